@@ -1,0 +1,357 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// ApplyOptions are the options of Apply. The zero value is ready to use.
+type ApplyOptions struct {
+	// Inspector, if set, is asked before: Apply then touches nothing when
+	// something is in conflict or a policy would break a delay queue. It is asked
+	// again after, so that what is in force is what was described. Policies are
+	// seen only by an Inspector that reads them (package topology/mgmt).
+	Inspector Inspector
+	// Force applies in spite of such policies. Conflicts stay errors.
+	Force bool
+}
+
+const (
+	// applyChannels is how many channels declare the queues of a stage side by
+	// side: creating a queue is the broker's slowest step, and it works on one
+	// declaration per channel at a time.
+	applyChannels = 8
+	// perChannel is the least number of declarations that is worth a channel.
+	perChannel = 16
+	// declareTries bounds the tries of one declaration that failed for a reason
+	// that passes, such as two processes creating one quorum queue.
+	declareTries = 6
+	firstPause   = 50 * time.Millisecond
+)
+
+// object is something to declare.
+type object struct {
+	kind  Kind
+	name  string
+	table amqp.Table
+	needs []string // names of objects that must exist before
+	// exchangeType is the type of an exchange.
+	exchangeType string
+	declare      func(ch *amqp.Channel, noWait bool) error
+}
+
+// stages are the objects in the order of declaration; those of one stage do not
+// depend on each other.
+func stages(t Topology) [][]object {
+	var exchanges, queues, bindings []object
+	for _, e := range t.Exchanges {
+		exchanges = append(exchanges, object{
+			kind: KindExchange, name: e.Name, table: e.Table(), exchangeType: e.Kind,
+			declare: func(ch *amqp.Channel, noWait bool) error { return declareExchange(ch, e, noWait) },
+		})
+	}
+	for _, q := range t.Queues {
+		queues = append(queues, object{
+			kind: KindQueue, name: q.Name, table: q.Table(),
+			declare: func(ch *amqp.Channel, noWait bool) error { return declareQueue(ch, q, noWait) },
+		})
+	}
+	for _, b := range t.Bindings {
+		bindings = append(bindings, object{
+			kind: KindBinding, name: b.String(), needs: []string{b.Exchange, b.Queue + b.ToExchange},
+			declare: func(ch *amqp.Channel, noWait bool) error { return bind(ch, b, noWait) },
+		})
+	}
+	return [][]object{exchanges, queues, bindings}
+}
+
+// Apply declares what the topology describes: exchanges, then queues, then
+// bindings. It is idempotent, many processes may run it at once, and it deletes
+// nothing. What is on the broker already stays untouched; if it differs, that
+// is an error.
+//
+// Errors, joined when there are several: *ValidationError, *PolicyError,
+// *ConflictError, *ObjectError, or the context's. The Report says what exists
+// now, also with an error. The bindings are not tried when a queue or an
+// exchange failed.
+func Apply(ctx context.Context, conn Conn, want Topology, opts ApplyOptions) (Report, error) {
+	began := time.Now()
+	a := &applier{conn: conn, names: map[string]bool{}}
+	a.stages = stages(want)
+	for _, stage := range a.stages {
+		for _, o := range stage {
+			a.report.Results = append(a.report.Results, Result{Kind: o.kind, Name: o.name, State: Untried})
+			a.names[o.name] = true
+		}
+	}
+	err := a.apply(ctx, want, opts)
+	a.report.Took = time.Since(began)
+	return a.report, err
+}
+
+type applier struct {
+	conn   Conn
+	stages [][]object
+	names  map[string]bool // of everything to be declared
+	report Report
+}
+
+func (a *applier) apply(ctx context.Context, want Topology, opts ApplyOptions) error {
+	described := want
+	described.Destinations = nil // nothing is declared for them
+	if err := described.Validate(AllowUndeclared()); err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	if opts.Inspector != nil {
+		if err := a.inspect(ctx, want, opts); err != nil {
+			return err
+		}
+	}
+	first := 0
+	for _, stage := range a.stages {
+		results := a.report.Results[first : first+len(stage)]
+		first += len(stage)
+		if err := a.declare(ctx, stage, results); err != nil {
+			return err
+		}
+	}
+	if opts.Inspector == nil {
+		return nil
+	}
+	for i := range a.report.Results {
+		r := &a.report.Results[i]
+		switch a.report.Plan.Steps[i].Action {
+		case Create:
+			r.State = Created
+		case Same:
+			r.State = Existed
+		case Conflict, Unverified:
+		}
+	}
+	return a.readBack(ctx, want, opts)
+}
+
+// inspect refuses before anything is touched.
+func (a *applier) inspect(ctx context.Context, want Topology, opts ApplyOptions) error {
+	plan, err := MakePlan(ctx, want, opts.Inspector)
+	if err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	a.report.Plan = &plan
+	if err := conflictErrors(plan); err != nil {
+		return err
+	}
+	if len(plan.Warnings) > 0 {
+		if !opts.Force {
+			return &PolicyError{Warnings: plan.Warnings}
+		}
+		a.report.Warnings = plan.Warnings
+	}
+	return nil
+}
+
+func conflictErrors(p Plan) error {
+	var errs []error
+	for _, s := range p.Conflicts() {
+		for _, m := range s.Mismatches {
+			errs = append(errs, &ConflictError{Kind: s.Kind, Name: s.Name, Argument: m.Argument, Want: m.Want, Have: m.Have})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// readBack checks that what is in force is what was described.
+func (a *applier) readBack(ctx context.Context, want Topology, opts ApplyOptions) error {
+	plan, err := MakePlan(ctx, want, opts.Inspector)
+	if err != nil {
+		return fmt.Errorf("apply: everything is declared, reading it back failed: %w", err)
+	}
+	if err := conflictErrors(plan); err != nil {
+		return fmt.Errorf("apply: read back: %w", err)
+	}
+	for _, s := range plan.Steps {
+		if s.Action == Create {
+			return &ObjectError{Kind: s.Kind, Name: s.Name, Op: "declare", Err: errVanished}
+		}
+	}
+	if len(plan.Warnings) > 0 && !opts.Force {
+		return fmt.Errorf("apply: everything is declared, but: %w", &PolicyError{Warnings: plan.Warnings})
+	}
+	return nil
+}
+
+var errVanished = errors.New("it was declared and is gone; another process deletes it")
+
+// declare runs one stage: pipelined, and if that fails one by one, so that the
+// error names the object.
+func (a *applier) declare(ctx context.Context, stage []object, results []Result) error {
+	reason := a.pipelined(ctx, stage)
+	if reason == nil {
+		for i := range results {
+			results[i].State = Declared
+		}
+		return nil
+	}
+	if err := context.Cause(ctx); err != nil {
+		setStates(results, Unknown)
+		return err
+	}
+	s := &session{conn: a.conn}
+	defer s.close()
+	var errs []error
+	for i, o := range stage {
+		err := a.declareOne(ctx, s, o)
+		switch {
+		case err == nil:
+			results[i].State = Declared
+		case context.Cause(ctx) != nil:
+			setStates(results[i:], Unknown)
+			return errors.Join(append(errs, context.Cause(ctx))...)
+		case isConnectionLost(err):
+			setStates(results[i:], Unknown)
+			return errors.Join(append(errs, a.connectionLost(stage, results, reason, err))...)
+		default:
+			results[i].State = Failed
+			errs = append(errs, objectError(o.kind, o.name, "declare", o.table, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func setStates(results []Result, s State) {
+	for i := range results {
+		results[i].State = s
+	}
+}
+
+// pipelined declares without waiting for each answer; a last operation with an
+// answer tells that all went well.
+func (a *applier) pipelined(ctx context.Context, stage []object) error {
+	channels := 1
+	if len(stage) > 0 && stage[0].kind == KindQueue {
+		channels = min(applyChannels, (len(stage)+perChannel-1)/perChannel)
+	}
+	errs := make([]error, channels)
+	var wg sync.WaitGroup
+	for c := range channels {
+		part := stage[len(stage)*c/channels : len(stage)*(c+1)/channels]
+		if len(part) == 0 {
+			continue
+		}
+		wg.Go(func() {
+			s := &session{conn: a.conn}
+			defer s.close()
+			errs[c] = s.do(ctx, func(ch *amqp.Channel) error { return pipeline(ch, part) })
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func pipeline(ch *amqp.Channel, part []object) error {
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	var err error
+	for _, o := range part {
+		if err = o.declare(ch, true); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = ch.Qos(0, 0, false) // the fence: answered after everything before it
+	}
+	if err != nil && ch.IsClosed() {
+		if reason := <-closed; reason != nil {
+			return reason
+		}
+	}
+	return err
+}
+
+// declareOne declares with an answer, again if the reason may pass.
+func (a *applier) declareOne(ctx context.Context, s *session, o object) error {
+	pause := firstPause
+	for try := 1; ; try++ {
+		err := s.do(ctx, func(ch *amqp.Channel) error { return o.declare(ch, false) })
+		if err == nil || try == declareTries || !a.mayPass(o, err) {
+			return err
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		pause *= 2
+	}
+}
+
+// mayPass tells whether a refusal may be over soon: a timeout of the broker's
+// metadata store or of a queue's leader, or an object that is missing although
+// it belongs to this topology, because another process is making it.
+func (a *applier) mayPass(o object, err error) bool {
+	var e *amqp.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	if _, conflict := parseInequivalent(err, o.table); conflict {
+		return false
+	}
+	switch e.Code {
+	case amqp.NotFound:
+		for _, name := range o.needs {
+			if name != "" && !a.names[name] && !strings.HasPrefix(name, "amq.") {
+				return false
+			}
+		}
+		return true
+	case amqp.ResourceLocked, amqp.PreconditionFailed:
+		return strings.Contains(e.Reason, "timeout") || strings.Contains(e.Reason, "timed out")
+	}
+	return false
+}
+
+// isConnectionLost tells an error of the whole connection, after which no
+// channel can be opened, from one of a channel.
+func isConnectionLost(err error) bool {
+	var e *amqp.Error
+	if !errors.As(err, &e) {
+		return true // of the network
+	}
+	switch e.Code {
+	case amqp.ConnectionForced, amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError,
+		amqp.UnexpectedFrame, amqp.ResourceError, amqp.NotAllowed, amqp.NotImplemented, amqp.InternalError:
+		return true
+	}
+	return false
+}
+
+// connectionLost names the object that made the broker close the connection,
+// where the broker says it: before 4.0 an unknown exchange type does that.
+func (a *applier) connectionLost(stage []object, results []Result, reason, err error) error {
+	var e *amqp.Error
+	if !errors.As(reason, &e) {
+		reason = err
+	}
+	if errors.As(reason, &e) && strings.Contains(e.Reason, "unknown exchange type") {
+		for i, o := range stage {
+			if o.kind == KindExchange && strings.Contains(e.Reason, "'"+o.exchangeType+"'") {
+				results[i].State = Failed
+				return &ObjectError{Kind: o.kind, Name: o.name, Op: "declare", Err: reason}
+			}
+		}
+	}
+	return fmt.Errorf("apply: the connection was lost: %w", reason)
+}

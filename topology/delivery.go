@@ -1,0 +1,71 @@
+package topology
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"strings"
+	"time"
+)
+
+// DefaultPrefix begins the names of the objects that delay strategies create.
+const DefaultPrefix = "delay"
+
+// DeliveryExchange is the topic exchange in which every strategy ends. Its
+// routing keys are "<tag>.<strategy's own words>.<destination key>".
+func DeliveryExchange(prefix string) string { return prefix + ".deliver" }
+
+// ParkedQueue holds messages whose destination is gone. The fanout exchange of
+// the same name feeds it.
+func ParkedQueue(prefix string) string { return prefix + ".parked" }
+
+// Delivery is what all strategies share: the delivery exchange, whose alternate
+// exchange leads to the parked queue. It does not depend on the queue type or
+// the strategy, so that two configurations with one prefix never conflict in it:
+// the parked queue is always a quorum queue.
+func Delivery(prefix string) Topology {
+	parked := ParkedQueue(prefix)
+	return Topology{
+		Exchanges: []Exchange{
+			{Name: parked, Kind: "fanout"},
+			{Name: DeliveryExchange(prefix), Kind: "topic", AlternateExchange: parked},
+		},
+		Queues:   []Queue{{Name: parked, Type: Quorum}},
+		Bindings: []Binding{{Exchange: parked, Queue: parked}},
+	}
+}
+
+// RouteQueue is the queue that forwards to the exchange of an exchange
+// destination: messages expire in it at once and are dead-lettered to the
+// exchange with the destination's routing key. It is always a quorum queue with
+// at-least-once dead-lettering, because a classic one would drop, without a
+// word, what the exchange cannot route.
+func (d Destination) RouteQueue(prefix string) Queue {
+	ttl := time.Duration(0)
+	key := d.RoutingKey
+	return Queue{
+		Name:       d.TargetQueue(prefix),
+		Type:       Quorum,
+		MessageTTL: &ttl,
+		DeadLetter: &DeadLetter{Exchange: d.Exchange, RoutingKey: &key, AtLeastOnce: true},
+		Overflow:   OverflowRejectPublish,
+	}
+}
+
+// maxRouteName leaves room in the 255 bytes of a routing key for a strategy's
+// own words.
+const maxRouteName = 160
+
+// routeNameEscape is shared because it is built on its first use, which costs
+// more than a publish may.
+var routeNameEscape = strings.NewReplacer("%", "%25", ":", "%3A")
+
+func routeQueueName(prefix, exchange, key string) string {
+	// Injective: a ':' or '%' of the exchange's own name is escaped.
+	esc := routeNameEscape.Replace(exchange)
+	name := prefix + ".route." + esc + ":" + key
+	if len(name) <= maxRouteName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(esc + ":" + key))
+	return prefix + ".route.sha256." + base64.RawURLEncoding.EncodeToString(sum[:])
+}

@@ -1,0 +1,192 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// version is a broker's version; the zero value is an unknown one.
+type version struct{ major, minor, patch int }
+
+func parseVersion(s string) version {
+	var v version
+	if n, _ := fmt.Sscanf(s, "%d.%d.%d", &v.major, &v.minor, &v.patch); n < 2 {
+		return version{}
+	}
+	return v
+}
+
+func (v version) known() bool { return v != version{} }
+
+func (v version) before(major, minor, patch int) bool {
+	return v.known() && slices.Compare([]int{v.major, v.minor, v.patch}, []int{major, minor, patch}) < 0
+}
+
+func (v version) atLeast(major, minor int) bool {
+	return v.known() && !v.before(major, minor, 0)
+}
+
+// quorumDelays tells whether the configuration relies on at-least-once
+// dead-lettering.
+func (x *examination) quorumDelays() bool {
+	return slices.ContainsFunc(x.cfg.Want.Queues, func(q topology.Queue) bool { return q.DeadLetter != nil && q.DeadLetter.AtLeastOnce })
+}
+
+func (x *examination) checkVersion() {
+	v := x.version
+	switch {
+	case !v.known():
+		x.notef("the broker does not tell its version (%q); what depends on it was not checked", x.snap.Version)
+	case v.before(3, 10, 2):
+		x.found(Finding{
+			ID: "broker-too-old", Severity: Critical,
+			What: fmt.Sprintf("RabbitMQ %s is older than 3.10.2.", x.snap.Version),
+			Why: "Quorum queues have neither a message TTL nor at-least-once dead-lettering before 3.10, so quorum delay queues do not work; " +
+				"before 3.10.2 no TTL may exceed 2^32-1 ms, so the long buckets are refused.",
+			Mend: "upgrade RabbitMQ to 3.10.2 or later",
+		})
+	}
+	if v.atLeast(3, 10) && v.before(3, 11, 0) && x.quorumDelays() {
+		x.checkStreamQueue()
+	}
+	if v.before(4, 0, 1) {
+		x.notef("RabbitMQ %s drops a message that comes back to a queue with its old x-death header; rabbitdelay leaves it out, and so must consumers in other languages that publish a received message again", x.snap.Version)
+	}
+	for _, q := range x.cfg.Want.Queues {
+		if v.before(3, 11, 0) && strings.HasPrefix(q.Name, x.cfg.Prefix+".bucket.binary") {
+			x.notef("the binary layout is about six times slower than clock or hex on RabbitMQ %s", x.snap.Version)
+			break
+		}
+	}
+	if x.quorumDelays() || x.cfg.Plugin == PluginRequired {
+		return
+	}
+	x.notef("the delay queues are classic: what is between two of them is lost when the broker is killed")
+}
+
+// checkStreamQueue: 3.10 dead-letters at least once only with the feature flag.
+func (x *examination) checkStreamQueue() {
+	enabled, known := x.snap.Flags["stream_queue"]
+	switch {
+	case x.snap.Flags == nil || !known:
+		x.notef("whether the feature flag stream_queue is enabled, which RabbitMQ 3.10 needs to dead-letter at least once, could not be read; it needs a user with the tag administrator")
+	case !enabled:
+		x.found(Finding{
+			ID: "feature-flag-off", Severity: Critical,
+			What: "The feature flag stream_queue is disabled.",
+			Why: fmt.Sprintf("RabbitMQ %s then dead-letters at most once, without a word, whatever the queues' arguments say: "+
+				"a message is lost when a queue cannot take it over.", x.snap.Version),
+			// A change of policy makes the queues work their settings out again.
+			Mend: "rabbitmqctl enable_feature_flag stream_queue && " +
+				x.ctl("set_policy", "--apply-to", "queues", "delay-refresh", "^"+regexpQuote(x.cfg.Prefix)+`\.`, `{"queue-leader-locator":"balanced"}`) +
+				" && " + x.ctl("clear_policy", "delay-refresh"),
+		})
+	}
+}
+
+func (x *examination) checkPlugin() {
+	if x.cfg.Plugin == PluginUnused {
+		return
+	}
+	if x.snap.ExchangeTypes == nil {
+		x.notef("whether the plugin rabbitmq_delayed_message_exchange is there could not be found out")
+		return
+	}
+	if slices.Contains(x.snap.ExchangeTypes, "x-delayed-message") {
+		x.notef("the plugin keeps its messages on one node and in its memory: they are lost with that node")
+		return
+	}
+	f := Finding{
+		ID: "plugin-missing", Severity: Critical,
+		What: fmt.Sprintf("RabbitMQ %s does not have the plugin rabbitmq_delayed_message_exchange, which delay.strategy asks for.", x.snap.Version),
+		Why:  "No message can be delayed with this configuration.",
+		Mend: "rabbitmq-plugins enable rabbitmq_delayed_message_exchange   # where it is installed; or delay.strategy: bucket",
+	}
+	if x.cfg.Plugin == PluginOptional {
+		f.Severity = Warning
+		f.What = fmt.Sprintf("RabbitMQ %s does not have the plugin rabbitmq_delayed_message_exchange, for which delay.plugin gives a range.", x.snap.Version)
+		f.Why = "Delays of that range go through the buckets instead; a process that was started while the plugin was there chose otherwise."
+		f.Mend = "remove delay.plugin from the configuration   # or: rabbitmq-plugins enable rabbitmq_delayed_message_exchange"
+	}
+	if x.version.atLeast(4, 3) {
+		f.Why += " The plugin cannot run on 4.3 or later, because it needs Mnesia."
+		if x.cfg.Plugin == PluginRequired {
+			f.Mend = "delay.strategy: bucket   # any delay, without a plugin"
+		} else {
+			f.Mend = "remove delay.plugin from the configuration"
+		}
+	}
+	x.found(f)
+}
+
+func (x *examination) checkNodes() {
+	var down []string
+	var split []string
+	for _, n := range x.snap.Nodes {
+		if x.snap.NodesComplete && !n.Running {
+			down = append(down, n.Name)
+		}
+		if len(n.Partitions) > 0 {
+			split = append(split, n.Name)
+		}
+	}
+	if len(split) > 0 {
+		x.found(Finding{
+			ID: "network-partition", Severity: Critical,
+			What: "The cluster is partitioned: " + list(split) + " lost touch with other nodes.",
+			Why:  "Both sides may change the same queues and bindings; messages of one side are dropped when they are joined again.",
+			Mend: "rabbitmqctl cluster_status   # then restart the nodes of the smaller side: rabbitmqctl -n NODE stop_app && rabbitmqctl -n NODE start_app", Objects: split,
+		})
+	}
+	if len(down) > 0 {
+		x.found(Finding{
+			ID: "node-down", Severity: Warning,
+			What: "Nodes of the cluster are down: " + list(down) + ".",
+			Why:  "Classic queues and the plugin's messages on them are out of reach; quorum queues stand one further loss less.",
+			Mend: "rabbitmqctl -n " + down[0] + " start_app   # or: rabbitmqctl forget_cluster_node " + down[0] + ", when it is gone for good", Objects: down,
+		})
+	}
+}
+
+func (x *examination) checkAlarms() {
+	for _, resource := range []string{"memory", "disk"} {
+		var nodes []string
+		for _, a := range x.snap.Alarms {
+			if a.Resource == resource {
+				nodes = append(nodes, a.Node)
+			}
+		}
+		if len(nodes) == 0 {
+			continue
+		}
+		mend := "rabbitmqctl set_vm_memory_high_watermark 0.6   # after finding out with rabbitmq-diagnostics memory_breakdown what uses it"
+		if resource == "disk" {
+			mend = "df -h $(rabbitmqctl eval 'rabbit:data_dir().' | tr -d '\"')   # and free some; the limit: rabbitmqctl set_disk_free_limit mem_relative 1.0"
+		}
+		x.found(Finding{
+			ID: "alarm-" + resource, Severity: Critical,
+			What: fmt.Sprintf("The %s alarm is in effect on %s.", resource, list(nodes)),
+			Why:  "The broker takes no messages from anybody in the cluster: Send waits until its deadline, retries and dead letters wait too.",
+			Mend: mend, Objects: nodes,
+		})
+	}
+	if len(x.snap.Alarms) == 0 && x.snap.Blocked != "" {
+		x.found(Finding{
+			ID: "connection-blocked", Severity: Critical,
+			What: fmt.Sprintf("The broker blocks connections that publish: %q.", x.snap.Blocked),
+			Why:  "The broker takes no messages from anybody in the cluster: Send waits until its deadline, retries and dead letters wait too.",
+			Mend: "rabbitmq-diagnostics alarms   # says which resource on which node is short",
+		})
+	}
+	if n := len(x.snap.BlockedConnections); n > 0 {
+		x.found(Finding{
+			ID: "connections-blocked", Severity: Warning,
+			What: fmt.Sprintf("%s blocked: %s.", counted(n, "connection is", "connections are"), list(x.snap.BlockedConnections)),
+			Why:  "What their processes send waits in them; it fails at its deadline.",
+			Mend: "rabbitmq-diagnostics alarms   # the connections go on by themselves when the alarm is over", Objects: x.snap.BlockedConnections,
+		})
+	}
+}

@@ -1,0 +1,222 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// defaultDeliveryLimit is what a quorum queue has without an argument or a
+// policy, since 4.0.
+const defaultDeliveryLimit = 20
+
+// destinationQueues are the queues to which messages are delivered: those that
+// are configured, and those that are bound to the delivery exchange.
+func (x *examination) destinationQueues() []string {
+	var names []string
+	for _, d := range x.cfg.Want.Destinations {
+		if !d.ToExchange() {
+			names = append(names, d.Queue)
+		}
+	}
+	for _, b := range x.snap.Live.Bindings {
+		if b.Exchange == topology.DeliveryExchange(x.cfg.Prefix) && b.Queue != "" && !x.ours(b.Queue) {
+			names = append(names, b.Queue)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (x *examination) checkDestinations() {
+	unknown := 0
+	for _, name := range x.destinationQueues() {
+		q, ok := x.snap.Live.Queues[name]
+		if !ok {
+			continue // reported as missing
+		}
+		if len(x.snap.Queues) > 0 || !q.ArgumentsKnown {
+			x.checkConsumers(name, q)
+		}
+		if !q.ArgumentsKnown {
+			unknown++
+			continue
+		}
+		x.checkConsumerTimeout(name, q)
+		x.checkDeliveryLimit(name, q)
+		x.checkDrops(name, q)
+	}
+	if unknown > 0 {
+		x.notef("the arguments of %s (delivery limit, dead-letter exchange, consumer timeout) are not known; it needs the management API", counted(unknown, "destination queue", "destination queues"))
+	}
+}
+
+func (x *examination) checkConsumers(name string, q topology.LiveQueue) {
+	waiting := q.Messages
+	if s, ok := x.snap.Queues[name]; ok {
+		waiting = s.Ready
+	}
+	switch {
+	case q.Consumers == 0 && q.Messages > 0:
+		x.found(Finding{
+			ID: "destination-unconsumed", Severity: Warning, Objects: []string{name},
+			What: fmt.Sprintf("%s in the destination queue %s, which has no consumer.", counted(q.Messages, "message waits", "messages wait"), name),
+			Why:  "They were delivered on time, and nobody acts on them.",
+			Mend: "rabbitdelay consume --queue " + shellQuote(name) + "   # or start the service that should",
+		})
+	case waiting > x.cfg.Backlog:
+		x.found(Finding{
+			ID: "destination-backlog", Severity: Warning, Objects: []string{name},
+			What: fmt.Sprintf("%s in the destination queue %s, more than %s.", counted(waiting, "message waits", "messages wait"), name, thousands(x.cfg.Backlog)),
+			Why:  "Its consumers do not keep up: every message is late by the time that those before it take.",
+			Mend: fmt.Sprintf("start more consumers of %s, or raise their Concurrency (it has %s)", name, counted(q.Consumers, "consumer", "consumers")),
+		})
+	}
+}
+
+func (x *examination) checkConsumerTimeout(name string, q topology.LiveQueue) {
+	ms, ok := lower(q.Arguments["x-consumer-timeout"], q.EffectivePolicy["consumer-timeout"])
+	timeout := time.Duration(ms) * time.Millisecond
+	if !ok || timeout >= x.cfg.MinConsumerTimeout || x.version.before(3, 12, 0) { // older brokers have no timeout of a queue's own
+		return
+	}
+	x.found(Finding{
+		ID: "destination-consumer-timeout", Severity: Warning, Objects: []string{name},
+		What: fmt.Sprintf("Consumers of %s must acknowledge a message within %v.", name, timeout),
+		Why:  "The broker closes the channel of a consumer that takes longer: all its unacknowledged messages are delivered again, and handlers that are slow never finish.",
+		Mend: x.ownPolicy(name, q, map[string]any{"consumer-timeout": 1_800_000}) + "   # an argument of the queue itself needs a new queue",
+	})
+}
+
+// ownPolicy is the command that gives a queue a policy of its own. Only one
+// policy applies to a queue, so it has the settings of the one that does now.
+func (x *examination) ownPolicy(queue string, q topology.LiveQueue, settings map[string]any) string {
+	definition, priority := map[string]any{}, 0
+	for _, p := range x.snap.Live.Policies {
+		if p.Name == q.Policy && !p.Operator {
+			maps.Copy(definition, p.Definition)
+			priority = p.Priority + 1
+		}
+	}
+	maps.Copy(definition, settings)
+	text, err := json.Marshal(definition)
+	if err != nil {
+		return x.ctl("list_policies") // cannot happen to what came as JSON
+	}
+	return x.ctl("set_policy", "--priority", strconv.Itoa(priority), "--apply-to", "queues", "rabbitdelay-"+queue, "^"+regexpQuote(queue)+"$", string(text))
+}
+
+// lower is the lower of an argument and a policy, which is what the broker takes.
+func lower(argument, policy any) (int64, bool) {
+	a, okA := number(argument)
+	p, okP := number(policy)
+	switch {
+	case okA && okP:
+		return min(a, p), true
+	case okP:
+		return p, true
+	}
+	return a, okA
+}
+
+// deadLetterExchange tells whether the broker has somewhere to send what it
+// gives up on.
+func deadLetterExchange(q topology.LiveQueue) bool {
+	_, argument := q.Arguments[topology.ArgDeadLetterExchange]
+	_, policy := q.EffectivePolicy["dead-letter-exchange"]
+	return argument || policy
+}
+
+func (x *examination) checkDeliveryLimit(name string, q topology.LiveQueue) {
+	if q.Type != topology.Quorum || deadLetterExchange(q) {
+		return
+	}
+	limit, set := lower(q.Arguments[topology.ArgDeliveryLimit], q.EffectivePolicy["delivery-limit"])
+	byDefault := ""
+	if !set && x.version.atLeast(4, 0) {
+		limit, set, byDefault = defaultDeliveryLimit, true, ", RabbitMQ's default since 4.0"
+	}
+	if !set || limit < 0 {
+		return
+	}
+	x.found(Finding{
+		ID: "destination-delivery-limit", Severity: Warning, Objects: []string{name},
+		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, counted(limit, "delivery", "deliveries"), byDefault),
+		Why:  "Deliveries count that end without an acknowledgement, because a consumer died or gave the message back: a consumer that crashes in a loop loses its messages.",
+		Mend: x.ownPolicy(name, q, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": x.deadLetterQueue(name)}),
+	})
+}
+
+func (x *examination) deadLetterQueue(queue string) string {
+	for _, d := range x.cfg.Want.Destinations {
+		if d.Queue == queue {
+			return d.DeadLetterQueue()
+		}
+	}
+	return topology.Destination{Queue: queue}.DeadLetterQueue()
+}
+
+// checkDrops reports limits by which a destination queue throws messages away.
+func (x *examination) checkDrops(name string, q topology.LiveQueue) {
+	var limits []string
+	report := func(format string, args ...any) { limits = append(limits, fmt.Sprintf(format, args...)) }
+	if ms, ok := lower(q.Arguments[topology.ArgExpires], q.EffectivePolicy["expires"]); ok {
+		report("the queue itself is deleted after %v without use", time.Duration(ms)*time.Millisecond)
+	}
+	if !deadLetterExchange(q) {
+		if ms, ok := lower(q.Arguments[topology.ArgMessageTTL], q.EffectivePolicy["message-ttl"]); ok {
+			report("messages older than %v are dropped", time.Duration(ms)*time.Millisecond)
+		}
+		overflow, _ := q.Arguments[topology.ArgOverflow].(string)
+		if o, ok := q.EffectivePolicy["overflow"].(string); ok {
+			overflow = o
+		}
+		if overflow == "" || overflow == topology.OverflowDropHead {
+			if n, ok := lower(q.Arguments[topology.ArgMaxLength], q.EffectivePolicy["max-length"]); ok {
+				report("of more than %s messages the oldest are dropped", thousands(n))
+			}
+			if n, ok := lower(q.Arguments[topology.ArgMaxLengthBytes], q.EffectivePolicy["max-length-bytes"]); ok {
+				report("of more than %s bytes the oldest messages are dropped", thousands(n))
+			}
+		}
+	}
+	if len(limits) == 0 {
+		return
+	}
+	mend := x.replaceQueues([]string{name}) + "   # with a queue described without these arguments"
+	if q.Policy != "" || q.OperatorPolicy != "" {
+		mend = x.ctl("list_policies") + "; " + x.ctl("list_operator_policies") + "   # then narrow the pattern of the one that matches"
+	}
+	x.found(Finding{
+		ID: "destination-drops", Severity: Warning, Objects: []string{name},
+		What: fmt.Sprintf("The destination queue %s throws messages away: %s.", name, strings.Join(limits, "; ")),
+		Why:  "Nothing tells that a message was lost in this way.",
+		Mend: mend,
+	})
+}
+
+// checkRoutes reports exchange destinations whose messages do not get on.
+func (x *examination) checkRoutes() {
+	for _, d := range x.cfg.Want.Destinations {
+		if !d.ToExchange() {
+			continue
+		}
+		queue := d.TargetQueue(x.cfg.Prefix)
+		waiting := x.snap.Live.Queues[queue].Messages
+		if waiting == 0 {
+			continue
+		}
+		x.found(Finding{
+			ID: "route-stuck", Severity: Critical, Objects: []string{queue},
+			What: fmt.Sprintf("%s for the exchange %s with the routing key %q.", counted(waiting, "message waits", "messages wait"), d.Exchange, d.RoutingKey),
+			Why:  fmt.Sprintf("The exchange routes them nowhere. They stay in %s, and the broker tries again every few minutes; nothing is lost.", queue),
+			Mend: fmt.Sprintf("rabbitmqadmin -V %s declare binding source=%s destination=QUEUE routing_key=%s", shellQuote(x.cfg.Vhost), shellQuote(d.Exchange), shellQuote(d.RoutingKey)),
+		})
+	}
+}

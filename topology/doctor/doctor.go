@@ -1,0 +1,189 @@
+// Package doctor finds what is wrong with a broker before it bites: policies
+// that would fire delays early, dead-lettering that is not what was asked for,
+// messages that wait nowhere, permissions that are missing.
+//
+// Diagnose is pure: it looks at a Snapshot and talks to nobody. Collect takes
+// the snapshot, by the management API where it answers and by AMQP otherwise; it
+// changes nothing on the broker.
+package doctor
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Severity says how bad a finding is.
+type Severity string
+
+const (
+	// Critical findings lose messages, deliver them early or do not deliver them,
+	// as things are now.
+	Critical Severity = "critical"
+	// Warnings will do so when something else happens: a node is lost, a handler
+	// fails, a backlog grows.
+	Warning Severity = "warning"
+)
+
+// Finding is one thing that is wrong.
+type Finding struct {
+	ID       string   `json:"id"` // of the kind of finding, e.g. "policy-message-ttl"
+	Severity Severity `json:"severity"`
+	What     string   `json:"what"`
+	Why      string   `json:"why"`  // it matters
+	Mend     string   `json:"mend"` // the command, or what to do
+	// Objects are the names of the queues, exchanges or nodes, all of them.
+	Objects []string `json:"objects,omitempty"`
+}
+
+// PluginUse says what the configuration wants of the x-delayed-message plugin.
+type PluginUse int
+
+// The uses there are.
+const (
+	PluginUnused   PluginUse = iota
+	PluginOptional           // for a range of delays, where the broker has it
+	PluginRequired           // for every delay
+)
+
+// Role is what the user of the connection is for.
+type Role string
+
+const (
+	// Producer publishes into the entry exchanges.
+	Producer Role = "producer"
+	// Consumer consumes from the destination queues, retries and dead-letters.
+	Consumer Role = "consumer"
+	// Bootstrapper declares everything.
+	Bootstrapper Role = "bootstrapper"
+)
+
+// Defaults of Config.
+const (
+	DefaultClockTolerance     = time.Second
+	DefaultBacklog            = 10_000
+	DefaultMinConsumerTimeout = time.Minute
+)
+
+// Config says what the broker is to be held against.
+type Config struct {
+	// Want is everything that should exist, destinations included.
+	Want topology.Topology
+	// Prefix of the delay objects, default "delay".
+	Prefix string
+	// Plugin is the use of the x-delayed-message plugin.
+	Plugin PluginUse
+	// Roles of the connected user; those without the permissions are findings.
+	// Default: all.
+	Roles []Role
+	// Vhost and File stand in the commands that mend; File may be empty.
+	Vhost, File string
+
+	// ClockTolerance is how much the broker's clock and this process's may
+	// differ, default 1 s.
+	ClockTolerance time.Duration
+	// Backlog is how many messages may wait in a destination queue, default 10,000.
+	Backlog int64
+	// MinConsumerTimeout is the shortest consumer timeout of a destination queue
+	// that leaves handlers enough time, default 1 min.
+	MinConsumerTimeout time.Duration
+}
+
+// WithDefaults fills in what is not set.
+func (c Config) WithDefaults() Config {
+	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
+	c.Vhost = cmp.Or(c.Vhost, "/")
+	c.ClockTolerance = cmp.Or(c.ClockTolerance, DefaultClockTolerance)
+	c.Backlog = cmp.Or(c.Backlog, DefaultBacklog)
+	c.MinConsumerTimeout = cmp.Or(c.MinConsumerTimeout, DefaultMinConsumerTimeout)
+	if c.Roles == nil {
+		c.Roles = []Role{Producer, Consumer, Bootstrapper}
+	}
+	return c
+}
+
+// Report is what Diagnose found.
+type Report struct {
+	Broker   string    `json:"broker"` // version
+	Source   string    `json:"source"` // how the broker was read
+	Vhost    string    `json:"vhost"`
+	Clock    *Clock    `json:"clock"` // nil: not measured
+	Parked   int64     `json:"parked"`
+	Findings []Finding `json:"findings"`
+	// Notes are what could not be seen, and what is worth knowing and not wrong.
+	Notes []string `json:"notes"`
+}
+
+// Clean tells whether nothing was found.
+func (r Report) Clean() bool { return len(r.Findings) == 0 }
+
+// Count is how many findings have the severity.
+func (r Report) Count(s Severity) int {
+	n := 0
+	for _, f := range r.Findings {
+		if f.Severity == s {
+			n++
+		}
+	}
+	return n
+}
+
+// examination is one run of Diagnose.
+type examination struct {
+	cfg     Config
+	snap    Snapshot
+	plan    topology.Plan
+	version version
+	want    map[string]topology.Queue // by name
+	left    []leftover
+	rep     Report
+}
+
+// Diagnose says what is wrong. Critical findings come first. It does no I/O.
+func Diagnose(cfg Config, snap Snapshot) Report {
+	cfg = cfg.WithDefaults()
+	x := &examination{
+		cfg: cfg, snap: snap, version: parseVersion(snap.Version), want: map[string]topology.Queue{},
+		rep: Report{
+			Broker: snap.Version, Source: snap.Live.Source, Vhost: cfg.Vhost, Clock: snap.Clock,
+			Findings: []Finding{}, Notes: slices.Clone(snap.Notes),
+		},
+	}
+	for _, q := range cfg.Want.Queues {
+		x.want[q.Name] = q
+	}
+	x.left = x.leftovers()
+	// Policies are checked on what still drains as well.
+	checked := cfg.Want
+	for _, l := range x.left {
+		checked.Queues = append(slices.Clip(checked.Queues), l.queue)
+	}
+	x.plan = topology.Compare(cfg.Want, snap.Live)
+	x.plan.Warnings = topology.Compare(checked, snap.Live).Warnings
+
+	for _, check := range []func(){
+		x.checkVersion, x.checkPlugin, x.checkNodes, x.checkAlarms, x.checkClock, x.checkPermissions,
+		x.checkMissing, x.checkConflicts, x.checkPolicies, x.checkPlaces, x.checkLeftovers, x.checkParked,
+		x.checkDestinations, x.checkRoutes,
+	} {
+		check()
+	}
+	slices.SortStableFunc(x.rep.Findings, func(a, b Finding) int {
+		return cmp.Compare(rank(a.Severity), rank(b.Severity))
+	})
+	if x.rep.Notes == nil {
+		x.rep.Notes = []string{}
+	}
+	return x.rep
+}
+
+func rank(s Severity) int {
+	if s == Critical {
+		return 0
+	}
+	return 1
+}
+
+func (x *examination) found(f Finding) { x.rep.Findings = append(x.rep.Findings, f) }

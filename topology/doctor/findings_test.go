@@ -1,0 +1,407 @@
+package doctor
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// healthy is a cluster of three nodes on which everything is as it should be.
+func healthy(t *testing.T) (Config, Snapshot) {
+	t.Helper()
+	b, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{3, 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := b.Topology()
+	want.Destinations = []topology.Destination{{Queue: "q"}, {Name: "e", Exchange: "amq.topic", RoutingKey: "a.b"}}
+	for _, d := range want.Destinations {
+		want.Bindings = append(want.Bindings, b.Bindings(d)...)
+	}
+	want = want.WithDestinationQueues("delay", topology.Quorum)
+
+	nodes := []string{"n1", "n2", "n3"}
+	s := Snapshot{
+		Version: "4.3.6", ExchangeTypes: []string{"topic"}, Flags: map[string]bool{"stream_queue": true}, NodesComplete: true,
+		Clock: &Clock{}, Queues: map[string]QueueState{},
+		Live: topology.Live{
+			Source: "management API", Exchanges: map[string]topology.LiveExchange{}, Queues: map[string]topology.LiveQueue{},
+			BindingsKnown: true, PoliciesKnown: true, Bindings: slices.Clone(want.Bindings),
+		},
+	}
+	for _, n := range nodes {
+		s.Nodes = append(s.Nodes, Node{Name: n, Running: true})
+	}
+	for _, e := range want.Exchanges {
+		s.Live.Exchanges[e.Name] = topology.LiveExchange{ArgumentsKnown: true, Kind: e.Kind, Durable: true, Arguments: e.Table()}
+	}
+	for _, q := range want.Queues {
+		s.Live.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Consumers: 1}
+		s.Queues[q.Name] = QueueState{Members: nodes, Online: nodes, Node: "n1"}
+	}
+	return Config{Want: want, File: "delays.yaml"}, s
+}
+
+// alter changes one queue of a snapshot.
+func (s *Snapshot) alter(name string, change func(q *topology.LiveQueue)) {
+	q := s.Live.Queues[name]
+	args := amqp.Table{}
+	maps.Copy(args, q.Arguments)
+	q.Arguments = args
+	change(&q)
+	s.Live.Queues[name] = q
+}
+
+func (s *Snapshot) add(name string, q topology.LiveQueue) { s.Live.Queues[name] = q }
+
+func policy(name, pattern, applyTo string, definition map[string]any) topology.Policy {
+	return topology.Policy{Name: name, Pattern: pattern, ApplyTo: applyTo, Definition: definition}
+}
+
+const firstQueue = "delay.bucket.r3x3.100ms"
+
+var findingCases = []struct {
+	name  string
+	spoil func(c *Config, s *Snapshot)
+	id    string // empty: no finding
+	sev   Severity
+	text  string // in what, why or mend
+	note  string // in the notes
+}{
+	{name: "healthy"},
+	{name: "3.10.1", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.1" }, id: "broker-too-old", sev: Critical, text: "3.10.1 is older than 3.10.2"},
+	{name: "3.9", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.9.29" }, id: "broker-too-old", sev: Critical},
+	{name: "3.10.2", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.2" }, note: "old x-death header"},
+	{name: "4.0.1", spoil: func(_ *Config, s *Snapshot) { s.Version = "4.0.1" }},
+	{name: "no version", spoil: func(_ *Config, s *Snapshot) { s.Version = "" }, note: "does not tell its version"},
+	{name: "flag off", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.8"; s.Flags["stream_queue"] = false },
+		id: "feature-flag-off", sev: Critical, text: "rabbitmqctl enable_feature_flag stream_queue && rabbitmqctl -p / set_policy"},
+	{name: "flag unknown", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.8"; s.Flags = nil }, note: "stream_queue is enabled, which"},
+	{name: "flag off, later version", spoil: func(_ *Config, s *Snapshot) { s.Flags["stream_queue"] = false }},
+
+	{name: "plugin missing", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginRequired; s.Version = "4.0.5" }, id: "plugin-missing", sev: Critical, text: "rabbitmq-plugins enable"},
+	{name: "plugin impossible", spoil: func(c *Config, _ *Snapshot) { c.Plugin = PluginRequired }, id: "plugin-missing", sev: Critical, text: "cannot run on 4.3"},
+	{name: "plugin optional", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginOptional; s.Version = "4.0.5" }, id: "plugin-missing", sev: Warning, text: "remove delay.plugin"},
+	{name: "plugin unknown", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginOptional; s.ExchangeTypes = nil }, note: "could not be found out"},
+	{name: "plugin there", spoil: func(c *Config, s *Snapshot) {
+		c.Plugin = PluginOptional
+		s.ExchangeTypes = append(s.ExchangeTypes, "x-delayed-message")
+	}, note: "lost with that node"},
+	{name: "plugin on a cluster", spoil: func(c *Config, s *Snapshot) {
+		c.Plugin = PluginRequired
+		s.ExchangeTypes = append(s.ExchangeTypes, "x-delayed-message")
+	}, id: "plugin-on-cluster", sev: Warning, text: "cluster of 3 nodes"},
+
+	{name: "node down", spoil: func(_ *Config, s *Snapshot) { s.Nodes[1].Running = false }, id: "node-down", sev: Warning, text: "n2"},
+	{name: "partition", spoil: func(_ *Config, s *Snapshot) { s.Nodes[0].Partitions = []string{"n2"} }, id: "network-partition", sev: Critical, text: "n1"},
+	{name: "memory alarm", spoil: func(_ *Config, s *Snapshot) { s.Alarms = []Alarm{{"n1", "memory"}, {"n3", "memory"}} }, id: "alarm-memory", sev: Critical, text: "n1 and n3"},
+	{name: "disk alarm", spoil: func(_ *Config, s *Snapshot) { s.Alarms = []Alarm{{"n1", "disk"}}; s.Blocked = "low on disk" }, id: "alarm-disk", sev: Critical},
+	{name: "blocked", spoil: func(_ *Config, s *Snapshot) { s.Blocked = "low on memory" }, id: "connection-blocked", sev: Critical, text: "low on memory"},
+	{name: "others blocked", spoil: func(_ *Config, s *Snapshot) { s.BlockedConnections = []string{"a", "b"} }, id: "connections-blocked", sev: Warning, text: "2 connections are blocked: a and b"},
+
+	{name: "may not write", spoil: func(_ *Config, s *Snapshot) {
+		s.Denied = []Access{{"write", topology.KindExchange, "delay.bucket.r3x3", Producer}}
+	}, id: "permission-write", sev: Critical, text: `^(delay\.bucket\.r3x3)$ in WRITE`},
+	{name: "may not read", spoil: func(_ *Config, s *Snapshot) { s.Denied = []Access{{"read", topology.KindQueue, "q", Consumer}} }, id: "permission-read", sev: Critical, text: "which a consumer needs"},
+	{name: "may not configure", spoil: func(_ *Config, s *Snapshot) {
+		s.Denied = []Access{{"configure", topology.KindQueue, "q", Bootstrapper}}
+	}, id: "permission-configure", sev: Critical, text: "broker.declare: nothing"},
+
+	{name: "nothing applied", spoil: func(_ *Config, s *Snapshot) { s.Live.Exchanges, s.Live.Queues, s.Live.Bindings = nil, nil, nil }, id: "topology-missing", sev: Warning, text: "rabbitdelay apply -f delays.yaml"},
+	{name: "queue missing", spoil: func(_ *Config, s *Snapshot) { delete(s.Live.Queues, firstQueue) }, id: "queue-missing", sev: Critical, text: firstQueue},
+	{name: "exchange missing", spoil: func(_ *Config, s *Snapshot) { delete(s.Live.Exchanges, "delay.bucket.r3x3.level-0") }, id: "exchange-missing", sev: Critical, text: "level-0"},
+	{name: "binding missing", spoil: func(_ *Config, s *Snapshot) { s.Live.Bindings = s.Live.Bindings[1:] }, id: "binding-missing", sev: Critical, text: "1 binding is missing"},
+	{name: "bindings unknown", spoil: func(_ *Config, s *Snapshot) { s.Live.Bindings, s.Live.BindingsKnown = nil, false }, note: "bindings are there"},
+	{name: "no alternate exchange", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Exchanges["delay.deliver"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "topic", Durable: true}
+	}, id: "alternate-exchange", sev: Critical, text: "delete exchange name=delay.deliver"},
+	{name: "entry with an alternate exchange", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Exchanges["delay.bucket.r3x3"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "topic", Durable: true, Arguments: amqp.Table{"alternate-exchange": "x"}}
+	}, id: "alternate-exchange", sev: Critical, text: "would vanish"},
+	{name: "exchange of another type", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Exchanges["delay.bucket.r3x3"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "direct", Durable: true}
+	}, id: "exchange-differs", sev: Critical, text: `wanted "topic", found "direct"`},
+	{name: "at most once by arguments", spoil: func(_ *Config, s *Snapshot) {
+		s.alter(firstQueue, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgDeadLetterStrategy) })
+	}, id: "dead-letter-at-most-once", sev: Critical, text: "delete_queue " + firstQueue + " --if-empty"},
+	{name: "overflow by arguments", spoil: func(_ *Config, s *Snapshot) {
+		for _, n := range []string{firstQueue, "delay.bucket.r3x3.200ms"} {
+			s.alter(n, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgOverflow) })
+		}
+	}, id: "dead-letter-at-most-once", sev: Critical, text: "for q in delay.bucket.r3x3.100ms delay.bucket.r3x3.200ms; do"},
+	{name: "another TTL", spoil: func(_ *Config, s *Snapshot) {
+		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Arguments[topology.ArgMessageTTL] = 5 })
+	}, id: "queue-differs", sev: Critical, text: "x-message-ttl: wanted 100, found 5"},
+	{name: "destination of one's own", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *topology.LiveQueue) { q.Arguments[topology.ArgDeliveryLimit] = 5 })
+	}, id: "queue-differs", sev: Warning, text: "describe the queue under queues"},
+
+	{name: "policy lowers the TTL", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", "delay", "queues", map[string]any{"message-ttl": 50.0})}
+	}, id: "policy-message-ttl", sev: Critical, text: `set_policy --priority 0 --apply-to queues p '^(?!delay\.)(?=.*(?:delay))' '{"message-ttl":50}'`},
+	{name: "policy with a longer TTL", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", "^delay.bucket", "queues", map[string]any{"message-ttl": 5e9})}
+	}},
+	{name: "operator policy expires", spoil: func(_ *Config, s *Snapshot) {
+		p := policy("p", "100ms", "", map[string]any{"expires": 5000.0})
+		p.Operator = true
+		s.Live.Policies = []topology.Policy{p}
+	}, id: "policy-expires", sev: Critical, text: "set_operator_policy --priority 0 --apply-to all p"},
+	{name: "policy drops at the head", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", "100ms", "queues", map[string]any{"overflow": "drop-head"})}
+	}, id: "dead-letter-at-most-once", sev: Critical, text: `The policy "p" sets overflow to "drop-head" on 1 delay queue`},
+	{name: "policy limits the length", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", "100ms", "queues", map[string]any{"max-length": 10.0})}
+	}, id: "policy-max-length", sev: Warning},
+	{name: "policy with lookahead on a queue that is missing", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", "(?=d)delay", "queues", map[string]any{"expires": 1.0})}
+		delete(s.Live.Queues, firstQueue)
+	}, id: "policy-unreadable", sev: Warning},
+	{name: "policy that leaves delays out", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", `^(?!delay\.)(?=.*(?:delay))`, "queues", map[string]any{"expires": 1.0})}
+		delete(s.Live.Queues, firstQueue)
+	}, id: "queue-missing", sev: Critical},
+	{name: "unlisted policy in force", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.PoliciesKnown = false
+		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Policy, q.EffectivePolicy = "p", map[string]any{"message-ttl": 5.0} })
+	}, id: "policy-message-ttl", sev: Critical, text: "list_policies", note: "policies could not be listed"},
+	{name: "policy on an older layout that drains", spoil: func(_ *Config, s *Snapshot) {
+		s.oldLayout(7)
+		s.Live.Policies = []topology.Policy{policy("p", "hex", "queues", map[string]any{"message-ttl": 5.0})}
+	}, id: "policy-message-ttl", sev: Critical, text: "delay.bucket.hex.2s"},
+
+	{name: "classic on a cluster", spoil: func(_ *Config, s *Snapshot) {
+		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Type = topology.Classic })
+		s.Live.Queues[firstQueue].Arguments[topology.ArgQueueType] = "quorum" // so that this is the only finding
+	}, id: "classic-on-cluster", sev: Warning, text: "one node of 3"},
+	{name: "few replicas", spoil: func(_ *Config, s *Snapshot) {
+		s.Queues[firstQueue] = QueueState{Members: []string{"n1"}, Online: []string{"n1"}}
+	}, id: "quorum-members", sev: Warning, text: "rabbitmq-queues grow"},
+	{name: "three of five", spoil: func(_ *Config, s *Snapshot) { s.Nodes = append(s.Nodes, Node{"n4", true, nil}, Node{"n5", true, nil}) }},
+	{name: "a replica down", spoil: func(_ *Config, s *Snapshot) {
+		s.Queues[firstQueue] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2"}}
+	}, id: "quorum-offline", sev: Warning},
+	{name: "no majority", spoil: func(_ *Config, s *Snapshot) {
+		s.Queues[firstQueue] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1"}}
+	}, id: "quorum-lost", sev: Critical},
+	{name: "nodes unknown", spoil: func(_ *Config, s *Snapshot) { s.Nodes = nil }, note: "nodes are not known"},
+	{name: "some nodes", spoil: func(_ *Config, s *Snapshot) { s.NodesComplete = false }, note: "only those nodes were seen"},
+
+	{name: "an old layout, empty", spoil: func(_ *Config, s *Snapshot) { s.oldLayout(0) }, id: "leftover-queues", sev: Warning, text: "The layout delay.bucket.hex has 1 empty delay queue"},
+	{name: "an old layout, not bound", spoil: func(_ *Config, s *Snapshot) { s.oldLayout(7) }, id: "leftover-unbound", sev: Critical, text: "delay: {previous: [{layout: hex}]}"},
+	{name: "an old layout that drains", spoil: func(_ *Config, s *Snapshot) {
+		s.oldLayout(7)
+		for _, q := range []string{"q", "delay.route.amq.topic:a.b"} {
+			s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.deliver", Queue: q, RoutingKey: "hex.*.*.*.*.*.*.*.*." + q})
+		}
+	}, note: "7 messages wait in 1 queue of delay.bucket.hex"},
+	{name: "a queue of others", spoil: func(_ *Config, s *Snapshot) {
+		s.add("delay.bucketful", topology.LiveQueue{ArgumentsKnown: true, Arguments: amqp.Table{"x-message-ttl": 1, "x-dead-letter-exchange": "x"}})
+	}},
+	{name: "parked", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("delay.parked", func(q *topology.LiveQueue) { q.Messages = 1234 })
+		s.ParkedSamples = []Parked{{"clock.1.a", "a"}, {"clock.1.b", ""}, {"clock.1.a", "a"}}
+	}, id: "parked-messages", sev: Critical, text: "1,234 messages are in the queue delay.parked. They were due"},
+
+	{name: "nobody consumes", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *topology.LiveQueue) { q.Consumers, q.Messages = 0, 1 })
+	}, id: "destination-unconsumed", sev: Warning, text: "1 message waits"},
+	{name: "nobody consumes, and nothing waits", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *topology.LiveQueue) { q.Consumers = 0 }) }},
+	{name: "backlog", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *topology.LiveQueue) { q.Messages = 10_001 })
+		s.Queues["q"] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2", "n3"}, Ready: 10_001}
+	}, id: "destination-backlog", sev: Warning, text: "10,001 messages wait"},
+	{name: "unacknowledged is no backlog", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *topology.LiveQueue) { q.Messages = 10_001 }) }},
+	{name: "consumer timeout", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"consumer-timeout": 5000.0} })
+	}, id: "destination-consumer-timeout", sev: Warning, text: "within 5s"},
+	{name: "consumer timeout that is long enough", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"consumer-timeout": 60_000.0} })
+	}},
+	{name: "default delivery limit", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", nil) }, id: "destination-delivery-limit", sev: Warning, text: "after 20 deliveries, RabbitMQ's default since 4.0"},
+	{name: "default delivery limit before 4.0", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", nil); s.Version = "3.13.7" }, note: "x-death"},
+	{name: "no delivery limit", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", amqp.Table{"x-delivery-limit": -1}) }},
+	{name: "a dead-letter exchange by policy", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", nil)
+		s.alter("f", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"dead-letter-exchange": ""} })
+	}},
+	{name: "destination that drops", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-message-ttl": 1000, "x-max-length": 5, "x-max-length-bytes": 6000})
+	}, id: "destination-drops", sev: Warning, text: "messages older than 1s are dropped; of more than 5 messages the oldest are dropped; of more than 6,000 bytes"},
+	{name: "destination that refuses", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-max-length": 5, "x-overflow": "reject-publish"})
+	}},
+	{name: "destination that expires", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-expires": 1000, "x-dead-letter-exchange": ""})
+	}, id: "destination-drops", sev: Warning, text: "deleted after 1s without use"},
+	{name: "route stuck", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("delay.route.amq.topic:a.b", func(q *topology.LiveQueue) { q.Messages = 2 })
+	}, id: "route-stuck", sev: Critical, text: "2 messages wait for the exchange amq.topic"},
+}
+
+// oldLayout adds a queue of the hex layout with messages.
+func (s *Snapshot) oldLayout(messages int64) {
+	s.add("delay.bucket.hex.2s", topology.LiveQueue{
+		ArgumentsKnown: true, Type: topology.Quorum, Messages: messages,
+		Arguments: amqp.Table{"x-message-ttl": 2000.0, "x-dead-letter-exchange": "delay.bucket.hex.level-0"},
+	})
+	s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.bucket.hex", Queue: "delay.bucket.hex.2s", RoutingKey: "hex.0.0.2.#"})
+}
+
+// foreign adds a quorum queue that is bound to the delivery exchange.
+func (s *Snapshot) foreign(name string, args amqp.Table) {
+	s.add(name, topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: args, Consumers: 1})
+	s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.deliver", Queue: name, RoutingKey: "r3x3.*.*." + name})
+}
+
+func TestFindings(t *testing.T) {
+	for _, c := range findingCases {
+		t.Run(c.name, func(t *testing.T) {
+			cfg, snap := healthy(t)
+			if c.spoil != nil {
+				c.spoil(&cfg, &snap)
+			}
+			r := Diagnose(cfg, snap)
+			if !strings.Contains(strings.Join(r.Notes, "\n"), c.note) || c.note == "" && len(r.Notes) > 0 && c.id == "" {
+				t.Errorf("notes %q, want one with %q", r.Notes, c.note)
+			}
+			if c.id == "" {
+				if !r.Clean() {
+					t.Errorf("unexpected findings %+v", r.Findings)
+				}
+				return
+			}
+			f, ok := byID(r, c.id)
+			if !ok {
+				t.Fatalf("no finding %s in %+v", c.id, r.Findings)
+			}
+			if f.Severity != c.sev || !strings.Contains(strings.Join([]string{f.What, f.Why, f.Mend}, " "), c.text) {
+				t.Errorf("got %+v", f)
+			}
+			if f.What == "" || f.Why == "" || f.Mend == "" {
+				t.Errorf("incomplete: %+v", f)
+			}
+		})
+	}
+}
+
+// Critical findings come first, and both kinds are counted.
+func TestReportOrder(t *testing.T) {
+	cfg, snap := healthy(t)
+	snap.Nodes[0].Running = false
+	snap.alter("delay.parked", func(q *topology.LiveQueue) { q.Messages = 3 })
+	r := Diagnose(cfg, snap)
+	if len(r.Findings) != 2 || r.Findings[0].ID != "parked-messages" || r.Count(Critical) != 1 || r.Count(Warning) != 1 || r.Parked != 3 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestPreviousLayoutSetting(t *testing.T) {
+	for tag, want := range map[string]string{
+		"clock":           "delay: {previous: [{layout: clock}]}",
+		"hex-10ms":        "delay: {previous: [{layout: hex, resolution: 10ms}]}",
+		"r10x60x60-1s":    "delay: {previous: [{radices: [10, 60, 60], resolution: 1s}]}",
+		"r2":              "delay: {previous: [{radices: [2]}]}",
+		"ttl":             "delay: {strategy: auto, ttl: {delays: [the old ones]}}",
+		"clock-1m4s500ms": "delay: {previous: [{layout: clock, resolution: 1m4s500ms}]}",
+	} {
+		if got := previous(tag); got != want {
+			t.Errorf("%s: got %s", tag, got)
+		}
+	}
+}
+
+func TestVersions(t *testing.T) {
+	for s, want := range map[string]version{
+		"4.3.6": {4, 3, 6}, "3.10.8": {3, 10, 8}, "4.1.0-rc.1": {4, 1, 0}, "4.2": {4, 2, 0}, "": {}, "x": {}, "4": {},
+	} {
+		if got := parseVersion(s); got != want {
+			t.Errorf("%q: got %v", s, got)
+		}
+	}
+	if (version{}).before(9, 9, 9) || (version{}).atLeast(0, 0) {
+		t.Error("an unknown version is compared")
+	}
+}
+
+func TestShellQuoting(t *testing.T) {
+	for s, want := range map[string]string{"a.b": "a.b", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'", "^q$": "'^q$'"} {
+		if got := shellQuote(s); got != want {
+			t.Errorf("%q: got %s", s, got)
+		}
+	}
+}
+
+// What each role needs, exactly.
+func TestNeeds(t *testing.T) {
+	cfg, _ := healthy(t)
+	cfg = cfg.WithDefaults()
+	for role, want := range map[Role][]string{
+		Producer: {"write delay.deliver", "write delay.bucket.r3x3"},
+		Consumer: {"write delay.deliver", "write delay.bucket.r3x3", "read q", "write amq.default"},
+	} {
+		cfg.Roles = []Role{role}
+		var got []string
+		for _, n := range needs(cfg) {
+			got = append(got, n.Operation+" "+n.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %v", role, got)
+		}
+	}
+	cfg.Roles = []Role{Bootstrapper}
+	seen := map[string]bool{}
+	for _, n := range needs(cfg) {
+		seen[n.Operation+" "+n.Name] = true
+	}
+	for _, want := range []string{
+		"configure delay.deliver", "configure q", "configure q.dead", "configure " + firstQueue, "read " + firstQueue, "read q", "write amq.default",
+		"write delay.parked", "read delay.deliver", "configure delay.route.amq.topic:a.b", "write amq.topic",
+	} {
+		if !seen[want] {
+			t.Errorf("a bootstrapper needs no %q; only %v", want, seen)
+		}
+	}
+	if seen["configure delay.bucket.r3x3.200ms"] {
+		t.Error("more than three queues of a layout are looked at")
+	}
+}
+
+func TestRender(t *testing.T) {
+	cfg, snap := healthy(t)
+	snap.Clock = &Clock{Low: -3 * time.Millisecond, High: -time.Millisecond, Method: "x"}
+	snap.Notes = []string{"a\tnote\x1b[2J with " + strings.Repeat("many words ", 20)}
+	var clean, spoilt, coloured strings.Builder
+	if err := Diagnose(cfg, snap).Render(&clean, Style{}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(clean.String(), "nothing is wrong\n") || !strings.Contains(clean.String(), "2ms behind this machine's, ±1ms") {
+		t.Errorf("got\n%s", clean.String())
+	}
+	snap.Alarms = []Alarm{{"n\x1b[31m", "memory"}}
+	r := Diagnose(cfg, snap)
+	if err := r.Render(&spoilt, Style{Width: 10}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsRune(spoilt.String(), '\x1b') || !strings.Contains(spoilt.String(), "1 finding: 1 critical") {
+		t.Errorf("got\n%s", spoilt.String())
+	}
+	for line := range strings.SplitSeq(spoilt.String(), "\n") {
+		if len([]rune(line)) > minWidth+2 && !strings.Contains(line, "mend ") && !strings.HasPrefix(line, "RabbitMQ") && !strings.HasPrefix(line, "broker") {
+			t.Errorf("%d characters: %s", len(line), line)
+		}
+	}
+	if err := r.Render(&coloured, Style{Color: true}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(coloured.String(), red+"CRITICAL"+reset) || strings.Contains(coloured.String(), "\x1b[2J") {
+		t.Errorf("got %q", coloured.String())
+	}
+}

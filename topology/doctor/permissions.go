@@ -1,0 +1,140 @@
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// defaultExchange is the default exchange's name in permissions.
+const defaultExchange = "amq.default"
+
+// need is a permission with what it takes to find out whether it is there.
+type need struct {
+	Access
+	// For the right to read an exchange: a binding from it, which needs the right
+	// to write to its other end too.
+	binding topology.Binding
+}
+
+// needs are the permissions that roles need on what is described. Of the delay
+// queues of one layout, which permissions name by a pattern, it takes three.
+func needs(cfg Config) []need {
+	var out []need
+	add := func(role Role, op string, kind topology.Kind, name string) {
+		if slices.Contains(cfg.Roles, role) {
+			out = append(out, need{Access: Access{Operation: op, Kind: kind, Name: name, Role: role}})
+		}
+	}
+	deliver := topology.DeliveryExchange(cfg.Prefix)
+	publish := []string{deliver}
+	for _, e := range cfg.Want.Exchanges {
+		if strings.HasPrefix(e.Name, cfg.Prefix+".") && e.Kind != "fanout" && e.AlternateExchange == "" {
+			publish = append(publish, e.Name)
+		}
+	}
+	for _, role := range []Role{Producer, Consumer} { // a retry is a delayed message
+		for _, e := range publish {
+			add(role, "write", topology.KindExchange, e)
+		}
+	}
+	for _, d := range cfg.Want.Destinations {
+		if !d.ToExchange() {
+			add(Consumer, "read", topology.KindQueue, d.Queue)
+		}
+	}
+	if len(cfg.Want.Destinations) > 0 {
+		add(Consumer, "write", topology.KindExchange, defaultExchange) // dead letters
+	}
+	for _, e := range cfg.Want.Exchanges {
+		add(Bootstrapper, "configure", topology.KindExchange, e.Name)
+		if e.AlternateExchange != "" {
+			add(Bootstrapper, "write", topology.KindExchange, e.AlternateExchange)
+		}
+	}
+	taken := map[string]int{}
+	for _, q := range cfg.Want.Queues {
+		if q.IsDelay() && strings.HasPrefix(q.Name, cfg.Prefix+".") {
+			base := q.Name[:strings.LastIndexByte(q.Name, '.')]
+			if taken[base]++; taken[base] > 3 {
+				continue
+			}
+		}
+		add(Bootstrapper, "configure", topology.KindQueue, q.Name)
+		if q.DeadLetter != nil {
+			add(Bootstrapper, "read", topology.KindQueue, q.Name)
+			exchange := q.DeadLetter.Exchange
+			if exchange == "" {
+				exchange = defaultExchange
+			}
+			add(Bootstrapper, "write", topology.KindExchange, exchange)
+		}
+	}
+	sources := map[string]bool{}
+	for _, b := range cfg.Want.Bindings {
+		if slices.Contains(cfg.Roles, Bootstrapper) && !sources[b.Exchange] {
+			sources[b.Exchange] = true
+			out = append(out, need{Access: Access{Operation: "read", Kind: topology.KindExchange, Name: b.Exchange, Role: Bootstrapper}, binding: b})
+		}
+	}
+	return distinct(out)
+}
+
+// distinct keeps each permission once, for the first role that needs it.
+func distinct(all []need) []need {
+	seen := map[Access]bool{}
+	return slices.DeleteFunc(all, func(n need) bool {
+		key := n.Access
+		key.Role = ""
+		if seen[key] {
+			return true
+		}
+		seen[key] = true
+		return false
+	})
+}
+
+func (x *examination) checkPermissions() {
+	for _, role := range []Role{Producer, Consumer, Bootstrapper} {
+		for _, op := range []string{"configure", "write", "read"} {
+			var names []string
+			for _, a := range x.snap.Denied {
+				if a.Role == role && a.Operation == op {
+					names = append(names, a.Name)
+				}
+			}
+			if len(names) > 0 {
+				x.denied(role, op, names)
+			}
+		}
+	}
+}
+
+func (x *examination) denied(role Role, op string, names []string) {
+	why := map[Role]string{
+		Producer:     "Messages cannot be sent: the broker closes the channel of a publisher without the right to write.",
+		Consumer:     "A consumer cannot consume, or cannot retry and dead-letter, which leaves the message unacknowledged for ever.",
+		Bootstrapper: "What is missing cannot be declared, neither by apply nor by clients (broker.declare: missing); clients that need not may say broker.declare: nothing.",
+	}[role]
+	quoted := make([]string, len(names))
+	for i, n := range names {
+		quoted[i] = regexp.QuoteMeta(n)
+	}
+	x.found(Finding{
+		ID: "permission-" + op, Severity: Critical, Objects: names,
+		What: fmt.Sprintf("The user may not %s %s, which a %s needs.", op, list(names), role),
+		Why:  why,
+		Mend: x.ctl("set_permissions", "USER", "CONFIGURE", "WRITE", "READ") + fmt.Sprintf("   # with ^(%s)$ in %s; docs/permissions.md has the patterns for each role",
+			strings.Join(first(quoted, shown), "|"), strings.ToUpper(op)),
+	})
+}
+
+func first(names []string, n int) []string {
+	if len(names) > n {
+		return append(slices.Clone(names[:n]), "…")
+	}
+	return names
+}

@@ -1,0 +1,131 @@
+package doctor
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// Style is how Render writes.
+type Style struct {
+	Color bool // for a terminal
+	Width int  // of lines, default 100, at least 60; commands are not broken
+}
+
+const (
+	defaultWidth = 100
+	minWidth     = 60
+	margin       = "  "
+)
+
+// ANSI colours of severities and of what stands back.
+const (
+	red    = "\x1b[1;31m"
+	yellow = "\x1b[1;33m"
+	green  = "\x1b[1;32m"
+	dim    = "\x1b[2m"
+	bold   = "\x1b[1m"
+	reset  = "\x1b[0m"
+)
+
+// Render writes the report for people.
+func (r Report) Render(w io.Writer, s Style) error {
+	if s.Width == 0 {
+		s.Width = defaultWidth
+	}
+	s.Width = max(s.Width, minWidth)
+	p := printer{Style: s}
+	p.linef("%s, virtual host %q, read by the %s", p.paint(bold, "RabbitMQ "+r.Broker), r.Vhost, r.Source)
+	if c := r.Clock; c != nil {
+		d, direction := c.Difference(), "ahead of"
+		if d < 0 {
+			d, direction = -d, "behind"
+		}
+		p.linef("broker's clock: %v %s this machine's, ±%v (by %s)", roughly(d), direction, roughly(c.Resolution()), c.Method)
+	}
+	for _, f := range r.Findings {
+		colour := yellow
+		if f.Severity == Critical {
+			colour = red
+		}
+		p.linef("")
+		p.linef("%s %s", p.paint(colour, strings.ToUpper(string(f.Severity))), p.paint(bold, f.ID))
+		p.wrapped(margin, margin, f.What)
+		p.wrapped(margin+p.paint(dim, "why  "), margin+"     ", f.Why)
+		p.linef("%s", margin+p.paint(dim, "mend ")+visible(f.Mend))
+	}
+	if len(r.Notes) > 0 {
+		p.linef("")
+		p.linef("%s", p.paint(dim, "notes"))
+		for _, n := range r.Notes {
+			p.wrapped(margin+"- ", margin+"  ", n)
+		}
+	}
+	p.linef("")
+	p.linef("%s", p.summary(r))
+	_, err := io.WriteString(w, p.b.String())
+	return err
+}
+
+type printer struct {
+	Style
+	b strings.Builder
+}
+
+func (p *printer) summary(r Report) string {
+	if r.Clean() {
+		return p.paint(green, "nothing is wrong")
+	}
+	var parts []string
+	if n := r.Count(Critical); n > 0 {
+		parts = append(parts, p.paint(red, fmt.Sprintf("%d critical", n)))
+	}
+	if n := r.Count(Warning); n > 0 {
+		parts = append(parts, p.paint(yellow, counted(n, "warning", "warnings")))
+	}
+	return counted(len(r.Findings), "finding", "findings") + ": " + strings.Join(parts, ", ")
+}
+
+func (p *printer) linef(format string, args ...any) { fmt.Fprintf(&p.b, format+"\n", args...) }
+
+func (p *printer) paint(colour, s string) string {
+	if !p.Color {
+		return s
+	}
+	return colour + s + reset
+}
+
+// wrapped writes text in lines of the width, the first with one indentation and
+// the others with another. Control characters, which names may have, are escaped.
+func (p *printer) wrapped(first, rest, text string) {
+	line := first
+	length := len(rest) // colours take no room
+	empty := true
+	for word := range strings.FieldsSeq(text) {
+		word = visible(word)
+		n := utf8.RuneCountInString(word)
+		if !empty && length+1+n > p.Width {
+			p.linef("%s", line)
+			line, length, empty = rest, len(rest), true
+		}
+		if !empty {
+			line += " "
+			length++
+		}
+		line += word
+		length += n
+		empty = false
+	}
+	p.linef("%s", line)
+}
+
+// visible escapes what a terminal would take for a command.
+func visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '�'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,106 @@
+package doctor
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Snapshot is what was seen of a broker. What could not be seen is left at its
+// zero value, with a note.
+type Snapshot struct {
+	Version string // that the broker reports, e.g. "4.3.6"
+	Live    topology.Live
+	// Queues has more about queues than Live, from the management API.
+	Queues map[string]QueueState
+
+	// ExchangeTypes are those that the broker knows; nil: unknown.
+	ExchangeTypes []string
+	// Flags are the feature flags, true for enabled ones; nil: unknown.
+	Flags map[string]bool
+	// Nodes of the cluster; nil: unknown. Where only some could be seen, because
+	// queues name them, they are all here and NodesComplete is false.
+	Nodes         []Node
+	NodesComplete bool
+	// Alarms in effect.
+	Alarms []Alarm
+	// Blocked is why the broker blocked a connection of the doctor's own.
+	Blocked string
+	// BlockedConnections are the names of connections that the broker has blocked.
+	BlockedConnections []string
+
+	// Denied are the permissions that the connected user lacks, of those that it
+	// needs.
+	Denied []Access
+	// Clock is the difference between the clocks; nil: not measured.
+	Clock *Clock
+	// ParkedSamples are parked messages that were looked at.
+	ParkedSamples []Parked
+
+	Notes []string
+}
+
+// Node is a node of a cluster.
+type Node struct {
+	Name       string
+	Running    bool
+	Partitions []string // nodes that it has lost touch with
+}
+
+// Alarm is a resource that a node is short of.
+type Alarm struct {
+	Node     string
+	Resource string // memory or disk
+}
+
+// QueueState is where a queue is and what it does.
+type QueueState struct {
+	Members []string // nodes with a replica of a quorum queue
+	Online  []string // those of them that are up
+	Node    string   // of a classic queue, or the leader's
+	State   string   // running, down, …; empty for unknown
+	// Ready and Unacked are messages; their sum may be less than LiveQueue.Messages.
+	Ready   int64
+	Unacked int64
+}
+
+// Parked is a parked message.
+type Parked struct {
+	RoutingKey  string
+	Destination string // of the header rabbitdelay-destination; empty without it
+}
+
+// Access is one permission on one object.
+type Access struct {
+	Operation string // configure, write or read
+	Kind      topology.Kind
+	Name      string // "amq.default" for the default exchange, as in permissions
+	Role      Role   // that needs it first, in the order producer, consumer, bootstrapper
+}
+
+// Clock is how much the broker's clock is ahead of this process's. It is
+// negative when it is behind. The true difference lies between Low and High.
+type Clock struct {
+	Low, High time.Duration
+	Method    string // how it was measured
+}
+
+// Difference is the middle of what is possible.
+func (c Clock) Difference() time.Duration { return c.Low + (c.High-c.Low)/2 }
+
+// Resolution is how far the true difference may be from Difference.
+func (c Clock) Resolution() time.Duration { return (c.High - c.Low) / 2 }
+
+// MarshalJSON gives {"difference_ms":…,"resolution_ms":…,"method":…}.
+func (c Clock) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Difference float64 `json:"difference_ms"`
+		Resolution float64 `json:"resolution_ms"`
+		Method     string  `json:"method"`
+	}{millis(c.Difference()), millis(c.Resolution()), c.Method})
+}
+
+func millis(d time.Duration) float64 {
+	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
+}

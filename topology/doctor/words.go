@@ -1,0 +1,68 @@
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// shown is how many names a sentence lists; Finding.Objects has all.
+const shown = 3
+
+// list is "a, b, c and 4 more".
+func list(names []string) string {
+	if len(names) <= shown+1 {
+		if n := len(names); n > 1 {
+			return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
+		}
+		return strings.Join(names, "")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+}
+
+// counted is "1 queue" or "12,345 queues".
+func counted[N int | int64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return thousands(int64(n)) + " " + many
+}
+
+func thousands(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func regexpQuote(s string) string { return regexp.QuoteMeta(s) }
+
+// ctl is a rabbitmqctl command for the virtual host, its arguments quoted for a
+// shell where they need it.
+func (x *examination) ctl(command string, args ...string) string {
+	all := []string{"rabbitmqctl", "-p", shellQuote(x.cfg.Vhost), command}
+	for _, a := range args {
+		all = append(all, shellQuote(a))
+	}
+	return strings.Join(all, " ")
+}
+
+// apply is the command that creates what is missing.
+func (x *examination) apply() string { return "rabbitdelay apply" + x.fileFlag() }
+
+func (x *examination) fileFlag() string {
+	if x.cfg.File == "" {
+		return ""
+	}
+	return " -f " + shellQuote(x.cfg.File)
+}
+
+var plain = regexp.MustCompile(`^[A-Za-z0-9_./:=@,+-]+$`)
+
+func shellQuote(s string) string {
+	if plain.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

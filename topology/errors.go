@@ -1,0 +1,59 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrDelay is wrapped by every *DelayError.
+var ErrDelay = errors.New("delay not possible")
+
+// DelayError says why a strategy has no route for a delay, and what it does
+// accept.
+type DelayError struct {
+	Strategy string
+	Delay    time.Duration
+	Min, Max time.Duration   // the bounds, inclusive
+	Declared []time.Duration // for ttl: the delays there are; nil otherwise
+	Reason   string          // e.g. "is negative", "is longer than the strategy's maximum"
+	Hint     string          // what to do
+}
+
+func (e *DelayError) Error() string {
+	msg := fmt.Sprintf("%s strategy: delay %v %s", e.Strategy, e.Delay, e.Reason)
+	if e.Declared != nil {
+		msg += fmt.Sprintf("; declared delays are %v", e.Declared)
+	} else {
+		msg += fmt.Sprintf("; it accepts %v to %v", e.Min, e.Max)
+	}
+	if e.Hint != "" {
+		msg += "; " + e.Hint
+	}
+	return msg
+}
+
+// Unwrap makes errors.Is(err, ErrDelay) true.
+func (e *DelayError) Unwrap() error { return ErrDelay }
+
+// ErrDestination is wrapped by every *KeyError and *DestinationError.
+var ErrDestination = errors.New("destination not possible")
+
+// MaxRoutingKey is the longest routing key or object name of AMQP 0-9-1, in bytes.
+const MaxRoutingKey = 255
+
+// KeyError says that a destination's name does not fit into a routing key
+// together with the strategy's own words.
+type KeyError struct {
+	Strategy string
+	Key      string // the destination's key
+	Overhead int    // bytes of the strategy's own words, at most
+}
+
+func (e *KeyError) Error() string {
+	return fmt.Sprintf("%s strategy: destination %q is %d bytes long, the strategy needs up to %d more, and a routing key holds %d; shorten the name by %d",
+		e.Strategy, e.Key, len(e.Key), e.Overhead, MaxRoutingKey, len(e.Key)+e.Overhead-MaxRoutingKey)
+}
+
+// Unwrap makes errors.Is(err, ErrDestination) true.
+func (e *KeyError) Unwrap() error { return ErrDestination }

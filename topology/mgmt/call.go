@@ -1,0 +1,100 @@
+package mgmt
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// StatusError is an answer of the management API other than success.
+type StatusError struct {
+	Path string
+	Code int    // HTTP status
+	Body []byte // the beginning of the answer
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("%s: expected status 200, got %d %s", e.Path, e.Code, http.StatusText(e.Code))
+}
+
+// Denied tells whether an error says that the user may not read something: the
+// API answers 401 to users whose tags do not suffice.
+func Denied(err error) bool {
+	e, ok := errors.AsType[*StatusError](err)
+	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
+}
+
+// maxErrorBody bounds what a StatusError keeps.
+const maxErrorBody = 64 << 10
+
+// Vhost is the virtual host that is read.
+func (i *Inspector) Vhost() string { return i.cfg.Vhost }
+
+// Endpoint is the API's address, without user and password.
+func (i *Inspector) Endpoint() string { return i.endpoint }
+
+// InVhost is a path below the virtual host, such as
+// InVhost("queues") + "?columns=name".
+func (i *Inspector) InVhost(kind string, names ...string) string {
+	words := []string{"/api", kind, url.PathEscape(i.cfg.Vhost)}
+	for _, n := range names {
+		words = append(words, url.PathEscape(n))
+	}
+	return strings.Join(words, "/")
+}
+
+// Exchange is when a request left, when its answer came, and the broker's time in
+// the answer, in whole seconds; zero if it gave none.
+type Exchange struct{ Sent, Received, Date time.Time }
+
+// Call sends a request to a path such as "/api/overview", with body as JSON
+// unless it is nil, and decodes the answer into out unless that is nil. Config.Timeout
+// bounds it. An answer other than success is a *StatusError.
+func (i *Inspector) Call(ctx context.Context, method, path string, body, out any) (Exchange, error) {
+	ctx, cancel := context.WithTimeout(ctx, i.cfg.Timeout)
+	defer cancel()
+	var sent []byte
+	if body != nil {
+		var err error
+		if sent, err = json.Marshal(body); err != nil {
+			return Exchange{}, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, i.endpoint+path, bytes.NewReader(sent))
+	if err != nil {
+		return Exchange{}, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.SetBasicAuth(i.cfg.Username, i.cfg.Password)
+	req.Close = true // no idle connection stays behind
+	x := Exchange{Sent: time.Now()}
+	resp, err := (&http.Client{Transport: i.transport}).Do(req)
+	if err != nil {
+		return Exchange{}, err
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read, or the error is another
+	x.Received = time.Now()
+	x.Date, _ = http.ParseTime(resp.Header.Get("Date")) // zero without one
+	if resp.StatusCode/100 != 2 {
+		return x, statusError(path, resp)
+	}
+	if out == nil {
+		return x, nil
+	}
+	return x, json.NewDecoder(resp.Body).Decode(out)
+}
+
+func statusError(path string, resp *http.Response) error {
+	var b bytes.Buffer
+	_, _ = b.ReadFrom(io.LimitReader(resp.Body, maxErrorBody)) // what came of it helps, if anything did
+	return &StatusError{Path: path, Code: resp.StatusCode, Body: b.Bytes()}
+}

@@ -1,0 +1,153 @@
+package topology
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// maxListed is how many objects of one kind and action are listed one by one.
+const maxListed = 12
+
+var signs = map[Action]string{Create: "+", Same: "=", Conflict: "!", Unverified: "?"}
+
+var kindPlural = map[Kind]string{KindExchange: "exchanges", KindQueue: "queues", KindBinding: "bindings"}
+
+// String is the plan for people: what conflicts first, then what is to be
+// created, then what is the same. Long lists are cut; Render lists everything.
+func (p Plan) String() string {
+	var b strings.Builder
+	_ = p.Render(&b, false) // a strings.Builder takes everything
+	return b.String()
+}
+
+// Render writes the plan for people. With all, no list is cut.
+func (p Plan) Render(w io.Writer, all bool) error {
+	var b strings.Builder
+	for _, a := range []Action{Conflict, Create, Unverified, Same} {
+		for _, kind := range []Kind{KindExchange, KindQueue, KindBinding} {
+			p.renderGroup(&b, a, kind, all)
+		}
+	}
+	for _, line := range groupWarnings(p.Warnings) {
+		b.WriteString("warning: " + line + "\n")
+	}
+	if !p.PoliciesChecked {
+		fmt.Fprintf(&b, "note: policies were not checked; reading them needs the management API and a user with the tag policymaker\n")
+	}
+	fmt.Fprintf(&b, "%d to create, %d the same, %d in conflict", p.Count(Create), p.Count(Same), p.Count(Conflict))
+	if n := p.Count(Unverified); n > 0 {
+		fmt.Fprintf(&b, ", %d bindings not verified", n)
+	}
+	fmt.Fprintf(&b, " (read by %s)\n", p.Source)
+	if p.HasConflicts() {
+		b.WriteString("An object in conflict cannot be changed in place: give the new one another name, or empty and delete the old one.\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (p Plan) renderGroup(b *strings.Builder, a Action, kind Kind, all bool) {
+	listed, more := 0, 0
+	for _, s := range p.Steps {
+		if s.Action != a || s.Kind != kind {
+			continue
+		}
+		// What is the same is listed on demand only, a conflict always.
+		if !all && (a == Same || listed == maxListed && a != Conflict) {
+			more++
+			continue
+		}
+		listed++
+		fmt.Fprintf(b, "%s %-10s %s %s\n", signs[a], a, kind, s.Name)
+		for _, m := range s.Mismatches {
+			fmt.Fprintf(b, "      %s\n", m)
+		}
+	}
+	if more > 0 {
+		also := ""
+		if listed > 0 {
+			also = "more "
+		}
+		fmt.Fprintf(b, "%s %-10s %d %s%s\n", signs[a], a, more, also, kindPlural[kind])
+	}
+}
+
+// groupWarnings says once what one policy does to many objects.
+func groupWarnings(warnings []Warning) []string {
+	type group struct {
+		first Warning
+		count int
+	}
+	var order []string
+	groups := map[string]*group{}
+	for _, w := range warnings {
+		key := strings.Join([]string{string(w.Kind), w.Policy, w.Key, FormatValue(w.Value)}, "\x00")
+		if g, ok := groups[key]; ok {
+			g.count++
+			continue
+		}
+		groups[key] = &group{w, 1}
+		order = append(order, key)
+	}
+	lines := make([]string, len(order))
+	for i, key := range order {
+		g := groups[key]
+		lines[i] = g.first.String()
+		if g.count > 1 {
+			lines[i] += fmt.Sprintf(" (and %d more %s)", g.count-1, kindPlural[g.first.Kind])
+		}
+	}
+	return lines
+}
+
+type jsonMismatch struct {
+	Argument string `json:"argument"`
+	Want     any    `json:"want"`
+	Have     any    `json:"have"`
+}
+
+type jsonStep struct {
+	Kind       Kind           `json:"kind"`
+	Name       string         `json:"name"`
+	Action     Action         `json:"action"`
+	Messages   int64          `json:"messages,omitempty"`
+	Mismatches []jsonMismatch `json:"mismatches,omitempty"`
+}
+
+type jsonWarning struct {
+	Kind   Kind   `json:"kind"`
+	Name   string `json:"name"`
+	Policy string `json:"policy,omitempty"`
+	Key    string `json:"key,omitempty"`
+	Value  any    `json:"value,omitempty"`
+	Effect string `json:"effect"`
+	Advice string `json:"advice"`
+}
+
+// MarshalJSON gives {"source":…,"policies_checked":…,"create":n,"same":n,
+// "conflict":n,"unverified":n,"steps":[…],"warnings":[…]}.
+func (p Plan) MarshalJSON() ([]byte, error) {
+	steps := make([]jsonStep, len(p.Steps))
+	for i, s := range p.Steps {
+		steps[i] = jsonStep{Kind: s.Kind, Name: s.Name, Action: s.Action, Messages: s.Messages}
+		for _, m := range s.Mismatches {
+			steps[i].Mismatches = append(steps[i].Mismatches, jsonMismatch(m))
+		}
+	}
+	warnings := make([]jsonWarning, len(p.Warnings))
+	for i, w := range p.Warnings {
+		warnings[i] = jsonWarning(w)
+	}
+	return json.Marshal(struct {
+		Source          string        `json:"source"`
+		PoliciesChecked bool          `json:"policies_checked"`
+		Create          int           `json:"create"`
+		Same            int           `json:"same"`
+		Conflict        int           `json:"conflict"`
+		Unverified      int           `json:"unverified"`
+		Steps           []jsonStep    `json:"steps"`
+		Warnings        []jsonWarning `json:"warnings"`
+	}{p.Source, p.PoliciesChecked, p.Count(Create), p.Count(Same), p.Count(Conflict), p.Count(Unverified), steps, warnings})
+}

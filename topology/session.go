@@ -1,0 +1,92 @@
+package topology
+
+import (
+	"context"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Conn opens channels; *amqp091.Connection is one.
+type Conn interface {
+	Channel() (*amqp.Channel, error)
+}
+
+// session runs operations one after another on a channel of its own, and opens
+// a fresh one after each error, because most errors close the channel.
+type session struct {
+	conn Conn
+	ch   *amqp.Channel
+}
+
+type outcome struct {
+	ch  *amqp.Channel
+	err error
+}
+
+// do runs one operation. The client library cannot interrupt one, so when the
+// context ends first, the operation is left to end by itself (with the
+// broker's answer or with the connection), and its channel is closed then.
+func (s *session) do(ctx context.Context, op func(*amqp.Channel) error) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	ch := s.ch
+	s.ch = nil
+	done := make(chan outcome, 1)
+	go func() {
+		var err error
+		if ch == nil {
+			ch, err = s.conn.Channel()
+		}
+		if err == nil {
+			if err = op(ch); err != nil {
+				_ = ch.Close() // of no use any more; usually the broker closed it
+			}
+		}
+		done <- outcome{ch, err}
+	}()
+	select {
+	case o := <-done:
+		if o.err == nil {
+			s.ch = o.ch
+		}
+		return o.err
+	case <-ctx.Done():
+		go func() {
+			if o := <-done; o.err == nil {
+				_ = o.ch.Close() // nothing is in flight on it
+			}
+		}()
+		return context.Cause(ctx)
+	}
+}
+
+func (s *session) close() {
+	if s.ch != nil {
+		_ = s.ch.Close() // nothing is in flight on it
+		s.ch = nil
+	}
+}
+
+func declareExchange(ch *amqp.Channel, e Exchange, noWait bool) error {
+	return ch.ExchangeDeclare(e.Name, e.Kind, true, e.AutoDelete, e.Internal, noWait, e.Table())
+}
+
+func declareQueue(ch *amqp.Channel, q Queue, noWait bool) error {
+	_, err := ch.QueueDeclare(q.Name, true, false, false, noWait, q.Table())
+	return err
+}
+
+func bind(ch *amqp.Channel, b Binding, noWait bool) error {
+	if b.ToExchange != "" {
+		return ch.ExchangeBind(b.ToExchange, b.RoutingKey, b.Exchange, noWait, b.Arguments)
+	}
+	return ch.QueueBind(b.Queue, b.RoutingKey, b.Exchange, noWait, b.Arguments)
+}
+
+func unbind(ch *amqp.Channel, b Binding) error {
+	if b.ToExchange != "" {
+		return ch.ExchangeUnbind(b.ToExchange, b.RoutingKey, b.Exchange, false, b.Arguments)
+	}
+	return ch.QueueUnbind(b.Queue, b.RoutingKey, b.Exchange, b.Arguments)
+}

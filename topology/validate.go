@@ -1,0 +1,286 @@
+package topology
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// MaxTTL is the longest x-message-ttl and x-expires that a broker accepts: ten
+// years of 365 days, from RabbitMQ 3.10.2 on.
+const MaxTTL = 315_360_000_000 * time.Millisecond
+
+// OverflowRejectPublishDLX is reject-publish which also dead-letters what it
+// refuses; classic queues only.
+const OverflowRejectPublishDLX = "reject-publish-dlx"
+
+// Validate checks a topology by the rules that a broker and the delay
+// strategies have, the ones that a broker would accept in silence and break
+// included. It reports everything that is wrong at once, as a *ValidationError.
+func (t Topology) Validate(opts ...Option) error {
+	v := newValidator(t, newRules(opts))
+	v.run()
+	if len(v.problems) > 0 {
+		return &ValidationError{Problems: v.problems}
+	}
+	return nil
+}
+
+type validator struct {
+	rules
+	t         Topology
+	problems  []Problem
+	exchanges map[string]bool // that a reference may name
+	queues    map[string]bool
+}
+
+func newValidator(t Topology, r rules) *validator {
+	v := &validator{rules: r, t: t, exchanges: map[string]bool{}, queues: map[string]bool{}}
+	own := Delivery(r.prefix)
+	for _, e := range append(slices.Clone(own.Exchanges), t.Exchanges...) {
+		v.exchanges[e.Name] = true
+	}
+	for _, q := range append(slices.Clone(own.Queues), t.Queues...) {
+		v.queues[q.Name] = true
+	}
+	for _, d := range t.Destinations {
+		if !d.ToExchange() {
+			v.queues[d.Queue] = true
+			v.queues[d.DeadLetterQueue()] = true
+		}
+		if d.DeadLetter != "" {
+			v.queues[d.DeadLetter] = true
+		}
+	}
+	return v
+}
+
+func (v *validator) addf(path, format string, args ...any) {
+	if len(v.problems) < maxProblems {
+		v.problems = append(v.problems, Problem{Path: path, Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+func (v *validator) run() {
+	for i, e := range v.t.Exchanges {
+		v.exchange(fmt.Sprintf("exchanges[%d]", i), e)
+	}
+	for i, q := range v.t.Queues {
+		v.queue(fmt.Sprintf("queues[%d]", i), q)
+	}
+	for i, b := range v.t.Bindings {
+		v.binding(fmt.Sprintf("bindings[%d]", i), b)
+	}
+	for i, d := range v.t.Destinations {
+		v.destination(fmt.Sprintf("destinations[%d]", i), d)
+	}
+	v.duplicates()
+}
+
+// duplicates finds objects that are described twice, equal ones included: in
+// one description that is a mistake.
+func (v *validator) duplicates() {
+	seen := map[string]string{}
+	check := func(kind Kind, name, path, field, what string) {
+		if name == "" {
+			return
+		}
+		key := string(kind) + "\x00" + name
+		if first, ok := seen[key]; ok {
+			v.addf(path+field, "%s already stands in %s; remove one or change it", what, first)
+			return
+		}
+		seen[key] = path
+	}
+	for i, e := range v.t.Exchanges {
+		check(KindExchange, e.Name, fmt.Sprintf("exchanges[%d]", i), ".name", fmt.Sprintf("exchange %q", clip(e.Name)))
+	}
+	for i, q := range v.t.Queues {
+		check(KindQueue, q.Name, fmt.Sprintf("queues[%d]", i), ".name", fmt.Sprintf("queue %q", clip(q.Name)))
+	}
+	for i, b := range v.t.Bindings {
+		check(KindBinding, bindingKey(b), fmt.Sprintf("bindings[%d]", i), "", "the same binding")
+	}
+	for i, d := range v.t.Destinations {
+		path := fmt.Sprintf("destinations[%d]", i)
+		if d.Queue == "" && d.Exchange == "" && d.RoutingKey == "" {
+			continue
+		}
+		check(KindDestination, d.Label(), path, ".name", fmt.Sprintf("destination %q", clip(d.Label())))
+		check("target", strings.Join([]string{d.Queue, d.Exchange, d.RoutingKey}, "\x00"), path, "", "a destination of the same queue, or exchange and routing key,")
+	}
+}
+
+// name checks the name of an object to be declared; path is the object's.
+func (v *validator) name(path, what, name string) {
+	path += ".name"
+	switch {
+	case name == "":
+		v.addf(path, "%s needs a name", what)
+	case strings.HasPrefix(name, "amq."):
+		v.addf(path, "%q begins with \"amq.\", which brokers reserve; choose another name", name)
+	default:
+		v.short(path, name)
+	}
+}
+
+// short checks what AMQP carries in a short string: 255 bytes of UTF-8. Brokers
+// cut line breaks out of names in silence.
+func (v *validator) short(path, s string) {
+	switch {
+	case len(s) > MaxRoutingKey:
+		v.addf(path, "%d bytes is too long, at most %d are possible; shorten %q by %d", len(s), MaxRoutingKey, clip(s), len(s)-MaxRoutingKey)
+	case !utf8.ValidString(s):
+		v.addf(path, "expected UTF-8 text, got %q", clip(s))
+	case strings.ContainsAny(s, "\r\n\x00"):
+		v.addf(path, "%q contains a line break or a zero byte, which names and routing keys cannot carry", clip(s))
+	}
+}
+
+// clip keeps a message readable when a value is long.
+func clip(s string) string {
+	const most = 40
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}
+
+// ownField maps arguments that have a field of their own to it.
+var ownField = map[string]string{
+	ArgQueueType: "type", ArgMessageTTL: "message_ttl", ArgDeadLetterExchange: "dead_letter.exchange",
+	ArgDeadLetterRoutingKey: "dead_letter.routing_key", ArgDeadLetterStrategy: "dead_letter.at_least_once",
+	ArgOverflow: "overflow", ArgMaxLength: "max_length", ArgMaxLengthBytes: "max_length_bytes",
+	ArgDeliveryLimit: "delivery_limit", ArgSingleActiveConsumer: "single_active_consumer",
+	ArgAlternateExchange: "alternate_exchange",
+}
+
+// arguments checks a table: no argument that has a field, so that nothing can
+// be said twice, and only what AMQP can carry.
+func (v *validator) arguments(path string, t amqp.Table) {
+	path += ".arguments"
+	for _, k := range sortedKeys(t) {
+		at := path + "." + k
+		if field, ok := ownField[k]; ok {
+			v.addf(at, "%s has a field of its own; set %s instead", k, field)
+			continue
+		}
+		if k == "" || len(k) > MaxRoutingKey {
+			v.addf(at, "the name of an argument has 1 to %d bytes, this one has %d", MaxRoutingKey, len(k))
+		}
+		if err := (amqp.Table{k: t[k]}).Validate(); err != nil {
+			v.addf(at, "AMQP cannot carry a %T; use text, an integer, a float, a boolean, a list or a table of these", t[k])
+		}
+	}
+}
+
+// reference checks the name of an exchange or queue that must exist.
+func (v *validator) reference(path string, kind Kind, name string) {
+	known := v.queues
+	if kind == KindExchange {
+		known = v.exchanges
+		if name == "" || strings.HasPrefix(name, "amq.") {
+			return
+		}
+	}
+	if !known[name] && !v.undeclared {
+		v.addf(path, "%s %q is not declared here; declare it (an existing one may be declared again with the same arguments) or correct the name", kind, clip(name))
+	}
+}
+
+func (v *validator) exchange(path string, e Exchange) {
+	v.name(path, "an exchange", e.Name)
+	switch e.Kind {
+	case "direct", "fanout", "topic", "headers":
+	case "":
+		v.addf(path+".type", "an exchange needs a type: direct, fanout, topic, headers, or one that a plugin adds (x-...)")
+	default:
+		if !strings.HasPrefix(e.Kind, "x-") {
+			v.addf(path+".type", "unknown exchange type %q; expected direct, fanout, topic, headers, or one that a plugin adds (x-...)", clip(e.Kind))
+		}
+	}
+	if e.Kind == "x-delayed-message" {
+		if s, ok := e.Arguments[ArgDelayedType].(string); !ok || s == "" {
+			v.addf(path+".arguments."+ArgDelayedType, "an x-delayed-message exchange needs it: the type that routes after the delay, e.g. topic; got %s", FormatValue(e.Arguments[ArgDelayedType]))
+		}
+	}
+	if e.AlternateExchange != "" {
+		v.short(path+".alternate_exchange", e.AlternateExchange)
+		v.reference(path+".alternate_exchange", KindExchange, e.AlternateExchange)
+	}
+	v.arguments(path, e.Arguments)
+}
+
+func (v *validator) binding(path string, b Binding) {
+	if b.Exchange == "" {
+		v.addf(path+".exchange", "a binding needs a source exchange; the default exchange routes to every queue by its name and takes no bindings")
+	} else {
+		v.short(path+".exchange", b.Exchange)
+		v.reference(path+".exchange", KindExchange, b.Exchange)
+	}
+	switch {
+	case b.Queue != "" && b.ToExchange != "":
+		v.addf(path, "a binding leads to queue %q or to exchange %q, not to both; remove one of queue and to_exchange", clip(b.Queue), clip(b.ToExchange))
+	case b.Queue == "" && b.ToExchange == "":
+		v.addf(path, "a binding needs a destination: set queue or to_exchange")
+	case b.Queue != "":
+		v.short(path+".queue", b.Queue)
+		v.reference(path+".queue", KindQueue, b.Queue)
+	default:
+		v.short(path+".to_exchange", b.ToExchange)
+		v.reference(path+".to_exchange", KindExchange, b.ToExchange)
+	}
+	v.short(path+".routing_key", b.RoutingKey)
+	v.arguments(path, b.Arguments)
+}
+
+func (v *validator) destination(path string, d Destination) {
+	v.short(path+".name", d.Name)
+	if err := d.Check(v.prefix); err != nil {
+		v.addf(path, "%v", err)
+		return
+	}
+	v.short(path+".queue", d.Queue)
+	v.short(path+".exchange", d.Exchange)
+	v.short(path+".routing_key", d.RoutingKey)
+	if d.ToExchange() {
+		v.reference(path+".exchange", KindExchange, d.Exchange)
+	}
+	switch {
+	case !d.ToExchange() && d.DeadLetterQueue() == d.Queue:
+		v.addf(path+".dead_letter", "%q is the destination itself, so a failed message would come back for ever; name another queue", clip(d.DeadLetter))
+	case !d.ToExchange() && len(d.DeadLetterQueue()) > MaxRoutingKey:
+		v.addf(path+".dead_letter", "the name of the dead-letter queue, %d bytes, is too long, at most %d are possible; set a shorter one", len(d.DeadLetterQueue()), MaxRoutingKey)
+	default:
+		v.short(path+".dead_letter", d.DeadLetter)
+	}
+	if d.Retry != nil {
+		v.retry(path+".retry", *d.Retry)
+	}
+}
+
+// retry checks a policy; a zero field means its default.
+func (v *validator) retry(path string, r Retry) {
+	if r.MaxAttempts < 0 {
+		v.addf(path+".max_attempts", "expected 1 or more deliveries in all, got %d", r.MaxAttempts)
+	}
+	if r.Backoff < 0 {
+		v.addf(path+".backoff", "expected 0 or more, got %v", r.Backoff)
+	}
+	if r.MaxBackoff < 0 {
+		v.addf(path+".max_backoff", "expected 0 or more, got %v", r.MaxBackoff)
+	} else if r.MaxBackoff > 0 && r.MaxBackoff < r.Backoff {
+		v.addf(path+".max_backoff", "%v is less than backoff, %v; raise it or lower backoff", r.MaxBackoff, r.Backoff)
+	}
+	if r.Multiplier != 0 && !(r.Multiplier >= 1 && r.Multiplier <= math.MaxFloat32) {
+		v.addf(path+".multiplier", "expected 1 or more, got %v", r.Multiplier)
+	}
+	if !(r.Jitter >= 0 && r.Jitter <= 1) {
+		v.addf(path+".jitter", "expected 0 to 1, got %v", r.Jitter)
+	}
+}

@@ -1,0 +1,116 @@
+package topology
+
+import (
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+func (d *decoder) topology(root *yaml.Node, otherKeys []string) Topology {
+	var t Topology
+	if root == nil || isNull(root) {
+		return t
+	}
+	fields := map[string]field{
+		"exchanges": func(n *yaml.Node, p string) {
+			d.list(n, p, func(n *yaml.Node, p string) { t.Exchanges = append(t.Exchanges, d.exchange(n, p)) })
+		},
+		"queues": func(n *yaml.Node, p string) {
+			d.list(n, p, func(n *yaml.Node, p string) { t.Queues = append(t.Queues, d.queue(n, p)) })
+		},
+		"bindings": func(n *yaml.Node, p string) {
+			d.list(n, p, func(n *yaml.Node, p string) { t.Bindings = append(t.Bindings, d.binding(n, p)) })
+		},
+		"destinations": func(n *yaml.Node, p string) {
+			d.list(n, p, func(n *yaml.Node, p string) { t.Destinations = append(t.Destinations, d.destination(n, p)) })
+		},
+	}
+	own := sortedKeys(fields)
+	for _, k := range otherKeys {
+		if !slices.Contains(own, k) {
+			fields[k] = func(*yaml.Node, string) {}
+		}
+	}
+	d.mapping(root, "", fields)
+	return t
+}
+
+func (d *decoder) exchange(n *yaml.Node, path string) (e Exchange) {
+	d.mapping(n, path, map[string]field{
+		"name":               d.text(&e.Name),
+		"type":               d.text(&e.Kind),
+		"auto_delete":        d.boolean(&e.AutoDelete),
+		"internal":           d.boolean(&e.Internal),
+		"alternate_exchange": d.text(&e.AlternateExchange),
+		"arguments":          d.arguments(&e.Arguments),
+	})
+	return e
+}
+
+func (d *decoder) queue(n *yaml.Node, path string) (q Queue) {
+	d.mapping(n, path, map[string]field{
+		"name":                   d.text(&q.Name),
+		"type":                   d.text((*string)(&q.Type)),
+		"message_ttl":            optional(&q.MessageTTL, d.duration),
+		"dead_letter":            func(n *yaml.Node, p string) { q.DeadLetter = d.deadLetter(n, p) },
+		"overflow":               d.text(&q.Overflow),
+		"max_length":             optional(&q.MaxLength, d.integer),
+		"max_length_bytes":       optional(&q.MaxLengthBytes, d.integer),
+		"delivery_limit":         optional(&q.DeliveryLimit, d.integer),
+		"single_active_consumer": d.boolean(&q.SingleActiveConsumer),
+		"arguments":              d.arguments(&q.Arguments),
+	})
+	return q
+}
+
+func (d *decoder) deadLetter(n *yaml.Node, path string) *DeadLetter {
+	dl := &DeadLetter{}
+	named := false
+	exchange := d.text(&dl.Exchange)
+	d.mapping(n, path, map[string]field{
+		"exchange":      func(n *yaml.Node, p string) { named = true; exchange(n, p) },
+		"routing_key":   optional(&dl.RoutingKey, d.text),
+		"at_least_once": d.boolean(&dl.AtLeastOnce),
+	})
+	if !named && !d.failed(path) {
+		d.failf(n, path, "dead_letter needs an exchange; \"\" is the default exchange")
+	}
+	return dl
+}
+
+func (d *decoder) binding(n *yaml.Node, path string) (b Binding) {
+	d.mapping(n, path, map[string]field{
+		"exchange":    d.text(&b.Exchange),
+		"queue":       d.text(&b.Queue),
+		"to_exchange": d.text(&b.ToExchange),
+		"routing_key": d.text(&b.RoutingKey),
+		"arguments":   d.arguments(&b.Arguments),
+	})
+	return b
+}
+
+func (d *decoder) destination(n *yaml.Node, path string) (dest Destination) {
+	d.mapping(n, path, map[string]field{
+		"name":        d.text(&dest.Name),
+		"queue":       d.text(&dest.Queue),
+		"exchange":    d.text(&dest.Exchange),
+		"routing_key": d.text(&dest.RoutingKey),
+		"retry":       func(n *yaml.Node, p string) { dest.Retry = d.retry(n, p) },
+		"dead_letter": d.text(&dest.DeadLetter),
+	})
+	return dest
+}
+
+func (d *decoder) retry(n *yaml.Node, path string) *Retry {
+	r := &Retry{}
+	var attempts int64
+	d.mapping(n, path, map[string]field{
+		"max_attempts": d.integer(&attempts),
+		"backoff":      d.duration(&r.Backoff),
+		"max_backoff":  d.duration(&r.MaxBackoff),
+		"multiplier":   d.float(&r.Multiplier),
+		"jitter":       d.float(&r.Jitter),
+	})
+	r.MaxAttempts = int(attempts)
+	return r
+}

@@ -1,0 +1,70 @@
+package dlx_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func ExampleBucket_Route() {
+	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	dest := topology.Destination{Queue: "orders.expire"}
+	for _, delay := range []time.Duration{0, 30 * time.Minute, 90 * time.Second, 1234567 * time.Millisecond} {
+		r, err := bucket.Route(dest, delay, 0)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%s %s: %v in %d hops\n", r.Exchange, r.RoutingKey, r.Delay, r.Hops)
+	}
+	// A tolerance saves hops.
+	r, _ := bucket.Route(dest, 1234567*time.Millisecond, time.Minute)
+	fmt.Printf("%s %s: %v in %d hops\n", r.Exchange, r.RoutingKey, r.Delay, r.Hops)
+	// Output:
+	// delay.deliver clock.0.0.0.0.0.0.orders.expire: 0s in 0 hops
+	// delay.bucket clock.0.0.0.30.0.0.orders.expire: 30m0s in 1 hops
+	// delay.bucket clock.0.0.0.1.30.0.orders.expire: 1m30s in 2 hops
+	// delay.bucket clock.0.0.0.20.34.6.orders.expire: 20m34.6s in 3 hops
+	// delay.bucket clock.0.0.0.21.0.0.orders.expire: 21m0s in 1 hops
+}
+
+// How much each layout declares, the delivery exchange and the parked queue
+// included, and how far it reaches.
+func ExampleBucket_Topology() {
+	for _, c := range []dlx.BucketConfig{
+		{Layout: dlx.LayoutClock},
+		{Layout: dlx.LayoutClock, Resolution: 10 * time.Millisecond},
+		{Layout: dlx.LayoutClock, Resolution: time.Second},
+		{Layout: dlx.LayoutHex},
+		{Layout: dlx.LayoutHex, Resolution: 10 * time.Millisecond},
+		{Layout: dlx.LayoutBinary},
+		{Radices: []int{60, 60, 24}, Resolution: time.Second},
+	} {
+		bucket, err := dlx.NewBucket(c)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		name := c.Layout
+		if name == "" {
+			name = fmt.Sprint(c.Radices)
+		}
+		t := bucket.Topology()
+		fmt.Printf("%-10s %5v: %3d queues, %3d bindings, %2d exchanges, up to %v\n",
+			name, bucket.Resolution(), len(t.Queues), len(t.Bindings), len(t.Exchanges), bucket.MaxDelay())
+	}
+	// Output:
+	// clock      100ms: 193 queues, 379 bindings,  8 exchanges, up to 9215h59m59.9s
+	// clock       10ms: 283 queues, 559 bindings,  8 exchanges, up to 9215h59m59.99s
+	// clock         1s: 184 queues, 360 bindings,  7 exchanges, up to 9215h59m59s
+	// hex        100ms: 107 queues, 219 bindings, 10 exchanges, up to 14913h4m51.1s
+	// hex         10ms: 117 queues, 229 bindings, 10 exchanges, up to 8947h50m54.71s
+	// binary        1s:  29 queues,  83 bindings, 30 exchanges, up to 74565h24m15s
+	// [60 60 24]    1s: 142 queues, 262 bindings,  5 exchanges, up to 23h59m59s
+}

@@ -1,0 +1,304 @@
+package dlx_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// drawDelay prefers what is near a boundary: of the digits, of the maximum, of
+// a resolution.
+func drawDelay(t *rapid.T, s strategy, resolution time.Duration, rs []int) time.Duration {
+	maximum := s.MaxDelay()
+	unit := int64(resolution)
+	for range rapid.IntRange(0, len(rs)-1).Draw(t, "position") {
+		unit *= int64(rs[0])
+		rs = rs[1:]
+	}
+	near := func(x time.Duration) time.Duration {
+		x += time.Duration(rapid.SampledFrom([]int64{0, 0, -1, 1, int64(resolution), -int64(resolution), 1 - int64(resolution)}).Draw(t, "off by"))
+		return min(max(x, 0), maximum)
+	}
+	switch rapid.IntRange(0, 3).Draw(t, "kind") {
+	case 0:
+		return near(time.Duration(unit * rapid.Int64Range(0, int64(rs[0])).Draw(t, "digit")))
+	case 1:
+		return near(maximum)
+	case 2: // all magnitudes alike
+		bits := rapid.IntRange(0, 62).Draw(t, "bits")
+		return min(time.Duration(rapid.Int64Range(0, 1<<bits).Draw(t, "delay")), maximum)
+	}
+	return time.Duration(rapid.Int64Range(0, int64(maximum)).Draw(t, "delay"))
+}
+
+func drawTolerance(t *rapid.T) time.Duration {
+	bits := rapid.IntRange(0, 62).Draw(t, "tolerance bits")
+	if bits == 0 {
+		return 0
+	}
+	return time.Duration(rapid.Int64Range(0, 1<<bits).Draw(t, "tolerance"))
+}
+
+// checkRoute proves all that is promised of one route of a bucket layout. The
+// best number within the tolerance is found by trying all, where they are few.
+func checkRoute(t failer, bucket *dlx.Bucket, rs []int, dest topology.Destination, delay, tolerance time.Duration) topology.Route {
+	t.Helper()
+	r, err := bucket.Route(dest, delay, tolerance)
+	if err != nil {
+		t.Fatalf("%v with tolerance %v: %v", delay, tolerance, err)
+	}
+	res := bucket.Resolution()
+	inBounds(t, r, delay, tolerance, res)
+	n := int64(r.Delay / res)
+	if r.Delay%res != 0 || r.Hops != nonZero(rs, n) {
+		t.Fatalf("%v took %d hops for %v, the layout needs %d", delay, r.Hops, r.Delay, nonZero(rs, n))
+	}
+	lo := int64(delay / res)
+	if delay%res != 0 {
+		lo++
+	}
+	hi := lo
+	if end := delay + tolerance; end < delay {
+		hi = int64(bucket.MaxDelay() / res)
+	} else {
+		hi = max(lo, min(int64(end/res), int64(bucket.MaxDelay()/res)))
+	}
+	best := lo
+	better := func(m int64) {
+		if m <= hi && nonZero(rs, m) < nonZero(rs, best) {
+			best = m
+		}
+	}
+	if hi-lo <= 2000 {
+		for m := lo; m <= hi; m++ {
+			better(m)
+		}
+	} else { // too many to try; the exhaustive test shows that these are enough
+		unit := int64(1)
+		for _, r := range rs {
+			better((lo + unit - 1) / unit * unit)
+			unit *= int64(r)
+		}
+	}
+	if n != best {
+		t.Fatalf("%v with tolerance %v became %v (%d hops), best is %v (%d hops)",
+			delay, tolerance, r.Delay, r.Hops, time.Duration(best)*res, nonZero(rs, best))
+	}
+	return r
+}
+
+// Every layout, queue type, and the ttl strategy on one broker with one delivery
+// exchange and all destinations: no message ever ends at another's.
+func TestAllStrategiesTogether(t *testing.T) {
+	dests := destinations()
+	cs := configs()
+	var strategies []strategy
+	var buckets []*dlx.Bucket
+	for _, c := range cs {
+		b := newBucket(t, c)
+		buckets = append(buckets, b)
+		strategies = append(strategies, b)
+	}
+	declared := []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Minute, 90 * time.Second, 48 * time.Hour, topology.MaxTTL}
+	for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {
+		strategies = append(strategies, newTTL(t, dlx.TTLConfig{Delays: declared, QueueType: qt}))
+	}
+	broker := world(t, dests, strategies...)
+
+	// Every destination by every strategy, undelayed and delayed.
+	for i, s := range strategies {
+		for _, d := range dests {
+			delays := []time.Duration{0, s.MaxDelay(), time.Minute}
+			if i < len(cs) {
+				delays = append(delays, 25*time.Hour+cs[i].WithDefaults().Resolution)
+			}
+			for _, delay := range delays {
+				if delay > s.MaxDelay() {
+					continue
+				}
+				r, err := s.Route(d, delay, 0)
+				if err != nil {
+					if len(d.TargetQueue("delay")) < 180 { // the long ones do not fit every layout
+						t.Fatalf("%s %v to %+v: %v", s.Name(), delay, d, err)
+					}
+					continue
+				}
+				arrive(t, broker, d, r)
+			}
+		}
+	}
+
+	rapid.Check(t, func(t *rapid.T) {
+		i := rapid.IntRange(0, len(buckets)-1).Draw(t, "layout")
+		rs := radices(cs[i])
+		dest := rapid.SampledFrom(dests[:40]).Draw(t, "destination")
+		delay := drawDelay(t, buckets[i], buckets[i].Resolution(), rs)
+		arrive(t, broker, dest, checkRoute(t, buckets[i], rs, dest, delay, drawTolerance(t)))
+	})
+}
+
+// Layouts with random radices and resolutions, two on one broker.
+func TestRandomRadices(t *testing.T) {
+	dests := []topology.Destination{{Queue: "a"}, {Queue: "a.b"}, {Queue: "b"}, {Queue: "0.a"}, {Queue: "#"}}
+	draw := func(t *rapid.T) dlx.BucketConfig {
+		for {
+			c := dlx.BucketConfig{
+				Radices:    rapid.SliceOfN(rapid.IntRange(2, 12), 1, 10).Draw(t, "radices"),
+				Resolution: time.Duration(rapid.IntRange(10, 2000).Draw(t, "resolution")) * time.Millisecond,
+			}
+			if rapid.Bool().Draw(t, "default resolution") {
+				c.Resolution = 0
+			}
+			if c.Validate() == nil {
+				return c
+			}
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		one, two := draw(t), draw(t)
+		a, b := newBucket(t, one), newBucket(t, two)
+		broker := world(t, dests, a, b, newBucket(t, dlx.BucketConfig{Layout: dlx.LayoutHex}))
+		if same := slices.Equal(one.Radices, two.Radices) && a.Resolution() == b.Resolution(); same != (a.Topology().Queues[1].Name == b.Topology().Queues[1].Name) {
+			t.Fatalf("queues of %+v and %+v: %s, %s", one, two, a.Topology().Queues[1].Name, b.Topology().Queues[1].Name)
+		}
+		for range 5 {
+			for i, s := range []*dlx.Bucket{a, b} {
+				rs := [][]int{one.Radices, two.Radices}[i]
+				dest := rapid.SampledFrom(dests).Draw(t, "destination")
+				arrive(t, broker, dest, checkRoute(t, s, rs, dest, drawDelay(t, s, s.Resolution(), rs), drawTolerance(t)))
+			}
+		}
+	})
+}
+
+// Every delay of small layouts, and one nanosecond to either side of it, with
+// every tolerance up to the maximum.
+func TestSmallLayoutsExhaustively(t *testing.T) {
+	dest := topology.Destination{Queue: "a.b"}
+	dests := []topology.Destination{dest, {Queue: "b"}, {Queue: "0.b"}}
+	for _, rs := range [][]int{{2}, {5}, {2, 2}, {2, 3, 2}, {3, 2, 3}, {2, 2, 2, 2, 2}, {5, 4, 3}, {3, 3, 3, 3}, {10, 6}, {2, 7, 2, 3}} {
+		bucket := newBucket(t, dlx.BucketConfig{Radices: rs, Resolution: 10 * time.Millisecond})
+		broker := world(t, dests, bucket)
+		res := bucket.Resolution()
+		for delay := time.Duration(0); delay <= bucket.MaxDelay(); delay += res {
+			for _, near := range []time.Duration{delay - 1, delay, delay + 1} {
+				if near < 0 || near > bucket.MaxDelay() {
+					continue
+				}
+				arrive(t, broker, dest, checkRoute(t, bucket, rs, dest, near, 0))
+				for tolerance := res; tolerance <= bucket.MaxDelay(); tolerance += res {
+					arrive(t, broker, dest, checkRoute(t, bucket, rs, dest, near, tolerance))
+					checkRoute(t, bucket, rs, dest, near, tolerance-1)
+				}
+			}
+		}
+	}
+}
+
+// Each queue of each layout is used by some delay, and holds exactly its digit.
+func TestEveryQueueIsReached(t *testing.T) {
+	dest := topology.Destination{Queue: "a"}
+	for _, c := range configs() {
+		bucket := newBucket(t, c)
+		broker := world(t, []topology.Destination{dest}, bucket)
+		reached := map[string]bool{}
+		unit := bucket.Resolution()
+		for _, radix := range radices(c) {
+			for v := 1; v < radix; v++ {
+				r := checkRoute(t, bucket, radices(c), dest, time.Duration(v)*unit, 0)
+				arrive(t, broker, dest, r)
+				rests, _, err := broker.Publish(r.Exchange, r.RoutingKey)
+				if err != nil {
+					t.Fatal(err)
+				}
+				reached[rests[0].Visited[0]] = true
+			}
+			unit *= time.Duration(radix)
+		}
+		if want := len(bucket.Topology().Queues) - 1; len(reached) != want { // but the parked one
+			t.Errorf("%+v: %d of %d queues are used", c, len(reached), want)
+		}
+		if got := bucket.MaxDelay(); got != unit-bucket.Resolution() {
+			t.Errorf("%+v: maximum is %v, want %v", c, got, unit-bucket.Resolution())
+		}
+	}
+}
+
+// A message whose destination or a later queue is gone is parked, once, with a
+// key that says where it was going; a missing first queue is reported to a
+// mandatory publisher.
+func TestMissingQueues(t *testing.T) {
+	for _, c := range configs() {
+		bucket := newBucket(t, c)
+		dest := topology.Destination{Queue: "a"}
+		delay := bucket.MaxDelay() // every position is visited
+		r, err := bucket.Route(dest, delay, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rests, _, err := world(t, []topology.Destination{dest}, bucket).Publish(r.Exchange, r.RoutingKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, gone := range append(slices.Clone(rests[0].Visited), "a") {
+			broker := world(t, []topology.Destination{dest}, bucket)
+			broker.DeleteQueue(gone)
+			got, routed, err := broker.Publish(r.Exchange, r.RoutingKey)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				if routed || len(got) != 0 {
+					t.Errorf("%+v: without %s the message came to %+v", c, gone, got)
+				}
+				continue
+			}
+			if len(got) != 1 || got[0].Queue != "delay.parked" || got[0].RoutingKey != r.RoutingKey || len(got[0].Visited) != i {
+				t.Errorf("%+v: without %s the message came to %+v", c, gone, got)
+			}
+		}
+	}
+}
+
+func FuzzRoute(f *testing.F) {
+	cs := configs()
+	for i := range cs {
+		f.Add(uint8(i), "a.b", int64(time.Minute+1), int64(0))
+		f.Add(uint8(i), "#", int64(math.MaxInt64), int64(math.MaxInt64))
+		f.Add(uint8(i), "", int64(-1), int64(5*time.Second))
+		f.Add(uint8(i), "delay.bucket.30m", int64(1), int64(1))
+	}
+	f.Fuzz(func(t *testing.T, layout uint8, queue string, delay, tolerance int64) {
+		c := cs[int(layout)%len(cs)]
+		bucket := newBucket(t, c)
+		dest := topology.Destination{Queue: queue}
+		r, err := bucket.Route(dest, time.Duration(delay), time.Duration(tolerance))
+		possible := delay >= 0 && tolerance >= 0 && time.Duration(delay) <= bucket.MaxDelay()
+		_, refused := bucket.Route(dest, 0, 0)
+		if (err == nil) != (possible && refused == nil) {
+			t.Fatalf("%+v: %v, and without a delay %v", c, err, refused)
+		}
+		if err != nil {
+			return
+		}
+		other := topology.Destination{Queue: "other." + queue}
+		if queue == "a" {
+			other.Queue = "b"
+		}
+		dests := []topology.Destination{dest}
+		if _, err := bucket.Route(other, 0, 0); err == nil {
+			dests = append(dests, other)
+		}
+		broker := world(t, dests, bucket)
+		arrive(t, broker, dest, checkRoute(t, bucket, radices(c), dest, time.Duration(delay), time.Duration(tolerance)))
+		if len(r.RoutingKey) > topology.MaxRoutingKey {
+			t.Fatalf("the routing key is %d bytes long", len(r.RoutingKey))
+		}
+	})
+}

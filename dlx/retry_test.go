@@ -1,0 +1,120 @@
+package dlx_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func TestRetryDefaults(t *testing.T) {
+	p, err := dlx.NewRetryPolicy(topology.Retry{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := topology.Retry{MaxAttempts: 5, Backoff: time.Second, MaxBackoff: 10 * time.Minute, Multiplier: 2, Jitter: 0.2}
+	if p.Retry() != want || p.MaxAttempts() != 5 {
+		t.Errorf("got %+v", p.Retry())
+	}
+	for _, c := range []struct {
+		attempt int
+		rnd     float64
+		want    time.Duration
+	}{
+		{1, 1, time.Second},
+		{1, 0, 800 * time.Millisecond},
+		{1, 0.5, 900 * time.Millisecond},
+		{2, 1, 2 * time.Second},
+		{3, 1, 4 * time.Second},
+		{10, 1, 512 * time.Second},
+		{11, 1, 10 * time.Minute},
+		{11, 0, 8 * time.Minute},
+		{math.MaxInt, 1, 10 * time.Minute},
+		{0, 1, time.Second},
+		{math.MinInt, 1, time.Second},
+		{1, 7, time.Second},
+		{1, -7, 800 * time.Millisecond},
+		{1, math.NaN(), 800 * time.Millisecond},
+	} {
+		if got := p.Backoff(c.attempt, c.rnd); got != c.want {
+			t.Errorf("Backoff(%d, %v) = %v, want %v", c.attempt, c.rnd, got, c.want)
+		}
+	}
+}
+
+func TestRetryErrors(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		retry  topology.Retry
+		fields string
+	}{
+		{"long back-off", topology.Retry{Backoff: time.Hour}, ""},
+		{"short bound", topology.Retry{MaxBackoff: 10 * time.Millisecond}, ""},
+		{"no jitter", topology.Retry{Jitter: -1}, ""},
+		{"constant", topology.Retry{Multiplier: 1, MaxAttempts: 1, Jitter: 1}, ""},
+		{"attempts", topology.Retry{MaxAttempts: -1}, "MaxAttempts"},
+		{"back-off", topology.Retry{Backoff: -time.Second}, "Backoff"},
+		{"tiny back-off", topology.Retry{Backoff: time.Microsecond}, "Backoff"},
+		{"bound below", topology.Retry{Backoff: time.Minute, MaxBackoff: time.Second}, "MaxBackoff"},
+		{"bound negative", topology.Retry{MaxBackoff: -1}, "MaxBackoff"},
+		{"bound over", topology.Retry{MaxBackoff: math.MaxInt64}, "MaxBackoff"},
+		{"multiplier", topology.Retry{Multiplier: 0.5}, "Multiplier"},
+		{"multiplier NaN", topology.Retry{Multiplier: math.NaN()}, "Multiplier"},
+		{"multiplier infinite", topology.Retry{Multiplier: math.Inf(1)}, "Multiplier"},
+		{"jitter", topology.Retry{Jitter: 1.1}, "Jitter"},
+		{"jitter NaN", topology.Retry{Jitter: math.NaN()}, "Jitter"},
+		{"several", topology.Retry{MaxAttempts: -2, Jitter: 2}, "MaxAttempts Jitter"},
+	} {
+		_, err := dlx.NewRetryPolicy(c.retry)
+		var got []string
+		for _, e := range flatten(err) {
+			var f *topology.FieldError
+			if errors.As(e, &f) && f.Of == "retry" {
+				got = append(got, f.Field)
+			}
+		}
+		if strings.Join(got, " ") != c.fields || (err != nil) != (c.fields != "") {
+			t.Errorf("%s: got %v", c.name, err)
+		}
+	}
+}
+
+func TestRetryProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		backoff := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(topology.MaxTTL)).Draw(t, "backoff"))
+		bound := time.Duration(rapid.Int64Range(int64(backoff), int64(topology.MaxTTL)).Draw(t, "bound"))
+		jitter := rapid.Float64Range(0.001, 1).Draw(t, "jitter")
+		policy := func(j float64) dlx.RetryPolicy {
+			p, err := dlx.NewRetryPolicy(topology.Retry{
+				Backoff: backoff, MaxBackoff: bound, Jitter: j,
+				Multiplier: rapid.Float64Range(1, 1000).Draw(t, "multiplier"),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		steady := policy(-1)
+		attempt := rapid.IntRange(1, 200).Draw(t, "attempt")
+		rnd := rapid.Float64Range(0, 1).Draw(t, "rnd")
+		least := backoff - backoff>>50 - 1 // a float64 cannot tell longer ones apart
+		now, next := steady.Backoff(attempt, rnd), steady.Backoff(attempt+1, rnd)
+		if now < least || now > bound || next < now {
+			t.Fatalf("attempts %d, %d wait %v, %v with bounds %v, %v", attempt, attempt+1, now, next, backoff, bound)
+		}
+		if far := steady.Backoff(attempt+rapid.Int().Draw(t, "more")>>1, rnd); far > bound || far < least {
+			t.Fatalf("a far attempt waits %v", far)
+		}
+		p := policy(jitter)
+		low, mid, high := p.Backoff(attempt, 0), p.Backoff(attempt, rnd), p.Backoff(attempt, 1)
+		if low < 0 || low > mid || mid > high || high > bound || float64(low) < float64(high)*(1-jitter)*(1-1e-9)-1 {
+			t.Fatalf("jitter %v gives %v, %v, %v of at most %v", jitter, low, mid, high, bound)
+		}
+	})
+}

@@ -1,0 +1,173 @@
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// MaxDelay is the longest delay of the plugin: 2^32-1 ms, about 49.7 days. It
+// does not delay at all what is longer.
+const MaxDelay = math.MaxUint32 * time.Millisecond
+
+// HeaderDelay is the header that the plugin reads, in milliseconds. On delivery
+// it is negative.
+const HeaderDelay = "x-delay"
+
+const (
+	exchangeKind = "x-delayed-message"
+	tag          = "plugin"
+	overhead     = len(tag) + 1
+)
+
+// Config configures the plugin strategy.
+type Config struct {
+	// Prefix begins the names of all broker objects. Default "delay".
+	Prefix string
+	// MaxDelay is the longest delay that is accepted: whole milliseconds from 1ms
+	// to 2^32-1 ms. Default 2^32-1 ms. The plugin holds about 3 kB of memory per
+	// waiting message on one node, so a lower bound is wise.
+	MaxDelay time.Duration
+}
+
+// WithDefaults fills in what is not set.
+func (c Config) WithDefaults() Config {
+	if c.Prefix == "" {
+		c.Prefix = topology.DefaultPrefix
+	}
+	if c.MaxDelay == 0 {
+		c.MaxDelay = MaxDelay
+	}
+	return c
+}
+
+// Validate checks the configuration after WithDefaults. It finds every wrong
+// field; each is a *topology.FieldError in the joined error.
+func (c Config) Validate() error {
+	c = c.WithDefaults()
+	var errs []error
+	if err := topology.CheckPrefix(c.Prefix); err != nil {
+		if f, ok := errors.AsType[*topology.FieldError](err); ok {
+			f.Of = "plugin"
+		}
+		errs = append(errs, err)
+	}
+	if c.MaxDelay < time.Millisecond || c.MaxDelay > MaxDelay || c.MaxDelay%time.Millisecond != 0 {
+		errs = append(errs, &topology.FieldError{
+			Of: "plugin", Field: "MaxDelay", Value: c.MaxDelay,
+			Want: fmt.Sprintf("whole milliseconds from 1ms to %v (2^32-1 ms)", MaxDelay),
+		})
+	}
+	return errors.Join(errs...)
+}
+
+// Strategy delays by an x-delayed-message exchange. It implements
+// amqpx.Strategy and is safe for concurrent use. Whether a broker has the
+// plugin tells Probe.
+//
+// The plugin keeps waiting messages in a table of the node that took them: they
+// are not replicated, and cannot be counted per destination.
+type Strategy struct {
+	prefix   string
+	exchange string
+	deliver  string
+	max      time.Duration
+}
+
+// New makes the plugin strategy from a configuration, after WithDefaults and
+// Validate.
+func New(c Config) (*Strategy, error) {
+	c = c.WithDefaults()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &Strategy{
+		prefix:   c.Prefix,
+		exchange: c.Prefix + ".plugin",
+		deliver:  topology.DeliveryExchange(c.Prefix),
+		max:      c.MaxDelay,
+	}, nil
+}
+
+// Name is "plugin".
+func (s *Strategy) Name() string { return "plugin" }
+
+// MaxDelay is the configured bound.
+func (s *Strategy) MaxDelay() time.Duration { return s.max }
+
+// Topology is the delivery exchange and one delayed exchange bound to it. The
+// delayed exchange has no alternate exchange: the plugin tells the broker that a
+// message which it holds was not routed, so an alternate exchange would get
+// every message at once.
+func (s *Strategy) Topology() topology.Topology {
+	t := topology.Delivery(s.prefix)
+	t.Exchanges = append(t.Exchanges, topology.Exchange{
+		Name: s.exchange, Kind: exchangeKind,
+		Arguments: amqp.Table{topology.ArgDelayedType: "topic"},
+	})
+	t.Bindings = append(t.Bindings, topology.Binding{Exchange: s.exchange, ToExchange: s.deliver, RoutingKey: "#"})
+	return t
+}
+
+// Bindings connect the delivery exchange with the destination's target queue.
+// Route says whether the destination is possible at all.
+func (s *Strategy) Bindings(dest topology.Destination) []topology.Binding {
+	return []topology.Binding{{
+		Exchange:   s.deliver,
+		Queue:      dest.TargetQueue(s.prefix),
+		RoutingKey: tag + "." + dest.Key(s.prefix),
+	}}
+}
+
+// Route gives the exchange, the routing key and the x-delay header that carry a
+// message for delay, rounded up to whole milliseconds. A tolerance changes
+// nothing: the plugin's delays are exact.
+//
+// Errors, of which those about the destination do not depend on the delay:
+// *topology.DelayError for a negative delay or tolerance and for one over
+// MaxDelay; *topology.DestinationError for a destination that is none or is
+// part of a strategy; *topology.KeyError for a destination whose name is too
+// long for a routing key.
+func (s *Strategy) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
+	if err := dest.Check(s.prefix); err != nil {
+		return topology.Route{}, fmt.Errorf("plugin strategy: %w", err)
+	}
+	key := dest.Key(s.prefix)
+	if len(key)+overhead > topology.MaxRoutingKey {
+		return topology.Route{}, &topology.KeyError{Strategy: s.Name(), Key: key, Overhead: overhead}
+	}
+	if err := s.check(delay, tolerance); err != nil {
+		return topology.Route{}, err
+	}
+	r := topology.Route{RoutingKey: tag + "." + key}
+	if delay == 0 {
+		r.Exchange, r.Mandatory = s.deliver, true
+		return r, nil
+	}
+	ms := int64((delay-1)/time.Millisecond) + 1
+	r.Exchange = s.exchange
+	r.Headers = amqp.Table{HeaderDelay: ms}
+	r.Delay = time.Duration(ms) * time.Millisecond
+	return r, nil
+}
+
+func (s *Strategy) check(delay, tolerance time.Duration) error {
+	e := &topology.DelayError{Strategy: s.Name(), Delay: delay, Max: s.max}
+	switch {
+	case delay < 0:
+		e.Reason, e.Hint = "is negative", "send without a delay"
+	case tolerance < 0:
+		e.Reason = fmt.Sprintf("has the negative tolerance %v", tolerance)
+		e.Hint = "a tolerance says how much later the message may be"
+	case delay > s.max:
+		e.Reason, e.Hint = "is longer than the configured maximum", "use the bucket strategy, which reaches a year"
+	default:
+		return nil
+	}
+	return e
+}

@@ -1,0 +1,106 @@
+package amqpx
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// AutoConfig configures NewAuto.
+type AutoConfig struct {
+	// Bucket takes every delay that no other strategy takes. Required.
+	Bucket *dlx.Bucket
+	// TTL takes the delays that it declares exactly; nil for none.
+	TTL *dlx.TTL
+	// Plugin takes delays from PluginMin to PluginMax, both inclusive; nil for
+	// none. Give it only when the probe has found the plugin.
+	Plugin               Strategy
+	PluginMin, PluginMax time.Duration
+}
+
+// Auto chooses a strategy by the delay: ttl where the delay is declared exactly,
+// else plugin in its range, else bucket. The choice depends on the
+// configuration and the delay alone, so two producers never disagree.
+type Auto struct {
+	cfg  AutoConfig
+	topo topology.Topology
+}
+
+// NewAuto combines strategies. The error wraps ErrConfig.
+func NewAuto(c AutoConfig) (*Auto, error) {
+	if c.Bucket == nil {
+		return nil, fmt.Errorf("%w: Bucket is nil; the auto strategy needs it for every delay that no other takes", ErrConfig)
+	}
+	topo := c.Bucket.Topology()
+	var more []topology.Topology
+	if c.TTL != nil {
+		more = append(more, c.TTL.Topology())
+	}
+	if c.Plugin != nil {
+		if c.PluginMin < 0 || c.PluginMax < c.PluginMin || c.PluginMax > c.Plugin.MaxDelay() {
+			return nil, fmt.Errorf("%w: plugin range %v to %v; expected 0 or more, in order, and at most %v", ErrConfig, c.PluginMin, c.PluginMax, c.Plugin.MaxDelay())
+		}
+		more = append(more, c.Plugin.Topology())
+	}
+	topo, err := topo.Merge(more...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return &Auto{cfg: c, topo: topo}, nil
+}
+
+// Name is auto.
+func (a *Auto) Name() string { return "auto" }
+
+// Topology is that of all strategies that may be chosen.
+func (a *Auto) Topology() topology.Topology { return a.topo }
+
+// MaxDelay is the longest delay of any of them.
+func (a *Auto) MaxDelay() time.Duration {
+	d := a.cfg.Bucket.MaxDelay()
+	if a.cfg.TTL != nil {
+		d = max(d, a.cfg.TTL.MaxDelay())
+	}
+	if a.cfg.Plugin != nil {
+		d = max(d, a.cfg.PluginMax)
+	}
+	return d
+}
+
+// Bindings are those of all strategies.
+func (a *Auto) Bindings(dest topology.Destination) []topology.Binding {
+	b := a.cfg.Bucket.Bindings(dest)
+	if a.cfg.TTL != nil {
+		b = append(b, a.cfg.TTL.Bindings(dest)...)
+	}
+	if a.cfg.Plugin != nil {
+		b = append(b, a.cfg.Plugin.Bindings(dest)...)
+	}
+	return b
+}
+
+// Choose gives the strategy for a delay, and why.
+func (a *Auto) Choose(delay time.Duration) (s Strategy, reason string) {
+	switch {
+	case a.cfg.TTL != nil && a.cfg.TTL.Declares(delay):
+		return a.cfg.TTL, fmt.Sprintf("%v is declared as a ttl", delay)
+	case a.cfg.Plugin != nil && delay >= a.cfg.PluginMin && delay <= a.cfg.PluginMax:
+		return a.cfg.Plugin, fmt.Sprintf("%v is within the plugin's range %v to %v", delay, a.cfg.PluginMin, a.cfg.PluginMax)
+	}
+	return a.cfg.Bucket, fmt.Sprintf("%v is neither declared as a ttl nor in the plugin's range", delay)
+}
+
+// Route asks the chosen strategy.
+func (a *Auto) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
+	s, _ := a.Choose(delay)
+	r, err := s.Route(dest, delay, tolerance)
+	if de, ok := errors.AsType[*topology.DelayError](err); ok {
+		out := *de
+		out.Max = a.MaxDelay()
+		return r, &out
+	}
+	return r, err
+}

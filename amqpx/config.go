@@ -1,0 +1,176 @@
+package amqpx
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Declaration says what a Client may create on the broker.
+type Declaration string
+
+const (
+	// DeclareMissing creates the strategy's topology, and destination queues
+	// that do not exist. It needs configure permission. It is the default.
+	DeclareMissing Declaration = "missing"
+	// DeclareNothing checks that things exist and creates none: for clients
+	// without configure permission, after `rabbitdelay apply`. What the user may
+	// not look at (which since RabbitMQ 4.3 takes some right to it) is taken to be
+	// there.
+	DeclareNothing Declaration = "nothing"
+)
+
+// Defaults of Config.
+const (
+	DefaultHeartbeat    = 10 * time.Second
+	DefaultDialTimeout  = 10 * time.Second
+	DefaultReconnectMin = 100 * time.Millisecond
+	DefaultReconnectMax = 10 * time.Second
+	DefaultSendTimeout  = 30 * time.Second
+	DefaultMaxInFlight  = 1024
+	DefaultMaxBody      = 16 << 20
+)
+
+// Config configures a Client. Only URL is required; zero values take the
+// defaults given at each field.
+type Config struct {
+	// URL of the broker, amqp:// or amqps://. User and password are
+	// percent-encoded. They never appear in logs or errors.
+	URL string
+	// URLs are further nodes of the same cluster, tried in turn.
+	URLs []string
+	// TLS configures amqps: roots, client certificates, server name. Default:
+	// the system's roots and the host of the URL.
+	TLS *tls.Config
+	// ExternalAuth authenticates by the client certificate (SASL EXTERNAL; the
+	// broker needs rabbitmq_auth_mechanism_ssl) instead of the URL's user.
+	ExternalAuth bool
+
+	// Strategy delays the messages. Default: dlx.NewBucket with the clock layout
+	// (100 ms) on quorum queues.
+	Strategy Strategy
+	// Prefix of the names of delay objects, default "delay". It must be the
+	// strategy's own prefix.
+	Prefix string
+	// QueueType of destination queues that the client creates, default quorum.
+	QueueType topology.QueueType
+	// Declare says what the client may create, default DeclareMissing.
+	Declare Declaration
+	// Destinations gives retry policies and dead-letter queues by destination
+	// queue; queues that are not listed take the defaults.
+	Destinations []topology.Destination
+
+	// ConnectionName is shown by the broker's management, default "rabbitdelay".
+	ConnectionName string
+	// Heartbeat interval, default 10 s, 1 s to 65535 s. A dead connection is
+	// noticed within three of them.
+	Heartbeat time.Duration
+	// DialTimeout bounds the TCP, TLS and AMQP handshakes together, default 10 s.
+	DialTimeout time.Duration
+	// ReconnectMin and ReconnectMax bound the jittered exponential back-off
+	// between attempts to connect, defaults 100 ms and 10 s. There is no last
+	// attempt.
+	ReconnectMin, ReconnectMax time.Duration
+	// SendTimeout bounds Send and SendBatch when their context has no deadline,
+	// default 30 s.
+	SendTimeout time.Duration
+	// MaxInFlight is the number of messages that may await their confirm,
+	// default 1024; large bodies count more. Send waits when it is reached.
+	MaxInFlight int
+	// MaxBody is the largest body accepted, in bytes, default 16 MiB (the
+	// broker's own max_message_size since 4.0).
+	MaxBody int
+
+	// Logger, default silent.
+	Logger *zap.Logger
+	// Hooks observe sends, handlers and connections; see Hook.
+	Hooks []Hook
+}
+
+// WithDefaults returns the configuration with its defaults filled in.
+func (c Config) WithDefaults() Config {
+	setDefault(&c.Prefix, topology.DefaultPrefix)
+	setDefault(&c.QueueType, topology.Quorum)
+	setDefault(&c.Declare, DeclareMissing)
+	setDefault(&c.ConnectionName, "rabbitdelay")
+	setDefault(&c.Heartbeat, DefaultHeartbeat)
+	setDefault(&c.DialTimeout, DefaultDialTimeout)
+	setDefault(&c.ReconnectMin, DefaultReconnectMin)
+	setDefault(&c.ReconnectMax, max(DefaultReconnectMax, c.ReconnectMin))
+	setDefault(&c.SendTimeout, DefaultSendTimeout)
+	setDefault(&c.MaxInFlight, DefaultMaxInFlight)
+	setDefault(&c.MaxBody, DefaultMaxBody)
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// ErrConfig is wrapped by every error of Config.Validate.
+var ErrConfig = errors.New("configuration not possible")
+
+// Validate checks every field, after WithDefaults, and reports all that is
+// wrong at once. Each error names the field, the value and the bound.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: %s: %s", ErrConfig, field, fmt.Sprintf(format, args...)))
+	}
+	if _, err := parseURL(c.URL); err != nil {
+		bad("URL", "%v", err)
+	}
+	for i, u := range c.URLs {
+		if _, err := parseURL(u); err != nil {
+			bad(fmt.Sprintf("URLs[%d]", i), "%v", err)
+		}
+	}
+	if c.QueueType != topology.Quorum && c.QueueType != topology.Classic {
+		bad("QueueType", "%q; expected quorum or classic", c.QueueType)
+	}
+	if c.Declare != DeclareMissing && c.Declare != DeclareNothing {
+		bad("Declare", "%q; expected missing or nothing", c.Declare)
+	}
+	within := func(field string, v, lo, hi time.Duration) {
+		if v < lo || v > hi {
+			bad(field, "%v; expected %v to %v", v, lo, hi)
+		}
+	}
+	within("Heartbeat", c.Heartbeat, time.Second, 65535*time.Second)
+	within("DialTimeout", c.DialTimeout, 10*time.Millisecond, time.Hour)
+	within("ReconnectMin", c.ReconnectMin, time.Millisecond, time.Hour)
+	within("ReconnectMax", c.ReconnectMax, c.ReconnectMin, 24*time.Hour)
+	within("SendTimeout", c.SendTimeout, time.Millisecond, 24*time.Hour)
+	if c.MaxInFlight < 1 || c.MaxInFlight > 1<<20 {
+		bad("MaxInFlight", "%d; expected 1 to %d", c.MaxInFlight, 1<<20)
+	}
+	if c.MaxBody < 1 || c.MaxBody > 512<<20 {
+		bad("MaxBody", "%d bytes; expected 1 to %d (the broker's own limit is 512 MiB)", c.MaxBody, 512<<20)
+	}
+	for i, h := range c.Hooks {
+		if !isHook(h) {
+			bad(fmt.Sprintf("Hooks[%d]", i), "%T implements none of SendHook, HandleHook, StateHook", h)
+		}
+	}
+	for i, d := range c.Destinations {
+		if d.Retry == nil {
+			continue
+		}
+		if _, err := dlx.NewRetryPolicy(*d.Retry); err != nil {
+			bad(fmt.Sprintf("Destinations[%d].Retry", i), "%v", err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,107 @@
+package amqpx
+
+import (
+	"context"
+	"math"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Handler acts on one message. Its error decides the message's fate: nil
+// acknowledges; Reject(err) dead-letters now; RetryIn(d, err) retries after d;
+// any other error, and a panic, retries with the consumer's back-off until
+// MaxAttempts, then dead-letters. The context ends when the consumer's drain
+// time is over.
+type Handler func(ctx context.Context, d *Delivery) error
+
+// Delivery is a received message.
+type Delivery struct {
+	ID    string // AMQP message-id; empty if the publisher gave none
+	Queue string // the queue it was consumed from
+	// DueAt is the due instant that the publisher asked for, zero without the
+	// header. For a retry it is the instant of the retry.
+	DueAt time.Time
+	// Attempt counts deliveries by rabbitdelay's own retries, 1 on the first. A
+	// redelivery after a lost connection does not count.
+	Attempt int
+	// MaxAttempts is the consumer's limit: when Attempt reaches it, an error is
+	// the last one.
+	MaxAttempts int
+	Version     int64 // task version, 0 for none
+	Redelivered bool  // the broker delivered it before, perhaps to nobody
+
+	Exchange   string // where the last hop published it
+	RoutingKey string
+
+	Body            []byte
+	ContentType     string
+	ContentEncoding string
+	Type            string
+	CorrelationID   string
+	ReplyTo         string
+	AppID           string
+	Priority        uint8
+	Timestamp       time.Time // when it was sent, whole seconds; zero if absent
+	// Headers are all headers as received.
+	Headers amqp.Table
+}
+
+// decode reads a received message. It takes whatever comes: headers of other
+// types than expected count as absent.
+func (k *consumer) decode(raw amqp.Delivery) *Delivery {
+	d := &Delivery{
+		ID: raw.MessageId, Queue: k.queue, Attempt: 1, MaxAttempts: k.policy.MaxAttempts(), Redelivered: raw.Redelivered,
+		Exchange: raw.Exchange, RoutingKey: raw.RoutingKey,
+		Body: raw.Body, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding,
+		Type: raw.Type, CorrelationID: raw.CorrelationId, ReplyTo: raw.ReplyTo, AppID: raw.AppId,
+		Priority: raw.Priority, Timestamp: raw.Timestamp, Headers: raw.Headers,
+	}
+	if due, ok := headerInt(raw.Headers, HeaderDue); ok && due > 0 && due < maxEpochMilli {
+		d.DueAt = time.UnixMilli(due)
+	}
+	if n, ok := headerInt(raw.Headers, HeaderAttempt); ok && n >= 1 && n <= math.MaxInt32 {
+		d.Attempt = int(n)
+	}
+	if v, ok := headerInt(raw.Headers, HeaderVersion); ok {
+		d.Version = v
+	}
+	return d
+}
+
+// maxEpochMilli is the end of the year 9999, the last that RFC 3339 can write.
+const maxEpochMilli = 253402300799999
+
+// headerInt reads an integer header of any width.
+func headerInt(h amqp.Table, name string) (int64, bool) {
+	switch v := h[name].(type) {
+	case int64:
+		return v, true
+	case int32:
+		return int64(v), true
+	case int16:
+		return int64(v), true
+	case int8:
+		return int64(v), true
+	case uint8:
+		return int64(v), true
+	case uint16:
+		return int64(v), true
+	case uint32:
+		return int64(v), true
+	case int:
+		return int64(v), true
+	}
+	return 0, false
+}
+
+// message is the delivery as a message to be published again, without its
+// destination and delay. The headers that the broker interprets are left out by
+// Send.
+func (d *Delivery) message() Message {
+	return Message{
+		ID: d.ID, Body: d.Body, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
+		Type: d.Type, CorrelationID: d.CorrelationID, ReplyTo: d.ReplyTo, AppID: d.AppID,
+		Priority: d.Priority, Headers: d.Headers, Version: d.Version,
+	}
+}

@@ -1,0 +1,127 @@
+package amqpx
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+var errTest = errors.New("it failed")
+
+func testConsumer(t testing.TB, s Strategy, opts ...ConsumeOption) *consumer {
+	t.Helper()
+	k, err := offline(t, s).newConsumer("q", func(context.Context, *Delivery) error { return nil }, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestDecodeTakesWhateverComes(t *testing.T) {
+	k := testConsumer(t, nil)
+	for name, tc := range map[string]struct {
+		headers amqp.Table
+		due     int64
+		attempt int
+		version int64
+	}{
+		"none":         {nil, 0, 1, 0},
+		"all":          {amqp.Table{HeaderDue: int64(5000), HeaderAttempt: int64(3), HeaderVersion: int64(7)}, 5000, 3, 7},
+		"narrow":       {amqp.Table{HeaderDue: int32(5000), HeaderAttempt: int8(3), HeaderVersion: int16(7)}, 5000, 3, 7},
+		"strings":      {amqp.Table{HeaderDue: "5000", HeaderAttempt: "3"}, 0, 1, 0},
+		"tables":       {amqp.Table{HeaderDue: amqp.Table{}, HeaderAttempt: []any{1}}, 0, 1, 0},
+		"negative":     {amqp.Table{HeaderDue: int64(-1), HeaderAttempt: int64(-3)}, 0, 1, 0},
+		"out of range": {amqp.Table{HeaderDue: int64(math.MaxInt64), HeaderAttempt: int64(math.MaxInt64)}, 0, 1, 0},
+		"nulls":        {amqp.Table{HeaderDue: nil, HeaderAttempt: nil, HeaderAttempts: nil}, 0, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := k.decode(amqp.Delivery{Headers: tc.headers})
+			var due int64
+			if !d.DueAt.IsZero() {
+				due = d.DueAt.UnixMilli()
+			}
+			if due != tc.due || d.Attempt != tc.attempt || d.Version != tc.version || d.MaxAttempts != dlx.DefaultMaxAttempts {
+				t.Fatalf("got due %d, attempt %d, version %d, max %d; want %+v", due, d.Attempt, d.Version, d.MaxAttempts, tc)
+			}
+		})
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(int64(0), int64(0), "", []byte(nil))
+	f.Add(int64(math.MaxInt64), int64(math.MinInt64), "x", []byte("y"))
+	k := testConsumer(f, nil)
+	f.Fuzz(func(t *testing.T, due, attempt int64, s string, b []byte) {
+		raw := amqp.Delivery{MessageId: s, Body: b, Headers: amqp.Table{
+			HeaderDue: due, HeaderAttempt: attempt, HeaderAttempts: []any{s, b, due, nil}, HeaderError: b, s: s,
+		}}
+		d := k.decode(raw)
+		if d.Attempt < 1 {
+			t.Fatalf("attempt %d", d.Attempt)
+		}
+		// Whatever came can be passed on.
+		for _, m := range []Message{k.again(d, errTest), k.deadLetter(d, errTest, ReasonAttempts)} {
+			m.Headers = nil
+			if _, err := k.c.prepare(&m, "dead", time.Now()); err != nil && len(s) <= 255 {
+				t.Fatalf("cannot be passed on: %v", err)
+			}
+		}
+	})
+}
+
+func TestAttemptsAreBounded(t *testing.T) {
+	d := &Delivery{}
+	for range 100 {
+		d.Headers = amqp.Table{HeaderAttempts: attempts(d, errTest)}
+	}
+	list := attempts(d, errTest)
+	if len(list) != maxAttemptLog {
+		t.Fatalf("%d entries, want the last %d", len(list), maxAttemptLog)
+	}
+}
+
+func TestCutKeepsCharactersWhole(t *testing.T) {
+	for _, tc := range []struct {
+		in   string
+		n    int
+		want string
+	}{{"abc", 3, "abc"}, {"abcd", 3, "abc"}, {"aäb", 2, "a"}, {"ä", 1, ""}, {"", 0, ""}} {
+		if got := cut(tc.in, tc.n); got != tc.want {
+			t.Errorf("cut(%q, %d) = %q, want %q", tc.in, tc.n, got, tc.want)
+		}
+	}
+}
+
+// A retry's delay is one that the strategy has.
+func TestRetryDelaysFitTheStrategy(t *testing.T) {
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{5 * time.Second, time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		s          Strategy
+		want, from time.Duration
+	}{
+		{ttl, 5 * time.Second, time.Second},
+		{ttl, 5 * time.Second, 5 * time.Second},
+		{ttl, time.Minute, 6 * time.Second},
+		{ttl, time.Minute, time.Hour},
+		{nil, 7 * time.Second, 7 * time.Second},
+		{nil, offline(t, nil).MaxDelay(), math.MaxInt64},
+	} {
+		k := testConsumer(t, tc.s)
+		if got := k.possible(tc.from); got != tc.want {
+			t.Errorf("%s: possible(%v) = %v, want %v", k.c.strategy.Name(), tc.from, got, tc.want)
+		}
+		if _, err := k.c.strategy.Route(topology.Destination{Queue: "q"}, k.possible(tc.from), 0); err != nil {
+			t.Errorf("%s: %v", k.c.strategy.Name(), err)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package amqpx
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Sentinels that errors.Is finds in what Client's methods return.
+var (
+	// ErrNotSent: the broker did not take the message; sending it again cannot
+	// make a duplicate.
+	ErrNotSent = errors.New("not sent")
+	// ErrOutcomeUnknown: the message was written to a connection and no confirm
+	// came before the deadline or the end of the connection; it may arrive.
+	ErrOutcomeUnknown = errors.New("outcome unknown")
+	// ErrClosed: the client is closed.
+	ErrClosed = errors.New("client is closed")
+	// ErrBlocked: the broker blocks publishers (a memory or disk alarm).
+	ErrBlocked = errors.New("broker blocks publishing")
+	// ErrUnroutable: the broker returned the message, because a delay queue is
+	// missing and could not be declared again.
+	ErrUnroutable = errors.New("unroutable")
+	// ErrNacked: the broker refused the message (basic.nack), for instance
+	// because a queue is full.
+	ErrNacked = errors.New("refused by the broker")
+	// ErrMessage: the message itself is not possible; wrapped by *MessageError.
+	ErrMessage = errors.New("message not possible")
+)
+
+// SendError is what Send returns, and SendBatch per message, when a message was
+// not confirmed. errors.Is finds either ErrNotSent or ErrOutcomeUnknown in it,
+// and the cause.
+type SendError struct {
+	ID      string // the message id, under which it can be sent again
+	Unknown bool   // the outcome is unknown; otherwise it was not sent
+	Tries   int    // how often it was written to a connection
+	Cause   error
+}
+
+func (e *SendError) Error() string {
+	if e.Unknown {
+		return fmt.Sprintf("message %s: outcome unknown after %d publishes: %v", e.ID, e.Tries, e.Cause)
+	}
+	return fmt.Sprintf("message %s: not sent: %v", e.ID, e.Cause)
+}
+
+// Unwrap gives the class and the cause.
+func (e *SendError) Unwrap() []error {
+	if e.Unknown {
+		return []error{ErrOutcomeUnknown, e.Cause}
+	}
+	return []error{ErrNotSent, e.Cause}
+}
+
+// BatchError is what SendBatch returns when some messages were not confirmed.
+type BatchError struct {
+	Total int
+	// Failed holds the error of each failed message by its index in the batch.
+	Failed map[int]*SendError
+}
+
+func (e *BatchError) Error() string {
+	first := -1
+	unknown := 0
+	for i, f := range e.Failed {
+		if first < 0 || i < first {
+			first = i
+		}
+		if f.Unknown {
+			unknown++
+		}
+	}
+	return fmt.Sprintf("%d of %d messages failed (%d with unknown outcome); first is index %d: %v",
+		len(e.Failed), e.Total, unknown, first, e.Failed[first])
+}
+
+// Unwrap gives the errors of the messages.
+func (e *BatchError) Unwrap() []error {
+	errs := make([]error, 0, len(e.Failed))
+	for _, f := range e.Failed {
+		errs = append(errs, f)
+	}
+	return errs
+}
+
+// MessageError says which field of a Message is wrong and what was expected.
+type MessageError struct {
+	Field  string
+	Reason string
+}
+
+func (e *MessageError) Error() string { return fmt.Sprintf("message.%s: %s", e.Field, e.Reason) }
+
+// Unwrap makes errors.Is(err, ErrMessage) true.
+func (e *MessageError) Unwrap() error { return ErrMessage }
+
+// indexError says which message of a batch is not possible.
+type indexError struct {
+	index int
+	err   error
+}
+
+func (e *indexError) Error() string {
+	return fmt.Sprintf("message %d of the batch: %v", e.index, e.err)
+}
+func (e *indexError) Unwrap() error { return e.err }
+
+type rejectError struct{ err error }
+
+func (e *rejectError) Error() string { return e.err.Error() }
+func (e *rejectError) Unwrap() error { return e.err }
+
+// Reject returned by a handler dead-letters the message now, whatever its
+// attempts. A nil err stands for "rejected".
+func Reject(err error) error {
+	if err == nil {
+		err = errors.New("rejected")
+	}
+	return &rejectError{err}
+}
+
+// Rejected tells whether err was made by Reject, for wrappers of a Handler that
+// keep their own record of a message's fate.
+func Rejected(err error) bool {
+	_, ok := errors.AsType[*rejectError](err)
+	return ok
+}
+
+type retryInError struct {
+	delay time.Duration
+	err   error
+}
+
+func (e *retryInError) Error() string { return e.err.Error() }
+func (e *retryInError) Unwrap() error { return e.err }
+
+// RetryIn returned by a handler retries the message after d instead of the
+// consumer's back-off. It counts as an attempt. A nil err stands for "retry".
+func RetryIn(d time.Duration, err error) error {
+	if err == nil {
+		err = errors.New("retry")
+	}
+	return &retryInError{delay: max(d, 0), err: err}
+}

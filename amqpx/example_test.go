@@ -1,0 +1,175 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A producer and a consumer of one queue.
+func Example() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: brokerURL()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	err = client.Send(ctx, amqpx.Message{
+		Queue: "example.orders.expire",
+		Delay: 200 * time.Millisecond, // 30 * time.Minute, say
+		Body:  []byte(`{"order":42}`),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	err = client.Consume(ctx, "example.orders.expire", func(_ context.Context, d *amqpx.Delivery) error {
+		fmt.Printf("%s, early: %v\n", d.Body, time.Now().Before(d.DueAt))
+		cancel() // one is enough here
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: {"order":42}, early: false
+}
+
+// A message for an exchange reaches it with its routing key when it is due.
+func ExampleClient_Send_exchange() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: brokerURL()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	// The application's own objects; rabbitdelay apply declares them from YAML.
+	err = client.Apply(ctx, topology.Topology{
+		Exchanges: []topology.Exchange{{Name: "example.posts", Kind: "topic"}},
+		Queues:    []topology.Queue{{Name: "example.feed"}},
+		Bindings:  []topology.Binding{{Exchange: "example.posts", Queue: "example.feed", RoutingKey: "published.#"}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = client.Send(ctx, amqpx.Message{
+		Exchange: "example.posts", RoutingKey: "published.en",
+		DeliverAt: time.Now().Add(200 * time.Millisecond), // tomorrow at 08:00, say
+		Body:      []byte("post 7"),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = client.Consume(ctx, "example.feed", func(_ context.Context, d *amqpx.Delivery) error {
+		fmt.Printf("%s by %s %s\n", d.Body, d.Exchange, d.RoutingKey)
+		cancel()
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: post 7 by example.posts published.en
+}
+
+// A failing handler is retried with a growing delay, then the message goes to
+// the dead-letter queue.
+func ExampleClient_Consume_retry() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: brokerURL()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Send(ctx, amqpx.Message{Queue: "example.charge", Body: []byte("card 1")}); err != nil {
+		log.Fatal(err)
+	}
+	charge := func(_ context.Context, d *amqpx.Delivery) error {
+		if d.Attempt < 3 {
+			fmt.Println("attempt", d.Attempt, "failed")
+			return errors.New("the bank does not answer")
+		}
+		fmt.Println("attempt", d.Attempt, "succeeded")
+		cancel()
+		return nil
+	}
+	err = client.Consume(ctx, "example.charge", charge,
+		amqpx.Concurrency(4),
+		amqpx.Retry(topology.Retry{MaxAttempts: 5, Backoff: 100 * time.Millisecond}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// attempt 1 failed
+	// attempt 2 failed
+	// attempt 3 succeeded
+}
+
+// SendBatch reports the messages that failed; errors.Is tells those that were
+// certainly not sent from those that may have been.
+func ExampleClient_SendBatch() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: brokerURL()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	msgs := []amqpx.Message{
+		{ID: "reminder-1", Queue: "example.reminders", Delay: time.Hour},
+		{ID: "reminder-2", Exchange: "no.such.exchange", Delay: time.Hour},
+	}
+	err = client.SendBatch(ctx, msgs)
+	if failed, ok := errors.AsType[*amqpx.BatchError](err); ok {
+		for i, f := range failed.Failed {
+			fmt.Println(msgs[i].ID, "certainly not sent:", errors.Is(f, amqpx.ErrNotSent))
+		}
+	}
+	// Output: reminder-2 certainly not sent: true
+}
+
+// Delays that are declared take a queue of their own, all others the buckets.
+func ExampleNewAuto() {
+	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute, 48 * time.Hour}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	auto, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: bucket, TTL: ttl})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, d := range []time.Duration{time.Minute, 61 * time.Second} {
+		s, reason := auto.Choose(d)
+		fmt.Printf("%s: %s\n", s.Name(), reason)
+	}
+	// Output:
+	// ttl: 1m0s is declared as a ttl
+	// bucket: 1m1s is neither declared as a ttl nor in the plugin's range
+}
+
+// A consumer in another language reads plain AMQP headers.
+func ExampleDelivery_headers() {
+	headers := amqp.Table{
+		amqpx.HeaderDue:         time.Date(2026, 5, 1, 8, 0, 0, 0, time.UTC).UnixMilli(),
+		amqpx.HeaderAttempt:     int64(1),
+		amqpx.HeaderDestination: "orders.expire",
+	}
+	fmt.Println(headers["rabbitdelay-due"], headers["rabbitdelay-attempt"], headers["rabbitdelay-destination"])
+	// Output: 1777622400000 1 orders.expire
+}

@@ -1,0 +1,73 @@
+package amqpx
+
+import (
+	"strings"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Headers that rabbitdelay writes. Consumers in other languages can rely on
+// their names and types. Instants are milliseconds since the Unix epoch.
+const (
+	HeaderDue         = "rabbitdelay-due"         // int64, the due instant
+	HeaderAttempt     = "rabbitdelay-attempt"     // int64, 1 on the first delivery
+	HeaderVersion     = "rabbitdelay-version"     // int64, of a task; absent without one
+	HeaderDestination = "rabbitdelay-destination" // string, queue, or exchange:routing-key
+
+	HeaderReason   = "rabbitdelay-reason"   // string, on dead letters: rejected or attempts
+	HeaderError    = "rabbitdelay-error"    // string, on retries and dead letters: the last error's text, cut at 1 KiB
+	HeaderAttempts = "rabbitdelay-attempts" // array of strings, likewise: "instant error" per attempt, the last 32
+)
+
+// Values of HeaderReason.
+const (
+	ReasonRejected = "rejected" // the handler returned Reject
+	ReasonAttempts = "attempts" // MaxAttempts were used up
+)
+
+const ownPrefix = "rabbitdelay-"
+
+// routingHeader tells whether the broker would interpret the header, so that a
+// message that is published again with it would take another way: before 4.0.1
+// an old x-death makes the broker drop the message as a cycle, CC and BCC copy
+// it past the delay, x-delay is the plugin's.
+func routingHeader(name string) bool {
+	switch name {
+	case "x-death", "x-delay", "CC", "BCC", "x-delivery-count", "x-acquired-count":
+		return true
+	}
+	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
+}
+
+// tables are the headers of messages that were sent. amqp091 encodes a table
+// when it publishes and keeps nothing of it, so the next message may have it.
+var tables = sync.Pool{New: func() any { return make(amqp.Table, 8) }}
+
+// maxTable is the number of headers up to which a table is kept.
+const maxTable = 32
+
+// release gives back what the message needed only while it was being sent.
+func (p *prepared) release() {
+	t := p.pub.Headers
+	p.pub.Headers = nil
+	if t == nil || len(t) > maxTable {
+		return
+	}
+	clear(t)
+	tables.Put(t)
+}
+
+// userHeaders copies what belongs to the user.
+func userHeaders(h amqp.Table) amqp.Table {
+	t, ok := tables.Get().(amqp.Table)
+	if !ok {
+		t = amqp.Table{}
+	}
+	for k, v := range h {
+		if !strings.HasPrefix(k, ownPrefix) && !routingHeader(k) {
+			t[k] = v
+		}
+	}
+	return t
+}

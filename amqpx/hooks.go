@@ -1,0 +1,150 @@
+package amqpx
+
+import (
+	"context"
+	"time"
+)
+
+// Hook observes a Client: metrics and tracing. It is any value that implements
+// at least one of SendHook, HandleHook and StateHook. Hooks are called
+// synchronously, from many goroutines, and should return at once.
+type Hook any
+
+// SendHook sees every message that is sent, retries and dead letters of
+// consumers included.
+type SendHook interface {
+	// SendStart may add headers to the message (trace context) and returns the
+	// context for the send.
+	SendStart(ctx context.Context, m *Message) context.Context
+	SendEnd(ctx context.Context, e SendEnd)
+}
+
+// SendEnd is the outcome of one message.
+type SendEnd struct {
+	ID       string
+	Strategy string
+	Hops     int           // delay queues on the message's way
+	Delay    time.Duration // the delay that it was given; 0 when none was found
+	Tries    int           // how often it was published
+	Duration time.Duration // from SendStart to the confirm or the error
+	Err      error         // nil: confirmed
+}
+
+// HandleHook sees every run of a handler.
+type HandleHook interface {
+	HandleStart(ctx context.Context, d *Delivery) context.Context
+	HandleEnd(ctx context.Context, e HandleEnd)
+}
+
+// Outcome is what became of a delivery.
+type Outcome string
+
+// Outcomes of a delivery.
+const (
+	Acked        Outcome = "acked"
+	Retried      Outcome = "retried"       // published again with a delay, then acknowledged
+	DeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
+	Returned     Outcome = "returned"      // given back to the queue: neither was possible
+	Lost         Outcome = "lost"          // the connection ended first: the broker delivers it again
+)
+
+// HandleEnd is the outcome of one delivery.
+type HandleEnd struct {
+	Delivery *Delivery
+	Outcome  Outcome
+	Lateness time.Duration // handler's start minus due instant; negative: early, by this process's clock
+	Duration time.Duration // of the handler
+	Panicked bool
+	Err      error // the handler's error
+}
+
+// StateHook sees the connections come and go.
+type StateHook interface {
+	ConnectionState(e StateEvent)
+}
+
+// State of a connection.
+type State string
+
+// States of a connection.
+const (
+	Connecting   State = "connecting"
+	Connected    State = "connected"
+	Blocked      State = "blocked" // the broker reads no publishes: memory or disk alarm
+	Unblocked    State = "unblocked"
+	Disconnected State = "disconnected"
+	Closed       State = "closed"
+)
+
+// StateEvent is a change of one of the client's connections.
+type StateEvent struct {
+	Connection string // publish or consume
+	State      State
+	Attempt    int    // of Connecting: 1 is the first since the last success
+	Broker     string // of Connected: the broker's product and version
+	Reason     string // of Blocked
+	Err        error  // of Disconnected
+}
+
+func isHook(h Hook) bool {
+	switch h.(type) {
+	case SendHook, HandleHook, StateHook:
+		return true
+	}
+	return false
+}
+
+// hooks are Config.Hooks sorted by kind.
+type hooks struct {
+	send   []SendHook
+	handle []HandleHook
+	state  []StateHook
+}
+
+func newHooks(all []Hook) hooks {
+	var h hooks
+	for _, x := range all {
+		if s, ok := x.(SendHook); ok {
+			h.send = append(h.send, s)
+		}
+		if s, ok := x.(HandleHook); ok {
+			h.handle = append(h.handle, s)
+		}
+		if s, ok := x.(StateHook); ok {
+			h.state = append(h.state, s)
+		}
+	}
+	return h
+}
+
+func (h hooks) sendStart(ctx context.Context, m *Message) context.Context {
+	for _, x := range h.send {
+		ctx = x.SendStart(ctx, m)
+	}
+	return ctx
+}
+
+func (h hooks) sendEnd(ctx context.Context, e SendEnd) {
+	for _, x := range h.send {
+		x.SendEnd(ctx, e)
+	}
+}
+
+func (h hooks) handleStart(ctx context.Context, d *Delivery) context.Context {
+	for _, x := range h.handle {
+		ctx = x.HandleStart(ctx, d)
+	}
+	return ctx
+}
+
+func (h hooks) handleEnd(ctx context.Context, e HandleEnd) {
+	for _, x := range h.handle {
+		x.HandleEnd(ctx, e)
+	}
+}
+
+func (h hooks) connectionState(e StateEvent) {
+	for _, x := range h.state {
+		x.ConnectionState(e)
+	}
+}

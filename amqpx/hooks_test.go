@@ -1,0 +1,85 @@
+package amqpx
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+type ctxKey struct{}
+
+// recorder implements all hooks.
+type recorder struct {
+	sendEnds   []SendEnd
+	handleEnds []HandleEnd
+	values     []any
+}
+
+func (r *recorder) SendStart(ctx context.Context, m *Message) context.Context {
+	m.Headers = map[string]any{"traceparent": "00-1-2-01"}
+	return context.WithValue(ctx, ctxKey{}, "send")
+}
+
+func (r *recorder) SendEnd(ctx context.Context, e SendEnd) {
+	r.sendEnds = append(r.sendEnds, e)
+	r.values = append(r.values, ctx.Value(ctxKey{}))
+}
+
+func (r *recorder) HandleStart(ctx context.Context, _ *Delivery) context.Context {
+	return context.WithValue(ctx, ctxKey{}, "handle")
+}
+
+func (r *recorder) HandleEnd(ctx context.Context, e HandleEnd) {
+	r.handleEnds = append(r.handleEnds, e)
+	r.values = append(r.values, ctx.Value(ctxKey{}))
+}
+
+type onlyState struct{}
+
+func (onlyState) ConnectionState(StateEvent) {}
+
+func TestHooksAreSortedByKind(t *testing.T) {
+	h := newHooks([]Hook{&recorder{}, onlyState{}})
+	if len(h.send) != 1 || len(h.handle) != 1 || len(h.state) != 1 {
+		t.Fatalf("%d send, %d handle, %d state hooks; want one of each", len(h.send), len(h.handle), len(h.state))
+	}
+	if isHook(struct{}{}) || !isHook(onlyState{}) {
+		t.Fatal("isHook does not tell a hook")
+	}
+}
+
+// A message that cannot be sent ends its hook too, with the error.
+func TestSendHookSeesRefusedMessages(t *testing.T) {
+	r := &recorder{}
+	c := offline(t, nil)
+	c.hooks = newHooks([]Hook{r})
+	for name, send := range map[string]func() error{
+		"Send":      func() error { return c.Send(t.Context(), Message{ID: "x"}) },
+		"SendBatch": func() error { return c.SendBatch(t.Context(), []Message{{ID: "ok", Queue: "q"}, {ID: "x"}}) },
+	} {
+		r.sendEnds = nil
+		if err := send(); !errors.Is(err, ErrMessage) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, e := range r.sendEnds {
+			if e.Err == nil {
+				t.Errorf("%s: message %s ended without an error, although nothing was sent", name, e.ID)
+			}
+		}
+		if n := len(r.sendEnds); n != map[string]int{"Send": 1, "SendBatch": 2}[name] {
+			t.Errorf("%s: %d messages ended", name, n)
+		}
+	}
+	if r.values[0] != "send" {
+		t.Error("SendEnd does not get the context of SendStart")
+	}
+}
+
+func TestHandlersPanicBecomesAnError(t *testing.T) {
+	k := testConsumer(t, nil)
+	k.handler = func(context.Context, *Delivery) error { panic("oh no") }
+	panicked, err := k.call(t.Context(), &Delivery{})
+	if !panicked || err == nil || err.Error() != "handler panicked: oh no" {
+		t.Fatalf("got %v, %v", panicked, err)
+	}
+}

@@ -1,0 +1,309 @@
+package amqpx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+)
+
+// link keeps one connection alive for ever: it dials, sets up, waits for the
+// end, and begins again after a capped and jittered back-off. amqp091's own
+// recovery stays off, because it gives up after a fixed number of tries.
+type link struct {
+	role  string
+	cfg   Config
+	hooks hooks
+	log   *zap.Logger
+	// setup makes a fresh connection usable; an error closes it.
+	setup func(ctx context.Context, conn *amqp.Connection) (*session, error)
+
+	cancel context.CancelFunc
+	ended  chan struct{}
+
+	mu      sync.Mutex
+	cur     *session
+	blocked string        // reason; empty when not blocked
+	lastErr error         // why there is no session
+	fatal   error         // the first connection failed for good, or the link was closed
+	changed chan struct{} // closed, and replaced, when any of the above changes
+}
+
+// session is one usable connection.
+type session struct {
+	conn   *amqp.Connection
+	broker string // product and version
+	gen    uint64
+	pub    *pubChannel   // nil on the consuming link
+	done   chan struct{} // closed when the connection has ended
+}
+
+func newLink(role string, cfg Config, h hooks, setup func(context.Context, *amqp.Connection) (*session, error)) *link {
+	return &link{
+		role: role, cfg: cfg, hooks: h, setup: setup,
+		log:     cfg.Logger.Named(role),
+		ended:   make(chan struct{}),
+		changed: make(chan struct{}),
+	}
+}
+
+func (l *link) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	go l.run(ctx)
+}
+
+// close ends the connection and waits for the supervisor.
+func (l *link) close() {
+	l.cancel()
+	<-l.ended
+}
+
+func (l *link) update(f func()) {
+	l.mu.Lock()
+	f()
+	close(l.changed)
+	l.changed = make(chan struct{})
+	l.mu.Unlock()
+}
+
+func (l *link) run(ctx context.Context) {
+	defer close(l.ended)
+	defer l.event(StateEvent{State: Closed})
+	defer l.update(func() { l.cur, l.fatal = nil, ErrClosed })
+
+	var gen uint64
+	for attempt := 1; ; attempt++ {
+		l.event(StateEvent{State: Connecting, Attempt: attempt})
+		sess, err := l.connect(ctx, attempt)
+		if err == nil {
+			gen++
+			sess.gen = gen
+			began := time.Now()
+			err = l.serve(ctx, sess)
+			if time.Since(began) > l.cfg.ReconnectMax {
+				attempt = 0 // it held; the next back-off starts small
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		l.event(StateEvent{State: Disconnected, Err: err})
+		l.update(func() { l.cur, l.blocked, l.lastErr = nil, "", err })
+		wait := backoff(l.cfg.ReconnectMin, l.cfg.ReconnectMax, attempt)
+		l.log.Warn("connection lost", zap.Error(err), zap.Duration("retry_in", wait))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// backoff doubles from lo to hi and takes a random point in the upper half, so
+// that many clients do not return at once.
+func backoff(lo, hi time.Duration, attempt int) time.Duration {
+	d := hi
+	if shift := max(attempt, 1) - 1; shift < 32 && lo<<shift>>shift == lo && lo<<shift < hi {
+		d = lo << shift
+	}
+	return d/2 + rand.N(d/2+1)
+}
+
+// connect tries the nodes in turn, by attempt.
+func (l *link) connect(ctx context.Context, attempt int) (*session, error) {
+	urls := append([]string{l.cfg.URL}, l.cfg.URLs...)
+	raw := urls[(attempt-1)%len(urls)]
+	conn, err := dial(ctx, l.cfg, raw, l.cfg.ConnectionName+" "+l.role)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.DialTimeout, 30*time.Second))
+	defer cancel()
+	sess, err := l.setup(ctx, conn)
+	if err != nil {
+		closeConn(conn)
+		return nil, err
+	}
+	sess.broker = brokerVersion(conn)
+	return sess, nil
+}
+
+// serve publishes the session to those who wait for it, and returns when the
+// connection has ended, or ends it when ctx does.
+func (l *link) serve(ctx context.Context, sess *session) error {
+	closed := sess.conn.NotifyClose(make(chan *amqp.Error, 1))
+	blocked := sess.conn.NotifyBlocked(make(chan amqp.Blocking, 8))
+	var failed <-chan struct{}
+	if sess.pub != nil {
+		failed = sess.pub.failed
+	}
+	l.update(func() { l.cur, l.lastErr = sess, nil })
+	l.event(StateEvent{State: Connected, Broker: sess.broker})
+	l.log.Info("connected", zap.String("broker", sess.broker), zap.Uint64("session", sess.gen))
+	defer close(sess.done)
+	for {
+		select {
+		case <-ctx.Done():
+			l.update(func() { l.cur, l.lastErr = nil, ErrClosed })
+			closeConn(sess.conn)
+			return ctx.Err()
+		case err := <-closed:
+			if err == nil {
+				return errors.New("connection closed")
+			}
+			return fmt.Errorf("connection closed: %w", err)
+		case <-failed:
+			l.update(func() { l.cur, l.lastErr = nil, sess.pub.closeErr() })
+			closeConn(sess.conn)
+			return sess.pub.closeErr()
+		case b, ok := <-blocked:
+			if !ok {
+				blocked = nil
+				continue
+			}
+			l.setBlocked(b)
+		}
+	}
+}
+
+func (l *link) setBlocked(b amqp.Blocking) {
+	if b.Active {
+		reason := b.Reason
+		if reason == "" {
+			reason = "no reason given"
+		}
+		l.update(func() { l.blocked = reason })
+		l.event(StateEvent{State: Blocked, Reason: reason})
+		l.log.Warn("broker blocks publishing", zap.String("reason", reason))
+		return
+	}
+	l.update(func() { l.blocked = "" })
+	l.event(StateEvent{State: Unblocked})
+	l.log.Info("broker takes publishes again")
+}
+
+// wait returns the current session, or waits for one. With unblocked it also
+// waits until the broker takes publishes. At the end of ctx the error wraps
+// ErrBlocked or the reason why there is no connection.
+func (l *link) wait(ctx context.Context, unblocked bool) (*session, error) {
+	for {
+		l.mu.Lock()
+		cur, blocked, last, fatal, changed := l.cur, l.blocked, l.lastErr, l.fatal, l.changed
+		l.mu.Unlock()
+		switch {
+		case fatal != nil:
+			return nil, fatal
+		case cur != nil && (blocked == "" || !unblocked):
+			return cur, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			switch {
+			case blocked != "":
+				return nil, fmt.Errorf("%w (%s): %w", ErrBlocked, blocked, ctx.Err())
+			case last != nil:
+				return nil, fmt.Errorf("no connection (%w): %w", last, ctx.Err())
+			}
+			return nil, fmt.Errorf("no connection yet: %w", ctx.Err())
+		}
+	}
+}
+
+// blockedReason is empty when the broker takes publishes.
+func (l *link) blockedReason() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.blocked
+}
+
+func (l *link) event(e StateEvent) {
+	e.Connection = l.role
+	l.hooks.connectionState(e)
+}
+
+// dial makes one connection, without recovery, through a coalescing writer.
+func dial(ctx context.Context, cfg Config, rawURL, name string) (*amqp.Connection, error) {
+	uri, err := parseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
+	defer cancel()
+	var stop func() bool
+	var socket net.Conn
+	ac := amqp.Config{
+		Heartbeat:  cfg.Heartbeat,
+		Locale:     "en_US",
+		Properties: amqp.Table{"product": "rabbitdelay", "connection_name": name, "platform": "Go"},
+		Dial: func(network, addr string) (net.Conn, error) {
+			var d net.Dialer
+			c, err := d.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			// amqp091 clears the deadline after the handshake.
+			if deadline, ok := ctx.Deadline(); ok {
+				if err := c.SetDeadline(deadline); err != nil {
+					_ = c.Close()
+					return nil, err
+				}
+			}
+			stop = context.AfterFunc(ctx, func() { _ = c.Close() })
+			socket = newCoalescingConn(c)
+			return socket, nil
+		},
+	}
+	if cfg.TLS != nil {
+		ac.TLSClientConfig = cfg.TLS.Clone()
+	}
+	if cfg.ExternalAuth {
+		ac.SASL = []amqp.Authentication{&amqp.ExternalAuth{}}
+	}
+	conn, err := amqp.DialConfig(rawURL, ac)
+	if stop != nil && !stop() && err == nil { // ctx ended during the handshake
+		closeConn(conn)
+		err = ctx.Err()
+	}
+	if err != nil {
+		if socket != nil {
+			_ = socket.Close()
+		}
+		return nil, fmt.Errorf("connect to %s: %w", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), err)
+	}
+	return conn, nil
+}
+
+// closeConn closes politely, but does not wait for a broker that is stuck.
+func closeConn(conn *amqp.Connection) {
+	_ = conn.CloseDeadline(time.Now().Add(2 * time.Second))
+}
+
+func brokerVersion(conn *amqp.Connection) string {
+	product, _ := conn.Properties["product"].(string)
+	version, _ := conn.Properties["version"].(string)
+	if product == "" && version == "" {
+		return "unknown"
+	}
+	return product + " " + version
+}
+
+// permanent tells whether connecting again with the same configuration is
+// pointless: refused credentials or virtual host, an untrusted certificate, or a
+// topology that conflicts with what the broker has.
+func permanent(err error) bool {
+	if ae, ok := errors.AsType[*amqp.Error](err); ok {
+		switch ae.Code {
+		case amqp.AccessRefused, amqp.NotAllowed, amqp.PreconditionFailed, amqp.InvalidPath:
+			return true
+		}
+	}
+	return isTLSError(err) || isConflict(err)
+}

@@ -1,0 +1,53 @@
+package amqpx
+
+import (
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Message is a message to be delivered later. One of Queue and Exchange names
+// its destination; at most one of Delay and DeliverAt says when.
+type Message struct {
+	// ID is the AMQP message-id; a UUIDv7 is given when empty. Retries of one
+	// Send keep it, so consumers can recognise a duplicate. At most 255 bytes.
+	ID string
+
+	// Queue is the destination queue.
+	Queue string
+	// Exchange with RoutingKey is the other form of a destination; the exchange
+	// may be of any type and must exist.
+	Exchange   string
+	RoutingKey string
+
+	// Delay is counted from the call of Send, and in SendBatch from when the
+	// message is first published. 0 delivers at once. Fractions of a
+	// millisecond round up. Negative is an error.
+	Delay time.Duration
+	// DeliverAt is the due instant; the past means at once. Zero means that
+	// Delay counts.
+	DeliverAt time.Time
+	// Tolerance lets the strategy be late by up to this much where that saves
+	// hops in the broker. 0 means as close as the resolution allows.
+	Tolerance time.Duration
+
+	Body            []byte
+	ContentType     string
+	ContentEncoding string
+	Type            string
+	CorrelationID   string
+	ReplyTo         string
+	AppID           string
+	Priority        uint8
+	// Headers are copied. Names that begin with "rabbitdelay-", and those that
+	// the broker interprets on its way (x-death, x-first-death-*,
+	// x-last-death-*, x-delay, CC, BCC), are left out.
+	Headers amqp.Table
+
+	// Attempt is the number of the delivery to come, 1 (also for 0) on the first.
+	Attempt int
+	// Version is the version of the task that the message stands for, 0 for none.
+	Version int64
+
+	own amqp.Table // further headers of rabbitdelay's own
+}

@@ -1,0 +1,75 @@
+package amqpx
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// However long each send takes between its start and its publishing, a message
+// never overtakes one of the same delay that was sent before it, and is never
+// early.
+func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := offline(t, nil)
+		for range 200 {
+			delay := time.Second + rand.N(3*time.Second)
+			var last time.Time // when the message before leaves its last delay queue
+			for range 50 {
+				p, err := c.prepare(&Message{Queue: "q", Delay: delay}, "", time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(rand.N(10 * time.Millisecond))
+				if rand.IntN(5) == 0 {
+					<-time.After(rand.N(300 * time.Millisecond)) // the window is full, the destination is declared, ...
+				}
+				r, err := c.route(p, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				end := time.Now().Add(r.Delay)
+				if end.Before(last) {
+					t.Fatalf("delay %v: a message overtakes the one before it by %v", delay, last.Sub(end))
+				}
+				if due := time.UnixMilli(p.due); end.Before(due) {
+					t.Fatalf("delay %v: %v early", delay, due.Sub(end))
+				}
+				last = end
+			}
+		}
+	})
+}
+
+// The messages of a batch, which start together, too.
+func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := offline(t, nil)
+		start := time.Now()
+		var last time.Time
+		for range 1000 {
+			p, err := c.prepare(&Message{Queue: "q", Delay: 1234 * time.Millisecond}, "", start)
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(rand.N(3 * time.Millisecond))
+			p.restart(time.Now())
+			r, err := c.route(p, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			end := time.Now().Add(r.Delay)
+			if end.Before(last) {
+				t.Fatalf("a message overtakes the one before it by %v", last.Sub(end))
+			}
+			if due := time.UnixMilli(p.due); end.Before(due) || due.Before(time.Now().Add(1233*time.Millisecond)) {
+				t.Fatalf("due at %v, leaves at %v", due, end)
+			}
+			if p.pub.Headers[HeaderDue] != p.due || !p.pub.Timestamp.Equal(p.start) {
+				t.Fatalf("header %v, due %d; timestamp %v", p.pub.Headers[HeaderDue], p.due, p.pub.Timestamp)
+			}
+			last = end
+		}
+	})
+}

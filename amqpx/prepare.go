@@ -1,0 +1,246 @@
+package amqpx
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// prepared is a message that has been checked, on its way through its tries.
+type prepared struct {
+	dest      topology.Destination
+	direct    string // publish straight to this queue (dead letters); dest is unused
+	start     time.Time
+	asked     time.Duration // the delay at start
+	due       int64         // epoch ms
+	aim       int64         // epoch ms: when the delay that start asks for ends; not before due
+	relative  bool          // due is counted from start
+	tolerance time.Duration
+	pub       amqp.Publishing
+	tries     int
+	written   time.Time // the last try
+	unknown   bool      // some try's outcome is unknown
+	hops      int
+	delay     time.Duration  // the delay of the last route
+	first     topology.Route // for the delay that was asked for
+}
+
+// directReplyTo is a pseudo-queue. One message with it would break the channel
+// that all senders share, once for each try.
+const directReplyTo = "amq.rabbitmq.reply-to"
+
+// maxHeaders bounds the encoded size of a message's headers, which travel in
+// one frame (128 KiB by default).
+const maxHeaders = 100 << 10
+
+// prepare checks a message and turns it into what goes over the wire. now is
+// the instant from which Delay counts; direct is a queue to publish to without
+// a delay, for what a consumer passes on.
+func (c *Client) prepare(m *Message, direct string, now time.Time) (*prepared, error) {
+	p := &prepared{}
+	if err := c.prepareAs(p, m, direct, now); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// prepareAs is prepare for a message whose place is there already. It keeps
+// nothing of m but what m points to.
+func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time) error {
+	dest := topology.Destination{Queue: m.Queue, Exchange: m.Exchange, RoutingKey: m.RoutingKey}
+	switch {
+	case m.Queue == "" && m.Exchange == "" && m.RoutingKey == "":
+		return &MessageError{"Queue", "no destination; set Queue, or Exchange and RoutingKey"}
+	case m.Queue != "" && (m.Exchange != "" || m.RoutingKey != ""):
+		return &MessageError{"Queue", fmt.Sprintf("both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", m.Queue, m.Exchange, m.RoutingKey)}
+	case m.Queue == "" && m.Exchange == "":
+		// The default exchange routes by queue name.
+		dest = topology.Destination{Queue: m.RoutingKey}
+	}
+	if !m.DeliverAt.IsZero() && m.Delay != 0 {
+		return &MessageError{"DeliverAt", fmt.Sprintf("both Delay (%v) and DeliverAt (%v) are set; set one", m.Delay, m.DeliverAt.Format(time.RFC3339Nano))}
+	}
+	if m.Delay < 0 {
+		return &MessageError{"Delay", fmt.Sprintf("%v is negative; expected 0 or more, or DeliverAt for an instant", m.Delay)}
+	}
+	if m.Tolerance < 0 {
+		return &MessageError{"Tolerance", fmt.Sprintf("%v is negative; expected 0 or more", m.Tolerance)}
+	}
+	if len(m.Body) > c.cfg.MaxBody && m.own == nil { // what was received may be passed on
+		return &MessageError{"Body", fmt.Sprintf("%d bytes; expected at most %d (Config.MaxBody): store the payload elsewhere and send a reference", len(m.Body), c.cfg.MaxBody)}
+	}
+	if m.ReplyTo == directReplyTo {
+		return &MessageError{"ReplyTo", directReplyTo + " is answered only on the channel that consumes from it, and the broker closes any other that publishes it; expected a queue's name"}
+	}
+	if m.Attempt < 0 {
+		return &MessageError{"Attempt", fmt.Sprintf("%d; expected 0 or more", m.Attempt)}
+	}
+	for _, s := range []struct{ field, value string }{
+		{"ID", m.ID}, {"Queue", m.Queue}, {"Exchange", m.Exchange}, {"RoutingKey", m.RoutingKey},
+		{"ContentType", m.ContentType}, {"ContentEncoding", m.ContentEncoding}, {"Type", m.Type},
+		{"CorrelationID", m.CorrelationID}, {"ReplyTo", m.ReplyTo}, {"AppID", m.AppID},
+	} {
+		if len(s.value) > 255 {
+			return &MessageError{s.field, fmt.Sprintf("%d bytes; AMQP allows 255", len(s.value))}
+		}
+	}
+
+	due := dueAt(m, now)
+	// The horizon is known before any connection is needed.
+	asked := remaining(due, now)
+	aim := due
+	var r topology.Route
+	if direct == "" {
+		var err error
+		if r, err = c.strategy.Route(dest, asked, m.Tolerance); err != nil {
+			return err
+		}
+		if m.DeliverAt.IsZero() && m.Tolerance == 0 {
+			aim = ceilMilli(now) + r.Delay.Milliseconds()
+		}
+	}
+	headers := userHeaders(m.Headers)
+	if err := checkHeaders(headers); err != nil {
+		return err
+	}
+	maps.Copy(headers, m.own)
+	headers[HeaderDue] = due
+	headers[HeaderAttempt] = int64(max(m.Attempt, 1))
+	headers[HeaderDestination] = destinationName(dest)
+	if m.Version != 0 {
+		headers[HeaderVersion] = m.Version
+	}
+	id := m.ID
+	if id == "" {
+		id = newID(now)
+	}
+	*p = prepared{
+		dest: dest, direct: direct, start: now, asked: asked, due: due, aim: aim,
+		relative: m.DeliverAt.IsZero(), tolerance: m.Tolerance, first: r,
+		pub: amqp.Publishing{
+			MessageId: id, DeliveryMode: amqp.Persistent, Timestamp: now,
+			Headers: headers, Body: m.Body,
+			ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, Type: m.Type,
+			CorrelationId: m.CorrelationID, ReplyTo: m.ReplyTo, AppId: m.AppID, Priority: m.Priority,
+		},
+	}
+	return nil
+}
+
+// newID is a UUIDv7. Its random part comes from the runtime's generator, which the
+// operating system seeded: ids must differ and need not be secret.
+func newID(now time.Time) string {
+	var u uuid.UUID
+	binary.BigEndian.PutUint64(u[:8], uint64(now.UnixMilli())<<16|rand.Uint64()&0x0FFF|0x7000)
+	binary.BigEndian.PutUint64(u[8:], rand.Uint64()&(1<<62-1)|1<<63)
+	return u.String()
+}
+
+// restart counts the delay from now.
+func (p *prepared) restart(now time.Time) {
+	p.due += now.UnixMilli() - p.start.UnixMilli()
+	p.aim += ceilMilli(now) - ceilMilli(p.start)
+	p.start = now
+	p.pub.Timestamp = now
+	p.pub.Headers[HeaderDue] = p.due
+}
+
+func destinationName(d topology.Destination) string {
+	if d.ToExchange() {
+		return d.Exchange + ":" + d.RoutingKey
+	}
+	return d.Queue
+}
+
+// dueAt is the due instant in epoch milliseconds. The broker, too, truncates
+// the clock to milliseconds, so that "now, cut" plus a whole number of
+// milliseconds is never after the instant at which its TTL ends: not early.
+func dueAt(m *Message, now time.Time) int64 {
+	if m.DeliverAt.IsZero() {
+		ms := m.Delay.Milliseconds()
+		if m.Delay%time.Millisecond > 0 {
+			ms++
+		}
+		return now.UnixMilli() + ms
+	}
+	return max(ceilMilli(m.DeliverAt), 0)
+}
+
+// ceilMilli is an instant in epoch milliseconds, rounded up.
+func ceilMilli(t time.Time) int64 {
+	ms := t.UnixMilli()
+	if t.Nanosecond()%int(time.Millisecond) > 0 {
+		ms++
+	}
+	return ms
+}
+
+// remaining is the delay until due, from now, not negative and not overflowing.
+func remaining(due int64, now time.Time) time.Duration {
+	ms := due - now.UnixMilli()
+	switch {
+	case ms <= 0:
+		return 0
+	case ms > int64(math.MaxInt64/time.Millisecond):
+		return math.MaxInt64
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+func checkHeaders(h amqp.Table) error {
+	if err := h.Validate(); err != nil {
+		return &MessageError{"Headers", err.Error() + "; expected values that an AMQP table can hold: bool, integers, float, string, []byte, time.Time, nested tables and arrays"}
+	}
+	size, field := tableSize(h)
+	if field != "" {
+		return &MessageError{"Headers", fmt.Sprintf("a header's name is %d bytes; AMQP allows 255", len(field))}
+	}
+	if size > maxHeaders {
+		return &MessageError{"Headers", fmt.Sprintf("%d bytes; expected at most %d: large data belongs in the body", size, maxHeaders)}
+	}
+	return nil
+}
+
+// tableSize is roughly the encoded size; longName is a name over 255 bytes.
+func tableSize(t amqp.Table) (size int, longName string) {
+	for k, v := range t {
+		if len(k) > 255 {
+			return 0, k
+		}
+		n, long := valueSize(v)
+		if long != "" {
+			return 0, long
+		}
+		size += len(k) + 2 + n
+	}
+	return size, ""
+}
+
+func valueSize(v any) (size int, longName string) {
+	switch v := v.(type) {
+	case string:
+		return len(v) + 4, ""
+	case []byte:
+		return len(v) + 4, ""
+	case amqp.Table:
+		return tableSize(v)
+	case []any:
+		for _, e := range v {
+			n, long := valueSize(e)
+			if long != "" {
+				return 0, long
+			}
+			size += n + 1
+		}
+		return size, ""
+	}
+	return 9, ""
+}

@@ -1,0 +1,221 @@
+package amqpx
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"pgregory.net/rapid"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// offline is a client without connections, for what needs none.
+func offline(t testing.TB, s Strategy) *Client {
+	t.Helper()
+	if s == nil {
+		b, err := dlx.NewBucket(dlx.BucketConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s = b
+	}
+	cfg := Config{URL: "amqp://127.0.0.1"}.WithDefaults()
+	c := &Client{cfg: cfg, strategy: s, log: cfg.Logger, declareMu: newCtxMutex()}
+	c.dests = newDestinations(c)
+	return c
+}
+
+func TestPrepareRefusesBadMessages(t *testing.T) {
+	c := offline(t, nil)
+	long := strings.Repeat("x", 256)
+	cases := map[string]struct {
+		m     Message
+		field string // of the MessageError
+		says  string
+	}{
+		"no destination":       {Message{}, "Queue", "no destination"},
+		"two destinations":     {Message{Queue: "q", Exchange: "e"}, "Queue", "set one destination"},
+		"queue and key":        {Message{Queue: "q", RoutingKey: "k"}, "Queue", "set one destination"},
+		"delay and instant":    {Message{Queue: "q", Delay: 1, DeliverAt: time.Now()}, "DeliverAt", "set one"},
+		"negative delay":       {Message{Queue: "q", Delay: -time.Second}, "Delay", "-1s is negative"},
+		"negative tolerance":   {Message{Queue: "q", Tolerance: -1}, "Tolerance", "negative"},
+		"negative attempt":     {Message{Queue: "q", Attempt: -1}, "Attempt", "-1"},
+		"long id":              {Message{Queue: "q", ID: long}, "ID", "256 bytes; AMQP allows 255"},
+		"long queue":           {Message{Queue: long}, "Queue", "256 bytes"},
+		"long routing key":     {Message{Exchange: "e", RoutingKey: long}, "RoutingKey", "256 bytes"},
+		"long content type":    {Message{Queue: "q", ContentType: long}, "ContentType", "256 bytes"},
+		"direct reply-to":      {Message{Queue: "q", ReplyTo: "amq.rabbitmq.reply-to"}, "ReplyTo", "closes any other"},
+		"large body":           {Message{Queue: "q", Body: make([]byte, DefaultMaxBody+1)}, "Body", "expected at most 16777216"},
+		"impossible header":    {Message{Queue: "q", Headers: amqp.Table{"a": struct{}{}}}, "Headers", "AMQP table can hold"},
+		"long header name":     {Message{Queue: "q", Headers: amqp.Table{long: 1}}, "Headers", "256 bytes"},
+		"nested long name":     {Message{Queue: "q", Headers: amqp.Table{"a": amqp.Table{long: 1}}}, "Headers", "256 bytes"},
+		"too many headers":     {Message{Queue: "q", Headers: amqp.Table{"a": bytes.Repeat([]byte("x"), maxHeaders)}}, "Headers", "belongs in the body"},
+		"large array in there": {Message{Queue: "q", Headers: amqp.Table{"a": []any{strings.Repeat("x", maxHeaders)}}}, "Headers", "belongs in the body"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.prepare(&tc.m, "", time.Now())
+			me, ok := errors.AsType[*MessageError](err)
+			if !ok || me.Field != tc.field || !strings.Contains(me.Reason, tc.says) {
+				t.Fatalf("got %v; want a MessageError of %s that says %q", err, tc.field, tc.says)
+			}
+			if !errors.Is(err, ErrMessage) {
+				t.Fatalf("%v does not wrap ErrMessage", err)
+			}
+		})
+	}
+}
+
+func TestPrepareRefusesImpossibleDelays(t *testing.T) {
+	c := offline(t, nil)
+	for _, m := range []Message{
+		{Queue: "q", Delay: c.MaxDelay() + time.Millisecond},
+		{Queue: "q", Delay: math.MaxInt64},
+		{Queue: "q", DeliverAt: time.Now().AddDate(5000, 0, 0)},
+	} {
+		if _, err := c.prepare(&m, "", time.Now()); !errors.Is(err, topology.ErrDelay) {
+			t.Errorf("delay %v, at %v: got %v; want a DelayError", m.Delay, m.DeliverAt, err)
+		}
+	}
+}
+
+func TestPrepareDefaultExchangeIsAQueue(t *testing.T) {
+	p, err := offline(t, nil).prepare(&Message{RoutingKey: "orders"}, "", time.Now())
+	if err != nil || p.dest.Queue != "orders" {
+		t.Fatalf("got %+v, %v; the default exchange routes by queue name", p, err)
+	}
+}
+
+func TestPrepareStripsWhatTheBrokerInterprets(t *testing.T) {
+	m := Message{Queue: "q", Headers: amqp.Table{
+		"x-death": []any{amqp.Table{"count": int64(1)}}, "x-first-death-queue": "a", "x-last-death-reason": "b",
+		"CC": []any{"other"}, "BCC": []any{"other"}, "x-delay": 5, HeaderDue: int64(1), HeaderAttempt: int64(9),
+		"trace": "kept", "x-mine": "kept",
+	}}
+	p, err := offline(t, nil).prepare(&m, "", time.UnixMilli(1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := amqp.Table{"trace": "kept", "x-mine": "kept", HeaderDue: int64(1000), HeaderAttempt: int64(1), HeaderDestination: "q"}
+	if len(p.pub.Headers) != len(want) {
+		t.Fatalf("got %v, want %v", p.pub.Headers, want)
+	}
+	for k, v := range want {
+		if p.pub.Headers[k] != v {
+			t.Errorf("header %s is %v, want %v", k, p.pub.Headers[k], v)
+		}
+	}
+	if len(m.Headers) != 10 {
+		t.Error("the caller's headers were changed")
+	}
+}
+
+// The due instant in milliseconds is never before the instant asked for, cut to
+// the milliseconds of the clock, and less than 1 ms after it.
+func TestDueIsNeverEarly(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.UnixMicro(rapid.Int64Range(0, 4e15).Draw(t, "now_us"))
+		delay := time.Duration(rapid.Int64Range(0, int64(400*24*time.Hour)).Draw(t, "delay_ns"))
+		due := dueAt(&Message{Delay: delay}, now)
+		earliest := now.Truncate(time.Millisecond).Add(delay)
+		if at := time.UnixMilli(due); at.Before(earliest) || at.Sub(earliest) >= time.Millisecond {
+			t.Fatalf("now %v + %v: due %v, want it within 1 ms after %v", now, delay, at, earliest)
+		}
+		at := now.Add(delay)
+		if got := time.UnixMilli(dueAt(&Message{DeliverAt: at}, now)); got.Before(at) || got.Sub(at) >= time.Millisecond {
+			t.Fatalf("at %v: due %v", at, got)
+		}
+		if r := remaining(due, now); r < delay || r >= delay+time.Millisecond {
+			t.Fatalf("remaining %v of %v", r, delay)
+		}
+	})
+}
+
+func TestRemainingDoesNotOverflow(t *testing.T) {
+	now := time.UnixMilli(1_000_000)
+	for due, want := range map[int64]time.Duration{
+		0: 0, 1_000_000: 0, 1_000_001: time.Millisecond, math.MaxInt64: math.MaxInt64,
+	} {
+		if got := remaining(due, now); got != want {
+			t.Errorf("remaining(%d) = %v, want %v", due, got, want)
+		}
+	}
+}
+
+// Within the slack a declared delay stays what was asked, after it the message
+// takes what remains, and what remains falls back to what was asked where the
+// strategy has nothing else.
+func TestRouteTakesWhatRemains(t *testing.T) {
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, age := range []time.Duration{0, 10 * time.Second} {
+		for _, s := range []Strategy{nil, ttl} {
+			c := offline(t, s)
+			p, err := c.prepare(&Message{Queue: "q", Delay: time.Minute}, "", time.Now().Add(-age))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := c.route(p, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := time.Minute
+			if s == nil {
+				want -= age
+			}
+			if r.Delay < want-time.Second || r.Delay > want+100*time.Millisecond {
+				t.Errorf("%s, %v after Send began: delay %v, want about %v", c.strategy.Name(), age, r.Delay, want)
+			}
+		}
+	}
+}
+
+func FuzzPrepareHeaders(f *testing.F) {
+	f.Add("x-death", "v", int64(1))
+	f.Add("rabbitdelay-due", "", int64(-1))
+	f.Add(strings.Repeat("k", 300), "v", int64(0))
+	c := offline(f, nil)
+	f.Fuzz(func(t *testing.T, name, value string, n int64) {
+		m := Message{Queue: "q", Headers: amqp.Table{name: value, "n": n, "t": amqp.Table{name: n}, "l": []any{value, n}}}
+		p, err := c.prepare(&m, "", time.Now())
+		if err != nil {
+			if !errors.Is(err, ErrMessage) {
+				t.Fatalf("%v is not a MessageError", err)
+			}
+			return
+		}
+		if due, ok := p.pub.Headers[HeaderDue].(int64); !ok || due <= 0 {
+			t.Fatalf("due header is %v", p.pub.Headers[HeaderDue])
+		}
+	})
+}
+
+// Other programs may parse the ids that are given.
+func TestNewIDIsUUIDv7(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_123)
+	seen := map[string]bool{}
+	for range 1000 {
+		id := newID(now)
+		u, err := uuid.Parse(id)
+		if err != nil || u.Version() != 7 || u.Variant() != uuid.RFC4122 {
+			t.Fatalf("%s: version %d, variant %v (%v)", id, u.Version(), u.Variant(), err)
+		}
+		sec, nsec := u.Time().UnixTime()
+		if got := time.Unix(sec, nsec).UnixMilli(); got != now.UnixMilli() {
+			t.Fatalf("%s: instant %d, expected %d", id, got, now.UnixMilli())
+		}
+		if seen[id] {
+			t.Fatalf("%s twice", id)
+		}
+		seen[id] = true
+	}
+}

@@ -1,0 +1,28 @@
+package amqpx
+
+import (
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Strategy turns a delay into a place to publish. It does no I/O, so the same
+// configuration gives the same answer in every process. Packages dlx and plugin
+// implement it without importing this package.
+type Strategy interface {
+	// Name is ttl, bucket, plugin or auto.
+	Name() string
+	// Topology is what must exist on the broker, the delivery exchange and the
+	// parked queue included.
+	Topology() topology.Topology
+	// Bindings connect the delivery exchange with one destination. They assume
+	// that the destination's target queue exists.
+	Bindings(dest topology.Destination) []topology.Binding
+	// Route gives the place to publish a message that is due after delay. The
+	// route's own delay is at least delay; with a tolerance it may be up to
+	// delay + tolerance where that saves hops. A delay of 0 goes straight to the
+	// destination. Errors are *topology.DelayError or *topology.KeyError.
+	Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error)
+	// MaxDelay is the longest delay that Route accepts.
+	MaxDelay() time.Duration
+}

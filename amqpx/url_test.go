@@ -1,0 +1,76 @@
+package amqpx
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+)
+
+func TestRedactURL(t *testing.T) {
+	for in, want := range map[string]string{
+		"amqp://u:hunter2@h:5672/v":             "amqp://u:xxxxx@h:5672/v",
+		"amqp://u@h/v":                          "amqp://u@h/v",
+		"amqps://h":                             "amqps://h",
+		"":                                      "(not a URL)",
+		"u:hunter2@h":                           "u:(redacted)",
+		"hunter2":                               "(not a URL)",
+		"amqp://u:hun%ter2@h/":                  "(not a URL)",
+		"amqp://u:hun/ter2@h/":                  "(not a URL)", // "hun" is no port
+		"amqp://u:12/hunter2@h/":                "amqp:(redacted)",
+		"amqp://u:12#hunter2@h/":                "amqp:(redacted)",
+		"amqp://u:a@b/hunter2@h/":               "amqp:(redacted)",
+		"postgres://h/d?password=hunter2&x=1":   "postgres://h/d?password=xxxxx&x=1",
+		"postgres://h/d?sslPassword=hunter2":    "postgres://h/d?sslPassword=xxxxx",
+		"postgres://h/d?password=a&password=b":  "postgres://h/d?password=xxxxx",
+		"postgres://h/d?password=hunter2;x=%zz": "postgres:(redacted)",
+		"mysql://u:hunter2@h/d?tls=true":        "mysql://u:xxxxx@h/d?tls=true",
+		"sqlite:/var/lib/orders.db":             "sqlite:/var/lib/orders.db",
+		"sqlite:orders.db":                      "sqlite:(redacted)",
+	} {
+		if got := RedactURL(in); got != want {
+			t.Errorf("%s: got %s, want %s", in, got, want)
+		}
+	}
+}
+
+// FuzzURL: whatever stands around a password, it reaches neither the redacted
+// URL nor an error.
+func FuzzURL(f *testing.F) {
+	for _, around := range [][2]string{
+		{"", ""}, {"12/", ""}, {"a@b/", ""}, {"12?x=", ""}, {"12#", "#"}, {"%", ""}, {":", ":"}, {"@", "@"}, {"]", "["}, {"\x00", "\n"}, {"12/?password=", "&"}, {"ä", "%2"},
+	} {
+		f.Add("amqp", around[0], around[1])
+	}
+	f.Add("", "a", "b")
+	f.Add("postgres", "", "/")
+	f.Fuzz(func(t *testing.T, scheme, before, after string) {
+		const secret = "Hunter-2-hunter"
+		s := scheme + "://user:" + before + secret + after + "@host:5672/vhost"
+		shown := RedactURL(s)
+		// A scheme is no place for a password, and one with a colon ends there.
+		if strings.Contains(scheme, secret) {
+			return
+		}
+		if strings.Contains(shown, secret) {
+			t.Fatalf("%q is shown as %q", s, shown)
+		}
+		if again := RedactURL(shown); strings.Contains(again, secret) {
+			t.Fatalf("%q is shown again as %q", shown, again)
+		}
+		u, err := parseURL(s)
+		if err != nil {
+			if strings.Contains(err.Error(), secret) {
+				t.Fatalf("the error %q has the password", err)
+			}
+			return
+		}
+		if u.Host == "" || u.Port <= 0 {
+			t.Fatalf("%q gives host %q and port %d", s, u.Host, u.Port)
+		}
+		// A password that is percent-encoded, as it must be, comes out whole.
+		encoded := "amqp://" + url.UserPassword("user", before+secret+after).String() + "@host/"
+		if u, err = parseURL(encoded); err != nil || u.Password != before+secret+after || strings.Contains(RedactURL(encoded), secret) {
+			t.Fatalf("%q: %v, %q", encoded, err, u.Password)
+		}
+	})
+}

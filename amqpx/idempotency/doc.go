@@ -1,0 +1,18 @@
+// Package idempotency makes the effect of a message happen once although the
+// message may arrive several times. The handler's effect and the record of the
+// message id commit in one transaction of the business database:
+//
+//	client.Consume(ctx, "orders.expire", idempotency.Handler(db,
+//		func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+//			_, err := tx.ExecContext(ctx, `UPDATE orders SET status = 'cancelled' WHERE id = $1`, orderID(d))
+//			return err
+//		}))
+//
+// PostgreSQL, MySQL from 8.0, MariaDB from 10.6 and SQLite are supported through
+// database/sql; the driver is the caller's. Migrate, or the SQL that Migrations
+// returns, creates the table rabbitdelay_processed; RunPurge keeps it small.
+//
+// On SQLite set a busy timeout (for modernc.org/sqlite
+// file:app.db?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)), so that
+// consumers wait for the one writer instead of running a transaction again.
+package idempotency

@@ -1,0 +1,220 @@
+package idempotency
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// Func is the effect of a message. Everything it does with tx commits together
+// with the record of the message, or not at all. It returns every error of tx,
+// because a database may have undone the transaction by then, and it neither
+// commits nor rolls back. It may run again for the same delivery when the
+// database undid the transaction because of another one (a deadlock, a
+// serialization failure), so effects outside tx are not covered.
+type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
+
+// Sentinels that errors.Is finds in what the handler returns.
+var (
+	// ErrKey: the message has no id, or one that cannot be a key. It is
+	// dead-lettered, because a repetition of it could not be recognised.
+	ErrKey = errors.New("message cannot be recognised when it is repeated")
+	// ErrCommit: the commit failed and may have happened all the same, for
+	// instance because the connection was lost. The message is retried, and the
+	// record decides.
+	ErrCommit = sqldb.ErrCommit
+	// ErrNoTable: the table rabbitdelay_processed does not exist; run Migrate.
+	ErrNoTable = sqldb.ErrNoTable
+)
+
+// maxKey is the longest scope or message id in bytes, as long as AMQP's own.
+const maxKey = 255
+
+// Handler wraps fn for Client.Consume. For each message it opens a transaction,
+// records the message id, runs fn and commits. When the id is recorded already
+// the effect is skipped and the message acknowledged. Of several consumers that
+// get the same message at once, one commits; the others wait for it in the
+// database, then skip, or take over when it failed.
+//
+// The handler's error is fn's, or the database's, and retries the message. A
+// message that cannot be recognised is rejected with ErrKey. A panic in fn rolls
+// back and goes on.
+func Handler(db *sql.DB, fn Func, opts ...Option) amqpx.Handler {
+	h := &handler{db: db, fn: fn, now: time.Now}
+	for _, o := range opts {
+		o(h)
+	}
+	h.dialect = sqldb.NewResolver(db, h.given)
+	if h.group > 1 {
+		h.gather = sqldb.NewGather(db, h.txOpts, h.group, h.together)
+	}
+	return h.handle
+}
+
+type handler struct {
+	db      *sql.DB
+	fn      Func
+	dialect *sqldb.Resolver
+	now     func() time.Time
+
+	given  Dialect
+	txOpts *sql.TxOptions
+	scope  string
+	key    func(*amqpx.Delivery) (string, error)
+	group  int
+	gather *sqldb.Gather[*piece] // nil: each message has a transaction of its own
+	guards []func(context.Context, *sql.Tx, *amqpx.Delivery) (bool, error)
+	onSkip func(context.Context, *amqpx.Delivery, Reason)
+}
+
+func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
+	scope, id, err := h.identify(d)
+	if err != nil {
+		return amqpx.Reject(err)
+	}
+	p := &piece{ctx: ctx, d: d, scope: scope, id: id}
+	alone := func() error {
+		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx *sql.Tx) error {
+			p.skipped = ""
+			fresh, err := h.record(ctx, tx, p)
+			if err != nil {
+				return fmt.Errorf("recording message %q: %w", id, sqldb.Explain(err))
+			}
+			if !fresh {
+				p.skipped = Duplicate
+				return nil
+			}
+			return h.effect(tx, p)
+		})
+	}
+	if h.gather != nil {
+		err = h.gather.Do(ctx, p, alone)
+	} else {
+		err = alone()
+	}
+	if err == nil && p.skipped != "" && h.onSkip != nil {
+		h.onSkip(ctx, d, p.skipped)
+	}
+	return err
+}
+
+// piece is a message on its way to its commit.
+type piece struct {
+	ctx       context.Context
+	d         *amqpx.Delivery
+	scope, id string
+	skipped   Reason
+}
+
+// effect asks the guards and runs fn.
+func (h *handler) effect(tx *sql.Tx, p *piece) error {
+	for _, guard := range h.guards {
+		ok, err := guard(p.ctx, tx, p.d)
+		if err != nil {
+			return fmt.Errorf("guard: %w", err)
+		}
+		if !ok {
+			p.skipped = Guarded
+			return h.markGuarded(p.ctx, tx, p.scope, p.id)
+		}
+	}
+	return h.fn(p.ctx, tx, p.d)
+}
+
+// together records several messages in one statement and runs their effects. It
+// goes on only when all of them are new.
+func (h *handler) together(ctx context.Context, tx *sql.Tx, pieces []*piece) error {
+	// Groups that have messages in common meet in the same order.
+	sorted := slices.SortedFunc(slices.Values(pieces), func(a, b *piece) int {
+		return cmp.Or(cmp.Compare(a.scope, b.scope), cmp.Compare(a.id, b.id))
+	})
+	n, err := h.insert(ctx, tx, sorted)
+	if err != nil {
+		return err
+	}
+	if n != int64(len(pieces)) {
+		return sqldb.ErrApart
+	}
+	for _, p := range pieces {
+		p.skipped = ""
+		if err := h.effect(tx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *handler) identify(d *amqpx.Delivery) (scope, id string, err error) {
+	scope, id = h.scope, d.ID
+	if scope == "" {
+		scope = d.Queue
+	}
+	if h.key != nil {
+		if id, err = h.key(d); err != nil {
+			return "", "", fmt.Errorf("%w: %w", ErrKey, err)
+		}
+	}
+	switch {
+	case id == "":
+		return "", "", fmt.Errorf("%w: it has no message-id; set one when publishing, or give the handler a key with Key", ErrKey)
+	case len(id) > maxKey:
+		return "", "", fmt.Errorf("%w: its key is %d bytes long, expected at most %d; hash it", ErrKey, len(id), maxKey)
+	case !utf8.ValidString(id) || strings.ContainsRune(id, 0):
+		return "", "", fmt.Errorf("%w: its key %q is not text that every database can hold (UTF-8 without NUL)", ErrKey, id)
+	}
+	return scope, id, nil
+}
+
+// record inserts the message id and tells whether it was new. It is the first
+// statement of the transaction, for three reasons: a concurrent one with the
+// same id waits here for the outcome of this one, before fn has read anything; a
+// deferred transaction of SQLite takes its write lock here, and need not turn a
+// read lock into one, which can fail; and MySQL's repeatable read takes its
+// snapshot after the wait.
+func (h *handler) record(ctx context.Context, tx *sql.Tx, p *piece) (bool, error) {
+	n, err := h.insert(ctx, tx, []*piece{p})
+	return n == 1, err
+}
+
+// insert records messages, and tells how many of them were new.
+func (h *handler) insert(ctx context.Context, tx *sql.Tx, pieces []*piece) (int64, error) {
+	d, err := h.dialect.Resolve(ctx, tx)
+	if err != nil {
+		return 0, err
+	}
+	const row = "(?, ?, 'done', ?)"
+	insert := "INTO rabbitdelay_processed (scope, message_id, outcome, processed_at) VALUES " + row + strings.Repeat(", "+row, len(pieces)-1)
+	query := "INSERT " + insert + " ON CONFLICT (scope, message_id) DO NOTHING"
+	if d == sqldb.MySQL {
+		// IGNORE would also turn bad values into warnings; identify saw to those.
+		query = "INSERT IGNORE " + insert
+	}
+	now := h.now().UnixMilli()
+	args := make([]any, 0, 3*len(pieces))
+	for _, p := range pieces {
+		args = append(args, p.scope, p.id, now)
+	}
+	res, err := tx.ExecContext(ctx, d.Bind(query), args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (h *handler) markGuarded(ctx context.Context, tx *sql.Tx, scope, id string) error {
+	d, err := h.dialect.Resolve(ctx, tx)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_processed SET outcome = 'guarded' WHERE scope = ? AND message_id = ?"), scope, id)
+	return err
+}

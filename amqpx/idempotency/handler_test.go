@@ -1,0 +1,259 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"modernc.org/sqlite"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func open(t *testing.T, c driver.Connector) *sql.DB {
+	t.Helper()
+	db := sql.OpenDB(c)
+	t.Cleanup(func() { _ = db.Close() })
+	if err := idempotency.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), "CREATE TABLE effects (id TEXT)"); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func effect(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO effects VALUES (?)", d.ID)
+	return err
+}
+
+func countEffects(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM effects").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// connector opens SQLite through a driver of an unknown type, whose next commit
+// can be made to lose its answer.
+type connector struct {
+	dsn  string
+	lose *atomic.Int32 // 1: the commit happens and its answer is lost; 2: it does not happen
+}
+
+func newConnector(t *testing.T) connector {
+	t.Helper()
+	return connector{filepath.Join(t.TempDir(), "x.db") + "?_pragma=busy_timeout(10000)", &atomic.Int32{}}
+}
+
+func (c connector) Driver() driver.Driver { return unknownDriver{c} }
+
+func (c connector) Connect(context.Context) (driver.Conn, error) {
+	conn, err := (&sqlite.Driver{}).Open(c.dsn)
+	if err != nil {
+		return nil, err
+	}
+	return lossy{conn.(sqliteConn), c.lose}, nil
+}
+
+type unknownDriver struct{ connector }
+
+func (d unknownDriver) Open(string) (driver.Conn, error) { return d.Connect(context.Background()) }
+
+type sqliteConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ExecerContext
+	driver.QueryerContext
+}
+
+type lossy struct {
+	sqliteConn
+	lose *atomic.Int32
+}
+
+func (l lossy) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	tx, err := l.sqliteConn.BeginTx(ctx, opts)
+	return lossyTx{tx, l.lose}, err
+}
+
+type lossyTx struct {
+	driver.Tx
+	lose *atomic.Int32
+}
+
+var errLost = errors.New("connection lost")
+
+func (l lossyTx) Commit() error {
+	switch l.lose.Swap(0) {
+	case 1:
+		return errors.Join(errLost, l.Tx.Commit())
+	case 2:
+		return errors.Join(errLost, l.Tx.Rollback())
+	}
+	return l.Tx.Commit()
+}
+
+// The answer to a commit is lost. Whether it happened is not known to the
+// handler, so the message comes again, and the record decides.
+func TestCommitOutcomeUnknown(t *testing.T) {
+	for name, lose := range map[string]int32{"happened": 1, "did not happen": 2} {
+		t.Run(name, func(t *testing.T) {
+			c := newConnector(t)
+			db := open(t, c)
+			var skipped int
+			handle := idempotency.Handler(db, effect, idempotency.OnSkip(func(context.Context, *amqpx.Delivery, idempotency.Reason) { skipped++ }))
+			c.lose.Store(lose)
+			err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"})
+			if !errors.Is(err, idempotency.ErrCommit) || !errors.Is(err, errLost) {
+				t.Fatalf("error is %v, expected ErrCommit and its cause", err)
+			}
+			if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err != nil {
+				t.Fatal(err)
+			}
+			if n := countEffects(t, db); n != 1 {
+				t.Errorf("%d effects, expected 1", n)
+			}
+			if want := int(2 - lose); skipped != want {
+				t.Errorf("%d skipped, expected %d", skipped, want)
+			}
+		})
+	}
+}
+
+// Messages that share transactions have one effect each, whatever happens to
+// others in the same transaction; and of a repetition, and of one that a guard
+// holds back, the hook is told.
+func TestGroup(t *testing.T) {
+	c := newConnector(t)
+	db := open(t, c)
+	const n = 60
+	bad := errors.New("bad message")
+	var mu sync.Mutex
+	var skipped []string
+	skip := func(_ context.Context, d *amqpx.Delivery, r idempotency.Reason) {
+		mu.Lock()
+		defer mu.Unlock()
+		skipped = append(skipped, string(r)+" "+d.ID)
+	}
+	guard := func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) (bool, error) { return d.ID != "m7", nil }
+	handle := idempotency.Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+		if err := effect(ctx, tx, d); err != nil {
+			return err
+		}
+		if d.ID == "m3" {
+			return bad
+		}
+		return nil
+	}, idempotency.Group(16), idempotency.When(guard), idempotency.OnSkip(skip))
+	for round := range 6 {
+		if round == 1 {
+			c.lose.Store(1) // some commit happens, and its answer is lost
+		}
+		var group sync.WaitGroup
+		errs := make([]error, n)
+		for i := range n {
+			group.Go(func() {
+				errs[i] = handle(t.Context(), &amqpx.Delivery{ID: fmt.Sprintf("m%d", i), Queue: "q"})
+			})
+		}
+		group.Wait()
+		for i, err := range errs {
+			if i == 3 && !errors.Is(err, bad) || i != 3 && err != nil && !errors.Is(err, idempotency.ErrCommit) {
+				t.Errorf("round %d, message %d: %v", round, i, err)
+			}
+		}
+	}
+	if got := countEffects(t, db); got != n-2 {
+		t.Errorf("%d effects, expected %d: all but the bad and the guarded message's", got, n-2)
+	}
+	if !slices.Contains(skipped, "guarded m7") || slices.Contains(skipped, "duplicate m3") {
+		t.Errorf("skipped: %v", skipped)
+	}
+}
+
+func TestKeys(t *testing.T) {
+	db := open(t, newConnector(t))
+	rejected := func(d *amqpx.Delivery, opts ...idempotency.Option) {
+		t.Helper()
+		if err := idempotency.Handler(db, effect, opts...)(t.Context(), d); !errors.Is(err, idempotency.ErrKey) {
+			t.Errorf("id %q: error is %v, expected ErrKey", d.ID, err)
+		}
+	}
+	for _, id := range []string{"", strings.Repeat("x", 256), "a\x00b", "\xff"} {
+		rejected(&amqpx.Delivery{ID: id, Queue: "q"})
+	}
+	rejected(&amqpx.Delivery{ID: "m"}, idempotency.Key(func(*amqpx.Delivery) (string, error) { return "", nil }))
+	rejected(&amqpx.Delivery{ID: "m"}, idempotency.Key(func(*amqpx.Delivery) (string, error) { return "m", errors.New("no such field") }))
+	if n := countEffects(t, db); n != 0 {
+		t.Fatalf("%d effects of messages without a key", n)
+	}
+	byBody := idempotency.Handler(db, effect, idempotency.Scope("orders"),
+		idempotency.Key(func(d *amqpx.Delivery) (string, error) { return string(d.Body), nil }))
+	for _, d := range []*amqpx.Delivery{{ID: "1", Queue: "a", Body: []byte("x")}, {ID: "2", Queue: "b", Body: []byte("x")}} {
+		if err := byBody(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := countEffects(t, db); n != 1 {
+		t.Errorf("%d effects of one key in one scope, expected 1", n)
+	}
+}
+
+func TestHandlerMustNotEndTheTransaction(t *testing.T) {
+	db := open(t, newConnector(t))
+	handle := idempotency.Handler(db, func(_ context.Context, tx *sql.Tx, _ *amqpx.Delivery) error { return tx.Rollback() })
+	if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err == nil || !strings.Contains(err.Error(), "ended the transaction itself") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestWrongDialect(t *testing.T) {
+	db := open(t, newConnector(t))
+	handle := idempotency.Handler(db, effect, idempotency.WithDialect("oracle"))
+	if err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"}); err == nil || !strings.Contains(err.Error(), `"oracle"`) {
+		t.Errorf("error is %v, expected one that names the dialect", err)
+	}
+}
+
+func TestRunPurge(t *testing.T) {
+	db := open(t, newConnector(t))
+	old := time.Now().Add(-time.Hour).UnixMilli()
+	if _, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_processed VALUES ('q', 'a', 'done', ?), ('q', 'b', 'done', ?)", old, time.Now().UnixMilli()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var deleted int64
+	err := idempotency.RunPurge(ctx, db, idempotency.Retention{Keep: time.Minute, Every: time.Millisecond}, func(n int64, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		if n == 0 { // the second purge finds nothing more
+			cancel()
+		}
+		deleted += n
+	})
+	if err != nil || deleted != 1 {
+		t.Errorf("deleted %d (%v), expected 1", deleted, err)
+	}
+	for _, r := range []idempotency.Retention{{Keep: -1}, {Every: -1}, {Batch: -1}, {Batch: 1_000_000}} {
+		if err := idempotency.RunPurge(t.Context(), db, r, nil); err == nil || !strings.Contains(err.Error(), "retention.") {
+			t.Errorf("%+v: error is %v", r, err)
+		}
+	}
+}

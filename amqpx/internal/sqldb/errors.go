@@ -1,0 +1,117 @@
+package sqldb
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ErrNoTable is in the error of a statement whose table does not exist.
+var ErrNoTable = errors.New("the table does not exist; run the migrations first (Migrate, or rabbitdelay migrate)")
+
+// Explain adds ErrNoTable to the error of a statement that missed its table.
+func Explain(err error) error {
+	if err != nil && missingTable(err) {
+		return fmt.Errorf("%w: %w", ErrNoTable, err)
+	}
+	return err
+}
+
+// Transient tells whether the error means that the database undid the
+// transaction, or refused to start it, only because of another one, so that
+// running it again from its start is right: deadlocks, serialization failures,
+// lock timeouts, a busy SQLite file.
+func Transient(err error) bool {
+	switch sqlState(err) {
+	case "40001", "40P01", "55P03": // serialization_failure, deadlock_detected, lock_not_available
+		return true
+	}
+	switch mysqlNumber(err) {
+	case 1213, 1205, 1020: // deadlock, lock wait timeout, MariaDB's "record has changed since last read"
+		return true
+	}
+	switch sqliteCode(err) & 0xff {
+	case 5, 6: // SQLITE_BUSY, SQLITE_LOCKED
+		return true
+	}
+	return false
+}
+
+// Duplicate tells whether the error is the violation of a unique key.
+func Duplicate(err error) bool {
+	if sqlState(err) == "23505" || mysqlNumber(err) == 1062 {
+		return true
+	}
+	c := sqliteCode(err)
+	return c == 1555 || c == 2067 // SQLITE_CONSTRAINT_PRIMARYKEY, _UNIQUE
+}
+
+func missingTable(err error) bool {
+	return sqlState(err) == "42P01" || mysqlNumber(err) == 1146 ||
+		strings.Contains(err.Error(), "no such table: rabbitdelay_")
+}
+
+// sqlState is what the PostgreSQL drivers offer as a method.
+func sqlState(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// mysqlNumber reads the number from the text, "Error 1213 (40001): …". The
+// driver has it in a field only, which cannot be reached without importing the
+// driver.
+func mysqlNumber(err error) int {
+	for _, e := range chain(err) {
+		rest, ok := strings.CutPrefix(e.Error(), "Error ")
+		if !ok {
+			continue
+		}
+		digits := rest
+		if i := strings.IndexAny(rest, " :"); i > 0 {
+			digits = rest[:i]
+		}
+		if n, err := strconv.Atoi(digits); err == nil && n >= 1000 && n < 10000 {
+			return n
+		}
+	}
+	return 0
+}
+
+// sqliteCode gives the extended result code of modernc.org/sqlite, or the
+// primary one by the text that every SQLite driver takes from the library.
+func sqliteCode(err error) int {
+	for _, e := range chain(err) {
+		text := e.Error()
+		if c, ok := e.(interface{ Code() int }); ok && (strings.Contains(text, "SQLITE") || strings.Contains(text, "("+strconv.Itoa(c.Code())+")")) {
+			return c.Code()
+		}
+		switch text {
+		case "database is locked":
+			return 5
+		case "database table is locked":
+			return 6
+		}
+	}
+	return 0
+}
+
+// chain lists err and all that it wraps.
+func chain(err error) []error {
+	if err == nil {
+		return nil
+	}
+	list := []error{err}
+	switch e := err.(type) { //nolint:errorlint // it is the walk along the chain itself
+	case interface{ Unwrap() error }:
+		list = append(list, chain(e.Unwrap())...)
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			list = append(list, chain(inner)...)
+		}
+	}
+	return list
+}

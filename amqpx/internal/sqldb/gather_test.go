@@ -1,0 +1,259 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// gathering is a Gather that inserts its items into a table.
+type gathering struct {
+	*Gather[string]
+
+	db     *sql.DB
+	mu     sync.Mutex
+	groups [][]string
+	fail   func(ctx context.Context, item string) error
+	hold   chan struct{} // transactions wait for its end
+}
+
+func newGathering(t *testing.T, most int) *gathering {
+	t.Helper()
+	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(10000)&_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if _, err := db.ExecContext(t.Context(), "CREATE TABLE items (item TEXT)"); err != nil {
+		t.Fatal(err)
+	}
+	g := &gathering{db: db, hold: make(chan struct{}), fail: func(context.Context, string) error { return nil }}
+	g.Gather = NewGather(db, nil, most, func(ctx context.Context, tx *sql.Tx, items []string) error {
+		g.mu.Lock()
+		g.groups = append(g.groups, items)
+		g.mu.Unlock()
+		return g.insert(ctx, tx, items)
+	})
+	return g
+}
+
+func (g *gathering) insert(ctx context.Context, tx *sql.Tx, items []string) error {
+	for _, item := range items {
+		if err := g.fail(ctx, item); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO items VALUES (?)", item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// do is one caller; alone it waits for hold first.
+func (g *gathering) do(ctx context.Context, item string) error {
+	return g.Do(ctx, item, func() error {
+		select {
+		case <-g.hold:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return Transact(ctx, g.db, nil, func(tx *sql.Tx) error { return g.insert(ctx, tx, []string{item}) })
+	})
+}
+
+// crowd lets n callers wait behind those that keep all lanes busy, and then go.
+// It returns their errors.
+func (g *gathering) crowd(t *testing.T, n int, before func()) []error {
+	t.Helper()
+	var group sync.WaitGroup
+	errs := make([]error, n)
+	for i := range lanes {
+		group.Go(func() {
+			if err := g.do(t.Context(), fmt.Sprintf("first %d", i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	g.until(t, func() bool { return g.running == lanes && len(g.waiting) == 0 })
+	for i := range n {
+		group.Go(func() { errs[i] = g.do(t.Context(), fmt.Sprintf("item %d", i)) })
+	}
+	g.until(t, func() bool { return len(g.waiting) == n })
+	before()
+	close(g.hold)
+	group.Wait()
+	if g.running != 0 || len(g.waiting) != 0 {
+		t.Errorf("%d lanes are taken, %d wait", g.running, len(g.waiting))
+	}
+	return errs
+}
+
+func (g *gathering) until(t *testing.T, condition func() bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for {
+		g.Gather.mu.Lock()
+		ok := condition()
+		g.Gather.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatal("it did not come to that")
+		}
+	}
+}
+
+func (g *gathering) stored(t *testing.T) map[string]int {
+	t.Helper()
+	rows, err := g.db.QueryContext(t.Context(), "SELECT item FROM items")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	found := map[string]int{}
+	for rows.Next() {
+		var item string
+		if err := rows.Scan(&item); err != nil {
+			t.Fatal(err)
+		}
+		found[item]++
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestGatherShares(t *testing.T) {
+	g := newGathering(t, 8)
+	for i, err := range g.crowd(t, 20, func() {}) {
+		if err != nil {
+			t.Errorf("item %d: %v", i, err)
+		}
+	}
+	found := g.stored(t)
+	if len(found) != 20+lanes {
+		t.Errorf("%d items, expected %d", len(found), 20+lanes)
+	}
+	for item, n := range found {
+		if n != 1 {
+			t.Errorf("%s is there %d times", item, n)
+		}
+	}
+	if len(g.groups) != 3 {
+		t.Errorf("%d shared transactions, expected 3: of 8, 8 and 4", len(g.groups))
+	}
+	for _, group := range g.groups {
+		if len(group) > 8 {
+			t.Errorf("%d in one transaction", len(group))
+		}
+	}
+}
+
+// The failure of one is not the others'.
+func TestGatherFailsApart(t *testing.T) {
+	g := newGathering(t, 100)
+	bad := errors.New("bad item")
+	g.fail = func(_ context.Context, item string) error {
+		if item == "item 3" {
+			return bad
+		}
+		return nil
+	}
+	for i, err := range g.crowd(t, 10, func() {}) {
+		if i == 3 && !errors.Is(err, bad) || i != 3 && err != nil {
+			t.Errorf("item %d: %v", i, err)
+		}
+	}
+	found := g.stored(t)
+	if found["item 3"] != 0 || len(found) != 9+lanes {
+		t.Errorf("there are %v", found)
+	}
+	for item, n := range found {
+		if n != 1 {
+			t.Errorf("%s is there %d times", item, n)
+		}
+	}
+}
+
+func TestGatherPanicsWhereItBelongs(t *testing.T) {
+	g := newGathering(t, 100)
+	var once sync.Once
+	g.fail = func(_ context.Context, item string) error {
+		if item == "item 3" {
+			once.Do(func() { panic("in the group") }) // alone it succeeds
+		}
+		return nil
+	}
+	for i, err := range g.crowd(t, 10, func() {}) {
+		if err != nil {
+			t.Errorf("item %d: %v", i, err)
+		}
+	}
+	if found := g.stored(t); len(found) != 10+lanes {
+		t.Errorf("there are %v", found)
+	}
+}
+
+// Whoever gives up while it waits is in no transaction.
+func TestGatherLeave(t *testing.T) {
+	g := newGathering(t, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	errs := g.crowd(t, 5, func() {
+		go func() { left <- g.do(ctx, "gave up") }()
+		g.until(t, func() bool { return len(g.waiting) == 6 })
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+	if found := g.stored(t); found["gave up"] != 0 || len(found) != 5+lanes {
+		t.Errorf("there are %v", found)
+	}
+}
+
+// The end of one caller's context undoes the transaction that it is in, and the
+// others run alone.
+func TestGatherCancelInTransaction(t *testing.T) {
+	g := newGathering(t, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	var once sync.Once
+	g.fail = func(ctx context.Context, item string) (err error) {
+		if item == "item 4" {
+			once.Do(func() {
+				cancel()
+				<-ctx.Done()
+				err = ctx.Err()
+			})
+		}
+		return err
+	}
+	gone := make(chan error, 1)
+	errs := g.crowd(t, 5, func() {
+		go func() { gone <- g.do(ctx, "cancelled") }()
+		g.until(t, func() bool { return len(g.waiting) == 6 })
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if found := g.stored(t); found["cancelled"] != 0 || len(found) != 5+lanes {
+		t.Errorf("there are %v", found)
+	}
+}

@@ -1,0 +1,217 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Migrations are the versions of one component's tables. Files holds
+// migrations/<dialect>/<version>_<name>.sql; statements end with a semicolon at
+// the end of a line. Each statement must be harmless when it is repeated,
+// because MySQL commits every one of them by itself.
+type Migrations struct {
+	Component string
+	Files     fs.FS
+}
+
+const schemaTable = `CREATE TABLE IF NOT EXISTS rabbitdelay_schema (
+  component  VARCHAR(64) NOT NULL,
+  version    INTEGER     NOT NULL,
+  applied_at BIGINT      NOT NULL, -- milliseconds since the Unix epoch
+  PRIMARY KEY (component, version)
+)`
+
+type migration struct {
+	version int
+	name    string
+	text    string
+}
+
+func (m Migrations) load(d Dialect) ([]migration, error) {
+	dir := path.Join("migrations", string(d))
+	entries, err := fs.ReadDir(m.Files, dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s has no migrations for %q: %w", m.Component, d, err)
+	}
+	var list []migration
+	for _, e := range entries {
+		number, _, ok := strings.Cut(e.Name(), "_")
+		version, err := strconv.Atoi(number)
+		if !ok || err != nil {
+			return nil, fmt.Errorf("migration %s: the name must be <version>_<name>.sql", e.Name())
+		}
+		text, err := fs.ReadFile(m.Files, path.Join(dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, migration{version, e.Name(), string(text)})
+	}
+	slices.SortFunc(list, func(a, b migration) int { return a.version - b.version })
+	return list, nil
+}
+
+// Script is the SQL that Migrate would run on an empty database, with the
+// records of it, for a team's own migration tool. It is empty for an unknown
+// dialect.
+func (m Migrations) Script(d Dialect) string {
+	list, err := m.load(d)
+	if err != nil {
+		return ""
+	}
+	now := map[Dialect]string{
+		PostgreSQL: "CAST(extract(epoch FROM now()) * 1000 AS bigint)",
+		MySQL:      "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+		SQLite:     "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+	}[d]
+	var b strings.Builder
+	b.WriteString(schemaTable + ";\n\n")
+	for _, mig := range list {
+		fmt.Fprintf(&b, "%s\nINSERT INTO rabbitdelay_schema (component, version, applied_at) SELECT '%s', %d, %s\n  WHERE NOT EXISTS (SELECT 1 FROM rabbitdelay_schema WHERE component = '%s' AND version = %d);\n",
+			strings.TrimSpace(mig.text)+"\n", m.Component, mig.version, now, m.Component, mig.version)
+	}
+	return b.String()
+}
+
+// Migrate brings the component's tables to the newest version. Processes that do
+// it at the same time wait for each other; when there is nothing to do it only
+// reads.
+func (m Migrations) Migrate(ctx context.Context, db *sql.DB) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("migrating %s: %w", m.Component, err)
+	}
+	defer func() { _ = conn.Close() }()
+	d, err := Detect(ctx, conn)
+	if err != nil {
+		return fmt.Errorf("migrating %s: %w", m.Component, err)
+	}
+	list, err := m.load(d)
+	if err != nil {
+		return err
+	}
+	if pending, err := m.pending(ctx, conn, d, list); err == nil && len(pending) == 0 {
+		return nil
+	}
+	if err := m.locked(ctx, conn, d, list); err != nil {
+		return fmt.Errorf("migrating %s: %w", m.Component, err)
+	}
+	return nil
+}
+
+// lockID is an arbitrary number that no other program is likely to lock.
+const lockID = 0x7261626269746474
+
+// locked applies what is pending while no other process does. PostgreSQL and
+// SQLite do it in one transaction; MySQL cannot, and holds a named lock.
+func (m Migrations) locked(ctx context.Context, conn *sql.Conn, d Dialect, list []migration) (err error) {
+	begin, end, undo := "BEGIN", "COMMIT", "ROLLBACK"
+	switch d {
+	case MySQL:
+		// The lock's name is global to the server, the tables are the database's.
+		const name = "CONCAT('rabbitdelay:', LEFT(SHA1(DATABASE()), 32))"
+		var got sql.NullInt64
+		if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK("+name+", 60)").Scan(&got); err != nil {
+			return err
+		}
+		if got.Int64 != 1 {
+			return errors.New("another process holds the migration lock for more than 60s; see whether it is stuck")
+		}
+		begin, end, undo = "", "SELECT RELEASE_LOCK("+name+")", "SELECT RELEASE_LOCK("+name+")"
+	case SQLite:
+		begin = "BEGIN IMMEDIATE"
+	}
+	if begin != "" {
+		if err := beginBusy(ctx, conn, begin); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		if err != nil {
+			// The caller's context may be what failed; the connection goes back
+			// to the pool and must not be left in a transaction.
+			_, _ = conn.ExecContext(context.WithoutCancel(ctx), undo)
+		}
+	}()
+	if d == PostgreSQL {
+		if _, err := conn.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", int64(lockID)); err != nil {
+			return err
+		}
+	}
+	if _, err := conn.ExecContext(ctx, schemaTable); err != nil {
+		return err
+	}
+	todo, err := m.pending(ctx, conn, d, list)
+	if err != nil {
+		return err
+	}
+	for _, mig := range todo {
+		for _, statement := range statements(mig.text) {
+			if _, err := conn.ExecContext(ctx, statement); err != nil {
+				return fmt.Errorf("%s: %w", mig.name, err)
+			}
+		}
+		if _, err := conn.ExecContext(ctx, d.Bind("INSERT INTO rabbitdelay_schema (component, version, applied_at) VALUES (?, ?, ?)"),
+			m.Component, mig.version, time.Now().UnixMilli()); err != nil {
+			return err
+		}
+	}
+	_, err = conn.ExecContext(ctx, end)
+	return err
+}
+
+// beginBusy waits for SQLite's one writer also where no busy_timeout is set.
+func beginBusy(ctx context.Context, conn *sql.Conn, begin string) error {
+	for {
+		_, err := conn.ExecContext(ctx, begin)
+		if err == nil || !Transient(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (m Migrations) pending(ctx context.Context, conn *sql.Conn, d Dialect, list []migration) ([]migration, error) {
+	rows, err := conn.QueryContext(ctx, d.Bind("SELECT version FROM rabbitdelay_schema WHERE component = ?"), m.Component)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	applied := map[int]bool{}
+	for rows.Next() {
+		var v int
+		if err := rows.Scan(&v); err != nil {
+			return nil, err
+		}
+		applied[v] = true
+	}
+	var todo []migration
+	for _, mig := range list {
+		if !applied[mig.version] {
+			todo = append(todo, mig)
+		}
+	}
+	return todo, rows.Err()
+}
+
+// statements splits a file at semicolons that end a line.
+func statements(text string) []string {
+	var list []string
+	for s := range strings.SplitSeq(text+"\n", ";\n") {
+		if s = strings.TrimSpace(s); s != "" {
+			list = append(list, s)
+		}
+	}
+	return list
+}

@@ -1,0 +1,131 @@
+package sqldb_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+	_ "modernc.org/sqlite" // the driver named sqlite
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// The drivers' own error types, wrapped and joined, because this package reads
+// them without importing the drivers.
+func TestErrorsOfDrivers(t *testing.T) {
+	pg := func(code string) error { return &pgconn.PgError{Code: code} }
+	my := func(n uint16, state string) error {
+		e := &mysql.MySQLError{Number: n, Message: "x"}
+		copy(e.SQLState[:], state)
+		return e
+	}
+	for _, c := range []struct {
+		err                  error
+		transient, duplicate bool
+	}{
+		{nil, false, false},
+		{errors.New("boom"), false, false},
+		{errors.New("Error in order 1213: boom"), false, false},
+		{errors.New("Error 42: boom"), false, false},
+		{pg("40001"), true, false},
+		{pg("40P01"), true, false},
+		{pg("55P03"), true, false},
+		{pg("23505"), false, true},
+		{pg("57P01"), false, false},
+		{my(1213, "40001"), true, false},
+		{my(1205, "HY000"), true, false},
+		{my(1020, ""), true, false},
+		{my(1062, "23000"), false, true},
+		{my(1146, "42S02"), false, false},
+	} {
+		for _, err := range []error{c.err, wrapped(c.err), errors.Join(errors.New("other"), wrapped(c.err))} {
+			if got := sqldb.Transient(err); got != c.transient {
+				t.Errorf("Transient(%v) is %v", err, got)
+			}
+			if got := sqldb.Duplicate(err); got != c.duplicate {
+				t.Errorf("Duplicate(%v) is %v", err, got)
+			}
+		}
+	}
+	for _, err := range []error{pg("42P01"), my(1146, "42S02")} {
+		if !errors.Is(sqldb.Explain(wrapped(err)), sqldb.ErrNoTable) {
+			t.Errorf("Explain(%v) has no ErrNoTable", err)
+		}
+	}
+}
+
+func wrapped(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("doing it: %w", err)
+}
+
+func TestErrorsOfSQLite(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.db")
+	open := func() *sql.DB {
+		db, err := sql.Open("sqlite", file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		return db
+	}
+	a, b := open(), open()
+	if _, err := a.ExecContext(t.Context(), "CREATE TABLE x (id INTEGER PRIMARY KEY, u TEXT UNIQUE)"); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := a.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), "INSERT INTO x VALUES (1, 'a')"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.ExecContext(t.Context(), "INSERT INTO x VALUES (2, 'b')"); !sqldb.Transient(err) || sqldb.Duplicate(err) {
+		t.Errorf("a busy file is not transient: %v", err)
+	}
+	for _, insert := range []string{"INSERT INTO x VALUES (1, 'c')", "INSERT INTO x VALUES (3, 'a')"} {
+		if _, err := tx.ExecContext(t.Context(), insert); !sqldb.Duplicate(err) || sqldb.Transient(err) {
+			t.Errorf("%s is not a duplicate: %v", insert, err)
+		}
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.ExecContext(t.Context(), "DELETE FROM rabbitdelay_x"); !errors.Is(sqldb.Explain(err), sqldb.ErrNoTable) {
+		t.Errorf("a missing table is not ErrNoTable: %v", err)
+	}
+	if d, err := sqldb.Detect(t.Context(), a); err != nil || d != sqldb.SQLite {
+		t.Errorf("detected %q (%v)", d, err)
+	}
+}
+
+func TestBind(t *testing.T) {
+	const query = "a = ? AND b IN (?, ?)"
+	for d, want := range map[sqldb.Dialect]string{
+		sqldb.PostgreSQL: "a = $1 AND b IN ($2, $3)", sqldb.MySQL: query, sqldb.SQLite: query,
+	} {
+		if got := d.Bind(query); got != want {
+			t.Errorf("%s: %q, expected %q", d, got, want)
+		}
+	}
+}
+
+func TestResolverRefusesUnknownDialect(t *testing.T) {
+	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "x.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := sqldb.NewResolver(db, "oracle").Resolve(t.Context(), db); !errors.Is(err, sqldb.ErrDialect) {
+		t.Errorf("error is %v, expected ErrDialect", err)
+	}
+	if d, err := sqldb.NewResolver(db, "").Resolve(t.Context(), db); err != nil || d != sqldb.SQLite {
+		t.Errorf("resolved %q (%v)", d, err)
+	}
+}

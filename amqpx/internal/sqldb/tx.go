@@ -1,0 +1,71 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// tries is how often Transact runs a transaction that the database undid only
+// because of another one, before it gives the error to its caller.
+const tries = 8
+
+// ErrCommit is in the error of a commit whose outcome is unknown.
+var ErrCommit = errors.New("commit failed, its outcome is unknown")
+
+// Transact runs fn in a transaction and commits it. It runs fn again when the
+// database undid the transaction because of another one. A panic in fn rolls
+// back and goes on. The error of a commit whose outcome is unknown has ErrCommit
+// in it.
+func Transact(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx) error) error {
+	pause := 2 * time.Millisecond
+	for try := 1; ; try++ {
+		err := once(ctx, db, opts, fn)
+		if err == nil || try == tries || !Transient(err) || ctx.Err() != nil {
+			return err
+		}
+		// Two transactions that met in a deadlock would meet again without the
+		// random part.
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+		pause *= 2
+	}
+}
+
+func once(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx) error) (err error) {
+	tx, err := db.BeginTx(ctx, opts)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	committed := false
+	defer func() {
+		if !committed {
+			// Also on a panic, which goes on after this.
+			_ = tx.Rollback()
+		}
+	}()
+	if err := fn(tx); err != nil {
+		return err
+	}
+	committed = true // or unknown: a rollback can change neither
+	err = tx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil:
+		return fmt.Errorf("commit: rolled back before it: %w", ctx.Err()) // by database/sql
+	case errors.Is(err, sql.ErrTxDone):
+		return errors.New("commit: the handler ended the transaction itself; leave that to the caller of the handler")
+	case Transient(err):
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrCommit, err)
+}

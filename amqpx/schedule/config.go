@@ -1,0 +1,252 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// Dialect is a family of databases that understand the same SQL.
+type Dialect = sqldb.Dialect
+
+// The dialects there are.
+const (
+	PostgreSQL = sqldb.PostgreSQL
+	MySQL      = sqldb.MySQL // and MariaDB
+	SQLite     = sqldb.SQLite
+)
+
+// Executor runs statements: the caller's *sql.Tx, in whose commit the change
+// takes effect, or a *sql.DB or *sql.Conn. A nil interface stands for the
+// store's own database.
+type Executor = sqldb.Executor
+
+// Sender publishes tasks. *amqpx.Client is one.
+type Sender interface {
+	// SendBatch publishes with confirms; the error is an *amqpx.BatchError with
+	// the failures by index, or one that concerns the whole batch.
+	SendBatch(ctx context.Context, msgs []amqpx.Message) error
+	// MaxDelay is the longest delay that a message may have.
+	MaxDelay() time.Duration
+}
+
+var _ Sender = (*amqpx.Client)(nil)
+
+// Listener tells the relay that tasks were written, so that it need not wait for
+// its next look. On PostgreSQL it LISTENs on NotifyChannel, which the table's
+// trigger notifies; database/sql has no way to do that, so the implementation
+// belongs to whoever imports the driver.
+type Listener interface {
+	// Listen calls wake for every notification, and once when it has begun to
+	// listen, until ctx ends or the connection is lost. Run calls it again then.
+	Listen(ctx context.Context, wake func()) error
+}
+
+// NotifyChannel is the channel on which PostgreSQL notifies of tasks that are
+// due within the next 5 seconds.
+const NotifyChannel = "rabbitdelay_tasks"
+
+// Config tunes a Store. The zero value is ready to use.
+type Config struct {
+	// Dialect of the database; default: recognised.
+	Dialect Dialect
+	// MaxBody is the longest body that Schedule accepts, in bytes; default 1 MiB,
+	// at most 16 MiB, RabbitMQ's own default limit.
+	MaxBody int
+	// Horizon is how long before its due instant a task is given to the broker;
+	// until then it waits in the table only. Default 24 hours, or the sender's
+	// MaxDelay if that is less; it may not be more than that.
+	Horizon time.Duration
+	// Batch is how many tasks one claim takes; default 500, at most 5000.
+	Batch int
+	// Workers is how many batches are on their way at once in this process;
+	// default 2.
+	Workers int
+	// PollInterval is the longest pause between two looks for new tasks; default
+	// 1 second. Tasks scheduled through this Store, and those a Listener tells
+	// of, are looked for at once.
+	PollInterval time.Duration
+	// Listener, optional, wakes the relay for tasks that others wrote.
+	Listener Listener
+	// PublishTimeout bounds the publishing of one batch; default 10 seconds.
+	PublishTimeout time.Duration
+	// Lease is how long a claim keeps other relays off a task. After a crash its
+	// tasks are published that much later. Default 1 minute, at least twice
+	// PublishTimeout.
+	Lease time.Duration
+	// MaxSendFailures is how often in a row the sending of a task may fail
+	// because its destination does not exist before the task is failed; default
+	// 6, within about half a minute. A message that is not possible fails its
+	// task at once, and a broker that cannot be reached fails none.
+	MaxSendFailures int
+	// Grace is how long after its due instant a task that is still pending is
+	// sent again; default 2 minutes. The pause doubles with every time, up to
+	// 64 x Grace, so that a slow consumer is not flooded.
+	Grace time.Duration
+	// SweepInterval is the pause between two looks for such tasks; default a
+	// quarter of Grace, at most 15 seconds.
+	SweepInterval time.Duration
+	// Retention says when finished tasks are deleted.
+	Retention Retention
+	// MaxClockSkew is the difference between this process's and the database's
+	// clock beyond which a warning is logged; default 1 second. ClockInterval is
+	// how often it is measured; default 1 minute.
+	MaxClockSkew  time.Duration
+	ClockInterval time.Duration
+	// Hooks observe the store; see there.
+	Hooks Hooks
+	// Logger; nil is silent.
+	Logger *zap.Logger
+}
+
+// Retention says when finished tasks are deleted. A task's id can be used again
+// after that.
+type Retention struct {
+	Keep       time.Duration // after it was done or cancelled; default 7 days, at least Horizon
+	KeepFailed time.Duration // after it failed; default 30 days
+	Every      time.Duration // pause between two purges; default 10 minutes
+	Batch      int           // rows deleted by one statement; default 1000
+}
+
+// Hooks observe a Store. Each may be nil; they are called from the goroutines of
+// Run and must not block.
+type Hooks struct {
+	// Relayed reports n tasks whose publish was confirmed; resent when it was the
+	// sweeper's.
+	Relayed func(n int, resent bool)
+	// SendFailed reports a task that could not be sent. failed tells that its
+	// status is failed now; otherwise it will be tried again.
+	SendFailed func(t Task, err error, failed bool)
+	// ClockSkew reports the database's clock minus this process's, and how
+	// exactly it could be measured.
+	ClockSkew func(skew, uncertainty time.Duration)
+	// Purged reports finished tasks that were deleted.
+	Purged func(n int64)
+	// Error reports an error of Run's loops, which go on; what is relay, sweep,
+	// purge, clock or listen.
+	Error func(what string, err error)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// WithDefaults fills in what is zero. Horizon's default depends on the sender,
+// and is filled in by New.
+func (c Config) WithDefaults() Config {
+	setDefault(&c.MaxBody, 1<<20)
+	setDefault(&c.Horizon, 24*time.Hour)
+	setDefault(&c.Batch, 500)
+	setDefault(&c.Workers, 2)
+	setDefault(&c.PollInterval, time.Second)
+	setDefault(&c.PublishTimeout, 10*time.Second)
+	setDefault(&c.Lease, max(time.Minute, 2*c.PublishTimeout))
+	setDefault(&c.MaxSendFailures, 6)
+	setDefault(&c.Grace, 2*time.Minute)
+	setDefault(&c.SweepInterval, min(max(c.Grace/4, time.Millisecond), 15*time.Second))
+	setDefault(&c.Retention.Keep, max(7*24*time.Hour, c.Horizon))
+	setDefault(&c.Retention.KeepFailed, 30*24*time.Hour)
+	setDefault(&c.Retention.Every, 10*time.Minute)
+	setDefault(&c.Retention.Batch, 1000)
+	setDefault(&c.MaxClockSkew, time.Second)
+	setDefault(&c.ClockInterval, time.Minute)
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	return c
+}
+
+// Validate checks every field, after WithDefaults, and reports all that is wrong
+// at once.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: %s: %s", ErrConfig, field, fmt.Sprintf(format, args...)))
+	}
+	within := func(field string, v, lo, hi time.Duration) {
+		if v < lo || v > hi {
+			bad(field, "%v; expected %v to %v", v, lo, hi)
+		}
+	}
+	between := func(field string, v, lo, hi int) {
+		if v < lo || v > hi {
+			bad(field, "%d; expected %d to %d", v, lo, hi)
+		}
+	}
+	const year = 366 * 24 * time.Hour
+	if c.Dialect != "" && !c.Dialect.Valid() {
+		bad("Dialect", "%q; expected %q, %q or %q", c.Dialect, PostgreSQL, MySQL, SQLite)
+	}
+	between("MaxBody", c.MaxBody, 1, 16<<20)
+	within("Horizon", c.Horizon, time.Millisecond, 100*year)
+	between("Batch", c.Batch, 1, 5000)
+	between("Workers", c.Workers, 1, 64)
+	within("PollInterval", c.PollInterval, time.Millisecond, time.Hour)
+	within("PublishTimeout", c.PublishTimeout, time.Millisecond, time.Hour)
+	within("Lease", c.Lease, 2*c.PublishTimeout, 24*time.Hour)
+	between("MaxSendFailures", c.MaxSendFailures, 1, 1000)
+	within("Grace", c.Grace, time.Millisecond, year)
+	within("SweepInterval", c.SweepInterval, time.Millisecond, 24*time.Hour)
+	within("Retention.Keep", c.Retention.Keep, c.Horizon, 100*year)
+	within("Retention.KeepFailed", c.Retention.KeepFailed, time.Second, 100*year)
+	within("Retention.Every", c.Retention.Every, time.Millisecond, year)
+	between("Retention.Batch", c.Retention.Batch, 1, sqldb.MaxPurge)
+	within("MaxClockSkew", c.MaxClockSkew, time.Millisecond, 24*time.Hour)
+	within("ClockInterval", c.ClockInterval, time.Millisecond, 24*time.Hour)
+	return errors.Join(errs...)
+}
+
+// Store schedules, changes and relays tasks. It is safe for many goroutines.
+type Store struct {
+	db      *sql.DB
+	sender  Sender
+	cfg     Config
+	dialect *sqldb.Resolver
+	log     *zap.Logger
+	now     func() time.Time
+	wake    chan struct{}
+
+	mu   sync.Mutex
+	held []settling // rows to be marked when who holds them lets go
+}
+
+// New makes a store on a database that Migrate has prepared. sender may be nil
+// in a process that only writes, or looks at, tasks. It does no I/O. The error
+// wraps ErrConfig.
+func New(db *sql.DB, sender Sender, cfg Config) (*Store, error) {
+	if sender != nil {
+		longest := sender.MaxDelay()
+		switch {
+		case cfg.Horizon == 0:
+			cfg.Horizon = min(24*time.Hour, longest)
+		case cfg.Horizon > longest:
+			return nil, fmt.Errorf("%w: Horizon: %v; expected at most %v, the longest delay of the sender's strategy", ErrConfig, cfg.Horizon, longest)
+		}
+	}
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Store{
+		db: db, sender: sender, cfg: cfg, dialect: sqldb.NewResolver(db, cfg.Dialect),
+		log: cfg.Logger, now: time.Now, wake: make(chan struct{}, 1),
+	}, nil
+}
+
+func (s *Store) on(ex Executor) Executor {
+	if ex == nil {
+		return s.db
+	}
+	return ex
+}

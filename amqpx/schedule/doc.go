@@ -1,0 +1,54 @@
+// Package schedule keeps delayed tasks in the business database and lets
+// RabbitMQ time them. A task is enlisted in the caller's own transaction, can be
+// cancelled, moved, fired early, listed and counted while it waits, and happens
+// once. Losing the whole broker delays tasks; it loses none.
+//
+//	tasks, err := schedule.New(db, client, schedule.Config{})
+//	err = tasks.Schedule(ctx, tx, schedule.Task{ID: "order-42-expire", Queue: "orders.expire", DeliverAt: t, Body: b})
+//	err = tasks.Cancel(ctx, tx, "order-42-expire")
+//	go tasks.Run(ctx) // relay, sweeper and purge; several processes may run it
+//	err = client.Consume(ctx, "orders.expire", schedule.Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+//		return expire(ctx, tx, d) // commits together with the task's status
+//	}))
+//
+// # How it works
+//
+// Every task is a row of rabbitdelay_tasks. The relay claims the rows that are
+// due within its horizon, publishes them with the remaining delay and marks
+// them. A change of a task gives the row a new version; the message of an older
+// version, wherever it is by then, no longer matches the row, and Handler
+// acknowledges it without an effect. A task that is still pending some time
+// after its due instant is published again by the sweeper.
+//
+// # The table as a contract
+//
+// Any program in any language may write rows; Migrations has the columns.
+// Instants are milliseconds since the Unix epoch, versions and statuses as in
+// Task. In plain SQL, in the program's own transaction:
+//
+//	-- schedule (PostgreSQL: 30 minutes from now)
+//	INSERT INTO rabbitdelay_tasks (id, queue, due_at, body)
+//	VALUES ('order-42-expire', 'orders.expire',
+//	        CAST(extract(epoch FROM now() + interval '30 minutes') * 1000 AS bigint), '{"order":42}');
+//
+//	-- cancel; no row changed means that it was too late
+//	UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = :now, updated_at = :now
+//	WHERE id = 'order-42-expire' AND status = 'pending';
+//
+//	-- reschedule, or fire now with :due = :now
+//	UPDATE rabbitdelay_tasks SET due_at = :due, version = version + 1, resend_at = NULL, claimed_until = 0,
+//	       sends = 0, send_failures = 0, attempts = 0, updated_at = :now
+//	WHERE id = 'order-42-expire' AND status = 'pending';
+//
+//	-- what a consumer in another language runs first in the transaction of its
+//	-- effect: id is the message id, version the header rabbitdelay-version, due
+//	-- the header rabbitdelay-due; no row changed means acknowledge, do nothing
+//	UPDATE rabbitdelay_tasks SET status = 'done', finished_at = :now, updated_at = :now
+//	WHERE id = :id AND version = :version AND status = 'pending' AND due_at <= :due;
+//
+// PostgreSQL, MySQL from 8.0.16, MariaDB from 10.6 and SQLite from 3.35 are
+// supported through database/sql; the driver is the caller's. On SQLite set a
+// busy timeout and begin transactions that read before they write with BEGIN
+// IMMEDIATE (modernc.org/sqlite:
+// file:app.db?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_txlock=immediate).
+package schedule

@@ -1,0 +1,82 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// Sentinels that errors.Is finds in what this package returns.
+var (
+	// ErrExists: a task of that id is there already, in whatever status; wrapped
+	// by *ExistsError. Replace() makes it the new task instead.
+	ErrExists = errors.New("task exists")
+	// ErrNotFound: there is no task of that id (any more: finished ones are
+	// purged).
+	ErrNotFound = errors.New("task not found")
+	// ErrStatus: the task's status does not allow the change, usually because it
+	// came too late; wrapped by *StatusError.
+	ErrStatus = errors.New("task's status does not allow it")
+	// ErrTask: the task is not possible; wrapped by *TaskError.
+	ErrTask = errors.New("task not possible")
+	// ErrNotTask: a message without a task's id and version reached Handler. It
+	// is dead-lettered.
+	ErrNotTask = errors.New("message is not a task")
+	// ErrConfig: wrapped by every error of Config.Validate.
+	ErrConfig = errors.New("schedule configuration not possible")
+	// ErrNoSender: Run on a Store that was made without a Sender.
+	ErrNoSender = errors.New("the store has no sender to relay tasks with; give New a client")
+	// ErrCommit: the commit of a handler's transaction failed and may have
+	// happened all the same. The message is retried, and the task's row decides.
+	ErrCommit = sqldb.ErrCommit
+	// ErrNoTable: the table rabbitdelay_tasks does not exist; run Migrate.
+	ErrNoTable = sqldb.ErrNoTable
+)
+
+// ExistsError says which tasks are there already.
+type ExistsError struct{ IDs []string }
+
+func (e *ExistsError) Error() string {
+	const show = 5
+	ids := e.IDs
+	more := ""
+	if len(ids) > show {
+		more = fmt.Sprintf(" and %d more", len(ids)-show)
+		ids = ids[:show]
+	}
+	return fmt.Sprintf("task %s%s exists; use another id, Reschedule it, or schedule with Replace()", strings.Join(ids, ", "), more)
+}
+
+// Unwrap makes errors.Is(err, ErrExists) true.
+func (e *ExistsError) Unwrap() error { return ErrExists }
+
+// StatusError says what a task's status is, and what was expected.
+type StatusError struct {
+	ID     string
+	Action string // cancel, reschedule, fire or revive
+	Status Status
+	Want   Status
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("cannot %s task %s: it is %s, expected %s", e.Action, e.ID, e.Status, e.Want)
+}
+
+// Unwrap makes errors.Is(err, ErrStatus) true.
+func (e *StatusError) Unwrap() error { return ErrStatus }
+
+// TaskError says which field of a Task is wrong and what was expected.
+type TaskError struct {
+	ID     string
+	Field  string
+	Reason string
+}
+
+func (e *TaskError) Error() string {
+	return fmt.Sprintf("task %q: %s: %s", e.ID, e.Field, e.Reason)
+}
+
+// Unwrap makes errors.Is(err, ErrTask) true.
+func (e *TaskError) Unwrap() error { return ErrTask }

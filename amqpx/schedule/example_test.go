@@ -1,0 +1,79 @@
+package schedule_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver named sqlite
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// A post is scheduled in the transaction that creates it, then moved. The message
+// of its first instant comes all the same, and has no effect.
+func ExampleStore_Schedule() {
+	ctx := context.Background()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	if err := schedule.Migrate(ctx, db); err != nil {
+		panic(err)
+	}
+	// A process that relays gives an *amqpx.Client instead of nil, and calls Run.
+	tasks, err := schedule.New(db, nil, schedule.Config{})
+	if err != nil {
+		panic(err)
+	}
+
+	at := time.Date(2026, 1, 2, 8, 0, 0, 0, time.UTC)
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		panic(err)
+	}
+	// ... INSERT INTO posts ... in the same transaction
+	if err := tasks.Schedule(ctx, tx, schedule.Task{ID: "post-7", Queue: "posts.publish", DeliverAt: at, Body: []byte("7")}); err != nil {
+		panic(err)
+	}
+	if err := tx.Commit(); err != nil {
+		panic(err)
+	}
+	if err := tasks.Reschedule(ctx, nil, "post-7", at.Add(time.Hour)); err != nil {
+		panic(err)
+	}
+
+	handle := schedule.Handler(db,
+		func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
+			fmt.Printf("post %s is published\n", d.Body)
+			return nil
+		},
+		schedule.OnSkip(func(_ context.Context, d *amqpx.Delivery, reason schedule.Reason) {
+			fmt.Printf("message for %s: %s\n", d.DueAt.UTC().Format("15:04"), reason)
+		}),
+	)
+	// client.Consume(ctx, "posts.publish", handle) would call it like this:
+	for version := range int64(2) {
+		d := &amqpx.Delivery{
+			ID: "post-7", Version: version + 1, DueAt: at.Add(time.Duration(version) * time.Hour),
+			Queue: "posts.publish", Body: []byte("7"),
+		}
+		if err := handle(ctx, d); err != nil {
+			panic(err)
+		}
+	}
+	for task, err := range tasks.List(ctx, nil, schedule.Filter{Queue: "posts.publish"}) {
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(task.ID, task.Status)
+	}
+	// Output:
+	// message for 08:00: stale
+	// post 7 is published
+	// post-7 done
+}

@@ -1,0 +1,59 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// FuzzTaskID: an id is either refused with a TaskError, or every part of the
+// store and the handler takes it as it is.
+func FuzzTaskID(f *testing.F) {
+	for _, id := range []string{"order-42-expire", "", " ", "a ", "a\x00b", "\xff", strings.Repeat("x", 255), strings.Repeat("x", 256), "'; DROP TABLE rabbitdelay_tasks; --", "%_", "ß", "\u202e"} {
+		f.Add(id, int64(1))
+	}
+	f.Add("order", int64(-1))
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		f.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	f.Cleanup(func() { _ = db.Close() })
+	if err := Migrate(f.Context(), db); err != nil {
+		f.Fatal(err)
+	}
+	store, err := New(db, nil, Config{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	handle := Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil })
+	f.Fuzz(func(t *testing.T, id string, version int64) {
+		ctx := t.Context()
+		task := Task{ID: id, Queue: "q", DeliverAt: time.UnixMilli(1000)}
+		possible := id != "" && len(id) <= 255 && utf8.ValidString(id) && !strings.ContainsRune(id, 0) && !strings.HasSuffix(id, " ")
+		err := store.Schedule(ctx, nil, task, Replace())
+		if _, refused := errors.AsType[*TaskError](err); refused == possible || err != nil && possible {
+			t.Fatalf("id %q: %v", id, err)
+		}
+		err = handle(ctx, &amqpx.Delivery{ID: id, Version: version, Attempt: 1, MaxAttempts: 2})
+		if notTask := errors.Is(err, ErrNotTask) && amqpx.Rejected(err); notTask == (possible && version >= 1) || err != nil && !notTask {
+			t.Fatalf("a message with id %q and version %d: %v", id, version, err)
+		}
+		if !possible {
+			return
+		}
+		got, err := store.Get(ctx, nil, id)
+		if err != nil || got.ID != id {
+			t.Fatalf("id %q: got %q, %v", id, got.ID, err)
+		}
+		if want := map[bool]Status{true: Done, false: Pending}[version == got.Version]; got.Status != want {
+			t.Fatalf("id %q: a message of version %d left version %d %s", id, version, got.Version, got.Status)
+		}
+	})
+}

@@ -1,0 +1,471 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	_ "modernc.org/sqlite" // the driver named sqlite
+	"pgregory.net/rapid"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a store, a broker and a consumer in one thread under one clock, and
+// the model of what may happen.
+type world struct {
+	t       *rapid.T
+	db      *sql.DB
+	store   *Store
+	handler *handler
+	now     time.Time
+
+	waiting []amqpx.Message // in the broker
+	refused []amqpx.Message // by SendBatch, as impossible
+	sent    map[sending]bool
+	faults  func() sendFault
+
+	model    map[string]*expected
+	outcome  error // what the handler does next
+	effects  int   // of the delivery at hand
+	skipped  Reason
+	stopped  map[Reason]int
+	happened int
+}
+
+// expected is what the model says of a task.
+type expected struct {
+	version  int64
+	status   Status
+	due      time.Time
+	finished time.Time
+}
+
+// sending is what the broker has taken at least once.
+type sending struct {
+	id      string
+	version int64
+}
+
+type sendFault int
+
+const (
+	noFault     sendFault = iota
+	notSent               // the broker did not take it
+	unknownKept           // it took it, and the confirm was lost
+	neverSent             // it can never be sent
+)
+
+const maxAttempts = 3
+
+var errHandler = errors.New("the handler fails")
+
+func newWorld(t *rapid.T) *world {
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	w := &world{t: t, db: db, now: time.UnixMilli(1_700_000_000_000), model: map[string]*expected{}, stopped: map[Reason]int{}, sent: map[sending]bool{}}
+	w.faults = func() sendFault { return noFault }
+	if err := Migrate(context.Background(), db); err != nil {
+		t.Fatal(err)
+	}
+	w.store, err = New(db, w, Config{
+		Horizon: time.Hour, Batch: 3, Grace: 2 * time.Minute, Lease: time.Minute,
+		Retention: Retention{Keep: time.Hour, KeepFailed: 2 * time.Hour},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.store.now = func() time.Time { return w.now }
+	w.handler = newHandler(db, w.effect, []HandlerOption{
+		OnSkip(func(_ context.Context, _ *amqpx.Delivery, r Reason) { w.skipped = r }),
+		OnFailure(func(_ context.Context, _ *amqpx.Delivery, _ error, _ bool, err error) {
+			if err != nil {
+				t.Fatalf("recording a failure: %v", err)
+			}
+		}),
+	})
+	w.handler.now = w.store.now
+	return w
+}
+
+// MaxDelay and SendBatch make the world the store's sender.
+func (w *world) MaxDelay() time.Duration { return 24 * time.Hour }
+
+func (w *world) SendBatch(_ context.Context, msgs []amqpx.Message) error {
+	be := &amqpx.BatchError{Total: len(msgs), Failed: map[int]*amqpx.SendError{}}
+	for i, m := range msgs {
+		if m.DeliverAt.Sub(w.now) > time.Hour {
+			w.t.Fatalf("task %s is sent %v before it is due, beyond the horizon", m.ID, m.DeliverAt.Sub(w.now))
+		}
+		f := w.faults()
+		cause := amqpx.ErrClosed
+		switch f {
+		case noFault, unknownKept:
+			w.waiting = append(w.waiting, m)
+			w.sent[sending{m.ID, m.Version}] = true
+		case neverSent:
+			cause = amqpx.ErrMessage
+			w.refused = append(w.refused, m)
+		}
+		if f != noFault {
+			be.Failed[i] = &amqpx.SendError{ID: m.ID, Unknown: f == unknownKept, Cause: cause}
+		}
+	}
+	if len(be.Failed) > 0 {
+		return be
+	}
+	return nil
+}
+
+// effect is the user's function. The model must allow it now.
+func (w *world) effect(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
+	e := w.model[d.ID]
+	switch {
+	case e == nil:
+		w.t.Fatalf("an effect of task %s, which there is not", d.ID)
+	case e.status != Pending || e.version != d.Version:
+		w.t.Fatalf("an effect of task %s version %d, which is %s in version %d", d.ID, d.Version, e.status, e.version)
+	case w.now.Before(e.due):
+		w.t.Fatalf("an effect of task %s %v early", d.ID, e.due.Sub(w.now))
+	}
+	if w.outcome == nil {
+		w.effects++
+	}
+	return w.outcome
+}
+
+// deliver gives a due message to the consumer. It stays in the broker when the
+// consumer is to crash before it acknowledges.
+func (w *world) deliver(i int, outcome error, crashBeforeAck bool) {
+	m := w.waiting[i]
+	d := &amqpx.Delivery{ID: m.ID, Queue: m.Queue, Version: m.Version, Attempt: max(m.Attempt, 1), MaxAttempts: maxAttempts, DueAt: m.DeliverAt}
+	w.outcome, w.effects, w.skipped = outcome, 0, ""
+	err := w.handler.handle(context.Background(), d)
+	if w.skipped != "" {
+		w.stopped[w.skipped]++
+	}
+	e := w.model[m.ID]
+	ran := w.skipped == ""
+	switch {
+	case err == nil && ran:
+		if w.effects != 1 {
+			w.t.Fatalf("task %s was acknowledged after %d effects", m.ID, w.effects)
+		}
+		w.happened++
+		e.status, e.finished = Done, w.now
+	case err == nil && e != nil && e.status == Pending && e.version == m.Version && !m.DeliverAt.Before(e.due):
+		w.t.Fatalf("the message of pending task %s was skipped as %s", m.ID, w.skipped)
+	case err != nil && !errors.Is(err, errHandler):
+		w.t.Fatalf("task %s: %v", m.ID, err)
+	case err != nil && (d.Attempt >= maxAttempts || amqpx.Rejected(err)):
+		e.status, e.finished = Failed, w.now
+	}
+	if crashBeforeAck {
+		return
+	}
+	w.waiting = append(w.waiting[:i:i], w.waiting[i+1:]...)
+	if err != nil && d.Attempt < maxAttempts && !amqpx.Rejected(err) {
+		m.Attempt = d.Attempt + 1
+		m.DeliverAt = w.now.Add(10 * time.Second)
+		w.waiting = append(w.waiting, m)
+	}
+}
+
+func (w *world) due() (list []int) {
+	for i, m := range w.waiting {
+		if !m.DeliverAt.After(w.now) {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// inTx runs a change in a transaction that commits or rolls back, and enters it
+// in the model when it took effect.
+func (w *world) inTx(commit bool, change func(Executor) error, allowed error, apply func()) {
+	tx, err := w.db.BeginTx(context.Background(), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	err = change(tx)
+	if !errors.Is(err, allowed) {
+		w.t.Fatalf("error is %v, expected %v", err, allowed)
+	}
+	end := tx.Rollback
+	if commit {
+		end = tx.Commit
+	}
+	if e := end(); e != nil {
+		w.t.Fatal(e)
+	}
+	if commit && err == nil {
+		apply()
+	}
+}
+
+// change moves a task of the wanted status to a new version, or ends it.
+func (w *world) change(t *rapid.T, want Status, do func(ex Executor, id string) error, apply func(e *expected)) {
+	id := anyID(t)
+	e := w.model[id]
+	var allowed error
+	switch {
+	case e == nil:
+		allowed = ErrNotFound
+	case e.status != want:
+		allowed = ErrStatus
+	}
+	w.inTx(rapid.IntRange(0, 4).Draw(t, "commit") > 0, func(ex Executor) error { return do(ex, id) }, allowed, func() { apply(e) })
+}
+
+func anyID(t *rapid.T) string { return fmt.Sprintf("task-%d", rapid.IntRange(0, 3).Draw(t, "id")) }
+
+func (w *world) anyDue(t *rapid.T) time.Time {
+	return w.now.Add(time.Duration(rapid.Int64Range(-3600_000, 3600_000).Draw(t, "due")) * time.Millisecond)
+}
+
+func (w *world) check(err error) {
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// statusesMatch compares every row with the model.
+func (w *world) statusesMatch() {
+	seen := 0
+	for task, err := range w.store.List(context.Background(), nil, Filter{}) {
+		w.check(err)
+		e := w.model[task.ID]
+		if e == nil || e.status != task.Status || e.version != task.Version || !e.due.Equal(task.DeliverAt) {
+			w.t.Fatalf("row %+v, but the model has %+v", task, e)
+		}
+		seen++
+	}
+	if seen != len(w.model) {
+		w.t.Fatalf("%d rows, but the model has %d", seen, len(w.model))
+	}
+}
+
+// Random schedules, cancels, moves, early fires, revivals and purges; crashes of
+// relay and consumer at every point; lost confirms, duplicate deliveries and a
+// wiped broker: exactly the effects that the model allows, and in the end every
+// pending task is done.
+func TestEffectsAreThoseOfTheModel(t *testing.T) {
+	// Few long histories, in which old messages meet new versions, unless the
+	// command line says otherwise.
+	given := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for name, value := range map[string]string{"rapid.steps": "200", "rapid.checks": "15"} {
+		if given[name] {
+			continue
+		}
+		if err := flag.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	total := map[Reason]int{}
+	happened := 0
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		defer func() { _ = w.db.Close() }()
+		ctx := context.Background()
+		faulty := func() sendFault {
+			return sendFault(rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1, 2, 2, 3}).Draw(t, "fault"))
+		}
+		steps := 0
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(*rapid.T) {
+				if steps++; steps%10 == 0 { // reading everything costs more than the step
+					w.statusesMatch()
+				}
+			},
+			"schedule": func(t *rapid.T) {
+				id, due := anyID(t), w.anyDue(t)
+				replace := rapid.Bool().Draw(t, "replace")
+				e := w.model[id]
+				var allowed error
+				var opts []Option
+				if replace {
+					opts = append(opts, Replace())
+				} else if e != nil {
+					allowed = ErrExists
+				}
+				w.inTx(rapid.IntRange(0, 4).Draw(t, "commit") > 0, func(ex Executor) error {
+					return w.store.Schedule(ctx, ex, Task{ID: id, Queue: "q", DeliverAt: due}, opts...)
+				}, allowed, func() {
+					version := int64(1)
+					if e != nil {
+						version = e.version + 1
+					}
+					w.model[id] = &expected{version: version, status: Pending, due: due}
+				})
+			},
+			"cancel": func(t *rapid.T) {
+				w.change(t, Pending, func(ex Executor, id string) error { return w.store.Cancel(ctx, ex, id) },
+					func(e *expected) { e.status, e.finished = Cancelled, w.now })
+			},
+			"reschedule": func(t *rapid.T) {
+				due := w.anyDue(t)
+				w.change(t, Pending, func(ex Executor, id string) error { return w.store.Reschedule(ctx, ex, id, due) },
+					func(e *expected) { e.version++; e.due = due })
+			},
+			"fire now": func(t *rapid.T) {
+				w.change(t, Pending, func(ex Executor, id string) error { return w.store.FireNow(ctx, ex, id) },
+					func(e *expected) { e.version++; e.due = w.now })
+			},
+			"revive": func(t *rapid.T) {
+				due := w.anyDue(t)
+				w.change(t, Failed, func(ex Executor, id string) error { return w.store.Revive(ctx, ex, id, due) },
+					func(e *expected) { e.version++; e.status = Pending; e.due = due })
+			},
+			"everything runs": func(t *rapid.T) {
+				w.faults = faulty
+				w.step(toSend)
+				for _, i := range w.due() {
+					w.deliver(i, rapid.SampledFrom([]error{nil, errHandler}).Draw(t, "outcome"), true)
+				}
+			},
+			"relay": func(t *rapid.T) {
+				w.faults = faulty
+				w.step(kind(rapid.Bool().Draw(t, "sweep")))
+			},
+			"relay crashes": func(t *rapid.T) {
+				w.faults = faulty
+				list, err := w.store.claim(ctx, kind(rapid.Bool().Draw(t, "sweep")))
+				w.check(err)
+				if rapid.Bool().Draw(t, "after publishing") {
+					w.store.publish(ctx, list)
+					w.refused = nil
+				}
+			},
+			"relay is slow to mark": func(t *rapid.T) {
+				// The consumer, and another relay after the lease, come first.
+				w.faults = faulty
+				list, err := w.store.claim(ctx, toSend)
+				w.check(err)
+				ok, failures := w.store.publish(ctx, list)
+				if due := w.anyDue(t); rapid.Bool().Draw(t, "move") {
+					w.change(t, Pending, func(ex Executor, id string) error { return w.store.Reschedule(ctx, ex, id, due) },
+						func(e *expected) { e.version++; e.due = due })
+				} else {
+					w.change(t, Pending, func(ex Executor, id string) error { return w.store.Cancel(ctx, ex, id) },
+						func(e *expected) { e.status, e.finished = Cancelled, w.now })
+				}
+				w.now = w.now.Add(time.Duration(rapid.IntRange(0, 120).Draw(t, "seconds")) * time.Second)
+				for _, i := range w.due() {
+					w.deliver(i, nil, true)
+				}
+				w.check(w.store.markSent(ctx, ok))
+				w.check(w.store.settleFailures(ctx, failures))
+				w.failRefused()
+			},
+			"deliver": func(t *rapid.T) {
+				due := w.due()
+				if len(due) == 0 {
+					t.Skip("nothing is due")
+				}
+				outcome := rapid.SampledFrom([]error{nil, nil, errHandler, amqpx.Reject(errHandler)}).Draw(t, "outcome")
+				w.deliver(rapid.SampledFrom(due).Draw(t, "message"), outcome, rapid.IntRange(0, 3).Draw(t, "crash") == 0)
+			},
+			"broker is wiped": func(t *rapid.T) {
+				if rapid.IntRange(0, 5).Draw(t, "really") > 0 {
+					t.Skip("not often")
+				}
+				w.waiting = nil
+			},
+			"time passes": func(t *rapid.T) {
+				w.now = w.now.Add(time.Duration(rapid.IntRange(0, 3600_000).Draw(t, "ms")) * time.Millisecond)
+			},
+			"purge": func(*rapid.T) {
+				_, err := w.store.Purge(ctx, Retention{})
+				w.check(err)
+				for id, e := range w.model {
+					keep := time.Hour
+					if e.status == Failed {
+						keep = 2 * time.Hour
+					}
+					if e.status != Pending && e.finished.Before(w.now.Add(-keep)) {
+						delete(w.model, id)
+					}
+				}
+			},
+		})
+		w.settle()
+		for r, n := range w.stopped {
+			total[r] += n
+		}
+		happened += w.happened
+	})
+	t.Logf("%d effects; messages stopped by the fence: %v", happened, total)
+	for _, r := range []Reason{SkipDuplicate, SkipStale, SkipCancelled} {
+		if total[r] == 0 {
+			t.Errorf("no message was stopped as %s: the property was not put to the test", r)
+		}
+	}
+}
+
+func (w *world) step(k kind) (found int) {
+	found, _, err := w.store.step(context.Background(), k)
+	w.check(err)
+	w.failRefused()
+	return found
+}
+
+// failRefused enters in the model what the relay found to be impossible.
+func (w *world) failRefused() {
+	for _, m := range w.refused {
+		if e := w.model[m.ID]; e.status == Pending && e.version == m.Version {
+			e.status, e.finished = Failed, w.now
+		}
+	}
+	w.refused = nil
+}
+
+// allSent checks that what is near has been sent in its present version, without
+// waiting for the sweeper.
+func (w *world) allSent() {
+	for id, e := range w.model {
+		if e.status == Pending && !e.due.After(w.now.Add(time.Hour)) && !w.sent[sending{id, e.version}] {
+			w.t.Fatalf("task %s version %d is due at %v and was not sent at %v", id, e.version, e.due, w.now)
+		}
+	}
+}
+
+// settle lets everything run without faults until nothing is pending.
+func (w *world) settle() {
+	w.faults = func() sendFault { return noFault }
+	for round := range 300 {
+		pending := 0
+		for _, e := range w.model {
+			if e.status == Pending {
+				pending++
+			}
+		}
+		if pending == 0 {
+			w.statusesMatch()
+			return
+		}
+		for _, k := range []kind{toSend, toResend} {
+			for w.step(k) > 0 {
+			}
+			if k == toSend && round > 0 { // every lease and pause has ended
+				w.allSent()
+			}
+		}
+		for len(w.due()) > 0 {
+			w.deliver(w.due()[0], nil, false)
+		}
+		w.now = w.now.Add(5 * time.Minute)
+	}
+	w.statusesMatch()
+	w.t.Fatalf("tasks are still pending after a day without faults: %v", w.model)
+}

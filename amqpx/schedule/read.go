@@ -1,0 +1,320 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// Filter chooses tasks. The zero value chooses all; conditions are joined by and.
+type Filter struct {
+	Queue    string
+	Status   Status
+	DueFrom  time.Time // inclusive
+	DueTo    time.Time // exclusive
+	IDPrefix string
+
+	// The rest concerns List only.
+	After Cursor // start after this task, see Task.Cursor
+	Limit int    // at most so many; 0 for all
+	// WithoutBody leaves Body empty, which saves reading it.
+	WithoutBody bool
+}
+
+// Cursor is a place in the order of List.
+type Cursor struct {
+	DeliverAt time.Time
+	ID        string
+}
+
+// QueueCount is the number of tasks of one queue in one status. Queue is empty
+// for tasks whose destination is an exchange.
+type QueueCount struct {
+	Queue  string
+	Status Status
+	Count  int64
+}
+
+// Bin is the number of tasks due from From, inclusive, to To, exclusive.
+type Bin struct {
+	From, To time.Time
+	Count    int64
+}
+
+// taskColumns are those of a Task, in the order of scanTask.
+const taskColumns = "id, queue, exchange, routing_key, due_at, version, status, %s, content_type, headers, created_at, updated_at, finished_at, attempts, last_error, sent_at, sends"
+
+func columns(withBody bool) string {
+	if withBody {
+		return fmt.Sprintf(taskColumns, "body")
+	}
+	return fmt.Sprintf(taskColumns, "NULL")
+}
+
+// scanTask reads a row of taskColumns, and further columns into extra.
+func scanTask(scan func(...any) error, t *Task, extra ...any) error {
+	var due, created, updated int64
+	var finished, sent sql.NullInt64
+	var headers, lastError sql.NullString
+	dest := []any{&t.ID, &t.Queue, &t.Exchange, &t.RoutingKey, &due, &t.Version, &t.Status, &t.Body, &t.ContentType,
+		&headers, &created, &updated, &finished, &t.Attempts, &lastError, &sent, &t.Sends}
+	if err := scan(append(dest, extra...)...); err != nil {
+		return err
+	}
+	t.DeliverAt, t.CreatedAt, t.UpdatedAt = time.UnixMilli(due), time.UnixMilli(created), time.UnixMilli(updated)
+	if finished.Valid {
+		t.FinishedAt = time.UnixMilli(finished.Int64)
+	}
+	if sent.Valid {
+		t.SentAt = time.UnixMilli(sent.Int64)
+	}
+	t.LastError = lastError.String
+	if headers.String != "" {
+		if err := json.Unmarshal([]byte(headers.String), &t.Headers); err != nil {
+			return &headersError{err}
+		}
+	}
+	return nil
+}
+
+// headersError is that of a row which another program wrote. The other columns
+// have been read.
+type headersError struct{ err error }
+
+func (e *headersError) Error() string {
+	return "column headers: expected a JSON object of strings: " + e.err.Error()
+}
+func (e *headersError) Unwrap() error { return e.err }
+
+// Get reads one task. Errors: ErrNotFound.
+func (s *Store) Get(ctx context.Context, ex Executor, id string) (Task, error) {
+	ex = s.on(ex)
+	d, err := s.dialect.Resolve(ctx, ex)
+	if err != nil {
+		return Task{}, err
+	}
+	var t Task
+	err = scanTask(ex.QueryRowContext(ctx, d.Bind("SELECT "+columns(true)+" FROM rabbitdelay_tasks WHERE id = ?"), id).Scan, &t)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Task{}, fmt.Errorf("task %s: %w", id, ErrNotFound)
+	}
+	if err != nil {
+		return t, fmt.Errorf("reading task %s: %w", id, sqldb.Explain(err))
+	}
+	return t, nil
+}
+
+// listPage is how many rows List reads at a time.
+const listPage = 500
+
+// List iterates over tasks in the order of their due instant and id. It reads
+// page by page, each page beginning where the last one ended, so no statement
+// stays open between two steps, and tasks that move meanwhile may be seen twice
+// or not at all. The iteration ends after an error.
+func (s *Store) List(ctx context.Context, ex Executor, f Filter) iter.Seq2[Task, error] {
+	return func(yield func(Task, error) bool) {
+		ex := s.on(ex)
+		left := f.Limit
+		if left <= 0 {
+			left = math.MaxInt
+		}
+		for left > 0 {
+			n := min(left, listPage)
+			page, err := s.page(ctx, ex, f, n)
+			if err != nil {
+				yield(Task{}, fmt.Errorf("listing tasks: %w", sqldb.Explain(err)))
+				return
+			}
+			for _, t := range page {
+				if !yield(t, nil) {
+					return
+				}
+			}
+			if len(page) < n {
+				return
+			}
+			left -= n
+			f.After = page[n-1].Cursor()
+		}
+	}
+}
+
+// page reads up to n tasks. Without a status it is the union of the statuses,
+// each of which an index has in order.
+func (s *Store) page(ctx context.Context, ex Executor, f Filter, n int) ([]Task, error) {
+	d, err := s.dialect.Resolve(ctx, ex)
+	if err != nil {
+		return nil, err
+	}
+	query, args, err := listQuery(f, n)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := ex.QueryContext(ctx, d.Bind(query), args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	page := make([]Task, 0, min(n, 64))
+	for rows.Next() {
+		var t Task
+		var he *headersError
+		if err := scanTask(rows.Scan, &t); err != nil && !errors.As(err, &he) {
+			return nil, err
+		}
+		page = append(page, t)
+	}
+	return page, rows.Err()
+}
+
+func listQuery(f Filter, n int) (string, []any, error) {
+	var parts []string
+	var args []any
+	for _, status := range statuses {
+		if f.Status != "" && f.Status != status {
+			continue
+		}
+		one := f
+		one.Status = status
+		where, a, err := one.where(true)
+		if err != nil {
+			return "", nil, err
+		}
+		parts = append(parts, fmt.Sprintf("SELECT * FROM (SELECT %s FROM rabbitdelay_tasks%s ORDER BY due_at, id LIMIT %d) AS %s",
+			columns(!f.WithoutBody), where, n, status))
+		args = append(args, a...)
+	}
+	if len(parts) == 0 {
+		return "", nil, fmt.Errorf("status is %q, expected one of %v", f.Status, statuses)
+	}
+	query := strings.Join(parts, " UNION ALL ")
+	if len(parts) > 1 {
+		query = fmt.Sprintf("SELECT * FROM (%s) AS every ORDER BY due_at, id LIMIT %d", query, n)
+	} else {
+		query += " ORDER BY due_at, id"
+	}
+	return query, args, nil
+}
+
+// where is the WHERE clause, empty for no condition. The status is written out,
+// so that the planner can use a partial index.
+func (f Filter) where(withCursor bool) (string, []any, error) {
+	var conditions []string
+	var args []any
+	add := func(condition string, values ...any) {
+		conditions = append(conditions, condition)
+		args = append(args, values...)
+	}
+	if f.Status != "" {
+		if !f.Status.valid() {
+			return "", nil, fmt.Errorf("status is %q, expected one of %v", f.Status, statuses)
+		}
+		add("status = '" + string(f.Status) + "'")
+	}
+	if f.Queue != "" {
+		add("queue = ?", f.Queue)
+	}
+	if !f.DueFrom.IsZero() {
+		add("due_at >= ?", millis(f.DueFrom))
+	}
+	if !f.DueTo.IsZero() {
+		add("due_at < ?", millis(f.DueTo))
+	}
+	if f.IDPrefix != "" {
+		// A range, which every index of a binary collation can answer; no valid
+		// id sorts after the last code point.
+		add("id >= ?", f.IDPrefix)
+		add("id < ?", f.IDPrefix+"\U0010FFFF")
+	}
+	if withCursor && f.After.ID != "" {
+		at := millis(f.After.DeliverAt)
+		// The first condition is what an index can use everywhere.
+		add("due_at >= ?", at)
+		add("(due_at > ? OR id > ?)", at, f.After.ID)
+	}
+	if len(conditions) == 0 {
+		return "", nil, nil
+	}
+	return " WHERE " + strings.Join(conditions, " AND "), args, nil
+}
+
+// Count counts tasks by queue and status, in that order.
+func (s *Store) Count(ctx context.Context, ex Executor, f Filter) ([]QueueCount, error) {
+	where, args, err := f.where(false)
+	if err != nil {
+		return nil, fmt.Errorf("counting tasks: %w", err)
+	}
+	var counts []QueueCount
+	err = s.query(ctx, ex, "SELECT queue, status, COUNT(*) FROM rabbitdelay_tasks"+where+" GROUP BY queue, status ORDER BY queue, status", args, func(rows *sql.Rows) error {
+		var c QueueCount
+		err := rows.Scan(&c.Queue, &c.Status, &c.Count)
+		counts = append(counts, c)
+		return err
+	})
+	return counts, err
+}
+
+// Histogram counts tasks by due instant: n bins of the given width, from the
+// instant from on. Widths are whole milliseconds.
+func (s *Store) Histogram(ctx context.Context, ex Executor, f Filter, from time.Time, width time.Duration, n int) ([]Bin, error) {
+	if width < time.Millisecond || n < 1 || n > 100_000 {
+		return nil, fmt.Errorf("histogram: width %v and %d bins, expected at least 1ms and 1 to 100000", width, n)
+	}
+	start, step := millis(from), width.Milliseconds()
+	bins := make([]Bin, n)
+	for i := range bins {
+		bins[i].From = time.UnixMilli(start + int64(i)*step)
+		bins[i].To = time.UnixMilli(start + int64(i+1)*step)
+	}
+	if f.DueFrom.IsZero() || f.DueFrom.Before(bins[0].From) {
+		f.DueFrom = bins[0].From
+	}
+	if f.DueTo.IsZero() || f.DueTo.After(bins[n-1].To) {
+		f.DueTo = bins[n-1].To
+	}
+	where, args, err := f.where(false)
+	if err != nil {
+		return nil, fmt.Errorf("histogram of tasks: %w", err)
+	}
+	// The remainder is taken off first, because / keeps it in MySQL.
+	bin := fmt.Sprintf("((due_at - %d) - (due_at - %d) %% %d) / %d", start, start, step, step)
+	err = s.query(ctx, ex, "SELECT "+bin+" AS bin, COUNT(*) FROM rabbitdelay_tasks"+where+" GROUP BY bin", args, func(rows *sql.Rows) error {
+		var i float64 // MySQL's quotient is a decimal
+		var count int64
+		if err := rows.Scan(&i, &count); err != nil {
+			return err
+		}
+		if k := int(i); k >= 0 && k < n {
+			bins[k].Count = count
+		}
+		return nil
+	})
+	return bins, err
+}
+
+func (s *Store) query(ctx context.Context, ex Executor, query string, args []any, row func(*sql.Rows) error) error {
+	ex = s.on(ex)
+	d, err := s.dialect.Resolve(ctx, ex)
+	if err != nil {
+		return err
+	}
+	rows, err := ex.QueryContext(ctx, d.Bind(query), args...)
+	if err != nil {
+		return fmt.Errorf("counting tasks: %w", sqldb.Explain(err))
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return fmt.Errorf("counting tasks: %w", err)
+		}
+	}
+	return rows.Err()
+}

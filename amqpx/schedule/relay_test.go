@@ -1,0 +1,319 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// recorder is a sender that notes when it got what. before, when set, is called
+// with each batch.
+type recorder struct {
+	mu     sync.Mutex
+	got    []receipt
+	before func(ctx context.Context, msgs []amqpx.Message) error
+	max    time.Duration
+}
+
+type receipt struct {
+	at time.Time
+	m  amqpx.Message
+}
+
+func (r *recorder) MaxDelay() time.Duration {
+	if r.max > 0 {
+		return r.max
+	}
+	return 48 * time.Hour
+}
+
+func (r *recorder) SendBatch(ctx context.Context, msgs []amqpx.Message) error {
+	if r.before != nil {
+		if err := r.before(ctx, msgs); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range msgs {
+		r.got = append(r.got, receipt{time.Now(), m})
+	}
+	return nil
+}
+
+func (r *recorder) receipts() []receipt {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]receipt(nil), r.got...)
+}
+
+func openStore(t *testing.T, sender Sender, cfg Config) (*Store, *sql.DB) {
+	t.Helper()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	if err := Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(db, sender, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, db
+}
+
+// bubble runs test with a running store under synthetic time. The relay sleeps
+// for the poll interval of an hour, unless it is woken.
+func bubble(t *testing.T, sender Sender, cfg Config, test func(t *testing.T, s *Store, db *sql.DB)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		cfg.PollInterval = time.Hour
+		s, db := openStore(t, sender, cfg)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		defer func() {
+			cancel()
+			if err := errors.Join(<-done, db.Close()); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		test(t, s, db)
+	})
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func near(id string) Task { return Task{ID: id, Queue: "q", DeliverAt: time.Now().Add(time.Second)} }
+
+func TestRelayWakesForNearTasks(t *testing.T) {
+	var r recorder
+	bubble(t, &r, Config{}, func(t *testing.T, s *Store, db *sql.DB) {
+		start := time.Now()
+		check(t, s.Schedule(t.Context(), nil, near("direct")))
+		<-time.After(5 * time.Millisecond)
+		synctest.Wait()
+		if got := r.receipts(); len(got) != 1 || got[0].at.Sub(start) > 5*time.Millisecond {
+			t.Fatalf("sent %v, expected one at once", got)
+		}
+		// In a transaction that commits later than the wake.
+		tx, err := db.BeginTx(t.Context(), nil)
+		check(t, err)
+		check(t, s.Schedule(t.Context(), tx, near("in a transaction")))
+		check(t, tx.Commit())
+		<-time.After(20 * time.Millisecond)
+		synctest.Wait()
+		if got := r.receipts(); len(got) != 2 {
+			t.Fatalf("%d sent, expected the task of the transaction too", len(got))
+		}
+		// A row by another program: the next look, or Wake.
+		_, err = db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('foreign', 'q', 1)")
+		check(t, err)
+		s.Wake()
+		<-time.After(5 * time.Millisecond)
+		synctest.Wait()
+		if got := r.receipts(); len(got) != 3 {
+			t.Fatalf("%d sent, expected the foreign row too", len(got))
+		}
+		check(t, s.Reschedule(t.Context(), nil, "direct", time.Now().Add(time.Second)))
+		<-time.After(5 * time.Millisecond)
+		synctest.Wait()
+		if got := r.receipts(); len(got) != 4 || got[3].m.Version != 2 {
+			t.Fatalf("sent %v, expected version 2 of the moved task at once", got)
+		}
+	})
+}
+
+// listener wakes once a minute, and loses its connection after three times.
+type listener struct{ begun int }
+
+func (l *listener) Listen(ctx context.Context, wake func()) error {
+	l.begun++
+	for range 3 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Minute):
+			wake()
+		}
+	}
+	return errors.New("connection lost")
+}
+
+func TestRelayListens(t *testing.T) {
+	var r recorder
+	var l listener
+	var reported []string
+	cfg := Config{Listener: &l, Grace: 24 * time.Hour, Hooks: Hooks{Error: func(what string, err error) { reported = append(reported, what) }}}
+	bubble(t, &r, cfg, func(t *testing.T, _ *Store, db *sql.DB) {
+		for i := range 5 {
+			_, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', 1)", fmt.Sprint(i))
+			check(t, err)
+			<-time.After(70 * time.Second)
+			synctest.Wait()
+			if n := len(r.receipts()); n != i+1 {
+				t.Fatalf("%d sent of %d rows", n, i+1)
+			}
+		}
+	})
+	if l.begun != 2 || len(reported) != 1 || reported[0] != "listen" {
+		t.Errorf("listened %d times, reported %v; expected 2 and one loss", l.begun, reported)
+	}
+}
+
+// A mark that comes late must not hide the version that came meanwhile.
+func TestMarkOfAnOlderVersion(t *testing.T) {
+	var r recorder
+	s, db := openStore(t, &r, Config{})
+	defer func() { _ = db.Close() }()
+	check(t, s.Schedule(t.Context(), nil, near("a")))
+	list, err := s.claim(t.Context(), toSend)
+	check(t, err)
+	ok, _ := s.publish(t.Context(), list)
+	check(t, s.FireNow(t.Context(), nil, "a"))
+	check(t, s.markSent(t.Context(), ok))
+	if found, sent, err := s.step(t.Context(), toSend); found != 1 || sent != 1 || err != nil {
+		t.Fatalf("found %d, sent %d (%v), expected the new version", found, sent, err)
+	}
+	if got := r.receipts(); len(got) != 2 || got[0].m.Version != 1 || got[1].m.Version != 2 {
+		t.Errorf("sent %v", got)
+	}
+}
+
+// A clean stop carries its batch to the end and leaves no lease.
+func TestStopFinishesTheBatch(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	r := recorder{before: func(ctx context.Context, _ []amqpx.Message) error {
+		close(entered)
+		<-release
+		return ctx.Err()
+	}}
+	s, db := openStore(t, &r, Config{Workers: 1})
+	defer func() { _ = db.Close() }()
+	check(t, s.Schedule(t.Context(), nil, near("a")))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	<-entered
+	cancel()
+	close(release)
+	check(t, <-done)
+	got, err := s.Get(t.Context(), nil, "a")
+	if err != nil || got.Sends != 1 {
+		t.Errorf("after a clean stop: %+v (%v), expected one send", got, err)
+	}
+	var until int64
+	check(t, db.QueryRowContext(t.Context(), "SELECT claimed_until FROM rabbitdelay_tasks").Scan(&until))
+	if until != 0 {
+		t.Errorf("a lease is left until %d", until)
+	}
+}
+
+// A broker that cannot be reached fails no task, and its tasks go out within
+// seconds when it is back.
+func TestBrokerDown(t *testing.T) {
+	var down atomic.Bool
+	down.Store(true)
+	r := recorder{}
+	r.before = func(ctx context.Context, _ []amqpx.Message) error {
+		if down.Load() {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s, db := openStore(t, &r, Config{})
+		for i := range 20 {
+			check(t, s.Schedule(t.Context(), nil, near(fmt.Sprint(i))))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		<-time.After(3 * time.Minute)
+		got, err := s.Get(t.Context(), nil, "7")
+		if err != nil || got.Status != Pending || !strings.Contains(got.LastError, "deadline") {
+			t.Errorf("while the broker is down: %+v (%v)", got, err)
+		}
+		down.Store(false)
+		<-time.After(30 * time.Second)
+		synctest.Wait()
+		if n := len(r.receipts()); n != 20 {
+			t.Errorf("%d sent within 30s after the broker came back, expected 20", n)
+		}
+		cancel()
+		check(t, <-done)
+		check(t, db.Close())
+	})
+}
+
+func TestResendsBecomeRarer(t *testing.T) {
+	var r recorder
+	bubble(t, &r, Config{Grace: time.Minute, SweepInterval: 20 * time.Second, ClockInterval: time.Hour, Retention: Retention{Keep: 1000 * time.Hour}}, func(t *testing.T, s *Store, _ *sql.DB) {
+		check(t, s.Schedule(t.Context(), nil, near("a")))
+		<-time.After(12 * time.Hour)
+		synctest.Wait()
+	})
+	got := r.receipts()
+	// After 1, 2, 4, ... 64, 64, ... minutes.
+	for i := 2; i < len(got); i++ {
+		pause, want := got[i].at.Sub(got[i-1].at), time.Minute<<min(i-1, 6)
+		if pause < want || pause > want+30*time.Second {
+			t.Errorf("resend %d came after %v, expected about %v", i, pause, want)
+		}
+	}
+	if len(got) < 10 {
+		t.Errorf("%d sends in half a day, expected more", len(got))
+	}
+}
+
+func TestClockSkewIsReported(t *testing.T) {
+	var seen time.Duration
+	s, db := openStore(t, nil, Config{Hooks: Hooks{ClockSkew: func(skew, _ time.Duration) { seen = skew }}})
+	defer func() { _ = db.Close() }()
+	s.now = func() time.Time { return time.Now().Add(-time.Hour) }
+	skew, uncertainty, err := s.ClockSkew(t.Context())
+	if err != nil || seen != skew || (skew-time.Hour).Abs() > uncertainty+time.Second {
+		t.Errorf("skew is %v ± %v (%v), reported %v, expected an hour", skew, uncertainty, err, seen)
+	}
+}
+
+func TestConfigBounds(t *testing.T) {
+	r := &recorder{max: time.Hour}
+	for field, cfg := range map[string]Config{
+		"Horizon":        {Horizon: 2 * time.Hour},
+		"Dialect":        {Dialect: "oracle"},
+		"Lease":          {Lease: time.Second},
+		"Batch":          {Batch: 10_000},
+		"Workers":        {Workers: -1},
+		"MaxBody":        {MaxBody: 1 << 30},
+		"Retention.Keep": {Retention: Retention{Keep: time.Minute}},
+		"Grace":          {Grace: -1},
+	} {
+		if _, err := New(nil, r, cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), field+":") {
+			t.Errorf("%s: error is %v", field, err)
+		}
+	}
+	s, db := openStore(t, r, Config{})
+	defer func() { _ = db.Close() }()
+	if s.cfg.Horizon != time.Hour {
+		t.Errorf("horizon is %v, expected the sender's maximum", s.cfg.Horizon)
+	}
+}

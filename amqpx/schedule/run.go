@@ -1,0 +1,232 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// Run relays tasks, sweeps overdue ones and purges finished ones until ctx ends,
+// and returns nil then, when the batches on their way are settled (within
+// PublishTimeout and some seconds). Several processes may run it on one
+// database; they share the work without a leader. Errors on the way go to
+// Hooks.Error and the log, and it goes on. It returns ErrNoSender at once when
+// the store has no sender.
+func (s *Store) Run(ctx context.Context) error {
+	if s.sender == nil {
+		return ErrNoSender
+	}
+	var wg sync.WaitGroup
+	for range s.cfg.Workers {
+		wg.Go(func() { s.relay(ctx) })
+	}
+	wg.Go(func() {
+		s.every(ctx, s.cfg.SweepInterval, "sweep", func() error { return s.sweep(ctx) })
+	})
+	wg.Go(func() {
+		s.every(ctx, s.cfg.Retention.Every, "purge", func() error { return s.purge(ctx) })
+	})
+	wg.Go(func() {
+		s.every(ctx, s.cfg.ClockInterval, "clock", func() error {
+			_, _, err := s.ClockSkew(ctx)
+			return err
+		})
+	})
+	if s.cfg.Listener != nil {
+		wg.Go(func() { s.listen(ctx) })
+	}
+	wg.Wait()
+	// What cannot be marked now is published again when the lease ends.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
+	defer cancel()
+	s.report("relay", s.settleHeld(ctx, lastTries))
+	return nil
+}
+
+// lastTries is how often the rows that others hold are looked at when Run ends,
+// within a third of a second.
+const lastTries = 7
+
+// Wake makes the relay of this process look for tasks now. Schedule and the
+// changes do it by themselves, but cannot know when the caller's transaction
+// commits; the relay looks several times in the moments after.
+func (s *Store) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// wakeFor wakes the relay for tasks that could be due before its next look.
+func (s *Store) wakeFor(due int64) {
+	if due <= s.now().Add(2*s.cfg.PollInterval).UnixMilli() {
+		s.Wake()
+	}
+}
+
+// firstLook is the pause between the looks after a wake; it doubles up to
+// PollInterval.
+const firstLook = 4 * time.Millisecond
+
+func (s *Store) relay(ctx context.Context) {
+	pause := s.cfg.PollInterval
+	for {
+		found, sent, err := s.step(ctx, toSend)
+		if ctx.Err() != nil {
+			return
+		}
+		s.report("relay", err)
+		if err == nil && sent > 0 && found == s.cfg.Batch {
+			continue
+		}
+		if err != nil || (found > 0 && sent == 0) {
+			pause = s.cfg.PollInterval // do not spin on a fault
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+			pause = firstLook
+		case <-time.After(pause):
+			pause = min(2*pause, s.cfg.PollInterval)
+		}
+	}
+}
+
+// sweep sends overdue tasks again, batch after batch while they are full.
+func (s *Store) sweep(ctx context.Context) error {
+	for {
+		found, sent, err := s.step(ctx, toResend)
+		if sent > 0 {
+			s.log.Info("overdue tasks sent again", zap.Int("tasks", sent))
+		}
+		if err != nil || sent == 0 || found < s.cfg.Batch || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) every(ctx context.Context, interval time.Duration, what string, do func() error) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		err := do()
+		if ctx.Err() != nil {
+			return
+		}
+		s.report(what, err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// listenPause is the pause before listening again after the connection was lost.
+const listenPause = time.Second
+
+func (s *Store) listen(ctx context.Context) {
+	for {
+		err := s.cfg.Listener.Listen(ctx, s.Wake)
+		if ctx.Err() != nil {
+			return
+		}
+		s.report("listen", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(listenPause):
+		}
+	}
+}
+
+func (s *Store) report(what string, err error) {
+	if err == nil {
+		return
+	}
+	s.log.Warn("schedule: "+what+" failed; it will be tried again", zap.Error(err))
+	if s.cfg.Hooks.Error != nil {
+		s.cfg.Hooks.Error(what, err)
+	}
+}
+
+func (s *Store) purge(ctx context.Context) error {
+	n, err := s.Purge(ctx, s.cfg.Retention)
+	if n > 0 {
+		s.log.Debug("finished tasks purged", zap.Int64("tasks", n))
+		if s.cfg.Hooks.Purged != nil {
+			s.cfg.Hooks.Purged(n)
+		}
+	}
+	return err
+}
+
+// Purge deletes tasks that have been finished for longer than r says, and
+// returns how many. It deletes r.Batch rows at a time, each batch in a
+// transaction of its own. Fields of r that are zero take the store's
+// configuration. Run does it by itself.
+func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
+	setDefault(&r.Keep, s.cfg.Retention.Keep)
+	setDefault(&r.KeepFailed, s.cfg.Retention.KeepFailed)
+	setDefault(&r.Batch, s.cfg.Retention.Batch)
+	d, err := s.dialect.Resolve(ctx, s.db)
+	if err != nil {
+		return 0, err
+	}
+	var total int64
+	for _, e := range []struct {
+		statuses string
+		keep     time.Duration
+	}{{"'done', 'cancelled'", r.Keep}, {"'failed'", r.KeepFailed}} {
+		n, err := sqldb.Purge(ctx, s.db, d, sqldb.Expired{
+			Table: "rabbitdelay_tasks", Key: "id",
+			Where: "finished_at < ? AND status IN (" + e.statuses + ")", Args: []any{s.now().Add(-e.keep).UnixMilli()},
+			Order: "finished_at",
+		}, r.Batch)
+		total += n
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// clockQueries give the database's clock in milliseconds since the Unix epoch.
+var clockQueries = map[Dialect]string{
+	PostgreSQL: "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+	MySQL:      "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)",
+	SQLite:     "SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+}
+
+// ClockSkew measures the database's clock minus this process's. The true
+// difference is within uncertainty of it. Due instants come from the clocks of
+// the programs that write tasks, so a difference means early or late tasks to
+// somebody. Run measures it now and then, and warns beyond MaxClockSkew.
+func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration, err error) {
+	d, err := s.dialect.Resolve(ctx, s.db)
+	if err != nil {
+		return 0, 0, err
+	}
+	before := s.now()
+	var ms int64
+	if err := s.db.QueryRowContext(ctx, clockQueries[d]).Scan(&ms); err != nil {
+		return 0, 0, fmt.Errorf("reading the database's clock: %w", err)
+	}
+	took := s.now().Sub(before)
+	skew = time.UnixMilli(ms).Sub(before.Add(took / 2))
+	uncertainty = took/2 + time.Millisecond
+	if skew.Abs()-uncertainty > s.cfg.MaxClockSkew {
+		s.log.Warn("the database's clock differs from this process's; tasks will be early or late to one of them; synchronise the clocks",
+			zap.Duration("difference", skew), zap.Duration("uncertainty", uncertainty), zap.Duration("bound", s.cfg.MaxClockSkew))
+	}
+	if s.cfg.Hooks.ClockSkew != nil {
+		s.cfg.Hooks.ClockSkew(skew, uncertainty)
+	}
+	return skew, uncertainty, nil
+}

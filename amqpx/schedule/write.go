@@ -1,0 +1,324 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// Option tunes one call of Schedule or ScheduleBatch.
+type Option func(*writing)
+
+type writing struct{ replace bool }
+
+// Replace makes the given task take the place of one with the same id, whatever
+// its status. The version goes on from the old one's, so that its messages no
+// longer count.
+func Replace() Option { return func(w *writing) { w.replace = true } }
+
+// Schedule enlists a task in ex: the caller's transaction, or a database. Nothing
+// is sent unless that commits. A DeliverAt in the past is due at once. Errors:
+// *TaskError for what is not possible, *ExistsError for an id that is there
+// already (the transaction can go on after it).
+func (s *Store) Schedule(ctx context.Context, ex Executor, t Task, opts ...Option) error {
+	return s.schedule(ctx, ex, []Task{t}, opts)
+}
+
+// ScheduleBatch enlists many tasks with few statements, all or none of them. When
+// it fails in a transaction of the caller, the caller rolls back.
+func (s *Store) ScheduleBatch(ctx context.Context, ex Executor, tasks []Task, opts ...Option) error {
+	return s.schedule(ctx, ex, tasks, opts)
+}
+
+// Bounds of one INSERT: rows, so that placeholders suffice everywhere, and bytes,
+// so that it fits into a packet of MariaDB's default 16 MiB.
+const (
+	insertRows  = 500
+	insertBytes = 4 << 20
+)
+
+func (s *Store) schedule(ctx context.Context, ex Executor, tasks []Task, opts []Option) error {
+	var w writing
+	for _, o := range opts {
+		o(&w)
+	}
+	seen := make(map[string]bool, len(tasks))
+	for i := range tasks {
+		if err := tasks[i].validate(s.cfg.MaxBody); err != nil {
+			return err
+		}
+		if seen[tasks[i].ID] {
+			return &TaskError{ID: tasks[i].ID, Field: "ID", Reason: "is twice in one batch"}
+		}
+		seen[tasks[i].ID] = true
+	}
+	chunks := split(tasks)
+	ex = s.on(ex)
+	write := func(ex Executor) error {
+		d, err := s.dialect.Resolve(ctx, ex)
+		if err != nil {
+			return err
+		}
+		for _, chunk := range chunks {
+			if err := s.insert(ctx, ex, d, chunk, w.replace); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var err error
+	if db, ok := ex.(*sql.DB); ok && len(tasks) > 1 {
+		err = sqldb.Transact(ctx, db, nil, func(tx *sql.Tx) error { return write(tx) })
+	} else {
+		err = write(ex)
+	}
+	if err == nil && len(tasks) > 0 {
+		first := millis(tasks[0].DeliverAt)
+		for i := range tasks {
+			first = min(first, millis(tasks[i].DeliverAt))
+		}
+		s.wakeFor(first)
+	}
+	return err
+}
+
+func split(tasks []Task) [][]Task {
+	var chunks [][]Task
+	start, size := 0, 0
+	for i := range tasks {
+		n := len(tasks[i].Body)
+		if i > start && (i-start == insertRows || size+n > insertBytes) {
+			chunks = append(chunks, tasks[start:i])
+			start, size = i, 0
+		}
+		size += n
+	}
+	if start < len(tasks) {
+		chunks = append(chunks, tasks[start:])
+	}
+	return chunks
+}
+
+// written are the columns that Schedule writes.
+var written = []string{"id", "queue", "exchange", "routing_key", "due_at", "body", "content_type", "headers", "created_at", "updated_at"}
+
+// renewed is what Replace resets, so that the row is like a new one of a later
+// version.
+const renewed = `status = 'pending', attempts = 0, last_error = NULL, finished_at = NULL, ` + unsent
+
+// unsent makes the relay send the row's version anew.
+const unsent = `sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0`
+
+func (s *Store) insert(ctx context.Context, ex Executor, d Dialect, tasks []Task, replace bool) error {
+	now := s.now().UnixMilli()
+	args := make([]any, 0, len(tasks)*len(written))
+	for i := range tasks {
+		t := &tasks[i]
+		headers, err := encodeHeaders(t.Headers)
+		if err != nil {
+			return &TaskError{ID: t.ID, Field: "Headers", Reason: err.Error()}
+		}
+		body := t.Body
+		if body == nil {
+			body = []byte{}
+		}
+		args = append(args, t.ID, t.Queue, t.Exchange, t.RoutingKey, millis(t.DeliverAt), body, t.ContentType, headers, now, now)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "INSERT INTO rabbitdelay_tasks (%s) VALUES ", strings.Join(written, ", "))
+	row := "(?" + strings.Repeat(", ?", len(written)-1) + ")"
+	b.WriteString(row + strings.Repeat(", "+row, len(tasks)-1))
+	switch {
+	case replace:
+		b.WriteString(onConflict(d))
+	case d != MySQL:
+		// Not an error of the database, because PostgreSQL would abort the
+		// caller's transaction.
+		b.WriteString(" ON CONFLICT (id) DO NOTHING")
+		if len(tasks) > 1 {
+			if err := s.refuseExisting(ctx, ex, d, tasks); err != nil {
+				return err
+			}
+		}
+	}
+	res, err := ex.ExecContext(ctx, d.Bind(b.String()), args...)
+	if err != nil {
+		if sqldb.Duplicate(err) {
+			if named := s.refuseExisting(ctx, ex, d, tasks); named != nil {
+				return named
+			}
+		}
+		return fmt.Errorf("scheduling %d tasks: %w", len(tasks), sqldb.Explain(err))
+	}
+	if replace {
+		return nil
+	}
+	n, err := res.RowsAffected()
+	if err == nil && n < int64(len(tasks)) {
+		if err := s.refuseExisting(ctx, ex, d, tasks); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// onConflict overwrites a row with the one that was to be inserted.
+func onConflict(d Dialect) string {
+	var b strings.Builder
+	value := "excluded.%s"
+	if d == MySQL {
+		b.WriteString(" ON DUPLICATE KEY UPDATE ")
+		value = "VALUES(%s)"
+	} else {
+		b.WriteString(" ON CONFLICT (id) DO UPDATE SET ")
+	}
+	for _, c := range written[1:] {
+		fmt.Fprintf(&b, "%s = "+value+", ", c, c)
+	}
+	b.WriteString("version = rabbitdelay_tasks.version + 1, " + renewed)
+	return b.String()
+}
+
+// refuseExisting names the tasks that are there.
+func (s *Store) refuseExisting(ctx context.Context, ex Executor, d Dialect, tasks []Task) error {
+	if len(tasks) == 1 && d != MySQL { // only called when it is there
+		return &ExistsError{IDs: []string{tasks[0].ID}}
+	}
+	ids := make([]any, len(tasks))
+	for i := range tasks {
+		ids[i] = tasks[i].ID
+	}
+	rows, err := ex.QueryContext(ctx, d.Bind("SELECT id FROM rabbitdelay_tasks WHERE id IN ("+marks(len(ids))+") ORDER BY id"), ids...)
+	if err != nil {
+		return sqldb.Explain(err)
+	}
+	defer func() { _ = rows.Close() }()
+	var found []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		found = append(found, id)
+	}
+	if err := rows.Err(); err != nil || len(found) == 0 {
+		return err
+	}
+	return &ExistsError{IDs: found}
+}
+
+// marks is n placeholders.
+func marks(n int) string { return "?" + strings.Repeat(", ?", n-1) }
+
+// Cancel ends a pending task without its effect, when ex commits. A handler that
+// runs at that moment is waited for. Errors: ErrNotFound, or *StatusError when
+// it is too late.
+func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
+	now := s.now().UnixMilli()
+	return s.change(ctx, ex, id, "cancel", Pending,
+		"status = 'cancelled', finished_at = ?, updated_at = ?", now, now)
+}
+
+// CancelBatch cancels those of the tasks that are pending, and returns how many
+// were. In a database it is one transaction.
+func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int, error) {
+	ex = s.on(ex)
+	total := 0
+	cancel := func(ex Executor) error {
+		total = 0
+		d, err := s.dialect.Resolve(ctx, ex)
+		if err != nil {
+			return err
+		}
+		now := s.now().UnixMilli()
+		for start := 0; start < len(ids); start += insertRows {
+			chunk := ids[start:min(start+insertRows, len(ids))]
+			args := []any{now, now}
+			for _, id := range chunk {
+				args = append(args, id)
+			}
+			res, err := ex.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = ?, updated_at = ? WHERE status = 'pending' AND id IN ("+marks(len(chunk))+")"), args...)
+			if err != nil {
+				return fmt.Errorf("cancelling %d tasks: %w", len(ids), sqldb.Explain(err))
+			}
+			n, err := res.RowsAffected()
+			if err != nil {
+				return err
+			}
+			total += int(n)
+		}
+		return nil
+	}
+	if db, ok := ex.(*sql.DB); ok {
+		err := sqldb.Transact(ctx, db, nil, func(tx *sql.Tx) error { return cancel(tx) })
+		return total, err
+	}
+	err := cancel(ex)
+	return total, err
+}
+
+// Reschedule moves a pending task to another instant, earlier or later, when ex
+// commits. Its attempts start anew. Errors: as Cancel, and *TaskError.
+func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
+	return s.move(ctx, ex, id, "reschedule", Pending, deliverAt)
+}
+
+// FireNow makes a pending task due at once, when ex commits. Errors: as Cancel.
+func (s *Store) FireNow(ctx context.Context, ex Executor, id string) error {
+	return s.move(ctx, ex, id, "fire", Pending, s.now().Truncate(time.Millisecond))
+}
+
+// Revive makes a failed task pending again, due at deliverAt, the past meaning at
+// once. Errors: as Reschedule.
+func (s *Store) Revive(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
+	return s.move(ctx, ex, id, "revive", Failed, deliverAt)
+}
+
+func (s *Store) move(ctx context.Context, ex Executor, id, action string, want Status, at time.Time) error {
+	due := millis(at)
+	if at.IsZero() || due > maxDue {
+		return &TaskError{ID: id, Field: "DeliverAt", Reason: fmt.Sprintf("%v, expected an instant up to the year 9999", at)}
+	}
+	err := s.change(ctx, ex, id, action, want,
+		"due_at = ?, updated_at = ?, version = version + 1, "+renewed, due, s.now().UnixMilli())
+	if err == nil {
+		s.wakeFor(due)
+	}
+	return err
+}
+
+func (s *Store) change(ctx context.Context, ex Executor, id, action string, want Status, set string, args ...any) error {
+	ex = s.on(ex)
+	d, err := s.dialect.Resolve(ctx, ex)
+	if err != nil {
+		return err
+	}
+	res, err := ex.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_tasks SET "+set+" WHERE id = ? AND status = '"+string(want)+"'"), append(args, id)...)
+	if err != nil {
+		return fmt.Errorf("%s task %s: %w", action, id, sqldb.Explain(err))
+	}
+	n, err := res.RowsAffected()
+	if err != nil || n > 0 {
+		return err
+	}
+	// A locking read, because MySQL's repeatable read would show the row as it
+	// was before the change that made the UPDATE miss it.
+	query := "SELECT status FROM rabbitdelay_tasks WHERE id = ?"
+	if d == MySQL {
+		query += " LOCK IN SHARE MODE"
+	}
+	var status Status
+	err = ex.QueryRowContext(ctx, d.Bind(query), id).Scan(&status)
+	if errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("cannot %s task %s: %w", action, id, ErrNotFound)
+	}
+	if err != nil {
+		return fmt.Errorf("%s task %s: %w", action, id, err)
+	}
+	return &StatusError{ID: id, Action: action, Status: status, Want: want}
+}

@@ -1,0 +1,189 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func (l Layout) config(prefix string, qt topology.QueueType) dlx.BucketConfig {
+	return dlx.BucketConfig{Prefix: prefix, Layout: l.Layout, Radices: l.Radices, Resolution: l.Resolution, QueueType: qt}
+}
+
+func (d Delay) bucket() (*dlx.Bucket, error) {
+	return dlx.NewBucket(d.Bucket.config(d.Prefix, d.QueueType))
+}
+
+func (d Delay) ttl() (*dlx.TTL, error) {
+	return dlx.NewTTL(dlx.TTLConfig{Prefix: d.Prefix, Delays: d.TTL.Delays, RoundUp: d.TTL.RoundUp, QueueType: d.QueueType})
+}
+
+// offline are the strategies that need no broker to be made.
+func (c *Config) offline() ([]amqpx.Strategy, error) {
+	var list []amqpx.Strategy
+	if s := c.Delay.Strategy; s == StrategyBucket || s == StrategyAuto {
+		b, err := c.Delay.bucket()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, b)
+	}
+	if s := c.Delay.Strategy; s == StrategyTTL || s == StrategyAuto && len(c.Delay.TTL.Delays) > 0 {
+		t, err := c.Delay.ttl()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+// Strategy makes the strategy that the settings ask for. It talks to the broker
+// only to probe for the plugin: with the plugin strategy, and with auto when a
+// range for the plugin is set. Without the plugin, auto does without it and the
+// plugin strategy is an error. The choice and its reason are logged.
+func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s, reason, err := c.choose(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if log != nil {
+		log.Info("strategy", zap.String("strategy", s.Name()), zap.String("reason", reason), zap.Duration("max_delay", s.MaxDelay()))
+	}
+	return c.withPrevious(s)
+}
+
+func (c *Config) choose(ctx context.Context) (s amqpx.Strategy, reason string, err error) {
+	reason = "delay.strategy is " + c.Delay.Strategy
+	switch c.Delay.Strategy {
+	case StrategyBucket:
+		s, err = c.Delay.bucket()
+	case StrategyTTL:
+		s, err = c.Delay.ttl()
+	case StrategyPlugin:
+		s, err = c.pluginStrategy(ctx)
+	default:
+		return c.auto(ctx)
+	}
+	return s, reason, err
+}
+
+func (c *Config) auto(ctx context.Context) (amqpx.Strategy, string, error) {
+	var cfg amqpx.AutoConfig
+	var err error
+	if cfg.Bucket, err = c.Delay.bucket(); err != nil {
+		return nil, "", err
+	}
+	reason := "bucket for every delay"
+	if len(c.Delay.TTL.Delays) > 0 {
+		if cfg.TTL, err = c.Delay.ttl(); err != nil {
+			return nil, "", err
+		}
+		reason = fmt.Sprintf("ttl for the %d delays of delay.ttl.delays, bucket for all others", len(c.Delay.TTL.Delays))
+	}
+	if p := c.Delay.Plugin; p.Min > 0 || p.Max > 0 {
+		cfg.PluginMin, cfg.PluginMax = p.Min, cmp.Or(p.Max, plugin.MaxDelay)
+		s, err := c.pluginStrategy(ctx)
+		switch {
+		case errors.Is(err, plugin.ErrNotAvailable):
+			cfg.PluginMin, cfg.PluginMax = 0, 0
+			reason += "; no plugin, because the broker does not have it"
+		case err != nil:
+			return nil, "", err
+		default:
+			cfg.Plugin = s
+			reason += fmt.Sprintf("; plugin from %v to %v", cfg.PluginMin, cfg.PluginMax)
+		}
+	}
+	a, err := amqpx.NewAuto(cfg)
+	return a, reason, err
+}
+
+// drained is a strategy whose destinations stay bound to the layouts that the
+// bucket strategy had before.
+type drained struct {
+	amqpx.Strategy
+	previous []*dlx.Bucket
+}
+
+func (c *Config) withPrevious(s amqpx.Strategy) (amqpx.Strategy, error) {
+	if len(c.Delay.Previous) == 0 {
+		return s, nil
+	}
+	d := &drained{Strategy: s}
+	for i, l := range c.Delay.Previous {
+		b, err := dlx.NewBucket(l.config(c.Delay.Prefix, c.Delay.QueueType))
+		if err != nil {
+			return nil, fmt.Errorf("%s[%d]: %w", previousPath, i, err)
+		}
+		d.previous = append(d.previous, b)
+	}
+	return d, nil
+}
+
+// Bindings are the strategy's own and those of the previous layouts.
+func (d *drained) Bindings(dest topology.Destination) []topology.Binding {
+	bindings := d.Strategy.Bindings(dest)
+	seen := map[string]bool{}
+	for _, b := range bindings {
+		seen[b.RoutingKey] = true
+	}
+	for _, p := range d.previous {
+		for _, b := range p.Bindings(dest) {
+			if !seen[b.RoutingKey] {
+				seen[b.RoutingKey] = true
+				bindings = append(bindings, b)
+			}
+		}
+	}
+	return bindings
+}
+
+// Client is the configuration of an amqpx.Client with the strategy; it reads the
+// TLS files.
+func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error) {
+	b := &c.Broker
+	tlsConfig, err := b.TLS.load()
+	if err != nil {
+		return amqpx.Config{}, &Error{File: c.file, Problems: []Problem{*err}}
+	}
+	cfg := amqpx.Config{
+		URL: string(b.URL), TLS: tlsConfig, ExternalAuth: b.ExternalAuth,
+		Strategy: s, Prefix: c.Delay.Prefix, QueueType: c.Delay.QueueType, Declare: b.Declare,
+		Destinations:   c.Topology.Destinations,
+		ConnectionName: b.ConnectionName, Heartbeat: b.Heartbeat, DialTimeout: b.DialTimeout,
+		ReconnectMin: b.ReconnectMin, ReconnectMax: b.ReconnectMax, SendTimeout: b.SendTimeout,
+		MaxInFlight: b.MaxInFlight, MaxBody: b.MaxBody, Logger: log,
+	}
+	for _, u := range b.URLs {
+		cfg.URLs = append(cfg.URLs, string(u))
+	}
+	return cfg, nil
+}
+
+// Describe is everything that has to exist on the broker: what the strategy
+// needs, what the file describes, the destinations' queues, and the bindings
+// that lead to them. It fails with *topology.MergeError when the file describes
+// an object of the strategy otherwise than the strategy.
+func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
+	own := c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType)
+	var bound topology.Topology
+	for _, d := range c.Topology.Destinations {
+		if _, err := s.Route(d, 0, 0); err != nil {
+			return topology.Topology{}, err
+		}
+		bound.Bindings = append(bound.Bindings, s.Bindings(d)...)
+	}
+	return s.Topology().Merge(own, bound)
+}

@@ -1,0 +1,210 @@
+package config
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func mustLoad(t *testing.T, yaml string) *Config {
+	t.Helper()
+	c, err := load([]byte(yaml), Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func mustStrategy(t *testing.T, c *Config) amqpx.Strategy {
+	t.Helper()
+	s, err := c.Strategy(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestStrategies(t *testing.T) {
+	for _, c := range []struct {
+		yaml, name string
+		max        time.Duration
+		queue      string // that its topology has
+	}{
+		{"", "bucket", 384*24*time.Hour - 100*time.Millisecond, "delay.bucket.1h"},
+		{"delay: {bucket: {layout: hex}, queue_type: classic, prefix: p}", "bucket", 0, "p.bucket.hex-classic.1m42s400ms"},
+		{"delay: {strategy: ttl, ttl: {delays: [60s, 2h]}}", "ttl", 2 * time.Hour, "delay.ttl.2h"},
+		{"delay: {strategy: auto, ttl: {delays: [60s]}}", "auto", 0, "delay.ttl.1m"},
+		{"delay: {strategy: auto, ttl: {delays: [60s]}}", "auto", 0, "delay.bucket.1m"},
+	} {
+		s := mustStrategy(t, mustLoad(t, c.yaml))
+		if s.Name() != c.name || c.max != 0 && s.MaxDelay() != c.max {
+			t.Errorf("%s: got %s up to %v", c.yaml, s.Name(), s.MaxDelay())
+		}
+		if _, ok := s.Topology().Queue(c.queue); !ok {
+			t.Errorf("%s: no queue %s", c.yaml, c.queue)
+		}
+	}
+}
+
+// The broker is asked for the plugin only where it could be used.
+func TestProbesForThePluginOnlyWithRange(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := "broker: {url: 'amqp://u:hunter2@" + l.Addr().String() + "/', dial_timeout: 1s}\n"
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, yaml := range []string{"delay: {strategy: bucket, plugin: {max: 1h}}", "delay: {strategy: auto}"} {
+		mustStrategy(t, mustLoad(t, nobody+yaml))
+	}
+	for _, yaml := range []string{"delay: {strategy: auto, plugin: {max: 1h}}", "delay: {strategy: auto, plugin: {min: 1s}}", "delay: {strategy: plugin}"} {
+		_, err := mustLoad(t, nobody+yaml).Strategy(t.Context(), nil)
+		if err == nil || !strings.Contains(err.Error(), "connection refused") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got %v, want a refused connection and no password", yaml, err)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	c := mustLoad(t, `
+delay:
+  prefix: p
+  queue_type: classic
+  bucket: {radices: [4, 4]}
+  previous: [{layout: hex}, {layout: clock}, {layout: hex}]
+exchanges: [{name: events, type: headers}]
+queues: [{name: own, type: quorum}]
+destinations:
+  - {queue: own}
+  - {queue: orders.expire, dead_letter: graveyard}
+  - {name: e, exchange: events, routing_key: k}
+`)
+	s := mustStrategy(t, c)
+	got, err := c.Describe(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]topology.QueueType{
+		"own": topology.Quorum, "own.dead": topology.Classic, "orders.expire": topology.Classic, "graveyard": topology.Classic,
+		"p.route.events:k": topology.Quorum, "p.parked": topology.Quorum, "p.bucket.r4x4-classic.300ms": topology.Classic,
+	} {
+		if q, ok := got.Queue(name); !ok || q.Type != want {
+			t.Errorf("queue %s: %t, type %s; want type %s", name, ok, q.Type, want)
+		}
+	}
+	for _, q := range got.Queues {
+		if strings.HasPrefix(q.Name, "p.bucket.") && !strings.HasPrefix(q.Name, "p.bucket.r4x4-classic.") {
+			t.Errorf("the queue %s of an older layout is declared", q.Name)
+		}
+	}
+	bindings := map[string]int{}
+	for _, b := range got.BindingsFrom("p.deliver") {
+		bindings[b.RoutingKey+" -> "+b.Queue]++
+	}
+	stars := func(n int) string { return strings.Repeat(".*", n) }
+	for _, d := range []string{"own", "orders.expire", "p.route.events:k"} {
+		for _, tag := range []string{"r4x4" + stars(2), "hex" + stars(8), "clock" + stars(6)} {
+			key := tag + "." + d + " -> " + d
+			if bindings[key] != 1 {
+				t.Errorf("binding %q stands %d times, want once", key, bindings[key])
+			}
+			delete(bindings, key)
+		}
+	}
+	if len(bindings) != 0 {
+		t.Errorf("further bindings %v", bindings)
+	}
+	if err := got.Validate(topology.DelayPrefix("p")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDescribeConflict(t *testing.T) {
+	c := mustLoad(t, "exchanges: [{name: x.delay, type: fanout}]\n")
+	c.Topology.Exchanges[0].Name = "delay.bucket"
+	_, err := c.Describe(mustStrategy(t, c))
+	if !errors.Is(err, topology.ErrMerge) {
+		t.Errorf("got %v, want a *topology.MergeError", err)
+	}
+}
+
+func TestDestinationTooLong(t *testing.T) {
+	name := strings.Repeat("q", 250)
+	_, err := load([]byte("queues: []\ndestinations:\n  - queue: "+name+"\n"), Source{})
+	if err == nil || !strings.Contains(err.Error(), "destinations[0]") || !strings.Contains(err.Error(), "shorten") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func writePair(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", keyDER)
+}
+
+func TestTLSFiles(t *testing.T) {
+	cert, key := writePair(t)
+	c := &Config{Broker: Broker{
+		URL: "amqps://h/", ExternalAuth: true, TLS: TLS{CA: cert, Cert: cert, Key: key, ServerName: "rabbit"},
+	}}
+	client, err := c.Client(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if client.TLS == nil || client.TLS.RootCAs == nil || len(client.TLS.Certificates) != 1 || client.TLS.ServerName != "rabbit" || !client.ExternalAuth {
+		t.Errorf("got %+v", client.TLS)
+	}
+	for _, bad := range []struct {
+		tls  TLS
+		want string
+	}{
+		{TLS{CA: "/none.pem"}, "broker.tls.ca: cannot read /none.pem: no such file or directory"},
+		{TLS{CA: key}, "broker.tls.ca: " + key + " has no certificate in PEM form"},
+		{TLS{Cert: cert, Key: "/none.pem"}, "broker.tls.cert: client certificate " + cert + " with key /none.pem: no such file or directory"},
+		{TLS{Cert: key, Key: cert}, "broker.tls.cert: client certificate " + key + " with key " + cert + ": tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"},
+	} {
+		c.Broker.TLS = bad.tls
+		if _, err := c.Client(nil, nil); errText(err) != bad.want {
+			t.Errorf("got %v, want %s", err, bad.want)
+		}
+	}
+	plain, err := (&Config{}).Client(nil, nil)
+	if err != nil || plain.TLS != nil {
+		t.Errorf("without files TLS is %v, %v; want nil, so that amqpx uses its default", plain.TLS, err)
+	}
+}

@@ -1,0 +1,126 @@
+package config
+
+import (
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Config is all settings of a process. Load makes one; the path of each setting
+// in YAML is its field's name in lower case with underscores.
+type Config struct {
+	Broker   Broker
+	Delay    Delay
+	Database Database
+	// Topology is what the file's exchanges, queues, bindings and destinations
+	// describe, without what the strategy needs.
+	Topology topology.Topology
+
+	file    string
+	origins map[string]string // path -> where its value came from
+}
+
+// Broker says how to connect.
+type Broker struct {
+	// URL of the broker, amqp:// or amqps://. Default: the environment variable
+	// AMQP_URL, else amqp://guest:guest@127.0.0.1:5672/.
+	URL URL
+	// URLs are further nodes of the same cluster, tried in turn.
+	URLs []URL
+	// ManagementURL of the management API, http:// or https://, with user and
+	// password where they differ from the broker's. Default: port 15672 (15671
+	// with amqps) of the broker's host.
+	ManagementURL URL
+	// TLS files for amqps.
+	TLS TLS
+	// ExternalAuth authenticates by the client certificate.
+	ExternalAuth bool
+	// ConnectionName is shown by the broker's management, default "rabbitdelay".
+	ConnectionName string
+
+	// The following are amqpx.Config's fields of the same names; 0 is its default.
+	Heartbeat    time.Duration
+	DialTimeout  time.Duration
+	ReconnectMin time.Duration
+	ReconnectMax time.Duration
+	SendTimeout  time.Duration
+	MaxInFlight  int
+	MaxBody      int
+	Declare      amqpx.Declaration
+}
+
+// TLS names PEM files, and what the broker's certificate must say.
+type TLS struct {
+	CA         string // certificates to trust instead of the system's
+	Cert       string // client certificate
+	Key        string // its private key
+	ServerName string // default: the host of the URL
+}
+
+// Names of strategies.
+const (
+	StrategyBucket = "bucket"
+	StrategyTTL    = "ttl"
+	StrategyPlugin = "plugin"
+	StrategyAuto   = "auto"
+)
+
+// Delay says how messages are delayed.
+type Delay struct {
+	// Strategy is bucket (the default), ttl, plugin or auto.
+	Strategy string
+	// Prefix of the names of delay objects, default "delay".
+	Prefix string
+	// QueueType of delay queues and of destination queues that do not stand under
+	// queues: quorum (the default) or classic.
+	QueueType topology.QueueType
+
+	Bucket Layout
+	TTL    TTL
+	Plugin Plugin
+	// Previous are layouts that the bucket strategy had before. Destinations stay
+	// bound to them, so that what still waits in their queues arrives.
+	Previous []Layout
+}
+
+// Layout of the bucket strategy; see dlx.BucketConfig.
+type Layout struct {
+	Layout     string // clock (the default), hex or binary
+	Radices    []int  // an explicit layout instead, lowest position first
+	Resolution time.Duration
+}
+
+// TTL strategy; see dlx.TTLConfig.
+type TTL struct {
+	Delays  []time.Duration
+	RoundUp bool
+}
+
+// Plugin strategy. With the auto strategy, the plugin is used, where the broker
+// has it, for delays from Min to Max, and not at all when both are 0.
+type Plugin struct {
+	Min time.Duration
+	Max time.Duration // default: 2^32-1 ms, about 49 days
+}
+
+// Database is where idempotency records and tasks live.
+type Database struct {
+	// URL is postgres://…, mysql://… or sqlite:path; see OpenDB.
+	URL URL
+}
+
+// DefaultURL is the broker without any setting: RabbitMQ's own default.
+const DefaultURL = "amqp://guest:guest@127.0.0.1:5672/"
+
+// GivenURL is the broker's URL where a flag, a variable or the file gave one, and
+// empty where it is the default.
+func (c *Config) GivenURL() URL {
+	if c.origins["broker.url"] == "" {
+		return ""
+	}
+	return c.Broker.URL
+}
+
+// File is the file that the configuration was read from; empty for none.
+func (c *Config) File() string { return c.file }

@@ -1,0 +1,135 @@
+package config
+
+import (
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+)
+
+func TestMySQLURL(t *testing.T) {
+	for _, c := range []struct{ url, dsn string }{
+		{"mysql://u:p%40s%2Fs%3F@db:3307/shop", "u:p@s/s?@tcp(db:3307)/shop?parseTime=true"},
+		{"mysql://u@db/shop", "u@tcp(db:3306)/shop?parseTime=true"},
+		{"mariadb://u:p@[::1]/shop", "u:p@tcp([::1]:3306)/shop?parseTime=true"},
+		{"mysql://u:p@db/shop?timeout=5s&multiStatements=true&parseTime=false", "u:p@tcp(db:3306)/shop?parseTime=true&timeout=5s"},
+		{"mysql://u:p@db/shop?tls=skip-verify", "u:p@tcp(db:3306)/shop?parseTime=true&tls=skip-verify"},
+	} {
+		d, err := parseDatabase(URL(c.url))
+		if err != nil {
+			t.Errorf("%s: %v", c.url, err)
+			continue
+		}
+		if got := d.mysql.FormatDSN(); got != c.dsn || d.dialect != idempotency.MySQL {
+			t.Errorf("%s: got %s", c.url, got)
+		}
+	}
+}
+
+func TestPostgresURL(t *testing.T) {
+	d, err := parseDatabase("postgresql://u:p%40ss@db:5433/shop?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := d.postgres; p.Host != "db" || p.Port != 5433 || p.Password != "p@ss" || p.Database != "shop" || d.dialect != idempotency.PostgreSQL {
+		t.Errorf("got %s:%d/%s", p.Host, p.Port, p.Database)
+	}
+}
+
+func TestDatabaseURLErrorsHidePasswords(t *testing.T) {
+	for _, u := range []URL{
+		"", "x", "u:hunter2@h/d", "postgres://u:hunter2@h:x/d", "postgres://u:hunter2%@h/d", "postgres:host=h password=hunter2",
+		"postgres://u:hunter2@h/d?sslmode=sometimes", "mysql://u:hunter2@h", "mysql://u:hunter2%zz@h/d", "mysql://u:hunter2@h/d?timeout=hunter2",
+		"sqlite:", "sqlite://",
+	} {
+		db, _, err := OpenDB(u)
+		if err == nil {
+			_ = db.Close()
+			t.Errorf("%s passed", string(u))
+			continue
+		}
+		if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("the password is in %v", err)
+		}
+	}
+}
+
+// Transactions that read and then write, side by side, wait for each other
+// instead of failing with "database is locked".
+func TestSQLiteWritersWait(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "100% of #1?.db")
+	for _, form := range []URL{URL("sqlite:" + strings.ReplaceAll(file, "?", "-")), URL("sqlite://" + strings.ReplaceAll(file, "?", "-")), "sqlite::memory:"} {
+		db, dialect, err := OpenDB(form)
+		if err != nil || dialect != idempotency.SQLite {
+			t.Fatal(dialect, err)
+		}
+		if _, err := db.ExecContext(t.Context(), "CREATE TABLE IF NOT EXISTS n (v INTEGER); DELETE FROM n; INSERT INTO n VALUES (0)"); err != nil {
+			t.Fatal(err)
+		}
+		const writers, each = 8, 20
+		var wg sync.WaitGroup
+		for range writers {
+			wg.Go(func() {
+				for range each {
+					tx, err := db.BeginTx(t.Context(), nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					var v int
+					if err := tx.QueryRowContext(t.Context(), "SELECT v FROM n").Scan(&v); err != nil {
+						t.Error(err)
+					}
+					if _, err := tx.ExecContext(t.Context(), "UPDATE n SET v = ?", v+1); err != nil {
+						t.Error(err)
+					}
+					if err := tx.Commit(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		var v int
+		if err := db.QueryRowContext(t.Context(), "SELECT v FROM n").Scan(&v); err != nil || v != writers*each {
+			t.Errorf("%s: counted to %d, %v; want %d", form, v, err, writers*each)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSQLitePathIsTaken(t *testing.T) {
+	dir := t.TempDir()
+	db, _, err := OpenDB(URL("sqlite:" + dir + "/a%20#b.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	var mode string
+	if err := db.QueryRowContext(t.Context(), "PRAGMA journal_mode").Scan(&mode); err != nil || mode != "wal" {
+		t.Errorf("journal mode %q, %v", mode, err)
+	}
+	if found, _ := filepath.Glob(dir + "/a%20#b.db"); len(found) != 1 {
+		t.Errorf("the file has another name: %v", found)
+	}
+}
+
+func TestMigrations(t *testing.T) {
+	db, dialect, err := OpenDB("sqlite::memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	for _, m := range Migrations() {
+		if err := m.Migrate(t.Context(), db); err != nil {
+			t.Errorf("%s: %v", m.Component, err)
+		}
+		if !strings.Contains(m.Script(dialect), "CREATE TABLE") {
+			t.Errorf("%s: the script is %q", m.Component, m.Script(dialect))
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package config
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+)
+
+const fuzzSecret = "Hunter-2-hunter"
+
+// FuzzDatabaseURL: whatever stands around a password, no error shows it, and one
+// that is percent-encoded comes out whole.
+func FuzzDatabaseURL(f *testing.F) {
+	for _, form := range []struct{ scheme, before, after, end string }{
+		{"postgres", "", "", "@db:5432/shop?sslmode=disable"},
+		{"postgresql", "12/", "", "@db/shop"},
+		{"postgres", "%", "", "@db/shop?connect_timeout=x"},
+		{"postgres", "", "", "@db:x/shop"},
+		{"mysql", "p@ss/", "?#", "@db:3307/shop?timeout=5s"},
+		{"mariadb", "", "", "@db"},
+		{"mysql", "", "", "@db/shop?timeout=" + fuzzSecret},
+		{"mysql", ")", "(", "@tcp(db)/shop?charset=%zz"},
+		{"sqlite", "", "", ":memory:"},
+		{"", "host=db password=", " user=x", ""},
+	} {
+		f.Add(form.scheme, form.before, form.after, form.end)
+	}
+	f.Fuzz(func(t *testing.T, scheme, before, after, end string) {
+		if strings.Contains(scheme, fuzzSecret) {
+			return
+		}
+		raw := URL(scheme + "://user:" + before + fuzzSecret + after + end)
+		if _, err := parseDatabase(raw); err != nil && strings.Contains(err.Error(), fuzzSecret) {
+			t.Fatalf("%q: the error %q has the password", string(raw), err)
+		}
+		if strings.Contains(raw.String(), fuzzSecret) && strings.HasSuffix(end, "@db") {
+			t.Fatalf("%q is shown as %s", string(raw), raw)
+		}
+		password := before + fuzzSecret + after
+		if !utf8.ValidString(password) || strings.ContainsRune(password, 0) {
+			return
+		}
+		user := url.UserPassword("user", password).String()
+		d, err := parseDatabase(URL("mysql://" + user + "@db/shop"))
+		if err != nil || d.dialect != idempotency.MySQL || d.mysql.Passwd != password || d.mysql.User != "user" || d.mysql.DBName != "shop" {
+			t.Fatalf("password %q: %v, %+v", password, err, d.mysql)
+		}
+		d, err = parseDatabase(URL("postgres://" + user + "@db/shop?sslmode=disable"))
+		if err != nil || d.postgres.Password != password || d.postgres.Host != "db" {
+			t.Fatalf("password %q: %v", password, err)
+		}
+	})
+}
+
+// FuzzBrokerURL: a broker's URL from a file or a flag is refused without showing
+// it, or taken.
+func FuzzBrokerURL(f *testing.F) {
+	for _, s := range []string{
+		"amqp://user:" + fuzzSecret + "@host/", "amqps://user:" + fuzzSecret + "@host:x/", "amqp://user:12/" + fuzzSecret + "@host", "http://" + fuzzSecret,
+		fuzzSecret, "amqp://user:%" + fuzzSecret, "amqp://[::1" + fuzzSecret, " amqp://u:" + fuzzSecret + "@h", "${" + fuzzSecret + "}", "amqp://u:" + fuzzSecret + "@h/\x00",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		for _, path := range []string{"broker.url", "broker.management_url", "database.url"} {
+			c, err := load(nil, Source{Overrides: map[string]Override{path: {Value: s, Origin: "--flag"}}})
+			if err == nil {
+				for _, u := range []URL{c.Broker.URL, c.Broker.ManagementURL, c.Database.URL} {
+					text, merr := u.MarshalText()
+					if merr != nil || string(text) != u.String() || u.GoString() != u.String() {
+						t.Fatalf("%q prints in different ways", string(u))
+					}
+				}
+				continue
+			}
+			if _, ok := errors.AsType[*Error](err); !ok {
+				t.Fatalf("%T is not an *Error: %v", err, err)
+			}
+			if strings.Contains(s, fuzzSecret) && strings.Contains(err.Error(), fuzzSecret) {
+				t.Fatalf("%s: %q: the error has the password: %v", path, s, err)
+			}
+		}
+	})
+}

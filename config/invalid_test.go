@@ -1,0 +1,189 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+const clockBound = "a divisor of 1s with the clock layout (below 1s a divisor of 1s, below 1m of 1m, below 1h of 1h)"
+
+func TestInvalid(t *testing.T) {
+	for _, c := range []struct {
+		name, yaml string
+		env        string // NAME=value
+		want       []string
+	}{
+		{"no mapping", "amqp://guest:hunter2@host", "", []string{
+			"line 1, column 1: expected a mapping with the keys broker, delay, database, exchanges, queues, bindings, destinations; got a single value"}},
+		{"not YAML", "broker: {\n", "", []string{"line 1: not YAML: did not find expected node content"}},
+		{"two documents", "delay: {}\n---\ndelay: {}\n", "", []string{"line 2, column 1: a second document begins here; put everything into one"}},
+		{"unknown section", "delays: {}\n", "", []string{
+			`line 1, column 1: delays: unknown key "delays"; expected one of bindings, broker, database, delay, destinations, exchanges, queues`}},
+		{"unknown key", "broker:\n  uri: amqp://guest:hunter2@host\n", "", []string{
+			`line 2, column 3: broker.uri: unknown key "uri"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, reconnect_max, reconnect_min, send_timeout, tls, url, urls`}},
+		{"unknown nested key", "delay:\n  bucket: {lay: x}\n", "", []string{
+			`line 2, column 12: delay.bucket.lay: unknown key "lay"; expected one of layout, radices, resolution`}},
+		{"unknown key of a previous layout", "delay:\n  previous:\n    - {prefix: x}\n", "", []string{
+			`line 3, column 8: delay.previous[0].prefix: unknown key "prefix"; expected one of layout, radices, resolution`}},
+		{"dotted key", "delay.prefix: x\n", "", []string{
+			`line 1, column 1: delay.prefix: unknown key "delay.prefix"; expected one of bindings, broker, database, delay, destinations, exchanges, queues`}},
+		{"repeated key", "delay:\n  prefix: a\n  prefix: b\n", "", []string{
+			`line 3, column 3: delay.prefix: the key "prefix" already stands in line 2; remove one`}},
+		{"merge key", "delay: &d {prefix: a}\nbroker:\n  <<: *d\n", "", []string{
+			"line 3, column 3: broker.<<: merge keys are not supported; write the fields out"}},
+		{"section is text", "broker: amqp://guest:hunter2@host\n", "", []string{
+			"line 1, column 9: broker: expected a mapping with the keys connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, reconnect_max, reconnect_min, send_timeout, tls, url, urls; got a single value"}},
+		{"value is a list", "broker:\n  url: [amqp://guest:hunter2@host]\n", "", []string{
+			"line 2, column 8: broker.url: expected a single value, got a list"}},
+		{"list is a value", "broker:\n  urls: amqp://guest:hunter2@host\n", "", []string{
+			"line 2, column 9: broker.urls: expected a list, got a single value"}},
+		{"no value", "delay:\n  prefix:\n", "", []string{
+			"line 2, column 10: delay.prefix: has no value; give one, or remove the key"}},
+		{"previous is no list", "delay: {previous: {}}\n", "", []string{
+			"line 1, column 19: delay.previous: expected a list of layouts, got a mapping"}},
+		{"unset variable", "delay:\n  prefix: ${RD_TEST_UNSET}\n", "", []string{
+			"line 2, column 11: delay.prefix: the environment variable RD_TEST_UNSET is not set; set it, or write ${RD_TEST_UNSET:-value}"}},
+		{"unset variable in the topology", "queues:\n  - name: ${RD_TEST_UNSET}\n", "", []string{
+			"line 2, column 11: queues[0].name: the environment variable RD_TEST_UNSET is not set; set it, or write ${RD_TEST_UNSET:-value}"}},
+		{"no integer", "broker: {max_in_flight: many}\n", "", []string{`line 1, column 25: broker.max_in_flight: expected an integer, got "many"`}},
+		{"no boolean", "broker: {external_auth: 1}\n", "", []string{`line 1, column 25: broker.external_auth: expected true or false, got "1"`}},
+		{"no unit", "broker: {heartbeat: 10}\n", "", []string{`line 1, column 21: broker.heartbeat: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "10"`}},
+		{"items", "delay: {ttl: {delays: [60s, x, 1h, y]}}\n", "", []string{
+			`line 1, column 23: delay.ttl.delays: item 2: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "x"; item 4: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "y"`}},
+
+		{"bounds", "broker: {heartbeat: 500ms, dial_timeout: 1ms, reconnect_min: 2h, reconnect_max: 1ms, send_timeout: 2d, max_in_flight: -1, max_body: 536870913, declare: some}\n", "", []string{
+			"line 1, column 21: broker.heartbeat: 500ms; expected 1s to 18h12m15s",
+			"line 1, column 42: broker.dial_timeout: 1ms; expected 10ms to 1h0m0s",
+			"line 1, column 62: broker.reconnect_min: 2h0m0s; expected 1ms to 1h0m0s",
+			"line 1, column 81: broker.reconnect_max: 1ms; expected 2h0m0s to 24h0m0s",
+			"line 1, column 100: broker.send_timeout: 48h0m0s; expected 1ms to 24h0m0s",
+			"line 1, column 119: broker.max_in_flight: -1; expected 1 to 1048576",
+			"line 1, column 133: broker.max_body: 536870913; expected 1 to 536870912",
+			`line 1, column 153: broker.declare: "some"; expected missing or nothing`}},
+		{"strategy", "delay: {strategy: fast}\n", "", []string{`line 1, column 19: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`}},
+		{"prefix", "delay: {prefix: amq.x}\n", "", []string{`line 1, column 17: delay.prefix: "amq.x"; expected UTF-8 text of 1 to 64 bytes that does not begin with "amq."`}},
+		{"queue type", "delay: {queue_type: stream}\n", "", []string{`line 1, column 21: delay.queue_type: "stream"; expected quorum or classic`}},
+		{"layout", "delay: {bucket: {layout: decimal}}\n", "", []string{`line 1, column 26: delay.bucket.layout: "decimal"; expected clock, hex or binary, or empty with Radices`}},
+		{"resolution", "delay: {bucket: {resolution: 30ms}}\n", "", []string{"line 1, column 30: delay.bucket.resolution: 30ms; expected " + clockBound}},
+		{"radices", "delay: {bucket: {radices: [1]}}\n", "", []string{"line 1, column 27: delay.bucket.radices: [1]; expected numbers from 2 to 1000"}},
+		{"previous layout", "delay:\n  previous:\n  - {layout: clock}\n  - {layout: clock, resolution: 30ms}\n", "", []string{
+			"line 4, column 33: delay.previous[1].resolution: 30ms; expected " + clockBound}},
+		{"ttl without delays", "delay: {strategy: ttl}\n", "", []string{"delay.ttl.delays: is empty; the ttl strategy needs the delays there are, such as [60s, 15m]"}},
+		{"ttl twice", "delay: {ttl: {delays: [60s, 1m]}}\n", "", []string{"line 1, column 23: delay.ttl.delays[1]: 1m0s; expected declared once"}},
+		{"plugin range", "delay: {plugin: {min: 2h, max: 1h}}\n", "", []string{"line 1, column 23: delay.plugin.min: 2h0m0s; expected at most delay.plugin.max, 1h0m0s"}},
+		{"plugin bound", "delay: {plugin: {max: 50d}}\n", "", []string{"line 1, column 23: delay.plugin.max: 1200h0m0s; expected 1ms to 1193h2m47.295s"}},
+		{"plugin fraction", "delay: {plugin: {min: 1500us}}\n", "", []string{"line 1, column 23: delay.plugin.min: 1.5ms; expected whole milliseconds"}},
+
+		{"broker URL", "broker: {url: 'http://guest:hunter2@host'}\n", "", []string{"line 1, column 15: broker.url: " + brokerForm}},
+		{"broker URL unescaped", "broker: {url: 'amqp://guest:hunter2%@host'}\n", "", []string{"line 1, column 15: broker.url: " + brokerForm}},
+		{"cluster of two schemes", "broker: {url: 'amqp://a', urls: ['amqps://guest:hunter2@b']}\n", "", []string{
+			"line 1, column 33: broker.urls[0]: expected the scheme of broker.url; the nodes of a cluster are all amqp:// or all amqps://"}},
+		{"management URL", "broker: {management_url: 'guest:hunter2@host:15672'}\n", "", []string{
+			"line 1, column 26: broker.management_url: expected a URL such as http://user:password@host:15672"}},
+		{"TLS without amqps", "broker: {tls: {ca: x}}\n", "", []string{`line 1, column 20: broker.tls.ca: "x"; it has no effect with amqp://; use amqps:// in broker.url`}},
+		{"half a client certificate", "broker: {url: 'amqps://x', tls: {key: x}}\n", "", []string{"broker.tls.cert: is not set, but broker.tls.key is; a client certificate needs both"}},
+		{"external without certificate", "broker: {url: 'amqps://x', external_auth: true}\n", "", []string{
+			"line 1, column 43: broker.external_auth: true; it needs amqps:// and a client certificate (broker.tls.cert and broker.tls.key)"}},
+		{"database", "database: {url: 'oracle://u:hunter2@h/d'}\n", "", []string{"line 1, column 17: database.url: " + errScheme.Error()}},
+		{"mysql without database", "database: {url: 'mysql://u:hunter2@h'}\n", "", []string{"line 1, column 17: database.url: " + errMySQL.Error()}},
+		{"postgres port", "database: {url: 'postgres://u:hunter2@h:x/d'}\n", "", []string{"line 1, column 17: database.url: " + errPostgres.Error()}},
+		{"sqlite without file", "database: {url: 'sqlite:'}\n", "", []string{"line 1, column 17: database.url: " + errSQLite.Error()}},
+
+		{"by environment", "delay: {prefix: x}\n", "RABBITDELAY_DELAY_STRATEGY=fast", []string{
+			`RABBITDELAY_DELAY_STRATEGY: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`}},
+		{"URL by environment", "", "AMQP_URL=guest:hunter2@host", []string{"AMQP_URL: broker.url: " + brokerForm}},
+		{"misspelt variable", "", "RABBITDELAY_BROKER_URI=amqp://guest:hunter2@host", []string{
+			"RABBITDELAY_BROKER_URI: no setting has this environment variable; see the list of settings"}},
+		{"topology", "queues:\n  - name: a\n    kind: x\n", "", []string{
+			`line 3, column 5: queues[0].kind: unknown key "kind"; expected one of arguments, dead_letter, delivery_limit, max_length, max_length_bytes, message_ttl, name, overflow, single_active_consumer, type`}},
+		{"in the order of lines", "queues:\n  - {name: a, kind: b}\ndelay: {strategy: fast}\nbroker: {x: 1}\n", "", []string{
+			`line 2, column 15: queues[0].kind: unknown key "kind"; expected one of arguments, dead_letter, delivery_limit, max_length, max_length_bytes, message_ttl, name, overflow, single_active_consumer, type`,
+			`line 3, column 19: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`,
+			`line 4, column 10: broker.x: unknown key "x"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, reconnect_max, reconnect_min, send_timeout, tls, url, urls`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if name, value, ok := strings.Cut(c.env, "="); ok {
+				t.Setenv(name, value)
+			}
+			_, err := load([]byte(c.yaml), Source{})
+			e, ok := errors.AsType[*Error](err)
+			if !ok || !errors.Is(err, ErrConfig) {
+				t.Fatalf("got %v (%T), want an *Error", err, err)
+			}
+			var got []string
+			for _, p := range e.Problems {
+				got = append(got, p.String())
+			}
+			if strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+				t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the password is in the error: %v", err)
+			}
+		})
+	}
+}
+
+func TestErrorLists(t *testing.T) {
+	_, err := load([]byte("delay:\n  strategy: fast\n  queue_type: slow\n"), Source{File: "shop.yaml"})
+	want := `shop.yaml: 2 problems:
+  line 2, column 13: delay.strategy: "fast"; expected auto, bucket, ttl or plugin
+  line 3, column 15: delay.queue_type: "slow"; expected quorum or classic`
+	if errText(err) != want {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Whatever verb prints a configuration, no password is in it.
+func TestPrintingHidesPasswords(t *testing.T) {
+	c, err := load([]byte("broker: {url: 'amqp://u:hunter2@a', urls: ['amqp://u:hunter2@b'], management_url: 'http://u:hunter2@m'}\ndatabase: {url: 'mysql://u:hunter2@d/x'}\n"), Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{
+		fmt.Sprint(c), fmt.Sprintf("%+v", *c), fmt.Sprintf("%#v", c), fmt.Sprintf("%v %s %q", c.Broker, c.Broker.URL, c.Broker.URLs), string(text),
+	} {
+		if strings.Contains(s, "hunter2") {
+			t.Errorf("the password is in %s", s)
+		}
+		if !strings.Contains(s, "u:xxxxx@a") {
+			t.Errorf("the URL is not in %s", s)
+		}
+	}
+}
+
+// amqpx has the last word about bounds: what passes here passes there, and at
+// each bound's other side both refuse.
+func TestBoundsAgreeWithClient(t *testing.T) {
+	for _, b := range []Broker{
+		{Heartbeat: time.Second}, {Heartbeat: time.Second - 1}, {Heartbeat: 65535 * time.Second}, {Heartbeat: 65535*time.Second + 1},
+		{DialTimeout: 10 * time.Millisecond}, {DialTimeout: 10*time.Millisecond - 1}, {DialTimeout: time.Hour}, {DialTimeout: time.Hour + 1},
+		{ReconnectMin: time.Millisecond}, {ReconnectMin: time.Millisecond - 1}, {ReconnectMin: time.Hour, ReconnectMax: time.Hour}, {ReconnectMin: time.Hour + 1},
+		{ReconnectMax: amqpx.DefaultReconnectMin}, {ReconnectMax: amqpx.DefaultReconnectMin - 1}, {ReconnectMax: 24 * time.Hour}, {ReconnectMax: 24*time.Hour + 1},
+		{SendTimeout: time.Millisecond}, {SendTimeout: time.Millisecond - 1}, {SendTimeout: 24 * time.Hour}, {SendTimeout: 24*time.Hour + 1},
+		{MaxInFlight: 1}, {MaxInFlight: -1}, {MaxInFlight: 1 << 20}, {MaxInFlight: 1<<20 + 1},
+		{MaxBody: 1}, {MaxBody: -1}, {MaxBody: 512 << 20}, {MaxBody: 512<<20 + 1},
+		{Declare: amqpx.DeclareNothing}, {Declare: "x"},
+	} {
+		c := &Config{Broker: b}
+		here := c.Validate()
+		client, err := c.Client(nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := client.WithDefaults().Validate()
+		if (here == nil) != (there == nil) {
+			t.Errorf("%+v: config says %v, amqpx says %v", b, here, there)
+		}
+	}
+}

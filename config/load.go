@@ -1,0 +1,242 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/viper"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Source says where Load reads from, beside the environment.
+type Source struct {
+	// File is the path of the YAML file; empty for none.
+	File string
+	// Overrides are values of settings that win over all others, by path, such as
+	// "broker.url".
+	Overrides map[string]Override
+	// Defaults are values of settings that all others win over, by path; lists
+	// are separated by commas.
+	Defaults map[string]string
+}
+
+// Override is the value of a setting with a name for where it came from, which
+// errors print: "--url".
+type Override struct {
+	Value  string
+	Origin string
+}
+
+// Load reads the settings and validates them. Every problem is reported, with
+// the place the value came from, in one *Error.
+func Load(src Source) (*Config, error) {
+	var data []byte
+	if src.File != "" {
+		var err error
+		if data, err = os.ReadFile(src.File); err != nil {
+			if pe, ok := errors.AsType[*fs.PathError](err); ok {
+				err = pe.Err
+			}
+			return nil, &Error{File: src.File, Problems: []Problem{{Message: "cannot be read: " + err.Error()}}}
+		}
+	}
+	return load(data, src)
+}
+
+func load(data []byte, src Source) (*Config, error) {
+	l := &loader{
+		src: src, v: viper.New(),
+		c: &Config{file: src.File, origins: map[string]string{}},
+	}
+	l.layers(data)
+	l.read()
+	l.topology()
+	l.c.setDefaults()
+	for _, p := range l.c.problems() {
+		if !slices.ContainsFunc(l.problems, func(q Problem) bool { return covers(q.Path, p.Path) }) {
+			l.problems = append(l.problems, l.located(p))
+		}
+	}
+	if len(l.problems) > 0 {
+		slices.SortStableFunc(l.problems, func(a, b Problem) int {
+			return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
+		})
+		return nil, &Error{File: src.File, Problems: l.problems[:min(len(l.problems), maxProblems)]}
+	}
+	return l.c, nil
+}
+
+// covers tells whether a problem at path already says what is wrong at other.
+func covers(path, other string) bool {
+	rest, ok := strings.CutPrefix(other, path)
+	return ok && path != "" && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+type loader struct {
+	src      Source
+	v        *viper.Viper
+	file     *file
+	c        *Config
+	problems []Problem
+}
+
+// layers gives viper the file, the environment and the overrides.
+func (l *loader) layers(data []byte) {
+	known := map[string]bool{}
+	for _, s := range settings {
+		name := variable(s.path)
+		known[name] = true
+		_ = l.v.BindEnv(s.path, name) // fails without a key only
+		if o, ok := l.src.Overrides[s.path]; ok {
+			l.v.Set(s.path, o.Value)
+		}
+	}
+	for path, value := range l.src.Defaults {
+		l.v.SetDefault(path, value)
+	}
+	l.v.SetDefault("broker.url", cmp.Or(os.Getenv("AMQP_URL"), DefaultURL))
+	if os.Getenv("AMQP_URL") != "" {
+		l.c.origins["broker.url"] = "AMQP_URL"
+	}
+	l.unknownVariables(known)
+
+	l.file = readFile(data, func(path string) bool { return l.above(path) != "" })
+	l.problems = append(l.problems, l.file.problems...)
+	tree := map[string]any{}
+	for path, value := range l.file.values {
+		if !strings.HasPrefix(path, previousPath) {
+			insert(tree, strings.Split(path, "."), value.texts)
+		}
+	}
+	if err := l.v.MergeConfigMap(tree); err != nil {
+		l.problems = append(l.problems, Problem{Message: err.Error()})
+	}
+}
+
+// insert puts a value into nested maps.
+func insert(tree map[string]any, keys, value []string) {
+	if len(keys) == 1 {
+		tree[keys[0]] = value
+		return
+	}
+	below, ok := tree[keys[0]].(map[string]any)
+	if !ok {
+		below = map[string]any{}
+		tree[keys[0]] = below
+	}
+	insert(below, keys[1:], value)
+}
+
+// unknownVariables finds what looks like a setting and is none: a misspelt
+// override would go unnoticed.
+func (l *loader) unknownVariables(known map[string]bool) {
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		for _, section := range sections() {
+			if strings.HasPrefix(name, variable(section)+"_") && !known[name] {
+				l.problems = append(l.problems, Problem{Origin: name, Message: "no setting has this environment variable; see the list of settings"})
+			}
+		}
+	}
+}
+
+// above names what wins over the file for a setting; empty for nothing.
+func (l *loader) above(path string) string {
+	path, _, _ = strings.Cut(path, "[")
+	if o, ok := l.src.Overrides[path]; ok {
+		return o.Origin
+	}
+	if name := variable(path); os.Getenv(name) != "" {
+		return name
+	}
+	return ""
+}
+
+// read turns the texts that viper chose into values.
+func (l *loader) read() {
+	for _, s := range settings {
+		var texts []string
+		field := s.field(l.c)
+		switch v := l.v.Get(s.path).(type) {
+		case []string:
+			texts = v
+		case string:
+			texts = []string{v}
+			if isList(field) {
+				texts = strings.Split(v, ",")
+			}
+		default:
+			continue
+		}
+		p := Problem{Path: s.path, Origin: l.above(s.path)}
+		if at, ok := l.file.values[s.path]; p.Origin == "" && ok {
+			p.line, p.column, p.Origin = at.line, at.column, lineOrigin(at.line, at.column)
+		}
+		if p.Origin != "" {
+			l.c.origins[s.path] = p.Origin
+		}
+		if err := assign(field, texts); err != nil {
+			p.Message = err.Error()
+			l.problems = append(l.problems, p)
+		}
+	}
+	l.c.Delay.Previous = make([]Layout, l.file.previous)
+	for i := range l.c.Delay.Previous {
+		item := fmt.Sprintf("%s[%d]", previousPath, i)
+		l.c.origins[item] = lineOrigin(l.file.values[item].line, l.file.values[item].column)
+		for _, s := range previousSettings(item, &l.c.Delay.Previous[i]) {
+			value, ok := l.file.values[s.path]
+			if !ok {
+				continue
+			}
+			origin := lineOrigin(value.line, value.column)
+			l.c.origins[s.path] = origin
+			if err := assign(s.field(l.c), value.texts); err != nil {
+				l.problems = append(l.problems, Problem{Path: s.path, Origin: origin, Message: err.Error(), line: value.line, column: value.column})
+			}
+		}
+	}
+}
+
+// topology reads the sections that package topology knows, and everything that
+// is no section at all.
+func (l *loader) topology() {
+	if l.file.topology == nil {
+		return
+	}
+	prefix := cmp.Or(l.c.Delay.Prefix, topology.DefaultPrefix)
+	t, err := topology.ParseNode(l.file.topology, topology.OtherKeys(sections()...), topology.DelayPrefix(prefix))
+	if ve, ok := errors.AsType[*topology.ValidationError](err); ok {
+		for _, p := range ve.Problems {
+			l.problems = append(l.problems, Problem{
+				Path: p.Path, Origin: lineOrigin(p.Line, p.Column), Message: p.Message, line: p.Line, column: p.Column,
+			})
+		}
+	} else if err != nil {
+		l.problems = append(l.problems, Problem{Message: err.Error()})
+	}
+	l.c.Topology = t
+}
+
+// located adds to a problem of Validate where the value came from: itself, or
+// the nearest thing around it.
+func (l *loader) located(p Problem) Problem {
+	for path := p.Path; path != ""; {
+		if origin := l.c.origins[path]; origin != "" {
+			p.Origin = origin
+			if v, ok := l.file.values[path]; ok && l.above(path) == "" {
+				p.line, p.column = v.line, v.column
+			}
+			return p
+		}
+		cut := strings.LastIndexAny(path, ".[")
+		path = path[:max(cut, 0)]
+	}
+	return p
+}

@@ -1,0 +1,284 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+const everything = `
+broker:
+  url: amqps://user:${RD_TEST_PASSWORD}@rabbit-1:5671/shop
+  urls: ["amqps://user:${RD_TEST_PASSWORD}@rabbit-2:5671/shop"]
+  management_url: https://rabbit-1:15671
+  tls: {ca: ca.pem, cert: client.pem, key: client.key, server_name: rabbit}
+  external_auth: true
+  connection_name: "shop ${RD_TEST_HOST:-anywhere}"
+  heartbeat: 5s
+  dial_timeout: 3s
+  reconnect_min: 50ms
+  reconnect_max: 1m
+  send_timeout: 15s
+  max_in_flight: 500
+  max_body: 1048576
+  declare: nothing
+delay:
+  strategy: auto
+  prefix: later
+  queue_type: classic
+  bucket: {radices: [10, 60, 60], resolution: 100ms}
+  ttl: {delays: [60s, 15m, 7d], round_up: true}
+  plugin: {min: 1ms, max: 1h}
+  previous:
+    - {layout: clock}
+    - {layout: hex, resolution: 10ms}
+database:
+  url: postgres://shop:${RD_TEST_PASSWORD}@db/shop
+queues:
+  - name: ${RD_TEST_QUEUE}
+    max_length: ${RD_TEST_LENGTH}
+destinations:
+  - queue: ${RD_TEST_QUEUE}
+`
+
+func TestLoadEverything(t *testing.T) {
+	t.Setenv("RD_TEST_PASSWORD", "p%40ss")
+	t.Setenv("RD_TEST_QUEUE", "orders.expire")
+	t.Setenv("RD_TEST_LENGTH", "1000")
+	c, err := load([]byte(everything), Source{File: "shop.yaml"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.origins = nil
+	length := int64(1000)
+	want := &Config{
+		file: "shop.yaml",
+		Broker: Broker{
+			URL:            "amqps://user:p%40ss@rabbit-1:5671/shop",
+			URLs:           []URL{"amqps://user:p%40ss@rabbit-2:5671/shop"},
+			ManagementURL:  "https://rabbit-1:15671",
+			TLS:            TLS{CA: "ca.pem", Cert: "client.pem", Key: "client.key", ServerName: "rabbit"},
+			ExternalAuth:   true,
+			ConnectionName: "shop anywhere",
+			Heartbeat:      5 * time.Second, DialTimeout: 3 * time.Second,
+			ReconnectMin: 50 * time.Millisecond, ReconnectMax: time.Minute,
+			SendTimeout: 15 * time.Second, MaxInFlight: 500, MaxBody: 1 << 20,
+			Declare: amqpx.DeclareNothing,
+		},
+		Delay: Delay{
+			Strategy: StrategyAuto, Prefix: "later", QueueType: topology.Classic,
+			Bucket:   Layout{Radices: []int{10, 60, 60}, Resolution: 100 * time.Millisecond},
+			TTL:      TTL{Delays: []time.Duration{time.Minute, 15 * time.Minute, 168 * time.Hour}, RoundUp: true},
+			Plugin:   Plugin{Min: time.Millisecond, Max: time.Hour},
+			Previous: []Layout{{Layout: "clock"}, {Layout: "hex", Resolution: 10 * time.Millisecond}},
+		},
+		Database: Database{URL: "postgres://shop:p%40ss@db/shop"},
+		Topology: topology.Topology{
+			Queues:       []topology.Queue{{Name: "orders.expire", MaxLength: &length}},
+			Destinations: []topology.Destination{{Queue: "orders.expire"}},
+		},
+	}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("got  %#v\nwant %#v", c, want)
+	}
+	for _, s := range settings {
+		if reflect.ValueOf(s.field(c)).Elem().IsZero() && s.path != "delay.bucket.layout" {
+			t.Errorf("the file of this test does not set %s", s.path)
+		}
+	}
+}
+
+func TestLoadDefaults(t *testing.T) {
+	c, err := Load(Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{
+		Broker: Broker{URL: DefaultURL},
+		Delay:  Delay{Strategy: "bucket", Prefix: "delay", QueueType: topology.Quorum, Previous: []Layout{}},
+	}
+	want.origins = c.origins
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("got %#v", c)
+	}
+	s, err := c.Strategy(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := s.Topology().Queue("delay.bucket.30m"); !ok || s.Name() != "bucket" {
+		t.Errorf("the default strategy is %s without the queue delay.bucket.30m", s.Name())
+	}
+}
+
+// Each source wins over the ones after it.
+func TestPrecedence(t *testing.T) {
+	file := []byte("broker: {url: amqp://file/}\ndelay: {prefix: file, queue_type: classic}\n")
+	check := func(want string, src Source) {
+		t.Helper()
+		c, err := load(file, src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(c.Broker.URL); got != want {
+			t.Errorf("broker.url is %s, want %s", got, want)
+		}
+		if c.Delay.Prefix != "file" || c.Delay.QueueType != topology.Classic {
+			t.Errorf("other settings of the file are lost: %+v", c.Delay)
+		}
+	}
+	t.Setenv("AMQP_URL", "amqp://amqp-url/")
+	check("amqp://file/", Source{})
+	t.Setenv("RABBITDELAY_BROKER_URL", "amqp://environment/")
+	check("amqp://environment/", Source{})
+	check("amqp://flag/", Source{Overrides: map[string]Override{"broker.url": {"amqp://flag/", "--url"}}})
+	file = []byte("delay: {prefix: file, queue_type: classic}\n")
+	t.Setenv("RABBITDELAY_BROKER_URL", "")
+	check("amqp://amqp-url/", Source{})
+	t.Setenv("AMQP_URL", "")
+	check(DefaultURL, Source{})
+}
+
+func TestDefaultsLoseAgainstAll(t *testing.T) {
+	src := Source{Defaults: map[string]string{"delay.ttl.delays": "1s,2s", "delay.prefix": "default"}}
+	c, err := load([]byte("delay: {prefix: file}\n"), src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(c.Delay.TTL.Delays, c.Delay.Prefix); got != "[1s 2s]file" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// Every setting can be given by the environment alone.
+func TestEnvironment(t *testing.T) {
+	given := map[string]string{
+		"BROKER_URL": "amqps://a/", "BROKER_URLS": "amqps://b/,amqps://c/", "BROKER_MANAGEMENT_URL": "http://m:1",
+		"BROKER_TLS_CA": "ca", "BROKER_TLS_CERT": "cert", "BROKER_TLS_KEY": "key", "BROKER_TLS_SERVER_NAME": "name",
+		"BROKER_EXTERNAL_AUTH": "true", "BROKER_CONNECTION_NAME": "c", "BROKER_HEARTBEAT": "2s",
+		"BROKER_DIAL_TIMEOUT": "2s", "BROKER_RECONNECT_MIN": "2s", "BROKER_RECONNECT_MAX": "3s",
+		"BROKER_SEND_TIMEOUT": "2s", "BROKER_MAX_IN_FLIGHT": "2", "BROKER_MAX_BODY": "2", "BROKER_DECLARE": "missing",
+		"DELAY_STRATEGY": "ttl", "DELAY_PREFIX": "p", "DELAY_QUEUE_TYPE": "classic",
+		"DELAY_BUCKET_LAYOUT": "", "DELAY_BUCKET_RADICES": "10, 60", "DELAY_BUCKET_RESOLUTION": "1s",
+		"DELAY_TTL_DELAYS": "60s,15m", "DELAY_TTL_ROUND_UP": "true",
+		"DELAY_PLUGIN_MIN": "1s", "DELAY_PLUGIN_MAX": "2s", "DATABASE_URL": "sqlite:x.db",
+	}
+	for name, value := range given {
+		t.Setenv("RABBITDELAY_"+name, value)
+	}
+	c, err := Load(Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range settings {
+		if reflect.ValueOf(s.field(c)).Elem().IsZero() && s.path != "delay.bucket.layout" {
+			t.Errorf("%s does not set %s", variable(s.path), s.path)
+		}
+	}
+	if got := fmt.Sprint(c.Delay.TTL.Delays, c.Delay.Bucket.Radices, len(c.Broker.URLs)); got != "[1m0s 15m0s] [10 60] 2" {
+		t.Errorf("lists are %s", got)
+	}
+}
+
+func TestVariablesOfOverriddenValuesMayBeUnset(t *testing.T) {
+	file := []byte("broker: {url: '${RD_TEST_UNSET}'}\n")
+	if _, err := load(file, Source{}); err == nil {
+		t.Error("an unset variable passed")
+	}
+	if _, err := load(file, Source{Overrides: map[string]Override{"broker.url": {"amqp://x/", "--url"}}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestExpand(t *testing.T) {
+	t.Setenv("RD_TEST_A", "one")
+	t.Setenv("RD_TEST_EMPTY", "")
+	t.Setenv("RD_TEST_NESTED", "${RD_TEST_A}")
+	for _, c := range []struct{ in, want, err string }{
+		{"plain $ {x} $RD_TEST_A", "plain $ {x} $RD_TEST_A", ""},
+		{"${RD_TEST_A}", "one", ""},
+		{"<${RD_TEST_A}${RD_TEST_A}>", "<oneone>", ""},
+		{"${RD_TEST_EMPTY}", "", ""},
+		{"${RD_TEST_EMPTY:-two}", "two", ""},
+		{"${RD_TEST_UNSET:-}", "", ""},
+		{"${RD_TEST_UNSET:-a:-b}", "a:-b", ""},
+		{"${RD_TEST_NESTED}", "${RD_TEST_A}", ""},
+		{"$${RD_TEST_A}", "${RD_TEST_A}", ""},
+		{"${RD_TEST_UNSET}", "", "the environment variable RD_TEST_UNSET is not set; set it, or write ${RD_TEST_UNSET:-value}"},
+		{"${RD_TEST_A", "", errExpansion.Error()},
+		{"${}", "", errExpansion.Error()},
+		{"${RD TEST}", "", errExpansion.Error()},
+		{"${1A}", "", errExpansion.Error()},
+	} {
+		got, err := expand(c.in)
+		if text := errText(err); got != c.want || text != c.err {
+			t.Errorf("expand(%q) = %q, %q; want %q, %q", c.in, got, text, c.want, c.err)
+		}
+	}
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// What a variable contains stays one value.
+func TestExpansionCannotInject(t *testing.T) {
+	t.Setenv("RD_TEST_EVIL", "x\n  url: amqp://evil/\nqueues: [{name: evil}]\n#")
+	c, err := load([]byte("broker:\n  connection_name: ${RD_TEST_EVIL}\n"), Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Broker.URL != DefaultURL || len(c.Topology.Queues) != 0 || c.Broker.ConnectionName != os.Getenv("RD_TEST_EVIL") {
+		t.Errorf("got %#v", c)
+	}
+	t.Setenv("RD_TEST_EVIL", "{name: evil, max_length: 1}")
+	c, err = load([]byte("queues:\n  - name: ${RD_TEST_EVIL}\n"), Source{})
+	if err != nil || c.Topology.Queues[0].Name != "{name: evil, max_length: 1}" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	// Quoted stays text, unquoted is what it looks like.
+	t.Setenv("RD_TEST_EVIL", "12")
+	if _, err = load([]byte("queues:\n  - name: '${RD_TEST_EVIL}'\n"), Source{}); err != nil {
+		t.Error(err)
+	}
+	if _, err = load([]byte("queues:\n  - name: ${RD_TEST_EVIL}\n"), Source{}); err == nil {
+		t.Error("a number passed as a name")
+	}
+}
+
+func TestAliases(t *testing.T) {
+	t.Setenv("RD_TEST_A", "$${x}")
+	c, err := load([]byte("broker: {connection_name: &n '${RD_TEST_A}'}\nqueues: [{name: *n}, {name: b}]\ndelay: {prefix: *n}\n"), Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Broker.ConnectionName + c.Topology.Queues[0].Name + c.Delay.Prefix; got != strings.Repeat("$${x}", 3) {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestFileErrors(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "none.yaml")
+	_, err := Load(Source{File: missing})
+	if want := missing + ": cannot be read: no such file or directory"; errText(err) != want || !errors.Is(err, ErrConfig) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	if err := os.WriteFile(file, []byte("delay: {strategy: fast}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Load(Source{File: file})
+	if want := file + `: line 1, column 19: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`; errText(err) != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

@@ -1,0 +1,22 @@
+package config
+
+import "github.com/rabbitdelay/rabbitdelay/amqpx"
+
+// URL is the address of a broker, a management API or a database. It may hold a
+// password, so it prints itself without one, whichever way it is printed;
+// string(u) is the whole.
+type URL string
+
+// String is the URL with its password replaced.
+func (u URL) String() string {
+	if u == "" {
+		return ""
+	}
+	return amqpx.RedactURL(string(u))
+}
+
+// GoString is String, for %#v.
+func (u URL) GoString() string { return u.String() }
+
+// MarshalText is String, for JSON.
+func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }

@@ -1,0 +1,239 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+	"unicode"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// setDefaults fills in what the settings' documentation says. What amqpx and dlx
+// have defaults for stays zero.
+func (c *Config) setDefaults() {
+	c.Broker.URL = cmp.Or(c.Broker.URL, DefaultURL)
+	c.Delay.Strategy = cmp.Or(c.Delay.Strategy, StrategyBucket)
+	c.Delay.Prefix = cmp.Or(c.Delay.Prefix, topology.DefaultPrefix)
+	c.Delay.QueueType = cmp.Or(c.Delay.QueueType, topology.Quorum)
+}
+
+// Validate checks every setting and reports all that is wrong, in one *Error.
+// Load has done so already; it is for a Config that was changed or made in Go.
+func (c *Config) Validate() error {
+	c.setDefaults()
+	if problems := c.problems(); len(problems) > 0 {
+		return &Error{File: c.file, Problems: problems}
+	}
+	return nil
+}
+
+// checker gathers problems.
+type checker struct{ problems []Problem }
+
+func (k *checker) badf(path, format string, args ...any) {
+	k.problems = append(k.problems, Problem{Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+func (c *Config) problems() []Problem {
+	k := &checker{}
+	k.broker(&c.Broker)
+	k.delay(&c.Delay)
+	if c.Database.URL != "" {
+		if _, err := parseDatabase(c.Database.URL); err != nil {
+			k.badf("database.url", "%v", err)
+		}
+	}
+	if len(k.problems) == 0 {
+		k.destinations(c)
+	}
+	return k.problems
+}
+
+const brokerForm = "expected a URL such as amqp://user:password@host:5672/vhost, or amqps://, with special characters in user and password percent-encoded"
+
+func (k *checker) broker(b *Broker) {
+	secure := k.brokerURL("broker.url", b.URL)
+	for i, u := range b.URLs {
+		path := fmt.Sprintf("broker.urls[%d]", i)
+		if k.brokerURL(path, u) != secure {
+			k.badf(path, "expected the scheme of broker.url; the nodes of a cluster are all amqp:// or all amqps://")
+		}
+	}
+	if b.ManagementURL != "" {
+		u, err := url.Parse(string(b.ManagementURL))
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			k.badf("broker.management_url", "expected a URL such as http://user:password@host:15672")
+		}
+	}
+	if !secure {
+		for _, f := range []struct{ name, value string }{
+			{"ca", b.TLS.CA}, {"cert", b.TLS.Cert}, {"key", b.TLS.Key}, {"server_name", b.TLS.ServerName},
+		} {
+			if f.value != "" {
+				k.badf("broker.tls."+f.name, "%q; it has no effect with amqp://; use amqps:// in broker.url", clip(f.value))
+			}
+		}
+	}
+	if (b.TLS.Cert == "") != (b.TLS.Key == "") {
+		missing, there := "key", "cert"
+		if b.TLS.Cert == "" {
+			missing, there = "cert", "key"
+		}
+		k.badf("broker.tls."+missing, "is not set, but broker.tls.%s is; a client certificate needs both", there)
+	}
+	if b.ExternalAuth && (b.TLS.Cert == "" || !secure) {
+		k.badf("broker.external_auth", "true; it needs amqps:// and a client certificate (broker.tls.cert and broker.tls.key)")
+	}
+	if len(b.ConnectionName) > maxConnectionName {
+		k.badf("broker.connection_name", "%d bytes; expected at most %d", len(b.ConnectionName), maxConnectionName)
+	}
+	k.duration("broker.heartbeat", b.Heartbeat, time.Second, 65535*time.Second)
+	k.duration("broker.dial_timeout", b.DialTimeout, 10*time.Millisecond, time.Hour)
+	k.duration("broker.reconnect_min", b.ReconnectMin, time.Millisecond, time.Hour)
+	k.duration("broker.reconnect_max", b.ReconnectMax, cmp.Or(b.ReconnectMin, amqpx.DefaultReconnectMin), 24*time.Hour)
+	k.duration("broker.send_timeout", b.SendTimeout, time.Millisecond, 24*time.Hour)
+	k.integer("broker.max_in_flight", b.MaxInFlight, 1<<20)
+	k.integer("broker.max_body", b.MaxBody, 512<<20)
+	if b.Declare != "" && b.Declare != amqpx.DeclareMissing && b.Declare != amqpx.DeclareNothing {
+		k.badf("broker.declare", "%q; expected missing or nothing", clip(string(b.Declare)))
+	}
+}
+
+// maxConnectionName leaves it readable in the management's lists.
+const maxConnectionName = 200
+
+// brokerURL tells whether the URL is amqps.
+func (k *checker) brokerURL(path string, u URL) (secure bool) {
+	uri, err := amqp.ParseURI(string(u))
+	if err != nil {
+		// The library's text may hold the password.
+		k.badf(path, "%s", brokerForm)
+	}
+	return uri.Scheme == "amqps" || strings.HasPrefix(string(u), "amqps:")
+}
+
+// duration checks a duration that was given; 0 is the default.
+func (k *checker) duration(path string, d, lo, hi time.Duration) {
+	if d != 0 && (d < lo || d > hi) {
+		k.badf(path, "%v; expected %v to %v", d, lo, hi)
+	}
+}
+
+func (k *checker) integer(path string, n, hi int) {
+	if n != 0 && (n < 1 || n > hi) {
+		k.badf(path, "%d; expected 1 to %d", n, hi)
+	}
+}
+
+func (k *checker) delay(d *Delay) {
+	switch d.Strategy {
+	case StrategyBucket, StrategyTTL, StrategyPlugin, StrategyAuto:
+	default:
+		k.badf("delay.strategy", "%q; expected auto, bucket, ttl or plugin", clip(d.Strategy))
+	}
+	if err := topology.CheckPrefix(d.Prefix); err != nil {
+		k.fields(err, "delay")
+	}
+	if d.QueueType != topology.Quorum && d.QueueType != topology.Classic {
+		k.badf("delay.queue_type", "%q; expected quorum or classic", clip(string(d.QueueType)))
+	}
+	k.fields(d.Bucket.config("", "").Validate(), "delay.bucket")
+	for i, l := range d.Previous {
+		k.fields(l.config("", "").Validate(), fmt.Sprintf("%s[%d]", previousPath, i))
+	}
+	switch {
+	case len(d.TTL.Delays) == 0 && d.Strategy == StrategyTTL:
+		k.badf("delay.ttl.delays", "is empty; the ttl strategy needs the delays there are, such as [60s, 15m]")
+	case len(d.TTL.Delays) > 0:
+		k.fields(dlx.TTLConfig{Delays: d.TTL.Delays}.Validate(), "delay.ttl")
+	}
+	k.plugin(&d.Plugin)
+}
+
+func (k *checker) plugin(p *Plugin) {
+	k.duration("delay.plugin.max", p.Max, time.Millisecond, plugin.MaxDelay)
+	switch {
+	case p.Min < 0 || p.Min > plugin.MaxDelay:
+		k.badf("delay.plugin.min", "%v; expected 0s to %v", p.Min, plugin.MaxDelay)
+	case p.Max > 0 && p.Max < p.Min:
+		k.badf("delay.plugin.min", "%v; expected at most delay.plugin.max, %v", p.Min, p.Max)
+	}
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+	}{{"min", p.Min}, {"max", p.Max}} {
+		if f.d%time.Millisecond != 0 {
+			k.badf("delay.plugin."+f.name, "%v; expected whole milliseconds", f.d)
+		}
+	}
+}
+
+// fields turns what other packages say about their Config's fields into
+// problems of the settings under path.
+func (k *checker) fields(err error, path string) {
+	if err == nil {
+		return
+	}
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range list.Unwrap() {
+			k.fields(e, path)
+		}
+		return
+	}
+	f, ok := errors.AsType[*topology.FieldError](err)
+	if !ok {
+		k.badf(path, "%v", err)
+		return
+	}
+	value := fmt.Sprint(f.Value)
+	if s, ok := f.Value.(string); ok {
+		value = fmt.Sprintf("%q", clip(s))
+	}
+	k.badf(path+"."+snake(f.Field), "%s; expected %s", value, f.Want)
+}
+
+// snake is the YAML key of a Go field: QueueType -> queue_type.
+func snake(field string) string {
+	var b strings.Builder
+	for i, r := range field {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// destinations finds those whose name is too long for a strategy's routing keys,
+// and whose retry policy is not possible.
+func (k *checker) destinations(c *Config) {
+	strategies, err := c.offline()
+	if err != nil {
+		k.badf("delay", "%v", err)
+		return
+	}
+	for i, d := range c.Topology.Destinations {
+		path := fmt.Sprintf("destinations[%d]", i)
+		for _, s := range strategies {
+			if _, err := s.Route(d, 0, 0); err != nil {
+				k.badf(path, "%v", err)
+				break
+			}
+		}
+		if d.Retry == nil {
+			continue
+		}
+		if _, err := dlx.NewRetryPolicy(*d.Retry); err != nil {
+			k.fields(err, path+".retry")
+		}
+	}
+}

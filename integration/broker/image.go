@@ -1,0 +1,176 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/client"
+)
+
+const (
+	// localImages are what `make images` builds.
+	localImages = "rabbitdelay/rabbitmq"
+
+	// officialImages are the ones of Docker's library. Those that end in
+	// -management carry the plugin's web pages too; all carry the plugin.
+	officialImages = "rabbitmq"
+
+	// dockerAnswers bounds how long Docker is waited for, and pullBegins how
+	// long a registry is: neither may hold up a machine that has none.
+	dockerAnswers = 5 * time.Second
+	pullBegins    = 10 * time.Second
+	pullEnds      = 5 * time.Minute
+)
+
+// image is a local image of RabbitMQ.
+type image struct {
+	name    string
+	version string // such as 4.3.6, or a prefix of it
+	local   bool   // built by make images
+}
+
+var officialTag = regexp.MustCompile(`^(\d+(?:\.\d+)*)(-management)?(-alpine)?$`)
+
+// images returns the images of RabbitMQ that are there, the newest version
+// first, and among equals the one that `make images` built.
+func images(ctx context.Context, docker client.APIClient) ([]image, error) {
+	ctx, cancel := context.WithTimeout(ctx, dockerAnswers)
+	defer cancel()
+	listed, err := docker.ImageList(ctx, client.ImageListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("listing images: %w", err)
+	}
+	var found []image
+	for _, summary := range listed.Items {
+		for _, name := range summary.RepoTags {
+			repository, tag, _ := strings.Cut(name, ":")
+			switch repository {
+			case localImages:
+				version := summary.Labels["rabbitdelay.version"]
+				if version == "" {
+					version = tag
+				}
+				found = append(found, image{name: name, version: version, local: true})
+			case officialImages:
+				parts := officialTag.FindStringSubmatch(tag)
+				if parts == nil {
+					continue
+				}
+				found = append(found, image{name: name, version: officialVersion(ctx, docker, name, parts[1])})
+			}
+		}
+	}
+	slices.SortStableFunc(found, func(a, b image) int {
+		if c := compareVersions(b.version, a.version); c != 0 {
+			return c
+		}
+		return cmp.Compare(btoi(b.local), btoi(a.local))
+	})
+	return found, nil
+}
+
+// officialVersion reads the full version, which a tag such as 4-management
+// does not tell.
+func officialVersion(ctx context.Context, docker client.APIClient, name, tag string) string {
+	inspected, err := docker.ImageInspect(ctx, name)
+	if err != nil || inspected.Config == nil {
+		return tag
+	}
+	for _, variable := range inspected.Config.Env {
+		if version, ok := strings.CutPrefix(variable, "RABBITMQ_VERSION="); ok {
+			return version
+		}
+	}
+	return tag
+}
+
+// chooseImage returns the image for a release line, or the newest for "", and
+// why it is that one. It pulls the official image when none is there.
+func chooseImage(ctx context.Context, docker client.APIClient, wanted string) (image, string, error) {
+	found, err := images(ctx, docker)
+	if err != nil {
+		return image{}, "", err
+	}
+	for _, candidate := range found {
+		switch {
+		case wanted == "":
+			return candidate, "the newest image here", nil
+		case matches(candidate.version, wanted):
+			return candidate, "the image for RabbitMQ " + wanted, nil
+		}
+	}
+	tag := cmp.Or(wanted, "4") + "-management"
+	name := officialImages + ":" + tag
+	if err := pull(ctx, docker, name); err != nil {
+		return image{}, "", fmt.Errorf("no image of RabbitMQ %s here, and %s cannot be pulled (%w)", cmp.Or(wanted, "at all"), name, err)
+	}
+	return image{name: name, version: wanted}, "just pulled", nil
+}
+
+// pull pulls an image. It gives up early when the registry does not begin to
+// answer.
+func pull(ctx context.Context, docker client.APIClient, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, pullEnds)
+	defer cancel()
+	silent := errors.New("the registry does not answer within " + pullBegins.String())
+	ctx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	watchdog := time.AfterFunc(pullBegins, func() { abort(silent) })
+	defer watchdog.Stop()
+
+	fail := func(err error) error {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return err
+	}
+	response, err := docker.ImagePull(ctx, name, client.ImagePullOptions{})
+	if err != nil {
+		return fail(err)
+	}
+	defer response.Close()
+	for message, err := range response.JSONMessages(ctx) {
+		if err != nil {
+			return fail(err)
+		}
+		if message.Error != nil {
+			return fail(message.Error)
+		}
+		watchdog.Stop()
+	}
+	return fail(nil)
+}
+
+// matches tells whether version belongs to the release line, or to the exact
+// version, that is wanted.
+func matches(version, wanted string) bool {
+	return version == wanted || strings.HasPrefix(version, wanted+".")
+}
+
+// compareVersions orders 3.10.8 before 4.0.5 and 3.9 before 3.10.
+func compareVersions(a, b string) int {
+	return slices.Compare(numbers(a), numbers(b))
+}
+
+func numbers(version string) []int {
+	parts := strings.Split(version, ".")
+	values := make([]int, len(parts))
+	for i, part := range parts {
+		values[i], _ = strconv.Atoi(part)
+	}
+	return values
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

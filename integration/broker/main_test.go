@@ -1,0 +1,153 @@
+package broker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// envEnding makes the test binary start a broker, print what it started as one
+// line of JSON and end in the way the variable says.
+const envEnding = "RABBITDELAY_TEST_ENDING"
+
+func TestMain(m *testing.M) {
+	if ending := os.Getenv(envEnding); ending != "" {
+		endWithBroker(ending)
+		return
+	}
+	code := m.Run()
+	if err := CloseShared(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// traces are what a broker leaves on the machine while it runs.
+type traces struct {
+	URL       string `json:"url"`
+	Container string `json:"container"` // its name
+	Directory string `json:"directory"`
+}
+
+func tracesOf(b *Broker) traces {
+	switch s := b.server.(type) {
+	case *container:
+		return traces{URL: b.url, Container: s.request.Name}
+	case *node:
+		return traces{URL: b.url, Directory: s.dir}
+	default:
+		panic(fmt.Sprintf("a server of type %T", s))
+	}
+}
+
+func endWithBroker(ending string) {
+	b, err := Start(context.Background(), Options{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(3)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(tracesOf(b)); err != nil {
+		panic(err)
+	}
+	// The parent tells when it has looked at what runs.
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	switch ending {
+	case "panic":
+		panic("on purpose")
+	case "exit":
+		os.Exit(0)
+	default:
+		select {} // until a signal
+	}
+}
+
+// needSource skips a test for a kind of broker that this machine cannot run,
+// and fails it when there is no kind at all.
+func needSource(t *testing.T, source Source) {
+	t.Helper()
+	if os.Getenv(EnvSkip) == "1" {
+		t.Skipf("skipped: %s is 1", EnvSkip)
+	}
+	here := func(s Source) error {
+		if s == Node {
+			return installed()
+		}
+		found, err := imageLines(t.Context())
+		if err == nil && len(found) == 0 {
+			err = fmt.Errorf("no image of RabbitMQ")
+		}
+		return err
+	}
+	err := here(source)
+	if err == nil {
+		return
+	}
+	for _, other := range []Source{Container, Node} {
+		if here(other) == nil {
+			t.Skipf("skipped: no %s here (%v); the other source is tested", source, err)
+		}
+	}
+	t.Fatal(ErrNoBroker)
+}
+
+// left returns what is still there of a broker.
+func (tr traces) left(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	if tr.Container != "" && exec.Command("docker", "container", "inspect", tr.Container).Run() == nil {
+		found = append(found, "container "+tr.Container)
+	}
+	if tr.Directory != "" {
+		if _, err := os.Lstat(tr.Directory); err == nil {
+			found = append(found, "directory "+tr.Directory)
+		}
+		// The node, its epmd and its children all have the directory in their
+		// environment.
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			environment, err := os.ReadFile("/proc/" + entry.Name() + "/environ")
+			if err == nil && strings.Contains(string(environment), tr.Directory) {
+				command, _ := os.ReadFile("/proc/" + entry.Name() + "/cmdline")
+				found = append(found, fmt.Sprintf("process %s %q", entry.Name(), command))
+			}
+		}
+	}
+	return found
+}
+
+// eventuallyGone waits until nothing of a broker is left.
+func (tr traces) eventuallyGone(t *testing.T) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		found := tr.left(t)
+		if len(found) == 0 {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("left behind: %v", found)
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	// startup is how long a broker may take to accept connections. It takes 5 to
+	// 10 seconds on a machine that has nothing else to do.
+	startup = 2 * time.Minute
+
+	// poll is how often readiness is asked for.
+	poll = 100 * time.Millisecond
+
+	// handshake bounds one attempt to connect.
+	handshake = 5 * time.Second
+
+	// logLines of a broker's log go into the error when it does not come up.
+	logLines = 30
+)
+
+// waitReady waits until the broker of ours accepts connections, and notes its
+// version. The error tells the end of the broker's log.
+func (b *Broker) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startup)
+	defer cancel()
+	version, err := waitReady(ctx, b.url, b.managementURL, b.server.ended)
+	if err != nil {
+		// The log is wanted most when the time is up.
+		logCtx, cancelLog := context.WithTimeout(context.WithoutCancel(ctx), handshake)
+		defer cancelLog()
+		return &startError{err: err, log: b.server.log(logCtx)}
+	}
+	// Only the first start sets it: others may read it during a restart.
+	if b.version == "" {
+		b.version = version
+	}
+	return nil
+}
+
+// startError is a broker that did not come up.
+type startError struct {
+	err error
+	log string
+}
+
+func (e *startError) Error() string {
+	if e.log == "" {
+		return fmt.Sprintf("the broker did not come up: %v; it logged nothing", e.err)
+	}
+	return fmt.Sprintf("the broker did not come up: %v; the end of its log:\n%s", e.err, e.log)
+}
+
+func (e *startError) Unwrap() error { return e.err }
+
+// errEnded is a broker whose process ended while it was waited for.
+var errEnded = errors.New("its process ended")
+
+var taken = regexp.MustCompile(`eaddrinuse|EADDRINUSE|address already in use|port is already allocated`)
+
+func portTaken(err error) bool { return taken.MatchString(err.Error()) }
+
+// waitReady polls until a connection is accepted, and the management API too
+// when there is a URL of it, and returns the broker's version.
+func waitReady(ctx context.Context, url, managementURL string, ended func(context.Context) bool) (string, error) {
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		version, err := shakeHands(url)
+		if err == nil && managementURL != "" {
+			err = askManagement(ctx, managementURL)
+		}
+		if err == nil {
+			return version, nil
+		}
+		if refused(err) {
+			return "", err
+		}
+		if ended != nil && ended(ctx) {
+			return "", fmt.Errorf("%w; the last attempt to connect: %w", errEnded, err)
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("%w; the last attempt to connect: %w", ctx.Err(), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// refused tells an answer that does not change by waiting: credentials or the
+// virtual host are wrong, or the URL is.
+func refused(err error) bool {
+	if answer, ok := errors.AsType[*amqp.Error](err); ok {
+		return answer.Code == amqp.AccessRefused || answer.Code == amqp.NotAllowed
+	}
+	return errors.Is(err, errURL)
+}
+
+var errURL = errors.New("the URL is not one of AMQP; want amqp://user:password@host:port/vhost")
+
+func shakeHands(url string) (version string, err error) {
+	if _, err := amqp.ParseURI(url); err != nil {
+		return "", errURL // and not err, which may quote the password
+	}
+	conn, err := amqp.DialConfig(url, amqp.Config{
+		Dial:      amqp.DefaultDial(handshake),
+		Heartbeat: 10 * time.Second,
+		Properties: amqp.Table{
+			"connection_name": "rabbitdelay launcher",
+		},
+	})
+	if err != nil {
+		return "", err
+	}
+	version, _ = conn.Properties["version"].(string)
+	if err := conn.Close(); err != nil {
+		return "", err
+	}
+	if version == "" {
+		return "", errors.New("the server does not tell its version; want RabbitMQ")
+	}
+	return version, nil
+}
+
+func askManagement(ctx context.Context, managementURL string) error {
+	ctx, cancel := context.WithTimeout(ctx, handshake)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(managementURL, "/")+"/api/overview", http.NoBody)
+	if err != nil {
+		return err
+	}
+	// A client of its own, since the connections of the shared one stay open.
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("management API: %w", err)
+	}
+	defer response.Body.Close()
+	_, _ = io.Copy(io.Discard, response.Body)
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("management API: %s", response.Status)
+	}
+	return nil
+}
+
+// excerpt returns the lines of a log that say why the broker did not come up:
+// those before RabbitMQ says that it gives up, since what follows is only the
+// trace of Erlang's shutting down, or else the last ones.
+func excerpt(log string) string {
+	if reason, _, failed := strings.Cut(log, "BOOT FAILED"); failed {
+		log = reason
+	}
+	return tail(log)
+}
+
+// tail returns the last lines of a log.
+func tail(text string) string {
+	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-logLines):], "\n")
+}

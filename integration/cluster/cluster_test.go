@@ -1,0 +1,158 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/goleak"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func eventually(t *testing.T, what string, holds func() (bool, error)) {
+	t.Helper()
+	deadline := time.After(2 * time.Minute)
+	ticker := time.NewTicker(500 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		ok, err := holds()
+		if ok {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%s: not within two minutes (%v)", what, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// running tells how many nodes a node sees.
+func running(t *testing.T, c *cluster.Cluster, i int) func(want int) func() (bool, error) {
+	return func(want int) func() (bool, error) {
+		return func() (bool, error) {
+			out, err := c.Ctl(t.Context(), i, "--silent", "eval", "length(rabbit_nodes:list_running()).")
+			return strings.TrimSpace(out) == fmt.Sprint(want), err
+		}
+	}
+}
+
+func TestCluster(t *testing.T) {
+	if testing.Short() || os.Getenv(broker.EnvSkip) == "1" {
+		t.Skip("skipped: a cluster takes half a minute to start")
+	}
+	c, err := cluster.Start(t.Context(), cluster.Options{TickTime: 4 * time.Second, Log: func(line string) { t.Log(line) }})
+	if errors.Is(err, cluster.ErrUnavailable) {
+		t.Skipf("skipped: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, kind := range []string{"container", "network"} {
+			out, err := exec.Command("docker", kind, "ls", "--quiet", "--filter", fmt.Sprintf("name=rabbitdelay-%d-", os.Getpid())).Output()
+			if err != nil || len(out) > 0 {
+				t.Errorf("%ss left behind: %q (%v)", kind, out, err)
+			}
+		}
+	})
+
+	const queue = "q"
+	publish(t, c.URLs()[0], queue, 10)
+	leader, err := c.Leader(t.Context(), 0, queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Kill(t.Context(), leader); err != nil {
+		t.Fatal(err)
+	}
+	other := (leader + 1) % c.Nodes()
+	eventually(t, "another leader", func() (bool, error) {
+		now, err := c.Leader(t.Context(), other, queue)
+		return err == nil && now != leader, err
+	})
+	if n := messages(t, c.URLs()[other], queue); n != 10 {
+		t.Errorf("%d messages after the leader's death, want 10", n)
+	}
+	if err := c.Start(t.Context(), leader); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node is back", running(t, c, other)(3))
+
+	if err := c.Leave(t.Context(), leader); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the others give it up", running(t, c, other)(2))
+	if err := c.WaitReady(t.Context(), leader); err != nil {
+		t.Errorf("clients do not reach the node that is cut off: %v", err)
+	}
+	if err := c.Join(t.Context(), leader); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "they find each other again", running(t, c, other)(3))
+	publish(t, c.URLs()[leader], queue, 1)
+	if n := messages(t, c.URLs()[other], queue); n != 11 {
+		t.Errorf("%d messages after the partition, want 11", n)
+	}
+}
+
+func publish(t *testing.T, url, queue string, n int) {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ch.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range n {
+		confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if acked, err := confirm.WaitContext(ctx); !acked || err != nil {
+			t.Fatalf("not confirmed: %v", err)
+		}
+	}
+}
+
+func messages(t *testing.T, url, queue string) int {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q.Messages
+}

@@ -1,0 +1,181 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	dockercontainer "github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+	amqp "github.com/rabbitmq/amqp091-go"
+	tcexec "github.com/testcontainers/testcontainers-go/exec"
+)
+
+// Stop ends a node in good order. Its data and its port are kept for Start.
+func (c *Cluster) Stop(ctx context.Context, i int) error {
+	_, err := c.docker.ContainerStop(ctx, c.nodes[i].container, client.ContainerStopOptions{})
+	return c.explain(i, "stop", err)
+}
+
+// Kill ends a node as a crash would.
+func (c *Cluster) Kill(ctx context.Context, i int) error {
+	name := c.nodes[i].container
+	if _, err := c.docker.ContainerKill(ctx, name, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+		return c.explain(i, "kill", err)
+	}
+	// The signal was only sent; Start would find the container running.
+	wait := c.docker.ContainerWait(ctx, name, client.ContainerWaitOptions{Condition: dockercontainer.WaitConditionNotRunning})
+	select {
+	case err := <-wait.Error:
+		return c.explain(i, "kill", err)
+	case <-wait.Result:
+		return nil
+	}
+}
+
+// Start starts a node after Stop or Kill and returns when it accepts
+// connections. A node of a cluster comes up only together with a majority.
+func (c *Cluster) Start(ctx context.Context, i int) error {
+	if _, err := c.docker.ContainerStart(ctx, c.nodes[i].container, client.ContainerStartOptions{}); err != nil {
+		return c.explain(i, "start", err)
+	}
+	return c.WaitReady(ctx, i)
+}
+
+// Pause freezes a node; its connections stay open.
+func (c *Cluster) Pause(ctx context.Context, i int) error {
+	_, err := c.docker.ContainerPause(ctx, c.nodes[i].container, client.ContainerPauseOptions{})
+	return c.explain(i, "pause", err)
+}
+
+// Resume takes Pause back.
+func (c *Cluster) Resume(ctx context.Context, i int) error {
+	_, err := c.docker.ContainerUnpause(ctx, c.nodes[i].container, client.ContainerUnpauseOptions{})
+	return c.explain(i, "resume", err)
+}
+
+// Leave cuts a node off from the other nodes. Clients still reach it.
+func (c *Cluster) Leave(ctx context.Context, i int) error {
+	_, err := c.docker.NetworkDisconnect(ctx, c.network, client.NetworkDisconnectOptions{Container: c.nodes[i].container})
+	return c.explain(i, "cut off", err)
+}
+
+// Join takes Leave back.
+func (c *Cluster) Join(ctx context.Context, i int) error {
+	n := c.nodes[i]
+	_, err := c.docker.NetworkConnect(ctx, c.network, client.NetworkConnectOptions{
+		Container:      n.container,
+		EndpointConfig: &network.EndpointSettings{Aliases: []string{n.host}},
+	})
+	return c.explain(i, "join", err)
+}
+
+// Ctl runs rabbitmqctl on a node and returns what it printed.
+func (c *Cluster) Ctl(ctx context.Context, i int, args ...string) (string, error) {
+	code, reader, err := c.nodes[i].running.Exec(ctx, append([]string{"rabbitmqctl"}, args...), tcexec.Multiplexed())
+	if err != nil {
+		return "", c.explain(i, "rabbitmqctl", err)
+	}
+	out, err := io.ReadAll(reader)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit status %d: %s", code, strings.TrimSpace(string(out)))
+	}
+	return string(out), c.explain(i, "rabbitmqctl "+strings.Join(args, " "), err)
+}
+
+// Leader returns the node that leads a quorum queue, as told by node from.
+func (c *Cluster) Leader(ctx context.Context, from int, queue string) (int, error) {
+	out, err := c.Ctl(ctx, from, "--silent", "list_queues", "--formatter", "json", "name", "leader")
+	if err != nil {
+		return 0, err
+	}
+	var queues []struct {
+		Name   string `json:"name"`
+		Leader string `json:"leader"`
+	}
+	if err := json.Unmarshal([]byte(out), &queues); err != nil {
+		return 0, fmt.Errorf("cluster: list_queues printed no JSON: %w", err)
+	}
+	for _, q := range queues {
+		if q.Name != queue {
+			continue
+		}
+		leader := slices.IndexFunc(c.nodes, func(n *node) bool { return q.Leader == "rabbit@"+n.host })
+		if leader < 0 {
+			return 0, fmt.Errorf("cluster: queue %s is led by %q, which is no node of this cluster", queue, q.Leader)
+		}
+		return leader, nil
+	}
+	return 0, fmt.Errorf("cluster: there is no queue %s", queue)
+}
+
+// WaitReady waits until a node accepts connections.
+func (c *Cluster) WaitReady(ctx context.Context, i int) error {
+	ctx, cancel := context.WithTimeout(ctx, startup)
+	defer cancel()
+	return c.poll(ctx, fmt.Sprintf("node %d does not accept connections", i), func() error {
+		conn, err := amqp.DialConfig(c.nodes[i].url, amqp.Config{
+			Dial: amqp.DefaultDial(5 * time.Second), Properties: amqp.Table{"connection_name": "rabbitdelay launcher"},
+		})
+		if err != nil {
+			return err
+		}
+		if i == 0 && c.version == "" {
+			c.version, _ = conn.Properties["version"].(string)
+		}
+		return conn.Close()
+	})
+}
+
+// waitFormed waits until every node knows all others.
+func (c *Cluster) waitFormed(ctx context.Context) error {
+	return c.poll(ctx, "the nodes do not find each other", func() error {
+		for i := range c.nodes {
+			out, err := c.Ctl(ctx, i, "--silent", "eval", "length(rabbit_nodes:list_running()).")
+			if err != nil {
+				return err
+			}
+			if got := strings.TrimSpace(out); got != fmt.Sprint(len(c.nodes)) {
+				return fmt.Errorf("node %d sees %s running nodes, want %d", i, got, len(c.nodes))
+			}
+		}
+		return nil
+	})
+}
+
+func (c *Cluster) poll(ctx context.Context, what string, try func() error) error {
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("cluster: %s: %w; the last attempt: %w", what, ctx.Err(), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+func (c *Cluster) remove(ctx context.Context, n *node) error {
+	_, err := c.docker.ContainerRemove(ctx, n.container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("container %s: %w", n.container, err)
+	}
+	return nil
+}
+
+func (c *Cluster) explain(i int, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("cluster: %s node %d: %w", what, i, err)
+}

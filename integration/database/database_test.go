@@ -1,0 +1,319 @@
+package database
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"go.uber.org/goleak"
+)
+
+// envKind makes the test binary start a server of that kind, print where it is
+// and wait to be killed.
+const envKind = "RABBITDELAY_TEST_KIND"
+
+func TestMain(m *testing.M) {
+	if kind := os.Getenv(envKind); kind != "" {
+		s, err := Start(context.Background(), Kind(kind), Options{})
+		if err != nil {
+			panic(err)
+		}
+		_ = json.NewEncoder(os.Stdout).Encode([]string{s.instance.dir, u(s.url).Host})
+		select {}
+	}
+	code := m.Run()
+	if err := CloseShared(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func skipIfAsked(t *testing.T) {
+	t.Helper()
+	if os.Getenv(EnvSkip) == "1" {
+		t.Skipf("skipped: %s is 1", EnvSkip)
+	}
+}
+
+func u(raw string) *url.URL {
+	parsed, err := url.Parse(raw)
+	if err != nil {
+		panic(err)
+	}
+	return parsed
+}
+
+// store keeps one number, for the two kinds that speak SQL and for Redis.
+type store interface {
+	put(t *testing.T, n int)
+	get(t *testing.T) int
+}
+
+type sqlStore struct{ s *Server }
+
+func (s sqlStore) open(t *testing.T) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(s.s.Driver(), s.s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func (s sqlStore) put(t *testing.T, n int) {
+	t.Helper()
+	db := s.open(t)
+	for _, statement := range []string{
+		"CREATE TABLE IF NOT EXISTS number (n integer, at timestamp)",
+		"DELETE FROM number",
+		fmt.Sprintf("INSERT INTO number (n, at) VALUES (%d, CURRENT_TIMESTAMP)", n),
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
+
+func (s sqlStore) get(t *testing.T) (n int) {
+	t.Helper()
+	var at time.Time // mysql gives bytes without parseTime
+	if err := s.open(t).QueryRowContext(t.Context(), "SELECT n, at FROM number").Scan(&n, &at); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+type redisStore struct{ s *Server }
+
+func (s redisStore) ask(t *testing.T, command string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", u(s.s.URL()).Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	password, _ := u(s.s.URL()).User.Password()
+	if _, err := fmt.Fprintf(conn, "AUTH %s\r\n%s\r\nQUIT\r\n", password, command); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for scanner := bufio.NewScanner(conn); scanner.Scan(); {
+		lines = append(lines, scanner.Text())
+	}
+	return strings.Join(lines, " ")
+}
+
+func (s redisStore) put(t *testing.T, n int) {
+	t.Helper()
+	if got := s.ask(t, fmt.Sprintf("SET number %d", n)); got != "+OK +OK +OK" {
+		t.Fatalf("SET: %s", got)
+	}
+}
+
+func (s redisStore) get(t *testing.T) (n int) {
+	t.Helper()
+	got := s.ask(t, "GET number")
+	if _, err := fmt.Sscanf(got, "+OK $1 %d +OK", &n); err != nil {
+		t.Fatalf("GET: %s", got)
+	}
+	return n
+}
+
+func TestLife(t *testing.T) {
+	skipIfAsked(t)
+	t.Setenv(EnvPostgreSQL, "")
+	t.Setenv(EnvMySQL, "")
+	for _, kind := range []Kind{PostgreSQL, MariaDB, Redis} {
+		for _, durable := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/durable=%t", kind, durable), func(t *testing.T) {
+				ctx := t.Context()
+				// A directory that every account can pass through.
+				s, err := Start(ctx, kind, Options{Durable: durable})
+				if err != nil {
+					t.Fatal(err)
+				}
+				dir := s.instance.dir
+				defer func() {
+					if err := errors.Join(s.Close(), s.Close()); err != nil {
+						t.Error(err)
+					}
+					if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+						t.Errorf("the directory is there after Close: %v", err)
+					}
+					if err := s.Start(context.Background()); err == nil {
+						t.Error("Start after Close is no error")
+					}
+				}()
+				var data store = sqlStore{s}
+				if kind == Redis {
+					data = redisStore{s}
+				}
+				if password, _ := u(s.URL()).User.Password(); password == "" || strings.Contains(s.RedactedURL(), password) {
+					t.Errorf("the redacted URL is %s", s.RedactedURL())
+				}
+				before := s.URL()
+				data.put(t, 1)
+				if err := s.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.engine.ready(ctx, s.instance); err == nil {
+					t.Error("it answers after Kill")
+				}
+				if err := s.Start(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if n := data.get(t); n != 1 {
+					t.Errorf("after Kill: %d, want 1", n)
+				}
+				data.put(t, 2)
+				if err := s.Restart(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if n := data.get(t); n != 2 {
+					t.Errorf("after Restart: %d, want 2", n)
+				}
+				if s.URL() != before {
+					t.Error("the URL changed")
+				}
+			})
+		}
+	}
+}
+
+func TestPasswordIsNeeded(t *testing.T) {
+	for _, kind := range []Kind{PostgreSQL, MariaDB} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := Shared(t, kind)
+			if s.engine == nil {
+				t.Skipf("skipped: the server comes from the environment")
+			}
+			wrong := strings.Replace(s.DSN(), s.instance.password, "wrong", 1)
+			db, err := sql.Open(s.Driver(), wrong)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			if err := db.PingContext(t.Context()); err == nil {
+				t.Error("a wrong password is accepted")
+			}
+		})
+	}
+}
+
+// TestKilled kills a process that has a server, and looks for what it left.
+func TestKilled(t *testing.T) {
+	skipIfAsked(t)
+	for _, kind := range []Kind{PostgreSQL, MariaDB, Redis} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), os.Args[0])
+			cmd.Env = append(os.Environ(), envKind+"="+string(kind), EnvPostgreSQL+"=", EnvMySQL+"=")
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var place []string
+			err = json.NewDecoder(stdout).Decode(&place)
+			killErr := cmd.Process.Kill()
+			_ = cmd.Wait() // killed, so a failure
+			if err := errors.Join(err, killErr); err != nil {
+				t.Fatalf("%v: %s", err, stderr.String())
+			}
+			dir, address := place[0], place[1]
+			deadline := time.After(20 * time.Second)
+			ticker := time.NewTicker(poll)
+			defer ticker.Stop()
+			for {
+				found := left(dir, address)
+				if len(found) == 0 {
+					return
+				}
+				select {
+				case <-deadline:
+					t.Fatalf("left behind: %v", found)
+				case <-ticker.C:
+				}
+			}
+		})
+	}
+}
+
+// left returns what is there of a server: its directory, a process that works
+// in it, or somebody who listens on its port.
+func left(dir, address string) []string {
+	var found []string
+	if _, err := os.Lstat(dir); err == nil {
+		found = append(found, dir)
+	}
+	directories, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	for _, link := range directories {
+		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, dir) {
+			found = append(found, link)
+		}
+	}
+	if conn, err := net.Dial("tcp", address); err == nil {
+		found = append(found, address, fmt.Sprint(conn.Close()))
+	}
+	return found
+}
+
+func TestEnvironmentWins(t *testing.T) {
+	t.Setenv(EnvPostgreSQL, "postgres://a:sesame@127.0.0.1:1/b")
+	t.Setenv(EnvMySQL, "mysql://a:sesame@127.0.0.1:1/b?tls=false")
+	for kind, dsn := range map[Kind]string{
+		PostgreSQL: "postgres://a:sesame@127.0.0.1:1/b",
+		MariaDB:    "a:sesame@tcp(127.0.0.1:1)/b?parseTime=true&tls=false",
+	} {
+		s, err := Start(t.Context(), kind, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.DSN() != dsn || strings.Contains(s.RedactedURL(), "sesame") {
+			t.Errorf("%s: DSN %s, redacted %s", kind, s.DSN(), s.RedactedURL())
+		}
+		for _, err := range []error{s.Kill(), s.Stop(t.Context()), s.Start(t.Context())} {
+			if !errors.Is(err, ErrNotOurs) {
+				t.Errorf("%s: got %v, want ErrNotOurs", kind, err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestNotInstalled(t *testing.T) {
+	_, err := lookProgram("no-such-server", "no-such-package")
+	if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "no-such-package") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := Start(t.Context(), "Oracle", Options{}); err == nil || !strings.Contains(err.Error(), "Oracle") {
+		t.Errorf("an unknown kind: %v", err)
+	}
+}

@@ -1,0 +1,89 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
+)
+
+// postgreSQL holds the directory of PostgreSQL's programs.
+type postgreSQL struct{ bin string }
+
+// findPostgreSQL takes the newest of Debian's, who keeps one directory for each
+// major version outside the path, or else the one in the path.
+func findPostgreSQL() (engine, error) {
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // the pattern is good
+	if len(found) > 0 {
+		major := func(path string) int {
+			n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
+			return n
+		}
+		newest := slices.MaxFunc(found, func(a, b string) int { return major(a) - major(b) })
+		return postgreSQL{bin: filepath.Dir(newest)}, nil
+	}
+	path, err := exec.LookPath("initdb")
+	if err != nil {
+		return nil, missing("initdb", "postgresql")
+	}
+	return postgreSQL{bin: filepath.Dir(path)}, nil
+}
+
+func (p postgreSQL) program(name string) string { return filepath.Join(p.bin, name) }
+
+func (p postgreSQL) prepare(ctx context.Context, s *Server) error {
+	if err := s.write("password", s.instance.password); err != nil {
+		return err
+	}
+	in := func(file string) string { return filepath.Join(s.instance.dir, file) }
+	err := s.finish(ctx, p.program("initdb"), "--pgdata="+in("data"), "--username="+name, "--pwfile="+in("password"),
+		"--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync")
+	return errors.Join(err, os.Remove(in("password")))
+}
+
+func (p postgreSQL) command(i instance) []string {
+	settings := []string{
+		"listen_addresses=" + loopback.Host,
+		"port=" + strconv.Itoa(i.port),
+		"unix_socket_directories=", // none
+		"max_connections=200",
+	}
+	if !i.durable {
+		settings = append(settings, "fsync=off", "full_page_writes=off")
+	}
+	command := []string{p.program("postgres"), "-D", filepath.Join(i.dir, "data")}
+	for _, setting := range settings {
+		command = append(command, "-c", setting)
+	}
+	return command
+}
+
+// ready creates the database, which a server that has come up for the second
+// time has already.
+func (p postgreSQL) ready(ctx context.Context, i instance) error {
+	cmd := exec.CommandContext(ctx, p.program("createdb"), "--host="+loopback.Host, "--port="+strconv.Itoa(i.port),
+		"--username="+name, "--no-password", "--maintenance-db=postgres", name)
+	cmd.Env = append(os.Environ(), "PGPASSWORD="+i.password, "LC_ALL=C")
+	out, err := cmd.CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "already exists") {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+func (postgreSQL) url(i instance) string {
+	return fmt.Sprintf("postgres://%s:%s@%s/%s", name, i.password, loopback.Address(i.port), name)
+}
+
+// stopSignal is the one that does not wait for the clients to go.
+func (postgreSQL) stopSignal() os.Signal { return syscall.SIGINT }
+
+func (postgreSQL) account() string { return "postgres" }

@@ -1,0 +1,30 @@
+//go:build !unix
+
+package guard
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+)
+
+// New returns a guard that watches over nothing: on this system only an orderly
+// end cleans up.
+func New() (*Guard, error) {
+	return &Guard{pipe: discard{}, wait: func() error { return nil }}, nil
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+func (discard) Close() error                { return nil }
+
+var errSystem = errors.New("guard: server processes can be started on Unix systems only")
+
+// Start fails: server processes are started on Unix systems only.
+func (*Guard) Start(*exec.Cmd) (*Process, error) { return nil, errSystem }
+
+func killGroup(int) error         { return errSystem }
+func suspendGroup(int) error      { return errSystem }
+func continueGroup(int) error     { return errSystem }
+func signal(int, os.Signal) error { return errSystem }

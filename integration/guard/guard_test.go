@@ -1,0 +1,226 @@
+//go:build unix
+
+package guard
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// envChild makes the test binary start a process under a guard, print its id
+// and wait to be killed.
+const envChild = "RABBITDELAY_TEST_GUARD_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(envChild); dir != "" {
+		child(dir)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func child(dir string) {
+	g, err := New()
+	if err != nil {
+		panic(err)
+	}
+	if err := g.Directory(dir); err != nil {
+		panic(err)
+	}
+	p, err := g.Start(exec.Command("/bin/sh", "-c", "sleep 600 & sleep 600; wait"))
+	if err != nil {
+		panic(err)
+	}
+	// A process that ended before is not the guard's any more.
+	short, err := g.Start(exec.Command("/bin/true"))
+	if err != nil {
+		panic(err)
+	}
+	if err := short.Wait(context.Background()); err != nil {
+		panic(err)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(p.pid); err != nil {
+		panic(err)
+	}
+	select {}
+}
+
+// alive tells whether a process group has a member. A process that ended and
+// was not waited for by its new parent counts as gone.
+func alive(t *testing.T, group int) bool {
+	t.Helper()
+	if errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) {
+		return false
+	}
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(stats) == 0 {
+		return true // there is no /proc to ask
+	}
+	for _, path := range stats {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			continue // it ended just now
+		}
+		var state string
+		var parent, member int
+		_, rest, _ := strings.Cut(string(content), ") ")
+		if _, err := fmt.Sscan(rest, &state, &parent, &member); err != nil {
+			t.Fatal(err)
+		}
+		if member == group && state != "Z" {
+			return true
+		}
+	}
+	return false
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(15 * time.Second)
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for !holds() {
+		select {
+		case <-deadline:
+			t.Fatalf("%s: not within the time", what)
+		case <-ticker.C:
+		}
+	}
+}
+
+func TestKilledParent(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a name with 'quotes' and blanks")
+	if err := os.MkdirAll(filepath.Join(dir, "inner"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), envChild+"="+dir)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var group int
+	if err := json.NewDecoder(bufio.NewReader(stdout)).Decode(&group); err != nil {
+		t.Fatal(err)
+	}
+	if !alive(t, group) {
+		t.Error("the process does not run while its parent does")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	eventually(t, "the group ends", func() bool { return !alive(t, group) })
+	eventually(t, "the directory goes", func() bool {
+		_, err := os.Lstat(dir)
+		return errors.Is(err, os.ErrNotExist)
+	})
+}
+
+func newGuard(t *testing.T) *Guard {
+	t.Helper()
+	g, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Dismiss(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+func TestDismissCleansNothing(t *testing.T) {
+	dir := t.TempDir()
+	g := newGuard(t)
+	if err := g.Directory(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.Dismiss(), g.Dismiss()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Error(err)
+	}
+	if err := g.Directory(dir); !errors.Is(err, ErrDismissed) {
+		t.Errorf("got %v, want ErrDismissed", err)
+	}
+}
+
+func TestProcess(t *testing.T) {
+	g := newGuard(t)
+	start := func(script string) *Process {
+		t.Helper()
+		p, err := g.Start(exec.Command("/bin/sh", "-c", script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+
+	var exit *exec.ExitError
+	if err := start("exit 7").Wait(t.Context()); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Errorf("Wait: %v, want exit status 7", err)
+	}
+
+	p := start("sleep 600 & wait")
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the group ends", func() bool { return !alive(t, p.pid) })
+
+	p = start("exec sleep 600")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := p.Stop(ctx, syscall.SIGTERM); err != nil {
+		t.Errorf("Stop: %v", err)
+	}
+
+	p = start("trap '' TERM; echo; while :; do sleep 600; done")
+	ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := p.Stop(ctx, syscall.SIGTERM); !errors.Is(err, context.DeadlineExceeded) && err != nil {
+		t.Errorf("Stop of one that does not listen: %v", err)
+	}
+	eventually(t, "the group ends", func() bool { return !alive(t, p.pid) })
+
+	if _, err := g.Start(exec.Command("/no/such/program")); err != nil {
+		t.Errorf("a program that cannot run ends at once, as one that fails: %v", err)
+	}
+	if _, err := g.Start(exec.Command("no-such-program")); !errors.Is(err, exec.ErrNotFound) {
+		t.Errorf("got %v, want ErrNotFound", err)
+	}
+	withInput := exec.Command("/bin/cat")
+	withInput.Stdin = strings.NewReader("x")
+	if _, err := g.Start(withInput); err == nil {
+		t.Error("standard input is taken")
+	}
+}
+
+func TestOneLineOnly(t *testing.T) {
+	g := newGuard(t)
+	for _, name := range []string{"", "a\nforget 1", "a\x00b"} {
+		if err := g.Container(name); err == nil {
+			t.Errorf("%q is taken", name)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+//go:build unix
+
+package guard
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// script is what the guard process runs.
+//
+//go:embed guard.sh
+var script string
+
+// gate holds a started program back until the guard knows of it: it waits for
+// a line and becomes the program, or ends when the pipe closes before that.
+const gate = `IFS= read -r go && [ "$go" = go ] && exec "$@" </dev/null`
+
+// New starts a guard process.
+func New() (*Guard, error) {
+	cmd := exec.Command("/bin/sh", "-c", script, "rabbitdelay-guard")
+	cmd.Dir = "/" // so that it keeps no directory busy
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// Standard output and error stay closed to it: go test waits for everybody
+	// who holds its own.
+	pipe, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("guard: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("guard: cannot start /bin/sh: %w", err)
+	}
+	return &Guard{pipe: pipe, wait: cmd.Wait}, nil
+}
+
+// Start starts cmd in a session of its own, so that a Ctrl-C in the terminal
+// does not reach it, and under the guard from before its first instruction.
+// cmd.Stdin must be nil: the program reads nothing.
+func (g *Guard) Start(cmd *exec.Cmd) (*Process, error) {
+	if cmd.Stdin != nil {
+		return nil, fmt.Errorf("guard: %s: standard input must be nil", cmd.Path)
+	}
+	if cmd.Err != nil {
+		return nil, cmd.Err
+	}
+	cmd.Args = append([]string{"/bin/sh", "-c", gate, "sh", cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setsid = true
+
+	gateEnd, ourEnd, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("guard: %w", err)
+	}
+	defer ourEnd.Close()
+	cmd.Stdin = gateEnd
+	err = cmd.Start()
+	_ = gateEnd.Close()
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{guard: g, pid: cmd.Process.Pid, ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		p.err = cmd.Wait()
+	}()
+	err = g.watch(p.pid)
+	if err == nil {
+		_, err = ourEnd.WriteString("go\n")
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Kill())
+	}
+	return p, nil
+}
+
+func killGroup(pid int) error     { return syscall.Kill(-pid, syscall.SIGKILL) }
+func suspendGroup(pid int) error  { return syscall.Kill(-pid, syscall.SIGSTOP) }
+func continueGroup(pid int) error { return syscall.Kill(-pid, syscall.SIGCONT) }
+
+func signal(pid int, s os.Signal) error {
+	number, ok := s.(syscall.Signal)
+	if !ok {
+		return fmt.Errorf("guard: %v is no signal of this system", s)
+	}
+	return syscall.Kill(pid, number)
+}

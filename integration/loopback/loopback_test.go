@@ -1,0 +1,30 @@
+package loopback_test
+
+import (
+	"net"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
+)
+
+func TestPorts(t *testing.T) {
+	ports, err := loopback.Ports(20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ports) != 20 {
+		t.Fatalf("%d ports, want 20", len(ports))
+	}
+	// All at once, so that two equal ones fail too.
+	for _, port := range ports {
+		listener, err := net.Listen("tcp", loopback.Address(port))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		t.Cleanup(func() { _ = listener.Close() })
+		if port >= 32768 {
+			t.Errorf("port %d may be taken by an outgoing connection", port)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+#!/bin/sh
+# Installs what the demo or the tests need and what is not there yet. Without root or apt-get it
+# says what is missing and how to provide it.
+#
+# usage: setup.sh broker     a RabbitMQ for `make demo`
+#        setup.sh tests      brokers, databases and the C compiler of the race detector for `make test`
+#
+#   RABBITDELAY_IMAGES=0              builds no images
+#   RABBITDELAY_SKIP_INTEGRATION=1    installs no servers and builds no images
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+docker_answers() { command -v docker >/dev/null && docker version >/dev/null 2>&1; }
+
+# An image of ours or an official one; which of them the launcher takes is its affair.
+docker_has_image() {
+	docker_answers &&
+		{ [ -n "$(docker image ls -q rabbitdelay/rabbitmq)" ] || [ -n "$(docker image ls -q rabbitmq)" ]; }
+}
+
+broker_installed() { [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || command -v rabbitmq-server >/dev/null; }
+
+server_installed() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
+
+postgresql_installed() {
+	for initdb in /usr/lib/postgresql/*/bin/initdb; do
+		[ ! -x "$initdb" ] || return 0
+	done
+	command -v initdb >/dev/null
+}
+
+# install installs packages, or fails with what to do instead.
+install() {
+	instead=$1
+	shift
+	if ! can_install; then
+		say "missing: $*. Run as root where there is apt-get, or install them, or $instead."
+		exit 1
+	fi
+	"$here/broker/install.sh" "$@"
+}
+
+# Go fetches modules over TLS, and a bare machine trusts nobody.
+trust_authorities() {
+	if can_install && [ -z "${SSL_CERT_FILE:-}${SSL_CERT_DIR:-}" ] && ! [ -e /etc/ssl/certs/ca-certificates.crt ]; then
+		"$here/broker/install.sh" ca-certificates
+	fi
+}
+
+case ${1:-} in
+broker)
+	trust_authorities
+	if [ -z "${AMQP_URL:-}" ] && ! docker_has_image && ! broker_installed; then
+		install "set AMQP_URL to a broker that runs, or start Docker and run \`make images\`" rabbitmq-server
+	fi
+	;;
+tests)
+	trust_authorities
+	packages=
+	instead="set"
+	if ! command -v "${CC:-gcc}" >/dev/null; then
+		packages="$packages gcc libc6-dev"
+		instead="run \`make test RACE=\` to test without the race detector, and set"
+	fi
+	if [ "${RABBITDELAY_SKIP_INTEGRATION:-}" != 1 ]; then
+		if [ -z "${AMQP_URL:-}" ] && ! broker_installed; then
+			if can_install || ! docker_has_image; then
+				packages="$packages rabbitmq-server"
+			fi
+		fi
+		if [ -z "${RABBITDELAY_POSTGRES_URL:-}" ] && ! postgresql_installed; then
+			packages="$packages postgresql"
+		fi
+		if [ -z "${RABBITDELAY_MYSQL_URL:-}" ] && ! server_installed mariadbd; then
+			packages="$packages mariadb-server"
+		fi
+		if ! server_installed redis-server; then
+			packages="$packages redis-server"
+		fi
+	fi
+	if [ -n "$packages" ]; then
+		# shellcheck disable=SC2086 # a list of names without blanks
+		install "$instead AMQP_URL, RABBITDELAY_POSTGRES_URL and RABBITDELAY_MYSQL_URL to servers that run" $packages
+	fi
+	# More versions of RabbitMQ where they can be had. The tests run without them.
+	if [ "${RABBITDELAY_IMAGES:-}" != 0 ] && [ "${RABBITDELAY_SKIP_INTEGRATION:-}" != 1 ] && [ -z "${AMQP_URL:-}" ] && docker_answers && can_install; then
+		"$here/images/build.sh" || say "the tests run without images"
+	fi
+	;;
+*)
+	say "want broker or tests, got '${1:-}'"
+	exit 2
+	;;
+esac

@@ -1,0 +1,169 @@
+package faults
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Violation is a kind of broken promise.
+type Violation string
+
+// The violations there are.
+const (
+	Lost    Violation = "lost"    // acknowledged, and without an effect
+	Early   Violation = "early"   // an effect, or a handler's run, before the due instant
+	Twice   Violation = "twice"   // more than one effect
+	Phantom Violation = "phantom" // an effect of a message that was not sent, or that nobody sent
+)
+
+// Broken is one broken promise.
+type Broken struct {
+	Violation Violation
+	ID        string
+	Detail    string
+}
+
+// Verdict is what Check found.
+type Verdict struct {
+	Messages     int // calls of Send
+	Acknowledged int
+	NotSent      int
+	Unknown      int
+	Arrived      int // of Unknown: those that have an effect
+	Effects      int
+
+	Delivered  int // runs of handlers
+	Duplicates int // of Delivered: the same attempt of the same message again
+	Retries    int // of Delivered: attempts after the first
+
+	Lost, Early, Twice, Phantom int
+	Broken                      []Broken // at most maxBroken of each kind
+
+	// Earliest is the smallest distance from a due instant to its effect, and
+	// Lateness the distances in ascending order.
+	Earliest time.Duration
+	Lateness []time.Duration
+}
+
+// maxBroken bounds how many violations of a kind are listed.
+const maxBroken = 20
+
+// Clean tells whether every promise was kept.
+func (v Verdict) Clean() bool { return v.Lost+v.Early+v.Twice+v.Phantom == 0 }
+
+// String lists what was broken, in one line for each.
+func (v Verdict) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d lost, %d early, %d twice, %d phantom", v.Lost, v.Early, v.Twice, v.Phantom)
+	for _, x := range v.Broken {
+		fmt.Fprintf(&b, "\n%s %s: %s", x.Violation, x.ID, x.Detail)
+	}
+	return b.String()
+}
+
+// Percentile returns the lateness that a share p of the effects does not exceed.
+func (v Verdict) Percentile(p float64) time.Duration {
+	if len(v.Lateness) == 0 {
+		return 0
+	}
+	return v.Lateness[min(int(p*float64(len(v.Lateness))), len(v.Lateness)-1)]
+}
+
+func (v *Verdict) brokef(kind Violation, count *int, id, format string, args ...any) {
+	*count++
+	if *count <= maxBroken {
+		v.Broken = append(v.Broken, Broken{kind, id, fmt.Sprintf(format, args...)})
+	}
+}
+
+// Check compares what producers were told with what consumers did. An
+// acknowledged message has exactly one effect, at or after its due instant; one
+// with unknown outcome none or one; one that was not sent, and one that nobody
+// sent, none. No handler runs before the due instant of its delivery.
+func Check(sent []Sent, effects []Effect, seen []Seen) Verdict {
+	v := Verdict{Messages: len(sent), Effects: len(effects), Delivered: len(seen)}
+	byID := make(map[string][]time.Time, len(effects))
+	for _, e := range effects {
+		byID[e.ID] = append(byID[e.ID], e.At)
+	}
+	known := make(map[string]Sent, len(sent))
+	for _, s := range sent {
+		if _, again := known[s.ID]; again {
+			// Two calls under one id could not be told apart below.
+			v.brokef(Phantom, &v.Phantom, s.ID, "the workload used the id twice")
+		}
+		known[s.ID] = s
+		v.count(s, byID[s.ID])
+	}
+	// In the order of the effects, so that the same ledger gives the same text.
+	for _, e := range effects {
+		if _, ok := known[e.ID]; !ok {
+			v.brokef(Phantom, &v.Phantom, e.ID, "an effect at %s of a message that nobody sent", clock(e.At))
+		}
+	}
+	v.deliveries(known, seen)
+	slices.Sort(v.Lateness)
+	if len(v.Lateness) > 0 {
+		v.Earliest = v.Lateness[0]
+	}
+	return v
+}
+
+func (v *Verdict) count(s Sent, at []time.Time) {
+	switch s.Outcome {
+	case Acknowledged:
+		v.Acknowledged++
+		if len(at) == 0 {
+			v.brokef(Lost, &v.Lost, s.ID, "acknowledged at %s, due at %s, no effect", clock(s.Ended), clock(s.Due))
+		}
+	case Unknown:
+		v.Unknown++
+		if len(at) > 0 {
+			v.Arrived++
+		}
+	case NotSent:
+		v.NotSent++
+		if len(at) > 0 {
+			v.brokef(Phantom, &v.Phantom, s.ID, "reported as not sent at %s, and has an effect at %s", clock(s.Ended), clock(at[0]))
+		}
+	}
+	if len(at) > 1 {
+		v.brokef(Twice, &v.Twice, s.ID, "%d effects, at %s and %s", len(at), clock(at[0]), clock(at[1]))
+	}
+	for _, t := range at {
+		late := t.Sub(s.Due)
+		v.Lateness = append(v.Lateness, late)
+		if late < 0 {
+			v.brokef(Early, &v.Early, s.ID, "its effect came %v before it was due at %s", -late, clock(s.Due))
+		}
+	}
+}
+
+func (v *Verdict) deliveries(known map[string]Sent, seen []Seen) {
+	type delivery struct {
+		id      string
+		attempt int
+	}
+	before := make(map[delivery]bool, len(seen))
+	for _, d := range seen {
+		k := delivery{d.ID, d.Attempt}
+		switch {
+		case before[k]:
+			v.Duplicates++
+		case d.Attempt > 1:
+			v.Retries++
+		}
+		before[k] = true
+		due := d.Due
+		if s, ok := known[d.ID]; ok && s.Due.After(due) {
+			due = s.Due
+		}
+		if d.At.Before(due) {
+			v.brokef(Early, &v.Early, d.ID, "its handler ran %v before it was due at %s (attempt %d)", due.Sub(d.At), clock(due), d.Attempt)
+		}
+	}
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }

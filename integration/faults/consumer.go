@@ -1,0 +1,236 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// EnvConsumer makes a program that calls ConsumerMain a consumer process. Its
+// value is the configuration.
+const EnvConsumer = "RABBITDELAY_FAULTS_CONSUMER"
+
+// consumerConfig is what a consumer process is told.
+type consumerConfig struct {
+	URLs         []string `json:"urls"`
+	Strategy     Strategy `json:"strategy"`
+	Driver       string   `json:"driver"`
+	DSN          string   `json:"dsn"`
+	Number       int      `json:"number"`       // of the process
+	Serializable bool     `json:"serializable"` // its transactions are
+	Seen         string   `json:"seen"`         // file to which every run of the handler is appended
+	Log          string   `json:"log"`          // file, or empty
+}
+
+// Orders that a consumer process takes on its standard input.
+const (
+	orderDieBeforeCommit = "die-before-commit"
+	orderDieBeforeAck    = "die-before-ack"
+	orderPanic           = "panic"
+	orderOverrun         = "overrun"
+	orderStop            = "stop"
+)
+
+const (
+	concurrency  = 8
+	drainTimeout = 300 * time.Millisecond
+	overrunFor   = 6 * time.Second
+	tallySlots   = 8
+)
+
+// ConsumerMain runs a consumer process when the environment says so, and tells
+// whether it did. Call it before anything else in main or TestMain, with the
+// drivers of the databases imported.
+func ConsumerMain() (ran bool, err error) {
+	raw := os.Getenv(EnvConsumer)
+	if raw == "" {
+		return false, nil
+	}
+	var cfg consumerConfig
+	if err := json.Unmarshal([]byte(raw), &cfg); err != nil {
+		return true, err
+	}
+	return true, consume(cfg)
+}
+
+// consumer is the process's state.
+type consumer struct {
+	cfg  consumerConfig
+	seen *os.File
+	// Armed by orders, and disarmed by the message that they meet.
+	dieBeforeCommit, dieBeforeAck, overrun atomic.Bool
+	panics                                 atomic.Int32
+}
+
+func consume(cfg consumerConfig) error {
+	c := &consumer{cfg: cfg}
+	var err error
+	// Every line is a write of its own, so that none is lost with the process.
+	if c.seen, err = os.OpenFile(cfg.Seen, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+		return err
+	}
+	defer c.seen.Close()
+	db, err := sql.Open(cfg.Driver, cfg.DSN)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(concurrency + 2)
+	db.SetMaxIdleConns(concurrency + 2)
+
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go c.obey(stop)
+
+	conf, err := clientConfig(cfg.URLs, cfg.Strategy)
+	if err != nil {
+		return err
+	}
+	conf.ConnectionName = fmt.Sprintf("faults consumer %d", cfg.Number)
+	if conf.Logger, err = logger(cfg.Log); err != nil {
+		return err
+	}
+	client, err := open(ctx, conf)
+	if err != nil {
+		return err
+	}
+	var opts []idempotency.Option
+	if cfg.Serializable {
+		opts = append(opts, idempotency.WithTx(&sql.TxOptions{Isolation: sql.LevelSerializable}))
+	}
+	handle := idempotency.Handler(db, c.effect, opts...)
+	err = client.Consume(ctx, destination, func(ctx context.Context, d *amqpx.Delivery) error {
+		if err := c.note(d); err != nil {
+			return err
+		}
+		// A database that does not answer must not hold a handler for ever.
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		if err := handle(ctx, d); err != nil {
+			return err
+		}
+		if c.dieBeforeAck.CompareAndSwap(true, false) {
+			die()
+		}
+		return nil
+	}, amqpx.Concurrency(concurrency), amqpx.DrainTimeout(drainTimeout),
+		amqpx.Retry(topology.Retry{MaxAttempts: 100_000, Backoff: 200 * time.Millisecond, MaxBackoff: 2 * time.Second}))
+	if errors.Is(err, amqpx.ErrDrainTimeout) {
+		return nil // what was ordered; the process takes the handler with it
+	}
+	return errors.Join(err, client.Close())
+}
+
+// open tries until a broker lets it in: the process may be started while there
+// is none.
+func open(ctx context.Context, conf amqpx.Config) (*amqpx.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	for {
+		client, err := amqpx.Open(ctx, conf)
+		if err == nil || ctx.Err() != nil {
+			return client, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// obey takes orders until standard input ends, which it does with the parent.
+func (c *consumer) obey(stop func()) {
+	defer stop()
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		switch lines.Text() {
+		case orderDieBeforeCommit:
+			c.dieBeforeCommit.Store(true)
+		case orderDieBeforeAck:
+			c.dieBeforeAck.Store(true)
+		case orderPanic:
+			c.panics.Store(3)
+		case orderOverrun:
+			c.overrun.Store(true)
+		case orderStop:
+			return
+		}
+	}
+}
+
+// note writes down that the handler runs.
+func (c *consumer) note(d *amqpx.Delivery) error {
+	now := time.Now().UnixMicro()
+	_, err := fmt.Fprintf(c.seen, "%s %d %d %d\n", d.ID, d.Attempt, d.DueAt.UnixMicro(), now)
+	return err
+}
+
+// effect is the work of the workload: a row for the message, and a tally that
+// transactions compete for.
+func (c *consumer) effect(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+	now := time.Now().UnixMicro()
+	for _, q := range []string{
+		fmt.Sprintf("INSERT INTO effects (message_id, at_us, process) VALUES ('%s', %d, %d)", safe(d.ID), now, c.cfg.Number),
+		fmt.Sprintf("UPDATE tally SET n = n + 1 WHERE slot = %d", now%tallySlots),
+	} {
+		if _, err := tx.ExecContext(ctx, q); err != nil {
+			return err
+		}
+	}
+	if c.panics.Load() > 0 && c.panics.Add(-1) >= 0 {
+		panic("on purpose")
+	}
+	if c.overrun.CompareAndSwap(true, false) {
+		<-time.After(overrunFor) // deaf to its context
+	}
+	if c.dieBeforeCommit.CompareAndSwap(true, false) {
+		die()
+	}
+	return nil
+}
+
+// safe leaves of an id what the workload's ids are made of: the statements have
+// no placeholders, which every dialect writes its own way.
+func safe(id string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' {
+			return r
+		}
+		return '_'
+	}, id)
+}
+
+// die ends the process as kill -9 does.
+func die() {
+	self, err := os.FindProcess(os.Getpid())
+	if err == nil {
+		err = self.Kill()
+	}
+	if err != nil {
+		panic(err)
+	}
+	select {}
+}
+
+func logger(path string) (*zap.Logger, error) {
+	if path == "" {
+		return zap.NewNop(), nil
+	}
+	cfg := zap.NewDevelopmentConfig()
+	cfg.OutputPaths = []string{path}
+	return cfg.Build(zap.AddStacktrace(zap.DPanicLevel))
+}

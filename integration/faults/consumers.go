@@ -1,0 +1,195 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// consumers are the consumer processes of a run. One that ends is replaced.
+type consumers struct {
+	dir string
+
+	mu      sync.Mutex
+	procs   []*process
+	closing bool
+	errs    []error // of processes that ended and should not have
+
+	done sync.WaitGroup
+}
+
+// process is one place among the consumers, held by one process after another.
+type process struct {
+	cfg     consumerConfig
+	orders  io.Writer
+	current *exec.Cmd
+	ended   chan struct{} // closed when the current one has
+	starts  int
+}
+
+// startConsumers starts one process for each configuration, whose files it
+// places in dir.
+func startConsumers(dir string, cfgs []consumerConfig) (*consumers, error) {
+	cs := &consumers{dir: dir}
+	for i, cfg := range cfgs {
+		cfg.Number = i
+		cfg.Seen = filepath.Join(dir, fmt.Sprintf("seen-%d", i))
+		cfg.Log = filepath.Join(dir, fmt.Sprintf("consumer-%d.log", i))
+		p := &process{cfg: cfg}
+		cs.procs = append(cs.procs, p)
+		if err := cs.start(p); err != nil {
+			return nil, errors.Join(err, cs.close())
+		}
+	}
+	return cs, nil
+}
+
+// start starts a process and has it replaced when it ends.
+func (cs *consumers) start(p *process) error {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.closing {
+		return nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	raw, err := json.Marshal(p.cfg)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), EnvConsumer+"="+string(raw))
+	output, err := os.OpenFile(p.cfg.Log+".stderr", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer output.Close()
+	cmd.Stdout, cmd.Stderr = output, output
+	// The pipe ends with this process, and the consumer with the pipe.
+	pipe, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	p.orders, p.current, p.ended = pipe, cmd, ended
+	p.starts++
+	cs.done.Go(func() {
+		err := cmd.Wait()
+		close(ended)
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() >= 0 { // by itself, not by a signal
+			cs.mu.Lock()
+			cs.errs = append(cs.errs, fmt.Errorf("consumer process %d: %w; see its log", p.cfg.Number, err))
+			tooMany := len(cs.errs) > 20
+			cs.mu.Unlock()
+			if tooMany {
+				return
+			}
+		}
+		if err := cs.start(p); err != nil {
+			cs.mu.Lock()
+			cs.errs = append(cs.errs, err)
+			cs.mu.Unlock()
+		}
+	})
+	return nil
+}
+
+// order gives a process an order and returns what is closed when that process
+// ends.
+func (cs *consumers) order(aim int, what string) (ended <-chan struct{}, err error) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	p := cs.procs[aim%len(cs.procs)]
+	_, err = io.WriteString(p.orders, what+"\n")
+	return p.ended, err
+}
+
+// kill kills a process, unless it has ended.
+func (cs *consumers) kill(aim int) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	_ = cs.procs[aim%len(cs.procs)].current.Process.Kill()
+}
+
+// starts is how many processes there were.
+func (cs *consumers) starts() int {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	n := 0
+	for _, p := range cs.procs {
+		n += p.starts
+	}
+	return n
+}
+
+// close ends the processes, kindly at first, and returns the errors of those
+// that had ended by themselves.
+func (cs *consumers) close() error {
+	cs.mu.Lock()
+	cs.closing = true
+	procs := cs.procs
+	for _, p := range procs {
+		if p.orders != nil {
+			_, _ = io.WriteString(p.orders, orderStop+"\n") // it may have ended
+		}
+	}
+	cs.mu.Unlock()
+	deadline, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	for _, p := range procs {
+		if p.ended == nil {
+			continue
+		}
+		select {
+		case <-p.ended:
+		case <-deadline.Done():
+			_ = p.current.Process.Kill()
+		}
+	}
+	cs.done.Wait()
+	return errors.Join(cs.errs...)
+}
+
+// readSeen reads what all processes wrote down.
+func (cs *consumers) readSeen() ([]Seen, error) {
+	var all []Seen
+	for _, p := range cs.procs {
+		f, err := os.Open(p.cfg.Seen)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it never had a message
+		}
+		if err != nil {
+			return nil, err
+		}
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			var s Seen
+			var due, at int64
+			if _, err := fmt.Sscan(lines.Text(), &s.ID, &s.Attempt, &due, &at); err != nil {
+				_ = f.Close()
+				return nil, fmt.Errorf("%s: %q: %w", p.cfg.Seen, lines.Text(), err)
+			}
+			s.Due, s.At = time.UnixMicro(due), time.UnixMicro(at)
+			all = append(all, s)
+		}
+		_ = f.Close()
+		if err := lines.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,244 @@
+package faults_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"go.uber.org/goleak"
+	_ "modernc.org/sqlite"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/cluster"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/integration/faults"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// What `make faults` sets.
+var (
+	duration  = flag.Duration("duration", 30*time.Second, "how long each run sends and breaks things")
+	seed      = flag.Uint64("seed", earlySeed, "of the sequence of faults")
+	rate      = flag.Float64("rate", 150, "messages per second")
+	on        = flag.String("on", "node,cluster", "what to run on: node, cluster or both")
+	strategy  = flag.String("strategy", "bucket", "bucket, ttl or plugin")
+	queueType = flag.String("queue-type", "quorum", "quorum or classic")
+	version   = flag.String("version", "4.3", "the release line of RabbitMQ")
+	databases = flag.String("database", string(database.PostgreSQL), "PostgreSQL, MariaDB or SQLite")
+	resend    = flag.Duration("dead-letter-timeout", 5*time.Second, "the brokers' dead_letter_worker_publisher_confirm_timeout; 0: their default, 3 min")
+	settle    = flag.Duration("settle", 10*time.Minute, "how long to wait for the last effects at most")
+	kinds     = flag.String("kinds", "", "the kinds of faults, separated by commas; default: all that are possible")
+	asJSON    = flag.Bool("json", false, "print the ledger as one line of JSON for each run")
+	out       = flag.String("out", "", "file to write the ledger to, as JSON")
+	dir       = flag.String("dir", "", "directory for logs that are kept; default: a temporary one")
+)
+
+// earlySeed is of a sequence that begins with faults that matter most, for short
+// runs: within half a minute a consumer dies between commit and ack, connections
+// are cut before an ack and before a confirm, and the broker, or the leader of a
+// bucket, is killed while a commit's answer is lost.
+const earlySeed = 55519
+
+func TestMain(m *testing.M) {
+	ran, err := faults.ConsumerMain()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if ran {
+		return
+	}
+	code := m.Run()
+	if err := broker.CloseShared(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func skipIfAsked(t *testing.T) {
+	t.Helper()
+	if testing.Short() || os.Getenv(broker.EnvSkip) == "1" {
+		t.Skip("skipped: -short, or " + broker.EnvSkip + " is 1")
+	}
+}
+
+// advanced is the brokers' advanced.config. Their default for the time after
+// which an at-least-once queue publishes a dead letter again whose confirm it
+// missed, as it does when the target was not up yet, would hold up every run by
+// three minutes or more after its last fault.
+func advanced() string {
+	if *resend == 0 {
+		return ""
+	}
+	return fmt.Sprintf("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].\n", resend.Milliseconds())
+}
+
+func directory(t *testing.T, name string) string {
+	t.Helper()
+	if *dir == "" {
+		return t.TempDir()
+	}
+	return fmt.Sprintf("%s/%s-%d", *dir, name, time.Now().UnixNano())
+}
+
+// node starts a broker of one node that can be controlled.
+func node(t *testing.T, o broker.Options) faults.Brokers {
+	t.Helper()
+	o.Log, o.Advanced = func(line string) { t.Log(line) }, advanced()
+	b, err := broker.Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if b.Source() == broker.Environment {
+		t.Skipf("skipped: the broker at %s is not ours to break", broker.EnvURL)
+	}
+	return faults.OneNode(b)
+}
+
+func threeNodes(t *testing.T) faults.Brokers {
+	t.Helper()
+	c, err := cluster.Start(t.Context(), cluster.Options{Version: *version, Advanced: advanced(), Log: func(line string) { t.Log(line) }})
+	if errors.Is(err, cluster.ErrUnavailable) {
+		t.Skipf("skipped: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// mustBeSafe tells whether the design promises that nothing is lost: quorum
+// queues with at-least-once dead-lettering.
+func mustBeSafe(s faults.Strategy) bool { return s.QueueType == topology.Quorum && s.Name != "plugin" }
+
+func run(t *testing.T, cfg faults.Config) *faults.Report {
+	t.Helper()
+	cfg.Dir = directory(t, cfg.Name)
+	cfg.Log = func(line string) { t.Log(line) }
+	cfg.Settle = *settle
+	report, err := faults.Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table bytes.Buffer
+	if err := faults.Print(&table, []*faults.Report{report}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the ledger:\n%s", table.String())
+	if !report.Verdict.Clean() {
+		t.Logf("broken promises: %s", report.Verdict)
+	}
+	return report
+}
+
+// promised fails the test for every promise that was broken.
+func promised(t *testing.T, r *faults.Report) {
+	t.Helper()
+	if !r.Verdict.Clean() {
+		t.Errorf("seed %d: %s", r.Seed, r.Verdict)
+	}
+	if r.Parked+r.Dead > 0 {
+		t.Errorf("seed %d: %d messages parked and %d dead", r.Seed, r.Parked, r.Dead)
+	}
+	if r.Verdict.Acknowledged == 0 || len(r.Injected) == 0 {
+		t.Errorf("seed %d: %d messages acknowledged under %d faults: nothing was tested", r.Seed, r.Verdict.Acknowledged, len(r.Injected))
+	}
+	for _, f := range r.Injected {
+		if f.Err != nil {
+			t.Errorf("%s could not be injected or healed: %v", f.Fault, f.Err)
+		}
+	}
+}
+
+// TestFaults runs the workload under all faults, one after the other and mixed,
+// on one node and on a cluster. `make faults` runs it for long. It fails when
+// quorum queues break a promise; for other combinations it shows what happens.
+func TestFaults(t *testing.T) {
+	skipIfAsked(t)
+	var reports []*faults.Report
+	for place := range strings.SplitSeq(*on, ",") {
+		t.Run(place, func(t *testing.T) {
+			cfg := faults.Config{
+				Strategy: faults.Strategy{Name: *strategy, QueueType: topology.QueueType(*queueType)},
+				Database: database.Kind(*databases), Seed: *seed, Duration: *duration, Rate: *rate,
+			}
+			if *kinds != "" {
+				for k := range strings.SplitSeq(*kinds, ",") {
+					cfg.Kinds = append(cfg.Kinds, faults.Kind(k))
+				}
+			}
+			switch place {
+			case "node":
+				cfg.Name = "one node"
+				cfg.Brokers = node(t, broker.Options{Version: *version, Plugin: *strategy == "plugin"})
+			case "cluster":
+				cfg.Name = "three nodes"
+				cfg.Brokers = threeNodes(t)
+			default:
+				t.Fatalf("-on %q; want node, cluster or both", place)
+			}
+			r := run(t, cfg)
+			reports = append(reports, r)
+			if mustBeSafe(cfg.Strategy) {
+				promised(t, r)
+			} else {
+				t.Logf("%s on %s queues promises less; see docs/guarantees.md", cfg.Strategy.Name, cfg.Strategy.QueueType)
+			}
+		})
+	}
+	publish(t, reports)
+}
+
+// publish writes the ledger for programs, and for people where there are
+// several runs to compare.
+func publish(t *testing.T, reports []*faults.Report) {
+	t.Helper()
+	if len(reports) > 1 {
+		var table bytes.Buffer
+		if err := faults.Print(&table, reports); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("all ledgers:\n%s", table.String())
+	}
+	if *asJSON {
+		for _, r := range reports {
+			if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if *out != "" {
+		text, err := json.MarshalIndent(reports, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(*out, append(text, '\n'), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,429 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Config says what a run does.
+type Config struct {
+	Name     string   // what the broker is, for the report
+	Brokers  Brokers  // required; the caller closes it
+	Strategy Strategy // required
+	Second   *Strategy
+	Database database.Kind // default PostgreSQL
+
+	Kinds    []Kind        // default all that the brokers and the database can have
+	Seed     uint64        // of the sequence of faults
+	Duration time.Duration // of sending and of injecting
+	Rate     float64       // messages per second, default 150
+	Settle   time.Duration // at most this long is waited for the last effects, default 10 min
+
+	Dir string            // for files; required
+	Log func(line string) // progress; default: it is dropped
+}
+
+// calm is how long the workload runs before the first fault.
+const calm = 3 * time.Second
+
+// Injected is a fault that happened.
+type Injected struct {
+	Fault
+	Mixed         bool // another one was there at the same time
+	Began, Healed time.Time
+	Over          time.Time     // when the other one was healed too
+	Recovery      time.Duration // from Over until sends are confirmed and effects are on time; -1: not before the end
+	Err           error         // it could not be injected, or not be healed
+}
+
+// Run sends a workload through the brokers while it injects faults, waits until
+// what was sent has its effects, and compares. It returns an error only when
+// the run itself failed; broken promises are in the report.
+func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
+	if cfg.Log == nil {
+		cfg.Log = func(string) {}
+	}
+	if cfg.Database == "" {
+		cfg.Database = database.PostgreSQL
+	}
+	if cfg.Rate == 0 {
+		cfg.Rate = 150
+	}
+	if cfg.Settle == 0 {
+		cfg.Settle = 10 * time.Minute
+	}
+	if cfg.Kinds == nil {
+		cfg.Kinds = cfg.possible()
+	}
+	run := &run{cfg: cfg}
+	defer func() { err = errors.Join(err, run.close()) }()
+	if err := run.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if err := run.work(ctx); err != nil {
+		return nil, err
+	}
+	return run.settle(ctx)
+}
+
+// possible are the kinds of faults that the brokers and the database can have.
+func (c Config) possible() []Kind {
+	groups := []string{"network", "broker", "consumer", "database"}
+	if c.Brokers.Nodes() > 1 {
+		groups[1] = "cluster"
+	}
+	return slices.DeleteFunc(Kinds(groups...), func(k Kind) bool {
+		switch k {
+		case DatabaseRestart, DatabaseKill, LoseCommit, LoseAnswer:
+			return c.Database == SQLite // it has no server
+		default:
+			return false
+		}
+	})
+}
+
+// run is a run under way.
+type run struct {
+	cfg      Config
+	rig      rig
+	clients  []*amqpx.Client
+	strategy amqpx.Strategy
+	ledger   Ledger
+
+	mu       sync.Mutex
+	injected []Injected
+}
+
+const consumerProcesses = 2
+
+func (r *run) prepare(ctx context.Context) error {
+	if err := os.MkdirAll(r.cfg.Dir, 0o700); err != nil {
+		return err
+	}
+	var err error
+	r.rig.brokers = r.cfg.Brokers
+	if r.rig.business, err = startBusiness(ctx, r.cfg.Database, r.cfg.Dir); err != nil {
+		return err
+	}
+	if r.rig.network, err = newNetwork(r.cfg.Brokers); err != nil {
+		return err
+	}
+	if err := r.connect(ctx); err != nil {
+		return err
+	}
+	for _, q := range r.strategy.Topology().Queues {
+		if q.MessageTTL != nil && *q.MessageTTL <= MaxDelay {
+			r.rig.queues = append(r.rig.queues, q.Name)
+		}
+	}
+	if len(r.rig.queues) == 0 { // the plugin has none
+		r.rig.queues = []string{destination}
+	}
+	cfgs := make([]consumerConfig, consumerProcesses)
+	for i := range cfgs {
+		cfgs[i] = consumerConfig{
+			URLs: r.rig.network.from(consuming, i), Strategy: r.cfg.Strategy,
+			Driver: r.rig.business.driver, DSN: r.rig.business.dsn,
+			Serializable: i == 1 && r.cfg.Database == database.PostgreSQL,
+		}
+	}
+	r.rig.consumers, err = startConsumers(r.cfg.Dir, cfgs)
+	return err
+}
+
+// connect opens the producers' clients, each of which begins with another node,
+// and declares what the workload needs.
+func (r *run) connect(ctx context.Context) error {
+	strategies := []Strategy{r.cfg.Strategy, r.cfg.Strategy}
+	if r.cfg.Second != nil {
+		strategies[1] = *r.cfg.Second
+	}
+	for i, s := range strategies {
+		conf, err := clientConfig(r.rig.network.from(producing, i), s)
+		if err != nil {
+			return err
+		}
+		conf.ConnectionName = fmt.Sprintf("faults producer %d", i)
+		if conf.Logger, err = logger(fmt.Sprintf("%s/producer-%d.log", r.cfg.Dir, i)); err != nil {
+			return err
+		}
+		openCtx, cancel := context.WithTimeout(ctx, time.Minute)
+		c, err := amqpx.Open(openCtx, conf)
+		cancel()
+		if err != nil {
+			return err
+		}
+		r.clients = append(r.clients, c)
+	}
+	r.strategy = r.clients[0].Strategy()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := r.clients[0].Apply(ctx, workloadTopology(r.cfg.Strategy.QueueType)); err != nil {
+		return err
+	}
+	return r.purge()
+}
+
+// work sends and injects for the duration of the run.
+func (r *run) work(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Duration)
+	defer cancel()
+	p := &producers{clients: r.clients, strategy: r.cfg.Strategy, ledger: &r.ledger, rate: r.cfg.Rate}
+	if s := r.cfg.Second; s != nil && s.Name == "ttl" {
+		p.strategy = *s // its delays are possible for both
+	}
+	var injecting, reporting sync.WaitGroup
+	injecting.Go(func() { r.inject(ctx) })
+	reporting.Go(func() { r.progress(ctx) })
+	err := p.run(ctx)
+	injecting.Wait() // healing may take longer than sending
+	cancel()
+	reporting.Wait()
+	return err
+}
+
+func (r *run) inject(ctx context.Context) {
+	wait(ctx, calm)
+	for step := range Sequence(r.cfg.Seed, r.cfg.Kinds) {
+		if ctx.Err() != nil {
+			return
+		}
+		var running sync.WaitGroup
+		first := len(r.injected)
+		for _, f := range step.Faults {
+			running.Go(func() {
+				i := Injected{Fault: f, Mixed: len(step.Faults) > 1, Began: time.Now()}
+				i.Err = r.rig.inject(ctx, f)
+				i.Healed = time.Now()
+				line := fmt.Sprintf("%s %s, healed after %v", clock(i.Began), f, i.Healed.Sub(i.Began).Round(time.Millisecond))
+				if i.Err != nil {
+					line += fmt.Sprintf(": %v", i.Err)
+				}
+				r.cfg.Log(line)
+				r.mu.Lock()
+				r.injected = append(r.injected, i)
+				r.mu.Unlock()
+			})
+		}
+		running.Wait()
+		for i := range r.injected[first:] {
+			r.injected[first+i].Over = time.Now()
+		}
+		wait(ctx, step.Rest)
+	}
+}
+
+// progress tells every half minute how far the run is.
+func (r *run) progress(ctx context.Context) {
+	began := time.Now()
+	ticker := time.NewTicker(30 * time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		r.mu.Lock()
+		n := len(r.injected)
+		r.mu.Unlock()
+		r.cfg.Log(fmt.Sprintf("%s of %s: %d messages, %d faults",
+			time.Since(began).Round(time.Second), r.cfg.Duration, len(r.ledger.Sent()), n))
+	}
+}
+
+// settle waits until every acknowledged message has its effect and nothing
+// waits any more, and makes the report.
+func (r *run) settle(ctx context.Context) (*Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Settle)
+	defer cancel()
+	began, told := time.Now(), time.Now()
+	sent := r.ledger.Sent()
+	var verdict Verdict
+	var last error
+	for calmSince := time.Now(); ; wait(ctx, 3*time.Second) {
+		effects, err := r.rig.business.effects(context.WithoutCancel(ctx))
+		if err != nil {
+			last = err
+		} else {
+			before := verdict.Effects
+			verdict = Check(sent, effects, nil)
+			r.ledger.Effects = effects
+			waiting, err := r.waiting(context.WithoutCancel(ctx))
+			if last = err; err != nil || waiting > 0 || verdict.Effects != before {
+				calmSince = time.Now()
+			}
+			if time.Since(told) > 30*time.Second {
+				told = time.Now()
+				r.cfg.Log(fmt.Sprintf("settling for %v: %d messages without their effect, %d in queues",
+					time.Since(began).Round(time.Second), verdict.Lost, waiting))
+			}
+			if calmFor := time.Since(calmSince); verdict.Lost == 0 && calmFor > 5*time.Second {
+				break
+			}
+		}
+		if ctx.Err() != nil {
+			r.cfg.Log(fmt.Sprintf("not settled within %v: %v", r.cfg.Settle, last))
+			break
+		}
+	}
+	settled := time.Since(began)
+	if r.ledger.Effects == nil && last != nil {
+		return nil, last
+	}
+	if err := r.rig.consumers.close(); err != nil {
+		return nil, err
+	}
+	var err error
+	if r.ledger.Effects, err = r.rig.business.effects(context.WithoutCancel(ctx)); err != nil {
+		return nil, err
+	}
+	if r.ledger.Seen, err = r.rig.consumers.readSeen(); err != nil {
+		return nil, err
+	}
+	report := r.report()
+	report.Settled = settled
+	if report.Waiting, err = r.waiting(context.WithoutCancel(ctx)); err != nil {
+		return nil, err
+	}
+	if report.Parked, report.Dead, err = r.leftOver(); err != nil {
+		return nil, err
+	}
+	return report, nil
+}
+
+func (r *run) close() error {
+	var errs []error
+	if r.rig.consumers != nil {
+		_ = r.rig.consumers.close() // its errors were told by settle
+	}
+	for _, c := range r.clients {
+		errs = append(errs, c.Close())
+	}
+	if r.rig.network != nil {
+		r.rig.network.close()
+	}
+	if r.rig.business != nil {
+		errs = append(errs, r.rig.business.close())
+	}
+	return errors.Join(errs...)
+}
+
+// onChannel runs f on a channel that passes the proxies by.
+func (r *run) onChannel(f func(ch func() (*amqp.Channel, error)) error) error {
+	var errs []error
+	for _, url := range r.cfg.Brokers.URLs() {
+		conn, err := amqp.Dial(url)
+		if err != nil {
+			errs = append(errs, errors.New("a node cannot be reached"))
+			continue
+		}
+		err = f(conn.Channel)
+		_ = conn.Close()
+		return err
+	}
+	return errors.Join(errs...)
+}
+
+// depth is the number of messages in a queue that wait; none when there is no
+// such queue.
+func depth(open func() (*amqp.Channel, error), queue string) (int, error) {
+	ch, err := open()
+	if err != nil {
+		return 0, err
+	}
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	var answer *amqp.Error
+	if errors.As(err, &answer) && answer.Code == amqp.NotFound {
+		return 0, nil // the channel is closed
+	}
+	if err != nil {
+		return 0, err
+	}
+	return q.Messages, ch.Close()
+}
+
+// waiting is the number of messages on their way in the broker. A passive
+// declaration would not do: it leaves out what is delivered and not
+// acknowledged, and what an at-least-once queue is handing on.
+func (r *run) waiting(ctx context.Context) (total int, err error) {
+	out, err := r.cfg.Brokers.Ctl(ctx, 0, "--silent", "list_queues", "--formatter", "json", "name", "messages")
+	if err != nil {
+		return 0, err
+	}
+	var queues []struct {
+		Name     string `json:"name"`
+		Messages int    `json:"messages"`
+	}
+	if err := json.Unmarshal([]byte(out), &queues); err != nil {
+		return 0, fmt.Errorf("list_queues printed no JSON: %w", err)
+	}
+	names := r.delayQueues()
+	for _, q := range queues {
+		if slices.Contains(names, q.Name) {
+			total += q.Messages
+		}
+	}
+	return total, nil
+}
+
+func (r *run) delayQueues() []string {
+	route := topology.Destination{Exchange: events, RoutingKey: eventKey}
+	names := []string{destination, route.TargetQueue(topology.DefaultPrefix)}
+	for _, c := range r.clients {
+		for _, q := range c.Strategy().Topology().Queues {
+			if q.Name != topology.ParkedQueue(topology.DefaultPrefix) && !slices.Contains(names, q.Name) {
+				names = append(names, q.Name)
+			}
+		}
+	}
+	return names
+}
+
+// leftOver counts the parked messages and the dead letters.
+func (r *run) leftOver() (parked, dead int, err error) {
+	err = r.onChannel(func(open func() (*amqp.Channel, error)) error {
+		var err, err2 error
+		parked, err = depth(open, topology.ParkedQueue(topology.DefaultPrefix))
+		dead, err2 = depth(open, topology.Destination{Queue: destination}.DeadLetterQueue())
+		return errors.Join(err, err2)
+	})
+	return parked, dead, err
+}
+
+// purge empties what an earlier run on the same brokers left.
+func (r *run) purge() error {
+	names := append(r.delayQueues(), topology.ParkedQueue(topology.DefaultPrefix), topology.Destination{Queue: destination}.DeadLetterQueue())
+	return r.onChannel(func(open func() (*amqp.Channel, error)) error {
+		for _, q := range names {
+			n, err := depth(open, q)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				continue
+			}
+			ch, err := open()
+			if err != nil {
+				return err
+			}
+			if _, err := ch.QueuePurge(q, false); err != nil {
+				return err
+			}
+			_ = ch.Close()
+		}
+		return nil
+	})
+}

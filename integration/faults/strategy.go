@@ -1,0 +1,75 @@
+package faults
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Strategy says how messages are delayed in a run.
+type Strategy struct {
+	Name      string             `json:"name"`       // bucket, ttl or plugin
+	QueueType topology.QueueType `json:"queue_type"` // of the delay queues and of the destination
+	Layout    string             `json:"layout"`     // of bucket: clock, hex or binary; default clock
+}
+
+// ttls are the delays of the ttl strategy.
+var ttls = []time.Duration{
+	200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, MaxDelay,
+}
+
+func (s Strategy) build() (amqpx.Strategy, error) {
+	switch s.Name {
+	case "bucket":
+		return dlx.NewBucket(dlx.BucketConfig{QueueType: s.QueueType, Layout: s.Layout})
+	case "ttl":
+		return dlx.NewTTL(dlx.TTLConfig{QueueType: s.QueueType, Delays: ttls})
+	case "plugin":
+		return plugin.New(plugin.Config{})
+	default:
+		return nil, fmt.Errorf("strategy %q; want bucket, ttl or plugin", s.Name)
+	}
+}
+
+// delay draws one that the strategy has.
+func (s Strategy) delay() time.Duration {
+	if s.Name == "ttl" {
+		return ttls[rand.IntN(len(ttls))]
+	}
+	return 200*time.Millisecond + rand.N(MaxDelay-200*time.Millisecond).Truncate(time.Millisecond)
+}
+
+// clientConfig is common to producers and consumers. Dead connections are
+// noticed soon, so that a run sees many faults.
+func clientConfig(urls []string, s Strategy) (amqpx.Config, error) {
+	strategy, err := s.build()
+	if err != nil {
+		return amqpx.Config{}, err
+	}
+	return amqpx.Config{
+		URL: urls[0], URLs: urls[1:], Strategy: strategy, QueueType: s.QueueType,
+		Heartbeat: 2 * time.Second, DialTimeout: 4 * time.Second,
+		ReconnectMin: 50 * time.Millisecond, ReconnectMax: time.Second,
+	}, nil
+}
+
+// The names of the workload on the broker. The queue is also reached through an
+// exchange, so that route queues are under test.
+const (
+	destination = "faults.orders"
+	events      = "faults.events"
+	eventKey    = "order.expired"
+)
+
+func workloadTopology(t topology.QueueType) topology.Topology {
+	return topology.Topology{
+		Exchanges: []topology.Exchange{{Name: events, Kind: "topic"}},
+		Queues:    topology.Destination{Queue: destination}.Queues(t), // as the client declares it
+		Bindings:  []topology.Binding{{Exchange: events, Queue: destination, RoutingKey: "order.*"}},
+	}
+}

@@ -1,0 +1,272 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/faults"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// small is a ledger in memory, for scenarios in which no process dies.
+type small struct {
+	t      *testing.T
+	broker *broker.Broker
+	client *amqpx.Client
+	prefix string
+	queue  string
+
+	mu      sync.Mutex
+	sent    []faults.Sent
+	effects []faults.Effect
+	changed chan struct{}
+}
+
+// newSmall opens a client with names of its own on the shared broker.
+func newSmall(t *testing.T) *small {
+	t.Helper()
+	skipIfAsked(t)
+	s := &small{
+		t: t, broker: broker.Shared(t, broker.Options{Version: *version, Advanced: advanced()}),
+		prefix: fmt.Sprintf("fx%d", time.Now().UnixNano()), changed: make(chan struct{}, 1),
+	}
+	s.queue = s.prefix + ".orders"
+	strategy, err := dlx.NewBucket(dlx.BucketConfig{Prefix: s.prefix, Radices: []int{10, 10}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.client, err = amqpx.Open(t.Context(), amqpx.Config{URL: s.broker.URL(), Prefix: s.prefix, Strategy: strategy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func (s *small) send(n int, delay time.Duration) {
+	s.t.Helper()
+	for i := range n {
+		e := faults.Sent{ID: fmt.Sprint(len(s.sent)), Began: time.Now(), Due: time.Now().Add(delay).Truncate(time.Millisecond)}
+		err := s.client.Send(s.t.Context(), amqpx.Message{ID: e.ID, Queue: s.queue, DeliverAt: e.Due})
+		if err != nil {
+			s.t.Fatalf("message %d: %v", i, err)
+		}
+		e.Ended = time.Now()
+		s.sent = append(s.sent, e)
+	}
+}
+
+// consume takes effects until the test ends.
+func (s *small) consume() {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.client.Consume(ctx, s.queue, func(_ context.Context, d *amqpx.Delivery) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.effects = append(s.effects, faults.Effect{ID: d.ID, At: time.Now()})
+			select {
+			case s.changed <- struct{}{}:
+			default:
+			}
+			return nil
+		})
+	}()
+	s.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.t.Error(err)
+		}
+	})
+}
+
+// await waits for n effects and compares.
+func (s *small) await(n int) faults.Verdict {
+	s.t.Helper()
+	deadline := time.After(time.Minute)
+	for {
+		s.mu.Lock()
+		effects := slices.Clip(s.effects)
+		s.mu.Unlock()
+		if len(effects) >= n {
+			return faults.Check(s.sent, effects, nil)
+		}
+		select {
+		case <-s.changed:
+		case <-deadline:
+			s.t.Fatalf("%d effects after a minute, want %d", len(effects), n)
+		}
+	}
+}
+
+func (s *small) channel() *amqp.Channel {
+	s.t.Helper()
+	conn, err := amqp.Dial(s.broker.URL())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return ch
+}
+
+func (s *small) awaitDepth(ch *amqp.Channel, queue string, want int) {
+	s.t.Helper()
+	deadline := time.After(time.Minute)
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if q.Messages == want {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			s.t.Fatalf("%d messages in %s after a minute, want %d", q.Messages, queue, want)
+		}
+	}
+}
+
+// The destination is deleted while messages wait for it. They are parked, all
+// of them, and go on when the queue is there again and somebody sends them back
+// to the delivery exchange under the routing key that they have.
+func TestDestinationDeletedAndCreatedAgain(t *testing.T) {
+	s := newSmall(t)
+	const n = 300
+	s.send(n, 2*time.Second)
+	ch := s.channel()
+	if _, err := ch.QueueDelete(s.queue, false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	parked := topology.ParkedQueue(s.prefix)
+	s.awaitDepth(ch, parked, n)
+	if v := faults.Check(s.sent, nil, nil); v.Lost != n {
+		t.Fatalf("without an effect %d of %d count as lost", v.Lost, n)
+	}
+
+	// The next consumer declares and binds the queue.
+	s.consume()
+	s.sendBack(ch, n)
+	if v := s.await(n); !v.Clean() {
+		t.Error(v)
+	}
+	s.awaitDepth(ch, parked, 0)
+}
+
+// sendBack publishes the parked messages to the delivery exchange. Those whose
+// queue is still not bound are parked again, so it goes on until n effects are
+// there.
+func (s *small) sendBack(ch *amqp.Channel, n int) {
+	s.t.Helper()
+	if err := ch.Confirm(false); err != nil {
+		s.t.Fatal(err)
+	}
+	deadline := time.After(time.Minute)
+	for {
+		d, ok, err := ch.Get(topology.ParkedQueue(s.prefix), false)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if !ok {
+			s.mu.Lock()
+			got := len(s.effects)
+			s.mu.Unlock()
+			if got >= n {
+				return
+			}
+			select {
+			case <-s.changed:
+			case <-time.After(50 * time.Millisecond):
+			case <-deadline:
+				s.t.Fatalf("%d of %d parked messages arrived within a minute", got, n)
+			}
+			continue
+		}
+		delete(d.Headers, "x-death") // before 4.0.1 a broker would take the message for one that goes round
+		confirm, err := ch.PublishWithDeferredConfirm(topology.DeliveryExchange(s.prefix), d.RoutingKey, false, false, amqp.Publishing{
+			MessageId: d.MessageId, Headers: d.Headers, Body: d.Body, DeliveryMode: amqp.Persistent,
+		})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if acked, err := confirm.WaitContext(s.t.Context()); !acked || err != nil {
+			s.t.Fatalf("message %s was not confirmed: %v", d.MessageId, err)
+		}
+		if err := d.Ack(false); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// A policy with a message-ttl over the delay queues delivers early: the broker
+// takes the smaller of the policy's and the queue's own. Nothing on the
+// client's side prevents it; doctor finds such policies. Here the violation is
+// expected, and the checker finds every one.
+func TestPolicyDeliversEarly(t *testing.T) {
+	s := newSmall(t)
+	s.consume()
+	s.send(1, 0) // declares everything
+	s.await(1)
+	name := s.prefix + "-ttl"
+	_, err := s.broker.Ctl(t.Context(), "set_policy", name, "^"+s.prefix+`\.bucket`, `{"message-ttl":100}`, "--apply-to", "queues")
+	if errors.Is(err, broker.ErrNotOurs) {
+		t.Skipf("skipped: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := s.broker.Ctl(context.Background(), "clear_policy", name); err != nil {
+			t.Error(err)
+		}
+	})
+	const n = 50
+	s.send(n, 8*time.Second)
+	v := s.await(n + 1)
+	if v.Early != n || v.Lost+v.Twice+v.Phantom != 0 {
+		t.Errorf("want %d early, got %v", n, v)
+	}
+	t.Logf("under the policy %d of %d messages came early, the earliest %v too soon", v.Early, n, -v.Earliest)
+}
+
+// Two versions of a layout live at once: producers of the old and of the new
+// one send to the same destination while a consumer of the old one retries.
+func TestTwoLayoutsAtOnce(t *testing.T) {
+	skipIfAsked(t)
+	promised(t, run(t, faults.Config{
+		Name: "two layouts", Brokers: shared(t),
+		Strategy: faults.Strategy{Name: "bucket", QueueType: topology.Quorum},
+		Second:   &faults.Strategy{Name: "bucket", QueueType: topology.Quorum, Layout: dlx.LayoutHex},
+		Kinds:    faults.Kinds("network", "consumer"), Seed: *seed, Duration: brief(), Rate: *rate,
+	}))
+}
+
+func shared(t *testing.T) faults.Brokers {
+	t.Helper()
+	return faults.OneNode(broker.Shared(t, broker.Options{Version: *version, Advanced: advanced()}))
+}
+
+// brief is enough for a few faults of few kinds.
+func brief() time.Duration { return min(*duration, 12*time.Second) }

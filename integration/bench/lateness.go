@@ -1,0 +1,244 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// lateness collects how late messages came that are due within a window of
+// time. Every message has a number, so that each counts once, and it is known
+// when all have come.
+type lateness struct {
+	from, to time.Time // due instants that count; zero until known
+
+	mu     sync.Mutex
+	due    []time.Time // by number; zero for those that do not count, or have come
+	late   []float64   // milliseconds
+	wanted int
+	closed bool // all messages have their numbers
+	done   chan struct{}
+}
+
+func newLateness() *lateness { return &lateness{done: make(chan struct{})} }
+
+// number gives a message its number; it is due at about that instant.
+func (l *lateness) number(due time.Time) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.to.IsZero(): // open decides
+	case l.outside(due):
+		due = time.Time{}
+	default:
+		l.wanted++
+	}
+	l.due = append(l.due, due)
+	return uint64(len(l.due) - 1)
+}
+
+func (l *lateness) outside(due time.Time) bool { return due.Before(l.from) || !due.Before(l.to) }
+
+// open sets the window; what was due before it does not count.
+func (l *lateness) open(from, to time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.from, l.to = from, to
+	l.late = nil
+	for n, due := range l.due {
+		if due.IsZero() {
+			continue
+		}
+		if l.outside(due) {
+			l.due[n] = time.Time{}
+		} else {
+			l.wanted++
+		}
+	}
+}
+
+// came records a message. due is the exact instant, or zero for the one that
+// its number was given for.
+func (l *lateness) came(content []byte, due, at time.Time) {
+	if len(content) < minBody {
+		return
+	}
+	n := binary.BigEndian.Uint64(content)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n >= uint64(len(l.due)) || l.due[n].IsZero() {
+		return
+	}
+	if due.IsZero() {
+		due = l.due[n]
+	}
+	l.due[n] = time.Time{}
+	l.late = append(l.late, float64(at.Sub(due))/float64(time.Millisecond))
+	l.finish()
+}
+
+// complete says that no more numbers are given.
+func (l *lateness) complete() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	l.finish()
+}
+
+func (l *lateness) finish() {
+	if l.closed && len(l.late) == l.wanted {
+		select {
+		case <-l.done:
+		default:
+			close(l.done)
+		}
+	}
+}
+
+// wait returns the sorted values when all messages have come. Those that have
+// not come after the time given count as that late.
+func (l *lateness) wait(ctx context.Context, patience time.Duration) (values []float64, missing int, err error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-l.done:
+	case <-timer.C:
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	missing = l.wanted - len(l.late)
+	for range missing {
+		l.late = append(l.late, float64(patience)/float64(time.Millisecond))
+	}
+	if len(l.late) == 0 {
+		return nil, 0, fmt.Errorf("no message was due within the window")
+	}
+	values = slices.Clone(l.late)
+	slices.Sort(values)
+	return values, missing, nil
+}
+
+// flow is a steady stream of delayed messages.
+type flow struct {
+	rate   float64
+	lo, hi time.Duration // of the delays
+	step   time.Duration // of which the delays are multiples
+	// prefill begins with as many messages waiting as there would be after a long
+	// time, so that from the start as many come out as go in.
+	prefill bool
+	warm    time.Duration // that does not count
+	measure time.Duration // that does
+}
+
+// delay is any one, evenly.
+func (f flow) delay() time.Duration {
+	return f.lo + rand.N(f.hi-f.lo+f.step).Truncate(f.step)
+}
+
+// remaining is what is left of the delay of a message that is met waiting: of
+// longer delays more are waiting.
+func (f flow) remaining() time.Duration {
+	for {
+		d := f.delay()
+		if rand.N(f.hi) < d {
+			return max(rand.N(d).Truncate(f.step), f.step)
+		}
+	}
+}
+
+// waiting is how many messages wait in the long run.
+func (f flow) waiting() int {
+	if !f.prefill {
+		return 0
+	}
+	return int(f.rate * (f.lo + f.hi).Seconds() / 2)
+}
+
+func (f flow) expected() int {
+	return int(f.rate * (f.warm + f.measure).Seconds())
+}
+
+// timer is something that keeps messages until they are due.
+type timer interface {
+	// start makes it deliver to came until stop.
+	start(ctx context.Context, came func(content []byte, due, at time.Time)) (stop func() error, err error)
+	// keep takes messages, and returns when they are safe.
+	keep(ctx context.Context, list []kept) error
+}
+
+// kept is a message with its delay from when it is taken.
+type kept struct {
+	content []byte
+	delay   time.Duration
+}
+
+// outcome of a flow.
+type outcome struct {
+	values  []float64 // sorted, milliseconds
+	missing int
+	kept    bool // the rate was kept by the publisher
+}
+
+// through sends the flow through the timer.
+func (f flow) through(ctx context.Context, t timer, size int, patience time.Duration, advance func(int)) (o outcome, err error) {
+	l := newLateness()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop, err := t.start(ctx, l.came)
+	if err != nil {
+		return o, err
+	}
+	defer func() {
+		cancel()
+		err = joined(err, stop())
+	}()
+	for left := f.waiting(); left > 0; {
+		list := make([]kept, min(left, batchSize))
+		now := time.Now()
+		for i := range list {
+			d := f.remaining()
+			list[i] = kept{body(size, l.number(now.Add(d))), d}
+		}
+		if err := t.keep(ctx, list); err != nil {
+			return o, err
+		}
+		left -= len(list)
+	}
+	from := time.Now().Add(f.warm)
+	l.open(from, from.Add(f.measure))
+	o.kept, err = pace(ctx, f.rate, f.warm+f.measure, func(n int) func() error {
+		list := make([]kept, n)
+		now := time.Now()
+		for i := range list {
+			d := f.delay()
+			list[i] = kept{body(size, l.number(now.Add(d))), d}
+		}
+		return func() error {
+			defer advance(n)
+			return t.keep(ctx, list)
+		}
+	})
+	if err != nil {
+		return o, err
+	}
+	l.complete()
+	o.values, o.missing, err = l.wait(ctx, patience)
+	return o, err
+}
+
+// recordLateness enters the percentiles of one pass.
+func (c *Case) recordLateness(values []float64) {
+	for _, p := range []struct {
+		name  string
+		share float64
+	}{{"p50", 0.5}, {"p95", 0.95}, {metricP99, 0.99}, {"max", 1}} {
+		c.add(p.name, "ms late", percentile(values, p.share))
+	}
+	c.Curve = distribution(values) // of the last repeat
+}

@@ -1,0 +1,138 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Sizes of the publish scenario.
+const (
+	batchSize      = 5000    // of SendBatch where it is not what is measured
+	maxStream      = 200_000 // messages of one SendBatch, for the memory
+	sendGoroutines = 64
+)
+
+func clock(t topology.QueueType) func(prefix string) (amqpx.Strategy, error) {
+	return func(prefix string) (amqpx.Strategy, error) {
+		return dlx.NewBucket(dlx.BucketConfig{Prefix: prefix, QueueType: t})
+	}
+}
+
+// halfAnHour is the delay most asked for: one hop.
+func halfAnHour() time.Duration { return 30 * time.Minute }
+
+// anyDelay is one of 3,000, in 50 queues: nothing comes out during a repeat.
+func anyDelay() time.Duration {
+	return 10*time.Minute + rand.N(50*time.Minute).Truncate(100*time.Millisecond)
+}
+
+// publish compares confirmed publishing through the bucket strategy with raw
+// pipelined publishing into a plain queue of the same type.
+func (r *run) publish(ctx context.Context, s *Scenario) error {
+	for _, t := range r.o.QueueTypes {
+		if err := r.publishInto(ctx, s, t); err != nil {
+			return fmt.Errorf("%s queues: %w", t, err)
+		}
+	}
+	return nil
+}
+
+func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType) (err error) {
+	c, err := r.open(ctx, r.main, "publish-"+string(t), t, clock(t))
+	if err != nil {
+		return err
+	}
+	defer func() { err = joined(err, c.close(ctx)) }()
+	plain, err := c.plain("plain", t)
+	if err != nil {
+		return err
+	}
+	raw, err := newRawPublisher(c.conn, plain, r.o.Body)
+	if err != nil {
+		return err
+	}
+	n := r.o.Messages
+	group := string(t) + " queues"
+	works := []struct {
+		name     string
+		baseline bool
+		do       func(advance func(int)) error
+	}{
+		{"raw client, one goroutine, 1024 in flight", true, func(advance func(int)) error {
+			return raw.pipelined(ctx, n, amqpx.DefaultMaxInFlight, advance)
+		}},
+		{"SendBatch, one goroutine, 30 min", false, func(advance func(int)) error {
+			return c.sendBatches(ctx, n, n, r.o.Body, halfAnHour, advance)
+		}},
+		{"SendBatch, one goroutine, 10-60 min", false, func(advance func(int)) error {
+			return c.sendBatches(ctx, n, n, r.o.Body, anyDelay, advance)
+		}},
+		{"raw client, 64 goroutines", true, func(advance func(int)) error {
+			return raw.shared(ctx, n, sendGoroutines, advance)
+		}},
+		{"Send, 64 goroutines, 30 min", false, func(advance func(int)) error {
+			return c.sendShared(ctx, n, r.o.Body, halfAnHour, advance)
+		}},
+		{"Send, 64 goroutines, 10-60 min", false, func(advance func(int)) error {
+			return c.sendShared(ctx, n, r.o.Body, anyDelay, advance)
+		}},
+	}
+	add, done := r.o.Progress("publish, "+group, n*r.o.Repeats*len(works))
+	defer done()
+	var variants []variant
+	for _, w := range works {
+		kase := s.find(group, w.name, w.baseline)
+		variants = append(variants, variant{func(context.Context) error {
+			k, err := measured(func() error { return w.do(add) })
+			if err != nil {
+				return err
+			}
+			kase.record(k, n)
+			return c.purge()
+		}})
+	}
+	if err := interleave(ctx, r.o.Repeats, variants); err != nil {
+		return err
+	}
+	for i, w := range works {
+		if w.baseline {
+			continue
+		}
+		ours, base := s.find(group, w.name, false), s.find(group, works[i/3*3].name, true)
+		s.ratio(fmt.Sprintf("%s, %s: rate / raw", w.name, group), ours, base, metricRate, 0.90, false)
+		s.ratio(fmt.Sprintf("%s, %s: allocations / raw", w.name, group), ours, base, metricAllocations, 2, true)
+	}
+	return nil
+}
+
+// sendBatches sends n messages by SendBatch, so many at a time. At the end of
+// each batch it waits for the last confirms, so that a continuous stream is one
+// batch.
+func (c *client) sendBatches(ctx context.Context, n, batch, size int, delay func() time.Duration, advance func(int)) error {
+	msgs := make([]amqpx.Message, min(n, batch, maxStream))
+	for sent := 0; sent < n; {
+		msgs = msgs[:min(len(msgs), n-sent)]
+		for i := range msgs {
+			msgs[i] = amqpx.Message{Queue: c.queue, Delay: delay(), Body: body(size, uint64(sent+i))}
+		}
+		if err := c.SendBatch(ctx, msgs); err != nil {
+			return err
+		}
+		sent += len(msgs)
+		advance(len(msgs))
+	}
+	return nil
+}
+
+// sendShared sends n messages by Send from many goroutines.
+func (c *client) sendShared(ctx context.Context, n, size int, delay func() time.Duration, advance func(int)) error {
+	return parallel(n, sendGoroutines, advance, func(i int) error {
+		return c.Send(ctx, amqpx.Message{Queue: c.queue, Delay: delay(), Body: body(size, uint64(i))})
+	})
+}

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// applied is the result of apply.
+type applied struct {
+	Created int     `json:"created"`
+	Existed int     `json:"existed"`
+	Failed  int     `json:"failed"`
+	Untried int     `json:"not_tried"`
+	Unknown int     `json:"unknown"`
+	Source  string  `json:"source"`
+	Seconds float64 `json:"seconds"`
+}
+
+func (a *app) applyCommand() *cobra.Command {
+	force := false
+	c := &cobra.Command{
+		Use:   "apply",
+		Short: "Create what is missing on the broker",
+		Long: `apply declares what the settings and the file describe: exchanges, queues and
+bindings. It may run again, and in many processes at once; it deletes and changes
+nothing. It refuses, before it touches anything, when an object exists with other
+arguments, or when a policy would break a delay queue (unless --force).`,
+		Example: `  rabbitdelay apply -f delays.yaml`,
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := a.setup(c.Context())
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			r, err := topology.Apply(c.Context(), s.conn, s.want, topology.ApplyOptions{Inspector: s.inspector, Force: force})
+			if r.Plan != nil {
+				if perr := a.showPlan(*r.Plan); perr != nil {
+					return perr
+				}
+			}
+			if a.json {
+				out := applied{
+					Created: r.Count(topology.Created), Existed: r.Count(topology.Existed) + r.Count(topology.Declared),
+					Failed: r.Count(topology.Failed), Untried: r.Count(topology.Untried), Unknown: r.Count(topology.Unknown),
+					Source: "AMQP", Seconds: seconds(r.Took),
+				}
+				if s.readable {
+					out.Source = "management API"
+				}
+				if perr := a.printJSON(out); perr != nil {
+					return perr
+				}
+			} else {
+				a.printf("%s in %.2f s\n", r, r.Took.Seconds())
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&force, "force", false, "apply although policies would break delay queues")
+	return c
+}

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/bench"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func (a *app) benchCommand() *cobra.Command {
+	var o bench.Options
+	var report string
+	c := &cobra.Command{
+		Use:   "bench [SCENARIO...]",
+		Short: "Measure speed, lateness and memory beside what people would use instead",
+		Long: `bench measures rabbitdelay and, in turns with it on the same broker, what people
+would use instead: the raw client and a plain queue, a PostgreSQL table and a Redis
+sorted set that are polled every second, the x-delayed-message plugin. Its claims
+are ratios of the two.
+
+Scenarios, all unless some are named:
+  publish   confirmed publishing beside the raw client
+  consume   bare, idempotent and task handlers beside the raw client
+  schedule  writing and relaying tasks beside plain rows and SendBatch
+  latency   lateness at a steady rate beside polling and the plugin
+  sustain   the highest rate with a p99 lateness under 1 s, by layout, and the plugin's
+  pending   memory, disk and publish rate while messages pile up
+
+The broker is the one at --url or AMQP_URL, which gets queues with names of their
+own that are removed; else a container or a private node is started. PostgreSQL
+and Redis are started from the installed programs; without them their baselines
+are left out. Figures are worth something on a machine that does nothing else.
+
+The exit code is 0 also when targets are missed, since that depends on the machine.`,
+		Example: `  rabbitdelay bench --quick
+  rabbitdelay bench publish consume --queue-type classic --messages 100000
+  rabbitdelay bench --report report --json`,
+		ValidArgs: bench.Scenarios(),
+		Args:      cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			o.Scenarios = args
+			return a.bench(c, o, report)
+		},
+	}
+	f := c.Flags()
+	f.BoolVar(&o.Quick, "quick", false, "make everything small: shows in a minute that it works, figures mean nothing")
+	f.IntVar(&o.Messages, "messages", 0, "messages per repeat of publish, consume and schedule (default 30000)")
+	f.IntVar(&o.Rate, "rate", 0, "messages per second of latency (default 1000)")
+	f.IntVar(&o.Repeats, "repeats", 0, "repeats of each case (default 3; latency at most 2)")
+	f.IntVar(&o.Pending, "pending", 0, "waiting messages of pending (default 1000000)")
+	f.IntVar(&o.Body, "body", 0, "bytes of each body (default 256)")
+	f.IntVar(&o.Concurrency, "concurrency", 0, "handlers of consume (default 64)")
+	f.StringVar(&report, "report", "", "write plots and a page, index.html, into this folder")
+	f.BoolVar(&o.InstallBroker, "install-broker", false, "install the package rabbitmq-server when there is no broker (root, apt-get)")
+	return c
+}
+
+func (a *app) bench(c *cobra.Command, o bench.Options, report string) error {
+	for _, flag := range []string{"messages", "rate", "repeats", "pending", "body", "concurrency"} {
+		if n, err := c.Flags().GetInt(flag); a.flags(flag) && (err != nil || n < 1) {
+			return fmt.Errorf("--%s: %d; expected 1 or more", flag, n)
+		}
+	}
+	cfg, err := a.load(nil, nil)
+	if err != nil {
+		return err
+	}
+	if a.flags("strategy") {
+		return fmt.Errorf("--strategy: bench compares the strategies and takes none")
+	}
+	if a.flags("queue-type") {
+		o.QueueTypes = []topology.QueueType{topology.QueueType(a.queueType)}
+	}
+	o.URL = string(cfg.GivenURL())
+	o.Log = func(line string) { a.notef("%s", line) }
+	o.Progress = func(what string, total int) (func(int), func()) {
+		bar := a.progress(total, what)
+		return bar.add, bar.clear
+	}
+	result, err := bench.Run(c.Context(), o)
+	if err != nil {
+		return err
+	}
+	if report != "" {
+		if err := result.WriteReport(report); err != nil {
+			return fmt.Errorf("--report: %w", err)
+		}
+		a.notef("report: %s", strings.TrimSuffix(report, "/")+"/index.html")
+	}
+	if a.json {
+		return a.printJSON(result)
+	}
+	return result.WriteTable(a.stdout)
+}

@@ -1,0 +1,3 @@
+// Package cli is the command rabbitdelay, callable in-process: wiring and
+// printing around packages config, amqpx and topology.
+package cli

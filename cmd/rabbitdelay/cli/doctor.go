@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+)
+
+// Exit codes of doctor.
+const (
+	exitFindings = 1
+	exitBlind    = 2 // it could not look
+)
+
+// doctorTimeout bounds one look at a broker.
+const doctorTimeout = 2 * time.Minute
+
+func (a *app) doctorCommand() *cobra.Command {
+	peek := 0
+	var roles []string
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what is wrong on the broker before it bites",
+		Long: `doctor compares the live broker with what the settings and the file describe, and
+looks for what breaks delays: policies that lower a TTL or expire a queue,
+dead-lettering that falls back to at most once, missing queues, bindings and
+permissions, parked messages, alarms, clocks that differ, queues of older layouts.
+Each finding says why it matters and how to mend it.
+
+It looks through the management API where that answers, else over AMQP as far as
+that goes, and notes what it could not see. It changes nothing, and takes no
+message out of a queue of yours.
+
+Exit code: 0 nothing is wrong, 1 findings, 2 it could not look.`,
+		Example: `  rabbitdelay doctor -f delays.yaml
+  rabbitdelay doctor -f delays.yaml --json | jq -r '.findings[] | .severity + " " + .what'
+  rabbitdelay doctor --role producer --url amqp://producer:secret@broker/`,
+		Args: func(c *cobra.Command, args []string) error { return blind(noArgs(c, args)) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := a.examine(c.Context(), roles, peek)
+			if err != nil {
+				if c.Context().Err() != nil {
+					return err
+				}
+				return blind(err)
+			}
+			if a.json {
+				err = a.printJSON(r)
+			} else {
+				if a.quiet {
+					r.Notes = nil
+				}
+				err = r.Render(a.stdout, a.doctorStyle())
+			}
+			if err != nil {
+				return blind(err)
+			}
+			if !r.Clean() {
+				return exit(exitFindings)
+			}
+			return nil
+		},
+	}
+	c.Flags().StringSliceVar(&roles, "role", nil, "what the user is for: producer, consumer, bootstrapper (default: all, without bootstrapper where broker.declare is nothing)")
+	c.Flags().IntVar(&peek, "peek", 0, "look at so many parked messages, to say where they were going; puts them back")
+	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions( // the flag exists
+		[]string{string(doctor.Producer), string(doctor.Consumer), string(doctor.Bootstrapper)}, cobra.ShellCompDirectiveNoFileComp))
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return blind(fmt.Errorf("%w; see %s --help", err, c.CommandPath()))
+	})
+	return c
+}
+
+// blind is the error of a doctor who could not look.
+func blind(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &statusError{code: exitBlind, err: err}
+}
+
+func (a *app) examine(ctx context.Context, roleNames []string, peek int) (doctor.Report, error) {
+	c, err := a.load(nil, nil)
+	if err != nil {
+		return doctor.Report{}, err
+	}
+	cfg := doctor.Config{Prefix: c.Delay.Prefix, File: c.File(), Plugin: pluginUse(c)}
+	if cfg.Roles, err = parseRoles(roleNames, c.Broker.Declare); err != nil {
+		return doctor.Report{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	defer a.waiting("looking at the broker")()
+	if cfg.Want, err = a.described(ctx, c); err != nil {
+		return doctor.Report{}, err
+	}
+	// A name of its own, by which the management API tells when it connected.
+	c.Broker.ConnectionName = "rabbitdelay doctor " + uuid.NewString()
+	src := doctor.Source{
+		Dial: c.Dial, ConnectionName: c.Broker.ConnectionName, Peek: peek,
+		ProbePlugin: func(ctx context.Context) (bool, error) {
+			err := plugin.Probe(ctx, c.Dial)
+			if errors.Is(err, plugin.ErrNotAvailable) {
+				return false, nil
+			}
+			return err == nil, err
+		},
+	}
+	if src.Management, err = c.Management(); err != nil {
+		return doctor.Report{}, err
+	}
+	cfg.Vhost = src.Management.Vhost()
+	snap, err := doctor.Collect(ctx, cfg, src)
+	if err != nil {
+		return doctor.Report{}, err
+	}
+	return doctor.Diagnose(cfg, snap), nil
+}
+
+// described is what should exist. Without the plugin that the configuration asks
+// for, it is what does not depend on it.
+func (a *app) described(ctx context.Context, c *config.Config) (topology.Topology, error) {
+	s, err := c.Strategy(ctx, a.logger())
+	if errors.Is(err, plugin.ErrNotAvailable) {
+		return topology.Delivery(c.Delay.Prefix).Merge(c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType))
+	}
+	if err != nil {
+		return topology.Topology{}, err
+	}
+	return c.Describe(s)
+}
+
+func pluginUse(c *config.Config) doctor.PluginUse {
+	switch {
+	case c.Delay.Strategy == config.StrategyPlugin:
+		return doctor.PluginRequired
+	case c.Delay.Strategy == config.StrategyAuto && (c.Delay.Plugin.Min > 0 || c.Delay.Plugin.Max > 0):
+		return doctor.PluginOptional
+	}
+	return doctor.PluginUnused
+}
+
+func parseRoles(names []string, declare amqpx.Declaration) ([]doctor.Role, error) {
+	var roles []doctor.Role
+	for _, n := range names {
+		switch r := doctor.Role(n); r {
+		case doctor.Producer, doctor.Consumer, doctor.Bootstrapper:
+			roles = append(roles, r)
+		default:
+			return nil, fmt.Errorf("--role: %q; expected producer, consumer or bootstrapper", n)
+		}
+	}
+	if len(roles) > 0 {
+		return roles, nil
+	}
+	if declare == amqpx.DeclareNothing {
+		return []doctor.Role{doctor.Producer, doctor.Consumer}, nil
+	}
+	return []doctor.Role{doctor.Producer, doctor.Consumer, doctor.Bootstrapper}, nil
+}
+
+// doctorStyle is coloured and as wide as the terminal on one, unless NO_COLOR
+// says otherwise.
+func (a *app) doctorStyle() doctor.Style {
+	s := doctor.Style{}
+	f, ok := a.stdout.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return s
+	}
+	s.Color = os.Getenv("NO_COLOR") == "" && !strings.EqualFold(os.Getenv("TERM"), "dumb")
+	if w, _, err := term.GetSize(int(f.Fd())); err == nil {
+		s.Width = min(w, 120)
+	}
+	return s
+}

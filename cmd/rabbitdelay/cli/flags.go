@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// duration is a flag that reads what the YAML file reads, days included.
+type duration time.Duration
+
+func (d *duration) String() string { return time.Duration(*d).String() }
+func (d *duration) Type() string   { return "duration" }
+
+func (d *duration) Set(s string) error {
+	v, err := topology.ParseDuration(s)
+	*d = duration(v)
+	return err
+}
+
+// instant is a flag that reads RFC 3339.
+type instant time.Time
+
+func (i *instant) String() string {
+	if time.Time(*i).IsZero() {
+		return ""
+	}
+	return time.Time(*i).Format(time.RFC3339Nano)
+}
+
+func (i *instant) Type() string { return "time" }
+
+func (i *instant) Set(s string) error {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return fmt.Errorf("expected an instant such as 2026-01-31T08:00:00Z (RFC 3339), got %q", s)
+	}
+	*i = instant(t)
+	return nil
+}
+
+// parseHeaders reads key=value pairs as text headers.
+func parseHeaders(pairs []string) (amqp.Table, error) {
+	if len(pairs) == 0 {
+		return nil, nil
+	}
+	t := amqp.Table{}
+	for _, p := range pairs {
+		k, v, ok := strings.Cut(p, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("--header: expected name=value, got %q", p)
+		}
+		t[k] = v
+	}
+	return t, nil
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+func (a *app) migrateCommand() *cobra.Command {
+	var db string
+	printOnly := false
+	c := &cobra.Command{
+		Use:   "migrate",
+		Short: "Create or update rabbitdelay's tables in the business database",
+		Long: `migrate brings the tables of idempotency and schedule in the business database to
+their newest version. It may run again and in many processes at once. With
+--print it prints the SQL instead, for a migration tool of one's own, and does
+not connect.`,
+		Example: `  rabbitdelay migrate --db postgres://user:password@host/shop
+  rabbitdelay migrate --db mysql: --print > 0042_rabbitdelay.sql`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if printOnly && a.flags("db") {
+				return a.printMigrations(config.URL(db))
+			}
+			cfg, err := a.load(dbOverride(a, db), nil)
+			if err != nil {
+				return err
+			}
+			switch {
+			case cfg.Database.URL == "":
+				return fmt.Errorf("no database; give --db, or database.url in the file")
+			case printOnly:
+				return a.printMigrations(cfg.Database.URL)
+			}
+			conn, dialect, err := config.OpenDB(cfg.Database.URL)
+			if err != nil {
+				return fmt.Errorf("--db: %w", err)
+			}
+			defer func() { _ = conn.Close() }() // nothing is under way
+			var done []string
+			for _, m := range config.Migrations() {
+				if err := m.Migrate(c.Context(), conn); err != nil {
+					return fmt.Errorf("migrating %s in %s: %w", m.Component, cfg.Database.URL, err)
+				}
+				done = append(done, m.Component)
+			}
+			if a.json {
+				return a.printJSON(struct {
+					Database string   `json:"database"`
+					Migrated []string `json:"migrated"`
+				}{string(dialect), done})
+			}
+			a.printf("%s is up to date: %s\n", cfg.Database.URL, strings.Join(done, ", "))
+			return nil
+		},
+	}
+	c.Flags().StringVar(&db, "db", "", "database: postgres://…, mysql://… or sqlite:path")
+	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL instead of running it")
+	return c
+}
+
+// dbOverride is the setting that --db stands for.
+func dbOverride(a *app, db string) map[string]config.Override {
+	if !a.flags("db") {
+		return nil
+	}
+	return map[string]config.Override{"database.url": {Value: db, Origin: "--db"}}
+}
+
+func (a *app) printMigrations(u config.URL) error {
+	dialect, err := config.Dialect(u)
+	if err != nil {
+		return fmt.Errorf("--db: %w", err)
+	}
+	for _, m := range config.Migrations() {
+		a.printf("%s\n", strings.TrimSpace(m.Script(dialect)))
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func (a *app) planCommand() *cobra.Command {
+	all := false
+	c := &cobra.Command{
+		Use:   "plan",
+		Short: "Show what apply would create on the broker",
+		Long: `plan compares what the settings and the file describe with the live broker, by
+the management API where it answers, else by declarations over AMQP.
+
+Exit code: 0 nothing to do, 2 something to create, 1 errors, objects that exist
+with other arguments, or policies that would break delays.`,
+		Example: `  rabbitdelay plan -f delays.yaml
+  rabbitdelay plan --json | jq .create`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := a.setup(c.Context())
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			p, err := topology.MakePlan(c.Context(), s.want, s.inspector)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				err = a.printJSON(p)
+			} else if !a.quiet {
+				err = p.Render(a.stdout, all)
+			}
+			if err != nil {
+				return err
+			}
+			if err := problems(p); err != nil {
+				return err
+			}
+			if !p.Empty() {
+				return exit(exitToDo)
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "list every object")
+	return c
+}

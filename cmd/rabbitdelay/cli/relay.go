@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// relayRun is one run of relay.
+type relayRun struct {
+	a             *app
+	db            string
+	horizon       duration
+	grace         duration
+	poll          duration
+	batch         int
+	workers       int
+	sent, resent  atomic.Int64
+	postponed     atomic.Int64
+	failed        atomic.Int64
+	purged        atomic.Int64
+	interruptions atomic.Int64
+}
+
+// relayed is the result of relay.
+type relayed struct {
+	Relayed   int64   `json:"relayed"`
+	Resent    int64   `json:"resent"`
+	Postponed int64   `json:"postponed"`
+	Failed    int64   `json:"failed"`
+	Purged    int64   `json:"purged"`
+	Errors    int64   `json:"errors"`
+	Seconds   float64 `json:"seconds"`
+}
+
+func (a *app) relayCommand() *cobra.Command {
+	r := &relayRun{a: a}
+	c := &cobra.Command{
+		Use:   "relay",
+		Short: "Give the tasks of a database to the broker, until stopped",
+		Long: `relay takes tasks from the table rabbitdelay_tasks, whoever wrote them, and gives
+them to the broker with what remains of their delay; sends those again that are
+overdue and still pending; and deletes finished ones after their time. Several
+relays on one database share the work, and one of them may end at any time.
+
+It runs until SIGINT or SIGTERM, then finishes what it has begun (a few seconds),
+prints a line with what it did, with --json {"relayed":N,"resent":N,
+"postponed":N,"failed":N,"purged":N,"errors":N,"seconds":S}, and exits with 0.
+Postponed counts sends that are tried again, failed the tasks that cannot be sent,
+errors those of database and broker in between. It exits with 1 when it cannot
+begin: no database, no table, or no broker within 30 seconds.
+
+New tasks are seen at once on PostgreSQL, by LISTEN and NOTIFY, and within --poll
+elsewhere.`,
+		Example: `  rabbitdelay relay --db postgres://user:password@host/shop -f delays.yaml
+  RABBITDELAY_DATABASE_URL=sqlite:shop.db rabbitdelay relay --poll 200ms --json`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
+	}
+	d := schedule.Config{}.WithDefaults()
+	r.grace, r.poll, r.batch, r.workers = duration(d.Grace), duration(d.PollInterval), d.Batch, d.Workers
+	f := c.Flags()
+	f.StringVar(&r.db, "db", "", databaseUsage)
+	f.Var(&r.horizon, "horizon", "how long before it is due a task is given to the broker; default 1d, or the strategy's longest delay if that is less")
+	f.Var(&r.grace, "grace", "how long after it was due a pending task is sent again")
+	f.Var(&r.poll, "poll", "longest pause between two looks for new tasks")
+	f.IntVar(&r.batch, "batch", r.batch, "tasks taken at once")
+	f.IntVar(&r.workers, "workers", r.workers, "batches under way at once")
+	return c
+}
+
+func (r *relayRun) run(ctx context.Context) error {
+	a := r.a
+	if !a.flags("log-level") {
+		a.logLevel = "info" // a process that runs for weeks says when it began
+	}
+	cfg, err := a.load(dbOverride(a, r.db), nil)
+	if err != nil {
+		return err
+	}
+	db, err := openTasksDB(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // Run has returned
+	listener, err := config.Listener(cfg.Database.URL)
+	if err != nil {
+		return fmt.Errorf("--db: %w", err)
+	}
+	if err := checkTasks(ctx, db); err != nil {
+		return err
+	}
+	client, err := a.open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }() // Run has returned
+	log := a.logger()
+	store, err := schedule.New(db, client, schedule.Config{
+		Horizon: time.Duration(r.horizon), Grace: time.Duration(r.grace), PollInterval: time.Duration(r.poll),
+		Batch: r.batch, Workers: r.workers, Listener: listener, Hooks: r.hooks(), Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	log.Info("relaying tasks", zap.Stringer("database", cfg.Database.URL), zap.String("broker", client.Broker()),
+		zap.String("strategy", client.Strategy().Name()), zap.Bool("notified", listener != nil))
+	start := time.Now()
+	stopping := context.AfterFunc(ctx, sync.OnceFunc(func() { log.Info("stopping; what is under way is finished") }))
+	defer stopping()
+	err = store.Run(ctx)
+	return errors.Join(err, r.summary(time.Since(start)))
+}
+
+func (r *relayRun) hooks() schedule.Hooks {
+	return schedule.Hooks{
+		Relayed: func(n int, resent bool) {
+			if resent {
+				r.resent.Add(int64(n))
+			} else {
+				r.sent.Add(int64(n))
+			}
+		},
+		SendFailed: func(_ schedule.Task, _ error, failed bool) {
+			if failed {
+				r.failed.Add(1)
+			} else {
+				r.postponed.Add(1)
+			}
+		},
+		Purged: func(n int64) { r.purged.Add(n) },
+		Error:  func(string, error) { r.interruptions.Add(1) },
+	}
+}
+
+// summary prints the last line.
+func (r *relayRun) summary(took time.Duration) error {
+	out := relayed{
+		Relayed: r.sent.Load(), Resent: r.resent.Load(), Postponed: r.postponed.Load(), Failed: r.failed.Load(),
+		Purged: r.purged.Load(), Errors: r.interruptions.Load(), Seconds: seconds(took),
+	}
+	if r.a.json {
+		return r.a.printJSON(out)
+	}
+	r.a.printf("%d tasks relayed, %d sent again, %d sends postponed, %d tasks failed, %d finished ones deleted, %d errors, in %.1f s\n",
+		out.Relayed, out.Resent, out.Postponed, out.Failed, out.Purged, out.Errors, took.Seconds())
+	return nil
+}

@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// run executes a command line in-process.
+func run(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs strings.Builder
+	code = Run(t.Context(), args, strings.NewReader(stdin), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestUsageErrors(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"fly", `unknown command "fly"; see rabbitdelay --help`},
+		{"plan x", `unexpected argument "x"; see rabbitdelay plan --help`},
+		{"send --speed", "unknown flag: --speed; see rabbitdelay send --help"},
+		{"send", "no destination; give --queue, or --exchange and --routing-key"},
+		{"send --queue q --exchange e", "both --queue and --exchange or --routing-key; give one destination"},
+		{"send --queue q --delay 1s --at 2030-01-01T00:00:00Z", "both --delay and --at; give one"},
+		{"send --queue q --delay 10", `invalid argument "10" for "--delay" flag: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "10"; see rabbitdelay send --help`},
+		{"send --queue q --at tomorrow", `invalid argument "tomorrow" for "--at" flag: expected an instant such as 2026-01-31T08:00:00Z (RFC 3339), got "tomorrow"; see rabbitdelay send --help`},
+		{"send --queue q --count 0", "--count: 0; expected 1 or more"},
+		{"send --queue q --concurrency 0", "--concurrency: 0; expected 1 to 1024"},
+		{"send --queue q --spread -1s", "--spread: -1s; expected 0 or more"},
+		{"send --queue q --timeout -1s", "--timeout: -1s; expected 0 or more"},
+		{"send --queue q --header novalue", `--header: expected name=value, got "novalue"`},
+		{"send --queue q --body @/none", "--body: open /none: no such file or directory"},
+		{"send --queue q --log-level loud", `--log-level: "loud"; expected debug, info, warn or error`},
+		{"send --queue q --strategy fast", `--strategy: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`},
+		{"send --queue q --queue-type stream", `--queue-type: delay.queue_type: "stream"; expected quorum or classic`},
+		{"send --queue q -f /none.yaml", "/none.yaml: cannot be read: no such file or directory"},
+		{"consume", "no queue; give --queue"},
+		{"consume --queue q --count -1", "--count: -1; expected 0 (no end) or more"},
+		{"consume --queue q --timeout -1s", "--timeout: -1s; expected 0 (none) or more"},
+		{"migrate", "no database; give --db, or database.url in the file"},
+		{"migrate --db oracle://x", "--db: database.url: expected a database URL: postgres://…, mysql://… or sqlite:path"},
+		{"demo --orders 0", "--orders: 0; expected 1 to 1000000"},
+	} {
+		code, stdout, stderr := run(t, "", strings.Fields(c.args)...)
+		if code != 1 || stdout != "" || stderr != "rabbitdelay: "+c.want+"\n" {
+			t.Errorf("%s: exit %d, output %q, errors:\n%swant:\nrabbitdelay: %s", c.args, code, stdout, stderr, c.want)
+		}
+		code, stdout, stderr = run(t, "", append(strings.Fields(c.args), "--json")...)
+		var e struct{ Error string }
+		if err := json.Unmarshal([]byte(stderr), &e); err != nil || code != 1 || stdout != "" || e.Error != c.want {
+			t.Errorf("%s --json: exit %d, output %q, errors %s", c.args, code, stdout, stderr)
+		}
+	}
+}
+
+// No output has the password of a broker that cannot be reached.
+func TestUnreachableBroker(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "amqp://user:hunter2@" + l.Addr().String() + "/"
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"plan"}, {"apply"}, {"destroy"},
+		{"send", "--queue", "q", "--timeout", "300ms"},
+		{"consume", "--queue", "q", "--timeout", "300ms"},
+		{"send", "--queue", "q", "--strategy", "plugin", "--timeout", "300ms"},
+	} {
+		code, stdout, stderr := run(t, "", append(args, "--url", url, "--log-level", "debug")...)
+		if code != 1 || !strings.Contains(stderr, "connection refused") {
+			t.Errorf("%v: exit %d, errors %s", args, code, stderr)
+		}
+		if strings.Contains(stdout+stderr, "hunter2") {
+			t.Errorf("%v: the password is in the output:\n%s%s", args, stdout, stderr)
+		}
+	}
+}
+
+func TestMigratePrint(t *testing.T) {
+	for _, db := range []string{"postgres:", "mysql:", "sqlite:"} {
+		code, stdout, stderr := run(t, "", "migrate", "--db", db, "--print")
+		if code != 0 || !strings.Contains(stdout, "rabbitdelay_processed") || !strings.Contains(stdout, "rabbitdelay_tasks") || stderr != "" {
+			t.Errorf("%s: exit %d, errors %s, output:\n%s", db, code, stderr, stdout)
+		}
+	}
+}
+
+func TestMigrateSQLite(t *testing.T) {
+	db := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	for range 2 {
+		code, stdout, stderr := run(t, "", "migrate", "--db", db, "--json")
+		if code != 0 || !strings.HasPrefix(stdout, `{"database":"sqlite","migrated":["idempotency","schedule"]`) {
+			t.Errorf("exit %d, output %s, errors %s", code, stdout, stderr)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	code, stdout, _ := run(t, "", "version")
+	if code != 0 || !strings.HasPrefix(stdout, "rabbitdelay ") {
+		t.Errorf("exit %d, output %s", code, stdout)
+	}
+	code, stdout, _ = run(t, "", "version", "--json")
+	var b build
+	if err := json.Unmarshal([]byte(stdout), &b); err != nil || code != 0 || b.Version == "" || b.Go == "" {
+		t.Errorf("exit %d, output %s", code, stdout)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if code, stdout, _ := run(t, "", "completion", shell); code != 0 || !strings.Contains(stdout, "rabbitdelay") {
+			t.Errorf("%s: exit %d", shell, code)
+		}
+	}
+	if _, stdout, _ := run(t, "", "__complete", "send", "--strategy", ""); !strings.HasPrefix(stdout, "bucket\nttl\nplugin\nauto\n") {
+		t.Errorf("--strategy completes to %s", stdout)
+	}
+}
+
+func TestSenderMessages(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "body")
+	if err := os.WriteFile(file, []byte("from a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := &app{stdin: strings.NewReader("from standard input"), flags: func(string) bool { return false }}
+	for flag, want := range map[string]string{"plain": "plain", "": "", "-": "from standard input", "@" + file: "from a file"} {
+		s := &sender{body: flag, count: 1, concurrency: 1}
+		s.message.Queue = "q"
+		if err := s.check(a); err != nil || string(s.next(0).Body) != want {
+			t.Errorf("--body %q is %q, %v", flag, s.next(0).Body, err)
+		}
+	}
+	s := &sender{count: 3, concurrency: 1, delay: duration(time.Second), spread: duration(2 * time.Second), headers: []string{"a=b=c", "d="}}
+	s.message.Queue, s.message.ID = "q", "x"
+	if err := s.check(a); err != nil {
+		t.Fatal(err)
+	}
+	drawn := map[time.Duration]bool{}
+	for range 1000 {
+		m := s.next(2)
+		if m.ID != "x-3" || m.Delay < time.Second || m.Delay > 3*time.Second || !m.DeliverAt.IsZero() || m.Headers["a"] != "b=c" || m.Headers["d"] != "" {
+			t.Fatalf("got %+v", m)
+		}
+		drawn[m.Delay] = true
+	}
+	if len(drawn) < 100 {
+		t.Errorf("1000 draws from 2001 delays gave %d different ones", len(drawn))
+	}
+	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	s.at, s.count = instant(at), 1
+	if m := s.next(0); m.ID != "x" || m.Delay != 0 || m.DeliverAt.Before(at) || m.DeliverAt.After(at.Add(2*time.Second)) {
+		t.Errorf("got %+v", m)
+	}
+}
+
+func TestInterruptedBeforeStart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs strings.Builder
+	code := Run(ctx, []string{"send", "--queue", "q", "--url", "amqp://127.0.0.1:1/", "--log-level", "error"}, strings.NewReader(""), &out, &errs)
+	if code != exitInterrupt || errs.String() != "rabbitdelay: interrupted\n" {
+		t.Errorf("exit %d, errors %s", code, errs.String())
+	}
+}

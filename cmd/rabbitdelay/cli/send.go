@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// sender is one run of send.
+type sender struct {
+	message     amqpx.Message
+	body        string
+	headers     []string
+	delay       duration
+	at          instant
+	tolerance   duration
+	spread      duration
+	timeout     duration
+	count       int
+	concurrency int
+
+	confirmed atomic.Int64
+	attempted atomic.Int64
+}
+
+// sent is the result of send.
+type sent struct {
+	Sent      int64   `json:"sent"`
+	Confirmed int64   `json:"confirmed"`
+	Seconds   float64 `json:"seconds"`
+	Strategy  string  `json:"strategy"`
+}
+
+// sendBatch is how many messages one call of SendBatch takes.
+const sendBatch = 256
+
+func (a *app) sendCommand() *cobra.Command {
+	s := &sender{}
+	c := &cobra.Command{
+		Use:   "send",
+		Short: "Send messages with a delay",
+		Long: `send publishes messages with a delay and waits until the broker has confirmed
+them. It declares and binds the destination on its first use.
+
+The result is one line at the end, with --json
+{"sent":N,"confirmed":N,"seconds":S,"strategy":"…"}. The exit code is 0 when every
+message was confirmed, else 1.`,
+		Example: `  rabbitdelay send --queue orders.expire --delay 30m --body '{"order":42}'
+  rabbitdelay send --exchange events --routing-key post.publish --at 2026-12-24T08:00:00Z --body @post.json
+  rabbitdelay send --queue load --count 20000 --delay 5s --spread 30s --body x`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := s.check(a); err != nil {
+				return err
+			}
+			return a.send(c.Context(), s)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&s.message.Queue, "queue", "", "destination queue")
+	f.StringVar(&s.message.Exchange, "exchange", "", "destination exchange, instead of --queue")
+	f.StringVar(&s.message.RoutingKey, "routing-key", "", "routing key for --exchange")
+	f.Var(&s.delay, "delay", "delay, such as 1500ms, 30m or 7d")
+	f.Var(&s.at, "at", "due instant instead of --delay, such as 2026-01-31T08:00:00Z")
+	f.Var(&s.spread, "spread", "draw each delay uniformly from [delay, delay+spread]")
+	f.Var(&s.tolerance, "tolerance", "how much later a message may be where that saves hops in the broker")
+	f.StringVar(&s.body, "body", "", "the body; @file reads a file, - reads standard input")
+	f.StringVar(&s.message.ContentType, "content-type", "", "content type of the body")
+	f.StringArrayVar(&s.headers, "header", nil, "header name=value, may be repeated")
+	f.IntVar(&s.count, "count", 1, "number of messages")
+	f.StringVar(&s.message.ID, "id", "", "message id (with --count N: id-1 to id-N); default a UUIDv7 each")
+	f.Var(&s.timeout, "timeout", "give up after this time; default broker.send_timeout per batch of 256")
+	f.IntVar(&s.concurrency, "concurrency", 4, "batches under way at once")
+	return c
+}
+
+// check reads the flags that need more than their own value.
+func (s *sender) check(a *app) error {
+	switch {
+	case s.message.Queue == "" && s.message.Exchange == "":
+		return errors.New("no destination; give --queue, or --exchange and --routing-key")
+	case s.message.Queue != "" && (s.message.Exchange != "" || s.message.RoutingKey != ""):
+		return errors.New("both --queue and --exchange or --routing-key; give one destination")
+	case a.flags("delay") && a.flags("at"):
+		return errors.New("both --delay and --at; give one")
+	case s.count < 1:
+		return fmt.Errorf("--count: %d; expected 1 or more", s.count)
+	case s.concurrency < 1 || s.concurrency > 1024:
+		return fmt.Errorf("--concurrency: %d; expected 1 to 1024", s.concurrency)
+	case s.spread < 0:
+		return fmt.Errorf("--spread: %v; expected 0 or more", s.spread.String())
+	case s.delay > math.MaxInt64-s.spread:
+		return errors.New("--delay and --spread together are longer than a duration can be")
+	case s.timeout < 0:
+		return fmt.Errorf("--timeout: %v; expected 0 or more", s.timeout.String())
+	}
+	headers, err := parseHeaders(s.headers)
+	if err != nil {
+		return err
+	}
+	s.message.Headers = headers
+	s.message.Tolerance = time.Duration(s.tolerance)
+	s.message.Body, err = readBody(s.body, a.stdin)
+	return err
+}
+
+func readBody(flag string, stdin io.Reader) ([]byte, error) {
+	switch {
+	case flag == "-":
+		b, err := io.ReadAll(stdin)
+		if err != nil {
+			return nil, fmt.Errorf("--body: reading standard input: %w", err)
+		}
+		return b, nil
+	case strings.HasPrefix(flag, "@"):
+		b, err := os.ReadFile(flag[1:])
+		if err != nil {
+			return nil, fmt.Errorf("--body: %w", err)
+		}
+		return b, nil
+	}
+	return []byte(flag), nil
+}
+
+// next is the message number i, from 0.
+func (s *sender) next(i int) amqpx.Message {
+	m := s.message
+	if m.ID != "" && s.count > 1 {
+		m.ID = fmt.Sprintf("%s-%d", m.ID, i+1)
+	}
+	var extra time.Duration
+	if ms := time.Duration(s.spread).Milliseconds(); ms > 0 {
+		extra = time.Duration(rand.Int64N(ms+1)) * time.Millisecond
+	}
+	if at := time.Time(s.at); !at.IsZero() {
+		m.DeliverAt = at.Add(extra)
+	} else {
+		m.Delay = time.Duration(s.delay) + extra
+	}
+	return m
+}
+
+func (a *app) send(ctx context.Context, s *sender) error {
+	c, err := a.load(nil, nil)
+	if err != nil {
+		return err
+	}
+	if s.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(s.timeout))
+		defer cancel()
+	}
+	client, err := a.open(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }() // every send has returned
+	bar := a.progress(s.count, "sending")
+	start := time.Now()
+	err = s.run(ctx, client, bar)
+	took := time.Since(start)
+	bar.clear()
+
+	out := sent{Sent: s.attempted.Load(), Confirmed: s.confirmed.Load(), Seconds: seconds(took), Strategy: client.Strategy().Name()}
+	if a.json {
+		if perr := a.printJSON(out); perr != nil {
+			return perr
+		}
+	} else {
+		a.printf("%d of %d messages confirmed in %.2f s (%.0f/s), strategy %s, %s\n",
+			out.Confirmed, s.count, took.Seconds(), float64(out.Confirmed)/max(took.Seconds(), 1e-6), out.Strategy, client.Broker())
+	}
+	if err == nil && out.Confirmed != int64(s.count) {
+		err = fmt.Errorf("%d of %d messages were not confirmed", int64(s.count)-out.Confirmed, s.count)
+	}
+	return err
+}
+
+// run sends in batches, several at once. The first error ends it: what was not
+// sent by then is not begun.
+func (s *sender) run(ctx context.Context, client *amqpx.Client, bar progress) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var failed sync.Once
+	var first error
+	var wg sync.WaitGroup
+	for range min(s.concurrency, (s.count+sendBatch-1)/sendBatch) {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				from := int(next.Add(sendBatch)) - sendBatch
+				if from >= s.count {
+					return
+				}
+				batch := make([]amqpx.Message, min(sendBatch, s.count-from))
+				for i := range batch {
+					batch[i] = s.next(from + i)
+				}
+				err := client.SendBatch(ctx, batch)
+				s.account(len(batch), err)
+				bar.add(len(batch))
+				if err != nil {
+					failed.Do(func() { first = err })
+					cancel(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if first == nil {
+		first = ctx.Err()
+	}
+	return first
+}
+
+// account counts what became of a batch.
+func (s *sender) account(n int, err error) {
+	batch, partial := errors.AsType[*amqpx.BatchError](err)
+	switch {
+	case err == nil:
+		s.attempted.Add(int64(n))
+		s.confirmed.Add(int64(n))
+	case partial:
+		for _, f := range batch.Failed {
+			if f.Tries == 0 {
+				n--
+			}
+		}
+		s.attempted.Add(int64(n))
+		s.confirmed.Add(int64(batch.Total - len(batch.Failed)))
+	}
+	// Any other error is of a message that is not possible: nothing was sent.
+}
+
+// seconds is a duration as JSON has it, to the millisecond.
+func seconds(d time.Duration) float64 { return math.Round(d.Seconds()*1000) / 1000 }

@@ -1,0 +1,258 @@
+package cli
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// tasks is one run of a subcommand of tasks.
+type tasks struct {
+	a  *app
+	db string
+}
+
+const databaseUsage = "database: postgres://…, mysql://… or sqlite:path; default database.url, RABBITDELAY_DATABASE_URL"
+
+func (a *app) tasksCommand() *cobra.Command {
+	x := &tasks{a: a}
+	c := &cobra.Command{
+		Use:   "tasks",
+		Short: "Look at, cancel, move, fire and revive scheduled tasks",
+		Long: `tasks works on the table rabbitdelay_tasks of a business database. It does not
+talk to the broker: the row decides, wherever the task's message is, and a relay
+sends what has to be sent.
+
+list and count take tasks by queue, status, due instant and the beginning of their
+id. The others take ids; each id is a transaction of its own, and the exit code is
+1 when one of them does not exist or is not in a state for it.`,
+		Example: `  rabbitdelay tasks list --db postgres://user:password@host/shop --status failed
+  rabbitdelay tasks reschedule order-42-expire --delay 30m
+  rabbitdelay tasks list --queue mail --json | jq -r .id | xargs rabbitdelay tasks cancel`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.PersistentFlags().StringVar(&x.db, "db", "", databaseUsage)
+	c.AddCommand(
+		x.listCommand(), x.showCommand(), x.countCommand(),
+		x.cancelCommand(), x.rescheduleCommand(), x.fireCommand(), x.reviveCommand(),
+	)
+	return c
+}
+
+// on runs do on the tasks of the database.
+func (x *tasks) on(ctx context.Context, do func(ctx context.Context, db *sql.DB, s *schedule.Store) error) error {
+	cfg, err := x.a.load(dbOverride(x.a, x.db), nil)
+	if err != nil {
+		return err
+	}
+	db, err := openTasksDB(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // nothing is under way
+	if err := checkTasks(ctx, db); err != nil {
+		return err
+	}
+	s, err := schedule.New(db, nil, schedule.Config{Logger: x.a.logger()})
+	if err != nil {
+		return err
+	}
+	return do(ctx, db, s)
+}
+
+var errNoDatabase = errors.New("no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL")
+
+// openTasksDB opens a database that is there already: a file of SQLite that does
+// not exist is a mistake here, and not a new database.
+func openTasksDB(cfg *config.Config) (*sql.DB, error) {
+	u := cfg.Database.URL
+	if u == "" {
+		return nil, errNoDatabase
+	}
+	if d, err := config.Dialect(u); err == nil && d == idempotency.SQLite && !strings.Contains(string(u), "mode=") {
+		separator := config.URL("?")
+		if strings.Contains(string(u), "?") {
+			separator = "&"
+		}
+		u += separator + "mode=rw"
+	}
+	db, _, err := config.OpenDB(u)
+	if err != nil {
+		return nil, fmt.Errorf("--db: %w", err)
+	}
+	return db, nil
+}
+
+// checkTasks tells a database that cannot be used before anything is begun.
+func checkTasks(ctx context.Context, db *sql.DB) error {
+	if err := db.PingContext(ctx); err != nil {
+		return fmt.Errorf("connecting to the database: %w", err)
+	}
+	s, err := schedule.New(db, nil, schedule.Config{})
+	if err != nil {
+		return err
+	}
+	for _, err := range s.List(ctx, nil, schedule.Filter{Status: schedule.Pending, Limit: 1, WithoutBody: true}) {
+		return err
+	}
+	return nil
+}
+
+// taskLine is a task as --json has it.
+type taskLine struct {
+	ID         string            `json:"id"`
+	Queue      string            `json:"queue,omitempty"`
+	Exchange   string            `json:"exchange,omitempty"`
+	RoutingKey string            `json:"routing_key,omitempty"`
+	Status     schedule.Status   `json:"status"`
+	Due        string            `json:"due"`
+	Version    int64             `json:"version"`
+	Attempts   int               `json:"attempts"`
+	LastError  string            `json:"last_error,omitempty"`
+	Sends      int               `json:"sends"`
+	Sent       string            `json:"sent,omitempty"`
+	Created    string            `json:"created"`
+	Updated    string            `json:"updated"`
+	Finished   string            `json:"finished,omitempty"`
+	Type       string            `json:"content_type,omitempty"`
+	Headers    map[string]string `json:"headers,omitempty"`
+	Body       string            `json:"body,omitempty"`
+	Binary     []byte            `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
+}
+
+func lineOf(t schedule.Task) taskLine {
+	l := taskLine{
+		ID: t.ID, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey, Status: t.Status,
+		Due: milli(t.DeliverAt), Version: t.Version, Attempts: t.Attempts, LastError: t.LastError, Sends: t.Sends,
+		Sent: optionalMilli(t.SentAt), Created: milli(t.CreatedAt), Updated: milli(t.UpdatedAt), Finished: optionalMilli(t.FinishedAt),
+		Type: t.ContentType, Headers: t.Headers,
+	}
+	l.Body, l.Binary = textOrBinary(t.Body)
+	return l
+}
+
+func optionalMilli(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return milli(t)
+}
+
+// destination is where a task's message goes, for people.
+func destination(t schedule.Task) string {
+	if t.Queue != "" {
+		return t.Queue
+	}
+	return t.Exchange + ":" + t.RoutingKey
+}
+
+// place is where a pending task is: in the table only, or with the broker too.
+func place(t schedule.Task) string {
+	switch {
+	case t.Status != schedule.Pending:
+		return ""
+	case t.SentAt.IsZero():
+		return "table"
+	}
+	return "broker"
+}
+
+// fromNow says how far away an instant is, in two units at most.
+func fromNow(at, now time.Time) string {
+	d := at.Sub(now).Round(time.Second)
+	text := "in "
+	if d < 0 {
+		d, text = -d, ""
+	}
+	day := 24 * time.Hour
+	switch {
+	case d < time.Second:
+		return "now"
+	case d < time.Minute:
+		text += fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		text += fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < day:
+		text += fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	default:
+		text += fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	}
+	if at.Before(now) {
+		text += " ago"
+	}
+	return text
+}
+
+// moment is a flag that reads RFC 3339, or a duration from now on.
+type moment struct {
+	at   time.Time
+	text string
+}
+
+func (m *moment) String() string { return m.text }
+func (m *moment) Type() string   { return "time" }
+
+func (m *moment) Set(s string) error {
+	if s == "now" {
+		*m = moment{time.Now(), s}
+		return nil
+	}
+	var i instant
+	if err := i.Set(s); err == nil {
+		*m = moment{time.Time(i), s}
+		return nil
+	}
+	var d duration
+	digits := strings.TrimPrefix(s, "+")
+	if digits == s {
+		digits = strings.TrimPrefix(s, "-")
+	}
+	if err := d.Set(digits); err != nil || d < 0 || strings.HasPrefix(digits, "+") {
+		return fmt.Errorf("expected an instant such as 2026-01-31T08:00:00Z, now, or a duration from now such as 2h or -7d, got %q", s)
+	}
+	if strings.HasPrefix(s, "-") {
+		d = -d
+	}
+	*m = moment{time.Now().Add(time.Duration(d)), s}
+	return nil
+}
+
+var taskStatuses = []string{string(schedule.Pending), string(schedule.Done), string(schedule.Cancelled), string(schedule.Failed)}
+
+// filterFlags are those of list and count.
+type filterFlags struct {
+	queue, status, prefix string
+	from, to              moment
+}
+
+func (x *filterFlags) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&x.queue, "queue", "", "tasks for this queue")
+	f.StringVar(&x.status, "status", "", "pending, done, cancelled or failed")
+	f.Var(&x.from, "due-from", "tasks due at or after this instant, or this long from now, such as 2h or -7d")
+	f.Var(&x.to, "due-to", "tasks due before this instant, or before this long from now")
+	f.StringVar(&x.prefix, "id-prefix", "", "tasks whose id begins so")
+	_ = c.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(taskStatuses, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+}
+
+func (x *filterFlags) filter() (schedule.Filter, error) {
+	f := schedule.Filter{Queue: x.queue, Status: schedule.Status(x.status), DueFrom: x.from.at, DueTo: x.to.at, IDPrefix: x.prefix}
+	if x.status != "" && !slices.Contains(taskStatuses, x.status) {
+		return f, fmt.Errorf("--status: %q; expected pending, done, cancelled or failed", x.status)
+	}
+	if !f.DueFrom.IsZero() && !f.DueTo.IsZero() && !f.DueFrom.Before(f.DueTo) {
+		return f, fmt.Errorf("--due-to: %s; expected an instant after --due-from, %s", milli(f.DueTo), milli(f.DueFrom))
+	}
+	return f, nil
+}

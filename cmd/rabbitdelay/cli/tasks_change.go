@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// change is one of the methods of a store.
+type change func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error
+
+// change does it to every id, each in a transaction of its own, and prints the
+// task as it is then.
+func (x *tasks) change(ctx context.Context, ids []string, do change) error {
+	return x.on(ctx, func(ctx context.Context, db *sql.DB, s *schedule.Store) error {
+		return x.each(ids, func(id string) (t schedule.Task, err error) {
+			tx, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				return t, fmt.Errorf("task %s: %w", id, err)
+			}
+			defer func() { _ = tx.Rollback() }() // nothing after the commit
+			if err := do(ctx, s, tx, id); err != nil {
+				return t, err
+			}
+			if t, err = s.Get(ctx, tx, id); err != nil {
+				return t, err
+			}
+			if err := tx.Commit(); err != nil {
+				return t, fmt.Errorf("task %s: committing: %w", id, err)
+			}
+			return t, nil
+		}, x.changed)
+	})
+}
+
+func (x *tasks) changed(t schedule.Task) error {
+	if x.a.json {
+		t.Body = nil // nobody changed it
+		return x.a.printJSON(lineOf(t))
+	}
+	due := ""
+	if t.Status == schedule.Pending {
+		due = fmt.Sprintf(", due %s (%s), version %d", milli(t.DeliverAt), fromNow(t.DeliverAt, time.Now()), t.Version)
+	}
+	_, err := fmt.Fprintf(x.a.stdout, "%s: %s%s\n", printable(t.ID), t.Status, due)
+	return err
+}
+
+// advise adds what to do to the errors that tell people of their mistake.
+func advise(err error) error {
+	if se, ok := errors.AsType[*schedule.StatusError](err); ok {
+		return fmt.Errorf("%w; %s", err, remedy(se))
+	}
+	if errors.Is(err, schedule.ErrNotFound) {
+		return fmt.Errorf("%w; \"rabbitdelay tasks list\" shows those there are; finished ones are deleted after a while", err)
+	}
+	return err
+}
+
+func remedy(e *schedule.StatusError) string {
+	switch {
+	case e.Status == schedule.Pending:
+		return "it still waits; use reschedule or fire"
+	case e.Status == schedule.Failed && e.Action == "cancel":
+		return "nothing of it is under way any more"
+	case e.Status == schedule.Failed:
+		return "use revive"
+	case e.Status == schedule.Cancelled && e.Action == "cancel":
+		return "there is nothing to do"
+	case e.Status == schedule.Done:
+		return "its effect has happened; to have it again, schedule a task of another id"
+	}
+	return "to have it after all, schedule a task of another id, or replace it"
+}
+
+func (x *tasks) cancelCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel ID...",
+		Short: "End pending tasks without their effect",
+		Long: `cancel ends pending tasks without their effect. A handler that is working on one
+at that moment is waited for, and wins when it succeeds.`,
+		Example: `  rabbitdelay tasks cancel order-42-expire order-43-expire`,
+		Args:    someTasks,
+		RunE: func(c *cobra.Command, ids []string) error {
+			return x.change(c.Context(), ids, func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+				return s.Cancel(ctx, tx, id)
+			})
+		},
+	}
+}
+
+func (x *tasks) fireCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "fire ID...",
+		Short:   "Make pending tasks due now",
+		Example: `  rabbitdelay tasks fire post-7`,
+		Args:    someTasks,
+		RunE: func(c *cobra.Command, ids []string) error {
+			return x.change(c.Context(), ids, func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+				return s.FireNow(ctx, tx, id)
+			})
+		},
+	}
+}
+
+// when is the instant that --delay or --at gives.
+type when struct {
+	delay duration
+	at    instant
+}
+
+func (w *when) register(c *cobra.Command, fallback string) {
+	c.Flags().Var(&w.delay, "delay", "due this long from now, such as 1500ms, 30m or 7d"+fallback)
+	c.Flags().Var(&w.at, "at", "due at this instant instead, such as 2026-01-31T08:00:00Z")
+}
+
+// instant is when the task is to be due.
+func (w *when) instant(a *app) (time.Time, error) {
+	switch {
+	case a.flags("delay") && a.flags("at"):
+		return time.Time{}, errors.New("both --delay and --at; give one")
+	case w.delay < 0:
+		return time.Time{}, fmt.Errorf("--delay: %s; expected 0 or more", w.delay.String())
+	}
+	if at := time.Time(w.at); !at.IsZero() {
+		return at, nil
+	}
+	return time.Now().Add(time.Duration(w.delay)), nil
+}
+
+func (x *tasks) rescheduleCommand() *cobra.Command {
+	var w when
+	c := &cobra.Command{
+		Use:   "reschedule ID...",
+		Short: "Move pending tasks to another instant",
+		Long: `reschedule moves pending tasks to another instant, earlier or later. What the
+broker holds for the old one has no effect any more.`,
+		Example: `  rabbitdelay tasks reschedule order-42-expire --delay 30m
+  rabbitdelay tasks reschedule post-7 --at 2026-12-24T08:00:00Z`,
+		Args: someTasks,
+		RunE: func(c *cobra.Command, ids []string) error {
+			if !x.a.flags("delay") && !x.a.flags("at") {
+				return errors.New("no instant; give --delay or --at")
+			}
+			at, err := w.instant(x.a)
+			if err != nil {
+				return err
+			}
+			return x.change(c.Context(), ids, func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+				return s.Reschedule(ctx, tx, id, at)
+			})
+		},
+	}
+	w.register(c, "")
+	return c
+}
+
+func (x *tasks) reviveCommand() *cobra.Command {
+	var w when
+	c := &cobra.Command{
+		Use:   "revive ID...",
+		Short: "Make failed tasks pending again",
+		Long: `revive makes failed tasks pending again, due now unless --delay or --at says
+otherwise, with all their attempts before them.`,
+		Example: `  rabbitdelay tasks list --status failed --json | jq -r .id | xargs rabbitdelay tasks revive`,
+		Args:    someTasks,
+		RunE: func(c *cobra.Command, ids []string) error {
+			at, err := w.instant(x.a)
+			if err != nil {
+				return err
+			}
+			return x.change(c.Context(), ids, func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+				return s.Revive(ctx, tx, id, at)
+			})
+		},
+	}
+	w.register(c, "; default now")
+	return c
+}

@@ -1,0 +1,392 @@
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
+)
+
+// ran is one run of the command line.
+type ran struct {
+	code           int
+	stdout, stderr string
+}
+
+func (r ran) String() string {
+	return fmt.Sprintf("exit %d\nstandard output:\n%sstandard error:\n%s", r.code, r.stdout, r.stderr)
+}
+
+// lines are the lines of standard output.
+func (r ran) lines() []string { return strings.Split(strings.TrimSuffix(r.stdout, "\n"), "\n") }
+
+// last reads the last line, which must have exactly the keys, in their order.
+func (r ran) last(t *testing.T, keys ...string) map[string]any {
+	t.Helper()
+	lines := r.lines()
+	line := lines[len(lines)-1]
+	dec := json.NewDecoder(strings.NewReader(line))
+	var m map[string]any
+	if err := dec.Decode(&m); err != nil || dec.More() {
+		t.Fatalf("the last line %q is not one JSON object: %v\n%s", line, err, r)
+	}
+	at := 0
+	for _, k := range keys {
+		next := strings.Index(line, `"`+k+`":`)
+		if next < at {
+			t.Fatalf("the last line %s does not have the keys %v in this order", line, keys)
+		}
+		at = next
+	}
+	if len(m) != len(keys) {
+		t.Fatalf("the last line %s has other keys than %v", line, keys)
+	}
+	return m
+}
+
+func runCLI(ctx context.Context, args ...string) ran {
+	var out, errs strings.Builder
+	code := cli.Run(ctx, args, strings.NewReader(""), &out, &errs)
+	return ran{code, out.String(), errs.String()}
+}
+
+// cliOn runs the command line against the broker that tests share.
+func cliOn(t *testing.T, args ...string) ran {
+	t.Helper()
+	url := broker.Shared(t, broker.Options{}).URL()
+	return runCLI(t.Context(), append(args, "--url", url)...)
+}
+
+var consumeKeys = []string{"received", "early", "lateness_ms"}
+
+func TestCLISendAndConsume(t *testing.T) {
+	t.Parallel()
+	queue := newQueue(t)
+	sent := cliOn(t, "send", "--queue", queue, "--delay", "300ms", "--spread", "1s", "--count", "500", "--id", "x",
+		"--header", "a=b", "--body", `{"order":42}`, "--content-type", "application/json", "--json")
+	m := sent.last(t, "sent", "confirmed", "seconds", "strategy")
+	if sent.code != 0 || len(sent.lines()) != 1 || m["sent"] != 500.0 || m["confirmed"] != 500.0 || m["strategy"] != "bucket" {
+		t.Fatal(sent)
+	}
+
+	// Exactly as many as wanted come, the others stay as they are.
+	ids := map[string]bool{}
+	for _, n := range []int{120, 1, 379} {
+		got := cliOn(t, "consume", "--queue", queue, "--count", fmt.Sprint(n), "--timeout", "30s", "--json")
+		m := got.last(t, consumeKeys...)
+		if got.code != 0 || m["received"] != float64(n) || m["early"] != 0.0 || len(got.lines()) != n+1 {
+			t.Fatal(got)
+		}
+		if l := m["lateness_ms"].(map[string]any); len(l) != 3 || l["max"].(float64) < l["p50"].(float64) {
+			t.Errorf("lateness %v", l)
+		}
+		for _, line := range got.lines()[:n] {
+			var d struct {
+				ID, Due, Received, Body string
+				Lateness                int64 `json:"lateness_ms"`
+				Attempt                 int
+			}
+			if err := json.Unmarshal([]byte(line), &d); err != nil || d.Attempt != 1 || d.Body != `{"order":42}` || d.Lateness < 0 {
+				t.Fatalf("line %s: %v", line, err)
+			}
+			due, err := time.Parse(time.RFC3339Nano, d.Due)
+			if err != nil {
+				t.Error(err)
+			}
+			if at, err := time.Parse(time.RFC3339Nano, d.Received); err != nil || at.Sub(due).Milliseconds() != d.Lateness {
+				t.Errorf("line %s: %v", line, err)
+			}
+			if ids[d.ID] {
+				t.Errorf("%s came twice", d.ID)
+			}
+			ids[d.ID] = true
+		}
+	}
+	for i := range 500 {
+		if !ids[fmt.Sprintf("x-%d", i+1)] {
+			t.Fatalf("x-%d did not come", i+1)
+		}
+	}
+
+	empty := cliOn(t, "consume", "--queue", queue, "--count", "1", "--timeout", "1s", "--json", "--quiet")
+	if m := empty.last(t, consumeKeys...); empty.code != 3 || m["received"] != 0.0 || len(empty.lines()) != 1 {
+		t.Error(empty)
+	}
+}
+
+func TestCLISendToExchangeAtInstant(t *testing.T) {
+	t.Parallel()
+	queue := newQueue(t)
+	client := openClient(t, amqpx.Config{})
+	if err := client.Send(t.Context(), amqpx.Message{Queue: queue}); err != nil { // declares it
+		t.Fatal(err)
+	}
+	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.QueueBind(queue, queue, "amq.direct", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := deleteQueue(t, "delay.route.amq.direct:"+queue); err != nil {
+			t.Error(err)
+		}
+	})
+	at := time.Now().Add(1500 * time.Millisecond).Truncate(time.Millisecond)
+	sent := cliOn(t, "send", "--exchange", "amq.direct", "--routing-key", queue, "--at", at.Format(time.RFC3339Nano), "--body", "x")
+	if sent.code != 0 || !strings.HasPrefix(sent.stdout, "1 of 1 messages confirmed in ") {
+		t.Fatal(sent)
+	}
+	got := cliOn(t, "consume", "--queue", queue, "--count", "2", "--timeout", "30s", "--json")
+	if got.code != 0 || !strings.Contains(got.stdout, `"due":"`+at.UTC().Format("2006-01-02T15:04:05.000Z07:00")+`"`) {
+		t.Error(got)
+	}
+}
+
+func TestCLISendFails(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"does not exist; declare the exchange first": {"--exchange", "no.such.exchange", "--routing-key", "k", "--delay", "1s"},
+		"is longer than":           {"--queue", "q", "--delay", "1000d"},
+		"needs up to":              {"--queue", strings.Repeat("q", 250), "--delay", "1s"},
+		"belongs to the delay str": {"--queue", "delay.bucket.1s", "--delay", "1s"},
+	} {
+		got := cliOn(t, append([]string{"send", "--count", "3", "--json"}, args...)...)
+		m := got.last(t, "sent", "confirmed", "seconds", "strategy")
+		var e struct{ Error string }
+		if err := json.Unmarshal([]byte(got.stderr), &e); err != nil || got.code != 1 || m["confirmed"] != 0.0 || m["sent"] != 0.0 || !strings.Contains(e.Error, want) {
+			t.Errorf("want %q:\n%s", want, got)
+		}
+	}
+}
+
+// managed is a broker with the management API, and the settings that lead there.
+func managed(t *testing.T, yaml string) (file string) {
+	t.Helper()
+	b := broker.Shared(t, broker.Options{Management: true})
+	settings := fmt.Sprintf("broker:\n  url: %q\n", b.URL())
+	if m := b.ManagementURL(); m != "" {
+		settings += fmt.Sprintf("  management_url: %q\n", m)
+	}
+	file = filepath.Join(t.TempDir(), "delays.yaml")
+	if err := os.WriteFile(file, []byte(settings+yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestCLIPlanApplyDestroy(t *testing.T) {
+	t.Parallel()
+	prefix := fmt.Sprintf("cli.%d", time.Now().UnixNano())
+	file := managed(t, fmt.Sprintf(`
+delay: {prefix: %[1]s, bucket: {radices: [3, 3]}}
+destinations: [{queue: %[1]s.orders}]
+`, prefix))
+	cmd := func(args ...string) ran { return runCLI(t.Context(), append(args, "-f", file)...) }
+	t.Cleanup(func() { runCLI(context.Background(), "destroy", "--force", "-f", file) })
+
+	// 2 x 2 buckets, parked, orders and its dead letters; parked, deliver, entry, level-0.
+	const queues, exchanges = 4 + 1 + 2, 4
+	plan := cmd("plan", "--json")
+	var p struct{ Create, Same, Conflict int }
+	if err := json.Unmarshal([]byte(plan.stdout), &p); err != nil || plan.code != 2 || p.Same != 0 || p.Conflict != 0 || p.Create <= queues+exchanges {
+		t.Fatal(plan, err)
+	}
+	create := float64(p.Create)
+	if human := cmd("plan"); human.code != 2 || !strings.Contains(human.stdout, prefix+".bucket.r3x3.600ms") {
+		t.Error(human)
+	}
+	keys := []string{"created", "existed", "failed", "not_tried", "unknown", "source", "seconds"}
+	if apply := cmd("apply", "--json"); apply.code != 0 || apply.last(t, keys...)["created"] != create {
+		t.Fatal(apply)
+	}
+	if apply := cmd("apply", "--json"); apply.code != 0 || apply.last(t, keys...)["created"] != 0.0 || apply.last(t, keys...)["existed"] != create {
+		t.Fatal(apply)
+	}
+	if plan := cmd("plan"); plan.code != 0 {
+		t.Fatal(plan)
+	}
+
+	// The other type in the same names is another set of queues; a destination
+	// queue of the same name is a conflict.
+	if conflict := cmd("plan", "--queue-type", "classic"); conflict.code != 1 || !strings.Contains(conflict.stderr, "2 objects exist on the broker with other arguments") {
+		t.Error(conflict)
+	}
+	if conflict := cmd("apply", "--queue-type", "classic"); conflict.code != 1 || !strings.Contains(conflict.stderr, prefix+".orders") {
+		t.Error(conflict)
+	}
+
+	// A waiting message keeps everything as it is.
+	if sent := cmd("send", "--queue", prefix+".orders", "--delay", "500ms"); sent.code != 0 {
+		t.Fatal(sent)
+	}
+	destroyKeys := []string{"deleted", "absent", "kept", "failed", "messages_deleted", "seconds"}
+	refused := cmd("destroy", "--json")
+	if m := refused.last(t, destroyKeys...); refused.code != 1 || m["deleted"] != 0.0 || !strings.Contains(refused.stderr, "refused: 1 messages in 1 queues") {
+		t.Fatal(refused)
+	}
+	if plan := cmd("plan"); plan.code != 0 {
+		t.Errorf("after a destroy that refused: %s", plan)
+	}
+	forced := cmd("destroy", "--json", "--force")
+	if m := forced.last(t, destroyKeys...); forced.code != 0 || m["deleted"] != create || m["messages_deleted"] != 1.0 {
+		t.Fatal(forced)
+	}
+	if again := cmd("plan", "--json"); again.code != 2 || !strings.Contains(again.stdout, fmt.Sprintf(`"create":%.0f,"same":0`, create)) {
+		t.Error(again)
+	}
+}
+
+// Without the management API the plan is made over AMQP, and says so.
+func TestCLIPlanWithoutManagement(t *testing.T) {
+	t.Parallel()
+	prefix := fmt.Sprintf("cli.%d", time.Now().UnixNano())
+	file := filepath.Join(t.TempDir(), "delays.yaml")
+	yaml := fmt.Sprintf("broker: {management_url: 'http://127.0.0.1:1'}\ndelay: {prefix: %s, bucket: {radices: [2]}}\n", prefix)
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer cliOn(t, "destroy", "--force", "-f", file)
+	for _, step := range []struct {
+		command string
+		code    int
+	}{{"plan", 2}, {"apply", 0}, {"plan", 0}} {
+		got := cliOn(t, step.command, "-f", file)
+		if got.code != step.code || !strings.HasPrefix(got.stderr, "note: looking at the broker over AMQP") {
+			t.Fatalf("%s: %s", step.command, got)
+		}
+	}
+}
+
+func TestCLIMigrate(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []database.Kind{database.PostgreSQL, database.MariaDB} {
+		t.Run(string(kind), func(t *testing.T) {
+			url := database.Shared(t, kind).URL()
+			for range 2 {
+				got := runCLI(t.Context(), "migrate", "--db", url, "--json")
+				if m := got.last(t, "database", "migrated"); got.code != 0 || len(m["migrated"].([]any)) == 0 {
+					t.Fatal(got)
+				}
+			}
+		})
+	}
+}
+
+// The main job: nothing early, nothing lost, nothing twice, on every database.
+func TestCLIDemo(t *testing.T) {
+	t.Parallel()
+	keys := []string{
+		"orders", "paid", "cancelled", "early", "lost", "duplicates_injected", "effects_twice", "lateness_ms", "strategy", "broker", "database", "posts",
+	}
+	check := func(t *testing.T, orders int, dbName, strategy string, args ...string) {
+		t.Parallel()
+		got := cliOn(t, append([]string{"demo", "--json", "--orders", fmt.Sprint(orders), "--strategy", strategy, "--queue-type", "classic"}, args...)...)
+		m := got.last(t, keys...)
+		if got.code != 0 || m["orders"] != float64(orders) || m["paid"].(float64)+m["cancelled"].(float64) != float64(orders) {
+			t.Fatal(got)
+		}
+		if m["duplicates_injected"] == 0.0 || m["database"] != dbName || m["strategy"] != strategy {
+			t.Error(got)
+		}
+		p := m["posts"].(map[string]any)
+		if p["scheduled"] != 95.0 || p["rolled_back"] != 5.0 || p["published"].(float64)+p["cancelled"].(float64) != 95 || p["stale_stopped"] == 0.0 || p["cancelled_stopped"] == 0.0 {
+			t.Error(got)
+		}
+		if strings.Contains(got.stdout+got.stderr, "guest:guest") {
+			t.Error("a password is in the output")
+		}
+	}
+	t.Run("SQLite", func(t *testing.T) { check(t, 150, "sqlite", "bucket") })
+	t.Run("PostgreSQL", func(t *testing.T) {
+		check(t, 80, "postgres", "ttl", "--db", database.Shared(t, database.PostgreSQL).URL())
+	})
+	t.Run("MariaDB", func(t *testing.T) {
+		check(t, 80, "mysql", "ttl", "--db", database.Shared(t, database.MariaDB).URL())
+	})
+}
+
+// An interrupted demo leaves neither queues nor files behind.
+func TestCLIDemoInterrupted(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	b := broker.Shared(t, broker.Options{Management: true})
+	if b.ManagementURL() == "" {
+		t.Skipf("skipped: the broker at AMQP_URL is used without its management API; set %s", broker.EnvManagementURL)
+	}
+	before := demoObjects(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan ran, 1)
+	go func() {
+		ended <- runCLI(ctx, "demo", "--strategy", "ttl", "--queue-type", "classic", "--url", b.URL(), "-q")
+	}()
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for begun := false; !begun; {
+		select {
+		case <-tick.C:
+			begun = len(newSince(before, demoObjects(t, b))) > 0
+		case r := <-ended:
+			t.Fatalf("ended by itself: %s", r)
+		case <-deadline:
+			t.Fatal("no queue of the demo")
+		}
+	}
+	cancel()
+	select {
+	case r := <-ended:
+		if r.code != 130 || r.stderr != "rabbitdelay: interrupted\n" {
+			t.Error(r)
+		}
+	case <-deadline:
+		t.Fatal("does not end")
+	}
+	if left := newSince(before, demoObjects(t, b)); len(left) != 0 {
+		t.Errorf("left on the broker: %v", left)
+	}
+	if left, _ := filepath.Glob(temp + "/rabbitdelay-demo-*"); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// demoObjects are the queues and exchanges of demos on a broker.
+func demoObjects(t *testing.T, b *broker.Broker) []string {
+	t.Helper()
+	i, err := mgmt.New(mgmt.Config{URL: b.ManagementURL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	live, err := i.Inspect(t.Context(), topology.Topology{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(live.Queues)), maps.Keys(live.Exchanges))
+	return slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, "rabbitdelay-demo-") })
+}
+
+func newSince(before, now []string) []string {
+	return slices.DeleteFunc(now, func(n string) bool { return slices.Contains(before, n) })
+}

@@ -1,0 +1,539 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/goleak"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/proxy"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// fastReconnect keeps tests of lost connections short.
+func fastReconnect(cfg amqpx.Config) amqpx.Config {
+	cfg.ReconnectMin, cfg.ReconnectMax = 5*time.Millisecond, 50*time.Millisecond
+	cfg.Heartbeat = 2 * time.Second
+	return cfg
+}
+
+func openClient(t testing.TB, cfg amqpx.Config) *amqpx.Client {
+	t.Helper()
+	if cfg.URL == "" {
+		cfg.URL = broker.Shared(t, broker.Options{}).URL()
+	}
+	c, err := amqpx.Open(t.Context(), fastReconnect(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return c
+}
+
+// throughProxy opens a client whose connections the test can break.
+func throughProxy(t testing.TB, cfg amqpx.Config) (*amqpx.Client, *proxy.Proxy) {
+	t.Helper()
+	p, url, err := proxy.ForURL(broker.Shared(t, broker.Options{}).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	cfg.URL = url
+	return openClient(t, cfg), p
+}
+
+var queueNumber atomic.Int64
+
+// newQueue names a queue of this test and deletes it, with its dead letters,
+// at the end.
+func newQueue(t testing.TB) string {
+	t.Helper()
+	name := fmt.Sprintf("it.%d.%d", time.Now().UnixNano(), queueNumber.Add(1))
+	url := broker.Shared(t, broker.Options{}).URL()
+	t.Cleanup(func() {
+		conn, err := amqp.Dial(url)
+		if err != nil {
+			t.Errorf("clean up: %v", err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		for _, q := range []string{name, name + ".dead"} {
+			if ch, err := conn.Channel(); err == nil {
+				_, _ = ch.QueueDelete(q, false, false, false)
+				_ = ch.Close()
+			}
+		}
+	})
+	return name
+}
+
+// collector is a handler that keeps what it receives.
+type collector struct {
+	mu    sync.Mutex
+	got   []*amqpx.Delivery
+	early int
+	more  chan struct{}
+}
+
+func newCollector() *collector { return &collector{more: make(chan struct{}, 1)} }
+
+func (c *collector) handle(_ context.Context, d *amqpx.Delivery) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !d.DueAt.IsZero() && time.Now().Before(d.DueAt) {
+		c.early++
+	}
+	c.got = append(c.got, d)
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (c *collector) ids() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ids := map[string]int{}
+	for _, d := range c.got {
+		ids[d.ID]++
+	}
+	return ids
+}
+
+// await waits until done says so.
+func (c *collector) await(t testing.TB, what string, done func(got []*amqpx.Delivery) bool) {
+	t.Helper()
+	deadline := time.After(60 * time.Second)
+	for {
+		c.mu.Lock()
+		ok := done(c.got)
+		n := len(c.got)
+		c.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-c.more:
+		case <-deadline:
+			t.Fatalf("%s: not within a minute; %d deliveries so far", what, n)
+		}
+	}
+}
+
+// consume runs a consumer until the test ends, and fails the test if the
+// consumer ends with an error.
+func consume(t testing.TB, c *amqpx.Client, queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- c.Consume(ctx, queue, h, opts...) }()
+	var once sync.Once
+	var err error
+	stop = func() error {
+		once.Do(func() { cancel(); err = <-result })
+		return err
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil && !errors.Is(err, amqpx.ErrDrainTimeout) {
+			t.Errorf("consume: %v", err)
+		}
+	})
+	return stop
+}
+
+// waitFor polls a condition that nothing announces.
+func waitFor(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(30 * time.Second)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s: not within 30 s", what)
+		}
+	}
+}
+
+// rawGet takes one message with a plain AMQP client, waiting for it.
+func rawGet(t testing.TB, queue string) amqp.Delivery {
+	t.Helper()
+	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d amqp.Delivery
+	waitFor(t, "a message in "+queue, func() bool {
+		got, ok, err := ch.Get(queue, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d = got
+		return ok
+	})
+	return d
+}
+
+func TestSendsSurviveLostConnections(t *testing.T) {
+	c, p := throughProxy(t, amqpx.Config{})
+	q := newQueue(t)
+	col := newCollector()
+	consume(t, c, q, col.handle)
+
+	const senders, each = 8, 60
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var wg sync.WaitGroup
+	for s := range senders {
+		wg.Go(func() {
+			for i := range each {
+				if err := c.Send(ctx, amqpx.Message{ID: fmt.Sprintf("%d-%d", s, i), Queue: q, Delay: 100 * time.Millisecond}); err != nil {
+					t.Errorf("send %d-%d: %v", s, i, err)
+				}
+				if s == 0 && i%20 == 10 {
+					p.Cut()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if p.Cuts() < 3 {
+		t.Fatalf("%d cuts; the test proves nothing", p.Cuts())
+	}
+	col.await(t, "every message", func(got []*amqpx.Delivery) bool {
+		ids := map[string]bool{}
+		for _, d := range got {
+			ids[d.ID] = true
+		}
+		return len(ids) == senders*each
+	})
+	if col.early > 0 {
+		t.Errorf("%d early", col.early)
+	}
+}
+
+func TestBatchSurvivesALostConnection(t *testing.T) {
+	c, p := throughProxy(t, amqpx.Config{MaxInFlight: 64})
+	q := newQueue(t)
+	col := newCollector()
+	consume(t, c, q, col.handle, amqpx.Concurrency(1))
+	msgs := make([]amqpx.Message, 2000)
+	for i := range msgs {
+		msgs[i] = amqpx.Message{ID: fmt.Sprint(i), Queue: q, Delay: 50 * time.Millisecond, Body: make([]byte, 500)}
+	}
+	var frames atomic.Int64
+	p.CutAt(func(f proxy.Frame) bool { return f.Is(proxy.ToBroker, proxy.BasicPublish) && frames.Add(1) == 1000 })
+	if err := c.SendBatch(t.Context(), msgs); err != nil {
+		t.Fatal(err)
+	}
+	if frames.Load() < 2000 {
+		t.Fatalf("%d publishes seen; the test proves nothing", frames.Load())
+	}
+	col.await(t, "every message", func(got []*amqpx.Delivery) bool { return len(got) >= len(msgs) && len(distinct(got)) == len(msgs) })
+}
+
+func distinct(got []*amqpx.Delivery) map[string]bool {
+	ids := map[string]bool{}
+	for _, d := range got {
+		ids[d.ID] = true
+	}
+	return ids
+}
+
+// A connection that ends between the publish and its confirm: the send is
+// repeated under the same id and succeeds; the message may come twice.
+func TestCutBeforeTheConfirm(t *testing.T) {
+	c, p := throughProxy(t, amqpx.Config{})
+	q := newQueue(t)
+	col := newCollector()
+	consume(t, c, q, col.handle)
+	if err := c.Send(t.Context(), amqpx.Message{ID: "warm", Queue: q}); err != nil {
+		t.Fatal(err)
+	}
+	var cut atomic.Bool
+	p.CutAt(func(f proxy.Frame) bool { return f.Is(proxy.ToClient, proxy.BasicAck) && !cut.Swap(true) })
+	if err := c.Send(t.Context(), amqpx.Message{ID: "again", Queue: q, Delay: 200 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	if !cut.Load() {
+		t.Fatal("nothing was cut; the test proves nothing")
+	}
+	col.await(t, "the message", func([]*amqpx.Delivery) bool {
+		for _, d := range col.got {
+			if d.ID == "again" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func TestOutcomeUnknownIsToldFromNotSent(t *testing.T) {
+	c, p := throughProxy(t, amqpx.Config{})
+	q := newQueue(t)
+	if err := c.Send(t.Context(), amqpx.Message{Queue: q}); err != nil {
+		t.Fatal(err)
+	}
+	send := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+		defer cancel()
+		return c.Send(ctx, amqpx.Message{ID: "m", Queue: q})
+	}
+	t.Run("cut before the confirm, and no way back", func(t *testing.T) {
+		p.CutAt(func(f proxy.Frame) bool {
+			if f.Is(proxy.ToClient, proxy.BasicAck) {
+				p.Refuse(true)
+				return true
+			}
+			return false
+		})
+		err := send()
+		var se *amqpx.SendError
+		if !errors.Is(err, amqpx.ErrOutcomeUnknown) || errors.Is(err, amqpx.ErrNotSent) || !errors.As(err, &se) || se.Tries != 1 || se.ID != "m" {
+			t.Fatalf("got %v (%+v)", err, se)
+		}
+	})
+	t.Run("no connection", func(t *testing.T) {
+		err := send()
+		if !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, amqpx.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v", err)
+		}
+	})
+	p.CutAt(nil)
+	p.Refuse(false)
+	if err := c.Send(t.Context(), amqpx.Message{Queue: q}); err != nil {
+		t.Fatalf("after the outage: %v", err)
+	}
+	t.Run("the broker does not answer", func(t *testing.T) {
+		p.Stall(proxy.ToBroker, true)
+		defer p.Stall(proxy.ToBroker, false)
+		// More than the sockets' buffers hold: no publish may hang on them.
+		errs := make(chan error, 100)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for range cap(errs) {
+			go func() { errs <- c.Send(ctx, amqpx.Message{Queue: q, Body: make([]byte, 200<<10)}) }()
+		}
+		for range cap(errs) {
+			if err := <-errs; !errors.Is(err, amqpx.ErrOutcomeUnknown) && !errors.Is(err, amqpx.ErrNotSent) {
+				t.Errorf("got %v", err)
+			}
+		}
+	})
+	if err := c.Send(t.Context(), amqpx.Message{Queue: q}); err != nil {
+		t.Fatalf("after the stall: %v", err)
+	}
+}
+
+func TestCutBeforeTheAcknowledgement(t *testing.T) {
+	c, p := throughProxy(t, amqpx.Config{})
+	q := newQueue(t)
+	col := newCollector()
+	var cut atomic.Bool
+	p.CutAt(func(f proxy.Frame) bool { return f.Is(proxy.ToBroker, proxy.BasicAck) && !cut.Swap(true) })
+	consume(t, c, q, col.handle)
+	if err := c.Send(t.Context(), amqpx.Message{ID: "twice", Queue: q}); err != nil {
+		t.Fatal(err)
+	}
+	col.await(t, "the second delivery", func(got []*amqpx.Delivery) bool { return len(got) == 2 })
+	if d := col.got[1]; d.ID != "twice" || !d.Redelivered || d.Attempt != 1 {
+		t.Fatalf("second delivery: %+v", d)
+	}
+}
+
+type stateLog struct {
+	mu     sync.Mutex
+	states []amqpx.StateEvent
+}
+
+func (l *stateLog) ConnectionState(e amqpx.StateEvent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.states = append(l.states, e)
+}
+
+func (l *stateLog) saw(s amqpx.State) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.states {
+		if e.State == s {
+			return true
+		}
+	}
+	return false
+}
+
+// A memory alarm blocks publishers: that is a state and an error at the
+// deadline; consuming goes on; afterwards the send goes through.
+func TestBlockedBroker(t *testing.T) {
+	b := broker.Shared(t, broker.Options{})
+	if b.Source() == broker.Environment {
+		t.Skip("skipped: the broker at AMQP_URL is not ours to raise an alarm on")
+	}
+	states := &stateLog{}
+	c := openClient(t, amqpx.Config{Hooks: []amqpx.Hook{states}})
+	q := newQueue(t)
+	col := newCollector()
+	if err := c.Send(t.Context(), amqpx.Message{ID: "before", Queue: q}); err != nil {
+		t.Fatal(err)
+	}
+	ctl := func(args ...string) {
+		t.Helper()
+		if out, err := b.Ctl(t.Context(), args...); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	lift := func() { ctl("set_vm_memory_high_watermark", "0.6") }
+	ctl("set_vm_memory_high_watermark", "0.00001")
+	lifted := false
+	defer func() {
+		if !lifted {
+			lift()
+		}
+	}()
+
+	// The broker notices at its next look at the memory.
+	waitFor(t, "the alarm", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := c.Send(ctx, amqpx.Message{ID: "during", Queue: q})
+		if err != nil && (!errors.Is(err, amqpx.ErrBlocked) || !errors.Is(err, context.DeadlineExceeded)) {
+			t.Fatalf("got %v", err)
+		}
+		return err != nil
+	})
+	if !states.saw(amqpx.Blocked) {
+		t.Error("no Blocked state was reported")
+	}
+	consume(t, c, q, col.handle)
+	col.await(t, "consuming while blocked", func(got []*amqpx.Delivery) bool { return distinct(got)["before"] })
+
+	done := make(chan error, 1)
+	go func() { done <- c.Send(t.Context(), amqpx.Message{ID: "after", Queue: q}) }()
+	lift()
+	lifted = true
+	if err := <-done; err != nil {
+		t.Fatalf("after the alarm: %v", err)
+	}
+	col.await(t, "the message sent during the alarm", func(got []*amqpx.Delivery) bool { return distinct(got)["after"] })
+	waitFor(t, "the Unblocked state", func() bool { return states.saw(amqpx.Unblocked) })
+}
+
+// A delay queue that somebody deleted is declared again, and the message that
+// the broker returned is sent.
+func TestMissingDelayQueueIsDeclaredAgain(t *testing.T) {
+	c := openClient(t, amqpx.Config{})
+	q := newQueue(t)
+	col := newCollector()
+	consume(t, c, q, col.handle)
+	send := func() error { return c.Send(t.Context(), amqpx.Message{Queue: q, Delay: 300 * time.Millisecond}) }
+	if err := send(); err != nil {
+		t.Fatal(err)
+	}
+	col.await(t, "the first message", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
+	route, err := c.Strategy().Route(topology.Destination{Queue: q}, 300*time.Millisecond, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := deleteQueue(t, "delay.bucket.300ms"); err != nil {
+		t.Fatal(err)
+	}
+	if err := send(); err != nil {
+		t.Fatalf("through %s: %v", route.Exchange, err)
+	}
+	col.await(t, "the second message", func(got []*amqpx.Delivery) bool { return len(got) == 2 })
+}
+
+func deleteQueue(t testing.TB, name string) error {
+	t.Helper()
+	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	_, err = ch.QueueDelete(name, false, false, false)
+	return err
+}
+
+func TestDestinationThatCannotBe(t *testing.T) {
+	c := openClient(t, amqpx.Config{})
+	err := c.Send(t.Context(), amqpx.Message{Exchange: "no.such.exchange", RoutingKey: "k", Delay: time.Second})
+	if !errors.Is(err, topology.ErrDestination) || !errors.Is(err, amqpx.ErrNotSent) || !strings.Contains(err.Error(), "no.such.exchange") {
+		t.Errorf("missing exchange: %v", err)
+	}
+	if err := c.Send(t.Context(), amqpx.Message{Queue: "delay.parked", Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
+		t.Errorf("a delay object as destination: %v", err)
+	}
+	bare := openClient(t, amqpx.Config{Declare: amqpx.DeclareNothing})
+	if err := bare.Send(t.Context(), amqpx.Message{Queue: "no.such.queue", Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
+		t.Errorf("a missing queue and no right to declare: %v", err)
+	}
+}
+
+func TestCloseEndsWhatWaits(t *testing.T) {
+	leaks := goleak.IgnoreCurrent()
+	c, p := throughProxy(t, amqpx.Config{})
+	q := newQueue(t)
+	running := make(chan error, 1)
+	started := make(chan struct{})
+	go func() {
+		running <- c.Consume(context.Background(), q, func(ctx context.Context, _ *amqpx.Delivery) error {
+			close(started)
+			return nil
+		})
+	}()
+	if err := c.Send(t.Context(), amqpx.Message{Queue: q}); err != nil {
+		t.Fatal(err)
+	}
+	<-started
+	p.Refuse(true)
+	p.Cut()
+	waiting := make(chan error, 1)
+	go func() { waiting <- c.Send(t.Context(), amqpx.Message{Queue: q}) }()
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waiting; !errors.Is(err, amqpx.ErrClosed) {
+		t.Errorf("a waiting Send returned %v", err)
+	}
+	if err := <-running; err != nil && !errors.Is(err, amqpx.ErrClosed) {
+		t.Errorf("Consume returned %v", err)
+	}
+	if err := c.Send(t.Context(), amqpx.Message{Queue: q}); !errors.Is(err, amqpx.ErrClosed) {
+		t.Errorf("Send after Close returned %v", err)
+	}
+	if err := c.Consume(t.Context(), q, func(context.Context, *amqpx.Delivery) error { return nil }); !errors.Is(err, amqpx.ErrClosed) {
+		t.Errorf("Consume after Close returned %v", err)
+	}
+	p.Close()
+	goleak.VerifyNone(t, leaks)
+}
+
+func contextWithin(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {
+	t.Helper()
+	return context.WithTimeout(t.Context(), d)
+}

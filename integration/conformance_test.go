@@ -1,0 +1,180 @@
+package integration_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// The matrix: every strategy on every queue type on every release line at hand.
+// A line that the suite does not name but that a broker has, such as that of
+// AMQP_URL, is a column of its own.
+var (
+	conformanceStrategies = []string{"ttl", "bucket clock", "bucket hex", "plugin"}
+	conformanceTypes      = []topology.QueueType{topology.Classic, topology.Quorum}
+	conformanceLines      = []string{"3.10", "4.0", "4.3"}
+)
+
+// cellsAtOnce is how many cells of one broker run at a time. Their cases mostly
+// wait, all at once.
+const cellsAtOnce = 2
+
+// TestConformance runs the same cases through the client over the whole matrix.
+// What is not at hand is skipped with its reason; without any broker it fails.
+func TestConformance(t *testing.T) {
+	if os.Getenv(broker.EnvSkip) == "1" {
+		t.Skipf("skipped: %s is 1", broker.EnvSkip)
+	}
+	here, err := broker.Versions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := slices.Clone(conformanceLines)
+	for _, line := range here {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	slices.SortFunc(lines, compareLines)
+	var rows []place
+	for _, s := range conformanceStrategies {
+		for _, qt := range conformanceTypes {
+			rows = append(rows, place{strategy: s, queueType: string(qt)})
+		}
+	}
+
+	board := newScoreboard()
+	t.Cleanup(func() { board.publish(t, lines, rows) })
+	for _, line := range lines {
+		t.Run(line, func(t *testing.T) { conformanceLine(t, board, line, rows, slices.Contains(here, line)) })
+	}
+}
+
+// conformanceLine runs the cells of one release line on one broker.
+func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place, here bool) {
+	b, err := startLine(t, line, here)
+	if err != nil {
+		reason := fmt.Sprintf("no broker: %v", err)
+		for _, r := range rows {
+			r.line = line
+			board.skip(r, line, "no broker", reason)
+		}
+		if here {
+			t.Fatal(reason)
+		}
+		t.Skip("skipped: " + reason)
+	}
+	board.ran(line, b.Version())
+	noPlugin := pluginMissing(t, b, line)
+
+	slots := make(chan struct{}, cellsAtOnce)
+	var cells sync.WaitGroup
+	for _, r := range rows {
+		r.line = line
+		slots <- struct{}{}
+		cells.Go(func() {
+			defer func() { <-slots }()
+			t.Run(strings.ReplaceAll(r.strategy, " ", "-")+"/"+r.queueType, func(t *testing.T) {
+				if r.strategy == "plugin" && noPlugin != "" {
+					board.skip(r, line+" plugin", "no plugin", noPlugin)
+					t.Skip("skipped: " + noPlugin)
+				}
+				runCell(t, board, b, r, noPlugin == "")
+			})
+		})
+	}
+	cells.Wait()
+}
+
+// startLine starts a broker of a release line, with the plugin where there is
+// one. A line that is not here is tried all the same: its image may be there to
+// be pulled.
+func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
+	if os.Getenv(broker.EnvURL) != "" && !here {
+		return nil, fmt.Errorf("%s names a broker of another version", broker.EnvURL)
+	}
+	path, _ := broker.PluginAvailable(line)
+	b, err := broker.Start(t.Context(), broker.Options{
+		Version: line, Plugin: path != "", Log: func(line string) { t.Log(line) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("closing the broker: %v", err)
+		}
+	})
+	return b, nil
+}
+
+// pluginMissing says why the broker has not the plugin, "" if it has.
+func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
+	err := plugin.Probe(t.Context(), func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
+	path, reason := broker.PluginAvailable(line)
+	switch {
+	case err == nil:
+		return ""
+	case !errors.Is(err, plugin.ErrNotAvailable):
+		t.Fatal(err)
+	case b.Source() == broker.Environment:
+		return "the broker at " + broker.EnvURL + " has no x-delayed-message plugin"
+	case path != "":
+		t.Errorf("the broker was started with %s, and yet: %v", path, err)
+		return "the plugin did not load"
+	}
+	return reason
+}
+
+// runCell runs all cases in one cell: first the one whose lateness is shown,
+// then the others together.
+func runCell(t *testing.T, board *scoreboard, b *broker.Broker, p place, pluginToo bool) {
+	t.Cleanup(func() { board.cellEnded(t, p) })
+	began := time.Now()
+	c := openCell(t, board, b, p, pluginToo)
+	opened := time.Since(began)
+	run := func(k conformanceCase) {
+		t.Run(k.name, func(t *testing.T) {
+			board.watch(t, p)
+			if reason := c.cannot(k.needs); reason != "" {
+				board.skip(p, p.strategy+" "+k.name, "", reason)
+				t.Skip("skipped: " + reason)
+			}
+			k.run(t, c)
+		})
+	}
+	run(conformanceCases[0])
+	// Not t.Parallel, whose bound is the number of processors: the cases wait for
+	// their messages and not for a processor.
+	var cases sync.WaitGroup
+	for _, k := range conformanceCases[1:] {
+		cases.Go(func() { run(k) })
+	}
+	cases.Wait()
+	t.Logf("opened in %v, ran in %v", opened.Round(time.Millisecond), (time.Since(began) - opened).Round(time.Millisecond))
+}
+
+// compareLines orders 3.10 before 4.0.
+func compareLines(a, b string) int {
+	number := func(line string) int {
+		major, minor, _ := strings.Cut(line, ".")
+		x, _ := strconv.Atoi(major)
+		y, _ := strconv.Atoi(minor)
+		return x*1000 + y
+	}
+	return cmp.Compare(number(a), number(b))
+}

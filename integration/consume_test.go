@@ -1,0 +1,236 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// quickRetry is a retry policy for tests.
+var quickRetry = topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond, MaxBackoff: 200 * time.Millisecond}
+
+func send(t testing.TB, c *amqpx.Client, msgs ...amqpx.Message) {
+	t.Helper()
+	if err := c.SendBatch(t.Context(), msgs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// When a consumer ends, handlers that run finish and acknowledge; what was
+// handed out and not begun stays in the queue.
+func TestDrain(t *testing.T) {
+	c := openClient(t, amqpx.Config{})
+	q := newQueue(t)
+	var handled atomic.Int64
+	begun := make(chan struct{}, 100)
+	finish := make(chan struct{})
+	stop := consume(t, c, q, func(ctx context.Context, d *amqpx.Delivery) error {
+		begun <- struct{}{}
+		<-finish
+		handled.Add(1)
+		return ctx.Err()
+	}, amqpx.Concurrency(4), amqpx.Prefetch(20))
+	const total = 30
+	for i := range total {
+		send(t, c, amqpx.Message{ID: fmt.Sprint(i), Queue: q})
+	}
+	for range 4 {
+		<-begun
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	select {
+	case err := <-stopped:
+		t.Fatalf("the consumer ended before its handlers: %v", err)
+	case <-time.After(100 * time.Millisecond): // it may not end; nothing announces that
+	}
+	close(finish)
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
+	col := newCollector()
+	consume(t, c, q, col.handle)
+	col.await(t, "the rest", func(got []*amqpx.Delivery) bool { return int64(len(got))+handled.Load() >= total })
+	if n := handled.Load() + int64(len(col.ids())); n != total {
+		t.Errorf("%d handled by the first and %d by the second consumer; want %d in all, each once", handled.Load(), len(col.ids()), total)
+	}
+}
+
+func TestDrainTimeout(t *testing.T) {
+	c := openClient(t, amqpx.Config{})
+	q := newQueue(t)
+	begun, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	stop := consume(t, c, q, func(ctx context.Context, d *amqpx.Delivery) error {
+		close(begun)
+		<-release // deaf to its context
+		return nil
+	}, amqpx.DrainTimeout(50*time.Millisecond))
+	send(t, c, amqpx.Message{ID: "slow", Queue: q})
+	<-begun
+	if err := stop(); !errors.Is(err, amqpx.ErrDrainTimeout) {
+		t.Fatalf("got %v", err)
+	}
+	col := newCollector()
+	consume(t, c, q, col.handle)
+	col.await(t, "the message again", func(got []*amqpx.Delivery) bool { return len(got) == 1 && got[0].ID == "slow" })
+}
+
+// A failing handler is retried with a growing delay, then the message is dead,
+// with every attempt on record.
+func TestRetriesThenDeadLetter(t *testing.T) {
+	c := openClient(t, amqpx.Config{})
+	q := newQueue(t)
+	col := newCollector()
+	consume(t, c, q, func(ctx context.Context, d *amqpx.Delivery) error {
+		_ = col.handle(ctx, d)
+		switch d.Attempt {
+		case 1:
+			return errors.New("no luck")
+		case 2:
+			panic("out of luck")
+		}
+		return fmt.Errorf("attempt %d of %d failed", d.Attempt, d.MaxAttempts)
+	}, amqpx.Retry(quickRetry))
+	send(t, c, amqpx.Message{ID: "m", Queue: q, Body: []byte("body"), ContentType: "text/plain", Headers: amqp.Table{"mine": "kept"}, Version: 7})
+	dead := rawGet(t, q+".dead")
+
+	if len(col.got) != 3 || col.early != 0 {
+		t.Fatalf("%d deliveries, %d early; want 3 and 0", len(col.got), col.early)
+	}
+	for i, d := range col.got {
+		if d.Attempt != i+1 || d.ID != "m" || d.Version != 7 || d.Headers["mine"] != "kept" {
+			t.Errorf("delivery %d: %+v", i, d)
+		}
+		if i > 0 && !d.DueAt.After(col.got[i-1].DueAt) {
+			t.Errorf("delivery %d is due %v, not after the one before", i, d.DueAt)
+		}
+	}
+	if string(dead.Body) != "body" || dead.MessageId != "m" || dead.ContentType != "text/plain" || dead.Headers["mine"] != "kept" {
+		t.Errorf("dead letter: %+v", dead)
+	}
+	if dead.Headers[amqpx.HeaderReason] != amqpx.ReasonAttempts || dead.Headers[amqpx.HeaderError] != "attempt 3 of 3 failed" {
+		t.Errorf("reason %v, error %v", dead.Headers[amqpx.HeaderReason], dead.Headers[amqpx.HeaderError])
+	}
+	list, _ := dead.Headers[amqpx.HeaderAttempts].([]any)
+	if len(list) != 3 || !strings.HasSuffix(list[0].(string), " no luck") || !strings.HasSuffix(list[1].(string), "panicked: out of luck") {
+		t.Errorf("attempts on record: %v", list)
+	}
+}
+
+func TestRejectAndRetryIn(t *testing.T) {
+	c := openClient(t, amqpx.Config{})
+	q := newQueue(t)
+	col := newCollector()
+	consume(t, c, q, func(ctx context.Context, d *amqpx.Delivery) error {
+		_ = col.handle(ctx, d)
+		if d.Attempt == 1 {
+			return amqpx.RetryIn(500*time.Millisecond, errors.New("later"))
+		}
+		return amqpx.Reject(errors.New("never"))
+	})
+	send(t, c, amqpx.Message{ID: "m", Queue: q})
+	dead := rawGet(t, q+".dead")
+	if dead.Headers[amqpx.HeaderReason] != amqpx.ReasonRejected || dead.Headers[amqpx.HeaderError] != "never" {
+		t.Errorf("dead letter: %v", dead.Headers)
+	}
+	if len(col.got) != 2 {
+		t.Fatalf("%d deliveries, want 2", len(col.got))
+	}
+	if gap := col.got[1].DueAt.Sub(col.got[0].DueAt); gap < 500*time.Millisecond {
+		t.Errorf("the retry was due after %v, want 500ms", gap)
+	}
+}
+
+// Whatever a foreign publisher sends, the consumer lives and the message ends
+// in the dead-letter queue.
+func TestHostileMessages(t *testing.T) {
+	c := openClient(t, amqpx.Config{})
+	q := newQueue(t)
+	consume(t, c, q, func(_ context.Context, d *amqpx.Delivery) error {
+		return errors.New("no")
+	}, amqpx.Retry(topology.Retry{MaxAttempts: 2, Backoff: time.Millisecond}))
+	send(t, c, amqpx.Message{ID: "declares the queues", Queue: q})
+	rawGet(t, q+".dead")
+
+	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, headers := range map[string]amqp.Table{
+		"wrong types":    {amqpx.HeaderDue: "soon", amqpx.HeaderAttempt: amqp.Table{}, amqpx.HeaderVersion: []any{1}, amqpx.HeaderAttempts: "x"},
+		"out of range":   {amqpx.HeaderDue: int64(1) << 62, amqpx.HeaderAttempt: int64(-5)},
+		"large":          {"a": strings.Repeat("x", 110<<10)},
+		"own and routes": {"x-death": "nonsense", "CC": []any{"elsewhere"}, "BCC": int64(1), "rabbitdelay-other": "x"},
+		"deep":           {"a": amqp.Table{"b": amqp.Table{"c": []any{[]any{amqp.Table{"d": nil}}}}}},
+	} {
+		if name == "own and routes" {
+			headers = amqp.Table{"x-death": "nonsense", "rabbitdelay-other": "x"} // the broker refuses a CC that is no list
+		}
+		if err := ch.PublishWithContext(t.Context(), "", q, false, false, amqp.Publishing{MessageId: name, Headers: headers, Body: []byte(name)}); err != nil {
+			t.Fatal(err)
+		}
+		if dead := rawGet(t, q+".dead"); string(dead.Body) != name || dead.Headers[amqpx.HeaderReason] != amqpx.ReasonAttempts {
+			t.Errorf("%s: dead letter %q, %v", name, dead.Body, dead.Headers)
+		}
+	}
+}
+
+// A queue that is deleted under its consumer is declared and bound again.
+func TestConsumerOutlivesItsQueue(t *testing.T) {
+	c := openClient(t, amqpx.Config{})
+	q := newQueue(t)
+	col := newCollector()
+	consume(t, c, q, col.handle)
+	send(t, c, amqpx.Message{ID: "1", Queue: q})
+	col.await(t, "the first", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
+	if err := deleteQueue(t, q); err != nil {
+		t.Fatal(err)
+	}
+	// A message that comes while the queue is gone is parked, not lost; the
+	// probe goes on until the queue is bound again.
+	n := 1
+	waitFor(t, "delivery to the new queue", func() bool {
+		n++
+		send(t, c, amqpx.Message{ID: fmt.Sprint(n), Queue: q, Delay: 100 * time.Millisecond})
+		select {
+		case <-col.more:
+			return len(col.ids()) > 1
+		case <-time.After(300 * time.Millisecond):
+			return false
+		}
+	})
+}
+
+func TestConsumeRefusesBadOptions(t *testing.T) {
+	c := openClient(t, amqpx.Config{})
+	h := func(context.Context, *amqpx.Delivery) error { return nil }
+	for name, err := range map[string]error{
+		"no queue":      c.Consume(t.Context(), "", h),
+		"no handler":    c.Consume(t.Context(), "q", nil),
+		"concurrency":   c.Consume(t.Context(), "q", h, amqpx.Concurrency(-1)),
+		"prefetch":      c.Consume(t.Context(), "q", h, amqpx.Prefetch(70000)),
+		"drain":         c.Consume(t.Context(), "q", h, amqpx.DrainTimeout(-1)),
+		"retry":         c.Consume(t.Context(), "q", h, amqpx.Retry(topology.Retry{MaxAttempts: -1})),
+		"own dead ends": c.Consume(t.Context(), "q", h, amqpx.DeadLetterQueue("q")),
+	} {
+		if !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,440 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
+)
+
+// documentedPermissions are the patterns of docs/permissions.md, by user: configure, write,
+// read.
+func documentedPermissions(t *testing.T) map[string][3]string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/permissions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][3]string{}
+	for _, line := range regexp.MustCompile(`(?m)^rabbitmqctl set_permissions .*$`).FindAllString(string(page), -1) {
+		words := shellWords(line)
+		out[words[4]] = [3]string(words[5:8])
+	}
+	for _, user := range []string{"shop-bootstrapper", "shop-producer", "shop-consumer", "shop-service", "shop-doctor"} {
+		if _, ok := out[user]; !ok {
+			t.Fatalf("docs/permissions.md says nothing of %s", user)
+		}
+	}
+	return out
+}
+
+// user makes a user with permissions in the virtual host, and gives the URL with
+// which it connects.
+func (v *vhost) user(t *testing.T, name, tags string, permissions [3]string) string {
+	t.Helper()
+	name = name + "-" + v.name
+	const password = "opensesame"
+	call := func(method, path string, body any) {
+		t.Helper()
+		if _, err := v.mgmt.Call(context.WithoutCancel(t.Context()), method, path, body, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	call(http.MethodPut, "/api/users/"+name, map[string]any{"password": password, "tags": tags})
+	t.Cleanup(func() { call(http.MethodDelete, "/api/users/"+name, nil) })
+	call(http.MethodPut, v.mgmt.InVhost("permissions", name), map[string]string{
+		"configure": permissions[0], "write": permissions[1], "read": permissions[2],
+	})
+	u, err := url.Parse(v.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(name, password)
+	return u.String()
+}
+
+// shop is the example of docs/permissions.md.
+type shop struct {
+	*vhost
+	strategy amqpx.Strategy
+	want     topology.Topology
+	docs     map[string][3]string
+}
+
+var (
+	toQueue  = topology.Destination{Queue: "orders.expire"}
+	toEvents = topology.Destination{Name: "events", Exchange: "events", RoutingKey: "order.expired"}
+)
+
+const declaredDelay = 300 * time.Millisecond
+
+func newShop(t *testing.T, v *vhost) *shop {
+	t.Helper()
+	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{declaredDelay}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	auto, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: bucket, TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &shop{vhost: v, strategy: auto, docs: documentedPermissions(t)}
+	own := topology.Topology{Destinations: []topology.Destination{toQueue, toEvents}}.WithDestinationQueues("delay", topology.Quorum)
+	for _, d := range own.Destinations {
+		own.Bindings = append(own.Bindings, auto.Bindings(d)...)
+	}
+	if s.want, err = auto.Topology().Merge(own); err != nil {
+		t.Fatal(err)
+	}
+	// What others own: the exchange, and a queue of somebody else's.
+	ch := s.channel(t)
+	if err := ch.ExchangeDeclare("events", "topic", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{"listener", "orders.other"} {
+		if _, err := ch.QueueDeclare(q, true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ch.QueueBind("listener", "order.#", "events", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *shop) client(t *testing.T, brokerURL string, declare amqpx.Declaration) *amqpx.Client {
+	t.Helper()
+	return openClient(t, amqpx.Config{URL: brokerURL, Strategy: s.strategy, Declare: declare})
+}
+
+// arrives takes a message from a queue, by an administrator.
+func (s *shop) arrives(t *testing.T, queue, id string) amqp.Delivery {
+	t.Helper()
+	ch := s.channel(t)
+	var got amqp.Delivery
+	waitFor(t, "message "+id+" in "+queue, func() bool {
+		d, ok, err := ch.Get(queue, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = d
+		return ok && d.MessageId == id
+	})
+	return got
+}
+
+// refuses tries what a user must not be able to do, each on a channel of its own.
+func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Channel) error) {
+	t.Helper()
+	conn, err := amqp.Dial(brokerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	for what, try := range tries {
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+		err = try(ch)
+		if err == nil { // publishing has no answer but this
+			select {
+			case e := <-closed:
+				err = e
+			case <-time.After(5 * time.Second):
+			}
+		}
+		if e, ok := errors.AsType[*amqp.Error](err); !ok || e == nil || e.Code != amqp.AccessRefused {
+			t.Errorf("may %s: %v", what, err)
+		}
+		_ = ch.Close() // the broker has closed it
+	}
+}
+
+// Things to try.
+func declares(queue string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
+		return err
+	}
+}
+
+func declaresExchange(name string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error { return ch.ExchangeDeclare(name, "topic", true, false, false, false, nil) }
+}
+
+func gets(queue string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
+		_, _, err := ch.Get(queue, true)
+		return err
+	}
+}
+
+func publishes(exchange, key string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
+		return ch.PublishWithContext(context.Background(), exchange, key, false, false, amqp.Publishing{})
+	}
+}
+
+func purges(queue string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
+		_, err := ch.QueuePurge(queue, false)
+		return err
+	}
+}
+
+func deletes(queue string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error {
+		_, err := ch.QueueDelete(queue, false, false, false)
+		return err
+	}
+}
+
+func binds(queue, exchange string) func(*amqp.Channel) error {
+	return func(ch *amqp.Channel) error { return ch.QueueBind(queue, "k", exchange, false, nil) }
+}
+
+// lacks is what the doctor says that a user lacks for a role.
+func (s *shop) lacks(t *testing.T, brokerURL string, role doctor.Role) []string {
+	t.Helper()
+	snap, err := doctor.Collect(t.Context(), doctor.Config{Want: s.want, Roles: []doctor.Role{role}}, doctor.Source{
+		Dial: func(context.Context) (*amqp.Connection, error) { return amqp.Dial(brokerURL) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, a := range snap.Denied {
+		out = append(out, a.Operation+" "+a.Name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Users with the documented permissions do their work, and nothing else.
+func TestLeastPrivilege(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		s := newShop(t, v)
+		bootstrapper := s.user(t, "shop-bootstrapper", "", s.docs["shop-bootstrapper"])
+		producer := s.user(t, "shop-producer", "", s.docs["shop-producer"])
+		consumer := s.user(t, "shop-consumer", "", s.docs["shop-consumer"])
+		t.Run("bootstrapper", func(t *testing.T) { s.bootstraps(t, bootstrapper) })
+		t.Run("producer", func(t *testing.T) { s.produces(t, producer) })
+		t.Run("consumer", func(t *testing.T) { s.consumes(t, consumer) })
+	})
+}
+
+func (s *shop) bootstraps(t *testing.T, brokerURL string) {
+	conn, err := amqp.Dial(brokerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := topology.Apply(t.Context(), conn, s.want, topology.ApplyOptions{Inspector: topology.NewAMQPInspector(conn)}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := topology.MakePlan(t.Context(), s.want, s.mgmt); err != nil || !p.Empty() {
+		t.Errorf("after apply: %v\n%s", err, p)
+	}
+	if got := s.lacks(t, brokerURL, doctor.Bootstrapper); len(got) > 0 {
+		t.Errorf("the doctor says that it lacks %v", got)
+	}
+	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{
+		"declare a queue of others":             declares("orders.new"),
+		"delete a queue of others":              deletes("orders.other"),
+		"read a queue of others":                gets("orders.other"),
+		"read the dead letters":                 gets("orders.expire.dead"),
+		"declare an exchange of others":         declaresExchange("orders"),
+		"redeclare the target exchange":         declaresExchange("events"),
+		"publish into an exchange":              publishes("amq.topic", "k"),
+		"bind a queue of others":                binds("orders.other", "delay.deliver"),
+		"tap the target exchange":               binds("orders.expire", "events"),
+		"declare a name that only begins alike": declares("delayed"),
+	})
+}
+
+func (s *shop) produces(t *testing.T, brokerURL string) {
+	c := s.client(t, brokerURL, amqpx.DeclareNothing)
+	for id, m := range map[string]amqpx.Message{
+		"bucket":   {Queue: toQueue.Queue, Delay: 200 * time.Millisecond},
+		"ttl":      {Queue: toQueue.Queue, Delay: declaredDelay},
+		"at once":  {Queue: toQueue.Queue},
+		"exchange": {Exchange: toEvents.Exchange, RoutingKey: toEvents.RoutingKey, Delay: 100 * time.Millisecond},
+	} {
+		m.ID = id
+		send(t, c, m)
+		queue := toQueue.Queue
+		if m.Exchange != "" {
+			queue = "listener"
+		}
+		s.arrives(t, queue, id)
+	}
+	// The right to write to the destination queue makes it visible, or its absence.
+	if _, err := s.channel(t).QueueDelete(toQueue.Queue, false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	again := s.client(t, brokerURL, amqpx.DeclareNothing)
+	if err := again.Send(t.Context(), amqpx.Message{Queue: toQueue.Queue, Delay: time.Second}); !errors.Is(err, topology.ErrDestination) {
+		t.Errorf("to a queue that is not there: %v", err)
+	}
+	mustApply(t, s.vhost, s.want, topology.ApplyOptions{})
+	if got := s.lacks(t, brokerURL, doctor.Producer); len(got) > 0 {
+		t.Errorf("the doctor says that it lacks %v", got)
+	}
+	if got, want := s.lacks(t, brokerURL, doctor.Consumer), []string{"read orders.expire", "write amq.default"}; !slices.Equal(got, want) {
+		t.Errorf("as a consumer the doctor says that it lacks %v, want %v", got, want)
+	}
+	if got := s.lacks(t, brokerURL, doctor.Bootstrapper); !slices.Contains(got, "configure delay.bucket") || !slices.Contains(got, "configure orders.expire") || !slices.Contains(got, "read delay.deliver") && !slices.Contains(got, "write orders.expire") {
+		t.Errorf("as a bootstrapper the doctor says that it lacks only %v", got)
+	}
+	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{
+		"declare a queue":                 declares("orders.new"),
+		"declare a delay queue":           declares("delay.bucket.7m30s"),
+		"declare an exchange":             declaresExchange("orders"),
+		"delete a delay queue":            deletes("delay.bucket.1m"),
+		"read its destination":            gets("orders.expire"),
+		"read the parked messages":        gets("delay.parked"),
+		"purge a delay queue":             purges("delay.bucket.1m"),
+		"publish past the delay":          publishes("", "orders.expire"),
+		"publish into the target":         publishes("events", "order.expired"),
+		"publish into a level":            publishes("delay.bucket.level-0", "k"),
+		"publish into the parked":         publishes("delay.parked", "k"),
+		"bind its destination":            binds("orders.expire", "delay.deliver"),
+		"listen to the delivery exchange": binds("orders.other", "delay.deliver"),
+	})
+}
+
+func (s *shop) consumes(t *testing.T, brokerURL string) {
+	c := s.client(t, brokerURL, amqpx.DeclareNothing)
+	admin := s.client(t, s.url, amqpx.DeclareNothing)
+	attempts := make(chan int, 10)
+	consume(t, c, toQueue.Queue, func(_ context.Context, d *amqpx.Delivery) error {
+		attempts <- d.Attempt
+		switch {
+		case d.ID == "rejected":
+			return amqpx.Reject(errors.New("no"))
+		case d.Attempt == 1:
+			return errors.New("not yet")
+		}
+		return nil
+	}, amqpx.Retry(topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond}))
+	send(t, admin, amqpx.Message{ID: "retried", Queue: toQueue.Queue})
+	for want := 1; want <= 2; want++ {
+		if got := <-attempts; got != want {
+			t.Fatalf("attempt %d, want %d", got, want)
+		}
+	}
+	send(t, admin, amqpx.Message{ID: "rejected", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
+	if d := s.arrives(t, "orders.expire.dead", "rejected"); d.Headers[amqpx.HeaderReason] != amqpx.ReasonRejected {
+		t.Errorf("dead letter %v", d.Headers)
+	}
+	if got := s.lacks(t, brokerURL, doctor.Consumer); len(got) > 0 {
+		t.Errorf("the doctor says that it lacks %v", got)
+	}
+	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{
+		"declare a queue":          declares("orders.new"),
+		"delete its queue":         deletes("orders.expire"),
+		"read a queue of others":   gets("orders.other"),
+		"read the dead letters":    gets("orders.expire.dead"),
+		"read a delay queue":       gets("delay.bucket.1m"),
+		"read the parked messages": gets("delay.parked"),
+		"publish into the target":  publishes("events", "order.expired"),
+		"publish into a level":     publishes("delay.bucket.level-0", "k"),
+		"bind its queue":           binds("orders.expire", "delay.deliver"),
+	})
+}
+
+// A service that declares what is missing does everything with one user, on an
+// empty virtual host.
+func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		s := newShop(t, v)
+		service := s.user(t, "shop-service", "", s.docs["shop-service"])
+		c := s.client(t, service, amqpx.DeclareMissing)
+		handled := make(chan string, 10)
+		consume(t, c, toQueue.Queue, func(_ context.Context, d *amqpx.Delivery) error {
+			if d.Attempt == 1 {
+				return errors.New("not yet")
+			}
+			handled <- d.ID
+			return nil
+		}, amqpx.Retry(topology.Retry{Backoff: 100 * time.Millisecond}))
+		send(t, c, amqpx.Message{ID: "1", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
+		if id := <-handled; id != "1" {
+			t.Errorf("handled %s", id)
+		}
+		send(t, c, amqpx.Message{ID: "2", Exchange: toEvents.Exchange, RoutingKey: toEvents.RoutingKey, Delay: 100 * time.Millisecond})
+		s.arrives(t, "listener", "2")
+		refuses(t, service, map[string]func(*amqp.Channel) error{
+			"declare a queue of others": declares("orders.new"),
+			"read a queue of others":    gets("orders.other"),
+		})
+	})
+}
+
+// Topic permissions narrow a producer to its destinations.
+func TestTopicPermissions(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		s := newShop(t, v)
+		mustApply(t, v, s.want, topology.ApplyOptions{})
+		producer := s.user(t, "shop-producer", "", s.docs["shop-producer"])
+		u, err := url.Parse(producer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, exchange := range []string{"delay.bucket", "delay.ttl", "delay.deliver"} {
+			_, err := v.mgmt.Call(t.Context(), http.MethodPut, v.mgmt.InVhost("topic-permissions", u.User.Username()),
+				map[string]string{"exchange": exchange, "write": `\.orders\.expire$`, "read": "^$"}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := s.client(t, producer, amqpx.DeclareNothing)
+		send(t, c, amqpx.Message{ID: "1", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
+		s.arrives(t, toQueue.Queue, "1")
+		refuses(t, producer, map[string]func(*amqp.Channel) error{
+			"send to another destination": publishes("delay.bucket", "clock.0.0.0.0.0.1.orders.other"),
+		})
+	})
+}
+
+// The doctor's management user reads what it needs without any other right.
+func TestDoctorPrivileges(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		c := newClinic(t, v, []int{2}, toQueue)
+		mustApply(t, v, c.cfg.Want, topology.ApplyOptions{})
+		u, err := url.Parse(v.user(t, "shop-doctor", "monitoring", documentedPermissions(t)["shop-doctor"]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		password, _ := u.User.Password()
+		c.src.Management, err = mgmt.New(mgmt.Config{URL: v.mgmt.Endpoint(), Username: u.User.Username(), Password: password, Vhost: v.name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := c.examine(t)
+		notes := strings.Join(r.Notes, "\n")
+		if !r.Clean() || r.Source != "management API" || strings.Contains(notes, "polic") || strings.Contains(notes, "nodes") || strings.Contains(notes, "alarms") {
+			t.Errorf("got\n%s", render(r))
+		}
+	})
+}

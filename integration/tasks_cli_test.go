@@ -1,0 +1,264 @@
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
+)
+
+// cliURL is the database as --db takes it.
+func cliURL(t *testing.T, db businessDB) string {
+	t.Helper()
+	switch db.dialect {
+	case idempotency.PostgreSQL:
+		return db.dsn
+	case idempotency.MySQL:
+		cfg, err := mysql.ParseDSN(db.dsn)
+		mustSucceed(t, err)
+		u, err := url.Parse(database.Shared(t, database.MariaDB).URL())
+		mustSucceed(t, err)
+		u.Path = "/" + cfg.DBName
+		return u.String()
+	}
+	file, _, _ := strings.Cut(db.dsn, "?")
+	return "sqlite:" + strings.TrimPrefix(file, "file:")
+}
+
+// objects reads JSON lines.
+func (r ran) objects(t *testing.T) []map[string]any {
+	t.Helper()
+	var list []map[string]any
+	for _, line := range r.lines() {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("line %q: %v\n%s", line, err, r)
+		}
+		list = append(list, m)
+	}
+	return list
+}
+
+func TestCLITasks(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		at := cliURL(t, db)
+		cmd := func(args ...string) ran {
+			r := runCLI(t.Context(), append(append([]string{"tasks"}, args...), "--db", at)...)
+			if u, err := url.Parse(at); err == nil {
+				if password, ok := u.User.Password(); ok && password != "" && strings.Contains(r.stdout+r.stderr, ":"+password+"@") {
+					t.Errorf("the password is in the output:\n%s", r)
+				}
+			}
+			return r
+		}
+		db.mustExec(t, "CREATE TABLE others (a INTEGER)") // without which SQLite has no file
+		if r := cmd("list"); r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, "run the migrations first") {
+			t.Fatalf("without a table: %s", r)
+		}
+		s := newStore(t, db, nil, schedule.Config{})
+		base := time.Now().Add(time.Hour).Truncate(time.Hour)
+		var tasks []schedule.Task
+		for i := range 120 {
+			x := orderTask(fmt.Sprintf("%c-%03d", 'a'+i%2, i), base.Add(time.Duration(i)*time.Minute))
+			x.Queue = []string{"q1", "q2"}[i%2]
+			tasks = append(tasks, x)
+		}
+		tasks = append(tasks, schedule.Task{ID: "x\x1b[31m", Exchange: "events", RoutingKey: "k", DeliverAt: base.Add(24 * time.Hour), Body: []byte{0xff}, Headers: map[string]string{"a": "b"}})
+		mustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		mustSucceed(t, s.Cancel(t.Context(), nil, "a-000"))
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'boom', attempts = 3, finished_at = 1 WHERE id = 'b-001'")
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = 'a-002'")
+
+		// list, and what its filters leave.
+		for args, want := range map[string]int{
+			"": 121, "--queue q1": 60, "--status pending": 118, "--status failed": 1, "--id-prefix b-": 60, "--limit 7": 7,
+			"--queue q2 --status failed --id-prefix b-0": 1,
+			"--due-from " + base.Add(10*time.Minute).Format(time.RFC3339) + " --due-to " + base.Add(20*time.Minute).Format(time.RFC3339): 10,
+			"--due-from now --due-to 20h": 120,
+		} {
+			r := cmd(strings.Fields("list --json " + args)...)
+			if got := r.objects(t); r.code != 0 || r.stderr != "" || len(got) != want {
+				t.Errorf("list %s: %d tasks, expected %d: exit %d, %s", args, len(got), want, r.code, r.stderr)
+			}
+		}
+		if r := cmd("list", "--json", "--queue", "none"); r.code != 0 || r.stdout != "" {
+			t.Errorf("an empty list: %s", r)
+		}
+		r := cmd("list")
+		if r.code != 0 || len(r.lines()) != 101 || !strings.HasPrefix(r.stdout, "ID ") || !strings.Contains(r.stderr, "more than 100; --limit 0 lists all") {
+			t.Errorf("for people: %s", r)
+		}
+		if r := cmd("list", "--limit", "0"); len(r.lines()) != 122 || strings.Contains(r.stdout, "\x1b") || r.stderr != "" {
+			t.Errorf("without a limit: %d lines, %s", len(r.lines()), r.stderr)
+		}
+
+		// show
+		r = cmd("show", "--json", "b-001", "x\x1b[31m", "none")
+		got := r.objects(t)
+		if r.code != 1 || len(got) != 3 || got[0]["body"] != "b-001" || got[0]["status"] != "failed" || got[0]["last_error"] != "boom" || got[0]["attempts"] != 3.0 ||
+			got[1]["body_base64"] != "/w==" || got[1]["exchange"] != "events" || got[2]["id"] != "none" || !strings.Contains(got[2]["error"].(string), "task not found") {
+			t.Errorf("show: %s", r)
+		}
+		if r := cmd("show", "b-001"); r.code != 0 || !strings.Contains(r.stdout, "last error   boom\n") {
+			t.Errorf("show: %s", r)
+		}
+
+		// count
+		r = cmd("count", "--json")
+		got = r.objects(t)
+		if r.code != 0 || len(got) != 7 || got[6]["total"] != 121.0 || fmt.Sprint(got[5]) != "map[count:59 queue:q2 status:pending]" {
+			t.Errorf("count: %s", r)
+		}
+		r = cmd("count", "--json", "--per", "1h", "--status", "pending", "--due-from", base.Format(time.RFC3339), "--due-to", base.Add(150*time.Minute).Format(time.RFC3339))
+		got = r.objects(t)
+		if r.code != 0 || len(got) != 4 || got[0]["count"] != 57.0 || got[1]["count"] != 60.0 || got[2]["count"] != 0.0 || got[3]["total"] != 117.0 {
+			t.Errorf("histogram: %s", r)
+		}
+
+		// The changes, and what refuses them.
+		if r := cmd("reschedule", "a-004", "--at", "2030-01-01T00:00:00Z", "--json"); r.code != 0 || r.objects(t)[0]["due"] != "2030-01-01T00:00:00.000Z" || r.objects(t)[0]["version"] != 2.0 {
+			t.Errorf("reschedule: %s", r)
+		}
+		if r := cmd("fire", "a-004"); r.code != 0 || !strings.HasPrefix(r.stdout, "a-004: pending, due ") {
+			t.Errorf("fire: %s", r)
+		}
+		if got := taskOf(t, s, "a-004"); got.Version != 3 || time.Since(got.DeliverAt).Abs() > time.Minute {
+			t.Errorf("after fire: %+v", got)
+		}
+		if r := cmd("revive", "b-001", "--delay", "1h"); r.code != 0 || taskOf(t, s, "b-001").Status != schedule.Pending || time.Until(taskOf(t, s, "b-001").DeliverAt) < 50*time.Minute {
+			t.Errorf("revive: %s", r)
+		}
+		r = cmd("cancel", "a-002", "b-001", "none", "a-006", "--json")
+		got = r.objects(t)
+		if r.code != 1 || len(got) != 4 || got[1]["status"] != "cancelled" || got[3]["status"] != "cancelled" || taskOf(t, s, "a-006").Status != schedule.Cancelled {
+			t.Errorf("cancel: %s", r)
+		}
+		for args, want := range map[string]string{
+			"cancel a-002":                "cannot cancel task a-002: it is done, expected pending; its effect has happened",
+			"cancel a-000":                "cannot cancel task a-000: it is cancelled, expected pending; there is nothing to do",
+			"cancel none":                 `cannot cancel task none: task not found; "rabbitdelay tasks list" shows`,
+			"reschedule a-000 --delay 1s": "cannot reschedule task a-000: it is cancelled, expected pending; to have it after all, schedule",
+			"fire none":                   "cannot fire task none: task not found",
+			"revive a-008":                "cannot revive task a-008: it is pending, expected failed; it still waits; use reschedule or fire",
+		} {
+			if r := cmd(strings.Fields(args)...); r.code != 1 || r.stdout != "" || !strings.HasPrefix(r.stderr, "rabbitdelay: "+want) {
+				t.Errorf("%s: want %q: %s", args, want, r)
+			}
+		}
+	})
+}
+
+// relaying runs the command relay until the function returned is called, which
+// gives what it printed.
+func relaying(t *testing.T, args ...string) (stop func() ran) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan ran, 1)
+	go func() {
+		ended <- runCLI(ctx, append([]string{"relay", "--json", "--url", broker.Shared(t, broker.Options{}).URL()}, args...)...)
+	}()
+	var result ran
+	done := false
+	stop = func() ran {
+		cancel()
+		if !done {
+			done, result = true, <-ended
+		}
+		return result
+	}
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+// Rows that a program wrote by plain SQL are in their queue when they are due,
+// and SIGTERM's context ends the relay with its result.
+func TestCLIRelay(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		at := cliURL(t, db)
+		// On PostgreSQL nothing but a notification makes it look again.
+		poll := "100ms"
+		if db.dialect == idempotency.PostgreSQL {
+			poll = "1h"
+		}
+		stop := relaying(t, "--db", at, "--poll", poll)
+		queue := newQueue(t)
+		client := openClient(t, amqpx.Config{})
+		got := make(chan *amqpx.Delivery, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- client.Consume(ctx, queue, func(_ context.Context, d *amqpx.Delivery) error { got <- d; return nil })
+		}()
+		defer func() { cancel(); mustSucceed(t, <-ended) }()
+		const n = 5
+		for i := range n { // one after another: each has to be noticed for itself
+			id := fmt.Sprintf("plain-%d", i)
+			due := time.Now().Add(time.Duration(i) * 200 * time.Millisecond).UnixMilli()
+			db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at, body) VALUES (?, ?, ?, ?)", id, queue, due, []byte("hello"))
+			select {
+			case d := <-got:
+				if d.ID != id || d.Version != 1 || d.DueAt.UnixMilli() != due || string(d.Body) != "hello" || time.Now().UnixMilli() < due {
+					t.Errorf("got %+v", d)
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("%s did not come: %s", id, stop())
+			}
+		}
+		// The relay marks a row after its confirm, which can be after its delivery.
+		eventually(t, "all are marked", func() bool {
+			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1") == n
+		})
+		if r := cmdTasks(t, at, "list", "--json", "--status", "pending"); len(r.objects(t)) != n || r.objects(t)[0]["sends"] != 1.0 {
+			t.Errorf("list: %s", r)
+		}
+		mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "bad", Queue: strings.Repeat("q", 250), DeliverAt: time.Now()}))
+		eventually(t, "a task that cannot be sent fails", func() bool { return taskOf(t, s, "bad").Status == schedule.Failed })
+		r := stop()
+		m := r.last(t, "relayed", "resent", "postponed", "failed", "purged", "errors", "seconds")
+		if r.code != 0 || m["relayed"] != 5.0 || m["failed"] != 1.0 || m["errors"] != 0.0 {
+			t.Errorf("relay: %s", r)
+		}
+		if !strings.Contains(r.stderr, `"relaying tasks"`) || !strings.Contains(r.stderr, "stopping") || strings.Contains(r.stderr, "guest:guest") {
+			t.Errorf("logs: %s", r.stderr)
+		}
+	})
+}
+
+func cmdTasks(t *testing.T, at string, args ...string) ran {
+	t.Helper()
+	return runCLI(t.Context(), append(append([]string{"tasks"}, args...), "--db", at)...)
+}
+
+// What keeps the relay from beginning is said at once.
+func TestCLIRelayCannotBegin(t *testing.T) {
+	t.Parallel()
+	empty := openSQLite(t)
+	empty.mustExec(t, "CREATE TABLE others (a INTEGER)")
+	for want, args := range map[string][]string{
+		"no database; give --db":         nil,
+		"unable to open database file":   {"--db", "sqlite:" + t.TempDir() + "/none.db"},
+		"run the migrations first":       {"--db", cliURL(t, empty)},
+		"connecting to the database":     {"--db", "postgres://u:hunter2@127.0.0.1:1/d"},
+		"expected a database URL":        {"--db", "oracle://u:hunter2@h/d"},
+		"unexpected argument \"orders\"": {"orders"},
+	} {
+		r := runCLI(t.Context(), append([]string{"relay"}, args...)...)
+		if r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, want) || strings.Contains(r.stderr, "hunter2") {
+			t.Errorf("want %q: %s", want, r)
+		}
+	}
+}

@@ -1,0 +1,486 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
+)
+
+// vhost is a virtual host of a test's own, so that its policies and objects
+// meet no others.
+type vhost struct {
+	name   string
+	url    string
+	conn   *amqp.Connection
+	admin  *rabbithole.Client
+	mgmt   *mgmt.Inspector
+	broker *broker.Broker
+}
+
+func (v *vhost) dial(t *testing.T) *amqp.Connection {
+	t.Helper()
+	conn, err := amqp.Dial(v.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the broker may have closed it
+	return conn
+}
+
+// channel is for what a test does beside the code under test.
+func (v *vhost) channel(t *testing.T) *amqp.Channel {
+	t.Helper()
+	ch, err := v.conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ch.Close() }) // the broker may have closed it
+	return ch
+}
+
+// onVhosts runs a test on every broker version at hand, in a fresh virtual host.
+func onVhosts(t *testing.T, test func(t *testing.T, v *vhost)) {
+	t.Helper()
+	versions, err := broker.Versions(t.Context())
+	if err != nil {
+		broker.Shared(t, broker.Options{Management: true}) // skips or fails with the reason
+	}
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			b := broker.Shared(t, broker.Options{Version: version, Management: true})
+			if b.ManagementURL() == "" {
+				t.Skipf("skipped: the broker at AMQP_URL is used without its management API; set %s", broker.EnvManagementURL)
+			}
+			test(t, newVhost(t, b))
+		})
+	}
+}
+
+func newVhost(t *testing.T, b *broker.Broker) *vhost {
+	t.Helper()
+	u, err := url.Parse(b.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := url.Parse(b.ManagementURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, _ := u.User.Password()
+	m.User = nil
+	v := &vhost{name: fmt.Sprintf("t%d", time.Now().UnixNano()), broker: b}
+	v.admin, err = rabbithole.NewClient(m.String(), u.User.Username(), password)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = v.admin.PutVhost(v.name, rabbithole.VhostSettings{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := v.admin.DeleteVhost(v.name); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err = v.admin.UpdatePermissionsIn(v.name, u.User.Username(), rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"}); err != nil {
+		t.Fatal(err)
+	}
+	v.mgmt, err = mgmt.New(mgmt.Config{URL: m.String(), Username: u.User.Username(), Password: password, Vhost: v.name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/" + v.name
+	v.url = u.String()
+	v.conn = v.dial(t)
+	return v
+}
+
+// buckets is what a bucket strategy and one destination need. The clock has 195
+// queues, binary 31.
+func buckets(t *testing.T, layout string, qt topology.QueueType) topology.Topology {
+	t.Helper()
+	b, err := dlx.NewBucket(dlx.BucketConfig{Layout: layout, QueueType: qt})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dest := topology.Destination{Queue: "orders.expire"}
+	top := b.Topology()
+	top.Destinations = append(top.Destinations, dest)
+	top.Bindings = append(top.Bindings, b.Bindings(dest)...)
+	return top.WithDestinationQueues(topology.DefaultPrefix, qt)
+}
+
+// longest is the delay queue with the longest TTL.
+func longest(top topology.Topology) topology.Queue {
+	var out topology.Queue
+	for _, q := range top.Queues {
+		if q.IsDelay() && (out.MessageTTL == nil || *q.MessageTTL > *out.MessageTTL) {
+			out = q
+		}
+	}
+	return out
+}
+
+func mustApply(t *testing.T, v *vhost, want topology.Topology, opts topology.ApplyOptions) topology.Report {
+	t.Helper()
+	report, err := topology.Apply(t.Context(), v.conn, want, opts)
+	if err != nil {
+		t.Fatalf("apply: %v", err)
+	}
+	return report
+}
+
+// bothInspectors are the two ways to read a broker.
+func bothInspectors(v *vhost) map[string]topology.Inspector {
+	return map[string]topology.Inspector{"AMQP": topology.NewAMQPInspector(v.conn), "management API": v.mgmt}
+}
+
+func TestTopologyPlanApplyPlan(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
+			want := buckets(t, dlx.LayoutClock, qt)
+			objects := len(want.Exchanges) + len(want.Queues) + len(want.Bindings)
+			fresh := newVhost(t, v.broker)
+			for name, insp := range bothInspectors(fresh) {
+				plan, err := topology.MakePlan(t.Context(), want, insp)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if plan.Count(topology.Create) != objects || plan.Empty() {
+					t.Errorf("%s %s before: %d of %d to create\n%s", name, qt, plan.Count(topology.Create), objects, plan)
+				}
+			}
+			cold := mustApply(t, fresh, want, topology.ApplyOptions{Inspector: fresh.mgmt})
+			if cold.Count(topology.Created) != objects {
+				t.Errorf("%s: first apply: %s, want %d created", qt, cold, objects)
+			}
+			warm := mustApply(t, fresh, want, topology.ApplyOptions{Inspector: fresh.mgmt})
+			if warm.Count(topology.Existed) != objects {
+				t.Errorf("%s: second apply: %s, want %d existed", qt, warm, objects)
+			}
+			t.Logf("%s: %d objects, applied cold in %v, warm in %v", qt, objects, cold.Took.Round(time.Millisecond), warm.Took.Round(time.Millisecond))
+			if bare := mustApply(t, fresh, want, topology.ApplyOptions{}); bare.Count(topology.Declared) != objects {
+				t.Errorf("%s: apply without inspector: %s, want %d declared", qt, bare, objects)
+			}
+			for name, insp := range bothInspectors(fresh) {
+				plan, err := topology.MakePlan(t.Context(), want, insp)
+				if err != nil {
+					t.Fatal(err)
+				}
+				unverified := 0
+				if name == "AMQP" {
+					unverified = len(want.Bindings)
+				}
+				if !plan.Empty() || plan.Count(topology.Unverified) != unverified || plan.Count(topology.Same) != objects-unverified {
+					t.Errorf("%s %s after:\n%s", name, qt, plan)
+				}
+			}
+		}
+	})
+}
+
+func TestTopologyApplyFromManyProcesses(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
+			want := buckets(t, dlx.LayoutClock, qt)
+			v := newVhost(t, v.broker)
+			errs := make([]error, 8)
+			var wg sync.WaitGroup
+			for i := range errs {
+				conn := v.dial(t)
+				wg.Go(func() {
+					_, errs[i] = topology.Apply(t.Context(), conn, want, topology.ApplyOptions{})
+				})
+			}
+			wg.Wait()
+			if err := errors.Join(errs...); err != nil {
+				t.Fatalf("%s: %v", qt, err)
+			}
+			plan, err := topology.MakePlan(t.Context(), want, v.mgmt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !plan.Empty() {
+				t.Errorf("%s:\n%s", qt, plan)
+			}
+		}
+	})
+}
+
+// Objects that exist otherwise: every property that a broker compares, seen by
+// both inspectors, and by Apply itself.
+func TestTopologyConflictsAreNamed(t *testing.T) {
+	ttl := func(d time.Duration) *time.Duration { return &d }
+	key := "k"
+	have := topology.Topology{
+		Exchanges: []topology.Exchange{
+			{Name: "kind", Kind: "topic"},
+			{Name: "internal", Kind: "topic"},
+			{Name: "alternate", Kind: "topic"},
+		},
+		Queues: []topology.Queue{
+			{Name: "type", Type: topology.Classic},
+			{Name: "ttl", MessageTTL: ttl(time.Minute)},
+			{Name: "ttl-absent"},
+			{Name: "dead-letter", DeadLetter: &topology.DeadLetter{Exchange: "amq.topic"}},
+			{Name: "it's 'odd'", Type: topology.Classic, DeadLetter: &topology.DeadLetter{Exchange: "amq.topic", RoutingKey: &key}},
+			{Name: "same", Type: topology.Classic, MessageTTL: ttl(time.Second)},
+		},
+	}
+	want := topology.Topology{
+		Exchanges: []topology.Exchange{
+			{Name: "kind", Kind: "direct"},
+			{Name: "internal", Kind: "topic", Internal: true},
+			{Name: "alternate", Kind: "topic", AlternateExchange: "amq.fanout"},
+		},
+		Queues: []topology.Queue{
+			{Name: "type", Type: topology.Quorum},
+			{Name: "ttl", MessageTTL: ttl(time.Hour)},
+			{Name: "ttl-absent", MessageTTL: ttl(0)},
+			{Name: "dead-letter", DeadLetter: &topology.DeadLetter{Exchange: "amq.direct"}},
+			{Name: "it's 'odd'", Type: topology.Classic},
+			{Name: "same", Type: topology.Classic, MessageTTL: ttl(time.Second)},
+			{Name: "new"},
+		},
+		Bindings: []topology.Binding{{Exchange: "kind", Queue: "new"}},
+	}
+	expected := map[string]string{
+		"kind":        `type: wanted "direct", found "topic"`,
+		"internal":    "internal: wanted true, found false",
+		"alternate":   `alternate-exchange: wanted "amq.fanout", found none`,
+		"type":        `x-queue-type: wanted "quorum", found "classic"`,
+		"ttl":         "x-message-ttl: wanted 3600000, found 60000",
+		"ttl-absent":  "x-message-ttl: wanted 0, found none",
+		"dead-letter": `x-dead-letter-exchange: wanted "amq.direct", found "amq.topic"`,
+		"it's 'odd'":  `x-dead-letter-exchange: wanted none, found "amq.topic"`,
+	}
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		mustApply(t, v, have, topology.ApplyOptions{})
+		for name, insp := range bothInspectors(v) {
+			plan, err := topology.MakePlan(t.Context(), want, insp)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := map[string]string{}
+			for _, s := range plan.Conflicts() {
+				found[s.Name] = s.Mismatches[0].String()
+			}
+			for object, text := range expected {
+				if got := found[object]; got != text {
+					t.Errorf("%s: %s: got %q, want %q", name, object, got, text)
+				}
+			}
+			if len(found) != len(expected) {
+				t.Errorf("%s: %d conflicts, want %d: %v", name, len(found), len(expected), found)
+			}
+		}
+		report, err := topology.Apply(t.Context(), v.conn, want, topology.ApplyOptions{})
+		var conflict *topology.ConflictError
+		if !errors.As(err, &conflict) || !errors.Is(err, topology.ErrConflict) {
+			t.Fatalf("apply: got %v, want conflicts", err)
+		}
+		for _, name := range []string{"kind", "internal", "alternate"} {
+			if !strings.Contains(err.Error(), fmt.Sprintf("exchange %q exists with another", name)) {
+				t.Errorf("apply does not name %q: %v", name, err)
+			}
+		}
+		if report.Count(topology.Failed) != 3 || report.Count(topology.Untried) != len(want.Queues)+1 {
+			t.Errorf("apply: %s", report)
+		}
+		queuesOnly := topology.Topology{Queues: want.Queues, Bindings: want.Bindings}
+		report, err = topology.Apply(t.Context(), v.conn, queuesOnly, topology.ApplyOptions{})
+		if !errors.Is(err, topology.ErrConflict) || report.Count(topology.Failed) != 5 || report.Count(topology.Declared) != 2 || report.Count(topology.Untried) != 1 {
+			t.Errorf("apply of the queues: %s, %v", report, err)
+		}
+		live, err := v.mgmt.Inspect(t.Context(), want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := live.Queues["new"]; !ok {
+			t.Error("the report says that the queue \"new\" was declared, and it is not there")
+		}
+	})
+}
+
+func TestTopologyApplyNamesWhatTheBrokerRefuses(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		_, err := topology.Apply(t.Context(), v.dial(t), topology.Topology{
+			Exchanges: []topology.Exchange{{Name: "good", Kind: "topic"}, {Name: "odd", Kind: "x-no-such-type"}},
+		}, topology.ApplyOptions{})
+		var object *topology.ObjectError
+		if !errors.As(err, &object) || object.Name != "odd" || !strings.Contains(err.Error(), "enable the plugin") {
+			t.Errorf("unknown exchange type: %v", err)
+		}
+		report, err := topology.Apply(t.Context(), v.conn, topology.Topology{
+			Queues:   []topology.Queue{{Name: "q"}},
+			Bindings: []topology.Binding{{Exchange: "amq.topic", Queue: "q"}, {Exchange: "nowhere", Queue: "q"}},
+		}, topology.ApplyOptions{})
+		var amqpErr *amqp.Error
+		if !errors.As(err, &object) || object.Kind != topology.KindBinding || !errors.As(err, &amqpErr) || amqpErr.Code != amqp.NotFound {
+			t.Errorf("binding from nowhere: %v", err)
+		}
+		if report.Count(topology.Declared) != 2 || report.Count(topology.Failed) != 1 {
+			t.Errorf("binding from nowhere: %s", report)
+		}
+	})
+}
+
+func TestTopologyApplyRespectsTheContext(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		report, err := topology.Apply(ctx, v.conn, buckets(t, dlx.LayoutBinary, topology.Classic), topology.ApplyOptions{})
+		if !errors.Is(err, context.Canceled) || report.Count(topology.Declared) != 0 {
+			t.Errorf("got %s, %v", report, err)
+		}
+	})
+}
+
+func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		want := buckets(t, dlx.LayoutBinary, topology.Quorum)
+		queue := longest(want)
+		put := func(name string, def rabbithole.PolicyDefinition) {
+			t.Helper()
+			_, err := v.admin.PutPolicy(v.name, name, rabbithole.Policy{Pattern: "^" + regexp.QuoteMeta(queue.Name) + "$", ApplyTo: "queues", Priority: 1, Definition: def})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		put("short", rabbithole.PolicyDefinition{"message-ttl": 5000, "overflow": "drop-head"})
+		report, err := topology.Apply(t.Context(), v.conn, want, topology.ApplyOptions{Inspector: v.mgmt})
+		var refused *topology.PolicyError
+		if !errors.As(err, &refused) || len(refused.Warnings) != 2 || report.Count(topology.Untried) != len(report.Results) {
+			t.Fatalf("got %s, %v", report, err)
+		}
+		for _, text := range []string{`policy "short" sets message-ttl to 5000`, fmt.Sprintf("delays of %v would fire after 5s", *queue.MessageTTL), queue.Name, "at most once"} {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("the error does not say %q: %v", text, err)
+			}
+		}
+		report = mustApply(t, v, want, topology.ApplyOptions{Inspector: v.mgmt, Force: true})
+		if len(report.Warnings) != 2 {
+			t.Errorf("forced: %v", report.Warnings)
+		}
+		// Now the queue exists, and the broker itself says what is in force.
+		plan, err := topology.MakePlan(t.Context(), want, v.mgmt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(plan.Warnings) != 2 || plan.Warnings[0].Policy != "short" || !plan.Empty() {
+			t.Errorf("after:\n%s", plan)
+		}
+		put("short", rabbithole.PolicyDefinition{"message-ttl": queue.MessageTTL.Milliseconds(), "overflow": "reject-publish"})
+		mustApply(t, v, want, topology.ApplyOptions{Inspector: v.mgmt})
+	})
+}
+
+func publish(t *testing.T, v *vhost, queue string, n int) {
+	t.Helper()
+	ch := v.channel(t)
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{Body: []byte("x"), DeliveryMode: amqp.Persistent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := c.WaitContext(t.Context()); err != nil || !ok {
+			t.Fatalf("confirm %v, %v", ok, err)
+		}
+	}
+}
+
+func TestTopologyDestroy(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
+			want := buckets(t, dlx.LayoutBinary, qt)
+			mustApply(t, v, want, topology.ApplyOptions{})
+			ch := v.channel(t)
+			if _, err := ch.QueueDeclare("bystander", true, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			delayed := longest(want).Name
+			publish(t, v, delayed, 3)
+			publish(t, v, "orders.expire", 2)
+			report, err := topology.Destroy(t.Context(), v.conn, want, topology.DestroyOptions{})
+			var full *topology.NotEmptyError
+			if !errors.As(err, &full) || full.Total != 5 || len(full.Queues) != 2 || report.Count(topology.Deleted) != 0 {
+				t.Fatalf("%s: got %s, %v", qt, report, err)
+			}
+			for _, text := range []string{"5 messages in 2 queues, 3 of them waiting in delay queues", delayed + " 3", "orders.expire 2"} {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("the error does not say %q: %v", text, err)
+				}
+			}
+			plan, err := topology.MakePlan(t.Context(), want, v.mgmt)
+			if err != nil || !plan.Empty() {
+				t.Errorf("%s: a refused destroy changed something: %v\n%s", qt, err, plan)
+			}
+			report, err = topology.Destroy(t.Context(), v.conn, want, topology.DestroyOptions{Force: true, Inspector: v.mgmt})
+			if err != nil {
+				t.Fatalf("%s: forced: %v", qt, err)
+			}
+			if n := report.Count(topology.Deleted); n != len(want.Exchanges)+len(want.Queues)+len(want.Bindings) {
+				t.Errorf("%s: forced: %s", qt, report)
+			}
+			live, err := v.mgmt.Inspect(t.Context(), want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := live.Queues["bystander"]; !ok || len(live.Queues) != 1 {
+				t.Errorf("%s: queues afterwards: %v", qt, live.Queues)
+			}
+			mustApply(t, v, want, topology.ApplyOptions{})
+			if report, err = topology.Destroy(t.Context(), v.conn, want, topology.DestroyOptions{}); err != nil {
+				t.Errorf("%s: of empty queues: %s, %v", qt, report, err)
+			}
+			if report, err = topology.Destroy(t.Context(), v.conn, want, topology.DestroyOptions{}); err != nil || report.Count(topology.Absent) != len(want.Queues)+len(want.Exchanges) {
+				t.Errorf("%s: of nothing: %s, %v", qt, report, err)
+			}
+		}
+	})
+}
+
+func TestTopologyDestroyKeepsWhatOthersUse(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		want := buckets(t, dlx.LayoutBinary, topology.Quorum)
+		mustApply(t, v, want, topology.ApplyOptions{})
+		ch := v.channel(t)
+		if _, err := ch.QueueDeclare("other", true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.QueueBind("other", "binary.other", topology.DeliveryExchange("delay"), false, nil); err != nil {
+			t.Fatal(err)
+		}
+		report, err := topology.Destroy(t.Context(), v.conn, want, topology.DestroyOptions{})
+		if err != nil || report.Count(topology.Kept) != 1 {
+			t.Fatalf("got %s, %v", report, err)
+		}
+		// A queue that exists otherwise is not the one described.
+		if _, err := ch.QueueDeclare("mine", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+		mine := topology.Topology{Queues: []topology.Queue{{Name: "mine", Type: topology.Classic}}}
+		if report, err := topology.Destroy(t.Context(), v.conn, mine, topology.DestroyOptions{}); !errors.Is(err, topology.ErrConflict) || report.Count(topology.Kept) != 1 {
+			t.Errorf("another queue of the name: %s, %v", report, err)
+		}
+		if report, err := topology.Destroy(t.Context(), v.conn, mine, topology.DestroyOptions{Force: true}); err != nil || report.Count(topology.Deleted) != 1 {
+			t.Errorf("forced: %s, %v", report, err)
+		}
+	})
+}

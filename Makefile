@@ -1,0 +1,126 @@
+# On a fresh Debian machine `make demo` and `make test` need Go and root, and nothing else: they set
+# up the rest themselves.
+
+GO ?= go
+
+# Of `go test ./...`, with the brokers and databases that it starts.
+TEST_TIMEOUT ?= 40m
+
+# `make test RACE=` tests without the race detector, which needs a C compiler.
+RACE ?= -race
+
+# Where the conformance suite writes its table, which go test keeps to itself when all is well.
+TABLE := $(CURDIR)/.cache/conformance.txt
+
+# Arguments of demo and bench, such as ARGS="--orders 100 --strategy ttl".
+ARGS ?=
+
+FUZZ_TIME ?= 10s
+
+LINT_VERSION := v2.15.0
+VULNCHECK_VERSION := v1.1.4
+CACHE := .cache
+LINT := $(CACHE)/golangci-lint-$(LINT_VERSION)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## say what the targets do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s%s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: ## run the main job on a real broker: orders that expire unless they are paid (ARGS=...)
+	@integration/setup.sh broker
+	@$(GO) run ./cmd/rabbitdelay demo $(ARGS)
+
+.PHONY: test
+test: setup ## test everything on real brokers and databases, with the race detector
+	@mkdir -p $(CACHE)
+	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO) test $(RACE) -timeout $(TEST_TIMEOUT) ./...
+	@[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE)
+
+.PHONY: conformance
+conformance: setup ## run every strategy on every queue type and RabbitMQ version at hand, and show the table
+	@mkdir -p $(CACHE)
+	@rm -f $(TABLE)
+	@RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO) test $(RACE) -timeout $(TEST_TIMEOUT) -count=1 -run '^TestConformance$$' ./integration; \
+	status=$$?; [ ! -f $(TABLE) ] || cat $(TABLE); exit $$status
+
+.PHONY: test-short
+test-short: ## test what needs neither a broker nor a database
+	RABBITDELAY_SKIP_INTEGRATION=1 $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: setup
+setup: ## install what the tests need: servers, a C compiler, images where Docker answers
+	@integration/setup.sh tests
+
+.PHONY: images
+images: ## build Docker images of RabbitMQ 3.10, 4.0 and 4.3 from Debian's packages
+	@integration/images/build.sh
+
+.PHONY: bench
+bench: ## measure beside the raw client, polling and the plugin, some 15 minutes (ARGS="latency --quick")
+	@integration/setup.sh tests
+	@$(GO) run ./cmd/rabbitdelay bench --report $(CACHE)/bench $(ARGS)
+
+# Once each, so that they cannot rot; for figures: -count=10 -benchtime=1s, and benchstat.
+.PHONY: microbench
+microbench: ## run every Go benchmark once
+	$(GO) test -run '^$$' -bench . -benchtime 1x -benchmem ./amqpx ./dlx ./plugin
+
+.PHONY: build
+build: ## build the command into bin/
+	$(GO) build -trimpath -o bin/rabbitdelay ./cmd/rabbitdelay
+
+.PHONY: fmt
+fmt: ## format the Go files
+	@gofmt -l -w $$(find . -name '*.go' -not -path './$(CACHE)/*')
+
+.PHONY: lint
+lint: $(LINT) ## check the Go files
+	@"$$(cat $(LINT))" run ./...
+
+# It asks the database of Go's vulnerabilities, so it is no part of lint, which works offline.
+.PHONY: vulncheck
+vulncheck: ## look for known vulnerabilities in what is called, where https://vuln.go.dev can be reached
+	@mkdir -p $(CACHE)
+	@status=0; \
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@$(VULNCHECK_VERSION) ./... >$(CACHE)/vulncheck 2>&1 || status=$$?; \
+	cat $(CACHE)/vulncheck; \
+	if [ $$status -ne 0 ] && grep -q 'fetching vulnerabilities' $(CACHE)/vulncheck; then \
+		echo "vulncheck: nothing was checked: the vulnerability database, https://vuln.go.dev, cannot be reached from here" >&2; \
+	fi; \
+	exit $$status
+
+# The file holds the path of a golangci-lint of the pinned version: one that is there, or else one
+# that is built here. It builds from source, so that it knows the Go version of this module.
+$(LINT): Makefile
+	@mkdir -p $(CACHE)/bin
+	@for lint in "$$(command -v golangci-lint)" "$$($(GO) env GOPATH)/bin/golangci-lint" "$(CURDIR)/$(CACHE)/bin/golangci-lint"; do \
+		if [ -x "$$lint" ] && [ "v$$("$$lint" version --short 2>/dev/null | sed 's/^v//')" = "$(LINT_VERSION)" ]; then \
+			echo "$$lint" >$@; \
+			exit 0; \
+		fi; \
+	done; \
+	echo "building golangci-lint $(LINT_VERSION)" >&2; \
+	GOBIN="$(CURDIR)/$(CACHE)/bin" $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && \
+	echo "$(CURDIR)/$(CACHE)/bin/golangci-lint" >$@
+
+# Of `make faults`: how long each run breaks things, and the seed of the sequence in which it does.
+# ARGS takes more, such as ARGS="-on cluster -rate 200 -out ledger.json"; the flags are in
+# integration/faults/faults_test.go.
+DURATION ?= 10m
+SEED ?= 1
+
+.PHONY: faults
+faults: setup ## break brokers, networks, consumers and databases for long, and print the ledger (DURATION=1h SEED=7)
+	$(GO) test -count=1 -v -timeout 0 -run '^TestFaults$$' ./integration/faults -args -duration $(DURATION) -seed $(SEED) $(ARGS)
+
+.PHONY: fuzz
+fuzz: ## run every fuzz test for a while (FUZZ_TIME=10s)
+	@for package in $$($(GO) list ./...); do \
+		for test in $$($(GO) test -list '^Fuzz' "$$package" | grep '^Fuzz'); do \
+			echo "$$package $$test"; \
+			$(GO) test -run '^$$' -fuzz "^$$test\$$" -fuzztime $(FUZZ_TIME) "$$package" || exit 1; \
+		done; \
+	done

@@ -24,6 +24,7 @@ type Client struct {
 	hooks    hooks
 	log      *zap.Logger
 	dests    *destinations
+	sizes    sizes
 
 	pub *link
 	con *link

@@ -84,7 +84,9 @@ type Config struct {
 	// default 1024; large bodies count more. Send waits when it is reached.
 	MaxInFlight int
 	// MaxBody is the largest body accepted, in bytes, default 16 MiB (the
-	// broker's own max_message_size since 4.0).
+	// broker's own max_message_size since 4.0). Where the broker takes less, the
+	// first message over its limit is refused by it, and all others for a minute
+	// by the client.
 	MaxBody int
 
 	// Logger, default silent.

@@ -77,6 +77,9 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time
 	if len(m.Body) > c.cfg.MaxBody && m.own == nil { // what was received may be passed on
 		return &MessageError{"Body", fmt.Sprintf("%d bytes; expected at most %d (Config.MaxBody): store the payload elsewhere and send a reference", len(m.Body), c.cfg.MaxBody)}
 	}
+	if err := c.sizes.check(len(m.Body), now); err != nil {
+		return err
+	}
 	if m.ReplyTo == directReplyTo {
 		return &MessageError{"ReplyTo", directReplyTo + " is answered only on the channel that consumes from it, and the broker closes any other that publishes it; expected a queue's name"}
 	}

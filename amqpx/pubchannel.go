@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -128,12 +129,29 @@ func (p *pubChannel) outcome(ctx context.Context, x publication) error {
 	case x.dc.Acked():
 		return nil
 	case p.ch.IsClosed():
-		if err := p.closeErr(); err != nil {
-			return fmt.Errorf("%w: %w", errChannelEnded, err)
-		}
-		return errChannelEnded
+		<-p.failed // for the reason, which comes at the same time
+		return fmt.Errorf("%w: %w", errChannelEnded, p.closeErr())
 	}
 	return ErrNacked
+}
+
+// sizeLimit is the largest body in bytes that the broker takes, when err is about
+// a channel which it closed because of a larger one.
+func sizeLimit(err error) (limit int, ok bool) {
+	if !errors.Is(err, errChannelEnded) || !isCode(err, amqp.PreconditionFailed) {
+		return 0, false
+	}
+	ae, _ := errors.AsType[*amqp.Error](err)
+	_, text, found := strings.Cut(ae.Reason, "message size ")
+	if !found {
+		return 0, false
+	}
+	var size int
+	if _, err := fmt.Sscanf(text, "%d is larger than max size %d", &size, &limit); err == nil {
+		return limit, true
+	}
+	_, err = fmt.Sscanf(text, "%d is larger than configured max size %d", &size, &limit)
+	return limit, err == nil
 }
 
 // takeReturn matches a returned message with its publication. amqp091's reader

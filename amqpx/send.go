@@ -179,6 +179,10 @@ func (c *Client) again(ctx context.Context, sess *session, p *prepared, try int,
 		p.unknown = true
 		return c.deadline(err)
 	case errors.Is(err, errChannelEnded):
+		if limit, ok := sizeLimit(err); ok && len(p.pub.Body) > limit {
+			c.sizes.learn(limit, time.Now())
+			return brokerLimit(len(p.pub.Body), limit)
+		}
 		p.unknown = true
 	case errors.Is(err, ErrUnroutable):
 		if p.direct != "" || try >= maxUnroutable {

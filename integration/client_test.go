@@ -537,3 +537,42 @@ func contextWithin(t testing.TB, d time.Duration) (context.Context, context.Canc
 	t.Helper()
 	return context.WithTimeout(t.Context(), d)
 }
+
+// A broker that takes less than the client thinks closes the channel that all
+// senders share. The one message fails for good, the others go through, and the
+// next of that size is refused before it can do harm.
+func TestBodyOverTheBrokersLimit(t *testing.T) {
+	b := broker.Shared(t, broker.Options{Config: "max_message_size = 100000\n"})
+	c := openClient(t, amqpx.Config{URL: b.URL()})
+	const small = 200
+	msgs := make([]amqpx.Message, small+1)
+	for i := range msgs {
+		msgs[i] = amqpx.Message{ID: fmt.Sprint(i), Queue: "sizes", Body: make([]byte, 100)}
+	}
+	msgs[small/2].Body = make([]byte, 100_001)
+	err := c.SendBatch(t.Context(), msgs)
+	batch, ok := errors.AsType[*amqpx.BatchError](err)
+	if !ok || len(batch.Failed) != 1 || batch.Failed[small/2] == nil {
+		t.Fatalf("batch: %v, want an error for message %d alone", err, small/2)
+	}
+	const want = "100001 bytes; the broker takes at most 100000"
+	if err := batch.Failed[small/2]; !errors.Is(err, amqpx.ErrNotSent) || !errors.Is(err, amqpx.ErrMessage) || !strings.Contains(err.Error(), want) {
+		t.Errorf("batch: %v, want ErrNotSent and ErrMessage with %q", err, want)
+	}
+	err = c.Send(t.Context(), amqpx.Message{Queue: "sizes", Body: make([]byte, 200_000)})
+	if _, sent := errors.AsType[*amqpx.SendError](err); sent || !errors.Is(err, amqpx.ErrMessage) {
+		t.Errorf("the next: %v, want it refused unsent", err)
+	}
+	seen := map[string]bool{}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err = c.Consume(ctx, "sizes", func(_ context.Context, d *amqpx.Delivery) error {
+		if seen[d.ID] = true; len(seen) == small {
+			cancel()
+		}
+		return nil
+	}, amqpx.Concurrency(1))
+	if err != nil || len(seen) != small || seen[fmt.Sprint(small/2)] {
+		t.Errorf("%d messages came (%v), want the %d small ones", len(seen), err, small)
+	}
+}

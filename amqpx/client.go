@@ -36,6 +36,7 @@ type Client struct {
 	closed     bool
 	conStarted bool
 	consumers  sync.WaitGroup
+	aside      sync.WaitGroup  // what background runs
 	stop       context.Context // ends at Close
 	stopCancel context.CancelFunc
 }
@@ -145,7 +146,19 @@ func (c *Client) Close() error {
 		c.con.close()
 	}
 	c.pub.close()
+	c.aside.Wait()
 	return nil
+}
+
+// background runs f, which ends with the publishing connection at the latest.
+// It reports false when the client is closed.
+func (c *Client) background(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.aside.Go(f)
+	}
+	return !c.closed
 }
 
 // setupPublish makes a fresh publishing connection usable.

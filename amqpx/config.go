@@ -28,13 +28,14 @@ const (
 
 // Defaults of Config.
 const (
-	DefaultHeartbeat    = 10 * time.Second
-	DefaultDialTimeout  = 10 * time.Second
-	DefaultReconnectMin = 100 * time.Millisecond
-	DefaultReconnectMax = 10 * time.Second
-	DefaultSendTimeout  = 30 * time.Second
-	DefaultMaxInFlight  = 1024
-	DefaultMaxBody      = 16 << 20
+	DefaultHeartbeat       = 10 * time.Second
+	DefaultDialTimeout     = 10 * time.Second
+	DefaultReconnectMin    = 100 * time.Millisecond
+	DefaultReconnectMax    = 10 * time.Second
+	DefaultSendTimeout     = 30 * time.Second
+	DefaultMaxInFlight     = 1024
+	DefaultRecheckInterval = time.Minute
+	DefaultMaxBody         = 16 << 20
 )
 
 // Config configures a Client. Only URL is required; zero values take the
@@ -80,6 +81,11 @@ type Config struct {
 	// SendTimeout bounds Send and SendBatch when their context has no deadline,
 	// default 30 s.
 	SendTimeout time.Duration
+	// RecheckInterval is how long a destination counts as declared and bound,
+	// default 1 min. The first send after that looks at it again beside its work,
+	// so that one which was deleted is there again before most of what waits is
+	// due.
+	RecheckInterval time.Duration
 	// MaxInFlight is the number of messages that may await their confirm,
 	// default 1024; large bodies count more. Send waits when it is reached.
 	MaxInFlight int
@@ -106,6 +112,7 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.ReconnectMin, DefaultReconnectMin)
 	setDefault(&c.ReconnectMax, max(DefaultReconnectMax, c.ReconnectMin))
 	setDefault(&c.SendTimeout, DefaultSendTimeout)
+	setDefault(&c.RecheckInterval, DefaultRecheckInterval)
 	setDefault(&c.MaxInFlight, DefaultMaxInFlight)
 	setDefault(&c.MaxBody, DefaultMaxBody)
 	if c.Logger == nil {
@@ -155,6 +162,7 @@ func (c Config) Validate() error {
 	within("ReconnectMin", c.ReconnectMin, time.Millisecond, time.Hour)
 	within("ReconnectMax", c.ReconnectMax, c.ReconnectMin, 24*time.Hour)
 	within("SendTimeout", c.SendTimeout, time.Millisecond, 24*time.Hour)
+	within("RecheckInterval", c.RecheckInterval, 10*time.Millisecond, 24*time.Hour)
 	if c.MaxInFlight < 1 || c.MaxInFlight > 1<<20 {
 		bad("MaxInFlight", "%d; expected 1 to %d", c.MaxInFlight, 1<<20)
 	}

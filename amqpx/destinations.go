@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -25,8 +27,10 @@ type destinations struct {
 type destKey struct{ queue, exchange, key string }
 
 type destination struct {
-	mu  ctxMutex // held while it is being declared
-	gen uint64   // the session in which it was
+	mu       ctxMutex  // held while it is being declared
+	gen      uint64    // the session in which it was
+	at       time.Time // when it was
+	checking bool      // somebody looks at it again
 }
 
 func newDestinations(c *Client) *destinations {
@@ -60,13 +64,30 @@ func (ds *destinations) ensure(ctx context.Context, sess *session, dest topology
 	}
 	defer d.mu.unlock()
 	if d.gen == sess.gen {
+		if !d.checking && time.Since(d.at) > ds.c.cfg.RecheckInterval {
+			d.checking = ds.c.background(func() { ds.recheck(sess, dest, d) })
+		}
 		return nil
 	}
 	err := within(ctx, func() error { return ds.c.declareDestination(sess.conn, dest) })
 	if err == nil {
-		d.gen = sess.gen
+		d.gen, d.at = sess.gen, time.Now()
 	}
 	return err
+}
+
+// recheck declares and binds a destination again in case somebody has deleted
+// it, while messages are sent to it. Where that fails the next send does it, and
+// has the error.
+func (ds *destinations) recheck(sess *session, dest topology.Destination, d *destination) {
+	err := ds.c.declareDestination(sess.conn, dest)
+	_ = d.mu.lock(context.Background()) // nobody holds it for longer than a declaration
+	defer d.mu.unlock()
+	d.checking, d.at = false, time.Now()
+	if err != nil && d.gen == sess.gen {
+		d.gen = 0 // sessions count from 1
+		ds.c.log.Warn("destination cannot be declared again", zap.String("destination", destinationName(dest)), zap.Error(err))
+	}
 }
 
 // declare declares and binds the destination for a consumer. Like ensure it does

@@ -479,6 +479,36 @@ func deleteQueue(t testing.TB, name string) error {
 	return err
 }
 
+// A client that only sends notices that its destination was deleted, without a
+// new connection, and what is due later finds it there again.
+func TestDeletedDestinationIsDeclaredAgain(t *testing.T) {
+	c := openClient(t, amqpx.Config{RecheckInterval: 50 * time.Millisecond})
+	q := newQueue(t)
+	send(t, c, amqpx.Message{ID: "1", Queue: q, Delay: time.Hour})
+	if err := deleteQueue(t, q); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	waitFor(t, "the queue to be declared again", func() bool {
+		send(t, c, amqpx.Message{ID: "2", Queue: q, Delay: time.Hour})
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ch.Close() }()
+		_, err = ch.QueueDeclarePassive(q, true, false, false, false, nil)
+		return err == nil
+	})
+	col := newCollector()
+	consume(t, openClient(t, amqpx.Config{}), q, col.handle)
+	send(t, c, amqpx.Message{ID: "3", Queue: q, Delay: 100 * time.Millisecond})
+	col.await(t, "a message after that", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
+}
+
 func TestDestinationThatCannotBe(t *testing.T) {
 	c := openClient(t, amqpx.Config{})
 	err := c.Send(t.Context(), amqpx.Message{Exchange: "no.such.exchange", RoutingKey: "k", Delay: time.Second})

@@ -39,6 +39,7 @@ type consumer struct {
 	jobs     chan job
 	handlers context.Context // of running handlers; ends when the drain time is over
 	running  atomic.Int64
+	began    bool // the broker has let it consume once
 	log      *zap.Logger
 }
 
@@ -79,7 +80,8 @@ var ErrDrainTimeout = errors.New("drain timeout")
 // client is closed; then it stops the intake, lets running handlers finish
 // (DrainTimeout), and returns nil, or ErrDrainTimeout. Messages that were handed
 // out and not begun go back to the queue. It survives lost connections, and a
-// deleted queue, which it declares and binds again.
+// deleted queue, which it declares and binds again. Only before its first
+// intake is a lasting refusal by the broker (access, conflicting arguments) final.
 //
 // A message is acknowledged only after its handler returned nil, or after its
 // retry or its dead letter was confirmed by the broker.
@@ -173,6 +175,7 @@ func (k *consumer) run(ctx context.Context) error {
 		return k.awaitDrain(idle, endHandlers)
 	}
 
+	var refused time.Time // since when every attempt was; zero: none
 	for attempt := 1; ; attempt++ {
 		sess, err := k.c.con.wait(ctx, false)
 		if err == nil {
@@ -195,7 +198,12 @@ func (k *consumer) run(ctx context.Context) error {
 		if errors.Is(err, ErrClosed) {
 			return errors.Join(drained(), err)
 		}
-		if err != nil && permanent(err) {
+		switch {
+		case k.began || err == nil || !permanent(err):
+			refused = time.Time{}
+		case refused.IsZero():
+			refused = time.Now()
+		case time.Since(refused) > refusalStands:
 			return errors.Join(fmt.Errorf("consume %s: %w", k.queue, err), drained())
 		}
 		k.log.Warn("consumer ended; starting again", zap.Error(err))
@@ -224,6 +232,13 @@ func (k *consumer) awaitDrain(idle <-chan struct{}, cancel func()) error {
 	}
 }
 
+// refusalStands is for how long a consumer that has not run yet must be refused
+// before that is believed: a broker that is starting or stopping refuses access,
+// too, while it does not know its users and virtual hosts. One that has run goes
+// on trying, since what ended it may be over: a handler that took longer than the
+// broker's consumer_timeout (406), permissions that are being changed.
+const refusalStands = 2 * time.Second
+
 // intake feeds the workers from one session until ctx or the session ends. The
 // channel stays open until release is called, for acknowledgements.
 func (k *consumer) intake(ctx context.Context, sess *session) (release func(), err error) {
@@ -248,6 +263,7 @@ func (k *consumer) intake(ctx context.Context, sess *session) (release func(), e
 	if err != nil {
 		return release, err
 	}
+	k.began = true
 	release = func() { _ = ch.Close() }
 	gone := make(chan struct{})
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))

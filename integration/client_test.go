@@ -568,11 +568,14 @@ func contextWithin(t testing.TB, d time.Duration) (context.Context, context.Canc
 	return context.WithTimeout(t.Context(), d)
 }
 
+// particular is a broker of its own, for tests that change what others rely on.
+var particular = broker.Options{Config: "max_message_size = 100000\n"}
+
 // A broker that takes less than the client thinks closes the channel that all
 // senders share. The one message fails for good, the others go through, and the
 // next of that size is refused before it can do harm.
 func TestBodyOverTheBrokersLimit(t *testing.T) {
-	b := broker.Shared(t, broker.Options{Config: "max_message_size = 100000\n"})
+	b := broker.Shared(t, particular)
 	c := openClient(t, amqpx.Config{URL: b.URL()})
 	const small = 200
 	msgs := make([]amqpx.Message, small+1)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
@@ -215,6 +217,39 @@ func TestConsumerOutlivesItsQueue(t *testing.T) {
 			return false
 		}
 	})
+}
+
+// A consumer that has run goes on trying while the broker refuses it: a broker
+// that is stopping does so, and permissions may come back.
+func TestConsumerOutlivesRefusals(t *testing.T) {
+	b := broker.Shared(t, particular)
+	if b.Source() == broker.Environment {
+		t.Skip("skipped: the users of the broker at AMQP_URL are not ours to change")
+	}
+	ctl := func(args ...string) {
+		t.Helper()
+		if out, err := b.Ctl(t.Context(), args...); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	core, logs := observer.New(zap.WarnLevel)
+	c := openClient(t, amqpx.Config{URL: b.URL(), Logger: zap.New(core)})
+	col := newCollector()
+	consume(t, c, "refused", col.handle)
+	send(t, c, amqpx.Message{ID: "1", Queue: "refused"})
+	col.await(t, "the first", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
+
+	ctl("set_permissions", "guest", "^$", "^$", "^$")
+	defer ctl("set_permissions", "guest", ".*", ".*", ".*")
+	ctl("close_all_connections", "test")
+	waitFor(t, "the consumer to be refused", func() bool {
+		return logs.FilterMessage("consumer ended; starting again").Filter(func(e observer.LoggedEntry) bool {
+			return strings.Contains(fmt.Sprint(e.ContextMap()["error"]), "ACCESS_REFUSED")
+		}).Len() > 2
+	})
+	ctl("set_permissions", "guest", ".*", ".*", ".*")
+	send(t, c, amqpx.Message{ID: "2", Queue: "refused"})
+	col.await(t, "the second", func(got []*amqpx.Delivery) bool { return len(got) == 2 })
 }
 
 func TestConsumeRefusesBadOptions(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 )
@@ -92,7 +93,7 @@ func (cs *consumers) start(p *process) error {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) && exit.ExitCode() >= 0 { // by itself, not by a signal
 			cs.mu.Lock()
-			cs.errs = append(cs.errs, fmt.Errorf("consumer process %d: %w; see its log", p.cfg.Number, err))
+			cs.errs = append(cs.errs, fmt.Errorf("consumer process %d: %w: %s", p.cfg.Number, err, lastLine(p.cfg.Log+".stderr")))
 			tooMany := len(cs.errs) > 20
 			cs.mu.Unlock()
 			if tooMany {
@@ -106,6 +107,16 @@ func (cs *consumers) start(p *process) error {
 		}
 	})
 	return nil
+}
+
+// lastLine is the last line of a file, which says why a process ended.
+func lastLine(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return lines[len(lines)-1]
 }
 
 // order gives a process an order and returns what is closed when that process

@@ -9,13 +9,15 @@ import (
 )
 
 // Topology is the delivery exchange, an entry exchange, an exchange per
-// position and a queue per value of each digit.
+// position but the highest and a queue per value of each digit.
 //
 // A message enters through the entry exchange, which puts it into the queue of
 // its highest digit that is not 0. From there on it is dead-lettered to the
-// exchange of the next lower position, which either holds it in the queue of
-// its digit or, for the digit 0, hands it to the exchange below; the lowest one
-// hands it to the delivery exchange.
+// exchange of the next lower position, which likewise puts it into the queue of
+// the next digit that is not 0, or hands it to the delivery exchange when there
+// is none. Each exchange knows all positions below it: to pass a message on from
+// exchange to exchange, one for each 0, would cost the broker as much again as
+// routing it to its queue, and round delays are mostly zeros.
 //
 // The entry exchange has no alternate exchange, so that a missing queue makes a
 // mandatory message come back to its publisher. The exchanges of the positions
@@ -27,34 +29,46 @@ func (b *Bucket) Topology() topology.Topology {
 	top := len(l.radices) - 1
 	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: b.base, Kind: "topic"})
 	for i := top; i >= 0; i-- {
-		stars := strings.Repeat(".*", top-i)
-		zeros := strings.Repeat(".0", top-i)
 		next := b.deliver
 		if i > 0 {
 			next = b.level(i - 1)
 		}
-		if i < top { // nothing is dead-lettered into the highest position
-			level := b.level(i)
-			t.Exchanges = append(t.Exchanges, topology.Exchange{
-				Name: level, Kind: "topic", AlternateExchange: topology.ParkedQueue(b.prefix),
-			})
-			t.Bindings = append(t.Bindings, topology.Binding{Exchange: level, ToExchange: next, RoutingKey: l.tag + stars + ".0.#"})
-		}
 		for v := int64(1); v < l.radices[i]; v++ {
-			q := b.queue(l.ttl(i, v), next)
-			t.Queues = append(t.Queues, q)
-			digit := "." + strconv.FormatInt(v, 10) + ".#"
-			t.Bindings = append(t.Bindings, topology.Binding{Exchange: b.base, Queue: q.Name, RoutingKey: l.tag + zeros + digit})
-			if i < top {
-				t.Bindings = append(t.Bindings, topology.Binding{Exchange: b.level(i), Queue: q.Name, RoutingKey: l.tag + stars + digit})
-			}
+			t.Queues = append(t.Queues, b.queue(l.ttl(i, v), next))
 		}
+	}
+	b.bindDigits(&t, b.base, l.tag, top)
+	for i := top - 1; i >= 0; i-- { // nothing is dead-lettered into the highest position
+		t.Exchanges = append(t.Exchanges, topology.Exchange{
+			Name: b.level(i), Kind: "topic", AlternateExchange: topology.ParkedQueue(b.prefix),
+		})
+		above := l.tag + strings.Repeat(".*", top-i)
+		b.bindDigits(&t, b.level(i), above, i)
+		t.Bindings = append(t.Bindings, topology.Binding{
+			Exchange: b.level(i), ToExchange: b.deliver, RoutingKey: above + strings.Repeat(".0", i+1) + ".#",
+		})
 	}
 	return t
 }
 
+// bindDigits binds the queues of the positions from i down to an exchange, each
+// by the digit of its own after zeros.
+func (b *Bucket) bindDigits(t *topology.Topology, exchange, above string, i int) {
+	l := &b.layout
+	for ; i >= 0; i-- {
+		for v := int64(1); v < l.radices[i]; v++ {
+			t.Bindings = append(t.Bindings, topology.Binding{
+				Exchange: exchange, Queue: b.queueName(l.ttl(i, v)), RoutingKey: above + "." + strconv.FormatInt(v, 10) + ".#",
+			})
+		}
+		above += ".0"
+	}
+}
+
 // level is the exchange for messages that come from a higher position.
 func (b *Bucket) level(i int) string { return b.base + ".level-" + strconv.Itoa(i) }
+
+func (b *Bucket) queueName(ttl time.Duration) string { return b.base + "." + durationName(ttl) }
 
 func (b *Bucket) queue(ttl time.Duration, next string) topology.Queue {
 	return delayQueue(b.base, ttl, next, b.queueType)

@@ -60,11 +60,11 @@ func ExampleBucket_Topology() {
 			name, bucket.Resolution(), len(t.Queues), len(t.Bindings), len(t.Exchanges), bucket.MaxDelay())
 	}
 	// Output:
-	// clock      100ms: 193 queues, 379 bindings,  8 exchanges, up to 9215h59m59.9s
-	// clock       10ms: 283 queues, 559 bindings,  8 exchanges, up to 9215h59m59.99s
-	// clock         1s: 184 queues, 360 bindings,  7 exchanges, up to 9215h59m59s
-	// hex        100ms: 107 queues, 219 bindings, 10 exchanges, up to 14913h4m51.1s
-	// hex         10ms: 117 queues, 229 bindings, 10 exchanges, up to 8947h50m54.71s
-	// binary        1s:  29 queues,  83 bindings, 30 exchanges, up to 74565h24m15s
-	// [60 60 24]    1s: 142 queues, 262 bindings,  5 exchanges, up to 23h59m59s
+	// clock      100ms: 193 queues, 733 bindings,  8 exchanges, up to 9215h59m59.9s
+	// clock       10ms: 283 queues, 1273 bindings,  8 exchanges, up to 9215h59m59.99s
+	// clock         1s: 184 queues, 678 bindings,  7 exchanges, up to 9215h59m59s
+	// hex        100ms: 107 queues, 534 bindings, 10 exchanges, up to 14913h4m51.1s
+	// hex         10ms: 117 queues, 544 bindings, 10 exchanges, up to 8947h50m54.71s
+	// binary        1s:  29 queues, 434 bindings, 30 exchanges, up to 74565h24m15s
+	// [60 60 24]    1s: 142 queues, 321 bindings,  5 exchanges, up to 23h59m59s
 }

@@ -24,9 +24,9 @@ type ApplyOptions struct {
 }
 
 const (
-	// applyChannels is how many channels declare the queues of a stage side by
-	// side: creating a queue is the broker's slowest step, and it works on one
-	// declaration per channel at a time.
+	// applyChannels is how many channels work on the objects of a stage side by
+	// side: the broker works on one operation per channel at a time, and since
+	// 4.0 each waits for its metadata store, which takes several in one go.
 	applyChannels = 8
 	// perChannel is the least number of declarations that is worth a channel.
 	perChannel = 16
@@ -235,7 +235,7 @@ func setStates(results []Result, s State) {
 // answer tells that all went well.
 func (a *applier) pipelined(ctx context.Context, stage []object) error {
 	channels := 1
-	if len(stage) > 0 && stage[0].kind == KindQueue {
+	if len(stage) > 0 && stage[0].kind != KindExchange {
 		channels = min(applyChannels, (len(stage)+perChannel-1)/perChannel)
 	}
 	errs := make([]error, channels)

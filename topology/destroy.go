@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -108,10 +110,8 @@ func (d *destroyer) destroy(ctx context.Context) error {
 			return d.keep(err)
 		}
 	}
-	for _, b := range d.t.Bindings {
-		if err := d.s.do(ctx, func(ch *amqp.Channel) error { return unbind(ch, b) }); err != nil && !isNotFound(err) {
-			return errors.Join(&ObjectError{Kind: KindBinding, Name: b.String(), Op: "delete", Err: err}, d.rebind(ctx), d.keep(nil))
-		}
+	if err := d.unbind(ctx); err != nil {
+		return errors.Join(err, d.rebind(ctx), d.keep(nil))
 	}
 	if !d.opts.Force {
 		if err := d.recount(ctx); err != nil {
@@ -122,6 +122,28 @@ func (d *destroyer) destroy(ctx context.Context) error {
 		d.result(KindBinding, b.String(), Deleted, 0)
 	}
 	return errors.Join(d.deleteQueues(ctx), d.deleteExchanges(ctx))
+}
+
+func (d *destroyer) unbind(ctx context.Context) error {
+	errs := sideBySide(d.conn, len(d.t.Bindings), func(s *session, i int) error {
+		b := d.t.Bindings[i]
+		err := s.do(ctx, func(ch *amqp.Channel) error { return unbind(ch, b) })
+		if err == nil || isNotFound(err) {
+			return nil
+		}
+		return &ObjectError{Kind: KindBinding, Name: b.String(), Op: "delete", Err: err}
+	})
+	return firstOf(errs)
+}
+
+// firstOf is the first of several errors that have one cause, most likely.
+func firstOf(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *destroyer) result(kind Kind, name string, s State, messages int64) {
@@ -195,12 +217,20 @@ func (d *destroyer) recount(ctx context.Context) error {
 				return context.Cause(ctx)
 			}
 		}
-		for name, q := range d.live.Queues {
-			n, err := d.count(ctx, name)
-			if err != nil {
-				return &ObjectError{Kind: KindQueue, Name: name, Op: "inspect", Err: err}
+		names := slices.Sorted(maps.Keys(d.live.Queues))
+		counts := make([]int64, len(names))
+		errs := sideBySide(d.conn, len(names), func(s *session, i int) (err error) {
+			if counts[i], err = count(ctx, s, names[i]); err != nil {
+				return &ObjectError{Kind: KindQueue, Name: names[i], Op: "inspect", Err: err}
 			}
-			q.Messages = n
+			return nil
+		})
+		if err := firstOf(errs); err != nil {
+			return err
+		}
+		for i, name := range names {
+			q := d.live.Queues[name]
+			q.Messages = counts[i]
 			d.live.Queues[name] = q
 		}
 		if err := notEmpty(d.t, d.live); err != nil {
@@ -211,8 +241,8 @@ func (d *destroyer) recount(ctx context.Context) error {
 }
 
 // count is how many messages are ready in a queue, 0 if there is none.
-func (d *destroyer) count(ctx context.Context, queue string) (n int64, err error) {
-	err = d.s.do(ctx, func(ch *amqp.Channel) error {
+func count(ctx context.Context, s *session, queue string) (n int64, err error) {
+	err = s.do(ctx, func(ch *amqp.Channel) error {
 		state, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		n = int64(state.Messages)
 		return err
@@ -228,26 +258,32 @@ func (d *destroyer) count(ctx context.Context, queue string) (n int64, err error
 func (d *destroyer) rebind(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	var errs []error
-	for _, b := range d.t.Bindings {
-		err := d.s.do(ctx, func(ch *amqp.Channel) error { return bind(ch, b, false) })
-		if err != nil && !isNotFound(err) {
-			errs = append(errs, &ObjectError{Kind: KindBinding, Name: b.String(), Op: "restore", Err: err})
+	errs := sideBySide(d.conn, len(d.t.Bindings), func(s *session, i int) error {
+		b := d.t.Bindings[i]
+		err := s.do(ctx, func(ch *amqp.Channel) error { return bind(ch, b, false) })
+		if err == nil || isNotFound(err) {
+			return nil
 		}
-	}
+		return &ObjectError{Kind: KindBinding, Name: b.String(), Op: "restore", Err: err}
+	})
 	return errors.Join(errs...)
 }
 
 func (d *destroyer) deleteQueues(ctx context.Context) error {
 	var errs []error
 	filled := &NotEmptyError{}
-	for _, q := range d.t.Queues {
-		if _, ok := d.live.Queues[q.Name]; !ok {
-			d.result(KindQueue, q.Name, Absent, 0)
-			continue
+	messages, gone := make([]int64, len(d.t.Queues)), make([]bool, len(d.t.Queues))
+	failures := sideBySide(d.conn, len(d.t.Queues), func(s *session, i int) (err error) {
+		if q := d.t.Queues[i]; d.there(q) {
+			messages[i], gone[i], err = d.deleteQueue(ctx, s, q)
 		}
-		n, deleted, err := d.deleteQueue(ctx, q)
+		return err
+	})
+	for i, q := range d.t.Queues {
+		n, deleted, err := messages[i], gone[i], failures[i]
 		switch {
+		case !d.there(q):
+			d.result(KindQueue, q.Name, Absent, 0)
 		case err != nil:
 			d.result(KindQueue, q.Name, Failed, 0)
 			errs = append(errs, &ObjectError{Kind: KindQueue, Name: q.Name, Op: "delete", Err: err})
@@ -268,25 +304,30 @@ func (d *destroyer) deleteQueues(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+func (d *destroyer) there(q Queue) bool {
+	_, ok := d.live.Queues[q.Name]
+	return ok
+}
+
 // deleteQueue deletes a queue if it is empty, or forced with its messages. A
 // classic queue is deleted on that condition by the broker. For a quorum queue
 // the broker refuses the condition (by closing the connection), so it is
 // counted just before; n then tells what was deleted all the same.
-func (d *destroyer) deleteQueue(ctx context.Context, q Queue) (n int64, deleted bool, err error) {
+func (d *destroyer) deleteQueue(ctx context.Context, s *session, q Queue) (n int64, deleted bool, err error) {
 	ifEmpty := !d.opts.Force && q.Type == Classic
 	if !d.opts.Force && !ifEmpty {
-		if n, err = d.count(ctx, q.Name); err != nil || n > 0 {
+		if n, err = count(ctx, s, q.Name); err != nil || n > 0 {
 			return n, false, err
 		}
 	}
-	err = d.s.do(ctx, func(ch *amqp.Channel) error {
+	err = s.do(ctx, func(ch *amqp.Channel) error {
 		purged, err := ch.QueueDelete(q.Name, false, ifEmpty, false)
 		n = int64(purged)
 		return err
 	})
 	var e *amqp.Error
 	if ifEmpty && errors.As(err, &e) && e.Code == amqp.PreconditionFailed {
-		n, err = d.count(ctx, q.Name)
+		n, err = count(ctx, s, q.Name)
 		return max(n, 1), false, err
 	}
 	return n, err == nil, err

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"context"
+	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -59,6 +60,26 @@ func (s *session) do(ctx context.Context, op func(*amqp.Channel) error) error {
 		}()
 		return context.Cause(ctx)
 	}
+}
+
+// sideBySide runs operations 0 to n-1 on a few channels, each of which takes a
+// run of them in order, since a broker works on one operation per channel at a
+// time. It returns the error of each.
+func sideBySide(conn Conn, n int, op func(s *session, i int) error) []error {
+	errs := make([]error, n)
+	channels := min(applyChannels, (n+perChannel-1)/perChannel)
+	var wg sync.WaitGroup
+	for c := range channels {
+		wg.Go(func() {
+			s := &session{conn: conn}
+			defer s.close()
+			for i := n * c / channels; i < n*(c+1)/channels; i++ {
+				errs[i] = op(s, i)
+			}
+		})
+	}
+	wg.Wait()
+	return errs
 }
 
 func (s *session) close() {

@@ -17,12 +17,13 @@ const (
 	ScenarioSchedule = "schedule"
 	ScenarioLatency  = "latency"
 	ScenarioSustain  = "sustain"
+	ScenarioCost     = "cost"
 	ScenarioPending  = "pending"
 )
 
 // Scenarios are all scenarios in the order in which they run.
 func Scenarios() []string {
-	return []string{ScenarioPublish, ScenarioConsume, ScenarioSchedule, ScenarioLatency, ScenarioSustain, ScenarioPending}
+	return []string{ScenarioPublish, ScenarioConsume, ScenarioSchedule, ScenarioLatency, ScenarioSustain, ScenarioCost, ScenarioPending}
 }
 
 // Options say what is measured. Zero values take the defaults given at each
@@ -33,7 +34,7 @@ type Options struct {
 	// QueueTypes of delay and destination queues, default quorum and classic.
 	// Sustain and pending, which take long, take the first only.
 	QueueTypes []topology.QueueType
-	// Messages per repeat of publish, consume and schedule, default 30,000 or 1,500.
+	// Messages per repeat of publish, consume, schedule and cost, default 30,000 or 1,500.
 	Messages int
 	// Rate of the latency scenario in messages per second, default 1,000 or 300.
 	Rate int

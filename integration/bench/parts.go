@@ -86,6 +86,8 @@ func (r *run) scenario(ctx context.Context, s *Scenario) error {
 		return r.latency(ctx, s)
 	case ScenarioSustain:
 		return r.sustain(ctx, s)
+	case ScenarioCost:
+		return r.cost(ctx, s)
 	default:
 		return r.pending(ctx, s)
 	}

@@ -27,6 +27,7 @@ Scenarios, all unless some are named:
   schedule  writing and relaying tasks beside plain rows and SendBatch
   latency   lateness at a steady rate beside polling and the plugin
   sustain   the highest rate with a p99 lateness under 1 s, by layout, and the plugin's
+  cost      the broker's processor time per message and hop, by layout
   pending   memory, disk and publish rate while messages pile up
 
 The broker is the one at --url or AMQP_URL, which gets queues with names of their
@@ -47,7 +48,7 @@ The exit code is 0 also when targets are missed, since that depends on the machi
 	}
 	f := c.Flags()
 	f.BoolVar(&o.Quick, "quick", false, "make everything small: shows in a minute that it works, figures mean nothing")
-	f.IntVar(&o.Messages, "messages", 0, "messages per repeat of publish, consume and schedule (default 30000)")
+	f.IntVar(&o.Messages, "messages", 0, "messages per repeat of publish, consume, schedule and cost (default 30000)")
 	f.IntVar(&o.Rate, "rate", 0, "messages per second of latency (default 1000)")
 	f.IntVar(&o.Repeats, "repeats", 0, "repeats of each case (default 3; latency at most 2)")
 	f.IntVar(&o.Pending, "pending", 0, "waiting messages of pending (default 1000000)")

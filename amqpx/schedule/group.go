@@ -3,6 +3,7 @@ package schedule
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -37,15 +38,11 @@ func (h *handler) together(ctx context.Context, tx *sql.Tx, pieces []piece) erro
 	if err != nil {
 		return err
 	}
-	now := h.now().UnixMilli()
-	const one = "(id = ? AND version = ? AND due_at <= ?)"
-	args := make([]any, 0, 2+3*len(pieces))
-	args = append(args, now, now)
-	for _, p := range pieces {
-		args = append(args, p.d.ID, p.d.Version, dueOf(p.d, now))
+	query, args, err := fenceAll(dialect, pieces, h.now().UnixMilli())
+	if err != nil {
+		return err
 	}
-	res, err := tx.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ? WHERE status = 'pending' AND ("+
-		one+strings.Repeat(" OR "+one, len(pieces)-1)+")"), args...)
+	res, err := tx.ExecContext(ctx, query, args...)
 	if err != nil {
 		return sqldb.Explain(err)
 	}
@@ -62,6 +59,35 @@ func (h *handler) together(ctx context.Context, tx *sql.Tx, pieces []piece) erro
 		}
 	}
 	return nil
+}
+
+// fenceAll is the statement that makes tasks done, those of them that pass the
+// fence.
+func fenceAll(dialect Dialect, pieces []piece, now int64) (query string, args []any, err error) {
+	const done = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ?"
+	if dialect == PostgreSQL {
+		// One statement for any number of tasks, which is planned once: to plan
+		// what is below costs more than to run it. JSON, because every driver can
+		// pass a string.
+		type fence struct {
+			ID      string `json:"id"`
+			Version int64  `json:"version"`
+			Due     int64  `json:"due"`
+		}
+		fences := make([]fence, len(pieces))
+		for i, p := range pieces {
+			fences[i] = fence{p.d.ID, p.d.Version, dueOf(p.d, now)}
+		}
+		list, err := json.Marshal(fences)
+		return dialect.Bind(done + ` FROM json_to_recordset(CAST(CAST(? AS text) AS json)) AS fence (id text, version bigint, due bigint)
+			WHERE rabbitdelay_tasks.id = fence.id AND rabbitdelay_tasks.version = fence.version AND due_at <= fence.due AND status = 'pending'`), []any{now, now, string(list)}, err
+	}
+	const one = "(id = ? AND version = ? AND due_at <= ?)"
+	args = append(make([]any, 0, 2+3*len(pieces)), now, now)
+	for _, p := range pieces {
+		args = append(args, p.d.ID, p.d.Version, dueOf(p.d, now))
+	}
+	return dialect.Bind(done + " WHERE status = 'pending' AND (" + one + strings.Repeat(" OR "+one, len(pieces)-1) + ")"), args, nil
 }
 
 // dueOf is the due instant that a message stands for, now without one.

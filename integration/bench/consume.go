@@ -53,7 +53,11 @@ func (r *run) consumeFrom(ctx context.Context, s *Scenario, t topology.QueueType
 	if db != nil {
 		work = append(work, databaseHandlings(db, r.o.Concurrency)...)
 	}
-	add, done := r.o.Progress("consume, "+group, r.o.Messages*r.o.Repeats*len(work))
+	total := 0
+	for _, h := range work {
+		total += r.consumed(h) * r.o.Repeats
+	}
+	add, done := r.o.Progress("consume, "+group, total)
 	defer done()
 	var variants []variant
 	for _, h := range work {
@@ -79,6 +83,7 @@ type handling struct {
 	name     string
 	baseline bool
 	handler  amqpx.Handler // nil: the raw client
+	database bool          // it takes a transaction
 	rows     bool          // each message is a task with a row
 }
 
@@ -105,7 +110,7 @@ func databaseHandlings(db *sql.DB, concurrency int) []handling {
 		}
 		return tx.Commit()
 	}
-	return []handling{
+	all := []handling{
 		{name: "idempotent handler, no effect", handler: idempotency.Handler(db, nothing)},
 		{name: idempotent, handler: idempotency.Handler(db, nothing, group)},
 		{name: "task handler, no effect", handler: schedule.Handler(db, nothing), rows: true},
@@ -116,11 +121,24 @@ func databaseHandlings(db *sql.DB, concurrency int) []handling {
 		{name: "task handler with the effect", handler: schedule.Handler(db, insert), rows: true},
 		{name: "task handler in groups with the effect", handler: schedule.Handler(db, insert, taskGroup), rows: true},
 	}
+	for i := range all {
+		all[i].database = true
+	}
+	return all
+}
+
+// consumed is how many messages a handler gets in a repeat: fewer where each
+// takes a transaction.
+func (r *run) consumed(h handling) int {
+	if h.database {
+		return max(r.o.Messages/5, 500)
+	}
+	return r.o.Messages
 }
 
 // consumeOnce fills the queue and empties it, which is what is measured.
 func (r *run) consumeOnce(ctx context.Context, c *client, db *sql.DB, h handling, kase *Case, advance func(int)) error {
-	n := r.o.Messages
+	n := r.consumed(h)
 	if err := c.fill(ctx, db, n, r.o.Body, h.rows); err != nil {
 		return err
 	}

@@ -83,6 +83,7 @@ func (r *run) costOf(ctx context.Context, s *Scenario, t topology.QueueType) (er
 			add(n)
 			w.kase.add(metricHops, "per message", hops)
 			w.kase.add(metricCPU, "us per message", each)
+			w.kase.add(metricRate, "messages/s per core of the broker", 1e6/each)
 			if i == 0 {
 				direct = each
 			} else {

@@ -29,7 +29,7 @@ const steadyPrefetch = 500
 func (r *run) latency(ctx context.Context, s *Scenario) error {
 	f := flow{
 		rate: float64(r.o.Rate), lo: 5 * time.Second, hi: 35 * time.Second, step: 100 * time.Millisecond,
-		prefill: true, warm: 5 * time.Second, measure: 20 * time.Second,
+		prefill: true, warm: 10 * time.Second, measure: 30 * time.Second,
 	}
 	if r.o.Quick {
 		f.lo, f.hi, f.warm, f.measure = time.Second, 3*time.Second, time.Second, 2*time.Second

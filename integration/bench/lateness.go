@@ -200,10 +200,10 @@ func (f flow) through(ctx context.Context, t timer, size int, patience time.Dura
 	}()
 	for left := f.waiting(); left > 0; {
 		list := make([]kept, min(left, batchSize))
-		now := time.Now()
 		for i := range list {
-			d := f.remaining()
-			list[i] = kept{body(size, l.number(now.Add(d))), d}
+			// They do not count: sent as fast as can be, they reach the broker up
+			// to a full window after they were written.
+			list[i] = kept{body(size, l.number(time.Time{})), f.remaining()}
 		}
 		if err := t.keep(ctx, list); err != nil {
 			return o, err

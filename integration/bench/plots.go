@@ -131,7 +131,7 @@ func latenessPlot(group []*Case) (picture, error) {
 
 // ratePlot has a horizontal bar for each case, with the range of its repeats.
 func ratePlot(scenario string, group []*Case) (picture, error) {
-	p := newPlot(scenario+", "+group[0].Group, "messages per second", "")
+	p := newPlot(scenario+", "+group[0].Group, "", "")
 	var names []string
 	most := 0.0
 	for _, c := range slices.Backward(group) {
@@ -165,6 +165,7 @@ func ratePlot(scenario string, group []*Case) (picture, error) {
 		p.Add(bar, errors, label)
 		names = append(names, c.Name)
 		most = max(most, m.Max)
+		p.X.Label.Text = m.Unit
 	}
 	if len(names) == 0 {
 		return picture{}, nil

@@ -172,7 +172,7 @@ func ratePlot(scenario string, group []*Case) (picture, error) {
 	}
 	p.NominalY(names...)
 	p.X.Min, p.X.Max = 0, most*1.12
-	return picture{title: p.Title.Text, plot: p, width: 18 * vg.Centimeter, height: vg.Length(float64(len(names))*0.85+2.6) * vg.Centimeter}, nil
+	return picture{title: p.Title.Text, plot: p, width: 20 * vg.Centimeter, height: vg.Length(float64(len(names))*0.85+2.6) * vg.Centimeter}, nil
 }
 
 // interval is the range of a metric's repeats, at a bar.

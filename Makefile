@@ -59,7 +59,7 @@ images: ## build Docker images of RabbitMQ 3.10, 4.0 and 4.3 from Debian's packa
 	@integration/images/build.sh
 
 .PHONY: bench
-bench: ## measure beside the raw client, polling and the plugin, some 15 minutes (ARGS="latency --quick")
+bench: ## measure beside the raw client, polling and the plugin, half an hour or more (ARGS="latency --quick")
 	@integration/setup.sh tests
 	@$(GO) run ./cmd/rabbitdelay bench --report $(CACHE)/bench $(ARGS)
 

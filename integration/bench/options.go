@@ -47,7 +47,7 @@ type Options struct {
 	Body int
 	// Concurrency of the consume scenario, default 64.
 	Concurrency int
-	// Quick makes everything small enough to find out in a minute whether it
+	// Quick makes everything small enough to find out in a few minutes whether it
 	// works; its figures mean nothing.
 	Quick bool
 

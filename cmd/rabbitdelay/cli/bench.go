@@ -47,7 +47,7 @@ The exit code is 0 also when targets are missed, since that depends on the machi
 		},
 	}
 	f := c.Flags()
-	f.BoolVar(&o.Quick, "quick", false, "make everything small: shows in a minute that it works, figures mean nothing")
+	f.BoolVar(&o.Quick, "quick", false, "make everything small: shows in a few minutes that it works, figures mean nothing")
 	f.IntVar(&o.Messages, "messages", 0, "messages per repeat of publish, consume, schedule and cost (default 30000)")
 	f.IntVar(&o.Rate, "rate", 0, "messages per second of latency (default 1000)")
 	f.IntVar(&o.Repeats, "repeats", 0, "repeats of each case (default 3; latency at most 2)")

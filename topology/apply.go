@@ -1,12 +1,12 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -24,12 +24,6 @@ type ApplyOptions struct {
 }
 
 const (
-	// applyChannels is how many channels work on the objects of a stage side by
-	// side: the broker works on one operation per channel at a time, and since
-	// 4.0 each waits for its metadata store, which takes several in one go.
-	applyChannels = 8
-	// perChannel is the least number of declarations that is worth a channel.
-	perChannel = 16
 	// declareTries bounds the tries of one declaration that failed for a reason
 	// that passes, such as two processes creating one quorum queue.
 	declareTries = 6
@@ -234,30 +228,18 @@ func setStates(results []Result, s State) {
 // pipelined declares without waiting for each answer; a last operation with an
 // answer tells that all went well.
 func (a *applier) pipelined(ctx context.Context, stage []object) error {
-	channels := 1
-	if len(stage) > 0 && stage[0].kind != KindExchange {
-		channels = min(applyChannels, (len(stage)+perChannel-1)/perChannel)
+	if len(stage) == 0 {
+		return nil
 	}
-	errs := make([]error, channels)
-	var wg sync.WaitGroup
-	for c := range channels {
-		part := stage[len(stage)*c/channels : len(stage)*(c+1)/channels]
-		if len(part) == 0 {
-			continue
-		}
-		wg.Go(func() {
-			s := &session{conn: a.conn}
-			defer s.close()
-			errs[c] = s.do(ctx, func(ch *amqp.Channel) error { return pipeline(ch, part) })
-		})
+	channels := worth(len(stage))
+	if stage[0].kind == KindExchange {
+		channels = 1 // they are few, and keep their order
 	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	errs := make([]error, len(stage)) // of a run, at its beginning
+	onChannels(a.conn, len(stage), channels, func(s *session, from, to int) {
+		errs[from] = s.do(ctx, func(ch *amqp.Channel) error { return pipeline(ch, stage[from:to]) })
+	})
+	return cmp.Or(errs...)
 }
 
 func pipeline(ch *amqp.Channel, part []object) error {

@@ -62,23 +62,41 @@ func (s *session) do(ctx context.Context, op func(*amqp.Channel) error) error {
 	}
 }
 
-// sideBySide runs operations 0 to n-1 on a few channels, each of which takes a
-// run of them in order, since a broker works on one operation per channel at a
-// time. It returns the error of each.
-func sideBySide(conn Conn, n int, op func(s *session, i int) error) []error {
-	errs := make([]error, n)
-	channels := min(applyChannels, (n+perChannel-1)/perChannel)
+const (
+	// maxChannels is how many channels work side by side: the broker works on one
+	// operation per channel at a time, and since 4.0 each waits for its metadata
+	// store, which takes several in one go.
+	maxChannels = 8
+	// perChannel is the least number of operations that is worth a channel.
+	perChannel = 16
+)
+
+// worth is how many channels n operations are worth.
+func worth(n int) int { return min(maxChannels, (n+perChannel-1)/perChannel) }
+
+// onChannels divides operations 0 to n-1 into runs, and lets work do each run,
+// from up to and without to, on a channel of its own.
+func onChannels(conn Conn, n, channels int, work func(s *session, from, to int)) {
 	var wg sync.WaitGroup
 	for c := range channels {
 		wg.Go(func() {
 			s := &session{conn: conn}
 			defer s.close()
-			for i := n * c / channels; i < n*(c+1)/channels; i++ {
-				errs[i] = op(s, i)
-			}
+			work(s, n*c/channels, n*(c+1)/channels)
 		})
 	}
 	wg.Wait()
+}
+
+// sideBySide runs operations 0 to n-1 on as many channels as they are worth, and
+// returns the error of each.
+func sideBySide(conn Conn, n int, op func(s *session, i int) error) []error {
+	errs := make([]error, n)
+	onChannels(conn, n, worth(n), func(s *session, from, to int) {
+		for i := from; i < to; i++ {
+			errs[i] = op(s, i)
+		}
+	})
 	return errs
 }
 

@@ -73,3 +73,32 @@ func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 		}
 	})
 }
+
+// A batch is published by delays, so that messages for one queue come in a run,
+// and in the order given where delays are the same.
+func TestOrderOfABatch(t *testing.T) {
+	c := offline(t, nil)
+	b := &batch{c: c, items: make([]prepared, 500)}
+	for i := range b.items {
+		m := Message{Queue: "q", Delay: rand.N(20*time.Second) / 7}
+		if err := c.prepareAs(&b.items[i], &m, "", time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	order := b.order()
+	seen := make([]bool, len(b.items))
+	seen[order[0]] = true
+	for n, i := range order[1:] {
+		before := order[n]
+		a, z := b.items[before].first.Delay, b.items[i].first.Delay
+		if a > z || a == z && before > i {
+			t.Fatalf("item %d with delay %v is published before item %d with delay %v", before, a, i, z)
+		}
+		seen[i] = true
+	}
+	for i, ok := range seen {
+		if !ok {
+			t.Errorf("item %d is not published", i)
+		}
+	}
+}

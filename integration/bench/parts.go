@@ -68,6 +68,7 @@ func (r *run) all(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
+			s.notef("not finished: %v", err)
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -82,9 +83,14 @@ func (a *app) bench(c *cobra.Command, o bench.Options, report string) error {
 		return bar.add, bar.clear
 	}
 	result, err := bench.Run(c.Context(), o)
-	if err != nil {
+	if result == nil || len(result.Scenarios) == 0 {
 		return err
 	}
+	// What was measured until an error or an interrupt took its time.
+	return errors.Join(err, a.showBench(result, report))
+}
+
+func (a *app) showBench(result *bench.Result, report string) error {
 	if report != "" {
 		if err := result.WriteReport(report); err != nil {
 			return fmt.Errorf("--report: %w", err)

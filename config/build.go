@@ -14,16 +14,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-func (l Layout) config(prefix string, qt topology.QueueType) dlx.BucketConfig {
-	return dlx.BucketConfig{Prefix: prefix, Layout: l.Layout, Radices: l.Radices, Resolution: l.Resolution, QueueType: qt}
+func (d Delay) layout(l Layout) dlx.BucketConfig {
+	return dlx.BucketConfig{
+		Prefix: d.Prefix, Layout: l.Layout, Radices: l.Radices, Resolution: l.Resolution,
+		QueueType: d.QueueType, TopicPermissions: d.TopicPermissions,
+	}
 }
 
 func (d Delay) bucket() (*dlx.Bucket, error) {
-	return dlx.NewBucket(d.Bucket.config(d.Prefix, d.QueueType))
+	return dlx.NewBucket(d.layout(d.Bucket))
 }
 
 func (d Delay) ttl() (*dlx.TTL, error) {
-	return dlx.NewTTL(dlx.TTLConfig{Prefix: d.Prefix, Delays: d.TTL.Delays, RoundUp: d.TTL.RoundUp, QueueType: d.QueueType})
+	return dlx.NewTTL(dlx.TTLConfig{
+		Prefix: d.Prefix, Delays: d.TTL.Delays, RoundUp: d.TTL.RoundUp,
+		QueueType: d.QueueType, TopicPermissions: d.TopicPermissions,
+	})
 }
 
 // offline are the strategies that need no broker to be made.
@@ -123,7 +129,7 @@ func (c *Config) withPrevious(s amqpx.Strategy) (amqpx.Strategy, error) {
 	}
 	d := &drained{Strategy: s}
 	for i, l := range c.Delay.Previous {
-		b, err := dlx.NewBucket(l.config(c.Delay.Prefix, c.Delay.QueueType))
+		b, err := dlx.NewBucket(c.Delay.layout(l))
 		if err != nil {
 			return nil, fmt.Errorf("%s[%d]: %w", previousPath, i, err)
 		}

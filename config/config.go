@@ -75,6 +75,9 @@ type Delay struct {
 	// QueueType of delay queues and of destination queues that do not stand under
 	// queues: quorum (the default) or classic.
 	QueueType topology.QueueType
+	// TopicPermissions has the broker check a user's topic permissions for each
+	// message; see dlx.BucketConfig. Default false.
+	TopicPermissions bool
 
 	Bucket Layout
 	TTL    TTL

@@ -34,6 +34,7 @@ delay:
   strategy: auto
   prefix: later
   queue_type: classic
+  topic_permissions: true
   bucket: {radices: [10, 60, 60], resolution: 100ms}
   ttl: {delays: [60s, 15m, 7d], round_up: true}
   plugin: {min: 1ms, max: 1h}
@@ -74,7 +75,7 @@ func TestLoadEverything(t *testing.T) {
 			Declare: amqpx.DeclareNothing,
 		},
 		Delay: Delay{
-			Strategy: StrategyAuto, Prefix: "later", QueueType: topology.Classic,
+			Strategy: StrategyAuto, Prefix: "later", QueueType: topology.Classic, TopicPermissions: true,
 			Bucket:   Layout{Radices: []int{10, 60, 60}, Resolution: 100 * time.Millisecond},
 			TTL:      TTL{Delays: []time.Duration{time.Minute, 15 * time.Minute, 168 * time.Hour}, RoundUp: true},
 			Plugin:   Plugin{Min: time.Millisecond, Max: time.Hour},
@@ -165,7 +166,7 @@ func TestEnvironment(t *testing.T) {
 		"BROKER_EXTERNAL_AUTH": "true", "BROKER_CONNECTION_NAME": "c", "BROKER_HEARTBEAT": "2s",
 		"BROKER_DIAL_TIMEOUT": "2s", "BROKER_RECONNECT_MIN": "2s", "BROKER_RECONNECT_MAX": "3s",
 		"BROKER_SEND_TIMEOUT": "2s", "BROKER_MAX_IN_FLIGHT": "2", "BROKER_MAX_BODY": "2", "BROKER_DECLARE": "missing",
-		"DELAY_STRATEGY": "ttl", "DELAY_PREFIX": "p", "DELAY_QUEUE_TYPE": "classic",
+		"DELAY_STRATEGY": "ttl", "DELAY_PREFIX": "p", "DELAY_QUEUE_TYPE": "classic", "DELAY_TOPIC_PERMISSIONS": "true",
 		"DELAY_BUCKET_LAYOUT": "", "DELAY_BUCKET_RADICES": "10, 60", "DELAY_BUCKET_RESOLUTION": "1s",
 		"DELAY_TTL_DELAYS": "60s,15m", "DELAY_TTL_ROUND_UP": "true",
 		"DELAY_PLUGIN_MIN": "1s", "DELAY_PLUGIN_MAX": "2s", "DATABASE_URL": "sqlite:x.db",

@@ -38,6 +38,7 @@ var settings = []setting{
 	{"delay.strategy", func(c *Config) any { return &c.Delay.Strategy }},
 	{"delay.prefix", func(c *Config) any { return &c.Delay.Prefix }},
 	{"delay.queue_type", func(c *Config) any { return &c.Delay.QueueType }},
+	{"delay.topic_permissions", func(c *Config) any { return &c.Delay.TopicPermissions }},
 	{"delay.bucket.layout", func(c *Config) any { return &c.Delay.Bucket.Layout }},
 	{"delay.bucket.radices", func(c *Config) any { return &c.Delay.Bucket.Radices }},
 	{"delay.bucket.resolution", func(c *Config) any { return &c.Delay.Bucket.Resolution }},

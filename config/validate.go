@@ -146,9 +146,9 @@ func (k *checker) delay(d *Delay) {
 	if d.QueueType != topology.Quorum && d.QueueType != topology.Classic {
 		k.badf("delay.queue_type", "%q; expected quorum or classic", clip(string(d.QueueType)))
 	}
-	k.fields(d.Bucket.config("", "").Validate(), "delay.bucket")
+	k.fields(Delay{}.layout(d.Bucket).Validate(), "delay.bucket")
 	for i, l := range d.Previous {
-		k.fields(l.config("", "").Validate(), fmt.Sprintf("%s[%d]", previousPath, i))
+		k.fields(Delay{}.layout(l).Validate(), fmt.Sprintf("%s[%d]", previousPath, i))
 	}
 	switch {
 	case len(d.TTL.Delays) == 0 && d.Strategy == StrategyTTL:

@@ -8,26 +8,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Topology is the delivery exchange, an entry exchange, an exchange per
-// position but the highest and a queue per value of each digit.
+// Topology is the delivery exchange, the way in, an exchange per position but
+// the highest and a queue per value of each digit.
 //
-// A message enters through the entry exchange, which puts it into the queue of
-// its highest digit that is not 0. From there on it is dead-lettered to the
+// The topic exchange of the way in puts a message into the queue of its highest
+// digit that is not 0. From there on it is dead-lettered to the
 // exchange of the next lower position, which likewise puts it into the queue of
 // the next digit that is not 0, or hands it to the delivery exchange when there
 // is none. Each exchange knows all positions below it: to pass a message on from
 // exchange to exchange, one for each 0, would cost the broker as much again as
 // routing it to its queue, and round delays are mostly zeros.
 //
-// The entry exchange has no alternate exchange, so that a missing queue makes a
-// mandatory message come back to its publisher. The exchanges of the positions
-// have the parked queue as theirs, so that a missing queue never blocks the
-// at-least-once queue above it.
+// The exchanges of the positions have the parked queue as their alternate, so
+// that a missing queue never blocks the at-least-once queue above it.
 func (b *Bucket) Topology() topology.Topology {
 	t := topology.Delivery(b.prefix)
 	l := &b.layout
 	top := len(l.radices) - 1
-	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: b.base, Kind: "topic"})
+	addEntry(&t, b.base, b.entry == b.base)
 	for i := top; i >= 0; i-- {
 		next := b.deliver
 		if i > 0 {

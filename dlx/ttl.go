@@ -23,6 +23,8 @@ type TTLConfig struct {
 	// QueueType is the type of the delay queues. Default topology.Quorum; see
 	// BucketConfig.QueueType.
 	QueueType topology.QueueType
+	// TopicPermissions: see BucketConfig.TopicPermissions.
+	TopicPermissions bool
 }
 
 // WithDefaults fills in what is not set. There is no default for Delays.
@@ -66,6 +68,7 @@ func (c TTLConfig) Validate() error {
 type TTL struct {
 	prefix    string
 	base      string
+	entry     string // exchange
 	deliver   string
 	delays    []time.Duration // ascending
 	names     []string        // of delays
@@ -91,6 +94,7 @@ func NewTTL(c TTLConfig) (*TTL, error) {
 		roundUp:   c.RoundUp,
 		queueType: c.QueueType,
 	}
+	t.entry = entryExchange(t.base, c.TopicPermissions)
 	longest := len(durationName(0))
 	for _, d := range t.delays {
 		name := durationName(d)
@@ -113,12 +117,10 @@ func (t *TTL) Declares(delay time.Duration) bool {
 	return ok
 }
 
-// Topology is the delivery exchange, an entry exchange, and a queue per
-// declared delay. The entry exchange has no alternate exchange, so that a
-// missing queue makes a mandatory message come back to its publisher.
+// Topology is the delivery exchange, the way in, and a queue per declared delay.
 func (t *TTL) Topology() topology.Topology {
 	top := topology.Delivery(t.prefix)
-	top.Exchanges = append(top.Exchanges, topology.Exchange{Name: t.base, Kind: "topic"})
+	addEntry(&top, t.base, t.entry == t.base)
 	for i, d := range t.delays {
 		q := delayQueue(t.base, d, t.deliver, t.queueType)
 		top.Queues = append(top.Queues, q)
@@ -172,7 +174,7 @@ func (t *TTL) Route(dest topology.Destination, delay, tolerance time.Duration) (
 		}
 	}
 	return topology.Route{
-		Exchange:   t.base,
+		Exchange:   t.entry,
 		RoutingKey: ttlTag + "." + t.names[i] + "." + key,
 		Delay:      t.delays[i],
 		Hops:       1,

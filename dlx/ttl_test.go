@@ -59,6 +59,7 @@ func TestTTLRoute(t *testing.T) {
 	delays := []time.Duration{48 * time.Hour, time.Minute, 15 * time.Minute}
 	strict := newTTL(t, dlx.TTLConfig{Delays: delays})
 	up := newTTL(t, dlx.TTLConfig{Delays: delays, RoundUp: true, QueueType: topology.Classic})
+	checked := newTTL(t, dlx.TTLConfig{Delays: delays, TopicPermissions: true})
 	for _, c := range []struct {
 		s                *dlx.TTL
 		delay, tolerance time.Duration
@@ -68,21 +69,23 @@ func TestTTLRoute(t *testing.T) {
 	}{
 		{strict, 0, 0, "delay.deliver", "ttl.0s.orders.expire", 0, 0},
 		{strict, 0, time.Hour, "delay.deliver", "ttl.0s.orders.expire", 0, 0},
-		{strict, time.Minute, 0, "delay.ttl", "ttl.1m.orders.expire", time.Minute, 1},
-		{strict, 48 * time.Hour, time.Hour, "delay.ttl", "ttl.2d.orders.expire", 48 * time.Hour, 1},
+		{strict, time.Minute, 0, "delay.ttl.in", "ttl.1m.orders.expire", time.Minute, 1},
+		{strict, 48 * time.Hour, time.Hour, "delay.ttl.in", "ttl.2d.orders.expire", 48 * time.Hour, 1},
 		{strict, time.Minute + 1, 0, "", "", 0, 0},
-		{strict, 14 * time.Minute, time.Minute, "delay.ttl", "ttl.15m.orders.expire", 15 * time.Minute, 1},
+		{strict, 14 * time.Minute, time.Minute, "delay.ttl.in", "ttl.15m.orders.expire", 15 * time.Minute, 1},
 		{strict, 14 * time.Minute, time.Minute - 1, "", "", 0, 0},
-		{strict, 1, math.MaxInt64, "delay.ttl", "ttl.1m.orders.expire", time.Minute, 1},
+		{strict, 1, math.MaxInt64, "delay.ttl.in", "ttl.1m.orders.expire", time.Minute, 1},
 		{strict, 48*time.Hour + 1, math.MaxInt64, "", "", 0, 0},
 		{strict, -1, 0, "", "", 0, 0},
 		{strict, time.Minute, -1, "", "", 0, 0},
 		{up, 0, 0, "delay.deliver", "ttl.0s.orders.expire", 0, 0},
-		{up, 1, 0, "delay.ttl.classic", "ttl.1m.orders.expire", time.Minute, 1},
-		{up, time.Minute, 0, "delay.ttl.classic", "ttl.1m.orders.expire", time.Minute, 1},
-		{up, time.Minute + 1, 0, "delay.ttl.classic", "ttl.15m.orders.expire", 15 * time.Minute, 1},
+		{up, 1, 0, "delay.ttl.classic.in", "ttl.1m.orders.expire", time.Minute, 1},
+		{up, time.Minute, 0, "delay.ttl.classic.in", "ttl.1m.orders.expire", time.Minute, 1},
+		{up, time.Minute + 1, 0, "delay.ttl.classic.in", "ttl.15m.orders.expire", 15 * time.Minute, 1},
 		{up, 48*time.Hour + 1, 0, "", "", 0, 0},
 		{up, math.MaxInt64, math.MaxInt64, "", "", 0, 0},
+		{checked, 0, 0, "delay.deliver", "ttl.0s.orders.expire", 0, 0},
+		{checked, time.Minute, 0, "delay.ttl", "ttl.1m.orders.expire", time.Minute, 1},
 	} {
 		r, err := c.s.Route(dest, c.delay, c.tolerance)
 		if c.exchange == "" {

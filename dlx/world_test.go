@@ -219,6 +219,7 @@ func configs() []dlx.BucketConfig {
 	for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {
 		all = append(all,
 			dlx.BucketConfig{QueueType: qt},
+			dlx.BucketConfig{QueueType: qt, TopicPermissions: true},
 			dlx.BucketConfig{Layout: dlx.LayoutClock, Resolution: 10 * time.Millisecond, QueueType: qt},
 			dlx.BucketConfig{Layout: dlx.LayoutClock, Resolution: time.Second, QueueType: qt},
 			dlx.BucketConfig{Layout: dlx.LayoutClock, Resolution: 5 * time.Second, QueueType: qt},

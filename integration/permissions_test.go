@@ -34,10 +34,30 @@ func documentedPermissions(t *testing.T) map[string][3]string {
 		words := shellWords(line)
 		out[words[4]] = [3]string(words[5:8])
 	}
-	for _, user := range []string{"shop-bootstrapper", "shop-producer", "shop-consumer", "shop-service", "shop-doctor"} {
+	for _, user := range []string{"shop-bootstrapper", "shop-producer", "shop-consumer", "shop-service", "shop-narrow", "shop-doctor"} {
 		if _, ok := out[user]; !ok {
 			t.Fatalf("docs/permissions.md says nothing of %s", user)
 		}
+	}
+	return out
+}
+
+// documentedTopicPermissions are those of one user on docs/permissions.md, by
+// exchange: write, read.
+func documentedTopicPermissions(t *testing.T, user string) map[string][2]string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/permissions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][2]string{}
+	for _, line := range regexp.MustCompile(`(?m)^rabbitmqctl set_topic_permissions .*$`).FindAllString(string(page), -1) {
+		if words := shellWords(line); words[4] == user {
+			out[words[5]] = [2]string(words[6:8])
+		}
+	}
+	if len(out) != 3 {
+		t.Fatalf("docs/permissions.md gives %s topic permissions on %d exchanges, want 3", user, len(out))
 	}
 	return out
 }
@@ -84,11 +104,16 @@ const declaredDelay = 300 * time.Millisecond
 
 func newShop(t *testing.T, v *vhost) *shop {
 	t.Helper()
-	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
+	return newShopWith(t, v, false)
+}
+
+func newShopWith(t *testing.T, v *vhost, topicPermissions bool) *shop {
+	t.Helper()
+	bucket, err := dlx.NewBucket(dlx.BucketConfig{TopicPermissions: topicPermissions})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{declaredDelay}})
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{declaredDelay}, TopicPermissions: topicPermissions})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,28 +416,42 @@ func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
 	})
 }
 
-// Topic permissions narrow a producer to its destinations.
+// Topic permissions narrow a producer to its destinations, beside producers that
+// go by the other way in.
 func TestTopicPermissions(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
-		s := newShop(t, v)
+		others := newShop(t, v)
+		mustApply(t, v, others.want, topology.ApplyOptions{})
+		s := newShopWith(t, v, true)
 		mustApply(t, v, s.want, topology.ApplyOptions{})
-		producer := s.user(t, "shop-producer", "", s.docs["shop-producer"])
+		producer := s.user(t, "shop-narrow", "", s.docs["shop-narrow"])
 		u, err := url.Parse(producer)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, exchange := range []string{"delay.bucket", "delay.ttl", "delay.deliver"} {
+		for exchange, p := range documentedTopicPermissions(t, "shop-narrow") {
 			_, err := v.mgmt.Call(t.Context(), http.MethodPut, v.mgmt.InVhost("topic-permissions", u.User.Username()),
-				map[string]string{"exchange": exchange, "write": `\.orders\.expire$`, "read": "^$"}, nil)
+				map[string]string{"exchange": exchange, "write": p[0], "read": p[1]}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
+		if denied := s.lacks(t, producer, doctor.Producer); len(denied) > 0 {
+			t.Errorf("the doctor says that %v is denied", denied)
+		}
 		c := s.client(t, producer, amqpx.DeclareNothing)
-		send(t, c, amqpx.Message{ID: "1", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
-		s.arrives(t, toQueue.Queue, "1")
+		for id, delay := range map[string]time.Duration{"0": 0, "100": 100 * time.Millisecond, "300": declaredDelay} {
+			send(t, c, amqpx.Message{ID: id, Queue: toQueue.Queue, Delay: delay})
+			s.arrives(t, toQueue.Queue, id)
+		}
+		send(t, others.client(t, v.url, amqpx.DeclareNothing), amqpx.Message{ID: "other", Queue: toQueue.Queue, Delay: declaredDelay})
+		s.arrives(t, toQueue.Queue, "other")
 		refuses(t, producer, map[string]func(*amqp.Channel) error{
-			"send to another destination": publishes("delay.bucket", "clock.0.0.0.0.0.1.orders.other"),
+			"send to another destination":                publishes("delay.bucket", "clock.0.0.0.0.0.1.orders.other"),
+			"send there by ttl":                          publishes("delay.ttl", "ttl.300ms.orders.other"),
+			"send there without a delay":                 publishes("delay.deliver", "clock.0.0.0.0.0.0.orders.other"),
+			"send by the way in that is not checked":     publishes("delay.bucket.in", "clock.0.0.0.0.0.1.orders.expire"),
+			"send by ttl by the way that is not checked": publishes("delay.ttl.in", "ttl.300ms.orders.expire"),
 		})
 	})
 }

@@ -344,8 +344,8 @@ func TestNeeds(t *testing.T) {
 	cfg, _ := healthy(t)
 	cfg = cfg.WithDefaults()
 	for role, want := range map[Role][]string{
-		Producer: {"write delay.deliver", "write delay.bucket.r3x3"},
-		Consumer: {"write delay.deliver", "write delay.bucket.r3x3", "read q", "write amq.default"},
+		Producer: {"write delay.deliver", "write delay.bucket.r3x3.in"},
+		Consumer: {"write delay.deliver", "write delay.bucket.r3x3.in", "read q", "write amq.default"},
 	} {
 		cfg.Roles = []Role{role}
 		var got []string

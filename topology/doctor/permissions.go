@@ -29,15 +29,8 @@ func needs(cfg Config) []need {
 			out = append(out, need{Access: Access{Operation: op, Kind: kind, Name: name, Role: role}})
 		}
 	}
-	deliver := topology.DeliveryExchange(cfg.Prefix)
-	publish := []string{deliver}
-	for _, e := range cfg.Want.Exchanges {
-		if strings.HasPrefix(e.Name, cfg.Prefix+".") && e.Kind != "fanout" && e.AlternateExchange == "" {
-			publish = append(publish, e.Name)
-		}
-	}
 	for _, role := range []Role{Producer, Consumer} { // a retry is a delayed message
-		for _, e := range publish {
+		for _, e := range append([]string{topology.DeliveryExchange(cfg.Prefix)}, entries(cfg)...) {
 			add(role, "write", topology.KindExchange, e)
 		}
 	}
@@ -81,6 +74,22 @@ func needs(cfg Config) []need {
 		}
 	}
 	return distinct(out)
+}
+
+// entries are the exchanges that messages are published into: those of
+// strategies to which no other exchange passes anything on.
+func entries(cfg Config) []string {
+	passedTo := map[string]bool{topology.ParkedQueue(cfg.Prefix): true}
+	for _, b := range cfg.Want.Bindings {
+		passedTo[b.ToExchange] = true
+	}
+	var names []string
+	for _, e := range cfg.Want.Exchanges {
+		if strings.HasPrefix(e.Name, cfg.Prefix+".") && e.AlternateExchange == "" && !passedTo[e.Name] {
+			names = append(names, e.Name)
+		}
+	}
+	return names
 }
 
 // distinct keeps each permission once, for the first role that needs it.

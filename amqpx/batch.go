@@ -47,9 +47,6 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 		}
 	}
 	b.run(ctx)
-	for i := range b.items {
-		b.items[i].release()
-	}
 	for i, ctx := range b.ctxs {
 		var err error
 		if f := b.failed[i]; f != nil {

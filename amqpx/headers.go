@@ -1,6 +1,7 @@
 package amqpx
 
 import (
+	"maps"
 	"strings"
 	"sync"
 
@@ -40,22 +41,34 @@ func routingHeader(name string) bool {
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
 }
 
-// tables are the headers of messages that were sent. amqp091 encodes a table
-// when it publishes and keeps nothing of it, so the next message may have it.
+// tables are empty ones that were used before. amqp091 encodes a table when it
+// publishes and keeps nothing of it, so the next message may have it.
 var tables = sync.Pool{New: func() any { return make(amqp.Table, 8) }}
 
 // maxTable is the number of headers up to which a table is kept.
 const maxTable = 32
 
-// release gives back what the message needed only while it was being sent.
-func (p *prepared) release() {
-	t := p.pub.Headers
-	p.pub.Headers = nil
-	if t == nil || len(t) > maxTable {
+// giveBack puts a table back that nobody needs any more.
+func giveBack(t amqp.Table) {
+	if len(t) > maxTable {
 		return
 	}
 	clear(t)
 	tables.Put(t)
+}
+
+// headers is the table that goes over the wire, until giveBack.
+func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
+	t := userHeaders(p.user)
+	maps.Copy(t, p.own)
+	maps.Copy(t, ofRoute)
+	t[HeaderDue] = p.due
+	t[HeaderAttempt] = p.attempt
+	t[HeaderDestination] = destinationName(p.dest)
+	if p.version != 0 {
+		t[HeaderVersion] = p.version
+	}
+	return t
 }
 
 // userHeaders copies what belongs to the user.

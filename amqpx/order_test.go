@@ -66,8 +66,8 @@ func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 			if due := time.UnixMilli(p.due); end.Before(due) || due.Before(time.Now().Add(1233*time.Millisecond)) {
 				t.Fatalf("due at %v, leaves at %v", due, end)
 			}
-			if p.pub.Headers[HeaderDue] != p.due || !p.pub.Timestamp.Equal(p.start) {
-				t.Fatalf("header %v, due %d; timestamp %v", p.pub.Headers[HeaderDue], p.due, p.pub.Timestamp)
+			if due := p.headers(nil)[HeaderDue]; due != p.due || !p.pub.Timestamp.Equal(p.start) {
+				t.Fatalf("header %v, due %d; timestamp %v", due, p.due, p.pub.Timestamp)
 			}
 			last = end
 		}

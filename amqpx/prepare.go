@@ -3,7 +3,6 @@ package amqpx
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -24,7 +23,10 @@ type prepared struct {
 	aim       int64         // epoch ms: when the delay that start asks for ends; not before due
 	relative  bool          // due is counted from start
 	tolerance time.Duration
-	pub       amqp.Publishing
+	pub       amqp.Publishing // without Headers
+	user, own amqp.Table      // headers: of the message, and of a message that is passed on
+	attempt   int64
+	version   int64
 	tries     int
 	written   time.Time // the last try
 	unknown   bool      // some try's outcome is unknown
@@ -110,16 +112,13 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time
 			aim = ceilMilli(now) + r.Delay.Milliseconds()
 		}
 	}
-	headers := userHeaders(m.Headers)
-	if err := checkHeaders(headers); err != nil {
-		return err
-	}
-	maps.Copy(headers, m.own)
-	headers[HeaderDue] = due
-	headers[HeaderAttempt] = int64(max(m.Attempt, 1))
-	headers[HeaderDestination] = destinationName(dest)
-	if m.Version != 0 {
-		headers[HeaderVersion] = m.Version
+	if len(m.Headers) > 0 {
+		kept := userHeaders(m.Headers)
+		err := checkHeaders(kept)
+		giveBack(kept)
+		if err != nil {
+			return err
+		}
 	}
 	id := m.ID
 	if id == "" {
@@ -128,9 +127,10 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time
 	*p = prepared{
 		dest: dest, direct: direct, start: now, asked: asked, due: due, aim: aim,
 		relative: m.DeliverAt.IsZero(), tolerance: m.Tolerance, first: r,
+		user: m.Headers, own: m.own, attempt: int64(max(m.Attempt, 1)), version: m.Version,
 		pub: amqp.Publishing{
 			MessageId: id, DeliveryMode: amqp.Persistent, Timestamp: now,
-			Headers: headers, Body: m.Body,
+			Body:        m.Body,
 			ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, Type: m.Type,
 			CorrelationId: m.CorrelationID, ReplyTo: m.ReplyTo, AppId: m.AppID, Priority: m.Priority,
 		},
@@ -153,7 +153,6 @@ func (p *prepared) restart(now time.Time) {
 	p.aim += ceilMilli(now) - ceilMilli(p.start)
 	p.start = now
 	p.pub.Timestamp = now
-	p.pub.Headers[HeaderDue] = p.due
 }
 
 func destinationName(d topology.Destination) string {

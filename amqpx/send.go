@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -30,7 +31,6 @@ func (c *Client) Send(ctx context.Context, m Message) error {
 	if err := c.prepareAs(p, &m, "", time.Now()); err != nil {
 		return err
 	}
-	defer p.release()
 	return c.deliver(ctx, p)
 }
 
@@ -44,7 +44,6 @@ func (c *Client) sendOne(ctx context.Context, m Message, direct string) error {
 		c.sendEnd(ctx, m.ID, p, start, err)
 		return err
 	}
-	defer p.release()
 	err = c.deliver(ctx, p)
 	c.sendEnd(ctx, p.pub.MessageId, p, start, err)
 	return err
@@ -123,7 +122,8 @@ func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 
 // write publishes with the delay that is left now. The caller holds the window.
 func (c *Client) write(sess *session, p *prepared, now time.Time) (publication, error) {
-	exchange, key, mandatory := "", p.direct, true
+	exchange, key, mandatory, pub := "", p.direct, true, p.pub
+	var ofRoute amqp.Table
 	if p.direct == "" {
 		route, err := c.route(p, now)
 		if err != nil {
@@ -132,12 +132,11 @@ func (c *Client) write(sess *session, p *prepared, now time.Time) (publication, 
 		}
 		exchange, key, mandatory = route.Exchange, route.RoutingKey, route.Mandatory
 		p.hops, p.delay = route.Hops, route.Delay
-		maps.Copy(p.pub.Headers, route.Headers)
-		if route.Headers == nil {
-			delete(p.pub.Headers, "x-delay") // of an earlier try on another strategy
-		}
+		ofRoute = route.Headers
 	}
-	x, err := sess.pub.publish(exchange, key, mandatory, p.pub, sess.pub.cost(p.pub.Body))
+	pub.Headers = p.headers(ofRoute)
+	x, err := sess.pub.publish(exchange, key, mandatory, pub, sess.pub.cost(pub.Body))
+	giveBack(pub.Headers)
 	if err == nil {
 		p.tries++
 		p.written = time.Now()

@@ -52,16 +52,18 @@ func (r *run) costOf(ctx context.Context, s *Scenario, t topology.QueueType) (er
 	// Some are due while others are still sent.
 	some := flow{lo: 2 * time.Second, hi: 6 * time.Second, step: 100 * time.Millisecond}.delay
 	for _, w := range []struct {
-		name, layout string
-		delay        func() time.Duration
+		name     string
+		strategy func(prefix string) (amqpx.Strategy, error)
+		delay    func() time.Duration
 	}{
-		{"no delay", dlx.LayoutClock, func() time.Duration { return 0 }},
-		{"clock layout, whole seconds", dlx.LayoutClock, flow{lo: 2 * time.Second, hi: 6 * time.Second, step: time.Second}.delay},
-		{"clock layout", dlx.LayoutClock, some},
-		{"hex layout", dlx.LayoutHex, some},
-		{"binary layout", dlx.LayoutBinary, some},
+		{"no delay", clock(t), func() time.Duration { return 0 }},
+		{"clock layout, whole seconds", clock(t), flow{lo: 2 * time.Second, hi: 6 * time.Second, step: time.Second}.delay},
+		{"clock layout", clock(t), some},
+		{"clock layout, topic permissions", checkedClock(t), some},
+		{"hex layout", layoutOf(dlx.LayoutHex, t), some},
+		{"binary layout", layoutOf(dlx.LayoutBinary, t), some},
 	} {
-		c, err := r.open(ctx, r.main, "cost-"+string(t)+strconv.Itoa(len(ways)), t, layoutOf(w.layout, t))
+		c, err := r.open(ctx, r.main, "cost-"+string(t)+strconv.Itoa(len(ways)), t, w.strategy)
 		if err != nil {
 			return err
 		}
@@ -92,6 +94,13 @@ func (r *run) costOf(ctx context.Context, s *Scenario, t topology.QueueType) (er
 		}
 	}
 	return nil
+}
+
+// checkedClock is the default layout with one topic exchange before its queues.
+func checkedClock(t topology.QueueType) func(prefix string) (amqpx.Strategy, error) {
+	return func(prefix string) (amqpx.Strategy, error) {
+		return dlx.NewBucket(dlx.BucketConfig{Prefix: prefix, QueueType: t, TopicPermissions: true})
+	}
 }
 
 // processorTime sends n messages, and gives the broker's microseconds for each

@@ -228,15 +228,8 @@ func setStates(results []Result, s State) {
 // pipelined declares without waiting for each answer; a last operation with an
 // answer tells that all went well.
 func (a *applier) pipelined(ctx context.Context, stage []object) error {
-	if len(stage) == 0 {
-		return nil
-	}
-	channels := worth(len(stage))
-	if stage[0].kind == KindExchange {
-		channels = 1 // they are few, and keep their order
-	}
 	errs := make([]error, len(stage)) // of a run, at its beginning
-	onChannels(a.conn, len(stage), channels, func(s *session, from, to int) {
+	onChannels(a.conn, len(stage), worth(len(stage)), func(s *session, from, to int) {
 		errs[from] = s.do(ctx, func(ch *amqp.Channel) error { return pipeline(ch, stage[from:to]) })
 	})
 	return cmp.Or(errs...)

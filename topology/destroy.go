@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,8 +82,7 @@ const settleTime = 250 * time.Millisecond
 // that others have bound to is kept, unless forced.
 func Destroy(ctx context.Context, conn Conn, t Topology, opts DestroyOptions) (Report, error) {
 	began := time.Now()
-	d := &destroyer{conn: conn, t: t, opts: opts, s: &session{conn: conn}}
-	defer func() { d.s.close() }()
+	d := &destroyer{conn: conn, t: t, opts: opts}
 	err := d.destroy(ctx)
 	d.report.Took = time.Since(began)
 	return d.report, err
@@ -92,7 +92,6 @@ type destroyer struct {
 	conn   Conn
 	t      Topology
 	opts   DestroyOptions
-	s      *session
 	live   Live // over AMQP, with the higher counts
 	read   Live // by the Inspector, if any
 	report Report
@@ -133,17 +132,7 @@ func (d *destroyer) unbind(ctx context.Context) error {
 		}
 		return &ObjectError{Kind: KindBinding, Name: b.String(), Op: "delete", Err: err}
 	})
-	return firstOf(errs)
-}
-
-// firstOf is the first of several errors that have one cause, most likely.
-func firstOf(errs []error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 func (d *destroyer) result(kind Kind, name string, s State, messages int64) {
@@ -225,7 +214,7 @@ func (d *destroyer) recount(ctx context.Context) error {
 			}
 			return nil
 		})
-		if err := firstOf(errs); err != nil {
+		if err := cmp.Or(errs...); err != nil {
 			return err
 		}
 		for i, name := range names {
@@ -347,19 +336,27 @@ func (d *destroyer) deleteExchanges(ctx context.Context) error {
 			fed[b.ToExchange] = true
 		}
 	}
+	there := func(x Exchange) bool {
+		_, ok := d.live.Exchanges[x.Name]
+		return ok
+	}
+	kept := func(x Exchange) bool { return fed[x.Name] && !d.opts.Force }
+	failures := sideBySide(d.conn, len(d.t.Exchanges), func(s *session, i int) error {
+		x := d.t.Exchanges[i]
+		if !there(x) || kept(x) {
+			return nil
+		}
+		return s.do(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(x.Name, !d.opts.Force, false) })
+	})
 	var errs []error
-	for _, x := range d.t.Exchanges {
-		if _, ok := d.live.Exchanges[x.Name]; !ok {
-			d.result(KindExchange, x.Name, Absent, 0)
-			continue
-		}
-		if fed[x.Name] && !d.opts.Force {
-			d.result(KindExchange, x.Name, Kept, 0)
-			continue
-		}
-		err := d.s.do(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(x.Name, !d.opts.Force, false) })
+	for i, x := range d.t.Exchanges {
+		err := failures[i]
 		var e *amqp.Error
 		switch {
+		case !there(x):
+			d.result(KindExchange, x.Name, Absent, 0)
+		case kept(x):
+			d.result(KindExchange, x.Name, Kept, 0)
 		case err == nil:
 			d.result(KindExchange, x.Name, Deleted, 0)
 		case errors.As(err, &e) && e.Code == amqp.PreconditionFailed:

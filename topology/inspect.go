@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,27 +155,37 @@ func NewAMQPInspector(conn Conn) Inspector { return &amqpInspector{conn} }
 
 type amqpInspector struct{ conn Conn }
 
-// Inspect declares what is wanted, one object after another.
+// Inspect declares what is wanted, on a few channels.
 func (i *amqpInspector) Inspect(ctx context.Context, want Topology) (Live, error) {
 	live := Live{Source: "AMQP", Exchanges: map[string]LiveExchange{}, Queues: map[string]LiveQueue{}}
-	s := &session{conn: i.conn}
-	defer s.close()
-	for _, e := range want.Exchanges {
-		found, err := inspectExchange(ctx, s, e)
-		if err != nil {
-			return Live{}, fmt.Errorf("inspect exchange %q: %w", e.Name, err)
+	exchanges := make([]*LiveExchange, len(want.Exchanges))
+	errs := sideBySide(i.conn, len(exchanges), func(s *session, n int) (err error) {
+		if exchanges[n], err = inspectExchange(ctx, s, want.Exchanges[n]); err != nil {
+			return fmt.Errorf("inspect exchange %q: %w", want.Exchanges[n].Name, err)
 		}
+		return nil
+	})
+	if err := cmp.Or(errs...); err != nil {
+		return Live{}, err
+	}
+	queues := make([]*LiveQueue, len(want.Queues))
+	errs = sideBySide(i.conn, len(queues), func(s *session, n int) (err error) {
+		if queues[n], err = inspectQueue(ctx, s, want.Queues[n]); err != nil {
+			return fmt.Errorf("inspect queue %q: %w", want.Queues[n].Name, err)
+		}
+		return nil
+	})
+	if err := cmp.Or(errs...); err != nil {
+		return Live{}, err
+	}
+	for n, found := range exchanges {
 		if found != nil {
-			live.Exchanges[e.Name] = *found
+			live.Exchanges[want.Exchanges[n].Name] = *found
 		}
 	}
-	for _, q := range want.Queues {
-		found, err := inspectQueue(ctx, s, q)
-		if err != nil {
-			return Live{}, fmt.Errorf("inspect queue %q: %w", q.Name, err)
-		}
+	for n, found := range queues {
 		if found != nil {
-			live.Queues[q.Name] = *found
+			live.Queues[want.Queues[n].Name] = *found
 		}
 	}
 	return live, nil

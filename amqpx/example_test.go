@@ -167,9 +167,9 @@ func ExampleNewAuto() {
 func ExampleDelivery_headers() {
 	headers := amqp.Table{
 		amqpx.HeaderDue:         time.Date(2026, 5, 1, 8, 0, 0, 0, time.UTC).UnixMilli(),
-		amqpx.HeaderAttempt:     int64(1),
-		amqpx.HeaderDestination: "orders.expire",
+		amqpx.HeaderAttempt:     int64(2),
+		amqpx.HeaderDestination: "events:order.expired",
 	}
 	fmt.Println(headers["rabbitdelay-due"], headers["rabbitdelay-attempt"], headers["rabbitdelay-destination"])
-	// Output: 1777622400000 1 orders.expire
+	// Output: 1777622400000 2 events:order.expired
 }

@@ -9,12 +9,14 @@ import (
 )
 
 // Headers that rabbitdelay writes. Consumers in other languages can rely on
-// their names and types. Instants are milliseconds since the Unix epoch.
+// their names and types. Instants are milliseconds since the Unix epoch. A header
+// costs client and broker time with each message, so a message has those only
+// that tell what would not be known without them.
 const (
 	HeaderDue         = "rabbitdelay-due"         // int64, the due instant
-	HeaderAttempt     = "rabbitdelay-attempt"     // int64, 1 on the first delivery
+	HeaderAttempt     = "rabbitdelay-attempt"     // int64, from 2 on; absent on the first delivery
 	HeaderVersion     = "rabbitdelay-version"     // int64, of a task; absent without one
-	HeaderDestination = "rabbitdelay-destination" // string, queue, or exchange:routing-key
+	HeaderDestination = "rabbitdelay-destination" // string, exchange:routing-key of a message to an exchange; the queue on a dead letter
 
 	HeaderReason   = "rabbitdelay-reason"   // string, on dead letters: rejected or attempts
 	HeaderError    = "rabbitdelay-error"    // string, on retries and dead letters: the last error's text, cut at 1 KiB
@@ -63,8 +65,13 @@ func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 	maps.Copy(t, p.own)
 	maps.Copy(t, ofRoute)
 	t[HeaderDue] = p.due
-	t[HeaderAttempt] = p.attempt
-	t[HeaderDestination] = destinationName(p.dest)
+	dead := p.direct != ""
+	if p.attempt > 1 || dead {
+		t[HeaderAttempt] = p.attempt
+	}
+	if p.dest.ToExchange() || dead {
+		t[HeaderDestination] = destinationName(p.dest)
+	}
 	if p.version != 0 {
 		t[HeaderVersion] = p.version
 	}

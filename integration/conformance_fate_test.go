@@ -78,7 +78,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 		if !strings.HasSuffix(a.MessageId, " "+gone) || string(a.Body) != "for "+gone {
 			t.Errorf("parked: %v", a)
 		}
-		if a.Headers[amqpx.HeaderDestination] != gone || !strings.HasSuffix(a.RoutingKey, "."+gone) {
+		if !strings.HasSuffix(a.RoutingKey, "."+gone) {
 			t.Errorf("a parked message does not tell that it was going to %s: %v", gone, a)
 		}
 	}
@@ -176,7 +176,7 @@ func caseRoutingHeaders(t *testing.T, c *cell) {
 		if got := userHeadersOf(a.Headers); !reflect.DeepEqual(got, amqp.Table{"user": "kept"}) {
 			t.Errorf("headers of %s: %v", a.MessageId, got)
 		}
-		if a.Headers[amqpx.HeaderAttempt] != int64(1) || a.Headers[amqpx.HeaderReason] != nil {
+		if a.Headers[amqpx.HeaderAttempt] != nil || a.Headers[amqpx.HeaderReason] != nil {
 			t.Errorf("forged headers went through: %v", a)
 		}
 	}
@@ -245,8 +245,9 @@ func caseRetry(t *testing.T, c *cell) {
 	backoff := []time.Duration{2: 300 * time.Millisecond, 3: 900 * time.Millisecond, 4: time.Second}
 	for i, h := range take(t, seen, 4, "attempts") {
 		attempt := i + 1
-		if h.Attempt != attempt || h.MaxAttempts != 10 || h.Headers[amqpx.HeaderAttempt] != int64(attempt) {
-			t.Errorf("attempt %d of %d, header %v; want %d of 10", h.Attempt, h.MaxAttempts, h.Headers[amqpx.HeaderAttempt], attempt)
+		header := []any{nil, nil, int64(2), int64(3), int64(4)}[attempt]
+		if h.Attempt != attempt || h.MaxAttempts != 10 || h.Headers[amqpx.HeaderAttempt] != header {
+			t.Errorf("attempt %d of %d, header %v; want %d of 10, %v", h.Attempt, h.MaxAttempts, h.Headers[amqpx.HeaderAttempt], attempt, header)
 		}
 		isExample(t, arrival{Delivery: amqp.Delivery{
 			MessageId: h.ID, Body: h.Body, ContentType: h.ContentType, CorrelationId: h.CorrelationID, Type: h.Type,

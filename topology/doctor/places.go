@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -233,6 +234,19 @@ func (x *examination) boundFor(tag, queue string) bool {
 	})
 }
 
+// destinationOf is the described destination that a routing key of the delivery
+// exchange ends with, or the key when there is none.
+func (x *examination) destinationOf(key string) string {
+	name, longest := key, 0
+	for _, d := range x.cfg.Want.Destinations {
+		end := "." + d.Key(x.cfg.Prefix)
+		if len(end) > longest && strings.HasSuffix(key, end) {
+			name, longest = cmp.Or(d.Queue, d.Name), len(end)
+		}
+	}
+	return name
+}
+
 func (x *examination) checkParked() {
 	parked := topology.ParkedQueue(x.cfg.Prefix)
 	x.rep.Parked = x.snap.Live.Queues[parked].Messages
@@ -245,7 +259,7 @@ func (x *examination) checkParked() {
 		for _, p := range x.snap.ParkedSamples {
 			d := p.Destination
 			if d == "" {
-				d = p.RoutingKey
+				d = x.destinationOf(p.RoutingKey)
 			}
 			if !slices.Contains(dests, d) {
 				dests = append(dests, d)

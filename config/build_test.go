@@ -136,7 +136,7 @@ destinations:
 
 func TestDescribeConflict(t *testing.T) {
 	c := mustLoad(t, "exchanges: [{name: x.delay, type: fanout}]\n")
-	c.Topology.Exchanges[0].Name = "delay.bucket"
+	c.Topology.Exchanges[0].Name = "delay.bucket.level-0"
 	_, err := c.Describe(mustStrategy(t, c))
 	if !errors.Is(err, topology.ErrMerge) {
 		t.Errorf("got %v, want a *topology.MergeError", err)

@@ -29,10 +29,10 @@ type BucketConfig struct {
 	// dead-letters at least once (RabbitMQ 3.10 or later). Classic queues are
 	// faster, and can lose messages when a broker dies between two hops.
 	QueueType topology.QueueType
-	// TopicPermissions lets messages enter through the strategy's topic exchange,
-	// where the broker checks the user's topic permissions against each routing
-	// key. Without it they enter through a fanout exchange, where it does not:
-	// many different delays are then published half as fast again on RabbitMQ 4.3.
+	// TopicPermissions lets messages enter through one topic exchange, where the
+	// broker holds each routing key against the user's topic permissions. Without
+	// it they enter through a fanout exchange per queue, which asks for no more
+	// than the right to write to it and is faster.
 	TopicPermissions bool
 }
 
@@ -97,11 +97,12 @@ func checkNames(of, prefix string, qt topology.QueueType) error {
 type Bucket struct {
 	prefix    string
 	base      string // of the names of exchanges and queues
-	entry     string // exchange
 	deliver   string
 	layout    layout
 	queueType topology.QueueType
-	overhead  int // bytes of a routing key that are not the destination's, at most
+	checked   bool       // TopicPermissions
+	names     [][]string // of queues, by position and digit; "" for the digit 0
+	overhead  int        // bytes of a routing key that are not the destination's, at most
 }
 
 // NewBucket makes the bucket strategy from a configuration, after WithDefaults
@@ -121,10 +122,15 @@ func NewBucket(c BucketConfig) (*Bucket, error) {
 		deliver:   topology.DeliveryExchange(c.Prefix),
 		layout:    l,
 		queueType: c.QueueType,
+		checked:   c.TopicPermissions,
 		overhead:  len(l.tag) + 1,
 	}
-	b.entry = entryExchange(b.base, c.TopicPermissions)
-	for _, r := range l.radices {
+	for i, r := range l.radices {
+		names := make([]string, r)
+		for v := int64(1); v < r; v++ {
+			names[v] = b.base + "." + durationName(l.ttl(i, v))
+		}
+		b.names = append(b.names, names)
 		b.overhead += len(strconv.FormatInt(r-1, 10)) + 1
 	}
 	return b, nil
@@ -203,17 +209,28 @@ func (b *Bucket) Route(dest topology.Destination, delay, tolerance time.Duration
 	} else {
 		n, d, hops = l.fewestHops(lo, l.within(lo, delay, tolerance))
 	}
-	r := topology.Route{
-		Exchange:   b.entry,
+	return topology.Route{
+		Exchange:   b.entry(&d),
 		RoutingKey: l.routingKey(&d, key),
 		Delay:      time.Duration(n) * l.resolution,
 		Hops:       hops,
 		Mandatory:  true,
+	}, nil
+}
+
+// entry is the exchange of the queue of the highest digit that is not 0, or the
+// delivery exchange when all are.
+func (b *Bucket) entry(d *digits) string {
+	for i, names := range slices.Backward(b.names) {
+		switch {
+		case d[i] == 0:
+		case b.checked:
+			return b.base
+		default:
+			return names[d[i]]
+		}
 	}
-	if n == 0 {
-		r.Exchange = b.deliver
-	}
-	return r, nil
+	return b.deliver
 }
 
 // routingKey is the tag, the digits from the highest to the lowest, and the

@@ -236,7 +236,9 @@ func TestBucketTopology(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 		ttls := map[time.Duration]string{}
+		queues := map[string]bool{}
 		for _, q := range top.Queues {
+			queues[q.Name] = true
 			if q.Name == "delay.parked" {
 				continue
 			}
@@ -261,7 +263,7 @@ func TestBucketTopology(t *testing.T) {
 				t.Errorf("%+v: exchange %s has the alternate exchange %q, want %q", c, e.Name, e.AlternateExchange, want)
 			}
 			kind := "topic"
-			if strings.HasSuffix(e.Name, ".in") || e.Name == "delay.parked" {
+			if queues[e.Name] {
 				kind = "fanout"
 			}
 			if e.Kind != kind {
@@ -286,16 +288,16 @@ func TestBucketNames(t *testing.T) {
 		}
 		t.Errorf("%+v declares no queue %s or no exchange %s", c, queue, exchange)
 	}
-	has(dlx.BucketConfig{}, "delay.bucket.30m", "delay.bucket")
+	has(dlx.BucketConfig{}, "delay.bucket.30m", "delay.bucket.1m")
 	has(dlx.BucketConfig{}, "delay.bucket.100ms", "delay.bucket.level-0")
 	has(dlx.BucketConfig{}, "delay.bucket.352d", "delay.bucket.level-4")
 	has(dlx.BucketConfig{Prefix: "p"}, "p.bucket.32d", "p.deliver")
-	has(dlx.BucketConfig{QueueType: topology.Classic}, "delay.bucket.classic.30m", "delay.bucket.classic")
-	has(dlx.BucketConfig{Layout: "hex"}, "delay.bucket.hex.1m42s400ms", "delay.bucket.hex")
+	has(dlx.BucketConfig{QueueType: topology.Classic}, "delay.bucket.classic.30m", "delay.bucket.classic.30m")
+	has(dlx.BucketConfig{Layout: "hex"}, "delay.bucket.hex.1m42s400ms", "delay.bucket.hex.level-6")
 	has(dlx.BucketConfig{Layout: "binary"}, "delay.bucket.binary.1m4s", "delay.bucket.binary.level-26")
-	has(dlx.BucketConfig{Resolution: 10 * time.Millisecond, QueueType: topology.Classic}, "delay.bucket.clock-10ms-classic.990ms", "delay.bucket.clock-10ms-classic")
+	has(dlx.BucketConfig{Resolution: 10 * time.Millisecond, QueueType: topology.Classic}, "delay.bucket.clock-10ms-classic.990ms", "delay.bucket.clock-10ms-classic.990ms")
 	has(dlx.BucketConfig{Radices: []int{10, 60}, Resolution: time.Second}, "delay.bucket.r10x60-1s.9m50s", "delay.bucket.r10x60-1s.level-0")
-	has(dlx.BucketConfig{Radices: []int{10, 60}}, "delay.bucket.r10x60.59s", "delay.bucket.r10x60")
+	has(dlx.BucketConfig{Radices: []int{10, 60}}, "delay.bucket.r10x60.59s", "delay.bucket.r10x60.level-0")
 }
 
 func BenchmarkBucketRoute(b *testing.B) {

@@ -8,16 +8,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Topology is the delivery exchange, the way in, an exchange per position but
-// the highest and a queue per value of each digit.
+// Topology is the delivery exchange, a queue per value of each digit with the way
+// into it, and an exchange per position but the highest.
 //
-// The topic exchange of the way in puts a message into the queue of its highest
-// digit that is not 0. From there on it is dead-lettered to the
-// exchange of the next lower position, which likewise puts it into the queue of
-// the next digit that is not 0, or hands it to the delivery exchange when there
-// is none. Each exchange knows all positions below it: to pass a message on from
-// exchange to exchange, one for each 0, would cost the broker as much again as
-// routing it to its queue, and round delays are mostly zeros.
+// A message enters the queue of its highest digit that is not 0. From there on it
+// is dead-lettered to the exchange of the next lower position, which puts it into
+// the queue of the next digit that is not 0, or hands it to the delivery exchange
+// when there is none. Each exchange knows all positions below it: to pass a
+// message on from exchange to exchange, one for each 0, would cost the broker as
+// much again as routing it to its queue, and round delays are mostly zeros.
 //
 // The exchanges of the positions have the parked queue as their alternate, so
 // that a missing queue never blocks the at-least-once queue above it.
@@ -25,17 +24,19 @@ func (b *Bucket) Topology() topology.Topology {
 	t := topology.Delivery(b.prefix)
 	l := &b.layout
 	top := len(l.radices) - 1
-	addEntry(&t, b.base, b.entry == b.base)
 	for i := top; i >= 0; i-- {
 		next := b.deliver
 		if i > 0 {
 			next = b.level(i - 1)
 		}
 		for v := int64(1); v < l.radices[i]; v++ {
-			t.Queues = append(t.Queues, b.queue(l.ttl(i, v), next))
+			addQueue(&t, delayQueue(b.names[i][v], l.ttl(i, v), next, b.queueType), b.checked)
 		}
 	}
-	b.bindDigits(&t, b.base, l.tag, top)
+	if b.checked {
+		t.Exchanges = append(t.Exchanges, topology.Exchange{Name: b.base, Kind: "topic"})
+		b.bindDigits(&t, b.base, l.tag, top)
+	}
 	for i := top - 1; i >= 0; i-- { // nothing is dead-lettered into the highest position
 		t.Exchanges = append(t.Exchanges, topology.Exchange{
 			Name: b.level(i), Kind: "topic", AlternateExchange: topology.ParkedQueue(b.prefix),
@@ -56,7 +57,7 @@ func (b *Bucket) bindDigits(t *topology.Topology, exchange, above string, i int)
 	for ; i >= 0; i-- {
 		for v := int64(1); v < l.radices[i]; v++ {
 			t.Bindings = append(t.Bindings, topology.Binding{
-				Exchange: exchange, Queue: b.queueName(l.ttl(i, v)), RoutingKey: above + "." + strconv.FormatInt(v, 10) + ".#",
+				Exchange: exchange, Queue: b.names[i][v], RoutingKey: above + "." + strconv.FormatInt(v, 10) + ".#",
 			})
 		}
 		above += ".0"
@@ -66,17 +67,11 @@ func (b *Bucket) bindDigits(t *topology.Topology, exchange, above string, i int)
 // level is the exchange for messages that come from a higher position.
 func (b *Bucket) level(i int) string { return b.base + ".level-" + strconv.Itoa(i) }
 
-func (b *Bucket) queueName(ttl time.Duration) string { return b.base + "." + durationName(ttl) }
-
-func (b *Bucket) queue(ttl time.Duration, next string) topology.Queue {
-	return delayQueue(b.base, ttl, next, b.queueType)
-}
-
 // delayQueue holds messages for ttl and then dead-letters them, with their own
 // routing key, to next.
-func delayQueue(base string, ttl time.Duration, next string, qt topology.QueueType) topology.Queue {
+func delayQueue(name string, ttl time.Duration, next string, qt topology.QueueType) topology.Queue {
 	q := topology.Queue{
-		Name:       base + "." + durationName(ttl),
+		Name:       name,
 		Type:       qt,
 		MessageTTL: &ttl,
 		DeadLetter: &topology.DeadLetter{Exchange: next},

@@ -2,31 +2,25 @@ package dlx
 
 import "github.com/rabbitdelay/rabbitdelay/topology"
 
-// entryExchange is the exchange that messages for the topic exchange base are
-// published into.
+// A message enters a strategy through an exchange that has the name of its first
+// queue and feeds nothing else.
 //
-// RabbitMQ checks a user's topic permissions for each message that is published
-// into a topic exchange, and remembers only the last dozen routing keys of a
-// channel. Delays are part of the routing key, so nearly every message has one
-// of its own, and on RabbitMQ 4 looking up permissions, set or not, takes the
-// broker as long as all the rest of a publish. A fanout exchange in front has no
-// such check and costs next to nothing.
-func entryExchange(base string, topicPermissions bool) string {
-	if topicPermissions {
-		return base
-	}
-	return base + ".in"
-}
+// A topic exchange that finds the queue by the routing key would do, and is there
+// for who wants it (BucketConfig.TopicPermissions), but costs the broker as much
+// again as all the rest of a publish: it walks the words of the key, and, because
+// it is a topic exchange that somebody publishes into, holds the key against the
+// user's topic permissions, set or not. A channel remembers the outcome for a
+// dozen keys only, and delays are part of the key, so that nearly every message
+// has a key of its own.
 
-// addEntry adds a strategy's topic exchange and the way into it. Neither has an
-// alternate exchange, so that a missing queue makes a mandatory message come
-// back to its publisher.
-func addEntry(t *topology.Topology, base string, topicPermissions bool) {
-	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: base, Kind: "topic"})
-	entry := entryExchange(base, topicPermissions)
-	if entry == base {
+// addQueue adds a delay queue with the way into it. An entry exchange has no
+// alternate exchange, so that a missing queue makes a mandatory message come back
+// to its publisher.
+func addQueue(t *topology.Topology, q topology.Queue, checked bool) {
+	t.Queues = append(t.Queues, q)
+	if checked {
 		return
 	}
-	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: entry, Kind: "fanout"})
-	t.Bindings = append(t.Bindings, topology.Binding{Exchange: entry, ToExchange: base})
+	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: q.Name, Kind: "fanout"})
+	t.Bindings = append(t.Bindings, topology.Binding{Exchange: q.Name, Queue: q.Name})
 }

@@ -28,10 +28,10 @@ func ExampleBucket_Route() {
 	fmt.Printf("%s %s: %v in %d hops\n", r.Exchange, r.RoutingKey, r.Delay, r.Hops)
 	// Output:
 	// delay.deliver clock.0.0.0.0.0.0.orders.expire: 0s in 0 hops
-	// delay.bucket.in clock.0.0.0.30.0.0.orders.expire: 30m0s in 1 hops
-	// delay.bucket.in clock.0.0.0.1.30.0.orders.expire: 1m30s in 2 hops
-	// delay.bucket.in clock.0.0.0.20.34.6.orders.expire: 20m34.6s in 3 hops
-	// delay.bucket.in clock.0.0.0.21.0.0.orders.expire: 21m0s in 1 hops
+	// delay.bucket.30m clock.0.0.0.30.0.0.orders.expire: 30m0s in 1 hops
+	// delay.bucket.1m clock.0.0.0.1.30.0.orders.expire: 1m30s in 2 hops
+	// delay.bucket.20m clock.0.0.0.20.34.6.orders.expire: 20m34.6s in 3 hops
+	// delay.bucket.21m clock.0.0.0.21.0.0.orders.expire: 21m0s in 1 hops
 }
 
 // How much each layout declares, the delivery exchange and the parked queue
@@ -60,11 +60,11 @@ func ExampleBucket_Topology() {
 			name, bucket.Resolution(), len(t.Queues), len(t.Bindings), len(t.Exchanges), bucket.MaxDelay())
 	}
 	// Output:
-	// clock      100ms: 193 queues, 734 bindings,  9 exchanges, up to 9215h59m59.9s
-	// clock       10ms: 283 queues, 1274 bindings,  9 exchanges, up to 9215h59m59.99s
-	// clock         1s: 184 queues, 679 bindings,  8 exchanges, up to 9215h59m59s
-	// hex        100ms: 107 queues, 535 bindings, 11 exchanges, up to 14913h4m51.1s
-	// hex         10ms: 117 queues, 545 bindings, 11 exchanges, up to 8947h50m54.71s
-	// binary        1s:  29 queues, 435 bindings, 31 exchanges, up to 74565h24m15s
-	// [60 60 24]    1s: 142 queues, 322 bindings,  6 exchanges, up to 23h59m59s
+	// clock      100ms: 193 queues, 733 bindings, 199 exchanges, up to 9215h59m59.9s
+	// clock       10ms: 283 queues, 1273 bindings, 289 exchanges, up to 9215h59m59.99s
+	// clock         1s: 184 queues, 678 bindings, 189 exchanges, up to 9215h59m59s
+	// hex        100ms: 107 queues, 534 bindings, 115 exchanges, up to 14913h4m51.1s
+	// hex         10ms: 117 queues, 544 bindings, 125 exchanges, up to 8947h50m54.71s
+	// binary        1s:  29 queues, 434 bindings, 57 exchanges, up to 74565h24m15s
+	// [60 60 24]    1s: 142 queues, 321 bindings, 145 exchanges, up to 23h59m59s
 }

@@ -68,10 +68,11 @@ func (c TTLConfig) Validate() error {
 type TTL struct {
 	prefix    string
 	base      string
-	entry     string // exchange
 	deliver   string
 	delays    []time.Duration // ascending
 	names     []string        // of delays
+	queues    []string        // of delays
+	checked   bool            // TopicPermissions
 	roundUp   bool
 	queueType topology.QueueType
 	overhead  int
@@ -93,12 +94,13 @@ func NewTTL(c TTLConfig) (*TTL, error) {
 		delays:    slices.Sorted(slices.Values(c.Delays)),
 		roundUp:   c.RoundUp,
 		queueType: c.QueueType,
+		checked:   c.TopicPermissions,
 	}
-	t.entry = entryExchange(t.base, c.TopicPermissions)
 	longest := len(durationName(0))
 	for _, d := range t.delays {
 		name := durationName(d)
 		t.names = append(t.names, name)
+		t.queues = append(t.queues, t.base+"."+name)
 		longest = max(longest, len(name))
 	}
 	t.overhead = len(ttlTag) + 1 + longest + 1
@@ -117,16 +119,20 @@ func (t *TTL) Declares(delay time.Duration) bool {
 	return ok
 }
 
-// Topology is the delivery exchange, the way in, and a queue per declared delay.
+// Topology is the delivery exchange, and a queue per declared delay with the way
+// into it.
 func (t *TTL) Topology() topology.Topology {
 	top := topology.Delivery(t.prefix)
-	addEntry(&top, t.base, t.entry == t.base)
+	if t.checked {
+		top.Exchanges = append(top.Exchanges, topology.Exchange{Name: t.base, Kind: "topic"})
+	}
 	for i, d := range t.delays {
-		q := delayQueue(t.base, d, t.deliver, t.queueType)
-		top.Queues = append(top.Queues, q)
-		top.Bindings = append(top.Bindings, topology.Binding{
-			Exchange: t.base, Queue: q.Name, RoutingKey: ttlTag + "." + t.names[i] + ".#",
-		})
+		addQueue(&top, delayQueue(t.queues[i], d, t.deliver, t.queueType), t.checked)
+		if t.checked {
+			top.Bindings = append(top.Bindings, topology.Binding{
+				Exchange: t.base, Queue: t.queues[i], RoutingKey: ttlTag + "." + t.names[i] + ".#",
+			})
+		}
 	}
 	return top
 }
@@ -173,8 +179,12 @@ func (t *TTL) Route(dest topology.Destination, delay, tolerance time.Duration) (
 			return topology.Route{}, t.undeclared(delay, i)
 		}
 	}
+	entry := t.queues[i]
+	if t.checked {
+		entry = t.base
+	}
 	return topology.Route{
-		Exchange:   t.entry,
+		Exchange:   entry,
 		RoutingKey: ttlTag + "." + t.names[i] + "." + key,
 		Delay:      t.delays[i],
 		Hops:       1,

@@ -328,7 +328,7 @@ func (s *shop) produces(t *testing.T, brokerURL string) {
 	if got, want := s.lacks(t, brokerURL, doctor.Consumer), []string{"read orders.expire", "write amq.default"}; !slices.Equal(got, want) {
 		t.Errorf("as a consumer the doctor says that it lacks %v, want %v", got, want)
 	}
-	if got := s.lacks(t, brokerURL, doctor.Bootstrapper); !slices.Contains(got, "configure delay.bucket") || !slices.Contains(got, "configure orders.expire") || !slices.Contains(got, "read delay.deliver") && !slices.Contains(got, "write orders.expire") {
+	if got := s.lacks(t, brokerURL, doctor.Bootstrapper); !slices.Contains(got, "configure delay.bucket.32d") || !slices.Contains(got, "configure orders.expire") || !slices.Contains(got, "read delay.deliver") && !slices.Contains(got, "write orders.expire") {
 		t.Errorf("as a bootstrapper the doctor says that it lacks only %v", got)
 	}
 	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{
@@ -450,8 +450,8 @@ func TestTopicPermissions(t *testing.T) {
 			"send to another destination":                publishes("delay.bucket", "clock.0.0.0.0.0.1.orders.other"),
 			"send there by ttl":                          publishes("delay.ttl", "ttl.300ms.orders.other"),
 			"send there without a delay":                 publishes("delay.deliver", "clock.0.0.0.0.0.0.orders.other"),
-			"send by the way in that is not checked":     publishes("delay.bucket.in", "clock.0.0.0.0.0.1.orders.expire"),
-			"send by ttl by the way that is not checked": publishes("delay.ttl.in", "ttl.300ms.orders.expire"),
+			"send by the way in that is not checked":     publishes("delay.bucket.100ms", "clock.0.0.0.0.0.1.orders.expire"),
+			"send by ttl by the way that is not checked": publishes("delay.ttl.300ms", "ttl.300ms.orders.expire"),
 		})
 	})
 }

@@ -107,8 +107,12 @@ var findingCases = []struct {
 	{name: "others blocked", spoil: func(_ *Config, s *Snapshot) { s.BlockedConnections = []string{"a", "b"} }, id: "connections-blocked", sev: Warning, text: "2 connections are blocked: a and b"},
 
 	{name: "may not write", spoil: func(_ *Config, s *Snapshot) {
-		s.Denied = []Access{{"write", topology.KindExchange, "delay.bucket.r3x3", Producer}}
-	}, id: "permission-write", sev: Critical, text: `^(delay\.bucket\.r3x3)$ in WRITE`},
+		s.Denied = []Access{
+			{"write", topology.KindExchange, "delay.bucket.r3x3.300ms", Producer},
+			{"write", topology.KindExchange, "delay.bucket.r3x3.600ms", Producer},
+			{"write", topology.KindExchange, "delay.deliver", Producer},
+		}
+	}, id: "permission-write", sev: Critical, text: `^(delay\.bucket\.r3x3\.[0-9].*|delay\.deliver)$ in WRITE`},
 	{name: "may not read", spoil: func(_ *Config, s *Snapshot) { s.Denied = []Access{{"read", topology.KindQueue, "q", Consumer}} }, id: "permission-read", sev: Critical, text: "which a consumer needs"},
 	{name: "may not configure", spoil: func(_ *Config, s *Snapshot) {
 		s.Denied = []Access{{"configure", topology.KindQueue, "q", Bootstrapper}}
@@ -123,10 +127,10 @@ var findingCases = []struct {
 		s.Live.Exchanges["delay.deliver"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "topic", Durable: true}
 	}, id: "alternate-exchange", sev: Critical, text: "delete exchange name=delay.deliver"},
 	{name: "entry with an alternate exchange", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Exchanges["delay.bucket.r3x3"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "topic", Durable: true, Arguments: amqp.Table{"alternate-exchange": "x"}}
+		s.Live.Exchanges["delay.bucket.r3x3.300ms"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "fanout", Durable: true, Arguments: amqp.Table{"alternate-exchange": "x"}}
 	}, id: "alternate-exchange", sev: Critical, text: "would vanish"},
 	{name: "exchange of another type", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Exchanges["delay.bucket.r3x3"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "direct", Durable: true}
+		s.Live.Exchanges["delay.bucket.r3x3.level-0"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "direct", Durable: true}
 	}, id: "exchange-differs", sev: Critical, text: `wanted "topic", found "direct"`},
 	{name: "at most once by arguments", spoil: func(_ *Config, s *Snapshot) {
 		s.alter(firstQueue, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgDeadLetterStrategy) })
@@ -207,8 +211,8 @@ var findingCases = []struct {
 	}},
 	{name: "parked", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("delay.parked", func(q *topology.LiveQueue) { q.Messages = 1234 })
-		s.ParkedSamples = []Parked{{"clock.1.a", "a"}, {"clock.1.b", ""}, {"clock.1.a", "a"}}
-	}, id: "parked-messages", sev: Critical, text: "1,234 messages are in the queue delay.parked. They were due"},
+		s.ParkedSamples = []Parked{{"clock.1.a:b", "a:b"}, {"r3x3.0.0.q", ""}, {"r3x3.0.0.xq", ""}}
+	}, id: "parked-messages", sev: Critical, text: "a:b, q and r3x3.0.0.xq"},
 
 	{name: "nobody consumes", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.Consumers, q.Messages = 0, 1 })
@@ -344,8 +348,8 @@ func TestNeeds(t *testing.T) {
 	cfg, _ := healthy(t)
 	cfg = cfg.WithDefaults()
 	for role, want := range map[Role][]string{
-		Producer: {"write delay.deliver", "write delay.bucket.r3x3.in"},
-		Consumer: {"write delay.deliver", "write delay.bucket.r3x3.in", "read q", "write amq.default"},
+		Producer: {"write delay.deliver", "write delay.bucket.r3x3.300ms", "write delay.bucket.r3x3.600ms", "write delay.bucket.r3x3.100ms"},
+		Consumer: {"write delay.deliver", "write delay.bucket.r3x3.300ms", "write delay.bucket.r3x3.600ms", "write delay.bucket.r3x3.100ms", "read q", "write amq.default"},
 	} {
 		cfg.Roles = []Role{role}
 		var got []string

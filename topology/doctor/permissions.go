@@ -29,9 +29,12 @@ func needs(cfg Config) []need {
 			out = append(out, need{Access: Access{Operation: op, Kind: kind, Name: name, Role: role}})
 		}
 	}
+	left := leftOut(cfg)
 	for _, role := range []Role{Producer, Consumer} { // a retry is a delayed message
 		for _, e := range append([]string{topology.DeliveryExchange(cfg.Prefix)}, entries(cfg)...) {
-			add(role, "write", topology.KindExchange, e)
+			if !left[e] {
+				add(role, "write", topology.KindExchange, e)
+			}
 		}
 	}
 	for _, d := range cfg.Want.Destinations {
@@ -43,18 +46,17 @@ func needs(cfg Config) []need {
 		add(Consumer, "write", topology.KindExchange, defaultExchange) // dead letters
 	}
 	for _, e := range cfg.Want.Exchanges {
+		if left[e.Name] {
+			continue
+		}
 		add(Bootstrapper, "configure", topology.KindExchange, e.Name)
 		if e.AlternateExchange != "" {
 			add(Bootstrapper, "write", topology.KindExchange, e.AlternateExchange)
 		}
 	}
-	taken := map[string]int{}
 	for _, q := range cfg.Want.Queues {
-		if q.IsDelay() && strings.HasPrefix(q.Name, cfg.Prefix+".") {
-			base := q.Name[:strings.LastIndexByte(q.Name, '.')]
-			if taken[base]++; taken[base] > 3 {
-				continue
-			}
+		if left[q.Name] {
+			continue
 		}
 		add(Bootstrapper, "configure", topology.KindQueue, q.Name)
 		if q.DeadLetter != nil {
@@ -68,7 +70,7 @@ func needs(cfg Config) []need {
 	}
 	sources := map[string]bool{}
 	for _, b := range cfg.Want.Bindings {
-		if slices.Contains(cfg.Roles, Bootstrapper) && !sources[b.Exchange] {
+		if slices.Contains(cfg.Roles, Bootstrapper) && !sources[b.Exchange] && !left[b.Exchange] {
 			sources[b.Exchange] = true
 			out = append(out, need{Access: Access{Operation: "read", Kind: topology.KindExchange, Name: b.Exchange, Role: Bootstrapper}, binding: b})
 		}
@@ -76,16 +78,25 @@ func needs(cfg Config) []need {
 	return distinct(out)
 }
 
-// entries are the exchanges that messages are published into: those of
-// strategies to which no other exchange passes anything on.
-func entries(cfg Config) []string {
-	passedTo := map[string]bool{topology.ParkedQueue(cfg.Prefix): true}
-	for _, b := range cfg.Want.Bindings {
-		passedTo[b.ToExchange] = true
+// leftOut are the delay queues, and the exchanges of their names, that come after
+// the first three of their layout.
+func leftOut(cfg Config) map[string]bool {
+	left, taken := map[string]bool{}, map[string]int{}
+	for _, q := range cfg.Want.Queues {
+		if q.IsDelay() && strings.HasPrefix(q.Name, cfg.Prefix+".") {
+			base := q.Name[:strings.LastIndexByte(q.Name, '.')]
+			taken[base]++
+			left[q.Name] = taken[base] > 3
+		}
 	}
+	return left
+}
+
+// entries are the exchanges of strategies that messages are published into.
+func entries(cfg Config) []string {
 	var names []string
 	for _, e := range cfg.Want.Exchanges {
-		if strings.HasPrefix(e.Name, cfg.Prefix+".") && e.AlternateExchange == "" && !passedTo[e.Name] {
+		if strings.HasPrefix(e.Name, cfg.Prefix+".") && e.AlternateExchange == "" && e.Name != topology.ParkedQueue(cfg.Prefix) {
 			names = append(names, e.Name)
 		}
 	}
@@ -128,17 +139,28 @@ func (x *examination) denied(role Role, op string, names []string) {
 		Consumer:     "A consumer cannot consume, or cannot retry and dead-letter, which leaves the message unacknowledged for ever.",
 		Bootstrapper: "What is missing cannot be declared, neither by apply nor by clients (broker.declare: missing); clients that need not may say broker.declare: nothing.",
 	}[role]
-	quoted := make([]string, len(names))
-	for i, n := range names {
-		quoted[i] = regexp.QuoteMeta(n)
+	var patterns []string
+	for _, n := range names {
+		if p := x.pattern(n); !slices.Contains(patterns, p) {
+			patterns = append(patterns, p)
+		}
 	}
 	x.found(Finding{
 		ID: "permission-" + op, Severity: Critical, Objects: names,
 		What: fmt.Sprintf("The user may not %s %s, which a %s needs.", op, list(names), role),
 		Why:  why,
 		Mend: x.ctl("set_permissions", "USER", "CONFIGURE", "WRITE", "READ") + fmt.Sprintf("   # with ^(%s)$ in %s; docs/permissions.md has the patterns for each role",
-			strings.Join(first(quoted, shown), "|"), strings.ToUpper(op)),
+			strings.Join(first(patterns, shown), "|"), strings.ToUpper(op)),
 	})
+}
+
+// pattern matches a name, and with that of a delay queue all of its layout: only
+// some of them were looked at.
+func (x *examination) pattern(name string) string {
+	if q := x.want[name]; q.IsDelay() && strings.HasPrefix(name, x.cfg.Prefix+".") {
+		return regexp.QuoteMeta(name[:strings.LastIndexByte(name, '.')+1]) + "[0-9].*"
+	}
+	return regexp.QuoteMeta(name)
 }
 
 func first(names []string, n int) []string {

@@ -122,7 +122,8 @@ func latenessPlot(group []*Case) (picture, error) {
 		p.Legend.Add(c.Name, line)
 	}
 	p.X.Min, p.X.Max = least, math.Pow(10, math.Ceil(math.Log10(most)))
-	p.Y.Min, p.Y.Max = 0, 1
+	p.Y.Min, p.Y.Max = 0, 1+0.09*float64(len(group)) // the legend stands above the curves
+	p.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: 0.25}, {Value: 0.5, Label: "0.5"}, {Value: 0.75}, {Value: 1, Label: "1"}}
 	p.Legend.Left, p.Legend.Top = true, true
 	p.Legend.Padding = vg.Points(2)
 	p.Legend.XOffs = vg.Points(8)
@@ -163,7 +164,7 @@ func ratePlot(scenario string, group []*Case) (picture, error) {
 		}
 		label.TextStyle[0].YAlign = draw.YCenter
 		p.Add(bar, errors, label)
-		names = append(names, c.Name)
+		names = append(names, " "+c.Name) // the longest would touch the edge
 		most = max(most, m.Max)
 		p.X.Label.Text = m.Unit
 	}
@@ -172,7 +173,23 @@ func ratePlot(scenario string, group []*Case) (picture, error) {
 	}
 	p.NominalY(names...)
 	p.X.Min, p.X.Max = 0, most*1.12
+	p.X.Tick.Marker = round{}
 	return picture{title: p.Title.Text, plot: p, width: 20 * vg.Centimeter, height: vg.Length(float64(len(names))*0.85+2.6) * vg.Centimeter}, nil
+}
+
+// round marks an axis that begins at 0 at round figures.
+type round struct{}
+
+func (round) Ticks(_, most float64) []plot.Tick {
+	step := math.Pow(10, math.Floor(math.Log10(most)))
+	for most/step < 4 {
+		step /= 2
+	}
+	ticks := []plot.Tick{{Value: 0, Label: "0"}}
+	for v := step; v <= most; v += step {
+		ticks = append(ticks, plot.Tick{Value: v, Label: number(v)})
+	}
+	return ticks
 }
 
 // interval is the range of a metric's repeats, at a bar.
@@ -212,6 +229,7 @@ func memoryPlot(group []*Case) (picture, error) {
 		return picture{}, nil
 	}
 	p.Y.Min = min(p.Y.Min, 0)
+	p.X.Tick.Marker = round{}
 	p.Legend.Left, p.Legend.Top = true, true
 	p.Legend.XOffs = vg.Points(8)
 	return picture{title: p.Title.Text, plot: p, width: 18 * vg.Centimeter, height: 9 * vg.Centimeter}, nil

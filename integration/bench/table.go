@@ -100,6 +100,12 @@ func (m *Metric) String() string {
 // number has three significant digits, and no more than the reader needs.
 func number(v float64) string {
 	switch a := math.Abs(v); {
+	case a == 0:
+		return "0"
+	case a >= 1_000_000 && math.Mod(v, 100_000) == 0:
+		return strconv.FormatFloat(v/1_000_000, 'f', -1, 64) + "M"
+	case a >= 10_000 && math.Mod(v, 1000) == 0:
+		return strconv.FormatFloat(v/1000, 'f', 0, 64) + "k"
 	case a >= 10_000:
 		return strconv.FormatFloat(v/1000, 'f', 1, 64) + "k"
 	case a >= 100:

@@ -198,7 +198,7 @@ const (
 	qOnce     = "delay.bucket.r3x3x3x2.900ms"   // declared without at-least-once
 	qOther    = "delay.bucket.r3x3x3x2.1s800ms" // declared with another TTL
 	qGone     = "delay.bucket.r3x3x3x2.2s700ms" // deleted
-	entry     = "delay.bucket.r3x3x3x2"
+	entry     = qShort                          // its exchange: a policy gives it an alternate
 	level0    = "delay.bucket.r3x3x3x2.level-0" // deleted
 	level1    = "delay.bucket.r3x3x3x2.level-1" // declared without an alternate exchange
 	oldEmpty  = "delay.bucket.r2.100ms"
@@ -222,7 +222,7 @@ func (c *clinic) spoil(t *testing.T) {
 	c.policy(t, true, "fleeting", `^delay\.bucket.*\.200ms$`, "queues", map[string]any{"expires": 3_600_000})
 	c.policy(t, false, "dropping", `x2\.300ms$`, "all", map[string]any{"overflow": "drop-head", "max-length": 10})
 	c.policy(t, false, "rewriting", `600ms$`, "queues", map[string]any{"dead-letter-routing-key": "k"})
-	c.policy(t, false, "swallowing", "^delay.bucket.r3x3x3x2$", "exchanges", map[string]any{"alternate-exchange": "amq.fanout"})
+	c.policy(t, false, "swallowing", "^delay.bucket.r3x3x3x2.100ms$", "exchanges", map[string]any{"alternate-exchange": "amq.fanout"})
 
 	want, _ := c.cfg.Want.Queue(qOnce)
 	args := want.Table()

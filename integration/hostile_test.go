@@ -114,9 +114,13 @@ func TestHostileTasks(t *testing.T) {
 		if got := <-done; got != id {
 			t.Errorf("handled %q, want %q", got, id)
 		}
-		if task, err := tasks.Get(t.Context(), nil, id); err != nil || task.Status != schedule.Done {
-			t.Errorf("task %+v, %v", task, err)
-		}
+		waitFor(t, "the commit of "+id, func() bool { // the handler returns before it
+			task, err := tasks.Get(t.Context(), nil, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return task.Status == schedule.Done
+		})
 	})
 }
 

@@ -4,12 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
@@ -124,6 +127,7 @@ func TestScheduleUsesIndexes(t *testing.T) {
 			"relay and sweep": func(ctx context.Context) error { return s.Run(ctx) },
 			"cancel":          func(ctx context.Context) error { return s.Cancel(ctx, nil, "t009999") },
 			"reschedule":      func(ctx context.Context) error { return s.Reschedule(ctx, nil, "t009998", now.Add(90*time.Minute)) },
+			"done together":   func(ctx context.Context) error { return doneTogether(ctx, recorded, db.dialect, now) },
 			"get":             func(ctx context.Context) error { _, err := s.Get(ctx, nil, "t000001"); return err },
 			"list queue": func(ctx context.Context) error {
 				return firstOf(s.List(ctx, nil, schedule.Filter{Queue: "q1", Status: schedule.Pending, Limit: 20}))
@@ -148,19 +152,46 @@ func TestScheduleUsesIndexes(t *testing.T) {
 				mustSucceed(t, do(ctx))
 			}
 			cancel()
-			checked := 0
+			checked, together := 0, false
 			for _, st := range rec.take() {
 				if !strings.Contains(st.query, "rabbitdelay_tasks") {
 					continue
 				}
 				checked++
+				together = together || strings.Contains(st.query, "fence") || strings.Contains(st.query, " OR (id")
 				db.usesIndex(t, name, st)
 			}
 			if checked == 0 {
 				t.Errorf("%s ran no statement on the table", name)
 			}
+			if name == "done together" && !together {
+				t.Errorf("%s: each alone", name)
+			}
 		}
 	})
+}
+
+// doneTogether handles pending tasks that are due, several in one transaction.
+func doneTogether(ctx context.Context, db *sql.DB, d schedule.Dialect, now time.Time) error {
+	const n = 10
+	var first atomic.Int64
+	h := schedule.Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error {
+		if first.Add(1) <= 2 {
+			time.Sleep(100 * time.Millisecond) // the others gather meanwhile
+		}
+		return nil
+	}, schedule.Group(2*n), schedule.WithDialect(d))
+	errs := make(chan error, n)
+	for i := range n {
+		go func() {
+			errs <- h(ctx, &amqpx.Delivery{ID: fmt.Sprintf("t%06d", 5100+i), Version: 1, Queue: "q0", DueAt: now.Add(time.Hour)})
+		}()
+	}
+	var err error
+	for range n {
+		err = errors.Join(err, <-errs)
+	}
+	return err
 }
 
 func firstOf(seq func(func(schedule.Task, error) bool)) (err error) {
@@ -211,6 +242,11 @@ func (b businessDB) usesIndex(t *testing.T, name string, st statement) {
 	switch {
 	case strings.Contains(st.query, "resend_at IS NULL AND"):
 		want = "rabbitdelay_tasks_claim"
+	case strings.Contains(st.query, "fence"):
+		want = "rabbitdelay_tasks_pkey"
+		if strings.Contains(text, "rabbitdelay_tasks_status") {
+			t.Errorf("%s reads all that is pending:\n%s\n%s", name, st.query, text)
+		}
 	case strings.Contains(st.query, "resend_at <= "):
 		want = "rabbitdelay_tasks_resend"
 		if b.dialect == idempotency.MySQL {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -67,19 +68,25 @@ func (s *Store) claim(ctx context.Context, k kind) ([]*claimed, error) {
 		lease := s.now().Add(s.cfg.Lease).UnixMilli()
 		pick := fmt.Sprintf("WHERE %s ORDER BY %s LIMIT %d", where, order, s.cfg.Batch)
 		cols := columns(true) + ", send_failures"
-		if d == SQLite {
-			// One statement that writes from its start; a read lock that becomes a
-			// write lock could fail.
-			list, err = readClaimed(ctx, tx, d, "UPDATE rabbitdelay_tasks SET claimed_until = ? WHERE id IN (SELECT id FROM rabbitdelay_tasks "+pick+") RETURNING "+cols,
-				append([]any{lease}, args...))
+		const update = "UPDATE rabbitdelay_tasks SET claimed_until = ? WHERE id "
+		args = append([]any{lease}, args...)
+		switch d {
+		case SQLite:
+			// A statement that writes from its start; a read lock that becomes a write
+			// lock could fail.
+			list, err = readClaimed(ctx, tx, d, update+"IN (SELECT id FROM rabbitdelay_tasks "+pick+") RETURNING "+cols, args)
+			return err
+		case PostgreSQL:
+			// The array is made once, before the update begins. A subquery without it
+			// might run again and again, and claim more than one batch.
+			list, err = readClaimed(ctx, tx, d, update+"= ANY (ARRAY (SELECT id FROM rabbitdelay_tasks "+pick+" FOR UPDATE SKIP LOCKED)) RETURNING "+cols, args)
 			return err
 		}
-		list, err = readClaimed(ctx, tx, d, "SELECT "+cols+" FROM rabbitdelay_tasks "+pick+" FOR UPDATE SKIP LOCKED", args)
+		list, err = readClaimed(ctx, tx, d, "SELECT "+cols+" FROM rabbitdelay_tasks "+pick+" FOR UPDATE SKIP LOCKED", args[1:])
 		if err != nil || len(list) == 0 {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_tasks SET claimed_until = ? WHERE id IN ("+marks(len(list))+")"),
-			append([]any{lease}, ids(list)...)...)
+		_, err = tx.ExecContext(ctx, d.Bind(update+"IN ("+marks(len(list))+")"), append([]any{lease}, ids(list)...)...)
 		return err
 	})
 	if err != nil {
@@ -235,26 +242,37 @@ func (s *Store) settleSome(ctx context.Context, x *settling, tries int) error {
 
 // settleOnce updates the rows that nobody holds, and returns the others.
 func (s *Store) settleOnce(ctx context.Context, d Dialect, version int64, which []any, set, condition string, args []any) (left []any, err error) {
-	err = sqldb.Transact(ctx, s.db, readCommitted(d), func(tx *sql.Tx) error {
-		free := which
+	update := "UPDATE rabbitdelay_tasks SET " + set + " WHERE version = ?" + condition + " AND id "
+	args = append(slices.Clone(args), version)
+	err = sqldb.Transact(ctx, s.db, readCommitted(d), func(tx *sql.Tx) (err error) {
 		left = nil
-		if d != SQLite {
-			var err error
-			if free, left, err = unlocked(ctx, tx, d, which); err != nil || len(free) == 0 {
+		free := which
+		switch d {
+		case PostgreSQL:
+			// One statement for any number of rows, so that it is planned once.
+			list, err := json.Marshal(which)
+			if err != nil {
+				return err
+			}
+			_, left, err = unlocked(ctx, tx, d, which, "WITH free AS (SELECT id FROM rabbitdelay_tasks WHERE id = ANY (ARRAY (SELECT json_array_elements_text(CAST(CAST(? AS text) AS json)))) FOR UPDATE SKIP LOCKED), "+
+				"settled AS ("+update+"= ANY (ARRAY (SELECT id FROM free))) SELECT id FROM free", append([]any{string(list)}, args...))
+			return err
+		case MySQL:
+			free, left, err = unlocked(ctx, tx, d, which, "SELECT id FROM rabbitdelay_tasks WHERE id IN ("+marks(len(which))+") FOR UPDATE SKIP LOCKED", which)
+			if err != nil || len(free) == 0 {
 				return err
 			}
 		}
-		all := append(append(slices.Clone(args), version), free...)
-		_, err := tx.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_tasks SET "+set+" WHERE version = ?"+condition+" AND id IN ("+marks(len(free))+")"), all...)
+		_, err = tx.ExecContext(ctx, d.Bind(update+"IN ("+marks(len(free))+")"), append(slices.Clone(args), free...)...)
 		return err
 	})
 	return left, err
 }
 
-// unlocked locks those of the rows that nobody else holds, and tells them from
-// the others.
-func unlocked(ctx context.Context, tx *sql.Tx, d Dialect, which []any) (free, held []any, err error) {
-	rows, err := tx.QueryContext(ctx, d.Bind("SELECT id FROM rabbitdelay_tasks WHERE id IN ("+marks(len(which))+") FOR UPDATE SKIP LOCKED"), which...)
+// unlocked runs a query that locks those of the rows that nobody else holds and
+// gives their ids, and tells them from the others.
+func unlocked(ctx context.Context, tx *sql.Tx, d Dialect, which []any, query string, args []any) (free, held []any, err error) {
+	rows, err := tx.QueryContext(ctx, d.Bind(query), args...)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -191,23 +192,48 @@ func (h *handler) insert(ctx context.Context, tx *sql.Tx, pieces []*piece) (int6
 	if err != nil {
 		return 0, err
 	}
-	const row = "(?, ?, 'done', ?)"
-	insert := "INTO rabbitdelay_processed (scope, message_id, outcome, processed_at) VALUES " + row + strings.Repeat(", "+row, len(pieces)-1)
-	query := "INSERT " + insert + " ON CONFLICT (scope, message_id) DO NOTHING"
-	if d == sqldb.MySQL {
-		// IGNORE would also turn bad values into warnings; identify saw to those.
-		query = "INSERT IGNORE " + insert
+	query, args, err := insertAll(d, pieces, h.now().UnixMilli())
+	if err != nil {
+		return 0, err
 	}
-	now := h.now().UnixMilli()
-	args := make([]any, 0, 3*len(pieces))
-	for _, p := range pieces {
-		args = append(args, p.scope, p.id, now)
-	}
-	res, err := tx.ExecContext(ctx, d.Bind(query), args...)
+	res, err := tx.ExecContext(ctx, query, args...)
 	if err != nil {
 		return 0, err
 	}
 	return res.RowsAffected()
+}
+
+// insertAll is the statement that records messages, those of them that are new.
+func insertAll(d Dialect, pieces []*piece, now int64) (query string, args []any, err error) {
+	const into = "INTO rabbitdelay_processed (scope, message_id, outcome, processed_at) "
+	const unlessThere = " ON CONFLICT (scope, message_id) DO NOTHING"
+	if d == sqldb.PostgreSQL && len(pieces) > 1 {
+		// One statement for any number of messages, which is planned once. JSON,
+		// because every driver can pass a string.
+		type record struct {
+			Scope string `json:"scope"`
+			ID    string `json:"id"`
+		}
+		records := make([]record, len(pieces))
+		for i, p := range pieces {
+			records[i] = record{p.scope, p.id}
+		}
+		list, err := json.Marshal(records)
+		return d.Bind("INSERT " + into + "SELECT scope, id, 'done', CAST(? AS bigint) FROM json_to_recordset(CAST(CAST(? AS text) AS json)) AS message (scope text, id text)" + unlessThere),
+			[]any{now, string(list)}, err
+	}
+	const row = "(?, ?, 'done', ?)"
+	values := into + "VALUES " + row + strings.Repeat(", "+row, len(pieces)-1)
+	query = "INSERT " + values + unlessThere
+	if d == sqldb.MySQL {
+		// IGNORE would also turn bad values into warnings; identify saw to those.
+		query = "INSERT IGNORE " + values
+	}
+	args = make([]any, 0, 3*len(pieces))
+	for _, p := range pieces {
+		args = append(args, p.scope, p.id, now)
+	}
+	return d.Bind(query), args, nil
 }
 
 func (h *handler) markGuarded(ctx context.Context, tx *sql.Tx, scope, id string) error {

@@ -80,9 +80,14 @@ func Key(key func(*amqpx.Delivery) (string, error)) Option {
 }
 
 // Group lets up to n messages that are being handled at the same time share a
-// transaction; the default is 1. Nobody waits for company, so it makes nothing
-// slower, and at a Concurrency of 32 or more it handles several times as many
-// messages. n over 1000 counts as 1000, for the placeholders of one statement.
+// transaction; the default is 1. Nobody waits for company. It pays where the
+// beginning, the record and the commit are what takes time: at a Concurrency of 64
+// and with short effects it handles several times as many messages. n over 1000
+// counts as 1000.
+//
+// The effects of a group run one after another, and of one handler two groups at
+// a time, up to four while n or more messages wait. So where fn itself waits (for
+// a database that is a network away, or anything else), leave it at 1, or try.
 //
 // The guarantee is the same. When anything in a shared transaction fails (an
 // error or a panic of fn, a message that is recorded already, a deadlock), it is

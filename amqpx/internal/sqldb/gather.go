@@ -26,9 +26,13 @@ type Gather[T any] struct {
 	running int // transactions on their way
 }
 
-// lanes is how many transactions of one Gather run at once: while one commits,
-// others work.
-const lanes = 4
+// How many transactions of one Gather run at once: while one commits, another
+// works. More than two have fewer callers each, and cost more than they save,
+// except when as many callers wait as one can have.
+const (
+	lanes     = 2
+	mostLanes = 4
+)
 
 // NewGather makes a Gather whose transactions are of at most so many callers.
 // together does the work of all items; it may run again, as fn of Transact.
@@ -51,7 +55,7 @@ func (g *Gather[T]) Do(ctx context.Context, item T, alone func() error) error {
 	m := &member[T]{ctx: ctx, item: item, lead: make(chan struct{}), done: make(chan bool, 1)}
 	g.mu.Lock()
 	g.waiting = append(g.waiting, m)
-	if g.running < lanes {
+	if g.may(g.running + 1) {
 		g.running++
 		g.appoint()
 	}
@@ -96,11 +100,23 @@ func (g *Gather[T]) appoint() {
 func (g *Gather[T]) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.waiting) > 0 {
+	if g.may(g.running) {
 		g.appoint()
 	} else {
 		g.running--
 	}
+}
+
+// may tells whether so many transactions may run, one of them with callers that
+// wait now. The caller holds the lock.
+func (g *Gather[T]) may(running int) bool {
+	switch n := len(g.waiting); {
+	case running <= lanes:
+		return n > 0
+	case running <= mostLanes:
+		return n >= g.most
+	}
+	return false
 }
 
 func (g *Gather[T]) leave(m *member[T]) bool {

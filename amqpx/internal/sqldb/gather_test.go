@@ -135,28 +135,61 @@ func (g *gathering) stored(t *testing.T) map[string]int {
 }
 
 func TestGatherShares(t *testing.T) {
-	g := newGathering(t, 8)
-	for i, err := range g.crowd(t, 20, func() {}) {
+	g := newGathering(t, 20)
+	for i, err := range g.crowd(t, 19, func() {}) {
 		if err != nil {
 			t.Errorf("item %d: %v", i, err)
 		}
 	}
+	g.allOnce(t, 19+lanes)
+	if len(g.groups) != 1 || len(g.groups[0]) != 19 {
+		t.Errorf("shared transactions: %v, expected one of 19", g.groups)
+	}
+}
+
+// allOnce fails the test unless n items are stored, each of them once.
+func (g *gathering) allOnce(t *testing.T, n int) {
+	t.Helper()
 	found := g.stored(t)
-	if len(found) != 20+lanes {
-		t.Errorf("%d items, expected %d", len(found), 20+lanes)
+	if len(found) != n {
+		t.Errorf("%d items, expected %d", len(found), n)
 	}
 	for item, n := range found {
 		if n != 1 {
 			t.Errorf("%s is there %d times", item, n)
 		}
 	}
-	if len(g.groups) != 3 {
-		t.Errorf("%d shared transactions, expected 3: of 8, 8 and 4", len(g.groups))
-	}
-	for _, group := range g.groups {
-		if len(group) > 8 {
-			t.Errorf("%d in one transaction", len(group))
+}
+
+// As many as one transaction can have do not wait for those that run, up to a
+// bound.
+func TestGatherOpensLanes(t *testing.T) {
+	const most = 3
+	g := newGathering(t, most)
+	g.fail = func(context.Context, string) error { <-g.hold; return nil }
+	const n = lanes + (mostLanes-lanes)*most + most + 1
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() {
+			if err := g.do(t.Context(), fmt.Sprintf("item %d", i)); err != nil {
+				t.Error(err)
+			}
+		})
+		if i < lanes {
+			g.until(t, func() bool { return g.running == i+1 })
 		}
+	}
+	g.until(t, func() bool { return g.running == mostLanes && len(g.waiting) == most+1 })
+	close(g.hold)
+	group.Wait()
+	g.allOnce(t, n)
+	for _, items := range g.groups {
+		if len(items) > most {
+			t.Errorf("%d in one transaction", len(items))
+		}
+	}
+	if g.running != 0 || len(g.waiting) != 0 {
+		t.Errorf("%d lanes are taken, %d wait", g.running, len(g.waiting))
 	}
 }
 

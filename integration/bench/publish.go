@@ -53,12 +53,20 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 	if err != nil {
 		return err
 	}
-	raw, err := newRawPublisher(c.conn, plain, r.o.Body)
+	raw, err := newRawPublisher(c.conn, r.o.Body, plain)
+	if err != nil {
+		return err
+	}
+	spread, err := r.spread(c, t)
 	if err != nil {
 		return err
 	}
 	n := r.o.Messages
 	group := string(t) + " queues"
+	const (
+		toMany  = "raw client, 64 goroutines, 50 queues"
+		sendAny = "Send, 64 goroutines, 10-60 min"
+	)
 	works := []struct {
 		name     string
 		baseline bool
@@ -79,8 +87,11 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 		{"Send, 64 goroutines, 30 min", false, func(advance func(int)) error {
 			return c.sendShared(ctx, n, r.o.Body, halfAnHour, advance)
 		}},
-		{"Send, 64 goroutines, 10-60 min", false, func(advance func(int)) error {
+		{sendAny, false, func(advance func(int)) error {
 			return c.sendShared(ctx, n, r.o.Body, anyDelay, advance)
+		}},
+		{toMany, true, func(advance func(int)) error {
+			return spread.shared(ctx, n, sendGoroutines, advance)
 		}},
 	}
 	add, done := r.o.Progress("publish, "+group, n*r.o.Repeats*len(works))
@@ -108,7 +119,22 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 		s.ratio(fmt.Sprintf("%s, %s: rate / raw", w.name, group), ours, base, metricRate, 0.90, false)
 		s.ratio(fmt.Sprintf("%s, %s: allocations / raw", w.name, group), ours, base, metricAllocations, 2, true)
 	}
+	s.ratio(fmt.Sprintf("%s, %s: rate / raw into as many queues", sendAny, group),
+		s.find(group, sendAny, false), s.find(group, toMany, true), metricRate, 0.90, false)
 	return nil
+}
+
+// spread publishes into as many plain queues as there are delay queues for the
+// delays of anyDelay.
+func (r *run) spread(c *client, t topology.QueueType) (*rawPublisher, error) {
+	queues := make([]string, 50)
+	for i := range queues {
+		var err error
+		if queues[i], err = c.plain(fmt.Sprintf("plain-%d", i), t); err != nil {
+			return nil, err
+		}
+	}
+	return newRawPublisher(c.conn, r.o.Body, queues...)
 }
 
 // sendBatches sends n messages by SendBatch, so many at a time. At the end of

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,14 +35,15 @@ func declarePlain(conn *amqp.Connection, name string, t topology.QueueType) erro
 
 var errNotConfirmed = errors.New("the broker did not confirm a message")
 
-// rawPublisher publishes on one channel in confirm mode.
+// rawPublisher publishes on one channel in confirm mode, into any one of the
+// queues.
 type rawPublisher struct {
-	ch    *amqp.Channel
-	queue string
-	size  int
+	ch     *amqp.Channel
+	queues []string
+	size   int
 }
 
-func newRawPublisher(conn *amqp.Connection, queue string, size int) (*rawPublisher, error) {
+func newRawPublisher(conn *amqp.Connection, size int, queues ...string) (*rawPublisher, error) {
 	ch, err := conn.Channel()
 	if err != nil {
 		return nil, err
@@ -49,11 +51,12 @@ func newRawPublisher(conn *amqp.Connection, queue string, size int) (*rawPublish
 	if err := ch.Confirm(false); err != nil {
 		return nil, err
 	}
-	return &rawPublisher{ch: ch, queue: queue, size: size}, nil
+	return &rawPublisher{ch: ch, queues: queues, size: size}, nil
 }
 
 func (p *rawPublisher) publish(ctx context.Context, number int) (*amqp.DeferredConfirmation, error) {
-	return p.ch.PublishWithDeferredConfirmWithContext(ctx, "", p.queue, false, false, amqp.Publishing{
+	queue := p.queues[rand.N(len(p.queues))]
+	return p.ch.PublishWithDeferredConfirmWithContext(ctx, "", queue, false, false, amqp.Publishing{
 		DeliveryMode: amqp.Persistent, Body: body(p.size, uint64(number)),
 	})
 }

@@ -84,6 +84,7 @@ type handling struct {
 	baseline bool
 	handler  amqpx.Handler // nil: the raw client
 	database bool          // it takes a transaction
+	grouped  bool          // which it shares with others
 	rows     bool          // each message is a task with a row
 }
 
@@ -112,14 +113,14 @@ func databaseHandlings(db *sql.DB, concurrency int) []handling {
 	}
 	all := []handling{
 		{name: "idempotent handler, no effect", handler: idempotency.Handler(db, nothing)},
-		{name: idempotent, handler: idempotency.Handler(db, nothing, group)},
+		{name: idempotent, handler: idempotency.Handler(db, nothing, group), grouped: true},
 		{name: "task handler, no effect", handler: schedule.Handler(db, nothing), rows: true},
-		{name: tasks, handler: schedule.Handler(db, nothing, taskGroup), rows: true},
+		{name: tasks, handler: schedule.Handler(db, nothing, taskGroup), grouped: true, rows: true},
 		{name: "plain transaction with an effect", baseline: true, handler: plain},
 		{name: "idempotent handler with the effect", handler: idempotency.Handler(db, insert)},
-		{name: "idempotent handler in groups with the effect", handler: idempotency.Handler(db, insert, group)},
+		{name: "idempotent handler in groups with the effect", handler: idempotency.Handler(db, insert, group), grouped: true},
 		{name: "task handler with the effect", handler: schedule.Handler(db, insert), rows: true},
-		{name: "task handler in groups with the effect", handler: schedule.Handler(db, insert, taskGroup), rows: true},
+		{name: "task handler in groups with the effect", handler: schedule.Handler(db, insert, taskGroup), grouped: true, rows: true},
 	}
 	for i := range all {
 		all[i].database = true
@@ -127,10 +128,13 @@ func databaseHandlings(db *sql.DB, concurrency int) []handling {
 	return all
 }
 
-// consumed is how many messages a handler gets in a repeat: fewer where each
-// takes a transaction.
+// consumed is how many messages a handler gets in a repeat: fewer where they take
+// transactions, and yet enough for its beginning not to count.
 func (r *run) consumed(h handling) int {
-	if h.database {
+	switch {
+	case h.grouped:
+		return max(r.o.Messages/2, 500)
+	case h.database:
 		return max(r.o.Messages/5, 500)
 	}
 	return r.o.Messages

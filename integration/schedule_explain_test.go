@@ -177,7 +177,7 @@ func doneTogether(ctx context.Context, db *sql.DB, d schedule.Dialect, now time.
 	var first atomic.Int64
 	h := schedule.Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error {
 		if first.Add(1) <= 2 {
-			time.Sleep(100 * time.Millisecond) // the others gather meanwhile
+			<-time.After(100 * time.Millisecond) // the others gather meanwhile
 		}
 		return nil
 	}, schedule.Group(2*n), schedule.WithDialect(d))

@@ -208,8 +208,6 @@ func insertAll(d Dialect, pieces []*piece, now int64) (query string, args []any,
 	const into = "INTO rabbitdelay_processed (scope, message_id, outcome, processed_at) "
 	const unlessThere = " ON CONFLICT (scope, message_id) DO NOTHING"
 	if d == sqldb.PostgreSQL && len(pieces) > 1 {
-		// One statement for any number of messages, which is planned once. JSON,
-		// because every driver can pass a string.
 		type record struct {
 			Scope string `json:"scope"`
 			ID    string `json:"id"`
@@ -219,7 +217,7 @@ func insertAll(d Dialect, pieces []*piece, now int64) (query string, args []any,
 			records[i] = record{p.scope, p.id}
 		}
 		list, err := json.Marshal(records)
-		return d.Bind("INSERT " + into + "SELECT scope, id, 'done', CAST(? AS bigint) FROM json_to_recordset(CAST(CAST(? AS text) AS json)) AS message (scope text, id text)" + unlessThere),
+		return d.Bind("INSERT " + into + "SELECT scope, id, 'done', CAST(? AS bigint) FROM json_to_recordset(" + sqldb.JSON + ") AS message (scope text, id text)" + unlessThere),
 			[]any{now, string(list)}, err
 	}
 	const row = "(?, ?, 'done', ?)"

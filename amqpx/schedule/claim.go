@@ -249,12 +249,11 @@ func (s *Store) settleOnce(ctx context.Context, d Dialect, version int64, which 
 		free := which
 		switch d {
 		case PostgreSQL:
-			// One statement for any number of rows, so that it is planned once.
 			list, err := json.Marshal(which)
 			if err != nil {
 				return err
 			}
-			_, left, err = unlocked(ctx, tx, d, which, "WITH free AS (SELECT id FROM rabbitdelay_tasks WHERE id = ANY (ARRAY (SELECT json_array_elements_text(CAST(CAST(? AS text) AS json)))) FOR UPDATE SKIP LOCKED), "+
+			_, left, err = unlocked(ctx, tx, d, which, "WITH free AS (SELECT id FROM rabbitdelay_tasks WHERE id = ANY (ARRAY (SELECT json_array_elements_text("+sqldb.JSON+"))) FOR UPDATE SKIP LOCKED), "+
 				"settled AS ("+update+"= ANY (ARRAY (SELECT id FROM free))) SELECT id FROM free", append([]any{string(list)}, args...))
 			return err
 		case MySQL:

@@ -59,6 +59,11 @@ func (d Dialect) Bind(query string) string {
 	}
 }
 
+// JSON is the placeholder for a JSON text in a query of PostgreSQL: rows or values,
+// any number of them, as one parameter, so that the query is planned once. It is
+// passed as a string, which every driver can do.
+const JSON = "CAST(CAST(? AS text) AS json)"
+
 // OfDriver recognises the well-known drivers by the name of their type. It says
 // false for others, for instance one that wraps a driver for tracing.
 func OfDriver(db *sql.DB) (Dialect, bool) {

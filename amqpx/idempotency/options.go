@@ -82,8 +82,8 @@ func Key(key func(*amqpx.Delivery) (string, error)) Option {
 // Group lets up to n messages that are being handled at the same time share a
 // transaction; the default is 1. Nobody waits for company. It pays where the
 // beginning, the record and the commit are what takes time: at a Concurrency of 64
-// and with short effects it handles several times as many messages. n over 1000
-// counts as 1000.
+// and on a database nearby, some three times as many messages were handled without an
+// effect, and twice as many with an insert. n over 1000 counts as 1000.
 //
 // The effects of a group run one after another, and of one handler two groups at
 // a time, up to four while n or more messages wait. So where fn itself waits (for

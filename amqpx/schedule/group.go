@@ -14,8 +14,8 @@ import (
 // Group lets up to n tasks that are being handled at the same time share a
 // transaction; the default is 1. Nobody waits for company. It pays where the
 // beginning, the fence and the commit are what takes time: at a Concurrency of 64
-// and with short effects it handles several times as many tasks. n over 200 counts
-// as 200.
+// and on a database nearby, some three times as many tasks were handled without an
+// effect, and twice as many with an insert. n over 200 counts as 200.
 //
 // The effects of a group run one after another, and of one handler two groups at
 // a time, up to four while n or more tasks wait. So where fn itself waits (for a
@@ -71,11 +71,10 @@ func (h *handler) together(ctx context.Context, tx *sql.Tx, pieces []piece) erro
 func fenceAll(dialect Dialect, pieces []piece, now int64) (query string, args []any, err error) {
 	const set = " SET status = 'done', finished_at = ?, updated_at = ?"
 	if dialect == PostgreSQL {
-		// One statement for any number of tasks, which is planned once: to plan
-		// what is below costs more than to run it. JSON, because every driver can
-		// pass a string. It is written so that the planner, which knows nothing of
-		// how many they are, finds the rows by their ids: else it reads the whole
-		// table, or all that is pending in the index of the status.
+		// To plan what is below costs more than to run it. This is planned once, and
+		// written so that the planner, which does not know how many tasks they are,
+		// finds the rows by their ids: else it reads the whole table, or all that is
+		// pending in the index of the status.
 		const byID = "tasks.id = ANY (ARRAY (SELECT id FROM fence)) AND tasks.id = fence.id"
 		const pending = "(tasks.status = 'pending') IS TRUE"
 		type fence struct {
@@ -88,7 +87,7 @@ func fenceAll(dialect Dialect, pieces []piece, now int64) (query string, args []
 			fences[i] = fence{p.d.ID, p.d.Version, dueOf(p.d, now)}
 		}
 		list, err := json.Marshal(fences)
-		return dialect.Bind("WITH fence AS (SELECT * FROM json_to_recordset(CAST(CAST(? AS text) AS json)) AS fence (id text, version bigint, due bigint)) " +
+		return dialect.Bind("WITH fence AS (SELECT * FROM json_to_recordset(" + sqldb.JSON + ") AS fence (id text, version bigint, due bigint)) " +
 			"UPDATE rabbitdelay_tasks AS tasks" + set + " FROM fence WHERE " + byID + " AND tasks.version = fence.version AND tasks.due_at <= fence.due AND " + pending), []any{string(list), now, now}, err
 	}
 	const one = "(id = ? AND version = ? AND due_at <= ?)"

@@ -181,6 +181,9 @@ func ratePlot(scenario string, group []*Case) (picture, error) {
 type round struct{}
 
 func (round) Ticks(_, most float64) []plot.Tick {
+	if !(most > 0) {
+		return []plot.Tick{{Value: 0, Label: "0"}}
+	}
 	step := math.Pow(10, math.Floor(math.Log10(most)))
 	for most/step < 4 {
 		step /= 2

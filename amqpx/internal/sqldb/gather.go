@@ -27,8 +27,9 @@ type Gather[T any] struct {
 }
 
 // How many transactions of one Gather run at once: while one commits, another
-// works. More than two have fewer callers each, and cost more than they save,
-// except when as many callers wait as one can have.
+// works. More than two have fewer callers each, and cost more than they saved
+// where that was measured (two cores, client and database together), except when
+// as many callers wait as one can have.
 const (
 	lanes     = 2
 	mostLanes = 4

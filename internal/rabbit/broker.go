@@ -1,0 +1,163 @@
+package rabbit
+
+import (
+	"container/heap"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Options of a Broker.
+type Options struct {
+	Version Version
+	// Plugin says whether exchanges may have the type x-delayed-message.
+	Plugin bool
+	// DefaultQueueType of queues that are declared without one, default classic.
+	DefaultQueueType string
+	// LateBindings is how long a new binding of a topic exchange takes until
+	// messages are routed by it.
+	LateBindings time.Duration
+}
+
+// Broker is one node with its virtual hosts.
+type Broker struct {
+	opts   Options
+	now    int64 // ms of the epoch, floored as the broker does
+	vhosts map[string]*VHost
+	events events
+	seq    uint64 // of messages and events, in the order they came
+}
+
+// New is a broker with the virtual host "/", at an instant.
+func New(opts Options, now time.Time) *Broker {
+	b := &Broker{opts: opts, now: now.UnixMilli(), vhosts: map[string]*VHost{}}
+	b.AddVHost("/")
+	return b
+}
+
+// AddVHost makes a virtual host with what every one has.
+func (b *Broker) AddVHost(name string) *VHost {
+	if v := b.vhosts[name]; v != nil {
+		return v
+	}
+	v := &VHost{broker: b, name: name, exchanges: map[string]*Exchange{}, queues: map[string]*Queue{}}
+	for name, kind := range map[string]string{
+		"": "direct", "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout",
+		"amq.headers": "headers", "amq.match": "headers", "amq.rabbitmq.trace": "topic",
+	} {
+		v.exchanges[name] = &Exchange{
+			ExchangeSpec: ExchangeSpec{Name: name, Kind: kind, Durable: true, Internal: name == "amq.rabbitmq.trace"},
+			vhost:        v,
+		}
+	}
+	b.vhosts[name] = v
+	return v
+}
+
+// VHost is the virtual host of a name, nil if there is none.
+func (b *Broker) VHost(name string) *VHost { return b.vhosts[name] }
+
+// Version is the one whose rules apply.
+func (b *Broker) Version() Version { return b.opts.Version }
+
+// CloseOwner ends a connection: its exclusive queues go.
+func (b *Broker) CloseOwner(owner any) {
+	for _, v := range b.vhosts {
+		for _, q := range v.queues {
+			if q.owner == owner && owner != nil {
+				v.remove(q)
+			}
+		}
+	}
+}
+
+// event is something that happens at an instant.
+type event struct {
+	at  int64
+	seq uint64
+	run func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].seq < e[j].seq
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) } //nolint:errcheck,forcetypeassert // only At pushes
+func (e *events) Pop() any {
+	last := len(*e) - 1
+	x := (*e)[last]
+	(*e)[last] = event{}
+	*e = (*e)[:last]
+	return x
+}
+
+// at has f run when the broker's clock reaches an instant.
+func (b *Broker) at(ms int64, f func()) {
+	b.seq++
+	heap.Push(&b.events, event{ms, b.seq, f})
+}
+
+// Advance moves the clock, and does what is due until then. The clock never
+// goes back.
+func (b *Broker) Advance(now time.Time) {
+	ms := now.UnixMilli()
+	for len(b.events) > 0 && b.events[0].at <= ms {
+		e := heap.Pop(&b.events).(event) //nolint:errcheck,forcetypeassert // only events are in it
+		b.now = max(b.now, e.at)
+		e.run()
+	}
+	b.now = max(b.now, ms)
+}
+
+// Next is when there is something to do, if there is.
+func (b *Broker) Next() (at time.Time, ok bool) {
+	if len(b.events) == 0 {
+		return time.Time{}, false
+	}
+	return time.UnixMilli(b.events[0].at), true
+}
+
+// VHost is a virtual host.
+type VHost struct {
+	broker    *Broker
+	name      string
+	exchanges map[string]*Exchange
+	queues    map[string]*Queue
+}
+
+// Queue is the queue of a name, nil if there is none.
+func (v *VHost) Queue(name string) *Queue { return v.queues[name] }
+
+// Exchange is the exchange of a name, nil if there is none.
+func (v *VHost) Exchange(name string) *Exchange { return v.exchanges[name] }
+
+// QueueNames are all queues, in no order.
+func (v *VHost) QueueNames() []string {
+	names := make([]string, 0, len(v.queues))
+	for n := range v.queues {
+		names = append(names, n)
+	}
+	return names
+}
+
+// ExchangeNames are all exchanges but the default one, in no order.
+func (v *VHost) ExchangeNames() []string {
+	names := make([]string, 0, len(v.exchanges))
+	for n := range v.exchanges {
+		if n != "" {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+func (v *VHost) is(major, minor, patch int) bool {
+	return v.broker.opts.Version.AtLeast(major, minor, patch)
+}
+
+func reserved(kind, name string) *Error {
+	return Refusal(amqp.AccessRefused, "%s name '%s' contains reserved prefix 'amq.*'", kind, name)
+}

@@ -1,0 +1,356 @@
+package rabbit
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Sink is told what a channel's consumers get.
+type Sink interface {
+	// Deliver is a message for a consumer.
+	Deliver(consumer string, d Delivery)
+	// Cancelled says that the consumer's queue is gone.
+	Cancelled(consumer string)
+}
+
+// Delivery is a message that was handed out.
+type Delivery struct {
+	Tag         uint64
+	Redelivered bool
+	Message     *Message
+}
+
+// Channel keeps what the consumers and getters of an AMQP channel hold.
+type Channel struct {
+	broker    *Broker
+	owner     any // the connection
+	sink      Sink
+	prefetch  int // of consumers that begin from now on
+	global    int // of all consumers together
+	tag       uint64
+	unacked   []*held // by tag
+	consumers map[string]*Consumer
+	names     int
+}
+
+// held is a message that was delivered and not settled.
+type held struct {
+	tag      uint64
+	message  *Message
+	queue    *Queue
+	consumer *Consumer // nil for basic.get
+	at       int64
+}
+
+// Consumer takes messages from a queue.
+type Consumer struct {
+	Tag       string
+	NoAck     bool
+	Exclusive bool
+	Priority  int64
+
+	queue    *Queue
+	channel  *Channel
+	prefetch int
+	inFlight int
+}
+
+// NewChannel is a channel of a connection.
+func (b *Broker) NewChannel(owner any, sink Sink) *Channel {
+	return &Channel{broker: b, owner: owner, sink: sink, consumers: map[string]*Consumer{}}
+}
+
+// Qos bounds what consumers hold. global bounds all of the channel together.
+func (c *Channel) Qos(prefetch int, global bool) *Error {
+	if !global {
+		c.prefetch = prefetch
+		return nil
+	}
+	if c.broker.opts.Version.AtLeast(4, 3, 0) {
+		return Refusal(amqp.NotImplemented, "Feature `global_qos` is deprecated.\nBy default, this feature is not permitted anymore.")
+	}
+	c.global = prefetch
+	c.pumpAll()
+	return nil
+}
+
+// Consume begins a consumer; an empty tag gets one. begun is called before the
+// first delivery.
+func (c *Channel) Consume(q *Queue, k Consumer, args amqp.Table, begun func(tag string)) *Error {
+	if k.Tag == "" {
+		c.names++
+		k.Tag = fmt.Sprintf("amq.ctag-%p-%d", c, c.names)
+	}
+	if c.consumers[k.Tag] != nil {
+		return Refusal(amqp.NotAllowed, "attempt to reuse consumer tag '%s'", k.Tag)
+	}
+	if k.Exclusive && len(q.consumers) > 0 || len(q.consumers) > 0 && q.consumers[0].Exclusive {
+		return Refusal(amqp.AccessRefused, "%s in exclusive use", q.of())
+	}
+	k.Priority, _ = integer(args["x-priority"])
+	k.queue, k.channel, k.prefetch = q, c, c.prefetch
+	c.consumers[k.Tag] = &k
+	q.consumers = append(q.consumers, &k)
+	if !q.single {
+		sort.SliceStable(q.consumers, func(i, j int) bool { return q.consumers[i].Priority > q.consumers[j].Priority })
+	}
+	begun(k.Tag)
+	q.pump()
+	return nil
+}
+
+// Cancel ends a consumer; what it holds stays with the channel.
+func (c *Channel) Cancel(tag string) {
+	k := c.consumers[tag]
+	if k == nil {
+		return
+	}
+	delete(c.consumers, tag)
+	q := k.queue
+	q.consumers = slices.DeleteFunc(q.consumers, func(x *Consumer) bool { return x == k })
+	q.use()
+	if q.AutoDelete && len(q.consumers) == 0 && !q.gone {
+		q.vhost.remove(q)
+		return
+	}
+	q.pump()
+}
+
+// Get takes one message; ok is false if none is ready.
+func (c *Channel) Get(q *Queue, noAck bool) (d Delivery, ok bool, err *Error) {
+	if q.single && q.quorum {
+		return d, false, Refusal(amqp.ResourceLocked, "cannot obtain access to locked %s. basic.get operations "+
+			"are not supported by quorum queues with single active consumer", q.of())
+	}
+	q.use()
+	q.expire()
+	l := q.lines.next()
+	if l == nil {
+		return d, false, nil
+	}
+	d = c.hand(q.lines.take(l), q, nil, noAck)
+	q.expire() // the next one is at the head now
+	return d, true, nil
+}
+
+// hand makes a delivery of a message.
+func (c *Channel) hand(m *Message, q *Queue, k *Consumer, noAck bool) Delivery {
+	c.tag++
+	d := Delivery{Tag: c.tag, Redelivered: m.returned, Message: m}
+	if !noAck {
+		c.unacked = append(c.unacked, &held{c.tag, m, q, k, c.broker.now})
+		q.waiting++
+		if k != nil {
+			k.inFlight++
+		}
+	}
+	return d
+}
+
+// Oldest is when the delivery was made that has waited for its settlement
+// longest.
+func (c *Channel) Oldest(quorumOnly bool) (ms int64, ok bool) {
+	for _, h := range c.unacked {
+		if !quorumOnly || h.queue.quorum {
+			return h.at, true
+		}
+	}
+	return 0, false
+}
+
+// Settle ends deliveries: the one with the tag, or with multiple all up to it,
+// where 0 is all.
+func (c *Channel) settle(tag uint64, multiple bool) ([]*held, *Error) {
+	i := sort.Search(len(c.unacked), func(i int) bool { return c.unacked[i].tag >= tag })
+	var done []*held
+	switch {
+	case multiple && tag == 0:
+		done, c.unacked = c.unacked, nil
+	case i == len(c.unacked) || c.unacked[i].tag != tag:
+		return nil, precondition("unknown delivery tag %d", tag)
+	case multiple:
+		done = slices.Clone(c.unacked[:i+1])
+		c.unacked = slices.Delete(c.unacked, 0, i+1)
+	default:
+		done = []*held{c.unacked[i]}
+		c.unacked = slices.Delete(c.unacked, i, i+1)
+	}
+	for _, h := range done {
+		h.release()
+	}
+	return done, nil
+}
+
+func (h *held) release() {
+	h.queue.waiting--
+	if h.consumer != nil {
+		h.consumer.inFlight--
+	}
+}
+
+// Ack settles deliveries for good.
+func (c *Channel) Ack(tag uint64, multiple bool) *Error {
+	done, err := c.settle(tag, multiple)
+	c.pumpFor(done)
+	return err
+}
+
+// Reject gives messages back, to the queue or to be dead-lettered.
+func (c *Channel) Reject(tag uint64, multiple, requeue bool) *Error {
+	done, err := c.settle(tag, multiple)
+	c.giveBack(done, requeue, !c.broker.opts.Version.AtLeast(4, 3, 0))
+	return err
+}
+
+// giveBack returns what was held; failed counts it as a failed delivery.
+func (c *Channel) giveBack(done []*held, requeue, failed bool) {
+	for _, h := range done {
+		switch {
+		case h.queue.gone:
+		case requeue:
+			h.queue.requeue(h.message, failed)
+		default:
+			h.queue.giveUp(h.message, Rejected)
+		}
+	}
+	c.pumpFor(done)
+}
+
+// requeue makes a message ready again, unless it has come back too often.
+func (q *Queue) requeue(m *Message, failed bool) {
+	again := *m
+	again.returned = true
+	if q.quorum {
+		again.acquired++
+		if failed {
+			again.deliveries++
+		}
+		if q.limit >= 0 && again.deliveries > q.limit {
+			q.giveUp(&again, DeliveryLimit)
+			return
+		}
+	}
+	if q.quorum && !q.vhost.is(4, 0, 0) { // to the end
+		q.vhost.broker.seq++
+		again.seq = q.vhost.broker.seq
+	}
+	q.lines.putBack(&again, q.quorum && q.vhost.is(4, 0, 0))
+	q.expire()
+}
+
+// Recover gives back all that the channel holds.
+func (c *Channel) Recover() {
+	done, _ := c.settle(0, true)
+	c.giveBack(done, true, !c.broker.opts.Version.AtLeast(4, 3, 0))
+}
+
+// Close ends the channel: its consumers end, what they hold goes back.
+func (c *Channel) Close() {
+	done := c.unacked
+	c.unacked = nil
+	for _, h := range done {
+		h.release()
+	}
+	for tag := range c.consumers {
+		k := c.consumers[tag]
+		k.queue.consumers = slices.DeleteFunc(k.queue.consumers, func(x *Consumer) bool { return x == k })
+	}
+	ended := c.consumers
+	c.consumers = map[string]*Consumer{}
+	c.giveBack(done, true, true)
+	for _, k := range ended {
+		q := k.queue
+		q.use()
+		if q.AutoDelete && len(q.consumers) == 0 && !q.gone {
+			q.vhost.remove(q)
+			continue
+		}
+		q.pump()
+	}
+}
+
+// Holds is how many deliveries await their settlement.
+func (c *Channel) Holds() int { return len(c.unacked) }
+
+// Consuming is how many consumers the channel has.
+func (c *Channel) Consuming() int { return len(c.consumers) }
+
+func (c *Channel) pumpFor(done []*held) {
+	if c.global > 0 {
+		c.pumpAll()
+	}
+	var last *Queue
+	for _, h := range done {
+		if h.queue != last {
+			last = h.queue
+			last.pump()
+		}
+	}
+}
+
+func (c *Channel) pumpAll() {
+	for _, k := range c.consumers {
+		k.queue.pump()
+	}
+}
+
+// takes tells whether a consumer may have one more.
+func (k *Consumer) takes() bool {
+	if k.NoAck {
+		return true
+	}
+	c := k.channel
+	return (k.prefetch == 0 || k.inFlight < k.prefetch) && (c.global == 0 || len(c.unacked) < c.global)
+}
+
+// next is the consumer whose turn it is, nil if none takes one.
+func (q *Queue) next() *Consumer {
+	for i, k := range q.consumers {
+		if !k.takes() {
+			if q.single {
+				return nil
+			}
+			continue
+		}
+		if q.single {
+			return k
+		}
+		// To the end of those with its priority.
+		j := i
+		for j+1 < len(q.consumers) && q.consumers[j+1].Priority == k.Priority {
+			q.consumers[j] = q.consumers[j+1]
+			j++
+		}
+		q.consumers[j] = k
+		return k
+	}
+	return nil
+}
+
+// pump delivers as much as the consumers take.
+func (q *Queue) pump() {
+	now := q.vhost.broker.now
+	handed := false
+	for !q.gone {
+		l := q.lines.next()
+		if l == nil || len(q.consumers) == 0 {
+			break
+		}
+		if m := l.first(); m.expires != 0 && m.expires <= now && m.queued < now {
+			q.giveUp(q.lines.take(l), Expired)
+			continue
+		}
+		k := q.next()
+		if k == nil {
+			break
+		}
+		handed = true
+		k.channel.sink.Deliver(k.Tag, k.channel.hand(q.lines.take(l), q, k, k.NoAck))
+	}
+	if handed {
+		q.expire() // the next one is at the head now
+	}
+}

@@ -1,0 +1,118 @@
+package rabbit
+
+// What the dead-letter worker of an at-least-once queue works on at a time, and
+// how long it waits before it tries again what could not be routed, in ms.
+const (
+	deadLetterPrefetch = 32
+	deadLetterRetry    = 180_000
+)
+
+// deadLetter waits in its at-least-once queue until it is safe elsewhere.
+type deadLetter struct {
+	message *Message
+	reason  string
+	retry   int64 // when it is tried again; 0: it has not been tried
+}
+
+// giveUp dead-letters a message, or drops it.
+func (q *Queue) giveUp(m *Message, reason string) {
+	switch {
+	case q.deadLetter == nil:
+	case q.atLeastOnce:
+		q.dead = append(q.dead, &deadLetter{message: m, reason: reason})
+		q.forwardDead()
+	default:
+		queues, dead := q.targets(m, reason)
+		for _, to := range queues {
+			to.enqueue(dead)
+		}
+	}
+}
+
+// targets are where a dead letter goes, and how it looks. Queues where it would
+// go round for ever are left out.
+func (q *Queue) targets(m *Message, reason string) ([]*Queue, *Message) {
+	dead := m.died(q.Name, reason, q.vhost.broker.now)
+	dead.carry(m, reason, q.vhost.broker.opts.Version)
+	if q.deadKey != nil {
+		dead.RoutingKeys = []string{*q.deadKey}
+		if !q.vhost.is(3, 13, 0) {
+			dead.Headers = without(dead.Headers, "CC")
+		}
+	}
+	dead.Exchange = *q.deadLetter
+	queues, ok := q.vhost.Route(dead.Exchange, dead.RoutingKeys, dead.Headers)
+	if !ok || reason == Rejected {
+		return queues, dead
+	}
+	kept := queues[:0:0]
+	for _, to := range queues {
+		if !dead.cycle(to.Name) {
+			kept = append(kept, to)
+		}
+	}
+	return kept, dead
+}
+
+// carry takes over what quorum queues have counted, which since 4.0 stays with a
+// message, though not to the number.
+func (m *Message) carry(from *Message, reason string, v Version) {
+	switch {
+	case !v.AtLeast(4, 0, 0):
+	case v.AtLeast(4, 3, 0):
+		m.deliveries, m.acquired = from.deliveries, from.deliveries
+	case from.quorum && (reason == Rejected || reason == DeliveryLimit):
+		m.deliveries = 1
+	default:
+		m.deliveries = from.deliveries
+	}
+	m.returned = m.deliveries > 0
+}
+
+func without(headers map[string]any, name string) map[string]any {
+	if _, ok := headers[name]; !ok {
+		return headers
+	}
+	out := make(map[string]any, len(headers))
+	for k, v := range headers {
+		if k != name {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// forwardDead forwards the dead letters of an at-least-once queue in their order.
+// Those that no queue takes stay and are tried again; when as many of them have
+// gathered as the worker takes, what is behind them waits too.
+func (q *Queue) forwardDead() {
+	b := q.vhost.broker
+	for i := 0; i < len(q.dead) && i < deadLetterPrefetch && !q.gone; {
+		d := q.dead[i]
+		if d.retry > b.now {
+			i++
+			continue
+		}
+		queues, dead := q.targets(d.message, d.reason)
+		if !safe(queues, dead) {
+			d.retry = b.now + deadLetterRetry
+			b.at(d.retry, q.forwardDead)
+			i++
+			continue
+		}
+		q.dead = append(q.dead[:i:i], q.dead[i+1:]...)
+		for _, to := range queues {
+			to.enqueue(dead)
+		}
+	}
+}
+
+// safe tells whether all queues will take the message, and there is one.
+func safe(queues []*Queue, m *Message) bool {
+	for _, q := range queues {
+		if q.overflow == "reject-publish" && q.full(m) {
+			return false
+		}
+	}
+	return len(queues) > 0
+}

@@ -1,0 +1,64 @@
+package rabbit
+
+import (
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Error is a refusal in RabbitMQ's own words. Soft ones close the channel, the
+// others the connection.
+type Error struct {
+	Code int
+	Text string // e.g. "NOT_FOUND - no queue 'q' in vhost '/'"
+}
+
+func (e *Error) Error() string { return e.Text }
+
+// Soft tells whether only the channel is closed.
+func (e *Error) Soft() bool {
+	switch e.Code {
+	case amqp.ContentTooLarge, amqp.NoRoute, amqp.NoConsumers, amqp.AccessRefused, amqp.NotFound, amqp.ResourceLocked, amqp.PreconditionFailed:
+		return true
+	}
+	return false
+}
+
+// codeNames are what the texts begin with.
+var codeNames = map[int]string{
+	amqp.ContentTooLarge:    "CONTENT_TOO_LARGE",
+	amqp.NoRoute:            "NO_ROUTE",
+	amqp.NoConsumers:        "NO_CONSUMERS",
+	amqp.ConnectionForced:   "CONNECTION_FORCED",
+	amqp.InvalidPath:        "INVALID_PATH",
+	amqp.AccessRefused:      "ACCESS_REFUSED",
+	amqp.NotFound:           "NOT_FOUND",
+	amqp.ResourceLocked:     "RESOURCE_LOCKED",
+	amqp.PreconditionFailed: "PRECONDITION_FAILED",
+	amqp.FrameError:         "FRAME_ERROR",
+	amqp.SyntaxError:        "SYNTAX_ERROR",
+	amqp.CommandInvalid:     "COMMAND_INVALID",
+	amqp.ChannelError:       "CHANNEL_ERROR",
+	amqp.UnexpectedFrame:    "UNEXPECTED_FRAME",
+	amqp.ResourceError:      "RESOURCE_ERROR",
+	amqp.NotAllowed:         "NOT_ALLOWED",
+	amqp.NotImplemented:     "NOT_IMPLEMENTED",
+	amqp.InternalError:      "INTERNAL_ERROR",
+}
+
+// Refusal is an Error whose text begins with the code's name, as RabbitMQ's do.
+func Refusal(code int, format string, args ...any) *Error {
+	text := fmt.Sprintf(format, args...)
+	if name := codeNames[code]; name != "" {
+		text = name + " - " + text
+	}
+	return &Error{Code: code, Text: text}
+}
+
+func missing(kind, name, vhost string) *Error {
+	return Refusal(amqp.NotFound, "no %s '%s' in vhost '%s'", kind, name, vhost)
+}
+
+func precondition(format string, args ...any) *Error {
+	return Refusal(amqp.PreconditionFailed, format, args...)
+}

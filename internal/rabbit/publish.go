@@ -1,0 +1,167 @@
+package rabbit
+
+import (
+	"maps"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Outcome says what became of a message that was published.
+type Outcome struct {
+	Routed   bool // some queue is there for it
+	Rejected bool // a queue that is full refused it
+}
+
+// Prepare reads a message and finds its queues. A refusal is about the exchange
+// or the message.
+func (v *VHost) Prepare(exchange, key string, p amqp.Publishing) (*Message, []*Queue, *Error) {
+	e := v.exchanges[exchange]
+	if e == nil {
+		return nil, nil, missing("exchange", exchange, v.name)
+	}
+	if e.Internal {
+		return nil, nil, Refusal(amqp.AccessRefused, "cannot publish to internal %s", e.of())
+	}
+	m, err := v.newMessage(exchange, key, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	queues, _ := v.Route(exchange, m.RoutingKeys, m.Headers)
+	return m, queues, nil
+}
+
+// Publish puts a message into the queues that Prepare found, or has the plugin
+// hold it.
+func (v *VHost) Publish(m *Message, queues []*Queue) Outcome {
+	if v.delay(m) {
+		return Outcome{}
+	}
+	out := Outcome{Routed: len(queues) > 0}
+	for _, q := range queues {
+		out.Rejected = !q.enqueue(m) || out.Rejected
+	}
+	return out
+}
+
+// delay has the plugin hold a message until it is due.
+func (v *VHost) delay(m *Message) bool {
+	e := v.exchanges[m.Exchange]
+	ms, ok := integer(m.Headers["x-delay"])
+	if e == nil || e.Kind != DelayedKind || !ok || ms <= 0 || ms > maxPluginDelay {
+		return false
+	}
+	b := v.broker
+	b.at(b.now+ms, func() {
+		h := maps.Clone(m.Headers)
+		h["x-delay"] = negative(m.Headers["x-delay"])
+		m.Headers = h
+		queues, _ := v.Route(m.Exchange, m.RoutingKeys, m.Headers)
+		for _, q := range queues {
+			q.enqueue(m)
+		}
+	})
+	return true
+}
+
+// maxPluginDelay is beyond what the plugin delays.
+const maxPluginDelay = 1<<32 - 1
+
+func negative(v any) any {
+	switch n := v.(type) {
+	case int16:
+		return -n
+	case int32:
+		return -n
+	case int64:
+		return -n
+	}
+	n, _ := integer(v)
+	return -n
+}
+
+// full tells whether one message more would be over the queue's bounds.
+func (q *Queue) full(m *Message) bool {
+	return q.maxLen >= 0 && int64(q.Ready()+q.delayed) >= q.maxLen || q.maxBytes >= 0 && q.lines.bytes+size(m) > q.maxBytes
+}
+
+// enqueue takes a copy of a message, or refuses it.
+func (q *Queue) enqueue(m *Message) bool {
+	if q.gone {
+		return true
+	}
+	if q.full(m) && (q.overflow == "reject-publish" || q.overflow == "reject-publish-dlx") {
+		if q.overflow == "reject-publish-dlx" {
+			q.giveUp(m, MaxLen)
+		}
+		return false
+	}
+	b := q.vhost.broker
+	b.seq++
+	own := *m
+	own.seq, own.queued, own.expires, own.quorum = b.seq, b.now, 0, q.quorum
+	q.scheduleExpiry(&own)
+	if !q.delayNatively(&own) {
+		q.take(&own)
+	}
+	return true
+}
+
+// take makes a message ready.
+func (q *Queue) take(m *Message) {
+	q.lines.put(m)
+	q.pump()
+	q.dropOverflow()
+	q.expire()
+}
+
+// scheduleExpiry has a message expire after the shorter of the queue's TTL and
+// its own.
+func (q *Queue) scheduleExpiry(m *Message) {
+	ttl := q.ttl
+	if own, _ := expiration(m.Expiration); own >= 0 && (ttl < 0 || own < ttl) {
+		ttl = own
+	}
+	if ttl < 0 {
+		return
+	}
+	b := q.vhost.broker
+	m.expires = b.now + ttl
+	if ttl > 0 {
+		b.at(m.expires, q.expire)
+	}
+}
+
+// expire gives up what has expired and stands at the head of its line.
+func (q *Queue) expire() {
+	now := q.vhost.broker.now
+	for again := true; again; {
+		again = false
+		var due []*Message
+		q.lines.heads(func(l *line) {
+			for m := l.first(); m != nil && m.expires != 0 && m.expires <= now; m = l.first() {
+				due = append(due, q.lines.take(l))
+				again = q.lines.merged
+				if again {
+					return // another line may be next now
+				}
+			}
+		})
+		for _, m := range due {
+			q.giveUp(m, Expired)
+		}
+	}
+}
+
+// dropOverflow gives up the oldest while there are too many.
+func (q *Queue) dropOverflow() {
+	if q.overflow == "reject-publish" || q.overflow == "reject-publish-dlx" {
+		return
+	}
+	for q.maxLen >= 0 && int64(q.Ready()) > q.maxLen || q.maxBytes >= 0 && q.lines.bytes > q.maxBytes {
+		l := q.lines.next()
+		if l == nil {
+			return
+		}
+		q.giveUp(q.lines.take(l), MaxLen)
+	}
+}

@@ -1,0 +1,327 @@
+package rabbit
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// QueueSpec is what queue.declare says.
+type QueueSpec struct {
+	Name                           string
+	Durable, AutoDelete, Exclusive bool
+	Args                           amqp.Table
+}
+
+// Queue holds messages.
+type Queue struct {
+	QueueSpec
+
+	vhost *VHost
+	owner any // the connection of an exclusive queue
+
+	quorum      bool
+	ttl         int64 // ms, -1 for none
+	idle        int64 // x-expires in ms, 0 for none
+	maxLen      int64 // -1 for none
+	maxBytes    int64 // -1 for none
+	overflow    string
+	deadLetter  *string // exchange
+	deadKey     *string
+	atLeastOnce bool
+	limit       int64 // of deliveries, -1 for none
+	maxPriority int   // of a classic queue
+	single      bool  // x-single-active-consumer
+
+	lines     lines // what is ready
+	waiting   int   // messages that a consumer or a getter holds
+	dead      []*deadLetter
+	consumers []*Consumer
+	used      int64 // when it was last declared, got from or consumed
+	delayed   int   // messages that wait for an instant of their own
+	purges    int   // how often it was purged, which those do not survive
+	gone      bool
+}
+
+// The arguments that RabbitMQ compares, in its order.
+var (
+	classicArgs = []string{
+		"x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length",
+		"x-max-length-bytes", "x-max-priority", "x-overflow", "x-queue-mode", "x-queue-version",
+		"x-single-active-consumer", "x-queue-type", "x-queue-master-locator", "x-queue-leader-locator",
+	}
+	quorumArgs = []string{
+		"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-expires", "x-max-length",
+		"x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", "x-overflow",
+		"x-single-active-consumer", "x-queue-type", "x-quorum-initial-group-size", "x-delivery-limit",
+		"x-message-ttl", "x-queue-leader-locator",
+	}
+)
+
+func (q *Queue) of() string { return "queue '" + q.Name + "' in vhost '" + q.vhost.name + "'" }
+
+// access refuses an exclusive queue to other connections.
+func (q *Queue) access(owner any) *Error {
+	if q.owner == nil || q.owner == owner {
+		return nil
+	}
+	return q.locked()
+}
+
+func (q *Queue) locked() *Error {
+	return Refusal(amqp.ResourceLocked, "cannot obtain exclusive access to locked %s. It could be originally "+
+		"declared on another connection or the exclusive property value does not match that of the original declaration.", q.of())
+}
+
+// Find is the queue for whoever may use it.
+func (v *VHost) Find(name string, owner any) (*Queue, *Error) {
+	q := v.queues[name]
+	if q == nil {
+		return nil, missing("queue", name, v.name)
+	}
+	if err := q.access(owner); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// DeclareQueue makes a queue, or checks that the one there is the same.
+func (v *VHost) DeclareQueue(s QueueSpec, owner any) (*Queue, *Error) {
+	if v.broker.opts.DefaultQueueType != "" && !s.Exclusive && s.Durable && !s.AutoDelete {
+		if _, ok := s.Args["x-queue-type"]; !ok {
+			args := amqp.Table{"x-queue-type": v.broker.opts.DefaultQueueType}
+			maps.Copy(args, s.Args)
+			s.Args = args
+		}
+	}
+	s.Durable = s.Durable && !s.Exclusive
+	if strings.HasPrefix(s.Name, "amq.") && v.queues[s.Name] == nil {
+		return nil, reserved("queue", s.Name)
+	}
+	if q := v.queues[s.Name]; q != nil {
+		if err := q.equivalent(s, owner); err != nil {
+			return nil, err
+		}
+		q.use()
+		return q, nil
+	}
+	q := &Queue{QueueSpec: s, vhost: v}
+	if err := q.configure(); err != nil {
+		return nil, err
+	}
+	if s.Exclusive {
+		q.owner = owner
+	}
+	v.queues[s.Name] = q
+	q.use()
+	return q, nil
+}
+
+func (q *Queue) equivalent(s QueueSpec, owner any) *Error {
+	if err := q.access(owner); err != nil {
+		return err
+	}
+	if s.Exclusive != (q.owner != nil) {
+		return q.locked()
+	}
+	if err := sameFlag("durable", q.of(), q.Durable, s.Durable); err != nil {
+		return err
+	}
+	if err := sameFlag("auto_delete", q.of(), q.AutoDelete, s.AutoDelete); err != nil {
+		return err
+	}
+	have, want := q.Args, s.Args
+	if q.vhost.is(4, 0, 0) || !q.quorum && want["x-queue-type"] != "quorum" {
+		have, want = typed(have), typed(want) // to give no type is to say classic
+	}
+	keys := classicArgs
+	if q.quorum {
+		keys = quorumArgs
+	}
+	return sameArgs(q.of(), have, want, keys)
+}
+
+func typed(args amqp.Table) amqp.Table {
+	if _, ok := args["x-queue-type"]; ok {
+		return args
+	}
+	out := amqp.Table{"x-queue-type": "classic"}
+	maps.Copy(out, args)
+	return out
+}
+
+// configure reads the arguments.
+func (q *Queue) configure() *Error {
+	a := &arguments{table: q.Args, of: q.of()}
+	q.quorum = a.oneOf("x-queue-type", `"unsupported queue type 'VALUE'"`, "classic", "quorum") == "quorum"
+	if q.quorum {
+		a.notFor("rabbit_quorum_queue", "x-max-priority", "x-queue-mode", "x-queue-version", "x-max-age")
+	} else {
+		a.notFor("rabbit_classic_queue", "x-delivery-limit", "x-dead-letter-strategy", "x-quorum-initial-group-size")
+	}
+	q.ttl, q.maxLen, q.maxBytes, q.limit = -1, -1, -1, -1
+	q.idle, _ = a.number("x-expires", 1, maxTTL)
+	if n, ok := a.number("x-message-ttl", 0, maxTTL); ok {
+		q.ttl = n
+	}
+	if n, ok := a.count("x-max-length"); ok {
+		q.maxLen = n
+	}
+	if n, ok := a.count("x-max-length-bytes"); ok {
+		q.maxBytes = n
+	}
+	if x, ok := q.Args["x-dead-letter-exchange"]; ok {
+		name, ok := x.(string)
+		if q.deadLetter = &name; !ok && a.err == nil {
+			a.err = precondition("invalid type '%s' for arg 'x-dead-letter-exchange' in %s", typeName(x), q.of())
+		}
+	}
+	if k, ok := a.text("x-dead-letter-routing-key"); ok {
+		q.deadKey = &k
+		if q.deadLetter == nil {
+			a.refusef("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined")
+		}
+	}
+	q.overflow = a.oneOf("x-overflow", "invalid_overflow", "drop-head", "reject-publish", "reject-publish-dlx")
+	q.single = a.boolean("x-single-active-consumer")
+	strategy := a.oneOf("x-dead-letter-strategy", "invalid_dlx_strategy", "at-most-once", "at-least-once")
+	q.atLeastOnce = q.quorum && strategy == "at-least-once" && q.overflow == "reject-publish" && q.deadLetter != nil
+	if n, ok := a.count("x-max-priority"); ok {
+		q.maxPriority = int(min(n, 255))
+		if n > 255 {
+			a.refusef("x-max-priority", "{max_value_exceeded,%d}", n)
+		}
+	}
+	if q.quorum {
+		q.configureQuorum(a)
+	}
+	q.lines = q.newLines()
+	if a.err == nil && !q.quorum && !q.Durable && !q.Exclusive && q.vhost.is(4, 3, 0) {
+		return Refusal(amqp.InternalError, "Feature `transient_nonexcl_queues` is deprecated.\n"+
+			"By default, this feature is not permitted anymore.")
+	}
+	return a.err
+}
+
+func (q *Queue) configureQuorum(a *arguments) {
+	if q.vhost.is(4, 0, 0) {
+		q.limit = 20
+	}
+	if n, ok := a.number("x-delivery-limit", -1, maxTTL); ok {
+		q.limit = n
+	}
+	for _, f := range []struct {
+		wrong bool
+		name  string
+	}{{!q.Durable && !q.Exclusive, "non-durable"}, {q.AutoDelete, "auto-delete"}, {q.Exclusive, "exclusive-owner"}} {
+		if f.wrong && a.err == nil {
+			a.err = precondition("invalid property '%s' for %s", f.name, q.of())
+		}
+	}
+	if q.overflow == "reject-publish-dlx" {
+		q.overflow = "drop-head" // a quorum queue does not know it
+	}
+}
+
+// notFor refuses arguments that the type of a queue does not have.
+func (a *arguments) notFor(kind string, keys ...string) {
+	for _, k := range keys {
+		if _, ok := a.table[k]; ok && a.err == nil {
+			a.err = precondition("invalid arg '%s' for %s of queue type %s", k, a.of, kind)
+		}
+	}
+}
+
+// use puts off the end of a queue that expires when nobody uses it.
+func (q *Queue) use() {
+	if q.idle == 0 {
+		return
+	}
+	b := q.vhost.broker
+	q.used = b.now
+	b.at(b.now+q.idle, func() {
+		if !q.gone && len(q.consumers) == 0 && b.now >= q.used+q.idle {
+			q.vhost.remove(q)
+		}
+	})
+}
+
+// DeleteQueue removes a queue with its messages and says how many were ready.
+// One that is not there is deleted already.
+func (v *VHost) DeleteQueue(name string, owner any, ifUnused, ifEmpty bool) (int, *Error) {
+	q := v.queues[name]
+	if q == nil {
+		return 0, nil
+	}
+	if err := q.access(owner); err != nil {
+		return 0, err
+	}
+	switch {
+	case ifUnused && len(q.consumers) > 0:
+		return 0, precondition("%s in use", q.of())
+	case ifEmpty && q.Ready() > 0:
+		return 0, precondition("%s not empty", q.of())
+	}
+	n := q.Ready()
+	v.remove(q)
+	return n, nil
+}
+
+// remove ends a queue: its consumers are told.
+func (v *VHost) remove(q *Queue) {
+	q.gone = true
+	delete(v.queues, q.Name)
+	v.unbindAll(func(b *Binding) bool { return b.Queue == q.Name })
+	for _, c := range slices.Clone(q.consumers) {
+		delete(c.channel.consumers, c.Tag)
+		c.channel.sink.Cancelled(c.Tag)
+	}
+	q.consumers = nil
+}
+
+// Purge drops what is ready.
+func (q *Queue) Purge() int {
+	n := q.Ready()
+	q.lines = q.newLines()
+	q.delayed = 0
+	q.purges++
+	return n
+}
+
+// Ready is how many messages may be delivered.
+func (q *Queue) Ready() int { return q.lines.count }
+
+// Unacked is how many are with consumers.
+func (q *Queue) Unacked() int { return q.waiting }
+
+// Dying is how many dead letters wait until they can be routed.
+func (q *Queue) Dying() int { return len(q.dead) }
+
+// Delayed is how many wait for an instant of their own (RabbitMQ 4.4).
+func (q *Queue) Delayed() int { return q.delayed }
+
+// Consumers is how many there are.
+func (q *Queue) Consumers() int { return len(q.consumers) }
+
+// Quorum tells the type.
+func (q *Queue) Quorum() bool { return q.quorum }
+
+// Messages are those that are ready, in the order of their delivery.
+func (q *Queue) Messages() []*Message { return q.lines.all() }
+
+// DeclareNamed is DeclareQueue for a name that the broker has given, which may
+// begin with "amq.".
+func (v *VHost) DeclareNamed(s QueueSpec, owner any) (*Queue, *Error) {
+	name := s.Name
+	s.Name = ""
+	q, err := v.DeclareQueue(s, owner)
+	if err != nil {
+		return nil, err
+	}
+	delete(v.queues, "")
+	q.Name = name
+	v.queues[name] = q
+	return q, nil
+}

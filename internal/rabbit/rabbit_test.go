@@ -1,0 +1,399 @@
+package rabbit
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"pgregory.net/rapid"
+)
+
+// world is a broker and what its consumers got.
+type world struct {
+	*Broker
+	v   *VHost
+	ch  *Channel
+	at  time.Time
+	got []arrival
+}
+
+type arrival struct {
+	queue string
+	at    time.Time
+	Delivery
+}
+
+var epoch = time.Unix(1_000_000_000, 0)
+
+func newWorld(version string) *world {
+	v, err := ParseVersion(version)
+	if err != nil {
+		panic(err)
+	}
+	w := &world{Broker: New(Options{Version: v}, epoch), at: epoch}
+	w.v = w.VHost("/")
+	w.ch = w.NewChannel(w, w)
+	return w
+}
+
+func (w *world) Deliver(queue string, d Delivery) { w.got = append(w.got, arrival{queue, w.at, d}) }
+func (w *world) Cancelled(string)                 {}
+
+// fataler is *testing.T or *rapid.T.
+type fataler interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+func (w *world) queue(t fataler, name, kind string, args amqp.Table) *Queue {
+	t.Helper()
+	all := amqp.Table{"x-queue-type": kind}
+	maps.Copy(all, args)
+	q, err := w.v.DeclareQueue(QueueSpec{Name: name, Durable: true, Args: all}, nil)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return q
+}
+
+func (w *world) consume(t fataler, q *Queue) {
+	t.Helper()
+	if err := w.ch.Consume(q, Consumer{Tag: q.Name, NoAck: true}, nil, func(string) {}); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+func (w *world) publish(t fataler, queue string, p amqp.Publishing) Outcome {
+	t.Helper()
+	m, queues, err := w.v.Prepare("", queue, p)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return w.v.Publish(m, queues)
+}
+
+// pass moves the time on, from one event to the next.
+func (w *world) pass(d time.Duration) {
+	end := w.at.Add(d)
+	for {
+		next, ok := w.Next()
+		if !ok || next.After(end) {
+			break
+		}
+		w.at = next
+		w.Advance(next)
+	}
+	w.at = end
+	w.Advance(end)
+}
+
+var (
+	kinds    = []string{"classic", "quorum"}
+	versions = []string{"3.10.8", "3.13.0", "4.0.5", "4.3.0", "4.4.0"}
+)
+
+// A queue with one TTL gives up each message after exactly that time, in the order
+// in which they came, once; and the record says how often it happened.
+func TestAQueueIsATimer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
+		kind := rapid.SampledFrom(kinds).Draw(t, "type")
+		ttl := rapid.Int64Range(0, 400*24*3600*1000).Draw(t, "ttl")
+		dest := w.queue(t, "dest", kind, nil)
+		args := amqp.Table{"x-message-ttl": ttl, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dest"}
+		if rapid.Bool().Draw(t, "at least once") {
+			args["x-overflow"] = "reject-publish"
+			if kind == "quorum" {
+				args["x-dead-letter-strategy"] = "at-least-once"
+			}
+		}
+		hold := w.queue(t, "hold", kind, args)
+		w.consume(t, dest)
+		gaps := rapid.SliceOfN(rapid.IntRange(0, 5000), 1, 20).Draw(t, "gaps")
+		due := make([]time.Time, len(gaps))
+		for i, gap := range gaps {
+			w.pass(time.Duration(gap) * time.Millisecond)
+			due[i] = w.at.Add(time.Duration(ttl) * time.Millisecond)
+			w.publish(t, "hold", amqp.Publishing{MessageId: strconv.Itoa(i)})
+		}
+		w.pass(time.Duration(ttl) * time.Millisecond)
+		if len(w.got) != len(gaps) || hold.Ready() != 0 {
+			t.Fatalf("%d of %d arrived, %d are left", len(w.got), len(gaps), hold.Ready())
+		}
+		for i, a := range w.got {
+			if a.Message.MessageId != strconv.Itoa(i) || !a.at.Equal(due[i]) {
+				t.Fatalf("number %d is %s, %v after it was due", i, a.Message.MessageId, a.at.Sub(due[i]))
+			}
+			deaths, _ := a.Message.Delivered(w.Version())["x-death"].([]any)
+			if d, _ := deaths[0].(amqp.Table); len(deaths) != 1 || d["queue"] != "hold" || d["reason"] != Expired || d["count"] != int64(1) {
+				t.Fatalf("the record is %v", deaths)
+			}
+		}
+	})
+}
+
+// No message expires before its time, and at the head of a line none stays beyond
+// it: the classic rule that a message of its own expiration waits for those before.
+func TestExpirationWaitsForTheHead(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
+		kind := rapid.SampledFrom(kinds).Draw(t, "type")
+		dest := w.queue(t, "dest", kind, nil)
+		w.queue(t, "hold", kind, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dest"})
+		w.consume(t, dest)
+		ttls := rapid.SliceOfN(rapid.IntRange(1, 1000), 1, 20).Draw(t, "ttls")
+		for i, ttl := range ttls {
+			w.publish(t, "hold", amqp.Publishing{MessageId: strconv.Itoa(i), Expiration: strconv.Itoa(ttl)})
+		}
+		w.pass(time.Second)
+		latest := 0
+		for i, ttl := range ttls {
+			latest = max(latest, ttl)
+			if a := w.got[i]; a.Message.MessageId != strconv.Itoa(i) || a.at.Sub(epoch) != time.Duration(latest)*time.Millisecond {
+				t.Fatalf("%s came after %v as number %d; want %d after %d ms", a.Message.MessageId, a.at.Sub(epoch), i, i, latest)
+			}
+		}
+	})
+}
+
+// A dead letter that nobody takes waits in an at-least-once queue, and what is
+// behind 32 of them waits too; nothing is lost. At-most-once drops it.
+func TestDeadLettersWithoutARoute(t *testing.T) {
+	for _, strategy := range []string{"at-least-once", "at-most-once"} {
+		w := newWorld("4.3.0")
+		q := w.queue(t, "hold", "quorum", amqp.Table{
+			"x-message-ttl": int64(10), "x-dead-letter-exchange": "later", "x-dead-letter-strategy": strategy, "x-overflow": "reject-publish",
+		})
+		for range 40 {
+			w.publish(t, "hold", amqp.Publishing{})
+		}
+		w.pass(time.Hour)
+		if want := map[string]int{"at-least-once": 40}[strategy]; q.Dying() != want || q.Ready() != 0 {
+			t.Errorf("%s: %d wait, want %d", strategy, q.Dying(), want)
+		}
+		if err := w.v.DeclareExchange(ExchangeSpec{Name: "later", Kind: "fanout"}); err != nil {
+			t.Fatal(err)
+		}
+		dest := w.queue(t, "dest", "quorum", nil)
+		if _, err := w.v.Bind(Binding{Source: "later", Queue: "dest"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(deadLetterRetry * time.Millisecond)
+		if want := map[string]int{"at-least-once": 40}[strategy]; dest.Ready() != want {
+			t.Errorf("%s: %d came, want %d", strategy, dest.Ready(), want)
+		}
+	}
+}
+
+// A fallback that nobody asked for: with drop-head at-least-once is at-most-once.
+func TestAtLeastOnceNeedsRejectPublish(t *testing.T) {
+	w := newWorld("4.3.0")
+	q := w.queue(t, "hold", "quorum", amqp.Table{"x-message-ttl": int64(10), "x-dead-letter-exchange": "none", "x-dead-letter-strategy": "at-least-once"})
+	w.publish(t, "hold", amqp.Publishing{})
+	w.pass(time.Second)
+	if q.Dying() != 0 || q.Ready() != 0 {
+		t.Errorf("%d wait", q.Dying())
+	}
+}
+
+// What a client publishes with an x-death counts as a death before 4.0.1.
+func TestOldDeathsOfAClient(t *testing.T) {
+	for version, arrives := range map[string]bool{"3.10.8": false, "4.0.0": false, "4.0.1": true, "4.3.0": true} {
+		w := newWorld(version)
+		dest := w.queue(t, "dest", "quorum", nil)
+		w.queue(t, "hold", "quorum", amqp.Table{"x-message-ttl": int64(10), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dest"})
+		w.publish(t, "hold", amqp.Publishing{Headers: amqp.Table{"x-death": []any{
+			amqp.Table{"queue": "dest", "reason": Expired, "count": int64(1)},
+		}}})
+		w.pass(time.Second)
+		if got := dest.Ready() == 1; got != arrives {
+			t.Errorf("%s: arrived %v", version, got)
+		}
+	}
+}
+
+// A high priority goes ahead of what is due: on 4.0 it holds it up, on 4.3 not.
+func TestAHighPriorityHoldsUp(t *testing.T) {
+	for version, want := range map[string]int{"3.10.8": 1, "4.0.5": 0, "4.3.0": 1} {
+		w := newWorld(version)
+		dest := w.queue(t, "dest", "quorum", nil)
+		w.queue(t, "hold", "quorum", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dest"})
+		w.publish(t, "hold", amqp.Publishing{Expiration: "100"})
+		w.publish(t, "hold", amqp.Publishing{Expiration: "60000", Priority: 5})
+		w.pass(time.Second)
+		if dest.Ready() != want {
+			t.Errorf("%s: %d came, want %d", version, dest.Ready(), want)
+		}
+	}
+}
+
+// The 21st return drops a message on 4.0, a limit of -1 never does, 4.3 does not
+// count what a client gives back, and 3.10 has no limit of its own.
+func TestDeliveryLimits(t *testing.T) {
+	for _, c := range []struct {
+		version string
+		args    amqp.Table
+		left    int
+	}{
+		{"3.10.8", nil, 1},
+		{"4.0.5", nil, 0},
+		{"4.0.5", amqp.Table{"x-delivery-limit": int64(-1)}, 1},
+		{"4.3.0", nil, 1},
+	} {
+		w := newWorld(c.version)
+		q := w.queue(t, "q", "quorum", c.args)
+		w.publish(t, "q", amqp.Publishing{})
+		for i := range 21 {
+			d, ok, err := w.ch.Get(q, false)
+			if err != nil || !ok {
+				t.Fatalf("%s: look %d: %v", c.version, i, err)
+			}
+			if err := w.ch.Reject(d.Tag, false, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if q.Ready() != c.left {
+			t.Errorf("%s %v: %d left", c.version, c.args, q.Ready())
+		}
+	}
+}
+
+// Whatever consumers do, no message is lost or doubled: what was published is
+// ready, held, or acknowledged.
+func TestConsumersConserve(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
+		q := w.queue(t, "q", rapid.SampledFrom(kinds).Draw(t, "type"), nil)
+		if q.Quorum() {
+			q.limit = -1
+		}
+		published, acked := 0, 0
+		w.ch.prefetch = rapid.IntRange(0, 3).Draw(t, "prefetch")
+		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"publish", "consume", "cancel", "get", "ack", "all", "nack", "recover", "close"}).Draw(t, "act") {
+			case "publish":
+				w.publish(t, "q", amqp.Publishing{MessageId: strconv.Itoa(published)})
+				published++
+			case "consume":
+				_ = w.ch.Consume(q, Consumer{Tag: fmt.Sprint(i)}, nil, func(string) {})
+			case "cancel":
+				for tag := range w.ch.consumers {
+					w.ch.Cancel(tag)
+				}
+			case "get":
+				_, _, _ = w.ch.Get(q, false)
+			case "ack":
+				if len(w.ch.unacked) > 0 {
+					acked++
+					_ = w.ch.Ack(w.ch.unacked[0].tag, false)
+				}
+			case "all":
+				acked += len(w.ch.unacked)
+				_ = w.ch.Ack(0, true)
+			case "nack":
+				if n := len(w.ch.unacked); n > 0 {
+					_ = w.ch.Reject(w.ch.unacked[n-1].tag, false, true)
+				}
+			case "recover":
+				w.ch.Recover()
+			case "close":
+				w.ch.Close()
+			}
+			ids := map[string]bool{}
+			for _, m := range q.Messages() {
+				ids[m.MessageId] = true
+			}
+			for _, h := range w.ch.unacked {
+				ids[h.message.MessageId] = true
+			}
+			if len(ids) != published-acked || q.Ready()+q.Unacked() != len(ids) || len(q.Messages()) != q.Ready() {
+				t.Fatalf("%d published, %d acknowledged, %d ready, %d held, %d different", published, acked, q.Ready(), q.Unacked(), len(ids))
+			}
+		}
+	})
+}
+
+// The plugin holds messages and gives them on with a negative header; 4.4 holds
+// them in the queue itself.
+func TestDelays(t *testing.T) {
+	w := newWorld("4.4.0")
+	w.opts.Plugin = true
+	q := w.queue(t, "q", "quorum", nil)
+	w.consume(t, q)
+	if err := w.v.DeclareExchange(ExchangeSpec{Name: "x", Kind: DelayedKind, Args: amqp.Table{"x-delayed-type": "direct"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.v.Bind(Binding{Source: "x", Queue: "q", Key: "q"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	m, queues, err := w.v.Prepare("x", "q", amqp.Publishing{Headers: amqp.Table{"x-delay": int64(1500)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := w.v.Publish(m, queues); out.Routed {
+		t.Error("the plugin says of what it holds that it is not routed")
+	}
+	w.publish(t, "q", amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-time": epoch.Add(2 * time.Second).UnixMilli()}})
+	w.publish(t, "q", amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-time": "soon"}})
+	w.pass(time.Minute)
+	var after []time.Duration
+	for _, a := range w.got {
+		after = append(after, a.at.Sub(epoch))
+	}
+	if !slices.Equal(after, []time.Duration{0, 1500 * time.Millisecond, 2 * time.Second}) || w.got[1].Message.Headers["x-delay"] != int64(-1500) {
+		t.Errorf("they came after %v", after)
+	}
+}
+
+// What waits in a 4.4 queue counts towards its length and goes when it is purged,
+// and its TTL runs meanwhile.
+func TestNativeDelays(t *testing.T) {
+	w := newWorld("4.4.0")
+	dead := w.queue(t, "dead", "quorum", nil)
+	q := w.queue(t, "q", "quorum", amqp.Table{
+		"x-max-length": int64(2), "x-overflow": "reject-publish", "x-message-ttl": int64(1000),
+		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
+	})
+	later := amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-time": epoch.Add(time.Minute).UnixMilli()}}
+	for i := range 3 {
+		if out := w.publish(t, "q", later); out.Rejected != (i == 2) {
+			t.Errorf("message %d: %+v", i, out)
+		}
+	}
+	if q.Ready() != 0 || q.Delayed() != 2 || q.Purge() != 0 || q.Delayed() != 0 {
+		t.Errorf("%d ready, %d wait", q.Ready(), q.Delayed())
+	}
+	w.publish(t, "q", later)
+	w.pass(59 * time.Second)
+	if dead.Ready() != 0 {
+		t.Error("it expired before its instant")
+	}
+	w.pass(time.Second)
+	if dead.Ready() != 1 {
+		t.Errorf("%d expired", dead.Ready())
+	}
+}
+
+// The race of Mnesia: a binding is there for the second binder before it routes.
+func TestLateBindings(t *testing.T) {
+	w := newWorld("4.0.5")
+	w.opts.LateBindings = 20 * time.Millisecond
+	w.queue(t, "q", "classic", nil)
+	b := Binding{Source: "amq.topic", Queue: "q", Key: "k"}
+	first, _ := w.v.Bind(b, nil)
+	second, _ := w.v.Bind(b, nil)
+	if first != second+20 {
+		t.Errorf("answered at %d and %d", first, second)
+	}
+	if qs, _ := w.v.Route("amq.topic", []string{"k"}, nil); len(qs) != 0 {
+		t.Error("it routes too soon")
+	}
+	w.pass(20 * time.Millisecond)
+	if qs, _ := w.v.Route("amq.topic", []string{"k"}, nil); len(qs) != 1 {
+		t.Error("it does not route")
+	}
+}

@@ -209,8 +209,10 @@ func (b *Bucket) Route(dest topology.Destination, delay, tolerance time.Duration
 	} else {
 		n, d, hops = l.fewestHops(lo, l.within(lo, delay, tolerance))
 	}
+	exchange, queue := b.entry(&d)
 	return topology.Route{
-		Exchange:   b.entry(&d),
+		Exchange:   exchange,
+		Queue:      queue,
 		RoutingKey: l.routingKey(&d, key),
 		Delay:      time.Duration(n) * l.resolution,
 		Hops:       hops,
@@ -218,19 +220,19 @@ func (b *Bucket) Route(dest topology.Destination, delay, tolerance time.Duration
 	}, nil
 }
 
-// entry is the exchange of the queue of the highest digit that is not 0, or the
-// delivery exchange when all are.
-func (b *Bucket) entry(d *digits) string {
+// entry is the queue of the highest digit that is not 0 and the exchange before
+// it, or the delivery exchange and no queue when all are.
+func (b *Bucket) entry(d *digits) (exchange, queue string) {
 	for i, names := range slices.Backward(b.names) {
 		switch {
 		case d[i] == 0:
 		case b.checked:
-			return b.base
+			return b.base, names[d[i]]
 		default:
-			return names[d[i]]
+			return names[d[i]], names[d[i]]
 		}
 	}
-	return b.deliver
+	return b.deliver, ""
 }
 
 // routingKey is the tag, the digits from the highest to the lowest, and the
@@ -262,7 +264,7 @@ func destinationKey(strategy string, dest topology.Destination, prefix string, o
 func negative(strategy string, delay, tolerance, maximum time.Duration) error {
 	e := &topology.DelayError{Strategy: strategy, Delay: delay, Max: maximum, Reason: "is negative", Hint: "send without a delay"}
 	if delay >= 0 {
-		e.Reason = fmt.Sprintf("has the negative tolerance %v", tolerance)
+		e.Reason = "has the negative tolerance " + topology.FormatDuration(tolerance)
 		e.Hint = "a tolerance says how much later the message may be"
 	}
 	return e

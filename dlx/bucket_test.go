@@ -95,7 +95,7 @@ func flatten(err error) []error {
 
 func TestFieldErrorNamesValueAndBound(t *testing.T) {
 	err := dlx.BucketConfig{Resolution: 3 * time.Millisecond}.Validate()
-	want := "bucket: Resolution is 3ms; it must be whole milliseconds from 10ms to 1h0m0s"
+	want := "bucket: Resolution is 3ms; it must be whole milliseconds from 10ms to 1h"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -79,6 +79,8 @@ func delayQueue(name string, ttl time.Duration, next string, qt topology.QueueTy
 	if qt == topology.Quorum {
 		q.DeadLetter.AtLeastOnce = true
 		q.Overflow = topology.OverflowRejectPublish // any other turns at-least-once off
+		limit := topology.Unlimited
+		q.DeliveryLimit = &limit
 	}
 	return q
 }

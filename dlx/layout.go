@@ -103,10 +103,10 @@ func (l *layout) fill(name string) error {
 	for i, r := range l.radices {
 		if unit > bound/(r-1) {
 			err := &topology.FieldError{Of: "bucket", Field: "Radices", Value: l.radices, Want: fmt.Sprintf(
-				"such that no queue's TTL is over %s, RabbitMQ's bound; at the resolution %v position %d exceeds it", durationName(topology.MaxTTL), l.resolution, i)}
+				"such that no queue's TTL is over %s, RabbitMQ's bound; at the resolution %s position %d exceeds it", topology.FormatDuration(topology.MaxTTL), topology.FormatDuration(l.resolution), i)}
 			if name != "" {
 				err.Field, err.Value = "Resolution", l.resolution
-				err.Want = fmt.Sprintf("finer with the %s layout, whose longest queue TTL would exceed %s, RabbitMQ's bound", name, durationName(topology.MaxTTL))
+				err.Want = fmt.Sprintf("finer with the %s layout, whose longest queue TTL would exceed %s, RabbitMQ's bound", name, topology.FormatDuration(topology.MaxTTL))
 			}
 			return err
 		}
@@ -126,7 +126,7 @@ func checkResolution(r time.Duration) error {
 	if r < minResolution || r > maxResolution || r%time.Millisecond != 0 {
 		return &topology.FieldError{
 			Of: "bucket", Field: "Resolution", Value: r,
-			Want: fmt.Sprintf("whole milliseconds from %v to %v", minResolution, maxResolution),
+			Want: "whole milliseconds from " + topology.FormatDuration(minResolution) + " to " + topology.FormatDuration(maxResolution),
 		}
 	}
 	return nil
@@ -165,7 +165,7 @@ func clockRadices(resolution time.Duration) ([]int64, error) {
 		if p%below != 0 {
 			return nil, &topology.FieldError{
 				Of: "bucket", Field: "Resolution", Value: resolution,
-				Want: fmt.Sprintf("a divisor of %v with the clock layout (below 1s a divisor of 1s, below 1m of 1m, below 1h of 1h)", p),
+				Want: fmt.Sprintf("a divisor of %s with the clock layout (below 1s a divisor of 1s, below 1m of 1m, below 1h of 1h)", topology.FormatDuration(p)),
 			}
 		}
 		radices = append(radices, int64(p/below))

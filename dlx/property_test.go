@@ -248,7 +248,9 @@ func TestMissingQueues(t *testing.T) {
 		}
 		for i, gone := range append(slices.Clone(rests[0].Visited), "a") {
 			broker := world(t, []topology.Destination{dest}, bucket)
-			broker.DeleteQueue(gone)
+			if _, err := broker.vhost.DeleteQueue(gone, nil, false, false); err != nil {
+				t.Fatal(err)
+			}
 			got, routed, err := broker.Publish(r.Exchange, r.RoutingKey)
 			if err != nil {
 				t.Fatal(err)

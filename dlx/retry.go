@@ -30,7 +30,7 @@ type RetryPolicy struct{ retry topology.Retry }
 // NewRetryPolicy fills in what is not set in r and checks it. Defaults: 5
 // attempts in all, 1s before the second, doubled each time, at most 10m (or
 // Backoff, if that is longer), a fifth of each delay random. A negative Jitter
-// means none, as 0 means the default.
+// (topology.NoJitter) means none, as 0 means the default.
 //
 // Each wrong field is a *topology.FieldError in the joined error.
 func NewRetryPolicy(r topology.Retry) (RetryPolicy, error) {
@@ -66,9 +66,9 @@ func checkRetry(r topology.Retry) error {
 		}
 	}
 	check(r.MaxAttempts >= 1 && r.MaxAttempts <= maxAttempts, "MaxAttempts", r.MaxAttempts, fmt.Sprintf("1 to %d", maxAttempts))
-	check(r.Backoff >= time.Millisecond && r.Backoff <= topology.MaxTTL, "Backoff", r.Backoff, "1ms to "+durationName(topology.MaxTTL))
+	check(r.Backoff >= time.Millisecond && r.Backoff <= topology.MaxTTL, "Backoff", r.Backoff, "1ms to "+topology.FormatDuration(topology.MaxTTL))
 	check(r.MaxBackoff >= r.Backoff && r.MaxBackoff <= topology.MaxTTL, "MaxBackoff", r.MaxBackoff,
-		fmt.Sprintf("%v (Backoff) to %s", r.Backoff, durationName(topology.MaxTTL)))
+		topology.FormatDuration(r.Backoff)+" (Backoff) to "+topology.FormatDuration(topology.MaxTTL))
 	// The comparisons are false for NaN.
 	check(r.Multiplier >= 1 && r.Multiplier <= maxMultiplier, "Multiplier", r.Multiplier, fmt.Sprintf("1 to %d", maxMultiplier))
 	check(r.Jitter >= 0 && r.Jitter <= 1, "Jitter", r.Jitter, "0 to 1, or negative for none")

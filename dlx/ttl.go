@@ -53,7 +53,7 @@ func (c TTLConfig) Validate() error {
 	for i, d := range c.Delays {
 		field := fmt.Sprintf("Delays[%d]", i)
 		if d < time.Millisecond || d > topology.MaxTTL || d%time.Millisecond != 0 {
-			bad(field, d, fmt.Sprintf("whole milliseconds from 1ms to %s", durationName(topology.MaxTTL)))
+			bad(field, d, "whole milliseconds from 1ms to "+topology.FormatDuration(topology.MaxTTL))
 		}
 		if seen[d] {
 			bad(field, d, "declared once")
@@ -186,6 +186,7 @@ func (t *TTL) Route(dest topology.Destination, delay, tolerance time.Duration) (
 	return topology.Route{
 		Exchange:   entry,
 		RoutingKey: ttlTag + "." + t.names[i] + "." + key,
+		Queue:      t.queues[i],
 		Delay:      t.delays[i],
 		Hops:       1,
 		Mandatory:  true,

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/dlx/internal/interpret"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -63,9 +62,9 @@ func sink(d topology.Destination) string {
 }
 
 // world is a broker with the strategies and the destinations, all bound.
-func world(t failer, dests []topology.Destination, strategies ...strategy) *interpret.Broker {
+func world(t failer, dests []topology.Destination, strategies ...strategy) *broker {
 	t.Helper()
-	b := interpret.New()
+	b := newBroker()
 	add := func(what string, top topology.Topology) {
 		if err := b.Add(top); err != nil {
 			t.Fatalf("declaring %s: %v", what, err)
@@ -119,7 +118,7 @@ func exchangeDestination(d topology.Destination) topology.Topology {
 // arrive publishes a route and proves that the message ends at its destination
 // and nowhere else, after the delay that the route says, by as many different
 // queues as it says.
-func arrive(t failer, b *interpret.Broker, d topology.Destination, r topology.Route) {
+func arrive(t failer, b *broker, d topology.Destination, r topology.Route) {
 	t.Helper()
 	rests, routed, err := b.Publish(r.Exchange, r.RoutingKey)
 	if err != nil {

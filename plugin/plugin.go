@@ -60,7 +60,7 @@ func (c Config) Validate() error {
 	if c.MaxDelay < time.Millisecond || c.MaxDelay > MaxDelay || c.MaxDelay%time.Millisecond != 0 {
 		errs = append(errs, &topology.FieldError{
 			Of: "plugin", Field: "MaxDelay", Value: c.MaxDelay,
-			Want: fmt.Sprintf("whole milliseconds from 1ms to %v (2^32-1 ms)", MaxDelay),
+			Want: "whole milliseconds from 1ms to " + topology.FormatDuration(MaxDelay) + " (2^32-1 ms)",
 		})
 	}
 	return errors.Join(errs...)
@@ -162,7 +162,7 @@ func (s *Strategy) check(delay, tolerance time.Duration) error {
 	case delay < 0:
 		e.Reason, e.Hint = "is negative", "send without a delay"
 	case tolerance < 0:
-		e.Reason = fmt.Sprintf("has the negative tolerance %v", tolerance)
+		e.Reason = "has the negative tolerance " + topology.FormatDuration(tolerance)
 		e.Hint = "a tolerance says how much later the message may be"
 	case delay > s.max:
 		e.Reason, e.Hint = "is longer than the configured maximum", "use the bucket strategy, which reaches a year"

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,10 @@ type ApplyOptions struct {
 	Inspector Inspector
 	// Force applies in spite of such policies. Conflicts stay errors.
 	Force bool
+	// Prefix begins the name of the lock, see Apply. Default DefaultPrefix.
+	Prefix string
+	// Unlocked, if set, is told when bindings are made without the lock, and why.
+	Unlocked func(error)
 }
 
 const (
@@ -71,6 +76,12 @@ func stages(t Topology) [][]object {
 // nothing. What is on the broker already stays untouched; if it differs, that
 // is an error.
 //
+// Before RabbitMQ 4.3 it binds under a lock, the exclusive queue LockQueue, so that
+// when it returns the broker routes by every binding, whoever made it (see
+// LateBindings). A connection has the lock once: run one Apply at a time on it.
+// Without the right to configure that queue, or after waiting for another for 15 s,
+// it binds all the same.
+//
 // Errors, joined when there are several: *ValidationError, *PolicyError,
 // *ConflictError, *ObjectError, or the context's. The Report says what exists
 // now, also with an error. The bindings are not tried when a queue or an
@@ -112,7 +123,7 @@ func (a *applier) apply(ctx context.Context, want Topology, opts ApplyOptions) e
 	for _, stage := range a.stages {
 		results := a.report.Results[first : first+len(stage)]
 		first += len(stage)
-		if err := a.declare(ctx, stage, results); err != nil {
+		if err := a.declareAlone(ctx, stage, results, want, opts); err != nil {
 			return err
 		}
 	}
@@ -182,6 +193,27 @@ func (a *applier) readBack(ctx context.Context, want Topology, opts ApplyOptions
 }
 
 var errVanished = errors.New("it was declared and is gone; another process deletes it")
+
+// declareAlone declares one stage, bindings of topic exchanges under the lock.
+func (a *applier) declareAlone(ctx context.Context, stage []object, results []Result, want Topology, opts ApplyOptions) error {
+	if len(stage) > 0 && stage[0].kind == KindBinding && bindsTopics(want) {
+		unlock, err := lock(ctx, a.conn, cmp.Or(opts.Prefix, DefaultPrefix), opts.Unlocked)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	return a.declare(ctx, stage, results)
+}
+
+// bindsTopics tells whether a binding's exchange is a topic exchange or not known.
+func bindsTopics(t Topology) bool {
+	other := map[string]bool{}
+	for _, e := range t.Exchanges {
+		other[e.Name] = e.Kind != "topic"
+	}
+	return slices.ContainsFunc(t.Bindings, func(b Binding) bool { return !other[b.Exchange] })
+}
 
 // declare runs one stage: pipelined, and if that fails one by one, so that the
 // error names the object.
@@ -262,12 +294,8 @@ func (a *applier) declareOne(ctx context.Context, s *session, o object) error {
 		if err == nil || try == declareTries || !a.mayPass(o, err) {
 			return err
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
+		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
+			return err
 		}
 		pause *= 2
 	}

@@ -248,14 +248,3 @@ func TestWhichRefusalsMayPass(t *testing.T) {
 		}
 	}
 }
-
-func TestNotEmptySaysHowMany(t *testing.T) {
-	minute := time.Minute
-	top := Topology{Queues: []Queue{{Name: "delayed", MessageTTL: &minute, DeadLetter: &DeadLetter{}}, {Name: "empty"}, {Name: "dest"}}}
-	l := Live{Queues: map[string]LiveQueue{"delayed": {Messages: 3}, "empty": {}, "dest": {Messages: 4}, "stranger": {Messages: 9}}}
-	err := notEmpty(top, l)
-	want := "refused: 7 messages in 2 queues, 3 of them waiting in delay queues (delayed 3, dest 4); let them drain, or force to delete them"
-	if !errors.Is(err, ErrNotEmpty) || err.Error() != want {
-		t.Errorf("got %v", err)
-	}
-}

@@ -257,6 +257,8 @@ func TestPolicyWarnings(t *testing.T) {
 		"routing key":       {[]topology.Policy{policy("p", 0, false, map[string]any{"dead-letter-routing-key": "k"})}, []string{"p dead-letter-routing-key"}},
 		"exchange":          {[]topology.Policy{policy("p", 0, false, map[string]any{"dead-letter-exchange": "e"})}, nil}, // the argument counts
 		"length":            {[]topology.Policy{policy("p", 0, false, map[string]any{"max-length": 10.0, "max-length-bytes": 10.0})}, []string{"p max-length", "p max-length-bytes"}},
+		"looks":             {[]topology.Policy{policy("p", 0, false, map[string]any{"delivery-limit": 20.0})}, []string{"p delivery-limit"}},
+		"any looks":         {[]topology.Policy{policy("p", 0, false, map[string]any{"delivery-limit": -1.0})}, nil},
 		"highest priority":  {[]topology.Policy{policy("p", 1, false, map[string]any{"message-ttl": 1000.0}), policy("safe", 2, false, nil)}, nil},
 		"operator on top":   {[]topology.Policy{policy("o", 0, true, map[string]any{"message-ttl": 1000.0}), policy("p", 9, false, map[string]any{"message-ttl": 2000.0})}, []string{"o message-ttl"}},
 		"lower of both":     {[]topology.Policy{policy("o", 0, true, map[string]any{"message-ttl": 2000.0}), policy("p", 9, false, map[string]any{"message-ttl": 1000.0})}, []string{"p message-ttl"}},

@@ -29,7 +29,7 @@ func Delivery(prefix string) Topology {
 			{Name: parked, Kind: "fanout"},
 			{Name: DeliveryExchange(prefix), Kind: "topic", AlternateExchange: parked},
 		},
-		Queues:   []Queue{{Name: parked, Type: Quorum}},
+		Queues:   []Queue{Queue{Name: parked, Type: Quorum}.unlimited()},
 		Bindings: []Binding{{Exchange: parked, Queue: parked}},
 	}
 }
@@ -48,7 +48,7 @@ func (d Destination) RouteQueue(prefix string) Queue {
 		MessageTTL: &ttl,
 		DeadLetter: &DeadLetter{Exchange: d.Exchange, RoutingKey: &key, AtLeastOnce: true},
 		Overflow:   OverflowRejectPublish,
-	}
+	}.unlimited()
 }
 
 // maxRouteName leaves room in the 255 bytes of a routing key for a strategy's

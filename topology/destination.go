@@ -24,14 +24,19 @@ type Destination struct {
 	DeadLetter string
 }
 
-// Retry is a retry policy as data; package dlx turns it into delays.
+// Retry is a retry policy as data; package dlx turns it into delays. A field that
+// is 0 means the default.
 type Retry struct {
 	MaxAttempts int           // deliveries in all, the first one included
 	Backoff     time.Duration // delay before the second attempt
 	MaxBackoff  time.Duration // bound of the exponential growth
 	Multiplier  float64       // growth per attempt
-	Jitter      float64       // share of the delay that is random, 0 to 1
+	Jitter      float64       // share of the delay that is random, up to 1; NoJitter for none
 }
+
+// NoJitter as a Retry's Jitter makes every delay the same, which in YAML is
+// "jitter: 0". The field's own 0 is its default, a fifth.
+const NoJitter = -1
 
 // ToExchange tells whether the destination is an exchange.
 func (d Destination) ToExchange() bool { return d.Queue == "" }
@@ -81,9 +86,9 @@ func escapeTopicWords(name string) string {
 }
 
 // Queues are what a queue destination needs: the queue and its dead-letter
-// queue. What the broker itself gives up on (a quorum queue's delivery limit,
-// 20 by default since RabbitMQ 4.0) goes to the dead-letter queue as well,
-// instead of being dropped.
+// queue. What the broker itself gives up on (because of a policy with a length or
+// a delivery limit, say) goes to the dead-letter queue as well, instead of being
+// dropped.
 func (d Destination) Queues(t QueueType) []Queue {
 	dead := d.DeadLetterQueue()
 	q := Queue{Name: d.Queue, Type: t, DeadLetter: &DeadLetter{RoutingKey: &dead}}
@@ -91,5 +96,5 @@ func (d Destination) Queues(t QueueType) []Queue {
 		q.DeadLetter.AtLeastOnce = true
 		q.Overflow = OverflowRejectPublish
 	}
-	return []Queue{{Name: dead, Type: t}, q}
+	return []Queue{Queue{Name: dead, Type: t}.unlimited(), q.unlimited()}
 }

@@ -8,40 +8,88 @@ import (
 	"time"
 )
 
-// ParseDuration reads a duration in Go's syntax, with days of 24 hours before
-// it if any: "1500ms", "30m", "1h30m", "7d", "1d12h". A bare "0" needs no unit.
+// longUnits are those that Go's own syntax does not have, longest first.
+var longUnits = []struct {
+	name string
+	unit time.Duration
+}{{"w", 7 * 24 * time.Hour}, {"d", 24 * time.Hour}}
+
+// ParseDuration reads a duration in Go's syntax, with weeks of 7 days and days of
+// 24 hours before it if any: "1500ms", "30m", "1h30m", "7d", "1d12h", "2w". A bare
+// "0" needs no unit.
 func ParseDuration(s string) (time.Duration, error) {
 	rest, negative := strings.CutPrefix(s, "-")
-	var days time.Duration
-	if number, after, ok := strings.Cut(rest, "d"); ok {
+	var sum time.Duration
+	for _, u := range longUnits {
+		number, after, ok := strings.Cut(rest, u.name)
+		if !ok {
+			continue
+		}
 		n, err := strconv.ParseFloat(number, 64)
-		if err != nil || strings.ContainsAny(number, "eExXpPnNiI_+-") {
+		if err != nil || strings.ContainsAny(number, "eExXpPnNiI_+-") || after != "" && (after[0] == '-' || after[0] == '+') {
 			return 0, durationError(s)
 		}
-		if n*float64(24*time.Hour) >= math.MaxInt64 {
+		if n*float64(u.unit) >= float64(math.MaxInt64-sum) {
 			return 0, fmt.Errorf("%q is longer than a duration can be", s)
 		}
-		days, rest = time.Duration(n*float64(24*time.Hour)), after
-		if rest == "" {
+		sum += time.Duration(n * float64(u.unit))
+		if rest = after; rest == "" {
 			rest = "0"
-		} else if rest[0] == '-' || rest[0] == '+' {
-			return 0, durationError(s)
 		}
 	}
 	d, err := time.ParseDuration(rest)
 	if err != nil || strings.HasPrefix(rest, "-") {
 		return 0, durationError(s)
 	}
-	if d > math.MaxInt64-days {
+	if d > math.MaxInt64-sum {
 		return 0, fmt.Errorf("%q is longer than a duration can be", s)
 	}
-	d += days
-	if negative {
-		d = -d
+	if sum += d; negative {
+		sum = -sum
 	}
-	return d, nil
+	return sum, nil
 }
 
 func durationError(s string) error {
 	return fmt.Errorf("expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got %q", clip(s))
+}
+
+// FormatDuration writes a duration as people read it, with days of 24 hours and
+// without parts that are zero: "30m", "1h30m", "383d23h59m59.9s". ParseDuration
+// reads it back.
+func FormatDuration(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d < 0 {
+		if d == math.MinInt64 { // which has no opposite
+			d++
+		}
+		return "-" + FormatDuration(-d)
+	}
+	days, rest := "", d%day
+	if d >= day {
+		days = strconv.FormatInt(int64(d/day), 10) + "d"
+		if rest == 0 {
+			return days
+		}
+	}
+	text := rest.String()
+	if rest >= time.Minute {
+		if strings.HasSuffix(text, "m0s") {
+			text = strings.TrimSuffix(text, "0s")
+		}
+		if strings.HasSuffix(text, "h0m") {
+			text = strings.TrimSuffix(text, "0m")
+		}
+		text = strings.Replace(text, "h0m", "h", 1)
+	}
+	return days + text
+}
+
+// FormatDurations is FormatDuration for a list: "1m, 15m, 2d".
+func FormatDurations(list []time.Duration) string {
+	texts := make([]string, len(list))
+	for i, d := range list {
+		texts[i] = FormatDuration(d)
+	}
+	return strings.Join(texts, ", ")
 }

@@ -21,11 +21,11 @@ type DelayError struct {
 }
 
 func (e *DelayError) Error() string {
-	msg := fmt.Sprintf("%s strategy: delay %v %s", e.Strategy, e.Delay, e.Reason)
+	msg := fmt.Sprintf("%s strategy: delay %s %s", e.Strategy, FormatDuration(e.Delay), e.Reason)
 	if e.Declared != nil {
-		msg += fmt.Sprintf("; declared delays are %v", e.Declared)
+		msg += "; declared delays are " + FormatDurations(e.Declared)
 	} else {
-		msg += fmt.Sprintf("; it accepts %v to %v", e.Min, e.Max)
+		msg += fmt.Sprintf("; it accepts %s to %s", FormatDuration(e.Min), FormatDuration(e.Max))
 	}
 	if e.Hint != "" {
 		msg += "; " + e.Hint

@@ -44,6 +44,11 @@ type LiveExchange struct {
 	Internal       bool
 	Arguments      amqp.Table // all of them, alternate-exchange included
 	Mismatches     []Mismatch
+
+	// Held is how many messages an x-delayed-message exchange holds on the node
+	// that was asked, if HeldKnown.
+	Held      int64
+	HeldKnown bool
 }
 
 // LiveQueue is a queue that exists.
@@ -233,7 +238,9 @@ func inspectQueue(ctx context.Context, s *session, q Queue) (*LiveQueue, error) 
 	return live, nil
 }
 
-func isNotFound(err error) bool {
-	var e *amqp.Error
-	return errors.As(err, &e) && e.Code == amqp.NotFound
+func isNotFound(err error) bool { return isCode(err, amqp.NotFound) }
+
+func isCode(err error, code int) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && e.Code == code
 }

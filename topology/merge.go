@@ -193,7 +193,7 @@ func (t Topology) WithDestinationQueues(prefix string, queueType QueueType) Topo
 		if d.ToExchange() {
 			add(d.RouteQueue(prefix))
 			if d.DeadLetter != "" {
-				add(Queue{Name: d.DeadLetter, Type: queueType})
+				add(Queue{Name: d.DeadLetter, Type: queueType}.unlimited())
 			}
 			continue
 		}

@@ -53,7 +53,7 @@ type Queue struct {
 	Overflow             string // x-overflow; empty for the broker's default (drop-head)
 	MaxLength            *int64 // x-max-length, messages
 	MaxLengthBytes       *int64 // x-max-length-bytes
-	DeliveryLimit        *int64 // x-delivery-limit; quorum only
+	DeliveryLimit        *int64 // x-delivery-limit; quorum only; see Unlimited
 	SingleActiveConsumer bool   // x-single-active-consumer
 	Arguments            amqp.Table
 }
@@ -83,9 +83,13 @@ type Binding struct {
 type Route struct {
 	Exchange   string
 	RoutingKey string
-	Headers    amqp.Table    // to be merged into the message's headers; nil for none
-	Delay      time.Duration // the delay it will really take; never less than asked
-	Hops       int           // delay queues that the message passes through
+	// Queue is the delay queue that the message enters; empty when it enters none
+	// or the strategy does not know. When a queue stops confirming, the client holds
+	// back its messages only.
+	Queue   string
+	Headers amqp.Table    // to be merged into the message's headers; nil for none
+	Delay   time.Duration // the delay it will really take; never less than asked
+	Hops    int           // delay queues that the message passes through
 	// Mandatory tells whether basic.publish may carry the mandatory flag. The
 	// x-delayed-message exchange returns every mandatory message.
 	Mandatory bool
@@ -115,6 +119,24 @@ const (
 	OverflowRejectPublish = "reject-publish"
 	StrategyAtLeastOnce   = "at-least-once"
 )
+
+// Unlimited is the delivery limit of every quorum queue that the delay strategies
+// and their destinations have: one that no message reaches. Without it RabbitMQ
+// has a limit of 20 since 4.0, and until 4.2 whoever looks at a message and puts
+// it back (basic.get, the management page, a consumer that ends) uses one up: the
+// 21st look at a dead letter or a parked message would drop it, and send what
+// waits in a delay queue on too early. It is not -1, which RabbitMQ 4.0 and later
+// document and 3.10 does not.
+const Unlimited int64 = 1_000_000_000
+
+// unlimited sets the delivery limit of a quorum queue. Classic queues have none.
+func (q Queue) unlimited() Queue {
+	if q.Type != Classic {
+		limit := Unlimited
+		q.DeliveryLimit = &limit
+	}
+	return q
+}
 
 // Table is the queue's arguments as they go over the wire.
 func (q Queue) Table() amqp.Table {

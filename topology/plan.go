@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Action is what Apply would do about an object.
+// Action is what Apply or Destroy would do about an object.
 type Action string
 
 const (
@@ -21,6 +21,11 @@ const (
 	// Unverified says that whether it exists could not be read (bindings over AMQP).
 	// Apply declares it again, which changes nothing if it exists.
 	Unverified Action = "unverified"
+	// Delete and Keep are what Destroy would do about an object that exists; Gone
+	// ones do not.
+	Delete Action = "delete"
+	Keep   Action = "keep"
+	Gone   Action = "absent"
 )
 
 // Step is one object of a plan.

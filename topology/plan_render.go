@@ -25,6 +25,9 @@ func (p Plan) String() string {
 // Render writes the plan for people. With all, no list is cut.
 func (p Plan) Render(w io.Writer, all bool) error {
 	var b strings.Builder
+	if n := p.Count(Unverified); n > 0 {
+		fmt.Fprintf(&b, "NOT EVERYTHING WAS LOOKED AT: whether %d bindings are there is not known, because %s does not show them; apply declares them again, which changes nothing if they are\n", n, p.Source)
+	}
 	for _, a := range []Action{Conflict, Create, Unverified, Same} {
 		for _, kind := range []Kind{KindExchange, KindQueue, KindBinding} {
 			p.renderGroup(&b, a, kind, all)

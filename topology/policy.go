@@ -216,6 +216,9 @@ func queueWarnings(q Queue, e effectivePolicy) []Warning {
 	if _, ok := e.definition["dead-letter-routing-key"]; ok && q.DeadLetter.RoutingKey == nil {
 		warn("dead-letter-routing-key", "every message would lose the routing key that leads to its destination")
 	}
+	if limit, ok := integer(e.definition["delivery-limit"]); ok && limit >= 0 && (q.DeliveryLimit == nil || limit < *q.DeliveryLimit) {
+		warn("delivery-limit", "a message that is looked at more often would be sent on before it is due")
+	}
 	effect := "a full queue would send its oldest messages on before they are due"
 	if q.Overflow == OverflowRejectPublish {
 		effect = "a full queue would refuse messages"

@@ -40,6 +40,7 @@ type Result struct {
 	Name     string `json:"name"` // of a binding, its description
 	State    State  `json:"state"`
 	Messages int64  `json:"messages,omitempty"` // deleted together with a queue
+	Reason   string `json:"reason,omitempty"`   // why Destroy kept it
 }
 
 // Report is what Apply or Destroy did, object by object. It is complete also

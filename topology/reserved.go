@@ -3,6 +3,7 @@ package topology
 import (
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -35,10 +36,7 @@ func (e *FieldError) Error() string {
 	if e.Of != "" {
 		name = e.Of + ": " + name
 	}
-	if s, ok := e.Value.(string); ok {
-		return fmt.Sprintf("%s is %q; it must be %s", name, s, e.Want)
-	}
-	return fmt.Sprintf("%s is %v; it must be %s", name, e.Value, e.Want)
+	return fmt.Sprintf("%s is %s; it must be %s", name, e.Given(), e.Want)
 }
 
 // DestinationError says why no message can be delayed for a destination.
@@ -78,23 +76,35 @@ func (d Destination) Check(prefix string) error {
 	case d.Queue == "": // the default exchange routes to the queue of that name
 		name = d.RoutingKey
 	}
-	if reserved(prefix, name) {
+	if Reserved(prefix, name) {
 		return refuse(fmt.Sprintf("belongs to the delay strategies with prefix %q; choose another name or another prefix", prefix))
 	}
 	return nil
 }
 
-// reserved tells whether a strategy, or the delivery that all share, may create
-// an object of that name.
-func reserved(prefix, name string) bool {
+// Reserved tells whether a strategy with this prefix, or the delivery that all
+// share, may create an object of that name.
+func Reserved(prefix, name string) bool {
 	rest, ok := strings.CutPrefix(name, prefix)
 	if !ok || !strings.HasPrefix(rest, ".") {
 		return false
 	}
 	word, _, _ := strings.Cut(rest[1:], ".")
 	switch word {
-	case "bucket", "ttl", "plugin", "deliver", "parked", "route":
+	case "bucket", "ttl", "plugin", "deliver", "parked", "route", "lock":
 		return true
 	}
 	return false
+}
+
+// Given is Value as a message shows it: text in quotes, durations as
+// FormatDuration writes them.
+func (e *FieldError) Given() string {
+	switch v := e.Value.(type) {
+	case string:
+		return fmt.Sprintf("%q", clip(v))
+	case time.Duration:
+		return FormatDuration(v)
+	}
+	return fmt.Sprint(e.Value)
 }

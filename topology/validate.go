@@ -142,9 +142,13 @@ func (v *validator) short(path, s string) {
 	}
 }
 
-// clip keeps a message readable when a value is long.
+// clip keeps a message readable when a value is long, and a password out of it
+// when somebody has put a URL where something else belongs.
 func clip(s string) string {
 	const most = 40
+	if strings.Contains(s, "://") && strings.Contains(s, "@") {
+		return "(a URL)"
+	}
 	if len(s) <= most {
 		return s
 	}
@@ -270,17 +274,17 @@ func (v *validator) retry(path string, r Retry) {
 		v.addf(path+".max_attempts", "expected 1 or more deliveries in all, got %d", r.MaxAttempts)
 	}
 	if r.Backoff < 0 {
-		v.addf(path+".backoff", "expected 0 or more, got %v", r.Backoff)
+		v.addf(path+".backoff", "expected 0 or more, got %s", FormatDuration(r.Backoff))
 	}
 	if r.MaxBackoff < 0 {
-		v.addf(path+".max_backoff", "expected 0 or more, got %v", r.MaxBackoff)
+		v.addf(path+".max_backoff", "expected 0 or more, got %s", FormatDuration(r.MaxBackoff))
 	} else if r.MaxBackoff > 0 && r.MaxBackoff < r.Backoff {
-		v.addf(path+".max_backoff", "%v is less than backoff, %v; raise it or lower backoff", r.MaxBackoff, r.Backoff)
+		v.addf(path+".max_backoff", "%s is less than backoff, %s; raise it or lower backoff", FormatDuration(r.MaxBackoff), FormatDuration(r.Backoff))
 	}
 	if r.Multiplier != 0 && !(r.Multiplier >= 1 && r.Multiplier <= math.MaxFloat32) {
 		v.addf(path+".multiplier", "expected 1 or more, got %v", r.Multiplier)
 	}
-	if !(r.Jitter >= 0 && r.Jitter <= 1) {
+	if !(r.Jitter <= 1) { // NaN too; a negative one is none
 		v.addf(path+".jitter", "expected 0 to 1, got %v", r.Jitter)
 	}
 }

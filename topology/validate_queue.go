@@ -34,11 +34,11 @@ func (v *validator) queue(path string, q Queue) {
 func (v *validator) milliseconds(path string, d time.Duration) {
 	switch {
 	case d < 0:
-		v.addf(path, "expected 0 to %v, got %v", MaxTTL, d)
+		v.addf(path, "expected 0 to %s, got %s", FormatDuration(MaxTTL), FormatDuration(d))
 	case d > MaxTTL:
-		v.addf(path, "%v is too long: a broker accepts at most %v (ten years)", d, MaxTTL)
+		v.addf(path, "%s is too long: a broker accepts at most %s (ten years)", FormatDuration(d), FormatDuration(MaxTTL))
 	case d%time.Millisecond != 0:
-		v.addf(path, "expected whole milliseconds, got %v", d)
+		v.addf(path, "expected whole milliseconds, got %s", FormatDuration(d))
 	}
 }
 

@@ -83,7 +83,11 @@ func documentNode(data []byte) (*yaml.Node, error) {
 }
 
 func syntaxError(err error) error {
-	p := Problem{Message: "not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if strings.Contains(text, "unknown anchor") { // which it quotes, and which may be a password
+		text = "an alias (a value that begins with *) without its anchor; put the value in quotes if it is none"
+	}
+	p := Problem{Message: "not YAML: " + text}
 	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 		p.Line, _ = strconv.Atoi(m[1])
 	}
@@ -230,6 +234,9 @@ func describeNode(n *yaml.Node) string {
 		return "nothing"
 	}
 	v := clip(n.Value)
+	if strings.Contains(n.Value, "://") { // a URL at a wrong place may hold a password
+		v = "(a URL)"
+	}
 	switch n.ShortTag() {
 	case "!!null":
 		return "nothing"

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"slices"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -101,16 +102,41 @@ func (d *decoder) destination(n *yaml.Node, path string) (dest Destination) {
 	return dest
 }
 
+// retry reads a policy. In Go a field that is 0 means its default; who writes a 0
+// down means 0.
 func (d *decoder) retry(n *yaml.Node, path string) *Retry {
 	r := &Retry{}
 	var attempts int64
 	d.mapping(n, path, map[string]field{
-		"max_attempts": d.integer(&attempts),
-		"backoff":      d.duration(&r.Backoff),
-		"max_backoff":  d.duration(&r.MaxBackoff),
-		"multiplier":   d.float(&r.Multiplier),
-		"jitter":       d.float(&r.Jitter),
+		"max_attempts": notZero(d, &attempts, d.integer, "1 or more deliveries in all"),
+		"backoff":      notZero(d, &r.Backoff, d.duration, "1ms or more"),
+		"max_backoff":  notZero(d, &r.MaxBackoff, d.duration, "backoff or more"),
+		"multiplier":   notZero(d, &r.Multiplier, d.float, "1 or more"),
+		"jitter":       d.jitter(&r.Jitter),
 	})
 	r.MaxAttempts = int(attempts)
 	return r
+}
+
+// notZero reads a value that cannot be 0.
+func notZero[T int64 | float64 | time.Duration](d *decoder, dst *T, read func(*T) field, want string) field {
+	return func(n *yaml.Node, path string) {
+		read(dst)(n, path)
+		if *dst == 0 && !d.failed(path) {
+			d.failf(n, path, "expected %s, got 0; leave the key out for the default", want)
+		}
+	}
+}
+
+func (d *decoder) jitter(dst *float64) field {
+	return func(n *yaml.Node, path string) {
+		d.float(dst)(n, path)
+		switch {
+		case d.failed(path):
+		case *dst < 0:
+			d.failf(n, path, "expected 0 to 1, got %v", *dst)
+		case *dst == 0:
+			*dst = NoJitter
+		}
+	}
 }

@@ -3,6 +3,7 @@ package topology_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -282,16 +283,45 @@ func TestParseDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"0": 0, "1500ms": 1500 * time.Millisecond, "48h": 48 * time.Hour, "7d": 168 * time.Hour,
 		"1d12h": 36 * time.Hour, "1.5d": 36 * time.Hour, "-2d": -48 * time.Hour, "-1d1h": -25 * time.Hour, "1h30m": 90 * time.Minute,
+		"2w": 14 * 24 * time.Hour, "1w1d1h": 193 * time.Hour, "0.5w": 84 * time.Hour, "-1w": -168 * time.Hour,
 	} {
 		if got, err := topology.ParseDuration(text); err != nil || got != want {
 			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "d", "5", "1h1d", "1d-1h", "--1d", "1dd", "NaNd", "Infd", "1e3d", "0x1pd", "106752d", "99999999999999d", "106751d24h", "+-1s"} {
+	for _, text := range []string{"", "d", "5", "1h1d", "1d-1h", "--1d", "1dd", "NaNd", "Infd", "1e3d", "0x1pd", "106752d", "99999999999999d", "106751d24h", "+-1s", "w", "1d1w", "1w-1d", "15251w", "15250w7d", "1ww"} {
 		if got, err := topology.ParseDuration(text); err == nil {
 			t.Errorf("%q: got %v, want an error", text, got)
 		}
 	}
+}
+
+func TestFormatDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 1500 * time.Microsecond: "1.5ms", 100 * time.Millisecond: "100ms", time.Minute: "1m", 90 * time.Second: "1m30s",
+		30 * time.Minute: "30m", time.Hour: "1h", 90 * time.Minute: "1h30m", time.Hour + time.Second: "1h1s", 10 * time.Hour: "10h", 20 * time.Minute: "20m",
+		24 * time.Hour: "1d", 48*time.Hour + time.Minute: "2d1m", 384*24*time.Hour - 100*time.Millisecond: "383d23h59m59.9s",
+		-36 * time.Hour: "-1d12h", math.MaxInt64: "106751d23h47m16.854775807s",
+	} {
+		if got := topology.FormatDuration(d); got != want {
+			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+	if got := topology.FormatDurations([]time.Duration{time.Minute, time.Hour}); got != "1m, 1h" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// What is written is read back.
+func FuzzFormatDuration(f *testing.F) {
+	f.Add(int64(384*24*time.Hour - 100*time.Millisecond))
+	f.Add(int64(math.MinInt64))
+	f.Fuzz(func(t *testing.T, n int64) {
+		d := time.Duration(n)
+		if back, err := topology.ParseDuration(topology.FormatDuration(d)); err != nil || back != max(d, -math.MaxInt64) {
+			t.Errorf("%d is written %s and read as %d, %v", d, topology.FormatDuration(d), back, err)
+		}
+	})
 }
 
 // Whatever comes, ParseYAML gives either a topology that its own rules accept,

@@ -39,7 +39,7 @@ func (x *examination) checkVersion() {
 	v := x.version
 	switch {
 	case !v.known():
-		x.notef("the broker does not tell its version (%q); what depends on it was not checked", x.snap.Version)
+		x.unseenf(AreaVersion, "the broker does not tell its version (%q); what depends on it was not checked", x.snap.Version)
 	case v.before(3, 10, 2):
 		x.found(Finding{
 			ID: "broker-too-old", Severity: Critical,
@@ -72,7 +72,7 @@ func (x *examination) checkStreamQueue() {
 	enabled, known := x.snap.Flags["stream_queue"]
 	switch {
 	case x.snap.Flags == nil || !known:
-		x.notef("whether the feature flag stream_queue is enabled, which RabbitMQ 3.10 needs to dead-letter at least once, could not be read; it needs a user with the tag administrator")
+		x.unseenf(AreaFeatureFlags, "whether the feature flag stream_queue is enabled, which RabbitMQ 3.10 needs to dead-letter at least once, could not be read; it needs a user with the tag administrator")
 	case !enabled:
 		x.found(Finding{
 			ID: "feature-flag-off", Severity: Critical,
@@ -92,7 +92,7 @@ func (x *examination) checkPlugin() {
 		return
 	}
 	if x.snap.ExchangeTypes == nil {
-		x.notef("whether the plugin rabbitmq_delayed_message_exchange is there could not be found out")
+		x.unseenf(AreaPlugin, "whether the plugin rabbitmq_delayed_message_exchange is there could not be found out")
 		return
 	}
 	if slices.Contains(x.snap.ExchangeTypes, "x-delayed-message") {
@@ -138,7 +138,7 @@ func (x *examination) checkNodes() {
 			ID: "network-partition", Severity: Critical,
 			What: "The cluster is partitioned: " + list(split) + " lost touch with other nodes.",
 			Why:  "Both sides may change the same queues and bindings; messages of one side are dropped when they are joined again.",
-			Mend: "rabbitmqctl cluster_status   # then restart the nodes of the smaller side: rabbitmqctl -n NODE stop_app && rabbitmqctl -n NODE start_app", Objects: split,
+			Mend: "rabbitmqctl cluster_status   # let consumers empty the classic queues of the smaller side before its nodes are restarted (stop_app, start_app)", Objects: split,
 		})
 	}
 	if len(down) > 0 {
@@ -146,7 +146,7 @@ func (x *examination) checkNodes() {
 			ID: "node-down", Severity: Warning,
 			What: "Nodes of the cluster are down: " + list(down) + ".",
 			Why:  "Classic queues and the plugin's messages on them are out of reach; quorum queues stand one further loss less.",
-			Mend: "rabbitmqctl -n " + down[0] + " start_app   # or: rabbitmqctl forget_cluster_node " + down[0] + ", when it is gone for good", Objects: down,
+			Mend: "rabbitmqctl -n " + down[0] + " start_app   # or start the node itself; what waits on it waits for it", Objects: down,
 		})
 	}
 }

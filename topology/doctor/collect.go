@@ -50,8 +50,9 @@ const closeTimeout = 2 * time.Second
 // RabbitMQ 4.0 to 4.2 counts that as a delivery and drops a message after the
 // twentieth, so Collect does not peek there.
 //
-// It fails only when it cannot connect or the context ends; what else it cannot
-// see becomes a note.
+// It fails only when it cannot connect, when the management API is another
+// broker's (*mgmt.ClusterError), or when the context ends; what else it cannot see
+// it says in Snapshot.Unseen.
 func Collect(ctx context.Context, cfg Config, src Source) (Snapshot, error) {
 	if src.Now == nil {
 		src.Now = time.Now
@@ -114,25 +115,41 @@ func (c *collector) notef(format string, args ...any) {
 	c.snap.Notes = append(c.snap.Notes, fmt.Sprintf(format, args...))
 }
 
+func (c *collector) unseenf(a Area, format string, args ...any) {
+	c.snap.Unseen = append(c.snap.Unseen, Unseen{a, fmt.Sprintf(format, args...)})
+}
+
 // live reads the objects, by the best way there is.
 func (c *collector) live(ctx context.Context) error {
 	if c.src.Management != nil {
-		live, err := c.src.Management.Inspect(ctx, c.cfg.Want)
+		live, err := c.inspect(ctx)
+		if _, foreign := errors.AsType[*mgmt.ClusterError](err); foreign {
+			return err
+		}
 		if err == nil {
 			c.snap.Live, c.managed = live, true
 			return nil
 		}
-		c.notef("looking over AMQP, because the management API gave no answer: %s", oneLine(err))
+		c.unseenf(AreaManagement, "the management API gave no answer, so that dead letters under way, queues that nothing describes and blocked connections stay unknown: %s", oneLine(err))
 	} else {
-		c.notef("looking over AMQP, without the management API")
+		c.unseenf(AreaManagement, "without the management API dead letters under way, queues that nothing describes and blocked connections stay unknown")
 	}
 	live, err := topology.NewAMQPInspector(c.conn).Inspect(ctx, c.cfg.Want)
 	if refused(err) {
-		c.notef("the user may not configure the objects, so only whether they exist was checked, not how they are")
+		c.unseenf(AreaArguments, "the user may not configure the objects, so only whether they exist was checked, not how they are")
 		live, err = c.passive(ctx)
 	}
 	c.snap.Live = live
 	return err
+}
+
+// inspect reads the management API, if it is this broker's.
+func (c *collector) inspect(ctx context.Context) (topology.Live, error) {
+	name, _ := c.conn.Properties["cluster_name"].(string)
+	if err := c.src.Management.SameCluster(ctx, name); err != nil {
+		return topology.Live{}, err
+	}
+	return c.src.Management.Inspect(ctx, c.cfg.Want)
 }
 
 // passive finds out what exists. Since RabbitMQ 4.3 that takes some right to an
@@ -175,7 +192,7 @@ func (c *collector) passive(ctx context.Context) (topology.Live, error) {
 		}
 	}
 	if hidden > 0 {
-		c.notef("%s could not be looked at, for which RabbitMQ %s wants some right to them", counted(hidden, "object", "objects"), c.snap.Version)
+		c.unseenf(AreaObjects, "%s could not be looked at, for which RabbitMQ %s wants some right to them", counted(hidden, "object", "objects"), c.snap.Version)
 	}
 	return live, nil
 }
@@ -208,7 +225,7 @@ func (c *collector) plugin(ctx context.Context) error {
 	there, err := c.src.ProbePlugin(ctx)
 	switch {
 	case err != nil:
-		c.notef("the probe for the plugin failed: %s", oneLine(err))
+		c.unseenf(AreaPlugin, "the probe for the plugin failed: %s", oneLine(err))
 	case there:
 		c.snap.ExchangeTypes = []string{"x-delayed-message"}
 	default:

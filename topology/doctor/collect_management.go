@@ -23,7 +23,7 @@ func (c *collector) get(ctx context.Context, path string, out any) bool {
 		c.clocks[methodDate] = append(c.clocks[methodDate], dateReading(x.Sent.Add(off), x.Received.Add(off), x.Date))
 	}
 	if err != nil && !mgmt.Denied(err) && ctx.Err() == nil {
-		c.notef("the management API did not answer %s: %s", path, oneLine(err))
+		c.unseenf(AreaManagement, "the management API did not answer %s: %s", path, oneLine(err))
 	}
 	return err == nil
 }
@@ -54,16 +54,18 @@ func (c *collector) management(ctx context.Context) error {
 
 func (c *collector) queues(ctx context.Context) {
 	var list []struct {
-		Name    string   `json:"name"`
-		Members []string `json:"members"`
-		Online  []string `json:"online"`
-		Node    string   `json:"node"`
-		Leader  string   `json:"leader"`
-		State   string   `json:"state"`
-		Ready   int64    `json:"messages_ready"`
-		Unacked int64    `json:"messages_unacknowledged"`
+		Name       string   `json:"name"`
+		Members    []string `json:"members"`
+		Online     []string `json:"online"`
+		Node       string   `json:"node"`
+		Leader     string   `json:"leader"`
+		State      string   `json:"state"`
+		Messages   int64    `json:"messages"`
+		Ready      int64    `json:"messages_ready"`
+		Unacked    int64    `json:"messages_unacknowledged"`
+		ReadyBytes int64    `json:"message_bytes_ready"`
 	}
-	path := c.src.Management.InVhost("queues") + "?columns=name,members,online,node,leader,state,messages_ready,messages_unacknowledged"
+	path := c.src.Management.InVhost("queues") + "?columns=name,members,online,node,leader,state,messages,messages_ready,messages_unacknowledged,message_bytes_ready"
 	if !c.get(ctx, path, &list) {
 		return
 	}
@@ -73,7 +75,10 @@ func (c *collector) queues(ctx context.Context) {
 		if node == "" {
 			node = q.Leader
 		}
-		c.snap.Queues[q.Name] = QueueState{Members: q.Members, Online: q.Online, Node: node, State: q.State, Ready: q.Ready, Unacked: q.Unacked}
+		c.snap.Queues[q.Name] = QueueState{
+			Members: q.Members, Online: q.Online, Node: node, State: q.State,
+			Ready: q.Ready, Unacked: q.Unacked, Leaving: max(0, q.Messages-q.Ready-q.Unacked), ReadyBytes: q.ReadyBytes,
+		}
 	}
 }
 
@@ -136,14 +141,14 @@ func (c *collector) alarms(ctx context.Context) {
 			} `json:"alarms"`
 		}
 		if err := json.Unmarshal(status.Body, &body); err != nil {
-			c.notef("an alarm is in effect, and what the broker says of it cannot be read: %s", oneLine(err))
+			c.unseenf(AreaAlarms, "an alarm is in effect, and what the broker says of it cannot be read: %s", oneLine(err))
 			return
 		}
 		for _, a := range body.Alarms {
 			c.snap.Alarms = append(c.snap.Alarms, Alarm{Node: a.Node, Resource: a.Resource})
 		}
 	case ctx.Err() == nil:
-		c.notef("alarms could not be read: %s", oneLine(err))
+		c.unseenf(AreaAlarms, "alarms could not be read: %s", oneLine(err))
 	}
 }
 
@@ -245,10 +250,8 @@ func (c *collector) peek(ctx context.Context) error {
 		return nil
 	}
 	var got []struct {
-		RoutingKey string `json:"routing_key"`
-		Properties struct {
-			Headers json.RawMessage `json:"headers"` // an empty table is a list
-		} `json:"properties"`
+		RoutingKey string          `json:"routing_key"`
+		Properties json.RawMessage `json:"properties"`
 	}
 	_, err := c.src.Management.Call(ctx, http.MethodPost, c.src.Management.InVhost("queues", parked)+"/get", map[string]any{
 		"count": min(c.src.Peek, maxPeek), "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": 1,
@@ -260,13 +263,23 @@ func (c *collector) peek(ctx context.Context) error {
 		return nil
 	}
 	for _, m := range got {
-		var headers map[string]any
-		_ = json.Unmarshal(m.Properties.Headers, &headers) // without them the routing key says it
-		p := Parked{RoutingKey: m.RoutingKey}
-		p.Destination, _ = headers[headerDestination].(string)
-		c.snap.ParkedSamples = append(c.snap.ParkedSamples, p)
+		c.snap.ParkedSamples = append(c.snap.ParkedSamples, Parked{RoutingKey: m.RoutingKey, Destination: destinationIn(m.Properties)})
 	}
 	return nil
+}
+
+// destinationIn reads the destination from a message's properties. The management
+// API writes those and the headers as an empty list where there are none; then the
+// routing key says it.
+func destinationIn(properties json.RawMessage) string {
+	var p struct {
+		Headers json.RawMessage `json:"headers"`
+	}
+	var headers map[string]any
+	_ = json.Unmarshal(properties, &p)
+	_ = json.Unmarshal(p.Headers, &headers)
+	d, _ := headers[headerDestination].(string)
+	return d
 }
 
 // headerDestination is the header in which rabbitdelay says where a message goes.

@@ -54,13 +54,14 @@ func (x *examination) checkMissing() {
 		})
 	}
 	if n := x.plan.Count(topology.Unverified); n > 0 {
-		x.notef("whether %s, and whether policies change queues, is not known: it needs the management API", counted(n, "binding is there", "bindings are there"))
+		x.unseenf(AreaBindings, "whether %s is not known: it needs the management API", counted(n, "binding is there", "bindings are there"))
 	}
 }
 
 // checkConflicts reports objects that exist with other arguments.
 func (x *examination) checkConflicts() {
 	var once []string // queues that dead-letter at most once
+	var alike []topology.Step
 	for _, s := range x.plan.Conflicts() {
 		switch {
 		case s.Kind == topology.KindQueue && onlyArguments(s.Mismatches, topology.ArgDeadLetterStrategy, topology.ArgOverflow):
@@ -68,8 +69,11 @@ func (x *examination) checkConflicts() {
 		case s.Kind == topology.KindExchange && onlyArguments(s.Mismatches, topology.ArgAlternateExchange) && x.ours(s.Name):
 			x.alternateExchange(s)
 		default:
-			x.otherwise(s)
+			alike = append(alike, s)
 		}
+	}
+	for len(alike) > 0 {
+		alike = x.otherwise(alike)
 	}
 	if len(once) > 0 {
 		x.found(Finding{
@@ -77,7 +81,7 @@ func (x *examination) checkConflicts() {
 			What: fmt.Sprintf("%s at most once: %s.", counted(len(once), "queue dead-letters", "queues dead-letter"), list(once)),
 			Why: "Without both x-dead-letter-strategy: at-least-once and x-overflow: reject-publish the broker drops a message that the next queue " +
 				"cannot take at that moment.",
-			Mend: x.replaceQueues(once),
+			Mend: x.replace(once),
 		})
 	}
 }
@@ -91,20 +95,24 @@ func onlyArguments(mismatches []topology.Mismatch, names ...string) bool {
 	return len(mismatches) > 0
 }
 
-// replaceQueues deletes queues, one that is not empty excepted, and creates them
-// as described.
-func (x *examination) replaceQueues(names []string) string {
-	if len(names) == 1 {
-		return x.ctl("delete_queue", names[0], "--if-empty") + " && " + x.apply()
+// replace deletes queues and exchanges of layouts, which is refused while
+// messages are in them, and creates them as described.
+func (x *examination) replace(names []string) string {
+	var parts []string
+	for _, n := range names {
+		l, ok := topology.LayoutOf(x.cfg.Prefix, n)
+		_, queue := x.want[n]
+		if !queue || len(names) > shown { // an exchange between queues, or so many that it is all of them
+			n = l.Name
+		}
+		if ok && !slices.Contains(parts, n) {
+			parts = append(parts, n)
+		}
 	}
-	quoted := make([]string, len(names))
-	for i, n := range names {
-		quoted[i] = shellQuote(n)
+	if len(parts) == 0 { // what layouts share
+		return "rabbitdelay destroy" + x.fileFlag() + " && " + x.apply() + "   # when nothing is sent any more and all has drained; destroy refuses before"
 	}
-	if len(quoted) > shown {
-		quoted = append(quoted[:shown], "…")
-	}
-	return fmt.Sprintf("for q in %s; do %s \"$q\" --if-empty; done; %s", strings.Join(quoted, " "), x.ctl("delete_queue"), x.apply())
+	return x.destroy(parts) + " && " + x.apply() + "   # destroy refuses while messages wait in them; what comes in between is parked"
 }
 
 func (x *examination) alternateExchange(s topology.Step) {
@@ -113,40 +121,62 @@ func (x *examination) alternateExchange(s topology.Step) {
 		what = fmt.Sprintf("The exchange %s has the alternate exchange %s.", s.Name, topology.FormatValue(have))
 	}
 	why := "What it cannot route is not parked: an at-least-once queue before it stops, with everything behind it."
+	mend := x.ctl("set_policy", "--apply-to", "exchanges", "delay-alternate", "^"+regexpQuote(s.Name)+"$", fmt.Sprintf(`{"alternate-exchange":%q}`, topology.ParkedQueue(x.cfg.Prefix))) +
+		"   # helps at once; then, for clients that declare: " + x.replace([]string{s.Name})
 	if s.Mismatches[0].Want == nil {
 		why = "A message whose delay queue is missing would vanish into it instead of coming back to its sender."
+		mend = x.replace([]string{s.Name})
 	}
 	x.found(Finding{
-		ID: "alternate-exchange", Severity: Critical, Objects: []string{s.Name}, What: what, Why: why,
-		Mend: x.deleteExchange(s.Name) + " && " + x.apply() + "   # while nothing is sent: what arrives in between is returned or lost",
+		ID: "alternate-exchange", Severity: Critical, Objects: []string{s.Name}, What: what, Why: why, Mend: mend,
 	})
 }
 
-func (x *examination) deleteExchange(name string) string {
-	return fmt.Sprintf("rabbitmqadmin -V %s delete exchange name=%s", shellQuote(x.cfg.Vhost), shellQuote(name))
+// otherwise reports the first of the steps, together with the other delay queues
+// that differ in the same way, and returns those that are left.
+func (x *examination) otherwise(steps []topology.Step) (left []topology.Step) {
+	s := steps[0]
+	names := []string{s.Name}
+	for _, other := range steps[1:] {
+		if x.delayQueue(s) && x.delayQueue(other) && slices.Equal(differences(s), differences(other)) {
+			names = append(names, other.Name)
+		} else {
+			left = append(left, other)
+		}
+	}
+	what := fmt.Sprintf("The %s %s exists otherwise than described: ", s.Kind, s.Name)
+	if len(names) > 1 {
+		what = fmt.Sprintf("%d queues exist otherwise than described, %s: ", len(names), list(names))
+	}
+	f := Finding{
+		ID: string(s.Kind) + "-differs", Severity: Critical, Objects: names, What: what + strings.Join(differences(s), "; ") + ".",
+		Why: "A broker does not change an object in place, so apply and clients that declare fail, and what the arguments are for does not hold.",
+	}
+	switch {
+	case x.ours(s.Name):
+		f.Mend = x.replace(names)
+	case s.Kind == topology.KindExchange:
+		f.Mend = "describe the exchange under exchanges as it is, or give the one described another name"
+	default: // a destination's queue, or one that the file describes
+		f.Severity = Warning
+		f.Why = "apply fails; clients take a destination's queue as it is, but what happens to messages that it gives up on is its own."
+		f.Mend = "describe the queue under queues as it is, or give the one described another name"
+	}
+	x.found(f)
+	return left
 }
 
-func (x *examination) otherwise(s topology.Step) {
+func (x *examination) delayQueue(s topology.Step) bool {
+	_, ok := topology.LayoutOf(x.cfg.Prefix, s.Name)
+	return ok && s.Kind == topology.KindQueue
+}
+
+func differences(s topology.Step) []string {
 	parts := make([]string, len(s.Mismatches))
 	for i, m := range s.Mismatches {
 		parts[i] = m.String()
 	}
-	f := Finding{
-		ID: string(s.Kind) + "-differs", Severity: Critical, Objects: []string{s.Name},
-		What: fmt.Sprintf("The %s %s exists otherwise than described: %s.", s.Kind, s.Name, strings.Join(parts, "; ")),
-		Why:  "A broker does not change an object in place, so apply and clients that declare fail, and what the arguments are for does not hold.",
-	}
-	switch {
-	case s.Kind == topology.KindExchange:
-		f.Mend = x.deleteExchange(s.Name) + " && " + x.apply()
-	case x.ours(s.Name):
-		f.Mend = x.replaceQueues([]string{s.Name})
-	default: // a destination's queue, or one that the file describes
-		f.Severity = Warning
-		f.Why = "apply fails; clients take a destination's queue as it is, but what happens to messages that it gives up on is its own."
-		f.Mend = "describe the queue under queues: as it is, or, when it is empty: " + x.replaceQueues([]string{s.Name})
-	}
-	x.found(f)
+	return parts
 }
 
 // checkPolicies reports what policies do to delay queues, once for each policy
@@ -191,8 +221,12 @@ func (x *examination) checkPolicies() {
 			Mend: x.exempt(w),
 		})
 	}
-	if !x.plan.PoliciesChecked && x.plan.Count(topology.Unverified) == 0 {
-		x.notef("policies could not be listed; only what queues themselves report of them was checked")
+	switch {
+	case x.plan.PoliciesChecked:
+	case x.snap.Live.BindingsKnown:
+		x.unseenf(AreaPolicies, "policies could not be listed, for which the user needs the tag monitoring or policymaker; only what queues themselves report of them was checked")
+	default:
+		x.unseenf(AreaPolicies, "whether policies change delay queues is not known: it needs the management API")
 	}
 }
 

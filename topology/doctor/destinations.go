@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -51,9 +52,10 @@ func (x *examination) checkDestinations() {
 		x.checkConsumerTimeout(name, q)
 		x.checkDeliveryLimit(name, q)
 		x.checkDrops(name, q)
+		x.checkRefuses(name, q)
 	}
 	if unknown > 0 {
-		x.notef("the arguments of %s (delivery limit, dead-letter exchange, consumer timeout) are not known; it needs the management API", counted(unknown, "destination queue", "destination queues"))
+		x.unseenf(AreaArguments, "the arguments of %s (delivery limit, dead-letter exchange, consumer timeout) are not known; it needs the management API", counted(unknown, "destination queue", "destination queues"))
 	}
 }
 
@@ -68,7 +70,7 @@ func (x *examination) checkConsumers(name string, q topology.LiveQueue) {
 			ID: "destination-unconsumed", Severity: Warning, Objects: []string{name},
 			What: fmt.Sprintf("%s in the destination queue %s, which has no consumer.", counted(q.Messages, "message waits", "messages wait"), name),
 			Why:  "They were delivered on time, and nobody acts on them.",
-			Mend: "rabbitdelay consume --queue " + shellQuote(name) + "   # or start the service that should",
+			Mend: "start the service that consumes " + name + "   # the messages wait until it does",
 		})
 	case waiting > x.cfg.Backlog:
 		x.found(Finding{
@@ -149,7 +151,7 @@ func (x *examination) checkDeliveryLimit(name string, q topology.LiveQueue) {
 		ID: "destination-delivery-limit", Severity: Warning, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, counted(limit, "delivery", "deliveries"), byDefault),
 		Why:  "Deliveries count that end without an acknowledgement, because a consumer died or gave the message back: a consumer that crashes in a loop loses its messages.",
-		Mend: x.ownPolicy(name, q, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": x.deadLetterQueue(name)}),
+		Mend: x.ownPolicy(name, q, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": x.deadLetterQueue(name)}) + x.unlessThere(x.deadLetterQueue(name)),
 	})
 }
 
@@ -160,6 +162,53 @@ func (x *examination) deadLetterQueue(queue string) string {
 		}
 	}
 	return topology.Destination{Queue: queue}.DeadLetterQueue()
+}
+
+// unlessThere says how to make the queue that a command needs.
+func (x *examination) unlessThere(queue string) string {
+	if _, ok := x.snap.Live.Queues[queue]; ok {
+		return ""
+	}
+	return "   # first describe " + queue + " under queues, and " + x.apply()
+}
+
+// checkDeadLetters reports messages that a handler or the broker gave up on.
+func (x *examination) checkDeadLetters() {
+	var names, counts, moves []string
+	for _, d := range x.cfg.Want.Destinations {
+		dead := d.DeadLetterQueue()
+		q := x.snap.Live.Queues[dead]
+		if d.ToExchange() || q.Messages == 0 || q.Consumers > 0 || slices.Contains(names, dead) || slices.Contains(x.destinationQueues(), dead) {
+			continue
+		}
+		names = append(names, dead)
+		counts = append(counts, thousands(q.Messages)+" in "+dead)
+		moves = append(moves, x.shovel("revive-"+d.Queue, dead, "dest-queue", d.Queue))
+	}
+	if len(names) == 0 {
+		return
+	}
+	mend := "mend the cause, then move them back: " + moves[0]
+	if len(moves) > 1 {
+		mend += fmt.Sprintf("; and likewise for the other %d", len(moves)-1)
+	}
+	x.found(Finding{
+		ID: "dead-letters", Severity: Warning, Objects: names,
+		What: "Dead letters wait: " + strings.Join(counts, ", ") + ".",
+		Why:  "Handlers gave up on them, or the broker did. Their headers rabbitdelay-reason and rabbitdelay-error say why; nothing happens to them until somebody acts.",
+		Mend: mend,
+	})
+}
+
+// overflow is what a queue does when it is full: of argument and policy a classic
+// queue heeds the first, a quorum queue the second.
+func overflow(q topology.LiveQueue) string {
+	argument, _ := q.Arguments[topology.ArgOverflow].(string)
+	policy, _ := q.EffectivePolicy["overflow"].(string)
+	if q.Type == topology.Classic {
+		return cmp.Or(argument, policy)
+	}
+	return cmp.Or(policy, argument)
 }
 
 // checkDrops reports limits by which a destination queue throws messages away.
@@ -173,11 +222,7 @@ func (x *examination) checkDrops(name string, q topology.LiveQueue) {
 		if ms, ok := lower(q.Arguments[topology.ArgMessageTTL], q.EffectivePolicy["message-ttl"]); ok {
 			report("messages older than %v are dropped", time.Duration(ms)*time.Millisecond)
 		}
-		overflow, _ := q.Arguments[topology.ArgOverflow].(string)
-		if o, ok := q.EffectivePolicy["overflow"].(string); ok {
-			overflow = o
-		}
-		if overflow == "" || overflow == topology.OverflowDropHead {
+		if o := overflow(q); o == "" || o == topology.OverflowDropHead {
 			if n, ok := lower(q.Arguments[topology.ArgMaxLength], q.EffectivePolicy["max-length"]); ok {
 				report("of more than %s messages the oldest are dropped", thousands(n))
 			}
@@ -189,7 +234,7 @@ func (x *examination) checkDrops(name string, q topology.LiveQueue) {
 	if len(limits) == 0 {
 		return
 	}
-	mend := x.replaceQueues([]string{name}) + "   # with a queue described without these arguments"
+	mend := "give the destination a queue of another name, described without these arguments   # and let this one drain"
 	if q.Policy != "" || q.OperatorPolicy != "" {
 		mend = x.ctl("list_policies") + "; " + x.ctl("list_operator_policies") + "   # then narrow the pattern of the one that matches"
 	}

@@ -9,6 +9,7 @@ package doctor
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -65,6 +66,7 @@ const (
 	DefaultClockTolerance     = time.Second
 	DefaultBacklog            = 10_000
 	DefaultMinConsumerTimeout = time.Minute
+	DefaultMaxRouteQueues     = 100
 )
 
 // Config says what the broker is to be held against.
@@ -75,6 +77,9 @@ type Config struct {
 	Prefix string
 	// Plugin is the use of the x-delayed-message plugin.
 	Plugin PluginUse
+	// Skip are areas that need not be looked at: what cannot be seen of them does
+	// not make the report incomplete.
+	Skip []Area
 	// Roles of the connected user; those without the permissions are findings.
 	// Default: all.
 	Roles []Role
@@ -89,6 +94,8 @@ type Config struct {
 	// MinConsumerTimeout is the shortest consumer timeout of a destination queue
 	// that leaves handlers enough time, default 1 min.
 	MinConsumerTimeout time.Duration
+	// MaxRouteQueues is how many route queues there may be, default 100.
+	MaxRouteQueues int
 }
 
 // WithDefaults fills in what is not set.
@@ -98,6 +105,7 @@ func (c Config) WithDefaults() Config {
 	c.ClockTolerance = cmp.Or(c.ClockTolerance, DefaultClockTolerance)
 	c.Backlog = cmp.Or(c.Backlog, DefaultBacklog)
 	c.MinConsumerTimeout = cmp.Or(c.MinConsumerTimeout, DefaultMinConsumerTimeout)
+	c.MaxRouteQueues = cmp.Or(c.MaxRouteQueues, DefaultMaxRouteQueues)
 	if c.Roles == nil {
 		c.Roles = []Role{Producer, Consumer, Bootstrapper}
 	}
@@ -112,12 +120,17 @@ type Report struct {
 	Clock    *Clock    `json:"clock"` // nil: not measured
 	Parked   int64     `json:"parked"`
 	Findings []Finding `json:"findings"`
-	// Notes are what could not be seen, and what is worth knowing and not wrong.
+	// Unseen is what could not be looked at, and is not clean for that reason.
+	Unseen []Unseen `json:"unseen"`
+	// Notes are what is worth knowing and not wrong.
 	Notes []string `json:"notes"`
 }
 
-// Clean tells whether nothing was found.
+// Clean tells whether nothing was found. What was not looked at is in Unseen.
 func (r Report) Clean() bool { return len(r.Findings) == 0 }
+
+// Complete tells whether everything was looked at, of what was not to be skipped.
+func (r Report) Complete() bool { return len(r.Unseen) == 0 }
 
 // Count is how many findings have the severity.
 func (r Report) Count(s Severity) int {
@@ -148,8 +161,11 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 		cfg: cfg, snap: snap, version: parseVersion(snap.Version), want: map[string]topology.Queue{},
 		rep: Report{
 			Broker: snap.Version, Source: snap.Live.Source, Vhost: cfg.Vhost, Clock: snap.Clock,
-			Findings: []Finding{}, Notes: slices.Clone(snap.Notes),
+			Findings: []Finding{}, Unseen: []Unseen{}, Notes: slices.Clone(snap.Notes),
 		},
+	}
+	for _, u := range snap.Unseen {
+		x.unseenf(u.Area, "%s", u.Why)
 	}
 	for _, q := range cfg.Want.Queues {
 		x.want[q.Name] = q
@@ -166,7 +182,7 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 	for _, check := range []func(){
 		x.checkVersion, x.checkPlugin, x.checkNodes, x.checkAlarms, x.checkClock, x.checkPermissions,
 		x.checkMissing, x.checkConflicts, x.checkPolicies, x.checkPlaces, x.checkLeftovers, x.checkParked,
-		x.checkDestinations, x.checkRoutes,
+		x.checkDestinations, x.checkDeadLetters, x.checkRoutes, x.checkRouteCount, x.checkTasks,
 	} {
 		check()
 	}
@@ -184,6 +200,16 @@ func rank(s Severity) int {
 		return 0
 	}
 	return 1
+}
+
+// unseenf notes what could not be looked at.
+func (x *examination) unseenf(a Area, format string, args ...any) {
+	why := fmt.Sprintf(format, args...)
+	if slices.Contains(x.cfg.Skip, a) {
+		x.notef("not looked at, as asked (%s): %s", a, why)
+		return
+	}
+	x.rep.Unseen = append(x.rep.Unseen, Unseen{a, why})
 }
 
 func (x *examination) found(f Finding) { x.rep.Findings = append(x.rep.Findings, f) }

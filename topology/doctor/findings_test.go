@@ -74,22 +74,23 @@ var findingCases = []struct {
 	sev   Severity
 	text  string // in what, why or mend
 	note  string // in the notes
+	blind Area   // among what could not be seen; empty: everything was
 }{
 	{name: "healthy"},
 	{name: "3.10.1", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.1" }, id: "broker-too-old", sev: Critical, text: "3.10.1 is older than 3.10.2"},
 	{name: "3.9", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.9.29" }, id: "broker-too-old", sev: Critical},
 	{name: "3.10.2", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.2" }, note: "old x-death header"},
 	{name: "4.0.1", spoil: func(_ *Config, s *Snapshot) { s.Version = "4.0.1" }},
-	{name: "no version", spoil: func(_ *Config, s *Snapshot) { s.Version = "" }, note: "does not tell its version"},
+	{name: "no version", spoil: func(_ *Config, s *Snapshot) { s.Version = "" }, blind: AreaVersion},
 	{name: "flag off", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.8"; s.Flags["stream_queue"] = false },
 		id: "feature-flag-off", sev: Critical, text: "rabbitmqctl enable_feature_flag stream_queue && rabbitmqctl -p / set_policy"},
-	{name: "flag unknown", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.8"; s.Flags = nil }, note: "stream_queue is enabled, which"},
+	{name: "flag unknown", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.8"; s.Flags = nil }, blind: AreaFeatureFlags, note: "x-death"},
 	{name: "flag off, later version", spoil: func(_ *Config, s *Snapshot) { s.Flags["stream_queue"] = false }},
 
 	{name: "plugin missing", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginRequired; s.Version = "4.0.5" }, id: "plugin-missing", sev: Critical, text: "rabbitmq-plugins enable"},
 	{name: "plugin impossible", spoil: func(c *Config, _ *Snapshot) { c.Plugin = PluginRequired }, id: "plugin-missing", sev: Critical, text: "cannot run on 4.3"},
 	{name: "plugin optional", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginOptional; s.Version = "4.0.5" }, id: "plugin-missing", sev: Warning, text: "remove delay.plugin"},
-	{name: "plugin unknown", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginOptional; s.ExchangeTypes = nil }, note: "could not be found out"},
+	{name: "plugin unknown", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginOptional; s.ExchangeTypes = nil }, blind: AreaPlugin},
 	{name: "plugin there", spoil: func(c *Config, s *Snapshot) {
 		c.Plugin = PluginOptional
 		s.ExchangeTypes = append(s.ExchangeTypes, "x-delayed-message")
@@ -112,7 +113,10 @@ var findingCases = []struct {
 			{"write", topology.KindExchange, "delay.bucket.r3x3.600ms", Producer},
 			{"write", topology.KindExchange, "delay.deliver", Producer},
 		}
-	}, id: "permission-write", sev: Critical, text: `^(delay\.bucket\.r3x3\.[0-9].*|delay\.deliver)$ in WRITE`},
+	}, id: "permission-write", sev: Critical, text: `^(delay\.bucket\.r3x3\.[0-9][^.]*|delay\.deliver)$ in WRITE`},
+	{name: "may not configure a route queue", spoil: func(_ *Config, s *Snapshot) {
+		s.Denied = []Access{{"configure", topology.KindQueue, "delay.route.amq.topic:a.b", Bootstrapper}}
+	}, id: "permission-configure", sev: Critical, text: `^(delay\.route\.amq\.topic:a\.b)$ in CONFIGURE`},
 	{name: "may not read", spoil: func(_ *Config, s *Snapshot) { s.Denied = []Access{{"read", topology.KindQueue, "q", Consumer}} }, id: "permission-read", sev: Critical, text: "which a consumer needs"},
 	{name: "may not configure", spoil: func(_ *Config, s *Snapshot) {
 		s.Denied = []Access{{"configure", topology.KindQueue, "q", Bootstrapper}}
@@ -122,10 +126,10 @@ var findingCases = []struct {
 	{name: "queue missing", spoil: func(_ *Config, s *Snapshot) { delete(s.Live.Queues, firstQueue) }, id: "queue-missing", sev: Critical, text: firstQueue},
 	{name: "exchange missing", spoil: func(_ *Config, s *Snapshot) { delete(s.Live.Exchanges, "delay.bucket.r3x3.level-0") }, id: "exchange-missing", sev: Critical, text: "level-0"},
 	{name: "binding missing", spoil: func(_ *Config, s *Snapshot) { s.Live.Bindings = s.Live.Bindings[1:] }, id: "binding-missing", sev: Critical, text: "1 binding is missing"},
-	{name: "bindings unknown", spoil: func(_ *Config, s *Snapshot) { s.Live.Bindings, s.Live.BindingsKnown = nil, false }, note: "bindings are there"},
+	{name: "bindings unknown", spoil: func(_ *Config, s *Snapshot) { s.Live.Bindings, s.Live.BindingsKnown = nil, false }, blind: AreaBindings},
 	{name: "no alternate exchange", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Exchanges["delay.deliver"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "topic", Durable: true}
-	}, id: "alternate-exchange", sev: Critical, text: "delete exchange name=delay.deliver"},
+	}, id: "alternate-exchange", sev: Critical, text: `set_policy --apply-to exchanges delay-alternate '^delay\.deliver$' '{"alternate-exchange":"delay.parked"}'`},
 	{name: "entry with an alternate exchange", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Exchanges["delay.bucket.r3x3.300ms"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "fanout", Durable: true, Arguments: amqp.Table{"alternate-exchange": "x"}}
 	}, id: "alternate-exchange", sev: Critical, text: "would vanish"},
@@ -134,18 +138,23 @@ var findingCases = []struct {
 	}, id: "exchange-differs", sev: Critical, text: `wanted "topic", found "direct"`},
 	{name: "at most once by arguments", spoil: func(_ *Config, s *Snapshot) {
 		s.alter(firstQueue, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgDeadLetterStrategy) })
-	}, id: "dead-letter-at-most-once", sev: Critical, text: "delete_queue " + firstQueue + " --if-empty"},
+	}, id: "dead-letter-at-most-once", sev: Critical, text: "rabbitdelay destroy -f delays.yaml --layout " + firstQueue + " && rabbitdelay apply -f delays.yaml"},
 	{name: "overflow by arguments", spoil: func(_ *Config, s *Snapshot) {
 		for _, n := range []string{firstQueue, "delay.bucket.r3x3.200ms"} {
 			s.alter(n, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgOverflow) })
 		}
-	}, id: "dead-letter-at-most-once", sev: Critical, text: "for q in delay.bucket.r3x3.100ms delay.bucket.r3x3.200ms; do"},
+	}, id: "dead-letter-at-most-once", sev: Critical, text: "--layout delay.bucket.r3x3.100ms,delay.bucket.r3x3.200ms && "},
 	{name: "another TTL", spoil: func(_ *Config, s *Snapshot) {
 		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Arguments[topology.ArgMessageTTL] = 5 })
 	}, id: "queue-differs", sev: Critical, text: "x-message-ttl: wanted 100, found 5"},
+	{name: "queues of an older version", spoil: func(c *Config, s *Snapshot) {
+		for _, q := range c.Want.Queues {
+			s.alter(q.Name, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgDeliveryLimit) })
+		}
+	}, id: "queue-differs", sev: Critical, text: "4 queues exist otherwise than described, delay.bucket.r3x3.300ms"},
 	{name: "destination of one's own", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.Arguments[topology.ArgDeliveryLimit] = 5 })
-	}, id: "queue-differs", sev: Warning, text: "describe the queue under queues"},
+	}, id: "queue-differs", sev: Warning, text: "describe the queue under queues as it is, or give the one described another name"},
 
 	{name: "policy lowers the TTL", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []topology.Policy{policy("p", "delay", "queues", map[string]any{"message-ttl": 50.0})}
@@ -175,7 +184,7 @@ var findingCases = []struct {
 	{name: "unlisted policy in force", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.PoliciesKnown = false
 		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Policy, q.EffectivePolicy = "p", map[string]any{"message-ttl": 5.0} })
-	}, id: "policy-message-ttl", sev: Critical, text: "list_policies", note: "policies could not be listed"},
+	}, id: "policy-message-ttl", sev: Critical, text: "list_policies", blind: AreaPolicies},
 	{name: "policy on an older layout that drains", spoil: func(_ *Config, s *Snapshot) {
 		s.oldLayout(7)
 		s.Live.Policies = []topology.Policy{policy("p", "hex", "queues", map[string]any{"message-ttl": 5.0})}
@@ -195,11 +204,33 @@ var findingCases = []struct {
 	{name: "no majority", spoil: func(_ *Config, s *Snapshot) {
 		s.Queues[firstQueue] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1"}}
 	}, id: "quorum-lost", sev: Critical},
-	{name: "nodes unknown", spoil: func(_ *Config, s *Snapshot) { s.Nodes = nil }, note: "nodes are not known"},
-	{name: "some nodes", spoil: func(_ *Config, s *Snapshot) { s.NodesComplete = false }, note: "only those nodes were seen"},
+	{name: "nodes unknown", spoil: func(_ *Config, s *Snapshot) { s.Nodes = nil }, blind: AreaNodes},
+	{name: "some nodes", spoil: func(_ *Config, s *Snapshot) { s.NodesComplete = false }, blind: AreaNodes},
 
-	{name: "an old layout, empty", spoil: func(_ *Config, s *Snapshot) { s.oldLayout(0) }, id: "leftover-queues", sev: Warning, text: "The layout delay.bucket.hex has 1 empty delay queue"},
-	{name: "an old layout, not bound", spoil: func(_ *Config, s *Snapshot) { s.oldLayout(7) }, id: "leftover-unbound", sev: Critical, text: "delay: {previous: [{layout: hex}]}"},
+	{name: "another layout, empty", spoil: func(_ *Config, s *Snapshot) { s.oldLayout(0) }, note: "rabbitdelay destroy -f delays.yaml --layout delay.bucket.hex"},
+	{name: "another layout, for which nothing is bound", spoil: func(_ *Config, s *Snapshot) { s.oldLayout(7) }, id: "leftover-unbound", sev: Critical, text: "delay: {previous: [{layout: hex}]}"},
+	{name: "another layout with destinations of its own", spoil: func(_ *Config, s *Snapshot) {
+		s.oldLayout(7)
+		s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.deliver", Queue: "payments", RoutingKey: "hex.*.*.*.*.*.*.*.*.payments"})
+		s.add("payments", topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Consumers: 1, Arguments: amqp.Table{"x-dead-letter-exchange": ""}})
+	}, note: "7 messages wait in 1 queue of delay.bucket.hex"},
+	{name: "the same layout of classic queues that drain", spoil: func(_ *Config, s *Snapshot) {
+		s.add("delay.bucket.r3x3-classic.100ms", topology.LiveQueue{
+			ArgumentsKnown: true, Type: topology.Classic, Messages: 7, Arguments: amqp.Table{"x-message-ttl": 100.0, "x-dead-letter-exchange": "delay.deliver"},
+		})
+	}, note: "7 messages wait in 1 queue of delay.bucket.r3x3-classic"},
+	{name: "a TTL that was removed, beside one in use", spoil: func(c *Config, s *Snapshot) {
+		c.Want = c.Want.WithDestinationQueues("delay", topology.Quorum) // a copy
+		minute := time.Minute
+		q := topology.Queue{Name: "delay.ttl.1m", MessageTTL: &minute, DeadLetter: &topology.DeadLetter{Exchange: "delay.deliver"}}
+		c.Want.Queues = append(c.Want.Queues, q)
+		for _, name := range []string{"delay.ttl.1m", "delay.ttl.2m"} {
+			s.add(name, topology.LiveQueue{ArgumentsKnown: true, Durable: true, Type: topology.Quorum, Arguments: q.Table()})
+		}
+	}, note: "rabbitdelay destroy -f delays.yaml --layout delay.ttl.2m"},
+	{name: "a TTL that was removed, with messages and its strategy", spoil: func(_ *Config, s *Snapshot) {
+		s.add("delay.ttl.2m", topology.LiveQueue{ArgumentsKnown: true, Messages: 1, Arguments: amqp.Table{"x-message-ttl": 120000.0, "x-dead-letter-exchange": "delay.deliver"}})
+	}, id: "leftover-unbound", sev: Critical, text: "delay: {strategy: auto, ttl: {delays: [2m]}}"},
 	{name: "an old layout that drains", spoil: func(_ *Config, s *Snapshot) {
 		s.oldLayout(7)
 		for _, q := range []string{"q", "delay.route.amq.topic:a.b"} {
@@ -216,7 +247,7 @@ var findingCases = []struct {
 
 	{name: "nobody consumes", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.Consumers, q.Messages = 0, 1 })
-	}, id: "destination-unconsumed", sev: Warning, text: "1 message waits"},
+	}, id: "destination-unconsumed", sev: Warning, text: "start the service that consumes q"},
 	{name: "nobody consumes, and nothing waits", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *topology.LiveQueue) { q.Consumers = 0 }) }},
 	{name: "backlog", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.Messages = 10_001 })
@@ -240,11 +271,61 @@ var findingCases = []struct {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-message-ttl": 1000, "x-max-length": 5, "x-max-length-bytes": 6000})
 	}, id: "destination-drops", sev: Warning, text: "messages older than 1s are dropped; of more than 5 messages the oldest are dropped; of more than 6,000 bytes"},
 	{name: "destination that refuses", spoil: func(_ *Config, s *Snapshot) {
-		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-max-length": 5, "x-overflow": "reject-publish"})
+		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-max-length": 5, "x-max-length-bytes": 6000, "x-overflow": "reject-publish"})
+	}, id: "destination-refuses", sev: Warning, text: "The destination queue f refuses more than 5 messages or 6,000 bytes."},
+	{name: "destination that refuses by policy, and dead letters wait", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *topology.LiveQueue) {
+			q.Policy, q.EffectivePolicy = "p", map[string]any{"max-length-bytes": 5000.0, "overflow": "reject-publish"}
+		})
+		s.Queues["q"], s.Queues[firstQueue] = QueueState{ReadyBytes: 4000}, QueueState{Leaving: 40}
+	}, id: "destination-refuses", sev: Critical, text: "refuses more than 5,000 bytes; 40 messages that are due wait in delay queues. After 32"},
+	{name: "dead letters on their way, and room for them", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-max-length": 100, "x-overflow": "reject-publish"})
+		s.Queues["f"], s.Queues[firstQueue] = QueueState{Ready: 79}, QueueState{Leaving: 40}
+	}, id: "destination-refuses", sev: Warning, text: "routing_key: f), whose route queue waits alone"},
+	{name: "destination without a leader, and dead letters wait", spoil: func(_ *Config, s *Snapshot) {
+		s.Queues["q"], s.Queues[firstQueue] = QueueState{State: "minority"}, QueueState{Leaving: 1}
+	}, id: "destination-refuses", sev: Critical, text: "takes no messages: it is minority; 1 message that is due waits"},
+	{name: "a classic queue's own overflow beats a policy's", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-max-length": 5, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": ""})
+		s.alter("f", func(q *topology.LiveQueue) {
+			q.Type, q.EffectivePolicy = topology.Classic, map[string]any{"overflow": "drop-head"}
+		})
+	}, id: "destination-refuses", sev: Warning},
+	{name: "a policy's overflow beats a quorum queue's own", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-max-length": 5, "x-overflow": "reject-publish", "x-dead-letter-exchange": ""})
+		s.alter("f", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"overflow": "drop-head"} })
+	}},
+	{name: "reject-publish without a bound", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-overflow": "reject-publish"})
 	}},
 	{name: "destination that expires", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-expires": 1000, "x-dead-letter-exchange": ""})
 	}, id: "destination-drops", sev: Warning, text: "deleted after 1s without use"},
+	{name: "dead letters", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages, q.Consumers = 1234, 0 })
+	}, id: "dead-letters", sev: Warning, text: "Dead letters wait: 1,234 in q.dead."},
+	{name: "the cure of dead letters knows the virtual host", spoil: func(c *Config, s *Snapshot) {
+		c.Vhost = "shop/eu"
+		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages, q.Consumers = 1, 0 })
+	}, id: "dead-letters", sev: Warning, text: `"src-uri":"amqp:///shop%2Feu","src-queue":"q.dead"`},
+	{name: "dead letters with a consumer", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages = 1234 })
+	}},
+	{name: "tasks without a relay", spoil: func(_ *Config, s *Snapshot) {
+		now := time.Now()
+		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), LastError: "no route", Now: now}
+	}, id: "tasks-not-relayed", sev: Critical, text: `3 tasks are overdue and not with the broker, the first for 1h0m0s. No relay runs on this database, or it cannot send them: a task is a row until a relay gives it to the broker. The last error noted is "no route". rabbitdelay relay -f delays.yaml`},
+	{name: "tasks that nobody handles", spoil: func(_ *Config, s *Snapshot) {
+		now := time.Now()
+		s.Tasks = &Tasks{Unhandled: 1000, More: true, OldestUnhandled: now.Add(-time.Hour), Now: now}
+	}, id: "tasks-not-handled", sev: Warning, text: "At least 1,000 tasks are overdue and pending although the broker had them"},
+	{name: "no tasks that are overdue", spoil: func(_ *Config, s *Snapshot) { s.Tasks = &Tasks{} }},
+	{name: "no database", spoil: func(_ *Config, s *Snapshot) { s.Unseen = []Unseen{{AreaDatabase, "no answer"}} }, blind: AreaDatabase},
+	{name: "asked for less", spoil: func(c *Config, s *Snapshot) {
+		s.Unseen = []Unseen{{AreaDatabase, "no answer"}}
+		c.Skip = []Area{AreaDatabase}
+	}, note: "not looked at, as asked (database): no answer"},
 	{name: "route stuck", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("delay.route.amq.topic:a.b", func(q *topology.LiveQueue) { q.Messages = 2 })
 	}, id: "route-stuck", sev: Critical, text: "2 messages wait for the exchange amq.topic"},
@@ -276,16 +357,22 @@ func TestFindings(t *testing.T) {
 			if !strings.Contains(strings.Join(r.Notes, "\n"), c.note) || c.note == "" && len(r.Notes) > 0 && c.id == "" {
 				t.Errorf("notes %q, want one with %q", r.Notes, c.note)
 			}
+			if i := slices.IndexFunc(r.Unseen, func(u Unseen) bool { return u.Area == c.blind }); i < 0 && c.blind != "" || c.blind == "" && !r.Complete() {
+				t.Errorf("unseen: %v, want %q", r.Unseen, c.blind)
+			}
 			if c.id == "" {
 				if !r.Clean() {
 					t.Errorf("unexpected findings %+v", r.Findings)
 				}
 				return
 			}
-			f, ok := byID(r, c.id)
-			if !ok {
-				t.Fatalf("no finding %s in %+v", c.id, r.Findings)
+			i := slices.IndexFunc(r.Findings, func(f Finding) bool {
+				return f.ID == c.id && strings.Contains(strings.Join([]string{f.What, f.Why, f.Mend}, " "), c.text)
+			})
+			if i < 0 {
+				t.Fatalf("no finding %s with %q in %+v", c.id, c.text, r.Findings)
 			}
+			f := r.Findings[i]
 			if f.Severity != c.sev || !strings.Contains(strings.Join([]string{f.What, f.Why, f.Mend}, " "), c.text) {
 				t.Errorf("got %+v", f)
 			}
@@ -293,6 +380,29 @@ func TestFindings(t *testing.T) {
 				t.Errorf("incomplete: %+v", f)
 			}
 		})
+	}
+}
+
+// No advice loses a message: none takes messages out of a queue without putting
+// them elsewhere, nor deletes what may hold some without looking.
+func TestNoMendLosesMessages(t *testing.T) {
+	for _, c := range findingCases {
+		cfg, snap := healthy(t)
+		if c.spoil != nil {
+			c.spoil(&cfg, &snap)
+		}
+		r := Diagnose(cfg, snap)
+		texts := slices.Clone(r.Notes)
+		for _, f := range r.Findings {
+			texts = append(texts, f.Mend)
+		}
+		for _, text := range texts {
+			for _, word := range []string{"consume --", "delete_queue", "purge", "forget_cluster_node", "delete exchange", "delete queue", "--force", "--if-empty", "delete_vhost", "reset"} {
+				if strings.Contains(text, word) {
+					t.Errorf("%s: %q advises to %s", c.name, text, word)
+				}
+			}
+		}
 	}
 }
 
@@ -308,15 +418,16 @@ func TestReportOrder(t *testing.T) {
 }
 
 func TestPreviousLayoutSetting(t *testing.T) {
+	twoMinutes := []leftover{{queue: topology.Queue{Name: "delay.ttl.2m"}}, {queue: topology.Queue{Name: "delay.ttl.1h30m"}}}
 	for tag, want := range map[string]string{
 		"clock":           "delay: {previous: [{layout: clock}]}",
 		"hex-10ms":        "delay: {previous: [{layout: hex, resolution: 10ms}]}",
 		"r10x60x60-1s":    "delay: {previous: [{radices: [10, 60, 60], resolution: 1s}]}",
 		"r2":              "delay: {previous: [{radices: [2]}]}",
-		"ttl":             "delay: {strategy: auto, ttl: {delays: [the old ones]}}",
+		"ttl":             "delay: {strategy: auto, ttl: {delays: [2m, 1h30m]}}",
 		"clock-1m4s500ms": "delay: {previous: [{layout: clock, resolution: 1m4s500ms}]}",
 	} {
-		if got := previous(tag); got != want {
+		if got := previous(topology.Layout{Name: "delay.ttl", Tag: tag}, twoMinutes); got != want {
 			t.Errorf("%s: got %s", tag, got)
 		}
 	}
@@ -348,8 +459,8 @@ func TestNeeds(t *testing.T) {
 	cfg, _ := healthy(t)
 	cfg = cfg.WithDefaults()
 	for role, want := range map[Role][]string{
-		Producer: {"write delay.deliver", "write delay.bucket.r3x3.300ms", "write delay.bucket.r3x3.600ms", "write delay.bucket.r3x3.100ms"},
-		Consumer: {"write delay.deliver", "write delay.bucket.r3x3.300ms", "write delay.bucket.r3x3.600ms", "write delay.bucket.r3x3.100ms", "read q", "write amq.default"},
+		Producer: {"write delay.deliver", "write delay.bucket.r3x3.300ms", "write delay.bucket.r3x3.600ms", "write delay.bucket.r3x3.100ms", "read delay.deliver", "read delay.deliver"},
+		Consumer: {"write delay.deliver", "write delay.bucket.r3x3.300ms", "write delay.bucket.r3x3.600ms", "write delay.bucket.r3x3.100ms", "read delay.deliver", "read q", "write amq.default"},
 	} {
 		cfg.Roles = []Role{role}
 		var got []string
@@ -388,6 +499,15 @@ func TestRender(t *testing.T) {
 	}
 	if !strings.Contains(clean.String(), "nothing is wrong\n") || !strings.Contains(clean.String(), "2ms behind this machine's, ±1ms") {
 		t.Errorf("got\n%s", clean.String())
+	}
+	blind := snap
+	blind.Nodes, blind.Live.BindingsKnown = nil, false
+	var partial strings.Builder
+	if err := Diagnose(cfg, blind).Render(&partial, Style{}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(partial.String(), "NOT EVERYTHING WAS LOOKED AT: nodes") || strings.Contains(partial.String(), "nothing is wrong") {
+		t.Errorf("got\n%s", partial.String())
 	}
 	snap.Alarms = []Alarm{{"n\x1b[31m", "memory"}}
 	r := Diagnose(cfg, snap)

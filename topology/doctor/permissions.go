@@ -37,6 +37,7 @@ func needs(cfg Config) []need {
 			}
 		}
 	}
+	out = append(out, binds(cfg)...)
 	for _, d := range cfg.Want.Destinations {
 		if !d.ToExchange() {
 			add(Consumer, "read", topology.KindQueue, d.Queue)
@@ -78,15 +79,34 @@ func needs(cfg Config) []need {
 	return distinct(out)
 }
 
+// binds are what it takes to make sure that a destination is bound before the first
+// message goes that way, by binding it.
+func binds(cfg Config) []need {
+	var out []need
+	deliver := topology.DeliveryExchange(cfg.Prefix)
+	for _, role := range []Role{Producer, Consumer} {
+		if !slices.Contains(cfg.Roles, role) {
+			continue
+		}
+		for _, d := range cfg.Want.Destinations {
+			if role == Consumer && d.ToExchange() {
+				continue // what it retries goes to its queue
+			}
+			a := Access{Operation: "read", Kind: topology.KindExchange, Name: deliver, Role: role}
+			out = append(out, need{Access: a, binding: topology.Binding{Exchange: deliver, Queue: d.TargetQueue(cfg.Prefix)}})
+		}
+	}
+	return out
+}
+
 // leftOut are the delay queues, and the exchanges of their names, that come after
 // the first three of their layout.
 func leftOut(cfg Config) map[string]bool {
 	left, taken := map[string]bool{}, map[string]int{}
 	for _, q := range cfg.Want.Queues {
-		if q.IsDelay() && strings.HasPrefix(q.Name, cfg.Prefix+".") {
-			base := q.Name[:strings.LastIndexByte(q.Name, '.')]
-			taken[base]++
-			left[q.Name] = taken[base] > 3
+		if l, ok := topology.LayoutOf(cfg.Prefix, q.Name); ok {
+			taken[l.Name]++
+			left[q.Name] = taken[l.Name] > 3
 		}
 	}
 	return left
@@ -105,9 +125,14 @@ func entries(cfg Config) []string {
 
 // distinct keeps each permission once, for the first role that needs it.
 func distinct(all []need) []need {
-	seen := map[Access]bool{}
+	type asked struct {
+		Access
+
+		bound string
+	}
+	seen := map[asked]bool{}
 	return slices.DeleteFunc(all, func(n need) bool {
-		key := n.Access
+		key := asked{n.Access, n.binding.Queue}
 		key.Role = ""
 		if seen[key] {
 			return true
@@ -157,8 +182,8 @@ func (x *examination) denied(role Role, op string, names []string) {
 // pattern matches a name, and with that of a delay queue all of its layout: only
 // some of them were looked at.
 func (x *examination) pattern(name string) string {
-	if q := x.want[name]; q.IsDelay() && strings.HasPrefix(name, x.cfg.Prefix+".") {
-		return regexp.QuoteMeta(name[:strings.LastIndexByte(name, '.')+1]) + "[0-9].*"
+	if l, ok := topology.LayoutOf(x.cfg.Prefix, name); ok && strings.HasPrefix(name, l.Name+".") && !strings.HasPrefix(name, l.Name+".level-") {
+		return regexp.QuoteMeta(l.Name+".") + "[0-9][^.]*"
 	}
 	return regexp.QuoteMeta(name)
 }

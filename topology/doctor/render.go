@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -36,6 +37,9 @@ func (r Report) Render(w io.Writer, s Style) error {
 	}
 	s.Width = max(s.Width, minWidth)
 	p := printer{Style: s}
+	if !r.Complete() {
+		p.wrapped("", margin, p.paint(yellow, "NOT EVERYTHING WAS LOOKED AT:")+" "+strings.Join(r.areas(), ", "))
+	}
 	p.linef("%s, virtual host %q, read by the %s", p.paint(bold, "RabbitMQ "+r.Broker), r.Vhost, r.Source)
 	if c := r.Clock; c != nil {
 		d, direction := c.Difference(), "ahead of"
@@ -55,11 +59,22 @@ func (r Report) Render(w io.Writer, s Style) error {
 		p.wrapped(margin+p.paint(dim, "why  "), margin+"     ", f.Why)
 		p.linef("%s", margin+p.paint(dim, "mend ")+visible(f.Mend))
 	}
+	if !r.Complete() {
+		p.linef("")
+		p.linef("%s", p.paint(yellow, "not looked at"))
+		for _, u := range r.Unseen {
+			p.wrapped(margin+"- ", margin+"  ", string(u.Area)+": "+u.Why)
+		}
+	}
 	if len(r.Notes) > 0 {
 		p.linef("")
 		p.linef("%s", p.paint(dim, "notes"))
 		for _, n := range r.Notes {
-			p.wrapped(margin+"- ", margin+"  ", n)
+			text, command, _ := strings.Cut(n, "\n")
+			p.wrapped(margin+"- ", margin+"  ", text)
+			if command != "" {
+				p.linef("%s", margin+"  "+visible(command)) // in one piece, to be copied
+			}
 		}
 	}
 	p.linef("")
@@ -68,14 +83,28 @@ func (r Report) Render(w io.Writer, s Style) error {
 	return err
 }
 
+// areas are what was not looked at, each once.
+func (r Report) areas() []string {
+	var areas []string
+	for _, u := range r.Unseen {
+		if !slices.Contains(areas, string(u.Area)) {
+			areas = append(areas, string(u.Area))
+		}
+	}
+	return areas
+}
+
 type printer struct {
 	Style
 	b strings.Builder
 }
 
 func (p *printer) summary(r Report) string {
-	if r.Clean() {
+	switch {
+	case r.Clean() && r.Complete():
 		return p.paint(green, "nothing is wrong")
+	case r.Clean():
+		return p.paint(yellow, "nothing was found in what could be looked at")
 	}
 	var parts []string
 	if n := r.Count(Critical); n > 0 {

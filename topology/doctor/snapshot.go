@@ -37,8 +37,57 @@ type Snapshot struct {
 	Clock *Clock
 	// ParkedSamples are parked messages that were looked at.
 	ParkedSamples []Parked
+	// Tasks are those of the business database; nil: there is none, or it could
+	// not be looked at.
+	Tasks *Tasks
 
-	Notes []string
+	// Unseen is what could not be looked at.
+	Unseen []Unseen
+	Notes  []string
+}
+
+// Area is something that a doctor looks at, for Config.Skip.
+type Area string
+
+// The areas.
+const (
+	AreaManagement   Area = "management"    // everything that only the management API tells
+	AreaObjects      Area = "objects"       // objects that the user may not look at
+	AreaArguments    Area = "arguments"     // of queues and exchanges
+	AreaBindings     Area = "bindings"      // whether they are there
+	AreaPolicies     Area = "policies"      // and what they do
+	AreaNodes        Area = "nodes"         // of the cluster, and replicas on them
+	AreaAlarms       Area = "alarms"        // memory and disk
+	AreaPlugin       Area = "plugin"        // whether the broker has it
+	AreaFeatureFlags Area = "feature-flags" // of RabbitMQ 3.10
+	AreaVersion      Area = "version"       // of the broker
+	AreaClock        Area = "clock"         // whether it agrees with this machine's
+	AreaDatabase     Area = "database"      // tasks that are overdue
+)
+
+// Areas are all of them.
+var Areas = []Area{
+	AreaManagement, AreaObjects, AreaArguments, AreaBindings, AreaPolicies, AreaNodes, AreaAlarms, AreaPlugin,
+	AreaFeatureFlags, AreaVersion, AreaClock, AreaDatabase,
+}
+
+// Unseen is something that could not be looked at.
+type Unseen struct {
+	Area Area   `json:"area"`
+	Why  string `json:"why"`
+}
+
+// Tasks sum up the pending tasks of a business database that are overdue.
+type Tasks struct {
+	// Unsent tasks were never given to the broker, Unhandled ones were and are
+	// pending still. More tells that there are further ones of either kind.
+	Unsent, Unhandled int64
+	More              bool
+	// OldestUnsent and OldestUnhandled are since when the first of them is due.
+	OldestUnsent, OldestUnhandled time.Time
+	// LastError is one that was noted on an unsent task, empty for none.
+	LastError string
+	Now       time.Time // when that was
 }
 
 // Node is a node of a cluster.
@@ -60,9 +109,10 @@ type QueueState struct {
 	Online  []string // those of them that are up
 	Node    string   // of a classic queue, or the leader's
 	State   string   // running, down, …; empty for unknown
-	// Ready and Unacked are messages; their sum may be less than LiveQueue.Messages.
-	Ready   int64
-	Unacked int64
+	// Ready, Unacked and Leaving are messages; Leaving are dead letters that the
+	// next queue has not confirmed. ReadyBytes are the bodies of the Ready ones.
+	Ready, Unacked, Leaving int64
+	ReadyBytes              int64
 }
 
 // Parked is a parked message.

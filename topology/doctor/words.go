@@ -51,6 +51,12 @@ func (x *examination) ctl(command string, args ...string) string {
 // apply is the command that creates what is missing.
 func (x *examination) apply() string { return "rabbitdelay apply" + x.fileFlag() }
 
+// destroy is the command that deletes layouts, or single queues of one. It
+// refuses while messages are in them.
+func (x *examination) destroy(names []string) string {
+	return "rabbitdelay destroy" + x.fileFlag() + " --layout " + shellQuote(strings.Join(names, ","))
+}
+
 func (x *examination) fileFlag() string {
 	if x.cfg.File == "" {
 		return ""

@@ -31,6 +31,34 @@ func Denied(err error) bool {
 	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
 }
 
+// ClusterError says that the management API is another broker's than the AMQP
+// connection.
+type ClusterError struct {
+	Endpoint         string
+	AMQP, Management string // names of the clusters
+}
+
+func (e *ClusterError) Error() string {
+	return fmt.Sprintf("AMQP leads to the cluster %q and the management API at %s to %q: these are two different brokers; set broker.management_url to the API of the first",
+		e.AMQP, e.Endpoint, e.Management)
+}
+
+// SameCluster compares the name of the cluster that an AMQP connection tells in
+// its server properties with that of the management API. The error is a
+// *ClusterError where both are known and differ.
+func (i *Inspector) SameCluster(ctx context.Context, amqpName string) error {
+	var overview struct {
+		Name string `json:"cluster_name"`
+	}
+	if _, err := i.Call(ctx, http.MethodGet, "/api/overview?columns=cluster_name", nil, &overview); err != nil {
+		return err
+	}
+	if amqpName != "" && overview.Name != "" && amqpName != overview.Name {
+		return &ClusterError{Endpoint: i.endpoint, AMQP: amqpName, Management: overview.Name}
+	}
+	return nil
+}
+
 // maxErrorBody bounds what a StatusError keeps.
 const maxErrorBody = 64 << 10
 

@@ -96,7 +96,7 @@ func (i *Inspector) Inspect(ctx context.Context, _ topology.Topology) (topology.
 		return topology.Live{}, i.failed("connect", err)
 	}
 	live := topology.Live{Source: "management API", BindingsKnown: true}
-	if live.Exchanges, err = i.exchanges(c); err != nil {
+	if live.Exchanges, err = i.exchanges(ctx); err != nil {
 		return topology.Live{}, i.failed("read exchanges", err)
 	}
 	if live.Queues, err = i.queues(ctx); err != nil {
@@ -126,21 +126,37 @@ func forbidden(err error) bool {
 	return strings.Contains(err.Error(), "401 Unauthorized")
 }
 
-func (i *Inspector) exchanges(c *rabbithole.Client) (map[string]topology.LiveExchange, error) {
-	list, err := c.ListExchangesIn(i.cfg.Vhost)
-	if err != nil {
+// exchangeRecord has the fields of an exchange that are needed. The client's own
+// type lacks the plugin's count.
+type exchangeRecord struct {
+	Name       string     `json:"name"`
+	Type       string     `json:"type"`
+	Durable    bool       `json:"durable"`
+	AutoDelete bool       `json:"auto_delete"`
+	Internal   bool       `json:"internal"`
+	Arguments  definition `json:"arguments"`
+	Delayed    *int64     `json:"messages_delayed"`
+}
+
+func (i *Inspector) exchanges(ctx context.Context) (map[string]topology.LiveExchange, error) {
+	var list []exchangeRecord
+	if _, err := i.Call(ctx, http.MethodGet, i.InVhost("exchanges")+"?columns=name,type,durable,auto_delete,internal,arguments,messages_delayed", nil, &list); err != nil {
 		return nil, err
 	}
 	out := make(map[string]topology.LiveExchange, len(list))
 	for _, e := range list {
-		out[e.Name] = topology.LiveExchange{
+		x := topology.LiveExchange{
 			ArgumentsKnown: true,
 			Kind:           e.Type,
 			Durable:        e.Durable,
-			AutoDelete:     bool(e.AutoDelete),
+			AutoDelete:     e.AutoDelete,
 			Internal:       e.Internal,
-			Arguments:      e.Arguments,
+			Arguments:      amqp.Table(e.Arguments),
 		}
+		if e.Delayed != nil {
+			x.Held, x.HeldKnown = *e.Delayed, true
+		}
+		out[e.Name] = x
 	}
 	return out, nil
 }

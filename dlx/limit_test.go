@@ -1,0 +1,38 @@
+package dlx_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Looking at a message costs it nothing: every quorum queue has a delivery limit
+// that nobody reaches, and a classic one has none.
+func TestQuorumQueuesHaveADeliveryLimitThatNobodyReaches(t *testing.T) {
+	var all []topology.Queue
+	for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {
+		bucket, err := dlx.NewBucket(dlx.BucketConfig{QueueType: qt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ttl, err := dlx.NewTTL(dlx.TTLConfig{QueueType: qt, Delays: []time.Duration{time.Minute}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		described := topology.Topology{Destinations: []topology.Destination{{Queue: "q"}, {Exchange: "e", RoutingKey: "k", DeadLetter: "d"}}}
+		all = append(all, bucket.Topology().Queues...)
+		all = append(all, ttl.Topology().Queues...)
+		all = append(all, described.WithDestinationQueues("delay", qt).Queues...)
+	}
+	for _, q := range all {
+		want := any(topology.Unlimited)
+		if q.Type == topology.Classic {
+			want = nil
+		}
+		if got := q.Table()[topology.ArgDeliveryLimit]; got != want {
+			t.Errorf("%s queue %s: limit %v, want %v", q.Type, q.Name, got, want)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// leftover is a delay queue that the configuration does not have: of an older
+// layout, or of another process that has another configuration.
+type leftover struct {
+	queue    topology.Queue
+	messages int64
+	layout   topology.Layout
+}
+
+// leftovers are the delay queues of the prefix that are on the broker and not
+// described.
+func (x *examination) leftovers() []leftover {
+	var out []leftover
+	for name, live := range x.snap.Live.Queues {
+		layout, ok := topology.LayoutOf(x.cfg.Prefix, name)
+		if _, wanted := x.want[name]; !ok || wanted || !live.ArgumentsKnown {
+			continue
+		}
+		ttl, timed := number(live.Arguments[topology.ArgMessageTTL])
+		exchange, dead := live.Arguments[topology.ArgDeadLetterExchange].(string)
+		if !timed || !dead {
+			continue
+		}
+		d := time.Duration(ttl) * time.Millisecond
+		q := topology.Queue{Name: name, Type: live.Type, MessageTTL: &d, DeadLetter: &topology.DeadLetter{Exchange: exchange}}
+		q.DeadLetter.AtLeastOnce = live.Arguments[topology.ArgDeadLetterStrategy] == topology.StrategyAtLeastOnce
+		q.Overflow, _ = live.Arguments[topology.ArgOverflow].(string)
+		q.Arguments = live.Arguments
+		out = append(out, leftover{queue: q, messages: live.Messages, layout: layout})
+	}
+	slices.SortFunc(out, func(a, b leftover) int { return strings.Compare(a.queue.Name, b.queue.Name) })
+	return out
+}
+
+func number(v any) (int64, bool) {
+	switch n := v.(type) {
+	case float64:
+		return int64(n), true
+	case int64:
+		return n, true
+	case int32:
+		return int64(n), true
+	case int:
+		return int64(n), true
+	}
+	return 0, false
+}
+
+// checkLeftovers looks at what the configuration does not have, layout by layout.
+func (x *examination) checkLeftovers() {
+	byName := map[string][]leftover{}
+	var order []string
+	for _, l := range x.left {
+		if byName[l.layout.Name] == nil {
+			order = append(order, l.layout.Name)
+		}
+		byName[l.layout.Name] = append(byName[l.layout.Name], l)
+	}
+	for _, name := range order {
+		x.leftoverLayout(name, byName[name])
+	}
+}
+
+// leftoverLayout judges a layout that is not this configuration's. It may well be
+// another's who is at work with the same prefix, so that it is there is nothing
+// wrong. Messages that wait where no destination is bound for them are.
+func (x *examination) leftoverLayout(name string, queues []leftover) {
+	var full []string
+	var messages int64
+	for _, l := range queues {
+		messages += l.messages
+		if l.messages > 0 {
+			full = append(full, l.queue.Name)
+		}
+	}
+	if messages == 0 {
+		x.notef("%s has %s that this configuration does not use: of an older layout, or of another process. When no process uses them any more:\n%s",
+			name, counted(len(queues), "empty delay queue", "empty delay queues"), x.destroy(x.partsOf(name, queues)))
+		return
+	}
+	layout := queues[0].layout
+	if x.snap.Live.BindingsKnown && !x.boundFor(layout.Tag) {
+		x.found(Finding{
+			ID: "leftover-unbound", Severity: Critical, Objects: full,
+			What: fmt.Sprintf("%s in %s of the layout %s, for which no destination is bound.", counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), name),
+			Why:  "They will be parked when they are due, instead of arriving.",
+			Mend: "set " + previous(layout, queues) + " in the file that has their destinations, then " + x.apply(),
+		})
+		return
+	}
+	x.notef("%s in %s of %s, an older layout or another configuration's; they still arrive, because destinations are bound for it",
+		counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), name)
+}
+
+// partsOf are what destroy takes: the layout, or where this configuration uses
+// some queues of it (the ttl strategy's), the others one by one.
+func (x *examination) partsOf(name string, queues []leftover) []string {
+	for _, q := range x.cfg.Want.Queues {
+		if l, ok := topology.LayoutOf(x.cfg.Prefix, q.Name); ok && l.Name == name {
+			var names []string
+			for _, l := range queues {
+				names = append(names, l.queue.Name)
+			}
+			return names
+		}
+	}
+	return []string{name}
+}
+
+var layoutTag = regexp.MustCompile(`^(?:(clock|hex|binary)|r([0-9]+(?:x[0-9]+)*))(?:-([0-9a-z]+))?$`)
+
+// previous is the setting that keeps destinations bound to a layout.
+func previous(l topology.Layout, queues []leftover) string {
+	m := layoutTag.FindStringSubmatch(l.Tag)
+	if m == nil { // the ttl strategy's
+		delays := make([]string, len(queues))
+		for i, q := range queues {
+			delays[i] = strings.TrimPrefix(q.queue.Name, l.Name+".")
+		}
+		return "delay: {strategy: auto, ttl: {delays: [" + strings.Join(delays, ", ") + "]}}"
+	}
+	layout := "layout: " + m[1]
+	if m[2] != "" {
+		layout = "radices: [" + strings.ReplaceAll(m[2], "x", ", ") + "]"
+	}
+	if m[3] != "" {
+		layout += ", resolution: " + m[3]
+	}
+	return "delay: {previous: [{" + layout + "}]}"
+}
+
+// boundFor tells whether anything is bound to the delivery exchange for the
+// routing keys of a layout.
+func (x *examination) boundFor(tag string) bool {
+	return slices.ContainsFunc(x.snap.Live.Bindings, func(b topology.Binding) bool {
+		first, _, _ := strings.Cut(b.RoutingKey, ".")
+		return b.Exchange == topology.DeliveryExchange(x.cfg.Prefix) && first == tag
+	})
+}

@@ -1,0 +1,60 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// checkRefuses reports a destination queue that gives messages back to the delay
+// queues: the broker has 32 dead letters of a queue under way and then stops it.
+func (x *examination) checkRefuses(name string, q topology.LiveQueue) {
+	state := x.snap.Queues[name]
+	most, full := bound(q, state)
+	var what, mend string
+	switch {
+	case slices.Contains([]string{"down", "minority", "stopped", "crashed"}, state.State):
+		what, full = "takes no messages: it is "+state.State, true
+		mend = "rabbitmqctl cluster_status   # start the nodes that are down"
+	case most == "":
+		return
+	default:
+		what = "refuses more than " + most
+		mend = fmt.Sprintf("%s; %s   # take the bound out of the policy; an argument needs a queue of another name. Or send through an exchange (exchange: amq.direct, routing_key: %s), whose route queue waits alone: rabbitmqadmin -V %s declare binding source=amq.direct destination=%s routing_key=%[3]s",
+			x.ctl("list_policies"), x.ctl("list_operator_policies"), shellQuote(name), shellQuote(x.cfg.Vhost), shellQuote(name))
+	}
+	severity, waiting := Warning, int64(0)
+	for other, s := range x.snap.Queues {
+		if _, delays := topology.LayoutOf(x.cfg.Prefix, other); delays {
+			waiting += s.Leaving
+		}
+	}
+	if full && waiting > 0 {
+		severity = Critical
+		what += "; " + counted(waiting, "message that is due waits", "messages that are due wait") + " in delay queues"
+	}
+	x.found(Finding{
+		ID: "destination-refuses", Severity: severity, Objects: []string{name},
+		What: fmt.Sprintf("The destination queue %s %s.", name, what),
+		Why:  "After 32 messages that it did not take, a quorum delay queue delivers to no destination any more; a classic one loses them.",
+		Mend: mend,
+	})
+}
+
+// bound is what a queue refuses more than, if anything, and whether it holds as
+// much. A quorum queue that was full refuses until four fifths are left.
+func bound(q topology.LiveQueue, s QueueState) (most string, full bool) {
+	if !strings.HasPrefix(overflow(q), topology.OverflowRejectPublish) { // or reject-publish-dlx
+		return "", false
+	}
+	if n, ok := lower(q.Arguments[topology.ArgMaxLength], q.EffectivePolicy["max-length"]); ok {
+		most, full = counted(n, "message", "messages"), s.Ready*5 >= n*4
+	}
+	if n, ok := lower(q.Arguments[topology.ArgMaxLengthBytes], q.EffectivePolicy["max-length-bytes"]); ok {
+		most = strings.TrimPrefix(most+" or "+counted(n, "byte", "bytes"), " or ")
+		full = full || s.ReadyBytes*5 >= n*4
+	}
+	return most, full
+}

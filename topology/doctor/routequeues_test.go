@@ -1,0 +1,29 @@
+package doctor
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func TestTooManyRouteQueues(t *testing.T) {
+	for queues, want := range map[int]bool{3: false, 4: true} {
+		snap := Snapshot{Live: topology.Live{Queues: map[string]topology.LiveQueue{"delay.routed": {}, "other.route.x": {}}}}
+		for i := range queues {
+			snap.Live.Queues[fmt.Sprintf("delay.route.events:order.%d", i)] = topology.LiveQueue{}
+		}
+		found := false
+		for _, f := range Diagnose(Config{MaxRouteQueues: 3}, snap).Findings {
+			if f.ID == "route-queues" {
+				found = true
+				if f.Severity != Warning || len(f.Objects) != queues {
+					t.Errorf("%+v", f)
+				}
+			}
+		}
+		if found != want {
+			t.Errorf("%d route queues, at most 3 expected: found %t, want %t", queues, found, want)
+		}
+	}
+}

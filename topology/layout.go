@@ -1,0 +1,110 @@
+package topology
+
+import (
+	"strings"
+	"time"
+)
+
+// Layout is what the name of a strategy's object tells: which set of delay
+// queues it belongs to.
+type Layout struct {
+	Name string // the beginning of its objects' names, e.g. "delay.bucket.hex-classic"
+	// Tag is the first word of its routing keys, e.g. "hex". Two layouts that
+	// differ in the queue type only have the same.
+	Tag string
+}
+
+// strategyTags are the tags of the strategies whose objects show no other, by
+// the word after the prefix.
+var strategyTags = map[string]string{"bucket": "clock", "ttl": "ttl", "plugin": "plugin"}
+
+// ambiguous tells whether configurations that differ have a layout of this name
+// in common. A bucket layout's name tells its digits and its resolution.
+func (l Layout) ambiguous() bool {
+	return l.Tag == strategyTags["ttl"] || l.Tag == strategyTags["plugin"]
+}
+
+// LayoutOf is the layout of a delay queue, or of an exchange before, between or
+// instead of such queues. It is false for every other name, those of the
+// delivery exchange, the parked queue and the route queues included.
+func LayoutOf(prefix, name string) (Layout, bool) {
+	rest, ok := strings.CutPrefix(name, prefix+".")
+	strategy, rest, _ := strings.Cut(rest, ".")
+	tag := strategyTags[strategy]
+	if !ok || tag == "" {
+		return Layout{}, false
+	}
+	l := Layout{Name: prefix + "." + strategy, Tag: tag}
+	// A variant begins with a letter, the name of a duration with a digit.
+	variant, _, _ := strings.Cut(rest, ".")
+	if variant == "" || variant[0] >= '0' && variant[0] <= '9' || strings.HasPrefix(variant, "level-") {
+		return l, true
+	}
+	l.Name += "." + variant
+	if variant != string(Classic) {
+		l.Tag = strings.TrimSuffix(variant, "-"+string(Classic))
+	}
+	return l, true
+}
+
+// tagOf is the first word of a routing key or of a binding.
+func tagOf(key string) string {
+	tag, _, _ := strings.Cut(key, ".")
+	return tag
+}
+
+// Layout is what is on the broker of the layouts with the names, and of single
+// delay queues with the names (those of the ttl strategy are independent of each
+// other): the queues, the exchanges of the same name and those between them, and
+// all bindings that lead to, through and out of them. It needs an Inspector that
+// reads everything, see BindingsKnown.
+func (l Live) Layout(prefix string, names ...string) Topology {
+	wanted := func(name string) bool {
+		layout, ok := LayoutOf(prefix, name)
+		for _, n := range names {
+			if ok && (n == name || n == layout.Name) {
+				return true
+			}
+		}
+		return false
+	}
+	t := Topology{}
+	tags := map[string]bool{}
+	for _, name := range sortedKeys(l.Exchanges) {
+		if wanted(name) {
+			have := l.Exchanges[name]
+			alternate, _ := have.Arguments[ArgAlternateExchange].(string)
+			t.Exchanges = append(t.Exchanges, Exchange{Name: name, Kind: have.Kind, AlternateExchange: alternate})
+		}
+	}
+	for _, name := range sortedKeys(l.Queues) {
+		if wanted(name) {
+			t.Queues = append(t.Queues, l.Queues[name].described(name))
+		}
+	}
+	for _, name := range append(names, sortedKeys(l.Exchanges)...) {
+		if layout, ok := LayoutOf(prefix, name); ok && wanted(name) {
+			tags[layout.Tag] = true
+		}
+	}
+	for _, b := range l.Bindings {
+		if wanted(b.Exchange) || b.Exchange == DeliveryExchange(prefix) && tags[tagOf(b.RoutingKey)] {
+			t.Bindings = append(t.Bindings, b)
+		}
+	}
+	return t
+}
+
+// described is the delay queue as its arguments describe it.
+func (q LiveQueue) described(name string) Queue {
+	out := Queue{Name: name, Type: q.Type, Arguments: q.Arguments}
+	if ms, ok := integer(q.Arguments[ArgMessageTTL]); ok {
+		ttl := time.Duration(ms) * time.Millisecond
+		out.MessageTTL = &ttl
+	}
+	if exchange, ok := q.Arguments[ArgDeadLetterExchange].(string); ok {
+		out.DeadLetter = &DeadLetter{Exchange: exchange, AtLeastOnce: q.Arguments[ArgDeadLetterStrategy] == StrategyAtLeastOnce}
+	}
+	out.Overflow, _ = q.Arguments[ArgOverflow].(string)
+	return out
+}

@@ -1,0 +1,117 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// ArgBinder is the argument of a binding that a client makes beside the plain one
+// where LateBindings says so, and takes away again within a minute. Its value names
+// the client.
+const ArgBinder = "rabbitdelay-binder"
+
+// LateBindings tells whether a broker of that version may answer a bind before it
+// routes by the binding. From 3.12 to 4.2 one with Mnesia commits the binding and
+// only then, in a second transaction, what its topic exchange routes by: who makes
+// the same binding in between is told at once that it is there. In a cluster whose
+// nodes are being replaced an older node, too, may see what a newer one is
+// binding. A version that cannot be read counts as one that may.
+func LateBindings(version string) bool { return VersionBefore(version, 4, 3) }
+
+// VersionBefore tells whether a broker's version, such as "4.0.5", is older than
+// major.minor. One that cannot be read counts as older.
+func VersionBefore(version string, major, minor int) bool {
+	var a, b int
+	if _, err := fmt.Sscanf(version, "%d.%d", &a, &b); err != nil {
+		return true
+	}
+	return a < major || a == major && b < minor
+}
+
+// LockQueue is the queue with which Apply keeps others from binding at the same
+// time: it is exclusive to the connection of whoever binds.
+func LockQueue(prefix string) string { return prefix + ".lock" }
+
+const (
+	// lockWait bounds the wait for the lock. Binding takes a second or two, but the
+	// lock of a machine that died stays until the broker misses its heartbeats.
+	lockWait       = 15 * time.Second
+	firstLockPause = 25 * time.Millisecond
+	maxLockPause   = 400 * time.Millisecond
+	// unlockTimeout is for a broker that does not answer: the lock then ends with
+	// the connection.
+	unlockTimeout = 5 * time.Second
+)
+
+// errLocked says that the lock could not be had for too long.
+var errLocked = errors.New("another connection has been binding for too long")
+
+// lock keeps other connections from binding, where the broker needs it. Without
+// the right to the lock's queue, or when another has it for too long, it goes on
+// all the same, and says so.
+func lock(ctx context.Context, conn Conn, prefix string, unlocked func(error)) (unlock func(), err error) {
+	nothing := func() {}
+	if c, ok := conn.(*amqp.Connection); ok {
+		if version, _ := c.Properties["version"].(string); !LateBindings(version) {
+			return nothing, nil
+		}
+	}
+	s := &session{conn: conn}
+	err = takeLock(ctx, s, LockQueue(prefix))
+	switch {
+	case err == nil:
+		return func() { releaseLock(s, LockQueue(prefix)) }, nil
+	case context.Cause(ctx) != nil, !errors.Is(err, errLocked) && isConnectionLost(err):
+		return nil, fmt.Errorf("lock %s: %w", LockQueue(prefix), err)
+	case unlocked != nil:
+		unlocked(err)
+	}
+	return nothing, nil
+}
+
+func takeLock(ctx context.Context, s *session, name string) error {
+	deadline := time.Now().Add(lockWait)
+	for pause := firstLockPause; ; pause = min(2*pause, maxLockPause) {
+		// The deadline does not end a try: its answer would find nobody.
+		err := s.do(ctx, func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(name, false, false, true, false, amqp.Table{ArgQueueType: string(Classic)})
+			return err
+		})
+		if e, ok := errors.AsType[*amqp.Error](err); !ok || e.Code != amqp.ResourceLocked {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return errLocked
+		}
+		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
+			return err
+		}
+	}
+}
+
+// releaseLock works also when the context has ended under which the lock was taken.
+func releaseLock(s *session, name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), unlockTimeout)
+	defer cancel()
+	_ = s.do(ctx, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDelete(name, false, false, false)
+		return err
+	})
+	s.close()
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,334 @@
+package amqptest_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
+)
+
+// Heartbeats keep a quiet connection for an hour; a client that has stopped is
+// gone after two intervals, and what it held is in the queue.
+func TestHeartbeats(t *testing.T) {
+	bubble(t, amqptest.Options{Heartbeat: 10 * time.Second}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
+		if conn.Config.Heartbeat != 10*time.Second {
+			t.Errorf("tuned to %v", conn.Config.Heartbeat)
+		}
+		<-time.After(time.Hour)
+		ch := channel(t, conn)
+		queue(t, ch, "q", nil)
+		if err := ch.Publish("", "q", false, false, amqp.Publishing{}); err != nil {
+			t.Fatal(err)
+		}
+		var wire *deaf
+		other, err := amqp.DialConfig(srv.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
+			c, err := srv.Dial(t.Context(), network, addr)
+			wire = &deaf{Conn: c}
+			return wire, err
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		if _, _, err := channel(t, other).Get("q", false); err != nil {
+			t.Fatal(err)
+		}
+		wire.stopped.Store(true)
+		<-time.After(9 * time.Second)
+		if q, _ := srv.Queue("q"); q.Unacked != 1 {
+			t.Errorf("%d held", q.Unacked)
+		}
+		<-time.After(20 * time.Second)
+		if q, _ := srv.Queue("q"); q.Unacked != 0 || q.Ready != 1 || len(srv.Connections()) != 1 {
+			t.Errorf("%d held, %d ready, %d connections", q.Unacked, q.Ready, len(srv.Connections()))
+		}
+	})
+}
+
+// deaf sends nothing once it has stopped.
+type deaf struct {
+	net.Conn
+
+	stopped atomic.Bool
+}
+
+func (d *deaf) Write(b []byte) (int, error) {
+	if d.stopped.Load() {
+		return len(b), nil
+	}
+	return d.Conn.Write(b)
+}
+
+func TestUsersAndVHosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{
+			Version: "3.10.8", VHosts: []string{"shop"},
+			Users: []amqptest.User{{Name: "shop", Password: "p@:/", Write: "^amq.default$", Read: "^orders", VHosts: []string{"shop"}}},
+		})
+		defer srv.Close()
+		dial := func(url string) (*amqp.Connection, error) {
+			return amqp.DialConfig(url, amqp.Config{Dial: func(network, addr string) (net.Conn, error) { return srv.Dial(context.Background(), network, addr) }})
+		}
+		for vhost, want := range map[string]string{"": "access to vhost '/' refused for user 'shop'", "none": "vhost none not found"} {
+			if _, err := dial(strings.Replace(srv.URL(), "/?", "/"+vhost+"?", 1)); !says(err, 530, want) {
+				t.Errorf("%q: %v", vhost, err)
+			}
+		}
+		conn, err := dial(strings.Replace(srv.URL(), "/?", "/shop?", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ch, returned := confirming(t, conn)
+		if !publish(t, ch, "", "nowhere", amqp.Publishing{}).Wait() || len(returned) != 1 {
+			t.Error("a message by a permitted exchange was not returned")
+		}
+		for _, try := range []struct {
+			want string
+			do   func(ch *amqp.Channel) error
+		}{
+			{"access to queue 'orders' in vhost 'shop' refused for user 'shop'", func(ch *amqp.Channel) error {
+				_, err := ch.QueueDeclare("orders", true, false, false, false, nil)
+				return err
+			}},
+			{"access to exchange 'amq.topic' in vhost 'shop' refused", func(ch *amqp.Channel) error {
+				return errors.Join(ch.Publish("amq.topic", "k", false, false, amqp.Publishing{}), ch.Qos(1, 0, false))
+			}},
+			{"access to queue 'other' in vhost 'shop' refused", func(ch *amqp.Channel) error {
+				_, err := ch.Consume("other", "", false, false, false, false, nil)
+				return err
+			}},
+			{"NOT_FOUND - no queue 'orders.1' in vhost 'shop'", func(ch *amqp.Channel) error {
+				_, err := ch.Consume("orders.1", "", false, false, false, false, nil)
+				return err
+			}},
+		} {
+			ch := channel(t, conn)
+			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+			err := try.do(ch)
+			if reason := <-closed; err == nil || !strings.Contains(reason.Reason, try.want) {
+				t.Errorf("got %v, want %q", reason, try.want)
+			}
+		}
+	})
+}
+
+// The probe of the plugin finds what the options say, by the refusals of each
+// version.
+func TestPlugin(t *testing.T) {
+	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
+		for _, there := range []bool{true, false} {
+			srv := amqptest.NewServer(amqptest.Options{Version: version, Plugin: there})
+			err := plugin.Probe(t.Context(), func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
+			if there != (err == nil) || !there && !errors.Is(err, plugin.ErrNotAvailable) {
+				t.Errorf("%s, plugin %v: %v", version, there, err)
+			}
+			srv.Close()
+		}
+	}
+}
+
+// A body crosses in as many frames as it takes, in both directions, and one that
+// is too large is refused with the broker's words.
+func TestBodies(t *testing.T) {
+	bubble(t, amqptest.Options{FrameMax: 8192, MaxMessageSize: 100_000}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
+		ch, _ := confirming(t, conn)
+		queue(t, ch, "q", nil)
+		for _, size := range []int{0, 1, 8184, 8185, 100_000} {
+			body := []byte(strings.Repeat("x", size))
+			if !publish(t, ch, "", "q", amqp.Publishing{Body: body, Headers: amqp.Table{"size": int64(size)}}).Wait() {
+				t.Fatalf("%d bytes were not confirmed", size)
+			}
+			d, ok, err := ch.Get("q", true)
+			if err != nil || !ok || !bytes.Equal(d.Body, body) || d.Headers["size"] != int64(size) {
+				t.Errorf("%d bytes came as %d, %v", size, len(d.Body), err)
+			}
+		}
+		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+		publish(t, ch, "", "q", amqp.Publishing{Body: make([]byte, 100_001)})
+		if err := <-closed; !says(err, 406, "message size 100001 is larger than configured max size 100000") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// Two clients bind the same at one instant: the second is told so before a
+// message would arrive.
+func TestLateBindings(t *testing.T) {
+	bubble(t, amqptest.Options{Version: "4.0.5", LateBindings: 50 * time.Millisecond}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
+		ch, returned := confirming(t, conn)
+		queue(t, ch, "q", nil)
+		first, second := channel(t, conn), channel(t, conn)
+		began := time.Now()
+		slow := make(chan time.Duration)
+		go func() {
+			if err := first.QueueBind("q", "k", "amq.topic", false, nil); err != nil {
+				t.Error(err)
+			}
+			slow <- time.Since(began)
+		}()
+		synctest.Wait()
+		if err := second.QueueBind("q", "k", "amq.topic", false, nil); err != nil || time.Since(began) != 0 {
+			t.Errorf("the second binder: %v after %v", err, time.Since(began))
+		}
+		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
+			t.Error("it routes already")
+		}
+		if took := <-slow; took != 50*time.Millisecond {
+			t.Errorf("the first binder was answered after %v", took)
+		}
+		if publish(t, ch, "amq.topic", "k", amqp.Publishing{}).Wait(); len(returned) != 1 {
+			t.Error("it does not route")
+		}
+	})
+}
+
+// What a connection has alone goes with it; others are told what they lose.
+func TestExclusiveAndAutoDelete(t *testing.T) {
+	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
+		other, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ch := channel(t, other)
+		named, err := ch.QueueDeclare("", false, false, true, false, nil)
+		if err != nil || !strings.HasPrefix(named.Name, "amq.gen-") {
+			t.Fatalf("%q, %v", named.Name, err)
+		}
+		if _, err := ch.QueueDeclare("auto", true, true, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ch.Consume("auto", "", false, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := srv.Queues(); !slices.Equal(got, []string{named.Name, "auto"}) {
+			t.Errorf("queues %q", got)
+		}
+		_ = other.Close()
+		if got := srv.Queues(); len(got) != 0 {
+			t.Errorf("queues %q are left", got)
+		}
+		mine := channel(t, conn)
+		queue(t, mine, "unused", amqp.Table{"x-expires": int64(60_000)})
+		<-time.After(59 * time.Second)
+		if _, ok := srv.Queue("unused"); !ok {
+			t.Error("it has gone too soon")
+		}
+		<-time.After(2 * time.Second)
+		if _, ok := srv.Queue("unused"); ok {
+			t.Error("it has not gone")
+		}
+	})
+}
+
+// Prefetch bounds what a consumer holds, consumers take turns, and a single
+// active one takes all until it ends.
+func TestConsumers(t *testing.T) {
+	bubble(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
+		pub := channel(t, conn)
+		queue(t, pub, "turns", nil)
+		queue(t, pub, "single", amqp.Table{"x-single-active-consumer": true})
+		consume := func(queue string, prefetch int) (*amqp.Channel, <-chan amqp.Delivery) {
+			ch := channel(t, conn)
+			if err := ch.Qos(prefetch, 0, false); err != nil {
+				t.Fatal(err)
+			}
+			in, err := ch.Consume(queue, "", false, false, false, false, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan amqp.Delivery, 100)
+			go func() {
+				for d := range in {
+					got <- d
+				}
+			}()
+			return ch, got
+		}
+		_, a := consume("turns", 2)
+		_, b := consume("turns", 3)
+		first, c := consume("single", 1)
+		_, d := consume("single", 1)
+		for i := range 10 {
+			for _, q := range []string{"turns", "single"} {
+				if err := pub.Publish("", q, false, false, amqp.Publishing{MessageId: fmt.Sprint(i)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		synctest.Wait()
+		if len(a) != 2 || len(b) != 3 || len(c) != 1 || len(d) != 0 {
+			t.Errorf("%d, %d, %d and %d were delivered", len(a), len(b), len(c), len(d))
+		}
+		if x := <-a; x.MessageId != "0" || x.Ack(true) != nil {
+			t.Errorf("the first got %s", x.MessageId)
+		}
+		_ = first.Close()
+		synctest.Wait()
+		if x := <-d; x.MessageId != "0" || !x.Redelivered {
+			t.Errorf("the next single consumer got %s", x.MessageId)
+		}
+		if q, _ := srv.Queue("turns"); q.Ready != 4 || q.Unacked != 5 || q.Consumers != 2 {
+			t.Errorf("%d ready, %d held, %d consumers", q.Ready, q.Unacked, q.Consumers)
+		}
+	})
+}
+
+// What a client has done can be counted, and seen.
+func TestLooking(t *testing.T) {
+	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
+		ch := channel(t, conn)
+		before := srv.RoundTrips()
+		if err := ch.ExchangeDeclare("x", "topic", true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		queue(t, ch, "q", amqp.Table{"x-queue-type": "quorum", "x-message-ttl": int64(60_000)})
+		if err := ch.QueueBind("q", "a.*", "x", false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.Publish("x", "a.b", false, false, amqp.Publishing{Body: []byte("m")}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := srv.RoundTrips() - before; n != 3 || srv.Calls("queue.declare") != 1 || srv.Publishes("x") != 1 {
+			t.Errorf("%d round trips, %d declarations, %d publishes", n, srv.Calls("queue.declare"), srv.Publishes("x"))
+		}
+		q, _ := srv.Queue("q")
+		if m := q.Messages[0]; q.Type != "quorum" || string(m.Body) != "m" || m.Exchange != "x" || m.RoutingKey != "a.b" || time.Until(m.Expires) != time.Minute {
+			t.Errorf("got %+v", q)
+		}
+		if b := srv.Bindings("x"); len(b) != 1 || b[0].Queue != "q" || b[0].RoutingKey != "a.*" {
+			t.Errorf("bindings %+v", b)
+		}
+		if x := srv.Exchanges(); len(x) != 1 || x[0].Name != "x" || x[0].Type != "topic" {
+			t.Errorf("exchanges %+v", x)
+		}
+		srv.CloseConnections("maintenance")
+		synctest.Wait()
+		if !conn.IsClosed() || len(srv.Connections()) != 0 {
+			t.Error("it is not closed")
+		}
+	})
+}
+
+// Impossible options are said at once.
+func TestOptionsAreChecked(t *testing.T) {
+	defer func() {
+		if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), "expected one like 4.3.0") {
+			t.Errorf("got %v", r)
+		}
+	}()
+	amqptest.NewServer(amqptest.Options{Version: "latest"})
+}

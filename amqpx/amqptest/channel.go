@@ -1,0 +1,154 @@
+package amqptest
+
+import (
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/rabbit"
+)
+
+// channel is an AMQP channel.
+type channel struct {
+	conn *conn
+	id   uint16
+	in   inbox
+
+	deliveries *rabbit.Channel
+	lastQueue  string // the one declared last, which an empty name means
+	confirming bool
+	seq        uint64 // of the publishes since confirm.select
+	content    *content
+	closing    bool // channel.close was sent
+	timeout    *time.Timer
+}
+
+func newChannel(c *conn, id uint16) *channel {
+	ch := &channel{conn: c, id: id}
+	ch.deliveries = c.srv.broker.NewChannel(c, ch)
+	return ch
+}
+
+// onFrame handles a method, or a part of a message.
+func (ch *channel) onFrame(f frame) {
+	if ch.closing && (f.kind != frameMethod || methodIn(f.payload) != channelCloseOk && methodIn(f.payload) != channelClose) {
+		return // sent before the client knew
+	}
+	switch f.kind {
+	case frameMethod:
+		ch.onMethod(f)
+	case frameHeader, frameBody:
+		ch.onContent(f)
+	default:
+		ch.conn.fail(rabbit.Refusal(amqp.FrameError, "type %d, all octets = <<>>: {frame_too_large,0,0}", f.kind), 0)
+	}
+}
+
+func (ch *channel) onMethod(f frame) {
+	d := &decoder{b: f.payload}
+	m := methodOf(d.short(), d.short())
+	ch.conn.srv.calls[m]++
+	if ch.content != nil {
+		ch.conn.fail(rabbit.Refusal(amqp.UnexpectedFrame, "expected content header for class 60, got non content header frame instead"), m)
+		return
+	}
+	handle := ch.conn.srv.handlers[m]
+	err := rabbit.Refusal(amqp.CommandInvalid, "unimplemented method")
+	if handle != nil {
+		err = handle(ch, d)
+	}
+	if err == nil && d.err != nil {
+		err = rabbit.Refusal(amqp.SyntaxError, "cannot decode %s", m)
+	}
+	if err != nil {
+		ch.fail(err, m)
+	}
+}
+
+// handler reads a method's arguments, does it and answers. What it has read of
+// arguments that cannot be decoded is zero, so that it changes nothing.
+type handler func(ch *channel, d *decoder) *rabbit.Error
+
+// handlers are those of all methods that a client may send on a channel.
+func handlers() map[method]handler {
+	return map[method]handler{
+		channelOpen: (*channel).onOpen, channelClose: (*channel).onClose, channelCloseOk: (*channel).onCloseOk, channelFlow: (*channel).onFlow,
+		exchangeDeclare: (*channel).onExchangeDeclare, exchangeDelete: (*channel).onExchangeDelete,
+		exchangeBind: (*channel).onExchangeBind, exchangeUnbind: (*channel).onExchangeUnbind,
+		queueDeclare: (*channel).onQueueDeclare, queueDelete: (*channel).onQueueDelete, queuePurge: (*channel).onQueuePurge,
+		queueBind: (*channel).onQueueBind, queueUnbind: (*channel).onQueueUnbind,
+		basicQos: (*channel).onQos, basicConsume: (*channel).onConsume, basicCancel: (*channel).onCancel, basicCancelOk: (*channel).onCancelOk,
+		basicGet: (*channel).onGet, basicAck: (*channel).onAck, basicNack: (*channel).onNack, basicReject: (*channel).onReject,
+		basicRecover: (*channel).onRecover, basicRecoverAsync: (*channel).onRecoverAsync,
+		basicPublish: (*channel).onPublish, confirmSelect: (*channel).onConfirmSelect,
+		txSelect: (*channel).onTx, txCommit: (*channel).onTx, txRollback: (*channel).onTx,
+	}
+}
+
+// reply answers, unless the client does not want it.
+func (ch *channel) reply(nowait bool, m method, about string, args []byte) {
+	if !nowait {
+		ch.conn.send(ch.id, m, about, args)
+	}
+}
+
+// fail closes the channel, or the connection if the error is one of its.
+func (ch *channel) fail(err *rabbit.Error, m method) {
+	if !err.Soft() {
+		ch.conn.fail(err, m)
+		return
+	}
+	if ch.closing {
+		return
+	}
+	ch.closing = true
+	ch.end()
+	ch.conn.send(ch.id, channelClose, "", closing(err, m))
+}
+
+// end gives back what the channel holds.
+func (ch *channel) end() {
+	ch.content = nil
+	ch.deliveries.Close()
+	if ch.timeout != nil {
+		ch.timeout.Stop()
+	}
+}
+
+func (ch *channel) onOpen(d *decoder) *rabbit.Error {
+	d.shortstr()
+	ch.reply(false, channelOpenOk, "", []byte{0, 0, 0, 0})
+	return nil
+}
+
+func (ch *channel) onClose(*decoder) *rabbit.Error {
+	ch.end()
+	delete(ch.conn.channels, ch.id)
+	ch.reply(false, channelCloseOk, "", nil)
+	return nil
+}
+
+func (ch *channel) onCloseOk(*decoder) *rabbit.Error {
+	if ch.closing {
+		delete(ch.conn.channels, ch.id)
+	}
+	return nil
+}
+
+func (ch *channel) onFlow(d *decoder) *rabbit.Error {
+	if !d.bits()[0] {
+		return rabbit.Refusal(amqp.NotImplemented, "active=false")
+	}
+	ch.reply(false, channelFlowOk, "", []byte{1})
+	return nil
+}
+
+func (ch *channel) onConfirmSelect(d *decoder) *rabbit.Error {
+	ch.confirming = true
+	ch.reply(d.bits()[0], confirmSelectOk, "", nil)
+	return nil
+}
+
+func (ch *channel) onTx(*decoder) *rabbit.Error {
+	return rabbit.Refusal(amqp.NotImplemented, "amqptest has no transactions")
+}

@@ -1,0 +1,367 @@
+package amqptest
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/rabbit"
+)
+
+// conn is a connection of a client. All but reading happens with the server
+// locked.
+type conn struct {
+	srv    *Server
+	net    net.Conn
+	number int
+
+	name      string // connection_name of the client's properties
+	able      amqp.Table
+	user      *user
+	vhostName string
+	vhost     *rabbit.VHost
+	frameMax  uint32
+	channels  map[uint16]*channel
+	opened    int // channels ever opened
+	in        inbox
+
+	open      bool
+	closing   bool // connection.close was sent
+	ended     bool
+	published bool // which lets it be blocked
+	blocked   bool
+
+	beat     *time.Timer
+	interval time.Duration // of heartbeats
+	sent     time.Time
+	received time.Time
+}
+
+func newConn(s *Server, n net.Conn, number int) *conn {
+	return &conn{srv: s, net: n, number: number, channels: map[uint16]*channel{}, received: time.Now()}
+}
+
+// serve reads frames until the connection ends.
+func (c *conn) serve() {
+	defer c.srv.do(c.end)
+	defer func() { _ = c.net.Close() }()
+	r := bufio.NewReader(c.net)
+	var hello [8]byte
+	if _, err := io.ReadFull(r, hello[:]); err != nil {
+		return
+	}
+	if string(hello[:]) != "AMQP\x00\x00\x09\x01" {
+		_, _ = c.net.Write([]byte("AMQP\x00\x00\x09\x01"))
+		return
+	}
+	c.srv.do(c.start)
+	for {
+		f, err := readFrame(r, c.frameMax)
+		done := false
+		c.srv.do(func() { done = c.take(f, err) })
+		if done || c.srv.isClosed() {
+			return
+		}
+	}
+}
+
+func (s *Server) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// take handles a frame, or what came instead of one. It returns true at the end.
+func (c *conn) take(f frame, err error) (done bool) {
+	for c.blocked && !c.ended && !c.srv.closed {
+		c.srv.unblocked.Wait() // a broker that blocks a connection does not read it
+		c.srv.broker.Advance(time.Now())
+	}
+	switch {
+	case c.ended || c.srv.closed:
+		return true
+	case err == errSyntax: //nolint:errorlint // it is our own, and never wrapped
+		c.fail(rabbit.Refusal(amqp.FrameError, "cannot decode frame"), 0)
+		return true
+	case err != nil:
+		return true
+	}
+	c.received = time.Now()
+	switch {
+	case f.kind == frameHeartbeat:
+	case f.channel == 0:
+		c.in.put(c, f, c.onMethod)
+	default:
+		c.onChannel(f)
+	}
+	return c.ended
+}
+
+// onChannel hands a frame to its channel.
+func (c *conn) onChannel(f frame) {
+	ch := c.channels[f.channel]
+	if ch == nil {
+		if c.closing || !c.open || f.kind == frameMethod && methodIn(f.payload) == channelCloseOk {
+			return // both sides may close a channel at once
+		}
+		if f.kind != frameMethod || methodIn(f.payload) != channelOpen {
+			c.fail(rabbit.Refusal(amqp.ChannelError, "expected 'channel.open'"), methodIn(f.payload))
+			return
+		}
+		if int(f.channel) > c.srv.opts.ChannelMax {
+			c.fail(rabbit.Refusal(amqp.NotAllowed, "number of channels opened (%d) has reached the negotiated channel_max (%d)", len(c.channels), c.srv.opts.ChannelMax), channelOpen)
+			return
+		}
+		c.opened++
+		ch = newChannel(c, f.channel)
+		c.channels[f.channel] = ch
+	}
+	ch.in.put(c, f, ch.onFrame)
+}
+
+// methodIn is the method of a method frame.
+func methodIn(payload []byte) method {
+	d := &decoder{b: payload}
+	return methodOf(d.short(), d.short())
+}
+
+// start begins the handshake.
+func (c *conn) start() {
+	var e encoder
+	e.octet(0)
+	e.octet(9)
+	e.table(amqp.Table{
+		"product": "RabbitMQ", "version": c.srv.opts.Version, "platform": "amqptest", "cluster_name": "rabbit@amqptest",
+		"copyright": "", "information": "a model of RabbitMQ in memory",
+		"capabilities": amqp.Table{
+			"publisher_confirms": true, "exchange_exchange_bindings": true, "basic.nack": true,
+			"consumer_cancel_notify": true, "connection.blocked": true, "consumer_priorities": true,
+			"authentication_failure_close": true, "per_consumer_qos": true, "direct_reply_to": true,
+		},
+	})
+	e.longstr("PLAIN AMQPLAIN")
+	e.longstr("en_US")
+	c.send(0, connectionStart, "", e.b)
+}
+
+// onMethod handles the methods of the connection itself.
+func (c *conn) onMethod(f frame) {
+	d := &decoder{b: f.payload}
+	m := methodOf(d.short(), d.short())
+	c.srv.calls[m]++
+	var err *rabbit.Error
+	switch {
+	case m == connectionCloseOk:
+		c.end()
+	case m == connectionClose:
+		c.send(0, connectionCloseOk, "", nil)
+		c.end()
+	case c.closing:
+	case f.kind != frameMethod:
+		err = rabbit.Refusal(amqp.UnexpectedFrame, "expected method frame, got frame of type %d", f.kind)
+	case m == connectionStartOk && c.user == nil:
+		c.startOk(d)
+	case m == connectionTuneOk && c.user != nil:
+		c.tuneOk(d)
+	case m == connectionOpen && c.user != nil:
+		err = c.enter(d)
+	default:
+		err = rabbit.Refusal(amqp.CommandInvalid, "unimplemented method")
+	}
+	if d.err != nil && err == nil {
+		err = rabbit.Refusal(amqp.SyntaxError, "cannot decode %s", m)
+	}
+	if err != nil {
+		c.fail(err, m)
+	}
+}
+
+func (c *conn) startOk(d *decoder) {
+	props := d.table()
+	mechanism := d.shortstr()
+	response := d.longstr()
+	c.name, _ = props["connection_name"].(string)
+	c.able, _ = props["capabilities"].(amqp.Table)
+	c.user = c.srv.login(mechanism, response)
+	if c.user == nil {
+		err := rabbit.Refusal(amqp.AccessRefused, "Login was refused using authentication mechanism %s. For details see the broker logfile.", mechanism)
+		if d.err == nil {
+			c.fail(err, connectionStartOk)
+		}
+		return
+	}
+	var e encoder
+	e.short(uint16(c.srv.opts.ChannelMax))
+	e.long(uint32(c.srv.opts.FrameMax))
+	e.short(uint16(c.srv.opts.Heartbeat / time.Second))
+	c.send(0, connectionTune, "", e.b)
+}
+
+func (c *conn) tuneOk(d *decoder) {
+	d.short()
+	c.frameMax = d.long()
+	c.interval = time.Duration(d.short()) * time.Second
+	if c.frameMax == 0 || c.frameMax > uint32(c.srv.opts.FrameMax) {
+		c.frameMax = uint32(c.srv.opts.FrameMax)
+	}
+	if c.interval > 0 && c.beat == nil {
+		c.beat = time.AfterFunc(c.interval/2, func() { c.srv.do(c.heartbeat) })
+	}
+}
+
+// heartbeat sends one when nothing else was sent, and gives up a client from
+// which nothing has come for two intervals.
+func (c *conn) heartbeat() {
+	now := time.Now()
+	switch {
+	case c.ended:
+		return
+	case now.Sub(c.received) > 2*c.interval && !c.blocked:
+		c.end()
+		return
+	case now.Sub(c.sent) >= c.interval/2:
+		c.write(appendFrame(nil, frameHeartbeat, 0, nil))
+	}
+	c.beat.Reset(c.interval / 2)
+}
+
+// enter opens the virtual host.
+func (c *conn) enter(d *decoder) *rabbit.Error {
+	name := d.shortstr()
+	v := c.srv.broker.VHost(name)
+	if v == nil {
+		return rabbit.Refusal(amqp.NotAllowed, "vhost %s not found", name)
+	}
+	if !c.user.enter(name) {
+		return rabbit.Refusal(amqp.NotAllowed, "access to vhost '%s' refused for user '%s'", name, c.user.Name)
+	}
+	c.vhost, c.vhostName, c.open = v, name, true
+	c.send(0, connectionOpenOk, "", []byte{0})
+	return nil
+}
+
+// fail closes the connection with an error.
+func (c *conn) fail(err *rabbit.Error, m method) {
+	if c.closing || c.ended {
+		return
+	}
+	c.closing = true
+	c.endChannels()
+	c.send(0, connectionClose, "", closing(err, m))
+}
+
+// closing are the arguments of channel.close and connection.close.
+func closing(err *rabbit.Error, m method) []byte {
+	var e encoder
+	e.short(uint16(err.Code))
+	e.shortstr(err.Text)
+	e.short(uint16(m >> 16))
+	e.short(uint16(m))
+	return e.b
+}
+
+// end is the end of the connection, whoever caused it.
+func (c *conn) end() {
+	if c.ended {
+		return
+	}
+	c.ended = true
+	c.endChannels()
+	c.srv.broker.CloseOwner(c)
+	if c.beat != nil {
+		c.beat.Stop()
+	}
+	delete(c.srv.conns, c)
+	_ = c.net.Close()
+	c.srv.unblocked.Broadcast()
+}
+
+func (c *conn) endChannels() {
+	for id, ch := range c.channels {
+		ch.end()
+		delete(c.channels, id)
+	}
+}
+
+// send writes a method, with the content that follows it, unless a script has
+// other plans. about is the queue or exchange that it is about.
+func (c *conn) send(channel uint16, m method, about string, args []byte, content ...[]byte) {
+	act := c.srv.faults.act(c, Frame{Method: m.String(), Name: about, Connection: c.name, Channel: channel})
+	if !act.Drop {
+		payload := encoder{}
+		payload.long(uint32(m))
+		b := appendFrame(nil, frameMethod, channel, append(payload.b, args...))
+		for i, part := range content {
+			if i == 0 {
+				b = appendFrame(b, frameHeader, channel, part)
+				continue
+			}
+			for most := int(c.frameMax) - 8; len(part) > 0; part = part[min(most, len(part)):] {
+				b = appendFrame(b, frameBody, channel, part[:min(most, len(part))])
+			}
+		}
+		c.write(b)
+	}
+	if act.Cut {
+		c.end()
+	}
+}
+
+func (c *conn) write(b []byte) {
+	c.sent = time.Now()
+	_, _ = c.net.Write(b) // a client that is gone is noticed by the reader
+}
+
+// inbox keeps frames back while a script or the broker takes its time.
+type inbox struct {
+	stalled bool
+	backlog []frame
+}
+
+// put handles a frame, now or when its turn comes.
+func (in *inbox) put(c *conn, f frame, handle func(frame)) {
+	if in.stalled {
+		in.backlog = append(in.backlog, f)
+		return
+	}
+	if f.kind == frameMethod {
+		act := c.srv.faults.act(c, arriving(c, f))
+		switch {
+		case act.Drop && act.Cut:
+			c.end()
+			return
+		case act.Drop:
+			return
+		case act.Cut:
+			handle(f)
+			c.end()
+			return
+		case act.Delay > 0:
+			in.stall(c, act.Delay, handle, func() { handle(f) })
+			return
+		}
+	}
+	handle(f)
+}
+
+// stall does f after a time, and then what has come meanwhile.
+func (in *inbox) stall(c *conn, d time.Duration, handle func(frame), f func()) {
+	in.stalled = true
+	time.AfterFunc(d, func() {
+		c.srv.do(func() {
+			if c.ended {
+				return
+			}
+			in.stalled = false
+			f()
+			for len(in.backlog) > 0 && !in.stalled && !c.ended {
+				next := in.backlog[0]
+				in.backlog = in.backlog[1:]
+				in.put(c, next, handle)
+			}
+		})
+	})
+}

@@ -1,0 +1,276 @@
+package amqptest
+
+import (
+	"crypto/rand"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/rabbit"
+)
+
+// first is the first of some refusals.
+func first(errs ...*rabbit.Error) *rabbit.Error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queueName is a name, or the queue that was declared last.
+func (ch *channel) queueName(name string) (string, *rabbit.Error) {
+	if name == "" && ch.lastQueue == "" {
+		return "", rabbit.Refusal(amqp.NotFound, "no previously declared queue")
+	}
+	if name == "" {
+		return ch.lastQueue, nil
+	}
+	return name, nil
+}
+
+func (ch *channel) onExchangeDeclare(d *decoder) *rabbit.Error {
+	d.short()
+	s := rabbit.ExchangeSpec{Name: d.shortstr(), Kind: d.shortstr()}
+	bits := d.bits()
+	passive, nowait := bits[0], bits[4]
+	s.Durable, s.AutoDelete, s.Internal, s.Args = bits[1], bits[2], bits[3], d.table()
+	if d.failed() {
+		return nil
+	}
+	if err := ch.conn.srv.faults.refusal(s.Name); err != nil {
+		return err
+	}
+	c := ch.conn
+	var err *rabbit.Error
+	if passive {
+		err = first(c.permitAny("exchange", s.Name), c.vhost.CheckExchange(s.Name))
+	} else {
+		err = first(c.vhost.CheckExchangeKind(s.Kind), c.permit(Configure, "exchange", s.Name), ch.permitAlternate(s))
+		if err == nil {
+			err = c.vhost.DeclareExchange(s)
+		}
+	}
+	if err == nil {
+		ch.reply(nowait, exchangeDeclareOk, s.Name, nil)
+	}
+	return err
+}
+
+// permitAlternate asks for what a new exchange's alternate exchange takes.
+func (ch *channel) permitAlternate(s rabbit.ExchangeSpec) *rabbit.Error {
+	ae, ok := s.Args["alternate-exchange"].(string)
+	if !ok || ch.conn.vhost.Exchange(s.Name) != nil {
+		return nil
+	}
+	return first(ch.conn.permit(Read, "exchange", s.Name), ch.conn.permit(Write, "exchange", ae))
+}
+
+func (ch *channel) onExchangeDelete(d *decoder) *rabbit.Error {
+	d.short()
+	name, bits := d.shortstr(), d.bits()
+	if d.failed() {
+		return nil
+	}
+	err := ch.conn.permit(Configure, "exchange", name)
+	if err == nil {
+		err = ch.conn.vhost.DeleteExchange(name, bits[0])
+	}
+	if err == nil {
+		ch.reply(bits[1], exchangeDeleteOk, name, nil)
+	}
+	return err
+}
+
+func (ch *channel) onExchangeBind(d *decoder) *rabbit.Error {
+	d.short()
+	b := rabbit.Binding{ToExchange: d.shortstr(), Source: d.shortstr(), Key: d.shortstr()}
+	nowait := d.bits()[0]
+	b.Args = d.table()
+	return ch.bind(d, b, "exchange", b.ToExchange, nowait, exchangeBindOk)
+}
+
+func (ch *channel) onExchangeUnbind(d *decoder) *rabbit.Error {
+	d.short()
+	b := rabbit.Binding{ToExchange: d.shortstr(), Source: d.shortstr(), Key: d.shortstr()}
+	nowait := d.bits()[0]
+	b.Args = d.table()
+	return ch.unbind(d, b, "exchange", b.ToExchange, nowait, exchangeUnbindOk)
+}
+
+func (ch *channel) onQueueBind(d *decoder) *rabbit.Error {
+	d.short()
+	b := rabbit.Binding{Queue: d.shortstr(), Source: d.shortstr(), Key: d.shortstr()}
+	nowait := d.bits()[0]
+	b.Args = d.table()
+	if b.Queue == "" && b.Key == "" {
+		b.Key = ch.lastQueue
+	}
+	name, err := ch.queueName(b.Queue)
+	if err != nil {
+		return err
+	}
+	b.Queue = name
+	return ch.bind(d, b, "queue", name, nowait, queueBindOk)
+}
+
+func (ch *channel) onQueueUnbind(d *decoder) *rabbit.Error {
+	d.short()
+	b := rabbit.Binding{Queue: d.shortstr(), Source: d.shortstr(), Key: d.shortstr()}
+	b.Args = d.table()
+	name, err := ch.queueName(b.Queue)
+	if err != nil {
+		return err
+	}
+	b.Queue = name
+	return ch.unbind(d, b, "queue", name, false, queueUnbindOk)
+}
+
+// permitBind asks for what binding takes.
+func (ch *channel) permitBind(b rabbit.Binding, kind, to string) *rabbit.Error {
+	c := ch.conn
+	return first(c.permit(Write, kind, to), c.permit(Read, "exchange", b.Source), c.srv.faults.refusal(to), c.srv.faults.refusal(b.Source))
+}
+
+// bind answers when the binding has its effect; what comes behind it on the
+// channel waits.
+func (ch *channel) bind(d *decoder, b rabbit.Binding, kind, to string, nowait bool, ok method) *rabbit.Error {
+	if d.failed() {
+		return nil
+	}
+	if err := ch.permitBind(b, kind, to); err != nil {
+		return err
+	}
+	effective, err := ch.conn.vhost.Bind(b, ch.conn)
+	if err != nil {
+		return err
+	}
+	reply := func() { ch.reply(nowait, ok, to, nil) }
+	if late := time.Until(time.UnixMilli(effective)); late > 0 {
+		ch.in.stall(ch.conn, late, ch.onFrame, reply)
+		return nil
+	}
+	reply()
+	return nil
+}
+
+func (ch *channel) unbind(d *decoder, b rabbit.Binding, kind, to string, nowait bool, ok method) *rabbit.Error {
+	if d.failed() {
+		return nil
+	}
+	if err := ch.permitBind(b, kind, to); err != nil {
+		return err
+	}
+	if err := ch.conn.vhost.Unbind(b, ch.conn); err != nil {
+		return err
+	}
+	ch.reply(nowait, ok, to, nil)
+	return nil
+}
+
+func (ch *channel) onQueueDeclare(d *decoder) *rabbit.Error {
+	d.short()
+	s := rabbit.QueueSpec{Name: d.shortstr()}
+	bits := d.bits()
+	passive, nowait := bits[0], bits[4]
+	s.Durable, s.Exclusive, s.AutoDelete, s.Args = bits[1], bits[2], bits[3], d.table()
+	if d.failed() {
+		return nil
+	}
+	if err := ch.conn.srv.faults.refusal(s.Name); err != nil {
+		return err
+	}
+	q, err := ch.declareQueue(&s, passive)
+	if err != nil {
+		return err
+	}
+	ch.lastQueue = s.Name
+	var e encoder
+	e.shortstr(s.Name)
+	e.long(uint32(q.Ready()))
+	e.long(uint32(q.Consumers()))
+	ch.reply(nowait, queueDeclareOk, s.Name, e.b)
+	return nil
+}
+
+// declareQueue makes or finds a queue; a new one without a name gets one.
+func (ch *channel) declareQueue(s *rabbit.QueueSpec, passive bool) (*rabbit.Queue, *rabbit.Error) {
+	c := ch.conn
+	if passive {
+		name, err := ch.queueName(s.Name)
+		if err != nil {
+			return nil, err
+		}
+		s.Name = name
+		if err := c.permitAny("queue", name); err != nil {
+			return nil, err
+		}
+		return c.vhost.Find(name, c)
+	}
+	if s.Name == "" {
+		s.Name = "amq.gen-" + rand.Text()[:22]
+		return c.vhost.DeclareNamed(*s, c)
+	}
+	if err := c.permit(Configure, "queue", s.Name); err != nil {
+		return nil, err
+	}
+	if dlx, ok := s.Args["x-dead-letter-exchange"].(string); ok && c.vhost.Queue(s.Name) == nil && !strings.HasPrefix(s.Name, "amq.") {
+		if err := first(c.permit(Read, "queue", s.Name), c.permit(Write, "exchange", dlx)); err != nil {
+			return nil, err
+		}
+	}
+	return c.vhost.DeclareQueue(*s, c)
+}
+
+func (ch *channel) onQueueDelete(d *decoder) *rabbit.Error {
+	d.short()
+	name, bits := d.shortstr(), d.bits()
+	if d.failed() {
+		return nil
+	}
+	name, err := ch.queueName(name)
+	if err == nil {
+		err = ch.conn.permit(Configure, "queue", name)
+	}
+	if err != nil {
+		return err
+	}
+	n, err := ch.conn.vhost.DeleteQueue(name, ch.conn, bits[0], bits[1])
+	if err != nil {
+		return err
+	}
+	var e encoder
+	e.long(uint32(n))
+	ch.reply(bits[2], queueDeleteOk, name, e.b)
+	return nil
+}
+
+func (ch *channel) onQueuePurge(d *decoder) *rabbit.Error {
+	d.short()
+	name, bits := d.shortstr(), d.bits()
+	q, err := ch.readable(d, name)
+	if err != nil || q == nil {
+		return err
+	}
+	var e encoder
+	e.long(uint32(q.Purge()))
+	ch.reply(bits[0], queuePurgeOk, q.Name, e.b)
+	return nil
+}
+
+// readable is a queue that the user may read; nil where the arguments were none.
+func (ch *channel) readable(d *decoder, name string) (*rabbit.Queue, *rabbit.Error) {
+	if d.failed() {
+		return nil, nil
+	}
+	name, err := ch.queueName(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := first(ch.conn.permit(Read, "queue", name), ch.conn.srv.faults.refusal(name)); err != nil {
+		return nil, err
+	}
+	return ch.conn.vhost.Find(name, ch.conn)
+}

@@ -1,0 +1,39 @@
+package amqptest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// A broker that refuses a queue's messages is one line, and so is one that takes
+// them again. For time that passes at once see TestUnpaidOrderExpires, which is in
+// the README.
+func ExampleServer_Nack() {
+	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5"})
+	defer srv.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	undo := srv.Nack("invoices")
+	err = client.Send(ctx, amqpx.Message{Queue: "invoices"})
+	fmt.Println("nacked:", errors.Is(err, amqpx.ErrNacked))
+
+	undo()
+	err = client.Send(context.Background(), amqpx.Message{Queue: "invoices"})
+	q, _ := srv.Queue("invoices")
+	fmt.Printf("then: %v, %d ready\n", err, q.Ready)
+	// Output:
+	// nacked: true
+	// then: <nil>, 1 ready
+}

@@ -1,0 +1,266 @@
+package amqptest
+
+import (
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/rabbit"
+)
+
+// faults is what the test has asked for.
+type faults struct {
+	named        []*fault
+	denied       []*denial
+	controls     []*control
+	alarm        string // why publishers are blocked
+	refuseDials  int
+	refuseLogins int
+}
+
+type faultKind int
+
+const (
+	refuses faultKind = iota
+	returns
+	nacks
+	silent
+)
+
+// fault is about one exchange or queue.
+type fault struct {
+	kind    faultKind
+	name    string
+	refusal *rabbit.Error
+	held    []func() // confirms that are kept back
+}
+
+type denial struct {
+	user       string
+	permission Permission
+	pattern    *regexp.Regexp
+}
+
+type control struct{ decide func(Frame) Action }
+
+// refusal is what declarations of a name, and reading from it, are told.
+func (f *faults) refusal(name string) *rabbit.Error {
+	for _, x := range f.named {
+		if x.kind == refuses && x.name == name {
+			return x.refusal
+		}
+	}
+	return nil
+}
+
+// add puts something into a list of faults and gives the way to take it out.
+func add[T comparable](s *Server, list *[]T, x T, after func()) (undo func()) {
+	s.do(func() { *list = append(*list, x) })
+	return func() {
+		s.do(func() {
+			before := len(*list)
+			*list = slices.DeleteFunc(*list, func(y T) bool { return y == x })
+			if after != nil && len(*list) < before {
+				after()
+			}
+		})
+	}
+}
+
+// Refuse answers whatever is published to an exchange or queue, and every
+// declaration of it, binding to it and consumer of it, by closing the channel
+// with code and text, or the connection where the code says so (530, 541 and
+// others). The text gets the code's name before it: Refuse("q", 404, "no queue
+// 'q'") says "NOT_FOUND - no queue 'q'".
+func (s *Server) Refuse(name string, code int, text string) (undo func()) {
+	return add(s, &s.faults.named, &fault{kind: refuses, name: name, refusal: rabbit.Refusal(code, "%s", text)}, nil)
+}
+
+// Return returns mandatory messages published to an exchange, or that would have
+// come to a queue, as unroutable, and drops others.
+func (s *Server) Return(name string) (undo func()) {
+	return add(s, &s.faults.named, &fault{kind: returns, name: name}, nil)
+}
+
+// Nack refuses messages published to an exchange, or that would have come to a
+// queue, by basic.nack.
+func (s *Server) Nack(name string) (undo func()) {
+	return add(s, &s.faults.named, &fault{kind: nacks, name: name}, nil)
+}
+
+// Silence keeps back the confirms of messages published to an exchange, or that
+// come to a queue. The messages themselves arrive. Undoing it sends the confirms.
+func (s *Server) Silence(name string) (undo func()) {
+	f := &fault{kind: silent, name: name}
+	return add(s, &s.faults.named, f, func() {
+		for _, tell := range f.held {
+			tell()
+		}
+		f.held = nil
+	})
+}
+
+// Deny takes a permission away from a user, or with an empty name from all, for
+// what matches the pattern. It panics if that is no regular expression.
+func (s *Server) Deny(user string, p Permission, pattern string) (undo func()) {
+	return add(s, &s.faults.denied, &denial{user, p, regexp.MustCompile(pattern)}, nil)
+}
+
+// Block raises an alarm, as of memory or disk: connections that publish are told
+// the reason and are not read any more until Unblock. Others are not touched.
+func (s *Server) Block(reason string) (undo func()) {
+	s.do(func() {
+		s.faults.alarm = reason
+		for c := range s.conns {
+			c.block()
+		}
+	})
+	return s.Unblock
+}
+
+// Unblock ends the alarm.
+func (s *Server) Unblock() {
+	s.do(func() {
+		s.faults.alarm = ""
+		for c := range s.conns {
+			c.unblock()
+		}
+		s.unblocked.Broadcast()
+	})
+}
+
+// CutConnections ends all connections without a word.
+func (s *Server) CutConnections() {
+	s.do(func() {
+		for c := range s.conns {
+			c.end()
+		}
+	})
+}
+
+// CloseConnections closes all connections as an operator does, with 320
+// CONNECTION_FORCED and a text.
+func (s *Server) CloseConnections(text string) {
+	s.do(func() {
+		for c := range s.conns {
+			c.fail(rabbit.Refusal(320, "%s", text), 0)
+		}
+	})
+}
+
+// RefuseConnections has new connections fail as if nobody listened.
+func (s *Server) RefuseConnections() (undo func()) { return s.count(&s.faults.refuseDials) }
+
+// RefuseLogins answers every login with 403, as a broker with another password
+// does, and one that has just started.
+func (s *Server) RefuseLogins() (undo func()) { return s.count(&s.faults.refuseLogins) }
+
+func (s *Server) count(n *int) (undo func()) {
+	s.do(func() { *n++ })
+	done := false
+	return func() {
+		s.do(func() {
+			if !done {
+				done = true
+				*n--
+			}
+		})
+	}
+}
+
+// Frame is a method on its way between a client and the server, with the message
+// that belongs to it.
+type Frame struct {
+	Connection string // the client's connection_name
+	Channel    uint16 // 0 for methods of the connection
+	FromClient bool
+	Method     string // e.g. "basic.publish", "queue.declare-ok"
+	// Name is the queue or exchange that the method is about: what is declared,
+	// consumed from, published to (the routing key for the default exchange), and
+	// for a binding its destination. Confirms have that of their message.
+	Name string
+}
+
+// Action is what is to become of a Frame. The zero value lets it pass.
+type Action struct {
+	// Drop loses it: what comes from a client has no effect, what goes to one does
+	// not arrive.
+	Drop bool
+	// Cut cuts the connection after it, or with Drop instead of it.
+	Cut bool
+	// Delay is for frames from clients: the server begins with it, and with what
+	// comes behind it on its channel, only after that time.
+	Delay time.Duration
+}
+
+// Control asks decide about each method in either direction, the latest Control
+// first, until one has something other than the zero Action to say. decide is
+// called by one goroutine at a time and must not call the Server.
+func (s *Server) Control(decide func(Frame) Action) (undo func()) {
+	return add(s, &s.faults.controls, &control{decide}, nil)
+}
+
+// act asks the scripts about a frame.
+func (f *faults) act(c *conn, fr Frame) Action {
+	if c.closing && fr.FromClient {
+		return Action{}
+	}
+	for _, x := range slices.Backward(f.controls) {
+		if a := x.decide(fr); a != (Action{}) {
+			return a
+		}
+	}
+	return Action{}
+}
+
+// CutAt cuts the connection on which the n-th frame of a method passes, from 1
+// on, before it has an effect or arrives: CutAt("basic.ack", 1) loses the first
+// confirm although the message is safe.
+func (s *Server) CutAt(method string, n int) (undo func()) {
+	return s.Control(func(f Frame) Action {
+		if f.Method != method {
+			return Action{}
+		}
+		n--
+		return Action{Drop: n == 0, Cut: n == 0}
+	})
+}
+
+// Lose drops all frames of a method about a name, or with an empty name about
+// any: Lose("queue.declare", "q") never answers the declarations of q, and
+// Lose("queue.declare-ok", "q") does them and does not say so.
+func (s *Server) Lose(method, name string) (undo func()) {
+	return s.Control(func(f Frame) Action {
+		return Action{Drop: f.Method == method && (name == "" || f.Name == name)}
+	})
+}
+
+// Delay has the server take its time over a method from clients about a name, or
+// with an empty name about any.
+func (s *Server) Delay(method, name string, d time.Duration) (undo func()) {
+	return s.Control(func(f Frame) Action {
+		if f.FromClient && f.Method == method && (name == "" || f.Name == name) {
+			return Action{Delay: d}
+		}
+		return Action{}
+	})
+}
+
+// arriving describes a method from a client.
+func arriving(c *conn, f frame) Frame {
+	d := &decoder{b: f.payload}
+	m := methodOf(d.short(), d.short())
+	fr := Frame{Connection: c.name, Channel: f.channel, FromClient: true, Method: m.String()}
+	switch m {
+	case exchangeDeclare, exchangeDelete, exchangeBind, exchangeUnbind, queueDeclare, queueDelete, queuePurge,
+		queueBind, queueUnbind, basicConsume, basicGet:
+		d.short()
+		fr.Name = d.shortstr()
+	case basicPublish:
+		d.short()
+		if fr.Name = d.shortstr(); fr.Name == "" {
+			fr.Name = d.shortstr()
+		}
+	}
+	return fr
+}

@@ -1,0 +1,254 @@
+package amqptest_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// bubble runs f with a server and a plain connection in a bubble of its own.
+func bubble(t *testing.T, opts amqptest.Options, f func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(opts)
+		defer srv.Close()
+		conn, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		f(t, srv, conn)
+	})
+}
+
+func channel(t *testing.T, conn *amqp.Connection) *amqp.Channel {
+	t.Helper()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+// confirming is a channel in confirm mode, and its returns.
+func confirming(t *testing.T, conn *amqp.Connection) (*amqp.Channel, chan amqp.Return) {
+	t.Helper()
+	ch := channel(t, conn)
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	returned := ch.NotifyReturn(make(chan amqp.Return, 100))
+	return ch, returned
+}
+
+func queue(t *testing.T, ch *amqp.Channel, name string, args amqp.Table) {
+	t.Helper()
+	if _, err := ch.QueueDeclare(name, true, false, false, false, args); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func publish(t *testing.T, ch *amqp.Channel, exchange, key string, p amqp.Publishing) *amqp.DeferredConfirmation {
+	t.Helper()
+	dc, err := ch.PublishWithDeferredConfirm(exchange, key, true, false, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dc
+}
+
+func TestConfirmReturnNackSilence(t *testing.T) {
+	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
+		ch, returned := confirming(t, conn)
+		queue(t, ch, "q", nil)
+		if !publish(t, ch, "", "q", amqp.Publishing{Body: []byte("1")}).Wait() || len(returned) != 0 {
+			t.Error("a message for a queue that is there was not confirmed")
+		}
+		if !publish(t, ch, "", "none", amqp.Publishing{}).Wait() || len(returned) != 1 {
+			t.Error("a message for no queue was not returned before its confirm")
+		}
+		undo := srv.Nack("q")
+		if publish(t, ch, "", "q", amqp.Publishing{}).Wait() {
+			t.Error("it was confirmed")
+		}
+		undo()
+		undo = srv.Return("q")
+		if !publish(t, ch, "", "q", amqp.Publishing{}).Wait() || len(returned) != 2 {
+			t.Error("it was not returned")
+		}
+		undo()
+		undo = srv.Silence("q")
+		dc := publish(t, ch, "", "q", amqp.Publishing{Body: []byte("2")})
+		<-time.After(time.Hour)
+		synctest.Wait()
+		if dc.Acked() {
+			t.Error("silence was broken")
+		}
+		undo()
+		if !dc.Wait() {
+			t.Error("after the silence no confirm came")
+		}
+		q, _ := srv.Queue("q")
+		if q.Ready != 2 || string(q.Messages[1].Body) != "2" || srv.Publishes("") != 5 {
+			t.Errorf("%d in the queue, %d published", q.Ready, srv.Publishes(""))
+		}
+	})
+}
+
+func TestRefuseAndDeny(t *testing.T) {
+	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
+		ch := channel(t, conn)
+		queue(t, ch, "q", nil)
+		undo := srv.Deny("", amqptest.Configure, "^q$")
+		_, err := ch.QueueDeclare("q", true, false, false, false, nil)
+		if want := "ACCESS_REFUSED - configure access to queue 'q' in vhost '/' refused for user 'guest'"; !says(err, 403, want) {
+			t.Errorf("got %v", err)
+		}
+		undo()
+		undo = srv.Refuse("q", amqp.NotFound, "home node of it is down")
+		_, err = channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil)
+		if !says(err, 404, "NOT_FOUND - home node of it is down") {
+			t.Errorf("got %v", err)
+		}
+		undo()
+		if _, err := channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
+			t.Error(err)
+		}
+		srv.Refuse("q", amqp.InternalError, "it broke")
+		_, err = channel(t, conn).QueueDeclarePassive("q", true, false, false, false, nil)
+		if !says(err, 541, "INTERNAL_ERROR - it broke") || !conn.IsClosed() {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func says(err error, code int, text string) bool {
+	var ae *amqp.Error
+	return errors.As(err, &ae) && ae.Code == code && strings.Contains(ae.Reason, text)
+}
+
+func TestBlock(t *testing.T) {
+	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
+		quiet, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer quiet.Close()
+		ch, _ := confirming(t, conn)
+		queue(t, ch, "q", nil)
+		blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 2))
+		srv.Block("memory")
+		dc := publish(t, ch, "", "q", amqp.Publishing{})
+		if b := <-blocked; !b.Active || b.Reason != "memory" {
+			t.Errorf("got %+v", b)
+		}
+		later := publish(t, ch, "", "q", amqp.Publishing{})
+		if _, err := channel(t, quiet).QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
+			t.Errorf("a connection that does not publish: %v", err)
+		}
+		<-time.After(time.Hour)
+		if !dc.Wait() || later.Acked() {
+			t.Error("the first publish blocks, the second is not read")
+		}
+		srv.Unblock()
+		if b := <-blocked; b.Active || !later.Wait() {
+			t.Errorf("got %+v", b)
+		}
+	})
+}
+
+func TestCutAndLoseAndDelay(t *testing.T) {
+	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
+		srv.CutAt("basic.ack", 2)
+		ch, _ := confirming(t, conn)
+		queue(t, ch, "q", nil)
+		if !publish(t, ch, "", "q", amqp.Publishing{}).Wait() || publish(t, ch, "", "q", amqp.Publishing{}).Wait() {
+			t.Error("the second confirm was to be lost")
+		}
+		if q, _ := srv.Queue("q"); q.Ready != 2 || !conn.IsClosed() {
+			t.Errorf("%d messages", q.Ready)
+		}
+		again, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer again.Close()
+		defer srv.Delay("queue.declare", "slow", time.Minute)()
+		slow, fast := channel(t, again), channel(t, again)
+		began := time.Now()
+		queue(t, fast, "quick", nil)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the other channel took %v", took)
+		}
+		queue(t, slow, "slow", nil)
+		queue(t, slow, "after", nil)
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("it took %v", took)
+		}
+		srv.Lose("queue.declare-ok", "lost")
+		ended := make(chan error)
+		go func() {
+			_, err := fast.QueueDeclare("lost", true, false, false, false, nil)
+			ended <- err
+		}()
+		synctest.Wait()
+		if _, ok := srv.Queue("lost"); !ok {
+			t.Error("the queue is not there")
+		}
+		srv.CutConnections()
+		if <-ended == nil {
+			t.Error("the answer came")
+		}
+	})
+}
+
+func TestLogins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		undo := srv.RefuseLogins()
+		_, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+		if !says(err, 403, "") {
+			t.Errorf("got %v", err)
+		}
+		undo()
+		undo = srv.RefuseConnections()
+		if conn, err := srv.Connect(); err == nil {
+			t.Error("connected")
+			conn.Close()
+		}
+		undo()
+		open(t, srv).Close()
+	})
+}
+
+func TestListen(t *testing.T) {
+	srv := amqptest.NewServer(amqptest.Options{})
+	defer srv.Close()
+	url, err := srv.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, _ := confirming(t, conn)
+	queue(t, ch, "q", nil)
+	body := make([]byte, 3<<20)
+	if !publish(t, ch, "", "q", amqp.Publishing{Body: body}).Wait() {
+		t.Fatal("not confirmed")
+	}
+	d, ok, err := ch.Get("q", true)
+	if err != nil || !ok || len(d.Body) != len(body) {
+		t.Errorf("%v, %v, %d bytes", err, ok, len(d.Body))
+	}
+}

@@ -1,0 +1,194 @@
+package amqptest
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/rabbit"
+)
+
+// QueueState is a queue at one instant.
+type QueueState struct {
+	Name      string
+	Type      string // classic or quorum
+	Durable   bool
+	Arguments amqp.Table
+	Ready     int
+	Unacked   int
+	Consumers int
+	// Delayed are messages that wait for the instant of x-opt-delivery-time, from
+	// RabbitMQ 4.4 on.
+	Delayed int
+	// DeadLetters are those of an at-least-once queue that could not be routed yet.
+	DeadLetters int
+	// Messages are those that are ready, in the order of their delivery.
+	Messages []Message
+}
+
+// Message is one in a queue, as a consumer would get it.
+type Message struct {
+	amqp.Publishing
+	Exchange   string
+	RoutingKey string
+	Expires    time.Time // zero if it does not
+}
+
+// Queue is a queue of the virtual host "/"; ok is false if there is none.
+func (s *Server) Queue(name string) (state QueueState, ok bool) { return s.QueueIn("/", name) }
+
+// QueueIn is a queue of a virtual host.
+func (s *Server) QueueIn(vhost, name string) (state QueueState, ok bool) {
+	s.do(func() {
+		if v := s.broker.VHost(vhost); v != nil {
+			if q := v.Queue(name); q != nil {
+				state, ok = s.queueState(q), true
+			}
+		}
+	})
+	return state, ok
+}
+
+func (s *Server) queueState(q *rabbit.Queue) QueueState {
+	st := QueueState{
+		Name: q.Name, Type: "classic", Durable: q.Durable, Arguments: q.Args,
+		Ready: q.Ready(), Unacked: q.Unacked(), Consumers: q.Consumers(), Delayed: q.Delayed(), DeadLetters: q.Dying(),
+	}
+	if q.Quorum() {
+		st.Type = "quorum"
+	}
+	for _, m := range q.Messages() {
+		p := m.Publishing
+		p.Headers = m.Delivered(s.broker.Version())
+		st.Messages = append(st.Messages, Message{p, m.Exchange, m.RoutingKey(), m.Expires()})
+	}
+	return st
+}
+
+// Queues are the names of all queues of the virtual host "/".
+func (s *Server) Queues() (names []string) {
+	s.do(func() { names = s.broker.VHost("/").QueueNames() })
+	slices.Sort(names)
+	return names
+}
+
+// Exchange is an exchange at one instant.
+type Exchange struct {
+	Name, Type                    string
+	Durable, AutoDelete, Internal bool
+	Arguments                     amqp.Table
+}
+
+// Exchanges are those of the virtual host "/" that clients have declared.
+func (s *Server) Exchanges() (all []Exchange) {
+	s.do(func() {
+		v := s.broker.VHost("/")
+		for _, name := range v.ExchangeNames() {
+			if e := v.Exchange(name); !strings.HasPrefix(name, "amq.") {
+				all = append(all, Exchange{e.Name, e.Kind, e.Durable, e.AutoDelete, e.Internal, e.Args})
+			}
+		}
+	})
+	slices.SortFunc(all, func(a, b Exchange) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Binding leads from an exchange to a queue or an exchange.
+type Binding struct {
+	Exchange   string
+	Queue      string // one of Queue and ToExchange
+	ToExchange string
+	RoutingKey string
+	Arguments  amqp.Table
+}
+
+// Bindings are those of an exchange of the virtual host "/", in the order in
+// which they were made.
+func (s *Server) Bindings(exchange string) (all []Binding) {
+	s.do(func() {
+		if e := s.broker.VHost("/").Exchange(exchange); e != nil {
+			for _, b := range e.Bindings() {
+				all = append(all, Binding{b.Source, b.Queue, b.ToExchange, b.Key, b.Args})
+			}
+		}
+	})
+	return all
+}
+
+// ConnectionState is a connection at one instant.
+type ConnectionState struct {
+	Name, User, VHost string
+	Channels          int // that are open
+	ChannelsOpened    int // ever
+	Consumers         int
+	Unacked           int
+	Blocked           bool
+}
+
+// Connections are those that are open, in the order in which they came.
+func (s *Server) Connections() (all []ConnectionState) {
+	s.do(func() {
+		var open []*conn
+		for c := range s.conns {
+			if c.open {
+				open = append(open, c)
+			}
+		}
+		slices.SortFunc(open, func(a, b *conn) int { return cmp.Compare(a.number, b.number) })
+		for _, c := range open {
+			st := ConnectionState{
+				Name: c.name, User: c.user.Name, VHost: c.vhostName,
+				Channels: len(c.channels), ChannelsOpened: c.opened, Blocked: c.blocked,
+			}
+			for _, ch := range c.channels {
+				st.Consumers += ch.deliveries.Consuming()
+				st.Unacked += ch.deliveries.Holds()
+			}
+			all = append(all, st)
+		}
+	})
+	return all
+}
+
+// Publishes is how many messages clients have published to an exchange that was
+// there, whatever became of them.
+func (s *Server) Publishes(exchange string) (n int) {
+	s.do(func() { n = s.published[exchange] })
+	return n
+}
+
+// Calls is how many methods of a kind have come from clients, e.g. of
+// "queue.declare".
+func (s *Server) Calls(method string) (n int) {
+	s.do(func() {
+		for m, k := range s.calls {
+			if m.String() == method {
+				n += k
+			}
+		}
+	})
+	return n
+}
+
+// RoundTrips is how many methods have come from clients that clients wait for
+// the answer of. Those that asked for none count too.
+func (s *Server) RoundTrips() (n int) {
+	s.do(func() {
+		for m, k := range s.calls {
+			if waits[m] {
+				n += k
+			}
+		}
+	})
+	return n
+}
+
+var waits = map[method]bool{
+	connectionStartOk: true, connectionOpen: true, connectionClose: true, channelOpen: true, channelClose: true,
+	exchangeDeclare: true, exchangeDelete: true, exchangeBind: true, exchangeUnbind: true,
+	queueDeclare: true, queueDelete: true, queuePurge: true, queueBind: true, queueUnbind: true,
+	basicQos: true, basicConsume: true, basicCancel: true, basicGet: true, basicRecover: true, confirmSelect: true,
+}

@@ -1,0 +1,134 @@
+package amqptest
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// pipe is one direction of a connection in memory. Writing never waits: what is
+// not read yet is kept, however much it is. Reading waits on a condition, which
+// a testing/synctest bubble sees through.
+type pipe struct {
+	mu       sync.Mutex
+	more     sync.Cond
+	buf      []byte
+	closed   bool
+	timer    *time.Timer
+	deadline time.Time
+}
+
+func newPipe() *pipe {
+	p := &pipe{}
+	p.more.L = &p.mu
+	return p
+}
+
+func (p *pipe) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return 0, io.ErrClosedPipe
+	}
+	p.buf = append(p.buf, b...)
+	p.more.Broadcast()
+	return len(b), nil
+}
+
+// Read reads what was written before the end as well.
+func (p *pipe) Read(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		switch {
+		case !p.deadline.IsZero() && !time.Now().Before(p.deadline):
+			return 0, os.ErrDeadlineExceeded
+		case len(p.buf) > 0:
+			n := copy(b, p.buf)
+			p.buf = p.buf[n:]
+			if len(p.buf) == 0 {
+				p.buf = nil
+			}
+			return n, nil
+		case p.closed:
+			return 0, io.EOF
+		}
+		p.more.Wait()
+	}
+}
+
+// end lets the reader read what is there, and then says that it was all.
+func (p *pipe) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.more.Broadcast()
+}
+
+func (p *pipe) setDeadline(t time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deadline = t
+	switch {
+	case t.IsZero() || p.closed:
+		if p.timer != nil {
+			p.timer.Stop()
+		}
+	case p.timer == nil:
+		p.timer = time.AfterFunc(time.Until(t), p.wake)
+	default:
+		p.timer.Reset(time.Until(t))
+	}
+	p.more.Broadcast()
+}
+
+func (p *pipe) wake() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.more.Broadcast()
+}
+
+// pipeConn is one end of a connection in memory.
+type pipeConn struct {
+	in, out       *pipe
+	local, remote pipeAddr
+}
+
+// pipes are the two ends of a connection.
+func pipes(client, server string) (c, s *pipeConn) {
+	up, down := newPipe(), newPipe()
+	return &pipeConn{down, up, pipeAddr(client), pipeAddr(server)}, &pipeConn{up, down, pipeAddr(server), pipeAddr(client)}
+}
+
+func (c *pipeConn) Read(b []byte) (int, error)  { return c.in.Read(b) }
+func (c *pipeConn) Write(b []byte) (int, error) { return c.out.Write(b) }
+
+// Close ends both directions, as a socket does.
+func (c *pipeConn) Close() error {
+	c.in.end()
+	c.out.end()
+	return nil
+}
+
+func (c *pipeConn) LocalAddr() net.Addr  { return c.local }
+func (c *pipeConn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *pipeConn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+
+func (c *pipeConn) SetReadDeadline(t time.Time) error {
+	c.in.setDeadline(t)
+	return nil
+}
+
+// SetWriteDeadline does nothing: writing never waits.
+func (c *pipeConn) SetWriteDeadline(time.Time) error { return nil }
+
+type pipeAddr string
+
+func (pipeAddr) Network() string  { return "amqptest" }
+func (a pipeAddr) String() string { return string(a) }

@@ -1,0 +1,206 @@
+package amqptest
+
+import (
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/rabbit"
+)
+
+// content is a message of which not all frames are here yet.
+type content struct {
+	exchange, key        string
+	mandatory, immediate bool
+	headed               bool
+	size                 uint64
+	message              amqp.Publishing
+}
+
+func (ch *channel) onPublish(d *decoder) *rabbit.Error {
+	d.short()
+	ct := &content{exchange: d.shortstr(), key: d.shortstr()}
+	bits := d.bits()
+	ct.mandatory, ct.immediate = bits[0], bits[1]
+	ch.content = ct
+	ch.conn.published = true
+	return nil
+}
+
+// onContent takes the header and then the body of a message.
+func (ch *channel) onContent(f frame) {
+	ct := ch.content
+	if ct == nil && len(ch.conn.srv.faults.controls) > 0 {
+		return // of a publish that a script has dropped
+	}
+	if ct == nil || ct.headed != (f.kind == frameBody) {
+		ch.conn.fail(rabbit.Refusal(amqp.UnexpectedFrame, "expected method frame, got non method frame instead"), 0)
+		return
+	}
+	if f.kind == frameHeader {
+		var err error
+		ct.headed = true
+		if ct.size, ct.message, err = properties(f.payload); err != nil {
+			ch.conn.fail(rabbit.Refusal(amqp.SyntaxError, "cannot decode properties"), basicPublish)
+			return
+		}
+	} else {
+		ct.message.Body = append(ct.message.Body, f.payload...)
+	}
+	if uint64(len(ct.message.Body)) < ct.size {
+		return
+	}
+	ch.content = nil
+	if err := ch.publish(ct); err != nil {
+		ch.fail(err, basicPublish)
+	}
+	ch.conn.block()
+}
+
+// publish routes a message and tells its publisher.
+func (ch *channel) publish(ct *content) *rabbit.Error {
+	if err := ch.acceptable(ct); err != nil {
+		return err
+	}
+	s, v := ch.conn.srv, ch.conn.vhost
+	m, queues, err := v.Prepare(ct.exchange, ct.key, ct.message)
+	if err != nil {
+		return err
+	}
+	s.published[ct.exchange]++
+	names := []string{ct.exchange}
+	if ct.exchange == "" {
+		names[0] = ct.key
+	}
+	for _, q := range queues {
+		names = append(names, q.Name)
+	}
+	if ch.confirming {
+		ch.seq++
+	}
+	fault := s.faults.of(names)
+	if fault.refusal != nil {
+		return fault.refusal
+	}
+	var out rabbit.Outcome
+	if !fault.returns && !fault.nacks {
+		out = v.Publish(m, queues)
+	}
+	if ct.mandatory && (fault.returns || !out.Routed && !fault.nacks) {
+		ch.giveBack(ct, m)
+	}
+	ch.confirm(names[0], fault, out.Rejected || fault.nacks)
+	return nil
+}
+
+// acceptable refuses what RabbitMQ refuses whatever the exchange.
+func (ch *channel) acceptable(ct *content) *rabbit.Error {
+	c, size := ch.conn, len(ct.message.Body)
+	switch most := c.srv.opts.MaxMessageSize; {
+	case ct.immediate:
+		return rabbit.Refusal(amqp.NotImplemented, "immediate=true")
+	case size > most && most == 512<<20:
+		return rabbit.Refusal(amqp.PreconditionFailed, "message size %d is larger than max size %d", size, most)
+	case size > most:
+		return rabbit.Refusal(amqp.PreconditionFailed, "message size %d is larger than configured max size %d", size, most)
+	}
+	if err := c.permit(Write, "exchange", ct.exchange); err != nil {
+		return err
+	}
+	if u := ct.message.UserId; u != "" && u != c.user.Name {
+		return rabbit.Refusal(amqp.PreconditionFailed, "user_id property set to '%s' but authenticated user was '%s'", u, c.user.Name)
+	}
+	if ct.message.ReplyTo == "amq.rabbitmq.reply-to" {
+		return rabbit.Refusal(amqp.PreconditionFailed, "fast reply consumer does not exist")
+	}
+	return nil
+}
+
+// giveBack returns a message that no queue is there for.
+func (ch *channel) giveBack(ct *content, m *rabbit.Message) {
+	var e encoder
+	e.short(amqp.NoRoute)
+	e.shortstr("NO_ROUTE")
+	e.shortstr(ct.exchange)
+	e.shortstr(ct.key)
+	ch.conn.send(ch.id, basicReturn, ct.exchange, e.b, header(m.Publishing), m.Body)
+}
+
+// confirm tells the publisher of a message what became of it, unless a script
+// keeps silent about it.
+func (ch *channel) confirm(about string, fault effect, rejected bool) {
+	if !ch.confirming {
+		return
+	}
+	tag := ch.seq
+	tell := func() {
+		if ch.closing || ch.conn.ended {
+			return
+		}
+		var e encoder
+		e.longlong(tag)
+		e.octet(0)
+		m := basicAck
+		if rejected {
+			m = basicNack
+		}
+		ch.conn.send(ch.id, m, about, e.b)
+	}
+	if fault.silent != nil {
+		fault.silent.held = append(fault.silent.held, tell)
+		return
+	}
+	tell()
+}
+
+// block blocks a connection that has published while the server is in alarm.
+func (c *conn) block() {
+	reason := c.srv.faults.alarm
+	if reason == "" || !c.published || c.blocked || !c.open || c.closing {
+		return
+	}
+	c.blocked = true
+	if able, _ := c.able["connection.blocked"].(bool); able {
+		var e encoder
+		e.shortstr(reason)
+		c.send(0, connectionBlocked, "", e.b)
+	}
+}
+
+func (c *conn) unblock() {
+	if !c.blocked {
+		return
+	}
+	c.blocked = false
+	if able, _ := c.able["connection.blocked"].(bool); able {
+		c.send(0, connectionUnblocked, "", nil)
+	}
+}
+
+// effect is what the faults for a message's exchange and queues come to.
+type effect struct {
+	refusal        *rabbit.Error
+	returns, nacks bool
+	silent         *fault
+}
+
+// of gathers the faults for a publish.
+func (f *faults) of(names []string) effect {
+	var e effect
+	for _, x := range f.named {
+		if !slices.Contains(names, x.name) {
+			continue
+		}
+		switch x.kind {
+		case refuses:
+			e.refusal = x.refusal
+		case returns:
+			e.returns = true
+		case nacks:
+			e.nacks = true
+		case silent:
+			e.silent = x
+		}
+	}
+	return e
+}

@@ -1,0 +1,46 @@
+package amqptest_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+func open(t *testing.T, srv *amqptest.Server) *amqpx.Client {
+	t.Helper()
+	client, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// A year passes at once, and the message comes at its instant.
+func TestADelayOfAYear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		client := open(t, srv)
+		defer client.Close()
+		const delay = 365 * 24 * time.Hour
+		began := time.Now()
+		if err := client.Send(t.Context(), amqpx.Message{Queue: "renewals", Body: []byte("42"), Delay: delay}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		err := client.Consume(ctx, "renewals", func(_ context.Context, d *amqpx.Delivery) error {
+			if late := time.Since(began.Add(delay)); late < 0 || late > 100*time.Millisecond {
+				t.Errorf("it came %v after it was due", late)
+			}
+			cancel()
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -3,21 +3,23 @@ package amqpx
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// SendBatch publishes the messages on one channel with pipelined confirms, the
-// shortest delays first and those of one delay in the order given, and returns
-// nil when all were confirmed. What fails on the way is
-// retried within the context's deadline (Config.SendTimeout without one), as by
-// Send; messages that failed for good are in a *BatchError by their index, the
-// others are sent. A Delay is counted from when its message is first published,
-// so that messages of one delay keep their order however long the batch takes. A
-// message that is not possible (*MessageError,
-// *topology.DelayError, ...) fails the whole batch before anything is sent; the
-// error then is that one.
+// SendBatch publishes the messages with pipelined confirms, the shortest delays
+// first and those of one delay and destination in the order given, and returns
+// nil when all were confirmed. What fails on the way is retried within the
+// context's deadline (Config.SendTimeout without one), as by Send; messages that
+// failed for good are in a *BatchError by their index, the others are sent. A
+// Delay is counted from when its message is first published, so that messages of
+// one delay keep their order however long the batch takes. A message that is not
+// possible (*MessageError, *topology.DelayError, ...) fails the whole batch before
+// anything is sent; the error then is that one.
 func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 	if len(msgs) == 0 {
 		return nil
@@ -32,7 +34,7 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 	}
 	for i := range msgs {
 		if b.ctxs != nil {
-			b.ctxs[i] = c.hooks.sendStart(ctx, &msgs[i])
+			b.ctxs[i] = c.sendStart(ctx, &msgs[i])
 		}
 		if err := c.prepareAs(&b.items[i], &msgs[i], "", start); err != nil {
 			err = &indexError{i, err}
@@ -45,6 +47,7 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 			}
 			return err
 		}
+		b.items[i].floating = b.items[i].relative
 	}
 	b.run(ctx)
 	for i, ctx := range b.ctxs {
@@ -62,20 +65,12 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 
 // batch is one run of SendBatch.
 type batch struct {
-	c      *Client
-	items  []prepared
-	ctxs   []context.Context // of hooks; empty without
+	c     *Client
+	items []prepared
+	ctxs  []context.Context // of hooks; empty without
+
+	mu     sync.Mutex
 	failed map[int]*SendError
-
-	inflight []batchItem // published and not yet confirmed, oldest first
-	retry    []int       // failed this round, to be tried again
-}
-
-type batchItem struct {
-	index int
-	pub   *pubChannel
-	sess  *session
-	x     publication
 }
 
 // order is the order in which the items are published: by their delays. Messages
@@ -92,81 +87,162 @@ func (b *batch) order() []int {
 	return order
 }
 
-// run publishes round after round what is not yet confirmed.
-func (b *batch) run(ctx context.Context) {
-	todo := b.order()
-	for round := 1; len(todo) > 0; round++ {
-		b.retry = nil
-		for n, i := range todo {
-			if err := b.publish(ctx, i, round); err != nil {
-				b.fail(i, err)
-				if ctx.Err() != nil || errors.Is(err, ErrClosed) {
-					for _, j := range todo[n+1:] {
-						b.fail(j, err)
-					}
-					break
-				}
+// groups divides the items, in their order, by where they enter and where they go.
+func (b *batch) groups() []*group {
+	type key struct {
+		entry, queue string
+		dest         topology.Destination
+	}
+	var groups []*group
+	byKey := map[key]*group{}
+	var last key
+	var g *group
+	for _, i := range b.order() {
+		p := &b.items[i]
+		k := key{p.first.Exchange, p.first.Queue, p.dest}
+		if g == nil || k != last {
+			if g, last = byKey[k], k; g == nil {
+				g = &group{b: b, waits: make(chan struct{})}
+				byKey[k] = g
+				groups = append(groups, g)
 			}
 		}
-		for len(b.inflight) > 0 {
-			b.reap(ctx, round)
+		g.items = append(g.items, i)
+	}
+	return groups
+}
+
+// run publishes group after group. One that must wait, for its destination or its
+// queue, goes on beside the others.
+func (b *batch) run(ctx context.Context) {
+	groups := b.groups()
+	if len(groups) == 1 {
+		groups[0].run(ctx)
+		return
+	}
+	var all sync.WaitGroup
+	for _, g := range groups {
+		all.Go(func() { g.run(ctx) })
+		<-g.waits
+	}
+	all.Wait()
+}
+
+// group is the part of a batch that enters one queue for one destination.
+type group struct {
+	b     *batch
+	items []int
+
+	inflight []batchItem // published and not yet confirmed, oldest first
+	again    []int       // failed this round, to be tried once more
+	pause    time.Duration
+
+	wrote atomic.Int64
+	waits chan struct{} // closed when the next group may begin
+	once  sync.Once
+}
+
+type batchItem struct {
+	index int
+	x     written
+}
+
+// groupPatience is how long a group may make no progress before the next begins.
+const groupPatience = 20 * time.Millisecond
+
+// yield lets the next group begin.
+func (g *group) yield() { g.once.Do(func() { close(g.waits) }) }
+
+// watch yields when nothing was written since it last looked.
+func (g *group) watch() (stop func()) {
+	var seen int64
+	var t *time.Timer
+	var mu sync.Mutex
+	look := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		n := g.wrote.Load()
+		if n == seen {
+			g.yield()
+			return
 		}
-		if todo = b.retry; len(todo) > 0 {
-			_ = b.c.pause(ctx, round) // the next publish reports the end of ctx
+		seen = n
+		t.Reset(groupPatience)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	t = time.AfterFunc(groupPatience, look)
+	return func() { t.Stop() }
+}
+
+// run publishes round after round what is not yet confirmed.
+func (g *group) run(ctx context.Context) {
+	stop := g.watch()
+	defer stop()
+	defer g.yield()
+	todo := g.items
+	for len(todo) > 0 {
+		g.again, g.pause = nil, 0
+		for _, i := range todo {
+			g.publish(ctx, i)
+		}
+		g.yield()
+		for len(g.inflight) > 0 {
+			g.reap(ctx)
+		}
+		if todo = g.again; len(todo) > 0 {
+			_ = g.b.c.pause(ctx, &g.b.items[todo[0]], g.pause) // the next publish reports the end of ctx
 		}
 	}
 }
 
-// publish writes item i, taking in confirms while the window is full.
-func (b *batch) publish(ctx context.Context, i, round int) error {
-	p := &b.items[i]
-	sess, err := b.c.ready(ctx, p)
-	if err != nil {
-		return err
+// publish writes item i, or follows up on why it could not be.
+func (g *group) publish(ctx context.Context, i int) {
+	p := &g.b.items[i]
+	x, o, ok := g.b.c.publish(ctx, p, g.enter)
+	if !ok {
+		g.follow(ctx, i, x.by, o)
+		return
 	}
-	cost := sess.pub.cost(p.pub.Body)
-	for !sess.pub.window.TryAcquire(cost) {
-		if len(b.inflight) > 0 {
-			b.reap(ctx, round)
-			continue
+	g.wrote.Add(1)
+	g.inflight = append(g.inflight, batchItem{i, x})
+	if x.alone {
+		for len(g.inflight) > 0 {
+			g.reap(ctx)
 		}
-		if err := sess.pub.window.Acquire(ctx, cost); err != nil {
-			return b.c.deadline(err)
+	}
+}
+
+// enter takes in confirms, which make room, before it waits for others to.
+func (g *group) enter(ctx context.Context, f *flow, e entry, cost int64) (share, error) {
+	for len(g.inflight) > 0 {
+		if s, ok := f.tryEnter(e, cost); ok {
+			return s, nil
 		}
-		break
+		g.reap(ctx)
 	}
-	now := time.Now()
-	if round == 1 && p.relative {
-		p.restart(now)
-	}
-	x, err := b.c.write(sess, p, now)
-	if err != nil {
-		b.settle(ctx, batchItem{index: i, sess: sess}, round, err)
-		return nil
-	}
-	b.inflight = append(b.inflight, batchItem{index: i, pub: sess.pub, sess: sess, x: x})
-	return nil
+	return f.enter(ctx, e, cost)
 }
 
 // reap waits for the oldest publication.
-func (b *batch) reap(ctx context.Context, round int) {
-	it := b.inflight[0]
-	b.inflight = b.inflight[1:]
-	if err := it.pub.outcome(ctx, it.x); err != nil {
-		b.settle(ctx, it, round, err)
-	}
+func (g *group) reap(ctx context.Context) {
+	it := g.inflight[0]
+	g.inflight = g.inflight[1:]
+	g.follow(ctx, it.index, it.x.by, it.x.by.pub.outcome(ctx, &it.x.publication))
 }
 
-// settle decides what becomes of an item that failed with err.
-func (b *batch) settle(ctx context.Context, it batchItem, round int, err error) {
-	if final := b.c.again(ctx, it.sess, &b.items[it.index], round, err); final != nil {
-		b.fail(it.index, final)
-		return
+// follow decides what becomes of an item after a try.
+func (g *group) follow(ctx context.Context, i int, sess *session, o outcome) {
+	p := &g.b.items[i]
+	s := g.b.c.follow(ctx, p, sess, o)
+	switch {
+	case s.done:
+	case s.final != nil:
+		g.b.mu.Lock()
+		g.b.failed[i] = p.failed(s.final)
+		g.b.mu.Unlock()
+	default:
+		g.again = append(g.again, i)
+		g.pause = max(g.pause, s.pause)
 	}
-	b.retry = append(b.retry, it.index)
-}
-
-func (b *batch) fail(i int, cause error) {
-	p := &b.items[i]
-	b.failed[i] = &SendError{ID: p.pub.MessageId, Unknown: p.unknown, Tries: p.tries, Cause: cause}
 }

@@ -17,26 +17,29 @@ import (
 // Client sends delayed messages to, and consumes from, one RabbitMQ broker or
 // cluster. It is safe for concurrent use. It holds one connection to publish
 // and, from the first Consume, another to consume, so that a broker that blocks
-// publishers does not hold up acknowledgements.
+// publishers does not hold up acknowledgements. While it declares destinations it
+// has a third one, because the broker may end a connection over a declaration; it
+// is closed after a minute without use.
 type Client struct {
 	cfg      Config
 	strategy Strategy
 	hooks    hooks
 	log      *zap.Logger
 	dests    *destinations
+	own      *ownBindings
 	sizes    sizes
 
 	pub *link
 	con *link
 
-	declareMu ctxMutex
-	declared  time.Time // when the strategy's topology was last declared
+	declares  *declareConns
+	declareMu ctxMutex  // held while the strategy's topology is being declared
+	declared  time.Time // when it last was
 
 	mu         sync.Mutex
 	closed     bool
 	conStarted bool
 	consumers  sync.WaitGroup
-	aside      sync.WaitGroup  // what background runs
 	stop       context.Context // ends at Close
 	stopCancel context.CancelFunc
 }
@@ -46,10 +49,12 @@ const openTimeout = 30 * time.Second
 
 // Open connects to the broker and declares the strategy's topology. It tries
 // until the context ends (30 s without a deadline), and fails at once when
-// trying again is pointless: refused credentials, an untrusted certificate, a
-// *topology.ConflictError. Errors wrap ErrConfig when the configuration is the
+// trying again is pointless: an untrusted certificate, a *topology.ConflictError.
+// Refused credentials are believed after 2 s, because a broker that is starting
+// refuses everybody. Errors wrap ErrConfig when the configuration is the
 // reason.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
+	direct := cfg.Dial == nil
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -66,8 +71,8 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{cfg: cfg, strategy: strategy, hooks: newHooks(cfg.Hooks), log: cfg.Logger}
-	c.declareMu = newCtxMutex()
-	c.dests = newDestinations(c)
+	c.declares, c.declareMu = newDeclareConns(cfg, direct), newCtxMutex()
+	c.dests, c.own = newDestinations(c), newOwnBindings(c)
 	c.stop, c.stopCancel = context.WithCancel(context.Background())
 	c.pub = newLink("publish", cfg, c.hooks, c.setupPublish)
 	c.con = newLink("consume", cfg, c.hooks, c.setupConsume)
@@ -81,6 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err := c.pub.first(ctx); err != nil {
 		c.stopCancel()
 		c.pub.close()
+		c.declares.close()
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	return c, nil
@@ -114,20 +120,6 @@ func (c *Client) Broker() string {
 	return c.pub.cur.broker
 }
 
-// Apply declares a topology beside the strategy's own, such as the exchanges
-// and queues of an application. It fails with *topology.ConflictError when the
-// broker has something else under one of the names.
-func (c *Client) Apply(ctx context.Context, t topology.Topology) error {
-	sess, err := c.pub.wait(ctx, false)
-	if err != nil {
-		return err
-	}
-	return within(ctx, func() error {
-		_, err := topology.Apply(ctx, sess.conn, t, topology.ApplyOptions{})
-		return err
-	})
-}
-
 // Close stops consuming, waits for running handlers (DrainTimeout of each
 // consumer), and closes the connections. Sends that are waiting return with
 // ErrClosed. It may be called more than once.
@@ -145,20 +137,10 @@ func (c *Client) Close() error {
 	if started {
 		c.con.close()
 	}
+	c.own.close()
 	c.pub.close()
-	c.aside.Wait()
+	c.declares.close()
 	return nil
-}
-
-// background runs f, which ends with the publishing connection at the latest.
-// It reports false when the client is closed.
-func (c *Client) background(f func()) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.aside.Go(f)
-	}
-	return !c.closed
 }
 
 // setupPublish makes a fresh publishing connection usable.
@@ -166,82 +148,34 @@ func (c *Client) setupPublish(ctx context.Context, conn *amqp.Connection) (*sess
 	if err := c.declareStrategy(ctx, conn); err != nil {
 		return nil, err
 	}
-	pub, err := newPubChannel(conn, c.cfg.MaxInFlight)
+	pub, err := newPublisher(ctx, conn, c.cfg.MaxInFlight, c.stuck)
 	if err != nil {
 		return nil, err
 	}
 	return &session{conn: conn, pub: pub, done: make(chan struct{})}, nil
 }
 
+// stuck says in the log which queues have stopped confirming.
+func (c *Client) stuck(queues []string) {
+	c.log.Warn("queues do not confirm; their messages wait, others go on", zap.Int("count", len(queues)), zap.Strings("queues", queues[:min(len(queues), 10)]))
+}
+
 func (c *Client) setupConsume(_ context.Context, conn *amqp.Connection) (*session, error) {
 	return &session{conn: conn, done: make(chan struct{})}, nil
-}
-
-// declareStrategy declares the strategy's topology, or checks that its
-// exchanges exist when the client may not declare.
-func (c *Client) declareStrategy(ctx context.Context, conn *amqp.Connection) error {
-	if err := c.declareMu.lock(ctx); err != nil {
-		return err
-	}
-	defer c.declareMu.unlock()
-	return c.declareStrategyLocked(ctx, conn)
-}
-
-func (c *Client) declareStrategyLocked(ctx context.Context, conn *amqp.Connection) error {
-	began := time.Now()
-	err := within(ctx, func() error {
-		if c.cfg.Declare == DeclareNothing {
-			return verifyExchanges(conn, c.strategy.Topology())
-		}
-		_, err := topology.Apply(ctx, conn, c.strategy.Topology(), topology.ApplyOptions{})
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("declare the %s strategy's topology: %w", c.strategy.Name(), err)
-	}
-	c.declared = time.Now()
-	c.log.Debug("declared", zap.String("strategy", c.strategy.Name()), zap.Duration("took", time.Since(began)))
-	return nil
-}
-
-// redeclare declares again everything that messages need, unless that was done
-// after the instant given.
-func (c *Client) redeclare(ctx context.Context, sess *session, after time.Time) error {
-	if err := c.declareMu.lock(ctx); err != nil {
-		return err
-	}
-	defer c.declareMu.unlock()
-	if c.declared.After(after) {
-		return nil
-	}
-	c.dests.forgetAll()
-	return c.declareStrategyLocked(ctx, sess.conn)
-}
-
-// verifyExchanges finds out whether the strategy's exchanges exist, those that
-// the user may look at: since RabbitMQ 4.3 that takes some right to an object.
-func verifyExchanges(conn *amqp.Connection, t topology.Topology) error {
-	for _, e := range t.Exchanges {
-		err := exchangeExists(conn, e.Name)
-		if err != nil && !isCode(err, amqp.AccessRefused) {
-			return fmt.Errorf("exchange %s: %w; this client may not declare (DeclareNothing): run rabbitdelay apply first", e.Name, err)
-		}
-	}
-	return nil
 }
 
 // first waits for the first session, and returns early on a permanent error.
 func (l *link) first(ctx context.Context) error {
 	for {
 		l.mu.Lock()
-		cur, last, fatal, changed := l.cur, l.lastErr, l.fatal, l.changed
+		cur, last, fatal, changed, refused := l.cur, l.lastErr, l.fatal, l.changed, l.refused
 		l.mu.Unlock()
 		switch {
 		case fatal != nil:
 			return fatal
 		case cur != nil:
 			return nil
-		case last != nil && permanent(last):
+		case last != nil && permanent(last) && (refused.IsZero() || time.Since(refused) >= refusalStands):
 			return last
 		}
 		select {

@@ -1,9 +1,11 @@
 package amqpx
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,10 +21,18 @@ const (
 	// DeclareMissing creates the strategy's topology, and destination queues
 	// that do not exist. It needs configure permission. It is the default.
 	DeclareMissing Declaration = "missing"
+	// DeclareListed creates the strategy's topology, and of the destinations those
+	// in Config.Destinations. Another one is refused with a
+	// *topology.DestinationError, so that a name with a typing error does not
+	// become a queue that nobody reads.
+	DeclareListed Declaration = "listed"
 	// DeclareNothing checks that things exist and creates none: for clients
 	// without configure permission, after `rabbitdelay apply`. What the user may
 	// not look at (which since RabbitMQ 4.3 takes some right to it) is taken to be
-	// there.
+	// there. It binds its destinations, where they are bound already, because
+	// AMQP has no other way to know: that takes write on the destination's queue and
+	// read on the delivery exchange. Without these Send fails with a
+	// *topology.DestinationError.
 	DeclareNothing Declaration = "nothing"
 )
 
@@ -36,6 +46,7 @@ const (
 	DefaultMaxInFlight     = 1024
 	DefaultRecheckInterval = time.Minute
 	DefaultMaxBody         = 16 << 20
+	DefaultMaxRouteQueues  = 100
 )
 
 // Config configures a Client. Only URL is required; zero values take the
@@ -52,6 +63,12 @@ type Config struct {
 	// ExternalAuth authenticates by the client certificate (SASL EXTERNAL; the
 	// broker needs rabbitmq_auth_mechanism_ssl) instead of the URL's user.
 	ExternalAuth bool
+
+	// Dial makes the connection below AMQP and TLS, instead of the default TCP
+	// dialer: in memory to an amqptest.Server, through a proxy, over a socket with
+	// options of its own. Network is "tcp" and addr host and port of the URL; ctx
+	// ends with DialTimeout.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	// Strategy delays the messages. Default: dlx.NewBucket with the clock layout
 	// (100 ms) on quorum queues.
@@ -70,7 +87,7 @@ type Config struct {
 	// ConnectionName is shown by the broker's management, default "rabbitdelay".
 	ConnectionName string
 	// Heartbeat interval, default 10 s, 1 s to 65535 s. A dead connection is
-	// noticed within three of them.
+	// noticed within three of them. "?heartbeat=SECONDS" in a URL goes before it.
 	Heartbeat time.Duration
 	// DialTimeout bounds the TCP, TLS and AMQP handshakes together, default 10 s.
 	DialTimeout time.Duration
@@ -86,8 +103,16 @@ type Config struct {
 	// so that one which was deleted is there again before most of what waits is
 	// due.
 	RecheckInterval time.Duration
+	// MaxRouteQueues is how many route queues this client may make, default 100, 1
+	// to 100,000. A destination that is an exchange needs one for each routing key,
+	// which stays for ever; those that are there already do not count. Beyond it
+	// Send fails with a *topology.DestinationError before anything is made, so that
+	// a routing key with an order's number in it does not fill the broker.
+	MaxRouteQueues int
 	// MaxInFlight is the number of messages that may await their confirm,
-	// default 1024; large bodies count more. Send waits when it is reached.
+	// default 1024, of which half may be on their way into one queue; bodies over
+	// 16 KiB count more. Send waits when it is reached. What a queue that confirms
+	// nothing for a second holds does not count.
 	MaxInFlight int
 	// MaxBody is the largest body accepted, in bytes, default 16 MiB (the
 	// broker's own max_message_size since 4.0). Where the broker takes less, the
@@ -115,8 +140,12 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.RecheckInterval, DefaultRecheckInterval)
 	setDefault(&c.MaxInFlight, DefaultMaxInFlight)
 	setDefault(&c.MaxBody, DefaultMaxBody)
+	setDefault(&c.MaxRouteQueues, DefaultMaxRouteQueues)
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
+	}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{}).DialContext
 	}
 	return c
 }
@@ -149,12 +178,14 @@ func (c Config) Validate() error {
 	if c.QueueType != topology.Quorum && c.QueueType != topology.Classic {
 		bad("QueueType", "%q; expected quorum or classic", c.QueueType)
 	}
-	if c.Declare != DeclareMissing && c.Declare != DeclareNothing {
-		bad("Declare", "%q; expected missing or nothing", c.Declare)
+	switch c.Declare {
+	case DeclareMissing, DeclareListed, DeclareNothing:
+	default:
+		bad("Declare", "%q; expected missing, listed or nothing", c.Declare)
 	}
 	within := func(field string, v, lo, hi time.Duration) {
 		if v < lo || v > hi {
-			bad(field, "%v; expected %v to %v", v, lo, hi)
+			bad(field, "%s; expected %s to %s", topology.FormatDuration(v), topology.FormatDuration(lo), topology.FormatDuration(hi))
 		}
 	}
 	within("Heartbeat", c.Heartbeat, time.Second, 65535*time.Second)
@@ -168,6 +199,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxBody < 1 || c.MaxBody > 512<<20 {
 		bad("MaxBody", "%d bytes; expected 1 to %d (the broker's own limit is 512 MiB)", c.MaxBody, 512<<20)
+	}
+	if c.MaxRouteQueues < 1 || c.MaxRouteQueues > 100_000 {
+		bad("MaxRouteQueues", "%d; expected 1 to 100000", c.MaxRouteQueues)
 	}
 	for i, h := range c.Hooks {
 		if !isHook(h) {

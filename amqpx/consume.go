@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
@@ -21,9 +22,9 @@ const (
 	DefaultDrainTimeout = 30 * time.Second
 )
 
-// consumer is one call of Consume. It outlives connections: its workers take
-// messages from whatever session there is, so that Concurrency bounds the
-// handlers also while those of a lost connection still run.
+// consumer is one call of Consume. It outlives connections: its slots are the
+// same for all of them, so that Concurrency bounds the handlers also while those of
+// a lost connection still run.
 type consumer struct {
 	c       *Client
 	queue   string
@@ -36,18 +37,19 @@ type consumer struct {
 	prefetch    int
 	drain       time.Duration
 
-	jobs     chan job
+	slots    chan struct{}   // one element for each handler that runs
+	ids      busyIDs         // of the messages that are being handled
 	handlers context.Context // of running handlers; ends when the drain time is over
-	running  atomic.Int64
-	began    bool // the broker has let it consume once
+	ending   context.Context // ends when the consumer begins to
+	work     sync.WaitGroup  // messages that were begun, and the end of the intake
+	running  atomic.Int64    // handlers
 	log      *zap.Logger
-}
+	restarts sparse // log lines
+	stuck    sparse
 
-// job is a message with the channel it must be acknowledged on.
-type job struct {
-	raw  amqp.Delivery
-	sess *session
-	gone <-chan struct{} // closed when that channel has ended
+	began   bool // the broker has let it consume once
+	barred  bool // the connection is refused, and that stands
+	refused refusals
 }
 
 // ConsumeOption tunes one call of Consume.
@@ -57,7 +59,8 @@ type ConsumeOption func(*consumer)
 func Concurrency(n int) ConsumeOption { return func(k *consumer) { k.concurrency = n } }
 
 // Prefetch is the number of unacknowledged messages that the broker hands out,
-// those being handled included; default four times the concurrency, at most 65535.
+// those being handled, and those whose retry or dead letter is on its way, included;
+// default four times the concurrency, at most 65535.
 func Prefetch(n int) ConsumeOption { return func(k *consumer) { k.prefetch = n } }
 
 // DrainTimeout is how long running handlers may go on when the consumer ends,
@@ -79,9 +82,15 @@ var ErrDrainTimeout = errors.New("drain timeout")
 // Consume runs handler on the messages of queue, until ctx is cancelled or the
 // client is closed; then it stops the intake, lets running handlers finish
 // (DrainTimeout), and returns nil, or ErrDrainTimeout. Messages that were handed
-// out and not begun go back to the queue. It survives lost connections, and a
-// deleted queue, which it declares and binds again. Only before its first
-// intake is a lasting refusal by the broker (access, conflicting arguments) final.
+// out and not begun go back to the queue at once. It survives lost connections,
+// and a deleted queue, which it declares and binds again. Only before its first
+// intake is a lasting refusal by the broker (credentials, access, conflicting
+// arguments, a queue that is exclusive to another connection, or that is missing
+// and may not be declared) final, after 2 s: the error then wraps an
+// *amqp091.Error. Later it goes on trying, and says so in the log once a minute.
+//
+// A queue to which no retry could be sent is refused with ErrConfig: one that
+// belongs to a delay strategy, such as delay.parked, or whose name is too long.
 //
 // A message is acknowledged only after its handler returned nil, or after its
 // retry or its dead letter was confirmed by the broker.
@@ -98,8 +107,8 @@ func (c *Client) Consume(ctx context.Context, queue string, handler Handler, opt
 }
 
 func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption) (k *consumer, err error) {
-	if queue == "" || len(queue) > topology.MaxRoutingKey {
-		return nil, fmt.Errorf("%w: queue: %q; expected a name of 1 to %d bytes", ErrConfig, queue, topology.MaxRoutingKey)
+	if queue == "" || len(queue) > topology.MaxRoutingKey || !utf8.ValidString(queue) {
+		return nil, fmt.Errorf("%w: queue: %q; expected a name of 1 to %d bytes of UTF-8", ErrConfig, queue, topology.MaxRoutingKey)
 	}
 	if handler == nil {
 		return nil, fmt.Errorf("%w: handler is nil", ErrConfig)
@@ -108,7 +117,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	k = &consumer{
 		c: c, queue: queue, handler: handler, dead: dest.DeadLetterQueue(),
 		concurrency: DefaultConcurrency, drain: DefaultDrainTimeout,
-		jobs: make(chan job), log: c.log.Named("consume").With(zap.String("queue", queue)),
+		log: c.log.Named("consume").With(zap.String("queue", queue)),
 	}
 	if dest.Retry != nil {
 		k.retry = *dest.Retry
@@ -126,13 +135,46 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 		return nil, fmt.Errorf("%w: Prefetch: %d; expected 1 to 65535", ErrConfig, k.prefetch)
 	case k.drain < 0:
 		return nil, fmt.Errorf("%w: DrainTimeout: %v; expected 0 or more", ErrConfig, k.drain)
-	case k.dead == "" || len(k.dead) > topology.MaxRoutingKey || k.dead == queue:
-		return nil, fmt.Errorf("%w: DeadLetterQueue: %q; expected a name of 1 to %d bytes that is not the queue's own", ErrConfig, k.dead, topology.MaxRoutingKey)
+	case k.dead == "" || len(k.dead) > topology.MaxRoutingKey || k.dead == queue || strings.HasPrefix(k.dead, "amq.") || !utf8.ValidString(k.dead):
+		return nil, fmt.Errorf("%w: DeadLetterQueue: %q; expected a name of 1 to %d bytes of UTF-8 that is not the queue's own and does not begin with amq., which the broker reserves", ErrConfig, k.dead, topology.MaxRoutingKey)
+	}
+	for _, q := range []string{queue, k.dead} {
+		if err := c.listed(topology.Destination{Queue: q}); err != nil {
+			return nil, err
+		}
 	}
 	if k.policy, err = dlx.NewRetryPolicy(k.retry); err != nil {
 		return nil, fmt.Errorf("%w: Retry: %w", ErrConfig, err)
 	}
+	if err := k.checkRoutes(); err != nil {
+		return nil, err
+	}
+	k.slots = make(chan struct{}, k.concurrency)
+	k.ids = newBusyIDs()
 	return k, nil
+}
+
+// checkRoutes refuses what could be consumed and then neither retried nor
+// dead-lettered. The strategy may change with the delay, and with it the room that
+// a routing key leaves for the queue's name.
+func (k *consumer) checkRoutes() error {
+	prefix := k.c.cfg.Prefix
+	policy := k.policy.Retry()
+	for _, delay := range []time.Duration{0, policy.Backoff, policy.MaxBackoff, k.c.strategy.MaxDelay()} {
+		_, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, k.possible(delay), 0)
+		if err == nil {
+			continue
+		}
+		hint := "a message whose handler failed could never come back to it"
+		if k.queue == topology.ParkedQueue(prefix) {
+			hint = "read parked messages with a plain AMQP client or the management page; docs/guarantees.md says how to send them again"
+		}
+		return fmt.Errorf("%w: queue: %w; %s", ErrConfig, err, hint)
+	}
+	if topology.Reserved(prefix, k.dead) {
+		return fmt.Errorf("%w: DeadLetterQueue: %q belongs to the delay strategies with prefix %q; choose another name", ErrConfig, k.dead, prefix)
+	}
+	return nil
 }
 
 // startConsuming counts a consumer, and opens the consuming connection for the
@@ -158,55 +200,23 @@ func (k *consumer) run(ctx context.Context) error {
 	// Values of the caller's context reach the handlers; its end does not.
 	handlers, endHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer endHandlers()
-	k.handlers = handlers
+	k.handlers, k.ending = handlers, ctx
 
-	var workers sync.WaitGroup
-	for range k.concurrency {
-		workers.Go(func() {
-			for j := range k.jobs {
-				k.process(j)
-			}
-		})
-	}
-	idle := make(chan struct{})
-	drained := func() error {
-		close(k.jobs)
-		go func() { workers.Wait(); close(idle) }()
-		return k.awaitDrain(idle, endHandlers)
-	}
-
-	var refused time.Time // since when every attempt was; zero: none
 	for attempt := 1; ; attempt++ {
-		sess, err := k.c.con.wait(ctx, false)
-		if err == nil {
-			began := time.Now()
-			var release func()
-			release, err = k.intake(ctx, sess)
-			if ctx.Err() != nil {
-				err := drained()
-				release()
-				return err
-			}
-			release()
-			if time.Since(began) > k.c.cfg.ReconnectMax {
-				attempt = 0
-			}
-		}
+		sub, err := k.serve(ctx)
 		if ctx.Err() != nil {
-			return drained()
+			err := k.awaitDrain(endHandlers)
+			sub.close() // not before: handlers acknowledge on its channel
+			return err
 		}
-		if errors.Is(err, ErrClosed) {
-			return errors.Join(drained(), err)
+		sub.close()
+		if !k.began && (k.barred || k.refused.stand(err)) {
+			return errors.Join(fmt.Errorf("consume %s: %w", k.queue, err), k.awaitDrain(endHandlers))
 		}
-		switch {
-		case k.began || err == nil || !permanent(err):
-			refused = time.Time{}
-		case refused.IsZero():
-			refused = time.Now()
-		case time.Since(refused) > refusalStands:
-			return errors.Join(fmt.Errorf("consume %s: %w", k.queue, err), drained())
+		if sub != nil && time.Since(sub.began) > k.c.cfg.ReconnectMax {
+			attempt = 1
 		}
-		k.log.Warn("consumer ended; starting again", zap.Error(err))
+		k.restarts.warn(k.log, kindOf(err), "consumer ended; starting again", zap.Error(err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(backoff(k.c.cfg.ReconnectMin, k.c.cfg.ReconnectMax, attempt)):
@@ -214,10 +224,43 @@ func (k *consumer) run(ctx context.Context) error {
 	}
 }
 
-// awaitDrain waits for the workers, cancels their context when the drain time
-// is over, and gives them a moment to notice.
-func (k *consumer) awaitDrain(idle <-chan struct{}, cancel func()) error {
+// serve takes messages from one connection until that, or ctx, ends. The
+// subscription stays open, for acknowledgements; it is nil when there was none.
+func (k *consumer) serve(ctx context.Context) (*subscription, error) {
+	sess, err := k.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sub, err := k.subscribe(ctx, sess)
+	if err != nil {
+		return nil, err
+	}
+	k.began = true
+	err = k.intake(ctx, sub)
+	if ctx.Err() != nil {
+		k.work.Go(func() { k.handBack(sub) })
+	}
+	return sub, err
+}
+
+// connection waits for the consuming connection. Until the first intake it gives
+// up when the broker refuses it for good: wrong credentials, no access.
+func (k *consumer) connection(ctx context.Context) (*session, error) {
+	if !k.began {
+		if err := k.c.con.first(ctx); err != nil {
+			k.barred = true
+			return nil, err
+		}
+	}
+	return k.c.con.wait(ctx, false)
+}
+
+// awaitDrain waits for what was begun, cancels the handlers' context when the
+// drain time is over, and gives them a moment to notice.
+func (k *consumer) awaitDrain(cancel func()) error {
 	const notice = 2 * time.Second
+	idle := make(chan struct{})
+	go func() { k.work.Wait(); close(idle) }()
 	select {
 	case <-idle:
 		return nil
@@ -229,99 +272,5 @@ func (k *consumer) awaitDrain(idle <-chan struct{}, cancel func()) error {
 		return nil
 	case <-time.After(notice):
 		return fmt.Errorf("%w: %d handlers of queue %s ran past %v; their messages will be delivered again", ErrDrainTimeout, k.running.Load(), k.queue, k.drain)
-	}
-}
-
-// refusalStands is for how long a consumer that has not run yet must be refused
-// before that is believed: a broker that is starting or stopping refuses access,
-// too, while it does not know its users and virtual hosts. One that has run goes
-// on trying, since what ended it may be over: a handler that took longer than the
-// broker's consumer_timeout (406), permissions that are being changed.
-const refusalStands = 2 * time.Second
-
-// intake feeds the workers from one session until ctx or the session ends. The
-// channel stays open until release is called, for acknowledgements.
-func (k *consumer) intake(ctx context.Context, sess *session) (release func(), err error) {
-	release = func() {}
-	var ch *amqp.Channel
-	var deliveries <-chan amqp.Delivery
-	const tag = "rabbitdelay"
-	err = within(ctx, func() error {
-		var err error
-		if err = k.c.dests.declare(ctx, sess.conn, topology.Destination{Queue: k.queue, DeadLetter: k.dead}); err != nil {
-			return err
-		}
-		if ch, err = sess.conn.Channel(); err != nil {
-			return err
-		}
-		if err = ch.Qos(k.prefetch, 0, false); err != nil {
-			return err
-		}
-		deliveries, err = ch.Consume(k.queue, tag, false, false, false, false, nil)
-		return err
-	})
-	if err != nil {
-		return release, err
-	}
-	k.began = true
-	release = func() { _ = ch.Close() }
-	gone := make(chan struct{})
-	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-	var closeErr error
-	go func() {
-		if e := <-closed; e != nil {
-			closeErr = e
-		}
-		close(gone)
-	}()
-
-	for {
-		select {
-		case <-ctx.Done():
-			_ = within(k.handlers, func() error { return ch.Cancel(tag, true) })
-			return release, ctx.Err()
-		case <-gone:
-			return release, errors.Join(errors.New("channel closed"), closeErr)
-		case d, ok := <-deliveries:
-			if !ok {
-				select {
-				case <-gone:
-					return release, errors.Join(errors.New("channel closed"), closeErr)
-				default:
-					return release, errors.New("the broker cancelled the consumer (was the queue deleted?)")
-				}
-			}
-			k.hold(ctx, d)
-			select {
-			case k.jobs <- job{raw: d, sess: sess, gone: gone}:
-			case <-ctx.Done(): // not begun: goes back with the channel
-			case <-gone: // the broker delivers it again
-			}
-		}
-	}
-}
-
-// maxHold bounds how long a message that is early by this process's clock waits
-// for its due instant before its handler runs.
-const maxHold = 20 * time.Millisecond
-
-// hold keeps a message back until its due instant. The broker does not deliver
-// early by its own clock, but its clock (Erlang corrects it smoothly) and this
-// process's may differ by milliseconds. Messages come in the order of their due
-// instants, nearly, so this holds up nothing that could run.
-func (k *consumer) hold(ctx context.Context, d amqp.Delivery) {
-	due, ok := headerInt(d.Headers, HeaderDue)
-	if !ok {
-		return
-	}
-	wait := time.Until(time.UnixMilli(due))
-	if wait <= 0 {
-		return
-	}
-	t := time.NewTimer(min(wait, maxHold))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Handler acts on one message. Its error decides the message's fate: nil
@@ -15,7 +17,8 @@ import (
 // time is over.
 type Handler func(ctx context.Context, d *Delivery) error
 
-// Delivery is a received message.
+// Delivery is a received message. A test of one's own Handler makes one itself: an
+// idempotent handler needs ID and Queue, a task's ID, Version and DueAt.
 type Delivery struct {
 	ID    string // AMQP message-id; empty if the publisher gave none
 	Queue string // the queue it was consumed from
@@ -31,7 +34,10 @@ type Delivery struct {
 	Version     int64 // task version, 0 for none
 	Redelivered bool  // the broker delivered it before, perhaps to nobody
 
-	Exchange   string // where the last hop published it
+	// Exchange and RoutingKey are where the message was sent to, the same on every
+	// attempt: those of an exchange destination or of a foreign publisher, and ""
+	// and the queue's name for a message to the queue.
+	Exchange   string
 	RoutingKey string
 
 	Body            []byte
@@ -52,11 +58,11 @@ type Delivery struct {
 func (k *consumer) decode(raw amqp.Delivery) *Delivery {
 	d := &Delivery{
 		ID: raw.MessageId, Queue: k.queue, Attempt: 1, MaxAttempts: k.policy.MaxAttempts(), Redelivered: raw.Redelivered,
-		Exchange: raw.Exchange, RoutingKey: raw.RoutingKey,
 		Body: raw.Body, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding,
 		Type: raw.Type, CorrelationID: raw.CorrelationId, ReplyTo: raw.ReplyTo, AppID: raw.AppId,
 		Priority: raw.Priority, Timestamp: raw.Timestamp, Headers: raw.Headers,
 	}
+	d.Exchange, d.RoutingKey = k.sentTo(raw)
 	if due, ok := headerInt(raw.Headers, HeaderDue); ok && due > 0 && due < maxEpochMilli {
 		d.DueAt = time.UnixMilli(due)
 	}
@@ -67,6 +73,30 @@ func (k *consumer) decode(raw amqp.Delivery) *Delivery {
 		d.Version = v
 	}
 	return d
+}
+
+// sentTo is where a message was sent to. What a strategy delivers, retries above
+// all, comes through an exchange of ours and with a key of ours; a retry's headers
+// then have the exchange and the key of the first attempt.
+func (k *consumer) sentTo(raw amqp.Delivery) (exchange, key string) {
+	if raw.Exchange != "" && !topology.Reserved(k.c.cfg.Prefix, raw.Exchange) {
+		return raw.Exchange, raw.RoutingKey
+	}
+	if exchange, _ = raw.Headers[HeaderExchange].(string); exchange == "" {
+		return "", k.queue
+	}
+	key, _ = raw.Headers[HeaderRoutingKey].(string)
+	return exchange, key
+}
+
+// origin adds the headers of a retry or a dead letter that say where the message
+// was sent to, unless that was the queue itself.
+func (d *Delivery) origin(own amqp.Table) {
+	if d.Exchange == "" {
+		return
+	}
+	own[HeaderExchange], own[HeaderRoutingKey] = d.Exchange, d.RoutingKey
+	own[HeaderDestination] = destinationName(topology.Destination{Exchange: d.Exchange, RoutingKey: d.RoutingKey})
 }
 
 // maxEpochMilli is the end of the year 9999, the last that RFC 3339 can write.

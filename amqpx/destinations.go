@@ -16,223 +16,276 @@ import (
 // destinations remembers which destinations exist and are bound on the current
 // connection. The mandatory flag tells only about a message's first hop, so the
 // last one is looked after here, before the first message is sent that way.
+//
+// A destination is declared by one try at a time, which does not end with those
+// who wait for it, and apart from all other destinations: one that cannot be used
+// is nobody else's trouble.
 type destinations struct {
 	c *Client
 
 	mu       sync.Mutex
+	epoch    uint64 // raised when everything is to be looked at again
 	known    map[destKey]*destination
-	creating map[string]*sync.Mutex // by queue
+	sweepAt  int                 // the size of known at which to look for what can be forgotten
+	creating map[string]ctxMutex // by queue
+	routes   map[string]bool     // route queues that this client made
 }
 
 type destKey struct{ queue, exchange, key string }
 
 type destination struct {
-	mu       ctxMutex  // held while it is being declared
-	gen      uint64    // the session in which it was
-	at       time.Time // when it was
-	checking bool      // somebody looks at it again
+	mu     sync.Mutex
+	ok     stamp     // where it was declared last
+	at     time.Time // when it was
+	try    *try      // under way; nil for none
+	failed failure   // of the last try; its err is nil after a success
 }
 
+// stamp says for which session a destination was declared.
+type stamp struct{ gen, epoch uint64 } // sessions count from 1
+
+// failure is what is left of a try that failed.
+type failure struct {
+	err     error
+	until   time.Time // the error stands for that long
+	count   int       // of failed tries in a row
+	ends    int       // of those in a row that ended the connection
+	alone   bool      // the next try gets a connection of its own
+	refused bool      // access was refused, and that stood
+}
+
+// try is one attempt to declare a destination.
+type try struct {
+	stamp stamp // zero: for a consumer
+	done  chan struct{}
+	err   error // after done
+}
+
+const (
+	// tryTimeout bounds one try. Its connection is given up then.
+	tryTimeout = 10 * time.Second
+	// errorStands is how long the error of a try that failed is everybody's answer.
+	errorStands = time.Second
+	// firstErrorStands is that of an error that may pass; it doubles with each.
+	firstErrorStands = 50 * time.Millisecond
+	// maxEnds is how often a destination may be tried again after its declaration
+	// ended the connection.
+	maxEnds = 2
+)
+
 func newDestinations(c *Client) *destinations {
-	return &destinations{c: c, known: map[destKey]*destination{}, creating: map[string]*sync.Mutex{}}
+	return &destinations{c: c, known: map[destKey]*destination{}, sweepAt: minSweep, creating: map[string]ctxMutex{}, routes: map[string]bool{}}
 }
 
 func keyOf(d topology.Destination) destKey { return destKey{d.Queue, d.Exchange, d.RoutingKey} }
 
-func (ds *destinations) entry(k destKey) *destination {
+func (ds *destinations) entry(sess *session, k destKey) (*destination, stamp) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
 	d := ds.known[k]
 	if d == nil {
-		d = &destination{mu: newCtxMutex()}
+		ds.sweep()
+		d = &destination{}
 		ds.known[k] = d
 	}
-	return d
+	return d, stamp{sess.gen, ds.epoch}
 }
 
+// minSweep is the number of destinations below which none is forgotten.
+const minSweep = 1000
+
+// sweep forgets destinations that could not be used, when there are many.
+func (ds *destinations) sweep() {
+	if len(ds.known) < ds.sweepAt {
+		return
+	}
+	for k, d := range ds.known {
+		d.mu.Lock()
+		if d.try == nil && d.failed.err != nil && time.Now().After(d.failed.until) {
+			delete(ds.known, k)
+		}
+		d.mu.Unlock()
+	}
+	ds.sweepAt = max(minSweep, 2*len(ds.known))
+}
+
+// forgetAll lets every destination be looked at again before its next message.
 func (ds *destinations) forgetAll() {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
-	clear(ds.known)
+	ds.epoch++
 }
 
-// ensure declares and binds the destination on first use in a session.
+// ensure declares and binds the destination on first use in a session. An error
+// that wraps topology.ErrDestination is final. Any other may pass: it comes at
+// once when a try has just failed, and is worth another call after a pause.
 func (ds *destinations) ensure(ctx context.Context, sess *session, dest topology.Destination) error {
-	d := ds.entry(keyOf(dest))
-	if err := d.mu.lock(ctx); err != nil {
-		return err
-	}
-	defer d.mu.unlock()
-	if d.gen == sess.gen {
-		if !d.checking && time.Since(d.at) > ds.c.cfg.RecheckInterval {
-			d.checking = ds.c.background(func() { ds.recheck(sess, dest, d) })
+	for {
+		d, want := ds.entry(sess, keyOf(dest))
+		d.mu.Lock()
+		switch {
+		case d.ok == want:
+			if d.try == nil && time.Since(d.at) > ds.c.cfg.RecheckInterval {
+				ds.start(d, sess, dest, want)
+			}
+			d.mu.Unlock()
+			return nil
+		case d.try == nil && d.failed.err != nil && time.Now().Before(d.failed.until):
+			err := d.failed.err
+			d.mu.Unlock()
+			return err
+		case d.try == nil:
+			ds.start(d, sess, dest, want)
 		}
+		t := d.try
+		d.mu.Unlock()
+		if err := t.wait(ctx); err != nil {
+			return err
+		}
+		if t.stamp == want {
+			return t.err
+		}
+	}
+}
+
+// declare declares and binds the destination for a consumer, whatever is known
+// of it.
+func (ds *destinations) declare(ctx context.Context, sess *session, dest topology.Destination) error {
+	for {
+		d, _ := ds.entry(sess, keyOf(dest))
+		d.mu.Lock()
+		t, mine := d.try, d.try == nil
+		if mine {
+			t = ds.start(d, sess, dest, stamp{})
+		}
+		d.mu.Unlock()
+		if err := t.wait(ctx); err != nil {
+			return err
+		}
+		if mine {
+			return t.err
+		}
+	}
+}
+
+func (t *try) wait(ctx context.Context) error {
+	select {
+	case <-t.done:
 		return nil
-	}
-	err := within(ctx, func() error { return ds.c.declareDestination(sess.conn, dest) })
-	if err == nil {
-		d.gen, d.at = sess.gen, time.Now()
-	}
-	return err
-}
-
-// recheck declares and binds a destination again in case somebody has deleted
-// it, while messages are sent to it. Where that fails the next send does it, and
-// has the error.
-func (ds *destinations) recheck(sess *session, dest topology.Destination, d *destination) {
-	err := ds.c.declareDestination(sess.conn, dest)
-	_ = d.mu.lock(context.Background()) // nobody holds it for longer than a declaration
-	defer d.mu.unlock()
-	d.checking, d.at = false, time.Now()
-	if err != nil && d.gen == sess.gen {
-		d.gen = 0 // sessions count from 1
-		ds.c.log.Warn("destination cannot be declared again", zap.String("destination", destinationName(dest)), zap.Error(err))
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
-// declare declares and binds the destination for a consumer. Like ensure it does
-// so alone: a RabbitMQ 4.0 that is just making a binding for one connection tells
-// another that it is there, and does not route by it yet.
-func (ds *destinations) declare(ctx context.Context, conn *amqp.Connection, dest topology.Destination) error {
-	d := ds.entry(keyOf(dest))
-	if err := d.mu.lock(ctx); err != nil {
+// start begins a try; the caller holds d.mu.
+func (ds *destinations) start(d *destination, sess *session, dest topology.Destination, s stamp) *try {
+	t := &try{stamp: s, done: make(chan struct{})}
+	before := d.failed
+	d.try = t
+	own := before.count
+	if s == (stamp{}) || s == d.ok {
+		own = -1 // a consumer publishes nothing, and what is looked at again was bound
+	}
+	if !ds.c.declares.begin(func(ctx context.Context) { ds.run(ctx, d, t, sess, dest, before, own) }) {
+		d.try = nil
+		t.err = ErrClosed
+		close(t.done)
+	}
+	return t
+}
+
+func (ds *destinations) run(ctx context.Context, d *destination, t *try, sess *session, dest topology.Destination, before failure, own int) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	err := ds.c.onDeclareConn(ctx, sess, before.alone, func(conn *amqp.Connection) error {
+		return believed(ctx, before.refused, func() error { return ds.c.declareDestination(ctx, conn, dest, own) })
+	})
+	now := failure{}
+	if err != nil {
+		now = ds.c.judge(dest, err, before)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	rechecked := d.ok == t.stamp && t.stamp != stamp{}
+	t.err, d.try = now.err, nil
+	close(t.done)
+	switch {
+	case t.stamp == stamp{}: // a consumer has its own dead-letter queue, and its own pauses
+	case err == nil:
+		d.ok, d.at, d.failed = t.stamp, time.Now(), failure{}
+	case rechecked && saysNothing(err): // nothing is known that was not known before
+		d.at = time.Now()
+	default:
+		d.ok, d.failed = stamp{}, now
+		level := zap.DebugLevel // those who send have the error
+		if rechecked {
+			level = zap.WarnLevel
+		}
+		ds.c.log.Log(level, "destination cannot be used", zap.String("destination", destinationName(dest)), zap.Error(now.err))
+	}
+}
+
+// onDeclareConn runs f on a connection for declarations, and gives the connection
+// up when it does not answer before ctx ends.
+func (c *Client) onDeclareConn(ctx context.Context, sess *session, alone bool, f func(conn *amqp.Connection) error) error {
+	l, err := c.declares.borrow(ctx, sess, alone)
+	if err != nil {
 		return err
 	}
-	defer d.mu.unlock()
-	return ds.c.declareDestination(conn, dest)
+	done := make(chan error, 1)
+	if !c.declares.begin(func(context.Context) { defer l.end(); done <- f(l.conn) }) {
+		l.end()
+		return ErrClosed
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		l.spoil()
+		return fmt.Errorf("%w: %w", errNoAnswer, ctx.Err())
+	}
 }
 
-// creatingOf is held while a queue is looked for and created. A dead-letter queue
-// may belong to many destinations, and a RabbitMQ 3.10 has been seen to answer
-// 541, which ends the connection, while another was creating the same queue.
-func (ds *destinations) creatingOf(queue string) *sync.Mutex {
+// creatingOf is held while a queue is created. A dead-letter queue may belong to
+// many destinations, and a RabbitMQ 3.10 has been seen to answer 541, which ends
+// the connection, while another was creating the same queue.
+func (ds *destinations) creatingOf(queue string) ctxMutex {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
 	m := ds.creating[queue]
 	if m == nil {
-		m = &sync.Mutex{}
+		m = newCtxMutex()
 		ds.creating[queue] = m
 	}
 	return m
 }
 
-// declareDestination makes sure that the destination exists and is bound.
-func (c *Client) declareDestination(conn *amqp.Connection, dest topology.Destination) error {
-	if dest.ToExchange() {
-		if err := c.targetExists(conn, dest); err != nil {
-			return err
-		}
-		if err := c.ensureQueue(conn, dest, dest.RouteQueue(c.cfg.Prefix)); err != nil {
-			return err
-		}
-	} else {
-		if dest.DeadLetter == "" {
-			dest = c.destination(dest.Queue)
-		}
-		for _, q := range dest.Queues(c.cfg.QueueType) {
-			if err := c.ensureQueue(conn, dest, q); err != nil {
-				return err
-			}
-		}
+// addRoute counts a route queue that this client is about to make. It reports
+// false when there are too many.
+func (ds *destinations) addRoute(queue string) bool {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	if !ds.routes[queue] && len(ds.routes) >= ds.c.cfg.MaxRouteQueues {
+		return false
 	}
-	if c.cfg.Declare == DeclareNothing {
-		return nil
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ch.Close() }()
-	for _, b := range c.strategy.Bindings(dest) {
-		if err := ch.QueueBind(b.Queue, b.RoutingKey, b.Exchange, false, b.Arguments); err != nil {
-			return fmt.Errorf("bind %s to %s: %w", b.Queue, b.Exchange, err)
-		}
-	}
-	return nil
+	ds.routes[queue] = true
+	return true
 }
 
-// destination gives a queue its configured retry policy and dead-letter queue.
-func (c *Client) destination(queue string) topology.Destination {
-	for _, d := range c.cfg.Destinations {
-		if d.Queue == queue {
-			return d
-		}
-	}
-	return topology.Destination{Queue: queue}
+func (ds *destinations) dropRoute(queue string) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	delete(ds.routes, queue)
 }
 
-func (c *Client) targetExists(conn *amqp.Connection, dest topology.Destination) error {
-	err := exchangeExists(conn, dest.Exchange)
-	switch {
-	case isCode(err, amqp.NotFound):
-		return fmt.Errorf("%w: %w", &topology.DestinationError{Destination: dest, Reason: "does not exist; declare the exchange first (rabbitdelay apply, or Client.Apply)"}, err)
-	case c.hidden(err):
-		return nil
-	}
-	return err
-}
+// passingError is an error of the broker's that may be over soon, whatever its
+// code says elsewhere.
+type passingError struct{ err error }
 
-// hidden tells whether an object could not be looked at by a client that only
-// looks. Since RabbitMQ 4.3 that takes some right to it, which a producer need
-// not have: it takes for granted that the object is there. If it is not, the
-// message is parked.
-func (c *Client) hidden(err error) bool {
-	return c.cfg.Declare == DeclareNothing && isCode(err, amqp.AccessRefused)
-}
+func (e *passingError) Error() string { return e.err.Error() }
+func (e *passingError) Unwrap() error { return e.err }
 
-// exchangeExists asks for an exchange of any type.
-func exchangeExists(conn *amqp.Connection, name string) error {
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ch.Close() }()
-	return ch.ExchangeDeclarePassive(name, amqp.ExchangeTopic, true, false, false, false, nil)
-}
-
-// ensureQueue leaves an existing queue as it is, whatever its arguments, and
-// creates one that is missing.
-func (c *Client) ensureQueue(conn *amqp.Connection, dest topology.Destination, q topology.Queue) error {
-	creating := c.dests.creatingOf(q.Name)
-	creating.Lock()
-	defer creating.Unlock()
-	err := queueExists(conn, q.Name)
-	if err == nil || c.hidden(err) {
-		return nil
-	}
-	if !isCode(err, amqp.NotFound) {
-		return fmt.Errorf("queue %s: %w", q.Name, err)
-	}
-	if c.cfg.Declare == DeclareNothing {
-		reason := fmt.Sprintf("needs the queue %s, which does not exist, and this client may not declare (DeclareNothing); run rabbitdelay apply first", q.Name)
-		return fmt.Errorf("%w: %w", &topology.DestinationError{Destination: dest, Reason: reason}, err)
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ch.Close() }()
-	_, err = ch.QueueDeclare(q.Name, true, false, false, false, q.Table())
-	if isCode(err, amqp.PreconditionFailed) && queueExists(conn, q.Name) == nil {
-		return nil // another created it in the meantime, such as a consumer with its own dead-letter queue
-	}
-	if err != nil {
-		return fmt.Errorf("declare queue %s: %w", q.Name, err)
-	}
-	return nil
-}
-
-func queueExists(conn *amqp.Connection, name string) error {
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ch.Close() }()
-	_, err = ch.QueueDeclarePassive(name, true, false, false, false, nil)
-	return err
-}
-
-func isCode(err error, code int) bool {
-	ae, ok := errors.AsType[*amqp.Error](err)
-	return ok && ae.Code == code
+func isPassing(err error) bool {
+	_, ok := errors.AsType[*passingError](err)
+	return ok
 }

@@ -21,8 +21,8 @@ var (
 	// ErrUnroutable: the broker returned the message, because a delay queue is
 	// missing and could not be declared again.
 	ErrUnroutable = errors.New("unroutable")
-	// ErrNacked: the broker refused the message (basic.nack), for instance
-	// because a queue is full.
+	// ErrNacked: the broker refused the message (basic.nack), for instance because
+	// a queue is full, at every try until the deadline.
 	ErrNacked = errors.New("refused by the broker")
 	// ErrMessage: the message itself is not possible; wrapped by *MessageError.
 	ErrMessage = errors.New("message not possible")

@@ -16,17 +16,23 @@ const (
 	HeaderDue         = "rabbitdelay-due"         // int64, the due instant
 	HeaderAttempt     = "rabbitdelay-attempt"     // int64, from 2 on; absent on the first delivery
 	HeaderVersion     = "rabbitdelay-version"     // int64, of a task; absent without one
-	HeaderDestination = "rabbitdelay-destination" // string, exchange:routing-key of a message to an exchange; the queue on a dead letter
+	HeaderDestination = "rabbitdelay-destination" // string, exchange:routing-key of a message to an exchange; else, on a dead letter, the queue
 
-	HeaderReason   = "rabbitdelay-reason"   // string, on dead letters: rejected or attempts
+	// Of a message that came through an exchange, on its retries and its dead
+	// letter: that exchange, and the key it had there.
+	HeaderExchange   = "rabbitdelay-exchange"    // string
+	HeaderRoutingKey = "rabbitdelay-routing-key" // string
+
+	HeaderReason   = "rabbitdelay-reason"   // string, on dead letters: rejected, attempts or deliveries
 	HeaderError    = "rabbitdelay-error"    // string, on retries and dead letters: the last error's text, cut at 1 KiB
 	HeaderAttempts = "rabbitdelay-attempts" // array of strings, likewise: "instant error" per attempt, the last 32
 )
 
 // Values of HeaderReason.
 const (
-	ReasonRejected = "rejected" // the handler returned Reject
-	ReasonAttempts = "attempts" // MaxAttempts were used up
+	ReasonRejected   = "rejected"   // the handler returned Reject
+	ReasonAttempts   = "attempts"   // MaxAttempts were used up
+	ReasonDeliveries = "deliveries" // delivered more than 200 times without an outcome
 )
 
 const ownPrefix = "rabbitdelay-"
@@ -34,10 +40,12 @@ const ownPrefix = "rabbitdelay-"
 // routingHeader tells whether the broker would interpret the header, so that a
 // message that is published again with it would take another way: before 4.0.1
 // an old x-death makes the broker drop the message as a cycle, CC and BCC copy
-// it past the delay, x-delay is the plugin's.
+// it past the delay, x-delay is the plugin's, and by the x-opt-delivery ones
+// RabbitMQ 4.4 delays in quorum queues, ours too.
 func routingHeader(name string) bool {
 	switch name {
-	case "x-death", "x-delay", "CC", "BCC", "x-delivery-count", "x-acquired-count":
+	case "x-death", "x-delay", "CC", "BCC", "x-delivery-count", "x-acquired-count",
+		"x-opt-delivery-time", "x-opt-delivery-delay":
 		return true
 	}
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
@@ -69,7 +77,7 @@ func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 	if p.attempt > 1 || dead {
 		t[HeaderAttempt] = p.attempt
 	}
-	if p.dest.ToExchange() || dead {
+	if _, known := p.own[HeaderDestination]; !known && (p.dest.ToExchange() || dead) {
 		t[HeaderDestination] = destinationName(p.dest)
 	}
 	if p.version != 0 {

@@ -30,7 +30,9 @@ type SendEnd struct {
 	Err      error         // nil: confirmed
 }
 
-// HandleHook sees every run of a handler.
+// HandleHook sees every run of a handler. HandleEnd comes when the message's fate is
+// settled: after a failure that is when the broker has its retry or dead letter,
+// and the next message may have begun by then.
 type HandleHook interface {
 	HandleStart(ctx context.Context, d *Delivery) context.Context
 	HandleEnd(ctx context.Context, e HandleEnd)

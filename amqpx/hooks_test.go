@@ -3,7 +3,10 @@ package amqpx
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 type ctxKey struct{}
@@ -81,5 +84,34 @@ func TestHandlersPanicBecomesAnError(t *testing.T) {
 	panicked, err := k.call(t.Context(), &Delivery{})
 	if !panicked || err == nil || err.Error() != "handler panicked: oh no" {
 		t.Fatalf("got %v, %v", panicked, err)
+	}
+}
+
+// stamper writes into the headers that it gets, as tracing libraries do.
+type stamper struct{}
+
+func (stamper) SendStart(ctx context.Context, m *Message) context.Context {
+	m.Headers["traceparent"] = m.ID
+	return ctx
+}
+
+func (stamper) SendEnd(context.Context, SendEnd) {}
+
+// A hook may write into a message's headers: they are a copy, also of a map that
+// many messages share, and never nil.
+func TestHooksWriteIntoACopyOfTheHeaders(t *testing.T) {
+	c := offline(t, nil)
+	c.hooks = newHooks([]Hook{stamper{}})
+	shared := amqp.Table{"tenant": "a"}
+	var senders sync.WaitGroup
+	for range 8 {
+		senders.Go(func() { // neither goes anywhere: a message without a destination is refused
+			_ = c.Send(t.Context(), Message{ID: "one", Headers: shared})
+			_ = c.SendBatch(t.Context(), []Message{{ID: "two", Headers: shared}, {ID: "three"}})
+		})
+	}
+	senders.Wait()
+	if len(shared) != 1 {
+		t.Errorf("the caller's headers became %v", shared)
 	}
 }

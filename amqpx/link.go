@@ -21,6 +21,7 @@ type link struct {
 	cfg   Config
 	hooks hooks
 	log   *zap.Logger
+	lost  sparse // log lines
 	// setup makes a fresh connection usable; an error closes it.
 	setup func(ctx context.Context, conn *amqp.Connection) (*session, error)
 
@@ -31,6 +32,7 @@ type link struct {
 	cur     *session
 	blocked string        // reason; empty when not blocked
 	lastErr error         // why there is no session
+	refused time.Time     // since when the broker has refused access at every attempt; zero: it has not
 	fatal   error         // the first connection failed for good, or the link was closed
 	changed chan struct{} // closed, and replaced, when any of the above changes
 }
@@ -39,8 +41,9 @@ type link struct {
 type session struct {
 	conn   *amqp.Connection
 	broker string // product and version
+	url    string
 	gen    uint64
-	pub    *pubChannel   // nil on the consuming link
+	pub    *publisher    // nil on the consuming link
 	done   chan struct{} // closed when the connection has ended
 }
 
@@ -95,15 +98,30 @@ func (l *link) run(ctx context.Context) {
 			return
 		}
 		l.event(StateEvent{State: Disconnected, Err: err})
-		l.update(func() { l.cur, l.blocked, l.lastErr = nil, "", err })
+		l.update(func() { l.cur, l.blocked, l.lastErr, l.refused = nil, "", err, refusedSince(l.refused, err) })
 		wait := backoff(l.cfg.ReconnectMin, l.cfg.ReconnectMax, attempt)
-		l.log.Warn("connection lost", zap.Error(err), zap.Duration("retry_in", wait))
+		what := "connection lost; connecting again"
+		if sess == nil {
+			what = "cannot connect; trying again"
+		}
+		l.lost.warn(l.log, what+kindOf(err), what, zap.Error(err), zap.Duration("retry_in", wait))
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
 	}
+}
+
+// refusedSince is the instant of the first of several refusals in a row.
+func refusedSince(since time.Time, err error) time.Time {
+	switch {
+	case !isCode(err, amqp.AccessRefused) && !isCode(err, amqp.NotAllowed):
+		return time.Time{}
+	case since.IsZero():
+		return time.Now()
+	}
+	return since
 }
 
 // backoff doubles from lo to hi and takes a random point in the upper half, so
@@ -131,7 +149,7 @@ func (l *link) connect(ctx context.Context, attempt int) (*session, error) {
 		closeConn(conn)
 		return nil, err
 	}
-	sess.broker = brokerVersion(conn)
+	sess.broker, sess.url = brokerVersion(conn), raw
 	return sess, nil
 }
 
@@ -140,10 +158,6 @@ func (l *link) connect(ctx context.Context, attempt int) (*session, error) {
 func (l *link) serve(ctx context.Context, sess *session) error {
 	closed := sess.conn.NotifyClose(make(chan *amqp.Error, 1))
 	blocked := sess.conn.NotifyBlocked(make(chan amqp.Blocking, 8))
-	var failed <-chan struct{}
-	if sess.pub != nil {
-		failed = sess.pub.failed
-	}
 	l.update(func() { l.cur, l.lastErr = sess, nil })
 	l.event(StateEvent{State: Connected, Broker: sess.broker})
 	l.log.Info("connected", zap.String("broker", sess.broker), zap.Uint64("session", sess.gen))
@@ -159,10 +173,6 @@ func (l *link) serve(ctx context.Context, sess *session) error {
 				return errors.New("connection closed")
 			}
 			return fmt.Errorf("connection closed: %w", err)
-		case <-failed:
-			l.update(func() { l.cur, l.lastErr = nil, sess.pub.closeErr() })
-			closeConn(sess.conn)
-			return sess.pub.closeErr()
 		case b, ok := <-blocked:
 			if !ok {
 				blocked = nil
@@ -235,17 +245,18 @@ func dial(ctx context.Context, cfg Config, rawURL, name string) (*amqp.Connectio
 	if err != nil {
 		return nil, err
 	}
+	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
 	defer cancel()
 	var stop func() bool
 	var socket net.Conn
+	var first greeting
 	ac := amqp.Config{
 		Heartbeat:  cfg.Heartbeat,
 		Locale:     "en_US",
 		Properties: amqp.Table{"product": "rabbitdelay", "connection_name": name, "platform": "Go"},
 		Dial: func(network, addr string) (net.Conn, error) {
-			var d net.Dialer
-			c, err := d.DialContext(ctx, network, addr)
+			c, err := cfg.Dial(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}
@@ -257,7 +268,7 @@ func dial(ctx context.Context, cfg Config, rawURL, name string) (*amqp.Connectio
 				}
 			}
 			stop = context.AfterFunc(ctx, func() { _ = c.Close() })
-			socket = newCoalescingConn(c)
+			socket = newCoalescingConn(first.of(c))
 			return socket, nil
 		},
 	}
@@ -268,15 +279,17 @@ func dial(ctx context.Context, cfg Config, rawURL, name string) (*amqp.Connectio
 		ac.SASL = []amqp.Authentication{&amqp.ExternalAuth{}}
 	}
 	conn, err := amqp.DialConfig(rawURL, ac)
-	if stop != nil && !stop() && err == nil { // ctx ended during the handshake
-		closeConn(conn)
+	if stop != nil && !stop() { // ctx ended during the handshake
+		if err == nil {
+			closeConn(conn)
+		}
 		err = ctx.Err()
 	}
 	if err != nil {
 		if socket != nil {
 			_ = socket.Close()
 		}
-		return nil, fmt.Errorf("connect to %s: %w", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), err)
+		return nil, dialError(whole, cfg, uri, &first, err)
 	}
 	return conn, nil
 }
@@ -299,11 +312,14 @@ func brokerVersion(conn *amqp.Connection) string {
 // pointless: refused credentials or virtual host, an untrusted certificate, or a
 // topology that conflicts with what the broker has.
 func permanent(err error) bool {
+	if isPassing(err) {
+		return false
+	}
 	if ae, ok := errors.AsType[*amqp.Error](err); ok {
 		switch ae.Code {
 		case amqp.AccessRefused, amqp.NotAllowed, amqp.PreconditionFailed, amqp.InvalidPath:
 			return true
 		}
 	}
-	return isTLSError(err) || isConflict(err)
+	return isFinalDial(err) || isConflict(err) || errors.Is(err, errNotApplied)
 }

@@ -1,28 +1,21 @@
 package amqpx
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-func isTLSError(err error) bool {
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return true
-	}
-	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return true
-	}
-	if _, ok := errors.AsType[x509.HostnameError](err); ok {
-		return true
-	}
-	_, ok := errors.AsType[tls.RecordHeaderError](err)
-	return ok
+func isFinalDial(err error) bool {
+	e, ok := errors.AsType[*DialError](err)
+	return ok && e.Final
 }
 
 func isConflict(err error) bool {
 	_, ok := errors.AsType[*topology.ConflictError](err)
 	return ok
 }
+
+// errNotApplied says that a client that may not declare finds no layout. It is no
+// *topology.DestinationError: no destination would do.
+var errNotApplied = errors.New("this client may not declare (DeclareNothing); run rabbitdelay apply with the same settings first")

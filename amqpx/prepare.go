@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -22,14 +23,15 @@ type prepared struct {
 	due       int64         // epoch ms
 	aim       int64         // epoch ms: when the delay that start asks for ends; not before due
 	relative  bool          // due is counted from start
+	floating  bool          // and start is when it is first written
 	tolerance time.Duration
 	pub       amqp.Publishing // without Headers
 	user, own amqp.Table      // headers: of the message, and of a message that is passed on
 	attempt   int64
 	version   int64
-	tries     int
+	tries     tries
+	pauses    int
 	written   time.Time // the last try
-	unknown   bool      // some try's outcome is unknown
 	hops      int
 	delay     time.Duration  // the delay of the last route
 	first     topology.Route // for the delay that was asked for
@@ -98,11 +100,14 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time
 		}
 	}
 
-	due := dueAt(m, now)
+	if name := m.Queue + m.Exchange + m.RoutingKey; m.own == nil && !utf8.ValidString(name) {
+		return &MessageError{"Queue", fmt.Sprintf("%q, %q, %q as Queue, Exchange and RoutingKey; expected UTF-8: RabbitMQ ends the connection over names that are not", m.Queue, m.Exchange, m.RoutingKey)}
+	}
 	// The horizon is known before any connection is needed.
+	due := dueAt(m, now)
 	asked := remaining(due, now)
 	aim := due
-	var r topology.Route
+	r := topology.Route{RoutingKey: direct, Queue: direct, Mandatory: true}
 	if direct == "" {
 		var err error
 		if r, err = c.strategy.Route(dest, asked, m.Tolerance); err != nil {
@@ -124,8 +129,13 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time
 	if id == "" {
 		id = newID(now)
 	}
+	t := tries{}
+	if direct != "" {
+		t.returns = maxUnroutable - 1 // nothing of it could be declared again
+	}
 	*p = prepared{
-		dest: dest, direct: direct, start: now, asked: asked, due: due, aim: aim,
+		tries: t,
+		dest:  dest, direct: direct, start: now, asked: asked, due: due, aim: aim,
 		relative: m.DeliverAt.IsZero(), tolerance: m.Tolerance, first: r,
 		user: m.Headers, own: m.own, attempt: int64(max(m.Attempt, 1)), version: m.Version,
 		pub: amqp.Publishing{
@@ -147,6 +157,15 @@ func newID(now time.Time) string {
 	return u.String()
 }
 
+// begin gives the instant from which a route is looked for, now, and counts a
+// delay from there that counts from when its message is first written.
+func (p *prepared) begin(now time.Time) time.Time {
+	if p.floating && p.tries.count == 0 {
+		p.restart(now)
+	}
+	return now
+}
+
 // restart counts the delay from now.
 func (p *prepared) restart(now time.Time) {
 	p.due += now.UnixMilli() - p.start.UnixMilli()
@@ -162,18 +181,33 @@ func destinationName(d topology.Destination) string {
 	return d.Queue
 }
 
-// dueAt is the due instant in epoch milliseconds. The broker, too, truncates
-// the clock to milliseconds, so that "now, cut" plus a whole number of
-// milliseconds is never after the instant at which its TTL ends: not early.
+// maxDelay is the longest delay that can be told, in whole milliseconds: 292
+// years, longer than any strategy's.
+const maxDelay = time.Duration(math.MaxInt64 - math.MaxInt64%int64(time.Millisecond))
+
+// dueAt is the due instant in epoch milliseconds, at most maxDelay from now. The
+// broker, too, cuts the clock to milliseconds, so that "now, cut" plus a whole
+// number of milliseconds is never after the instant at which its TTL ends: not
+// early.
 func dueAt(m *Message, now time.Time) int64 {
+	latest := now.UnixMilli() + maxDelay.Milliseconds()
 	if m.DeliverAt.IsZero() {
 		ms := m.Delay.Milliseconds()
 		if m.Delay%time.Millisecond > 0 {
 			ms++
 		}
-		return now.UnixMilli() + ms
+		return min(now.UnixMilli()+ms, latest)
 	}
-	return max(ceilMilli(m.DeliverAt), 0)
+	// Not Before or After: an instant that is very far away, such as
+	// time.Unix(math.MaxInt64, 0), overflows in the time.Time itself, and only Unix
+	// gives back the number that was meant.
+	switch at := m.DeliverAt.Unix(); {
+	case at < 0:
+		return 0
+	case at >= latest/1000:
+		return latest
+	}
+	return ceilMilli(m.DeliverAt)
 }
 
 // ceilMilli is an instant in epoch milliseconds, rounded up.
@@ -191,8 +225,8 @@ func remaining(due int64, now time.Time) time.Duration {
 	switch {
 	case ms <= 0:
 		return 0
-	case ms > int64(math.MaxInt64/time.Millisecond):
-		return math.MaxInt64
+	case ms > maxDelay.Milliseconds():
+		return maxDelay
 	}
 	return time.Duration(ms) * time.Millisecond
 }

@@ -80,6 +80,10 @@ func TestPrepareRefusesImpossibleDelays(t *testing.T) {
 		{Queue: "q", Delay: c.MaxDelay() + time.Millisecond},
 		{Queue: "q", Delay: math.MaxInt64},
 		{Queue: "q", DeliverAt: time.Now().AddDate(5000, 0, 0)},
+		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64, 0)}, // "never"; before every other time.Time
+		{Queue: "q", DeliverAt: time.Unix(math.MaxInt64-62135596800, 999)},
+		{Queue: "q", DeliverAt: time.UnixMilli(math.MaxInt64)},
+		{Queue: "q", DeliverAt: time.Date(292277026596, 12, 4, 15, 30, 7, 0, time.UTC)},
 	} {
 		if _, err := c.prepare(&m, "", time.Now()); !errors.Is(err, topology.ErrDelay) {
 			t.Errorf("delay %v, at %v: got %v; want a DelayError", m.Delay, m.DeliverAt, err)
@@ -137,7 +141,7 @@ func TestDueIsNeverEarly(t *testing.T) {
 func TestRemainingDoesNotOverflow(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	for due, want := range map[int64]time.Duration{
-		0: 0, 1_000_000: 0, 1_000_001: time.Millisecond, math.MaxInt64: math.MaxInt64,
+		0: 0, 1_000_000: 0, 1_000_001: time.Millisecond, math.MaxInt64: maxDelay,
 	} {
 		if got := remaining(due, now); got != want {
 			t.Errorf("remaining(%d) = %v, want %v", due, got, want)

@@ -14,27 +14,51 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// process runs the handler on one message and settles the message's fate.
-func (k *consumer) process(j job) {
-	select {
-	case <-j.gone: // cannot be acknowledged any more; the broker delivers it again
-		return
-	default:
-	}
-	k.running.Add(1)
-	defer k.running.Add(-1)
+// maxDeliveries is how often a message may have been delivered without an
+// outcome. Its queue has no limit of its own, and a message that kills each process
+// which handles it would do so for ever.
+const maxDeliveries = 200
 
+var (
+	errDeliveries = fmt.Errorf("delivered more than %d times without an outcome: the consumer ended or lost its connection each time, or the message was taken and put back", maxDeliveries)
+	errGoexit     = errors.New("handler ended its goroutine (runtime.Goexit, which t.FailNow calls)")
+)
+
+// process runs the handler on one message and settles the message's fate. It
+// holds a slot while the handler runs, and until its success is acknowledged.
+// What takes the place of a message that failed is published without one, since
+// the broker may be long in taking it.
+func (k *consumer) process(j *job) {
+	if j.sub.lost() { // cannot be acknowledged any more; the broker delivers it again
+		k.running.Add(-1)
+		k.ids.end(j.raw.MessageId)
+		<-k.slots
+		return
+	}
 	d := k.decode(j.raw)
 	ctx := k.c.hooks.handleStart(k.handlers, d)
-	end := HandleEnd{Delivery: d}
+	end := HandleEnd{Delivery: d, Panicked: true, Err: errGoexit}
 	start := time.Now()
 	if !d.DueAt.IsZero() {
 		end.Lateness = start.Sub(d.DueAt)
 	}
+	defer func() { // also when the handler ends this goroutine
+		k.running.Add(-1)
+		k.ids.end(j.raw.MessageId)
+		end.Duration = time.Since(start)
+		if end.Err == nil {
+			defer func() { <-k.slots }()
+		} else {
+			<-k.slots
+		}
+		end.Outcome = k.settle(j, d, end.Err)
+		k.c.hooks.handleEnd(ctx, end)
+	}()
+	if n, _ := headerInt(d.Headers, "x-delivery-count"); n > maxDeliveries {
+		end.Panicked, end.Err = false, errDeliveries
+		return
+	}
 	end.Panicked, end.Err = k.call(ctx, d)
-	end.Duration = time.Since(start)
-	end.Outcome = k.settle(j, d, end.Err)
-	k.c.hooks.handleEnd(ctx, end)
 }
 
 // call runs the handler; a panic is an error of that message.
@@ -50,75 +74,98 @@ func (k *consumer) call(ctx context.Context, d *Delivery) (panicked bool, err er
 }
 
 // settle acknowledges, retries or dead-letters.
-func (k *consumer) settle(j job, d *Delivery, err error) Outcome {
-	if err == nil {
+func (k *consumer) settle(j *job, d *Delivery, err error) Outcome {
+	switch {
+	case err == nil:
 		return k.ack(j, Acked)
-	}
-	if _, rejected := errors.AsType[*rejectError](err); rejected {
-		k.log.Info("dead-lettered", zap.String("id", d.ID), zap.String("reason", ReasonRejected), zap.Error(err))
-		return k.pass(j, d, k.deadLetter(d, err, ReasonRejected), k.dead, DeadLettered)
-	}
-	if d.Attempt >= d.MaxAttempts {
-		k.log.Warn("dead-lettered", zap.String("id", d.ID), zap.String("reason", ReasonAttempts), zap.Int("attempt", d.Attempt), zap.Error(err))
-		return k.pass(j, d, k.deadLetter(d, err, ReasonAttempts), k.dead, DeadLettered)
+	case errors.Is(err, errDeliveries):
+		return k.bury(j, d, err, ReasonDeliveries)
+	case Rejected(err):
+		return k.bury(j, d, err, ReasonRejected)
+	case d.Attempt >= d.MaxAttempts:
+		return k.bury(j, d, err, ReasonAttempts)
 	}
 	m := k.again(d, err)
 	k.log.Debug("retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Duration("delay", m.Delay), zap.Error(err))
-	return k.pass(j, d, m, "", Retried)
+	return k.pass(j, m, "", Retried)
 }
 
-func (k *consumer) ack(j job, o Outcome) Outcome {
+// bury dead-letters.
+func (k *consumer) bury(j *job, d *Delivery, err error, reason string) Outcome {
+	level := zap.WarnLevel
+	if reason == ReasonRejected {
+		level = zap.InfoLevel
+	}
+	k.log.Log(level, "dead-lettered", zap.String("id", d.ID), zap.String("reason", reason), zap.Int("attempt", d.Attempt), zap.Error(err))
+	return k.pass(j, k.deadLetter(d, err, reason), k.dead, DeadLettered)
+}
+
+func (k *consumer) ack(j *job, o Outcome) Outcome {
 	if err := j.raw.Ack(false); err != nil {
 		return Lost
 	}
 	return o
 }
 
-// passTimeout bounds one attempt to publish a retry or a dead letter.
-const passTimeout = 10 * time.Second
+// passTimeout bounds one attempt to publish a retry or a dead letter; between
+// attempts it waits passMin, doubled each time, up to passMax.
+const (
+	passTimeout = 10 * time.Second
+	passMin     = 100 * time.Millisecond
+	passMax     = 10 * time.Second
+)
 
 // pass publishes a message in place of the received one and acknowledges that
 // one when the broker has confirmed. Until then the received one stays
 // unacknowledged, so that nothing is lost; when neither is possible it goes back
-// to the queue.
-func (k *consumer) pass(j job, d *Delivery, m Message, direct string, o Outcome) Outcome {
-	for {
-		if k.handlers.Err() != nil { // the drain time is over
+// to the queue. It looks before each try whether the received one is still here:
+// once the broker delivers it again, it would become two. A consumer that ends
+// waits for no second try.
+func (k *consumer) pass(j *job, m Message, direct string, o Outcome) Outcome {
+	if m.ID == "" {
+		m.ID = newID(time.Now()) // the same for all tries
+	}
+	for try := 1; ; try++ {
+		if j.sub.lost() || j.sub.live.Err() != nil || try > 1 && k.ending.Err() != nil {
 			return k.giveBack(j)
 		}
-		ctx, cancel := context.WithTimeout(k.handlers, passTimeout)
+		ctx, cancel := context.WithTimeout(j.sub.live, passTimeout)
 		err := k.c.sendOne(ctx, m, direct)
+		if errors.Is(err, ErrUnroutable) && direct != "" {
+			err = errors.Join(err, within(ctx, func() error { return k.declare(ctx, j.sub.sess) }))
+		}
 		cancel()
 		if err == nil {
 			return k.ack(j, o)
 		}
-		k.log.Warn("could not publish the message's "+string(o)+" form; trying again", zap.String("id", d.ID), zap.Error(err))
-		select {
-		case <-j.gone:
-			return Lost
-		case <-k.handlers.Done():
-			return k.giveBack(j)
-		default:
-		}
+		k.stuck.warn(k.log, "", "could not publish the message's "+string(o)+" form; trying again", zap.String("id", m.ID), zap.Error(err))
 		switch {
 		case errors.Is(err, ErrMessage) && m.Headers != nil:
 			// A foreign publisher's headers may be more than can be published again
 			// (too large, types that amqp091 cannot write): the body matters more.
-			k.log.Error("the message's headers cannot be published again and are dropped", zap.String("id", d.ID), zap.Error(err))
+			k.log.Error("the message's headers cannot be published again and are dropped", zap.String("id", m.ID), zap.Error(err))
 			m.Headers = nil
+			continue
 		case errors.Is(err, ErrMessage), errors.Is(err, ErrClosed):
-			select {
-			case <-time.After(time.Second): // do not spin on the same message
-			case <-k.handlers.Done():
-			case <-j.gone:
-				return Lost
-			}
+			k.pause(j, passMax) // it comes back at once
 			return k.giveBack(j)
 		}
+		k.pause(j, backoff(passMin, passMax, try))
 	}
 }
 
-func (k *consumer) giveBack(j job) Outcome {
+// pause waits, at most until the message is no longer here or the consumer ends.
+func (k *consumer) pause(j *job, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-j.sub.live.Done():
+	case <-k.ending.Done():
+	}
+}
+
+func (k *consumer) giveBack(j *job) Outcome {
 	if err := j.raw.Nack(false, true); err != nil {
 		return Lost
 	}
@@ -137,6 +184,7 @@ func (k *consumer) again(d *Delivery, err error) Message {
 	}
 	m.Delay = k.possible(m.Delay)
 	m.own = amqp.Table{HeaderAttempts: attempts(d, err), HeaderError: cut(err.Error(), maxErrorText)}
+	d.origin(m.own)
 	return m
 }
 
@@ -171,6 +219,7 @@ func (k *consumer) deadLetter(d *Delivery, err error, reason string) Message {
 		HeaderError:    cut(err.Error(), maxErrorText),
 		HeaderAttempts: attempts(d, err),
 	}
+	d.origin(m.own)
 	return m
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -15,12 +16,15 @@ import (
 // and routed it into a delay queue (or, without a delay, to the destination).
 // It retries under the same message id until the context's deadline
 // (Config.SendTimeout without one). It is safe for many goroutines, whose
-// confirms are pipelined.
+// confirms are pipelined; a queue that does not confirm, a destination that
+// cannot be used and a message that the broker refuses hold up nobody else's.
 //
 // Errors: *MessageError, *topology.DelayError, *topology.KeyError and
 // *topology.DestinationError for what can never be sent; *SendError otherwise, in which
 // errors.Is finds ErrNotSent or ErrOutcomeUnknown and the cause (ErrBlocked,
-// ErrNacked, ErrUnroutable, ErrClosed, the context's error).
+// ErrNacked, ErrUnroutable, ErrClosed, the context's error; errors.As finds the
+// broker's *amqp091.Error). What the broker refuses for good, such as access
+// (403), fails within seconds, whatever the deadline.
 func (c *Client) Send(ctx context.Context, m Message) error {
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()
@@ -38,7 +42,7 @@ func (c *Client) Send(ctx context.Context, m Message) error {
 // to a queue, and tells the hooks.
 func (c *Client) sendOne(ctx context.Context, m Message, direct string) error {
 	start := time.Now()
-	ctx = c.hooks.sendStart(ctx, &m)
+	ctx = c.sendStart(ctx, &m)
 	p, err := c.prepare(&m, direct, start)
 	if err != nil {
 		c.sendEnd(ctx, m.ID, p, start, err)
@@ -49,13 +53,23 @@ func (c *Client) sendOne(ctx context.Context, m Message, direct string) error {
 	return err
 }
 
+// sendStart runs the hooks, which may add headers, on a copy of the message's.
+func (c *Client) sendStart(ctx context.Context, m *Message) context.Context {
+	if len(c.hooks.send) > 0 {
+		h := make(amqp.Table, len(m.Headers)+4)
+		maps.Copy(h, m.Headers)
+		m.Headers = h
+	}
+	return c.hooks.sendStart(ctx, m)
+}
+
 func (c *Client) sendEnd(ctx context.Context, id string, p *prepared, start time.Time, err error) {
 	if len(c.hooks.send) == 0 {
 		return
 	}
 	e := SendEnd{ID: id, Strategy: c.strategy.Name(), Duration: time.Since(start), Err: err}
 	if p != nil {
-		e.Hops, e.Delay, e.Tries = p.hops, p.delay, p.tries
+		e.Hops, e.Delay, e.Tries = p.hops, p.delay, p.tries.count
 	}
 	c.hooks.sendEnd(ctx, e)
 }
@@ -71,36 +85,99 @@ func (c *Client) sendContext(ctx context.Context) (context.Context, context.Canc
 // deliver tries until the message is confirmed, the context ends, or the error
 // is final.
 func (c *Client) deliver(ctx context.Context, p *prepared) error {
-	for try := 1; ; try++ {
-		sess, err := c.ready(ctx, p)
-		if err != nil {
-			return c.failed(p, err)
+	for {
+		x, o, written := c.publish(ctx, p, enterFlow)
+		if written {
+			o = x.by.pub.outcome(ctx, &x.publication)
 		}
-		if err := sess.pub.window.Acquire(ctx, sess.pub.cost(p.pub.Body)); err != nil {
-			return c.failed(p, c.deadline(ctx.Err()))
-		}
-		x, err := c.write(sess, p, time.Now())
-		if err == nil {
-			err = sess.pub.outcome(ctx, x)
-		}
-		if err == nil {
+		s := c.follow(ctx, p, x.by, o)
+		if s.done {
 			return nil
 		}
-		if err := c.again(ctx, sess, p, try, err); err != nil {
-			return c.failed(p, err)
+		if s.final == nil {
+			s.final = c.pause(ctx, p, s.pause)
 		}
-		if err := c.pause(ctx, try); err != nil {
-			return c.failed(p, err)
+		if s.final != nil {
+			return p.failed(s.final)
 		}
 	}
 }
 
-// ready waits for a connection that takes publishes and has the destination.
-func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
+// written is a publication with the session that it went through.
+type written struct {
+	publication
+	by *session
+}
+
+// enterFunc waits for a place in the flow.
+type enterFunc func(ctx context.Context, f *flow, e entry, cost int64) (share, error)
+
+func enterFlow(ctx context.Context, f *flow, e entry, cost int64) (share, error) {
+	return f.enter(ctx, e, cost)
+}
+
+// publish writes the message once everything it needs is there: a connection, its
+// destination, a place in the flow. Unless it was written the outcome says why.
+func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) (x written, o outcome, ok bool) {
+	sess, err := c.ready(ctx, p)
+	if err != nil {
+		return x, outcome{kind: impossible, err: err}, false
+	}
+	f := sess.pub.flow
+	cost := f.cost(p.pub.Body)
 	for {
+		route, err := c.route(p, p.begin(time.Now()))
+		if err != nil {
+			return x, outcome{kind: impossible, err: err}, false
+		}
+		if err := c.checkPriority(sess, p, &route); err != nil {
+			return x, outcome{kind: impossible, err: err}, false
+		}
+		e := f.find(&route, p.dest)
+		if e.refused != nil {
+			return x, outcome{kind: impossible, err: e.refused}, false
+		}
+		s, err := enter(ctx, f, e, cost)
+		if err != nil {
+			return x, outcome{kind: impossible, err: c.deadline(err)}, false
+		}
+		later, err := c.route(p, p.begin(time.Now()))
+		if err != nil || later.Exchange != route.Exchange || later.Queue != route.Queue {
+			f.leave(s, false, false) // by what is left after the wait it goes into another queue
+			continue
+		}
+		pub, err := c.write(ctx, sess, p, s, e.suspect || p.tries.alone, &later)
+		if err != nil {
+			return written{by: sess}, outcome{kind: unwritten, err: err}, false
+		}
+		return written{pub, sess}, outcome{}, true
+	}
+}
+
+// write publishes by a route; the share is the publication's from then on.
+func (c *Client) write(ctx context.Context, sess *session, p *prepared, s share, alone bool, route *topology.Route) (publication, error) {
+	pub := p.pub
+	pub.Headers = p.headers(route.Headers)
+	p.hops, p.delay = route.Hops, route.Delay
+	x, err := sess.pub.publish(ctx, s, alone, route, pub)
+	giveBack(pub.Headers)
+	if err == nil {
+		p.written = time.Now()
+	}
+	return x, err
+}
+
+// ready waits for a connection that takes publishes and has the destination. Its
+// errors are final.
+func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
+	var last error
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, because(c.deadline(err), last)
+		}
 		sess, err := c.pub.wait(ctx, true)
 		if err != nil {
-			return nil, err
+			return nil, because(err, last)
 		}
 		if p.direct != "" {
 			return sess, nil
@@ -110,38 +187,15 @@ func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 		case err == nil:
 			return sess, nil
 		case ctx.Err() != nil:
-			return nil, c.deadline(err)
+			return nil, because(c.deadline(err), last)
 		case errors.Is(err, topology.ErrDestination), permanent(err):
 			return nil, err
 		}
-		if err := c.pause(ctx, 1); err != nil {
-			return nil, err
+		last = err
+		if err := c.pause(ctx, p, 0); err != nil {
+			return nil, because(err, last)
 		}
 	}
-}
-
-// write publishes with the delay that is left now. The caller holds the window.
-func (c *Client) write(sess *session, p *prepared, now time.Time) (publication, error) {
-	exchange, key, mandatory, pub := "", p.direct, true, p.pub
-	var ofRoute amqp.Table
-	if p.direct == "" {
-		route, err := c.route(p, now)
-		if err != nil {
-			sess.pub.window.Release(sess.pub.cost(p.pub.Body))
-			return publication{}, err
-		}
-		exchange, key, mandatory = route.Exchange, route.RoutingKey, route.Mandatory
-		p.hops, p.delay = route.Hops, route.Delay
-		ofRoute = route.Headers
-	}
-	pub.Headers = p.headers(ofRoute)
-	x, err := sess.pub.publish(exchange, key, mandatory, pub, sess.pub.cost(pub.Body))
-	giveBack(pub.Headers)
-	if err == nil {
-		p.tries++
-		p.written = time.Now()
-	}
-	return x, err
 }
 
 // routeSlack is how long after Send began the delay that was asked for still
@@ -154,7 +208,7 @@ const routeSlack = 5 * time.Millisecond
 // took longer to be sent would be rounded differently, and might overtake one
 // that was sent before it with the same delay.
 func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
-	if now.Sub(p.start) <= routeSlack {
+	if p.direct != "" || now.Sub(p.start) <= routeSlack {
 		return p.first, nil
 	}
 	route, err := c.strategy.Route(p.dest, remaining(p.aim, now), p.tolerance)
@@ -166,44 +220,47 @@ func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
 	return route, err
 }
 
-// maxUnroutable is how often a message may be returned, with everything
-// declared again in between, before the error is final.
-const maxUnroutable = 3
-
-// again decides whether a try that failed with err may be followed by another,
-// and mends what is missing on the broker. A non-nil result is final.
-func (c *Client) again(ctx context.Context, sess *session, p *prepared, try int, err error) error {
-	switch {
-	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		p.unknown = true
-		return c.deadline(err)
-	case errors.Is(err, errChannelEnded):
-		if limit, ok := sizeLimit(err); ok && len(p.pub.Body) > limit {
-			c.sizes.learn(limit, time.Now())
-			return brokerLimit(len(p.pub.Body), limit)
-		}
-		p.unknown = true
-	case errors.Is(err, ErrUnroutable):
-		if p.direct != "" || try >= maxUnroutable {
-			return err
-		}
-		// A delay queue or a binding is gone: declare everything again.
-		if derr := c.redeclare(ctx, sess, p.written); derr != nil {
-			return fmt.Errorf("%w; declaring again: %w", err, derr)
-		}
-	case errors.Is(err, topology.ErrDelay), errors.Is(err, topology.ErrDestination):
-		return err
+// follow takes in the outcome of a try, mends what is missing on the broker, and
+// tells what to do next.
+func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o outcome) step {
+	if o.kind == expired {
+		o.err = c.deadline(o.err)
 	}
-	return nil
+	if ae, ok := asAMQP(o.err); ok && o.kind == refused {
+		if limit, ok := sizeLimit(ae.Reason); ok {
+			c.sizes.learn(limit, time.Now())
+			o.err = brokerLimit(len(p.pub.Body), limit)
+		}
+	}
+	var s step
+	p.tries, s = p.tries.next(o)
+	if !s.declare {
+		return s
+	}
+	// A delay queue, its exchange or a binding is gone.
+	err := c.redeclare(ctx, sess, p.written)
+	switch {
+	case err == nil:
+	case permanent(err), errors.Is(err, topology.ErrDestination):
+		s.final = fmt.Errorf("%w; declaring again: %w", o.err, err)
+	default: // the connection was lost, say: the next try finds out
+		p.tries.last = fmt.Errorf("%w; declaring again: %w", o.err, err)
+	}
+	return s
 }
 
-// pause keeps a failing send from spinning.
-func (c *Client) pause(ctx context.Context, try int) error {
-	t := time.NewTimer(backoff(5*time.Millisecond, time.Second, try))
+// pause keeps a failing send from spinning, for d or else by how often it has
+// failed.
+func (c *Client) pause(ctx context.Context, p *prepared, d time.Duration) error {
+	if d == 0 {
+		p.pauses++
+		d = backoff(5*time.Millisecond, time.Second, p.pauses)
+	}
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
-		return c.deadline(ctx.Err())
+		return because(c.deadline(ctx.Err()), p.tries.last)
 	case <-t.C:
 		return nil
 	}
@@ -218,6 +275,6 @@ func (c *Client) deadline(err error) error {
 }
 
 // failed turns a final cause into the caller's error.
-func (c *Client) failed(p *prepared, cause error) error {
-	return &SendError{ID: p.pub.MessageId, Unknown: p.unknown, Tries: p.tries, Cause: cause}
+func (p *prepared) failed(cause error) *SendError {
+	return &SendError{ID: p.pub.MessageId, Unknown: p.tries.unknown || p.tries.doubt != "", Tries: p.tries.count, Cause: cause}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/internal/address"
 )
 
 // errURL says nothing of the URL itself: what could not be parsed may hold the
@@ -20,6 +22,12 @@ func parseURL(s string) (amqp.URI, error) {
 	if err != nil {
 		return amqp.URI{}, errURL
 	}
+	if !address.Whole(s) {
+		return amqp.URI{}, errors.New(address.Split)
+	}
+	if !address.HasHost(s) {
+		return amqp.URI{}, errors.New(address.NoHost)
+	}
 	return u, nil
 }
 
@@ -32,7 +40,7 @@ func RedactURL(s string) string {
 	}
 	// In what is opaque user:password could stand, and an @ after the host is part
 	// of a password that is not percent-encoded.
-	if u.Opaque != "" || strings.Contains(rest(s), "@") {
+	if u.Opaque != "" || !address.Whole(s) {
 		return u.Scheme + ":(redacted)"
 	}
 	q, err := url.ParseQuery(u.RawQuery)
@@ -47,14 +55,4 @@ func RedactURL(s string) string {
 		}
 	}
 	return u.Redacted()
-}
-
-// rest is what follows the host of a URL.
-func rest(s string) string {
-	_, after, _ := strings.Cut(s, ":")
-	after = strings.TrimPrefix(after, "//")
-	if i := strings.IndexAny(after, "/?#"); i >= 0 {
-		return after[i:]
-	}
-	return ""
 }

@@ -1,6 +1,7 @@
 package amqpx
 
 import (
+	"errors"
 	"net/url"
 	"strings"
 	"testing"
@@ -29,6 +30,20 @@ func TestRedactURL(t *testing.T) {
 	} {
 		if got := RedactURL(in); got != want {
 			t.Errorf("%s: got %s, want %s", in, got, want)
+		}
+	}
+}
+
+// The client library takes localhost for a host that is missing.
+func TestURLNeedsAHost(t *testing.T) {
+	for _, url := range []string{"amqp://guest:hunter2@:5672/", "amqp://guest:hunter2@/", "amqps://:5671/v", "amqp://", "amqp:///v", "amqp:guest:hunter2@127.0.0.1:32782", "amqp:32782"} {
+		if c, err := Open(t.Context(), Config{URL: url}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "no host in the URL; is a variable not set?") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v, %v", url, c, err)
+		}
+	}
+	for _, url := range []string{"amqp://localhost", "amqp://guest@[::1]/v"} {
+		if _, err := parseURL(url); err != nil {
+			t.Errorf("%s: %v", url, err)
 		}
 	}
 }

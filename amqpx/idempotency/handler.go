@@ -49,6 +49,9 @@ const maxKey = 255
 // The handler's error is fn's, or the database's, and retries the message. A
 // message that cannot be recognised is rejected with ErrKey. A panic in fn rolls
 // back and goes on.
+//
+// A test calls the handler with a Delivery of its own: ID, and Queue unless there
+// is a Scope.
 func Handler(db *sql.DB, fn Func, opts ...Option) amqpx.Handler {
 	h := &handler{db: db, fn: fn, now: time.Now}
 	for _, o := range opts {
@@ -166,7 +169,7 @@ func (h *handler) identify(d *amqpx.Delivery) (scope, id string, err error) {
 	}
 	switch {
 	case id == "":
-		return "", "", fmt.Errorf("%w: it has no message-id; set one when publishing, or give the handler a key with Key", ErrKey)
+		return "", "", fmt.Errorf("%w: it has no message-id; set one when publishing (Delivery.ID in a test), or give the handler a key with Key", ErrKey)
 	case len(id) > maxKey:
 		return "", "", fmt.Errorf("%w: its key is %d bytes long, expected at most %d; hash it", ErrKey, len(id), maxKey)
 	case !utf8.ValidString(id) || strings.ContainsRune(id, 0):

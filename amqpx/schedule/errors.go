@@ -21,8 +21,8 @@ var (
 	ErrStatus = errors.New("task's status does not allow it")
 	// ErrTask: the task is not possible; wrapped by *TaskError.
 	ErrTask = errors.New("task not possible")
-	// ErrNotTask: a message without a task's id and version reached Handler. It
-	// is dead-lettered.
+	// ErrNotTask: a message without a task's id and version, or without the due
+	// instant of a task that is not due, reached Handler. It is dead-lettered.
 	ErrNotTask = errors.New("message is not a task")
 	// ErrConfig: wrapped by every error of Config.Validate.
 	ErrConfig = errors.New("schedule configuration not possible")

@@ -71,7 +71,11 @@ func WithTx(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txO
 // task's row: its attempts, its last error and, when it was the last attempt
 // (Delivery.MaxAttempts) or amqpx.Reject, the status failed. The error is
 // returned, so the message is retried or dead-lettered. A message that is not a
-// task's is rejected with ErrNotTask.
+// task's is rejected with ErrNotTask, and so is one without a due instant
+// (Delivery.DueAt, the header rabbitdelay-due) while its task is not due.
+//
+// A test calls the handler with a Delivery of its own: ID, Version (1 for a task
+// that was never moved) and DueAt, the instant of the task, which may lie ahead.
 func Handler(db *sql.DB, fn Func, opts ...HandlerOption) amqpx.Handler {
 	return newHandler(db, fn, opts).handle
 }
@@ -117,10 +121,12 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 		}
 	}()
 	var skipped Reason
+	var foreign bool
 	alone := func() error {
 		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx *sql.Tx) error {
 			var err error
 			if skipped, err = h.fence(ctx, tx, d); err != nil {
+				foreign = errors.Is(err, ErrNotTask)
 				return fmt.Errorf("task %s: %w", d.ID, sqldb.Explain(err))
 			}
 			if skipped != "" {
@@ -135,6 +141,8 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 		err = alone()
 	}
 	switch {
+	case foreign:
+		return amqpx.Reject(err)
 	case err != nil:
 		h.failed(ctx, d, err)
 	case skipped != "" && h.onSkip != nil:
@@ -164,14 +172,17 @@ func (h *handler) fence(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (Rea
 	if n, err := res.RowsAffected(); err != nil || n > 0 {
 		return "", err
 	}
-	var version int64
+	var version, due int64
 	var status Status
-	err = tx.QueryRowContext(ctx, dialect.Bind("SELECT version, status FROM rabbitdelay_tasks WHERE id = ?"), d.ID).Scan(&version, &status)
+	err = tx.QueryRowContext(ctx, dialect.Bind("SELECT version, status, due_at FROM rabbitdelay_tasks WHERE id = ?"), d.ID).Scan(&version, &status, &due)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return SkipMissing, nil
 	case err != nil:
 		return "", err
+	case version == d.Version && status == Pending && d.DueAt.IsZero():
+		return "", fmt.Errorf("%w: the message has no due instant, and the task is due at %s; a test sets Delivery.DueAt to the task's instant, a publisher the header %s",
+			ErrNotTask, time.UnixMilli(due).UTC().Format(time.RFC3339Nano), amqpx.HeaderDue)
 	case version != d.Version || status == Pending:
 		return SkipStale, nil
 	case status == Cancelled:

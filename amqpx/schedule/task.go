@@ -126,13 +126,21 @@ func checkID(id string) error {
 
 func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
-// millis rounds up, so that nothing is early.
+// millis rounds up, so that nothing is early, and ends after maxDue. By Unix,
+// because an instant that is very far away, such as time.Unix(math.MaxInt64, 0),
+// overflows in its milliseconds and in the time.Time itself.
 func millis(t time.Time) int64 {
+	if t.Unix() > maxDue/1000 {
+		return maxDue + 1
+	}
+	if t.Unix() < 0 {
+		return 0
+	}
 	ms := t.UnixMilli()
 	if t.Nanosecond()%int(time.Millisecond) > 0 {
 		ms++
 	}
-	return max(ms, 0)
+	return ms
 }
 
 func encodeHeaders(h map[string]string) (any, error) {

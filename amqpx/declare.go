@@ -1,0 +1,170 @@
+package amqpx
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// declareStrategy declares the strategy's topology on a connection that is new
+// and has published nothing, or checks that its exchanges exist when the client
+// may not declare. The connection is closed by the caller when ctx ends first,
+// which ends what is under way.
+func (c *Client) declareStrategy(ctx context.Context, conn *amqp.Connection) error {
+	if err := c.declareMu.lock(ctx); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer c.declareMu.unlock()
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer cancel()
+		defer context.AfterFunc(c.stop, cancel)()
+		done <- c.declareStrategyLocked(ctx, conn)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *Client) declareStrategyLocked(ctx context.Context, conn *amqp.Connection) error {
+	began := time.Now()
+	var err error
+	if c.cfg.Declare == DeclareNothing {
+		err = verifyExchanges(conn, c.strategy.Topology())
+	} else {
+		_, err = topology.Apply(ctx, conn, c.strategy.Topology(), c.applying())
+	}
+	if err != nil {
+		return fmt.Errorf("declare the %s strategy's topology: %w", c.strategy.Name(), err)
+	}
+	c.declared = time.Now()
+	c.log.Debug("declared", zap.String("strategy", c.strategy.Name()), zap.Duration("took", time.Since(began)))
+	return nil
+}
+
+// applying is how this client declares a topology.
+func (c *Client) applying() topology.ApplyOptions {
+	return topology.ApplyOptions{Prefix: c.cfg.Prefix, Unlocked: func(err error) {
+		c.log.Warn("bound without the lock that keeps two clients from binding at once", zap.String("lock", topology.LockQueue(c.cfg.Prefix)), zap.Error(err))
+	}}
+}
+
+// redeclareTimeout bounds one declaration of everything.
+const redeclareTimeout = time.Minute
+
+// redeclare declares again everything that messages need, unless that was done
+// after the instant given. It goes on when its caller does not wait any more. Its
+// errors are final when permanent or a *topology.DestinationError says so.
+func (c *Client) redeclare(ctx context.Context, sess *session, after time.Time) error {
+	done := make(chan error, 1)
+	begun := c.declares.begin(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, redeclareTimeout)
+		defer cancel()
+		done <- c.onDeclareConn(ctx, sess, false, func(conn *amqp.Connection) error {
+			return believed(ctx, false, func() error { return c.redeclareOn(ctx, conn, after) })
+		})
+	})
+	if !begun {
+		return ErrClosed
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// redeclareOn is redeclare on a connection.
+func (c *Client) redeclareOn(ctx context.Context, conn *amqp.Connection, after time.Time) error {
+	if err := c.declareMu.lock(ctx); err != nil {
+		return err
+	}
+	defer c.declareMu.unlock()
+	if c.declared.After(after) {
+		return nil
+	}
+	c.dests.forgetAll()
+	return c.declareStrategyLocked(ctx, conn)
+}
+
+// Apply declares a topology beside the strategy's own, such as the exchanges
+// and queues of an application. It fails with *topology.ConflictError when the
+// broker has something else under one of the names.
+func (c *Client) Apply(ctx context.Context, t topology.Topology) error {
+	sess, err := c.pub.wait(ctx, false)
+	if err != nil {
+		return err
+	}
+	return c.onDeclareConn(ctx, sess, false, func(conn *amqp.Connection) error {
+		if err := c.declareMu.lock(ctx); err != nil { // of a connection's Applies one at a time
+			return err
+		}
+		defer c.declareMu.unlock()
+		_, err := topology.Apply(ctx, conn, t, c.applying())
+		return err
+	})
+}
+
+// verifyExchanges finds out whether the strategy's exchanges exist, those that
+// the user may look at: since RabbitMQ 4.3 that takes some right to an object.
+func verifyExchanges(conn *amqp.Connection, t topology.Topology) error {
+	s := &oneChannel{conn: conn}
+	defer s.close()
+	for _, e := range t.Exchanges {
+		err := s.do(func(ch *amqp.Channel) error { return exchangeExists(ch, e.Name) })
+		switch {
+		case isCode(err, amqp.NotFound):
+			return fmt.Errorf("exchange %s does not exist, and %w: %w", e.Name, errNotApplied, err)
+		case err != nil && !isCode(err, amqp.AccessRefused):
+			return fmt.Errorf("exchange %s: %w", e.Name, err)
+		}
+	}
+	return nil
+}
+
+// exchangeExists asks for an exchange of any type.
+func exchangeExists(ch *amqp.Channel, name string) error {
+	return ch.ExchangeDeclarePassive(name, amqp.ExchangeTopic, true, false, false, false, nil)
+}
+
+func queueExists(ch *amqp.Channel, name string) error {
+	_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+	return err
+}
+
+// oneChannel runs operations one after another on a channel, a fresh one after
+// each that failed.
+type oneChannel struct {
+	conn *amqp.Connection
+	ch   *amqp.Channel
+}
+
+func (o *oneChannel) do(op func(ch *amqp.Channel) error) (err error) {
+	if o.ch == nil {
+		if o.ch, err = o.conn.Channel(); err != nil {
+			o.ch = nil
+			return err
+		}
+	}
+	if err = op(o.ch); err != nil {
+		o.close()
+	}
+	return err
+}
+
+func (o *oneChannel) close() {
+	if o.ch != nil {
+		_ = o.ch.Close() // the broker may have closed it
+		o.ch = nil
+	}
+}

@@ -1,0 +1,216 @@
+package amqpx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// declareDestination makes sure that the destination exists and is bound. For what
+// is to be published at once, own is how often that was tried before; it is
+// negative when nothing waits for it.
+func (c *Client) declareDestination(ctx context.Context, conn *amqp.Connection, dest topology.Destination, own int) error {
+	if err := c.listed(dest); err != nil {
+		return err
+	}
+	d := declaration{c: c, dest: dest, ch: &oneChannel{conn: conn}}
+	defer d.ch.close()
+	if err := d.queues(ctx); err != nil {
+		return err
+	}
+	began := time.Now()
+	err := d.bind(own)
+	switch {
+	case err == nil:
+		return nil
+	case c.cfg.Declare == DeclareNothing:
+		return d.notBound(err)
+	case isCode(err, amqp.NotFound) && d.lacksDelivery():
+		if err := c.redeclareOn(ctx, conn, began); err != nil {
+			return err
+		}
+		err = d.bind(own)
+	}
+	return err
+}
+
+// declaration is that of one destination.
+type declaration struct {
+	c    *Client
+	dest topology.Destination
+	ch   *oneChannel
+	made bool // a queue was missing
+}
+
+// bind binds the destination, and where the broker needs it once more; see
+// ownBindings.
+func (d *declaration) bind(own int) error {
+	bindings := d.c.strategy.Bindings(d.dest)
+	version, _ := d.ch.conn.Properties["version"].(string)
+	if (own >= 0 || d.made) && topology.LateBindings(version) {
+		for _, b := range bindings {
+			b = d.c.own.of(d.ch.conn, b, max(own, 0))
+			d.c.own.keep(b)
+			bindings = append(bindings, b)
+		}
+	}
+	for _, b := range bindings {
+		err := d.ch.do(func(ch *amqp.Channel) error {
+			return ch.QueueBind(b.Queue, b.RoutingKey, b.Exchange, false, b.Arguments)
+		})
+		if err != nil {
+			return fmt.Errorf("bind %s to %s: %w", b.Queue, b.Exchange, err)
+		}
+	}
+	return nil
+}
+
+func (d *declaration) refuse(reason string, err error) error {
+	return fmt.Errorf("%w: %w", &topology.DestinationError{Destination: d.dest, Reason: reason}, err)
+}
+
+// queues looks for the queues that the destination needs, and creates those that
+// are missing.
+func (d *declaration) queues(ctx context.Context) error {
+	if d.dest.ToExchange() {
+		if err := d.targetExists(); err != nil {
+			return err
+		}
+		return d.queue(ctx, d.dest.RouteQueue(d.c.cfg.Prefix))
+	}
+	if d.dest.DeadLetter == "" {
+		d.dest = d.c.destination(d.dest.Queue)
+	}
+	for _, q := range d.dest.Queues(d.c.cfg.QueueType) {
+		if err := d.queue(ctx, q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// destination gives a queue its configured retry policy and dead-letter queue.
+func (c *Client) destination(queue string) topology.Destination {
+	for _, d := range c.cfg.Destinations {
+		if d.Queue == queue {
+			return d
+		}
+	}
+	return topology.Destination{Queue: queue}
+}
+
+func (d *declaration) targetExists() error {
+	err := d.ch.do(func(ch *amqp.Channel) error { return exchangeExists(ch, d.dest.Exchange) })
+	switch {
+	case isCode(err, amqp.NotFound):
+		return d.refuse("does not exist; declare the exchange first (rabbitdelay apply, or Client.Apply)", err)
+	case d.c.hidden(err):
+		return nil
+	}
+	return err
+}
+
+// hidden tells whether an object could not be looked at by a client that only
+// looks. Since RabbitMQ 4.3 that takes some right to it, which a producer need
+// not have: it takes for granted that the object is there. Whether a queue is
+// there that messages are delivered to, binding it tells.
+func (c *Client) hidden(err error) bool {
+	return c.cfg.Declare == DeclareNothing && isCode(err, amqp.AccessRefused)
+}
+
+// queue leaves an existing queue as it is, whatever its arguments, and creates
+// one that is missing.
+func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
+	look := func(ch *amqp.Channel) error { return queueExists(ch, q.Name) }
+	err := d.ch.do(look)
+	switch {
+	case err == nil, d.c.hidden(err):
+		return nil
+	case !isCode(err, amqp.NotFound), isDown(err):
+		return fmt.Errorf("queue %s: %w", q.Name, err)
+	case d.c.cfg.Declare == DeclareNothing:
+		return d.refuse(fmt.Sprintf("needs the queue %s, which does not exist, and this client may not declare (DeclareNothing); run rabbitdelay apply first", q.Name), err)
+	}
+	unlock := d.creating(ctx, q.Name)
+	defer unlock()
+	if err := d.ch.do(look); err == nil {
+		return nil
+	}
+	if d.dest.ToExchange() && !d.c.dests.addRoute(q.Name) {
+		return &topology.DestinationError{Destination: d.dest, Reason: tooManyRoutes(d.c.cfg.MaxRouteQueues)}
+	}
+	err = d.ch.do(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Table())
+		return err
+	})
+	d.made = true
+	if isCode(err, amqp.PreconditionFailed) && d.ch.do(look) == nil {
+		return nil // another created it in the meantime, such as a consumer with its own dead-letter queue
+	}
+	if err != nil {
+		d.c.dests.dropRoute(q.Name)
+		return fmt.Errorf("declare queue %s: %w", q.Name, err)
+	}
+	return nil
+}
+
+// isDown tells a queue that is not there because its node is down from one that
+// does not exist.
+func isDown(err error) bool {
+	ae, ok := errors.AsType[*amqp.Error](err)
+	return ok && ae.Code == amqp.NotFound && !strings.Contains(ae.Reason, "no queue '")
+}
+
+// creatingWait bounds the wait for another destination that creates the same
+// dead-letter queue: it may be stuck, and there is only something to lose by
+// creating it at once, not by waiting longer.
+const creatingWait = 3 * time.Second
+
+func (d *declaration) creating(ctx context.Context, queue string) (unlock func()) {
+	ctx, cancel := context.WithTimeout(ctx, creatingWait)
+	defer cancel()
+	m := d.c.dests.creatingOf(queue)
+	if m.lock(ctx) != nil {
+		return func() {}
+	}
+	return m.unlock
+}
+
+// lacksDelivery tells whether somebody has deleted the delivery exchange.
+func (d *declaration) lacksDelivery() bool {
+	name := topology.DeliveryExchange(d.c.cfg.Prefix)
+	return isCode(d.ch.do(func(ch *amqp.Channel) error { return exchangeExists(ch, name) }), amqp.NotFound)
+}
+
+// notBound says what it means that a client which may not declare could not bind.
+// AMQP has no way to ask whether a binding is there; to make it again is the one
+// way to know.
+func (d *declaration) notBound(err error) error {
+	ae, ok := errors.AsType[*amqp.Error](err)
+	if !ok {
+		return err
+	}
+	queue, exchange := d.dest.TargetQueue(d.c.cfg.Prefix), topology.DeliveryExchange(d.c.cfg.Prefix)
+	switch {
+	case ae.Code == amqp.AccessRefused:
+		lacks := fmt.Sprintf("write to the queue %s", queue)
+		if strings.Contains(ae.Reason, "read access") || strings.Contains(ae.Reason, "to topic") {
+			lacks = fmt.Sprintf("read from the exchange %s", exchange)
+		}
+		return d.refuse(fmt.Sprintf("is not known to be bound: this client may not declare (DeclareNothing) and its user may not %s, which to make sure takes; give it that right (docs/permissions.md), and run rabbitdelay apply with the destination in the file", lacks), err)
+	case ae.Code == amqp.NotFound && strings.Contains(ae.Reason, "no "):
+		return d.refuse(fmt.Sprintf("needs the queue %s and the exchange %s, and one does not exist, and this client may not declare (DeclareNothing); run rabbitdelay apply first", queue, exchange), err)
+	}
+	return err
+}
+
+func tooManyRoutes(limit int) string {
+	return fmt.Sprintf("would need one more route queue than the %d that this client may make (Config.MaxRouteQueues): each routing key needs a queue of its own, for ever. "+
+		"With many keys delay to one queue, bound to the exchange by a pattern or consumed by who publishes on; or raise the bound", limit)
+}

@@ -1,0 +1,154 @@
+package amqpx
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// ownBindings are second bindings of destinations, with an argument that is this
+// client's alone. Where topology.LateBindings says so, the broker tells a client
+// that the binding is there while another is still making it. Nobody else makes
+// one's own, so when it is there the broker routes by it. The other one is complete
+// long before this one is taken away again.
+type ownBindings struct {
+	c  *Client
+	id string
+
+	mu      sync.Mutex
+	until   map[string]ownBinding
+	sweeper bool // a goroutine waits to take them away
+}
+
+type ownBinding struct {
+	topology.Binding
+	until time.Time
+}
+
+// ownStays is for how long a binding of one's own stays.
+const ownStays = 30 * time.Second
+
+var clients atomic.Int64
+
+func newOwnBindings(c *Client) *ownBindings {
+	host, _ := os.Hostname()
+	space, _ := os.Readlink("/proc/self/ns/pid") // containers may share a host's name and count processes anew
+	id := fmt.Sprintf("%s/%s/%d/%d", host, space, os.Getpid(), clients.Add(1))
+	return &ownBindings{c: c, id: id, until: map[string]ownBinding{}}
+}
+
+// of gives one's own of a binding: its argument is one that no other client has,
+// and mostly the same when the process starts again in its place, so that what a
+// process that was killed left behind is used again. A try that follows one without
+// an answer makes another: the broker may still be making the first.
+func (o *ownBindings) of(conn *amqp.Connection, b topology.Binding, try int) topology.Binding {
+	from, _, err := net.SplitHostPort(conn.LocalAddr().String())
+	if err != nil {
+		from = conn.LocalAddr().String()
+	}
+	sum := sha256.Sum256([]byte(o.id + "/" + from))
+	args := amqp.Table{topology.ArgBinder: fmt.Sprintf("%s-%d", base64.RawURLEncoding.EncodeToString(sum[:12]), try)}
+	maps.Copy(args, b.Arguments)
+	b.Arguments = args
+	return b
+}
+
+// keep lets a binding be taken away when it is not needed any more. It is called
+// before the binding is made.
+func (o *ownBindings) keep(b topology.Binding) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.until[ownKey(b)] = ownBinding{b, time.Now().Add(ownStays)}
+	if !o.sweeper {
+		o.sweeper = o.c.declares.begin(o.sweep)
+	}
+}
+
+func ownKey(b topology.Binding) string {
+	return strings.Join([]string{b.Exchange, b.Queue, b.RoutingKey, fmt.Sprint(b.Arguments[topology.ArgBinder])}, "\x00")
+}
+
+// sweep takes bindings away when their time has come, until there are none.
+func (o *ownBindings) sweep(ctx context.Context) {
+	for o.more() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(ownStays / 2):
+		}
+		if err := o.takeAway(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			o.c.log.Debug("could not take this client's own bindings away; trying again", zap.Error(err))
+		}
+	}
+}
+
+func (o *ownBindings) more() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sweeper = len(o.until) > 0
+	return o.sweeper
+}
+
+// takeAway removes the bindings whose time has come by an instant.
+func (o *ownBindings) takeAway(ctx context.Context, by time.Time) error {
+	o.mu.Lock()
+	var due []ownBinding
+	for _, b := range o.until {
+		if !b.until.After(by) {
+			due = append(due, b)
+		}
+	}
+	o.mu.Unlock()
+	if len(due) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	sess, err := o.c.pub.wait(ctx, false)
+	if err != nil {
+		return err
+	}
+	return o.c.onDeclareConn(ctx, sess, false, func(conn *amqp.Connection) error {
+		s := &oneChannel{conn: conn}
+		defer s.close()
+		for _, b := range due {
+			err := s.do(func(ch *amqp.Channel) error { return ch.QueueUnbind(b.Queue, b.RoutingKey, b.Exchange, b.Arguments) })
+			if err != nil && saysNothing(err) {
+				return err
+			}
+			o.forget(b) // also when the queue is gone
+		}
+		return nil
+	})
+}
+
+func (o *ownBindings) forget(b ownBinding) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if key := ownKey(b.Binding); o.until[key].until.Equal(b.until) { // not made again in the meantime
+		delete(o.until, key)
+	}
+}
+
+// close takes all of them away, if the broker answers soon.
+func (o *ownBindings) close() {
+	if o.c.Broker() == "" {
+		return // not connected
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	_ = o.takeAway(ctx, time.Now().Add(ownStays))
+}

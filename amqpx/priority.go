@@ -1,0 +1,53 @@
+package amqpx
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// normalPriority is the highest priority that does not overtake others in a quorum
+// queue.
+const normalPriority = 4
+
+// priorityProblem refuses a priority with which a message would hold up all others
+// in its delay queue. From RabbitMQ 4.0 on a quorum queue hands out messages with
+// a priority above 4 first, and before 4.3 it expires only the one that is next: it
+// looks at no other until that one is due, and then at those behind it that have the
+// same priority. Before 4.0 it takes no notice of priorities. A version that cannot
+// be read is refused too: a priority can be lowered, what is held up cannot be
+// helped.
+//
+// broker is product and version, such as "RabbitMQ 4.0.5". Messages that pass
+// through no delay queue need not be asked about.
+func priorityProblem(broker string, s Strategy, priority uint8) error {
+	if priority <= normalPriority {
+		return nil
+	}
+	_, version, _ := strings.Cut(broker, " ")
+	known := !topology.VersionBefore(version, 0, 1)
+	if !topology.VersionBefore(version, 4, 3) || known && topology.VersionBefore(version, 4, 0) {
+		return nil
+	}
+	quorum := func(q topology.Queue) bool { return q.IsDelay() && q.Type != topology.Classic }
+	if !slices.ContainsFunc(s.Topology().Queues, quorum) {
+		return nil
+	}
+	return &MessageError{"Priority", fmt.Sprintf("%d; expected 0 to %d: the delay queues are quorum queues, and on %s a message of a higher priority would hold up all others in its queue. Lower it, delay through classic queues, or upgrade the broker to 4.3",
+		priority, normalPriority, broker)}
+}
+
+// checkPriority asks whether a message may go its way with its priority. That of
+// one which a consumer passes on is lowered: its sender is not here to be told.
+func (c *Client) checkPriority(sess *session, p *prepared, route *topology.Route) error {
+	if p.direct != "" || route.Hops == 0 {
+		return nil
+	}
+	err := priorityProblem(sess.broker, c.strategy, p.pub.Priority)
+	if err != nil && p.own != nil {
+		p.pub.Priority, err = normalPriority, nil
+	}
+	return err
+}

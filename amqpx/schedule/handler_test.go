@@ -1,0 +1,66 @@
+package schedule_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// What a test of one's own gives to a handler has an effect or an error, and never
+// neither.
+func TestHandlerWithADeliveryOfOnesOwn(t *testing.T) {
+	in := time.Now().Add(time.Hour)
+	for name, tc := range map[string]struct {
+		due      time.Time // of the task
+		delivery amqpx.Delivery
+		effect   bool
+		err      string
+	}{
+		"as the message":       {in, amqpx.Delivery{ID: "t", Version: 1, DueAt: in}, true, ""},
+		"no instant, and due":  {time.Now(), amqpx.Delivery{ID: "t", Version: 1}, true, ""},
+		"no instant, not due":  {in, amqpx.Delivery{ID: "t", Version: 1}, false, "sets Delivery.DueAt to the task's instant"},
+		"no version":           {in, amqpx.Delivery{ID: "t", DueAt: in}, false, "expected a task's id and a version of 1 or more"},
+		"no id":                {in, amqpx.Delivery{Version: 1, DueAt: in}, false, "expected a task's id"},
+		"nothing but the body": {in, amqpx.Delivery{Body: []byte("x")}, false, "expected a task's id"},
+	} {
+		for _, group := range []int{1, 10} {
+			t.Run(name, func(t *testing.T) {
+				db, err := sql.Open("sqlite", ":memory:")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = db.Close() }()
+				db.SetMaxOpenConns(1)
+				if err := schedule.Migrate(t.Context(), db); err != nil {
+					t.Fatal(err)
+				}
+				tasks, err := schedule.New(db, nil, schedule.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := tasks.Schedule(t.Context(), nil, schedule.Task{ID: "t", Queue: "q", DeliverAt: tc.due}); err != nil {
+					t.Fatal(err)
+				}
+				effect := false
+				handle := schedule.Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { effect = true; return nil }, schedule.Group(group))
+				err = handle(t.Context(), &tc.delivery)
+				if effect != tc.effect || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("effect %t, error %v", effect, err)
+				}
+				if err != nil && (!errors.Is(err, schedule.ErrNotTask) || !amqpx.Rejected(err)) {
+					t.Errorf("not rejected as no task: %v", err)
+				}
+				// The task is untouched by a message that is not its own.
+				if task, err := tasks.Get(t.Context(), nil, "t"); err != nil || !tc.effect && (task.Status != schedule.Pending || task.Attempts != 0) {
+					t.Errorf("the task is %+v, %v", task, err)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package schedule
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// No instant overflows into another: what is too far away is refused, and the
+// past is the past.
+func TestInstantsDoNotOverflow(t *testing.T) {
+	for _, c := range []struct {
+		at       time.Time
+		possible bool
+	}{
+		{time.Unix(math.MaxInt64, 0), false}, // "never"
+		{time.UnixMilli(math.MaxInt64), false},
+		{time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), false},
+		{time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), true},
+		{time.Unix(math.MinInt64, 0), true},
+		{time.UnixMilli(math.MinInt64), true},
+		{time.Unix(-1, 0), true},
+	} {
+		task := Task{ID: "a", Queue: "q", DeliverAt: c.at}
+		if err := task.validate(1); (err == nil) != c.possible {
+			t.Errorf("%v (%d s): %v", c.at, c.at.Unix(), err)
+		}
+		if ms := millis(c.at); ms < 0 || c.at.Unix() < 0 && ms != 0 {
+			t.Errorf("%v: %d ms", c.at, ms)
+		}
+	}
+}

@@ -170,7 +170,7 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 		Destinations:   c.Topology.Destinations,
 		ConnectionName: b.ConnectionName, Heartbeat: b.Heartbeat, DialTimeout: b.DialTimeout,
 		ReconnectMin: b.ReconnectMin, ReconnectMax: b.ReconnectMax, SendTimeout: b.SendTimeout,
-		MaxInFlight: b.MaxInFlight, MaxBody: b.MaxBody, Logger: log,
+		MaxInFlight: b.MaxInFlight, MaxBody: b.MaxBody, MaxRouteQueues: b.MaxRouteQueues, Logger: log,
 	}
 	for _, u := range b.URLs {
 		cfg.URLs = append(cfg.URLs, string(u))
@@ -192,4 +192,21 @@ func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 		bound.Bindings = append(bound.Bindings, s.Bindings(d)...)
 	}
 	return s.Topology().Merge(own, bound)
+}
+
+// DescribeAll is Describe together with the queues of the previous layouts:
+// everything that the settings stand for, as destroy needs it.
+func (c *Config) DescribeAll(s amqpx.Strategy) (topology.Topology, error) {
+	all, err := c.Describe(s)
+	if err != nil {
+		return topology.Topology{}, err
+	}
+	if d, ok := s.(*drained); ok {
+		for _, p := range d.previous {
+			if all, err = all.Merge(p.Topology()); err != nil {
+				return topology.Topology{}, err
+			}
+		}
+	}
+	return all, nil
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
@@ -39,7 +40,8 @@ type Broker struct {
 	// ConnectionName is shown by the broker's management, default "rabbitdelay".
 	ConnectionName string
 
-	// The following are amqpx.Config's fields of the same names; 0 is its default.
+	// The following are amqpx.Config's fields of the same names; 0 is its default
+	// here, and an error where it is written down.
 	Heartbeat    time.Duration
 	DialTimeout  time.Duration
 	ReconnectMin time.Duration
@@ -48,6 +50,8 @@ type Broker struct {
 	MaxInFlight  int
 	MaxBody      int
 	Declare      amqpx.Declaration
+	// MaxRouteQueues bounds the route queues that a client makes.
+	MaxRouteQueues int
 }
 
 // TLS names PEM files, and what the broker's certificate must say.
@@ -123,6 +127,27 @@ func (c *Config) GivenURL() URL {
 		return ""
 	}
 	return c.Broker.URL
+}
+
+// DelayGiven tells whether a file, a flag or a variable says how messages are
+// delayed; otherwise the strategy and its layout are the defaults.
+func (c *Config) DelayGiven() bool {
+	for path := range c.origins {
+		if strings.HasPrefix(path, "delay.") {
+			return true
+		}
+	}
+	return c.file != ""
+}
+
+// Destination is that of the file for a queue, or the queue with the defaults.
+func (c *Config) Destination(queue string) topology.Destination {
+	for _, d := range c.Topology.Destinations {
+		if d.Queue == queue {
+			return d
+		}
+	}
+	return topology.Destination{Queue: queue}
 }
 
 // File is the file that the configuration was read from; empty for none.

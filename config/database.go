@@ -16,6 +16,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/internal/address"
 )
 
 // database is a URL that was taken apart.
@@ -70,10 +71,14 @@ var (
 
 func parseDatabase(u URL) (database, error) {
 	scheme, rest, _ := strings.Cut(string(u), ":")
+	if scheme != "sqlite" && !address.Whole(string(u)) {
+		return database{}, errors.New(address.Split)
+	}
 	switch scheme {
 	case "postgres", "postgresql":
-		// ParseConfig takes other forms too, and its errors quote what they parse.
-		if _, err := url.Parse(string(u)); err != nil || !strings.HasPrefix(rest, "//") {
+		// ParseConfig takes other forms too, and its errors quote what they parse. It
+		// ends the password at the first @, so that what follows would be the host.
+		if _, err := url.Parse(string(u)); err != nil || !strings.HasPrefix(rest, "//") || strings.Count(rest, "@") > 1 {
 			return database{}, errPostgres
 		}
 		cfg, err := pgx.ParseConfig(string(u))

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -19,57 +17,14 @@ import (
 
 // Dial opens a plain AMQP connection, without supervision, to the first node
 // that answers: to plan, apply and destroy, and to probe. The caller closes it.
+// See amqpx.Dial for its errors.
 func (c *Config) Dial(ctx context.Context) (*amqp.Connection, error) {
-	var errs []error
-	for _, u := range append([]URL{c.Broker.URL}, c.Broker.URLs...) {
-		conn, err := c.dial(ctx, u)
-		if err == nil {
-			return conn, nil
-		}
-		errs = append(errs, err)
-	}
-	return nil, errors.Join(errs...)
-}
-
-func (c *Config) dial(ctx context.Context, u URL) (*amqp.Connection, error) {
-	uri, err := amqp.ParseURI(string(u))
+	cfg, err := c.Client(nil, nil)
 	if err != nil {
-		return nil, errors.New("broker.url: " + brokerForm)
+		return nil, err
 	}
-	tlsConfig, problem := c.Broker.TLS.load()
-	if problem != nil {
-		return nil, &Error{File: c.file, Problems: []Problem{*problem}}
-	}
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Broker.DialTimeout, amqpx.DefaultDialTimeout))
-	defer cancel()
-	ac := amqp.Config{
-		Heartbeat:       cmp.Or(c.Broker.Heartbeat, amqpx.DefaultHeartbeat),
-		Locale:          "en_US",
-		Properties:      amqp.Table{"product": "rabbitdelay", "connection_name": cmp.Or(c.Broker.ConnectionName, "rabbitdelay") + " setup"},
-		TLSClientConfig: tlsConfig,
-		Dial: func(network, addr string) (net.Conn, error) {
-			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			// The library clears the deadline after the handshake.
-			if deadline, ok := ctx.Deadline(); ok {
-				if err := conn.SetDeadline(deadline); err != nil {
-					_ = conn.Close()
-					return nil, err
-				}
-			}
-			return conn, nil
-		},
-	}
-	if c.Broker.ExternalAuth {
-		ac.SASL = []amqp.Authentication{&amqp.ExternalAuth{}}
-	}
-	conn, err := amqp.DialConfig(string(u), ac)
-	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), err)
-	}
-	return conn, nil
+	cfg.ConnectionName = cmp.Or(cfg.ConnectionName, "rabbitdelay") + " setup"
+	return amqpx.Dial(ctx, cfg)
 }
 
 // managementTimeout bounds one inspection through the management API.

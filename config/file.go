@@ -97,11 +97,16 @@ func (f *file) document(data []byte) *yaml.Node {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
 	syntax := func(err error) *yaml.Node {
-		p := Problem{Message: "not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
-		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+		text := strings.TrimPrefix(err.Error(), "yaml: ")
+		p := Problem{}
+		if m := yamlLine.FindStringSubmatch(text); m != nil {
 			p.line, _ = strconv.Atoi(m[1])
-			p.Message = "not YAML: " + strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), m[0]+": ")
+			text = strings.TrimPrefix(text, m[0]+": ")
 		}
+		if strings.HasPrefix(text, "unknown anchor") { // which it quotes, and which may be a password
+			text = "an alias (a value that begins with *) without its anchor; put the value in quotes if it is none"
+		}
+		p.Message = "not YAML: " + text
 		p.Origin = lineOrigin(p.line, 0)
 		f.problems = append(f.problems, p)
 		return nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/internal/address"
 )
 
 const clockBound = "a divisor of 1s with the clock layout (below 1s a divisor of 1s, below 1m of 1m, below 1h of 1h)"
@@ -26,7 +27,7 @@ func TestInvalid(t *testing.T) {
 		{"unknown section", "delays: {}\n", "", []string{
 			`line 1, column 1: delays: unknown key "delays"; expected one of bindings, broker, database, delay, destinations, exchanges, queues`}},
 		{"unknown key", "broker:\n  uri: amqp://guest:hunter2@host\n", "", []string{
-			`line 2, column 3: broker.uri: unknown key "uri"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, reconnect_max, reconnect_min, send_timeout, tls, url, urls`}},
+			`line 2, column 3: broker.uri: unknown key "uri"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, max_route_queues, reconnect_max, reconnect_min, send_timeout, tls, url, urls`}},
 		{"unknown nested key", "delay:\n  bucket: {lay: x}\n", "", []string{
 			`line 2, column 12: delay.bucket.lay: unknown key "lay"; expected one of layout, radices, resolution`}},
 		{"unknown key of a previous layout", "delay:\n  previous:\n    - {prefix: x}\n", "", []string{
@@ -38,7 +39,7 @@ func TestInvalid(t *testing.T) {
 		{"merge key", "delay: &d {prefix: a}\nbroker:\n  <<: *d\n", "", []string{
 			"line 3, column 3: broker.<<: merge keys are not supported; write the fields out"}},
 		{"section is text", "broker: amqp://guest:hunter2@host\n", "", []string{
-			"line 1, column 9: broker: expected a mapping with the keys connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, reconnect_max, reconnect_min, send_timeout, tls, url, urls; got a single value"}},
+			"line 1, column 9: broker: expected a mapping with the keys connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, max_route_queues, reconnect_max, reconnect_min, send_timeout, tls, url, urls; got a single value"}},
 		{"value is a list", "broker:\n  url: [amqp://guest:hunter2@host]\n", "", []string{
 			"line 2, column 8: broker.url: expected a single value, got a list"}},
 		{"list is a value", "broker:\n  urls: amqp://guest:hunter2@host\n", "", []string{
@@ -59,13 +60,13 @@ func TestInvalid(t *testing.T) {
 
 		{"bounds", "broker: {heartbeat: 500ms, dial_timeout: 1ms, reconnect_min: 2h, reconnect_max: 1ms, send_timeout: 2d, max_in_flight: -1, max_body: 536870913, declare: some}\n", "", []string{
 			"line 1, column 21: broker.heartbeat: 500ms; expected 1s to 18h12m15s",
-			"line 1, column 42: broker.dial_timeout: 1ms; expected 10ms to 1h0m0s",
-			"line 1, column 62: broker.reconnect_min: 2h0m0s; expected 1ms to 1h0m0s",
-			"line 1, column 81: broker.reconnect_max: 1ms; expected 2h0m0s to 24h0m0s",
-			"line 1, column 100: broker.send_timeout: 48h0m0s; expected 1ms to 24h0m0s",
+			"line 1, column 42: broker.dial_timeout: 1ms; expected 10ms to 1h",
+			"line 1, column 62: broker.reconnect_min: 2h; expected 1ms to 1h",
+			"line 1, column 81: broker.reconnect_max: 1ms; expected 2h to 1d",
+			"line 1, column 100: broker.send_timeout: 2d; expected 1ms to 1d",
 			"line 1, column 119: broker.max_in_flight: -1; expected 1 to 1048576",
 			"line 1, column 133: broker.max_body: 536870913; expected 1 to 536870912",
-			`line 1, column 153: broker.declare: "some"; expected missing or nothing`}},
+			`line 1, column 153: broker.declare: "some"; expected missing, listed or nothing`}},
 		{"strategy", "delay: {strategy: fast}\n", "", []string{`line 1, column 19: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`}},
 		{"prefix", "delay: {prefix: amq.x}\n", "", []string{`line 1, column 17: delay.prefix: "amq.x"; expected UTF-8 text of 1 to 64 bytes that does not begin with "amq."`}},
 		{"queue type", "delay: {queue_type: stream}\n", "", []string{`line 1, column 21: delay.queue_type: "stream"; expected quorum or classic`}},
@@ -75,16 +76,22 @@ func TestInvalid(t *testing.T) {
 		{"previous layout", "delay:\n  previous:\n  - {layout: clock}\n  - {layout: clock, resolution: 30ms}\n", "", []string{
 			"line 4, column 33: delay.previous[1].resolution: 30ms; expected " + clockBound}},
 		{"ttl without delays", "delay: {strategy: ttl}\n", "", []string{"delay.ttl.delays: is empty; the ttl strategy needs the delays there are, such as [60s, 15m]"}},
-		{"ttl twice", "delay: {ttl: {delays: [60s, 1m]}}\n", "", []string{"line 1, column 23: delay.ttl.delays[1]: 1m0s; expected declared once"}},
-		{"plugin range", "delay: {plugin: {min: 2h, max: 1h}}\n", "", []string{"line 1, column 23: delay.plugin.min: 2h0m0s; expected at most delay.plugin.max, 1h0m0s"}},
-		{"plugin bound", "delay: {plugin: {max: 50d}}\n", "", []string{"line 1, column 23: delay.plugin.max: 1200h0m0s; expected 1ms to 1193h2m47.295s"}},
+		{"ttl twice", "delay: {ttl: {delays: [60s, 1m]}}\n", "", []string{"line 1, column 23: delay.ttl.delays[1]: 1m; expected declared once"}},
+		{"plugin range", "delay: {plugin: {min: 2h, max: 1h}}\n", "", []string{"line 1, column 23: delay.plugin.min: 2h; expected at most delay.plugin.max, 1h"}},
+		{"plugin bound", "delay: {plugin: {max: 50d}}\n", "", []string{"line 1, column 23: delay.plugin.max: 50d; expected 1ms to 49d17h2m47.295s"}},
 		{"plugin fraction", "delay: {plugin: {min: 1500us}}\n", "", []string{"line 1, column 23: delay.plugin.min: 1.5ms; expected whole milliseconds"}},
 
 		{"broker URL", "broker: {url: 'http://guest:hunter2@host'}\n", "", []string{"line 1, column 15: broker.url: " + brokerForm}},
 		{"broker URL unescaped", "broker: {url: 'amqp://guest:hunter2%@host'}\n", "", []string{"line 1, column 15: broker.url: " + brokerForm}},
+		{"broker URL without host", "broker: {url: 'amqp://guest:hunter2@:5672/'}\n", "", []string{"line 1, column 15: broker.url: " + address.NoHost}},
+		{"broker URL without host and port", "broker: {url: 'amqp://guest:hunter2@/'}\n", "", []string{"line 1, column 15: broker.url: " + address.NoHost}},
+		{"opaque broker URL", "broker: {url: 'amqp:guest:hunter2@127.0.0.1:32782'}\n", "", []string{"line 1, column 15: broker.url: " + address.NoHost}},
+		{"node without host", "broker: {urls: ['amqp:32782']}\n", "", []string{"line 1, column 16: broker.urls[0]: " + address.NoHost}},
 		{"cluster of two schemes", "broker: {url: 'amqp://a', urls: ['amqps://guest:hunter2@b']}\n", "", []string{
 			"line 1, column 33: broker.urls[0]: expected the scheme of broker.url; the nodes of a cluster are all amqp:// or all amqps://"}},
 		{"management URL", "broker: {management_url: 'guest:hunter2@host:15672'}\n", "", []string{
+			"line 1, column 26: broker.management_url: expected a URL such as http://user:password@host:15672"}},
+		{"management URL without host", "broker: {management_url: 'http://guest:hunter2@:15672'}\n", "", []string{
 			"line 1, column 26: broker.management_url: expected a URL such as http://user:password@host:15672"}},
 		{"TLS without amqps", "broker: {tls: {ca: x}}\n", "", []string{`line 1, column 20: broker.tls.ca: "x"; it has no effect with amqp://; use amqps:// in broker.url`}},
 		{"half a client certificate", "broker: {url: 'amqps://x', tls: {key: x}}\n", "", []string{"broker.tls.cert: is not set, but broker.tls.key is; a client certificate needs both"}},
@@ -99,13 +106,13 @@ func TestInvalid(t *testing.T) {
 			`RABBITDELAY_DELAY_STRATEGY: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`}},
 		{"URL by environment", "", "AMQP_URL=guest:hunter2@host", []string{"AMQP_URL: broker.url: " + brokerForm}},
 		{"misspelt variable", "", "RABBITDELAY_BROKER_URI=amqp://guest:hunter2@host", []string{
-			"RABBITDELAY_BROKER_URI: no setting has this environment variable; see the list of settings"}},
+			"RABBITDELAY_BROKER_URI: no setting has this environment variable; `rabbitdelay settings` lists them; did you mean RABBITDELAY_BROKER_URL or RABBITDELAY_BROKER_URLS?"}},
 		{"topology", "queues:\n  - name: a\n    kind: x\n", "", []string{
 			`line 3, column 5: queues[0].kind: unknown key "kind"; expected one of arguments, dead_letter, delivery_limit, max_length, max_length_bytes, message_ttl, name, overflow, single_active_consumer, type`}},
 		{"in the order of lines", "queues:\n  - {name: a, kind: b}\ndelay: {strategy: fast}\nbroker: {x: 1}\n", "", []string{
 			`line 2, column 15: queues[0].kind: unknown key "kind"; expected one of arguments, dead_letter, delivery_limit, max_length, max_length_bytes, message_ttl, name, overflow, single_active_consumer, type`,
 			`line 3, column 19: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`,
-			`line 4, column 10: broker.x: unknown key "x"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, reconnect_max, reconnect_min, send_timeout, tls, url, urls`}},
+			`line 4, column 10: broker.x: unknown key "x"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, max_route_queues, reconnect_max, reconnect_min, send_timeout, tls, url, urls`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if name, value, ok := strings.Cut(c.env, "="); ok {

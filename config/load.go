@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/spf13/viper"
 
+	"github.com/rabbitdelay/rabbitdelay/internal/near"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -33,7 +36,9 @@ type Override struct {
 	Origin string
 }
 
-// Load reads the settings and validates them. Every problem is reported, with
+// Load reads the settings and validates them. An environment variable that is set
+// and empty counts as not set; a flag or a value of the file that is empty is an
+// error. Every problem is reported, with
 // the place the value came from, in one *Error.
 func Load(src Source) (*Config, error) {
 	var data []byte
@@ -136,14 +141,35 @@ func insert(tree map[string]any, keys, value []string) {
 // unknownVariables finds what looks like a setting and is none: a misspelt
 // override would go unnoticed.
 func (l *loader) unknownVariables(known map[string]bool) {
+	names := slices.Sorted(maps.Keys(known))
 	for _, kv := range os.Environ() {
-		name, _, _ := strings.Cut(kv, "=")
-		for _, section := range sections() {
-			if strings.HasPrefix(name, variable(section)+"_") && !known[name] {
-				l.problems = append(l.problems, Problem{Origin: name, Message: "no setting has this environment variable; see the list of settings"})
-			}
+		name, value, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, envPrefix+"_") || known[name] || serviceVariable(name, value) {
+			continue
+		}
+		// Other programs of ours have variables that settings begin with.
+		longer := func(setting string) bool { return strings.HasPrefix(setting, name) }
+		meant := near.Hint(name, slices.DeleteFunc(slices.Clone(names), longer))
+		inSection := slices.ContainsFunc(sections(), func(s string) bool { return strings.HasPrefix(name, variable(s)+"_") })
+		if inSection || meant != "" {
+			l.problems = append(l.problems, Problem{Origin: name, Message: "no setting has this environment variable; `rabbitdelay settings` lists them" + meant})
 		}
 	}
+}
+
+// service matches the variables that Kubernetes puts into every container for a
+// Service, and Docker for a link, which may well be called rabbitdelay-broker.
+var service = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$`)
+
+// serviceVariable tells whether a variable was injected for a service. Its plain
+// …_PORT is an address, such as tcp://10.0.0.1:5672, and no number that somebody
+// may have taken for a setting.
+func serviceVariable(name, value string) bool {
+	if strings.HasSuffix(name, "_PORT") {
+		protocol, _, ok := strings.Cut(value, "://")
+		return ok && slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) || service.MatchString(name)
+	}
+	return service.MatchString(name)
 }
 
 // above names what wins over the file for a setting; empty for nothing.
@@ -181,7 +207,7 @@ func (l *loader) read() {
 		if p.Origin != "" {
 			l.c.origins[s.path] = p.Origin
 		}
-		if err := assign(field, texts); err != nil {
+		if err := assignGiven(field, texts, p.Origin); err != nil {
 			p.Message = err.Error()
 			l.problems = append(l.problems, p)
 		}
@@ -197,7 +223,7 @@ func (l *loader) read() {
 			}
 			origin := lineOrigin(value.line, value.column)
 			l.c.origins[s.path] = origin
-			if err := assign(s.field(l.c), value.texts); err != nil {
+			if err := assignGiven(s.field(l.c), value.texts, origin); err != nil {
 				l.problems = append(l.problems, Problem{Path: s.path, Origin: origin, Message: err.Error(), line: value.line, column: value.column})
 			}
 		}

@@ -15,38 +15,71 @@ import (
 type setting struct {
 	path  string
 	field func(*Config) any // pointer to where it goes
+	byDef string            // its default, in words where there is no value
+	usage string
 }
 
 var settings = []setting{
-	{"broker.url", func(c *Config) any { return &c.Broker.URL }},
-	{"broker.urls", func(c *Config) any { return &c.Broker.URLs }},
-	{"broker.management_url", func(c *Config) any { return &c.Broker.ManagementURL }},
-	{"broker.tls.ca", func(c *Config) any { return &c.Broker.TLS.CA }},
-	{"broker.tls.cert", func(c *Config) any { return &c.Broker.TLS.Cert }},
-	{"broker.tls.key", func(c *Config) any { return &c.Broker.TLS.Key }},
-	{"broker.tls.server_name", func(c *Config) any { return &c.Broker.TLS.ServerName }},
-	{"broker.external_auth", func(c *Config) any { return &c.Broker.ExternalAuth }},
-	{"broker.connection_name", func(c *Config) any { return &c.Broker.ConnectionName }},
-	{"broker.heartbeat", func(c *Config) any { return &c.Broker.Heartbeat }},
-	{"broker.dial_timeout", func(c *Config) any { return &c.Broker.DialTimeout }},
-	{"broker.reconnect_min", func(c *Config) any { return &c.Broker.ReconnectMin }},
-	{"broker.reconnect_max", func(c *Config) any { return &c.Broker.ReconnectMax }},
-	{"broker.send_timeout", func(c *Config) any { return &c.Broker.SendTimeout }},
-	{"broker.max_in_flight", func(c *Config) any { return &c.Broker.MaxInFlight }},
-	{"broker.max_body", func(c *Config) any { return &c.Broker.MaxBody }},
-	{"broker.declare", func(c *Config) any { return &c.Broker.Declare }},
-	{"delay.strategy", func(c *Config) any { return &c.Delay.Strategy }},
-	{"delay.prefix", func(c *Config) any { return &c.Delay.Prefix }},
-	{"delay.queue_type", func(c *Config) any { return &c.Delay.QueueType }},
-	{"delay.topic_permissions", func(c *Config) any { return &c.Delay.TopicPermissions }},
-	{"delay.bucket.layout", func(c *Config) any { return &c.Delay.Bucket.Layout }},
-	{"delay.bucket.radices", func(c *Config) any { return &c.Delay.Bucket.Radices }},
-	{"delay.bucket.resolution", func(c *Config) any { return &c.Delay.Bucket.Resolution }},
-	{"delay.ttl.delays", func(c *Config) any { return &c.Delay.TTL.Delays }},
-	{"delay.ttl.round_up", func(c *Config) any { return &c.Delay.TTL.RoundUp }},
-	{"delay.plugin.min", func(c *Config) any { return &c.Delay.Plugin.Min }},
-	{"delay.plugin.max", func(c *Config) any { return &c.Delay.Plugin.Max }},
-	{"database.url", func(c *Config) any { return &c.Database.URL }},
+	{"broker.url", func(c *Config) any { return &c.Broker.URL },
+		"AMQP_URL, else amqp://guest:guest@127.0.0.1:5672/", "the broker, amqp://user:password@host:5672/vhost or amqps://, special characters percent-encoded"},
+	{"broker.urls", func(c *Config) any { return &c.Broker.URLs },
+		"none", "further nodes of the same cluster, tried in turn"},
+	{"broker.management_url", func(c *Config) any { return &c.Broker.ManagementURL },
+		"port 15672 (amqps: 15671) of the broker's host, with its user", "the management API, http://user:password@host:15672 or https://"},
+	{"broker.tls.ca", func(c *Config) any { return &c.Broker.TLS.CA },
+		"the system's certificates", "PEM file of certificates to trust, for amqps"},
+	{"broker.tls.cert", func(c *Config) any { return &c.Broker.TLS.Cert },
+		"none", "PEM file of the client certificate"},
+	{"broker.tls.key", func(c *Config) any { return &c.Broker.TLS.Key },
+		"none", "PEM file of its private key"},
+	{"broker.tls.server_name", func(c *Config) any { return &c.Broker.TLS.ServerName },
+		"the host of the URL", "name that the broker's certificate must have"},
+	{"broker.external_auth", func(c *Config) any { return &c.Broker.ExternalAuth },
+		"false", "log in by the client certificate instead of user and password"},
+	{"broker.connection_name", func(c *Config) any { return &c.Broker.ConnectionName },
+		"rabbitdelay", "name of the connections in the broker's management, up to 200 bytes"},
+	{"broker.heartbeat", func(c *Config) any { return &c.Broker.Heartbeat },
+		"10s", "interval of heartbeats, 1s to 65535s"},
+	{"broker.dial_timeout", func(c *Config) any { return &c.Broker.DialTimeout },
+		"10s", "bound of the TCP, TLS and AMQP handshakes together, 10ms to 1h"},
+	{"broker.reconnect_min", func(c *Config) any { return &c.Broker.ReconnectMin },
+		"100ms", "first pause between attempts to connect, 1ms to 1h"},
+	{"broker.reconnect_max", func(c *Config) any { return &c.Broker.ReconnectMax },
+		"10s", "longest pause between attempts to connect, reconnect_min to 1d"},
+	{"broker.send_timeout", func(c *Config) any { return &c.Broker.SendTimeout },
+		"30s", "how long a send without a deadline of its own may take, 1ms to 1d"},
+	{"broker.max_in_flight", func(c *Config) any { return &c.Broker.MaxInFlight },
+		"1024", "messages that may await their confirm, 1 to 1048576"},
+	{"broker.max_body", func(c *Config) any { return &c.Broker.MaxBody },
+		"16777216", "largest body in bytes, 1 to 536870912"},
+	{"broker.declare", func(c *Config) any { return &c.Broker.Declare },
+		"missing", "what may be created: missing (whatever is used), listed (the layout, and of destinations those of the file), nothing"},
+	{"broker.max_route_queues", func(c *Config) any { return &c.Broker.MaxRouteQueues },
+		"100", "route queues that a client may make, one for each routing key of an exchange destination, 1 to 100000"},
+	{"delay.strategy", func(c *Config) any { return &c.Delay.Strategy },
+		"bucket", "bucket (any delay), ttl (declared delays), plugin (x-delayed-message), auto (by the delay)"},
+	{"delay.prefix", func(c *Config) any { return &c.Delay.Prefix },
+		"delay", "beginning of the names of all delay objects, 1 to 64 bytes"},
+	{"delay.queue_type", func(c *Config) any { return &c.Delay.QueueType },
+		"quorum", "type of delay queues, and of destination queues not under queues: quorum or classic"},
+	{"delay.topic_permissions", func(c *Config) any { return &c.Delay.TopicPermissions },
+		"false", "let the broker check topic permissions for each message"},
+	{"delay.bucket.layout", func(c *Config) any { return &c.Delay.Bucket.Layout },
+		"clock", "number system of the bucket strategy: clock, hex or binary"},
+	{"delay.bucket.radices", func(c *Config) any { return &c.Delay.Bucket.Radices },
+		"none", "a layout of one's own instead: radices, lowest position first"},
+	{"delay.bucket.resolution", func(c *Config) any { return &c.Delay.Bucket.Resolution },
+		"100ms; binary: 1s", "step of the bucket strategy's delays, 10ms to 1h"},
+	{"delay.ttl.delays", func(c *Config) any { return &c.Delay.TTL.Delays },
+		"none", "the delays of the ttl strategy, 1ms to ten years"},
+	{"delay.ttl.round_up", func(c *Config) any { return &c.Delay.TTL.RoundUp },
+		"false", "send a delay that is not declared with the next longer one"},
+	{"delay.plugin.min", func(c *Config) any { return &c.Delay.Plugin.Min },
+		"0s", "shortest delay for which auto takes the plugin"},
+	{"delay.plugin.max", func(c *Config) any { return &c.Delay.Plugin.Max },
+		"49d17h2m47.295s", "longest delay of the plugin; with min or max, auto takes the plugin between them"},
+	{"database.url", func(c *Config) any { return &c.Database.URL },
+		"none", "database of tasks and idempotency: postgres://, mysql:// or sqlite:path"},
 }
 
 // previousPath is the list of mappings that only the file can give.
@@ -55,9 +88,9 @@ const previousPath = "delay.previous"
 // previousSettings are the settings of one item, at path.
 func previousSettings(path string, l *Layout) []setting {
 	return []setting{
-		{path + ".layout", func(*Config) any { return &l.Layout }},
-		{path + ".radices", func(*Config) any { return &l.Radices }},
-		{path + ".resolution", func(*Config) any { return &l.Resolution }},
+		{path: path + ".layout", field: func(*Config) any { return &l.Layout }},
+		{path: path + ".radices", field: func(*Config) any { return &l.Radices }},
+		{path: path + ".resolution", field: func(*Config) any { return &l.Resolution }},
 	}
 }
 
@@ -68,6 +101,47 @@ func variable(path string) string {
 
 const envPrefix = "RABBITDELAY"
 
+// Setting describes one setting to people.
+type Setting struct {
+	Path     string `json:"path"` // in YAML
+	Type     string `json:"type"`
+	Default  string `json:"default"`
+	Variable string `json:"variable"` // of the environment; empty where only the file has it
+	Meaning  string `json:"meaning"`
+}
+
+// Settings lists all settings there are.
+func Settings() []Setting {
+	var list []Setting
+	for _, s := range settings {
+		list = append(list, Setting{s.path, typeOf(s.field(&Config{})), s.byDef, variable(s.path), s.usage})
+	}
+	return append(list, Setting{
+		Path: previousPath, Type: "list of layouts", Default: "none",
+		Meaning: "layouts, resolutions and radices that the bucket strategy had before; destinations stay bound to them",
+	})
+}
+
+func typeOf(field any) string {
+	switch field.(type) {
+	case *URL:
+		return "URL"
+	case *[]URL:
+		return "list of URLs"
+	case *[]int:
+		return "list of integers"
+	case *[]time.Duration:
+		return "list of durations"
+	case *bool:
+		return "true or false"
+	case *int:
+		return "integer"
+	case *time.Duration:
+		return "duration"
+	}
+	return "text"
+}
+
 // isList tells whether a setting takes several values.
 func isList(field any) bool {
 	switch field.(type) {
@@ -75,6 +149,18 @@ func isList(field any) bool {
 		return true
 	}
 	return false
+}
+
+// errEmpty says of a value that it was given and is nothing, most often because
+// a variable in it is not set: its default would be a surprise.
+var errEmpty = errors.New("is empty; give a value, or leave it out for the default")
+
+// assignGiven is assign, and refuses a single value that is empty and was given.
+func assignGiven(field any, texts []string, origin string) error {
+	if origin != "" && !isList(field) && len(texts) == 1 && texts[0] == "" {
+		return errEmpty
+	}
+	return assign(field, texts)
 }
 
 // assign reads the text of a setting into its field. Its errors never contain
@@ -148,8 +234,12 @@ func parseBool(s string) (bool, error) {
 	return false, fmt.Errorf("expected true or false, got %q", clip(s))
 }
 
-// clip keeps a value that is quoted in an error short.
+// clip keeps a value that is quoted in an error short, and a password out of it
+// when somebody has put a URL where something else belongs.
 func clip(s string) string {
+	if strings.Contains(s, "://") && strings.Contains(s, "@") {
+		return "(a URL)"
+	}
 	if len(s) > 64 {
 		return strings.ToValidUTF8(s[:64], "") + "…"
 	}

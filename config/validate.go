@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/address"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -37,14 +38,21 @@ func (c *Config) Validate() error {
 }
 
 // checker gathers problems.
-type checker struct{ problems []Problem }
+type checker struct {
+	problems []Problem
+	origins  map[string]string
+}
+
+// given tells whether a setting was written down. A 0 then means 0, and not the
+// default.
+func (k *checker) given(path string) bool { return k.origins[path] != "" }
 
 func (k *checker) badf(path, format string, args ...any) {
 	k.problems = append(k.problems, Problem{Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
 func (c *Config) problems() []Problem {
-	k := &checker{}
+	k := &checker{origins: c.origins}
 	k.broker(&c.Broker)
 	k.delay(&c.Delay)
 	if c.Database.URL != "" {
@@ -70,8 +78,11 @@ func (k *checker) broker(b *Broker) {
 	}
 	if b.ManagementURL != "" {
 		u, err := url.Parse(string(b.ManagementURL))
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		switch {
+		case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
 			k.badf("broker.management_url", "expected a URL such as http://user:password@host:15672")
+		case !address.Whole(string(b.ManagementURL)):
+			k.badf("broker.management_url", "%s", address.Split)
 		}
 	}
 	if !secure {
@@ -103,8 +114,11 @@ func (k *checker) broker(b *Broker) {
 	k.duration("broker.send_timeout", b.SendTimeout, time.Millisecond, 24*time.Hour)
 	k.integer("broker.max_in_flight", b.MaxInFlight, 1<<20)
 	k.integer("broker.max_body", b.MaxBody, 512<<20)
-	if b.Declare != "" && b.Declare != amqpx.DeclareMissing && b.Declare != amqpx.DeclareNothing {
-		k.badf("broker.declare", "%q; expected missing or nothing", clip(string(b.Declare)))
+	k.integer("broker.max_route_queues", b.MaxRouteQueues, 100_000)
+	switch b.Declare {
+	case "", amqpx.DeclareMissing, amqpx.DeclareListed, amqpx.DeclareNothing:
+	default:
+		k.badf("broker.declare", "%q; expected missing, listed or nothing", clip(string(b.Declare)))
 	}
 }
 
@@ -114,22 +128,29 @@ const maxConnectionName = 200
 // brokerURL tells whether the URL is amqps.
 func (k *checker) brokerURL(path string, u URL) (secure bool) {
 	uri, err := amqp.ParseURI(string(u))
-	if err != nil {
-		// The library's text may hold the password.
+	switch {
+	case err != nil: // the library's text may hold the password
 		k.badf(path, "%s", brokerForm)
+	case !address.Whole(string(u)):
+		k.badf(path, "%s", address.Split)
+	case !address.HasHost(string(u)):
+		k.badf(path, "%s", address.NoHost)
 	}
 	return uri.Scheme == "amqps" || strings.HasPrefix(string(u), "amqps:")
 }
 
-// duration checks a duration that was given; 0 is the default.
+// duration checks a duration; a 0 that nobody has given is the default.
 func (k *checker) duration(path string, d, lo, hi time.Duration) {
-	if d != 0 && (d < lo || d > hi) {
-		k.badf(path, "%v; expected %v to %v", d, lo, hi)
+	if (d != 0 || k.given(path)) && (d < lo || d > hi) {
+		k.badf(path, "%s; expected %s to %s", short(d), short(lo), short(hi))
 	}
 }
 
+// short is a duration in an error.
+func short(d time.Duration) string { return topology.FormatDuration(d) }
+
 func (k *checker) integer(path string, n, hi int) {
-	if n != 0 && (n < 1 || n > hi) {
+	if (n != 0 || k.given(path)) && (n < 1 || n > hi) {
 		k.badf(path, "%d; expected 1 to %d", n, hi)
 	}
 }
@@ -146,9 +167,9 @@ func (k *checker) delay(d *Delay) {
 	if d.QueueType != topology.Quorum && d.QueueType != topology.Classic {
 		k.badf("delay.queue_type", "%q; expected quorum or classic", clip(string(d.QueueType)))
 	}
-	k.fields(Delay{}.layout(d.Bucket).Validate(), "delay.bucket")
+	k.layout(d.Bucket, "delay.bucket")
 	for i, l := range d.Previous {
-		k.fields(Delay{}.layout(l).Validate(), fmt.Sprintf("%s[%d]", previousPath, i))
+		k.layout(l, fmt.Sprintf("%s[%d]", previousPath, i))
 	}
 	switch {
 	case len(d.TTL.Delays) == 0 && d.Strategy == StrategyTTL:
@@ -159,20 +180,28 @@ func (k *checker) delay(d *Delay) {
 	k.plugin(&d.Plugin)
 }
 
+func (k *checker) layout(l Layout, path string) {
+	if l.Resolution == 0 && k.given(path+".resolution") {
+		k.badf(path+".resolution", "0s; expected 10ms or more; leave it out for the default")
+		return
+	}
+	k.fields(Delay{}.layout(l).Validate(), path)
+}
+
 func (k *checker) plugin(p *Plugin) {
 	k.duration("delay.plugin.max", p.Max, time.Millisecond, plugin.MaxDelay)
 	switch {
 	case p.Min < 0 || p.Min > plugin.MaxDelay:
-		k.badf("delay.plugin.min", "%v; expected 0s to %v", p.Min, plugin.MaxDelay)
+		k.badf("delay.plugin.min", "%s; expected 0s to %s", short(p.Min), short(plugin.MaxDelay))
 	case p.Max > 0 && p.Max < p.Min:
-		k.badf("delay.plugin.min", "%v; expected at most delay.plugin.max, %v", p.Min, p.Max)
+		k.badf("delay.plugin.min", "%s; expected at most delay.plugin.max, %s", short(p.Min), short(p.Max))
 	}
 	for _, f := range []struct {
 		name string
 		d    time.Duration
 	}{{"min", p.Min}, {"max", p.Max}} {
 		if f.d%time.Millisecond != 0 {
-			k.badf("delay.plugin."+f.name, "%v; expected whole milliseconds", f.d)
+			k.badf("delay.plugin."+f.name, "%s; expected whole milliseconds", short(f.d))
 		}
 	}
 }
@@ -194,11 +223,7 @@ func (k *checker) fields(err error, path string) {
 		k.badf(path, "%v", err)
 		return
 	}
-	value := fmt.Sprint(f.Value)
-	if s, ok := f.Value.(string); ok {
-		value = fmt.Sprintf("%q", clip(s))
-	}
-	k.badf(path+"."+snake(f.Field), "%s; expected %s", value, f.Want)
+	k.badf(path+"."+snake(f.Field), "%s; expected %s", f.Given(), f.Want)
 }
 
 // snake is the YAML key of a Go field: QueueType -> queue_type.

@@ -1,0 +1,247 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func TestSettingsAreListed(t *testing.T) {
+	list := Settings()
+	if len(list) != len(settings)+1 {
+		t.Fatalf("%d settings, %d listed", len(settings)+1, len(list))
+	}
+	for _, s := range list {
+		if s.Path == "" || s.Type == "" || s.Default == "" || s.Meaning == "" || s.Variable == "" && s.Path != previousPath {
+			t.Errorf("%+v says too little", s)
+		}
+	}
+}
+
+// The list says what is true of the defaults.
+func TestSettingsDefaults(t *testing.T) {
+	client := amqpx.Config{}.WithDefaults()
+	retrieved := &Config{Broker: Broker{
+		Heartbeat: client.Heartbeat, DialTimeout: client.DialTimeout, ReconnectMin: client.ReconnectMin, ReconnectMax: client.ReconnectMax,
+		SendTimeout: client.SendTimeout, MaxInFlight: client.MaxInFlight, MaxBody: client.MaxBody, MaxRouteQueues: client.MaxRouteQueues, Declare: client.Declare, ConnectionName: client.ConnectionName,
+	}}
+	retrieved.setDefaults()
+	retrieved.Delay.Bucket.Layout = dlx.LayoutClock
+	retrieved.Delay.Plugin.Max = plugin.MaxDelay
+	for _, s := range settings {
+		var want string
+		switch f := s.field(retrieved).(type) {
+		case *time.Duration:
+			want = topology.FormatDuration(*f)
+		case *int, *bool:
+			want = fmt.Sprint(deref(f))
+		case *string:
+			want = cmp.Or(*f, s.byDef)
+		case *topology.QueueType:
+			want = string(*f)
+		case *amqpx.Declaration:
+			want = string(*f)
+		default:
+			continue
+		}
+		if s.path != "delay.bucket.resolution" && want != s.byDef {
+			t.Errorf("%s is by default %s, listed is %s", s.path, want, s.byDef)
+		}
+	}
+}
+
+func deref(v any) any {
+	switch v := v.(type) {
+	case *int:
+		return *v
+	case *bool:
+		return *v
+	}
+	return v
+}
+
+// What Kubernetes injects for Services, and Docker for links, is no mistake.
+func TestServiceVariables(t *testing.T) {
+	for name, value := range map[string]string{
+		"RABBITDELAY_BROKER_SERVICE_HOST":          "10.0.0.1",
+		"RABBITDELAY_BROKER_SERVICE_PORT":          "5672",
+		"RABBITDELAY_BROKER_SERVICE_PORT_AMQP":     "5672",
+		"RABBITDELAY_BROKER_PORT":                  "tcp://10.0.0.1:5672",
+		"RABBITDELAY_BROKER_PORT_5672_TCP":         "tcp://10.0.0.1:5672",
+		"RABBITDELAY_BROKER_PORT_5672_TCP_ADDR":    "10.0.0.1",
+		"RABBITDELAY_BROKER_PORT_5672_TCP_PORT":    "5672",
+		"RABBITDELAY_BROKER_PORT_5672_TCP_PROTO":   "tcp",
+		"RABBITDELAY_DATABASE_PORT_53_UDP":         "udp://10.0.0.1:53",
+		"RABBITDELAY_DELAY_RELAY_SERVICE_HOST":     "10.0.0.2",
+		"RABBITDELAY_BROKER_URL_PORT_5672_TCP":     "tcp://10.0.0.1:5672",
+		"RABBITDELAY_SERVICE_HOST":                 "10.0.0.3",
+		"RABBITDELAY_SKIP_INTEGRATION":             "1", // another program's
+		"RABBITDELAY_MANAGEMENT_URL":               "http://127.0.0.1:15672",
+		"RABBITDELAY_BROKER":                       "node",
+		"RABBITDELAY_BROKER_SERVICE_PORT_AMQP_TLS": "5671",
+	} {
+		t.Setenv(name, value)
+	}
+	if _, err := Load(Source{}); err != nil {
+		t.Error(err)
+	}
+	for _, s := range settings {
+		if serviceVariable(variable(s.path), "tcp://x") {
+			t.Errorf("%s reads as a variable of a service", variable(s.path))
+		}
+	}
+}
+
+func TestMisspeltVariables(t *testing.T) {
+	for name, meant := range map[string]string{
+		"RABBITDELAY_BROKR_URL":       "; did you mean RABBITDELAY_BROKER_URL",
+		"RABBITDELAY_DELAY_STRATGY":   "; did you mean RABBITDELAY_DELAY_STRATEGY?",
+		"RABBITDELAY_DATABASE_ULR":    "; did you mean RABBITDELAY_DATABASE_URL?",
+		"RABBITDELAY_BROKER_PORT":     "; did you mean RABBITDELAY_BROKER_URL?",
+		"RABBITDELAY_BROKER_HOSTNAME": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, "5672")
+			_, err := Load(Source{})
+			want := name + ": no setting has this environment variable; `rabbitdelay settings` lists them" + meant
+			if !strings.HasPrefix(errText(err), want) || meant == "" && errText(err) != want {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		})
+	}
+}
+
+// Who writes a 0 down means 0, and who writes nothing has lost a variable.
+func TestExplicitZeroIsNotTheDefault(t *testing.T) {
+	zero := map[string]string{
+		"broker.heartbeat": "expected 1s to", "broker.dial_timeout": "expected 10ms to", "broker.reconnect_min": "expected 1ms to",
+		"broker.reconnect_max": "expected 100ms to", "broker.send_timeout": "expected 1ms to",
+		"broker.max_in_flight": "expected 1 to", "broker.max_body": "expected 1 to", "broker.max_route_queues": "expected 1 to",
+		"delay.bucket.resolution": "expected 10ms or more", "delay.plugin.max": "expected 1ms to",
+	}
+	for _, s := range settings {
+		value, want := "", errEmpty.Error()
+		switch field := s.field(&Config{}).(type) {
+		case *time.Duration, *int:
+			value, want = "0", zero[s.path]
+			if s.path == "delay.plugin.min" { // the only one of which 0 is a value
+				continue
+			}
+		case *bool, *[]int, *[]URL, *[]time.Duration:
+			continue
+		default:
+			_ = field
+		}
+		_, err := load(nil, Source{Overrides: map[string]Override{s.path: {value, "--flag"}}})
+		e, ok := errors.AsType[*Error](err)
+		if !ok || len(e.Problems) != 1 || e.Problems[0].Path != s.path || e.Problems[0].Origin != "--flag" || want == "" || !strings.Contains(e.Problems[0].Message, want) {
+			t.Errorf("%s given as %q: got %v, want %q", s.path, value, err, want)
+		}
+	}
+	if _, err := load([]byte("delay:\n  previous:\n  - {layout: hex, resolution: 0s}\n"), Source{}); !strings.Contains(errText(err), "line 3, column 31: delay.previous[0].resolution: 0s; expected 10ms or more") {
+		t.Errorf("got %v", err)
+	}
+	t.Setenv("RD_TEST_UNSET", "")
+	if _, err := load([]byte("broker:\n  url: ${RD_TEST_UNSET}\n"), Source{}); errText(err) != "line 2, column 8: broker.url: "+errEmpty.Error() {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestJitterZero(t *testing.T) {
+	c, err := load([]byte("destinations:\n- {queue: a, retry: {jitter: 0}}\n- {queue: b, retry: {jitter: 0.0}}\n- {queue: c, retry: {backoff: 2s}}\n"), Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []float64{0, 0, dlx.DefaultJitter} {
+		p, err := dlx.NewRetryPolicy(*c.Topology.Destinations[i].Retry)
+		if err != nil || p.Retry().Jitter != want {
+			t.Errorf("destination %d has a jitter of %v, %v; want %v", i, p.Retry().Jitter, err, want)
+		}
+	}
+	_, err = load([]byte("destinations:\n- {queue: a, retry: {max_attempts: 0, backoff: 0, max_backoff: 0s, multiplier: 0, jitter: -1}}\n"), Source{})
+	for _, want := range []string{
+		"retry.max_attempts: expected 1 or more deliveries in all, got 0; leave the key out for the default",
+		"retry.backoff: expected 1ms or more, got 0", "retry.max_backoff: expected backoff or more, got 0",
+		"retry.multiplier: expected 1 or more, got 0", "retry.jitter: expected 0 to 1, got -1",
+	} {
+		if !strings.Contains(errText(err), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+}
+
+// No part of a password is in an error, whatever character makes the URL read
+// otherwise than it was meant, and wherever it came from.
+func TestErrorsHidePasswords(t *testing.T) {
+	for _, char := range []string{"#", "/", "?", "@", "%", ":", " ", `"`, "'", "\\", "&", " #", "[", "]", "{", "*", "!", "|"} {
+		for _, before := range []string{"12", "hunter2"} {
+			password := before + char + "5tail"
+			for path, format := range map[string]string{
+				"broker.url": "amqp://user:%s@127.0.0.1:1/", "broker.urls": "amqp://user:%s@127.0.0.1:1/",
+				"broker.management_url": "http://user:%s@127.0.0.1:1", "database.url": "postgres://user:%s@127.0.0.1:1/shop?connect_timeout=1",
+			} {
+				url := fmt.Sprintf(format, password)
+				check := func(from string, c *Config, err error) {
+					if err == nil {
+						err = errors.Join(tryAll(t, c)...)
+					}
+					for _, secret := range []string{before, "5tail"} {
+						if text := errText(err); strings.Contains(strings.ReplaceAll(text, "127.0.0.1", ""), secret) {
+							t.Errorf("%s by %s, password %q: %s", path, from, password, text)
+						}
+					}
+				}
+				c, err := load(nil, Source{Overrides: map[string]Override{path: {url, "--url"}}})
+				check("flag", c, err)
+				c, err = load(nil, Source{Defaults: map[string]string{path: url}})
+				check("default", c, err)
+				section, key, _ := strings.Cut(path, ".")
+				for _, quote := range []string{"", "'", `"`} {
+					if quote == "" && char == " #" { // begins a comment in YAML
+						continue
+					}
+					value := quote + url + quote
+					if path == "broker.urls" {
+						value = "[" + value + "]"
+					}
+					c, err = load(fmt.Appendf(nil, "%s:\n  %s: %s\n", section, key, value), Source{})
+					check("file", c, err)
+					c, err = load(fmt.Appendf(nil, "%s: {%s: %s}\n", section, key, value), Source{})
+					check("file, flow", c, err)
+					c, err = load(fmt.Appendf(nil, "%s:\n  %s:\nqueues: %s\n", section, value, value), Source{})
+					check("file, misplaced", c, err)
+				}
+			}
+		}
+	}
+}
+
+// tryAll uses a configuration that was accepted; nothing listens at its ports.
+func tryAll(t *testing.T, c *Config) []error {
+	t.Helper()
+	_, err := c.Dial(t.Context())
+	errs := []error{err}
+	if m, err := c.Management(); err != nil {
+		errs = append(errs, err)
+	} else {
+		_, err := m.Inspect(t.Context(), topology.Topology{})
+		errs = append(errs, err)
+	}
+	if c.Database.URL != "" {
+		db, _, err := OpenDB(c.Database.URL)
+		if err == nil {
+			err = db.PingContext(t.Context())
+			_ = db.Close()
+		}
+		errs = append(errs, err)
+	}
+	return errs
+}

@@ -34,7 +34,7 @@ arguments, or when a policy would break a delay queue (unless --force).`,
 				return err
 			}
 			defer s.close()
-			r, err := topology.Apply(c.Context(), s.conn, s.want, topology.ApplyOptions{Inspector: s.inspector, Force: force})
+			r, err := topology.Apply(c.Context(), s.conn, s.want, topology.ApplyOptions{Inspector: s.inspector, Force: force, Prefix: s.cfg.Delay.Prefix})
 			if r.Plan != nil {
 				if perr := a.showPlan(*r.Plan); perr != nil {
 					return perr

@@ -294,7 +294,7 @@ func removeTopology(ctx context.Context, cfg *config.Config, s amqpx.Strategy) e
 		return err
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(2 * time.Second)) }() // the work is done
-	_, err = topology.Destroy(ctx, conn, want, topology.DestroyOptions{Force: true})
+	err = topology.Wipe(ctx, conn, want)
 	return err
 }
 

@@ -1,7 +1,18 @@
 package cli
 
 import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -16,55 +27,304 @@ type destroyed struct {
 	Seconds  float64 `json:"seconds"`
 }
 
+// wouldDestroy is the result of destroy --dry-run.
+type wouldDestroy struct {
+	Delete   int    `json:"would_delete"`
+	Keep     int    `json:"would_keep"`
+	Absent   int    `json:"absent"`
+	Messages int64  `json:"messages"`
+	Refused  string `json:"refused,omitempty"`
+}
+
+// destroyRun is one run of destroy.
+type destroyRun struct {
+	a            *app
+	yes, dryRun  bool
+	force        bool
+	destinations bool
+	messages     int64
+	layouts      []string
+	all          bool
+}
+
 func (a *app) destroyCommand() *cobra.Command {
-	force := false
+	r := &destroyRun{a: a}
 	c := &cobra.Command{
 		Use:   "destroy",
-		Short: "Delete what apply creates",
-		Long: `destroy deletes what the settings and the file describe, and nothing else. It
-refuses while any of the queues holds messages, and says how many; with --force
-it deletes them too. Exchanges that others have bound to stay, unless forced.`,
-		Example: `  rabbitdelay destroy -f delays.yaml`,
-		Args:    noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := a.setup(c.Context())
-			if err != nil {
-				return err
-			}
-			defer s.close()
-			o := topology.DestroyOptions{Force: force}
-			if s.readable { // the other one is Destroy's own
-				o.Inspector = s.inspector
-			}
-			r, err := topology.Destroy(c.Context(), s.conn, s.want, o)
-			out := destroyed{
-				Deleted: r.Count(topology.Deleted), Absent: r.Count(topology.Absent), Kept: r.Count(topology.Kept),
-				Failed: r.Count(topology.Failed), Seconds: seconds(r.Took),
-			}
-			for _, x := range r.Results {
-				out.Messages += x.Messages
-			}
-			if a.json {
-				if perr := a.printJSON(out); perr != nil {
-					return perr
-				}
-				return err
-			}
-			if !a.quiet {
-				for _, x := range r.Results {
-					if x.State == topology.Failed || x.State == topology.Kept && err == nil {
-						a.printf("%-8s %s %s\n", x.State, x.Kind, x.Name)
-					}
-				}
-			}
-			a.printf("%s", r)
-			if out.Messages > 0 {
-				a.printf(", with %d messages", out.Messages)
-			}
-			a.printf(" in %.2f s\n", r.Took.Seconds())
-			return err
-		},
+		Short: "Delete a layout that nothing uses any more",
+		Long: `destroy deletes the layout that the settings and the file describe, and those
+under delay.previous: their delay queues, the exchanges before and between them,
+and the bindings of destinations for them. The ttl strategy's layout and the
+plugin's do not show by their names who uses them: they stay while the broker has
+another layout that is not described there, unless --layout names them. The delivery
+exchange, the parked queue and route queues go too when nothing else on the broker
+uses them. Destinations stay, and so does whatever else the file describes, unless
+--destinations asks for them too; what anything else is bound to stays in any case,
+and so does the dead-letter queue of a destination whose queue stays.
+
+It shows what would go and asks; without a terminal it needs --yes. It refuses,
+and touches nothing, while messages wait in what would go or consumers are attached
+to it; it counts what is unacknowledged or being dead-lettered too, for which it
+needs the management API. Without that API it refuses, and with --force deletes
+delay queues only, because it cannot see what else is in use.
+
+Exit code: 0 deleted, or nothing there, or shown with --dry-run; 1 refused, or an
+error.`,
+		Example: `  rabbitdelay destroy -f old.yaml --dry-run
+  rabbitdelay destroy -f old.yaml
+  rabbitdelay destroy --layout delay.bucket.hex --yes`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
 	}
-	c.Flags().BoolVar(&force, "force", false, "delete queues with their messages, and exchanges that others use")
+	f := c.Flags()
+	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&r.dryRun, "dry-run", false, "show what would go and what would stay, and delete nothing")
+	f.BoolVar(&r.force, "force", false, "delete delay queues with their messages, and go on without the management API")
+	f.Int64Var(&r.messages, "messages", 0, "with --force: refuse if more than so many messages would be deleted; required for destinations with messages or consumers")
+	f.BoolVar(&r.destinations, "destinations", false, "delete also the destinations' queues and dead-letter queues, and the file's own exchanges, queues and bindings")
+	f.StringSliceVar(&r.layouts, "layout", nil, "instead of the settings' layout delete this one, as doctor names it: delay.bucket.hex, or one queue of the ttl strategy, delay.ttl.15m")
+	f.BoolVar(&r.all, "all", false, "list every object")
 	return c
+}
+
+// interactive tells whether somebody can be asked.
+func (a *app) interactive() bool {
+	f, ok := a.stdin.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+func (r *destroyRun) check() error {
+	switch {
+	case r.a.flags("messages") && !r.force:
+		return errors.New("--messages: it bounds what --force deletes; give both")
+	case r.messages < 0:
+		return fmt.Errorf("--messages: %d; expected 0 or more", r.messages)
+	case r.destinations && len(r.layouts) > 0:
+		return errors.New("both --destinations and --layout: a layout on the broker has no destinations of its own; give one")
+	}
+	return nil
+}
+
+func (r *destroyRun) run(ctx context.Context) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	s, err := r.a.setup(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if !r.yes && !r.dryRun && !r.a.interactive() {
+		return errors.New("standard input is no terminal on which to ask; give --yes to delete without a question, or --dry-run to see what would go")
+	}
+	if err := r.choose(ctx, s); err != nil {
+		return err
+	}
+	o := topology.DestroyOptions{Prefix: s.cfg.Delay.Prefix, Layouts: r.layouts, Destinations: r.destinations, Force: r.force}
+	if r.a.flags("messages") {
+		o.Messages = &r.messages
+	}
+	if s.readable { // the other one is Destroy's own
+		o.Inspector = s.inspector
+	}
+	done := r.a.waiting("looking at the broker")
+	removal, err := topology.MakeRemoval(ctx, s.conn, s.want, o)
+	done()
+	if err != nil {
+		return err
+	}
+	if err := r.show(removal); err != nil {
+		return err
+	}
+	switch {
+	case r.dryRun:
+		return r.tell(removal)
+	case removal.Refusal() != nil:
+		return r.refused(s, removal)
+	case !removal.Empty() && !r.yes:
+		if err := r.ask(ctx, removal, &o); err != nil {
+			return err
+		}
+	}
+	return r.destroy(ctx, s, o)
+}
+
+// choose replaces what the settings describe: by that together with the previous
+// layouts, or by the layouts that were named.
+func (r *destroyRun) choose(ctx context.Context, s *setup) error {
+	prefix := s.cfg.Delay.Prefix
+	if len(r.layouts) == 0 {
+		return s.withPrevious(ctx, r.a)
+	}
+	if !s.readable {
+		return errors.New("--layout: what belongs to a layout is read from the management API, which gives no answer")
+	}
+	live, err := s.inspector.Inspect(ctx, topology.Topology{})
+	if err != nil {
+		return err
+	}
+	for _, name := range r.layouts {
+		if t := live.Layout(prefix, name); len(t.Queues)+len(t.Exchanges) == 0 {
+			return fmt.Errorf("--layout: %q: there is no such layout; on the broker are: %s", name, strings.Join(layoutNames(live, prefix), ", "))
+		}
+	}
+	s.want, err = live.Layout(prefix, r.layouts...).Merge(topology.Delivery(prefix))
+	return err
+}
+
+// layoutNames are the layouts that a broker has.
+func layoutNames(live topology.Live, prefix string) []string {
+	names := []string{}
+	for q := range live.Queues {
+		if l, ok := topology.LayoutOf(prefix, q); ok {
+			names = append(names, l.Name)
+		}
+	}
+	for e := range live.Exchanges {
+		if l, ok := topology.LayoutOf(prefix, e); ok {
+			names = append(names, l.Name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) == 0 {
+		return []string{"none"}
+	}
+	return slices.Compact(names)
+}
+
+// withPrevious adds the queues of the previous layouts.
+func (s *setup) withPrevious(ctx context.Context, a *app) error {
+	if len(s.cfg.Delay.Previous) == 0 {
+		return nil
+	}
+	strategy, err := s.cfg.Strategy(ctx, a.logger())
+	if err != nil {
+		return err
+	}
+	s.want, err = s.cfg.DescribeAll(strategy)
+	return err
+}
+
+func (r *destroyRun) show(m topology.Removal) error {
+	a := r.a
+	switch {
+	case a.json:
+		for _, s := range m.Steps {
+			if s.Action == topology.Gone || !r.dryRun && s.Action == topology.Delete {
+				continue
+			}
+			if err := a.printJSON(s); err != nil {
+				return err
+			}
+		}
+		return nil
+	case a.quiet && !r.dryRun:
+		return nil
+	}
+	return m.Render(a.stdout, r.all)
+}
+
+// tell is the end of a dry run.
+func (r *destroyRun) tell(m topology.Removal) error {
+	out := wouldDestroy{Delete: m.Count(topology.Delete), Keep: m.Count(topology.Keep), Absent: m.Count(topology.Gone), Messages: m.Messages()}
+	if err := m.Refusal(); err != nil {
+		out.Refused = oneLine(err.Error())
+	}
+	if r.a.json {
+		if err := r.a.printJSON(out); err != nil {
+			return err
+		}
+	} else {
+		r.a.printf("dry run: %d objects would be deleted with %d messages, %d kept, %d are not there\n", out.Delete, out.Messages, out.Keep, out.Absent)
+	}
+	return m.Refusal()
+}
+
+// refused says that nothing was done.
+func (r *destroyRun) refused(s *setup, m topology.Removal) error {
+	if r.a.json {
+		if err := r.a.printJSON(destroyed{Absent: m.Count(topology.Gone), Kept: m.Count(topology.Delete) + m.Count(topology.Keep)}); err != nil {
+			return err
+		}
+	}
+	err := m.Refusal()
+	if errors.Is(err, topology.ErrUnseen) && !s.readable {
+		err = fmt.Errorf("%w; make the management API reachable (broker.management_url), or give --force to delete the delay queues all the same", err)
+	}
+	return err
+}
+
+var errDeclined = errors.New("nothing was deleted")
+
+// ask asks on the terminal. Who deletes messages types their number, and no more
+// of them are deleted.
+func (r *destroyRun) ask(ctx context.Context, m topology.Removal, o *topology.DestroyOptions) error {
+	question, answer := fmt.Sprintf("Delete these %d objects? Type yes: ", m.Count(topology.Delete)), "yes"
+	n := m.Messages()
+	if n > 0 {
+		question = fmt.Sprintf("Delete these %d objects, and with them, for ever, the messages? Type their number, %d: ", m.Count(topology.Delete), n)
+		answer = strconv.FormatInt(n, 10)
+	}
+	if _, err := fmt.Fprint(r.a.stderr, question); err != nil {
+		return err
+	}
+	line, err := r.a.answer(ctx)
+	if err != nil {
+		return err
+	}
+	if line != answer {
+		return errDeclined
+	}
+	if n > 0 && o.Messages == nil && !o.Destinations {
+		o.Messages = &n
+	}
+	return nil
+}
+
+// answer reads a line from the terminal, empty at its end, until the context ends.
+func (a *app) answer(ctx context.Context) (string, error) {
+	type read struct {
+		line string
+		err  error
+	}
+	done := make(chan read, 1)
+	go func() {
+		line, err := bufio.NewReader(a.stdin).ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		done <- read{strings.TrimSpace(line), err}
+	}()
+	select {
+	case r := <-done:
+		return r.line, r.err
+	case <-ctx.Done(): // the process ends, and the reading with it
+		return "", ctx.Err()
+	}
+}
+
+func (r *destroyRun) destroy(ctx context.Context, s *setup, o topology.DestroyOptions) error {
+	a := r.a
+	done := a.waiting("deleting, after a look whether anything is still on its way")
+	rep, err := topology.Destroy(ctx, s.conn, s.want, o)
+	done()
+	out := destroyed{
+		Deleted: rep.Count(topology.Deleted), Absent: rep.Count(topology.Absent), Kept: rep.Count(topology.Kept),
+		Failed: rep.Count(topology.Failed), Seconds: seconds(rep.Took),
+	}
+	for _, x := range rep.Results {
+		out.Messages += x.Messages
+	}
+	if a.json {
+		if perr := a.printJSON(out); perr != nil {
+			return perr
+		}
+		return err
+	}
+	a.printf("%s", rep)
+	if out.Messages > 0 {
+		a.printf(", with %d messages", out.Messages)
+	}
+	a.printf(" in %.2f s\n", rep.Took.Seconds())
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,35 +23,46 @@ import (
 // Exit codes of doctor.
 const (
 	exitFindings = 1
-	exitBlind    = 2 // it could not look
+	exitBlind    = 2 // it could not look, at all or at everything
 )
 
 // doctorTimeout bounds one look at a broker.
 const doctorTimeout = 2 * time.Minute
 
+// doctorRun is one run of doctor.
+type doctorRun struct {
+	a        *app
+	peek     int
+	roles    []string
+	skip     []string
+	amqpOnly bool
+	db       string
+}
+
 func (a *app) doctorCommand() *cobra.Command {
-	peek := 0
-	var roles []string
+	d := &doctorRun{a: a}
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what is wrong on the broker before it bites",
 		Long: `doctor compares the live broker with what the settings and the file describe, and
 looks for what breaks delays: policies that lower a TTL or expire a queue,
 dead-lettering that falls back to at most once, missing queues, bindings and
-permissions, parked messages, alarms, clocks that differ, queues of older layouts.
-Each finding says why it matters and how to mend it.
+permissions, parked messages and dead letters, alarms, clocks that differ, messages
+in older layouts, and, with a database, overdue tasks that no relay sends. Each
+finding says why it matters and how to mend it, without losing a message.
 
 It looks through the management API where that answers, else over AMQP as far as
-that goes, and notes what it could not see. It changes nothing, and takes no
-message out of a queue of yours.
+that goes. What it could not look at stands in its first line and is not clean. It
+changes nothing, and takes no message out of a queue of yours.
 
-Exit code: 0 nothing is wrong, 1 findings, 2 it could not look.`,
+Exit code: 0 nothing is wrong, 1 findings, 2 no findings, but it could not look at
+everything (see --amqp-only and --skip), or not at all.`,
 		Example: `  rabbitdelay doctor -f delays.yaml
   rabbitdelay doctor -f delays.yaml --json | jq -r '.findings[] | .severity + " " + .what'
-  rabbitdelay doctor --role producer --url amqp://producer:secret@broker/`,
+  rabbitdelay doctor --role producer --amqp-only --url amqp://producer:secret@broker/`,
 		Args: func(c *cobra.Command, args []string) error { return blind(noArgs(c, args)) },
 		RunE: func(c *cobra.Command, _ []string) error {
-			r, err := a.examine(c.Context(), roles, peek)
+			r, err := d.examine(c.Context())
 			if err != nil {
 				if c.Context().Err() != nil {
 					return err
@@ -68,20 +80,50 @@ Exit code: 0 nothing is wrong, 1 findings, 2 it could not look.`,
 			if err != nil {
 				return blind(err)
 			}
-			if !r.Clean() {
+			switch {
+			case !r.Clean():
 				return exit(exitFindings)
+			case !r.Complete():
+				return exit(exitBlind)
 			}
 			return nil
 		},
 	}
-	c.Flags().StringSliceVar(&roles, "role", nil, "what the user is for: producer, consumer, bootstrapper (default: all, without bootstrapper where broker.declare is nothing)")
-	c.Flags().IntVar(&peek, "peek", 0, "look at so many parked messages, to say where they were going; puts them back")
+	c.Flags().BoolVar(&d.amqpOnly, "amqp-only", false, "look over AMQP alone, and be content with what that shows")
+	c.Flags().StringSliceVar(&d.skip, "skip", nil, "be content without a look at these areas: "+strings.Join(areaNames(), ", "))
+	c.Flags().StringVar(&d.db, "db", "", databaseUsage+"; none: no look at tasks")
+	c.Flags().StringSliceVar(&d.roles, "role", nil, "what the user is for: producer, consumer, bootstrapper (default: all, without bootstrapper where broker.declare is nothing)")
+	c.Flags().IntVar(&d.peek, "peek", 0, "look at so many parked messages, to say where they were going; puts them back")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions( // the flag exists
 		[]string{string(doctor.Producer), string(doctor.Consumer), string(doctor.Bootstrapper)}, cobra.ShellCompDirectiveNoFileComp))
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return blind(fmt.Errorf("%w; see %s --help", err, c.CommandPath()))
 	})
 	return c
+}
+
+func areaNames() []string {
+	names := make([]string, len(doctor.Areas))
+	for i, a := range doctor.Areas {
+		names[i] = string(a)
+	}
+	return names
+}
+
+// skipped are the areas that need not be looked at. AMQP alone tells nothing of
+// most of them.
+func (d *doctorRun) skipped() ([]doctor.Area, error) {
+	var areas []doctor.Area
+	if d.amqpOnly {
+		areas = slices.DeleteFunc(slices.Clone(doctor.Areas), func(a doctor.Area) bool { return a == doctor.AreaDatabase })
+	}
+	for _, n := range d.skip {
+		if !slices.Contains(doctor.Areas, doctor.Area(n)) {
+			return nil, fmt.Errorf("--skip: %q; expected %s", n, strings.Join(areaNames(), ", "))
+		}
+		areas = append(areas, doctor.Area(n))
+	}
+	return areas, nil
 }
 
 // blind is the error of a doctor who could not look.
@@ -92,13 +134,17 @@ func blind(err error) error {
 	return &statusError{code: exitBlind, err: err}
 }
 
-func (a *app) examine(ctx context.Context, roleNames []string, peek int) (doctor.Report, error) {
-	c, err := a.load(nil, nil)
+func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
+	a := d.a
+	c, err := a.load(dbOverride(a, d.db), nil)
 	if err != nil {
 		return doctor.Report{}, err
 	}
-	cfg := doctor.Config{Prefix: c.Delay.Prefix, File: c.File(), Plugin: pluginUse(c)}
-	if cfg.Roles, err = parseRoles(roleNames, c.Broker.Declare); err != nil {
+	cfg := doctor.Config{Prefix: c.Delay.Prefix, File: c.File(), Plugin: pluginUse(c), MaxRouteQueues: c.Broker.MaxRouteQueues}
+	if cfg.Roles, err = parseRoles(d.roles, c.Broker.Declare); err != nil {
+		return doctor.Report{}, err
+	}
+	if cfg.Skip, err = d.skipped(); err != nil {
 		return doctor.Report{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
@@ -110,7 +156,7 @@ func (a *app) examine(ctx context.Context, roleNames []string, peek int) (doctor
 	// A name of its own, by which the management API tells when it connected.
 	c.Broker.ConnectionName = "rabbitdelay doctor " + uuid.NewString()
 	src := doctor.Source{
-		Dial: c.Dial, ConnectionName: c.Broker.ConnectionName, Peek: peek,
+		Dial: c.Dial, ConnectionName: c.Broker.ConnectionName, Peek: d.peek,
 		ProbePlugin: func(ctx context.Context) (bool, error) {
 			err := plugin.Probe(ctx, c.Dial)
 			if errors.Is(err, plugin.ErrNotAvailable) {
@@ -119,13 +165,22 @@ func (a *app) examine(ctx context.Context, roleNames []string, peek int) (doctor
 			return err == nil, err
 		},
 	}
-	if src.Management, err = c.Management(); err != nil {
+	management, err := c.Management()
+	if err != nil {
 		return doctor.Report{}, err
 	}
-	cfg.Vhost = src.Management.Vhost()
+	cfg.Vhost = management.Vhost()
+	if !d.amqpOnly {
+		src.Management = management
+	}
 	snap, err := doctor.Collect(ctx, cfg, src)
 	if err != nil {
 		return doctor.Report{}, err
+	}
+	if c.Database.URL != "" {
+		if snap.Tasks, err = overdueTasks(ctx, c); err != nil {
+			snap.Unseen = append(snap.Unseen, doctor.Unseen{Area: doctor.AreaDatabase, Why: oneLine(err.Error())})
+		}
 	}
 	return doctor.Diagnose(cfg, snap), nil
 }

@@ -13,7 +13,7 @@ import (
 // duration is a flag that reads what the YAML file reads, days included.
 type duration time.Duration
 
-func (d *duration) String() string { return time.Duration(*d).String() }
+func (d *duration) String() string { return topology.FormatDuration(time.Duration(*d)) }
 func (d *duration) Type() string   { return "duration" }
 
 func (d *duration) Set(s string) error {

@@ -44,7 +44,7 @@ not connect.`,
 			var done []string
 			for _, m := range config.Migrations() {
 				if err := m.Migrate(c.Context(), conn); err != nil {
-					return fmt.Errorf("migrating %s in %s: %w", m.Component, cfg.Database.URL, err)
+					return fmt.Errorf("migrating %s in %s: %w", m.Component, databaseName(cfg.Database.URL), err)
 				}
 				done = append(done, m.Component)
 			}
@@ -54,13 +54,23 @@ not connect.`,
 					Migrated []string `json:"migrated"`
 				}{string(dialect), done})
 			}
-			a.printf("%s is up to date: %s\n", cfg.Database.URL, strings.Join(done, ", "))
+			a.printf("%s is up to date: %s\n", databaseName(cfg.Database.URL), strings.Join(done, ", "))
 			return nil
 		},
 	}
 	c.Flags().StringVar(&db, "db", "", "database: postgres://…, mysql://… or sqlite:path")
 	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL instead of running it")
 	return c
+}
+
+// databaseName is a database as people know it: a file by its path, which holds no
+// password, without the parameters, which might.
+func databaseName(u config.URL) string {
+	if path, ok := strings.CutPrefix(string(u), "sqlite:"); ok {
+		path, _, _ = strings.Cut(path, "?")
+		return "sqlite:" + path
+	}
+	return u.String()
 }
 
 // dbOverride is the setting that --db stands for.

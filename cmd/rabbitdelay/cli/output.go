@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"sync"
 	"time"
 
@@ -40,7 +41,7 @@ func (a *app) notef(format string, args ...any) {
 // printError writes an error to standard error: one line, or with --json one
 // object. The problems of a file keep their lines.
 func (a *app) printError(err error) {
-	text := err.Error()
+	text := hidden.ReplaceAllString(err.Error(), "${1}xxxxx@")
 	if a.json {
 		line, jerr := json.Marshal(struct {
 			Error string `json:"error"`
@@ -55,6 +56,10 @@ func (a *app) printError(err error) {
 	}
 	_, _ = fmt.Fprintf(a.stderr, "rabbitdelay: %s\n", text)
 }
+
+// hidden is what user:password@ looks like in a URL. What quotes an argument, such
+// as the parser of flags, does not know that it is one.
+var hidden = regexp.MustCompile(`(://[^\s:/@"']*:)[^\s"']*@`)
 
 // waiting shows on a terminal what takes a while; the function returned takes it
 // off the screen.

@@ -14,8 +14,9 @@ func (a *app) planCommand() *cobra.Command {
 		Long: `plan compares what the settings and the file describe with the live broker, by
 the management API where it answers, else by declarations over AMQP.
 
-Exit code: 0 nothing to do, 2 something to create, 1 errors, objects that exist
-with other arguments, or policies that would break delays.`,
+Exit code: 0 nothing to do, 2 something to create, or bindings of which AMQP alone
+cannot tell whether they are there, 1 errors, objects that exist with other
+arguments, or policies that would break delays.`,
 		Example: `  rabbitdelay plan -f delays.yaml
   rabbitdelay plan --json | jq .create`,
 		Args: noArgs,
@@ -40,7 +41,7 @@ with other arguments, or policies that would break delays.`,
 			if err := problems(p); err != nil {
 				return err
 			}
-			if !p.Empty() {
+			if !p.Empty() || p.Count(topology.Unverified) > 0 {
 				return exit(exitToDo)
 			}
 			return nil

@@ -6,15 +6,18 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/internal/near"
 )
 
 // Exit codes. Usage errors are errors.
@@ -90,6 +93,7 @@ func exit(code int) error {
 }
 
 func (a *app) command() *cobra.Command {
+	version := false
 	root := &cobra.Command{
 		Use:   "rabbitdelay",
 		Short: "Delayed messages on a stock RabbitMQ",
@@ -101,22 +105,44 @@ Settings come from, in this order: flags; environment variables such as
 RABBITDELAY_BROKER_URL or RABBITDELAY_DELAY_STRATEGY; the YAML file; defaults.
 The broker's default is AMQP_URL, else amqp://guest:guest@127.0.0.1:5672/.
 
-Results go to standard output, everything else to standard error. The exit code
-is 0 for success, 1 for errors, wrong usage included, 130 after Ctrl-C; plan and
-consume add codes of their own.`,
+"rabbitdelay settings" lists them all. An empty environment variable counts as not
+set; an empty flag is an error.
+
+Results go to standard output, everything else to standard error; with --json both
+are JSON, an error {"error":"…"}.
+
+Exit codes:
+    0  success
+    1  error, wrong usage included; doctor: findings
+    2  plan: something to create, or not all could be seen; doctor: it could not look
+    3  consume: fewer messages came than were wanted
+  130  Ctrl-C`,
+		Example: `  rabbitdelay plan
+  rabbitdelay send --queue try.me --delay 5s --body hello
+  rabbitdelay consume --queue try.me --count 1 --timeout 1m
+  rabbitdelay doctor -f delays.yaml`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          noArgs,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if version {
+				return a.printVersion()
+			}
+			return c.Help()
+		},
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			a.flags = c.Flags().Changed
-			_, err := zapcore.ParseLevel(a.logLevel)
-			if err != nil {
-				return fmt.Errorf("--log-level: %q; expected debug, info, warn or error", a.logLevel)
+			err := checkFlags(c)
+			if _, lerr := zapcore.ParseLevel(a.logLevel); lerr != nil && err == nil {
+				err = fmt.Errorf("--log-level: %q; expected debug, info, warn or error", a.logLevel)
 			}
-			return nil
+			if c.Name() == "doctor" {
+				return blind(err)
+			}
+			return err
 		},
 	}
+	root.Flags().BoolVar(&version, "version", false, "print the version")
 	f := root.PersistentFlags()
 	f.StringVar(&a.url, "url", "", "broker, amqp://user:password@host:5672/vhost or amqps://…")
 	f.StringVar(&a.strategy, "strategy", "", "bucket (default), ttl, plugin or auto")
@@ -133,11 +159,11 @@ consume add codes of their own.`,
 		_ = root.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flags exist
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see %s --help", err, c.CommandPath())
+		return fmt.Errorf("%w; see %s --help%s", err, c.CommandPath(), nearFlag(c, err))
 	})
 	root.AddCommand(
 		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.tasksCommand(), a.relayCommand(),
-		a.sendCommand(), a.consumeCommand(), a.migrateCommand(), a.demoCommand(), a.benchCommand(), a.doctorCommand(), a.versionCommand(),
+		a.sendCommand(), a.consumeCommand(), a.migrateCommand(), a.demoCommand(), a.benchCommand(), a.doctorCommand(), a.settingsCommand(), a.versionCommand(),
 	)
 	return root
 }
@@ -147,11 +173,53 @@ func noArgs(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	if c.HasParent() {
-		return fmt.Errorf("unexpected argument %q; see %s --help", args[0], c.CommandPath())
+	if !c.HasSubCommands() {
+		return fmt.Errorf("unexpected argument %q; see %s --help", clip(args[0]), c.CommandPath())
 	}
-	return fmt.Errorf("unknown command %q; see %s --help", args[0], c.CommandPath())
+	var names []string
+	for _, sub := range c.Commands() {
+		names = append(names, sub.Name())
+	}
+	return fmt.Errorf("unknown command %q; see %s --help%s", clip(args[0]), c.CommandPath(), near.Hint(args[0], names))
 }
+
+// clip leaves out what may hold a password: a URL without the --url before it.
+func clip(arg string) string {
+	if strings.Contains(arg, "://") {
+		return "(a URL)"
+	}
+	return arg
+}
+
+// nearFlag says which flag may have been meant.
+func nearFlag(c *cobra.Command, err error) string {
+	name, ok := strings.CutPrefix(err.Error(), "unknown flag: ")
+	if !ok {
+		return ""
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	return near.Hint(name, names)
+}
+
+// mayBeEmpty are the flags of which empty text is a value.
+var mayBeEmpty = []string{"body", "routing-key"}
+
+// checkFlags finds flags that were given empty or as blanks, most often because a variable in
+// a script is not set: their defaults would be a surprise.
+func checkFlags(c *cobra.Command) error {
+	var empty error
+	c.Flags().Visit(func(f *pflag.Flag) {
+		list, ok := f.Value.(pflag.SliceValue)
+		nothing := blank(f.Value.String()) || ok && !slices.ContainsFunc(list.GetSlice(), func(s string) bool { return !blank(s) })
+		if nothing && empty == nil && !slices.Contains(mayBeEmpty, f.Name) {
+			empty = fmt.Errorf("--%s is empty; is a variable not set? Give a value, or leave the flag out", f.Name)
+		}
+	})
+	return empty
+}
+
+func blank(s string) bool { return strings.TrimSpace(s) == "" }
 
 // load reads the settings, of which flags win; more are further flags by setting,
 // defaults those of one command.
@@ -165,6 +233,13 @@ func (a *app) load(more map[string]config.Override, defaults map[string]string) 
 		}
 	}
 	maps.Copy(overrides, more)
+	if _, ok := overrides["broker.url"]; !ok {
+		for _, name := range []string{"RABBITDELAY_BROKER_URL", "AMQP_URL"} {
+			if value, set := os.LookupEnv(name); set && value == "" {
+				a.notef("note: %s is set and empty, which counts as not set", name)
+			}
+		}
+	}
 	return config.Load(config.Source{File: a.file, Overrides: overrides, Defaults: defaults})
 }
 
@@ -185,12 +260,15 @@ func (a *app) logger() *zap.Logger {
 
 // open connects a client by the settings.
 func (a *app) open(ctx context.Context, c *config.Config) (*amqpx.Client, error) {
-	log := a.logger()
-	s, err := c.Strategy(ctx, log)
+	s, err := c.Strategy(ctx, a.logger())
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := c.Client(s, log)
+	return a.openWith(ctx, c, s)
+}
+
+func (a *app) openWith(ctx context.Context, c *config.Config, s amqpx.Strategy) (*amqpx.Client, error) {
+	cfg, err := c.Client(s, a.logger())
 	if err != nil {
 		return nil, err
 	}

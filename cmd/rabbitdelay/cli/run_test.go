@@ -23,7 +23,7 @@ func TestUsageErrors(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"fly", `unknown command "fly"; see rabbitdelay --help`},
 		{"plan x", `unexpected argument "x"; see rabbitdelay plan --help`},
-		{"send --speed", "unknown flag: --speed; see rabbitdelay send --help"},
+		{"send --speed", "unknown flag: --speed; see rabbitdelay send --help; did you mean --spread?"},
 		{"send", "no destination; give --queue, or --exchange and --routing-key"},
 		{"send --queue q --exchange e", "both --queue and --exchange or --routing-key; give one destination"},
 		{"send --queue q --delay 1s --at 2030-01-01T00:00:00Z", "both --delay and --at; give one"},

@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // sender is one run of send.
@@ -30,6 +32,7 @@ type sender struct {
 	timeout     duration
 	count       int
 	concurrency int
+	yes         bool
 
 	confirmed atomic.Int64
 	attempted atomic.Int64
@@ -52,11 +55,15 @@ func (a *app) sendCommand() *cobra.Command {
 		Use:   "send",
 		Short: "Send messages with a delay",
 		Long: `send publishes messages with a delay and waits until the broker has confirmed
-them. It declares and binds the destination on its first use.
+them. It declares what is missing: the layout of the settings, which it announces
+and asks about on a terminal unless a file, a flag or a variable has chosen it, and
+the destination, of which it says what was created. Beside another layout of the
+same prefix it declares the default one with --yes only: most often -f was
+forgotten. With broker.declare: listed it sends to destinations of the file only.
 
 The result is one line at the end, with --json
-{"sent":N,"confirmed":N,"seconds":S,"strategy":"…"}. The exit code is 0 when every
-message was confirmed, else 1.`,
+{"sent":N,"confirmed":N,"seconds":S,"strategy":"…"}. Exit code: 0 when every
+message was confirmed, 1 for errors, 130 after Ctrl-C.`,
 		Example: `  rabbitdelay send --queue orders.expire --delay 30m --body '{"order":42}'
   rabbitdelay send --exchange events --routing-key post.publish --at 2026-12-24T08:00:00Z --body @post.json
   rabbitdelay send --queue load --count 20000 --delay 5s --spread 30s --body x`,
@@ -83,6 +90,7 @@ message was confirmed, else 1.`,
 	f.StringVar(&s.message.ID, "id", "", "message id (with --count N: id-1 to id-N); default a UUIDv7 each")
 	f.Var(&s.timeout, "timeout", "give up after this time; default broker.send_timeout per batch of 256")
 	f.IntVar(&s.concurrency, "concurrency", 4, "batches under way at once")
+	f.BoolVarP(&s.yes, "yes", "y", false, "declare the layout without asking, also beside another one")
 	return c
 }
 
@@ -105,6 +113,8 @@ func (s *sender) check(a *app) error {
 		return errors.New("--delay and --spread together are longer than a duration can be")
 	case s.timeout < 0:
 		return fmt.Errorf("--timeout: %v; expected 0 or more", s.timeout.String())
+	case s.timeout == 0 && a.flags("timeout"):
+		return errors.New("--timeout: 0s; expected more than 0; leave it out for the default")
 	}
 	headers, err := parseHeaders(s.headers)
 	if err != nil {
@@ -162,7 +172,7 @@ func (a *app) send(ctx context.Context, s *sender) error {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(s.timeout))
 		defer cancel()
 	}
-	client, err := a.open(ctx, c)
+	client, missing, err := s.open(ctx, a, c)
 	if err != nil {
 		return err
 	}
@@ -172,6 +182,9 @@ func (a *app) send(ctx context.Context, s *sender) error {
 	err = s.run(ctx, client, bar)
 	took := time.Since(start)
 	bar.clear()
+	if s.confirmed.Load() > 0 {
+		a.created(c, missing)
+	}
 
 	out := sent{Sent: s.attempted.Load(), Confirmed: s.confirmed.Load(), Seconds: seconds(took), Strategy: client.Strategy().Name()}
 	if a.json {
@@ -186,6 +199,29 @@ func (a *app) send(ctx context.Context, s *sender) error {
 		err = fmt.Errorf("%d of %d messages were not confirmed", int64(s.count)-out.Confirmed, s.count)
 	}
 	return err
+}
+
+// open connects when what that declares is wanted. It names the queues of the
+// destination that are not there yet.
+func (s *sender) open(ctx context.Context, a *app, c *config.Config) (*amqpx.Client, []string, error) {
+	strategy, err := c.Strategy(ctx, a.logger())
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := a.knock(ctx, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer d.close()
+	if err := d.layout(ctx, strategy, s.yes); err != nil {
+		return nil, nil, err
+	}
+	missing, err := d.missing(topology.Destination{Queue: s.message.Queue, Exchange: s.message.Exchange, RoutingKey: s.message.RoutingKey})
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := a.openWith(ctx, c, strategy)
+	return client, missing, err
 }
 
 // run sends in batches, several at once. The first error ends it: what was not

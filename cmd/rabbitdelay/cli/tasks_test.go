@@ -13,7 +13,7 @@ func TestTasksUsageErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"tasks list":                             "no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL",
 		"relay":                                  "no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL",
-		"tasks fly":                              `unexpected argument "fly"; see rabbitdelay tasks --help`,
+		"tasks fly":                              `unknown command "fly"; see rabbitdelay tasks --help`,
 		"tasks list x":                           `unexpected argument "x"; see rabbitdelay tasks list --help`,
 		"tasks show":                             "no task id; give one or more; see rabbitdelay tasks show --help",
 		"tasks cancel":                           "no task id; give one or more; see rabbitdelay tasks cancel --help",

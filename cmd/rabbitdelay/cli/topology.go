@@ -10,10 +10,12 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
 )
 
 // setup is what plan, apply and destroy work with.
 type setup struct {
+	cfg       *config.Config
 	want      topology.Topology
 	conn      *amqp.Connection
 	inspector topology.Inspector
@@ -37,36 +39,51 @@ func (a *app) setup(ctx context.Context) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &setup{}
+	s := &setup{cfg: c}
 	if s.want, err = c.Describe(strategy); err != nil {
 		return nil, err
 	}
-	if s.conn, err = c.Dial(ctx); err != nil {
-		return nil, err
+	err = s.connect(ctx, a)
+	return s, err
+}
+
+// connect finds the best way to look at the broker. An API of another broker is
+// no way at all.
+func (s *setup) connect(ctx context.Context, a *app) (err error) {
+	if s.conn, err = s.cfg.Dial(ctx); err != nil {
+		return err
 	}
-	s.inspector, err = a.management(ctx, c, s.want)
+	s.inspector, err = management(ctx, s.cfg, s.conn)
+	_, foreign := errors.AsType[*mgmt.ClusterError](err)
 	switch {
 	case err == nil:
 		s.readable = true
 	case ctx.Err() != nil:
 		s.close()
-		return nil, ctx.Err()
+		return ctx.Err()
+	case foreign:
+		s.close()
+		return err
 	default:
 		a.notef("note: looking at the broker over AMQP, which shows neither bindings nor policies: %s", oneLine(err.Error()))
 		s.inspector = topology.NewAMQPInspector(s.conn)
 	}
-	return s, nil
+	return nil
 }
 
-// management finds out whether the management API answers.
-func (a *app) management(ctx context.Context, c *config.Config, want topology.Topology) (topology.Inspector, error) {
+// management finds out whether the management API answers, and is the broker's.
+func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (topology.Inspector, error) {
 	m, err := c.Management()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if _, err := m.Inspect(ctx, want); err != nil {
+	name, _ := conn.Properties["cluster_name"].(string)
+	if err := m.SameCluster(ctx, name); err != nil {
+		return nil, err
+	}
+	if _, err := m.Inspect(ctx, topology.Topology{}); err != nil {
 		return nil, err
 	}
 	return m, nil

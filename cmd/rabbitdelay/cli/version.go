@@ -43,17 +43,21 @@ func (a *app) versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version",
 		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			b := readBuild()
-			if a.json {
-				return a.printJSON(b)
-			}
-			a.printf("rabbitdelay %s", b.Version)
-			if len(b.Revision) >= 12 {
-				a.printf(" (%s)", b.Revision[:12])
-			}
-			a.printf(", %s, %s\n", b.Go, b.Platform)
-			return nil
-		},
+		Example: `  rabbitdelay version --json
+  rabbitdelay --version`,
+		RunE: func(*cobra.Command, []string) error { return a.printVersion() },
 	}
+}
+
+func (a *app) printVersion() error {
+	b := readBuild()
+	if a.json {
+		return a.printJSON(b)
+	}
+	a.printf("rabbitdelay %s", b.Version)
+	if len(b.Revision) >= 12 {
+		a.printf(" (%s)", b.Revision[:12])
+	}
+	a.printf(", %s, %s\n", b.Go, b.Platform)
+	return nil
 }

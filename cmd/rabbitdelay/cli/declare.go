@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/internal/near"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// doorway looks at a broker before a command by hand changes it.
+type doorway struct {
+	a    *app
+	c    *config.Config
+	conn *amqp.Connection
+}
+
+// knock connects. Unlike a service, a command by hand does not wait for a broker
+// that is not there: it says what answered.
+func (a *app) knock(ctx context.Context, c *config.Config) (*doorway, error) {
+	conn, err := c.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &doorway{a, c, conn}, nil
+}
+
+func (d *doorway) close() {
+	_ = d.conn.CloseDeadline(time.Now().Add(2 * time.Second)) // nothing is under way
+}
+
+// has asks for something passively. What the user may not look at is taken to be
+// there, since then it is not ours to say otherwise.
+func (d *doorway) has(look func(*amqp.Channel) error) (bool, error) {
+	ch, err := d.conn.Channel()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = ch.Close() }()
+	err = look(ch)
+	ae, refused := errors.AsType[*amqp.Error](err)
+	switch {
+	case err == nil, refused && (ae.Code == amqp.AccessRefused || ae.Code == amqp.ResourceLocked):
+		return true, nil
+	case refused && ae.Code == amqp.NotFound:
+		return false, nil
+	}
+	return false, err
+}
+
+func (d *doorway) hasQueue(name string) (bool, error) {
+	return d.has(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		return err
+	})
+}
+
+// hasOneOf tells whether one of the exchanges is there.
+func (d *doorway) hasOneOf(exchanges ...string) (bool, error) {
+	for _, name := range exchanges {
+		there, err := d.has(func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclarePassive(name, amqp.ExchangeTopic, true, false, false, false, nil)
+		})
+		if there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
+}
+
+// layout says what declaring the strategy's topology is about to create, and asks
+// where that may not be meant: most often somebody has forgotten -f. It is silent
+// where the layout is there already.
+func (d *doorway) layout(ctx context.Context, s amqpx.Strategy, yes bool) error {
+	prefix := d.c.Delay.Prefix
+	if d.c.Broker.Declare == amqpx.DeclareNothing {
+		return nil
+	}
+	t := s.Topology()
+	own := ownExchanges(t, prefix)
+	if there, err := d.hasOneOf(sample(own)...); there || err != nil {
+		return err
+	}
+	other, err := d.otherLayout(prefix)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("the %s strategy (%s), %d queues and %d exchanges whose names begin with %q",
+		s.Name(), strings.Join(layoutsOf(own, prefix), ", "), len(t.Queues), len(t.Exchanges), prefix+".")
+	beside := ""
+	if other != "" {
+		beside = fmt.Sprintf(", beside %s, which is there with the same prefix", other)
+	}
+	switch chosen := d.c.DelayGiven(); {
+	case yes, chosen:
+	case d.a.interactive():
+		return d.ask(ctx, what+beside)
+	case other != "":
+		return fmt.Errorf("the broker has %s, and not %s, which the defaults mean; give the file of the layout with -f, or --yes to declare another one beside it", other, what)
+	}
+	d.a.notef("declaring %s%s", what, beside)
+	return nil
+}
+
+var errNotDeclared = errors.New("nothing was declared; give the file of the layout with -f")
+
+func (d *doorway) ask(ctx context.Context, what string) error {
+	_, _ = fmt.Fprintf(d.a.stderr, "This declares %s. Type yes: ", what)
+	switch line, err := d.a.answer(ctx); {
+	case err != nil:
+		return err
+	case line != "yes":
+		return errNotDeclared
+	}
+	return nil
+}
+
+// otherLayout names what there is of the prefix; empty for nothing.
+func (d *doorway) otherLayout(prefix string) (string, error) {
+	there, err := d.hasOneOf(topology.DeliveryExchange(prefix))
+	if !there || err != nil {
+		return "", err
+	}
+	for _, layout := range []string{dlx.LayoutClock, dlx.LayoutHex, dlx.LayoutBinary} {
+		for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {
+			b, err := dlx.NewBucket(dlx.BucketConfig{Prefix: prefix, Layout: layout, QueueType: qt})
+			if err != nil {
+				return "", err
+			}
+			own := ownExchanges(b.Topology(), prefix)
+			if there, err := d.hasOneOf(sample(own)...); err != nil {
+				return "", err
+			} else if there {
+				return "the layout " + strings.Join(layoutsOf(own, prefix), ", "), nil
+			}
+		}
+	}
+	return "another layout", nil
+}
+
+// ownExchanges are those that no other layout has.
+func ownExchanges(t topology.Topology, prefix string) []string {
+	var names []string
+	for _, e := range t.Exchanges {
+		if _, ok := topology.LayoutOf(prefix, e.Name); ok {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}
+
+// sample is enough of a list to tell whether its layout is there, although
+// somebody may have deleted a part of it.
+func sample(names []string) []string {
+	if len(names) < 3 {
+		return names
+	}
+	return []string{names[0], names[len(names)/2], names[len(names)-1]}
+}
+
+// layoutsOf names the layouts of exchanges, as doctor and destroy do.
+func layoutsOf(exchanges []string, prefix string) []string {
+	var names []string
+	for _, e := range exchanges {
+		if l, ok := topology.LayoutOf(prefix, e); ok && !slices.Contains(names, l.Name) {
+			names = append(names, l.Name)
+		}
+	}
+	return names
+}
+
+// missing are the queues that a destination needs and the broker has not.
+func (d *doorway) missing(dest topology.Destination) ([]string, error) {
+	needs := []string{dest.TargetQueue(d.c.Delay.Prefix)}
+	if !dest.ToExchange() {
+		needs = append(needs, d.c.Destination(dest.Queue).DeadLetterQueue())
+	}
+	var names []string
+	for _, q := range needs {
+		if there, err := d.hasQueue(q); err != nil {
+			return nil, err
+		} else if !there {
+			names = append(names, q)
+		}
+	}
+	return names, nil
+}
+
+// created tells people of queues that a command has made, since one of them may
+// have the name of no queue that somebody reads.
+func (a *app) created(c *config.Config, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	var known []string
+	for _, d := range c.Topology.Destinations {
+		known = append(known, d.Queue)
+	}
+	hint := near.Hint(names[0], known)
+	if slices.Contains(known, names[0]) {
+		hint = ""
+	}
+	a.notef("created queue %s%s", strings.Join(names, " and "), hint)
+}

@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+func (a *app) settingsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "settings",
+		Short: "List all settings with their defaults and environment variables",
+		Long: `settings lists what the YAML file and the environment may say: the path of each
+setting in the file, its type, its default, its environment variable and its
+meaning. Lists in the environment are separated by commas. The environment wins
+over the file, and a variable that is empty counts as not set. Of flags, --url is
+broker.url, --strategy delay.strategy, --queue-type delay.queue_type, --db
+database.url.
+
+The file's other sections, exchanges, queues, bindings and destinations, describe
+objects on the broker and have no variables.`,
+		Example: `  rabbitdelay settings
+  rabbitdelay settings --json | jq -r .variable`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error { return a.printSettings() },
+	}
+}
+
+// printSettings prints a paragraph for each setting, or with --json a line.
+func (a *app) printSettings() error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	for _, s := range config.Settings() {
+		if a.json {
+			if err := a.printJSON(s); err != nil {
+				return err
+			}
+			continue
+		}
+		variable := s.Variable
+		if variable == "" {
+			variable = "(file only)"
+		}
+		if _, err := fmt.Fprintf(w, "%s\t%s\tdefault %s\n  %s\t\t%s\n", s.Path, s.Type, s.Default, variable, s.Meaning); err != nil {
+			return err
+		}
+	}
+	return w.Flush()
+}

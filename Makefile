@@ -4,7 +4,7 @@
 GO ?= go
 
 # Of `go test ./...`, with the brokers and databases that it starts.
-TEST_TIMEOUT ?= 40m
+TEST_TIMEOUT ?= 60m
 
 # `make test RACE=` tests without the race detector, which needs a C compiler.
 RACE ?= -race

@@ -175,7 +175,8 @@ func TestCLISendFails(t *testing.T) {
 		got := cliOn(t, append([]string{"send", "--count", "3", "--json"}, args...)...)
 		m := got.last(t, "sent", "confirmed", "seconds", "strategy")
 		var e struct{ Error string }
-		if err := json.Unmarshal([]byte(got.stderr), &e); err != nil || got.code != 1 || m["confirmed"] != 0.0 || m["sent"] != 0.0 || !strings.Contains(e.Error, want) {
+		lines := strings.Split(strings.TrimSpace(got.stderr), "\n") // what it declares comes before
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); err != nil || got.code != 1 || m["confirmed"] != 0.0 || m["sent"] != 0.0 || !strings.Contains(e.Error, want) {
 			t.Errorf("want %q:\n%s", want, got)
 		}
 	}
@@ -204,7 +205,9 @@ delay: {prefix: %[1]s, bucket: {radices: [3, 3]}}
 destinations: [{queue: %[1]s.orders}]
 `, prefix))
 	cmd := func(args ...string) ran { return runCLI(t.Context(), append(args, "-f", file)...) }
-	t.Cleanup(func() { runCLI(context.Background(), "destroy", "--force", "-f", file) })
+	t.Cleanup(func() {
+		runCLI(context.Background(), "destroy", "--yes", "--destinations", "--force", "--messages", "1000", "-f", file)
+	})
 
 	// 2 x 2 buckets, parked, orders and its dead letters; parked, deliver, entry, level-0.
 	const queues, exchanges = 4 + 1 + 2, 4
@@ -241,15 +244,14 @@ destinations: [{queue: %[1]s.orders}]
 	if sent := cmd("send", "--queue", prefix+".orders", "--delay", "500ms"); sent.code != 0 {
 		t.Fatal(sent)
 	}
-	destroyKeys := []string{"deleted", "absent", "kept", "failed", "messages_deleted", "seconds"}
-	refused := cmd("destroy", "--json")
+	refused := cmd("destroy", "--json", "--yes", "--destinations")
 	if m := refused.last(t, destroyKeys...); refused.code != 1 || m["deleted"] != 0.0 || !strings.Contains(refused.stderr, "refused: 1 messages in 1 queues") {
 		t.Fatal(refused)
 	}
 	if plan := cmd("plan"); plan.code != 0 {
 		t.Errorf("after a destroy that refused: %s", plan)
 	}
-	forced := cmd("destroy", "--json", "--force")
+	forced := cmd("destroy", "--json", "--yes", "--destinations", "--force", "--messages", "1")
 	if m := forced.last(t, destroyKeys...); forced.code != 0 || m["deleted"] != create || m["messages_deleted"] != 1.0 {
 		t.Fatal(forced)
 	}
@@ -267,11 +269,11 @@ func TestCLIPlanWithoutManagement(t *testing.T) {
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	defer cliOn(t, "destroy", "--force", "-f", file)
+	defer cliOn(t, "destroy", "--yes", "--force", "-f", file)
 	for _, step := range []struct {
 		command string
 		code    int
-	}{{"plan", 2}, {"apply", 0}, {"plan", 0}} {
+	}{{"plan", 2}, {"apply", 0}, {"plan", 2}} {
 		got := cliOn(t, step.command, "-f", file)
 		if got.code != step.code || !strings.HasPrefix(got.stderr, "note: looking at the broker over AMQP") {
 			t.Fatalf("%s: %s", step.command, got)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -76,13 +75,13 @@ type cell struct {
 	exchanges map[string]bool
 }
 
-func openCell(t *testing.T, board *scoreboard, b *broker.Broker, p place, pluginToo bool) *cell {
+func openCell(t *testing.T, board *scoreboard, on target, p place, pluginToo bool) *cell {
 	t.Helper()
 	c := &cell{
-		place: p, board: board, url: b.URL(), pluginToo: pluginToo,
+		place: p, board: board, url: on.url, pluginToo: pluginToo,
 		prefix:    fmt.Sprintf("cf%s-%s-%s", strings.ToLower(rand.Text()[:5]), strings.ReplaceAll(p.strategy, " ", "-"), p.queueType),
 		queueType: topology.QueueType(p.queueType),
-		clean:     b.Source() == broker.Environment,
+		clean:     on.shared,
 		queues:    map[string]bool{}, exchanges: map[string]bool{},
 	}
 	var s amqpx.Strategy

@@ -56,7 +56,7 @@ func caseProperties(t *testing.T, c *cell) {
 		c.send(t, amqpx.Message{
 			ID: id, Queue: q, Delay: time.Second, Body: body,
 			ContentType: "application/x-ünusual", ContentEncoding: "identity", Type: strings.Repeat("t", 255),
-			CorrelationID: "corr/1", ReplyTo: "replies.here", AppID: "app", Priority: 7, Headers: everyType(),
+			CorrelationID: "corr/1", ReplyTo: "replies.here", AppID: "app", Priority: 4, Headers: everyType(),
 		})
 	}
 	for _, a := range take(t, c.plain(t, q), len(bodies), "deliveries") {
@@ -65,7 +65,7 @@ func caseProperties(t *testing.T, c *cell) {
 			t.Errorf("the body %s arrived as %d bytes, want %d, or differs", a.MessageId, len(a.Body), len(body))
 		}
 		got := []any{a.ContentType, a.ContentEncoding, a.Type, a.CorrelationId, a.ReplyTo, a.AppId, a.Priority, a.Expiration, a.UserId}
-		want := []any{"application/x-ünusual", "identity", strings.Repeat("t", 255), "corr/1", "replies.here", "app", uint8(7), "", ""}
+		want := []any{"application/x-ünusual", "identity", strings.Repeat("t", 255), "corr/1", "replies.here", "app", uint8(4), "", ""}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("properties %v, want %v", got, want)
 		}

@@ -15,14 +15,15 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// The matrix: every strategy on every queue type on every release line at hand.
-// A line that the suite does not name but that a broker has, such as that of
-// AMQP_URL, is a column of its own.
+// The matrix: every strategy on every queue type on every release line at hand,
+// and in memory, so that amqptest does what brokers do. A line that the suite does
+// not name but that a broker has, such as that of AMQP_URL, is a column of its own.
 var (
 	conformanceStrategies = []string{"ttl", "bucket clock", "bucket hex", "plugin"}
 	conformanceTypes      = []topology.QueueType{topology.Classic, topology.Quorum}
@@ -33,23 +34,38 @@ var (
 // wait, all at once.
 const cellsAtOnce = 2
 
+// memory is the column of amqptest.
+const memory = "memory"
+
+// target is a broker to run cells on.
+type target struct {
+	url    string
+	shared bool // it outlives the suite
+}
+
 // TestConformance runs the same cases through the client over the whole matrix.
-// What is not at hand is skipped with its reason; without any broker it fails.
+// What is not at hand is skipped with its reason; without any broker it fails,
+// after the cells in memory.
 func TestConformance(t *testing.T) {
-	if os.Getenv(broker.EnvSkip) == "1" {
-		t.Skipf("skipped: %s is 1", broker.EnvSkip)
+	skip := os.Getenv(broker.EnvSkip) == "1"
+	var here, lines []string
+	if !skip {
+		var err error
+		if here, err = broker.Versions(t.Context()); err != nil {
+			t.Error(err)
+			skip = true
+		}
 	}
-	here, err := broker.Versions(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	if !skip {
+		lines = slices.Clone(conformanceLines)
 	}
-	lines := slices.Clone(conformanceLines)
 	for _, line := range here {
 		if !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
 	}
 	slices.SortFunc(lines, compareLines)
+	lines = append(lines, memory)
 	var rows []place
 	for _, s := range conformanceStrategies {
 		for _, qt := range conformanceTypes {
@@ -60,8 +76,27 @@ func TestConformance(t *testing.T) {
 	board := newScoreboard()
 	t.Cleanup(func() { board.publish(t, lines, rows) })
 	for _, line := range lines {
-		t.Run(line, func(t *testing.T) { conformanceLine(t, board, line, rows, slices.Contains(here, line)) })
+		t.Run(line, func(t *testing.T) {
+			if line == memory {
+				conformanceInMemory(t, board, rows)
+				return
+			}
+			conformanceLine(t, board, line, rows, slices.Contains(here, line))
+		})
 	}
+}
+
+// conformanceInMemory runs the cells on amqptest, over a socket as with any
+// broker.
+func conformanceInMemory(t *testing.T, board *scoreboard, rows []place) {
+	srv := amqptest.NewServer(amqptest.Options{Plugin: true})
+	t.Cleanup(srv.Close)
+	url, err := srv.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	board.ran(memory, amqptest.DefaultVersion+" in memory")
+	runCells(t, board, target{url: url}, rows, memory, "")
 }
 
 // conformanceLine runs the cells of one release line on one broker.
@@ -81,6 +116,11 @@ func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place,
 	board.ran(line, b.Version())
 	noPlugin := pluginMissing(t, b, line)
 
+	runCells(t, board, target{url: b.URL(), shared: b.Source() == broker.Environment}, rows, line, noPlugin)
+}
+
+// runCells runs the cells of one column; noPlugin says why there is no plugin.
+func runCells(t *testing.T, board *scoreboard, on target, rows []place, line, noPlugin string) {
 	slots := make(chan struct{}, cellsAtOnce)
 	var cells sync.WaitGroup
 	for _, r := range rows {
@@ -93,7 +133,7 @@ func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place,
 					board.skip(r, line+" plugin", "no plugin", noPlugin)
 					t.Skip("skipped: " + noPlugin)
 				}
-				runCell(t, board, b, r, noPlugin == "")
+				runCell(t, board, on, r, noPlugin == "")
 			})
 		})
 	}
@@ -142,10 +182,10 @@ func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
 
 // runCell runs all cases in one cell: first the one whose lateness is shown,
 // then the others together.
-func runCell(t *testing.T, board *scoreboard, b *broker.Broker, p place, pluginToo bool) {
+func runCell(t *testing.T, board *scoreboard, on target, p place, pluginToo bool) {
 	t.Cleanup(func() { board.cellEnded(t, p) })
 	began := time.Now()
-	c := openCell(t, board, b, p, pluginToo)
+	c := openCell(t, board, on, p, pluginToo)
 	opened := time.Since(began)
 	run := func(k conformanceCase) {
 		t.Run(k.name, func(t *testing.T) {

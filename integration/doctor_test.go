@@ -201,7 +201,6 @@ const (
 	entry     = qShort                          // its exchange: a policy gives it an alternate
 	level0    = "delay.bucket.r3x3x3x2.level-0" // deleted
 	level1    = "delay.bucket.r3x3x3x2.level-1" // declared without an alternate exchange
-	oldEmpty  = "delay.bucket.r2.100ms"
 	oldFull   = "delay.bucket.r2-1h.1h"
 )
 
@@ -245,7 +244,7 @@ func (c *clinic) spoil(t *testing.T) {
 		}
 	}
 	for _, resolution := range []time.Duration{time.Hour, 100 * time.Millisecond} {
-		old := smallLayout(t, []int{2}, resolution, topology.Destination{Queue: "elsewhere"})
+		old := smallLayout(t, []int{2}, resolution)
 		old.Exchanges = slices.DeleteFunc(old.Exchanges, func(e topology.Exchange) bool { return e.Name == "delay.deliver" }) // spoilt above
 		mustApply(t, c.vhost, old, topology.ApplyOptions{})
 	}
@@ -253,6 +252,7 @@ func (c *clinic) spoil(t *testing.T) {
 
 	c.publish(t, "delay.parked", "r3.1.elsewhere", 2, amqp.Table{"rabbitdelay-destination": "elsewhere"})
 	c.publish(t, "", "orders.expire", 3, nil)
+	c.publish(t, "", "orders.expire.dead", 2, nil)
 	c.publish(t, "", "delay.route.nowhere:a.b", 1, nil)
 
 	// A queue of others to which somebody has bound a layout.
@@ -292,8 +292,8 @@ func (c *clinic) expected() map[string]string {
 		"alternate-exchange " + level1:          level1,
 		"alternate-exchange delay.deliver":      "delay.deliver",
 		"binding-missing":                       "",
-		"leftover-queues":                       oldEmpty,
-		"leftover-unbound":                      "orders.expire",
+		"leftover-unbound":                      oldFull,
+		"dead-letters":                          "orders.expire.dead",
 		"parked-messages":                       "delay.parked",
 		"route-stuck":                           "delay.route.nowhere:a.b",
 		"destination-unconsumed":                "orders.expire",
@@ -353,6 +353,12 @@ func TestDoctorFindsEverything(t *testing.T) {
 				t.Errorf("incomplete finding %+v", f)
 			}
 		}
+		if !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasSuffix(n, "rabbitdelay destroy --layout delay.bucket.r2") }) {
+			t.Errorf("notes %q", r.Notes)
+		}
+		if !r.Complete() && !strings.HasPrefix(c.broker.Version(), "3.10.") {
+			t.Errorf("unseen: %v", r.Unseen)
+		}
 		if r.Parked != 2 || r.Clock == nil || r.Clock.Low > 5*time.Second || r.Clock.High < 5*time.Second-10*time.Millisecond {
 			t.Errorf("parked %d, clock %+v", r.Parked, r.Clock)
 		}
@@ -381,7 +387,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 		}
 		mustApply(t, v, c.cfg.Want, topology.ApplyOptions{})
 		c.src.Management = nil
-		if r := c.examine(t); !r.Clean() || !strings.Contains(strings.Join(r.Notes, "\n"), "without the management API") || r.Clock == nil {
+		if r := c.examine(t); !r.Clean() || r.Complete() || !strings.Contains(fmt.Sprint(r.Unseen), "without the management API") || r.Clock == nil {
 			t.Errorf("before anything is spoilt:\n%s", render(r))
 		}
 		c.spoil(t)
@@ -401,7 +407,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 			t.Errorf("clock %+v", r.Clock)
 		}
 		for _, note := range []string{"bindings are there", "policies", "nodes are not known", "arguments of 1 destination queue"} {
-			if !strings.Contains(strings.Join(r.Notes, "\n"), note) {
+			if !strings.Contains(fmt.Sprint(r.Unseen), note) {
 				t.Errorf("no note about %q:\n%s", note, render(r))
 			}
 		}
@@ -584,12 +590,13 @@ func TestDoctorCommand(t *testing.T) {
 			Source   string
 			Clock    map[string]any
 			Findings []doctor.Finding
+			Unseen   []doctor.Unseen
 			Notes    []string
 		}
 		if err := json.Unmarshal([]byte(out), &report); err != nil || strings.Count(out, "\n") != 1 {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if code != 0 || report.Broker != v.broker.Version() || report.Findings == nil || len(report.Findings) > 0 || report.Notes == nil ||
+		if code != 0 || len(report.Unseen) > 0 || report.Broker != v.broker.Version() || report.Findings == nil || len(report.Findings) > 0 || report.Notes == nil ||
 			report.Source != "management API" || report.Clock["method"] == nil || report.Clock["resolution_ms"] == nil {
 			t.Errorf("after apply: exit %d, %s", code, out)
 		}

@@ -265,7 +265,7 @@ func (c *client) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	err := c.Client.Close()
-	_, derr := topology.Destroy(ctx, c.conn, c.all, topology.DestroyOptions{Force: true})
+	derr := topology.Wipe(ctx, c.conn, c.all)
 	_ = c.conn.CloseDeadline(time.Now().Add(2 * time.Second)) // the work is done
 	return errors.Join(err, derr)
 }

@@ -1,0 +1,77 @@
+package integration_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+)
+
+// terminal is a pseudo-terminal: what is written into keys is typed.
+func terminal(t *testing.T) (keys, stdin *os.File) {
+	t.Helper()
+	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("skipped: no pseudo-terminal: %v", err)
+	}
+	t.Cleanup(func() { _ = keys.Close() }) // its other end is closed
+	var n, unlocked uint32
+	for request, value := range map[uintptr]*uint32{syscall.TIOCGPTN: &n, syscall.TIOCSPTLCK: &unlocked} {
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, keys.Fd(), request, uintptr(unsafe.Pointer(value))); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	stdin, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stdin.Close() }) // nothing was written into it
+	return keys, stdin
+}
+
+// On a terminal destroy asks, and takes nothing for a yes but what it asked for.
+func TestCLIDestroyAsksOnATerminal(t *testing.T) {
+	v := newVhost(t, broker.Shared(t, broker.Options{Management: true}))
+	file := filepath.Join(t.TempDir(), "delays.yaml")
+	if err := os.WriteFile(file, []byte("delay: {bucket: {radices: [2], resolution: 1h}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("RABBITDELAY_BROKER_MANAGEMENT_URL", v.mgmt.Endpoint())
+	answering := func(answer string, args ...string) ran {
+		keys, stdin := terminal(t)
+		if _, err := keys.WriteString(answer + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		var out, errs strings.Builder
+		code := cli.Run(t.Context(), append(args, "-f", file, "--url", v.url), stdin, &out, &errs)
+		return ran{code, out.String(), errs.String()}
+	}
+	if r := answering("", "apply"); r.code != 0 {
+		t.Fatal(r)
+	}
+	before := v.objects(t)
+	for _, no := range []string{"", "y", "n", "yes!"} {
+		if r := answering(no, "destroy"); r.code != 1 || !strings.Contains(r.stderr, "Type yes: ") || !strings.Contains(r.stderr, "nothing was deleted") {
+			t.Errorf("%q: %s", no, r)
+		}
+	}
+	publish(t, v, "delay.bucket.r2-1h.1h", 12)
+	for _, no := range []string{"yes", "11"} {
+		if r := answering(no, "destroy", "--force"); r.code != 1 || !strings.Contains(r.stderr, "Type their number, 12: ") {
+			t.Errorf("%q: %s", no, r)
+		}
+	}
+	if after := v.objects(t); !slices.Equal(before, after) {
+		t.Errorf("before %v, after %v", before, after)
+	}
+	if r := answering("12", "destroy", "--force"); r.code != 0 || !strings.Contains(r.stdout, "with 12 messages") || len(v.objects(t)) != 0 {
+		t.Errorf("%s; left %v", r, v.objects(t))
+	}
+}

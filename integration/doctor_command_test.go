@@ -1,0 +1,178 @@
+package integration_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Two configurations with one prefix are both in order, whether their queues are
+// empty or not.
+func TestDoctorOfTwoConfigurations(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		one := commandOn(t, v, "delay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n")
+		two := commandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1h]}}\ndestinations: [{queue: payments.expire}]\n")
+		for _, cmd := range []func(...string) ran{one, two} {
+			if r := cmd("apply"); r.code != 0 {
+				t.Fatal(r)
+			}
+		}
+		for round := range 2 {
+			for name, cmd := range map[string]func(...string) ran{"one": one, "two": two} {
+				if r := cmd("doctor"); r.code != 0 {
+					t.Errorf("round %d, %s: %s", round, name, r)
+				}
+			}
+			if r := two("send", "--queue", "payments.expire", "--delay", "1h"); r.code != 0 {
+				t.Fatal(r)
+			}
+			waitFor(t, "the message to be counted", func() bool {
+				live, err := v.mgmt.Inspect(t.Context(), topology.Topology{})
+				return err == nil && live.Queues["delay.ttl.1h"].Messages > 0
+			})
+		}
+		// A part of a strategy that is gone from the file.
+		without := commandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [2h]}}\ndestinations: [{queue: payments.expire}]\n")
+		if r := without("apply"); r.code != 0 {
+			t.Fatal(r)
+		}
+		if r := without("doctor"); r.code != 0 || !strings.Contains(r.stdout, "arrive, because") {
+			t.Error(r)
+		}
+	})
+}
+
+// What could not be looked at is not clean, and stands in the first line.
+func TestDoctorCommandWithoutManagement(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		cmd := commandOn(t, v, "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\n")
+		if r := cmd("apply"); r.code != 0 {
+			t.Fatal(r)
+		}
+		if r := cmd("doctor"); r.code != 0 {
+			t.Errorf("with the management API: %s", r)
+		}
+		t.Setenv("RABBITDELAY_BROKER_MANAGEMENT_URL", "http://127.0.0.1:1")
+		r := cmd("doctor")
+		if r.code != 2 || !strings.HasPrefix(r.stdout, "NOT EVERYTHING WAS LOOKED AT: management") || strings.Contains(r.stdout, "nothing is wrong") {
+			t.Errorf("without: %s", r)
+		}
+		for _, less := range [][]string{{"--amqp-only"}, {"--skip", "management,bindings,policies,nodes,arguments,feature-flags"}} {
+			if r := cmd(append([]string{"doctor"}, less...)...); r.code != 0 || !strings.Contains(r.stdout, "nothing is wrong") {
+				t.Errorf("%v: %s", less, r)
+			}
+		}
+		if r := cmd("plan"); r.code != 2 || !strings.HasPrefix(r.stdout, "NOT EVERYTHING WAS LOOKED AT: whether") {
+			t.Errorf("plan: %s", r)
+		}
+		if r := cmd("doctor", "--skip", "weather"); r.code != 2 || !strings.Contains(r.stderr, `--skip: "weather"; expected management,`) {
+			t.Error(r)
+		}
+	})
+}
+
+// The management API of another broker says nothing about this one.
+func TestManagementOfAnotherBroker(t *testing.T) {
+	versions, err := broker.Versions(t.Context())
+	if err != nil || len(versions) < 2 {
+		t.Skipf("skipped: it takes two brokers, and there are %v", versions)
+	}
+	here := newVhost(t, broker.Shared(t, broker.Options{Version: versions[0], Management: true}))
+	there := broker.Shared(t, broker.Options{Version: versions[1], Management: true})
+	cmd := commandOn(t, here, "delay: {bucket: {radices: [2]}}\n")
+	t.Setenv("RABBITDELAY_BROKER_MANAGEMENT_URL", there.ManagementURL())
+	own, _ := here.conn.Properties["cluster_name"].(string)
+	for command, code := range map[string]int{"plan": 1, "apply": 1, "doctor": 2, "destroy --yes": 1} {
+		r := cmd(strings.Fields(command)...)
+		if r.code != code || !strings.Contains(r.stderr, "two different brokers") || !strings.Contains(r.stderr, fmt.Sprintf("%q", own)) || strings.Contains(r.stderr, "guest") {
+			t.Errorf("%s: %s", command, r)
+		}
+	}
+	if left := here.objects(t); len(left) != 0 {
+		t.Errorf("apply made %v", left)
+	}
+}
+
+// The doctor's cure of a queue that is not as described keeps what is in it.
+func TestDoctorReplacesAQueue(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		const queue = "delay.bucket.r3x3.300ms"
+		file := "delay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n"
+		cmd := commandOn(t, v, file)
+		if r := cmd("apply"); r.code != 0 {
+			t.Fatal(r)
+		}
+		want := smallLayout(t, []int{3, 3}, 100*time.Millisecond, toQueue)
+		q, _ := want.Queue(queue)
+		args := q.Table()
+		delete(args, topology.ArgDeadLetterStrategy)
+		args[topology.ArgMessageTTL] = int64(3_600_000) // so that the message stays
+		(&clinic{vhost: v}).redeclare(t, queue, args)
+		r := cmd("doctor")
+		if r.code != 1 || !strings.Contains(r.stdout, "destroy -f") || !strings.Contains(r.stdout, "--layout "+queue+" && rabbitdelay apply") {
+			t.Fatal(r)
+		}
+		publish(t, v, queue, 1)
+		if r := cmd("destroy", "--yes", "--layout", queue); r.code != 1 || !strings.Contains(r.stderr, queue+" 1") {
+			t.Errorf("with a message in it: %s", r)
+		}
+		ch := v.channel(t)
+		if _, ok, err := ch.Get(queue, true); err != nil || !ok {
+			t.Fatal("the message is gone")
+		}
+		for _, args := range [][]string{{"destroy", "--yes", "--layout", queue}, {"apply"}} {
+			if r := cmd(args...); r.code != 0 {
+				t.Fatal(r)
+			}
+		}
+		if r := cmd("doctor"); r.code != 0 {
+			t.Error(r)
+		}
+	})
+}
+
+// Dead letters, and tasks that no relay sends, are found.
+func TestDoctorFindsWhatWaitsForPeople(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		db := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+		cmd := commandOn(t, v, "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\ndatabase: {url: '"+db+"'}\n")
+		if r := cmd("apply"); r.code != 0 {
+			t.Fatal(r)
+		}
+		if r := cmd("doctor"); r.code != 2 || !strings.HasPrefix(r.stdout, "NOT EVERYTHING WAS LOOKED AT: database\n") {
+			t.Errorf("before the database is there: %s", r)
+		}
+		if r := cmd("migrate"); r.code != 0 {
+			t.Fatal(r)
+		}
+		if r := cmd("doctor"); r.code != 0 {
+			t.Errorf("with an empty table: %s", r)
+		}
+		sqlDB, _, err := config.OpenDB(config.URL(db))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = sqlDB.Close() }()
+		due := time.Now().Add(-time.Hour).UnixMilli()
+		if _, err := sqlDB.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, body) VALUES ('1', 'orders.expire', ?, 'x'), ('2', 'orders.expire', ?, 'x')", due, due+1); err != nil {
+			t.Fatal(err)
+		}
+		ch := v.channel(t)
+		if err := ch.PublishWithContext(t.Context(), "", "orders.expire.dead", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent}); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "both findings", func() bool {
+			r := cmd("doctor")
+			return r.code == 1 && strings.Contains(r.stdout, "Dead letters wait: 1 in orders.expire.dead.") &&
+				strings.Contains(r.stdout, "2 tasks are overdue and not with the broker, the first for 1h0m")
+		})
+	})
+}

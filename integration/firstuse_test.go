@@ -1,0 +1,95 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Clients that use one destination for the first time at one instant lose no
+// message to the parked queue. From 3.12 to 4.2 the broker answers a bind that
+// another connection is just making before it routes by it.
+func TestFirstUseByManyClientsAtOneInstant(t *testing.T) {
+	const clients, each, rounds = 9, 30, 6
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		all := make([]*amqpx.Client, clients)
+		for i := range all {
+			all[i] = openClient(t, amqpx.Config{URL: v.url})
+		}
+		var destinations []topology.Destination
+		for round := range rounds {
+			destinations = append(destinations, topology.Destination{Queue: fmt.Sprintf("first.%d", round)})
+		}
+		if err := all[0].Apply(t.Context(), topology.Topology{
+			Exchanges: []topology.Exchange{{Name: "first", Kind: "topic"}},
+			Queues:    []topology.Queue{{Name: "first"}},
+			Bindings:  []topology.Binding{{Exchange: "first", Queue: "first", RoutingKey: "#"}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		destinations = append(destinations, topology.Destination{Exchange: "first", RoutingKey: "a"}, topology.Destination{Exchange: "first", RoutingKey: "b"})
+		for _, d := range destinations {
+			start := make(chan struct{})
+			var wg sync.WaitGroup
+			for i, c := range all {
+				wg.Go(func() {
+					<-start
+					sendsTo(t, c, d, i, each)
+				})
+			}
+			close(start)
+			wg.Wait()
+		}
+		for _, d := range destinations[:rounds] {
+			gathers(t, v, d.Queue, clients*each)
+		}
+		gathers(t, v, "first", 2*clients*each)
+		if n := messagesIn(t, v, "delay.parked"); n > 0 {
+			t.Errorf("%d messages are parked", n)
+		}
+	})
+}
+
+// sendsTo sends a client's share, half of it without a delay.
+func sendsTo(t *testing.T, c *amqpx.Client, d topology.Destination, client, each int) {
+	var wg sync.WaitGroup
+	for n := range each {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := c.Send(ctx, amqpx.Message{
+				ID: fmt.Sprintf("%d-%d", client, n), Queue: d.Queue, Exchange: d.Exchange, RoutingKey: d.RoutingKey,
+				Delay: time.Duration(n%2) * 100 * time.Millisecond,
+			}); err != nil {
+				t.Errorf("client %d, message %d: %v", client, n, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// gathers waits until a queue, and the parked queue, hold that many messages
+// together.
+func gathers(t *testing.T, v *vhost, queue string, want int) {
+	t.Helper()
+	waitFor(t, fmt.Sprintf("%d messages in %s", want, queue), func() bool {
+		return messagesIn(t, v, queue)+messagesIn(t, v, "delay.parked") >= want
+	})
+	if got := messagesIn(t, v, queue); got != want {
+		t.Errorf("%s holds %d messages, want %d", queue, got, want)
+	}
+}
+
+func messagesIn(t *testing.T, v *vhost, queue string) int {
+	t.Helper()
+	q, err := v.channel(t).QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q.Messages
+}

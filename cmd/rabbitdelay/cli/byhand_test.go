@@ -11,10 +11,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
@@ -43,6 +45,15 @@ func (b *byHand) run(t *testing.T, args ...string) (code int, stdout, stderr str
 // fill declares a queue and puts messages into it.
 func (b *byHand) fill(t *testing.T, queue string, n int) {
 	t.Helper()
+	messages := make([]amqp.Publishing, n)
+	for i := range messages {
+		messages[i] = amqp.Publishing{MessageId: fmt.Sprint("m", i), Body: []byte("body")}
+	}
+	b.fillWith(t, queue, messages...)
+}
+
+func (b *byHand) fillWith(t *testing.T, queue string, messages ...amqp.Publishing) {
+	t.Helper()
 	conn, err := b.Connect()
 	if err != nil {
 		t.Fatal(err)
@@ -58,8 +69,8 @@ func (b *byHand) fill(t *testing.T, queue string, n int) {
 	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
 	}
-	for i := range n {
-		c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{MessageId: fmt.Sprint("m", i), Body: []byte("body")})
+	for _, m := range messages {
+		c, err := ch.PublishWithDeferredConfirm("", queue, true, false, m)
 		if err != nil || !c.Wait() {
 			t.Fatal(err)
 		}
@@ -93,7 +104,7 @@ func (f *full) Write(p []byte) (int, error) {
 }
 
 func TestConsumeKeepsWhatItCannotPrint(t *testing.T) {
-	for _, args := range [][]string{{}, {"--json"}, {"--count", "9"}, {"--count", "9", "--concurrency", "1", "--prefetch", "1"}} {
+	for _, args := range [][]string{{}, {"--json"}, {"--count", "9"}, {"--count", "9", "--prefetch", "1"}} {
 		b := newByHand(t)
 		b.fill(t, "orders", 10)
 		var errs strings.Builder
@@ -122,6 +133,23 @@ func TestConsumeTouchesNoOthers(t *testing.T) {
 	}
 }
 
+// A message that another program put into the queue before its time is printed
+// as it is, and said so once; what is a clock's difference early is waited for.
+func TestConsumeOfEarlyMessages(t *testing.T) {
+	b := newByHand(t)
+	for _, in := range []time.Duration{time.Hour, 2 * time.Hour, maxHold - time.Millisecond} {
+		b.fillWith(t, "orders", amqp.Publishing{MessageId: in.String(), Headers: amqp.Table{amqpx.HeaderDue: time.Now().Add(in).UnixMilli()}})
+	}
+	code, stdout, stderr := b.run(t, "consume", "--queue", "orders", "--count", "3", "--timeout", "1m", "--json")
+	if n := b.ready(t, "orders"); code != 0 || n != 0 || !strings.Contains(stdout, `{"received":3,"early":2,`) {
+		t.Errorf("exit %d, %d left, output %s", code, n, stdout)
+	}
+	var e struct{ Note string }
+	if err := json.Unmarshal([]byte(stderr), &e); err != nil || !strings.HasPrefix(e.Note, "message 1h0m0s came 59m59.") {
+		t.Errorf("errors %s", stderr)
+	}
+}
+
 // A dead-letter queue gets no dead-letter queue, and consume declares no layout.
 func TestConsumeCreatesNoMoreThanNeeded(t *testing.T) {
 	b := newByHand(t)
@@ -134,8 +162,8 @@ func TestConsumeCreatesNoMoreThanNeeded(t *testing.T) {
 	if code != exitTimeout || stderr != "created queue mail.dead\n" {
 		t.Errorf("exit %d, errors %s", code, stderr)
 	}
-	code, _, stderr = b.run(t, "consume", "--queue", "try", "--count", "1", "--timeout", "10ms")
-	if code != exitTimeout || stderr != "created queue try and try.dead\n" {
+	code, _, stderr = b.run(t, "consume", "--queue", "try", "--count", "1", "--timeout", "10ms", "--json")
+	if code != exitTimeout || stderr != `{"note":"created queue try and try.dead"}`+"\n" {
 		t.Errorf("exit %d, errors %s", code, stderr)
 	}
 	if got := b.Queues(); !slices.Equal(got, []string{"mail.dead", "orders.dead", "try", "try.dead"}) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,10 +32,24 @@ func (a *app) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.stdout, format, args...) // a closed pipe is the reader's wish
 }
 
-// notef tells people on standard error what is going on.
+// notef tells on standard error what is going on: a line, or with --json an object.
 func (a *app) notef(format string, args ...any) {
-	if !a.quiet {
-		_, _ = fmt.Fprintf(a.stderr, format+"\n", args...)
+	if a.quiet {
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	if a.json {
+		a.errorJSON("note", strings.TrimPrefix(text, "note: "))
+		return
+	}
+	_, _ = fmt.Fprintln(a.stderr, text)
+}
+
+// errorJSON writes an object of one text to standard error.
+func (a *app) errorJSON(key, text string) {
+	line, err := json.Marshal(map[string]string{key: text})
+	if err == nil { // text always can be
+		_, _ = fmt.Fprintf(a.stderr, "%s\n", line)
 	}
 }
 
@@ -43,13 +58,8 @@ func (a *app) notef(format string, args ...any) {
 func (a *app) printError(err error) {
 	text := hidden.ReplaceAllString(err.Error(), "${1}xxxxx@")
 	if a.json {
-		line, jerr := json.Marshal(struct {
-			Error string `json:"error"`
-		}{text})
-		if jerr == nil {
-			_, _ = fmt.Fprintf(a.stderr, "%s\n", line)
-			return
-		}
+		a.errorJSON("error", text)
+		return
 	}
 	if _, ok := errors.AsType[*config.Error](err); !ok {
 		text = oneLine(text)

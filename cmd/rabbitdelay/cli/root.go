@@ -109,7 +109,7 @@ The broker's default is AMQP_URL, else amqp://guest:guest@127.0.0.1:5672/.
 set; an empty flag is an error.
 
 Results go to standard output, everything else to standard error; with --json both
-are JSON, an error {"error":"…"}.
+are JSON, an object a line: an error {"error":"…"}, what is going on {"note":"…"}.
 
 Exit codes:
     0  success

@@ -42,6 +42,7 @@ func TestUsageErrors(t *testing.T) {
 		{"consume", "no queue; give --queue"},
 		{"consume --queue q --count -1", "--count: -1; expected 0 (no end) or more"},
 		{"consume --queue q --timeout -1s", "--timeout: -1s; expected 0 (none) or more"},
+		{"consume --queue q --prefetch 0", "--prefetch: 0; expected 1 to 65535"},
 		{"migrate", "no database; give --db, or database.url in the file"},
 		{"migrate --db oracle://x", "--db: database.url: expected a database URL: postgres://…, mysql://… or sqlite:path"},
 		{"demo --orders 0", "--orders: 0; expected 1 to 1000000"},

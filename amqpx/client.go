@@ -2,7 +2,6 @@ package amqpx
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -162,31 +161,6 @@ func (c *Client) stuck(queues []string) {
 
 func (c *Client) setupConsume(_ context.Context, conn *amqp.Connection) (*session, error) {
 	return &session{conn: conn, done: make(chan struct{})}, nil
-}
-
-// first waits for the first session, and returns early on a permanent error.
-func (l *link) first(ctx context.Context) error {
-	for {
-		l.mu.Lock()
-		cur, last, fatal, changed, refused := l.cur, l.lastErr, l.fatal, l.changed, l.refused
-		l.mu.Unlock()
-		switch {
-		case fatal != nil:
-			return fatal
-		case cur != nil:
-			return nil
-		case last != nil && permanent(last) && (refused.IsZero() || time.Since(refused) >= refusalStands):
-			return last
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			if last != nil {
-				return errors.Join(last, ctx.Err())
-			}
-			return ctx.Err()
-		}
-	}
 }
 
 // within runs f, which may hang on a broker that has stopped reading, and gives

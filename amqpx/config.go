@@ -167,11 +167,11 @@ func (c Config) Validate() error {
 	bad := func(field, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: %s: %s", ErrConfig, field, fmt.Sprintf(format, args...)))
 	}
-	if _, err := parseURL(c.URL); err != nil {
+	if _, err := ParseURL(c.URL); err != nil {
 		bad("URL", "%v", err)
 	}
 	for i, u := range c.URLs {
-		if _, err := parseURL(u); err != nil {
+		if _, err := ParseURL(u); err != nil {
 			bad(fmt.Sprintf("URLs[%d]", i), "%v", err)
 		}
 	}

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // frameOf is a method frame of channel 0.
@@ -191,33 +189,5 @@ func TestNothingAppliedIsFinal(t *testing.T) {
 	err := errors.Join(errNotApplied)
 	if !permanent(err) {
 		t.Error("a client that may not declare waits for a layout")
-	}
-}
-
-func TestListed(t *testing.T) {
-	c := &Client{cfg: Config{Declare: DeclareListed, Destinations: []topology.Destination{
-		{Queue: "orders.expire", DeadLetter: "orders.failed"}, {Queue: "mail"}, {Exchange: "events", RoutingKey: "post.publish"},
-	}}}
-	for _, d := range []topology.Destination{
-		{Queue: "orders.expire"}, {Queue: "orders.failed"}, {Queue: "mail.dead"}, {Exchange: "events", RoutingKey: "post.publish"},
-	} {
-		if err := c.listed(d); err != nil {
-			t.Errorf("%+v: %v", d, err)
-		}
-	}
-	for want, d := range map[string]topology.Destination{
-		"; did you mean orders.expire?":       {Queue: "order.expire"},
-		"; did you mean mail or mail.dead?":   {Queue: "mai"},
-		"; did you mean events:post.publish?": {Exchange: "events", RoutingKey: "post.publsh"},
-		"(declare: listed)":                   {Queue: "invoices"},
-	} {
-		err := c.listed(d)
-		if !errors.Is(err, topology.ErrDestination) || !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%+v: got %v, want %s", d, err, want)
-		}
-	}
-	c.cfg.Declare = DeclareMissing
-	if err := c.listed(topology.Destination{Queue: "any"}); err != nil {
-		t.Error(err)
 	}
 }

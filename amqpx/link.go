@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"time"
 
@@ -227,6 +226,31 @@ func (l *link) wait(ctx context.Context, unblocked bool) (*session, error) {
 	}
 }
 
+// first waits for the first session, and returns early on a permanent error.
+func (l *link) first(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		cur, last, fatal, changed, refused := l.cur, l.lastErr, l.fatal, l.changed, l.refused
+		l.mu.Unlock()
+		switch {
+		case fatal != nil:
+			return fatal
+		case cur != nil:
+			return nil
+		case last != nil && permanent(last) && (refused.IsZero() || time.Since(refused) >= refusalStands):
+			return last
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if last != nil {
+				return errors.Join(last, ctx.Err())
+			}
+			return ctx.Err()
+		}
+	}
+}
+
 // blockedReason is empty when the broker takes publishes.
 func (l *link) blockedReason() string {
 	l.mu.Lock()
@@ -237,89 +261,4 @@ func (l *link) blockedReason() string {
 func (l *link) event(e StateEvent) {
 	e.Connection = l.role
 	l.hooks.connectionState(e)
-}
-
-// dial makes one connection, without recovery, through a coalescing writer.
-func dial(ctx context.Context, cfg Config, rawURL, name string) (*amqp.Connection, error) {
-	uri, err := parseURL(rawURL)
-	if err != nil {
-		return nil, err
-	}
-	whole := ctx
-	ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
-	defer cancel()
-	var stop func() bool
-	var socket net.Conn
-	var first greeting
-	ac := amqp.Config{
-		Heartbeat:  cfg.Heartbeat,
-		Locale:     "en_US",
-		Properties: amqp.Table{"product": "rabbitdelay", "connection_name": name, "platform": "Go"},
-		Dial: func(network, addr string) (net.Conn, error) {
-			c, err := cfg.Dial(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			// amqp091 clears the deadline after the handshake.
-			if deadline, ok := ctx.Deadline(); ok {
-				if err := c.SetDeadline(deadline); err != nil {
-					_ = c.Close()
-					return nil, err
-				}
-			}
-			stop = context.AfterFunc(ctx, func() { _ = c.Close() })
-			socket = newCoalescingConn(first.of(c))
-			return socket, nil
-		},
-	}
-	if cfg.TLS != nil {
-		ac.TLSClientConfig = cfg.TLS.Clone()
-	}
-	if cfg.ExternalAuth {
-		ac.SASL = []amqp.Authentication{&amqp.ExternalAuth{}}
-	}
-	conn, err := amqp.DialConfig(rawURL, ac)
-	if stop != nil && !stop() { // ctx ended during the handshake
-		if err == nil {
-			closeConn(conn)
-		}
-		err = ctx.Err()
-	}
-	if err != nil {
-		if socket != nil {
-			_ = socket.Close()
-		}
-		return nil, dialError(whole, cfg, uri, &first, err)
-	}
-	return conn, nil
-}
-
-// closeConn closes politely, but does not wait for a broker that is stuck.
-func closeConn(conn *amqp.Connection) {
-	_ = conn.CloseDeadline(time.Now().Add(2 * time.Second))
-}
-
-func brokerVersion(conn *amqp.Connection) string {
-	product, _ := conn.Properties["product"].(string)
-	version, _ := conn.Properties["version"].(string)
-	if product == "" && version == "" {
-		return "unknown"
-	}
-	return product + " " + version
-}
-
-// permanent tells whether connecting again with the same configuration is
-// pointless: refused credentials or virtual host, an untrusted certificate, or a
-// topology that conflicts with what the broker has.
-func permanent(err error) bool {
-	if isPassing(err) {
-		return false
-	}
-	if ae, ok := errors.AsType[*amqp.Error](err); ok {
-		switch ae.Code {
-		case amqp.AccessRefused, amqp.NotAllowed, amqp.PreconditionFailed, amqp.InvalidPath:
-			return true
-		}
-	}
-	return isFinalDial(err) || isConflict(err) || errors.Is(err, errNotApplied)
 }

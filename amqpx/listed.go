@@ -1,7 +1,9 @@
 package amqpx
 
 import (
-	"github.com/rabbitdelay/rabbitdelay/internal/near"
+	"fmt"
+	"strings"
+
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -17,7 +19,6 @@ func (c *Client) listed(dest topology.Destination) error {
 		names = append(names, destinationName(d))
 		known = known || d.Queue == dest.Queue && d.Exchange == dest.Exchange && d.RoutingKey == dest.RoutingKey
 		if !d.ToExchange() {
-			names = append(names, d.DeadLetterQueue())
 			known = known || d.DeadLetterQueue() == dest.Queue
 		}
 	}
@@ -25,5 +26,15 @@ func (c *Client) listed(dest topology.Destination) error {
 		return nil
 	}
 	return &topology.DestinationError{Destination: dest,
-		Reason: "is not one of the destinations in the configuration, and no other may be used (declare: listed)" + near.Hint(destinationName(dest), names)}
+		Reason: fmt.Sprintf("is not one of the destinations in the configuration, and no other may be used (declare: listed); they are: %s", some(names))}
+}
+
+// maxNamed is how many destinations an error names.
+const maxNamed = 10
+
+func some(names []string) string {
+	if more := len(names) - maxNamed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }

@@ -6,29 +6,48 @@ import (
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/rabbitdelay/rabbitdelay/internal/address"
 )
 
-// errURL says nothing of the URL itself: what could not be parsed may hold the
-// password.
-var errURL = errors.New("expected a URL like amqp://user:password@host:5672/vhost (or amqps://), with special characters in user and password percent-encoded")
+// Errors about a URL say nothing of the URL itself: what could not be parsed may
+// hold the password.
+var (
+	errURL    = errors.New("expected a URL like amqp://user:password@host:5672/vhost (or amqps://), with special characters in user and password percent-encoded")
+	errCut    = errors.New("a character of the user or the password ends the address; percent-encode # as %23, / as %2F, ? as %3F and @ as %40")
+	errNoHost = errors.New("no host in the URL; is a variable not set? Expected a URL like amqp://user:password@host:5672/vhost")
+)
 
-func parseURL(s string) (amqp.URI, error) {
-	if s == "" {
-		return amqp.URI{}, errors.New("is empty; " + errURL.Error())
-	}
+// ParseURL reads a broker's URL as Open does. It takes what amqp091.ParseURI takes,
+// but for a URL without a host, for which that has localhost, and one that CheckURL
+// refuses. Its errors do not have the password.
+func ParseURL(s string) (amqp.URI, error) {
 	u, err := amqp.ParseURI(s)
 	if err != nil {
 		return amqp.URI{}, errURL
 	}
-	if !address.Whole(s) {
-		return amqp.URI{}, errors.New(address.Split)
+	if err := CheckURL(s); err != nil {
+		return amqp.URI{}, err
 	}
-	if !address.HasHost(s) {
-		return amqp.URI{}, errors.New(address.NoHost)
+	if parsed, err := url.Parse(s); err != nil || parsed.Hostname() == "" {
+		return amqp.URI{}, errNoHost
 	}
 	return u, nil
+}
+
+// CheckURL refuses the URL of a broker, a database or anything else when a
+// character of its user or password ends the address and must be percent-encoded.
+// In amqp://user:12#34@host the # does, so that user would be the host and a part
+// of the password its port, which errors and logs show.
+func CheckURL(s string) error {
+	_, rest, _ := strings.Cut(s, ":")
+	rest = strings.TrimPrefix(rest, "//")
+	after := ""
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		after = rest[i:]
+	}
+	if strings.Contains(s, "#") || strings.Contains(after, "@") {
+		return errCut
+	}
+	return nil
 }
 
 // RedactURL is the URL of a broker or a database with its password replaced,
@@ -40,7 +59,7 @@ func RedactURL(s string) string {
 	}
 	// In what is opaque user:password could stand, and an @ after the host is part
 	// of a password that is not percent-encoded.
-	if u.Opaque != "" || !address.Whole(s) {
+	if u.Opaque != "" || CheckURL(s) != nil {
 		return u.Scheme + ":(redacted)"
 	}
 	q, err := url.ParseQuery(u.RawQuery)

@@ -42,7 +42,19 @@ func TestURLNeedsAHost(t *testing.T) {
 		}
 	}
 	for _, url := range []string{"amqp://localhost", "amqp://guest@[::1]/v"} {
-		if _, err := parseURL(url); err != nil {
+		if _, err := ParseURL(url); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+func TestCheckURL(t *testing.T) {
+	for url, want := range map[string]bool{
+		"amqp://host": true, "amqp://user:pass@host:5672/vhost": true, "amqp://user:p@ss@host/": true, "amqp://user:12%2334@host/%2F": true,
+		"sqlite:a/b.db": true, "": true, "amqps://h/v?cacertfile=/x": true,
+		"amqp://user:12#34@host": false, "amqp://user:12/34@host": false, "amqp://user:12?34@host": false, "amqp://host/#x": false,
+	} {
+		if err := CheckURL(url); (err == nil) != want {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
@@ -72,7 +84,7 @@ func FuzzURL(f *testing.F) {
 		if again := RedactURL(shown); strings.Contains(again, secret) {
 			t.Fatalf("%q is shown again as %q", shown, again)
 		}
-		u, err := parseURL(s)
+		u, err := ParseURL(s)
 		if err != nil {
 			if strings.Contains(err.Error(), secret) {
 				t.Fatalf("the error %q has the password", err)
@@ -84,7 +96,7 @@ func FuzzURL(f *testing.F) {
 		}
 		// A password that is percent-encoded, as it must be, comes out whole.
 		encoded := "amqp://" + url.UserPassword("user", before+secret+after).String() + "@host/"
-		if u, err = parseURL(encoded); err != nil || u.Password != before+secret+after || strings.Contains(RedactURL(encoded), secret) {
+		if u, err = ParseURL(encoded); err != nil || u.Password != before+secret+after || strings.Contains(RedactURL(encoded), secret) {
 			t.Fatalf("%q: %v, %q", encoded, err, u.Password)
 		}
 	})

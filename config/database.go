@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // the driver named sqlite
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
-	"github.com/rabbitdelay/rabbitdelay/internal/address"
 )
 
 // database is a URL that was taken apart.
@@ -71,8 +71,10 @@ var (
 
 func parseDatabase(u URL) (database, error) {
 	scheme, rest, _ := strings.Cut(string(u), ":")
-	if scheme != "sqlite" && !address.Whole(string(u)) {
-		return database{}, errors.New(address.Split)
+	if scheme != "sqlite" {
+		if err := amqpx.CheckURL(string(u)); err != nil {
+			return database{}, err
+		}
 	}
 	switch scheme {
 	case "postgres", "postgresql":

@@ -3,7 +3,7 @@ package config
 import (
 	"cmp"
 	"context"
-	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -34,9 +34,9 @@ const managementTimeout = 20 * time.Second
 // at broker.management_url or else at the default port of the broker's host with
 // the broker's user. It does not connect yet.
 func (c *Config) Management() (*mgmt.Inspector, error) {
-	uri, err := amqp.ParseURI(string(c.Broker.URL))
+	uri, err := amqpx.ParseURL(string(c.Broker.URL))
 	if err != nil {
-		return nil, errors.New("broker.url: " + brokerForm)
+		return nil, fmt.Errorf("broker.url: %w", err)
 	}
 	cfg := mgmt.Config{URL: string(c.Broker.ManagementURL), Vhost: uri.Vhost, Timeout: managementTimeout}
 	if cfg.URL == "" {

@@ -9,10 +9,14 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/internal/address"
 )
 
 const clockBound = "a divisor of 1s with the clock layout (below 1s a divisor of 1s, below 1m of 1m, below 1h of 1h)"
+
+const (
+	form   = "expected a URL like amqp://user:password@host:5672/vhost (or amqps://), with special characters in user and password percent-encoded"
+	noHost = "no host in the URL; is a variable not set? Expected a URL like amqp://user:password@host:5672/vhost"
+)
 
 func TestInvalid(t *testing.T) {
 	for _, c := range []struct {
@@ -81,12 +85,12 @@ func TestInvalid(t *testing.T) {
 		{"plugin bound", "delay: {plugin: {max: 50d}}\n", "", []string{"line 1, column 23: delay.plugin.max: 50d; expected 1ms to 49d17h2m47.295s"}},
 		{"plugin fraction", "delay: {plugin: {min: 1500us}}\n", "", []string{"line 1, column 23: delay.plugin.min: 1.5ms; expected whole milliseconds"}},
 
-		{"broker URL", "broker: {url: 'http://guest:hunter2@host'}\n", "", []string{"line 1, column 15: broker.url: " + brokerForm}},
-		{"broker URL unescaped", "broker: {url: 'amqp://guest:hunter2%@host'}\n", "", []string{"line 1, column 15: broker.url: " + brokerForm}},
-		{"broker URL without host", "broker: {url: 'amqp://guest:hunter2@:5672/'}\n", "", []string{"line 1, column 15: broker.url: " + address.NoHost}},
-		{"broker URL without host and port", "broker: {url: 'amqp://guest:hunter2@/'}\n", "", []string{"line 1, column 15: broker.url: " + address.NoHost}},
-		{"opaque broker URL", "broker: {url: 'amqp:guest:hunter2@127.0.0.1:32782'}\n", "", []string{"line 1, column 15: broker.url: " + address.NoHost}},
-		{"node without host", "broker: {urls: ['amqp:32782']}\n", "", []string{"line 1, column 16: broker.urls[0]: " + address.NoHost}},
+		{"broker URL", "broker: {url: 'http://guest:hunter2@host'}\n", "", []string{"line 1, column 15: broker.url: " + form}},
+		{"broker URL unescaped", "broker: {url: 'amqp://guest:hunter2%@host'}\n", "", []string{"line 1, column 15: broker.url: " + form}},
+		{"broker URL without host", "broker: {url: 'amqp://guest:hunter2@:5672/'}\n", "", []string{"line 1, column 15: broker.url: " + noHost}},
+		{"broker URL without host and port", "broker: {url: 'amqp://guest:hunter2@/'}\n", "", []string{"line 1, column 15: broker.url: " + noHost}},
+		{"opaque broker URL", "broker: {url: 'amqp:guest:hunter2@127.0.0.1:32782'}\n", "", []string{"line 1, column 15: broker.url: " + noHost}},
+		{"node without host", "broker: {urls: ['amqp:32782']}\n", "", []string{"line 1, column 16: broker.urls[0]: " + noHost}},
 		{"cluster of two schemes", "broker: {url: 'amqp://a', urls: ['amqps://guest:hunter2@b']}\n", "", []string{
 			"line 1, column 33: broker.urls[0]: expected the scheme of broker.url; the nodes of a cluster are all amqp:// or all amqps://"}},
 		{"management URL", "broker: {management_url: 'guest:hunter2@host:15672'}\n", "", []string{
@@ -104,7 +108,7 @@ func TestInvalid(t *testing.T) {
 
 		{"by environment", "delay: {prefix: x}\n", "RABBITDELAY_DELAY_STRATEGY=fast", []string{
 			`RABBITDELAY_DELAY_STRATEGY: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`}},
-		{"URL by environment", "", "AMQP_URL=guest:hunter2@host", []string{"AMQP_URL: broker.url: " + brokerForm}},
+		{"URL by environment", "", "AMQP_URL=guest:hunter2@host", []string{"AMQP_URL: broker.url: " + form}},
 		{"misspelt variable", "", "RABBITDELAY_BROKER_URI=amqp://guest:hunter2@host", []string{
 			"RABBITDELAY_BROKER_URI: no setting has this environment variable; `rabbitdelay settings` lists them; did you mean RABBITDELAY_BROKER_URL or RABBITDELAY_BROKER_URLS?"}},
 		{"topology", "queues:\n  - name: a\n    kind: x\n", "", []string{

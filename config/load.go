@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/viper"
 
-	"github.com/rabbitdelay/rabbitdelay/internal/near"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -149,7 +148,7 @@ func (l *loader) unknownVariables(known map[string]bool) {
 		}
 		// Other programs of ours have variables that settings begin with.
 		longer := func(setting string) bool { return strings.HasPrefix(setting, name) }
-		meant := near.Hint(name, slices.DeleteFunc(slices.Clone(names), longer))
+		meant := DidYouMean(name, slices.DeleteFunc(slices.Clone(names), longer))
 		inSection := slices.ContainsFunc(sections(), func(s string) bool { return strings.HasPrefix(name, variable(s)+"_") })
 		if inSection || meant != "" {
 			l.problems = append(l.problems, Problem{Origin: name, Message: "no setting has this environment variable; `rabbitdelay settings` lists them" + meant})

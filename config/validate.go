@@ -9,11 +9,8 @@ import (
 	"time"
 	"unicode"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/internal/address"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -66,8 +63,6 @@ func (c *Config) problems() []Problem {
 	return k.problems
 }
 
-const brokerForm = "expected a URL such as amqp://user:password@host:5672/vhost, or amqps://, with special characters in user and password percent-encoded"
-
 func (k *checker) broker(b *Broker) {
 	secure := k.brokerURL("broker.url", b.URL)
 	for i, u := range b.URLs {
@@ -78,11 +73,10 @@ func (k *checker) broker(b *Broker) {
 	}
 	if b.ManagementURL != "" {
 		u, err := url.Parse(string(b.ManagementURL))
-		switch {
-		case err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
+		if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
 			k.badf("broker.management_url", "expected a URL such as http://user:password@host:15672")
-		case !address.Whole(string(b.ManagementURL)):
-			k.badf("broker.management_url", "%s", address.Split)
+		} else if err := amqpx.CheckURL(string(b.ManagementURL)); err != nil {
+			k.badf("broker.management_url", "%v", err)
 		}
 	}
 	if !secure {
@@ -127,16 +121,10 @@ const maxConnectionName = 200
 
 // brokerURL tells whether the URL is amqps.
 func (k *checker) brokerURL(path string, u URL) (secure bool) {
-	uri, err := amqp.ParseURI(string(u))
-	switch {
-	case err != nil: // the library's text may hold the password
-		k.badf(path, "%s", brokerForm)
-	case !address.Whole(string(u)):
-		k.badf(path, "%s", address.Split)
-	case !address.HasHost(string(u)):
-		k.badf(path, "%s", address.NoHost)
+	if _, err := amqpx.ParseURL(string(u)); err != nil {
+		k.badf(path, "%v", err)
 	}
-	return uri.Scheme == "amqps" || strings.HasPrefix(string(u), "amqps:")
+	return strings.HasPrefix(string(u), "amqps:")
 }
 
 // duration checks a duration; a 0 that nobody has given is the default.

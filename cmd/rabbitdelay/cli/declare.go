@@ -13,7 +13,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/internal/near"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -205,7 +204,7 @@ func (a *app) created(c *config.Config, names []string) {
 	for _, d := range c.Topology.Destinations {
 		known = append(known, d.Queue)
 	}
-	hint := near.Hint(names[0], known)
+	hint := config.DidYouMean(names[0], known)
 	if slices.Contains(known, names[0]) {
 		hint = ""
 	}

@@ -29,7 +29,7 @@ func TestDoctorBlind(t *testing.T) {
 		"doctor --peek many":           `invalid argument "many" for "--peek" flag`,
 		"doctor -f /none.yaml":         "/none.yaml: cannot be read",
 		"doctor --url " + nobody:       "connection refused",
-		"doctor --url http://hunter2/": "expected a URL such as amqp://",
+		"doctor --url http://hunter2/": "expected a URL like amqp://",
 	} {
 		for _, more := range [][]string{nil, {"--json"}} {
 			code, stdout, stderr := run(t, "", append(strings.Fields(args), more...)...)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/config"
-	"github.com/rabbitdelay/rabbitdelay/internal/near"
 )
 
 // Exit codes. Usage errors are errors.
@@ -180,7 +179,7 @@ func noArgs(c *cobra.Command, args []string) error {
 	for _, sub := range c.Commands() {
 		names = append(names, sub.Name())
 	}
-	return fmt.Errorf("unknown command %q; see %s --help%s", clip(args[0]), c.CommandPath(), near.Hint(args[0], names))
+	return fmt.Errorf("unknown command %q; see %s --help%s", clip(args[0]), c.CommandPath(), config.DidYouMean(args[0], names))
 }
 
 // clip leaves out what may hold a password: a URL without the --url before it.
@@ -199,7 +198,7 @@ func nearFlag(c *cobra.Command, err error) string {
 	}
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
-	return near.Hint(name, names)
+	return config.DidYouMean(name, names)
 }
 
 // mayBeEmpty are the flags of which empty text is a value.

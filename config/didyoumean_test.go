@@ -1,11 +1,11 @@
-package near
+package config
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestNames(t *testing.T) {
+func TestDidYouMean(t *testing.T) {
 	known := []string{"orders.expire", "orders.remind", "mail", "RABBITDELAY_BROKER_URL", "--queue", "--quiet", "consume"}
 	for word, want := range map[string]string{
 		"orders.expier":         "orders.expire",
@@ -20,11 +20,11 @@ func TestNames(t *testing.T) {
 		"x":                     "",
 		"":                      "",
 	} {
-		if got := strings.Join(Names(word, known), " "); got != want {
-			t.Errorf("Names(%q) = %q, want %q", word, got, want)
+		if got := strings.Join(meant(word, known), " "); got != want {
+			t.Errorf("meant(%q) = %q, want %q", word, got, want)
 		}
 	}
-	if got, want := Hint("orders", known), "; did you mean orders.expire or orders.remind?"; got != want {
+	if got, want := DidYouMean("orders", known), "; did you mean orders.expire or orders.remind?"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

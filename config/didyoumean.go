@@ -1,17 +1,30 @@
-// Package near finds the names that somebody who made a typing error meant.
-package near
+package config
 
 import (
 	"slices"
 	"strings"
 )
 
-// most is how many names are offered.
-const most = 3
+// DidYouMean is "; did you mean a or b?" for the up to three candidates that
+// somebody who wrote word may have meant, else empty.
+func DidYouMean(word string, candidates []string) string {
+	names := meant(word, candidates)
+	if len(names) == 0 {
+		return ""
+	}
+	last := len(names) - 1
+	text := names[last]
+	if last > 0 {
+		text = strings.Join(names[:last], ", ") + " or " + text
+	}
+	return "; did you mean " + text + "?"
+}
 
-// Names are the candidates that word may have been meant to be, nearest first:
+const maxMeant = 3
+
+// meant are the candidates that word may have been meant to be, nearest first:
 // those that differ in a few letters, and those that word is the beginning of.
-func Names(word string, candidates []string) []string {
+func meant(word string, candidates []string) []string {
 	type match struct {
 		name     string
 		distance int
@@ -30,7 +43,7 @@ func Names(word string, candidates []string) []string {
 	slices.SortStableFunc(found, func(a, b match) int { return a.distance - b.distance })
 	var names []string
 	for _, m := range found {
-		if !slices.Contains(names, m.name) && len(names) < most {
+		if !slices.Contains(names, m.name) && len(names) < maxMeant {
 			names = append(names, m.name)
 		}
 	}
@@ -39,20 +52,6 @@ func Names(word string, candidates []string) []string {
 
 // allowed is how many letters of a word may be wrong: a third of it, and 3.
 func allowed(word string) int { return min(len([]rune(word))/3, 3) }
-
-// Hint is "; did you mean a or b?" for the names that are near, else empty.
-func Hint(word string, candidates []string) string {
-	names := Names(word, candidates)
-	if len(names) == 0 {
-		return ""
-	}
-	last := len(names) - 1
-	text := names[last]
-	if last > 0 {
-		text = strings.Join(names[:last], ", ") + " or " + text
-	}
-	return "; did you mean " + text + "?"
-}
 
 // distance counts the letters to insert, to delete, to replace, and the
 // neighbours to exchange, that make b of a.

@@ -1,0 +1,39 @@
+package amqpx
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func TestListed(t *testing.T) {
+	c := &Client{cfg: Config{Declare: DeclareListed, Destinations: []topology.Destination{
+		{Queue: "orders.expire", DeadLetter: "orders.failed"}, {Queue: "mail"}, {Exchange: "events", RoutingKey: "post.publish"},
+	}}}
+	for _, d := range []topology.Destination{
+		{Queue: "orders.expire"}, {Queue: "orders.failed"}, {Queue: "mail.dead"}, {Exchange: "events", RoutingKey: "post.publish"},
+	} {
+		if err := c.listed(d); err != nil {
+			t.Errorf("%+v: %v", d, err)
+		}
+	}
+	for _, d := range []topology.Destination{{Queue: "order.expire"}, {Exchange: "events", RoutingKey: "post.publsh"}} {
+		err := c.listed(d)
+		if !errors.Is(err, topology.ErrDestination) || !strings.HasSuffix(err.Error(), "(declare: listed); they are: orders.expire, mail, events:post.publish") {
+			t.Errorf("%+v: %v", d, err)
+		}
+	}
+	for i := range 2 * maxNamed {
+		c.cfg.Destinations = append(c.cfg.Destinations, topology.Destination{Queue: fmt.Sprint("q", i)})
+	}
+	if err := c.listed(topology.Destination{Queue: "invoices"}); err == nil || !strings.HasSuffix(err.Error(), ", q6 and 13 more") {
+		t.Errorf("of many: %v", err)
+	}
+	c.cfg.Declare = DeclareMissing
+	if err := c.listed(topology.Destination{Queue: "any"}); err != nil {
+		t.Error(err)
+	}
+}

@@ -35,8 +35,8 @@ const (
 	firstPause   = 50 * time.Millisecond
 )
 
-// object is something to declare.
-type object struct {
+// declaration is something to declare.
+type declaration struct {
 	kind  Kind
 	name  string
 	table amqp.Table
@@ -48,27 +48,27 @@ type object struct {
 
 // stages are the objects in the order of declaration; those of one stage do not
 // depend on each other.
-func stages(t Topology) [][]object {
-	var exchanges, queues, bindings []object
+func stages(t Topology) [][]declaration {
+	var exchanges, queues, bindings []declaration
 	for _, e := range t.Exchanges {
-		exchanges = append(exchanges, object{
+		exchanges = append(exchanges, declaration{
 			kind: KindExchange, name: e.Name, table: e.Table(), exchangeType: e.Kind,
 			declare: func(ch *amqp.Channel, noWait bool) error { return declareExchange(ch, e, noWait) },
 		})
 	}
 	for _, q := range t.Queues {
-		queues = append(queues, object{
+		queues = append(queues, declaration{
 			kind: KindQueue, name: q.Name, table: q.Table(),
 			declare: func(ch *amqp.Channel, noWait bool) error { return declareQueue(ch, q, noWait) },
 		})
 	}
 	for _, b := range t.Bindings {
-		bindings = append(bindings, object{
+		bindings = append(bindings, declaration{
 			kind: KindBinding, name: b.String(), needs: []string{b.Exchange, b.Queue + b.ToExchange},
 			declare: func(ch *amqp.Channel, noWait bool) error { return bind(ch, b, noWait) },
 		})
 	}
-	return [][]object{exchanges, queues, bindings}
+	return [][]declaration{exchanges, queues, bindings}
 }
 
 // Apply declares what the topology describes: exchanges, then queues, then
@@ -103,7 +103,7 @@ func Apply(ctx context.Context, conn Conn, want Topology, opts ApplyOptions) (Re
 
 type applier struct {
 	conn   Conn
-	stages [][]object
+	stages [][]declaration
 	names  map[string]bool // of everything to be declared
 	report Report
 }
@@ -195,7 +195,7 @@ func (a *applier) readBack(ctx context.Context, want Topology, opts ApplyOptions
 var errVanished = errors.New("it was declared and is gone; another process deletes it")
 
 // declareAlone declares one stage, bindings of topic exchanges under the lock.
-func (a *applier) declareAlone(ctx context.Context, stage []object, results []Result, want Topology, opts ApplyOptions) error {
+func (a *applier) declareAlone(ctx context.Context, stage []declaration, results []Result, want Topology, opts ApplyOptions) error {
 	if len(stage) > 0 && stage[0].kind == KindBinding && bindsTopics(want) {
 		unlock, err := lock(ctx, a.conn, cmp.Or(opts.Prefix, DefaultPrefix), opts.Unlocked)
 		if err != nil {
@@ -217,7 +217,7 @@ func bindsTopics(t Topology) bool {
 
 // declare runs one stage: pipelined, and if that fails one by one, so that the
 // error names the object.
-func (a *applier) declare(ctx context.Context, stage []object, results []Result) error {
+func (a *applier) declare(ctx context.Context, stage []declaration, results []Result) error {
 	reason := a.pipelined(ctx, stage)
 	if reason == nil {
 		for i := range results {
@@ -259,7 +259,7 @@ func setStates(results []Result, s State) {
 
 // pipelined declares without waiting for each answer; a last operation with an
 // answer tells that all went well.
-func (a *applier) pipelined(ctx context.Context, stage []object) error {
+func (a *applier) pipelined(ctx context.Context, stage []declaration) error {
 	errs := make([]error, len(stage)) // of a run, at its beginning
 	onChannels(a.conn, len(stage), worth(len(stage)), func(s *session, from, to int) {
 		errs[from] = s.do(ctx, func(ch *amqp.Channel) error { return pipeline(ch, stage[from:to]) })
@@ -267,7 +267,7 @@ func (a *applier) pipelined(ctx context.Context, stage []object) error {
 	return cmp.Or(errs...)
 }
 
-func pipeline(ch *amqp.Channel, part []object) error {
+func pipeline(ch *amqp.Channel, part []declaration) error {
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	var err error
 	for _, o := range part {
@@ -287,7 +287,7 @@ func pipeline(ch *amqp.Channel, part []object) error {
 }
 
 // declareOne declares with an answer, again if the reason may pass.
-func (a *applier) declareOne(ctx context.Context, s *session, o object) error {
+func (a *applier) declareOne(ctx context.Context, s *session, o declaration) error {
 	pause := firstPause
 	for try := 1; ; try++ {
 		err := s.do(ctx, func(ch *amqp.Channel) error { return o.declare(ch, false) })
@@ -304,7 +304,7 @@ func (a *applier) declareOne(ctx context.Context, s *session, o object) error {
 // mayPass tells whether a refusal may be over soon: a timeout of the broker's
 // metadata store or of a queue's leader, or an object that is missing although
 // it belongs to this topology, because another process is making it.
-func (a *applier) mayPass(o object, err error) bool {
+func (a *applier) mayPass(o declaration, err error) bool {
 	var e *amqp.Error
 	if !errors.As(err, &e) {
 		return false
@@ -343,7 +343,7 @@ func isConnectionLost(err error) bool {
 
 // connectionLost names the object that made the broker close the connection,
 // where the broker says it: before 4.0 an unknown exchange type does that.
-func (a *applier) connectionLost(stage []object, results []Result, reason, err error) error {
+func (a *applier) connectionLost(stage []declaration, results []Result, reason, err error) error {
 	var e *amqp.Error
 	if !errors.As(reason, &e) {
 		reason = err

@@ -230,18 +230,18 @@ func TestApplyAsksTheInspectorFirst(t *testing.T) {
 
 func TestWhichRefusalsMayPass(t *testing.T) {
 	a := &applier{names: map[string]bool{"x": true, "q": true}}
-	binding := object{kind: KindBinding, needs: []string{"x", "q"}}
+	binding := declaration{kind: KindBinding, needs: []string{"x", "q"}}
 	for name, c := range map[string]struct {
-		object object
+		object declaration
 		err    error
 		want   bool
 	}{
 		"queue being made":       {binding, &amqp.Error{Code: amqp.NotFound}, true},
-		"stranger missing":       {object{kind: KindBinding, needs: []string{"x", "stranger"}}, &amqp.Error{Code: amqp.NotFound}, false},
-		"conflict":               {object{kind: KindQueue}, &amqp.Error{Code: amqp.PreconditionFailed, Reason: "inequivalent arg 'timeout' for queue 'timeout' in"}, false},
-		"metadata store is slow": {object{kind: KindQueue}, &amqp.Error{Code: amqp.PreconditionFailed, Reason: "operation timed out"}, true},
-		"no permission":          {object{kind: KindQueue}, &amqp.Error{Code: amqp.AccessRefused}, false},
-		"network":                {object{kind: KindQueue}, errors.New("reset"), false},
+		"stranger missing":       {declaration{kind: KindBinding, needs: []string{"x", "stranger"}}, &amqp.Error{Code: amqp.NotFound}, false},
+		"conflict":               {declaration{kind: KindQueue}, &amqp.Error{Code: amqp.PreconditionFailed, Reason: "inequivalent arg 'timeout' for queue 'timeout' in"}, false},
+		"metadata store is slow": {declaration{kind: KindQueue}, &amqp.Error{Code: amqp.PreconditionFailed, Reason: "operation timed out"}, true},
+		"no permission":          {declaration{kind: KindQueue}, &amqp.Error{Code: amqp.AccessRefused}, false},
+		"network":                {declaration{kind: KindQueue}, errors.New("reset"), false},
 	} {
 		if got := a.mayPass(c.object, c.err); got != c.want {
 			t.Errorf("%s: %v", name, got)

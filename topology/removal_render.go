@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,26 +11,11 @@ import (
 // Render writes the removal for people: what would go, layout by layout, then
 // what would stay and why. With all, nothing is summed up.
 func (r Removal) Render(w io.Writer, all bool) error {
+	groups := r.groups(all)
 	var b strings.Builder
-	groups := map[string]*removalGroup{}
-	var order []string
-	for _, s := range r.Steps {
-		if s.Action == Gone {
-			continue
-		}
-		key := strings.Join([]string{string(s.Action), s.Layout, s.Reason}, "\x00")
-		if s.Layout == "" && s.Kind != KindBinding || all || s.Messages+s.Consumers > 0 {
-			key += "\x00" + s.key() // worth a line of its own
-		}
-		if groups[key] == nil {
-			groups[key] = &removalGroup{first: s, counts: map[Kind]int{}}
-			order = append(order, key)
-		}
-		groups[key].counts[s.Kind]++
-	}
 	for _, a := range []Action{Delete, Keep} {
-		for _, key := range order {
-			if g := groups[key]; g.first.Action == a {
+		for _, g := range groups {
+			if g.Action == a {
 				fmt.Fprintf(&b, "%-7s %s\n", a, g)
 			}
 		}
@@ -38,44 +24,61 @@ func (r Removal) Render(w io.Writer, all bool) error {
 	return err
 }
 
-// removalGroup are objects that are told of together.
+// removalGroup are objects that are told of together: the first, and how many.
 type removalGroup struct {
-	first  RemovalStep
+	RemovalStep
 	counts map[Kind]int
 }
 
+// groups puts together what has one line. What holds messages has its own, and so
+// has what is no layout's.
+func (r Removal) groups(all bool) []*removalGroup {
+	var order []*removalGroup
+	groups := map[string]*removalGroup{}
+	for _, s := range r.Steps {
+		if s.Action == Gone {
+			continue
+		}
+		key := strings.Join([]string{string(s.Action), s.Layout, s.Reason}, "\x00")
+		if all || s.Messages+s.Consumers > 0 || s.Layout == "" && s.Kind != KindBinding {
+			key += "\x00" + string(s.Kind) + s.Name
+		}
+		g := groups[key]
+		if g == nil {
+			g = &removalGroup{s, map[Kind]int{}}
+			groups[key], order = g, append(order, g)
+		}
+		g.counts[s.Kind]++
+	}
+	return order
+}
+
 func (g *removalGroup) String() string {
-	s := g.first
-	var text string
-	if len(g.counts) == 1 && g.counts[s.Kind] == 1 {
-		text = string(s.Kind) + " " + s.Name
-	} else {
-		var parts []string
-		for _, k := range []Kind{KindQueue, KindExchange, KindBinding} {
-			switch n := g.counts[k]; n {
-			case 0:
-			case 1:
-				parts = append(parts, "1 "+string(k))
-			default:
-				parts = append(parts, fmt.Sprintf("%d %s", n, kindPlural[k]))
-			}
-		}
-		of := s.Layout
-		if of == "" {
-			of = "destinations"
-		}
-		text = strings.Join(parts, ", ") + " of " + of
+	text := g.subject()
+	if g.Messages > 0 {
+		text += ", with " + counted(g.Messages, "message")
 	}
-	if s.Messages > 0 {
-		text += ", with " + counted(s.Messages, "message")
+	if g.Consumers > 0 {
+		text += ", with " + counted(g.Consumers, "consumer")
 	}
-	if s.Consumers > 0 {
-		text += ", with " + counted(s.Consumers, "consumer")
-	}
-	if s.Reason != "" {
-		text += ": " + s.Reason
+	if g.Reason != "" {
+		text += ": " + g.Reason
 	}
 	return text
+}
+
+// subject is the object, or "3 queues, 1 binding of delay.ttl".
+func (g *removalGroup) subject() string {
+	if len(g.counts) == 1 && g.counts[g.Kind] == 1 {
+		return string(g.Kind) + " " + g.Name
+	}
+	var parts []string
+	for _, k := range []Kind{KindQueue, KindExchange, KindBinding} {
+		if n := g.counts[k]; n > 0 {
+			parts = append(parts, counted(int64(n), string(k)))
+		}
+	}
+	return strings.Join(parts, ", ") + " of " + cmp.Or(g.Layout, "destinations")
 }
 
 // counted is "1 message" or "2 messages".

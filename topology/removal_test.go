@@ -175,7 +175,7 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 			if c.live != nil {
 				live = c.live(live)
 			}
-			r := planRemoval(old, live, c.opts)
+			r := PlanRemoval(old, live, c.opts)
 			if err := r.Refusal(); err != nil {
 				t.Errorf("refused: %v", err)
 			}
@@ -250,7 +250,7 @@ func TestRemovalKeepsWhatAnotherConfigurationMayUse(t *testing.T) {
 		},
 	} {
 		live := applied(t, append(c.others, old)...)
-		r := planRemoval(old, live, c.opts)
+		r := PlanRemoval(old, live, c.opts)
 		kept := kept(r)
 		for _, name := range c.kept {
 			if reason := kept[name]; !strings.Contains(reason, "another layout, delay.bucket.hex, is there and may use it; name it with --layout delay.") {
@@ -264,14 +264,14 @@ func TestRemovalKeepsWhatAnotherConfigurationMayUse(t *testing.T) {
 		}
 		// An exchange and its queue have one name: bindings in the layout stay too.
 		for _, s := range r.Steps {
-			if s.Kind == KindBinding && s.part == ownPart && (s.Action == Keep) != slices.Contains(c.kept, s.binding.Exchange) {
+			if s.Kind == KindBinding && s.part == ownPart && (s.Action == Keep) != slices.Contains(c.kept, s.Binding.Exchange) {
 				t.Errorf("%s: %s: %s, %s", c.name, s.Name, s.Action, s.Reason)
 			}
 		}
 	}
 	// Of another configuration of the ttl strategy its other durations are seen.
 	some := Topology{Queues: old.Queues[len(old.Queues)-2 : len(old.Queues)-1]}
-	if k := kept(planRemoval(some, applied(t, Topology{Queues: old.Queues[len(old.Queues)-2:]}), DestroyOptions{})); k["delay.ttl.1m"] !=
+	if k := kept(PlanRemoval(some, applied(t, Topology{Queues: old.Queues[len(old.Queues)-2:]}), DestroyOptions{})); k["delay.ttl.1m"] !=
 		"another layout, delay.ttl.2m, is there and may use it; name it with --layout delay.ttl.1m to delete it all the same" {
 		t.Errorf("kept %v", k)
 	}
@@ -283,11 +283,11 @@ func TestRemovalKeepsTheDeadLetterQueueOfAKeptDestination(t *testing.T) {
 	top := twoDigits("delay.bucket.r2x2", "r2x2", orders)
 	live := applied(t, top).with(Binding{Exchange: "shop", Queue: "orders", RoutingKey: "x"})
 	live.Queues["orders"] = LiveQueue{ArgumentsKnown: true, Type: Classic, Durable: true}
-	r := planRemoval(top, live, DestroyOptions{Destinations: true})
+	r := PlanRemoval(top, live, DestroyOptions{Destinations: true})
 	if k := kept(r); k["orders"] == "" || k["orders.dead"] != "the queue orders dead-letters to it" {
 		t.Errorf("kept %v", k)
 	}
-	if r := planRemoval(top, applied(t, top), DestroyOptions{Destinations: true}); len(kept(r)) != 0 {
+	if r := PlanRemoval(top, applied(t, top), DestroyOptions{Destinations: true}); len(kept(r)) != 0 {
 		t.Errorf("nothing else uses them: kept %v", kept(r))
 	}
 }
@@ -337,7 +337,7 @@ func TestRemovalRefuses(t *testing.T) {
 		if c.live != nil {
 			live = c.live(live)
 		}
-		err := planRemoval(top, live, c.opts).Refusal()
+		err := PlanRemoval(top, live, c.opts).Refusal()
 		if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: got %v, want %v: %s", c.name, err, c.want, c.text)
 		}
@@ -355,7 +355,7 @@ func TestRemovalCountsWhatThePluginHolds(t *testing.T) {
 	} {
 		live := applied(t, top)
 		live.Exchanges["delay.plugin"] = x
-		if err := planRemoval(top, live, DestroyOptions{}).Refusal(); !errors.Is(err, want) {
+		if err := PlanRemoval(top, live, DestroyOptions{}).Refusal(); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
@@ -383,7 +383,7 @@ func TestLayoutOnTheBroker(t *testing.T) {
 	if len(got.Queues) != 1 || got.Queues[0].Name != "delay.ttl.2m" || len(got.Exchanges) != 1 || len(got.Bindings) != 2 {
 		t.Errorf("got %+v", got)
 	}
-	if k := kept(planRemoval(got, live, DestroyOptions{})); k[`"delay.deliver" -> queue "orders", routing key "ttl.*.orders"`] != "the layout delay.ttl uses it too" {
+	if k := kept(PlanRemoval(got, live, DestroyOptions{})); k[`"delay.deliver" -> queue "orders", routing key "ttl.*.orders"`] != "the layout delay.ttl uses it too" {
 		t.Errorf("kept %v", k)
 	}
 	if got := live.Layout("delay", "delay.bucket", "delay.deliver", "orders"); !got.Empty() {
@@ -395,7 +395,7 @@ func TestRemovalRender(t *testing.T) {
 	top := twoDigits("delay.bucket.r2x2", "r2x2", orders)
 	live := applied(t, top).holding("delay.bucket.r2x2.2s", 4, 0)
 	var b strings.Builder
-	if err := planRemoval(top, live, DestroyOptions{}).Render(&b, false); err != nil {
+	if err := PlanRemoval(top, live, DestroyOptions{}).Render(&b, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
@@ -416,7 +416,7 @@ func TestRemovalTakesClientsSecondBindings(t *testing.T) {
 	layout := twoDigits("delay.bucket", "clock", Destination{Queue: "orders"})
 	second := layout.Bindings[len(layout.Bindings)-1]
 	second.Arguments = amqp.Table{ArgBinder: "shop/1"}
-	r := planRemoval(layout, applied(t, layout).with(second), DestroyOptions{Prefix: "delay"})
+	r := PlanRemoval(layout, applied(t, layout).with(second), DestroyOptions{Prefix: "delay"})
 	if err := r.Refusal(); err != nil {
 		t.Fatal(err)
 	}
@@ -424,6 +424,54 @@ func TestRemovalTakesClientsSecondBindings(t *testing.T) {
 		shared := s.Name == "delay.deliver" || s.Name == "delay.parked"
 		if (shared || s.Name == second.String()) && s.Action != Delete {
 			t.Errorf("%s %s: %s, because %q", s.Kind, s.Name, s.Action, s.Reason)
+		}
+	}
+}
+
+// A queue goes before the one that takes its dead letters, through however many.
+func TestRemovalOrderPutsDeadLettersLast(t *testing.T) {
+	top := Topology{Destinations: []Destination{
+		{Queue: "b", DeadLetter: "c"}, {Queue: "a", DeadLetter: "b"}, {Queue: "x", DeadLetter: "y"}, {Queue: "y", DeadLetter: "x"},
+	}}.WithDestinationQueues("delay", Quorum)
+	r := PlanRemoval(top, applied(t, top), DestroyOptions{Destinations: true})
+	var got []string
+	for _, stage := range r.Order().Declared {
+		var names []string
+		for _, s := range stage {
+			names = append(names, s.Name)
+		}
+		slices.Sort(names)
+		got = append(got, strings.Join(names, " "))
+	}
+	if want := []string{"a", "b", "c", "x y", ""}; !slices.Equal(got, want) { // x and y go round
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// What stays after all keeps what it needs.
+func TestRemovalKeepsWhatAKeptObjectNeeds(t *testing.T) {
+	top := twoDigits("delay.bucket.r2x2", "r2x2", orders)
+	for _, c := range []struct {
+		object, needed string
+		kind           Kind
+		reason         string
+	}{
+		{"orders", "orders.dead", KindQueue, "the queue orders dead-letters to it"},
+		{"delay.deliver", "delay.parked", KindExchange, "it is the alternate exchange of delay.deliver"},
+	} {
+		r := PlanRemoval(top, applied(t, top), DestroyOptions{Destinations: true})
+		if k := kept(r); len(k) > 0 {
+			t.Fatalf("kept %v", k)
+		}
+		i := slices.IndexFunc(r.Steps, func(s RemovalStep) bool { return s.Kind == c.kind && s.Name == c.object })
+		r.Keep(r.Steps[i], "something came meanwhile")
+		if k := kept(r); k[c.object] != "something came meanwhile" || k[c.needed] != c.reason {
+			t.Errorf("kept %v", k)
+		}
+		for _, s := range r.Going(r.Steps) {
+			if s.Kind == c.kind && (s.Name == c.object || s.Name == c.needed) {
+				t.Errorf("%s %s would go", s.Kind, s.Name)
+			}
 		}
 	}
 }

@@ -1,0 +1,88 @@
+package topology
+
+import (
+	"fmt"
+	"slices"
+)
+
+// layouts are those that a removal is about, and those beside them.
+type layouts struct {
+	going  map[string]bool   // by tag, those that are to be destroyed
+	unsure map[string]Layout // by tag, those of them that others may use and nobody named
+	others map[string]Layout // by an object's name, those that are on the broker beside
+}
+
+// survey finds out which layouts there are.
+func survey(t Topology, live Live, opts DestroyOptions) layouts {
+	l := layouts{going: map[string]bool{}, unsure: map[string]Layout{}, others: map[string]Layout{}}
+	described := map[string]bool{}
+	for _, name := range t.names() {
+		described[name] = true
+		if own, ok := LayoutOf(opts.Prefix, name); ok {
+			l.going[own.Tag] = true
+			if own.ambiguous() && !opts.names(own, name) {
+				l.unsure[own.Tag] = own
+			}
+		}
+	}
+	for _, name := range append(sortedKeys(live.Exchanges), sortedKeys(live.Queues)...) {
+		if other, ok := LayoutOf(opts.Prefix, name); ok && !described[name] {
+			l.others[name] = other
+		}
+	}
+	return l
+}
+
+// names are those of exchanges and queues.
+func (t Topology) names() []string {
+	var names []string
+	for _, e := range t.Exchanges {
+		names = append(names, e.Name)
+	}
+	for _, q := range t.Queues {
+		names = append(names, q.Name)
+	}
+	return names
+}
+
+// names tells whether the caller asked for an object of a layout by name.
+func (o DestroyOptions) names(l Layout, object string) bool {
+	return slices.Contains(o.Layouts, l.Name) || slices.Contains(o.Layouts, object)
+}
+
+// beside is the name of a layout that is there and is not to be destroyed; empty
+// if there is none.
+func (l layouts) beside() string {
+	for _, name := range sortedKeys(l.others) {
+		return l.others[name].Name
+	}
+	return ""
+}
+
+// sharing is the name of such a layout with the same tag.
+func (l layouts) sharing(tag string) string {
+	for _, name := range sortedKeys(l.others) {
+		if l.others[name].Tag == tag {
+			return l.others[name].Name
+		}
+	}
+	return ""
+}
+
+// mayUse is which other layout may use an object of a layout, empty without
+// another. What belongs to a layout of that very name is of another configuration
+// too, and naming the layout would delete both, so that the object is what to name.
+func (l layouts) mayUse(own Layout, object string) string {
+	other, name := l.beside(), own.Name
+	if other == "" {
+		return ""
+	}
+	names := sortedKeys(l.others)
+	if slices.ContainsFunc(names, func(n string) bool { return l.others[n].Name == own.Name }) {
+		name = object
+	}
+	if other == own.Name {
+		other = names[0]
+	}
+	return fmt.Sprintf("another layout, %s, is there and may use it; name it with --layout %s to delete it all the same", other, name)
+}

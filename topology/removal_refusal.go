@@ -1,0 +1,162 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// QueueCount is what is in a queue, or in the plugin's exchange.
+type QueueCount struct {
+	Queue     string `json:"queue"`
+	Messages  int64  `json:"messages"`
+	Consumers int64  `json:"consumers,omitempty"`
+	// Delay tells whether the messages wait there for their delay.
+	Delay bool `json:"delay"`
+}
+
+// ErrNotEmpty is wrapped by every *NotEmptyError.
+var ErrNotEmpty = errors.New("queues hold messages")
+
+// NotEmptyError says which queues hold messages, so that Destroy refused.
+type NotEmptyError struct {
+	Queues []QueueCount // those that are not empty
+	Total  int64
+	Bound  *int64 // DestroyOptions.Messages
+}
+
+func (e *NotEmptyError) add(c QueueCount) {
+	e.Queues = append(e.Queues, c)
+	e.Total += c.Messages
+}
+
+func (e *NotEmptyError) Error() string {
+	var delayed int64
+	for _, q := range e.Queues {
+		if q.Delay {
+			delayed += q.Messages
+		}
+	}
+	advice := "let them drain, or force to delete them"
+	if e.Bound != nil {
+		advice = fmt.Sprintf("at most %d may be deleted", *e.Bound)
+	}
+	return fmt.Sprintf("refused: %d messages in %d queues, %d of them waiting in delay queues (%s); %s",
+		e.Total, len(e.Queues), delayed, listCounts(e.Queues, func(q QueueCount) int64 { return q.Messages }), advice)
+}
+
+// Unwrap makes errors.Is(err, ErrNotEmpty) true.
+func (e *NotEmptyError) Unwrap() error { return ErrNotEmpty }
+
+// ErrConsumers is wrapped by every *ConsumersError.
+var ErrConsumers = errors.New("queues have consumers")
+
+// ConsumersError says which of the queues that were to be deleted have consumers.
+type ConsumersError struct{ Queues []QueueCount }
+
+func (e *ConsumersError) Error() string {
+	return fmt.Sprintf("refused: consumers are attached (%s); stop them first",
+		listCounts(e.Queues, func(q QueueCount) int64 { return q.Consumers }))
+}
+
+// Unwrap makes errors.Is(err, ErrConsumers) true.
+func (e *ConsumersError) Unwrap() error { return ErrConsumers }
+
+// listCounts is "orders 2, mails 1", cut where it gets long.
+func listCounts(queues []QueueCount, count func(QueueCount) int64) string {
+	var parts []string
+	for _, q := range queues[:min(len(queues), maxListed)] {
+		parts = append(parts, fmt.Sprintf("%s %d", q.Queue, count(q)))
+	}
+	if more := len(queues) - maxListed; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more queues", more))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// ErrUnseen is why Destroy refuses without an Inspector that reads the
+// management API.
+var ErrUnseen = errors.New("over AMQP alone it cannot be seen what is unacknowledged or on its way between queues, nor what else uses the layout")
+
+// errHeld is the like of the plugin's exchange.
+var errHeld = errors.New("how many messages the x-delayed-message exchange holds cannot be seen")
+
+// refusal is why nothing may be touched: messages and consumers, a broker that
+// shows too little, and destinations that are others' of the same names.
+func (x *remover) refusal(steps []RemovalStep) error {
+	going := slices.DeleteFunc(slices.Clone(steps), func(s RemovalStep) bool { return s.Action != Delete })
+	errs := []error{x.notEmpty(going), x.consumed(going)}
+	if !x.opts.Force {
+		errs = append(errs, x.hidden(going), x.conflicts(going))
+	}
+	return errors.Join(errs...)
+}
+
+// notEmpty is the error of messages that may not go, or not so many.
+func (x *remover) notEmpty(going []RemovalStep) error {
+	full := &NotEmptyError{Bound: x.opts.Messages}
+	refused := false
+	for _, s := range going {
+		if s.Messages > 0 {
+			full.add(s.count())
+			refused = refused || !x.forced(s.part)
+		}
+	}
+	if refused || x.opts.Messages != nil && full.Total > *x.opts.Messages {
+		return full
+	}
+	return nil
+}
+
+func (x *remover) consumed(going []RemovalStep) error {
+	busy := &ConsumersError{}
+	for _, s := range going {
+		if s.Consumers > 0 && !x.forced(s.part) {
+			busy.Queues = append(busy.Queues, s.count())
+		}
+	}
+	if len(busy.Queues) == 0 {
+		return nil
+	}
+	return busy
+}
+
+func (s RemovalStep) count() QueueCount {
+	return QueueCount{Queue: s.Name, Messages: s.Messages, Consumers: s.Consumers, Delay: s.part == ownPart}
+}
+
+// hidden is what cannot be seen of what is going.
+func (x *remover) hidden(going []RemovalStep) error {
+	var errs []error
+	for _, s := range going {
+		if have := x.live.Exchanges[s.Name]; s.Kind == KindExchange && x.delayed(s.Name) && !have.HeldKnown {
+			errs = append(errs, errHeld)
+		}
+	}
+	if len(going) > 0 && !x.live.BindingsKnown {
+		errs = append(errs, ErrUnseen)
+	}
+	return errors.Join(errs...)
+}
+
+func (x *remover) delayed(exchange string) bool {
+	e, _ := x.t.Exchange(exchange)
+	return e.Kind == kindDelayed
+}
+
+// conflicts are the destinations' queues and the file's own objects that are not
+// the ones described. The names of delay queues belong to the strategies, however
+// they were declared.
+func (x *remover) conflicts(going []RemovalStep) error {
+	declared := map[object]bool{}
+	for _, s := range going {
+		declared[s.object()] = s.part == declaredPart
+	}
+	p := Compare(x.t, x.live)
+	p.Steps = slices.DeleteFunc(p.Steps, func(s Step) bool { return !declared[object{s.Kind, s.Name}] })
+	return conflictErrors(p)
+}
+
+// kindDelayed is the type of the plugin's exchange.
+const kindDelayed = "x-delayed-message"

@@ -31,7 +31,7 @@ help: ## say what the targets do
 .PHONY: demo
 demo: ## run the main job on a real broker: orders that expire unless they are paid (ARGS=...)
 	@integration/setup.sh broker
-	@$(GO) run ./cmd/rabbitdelay demo $(ARGS)
+	@$(GO) run ./cmd/rabbitdelay-lab demo $(ARGS)
 
 .PHONY: test
 test: setup ## test everything on real brokers and databases, with the race detector
@@ -61,7 +61,7 @@ images: ## build Docker images of RabbitMQ 3.10, 4.0 and 4.3 from Debian's packa
 .PHONY: bench
 bench: ## measure beside the raw client, polling and the plugin, half an hour or more (ARGS="latency --quick")
 	@integration/setup.sh tests
-	@$(GO) run ./cmd/rabbitdelay bench --report $(CACHE)/bench $(ARGS)
+	@$(GO) run ./cmd/rabbitdelay-lab bench --report $(CACHE)/bench $(ARGS)
 
 # Once each, so that they cannot rot; for figures: -count=10 -benchtime=1s, and benchstat.
 .PHONY: microbench
@@ -69,8 +69,8 @@ microbench: ## run every Go benchmark once
 	$(GO) test -run '^$$' -bench . -benchtime 1x -benchmem ./amqpx ./dlx ./plugin
 
 .PHONY: build
-build: ## build the command into bin/
-	$(GO) build -trimpath -o bin/rabbitdelay ./cmd/rabbitdelay
+build: ## build the commands into bin/
+	$(GO) build -trimpath -o bin/ ./cmd/rabbitdelay ./cmd/rabbitdelay-lab
 
 .PHONY: fmt
 fmt: ## format the Go files

@@ -14,7 +14,7 @@ import (
 )
 
 // What the path of a message costs in this process. Whatever the broker takes is
-// measured by `rabbitdelay bench`.
+// measured by `rabbitdelay-lab bench`.
 
 var benchBody = make([]byte, 256)
 

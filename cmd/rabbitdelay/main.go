@@ -1,24 +1,12 @@
 // Command rabbitdelay plans and applies the topology for delayed messages on
-// RabbitMQ, sends and consumes them, and demonstrates the whole.
+// RabbitMQ, sends and consumes them, and finds what is wrong with them.
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
 )
 
-func main() {
-	os.Exit(run())
-}
-
-func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// After the first signal a second one ends the process at once.
-	defer context.AfterFunc(ctx, stop)()
-	return cli.Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
-}
+func main() { os.Exit(program.Main(cli.Run)) }

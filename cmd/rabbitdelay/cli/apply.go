@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -27,7 +28,7 @@ bindings. It may run again, and in many processes at once; it deletes and change
 nothing. It refuses, before it touches anything, when an object exists with other
 arguments, or when a policy would break a delay queue (unless --force).`,
 		Example: `  rabbitdelay apply -f delays.yaml`,
-		Args:    noArgs,
+		Args:    program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := a.setup(c.Context())
 			if err != nil {
@@ -40,7 +41,7 @@ arguments, or when a policy would break a delay queue (unless --force).`,
 					return perr
 				}
 			}
-			if a.json {
+			if a.JSON {
 				out := applied{
 					Created: r.Count(topology.Created), Existed: r.Count(topology.Existed) + r.Count(topology.Declared),
 					Failed: r.Count(topology.Failed), Untried: r.Count(topology.Untried), Unknown: r.Count(topology.Unknown),
@@ -49,11 +50,11 @@ arguments, or when a policy would break a delay queue (unless --force).`,
 				if s.readable {
 					out.Source = "management API"
 				}
-				if perr := a.printJSON(out); perr != nil {
+				if perr := a.PrintJSON(out); perr != nil {
 					return perr
 				}
 			} else {
-				a.printf("%s in %.2f s\n", r, r.Took.Seconds())
+				a.Printf("%s in %.2f s\n", r, r.Took.Seconds())
 			}
 			return err
 		},

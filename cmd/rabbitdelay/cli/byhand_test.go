@@ -18,6 +18,8 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 )
 
 // byHand is a broker in memory and the command line on it.
@@ -385,8 +387,7 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 			walk(sub)
 		}
 	}
-	a := &app{}
-	walk(a.command())
+	walk(command(program.New(&term.Terminal{})))
 }
 
 // Ctrl-C ends a command that waits for a handshake.
@@ -409,7 +410,7 @@ func TestInterruptedHandshake(t *testing.T) {
 		t.Setenv("RABBITDELAY_BROKER_DIAL_TIMEOUT", "1h")
 		var out, errs strings.Builder
 		code := Run(ctx, append(strings.Fields(command), "--url", "amqp://"+l.Addr().String()+"/"), strings.NewReader(""), &out, &errs)
-		if code != exitInterrupt || errs.String() != "rabbitdelay: interrupted\n" {
+		if code != program.ExitInterrupt || errs.String() != "rabbitdelay: interrupted\n" {
 			t.Errorf("%s: exit %d, errors %s", command, code, errs.String())
 		}
 		_ = l.Close()

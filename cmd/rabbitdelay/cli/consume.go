@@ -11,6 +11,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 )
 
 // receiver is one run of consume.
@@ -22,9 +26,9 @@ type receiver struct {
 	prefetch int
 
 	received int64
-	late     lateness
+	late     lateness.Record
 	noted    bool // that a message was early
-	bar      progress
+	bar      term.Progress
 }
 
 // defaultPrefetch keeps a terminal busy, and is little to give back.
@@ -61,7 +65,7 @@ the timeout or Ctrl-C was first; 1 for errors.`,
 		Example: `  rabbitdelay send --queue try.me --delay 5s --body hello
   rabbitdelay consume --queue try.me --count 1 --timeout 1m
   rabbitdelay consume --queue try.load --count 20000 --timeout 2m --quiet --json`,
-		Args: noArgs,
+		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := r.check(); err != nil {
 				return err
@@ -87,7 +91,7 @@ func (r *receiver) check() error {
 		return fmt.Errorf("--timeout: %s; expected 0 (none) or more", r.timeout.String())
 	case r.prefetch < 1 || r.prefetch > maxPrefetch:
 		return fmt.Errorf("--prefetch: %d; expected 1 to %d", r.prefetch, maxPrefetch)
-	case !r.a.quiet && closed(r.a.stdout):
+	case !r.a.Quiet && closed(r.a.Stdout):
 		return errors.New("standard output is closed, so that nobody would see the messages; --quiet takes them without printing")
 	}
 	return nil
@@ -95,7 +99,7 @@ func (r *receiver) check() error {
 
 func (r *receiver) run(ctx context.Context) error {
 	signal.Ignore(syscall.SIGPIPE) // a broken pipe is an error of the write then, and the message goes back
-	c, err := r.a.load(nil, nil)
+	c, err := r.a.Load(nil, nil)
 	if err != nil {
 		return err
 	}
@@ -116,11 +120,11 @@ func (r *receiver) run(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.timeout))
 		defer cancel()
 	}
-	if r.a.quiet || r.a.json || !isTerminal(r.a.stdout) {
-		r.bar = r.a.progress(int(r.count), "receiving")
+	if r.a.Quiet || r.a.JSON || !term.Is(r.a.Stdout) {
+		r.bar = r.a.Progress(int(r.count), "receiving")
 	}
 	err = r.consume(ctx, d)
-	r.bar.clear()
+	r.bar.Clear()
 	if serr := r.printSummary(); err == nil {
 		err = serr
 	}
@@ -128,7 +132,7 @@ func (r *receiver) run(ctx context.Context) error {
 		return err
 	}
 	if ctx.Err() != nil && (r.count > 0 && r.received < r.count || r.count == 0 && errors.Is(ctx.Err(), context.DeadlineExceeded)) {
-		return exit(exitTimeout)
+		return program.Exit(exitTimeout)
 	}
 	return nil
 }

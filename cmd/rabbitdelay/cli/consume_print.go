@@ -8,14 +8,15 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // received is the result of consume.
 type received struct {
-	Received int64       `json:"received"`
-	Early    int         `json:"early"`
-	Lateness percentiles `json:"lateness_ms"`
+	Received int64                `json:"received"`
+	Early    int                  `json:"early"`
+	Lateness lateness.Percentiles `json:"lateness_ms"`
 }
 
 // receivedMessage is the line of one message.
@@ -34,16 +35,16 @@ var errGoesBack = errors.New("which goes back to the queue")
 // take prints a message and counts it.
 func (r *receiver) take(d amqp.Delivery) error {
 	at := time.Now()
-	if !r.a.quiet {
+	if !r.a.Quiet {
 		if err := r.print(d, at); err != nil {
 			return fmt.Errorf("printing message %s, %w: %w", d.MessageId, errGoesBack, err)
 		}
 	}
 	if due, ok := dueOf(d); ok {
-		r.late.add(at.UnixMilli(), due.UnixMilli())
+		r.late.Add(at, due)
 		r.noteEarly(d.MessageId, due.Sub(at))
 	}
-	r.bar.add(1)
+	r.bar.Add(1)
 	r.received++
 	return nil
 }
@@ -53,7 +54,7 @@ func (r *receiver) take(d amqp.Delivery) error {
 func (r *receiver) noteEarly(id string, by time.Duration) {
 	if by > maxHold && !r.noted {
 		r.noted = true
-		r.a.notef("note: message %s came %s before it is due: another program put it into the queue, or this machine's clock is behind the broker's", id, topology.FormatDuration(by.Truncate(time.Millisecond)))
+		r.a.Notef("note: message %s came %s before it is due: another program put it into the queue, or this machine's clock is behind the broker's", id, topology.FormatDuration(by.Truncate(time.Millisecond)))
 	}
 }
 
@@ -87,8 +88,8 @@ func (r *receiver) print(d amqp.Delivery, at time.Time) error {
 		m.Attempt = int(n)
 	}
 	m.Body, m.Binary = textOrBinary(d.Body)
-	if r.a.json {
-		return r.a.printJSON(m)
+	if r.a.JSON {
+		return r.a.PrintJSON(m)
 	}
 	late := ""
 	if m.Lateness != nil {
@@ -102,18 +103,18 @@ func (r *receiver) print(d amqp.Delivery, at time.Time) error {
 	if m.Attempt > 1 {
 		attempt = fmt.Sprintf("attempt %d  ", m.Attempt)
 	}
-	_, err := fmt.Fprintf(r.a.stdout, "%s  %8s  %s  %s%q\n", m.Received, late, m.ID, attempt, body)
+	_, err := fmt.Fprintf(r.a.Stdout, "%s  %8s  %s  %s%q\n", m.Received, late, m.ID, attempt, body)
 	return err
 }
 
 // printSummary prints the last line.
 func (r *receiver) printSummary() error {
-	p, early := r.late.summary()
+	p, early := r.late.Summary()
 	out := received{Received: r.received, Early: early, Lateness: p}
-	if r.a.json {
-		return r.a.printJSON(out)
+	if r.a.JSON {
+		return r.a.PrintJSON(out)
 	}
-	_, err := fmt.Fprintf(r.a.stdout, "%d received, %d early, lateness p50 %d ms, p99 %d ms, max %d ms\n", out.Received, early, p.P50, p.P99, p.Max)
+	_, err := fmt.Fprintf(r.a.Stdout, "%d received, %d early, lateness p50 %d ms, p99 %d ms, max %d ms\n", out.Received, early, p.P50, p.P99, p.Max)
 	return err
 }
 

@@ -95,7 +95,7 @@ func (r *receiver) consume(ctx context.Context, d *doorway) error {
 // again connects until it can, or the context ends: nil.
 func (r *receiver) again(ctx context.Context, c *config.Config, err error) *doorway {
 	const pause = time.Second
-	log := r.a.logger()
+	log := r.a.Logger()
 	for {
 		log.Warn("connection lost; connecting again", zap.Error(err))
 		select {

@@ -106,14 +106,14 @@ func (d *doorway) layout(ctx context.Context, s amqpx.Strategy, yes bool) error 
 	case other != "":
 		return fmt.Errorf("the broker has %s, and not %s, which the defaults mean; give the file of the layout with -f, or --yes to declare another one beside it", other, what)
 	}
-	d.a.notef("declaring %s%s", what, beside)
+	d.a.Notef("declaring %s%s", what, beside)
 	return nil
 }
 
 var errNotDeclared = errors.New("nothing was declared; give the file of the layout with -f")
 
 func (d *doorway) ask(ctx context.Context, what string) error {
-	_, _ = fmt.Fprintf(d.a.stderr, "This declares %s. Type yes: ", what)
+	_, _ = fmt.Fprintf(d.a.Stderr, "This declares %s. Type yes: ", what)
 	switch line, err := d.a.answer(ctx); {
 	case err != nil:
 		return err
@@ -208,5 +208,5 @@ func (a *app) created(c *config.Config, names []string) {
 	if slices.Contains(known, names[0]) {
 		hint = ""
 	}
-	a.notef("created queue %s%s", strings.Join(names, " and "), hint)
+	a.Notef("created queue %s%s", strings.Join(names, " and "), hint)
 }

@@ -6,14 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -73,7 +73,7 @@ error.`,
 		Example: `  rabbitdelay destroy -f old.yaml --dry-run
   rabbitdelay destroy -f old.yaml
   rabbitdelay destroy --layout delay.bucket.hex --yes`,
-		Args: noArgs,
+		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
 	}
 	f := c.Flags()
@@ -89,13 +89,12 @@ error.`,
 
 // interactive tells whether somebody can be asked.
 func (a *app) interactive() bool {
-	f, ok := a.stdin.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+	return term.Is(a.Stdin)
 }
 
 func (r *destroyRun) check() error {
 	switch {
-	case r.a.flags("messages") && !r.force:
+	case r.a.Given("messages") && !r.force:
 		return errors.New("--messages: it bounds what --force deletes; give both")
 	case r.messages < 0:
 		return fmt.Errorf("--messages: %d; expected 0 or more", r.messages)
@@ -121,13 +120,13 @@ func (r *destroyRun) run(ctx context.Context) error {
 		return err
 	}
 	o := topology.DestroyOptions{Prefix: s.cfg.Delay.Prefix, Layouts: r.layouts, Destinations: r.destinations, Force: r.force}
-	if r.a.flags("messages") {
+	if r.a.Given("messages") {
 		o.Messages = &r.messages
 	}
 	if s.readable { // the other one is Destroy's own
 		o.Inspector = s.inspector
 	}
-	done := r.a.waiting("looking at the broker")
+	done := r.a.Waiting("looking at the broker")
 	removal, err := topology.MakeRemoval(ctx, s.conn, s.want, o)
 	done()
 	if err != nil {
@@ -197,7 +196,7 @@ func (s *setup) withPrevious(ctx context.Context, a *app) error {
 	if len(s.cfg.Delay.Previous) == 0 {
 		return nil
 	}
-	strategy, err := s.cfg.Strategy(ctx, a.logger())
+	strategy, err := s.cfg.Strategy(ctx, a.Logger())
 	if err != nil {
 		return err
 	}
@@ -208,42 +207,42 @@ func (s *setup) withPrevious(ctx context.Context, a *app) error {
 func (r *destroyRun) show(m topology.Removal) error {
 	a := r.a
 	switch {
-	case a.json:
+	case a.JSON:
 		for _, s := range m.Steps {
 			if s.Action == topology.Gone || !r.dryRun && s.Action == topology.Delete {
 				continue
 			}
-			if err := a.printJSON(s); err != nil {
+			if err := a.PrintJSON(s); err != nil {
 				return err
 			}
 		}
 		return nil
-	case a.quiet && !r.dryRun:
+	case a.Quiet && !r.dryRun:
 		return nil
 	}
-	return m.Render(a.stdout, r.all)
+	return m.Render(a.Stdout, r.all)
 }
 
 // tell is the end of a dry run.
 func (r *destroyRun) tell(m topology.Removal) error {
 	out := wouldDestroy{Delete: m.Count(topology.Delete), Keep: m.Count(topology.Keep), Absent: m.Count(topology.Gone), Messages: m.Messages()}
 	if err := m.Refusal(); err != nil {
-		out.Refused = oneLine(err.Error())
+		out.Refused = term.OneLine(err.Error())
 	}
-	if r.a.json {
-		if err := r.a.printJSON(out); err != nil {
+	if r.a.JSON {
+		if err := r.a.PrintJSON(out); err != nil {
 			return err
 		}
 	} else {
-		r.a.printf("dry run: %d objects would be deleted with %d messages, %d kept, %d are not there\n", out.Delete, out.Messages, out.Keep, out.Absent)
+		r.a.Printf("dry run: %d objects would be deleted with %d messages, %d kept, %d are not there\n", out.Delete, out.Messages, out.Keep, out.Absent)
 	}
 	return m.Refusal()
 }
 
 // refused says that nothing was done.
 func (r *destroyRun) refused(s *setup, m topology.Removal) error {
-	if r.a.json {
-		if err := r.a.printJSON(destroyed{Absent: m.Count(topology.Gone), Kept: m.Count(topology.Delete) + m.Count(topology.Keep)}); err != nil {
+	if r.a.JSON {
+		if err := r.a.PrintJSON(destroyed{Absent: m.Count(topology.Gone), Kept: m.Count(topology.Delete) + m.Count(topology.Keep)}); err != nil {
 			return err
 		}
 	}
@@ -265,7 +264,7 @@ func (r *destroyRun) ask(ctx context.Context, m topology.Removal, o *topology.De
 		question = fmt.Sprintf("Delete these %d objects, and with them, for ever, the messages? Type their number, %d: ", m.Count(topology.Delete), n)
 		answer = strconv.FormatInt(n, 10)
 	}
-	if _, err := fmt.Fprint(r.a.stderr, question); err != nil {
+	if _, err := fmt.Fprint(r.a.Stderr, question); err != nil {
 		return err
 	}
 	line, err := r.a.answer(ctx)
@@ -289,7 +288,7 @@ func (a *app) answer(ctx context.Context) (string, error) {
 	}
 	done := make(chan read, 1)
 	go func() {
-		line, err := bufio.NewReader(a.stdin).ReadString('\n')
+		line, err := bufio.NewReader(a.Stdin).ReadString('\n')
 		if errors.Is(err, io.EOF) {
 			err = nil
 		}
@@ -305,7 +304,7 @@ func (a *app) answer(ctx context.Context) (string, error) {
 
 func (r *destroyRun) destroy(ctx context.Context, s *setup, o topology.DestroyOptions) error {
 	a := r.a
-	done := a.waiting("deleting, after a look whether anything is still on its way")
+	done := a.Waiting("deleting, after a look whether anything is still on its way")
 	rep, err := topology.Destroy(ctx, s.conn, s.want, o)
 	done()
 	out := destroyed{
@@ -315,16 +314,16 @@ func (r *destroyRun) destroy(ctx context.Context, s *setup, o topology.DestroyOp
 	for _, x := range rep.Results {
 		out.Messages += x.Messages
 	}
-	if a.json {
-		if perr := a.printJSON(out); perr != nil {
+	if a.JSON {
+		if perr := a.PrintJSON(out); perr != nil {
 			return perr
 		}
 		return err
 	}
-	a.printf("%s", rep)
+	a.Printf("%s", rep)
 	if out.Messages > 0 {
-		a.printf(", with %d messages", out.Messages)
+		a.Printf(", with %d messages", out.Messages)
 	}
-	a.printf(" in %.2f s\n", rep.Took.Seconds())
+	a.Printf(" in %.2f s\n", rep.Took.Seconds())
 	return err
 }

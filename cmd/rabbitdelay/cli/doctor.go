@@ -11,9 +11,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -60,7 +61,7 @@ everything (see --amqp-only and --skip), or not at all.`,
 		Example: `  rabbitdelay doctor -f delays.yaml
   rabbitdelay doctor -f delays.yaml --json | jq -r '.findings[] | .severity + " " + .what'
   rabbitdelay doctor --role producer --amqp-only --url amqp://producer:secret@broker/`,
-		Args: func(c *cobra.Command, args []string) error { return blind(noArgs(c, args)) },
+		Args: func(c *cobra.Command, args []string) error { return blind(program.NoArgs(c, args)) },
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := d.examine(c.Context())
 			if err != nil {
@@ -69,22 +70,22 @@ everything (see --amqp-only and --skip), or not at all.`,
 				}
 				return blind(err)
 			}
-			if a.json {
-				err = a.printJSON(r)
+			if a.JSON {
+				err = a.PrintJSON(r)
 			} else {
-				if a.quiet {
+				if a.Quiet {
 					r.Notes = nil
 				}
-				err = r.Render(a.stdout, a.doctorStyle())
+				err = r.Render(a.Stdout, a.doctorStyle())
 			}
 			if err != nil {
 				return blind(err)
 			}
 			switch {
 			case !r.Clean():
-				return exit(exitFindings)
+				return program.Exit(exitFindings)
 			case !r.Complete():
-				return exit(exitBlind)
+				return program.Exit(exitBlind)
 			}
 			return nil
 		},
@@ -131,12 +132,12 @@ func blind(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &statusError{code: exitBlind, err: err}
+	return &program.StatusError{Code: exitBlind, Err: err}
 }
 
 func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 	a := d.a
-	c, err := a.load(dbOverride(a, d.db), nil)
+	c, err := a.Load(a.Database(d.db), nil)
 	if err != nil {
 		return doctor.Report{}, err
 	}
@@ -149,7 +150,7 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	defer a.waiting("looking at the broker")()
+	defer a.Waiting("looking at the broker")()
 	if cfg.Want, err = a.described(ctx, c); err != nil {
 		return doctor.Report{}, err
 	}
@@ -179,7 +180,7 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 	}
 	if c.Database.URL != "" {
 		if snap.Tasks, err = overdueTasks(ctx, c); err != nil {
-			snap.Unseen = append(snap.Unseen, doctor.Unseen{Area: doctor.AreaDatabase, Why: oneLine(err.Error())})
+			snap.Unseen = append(snap.Unseen, doctor.Unseen{Area: doctor.AreaDatabase, Why: term.OneLine(err.Error())})
 		}
 	}
 	return doctor.Diagnose(cfg, snap), nil
@@ -188,7 +189,7 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 // described is what should exist. Without the plugin that the configuration asks
 // for, it is what does not depend on it.
 func (a *app) described(ctx context.Context, c *config.Config) (topology.Topology, error) {
-	s, err := c.Strategy(ctx, a.logger())
+	s, err := c.Strategy(ctx, a.Logger())
 	if errors.Is(err, plugin.ErrNotAvailable) {
 		return topology.Delivery(c.Delay.Prefix).Merge(c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType))
 	}
@@ -231,13 +232,10 @@ func parseRoles(names []string, declare amqpx.Declaration) ([]doctor.Role, error
 // says otherwise.
 func (a *app) doctorStyle() doctor.Style {
 	s := doctor.Style{}
-	f, ok := a.stdout.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !term.Is(a.Stdout) {
 		return s
 	}
 	s.Color = os.Getenv("NO_COLOR") == "" && !strings.EqualFold(os.Getenv("TERM"), "dumb")
-	if w, _, err := term.GetSize(int(f.Fd())); err == nil {
-		s.Width = min(w, 120)
-	}
+	s.Width = min(term.Width(a.Stdout), 120)
 	return s
 }

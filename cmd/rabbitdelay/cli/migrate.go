@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
@@ -21,12 +22,12 @@ their newest version. It may run again and in many processes at once. With
 not connect.`,
 		Example: `  rabbitdelay migrate --db postgres://user:password@host/shop
   rabbitdelay migrate --db mysql: --print > 0042_rabbitdelay.sql`,
-		Args: noArgs,
+		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if printOnly && a.flags("db") {
+			if printOnly && a.Given("db") {
 				return a.printMigrations(config.URL(db))
 			}
-			cfg, err := a.load(dbOverride(a, db), nil)
+			cfg, err := a.Load(a.Database(db), nil)
 			if err != nil {
 				return err
 			}
@@ -48,13 +49,13 @@ not connect.`,
 				}
 				done = append(done, m.Component)
 			}
-			if a.json {
-				return a.printJSON(struct {
+			if a.JSON {
+				return a.PrintJSON(struct {
 					Database string   `json:"database"`
 					Migrated []string `json:"migrated"`
 				}{string(dialect), done})
 			}
-			a.printf("%s is up to date: %s\n", databaseName(cfg.Database.URL), strings.Join(done, ", "))
+			a.Printf("%s is up to date: %s\n", databaseName(cfg.Database.URL), strings.Join(done, ", "))
 			return nil
 		},
 	}
@@ -73,21 +74,13 @@ func databaseName(u config.URL) string {
 	return u.String()
 }
 
-// dbOverride is the setting that --db stands for.
-func dbOverride(a *app, db string) map[string]config.Override {
-	if !a.flags("db") {
-		return nil
-	}
-	return map[string]config.Override{"database.url": {Value: db, Origin: "--db"}}
-}
-
 func (a *app) printMigrations(u config.URL) error {
 	dialect, err := config.Dialect(u)
 	if err != nil {
 		return fmt.Errorf("--db: %w", err)
 	}
 	for _, m := range config.Migrations() {
-		a.printf("%s\n", strings.TrimSpace(m.Script(dialect)))
+		a.Printf("%s\n", strings.TrimSpace(m.Script(dialect)))
 	}
 	return nil
 }

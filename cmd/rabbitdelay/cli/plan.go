@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -19,7 +20,7 @@ cannot tell whether they are there, 1 errors, objects that exist with other
 arguments, or policies that would break delays.`,
 		Example: `  rabbitdelay plan -f delays.yaml
   rabbitdelay plan --json | jq .create`,
-		Args: noArgs,
+		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := a.setup(c.Context())
 			if err != nil {
@@ -30,10 +31,10 @@ arguments, or policies that would break delays.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				err = a.printJSON(p)
-			} else if !a.quiet {
-				err = p.Render(a.stdout, all)
+			if a.JSON {
+				err = a.PrintJSON(p)
+			} else if !a.Quiet {
+				err = p.Render(a.Stdout, all)
 			}
 			if err != nil {
 				return err
@@ -42,7 +43,7 @@ arguments, or policies that would break delays.`,
 				return err
 			}
 			if !p.Empty() || p.Count(topology.Unverified) > 0 {
-				return exit(exitToDo)
+				return program.Exit(exitToDo)
 			}
 			return nil
 		},

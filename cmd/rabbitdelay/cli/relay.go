@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
@@ -63,7 +64,7 @@ New tasks are seen at once on PostgreSQL, by LISTEN and NOTIFY, and within --pol
 elsewhere.`,
 		Example: `  rabbitdelay relay --db postgres://user:password@host/shop -f delays.yaml
   RABBITDELAY_DATABASE_URL=sqlite:shop.db rabbitdelay relay --poll 200ms --json`,
-		Args: noArgs,
+		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
 	}
 	d := schedule.Config{}.WithDefaults()
@@ -80,10 +81,10 @@ elsewhere.`,
 
 func (r *relayRun) run(ctx context.Context) error {
 	a := r.a
-	if !a.flags("log-level") {
-		a.logLevel = "info" // a process that runs for weeks says when it began
+	if !a.Given("log-level") {
+		a.LogLevel = "info" // a process that runs for weeks says when it began
 	}
-	cfg, err := a.load(dbOverride(a, r.db), nil)
+	cfg, err := a.Load(a.Database(r.db), nil)
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func (r *relayRun) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = client.Close() }() // Run has returned
-	log := a.logger()
+	log := a.Logger()
 	store, err := schedule.New(db, client, schedule.Config{
 		Horizon: time.Duration(r.horizon), Grace: time.Duration(r.grace), PollInterval: time.Duration(r.poll),
 		Batch: r.batch, Workers: r.workers, Listener: listener, Hooks: r.hooks(), Logger: log,
@@ -148,10 +149,10 @@ func (r *relayRun) summary(took time.Duration) error {
 		Relayed: r.sent.Load(), Resent: r.resent.Load(), Postponed: r.postponed.Load(), Failed: r.failed.Load(),
 		Purged: r.purged.Load(), Errors: r.interruptions.Load(), Seconds: seconds(took),
 	}
-	if r.a.json {
-		return r.a.printJSON(out)
+	if r.a.JSON {
+		return r.a.PrintJSON(out)
 	}
-	r.a.printf("%d tasks relayed, %d sent again, %d sends postponed, %d tasks failed, %d finished ones deleted, %d errors, in %.1f s\n",
+	r.a.Printf("%d tasks relayed, %d sent again, %d sends postponed, %d tasks failed, %d finished ones deleted, %d errors, in %.1f s\n",
 		out.Relayed, out.Resent, out.Postponed, out.Failed, out.Purged, out.Errors, took.Seconds())
 	return nil
 }

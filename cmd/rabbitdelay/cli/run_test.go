@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 )
 
 // run executes a command line in-process.
@@ -45,7 +48,6 @@ func TestUsageErrors(t *testing.T) {
 		{"consume --queue q --prefetch 0", "--prefetch: 0; expected 1 to 65535"},
 		{"migrate", "no database; give --db, or database.url in the file"},
 		{"migrate --db oracle://x", "--db: database.url: expected a database URL: postgres://…, mysql://… or sqlite:path"},
-		{"demo --orders 0", "--orders: 0; expected 1 to 1000000"},
 	} {
 		code, stdout, stderr := run(t, "", strings.Fields(c.args)...)
 		if code != 1 || stdout != "" || stderr != "rabbitdelay: "+c.want+"\n" {
@@ -132,7 +134,7 @@ func TestSenderMessages(t *testing.T) {
 	if err := os.WriteFile(file, []byte("from a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &app{stdin: strings.NewReader("from standard input"), flags: func(string) bool { return false }}
+	a := &app{program.New(&term.Terminal{Stdin: strings.NewReader("from standard input")})}
 	for flag, want := range map[string]string{"plain": "plain", "": "", "-": "from standard input", "@" + file: "from a file"} {
 		s := &sender{body: flag, count: 1, concurrency: 1}
 		s.message.Queue = "q"
@@ -168,7 +170,7 @@ func TestInterruptedBeforeStart(t *testing.T) {
 	cancel()
 	var out, errs strings.Builder
 	code := Run(ctx, []string{"send", "--queue", "q", "--url", "amqp://127.0.0.1:1/", "--log-level", "error"}, strings.NewReader(""), &out, &errs)
-	if code != exitInterrupt || errs.String() != "rabbitdelay: interrupted\n" {
+	if code != program.ExitInterrupt || errs.String() != "rabbitdelay: interrupted\n" {
 		t.Errorf("exit %d, errors %s", code, errs.String())
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -67,7 +69,7 @@ message was confirmed, 1 for errors, 130 after Ctrl-C.`,
 		Example: `  rabbitdelay send --queue orders.expire --delay 30m --body '{"order":42}'
   rabbitdelay send --exchange events --routing-key post.publish --at 2026-12-24T08:00:00Z --body @post.json
   rabbitdelay send --queue load --count 20000 --delay 5s --spread 30s --body x`,
-		Args: noArgs,
+		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := s.check(a); err != nil {
 				return err
@@ -101,7 +103,7 @@ func (s *sender) check(a *app) error {
 		return errors.New("no destination; give --queue, or --exchange and --routing-key")
 	case s.message.Queue != "" && (s.message.Exchange != "" || s.message.RoutingKey != ""):
 		return errors.New("both --queue and --exchange or --routing-key; give one destination")
-	case a.flags("delay") && a.flags("at"):
+	case a.Given("delay") && a.Given("at"):
 		return errors.New("both --delay and --at; give one")
 	case s.count < 1:
 		return fmt.Errorf("--count: %d; expected 1 or more", s.count)
@@ -113,7 +115,7 @@ func (s *sender) check(a *app) error {
 		return errors.New("--delay and --spread together are longer than a duration can be")
 	case s.timeout < 0:
 		return fmt.Errorf("--timeout: %v; expected 0 or more", s.timeout.String())
-	case s.timeout == 0 && a.flags("timeout"):
+	case s.timeout == 0 && a.Given("timeout"):
 		return errors.New("--timeout: 0s; expected more than 0; leave it out for the default")
 	}
 	headers, err := parseHeaders(s.headers)
@@ -122,7 +124,7 @@ func (s *sender) check(a *app) error {
 	}
 	s.message.Headers = headers
 	s.message.Tolerance = time.Duration(s.tolerance)
-	s.message.Body, err = readBody(s.body, a.stdin)
+	s.message.Body, err = readBody(s.body, a.Stdin)
 	return err
 }
 
@@ -163,7 +165,7 @@ func (s *sender) next(i int) amqpx.Message {
 }
 
 func (a *app) send(ctx context.Context, s *sender) error {
-	c, err := a.load(nil, nil)
+	c, err := a.Load(nil, nil)
 	if err != nil {
 		return err
 	}
@@ -177,22 +179,22 @@ func (a *app) send(ctx context.Context, s *sender) error {
 		return err
 	}
 	defer func() { _ = client.Close() }() // every send has returned
-	bar := a.progress(s.count, "sending")
+	bar := a.Progress(s.count, "sending")
 	start := time.Now()
 	err = s.run(ctx, client, bar)
 	took := time.Since(start)
-	bar.clear()
+	bar.Clear()
 	if s.confirmed.Load() > 0 {
 		a.created(c, missing)
 	}
 
 	out := sent{Sent: s.attempted.Load(), Confirmed: s.confirmed.Load(), Seconds: seconds(took), Strategy: client.Strategy().Name()}
-	if a.json {
-		if perr := a.printJSON(out); perr != nil {
+	if a.JSON {
+		if perr := a.PrintJSON(out); perr != nil {
 			return perr
 		}
 	} else {
-		a.printf("%d of %d messages confirmed in %.2f s (%.0f/s), strategy %s, %s\n",
+		a.Printf("%d of %d messages confirmed in %.2f s (%.0f/s), strategy %s, %s\n",
 			out.Confirmed, s.count, took.Seconds(), float64(out.Confirmed)/max(took.Seconds(), 1e-6), out.Strategy, client.Broker())
 	}
 	if err == nil && out.Confirmed != int64(s.count) {
@@ -204,7 +206,7 @@ func (a *app) send(ctx context.Context, s *sender) error {
 // open connects when what that declares is wanted. It names the queues of the
 // destination that are not there yet.
 func (s *sender) open(ctx context.Context, a *app, c *config.Config) (*amqpx.Client, []string, error) {
-	strategy, err := c.Strategy(ctx, a.logger())
+	strategy, err := c.Strategy(ctx, a.Logger())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -226,7 +228,7 @@ func (s *sender) open(ctx context.Context, a *app, c *config.Config) (*amqpx.Cli
 
 // run sends in batches, several at once. The first error ends it: what was not
 // sent by then is not begun.
-func (s *sender) run(ctx context.Context, client *amqpx.Client, bar progress) error {
+func (s *sender) run(ctx context.Context, client *amqpx.Client, bar term.Progress) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
@@ -246,7 +248,7 @@ func (s *sender) run(ctx context.Context, client *amqpx.Client, bar progress) er
 				}
 				err := client.SendBatch(ctx, batch)
 				s.account(len(batch), err)
-				bar.add(len(batch))
+				bar.Add(len(batch))
 				if err != nil {
 					failed.Do(func() { first = err })
 					cancel(err)

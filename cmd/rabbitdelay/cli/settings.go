@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
@@ -24,17 +25,17 @@ The file's other sections, exchanges, queues, bindings and destinations, describ
 objects on the broker and have no variables.`,
 		Example: `  rabbitdelay settings
   rabbitdelay settings --json | jq -r .variable`,
-		Args: noArgs,
+		Args: program.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return a.printSettings() },
 	}
 }
 
 // printSettings prints a paragraph for each setting, or with --json a line.
 func (a *app) printSettings() error {
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	for _, s := range config.Settings() {
-		if a.json {
-			if err := a.printJSON(s); err != nil {
+		if a.JSON {
+			if err := a.PrintJSON(s); err != nil {
 				return err
 			}
 			continue

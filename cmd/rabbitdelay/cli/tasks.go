@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
@@ -39,7 +40,7 @@ id. The others take ids; each id is a transaction of its own, and the exit code 
 		Example: `  rabbitdelay tasks list --db postgres://user:password@host/shop --status failed
   rabbitdelay tasks reschedule order-42-expire --delay 30m
   rabbitdelay tasks list --queue mail --json | jq -r .id | xargs rabbitdelay tasks cancel`,
-		Args: noArgs,
+		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVar(&x.db, "db", "", databaseUsage)
@@ -52,7 +53,7 @@ id. The others take ids; each id is a transaction of its own, and the exit code 
 
 // on runs do on the tasks of the database.
 func (x *tasks) on(ctx context.Context, do func(ctx context.Context, db *sql.DB, s *schedule.Store) error) error {
-	cfg, err := x.a.load(dbOverride(x.a, x.db), nil)
+	cfg, err := x.a.Load(x.a.Database(x.db), nil)
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (x *tasks) on(ctx context.Context, do func(ctx context.Context, db *sql.DB,
 	if err := checkTasks(ctx, db); err != nil {
 		return err
 	}
-	s, err := schedule.New(db, nil, schedule.Config{Logger: x.a.logger()})
+	s, err := schedule.New(db, nil, schedule.Config{Logger: x.a.Logger()})
 	if err != nil {
 		return err
 	}

@@ -40,15 +40,15 @@ func (x *tasks) change(ctx context.Context, ids []string, do change) error {
 }
 
 func (x *tasks) changed(t schedule.Task) error {
-	if x.a.json {
+	if x.a.JSON {
 		t.Body = nil // nobody changed it
-		return x.a.printJSON(lineOf(t))
+		return x.a.PrintJSON(lineOf(t))
 	}
 	due := ""
 	if t.Status == schedule.Pending {
 		due = fmt.Sprintf(", due %s (%s), version %d", milli(t.DeliverAt), fromNow(t.DeliverAt, time.Now()), t.Version)
 	}
-	_, err := fmt.Fprintf(x.a.stdout, "%s: %s%s\n", printable(t.ID), t.Status, due)
+	_, err := fmt.Fprintf(x.a.Stdout, "%s: %s%s\n", printable(t.ID), t.Status, due)
 	return err
 }
 
@@ -123,7 +123,7 @@ func (w *when) register(c *cobra.Command, fallback string) {
 // instant is when the task is to be due.
 func (w *when) instant(a *app) (time.Time, error) {
 	switch {
-	case a.flags("delay") && a.flags("at"):
+	case a.Given("delay") && a.Given("at"):
 		return time.Time{}, errors.New("both --delay and --at; give one")
 	case w.delay < 0:
 		return time.Time{}, fmt.Errorf("--delay: %s; expected 0 or more", w.delay.String())
@@ -145,7 +145,7 @@ broker holds for the old one has no effect any more.`,
   rabbitdelay tasks reschedule post-7 --at 2026-12-24T08:00:00Z`,
 		Args: someTasks,
 		RunE: func(c *cobra.Command, ids []string) error {
-			if !x.a.flags("delay") && !x.a.flags("at") {
+			if !x.a.Given("delay") && !x.a.Given("at") {
 				return errors.New("no instant; give --delay or --at")
 			}
 			at, err := w.instant(x.a)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 )
 
 // queueLine is the number of tasks of one queue in one status.
@@ -51,13 +52,13 @@ With --json each number is a line, {"queue":"…","status":"…","count":N} or
 {"from":"…","to":"…","count":N}, and the last one is {"total":N}.`,
 		Example: `  rabbitdelay tasks count
   rabbitdelay tasks count --status pending --per 1h --due-to 1d`,
-		Args: noArgs,
+		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := flags.filter()
 			if err != nil {
 				return err
 			}
-			if !x.a.flags("per") {
+			if !x.a.Given("per") {
 				return x.on(c.Context(), func(ctx context.Context, _ *sql.DB, s *schedule.Store) error { return x.count(ctx, s, f) })
 			}
 			from, n, err := bins(f, time.Duration(per))
@@ -80,11 +81,11 @@ func (x *tasks) count(ctx context.Context, s *schedule.Store, f schedule.Filter)
 		return err
 	}
 	var total int64
-	table := tabwriter.NewWriter(x.a.stdout, 0, 0, 2, ' ', 0)
+	table := tabwriter.NewWriter(x.a.Stdout, 0, 0, 2, ' ', 0)
 	for i, c := range counts {
 		total += c.Count
-		if x.a.json {
-			if err := x.a.printJSON(queueLine(c)); err != nil {
+		if x.a.JSON {
+			if err := x.a.PrintJSON(queueLine(c)); err != nil {
 				return err
 			}
 			continue
@@ -94,8 +95,8 @@ func (x *tasks) count(ctx context.Context, s *schedule.Store, f schedule.Filter)
 		}
 		row(table, printable(cmp.Or(c.Queue, "(exchanges)")), string(c.Status), strconv.FormatInt(c.Count, 10))
 	}
-	if x.a.json {
-		return x.a.printJSON(totalLine{total})
+	if x.a.JSON {
+		return x.a.PrintJSON(totalLine{total})
 	}
 	row(table, "total", "", strconv.FormatInt(total, 10))
 	return table.Flush()
@@ -134,10 +135,10 @@ func (x *tasks) histogram(ctx context.Context, s *schedule.Store, f schedule.Fil
 		total += b.Count
 		most = max(most, b.Count)
 	}
-	table := tabwriter.NewWriter(x.a.stdout, 0, 0, 2, ' ', 0)
+	table := tabwriter.NewWriter(x.a.Stdout, 0, 0, 2, ' ', 0)
 	for _, b := range list {
-		if x.a.json {
-			if err := x.a.printJSON(binLine{milli(b.From), milli(b.To), b.Count}); err != nil {
+		if x.a.JSON {
+			if err := x.a.PrintJSON(binLine{milli(b.From), milli(b.To), b.Count}); err != nil {
 				return err
 			}
 			continue
@@ -146,8 +147,8 @@ func (x *tasks) histogram(ctx context.Context, s *schedule.Store, f schedule.Fil
 		bar := int((b.Count*width + most - 1) / max(most, 1))
 		row(table, milli(b.From), strconv.FormatInt(b.Count, 10), strings.Repeat("#", bar))
 	}
-	if x.a.json {
-		return x.a.printJSON(totalLine{total})
+	if x.a.JSON {
+		return x.a.PrintJSON(totalLine{total})
 	}
 	row(table, "total", strconv.FormatInt(total, 10))
 	return table.Flush()

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 )
 
 // listLimit is how many tasks list shows people who do not say how many.
@@ -33,7 +34,7 @@ line. The column AT says where a pending task is: in the table only, or with the
 broker. Bodies are shown by show.`,
 		Example: `  rabbitdelay tasks list --queue orders.expire --status pending --due-to 1h
   rabbitdelay tasks list --status failed --json`,
-		Args: noArgs,
+		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := flags.filter()
 			if err != nil {
@@ -42,7 +43,7 @@ broker. Bodies are shown by show.`,
 			if limit < 0 {
 				return fmt.Errorf("--limit: %d; expected 0 (no limit) or more", limit)
 			}
-			if !x.a.flags("limit") && !x.a.json {
+			if !x.a.Given("limit") && !x.a.JSON {
 				limit = listLimit
 			}
 			f.Limit, f.WithoutBody = limit, true
@@ -59,7 +60,7 @@ func (x *tasks) list(ctx context.Context, s *schedule.Store, f schedule.Filter) 
 	if limit > 0 {
 		f.Limit++ // tells whether there are more
 	}
-	table := tabwriter.NewWriter(x.a.stdout, 0, 0, 2, ' ', 0)
+	table := tabwriter.NewWriter(x.a.Stdout, 0, 0, 2, ' ', 0)
 	now := time.Now()
 	n := 0
 	for t, err := range s.List(ctx, nil, f) {
@@ -69,8 +70,8 @@ func (x *tasks) list(ctx context.Context, s *schedule.Store, f schedule.Filter) 
 		if n++; limit > 0 && n > limit {
 			break
 		}
-		if x.a.json {
-			if err := x.a.printJSON(lineOf(t)); err != nil {
+		if x.a.JSON {
+			if err := x.a.PrintJSON(lineOf(t)); err != nil {
 				return err
 			}
 			continue
@@ -91,9 +92,9 @@ func (x *tasks) list(ctx context.Context, s *schedule.Store, f schedule.Filter) 
 	}
 	switch {
 	case n == 0:
-		x.a.notef("no such tasks")
-	case limit > 0 && n > limit && !x.a.json:
-		x.a.notef("there are more than %d; --limit 0 lists all", limit)
+		x.a.Notef("no such tasks")
+	case limit > 0 && n > limit && !x.a.JSON:
+		x.a.Notef("there are more than %d; --limit 0 lists all", limit)
 	}
 	return nil
 }
@@ -143,11 +144,11 @@ func (x *tasks) showCommand() *cobra.Command {
 }
 
 func (x *tasks) show(t schedule.Task) error {
-	if x.a.json {
-		return x.a.printJSON(lineOf(t))
+	if x.a.JSON {
+		return x.a.PrintJSON(lineOf(t))
 	}
 	now := time.Now()
-	table := tabwriter.NewWriter(x.a.stdout, 0, 0, 2, ' ', 0)
+	table := tabwriter.NewWriter(x.a.Stdout, 0, 0, 2, ' ', 0)
 	when := func(name string, at time.Time) {
 		if !at.IsZero() {
 			row(table, name, fmt.Sprintf("%s (%s)", milli(at), fromNow(at, now)))
@@ -181,7 +182,7 @@ func (x *tasks) show(t schedule.Task) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	x.a.printf("\n")
+	x.a.Printf("\n")
 	return nil
 }
 
@@ -202,17 +203,17 @@ type refused struct {
 // each does something with every id, and prints what became of it. One that
 // fails does not hold up the others, and has a line of its own on standard error.
 func (x *tasks) each(ids []string, do func(id string) (schedule.Task, error), tell func(schedule.Task) error) error {
-	code := exitOK
+	code := program.ExitOK
 	for _, id := range ids {
 		t, err := do(id)
 		if err != nil {
 			err = advise(err)
-			code = exitError
-			x.a.printError(err)
-			if !x.a.json {
+			code = program.ExitError
+			x.a.PrintError(err)
+			if !x.a.JSON {
 				continue
 			}
-			if err := x.a.printJSON(refused{id, err.Error()}); err != nil {
+			if err := x.a.PrintJSON(refused{id, err.Error()}); err != nil {
 				return err
 			}
 			continue
@@ -221,5 +222,5 @@ func (x *tasks) each(ids []string, do func(id string) (schedule.Task, error), te
 			return err
 		}
 	}
-	return exit(code)
+	return program.Exit(code)
 }

@@ -8,6 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
@@ -31,11 +32,11 @@ func (s *setup) close() {
 // setup reads the settings, connects, and finds the best way to look at the
 // broker.
 func (a *app) setup(ctx context.Context) (*setup, error) {
-	c, err := a.load(nil, nil)
+	c, err := a.Load(nil, nil)
 	if err != nil {
 		return nil, err
 	}
-	strategy, err := c.Strategy(ctx, a.logger())
+	strategy, err := c.Strategy(ctx, a.Logger())
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func (s *setup) connect(ctx context.Context, a *app) (err error) {
 		s.close()
 		return err
 	default:
-		a.notef("note: looking at the broker over AMQP, which shows neither bindings nor policies: %s", oneLine(err.Error()))
+		a.Notef("note: looking at the broker over AMQP, which shows neither bindings nor policies: %s", term.OneLine(err.Error()))
 		s.inspector = topology.NewAMQPInspector(s.conn)
 	}
 	return nil
@@ -91,10 +92,10 @@ func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (t
 
 // showPlan prints a plan for people.
 func (a *app) showPlan(p topology.Plan) error {
-	if a.json || a.quiet {
+	if a.JSON || a.Quiet {
 		return nil
 	}
-	return p.Render(a.stdout, false)
+	return p.Render(a.Stdout, false)
 }
 
 // problems is the error of a plan that cannot be applied.

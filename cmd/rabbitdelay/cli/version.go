@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 )
 
 // version is set by the linker for releases: -X …/cli.version=v1.2.3.
@@ -42,7 +44,7 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  noArgs,
+		Args:  program.NoArgs,
 		Example: `  rabbitdelay version --json
   rabbitdelay --version`,
 		RunE: func(*cobra.Command, []string) error { return a.printVersion() },
@@ -51,13 +53,13 @@ func (a *app) versionCommand() *cobra.Command {
 
 func (a *app) printVersion() error {
 	b := readBuild()
-	if a.json {
-		return a.printJSON(b)
+	if a.JSON {
+		return a.PrintJSON(b)
 	}
-	a.printf("rabbitdelay %s", b.Version)
+	a.Printf("rabbitdelay %s", b.Version)
 	if len(b.Revision) >= 12 {
-		a.printf(" (%s)", b.Revision[:12])
+		a.Printf(" (%s)", b.Revision[:12])
 	}
-	a.printf(", %s, %s\n", b.Go, b.Platform)
+	a.Printf(", %s, %s\n", b.Go, b.Platform)
 	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"errors"
@@ -37,9 +37,9 @@ and Redis are started from the installed programs; without them their baselines
 are left out. Figures are worth something on a machine that does nothing else.
 
 The exit code is 0 also when targets are missed, since that depends on the machine.`,
-		Example: `  rabbitdelay bench --quick
-  rabbitdelay bench publish consume --queue-type classic --messages 100000
-  rabbitdelay bench --report report --json`,
+		Example: `  rabbitdelay-lab bench --quick
+  rabbitdelay-lab bench publish consume --queue-type classic --messages 100000
+  rabbitdelay-lab bench --report report --json`,
 		ValidArgs: bench.Scenarios(),
 		Args:      cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -62,25 +62,25 @@ The exit code is 0 also when targets are missed, since that depends on the machi
 
 func (a *app) bench(c *cobra.Command, o bench.Options, report string) error {
 	for _, flag := range []string{"messages", "rate", "repeats", "pending", "body", "concurrency"} {
-		if n, err := c.Flags().GetInt(flag); a.flags(flag) && (err != nil || n < 1) {
+		if n, err := c.Flags().GetInt(flag); a.Given(flag) && (err != nil || n < 1) {
 			return fmt.Errorf("--%s: %d; expected 1 or more", flag, n)
 		}
 	}
-	cfg, err := a.load(nil, nil)
+	if a.Given("strategy") {
+		return fmt.Errorf("--strategy: bench compares the strategies and takes none")
+	}
+	cfg, err := a.Load(nil, nil)
 	if err != nil {
 		return err
 	}
-	if a.flags("strategy") {
-		return fmt.Errorf("--strategy: bench compares the strategies and takes none")
-	}
-	if a.flags("queue-type") {
-		o.QueueTypes = []topology.QueueType{topology.QueueType(a.queueType)}
+	if a.Given("queue-type") {
+		o.QueueTypes = []topology.QueueType{cfg.Delay.QueueType}
 	}
 	o.URL = string(cfg.GivenURL())
-	o.Log = func(line string) { a.notef("%s", line) }
+	o.Log = func(line string) { a.Notef("%s", line) }
 	o.Progress = func(what string, total int) (func(int), func()) {
-		bar := a.progress(total, what)
-		return bar.add, bar.clear
+		bar := a.Progress(total, what)
+		return bar.Add, bar.Clear
 	}
 	result, err := bench.Run(c.Context(), o)
 	if result == nil || len(result.Scenarios) == 0 {
@@ -95,10 +95,10 @@ func (a *app) showBench(result *bench.Result, report string) error {
 		if err := result.WriteReport(report); err != nil {
 			return fmt.Errorf("--report: %w", err)
 		}
-		a.notef("report: %s", strings.TrimSuffix(report, "/")+"/index.html")
+		a.Notef("report: %s", strings.TrimSuffix(report, "/")+"/index.html")
 	}
-	if a.json {
-		return a.printJSON(result)
+	if a.JSON {
+		return a.PrintJSON(result)
 	}
-	return result.WriteTable(a.stdout)
+	return result.WriteTable(a.Stdout)
 }

@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
 )
 
 // Times of the posts' story, beside the orders'.
@@ -65,7 +66,7 @@ type posts struct {
 	list  []*post
 	raw   *amqp.Connection
 
-	late     lateness
+	late     lateness.Record
 	handled  atomic.Int64 // messages, with or without an effect
 	expected atomic.Int64 // confirmed publishes of the relay, and copies
 	stale    atomic.Int64
@@ -164,7 +165,7 @@ func (p *posts) handler() amqpx.Handler {
 	)
 	return func(ctx context.Context, m *amqpx.Delivery) error {
 		if _, copied := m.Headers[headerCopy]; !copied && m.Attempt == 1 {
-			p.late.add(time.Now().UnixMilli(), m.DueAt.UnixMilli())
+			p.late.Add(time.Now(), m.DueAt)
 		}
 		err := handle(ctx, m)
 		if err == nil {

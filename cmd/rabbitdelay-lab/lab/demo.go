@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -57,11 +58,11 @@ stay.
 
 With --json the last line is one object. The exit code is 1 when anything was
 early, lost or done twice, or published although it was cancelled.`,
-		Example: `  rabbitdelay demo
-  rabbitdelay demo --story posts --posts 1000
-  rabbitdelay demo --orders 2000 --queue-type classic --json
-  rabbitdelay demo --url amqp://user:password@host/ --db postgres://user:password@host/shop`,
-		Args: noArgs,
+		Example: `  rabbitdelay-lab demo
+  rabbitdelay-lab demo --story posts --posts 1000
+  rabbitdelay-lab demo --orders 2000 --queue-type classic --json
+  rabbitdelay-lab demo --url amqp://user:password@host/ --db postgres://user:password@host/shop`,
+		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err
@@ -116,11 +117,11 @@ func (o *demoOptions) check() error {
 // demo finds the parts, runs on them, and leaves nothing behind.
 func (a *app) demo(ctx context.Context, o demoOptions) (err error) {
 	run := strings.ReplaceAll(uuid.NewString(), "-", "")[:8]
-	cfg, err := a.load(dbOverride(a, o.db), map[string]string{"delay.ttl.delays": demoDelays})
+	cfg, err := a.Load(a.Database(o.db), map[string]string{"delay.ttl.delays": demoDelays})
 	if err != nil {
 		return err
 	}
-	done := a.waiting("looking for a broker")
+	done := a.Waiting("looking for a broker")
 	var which []string
 	b, err := broker.Start(ctx, broker.Options{
 		URL: string(cfg.GivenURL()), InstallPackage: o.install,
@@ -128,7 +129,7 @@ func (a *app) demo(ctx context.Context, o demoOptions) (err error) {
 	})
 	done()
 	for _, line := range which {
-		a.notef("%s", line)
+		a.Notef("%s", line)
 	}
 	if err != nil {
 		return err
@@ -142,7 +143,7 @@ func (a *app) demo(ctx context.Context, o demoOptions) (err error) {
 		}
 	}
 	defer cleanup(func(context.Context) error {
-		defer a.waiting("removing what the demo made")()
+		defer a.Waiting("removing what the demo made")()
 		return b.Close()
 	})
 
@@ -151,7 +152,7 @@ func (a *app) demo(ctx context.Context, o demoOptions) (err error) {
 		return err
 	}
 	defer cleanup(store.close)
-	a.notef("database: %s", store.describe())
+	a.Notef("database: %s", store.describe())
 
 	d := &demo{a: a, run: run, store: store, orders: make([]*order, o.orders)}
 	cfg.Broker.URL, cfg.Broker.URLs = config.URL(b.URL()), nil
@@ -171,13 +172,13 @@ func (a *app) demo(ctx context.Context, o demoOptions) (err error) {
 			return err
 		}
 	}
-	strategy, err := cfg.Strategy(ctx, a.logger())
+	strategy, err := cfg.Strategy(ctx, a.Logger())
 	if err != nil {
 		return err
 	}
 	if b.Source() == broker.Environment {
 		defer cleanup(func(ctx context.Context) error {
-			defer a.waiting("removing what the demo made")()
+			defer a.Waiting("removing what the demo made")()
 			return removeTopology(ctx, cfg, strategy)
 		})
 	}
@@ -191,12 +192,12 @@ func (a *app) demo(ctx context.Context, o demoOptions) (err error) {
 
 // all runs the demo on connected clients and draws up the ledger.
 func (d *demo) all(ctx context.Context, cfg *config.Config, s amqpx.Strategy) (ledger, error) {
-	client, err := cfg.Client(s, d.a.logger())
+	client, err := cfg.Client(s, d.a.Logger())
 	if err != nil {
 		return ledger{}, err
 	}
 	began := time.Now()
-	done := sync.OnceFunc(d.a.waiting("declaring the " + s.Name() + " strategy's queues"))
+	done := sync.OnceFunc(d.a.Waiting("declaring the " + s.Name() + " strategy's queues"))
 	defer done()
 	defer d.closeClients()
 	// Each consumer is a client of its own, as if in a process of its own.
@@ -211,7 +212,7 @@ func (d *demo) all(ctx context.Context, cfg *config.Config, s amqpx.Strategy) (l
 	}
 	defer func() { _ = d.raw.CloseDeadline(time.Now().Add(2 * time.Second)) }() // only for copies
 	done()
-	d.a.notef("strategy: %s, %s queues, ready in %.1f s", s.Name(), cmp.Or(string(cfg.Delay.QueueType), "quorum"), time.Since(began).Seconds())
+	d.a.Notef("strategy: %s, %s queues, ready in %.1f s", s.Name(), cmp.Or(string(cfg.Delay.QueueType), "quorum"), time.Since(began).Seconds())
 	if err := d.tell(ctx); err != nil {
 		return ledger{}, err
 	}
@@ -260,8 +261,8 @@ func (d *demo) awaitPosts(ended <-chan struct{}) {
 	if d.posts != nil {
 		total = len(d.posts.list)
 	}
-	bar := d.a.progress(total, "publishing posts")
-	defer bar.clear()
+	bar := d.a.Progress(total, "publishing posts")
+	defer bar.Clear()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -269,7 +270,7 @@ func (d *demo) awaitPosts(ended <-chan struct{}) {
 		case <-ended:
 			return
 		case <-tick.C:
-			bar.set(int(min(d.posts.published(), int64(total))), "posts published")
+			bar.Set(int(min(d.posts.published(), int64(total))), "posts published")
 		}
 	}
 }

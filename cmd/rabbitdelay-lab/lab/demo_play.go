@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
@@ -44,7 +46,7 @@ type demo struct {
 	clients [3]*amqpx.Client // producer, consumer, consumer
 	raw     *amqp.Connection
 
-	late       lateness
+	late       lateness.Record
 	seen       sync.Map // message id -> struct{}, for the lateness of first arrivals
 	duplicates atomic.Int64
 	handled    atomic.Int64
@@ -115,7 +117,7 @@ func (d *demo) handler() amqpx.Handler {
 		now := time.Now()
 		if _, copied := m.Headers[headerCopy]; !copied && m.Attempt == 1 {
 			if _, again := d.seen.LoadOrStore(m.ID, struct{}{}); !again {
-				d.late.add(now.UnixMilli(), m.DueAt.UnixMilli())
+				d.late.Add(now, m.DueAt)
 			}
 		}
 		err := handle(ctx, m)
@@ -133,8 +135,8 @@ const demoSends = 64
 func (d *demo) produce(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	bar := d.a.progress(len(d.orders), "placing orders")
-	defer bar.clear()
+	bar := d.a.Progress(len(d.orders), "placing orders")
+	defer bar.Clear()
 	start := time.Now()
 	slots := make(chan struct{}, demoSends)
 	var sending, later sync.WaitGroup
@@ -169,14 +171,14 @@ func (d *demo) produce(ctx context.Context) error {
 }
 
 // show draws how many orders are settled.
-func (d *demo) show(bar progress) {
+func (d *demo) show(bar term.Progress) {
 	placed, paid := d.placed.Load(), d.paid.Load()
 	done := min(d.handled.Load()-d.skipped.Load(), int64(len(d.orders)))
 	what := fmt.Sprintf("orders: %d placed, %d paid, expired", placed, paid)
 	if d.posts != nil {
 		what = fmt.Sprintf("%d posts; %d orders, %d paid, expired", d.posts.published(), placed, paid)
 	}
-	bar.set(int(done), what)
+	bar.Set(int(done), what)
 }
 
 // place stores an order and sends the message that lets it expire.
@@ -258,8 +260,8 @@ func publishRaw(ctx context.Context, conn *amqp.Connection, queue string, m amqp
 // await waits until every message was handled, duplicates included, or none can
 // be expected any more.
 func (d *demo) await(ctx context.Context) error {
-	bar := d.a.progress(len(d.orders), "")
-	defer bar.clear()
+	bar := d.a.Progress(len(d.orders), "")
+	defer bar.Clear()
 	overdue := time.NewTimer(demoGrace)
 	defer overdue.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)

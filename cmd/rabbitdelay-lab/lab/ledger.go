@@ -1,9 +1,11 @@
-package cli
+package lab
 
 import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
 )
 
 // facts are what the database holds at the end of a demo.
@@ -20,17 +22,17 @@ type storedOrder struct {
 
 // ledger is the demo's result; its fields are the last line of --json.
 type ledger struct {
-	Orders      int         `json:"orders"`
-	Paid        int         `json:"paid"`
-	Cancelled   int         `json:"cancelled"`
-	Early       int         `json:"early"`
-	Lost        int         `json:"lost"`
-	Duplicates  int64       `json:"duplicates_injected"`
-	EffectTwice int         `json:"effects_twice"`
-	Lateness    percentiles `json:"lateness_ms"`
-	Strategy    string      `json:"strategy"`
-	Broker      string      `json:"broker"`
-	Database    string      `json:"database"`
+	Orders      int                  `json:"orders"`
+	Paid        int                  `json:"paid"`
+	Cancelled   int                  `json:"cancelled"`
+	Early       int                  `json:"early"`
+	Lost        int                  `json:"lost"`
+	Duplicates  int64                `json:"duplicates_injected"`
+	EffectTwice int                  `json:"effects_twice"`
+	Lateness    lateness.Percentiles `json:"lateness_ms"`
+	Strategy    string               `json:"strategy"`
+	Broker      string               `json:"broker"`
+	Database    string               `json:"database"`
 	// Posts is the other story; nil when it was not told.
 	Posts *postsLedger `json:"posts,omitempty"`
 
@@ -93,7 +95,7 @@ func (d *demo) reckon(f facts) ledger {
 	for _, o := range d.orders {
 		claims = append(claims, claim{o.id, o.message, o.due})
 	}
-	p, early := d.late.summary()
+	p, early := d.late.Summary()
 	l := drawUp(claims, f, early)
 	l.Lateness, l.Duplicates = p, d.duplicates.Load()
 	return l
@@ -122,33 +124,33 @@ func (l ledger) verdict() error {
 
 // showLedger prints the result; its error makes the exit code.
 func (a *app) showLedger(l ledger) error {
-	if a.json {
-		if err := a.printJSON(l); err != nil {
+	if a.JSON {
+		if err := a.PrintJSON(l); err != nil {
 			return err
 		}
 		return l.verdict()
 	}
-	a.printf("\n")
+	a.Printf("\n")
 	if l.Orders > 0 {
 		l.showOrders(a)
 	}
 	if l.Posts != nil {
 		l.Posts.show(a)
 	}
-	a.printf("  strategy %s, RabbitMQ %s, %s\n\n", l.Strategy, l.Broker, l.Database)
+	a.Printf("  strategy %s, RabbitMQ %s, %s\n\n", l.Strategy, l.Broker, l.Database)
 	return l.verdict()
 }
 
 func (l ledger) showOrders(a *app) {
-	a.printf("  orders placed            %8d\n", l.Orders)
-	a.printf("  paid in time             %8d\n", l.Paid)
-	a.printf("  cancelled                %8d\n", l.Cancelled)
-	a.printf("  duplicates injected      %8d\n", l.Duplicates)
-	a.printf("  ---------------------------------\n")
-	a.printf("  early                    %8d  %s\n", l.Early, mark(l.Early))
-	a.printf("  lost                     %8d  %s\n", l.Lost, mark(l.Lost))
-	a.printf("  effects committed twice  %8d  %s\n", l.EffectTwice, mark(l.EffectTwice))
-	a.printf("  ---------------------------------\n")
-	l.Lateness.show(a)
-	a.printf("\n")
+	a.Printf("  orders placed            %8d\n", l.Orders)
+	a.Printf("  paid in time             %8d\n", l.Paid)
+	a.Printf("  cancelled                %8d\n", l.Cancelled)
+	a.Printf("  duplicates injected      %8d\n", l.Duplicates)
+	a.Printf("  ---------------------------------\n")
+	a.Printf("  early                    %8d  %s\n", l.Early, mark(l.Early))
+	a.Printf("  lost                     %8d  %s\n", l.Lost, mark(l.Lost))
+	a.Printf("  effects committed twice  %8d  %s\n", l.EffectTwice, mark(l.EffectTwice))
+	a.Printf("  ---------------------------------\n")
+	showLateness(a, l.Lateness)
+	a.Printf("\n")
 }

@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"encoding/json"
@@ -131,14 +131,6 @@ func TestDemoOptions(t *testing.T) {
 		o := demoOptions{orders: 7, posts: 8, story: story}
 		if err := o.check(); err != nil || [2]int{o.orders, o.posts} != want {
 			t.Errorf("%s: %+v, %v", story, o, err)
-		}
-	}
-	for args, want := range map[string]string{
-		"--posts 0":     "--posts: 0; expected 1 to 1000000",
-		"--story books": `--story: "books"; expected orders, posts or all`,
-	} {
-		if code, _, stderr := run(t, "", append([]string{"demo"}, strings.Fields(args)...)...); code != 1 || stderr != "rabbitdelay: "+want+"\n" {
-			t.Errorf("%s: exit %d, %s", args, code, stderr)
 		}
 	}
 }

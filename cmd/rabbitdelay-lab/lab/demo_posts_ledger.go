@@ -1,10 +1,12 @@
-package cli
+package lab
 
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
 )
 
 // postsLedger is the result of the posts' story.
@@ -27,7 +29,7 @@ type postsLedger struct {
 	DuplicatesStopped int64 `json:"duplicates_stopped"`
 	ChangesTooLate    int64 `json:"changes_too_late"`
 
-	Lateness percentiles `json:"lateness_ms"` // of publications, after the last due instant
+	Lateness lateness.Percentiles `json:"lateness_ms"` // of publications, after the last due instant
 
 	wrong []string // what contradicts itself, for people
 }
@@ -48,7 +50,7 @@ type postFacts struct {
 // publications.
 func drawUpPosts(list []*post, f postFacts, earlyArrivals int) *postsLedger {
 	l := &postsLedger{}
-	var late lateness
+	var late lateness.Record
 	early := 0
 	known := map[string]bool{}
 	for _, x := range list {
@@ -67,7 +69,7 @@ func drawUpPosts(list []*post, f postFacts, earlyArrivals int) *postsLedger {
 		count(&l.PublishedCancelled, x.cancelled && len(at) > 0)
 		count(&l.Lost, !x.cancelled && len(at) == 0)
 		for _, ms := range at {
-			late.add(ms, x.due)
+			late.Add(time.UnixMilli(ms), time.UnixMilli(x.due))
 			count(&early, ms < x.due && !x.cancelled)
 		}
 		want, state := schedule.Pending, "scheduled"
@@ -89,7 +91,7 @@ func drawUpPosts(list []*post, f postFacts, earlyArrivals int) *postsLedger {
 		}
 	}
 	l.Early = max(early, earlyArrivals)
-	l.Lateness, _ = late.summary()
+	l.Lateness, _ = late.Summary()
 	return l
 }
 
@@ -113,7 +115,7 @@ func (p *posts) reckon(ctx context.Context) (*postsLedger, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, early := p.late.summary()
+	_, early := p.late.Summary()
 	l := drawUpPosts(p.list, f, early)
 	l.Stale, l.CancelledStopped, l.DuplicatesStopped = p.stale.Load(), p.stopped.Load(), p.repeated.Load()
 	l.ChangesTooLate = p.tooLate.Load()
@@ -143,31 +145,31 @@ func (l *postsLedger) bad() (bad []string) {
 
 // show prints the ledger for people.
 func (l *postsLedger) show(a *app) {
-	a.printf("  posts scheduled          %8d\n", l.Scheduled)
-	a.printf("  rolled back              %8d\n", l.RolledBack)
-	a.printf("  moved                    %8d\n", l.Moved)
-	a.printf("  cancelled                %8d\n", l.Cancelled)
-	a.printf("  fired at once            %8d\n", l.Fired)
-	a.printf("  published                %8d\n", l.Published)
-	a.printf("  ---------------------------------\n")
-	a.printf("  early                    %8d  %s\n", l.Early, mark(l.Early))
-	a.printf("  lost                     %8d  %s\n", l.Lost, mark(l.Lost))
-	a.printf("  published twice          %8d  %s\n", l.PublishedTwice, mark(l.PublishedTwice))
-	a.printf("  although cancelled       %8d  %s\n", l.PublishedCancelled, mark(l.PublishedCancelled))
-	a.printf("  ---------------------------------\n")
-	a.printf("  messages that the fence stopped\n")
-	a.printf("    of an earlier instant  %8d\n", l.Stale)
-	a.printf("    of cancelled posts     %8d\n", l.CancelledStopped)
-	a.printf("    duplicates             %8d\n", l.DuplicatesStopped)
-	a.printf("  ---------------------------------\n")
-	l.Lateness.show(a)
-	a.printf("\n")
+	a.Printf("  posts scheduled          %8d\n", l.Scheduled)
+	a.Printf("  rolled back              %8d\n", l.RolledBack)
+	a.Printf("  moved                    %8d\n", l.Moved)
+	a.Printf("  cancelled                %8d\n", l.Cancelled)
+	a.Printf("  fired at once            %8d\n", l.Fired)
+	a.Printf("  published                %8d\n", l.Published)
+	a.Printf("  ---------------------------------\n")
+	a.Printf("  early                    %8d  %s\n", l.Early, mark(l.Early))
+	a.Printf("  lost                     %8d  %s\n", l.Lost, mark(l.Lost))
+	a.Printf("  published twice          %8d  %s\n", l.PublishedTwice, mark(l.PublishedTwice))
+	a.Printf("  although cancelled       %8d  %s\n", l.PublishedCancelled, mark(l.PublishedCancelled))
+	a.Printf("  ---------------------------------\n")
+	a.Printf("  messages that the fence stopped\n")
+	a.Printf("    of an earlier instant  %8d\n", l.Stale)
+	a.Printf("    of cancelled posts     %8d\n", l.CancelledStopped)
+	a.Printf("    duplicates             %8d\n", l.DuplicatesStopped)
+	a.Printf("  ---------------------------------\n")
+	showLateness(a, l.Lateness)
+	a.Printf("\n")
 }
 
-func (p percentiles) show(a *app) {
-	a.printf("  lateness p50             %8d ms\n", p.P50)
-	a.printf("  lateness p99             %8d ms\n", p.P99)
-	a.printf("  lateness max             %8d ms\n", p.Max)
+func showLateness(a *app, p lateness.Percentiles) {
+	a.Printf("  lateness p50             %8d ms\n", p.P50)
+	a.Printf("  lateness p99             %8d ms\n", p.P99)
+	a.Printf("  lateness max             %8d ms\n", p.Max)
 }
 
 func mark(n int) string {

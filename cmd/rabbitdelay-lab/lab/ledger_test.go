@@ -1,9 +1,13 @@
-package cli
+package lab
 
 import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 )
 
 // honest is a run in which nothing went wrong: even orders are paid, odd ones
@@ -82,11 +86,11 @@ func TestVerdictSaysWhat(t *testing.T) {
 
 func TestLedgerOutput(t *testing.T) {
 	l := ledger{
-		Orders: 200, Paid: 99, Cancelled: 101, Duplicates: 80, Lateness: percentiles{5, 20, 30},
+		Orders: 200, Paid: 99, Cancelled: 101, Duplicates: 80, Lateness: lateness.Percentiles{P50: 5, P99: 20, Max: 30},
 		Strategy: "bucket", Broker: "4.3.6", Database: "sqlite",
 	}
 	var out strings.Builder
-	a := &app{stdout: &out, json: true}
+	a := &app{program.New(&term.Terminal{Stdout: &out, JSON: true})}
 	if err := a.showLedger(l); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +99,7 @@ func TestLedgerOutput(t *testing.T) {
 		t.Errorf("got  %swant %s", out.String(), want)
 	}
 	out.Reset()
-	a.json = false
+	a.JSON = false
 	l.Lost = 1
 	if err := a.showLedger(l); err == nil || !strings.Contains(out.String(), "lost                            1  WRONG") || !strings.Contains(out.String(), "early                           0  ok") {
 		t.Errorf("got %v and %s", err, out.String())

@@ -1,0 +1,106 @@
+package program
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// Flags gives a program's root the flags of all its commands, and what checks them.
+func (p *Program) Flags(root *cobra.Command) {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.Args = NoArgs
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return p.check(c) }
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w; see %s --help%s", err, c.CommandPath(), nearFlag(c, err))
+	})
+	f := root.PersistentFlags()
+	f.StringVar(&p.url, "url", "", "broker, amqp://user:password@host:5672/vhost or amqps://…")
+	f.StringVar(&p.strategy, "strategy", "", "bucket (default), ttl, plugin or auto")
+	f.StringVar(&p.queueType, "queue-type", "", "quorum (default) or classic")
+	f.StringVarP(&p.file, "file", "f", "", "YAML file with settings and topology")
+	f.BoolVar(&p.JSON, "json", false, "print JSON, the result as one line at the end")
+	f.BoolVarP(&p.Quiet, "quiet", "q", false, "print the result only")
+	f.StringVar(&p.LogLevel, "log-level", "warn", "debug, info, warn or error; logs go to standard error")
+	for name, values := range map[string][]string{
+		"strategy":   {config.StrategyBucket, config.StrategyTTL, config.StrategyPlugin, config.StrategyAuto},
+		"queue-type": {"quorum", "classic"},
+		"log-level":  {"debug", "info", "warn", "error"},
+	} {
+		_ = root.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flags exist
+	}
+}
+
+// Given tells whether a flag of the command was given.
+func (p *Program) Given(flag string) bool { return p.flags(flag) }
+
+// check is for every command before it runs.
+func (p *Program) check(c *cobra.Command) error {
+	p.flags = c.Flags().Changed
+	if err := checkEmpty(c); err != nil {
+		return err
+	}
+	if _, err := zapcore.ParseLevel(p.LogLevel); err != nil {
+		return fmt.Errorf("--log-level: %q; expected debug, info, warn or error", p.LogLevel)
+	}
+	return nil
+}
+
+// mayBeEmpty are the flags of which empty text is a value.
+var mayBeEmpty = []string{"body", "routing-key"}
+
+// checkEmpty finds flags that were given empty or as blanks, most often because a
+// variable in a script is not set: their defaults would be a surprise.
+func checkEmpty(c *cobra.Command) error {
+	var empty error
+	c.Flags().Visit(func(f *pflag.Flag) {
+		list, ok := f.Value.(pflag.SliceValue)
+		nothing := blank(f.Value.String()) || ok && !slices.ContainsFunc(list.GetSlice(), func(s string) bool { return !blank(s) })
+		if nothing && empty == nil && !slices.Contains(mayBeEmpty, f.Name) {
+			empty = fmt.Errorf("--%s is empty; is a variable not set? Give a value, or leave the flag out", f.Name)
+		}
+	})
+	return empty
+}
+
+func blank(s string) bool { return strings.TrimSpace(s) == "" }
+
+// NoArgs is cobra.NoArgs with a hint.
+func NoArgs(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if !c.HasSubCommands() {
+		return fmt.Errorf("unexpected argument %q; see %s --help", clip(args[0]), c.CommandPath())
+	}
+	var names []string
+	for _, sub := range c.Commands() {
+		names = append(names, sub.Name())
+	}
+	return fmt.Errorf("unknown command %q; see %s --help%s", clip(args[0]), c.CommandPath(), config.DidYouMean(args[0], names))
+}
+
+// clip leaves out what may hold a password: a URL without the --url before it.
+func clip(arg string) string {
+	if strings.Contains(arg, "://") {
+		return "(a URL)"
+	}
+	return arg
+}
+
+// nearFlag says which flag may have been meant.
+func nearFlag(c *cobra.Command, err error) string {
+	name, ok := strings.CutPrefix(err.Error(), "unknown flag: ")
+	if !ok {
+		return ""
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	return config.DidYouMean(name, names)
+}

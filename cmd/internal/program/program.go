@@ -1,0 +1,102 @@
+// Package program is what rabbitdelay's programs have in common: the flags of all
+// their commands, the settings that these lead to, and how a run ends.
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
+)
+
+// Exit codes of every program. Usage errors are errors.
+const (
+	ExitOK        = 0
+	ExitError     = 1
+	ExitInterrupt = 130 // a signal came first
+)
+
+// Program is one run.
+type Program struct {
+	*term.Terminal
+
+	LogLevel string // --log-level
+
+	url, strategy, queueType, file string
+	flags                          func(name string) bool // whether a flag was given
+}
+
+// New is a program that reads its settings from flags and prints to t.
+func New(t *term.Terminal) *Program {
+	return &Program{Terminal: t, flags: func(string) bool { return false }}
+}
+
+// Main is a process's: it calls run, which the first signal interrupts, and
+// returns the exit code. A second signal ends the process at once.
+func Main(run func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	defer context.AfterFunc(ctx, stop)()
+	return run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+}
+
+// Run executes a command line and returns the exit code. Output goes to stdout;
+// errors, logs and progress to stderr.
+func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	t, end := term.New(stdin, stdout, stderr)
+	defer end()
+	c := root(New(t))
+	t.Name = c.Name()
+	c.SetArgs(args)
+	c.SetIn(stdin)
+	c.SetOut(stdout)
+	c.SetErr(t.Stderr)
+	err := c.ExecuteContext(ctx)
+	if err == nil {
+		return ExitOK
+	}
+	code := ExitError
+	if status, ok := errors.AsType[*StatusError](err); ok {
+		code, err = status.Code, status.Err
+	} else if ctx.Err() != nil {
+		code = ExitInterrupt
+		if errors.Is(err, context.Canceled) {
+			err = errInterrupted
+		}
+	}
+	if err != nil {
+		t.JSON = t.JSON || slices.Contains(args, "--json") // a wrong flag may stand before it
+		t.PrintError(err)
+	}
+	return code
+}
+
+var errInterrupted = errors.New("interrupted")
+
+// StatusError is an error that ends the program with a code of its own. Err is printed
+// unless it is nil.
+type StatusError struct {
+	Code int
+	Err  error
+}
+
+func (s *StatusError) Error() string { return fmt.Sprintf("exit status %d", s.Code) }
+
+// Unwrap gives what is printed.
+func (s *StatusError) Unwrap() error { return s.Err }
+
+// Exit ends the program with a code; what happened has been printed.
+func Exit(code int) error {
+	if code == ExitOK {
+		return nil
+	}
+	return &StatusError{Code: code}
+}

@@ -1,0 +1,145 @@
+// Package term prints what commands have to say: results to standard output, for
+// people or as JSON, and everything else to standard error.
+package term
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+
+	"golang.org/x/term"
+
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// Terminal is where a program reads and writes, whether there is somebody at it or
+// not.
+type Terminal struct {
+	Name           string // of the program, before its errors
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	JSON, Quiet    bool
+}
+
+// New gives a terminal whose standard error several goroutines may write to. What
+// comes after the function returned is called is dropped.
+func New(stdin io.Reader, stdout, stderr io.Writer) (t *Terminal, end func()) {
+	errs := &serialWriter{w: stderr}
+	return &Terminal{Stdin: stdin, Stdout: stdout, Stderr: errs}, errs.end
+}
+
+// PrintJSON writes v as one line to standard output.
+func (t *Terminal) PrintJSON(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = t.Stdout.Write(append(line, '\n'))
+	return err
+}
+
+// Printf writes to standard output for people.
+func (t *Terminal) Printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(t.Stdout, format, args...) // a closed pipe is the reader's wish
+}
+
+// Notef tells on standard error what is going on: a line, or with --json an object.
+func (t *Terminal) Notef(format string, args ...any) {
+	if t.Quiet {
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	if t.JSON {
+		t.errorJSON("note", strings.TrimPrefix(text, "note: "))
+		return
+	}
+	_, _ = fmt.Fprintln(t.Stderr, text)
+}
+
+// errorJSON writes an object of one text to standard error.
+func (t *Terminal) errorJSON(key, text string) {
+	line, err := json.Marshal(map[string]string{key: text})
+	if err == nil { // text always can be
+		_, _ = fmt.Fprintf(t.Stderr, "%s\n", line)
+	}
+}
+
+// PrintError writes an error to standard error: one line, or with --json one
+// object. The problems of a file keep their lines.
+func (t *Terminal) PrintError(err error) {
+	text := hidden.ReplaceAllString(err.Error(), "${1}xxxxx@")
+	if t.JSON {
+		t.errorJSON("error", text)
+		return
+	}
+	if _, ok := errors.AsType[*config.Error](err); !ok {
+		text = OneLine(text)
+	}
+	_, _ = fmt.Fprintf(t.Stderr, "%s: %s\n", t.Name, text)
+}
+
+// hidden is what user:password@ looks like in a URL. What quotes an argument, such
+// as the parser of flags, does not know that it is one.
+var hidden = regexp.MustCompile(`(://[^\s:/@"']*:)[^\s"']*@`)
+
+// Waiting shows on a terminal what takes a while; the function returned takes it
+// off the screen.
+func (t *Terminal) Waiting(what string) (done func()) {
+	if t.Quiet || !Is(t.Stderr) {
+		return func() {}
+	}
+	_, _ = fmt.Fprintf(t.Stderr, "%s ...", what)
+	return func() { _, _ = fmt.Fprint(t.Stderr, "\r\x1b[K") }
+}
+
+// Is tells whether a stream is a terminal.
+func Is(stream any) bool {
+	if s, ok := stream.(*serialWriter); ok {
+		stream = s.w
+	}
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Width is the number of columns of a terminal, 0 when they are not known.
+func Width(stream any) int {
+	if f, ok := stream.(*os.File); ok {
+		if columns, _, err := term.GetSize(int(f.Fd())); err == nil {
+			return columns
+		}
+	}
+	return 0
+}
+
+// OneLine joins the lines of a joined error.
+func OneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' }), "; ")
+}
+
+// serialWriter lets the loggers of a run, its connections and its own messages
+// share one writer, and drops what comes after the run has ended.
+type serialWriter struct {
+	mu    sync.Mutex
+	w     io.Writer
+	ended bool
+}
+
+func (s *serialWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return len(p), nil
+	}
+	return s.w.Write(p)
+}
+
+func (s *serialWriter) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+}

@@ -38,7 +38,7 @@ func (r *run) cost(ctx context.Context, s *Scenario) error {
 type costly struct {
 	c     *client
 	kase  *Case
-	delay func() time.Duration
+	delay func(i int) time.Duration
 }
 
 func (r *run) costOf(ctx context.Context, s *Scenario, t topology.QueueType) (err error) {
@@ -50,18 +50,18 @@ func (r *run) costOf(ctx context.Context, s *Scenario, t topology.QueueType) (er
 		}
 	}()
 	// Some are due while others are still sent.
-	some := flow{lo: 2 * time.Second, hi: 6 * time.Second, step: 100 * time.Millisecond}.delay
+	some := span{2 * time.Second, 6 * time.Second}
 	for _, w := range []struct {
 		name     string
 		strategy func(prefix string) (amqpx.Strategy, error)
-		delay    func() time.Duration
+		delay    func(i int) time.Duration
 	}{
-		{"no delay", clock(t), func() time.Duration { return 0 }},
-		{"clock layout, whole seconds", clock(t), flow{lo: 2 * time.Second, hi: 6 * time.Second, step: time.Second}.delay},
-		{"clock layout", clock(t), some},
-		{"clock layout, topic permissions", checkedClock(t), some},
-		{"hex layout", layoutOf(dlx.LayoutHex, t), some},
-		{"binary layout", layoutOf(dlx.LayoutBinary, t), some},
+		{"no delay", clock(t), func(int) time.Duration { return 0 }},
+		{"clock layout, whole seconds", clock(t), func(i int) time.Duration { return time.Duration(2+i%5) * time.Second }},
+		{"clock layout", clock(t), some.at},
+		{"clock layout, topic permissions", checkedClock(t), some.at},
+		{"hex layout", layoutOf(dlx.LayoutHex, t), some.at},
+		{"binary layout", layoutOf(dlx.LayoutBinary, t), some.at},
 	} {
 		c, err := r.open(ctx, r.main, "cost-"+string(t)+strconv.Itoa(len(ways)), t, w.strategy)
 		if err != nil {
@@ -114,7 +114,7 @@ func (r *run) processorTime(ctx context.Context, w costly, n int) (each, hops fl
 	for sent := 0; sent < n; {
 		msgs := make([]amqpx.Message, min(batchSize, n-sent))
 		for i := range msgs {
-			msgs[i] = amqpx.Message{Queue: w.c.queue, Delay: w.delay(), Body: body(r.o.Body, uint64(sent+i))}
+			msgs[i] = amqpx.Message{Queue: w.c.queue, Delay: w.delay(sent + i), Body: body(r.o.Body, uint64(sent+i))}
 			route, err := w.c.Strategy().Route(topology.Destination{Queue: w.c.queue}, msgs[i].Delay, 0)
 			if err != nil {
 				return 0, 0, err

@@ -23,20 +23,19 @@ func pluggable(prefix string) (amqpx.Strategy, error) {
 const steadyPrefetch = 500
 
 // latency measures how late messages are at a steady rate: through the bucket
-// strategy, through what is polled every second, and through the plugin. Delays
-// are whole tenths of a second, which the default layout can express: what is
-// measured is lateness and not rounding.
+// strategy, through what is polled every second, and through the plugin. Messages
+// are wanted at any instants, so that the strategy's rounding counts.
 func (r *run) latency(ctx context.Context, s *Scenario) error {
 	// A minute, because about once in that time a quorum broker moves its log into
 	// the segments of the queues, and is later than else for two to three seconds.
 	f := flow{
-		rate: float64(r.o.Rate), lo: 5 * time.Second, hi: 35 * time.Second, step: 100 * time.Millisecond,
+		rate: float64(r.o.Rate), delays: span{5 * time.Second, 35 * time.Second},
 		prefill: true, warm: 10 * time.Second, measure: time.Minute,
 	}
 	if r.o.Quick {
-		f.lo, f.hi, f.warm, f.measure = time.Second, 3*time.Second, time.Second, 2*time.Second
+		f.delays, f.warm, f.measure = span{time.Second, 3 * time.Second}, time.Second, 2*time.Second
 	}
-	group := fmt.Sprintf("%.0f/s, delays %.0f-%.0f s", f.rate, f.lo.Seconds(), f.hi.Seconds())
+	group := fmt.Sprintf("%.0f/s, delays %.0f-%.0f s", f.rate, f.delays.lo.Seconds(), f.delays.hi.Seconds())
 	repeats := min(r.o.Repeats, 2)
 	p := &passes{r: r, f: f, s: s, group: group}
 	defer p.close()

@@ -4,15 +4,15 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 )
 
-// lateness collects how late messages came that are due within a window of
-// time. Every message has a number, so that each counts once, and it is known
-// when all have come.
+// lateness collects how late messages came that were asked for within a window
+// of time: after the instants that were asked for, and not after those that a
+// timer made of them by rounding or by when it got to them. Every message has a
+// number, so that each counts once, and it is known when all have come.
 type lateness struct {
 	from, to time.Time // due instants that count; zero until known
 
@@ -26,7 +26,7 @@ type lateness struct {
 
 func newLateness() *lateness { return &lateness{done: make(chan struct{})} }
 
-// number gives a message its number; it is due at about that instant.
+// number gives a message its number; it is asked for at that instant.
 func (l *lateness) number(due time.Time) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,9 +61,8 @@ func (l *lateness) open(from, to time.Time) {
 	}
 }
 
-// came records a message. due is the exact instant, or zero for the one that
-// its number was given for.
-func (l *lateness) came(content []byte, due, at time.Time) {
+// came records a message.
+func (l *lateness) came(content []byte, at time.Time) {
 	if len(content) < minBody {
 		return
 	}
@@ -73,11 +72,8 @@ func (l *lateness) came(content []byte, due, at time.Time) {
 	if n >= uint64(len(l.due)) || l.due[n].IsZero() {
 		return
 	}
-	if due.IsZero() {
-		due = l.due[n]
-	}
+	l.late = append(l.late, float64(at.Sub(l.due[n]))/float64(time.Millisecond))
 	l.due[n] = time.Time{}
-	l.late = append(l.late, float64(at.Sub(due))/float64(time.Millisecond))
 	l.finish()
 }
 
@@ -127,8 +123,7 @@ func (l *lateness) wait(ctx context.Context, patience time.Duration) (values []f
 // flow is a steady stream of delayed messages.
 type flow struct {
 	rate   float64
-	lo, hi time.Duration // of the delays
-	step   time.Duration // of which the delays are multiples
+	delays span
 	// prefill begins with as many messages waiting as there would be after a long
 	// time, so that from the start as many come out as go in.
 	prefill bool
@@ -136,28 +131,12 @@ type flow struct {
 	measure time.Duration // that does
 }
 
-// delay is any one, evenly.
-func (f flow) delay() time.Duration {
-	return f.lo + rand.N(f.hi-f.lo+f.step).Truncate(f.step)
-}
-
-// remaining is what is left of the delay of a message that is met waiting: of
-// longer delays more are waiting.
-func (f flow) remaining() time.Duration {
-	for {
-		d := f.delay()
-		if rand.N(f.hi) < d {
-			return max(rand.N(d).Truncate(f.step), f.step)
-		}
-	}
-}
-
 // waiting is how many messages wait in the long run.
 func (f flow) waiting() int {
 	if !f.prefill {
 		return 0
 	}
-	return int(f.rate * (f.lo + f.hi).Seconds() / 2)
+	return int(f.rate * (f.delays.lo + f.delays.hi).Seconds() / 2)
 }
 
 func (f flow) expected() int {
@@ -167,15 +146,15 @@ func (f flow) expected() int {
 // timer is something that keeps messages until they are due.
 type timer interface {
 	// start makes it deliver to came until stop.
-	start(ctx context.Context, came func(content []byte, due, at time.Time)) (stop func() error, err error)
+	start(ctx context.Context, came func(content []byte, at time.Time)) (stop func() error, err error)
 	// keep takes messages, and returns when they are safe.
 	keep(ctx context.Context, list []kept) error
 }
 
-// kept is a message with its delay from when it is taken.
+// kept is a message with the instant at which it is wanted.
 type kept struct {
 	content []byte
-	delay   time.Duration
+	due     time.Time
 }
 
 // outcome of a flow.
@@ -198,17 +177,18 @@ func (f flow) through(ctx context.Context, t timer, size int, patience time.Dura
 		cancel()
 		err = joined(err, stop())
 	}()
-	for left := f.waiting(); left > 0; {
-		list := make([]kept, min(left, batchSize))
+	sent := 0
+	for waiting := f.waiting(); sent < waiting; {
+		list := make([]kept, min(waiting-sent, batchSize))
 		for i := range list {
 			// They do not count: sent as fast as can be, they reach the broker up
 			// to a full window after they were written.
-			list[i] = kept{body(size, l.number(time.Time{})), f.remaining()}
+			list[i] = kept{body(size, l.number(time.Time{})), time.Now().Add(f.delays.remaining(sent + i))}
 		}
 		if err := t.keep(ctx, list); err != nil {
 			return o, err
 		}
-		left -= len(list)
+		sent += len(list)
 	}
 	from := time.Now().Add(f.warm)
 	l.open(from, from.Add(f.measure))
@@ -216,9 +196,10 @@ func (f flow) through(ctx context.Context, t timer, size int, patience time.Dura
 		list := make([]kept, n)
 		now := time.Now()
 		for i := range list {
-			d := f.delay()
-			list[i] = kept{body(size, l.number(now.Add(d))), d}
+			due := now.Add(f.delays.at(sent + i))
+			list[i] = kept{body(size, l.number(due)), due}
 		}
+		sent += n
 		return func() error {
 			defer advance(n)
 			return t.keep(ctx, list)

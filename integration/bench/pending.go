@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -17,8 +16,8 @@ const tenths = 10
 
 // farDelay is 1 to 32 days: nothing comes out, and the messages wait in the 31
 // queues of the days and the first of the months.
-func farDelay() time.Duration {
-	return 24*time.Hour + rand.N(31*24*time.Hour).Truncate(100*time.Millisecond)
+func farDelay(i int) time.Duration {
+	return span{24 * time.Hour, 32*24*time.Hour - time.Millisecond}.at(i)
 }
 
 // pending finds out what many waiting messages cost: memory, disk, and the rate

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
@@ -25,11 +24,11 @@ func clock(t topology.QueueType) func(prefix string) (amqpx.Strategy, error) {
 }
 
 // halfAnHour is the delay most asked for: one hop.
-func halfAnHour() time.Duration { return 30 * time.Minute }
+func halfAnHour(int) time.Duration { return 30 * time.Minute }
 
-// anyDelay is one of 3,000, in 50 queues: nothing comes out during a repeat.
-func anyDelay() time.Duration {
-	return 10*time.Minute + rand.N(50*time.Minute).Truncate(100*time.Millisecond)
+// anyDelay is in one of 50 queues: nothing comes out during a repeat.
+func anyDelay(i int) time.Duration {
+	return span{10 * time.Minute, time.Hour - time.Millisecond}.at(i)
 }
 
 // publish compares confirmed publishing through the bucket strategy with raw
@@ -140,12 +139,12 @@ func (r *run) spread(c *client, t topology.QueueType) (*rawPublisher, error) {
 // sendBatches sends n messages by SendBatch, so many at a time. At the end of
 // each batch it waits for the last confirms, so that a continuous stream is one
 // batch.
-func (c *client) sendBatches(ctx context.Context, n, batch, size int, delay func() time.Duration, advance func(int)) error {
+func (c *client) sendBatches(ctx context.Context, n, batch, size int, delay func(i int) time.Duration, advance func(int)) error {
 	msgs := make([]amqpx.Message, min(n, batch, maxStream))
 	for sent := 0; sent < n; {
 		msgs = msgs[:min(len(msgs), n-sent)]
 		for i := range msgs {
-			msgs[i] = amqpx.Message{Queue: c.queue, Delay: delay(), Body: body(size, uint64(sent+i))}
+			msgs[i] = amqpx.Message{Queue: c.queue, Delay: delay(sent + i), Body: body(size, uint64(sent+i))}
 		}
 		if err := c.SendBatch(ctx, msgs); err != nil {
 			return err
@@ -157,8 +156,8 @@ func (c *client) sendBatches(ctx context.Context, n, batch, size int, delay func
 }
 
 // sendShared sends n messages by Send from many goroutines.
-func (c *client) sendShared(ctx context.Context, n, size int, delay func() time.Duration, advance func(int)) error {
+func (c *client) sendShared(ctx context.Context, n, size int, delay func(i int) time.Duration, advance func(int)) error {
 	return parallel(n, sendGoroutines, advance, func(i int) error {
-		return c.Send(ctx, amqpx.Message{Queue: c.queue, Delay: delay(), Body: body(size, uint64(i))})
+		return c.Send(ctx, amqpx.Message{Queue: c.queue, Delay: delay(i), Body: body(size, uint64(i))})
 	})
 }

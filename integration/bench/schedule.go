@@ -76,7 +76,7 @@ func insertPlain(ctx context.Context, db *sql.DB, queue string, n, size int) err
 				q.WriteString(", ")
 			}
 			fmt.Fprintf(&q, "($%d, $%d, $%d, $%d)", 4*i+1, 4*i+2, 4*i+3, 4*i+4)
-			args = append(args, uuid.NewString(), queue, time.Now().Add(anyDelay()).UnixMilli(), body(size, uint64(i)))
+			args = append(args, uuid.NewString(), queue, time.Now().Add(anyDelay(written+i)).UnixMilli(), body(size, uint64(i)))
 		}
 		if _, err := db.ExecContext(ctx, q.String(), args...); err != nil {
 			return err
@@ -110,7 +110,7 @@ func (r *run) scheduleAndRelay(ctx context.Context, c *client, db *sql.DB, rows,
 		for written := 0; written < n; {
 			list := make([]schedule.Task, min(batchSize, n-written))
 			for i := range list {
-				list[i] = schedule.Task{ID: uuid.NewString(), Queue: c.queue, DeliverAt: time.Now().Add(anyDelay()), Body: body(r.o.Body, uint64(i))}
+				list[i] = schedule.Task{ID: uuid.NewString(), Queue: c.queue, DeliverAt: time.Now().Add(anyDelay(written + i)), Body: body(r.o.Body, uint64(i))}
 			}
 			if err := store.ScheduleBatch(ctx, nil, list); err != nil {
 				return err

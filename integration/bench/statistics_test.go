@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -93,12 +95,12 @@ func TestOptions(t *testing.T) {
 // What waits in the long run has at most the longest delay left, and on average
 // half of the mean square over the mean.
 func TestFlowBeginsInTheMiddle(t *testing.T) {
-	f := flow{rate: 100, lo: 5 * time.Second, hi: 35 * time.Second, step: 100 * time.Millisecond, prefill: true}
+	f := flow{rate: 100, delays: span{5 * time.Second, 35 * time.Second}, prefill: true}
 	const n = 20_000
 	var sum time.Duration
-	for range n {
-		d := f.remaining()
-		if d < f.step || d > f.hi || d%f.step != 0 {
+	for i := range n {
+		d := f.delays.remaining(i)
+		if d < time.Millisecond || d > f.delays.hi || d%time.Millisecond != 0 {
 			t.Fatalf("%v left", d)
 		}
 		sum += d
@@ -110,6 +112,41 @@ func TestFlowBeginsInTheMiddle(t *testing.T) {
 	if got := f.waiting(); got != 2000 {
 		t.Errorf("%d waiting", got)
 	}
+}
+
+// rounding is a timer that is exact but for its rounding of delays, to tenths of a
+// second.
+type rounding struct {
+	came func(content []byte, at time.Time)
+}
+
+func (r *rounding) start(_ context.Context, came func([]byte, time.Time)) (func() error, error) {
+	r.came = came
+	return func() error { return nil }, nil
+}
+
+func (r *rounding) keep(_ context.Context, list []kept) error {
+	const tenth = 100 * time.Millisecond
+	for _, k := range list {
+		time.AfterFunc((time.Until(k.due) + tenth - 1).Truncate(tenth), func() { r.came(k.content, time.Now()) })
+	}
+	return nil
+}
+
+// A timer's rounding is lateness, since messages are wanted at any instants.
+func TestRoundingIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := flow{rate: 1000, delays: span{time.Second, 3 * time.Second}, prefill: true, warm: time.Second, measure: 10 * time.Second}
+		o, err := f.through(t.Context(), &rounding{}, minBody, time.Minute, func(int) {})
+		if err != nil || o.missing > 0 || !o.kept {
+			t.Fatalf("%+v, %v", o, err)
+		}
+		for share, want := range map[float64]float64{0.5: 49.5, 0.99: 98} {
+			if got := percentile(o.values, share); math.Abs(got-want) > 2 {
+				t.Errorf("%v of the messages are up to %v ms late, want %v", share, got, want)
+			}
+		}
+	})
 }
 
 func TestLatenessCountsTheWindow(t *testing.T) {
@@ -127,7 +164,7 @@ func TestLatenessCountsTheWindow(t *testing.T) {
 	l.complete()
 	for i, due := range []int{50, 150, 99, 100, 199, 200} {
 		for range 2 { // a repetition does not count
-			l.came(body(minBody, numbers[i]), at(due), at(due+10*i))
+			l.came(body(minBody, numbers[i]), at(due+10*i))
 		}
 	}
 	values, missing, err := l.wait(t.Context(), time.Minute)

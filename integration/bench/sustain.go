@@ -82,9 +82,9 @@ type entry struct {
 }
 
 func (r *run) newContest(s *Scenario, group string) *contest {
-	f := flow{lo: 2 * time.Second, hi: 6 * time.Second, step: 100 * time.Millisecond, warm: 6 * time.Second, measure: 6 * time.Second}
+	f := flow{delays: span{2 * time.Second, 6 * time.Second}, warm: 6 * time.Second, measure: 6 * time.Second}
 	if r.o.Quick {
-		f.lo, f.hi, f.warm, f.measure = 500*time.Millisecond, time.Second, time.Second, time.Second
+		f.delays, f.warm, f.measure = span{500 * time.Millisecond, time.Second}, time.Second, time.Second
 	}
 	return &contest{r: r, s: s, group: group, f: f}
 }

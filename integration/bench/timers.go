@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,11 +19,11 @@ type rabbit struct {
 	prefetch int
 }
 
-func (r rabbit) start(ctx context.Context, came func(content []byte, due, at time.Time)) (func() error, error) {
+func (r rabbit) start(ctx context.Context, came func(content []byte, at time.Time)) (func() error, error) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- r.c.Consume(ctx, r.c.queue, func(_ context.Context, d *amqpx.Delivery) error {
-			came(d.Body, d.DueAt, time.Now())
+			came(d.Body, time.Now())
 			return nil
 		}, amqpx.Prefetch(r.prefetch))
 	}()
@@ -34,7 +33,7 @@ func (r rabbit) start(ctx context.Context, came func(content []byte, due, at tim
 func (r rabbit) keep(ctx context.Context, list []kept) error {
 	msgs := make([]amqpx.Message, len(list))
 	for i, k := range list {
-		msgs[i] = amqpx.Message{Queue: r.c.queue, Delay: k.delay, Body: k.content}
+		msgs[i] = amqpx.Message{Queue: r.c.queue, DeliverAt: k.due, Body: k.content}
 	}
 	return r.c.SendBatch(ctx, msgs)
 }
@@ -81,7 +80,7 @@ type polledTable struct{ db *sql.DB }
 const polledSchema = `CREATE TABLE IF NOT EXISTS bench_polled (id BIGSERIAL PRIMARY KEY, due_us BIGINT NOT NULL, body BYTEA NOT NULL);
 CREATE INDEX IF NOT EXISTS bench_polled_due ON bench_polled (due_us)`
 
-func (p polledTable) start(ctx context.Context, came func(content []byte, due, at time.Time)) (func() error, error) {
+func (p polledTable) start(ctx context.Context, came func(content []byte, at time.Time)) (func() error, error) {
 	if _, err := p.db.ExecContext(ctx, polledSchema); err != nil {
 		return nil, err
 	}
@@ -90,7 +89,7 @@ func (p polledTable) start(ctx context.Context, came func(content []byte, due, a
 	}
 	return poll(ctx, func(ctx context.Context) (int, error) {
 		rows, err := p.db.QueryContext(ctx, `DELETE FROM bench_polled WHERE id IN
-			(SELECT id FROM bench_polled WHERE due_us <= $1 ORDER BY due_us LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING due_us, body`,
+			(SELECT id FROM bench_polled WHERE due_us <= $1 ORDER BY due_us LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING body`,
 			time.Now().UnixMicro(), pollTake)
 		if err != nil {
 			return 0, err
@@ -98,12 +97,11 @@ func (p polledTable) start(ctx context.Context, came func(content []byte, due, a
 		defer rows.Close()
 		n := 0
 		for ; rows.Next(); n++ {
-			var due int64
 			var content []byte
-			if err := rows.Scan(&due, &content); err != nil {
+			if err := rows.Scan(&content); err != nil {
 				return n, err
 			}
-			came(content, time.UnixMicro(due), time.Now())
+			came(content, time.Now())
 		}
 		return n, rows.Err()
 	}), nil
@@ -120,7 +118,7 @@ func (p polledTable) keep(ctx context.Context, list []kept) error {
 				q.WriteString(", ")
 			}
 			fmt.Fprintf(&q, "($%d, $%d)", 2*i+1, 2*i+2)
-			args = append(args, time.Now().Add(k.delay).UnixMicro(), k.content)
+			args = append(args, k.due.UnixMicro(), k.content)
 		}
 		if _, err := p.db.ExecContext(ctx, q.String(), args...); err != nil {
 			return err
@@ -136,11 +134,11 @@ type polledSet struct{ db *redis.Client }
 const polledKey = "bench:polled"
 
 // takeDue removes and returns what is due.
-var takeDue = redis.NewScript(`local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', 0, ARGV[2])
-for i = 1, #due, 2 do redis.call('ZREM', KEYS[1], due[i]) end
+var takeDue = redis.NewScript(`local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
+for i = 1, #due do redis.call('ZREM', KEYS[1], due[i]) end
 return due`)
 
-func (p polledSet) start(ctx context.Context, came func(content []byte, due, at time.Time)) (func() error, error) {
+func (p polledSet) start(ctx context.Context, came func(content []byte, at time.Time)) (func() error, error) {
 	if err := p.db.Del(ctx, polledKey).Err(); err != nil {
 		return nil, err
 	}
@@ -149,21 +147,17 @@ func (p polledSet) start(ctx context.Context, came func(content []byte, due, at 
 		if err != nil {
 			return 0, err
 		}
-		for i := 0; i+1 < len(list); i += 2 {
-			due, err := strconv.ParseFloat(list[i+1], 64)
-			if err != nil {
-				return 0, err
-			}
-			came([]byte(list[i]), time.UnixMicro(int64(due)), time.Now())
+		for _, content := range list {
+			came([]byte(content), time.Now())
 		}
-		return len(list) / 2, nil
+		return len(list), nil
 	}), nil
 }
 
 func (p polledSet) keep(ctx context.Context, list []kept) error {
 	_, err := p.db.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, k := range list {
-			pipe.ZAdd(ctx, polledKey, redis.Z{Score: float64(time.Now().Add(k.delay).UnixMicro()), Member: k.content})
+			pipe.ZAdd(ctx, polledKey, redis.Z{Score: float64(k.due.UnixMicro()), Member: k.content})
 		}
 		return nil
 	})

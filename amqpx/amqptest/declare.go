@@ -84,70 +84,85 @@ func (ch *channel) onExchangeDelete(d *decoder) *rabbit.Error {
 	return err
 }
 
-func (ch *channel) onExchangeBind(d *decoder) *rabbit.Error {
+// binding is what a method says that binds or unbinds a queue or an exchange.
+type binding struct {
+	rabbit.Binding
+
+	kind, to string // what is bound
+	nowait   bool
+}
+
+// binding reads one; queue.unbind has no flag for nowait.
+func (d *decoder) binding(flag bool) (b binding) {
 	d.short()
-	b := rabbit.Binding{ToExchange: d.shortstr(), Source: d.shortstr(), Key: d.shortstr()}
-	nowait := d.bits()[0]
+	b.to, b.Source, b.Key = d.shortstr(), d.shortstr(), d.shortstr()
+	if flag {
+		b.nowait = d.bits()[0]
+	}
 	b.Args = d.table()
-	return ch.bind(d, b, "exchange", b.ToExchange, nowait, exchangeBindOk)
+	return b
+}
+
+func (b binding) ofExchange() binding {
+	b.kind, b.ToExchange = "exchange", b.to
+	return b
+}
+
+// ofQueue also finds the queue that is meant by an empty name.
+func (b binding) ofQueue(ch *channel) (binding, *rabbit.Error) {
+	name, err := ch.queueName(b.to)
+	b.kind, b.to, b.Queue = "queue", name, name
+	return b, err
+}
+
+func (ch *channel) onExchangeBind(d *decoder) *rabbit.Error {
+	return ch.bind(d, d.binding(true).ofExchange(), exchangeBindOk)
 }
 
 func (ch *channel) onExchangeUnbind(d *decoder) *rabbit.Error {
-	d.short()
-	b := rabbit.Binding{ToExchange: d.shortstr(), Source: d.shortstr(), Key: d.shortstr()}
-	nowait := d.bits()[0]
-	b.Args = d.table()
-	return ch.unbind(d, b, "exchange", b.ToExchange, nowait, exchangeUnbindOk)
+	return ch.unbind(d, d.binding(true).ofExchange(), exchangeUnbindOk)
 }
 
 func (ch *channel) onQueueBind(d *decoder) *rabbit.Error {
-	d.short()
-	b := rabbit.Binding{Queue: d.shortstr(), Source: d.shortstr(), Key: d.shortstr()}
-	nowait := d.bits()[0]
-	b.Args = d.table()
-	if b.Queue == "" && b.Key == "" {
+	b := d.binding(true)
+	if b.to == "" && b.Key == "" {
 		b.Key = ch.lastQueue
 	}
-	name, err := ch.queueName(b.Queue)
+	b, err := b.ofQueue(ch)
 	if err != nil {
 		return err
 	}
-	b.Queue = name
-	return ch.bind(d, b, "queue", name, nowait, queueBindOk)
+	return ch.bind(d, b, queueBindOk)
 }
 
 func (ch *channel) onQueueUnbind(d *decoder) *rabbit.Error {
-	d.short()
-	b := rabbit.Binding{Queue: d.shortstr(), Source: d.shortstr(), Key: d.shortstr()}
-	b.Args = d.table()
-	name, err := ch.queueName(b.Queue)
+	b, err := d.binding(false).ofQueue(ch)
 	if err != nil {
 		return err
 	}
-	b.Queue = name
-	return ch.unbind(d, b, "queue", name, false, queueUnbindOk)
+	return ch.unbind(d, b, queueUnbindOk)
 }
 
 // permitBind asks for what binding takes.
-func (ch *channel) permitBind(b rabbit.Binding, kind, to string) *rabbit.Error {
+func (ch *channel) permitBind(b binding) *rabbit.Error {
 	c := ch.conn
-	return first(c.permit(Write, kind, to), c.permit(Read, "exchange", b.Source), c.srv.faults.refusal(to), c.srv.faults.refusal(b.Source))
+	return first(c.permit(Write, b.kind, b.to), c.permit(Read, "exchange", b.Source), c.srv.faults.refusal(b.to), c.srv.faults.refusal(b.Source))
 }
 
 // bind answers when the binding has its effect; what comes behind it on the
 // channel waits.
-func (ch *channel) bind(d *decoder, b rabbit.Binding, kind, to string, nowait bool, ok method) *rabbit.Error {
+func (ch *channel) bind(d *decoder, b binding, ok method) *rabbit.Error {
 	if d.failed() {
 		return nil
 	}
-	if err := ch.permitBind(b, kind, to); err != nil {
+	if err := ch.permitBind(b); err != nil {
 		return err
 	}
-	effective, err := ch.conn.vhost.Bind(b, ch.conn)
+	effective, err := ch.conn.vhost.Bind(b.Binding, ch.conn)
 	if err != nil {
 		return err
 	}
-	reply := func() { ch.reply(nowait, ok, to, nil) }
+	reply := func() { ch.reply(b.nowait, ok, b.to, nil) }
 	if late := time.Until(time.UnixMilli(effective)); late > 0 {
 		ch.in.stall(ch.conn, late, ch.onFrame, reply)
 		return nil
@@ -156,17 +171,17 @@ func (ch *channel) bind(d *decoder, b rabbit.Binding, kind, to string, nowait bo
 	return nil
 }
 
-func (ch *channel) unbind(d *decoder, b rabbit.Binding, kind, to string, nowait bool, ok method) *rabbit.Error {
+func (ch *channel) unbind(d *decoder, b binding, ok method) *rabbit.Error {
 	if d.failed() {
 		return nil
 	}
-	if err := ch.permitBind(b, kind, to); err != nil {
+	if err := ch.permitBind(b); err != nil {
 		return err
 	}
-	if err := ch.conn.vhost.Unbind(b, ch.conn); err != nil {
+	if err := ch.conn.vhost.Unbind(b.Binding, ch.conn); err != nil {
 		return err
 	}
-	ch.reply(nowait, ok, to, nil)
+	ch.reply(b.nowait, ok, b.to, nil)
 	return nil
 }
 

@@ -221,49 +221,46 @@ func (p *declareConns) lend(d *declareConn) loan {
 }
 
 func (p *declareConns) leave(d *declareConn) {
-	p.mu.Lock()
-	d.users--
-	if d.users == 0 && !d.done {
-		d.idle.Reset(declareIdle)
-	}
-	over := d.users == 0 && d.done
-	p.mu.Unlock()
-	if over {
-		p.end(d)
-	}
+	p.change(d, func() {
+		d.users--
+		if d.users == 0 && !d.done {
+			d.idle.Reset(declareIdle)
+		}
+	})
 }
 
 // retire takes a connection out of use.
-func (p *declareConns) retire(d *declareConn) {
-	p.mu.Lock()
+func (p *declareConns) retire(d *declareConn) { p.change(d, func() { p.takeOut(d) }) }
+
+// expire retires a connection that has been idle, unless somebody has just come.
+func (p *declareConns) expire(d *declareConn) {
+	p.change(d, func() {
+		if d.users == 0 {
+			p.takeOut(d)
+		}
+	})
+}
+
+func (p *declareConns) takeOut(d *declareConn) {
 	d.done = true
 	d.idle.Stop()
 	if p.shared == d {
 		p.shared = nil
 	}
-	over := d.users == 0
+}
+
+// change does something to a connection with the lock held, and closes it where
+// nobody uses it afterwards and nobody will.
+func (p *declareConns) change(d *declareConn, f func()) {
+	p.mu.Lock()
+	f()
+	_, open := p.open[d]
+	over := open && d.done && d.users == 0
+	if over {
+		delete(p.open, d)
+	}
 	p.mu.Unlock()
 	if over {
-		p.end(d)
-	}
-}
-
-// expire retires a connection that has been idle, unless somebody has just come.
-func (p *declareConns) expire(d *declareConn) {
-	p.mu.Lock()
-	idle := d.users == 0
-	p.mu.Unlock()
-	if idle {
-		p.retire(d)
-	}
-}
-
-func (p *declareConns) end(d *declareConn) {
-	p.mu.Lock()
-	_, open := p.open[d]
-	delete(p.open, d)
-	p.mu.Unlock()
-	if open {
 		closeConn(d.conn)
 	}
 }

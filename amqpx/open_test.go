@@ -6,8 +6,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // A broker that is just starting refuses everybody: Open waits for it, and
@@ -41,4 +45,38 @@ func TestOpenWaitsForABrokerThatIsStarting(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A conflict is one, too, where the connection ends with it: what the client
+// library still sends on a channel that the broker closes makes the broker do that.
+func TestConflictThatEndsTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		conn, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ch.QueueDeclare("delay.parked", true, false, false, false, amqp.Table{"x-max-length": int64(1)}); err != nil {
+			t.Fatal(err)
+		}
+		ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}}) // few queues: one channel declares them
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := false
+		srv.Control(func(f amqptest.Frame) amqptest.Action {
+			refused = refused || f.Method == "channel.close" && !f.FromClient
+			return amqptest.Action{Cut: refused && f.Method == "channel.open"}
+		})
+		_, err = amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Strategy: ttl})
+		if ce, ok := errors.AsType[*topology.ConflictError](err); !ok || ce.Name != "delay.parked" {
+			t.Errorf("got %v", err)
+		}
+	})
 }

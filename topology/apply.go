@@ -264,6 +264,17 @@ func (a *applier) pipelined(ctx context.Context, stage []declaration) error {
 	onChannels(a.conn, len(stage), worth(len(stage)), func(s *session, from, to int) {
 		errs[from] = s.do(ctx, func(ch *amqp.Channel) error { return pipeline(ch, stage[from:to]) })
 	})
+	return telling(errs)
+}
+
+// telling is the first refusal, else the first loss of the connection: the one may
+// have been the reason of the other.
+func telling(errs []error) error {
+	for _, err := range errs {
+		if err != nil && !isConnectionLost(err) {
+			return err
+		}
+	}
 	return cmp.Or(errs...)
 }
 
@@ -341,20 +352,32 @@ func isConnectionLost(err error) bool {
 	return false
 }
 
-// connectionLost names the object that made the broker close the connection,
-// where the broker says it: before 4.0 an unknown exchange type does that.
+// connectionLost names the object that the broker refused before the connection
+// ended, where the broker says it: before 4.0 an unknown exchange type ends it,
+// and so does an operation that the client library sends right after the broker
+// has closed the channel for the one before.
 func (a *applier) connectionLost(stage []declaration, results []Result, reason, err error) error {
 	var e *amqp.Error
 	if !errors.As(reason, &e) {
 		reason = err
 	}
-	if errors.As(reason, &e) && strings.Contains(e.Reason, "unknown exchange type") {
+	if errors.As(reason, &e) {
 		for i, o := range stage {
-			if o.kind == KindExchange && strings.Contains(e.Reason, "'"+o.exchangeType+"'") {
+			if o.refusedBy(e) {
 				results[i].State = Failed
-				return &ObjectError{Kind: o.kind, Name: o.name, Op: "declare", Err: reason}
+				return objectError(o.kind, o.name, "declare", o.table, reason)
 			}
 		}
 	}
 	return fmt.Errorf("apply: the connection was lost: %w", reason)
+}
+
+// refusedBy tells whether a refusal names the object as one that exists otherwise,
+// or its exchange type as one that does not.
+func (o declaration) refusedBy(e *amqp.Error) bool {
+	if o.kind == KindExchange && strings.Contains(e.Reason, "unknown exchange type '"+o.exchangeType+"'") {
+		return true
+	}
+	_, conflict := parseInequivalent(e, o.table)
+	return conflict && strings.Contains(e.Reason, fmt.Sprintf("%s '%s' in vhost", o.kind, o.name))
 }

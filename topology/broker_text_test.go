@@ -248,3 +248,17 @@ func TestWhichRefusalsMayPass(t *testing.T) {
 		}
 	}
 }
+
+func TestARefusalTellsMoreThanALostConnection(t *testing.T) {
+	lost := &amqp.Error{Code: amqp.ChannelError, Reason: "expected 'channel.open'"}
+	refused := &amqp.Error{Code: amqp.PreconditionFailed}
+	for want, errs := range map[error][]error{
+		nil:     {nil, nil},
+		lost:    {nil, lost, errors.New("reset")},
+		refused: {lost, nil, refused, lost},
+	} {
+		if got := telling(errs); !errors.Is(got, want) {
+			t.Errorf("%v: got %v, want %v", errs, got, want)
+		}
+	}
+}

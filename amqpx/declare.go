@@ -11,9 +11,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// declareStrategy declares the strategy's topology on a connection that is new
-// and has published nothing, or checks that its exchanges exist when the client
-// may not declare. The connection is closed by the caller when ctx ends first,
+// declareStrategy declares the strategy's topology where it is not there, on a
+// connection that is new and has published nothing, or checks that it is there when
+// the client may not declare. The connection is closed by the caller when ctx ends first,
 // which ends what is under way.
 func (c *Client) declareStrategy(ctx context.Context, conn *amqp.Connection) error {
 	if err := c.declareMu.lock(ctx); err != nil {
@@ -25,7 +25,7 @@ func (c *Client) declareStrategy(ctx context.Context, conn *amqp.Connection) err
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
 		defer context.AfterFunc(c.stop, cancel)()
-		done <- c.declareStrategyLocked(ctx, conn)
+		done <- c.declareStrategyLocked(ctx, conn, c.ensure)
 	}()
 	select {
 	case err := <-done:
@@ -35,20 +35,41 @@ func (c *Client) declareStrategy(ctx context.Context, conn *amqp.Connection) err
 	}
 }
 
-func (c *Client) declareStrategyLocked(ctx context.Context, conn *amqp.Connection) error {
+// declareStrategyLocked declares by one of the functions below, for a caller that
+// holds declareMu.
+func (c *Client) declareStrategyLocked(ctx context.Context, conn *amqp.Connection, declare func(context.Context, *amqp.Connection, topology.Topology) error) error {
 	began := time.Now()
-	var err error
-	if c.cfg.Declare == DeclareNothing {
-		err = verifyExchanges(conn, c.strategy.Topology())
-	} else {
-		_, err = topology.Apply(ctx, conn, c.strategy.Topology(), c.applying())
-	}
-	if err != nil {
+	if err := declare(ctx, conn, c.strategy.Topology()); err != nil {
 		return fmt.Errorf("declare the %s strategy's topology: %w", c.strategy.Name(), err)
 	}
 	c.declared = time.Now()
 	c.log.Debug("declared", zap.String("strategy", c.strategy.Name()), zap.Duration("took", time.Since(began)))
 	return nil
+}
+
+// ensure declares a topology that is not there.
+func (c *Client) ensure(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
+	if c.cfg.Declare != DeclareNothing {
+		return topology.Ensure(ctx, conn, t, c.applying())
+	}
+	return notApplied(topology.Verify(ctx, conn, c.cfg.Prefix, t))
+}
+
+// notApplied adds to a missing exchange what to do about it.
+func notApplied(err error) error {
+	if isCode(err, amqp.NotFound) {
+		return fmt.Errorf("%w: %w", errNotApplied, err)
+	}
+	return err
+}
+
+// declareAll declares a topology of which something is missing.
+func (c *Client) declareAll(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
+	if c.cfg.Declare == DeclareNothing {
+		return notApplied(topology.VerifyExchanges(ctx, conn, t))
+	}
+	_, err := topology.Apply(ctx, conn, t, c.applying())
+	return err
 }
 
 // applying is how this client declares a topology.
@@ -94,7 +115,7 @@ func (c *Client) redeclareOn(ctx context.Context, conn *amqp.Connection, after t
 		return nil
 	}
 	c.dests.forgetAll()
-	return c.declareStrategyLocked(ctx, conn)
+	return c.declareStrategyLocked(ctx, conn, c.declareAll)
 }
 
 // Apply declares a topology beside the strategy's own, such as the exchanges
@@ -113,23 +134,6 @@ func (c *Client) Apply(ctx context.Context, t topology.Topology) error {
 		_, err := topology.Apply(ctx, conn, t, c.applying())
 		return err
 	})
-}
-
-// verifyExchanges finds out whether the strategy's exchanges exist, those that
-// the user may look at: since RabbitMQ 4.3 that takes some right to an object.
-func verifyExchanges(conn *amqp.Connection, t topology.Topology) error {
-	s := &oneChannel{conn: conn}
-	defer s.close()
-	for _, e := range t.Exchanges {
-		err := s.do(func(ch *amqp.Channel) error { return exchangeExists(ch, e.Name) })
-		switch {
-		case isCode(err, amqp.NotFound):
-			return fmt.Errorf("exchange %s does not exist, and %w: %w", e.Name, errNotApplied, err)
-		case err != nil && !isCode(err, amqp.AccessRefused):
-			return fmt.Errorf("exchange %s: %w", e.Name, err)
-		}
-	}
-	return nil
 }
 
 // exchangeExists asks for an exchange of any type.

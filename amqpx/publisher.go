@@ -33,13 +33,17 @@ const maxReturns = 1024
 // maxAlone bounds the channels of messages that are published alone.
 const maxAlone = 16
 
-func newPublisher(ctx context.Context, conn *amqp.Connection, maxInFlight int, onStuck func([]string)) (*publisher, error) {
-	p := &publisher{
+func newPublisher(conn *amqp.Connection, maxInFlight int, onStuck func([]string)) *publisher {
+	return &publisher{
 		conn: conn, room: min(maxInFlight, maxReturns), flow: newFlow(maxInFlight, onStuck),
 		shared: newSlot(), trial: newSlot(), alone: semaphore.NewWeighted(maxAlone),
 	}
-	_, err := p.trial.get(ctx, conn, p.room)
-	return p, err
+}
+
+// open opens the channel that the first message needs.
+func (p *publisher) open(ctx context.Context) error {
+	_, err := p.trial.get(ctx, p.conn, p.room)
+	return err
 }
 
 // publication is a message on its way to its confirm.

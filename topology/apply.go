@@ -26,6 +26,8 @@ type ApplyOptions struct {
 	Prefix string
 	// Unlocked, if set, is told when bindings are made without the lock, and why.
 	Unlocked func(error)
+
+	locked bool // the caller has the lock
 }
 
 const (
@@ -88,6 +90,7 @@ func stages(t Topology) [][]declaration {
 // exchange failed.
 func Apply(ctx context.Context, conn Conn, want Topology, opts ApplyOptions) (Report, error) {
 	began := time.Now()
+	opts.Prefix = cmp.Or(opts.Prefix, DefaultPrefix)
 	a := &applier{conn: conn, names: map[string]bool{}}
 	a.stages = stages(want)
 	for _, stage := range a.stages {
@@ -196,8 +199,8 @@ var errVanished = errors.New("it was declared and is gone; another process delet
 
 // declareAlone declares one stage, bindings of topic exchanges under the lock.
 func (a *applier) declareAlone(ctx context.Context, stage []declaration, results []Result, want Topology, opts ApplyOptions) error {
-	if len(stage) > 0 && stage[0].kind == KindBinding && bindsTopics(want) {
-		unlock, err := lock(ctx, a.conn, cmp.Or(opts.Prefix, DefaultPrefix), opts.Unlocked)
+	if !opts.locked && len(stage) > 0 && stage[0].kind == KindBinding && bindsTopics(want) {
+		unlock, err := lock(ctx, a.conn, opts)
 		if err != nil {
 			return err
 		}
@@ -279,16 +282,21 @@ func telling(errs []error) error {
 }
 
 func pipeline(ch *amqp.Channel, part []declaration) error {
-	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-	var err error
-	for _, o := range part {
-		if err = o.declare(ch, true); err != nil {
-			break
+	return fenced(ch, func() error {
+		for _, o := range part {
+			if err := o.declare(ch, true); err != nil {
+				return err
+			}
 		}
-	}
-	if err == nil {
-		err = ch.Qos(0, 0, false) // the fence: answered after everything before it
-	}
+		return ch.Qos(0, 0, false) // answered after everything before it
+	})
+}
+
+// fenced runs operations without an answer and a last one with, and gives the
+// broker's reason when one of them closed the channel.
+func fenced(ch *amqp.Channel, ops func() error) error {
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	err := ops()
 	if err != nil && ch.IsClosed() {
 		if reason := <-closed; reason != nil {
 			return reason

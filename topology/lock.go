@@ -51,47 +51,59 @@ const (
 // errLocked says that the lock could not be had for too long.
 var errLocked = errors.New("another connection has been binding for too long")
 
-// lock keeps other connections from binding, where the broker needs it. Without
-// the right to the lock's queue, or when another has it for too long, it goes on
-// all the same, and says so.
-func lock(ctx context.Context, conn Conn, prefix string, unlocked func(error)) (unlock func(), err error) {
-	nothing := func() {}
+// lock keeps other connections from binding, where the broker needs it.
+func lock(ctx context.Context, conn Conn, opts ApplyOptions) (unlock func(), err error) {
 	if c, ok := conn.(*amqp.Connection); ok {
 		if version, _ := c.Properties["version"].(string); !LateBindings(version) {
-			return nothing, nil
+			return func() {}, nil
 		}
 	}
-	s := &session{conn: conn}
-	err = takeLock(ctx, s, LockQueue(prefix))
-	switch {
-	case err == nil:
-		return func() { releaseLock(s, LockQueue(prefix)) }, nil
-	case context.Cause(ctx) != nil, !errors.Is(err, errLocked) && isConnectionLost(err):
-		return nil, fmt.Errorf("lock %s: %w", LockQueue(prefix), err)
-	case unlocked != nil:
-		unlocked(err)
-	}
-	return nothing, nil
+	return lockUnless(ctx, conn, opts, func() (bool, error) { return false, nil })
 }
 
-func takeLock(ctx context.Context, s *session, name string) error {
+// lockUnless takes the lock, unless done says first that there is nothing to do,
+// which it asks again after each wait; unlock then is nil. Without the right to the
+// lock's queue, or when another has it for too long, it goes on all the same, and
+// says so.
+func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (bool, error)) (unlock func(), err error) {
+	s := &session{conn: conn}
+	name := LockQueue(opts.Prefix)
 	deadline := time.Now().Add(lockWait)
 	for pause := firstLockPause; ; pause = min(2*pause, maxLockPause) {
+		if ok, err := done(); ok || err != nil {
+			s.close()
+			return nil, err
+		}
 		// The deadline does not end a try: its answer would find nobody.
-		err := s.do(ctx, func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclare(name, false, false, true, false, amqp.Table{ArgQueueType: string(Classic)})
-			return err
-		})
-		if e, ok := errors.AsType[*amqp.Error](err); !ok || e.Code != amqp.ResourceLocked {
-			return err
+		err := declareLock(ctx, s, name)
+		if err == nil {
+			return func() { releaseLock(s, name) }, nil
 		}
-		if time.Now().After(deadline) {
-			return errLocked
+		e, refused := errors.AsType[*amqp.Error](err)
+		locked := refused && e.Code == amqp.ResourceLocked
+		switch {
+		case context.Cause(ctx) != nil, !refused, isConnectionLost(err):
+			return nil, fmt.Errorf("lock %s: %w", name, err)
+		case locked && time.Now().After(deadline):
+			err = errLocked
+		case locked:
+			if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
+				return nil, err
+			}
+			continue
 		}
-		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
-			return err
+		if opts.Unlocked != nil {
+			opts.Unlocked(err)
 		}
+		return func() {}, nil
 	}
+}
+
+func declareLock(ctx context.Context, s *session, name string) error {
+	return s.do(ctx, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(name, false, false, true, false, amqp.Table{ArgQueueType: string(Classic)})
+		return err
+	})
 }
 
 // releaseLock works also when the context has ended under which the lock was taken.

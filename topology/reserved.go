@@ -91,7 +91,7 @@ func Reserved(prefix, name string) bool {
 	}
 	word, _, _ := strings.Cut(rest[1:], ".")
 	switch word {
-	case "bucket", "ttl", "plugin", "deliver", "parked", "route", "lock":
+	case "bucket", "ttl", "plugin", "deliver", "parked", "route", "lock", "declared":
 		return true
 	}
 	return false

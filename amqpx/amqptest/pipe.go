@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,13 +16,15 @@ type pipe struct {
 	mu       sync.Mutex
 	more     sync.Cond
 	buf      []byte
+	latency  time.Duration
+	under    [][]byte // written and not yet there, oldest first
 	closed   bool
 	timer    *time.Timer
 	deadline time.Time
 }
 
-func newPipe() *pipe {
-	p := &pipe{}
+func newPipe(latency time.Duration) *pipe {
+	p := &pipe{latency: latency}
 	p.more.L = &p.mu
 	return p
 }
@@ -32,9 +35,23 @@ func (p *pipe) Write(b []byte) (int, error) {
 	if p.closed {
 		return 0, io.ErrClosedPipe
 	}
+	if p.latency > 0 {
+		p.under = append(p.under, slices.Clone(b))
+		time.AfterFunc(p.latency, p.arrive)
+		return len(b), nil
+	}
 	p.buf = append(p.buf, b...)
 	p.more.Broadcast()
 	return len(b), nil
+}
+
+// arrive makes the oldest of what is under way readable.
+func (p *pipe) arrive() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.buf = append(p.buf, p.under[0]...)
+	p.under = p.under[1:]
+	p.more.Broadcast()
 }
 
 // Read reads what was written before the end as well.
@@ -52,7 +69,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 				p.buf = nil
 			}
 			return n, nil
-		case p.closed:
+		case p.closed && len(p.under) == 0:
 			return 0, io.EOF
 		}
 		p.more.Wait()
@@ -100,8 +117,8 @@ type pipeConn struct {
 }
 
 // pipes are the two ends of a connection.
-func pipes(client, server string) (c, s *pipeConn) {
-	up, down := newPipe(), newPipe()
+func pipes(client, server string, latency time.Duration) (c, s *pipeConn) {
+	up, down := newPipe(latency), newPipe(latency)
 	return &pipeConn{down, up, pipeAddr(client), pipeAddr(server)}, &pipeConn{up, down, pipeAddr(server), pipeAddr(client)}
 }
 

@@ -55,6 +55,9 @@ type Options struct {
 	// before the channel is closed. Default 30 min; negative for no bound. Since
 	// 4.3 it is about quorum queues only.
 	ConsumerTimeout time.Duration
+	// Latency is how long bytes of a connection in memory take, one way: half a
+	// round trip. Connections over a socket do not have it.
+	Latency time.Duration
 	// LateBindings is how long a new binding of a topic exchange takes to have an
 	// effect, and to be answered, while the same binding made by somebody else
 	// meanwhile is answered at once. RabbitMQ 3.12 to 4.2 on Mnesia is like that,
@@ -219,7 +222,7 @@ func (s *Server) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 // accept makes a connection and serves it.
 func (s *Server) accept() net.Conn {
 	s.number++
-	client, server := pipes(fmt.Sprintf("client-%d", s.number), host)
+	client, server := pipes(fmt.Sprintf("client-%d", s.number), host, s.opts.Latency)
 	c := newConn(s, server, s.number)
 	s.conns[c] = struct{}{}
 	s.running.Go(c.serve)

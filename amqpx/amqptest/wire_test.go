@@ -73,7 +73,7 @@ func FuzzMethods(f *testing.F) {
 		synctest.Test(t, func(t *testing.T) {
 			srv := NewServer(Options{Plugin: true})
 			defer srv.Close()
-			c, s := pipes("fuzz", host)
+			c, s := pipes("fuzz", host, 0)
 			k := newConn(srv, s, 1)
 			srv.conns[k] = struct{}{}
 			srv.do(func() {
@@ -139,7 +139,7 @@ func TestTablesEnd(t *testing.T) {
 
 func TestPipe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s := pipes("c", "s")
+		c, s := pipes("c", "s", 0)
 		big := make([]byte, 1<<20)
 		if _, err := c.Write(big); err != nil { // nobody reads
 			t.Fatal(err)

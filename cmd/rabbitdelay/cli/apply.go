@@ -36,6 +36,9 @@ arguments, or when a policy would break a delay queue (unless --force).`,
 			}
 			defer s.close()
 			r, err := topology.Apply(c.Context(), s.conn, s.want, topology.ApplyOptions{Inspector: s.inspector, Force: force, Prefix: s.cfg.Delay.Prefix})
+			if err == nil {
+				err = topology.MarkDeclared(c.Context(), s.conn, s.cfg.Delay.Prefix, s.strategy.Topology())
+			}
 			if r.Plan != nil {
 				if perr := a.showPlan(*r.Plan); perr != nil {
 					return perr

@@ -8,6 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -17,6 +18,7 @@ import (
 // setup is what plan, apply and destroy work with.
 type setup struct {
 	cfg       *config.Config
+	strategy  amqpx.Strategy
 	want      topology.Topology
 	conn      *amqp.Connection
 	inspector topology.Inspector
@@ -40,7 +42,7 @@ func (a *app) setup(ctx context.Context) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &setup{cfg: c}
+	s := &setup{cfg: c, strategy: strategy}
 	if s.want, err = c.Describe(strategy); err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package amqpx
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -35,6 +34,7 @@ type Client struct {
 	declares  *declareConns
 	declareMu ctxMutex  // held while the strategy's topology is being declared
 	declared  time.Time // when it last was
+	lookEnded bool      // the connection ended while the client looked for it
 
 	mu         sync.Mutex
 	closed     bool
@@ -148,7 +148,11 @@ func (c *Client) setupPublish(ctx context.Context, conn *amqp.Connection) (*sess
 	pub := newPublisher(conn, c.cfg.MaxInFlight, c.stuck)
 	opened := make(chan error, 1)
 	go func() { opened <- pub.open(ctx) }() // beside the declaration: one round trip less or two
-	if err := errors.Join(c.declareStrategy(ctx, conn), <-opened); err != nil {
+	err := c.declareStrategy(ctx, conn)
+	if openErr := <-opened; err == nil {
+		err = openErr
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &session{conn: conn, pub: pub, done: make(chan struct{})}, nil

@@ -42,17 +42,23 @@ func (c *Client) declareStrategyLocked(ctx context.Context, conn *amqp.Connectio
 	if err := declare(ctx, conn, c.strategy.Topology()); err != nil {
 		return fmt.Errorf("declare the %s strategy's topology: %w", c.strategy.Name(), err)
 	}
-	c.declared = time.Now()
+	c.declared, c.lookEnded = time.Now(), false
 	c.log.Debug("declared", zap.String("strategy", c.strategy.Name()), zap.Duration("took", time.Since(began)))
 	return nil
 }
 
-// ensure declares a topology that is not there.
+// ensure declares a topology that is not there. A look that ends with the
+// connection is not repeated: see topology.Ensure.
 func (c *Client) ensure(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
-	if c.cfg.Declare != DeclareNothing {
-		return topology.Ensure(ctx, conn, t, c.applying())
+	switch {
+	case c.cfg.Declare == DeclareNothing:
+		return notApplied(topology.Verify(ctx, conn, c.cfg.Prefix, t))
+	case c.lookEnded:
+		return c.declareAll(ctx, conn, t)
 	}
-	return notApplied(topology.Verify(ctx, conn, c.cfg.Prefix, t))
+	err := topology.Ensure(ctx, conn, t, c.applying())
+	c.lookEnded = err != nil && conn.IsClosed()
+	return err
 }
 
 // notApplied adds to a missing exchange what to do about it.

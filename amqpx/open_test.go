@@ -69,10 +69,12 @@ func TestConflictThatEndsTheConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused := false
+		refusals := 0
 		srv.Control(func(f amqptest.Frame) amqptest.Action {
-			refused = refused || f.Method == "channel.close" && !f.FromClient
-			return amqptest.Action{Cut: refused && f.Method == "channel.open"}
+			if f.Method == "channel.close" && !f.FromClient {
+				refusals++ // the first says that the topology is not there
+			}
+			return amqptest.Action{Cut: refusals > 1 && f.Method == "channel.open"}
 		})
 		_, err = amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Strategy: ttl})
 		if ce, ok := errors.AsType[*topology.ConflictError](err); !ok || ce.Name != "delay.parked" {

@@ -20,7 +20,7 @@ func Ensure(ctx context.Context, conn Conn, want Topology, opts ApplyOptions) er
 	opts.Inspector, opts.locked = nil, true
 	opts.Prefix = cmp.Or(opts.Prefix, DefaultPrefix)
 	l := &look{s: &session{conn: conn}, want: want, declared: DeclaredExchange(opts.Prefix, want)}
-	defer l.s.close()
+	defer func() { go l.s.close() }() // nobody need wait for the answer
 	unlock, err := lockUnless(ctx, conn, opts, func() (bool, error) { return l.there(ctx) })
 	if err != nil || unlock == nil {
 		return err
@@ -37,19 +37,20 @@ type look struct {
 	s        *session
 	want     Topology
 	declared string
-	before   bool // it was not there the last time
 }
 
-// there tells whether it is there. While somebody else declares it, it is enough to
-// look for what comes last.
+// there tells whether the topology is there. What is declared last is looked for
+// first and with an answer: amqp091 may send more on a channel that the broker
+// closes, over which the broker ends the connection, and without the topology that
+// would be the rule. Where only a part is missing it still happens: whoever has lost
+// a connection to Ensure had better Apply on the next.
 func (l *look) there(ctx context.Context) (bool, error) {
-	for _, t := range []Topology{{}, l.want} {
-		if len(t.Exchanges) == 0 && !l.before {
-			continue
-		}
-		err := l.s.do(ctx, func(ch *amqp.Channel) error { return lookFor(ch, t, l.declared) })
+	for _, ask := range []func(ch *amqp.Channel) error{
+		func(ch *amqp.Channel) error { return exchangeExists(ch, l.declared, false) },
+		func(ch *amqp.Channel) error { return lookFor(ch, l.want, l.declared) },
+	} {
+		err := l.s.do(ctx, ask)
 		if _, answered := errors.AsType[*amqp.Error](err); answered && !isConnectionLost(err) {
-			l.before = true
 			return false, nil
 		}
 		if err != nil {
@@ -59,12 +60,12 @@ func (l *look) there(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// lookFor finds out whether an exchange, and all exchanges and queues of a
-// topology, are there. Only the last question is answered when they are.
-func lookFor(ch *amqp.Channel, t Topology, exchange string) error {
+// lookFor finds out whether all exchanges and queues of a topology, and another
+// exchange, are there. Only the last question is answered when they are.
+func lookFor(ch *amqp.Channel, t Topology, last string) error {
 	return fenced(ch, func() error {
 		for _, e := range t.Exchanges {
-			if err := ch.ExchangeDeclarePassive(e.Name, e.Kind, true, false, false, true, nil); err != nil {
+			if err := exchangeExists(ch, e.Name, true); err != nil {
 				return err
 			}
 		}
@@ -73,8 +74,13 @@ func lookFor(ch *amqp.Channel, t Topology, exchange string) error {
 				return err
 			}
 		}
-		return ch.ExchangeDeclarePassive(exchange, amqp.ExchangeFanout, true, false, false, false, nil)
+		return exchangeExists(ch, last, false)
 	})
+}
+
+// exchangeExists asks for an exchange of any type.
+func exchangeExists(ch *amqp.Channel, name string, noWait bool) error {
+	return ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, noWait, nil)
 }
 
 // MarkDeclared declares the DeclaredExchange of a topology that was applied.
@@ -119,9 +125,7 @@ func VerifyExchanges(ctx context.Context, conn Conn, t Topology) error {
 }
 
 func lookForExchange(ctx context.Context, s *session, name string) error {
-	err := s.do(ctx, func(ch *amqp.Channel) error {
-		return ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, false, nil)
-	})
+	err := s.do(ctx, func(ch *amqp.Channel) error { return exchangeExists(ch, name, false) })
 	if e, ok := errors.AsType[*amqp.Error](err); ok && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) {
 		return &ObjectError{Kind: KindExchange, Name: name, Op: "look for", Err: err}
 	}

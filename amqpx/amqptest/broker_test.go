@@ -20,8 +20,14 @@ import (
 )
 
 // Heartbeats keep a quiet connection for an hour; a client that has stopped is
-// gone after two intervals, and what it held is in the queue.
+// gone after two intervals, and what it held is in the queue. Nobody has them who
+// does not ask.
 func TestHeartbeats(t *testing.T) {
+	bubble(t, amqptest.Options{}, func(t *testing.T, _ *amqptest.Server, conn *amqp.Connection) {
+		if conn.Config.Heartbeat != 0 {
+			t.Errorf("tuned to %v", conn.Config.Heartbeat)
+		}
+	})
 	bubble(t, amqptest.Options{Heartbeat: 10 * time.Second}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		if conn.Config.Heartbeat != 10*time.Second {
 			t.Errorf("tuned to %v", conn.Config.Heartbeat)

@@ -21,7 +21,6 @@ const (
 	DefaultVersion         = "4.3.0"
 	DefaultChannelMax      = 2047
 	DefaultFrameMax        = 128 << 10
-	DefaultHeartbeat       = 65535 * time.Second
 	DefaultConsumerTimeout = 30 * time.Minute
 )
 
@@ -48,8 +47,8 @@ type Options struct {
 	// ChannelMax is how many channels a connection may have, default 2047.
 	ChannelMax int
 	// Heartbeat is what the server proposes and URL carries, whole seconds up to
-	// 65535 s. Default 65535 s, so that a bubble in which a year passes has a
-	// thousand heartbeats and not six million.
+	// 65535 s. Default none: a year in a bubble would have millions of them, and a
+	// bubble in which all wait for ever would go on instead of failing.
 	Heartbeat time.Duration
 	// ConsumerTimeout is how long a delivery may wait for its acknowledgement
 	// before the channel is closed. Default 30 min; negative for no bound. Since
@@ -143,9 +142,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.ChannelMax == 0 {
 		o.ChannelMax = DefaultChannelMax
-	}
-	if o.Heartbeat == 0 {
-		o.Heartbeat = DefaultHeartbeat
 	}
 	if o.ConsumerTimeout == 0 {
 		o.ConsumerTimeout = DefaultConsumerTimeout

@@ -1,23 +1,38 @@
 package dlx_test
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// broker carries messages through a declared topology as RabbitMQ does, and a
-// year of delay in no time. Whoever comes to rest is taken out at once.
+// broker is RabbitMQ in memory, where whatever comes to rest is consumed at once.
 type broker struct {
-	model *rabbit.Broker
-	vhost *rabbit.VHost
-	ch    *rabbit.Channel
-	now   time.Time
-	rests []rest
+	srv  *amqptest.Server
+	conn *amqp.Connection
+	ch   *amqp.Channel
+
+	closed chan *amqp.Error
+
+	mu   sync.Mutex
+	sent []outcome // by message id
+}
+
+// outcome is what became of a message.
+type outcome struct {
+	Returned bool // to its mandatory publisher
+	Rests    []rest
+	at       time.Time // when it was published
 }
 
 // rest is where one copy of a message came to rest.
@@ -25,89 +40,152 @@ type rest struct {
 	Queue      string
 	RoutingKey string        // with which it got there
 	After      time.Duration // since it was published
-	Visited    []string      // the queues it expired in, in order
-	at         time.Time
+	Visited    []string      // the queues it expired in, in order, each as often as it did
 }
 
-func newBroker() *broker {
-	b := &broker{now: time.Unix(1_000_000_000, 0)}
-	b.model = rabbit.New(rabbit.Options{Version: rabbit.Version{Major: 4, Minor: 3}}, b.now)
-	b.vhost = b.model.VHost("/")
-	b.ch = b.model.NewChannel(nil, b)
-	return b
+// onBroker runs f in a bubble of its own with a broker that has a topology. What f
+// finds is for the caller to report, outside: a *rapid.T must fail where it was
+// made. Nor must rapid.Check run in a bubble: when a year passes there, so does the
+// time that rapid allows itself, and it ends after the first of its checks.
+func onBroker(t *testing.T, top topology.Topology, f func(b *broker) error) (err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &broker{srv: amqptest.NewServer(amqptest.Options{})}
+		defer b.srv.Close()
+		if err = b.connect(); err != nil {
+			return
+		}
+		defer b.conn.Close()
+		if err = b.declare(top); err == nil {
+			err = f(b)
+		}
+	})
+	return err
 }
 
-// Deliver makes it a rabbit.Sink, whose consumers are called as their queues.
-func (b *broker) Deliver(queue string, d rabbit.Delivery) {
-	r := rest{Queue: queue, RoutingKey: d.Message.RoutingKey(), at: b.now}
-	deaths, _ := d.Message.Delivered(b.model.Version())["x-death"].([]any)
-	for _, x := range deaths {
-		name, _ := x.(amqp.Table)["queue"].(string)
-		r.Visited = append([]string{name}, r.Visited...) // the latest comes first
+func (b *broker) connect() (err error) {
+	if b.conn, err = b.srv.Connect(); err != nil {
+		return err
 	}
-	b.rests = append(b.rests, r)
+	if b.ch, err = b.conn.Channel(); err != nil {
+		return err
+	}
+	b.closed = b.ch.NotifyClose(make(chan *amqp.Error, 1))
+	returned := b.ch.NotifyReturn(make(chan amqp.Return))
+	go func() {
+		for r := range returned {
+			b.note(r.MessageId, func(o *outcome) { o.Returned = true })
+		}
+	}()
+	return nil
 }
 
-// Cancelled makes it a rabbit.Sink.
-func (b *broker) Cancelled(string) {}
+// declare makes a topology, and consumes from the queues that hold nothing back.
+// Only the last answer is waited for.
+func (b *broker) declare(top topology.Topology) error {
+	err := b.declareAll(top)
+	if err == nil {
+		err = b.ch.Qos(0, 0, false)
+	}
+	if errors.Is(err, amqp.ErrClosed) {
+		return <-b.closed // why
+	}
+	return err
+}
 
-// Add declares a topology as a client would.
-func (b *broker) Add(t topology.Topology) error {
-	for _, e := range t.Exchanges {
-		err := b.vhost.DeclareExchange(rabbit.ExchangeSpec{Name: e.Name, Kind: e.Kind, Durable: true, Internal: e.Internal, Args: e.Table()})
+func (b *broker) declareAll(top topology.Topology) error {
+	for _, e := range top.Exchanges {
+		if err := b.ch.ExchangeDeclare(e.Name, e.Kind, true, false, e.Internal, true, e.Table()); err != nil {
+			return err
+		}
+	}
+	for _, q := range top.Queues {
+		_, err := b.ch.QueueDeclare(q.Name, true, false, false, true, q.Table())
+		if err == nil && q.MessageTTL == nil {
+			err = b.consume(q.Name)
+		}
 		if err != nil {
 			return err
 		}
 	}
-	for _, q := range t.Queues {
-		if err := b.addQueue(q); err != nil {
-			return err
+	for _, x := range top.Bindings {
+		var err error
+		if x.ToExchange != "" {
+			err = b.ch.ExchangeBind(x.ToExchange, x.RoutingKey, x.Exchange, true, x.Arguments)
+		} else {
+			err = b.ch.QueueBind(x.Queue, x.RoutingKey, x.Exchange, true, x.Arguments)
 		}
-	}
-	for _, x := range t.Bindings {
-		_, err := b.vhost.Bind(rabbit.Binding{Source: x.Exchange, Queue: x.Queue, ToExchange: x.ToExchange, Key: x.RoutingKey, Args: x.Arguments}, nil)
 		if err != nil {
-			return fmt.Errorf("%+v: %w", x, err)
+			return err
 		}
 	}
 	return nil
 }
 
-func (b *broker) addQueue(q topology.Queue) error {
-	known := b.vhost.Queue(q.Name) != nil
-	got, err := b.vhost.DeclareQueue(rabbit.QueueSpec{Name: q.Name, Durable: true, Args: q.Table()}, nil)
+func (b *broker) consume(queue string) error {
+	in, err := b.ch.Consume(queue, queue, true, false, false, true, nil)
 	if err != nil {
 		return err
 	}
-	if known || q.MessageTTL != nil {
-		return nil
-	}
-	if refused := b.ch.Consume(got, rabbit.Consumer{Tag: q.Name, NoAck: true}, nil, func(string) {}); refused != nil {
-		return fmt.Errorf("consume %s: %w", q.Name, refused)
-	}
+	go func() {
+		for d := range in {
+			b.note(d.MessageId, func(o *outcome) {
+				o.Rests = append(o.Rests, rest{queue, d.RoutingKey, time.Since(o.at), visited(d)})
+			})
+		}
+	}()
 	return nil
 }
 
-// Publish gives all the places where the copies of a message come to rest, and
-// whether the first exchange routed it at all (which the mandatory flag reports).
-func (b *broker) Publish(exchange, key string) (rests []rest, routed bool, err error) {
-	b.rests = nil
-	began := b.now
-	m, queues, refused := b.vhost.Prepare(exchange, key, amqp.Publishing{})
-	if refused != nil {
-		return nil, false, refused
+func (b *broker) note(id string, what func(*outcome)) {
+	i, err := strconv.Atoi(id)
+	if err != nil {
+		panic(err) // nobody has sent that
 	}
-	out := b.vhost.Publish(m, queues)
-	for range 1000 { // far above what any layout needs
-		next, ok := b.model.Next()
-		if !ok {
-			for i := range b.rests {
-				b.rests[i].After = b.rests[i].at.Sub(began)
-			}
-			return b.rests, out.Routed, nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	what(&b.sent[i])
+}
+
+// visited are the queues of x-death, of which the latest comes first.
+func visited(d amqp.Delivery) (queues []string) {
+	deaths, _ := d.Headers["x-death"].([]any)
+	for _, x := range deaths {
+		death, _ := x.(amqp.Table)
+		name, _ := death["queue"].(string)
+		times, _ := death["count"].(int64)
+		queues = append(queues, slices.Repeat([]string{name}, int(times))...)
+	}
+	slices.Reverse(queues)
+	return queues
+}
+
+// carry publishes a message by each route, all at one instant, waits for the
+// longest delay, and gives what became of each.
+func (b *broker) carry(routes ...topology.Route) ([]outcome, error) {
+	first := len(b.sent)
+	b.mu.Lock()
+	b.sent = append(b.sent, slices.Repeat([]outcome{{at: time.Now()}}, len(routes))...)
+	b.mu.Unlock()
+	var longest time.Duration
+	for i, r := range routes {
+		m := amqp.Publishing{MessageId: strconv.Itoa(first + i), Headers: r.Headers}
+		if err := b.ch.Publish(r.Exchange, r.RoutingKey, true, false, m); err != nil {
+			return nil, err
 		}
-		b.now = next
-		b.model.Advance(next)
+		longest = max(longest, r.Delay)
 	}
-	return nil, true, fmt.Errorf("a message to %q with key %q never comes to rest", exchange, key)
+	<-time.After(longest)
+	synctest.Wait()
+	return b.sent[first:], b.left()
+}
+
+// left finds a message that has not come to rest.
+func (b *broker) left() error {
+	for _, name := range b.srv.Queues() {
+		if q, _ := b.srv.Queue(name); q.Ready+q.DeadLetters > 0 {
+			return fmt.Errorf("after the longest delay %s holds %+v, and %d that it cannot route", name, q.Messages, q.DeadLetters)
+		}
+	}
+	return nil
 }

@@ -1,7 +1,10 @@
 package dlx_test
 
 import (
+	"fmt"
+	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -109,9 +112,9 @@ func TestAllStrategiesTogether(t *testing.T) {
 	for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {
 		strategies = append(strategies, newTTL(t, dlx.TTLConfig{Delays: declared, QueueType: qt}))
 	}
-	broker := world(t, dests, strategies...)
 
 	// Every destination by every strategy, undelayed and delayed.
+	var all []journey
 	for i, s := range strategies {
 		for _, d := range dests {
 			delays := []time.Duration{0, s.MaxDelay(), time.Minute}
@@ -129,7 +132,7 @@ func TestAllStrategiesTogether(t *testing.T) {
 					}
 					continue
 				}
-				arrive(t, broker, d, r)
+				all = append(all, journey{r, d})
 			}
 		}
 	}
@@ -139,8 +142,11 @@ func TestAllStrategiesTogether(t *testing.T) {
 		rs := radices(cs[i])
 		dest := rapid.SampledFrom(dests[:40]).Draw(t, "destination")
 		delay := drawDelay(t, buckets[i], buckets[i].Resolution(), rs)
-		arrive(t, broker, dest, checkRoute(t, buckets[i], rs, dest, delay, drawTolerance(t)))
+		all = append(all, journey{checkRoute(t, buckets[i], rs, dest, delay, drawTolerance(t)), dest})
 	})
+	if _, err := arrive(t, world(t, dests, strategies...), all...); err != nil {
+		t.Error(err)
+	}
 }
 
 // Layouts with random radices and resolutions, two on one broker.
@@ -160,19 +166,22 @@ func TestRandomRadices(t *testing.T) {
 			}
 		}
 	}
-	rapid.Check(t, func(t *rapid.T) {
-		one, two := draw(t), draw(t)
-		a, b := newBucket(t, one), newBucket(t, two)
-		broker := world(t, dests, a, b, newBucket(t, dlx.BucketConfig{Layout: dlx.LayoutHex}))
+	rapid.Check(t, func(rt *rapid.T) {
+		one, two := draw(rt), draw(rt)
+		a, b := newBucket(rt, one), newBucket(rt, two)
 		if same := slices.Equal(one.Radices, two.Radices) && a.Resolution() == b.Resolution(); same != (a.Topology().Queues[1].Name == b.Topology().Queues[1].Name) {
-			t.Fatalf("queues of %+v and %+v: %s, %s", one, two, a.Topology().Queues[1].Name, b.Topology().Queues[1].Name)
+			rt.Fatalf("queues of %+v and %+v: %s, %s", one, two, a.Topology().Queues[1].Name, b.Topology().Queues[1].Name)
 		}
+		var all []journey
 		for range 5 {
 			for i, s := range []*dlx.Bucket{a, b} {
 				rs := [][]int{one.Radices, two.Radices}[i]
-				dest := rapid.SampledFrom(dests).Draw(t, "destination")
-				arrive(t, broker, dest, checkRoute(t, s, rs, dest, drawDelay(t, s, s.Resolution(), rs), drawTolerance(t)))
+				dest := rapid.SampledFrom(dests).Draw(rt, "destination")
+				all = append(all, journey{checkRoute(rt, s, rs, dest, drawDelay(rt, s, s.Resolution(), rs), drawTolerance(rt)), dest})
 			}
+		}
+		if _, err := arrive(t, world(rt, dests, a, b, newBucket(rt, dlx.BucketConfig{Layout: dlx.LayoutHex})), all...); err != nil {
+			rt.Fatal(err)
 		}
 	})
 }
@@ -184,19 +193,32 @@ func TestSmallLayoutsExhaustively(t *testing.T) {
 	dests := []topology.Destination{dest, {Queue: "b"}, {Queue: "0.b"}}
 	for _, rs := range [][]int{{2}, {5}, {2, 2}, {2, 3, 2}, {3, 2, 3}, {2, 2, 2, 2, 2}, {5, 4, 3}, {3, 3, 3, 3}, {10, 6}, {2, 7, 2, 3}} {
 		bucket := newBucket(t, dlx.BucketConfig{Radices: rs, Resolution: 10 * time.Millisecond})
-		broker := world(t, dests, bucket)
 		res := bucket.Resolution()
+		all := map[time.Duration]journey{} // many delays and tolerances come to one
+		check := func(delay, tolerance time.Duration) {
+			r := checkRoute(t, bucket, rs, dest, delay, tolerance)
+			if have, ok := all[r.Delay]; ok && !reflect.DeepEqual(have.Route, r) {
+				t.Fatalf("%v goes by %+v and by %+v", r.Delay, have.Route, r)
+			}
+			all[r.Delay] = journey{r, dest}
+		}
 		for delay := time.Duration(0); delay <= bucket.MaxDelay(); delay += res {
 			for _, near := range []time.Duration{delay - 1, delay, delay + 1} {
 				if near < 0 || near > bucket.MaxDelay() {
 					continue
 				}
-				arrive(t, broker, dest, checkRoute(t, bucket, rs, dest, near, 0))
+				check(near, 0)
 				for tolerance := res; tolerance <= bucket.MaxDelay(); tolerance += res {
-					arrive(t, broker, dest, checkRoute(t, bucket, rs, dest, near, tolerance))
-					checkRoute(t, bucket, rs, dest, near, tolerance-1)
+					check(near, tolerance)
+					check(near, tolerance-1)
 				}
 			}
+		}
+		if want := int(bucket.MaxDelay()/res) + 1; len(all) != want {
+			t.Errorf("%v: %d of %d delays", rs, len(all), want)
+		}
+		if _, err := arrive(t, world(t, dests, bucket), slices.Collect(maps.Values(all))...); err != nil {
+			t.Errorf("%v: %v", rs, err)
 		}
 	}
 }
@@ -206,20 +228,21 @@ func TestEveryQueueIsReached(t *testing.T) {
 	dest := topology.Destination{Queue: "a"}
 	for _, c := range configs() {
 		bucket := newBucket(t, c)
-		broker := world(t, []topology.Destination{dest}, bucket)
-		reached := map[string]bool{}
+		var all []journey
 		unit := bucket.Resolution()
 		for _, radix := range radices(c) {
 			for v := 1; v < radix; v++ {
-				r := checkRoute(t, bucket, radices(c), dest, time.Duration(v)*unit, 0)
-				arrive(t, broker, dest, r)
-				rests, _, err := broker.Publish(r.Exchange, r.RoutingKey)
-				if err != nil {
-					t.Fatal(err)
-				}
-				reached[rests[0].Visited[0]] = true
+				all = append(all, journey{checkRoute(t, bucket, radices(c), dest, time.Duration(v)*unit, 0), dest})
 			}
 			unit *= time.Duration(radix)
+		}
+		rests, err := arrive(t, world(t, []topology.Destination{dest}, bucket), all...)
+		if err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		reached := map[string]bool{}
+		for _, r := range rests {
+			reached[r.Visited[0]] = true
 		}
 		if want := len(bucket.Topology().Queues) - 1; len(reached) != want { // but the parked one
 			t.Errorf("%+v: %d of %d queues are used", c, len(reached), want)
@@ -242,30 +265,53 @@ func TestMissingQueues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rests, _, err := world(t, []topology.Destination{dest}, bucket).Publish(r.Exchange, r.RoutingKey)
+		top := world(t, []topology.Destination{dest}, bucket)
+		rests, err := arrive(t, top, journey{r, dest})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%+v: %v", c, err)
 		}
-		for i, gone := range append(slices.Clone(rests[0].Visited), "a") {
-			broker := world(t, []topology.Destination{dest}, bucket)
-			if _, err := broker.vhost.DeleteQueue(gone, nil, false, false); err != nil {
-				t.Fatal(err)
-			}
-			got, routed, err := broker.Publish(r.Exchange, r.RoutingKey)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if i == 0 {
-				if routed || len(got) != 0 {
-					t.Errorf("%+v: without %s the message came to %+v", c, gone, got)
+		way := rests[0].Visited
+		err = onBroker(t, top, func(b *broker) error {
+			for i, gone := range append(slices.Clone(way), "a") {
+				if _, err := b.ch.QueueDelete(gone, false, false, false); err != nil {
+					return err
 				}
-				continue
+				all, err := b.carry(r)
+				if err != nil {
+					return err
+				}
+				got := all[0]
+				reported := i == 0 && got.Returned && len(got.Rests) == 0
+				parked := i > 0 && !got.Returned && len(got.Rests) == 1 && got.Rests[0].Queue == "delay.parked" &&
+					got.Rests[0].RoutingKey == r.RoutingKey && slices.Equal(got.Rests[0].Visited, way[:i])
+				if !reported && !parked {
+					return fmt.Errorf("without %s: %+v", gone, got)
+				}
+				if err := b.declare(only(top, gone)); err != nil {
+					return err
+				}
 			}
-			if len(got) != 1 || got[0].Queue != "delay.parked" || got[0].RoutingKey != r.RoutingKey || len(got[0].Visited) != i {
-				t.Errorf("%+v: without %s the message came to %+v", c, gone, got)
-			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
+}
+
+// only is a queue of a topology, with its bindings.
+func only(top topology.Topology, queue string) (part topology.Topology) {
+	for _, q := range top.Queues {
+		if q.Name == queue {
+			part.Queues = append(part.Queues, q)
+		}
+	}
+	for _, b := range top.Bindings {
+		if b.Queue == queue {
+			part.Bindings = append(part.Bindings, b)
+		}
+	}
+	return part
 }
 
 func FuzzRoute(f *testing.F) {
@@ -280,7 +326,7 @@ func FuzzRoute(f *testing.F) {
 		c := cs[int(layout)%len(cs)]
 		bucket := newBucket(t, c)
 		dest := topology.Destination{Queue: queue}
-		r, err := bucket.Route(dest, time.Duration(delay), time.Duration(tolerance))
+		_, err := bucket.Route(dest, time.Duration(delay), time.Duration(tolerance))
 		possible := delay >= 0 && tolerance >= 0 && time.Duration(delay) <= bucket.MaxDelay()
 		_, refused := bucket.Route(dest, 0, 0)
 		if (err == nil) != (possible && refused == nil) {
@@ -297,8 +343,10 @@ func FuzzRoute(f *testing.F) {
 		if _, err := bucket.Route(other, 0, 0); err == nil {
 			dests = append(dests, other)
 		}
-		broker := world(t, dests, bucket)
-		arrive(t, broker, dest, checkRoute(t, bucket, radices(c), dest, time.Duration(delay), time.Duration(tolerance)))
+		r := checkRoute(t, bucket, radices(c), dest, time.Duration(delay), time.Duration(tolerance))
+		if _, err := arrive(t, world(t, dests, bucket), journey{r, dest}); err != nil {
+			t.Fatal(err)
+		}
 		if len(r.RoutingKey) > topology.MaxRoutingKey {
 			t.Fatalf("the routing key is %d bytes long", len(r.RoutingKey))
 		}

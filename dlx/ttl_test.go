@@ -114,25 +114,28 @@ func TestTTLRoute(t *testing.T) {
 
 func TestTTLRandomDelays(t *testing.T) {
 	dests := destinations()
-	rapid.Check(t, func(t *rapid.T) {
+	rapid.Check(t, func(rt *rapid.T) {
 		delays := rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) time.Duration {
 			bits := rapid.IntRange(0, 38).Draw(t, "bits")
 			return min(time.Duration(rapid.Int64Range(1, 1<<bits).Draw(t, "ms"))*time.Millisecond, topology.MaxTTL)
-		}), 1, 20, func(d time.Duration) time.Duration { return d }).Draw(t, "delays")
-		s := newTTL(t, dlx.TTLConfig{Delays: delays, RoundUp: rapid.Bool().Draw(t, "round up")})
-		picked := []topology.Destination{rapid.SampledFrom(dests).Draw(t, "one"), rapid.SampledFrom(dests).Draw(t, "two"), {Queue: "a"}}
-		broker := world(t, picked, s, newBucket(t, dlx.BucketConfig{Radices: []int{10}}))
+		}), 1, 20, func(d time.Duration) time.Duration { return d }).Draw(rt, "delays")
+		s := newTTL(rt, dlx.TTLConfig{Delays: delays, RoundUp: rapid.Bool().Draw(rt, "round up")})
+		picked := []topology.Destination{rapid.SampledFrom(dests).Draw(rt, "one"), rapid.SampledFrom(dests).Draw(rt, "two"), {Queue: "a"}}
+		var all []journey
 		for _, d := range delays {
 			for _, dest := range picked {
 				r, err := s.Route(dest, d, 0)
 				if err != nil || r.Delay != d || r.Hops != 1 {
-					t.Fatalf("%v gave %+v, %v", d, r, err)
+					rt.Fatalf("%v gave %+v, %v", d, r, err)
 				}
-				arrive(t, broker, dest, r)
+				all = append(all, journey{r, dest})
 			}
 		}
 		if !slices.Contains(delays, s.MaxDelay()) {
-			t.Fatalf("maximum %v is not declared", s.MaxDelay())
+			rt.Fatalf("maximum %v is not declared", s.MaxDelay())
+		}
+		if _, err := arrive(t, world(rt, picked, s, newBucket(rt, dlx.BucketConfig{Radices: []int{10}})), all...); err != nil {
+			rt.Fatal(err)
 		}
 	})
 }

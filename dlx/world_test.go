@@ -2,7 +2,9 @@ package dlx_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
@@ -61,35 +63,30 @@ func sink(d topology.Destination) string {
 	return "sink of " + d.Exchange
 }
 
-// world is a broker with the strategies and the destinations, all bound.
-func world(t failer, dests []topology.Destination, strategies ...strategy) *broker {
+// world is what the strategies and the destinations need on a broker, all bound.
+func world(t failer, dests []topology.Destination, strategies ...strategy) topology.Topology {
 	t.Helper()
-	b := newBroker()
-	add := func(what string, top topology.Topology) {
-		if err := b.Add(top); err != nil {
-			t.Fatalf("declaring %s: %v", what, err)
-		}
-	}
+	var parts []topology.Topology
 	for _, s := range strategies {
-		add("the "+s.Name()+" strategy", s.Topology())
+		parts = append(parts, s.Topology())
 	}
 	for _, d := range dests {
 		if d.ToExchange() {
-			continue
-		}
-		add("a destination queue", topology.Topology{Queues: []topology.Queue{{Name: d.Queue}}})
-	}
-	for _, d := range dests {
-		if d.ToExchange() {
-			add("an exchange destination", exchangeDestination(d))
+			parts = append(parts, exchangeDestination(d))
+		} else {
+			parts = append(parts, topology.Topology{Queues: []topology.Queue{{Name: d.Queue}}})
 		}
 		for _, s := range strategies {
 			if _, err := s.Route(d, 0, 0); err == nil { // the others have names too long for it
-				add("bindings", topology.Topology{Bindings: s.Bindings(d)})
+				parts = append(parts, topology.Topology{Bindings: s.Bindings(d)})
 			}
 		}
 	}
-	return b
+	all, err := topology.Topology{}.Merge(parts...)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return all
 }
 
 // exchangeDestination is a destination's exchange, of a type that its name
@@ -115,39 +112,57 @@ func exchangeDestination(d topology.Destination) topology.Topology {
 	return top
 }
 
-// arrive publishes a route and proves that the message ends at its destination
-// and nowhere else, after the delay that the route says, by as many different
-// queues as it says.
-func arrive(t failer, b *broker, d topology.Destination, r topology.Route) {
+// journey is a message on its way to a destination.
+type journey struct {
+	topology.Route
+
+	To topology.Destination
+}
+
+// arrive proves that each message ends at its destination and nowhere else, after
+// the delay that its route says, by as many different queues as it says. It gives
+// where they came to rest.
+func arrive(t *testing.T, top topology.Topology, all ...journey) ([]rest, error) {
 	t.Helper()
-	rests, routed, err := b.Publish(r.Exchange, r.RoutingKey)
-	if err != nil {
-		t.Fatalf("%+v: %v", r, err)
+	routes := make([]topology.Route, len(all))
+	for i, j := range all {
+		routes[i] = j.Route
 	}
-	if !routed || len(rests) != 1 {
-		t.Fatalf("%+v for %+v reached %d places: %+v", r, d, len(rests), rests)
-	}
-	got, wantQueue, wantKey, hops := rests[0], d.Queue, r.RoutingKey, r.Hops
-	if d.ToExchange() {
-		wantQueue, wantKey = sink(d), d.RoutingKey
+	rests := make([]rest, len(all))
+	return rests, onBroker(t, top, func(b *broker) error {
+		outcomes, err := b.carry(routes...)
+		if err != nil {
+			return err
+		}
+		for i, o := range outcomes {
+			if o.Returned || len(o.Rests) != 1 {
+				return fmt.Errorf("%+v: %+v", all[i], o)
+			}
+			rests[i] = o.Rests[0]
+			if err := all[i].check(rests[i]); err != nil {
+				return fmt.Errorf("%+v: %w", all[i], err)
+			}
+		}
+		return nil
+	})
+}
+
+func (j journey) check(got rest) error {
+	queue, key, hops := j.To.Queue, j.RoutingKey, j.Hops
+	if j.To.ToExchange() {
+		queue, key = sink(j.To), j.To.RoutingKey
 		hops++ // the route queue, which holds nothing
 	}
-	if got.Queue != wantQueue || got.RoutingKey != wantKey {
-		t.Fatalf("%+v for %+v reached queue %q with key %q, want %q with %q", r, d, got.Queue, got.RoutingKey, wantQueue, wantKey)
+	different := len(slices.Compact(slices.Sorted(slices.Values(got.Visited))))
+	switch {
+	case got.Queue != queue || got.RoutingKey != key:
+		return fmt.Errorf("it reached queue %q with key %q, want %q with %q", got.Queue, got.RoutingKey, queue, key)
+	case got.After != j.Delay:
+		return fmt.Errorf("it took %v by %v", got.After, got.Visited)
+	case len(got.Visited) != hops || different != hops:
+		return fmt.Errorf("it took other than %d hops: %v", hops, got.Visited)
 	}
-	if got.After != r.Delay {
-		t.Fatalf("%+v took %v by %v", r, got.After, got.Visited)
-	}
-	if len(got.Visited) != hops {
-		t.Fatalf("%+v took %d hops: %v", r, len(got.Visited), got.Visited)
-	}
-	seen := map[string]bool{}
-	for _, q := range got.Visited {
-		if seen[q] {
-			t.Fatalf("%+v visited %s twice: %v", r, q, got.Visited)
-		}
-		seen[q] = true
-	}
+	return nil
 }
 
 // inBounds proves that a route's delay is what the interface promises.

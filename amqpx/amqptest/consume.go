@@ -5,7 +5,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
 )
 
 func (ch *channel) onQos(d *decoder) *rabbit.Error {

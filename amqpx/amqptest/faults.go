@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
 )
 
 // faults is what the test has asked for.

@@ -8,7 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
 )
 
 // QueueState is a queue at one instant.

@@ -48,7 +48,7 @@ type Client struct {
 const openTimeout = 30 * time.Second
 
 // Open connects to the broker and declares the strategy's topology where it is not
-// there, which it finds out in a few round trips (topology.Ensure). It tries until
+// there, which it finds out in a few round trips (live.Broker.Ensure). It tries until
 // the context ends (30 s without a deadline), and fails at once when trying again
 // is pointless: an untrusted certificate, a *topology.ConflictError. Refused
 // credentials are believed after 2 s, because a broker that is starting refuses

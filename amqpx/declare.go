@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // declareStrategy declares the strategy's topology where it is not there, on a
@@ -48,15 +49,15 @@ func (c *Client) declareStrategyLocked(ctx context.Context, conn *amqp.Connectio
 }
 
 // ensure declares a topology that is not there. A look that ends with the
-// connection is not repeated: see topology.Ensure.
+// connection is not repeated: see live.Broker.Ensure.
 func (c *Client) ensure(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
 	switch {
 	case c.cfg.Declare == DeclareNothing:
-		return notApplied(topology.Verify(ctx, conn, c.cfg.Prefix, t))
+		return notApplied(live.Broker{Conn: conn}.Verify(ctx, c.cfg.Prefix, t))
 	case c.lookEnded:
 		return c.declareAll(ctx, conn, t)
 	}
-	err := topology.Ensure(ctx, conn, t, c.applying())
+	err := live.Broker{Conn: conn}.Ensure(ctx, t, c.applying())
 	c.lookEnded = err != nil && conn.IsClosed()
 	return err
 }
@@ -72,15 +73,15 @@ func notApplied(err error) error {
 // declareAll declares a topology of which something is missing.
 func (c *Client) declareAll(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
 	if c.cfg.Declare == DeclareNothing {
-		return notApplied(topology.VerifyExchanges(ctx, conn, t))
+		return notApplied(live.Broker{Conn: conn}.VerifyExchanges(ctx, t))
 	}
-	_, err := topology.Apply(ctx, conn, t, c.applying())
+	_, err := live.Broker{Conn: conn}.Apply(ctx, t, c.applying())
 	return err
 }
 
 // applying is how this client declares a topology.
-func (c *Client) applying() topology.ApplyOptions {
-	return topology.ApplyOptions{Prefix: c.cfg.Prefix, Unlocked: func(err error) {
+func (c *Client) applying() live.ApplyOptions {
+	return live.ApplyOptions{Prefix: c.cfg.Prefix, Unlocked: func(err error) {
 		c.log.Warn("bound without the lock that keeps two clients from binding at once", zap.String("lock", topology.LockQueue(c.cfg.Prefix)), zap.Error(err))
 	}}
 }
@@ -137,7 +138,7 @@ func (c *Client) Apply(ctx context.Context, t topology.Topology) error {
 			return err
 		}
 		defer c.declareMu.unlock()
-		_, err := topology.Apply(ctx, conn, t, c.applying())
+		_, err := live.Broker{Conn: conn}.Apply(ctx, t, c.applying())
 		return err
 	})
 }

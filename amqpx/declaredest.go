@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // declareDestination makes sure that the destination exists and is bound. For what
@@ -53,7 +54,7 @@ type declaration struct {
 func (d *declaration) bind(own int) error {
 	bindings := d.c.strategy.Bindings(d.dest)
 	version, _ := d.ch.conn.Properties["version"].(string)
-	if (own >= 0 || d.made) && topology.LateBindings(version) {
+	if (own >= 0 || d.made) && live.LateBindings(version) {
 		for _, b := range bindings {
 			b = d.c.own.of(d.ch.conn, b, max(own, 0))
 			d.c.own.keep(b)

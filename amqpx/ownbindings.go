@@ -20,7 +20,7 @@ import (
 )
 
 // ownBindings are second bindings of destinations, with an argument that is this
-// client's alone. Where topology.LateBindings says so, the broker tells a client
+// client's alone. Where live.LateBindings says so, the broker tells a client
 // that the binding is there while another is still making it. Nobody else makes
 // one's own, so when it is there the broker routes by it. The other one is complete
 // long before this one is taken away again.

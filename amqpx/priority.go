@@ -26,9 +26,8 @@ func priorityProblem(broker string, s Strategy, priority uint8) error {
 	if priority <= normalPriority {
 		return nil
 	}
-	_, version, _ := strings.Cut(broker, " ")
-	known := !topology.VersionBefore(version, 0, 1)
-	if !topology.VersionBefore(version, 4, 3) || known && topology.VersionBefore(version, 4, 0) {
+	_, text, _ := strings.Cut(broker, " ")
+	if v := topology.ParseVersion(text); v.Before(4, 0, 0) || v.AtLeast(4, 3, 0) {
 		return nil
 	}
 	quorum := func(q topology.Queue) bool { return q.IsDelay() && q.Type != topology.Classic }

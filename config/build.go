@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 func (d Delay) layout(l Layout) dlx.BucketConfig {
@@ -102,7 +103,7 @@ func (c *Config) auto(ctx context.Context) (amqpx.Strategy, string, error) {
 		cfg.PluginMin, cfg.PluginMax = p.Min, cmp.Or(p.Max, plugin.MaxDelay)
 		s, err := c.pluginStrategy(ctx)
 		switch {
-		case errors.Is(err, plugin.ErrNotAvailable):
+		case errors.Is(err, live.ErrNoPlugin):
 			cfg.PluginMin, cfg.PluginMax = 0, 0
 			reason += "; no plugin, because the broker does not have it"
 		case err != nil:

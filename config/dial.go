@@ -12,7 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // Dial opens a plain AMQP connection, without supervision, to the first node
@@ -33,12 +33,12 @@ const managementTimeout = 20 * time.Second
 // Management is an inspector that reads the broker through its management API,
 // at broker.management_url or else at the default port of the broker's host with
 // the broker's user. It does not connect yet.
-func (c *Config) Management() (*mgmt.Inspector, error) {
+func (c *Config) Management() (*live.Management, error) {
 	uri, err := amqpx.ParseURL(string(c.Broker.URL))
 	if err != nil {
 		return nil, fmt.Errorf("broker.url: %w", err)
 	}
-	cfg := mgmt.Config{URL: string(c.Broker.ManagementURL), Vhost: uri.Vhost, Timeout: managementTimeout}
+	cfg := live.ManagementConfig{URL: string(c.Broker.ManagementURL), Vhost: uri.Vhost, Timeout: managementTimeout}
 	if cfg.URL == "" {
 		u := url.URL{Scheme: "http", Host: net.JoinHostPort(uri.Host, "15672")}
 		if uri.Scheme == "amqps" {
@@ -60,5 +60,5 @@ func (c *Config) Management() (*mgmt.Inspector, error) {
 			DisableKeepAlives: true, // no idle connection stays behind
 		}
 	}
-	return mgmt.New(cfg)
+	return live.NewManagement(cfg)
 }

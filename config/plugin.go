@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // probeTimeout bounds the probe for the plugin, dialing included.
 const probeTimeout = 20 * time.Second
 
 // pluginStrategy makes the plugin strategy when the broker has the plugin; the
-// error wraps plugin.ErrNotAvailable when it has not.
+// error wraps live.ErrNoPlugin when it has not.
 func (c *Config) pluginStrategy(ctx context.Context) (*plugin.Strategy, error) {
 	s, err := plugin.New(plugin.Config{Prefix: c.Delay.Prefix, MaxDelay: c.Delay.Plugin.Max})
 	if err != nil {
@@ -19,7 +20,7 @@ func (c *Config) pluginStrategy(ctx context.Context) (*plugin.Strategy, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	if err := plugin.Probe(ctx, c.Dial); err != nil {
+	if err := live.ProbePlugin(ctx, c.Dial); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -17,8 +17,8 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
-	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // The matrix: every strategy on every queue type on every release line at hand,
@@ -164,12 +164,12 @@ func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
 
 // pluginMissing says why the broker has not the plugin, "" if it has.
 func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
-	err := plugin.Probe(t.Context(), func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
+	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
 	path, reason := broker.PluginAvailable(line)
 	switch {
 	case err == nil:
 		return ""
-	case !errors.Is(err, plugin.ErrNotAvailable):
+	case !errors.Is(err, live.ErrNoPlugin):
 		t.Fatal(err)
 	case b.Source() == broker.Environment:
 		return "the broker at " + broker.EnvURL + " has no x-delayed-message plugin"

@@ -13,21 +13,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // objects are the names of queues and exchanges of a virtual host, the broker's
 // own left out.
 func (v *vhost) objects(t *testing.T) []string {
 	t.Helper()
-	live, err := v.mgmt.Inspect(t.Context(), topology.Topology{})
+	current, err := v.mgmt.Inspect(t.Context(), topology.Topology{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var names []string
-	for name := range live.Queues {
+	for name := range current.Queues {
 		names = append(names, "queue "+name)
 	}
-	for name := range live.Exchanges {
+	for name := range current.Exchanges {
 		if name != "" && !strings.HasPrefix(name, "amq.") {
 			names = append(names, "exchange "+name)
 		}
@@ -45,18 +46,18 @@ func TestDestroyBesideALiveLayout(t *testing.T) {
 		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
 			v := newVhost(t, v.broker)
 			old := layoutOf(t, dlx.BucketConfig{Radices: []int{3, 3}, QueueType: qt}, toQueue)
-			live := layoutOf(t, dlx.BucketConfig{Radices: []int{2, 2}, QueueType: qt}, toQueue)
-			mustApply(t, v, live, topology.ApplyOptions{})
+			current := layoutOf(t, dlx.BucketConfig{Radices: []int{2, 2}, QueueType: qt}, toQueue)
+			mustApply(t, v.unmanaged(), current)
 			before := v.objects(t)
-			mustApply(t, v, old, topology.ApplyOptions{})
-			report, err := topology.Destroy(t.Context(), v.conn, old, topology.DestroyOptions{Inspector: v.mgmt, Destinations: true})
+			mustApply(t, v.unmanaged(), old)
+			report, err := v.managed().Destroy(t.Context(), old, topology.RemovalOptions{Destinations: true})
 			if err != nil {
 				t.Fatalf("%s: %s, %v", qt, report, err)
 			}
 			if after := v.objects(t); !slices.Equal(before, after) {
 				t.Errorf("%s: before the layout came\n%v\nafter it went\n%v", qt, before, after)
 			}
-			plan, err := topology.MakePlan(t.Context(), live, v.mgmt)
+			plan, err := v.managed().Plan(t.Context(), current)
 			if err != nil || !plan.Empty() {
 				t.Errorf("%s: the live layout: %v\n%s", qt, err, plan)
 			}
@@ -69,14 +70,14 @@ func TestDestroyBesideALiveLayout(t *testing.T) {
 			(&shop{vhost: v}).arrives(t, toQueue.Queue, "1")
 
 			// When the last layout goes, what they shared goes too.
-			if report, err = topology.Destroy(t.Context(), v.conn, live, topology.DestroyOptions{Inspector: v.mgmt}); err != nil {
+			if report, err = v.managed().Destroy(t.Context(), current, topology.RemovalOptions{}); err != nil {
 				t.Fatalf("%s: the last: %s, %v", qt, report, err)
 			}
 			if left, want := v.objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
 				t.Errorf("%s: left: %v, want %v", qt, left, want)
 			}
-			again, err := topology.Destroy(t.Context(), v.conn, live, topology.DestroyOptions{Inspector: v.mgmt})
-			if err != nil || again.Count(topology.Deleted) != 0 {
+			again, err := v.managed().Destroy(t.Context(), current, topology.RemovalOptions{})
+			if err != nil || again.Count(live.Deleted) != 0 {
 				t.Errorf("%s: of nothing: %s, %v", qt, again, err)
 			}
 		}
@@ -103,31 +104,31 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
 		const waiting, under = "delay.bucket.r2-1h.1h", "delay.bucket.r2.100ms"
 		hour := layoutOf(t, dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour, QueueType: topology.Quorum}, toQueue)
-		mustApply(t, v, hour, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), hour)
 		publish(t, v, waiting, 3)
 		publish(t, v, "orders.expire", 2) // which stays, with what is in it
 		before := v.objects(t)
-		report, err := topology.Destroy(t.Context(), v.conn, hour, topology.DestroyOptions{Inspector: v.mgmt})
+		report, err := v.managed().Destroy(t.Context(), hour, topology.RemovalOptions{})
 		full, ok := errors.AsType[*topology.NotEmptyError](err)
-		if !ok || full.Total != 3 || report.Count(topology.Deleted) != 0 || !strings.Contains(err.Error(), "3 of them waiting in delay queues ("+waiting+" 3)") {
+		if !ok || full.Total != 3 || report.Count(live.Deleted) != 0 || !strings.Contains(err.Error(), "3 of them waiting in delay queues ("+waiting+" 3)") {
 			t.Errorf("got %s, %v", report, err)
 		}
-		plan, err := topology.MakePlan(t.Context(), hour, v.mgmt)
+		plan, err := v.managed().Plan(t.Context(), hour)
 		if err != nil || !plan.Empty() || !slices.Equal(before, v.objects(t)) {
 			t.Errorf("a destroy that refused changed something: %v\n%s", err, plan)
 		}
 		n := int64(2)
-		if _, err := topology.Destroy(t.Context(), v.conn, hour, topology.DestroyOptions{Inspector: v.mgmt, Force: true, Messages: &n}); !errors.Is(err, topology.ErrNotEmpty) {
+		if _, err := v.managed().Destroy(t.Context(), hour, topology.RemovalOptions{Force: true, Messages: &n}); !errors.Is(err, topology.ErrNotEmpty) {
 			t.Errorf("with a bound of two: %v", err)
 		}
-		report, err = topology.Destroy(t.Context(), v.conn, hour, topology.DestroyOptions{Inspector: v.mgmt, Force: true})
+		report, err = v.managed().Destroy(t.Context(), hour, topology.RemovalOptions{Force: true})
 		if err != nil || messagesOf(report) != 3 {
 			t.Errorf("forced: %s with %d messages, %v", report, messagesOf(report), err)
 		}
 
 		// Nothing takes these dead letters, so they are neither ready nor gone.
 		short := smallLayout(t, []int{2}, 100*time.Millisecond)
-		mustApply(t, v, short, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), short)
 		ch := v.channel(t)
 		if err := ch.ExchangeDelete("delay.deliver", false, false); err != nil {
 			t.Fatal(err)
@@ -138,22 +139,22 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 			return err == nil && q.Messages == 0
 		})
 		waitFor(t, "them to be counted", func() bool {
-			live, err := v.mgmt.Inspect(t.Context(), short)
-			return err == nil && live.Queues[under].Messages == 2
+			current, err := v.mgmt.Inspect(t.Context(), short)
+			return err == nil && current.Queues[under].Messages == 2
 		})
 		for name, c := range map[string]struct {
-			insp topology.Inspector
+			insp live.Inspector
 			want error
 		}{"the management API": {v.mgmt, topology.ErrNotEmpty}, "AMQP alone": {nil, topology.ErrUnseen}} {
-			report, err := topology.Destroy(t.Context(), v.conn, short, topology.DestroyOptions{Inspector: c.insp})
-			if !errors.Is(err, c.want) || report.Count(topology.Deleted) != 0 {
+			report, err := live.Broker{Conn: v.conn, Inspector: c.insp}.Destroy(t.Context(), short, topology.RemovalOptions{})
+			if !errors.Is(err, c.want) || report.Count(live.Deleted) != 0 {
 				t.Errorf("%s: %s, %v, want %v", name, report, err, c.want)
 			}
 		}
 	})
 }
 
-func messagesOf(r topology.Report) int64 {
+func messagesOf(r live.Report) int64 {
 	var n int64
 	for _, x := range r.Results {
 		n += x.Messages
@@ -165,7 +166,7 @@ func messagesOf(r topology.Report) int64 {
 func TestDestroyGivesWayToASender(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
 		hour := layoutOf(t, dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour, QueueType: topology.Quorum}, toQueue)
-		mustApply(t, v, hour, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), hour)
 		bucket, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
 		if err != nil {
 			t.Fatal(err)
@@ -175,19 +176,19 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 		defer wg.Wait()
 		wg.Go(func() {
 			waitFor(t, "the way in to be closed", func() bool {
-				live, err := v.mgmt.Inspect(t.Context(), hour)
-				return err == nil && !slices.ContainsFunc(live.Bindings, func(b topology.Binding) bool { return b.Exchange == "delay.bucket.r2-1h.1h" })
+				current, err := v.mgmt.Inspect(t.Context(), hour)
+				return err == nil && !slices.ContainsFunc(current.Bindings, func(b topology.Binding) bool { return b.Exchange == "delay.bucket.r2-1h.1h" })
 			})
 			if err := c.Send(t.Context(), amqpx.Message{Queue: toQueue.Queue, Delay: time.Hour}); err != nil {
 				t.Error(err)
 			}
 		})
-		report, err := topology.Destroy(t.Context(), v.conn, hour, topology.DestroyOptions{Inspector: v.mgmt})
-		if !errors.Is(err, topology.ErrNotEmpty) || report.Count(topology.Deleted) != 0 {
+		report, err := v.managed().Destroy(t.Context(), hour, topology.RemovalOptions{})
+		if !errors.Is(err, topology.ErrNotEmpty) || report.Count(live.Deleted) != 0 {
 			t.Errorf("got %s, %v", report, err)
 		}
 		wg.Wait()
-		if plan, err := topology.MakePlan(t.Context(), hour, v.mgmt); err != nil || !plan.Empty() {
+		if plan, err := v.managed().Plan(t.Context(), hour); err != nil || !plan.Empty() {
 			t.Errorf("afterwards: %v\n%s", err, plan)
 		}
 	})
@@ -197,14 +198,14 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 func TestDestroyDestinations(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
 		top := smallLayout(t, []int{2}, 100*time.Millisecond, toQueue)
-		mustApply(t, v, top, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), top)
 		ch := v.channel(t)
 		if _, err := ch.Consume("orders.expire", "somebody", false, false, false, false, nil); err != nil {
 			t.Fatal(err)
 		}
-		o := topology.DestroyOptions{Inspector: v.mgmt, Destinations: true}
-		report, err := topology.Destroy(t.Context(), v.conn, top, o)
-		if !errors.Is(err, topology.ErrConsumers) || report.Count(topology.Deleted) != 0 || !strings.Contains(err.Error(), "orders.expire 1") {
+		o := topology.RemovalOptions{Destinations: true}
+		report, err := v.managed().Destroy(t.Context(), top, o)
+		if !errors.Is(err, topology.ErrConsumers) || report.Count(live.Deleted) != 0 || !strings.Contains(err.Error(), "orders.expire 1") {
 			t.Errorf("with a consumer: %s, %v", report, err)
 		}
 		if err := ch.Cancel("somebody", false); err != nil {
@@ -213,13 +214,13 @@ func TestDestroyDestinations(t *testing.T) {
 		publish(t, v, "orders.expire", 1)
 		for _, force := range []bool{false, true} {
 			o.Force = force
-			if report, err := topology.Destroy(t.Context(), v.conn, top, o); !errors.Is(err, topology.ErrNotEmpty) || report.Count(topology.Deleted) != 0 {
+			if report, err := v.managed().Destroy(t.Context(), top, o); !errors.Is(err, topology.ErrNotEmpty) || report.Count(live.Deleted) != 0 {
 				t.Errorf("with a message, forced %v: %s, %v", force, report, err)
 			}
 		}
 		n := int64(1)
 		o.Messages = &n
-		if report, err := topology.Destroy(t.Context(), v.conn, top, o); err != nil || messagesOf(report) != 1 || len(v.objects(t)) != 0 {
+		if report, err := v.managed().Destroy(t.Context(), top, o); err != nil || messagesOf(report) != 1 || len(v.objects(t)) != 0 {
 			t.Errorf("with the count: %s, %v; left %v", report, err, v.objects(t))
 		}
 	})
@@ -229,15 +230,15 @@ func TestDestroyDestinations(t *testing.T) {
 func TestDestroyOverAMQPAlone(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
 		top := smallLayout(t, []int{2}, 100*time.Millisecond, toQueue)
-		mustApply(t, v, top, topology.ApplyOptions{})
-		report, err := topology.Destroy(t.Context(), v.conn, top, topology.DestroyOptions{Force: true})
+		mustApply(t, v.unmanaged(), top)
+		report, err := v.unmanaged().Destroy(t.Context(), top, topology.RemovalOptions{Force: true})
 		if err != nil {
 			t.Fatalf("%s, %v", report, err)
 		}
 		if left, want := v.objects(t), append(slices.Clone(sharedObjects), "queue orders.expire", "queue orders.expire.dead"); !slices.Equal(left, want) {
 			t.Errorf("left %v, want %v", left, want)
 		}
-		if err := topology.Wipe(t.Context(), v.conn, top); err != nil || len(v.objects(t)) != 0 {
+		if err := v.unmanaged().Wipe(t.Context(), top); err != nil || len(v.objects(t)) != 0 {
 			t.Errorf("wiped: %v; left %v", err, v.objects(t))
 		}
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/cluster"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
-	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // docker runs a docker command and gives its output.
@@ -59,11 +59,11 @@ func TestDoctorOnCluster(t *testing.T) {
 
 	v := &vhost{name: "/", url: cl.URLs()[0]}
 	v.conn = v.dial(t)
-	if v.mgmt, err = mgmt.New(mgmt.Config{URL: "http://" + address + ":15672"}); err != nil {
+	if v.mgmt, err = live.NewManagement(live.ManagementConfig{URL: "http://" + address + ":15672"}); err != nil {
 		t.Fatal(err)
 	}
 	c := newClinic(t, v, []int{3}, topology.Destination{Queue: "orders.expire"})
-	mustApply(t, v, c.cfg.Want, topology.ApplyOptions{})
+	mustApply(t, v.unmanaged(), c.cfg.Want)
 	classic, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, QueueType: topology.Classic})
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustApply(t, v, classic.Topology(), topology.ApplyOptions{})
+	mustApply(t, v.unmanaged(), classic.Topology())
 	c.cfg.Want = top
 	r := c.until(t, "few replicas and classic queues", func(r doctor.Report) bool {
 		_, replicas := find(r, "quorum-members", few)

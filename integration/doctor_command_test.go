@@ -35,8 +35,8 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 				t.Fatal(r)
 			}
 			waitFor(t, "the message to be counted", func() bool {
-				live, err := v.mgmt.Inspect(t.Context(), topology.Topology{})
-				return err == nil && live.Queues["delay.ttl.1h"].Messages > 0
+				found, err := v.mgmt.Inspect(t.Context(), topology.Topology{})
+				return err == nil && found.Queues["delay.ttl.1h"].Messages > 0
 			})
 		}
 		// A part of a strategy that is gone from the file.

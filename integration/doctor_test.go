@@ -20,21 +20,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
-	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
 // clinic is a virtual host with a small layout for the doctor to look at.
 type clinic struct {
 	*vhost
 	cfg doctor.Config
-	src doctor.Source
+	src snapshot.Source
 }
 
 func newClinic(t *testing.T, v *vhost, radices []int, dests ...topology.Destination) *clinic {
 	t.Helper()
 	const name = "doctor's test"
 	c := &clinic{vhost: v, cfg: doctor.Config{Want: smallLayout(t, radices, 100*time.Millisecond, dests...), Vhost: v.name}}
-	c.src = doctor.Source{
+	c.src = snapshot.Source{
 		Management: v.mgmt, ConnectionName: name,
 		Dial: func(context.Context) (*amqp.Connection, error) {
 			return amqp.DialConfig(v.url, amqp.Config{Properties: amqp.Table{"connection_name": name}})
@@ -60,7 +61,7 @@ func smallLayout(t *testing.T, radices []int, resolution time.Duration, dests ..
 
 func (c *clinic) examine(t *testing.T) doctor.Report {
 	t.Helper()
-	snap, err := doctor.Collect(t.Context(), c.cfg, c.src)
+	snap, err := snapshot.Take(t.Context(), c.cfg, c.src)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +247,7 @@ func (c *clinic) spoil(t *testing.T) {
 	for _, resolution := range []time.Duration{time.Hour, 100 * time.Millisecond} {
 		old := smallLayout(t, []int{2}, resolution)
 		old.Exchanges = slices.DeleteFunc(old.Exchanges, func(e topology.Exchange) bool { return e.Name == "delay.deliver" }) // spoilt above
-		mustApply(t, c.vhost, old, topology.ApplyOptions{})
+		mustApply(t, c.vhost.unmanaged(), old)
 	}
 	c.publish(t, "", oldFull, 4, nil)
 
@@ -327,7 +328,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 		if r := c.examine(t); len(r.Findings) != 1 || r.Findings[0].ID != "topology-missing" {
 			t.Errorf("before anything is applied:\n%s", render(r))
 		}
-		mustApply(t, v, c.cfg.Want, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), c.cfg.Want)
 		c.clean(t, "what was just applied")
 
 		c.spoil(t)
@@ -385,7 +386,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 		if err := c.channel(t).ExchangeDeclare("nowhere", "topic", true, false, false, false, nil); err != nil {
 			t.Fatal(err)
 		}
-		mustApply(t, v, c.cfg.Want, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), c.cfg.Want)
 		c.src.Management = nil
 		if r := c.examine(t); !r.Clean() || r.Complete() || !strings.Contains(fmt.Sprint(r.Unseen), "without the management API") || r.Clock == nil {
 			t.Errorf("before anything is spoilt:\n%s", render(r))
@@ -417,18 +418,18 @@ func TestDoctorOverAMQP(t *testing.T) {
 // inventory is what is in a virtual host, counts of messages included.
 func (c *clinic) inventory(t *testing.T) string {
 	t.Helper()
-	live, err := c.mgmt.Inspect(t.Context(), topology.Topology{})
+	found, err := c.mgmt.Inspect(t.Context(), topology.Topology{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var lines []string
-	for name, e := range live.Exchanges {
+	for name, e := range found.Exchanges {
 		lines = append(lines, fmt.Sprint("exchange ", name, " ", e.Arguments))
 	}
-	for name, q := range live.Queues {
+	for name, q := range found.Queues {
 		lines = append(lines, fmt.Sprint("queue ", name, " ", q.Messages, " ", q.Arguments))
 	}
-	for _, b := range live.Bindings {
+	for _, b := range found.Bindings {
 		lines = append(lines, b.String())
 	}
 	slices.Sort(lines)
@@ -442,7 +443,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 		want := c.cfg.Want
 		some := want
 		some.Queues, some.Bindings = want.Queues[:len(want.Queues)/2], nil
-		mustApply(t, v, some, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), some)
 		c.publish(t, "", some.Queues[0].Name, 3, nil)
 		before := ""
 		waitFor(t, "the counts to settle", func() bool {
@@ -451,7 +452,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 			before = now
 			return settled
 		})
-		for _, management := range []*mgmt.Inspector{v.mgmt, nil} {
+		for _, management := range []*live.Management{v.mgmt, nil} {
 			c.src.Management = management
 			c.examine(t)
 			c.examine(t)
@@ -467,7 +468,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 func TestDoctorWaitsForRoutes(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
 		c := newClinic(t, v, []int{2}, topology.Destination{Name: "ev", Exchange: "amq.fanout", RoutingKey: "a.b"})
-		mustApply(t, v, c.cfg.Want, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), c.cfg.Want)
 		ch := c.channel(t)
 		if _, err := ch.QueueDeclare("sink", true, false, false, false, nil); err != nil {
 			t.Fatal(err)
@@ -490,7 +491,7 @@ func TestDoctorSeesAlarms(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			b := ownBroker(t, line)
 			c := newClinic(t, newVhost(t, b), []int{2}, topology.Destination{Queue: "orders.expire"})
-			mustApply(t, c.vhost, c.cfg.Want, topology.ApplyOptions{})
+			mustApply(t, c.vhost.unmanaged(), c.cfg.Want)
 			mustCtl(t, b, "set_vm_memory_high_watermark", "absolute", "1MB")
 			t.Cleanup(func() { mustCtl(t, b, "set_vm_memory_high_watermark", "0.6") })
 			publisher := c.dial(t)
@@ -527,7 +528,7 @@ func TestDoctorSeesMissingFeatureFlag(t *testing.T) {
 		mustCtl(t, b, "eval", "rabbit_feature_flags:mark_as_enabled_locally(stream_queue, true).")
 	})
 	c := newClinic(t, newVhost(t, b), []int{2})
-	mustApply(t, c.vhost, c.cfg.Want, topology.ApplyOptions{})
+	mustApply(t, c.vhost.unmanaged(), c.cfg.Want)
 	r := c.examine(t)
 	f, ok := find(r, "feature-flag-off", "")
 	if !ok || len(r.Findings) != 1 {

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 func runLab(ctx context.Context, args ...string) ran {
@@ -107,15 +107,15 @@ func TestLabDemoInterrupted(t *testing.T) {
 // demoObjects are the queues and exchanges of demos on a broker.
 func demoObjects(t *testing.T, b *broker.Broker) []string {
 	t.Helper()
-	i, err := mgmt.New(mgmt.Config{URL: b.ManagementURL()})
+	i, err := live.NewManagement(live.ManagementConfig{URL: b.ManagementURL()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	live, err := i.Inspect(t.Context(), topology.Topology{})
+	found, err := i.Inspect(t.Context(), topology.Topology{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := slices.AppendSeq(slices.Collect(maps.Keys(live.Queues)), maps.Keys(live.Exchanges))
+	names := slices.AppendSeq(slices.Collect(maps.Keys(found.Queues)), maps.Keys(found.Exchanges))
 	return slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, "rabbitdelay-demo-") })
 }
 

@@ -18,7 +18,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
-	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
 // documentedPermissions are the patterns of docs/permissions.md, by user: configure, write,
@@ -249,7 +250,7 @@ func binds(queue, exchange string) func(*amqp.Channel) error {
 // lacks is what the doctor says that a user lacks for a role.
 func (s *shop) lacks(t *testing.T, brokerURL string, role doctor.Role) []string {
 	t.Helper()
-	snap, err := doctor.Collect(t.Context(), doctor.Config{Want: s.want, Roles: []doctor.Role{role}}, doctor.Source{
+	snap, err := snapshot.Take(t.Context(), doctor.Config{Want: s.want, Roles: []doctor.Role{role}}, snapshot.Source{
 		Dial: func(context.Context) (*amqp.Connection, error) { return amqp.Dial(brokerURL) },
 	})
 	if err != nil {
@@ -282,10 +283,11 @@ func (s *shop) bootstraps(t *testing.T, brokerURL string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := topology.Apply(t.Context(), conn, s.want, topology.ApplyOptions{Inspector: topology.NewAMQPInspector(conn)}); err != nil {
+	b := live.Broker{Conn: conn, Inspector: live.NewAMQPInspector(conn)}
+	if _, err := b.Apply(t.Context(), s.want, live.ApplyOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if p, err := topology.MakePlan(t.Context(), s.want, s.mgmt); err != nil || !p.Empty() {
+	if p, err := s.managed().Plan(t.Context(), s.want); err != nil || !p.Empty() {
 		t.Errorf("after apply: %v\n%s", err, p)
 	}
 	if got := s.lacks(t, brokerURL, doctor.Bootstrapper); len(got) > 0 {
@@ -338,7 +340,7 @@ func (s *shop) produces(t *testing.T, brokerURL string) {
 	if _, err := s.channel(t).QueueDelete(toQueue.Queue, false, false, false); err != nil {
 		t.Fatal(err)
 	}
-	mustApply(t, s.vhost, s.want, topology.ApplyOptions{})
+	mustApply(t, s.vhost.unmanaged(), s.want)
 	if got := s.lacks(t, brokerURL, doctor.Producer); len(got) > 0 {
 		t.Errorf("the doctor says that it lacks %v", got)
 	}
@@ -437,9 +439,9 @@ func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
 func TestTopicPermissions(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
 		others := newShop(t, v)
-		mustApply(t, v, others.want, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), others.want)
 		s := newShopWith(t, v, true)
-		mustApply(t, v, s.want, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), s.want)
 		producer := s.user(t, "shop-narrow", "", s.docs["shop-narrow"])
 		u, err := url.Parse(producer)
 		if err != nil {
@@ -484,13 +486,13 @@ func TestTopicPermissions(t *testing.T) {
 func TestDoctorPrivileges(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
 		c := newClinic(t, v, []int{2}, toQueue)
-		mustApply(t, v, c.cfg.Want, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), c.cfg.Want)
 		u, err := url.Parse(v.user(t, "shop-doctor", "monitoring", documentedPermissions(t)["shop-doctor"]))
 		if err != nil {
 			t.Fatal(err)
 		}
 		password, _ := u.User.Password()
-		c.src.Management, err = mgmt.New(mgmt.Config{URL: v.mgmt.Endpoint(), Username: u.User.Username(), Password: password, Vhost: v.name})
+		c.src.Management, err = live.NewManagement(live.ManagementConfig{URL: v.mgmt.Endpoint(), Username: u.User.Username(), Password: password, Vhost: v.name})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // vhost is a virtual host of a test's own, so that its policies and objects
@@ -27,7 +27,7 @@ type vhost struct {
 	url    string
 	conn   *amqp.Connection
 	admin  *rabbithole.Client
-	mgmt   *mgmt.Inspector
+	mgmt   *live.Management
 	broker *broker.Broker
 }
 
@@ -98,7 +98,7 @@ func newVhost(t *testing.T, b *broker.Broker) *vhost {
 	if _, err = v.admin.UpdatePermissionsIn(v.name, u.User.Username(), rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"}); err != nil {
 		t.Fatal(err)
 	}
-	v.mgmt, err = mgmt.New(mgmt.Config{URL: m.String(), Username: u.User.Username(), Password: password, Vhost: v.name})
+	v.mgmt, err = live.NewManagement(live.ManagementConfig{URL: m.String(), Username: u.User.Username(), Password: password, Vhost: v.name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,18 +134,22 @@ func longest(top topology.Topology) topology.Queue {
 	return out
 }
 
-func mustApply(t *testing.T, v *vhost, want topology.Topology, opts topology.ApplyOptions) topology.Report {
+func mustApply(t *testing.T, b live.Broker, want topology.Topology) live.Report {
 	t.Helper()
-	report, err := topology.Apply(t.Context(), v.conn, want, opts)
+	report, err := b.Apply(t.Context(), want, live.ApplyOptions{})
 	if err != nil {
 		t.Fatalf("apply: %v", err)
 	}
 	return report
 }
 
+// managed is the virtual host as its management API shows it, unmanaged as AMQP does.
+func (v *vhost) managed() live.Broker   { return live.Broker{Conn: v.conn, Inspector: v.mgmt} }
+func (v *vhost) unmanaged() live.Broker { return live.Broker{Conn: v.conn} }
+
 // bothInspectors are the two ways to read a broker.
-func bothInspectors(v *vhost) map[string]topology.Inspector {
-	return map[string]topology.Inspector{"AMQP": topology.NewAMQPInspector(v.conn), "management API": v.mgmt}
+func bothInspectors(v *vhost) map[string]live.Inspector {
+	return map[string]live.Inspector{"AMQP": live.NewAMQPInspector(v.conn), "management API": v.mgmt}
 }
 
 func TestTopologyPlanApplyPlan(t *testing.T) {
@@ -155,7 +159,7 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 			objects := len(want.Exchanges) + len(want.Queues) + len(want.Bindings)
 			fresh := newVhost(t, v.broker)
 			for name, insp := range bothInspectors(fresh) {
-				plan, err := topology.MakePlan(t.Context(), want, insp)
+				plan, err := live.Broker{Inspector: insp}.Plan(t.Context(), want)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -163,20 +167,20 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 					t.Errorf("%s %s before: %d of %d to create\n%s", name, qt, plan.Count(topology.Create), objects, plan)
 				}
 			}
-			cold := mustApply(t, fresh, want, topology.ApplyOptions{Inspector: fresh.mgmt})
-			if cold.Count(topology.Created) != objects {
+			cold := mustApply(t, fresh.managed(), want)
+			if cold.Count(live.Created) != objects {
 				t.Errorf("%s: first apply: %s, want %d created", qt, cold, objects)
 			}
-			warm := mustApply(t, fresh, want, topology.ApplyOptions{Inspector: fresh.mgmt})
-			if warm.Count(topology.Existed) != objects {
+			warm := mustApply(t, fresh.managed(), want)
+			if warm.Count(live.Existed) != objects {
 				t.Errorf("%s: second apply: %s, want %d existed", qt, warm, objects)
 			}
 			t.Logf("%s: %d objects, applied cold in %v, warm in %v", qt, objects, cold.Took.Round(time.Millisecond), warm.Took.Round(time.Millisecond))
-			if bare := mustApply(t, fresh, want, topology.ApplyOptions{}); bare.Count(topology.Declared) != objects {
+			if bare := mustApply(t, fresh.unmanaged(), want); bare.Count(live.Declared) != objects {
 				t.Errorf("%s: apply without inspector: %s, want %d declared", qt, bare, objects)
 			}
 			for name, insp := range bothInspectors(fresh) {
-				plan, err := topology.MakePlan(t.Context(), want, insp)
+				plan, err := live.Broker{Inspector: insp}.Plan(t.Context(), want)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -202,14 +206,14 @@ func TestTopologyApplyFromManyProcesses(t *testing.T) {
 			for i := range errs {
 				conn := v.dial(t)
 				wg.Go(func() {
-					_, errs[i] = topology.Apply(t.Context(), conn, want, topology.ApplyOptions{})
+					_, errs[i] = live.Broker{Conn: conn}.Apply(t.Context(), want, live.ApplyOptions{})
 				})
 			}
 			wg.Wait()
 			if err := errors.Join(errs...); err != nil {
 				t.Fatalf("%s: %v", qt, err)
 			}
-			plan, err := topology.MakePlan(t.Context(), want, v.mgmt)
+			plan, err := v.managed().Plan(t.Context(), want)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -268,9 +272,9 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 		"it's 'odd'":  `x-dead-letter-exchange: wanted none, found "amq.topic"`,
 	}
 	onVhosts(t, func(t *testing.T, v *vhost) {
-		mustApply(t, v, have, topology.ApplyOptions{})
+		mustApply(t, v.unmanaged(), have)
 		for name, insp := range bothInspectors(v) {
-			plan, err := topology.MakePlan(t.Context(), want, insp)
+			plan, err := live.Broker{Inspector: insp}.Plan(t.Context(), want)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -287,7 +291,7 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 				t.Errorf("%s: %d conflicts, want %d: %v", name, len(found), len(expected), found)
 			}
 		}
-		report, err := topology.Apply(t.Context(), v.conn, want, topology.ApplyOptions{})
+		report, err := v.unmanaged().Apply(t.Context(), want, live.ApplyOptions{})
 		var conflict *topology.ConflictError
 		if !errors.As(err, &conflict) || !errors.Is(err, topology.ErrConflict) {
 			t.Fatalf("apply: got %v, want conflicts", err)
@@ -297,19 +301,19 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 				t.Errorf("apply does not name %q: %v", name, err)
 			}
 		}
-		if report.Count(topology.Failed) != 3 || report.Count(topology.Untried) != len(want.Queues)+1 {
+		if report.Count(live.Failed) != 3 || report.Count(live.Untried) != len(want.Queues)+1 {
 			t.Errorf("apply: %s", report)
 		}
 		queuesOnly := topology.Topology{Queues: want.Queues, Bindings: want.Bindings}
-		report, err = topology.Apply(t.Context(), v.conn, queuesOnly, topology.ApplyOptions{})
-		if !errors.Is(err, topology.ErrConflict) || report.Count(topology.Failed) != 5 || report.Count(topology.Declared) != 2 || report.Count(topology.Untried) != 1 {
+		report, err = v.unmanaged().Apply(t.Context(), queuesOnly, live.ApplyOptions{})
+		if !errors.Is(err, topology.ErrConflict) || report.Count(live.Failed) != 5 || report.Count(live.Declared) != 2 || report.Count(live.Untried) != 1 {
 			t.Errorf("apply of the queues: %s, %v", report, err)
 		}
-		live, err := v.mgmt.Inspect(t.Context(), want)
+		found, err := v.mgmt.Inspect(t.Context(), want)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := live.Queues["new"]; !ok {
+		if _, ok := found.Queues["new"]; !ok {
 			t.Error("the report says that the queue \"new\" was declared, and it is not there")
 		}
 	})
@@ -317,22 +321,22 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 
 func TestTopologyApplyNamesWhatTheBrokerRefuses(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
-		_, err := topology.Apply(t.Context(), v.dial(t), topology.Topology{
+		_, err := live.Broker{Conn: v.dial(t)}.Apply(t.Context(), topology.Topology{
 			Exchanges: []topology.Exchange{{Name: "good", Kind: "topic"}, {Name: "odd", Kind: "x-no-such-type"}},
-		}, topology.ApplyOptions{})
-		var object *topology.ObjectError
+		}, live.ApplyOptions{})
+		var object *live.ObjectError
 		if !errors.As(err, &object) || object.Name != "odd" || !strings.Contains(err.Error(), "enable the plugin") {
 			t.Errorf("unknown exchange type: %v", err)
 		}
-		report, err := topology.Apply(t.Context(), v.conn, topology.Topology{
+		report, err := v.unmanaged().Apply(t.Context(), topology.Topology{
 			Queues:   []topology.Queue{{Name: "q"}},
 			Bindings: []topology.Binding{{Exchange: "amq.topic", Queue: "q"}, {Exchange: "nowhere", Queue: "q"}},
-		}, topology.ApplyOptions{})
+		}, live.ApplyOptions{})
 		var amqpErr *amqp.Error
 		if !errors.As(err, &object) || object.Kind != topology.KindBinding || !errors.As(err, &amqpErr) || amqpErr.Code != amqp.NotFound {
 			t.Errorf("binding from nowhere: %v", err)
 		}
-		if report.Count(topology.Declared) != 2 || report.Count(topology.Failed) != 1 {
+		if report.Count(live.Declared) != 2 || report.Count(live.Failed) != 1 {
 			t.Errorf("binding from nowhere: %s", report)
 		}
 	})
@@ -342,8 +346,8 @@ func TestTopologyApplyRespectsTheContext(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		report, err := topology.Apply(ctx, v.conn, buckets(t, dlx.LayoutBinary, topology.Classic), topology.ApplyOptions{})
-		if !errors.Is(err, context.Canceled) || report.Count(topology.Declared) != 0 {
+		report, err := v.unmanaged().Apply(ctx, buckets(t, dlx.LayoutBinary, topology.Classic), live.ApplyOptions{})
+		if !errors.Is(err, context.Canceled) || report.Count(live.Declared) != 0 {
 			t.Errorf("got %s, %v", report, err)
 		}
 	})
@@ -361,9 +365,9 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 			}
 		}
 		put("short", rabbithole.PolicyDefinition{"message-ttl": 5000, "overflow": "drop-head"})
-		report, err := topology.Apply(t.Context(), v.conn, want, topology.ApplyOptions{Inspector: v.mgmt})
+		report, err := v.managed().Apply(t.Context(), want, live.ApplyOptions{})
 		var refused *topology.PolicyError
-		if !errors.As(err, &refused) || len(refused.Warnings) != 2 || report.Count(topology.Untried) != len(report.Results) {
+		if !errors.As(err, &refused) || len(refused.Warnings) != 2 || report.Count(live.Untried) != len(report.Results) {
 			t.Fatalf("got %s, %v", report, err)
 		}
 		for _, text := range []string{`policy "short" sets message-ttl to 5000`, fmt.Sprintf("delays of %v would fire after 5s", *queue.MessageTTL), queue.Name, "at most once"} {
@@ -371,12 +375,14 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 				t.Errorf("the error does not say %q: %v", text, err)
 			}
 		}
-		report = mustApply(t, v, want, topology.ApplyOptions{Inspector: v.mgmt, Force: true})
-		if len(report.Warnings) != 2 {
-			t.Errorf("forced: %v", report.Warnings)
+		if report, err = v.managed().Apply(t.Context(), want, live.ApplyOptions{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		if len(report.Plan.Warnings) != 2 {
+			t.Errorf("forced: %v", report.Plan.Warnings)
 		}
 		// Now the queue exists, and the broker itself says what is in force.
-		plan, err := topology.MakePlan(t.Context(), want, v.mgmt)
+		plan, err := v.managed().Plan(t.Context(), want)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -384,7 +390,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 			t.Errorf("after:\n%s", plan)
 		}
 		put("short", rabbithole.PolicyDefinition{"message-ttl": queue.MessageTTL.Milliseconds(), "overflow": "reject-publish"})
-		mustApply(t, v, want, topology.ApplyOptions{Inspector: v.mgmt})
+		mustApply(t, v.managed(), want)
 	})
 }
 

@@ -6,8 +6,6 @@ import (
 	"math"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -68,7 +66,7 @@ func (c Config) Validate() error {
 
 // Strategy delays by an x-delayed-message exchange. It implements
 // amqpx.Strategy and is safe for concurrent use. Whether a broker has the
-// plugin tells Probe.
+// plugin tells live.ProbePlugin.
 //
 // The plugin keeps waiting messages in a table of the node that took them: they
 // are not replicated, and cannot be counted per destination.
@@ -108,7 +106,7 @@ func (s *Strategy) Topology() topology.Topology {
 	t := topology.Delivery(s.prefix)
 	t.Exchanges = append(t.Exchanges, topology.Exchange{
 		Name: s.exchange, Kind: exchangeKind,
-		Arguments: amqp.Table{topology.ArgDelayedType: "topic"},
+		Arguments: map[string]any{topology.ArgDelayedType: "topic"},
 	})
 	t.Bindings = append(t.Bindings, topology.Binding{Exchange: s.exchange, ToExchange: s.deliver, RoutingKey: "#"})
 	return t
@@ -151,7 +149,7 @@ func (s *Strategy) Route(dest topology.Destination, delay, tolerance time.Durati
 	}
 	ms := int64((delay-1)/time.Millisecond) + 1
 	r.Exchange = s.exchange
-	r.Headers = amqp.Table{HeaderDelay: ms}
+	r.Headers = map[string]any{HeaderDelay: ms}
 	r.Delay = time.Duration(ms) * time.Millisecond
 	return r, nil
 }

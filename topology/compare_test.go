@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -21,13 +19,13 @@ func TestMergeIsTheUnionInOrder(t *testing.T) {
 		Destinations: []topology.Destination{{Queue: "a"}},
 	}
 	b := topology.Topology{
-		Exchanges: []topology.Exchange{{Name: "y", Kind: "fanout"}, {Name: "x", Kind: "topic", Arguments: amqp.Table{}}},
+		Exchanges: []topology.Exchange{{Name: "y", Kind: "fanout"}, {Name: "x", Kind: "topic", Arguments: map[string]any{}}},
 		Queues:    []topology.Queue{{Name: "c"}, {Name: "b"}}, // the type's default is Quorum
 		Bindings: []topology.Binding{
-			{Exchange: "x", Queue: "a", RoutingKey: "k", Arguments: amqp.Table{}},
+			{Exchange: "x", Queue: "a", RoutingKey: "k", Arguments: map[string]any{}},
 			{Exchange: "x", Queue: "a", RoutingKey: "other"},
 			{Exchange: "x", ToExchange: "a", RoutingKey: "k"},
-			{Exchange: "x", Queue: "a", RoutingKey: "k", Arguments: amqp.Table{"n": 1}},
+			{Exchange: "x", Queue: "a", RoutingKey: "k", Arguments: map[string]any{"n": 1}},
 		},
 		Destinations: []topology.Destination{{Queue: "b"}, {Name: "a", Queue: "a"}},
 	}
@@ -116,12 +114,12 @@ func live(top topology.Topology) topology.Live {
 	return l
 }
 
-func asJSON(t amqp.Table) amqp.Table {
+func asJSON(t map[string]any) map[string]any {
 	data, err := json.Marshal(t)
 	if err != nil {
 		panic(err)
 	}
-	var out amqp.Table
+	var out map[string]any
 	if err := json.Unmarshal(data, &out); err != nil {
 		panic(err)
 	}
@@ -133,11 +131,11 @@ func sample() topology.Topology {
 	top.Queues = append(top.Queues, topology.Queue{
 		Name: "delay.bucket.30m", Type: topology.Quorum, MessageTTL: new(30 * time.Minute), Overflow: topology.OverflowRejectPublish,
 		DeadLetter: &topology.DeadLetter{Exchange: "delay.deliver", AtLeastOnce: true},
-		Arguments:  amqp.Table{"x-quorum-initial-group-size": 3, "note": "mine"},
+		Arguments:  map[string]any{"x-quorum-initial-group-size": 3, "note": "mine"},
 	})
 	top.Exchanges = append(top.Exchanges, topology.Exchange{Name: "delay.bucket", Kind: "topic"})
 	top.Bindings = append(top.Bindings,
-		topology.Binding{Exchange: "delay.bucket", Queue: "delay.bucket.30m", RoutingKey: "#", Arguments: amqp.Table{"weight": int32(3)}},
+		topology.Binding{Exchange: "delay.bucket", Queue: "delay.bucket.30m", RoutingKey: "#", Arguments: map[string]any{"weight": int32(3)}},
 		topology.Binding{Exchange: "delay.bucket", ToExchange: "delay.deliver", RoutingKey: "k"})
 	return top
 }

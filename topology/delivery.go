@@ -7,9 +7,6 @@ import (
 	"time"
 )
 
-// DefaultPrefix begins the names of the objects that delay strategies create.
-const DefaultPrefix = "delay"
-
 // DeliveryExchange is the topic exchange in which every strategy ends. Its
 // routing keys are "<tag>.<strategy's own words>.<destination key>".
 func DeliveryExchange(prefix string) string { return prefix + ".deliver" }
@@ -17,6 +14,10 @@ func DeliveryExchange(prefix string) string { return prefix + ".deliver" }
 // ParkedQueue holds messages whose destination is gone. The fanout exchange of
 // the same name feeds it.
 func ParkedQueue(prefix string) string { return prefix + ".parked" }
+
+// LockQueue is the queue by which one connection at a time makes the bindings of a
+// layout on a broker before RabbitMQ 4.3. It is exclusive to that connection.
+func LockQueue(prefix string) string { return prefix + ".lock" }
 
 // Delivery is what all strategies share: the delivery exchange, whose alternate
 // exchange leads to the parked queue. It does not depend on the queue type or

@@ -1,6 +1,8 @@
 package topology
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 )
@@ -47,6 +49,18 @@ func (d Destination) DeadLetterQueue() string {
 		return d.DeadLetter
 	}
 	return d.Queue + ".dead"
+}
+
+// Label is the destination's name: Name, or else its queue, or else
+// "exchange:routing key".
+func (d Destination) Label() string {
+	switch {
+	case d.Name != "":
+		return d.Name
+	case d.Queue != "":
+		return d.Queue
+	}
+	return d.Exchange + ":" + d.RoutingKey
 }
 
 // TargetQueue is the queue to which delay strategies bind the destination: the
@@ -97,4 +111,81 @@ func (d Destination) Queues(t QueueType) []Queue {
 		q.Overflow = OverflowRejectPublish
 	}
 	return []Queue{Queue{Name: dead, Type: t}.unlimited(), q.unlimited()}
+}
+
+// Check refuses a destination that is none, is two at once, or is one of the
+// objects that delay strategies with this prefix own: a message sent there
+// would wait a second time, or go round for ever. The error is a
+// *DestinationError.
+func (d Destination) Check(prefix string) error {
+	refuse := func(reason string) error { return &DestinationError{Destination: d, Reason: reason} }
+	name := d.Queue
+	switch {
+	case d.Queue != "" && (d.Exchange != "" || d.RoutingKey != ""):
+		return refuse("is a queue and an exchange at once; give either Queue, or Exchange and RoutingKey")
+	case d.Queue == "" && d.Exchange == "" && d.RoutingKey == "":
+		return refuse("is empty; give either Queue, or Exchange and RoutingKey")
+	case d.Queue == "" && d.Exchange != "":
+		name = d.Exchange
+	case d.Queue == "": // the default exchange routes to the queue of that name
+		name = d.RoutingKey
+	}
+	if Reserved(prefix, name) {
+		return refuse(fmt.Sprintf("belongs to the delay strategies with prefix %q; choose another name or another prefix", prefix))
+	}
+	return nil
+}
+
+// ErrDestination is wrapped by every *KeyError and *DestinationError.
+var ErrDestination = errors.New("destination not possible")
+
+// DestinationError says why no message can be delayed for a destination.
+type DestinationError struct {
+	Destination Destination
+	Reason      string
+}
+
+func (e *DestinationError) Error() string {
+	d := e.Destination
+	if d.Queue != "" && d.Exchange == "" {
+		return fmt.Sprintf("destination queue %q %s", d.Queue, e.Reason)
+	}
+	if d.Queue == "" {
+		return fmt.Sprintf("destination exchange %q with routing key %q %s", d.Exchange, d.RoutingKey, e.Reason)
+	}
+	return fmt.Sprintf("destination queue %q, exchange %q %s", d.Queue, d.Exchange, e.Reason)
+}
+
+// Unwrap makes errors.Is(err, ErrDestination) true.
+func (e *DestinationError) Unwrap() error { return ErrDestination }
+
+// WithDestinationQueues adds what the destinations stand on and the topology
+// does not describe: the queues of a queue destination, of the given type (empty
+// means Quorum), and the route queue of an exchange destination.
+func (t Topology) WithDestinationQueues(prefix string, queueType QueueType) Topology {
+	described := map[string]bool{}
+	for _, q := range t.Queues {
+		described[q.Name] = true
+	}
+	out := t
+	out.Queues = append([]Queue(nil), t.Queues...)
+	add := func(q Queue) {
+		if !described[q.Name] {
+			described[q.Name] = true
+			out.Queues = append(out.Queues, q)
+		}
+	}
+	for _, d := range t.Destinations {
+		if d.ToExchange() {
+			add(d.RouteQueue(prefix))
+			if d.DeadLetter != "" {
+				add(Queue{Name: d.DeadLetter, Type: queueType}.unlimited())
+			}
+			continue
+		}
+		for _, q := range d.Queues(queueType) {
+			add(q)
+		}
+	}
+	return out
 }

@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Mismatch is one argument or property in which two descriptions of an object
@@ -38,22 +37,30 @@ func FormatValue(v any) string {
 		return strconv.Quote(string(x))
 	case time.Time:
 		return x.UTC().Format(time.RFC3339)
-	case amqp.Table:
-		return formatTable(x)
-	case map[string]any:
-		return formatTable(x)
 	case []any:
 		parts := make([]string, len(x))
 		for i, e := range x {
 			parts[i] = FormatValue(e)
 		}
 		return "[" + strings.Join(parts, ", ") + "]"
-	default:
-		if n, ok := integer(v); ok { // a float of JSON reads like the integer it equals
-			return strconv.FormatInt(n, 10)
-		}
-		return fmt.Sprint(v)
 	}
+	if t, ok := table(v); ok {
+		return formatTable(t)
+	}
+	if n, ok := integer(v); ok { // a float of JSON reads like the integer it equals
+		return strconv.FormatInt(n, 10)
+	}
+	return fmt.Sprint(v)
+}
+
+// table is a value that is a table, whatever its type is called: a client of AMQP
+// has one of its own.
+func table(v any) (map[string]any, bool) {
+	r, kind := reflect.ValueOf(v), reflect.TypeFor[map[string]any]()
+	if r.Kind() != reflect.Map || !r.CanConvert(kind) {
+		return nil, false
+	}
+	return reflect.TypeAssert[map[string]any](r.Convert(kind))
 }
 
 func formatTable(t map[string]any) string {
@@ -96,10 +103,10 @@ func sameValue(a, b any) bool {
 	case []any:
 		y, ok := b.([]any)
 		return ok && slices.EqualFunc(x, y, sameValue)
-	case amqp.Table:
-		return sameTable(x, b)
-	case map[string]any:
-		return sameTable(x, b)
+	}
+	if x, ok := table(a); ok {
+		y, ok := table(b)
+		return ok && len(diffTables(x, y)) == 0
 	}
 	return a == b
 }
@@ -112,19 +119,6 @@ func sameText(a []byte, b any) bool {
 		return bytes.Equal(a, y)
 	}
 	return false
-}
-
-func sameTable(a map[string]any, b any) bool {
-	var other map[string]any
-	switch y := b.(type) {
-	case amqp.Table:
-		other = y
-	case map[string]any:
-		other = y
-	default:
-		return false
-	}
-	return len(diffTables(a, other)) == 0
 }
 
 func integer(v any) (int64, bool) {

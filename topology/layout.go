@@ -1,9 +1,6 @@
 package topology
 
-import (
-	"strings"
-	"time"
-)
+import "strings"
 
 // Layout is what the name of a strategy's object tells: which set of delay
 // queues it belongs to.
@@ -51,60 +48,4 @@ func LayoutOf(prefix, name string) (Layout, bool) {
 func tagOf(key string) string {
 	tag, _, _ := strings.Cut(key, ".")
 	return tag
-}
-
-// Layout is what is on the broker of the layouts with the names, and of single
-// delay queues with the names (those of the ttl strategy are independent of each
-// other): the queues, the exchanges of the same name and those between them, and
-// all bindings that lead to, through and out of them. It needs an Inspector that
-// reads everything, see BindingsKnown.
-func (l Live) Layout(prefix string, names ...string) Topology {
-	wanted := func(name string) bool {
-		layout, ok := LayoutOf(prefix, name)
-		for _, n := range names {
-			if ok && (n == name || n == layout.Name) {
-				return true
-			}
-		}
-		return false
-	}
-	t := Topology{}
-	tags := map[string]bool{}
-	for _, name := range sortedKeys(l.Exchanges) {
-		if wanted(name) {
-			have := l.Exchanges[name]
-			alternate, _ := have.Arguments[ArgAlternateExchange].(string)
-			t.Exchanges = append(t.Exchanges, Exchange{Name: name, Kind: have.Kind, AlternateExchange: alternate})
-		}
-	}
-	for _, name := range sortedKeys(l.Queues) {
-		if wanted(name) {
-			t.Queues = append(t.Queues, l.Queues[name].described(name))
-		}
-	}
-	for _, name := range append(names, sortedKeys(l.Exchanges)...) {
-		if layout, ok := LayoutOf(prefix, name); ok && wanted(name) {
-			tags[layout.Tag] = true
-		}
-	}
-	for _, b := range l.Bindings {
-		if wanted(b.Exchange) || b.Exchange == DeliveryExchange(prefix) && tags[tagOf(b.RoutingKey)] {
-			t.Bindings = append(t.Bindings, b)
-		}
-	}
-	return t
-}
-
-// described is the delay queue as its arguments describe it.
-func (q LiveQueue) described(name string) Queue {
-	out := Queue{Name: name, Type: q.Type, Arguments: q.Arguments}
-	if ms, ok := integer(q.Arguments[ArgMessageTTL]); ok {
-		ttl := time.Duration(ms) * time.Millisecond
-		out.MessageTTL = &ttl
-	}
-	if exchange, ok := q.Arguments[ArgDeadLetterExchange].(string); ok {
-		out.DeadLetter = &DeadLetter{Exchange: exchange, AtLeastOnce: q.Arguments[ArgDeadLetterStrategy] == StrategyAtLeastOnce}
-	}
-	out.Overflow, _ = q.Arguments[ArgOverflow].(string)
-	return out
 }

@@ -6,17 +6,6 @@ import (
 	"strings"
 )
 
-// Kind is the kind of a described object.
-type Kind string
-
-// Kinds of objects. A destination exists in descriptions only.
-const (
-	KindExchange    Kind = "exchange"
-	KindQueue       Kind = "queue"
-	KindBinding     Kind = "binding"
-	KindDestination Kind = "destination"
-)
-
 // ErrMerge is wrapped by every *MergeError.
 var ErrMerge = errors.New("descriptions contradict each other")
 
@@ -109,97 +98,4 @@ func (m *merger) add(t Topology) {
 		}
 		m.out.Destinations = append(m.out.Destinations, d)
 	}
-}
-
-// Label is the destination's name: Name, or else its queue, or else
-// "exchange:routing key".
-func (d Destination) Label() string {
-	switch {
-	case d.Name != "":
-		return d.Name
-	case d.Queue != "":
-		return d.Queue
-	}
-	return d.Exchange + ":" + d.RoutingKey
-}
-
-// Exchange finds an exchange by name.
-func (t Topology) Exchange(name string) (Exchange, bool) {
-	for _, e := range t.Exchanges {
-		if e.Name == name {
-			return e, true
-		}
-	}
-	return Exchange{}, false
-}
-
-// Queue finds a queue by name.
-func (t Topology) Queue(name string) (Queue, bool) {
-	for _, q := range t.Queues {
-		if q.Name == name {
-			return q, true
-		}
-	}
-	return Queue{}, false
-}
-
-// Destination finds a destination by its Label.
-func (t Topology) Destination(label string) (Destination, bool) {
-	for _, d := range t.Destinations {
-		if d.Label() == label {
-			return d, true
-		}
-	}
-	return Destination{}, false
-}
-
-// BindingsFrom lists the bindings whose source is the exchange.
-func (t Topology) BindingsFrom(exchange string) []Binding {
-	var out []Binding
-	for _, b := range t.Bindings {
-		if b.Exchange == exchange {
-			out = append(out, b)
-		}
-	}
-	return out
-}
-
-// Empty tells whether there is nothing to declare; destinations do not count.
-func (t Topology) Empty() bool {
-	return len(t.Exchanges) == 0 && len(t.Queues) == 0 && len(t.Bindings) == 0
-}
-
-// IsDelay tells whether messages wait in the queue to be dead-lettered by its
-// TTL: it has both a message TTL and a dead-letter exchange.
-func (q Queue) IsDelay() bool { return q.MessageTTL != nil && q.DeadLetter != nil }
-
-// WithDestinationQueues adds what the destinations stand on and the topology
-// does not describe: the queues of a queue destination, of the given type (empty
-// means Quorum), and the route queue of an exchange destination.
-func (t Topology) WithDestinationQueues(prefix string, queueType QueueType) Topology {
-	described := map[string]bool{}
-	for _, q := range t.Queues {
-		described[q.Name] = true
-	}
-	out := t
-	out.Queues = append([]Queue(nil), t.Queues...)
-	add := func(q Queue) {
-		if !described[q.Name] {
-			described[q.Name] = true
-			out.Queues = append(out.Queues, q)
-		}
-	}
-	for _, d := range t.Destinations {
-		if d.ToExchange() {
-			add(d.RouteQueue(prefix))
-			if d.DeadLetter != "" {
-				add(Queue{Name: d.DeadLetter, Type: queueType}.unlimited())
-			}
-			continue
-		}
-		for _, q := range d.Queues(queueType) {
-			add(q)
-		}
-	}
-	return out
 }

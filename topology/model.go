@@ -1,17 +1,14 @@
 // Package topology describes, as data, what must exist on a RabbitMQ broker:
 // exchanges, queues, bindings and destinations. It reads and validates the YAML
-// form, compares it with a live broker (Plan), creates what is missing (Apply)
-// and removes what it created (Destroy).
+// form, compares it with what was found on a broker (Compare), and decides what may
+// be deleted there (PlanRemoval).
 //
-// Only Apply, Destroy and the inspectors talk to a broker; everything else in
-// the package is pure.
+// It does no I/O. Package live reads brokers and changes them.
 package topology
 
 import (
 	"maps"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // QueueType is the value of a queue's x-queue-type argument.
@@ -33,14 +30,71 @@ type Topology struct {
 	Destinations []Destination
 }
 
+// Kind is the kind of a described object.
+type Kind string
+
+// Kinds of objects. A destination exists in descriptions only.
+const (
+	KindExchange    Kind = "exchange"
+	KindQueue       Kind = "queue"
+	KindBinding     Kind = "binding"
+	KindDestination Kind = "destination"
+)
+
+// Exchange finds an exchange by name.
+func (t Topology) Exchange(name string) (Exchange, bool) {
+	for _, e := range t.Exchanges {
+		if e.Name == name {
+			return e, true
+		}
+	}
+	return Exchange{}, false
+}
+
+// Queue finds a queue by name.
+func (t Topology) Queue(name string) (Queue, bool) {
+	for _, q := range t.Queues {
+		if q.Name == name {
+			return q, true
+		}
+	}
+	return Queue{}, false
+}
+
+// Destination finds a destination by its Label.
+func (t Topology) Destination(label string) (Destination, bool) {
+	for _, d := range t.Destinations {
+		if d.Label() == label {
+			return d, true
+		}
+	}
+	return Destination{}, false
+}
+
+// BindingsFrom lists the bindings whose source is the exchange.
+func (t Topology) BindingsFrom(exchange string) []Binding {
+	var out []Binding
+	for _, b := range t.Bindings {
+		if b.Exchange == exchange {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// Empty tells whether there is nothing to declare; destinations do not count.
+func (t Topology) Empty() bool {
+	return len(t.Exchanges) == 0 && len(t.Queues) == 0 && len(t.Bindings) == 0
+}
+
 // Exchange is a durable exchange.
 type Exchange struct {
 	Name              string
 	Kind              string // direct, fanout, topic, headers, x-delayed-message, ...
 	AutoDelete        bool
 	Internal          bool
-	AlternateExchange string     // alternate-exchange argument; empty for none
-	Arguments         amqp.Table // any further arguments
+	AlternateExchange string         // alternate-exchange argument; empty for none
+	Arguments         map[string]any // any further arguments
 }
 
 // Queue is a durable queue. Pointers are arguments for which absence and the
@@ -55,8 +109,12 @@ type Queue struct {
 	MaxLengthBytes       *int64 // x-max-length-bytes
 	DeliveryLimit        *int64 // x-delivery-limit; quorum only; see Unlimited
 	SingleActiveConsumer bool   // x-single-active-consumer
-	Arguments            amqp.Table
+	Arguments            map[string]any
 }
+
+// IsDelay tells whether messages wait in the queue to be dead-lettered by its
+// TTL: it has both a message TTL and a dead-letter exchange.
+func (q Queue) IsDelay() bool { return q.MessageTTL != nil && q.DeadLetter != nil }
 
 // DeadLetter says where a queue sends messages that expire, are rejected, or
 // exceed a limit.
@@ -76,49 +134,8 @@ type Binding struct {
 	Queue      string // destination queue
 	ToExchange string // destination exchange
 	RoutingKey string
-	Arguments  amqp.Table
+	Arguments  map[string]any
 }
-
-// Route is where to publish one message, and the delay it will get there.
-type Route struct {
-	Exchange   string
-	RoutingKey string
-	// Queue is the delay queue that the message enters; empty when it enters none
-	// or the strategy does not know. When a queue stops confirming, the client holds
-	// back its messages only.
-	Queue   string
-	Headers amqp.Table    // to be merged into the message's headers; nil for none
-	Delay   time.Duration // the delay it will really take; never less than asked
-	Hops    int           // delay queues that the message passes through
-	// Mandatory tells whether basic.publish may carry the mandatory flag. The
-	// x-delayed-message exchange returns every mandatory message.
-	Mandatory bool
-}
-
-// Arguments of RabbitMQ's own that the package writes and compares.
-const (
-	ArgQueueType            = "x-queue-type"
-	ArgMessageTTL           = "x-message-ttl"
-	ArgDeadLetterExchange   = "x-dead-letter-exchange"
-	ArgDeadLetterRoutingKey = "x-dead-letter-routing-key"
-	ArgDeadLetterStrategy   = "x-dead-letter-strategy"
-	ArgOverflow             = "x-overflow"
-	ArgMaxLength            = "x-max-length"
-	ArgMaxLengthBytes       = "x-max-length-bytes"
-	ArgDeliveryLimit        = "x-delivery-limit"
-	ArgSingleActiveConsumer = "x-single-active-consumer"
-	ArgAlternateExchange    = "alternate-exchange"
-	ArgDelayedType          = "x-delayed-type"
-	ArgExpires              = "x-expires"
-	ArgMaxPriority          = "x-max-priority"
-)
-
-// Values of ArgOverflow and ArgDeadLetterStrategy.
-const (
-	OverflowDropHead      = "drop-head"
-	OverflowRejectPublish = "reject-publish"
-	StrategyAtLeastOnce   = "at-least-once"
-)
 
 // Unlimited is the delivery limit of every quorum queue that the delay strategies
 // and their destinations have: one that no message reaches. Without it RabbitMQ
@@ -139,8 +156,8 @@ func (q Queue) unlimited() Queue {
 }
 
 // Table is the queue's arguments as they go over the wire.
-func (q Queue) Table() amqp.Table {
-	t := amqp.Table{}
+func (q Queue) Table() map[string]any {
+	t := map[string]any{}
 	maps.Copy(t, q.Arguments)
 	qt := q.Type
 	if qt == "" {
@@ -171,15 +188,15 @@ func (q Queue) Table() amqp.Table {
 	return t
 }
 
-func setInt(t amqp.Table, key string, v *int64) {
+func setInt(t map[string]any, key string, v *int64) {
 	if v != nil {
 		t[key] = *v
 	}
 }
 
 // Table is the exchange's arguments as they go over the wire.
-func (e Exchange) Table() amqp.Table {
-	t := amqp.Table{}
+func (e Exchange) Table() map[string]any {
+	t := map[string]any{}
 	maps.Copy(t, e.Arguments)
 	if e.AlternateExchange != "" {
 		t[ArgAlternateExchange] = e.AlternateExchange

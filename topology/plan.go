@@ -1,12 +1,6 @@
 package topology
 
-import (
-	"context"
-	"fmt"
-	"maps"
-
-	amqp "github.com/rabbitmq/amqp091-go"
-)
+import "maps"
 
 // Action is what Apply or Destroy would do about an object.
 type Action string
@@ -46,17 +40,7 @@ type Plan struct {
 	PoliciesChecked bool
 }
 
-// MakePlan reads the broker and compares. Errors are the inspector's; conflicts
-// are part of the plan.
-func MakePlan(ctx context.Context, want Topology, insp Inspector) (Plan, error) {
-	live, err := insp.Inspect(ctx, want)
-	if err != nil {
-		return Plan{}, fmt.Errorf("plan: %w", err)
-	}
-	return Compare(want, live), nil
-}
-
-// Compare makes a plan from what an Inspector found. It does no I/O.
+// Compare says what is missing on a broker, and what differs, of what is wanted.
 func Compare(want Topology, live Live) Plan {
 	p := Plan{Source: live.Source, PoliciesChecked: live.PoliciesKnown, Warnings: policyWarnings(want, live)}
 	for _, e := range want.Exchanges {
@@ -118,7 +102,7 @@ func compareQueue(want Queue, live Live) Step {
 	s.Messages = have.Messages
 	s.Mismatches = have.Mismatches
 	if have.ArgumentsKnown {
-		args := amqp.Table{}
+		args := map[string]any{}
 		maps.Copy(args, have.Arguments)
 		if have.Type != "" { // declared without x-queue-type, it has one all the same
 			args[ArgQueueType] = string(have.Type)

@@ -5,6 +5,31 @@ import (
 	"slices"
 )
 
+// RemovalOptions say what is to be deleted. The zero value deletes a layout only
+// where it can be seen that nothing is lost by it.
+type RemovalOptions struct {
+	// Prefix of the delay objects, default DefaultPrefix.
+	Prefix string
+	// Layouts are deleted although another layout may use them, which the names of
+	// the ttl strategy's and of the plugin's objects do not show: "delay.ttl",
+	// "delay.plugin", or a queue of the ttl strategy, "delay.ttl.15m". They need to
+	// be in the topology as well; see Live.Layout.
+	Layouts []string
+	// Destinations deletes also what the topology describes and is no strategy's:
+	// the destinations' queues with their dead-letter queues, and the file's own
+	// exchanges, queues and bindings. What anything else is bound to stays, and a
+	// dead-letter queue stays while its destination's queue does.
+	Destinations bool
+	// Force deletes delay queues with the messages that wait in them, and, where
+	// the management API was not read, what cannot be in use by others. With
+	// Destinations it deletes what exists otherwise than described.
+	Force bool
+	// Messages bounds what Force deletes: it refuses when more messages would go.
+	// Nil is no bound for delay queues, and not one message, nor a queue that has
+	// a consumer, for those of Destinations.
+	Messages *int64
+}
+
 // Removal is what Destroy would delete and what it would keep, object by object,
 // and whether it would refuse.
 type Removal struct {
@@ -54,8 +79,8 @@ const (
 )
 
 // PlanRemoval decides about every object that the topology describes, from what
-// was found on the broker. It does no I/O.
-func PlanRemoval(t Topology, live Live, opts DestroyOptions) Removal {
+// was found on the broker.
+func PlanRemoval(t Topology, live Live, opts RemovalOptions) Removal {
 	opts.Prefix = cmp.Or(opts.Prefix, DefaultPrefix)
 	x := &remover{t: t, live: live, opts: opts, layouts: survey(t, live, opts)}
 	r := Removal{Source: live.Source, Steps: x.steps()}

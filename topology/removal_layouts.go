@@ -13,7 +13,7 @@ type layouts struct {
 }
 
 // survey finds out which layouts there are.
-func survey(t Topology, live Live, opts DestroyOptions) layouts {
+func survey(t Topology, live Live, opts RemovalOptions) layouts {
 	l := layouts{going: map[string]bool{}, unsure: map[string]Layout{}, others: map[string]Layout{}}
 	described := map[string]bool{}
 	for _, name := range t.names() {
@@ -46,7 +46,7 @@ func (t Topology) names() []string {
 }
 
 // names tells whether the caller asked for an object of a layout by name.
-func (o DestroyOptions) names(l Layout, object string) bool {
+func (o RemovalOptions) names(l Layout, object string) bool {
 	return slices.Contains(o.Layouts, l.Name) || slices.Contains(o.Layouts, object)
 }
 

@@ -16,6 +16,14 @@ type QueueCount struct {
 	Delay bool `json:"delay"`
 }
 
+// String is "2 messages" or, without any, "1 consumer".
+func (c QueueCount) String() string {
+	if c.Messages > 0 {
+		return counted(c.Messages, "message")
+	}
+	return counted(c.Consumers, "consumer")
+}
+
 // ErrNotEmpty is wrapped by every *NotEmptyError.
 var ErrNotEmpty = errors.New("queues hold messages")
 
@@ -23,7 +31,7 @@ var ErrNotEmpty = errors.New("queues hold messages")
 type NotEmptyError struct {
 	Queues []QueueCount // those that are not empty
 	Total  int64
-	Bound  *int64 // DestroyOptions.Messages
+	Bound  *int64 // RemovalOptions.Messages
 }
 
 func (e *NotEmptyError) add(c QueueCount) {
@@ -75,8 +83,7 @@ func listCounts(queues []QueueCount, count func(QueueCount) int64) string {
 	return strings.Join(parts, ", ")
 }
 
-// ErrUnseen is why Destroy refuses without an Inspector that reads the
-// management API.
+// ErrUnseen is why Destroy refuses without the management API.
 var ErrUnseen = errors.New("over AMQP alone it cannot be seen what is unacknowledged or on its way between queues, nor what else uses the layout")
 
 // errHeld is the like of the plugin's exchange.
@@ -155,7 +162,7 @@ func (x *remover) conflicts(going []RemovalStep) error {
 	}
 	p := Compare(x.t, x.live)
 	p.Steps = slices.DeleteFunc(p.Steps, func(s Step) bool { return !declared[object{s.Kind, s.Name}] })
-	return conflictErrors(p)
+	return p.Refusal(true)
 }
 
 // kindDelayed is the type of the plugin's exchange.

@@ -18,7 +18,7 @@ import (
 type remover struct {
 	t       Topology
 	live    Live
-	opts    DestroyOptions
+	opts    RemovalOptions
 	layouts layouts
 }
 

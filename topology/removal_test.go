@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // twoDigits is a layout of two positions, as the bucket strategy makes it, with
@@ -104,7 +102,7 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		live func(Live) Live
-		opts DestroyOptions
+		opts RemovalOptions
 		kept map[string]string // name -> part of the reason; own objects never
 		gone []string          // deleted besides the layout's own
 	}{
@@ -113,11 +111,11 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 			kept: map[string]string{"orders": "destination's", "orders.dead": "destination's"},
 		},
 		{
-			name: "with its destinations", opts: DestroyOptions{Destinations: true},
+			name: "with its destinations", opts: RemovalOptions{Destinations: true},
 			gone: []string{"delay.deliver", "delay.parked", route, "orders", "orders.dead"},
 		},
 		{
-			name: "beside a live layout", opts: DestroyOptions{Destinations: true},
+			name: "beside a live layout", opts: RemovalOptions{Destinations: true},
 			live: func(Live) Live { return applied(t, old, twoDigits("delay.bucket.hex", "hex", orders, events)) },
 			kept: map[string]string{
 				"delay.deliver": "the layout delay.bucket.hex is there too", "delay.parked": "the layout delay.bucket.hex",
@@ -152,7 +150,7 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 			kept: map[string]string{route: "it holds 1 message"}, gone: []string{"delay.deliver"},
 		},
 		{
-			name: "a destination that others feed", opts: DestroyOptions{Destinations: true},
+			name: "a destination that others feed", opts: RemovalOptions{Destinations: true},
 			live: func(l Live) Live { return l.with(Binding{Exchange: "shop", Queue: "orders", RoutingKey: "x"}) },
 			kept: map[string]string{"orders": "the exchange shop leads to it", "orders.dead": "the queue orders dead-letters"}, gone: []string{"delay.deliver"},
 		},
@@ -163,7 +161,7 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 			kept: map[string]string{"delay.deliver": "the exchange shop leads to it"},
 		},
 		{
-			name: "AMQP alone, forced", opts: DestroyOptions{Force: true}, live: Live.overAMQP,
+			name: "AMQP alone, forced", opts: RemovalOptions{Force: true}, live: Live.overAMQP,
 			kept: map[string]string{
 				"delay.deliver": "cannot be seen over AMQP", "delay.parked": "cannot be seen", route: "cannot be seen",
 				`"delay.deliver" -> queue "orders", routing key "r2x2.*.*.orders"`: "cannot be seen",
@@ -211,7 +209,7 @@ func TestRemovalKeepsWhatAnotherConfigurationMayUse(t *testing.T) {
 			top.Exchanges = append(top.Exchanges, Exchange{Name: name, Kind: "fanout"})
 			top.Bindings = append(top.Bindings, Binding{Exchange: name, Queue: name})
 		}
-		top.Exchanges = append(top.Exchanges, Exchange{Name: "delay.plugin", Kind: kindDelayed, Arguments: amqp.Table{ArgDelayedType: "topic"}})
+		top.Exchanges = append(top.Exchanges, Exchange{Name: "delay.plugin", Kind: kindDelayed, Arguments: map[string]any{ArgDelayedType: "topic"}})
 		top.Bindings = append(top.Bindings, Binding{Exchange: "delay.plugin", ToExchange: "delay.deliver", RoutingKey: "#"},
 			Binding{Exchange: "delay.deliver", Queue: "orders", RoutingKey: "ttl.*.orders"},
 			Binding{Exchange: "delay.deliver", Queue: "orders", RoutingKey: "plugin.orders"})
@@ -223,11 +221,11 @@ func TestRemovalKeepsWhatAnotherConfigurationMayUse(t *testing.T) {
 		clockOrders  = `"delay.deliver" -> queue "orders", routing key "clock.*.*.orders"`
 	)
 	old := auto("delay.bucket", "clock")
-	with := func(l ...string) DestroyOptions { return DestroyOptions{Layouts: l, Force: true} }
+	with := func(l ...string) RemovalOptions { return RemovalOptions{Layouts: l, Force: true} }
 	for _, c := range []struct {
 		name   string
 		others []Topology
-		opts   DestroyOptions
+		opts   RemovalOptions
 		kept   []string
 		gone   []string
 	}{
@@ -271,7 +269,7 @@ func TestRemovalKeepsWhatAnotherConfigurationMayUse(t *testing.T) {
 	}
 	// Of another configuration of the ttl strategy its other durations are seen.
 	some := Topology{Queues: old.Queues[len(old.Queues)-2 : len(old.Queues)-1]}
-	if k := kept(PlanRemoval(some, applied(t, Topology{Queues: old.Queues[len(old.Queues)-2:]}), DestroyOptions{})); k["delay.ttl.1m"] !=
+	if k := kept(PlanRemoval(some, applied(t, Topology{Queues: old.Queues[len(old.Queues)-2:]}), RemovalOptions{})); k["delay.ttl.1m"] !=
 		"another layout, delay.ttl.2m, is there and may use it; name it with --layout delay.ttl.1m to delete it all the same" {
 		t.Errorf("kept %v", k)
 	}
@@ -283,11 +281,11 @@ func TestRemovalKeepsTheDeadLetterQueueOfAKeptDestination(t *testing.T) {
 	top := twoDigits("delay.bucket.r2x2", "r2x2", orders)
 	live := applied(t, top).with(Binding{Exchange: "shop", Queue: "orders", RoutingKey: "x"})
 	live.Queues["orders"] = LiveQueue{ArgumentsKnown: true, Type: Classic, Durable: true}
-	r := PlanRemoval(top, live, DestroyOptions{Destinations: true})
+	r := PlanRemoval(top, live, RemovalOptions{Destinations: true})
 	if k := kept(r); k["orders"] == "" || k["orders.dead"] != "the queue orders dead-letters to it" {
 		t.Errorf("kept %v", k)
 	}
-	if r := PlanRemoval(top, applied(t, top), DestroyOptions{Destinations: true}); len(kept(r)) != 0 {
+	if r := PlanRemoval(top, applied(t, top), RemovalOptions{Destinations: true}); len(kept(r)) != 0 {
 		t.Errorf("nothing else uses them: kept %v", kept(r))
 	}
 }
@@ -298,37 +296,37 @@ func TestRemovalRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		live func(Live) Live
-		opts DestroyOptions
+		opts RemovalOptions
 		want error
 		text string
 	}{
 		{name: "nothing in it"},
 		{name: "a message waits", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, want: ErrNotEmpty,
 			text: "refused: 2 messages in 1 queues, 2 of them waiting in delay queues (delay.bucket.r2x2.2s 2); let them drain, or force to delete them"},
-		{name: "forced", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, opts: DestroyOptions{Force: true}},
-		{name: "forced within the count", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, opts: DestroyOptions{Force: true, Messages: new(int64(2))}},
-		{name: "more than the count", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, opts: DestroyOptions{Force: true, Messages: new(int64(1))},
+		{name: "forced", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, opts: RemovalOptions{Force: true}},
+		{name: "forced within the count", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, opts: RemovalOptions{Force: true, Messages: new(int64(2))}},
+		{name: "more than the count", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, opts: RemovalOptions{Force: true, Messages: new(int64(1))},
 			want: ErrNotEmpty, text: "at most 1 may be deleted"},
 		{name: "a message for a destination that stays", live: func(l Live) Live { return l.holding("orders", 2, 1) }},
-		{name: "a message in a destination", live: func(l Live) Live { return l.holding("orders", 2, 0) }, opts: DestroyOptions{Destinations: true}, want: ErrNotEmpty},
+		{name: "a message in a destination", live: func(l Live) Live { return l.holding("orders", 2, 0) }, opts: RemovalOptions{Destinations: true}, want: ErrNotEmpty},
 		{name: "a message in a destination, forced without a count", live: func(l Live) Live { return l.holding("orders", 2, 0) },
-			opts: DestroyOptions{Destinations: true, Force: true}, want: ErrNotEmpty},
+			opts: RemovalOptions{Destinations: true, Force: true}, want: ErrNotEmpty},
 		{name: "a message in a destination, with a count", live: func(l Live) Live { return l.holding("orders", 2, 1) },
-			opts: DestroyOptions{Destinations: true, Force: true, Messages: new(int64(2))}},
-		{name: "a consumer of a destination", live: func(l Live) Live { return l.holding("orders", 0, 1) }, opts: DestroyOptions{Destinations: true},
+			opts: RemovalOptions{Destinations: true, Force: true, Messages: new(int64(2))}},
+		{name: "a consumer of a destination", live: func(l Live) Live { return l.holding("orders", 0, 1) }, opts: RemovalOptions{Destinations: true},
 			want: ErrConsumers, text: "refused: consumers are attached (orders 1); stop them first"},
 		{name: "a consumer of a delay queue", live: func(l Live) Live { return l.holding(delayed, 0, 1) }, want: ErrConsumers},
 		{name: "AMQP alone", live: Live.overAMQP, want: ErrUnseen},
 		{name: "AMQP alone, and nothing is there", live: func(Live) Live { return Live{} }},
 		{name: "a delay queue that was declared otherwise", live: func(l Live) Live {
 			q := l.Queues[delayed]
-			q.Arguments = amqp.Table{ArgQueueType: "quorum"}
+			q.Arguments = map[string]any{ArgQueueType: "quorum"}
 			l.Queues[delayed] = q
 			return l
 		}},
-		{name: "a destination that is another's", opts: DestroyOptions{Destinations: true}, want: ErrConflict, live: func(l Live) Live {
+		{name: "a destination that is another's", opts: RemovalOptions{Destinations: true}, want: ErrConflict, live: func(l Live) Live {
 			q := l.Queues["orders"]
-			q.Arguments, q.Type = amqp.Table{ArgMaxLength: 5}, Classic
+			q.Arguments, q.Type = map[string]any{ArgMaxLength: 5}, Classic
 			l.Queues["orders"] = q
 			return l
 		}},
@@ -347,7 +345,7 @@ func TestRemovalRefuses(t *testing.T) {
 // What the plugin holds counts as well.
 func TestRemovalCountsWhatThePluginHolds(t *testing.T) {
 	top := Delivery("delay")
-	top.Exchanges = append(top.Exchanges, Exchange{Name: "delay.plugin", Kind: kindDelayed, Arguments: amqp.Table{ArgDelayedType: "topic"}})
+	top.Exchanges = append(top.Exchanges, Exchange{Name: "delay.plugin", Kind: kindDelayed, Arguments: map[string]any{ArgDelayedType: "topic"}})
 	top.Bindings = append(top.Bindings, Binding{Exchange: "delay.plugin", ToExchange: "delay.deliver", RoutingKey: "#"})
 	for want, x := range map[error]LiveExchange{
 		nil: {ArgumentsKnown: true, Kind: kindDelayed, HeldKnown: true}, errHeld: {ArgumentsKnown: true, Kind: kindDelayed},
@@ -355,7 +353,7 @@ func TestRemovalCountsWhatThePluginHolds(t *testing.T) {
 	} {
 		live := applied(t, top)
 		live.Exchanges["delay.plugin"] = x
-		if err := PlanRemoval(top, live, DestroyOptions{}).Refusal(); !errors.Is(err, want) {
+		if err := PlanRemoval(top, live, RemovalOptions{}).Refusal(); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
@@ -383,7 +381,7 @@ func TestLayoutOnTheBroker(t *testing.T) {
 	if len(got.Queues) != 1 || got.Queues[0].Name != "delay.ttl.2m" || len(got.Exchanges) != 1 || len(got.Bindings) != 2 {
 		t.Errorf("got %+v", got)
 	}
-	if k := kept(PlanRemoval(got, live, DestroyOptions{})); k[`"delay.deliver" -> queue "orders", routing key "ttl.*.orders"`] != "the layout delay.ttl uses it too" {
+	if k := kept(PlanRemoval(got, live, RemovalOptions{})); k[`"delay.deliver" -> queue "orders", routing key "ttl.*.orders"`] != "the layout delay.ttl uses it too" {
 		t.Errorf("kept %v", k)
 	}
 	if got := live.Layout("delay", "delay.bucket", "delay.deliver", "orders"); !got.Empty() {
@@ -395,7 +393,7 @@ func TestRemovalRender(t *testing.T) {
 	top := twoDigits("delay.bucket.r2x2", "r2x2", orders)
 	live := applied(t, top).holding("delay.bucket.r2x2.2s", 4, 0)
 	var b strings.Builder
-	if err := PlanRemoval(top, live, DestroyOptions{}).Render(&b, false); err != nil {
+	if err := PlanRemoval(top, live, RemovalOptions{}).Render(&b, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
@@ -415,8 +413,8 @@ func TestRemovalRender(t *testing.T) {
 func TestRemovalTakesClientsSecondBindings(t *testing.T) {
 	layout := twoDigits("delay.bucket", "clock", Destination{Queue: "orders"})
 	second := layout.Bindings[len(layout.Bindings)-1]
-	second.Arguments = amqp.Table{ArgBinder: "shop/1"}
-	r := PlanRemoval(layout, applied(t, layout).with(second), DestroyOptions{Prefix: "delay"})
+	second.Arguments = map[string]any{ArgBinder: "shop/1"}
+	r := PlanRemoval(layout, applied(t, layout).with(second), RemovalOptions{Prefix: "delay"})
 	if err := r.Refusal(); err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +431,7 @@ func TestRemovalOrderPutsDeadLettersLast(t *testing.T) {
 	top := Topology{Destinations: []Destination{
 		{Queue: "b", DeadLetter: "c"}, {Queue: "a", DeadLetter: "b"}, {Queue: "x", DeadLetter: "y"}, {Queue: "y", DeadLetter: "x"},
 	}}.WithDestinationQueues("delay", Quorum)
-	r := PlanRemoval(top, applied(t, top), DestroyOptions{Destinations: true})
+	r := PlanRemoval(top, applied(t, top), RemovalOptions{Destinations: true})
 	var got []string
 	for _, stage := range r.Order().Declared {
 		var names []string
@@ -459,7 +457,7 @@ func TestRemovalKeepsWhatAKeptObjectNeeds(t *testing.T) {
 		{"orders", "orders.dead", KindQueue, "the queue orders dead-letters to it"},
 		{"delay.deliver", "delay.parked", KindExchange, "it is the alternate exchange of delay.deliver"},
 	} {
-		r := PlanRemoval(top, applied(t, top), DestroyOptions{Destinations: true})
+		r := PlanRemoval(top, applied(t, top), RemovalOptions{Destinations: true})
 		if k := kept(r); len(k) > 0 {
 			t.Fatalf("kept %v", k)
 		}

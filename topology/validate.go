@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // MaxTTL is the longest x-message-ttl and x-expires that a broker accepts: ten
@@ -166,7 +164,7 @@ var ownField = map[string]string{
 
 // arguments checks a table: no argument that has a field, so that nothing can
 // be said twice, and only what AMQP can carry.
-func (v *validator) arguments(path string, t amqp.Table) {
+func (v *validator) arguments(path string, t map[string]any) {
 	path += ".arguments"
 	for _, k := range sortedKeys(t) {
 		at := path + "." + k
@@ -177,10 +175,25 @@ func (v *validator) arguments(path string, t amqp.Table) {
 		if k == "" || len(k) > MaxRoutingKey {
 			v.addf(at, "the name of an argument has 1 to %d bytes, this one has %d", MaxRoutingKey, len(k))
 		}
-		if err := (amqp.Table{k: t[k]}).Validate(); err != nil {
+		if !carried(t[k]) {
 			v.addf(at, "AMQP cannot carry a %T; use text, an integer, a float, a boolean, a list or a table of these", t[k])
 		}
 	}
+}
+
+// carried tells whether AMQP 0-9-1 can carry a value in a table.
+func carried(v any) bool {
+	switch x := v.(type) {
+	case nil, bool, string, []byte, time.Time, float32, float64, int, int8, int16, int32, int64, uint8, uint16, uint32:
+		return true
+	case []any:
+		return !slices.ContainsFunc(x, func(e any) bool { return !carried(e) })
+	}
+	t, ok := table(v)
+	for _, e := range t {
+		ok = ok && carried(e)
+	}
+	return ok
 }
 
 // reference checks the name of an exchange or queue that must exist.

@@ -43,7 +43,7 @@ func (d *decoder) exchange(n *yaml.Node, path string) (e Exchange) {
 		"auto_delete":        d.boolean(&e.AutoDelete),
 		"internal":           d.boolean(&e.Internal),
 		"alternate_exchange": d.text(&e.AlternateExchange),
-		"arguments":          d.arguments(&e.Arguments),
+		"arguments":          func(n *yaml.Node, p string) { e.Arguments = d.arguments(n, p) },
 	})
 	return e
 }
@@ -59,7 +59,7 @@ func (d *decoder) queue(n *yaml.Node, path string) (q Queue) {
 		"max_length_bytes":       optional(&q.MaxLengthBytes, d.integer),
 		"delivery_limit":         optional(&q.DeliveryLimit, d.integer),
 		"single_active_consumer": d.boolean(&q.SingleActiveConsumer),
-		"arguments":              d.arguments(&q.Arguments),
+		"arguments":              func(n *yaml.Node, p string) { q.Arguments = d.arguments(n, p) },
 	})
 	return q
 }
@@ -85,7 +85,7 @@ func (d *decoder) binding(n *yaml.Node, path string) (b Binding) {
 		"queue":       d.text(&b.Queue),
 		"to_exchange": d.text(&b.ToExchange),
 		"routing_key": d.text(&b.RoutingKey),
-		"arguments":   d.arguments(&b.Arguments),
+		"arguments":   func(n *yaml.Node, p string) { b.Arguments = d.arguments(n, p) },
 	})
 	return b
 }

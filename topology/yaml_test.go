@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -57,15 +55,15 @@ func TestParseYAMLReadsEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := amqp.Table{
+	args := map[string]any{
 		"x-quorum-initial-group-size": int64(3),
-		"own":                         amqp.Table{"nested": []any{int64(1), "two", 3.5, true}},
+		"own":                         map[string]any{"nested": []any{int64(1), "two", 3.5, true}},
 	}
 	want := topology.Topology{
 		Exchanges: []topology.Exchange{
 			{Name: "orders", Kind: "topic", AlternateExchange: "lost"},
 			{Name: "lost", Kind: "fanout", Internal: true, AutoDelete: true},
-			{Name: "later", Kind: "x-delayed-message", Arguments: amqp.Table{"x-delayed-type": "topic"}},
+			{Name: "later", Kind: "x-delayed-message", Arguments: map[string]any{"x-delayed-type": "topic"}},
 		},
 		Queues: []topology.Queue{
 			{
@@ -240,7 +238,7 @@ func TestAliasesAreBounded(t *testing.T) {
 
 func TestValidateOfGoTopologyHasPathsWithoutLines(t *testing.T) {
 	top := topology.Topology{
-		Queues:   []topology.Queue{{Name: "a", MessageTTL: new(-time.Second), Arguments: amqp.Table{"x": struct{}{}}}},
+		Queues:   []topology.Queue{{Name: "a", MessageTTL: new(-time.Second), Arguments: map[string]any{"x": struct{}{}}}},
 		Bindings: []topology.Binding{{Exchange: "elsewhere", Queue: "a", RoutingKey: "\xff"}},
 	}
 	err := top.Validate()

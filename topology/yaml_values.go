@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -98,22 +97,20 @@ func (d *decoder) duration(dst *time.Duration) field {
 // maxDepth bounds the nesting of an argument's value.
 const maxDepth = 16
 
-func (d *decoder) arguments(dst *amqp.Table) field {
-	return func(n *yaml.Node, path string) {
-		n, ok := d.resolve(n, path)
-		if !ok || isNull(n) {
-			return
-		}
-		if n.Kind != yaml.MappingNode {
-			d.failf(n, path, "expected a mapping of argument names to values, got %s", describeNode(n))
-			return
-		}
-		*dst = d.table(n, path, 0)
+func (d *decoder) arguments(n *yaml.Node, path string) map[string]any {
+	n, ok := d.resolve(n, path)
+	if !ok || isNull(n) {
+		return nil
 	}
+	if n.Kind != yaml.MappingNode {
+		d.failf(n, path, "expected a mapping of argument names to values, got %s", describeNode(n))
+		return nil
+	}
+	return d.table(n, path, 0)
 }
 
-func (d *decoder) table(n *yaml.Node, path string, depth int) amqp.Table {
-	t := amqp.Table{}
+func (d *decoder) table(n *yaml.Node, path string, depth int) map[string]any {
+	t := map[string]any{}
 	lines := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]

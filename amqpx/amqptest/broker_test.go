@@ -16,7 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
-	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // Heartbeats keep a quiet connection for an hour; a client that has stopped is
@@ -137,8 +137,8 @@ func TestPlugin(t *testing.T) {
 	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
 		for _, there := range []bool{true, false} {
 			srv := amqptest.NewServer(amqptest.Options{Version: version, Plugin: there})
-			err := plugin.Probe(t.Context(), func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
-			if there != (err == nil) || !there && !errors.Is(err, plugin.ErrNotAvailable) {
+			err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return srv.Connect() })
+			if there != (err == nil) || !there && !errors.Is(err, live.ErrNoPlugin) {
 				t.Errorf("%s, plugin %v: %v", version, there, err)
 			}
 			srv.Close()

@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // run is one run of Run, with the servers that it started.
@@ -265,7 +266,7 @@ func (c *client) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	err := c.Client.Close()
-	derr := topology.Wipe(ctx, c.conn, c.all)
+	derr := live.Broker{Conn: c.conn}.Wipe(ctx, c.all)
 	_ = c.conn.CloseDeadline(time.Now().Add(2 * time.Second)) // the work is done
 	return errors.Join(err, derr)
 }

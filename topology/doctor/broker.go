@@ -8,27 +8,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// version is a broker's version; the zero value is an unknown one.
-type version struct{ major, minor, patch int }
-
-func parseVersion(s string) version {
-	var v version
-	if n, _ := fmt.Sscanf(s, "%d.%d.%d", &v.major, &v.minor, &v.patch); n < 2 {
-		return version{}
-	}
-	return v
-}
-
-func (v version) known() bool { return v != version{} }
-
-func (v version) before(major, minor, patch int) bool {
-	return v.known() && slices.Compare([]int{v.major, v.minor, v.patch}, []int{major, minor, patch}) < 0
-}
-
-func (v version) atLeast(major, minor int) bool {
-	return v.known() && !v.before(major, minor, 0)
-}
-
 // quorumDelays tells whether the configuration relies on at-least-once
 // dead-lettering.
 func (x *examination) quorumDelays() bool {
@@ -38,9 +17,9 @@ func (x *examination) quorumDelays() bool {
 func (x *examination) checkVersion() {
 	v := x.version
 	switch {
-	case !v.known():
+	case !v.Known():
 		x.unseenf(AreaVersion, "the broker does not tell its version (%q); what depends on it was not checked", x.snap.Version)
-	case v.before(3, 10, 2):
+	case v.Before(3, 10, 2):
 		x.found(Finding{
 			ID: "broker-too-old", Severity: Critical,
 			What: fmt.Sprintf("RabbitMQ %s is older than 3.10.2.", x.snap.Version),
@@ -49,14 +28,14 @@ func (x *examination) checkVersion() {
 			Mend: "upgrade RabbitMQ to 3.10.2 or later",
 		})
 	}
-	if v.atLeast(3, 10) && v.before(3, 11, 0) && x.quorumDelays() {
+	if v.AtLeast(3, 10, 0) && v.Before(3, 11, 0) && x.quorumDelays() {
 		x.checkStreamQueue()
 	}
-	if v.before(4, 0, 1) {
+	if v.Before(4, 0, 1) {
 		x.notef("RabbitMQ %s drops a message that comes back to a queue with its old x-death header; rabbitdelay leaves it out, and so must consumers in other languages that publish a received message again", x.snap.Version)
 	}
 	for _, q := range x.cfg.Want.Queues {
-		if v.before(3, 11, 0) && strings.HasPrefix(q.Name, x.cfg.Prefix+".bucket.binary") {
+		if v.Before(3, 11, 0) && strings.HasPrefix(q.Name, x.cfg.Prefix+".bucket.binary") {
 			x.notef("the binary layout is about six times slower than clock or hex on RabbitMQ %s", x.snap.Version)
 			break
 		}
@@ -111,7 +90,7 @@ func (x *examination) checkPlugin() {
 		f.Why = "Delays of that range go through the buckets instead; a process that was started while the plugin was there chose otherwise."
 		f.Mend = "remove delay.plugin from the configuration   # or: rabbitmq-plugins enable rabbitmq_delayed_message_exchange"
 	}
-	if x.version.atLeast(4, 3) {
+	if x.version.AtLeast(4, 3, 0) {
 		f.Why += " The plugin cannot run on 4.3 or later, because it needs Mnesia."
 		if x.cfg.Plugin == PluginRequired {
 			f.Mend = "delay.strategy: bucket   # any delay, without a plugin"

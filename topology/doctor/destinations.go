@@ -85,7 +85,7 @@ func (x *examination) checkConsumers(name string, q topology.LiveQueue) {
 func (x *examination) checkConsumerTimeout(name string, q topology.LiveQueue) {
 	ms, ok := lower(q.Arguments["x-consumer-timeout"], q.EffectivePolicy["consumer-timeout"])
 	timeout := time.Duration(ms) * time.Millisecond
-	if !ok || timeout >= x.cfg.MinConsumerTimeout || x.version.before(3, 12, 0) { // older brokers have no timeout of a queue's own
+	if !ok || timeout >= x.cfg.MinConsumerTimeout || x.version.Before(3, 12, 0) { // older brokers have no timeout of a queue's own
 		return
 	}
 	x.found(Finding{
@@ -141,7 +141,7 @@ func (x *examination) checkDeliveryLimit(name string, q topology.LiveQueue) {
 	}
 	limit, set := lower(q.Arguments[topology.ArgDeliveryLimit], q.EffectivePolicy["delivery-limit"])
 	byDefault := ""
-	if !set && x.version.atLeast(4, 0) {
+	if !set && x.version.AtLeast(4, 0, 0) {
 		limit, set, byDefault = defaultDeliveryLimit, true, ", RabbitMQ's default since 4.0"
 	}
 	if !set || limit < 0 {

@@ -2,9 +2,7 @@
 // that would fire delays early, dead-lettering that is not what was asked for,
 // messages that wait nowhere, permissions that are missing.
 //
-// Diagnose is pure: it looks at a Snapshot and talks to nobody. Collect takes
-// the snapshot, by the management API where it answers and by AMQP otherwise; it
-// changes nothing on the broker.
+// It looks at a Snapshot and talks to nobody. Package live/snapshot takes one.
 package doctor
 
 import (
@@ -148,7 +146,7 @@ type examination struct {
 	cfg     Config
 	snap    Snapshot
 	plan    topology.Plan
-	version version
+	version topology.Version
 	want    map[string]topology.Queue // by name
 	left    []leftover
 	rep     Report
@@ -158,7 +156,7 @@ type examination struct {
 func Diagnose(cfg Config, snap Snapshot) Report {
 	cfg = cfg.WithDefaults()
 	x := &examination{
-		cfg: cfg, snap: snap, version: parseVersion(snap.Version), want: map[string]topology.Queue{},
+		cfg: cfg, snap: snap, version: topology.ParseVersion(snap.Version), want: map[string]topology.Queue{},
 		rep: Report{
 			Broker: snap.Version, Source: snap.Live.Source, Vhost: cfg.Vhost, Clock: snap.Clock,
 			Findings: []Finding{}, Unseen: []Unseen{}, Notes: slices.Clone(snap.Notes),

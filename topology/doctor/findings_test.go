@@ -433,19 +433,6 @@ func TestPreviousLayoutSetting(t *testing.T) {
 	}
 }
 
-func TestVersions(t *testing.T) {
-	for s, want := range map[string]version{
-		"4.3.6": {4, 3, 6}, "3.10.8": {3, 10, 8}, "4.1.0-rc.1": {4, 1, 0}, "4.2": {4, 2, 0}, "": {}, "x": {}, "4": {},
-	} {
-		if got := parseVersion(s); got != want {
-			t.Errorf("%q: got %v", s, got)
-		}
-	}
-	if (version{}).before(9, 9, 9) || (version{}).atLeast(0, 0) {
-		t.Error("an unknown version is compared")
-	}
-}
-
 func TestShellQuoting(t *testing.T) {
 	for s, want := range map[string]string{"a.b": "a.b", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'", "^q$": "'^q$'"} {
 		if got := shellQuote(s); got != want {
@@ -464,7 +451,7 @@ func TestNeeds(t *testing.T) {
 	} {
 		cfg.Roles = []Role{role}
 		var got []string
-		for _, n := range needs(cfg) {
+		for _, n := range Needs(cfg) {
 			got = append(got, n.Operation+" "+n.Name)
 		}
 		if !slices.Equal(got, want) {
@@ -473,7 +460,7 @@ func TestNeeds(t *testing.T) {
 	}
 	cfg.Roles = []Role{Bootstrapper}
 	seen := map[string]bool{}
-	for _, n := range needs(cfg) {
+	for _, n := range Needs(cfg) {
 		seen[n.Operation+" "+n.Name] = true
 	}
 	for _, want := range []string{

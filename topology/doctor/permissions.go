@@ -9,24 +9,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// defaultExchange is the default exchange's name in permissions.
-const defaultExchange = "amq.default"
+// DefaultExchange is the name of the default exchange in permissions.
+const DefaultExchange = "amq.default"
 
-// need is a permission with what it takes to find out whether it is there.
-type need struct {
+// Need is a permission with what it takes to find out whether it is there.
+type Need struct {
 	Access
 	// For the right to read an exchange: a binding from it, which needs the right
 	// to write to its other end too.
-	binding topology.Binding
+	Binding topology.Binding
 }
 
-// needs are the permissions that roles need on what is described. Of the delay
+// Needs are the permissions that roles need on what is described. Of the delay
 // queues of one layout, which permissions name by a pattern, it takes three.
-func needs(cfg Config) []need {
-	var out []need
+func Needs(cfg Config) []Need {
+	var out []Need
 	add := func(role Role, op string, kind topology.Kind, name string) {
 		if slices.Contains(cfg.Roles, role) {
-			out = append(out, need{Access: Access{Operation: op, Kind: kind, Name: name, Role: role}})
+			out = append(out, Need{Access: Access{Operation: op, Kind: kind, Name: name, Role: role}})
 		}
 	}
 	left := leftOut(cfg)
@@ -44,7 +44,7 @@ func needs(cfg Config) []need {
 		}
 	}
 	if len(cfg.Want.Destinations) > 0 {
-		add(Consumer, "write", topology.KindExchange, defaultExchange) // dead letters
+		add(Consumer, "write", topology.KindExchange, DefaultExchange) // dead letters
 	}
 	for _, e := range cfg.Want.Exchanges {
 		if left[e.Name] {
@@ -64,7 +64,7 @@ func needs(cfg Config) []need {
 			add(Bootstrapper, "read", topology.KindQueue, q.Name)
 			exchange := q.DeadLetter.Exchange
 			if exchange == "" {
-				exchange = defaultExchange
+				exchange = DefaultExchange
 			}
 			add(Bootstrapper, "write", topology.KindExchange, exchange)
 		}
@@ -73,7 +73,7 @@ func needs(cfg Config) []need {
 	for _, b := range cfg.Want.Bindings {
 		if slices.Contains(cfg.Roles, Bootstrapper) && !sources[b.Exchange] && !left[b.Exchange] {
 			sources[b.Exchange] = true
-			out = append(out, need{Access: Access{Operation: "read", Kind: topology.KindExchange, Name: b.Exchange, Role: Bootstrapper}, binding: b})
+			out = append(out, Need{Access: Access{Operation: "read", Kind: topology.KindExchange, Name: b.Exchange, Role: Bootstrapper}, Binding: b})
 		}
 	}
 	return distinct(out)
@@ -81,8 +81,8 @@ func needs(cfg Config) []need {
 
 // binds are what it takes to make sure that a destination is bound before the first
 // message goes that way, by binding it.
-func binds(cfg Config) []need {
-	var out []need
+func binds(cfg Config) []Need {
+	var out []Need
 	deliver := topology.DeliveryExchange(cfg.Prefix)
 	for _, role := range []Role{Producer, Consumer} {
 		if !slices.Contains(cfg.Roles, role) {
@@ -93,7 +93,7 @@ func binds(cfg Config) []need {
 				continue // what it retries goes to its queue
 			}
 			a := Access{Operation: "read", Kind: topology.KindExchange, Name: deliver, Role: role}
-			out = append(out, need{Access: a, binding: topology.Binding{Exchange: deliver, Queue: d.TargetQueue(cfg.Prefix)}})
+			out = append(out, Need{Access: a, Binding: topology.Binding{Exchange: deliver, Queue: d.TargetQueue(cfg.Prefix)}})
 		}
 	}
 	return out
@@ -124,15 +124,15 @@ func entries(cfg Config) []string {
 }
 
 // distinct keeps each permission once, for the first role that needs it.
-func distinct(all []need) []need {
+func distinct(all []Need) []Need {
 	type asked struct {
 		Access
 
 		bound string
 	}
 	seen := map[asked]bool{}
-	return slices.DeleteFunc(all, func(n need) bool {
-		key := asked{n.Access, n.binding.Queue}
+	return slices.DeleteFunc(all, func(n Need) bool {
+		key := asked{n.Access, n.Binding.Queue}
 		key.Role = ""
 		if seen[key] {
 			return true

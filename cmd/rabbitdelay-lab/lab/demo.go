@@ -18,6 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // How the demo's time passes.
@@ -295,7 +296,7 @@ func removeTopology(ctx context.Context, cfg *config.Config, s amqpx.Strategy) e
 		return err
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(2 * time.Second)) }() // the work is done
-	err = topology.Wipe(ctx, conn, want)
+	err = live.Broker{Conn: conn}.Wipe(ctx, want)
 	return err
 }
 

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // applied is the result of apply.
@@ -35,9 +35,9 @@ arguments, or when a policy would break a delay queue (unless --force).`,
 				return err
 			}
 			defer s.close()
-			r, err := topology.Apply(c.Context(), s.conn, s.want, topology.ApplyOptions{Inspector: s.inspector, Force: force, Prefix: s.cfg.Delay.Prefix})
+			r, err := s.broker.Apply(c.Context(), s.want, live.ApplyOptions{Force: force, Prefix: s.cfg.Delay.Prefix})
 			if err == nil {
-				err = topology.MarkDeclared(c.Context(), s.conn, s.cfg.Delay.Prefix, s.strategy.Topology())
+				err = s.broker.MarkDeclared(c.Context(), s.cfg.Delay.Prefix, s.strategy.Topology())
 			}
 			if r.Plan != nil {
 				if perr := a.showPlan(*r.Plan); perr != nil {
@@ -46,8 +46,8 @@ arguments, or when a policy would break a delay queue (unless --force).`,
 			}
 			if a.JSON {
 				out := applied{
-					Created: r.Count(topology.Created), Existed: r.Count(topology.Existed) + r.Count(topology.Declared),
-					Failed: r.Count(topology.Failed), Untried: r.Count(topology.Untried), Unknown: r.Count(topology.Unknown),
+					Created: r.Count(live.Created), Existed: r.Count(live.Existed) + r.Count(live.Declared),
+					Failed: r.Count(live.Failed), Untried: r.Count(live.Untried), Unknown: r.Count(live.Unknown),
 					Source: "AMQP", Seconds: seconds(r.Took),
 				}
 				if s.readable {

@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // destroyed is the result of destroy.
@@ -119,15 +120,12 @@ func (r *destroyRun) run(ctx context.Context) error {
 	if err := r.choose(ctx, s); err != nil {
 		return err
 	}
-	o := topology.DestroyOptions{Prefix: s.cfg.Delay.Prefix, Layouts: r.layouts, Destinations: r.destinations, Force: r.force}
+	o := topology.RemovalOptions{Prefix: s.cfg.Delay.Prefix, Layouts: r.layouts, Destinations: r.destinations, Force: r.force}
 	if r.a.Given("messages") {
 		o.Messages = &r.messages
 	}
-	if s.readable { // the other one is Destroy's own
-		o.Inspector = s.inspector
-	}
 	done := r.a.Waiting("looking at the broker")
-	removal, err := topology.MakeRemoval(ctx, s.conn, s.want, o)
+	removal, err := s.broker.Removal(ctx, s.want, o)
 	done()
 	if err != nil {
 		return err
@@ -158,28 +156,28 @@ func (r *destroyRun) choose(ctx context.Context, s *setup) error {
 	if !s.readable {
 		return errors.New("--layout: what belongs to a layout is read from the management API, which gives no answer")
 	}
-	live, err := s.inspector.Inspect(ctx, topology.Topology{})
+	found, err := s.broker.Inspector.Inspect(ctx, topology.Topology{})
 	if err != nil {
 		return err
 	}
 	for _, name := range r.layouts {
-		if t := live.Layout(prefix, name); len(t.Queues)+len(t.Exchanges) == 0 {
-			return fmt.Errorf("--layout: %q: there is no such layout; on the broker are: %s", name, strings.Join(layoutNames(live, prefix), ", "))
+		if t := found.Layout(prefix, name); len(t.Queues)+len(t.Exchanges) == 0 {
+			return fmt.Errorf("--layout: %q: there is no such layout; on the broker are: %s", name, strings.Join(layoutNames(found, prefix), ", "))
 		}
 	}
-	s.want, err = live.Layout(prefix, r.layouts...).Merge(topology.Delivery(prefix))
+	s.want, err = found.Layout(prefix, r.layouts...).Merge(topology.Delivery(prefix))
 	return err
 }
 
 // layoutNames are the layouts that a broker has.
-func layoutNames(live topology.Live, prefix string) []string {
+func layoutNames(found topology.Live, prefix string) []string {
 	names := []string{}
-	for q := range live.Queues {
+	for q := range found.Queues {
 		if l, ok := topology.LayoutOf(prefix, q); ok {
 			names = append(names, l.Name)
 		}
 	}
-	for e := range live.Exchanges {
+	for e := range found.Exchanges {
 		if l, ok := topology.LayoutOf(prefix, e); ok {
 			names = append(names, l.Name)
 		}
@@ -257,7 +255,7 @@ var errDeclined = errors.New("nothing was deleted")
 
 // ask asks on the terminal. Who deletes messages types their number, and no more
 // of them are deleted.
-func (r *destroyRun) ask(ctx context.Context, m topology.Removal, o *topology.DestroyOptions) error {
+func (r *destroyRun) ask(ctx context.Context, m topology.Removal, o *topology.RemovalOptions) error {
 	question, answer := fmt.Sprintf("Delete these %d objects? Type yes: ", m.Count(topology.Delete)), "yes"
 	n := m.Messages()
 	if n > 0 {
@@ -302,14 +300,14 @@ func (a *app) answer(ctx context.Context) (string, error) {
 	}
 }
 
-func (r *destroyRun) destroy(ctx context.Context, s *setup, o topology.DestroyOptions) error {
+func (r *destroyRun) destroy(ctx context.Context, s *setup, o topology.RemovalOptions) error {
 	a := r.a
 	done := a.Waiting("deleting, after a look whether anything is still on its way")
-	rep, err := topology.Destroy(ctx, s.conn, s.want, o)
+	rep, err := s.broker.Destroy(ctx, s.want, o)
 	done()
 	out := destroyed{
-		Deleted: rep.Count(topology.Deleted), Absent: rep.Count(topology.Absent), Kept: rep.Count(topology.Kept),
-		Failed: rep.Count(topology.Failed), Seconds: seconds(rep.Took),
+		Deleted: rep.Count(live.Deleted), Absent: rep.Count(live.Absent), Kept: rep.Count(live.Kept),
+		Failed: rep.Count(live.Failed), Seconds: seconds(rep.Took),
 	}
 	for _, x := range rep.Results {
 		out.Messages += x.Messages

@@ -16,9 +16,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/config"
-	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
 // Exit codes of doctor.
@@ -156,11 +157,11 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 	}
 	// A name of its own, by which the management API tells when it connected.
 	c.Broker.ConnectionName = "rabbitdelay doctor " + uuid.NewString()
-	src := doctor.Source{
+	src := snapshot.Source{
 		Dial: c.Dial, ConnectionName: c.Broker.ConnectionName, Peek: d.peek,
 		ProbePlugin: func(ctx context.Context) (bool, error) {
-			err := plugin.Probe(ctx, c.Dial)
-			if errors.Is(err, plugin.ErrNotAvailable) {
+			err := live.ProbePlugin(ctx, c.Dial)
+			if errors.Is(err, live.ErrNoPlugin) {
 				return false, nil
 			}
 			return err == nil, err
@@ -174,7 +175,7 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 	if !d.amqpOnly {
 		src.Management = management
 	}
-	snap, err := doctor.Collect(ctx, cfg, src)
+	snap, err := snapshot.Take(ctx, cfg, src)
 	if err != nil {
 		return doctor.Report{}, err
 	}
@@ -190,7 +191,7 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 // for, it is what does not depend on it.
 func (a *app) described(ctx context.Context, c *config.Config) (topology.Topology, error) {
 	s, err := c.Strategy(ctx, a.Logger())
-	if errors.Is(err, plugin.ErrNotAvailable) {
+	if errors.Is(err, live.ErrNoPlugin) {
 		return topology.Delivery(c.Delay.Prefix).Merge(c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType))
 	}
 	if err != nil {

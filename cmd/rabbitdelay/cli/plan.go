@@ -27,7 +27,7 @@ arguments, or policies that would break delays.`,
 				return err
 			}
 			defer s.close()
-			p, err := topology.MakePlan(c.Context(), s.want, s.inspector)
+			p, err := s.broker.Plan(c.Context(), s.want)
 			if err != nil {
 				return err
 			}

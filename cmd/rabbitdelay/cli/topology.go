@@ -12,18 +12,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/mgmt"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // setup is what plan, apply and destroy work with.
 type setup struct {
-	cfg       *config.Config
-	strategy  amqpx.Strategy
-	want      topology.Topology
-	conn      *amqp.Connection
-	inspector topology.Inspector
-	// readable tells whether the inspector reads the management API; the AMQP one
-	// declares in order to look.
+	cfg      *config.Config
+	strategy amqpx.Strategy
+	want     topology.Topology
+	conn     *amqp.Connection
+	broker   live.Broker
+	// readable tells whether the broker's inspector reads the management API; the
+	// AMQP one declares in order to look.
 	readable bool
 }
 
@@ -56,8 +56,9 @@ func (s *setup) connect(ctx context.Context, a *app) (err error) {
 	if s.conn, err = s.cfg.Dial(ctx); err != nil {
 		return err
 	}
-	s.inspector, err = management(ctx, s.cfg, s.conn)
-	_, foreign := errors.AsType[*mgmt.ClusterError](err)
+	s.broker.Conn = s.conn
+	s.broker.Inspector, err = management(ctx, s.cfg, s.conn)
+	_, foreign := errors.AsType[*live.ClusterError](err)
 	switch {
 	case err == nil:
 		s.readable = true
@@ -69,21 +70,20 @@ func (s *setup) connect(ctx context.Context, a *app) (err error) {
 		return err
 	default:
 		a.Notef("note: looking at the broker over AMQP, which shows neither bindings nor policies: %s", term.OneLine(err.Error()))
-		s.inspector = topology.NewAMQPInspector(s.conn)
+		s.broker.Inspector = live.NewAMQPInspector(s.conn)
 	}
 	return nil
 }
 
 // management finds out whether the management API answers, and is the broker's.
-func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (topology.Inspector, error) {
+func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (live.Inspector, error) {
 	m, err := c.Management()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	name, _ := conn.Properties["cluster_name"].(string)
-	if err := m.SameCluster(ctx, name); err != nil {
+	if err := m.SameCluster(ctx, conn); err != nil {
 		return nil, err
 	}
 	if _, err := m.Inspect(ctx, topology.Topology{}); err != nil {

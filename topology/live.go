@@ -1,0 +1,128 @@
+package topology
+
+import "time"
+
+// Live is what an Inspector found.
+type Live struct {
+	Source    string // how it was read: "management API" or "AMQP"
+	Exchanges map[string]LiveExchange
+	Queues    map[string]LiveQueue
+	Bindings  []Binding
+	// BindingsKnown tells whether Bindings is complete. AMQP has no way to read
+	// them.
+	BindingsKnown bool
+	Policies      []Policy
+	// PoliciesKnown tells whether Policies is complete. They need the
+	// management API and a user with the tag policymaker or administrator.
+	PoliciesKnown bool
+}
+
+// LiveExchange is an exchange that exists.
+type LiveExchange struct {
+	// ArgumentsKnown tells whether the fields below it were read. If not,
+	// Mismatches has what the broker said about the wanted ones.
+	ArgumentsKnown bool
+	Kind           string
+	Durable        bool
+	AutoDelete     bool
+	Internal       bool
+	Arguments      map[string]any // all of them, alternate-exchange included
+	Mismatches     []Mismatch
+
+	// Held is how many messages an x-delayed-message exchange holds on the node
+	// that was asked, if HeldKnown.
+	Held      int64
+	HeldKnown bool
+}
+
+// LiveQueue is a queue that exists.
+type LiveQueue struct {
+	// ArgumentsKnown tells whether the fields down to Arguments were read. If
+	// not, Mismatches has what the broker said about the wanted ones.
+	ArgumentsKnown bool
+	Type           QueueType
+	Durable        bool
+	AutoDelete     bool
+	Exclusive      bool
+	Arguments      map[string]any
+	Mismatches     []Mismatch
+
+	// Messages is how many it holds: over AMQP those ready for delivery; by the
+	// management API all, unacknowledged and dead letters under way included,
+	// but up to 5 s old.
+	Messages  int64
+	Consumers int64
+
+	// EffectivePolicy is the merged definition of the policies that apply to
+	// it; nil if none or unknown. Policy and OperatorPolicy are their names.
+	EffectivePolicy map[string]any
+	Policy          string
+	OperatorPolicy  string
+}
+
+// Policy is a policy of a virtual host: it sets arguments of the queues and
+// exchanges whose names match.
+type Policy struct {
+	Name       string
+	Operator   bool   // an operator policy, which users cannot override
+	Pattern    string // regular expression, not anchored
+	ApplyTo    string // all, queues, classic_queues, quorum_queues, streams, exchanges
+	Priority   int    // of the matching ones the highest applies
+	Definition map[string]any
+}
+
+// Layout is what is on the broker of the layouts with the names, and of single
+// delay queues with the names (those of the ttl strategy are independent of each
+// other): the queues, the exchanges of the same name and those between them, and
+// all bindings that lead to, through and out of them. It needs an Inspector that
+// reads everything, see BindingsKnown.
+func (l Live) Layout(prefix string, names ...string) Topology {
+	wanted := func(name string) bool {
+		layout, ok := LayoutOf(prefix, name)
+		for _, n := range names {
+			if ok && (n == name || n == layout.Name) {
+				return true
+			}
+		}
+		return false
+	}
+	t := Topology{}
+	tags := map[string]bool{}
+	for _, name := range sortedKeys(l.Exchanges) {
+		if wanted(name) {
+			have := l.Exchanges[name]
+			alternate, _ := have.Arguments[ArgAlternateExchange].(string)
+			t.Exchanges = append(t.Exchanges, Exchange{Name: name, Kind: have.Kind, AlternateExchange: alternate})
+		}
+	}
+	for _, name := range sortedKeys(l.Queues) {
+		if wanted(name) {
+			t.Queues = append(t.Queues, l.Queues[name].described(name))
+		}
+	}
+	for _, name := range append(names, sortedKeys(l.Exchanges)...) {
+		if layout, ok := LayoutOf(prefix, name); ok && wanted(name) {
+			tags[layout.Tag] = true
+		}
+	}
+	for _, b := range l.Bindings {
+		if wanted(b.Exchange) || b.Exchange == DeliveryExchange(prefix) && tags[tagOf(b.RoutingKey)] {
+			t.Bindings = append(t.Bindings, b)
+		}
+	}
+	return t
+}
+
+// described is the delay queue as its arguments describe it.
+func (q LiveQueue) described(name string) Queue {
+	out := Queue{Name: name, Type: q.Type, Arguments: q.Arguments}
+	if ms, ok := integer(q.Arguments[ArgMessageTTL]); ok {
+		ttl := time.Duration(ms) * time.Millisecond
+		out.MessageTTL = &ttl
+	}
+	if exchange, ok := q.Arguments[ArgDeadLetterExchange].(string); ok {
+		out.DeadLetter = &DeadLetter{Exchange: exchange, AtLeastOnce: q.Arguments[ArgDeadLetterStrategy] == StrategyAtLeastOnce}
+	}
+	out.Overflow, _ = q.Arguments[ArgOverflow].(string)
+	return out
+}

@@ -1,0 +1,159 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// ApplyOptions are the options of Apply. The zero value is ready to use.
+type ApplyOptions struct {
+	// Force applies although policies would break delay queues. Conflicts stay
+	// errors.
+	Force bool
+	// Prefix begins the name of the lock, see Apply. Default topology.DefaultPrefix.
+	Prefix string
+	// Unlocked, if set, is told when bindings are made without the lock, and why.
+	Unlocked func(error)
+
+	locked bool // the caller has the lock
+}
+
+// Apply declares what the topology describes: exchanges, then queues, then
+// bindings. It is idempotent, many processes may run it at once, and it deletes
+// nothing. What is on the broker already stays untouched; if it differs, that
+// is an error.
+//
+// With an Inspector it looks before, and touches nothing when something is in
+// conflict or a policy would break a delay queue, and again after, so that what is
+// in force is what was described. Only Management sees policies.
+//
+// Before RabbitMQ 4.3 it binds under a lock, the exclusive queue
+// topology.LockQueue, so that when it returns the broker routes by every binding,
+// whoever made it (see LateBindings). A connection has the lock once: run one Apply
+// at a time on it. Without the right to configure that queue, or after waiting for
+// another for 15 s, it binds all the same.
+//
+// Errors, joined when there are several: *topology.ValidationError,
+// *topology.PolicyError, *topology.ConflictError, *ObjectError, or the context's.
+// The Report says what exists now, also with an error. The bindings are not tried
+// when a queue or an exchange failed.
+func (b Broker) Apply(ctx context.Context, want topology.Topology, opts ApplyOptions) (Report, error) {
+	began := time.Now()
+	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
+	a := newApplier(b, want, opts)
+	err := a.apply(ctx)
+	a.report.Took = time.Since(began)
+	return a.report, err
+}
+
+type applier struct {
+	Broker
+	want   topology.Topology
+	opts   ApplyOptions
+	stages [][]declaration
+	names  map[string]bool // of everything to be declared
+	report Report
+}
+
+func newApplier(b Broker, want topology.Topology, opts ApplyOptions) *applier {
+	a := &applier{Broker: b, want: want, opts: opts, stages: declarations(want), names: map[string]bool{}}
+	for _, o := range slices.Concat(a.stages...) {
+		a.report.Results = append(a.report.Results, Result{Kind: o.kind, Name: o.name, State: Untried})
+		a.names[o.name] = true
+	}
+	return a
+}
+
+func (a *applier) apply(ctx context.Context) error {
+	described := a.want
+	described.Destinations = nil // nothing is declared for them
+	if err := described.Validate(topology.AllowUndeclared()); err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	if a.Inspector == nil {
+		return a.declareAll(ctx)
+	}
+	if err := a.look(ctx); err != nil {
+		return err
+	}
+	if err := a.declareAll(ctx); err != nil {
+		return err
+	}
+	for i, s := range a.report.Plan.Steps {
+		switch s.Action {
+		case topology.Create:
+			a.report.Results[i].State = Created
+		case topology.Same:
+			a.report.Results[i].State = Existed
+		default: // it was declared
+		}
+	}
+	return a.readBack(ctx)
+}
+
+// look refuses before anything is touched.
+func (a *applier) look(ctx context.Context) error {
+	plan, err := a.Plan(ctx, a.want)
+	if err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	a.report.Plan = &plan
+	return plan.Refusal(a.opts.Force)
+}
+
+// readBack checks that what is in force is what was described.
+func (a *applier) readBack(ctx context.Context) error {
+	plan, err := a.Plan(ctx, a.want)
+	if err != nil {
+		return fmt.Errorf("apply: everything is declared, reading it back failed: %w", err)
+	}
+	if err := plan.Refusal(a.opts.Force); err != nil {
+		return fmt.Errorf("apply: everything is declared, but: %w", err)
+	}
+	for _, s := range plan.Steps {
+		if s.Action == topology.Create {
+			return &ObjectError{Kind: s.Kind, Name: s.Name, Op: "declare", Err: errVanished}
+		}
+	}
+	return nil
+}
+
+var errVanished = errors.New("it was declared and is gone; another process deletes it")
+
+// declareAll declares stage by stage.
+func (a *applier) declareAll(ctx context.Context) error {
+	results := a.report.Results
+	for _, stage := range a.stages {
+		if err := a.declareAlone(ctx, stage, results[:len(stage)]); err != nil {
+			return err
+		}
+		results = results[len(stage):]
+	}
+	return nil
+}
+
+// declareAlone declares one stage, bindings of topic exchanges under the lock.
+func (a *applier) declareAlone(ctx context.Context, stage []declaration, results []Result) error {
+	if !a.opts.locked && len(stage) > 0 && stage[0].kind == topology.KindBinding && bindsTopics(a.want) {
+		unlock, err := lock(ctx, a.Conn, a.opts)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	return a.declare(ctx, stage, results)
+}
+
+// bindsTopics tells whether a binding's exchange is a topic exchange or not known.
+func bindsTopics(t topology.Topology) bool {
+	return slices.ContainsFunc(t.Bindings, func(b topology.Binding) bool {
+		e, described := t.Exchange(b.Exchange)
+		return !described || e.Kind == "topic"
+	})
+}

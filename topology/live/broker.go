@@ -1,0 +1,42 @@
+package live
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Broker is a broker that is to be looked at and changed.
+type Broker struct {
+	// Conn declares and deletes. It runs one Apply at a time.
+	Conn Conn
+	// Inspector says what is there, a *Management as a rule. Without one Plan and
+	// Destroy look over AMQP, and Apply does not look.
+	Inspector Inspector
+}
+
+func (b Broker) inspect(ctx context.Context, want topology.Topology) (topology.Live, error) {
+	if b.Inspector != nil {
+		return b.Inspector.Inspect(ctx, want)
+	}
+	return NewAMQPInspector(b.Conn).Inspect(ctx, want)
+}
+
+// Plan compares a topology with what is there. Its error is that of looking;
+// conflicts are part of the plan.
+func (b Broker) Plan(ctx context.Context, want topology.Topology) (topology.Plan, error) {
+	found, err := b.inspect(ctx, want)
+	if err != nil {
+		return topology.Plan{}, fmt.Errorf("plan: %w", err)
+	}
+	return topology.Compare(want, found), nil
+}
+
+// Removal says what Destroy would do now. Its error is that of looking; whether
+// Destroy would refuse is part of the answer.
+func (b Broker) Removal(ctx context.Context, t topology.Topology, opts topology.RemovalOptions) (topology.Removal, error) {
+	d := newDestroyer(b, t, opts)
+	err := d.plan(ctx)
+	return d.removal, err
+}

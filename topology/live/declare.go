@@ -1,0 +1,230 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+const (
+	// declareTries bounds the tries of one declaration that failed for a reason
+	// that passes, such as two processes creating one quorum queue.
+	declareTries = 6
+	firstPause   = 50 * time.Millisecond
+)
+
+// declaration is something to declare.
+type declaration struct {
+	kind  topology.Kind
+	name  string
+	table map[string]any
+	needs []string // names of objects that must exist before
+	// exchangeType is the type of an exchange.
+	exchangeType string
+	declare      func(ch *amqp.Channel, noWait bool) error
+}
+
+// declarations are stage by stage what there is to declare. Those of one stage do not
+// depend on each other.
+func declarations(t topology.Topology) [][]declaration {
+	var exchanges, queues, bindings []declaration
+	for _, e := range t.Exchanges {
+		exchanges = append(exchanges, declaration{
+			kind: topology.KindExchange, name: e.Name, table: e.Table(), exchangeType: e.Kind,
+			declare: func(ch *amqp.Channel, noWait bool) error { return declareExchange(ch, e, noWait) },
+		})
+	}
+	for _, q := range t.Queues {
+		queues = append(queues, declaration{
+			kind: topology.KindQueue, name: q.Name, table: q.Table(),
+			declare: func(ch *amqp.Channel, noWait bool) error { return declareQueue(ch, q, noWait) },
+		})
+	}
+	for _, b := range t.Bindings {
+		bindings = append(bindings, declaration{
+			kind: topology.KindBinding, name: b.String(), needs: []string{b.Exchange, b.Queue + b.ToExchange},
+			declare: func(ch *amqp.Channel, noWait bool) error { return bind(ch, b, noWait) },
+		})
+	}
+	return [][]declaration{exchanges, queues, bindings}
+}
+
+// declare runs one stage: pipelined, and if that fails one by one, so that the
+// error names the object.
+func (a *applier) declare(ctx context.Context, stage []declaration, results []Result) error {
+	reason := a.pipelined(ctx, stage)
+	if reason == nil {
+		for i := range results {
+			results[i].State = Declared
+		}
+		return nil
+	}
+	if err := context.Cause(ctx); err != nil {
+		setStates(results, Unknown)
+		return err
+	}
+	s := &session{conn: a.Conn}
+	defer s.close()
+	var errs []error
+	for i, o := range stage {
+		err := a.declareOne(ctx, s, o)
+		switch {
+		case err == nil:
+			results[i].State = Declared
+		case context.Cause(ctx) != nil:
+			setStates(results[i:], Unknown)
+			return errors.Join(append(errs, context.Cause(ctx))...)
+		case isConnectionLost(err):
+			setStates(results[i:], Unknown)
+			return errors.Join(append(errs, a.connectionLost(stage, results, reason, err))...)
+		default:
+			results[i].State = Failed
+			errs = append(errs, objectError(o.kind, o.name, "declare", o.table, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func setStates(results []Result, s State) {
+	for i := range results {
+		results[i].State = s
+	}
+}
+
+// pipelined declares without waiting for each answer; a last operation with an
+// answer tells that all went well.
+func (a *applier) pipelined(ctx context.Context, stage []declaration) error {
+	errs := make([]error, len(stage)) // of a run, at its beginning
+	onChannels(a.Conn, len(stage), func(s *session, from, to int) {
+		errs[from] = s.do(ctx, func(ch *amqp.Channel) error { return pipeline(ch, stage[from:to]) })
+	})
+	return telling(errs)
+}
+
+// telling is the first refusal, else the first loss of the connection: the one may
+// have been the reason of the other.
+func telling(errs []error) error {
+	for _, err := range errs {
+		if err != nil && !isConnectionLost(err) {
+			return err
+		}
+	}
+	return cmp.Or(errs...)
+}
+
+func pipeline(ch *amqp.Channel, part []declaration) error {
+	return fenced(ch, func() error {
+		for _, o := range part {
+			if err := o.declare(ch, true); err != nil {
+				return err
+			}
+		}
+		return ch.Qos(0, 0, false) // answered after everything before it
+	})
+}
+
+// fenced runs operations without an answer and a last one with, and gives the
+// broker's reason when one of them closed the channel.
+func fenced(ch *amqp.Channel, ops func() error) error {
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	err := ops()
+	if err != nil && ch.IsClosed() {
+		if reason := <-closed; reason != nil {
+			return reason
+		}
+	}
+	return err
+}
+
+// declareOne declares with an answer, again if the reason may pass.
+func (a *applier) declareOne(ctx context.Context, s *session, o declaration) error {
+	pause := firstPause
+	for try := 1; ; try++ {
+		err := s.do(ctx, func(ch *amqp.Channel) error { return o.declare(ch, false) })
+		if err == nil || try == declareTries || !a.mayPass(o, err) {
+			return err
+		}
+		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
+			return err
+		}
+		pause *= 2
+	}
+}
+
+// mayPass tells whether a refusal may be over soon: a timeout of the broker's
+// metadata store or of a queue's leader, or an object that is missing although
+// it belongs to this topology, because another process is making it.
+func (a *applier) mayPass(o declaration, err error) bool {
+	var e *amqp.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	if _, conflict := parseInequivalent(err, o.table); conflict {
+		return false
+	}
+	switch e.Code {
+	case amqp.NotFound:
+		for _, name := range o.needs {
+			if name != "" && !a.names[name] && !strings.HasPrefix(name, "amq.") {
+				return false
+			}
+		}
+		return true
+	case amqp.ResourceLocked, amqp.PreconditionFailed:
+		return strings.Contains(e.Reason, "timeout") || strings.Contains(e.Reason, "timed out")
+	}
+	return false
+}
+
+// isConnectionLost tells an error of the whole connection, after which no
+// channel can be opened, from one of a channel.
+func isConnectionLost(err error) bool {
+	var e *amqp.Error
+	if !errors.As(err, &e) {
+		return true // of the network
+	}
+	switch e.Code {
+	case amqp.ConnectionForced, amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError,
+		amqp.UnexpectedFrame, amqp.ResourceError, amqp.NotAllowed, amqp.NotImplemented, amqp.InternalError:
+		return true
+	}
+	return false
+}
+
+// connectionLost names the object that the broker refused before the connection
+// ended, where the broker says it: before 4.0 an unknown exchange type ends it,
+// and so does an operation that the client library sends right after the broker
+// has closed the channel for the one before.
+func (a *applier) connectionLost(stage []declaration, results []Result, reason, err error) error {
+	var e *amqp.Error
+	if !errors.As(reason, &e) {
+		reason = err
+	}
+	if errors.As(reason, &e) {
+		for i, o := range stage {
+			if o.refusedBy(e) {
+				results[i].State = Failed
+				return objectError(o.kind, o.name, "declare", o.table, reason)
+			}
+		}
+	}
+	return fmt.Errorf("apply: the connection was lost: %w", reason)
+}
+
+// refusedBy tells whether a refusal names the object as one that exists otherwise,
+// or its exchange type as one that does not.
+func (o declaration) refusedBy(e *amqp.Error) bool {
+	if o.kind == topology.KindExchange && strings.Contains(e.Reason, "unknown exchange type '"+o.exchangeType+"'") {
+		return true
+	}
+	_, conflict := parseInequivalent(e, o.table)
+	return conflict && strings.Contains(e.Reason, fmt.Sprintf("%s '%s' in vhost", o.kind, o.name))
+}

@@ -1,0 +1,189 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Destroy deletes a layout: the delay queues that the topology describes, the
+// exchanges before and between them, and the bindings of destinations for it.
+// Configurations that differ may have the ttl strategy's layout in common, or the
+// plugin's: it stays while the broker has a layout that the topology does not
+// describe, unless RemovalOptions.Layouts names it. What layouts share (the delivery
+// exchange, the parked queue, route queues) goes only when nothing else on the
+// broker uses it; everything else only with RemovalOptions.Destinations. The report
+// says what stayed, and why.
+//
+// It refuses before it touches anything: with a *NotEmptyError while messages
+// wait, a *ConsumersError while consumers are attached to what would go, and
+// ErrUnseen when it cannot know. Then it first takes away the way in and waits
+// until every message that had entered has been counted, for 6 s where the counts
+// are the management API's; if there is one, the way in is put back.
+//
+// A quorum queue is counted just before its deletion, because the broker has no
+// deletion on condition for it. A message that is published straight into the
+// queue in that millisecond is deleted with it, and reported as
+// ErrMessagesDeleted. A queue that a message or a consumer came to meanwhile stays,
+// and what it needs stays with it: the queue of its dead letters goes after it.
+func (b Broker) Destroy(ctx context.Context, t topology.Topology, opts topology.RemovalOptions) (Report, error) {
+	began := time.Now()
+	d := newDestroyer(b, t, opts)
+	err := d.destroy(ctx)
+	d.finish()
+	d.report.Took = time.Since(began)
+	return d.report, err
+}
+
+// Counts of the management API are up to statsAge old.
+const (
+	statsAge   = 6 * time.Second
+	countEvery = time.Second
+)
+
+// destroyer carries a Removal out.
+type destroyer struct {
+	Broker
+	t       topology.Topology
+	opts    topology.RemovalOptions
+	removal topology.Removal
+	report  Report
+	results map[object]Result // of what was tried
+}
+
+// object identifies an object on the broker.
+type object struct {
+	kind topology.Kind
+	name string
+}
+
+func objectOf(s topology.RemovalStep) object { return object{s.Kind, s.Name} }
+
+func newDestroyer(b Broker, t topology.Topology, opts topology.RemovalOptions) *destroyer {
+	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
+	return &destroyer{Broker: b, t: t, opts: opts, results: map[object]Result{}}
+}
+
+func (d *destroyer) destroy(ctx context.Context) error {
+	if err := d.plan(ctx); err != nil {
+		return err
+	}
+	if err := d.removal.Refusal(); err != nil {
+		return err
+	}
+	order := d.removal.Order()
+	err := d.close(ctx, order)
+	if err == nil {
+		err = d.delete(ctx, order.DelayQueues)
+	}
+	if err != nil {
+		return errors.Join(err, d.reopen(ctx, order.WayIn)) // what is left keeps its way out
+	}
+	if err := d.stages(ctx, order.Layout); err != nil {
+		return err
+	}
+	// Somebody may have begun to use the rest.
+	if err := d.plan(ctx); err != nil {
+		return err
+	}
+	order = d.removal.Order()
+	err = d.stages(ctx, order.Shared)
+	if d.removal.Refusal() != nil {
+		return errors.Join(err, d.removal.Refusal())
+	}
+	return errors.Join(err, d.stages(ctx, order.Declared))
+}
+
+// close takes the way in away and counts, until nothing can be on its way any
+// more. Messages are then the error that they are before.
+func (d *destroyer) close(ctx context.Context, order topology.RemovalOrder) error {
+	if err := d.delete(ctx, order.WayIn); err != nil {
+		return err
+	}
+	if d.opts.Force || len(order.WayIn)+len(order.DelayQueues)+len(order.Layout[0])+len(order.Layout[1]) == 0 {
+		return nil
+	}
+	for end := time.Now().Add(statsAge); time.Now().Before(end); {
+		if err := sleep(ctx, countEvery); err != nil {
+			return err
+		}
+		now, _, err := d.look(ctx)
+		if err != nil {
+			return err
+		}
+		if err := now.Refusal(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reopen puts the way in back. It ignores the end of the context, within reason:
+// half of the bindings is worse than waiting.
+func (d *destroyer) reopen(ctx context.Context, ways []topology.RemovalStep) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	errs := sideBySide(d.Conn, len(ways), func(s *session, i int) error {
+		b := ways[i].Binding
+		err := s.do(ctx, func(ch *amqp.Channel) error { return bind(ch, b, false) })
+		if err == nil || isCode(err, amqp.NotFound) {
+			return nil
+		}
+		return &ObjectError{Kind: topology.KindBinding, Name: b.String(), Op: "restore", Err: err}
+	})
+	for i, s := range ways {
+		if errs[i] == nil {
+			d.results[objectOf(s)] = Result{State: Kept}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stages deletes stage by stage. After each, what something needs that stayed is
+// left where it is.
+func (d *destroyer) stages(ctx context.Context, stages [][]topology.RemovalStep) error {
+	var errs []error
+	for _, steps := range stages {
+		errs = append(errs, d.delete(ctx, d.removal.Going(steps)))
+	}
+	return errors.Join(errs...)
+}
+
+// delete deletes objects side by side.
+func (d *destroyer) delete(ctx context.Context, steps []topology.RemovalStep) error {
+	done := make([]deletion, len(steps))
+	sideBySide(d.Conn, len(steps), func(s *session, i int) error {
+		done[i] = deleteStep(ctx, s, steps[i])
+		return nil
+	})
+	for i, s := range steps {
+		d.results[objectOf(s)] = done[i].Result
+		if done[i].State != Deleted {
+			d.removal.Keep(s, done[i].Reason)
+		}
+	}
+	return errors.Join(failures(steps, done), came(done))
+}
+
+// finish makes the report: what was done, and of everything else what was found.
+func (d *destroyer) finish() {
+	for _, s := range d.removal.Steps {
+		r, tried := d.results[objectOf(s)]
+		switch {
+		case tried:
+		case s.Action == topology.Gone:
+			r.State = Absent
+		case s.Kind == topology.KindBinding && d.results[object{topology.KindExchange, s.Binding.Exchange}].State == Deleted:
+			r.State = Deleted
+		default:
+			r = Result{State: Kept, Reason: s.Reason}
+		}
+		r.Kind, r.Name = s.Kind, s.Name
+		d.report.Results = append(d.report.Results, r)
+	}
+}

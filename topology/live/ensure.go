@@ -1,0 +1,134 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Ensure is Apply for many processes that start with the same topology, and start
+// often: where all is there, it finds that out in two round trips and declares
+// nothing, and of those that find it missing one declares while the others wait.
+// It does not ask the Inspector.
+//
+// A topology counts as there when its topology.DeclaredExchange is, which is declared
+// after everything else, and all exchanges and queues. Somebody who has deleted a
+// single binding since goes unnoticed; Apply makes it again.
+func (b Broker) Ensure(ctx context.Context, want topology.Topology, opts ApplyOptions) error {
+	b.Inspector = nil
+	opts.locked = true
+	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
+	l := &look{s: &session{conn: b.Conn}, want: want, declared: topology.DeclaredExchange(opts.Prefix, want)}
+	defer func() { go l.s.close() }() // nobody need wait for the answer
+	unlock, err := lockUnless(ctx, b.Conn, opts, func() (bool, error) { return l.there(ctx) })
+	if err != nil || unlock == nil {
+		return err
+	}
+	defer unlock()
+	if _, err := b.Apply(ctx, want, opts); err != nil {
+		return err
+	}
+	return b.MarkDeclared(ctx, opts.Prefix, want)
+}
+
+// look looks for a topology.
+type look struct {
+	s        *session
+	want     topology.Topology
+	declared string
+}
+
+// there tells whether the topology is there. What is declared last is looked for
+// first and with an answer: amqp091 may send more on a channel that the broker
+// closes, over which the broker ends the connection, and without the topology that
+// would be the rule. Where only a part is missing it still happens: whoever has lost
+// a connection to Ensure had better Apply on the next.
+func (l *look) there(ctx context.Context) (bool, error) {
+	for _, ask := range []func(ch *amqp.Channel) error{
+		func(ch *amqp.Channel) error { return exchangeExists(ch, l.declared, false) },
+		func(ch *amqp.Channel) error { return lookFor(ch, l.want, l.declared) },
+	} {
+		err := l.s.do(ctx, ask)
+		if _, answered := errors.AsType[*amqp.Error](err); answered && !isConnectionLost(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// lookFor finds out whether all exchanges and queues of a topology, and another
+// exchange, are there. Only the last question is answered when they are.
+func lookFor(ch *amqp.Channel, t topology.Topology, last string) error {
+	return fenced(ch, func() error {
+		for _, e := range t.Exchanges {
+			if err := exchangeExists(ch, e.Name, true); err != nil {
+				return err
+			}
+		}
+		for _, q := range t.Queues {
+			if _, err := ch.QueueDeclarePassive(q.Name, true, false, false, true, nil); err != nil {
+				return err
+			}
+		}
+		return exchangeExists(ch, last, false)
+	})
+}
+
+// exchangeExists asks for an exchange of any type.
+func exchangeExists(ch *amqp.Channel, name string, noWait bool) error {
+	return ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, noWait, nil)
+}
+
+// MarkDeclared declares the topology.DeclaredExchange of a topology that was
+// applied.
+func (b Broker) MarkDeclared(ctx context.Context, prefix string, t topology.Topology) error {
+	s := &session{conn: b.Conn}
+	defer s.close()
+	e := topology.Exchange{Name: topology.DeclaredExchange(prefix, t), Kind: amqp.ExchangeFanout}
+	if err := s.do(ctx, func(ch *amqp.Channel) error { return declareExchange(ch, e, false) }); err != nil {
+		return objectError(topology.KindExchange, e.Name, "declare", e.Table(), err)
+	}
+	return nil
+}
+
+// Verify finds out, for a client that may not declare, whether a topology was
+// declared: by its topology.DeclaredExchange, or else by its exchanges. Those that a
+// broker of version 4.3 or later does not let the user look at are taken for
+// granted; it wants some right to an exchange for that. The error wraps an
+// *ObjectError for each exchange that is not there.
+func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) error {
+	s := &session{conn: b.Conn}
+	defer s.close()
+	err := lookForExchange(ctx, s, topology.DeclaredExchange(prefix, t))
+	if _, missing := errors.AsType[*ObjectError](err); missing {
+		return b.VerifyExchanges(ctx, t)
+	}
+	return err
+}
+
+// VerifyExchanges is Verify without a look at the topology.DeclaredExchange:
+// something has turned out to be missing.
+func (b Broker) VerifyExchanges(ctx context.Context, t topology.Topology) error {
+	return errors.Join(sideBySide(b.Conn, len(t.Exchanges), func(s *session, i int) error {
+		err := lookForExchange(ctx, s, t.Exchanges[i].Name)
+		if isCode(err, amqp.AccessRefused) {
+			return nil
+		}
+		return err
+	})...)
+}
+
+func lookForExchange(ctx context.Context, s *session, name string) error {
+	err := s.do(ctx, func(ch *amqp.Channel) error { return exchangeExists(ch, name, false) })
+	if isCode(err, amqp.NotFound) || isCode(err, amqp.AccessRefused) {
+		return &ObjectError{Kind: topology.KindExchange, Name: name, Op: "look for", Err: err}
+	}
+	return err
+}

@@ -1,0 +1,237 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// DefaultManagementTimeout bounds one inspection when ManagementConfig.Timeout is 0.
+const DefaultManagementTimeout = 30 * time.Second
+
+// ManagementConfig says where the management API is.
+type ManagementConfig struct {
+	// URL is the API's address without a path, e.g. "http://127.0.0.1:15672". It
+	// may carry the user and password.
+	URL string
+	// Username and Password override those of the URL; "guest" if neither gives
+	// one. The user needs the tag management, and policymaker for the policies.
+	Username, Password string
+	// Vhost is the virtual host; empty means "/".
+	Vhost string
+	// Transport is for TLS settings of one's own; nil means the default.
+	Transport http.RoundTripper
+	// Timeout bounds one inspection; 0 means DefaultManagementTimeout.
+	Timeout time.Duration
+}
+
+// Management is RabbitMQ's management API, as an Inspector that reads a whole
+// virtual host: objects with all their arguments, bindings, message counts and
+// policies. It is safe for concurrent use.
+type Management struct {
+	endpoint  string
+	cfg       ManagementConfig
+	transport http.RoundTripper
+}
+
+var _ Inspector = (*Management)(nil)
+
+// NewManagement checks the configuration; it does not connect.
+func NewManagement(cfg ManagementConfig) (*Management, error) {
+	u, err := url.Parse(cfg.URL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		// The URL itself may hold a password and stays out of the message.
+		return nil, errors.New("management API: expected a URL such as http://127.0.0.1:15672")
+	}
+	if cfg.Username == "" && u.User != nil {
+		cfg.Username = u.User.Username()
+		cfg.Password, _ = u.User.Password()
+	}
+	if cfg.Username == "" {
+		cfg.Username, cfg.Password = "guest", "guest"
+	}
+	if cfg.Vhost == "" {
+		cfg.Vhost = "/"
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = DefaultManagementTimeout
+	}
+	transport := cfg.Transport
+	if transport == nil {
+		transport = http.DefaultTransport
+	}
+	u.User = nil
+	return &Management{endpoint: strings.TrimRight(u.String(), "/"), cfg: cfg, transport: transport}, nil
+}
+
+// Inspect reads the whole virtual host. A user without the tag policymaker gets
+// an answer with PoliciesKnown false.
+func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (topology.Live, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
+	found := topology.Live{Source: "management API", BindingsKnown: true}
+	var err error
+	if found.Exchanges, err = m.exchanges(ctx); err != nil {
+		return topology.Live{}, m.failed("exchanges", err)
+	}
+	if found.Queues, err = m.queues(ctx); err != nil {
+		return topology.Live{}, m.failed("queues", err)
+	}
+	if found.Bindings, err = m.bindings(ctx); err != nil {
+		return topology.Live{}, m.failed("bindings", err)
+	}
+	found.Policies, err = m.policies(ctx)
+	if err != nil && !Denied(err) {
+		return topology.Live{}, m.failed("policies", err)
+	}
+	found.PoliciesKnown = err == nil
+	return found, nil
+}
+
+func (m *Management) failed(what string, err error) error {
+	return fmt.Errorf("management API %s, virtual host %q: read %s: %w", m.endpoint, m.cfg.Vhost, what, err)
+}
+
+// get reads what is below the virtual host.
+func (m *Management) get(ctx context.Context, kind, columns string, out any) error {
+	_, err := m.Call(ctx, http.MethodGet, m.InVhost(kind)+"?columns="+columns, nil, out)
+	return err
+}
+
+// jsonObject is a JSON object; some versions write an empty one as a list.
+type jsonObject map[string]any
+
+// UnmarshalJSON reads an object, and takes an empty list for an empty one.
+func (o *jsonObject) UnmarshalJSON(data []byte) error {
+	if s := string(data); s == "[]" || s == `""` || s == "null" {
+		return nil
+	}
+	return json.Unmarshal(data, (*map[string]any)(o))
+}
+
+func (m *Management) exchanges(ctx context.Context) (map[string]topology.LiveExchange, error) {
+	var list []struct {
+		Name       string     `json:"name"`
+		Type       string     `json:"type"`
+		Durable    bool       `json:"durable"`
+		AutoDelete bool       `json:"auto_delete"`
+		Internal   bool       `json:"internal"`
+		Arguments  jsonObject `json:"arguments"`
+		Delayed    *int64     `json:"messages_delayed"` // of the plugin's
+	}
+	if err := m.get(ctx, "exchanges", "name,type,durable,auto_delete,internal,arguments,messages_delayed", &list); err != nil {
+		return nil, err
+	}
+	out := make(map[string]topology.LiveExchange, len(list))
+	for _, e := range list {
+		x := topology.LiveExchange{
+			ArgumentsKnown: true,
+			Kind:           e.Type,
+			Durable:        e.Durable,
+			AutoDelete:     e.AutoDelete,
+			Internal:       e.Internal,
+			Arguments:      e.Arguments,
+		}
+		if e.Delayed != nil {
+			x.Held, x.HeldKnown = *e.Delayed, true
+		}
+		out[e.Name] = x
+	}
+	return out, nil
+}
+
+func (m *Management) queues(ctx context.Context) (map[string]topology.LiveQueue, error) {
+	var list []struct {
+		Name            string     `json:"name"`
+		Type            string     `json:"type"`
+		Durable         bool       `json:"durable"`
+		AutoDelete      bool       `json:"auto_delete"`
+		Exclusive       bool       `json:"exclusive"`
+		Arguments       jsonObject `json:"arguments"`
+		Messages        int64      `json:"messages"`
+		Consumers       int64      `json:"consumers"`
+		Policy          string     `json:"policy"`
+		OperatorPolicy  string     `json:"operator_policy"`
+		EffectivePolicy jsonObject `json:"effective_policy_definition"`
+	}
+	const columns = "name,type,durable,auto_delete,exclusive,arguments,messages,consumers,policy,operator_policy,effective_policy_definition"
+	if err := m.get(ctx, "queues", columns, &list); err != nil {
+		return nil, err
+	}
+	out := make(map[string]topology.LiveQueue, len(list))
+	for _, q := range list {
+		kind := strings.TrimSuffix(strings.TrimPrefix(q.Type, "rabbit_"), "_queue")
+		out[q.Name] = topology.LiveQueue{
+			ArgumentsKnown:  true,
+			Type:            cmp.Or(topology.QueueType(kind), topology.Classic),
+			Durable:         q.Durable,
+			AutoDelete:      q.AutoDelete,
+			Exclusive:       q.Exclusive,
+			Arguments:       q.Arguments,
+			Messages:        q.Messages,
+			Consumers:       q.Consumers,
+			EffectivePolicy: q.EffectivePolicy,
+			Policy:          q.Policy,
+			OperatorPolicy:  q.OperatorPolicy,
+		}
+	}
+	return out, nil
+}
+
+// bindings are all but those of the default exchange, to which every queue is bound.
+func (m *Management) bindings(ctx context.Context) ([]topology.Binding, error) {
+	var list []struct {
+		Source      string     `json:"source"`
+		Destination string     `json:"destination"`
+		Type        string     `json:"destination_type"`
+		RoutingKey  string     `json:"routing_key"`
+		Arguments   jsonObject `json:"arguments"`
+	}
+	if err := m.get(ctx, "bindings", "source,destination,destination_type,routing_key,arguments", &list); err != nil {
+		return nil, err
+	}
+	out := make([]topology.Binding, 0, len(list))
+	for _, b := range list {
+		t := topology.Binding{Exchange: b.Source, RoutingKey: b.RoutingKey, Arguments: b.Arguments}
+		switch {
+		case b.Source == "":
+			continue
+		case b.Type == "exchange":
+			t.ToExchange = b.Destination
+		default:
+			t.Queue = b.Destination
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+func (m *Management) policies(ctx context.Context) ([]topology.Policy, error) {
+	var out []topology.Policy
+	for _, kind := range []string{"policies", "operator-policies"} {
+		var list []struct {
+			Name       string     `json:"name"`
+			Pattern    string     `json:"pattern"`
+			ApplyTo    string     `json:"apply-to"`
+			Priority   int        `json:"priority"`
+			Definition jsonObject `json:"definition"`
+		}
+		if err := m.get(ctx, kind, "name,pattern,apply-to,priority,definition", &list); err != nil {
+			return nil, err
+		}
+		for _, p := range list {
+			out = append(out, topology.Policy{
+				Name: p.Name, Operator: kind == "operator-policies", Pattern: p.Pattern, ApplyTo: p.ApplyTo, Priority: p.Priority, Definition: p.Definition,
+			})
+		}
+	}
+	return out, nil
+}

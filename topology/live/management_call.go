@@ -1,0 +1,131 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// StatusError is an answer of the management API other than success.
+type StatusError struct {
+	Path string
+	Code int    // HTTP status
+	Body []byte // the beginning of the answer
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("%s: expected status 200, got %d %s", e.Path, e.Code, http.StatusText(e.Code))
+}
+
+// Denied tells whether an error says that the user may not read something: the
+// API answers 401 to users whose tags do not suffice.
+func Denied(err error) bool {
+	e, ok := errors.AsType[*StatusError](err)
+	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
+}
+
+// ClusterError says that the management API is another broker's than the AMQP
+// connection.
+type ClusterError struct {
+	Endpoint         string
+	AMQP, Management string // names of the clusters
+}
+
+func (e *ClusterError) Error() string {
+	return fmt.Sprintf("AMQP leads to the cluster %q and the management API at %s to %q: these are two different brokers; set broker.management_url to the API of the first",
+		e.AMQP, e.Endpoint, e.Management)
+}
+
+// SameCluster compares the name of the cluster that an AMQP connection tells in
+// its server properties with that of the management API. The error is a
+// *ClusterError where both are known and differ.
+func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) error {
+	var overview struct {
+		Name string `json:"cluster_name"`
+	}
+	if _, err := m.Call(ctx, http.MethodGet, "/api/overview?columns=cluster_name", nil, &overview); err != nil {
+		return err
+	}
+	name, _ := conn.Properties["cluster_name"].(string)
+	if name != "" && overview.Name != "" && name != overview.Name {
+		return &ClusterError{Endpoint: m.endpoint, AMQP: name, Management: overview.Name}
+	}
+	return nil
+}
+
+// maxErrorBody bounds what a StatusError keeps.
+const maxErrorBody = 64 << 10
+
+// Vhost is the virtual host that is read.
+func (m *Management) Vhost() string { return m.cfg.Vhost }
+
+// Endpoint is the API's address, without user and password.
+func (m *Management) Endpoint() string { return m.endpoint }
+
+// InVhost is a path below the virtual host, such as
+// InVhost("queues") + "?columns=name".
+func (m *Management) InVhost(kind string, names ...string) string {
+	words := []string{"/api", kind, url.PathEscape(m.cfg.Vhost)}
+	for _, n := range names {
+		words = append(words, url.PathEscape(n))
+	}
+	return strings.Join(words, "/")
+}
+
+// RoundTrip is when a request left, when its answer came, and the broker's time in
+// the answer, in whole seconds; zero if it gave none.
+type RoundTrip struct{ Sent, Received, Date time.Time }
+
+// Call sends a request to a path such as "/api/overview", with body as JSON
+// unless it is nil, and decodes the answer into out unless that is nil. ManagementConfig.Timeout
+// bounds it. An answer other than success is a *StatusError.
+func (m *Management) Call(ctx context.Context, method, path string, body, out any) (RoundTrip, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
+	var sent []byte
+	if body != nil {
+		var err error
+		if sent, err = json.Marshal(body); err != nil {
+			return RoundTrip{}, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, m.endpoint+path, bytes.NewReader(sent))
+	if err != nil {
+		return RoundTrip{}, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.SetBasicAuth(m.cfg.Username, m.cfg.Password)
+	req.Close = true // no idle connection stays behind
+	x := RoundTrip{Sent: time.Now()}
+	resp, err := (&http.Client{Transport: m.transport}).Do(req)
+	if err != nil {
+		return RoundTrip{}, err
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read, or the error is another
+	x.Received = time.Now()
+	x.Date, _ = http.ParseTime(resp.Header.Get("Date")) // zero without one
+	if resp.StatusCode/100 != 2 {
+		return x, statusError(path, resp)
+	}
+	if out == nil {
+		return x, nil
+	}
+	return x, json.NewDecoder(resp.Body).Decode(out)
+}
+
+func statusError(path string, resp *http.Response) error {
+	var b bytes.Buffer
+	_, _ = b.ReadFrom(io.LimitReader(resp.Body, maxErrorBody)) // what came of it helps, if anything did
+	return &StatusError{Path: path, Code: resp.StatusCode, Body: b.Bytes()}
+}

@@ -1,0 +1,73 @@
+package live
+
+import (
+	"context"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func declareExchange(ch *amqp.Channel, e topology.Exchange, noWait bool) error {
+	return ch.ExchangeDeclare(e.Name, e.Kind, true, e.AutoDelete, e.Internal, noWait, table(e.Table()))
+}
+
+func declareQueue(ch *amqp.Channel, q topology.Queue, noWait bool) error {
+	_, err := ch.QueueDeclare(q.Name, true, false, false, noWait, table(q.Table()))
+	return err
+}
+
+func bind(ch *amqp.Channel, b topology.Binding, noWait bool) error {
+	if b.ToExchange != "" {
+		return ch.ExchangeBind(b.ToExchange, b.RoutingKey, b.Exchange, noWait, table(b.Arguments))
+	}
+	return ch.QueueBind(b.Queue, b.RoutingKey, b.Exchange, noWait, table(b.Arguments))
+}
+
+func unbind(ch *amqp.Channel, b topology.Binding) error {
+	if b.ToExchange != "" {
+		return ch.ExchangeUnbind(b.ToExchange, b.RoutingKey, b.Exchange, false, table(b.Arguments))
+	}
+	return ch.QueueUnbind(b.Queue, b.RoutingKey, b.Exchange, table(b.Arguments))
+}
+
+// deleteQueue deletes a queue, on condition that it is empty and unused.
+func deleteQueue(ctx context.Context, s *session, name string, onCondition bool) (messages int64, err error) {
+	err = s.do(ctx, func(ch *amqp.Channel) error {
+		n, err := ch.QueueDelete(name, onCondition, onCondition, false)
+		messages = int64(n)
+		return err
+	})
+	return messages, err
+}
+
+func deleteExchange(ctx context.Context, s *session, name string, ifUnused bool) error {
+	return s.do(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(name, ifUnused, false) })
+}
+
+// table is a table for the client library, which writes no tables in tables but of
+// its own type.
+func table(t map[string]any) amqp.Table {
+	if t == nil {
+		return nil
+	}
+	out := make(amqp.Table, len(t))
+	for k, v := range t {
+		out[k] = field(v)
+	}
+	return out
+}
+
+func field(v any) any {
+	switch x := v.(type) {
+	case map[string]any:
+		return table(x)
+	case []any:
+		list := make([]any, len(x))
+		for i, e := range x {
+			list[i] = field(e)
+		}
+		return list
+	}
+	return v
+}

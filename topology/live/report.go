@@ -1,0 +1,122 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// State is what Apply or Destroy did about an object.
+type State string
+
+const (
+	// Declared objects exist now as described; whether it did before is not known.
+	Declared State = "declared"
+	// Created objects did not exist before; known with an Inspector only.
+	Created State = "created"
+	// Existed objects did; known with an Inspector only.
+	Existed State = "existed"
+	// Failed objects were refused by the broker; the error says why.
+	Failed State = "failed"
+	// Untried objects were neither made nor looked at: something failed before.
+	Untried State = "not tried"
+	// Unknown objects were sent to the broker, and the connection or the context
+	// ended before an answer.
+	Unknown State = "unknown"
+	// Deleted objects were removed by Destroy.
+	Deleted State = "deleted"
+	// Absent objects were not there when Destroy began.
+	Absent State = "absent"
+	// Kept objects were left by Destroy.
+	Kept State = "kept"
+)
+
+// Result is the state of one object.
+type Result struct {
+	Kind     topology.Kind `json:"kind"`
+	Name     string        `json:"name"` // of a binding, its description
+	State    State         `json:"state"`
+	Messages int64         `json:"messages,omitempty"` // deleted together with a queue
+	Reason   string        `json:"reason,omitempty"`   // why Destroy kept it
+}
+
+// Report is what Apply or Destroy did, object by object. It is complete also
+// when they return an error.
+type Report struct {
+	Results []Result `json:"results"`
+	// Plan is what an Inspector found before, the policies included that Force
+	// overrode; nil without one.
+	Plan *topology.Plan `json:"plan,omitempty"`
+	Took time.Duration  `json:"-"`
+}
+
+// Count is how many objects have the state.
+func (r Report) Count(s State) int {
+	n := 0
+	for _, x := range r.Results {
+		if x.State == s {
+			n++
+		}
+	}
+	return n
+}
+
+// String sums the report up in one line, e.g. "3 created, 12 existed".
+func (r Report) String() string {
+	var parts []string
+	for _, s := range []State{Created, Existed, Declared, Deleted, Absent, Kept, Failed, Unknown, Untried} {
+		if n := r.Count(s); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	if len(parts) == 0 {
+		return "nothing to do"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// ObjectError says which object the broker refused to declare or delete, and
+// why; errors.As finds the *amqp091.Error in it.
+type ObjectError struct {
+	Kind topology.Kind
+	Name string
+	Op   string // declare, look for, restore or delete
+	Err  error
+}
+
+func (e *ObjectError) Error() string {
+	msg := fmt.Sprintf("%s %s %s: %v", e.Op, e.Kind, quoteName(e.Kind, e.Name), e.Err)
+	if amqpErr, ok := errors.AsType[*amqp.Error](e.Err); ok {
+		switch {
+		case amqpErr.Code == amqp.AccessRefused:
+			msg += "; the user needs the permissions to configure, write and read it"
+		case strings.Contains(amqpErr.Reason, "unknown exchange type"):
+			msg += "; enable the plugin that provides the type, or choose another one"
+		}
+	}
+	return msg
+}
+
+// Unwrap gives the broker's error.
+func (e *ObjectError) Unwrap() error { return e.Err }
+
+// quoteName: a binding's description already has its quotes.
+func quoteName(k topology.Kind, name string) string {
+	if k == topology.KindBinding {
+		return name
+	}
+	return fmt.Sprintf("%q", name)
+}
+
+// objectError types the error of a declaration.
+func objectError(kind topology.Kind, name, op string, table map[string]any, err error) error {
+	if m, ok := parseInequivalent(err, table); ok {
+		return &topology.ConflictError{Kind: kind, Name: name, Argument: m.Argument, Want: m.Want, Have: m.Have}
+	}
+	return &ObjectError{Kind: kind, Name: name, Op: op, Err: err}
+}

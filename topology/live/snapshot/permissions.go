@@ -1,0 +1,88 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+)
+
+// permissions finds out which of the needed permissions the user lacks. Every
+// request here is refused or does nothing, whatever the permissions.
+func (c *collector) permissions(ctx context.Context) error {
+	for _, n := range doctor.Needs(c.cfg) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if n.Name == doctor.DefaultExchange {
+			continue // only publishing tells
+		}
+		denied, err := c.denied(n)
+		if err != nil {
+			return fmt.Errorf("looking for the permission to %s %s %s: %w", n.Operation, n.Kind, n.Name, err)
+		}
+		if denied != (doctor.Access{}) && !slices.Contains(c.snap.Denied, denied) {
+			c.snap.Denied = append(c.snap.Denied, denied)
+		}
+	}
+	return nil
+}
+
+// noBinding is a routing key that no binding has.
+const noBinding = "rabbitdelay.doctor.no-such-binding"
+
+// denied asks for one permission. The broker checks it before it looks at
+// arguments that are wrong on purpose, or for a binding that is not there.
+func (c *collector) denied(n doctor.Need) (doctor.Access, error) {
+	err := c.try(func(ch *amqp.Channel) error {
+		switch {
+		case n.Binding.Queue != "":
+			return ch.QueueUnbind(n.Binding.Queue, noBinding, n.Name, nil)
+		case n.Binding.ToExchange != "":
+			return ch.ExchangeUnbind(n.Binding.ToExchange, noBinding, n.Name, false, nil)
+		case n.Kind == topology.KindQueue && n.Operation == "configure":
+			_, err := ch.QueueDeclare(n.Name, true, false, false, false, amqp.Table{topology.ArgDeadLetterExchange: int32(1)})
+			return err
+		case n.Kind == topology.KindQueue:
+			_, err := ch.Consume(n.Name, "", false, false, false, false, amqp.Table{"x-priority": "none"})
+			return err
+		case n.Operation == "configure":
+			return ch.ExchangeDeclare(n.Name, amqp.ExchangeTopic, true, false, false, false, amqp.Table{topology.ArgAlternateExchange: int32(1)})
+		default: // the destination's permission comes first
+			source := "amq.topic"
+			if n.Name == source {
+				source = "amq.direct"
+			}
+			return ch.ExchangeUnbind(n.Name, noBinding, source, false, nil)
+		}
+	})
+	e, ok := errors.AsType[*amqp.Error](err)
+	switch {
+	case err == nil:
+		return doctor.Access{}, nil
+	case !ok || c.conn.IsClosed():
+		return doctor.Access{}, err
+	case e.Code != amqp.AccessRefused:
+		return doctor.Access{}, nil
+	case about(e, n.Kind, n.Name):
+		return n.Access, nil
+	case n.Binding.Queue != "" && about(e, topology.KindQueue, n.Binding.Queue):
+		return doctor.Access{Operation: "write", Kind: topology.KindQueue, Name: n.Binding.Queue, Role: n.Role}, nil
+	case n.Binding.ToExchange != "" && about(e, topology.KindExchange, n.Binding.ToExchange):
+		return doctor.Access{Operation: "write", Kind: topology.KindExchange, Name: n.Binding.ToExchange, Role: n.Role}, nil
+	}
+	return doctor.Access{}, nil
+}
+
+// about tells whether a refusal is about an object. The broker cuts its text at
+// 255 bytes.
+func about(e *amqp.Error, kind topology.Kind, name string) bool {
+	_, rest, ok := strings.Cut(e.Reason, "access to "+string(kind)+" '")
+	return ok && (strings.HasPrefix(rest, name+"'") || strings.HasPrefix(name, rest))
+}

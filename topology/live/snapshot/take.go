@@ -1,0 +1,160 @@
+// Package snapshot takes what package doctor judges from a broker: by the
+// management API where it answers, and by AMQP otherwise. It changes nothing there.
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// Source is how Take reaches a broker.
+type Source struct {
+	// Dial opens a connection, which Take closes. Required.
+	Dial func(ctx context.Context) (*amqp.Connection, error)
+	// ConnectionName is the beginning of the connection_name that Dial's
+	// connections have and no others, so that they are found in the management
+	// API; empty if they have none.
+	ConnectionName string
+	// Management reads the management API; nil for none.
+	Management *live.Management
+	// ProbePlugin tells whether the broker has the x-delayed-message plugin. It is
+	// asked where the configuration uses it and the management API does not tell;
+	// nil to leave it open.
+	ProbePlugin func(ctx context.Context) (bool, error)
+	// Peek is how many parked messages are looked at, which puts them back into
+	// their queue, at most 100. Default 0, because RabbitMQ before 4.3 counts it
+	// as a delivery; see Take.
+	Peek int
+	// Now is this process's clock, default time.Now.
+	Now func() time.Time
+}
+
+// closeTimeout bounds the goodbye to the broker.
+const closeTimeout = 2 * time.Second
+
+// Take takes a snapshot of a broker. It declares nothing that stays, sends
+// nothing to a queue of others and takes nothing out: permissions are found out
+// by requests that are refused for another reason when the permission is there,
+// and the clock by messages through exclusive queues of its own. Over AMQP alone,
+// a user who may configure the objects has those that exist declared again as
+// they are described.
+//
+// With Peek, parked messages are got and put back by the management API.
+// RabbitMQ 4.0 to 4.2 counts that as a delivery and drops a message after the
+// twentieth, so Take does not peek there.
+//
+// It fails only when it cannot connect, when the management API is another
+// broker's (*live.ClusterError), or when the context ends; what else it cannot see
+// it says in doctor.Snapshot.Unseen.
+func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, error) {
+	if src.Now == nil {
+		src.Now = time.Now
+	}
+	c := &collector{cfg: cfg.WithDefaults(), src: src, clocks: map[string][]reading{}}
+	began := src.Now()
+	conn, hangUp, err := c.dial(ctx)
+	if err != nil {
+		return doctor.Snapshot{}, err
+	}
+	defer hangUp()
+	c.conn, c.dialed, c.connected = conn, began, src.Now()
+	c.snap.Version, _ = conn.Properties["version"].(string)
+
+	for _, step := range []func(context.Context) error{c.objects, c.management, c.plugin, c.permissions, c.publishing, c.routes, c.peek} {
+		if err := step(ctx); err != nil {
+			return doctor.Snapshot{}, err
+		}
+		if ctx.Err() != nil {
+			return doctor.Snapshot{}, context.Cause(ctx)
+		}
+	}
+	c.snap.Clock = estimate(c.clocks)
+	return c.snap, nil
+}
+
+type collector struct {
+	cfg  doctor.Config
+	src  Source
+	snap doctor.Snapshot
+
+	conn              *amqp.Connection
+	dialed, connected time.Time // before and after conn was dialed
+	managed           bool      // the management API answers
+	clocks            map[string][]reading
+}
+
+// dial connects; the connection ends with the context, because the client
+// library cannot interrupt what waits for the broker's answer.
+func (c *collector) dial(ctx context.Context) (conn *amqp.Connection, hangUp func(), err error) {
+	conn, err = c.src.Dial(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		_ = conn.CloseDeadline(time.Now()) // what waits returns now
+	})
+	return conn, func() {
+		if stop() {
+			_ = conn.CloseDeadline(time.Now().Add(closeTimeout)) // the work is done
+		} else {
+			<-done
+		}
+	}, nil
+}
+
+func (c *collector) notef(format string, args ...any) {
+	c.snap.Notes = append(c.snap.Notes, fmt.Sprintf(format, args...))
+}
+
+func (c *collector) unseenf(a doctor.Area, format string, args ...any) {
+	c.snap.Unseen = append(c.snap.Unseen, doctor.Unseen{Area: a, Why: fmt.Sprintf(format, args...)})
+}
+
+// try runs one operation on a channel of its own, since a refusal closes it.
+func (c *collector) try(op func(ch *amqp.Channel) error) error { return onChannel(c.conn, op) }
+
+func onChannel(conn *amqp.Connection, op func(ch *amqp.Channel) error) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	err = op(ch)
+	_ = ch.Close() // the broker may have closed it
+	return err
+}
+
+func isCode(err error, code int) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && e.Code == code
+}
+
+func refused(err error) bool { return isCode(err, amqp.AccessRefused) }
+
+// plugin asks for the plugin where it matters and is not known.
+func (c *collector) plugin(ctx context.Context) error {
+	if c.cfg.Plugin == doctor.PluginUnused || c.snap.ExchangeTypes != nil || c.src.ProbePlugin == nil {
+		return nil
+	}
+	there, err := c.src.ProbePlugin(ctx)
+	switch {
+	case err != nil:
+		c.unseenf(doctor.AreaPlugin, "the probe for the plugin failed: %s", oneLine(err))
+	case there:
+		c.snap.ExchangeTypes = []string{"x-delayed-message"}
+	default:
+		c.snap.ExchangeTypes = []string{}
+	}
+	return nil
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -1,0 +1,57 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrConflict is wrapped by every *ConflictError.
+var ErrConflict = errors.New("exists with other arguments")
+
+// ConflictError says that an object exists on the broker and differs in an
+// argument. Brokers do not change objects in place.
+type ConflictError struct {
+	Kind     Kind
+	Name     string
+	Argument string
+	Want     any // nil for absent
+	Have     any // nil for absent, or the broker's text of it
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("%s %q exists with another %s: wanted %s, found %s; give the new one another name, or empty and delete the old one",
+		e.Kind, e.Name, e.Argument, FormatValue(e.Want), FormatValue(e.Have))
+}
+
+// Unwrap makes errors.Is(err, ErrConflict) true.
+func (e *ConflictError) Unwrap() error { return ErrConflict }
+
+// ErrPolicy is wrapped by every *PolicyError.
+var ErrPolicy = errors.New("policies break delay queues")
+
+// PolicyError says which policies would break what was to be declared.
+type PolicyError struct{ Warnings []Warning }
+
+func (e *PolicyError) Error() string {
+	return "refused, because policies would break delay queues: " + strings.Join(groupWarnings(e.Warnings), "; ")
+}
+
+// Unwrap makes errors.Is(err, ErrPolicy) true.
+func (e *PolicyError) Unwrap() error { return ErrPolicy }
+
+// Refusal is why what is missing is not created, nil if nothing speaks against it:
+// a *ConflictError for each argument that differs, joined, or else a *PolicyError,
+// unless forced.
+func (p Plan) Refusal(forced bool) error {
+	var errs []error
+	for _, s := range p.Conflicts() {
+		for _, m := range s.Mismatches {
+			errs = append(errs, &ConflictError{Kind: s.Kind, Name: s.Name, Argument: m.Argument, Want: m.Want, Have: m.Have})
+		}
+	}
+	if len(errs) == 0 && len(p.Warnings) > 0 && !forced {
+		return &PolicyError{Warnings: p.Warnings}
+	}
+	return errors.Join(errs...)
+}

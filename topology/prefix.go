@@ -1,0 +1,41 @@
+package topology
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// DefaultPrefix begins the names of the objects that delay strategies create.
+const DefaultPrefix = "delay"
+
+// maxPrefix leaves room for the longest name that a strategy makes with a prefix.
+const maxPrefix = 64
+
+// CheckPrefix refuses a prefix from which no names of broker objects can be
+// made: an empty one, one of more than 64 bytes, one that is not UTF-8, or one
+// that begins with "amq.", which brokers reserve. The error is a *FieldError.
+func CheckPrefix(prefix string) error {
+	if prefix == "" || len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.HasPrefix(prefix, "amq.") {
+		return &FieldError{
+			Field: "Prefix", Value: prefix,
+			Want: fmt.Sprintf("UTF-8 text of 1 to %d bytes that does not begin with \"amq.\"", maxPrefix),
+		}
+	}
+	return nil
+}
+
+// Reserved tells whether a strategy with this prefix, or the delivery that all
+// share, may create an object of that name.
+func Reserved(prefix, name string) bool {
+	rest, ok := strings.CutPrefix(name, prefix)
+	if !ok || !strings.HasPrefix(rest, ".") {
+		return false
+	}
+	word, _, _ := strings.Cut(rest[1:], ".")
+	switch word {
+	case "bucket", "ttl", "plugin", "deliver", "parked", "route", "lock", "declared":
+		return true
+	}
+	return false
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -161,48 +162,43 @@ func setDefault[T comparable](field *T, value T) {
 var ErrConfig = errors.New("configuration not possible")
 
 // Validate checks every field, after WithDefaults, and reports all that is
-// wrong at once. Each error names the field, the value and the bound.
+// wrong at once. An error about a value is a *topology.FieldError too.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%w: %s: %s", ErrConfig, field, fmt.Sprintf(format, args...)))
+		errs = append(errs, &configError{fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...))})
 	}
-	if _, err := ParseURL(c.URL); err != nil {
-		bad("URL", "%v", err)
-	}
-	for i, u := range c.URLs {
-		if _, err := ParseURL(u); err != nil {
-			bad(fmt.Sprintf("URLs[%d]", i), "%v", err)
+	want := func(ok bool, field string, value any, bound string) {
+		if !ok {
+			errs = append(errs, &configError{&topology.FieldError{Field: field, Value: value, Want: bound}})
 		}
-	}
-	if c.QueueType != topology.Quorum && c.QueueType != topology.Classic {
-		bad("QueueType", "%q; expected quorum or classic", c.QueueType)
-	}
-	switch c.Declare {
-	case DeclareMissing, DeclareListed, DeclareNothing:
-	default:
-		bad("Declare", "%q; expected missing, listed or nothing", c.Declare)
 	}
 	within := func(field string, v, lo, hi time.Duration) {
-		if v < lo || v > hi {
-			bad(field, "%s; expected %s to %s", topology.FormatDuration(v), topology.FormatDuration(lo), topology.FormatDuration(hi))
+		want(v >= lo && v <= hi, field, v, topology.FormatDuration(lo)+" to "+topology.FormatDuration(hi))
+	}
+	count := func(field string, n, hi int) { want(n >= 1 && n <= hi, field, n, fmt.Sprintf("1 to %d", hi)) }
+
+	for i, u := range append([]string{c.URL}, c.URLs...) {
+		field := "URL"
+		if i > 0 {
+			field = fmt.Sprintf("URLs[%d]", i-1)
+		}
+		if _, err := ParseURL(u); err != nil {
+			bad(field, "%v", err)
 		}
 	}
+	want(c.QueueType == topology.Quorum || c.QueueType == topology.Classic, "QueueType", string(c.QueueType), "quorum or classic")
+	want(slices.Contains([]Declaration{DeclareMissing, DeclareListed, DeclareNothing}, c.Declare), "Declare", string(c.Declare), "missing, listed or nothing")
+	want(len(c.ConnectionName) <= maxConnectionName, "ConnectionName", c.ConnectionName, fmt.Sprintf("of at most %d bytes", maxConnectionName))
 	within("Heartbeat", c.Heartbeat, time.Second, 65535*time.Second)
 	within("DialTimeout", c.DialTimeout, 10*time.Millisecond, time.Hour)
 	within("ReconnectMin", c.ReconnectMin, time.Millisecond, time.Hour)
 	within("ReconnectMax", c.ReconnectMax, c.ReconnectMin, 24*time.Hour)
 	within("SendTimeout", c.SendTimeout, time.Millisecond, 24*time.Hour)
 	within("RecheckInterval", c.RecheckInterval, 10*time.Millisecond, 24*time.Hour)
-	if c.MaxInFlight < 1 || c.MaxInFlight > 1<<20 {
-		bad("MaxInFlight", "%d; expected 1 to %d", c.MaxInFlight, 1<<20)
-	}
-	if c.MaxBody < 1 || c.MaxBody > 512<<20 {
-		bad("MaxBody", "%d bytes; expected 1 to %d (the broker's own limit is 512 MiB)", c.MaxBody, 512<<20)
-	}
-	if c.MaxRouteQueues < 1 || c.MaxRouteQueues > 100_000 {
-		bad("MaxRouteQueues", "%d; expected 1 to 100000", c.MaxRouteQueues)
-	}
+	count("MaxInFlight", c.MaxInFlight, 1<<20)
+	count("MaxBody", c.MaxBody, 512<<20) // the broker's own limit
+	count("MaxRouteQueues", c.MaxRouteQueues, 100_000)
 	for i, h := range c.Hooks {
 		if !isHook(h) {
 			bad(fmt.Sprintf("Hooks[%d]", i), "%T implements none of SendHook, HandleHook, StateHook", h)
@@ -218,3 +214,13 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// configError is an error about one field.
+type configError struct{ err error }
+
+func (e *configError) Error() string        { return ErrConfig.Error() + ": " + e.err.Error() }
+func (e *configError) Unwrap() error        { return e.err }
+func (e *configError) Is(target error) bool { return target == ErrConfig }
+
+// maxConnectionName leaves it readable in the management's lists.
+const maxConnectionName = 200

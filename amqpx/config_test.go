@@ -24,8 +24,8 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	}
 	text := err.Error()
 	for _, field := range []string{
-		"URL:", "URLs[0]:", "QueueType:", "Declare:", "Heartbeat:", "DialTimeout:", "ReconnectMax:",
-		"SendTimeout:", "RecheckInterval:", "MaxInFlight:", "MaxBody:", "Hooks[0]:", "Destinations[0].Retry:",
+		"URL:", "URLs[0]:", "QueueType is", "Declare is", "Heartbeat is", "DialTimeout is", "ReconnectMax is",
+		"SendTimeout is", "RecheckInterval is", "MaxInFlight is", "MaxBody is", "Hooks[0]:", "Destinations[0].Retry:",
 	} {
 		if !strings.Contains(text, " "+field) {
 			t.Errorf("%s is not reported in:\n%s", field, text)

@@ -165,18 +165,23 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 	if err != nil {
 		return amqpx.Config{}, &Error{File: c.file, Problems: []Problem{*err}}
 	}
-	cfg := amqpx.Config{
-		URL: string(b.URL), TLS: tlsConfig, ExternalAuth: b.ExternalAuth,
-		Strategy: s, Prefix: c.Delay.Prefix, QueueType: c.Delay.QueueType, Declare: b.Declare,
-		Destinations:   c.Topology.Destinations,
-		ConnectionName: b.ConnectionName, Heartbeat: b.Heartbeat, DialTimeout: b.DialTimeout,
-		ReconnectMin: b.ReconnectMin, ReconnectMax: b.ReconnectMax, SendTimeout: b.SendTimeout,
-		MaxInFlight: b.MaxInFlight, MaxBody: b.MaxBody, MaxRouteQueues: b.MaxRouteQueues, Logger: log,
-	}
+	cfg := b.client()
+	cfg.URL, cfg.TLS, cfg.ExternalAuth = string(b.URL), tlsConfig, b.ExternalAuth
+	cfg.Strategy, cfg.Prefix, cfg.QueueType, cfg.Destinations = s, c.Delay.Prefix, c.Delay.QueueType, c.Topology.Destinations
+	cfg.Logger = log
 	for _, u := range b.URLs {
 		cfg.URLs = append(cfg.URLs, string(u))
 	}
 	return cfg, nil
+}
+
+// client is what amqpx takes as it is.
+func (b *Broker) client() amqpx.Config {
+	return amqpx.Config{
+		Declare: b.Declare, ConnectionName: b.ConnectionName, Heartbeat: b.Heartbeat, DialTimeout: b.DialTimeout,
+		ReconnectMin: b.ReconnectMin, ReconnectMax: b.ReconnectMax, SendTimeout: b.SendTimeout,
+		MaxInFlight: b.MaxInFlight, MaxBody: b.MaxBody, MaxRouteQueues: b.MaxRouteQueues,
+	}
 }
 
 // Describe is everything that has to exist on the broker: what the strategy

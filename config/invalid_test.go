@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
 const clockBound = "a divisor of 1s with the clock layout (below 1s a divisor of 1s, below 1m of 1m, below 1h of 1h)"
@@ -169,32 +166,6 @@ func TestPrintingHidesPasswords(t *testing.T) {
 		}
 		if !strings.Contains(s, "u:xxxxx@a") {
 			t.Errorf("the URL is not in %s", s)
-		}
-	}
-}
-
-// amqpx has the last word about bounds: what passes here passes there, and at
-// each bound's other side both refuse.
-func TestBoundsAgreeWithClient(t *testing.T) {
-	for _, b := range []Broker{
-		{Heartbeat: time.Second}, {Heartbeat: time.Second - 1}, {Heartbeat: 65535 * time.Second}, {Heartbeat: 65535*time.Second + 1},
-		{DialTimeout: 10 * time.Millisecond}, {DialTimeout: 10*time.Millisecond - 1}, {DialTimeout: time.Hour}, {DialTimeout: time.Hour + 1},
-		{ReconnectMin: time.Millisecond}, {ReconnectMin: time.Millisecond - 1}, {ReconnectMin: time.Hour, ReconnectMax: time.Hour}, {ReconnectMin: time.Hour + 1},
-		{ReconnectMax: amqpx.DefaultReconnectMin}, {ReconnectMax: amqpx.DefaultReconnectMin - 1}, {ReconnectMax: 24 * time.Hour}, {ReconnectMax: 24*time.Hour + 1},
-		{SendTimeout: time.Millisecond}, {SendTimeout: time.Millisecond - 1}, {SendTimeout: 24 * time.Hour}, {SendTimeout: 24*time.Hour + 1},
-		{MaxInFlight: 1}, {MaxInFlight: -1}, {MaxInFlight: 1 << 20}, {MaxInFlight: 1<<20 + 1},
-		{MaxBody: 1}, {MaxBody: -1}, {MaxBody: 512 << 20}, {MaxBody: 512<<20 + 1},
-		{Declare: amqpx.DeclareNothing}, {Declare: "x"},
-	} {
-		c := &Config{Broker: b}
-		here := c.Validate()
-		client, err := c.Client(nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		there := client.WithDefaults().Validate()
-		if (here == nil) != (there == nil) {
-			t.Errorf("%+v: config says %v, amqpx says %v", b, here, there)
 		}
 	}
 }

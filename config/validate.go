@@ -98,26 +98,32 @@ func (k *checker) broker(b *Broker) {
 	if b.ExternalAuth && (b.TLS.Cert == "" || !secure) {
 		k.badf("broker.external_auth", "true; it needs amqps:// and a client certificate (broker.tls.cert and broker.tls.key)")
 	}
-	if len(b.ConnectionName) > maxConnectionName {
-		k.badf("broker.connection_name", "%d bytes; expected at most %d", len(b.ConnectionName), maxConnectionName)
-	}
-	k.duration("broker.heartbeat", b.Heartbeat, time.Second, 65535*time.Second)
-	k.duration("broker.dial_timeout", b.DialTimeout, 10*time.Millisecond, time.Hour)
-	k.duration("broker.reconnect_min", b.ReconnectMin, time.Millisecond, time.Hour)
-	k.duration("broker.reconnect_max", b.ReconnectMax, cmp.Or(b.ReconnectMin, amqpx.DefaultReconnectMin), 24*time.Hour)
-	k.duration("broker.send_timeout", b.SendTimeout, time.Millisecond, 24*time.Hour)
-	k.integer("broker.max_in_flight", b.MaxInFlight, 1<<20)
-	k.integer("broker.max_body", b.MaxBody, 512<<20)
-	k.integer("broker.max_route_queues", b.MaxRouteQueues, 100_000)
-	switch b.Declare {
-	case "", amqpx.DeclareMissing, amqpx.DeclareListed, amqpx.DeclareNothing:
-	default:
-		k.badf("broker.declare", "%q; expected missing, listed or nothing", clip(string(b.Declare)))
-	}
+	k.client(b)
 }
 
-// maxConnectionName leaves it readable in the management's lists.
-const maxConnectionName = 200
+// client checks what amqpx has the bounds of. A 0 that somebody has written down
+// is a 0, and not the default.
+func (k *checker) client(b *Broker) {
+	given := b.client()
+	c := given.WithDefaults()
+	c.URL = DefaultURL // the URLs are checked above
+	for path, put := range map[string]func(){
+		"heartbeat":     func() { c.Heartbeat = given.Heartbeat },
+		"dial_timeout":  func() { c.DialTimeout = given.DialTimeout },
+		"reconnect_min": func() { c.ReconnectMin = given.ReconnectMin },
+		"reconnect_max": func() { c.ReconnectMax = given.ReconnectMax },
+		"send_timeout":  func() { c.SendTimeout = given.SendTimeout },
+		"max_in_flight": func() { c.MaxInFlight = given.MaxInFlight },
+		"max_body":      func() { c.MaxBody = given.MaxBody },
+
+		"max_route_queues": func() { c.MaxRouteQueues = given.MaxRouteQueues },
+	} {
+		if k.given("broker." + path) {
+			put()
+		}
+	}
+	k.fields(c.Validate(), "broker")
+}
 
 // brokerURL tells whether the URL is amqps.
 func (k *checker) brokerURL(path string, u URL) (secure bool) {
@@ -127,21 +133,8 @@ func (k *checker) brokerURL(path string, u URL) (secure bool) {
 	return strings.HasPrefix(string(u), "amqps:")
 }
 
-// duration checks a duration; a 0 that nobody has given is the default.
-func (k *checker) duration(path string, d, lo, hi time.Duration) {
-	if (d != 0 || k.given(path)) && (d < lo || d > hi) {
-		k.badf(path, "%s; expected %s to %s", short(d), short(lo), short(hi))
-	}
-}
-
 // short is a duration in an error.
 func short(d time.Duration) string { return topology.FormatDuration(d) }
-
-func (k *checker) integer(path string, n, hi int) {
-	if (n != 0 || k.given(path)) && (n < 1 || n > hi) {
-		k.badf(path, "%d; expected 1 to %d", n, hi)
-	}
-}
 
 func (k *checker) delay(d *Delay) {
 	switch d.Strategy {
@@ -177,7 +170,9 @@ func (k *checker) layout(l Layout, path string) {
 }
 
 func (k *checker) plugin(p *Plugin) {
-	k.duration("delay.plugin.max", p.Max, time.Millisecond, plugin.MaxDelay)
+	if (p.Max != 0 || k.given("delay.plugin.max")) && (p.Max < time.Millisecond || p.Max > plugin.MaxDelay) {
+		k.badf("delay.plugin.max", "%s; expected 1ms to %s", short(p.Max), short(plugin.MaxDelay))
+	}
 	switch {
 	case p.Min < 0 || p.Min > plugin.MaxDelay:
 		k.badf("delay.plugin.min", "%s; expected 0s to %s", short(p.Min), short(plugin.MaxDelay))

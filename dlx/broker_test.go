@@ -3,6 +3,7 @@ package dlx_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -160,24 +161,51 @@ func visited(d amqp.Delivery) (queues []string) {
 	return queues
 }
 
-// carry publishes a message by each route, all at one instant, waits for the
-// longest delay, and gives what became of each.
+// carry publishes a message by each route, all at one instant, and gives what
+// became of each. When its delay is over, and ever after, it is returned or at rest
+// at one place; after the longest delay no queue holds anything. It looks at every
+// such instant, since a broker tries to forward what is stuck for as long as it
+// takes: to wait for a year first would be to wait for all of that.
 func (b *broker) carry(routes ...topology.Route) ([]outcome, error) {
-	first := len(b.sent)
+	first, began := len(b.sent), time.Now()
 	b.mu.Lock()
-	b.sent = append(b.sent, slices.Repeat([]outcome{{at: time.Now()}}, len(routes))...)
+	b.sent = append(b.sent, slices.Repeat([]outcome{{at: began}}, len(routes))...)
 	b.mu.Unlock()
-	var longest time.Duration
+	delays := map[time.Duration]bool{}
 	for i, r := range routes {
 		m := amqp.Publishing{MessageId: strconv.Itoa(first + i), Headers: r.Headers}
 		if err := b.ch.Publish(r.Exchange, r.RoutingKey, true, false, m); err != nil {
 			return nil, err
 		}
-		longest = max(longest, r.Delay)
+		delays[r.Delay] = true
 	}
-	<-time.After(longest)
-	synctest.Wait()
+	for _, passed := range slices.Sorted(maps.Keys(delays)) {
+		<-time.After(time.Until(began.Add(passed)))
+		synctest.Wait()
+		if err := b.settled(first, routes, passed); err != nil {
+			return nil, err
+		}
+	}
 	return b.sent[first:], b.left()
+}
+
+// settled finds a message that should be somewhere by now and is not.
+func (b *broker) settled(first int, routes []topology.Route, passed time.Duration) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, o := range b.sent[first:] {
+		if routes[i].Delay <= passed && !o.settled() {
+			return fmt.Errorf("%+v: after %v %+v", routes[i], passed, o)
+		}
+	}
+	return nil
+}
+
+func (o outcome) settled() bool {
+	if o.Returned {
+		return len(o.Rests) == 0
+	}
+	return len(o.Rests) == 1
 }
 
 // left finds a message that has not come to rest.

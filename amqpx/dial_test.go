@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // frameOf is a method frame of channel 0.
@@ -148,6 +150,15 @@ func TestOpenIsNotTriedInVain(t *testing.T) {
 	}
 }
 
+// amqp091 has more than one word for a connection that ends while it logs in.
+func TestHangingUpIsNoFrameError(t *testing.T) {
+	first := &greeting{heard: []byte(saysStart), err: io.EOF}
+	err := dialError(t.Context(), Config{}, amqp.URI{Host: "h", Port: 5672}, first, &amqp.Error{Code: amqp.FrameError, Reason: "EOF"})
+	if e, ok := errors.AsType[*DialError](err); !ok || e.Reason != "the other end hung up: EOF" || e.Final {
+		t.Errorf("got %v", err)
+	}
+}
+
 // A broker that hangs is no wrong password.
 func TestTimeoutIsNoRefusal(t *testing.T) {
 	for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
@@ -182,12 +193,5 @@ func TestDialEndsWithItsContext(t *testing.T) {
 			}
 			_ = l.Close()
 		}
-	}
-}
-
-func TestNothingAppliedIsFinal(t *testing.T) {
-	err := errors.Join(errNotApplied)
-	if !permanent(err) {
-		t.Error("a client that may not declare waits for a layout")
 	}
 }

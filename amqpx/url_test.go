@@ -9,24 +9,30 @@ import (
 
 func TestRedactURL(t *testing.T) {
 	for in, want := range map[string]string{
-		"amqp://u:hunter2@h:5672/v":             "amqp://u:xxxxx@h:5672/v",
-		"amqp://u@h/v":                          "amqp://u@h/v",
-		"amqps://h":                             "amqps://h",
-		"":                                      "(not a URL)",
-		"u:hunter2@h":                           "u:(redacted)",
-		"hunter2":                               "(not a URL)",
-		"amqp://u:hun%ter2@h/":                  "(not a URL)",
-		"amqp://u:hun/ter2@h/":                  "(not a URL)", // "hun" is no port
-		"amqp://u:12/hunter2@h/":                "amqp:(redacted)",
-		"amqp://u:12#hunter2@h/":                "amqp:(redacted)",
-		"amqp://u:a@b/hunter2@h/":               "amqp:(redacted)",
-		"postgres://h/d?password=hunter2&x=1":   "postgres://h/d?password=xxxxx&x=1",
-		"postgres://h/d?sslPassword=hunter2":    "postgres://h/d?sslPassword=xxxxx",
-		"postgres://h/d?password=a&password=b":  "postgres://h/d?password=xxxxx",
-		"postgres://h/d?password=hunter2;x=%zz": "postgres:(redacted)",
-		"mysql://u:hunter2@h/d?tls=true":        "mysql://u:xxxxx@h/d?tls=true",
-		"sqlite:/var/lib/orders.db":             "sqlite:/var/lib/orders.db",
-		"sqlite:orders.db":                      "sqlite:(redacted)",
+		"amqp://u:hunter2@h:5672/v":              "amqp://u:xxxxx@h:5672/v",
+		"amqps://u:hunter%402@h/%2F":             "amqps://u:xxxxx@h/%2F",
+		"amqp://u@h/v":                           "amqp://u@h/v",
+		"amqps://h":                              "amqps://h",
+		"":                                       "(not a URL)",
+		"u:hunter2@h":                            "u:(redacted)",
+		"u:hunter2@tcp(h:3306)/d":                "u:(redacted)",
+		"mysql:u:hunter2@tcp(h)/d":               "mysql:(redacted)",
+		"amqp://u:hunter2@h:port":                "(not a URL)",
+		"hunter2":                                "(not a URL)",
+		"amqp://u:hun%ter2@h/":                   "(not a URL)",
+		"amqp://u:hun/ter2@h/":                   "(not a URL)", // "hun" is no port
+		"amqp://u:12/hunter2@h/":                 "amqp:(redacted)",
+		"amqp://u:12#hunter2@h/":                 "amqp:(redacted)",
+		"amqp://u:a@b/hunter2@h/":                "amqp:(redacted)",
+		"postgres://u:hunter2@h/d?x=1":           "postgres://u:xxxxx@h/d?x=1",
+		"postgres://h/d?user=u&password=hunter2": "postgres://h/d?password=xxxxx&user=u",
+		"postgres://h/d?password=hunter2&x=1":    "postgres://h/d?password=xxxxx&x=1",
+		"postgres://h/d?sslPassword=hunter2":     "postgres://h/d?sslPassword=xxxxx",
+		"postgres://h/d?password=a&password=b":   "postgres://h/d?password=xxxxx",
+		"postgres://h/d?password=hunter2;x=%zz":  "postgres:(redacted)",
+		"mysql://u:hunter2@h/d?tls=true":         "mysql://u:xxxxx@h/d?tls=true",
+		"sqlite:/var/lib/orders.db":              "sqlite:/var/lib/orders.db",
+		"sqlite:orders.db":                       "sqlite:(redacted)",
 	} {
 		if got := RedactURL(in); got != want {
 			t.Errorf("%s: got %s, want %s", in, got, want)

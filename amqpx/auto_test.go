@@ -1,25 +1,35 @@
-package amqpx
+package amqpx_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-func newAuto(t *testing.T) *Auto {
+// parts are those of an auto strategy that has delays declared.
+func parts(t *testing.T, delays ...time.Duration) amqpx.AutoConfig {
 	t.Helper()
-	b, err := dlx.NewBucket(dlx.BucketConfig{})
+	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute, 48 * time.Hour}})
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: delays})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := NewAuto(AutoConfig{Bucket: b, TTL: ttl})
+	return amqpx.AutoConfig{Bucket: bucket, TTL: ttl}
+}
+
+func newAuto(t *testing.T, cfg amqpx.AutoConfig) *amqpx.Auto {
+	t.Helper()
+	a, err := amqpx.NewAuto(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +37,7 @@ func newAuto(t *testing.T) *Auto {
 }
 
 func TestAutoChoosesByTheDelayAlone(t *testing.T) {
-	a := newAuto(t)
+	a := newAuto(t, parts(t, time.Minute, 48*time.Hour))
 	for delay, want := range map[time.Duration]string{
 		time.Minute:                    "ttl",
 		48 * time.Hour:                 "ttl",
@@ -47,8 +57,9 @@ func TestAutoChoosesByTheDelayAlone(t *testing.T) {
 }
 
 func TestAutoHasEverythingOfItsParts(t *testing.T) {
-	a := newAuto(t)
-	for _, part := range []Strategy{a.cfg.Bucket, a.cfg.TTL} {
+	cfg := parts(t, time.Minute, 48*time.Hour)
+	a := newAuto(t, cfg)
+	for _, part := range []amqpx.Strategy{cfg.Bucket, cfg.TTL} {
 		for _, q := range part.Topology().Queues {
 			if _, ok := a.Topology().Queue(q.Name); !ok {
 				t.Errorf("queue %s of %s is missing", q.Name, part.Name())
@@ -64,7 +75,49 @@ func TestAutoHasEverythingOfItsParts(t *testing.T) {
 }
 
 func TestAutoNeedsABucket(t *testing.T) {
-	if _, err := NewAuto(AutoConfig{}); !errors.Is(err, ErrConfig) {
+	if _, err := amqpx.NewAuto(amqpx.AutoConfig{}); !errors.Is(err, amqpx.ErrConfig) {
 		t.Fatal(err)
 	}
+}
+
+// auto takes the queue of a delay that is declared, the plugin in its range, and
+// the buckets otherwise; each message comes when it is due.
+func TestAuto(t *testing.T) {
+	plugged, err := plugin.New(plugin.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := parts(t, 30*time.Minute)
+	cfg.Plugin, cfg.PluginMin, cfg.PluginMax = plugged, time.Second, time.Minute
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5", Plugin: true}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Strategy: newAuto(t, cfg)})
+		if c.Strategy().Name() != "auto" {
+			t.Errorf("the strategy is %s", c.Strategy().Name())
+		}
+		delays := map[string]time.Duration{"declared": 30 * time.Minute, "any": 7 * time.Minute, "short": 10 * time.Second}
+		for id, delay := range delays {
+			c.mustSend(amqpx.Message{ID: id, Queue: "q", Delay: delay})
+		}
+		m.holds("delay.ttl.30m", 1, 0)
+		if n := m.Publishes("delay.plugin"); n != 1 {
+			t.Errorf("the plugin got %d", n)
+		}
+		began := time.Now()
+		var got collector
+		k := c.consume("q", got.handle, amqpx.Concurrency(1))
+		after(time.Hour)
+		k.stop()
+		came := got.since(began)
+		for id, delay := range delays {
+			if at := came[id]; !slices.EqualFunc(at, []time.Duration{delay}, func(a, b time.Duration) bool { return a.Truncate(time.Second) == b }) {
+				t.Errorf("%s came after %v, want %v", id, at, delay)
+			}
+		}
+		if len(came) != len(delays) {
+			t.Errorf("%v came", came)
+		}
+		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: c.MaxDelay() + time.Second}); !errors.Is(err, topology.ErrDelay) {
+			t.Errorf("over the longest delay: %v", err)
+		}
+	})
 }

@@ -1,0 +1,87 @@
+package amqpx_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// A client whose connections are cut makes new ones, and both sending and
+// consuming go on.
+func TestConnectionsComeBack(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+		c, o := m.watched(amqpx.Config{ConnectionName: "orders"})
+		if got := c.Broker(); got != "RabbitMQ 4.0.5" {
+			t.Errorf("connected to %q", got)
+		}
+		var got collector
+		k := c.consume("q", got.handle, amqpx.Concurrency(1))
+		for i := range 3 {
+			m.CutConnections()
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: time.Second})
+			after(time.Minute)
+		}
+		k.stop()
+		if ids := got.ids(); !slices.Equal(ids, []string{"0", "1", "2"}) {
+			t.Errorf("got %v", ids)
+		}
+		after(2 * time.Minute) // the connection for declarations is closed when it is idle
+		if names := slices.Sorted(slices.Values(m.connections(""))); !slices.Equal(names, []string{"orders consume", "orders publish"}) {
+			t.Errorf("connections %q", names)
+		}
+		undo := m.RefuseConnections()
+		m.CutConnections()
+		after(0)
+		if err := c.Send(m.within(time.Minute), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrNotSent) || c.Broker() != "" {
+			t.Errorf("without a broker: %v, connected to %q", err, c.Broker())
+		}
+		undo()
+		after(time.Minute)
+		c.mustSend(amqpx.Message{Queue: "q"})
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		states := o.saw().states
+		for _, want := range []string{"publish connecting", "publish connected", "publish disconnected", "publish closed", "consume connected", "consume disconnected", "consume closed"} {
+			if !slices.Contains(states, want) {
+				t.Errorf("no event %q in %q", want, states)
+			}
+		}
+	})
+}
+
+// A broker in alarm takes no publishes: sends wait for it, or say that it was
+// the reason. Consumers go on.
+func TestBlocked(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c, o := m.watched(amqpx.Config{})
+		var got collector
+		k := c.consume("q", got.handle, amqpx.Concurrency(1))
+		c.mustSend(amqpx.Message{ID: "before", Queue: "q", Delay: 10 * time.Second})
+		m.Block("low on memory")
+		after(0)
+		if err := c.Send(m.within(5*time.Second), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrBlocked) || !strings.Contains(err.Error(), "low on memory") {
+			t.Errorf("a blocked send: %v", err)
+		}
+		after(10 * time.Second)
+		if ids := got.ids(); !slices.Equal(ids, []string{"before"}) {
+			t.Errorf("handled %q while the broker was in alarm", ids)
+		}
+		time.AfterFunc(20*time.Second, m.Unblock)
+		c.mustSend(amqpx.Message{ID: "waited", Queue: "q"})
+		after(time.Second)
+		if ids := got.ids(); !slices.Equal(ids, []string{"before", "waited"}) {
+			t.Errorf("handled %q", ids)
+		}
+		k.stop()
+		if states := o.saw().states; !slices.Contains(states, "publish blocked") || !slices.Contains(states, "publish unblocked") {
+			t.Errorf("events %q", states)
+		}
+	})
+}

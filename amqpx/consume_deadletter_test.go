@@ -1,0 +1,127 @@
+package amqpx_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// A dead-letter queue that was deleted is declared again, and the messages arrive.
+func TestDeletedDeadLetterQueueComesBack(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		got := collector{answer: func(d *amqpx.Delivery) error {
+			if strings.HasPrefix(d.ID, "bad") {
+				return amqpx.Reject(errors.New("no"))
+			}
+			return nil
+		}}
+		k := c.consume("q", got.handle)
+		c.mustSend(amqpx.Message{ID: "good", Queue: "q"}) // later ones do not look after the queue again
+		m.deleteQueue("q.dead")
+		for i := range 20 {
+			c.mustSend(amqpx.Message{ID: fmt.Sprint("bad", i), Queue: "q"})
+		}
+		after(time.Minute)
+		m.holds("q.dead", 20, 0)
+		if n := m.Publishes(""); n > 100 {
+			t.Errorf("%d publishes for 20 dead letters", n)
+		}
+		k.stop()
+	})
+}
+
+// A dead-letter queue that cannot be had, and a delay queue that takes nothing,
+// hold up the messages that need them and no handler; the broker is asked ever
+// more rarely, and the log says it once a minute.
+func TestNoPlaceForAFailedMessage(t *testing.T) {
+	for name, trouble := range map[string]struct {
+		begin   func(m *memory) (undo func())
+		fail    func(error) error
+		arrived func(m *memory) int
+	}{
+		"dead letter": {func(m *memory) func() {
+			m.deleteQueue("q.dead")
+			return m.Deny("", amqptest.Configure, `^q\.dead$`)
+		}, amqpx.Reject, func(m *memory) int { return m.queue("q.dead").Ready }},
+		"retry": {(*memory).refuseDelays, func(err error) error { return amqpx.RetryIn(time.Hour, err) }, (*memory).delayed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				c, o := m.watched(amqpx.Config{})
+				got := collector{answer: func(d *amqpx.Delivery) error {
+					if d.ID == "bad" {
+						return trouble.fail(errors.New("no"))
+					}
+					return nil
+				}}
+				k := c.consume("q", got.handle, amqpx.Concurrency(1))
+				c.mustSend(amqpx.Message{ID: "first", Queue: "q"})
+				undo := trouble.begin(m)
+				c.mustSend(amqpx.Message{ID: "bad", Queue: "q"}, amqpx.Message{ID: "good", Queue: "q"})
+				after(time.Second)
+				if ids := got.ids(); !slices.Equal(ids, []string{"first", "bad", "good"}) {
+					t.Errorf("handled %v beside the message that is stuck", ids)
+				}
+				before := o.saw().sends
+				after(time.Hour)
+				if n := o.saw().sends - before; n > 1000 {
+					t.Errorf("%d sends of one message in an hour", n)
+				}
+				if n := o.log.FilterLevelExact(zap.WarnLevel).Len(); n > 70 {
+					t.Errorf("%d warnings in an hour", n)
+				}
+				undo()
+				after(time.Minute)
+				if n := trouble.arrived(m); n != 1 {
+					t.Errorf("%d messages arrived, want 1", n)
+				}
+				k.stop()
+			})
+		})
+	}
+}
+
+// A message that ended its consumer 200 times is dead-lettered before its handler
+// has it; one that was merely looked at is not.
+func TestPoison(t *testing.T) {
+	for looks, want := range map[int]string{100: "handled", 201: "q.dead"} {
+		t.Run(want, func(t *testing.T) {
+			inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+				c := m.open(amqpx.Config{})
+				c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
+				for range looks {
+					d, ok, err := m.foreign().Get("q", false)
+					if err != nil || !ok {
+						t.Fatal(err, ok)
+					}
+					if err := d.Nack(false, true); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var got collector
+				k := c.consume("q", got.handle)
+				after(time.Second)
+				k.stop()
+				handled, dead := len(got.all()), m.queue("q.dead").Messages
+				if want == "handled" {
+					if handled != 1 || len(dead) != 0 {
+						t.Errorf("handled %d times, dead letters %v", handled, dead)
+					}
+					return
+				}
+				if handled != 0 || len(dead) != 1 || dead[0].Headers[amqpx.HeaderReason] != amqpx.ReasonDeliveries {
+					t.Errorf("handled %d times, dead letters %v", handled, dead)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,86 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// At the end of a consumer, what was handed out and not begun goes back at once,
+// and its handlers finish.
+func TestDrainHandsBackWhatIsNotBegun(t *testing.T) {
+	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		finish := make(chan struct{})
+		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { <-finish; return nil }, amqpx.Concurrency(6), amqpx.Prefetch(38), amqpx.DrainTimeout(time.Hour))
+		for i := range 40 {
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q"})
+		}
+		after(0)
+		m.holds("q", 2, 38)
+		result := make(chan error, 1)
+		go func() { result <- k.end() }()
+		after(0)
+		m.holds("q", 34, 6) // what the handlers have
+		m.hasConsumers("q", 0)
+		after(10 * time.Minute)
+		if len(result) > 0 {
+			t.Error("it ended before its handlers")
+		}
+		close(finish)
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+		after(0)
+		m.holds("q", 34, 0)
+	})
+}
+
+// A handler that runs past the drain time loses its context and its message; one
+// that goes on in spite of that is reported.
+func TestDrainTimeout(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.mustSend(amqpx.Message{ID: "1", Queue: "q"}, amqpx.Message{ID: "2", Queue: "q"})
+		var ends []error
+		k := c.consume("q", func(ctx context.Context, _ *amqpx.Delivery) error {
+			<-ctx.Done()
+			ends = append(ends, ctx.Err())
+			return ctx.Err()
+		}, amqpx.Concurrency(1), amqpx.DrainTimeout(time.Minute))
+		began := time.Now()
+		if err := k.end(); err != nil || len(ends) != 1 || time.Since(began) < time.Minute {
+			t.Errorf("%v after %v, handlers ended by %v", err, time.Since(began), ends)
+		}
+		release := make(chan struct{})
+		k = c.consume("q", func(context.Context, *amqpx.Delivery) error { <-release; return nil }, amqpx.Concurrency(1), amqpx.DrainTimeout(time.Second))
+		if err := k.end(); !errors.Is(err, amqpx.ErrDrainTimeout) {
+			t.Errorf("a handler that does not end: %v", err)
+		}
+		close(release)
+		after(time.Minute)
+		m.holds("q", 2, 0) // nothing was done with them
+	})
+}
+
+// A consumer that ends does not wait for a broker to take the retry of a message
+// that has failed: the message goes back.
+func TestDrainDoesNotWaitForARetryThatIsNotTaken(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		k := c.consume("q", always(amqpx.RetryIn(24*time.Hour, errors.New("no"))), amqpx.DrainTimeout(time.Hour))
+		m.refuseDelays()
+		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
+		after(time.Minute)
+		began := time.Now()
+		if err := k.end(); err != nil || time.Since(began) > 15*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		m.holds("q", 1, 0)
+	})
+}

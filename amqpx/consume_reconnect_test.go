@@ -1,0 +1,70 @@
+package amqpx_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// A consumer that ran goes on trying, and says so once a minute.
+func TestRefusedAgain(t *testing.T) {
+	for name, refuse := range map[string]func(m *memory) (undo func()){
+		"connection": func(m *memory) func() {
+			undo := m.RefuseLogins()
+			m.CutConnections()
+			return undo
+		},
+		"queue": func(m *memory) func() {
+			undo := m.Deny("", amqptest.Read, "^q$")
+			m.deleteQueue("q")
+			return undo
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				c, o := m.watched(amqpx.Config{})
+				k := c.consume("q", nothing)
+				undo := refuse(m)
+				before := o.log.Len()
+				after(time.Hour)
+				if n := o.log.Len() - before; n < 50 || n > 200 { // of two connections
+					t.Errorf("%d log lines in an hour, want about one a minute", n)
+				}
+				undo()
+				after(time.Minute)
+				m.hasConsumers("q", 1)
+				k.stop()
+			})
+		})
+	}
+}
+
+// A consumer whose queue somebody deletes makes it again and goes on; one whose
+// acknowledgement takes too long loses the message to the broker, which delivers
+// it again.
+func TestAConsumerGoesOn(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{ConsumerTimeout: time.Hour}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		slow := true
+		got := collector{answer: func(d *amqpx.Delivery) error {
+			if d.ID == "slow" && slow {
+				slow = false
+				<-time.After(3 * time.Hour)
+			}
+			return nil
+		}}
+		k := c.consume("q", got.handle, amqpx.Concurrency(1))
+		m.deleteQueue("q")
+		after(time.Minute)
+		c.mustSend(amqpx.Message{ID: "one", Queue: "q"}, amqpx.Message{ID: "slow", Queue: "q"})
+		after(6 * time.Hour)
+		k.stop()
+		if ids := got.ids(); !slices.Equal(ids, []string{"one", "slow", "slow"}) {
+			t.Errorf("handled %q", ids)
+		}
+		m.holds("q", 0, 0)
+	})
+}

@@ -1,0 +1,247 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A failing handler has its attempts with growing pauses, then the message is a
+// dead letter with what happened; a rejected one is it at once; RetryIn sets the
+// pause.
+func TestRetriesAndDeadLetters(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c, o := m.watched(amqpx.Config{})
+		began := time.Now()
+		got := collector{answer: func(d *amqpx.Delivery) error {
+			switch {
+			case d.ID == "rejected":
+				return amqpx.Reject(errors.New("no good"))
+			case d.ID == "later" && d.Attempt == 1:
+				return amqpx.RetryIn(time.Hour, errors.New("not now"))
+			case d.ID == "later":
+				return nil
+			case d.ID == "panics":
+				panic("oh")
+			}
+			return errors.New("never works")
+		}}
+		k := c.consume("q", got.handle, amqpx.Concurrency(1), amqpx.Retry(topology.Retry{MaxAttempts: 3, Backoff: time.Minute, Multiplier: 2, Jitter: -1}), amqpx.DeadLetterQueue("graveyard"), amqpx.Prefetch(5))
+		for _, id := range []string{"fails", "rejected", "later", "panics"} {
+			c.mustSend(amqpx.Message{ID: id, Queue: "q", Body: []byte(id)})
+		}
+		after(3 * time.Hour)
+		k.stop()
+		tries, counts := got.since(began), map[string]int{}
+		for id, at := range tries {
+			counts[id] = len(at)
+		}
+		if want := map[string]int{"fails": 3, "rejected": 1, "later": 2, "panics": 3}; !maps.Equal(counts, want) {
+			t.Fatalf("attempts %v, want %v", counts, want)
+		}
+		for i, pause := range []time.Duration{time.Minute, 2 * time.Minute} {
+			if got := tries["fails"][i+1] - tries["fails"][i]; got < pause || got > pause+time.Second {
+				t.Errorf("pause %d was %v, want %v", i, got, pause)
+			}
+		}
+		if got := tries["later"][1] - tries["later"][0]; got < time.Hour || got > time.Hour+time.Second {
+			t.Errorf("RetryIn an hour came after %v", got)
+		}
+		reasons := map[string]any{}
+		for _, msg := range m.queue("graveyard").Messages {
+			reasons[msg.MessageId] = msg.Headers[amqpx.HeaderReason]
+			if string(msg.Body) != msg.MessageId {
+				t.Errorf("%s has the body %s", msg.MessageId, msg.Body)
+			}
+		}
+		if want := map[string]any{"fails": amqpx.ReasonAttempts, "rejected": amqpx.ReasonRejected, "panics": amqpx.ReasonAttempts}; !maps.Equal(reasons, want) {
+			t.Errorf("dead letters %v, want %v", reasons, want)
+		}
+		outcomes := map[amqpx.Outcome]int{}
+		for _, outcome := range o.saw().outcomes {
+			outcomes[outcome]++
+		}
+		if want := map[amqpx.Outcome]int{amqpx.Acked: 1, amqpx.Retried: 5, amqpx.DeadLettered: 3}; !maps.Equal(outcomes, want) {
+			t.Errorf("outcomes %v, want %v", outcomes, want)
+		}
+	})
+}
+
+// The errors that decide a fate do so inside others, and with any delay.
+func TestFatesInsideErrors(t *testing.T) {
+	no := errors.New("no")
+	for name, test := range map[string]struct {
+		err error
+		in  string // where the message waits a second later
+	}{
+		"reject, joined":   {errors.Join(no, amqpx.Reject(no)), "q.dead"},
+		"reject, wrapped":  {fmt.Errorf("x: %w", amqpx.Reject(no)), "q.dead"},
+		"reject and retry": {errors.Join(amqpx.RetryIn(time.Hour, no), amqpx.Reject(no)), "q.dead"},
+		"retry, joined":    {errors.Join(no, amqpx.RetryIn(time.Hour, no)), "delay.bucket.1h"},
+		"retry for ever":   {amqpx.RetryIn(math.MaxInt64, no), "delay.bucket.352d"},
+		"retry, negative":  {amqpx.RetryIn(-time.Hour, no), "q"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				c := m.open(amqpx.Config{})
+				k := c.consume("q", func(ctx context.Context, d *amqpx.Delivery) error {
+					if d.Attempt > 1 {
+						<-ctx.Done()
+					}
+					return test.err
+				}, amqpx.DrainTimeout(0))
+				c.mustSend(amqpx.Message{Queue: "q"})
+				after(time.Second)
+				if q := m.queue(test.in); q.Ready+q.Unacked != 1 {
+					t.Errorf("%d messages in %s", q.Ready+q.Unacked, test.in)
+				}
+				k.stop()
+			})
+		})
+	}
+}
+
+// A handler that ends its goroutine (t.FailNow in somebody's test) takes nothing
+// with it but its own attempt.
+func TestHandlerThatEndsItsGoroutine(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		got := collector{answer: func(d *amqpx.Delivery) error {
+			if d.ID == "bad" {
+				runtime.Goexit()
+			}
+			return nil
+		}}
+		k := c.consume("q", got.handle, amqpx.Concurrency(1), amqpx.Retry(topology.Retry{MaxAttempts: 2}))
+		c.mustSend(amqpx.Message{ID: "bad", Queue: "q"}, amqpx.Message{ID: "good", Queue: "q"})
+		after(time.Minute)
+		dead := m.queue("q.dead").Messages
+		if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), "FailNow") {
+			t.Errorf("dead letters %v", dead)
+		}
+		m.holds("q", 0, 0)
+		k.stop()
+	})
+}
+
+// What the broker has taken away from a handler is not published again by it: the
+// broker delivers it again, and each delivery would become a chain of retries.
+func TestNoRetryOfALostDelivery(t *testing.T) {
+	inEachVersion(t, amqptest.Options{ConsumerTimeout: time.Minute}, func(t *testing.T, m *memory) {
+		c, o := m.watched(amqpx.Config{})
+		got := collector{answer: func(d *amqpx.Delivery) error {
+			if d.Redelivered {
+				return nil
+			}
+			<-time.After(10 * time.Minute)
+			return errors.New("too late")
+		}}
+		k := c.consume("q", got.handle)
+		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
+		after(time.Hour)
+		if n := o.saw().sends; !slices.Equal(got.attempts(), []int{1, 1}) || n != 1 {
+			t.Errorf("attempts %v, %d sends; want the first attempt twice and no retry", got.attempts(), n)
+		}
+		k.stop()
+	})
+}
+
+// The same while a retry is being tried: one chain goes on, that of the redelivery.
+func TestRetryEndsWithItsDelivery(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		got := collector{answer: func(d *amqpx.Delivery) error {
+			if d.Attempt == 1 {
+				return amqpx.RetryIn(time.Hour, errors.New("no"))
+			}
+			return nil
+		}}
+		k := c.consume("q", got.handle)
+		undo := m.refuseDelays()
+		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
+		after(25 * time.Second)
+		m.CutConnections()
+		after(5 * time.Second)
+		undo()
+		after(2 * time.Hour)
+		if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 1, 2}) {
+			t.Errorf("attempts %v, want 1 twice and one retry", attempts)
+		}
+		k.stop()
+	})
+}
+
+// A handler sees the same exchange and key on every attempt, and the dead letter
+// tells them.
+func TestEveryAttemptHasTheSameKey(t *testing.T) {
+	send := func(msg amqpx.Message) func(m *memory, c *client) {
+		return func(_ *memory, c *client) { c.mustSend(msg) }
+	}
+	publish := func(exchange, key string) func(m *memory, c *client) {
+		return func(m *memory, _ *client) { m.publish(exchange, key, amqp.Publishing{}) }
+	}
+	for name, test := range map[string]struct {
+		send          func(m *memory, c *client)
+		exchange, key string
+		destination   string // on the dead letter
+	}{
+		"queue":                 {send(amqpx.Message{Queue: "q", Delay: time.Minute}), "", "q", "q"},
+		"queue at once":         {send(amqpx.Message{Queue: "q"}), "", "q", "q"},
+		"exchange":              {send(amqpx.Message{Exchange: "events", RoutingKey: "user.created", Delay: time.Minute}), "events", "user.created", "events:user.created"},
+		"exchange with a colon": {send(amqpx.Message{Exchange: "urn:events", RoutingKey: "user:created", Delay: time.Minute}), "urn:events", "user:created", "urn:events:user:created"},
+		"foreign":               {publish("events", "user.deleted"), "events", "user.deleted", "events:user.deleted"},
+		"foreign without a key": {publish("fan", ""), "fan", "", "fan:"},
+		"foreign to the queue":  {publish("", "q"), "", "q", "q"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				c := m.open(amqpx.Config{})
+				got := collector{answer: func(*amqpx.Delivery) error { return errors.New("no") }}
+				k := c.consume("q", got.handle, amqpx.Retry(topology.Retry{MaxAttempts: 3}))
+				err := c.Apply(t.Context(), topology.Topology{
+					Exchanges: []topology.Exchange{{Name: "events", Kind: "topic"}, {Name: "urn:events", Kind: "topic"}, {Name: "fan", Kind: "fanout"}},
+					Bindings: []topology.Binding{
+						{Exchange: "events", Queue: "q", RoutingKey: "#"}, {Exchange: "urn:events", Queue: "q", RoutingKey: "#"}, {Exchange: "fan", Queue: "q"},
+					},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				test.send(m, c)
+				after(time.Hour)
+				if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 2, 3}) {
+					t.Errorf("attempts %v", attempts)
+				}
+				dead := m.queue("q.dead").Messages
+				if len(dead) != 1 || dead[0].Headers[amqpx.HeaderDestination] != test.destination {
+					t.Fatalf("dead letters %v, want one to %s", dead, test.destination)
+				}
+				// Whoever puts a dead letter back finds it as it was.
+				m.publish("", "q", dead[0].Publishing)
+				after(0)
+				if n := len(got.all()); n != 4 {
+					t.Errorf("handled %d times, want 3 and once after it was put back", n)
+				}
+				for i, h := range got.all() {
+					if h.Exchange != test.exchange || h.RoutingKey != test.key {
+						t.Errorf("delivery %d came by %q with the key %q, want %q and %q", i+1, h.Exchange, h.RoutingKey, test.exchange, test.key)
+					}
+				}
+				k.stop()
+			})
+		})
+	}
+}

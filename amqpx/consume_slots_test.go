@@ -1,0 +1,129 @@
+package amqpx_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// A producer whose clock is fast holds up neither itself nor anybody else.
+func TestMessagesFromAFastClock(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.consume("q", nothing).stop() // declares it
+		began := time.Now()
+		publish := func(id string, due time.Duration) {
+			m.publish("", "q", amqp.Publishing{MessageId: id, Headers: amqp.Table{amqpx.HeaderDue: began.Add(due).UnixMilli()}})
+		}
+		for i := range 200 {
+			publish(fmt.Sprint("fast", i), time.Hour)
+		}
+		soon := []time.Duration{15 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 0}
+		for _, due := range soon {
+			publish(due.String(), due)
+		}
+		after(0)
+		var got collector
+		k := c.consume("q", got.handle, amqpx.Concurrency(4), amqpx.Prefetch(1000))
+		after(time.Minute)
+		at := got.since(began)
+		if len(at) != 204 {
+			t.Errorf("%d messages were handled, want 204", len(at))
+		}
+		for id, times := range at {
+			if len(times) != 1 || times[0] > 20*time.Millisecond {
+				t.Errorf("%s was handled after %v, want once within 20ms", id, times)
+			}
+		}
+		for _, due := range soon {
+			if times := at[due.String()]; len(times) != 1 || times[0] != due {
+				t.Errorf("what was due after %v was handled after %v", due, times)
+			}
+		}
+		k.stop()
+	})
+}
+
+// Several consumers of one queue, few and many at once, share its messages.
+func TestConsumersOfOneQueue(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		type key struct{}
+		c := m.open(amqpx.Config{})
+		c.mustSend(amqpx.Message{ID: "first", Queue: "q"})
+		var got collector
+		handle := func(ctx context.Context, d *amqpx.Delivery) error {
+			if ctx.Value(key{}) != "mine" {
+				t.Error("the context's value did not reach the handler")
+			}
+			return got.handle(ctx, d)
+		}
+		var consumers []*consumer
+		for _, opts := range [][]amqpx.ConsumeOption{
+			{amqpx.Concurrency(1), amqpx.Prefetch(1)},
+			{amqpx.Concurrency(65535), amqpx.Prefetch(65535)},
+			{amqpx.Concurrency(65535), amqpx.Prefetch(1)},
+			{amqpx.Concurrency(1), amqpx.Prefetch(65535)},
+		} {
+			consumers = append(consumers, c.consumeIn(context.WithValue(t.Context(), key{}, "mine"), "q", handle, opts...))
+		}
+		for i := range 200 {
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q"})
+		}
+		after(time.Second)
+		for _, k := range consumers {
+			k.stop()
+		}
+		handled := map[string]int{}
+		for _, id := range got.ids() {
+			handled[id]++
+		}
+		if len(handled) != 201 || len(got.ids()) != 201 {
+			t.Errorf("%d messages were handled %d times, want 201 once each", len(handled), len(got.ids()))
+		}
+	})
+}
+
+// A handler that takes longer than the broker's consumer timeout keeps one slot,
+// however often the broker delivers its message again meanwhile.
+func TestSlowHandlerKeepsOneSlot(t *testing.T) {
+	inEachVersion(t, amqptest.Options{ConsumerTimeout: time.Minute}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		var mu sync.Mutex
+		var atOnce, most, good int
+		k := c.consume("q", func(_ context.Context, d *amqpx.Delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if d.ID != "slow" {
+				good++
+				return nil
+			}
+			atOnce++
+			most = max(most, atOnce)
+			mu.Unlock()
+			<-time.After(20 * time.Minute)
+			mu.Lock()
+			atOnce--
+			return nil
+		}, amqpx.Concurrency(4))
+		c.mustSend(amqpx.Message{ID: "slow", Queue: "q"})
+		after(10 * time.Minute)
+		for i := range 50 {
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q"})
+		}
+		after(5 * time.Minute)
+		mu.Lock()
+		if most != 1 || good != 50 {
+			t.Errorf("the slow handler ran %d times at once, %d of 50 others were handled", most, good)
+		}
+		mu.Unlock()
+		_ = k.end() // the slow handler may outlast the drain
+		after(time.Hour)
+	})
+}

@@ -1,0 +1,147 @@
+package amqpx_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A queue to which no retry could be sent is refused before anything is consumed.
+func TestConsumeRefusesQueuesWithoutAWayBack(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		for queue, hint := range map[string]string{
+			"delay.parked":           "docs/guarantees.md",
+			"delay.bucket.1s":        "belongs to the delay strategies",
+			"delay.route.events:a":   "belongs to the delay strategies",
+			strings.Repeat("n", 250): "bytes",
+			strings.Repeat("n", 235): "bytes",
+		} {
+			err := c.Consume(t.Context(), queue, nothing)
+			if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), hint) {
+				t.Errorf("%.20s: %v", queue, err)
+			}
+		}
+		if err := c.Consume(t.Context(), "q", nothing, amqpx.DeadLetterQueue("delay.bucket.1s")); !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("a dead-letter queue that delays: %v", err)
+		}
+		if _, ok := m.Queue("q"); ok || len(m.Connections()) != 1 {
+			t.Error("something was begun")
+		}
+		c.consume(strings.Repeat("n", 220), nothing).stop()
+	})
+}
+
+// What Send refuses at once as a destination Consume refuses, too, before it has
+// run: it would wait for ever in silence.
+func TestConsumeRefusesWhatItCannotUse(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c, careful := m.open(amqpx.Config{}), m.open(amqpx.Config{Declare: amqpx.DeclareNothing})
+		if _, err := m.foreign().QueueDeclare("mine", false, false, true, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		for name, test := range map[string]struct {
+			client *client
+			queue  string
+			is     error
+		}{
+			"exclusive to another": {c, "mine", topology.ErrDestination},
+			"missing":              {careful, "orders.exprie", topology.ErrDestination},
+			"no text":              {c, "a\xff", amqpx.ErrConfig},
+		} {
+			began := time.Now()
+			err := test.client.Consume(m.within(time.Hour), test.queue, nothing)
+			if !errors.Is(err, test.is) || time.Since(began) > time.Minute {
+				t.Errorf("%s: %v after %v", name, err, time.Since(began))
+			}
+		}
+		if err := c.Consume(t.Context(), "q", nothing, amqpx.DeadLetterQueue("amq.dead")); !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("a reserved dead-letter queue: %v", err)
+		}
+		if err := c.Send(t.Context(), amqpx.Message{Queue: "a\xff"}); !errors.Is(err, amqpx.ErrMessage) {
+			t.Errorf("a queue whose name is no text: %v", err)
+		}
+	})
+}
+
+// A start that is abandoned leaves no consumer behind that holds messages.
+func TestAbandonedStart(t *testing.T) {
+	for _, method := range []string{"queue.declare", "channel.open", "basic.qos", "basic.consume"} {
+		t.Run(method, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				c := m.open(amqpx.Config{})
+				c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
+				m.Control(func(f amqptest.Frame) (a amqptest.Action) {
+					if f.Method == method && f.FromClient && !strings.Contains(f.Connection, "publish") {
+						a.Delay = time.Second
+					}
+					return a
+				})
+				k := c.consume("q", nothing)
+				after(500 * time.Millisecond)
+				began := time.Now()
+				if err := k.end(); err != nil || time.Since(began) > 0 {
+					t.Errorf("got %v after %v", err, time.Since(began))
+				}
+				after(time.Minute)
+				m.holds("q", 1, 0)
+				m.hasConsumers("q", 0)
+			})
+		})
+	}
+}
+
+// A consumer that never ran ends when its connection is refused for good, and not
+// when that passes.
+func TestRefusedConnection(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.RefuseLogins()
+		began := time.Now()
+		err := c.Consume(t.Context(), "q", nothing)
+		ae, ok := errors.AsType[*amqp.Error](err)
+		if took := time.Since(began); !ok || ae.Code != amqp.AccessRefused || took < 2*time.Second || took > 10*time.Second {
+			t.Errorf("got %v after %v; want a refusal after 2 to 10s", err, took)
+		}
+	})
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		undo := m.RefuseLogins()
+		k := c.consume("q", nothing)
+		after(time.Second)
+		undo()
+		after(time.Minute)
+		m.hasConsumers("q", 1)
+		k.stop()
+	})
+}
+
+// Looking at a destination again that does not answer keeps no consumer of the
+// queue from starting.
+func TestConsumeWhileItsQueueIsLookedAt(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{RecheckInterval: time.Second})
+		c.mustSend(amqpx.Message{Queue: "q"})
+		after(2 * time.Second)
+		// The client has published: its connection is not read any more.
+		undo := m.Lose("queue.declare", "q")
+		c.mustSend(amqpx.Message{Queue: "q"})
+		after(0)
+		undo()
+		m.Block("memory")
+		var got collector
+		k := c.consume("q", got.handle)
+		after(20 * time.Second)
+		if n := len(got.all()); n != 2 {
+			t.Errorf("%d of 2 messages within 20 s", n)
+		}
+		k.stop()
+	})
+}

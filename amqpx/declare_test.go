@@ -1,0 +1,151 @@
+package amqpx_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// What was deleted under a running client is made again: a delay queue on the
+// broker's return, a destination when it is looked at again.
+func TestWhatIsDeletedComesBack(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.mustSend(amqpx.Message{ID: "0", Queue: "q", Delay: time.Minute})
+		m.deleteQueue("delay.bucket.1m")
+		c.mustSend(amqpx.Message{ID: "1", Queue: "q", Delay: time.Minute})
+		m.holds("delay.bucket.1m", 1, 0)
+		m.deleteQueue("q")
+		after(2 * time.Minute) // the destination counts as known for one
+		c.mustSend(amqpx.Message{ID: "2", Queue: "q", Delay: time.Minute})
+		after(2 * time.Minute)
+		if ids := m.ids("q"); !slices.Equal(ids, []string{"2"}) {
+			t.Errorf("the destination holds %q", ids)
+		}
+		m.holds("delay.parked", 1, 0) // the one that came to no queue
+	})
+}
+
+// The delivery exchange is made again when a destination finds it gone.
+func TestDeliveryExchangeThatWasDeleted(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		if err := m.foreign().ExchangeDelete("delay.deliver", false, false); err != nil {
+			t.Fatal(err)
+		}
+		c.mustSend(amqpx.Message{Queue: "q", Delay: 3 * time.Second})
+		after(4 * time.Second)
+		m.holds("q", 1, 0)
+	})
+}
+
+// A connection that is lost while everything is declared again is no reason to
+// give a message up: it is sent on the next one.
+func TestRedeclareOnLostConnection(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		inMemory(t, func(t *testing.T, m *memory) {
+			c := m.open(amqpx.Config{})
+			msg := amqpx.Message{Queue: "q", Delay: time.Minute}
+			c.mustSend(msg)
+			m.deleteQueue("delay.bucket.1m")
+			m.CutAt("exchange.declare", n)
+			if err := c.Send(t.Context(), msg); err != nil {
+				t.Errorf("cut at declaration %d: %v", n, err)
+			}
+		})
+	}
+}
+
+// Declarations have a connection of their own, as long as there are any.
+func TestDeclareConnection(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{ConnectionName: "shop"})
+		if got := len(m.Connections()); got != 1 {
+			t.Errorf("%d connections after Open, want 1", got)
+		}
+		for i := range 20 {
+			c.mustSend(amqpx.Message{Queue: fmt.Sprint("q", i)})
+		}
+		if got := m.connections(""); !slices.Equal(got, []string{"shop publish", "shop declare"}) {
+			t.Errorf("connections %q", got)
+		}
+		after(61 * time.Second)
+		if got := m.connections(""); !slices.Equal(got, []string{"shop publish"}) {
+			t.Errorf("connections after a minute %q", got)
+		}
+		undo := m.RefuseConnections()
+		sent := c.sending(amqpx.Message{Queue: "waits"})
+		after(10 * time.Second)
+		undo()
+		if err := <-sent; err != nil {
+			t.Errorf("until there is a connection again: %v", err)
+		}
+		after(61 * time.Second)
+		// A limit on connections, or another password by now.
+		m.RefuseLogins()
+		if err := c.Send(t.Context(), amqpx.Message{Queue: "late"}); err != nil {
+			t.Errorf("without a connection of its own: %v", err)
+		}
+	})
+}
+
+// guest has all rights.
+var guest = amqptest.User{Name: "guest", Password: "guest", Configure: ".*", Write: ".*", Read: ".*"}
+
+// Who may not declare uses what is there, and is told what is missing.
+func TestDeclareNothing(t *testing.T) {
+	producer := amqptest.User{Name: "producer", Password: "p", Write: ".*", Read: ".*"}
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5", Users: []amqptest.User{guest, producer}}, func(t *testing.T, m *memory) {
+		m.open(amqpx.Config{}).mustSend(amqpx.Message{Queue: "q"})
+		cfg := amqpx.Config{URL: m.URLAs("producer"), Declare: amqpx.DeclareNothing, Prefix: "none"}
+		if _, err := m.tryOpen(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "none.") {
+			t.Errorf("without any topology: %v", err)
+		}
+		cfg.Prefix = ""
+		p := m.open(cfg)
+		before := len(m.Queues()) + len(m.Exchanges())
+		p.mustSend(amqpx.Message{Queue: "q", Delay: time.Hour})
+		for what, msg := range map[string]amqpx.Message{"a queue": {Queue: "missing"}, "an exchange": {Exchange: "missing", RoutingKey: "k"}} {
+			if err := p.Send(t.Context(), msg); !errors.Is(err, topology.ErrDestination) {
+				t.Errorf("%s that is not there: %v", what, err)
+			}
+		}
+		if _, ok := m.Queue("missing"); ok || len(m.Queues())+len(m.Exchanges()) != before {
+			t.Error("it has declared something")
+		}
+		after(time.Hour)
+		m.holds("q", 2, 0)
+	})
+}
+
+// A client that may not declare does not send to a queue that may be unbound.
+func TestDeclareNothingToUnboundQueue(t *testing.T) {
+	blind := amqptest.User{Name: "blind", Password: "p", Write: `^(delay\.(bucket\.[0-9][^.]*|deliver|route\..*)|q)$`}
+	producer := blind
+	producer.Name, producer.Read = "producer", `^delay\.deliver$`
+	inMemoryOf(t, amqptest.Options{Users: []amqptest.User{guest, producer, blind}}, func(t *testing.T, m *memory) {
+		m.open(amqpx.Config{})
+		m.declareQueue("q", nil)
+		c := m.open(amqpx.Config{URL: m.URLAs("blind"), Declare: amqpx.DeclareNothing})
+		err := c.Send(t.Context(), amqpx.Message{Queue: "q"})
+		if _, ok := errors.AsType[*topology.DestinationError](err); !ok || !strings.Contains(err.Error(), "may not read from the exchange delay.deliver") || !strings.Contains(err.Error(), "rabbitdelay apply") {
+			t.Errorf("without the right to bind: %v", err)
+		}
+		c = m.open(amqpx.Config{URL: m.URLAs("producer"), Declare: amqpx.DeclareNothing})
+		if err := c.Send(t.Context(), amqpx.Message{ID: "1", Queue: "q"}); err != nil {
+			t.Errorf("with the right to bind: %v", err)
+		}
+		if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); !errors.Is(err, topology.ErrDestination) {
+			t.Errorf("to a queue without any right: %v", err)
+		}
+		m.holds("q", 1, 0)
+		m.holds("delay.parked", 0, 0)
+	})
+}

@@ -1,0 +1,403 @@
+package amqpx_test
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+	logs "go.uber.org/zap/zaptest/observer"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// memory is a broker in memory, its queues as a test looks at them, and what
+// programs do there that are not ours.
+type memory struct {
+	testing.TB
+	*amqptest.Server
+
+	plain *amqp.Channel // of a foreign program
+}
+
+func newMemory(t testing.TB, opts amqptest.Options) *memory {
+	t.Helper()
+	srv := amqptest.NewServer(opts)
+	t.Cleanup(srv.Close)
+	return &memory{TB: t, Server: srv}
+}
+
+// inMemory runs a test in a bubble, in which time passes at once, with a broker.
+func inMemory(t *testing.T, test func(t *testing.T, m *memory)) {
+	t.Helper()
+	inMemoryOf(t, amqptest.Options{}, test)
+}
+
+// inMemoryOf is inMemory with a broker of another kind.
+func inMemoryOf(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *memory)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newMemory(t, opts)) })
+}
+
+// inEachVersion runs a test on a broker of each line that behaves differently.
+func inEachVersion(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *memory)) {
+	t.Helper()
+	for _, opts.Version = range []string{"3.10.8", "4.0.5", "4.3.0"} {
+		t.Run(opts.Version, func(t *testing.T) { inMemoryOf(t, opts, test) })
+	}
+}
+
+// after lets time pass, and everything in the bubble come to rest.
+func after(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// within is a context that ends after a time.
+func (m *memory) within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(m.Context(), d)
+	m.Cleanup(cancel)
+	return ctx
+}
+
+// queue is the state of a queue that has to be there.
+func (m *memory) queue(name string) amqptest.QueueState {
+	m.Helper()
+	q, ok := m.Queue(name)
+	if !ok {
+		m.Fatalf("there is no queue %s", name)
+	}
+	return q
+}
+
+// holds fails the test unless so many messages of a queue are ready and held by
+// consumers.
+func (m *memory) holds(queue string, ready, unacked int) {
+	m.Helper()
+	if q := m.queue(queue); q.Ready != ready || q.Unacked != unacked {
+		parked, _ := m.Queue("delay.parked")
+		m.Errorf("%s has %d messages ready and %d held, want %d and %d; %d are parked", queue, q.Ready, q.Unacked, ready, unacked, parked.Ready)
+	}
+}
+
+// hasConsumers fails the test unless a queue has so many.
+func (m *memory) hasConsumers(queue string, n int) {
+	m.Helper()
+	if got := m.queue(queue).Consumers; got != n {
+		m.Errorf("%s has %d consumers, want %d", queue, got, n)
+	}
+}
+
+// ids are the ids of the messages that are ready in a queue.
+func (m *memory) ids(queue string) (ids []string) {
+	m.Helper()
+	for _, msg := range m.queue(queue).Messages {
+		ids = append(ids, msg.MessageId)
+	}
+	return ids
+}
+
+// delayed counts the messages in the delay queues of the bucket strategy.
+func (m *memory) delayed() (n int) {
+	for _, name := range m.Queues() {
+		if strings.HasPrefix(name, "delay.bucket") {
+			n += m.queue(name).Ready
+		}
+	}
+	return n
+}
+
+// connections are the names of the connections that end in a suffix.
+func (m *memory) connections(suffix string) (names []string) {
+	for _, c := range m.Connections() {
+		if strings.HasSuffix(c.Name, suffix) {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// refuseDelays has no delay queue take a message.
+func (m *memory) refuseDelays() (undo func()) {
+	var all []func()
+	for _, e := range m.Exchanges() {
+		if strings.HasPrefix(e.Name, "delay.bucket") {
+			all = append(all, m.Nack(e.Name))
+		}
+	}
+	return func() {
+		for _, undo := range all {
+			undo()
+		}
+	}
+}
+
+// foreign is a plain channel, of a program that does not use this package.
+func (m *memory) foreign() *amqp.Channel {
+	m.Helper()
+	if m.plain != nil && !m.plain.IsClosed() {
+		return m.plain
+	}
+	conn, err := m.Connect()
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.Cleanup(func() { _ = conn.Close() })
+	if m.plain, err = conn.Channel(); err != nil {
+		m.Fatal(err)
+	}
+	return m.plain
+}
+
+func (m *memory) declareQueue(name string, args amqp.Table) {
+	m.Helper()
+	if _, err := m.foreign().QueueDeclare(name, true, false, false, false, args); err != nil {
+		m.Fatal(err)
+	}
+}
+
+func (m *memory) deleteQueue(name string) {
+	m.Helper()
+	if _, err := m.foreign().QueueDelete(name, false, false, false); err != nil {
+		m.Fatal(err)
+	}
+}
+
+func (m *memory) publish(exchange, key string, p amqp.Publishing) {
+	m.Helper()
+	if err := m.foreign().PublishWithContext(m.Context(), exchange, key, false, false, p); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// client is one of the broker in memory.
+type client struct {
+	*amqpx.Client
+
+	m *memory
+}
+
+// open is a client, which is closed when the test ends.
+func (m *memory) open(cfg amqpx.Config) *client {
+	m.Helper()
+	c, err := m.tryOpen(m.Context(), cfg)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return c
+}
+
+// tryOpen is open where that may fail.
+func (m *memory) tryOpen(ctx context.Context, cfg amqpx.Config) (*client, error) {
+	cfg.URL, cfg.Dial = cmp.Or(cfg.URL, m.URL()), m.Dial
+	c, err := amqpx.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	m.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			m.Errorf("close: %v", err)
+		}
+	})
+	return &client{c, m}, nil
+}
+
+// mustSend ends the test where a message cannot be sent.
+func (c *client) mustSend(msgs ...amqpx.Message) {
+	c.m.Helper()
+	for _, msg := range msgs {
+		if err := c.Send(c.m.Context(), msg); err != nil {
+			c.m.Fatalf("send %q: %v", msg.ID, err)
+		}
+	}
+}
+
+// sending sends a message in the background, until it is sent or has to wait.
+func (c *client) sending(msg amqpx.Message) (result <-chan error) {
+	ended := make(chan error, 1)
+	go func() { ended <- c.Send(c.m.Context(), msg) }()
+	synctest.Wait()
+	return ended
+}
+
+// slowest sends a message n times at once, and is the longest that one took.
+func (c *client) slowest(n int, msg amqpx.Message) time.Duration {
+	took := make([]time.Duration, n)
+	var all sync.WaitGroup
+	for i := range took {
+		all.Go(func() {
+			began := time.Now()
+			if err := c.Send(c.m.Context(), msg); err != nil {
+				c.m.Error(err)
+			}
+			took[i] = time.Since(began)
+		})
+	}
+	all.Wait()
+	return slices.Max(took)
+}
+
+// consumer is a Consume that runs.
+type consumer struct {
+	m      *memory
+	cancel context.CancelFunc
+	result chan error
+}
+
+// consume runs a consumer until it is stopped, or the client closed.
+func (c *client) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) *consumer {
+	return c.consumeIn(c.m.Context(), queue, h, opts...)
+}
+
+func (c *client) consumeIn(ctx context.Context, queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) *consumer {
+	ctx, cancel := context.WithCancel(ctx)
+	k := &consumer{c.m, cancel, make(chan error, 1)}
+	go func() { k.result <- c.Consume(ctx, queue, h, opts...) }()
+	synctest.Wait()
+	return k
+}
+
+// end ends a consumer and is what Consume returned.
+func (k *consumer) end() error {
+	k.cancel()
+	return <-k.result
+}
+
+// stop ends a consumer that has to end without an error.
+func (k *consumer) stop() {
+	k.m.Helper()
+	if err := k.end(); err != nil {
+		k.m.Errorf("consume: %v", err)
+	}
+}
+
+// collector is a handler that keeps what it is given.
+type collector struct {
+	answer func(d *amqpx.Delivery) error // the handler's; nil: all goes well
+
+	mu  sync.Mutex
+	got []handled
+}
+
+// handled is a delivery with the instant at which its handler began.
+type handled struct {
+	*amqpx.Delivery
+
+	at time.Time
+}
+
+func (k *collector) handle(_ context.Context, d *amqpx.Delivery) error {
+	k.mu.Lock()
+	k.got = append(k.got, handled{d, time.Now()})
+	k.mu.Unlock()
+	if k.answer == nil {
+		return nil
+	}
+	return k.answer(d)
+}
+
+// all is what has come, in the order in which it came.
+func (k *collector) all() []handled {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.got)
+}
+
+func (k *collector) ids() (ids []string) {
+	for _, h := range k.all() {
+		ids = append(ids, h.ID)
+	}
+	return ids
+}
+
+func (k *collector) attempts() (attempts []int) {
+	for _, h := range k.all() {
+		attempts = append(attempts, h.Attempt)
+	}
+	return attempts
+}
+
+// since is how long after an instant each message came, by its id.
+func (k *collector) since(began time.Time) map[string][]time.Duration {
+	times := map[string][]time.Duration{}
+	for _, h := range k.all() {
+		times[h.ID] = append(times[h.ID], h.at.Sub(began))
+	}
+	return times
+}
+
+// nothing is a handler with which all goes well.
+func nothing(context.Context, *amqpx.Delivery) error { return nil }
+
+// always is a handler with one answer.
+func always(err error) amqpx.Handler {
+	return func(context.Context, *amqpx.Delivery) error { return err }
+}
+
+// observer has a client's log, and is a hook of every kind that keeps what it sees.
+type observer struct {
+	log *logs.ObservedLogs
+
+	mu   sync.Mutex
+	seen events
+}
+
+// events are what an observer has seen.
+type events struct {
+	states   []string        // e.g. "publish connected"
+	outcomes []amqpx.Outcome // of handlers
+	sends    int             // retries and dead letters included
+	repeated int             // sends that took more than one try and went well
+}
+
+// watched is open with an observer.
+func (m *memory) watched(cfg amqpx.Config) (*client, *observer) {
+	m.Helper()
+	core, seen := logs.New(zap.InfoLevel)
+	o := &observer{log: seen}
+	cfg.Logger, cfg.Hooks = zap.New(core), []amqpx.Hook{o}
+	return m.open(cfg), o
+}
+
+// saw is what an observer has seen until now.
+func (o *observer) saw() (e events) {
+	o.note(func(seen *events) {
+		e = *seen
+		e.states, e.outcomes = slices.Clone(e.states), slices.Clone(e.outcomes)
+	})
+	return e
+}
+
+func (o *observer) note(f func(seen *events)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f(&o.seen)
+}
+
+func (o *observer) ConnectionState(e amqpx.StateEvent) {
+	o.note(func(seen *events) { seen.states = append(seen.states, e.Connection+" "+string(e.State)) })
+}
+
+func (o *observer) SendStart(ctx context.Context, _ *amqpx.Message) context.Context {
+	o.note(func(seen *events) { seen.sends++ })
+	return ctx
+}
+
+func (o *observer) SendEnd(_ context.Context, e amqpx.SendEnd) {
+	if e.Err == nil && e.Tries > 1 {
+		o.note(func(seen *events) { seen.repeated++ })
+	}
+}
+
+func (o *observer) HandleStart(ctx context.Context, _ *amqpx.Delivery) context.Context { return ctx }
+
+func (o *observer) HandleEnd(_ context.Context, e amqpx.HandleEnd) {
+	o.note(func(seen *events) { seen.outcomes = append(seen.outcomes, e.Outcome) })
+}

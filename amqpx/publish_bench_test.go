@@ -1,0 +1,78 @@
+package amqpx_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+var benchBody = make([]byte, 256)
+
+// benchMessage has one of 300 delays, as messages of one kind have.
+func benchMessage(i int) amqpx.Message {
+	return amqpx.Message{Queue: "orders.expire", Delay: time.Duration(50+i%300) * 100 * time.Millisecond, Body: benchBody}
+}
+
+// BenchmarkPublish is a message from the call to its confirm, by each way of
+// sending, and by amqp091 itself without any header. The server in memory is part
+// of what is measured; what the client adds is the difference to raw.
+func BenchmarkPublish(b *testing.B) {
+	const window = 1024
+	b.Run("raw", func(b *testing.B) {
+		m := newMemory(b, amqptest.Options{})
+		m.declareQueue("q", nil)
+		ch := m.foreign()
+		if err := ch.Confirm(false); err != nil {
+			b.Fatal(err)
+		}
+		ring := make([]*amqp.DeferredConfirmation, window)
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			if c := ring[i%window]; c != nil && !c.Wait() {
+				b.Fatal("not confirmed")
+			}
+			var err error
+			ring[i%window], err = ch.PublishWithDeferredConfirm("", "q", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: benchBody})
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	for _, size := range []int{100, 5000} {
+		b.Run("SendBatch-"+strconv.Itoa(size), func(b *testing.B) {
+			client := newMemory(b, amqptest.Options{}).open(amqpx.Config{})
+			msgs := make([]amqpx.Message, size)
+			for i := range msgs {
+				msgs[i] = benchMessage(i)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ { // a message, of which each size-th sends the batch
+				if i%size > 0 {
+					continue
+				}
+				if err := client.SendBatch(b.Context(), msgs); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Run("Send-many", func(b *testing.B) {
+		client := newMemory(b, amqptest.Options{}).open(amqpx.Config{})
+		client.mustSend(benchMessage(0))
+		b.SetParallelism(32) // times GOMAXPROCS
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for i := 0; pb.Next(); i++ {
+				if err := client.Send(b.Context(), benchMessage(i)); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	})
+}

@@ -1,0 +1,126 @@
+package amqpx_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// A delay queue that confirms nothing holds up its own messages: others take no
+// time at all in a bubble.
+func TestAQueueThatDoesNotConfirmHoldsUpItsOwn(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{MaxInFlight: 64})
+		c.mustSend(amqpx.Message{Queue: "orders", Delay: time.Minute})
+		undo := m.Silence("delay.bucket.30m")
+		var stuck sync.WaitGroup
+		var unknown, notSent atomic.Int64
+		for range 300 {
+			stuck.Go(func() {
+				err := c.Send(m.within(10*time.Second), amqpx.Message{Queue: "orders", Delay: 30 * time.Minute})
+				switch {
+				case errors.Is(err, amqpx.ErrOutcomeUnknown):
+					unknown.Add(1)
+				case errors.Is(err, amqpx.ErrNotSent) && strings.Contains(err.Error(), "delay.bucket.30m has confirmed nothing"):
+					notSent.Add(1)
+				default:
+					t.Errorf("into the stuck queue: %v", err)
+				}
+			})
+		}
+		after(0)
+		for range 20 {
+			if d := c.slowest(100, amqpx.Message{Queue: "orders", Delay: 15 * time.Minute}); d > 0 {
+				t.Errorf("a message beside the stuck queue took %v", d)
+			}
+			after(100 * time.Millisecond)
+		}
+		began := time.Now()
+		batch := make([]amqpx.Message, 500)
+		for i := range batch {
+			batch[i] = amqpx.Message{Queue: "orders", Delay: time.Duration(1+i%15) * time.Minute}
+		}
+		if err := c.SendBatch(t.Context(), batch); err != nil || time.Since(began) > 0 {
+			t.Errorf("a batch beside the stuck queue: %v after %v", err, time.Since(began))
+		}
+		stuck.Wait()
+		if n := unknown.Load(); n < 32 || n > 64 || n+notSent.Load() != 300 {
+			t.Errorf("%d messages unknown, %d not sent; want half of the window and a few more unknown, 300 in all", n, notSent.Load())
+		}
+		undo()
+		if err := c.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: 30 * time.Minute}); err != nil {
+			t.Errorf("after it confirms again: %v", err)
+		}
+	})
+}
+
+// A batch of which a part enters a stuck queue: the rest is confirmed, and those
+// are the ones that failed.
+func TestABatchWithAStuckQueue(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.Silence("delay.bucket.2m")
+		batch := make([]amqpx.Message, 5000)
+		for i := range batch {
+			batch[i] = amqpx.Message{ID: fmt.Sprint(i), Queue: "orders", Delay: time.Duration(1+i%5) * time.Minute}
+		}
+		be, ok := errors.AsType[*amqpx.BatchError](c.SendBatch(m.within(20*time.Second), batch))
+		if !ok || len(be.Failed) != 1000 {
+			t.Fatalf("got %v", be)
+		}
+		for i := range be.Failed {
+			if i%5 != 1 {
+				t.Errorf("message %d failed: %v", i, be.Failed[i])
+			}
+		}
+	})
+}
+
+// A user without access to some delay queues: final within seconds, not sent, then
+// at once, and nobody else notices.
+func TestRefusedAccess(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c, o := m.watched(amqpx.Config{})
+		good, bad := amqpx.Message{Queue: "orders", Delay: 30 * time.Second}, amqpx.Message{Queue: "orders", Delay: 5 * time.Minute}
+		c.mustSend(good)
+		undo := m.Deny("", amqptest.Write, `^delay\.bucket\.[0-9]+m$`)
+		for i := range 3 {
+			began := time.Now()
+			err := c.Send(t.Context(), bad)
+			ae, ok := errors.AsType[*amqp.Error](err)
+			if !errors.Is(err, amqpx.ErrNotSent) || !ok || ae.Code != amqp.AccessRefused {
+				t.Fatalf("got %v", err)
+			}
+			if d := time.Since(began); d > 2*time.Second || i > 0 && d > 0 {
+				t.Errorf("try %d took %v", i, d)
+			}
+		}
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() { _ = c.Send(t.Context(), bad) })
+			all.Go(func() {
+				if d := c.slowest(20, good); d > 0 {
+					t.Errorf("a message beside the refused ones took %v", d)
+				}
+			})
+		}
+		all.Wait()
+		if n := o.saw().repeated; n > 0 {
+			t.Errorf("%d messages beside the refused ones were published twice", n)
+		}
+		undo()
+		after(2 * time.Second)
+		if err := c.Send(t.Context(), bad); err != nil {
+			t.Errorf("with access: %v", err)
+		}
+	})
+}

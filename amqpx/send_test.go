@@ -1,0 +1,103 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// An answer that is lost with its connection leaves a message's fate unknown: it
+// is sent again under its id, and arrives once or twice, never not at all.
+func TestAConfirmIsLost(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.mustSend(amqpx.Message{ID: "first", Queue: "q"})
+		m.CutAt("basic.ack", 1)
+		c.mustSend(amqpx.Message{ID: "twice", Queue: "q"})
+		if ids := m.ids("q"); !slices.Equal(ids, []string{"first", "twice", "twice"}) {
+			t.Errorf("in the queue: %q", ids)
+		}
+		m.Lose("basic.ack", "")
+		if err := c.Send(m.within(5*time.Second), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrOutcomeUnknown) {
+			t.Errorf("a confirm that never comes: %v", err)
+		}
+	})
+}
+
+// A full queue (reject-publish) refuses with a nack: the error at the deadline says so.
+func TestNackIsInTheError(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{SendTimeout: 5 * time.Second})
+		undo := m.Nack("orders")
+		msg := amqpx.Message{Queue: "orders"}
+		for name, send := range map[string]func() error{
+			"Send":      func() error { return c.Send(t.Context(), msg) },
+			"SendBatch": func() error { return c.SendBatch(t.Context(), []amqpx.Message{msg}) },
+		} {
+			if err := send(); !errors.Is(err, amqpx.ErrNacked) || !errors.Is(err, amqpx.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		time.AfterFunc(time.Second, undo)
+		if err := c.Send(t.Context(), msg); err != nil {
+			t.Errorf("a queue that has room again: %v", err)
+		}
+	})
+}
+
+func TestHeadersThatABrokerDelaysBy(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		h := amqp.Table{"x-opt-delivery-time": time.Now().Add(time.Hour).UnixMilli(), "x-opt-delivery-delay": int64(5000), "x-delay": int64(5), "mine": "kept"}
+		c.mustSend(amqpx.Message{Queue: "q", Headers: h})
+		m.holds("q", 1, 0)
+		headers := m.queue("q").Messages[0].Headers
+		for name := range headers {
+			if strings.HasPrefix(name, "x-") {
+				t.Errorf("the message has the header %s", name)
+			}
+		}
+		if headers["mine"] != "kept" {
+			t.Errorf("headers %v", headers)
+		}
+	})
+}
+
+// A message that would hold up all others in its delay queue is refused, and a
+// retry of one goes on with a priority that does not.
+func TestPriorityBefore43(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Second, Priority: 9})
+		me, ok := errors.AsType[*amqpx.MessageError](err)
+		if !ok || me.Field != "Priority" || !strings.Contains(err.Error(), "RabbitMQ 4.0.5") || !errors.Is(err, amqpx.ErrNotSent) {
+			t.Errorf("got %v", err)
+		}
+		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Second, Priority: 4}); err != nil {
+			t.Errorf("priority 4: %v", err)
+		}
+		if err := c.Send(t.Context(), amqpx.Message{Queue: "retried", Priority: 9}); err != nil {
+			t.Errorf("without a delay: %v", err)
+		}
+		got := collector{answer: func(d *amqpx.Delivery) error {
+			if d.Attempt == 1 {
+				return errors.New("not yet")
+			}
+			return nil
+		}}
+		k := c.consume("retried", got.handle)
+		after(time.Hour)
+		if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 2}) {
+			t.Errorf("attempts %v", attempts)
+		}
+		k.stop()
+	})
+}

@@ -2,7 +2,6 @@ package amqpx_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,18 +13,20 @@ import (
 
 const roundTrip = 20 * time.Millisecond
 
+// far is a broker at a distance.
+func far(version string) amqptest.Options {
+	return amqptest.Options{Version: version, Latency: roundTrip / 2}
+}
+
 // roundTrips opens and closes a client in a bubble, in which only the line takes
 // time, and counts.
-func roundTrips(t *testing.T, srv *amqptest.Server, declare amqpx.Declaration) float64 {
-	t.Helper()
+func (m *memory) roundTrips(declare amqpx.Declaration) float64 {
+	m.Helper()
 	began := time.Now()
-	c, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Declare: declare})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := m.open(amqpx.Config{Declare: declare})
 	took := time.Since(began)
 	if err := c.Close(); err != nil {
-		t.Error(err)
+		m.Error(err)
 	}
 	return float64(took) / float64(roundTrip)
 }
@@ -34,12 +35,10 @@ func roundTrips(t *testing.T, srv *amqptest.Server, declare amqpx.Declaration) f
 // trips: three are the handshake of AMQP itself.
 func TestReadyAtOnce(t *testing.T) {
 	for _, version := range []string{"4.3.0", "4.0.5"} {
-		synctest.Test(t, func(t *testing.T) {
-			srv := amqptest.NewServer(amqptest.Options{Version: version, Latency: roundTrip / 2})
-			defer srv.Close()
-			cold := roundTrips(t, srv, amqpx.DeclareMissing)
-			warm := roundTrips(t, srv, amqpx.DeclareMissing)
-			nothing := roundTrips(t, srv, amqpx.DeclareNothing)
+		inMemoryOf(t, far(version), func(t *testing.T, m *memory) {
+			cold := m.roundTrips(amqpx.DeclareMissing)
+			warm := m.roundTrips(amqpx.DeclareMissing)
+			nothing := m.roundTrips(amqpx.DeclareNothing)
 			t.Logf("%s: %v round trips on a cold broker, %v on a warm one, %v with DeclareNothing", version, cold, warm, nothing)
 			if warm > 6 || nothing > 6 || cold > 25 {
 				t.Errorf("%v, %v and %v round trips, want at most 25, 6 and 6", cold, warm, nothing)
@@ -50,58 +49,24 @@ func TestReadyAtOnce(t *testing.T) {
 
 // What was deleted since is missed, and declared again.
 func TestReadyMissesWhatWasDeleted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := amqptest.NewServer(amqptest.Options{})
-		defer srv.Close()
-		roundTrips(t, srv, amqpx.DeclareMissing)
-		conn, err := srv.Connect()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		ch, err := conn.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
-		const queue = "delay.bucket.30m"
-		if _, err := ch.QueueDelete(queue, false, false, false); err != nil {
-			t.Fatal(err)
-		}
-		roundTrips(t, srv, amqpx.DeclareMissing)
-		if _, ok := srv.Queue(queue); !ok {
-			t.Error("the queue is still missing")
-		}
+	inMemory(t, func(t *testing.T, m *memory) {
+		m.roundTrips(amqpx.DeclareMissing)
+		m.deleteQueue("delay.bucket.30m")
+		m.roundTrips(amqpx.DeclareMissing)
+		m.holds("delay.bucket.30m", 0, 0)
 	})
 }
 
 // A layout that was declared by something else than rabbitdelay, from RabbitMQ's
 // definitions say, has no exchange that says so.
 func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := amqptest.NewServer(amqptest.Options{Latency: roundTrip / 2})
-		defer srv.Close()
-		roundTrips(t, srv, amqpx.DeclareMissing)
-		conn, err := srv.Connect()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		ch, err := conn.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+	inMemoryOf(t, far("4.3.0"), func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
 		name := topology.DeclaredExchange(topology.DefaultPrefix, c.Strategy().Topology())
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := ch.ExchangeDelete(name, false, false); err != nil {
+		if err := m.foreign().ExchangeDelete(name, false, false); err != nil {
 			t.Fatal(err)
 		}
-		if n := roundTrips(t, srv, amqpx.DeclareNothing); n > 60 {
+		if n := m.roundTrips(amqpx.DeclareNothing); n > 60 {
 			t.Errorf("%v round trips", n)
 		}
 	})
@@ -110,14 +75,12 @@ func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
 // A hundred clients start together on a broker that has nothing.
 func TestManyClientsOnAColdBroker(t *testing.T) {
 	for _, version := range []string{"4.3.0", "4.0.5"} {
-		synctest.Test(t, func(t *testing.T) {
-			srv := amqptest.NewServer(amqptest.Options{Version: version, Latency: roundTrip / 2})
-			defer srv.Close()
+		inMemoryOf(t, far(version), func(t *testing.T, m *memory) {
 			began := time.Now()
 			var all errgroup.Group
 			for range 100 {
 				all.Go(func() error {
-					c, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+					c, err := m.tryOpen(t.Context(), amqpx.Config{})
 					if err != nil {
 						return err
 					}

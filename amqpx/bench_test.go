@@ -6,7 +6,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -30,11 +29,7 @@ func BenchmarkPrepare(b *testing.B) {
 
 // BenchmarkDecode reads a received message.
 func BenchmarkDecode(b *testing.B) {
-	policy, err := dlx.NewRetryPolicy(topology.Retry{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	k := &consumer{queue: "orders.expire", policy: policy}
+	k := &consumer{queue: "orders.expire", retry: topology.Retry{}.WithDefaults()}
 	raw := amqp.Delivery{
 		MessageId: "0199b0a0-5f1c-7000-8000-000000000000", Body: benchBody, Timestamp: time.Now(),
 		Headers: amqp.Table{HeaderDue: time.Now().UnixMilli(), HeaderAttempt: int64(2)},

@@ -11,7 +11,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -208,7 +207,7 @@ func (c Config) Validate() error {
 		if d.Retry == nil {
 			continue
 		}
-		if _, err := dlx.NewRetryPolicy(*d.Retry); err != nil {
+		if err := d.Retry.Validate(); err != nil {
 			bad(fmt.Sprintf("Destinations[%d].Retry", i), "%v", err)
 		}
 	}

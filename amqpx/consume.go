@@ -12,7 +12,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -30,7 +29,6 @@ type consumer struct {
 	queue   string
 	handler Handler
 	retry   topology.Retry
-	policy  dlx.RetryPolicy
 	dead    string
 
 	concurrency int
@@ -143,9 +141,10 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 			return nil, err
 		}
 	}
-	if k.policy, err = dlx.NewRetryPolicy(k.retry); err != nil {
+	if err := k.retry.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: Retry: %w", ErrConfig, err)
 	}
+	k.retry = k.retry.WithDefaults()
 	if err := k.checkRoutes(); err != nil {
 		return nil, err
 	}
@@ -159,8 +158,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 // a routing key leaves for the queue's name.
 func (k *consumer) checkRoutes() error {
 	prefix := k.c.cfg.Prefix
-	policy := k.policy.Retry()
-	for _, delay := range []time.Duration{0, policy.Backoff, policy.MaxBackoff, k.c.strategy.MaxDelay()} {
+	for _, delay := range []time.Duration{0, k.retry.Backoff, k.retry.MaxBackoff, k.c.strategy.MaxDelay()} {
 		_, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, k.possible(delay), 0)
 		if err == nil {
 			continue

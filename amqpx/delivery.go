@@ -57,7 +57,7 @@ type Delivery struct {
 // types than expected count as absent.
 func (k *consumer) decode(raw amqp.Delivery) *Delivery {
 	d := &Delivery{
-		ID: raw.MessageId, Queue: k.queue, Attempt: 1, MaxAttempts: k.policy.MaxAttempts(), Redelivered: raw.Redelivered,
+		ID: raw.MessageId, Queue: k.queue, Attempt: 1, MaxAttempts: k.retry.MaxAttempts, Redelivered: raw.Redelivered,
 		Body: raw.Body, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding,
 		Type: raw.Type, CorrelationID: raw.CorrelationId, ReplyTo: raw.ReplyTo, AppID: raw.AppId,
 		Priority: raw.Priority, Timestamp: raw.Timestamp, Headers: raw.Headers,

@@ -47,7 +47,7 @@ func TestDecodeTakesWhateverComes(t *testing.T) {
 			if !d.DueAt.IsZero() {
 				due = d.DueAt.UnixMilli()
 			}
-			if due != tc.due || d.Attempt != tc.attempt || d.Version != tc.version || d.MaxAttempts != dlx.DefaultMaxAttempts {
+			if due != tc.due || d.Attempt != tc.attempt || d.Version != tc.version || d.MaxAttempts != 5 {
 				t.Fatalf("got due %d, attempt %d, version %d, max %d; want %+v", due, d.Attempt, d.Version, d.MaxAttempts, tc)
 			}
 		})

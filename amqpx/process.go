@@ -180,7 +180,7 @@ func (k *consumer) again(d *Delivery, err error) Message {
 	if r, ok := errors.AsType[*retryInError](err); ok {
 		m.Delay = r.delay
 	} else {
-		m.Delay = k.policy.Backoff(d.Attempt, rand.Float64())
+		m.Delay = k.retry.Delay(d.Attempt, rand.Float64())
 	}
 	m.Delay = k.possible(m.Delay)
 	m.own = amqp.Table{HeaderAttempts: attempts(d, err), HeaderError: cut(err.Error(), maxErrorText)}

@@ -160,10 +160,9 @@ func TestJitterZero(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []float64{0, 0, dlx.DefaultJitter} {
-		p, err := dlx.NewRetryPolicy(*c.Topology.Destinations[i].Retry)
-		if err != nil || p.Retry().Jitter != want {
-			t.Errorf("destination %d has a jitter of %v, %v; want %v", i, p.Retry().Jitter, err, want)
+	for i, want := range []float64{topology.NoJitter, topology.NoJitter, 0.2} {
+		if r := c.Topology.Destinations[i].Retry.WithDefaults(); r.Jitter != want {
+			t.Errorf("destination %d has a jitter of %v; want %v", i, r.Jitter, want)
 		}
 	}
 	_, err = load([]byte("destinations:\n- {queue: a, retry: {max_attempts: 0, backoff: 0, max_backoff: 0s, multiplier: 0, jitter: -1}}\n"), Source{})

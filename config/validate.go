@@ -221,8 +221,7 @@ func snake(field string) string {
 	return b.String()
 }
 
-// destinations finds those whose name is too long for a strategy's routing keys,
-// and whose retry policy is not possible.
+// destinations finds those whose name is too long for a strategy's routing keys.
 func (k *checker) destinations(c *Config) {
 	strategies, err := c.offline()
 	if err != nil {
@@ -236,12 +235,6 @@ func (k *checker) destinations(c *Config) {
 				k.badf(path, "%v", err)
 				break
 			}
-		}
-		if d.Retry == nil {
-			continue
-		}
-		if _, err := dlx.NewRetryPolicy(*d.Retry); err != nil {
-			k.fields(err, path+".retry")
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 )
 
 // Destination is where a delayed message ends: a queue, or an exchange (of any
@@ -25,20 +24,6 @@ type Destination struct {
 	// were rejected; empty means Queue + ".dead".
 	DeadLetter string
 }
-
-// Retry is a retry policy as data; package dlx turns it into delays. A field that
-// is 0 means the default.
-type Retry struct {
-	MaxAttempts int           // deliveries in all, the first one included
-	Backoff     time.Duration // delay before the second attempt
-	MaxBackoff  time.Duration // bound of the exponential growth
-	Multiplier  float64       // growth per attempt
-	Jitter      float64       // share of the delay that is random, up to 1; NoJitter for none
-}
-
-// NoJitter as a Retry's Jitter makes every delay the same, which in YAML is
-// "jitter: 0". The field's own 0 is its default, a fifth.
-const NoJitter = -1
 
 // ToExchange tells whether the destination is an exchange.
 func (d Destination) ToExchange() bool { return d.Queue == "" }

@@ -1,8 +1,8 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -281,23 +281,18 @@ func (v *validator) destination(path string, d Destination) {
 	}
 }
 
-// retry checks a policy; a zero field means its default.
+var retryKeys = map[string]string{
+	"MaxAttempts": "max_attempts", "Backoff": "backoff", "MaxBackoff": "max_backoff", "Multiplier": "multiplier", "Jitter": "jitter",
+}
+
 func (v *validator) retry(path string, r Retry) {
-	if r.MaxAttempts < 0 {
-		v.addf(path+".max_attempts", "expected 1 or more deliveries in all, got %d", r.MaxAttempts)
+	joined, ok := r.Validate().(interface{ Unwrap() []error })
+	if !ok {
+		return
 	}
-	if r.Backoff < 0 {
-		v.addf(path+".backoff", "expected 0 or more, got %s", FormatDuration(r.Backoff))
-	}
-	if r.MaxBackoff < 0 {
-		v.addf(path+".max_backoff", "expected 0 or more, got %s", FormatDuration(r.MaxBackoff))
-	} else if r.MaxBackoff > 0 && r.MaxBackoff < r.Backoff {
-		v.addf(path+".max_backoff", "%s is less than backoff, %s; raise it or lower backoff", FormatDuration(r.MaxBackoff), FormatDuration(r.Backoff))
-	}
-	if r.Multiplier != 0 && !(r.Multiplier >= 1 && r.Multiplier <= math.MaxFloat32) {
-		v.addf(path+".multiplier", "expected 1 or more, got %v", r.Multiplier)
-	}
-	if !(r.Jitter <= 1) { // NaN too; a negative one is none
-		v.addf(path+".jitter", "expected 0 to 1, got %v", r.Jitter)
+	for _, err := range joined.Unwrap() {
+		if f, ok := errors.AsType[*FieldError](err); ok {
+			v.addf(path+"."+retryKeys[f.Field], "expected %s, got %s", f.Want, f.Given())
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package dlx_test
+package topology_test
 
 import (
 	"errors"
@@ -9,18 +9,14 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 func TestRetryDefaults(t *testing.T) {
-	p, err := dlx.NewRetryPolicy(topology.Retry{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := topology.Retry{}.WithDefaults()
 	want := topology.Retry{MaxAttempts: 5, Backoff: time.Second, MaxBackoff: 10 * time.Minute, Multiplier: 2, Jitter: 0.2}
-	if p.Retry() != want || p.MaxAttempts() != 5 {
-		t.Errorf("got %+v", p.Retry())
+	if err := p.Validate(); p != want || err != nil {
+		t.Errorf("got %+v, %v", p, err)
 	}
 	for _, c := range []struct {
 		attempt int
@@ -42,8 +38,8 @@ func TestRetryDefaults(t *testing.T) {
 		{1, -7, 800 * time.Millisecond},
 		{1, math.NaN(), 800 * time.Millisecond},
 	} {
-		if got := p.Backoff(c.attempt, c.rnd); got != c.want {
-			t.Errorf("Backoff(%d, %v) = %v, want %v", c.attempt, c.rnd, got, c.want)
+		if got := p.Delay(c.attempt, c.rnd); got != c.want {
+			t.Errorf("Delay(%d, %v) = %v, want %v", c.attempt, c.rnd, got, c.want)
 		}
 	}
 }
@@ -71,12 +67,13 @@ func TestRetryErrors(t *testing.T) {
 		{"jitter NaN", topology.Retry{Jitter: math.NaN()}, "Jitter"},
 		{"several", topology.Retry{MaxAttempts: -2, Jitter: 2}, "MaxAttempts Jitter"},
 	} {
-		_, err := dlx.NewRetryPolicy(c.retry)
+		err := c.retry.Validate()
 		var got []string
-		for _, e := range flatten(err) {
-			var f *topology.FieldError
-			if errors.As(e, &f) && f.Of == "retry" {
-				got = append(got, f.Field)
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, e := range joined.Unwrap() {
+				if f, ok := errors.AsType[*topology.FieldError](e); ok && f.Of == "retry" {
+					got = append(got, f.Field)
+				}
 			}
 		}
 		if strings.Join(got, " ") != c.fields || (err != nil) != (c.fields != "") {
@@ -90,29 +87,29 @@ func TestRetryProperties(t *testing.T) {
 		backoff := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(topology.MaxTTL)).Draw(t, "backoff"))
 		bound := time.Duration(rapid.Int64Range(int64(backoff), int64(topology.MaxTTL)).Draw(t, "bound"))
 		jitter := rapid.Float64Range(0.001, 1).Draw(t, "jitter")
-		policy := func(j float64) dlx.RetryPolicy {
-			p, err := dlx.NewRetryPolicy(topology.Retry{
+		policy := func(j float64) topology.Retry {
+			r := topology.Retry{
 				Backoff: backoff, MaxBackoff: bound, Jitter: j,
 				Multiplier: rapid.Float64Range(1, 1000).Draw(t, "multiplier"),
-			})
-			if err != nil {
+			}
+			if err := r.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			return p
+			return r.WithDefaults()
 		}
 		steady := policy(-1)
 		attempt := rapid.IntRange(1, 200).Draw(t, "attempt")
 		rnd := rapid.Float64Range(0, 1).Draw(t, "rnd")
 		least := backoff - backoff>>50 - 1 // a float64 cannot tell longer ones apart
-		now, next := steady.Backoff(attempt, rnd), steady.Backoff(attempt+1, rnd)
+		now, next := steady.Delay(attempt, rnd), steady.Delay(attempt+1, rnd)
 		if now < least || now > bound || next < now {
 			t.Fatalf("attempts %d, %d wait %v, %v with bounds %v, %v", attempt, attempt+1, now, next, backoff, bound)
 		}
-		if far := steady.Backoff(attempt+rapid.Int().Draw(t, "more")>>1, rnd); far > bound || far < least {
+		if far := steady.Delay(attempt+rapid.Int().Draw(t, "more")>>1, rnd); far > bound || far < least {
 			t.Fatalf("a far attempt waits %v", far)
 		}
 		p := policy(jitter)
-		low, mid, high := p.Backoff(attempt, 0), p.Backoff(attempt, rnd), p.Backoff(attempt, 1)
+		low, mid, high := p.Delay(attempt, 0), p.Delay(attempt, rnd), p.Delay(attempt, 1)
 		if low < 0 || low > mid || mid > high || high > bound || float64(low) < float64(high)*(1-jitter)*(1-1e-9)-1 {
 			t.Fatalf("jitter %v gives %v, %v, %v of at most %v", jitter, low, mid, high, bound)
 		}

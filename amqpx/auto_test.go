@@ -104,7 +104,7 @@ func TestAuto(t *testing.T) {
 		}
 		began := time.Now()
 		var got collector
-		k := c.consume("q", got.handle, amqpx.Concurrency(1))
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
 		after(time.Hour)
 		k.stop()
 		came := got.since(began)

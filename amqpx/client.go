@@ -120,7 +120,7 @@ func (c *Client) Broker() string {
 	return c.pub.cur.broker
 }
 
-// Close stops consuming, waits for running handlers (DrainTimeout of each
+// Close stops consuming, waits for running handlers (WithDrainTimeout of each
 // consumer), and closes the connections. Sends that are waiting return with
 // ErrClosed. It may be called more than once.
 func (c *Client) Close() error {

@@ -21,7 +21,7 @@ func TestConnectionsComeBack(t *testing.T) {
 			t.Errorf("connected to %q", got)
 		}
 		var got collector
-		k := c.consume("q", got.handle, amqpx.Concurrency(1))
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
 		for i := range 3 {
 			m.CutConnections()
 			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: time.Second})
@@ -62,7 +62,7 @@ func TestBlocked(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{})
 		var got collector
-		k := c.consume("q", got.handle, amqpx.Concurrency(1))
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
 		c.mustSend(amqpx.Message{ID: "before", Queue: "q", Delay: 10 * time.Second})
 		m.Block("low on memory")
 		after(0)

@@ -22,7 +22,7 @@ const (
 )
 
 // consumer is one call of Consume. It outlives connections: its slots are the
-// same for all of them, so that Concurrency bounds the handlers also while those of
+// same for all of them, so that WithConcurrency bounds the handlers also while those of
 // a lost connection still run.
 type consumer struct {
 	c       *Client
@@ -53,25 +53,25 @@ type consumer struct {
 // ConsumeOption tunes one call of Consume.
 type ConsumeOption func(*consumer)
 
-// Concurrency is the number of handlers that run at once, default 16.
-func Concurrency(n int) ConsumeOption { return func(k *consumer) { k.concurrency = n } }
+// WithConcurrency sets the number of handlers that run at once, default 16.
+func WithConcurrency(n int) ConsumeOption { return func(k *consumer) { k.concurrency = n } }
 
-// Prefetch is the number of unacknowledged messages that the broker hands out,
+// WithPrefetch sets the number of unacknowledged messages that the broker hands out,
 // those being handled, and those whose retry or dead letter is on its way, included;
 // default four times the concurrency, at most 65535.
-func Prefetch(n int) ConsumeOption { return func(k *consumer) { k.prefetch = n } }
+func WithPrefetch(n int) ConsumeOption { return func(k *consumer) { k.prefetch = n } }
 
-// DrainTimeout is how long running handlers may go on when the consumer ends,
+// WithDrainTimeout sets how long running handlers may go on when the consumer ends,
 // before their context is cancelled; default 30 s.
-func DrainTimeout(d time.Duration) ConsumeOption { return func(k *consumer) { k.drain = d } }
+func WithDrainTimeout(d time.Duration) ConsumeOption { return func(k *consumer) { k.drain = d } }
 
-// Retry sets the retry policy, instead of the one in Config.Destinations. Zero
+// WithRetry sets the retry policy, instead of the one in Config.Destinations. Zero
 // fields take the defaults of package dlx: 5 attempts, 1 s doubling up to 10 min.
-func Retry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.retry = r } }
+func WithRetry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.retry = r } }
 
-// DeadLetterQueue names the queue for messages whose attempts are used up or
+// WithDeadLetterQueue names the queue for messages whose attempts are used up or
 // that were rejected, instead of Config.Destinations' or queue + ".dead".
-func DeadLetterQueue(name string) ConsumeOption { return func(k *consumer) { k.dead = name } }
+func WithDeadLetterQueue(name string) ConsumeOption { return func(k *consumer) { k.dead = name } }
 
 // ErrDrainTimeout says that handlers were still running when the drain time was over.
 // Their messages were not acknowledged and will be delivered again.
@@ -79,7 +79,7 @@ var ErrDrainTimeout = errors.New("drain timeout")
 
 // Consume runs handler on the messages of queue, until ctx is cancelled or the
 // client is closed; then it stops the intake, lets running handlers finish
-// (DrainTimeout), and returns nil, or ErrDrainTimeout. Messages that were handed
+// (WithDrainTimeout), and returns nil, or ErrDrainTimeout. Messages that were handed
 // out and not begun go back to the queue at once. It survives lost connections,
 // and a deleted queue, which it declares and binds again. Only before its first
 // intake is a lasting refusal by the broker (credentials, access, conflicting

@@ -63,7 +63,7 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 					}
 					return nil
 				}}
-				k := c.consume("q", got.handle, amqpx.Concurrency(1))
+				k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
 				c.mustSend(amqpx.Message{ID: "first", Queue: "q"})
 				undo := trouble.begin(m)
 				c.mustSend(amqpx.Message{ID: "bad", Queue: "q"}, amqpx.Message{ID: "good", Queue: "q"})

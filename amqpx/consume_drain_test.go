@@ -17,7 +17,7 @@ func TestDrainHandsBackWhatIsNotBegun(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		finish := make(chan struct{})
-		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { <-finish; return nil }, amqpx.Concurrency(6), amqpx.Prefetch(38), amqpx.DrainTimeout(time.Hour))
+		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { <-finish; return nil }, amqpx.WithConcurrency(6), amqpx.WithPrefetch(38), amqpx.WithDrainTimeout(time.Hour))
 		for i := range 40 {
 			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q"})
 		}
@@ -52,13 +52,13 @@ func TestDrainTimeout(t *testing.T) {
 			<-ctx.Done()
 			ends = append(ends, ctx.Err())
 			return ctx.Err()
-		}, amqpx.Concurrency(1), amqpx.DrainTimeout(time.Minute))
+		}, amqpx.WithConcurrency(1), amqpx.WithDrainTimeout(time.Minute))
 		began := time.Now()
 		if err := k.end(); err != nil || len(ends) != 1 || time.Since(began) < time.Minute {
 			t.Errorf("%v after %v, handlers ended by %v", err, time.Since(began), ends)
 		}
 		release := make(chan struct{})
-		k = c.consume("q", func(context.Context, *amqpx.Delivery) error { <-release; return nil }, amqpx.Concurrency(1), amqpx.DrainTimeout(time.Second))
+		k = c.consume("q", func(context.Context, *amqpx.Delivery) error { <-release; return nil }, amqpx.WithConcurrency(1), amqpx.WithDrainTimeout(time.Second))
 		if err := k.end(); !errors.Is(err, amqpx.ErrDrainTimeout) {
 			t.Errorf("a handler that does not end: %v", err)
 		}
@@ -73,7 +73,7 @@ func TestDrainTimeout(t *testing.T) {
 func TestDrainDoesNotWaitForARetryThatIsNotTaken(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		k := c.consume("q", always(amqpx.RetryIn(24*time.Hour, errors.New("no"))), amqpx.DrainTimeout(time.Hour))
+		k := c.consume("q", always(amqpx.RetryIn(24*time.Hour, errors.New("no"))), amqpx.WithDrainTimeout(time.Hour))
 		m.refuseDelays()
 		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
 		after(time.Minute)

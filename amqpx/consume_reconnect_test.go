@@ -56,7 +56,7 @@ func TestAConsumerGoesOn(t *testing.T) {
 			}
 			return nil
 		}}
-		k := c.consume("q", got.handle, amqpx.Concurrency(1))
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
 		m.deleteQueue("q")
 		after(time.Minute)
 		c.mustSend(amqpx.Message{ID: "one", Queue: "q"}, amqpx.Message{ID: "slow", Queue: "q"})

@@ -39,7 +39,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			}
 			return errors.New("never works")
 		}}
-		k := c.consume("q", got.handle, amqpx.Concurrency(1), amqpx.Retry(topology.Retry{MaxAttempts: 3, Backoff: time.Minute, Multiplier: 2, Jitter: -1}), amqpx.DeadLetterQueue("graveyard"), amqpx.Prefetch(5))
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(1), amqpx.WithRetry(topology.Retry{MaxAttempts: 3, Backoff: time.Minute, Multiplier: 2, Jitter: -1}), amqpx.WithDeadLetterQueue("graveyard"), amqpx.WithPrefetch(5))
 		for _, id := range []string{"fails", "rejected", "later", "panics"} {
 			c.mustSend(amqpx.Message{ID: id, Queue: "q", Body: []byte(id)})
 		}
@@ -74,7 +74,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 		for _, outcome := range o.saw().outcomes {
 			outcomes[outcome]++
 		}
-		if want := map[amqpx.Outcome]int{amqpx.Acked: 1, amqpx.Retried: 5, amqpx.DeadLettered: 3}; !maps.Equal(outcomes, want) {
+		if want := map[amqpx.Outcome]int{amqpx.OutcomeAcked: 1, amqpx.OutcomeRetried: 5, amqpx.OutcomeDeadLettered: 3}; !maps.Equal(outcomes, want) {
 			t.Errorf("outcomes %v, want %v", outcomes, want)
 		}
 	})
@@ -102,7 +102,7 @@ func TestFatesInsideErrors(t *testing.T) {
 						<-ctx.Done()
 					}
 					return test.err
-				}, amqpx.DrainTimeout(0))
+				}, amqpx.WithDrainTimeout(0))
 				c.mustSend(amqpx.Message{Queue: "q"})
 				after(time.Second)
 				if q := m.queue(test.in); q.Ready+q.Unacked != 1 {
@@ -125,7 +125,7 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 			}
 			return nil
 		}}
-		k := c.consume("q", got.handle, amqpx.Concurrency(1), amqpx.Retry(topology.Retry{MaxAttempts: 2}))
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(1), amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
 		c.mustSend(amqpx.Message{ID: "bad", Queue: "q"}, amqpx.Message{ID: "good", Queue: "q"})
 		after(time.Minute)
 		dead := m.queue("q.dead").Messages
@@ -210,7 +210,7 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 			inMemory(t, func(t *testing.T, m *memory) {
 				c := m.open(amqpx.Config{})
 				got := collector{answer: func(*amqpx.Delivery) error { return errors.New("no") }}
-				k := c.consume("q", got.handle, amqpx.Retry(topology.Retry{MaxAttempts: 3}))
+				k := c.consume("q", got.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 3}))
 				err := c.Apply(t.Context(), topology.Topology{
 					Exchanges: []topology.Exchange{{Name: "events", Kind: "topic"}, {Name: "urn:events", Kind: "topic"}, {Name: "fan", Kind: "fanout"}},
 					Bindings: []topology.Binding{

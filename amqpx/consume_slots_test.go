@@ -31,7 +31,7 @@ func TestMessagesFromAFastClock(t *testing.T) {
 		}
 		after(0)
 		var got collector
-		k := c.consume("q", got.handle, amqpx.Concurrency(4), amqpx.Prefetch(1000))
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(4), amqpx.WithPrefetch(1000))
 		after(time.Minute)
 		at := got.since(began)
 		if len(at) != 204 {
@@ -66,10 +66,10 @@ func TestConsumersOfOneQueue(t *testing.T) {
 		}
 		var consumers []*consumer
 		for _, opts := range [][]amqpx.ConsumeOption{
-			{amqpx.Concurrency(1), amqpx.Prefetch(1)},
-			{amqpx.Concurrency(65535), amqpx.Prefetch(65535)},
-			{amqpx.Concurrency(65535), amqpx.Prefetch(1)},
-			{amqpx.Concurrency(1), amqpx.Prefetch(65535)},
+			{amqpx.WithConcurrency(1), amqpx.WithPrefetch(1)},
+			{amqpx.WithConcurrency(65535), amqpx.WithPrefetch(65535)},
+			{amqpx.WithConcurrency(65535), amqpx.WithPrefetch(1)},
+			{amqpx.WithConcurrency(1), amqpx.WithPrefetch(65535)},
 		} {
 			consumers = append(consumers, c.consumeIn(context.WithValue(t.Context(), key{}, "mine"), "q", handle, opts...))
 		}
@@ -111,7 +111,7 @@ func TestSlowHandlerKeepsOneSlot(t *testing.T) {
 			mu.Lock()
 			atOnce--
 			return nil
-		}, amqpx.Concurrency(4))
+		}, amqpx.WithConcurrency(4))
 		c.mustSend(amqpx.Message{ID: "slow", Queue: "q"})
 		after(10 * time.Minute)
 		for i := range 50 {

@@ -29,7 +29,7 @@ func TestConsumeRefusesQueuesWithoutAWayBack(t *testing.T) {
 				t.Errorf("%.20s: %v", queue, err)
 			}
 		}
-		if err := c.Consume(t.Context(), "q", nothing, amqpx.DeadLetterQueue("delay.bucket.1s")); !errors.Is(err, amqpx.ErrConfig) {
+		if err := c.Consume(t.Context(), "q", nothing, amqpx.WithDeadLetterQueue("delay.bucket.1s")); !errors.Is(err, amqpx.ErrConfig) {
 			t.Errorf("a dead-letter queue that delays: %v", err)
 		}
 		if _, ok := m.Queue("q"); ok || len(m.Connections()) != 1 {
@@ -62,7 +62,7 @@ func TestConsumeRefusesWhatItCannotUse(t *testing.T) {
 				t.Errorf("%s: %v after %v", name, err, time.Since(began))
 			}
 		}
-		if err := c.Consume(t.Context(), "q", nothing, amqpx.DeadLetterQueue("amq.dead")); !errors.Is(err, amqpx.ErrConfig) {
+		if err := c.Consume(t.Context(), "q", nothing, amqpx.WithDeadLetterQueue("amq.dead")); !errors.Is(err, amqpx.ErrConfig) {
 			t.Errorf("a reserved dead-letter queue: %v", err)
 		}
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "a\xff"}); !errors.Is(err, amqpx.ErrMessage) {

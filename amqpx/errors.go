@@ -120,9 +120,9 @@ func Reject(err error) error {
 	return &rejectError{err}
 }
 
-// Rejected tells whether err was made by Reject, for wrappers of a Handler that
+// IsRejected tells whether err was made by Reject, for wrappers of a Handler that
 // keep their own record of a message's fate.
-func Rejected(err error) bool {
+func IsRejected(err error) bool {
 	_, ok := errors.AsType[*rejectError](err)
 	return ok
 }

@@ -106,8 +106,8 @@ func ExampleClient_Consume_retry() {
 		return nil
 	}
 	err = client.Consume(ctx, "example.charge", charge,
-		amqpx.Concurrency(4),
-		amqpx.Retry(topology.Retry{MaxAttempts: 5, Backoff: 100 * time.Millisecond}))
+		amqpx.WithConcurrency(4),
+		amqpx.WithRetry(topology.Retry{MaxAttempts: 5, Backoff: 100 * time.Millisecond}))
 	if err != nil {
 		log.Fatal(err)
 	}

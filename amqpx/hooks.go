@@ -43,11 +43,11 @@ type Outcome string
 
 // Outcomes of a delivery.
 const (
-	Acked        Outcome = "acked"
-	Retried      Outcome = "retried"       // published again with a delay, then acknowledged
-	DeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
-	Returned     Outcome = "returned"      // given back to the queue: neither was possible
-	Lost         Outcome = "lost"          // the connection ended first: the broker delivers it again
+	OutcomeAcked        Outcome = "acked"
+	OutcomeRetried      Outcome = "retried"       // published again with a delay, then acknowledged
+	OutcomeDeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
+	OutcomeRequeued     Outcome = "requeued"      // given back to the queue: neither was possible
+	OutcomeLost         Outcome = "lost"          // the connection ended first: the broker delivers it again
 )
 
 // HandleEnd is the outcome of one delivery.
@@ -70,12 +70,12 @@ type State string
 
 // States of a connection.
 const (
-	Connecting   State = "connecting"
-	Connected    State = "connected"
-	Blocked      State = "blocked" // the broker reads no publishes: memory or disk alarm
-	Unblocked    State = "unblocked"
-	Disconnected State = "disconnected"
-	Closed       State = "closed"
+	StateConnecting   State = "connecting"
+	StateConnected    State = "connected"
+	StateBlocked      State = "blocked" // the broker reads no publishes: memory or disk alarm
+	StateUnblocked    State = "unblocked"
+	StateDisconnected State = "disconnected"
+	StateClosed       State = "closed"
 )
 
 // StateEvent is a change of one of the client's connections.

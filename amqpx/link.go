@@ -77,12 +77,12 @@ func (l *link) update(f func()) {
 
 func (l *link) run(ctx context.Context) {
 	defer close(l.ended)
-	defer l.event(StateEvent{State: Closed})
+	defer l.event(StateEvent{State: StateClosed})
 	defer l.update(func() { l.cur, l.fatal = nil, ErrClosed })
 
 	var gen uint64
 	for attempt := 1; ; attempt++ {
-		l.event(StateEvent{State: Connecting, Attempt: attempt})
+		l.event(StateEvent{State: StateConnecting, Attempt: attempt})
 		sess, err := l.connect(ctx, attempt)
 		if err == nil {
 			gen++
@@ -96,7 +96,7 @@ func (l *link) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		l.event(StateEvent{State: Disconnected, Err: err})
+		l.event(StateEvent{State: StateDisconnected, Err: err})
 		l.update(func() { l.cur, l.blocked, l.lastErr, l.refused = nil, "", err, refusedSince(l.refused, err) })
 		wait := backoff(l.cfg.ReconnectMin, l.cfg.ReconnectMax, attempt)
 		what := "connection lost; connecting again"
@@ -158,7 +158,7 @@ func (l *link) serve(ctx context.Context, sess *session) error {
 	closed := sess.conn.NotifyClose(make(chan *amqp.Error, 1))
 	blocked := sess.conn.NotifyBlocked(make(chan amqp.Blocking, 8))
 	l.update(func() { l.cur, l.lastErr = sess, nil })
-	l.event(StateEvent{State: Connected, Broker: sess.broker})
+	l.event(StateEvent{State: StateConnected, Broker: sess.broker})
 	l.log.Info("connected", zap.String("broker", sess.broker), zap.Uint64("session", sess.gen))
 	defer close(sess.done)
 	for {
@@ -189,12 +189,12 @@ func (l *link) setBlocked(b amqp.Blocking) {
 			reason = "no reason given"
 		}
 		l.update(func() { l.blocked = reason })
-		l.event(StateEvent{State: Blocked, Reason: reason})
+		l.event(StateEvent{State: StateBlocked, Reason: reason})
 		l.log.Warn("broker blocks publishing", zap.String("reason", reason))
 		return
 	}
 	l.update(func() { l.blocked = "" })
-	l.event(StateEvent{State: Unblocked})
+	l.event(StateEvent{State: StateUnblocked})
 	l.log.Info("broker takes publishes again")
 }
 

@@ -77,17 +77,17 @@ func (k *consumer) call(ctx context.Context, d *Delivery) (panicked bool, err er
 func (k *consumer) settle(j *job, d *Delivery, err error) Outcome {
 	switch {
 	case err == nil:
-		return k.ack(j, Acked)
+		return k.ack(j, OutcomeAcked)
 	case errors.Is(err, errDeliveries):
 		return k.bury(j, d, err, ReasonDeliveries)
-	case Rejected(err):
+	case IsRejected(err):
 		return k.bury(j, d, err, ReasonRejected)
 	case d.Attempt >= d.MaxAttempts:
 		return k.bury(j, d, err, ReasonAttempts)
 	}
 	m := k.again(d, err)
 	k.log.Debug("retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Duration("delay", m.Delay), zap.Error(err))
-	return k.pass(j, m, "", Retried)
+	return k.pass(j, m, "", OutcomeRetried)
 }
 
 // bury dead-letters.
@@ -97,12 +97,12 @@ func (k *consumer) bury(j *job, d *Delivery, err error, reason string) Outcome {
 		level = zap.InfoLevel
 	}
 	k.log.Log(level, "dead-lettered", zap.String("id", d.ID), zap.String("reason", reason), zap.Int("attempt", d.Attempt), zap.Error(err))
-	return k.pass(j, k.deadLetter(d, err, reason), k.dead, DeadLettered)
+	return k.pass(j, k.deadLetter(d, err, reason), k.dead, OutcomeDeadLettered)
 }
 
 func (k *consumer) ack(j *job, o Outcome) Outcome {
 	if err := j.raw.Ack(false); err != nil {
-		return Lost
+		return OutcomeLost
 	}
 	return o
 }
@@ -167,9 +167,9 @@ func (k *consumer) pause(j *job, d time.Duration) {
 
 func (k *consumer) giveBack(j *job) Outcome {
 	if err := j.raw.Nack(false, true); err != nil {
-		return Lost
+		return OutcomeLost
 	}
-	return Returned
+	return OutcomeRequeued
 }
 
 // again is the message's next attempt.

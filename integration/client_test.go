@@ -236,7 +236,7 @@ func TestBatchSurvivesALostConnection(t *testing.T) {
 	c, p := throughProxy(t, amqpx.Config{MaxInFlight: 64})
 	q := newQueue(t)
 	col := newCollector()
-	consume(t, c, q, col.handle, amqpx.Concurrency(1))
+	consume(t, c, q, col.handle, amqpx.WithConcurrency(1))
 	msgs := make([]amqpx.Message, 2000)
 	for i := range msgs {
 		msgs[i] = amqpx.Message{ID: fmt.Sprint(i), Queue: q, Delay: 50 * time.Millisecond, Body: make([]byte, 500)}
@@ -422,7 +422,7 @@ func TestBlockedBroker(t *testing.T) {
 		}
 		return err != nil
 	})
-	if !states.saw(amqpx.Blocked) {
+	if !states.saw(amqpx.StateBlocked) {
 		t.Error("no Blocked state was reported")
 	}
 	consume(t, c, q, col.handle)
@@ -436,7 +436,7 @@ func TestBlockedBroker(t *testing.T) {
 		t.Fatalf("after the alarm: %v", err)
 	}
 	col.await(t, "the message sent during the alarm", func(got []*amqpx.Delivery) bool { return distinct(got)["after"] })
-	waitFor(t, "the Unblocked state", func() bool { return states.saw(amqpx.Unblocked) })
+	waitFor(t, "the Unblocked state", func() bool { return states.saw(amqpx.StateUnblocked) })
 }
 
 // A delay queue that somebody deleted is declared again, and the message that
@@ -604,7 +604,7 @@ func TestBodyOverTheBrokersLimit(t *testing.T) {
 			cancel()
 		}
 		return nil
-	}, amqpx.Concurrency(1))
+	}, amqpx.WithConcurrency(1))
 	if err != nil || len(seen) != small || seen[fmt.Sprint(small/2)] {
 		t.Errorf("%d messages came (%v), want the %d small ones", len(seen), err, small)
 	}

@@ -239,7 +239,7 @@ func caseRetry(t *testing.T, c *cell) {
 			return log.fail(d.Attempt, fmt.Errorf("failure %d", d.Attempt))
 		}
 		return nil
-	}, amqpx.Retry(topology.Retry{MaxAttempts: 10, Backoff: 300 * time.Millisecond, Multiplier: 3, MaxBackoff: time.Second, Jitter: -1}))
+	}, amqpx.WithRetry(topology.Retry{MaxAttempts: 10, Backoff: 300 * time.Millisecond, Multiplier: 3, MaxBackoff: time.Second, Jitter: -1}))
 	m := example("retried", q)
 	c.send(t, m)
 	backoff := []time.Duration{2: 300 * time.Millisecond, 3: 900 * time.Millisecond, 4: time.Second}
@@ -291,7 +291,7 @@ func caseRetryIn(t *testing.T, c *cell) {
 			return log.fail(1, amqpx.RetryIn(1500*time.Millisecond, errors.New("later")))
 		}
 		return nil
-	}, amqpx.Retry(topology.Retry{MaxAttempts: 2, Backoff: time.Hour}))
+	}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Backoff: time.Hour}))
 	c.send(t, example("later", q))
 	h := take(t, seen, 2, "attempts")[1]
 	if h.Attempt != 2 || h.ID != "later" || h.Headers[amqpx.HeaderError] != "later" {
@@ -318,7 +318,7 @@ func dead(t *testing.T, a arrival, m amqpx.Message, reason, lastError string, at
 func caseAttemptsUsedUp(t *testing.T, c *cell) {
 	q := c.queue("used-up")
 	seen := c.consume(t, q, func(context.Context, *amqpx.Delivery) error { return errors.New("never works") },
-		amqpx.Retry(topology.Retry{MaxAttempts: 3, Backoff: 300 * time.Millisecond, Multiplier: 1, Jitter: -1}))
+		amqpx.WithRetry(topology.Retry{MaxAttempts: 3, Backoff: 300 * time.Millisecond, Multiplier: 1, Jitter: -1}))
 	m := example("hopeless", q)
 	c.send(t, m)
 	take(t, seen, 3, "attempts")
@@ -340,7 +340,7 @@ func caseReject(t *testing.T, c *cell) {
 		}
 		return amqpx.Reject(errors.New("not wanted"))
 	}
-	seen := c.consume(t, q, reject, amqpx.DeadLetterQueue(custom))
+	seen := c.consume(t, q, reject, amqpx.WithDeadLetterQueue(custom))
 	c.send(t, example("rejected", q), example("wrapped", q))
 	take(t, seen, 2, "deliveries")
 	in := c.plain(t, custom)
@@ -358,7 +358,7 @@ func casePanic(t *testing.T, c *cell) {
 			panic("out of cheese")
 		}
 		return nil
-	}, amqpx.Retry(topology.Retry{MaxAttempts: 2, Backoff: 300 * time.Millisecond}), amqpx.Concurrency(1))
+	}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Backoff: 300 * time.Millisecond}), amqpx.WithConcurrency(1))
 	m := example("panics", q)
 	c.send(t, m, example("fine", q))
 	got := take(t, seen, 3, "two attempts at the one, one at the other")
@@ -402,7 +402,7 @@ func caseEffectOnce(t *testing.T, c *cell) {
 			done <- d.ID
 		}
 		return err
-	}, amqpx.Concurrency(8), amqpx.Retry(topology.Retry{MaxAttempts: 20, Backoff: 300 * time.Millisecond, Multiplier: 1}))
+	}, amqpx.WithConcurrency(8), amqpx.WithRetry(topology.Retry{MaxAttempts: 20, Backoff: 300 * time.Millisecond, Multiplier: 1}))
 	for i := range n {
 		for range copies {
 			c.send(t, amqpx.Message{ID: strconv.Itoa(i), Queue: q, Delay: time.Second, Body: []byte(strconv.Itoa(i))})

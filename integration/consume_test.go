@@ -41,7 +41,7 @@ func TestDrain(t *testing.T) {
 		<-finish
 		handled.Add(1)
 		return ctx.Err()
-	}, amqpx.Concurrency(4), amqpx.Prefetch(20))
+	}, amqpx.WithConcurrency(4), amqpx.WithPrefetch(20))
 	const total = 30
 	for i := range total {
 		send(t, c, amqpx.Message{ID: fmt.Sprint(i), Queue: q})
@@ -77,7 +77,7 @@ func TestDrainTimeout(t *testing.T) {
 		close(begun)
 		<-release // deaf to its context
 		return nil
-	}, amqpx.DrainTimeout(50*time.Millisecond))
+	}, amqpx.WithDrainTimeout(50*time.Millisecond))
 	send(t, c, amqpx.Message{ID: "slow", Queue: q})
 	<-begun
 	if err := stop(); !errors.Is(err, amqpx.ErrDrainTimeout) {
@@ -103,7 +103,7 @@ func TestRetriesThenDeadLetter(t *testing.T) {
 			panic("out of luck")
 		}
 		return fmt.Errorf("attempt %d of %d failed", d.Attempt, d.MaxAttempts)
-	}, amqpx.Retry(quickRetry))
+	}, amqpx.WithRetry(quickRetry))
 	send(t, c, amqpx.Message{ID: "m", Queue: q, Body: []byte("body"), ContentType: "text/plain", Headers: amqp.Table{"mine": "kept"}, Version: 7})
 	dead := rawGet(t, q+".dead")
 
@@ -161,7 +161,7 @@ func TestHostileMessages(t *testing.T) {
 	q := newQueue(t)
 	consume(t, c, q, func(_ context.Context, d *amqpx.Delivery) error {
 		return errors.New("no")
-	}, amqpx.Retry(topology.Retry{MaxAttempts: 2, Backoff: time.Millisecond}))
+	}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Backoff: time.Millisecond}))
 	send(t, c, amqpx.Message{ID: "declares the queues", Queue: q})
 	rawGet(t, q+".dead")
 
@@ -258,11 +258,11 @@ func TestConsumeRefusesBadOptions(t *testing.T) {
 	for name, err := range map[string]error{
 		"no queue":      c.Consume(t.Context(), "", h),
 		"no handler":    c.Consume(t.Context(), "q", nil),
-		"concurrency":   c.Consume(t.Context(), "q", h, amqpx.Concurrency(-1)),
-		"prefetch":      c.Consume(t.Context(), "q", h, amqpx.Prefetch(70000)),
-		"drain":         c.Consume(t.Context(), "q", h, amqpx.DrainTimeout(-1)),
-		"retry":         c.Consume(t.Context(), "q", h, amqpx.Retry(topology.Retry{MaxAttempts: -1})),
-		"own dead ends": c.Consume(t.Context(), "q", h, amqpx.DeadLetterQueue("q")),
+		"concurrency":   c.Consume(t.Context(), "q", h, amqpx.WithConcurrency(-1)),
+		"prefetch":      c.Consume(t.Context(), "q", h, amqpx.WithPrefetch(70000)),
+		"drain":         c.Consume(t.Context(), "q", h, amqpx.WithDrainTimeout(-1)),
+		"retry":         c.Consume(t.Context(), "q", h, amqpx.WithRetry(topology.Retry{MaxAttempts: -1})),
+		"own dead ends": c.Consume(t.Context(), "q", h, amqpx.WithDeadLetterQueue("q")),
 	} {
 		if !errors.Is(err, amqpx.ErrConfig) {
 			t.Errorf("%s: %v", name, err)

@@ -97,7 +97,7 @@ func TestHostileTasks(t *testing.T) {
 		consume(t, c, q, schedule.Handler(db.DB, func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 			done <- d.ID
 			return nil
-		}), amqpx.Retry(topology.Retry{Backoff: time.Millisecond}))
+		}), amqpx.WithRetry(topology.Retry{Backoff: time.Millisecond}))
 		send(t, c, amqpx.Message{ID: "declares the queues", Queue: q})
 		rawGet(t, q+".dead")
 
@@ -119,7 +119,7 @@ func TestHostileTasks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return task.Status == schedule.Done
+			return task.Status == schedule.StatusDone
 		})
 	})
 }
@@ -136,7 +136,7 @@ func TestHostileIDs(t *testing.T) {
 		consume(t, c, q, idempotency.Handler(db.DB, func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 			done <- string(d.Body)
 			return nil
-		}), amqpx.Retry(topology.Retry{Backoff: time.Millisecond}))
+		}), amqpx.WithRetry(topology.Retry{Backoff: time.Millisecond}))
 		send(t, c, amqpx.Message{ID: "declares the queues", Queue: q})
 		if got := <-done; got != "" {
 			t.Fatalf("handled %q", got)

@@ -35,7 +35,7 @@ func TestIdempotencyGroup(t *testing.T) {
 					return boom
 				}
 				return nil
-			}, idempotency.Group(size))
+			}, idempotency.WithGroup(size))
 		}
 		handlers := []amqpx.Handler{handle(), handle()}
 		for i, err := range together(messages*consumers, func(i int) error {

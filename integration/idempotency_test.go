@@ -54,21 +54,21 @@ func orderDelivery(id, order string) *amqpx.Delivery {
 // skips counts what OnSkip reports.
 type skips struct {
 	mu sync.Mutex
-	n  map[idempotency.Reason]int
+	n  map[idempotency.SkipReason]int
 }
 
-func (s *skips) option() idempotency.Option {
-	return idempotency.OnSkip(func(_ context.Context, _ *amqpx.Delivery, r idempotency.Reason) {
+func (s *skips) option() idempotency.HandlerOption {
+	return idempotency.OnSkip(func(_ context.Context, _ *amqpx.Delivery, r idempotency.SkipReason) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.n == nil {
-			s.n = map[idempotency.Reason]int{}
+			s.n = map[idempotency.SkipReason]int{}
 		}
 		s.n[r]++
 	})
 }
 
-func (s *skips) count(r idempotency.Reason) int {
+func (s *skips) count(r idempotency.SkipReason) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.n[r]
@@ -88,7 +88,7 @@ func TestIdempotencyEffectOnce(t *testing.T) {
 		if n := o.effects(t, "1"); n != 1 {
 			t.Errorf("%d effects, expected 1", n)
 		}
-		if n := s.count(idempotency.Duplicate); n != 2 {
+		if n := s.count(idempotency.SkipDuplicate); n != 2 {
 			t.Errorf("%d duplicates counted, expected 2", n)
 		}
 		// Ids that a sloppy collation takes for equal, and other queues, are others.
@@ -183,7 +183,7 @@ func TestIdempotencyConcurrentDuplicates(t *testing.T) {
 							return boom
 						}
 						return nil
-					}, s.option(), idempotency.WithTx(&sql.TxOptions{Isolation: level}))
+					}, s.option(), idempotency.WithTxOptions(&sql.TxOptions{Isolation: level}))
 					errs := together(consumers, func(int) error { return handle(t.Context(), orderDelivery("m"+id, id)) })
 					failed := 0
 					for _, err := range errs {
@@ -196,7 +196,7 @@ func TestIdempotencyConcurrentDuplicates(t *testing.T) {
 					if n := o.effects(t, id); n != 1 {
 						t.Fatalf("round %d: %d effects, expected 1", round, n)
 					}
-					if n := s.count(idempotency.Duplicate); n+failed != consumers-1 {
+					if n := s.count(idempotency.SkipDuplicate); n+failed != consumers-1 {
 						t.Fatalf("round %d: %d skipped and %d failed of %d", round, n, failed, consumers)
 					}
 				}
@@ -280,7 +280,7 @@ func TestIdempotencyGuard(t *testing.T) {
 				t.Errorf("order %s: %d effects, expected %d", id, n, want)
 			}
 		}
-		if g, d := s.count(idempotency.Guarded), s.count(idempotency.Duplicate); g != 2 || d != 1 {
+		if g, d := s.count(idempotency.SkipGuarded), s.count(idempotency.SkipDuplicate); g != 2 || d != 1 {
 			t.Errorf("%d guarded and %d duplicates, expected 2 and 1", g, d)
 		}
 		if n := o.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_processed WHERE outcome = 'guarded'"); n != 2 {
@@ -289,7 +289,7 @@ func TestIdempotencyGuard(t *testing.T) {
 	})
 }
 
-func (o orders) guard() idempotency.Option {
+func (o orders) guard() idempotency.HandlerOption {
 	query := "SELECT 1 FROM orders WHERE id = ? AND status = 'unpaid' AND due_ms <= ?"
 	if o.dialect != idempotency.SQLite {
 		query += " FOR UPDATE"

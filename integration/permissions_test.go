@@ -379,7 +379,7 @@ func (s *shop) consumes(t *testing.T, brokerURL string) {
 			return errors.New("not yet")
 		}
 		return nil
-	}, amqpx.Retry(topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond}))
+	}, amqpx.WithRetry(topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond}))
 	send(t, admin, amqpx.Message{ID: "retried", Queue: toQueue.Queue})
 	for want := 1; want <= 2; want++ {
 		if got := <-attempts; got != want {
@@ -420,7 +420,7 @@ func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
 			}
 			handled <- d.ID
 			return nil
-		}, amqpx.Retry(topology.Retry{Backoff: 100 * time.Millisecond}))
+		}, amqpx.WithRetry(topology.Retry{Backoff: 100 * time.Millisecond}))
 		send(t, c, amqpx.Message{ID: "1", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
 		if id := <-handled; id != "1" {
 			t.Errorf("handled %s", id)

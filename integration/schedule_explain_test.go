@@ -130,13 +130,13 @@ func TestScheduleUsesIndexes(t *testing.T) {
 			"done together":   func(ctx context.Context) error { return doneTogether(ctx, recorded, db.dialect, now) },
 			"get":             func(ctx context.Context) error { _, err := s.Get(ctx, nil, "t000001"); return err },
 			"list queue": func(ctx context.Context) error {
-				return firstOf(s.List(ctx, nil, schedule.Filter{Queue: "q1", Status: schedule.Pending, Limit: 20}))
+				return firstOf(s.List(ctx, nil, schedule.Filter{Queue: "q1", Status: schedule.StatusPending, Limit: 20}))
 			},
 			"list all": func(ctx context.Context) error {
 				return firstOf(s.List(ctx, nil, schedule.Filter{Limit: 20, After: tasks[3000].Cursor()}))
 			},
 			"list prefix": func(ctx context.Context) error {
-				return firstOf(s.List(ctx, nil, schedule.Filter{IDPrefix: "t00900", Status: schedule.Pending, Limit: 20}))
+				return firstOf(s.List(ctx, nil, schedule.Filter{IDPrefix: "t00900", Status: schedule.StatusPending, Limit: 20}))
 			},
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -180,7 +180,7 @@ func doneTogether(ctx context.Context, db *sql.DB, d schedule.Dialect, now time.
 			<-time.After(100 * time.Millisecond) // the others gather meanwhile
 		}
 		return nil
-	}, schedule.Group(2*n), schedule.WithDialect(d))
+	}, schedule.WithGroup(2*n), schedule.WithDialect(d))
 	errs := make(chan error, n)
 	for i := range n {
 		go func() {

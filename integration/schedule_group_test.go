@@ -65,7 +65,7 @@ func TestScheduleGroup(t *testing.T) {
 					return boom
 				}
 				return nil
-			}, schedule.Group(size))
+			}, schedule.WithGroup(size))
 		}
 		handlers := []amqpx.Handler{handle(), handle()}
 		for i, err := range together(count*consumers, func(i int) error {

@@ -165,7 +165,7 @@ func TestScheduleInTransaction(t *testing.T) {
 		}
 		got := taskOf(t, s, "a")
 		if got.Exchange != "events" || got.RoutingKey != "post.due" || !bytes.Equal(got.Body, full.Body) || got.ContentType != full.ContentType ||
-			got.Headers["é"] != "ü" || got.Headers["k"] != "v" || got.Status != schedule.Pending || got.Version != 1 || got.CreatedAt.IsZero() {
+			got.Headers["é"] != "ü" || got.Headers["k"] != "v" || got.Status != schedule.StatusPending || got.Version != 1 || got.CreatedAt.IsZero() {
 			t.Errorf("read back %+v", got)
 		}
 		if want := due.Add(500 * time.Microsecond); !got.DeliverAt.Equal(want) {
@@ -199,7 +199,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		again.Body = []byte("new")
 		mustSucceed(t, s.Schedule(t.Context(), nil, again, schedule.Replace()))
 		got := taskOf(t, s, "a")
-		if got.Version != 2 || got.Status != schedule.Pending || string(got.Body) != "new" || !got.FinishedAt.IsZero() {
+		if got.Version != 2 || got.Status != schedule.StatusPending || string(got.Body) != "new" || !got.FinishedAt.IsZero() {
 			t.Errorf("after Replace: %+v", got)
 		}
 		mustSucceed(t, s.Schedule(t.Context(), nil, orderTask("fresh", due), schedule.Replace()))
@@ -295,7 +295,7 @@ func TestScheduleChanges(t *testing.T) {
 		mustSucceed(t, err)
 		mustSucceed(t, s.Cancel(t.Context(), tx, "b"))
 		mustSucceed(t, tx.Rollback())
-		if got := taskOf(t, s, "b"); got.Status != schedule.Pending {
+		if got := taskOf(t, s, "b"); got.Status != schedule.StatusPending {
 			t.Errorf("after a rolled-back Cancel: %+v", got)
 		}
 		mustSucceed(t, s.Cancel(t.Context(), nil, "b"))
@@ -306,7 +306,7 @@ func TestScheduleChanges(t *testing.T) {
 			"fire":       s.FireNow(t.Context(), nil, "b"),
 			"revive":     s.Revive(t.Context(), nil, "b", due),
 		} {
-			if !errors.As(err, &late) || late.Status != schedule.Cancelled || late.Action != action || !errors.Is(err, schedule.ErrStatus) {
+			if !errors.As(err, &late) || late.Status != schedule.StatusCancelled || late.Action != action || !errors.Is(err, schedule.ErrStatus) {
 				t.Errorf("%s of a cancelled task: %v", action, err)
 			}
 		}
@@ -327,7 +327,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		db.mustExec(t, "CREATE TABLE effects (id VARCHAR(64) NOT NULL)")
 		boom := errors.New("boom")
 		var fail func() error
-		var reasons []schedule.Reason
+		var reasons []schedule.SkipReason
 		handle := schedule.Handler(db.DB, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 			if _, err := tx.ExecContext(ctx, db.bind("INSERT INTO effects VALUES (?)"), d.ID); err != nil {
 				return err
@@ -336,16 +336,16 @@ func TestScheduleHandlerFence(t *testing.T) {
 				return fail()
 			}
 			return nil
-		}, schedule.OnSkip(func(_ context.Context, _ *amqpx.Delivery, r schedule.Reason) { reasons = append(reasons, r) }))
+		}, schedule.OnSkip(func(_ context.Context, _ *amqpx.Delivery, r schedule.SkipReason) { reasons = append(reasons, r) }))
 		deliver := func(id string, version int64, attempt int) error {
 			return handle(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Version: version, Attempt: attempt, MaxAttempts: 3, DueAt: past})
 		}
 		effects := func(id string) int64 { return db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", id) }
-		skipped := func(id string, version int64, want schedule.Reason) {
+		skipped := func(id string, version int64, want schedule.SkipReason) {
 			t.Helper()
 			before := effects(id)
 			reasons = nil
-			if err := deliver(id, version, 1); err != nil || !slices.Equal(reasons, []schedule.Reason{want}) || effects(id) != before {
+			if err := deliver(id, version, 1); err != nil || !slices.Equal(reasons, []schedule.SkipReason{want}) || effects(id) != before {
 				t.Errorf("task %s version %d: error %v, skipped %v, expected %s without an effect", id, version, err, reasons, want)
 			}
 		}
@@ -354,7 +354,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		}
 		mustSucceed(t, deliver("once", 1, 1))
 		skipped("once", 1, schedule.SkipDuplicate)
-		if got := taskOf(t, s, "once"); got.Status != schedule.Done || got.FinishedAt.IsZero() || effects("once") != 1 {
+		if got := taskOf(t, s, "once"); got.Status != schedule.StatusDone || got.FinishedAt.IsZero() || effects("once") != 1 {
 			t.Errorf("after the effect: %+v", got)
 		}
 		mustSucceed(t, s.Reschedule(t.Context(), nil, "moved", past))
@@ -374,9 +374,9 @@ func TestScheduleHandlerFence(t *testing.T) {
 				t.Fatalf("error is %v", err)
 			}
 			got := taskOf(t, s, "fails")
-			want := schedule.Pending
+			want := schedule.StatusPending
 			if attempt == 3 {
-				want = schedule.Failed
+				want = schedule.StatusFailed
 			}
 			if got.Status != want || got.Attempts != attempt || got.LastError != "boom" {
 				t.Errorf("after attempt %d: %+v", attempt, got)
@@ -387,7 +387,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		}
 		skipped("fails", 1, schedule.SkipFailed)
 		fail = func() error { return amqpx.Reject(boom) }
-		if err := deliver("rejected", 1, 1); !errors.Is(err, boom) || taskOf(t, s, "rejected").Status != schedule.Failed {
+		if err := deliver("rejected", 1, 1); !errors.Is(err, boom) || taskOf(t, s, "rejected").Status != schedule.StatusFailed {
 			t.Errorf("rejected: %v, %+v", err, taskOf(t, s, "rejected"))
 		}
 		fail = func() error { panic(boom) }
@@ -399,7 +399,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 		}
 		fail = nil
 		mustSucceed(t, s.Revive(t.Context(), nil, "fails", past))
-		if got := taskOf(t, s, "fails"); got.Status != schedule.Pending || got.Version != 2 || got.Attempts != 0 || got.LastError != "" {
+		if got := taskOf(t, s, "fails"); got.Status != schedule.StatusPending || got.Version != 2 || got.Attempts != 0 || got.LastError != "" {
 			t.Errorf("after Revive: %+v", got)
 		}
 		mustSucceed(t, deliver("fails", 2, 1))
@@ -407,7 +407,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 			t.Errorf("%d effects of the revived task, expected 1", effects("fails"))
 		}
 		for _, d := range []*amqpx.Delivery{{Version: 1}, {ID: "x"}} {
-			if err := handle(t.Context(), d); !errors.Is(err, schedule.ErrNotTask) || !amqpx.Rejected(err) {
+			if err := handle(t.Context(), d); !errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err) {
 				t.Errorf("error is %v, expected a rejection with ErrNotTask", err)
 			}
 		}
@@ -423,7 +423,7 @@ func TestScheduleConcurrentFence(t *testing.T) {
 		var effects atomic.Int32
 		var skips atomic.Int32
 		handle := schedule.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { effects.Add(1); return nil },
-			schedule.OnSkip(func(context.Context, *amqpx.Delivery, schedule.Reason) { skips.Add(1) }))
+			schedule.OnSkip(func(context.Context, *amqpx.Delivery, schedule.SkipReason) { skips.Add(1) }))
 		for round := range 60 {
 			id := fmt.Sprint(round)
 			mustSucceed(t, s.Schedule(t.Context(), nil, orderTask(id, past)))
@@ -534,10 +534,10 @@ func TestScheduleBadDestinations(t *testing.T) {
 			status schedule.Status
 			text   string
 		}{
-			"bad-0":    {schedule.Failed, "does not exist"},
-			"bad-1":    {schedule.Pending, "refused by the broker"},
-			"bad-2":    {schedule.Failed, "is not declared"},
-			"bad-json": {schedule.Failed, "JSON object of strings"},
+			"bad-0":    {schedule.StatusFailed, "does not exist"},
+			"bad-1":    {schedule.StatusPending, "refused by the broker"},
+			"bad-2":    {schedule.StatusFailed, "is not declared"},
+			"bad-json": {schedule.StatusFailed, "JSON object of strings"},
 		} {
 			got := listedTask(t, s, id)
 			if got.Status != want.status || !strings.Contains(got.LastError, want.text) {
@@ -591,7 +591,7 @@ func TestScheduleSweeper(t *testing.T) {
 				t.Errorf("%s was sent %d times, expected %d", id, n, most)
 			}
 		}
-		if got := taskOf(t, s, "lost"); got.Status != schedule.Done || got.Sends < 2 {
+		if got := taskOf(t, s, "lost"); got.Status != schedule.StatusDone || got.Sends < 2 {
 			t.Errorf("lost: %+v", got)
 		}
 	})
@@ -636,15 +636,15 @@ func TestScheduleListAndCount(t *testing.T) {
 			want int
 		}{
 			"all":       {schedule.Filter{}, 1300},
-			"pending":   {schedule.Filter{Status: schedule.Pending, WithoutBody: true}, 1200},
-			"cancelled": {schedule.Filter{Status: schedule.Cancelled}, 100},
+			"pending":   {schedule.Filter{Status: schedule.StatusPending, WithoutBody: true}, 1200},
+			"cancelled": {schedule.Filter{Status: schedule.StatusCancelled}, 100},
 			"queue":     {schedule.Filter{Queue: "q1"}, 650},
-			"both":      {schedule.Filter{Queue: "q2", Status: schedule.Pending}, 600},
+			"both":      {schedule.Filter{Queue: "q2", Status: schedule.StatusPending}, 600},
 			"due":       {schedule.Filter{DueFrom: base.Add(10 * time.Second), DueTo: base.Add(20 * time.Second)}, 100},
 			"prefix":    {schedule.Filter{IDPrefix: "a-"}, 434},
 			"limit":     {schedule.Filter{Limit: 777}, 777},
 			"after":     {schedule.Filter{After: tasks[999].Cursor()}, 300},
-			"none":      {schedule.Filter{Status: schedule.Done}, 0},
+			"none":      {schedule.Filter{Status: schedule.StatusDone}, 0},
 		} {
 			got := list(c.f)
 			if name == "after" {
@@ -666,13 +666,13 @@ func TestScheduleListAndCount(t *testing.T) {
 		counts, err := s.Count(t.Context(), nil, schedule.Filter{})
 		mustSucceed(t, err)
 		want := []schedule.QueueCount{
-			{Queue: "q1", Status: schedule.Cancelled, Count: 50}, {Queue: "q1", Status: schedule.Pending, Count: 600},
-			{Queue: "q2", Status: schedule.Cancelled, Count: 50}, {Queue: "q2", Status: schedule.Pending, Count: 600},
+			{Queue: "q1", Status: schedule.StatusCancelled, Count: 50}, {Queue: "q1", Status: schedule.StatusPending, Count: 600},
+			{Queue: "q2", Status: schedule.StatusCancelled, Count: 50}, {Queue: "q2", Status: schedule.StatusPending, Count: 600},
 		}
 		if !slices.Equal(counts, want) {
 			t.Errorf("counts are %v, expected %v", counts, want)
 		}
-		bins, err := s.Histogram(t.Context(), nil, schedule.Filter{Status: schedule.Pending}, base.Add(5*time.Second), 10*time.Second, 3)
+		bins, err := s.Histogram(t.Context(), nil, schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
 		mustSucceed(t, err)
 		if len(bins) != 3 || bins[0].Count != 50 || bins[1].Count != 100 || bins[2].Count != 100 || !bins[1].From.Equal(base.Add(15*time.Second)) {
 			t.Errorf("histogram is %v", bins)
@@ -730,7 +730,7 @@ func TestScheduleMigrate(t *testing.T) {
 		mustSucceed(t, s.Schedule(t.Context(), nil, orderTask("a", time.Now())))
 		// The contract: a row by plain SQL, with a destination and an instant only.
 		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('plain', 'q', 1)")
-		if got := taskOf(t, s, "plain"); got.Status != schedule.Pending || got.Version != 1 || time.Since(got.CreatedAt).Abs() > time.Minute {
+		if got := taskOf(t, s, "plain"); got.Status != schedule.StatusPending || got.Version != 1 || time.Since(got.CreatedAt).Abs() > time.Minute {
 			t.Errorf("a row by plain SQL is %+v", got)
 		}
 		for _, bad := range []string{

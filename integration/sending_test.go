@@ -22,7 +22,7 @@ import (
 type sendWatcher struct{ connected, repeated atomic.Int64 }
 
 func (w *sendWatcher) ConnectionState(e amqpx.StateEvent) {
-	if e.Connection == "publish" && e.State == amqpx.Connected {
+	if e.Connection == "publish" && e.State == amqpx.StateConnected {
 		w.connected.Add(1)
 	}
 }

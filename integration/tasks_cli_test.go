@@ -137,12 +137,12 @@ func TestCLITasks(t *testing.T) {
 		if got := taskOf(t, s, "a-004"); got.Version != 3 || time.Since(got.DeliverAt).Abs() > time.Minute {
 			t.Errorf("after fire: %+v", got)
 		}
-		if r := cmd("revive", "b-001", "--delay", "1h"); r.code != 0 || taskOf(t, s, "b-001").Status != schedule.Pending || time.Until(taskOf(t, s, "b-001").DeliverAt) < 50*time.Minute {
+		if r := cmd("revive", "b-001", "--delay", "1h"); r.code != 0 || taskOf(t, s, "b-001").Status != schedule.StatusPending || time.Until(taskOf(t, s, "b-001").DeliverAt) < 50*time.Minute {
 			t.Errorf("revive: %s", r)
 		}
 		r = cmd("cancel", "a-002", "b-001", "none", "a-006", "--json")
 		got = r.objects(t)
-		if r.code != 1 || len(got) != 4 || got[1]["status"] != "cancelled" || got[3]["status"] != "cancelled" || taskOf(t, s, "a-006").Status != schedule.Cancelled {
+		if r.code != 1 || len(got) != 4 || got[1]["status"] != "cancelled" || got[3]["status"] != "cancelled" || taskOf(t, s, "a-006").Status != schedule.StatusCancelled {
 			t.Errorf("cancel: %s", r)
 		}
 		for args, want := range map[string]string{
@@ -227,7 +227,7 @@ func TestCLIRelay(t *testing.T) {
 			t.Errorf("list: %s", r)
 		}
 		mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "bad", Queue: strings.Repeat("q", 250), DeliverAt: time.Now()}))
-		eventually(t, "a task that cannot be sent fails", func() bool { return taskOf(t, s, "bad").Status == schedule.Failed })
+		eventually(t, "a task that cannot be sent fails", func() bool { return taskOf(t, s, "bad").Status == schedule.StatusFailed })
 		r := stop()
 		m := r.last(t, "relayed", "resent", "postponed", "failed", "purged", "errors", "seconds")
 		if r.code != 0 || m["relayed"] != 5.0 || m["failed"] != 1.0 || m["errors"] != 0.0 {

@@ -133,7 +133,7 @@ func TestDocumentedTaskStatements(t *testing.T) {
 			mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: time.Now().Add(10 * time.Minute), Body: body}))
 			db.mustExec(t, `UPDATE rabbitdelay_tasks SET version = 3, attempts = 2, last_error = 'x', sent_at = 5, sends = 4, send_failures = 1, resend_at = 9,
 				claimed_until = 99, content_type = 'x', headers = '{"a":"b"}'`)
-			if status != schedule.Pending {
+			if status != schedule.StatusPending {
 				db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = 7, status = ?", string(status))
 			}
 		}
@@ -165,13 +165,13 @@ func TestDocumentedTaskStatements(t *testing.T) {
 			refused   []schedule.Status // in which it changes nothing
 			do        func() error
 		}{
-			{"schedule, or replace whatever has this id", schedule.Cancelled, nil, func() error {
+			{"schedule, or replace whatever has this id", schedule.StatusCancelled, nil, func() error {
 				return s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(45 * time.Minute), Body: body}, schedule.Replace())
 			}},
-			{"move", schedule.Pending, []schedule.Status{schedule.Done, schedule.Cancelled, schedule.Failed}, func() error { return s.Reschedule(t.Context(), nil, id, in(time.Hour)) }},
-			{"fire now", schedule.Pending, []schedule.Status{schedule.Done, schedule.Cancelled, schedule.Failed}, func() error { return s.FireNow(t.Context(), nil, id) }},
-			{"cancel", schedule.Pending, []schedule.Status{schedule.Done, schedule.Cancelled, schedule.Failed}, func() error { return s.Cancel(t.Context(), nil, id) }},
-			{"revive", schedule.Failed, []schedule.Status{schedule.Pending, schedule.Done, schedule.Cancelled}, func() error { return s.Revive(t.Context(), nil, id, time.Now()) }},
+			{"move", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Reschedule(t.Context(), nil, id, in(time.Hour)) }},
+			{"fire now", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.FireNow(t.Context(), nil, id) }},
+			{"cancel", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Cancel(t.Context(), nil, id) }},
+			{"revive", schedule.StatusFailed, []schedule.Status{schedule.StatusPending, schedule.StatusDone, schedule.StatusCancelled}, func() error { return s.Revive(t.Context(), nil, id, time.Now()) }},
 		} {
 			worn(c.from)
 			other := func() {
@@ -196,7 +196,7 @@ func TestDocumentedTaskStatements(t *testing.T) {
 			}
 		}
 
-		worn(schedule.Pending)
+		worn(schedule.StatusPending)
 		due := db.queryInt(t, "SELECT due_at FROM rabbitdelay_tasks")
 		for _, x := range []struct {
 			id      string
@@ -208,21 +208,21 @@ func TestDocumentedTaskStatements(t *testing.T) {
 				t.Errorf("consume %+v changed %d rows", x, n)
 			}
 		}
-		if got := taskOf(t, s, id); got.Status != schedule.Done || time.Since(got.FinishedAt).Abs() > time.Minute {
+		if got := taskOf(t, s, id); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
 			t.Errorf("after consume: %+v", got)
 		}
-		worn(schedule.Pending)
+		worn(schedule.StatusPending)
 		failure := map[string]any{"id": id, "version": 3, "attempt": 5, "error": "boom"}
 		for _, want := range []int64{1, 0} {
 			if n := named(t, db, doc["fail"], failure); n != want {
 				t.Errorf("fail changed %d rows, expected %d", n, want)
 			}
 		}
-		if got := taskOf(t, s, id); got.Status != schedule.Failed || got.Attempts != 5 || got.LastError != "boom" || got.FinishedAt.IsZero() {
+		if got := taskOf(t, s, id); got.Status != schedule.StatusFailed || got.Attempts != 5 || got.LastError != "boom" || got.FinishedAt.IsZero() {
 			t.Errorf("after fail: %+v", got)
 		}
 
-		worn(schedule.Pending)
+		worn(schedule.StatusPending)
 		for statement, want := range map[string]string{
 			"list":  fmt.Sprintf("[%s %d 3 2 x]", id, db.queryInt(t, "SELECT due_at FROM rabbitdelay_tasks")),
 			"count": "[orders.expire pending 1]",

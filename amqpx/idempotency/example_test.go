@@ -38,7 +38,7 @@ func ExampleHandler() {
 		},
 		idempotency.OnlyIf("SELECT 1 FROM orders WHERE id = ? AND status = 'unpaid' AND due_ms <= ?",
 			func(d *amqpx.Delivery) []any { return []any{string(d.Body), d.DueAt.UnixMilli()} }),
-		idempotency.OnSkip(func(_ context.Context, d *amqpx.Delivery, reason idempotency.Reason) {
+		idempotency.OnSkip(func(_ context.Context, d *amqpx.Delivery, reason idempotency.SkipReason) {
 			fmt.Printf("order %s: %s\n", d.Body, reason)
 		}),
 	)

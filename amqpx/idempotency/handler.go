@@ -51,8 +51,8 @@ const maxKey = 255
 // back and goes on.
 //
 // A test calls the handler with a Delivery of its own: ID, and Queue unless there
-// is a Scope.
-func Handler(db *sql.DB, fn Func, opts ...Option) amqpx.Handler {
+// is a scope.
+func Handler(db *sql.DB, fn Func, opts ...HandlerOption) amqpx.Handler {
 	h := &handler{db: db, fn: fn, now: time.Now}
 	for _, o := range opts {
 		o(h)
@@ -77,7 +77,7 @@ type handler struct {
 	group  int
 	gather *sqldb.Gather[*piece] // nil: each message has a transaction of its own
 	guards []func(context.Context, *sql.Tx, *amqpx.Delivery) (bool, error)
-	onSkip func(context.Context, *amqpx.Delivery, Reason)
+	onSkip func(context.Context, *amqpx.Delivery, SkipReason)
 }
 
 func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
@@ -94,7 +94,7 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 				return fmt.Errorf("recording message %q: %w", id, sqldb.Explain(err))
 			}
 			if !fresh {
-				p.skipped = Duplicate
+				p.skipped = SkipDuplicate
 				return nil
 			}
 			return h.effect(tx, p)
@@ -116,7 +116,7 @@ type piece struct {
 	ctx       context.Context
 	d         *amqpx.Delivery
 	scope, id string
-	skipped   Reason
+	skipped   SkipReason
 }
 
 // effect asks the guards and runs fn.
@@ -127,7 +127,7 @@ func (h *handler) effect(tx *sql.Tx, p *piece) error {
 			return fmt.Errorf("guard: %w", err)
 		}
 		if !ok {
-			p.skipped = Guarded
+			p.skipped = SkipGuarded
 			return h.markGuarded(p.ctx, tx, p.scope, p.id)
 		}
 	}

@@ -117,7 +117,7 @@ func TestCommitOutcomeUnknown(t *testing.T) {
 			c := newConnector(t)
 			db := open(t, c)
 			var skipped int
-			handle := idempotency.Handler(db, effect, idempotency.OnSkip(func(context.Context, *amqpx.Delivery, idempotency.Reason) { skipped++ }))
+			handle := idempotency.Handler(db, effect, idempotency.OnSkip(func(context.Context, *amqpx.Delivery, idempotency.SkipReason) { skipped++ }))
 			c.lose.Store(lose)
 			err := handle(t.Context(), &amqpx.Delivery{ID: "m", Queue: "q"})
 			if !errors.Is(err, idempotency.ErrCommit) || !errors.Is(err, errLost) {
@@ -146,7 +146,7 @@ func TestGroup(t *testing.T) {
 	bad := errors.New("bad message")
 	var mu sync.Mutex
 	var skipped []string
-	skip := func(_ context.Context, d *amqpx.Delivery, r idempotency.Reason) {
+	skip := func(_ context.Context, d *amqpx.Delivery, r idempotency.SkipReason) {
 		mu.Lock()
 		defer mu.Unlock()
 		skipped = append(skipped, string(r)+" "+d.ID)
@@ -160,7 +160,7 @@ func TestGroup(t *testing.T) {
 			return bad
 		}
 		return nil
-	}, idempotency.Group(16), idempotency.When(guard), idempotency.OnSkip(skip))
+	}, idempotency.WithGroup(16), idempotency.When(guard), idempotency.OnSkip(skip))
 	for round := range 6 {
 		if round == 1 {
 			c.lose.Store(1) // some commit happens, and its answer is lost
@@ -189,7 +189,7 @@ func TestGroup(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	db := open(t, newConnector(t))
-	rejected := func(d *amqpx.Delivery, opts ...idempotency.Option) {
+	rejected := func(d *amqpx.Delivery, opts ...idempotency.HandlerOption) {
 		t.Helper()
 		if err := idempotency.Handler(db, effect, opts...)(t.Context(), d); !errors.Is(err, idempotency.ErrKey) {
 			t.Errorf("id %q: error is %v, expected ErrKey", d.ID, err)
@@ -198,13 +198,13 @@ func TestKeys(t *testing.T) {
 	for _, id := range []string{"", strings.Repeat("x", 256), "a\x00b", "\xff"} {
 		rejected(&amqpx.Delivery{ID: id, Queue: "q"})
 	}
-	rejected(&amqpx.Delivery{ID: "m"}, idempotency.Key(func(*amqpx.Delivery) (string, error) { return "", nil }))
-	rejected(&amqpx.Delivery{ID: "m"}, idempotency.Key(func(*amqpx.Delivery) (string, error) { return "m", errors.New("no such field") }))
+	rejected(&amqpx.Delivery{ID: "m"}, idempotency.WithKey(func(*amqpx.Delivery) (string, error) { return "", nil }))
+	rejected(&amqpx.Delivery{ID: "m"}, idempotency.WithKey(func(*amqpx.Delivery) (string, error) { return "m", errors.New("no such field") }))
 	if n := countEffects(t, db); n != 0 {
 		t.Fatalf("%d effects of messages without a key", n)
 	}
-	byBody := idempotency.Handler(db, effect, idempotency.Scope("orders"),
-		idempotency.Key(func(d *amqpx.Delivery) (string, error) { return string(d.Body), nil }))
+	byBody := idempotency.Handler(db, effect, idempotency.WithScope("orders"),
+		idempotency.WithKey(func(d *amqpx.Delivery) (string, error) { return string(d.Body), nil }))
 	for _, d := range []*amqpx.Delivery{{ID: "1", Queue: "a", Body: []byte("x")}, {ID: "2", Queue: "b", Body: []byte("x")}} {
 		if err := byBody(t.Context(), d); err != nil {
 			t.Fatal(err)

@@ -18,24 +18,24 @@ const (
 	SQLite     = sqldb.SQLite
 )
 
-// Reason says why an effect was skipped.
-type Reason string
+// SkipReason says why an effect was skipped.
+type SkipReason string
 
 // The reasons there are.
 const (
-	// Duplicate: the message id is recorded already.
-	Duplicate Reason = "duplicate"
-	// Guarded: When or OnlyIf said no. The message is recorded all the same, so a
-	// repetition of it is a Duplicate.
-	Guarded Reason = "guarded"
+	// SkipDuplicate: the message id is recorded already.
+	SkipDuplicate SkipReason = "duplicate"
+	// SkipGuarded: When or OnlyIf said no. The message is recorded all the same, so a
+	// repetition of it is a duplicate.
+	SkipGuarded SkipReason = "guarded"
 )
 
 // Option changes what Handler does.
-type Option func(*handler)
+type HandlerOption func(*handler)
 
 // OnlyIf guards the effect with the state of the business: it happens only if
 // query, run in the same transaction before it, finds a row. A message whose
-// guard finds none is acknowledged, recorded and counted as Guarded.
+// guard finds none is acknowledged, recorded and counted as SkipGuarded.
 //
 //	// only if the order is still unpaid and due at this instant
 //	idempotency.OnlyIf("SELECT 1 FROM orders WHERE id = $1 AND status = 'unpaid' AND due_ms <= $2 FOR UPDATE",
@@ -44,7 +44,7 @@ type Option func(*handler)
 // Placeholders are the driver's own. Compare with <=, not =, because DueAt of a
 // retry is the instant of the retry. FOR UPDATE (not on SQLite, which has one
 // writer and needs none) makes a payment at the same moment wait for the effect.
-func OnlyIf(query string, args func(*amqpx.Delivery) []any) Option {
+func OnlyIf(query string, args func(*amqpx.Delivery) []any) HandlerOption {
 	return When(func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (bool, error) {
 		var list []any
 		if args != nil {
@@ -63,25 +63,25 @@ func OnlyIf(query string, args func(*amqpx.Delivery) []any) Option {
 // When guards the effect like OnlyIf, with a function that answers whether it is
 // still wanted. It is run in the effect's transaction. Several guards must all
 // say yes; they are asked in the order given.
-func When(guard func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (bool, error)) Option {
+func When(guard func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (bool, error)) HandlerOption {
 	return func(h *handler) { h.guards = append(h.guards, guard) }
 }
 
-// Scope is within what message ids are unique; the default is the name of the
+// WithScope says within what message ids are unique; the default is the name of the
 // queue, so that each of several queues that get a copy of one message has its
 // own effect. At most 255 bytes.
-func Scope(scope string) Option { return func(h *handler) { h.scope = scope } }
+func WithScope(scope string) HandlerOption { return func(h *handler) { h.scope = scope } }
 
 // Key gives what identifies a message, instead of its message id: a header, or a
 // field of the body. It is at most 255 bytes of UTF-8 without NUL. A message for
 // which it is empty or an error is rejected.
-func Key(key func(*amqpx.Delivery) (string, error)) Option {
+func WithKey(key func(*amqpx.Delivery) (string, error)) HandlerOption {
 	return func(h *handler) { h.key = key }
 }
 
-// Group lets up to n messages that are being handled at the same time share a
+// WithGroup lets up to n messages that are being handled at the same time share a
 // transaction; the default is 1. Nobody waits for company. It pays where the
-// beginning, the record and the commit are what takes time: at a Concurrency of 64
+// beginning, the record and the commit are what takes time: at a concurrency of 64
 // and on a database nearby, some three times as many messages were handled without an
 // effect, and twice as many with an insert. n over 1000 counts as 1000.
 //
@@ -94,21 +94,21 @@ func Key(key func(*amqpx.Delivery) (string, error)) Option {
 // undone and each of its messages runs in a transaction of its own, so that one
 // message's failure is never another's. An fn that often fails therefore often
 // runs twice. What fn locks stays locked until all of its group are committed.
-func Group(n int) Option { return func(h *handler) { h.group = min(n, maxGroup) } }
+func WithGroup(n int) HandlerOption { return func(h *handler) { h.group = min(n, maxGroup) } }
 
 const maxGroup = 1000
 
 // OnSkip is called after a message was skipped, for counting. It runs in the
 // goroutine of the message.
-func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason Reason)) Option {
+func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason SkipReason)) HandlerOption {
 	return func(h *handler) { h.onSkip = hook }
 }
 
 // WithDialect says what the database is, where the driver is not well known and
 // its answer to SELECT version() would mislead.
-func WithDialect(d Dialect) Option { return func(h *handler) { h.given = d } }
+func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = d } }
 
-// WithTx sets the isolation of the transactions; the default is the database's.
+// WithTxOptions sets the isolation of the transactions; the default is the database's.
 // Every level is right for the record; it is the effect that may want a higher
 // one. Serialization failures are run again.
-func WithTx(opts *sql.TxOptions) Option { return func(h *handler) { h.txOpts = opts } }
+func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txOpts = opts } }

@@ -52,7 +52,7 @@ func ExampleStore_Schedule() {
 			fmt.Printf("post %s is published\n", d.Body)
 			return nil
 		},
-		schedule.OnSkip(func(_ context.Context, d *amqpx.Delivery, reason schedule.Reason) {
+		schedule.OnSkip(func(_ context.Context, d *amqpx.Delivery, reason schedule.SkipReason) {
 			fmt.Printf("message for %s: %s\n", d.DueAt.UTC().Format("15:04"), reason)
 		}),
 	)

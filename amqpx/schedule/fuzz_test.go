@@ -42,7 +42,7 @@ func FuzzTaskID(f *testing.F) {
 			t.Fatalf("id %q: %v", id, err)
 		}
 		err = handle(ctx, &amqpx.Delivery{ID: id, Version: version, Attempt: 1, MaxAttempts: 2})
-		if notTask := errors.Is(err, ErrNotTask) && amqpx.Rejected(err); notTask == (possible && version >= 1) || err != nil && !notTask {
+		if notTask := errors.Is(err, ErrNotTask) && amqpx.IsRejected(err); notTask == (possible && version >= 1) || err != nil && !notTask {
 			t.Fatalf("a message with id %q and version %d: %v", id, version, err)
 		}
 		if !possible {
@@ -52,7 +52,7 @@ func FuzzTaskID(f *testing.F) {
 		if err != nil || got.ID != id {
 			t.Fatalf("id %q: got %q, %v", id, got.ID, err)
 		}
-		if want := map[bool]Status{true: Done, false: Pending}[version == got.Version]; got.Status != want {
+		if want := map[bool]Status{true: StatusDone, false: StatusPending}[version == got.Version]; got.Status != want {
 			t.Fatalf("id %q: a message of version %d left version %d %s", id, version, got.Version, got.Status)
 		}
 	})

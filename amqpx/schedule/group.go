@@ -11,9 +11,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// Group lets up to n tasks that are being handled at the same time share a
+// WithGroup lets up to n tasks that are being handled at the same time share a
 // transaction; the default is 1. Nobody waits for company. It pays where the
-// beginning, the fence and the commit are what takes time: at a Concurrency of 64
+// beginning, the fence and the commit are what takes time: at a concurrency of 64
 // and on a database nearby, some three times as many tasks were handled without an
 // effect, and twice as many with an insert. n over 200 counts as 200.
 //
@@ -26,7 +26,7 @@ import (
 // and each of its tasks runs in a transaction of its own, so that one task's
 // failure is never another's. An fn that often fails therefore often runs twice.
 // What fn locks stays locked until all of its group are committed.
-func Group(n int) HandlerOption { return func(h *handler) { h.group = min(n, maxGroup) } }
+func WithGroup(n int) HandlerOption { return func(h *handler) { h.group = min(n, maxGroup) } }
 
 const maxGroup = 200
 

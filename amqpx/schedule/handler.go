@@ -19,16 +19,16 @@ import (
 // make the task recur, schedule it again in tx with Replace.
 type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 
-// Reason says why a message of a task had no effect.
-type Reason string
+// SkipReason says why a message of a task had no effect.
+type SkipReason string
 
 // The reasons there are.
 const (
-	SkipDuplicate Reason = "duplicate" // the task was done by another delivery of this version
-	SkipStale     Reason = "stale"     // the task has another version, or is due later
-	SkipCancelled Reason = "cancelled"
-	SkipFailed    Reason = "failed"
-	SkipMissing   Reason = "missing" // there is no such task (any more)
+	SkipDuplicate SkipReason = "duplicate" // the task was done by another delivery of this version
+	SkipStale     SkipReason = "stale"     // the task has another version, or is due later
+	SkipCancelled SkipReason = "cancelled"
+	SkipFailed    SkipReason = "failed"
+	SkipMissing   SkipReason = "missing" // there is no such task (any more)
 )
 
 // HandlerOption changes what Handler does.
@@ -36,7 +36,7 @@ type HandlerOption func(*handler)
 
 // OnSkip is called after a message was acknowledged without an effect, for
 // counting. It runs in the goroutine of the message.
-func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason Reason)) HandlerOption {
+func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason SkipReason)) HandlerOption {
 	return func(h *handler) { h.onSkip = hook }
 }
 
@@ -47,19 +47,19 @@ func OnFailure(hook func(ctx context.Context, d *amqpx.Delivery, err error, fina
 	return func(h *handler) { h.onFailure = hook }
 }
 
-// RetryWindow is how long after a failed attempt the sweeper leaves the task to
+// WithRetryWindow sets how long after a failed attempt the sweeper leaves the task to
 // the consumer's own retries; make it longer than the consumer's longest
 // back-off. Default 15 minutes.
-func RetryWindow(d time.Duration) HandlerOption {
+func WithRetryWindow(d time.Duration) HandlerOption {
 	return func(h *handler) { h.retryWindow = d }
 }
 
 // WithDialect says what the database is, where it is not recognised.
 func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = d } }
 
-// WithTx sets the isolation of the transactions; the default is the database's,
+// WithTxOptions sets the isolation of the transactions; the default is the database's,
 // and every level is right for the fence.
-func WithTx(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txOpts = opts } }
+func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txOpts = opts } }
 
 // Handler wraps fn for Client.Consume. For each message it opens a transaction
 // whose first statement is the fence: it makes the task done if it is pending in
@@ -104,7 +104,7 @@ type handler struct {
 	given       Dialect
 	txOpts      *sql.TxOptions
 	retryWindow time.Duration
-	onSkip      func(context.Context, *amqpx.Delivery, Reason)
+	onSkip      func(context.Context, *amqpx.Delivery, SkipReason)
 	onFailure   func(context.Context, *amqpx.Delivery, error, bool, error)
 }
 
@@ -120,7 +120,7 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 			panic(r)
 		}
 	}()
-	var skipped Reason
+	var skipped SkipReason
 	var foreign bool
 	alone := func() error {
 		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx *sql.Tx) error {
@@ -158,7 +158,7 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 // The version alone would do while ids are not used again. The due instant keeps
 // a message of an older task of the same id, whose row has been deleted, from
 // firing the new one early.
-func (h *handler) fence(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (Reason, error) {
+func (h *handler) fence(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (SkipReason, error) {
 	dialect, err := h.dialect.Resolve(ctx, tx)
 	if err != nil {
 		return "", err
@@ -180,14 +180,14 @@ func (h *handler) fence(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (Rea
 		return SkipMissing, nil
 	case err != nil:
 		return "", err
-	case version == d.Version && status == Pending && d.DueAt.IsZero():
+	case version == d.Version && status == StatusPending && d.DueAt.IsZero():
 		return "", fmt.Errorf("%w: the message has no due instant, and the task is due at %s; a test sets Delivery.DueAt to the task's instant, a publisher the header %s",
 			ErrNotTask, time.UnixMilli(due).UTC().Format(time.RFC3339Nano), amqpx.HeaderDue)
-	case version != d.Version || status == Pending:
+	case version != d.Version || status == StatusPending:
 		return SkipStale, nil
-	case status == Cancelled:
+	case status == StatusCancelled:
 		return SkipCancelled, nil
-	case status == Failed:
+	case status == StatusFailed:
 		return SkipFailed, nil
 	}
 	return SkipDuplicate, nil
@@ -203,7 +203,7 @@ func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, cause error) {
 	if ctx.Err() != nil {
 		return
 	}
-	final := amqpx.Rejected(cause) || (d.MaxAttempts > 0 && d.Attempt >= d.MaxAttempts)
+	final := amqpx.IsRejected(cause) || (d.MaxAttempts > 0 && d.Attempt >= d.MaxAttempts)
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	err := h.record(ctx, d, cause, final)

@@ -48,16 +48,16 @@ func TestHandlerWithADeliveryOfOnesOwn(t *testing.T) {
 					t.Fatal(err)
 				}
 				effect := false
-				handle := schedule.Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { effect = true; return nil }, schedule.Group(group))
+				handle := schedule.Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { effect = true; return nil }, schedule.WithGroup(group))
 				err = handle(t.Context(), &tc.delivery)
 				if effect != tc.effect || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("effect %t, error %v", effect, err)
 				}
-				if err != nil && (!errors.Is(err, schedule.ErrNotTask) || !amqpx.Rejected(err)) {
+				if err != nil && (!errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err)) {
 					t.Errorf("not rejected as no task: %v", err)
 				}
 				// The task is untouched by a message that is not its own.
-				if task, err := tasks.Get(t.Context(), nil, "t"); err != nil || !tc.effect && (task.Status != schedule.Pending || task.Attempts != 0) {
+				if task, err := tasks.Get(t.Context(), nil, "t"); err != nil || !tc.effect && (task.Status != schedule.StatusPending || task.Attempts != 0) {
 					t.Errorf("the task is %+v, %v", task, err)
 				}
 			})

@@ -36,8 +36,8 @@ type world struct {
 	model    map[string]*expected
 	outcome  error // what the handler does next
 	effects  int   // of the delivery at hand
-	skipped  Reason
-	stopped  map[Reason]int
+	skipped  SkipReason
+	stopped  map[SkipReason]int
 	happened int
 }
 
@@ -74,7 +74,7 @@ func newWorld(t *rapid.T) *world {
 		t.Fatal(err)
 	}
 	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
-	w := &world{t: t, db: db, now: time.UnixMilli(1_700_000_000_000), model: map[string]*expected{}, stopped: map[Reason]int{}, sent: map[sending]bool{}}
+	w := &world{t: t, db: db, now: time.UnixMilli(1_700_000_000_000), model: map[string]*expected{}, stopped: map[SkipReason]int{}, sent: map[sending]bool{}}
 	w.faults = func() sendFault { return noFault }
 	if err := Migrate(context.Background(), db); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func newWorld(t *rapid.T) *world {
 	}
 	w.store.now = func() time.Time { return w.now }
 	w.handler = newHandler(db, w.effect, []HandlerOption{
-		OnSkip(func(_ context.Context, _ *amqpx.Delivery, r Reason) { w.skipped = r }),
+		OnSkip(func(_ context.Context, _ *amqpx.Delivery, r SkipReason) { w.skipped = r }),
 		OnFailure(func(_ context.Context, _ *amqpx.Delivery, _ error, _ bool, err error) {
 			if err != nil {
 				t.Fatalf("recording a failure: %v", err)
@@ -134,7 +134,7 @@ func (w *world) effect(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 	switch {
 	case e == nil:
 		w.t.Fatalf("an effect of task %s, which there is not", d.ID)
-	case e.status != Pending || e.version != d.Version:
+	case e.status != StatusPending || e.version != d.Version:
 		w.t.Fatalf("an effect of task %s version %d, which is %s in version %d", d.ID, d.Version, e.status, e.version)
 	case w.now.Before(e.due):
 		w.t.Fatalf("an effect of task %s %v early", d.ID, e.due.Sub(w.now))
@@ -163,19 +163,19 @@ func (w *world) deliver(i int, outcome error, crashBeforeAck bool) {
 			w.t.Fatalf("task %s was acknowledged after %d effects", m.ID, w.effects)
 		}
 		w.happened++
-		e.status, e.finished = Done, w.now
-	case err == nil && e != nil && e.status == Pending && e.version == m.Version && !m.DeliverAt.Before(e.due):
+		e.status, e.finished = StatusDone, w.now
+	case err == nil && e != nil && e.status == StatusPending && e.version == m.Version && !m.DeliverAt.Before(e.due):
 		w.t.Fatalf("the message of pending task %s was skipped as %s", m.ID, w.skipped)
 	case err != nil && !errors.Is(err, errHandler):
 		w.t.Fatalf("task %s: %v", m.ID, err)
-	case err != nil && (d.Attempt >= maxAttempts || amqpx.Rejected(err)):
-		e.status, e.finished = Failed, w.now
+	case err != nil && (d.Attempt >= maxAttempts || amqpx.IsRejected(err)):
+		e.status, e.finished = StatusFailed, w.now
 	}
 	if crashBeforeAck {
 		return
 	}
 	w.waiting = append(w.waiting[:i:i], w.waiting[i+1:]...)
-	if err != nil && d.Attempt < maxAttempts && !amqpx.Rejected(err) {
+	if err != nil && d.Attempt < maxAttempts && !amqpx.IsRejected(err) {
 		m.Attempt = d.Attempt + 1
 		m.DeliverAt = w.now.Add(10 * time.Second)
 		w.waiting = append(w.waiting, m)
@@ -277,7 +277,7 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	total := map[Reason]int{}
+	total := map[SkipReason]int{}
 	happened := 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -311,26 +311,26 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 					if e != nil {
 						version = e.version + 1
 					}
-					w.model[id] = &expected{version: version, status: Pending, due: due}
+					w.model[id] = &expected{version: version, status: StatusPending, due: due}
 				})
 			},
 			"cancel": func(t *rapid.T) {
-				w.change(t, Pending, func(ex Executor, id string) error { return w.store.Cancel(ctx, ex, id) },
-					func(e *expected) { e.status, e.finished = Cancelled, w.now })
+				w.change(t, StatusPending, func(ex Executor, id string) error { return w.store.Cancel(ctx, ex, id) },
+					func(e *expected) { e.status, e.finished = StatusCancelled, w.now })
 			},
 			"reschedule": func(t *rapid.T) {
 				due := w.anyDue(t)
-				w.change(t, Pending, func(ex Executor, id string) error { return w.store.Reschedule(ctx, ex, id, due) },
+				w.change(t, StatusPending, func(ex Executor, id string) error { return w.store.Reschedule(ctx, ex, id, due) },
 					func(e *expected) { e.version++; e.due = due })
 			},
 			"fire now": func(t *rapid.T) {
-				w.change(t, Pending, func(ex Executor, id string) error { return w.store.FireNow(ctx, ex, id) },
+				w.change(t, StatusPending, func(ex Executor, id string) error { return w.store.FireNow(ctx, ex, id) },
 					func(e *expected) { e.version++; e.due = w.now })
 			},
 			"revive": func(t *rapid.T) {
 				due := w.anyDue(t)
-				w.change(t, Failed, func(ex Executor, id string) error { return w.store.Revive(ctx, ex, id, due) },
-					func(e *expected) { e.version++; e.status = Pending; e.due = due })
+				w.change(t, StatusFailed, func(ex Executor, id string) error { return w.store.Revive(ctx, ex, id, due) },
+					func(e *expected) { e.version++; e.status = StatusPending; e.due = due })
 			},
 			"everything runs": func(t *rapid.T) {
 				w.faults = faulty
@@ -359,11 +359,11 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 				w.check(err)
 				ok, failures := w.store.publish(ctx, list)
 				if due := w.anyDue(t); rapid.Bool().Draw(t, "move") {
-					w.change(t, Pending, func(ex Executor, id string) error { return w.store.Reschedule(ctx, ex, id, due) },
+					w.change(t, StatusPending, func(ex Executor, id string) error { return w.store.Reschedule(ctx, ex, id, due) },
 						func(e *expected) { e.version++; e.due = due })
 				} else {
-					w.change(t, Pending, func(ex Executor, id string) error { return w.store.Cancel(ctx, ex, id) },
-						func(e *expected) { e.status, e.finished = Cancelled, w.now })
+					w.change(t, StatusPending, func(ex Executor, id string) error { return w.store.Cancel(ctx, ex, id) },
+						func(e *expected) { e.status, e.finished = StatusCancelled, w.now })
 				}
 				w.now = w.now.Add(time.Duration(rapid.IntRange(0, 120).Draw(t, "seconds")) * time.Second)
 				for _, i := range w.due() {
@@ -395,10 +395,10 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 				w.check(err)
 				for id, e := range w.model {
 					keep := time.Hour
-					if e.status == Failed {
+					if e.status == StatusFailed {
 						keep = 2 * time.Hour
 					}
-					if e.status != Pending && e.finished.Before(w.now.Add(-keep)) {
+					if e.status != StatusPending && e.finished.Before(w.now.Add(-keep)) {
 						delete(w.model, id)
 					}
 				}
@@ -411,7 +411,7 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 		happened += w.happened
 	})
 	t.Logf("%d effects; messages stopped by the fence: %v", happened, total)
-	for _, r := range []Reason{SkipDuplicate, SkipStale, SkipCancelled} {
+	for _, r := range []SkipReason{SkipDuplicate, SkipStale, SkipCancelled} {
 		if total[r] == 0 {
 			t.Errorf("no message was stopped as %s: the property was not put to the test", r)
 		}
@@ -428,8 +428,8 @@ func (w *world) step(k kind) (found int) {
 // failRefused enters in the model what the relay found to be impossible.
 func (w *world) failRefused() {
 	for _, m := range w.refused {
-		if e := w.model[m.ID]; e.status == Pending && e.version == m.Version {
-			e.status, e.finished = Failed, w.now
+		if e := w.model[m.ID]; e.status == StatusPending && e.version == m.Version {
+			e.status, e.finished = StatusFailed, w.now
 		}
 	}
 	w.refused = nil
@@ -439,7 +439,7 @@ func (w *world) failRefused() {
 // waiting for the sweeper.
 func (w *world) allSent() {
 	for id, e := range w.model {
-		if e.status == Pending && !e.due.After(w.now.Add(time.Hour)) && !w.sent[sending{id, e.version}] {
+		if e.status == StatusPending && !e.due.After(w.now.Add(time.Hour)) && !w.sent[sending{id, e.version}] {
 			w.t.Fatalf("task %s version %d is due at %v and was not sent at %v", id, e.version, e.due, w.now)
 		}
 	}
@@ -451,7 +451,7 @@ func (w *world) settle() {
 	for round := range 300 {
 		pending := 0
 		for _, e := range w.model {
-			if e.status == Pending {
+			if e.status == StatusPending {
 				pending++
 			}
 		}

@@ -249,7 +249,7 @@ func TestBrokerDown(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		<-time.After(3 * time.Minute)
 		got, err := s.Get(t.Context(), nil, "7")
-		if err != nil || got.Status != Pending || !strings.Contains(got.LastError, "deadline") {
+		if err != nil || got.Status != StatusPending || !strings.Contains(got.LastError, "deadline") {
 			t.Errorf("while the broker is down: %+v (%v)", got, err)
 		}
 		down.Store(false)

@@ -17,14 +17,14 @@ type Status string
 // A task is pending until it is done, cancelled or failed. Reschedule and
 // FireNow keep it pending; Revive makes a failed one pending again.
 const (
-	Pending   Status = "pending"
-	Done      Status = "done"      // its effect committed
-	Cancelled Status = "cancelled" // Cancel committed first
-	Failed    Status = "failed"    // retries exhausted, rejected, or it could not be sent; LastError says
+	StatusPending   Status = "pending"
+	StatusDone      Status = "done"      // its effect committed
+	StatusCancelled Status = "cancelled" // Cancel committed first
+	StatusFailed    Status = "failed"    // retries exhausted, rejected, or it could not be sent; LastError says
 )
 
 // statuses lists them in the order of a task's life.
-var statuses = []Status{Pending, Done, Cancelled, Failed}
+var statuses = []Status{StatusPending, StatusDone, StatusCancelled, StatusFailed}
 
 func (s Status) valid() bool {
 	return slices.Contains(statuses, s)

@@ -220,7 +220,7 @@ func marks(n int) string { return "?" + strings.Repeat(", ?", n-1) }
 // it is too late.
 func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
 	now := s.now().UnixMilli()
-	return s.change(ctx, ex, id, "cancel", Pending,
+	return s.change(ctx, ex, id, "cancel", StatusPending,
 		"status = 'cancelled', finished_at = ?, updated_at = ?", now, now)
 }
 
@@ -265,18 +265,18 @@ func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int
 // Reschedule moves a pending task to another instant, earlier or later, when ex
 // commits. Its attempts start anew. Errors: as Cancel, and *TaskError.
 func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
-	return s.move(ctx, ex, id, "reschedule", Pending, deliverAt)
+	return s.move(ctx, ex, id, "reschedule", StatusPending, deliverAt)
 }
 
 // FireNow makes a pending task due at once, when ex commits. Errors: as Cancel.
 func (s *Store) FireNow(ctx context.Context, ex Executor, id string) error {
-	return s.move(ctx, ex, id, "fire", Pending, s.now().Truncate(time.Millisecond))
+	return s.move(ctx, ex, id, "fire", StatusPending, s.now().Truncate(time.Millisecond))
 }
 
 // Revive makes a failed task pending again, due at deliverAt, the past meaning at
 // once. Errors: as Reschedule.
 func (s *Store) Revive(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
-	return s.move(ctx, ex, id, "revive", Failed, deliverAt)
+	return s.move(ctx, ex, id, "revive", StatusFailed, deliverAt)
 }
 
 func (s *Store) move(ctx context.Context, ex Executor, id, action string, want Status, at time.Time) error {

@@ -94,7 +94,7 @@ const (
 )
 
 func databaseHandlings(db *sql.DB, concurrency int) []handling {
-	group, taskGroup := idempotency.Group(concurrency), schedule.Group(concurrency)
+	group, taskGroup := idempotency.WithGroup(concurrency), schedule.WithGroup(concurrency)
 	nothing := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
 	insert := func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
 		_, err := tx.ExecContext(ctx, effect, d.Body)
@@ -172,7 +172,7 @@ func (r *run) consumeOnce(ctx context.Context, c *client, db *sql.DB, h handling
 				cancel()
 			}
 			return nil
-		}, amqpx.Concurrency(r.o.Concurrency), amqpx.Prefetch(prefetch))
+		}, amqpx.WithConcurrency(r.o.Concurrency), amqpx.WithPrefetch(prefetch))
 		if e := failure.Load(); e != nil {
 			return *e
 		}

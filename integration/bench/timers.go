@@ -25,7 +25,7 @@ func (r rabbit) start(ctx context.Context, came func(content []byte, at time.Tim
 		ended <- r.c.Consume(ctx, r.c.queue, func(_ context.Context, d *amqpx.Delivery) error {
 			came(d.Body, time.Now())
 			return nil
-		}, amqpx.Prefetch(r.prefetch))
+		}, amqpx.WithPrefetch(r.prefetch))
 	}()
 	return func() error { return errors.Join(<-ended, r.c.purge()) }, nil
 }

@@ -107,9 +107,9 @@ func consume(cfg consumerConfig) error {
 	if err != nil {
 		return err
 	}
-	var opts []idempotency.Option
+	var opts []idempotency.HandlerOption
 	if cfg.Serializable {
-		opts = append(opts, idempotency.WithTx(&sql.TxOptions{Isolation: sql.LevelSerializable}))
+		opts = append(opts, idempotency.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelSerializable}))
 	}
 	handle := idempotency.Handler(db, c.effect, opts...)
 	err = client.Consume(ctx, destination, func(ctx context.Context, d *amqpx.Delivery) error {
@@ -126,8 +126,8 @@ func consume(cfg consumerConfig) error {
 			die()
 		}
 		return nil
-	}, amqpx.Concurrency(concurrency), amqpx.DrainTimeout(drainTimeout),
-		amqpx.Retry(topology.Retry{MaxAttempts: 100_000, Backoff: 200 * time.Millisecond, MaxBackoff: 2 * time.Second}))
+	}, amqpx.WithConcurrency(concurrency), amqpx.WithDrainTimeout(drainTimeout),
+		amqpx.WithRetry(topology.Retry{MaxAttempts: 100_000, Backoff: 200 * time.Millisecond, MaxBackoff: 2 * time.Second}))
 	if errors.Is(err, amqpx.ErrDrainTimeout) {
 		return nil // what was ordered; the process takes the handler with it
 	}

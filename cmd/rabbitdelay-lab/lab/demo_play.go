@@ -87,7 +87,7 @@ func (d *demo) play(ctx context.Context) error {
 	defer stop()
 	ended := make(chan error, 2)
 	for _, client := range d.clients[1:] {
-		go func() { ended <- client.Consume(consuming, d.queue, d.handler(), amqpx.Concurrency(8)) }()
+		go func() { ended <- client.Consume(consuming, d.queue, d.handler(), amqpx.WithConcurrency(8)) }()
 	}
 	err := d.produce(ctx)
 	if err == nil {
@@ -107,8 +107,8 @@ func (d *demo) handler() amqpx.Handler {
 			return []any{string(m.Body), m.DueAt.UnixMilli()}
 		}),
 		idempotency.WithDialect(d.store.dialect),
-		idempotency.OnSkip(func(_ context.Context, _ *amqpx.Delivery, r idempotency.Reason) {
-			if r == idempotency.Duplicate {
+		idempotency.OnSkip(func(_ context.Context, _ *amqpx.Delivery, r idempotency.SkipReason) {
+			if r == idempotency.SkipDuplicate {
 				d.skipped.Add(1)
 			}
 		}),

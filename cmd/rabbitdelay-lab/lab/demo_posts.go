@@ -132,7 +132,7 @@ func (p *posts) run(ctx context.Context, sender *amqpx.Client, consumers []*amqp
 	ended := make(chan error, 1+len(consumers))
 	go func() { ended <- p.tasks.Run(working) }()
 	for _, c := range consumers {
-		go func() { ended <- c.Consume(working, p.queue, p.handler(), amqpx.Concurrency(4)) }()
+		go func() { ended <- c.Consume(working, p.queue, p.handler(), amqpx.WithConcurrency(4)) }()
 	}
 	err = p.live(ctx)
 	if err == nil {
@@ -152,7 +152,7 @@ func (p *posts) handler() amqpx.Handler {
 			return p.store.publish(ctx, tx, m.ID, time.Now())
 		},
 		schedule.WithDialect(p.store.dialect),
-		schedule.OnSkip(func(_ context.Context, _ *amqpx.Delivery, r schedule.Reason) {
+		schedule.OnSkip(func(_ context.Context, _ *amqpx.Delivery, r schedule.SkipReason) {
 			switch r {
 			case schedule.SkipStale:
 				p.stale.Add(1)

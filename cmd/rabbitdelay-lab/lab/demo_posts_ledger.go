@@ -72,12 +72,12 @@ func drawUpPosts(list []*post, f postFacts, earlyArrivals int) *postsLedger {
 			late.Add(time.UnixMilli(ms), time.UnixMilli(x.due))
 			count(&early, ms < x.due && !x.cancelled)
 		}
-		want, state := schedule.Pending, "scheduled"
+		want, state := schedule.StatusPending, "scheduled"
 		switch {
 		case x.cancelled:
-			want, state = schedule.Cancelled, "cancelled"
+			want, state = schedule.StatusCancelled, "cancelled"
 		case len(at) > 0:
-			want, state = schedule.Done, "published"
+			want, state = schedule.StatusDone, "published"
 		}
 		if f.tasks[x.id] != want || f.states[x.id] != state {
 			l.wrong = append(l.wrong, fmt.Sprintf("post %s is %q, its task %q, with %d publications", x.id, f.states[x.id], f.tasks[x.id], len(at)))

@@ -20,9 +20,9 @@ func honestPosts() ([]*post, postFacts) {
 		list = append(list, x)
 		switch {
 		case i < 5:
-			f.states[x.id], f.tasks[x.id], f.published[x.id] = "published", schedule.Done, []int64{1000 + int64(i)}
+			f.states[x.id], f.tasks[x.id], f.published[x.id] = "published", schedule.StatusDone, []int64{1000 + int64(i)}
 		case i < 9:
-			f.states[x.id], f.tasks[x.id] = "cancelled", schedule.Cancelled
+			f.states[x.id], f.tasks[x.id] = "cancelled", schedule.StatusCancelled
 		}
 	}
 	return list, f
@@ -56,17 +56,17 @@ func TestPostsLedgerFindsViolations(t *testing.T) {
 		{"a message without effect came early", func([]*post, postFacts) {}, 1, "1 0 0 0 0"},
 		{"never published", func(_ []*post, f postFacts) {
 			delete(f.published, "1")
-			f.states["1"], f.tasks["1"] = "scheduled", schedule.Pending
+			f.states["1"], f.tasks["1"] = "scheduled", schedule.StatusPending
 		}, 0, "0 1 0 0 0"},
 		{"failed", func(_ []*post, f postFacts) {
 			delete(f.published, "1")
-			f.states["1"], f.tasks["1"] = "scheduled", schedule.Failed
+			f.states["1"], f.tasks["1"] = "scheduled", schedule.StatusFailed
 		}, 0, "0 1 0 0 1"},
 		{"published twice", func(_ []*post, f postFacts) { f.published["1"] = []int64{1000, 1001} }, 0, "0 0 1 0 0"},
 		{"published although cancelled", func(_ []*post, f postFacts) { f.published["6"] = []int64{1} }, 0, "0 0 0 1 0"},
 		{"done without publication", func(_ []*post, f postFacts) { delete(f.published, "1") }, 0, "0 1 0 0 1"},
-		{"cancelled for the author only", func(_ []*post, f postFacts) { f.tasks["6"] = schedule.Pending }, 0, "0 0 0 0 1"},
-		{"a task of a post that was rolled back", func(_ []*post, f postFacts) { f.tasks["9"] = schedule.Pending }, 0, "0 0 0 0 1"},
+		{"cancelled for the author only", func(_ []*post, f postFacts) { f.tasks["6"] = schedule.StatusPending }, 0, "0 0 0 0 1"},
+		{"a task of a post that was rolled back", func(_ []*post, f postFacts) { f.tasks["9"] = schedule.StatusPending }, 0, "0 0 0 0 1"},
 		{"a post that was rolled back is published", func(_ []*post, f postFacts) { f.published["9"] = []int64{2000} }, 0, "0 0 0 0 1"},
 		{"a post is gone", func(_ []*post, f postFacts) { delete(f.states, "6") }, 0, "0 0 0 0 1"},
 	} {

@@ -34,7 +34,7 @@ func overdueTasks(ctx context.Context, c *config.Config) (*doctor.Tasks, error) 
 	unhandledSince := now.Add(-schedule.Config{}.WithDefaults().Grace)
 	sum := &doctor.Tasks{Now: now}
 	n := 0
-	filter := schedule.Filter{Status: schedule.Pending, DueTo: now.Add(-unsentGrace), Limit: maxOverdue, WithoutBody: true}
+	filter := schedule.Filter{Status: schedule.StatusPending, DueTo: now.Add(-unsentGrace), Limit: maxOverdue, WithoutBody: true}
 	for task, err := range store.List(ctx, nil, filter) { // the first due first
 		if err != nil {
 			return nil, err

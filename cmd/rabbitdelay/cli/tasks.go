@@ -104,7 +104,7 @@ func checkTasks(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	for _, err := range s.List(ctx, nil, schedule.Filter{Status: schedule.Pending, Limit: 1, WithoutBody: true}) {
+	for _, err := range s.List(ctx, nil, schedule.Filter{Status: schedule.StatusPending, Limit: 1, WithoutBody: true}) {
 		return err
 	}
 	return nil
@@ -161,7 +161,7 @@ func destination(t schedule.Task) string {
 // place is where a pending task is: in the table only, or with the broker too.
 func place(t schedule.Task) string {
 	switch {
-	case t.Status != schedule.Pending:
+	case t.Status != schedule.StatusPending:
 		return ""
 	case t.SentAt.IsZero():
 		return "table"
@@ -229,7 +229,7 @@ func (m *moment) Set(s string) error {
 	return nil
 }
 
-var taskStatuses = []string{string(schedule.Pending), string(schedule.Done), string(schedule.Cancelled), string(schedule.Failed)}
+var taskStatuses = []string{string(schedule.StatusPending), string(schedule.StatusDone), string(schedule.StatusCancelled), string(schedule.StatusFailed)}
 
 // filterFlags are those of list and count.
 type filterFlags struct {

@@ -45,7 +45,7 @@ func (x *tasks) changed(t schedule.Task) error {
 		return x.a.PrintJSON(lineOf(t))
 	}
 	due := ""
-	if t.Status == schedule.Pending {
+	if t.Status == schedule.StatusPending {
 		due = fmt.Sprintf(", due %s (%s), version %d", milli(t.DeliverAt), fromNow(t.DeliverAt, time.Now()), t.Version)
 	}
 	_, err := fmt.Fprintf(x.a.Stdout, "%s: %s%s\n", printable(t.ID), t.Status, due)
@@ -65,15 +65,15 @@ func advise(err error) error {
 
 func remedy(e *schedule.StatusError) string {
 	switch {
-	case e.Status == schedule.Pending:
+	case e.Status == schedule.StatusPending:
 		return "it still waits; use reschedule or fire"
-	case e.Status == schedule.Failed && e.Action == "cancel":
+	case e.Status == schedule.StatusFailed && e.Action == "cancel":
 		return "nothing of it is under way any more"
-	case e.Status == schedule.Failed:
+	case e.Status == schedule.StatusFailed:
 		return "use revive"
-	case e.Status == schedule.Cancelled && e.Action == "cancel":
+	case e.Status == schedule.StatusCancelled && e.Action == "cancel":
 		return "there is nothing to do"
-	case e.Status == schedule.Done:
+	case e.Status == schedule.StatusDone:
 		return "its effect has happened; to have it again, schedule a task of another id"
 	}
 	return "to have it after all, schedule a task of another id, or replace it"

@@ -37,9 +37,15 @@ func NewAuto(c AutoConfig) (*Auto, error) {
 	topo := c.Bucket.Topology()
 	var more []topology.Topology
 	if c.TTL != nil {
+		if err := samePrefix(c.Bucket, c.TTL); err != nil {
+			return nil, err
+		}
 		more = append(more, c.TTL.Topology())
 	}
 	if c.Plugin != nil {
+		if err := samePrefix(c.Bucket, c.Plugin); err != nil {
+			return nil, err
+		}
 		if c.PluginMin < 0 || c.PluginMax < c.PluginMin || c.PluginMax > c.Plugin.MaxDelay() {
 			return nil, fmt.Errorf("%w: plugin range %v to %v; expected 0 or more, in order, and at most %v", ErrConfig, c.PluginMin, c.PluginMax, c.Plugin.MaxDelay())
 		}
@@ -52,11 +58,21 @@ func NewAuto(c AutoConfig) (*Auto, error) {
 	return &Auto{cfg: c, topo: topo}, nil
 }
 
+func samePrefix(a, b Strategy) error {
+	if a.Prefix() != b.Prefix() {
+		return fmt.Errorf("%w: the %s strategy has the prefix %q and the %s strategy %q; give both the same", ErrConfig, a.Name(), a.Prefix(), b.Name(), b.Prefix())
+	}
+	return nil
+}
+
 // Name is auto.
 func (a *Auto) Name() string { return "auto" }
 
 // Topology is that of all strategies that may be chosen.
 func (a *Auto) Topology() topology.Topology { return a.topo }
+
+// Prefix begins the names of all broker objects.
+func (a *Auto) Prefix() string { return a.cfg.Bucket.Prefix() }
 
 // MaxDelay is the longest delay of any of them.
 func (a *Auto) MaxDelay() time.Duration {

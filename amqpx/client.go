@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Client sends delayed messages to, and consumes from, one RabbitMQ broker or
@@ -61,14 +60,11 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	strategy := cfg.Strategy
 	if strategy == nil {
-		b, err := dlx.NewBucket(dlx.BucketConfig{Prefix: cfg.Prefix})
+		b, err := dlx.NewBucket(dlx.BucketConfig{})
 		if err != nil {
-			return nil, fmt.Errorf("%w: Prefix: %w", ErrConfig, err)
+			return nil, err
 		}
 		strategy = b
-	}
-	if err := checkPrefix(strategy, cfg.Prefix); err != nil {
-		return nil, err
 	}
 	c := &Client{cfg: cfg, strategy: strategy, hooks: newHooks(cfg.Hooks), log: cfg.Logger}
 	c.declares, c.declareMu = newDeclareConns(cfg, direct), newCtxMutex()
@@ -90,17 +86,6 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	return c, nil
-}
-
-// checkPrefix finds a strategy that was built with another prefix.
-func checkPrefix(s Strategy, prefix string) error {
-	probe := topology.Destination{Exchange: "amq.topic", RoutingKey: "rabbitdelay"}
-	for _, b := range s.Bindings(probe) {
-		if b.Exchange != topology.DeliveryExchange(prefix) || b.Queue != probe.TargetQueue(prefix) {
-			return fmt.Errorf("%w: Prefix: %q is not the prefix of the %s strategy, which binds %s to %s; give both the same", ErrConfig, prefix, s.Name(), b.Queue, b.Exchange)
-		}
-	}
-	return nil
 }
 
 // Strategy is the client's strategy.

@@ -73,9 +73,6 @@ type Config struct {
 	// Strategy delays the messages. Default: dlx.NewBucket with the clock layout
 	// (100 ms) on quorum queues.
 	Strategy Strategy
-	// Prefix of the names of delay objects, default "delay". It must be the
-	// strategy's own prefix.
-	Prefix string
 	// QueueType of destination queues that the client creates, default quorum.
 	QueueType topology.QueueType
 	// Declare says what the client may create, default DeclareMissing.
@@ -128,7 +125,6 @@ type Config struct {
 
 // WithDefaults returns the configuration with its defaults filled in.
 func (c Config) WithDefaults() Config {
-	setDefault(&c.Prefix, topology.DefaultPrefix)
 	setDefault(&c.QueueType, topology.Quorum)
 	setDefault(&c.Declare, DeclareMissing)
 	setDefault(&c.ConnectionName, "rabbitdelay")

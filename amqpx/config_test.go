@@ -1,13 +1,11 @@
 package amqpx
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -39,16 +37,5 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 func TestDefaultsAreValid(t *testing.T) {
 	if err := (Config{URL: "amqp://h"}).WithDefaults().Validate(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestOpenRefusesAnotherPrefixThanTheStrategys(t *testing.T) {
-	b, err := dlx.NewBucket(dlx.BucketConfig{Prefix: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = Open(context.Background(), Config{URL: "amqp://127.0.0.1", Strategy: b})
-	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "give both the same") {
-		t.Fatalf("got %v", err)
 	}
 }

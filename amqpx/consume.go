@@ -157,7 +157,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 // dead-lettered. The strategy may change with the delay, and with it the room that
 // a routing key leaves for the queue's name.
 func (k *consumer) checkRoutes() error {
-	prefix := k.c.cfg.Prefix
+	prefix := k.c.strategy.Prefix()
 	for _, delay := range []time.Duration{0, k.retry.Backoff, k.retry.MaxBackoff, k.c.strategy.MaxDelay()} {
 		_, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, k.possible(delay), 0)
 		if err == nil {

@@ -53,7 +53,7 @@ func (c *Client) declareStrategyLocked(ctx context.Context, conn *amqp.Connectio
 func (c *Client) ensure(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
 	switch {
 	case c.cfg.Declare == DeclareNothing:
-		return notApplied(live.Broker{Conn: conn}.Verify(ctx, c.cfg.Prefix, t))
+		return notApplied(live.Broker{Conn: conn}.Verify(ctx, c.strategy.Prefix(), t))
 	case c.lookEnded:
 		return c.declareAll(ctx, conn, t)
 	}
@@ -81,8 +81,8 @@ func (c *Client) declareAll(ctx context.Context, conn *amqp.Connection, t topolo
 
 // applying is how this client declares a topology.
 func (c *Client) applying() live.ApplyOptions {
-	return live.ApplyOptions{Prefix: c.cfg.Prefix, Unlocked: func(err error) {
-		c.log.Warn("bound without the lock that keeps two clients from binding at once", zap.String("lock", topology.LockQueue(c.cfg.Prefix)), zap.Error(err))
+	return live.ApplyOptions{Prefix: c.strategy.Prefix(), Unlocked: func(err error) {
+		c.log.Warn("bound without the lock that keeps two clients from binding at once", zap.String("lock", topology.LockQueue(c.strategy.Prefix())), zap.Error(err))
 	}}
 }
 

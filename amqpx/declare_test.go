@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -104,11 +105,15 @@ func TestDeclareNothing(t *testing.T) {
 	producer := amqptest.User{Name: "producer", Password: "p", Write: ".*", Read: ".*"}
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5", Users: []amqptest.User{guest, producer}}, func(t *testing.T, m *memory) {
 		m.open(amqpx.Config{}).mustSend(amqpx.Message{Queue: "q"})
-		cfg := amqpx.Config{URL: m.URLAs("producer"), Declare: amqpx.DeclareNothing, Prefix: "none"}
+		other, err := dlx.NewBucket(dlx.BucketConfig{Prefix: "none"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := amqpx.Config{URL: m.URLAs("producer"), Declare: amqpx.DeclareNothing, Strategy: other}
 		if _, err := m.tryOpen(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "none.") {
 			t.Errorf("without any topology: %v", err)
 		}
-		cfg.Prefix = ""
+		cfg.Strategy = nil
 		p := m.open(cfg)
 		before := len(m.Queues()) + len(m.Exchanges())
 		p.mustSend(amqpx.Message{Queue: "q", Delay: time.Hour})

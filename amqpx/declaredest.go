@@ -83,7 +83,7 @@ func (d *declaration) queues(ctx context.Context) error {
 		if err := d.targetExists(); err != nil {
 			return err
 		}
-		return d.queue(ctx, d.dest.RouteQueue(d.c.cfg.Prefix))
+		return d.queue(ctx, d.dest.RouteQueue(d.c.strategy.Prefix()))
 	}
 	if d.dest.DeadLetter == "" {
 		d.dest = d.c.destination(d.dest.Queue)
@@ -185,7 +185,7 @@ func (d *declaration) creating(ctx context.Context, queue string) (unlock func()
 
 // lacksDelivery tells whether somebody has deleted the delivery exchange.
 func (d *declaration) lacksDelivery() bool {
-	name := topology.DeliveryExchange(d.c.cfg.Prefix)
+	name := topology.DeliveryExchange(d.c.strategy.Prefix())
 	return isCode(d.ch.do(func(ch *amqp.Channel) error { return exchangeExists(ch, name) }), amqp.NotFound)
 }
 
@@ -197,7 +197,7 @@ func (d *declaration) notBound(err error) error {
 	if !ok {
 		return err
 	}
-	queue, exchange := d.dest.TargetQueue(d.c.cfg.Prefix), topology.DeliveryExchange(d.c.cfg.Prefix)
+	queue, exchange := d.dest.TargetQueue(d.c.strategy.Prefix()), topology.DeliveryExchange(d.c.strategy.Prefix())
 	switch {
 	case ae.Code == amqp.AccessRefused:
 		lacks := fmt.Sprintf("write to the queue %s", queue)

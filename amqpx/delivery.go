@@ -79,7 +79,7 @@ func (k *consumer) decode(raw amqp.Delivery) *Delivery {
 // all, comes through an exchange of ours and with a key of ours; a retry's headers
 // then have the exchange and the key of the first attempt.
 func (k *consumer) sentTo(raw amqp.Delivery) (exchange, key string) {
-	if raw.Exchange != "" && !topology.Reserved(k.c.cfg.Prefix, raw.Exchange) {
+	if raw.Exchange != "" && !topology.Reserved(k.c.strategy.Prefix(), raw.Exchange) {
 		return raw.Exchange, raw.RoutingKey
 	}
 	if exchange, _ = raw.Headers[HeaderExchange].(string); exchange == "" {

@@ -12,6 +12,9 @@ import (
 type Strategy interface {
 	// Name is ttl, bucket, plugin or auto.
 	Name() string
+	// Prefix begins the names of all broker objects, also of those that the client
+	// makes: route queues, the lock.
+	Prefix() string
 	// Topology is what must exist on the broker, the delivery exchange and the
 	// parked queue included.
 	Topology() topology.Topology

@@ -167,7 +167,7 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 	}
 	cfg := b.client()
 	cfg.URL, cfg.TLS, cfg.ExternalAuth = string(b.URL), tlsConfig, b.ExternalAuth
-	cfg.Strategy, cfg.Prefix, cfg.QueueType, cfg.Destinations = s, c.Delay.Prefix, c.Delay.QueueType, c.Topology.Destinations
+	cfg.Strategy, cfg.QueueType, cfg.Destinations = s, c.Delay.QueueType, c.Topology.Destinations
 	cfg.Logger = log
 	for _, u := range b.URLs {
 		cfg.URLs = append(cfg.URLs, string(u))

@@ -154,6 +154,9 @@ func variant(tag, defaultTag string, qt topology.QueueType) string {
 // Name is "bucket".
 func (b *Bucket) Name() string { return "bucket" }
 
+// Prefix begins the names of all broker objects.
+func (b *Bucket) Prefix() string { return b.prefix }
+
 // MaxDelay is the longest delay: all digits at their largest.
 func (b *Bucket) MaxDelay() time.Duration {
 	return time.Duration(b.layout.max) * b.layout.resolution

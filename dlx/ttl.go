@@ -110,6 +110,9 @@ func NewTTL(c TTLConfig) (*TTL, error) {
 // Name is "ttl".
 func (t *TTL) Name() string { return "ttl" }
 
+// Prefix begins the names of all broker objects.
+func (t *TTL) Prefix() string { return t.prefix }
+
 // MaxDelay is the longest declared delay.
 func (t *TTL) MaxDelay() time.Duration { return t.delays[len(t.delays)-1] }
 

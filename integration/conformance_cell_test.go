@@ -131,7 +131,7 @@ func (c *cell) open(t *testing.T, s amqpx.Strategy) *amqpx.Client {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	client, err := amqpx.Open(ctx, amqpx.Config{
-		URL: c.url, Strategy: s, Prefix: c.prefix, QueueType: c.queueType, Heartbeat: heartbeat, Logger: c.log,
+		URL: c.url, Strategy: s, QueueType: c.queueType, Heartbeat: heartbeat, Logger: c.log,
 	})
 	if err != nil {
 		t.Fatal(err)

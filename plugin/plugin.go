@@ -95,6 +95,9 @@ func New(c Config) (*Strategy, error) {
 // Name is "plugin".
 func (s *Strategy) Name() string { return "plugin" }
 
+// Prefix begins the names of all broker objects.
+func (s *Strategy) Prefix() string { return s.prefix }
+
 // MaxDelay is the configured bound.
 func (s *Strategy) MaxDelay() time.Duration { return s.max }
 

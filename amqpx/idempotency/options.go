@@ -30,7 +30,7 @@ const (
 	SkipGuarded SkipReason = "guarded"
 )
 
-// Option changes what Handler does.
+// HandlerOption changes what Handler does.
 type HandlerOption func(*handler)
 
 // OnlyIf guards the effect with the state of the business: it happens only if
@@ -72,7 +72,7 @@ func When(guard func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (bool, 
 // own effect. At most 255 bytes.
 func WithScope(scope string) HandlerOption { return func(h *handler) { h.scope = scope } }
 
-// Key gives what identifies a message, instead of its message id: a header, or a
+// WithKey sets what identifies a message, instead of its message id: a header, or a
 // field of the body. It is at most 255 bytes of UTF-8 without NUL. A message for
 // which it is empty or an error is rejected.
 func WithKey(key func(*amqpx.Delivery) (string, error)) HandlerOption {

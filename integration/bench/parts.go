@@ -223,7 +223,7 @@ func (r *run) open(ctx context.Context, b *broker.Broker, name string, t topolog
 	dest := topology.Destination{Queue: c.queue}
 	c.all = s.Topology()
 	c.all.Queues = append(c.all.Queues, dest.Queues(t)...)
-	if c.Client, err = amqpx.Open(ctx, amqpx.Config{URL: b.URL(), Strategy: s, Prefix: prefix, QueueType: t}); err != nil {
+	if c.Client, err = amqpx.Open(ctx, amqpx.Config{URL: b.URL(), Strategy: s, QueueType: t}); err != nil {
 		return nil, err
 	}
 	if c.conn, err = dialRaw(b.URL()); err != nil {

@@ -45,7 +45,7 @@ func newSmall(t *testing.T) *small {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.client, err = amqpx.Open(t.Context(), amqpx.Config{URL: s.broker.URL(), Prefix: s.prefix, Strategy: strategy})
+	s.client, err = amqpx.Open(t.Context(), amqpx.Config{URL: s.broker.URL(), Strategy: strategy})
 	if err != nil {
 		t.Fatal(err)
 	}

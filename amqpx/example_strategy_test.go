@@ -1,0 +1,74 @@
+package amqpx_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// later is a strategy of one's own: every delay is the same, 200 ms, in one queue.
+type later struct{}
+
+const laterQueue = "later.all"
+
+func (later) Name() string   { return "later" }
+func (later) Prefix() string { return "later" }
+
+// Topology has the delivery exchange and the parked queue, as all have, and the
+// delay queue, which the broker empties into the delivery exchange.
+func (later) Topology() topology.Topology {
+	t := topology.Delivery("later")
+	ttl, limit := 200*time.Millisecond, topology.Unlimited
+	t.Queues = append(t.Queues, topology.Queue{
+		Name: laterQueue, Type: topology.Quorum, MessageTTL: &ttl, DeliveryLimit: &limit, Overflow: topology.OverflowRejectPublish,
+		DeadLetter: &topology.DeadLetter{Exchange: topology.DeliveryExchange("later"), AtLeastOnce: true},
+	})
+	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: laterQueue, Kind: "fanout"})
+	t.Bindings = append(t.Bindings, topology.Binding{Exchange: laterQueue, Queue: laterQueue})
+	return t
+}
+
+func (later) Bindings(dest topology.Destination) []topology.Binding {
+	return []topology.Binding{{Exchange: topology.DeliveryExchange("later"), Queue: dest.TargetQueue("later"), RoutingKey: dest.Key("later")}}
+}
+
+func (later) MaxDelay() time.Duration { return 200 * time.Millisecond }
+
+func (l later) Route(dest topology.Destination, delay, _ time.Duration) (topology.Route, error) {
+	switch {
+	case delay > l.MaxDelay():
+		return topology.Route{}, &topology.DelayError{Strategy: l.Name(), Delay: delay, Max: l.MaxDelay(), Reason: "is too long"}
+	case delay == 0:
+		return topology.Route{Exchange: topology.DeliveryExchange("later"), RoutingKey: dest.Key("later"), Mandatory: true}, nil
+	}
+	return topology.Route{Exchange: laterQueue, Queue: laterQueue, RoutingKey: dest.Key("later"), Delay: l.MaxDelay(), Hops: 1, Mandatory: true}, nil
+}
+
+// A strategy says what must be on the broker and where a message enters; the
+// client does the rest.
+func ExampleStrategy() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: brokerURL(), Strategy: later{}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	sent := time.Now()
+	if err := client.Send(ctx, amqpx.Message{Queue: "example.later", Delay: 150 * time.Millisecond}); err != nil {
+		log.Fatal(err)
+	}
+	err = client.Consume(ctx, "example.later", func(context.Context, *amqpx.Delivery) error {
+		fmt.Println("too early:", time.Since(sent) < 150*time.Millisecond)
+		cancel()
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: too early: false
+}

@@ -267,3 +267,24 @@ func (p *declareConns) change(d *declareConn, f func()) {
 
 // errNoAnswer says that the broker did not answer a declaration.
 var errNoAnswer = errors.New("no answer from the broker")
+
+// onDeclareConn runs f on a connection for declarations, and gives the connection
+// up when it does not answer before ctx ends.
+func (c *Client) onDeclareConn(ctx context.Context, sess *session, alone bool, f func(conn *amqp.Connection) error) error {
+	l, err := c.declares.borrow(ctx, sess, alone)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	if !c.declares.begin(func(context.Context) { defer l.end(); done <- f(l.conn) }) {
+		l.end()
+		return ErrClosed
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		l.spoil()
+		return fmt.Errorf("%w: %w", errNoAnswer, ctx.Err())
+	}
+}

@@ -2,8 +2,6 @@ package amqpx
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -225,27 +223,6 @@ func (ds *destinations) run(ctx context.Context, d *destination, t *try, sess *s
 	}
 }
 
-// onDeclareConn runs f on a connection for declarations, and gives the connection
-// up when it does not answer before ctx ends.
-func (c *Client) onDeclareConn(ctx context.Context, sess *session, alone bool, f func(conn *amqp.Connection) error) error {
-	l, err := c.declares.borrow(ctx, sess, alone)
-	if err != nil {
-		return err
-	}
-	done := make(chan error, 1)
-	if !c.declares.begin(func(context.Context) { defer l.end(); done <- f(l.conn) }) {
-		l.end()
-		return ErrClosed
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		l.spoil()
-		return fmt.Errorf("%w: %w", errNoAnswer, ctx.Err())
-	}
-}
-
 // creatingOf is held while a queue is created. A dead-letter queue may belong to
 // many destinations, and a RabbitMQ 3.10 has been seen to answer 541, which ends
 // the connection, while another was creating the same queue.
@@ -276,16 +253,4 @@ func (ds *destinations) dropRoute(queue string) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
 	delete(ds.routes, queue)
-}
-
-// passingError is an error of the broker's that may be over soon, whatever its
-// code says elsewhere.
-type passingError struct{ err error }
-
-func (e *passingError) Error() string { return e.err.Error() }
-func (e *passingError) Unwrap() error { return e.err }
-
-func isPassing(err error) bool {
-	_, ok := errors.AsType[*passingError](err)
-	return ok
 }

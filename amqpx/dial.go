@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -99,55 +98,4 @@ func brokerVersion(conn *amqp.Connection) string {
 		return "unknown"
 	}
 	return product + " " + version
-}
-
-// permanent tells whether connecting again with the same configuration is
-// pointless: refused credentials or virtual host, an untrusted certificate, or a
-// topology that conflicts with what the broker has.
-func permanent(err error) bool {
-	if isPassing(err) {
-		return false
-	}
-	if ae, ok := errors.AsType[*amqp.Error](err); ok {
-		switch ae.Code {
-		case amqp.AccessRefused, amqp.NotAllowed, amqp.PreconditionFailed, amqp.InvalidPath:
-			return true
-		}
-	}
-	return isFinalDial(err) || isConflict(err) || errors.Is(err, errNotApplied)
-}
-
-// greeting keeps what the other end said first, and why nothing more was heard.
-type greeting struct {
-	net.Conn
-	mu    sync.Mutex // amqp091 may still read when its dial has failed
-	heard []byte
-	err   error
-}
-
-func (g *greeting) of(c net.Conn) net.Conn {
-	g.Conn = c
-	return g
-}
-
-func (g *greeting) said() ([]byte, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.heard, g.err
-}
-
-// greetingSize is enough to tell protocols apart.
-const greetingSize = 8
-
-func (g *greeting) Read(p []byte) (int, error) {
-	n, err := g.Conn.Read(p)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.err == nil {
-		g.err = err
-	}
-	if missing := greetingSize - len(g.heard); missing > 0 {
-		g.heard = append(g.heard, p[:min(n, missing)]...)
-	}
-	return n, err
 }

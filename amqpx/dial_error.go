@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -143,29 +142,4 @@ func isTLSError(err error) bool {
 	}
 	_, ok := errors.AsType[tls.RecordHeaderError](err)
 	return ok
-}
-
-// askTimeout bounds the question.
-const askTimeout = 2 * time.Second
-
-// askHTTP finds out whether what keeps silent is an HTTP server, as RabbitMQ's
-// management does: the AMQP header is no whole request, so that it waits for
-// more of it.
-func askHTTP(ctx context.Context, cfg Config, address string) []byte {
-	ctx, cancel := context.WithTimeout(ctx, min(askTimeout, cfg.DialTimeout))
-	defer cancel()
-	conn, err := cfg.Dial(ctx, "tcp", address)
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = conn.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
-		return nil
-	}
-	answer := make([]byte, len("HTTP/"))
-	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "HTTP/" {
-		return nil
-	}
-	return answer
 }

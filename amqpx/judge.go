@@ -113,3 +113,15 @@ func isCode(err error, code int) bool {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	return ok && ae.Code == code
 }
+
+// passingError is an error of the broker's that may be over soon, whatever its
+// code says elsewhere.
+type passingError struct{ err error }
+
+func (e *passingError) Error() string { return e.err.Error() }
+func (e *passingError) Unwrap() error { return e.err }
+
+func isPassing(err error) bool {
+	_, ok := errors.AsType[*passingError](err)
+	return ok
+}

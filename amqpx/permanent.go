@@ -3,8 +3,26 @@ package amqpx
 import (
 	"errors"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
+
+// permanent tells whether connecting again with the same configuration is
+// pointless: refused credentials or virtual host, an untrusted certificate, or a
+// topology that conflicts with what the broker has.
+func permanent(err error) bool {
+	if isPassing(err) {
+		return false
+	}
+	if ae, ok := errors.AsType[*amqp.Error](err); ok {
+		switch ae.Code {
+		case amqp.AccessRefused, amqp.NotAllowed, amqp.PreconditionFailed, amqp.InvalidPath:
+			return true
+		}
+	}
+	return isFinalDial(err) || isConflict(err) || errors.Is(err, errNotApplied)
+}
 
 func isFinalDial(err error) bool {
 	e, ok := errors.AsType[*DialError](err)

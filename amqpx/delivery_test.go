@@ -67,7 +67,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("attempt %d", d.Attempt)
 		}
 		// Whatever came can be passed on.
-		for _, m := range []Message{k.again(d, errTest), k.deadLetter(d, errTest, ReasonAttempts)} {
+		for _, m := range []Message{k.nextAttempt(d, errTest), k.deadLetter(d, errTest, ReasonAttempts)} {
 			m.Headers = nil
 			if _, err := k.c.prepare(&m, "dead", time.Now()); err != nil && len(s) <= 255 {
 				t.Fatalf("cannot be passed on: %v", err)

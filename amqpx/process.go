@@ -85,7 +85,7 @@ func (k *consumer) settle(j *job, d *Delivery, err error) Outcome {
 	case d.Attempt >= d.MaxAttempts:
 		return k.bury(j, d, err, ReasonAttempts)
 	}
-	m := k.again(d, err)
+	m := k.nextAttempt(d, err)
 	k.log.Debug("retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Duration("delay", m.Delay), zap.Error(err))
 	return k.pass(j, m, "", OutcomeRetried)
 }
@@ -172,8 +172,8 @@ func (k *consumer) giveBack(j *job) Outcome {
 	return OutcomeRequeued
 }
 
-// again is the message's next attempt.
-func (k *consumer) again(d *Delivery, err error) Message {
+// nextAttempt is the message of the retry.
+func (k *consumer) nextAttempt(d *Delivery, err error) Message {
 	m := d.message()
 	m.Queue = k.queue
 	m.Attempt = d.Attempt + 1

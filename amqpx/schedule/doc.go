@@ -22,29 +22,10 @@
 //
 // # The table as a contract
 //
-// Any program in any language may write rows; Migrations has the columns.
-// Instants are milliseconds since the Unix epoch, versions and statuses as in
-// Task. In plain SQL, in the program's own transaction:
-//
-//	-- schedule (PostgreSQL: 30 minutes from now)
-//	INSERT INTO rabbitdelay_tasks (id, queue, due_at, body)
-//	VALUES ('order-42-expire', 'orders.expire',
-//	        CAST(extract(epoch FROM now() + interval '30 minutes') * 1000 AS bigint), '{"order":42}');
-//
-//	-- cancel; no row changed means that it was too late
-//	UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = :now, updated_at = :now
-//	WHERE id = 'order-42-expire' AND status = 'pending';
-//
-//	-- reschedule, or fire now with :due = :now
-//	UPDATE rabbitdelay_tasks SET due_at = :due, version = version + 1, resend_at = NULL, claimed_until = 0,
-//	       sends = 0, send_failures = 0, attempts = 0, updated_at = :now
-//	WHERE id = 'order-42-expire' AND status = 'pending';
-//
-//	-- what a consumer in another language runs first in the transaction of its
-//	-- effect: id is the message id, version the header rabbitdelay-version, due
-//	-- the header rabbitdelay-due; no row changed means acknowledge, do nothing
-//	UPDATE rabbitdelay_tasks SET status = 'done', finished_at = :now, updated_at = :now
-//	WHERE id = :id AND version = :version AND status = 'pending' AND due_at <= :due;
+// Any program in any language may write rows, and any consumer may hold a message
+// against its row before it acts. Migrations has the columns; docs/tasks.md has the
+// statements, for each database, as the tests run them. Instants are milliseconds
+// since the Unix epoch.
 //
 // PostgreSQL, MySQL from 8.0.16, MariaDB from 10.6 and SQLite from 3.35 are
 // supported through database/sql; the driver is the caller's. On SQLite set a

@@ -73,7 +73,9 @@ func TestDrainTimeout(t *testing.T) {
 func TestDrainDoesNotWaitForARetryThatIsNotTaken(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		k := c.consume("q", always(amqpx.RetryIn(24*time.Hour, errors.New("no"))), amqpx.WithDrainTimeout(time.Hour))
+		k := c.consume("q", func(context.Context, *amqpx.Delivery) error {
+			return amqpx.RetryIn(24*time.Hour, errors.New("no"))
+		}, amqpx.WithDrainTimeout(time.Hour))
 		m.refuseDelays()
 		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
 		after(time.Minute)

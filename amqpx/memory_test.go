@@ -227,23 +227,6 @@ func (c *client) sending(msg amqpx.Message) (result <-chan error) {
 	return ended
 }
 
-// slowest sends a message n times at once, and is the longest that one took.
-func (c *client) slowest(n int, msg amqpx.Message) time.Duration {
-	took := make([]time.Duration, n)
-	var all sync.WaitGroup
-	for i := range took {
-		all.Go(func() {
-			began := time.Now()
-			if err := c.Send(c.m.Context(), msg); err != nil {
-				c.m.Error(err)
-			}
-			took[i] = time.Since(began)
-		})
-	}
-	all.Wait()
-	return slices.Max(took)
-}
-
 // consumer is a Consume that runs.
 type consumer struct {
 	m      *memory
@@ -335,11 +318,6 @@ func (k *collector) since(began time.Time) map[string][]time.Duration {
 
 // nothing is a handler with which all goes well.
 func nothing(context.Context, *amqpx.Delivery) error { return nil }
-
-// always is a handler with one answer.
-func always(err error) amqpx.Handler {
-	return func(context.Context, *amqpx.Delivery) error { return err }
-}
 
 // observer has a client's log, and is a hook of every kind that keeps what it sees.
 type observer struct {

@@ -3,6 +3,7 @@ package amqpx_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
+
+// slowest sends a message n times at once, and is the longest that one took.
+func (c *client) slowest(n int, msg amqpx.Message) time.Duration {
+	took := make([]time.Duration, n)
+	var all sync.WaitGroup
+	for i := range took {
+		all.Go(func() {
+			began := time.Now()
+			if err := c.Send(c.m.Context(), msg); err != nil {
+				c.m.Error(err)
+			}
+			took[i] = time.Since(began)
+		})
+	}
+	all.Wait()
+	return slices.Max(took)
+}
 
 // A delay queue that confirms nothing holds up its own messages: others take no
 // time at all in a bubble.

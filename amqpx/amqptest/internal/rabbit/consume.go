@@ -213,7 +213,7 @@ func (c *Channel) giveBack(done []*held, requeue, failed bool) {
 		case requeue:
 			h.queue.requeue(h.message, failed)
 		default:
-			h.queue.giveUp(h.message, Rejected)
+			h.queue.giveUp(h.message, reasonRejected)
 		}
 	}
 	c.pumpFor(done)
@@ -229,7 +229,7 @@ func (q *Queue) requeue(m *Message, failed bool) {
 			again.deliveries++
 		}
 		if q.limit >= 0 && again.deliveries > q.limit {
-			q.giveUp(&again, DeliveryLimit)
+			q.giveUp(&again, reasonDeliveryLimit)
 			return
 		}
 	}
@@ -340,7 +340,7 @@ func (q *Queue) pump() {
 			break
 		}
 		if m := l.first(); m.expires != 0 && m.expires <= now && m.queued < now {
-			q.giveUp(q.lines.take(l), Expired)
+			q.giveUp(q.lines.take(l), reasonExpired)
 			continue
 		}
 		k := q.next()

@@ -41,8 +41,8 @@ func (q *Queue) targets(m *Message, reason string) ([]*Queue, *Message) {
 		}
 	}
 	dead.Exchange = *q.deadLetter
-	queues, ok := q.vhost.Route(dead.Exchange, dead.RoutingKeys, dead.Headers)
-	if !ok || reason == Rejected {
+	queues, ok := q.vhost.route(dead.Exchange, dead.RoutingKeys, dead.Headers)
+	if !ok || reason == reasonRejected {
 		return queues, dead
 	}
 	kept := queues[:0:0]
@@ -61,7 +61,7 @@ func (m *Message) carry(from *Message, reason string, v Version) {
 	case !v.AtLeast(4, 0, 0):
 	case v.AtLeast(4, 3, 0):
 		m.deliveries, m.acquired = from.deliveries, from.deliveries
-	case from.quorum && (reason == Rejected || reason == DeliveryLimit):
+	case from.quorum && (reason == reasonRejected || reason == reasonDeliveryLimit):
 		m.deliveries = 1
 	default:
 		m.deliveries = from.deliveries

@@ -8,8 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// DelayedKind is the exchange type of the plugin.
-const DelayedKind = "x-delayed-message"
+// delayedKind is the exchange type of the plugin.
+const delayedKind = "x-delayed-message"
 
 // ExchangeSpec is what exchange.declare says.
 type ExchangeSpec struct {
@@ -47,7 +47,7 @@ func (b *Binding) same(x *Binding) bool {
 
 // kind is how the exchange routes: that of x-delayed-message is in an argument.
 func (e *Exchange) kind() string {
-	if e.Kind == DelayedKind {
+	if e.Kind == delayedKind {
 		k, _ := e.Args["x-delayed-type"].(string)
 		return k
 	}
@@ -62,7 +62,7 @@ func (v *VHost) CheckExchangeKind(kind string) *Error {
 	switch kind {
 	case "direct", "fanout", "topic", "headers":
 		return nil
-	case DelayedKind:
+	case delayedKind:
 		if v.broker.opts.Plugin {
 			return nil
 		}
@@ -108,9 +108,9 @@ func (v *VHost) DeclareExchange(s ExchangeSpec) *Error {
 			return precondition("invalid type '%s' for arg 'alternate-exchange' in exchange '%s' in vhost '%s'", typeName(ae), s.Name, v.name)
 		}
 	}
-	if s.Kind == DelayedKind {
+	if s.Kind == delayedKind {
 		kind, _ := s.Args["x-delayed-type"].(string)
-		if kind == DelayedKind || v.CheckExchangeKind(kind) != nil {
+		if kind == delayedKind || v.CheckExchangeKind(kind) != nil {
 			return precondition("Invalid argument, 'x-delayed-type' must be an existing exchange type")
 		}
 	}
@@ -131,7 +131,7 @@ func (e *Exchange) equivalent(s ExchangeSpec) *Error {
 		}
 	}
 	keys := []string{"alternate-exchange"}
-	if e.Kind == DelayedKind {
+	if e.Kind == delayedKind {
 		keys = append(keys, "x-delayed-type")
 	}
 	return sameArgs(e.of(), e.Args, s.Args, keys)

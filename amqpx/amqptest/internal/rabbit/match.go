@@ -16,12 +16,9 @@ func words(key string) []string {
 	return strings.Split(key, ".")
 }
 
-// MatchTopic tells whether a topic binding matches a routing key: "*" is one
-// word, "#" any number of words.
-func MatchTopic(pattern, key string) bool { return matchWords(words(pattern), words(key)) }
-
-// matchWords remembers the last "#" and comes back to it, so that no pattern
-// takes more than the product of both lengths.
+// matchWords tells whether a topic binding matches a routing key: "*" is one
+// word, "#" any number of words. It remembers the last "#" and comes back to it,
+// so that no pattern takes more than the product of both lengths.
 func matchWords(p, k []string) bool {
 	var i, j int
 	hash, from := -1, 0

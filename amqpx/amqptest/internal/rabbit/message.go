@@ -38,10 +38,10 @@ type death struct {
 
 // Reasons of dead letters.
 const (
-	Expired       = "expired"
-	Rejected      = "rejected"
-	MaxLen        = "maxlen"
-	DeliveryLimit = "delivery_limit"
+	reasonExpired       = "expired"
+	reasonRejected      = "rejected"
+	reasonMaxLen        = "maxlen"
+	reasonDeliveryLimit = "delivery_limit"
 )
 
 // newMessage is what was published, with the keys of CC and BCC. The broker
@@ -147,7 +147,7 @@ func (m *Message) died(queue, reason string, now int64) *Message {
 // having rejected it.
 func (m *Message) cycle(queue string) bool {
 	for _, d := range m.deaths {
-		if d.reason == Rejected {
+		if d.reason == reasonRejected {
 			return false
 		}
 		if d.queue == queue {

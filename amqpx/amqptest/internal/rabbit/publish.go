@@ -26,7 +26,7 @@ func (v *VHost) Prepare(exchange, key string, p amqp.Publishing) (*Message, []*Q
 	if err != nil {
 		return nil, nil, err
 	}
-	queues, _ := v.Route(exchange, m.RoutingKeys, m.Headers)
+	queues, _ := v.route(exchange, m.RoutingKeys, m.Headers)
 	return m, queues, nil
 }
 
@@ -47,7 +47,7 @@ func (v *VHost) Publish(m *Message, queues []*Queue) Outcome {
 func (v *VHost) delay(m *Message) bool {
 	e := v.exchanges[m.Exchange]
 	ms, ok := integer(m.Headers["x-delay"])
-	if e == nil || e.Kind != DelayedKind || !ok || ms <= 0 || ms > maxPluginDelay {
+	if e == nil || e.Kind != delayedKind || !ok || ms <= 0 || ms > maxPluginDelay {
 		return false
 	}
 	b := v.broker
@@ -55,7 +55,7 @@ func (v *VHost) delay(m *Message) bool {
 		h := maps.Clone(m.Headers)
 		h["x-delay"] = negative(m.Headers["x-delay"])
 		m.Headers = h
-		queues, _ := v.Route(m.Exchange, m.RoutingKeys, m.Headers)
+		queues, _ := v.route(m.Exchange, m.RoutingKeys, m.Headers)
 		for _, q := range queues {
 			q.enqueue(m)
 		}
@@ -91,7 +91,7 @@ func (q *Queue) enqueue(m *Message) bool {
 	}
 	if q.full(m) && (q.overflow == "reject-publish" || q.overflow == "reject-publish-dlx") {
 		if q.overflow == "reject-publish-dlx" {
-			q.giveUp(m, MaxLen)
+			q.giveUp(m, reasonMaxLen)
 		}
 		return false
 	}
@@ -147,7 +147,7 @@ func (q *Queue) expire() {
 			}
 		})
 		for _, m := range due {
-			q.giveUp(m, Expired)
+			q.giveUp(m, reasonExpired)
 		}
 	}
 }
@@ -162,6 +162,6 @@ func (q *Queue) dropOverflow() {
 		if l == nil {
 			return
 		}
-		q.giveUp(q.lines.take(l), MaxLen)
+		q.giveUp(q.lines.take(l), reasonMaxLen)
 	}
 }

@@ -129,7 +129,7 @@ func TestAQueueIsATimer(t *testing.T) {
 				t.Fatalf("number %d is %s, %v after it was due", i, a.Message.MessageId, a.at.Sub(due[i]))
 			}
 			deaths, _ := a.Message.Delivered(w.Version())["x-death"].([]any)
-			if d, _ := deaths[0].(amqp.Table); len(deaths) != 1 || d["queue"] != "hold" || d["reason"] != Expired || d["count"] != int64(1) {
+			if d, _ := deaths[0].(amqp.Table); len(deaths) != 1 || d["queue"] != "hold" || d["reason"] != reasonExpired || d["count"] != int64(1) {
 				t.Fatalf("the record is %v", deaths)
 			}
 		}
@@ -207,7 +207,7 @@ func TestOldDeathsOfAClient(t *testing.T) {
 		dest := w.queue(t, "dest", "quorum", nil)
 		w.queue(t, "hold", "quorum", amqp.Table{"x-message-ttl": int64(10), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dest"})
 		w.publish(t, "hold", amqp.Publishing{Headers: amqp.Table{"x-death": []any{
-			amqp.Table{"queue": "dest", "reason": Expired, "count": int64(1)},
+			amqp.Table{"queue": "dest", "reason": reasonExpired, "count": int64(1)},
 		}}})
 		w.pass(time.Second)
 		if got := dest.Ready() == 1; got != arrives {
@@ -324,7 +324,7 @@ func TestDelays(t *testing.T) {
 	w.opts.Plugin = true
 	q := w.queue(t, "q", "quorum", nil)
 	w.consume(t, q)
-	if err := w.v.DeclareExchange(ExchangeSpec{Name: "x", Kind: DelayedKind, Args: amqp.Table{"x-delayed-type": "direct"}}); err != nil {
+	if err := w.v.DeclareExchange(ExchangeSpec{Name: "x", Kind: delayedKind, Args: amqp.Table{"x-delayed-type": "direct"}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.v.Bind(Binding{Source: "x", Queue: "q", Key: "q"}, nil); err != nil {
@@ -389,11 +389,11 @@ func TestLateBindings(t *testing.T) {
 	if first != second+20 {
 		t.Errorf("answered at %d and %d", first, second)
 	}
-	if qs, _ := w.v.Route("amq.topic", []string{"k"}, nil); len(qs) != 0 {
+	if qs, _ := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 0 {
 		t.Error("it routes too soon")
 	}
 	w.pass(20 * time.Millisecond)
-	if qs, _ := w.v.Route("amq.topic", []string{"k"}, nil); len(qs) != 1 {
+	if qs, _ := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 1 {
 		t.Error("it does not route")
 	}
 }

@@ -8,7 +8,7 @@ import (
 // once. An exchange with no match of its own hands the message to its alternate
 // exchange; an exchange is visited once. ok is false when there is no such
 // exchange.
-func (v *VHost) Route(exchange string, keys []string, headers amqp.Table) (queues []*Queue, ok bool) {
+func (v *VHost) route(exchange string, keys []string, headers amqp.Table) (queues []*Queue, ok bool) {
 	first := v.exchanges[exchange]
 	if first == nil {
 		return nil, false

@@ -71,7 +71,6 @@ func (s *Server) queueState(q *rabbit.Queue) QueueState {
 // Queues are the names of all queues of the virtual host "/".
 func (s *Server) Queues() (names []string) {
 	s.do(func() { names = s.broker.VHost("/").QueueNames() })
-	slices.Sort(names)
 	return names
 }
 
@@ -87,12 +86,11 @@ func (s *Server) Exchanges() (all []Exchange) {
 	s.do(func() {
 		v := s.broker.VHost("/")
 		for _, name := range v.ExchangeNames() {
-			if e := v.Exchange(name); !strings.HasPrefix(name, "amq.") {
+			if e := v.Exchange(name); name != "" && !strings.HasPrefix(name, "amq.") {
 				all = append(all, Exchange{e.Name, e.Kind, e.Durable, e.AutoDelete, e.Internal, e.Args})
 			}
 		}
 	})
-	slices.SortFunc(all, func(a, b Exchange) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 

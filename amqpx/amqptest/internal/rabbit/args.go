@@ -2,7 +2,6 @@ package rabbit
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -101,13 +100,13 @@ func (a *arguments) refusef(key, format string, args ...any) {
 	}
 }
 
-// number is a whole number from lo up, or nothing.
-func (a *arguments) number(key string, lo, hi int64) (n int64, ok bool) {
+// number is a whole number from lo to hi, or absent where there is none.
+func (a *arguments) number(key string, lo, hi, absent int64) int64 {
 	v, ok := a.table[key]
 	if !ok {
-		return 0, false
+		return absent
 	}
-	n, ok = integer(v)
+	n, ok := integer(v)
 	switch {
 	case !ok:
 		a.refusef(key, "\"expected integer, got %s\"", typeName(v))
@@ -118,10 +117,8 @@ func (a *arguments) number(key string, lo, hi int64) (n int64, ok bool) {
 	case n > hi:
 		a.refusef(key, "{value_too_large,%d}", n)
 	}
-	return n, ok
+	return n
 }
-
-func (a *arguments) count(key string) (int64, bool) { return a.number(key, 0, math.MaxInt64) }
 
 func (a *arguments) text(key string) (s string, ok bool) {
 	v, ok := a.table[key]

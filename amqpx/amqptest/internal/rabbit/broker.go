@@ -2,6 +2,8 @@ package rabbit
 
 import (
 	"container/heap"
+	"maps"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -59,6 +61,8 @@ func (b *Broker) VHost(name string) *VHost { return b.vhosts[name] }
 
 // Version is the one whose rules apply.
 func (b *Broker) Version() Version { return b.opts.Version }
+
+func (b *Broker) is(major, minor, patch int) bool { return b.opts.Version.AtLeast(major, minor, patch) }
 
 // CloseOwner ends a connection: its exclusive queues go.
 func (b *Broker) CloseOwner(owner any) {
@@ -134,29 +138,13 @@ func (v *VHost) Queue(name string) *Queue { return v.queues[name] }
 // Exchange is the exchange of a name, nil if there is none.
 func (v *VHost) Exchange(name string) *Exchange { return v.exchanges[name] }
 
-// QueueNames are all queues, in no order.
-func (v *VHost) QueueNames() []string {
-	names := make([]string, 0, len(v.queues))
-	for n := range v.queues {
-		names = append(names, n)
-	}
-	return names
-}
+// QueueNames are those of all queues, sorted.
+func (v *VHost) QueueNames() []string { return slices.Sorted(maps.Keys(v.queues)) }
 
-// ExchangeNames are all exchanges but the default one, in no order.
-func (v *VHost) ExchangeNames() []string {
-	names := make([]string, 0, len(v.exchanges))
-	for n := range v.exchanges {
-		if n != "" {
-			names = append(names, n)
-		}
-	}
-	return names
-}
+// ExchangeNames are those of all exchanges, sorted.
+func (v *VHost) ExchangeNames() []string { return slices.Sorted(maps.Keys(v.exchanges)) }
 
-func (v *VHost) is(major, minor, patch int) bool {
-	return v.broker.opts.Version.AtLeast(major, minor, patch)
-}
+func (v *VHost) is(major, minor, patch int) bool { return v.broker.is(major, minor, patch) }
 
 func reserved(kind, name string) *Error {
 	return Refusal(amqp.AccessRefused, "%s name '%s' contains reserved prefix 'amq.*'", kind, name)

@@ -69,7 +69,7 @@ func (c *Channel) Qos(prefetch int, global bool) *Error {
 		c.prefetch = prefetch
 		return nil
 	}
-	if c.broker.opts.Version.AtLeast(4, 3, 0) {
+	if c.broker.is(4, 3, 0) {
 		return Refusal(amqp.NotImplemented, "Feature `global_qos` is deprecated.\nBy default, this feature is not permitted anymore.")
 	}
 	c.global = prefetch
@@ -109,12 +109,20 @@ func (c *Channel) Cancel(tag string) {
 		return
 	}
 	delete(c.consumers, tag)
-	q := k.queue
-	q.consumers = slices.DeleteFunc(q.consumers, func(x *Consumer) bool { return x == k })
+	k.leave()
+	k.queue.left()
+}
+
+func (k *Consumer) leave() {
+	k.queue.consumers = slices.DeleteFunc(k.queue.consumers, func(x *Consumer) bool { return x == k })
+}
+
+// left is what follows when a consumer has left: the next one's turn, or the end of
+// a queue that goes with its last one.
+func (q *Queue) left() {
 	q.use()
 	if q.AutoDelete && len(q.consumers) == 0 && !q.gone {
 		q.vhost.remove(q)
-		return
 	}
 	q.pump()
 }
@@ -201,7 +209,7 @@ func (c *Channel) Ack(tag uint64, multiple bool) *Error {
 // Reject gives messages back, to the queue or to be dead-lettered.
 func (c *Channel) Reject(tag uint64, multiple, requeue bool) *Error {
 	done, err := c.settle(tag, multiple)
-	c.giveBack(done, requeue, !c.broker.opts.Version.AtLeast(4, 3, 0))
+	c.giveBack(done, requeue, !c.broker.is(4, 3, 0))
 	return err
 }
 
@@ -244,31 +252,20 @@ func (q *Queue) requeue(m *Message, failed bool) {
 // Recover gives back all that the channel holds.
 func (c *Channel) Recover() {
 	done, _ := c.settle(0, true)
-	c.giveBack(done, true, !c.broker.opts.Version.AtLeast(4, 3, 0))
+	c.giveBack(done, true, !c.broker.is(4, 3, 0))
 }
 
 // Close ends the channel: its consumers end, what they hold goes back.
 func (c *Channel) Close() {
-	done := c.unacked
-	c.unacked = nil
-	for _, h := range done {
-		h.release()
-	}
-	for tag := range c.consumers {
-		k := c.consumers[tag]
-		k.queue.consumers = slices.DeleteFunc(k.queue.consumers, func(x *Consumer) bool { return x == k })
-	}
+	done, _ := c.settle(0, true)
 	ended := c.consumers
 	c.consumers = map[string]*Consumer{}
+	for _, k := range ended {
+		k.leave()
+	}
 	c.giveBack(done, true, true)
 	for _, k := range ended {
-		q := k.queue
-		q.use()
-		if q.AutoDelete && len(q.consumers) == 0 && !q.gone {
-			q.vhost.remove(q)
-			continue
-		}
-		q.pump()
+		k.queue.left()
 	}
 }
 

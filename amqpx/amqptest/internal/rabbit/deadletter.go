@@ -1,5 +1,12 @@
 package rabbit
 
+import (
+	"maps"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
 // What the dead-letter worker of an at-least-once queue works on at a time, and
 // how long it waits before it tries again what could not be routed, in ms.
 const (
@@ -33,7 +40,7 @@ func (q *Queue) giveUp(m *Message, reason string) {
 // go round for ever are left out.
 func (q *Queue) targets(m *Message, reason string) ([]*Queue, *Message) {
 	dead := m.died(q.Name, reason, q.vhost.broker.now)
-	dead.carry(m, reason, q.vhost.broker.opts.Version)
+	dead.carry(m, reason, q.vhost.broker.Version())
 	if q.deadKey != nil {
 		dead.RoutingKeys = []string{*q.deadKey}
 		if !q.vhost.is(3, 13, 0) {
@@ -41,17 +48,8 @@ func (q *Queue) targets(m *Message, reason string) ([]*Queue, *Message) {
 		}
 	}
 	dead.Exchange = *q.deadLetter
-	queues, ok := q.vhost.route(dead.Exchange, dead.RoutingKeys, dead.Headers)
-	if !ok || reason == reasonRejected {
-		return queues, dead
-	}
-	kept := queues[:0:0]
-	for _, to := range queues {
-		if !dead.cycle(to.Name) {
-			kept = append(kept, to)
-		}
-	}
-	return kept, dead
+	queues := q.vhost.route(dead.Exchange, dead.RoutingKeys, dead.Headers)
+	return slices.DeleteFunc(queues, func(to *Queue) bool { return reason != reasonRejected && dead.cycle(to.Name) }), dead
 }
 
 // carry takes over what quorum queues have counted, which since 4.0 stays with a
@@ -69,17 +67,14 @@ func (m *Message) carry(from *Message, reason string, v Version) {
 	m.returned = m.deliveries > 0
 }
 
-func without(headers map[string]any, name string) map[string]any {
+// without are headers without one of them; those of a message never change.
+func without(headers amqp.Table, name string) amqp.Table {
 	if _, ok := headers[name]; !ok {
 		return headers
 	}
-	out := make(map[string]any, len(headers))
-	for k, v := range headers {
-		if k != name {
-			out[k] = v
-		}
-	}
-	return out
+	rest := maps.Clone(headers)
+	delete(rest, name)
+	return rest
 }
 
 // forwardDead forwards the dead letters of an at-least-once queue in their order.

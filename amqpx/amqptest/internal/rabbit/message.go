@@ -63,10 +63,7 @@ func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (*Message, *
 			}
 		}
 	}
-	if _, ok := p.Headers["BCC"]; ok {
-		m.Headers = maps.Clone(p.Headers)
-		delete(m.Headers, "BCC")
-	}
+	m.Headers = without(p.Headers, "BCC")
 	if _, err := expiration(p.Expiration); err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func (v *VHost) Prepare(exchange, key string, p amqp.Publishing) (*Message, []*Q
 	if err != nil {
 		return nil, nil, err
 	}
-	queues, _ := v.route(exchange, m.RoutingKeys, m.Headers)
+	queues := v.route(exchange, m.RoutingKeys, m.Headers)
 	return m, queues, nil
 }
 
@@ -55,7 +55,7 @@ func (v *VHost) delay(m *Message) bool {
 		h := maps.Clone(m.Headers)
 		h["x-delay"] = negative(m.Headers["x-delay"])
 		m.Headers = h
-		queues, _ := v.route(m.Exchange, m.RoutingKeys, m.Headers)
+		queues := v.route(m.Exchange, m.RoutingKeys, m.Headers)
 		for _, q := range queues {
 			q.enqueue(m)
 		}

@@ -2,6 +2,7 @@ package rabbit
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -89,17 +90,19 @@ func (v *VHost) Find(name string, owner any) (*Queue, *Error) {
 
 // DeclareQueue makes a queue, or checks that the one there is the same.
 func (v *VHost) DeclareQueue(s QueueSpec, owner any) (*Queue, *Error) {
-	if v.broker.opts.DefaultQueueType != "" && !s.Exclusive && s.Durable && !s.AutoDelete {
-		if _, ok := s.Args["x-queue-type"]; !ok {
-			args := amqp.Table{"x-queue-type": v.broker.opts.DefaultQueueType}
-			maps.Copy(args, s.Args)
-			s.Args = args
-		}
-	}
-	s.Durable = s.Durable && !s.Exclusive
 	if strings.HasPrefix(s.Name, "amq.") && v.queues[s.Name] == nil {
 		return nil, reserved("queue", s.Name)
 	}
+	return v.DeclareNamed(s, owner)
+}
+
+// DeclareNamed is DeclareQueue for a name that the broker has given, which may
+// begin with "amq.".
+func (v *VHost) DeclareNamed(s QueueSpec, owner any) (*Queue, *Error) {
+	if kind := v.broker.opts.DefaultQueueType; kind != "" && !s.Exclusive && s.Durable && !s.AutoDelete {
+		s.Args = typed(s.Args, kind)
+	}
+	s.Durable = s.Durable && !s.Exclusive
 	if q := v.queues[s.Name]; q != nil {
 		if err := q.equivalent(s, owner); err != nil {
 			return nil, err
@@ -134,7 +137,7 @@ func (q *Queue) equivalent(s QueueSpec, owner any) *Error {
 	}
 	have, want := q.Args, s.Args
 	if q.vhost.is(4, 0, 0) || !q.quorum && want["x-queue-type"] != "quorum" {
-		have, want = typed(have), typed(want) // to give no type is to say classic
+		have, want = typed(have, "classic"), typed(want, "classic") // which is what no type says
 	}
 	keys := classicArgs
 	if q.quorum {
@@ -143,13 +146,11 @@ func (q *Queue) equivalent(s QueueSpec, owner any) *Error {
 	return sameArgs(q.of(), have, want, keys)
 }
 
-func typed(args amqp.Table) amqp.Table {
-	if _, ok := args["x-queue-type"]; ok {
-		return args
-	}
-	out := amqp.Table{"x-queue-type": "classic"}
-	maps.Copy(out, args)
-	return out
+// typed are the arguments with a type of queue, if they have none.
+func typed(args amqp.Table, kind string) amqp.Table {
+	all := amqp.Table{"x-queue-type": kind}
+	maps.Copy(all, args)
+	return all
 }
 
 // configure reads the arguments.
@@ -161,17 +162,31 @@ func (q *Queue) configure() *Error {
 	} else {
 		a.notFor("rabbit_classic_queue", "x-delivery-limit", "x-dead-letter-strategy", "x-quorum-initial-group-size")
 	}
-	q.ttl, q.maxLen, q.maxBytes, q.limit = -1, -1, -1, -1
-	q.idle, _ = a.number("x-expires", 1, maxTTL)
-	if n, ok := a.number("x-message-ttl", 0, maxTTL); ok {
-		q.ttl = n
+	q.idle = a.number("x-expires", 1, maxTTL, 0)
+	q.ttl = a.number("x-message-ttl", 0, maxTTL, -1)
+	q.maxLen = a.number("x-max-length", 0, math.MaxInt64, -1)
+	q.maxBytes = a.number("x-max-length-bytes", 0, math.MaxInt64, -1)
+	q.configureDeadLetters(a)
+	q.single = a.boolean("x-single-active-consumer")
+	strategy := a.oneOf("x-dead-letter-strategy", "invalid_dlx_strategy", "at-most-once", "at-least-once")
+	q.atLeastOnce = q.quorum && strategy == "at-least-once" && q.overflow == "reject-publish" && q.deadLetter != nil
+	priority := a.number("x-max-priority", 0, math.MaxInt64, 0)
+	if priority > 255 {
+		a.refusef("x-max-priority", "{max_value_exceeded,%d}", priority)
 	}
-	if n, ok := a.count("x-max-length"); ok {
-		q.maxLen = n
+	q.maxPriority = int(min(priority, 255))
+	if q.quorum {
+		q.configureQuorum(a)
 	}
-	if n, ok := a.count("x-max-length-bytes"); ok {
-		q.maxBytes = n
+	q.lines = q.newLines()
+	if a.err == nil && !q.quorum && !q.Durable && !q.Exclusive && q.vhost.is(4, 3, 0) {
+		return Refusal(amqp.InternalError, "Feature `transient_nonexcl_queues` is deprecated.\n"+
+			"By default, this feature is not permitted anymore.")
 	}
+	return a.err
+}
+
+func (q *Queue) configureDeadLetters(a *arguments) {
 	if x, ok := q.Args["x-dead-letter-exchange"]; ok {
 		name, ok := x.(string)
 		if q.deadLetter = &name; !ok && a.err == nil {
@@ -185,33 +200,14 @@ func (q *Queue) configure() *Error {
 		}
 	}
 	q.overflow = a.oneOf("x-overflow", "invalid_overflow", "drop-head", "reject-publish", "reject-publish-dlx")
-	q.single = a.boolean("x-single-active-consumer")
-	strategy := a.oneOf("x-dead-letter-strategy", "invalid_dlx_strategy", "at-most-once", "at-least-once")
-	q.atLeastOnce = q.quorum && strategy == "at-least-once" && q.overflow == "reject-publish" && q.deadLetter != nil
-	if n, ok := a.count("x-max-priority"); ok {
-		q.maxPriority = int(min(n, 255))
-		if n > 255 {
-			a.refusef("x-max-priority", "{max_value_exceeded,%d}", n)
-		}
-	}
-	if q.quorum {
-		q.configureQuorum(a)
-	}
-	q.lines = q.newLines()
-	if a.err == nil && !q.quorum && !q.Durable && !q.Exclusive && q.vhost.is(4, 3, 0) {
-		return Refusal(amqp.InternalError, "Feature `transient_nonexcl_queues` is deprecated.\n"+
-			"By default, this feature is not permitted anymore.")
-	}
-	return a.err
 }
 
 func (q *Queue) configureQuorum(a *arguments) {
+	limit := int64(-1)
 	if q.vhost.is(4, 0, 0) {
-		q.limit = 20
+		limit = 20
 	}
-	if n, ok := a.number("x-delivery-limit", -1, maxTTL); ok {
-		q.limit = n
-	}
+	q.limit = a.number("x-delivery-limit", -1, maxTTL, limit)
 	for _, f := range []struct {
 		wrong bool
 		name  string
@@ -310,18 +306,3 @@ func (q *Queue) Quorum() bool { return q.quorum }
 
 // Messages are those that are ready, in the order of their delivery.
 func (q *Queue) Messages() []*Message { return q.lines.all() }
-
-// DeclareNamed is DeclareQueue for a name that the broker has given, which may
-// begin with "amq.".
-func (v *VHost) DeclareNamed(s QueueSpec, owner any) (*Queue, *Error) {
-	name := s.Name
-	s.Name = ""
-	q, err := v.DeclareQueue(s, owner)
-	if err != nil {
-		return nil, err
-	}
-	delete(v.queues, "")
-	q.Name = name
-	v.queues[name] = q
-	return q, nil
-}

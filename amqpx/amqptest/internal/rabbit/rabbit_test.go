@@ -389,11 +389,11 @@ func TestLateBindings(t *testing.T) {
 	if first != second+20 {
 		t.Errorf("answered at %d and %d", first, second)
 	}
-	if qs, _ := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 0 {
+	if qs := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 0 {
 		t.Error("it routes too soon")
 	}
 	w.pass(20 * time.Millisecond)
-	if qs, _ := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 1 {
+	if qs := w.v.route("amq.topic", []string{"k"}, nil); len(qs) != 1 {
 		t.Error("it does not route")
 	}
 }

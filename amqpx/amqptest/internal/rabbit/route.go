@@ -1,103 +1,80 @@
 package rabbit
 
 import (
+	"slices"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Route gives the queues that a message with these routing keys goes to, each
+// route gives the queues that a message with these routing keys goes to, each
 // once. An exchange with no match of its own hands the message to its alternate
-// exchange; an exchange is visited once. ok is false when there is no such
-// exchange.
-func (v *VHost) route(exchange string, keys []string, headers amqp.Table) (queues []*Queue, ok bool) {
-	first := v.exchanges[exchange]
-	if first == nil {
-		return nil, false
+// exchange; an exchange is visited once.
+func (v *VHost) route(exchange string, keys []string, headers amqp.Table) (queues []*Queue) {
+	var work []*Exchange
+	seenExchange, seenQueue := map[*Exchange]bool{nil: true}, map[*Queue]bool{nil: true}
+	visit := func(e *Exchange) {
+		if !seenExchange[e] {
+			seenExchange[e] = true
+			work = append(work, e)
+		}
 	}
-	work := []*Exchange{first}
-	seenExchange := map[*Exchange]bool{first: true}
-	seenQueue := map[*Queue]bool{}
+	visit(v.exchanges[exchange])
 	for len(work) > 0 {
 		e := work[0]
 		work = work[1:]
-		to, next := e.matching(keys, headers)
-		if len(to) == 0 && len(next) == 0 {
-			if ae, ok := e.Args["alternate-exchange"].(string); ok {
-				next = append(next, ae)
-			}
+		found := e.matching(keys, headers)
+		if ae, ok := e.Args["alternate-exchange"].(string); ok && len(found) == 0 {
+			visit(v.exchanges[ae])
 		}
-		for _, name := range to {
-			if q := v.queues[name]; q != nil && !seenQueue[q] {
+		for _, b := range found {
+			if b.ToExchange != "" {
+				visit(v.exchanges[b.ToExchange])
+			} else if q := v.queues[b.Queue]; !seenQueue[q] {
 				seenQueue[q] = true
 				queues = append(queues, q)
 			}
 		}
-		for _, name := range next {
-			if x := v.exchanges[name]; x != nil && !seenExchange[x] {
-				seenExchange[x] = true
-				work = append(work, x)
-			}
-		}
 	}
-	return queues, true
+	return queues
 }
 
-// matching are the destinations that the exchange itself has, queues and
-// exchanges, without the alternate one.
-func (e *Exchange) matching(keys []string, headers amqp.Table) (queues, exchanges []string) {
-	if e.Name == "" {
-		for _, k := range keys {
-			if e.vhost.queues[k] != nil {
-				queues = append(queues, k)
-			}
-		}
-		return queues, nil
-	}
-	hit := func(b *Binding) {
-		switch {
-		case b.effective > e.vhost.broker.now:
-		case b.Queue != "":
-			queues = append(queues, b.Queue)
-		default:
-			exchanges = append(exchanges, b.ToExchange)
-		}
-	}
+// matching are the bindings by which the exchange itself routes a message.
+func (e *Exchange) matching(keys []string, headers amqp.Table) (found []*Binding) {
 	switch e.kind() {
 	case "fanout":
-		for _, b := range e.bindings {
-			hit(b)
-		}
+		found = append(found, e.bindings...)
 	case "headers":
 		for _, b := range e.bindings {
 			if matchHeaders(b.Args, headers) {
-				hit(b)
+				found = append(found, b)
 			}
 		}
 	case "direct":
 		for _, k := range keys {
-			for _, b := range e.direct[k] {
-				hit(b)
+			if e.Name == "" && e.vhost.queues[k] != nil {
+				found = append(found, &Binding{Queue: k})
 			}
+			found = append(found, e.direct[k]...)
 		}
 	case "topic":
 		for _, k := range keys {
-			e.matchingTopic(words(k), hit)
+			found = e.appendTopic(found, words(k))
 		}
 	}
-	return queues, exchanges
+	return slices.DeleteFunc(found, func(b *Binding) bool { return b.effective > e.vhost.broker.now })
 }
 
-func (e *Exchange) matchingTopic(k []string, hit func(*Binding)) {
-	for _, b := range e.topic[""] {
-		if matchWords(b.pattern, k) {
-			hit(b)
+func (e *Exchange) appendTopic(found []*Binding, k []string) []*Binding {
+	filed := [][]*Binding{e.topic[""]}
+	if first := firstWord(k); first != "" {
+		filed = append(filed, e.topic[first])
+	}
+	for _, bindings := range filed {
+		for _, b := range bindings {
+			if matchWords(b.pattern, k) {
+				found = append(found, b)
+			}
 		}
 	}
-	if len(k) == 0 || k[0] == "" {
-		return
-	}
-	for _, b := range e.topic[k[0]] {
-		if matchWords(b.pattern, k) {
-			hit(b)
-		}
-	}
+	return found
 }

@@ -44,17 +44,20 @@ func newConn(s *Server, n net.Conn, number int) *conn {
 	return &conn{srv: s, net: n, number: number, channels: map[uint16]*channel{}, received: time.Now()}
 }
 
+// greeting is what a client begins with, and what it is told when it does not.
+const greeting = "AMQP\x00\x00\x09\x01"
+
 // serve reads frames until the connection ends.
 func (c *conn) serve() {
 	defer c.srv.do(c.end)
 	defer func() { _ = c.net.Close() }()
 	r := bufio.NewReader(c.net)
-	var hello [8]byte
+	var hello [len(greeting)]byte
 	if _, err := io.ReadFull(r, hello[:]); err != nil {
 		return
 	}
-	if string(hello[:]) != "AMQP\x00\x00\x09\x01" {
-		_, _ = c.net.Write([]byte("AMQP\x00\x00\x09\x01"))
+	if string(hello[:]) != greeting {
+		_, _ = c.net.Write([]byte(greeting))
 		return
 	}
 	c.srv.do(c.start)

@@ -1,6 +1,7 @@
 package amqptest
 
 import (
+	"cmp"
 	"crypto/rand"
 	"strings"
 	"time"
@@ -10,23 +11,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
 )
 
-// first is the first of some refusals.
-func first(errs ...*rabbit.Error) *rabbit.Error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // queueName is a name, or the queue that was declared last.
 func (ch *channel) queueName(name string) (string, *rabbit.Error) {
-	if name == "" && ch.lastQueue == "" {
+	if name = cmp.Or(name, ch.lastQueue); name == "" {
 		return "", rabbit.Refusal(amqp.NotFound, "no previously declared queue")
-	}
-	if name == "" {
-		return ch.lastQueue, nil
 	}
 	return name, nil
 }
@@ -46,9 +34,9 @@ func (ch *channel) onExchangeDeclare(d *decoder) *rabbit.Error {
 	c := ch.conn
 	var err *rabbit.Error
 	if passive {
-		err = first(c.permitAny("exchange", s.Name), c.vhost.CheckExchange(s.Name))
+		err = cmp.Or(c.permitAny("exchange", s.Name), c.vhost.CheckExchange(s.Name))
 	} else {
-		err = first(c.vhost.CheckExchangeKind(s.Kind), c.permit(Configure, "exchange", s.Name), ch.permitAlternate(s))
+		err = cmp.Or(c.vhost.CheckExchangeKind(s.Kind), c.permit(Configure, "exchange", s.Name), ch.permitAlternate(s))
 		if err == nil {
 			err = c.vhost.DeclareExchange(s)
 		}
@@ -65,7 +53,7 @@ func (ch *channel) permitAlternate(s rabbit.ExchangeSpec) *rabbit.Error {
 	if !ok || ch.conn.vhost.Exchange(s.Name) != nil {
 		return nil
 	}
-	return first(ch.conn.permit(Read, "exchange", s.Name), ch.conn.permit(Write, "exchange", ae))
+	return cmp.Or(ch.conn.permit(Read, "exchange", s.Name), ch.conn.permit(Write, "exchange", ae))
 }
 
 func (ch *channel) onExchangeDelete(d *decoder) *rabbit.Error {
@@ -146,7 +134,7 @@ func (ch *channel) onQueueUnbind(d *decoder) *rabbit.Error {
 // permitBind asks for what binding takes.
 func (ch *channel) permitBind(b binding) *rabbit.Error {
 	c := ch.conn
-	return first(c.permit(Write, b.kind, b.to), c.permit(Read, "exchange", b.Source), c.srv.faults.refusal(b.to), c.srv.faults.refusal(b.Source))
+	return cmp.Or(c.permit(Write, b.kind, b.to), c.permit(Read, "exchange", b.Source), c.srv.faults.refusal(b.to), c.srv.faults.refusal(b.Source))
 }
 
 // bind answers when the binding has its effect; what comes behind it on the
@@ -232,7 +220,7 @@ func (ch *channel) declareQueue(s *rabbit.QueueSpec, passive bool) (*rabbit.Queu
 		return nil, err
 	}
 	if dlx, ok := s.Args["x-dead-letter-exchange"].(string); ok && c.vhost.Queue(s.Name) == nil && !strings.HasPrefix(s.Name, "amq.") {
-		if err := first(c.permit(Read, "queue", s.Name), c.permit(Write, "exchange", dlx)); err != nil {
+		if err := cmp.Or(c.permit(Read, "queue", s.Name), c.permit(Write, "exchange", dlx)); err != nil {
 			return nil, err
 		}
 	}
@@ -284,7 +272,7 @@ func (ch *channel) readable(d *decoder, name string) (*rabbit.Queue, *rabbit.Err
 	if err != nil {
 		return nil, err
 	}
-	if err := first(ch.conn.permit(Read, "queue", name), ch.conn.srv.faults.refusal(name)); err != nil {
+	if err := cmp.Or(ch.conn.permit(Read, "queue", name), ch.conn.srv.faults.refusal(name)); err != nil {
 		return nil, err
 	}
 	return ch.conn.vhost.Find(name, ch.conn)

@@ -53,6 +53,34 @@ func (f *faults) refusal(name string) *rabbit.Error {
 	return nil
 }
 
+// effect is what the faults for a message's exchange and queues come to.
+type effect struct {
+	refusal        *rabbit.Error
+	returns, nacks bool
+	silent         *fault
+}
+
+// of gathers the faults for a publish.
+func (f *faults) of(names []string) effect {
+	var e effect
+	for _, x := range f.named {
+		if !slices.Contains(names, x.name) {
+			continue
+		}
+		switch x.kind {
+		case refuses:
+			e.refusal = x.refusal
+		case returns:
+			e.returns = true
+		case nacks:
+			e.nacks = true
+		case silent:
+			e.silent = x
+		}
+	}
+	return e
+}
+
 // add puts something into a list of faults and gives the way to take it out.
 func add[T comparable](s *Server, list *[]T, x T, after func()) (undo func()) {
 	s.do(func() { *list = append(*list, x) })

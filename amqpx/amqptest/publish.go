@@ -1,8 +1,6 @@
 package amqptest
 
 import (
-	"slices"
-
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
@@ -175,32 +173,4 @@ func (c *conn) unblock() {
 	if able, _ := c.able["connection.blocked"].(bool); able {
 		c.send(0, connectionUnblocked, "", nil)
 	}
-}
-
-// effect is what the faults for a message's exchange and queues come to.
-type effect struct {
-	refusal        *rabbit.Error
-	returns, nacks bool
-	silent         *fault
-}
-
-// of gathers the faults for a publish.
-func (f *faults) of(names []string) effect {
-	var e effect
-	for _, x := range f.named {
-		if !slices.Contains(names, x.name) {
-			continue
-		}
-		switch x.kind {
-		case refuses:
-			e.refusal = x.refusal
-		case returns:
-			e.returns = true
-		case nacks:
-			e.nacks = true
-		case silent:
-			e.silent = x
-		}
-	}
-	return e
 }

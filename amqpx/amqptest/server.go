@@ -1,6 +1,7 @@
 package amqptest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,20 +132,12 @@ func NewServer(opts Options) *Server {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Version == "" {
-		o.Version = DefaultVersion
-	}
+	o.Version = cmp.Or(o.Version, DefaultVersion)
+	o.FrameMax = cmp.Or(o.FrameMax, DefaultFrameMax)
+	o.ChannelMax = cmp.Or(o.ChannelMax, DefaultChannelMax)
+	o.ConsumerTimeout = cmp.Or(o.ConsumerTimeout, DefaultConsumerTimeout)
 	if o.Users == nil {
 		o.Users = []User{{Name: "guest", Password: "guest", Configure: ".*", Write: ".*", Read: ".*"}}
-	}
-	if o.FrameMax == 0 {
-		o.FrameMax = DefaultFrameMax
-	}
-	if o.ChannelMax == 0 {
-		o.ChannelMax = DefaultChannelMax
-	}
-	if o.ConsumerTimeout == 0 {
-		o.ConsumerTimeout = DefaultConsumerTimeout
 	}
 	return o
 }

@@ -40,9 +40,9 @@ func FuzzFrames(f *testing.F) {
 // A server that gets anything at all after the greeting neither panics nor hangs,
 // and serves the next client.
 func FuzzServer(f *testing.F) {
-	f.Add([]byte("AMQP\x00\x00\x09\x01"))
-	f.Add(appendFrame([]byte("AMQP\x00\x00\x09\x01"), frameMethod, 0, []byte{0, 10, 0, 40, 1, '/', 0, 0}))
-	f.Add(appendFrame([]byte("AMQP\x00\x00\x09\x01"), frameMethod, 1, []byte{0, 20, 0, 10, 0}))
+	f.Add([]byte(greeting))
+	f.Add(appendFrame([]byte(greeting), frameMethod, 0, []byte{0, 10, 0, 40, 1, '/', 0, 0}))
+	f.Add(appendFrame([]byte(greeting), frameMethod, 1, []byte{0, 20, 0, 10, 0}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		synctest.Test(t, func(t *testing.T) {
 			srv := NewServer(Options{})

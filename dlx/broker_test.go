@@ -46,8 +46,8 @@ type rest struct {
 
 // onBroker runs f in a bubble of its own with a broker that has a topology. What f
 // finds is for the caller to report, outside: a *rapid.T must fail where it was
-// made. Nor must rapid.Check run in a bubble: when a year passes there, so does the
-// time that rapid allows itself, and it ends after the first of its checks.
+// made. Nor can rapid.Check run in a bubble: a test has no deadline there that it
+// could ask for, and with a year the time for all its checks would have passed.
 func onBroker(t *testing.T, top topology.Topology, f func(b *broker) error) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -300,7 +300,8 @@ func TestCLIDestroyByName(t *testing.T) {
 		if r := one("apply"); r.code != 0 {
 			t.Fatal(r)
 		}
-		want := v.objects(t)
+		// What says that the layout is complete goes with any part of it.
+		want := slices.DeleteFunc(v.objects(t), func(name string) bool { return strings.Contains(name, ".declared.") })
 		if r := two("apply"); r.code != 0 {
 			t.Fatal(r)
 		}

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Fingerprint is a hash of the exchanges, queues and bindings with all their
+// fingerprint is a hash of the exchanges, queues and bindings with all their
 // arguments, whatever their order.
-func (t Topology) Fingerprint() string {
+func (t Topology) fingerprint() string {
 	var lines []string
 	line := func(v any) {
 		text, err := json.Marshal(v) // with the keys of maps in order
@@ -37,5 +37,7 @@ func (t Topology) Fingerprint() string {
 // DeclaredExchange is the name of the exchange that says that a topology was
 // declared completely. Nothing is bound to it.
 func DeclaredExchange(prefix string, t Topology) string {
-	return prefix + ".declared." + t.Fingerprint()
+	return declaredPrefix(prefix) + t.fingerprint()
 }
+
+func declaredPrefix(prefix string) string { return prefix + ".declared." }

@@ -94,6 +94,11 @@ func PlanRemoval(t Topology, live Live, opts RemovalOptions) Removal {
 		r.needs = append(r.needs, x.needs(*s))
 	}
 	r.settle()
+	if slices.ContainsFunc(r.Steps, func(s RemovalStep) bool { return s.Action == Delete && s.part != declaredPart }) {
+		for _, s := range x.marks() {
+			r.Steps, r.needs = append(r.Steps, s), append(r.needs, nil)
+		}
+	}
 	r.refusal = x.refusal(r.Steps)
 	return r
 }

@@ -3,6 +3,7 @@ package topology
 import (
 	"cmp"
 	"fmt"
+	"strings"
 )
 
 // remover decides what goes, what stays, and why:
@@ -12,6 +13,8 @@ import (
 //     the ttl strategy's and of the plugin's objects do not tell whose they are.
 //   - What layouts share stays while another layout is there, and while it holds a
 //     message or has a consumer.
+//   - What says that a topology is complete goes before anything of a layout does,
+//     whosever topology that is: who starts next looks again.
 //   - Destinations, and what else a file declares, stay unless they are asked for.
 //   - What was not seen counts as in use.
 //   - What something needs that stays, stays as well; see needs.
@@ -48,6 +51,17 @@ func (x *remover) steps() []RemovalStep {
 // forced tells whether queues go with what is in them.
 func (x *remover) forced(p part) bool {
 	return x.opts.Force && (p == ownPart || p == declaredPart && x.opts.Messages != nil)
+}
+
+// marks are the exchanges that say that a topology is complete.
+func (x *remover) marks() []RemovalStep {
+	var steps []RemovalStep
+	for _, name := range sortedKeys(x.live.Exchanges) {
+		if strings.HasPrefix(name, declaredPrefix(x.opts.Prefix)) {
+			steps = append(steps, RemovalStep{Kind: KindExchange, Name: name, Action: Delete, part: sharedPart, stage: marks})
+		}
+	}
+	return steps
 }
 
 // bindings are those described, and clients' second bindings of the same.

@@ -473,3 +473,23 @@ func TestRemovalKeepsWhatAKeptObjectNeeds(t *testing.T) {
 		}
 	}
 }
+
+// What says that a topology is complete would be wrong when a part of a layout has
+// gone, and who starts next would not look.
+func TestRemovalTakesTheMarksOfCompleteTopologies(t *testing.T) {
+	old, other := twoDigits("delay.bucket.r2x2", "r2x2", orders), twoDigits("delay.bucket.hex", "hex", orders)
+	mark := func(top Topology) string { return DeclaredExchange("delay", top) }
+	present := applied(t, old, other, Topology{Exchanges: []Exchange{{Name: mark(old), Kind: "fanout"}, {Name: mark(other), Kind: "fanout"}}})
+	order := PlanRemoval(old, present, RemovalOptions{}).Order()
+	if len(order.Marks) != 2 || len(order.DelayQueues) != 2 {
+		t.Errorf("marks %v, queues %v", order.Marks, order.DelayQueues)
+	}
+	for name, r := range map[string]Removal{
+		"a layout that is not there": PlanRemoval(twoDigits("delay.bucket.r3", "r3"), present, RemovalOptions{}),
+		"a destination alone":        PlanRemoval(Topology{Queues: []Queue{{Name: "orders"}}}, present, RemovalOptions{Destinations: true}),
+	} {
+		if len(r.Order().Marks) > 0 {
+			t.Errorf("%s: %v", name, r.Steps)
+		}
+	}
+}

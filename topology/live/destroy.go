@@ -77,6 +77,9 @@ func (d *destroyer) destroy(ctx context.Context) error {
 		return err
 	}
 	order := d.removal.Order()
+	if err := d.delete(ctx, order.Marks); err != nil {
+		return err
+	}
 	err := d.close(ctx, order)
 	if err == nil {
 		err = d.delete(ctx, order.DelayQueues)
@@ -92,7 +95,7 @@ func (d *destroyer) destroy(ctx context.Context) error {
 		return err
 	}
 	order = d.removal.Order()
-	err = d.stages(ctx, order.Shared)
+	err = errors.Join(d.delete(ctx, order.Marks), d.stages(ctx, order.Shared))
 	if d.removal.Refusal() != nil {
 		return errors.Join(err, d.removal.Refusal())
 	}

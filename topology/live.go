@@ -97,7 +97,7 @@ func (l Live) Layout(prefix string, names ...string) Topology {
 	}
 	for _, name := range sortedKeys(l.Queues) {
 		if wanted(name) {
-			t.Queues = append(t.Queues, l.Queues[name].described(name))
+			t.Queues = append(t.Queues, l.Queues[name].Described(name))
 		}
 	}
 	for _, name := range append(names, sortedKeys(l.Exchanges)...) {
@@ -113,8 +113,8 @@ func (l Live) Layout(prefix string, names ...string) Topology {
 	return t
 }
 
-// described is the delay queue as its arguments describe it.
-func (q LiveQueue) described(name string) Queue {
+// Described is a delay queue as its arguments describe it.
+func (q LiveQueue) Described(name string) Queue {
 	out := Queue{Name: name, Type: q.Type, Arguments: q.Arguments}
 	if ms, ok := integer(q.Arguments[ArgMessageTTL]); ok {
 		ttl := time.Duration(ms) * time.Millisecond

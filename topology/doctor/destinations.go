@@ -114,6 +114,20 @@ func (x *examination) ownPolicy(queue string, q topology.LiveQueue, settings map
 	return x.ctl("set_policy", "--priority", strconv.Itoa(priority), "--apply-to", "queues", "rabbitdelay-"+queue, "^"+regexpQuote(queue)+"$", string(text))
 }
 
+func number(v any) (int64, bool) {
+	switch n := v.(type) {
+	case float64:
+		return int64(n), true
+	case int64:
+		return n, true
+	case int32:
+		return int64(n), true
+	case int:
+		return int64(n), true
+	}
+	return 0, false
+}
+
 // lower is the lower of an argument and a policy, which is what the broker takes.
 func lower(argument, policy any) (int64, bool) {
 	a, okA := number(argument)

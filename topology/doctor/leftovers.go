@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -27,34 +26,14 @@ func (x *examination) leftovers() []leftover {
 		if _, wanted := x.want[name]; !ok || wanted || !live.ArgumentsKnown {
 			continue
 		}
-		ttl, timed := number(live.Arguments[topology.ArgMessageTTL])
-		exchange, dead := live.Arguments[topology.ArgDeadLetterExchange].(string)
-		if !timed || !dead {
+		q := live.Described(name)
+		if !q.IsDelay() {
 			continue
 		}
-		d := time.Duration(ttl) * time.Millisecond
-		q := topology.Queue{Name: name, Type: live.Type, MessageTTL: &d, DeadLetter: &topology.DeadLetter{Exchange: exchange}}
-		q.DeadLetter.AtLeastOnce = live.Arguments[topology.ArgDeadLetterStrategy] == topology.StrategyAtLeastOnce
-		q.Overflow, _ = live.Arguments[topology.ArgOverflow].(string)
-		q.Arguments = live.Arguments
 		out = append(out, leftover{queue: q, messages: live.Messages, layout: layout})
 	}
 	slices.SortFunc(out, func(a, b leftover) int { return strings.Compare(a.queue.Name, b.queue.Name) })
 	return out
-}
-
-func number(v any) (int64, bool) {
-	switch n := v.(type) {
-	case float64:
-		return int64(n), true
-	case int64:
-		return n, true
-	case int32:
-		return int64(n), true
-	case int:
-		return int64(n), true
-	}
-	return 0, false
 }
 
 // checkLeftovers looks at what the configuration does not have, layout by layout.

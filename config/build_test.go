@@ -113,8 +113,10 @@ destinations:
 		}
 	}
 	bindings := map[string]int{}
-	for _, b := range got.BindingsFrom("p.deliver") {
-		bindings[b.RoutingKey+" -> "+b.Queue]++
+	for _, b := range got.Bindings {
+		if b.Exchange == "p.deliver" {
+			bindings[b.RoutingKey+" -> "+b.Queue]++
+		}
 	}
 	stars := func(n int) string { return strings.Repeat(".*", n) }
 	for _, d := range []string{"own", "orders.expire", "p.route.events:k"} {

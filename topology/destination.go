@@ -36,9 +36,9 @@ func (d Destination) DeadLetterQueue() string {
 	return d.Queue + ".dead"
 }
 
-// Label is the destination's name: Name, or else its queue, or else
+// label is the destination's name: Name, or else its queue, or else
 // "exchange:routing key".
-func (d Destination) Label() string {
+func (d Destination) label() string {
 	switch {
 	case d.Name != "":
 		return d.Name

@@ -85,8 +85,8 @@ func FormatDuration(d time.Duration) string {
 	return days + text
 }
 
-// FormatDurations is FormatDuration for a list: "1m, 15m, 2d".
-func FormatDurations(list []time.Duration) string {
+// formatDurations is FormatDuration for a list: "1m, 15m, 2d".
+func formatDurations(list []time.Duration) string {
 	texts := make([]string, len(list))
 	for i, d := range list {
 		texts[i] = FormatDuration(d)

@@ -92,8 +92,8 @@ func (m *merger) add(t Topology) {
 		}
 	}
 	for _, d := range t.Destinations {
-		if at, ok := m.place(KindDestination, d.Label(), len(m.out.Destinations)); ok {
-			m.conflict(KindDestination, d.Label(), diffDestination(m.out.Destinations[at], d))
+		if at, ok := m.place(KindDestination, d.label(), len(m.out.Destinations)); ok {
+			m.conflict(KindDestination, d.label(), diffDestination(m.out.Destinations[at], d))
 			continue
 		}
 		m.out.Destinations = append(m.out.Destinations, d)

@@ -61,27 +61,6 @@ func (t Topology) Queue(name string) (Queue, bool) {
 	return Queue{}, false
 }
 
-// Destination finds a destination by its Label.
-func (t Topology) Destination(label string) (Destination, bool) {
-	for _, d := range t.Destinations {
-		if d.Label() == label {
-			return d, true
-		}
-	}
-	return Destination{}, false
-}
-
-// BindingsFrom lists the bindings whose source is the exchange.
-func (t Topology) BindingsFrom(exchange string) []Binding {
-	var out []Binding
-	for _, b := range t.Bindings {
-		if b.Exchange == exchange {
-			out = append(out, b)
-		}
-	}
-	return out
-}
-
 // Empty tells whether there is nothing to declare; destinations do not count.
 func (t Topology) Empty() bool {
 	return len(t.Exchanges) == 0 && len(t.Queues) == 0 && len(t.Bindings) == 0

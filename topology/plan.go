@@ -138,11 +138,7 @@ func (p Plan) Count(a Action) int {
 // Empty tells whether there is nothing to do: nothing to create and no
 // conflict. Unverified bindings do not count, because applying them again
 // changes nothing unless somebody removed one.
-func (p Plan) Empty() bool { return p.Count(Create) == 0 && !p.HasConflicts() }
-
-// HasConflicts tells whether an object exists and differs, so that Apply would
-// fail.
-func (p Plan) HasConflicts() bool { return p.Count(Conflict) > 0 }
+func (p Plan) Empty() bool { return p.Count(Create)+p.Count(Conflict) == 0 }
 
 // Conflicts are the objects that exist and differ.
 func (p Plan) Conflicts() []Step {

@@ -44,7 +44,7 @@ func (p Plan) Render(w io.Writer, all bool) error {
 		fmt.Fprintf(&b, ", %d bindings not verified", n)
 	}
 	fmt.Fprintf(&b, " (read by %s)\n", p.Source)
-	if p.HasConflicts() {
+	if p.Count(Conflict) > 0 {
 		b.WriteString("An object in conflict cannot be changed in place: give the new one another name, or empty and delete the old one.\n")
 	}
 	_, err := io.WriteString(w, b.String())

@@ -39,7 +39,7 @@ type DelayError struct {
 func (e *DelayError) Error() string {
 	msg := fmt.Sprintf("%s strategy: delay %s %s", e.Strategy, FormatDuration(e.Delay), e.Reason)
 	if e.Declared != nil {
-		msg += "; declared delays are " + FormatDurations(e.Declared)
+		msg += "; declared delays are " + formatDurations(e.Declared)
 	} else {
 		msg += fmt.Sprintf("; it accepts %s to %s", FormatDuration(e.Min), FormatDuration(e.Max))
 	}

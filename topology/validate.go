@@ -109,7 +109,7 @@ func (v *validator) duplicates() {
 		if d.Queue == "" && d.Exchange == "" && d.RoutingKey == "" {
 			continue
 		}
-		check(KindDestination, d.Label(), path, ".name", fmt.Sprintf("destination %q", clip(d.Label())))
+		check(KindDestination, d.label(), path, ".name", fmt.Sprintf("destination %q", clip(d.label())))
 		check("target", strings.Join([]string{d.Queue, d.Exchange, d.RoutingKey}, "\x00"), path, "", "a destination of the same queue, or exchange and routing key,")
 	}
 }

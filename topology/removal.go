@@ -20,9 +20,9 @@ type RemovalOptions struct {
 	// exchanges, queues and bindings. What anything else is bound to stays, and a
 	// dead-letter queue stays while its destination's queue does.
 	Destinations bool
-	// Force deletes delay queues with the messages that wait in them, and, where
-	// the management API was not read, what cannot be in use by others. With
-	// Destinations it deletes what exists otherwise than described.
+	// Force deletes delay queues with the messages that wait in them, also where
+	// only AMQP was read; what others may use stays then. With Destinations it
+	// deletes what exists otherwise than described.
 	Force bool
 	// Messages bounds what Force deletes: it refuses when more messages would go.
 	// Nil is no bound for delay queues, and not one message, nor a queue that has

@@ -9,7 +9,8 @@ import (
 
 // Broker is a broker that is to be looked at and changed.
 type Broker struct {
-	// Conn declares and deletes. It runs one Apply at a time.
+	// Conn declares and deletes; a connection runs one Apply at a time. Plan needs
+	// none where there is an Inspector.
 	Conn Conn
 	// Inspector says what is there, a *Management as a rule. Without one Plan and
 	// Destroy look over AMQP, and Apply does not look.

@@ -15,16 +15,16 @@ import (
 // exchanges before and between them, and the bindings of destinations for it.
 // Configurations that differ may have the ttl strategy's layout in common, or the
 // plugin's: it stays while the broker has a layout that the topology does not
-// describe, unless RemovalOptions.Layouts names it. What layouts share (the delivery
+// describe, unless the options' Layouts name it. What layouts share (the delivery
 // exchange, the parked queue, route queues) goes only when nothing else on the
-// broker uses it; everything else only with RemovalOptions.Destinations. The report
+// broker uses it; everything else only with the option Destinations. The report
 // says what stayed, and why.
 //
-// It refuses before it touches anything: with a *NotEmptyError while messages
-// wait, a *ConsumersError while consumers are attached to what would go, and
-// ErrUnseen when it cannot know. Then it first takes away the way in and waits
-// until every message that had entered has been counted, for 6 s where the counts
-// are the management API's; if there is one, the way in is put back.
+// It refuses before it touches anything: with a *topology.NotEmptyError while
+// messages wait, a *topology.ConsumersError while consumers are attached to what
+// would go, and topology.ErrUnseen when it cannot know. Then it first takes away the
+// way in and waits until every message that had entered has been counted, for 6 s;
+// if there is one, the way in is put back.
 //
 // A quorum queue is counted just before its deletion, because the broker has no
 // deletion on condition for it. A message that is published straight into the

@@ -26,8 +26,8 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: expected status 200, got %d %s", e.Path, e.Code, http.StatusText(e.Code))
 }
 
-// Denied tells whether an error says that the user may not read something: the
-// API answers 401 to users whose tags do not suffice.
+// Denied tells whether an error of the management API says that the user may not
+// read something: it answers 401 to users whose tags do not suffice.
 func Denied(err error) bool {
 	e, ok := errors.AsType[*StatusError](err)
 	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)

@@ -50,7 +50,7 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 	}{
 		"dead letter": {func(m *memory) func() {
 			m.deleteQueue("q.dead")
-			return m.Deny("", amqptest.Configure, `^q\.dead$`)
+			return m.Deny("", amqptest.PermissionConfigure, `^q\.dead$`)
 		}, amqpx.Reject, func(m *memory) int { return m.queue("q.dead").Ready }},
 		"retry": {(*memory).refuseDelays, func(err error) error { return amqpx.RetryIn(time.Hour, err) }, (*memory).delayed},
 	} {

@@ -18,7 +18,7 @@ func TestRefusedAgain(t *testing.T) {
 			return undo
 		},
 		"queue": func(m *memory) func() {
-			undo := m.Deny("", amqptest.Read, "^q$")
+			undo := m.Deny("", amqptest.PermissionRead, "^q$")
 			m.deleteQueue("q")
 			return undo
 		},

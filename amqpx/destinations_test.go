@@ -98,7 +98,7 @@ func TestDestinationsThatCannotBeUsed(t *testing.T) {
 func TestDestinationThatIsRefusedForAMoment(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		time.AfterFunc(time.Second, m.Deny("", amqptest.Configure, "^q$"))
+		time.AfterFunc(time.Second, m.Deny("", amqptest.PermissionConfigure, "^q$"))
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "q"}); err != nil {
 			t.Error(err)
 		}

@@ -110,7 +110,7 @@ func TestRefusedAccess(t *testing.T) {
 		c, o := m.watched(amqpx.Config{})
 		good, bad := amqpx.Message{Queue: "orders", Delay: 30 * time.Second}, amqpx.Message{Queue: "orders", Delay: 5 * time.Minute}
 		c.mustSend(good)
-		undo := m.Deny("", amqptest.Write, `^delay\.bucket\.[0-9]+m$`)
+		undo := m.Deny("", amqptest.PermissionWrite, `^delay\.bucket\.[0-9]+m$`)
 		for i := range 3 {
 			began := time.Now()
 			err := c.Send(t.Context(), bad)

@@ -77,7 +77,7 @@ func TestDestroyBesideALiveLayout(t *testing.T) {
 				t.Errorf("%s: left: %v, want %v", qt, left, want)
 			}
 			again, err := v.managed().Destroy(t.Context(), current, topology.RemovalOptions{})
-			if err != nil || again.Count(live.Deleted) != 0 {
+			if err != nil || again.Count(live.StateDeleted) != 0 {
 				t.Errorf("%s: of nothing: %s, %v", qt, again, err)
 			}
 		}
@@ -110,7 +110,7 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 		before := v.objects(t)
 		report, err := v.managed().Destroy(t.Context(), hour, topology.RemovalOptions{})
 		full, ok := errors.AsType[*topology.NotEmptyError](err)
-		if !ok || full.Total != 3 || report.Count(live.Deleted) != 0 || !strings.Contains(err.Error(), "3 of them waiting in delay queues ("+waiting+" 3)") {
+		if !ok || full.Total != 3 || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "3 of them waiting in delay queues ("+waiting+" 3)") {
 			t.Errorf("got %s, %v", report, err)
 		}
 		plan, err := v.managed().Plan(t.Context(), hour)
@@ -147,7 +147,7 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 			want error
 		}{"the management API": {v.mgmt, topology.ErrNotEmpty}, "AMQP alone": {nil, topology.ErrUnseen}} {
 			report, err := live.Broker{Conn: v.conn, Inspector: c.insp}.Destroy(t.Context(), short, topology.RemovalOptions{})
-			if !errors.Is(err, c.want) || report.Count(live.Deleted) != 0 {
+			if !errors.Is(err, c.want) || report.Count(live.StateDeleted) != 0 {
 				t.Errorf("%s: %s, %v, want %v", name, report, err, c.want)
 			}
 		}
@@ -184,7 +184,7 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 			}
 		})
 		report, err := v.managed().Destroy(t.Context(), hour, topology.RemovalOptions{})
-		if !errors.Is(err, topology.ErrNotEmpty) || report.Count(live.Deleted) != 0 {
+		if !errors.Is(err, topology.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
 			t.Errorf("got %s, %v", report, err)
 		}
 		wg.Wait()
@@ -205,7 +205,7 @@ func TestDestroyDestinations(t *testing.T) {
 		}
 		o := topology.RemovalOptions{Destinations: true}
 		report, err := v.managed().Destroy(t.Context(), top, o)
-		if !errors.Is(err, topology.ErrConsumers) || report.Count(live.Deleted) != 0 || !strings.Contains(err.Error(), "orders.expire 1") {
+		if !errors.Is(err, topology.ErrConsumers) || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "orders.expire 1") {
 			t.Errorf("with a consumer: %s, %v", report, err)
 		}
 		if err := ch.Cancel("somebody", false); err != nil {
@@ -214,7 +214,7 @@ func TestDestroyDestinations(t *testing.T) {
 		publish(t, v, "orders.expire", 1)
 		for _, force := range []bool{false, true} {
 			o.Force = force
-			if report, err := v.managed().Destroy(t.Context(), top, o); !errors.Is(err, topology.ErrNotEmpty) || report.Count(live.Deleted) != 0 {
+			if report, err := v.managed().Destroy(t.Context(), top, o); !errors.Is(err, topology.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
 				t.Errorf("with a message, forced %v: %s, %v", force, report, err)
 			}
 		}

@@ -101,7 +101,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	if f, _ := find(r, "node-down", ""); !slices.Equal(f.Objects, []string{"rabbit@n3"}) {
 		t.Errorf("got %+v", f)
 	}
-	if r.Count(doctor.Critical) > 0 {
+	if r.Count(doctor.SeverityCritical) > 0 {
 		t.Errorf("with a majority up:\n%s", render(r))
 	}
 

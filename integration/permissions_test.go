@@ -290,7 +290,7 @@ func (s *shop) bootstraps(t *testing.T, brokerURL string) {
 	if p, err := s.managed().Plan(t.Context(), s.want); err != nil || !p.Empty() {
 		t.Errorf("after apply: %v\n%s", err, p)
 	}
-	if got := s.lacks(t, brokerURL, doctor.Bootstrapper); len(got) > 0 {
+	if got := s.lacks(t, brokerURL, doctor.RoleBootstrapper); len(got) > 0 {
 		t.Errorf("the doctor says that it lacks %v", got)
 	}
 	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{
@@ -341,13 +341,13 @@ func (s *shop) produces(t *testing.T, brokerURL string) {
 		t.Fatal(err)
 	}
 	mustApply(t, s.vhost.unmanaged(), s.want)
-	if got := s.lacks(t, brokerURL, doctor.Producer); len(got) > 0 {
+	if got := s.lacks(t, brokerURL, doctor.RoleProducer); len(got) > 0 {
 		t.Errorf("the doctor says that it lacks %v", got)
 	}
-	if got, want := s.lacks(t, brokerURL, doctor.Consumer), []string{"read orders.expire", "write amq.default"}; !slices.Equal(got, want) {
+	if got, want := s.lacks(t, brokerURL, doctor.RoleConsumer), []string{"read orders.expire", "write amq.default"}; !slices.Equal(got, want) {
 		t.Errorf("as a consumer the doctor says that it lacks %v, want %v", got, want)
 	}
-	if got := s.lacks(t, brokerURL, doctor.Bootstrapper); !slices.Contains(got, "configure delay.bucket.32d") || !slices.Contains(got, "configure orders.expire") {
+	if got := s.lacks(t, brokerURL, doctor.RoleBootstrapper); !slices.Contains(got, "configure delay.bucket.32d") || !slices.Contains(got, "configure orders.expire") {
 		t.Errorf("as a bootstrapper the doctor says that it lacks only %v", got)
 	}
 	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{
@@ -390,7 +390,7 @@ func (s *shop) consumes(t *testing.T, brokerURL string) {
 	if d := s.arrives(t, "orders.expire.dead", "rejected"); d.Headers[amqpx.HeaderReason] != amqpx.ReasonRejected {
 		t.Errorf("dead letter %v", d.Headers)
 	}
-	if got := s.lacks(t, brokerURL, doctor.Consumer); len(got) > 0 {
+	if got := s.lacks(t, brokerURL, doctor.RoleConsumer); len(got) > 0 {
 		t.Errorf("the doctor says that it lacks %v", got)
 	}
 	refuses(t, brokerURL, map[string]func(*amqp.Channel) error{
@@ -454,7 +454,7 @@ func TestTopicPermissions(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if denied, want := s.lacks(t, producer, doctor.Producer), []string{"write delay.route.events:order.expired"}; !slices.Equal(denied, want) {
+		if denied, want := s.lacks(t, producer, doctor.RoleProducer), []string{"write delay.route.events:order.expired"}; !slices.Equal(denied, want) {
 			t.Errorf("the doctor says that %v is denied, want %v", denied, want)
 		}
 		c := s.client(t, producer, amqpx.DeclareNothing)

@@ -163,20 +163,20 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if plan.Count(topology.Create) != objects || plan.Empty() {
-					t.Errorf("%s %s before: %d of %d to create\n%s", name, qt, plan.Count(topology.Create), objects, plan)
+				if plan.Count(topology.ActionCreate) != objects || plan.Empty() {
+					t.Errorf("%s %s before: %d of %d to create\n%s", name, qt, plan.Count(topology.ActionCreate), objects, plan)
 				}
 			}
 			cold := mustApply(t, fresh.managed(), want)
-			if cold.Count(live.Created) != objects {
+			if cold.Count(live.StateCreated) != objects {
 				t.Errorf("%s: first apply: %s, want %d created", qt, cold, objects)
 			}
 			warm := mustApply(t, fresh.managed(), want)
-			if warm.Count(live.Existed) != objects {
+			if warm.Count(live.StateExisted) != objects {
 				t.Errorf("%s: second apply: %s, want %d existed", qt, warm, objects)
 			}
 			t.Logf("%s: %d objects, applied cold in %v, warm in %v", qt, objects, cold.Took.Round(time.Millisecond), warm.Took.Round(time.Millisecond))
-			if bare := mustApply(t, fresh.unmanaged(), want); bare.Count(live.Declared) != objects {
+			if bare := mustApply(t, fresh.unmanaged(), want); bare.Count(live.StateDeclared) != objects {
 				t.Errorf("%s: apply without inspector: %s, want %d declared", qt, bare, objects)
 			}
 			for name, insp := range bothInspectors(fresh) {
@@ -188,7 +188,7 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 				if name == "AMQP" {
 					unverified = len(want.Bindings)
 				}
-				if !plan.Empty() || plan.Count(topology.Unverified) != unverified || plan.Count(topology.Same) != objects-unverified {
+				if !plan.Empty() || plan.Count(topology.ActionUnverified) != unverified || plan.Count(topology.ActionSame) != objects-unverified {
 					t.Errorf("%s %s after:\n%s", name, qt, plan)
 				}
 			}
@@ -301,12 +301,12 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 				t.Errorf("apply does not name %q: %v", name, err)
 			}
 		}
-		if report.Count(live.Failed) != 3 || report.Count(live.Untried) != len(want.Queues)+1 {
+		if report.Count(live.StateFailed) != 3 || report.Count(live.StateUntried) != len(want.Queues)+1 {
 			t.Errorf("apply: %s", report)
 		}
 		queuesOnly := topology.Topology{Queues: want.Queues, Bindings: want.Bindings}
 		report, err = v.unmanaged().Apply(t.Context(), queuesOnly, live.ApplyOptions{})
-		if !errors.Is(err, topology.ErrConflict) || report.Count(live.Failed) != 5 || report.Count(live.Declared) != 2 || report.Count(live.Untried) != 1 {
+		if !errors.Is(err, topology.ErrConflict) || report.Count(live.StateFailed) != 5 || report.Count(live.StateDeclared) != 2 || report.Count(live.StateUntried) != 1 {
 			t.Errorf("apply of the queues: %s, %v", report, err)
 		}
 		found, err := v.mgmt.Inspect(t.Context(), want)
@@ -336,7 +336,7 @@ func TestTopologyApplyNamesWhatTheBrokerRefuses(t *testing.T) {
 		if !errors.As(err, &object) || object.Kind != topology.KindBinding || !errors.As(err, &amqpErr) || amqpErr.Code != amqp.NotFound {
 			t.Errorf("binding from nowhere: %v", err)
 		}
-		if report.Count(live.Declared) != 2 || report.Count(live.Failed) != 1 {
+		if report.Count(live.StateDeclared) != 2 || report.Count(live.StateFailed) != 1 {
 			t.Errorf("binding from nowhere: %s", report)
 		}
 	})
@@ -347,7 +347,7 @@ func TestTopologyApplyRespectsTheContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		report, err := v.unmanaged().Apply(ctx, buckets(t, dlx.LayoutBinary, topology.Classic), live.ApplyOptions{})
-		if !errors.Is(err, context.Canceled) || report.Count(live.Declared) != 0 {
+		if !errors.Is(err, context.Canceled) || report.Count(live.StateDeclared) != 0 {
 			t.Errorf("got %s, %v", report, err)
 		}
 	})
@@ -367,7 +367,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 		put("short", rabbithole.PolicyDefinition{"message-ttl": 5000, "overflow": "drop-head"})
 		report, err := v.managed().Apply(t.Context(), want, live.ApplyOptions{})
 		var refused *topology.PolicyError
-		if !errors.As(err, &refused) || len(refused.Warnings) != 2 || report.Count(live.Untried) != len(report.Results) {
+		if !errors.As(err, &refused) || len(refused.Warnings) != 2 || report.Count(live.StateUntried) != len(report.Results) {
 			t.Fatalf("got %s, %v", report, err)
 		}
 		for _, text := range []string{`policy "short" sets message-ttl to 5000`, fmt.Sprintf("delays of %v would fire after 5s", *queue.MessageTTL), queue.Name, "at most once"} {

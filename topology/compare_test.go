@@ -145,7 +145,7 @@ func TestCompareFindsEverythingTheSame(t *testing.T) {
 	q.Messages = 7
 	l.Queues["delay.bucket.30m"] = q
 	plan := topology.Compare(sample(), l)
-	if !plan.Empty() || plan.Count(topology.Same) != 8 || len(plan.Warnings) != 0 {
+	if !plan.Empty() || plan.Count(topology.ActionSame) != 8 || len(plan.Warnings) != 0 {
 		t.Errorf("got\n%s", plan)
 	}
 	if plan.Steps[4].Messages != 7 {
@@ -226,7 +226,7 @@ func TestCompareWithoutBindings(t *testing.T) {
 	for _, s := range plan.Steps[5:] {
 		actions = append(actions, s.Action)
 	}
-	want := []topology.Action{topology.Unverified, topology.Create, topology.Unverified}
+	want := []topology.Action{topology.ActionUnverified, topology.ActionCreate, topology.ActionUnverified}
 	if !reflect.DeepEqual(actions, want) {
 		t.Errorf("got %v, want %v: a binding of a missing queue is missing, the others are not known", actions, want)
 	}

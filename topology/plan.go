@@ -6,20 +6,20 @@ import "maps"
 type Action string
 
 const (
-	// Create says that the object is missing.
-	Create Action = "create"
-	// Same says that the object exists as described.
-	Same Action = "same"
-	// Conflict says that it exists and differs. Brokers do not change an object in place.
-	Conflict Action = "conflict"
-	// Unverified says that whether it exists could not be read (bindings over AMQP).
+	// ActionCreate says that the object is missing.
+	ActionCreate Action = "create"
+	// ActionSame says that the object exists as described.
+	ActionSame Action = "same"
+	// ActionConflict says that it exists and differs. Brokers do not change an object in place.
+	ActionConflict Action = "conflict"
+	// ActionUnverified says that whether it exists could not be read (bindings over AMQP).
 	// Apply declares it again, which changes nothing if it exists.
-	Unverified Action = "unverified"
-	// Delete and Keep are what Destroy would do about an object that exists; Gone
-	// ones do not.
-	Delete Action = "delete"
-	Keep   Action = "keep"
-	Gone   Action = "absent"
+	ActionUnverified Action = "unverified"
+	// ActionDelete and ActionKeep are what Destroy would do about an object that
+	// exists; ActionAbsent says that it does not.
+	ActionDelete Action = "delete"
+	ActionKeep   Action = "keep"
+	ActionAbsent Action = "absent"
 )
 
 // Step is one object of a plan.
@@ -51,7 +51,7 @@ func Compare(want Topology, live Live) Plan {
 	}
 	missing := map[string]bool{} // objects to be created have no bindings yet
 	for _, s := range p.Steps {
-		if s.Action == Create {
+		if s.Action == ActionCreate {
 			missing[string(s.Kind)+s.Name] = true
 		}
 	}
@@ -60,16 +60,16 @@ func Compare(want Topology, live Live) Plan {
 		bound[bindingKey(b)] = true
 	}
 	for _, b := range want.Bindings {
-		s := Step{Kind: KindBinding, Name: b.String(), Action: Create}
+		s := Step{Kind: KindBinding, Name: b.String(), Action: ActionCreate}
 		switch {
 		case bound[bindingKey(b)]:
-			s.Action = Same
+			s.Action = ActionSame
 		case live.BindingsKnown,
 			missing[string(KindExchange)+b.Exchange],
 			b.Queue != "" && missing[string(KindQueue)+b.Queue],
 			b.ToExchange != "" && missing[string(KindExchange)+b.ToExchange]:
 		default:
-			s.Action = Unverified
+			s.Action = ActionUnverified
 		}
 		p.Steps = append(p.Steps, s)
 	}
@@ -77,7 +77,7 @@ func Compare(want Topology, live Live) Plan {
 }
 
 func compareExchange(want Exchange, live Live) Step {
-	s := Step{Kind: KindExchange, Name: want.Name, Action: Create}
+	s := Step{Kind: KindExchange, Name: want.Name, Action: ActionCreate}
 	have, ok := live.Exchanges[want.Name]
 	if !ok {
 		return s
@@ -94,7 +94,7 @@ func compareExchange(want Exchange, live Live) Step {
 }
 
 func compareQueue(want Queue, live Live) Step {
-	s := Step{Kind: KindQueue, Name: want.Name, Action: Create}
+	s := Step{Kind: KindQueue, Name: want.Name, Action: ActionCreate}
 	have, ok := live.Queues[want.Name]
 	if !ok {
 		return s
@@ -117,9 +117,9 @@ func compareQueue(want Queue, live Live) Step {
 
 // settled sets the action of an object that exists.
 func (s Step) settled() Step {
-	s.Action = Same
+	s.Action = ActionSame
 	if len(s.Mismatches) > 0 {
-		s.Action = Conflict
+		s.Action = ActionConflict
 	}
 	return s
 }
@@ -138,13 +138,13 @@ func (p Plan) Count(a Action) int {
 // Empty tells whether there is nothing to do: nothing to create and no
 // conflict. Unverified bindings do not count, because applying them again
 // changes nothing unless somebody removed one.
-func (p Plan) Empty() bool { return p.Count(Create)+p.Count(Conflict) == 0 }
+func (p Plan) Empty() bool { return p.Count(ActionCreate)+p.Count(ActionConflict) == 0 }
 
 // Conflicts are the objects that exist and differ.
 func (p Plan) Conflicts() []Step {
 	var out []Step
 	for _, s := range p.Steps {
-		if s.Action == Conflict {
+		if s.Action == ActionConflict {
 			out = append(out, s)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 // maxListed is how many objects of one kind and action are listed one by one.
 const maxListed = 12
 
-var signs = map[Action]string{Create: "+", Same: "=", Conflict: "!", Unverified: "?"}
+var signs = map[Action]string{ActionCreate: "+", ActionSame: "=", ActionConflict: "!", ActionUnverified: "?"}
 
 var kindPlural = map[Kind]string{KindExchange: "exchanges", KindQueue: "queues", KindBinding: "bindings"}
 
@@ -25,10 +25,10 @@ func (p Plan) String() string {
 // Render writes the plan for people. With all, no list is cut.
 func (p Plan) Render(w io.Writer, all bool) error {
 	var b strings.Builder
-	if n := p.Count(Unverified); n > 0 {
+	if n := p.Count(ActionUnverified); n > 0 {
 		fmt.Fprintf(&b, "NOT EVERYTHING WAS LOOKED AT: whether %d bindings are there is not known, because %s does not show them; apply declares them again, which changes nothing if they are\n", n, p.Source)
 	}
-	for _, a := range []Action{Conflict, Create, Unverified, Same} {
+	for _, a := range []Action{ActionConflict, ActionCreate, ActionUnverified, ActionSame} {
 		for _, kind := range []Kind{KindExchange, KindQueue, KindBinding} {
 			p.renderGroup(&b, a, kind, all)
 		}
@@ -39,12 +39,12 @@ func (p Plan) Render(w io.Writer, all bool) error {
 	if !p.PoliciesChecked {
 		fmt.Fprintf(&b, "note: policies were not checked; reading them needs the management API and a user with the tag policymaker\n")
 	}
-	fmt.Fprintf(&b, "%d to create, %d the same, %d in conflict", p.Count(Create), p.Count(Same), p.Count(Conflict))
-	if n := p.Count(Unverified); n > 0 {
+	fmt.Fprintf(&b, "%d to create, %d the same, %d in conflict", p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict))
+	if n := p.Count(ActionUnverified); n > 0 {
 		fmt.Fprintf(&b, ", %d bindings not verified", n)
 	}
 	fmt.Fprintf(&b, " (read by %s)\n", p.Source)
-	if p.Count(Conflict) > 0 {
+	if p.Count(ActionConflict) > 0 {
 		b.WriteString("An object in conflict cannot be changed in place: give the new one another name, or empty and delete the old one.\n")
 	}
 	_, err := io.WriteString(w, b.String())
@@ -58,7 +58,7 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind Kind, all bool) {
 			continue
 		}
 		// What is the same is listed on demand only, a conflict always.
-		if !all && (a == Same || listed == maxListed && a != Conflict) {
+		if !all && (a == ActionSame || listed == maxListed && a != ActionConflict) {
 			more++
 			continue
 		}
@@ -152,5 +152,5 @@ func (p Plan) MarshalJSON() ([]byte, error) {
 		Unverified      int           `json:"unverified"`
 		Steps           []jsonStep    `json:"steps"`
 		Warnings        []jsonWarning `json:"warnings"`
-	}{p.Source, p.PoliciesChecked, p.Count(Create), p.Count(Same), p.Count(Conflict), p.Count(Unverified), steps, warnings})
+	}{p.Source, p.PoliciesChecked, p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict), p.Count(ActionUnverified), steps, warnings})
 }

@@ -86,15 +86,15 @@ func PlanRemoval(t Topology, live Live, opts RemovalOptions) Removal {
 	r := Removal{Source: live.Source, Steps: x.steps()}
 	for i := range r.Steps {
 		s := &r.Steps[i]
-		if s.Action == Delete {
+		if s.Action == ActionDelete {
 			if s.Reason = x.rule(*s); s.Reason != "" {
-				s.Action = Keep
+				s.Action = ActionKeep
 			}
 		}
 		r.needs = append(r.needs, x.needs(*s))
 	}
 	r.settle()
-	if slices.ContainsFunc(r.Steps, func(s RemovalStep) bool { return s.Action == Delete && s.part != declaredPart }) {
+	if slices.ContainsFunc(r.Steps, func(s RemovalStep) bool { return s.Action == ActionDelete && s.part != declaredPart }) {
 		for _, s := range x.marks() {
 			r.Steps, r.needs = append(r.Steps, s), append(r.needs, nil)
 		}
@@ -107,15 +107,15 @@ func PlanRemoval(t Topology, live Live, opts RemovalOptions) Removal {
 func (r *Removal) settle() {
 	going := map[object]bool{}
 	for _, s := range r.Steps {
-		going[s.object()] = s.Action == Delete
+		going[s.object()] = s.Action == ActionDelete
 	}
 	for changed := true; changed; {
 		changed = false
 		for i := range r.Steps {
 			s := &r.Steps[i]
 			n := slices.IndexFunc(r.needs[i], func(n need) bool { return n.stands(going) })
-			if s.Action == Delete && n >= 0 {
-				s.Action, s.Reason = Keep, r.needs[i][n].reason
+			if s.Action == ActionDelete && n >= 0 {
+				s.Action, s.Reason = ActionKeep, r.needs[i][n].reason
 				going[s.object()], changed = false, true
 			}
 		}
@@ -126,7 +126,7 @@ func (r *Removal) settle() {
 func (r *Removal) Keep(stays RemovalStep, reason string) {
 	for i := range r.Steps {
 		if s := &r.Steps[i]; s.object() == stays.object() {
-			s.Action, s.Reason = Keep, reason
+			s.Action, s.Reason = ActionKeep, reason
 		}
 	}
 	r.settle()
@@ -136,7 +136,7 @@ func (r *Removal) Keep(stays RemovalStep, reason string) {
 func (r Removal) Going(steps []RemovalStep) []RemovalStep {
 	going := map[object]bool{}
 	for _, s := range r.Steps {
-		going[s.object()] = s.Action == Delete
+		going[s.object()] = s.Action == ActionDelete
 	}
 	return slices.DeleteFunc(slices.Clone(steps), func(s RemovalStep) bool { return !going[s.object()] })
 }
@@ -157,13 +157,13 @@ func (r Removal) Count(a Action) int {
 }
 
 // Empty tells whether there is nothing to delete.
-func (r Removal) Empty() bool { return r.Count(Delete) == 0 }
+func (r Removal) Empty() bool { return r.Count(ActionDelete) == 0 }
 
 // Messages is how many messages would be deleted with their queues.
 func (r Removal) Messages() int64 {
 	var n int64
 	for _, s := range r.Steps {
-		if s.Action == Delete {
+		if s.Action == ActionDelete {
 			n += s.Messages
 		}
 	}

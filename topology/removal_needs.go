@@ -19,7 +19,7 @@ func (n need) stands(going map[object]bool) bool {
 // needs are those that what is on the broker has of an object.
 func (x *remover) needs(s RemovalStep) []need {
 	switch {
-	case s.Action != Delete || s.part == leadPart:
+	case s.Action != ActionDelete || s.part == leadPart:
 		return nil
 	case s.part == ownPart:
 		if s.Kind == KindExchange && !x.opts.Force {

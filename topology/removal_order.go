@@ -82,7 +82,7 @@ func (r Removal) Order() RemovalOrder {
 	at := func(wanted stage) []RemovalStep {
 		var out []RemovalStep
 		for _, s := range r.Steps {
-			if s.Action == Delete && s.stage == wanted {
+			if s.Action == ActionDelete && s.stage == wanted {
 				out = append(out, s)
 			}
 		}

@@ -92,7 +92,7 @@ var errHeld = errors.New("how many messages the x-delayed-message exchange holds
 // refusal is why nothing may be touched: messages and consumers, a broker that
 // shows too little, and destinations that are others' of the same names.
 func (x *remover) refusal(steps []RemovalStep) error {
-	going := slices.DeleteFunc(slices.Clone(steps), func(s RemovalStep) bool { return s.Action != Delete })
+	going := slices.DeleteFunc(slices.Clone(steps), func(s RemovalStep) bool { return s.Action != ActionDelete })
 	errs := []error{x.notEmpty(going), x.consumed(going)}
 	if !x.opts.Force {
 		errs = append(errs, x.hidden(going), x.conflicts(going))

@@ -13,7 +13,7 @@ import (
 func (r Removal) Render(w io.Writer, all bool) error {
 	groups := r.groups(all)
 	var b strings.Builder
-	for _, a := range []Action{Delete, Keep} {
+	for _, a := range []Action{ActionDelete, ActionKeep} {
 		for _, g := range groups {
 			if g.Action == a {
 				fmt.Fprintf(&b, "%-7s %s\n", a, g)
@@ -36,7 +36,7 @@ func (r Removal) groups(all bool) []*removalGroup {
 	var order []*removalGroup
 	groups := map[string]*removalGroup{}
 	for _, s := range r.Steps {
-		if s.Action == Gone {
+		if s.Action == ActionAbsent {
 			continue
 		}
 		key := strings.Join([]string{string(s.Action), s.Layout, s.Reason}, "\x00")

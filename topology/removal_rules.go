@@ -58,7 +58,7 @@ func (x *remover) marks() []RemovalStep {
 	var steps []RemovalStep
 	for _, name := range sortedKeys(x.live.Exchanges) {
 		if strings.HasPrefix(name, declaredPrefix(x.opts.Prefix)) {
-			steps = append(steps, RemovalStep{Kind: KindExchange, Name: name, Action: Delete, part: sharedPart, stage: marks})
+			steps = append(steps, RemovalStep{Kind: KindExchange, Name: name, Action: ActionDelete, part: sharedPart, stage: marks})
 		}
 	}
 	return steps
@@ -97,9 +97,9 @@ func (x *remover) bindings() []RemovalStep {
 // step is an object that belongs where a name says; of a binding that is its
 // source.
 func (x *remover) step(kind Kind, name, belongs string, there bool) RemovalStep {
-	s := RemovalStep{Kind: kind, Name: name, Action: Gone}
+	s := RemovalStep{Kind: kind, Name: name, Action: ActionAbsent}
 	if there {
-		s.Action = Delete
+		s.Action = ActionDelete
 	}
 	layout, own := LayoutOf(x.opts.Prefix, belongs)
 	switch {

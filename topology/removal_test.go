@@ -81,7 +81,7 @@ func (l Live) overAMQP() Live {
 func kept(r Removal) map[string]string {
 	out := map[string]string{}
 	for _, s := range r.Steps {
-		if s.Action == Keep {
+		if s.Action == ActionKeep {
 			out[s.Name] = s.Reason
 		}
 	}
@@ -262,7 +262,7 @@ func TestRemovalKeepsWhatAnotherConfigurationMayUse(t *testing.T) {
 		}
 		// An exchange and its queue have one name: bindings in the layout stay too.
 		for _, s := range r.Steps {
-			if s.Kind == KindBinding && s.part == ownPart && (s.Action == Keep) != slices.Contains(c.kept, s.Binding.Exchange) {
+			if s.Kind == KindBinding && s.part == ownPart && (s.Action == ActionKeep) != slices.Contains(c.kept, s.Binding.Exchange) {
 				t.Errorf("%s: %s: %s, %s", c.name, s.Name, s.Action, s.Reason)
 			}
 		}
@@ -420,7 +420,7 @@ func TestRemovalTakesClientsSecondBindings(t *testing.T) {
 	}
 	for _, s := range r.Steps {
 		shared := s.Name == "delay.deliver" || s.Name == "delay.parked"
-		if (shared || s.Name == second.String()) && s.Action != Delete {
+		if (shared || s.Name == second.String()) && s.Action != ActionDelete {
 			t.Errorf("%s %s: %s, because %q", s.Kind, s.Name, s.Action, s.Reason)
 		}
 	}

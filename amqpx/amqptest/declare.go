@@ -36,7 +36,7 @@ func (ch *channel) onExchangeDeclare(d *decoder) *rabbit.Error {
 	if passive {
 		err = cmp.Or(c.permitAny("exchange", s.Name), c.vhost.CheckExchange(s.Name))
 	} else {
-		err = cmp.Or(c.vhost.CheckExchangeKind(s.Kind), c.permit(Configure, "exchange", s.Name), ch.permitAlternate(s))
+		err = cmp.Or(c.vhost.CheckExchangeKind(s.Kind), c.permit(PermissionConfigure, "exchange", s.Name), ch.permitAlternate(s))
 		if err == nil {
 			err = c.vhost.DeclareExchange(s)
 		}
@@ -53,7 +53,7 @@ func (ch *channel) permitAlternate(s rabbit.ExchangeSpec) *rabbit.Error {
 	if !ok || ch.conn.vhost.Exchange(s.Name) != nil {
 		return nil
 	}
-	return cmp.Or(ch.conn.permit(Read, "exchange", s.Name), ch.conn.permit(Write, "exchange", ae))
+	return cmp.Or(ch.conn.permit(PermissionRead, "exchange", s.Name), ch.conn.permit(PermissionWrite, "exchange", ae))
 }
 
 func (ch *channel) onExchangeDelete(d *decoder) *rabbit.Error {
@@ -62,7 +62,7 @@ func (ch *channel) onExchangeDelete(d *decoder) *rabbit.Error {
 	if d.failed() {
 		return nil
 	}
-	err := ch.conn.permit(Configure, "exchange", name)
+	err := ch.conn.permit(PermissionConfigure, "exchange", name)
 	if err == nil {
 		err = ch.conn.vhost.DeleteExchange(name, bits[0])
 	}
@@ -134,7 +134,7 @@ func (ch *channel) onQueueUnbind(d *decoder) *rabbit.Error {
 // permitBind asks for what binding takes.
 func (ch *channel) permitBind(b binding) *rabbit.Error {
 	c := ch.conn
-	return cmp.Or(c.permit(Write, b.kind, b.to), c.permit(Read, "exchange", b.Source), c.srv.faults.refusal(b.to), c.srv.faults.refusal(b.Source))
+	return cmp.Or(c.permit(PermissionWrite, b.kind, b.to), c.permit(PermissionRead, "exchange", b.Source), c.srv.faults.refusal(b.to), c.srv.faults.refusal(b.Source))
 }
 
 // bind answers when the binding has its effect; what comes behind it on the
@@ -216,11 +216,11 @@ func (ch *channel) declareQueue(s *rabbit.QueueSpec, passive bool) (*rabbit.Queu
 		s.Name = "amq.gen-" + rand.Text()[:22]
 		return c.vhost.DeclareNamed(*s, c)
 	}
-	if err := c.permit(Configure, "queue", s.Name); err != nil {
+	if err := c.permit(PermissionConfigure, "queue", s.Name); err != nil {
 		return nil, err
 	}
 	if dlx, ok := s.Args["x-dead-letter-exchange"].(string); ok && c.vhost.Queue(s.Name) == nil && !strings.HasPrefix(s.Name, "amq.") {
-		if err := cmp.Or(c.permit(Read, "queue", s.Name), c.permit(Write, "exchange", dlx)); err != nil {
+		if err := cmp.Or(c.permit(PermissionRead, "queue", s.Name), c.permit(PermissionWrite, "exchange", dlx)); err != nil {
 			return nil, err
 		}
 	}
@@ -235,7 +235,7 @@ func (ch *channel) onQueueDelete(d *decoder) *rabbit.Error {
 	}
 	name, err := ch.queueName(name)
 	if err == nil {
-		err = ch.conn.permit(Configure, "queue", name)
+		err = ch.conn.permit(PermissionConfigure, "queue", name)
 	}
 	if err != nil {
 		return err
@@ -272,7 +272,7 @@ func (ch *channel) readable(d *decoder, name string) (*rabbit.Queue, *rabbit.Err
 	if err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(ch.conn.permit(Read, "queue", name), ch.conn.srv.faults.refusal(name)); err != nil {
+	if err := cmp.Or(ch.conn.permit(PermissionRead, "queue", name), ch.conn.srv.faults.refusal(name)); err != nil {
 		return nil, err
 	}
 	return ch.conn.vhost.Find(name, ch.conn)

@@ -106,7 +106,7 @@ func TestRefuseAndDeny(t *testing.T) {
 	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
 		ch := channel(t, conn)
 		queue(t, ch, "q", nil)
-		undo := srv.Deny("", amqptest.Configure, "^q$")
+		undo := srv.Deny("", amqptest.PermissionConfigure, "^q$")
 		_, err := ch.QueueDeclare("q", true, false, false, false, nil)
 		if want := "ACCESS_REFUSED - configure access to queue 'q' in vhost '/' refused for user 'guest'"; !says(err, 403, want) {
 			t.Errorf("got %v", err)

@@ -102,7 +102,7 @@ func (ch *channel) acceptable(ct *content) *rabbit.Error {
 	case size > most:
 		return rabbit.Refusal(amqp.PreconditionFailed, "message size %d is larger than configured max size %d", size, most)
 	}
-	if err := c.permit(Write, "exchange", ct.exchange); err != nil {
+	if err := c.permit(PermissionWrite, "exchange", ct.exchange); err != nil {
 		return err
 	}
 	if u := ct.message.UserId; u != "" && u != c.user.Name {

@@ -15,9 +15,9 @@ type Permission string
 
 // The three permissions of RabbitMQ.
 const (
-	Configure Permission = "configure" // declare and delete
-	Write     Permission = "write"     // publish to, bind a queue
-	Read      Permission = "read"      // consume, purge, bind from an exchange
+	PermissionConfigure Permission = "configure" // declare and delete
+	PermissionWrite     Permission = "write"     // publish to, bind a queue
+	PermissionRead      Permission = "read"      // consume, purge, bind from an exchange
 )
 
 // user is a User whose patterns are compiled.
@@ -29,7 +29,7 @@ type user struct {
 
 func newUser(u User) *user {
 	return &user{u, map[Permission]func(string) bool{
-		Configure: pattern(u.Configure), Write: pattern(u.Write), Read: pattern(u.Read),
+		PermissionConfigure: pattern(u.Configure), PermissionWrite: pattern(u.Write), PermissionRead: pattern(u.Read),
 	}}
 }
 
@@ -75,7 +75,7 @@ func (c *conn) permitAny(kind, name string) *rabbit.Error {
 	if !c.srv.broker.Version().AtLeast(4, 3, 0) {
 		return nil
 	}
-	for _, p := range []Permission{Configure, Write, Read} {
+	for _, p := range []Permission{PermissionConfigure, PermissionWrite, PermissionRead} {
 		if c.srv.may(c.user, p, name) {
 			return nil
 		}

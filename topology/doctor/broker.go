@@ -21,7 +21,7 @@ func (x *examination) checkVersion() {
 		x.unseenf(AreaVersion, "the broker does not tell its version (%q); what depends on it was not checked", x.snap.Version)
 	case v.Before(3, 10, 2):
 		x.found(Finding{
-			ID: "broker-too-old", Severity: Critical,
+			ID: "broker-too-old", Severity: SeverityCritical,
 			What: fmt.Sprintf("RabbitMQ %s is older than 3.10.2.", x.snap.Version),
 			Why: "Quorum queues have neither a message TTL nor at-least-once dead-lettering before 3.10, so quorum delay queues do not work; " +
 				"before 3.10.2 no TTL may exceed 2^32-1 ms, so the long buckets are refused.",
@@ -54,7 +54,7 @@ func (x *examination) checkStreamQueue() {
 		x.unseenf(AreaFeatureFlags, "whether the feature flag stream_queue is enabled, which RabbitMQ 3.10 needs to dead-letter at least once, could not be read; it needs a user with the tag administrator")
 	case !enabled:
 		x.found(Finding{
-			ID: "feature-flag-off", Severity: Critical,
+			ID: "feature-flag-off", Severity: SeverityCritical,
 			What: "The feature flag stream_queue is disabled.",
 			Why: fmt.Sprintf("RabbitMQ %s then dead-letters at most once, without a word, whatever the queues' arguments say: "+
 				"a message is lost when a queue cannot take it over.", x.snap.Version),
@@ -79,13 +79,13 @@ func (x *examination) checkPlugin() {
 		return
 	}
 	f := Finding{
-		ID: "plugin-missing", Severity: Critical,
+		ID: "plugin-missing", Severity: SeverityCritical,
 		What: fmt.Sprintf("RabbitMQ %s does not have the plugin rabbitmq_delayed_message_exchange, which delay.strategy asks for.", x.snap.Version),
 		Why:  "No message can be delayed with this configuration.",
 		Mend: "rabbitmq-plugins enable rabbitmq_delayed_message_exchange   # where it is installed; or delay.strategy: bucket",
 	}
 	if x.cfg.Plugin == PluginOptional {
-		f.Severity = Warning
+		f.Severity = SeverityWarning
 		f.What = fmt.Sprintf("RabbitMQ %s does not have the plugin rabbitmq_delayed_message_exchange, for which delay.plugin gives a range.", x.snap.Version)
 		f.Why = "Delays of that range go through the buckets instead; a process that was started while the plugin was there chose otherwise."
 		f.Mend = "remove delay.plugin from the configuration   # or: rabbitmq-plugins enable rabbitmq_delayed_message_exchange"
@@ -114,7 +114,7 @@ func (x *examination) checkNodes() {
 	}
 	if len(split) > 0 {
 		x.found(Finding{
-			ID: "network-partition", Severity: Critical,
+			ID: "network-partition", Severity: SeverityCritical,
 			What: "The cluster is partitioned: " + list(split) + " lost touch with other nodes.",
 			Why:  "Both sides may change the same queues and bindings; messages of one side are dropped when they are joined again.",
 			Mend: "rabbitmqctl cluster_status   # let consumers empty the classic queues of the smaller side before its nodes are restarted (stop_app, start_app)", Objects: split,
@@ -122,7 +122,7 @@ func (x *examination) checkNodes() {
 	}
 	if len(down) > 0 {
 		x.found(Finding{
-			ID: "node-down", Severity: Warning,
+			ID: "node-down", Severity: SeverityWarning,
 			What: "Nodes of the cluster are down: " + list(down) + ".",
 			Why:  "Classic queues and the plugin's messages on them are out of reach; quorum queues stand one further loss less.",
 			Mend: "rabbitmqctl -n " + down[0] + " start_app   # or start the node itself; what waits on it waits for it", Objects: down,
@@ -146,7 +146,7 @@ func (x *examination) checkAlarms() {
 			mend = "df -h $(rabbitmqctl eval 'rabbit:data_dir().' | tr -d '\"')   # and free some; the limit: rabbitmqctl set_disk_free_limit mem_relative 1.0"
 		}
 		x.found(Finding{
-			ID: "alarm-" + resource, Severity: Critical,
+			ID: "alarm-" + resource, Severity: SeverityCritical,
 			What: fmt.Sprintf("The %s alarm is in effect on %s.", resource, list(nodes)),
 			Why:  "The broker takes no messages from anybody in the cluster: Send waits until its deadline, retries and dead letters wait too.",
 			Mend: mend, Objects: nodes,
@@ -154,7 +154,7 @@ func (x *examination) checkAlarms() {
 	}
 	if len(x.snap.Alarms) == 0 && x.snap.Blocked != "" {
 		x.found(Finding{
-			ID: "connection-blocked", Severity: Critical,
+			ID: "connection-blocked", Severity: SeverityCritical,
 			What: fmt.Sprintf("The broker blocks connections that publish: %q.", x.snap.Blocked),
 			Why:  "The broker takes no messages from anybody in the cluster: Send waits until its deadline, retries and dead letters wait too.",
 			Mend: "rabbitmq-diagnostics alarms   # says which resource on which node is short",
@@ -162,7 +162,7 @@ func (x *examination) checkAlarms() {
 	}
 	if n := len(x.snap.BlockedConnections); n > 0 {
 		x.found(Finding{
-			ID: "connections-blocked", Severity: Warning,
+			ID: "connections-blocked", Severity: SeverityWarning,
 			What: fmt.Sprintf("%s blocked: %s.", counted(n, "connection is", "connections are"), list(x.snap.BlockedConnections)),
 			Why:  "What their processes send waits in them; it fails at its deadline.",
 			Mend: "rabbitmq-diagnostics alarms   # the connections go on by themselves when the alarm is over", Objects: x.snap.BlockedConnections,

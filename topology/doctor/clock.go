@@ -21,7 +21,7 @@ func (x *examination) checkClock() {
 		return
 	}
 	x.found(Finding{
-		ID: "clock-difference", Severity: Warning,
+		ID: "clock-difference", Severity: SeverityWarning,
 		What: fmt.Sprintf("The broker's clock is %v %s this machine's (±%v).", roughly(difference), direction, roughly(c.Resolution())),
 		Why: "A delay is measured by the broker, but an instant (DeliverAt, --at, a task's due time) is turned into a delay by the sender's clock: " +
 			"messages come too early or too late by that much, and the lateness that consumers report is wrong.",

@@ -19,7 +19,7 @@ func (x *examination) checkMissing() {
 	there := false
 	for _, s := range x.plan.Steps {
 		switch {
-		case s.Action == topology.Create:
+		case s.Action == topology.ActionCreate:
 			missing[s.Kind] = append(missing[s.Kind], s.Name)
 		case s.Kind == topology.KindExchange && x.ours(s.Name):
 			there = true
@@ -27,7 +27,7 @@ func (x *examination) checkMissing() {
 	}
 	if !there && len(missing[topology.KindExchange]) > 0 {
 		x.found(Finding{
-			ID: "topology-missing", Severity: Warning,
+			ID: "topology-missing", Severity: SeverityWarning,
 			What: fmt.Sprintf("Nothing of the delay topology is in the virtual host %q.", x.cfg.Vhost),
 			Why:  "The first client that may declare creates it; clients that may not (broker.declare: nothing) fail until then.",
 			Mend: x.apply(),
@@ -48,12 +48,12 @@ func (x *examination) checkMissing() {
 			continue
 		}
 		x.found(Finding{
-			ID: string(m.kind) + "-missing", Severity: Critical, Objects: names,
+			ID: string(m.kind) + "-missing", Severity: SeverityCritical, Objects: names,
 			What: fmt.Sprintf("%s missing: %s.", counted(len(names), m.one, m.many), list(names)),
 			Why:  m.why, Mend: x.apply(),
 		})
 	}
-	if n := x.plan.Count(topology.Unverified); n > 0 {
+	if n := x.plan.Count(topology.ActionUnverified); n > 0 {
 		x.unseenf(AreaBindings, "whether %s is not known: it needs the management API", counted(n, "binding is there", "bindings are there"))
 	}
 }
@@ -77,7 +77,7 @@ func (x *examination) checkConflicts() {
 	}
 	if len(once) > 0 {
 		x.found(Finding{
-			ID: "dead-letter-at-most-once", Severity: Critical, Objects: once,
+			ID: "dead-letter-at-most-once", Severity: SeverityCritical, Objects: once,
 			What: fmt.Sprintf("%s at most once: %s.", counted(len(once), "queue dead-letters", "queues dead-letter"), list(once)),
 			Why: "Without both x-dead-letter-strategy: at-least-once and x-overflow: reject-publish the broker drops a message that the next queue " +
 				"cannot take at that moment.",
@@ -128,7 +128,7 @@ func (x *examination) alternateExchange(s topology.Step) {
 		mend = x.replace([]string{s.Name})
 	}
 	x.found(Finding{
-		ID: "alternate-exchange", Severity: Critical, Objects: []string{s.Name}, What: what, Why: why, Mend: mend,
+		ID: "alternate-exchange", Severity: SeverityCritical, Objects: []string{s.Name}, What: what, Why: why, Mend: mend,
 	})
 }
 
@@ -149,7 +149,7 @@ func (x *examination) otherwise(steps []topology.Step) (left []topology.Step) {
 		what = fmt.Sprintf("%d queues exist otherwise than described, %s: ", len(names), list(names))
 	}
 	f := Finding{
-		ID: string(s.Kind) + "-differs", Severity: Critical, Objects: names, What: what + strings.Join(differences(s), "; ") + ".",
+		ID: string(s.Kind) + "-differs", Severity: SeverityCritical, Objects: names, What: what + strings.Join(differences(s), "; ") + ".",
 		Why: "A broker does not change an object in place, so apply and clients that declare fail, and what the arguments are for does not hold.",
 	}
 	switch {
@@ -158,7 +158,7 @@ func (x *examination) otherwise(steps []topology.Step) (left []topology.Step) {
 	case s.Kind == topology.KindExchange:
 		f.Mend = "describe the exchange under exchanges as it is, or give the one described another name"
 	default: // a destination's queue, or one that the file describes
-		f.Severity = Warning
+		f.Severity = SeverityWarning
 		f.Why = "apply fails; clients take a destination's queue as it is, but what happens to messages that it gives up on is its own."
 		f.Mend = "describe the queue under queues as it is, or give the one described another name"
 	}
@@ -201,17 +201,17 @@ func (x *examination) checkPolicies() {
 		w := g.first
 		if w.Key == "" {
 			x.found(Finding{
-				ID: "policy-unreadable", Severity: Warning, What: fmt.Sprintf("Whether the policy %s matches delay queues cannot be checked: %s.", w.Policy, w.Effect),
+				ID: "policy-unreadable", Severity: SeverityWarning, What: fmt.Sprintf("Whether the policy %s matches delay queues cannot be checked: %s.", w.Policy, w.Effect),
 				Why: "A policy that lowers a TTL fires long delays early, and one that expires a queue deletes what waits in it.", Mend: x.apply() + "   # and look again: the broker itself tells what is in force on queues that exist",
 			})
 			continue
 		}
-		id, severity := "policy-"+w.Key, Critical
+		id, severity := "policy-"+w.Key, SeverityCritical
 		switch w.Key {
 		case "overflow":
 			id = "dead-letter-at-most-once"
 		case "max-length", "max-length-bytes":
-			severity = Warning
+			severity = SeverityWarning
 		}
 		x.found(Finding{
 			ID: id, Severity: severity, Objects: g.names,

@@ -18,12 +18,12 @@ import (
 type Severity string
 
 const (
-	// Critical findings lose messages, deliver them early or do not deliver them,
+	// SeverityCritical findings lose messages, deliver them early or do not deliver them,
 	// as things are now.
-	Critical Severity = "critical"
-	// Warnings will do so when something else happens: a node is lost, a handler
+	SeverityCritical Severity = "critical"
+	// SeverityWarning findings will do so when something else happens: a node is lost, a handler
 	// fails, a backlog grows.
-	Warning Severity = "warning"
+	SeverityWarning Severity = "warning"
 )
 
 // Finding is one thing that is wrong.
@@ -51,12 +51,12 @@ const (
 type Role string
 
 const (
-	// Producer publishes into the entry exchanges.
-	Producer Role = "producer"
-	// Consumer consumes from the destination queues, retries and dead-letters.
-	Consumer Role = "consumer"
-	// Bootstrapper declares everything.
-	Bootstrapper Role = "bootstrapper"
+	// RoleProducer publishes into the entry exchanges.
+	RoleProducer Role = "producer"
+	// RoleConsumer consumes from the destination queues, retries and dead-letters.
+	RoleConsumer Role = "consumer"
+	// RoleBootstrapper declares everything.
+	RoleBootstrapper Role = "bootstrapper"
 )
 
 // Defaults of Config.
@@ -105,7 +105,7 @@ func (c Config) WithDefaults() Config {
 	c.MinConsumerTimeout = cmp.Or(c.MinConsumerTimeout, DefaultMinConsumerTimeout)
 	c.MaxRouteQueues = cmp.Or(c.MaxRouteQueues, DefaultMaxRouteQueues)
 	if c.Roles == nil {
-		c.Roles = []Role{Producer, Consumer, Bootstrapper}
+		c.Roles = []Role{RoleProducer, RoleConsumer, RoleBootstrapper}
 	}
 	return c
 }
@@ -194,7 +194,7 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 }
 
 func rank(s Severity) int {
-	if s == Critical {
+	if s == SeverityCritical {
 		return 0
 	}
 	return 1

@@ -77,19 +77,19 @@ var findingCases = []struct {
 	blind Area   // among what could not be seen; empty: everything was
 }{
 	{name: "healthy"},
-	{name: "3.10.1", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.1" }, id: "broker-too-old", sev: Critical, text: "3.10.1 is older than 3.10.2"},
-	{name: "3.9", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.9.29" }, id: "broker-too-old", sev: Critical},
+	{name: "3.10.1", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.1" }, id: "broker-too-old", sev: SeverityCritical, text: "3.10.1 is older than 3.10.2"},
+	{name: "3.9", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.9.29" }, id: "broker-too-old", sev: SeverityCritical},
 	{name: "3.10.2", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.2" }, note: "old x-death header"},
 	{name: "4.0.1", spoil: func(_ *Config, s *Snapshot) { s.Version = "4.0.1" }},
 	{name: "no version", spoil: func(_ *Config, s *Snapshot) { s.Version = "" }, blind: AreaVersion},
 	{name: "flag off", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.8"; s.Flags["stream_queue"] = false },
-		id: "feature-flag-off", sev: Critical, text: "rabbitmqctl enable_feature_flag stream_queue && rabbitmqctl -p / set_policy"},
+		id: "feature-flag-off", sev: SeverityCritical, text: "rabbitmqctl enable_feature_flag stream_queue && rabbitmqctl -p / set_policy"},
 	{name: "flag unknown", spoil: func(_ *Config, s *Snapshot) { s.Version = "3.10.8"; s.Flags = nil }, blind: AreaFeatureFlags, note: "x-death"},
 	{name: "flag off, later version", spoil: func(_ *Config, s *Snapshot) { s.Flags["stream_queue"] = false }},
 
-	{name: "plugin missing", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginRequired; s.Version = "4.0.5" }, id: "plugin-missing", sev: Critical, text: "rabbitmq-plugins enable"},
-	{name: "plugin impossible", spoil: func(c *Config, _ *Snapshot) { c.Plugin = PluginRequired }, id: "plugin-missing", sev: Critical, text: "cannot run on 4.3"},
-	{name: "plugin optional", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginOptional; s.Version = "4.0.5" }, id: "plugin-missing", sev: Warning, text: "remove delay.plugin"},
+	{name: "plugin missing", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginRequired; s.Version = "4.0.5" }, id: "plugin-missing", sev: SeverityCritical, text: "rabbitmq-plugins enable"},
+	{name: "plugin impossible", spoil: func(c *Config, _ *Snapshot) { c.Plugin = PluginRequired }, id: "plugin-missing", sev: SeverityCritical, text: "cannot run on 4.3"},
+	{name: "plugin optional", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginOptional; s.Version = "4.0.5" }, id: "plugin-missing", sev: SeverityWarning, text: "remove delay.plugin"},
 	{name: "plugin unknown", spoil: func(c *Config, s *Snapshot) { c.Plugin = PluginOptional; s.ExchangeTypes = nil }, blind: AreaPlugin},
 	{name: "plugin there", spoil: func(c *Config, s *Snapshot) {
 		c.Plugin = PluginOptional
@@ -98,67 +98,67 @@ var findingCases = []struct {
 	{name: "plugin on a cluster", spoil: func(c *Config, s *Snapshot) {
 		c.Plugin = PluginRequired
 		s.ExchangeTypes = append(s.ExchangeTypes, "x-delayed-message")
-	}, id: "plugin-on-cluster", sev: Warning, text: "cluster of 3 nodes"},
+	}, id: "plugin-on-cluster", sev: SeverityWarning, text: "cluster of 3 nodes"},
 
-	{name: "node down", spoil: func(_ *Config, s *Snapshot) { s.Nodes[1].Running = false }, id: "node-down", sev: Warning, text: "n2"},
-	{name: "partition", spoil: func(_ *Config, s *Snapshot) { s.Nodes[0].Partitions = []string{"n2"} }, id: "network-partition", sev: Critical, text: "n1"},
-	{name: "memory alarm", spoil: func(_ *Config, s *Snapshot) { s.Alarms = []Alarm{{"n1", "memory"}, {"n3", "memory"}} }, id: "alarm-memory", sev: Critical, text: "n1 and n3"},
-	{name: "disk alarm", spoil: func(_ *Config, s *Snapshot) { s.Alarms = []Alarm{{"n1", "disk"}}; s.Blocked = "low on disk" }, id: "alarm-disk", sev: Critical},
-	{name: "blocked", spoil: func(_ *Config, s *Snapshot) { s.Blocked = "low on memory" }, id: "connection-blocked", sev: Critical, text: "low on memory"},
-	{name: "others blocked", spoil: func(_ *Config, s *Snapshot) { s.BlockedConnections = []string{"a", "b"} }, id: "connections-blocked", sev: Warning, text: "2 connections are blocked: a and b"},
+	{name: "node down", spoil: func(_ *Config, s *Snapshot) { s.Nodes[1].Running = false }, id: "node-down", sev: SeverityWarning, text: "n2"},
+	{name: "partition", spoil: func(_ *Config, s *Snapshot) { s.Nodes[0].Partitions = []string{"n2"} }, id: "network-partition", sev: SeverityCritical, text: "n1"},
+	{name: "memory alarm", spoil: func(_ *Config, s *Snapshot) { s.Alarms = []Alarm{{"n1", "memory"}, {"n3", "memory"}} }, id: "alarm-memory", sev: SeverityCritical, text: "n1 and n3"},
+	{name: "disk alarm", spoil: func(_ *Config, s *Snapshot) { s.Alarms = []Alarm{{"n1", "disk"}}; s.Blocked = "low on disk" }, id: "alarm-disk", sev: SeverityCritical},
+	{name: "blocked", spoil: func(_ *Config, s *Snapshot) { s.Blocked = "low on memory" }, id: "connection-blocked", sev: SeverityCritical, text: "low on memory"},
+	{name: "others blocked", spoil: func(_ *Config, s *Snapshot) { s.BlockedConnections = []string{"a", "b"} }, id: "connections-blocked", sev: SeverityWarning, text: "2 connections are blocked: a and b"},
 
 	{name: "may not write", spoil: func(_ *Config, s *Snapshot) {
 		s.Denied = []Access{
-			{"write", topology.KindExchange, "delay.bucket.r3x3.300ms", Producer},
-			{"write", topology.KindExchange, "delay.bucket.r3x3.600ms", Producer},
-			{"write", topology.KindExchange, "delay.deliver", Producer},
+			{"write", topology.KindExchange, "delay.bucket.r3x3.300ms", RoleProducer},
+			{"write", topology.KindExchange, "delay.bucket.r3x3.600ms", RoleProducer},
+			{"write", topology.KindExchange, "delay.deliver", RoleProducer},
 		}
-	}, id: "permission-write", sev: Critical, text: `^(delay\.bucket\.r3x3\.[0-9][^.]*|delay\.deliver)$ in WRITE`},
+	}, id: "permission-write", sev: SeverityCritical, text: `^(delay\.bucket\.r3x3\.[0-9][^.]*|delay\.deliver)$ in WRITE`},
 	{name: "may not configure a route queue", spoil: func(_ *Config, s *Snapshot) {
-		s.Denied = []Access{{"configure", topology.KindQueue, "delay.route.amq.topic:a.b", Bootstrapper}}
-	}, id: "permission-configure", sev: Critical, text: `^(delay\.route\.amq\.topic:a\.b)$ in CONFIGURE`},
-	{name: "may not read", spoil: func(_ *Config, s *Snapshot) { s.Denied = []Access{{"read", topology.KindQueue, "q", Consumer}} }, id: "permission-read", sev: Critical, text: "which a consumer needs"},
+		s.Denied = []Access{{"configure", topology.KindQueue, "delay.route.amq.topic:a.b", RoleBootstrapper}}
+	}, id: "permission-configure", sev: SeverityCritical, text: `^(delay\.route\.amq\.topic:a\.b)$ in CONFIGURE`},
+	{name: "may not read", spoil: func(_ *Config, s *Snapshot) { s.Denied = []Access{{"read", topology.KindQueue, "q", RoleConsumer}} }, id: "permission-read", sev: SeverityCritical, text: "which a consumer needs"},
 	{name: "may not configure", spoil: func(_ *Config, s *Snapshot) {
-		s.Denied = []Access{{"configure", topology.KindQueue, "q", Bootstrapper}}
-	}, id: "permission-configure", sev: Critical, text: "broker.declare: nothing"},
+		s.Denied = []Access{{"configure", topology.KindQueue, "q", RoleBootstrapper}}
+	}, id: "permission-configure", sev: SeverityCritical, text: "broker.declare: nothing"},
 
-	{name: "nothing applied", spoil: func(_ *Config, s *Snapshot) { s.Live.Exchanges, s.Live.Queues, s.Live.Bindings = nil, nil, nil }, id: "topology-missing", sev: Warning, text: "rabbitdelay apply -f delays.yaml"},
-	{name: "queue missing", spoil: func(_ *Config, s *Snapshot) { delete(s.Live.Queues, firstQueue) }, id: "queue-missing", sev: Critical, text: firstQueue},
-	{name: "exchange missing", spoil: func(_ *Config, s *Snapshot) { delete(s.Live.Exchanges, "delay.bucket.r3x3.level-0") }, id: "exchange-missing", sev: Critical, text: "level-0"},
-	{name: "binding missing", spoil: func(_ *Config, s *Snapshot) { s.Live.Bindings = s.Live.Bindings[1:] }, id: "binding-missing", sev: Critical, text: "1 binding is missing"},
+	{name: "nothing applied", spoil: func(_ *Config, s *Snapshot) { s.Live.Exchanges, s.Live.Queues, s.Live.Bindings = nil, nil, nil }, id: "topology-missing", sev: SeverityWarning, text: "rabbitdelay apply -f delays.yaml"},
+	{name: "queue missing", spoil: func(_ *Config, s *Snapshot) { delete(s.Live.Queues, firstQueue) }, id: "queue-missing", sev: SeverityCritical, text: firstQueue},
+	{name: "exchange missing", spoil: func(_ *Config, s *Snapshot) { delete(s.Live.Exchanges, "delay.bucket.r3x3.level-0") }, id: "exchange-missing", sev: SeverityCritical, text: "level-0"},
+	{name: "binding missing", spoil: func(_ *Config, s *Snapshot) { s.Live.Bindings = s.Live.Bindings[1:] }, id: "binding-missing", sev: SeverityCritical, text: "1 binding is missing"},
 	{name: "bindings unknown", spoil: func(_ *Config, s *Snapshot) { s.Live.Bindings, s.Live.BindingsKnown = nil, false }, blind: AreaBindings},
 	{name: "no alternate exchange", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Exchanges["delay.deliver"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "topic", Durable: true}
-	}, id: "alternate-exchange", sev: Critical, text: `set_policy --apply-to exchanges delay-alternate '^delay\.deliver$' '{"alternate-exchange":"delay.parked"}'`},
+	}, id: "alternate-exchange", sev: SeverityCritical, text: `set_policy --apply-to exchanges delay-alternate '^delay\.deliver$' '{"alternate-exchange":"delay.parked"}'`},
 	{name: "entry with an alternate exchange", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Exchanges["delay.bucket.r3x3.300ms"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "fanout", Durable: true, Arguments: amqp.Table{"alternate-exchange": "x"}}
-	}, id: "alternate-exchange", sev: Critical, text: "would vanish"},
+	}, id: "alternate-exchange", sev: SeverityCritical, text: "would vanish"},
 	{name: "exchange of another type", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Exchanges["delay.bucket.r3x3.level-0"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "direct", Durable: true}
-	}, id: "exchange-differs", sev: Critical, text: `wanted "topic", found "direct"`},
+	}, id: "exchange-differs", sev: SeverityCritical, text: `wanted "topic", found "direct"`},
 	{name: "at most once by arguments", spoil: func(_ *Config, s *Snapshot) {
 		s.alter(firstQueue, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgDeadLetterStrategy) })
-	}, id: "dead-letter-at-most-once", sev: Critical, text: "rabbitdelay destroy -f delays.yaml --layout " + firstQueue + " && rabbitdelay apply -f delays.yaml"},
+	}, id: "dead-letter-at-most-once", sev: SeverityCritical, text: "rabbitdelay destroy -f delays.yaml --layout " + firstQueue + " && rabbitdelay apply -f delays.yaml"},
 	{name: "overflow by arguments", spoil: func(_ *Config, s *Snapshot) {
 		for _, n := range []string{firstQueue, "delay.bucket.r3x3.200ms"} {
 			s.alter(n, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgOverflow) })
 		}
-	}, id: "dead-letter-at-most-once", sev: Critical, text: "--layout delay.bucket.r3x3.100ms,delay.bucket.r3x3.200ms && "},
+	}, id: "dead-letter-at-most-once", sev: SeverityCritical, text: "--layout delay.bucket.r3x3.100ms,delay.bucket.r3x3.200ms && "},
 	{name: "another TTL", spoil: func(_ *Config, s *Snapshot) {
 		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Arguments[topology.ArgMessageTTL] = 5 })
-	}, id: "queue-differs", sev: Critical, text: "x-message-ttl: wanted 100, found 5"},
+	}, id: "queue-differs", sev: SeverityCritical, text: "x-message-ttl: wanted 100, found 5"},
 	{name: "queues of an older version", spoil: func(c *Config, s *Snapshot) {
 		for _, q := range c.Want.Queues {
 			s.alter(q.Name, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgDeliveryLimit) })
 		}
-	}, id: "queue-differs", sev: Critical, text: "4 queues exist otherwise than described, delay.bucket.r3x3.300ms"},
+	}, id: "queue-differs", sev: SeverityCritical, text: "4 queues exist otherwise than described, delay.bucket.r3x3.300ms"},
 	{name: "destination of one's own", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.Arguments[topology.ArgDeliveryLimit] = 5 })
-	}, id: "queue-differs", sev: Warning, text: "describe the queue under queues as it is, or give the one described another name"},
+	}, id: "queue-differs", sev: SeverityWarning, text: "describe the queue under queues as it is, or give the one described another name"},
 
 	{name: "policy lowers the TTL", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []topology.Policy{policy("p", "delay", "queues", map[string]any{"message-ttl": 50.0})}
-	}, id: "policy-message-ttl", sev: Critical, text: `set_policy --priority 0 --apply-to queues p '^(?!delay\.)(?=.*(?:delay))' '{"message-ttl":50}'`},
+	}, id: "policy-message-ttl", sev: SeverityCritical, text: `set_policy --priority 0 --apply-to queues p '^(?!delay\.)(?=.*(?:delay))' '{"message-ttl":50}'`},
 	{name: "policy with a longer TTL", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []topology.Policy{policy("p", "^delay.bucket", "queues", map[string]any{"message-ttl": 5e9})}
 	}},
@@ -166,49 +166,49 @@ var findingCases = []struct {
 		p := policy("p", "100ms", "", map[string]any{"expires": 5000.0})
 		p.Operator = true
 		s.Live.Policies = []topology.Policy{p}
-	}, id: "policy-expires", sev: Critical, text: "set_operator_policy --priority 0 --apply-to all p"},
+	}, id: "policy-expires", sev: SeverityCritical, text: "set_operator_policy --priority 0 --apply-to all p"},
 	{name: "policy drops at the head", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []topology.Policy{policy("p", "100ms", "queues", map[string]any{"overflow": "drop-head"})}
-	}, id: "dead-letter-at-most-once", sev: Critical, text: `The policy "p" sets overflow to "drop-head" on 1 delay queue`},
+	}, id: "dead-letter-at-most-once", sev: SeverityCritical, text: `The policy "p" sets overflow to "drop-head" on 1 delay queue`},
 	{name: "policy limits the length", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []topology.Policy{policy("p", "100ms", "queues", map[string]any{"max-length": 10.0})}
-	}, id: "policy-max-length", sev: Warning},
+	}, id: "policy-max-length", sev: SeverityWarning},
 	{name: "policy with lookahead on a queue that is missing", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []topology.Policy{policy("p", "(?=d)delay", "queues", map[string]any{"expires": 1.0})}
 		delete(s.Live.Queues, firstQueue)
-	}, id: "policy-unreadable", sev: Warning},
+	}, id: "policy-unreadable", sev: SeverityWarning},
 	{name: "policy that leaves delays out", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []topology.Policy{policy("p", `^(?!delay\.)(?=.*(?:delay))`, "queues", map[string]any{"expires": 1.0})}
 		delete(s.Live.Queues, firstQueue)
-	}, id: "queue-missing", sev: Critical},
+	}, id: "queue-missing", sev: SeverityCritical},
 	{name: "unlisted policy in force", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.PoliciesKnown = false
 		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Policy, q.EffectivePolicy = "p", map[string]any{"message-ttl": 5.0} })
-	}, id: "policy-message-ttl", sev: Critical, text: "list_policies", blind: AreaPolicies},
+	}, id: "policy-message-ttl", sev: SeverityCritical, text: "list_policies", blind: AreaPolicies},
 	{name: "policy on an older layout that drains", spoil: func(_ *Config, s *Snapshot) {
 		s.oldLayout(7)
 		s.Live.Policies = []topology.Policy{policy("p", "hex", "queues", map[string]any{"message-ttl": 5.0})}
-	}, id: "policy-message-ttl", sev: Critical, text: "delay.bucket.hex.2s"},
+	}, id: "policy-message-ttl", sev: SeverityCritical, text: "delay.bucket.hex.2s"},
 
 	{name: "classic on a cluster", spoil: func(_ *Config, s *Snapshot) {
 		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Type = topology.Classic })
 		s.Live.Queues[firstQueue].Arguments[topology.ArgQueueType] = "quorum" // so that this is the only finding
-	}, id: "classic-on-cluster", sev: Warning, text: "one node of 3"},
+	}, id: "classic-on-cluster", sev: SeverityWarning, text: "one node of 3"},
 	{name: "few replicas", spoil: func(_ *Config, s *Snapshot) {
 		s.Queues[firstQueue] = QueueState{Members: []string{"n1"}, Online: []string{"n1"}}
-	}, id: "quorum-members", sev: Warning, text: "rabbitmq-queues grow"},
+	}, id: "quorum-members", sev: SeverityWarning, text: "rabbitmq-queues grow"},
 	{name: "three of five", spoil: func(_ *Config, s *Snapshot) { s.Nodes = append(s.Nodes, Node{"n4", true, nil}, Node{"n5", true, nil}) }},
 	{name: "a replica down", spoil: func(_ *Config, s *Snapshot) {
 		s.Queues[firstQueue] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2"}}
-	}, id: "quorum-offline", sev: Warning},
+	}, id: "quorum-offline", sev: SeverityWarning},
 	{name: "no majority", spoil: func(_ *Config, s *Snapshot) {
 		s.Queues[firstQueue] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1"}}
-	}, id: "quorum-lost", sev: Critical},
+	}, id: "quorum-lost", sev: SeverityCritical},
 	{name: "nodes unknown", spoil: func(_ *Config, s *Snapshot) { s.Nodes = nil }, blind: AreaNodes},
 	{name: "some nodes", spoil: func(_ *Config, s *Snapshot) { s.NodesComplete = false }, blind: AreaNodes},
 
 	{name: "another layout, empty", spoil: func(_ *Config, s *Snapshot) { s.oldLayout(0) }, note: "rabbitdelay destroy -f delays.yaml --layout delay.bucket.hex"},
-	{name: "another layout, for which nothing is bound", spoil: func(_ *Config, s *Snapshot) { s.oldLayout(7) }, id: "leftover-unbound", sev: Critical, text: "delay: {previous: [{layout: hex}]}"},
+	{name: "another layout, for which nothing is bound", spoil: func(_ *Config, s *Snapshot) { s.oldLayout(7) }, id: "leftover-unbound", sev: SeverityCritical, text: "delay: {previous: [{layout: hex}]}"},
 	{name: "another layout with destinations of its own", spoil: func(_ *Config, s *Snapshot) {
 		s.oldLayout(7)
 		s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.deliver", Queue: "payments", RoutingKey: "hex.*.*.*.*.*.*.*.*.payments"})
@@ -230,7 +230,7 @@ var findingCases = []struct {
 	}, note: "rabbitdelay destroy -f delays.yaml --layout delay.ttl.2m"},
 	{name: "a TTL that was removed, with messages and its strategy", spoil: func(_ *Config, s *Snapshot) {
 		s.add("delay.ttl.2m", topology.LiveQueue{ArgumentsKnown: true, Messages: 1, Arguments: amqp.Table{"x-message-ttl": 120000.0, "x-dead-letter-exchange": "delay.deliver"}})
-	}, id: "leftover-unbound", sev: Critical, text: "delay: {strategy: auto, ttl: {delays: [2m]}}"},
+	}, id: "leftover-unbound", sev: SeverityCritical, text: "delay: {strategy: auto, ttl: {delays: [2m]}}"},
 	{name: "an old layout that drains", spoil: func(_ *Config, s *Snapshot) {
 		s.oldLayout(7)
 		for _, q := range []string{"q", "delay.route.amq.topic:a.b"} {
@@ -243,24 +243,24 @@ var findingCases = []struct {
 	{name: "parked", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("delay.parked", func(q *topology.LiveQueue) { q.Messages = 1234 })
 		s.ParkedSamples = []Parked{{"clock.1.a:b", "a:b"}, {"r3x3.0.0.q", ""}, {"r3x3.0.0.xq", ""}}
-	}, id: "parked-messages", sev: Critical, text: "a:b, q and r3x3.0.0.xq"},
+	}, id: "parked-messages", sev: SeverityCritical, text: "a:b, q and r3x3.0.0.xq"},
 
 	{name: "nobody consumes", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.Consumers, q.Messages = 0, 1 })
-	}, id: "destination-unconsumed", sev: Warning, text: "start the service that consumes q"},
+	}, id: "destination-unconsumed", sev: SeverityWarning, text: "start the service that consumes q"},
 	{name: "nobody consumes, and nothing waits", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *topology.LiveQueue) { q.Consumers = 0 }) }},
 	{name: "backlog", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.Messages = 10_001 })
 		s.Queues["q"] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2", "n3"}, Ready: 10_001}
-	}, id: "destination-backlog", sev: Warning, text: "10,001 messages wait"},
+	}, id: "destination-backlog", sev: SeverityWarning, text: "10,001 messages wait"},
 	{name: "unacknowledged is no backlog", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *topology.LiveQueue) { q.Messages = 10_001 }) }},
 	{name: "consumer timeout", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"consumer-timeout": 5000.0} })
-	}, id: "destination-consumer-timeout", sev: Warning, text: "within 5s"},
+	}, id: "destination-consumer-timeout", sev: SeverityWarning, text: "within 5s"},
 	{name: "consumer timeout that is long enough", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"consumer-timeout": 60_000.0} })
 	}},
-	{name: "default delivery limit", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", nil) }, id: "destination-delivery-limit", sev: Warning, text: "after 20 deliveries, RabbitMQ's default since 4.0"},
+	{name: "default delivery limit", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", nil) }, id: "destination-delivery-limit", sev: SeverityWarning, text: "after 20 deliveries, RabbitMQ's default since 4.0"},
 	{name: "default delivery limit before 4.0", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", nil); s.Version = "3.13.7" }, note: "x-death"},
 	{name: "no delivery limit", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", amqp.Table{"x-delivery-limit": -1}) }},
 	{name: "a dead-letter exchange by policy", spoil: func(_ *Config, s *Snapshot) {
@@ -269,29 +269,29 @@ var findingCases = []struct {
 	}},
 	{name: "destination that drops", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-message-ttl": 1000, "x-max-length": 5, "x-max-length-bytes": 6000})
-	}, id: "destination-drops", sev: Warning, text: "messages older than 1s are dropped; of more than 5 messages the oldest are dropped; of more than 6,000 bytes"},
+	}, id: "destination-drops", sev: SeverityWarning, text: "messages older than 1s are dropped; of more than 5 messages the oldest are dropped; of more than 6,000 bytes"},
 	{name: "destination that refuses", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-max-length": 5, "x-max-length-bytes": 6000, "x-overflow": "reject-publish"})
-	}, id: "destination-refuses", sev: Warning, text: "The destination queue f refuses more than 5 messages or 6,000 bytes."},
+	}, id: "destination-refuses", sev: SeverityWarning, text: "The destination queue f refuses more than 5 messages or 6,000 bytes."},
 	{name: "destination that refuses by policy, and dead letters wait", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) {
 			q.Policy, q.EffectivePolicy = "p", map[string]any{"max-length-bytes": 5000.0, "overflow": "reject-publish"}
 		})
 		s.Queues["q"], s.Queues[firstQueue] = QueueState{ReadyBytes: 4000}, QueueState{Leaving: 40}
-	}, id: "destination-refuses", sev: Critical, text: "refuses more than 5,000 bytes; 40 messages that are due wait in delay queues. After 32"},
+	}, id: "destination-refuses", sev: SeverityCritical, text: "refuses more than 5,000 bytes; 40 messages that are due wait in delay queues. After 32"},
 	{name: "dead letters on their way, and room for them", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-max-length": 100, "x-overflow": "reject-publish"})
 		s.Queues["f"], s.Queues[firstQueue] = QueueState{Ready: 79}, QueueState{Leaving: 40}
-	}, id: "destination-refuses", sev: Warning, text: "routing_key: f), whose route queue waits alone"},
+	}, id: "destination-refuses", sev: SeverityWarning, text: "routing_key: f), whose route queue waits alone"},
 	{name: "destination without a leader, and dead letters wait", spoil: func(_ *Config, s *Snapshot) {
 		s.Queues["q"], s.Queues[firstQueue] = QueueState{State: "minority"}, QueueState{Leaving: 1}
-	}, id: "destination-refuses", sev: Critical, text: "takes no messages: it is minority; 1 message that is due waits"},
+	}, id: "destination-refuses", sev: SeverityCritical, text: "takes no messages: it is minority; 1 message that is due waits"},
 	{name: "a classic queue's own overflow beats a policy's", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-max-length": 5, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": ""})
 		s.alter("f", func(q *topology.LiveQueue) {
 			q.Type, q.EffectivePolicy = topology.Classic, map[string]any{"overflow": "drop-head"}
 		})
-	}, id: "destination-refuses", sev: Warning},
+	}, id: "destination-refuses", sev: SeverityWarning},
 	{name: "a policy's overflow beats a quorum queue's own", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-max-length": 5, "x-overflow": "reject-publish", "x-dead-letter-exchange": ""})
 		s.alter("f", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"overflow": "drop-head"} })
@@ -301,25 +301,25 @@ var findingCases = []struct {
 	}},
 	{name: "destination that expires", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-expires": 1000, "x-dead-letter-exchange": ""})
-	}, id: "destination-drops", sev: Warning, text: "deleted after 1s without use"},
+	}, id: "destination-drops", sev: SeverityWarning, text: "deleted after 1s without use"},
 	{name: "dead letters", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages, q.Consumers = 1234, 0 })
-	}, id: "dead-letters", sev: Warning, text: "Dead letters wait: 1,234 in q.dead."},
+	}, id: "dead-letters", sev: SeverityWarning, text: "Dead letters wait: 1,234 in q.dead."},
 	{name: "the cure of dead letters knows the virtual host", spoil: func(c *Config, s *Snapshot) {
 		c.Vhost = "shop/eu"
 		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages, q.Consumers = 1, 0 })
-	}, id: "dead-letters", sev: Warning, text: `"src-uri":"amqp:///shop%2Feu","src-queue":"q.dead"`},
+	}, id: "dead-letters", sev: SeverityWarning, text: `"src-uri":"amqp:///shop%2Feu","src-queue":"q.dead"`},
 	{name: "dead letters with a consumer", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages = 1234 })
 	}},
 	{name: "tasks without a relay", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), LastError: "no route", Now: now}
-	}, id: "tasks-not-relayed", sev: Critical, text: `3 tasks are overdue and not with the broker, the first for 1h0m0s. No relay runs on this database, or it cannot send them: a task is a row until a relay gives it to the broker. The last error noted is "no route". rabbitdelay relay -f delays.yaml`},
+	}, id: "tasks-not-relayed", sev: SeverityCritical, text: `3 tasks are overdue and not with the broker, the first for 1h0m0s. No relay runs on this database, or it cannot send them: a task is a row until a relay gives it to the broker. The last error noted is "no route". rabbitdelay relay -f delays.yaml`},
 	{name: "tasks that nobody handles", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unhandled: 1000, More: true, OldestUnhandled: now.Add(-time.Hour), Now: now}
-	}, id: "tasks-not-handled", sev: Warning, text: "At least 1,000 tasks are overdue and pending although the broker had them"},
+	}, id: "tasks-not-handled", sev: SeverityWarning, text: "At least 1,000 tasks are overdue and pending although the broker had them"},
 	{name: "no tasks that are overdue", spoil: func(_ *Config, s *Snapshot) { s.Tasks = &Tasks{} }},
 	{name: "no database", spoil: func(_ *Config, s *Snapshot) { s.Unseen = []Unseen{{AreaDatabase, "no answer"}} }, blind: AreaDatabase},
 	{name: "asked for less", spoil: func(c *Config, s *Snapshot) {
@@ -328,7 +328,7 @@ var findingCases = []struct {
 	}, note: "not looked at, as asked (database): no answer"},
 	{name: "route stuck", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("delay.route.amq.topic:a.b", func(q *topology.LiveQueue) { q.Messages = 2 })
-	}, id: "route-stuck", sev: Critical, text: "2 messages wait for the exchange amq.topic"},
+	}, id: "route-stuck", sev: SeverityCritical, text: "2 messages wait for the exchange amq.topic"},
 }
 
 // oldLayout adds a queue of the hex layout with messages.
@@ -412,7 +412,7 @@ func TestReportOrder(t *testing.T) {
 	snap.Nodes[0].Running = false
 	snap.alter("delay.parked", func(q *topology.LiveQueue) { q.Messages = 3 })
 	r := Diagnose(cfg, snap)
-	if len(r.Findings) != 2 || r.Findings[0].ID != "parked-messages" || r.Count(Critical) != 1 || r.Count(Warning) != 1 || r.Parked != 3 {
+	if len(r.Findings) != 2 || r.Findings[0].ID != "parked-messages" || r.Count(SeverityCritical) != 1 || r.Count(SeverityWarning) != 1 || r.Parked != 3 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -446,8 +446,8 @@ func TestNeeds(t *testing.T) {
 	cfg, _ := healthy(t)
 	cfg = cfg.WithDefaults()
 	for role, want := range map[Role][]string{
-		Producer: {"write delay.deliver", "write delay.bucket.r3x3.300ms", "write delay.bucket.r3x3.600ms", "write delay.bucket.r3x3.100ms", "read delay.deliver", "read delay.deliver"},
-		Consumer: {"write delay.deliver", "write delay.bucket.r3x3.300ms", "write delay.bucket.r3x3.600ms", "write delay.bucket.r3x3.100ms", "read delay.deliver", "read q", "write amq.default"},
+		RoleProducer: {"write delay.deliver", "write delay.bucket.r3x3.300ms", "write delay.bucket.r3x3.600ms", "write delay.bucket.r3x3.100ms", "read delay.deliver", "read delay.deliver"},
+		RoleConsumer: {"write delay.deliver", "write delay.bucket.r3x3.300ms", "write delay.bucket.r3x3.600ms", "write delay.bucket.r3x3.100ms", "read delay.deliver", "read q", "write amq.default"},
 	} {
 		cfg.Roles = []Role{role}
 		var got []string
@@ -458,7 +458,7 @@ func TestNeeds(t *testing.T) {
 			t.Errorf("%s: got %v", role, got)
 		}
 	}
-	cfg.Roles = []Role{Bootstrapper}
+	cfg.Roles = []Role{RoleBootstrapper}
 	seen := map[string]bool{}
 	for _, n := range Needs(cfg) {
 		seen[n.Operation+" "+n.Name] = true

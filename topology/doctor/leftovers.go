@@ -71,7 +71,7 @@ func (x *examination) leftoverLayout(name string, queues []leftover) {
 	layout := queues[0].layout
 	if x.snap.Live.BindingsKnown && !x.boundFor(layout.Tag) {
 		x.found(Finding{
-			ID: "leftover-unbound", Severity: Critical, Objects: full,
+			ID: "leftover-unbound", Severity: SeverityCritical, Objects: full,
 			What: fmt.Sprintf("%s in %s of the layout %s, for which no destination is bound.", counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), name),
 			Why:  "They will be parked when they are due, instead of arriving.",
 			Mend: "set " + previous(layout, queues) + " in the file that has their destinations, then " + x.apply(),

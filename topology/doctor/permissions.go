@@ -30,7 +30,7 @@ func Needs(cfg Config) []Need {
 		}
 	}
 	left := leftOut(cfg)
-	for _, role := range []Role{Producer, Consumer} { // a retry is a delayed message
+	for _, role := range []Role{RoleProducer, RoleConsumer} { // a retry is a delayed message
 		for _, e := range append([]string{topology.DeliveryExchange(cfg.Prefix)}, entries(cfg)...) {
 			if !left[e] {
 				add(role, "write", topology.KindExchange, e)
@@ -40,40 +40,40 @@ func Needs(cfg Config) []Need {
 	out = append(out, binds(cfg)...)
 	for _, d := range cfg.Want.Destinations {
 		if !d.ToExchange() {
-			add(Consumer, "read", topology.KindQueue, d.Queue)
+			add(RoleConsumer, "read", topology.KindQueue, d.Queue)
 		}
 	}
 	if len(cfg.Want.Destinations) > 0 {
-		add(Consumer, "write", topology.KindExchange, DefaultExchange) // dead letters
+		add(RoleConsumer, "write", topology.KindExchange, DefaultExchange) // dead letters
 	}
 	for _, e := range cfg.Want.Exchanges {
 		if left[e.Name] {
 			continue
 		}
-		add(Bootstrapper, "configure", topology.KindExchange, e.Name)
+		add(RoleBootstrapper, "configure", topology.KindExchange, e.Name)
 		if e.AlternateExchange != "" {
-			add(Bootstrapper, "write", topology.KindExchange, e.AlternateExchange)
+			add(RoleBootstrapper, "write", topology.KindExchange, e.AlternateExchange)
 		}
 	}
 	for _, q := range cfg.Want.Queues {
 		if left[q.Name] {
 			continue
 		}
-		add(Bootstrapper, "configure", topology.KindQueue, q.Name)
+		add(RoleBootstrapper, "configure", topology.KindQueue, q.Name)
 		if q.DeadLetter != nil {
-			add(Bootstrapper, "read", topology.KindQueue, q.Name)
+			add(RoleBootstrapper, "read", topology.KindQueue, q.Name)
 			exchange := q.DeadLetter.Exchange
 			if exchange == "" {
 				exchange = DefaultExchange
 			}
-			add(Bootstrapper, "write", topology.KindExchange, exchange)
+			add(RoleBootstrapper, "write", topology.KindExchange, exchange)
 		}
 	}
 	sources := map[string]bool{}
 	for _, b := range cfg.Want.Bindings {
-		if slices.Contains(cfg.Roles, Bootstrapper) && !sources[b.Exchange] && !left[b.Exchange] {
+		if slices.Contains(cfg.Roles, RoleBootstrapper) && !sources[b.Exchange] && !left[b.Exchange] {
 			sources[b.Exchange] = true
-			out = append(out, Need{Access: Access{Operation: "read", Kind: topology.KindExchange, Name: b.Exchange, Role: Bootstrapper}, Binding: b})
+			out = append(out, Need{Access: Access{Operation: "read", Kind: topology.KindExchange, Name: b.Exchange, Role: RoleBootstrapper}, Binding: b})
 		}
 	}
 	return distinct(out)
@@ -84,12 +84,12 @@ func Needs(cfg Config) []Need {
 func binds(cfg Config) []Need {
 	var out []Need
 	deliver := topology.DeliveryExchange(cfg.Prefix)
-	for _, role := range []Role{Producer, Consumer} {
+	for _, role := range []Role{RoleProducer, RoleConsumer} {
 		if !slices.Contains(cfg.Roles, role) {
 			continue
 		}
 		for _, d := range cfg.Want.Destinations {
-			if role == Consumer && d.ToExchange() {
+			if role == RoleConsumer && d.ToExchange() {
 				continue // what it retries goes to its queue
 			}
 			a := Access{Operation: "read", Kind: topology.KindExchange, Name: deliver, Role: role}
@@ -143,7 +143,7 @@ func distinct(all []Need) []Need {
 }
 
 func (x *examination) checkPermissions() {
-	for _, role := range []Role{Producer, Consumer, Bootstrapper} {
+	for _, role := range []Role{RoleProducer, RoleConsumer, RoleBootstrapper} {
 		for _, op := range []string{"configure", "write", "read"} {
 			var names []string
 			for _, a := range x.snap.Denied {
@@ -160,9 +160,9 @@ func (x *examination) checkPermissions() {
 
 func (x *examination) denied(role Role, op string, names []string) {
 	why := map[Role]string{
-		Producer:     "Messages cannot be sent: the broker closes the channel of a publisher without the right to write.",
-		Consumer:     "A consumer cannot consume, or cannot retry and dead-letter, which leaves the message unacknowledged for ever.",
-		Bootstrapper: "What is missing cannot be declared, neither by apply nor by clients (broker.declare: missing); clients that need not may say broker.declare: nothing.",
+		RoleProducer:     "Messages cannot be sent: the broker closes the channel of a publisher without the right to write.",
+		RoleConsumer:     "A consumer cannot consume, or cannot retry and dead-letter, which leaves the message unacknowledged for ever.",
+		RoleBootstrapper: "What is missing cannot be declared, neither by apply nor by clients (broker.declare: missing); clients that need not may say broker.declare: nothing.",
 	}[role]
 	var patterns []string
 	for _, n := range names {
@@ -171,7 +171,7 @@ func (x *examination) denied(role Role, op string, names []string) {
 		}
 	}
 	x.found(Finding{
-		ID: "permission-" + op, Severity: Critical, Objects: names,
+		ID: "permission-" + op, Severity: SeverityCritical, Objects: names,
 		What: fmt.Sprintf("The user may not %s %s, which a %s needs.", op, list(names), role),
 		Why:  why,
 		Mend: x.ctl("set_permissions", "USER", "CONFIGURE", "WRITE", "READ") + fmt.Sprintf("   # with ^(%s)$ in %s; docs/permissions.md has the patterns for each role",

@@ -25,14 +25,14 @@ func (x *examination) checkRefuses(name string, q topology.LiveQueue) {
 		mend = fmt.Sprintf("%s; %s   # take the bound out of the policy; an argument needs a queue of another name. Or send through an exchange (exchange: amq.direct, routing_key: %s), whose route queue waits alone: rabbitmqadmin -V %s declare binding source=amq.direct destination=%s routing_key=%[3]s",
 			x.ctl("list_policies"), x.ctl("list_operator_policies"), shellQuote(name), shellQuote(x.cfg.Vhost), shellQuote(name))
 	}
-	severity, waiting := Warning, int64(0)
+	severity, waiting := SeverityWarning, int64(0)
 	for other, s := range x.snap.Queues {
 		if _, delays := topology.LayoutOf(x.cfg.Prefix, other); delays {
 			waiting += s.Leaving
 		}
 	}
 	if full && waiting > 0 {
-		severity = Critical
+		severity = SeverityCritical
 		what += "; " + counted(waiting, "message that is due waits", "messages that are due wait") + " in delay queues"
 	}
 	x.found(Finding{

@@ -50,7 +50,7 @@ func (r Report) Render(w io.Writer, s Style) error {
 	}
 	for _, f := range r.Findings {
 		colour := yellow
-		if f.Severity == Critical {
+		if f.Severity == SeverityCritical {
 			colour = red
 		}
 		p.linef("")
@@ -107,10 +107,10 @@ func (p *printer) summary(r Report) string {
 		return p.paint(yellow, "nothing was found in what could be looked at")
 	}
 	var parts []string
-	if n := r.Count(Critical); n > 0 {
+	if n := r.Count(SeverityCritical); n > 0 {
 		parts = append(parts, p.paint(red, fmt.Sprintf("%d critical", n)))
 	}
-	if n := r.Count(Warning); n > 0 {
+	if n := r.Count(SeverityWarning); n > 0 {
 		parts = append(parts, p.paint(yellow, counted(n, "warning", "warnings")))
 	}
 	return counted(len(r.Findings), "finding", "findings") + ": " + strings.Join(parts, ", ")

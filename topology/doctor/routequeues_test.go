@@ -17,7 +17,7 @@ func TestTooManyRouteQueues(t *testing.T) {
 		for _, f := range Diagnose(Config{MaxRouteQueues: 3}, snap).Findings {
 			if f.ID == "route-queues" {
 				found = true
-				if f.Severity != Warning || len(f.Objects) != queues {
+				if f.Severity != SeverityWarning || len(f.Objects) != queues {
 					t.Errorf("%+v", f)
 				}
 			}

@@ -25,7 +25,7 @@ func (x *examination) checkTasks() {
 			why += fmt.Sprintf(" The last error noted is %q.", t.LastError)
 		}
 		x.found(Finding{
-			ID: "tasks-not-relayed", Severity: Critical,
+			ID: "tasks-not-relayed", Severity: SeverityCritical,
 			What: fmt.Sprintf("%s overdue and not with the broker, the first for %v.", number(t.Unsent), since(t.OldestUnsent)),
 			Why:  why,
 			Mend: "rabbitdelay relay" + x.fileFlag() + "   # with the database of the file, or --db; or start the service that runs Tasks.Run",
@@ -33,7 +33,7 @@ func (x *examination) checkTasks() {
 	}
 	if t.Unhandled > 0 {
 		x.found(Finding{
-			ID: "tasks-not-handled", Severity: Warning,
+			ID: "tasks-not-handled", Severity: SeverityWarning,
 			What: fmt.Sprintf("%s overdue and pending although the broker had them, the first for %v.", number(t.Unhandled), since(t.OldestUnhandled)),
 			Why:  "Their messages wait in their queue, or their handlers fail; the relay sends them again from time to time.",
 			Mend: "rabbitdelay tasks list --status pending" + x.fileFlag() + "   # shows them, with the last error of their handlers; start or mend the service that handles them",

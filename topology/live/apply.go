@@ -64,7 +64,7 @@ type applier struct {
 func newApplier(b Broker, want topology.Topology, opts ApplyOptions) *applier {
 	a := &applier{Broker: b, want: want, opts: opts, stages: declarations(want), names: map[string]bool{}}
 	for _, o := range slices.Concat(a.stages...) {
-		a.report.Results = append(a.report.Results, Result{Kind: o.kind, Name: o.name, State: Untried})
+		a.report.Results = append(a.report.Results, Result{Kind: o.kind, Name: o.name, State: StateUntried})
 		a.names[o.name] = true
 	}
 	return a
@@ -87,10 +87,10 @@ func (a *applier) apply(ctx context.Context) error {
 	}
 	for i, s := range a.report.Plan.Steps {
 		switch s.Action {
-		case topology.Create:
-			a.report.Results[i].State = Created
-		case topology.Same:
-			a.report.Results[i].State = Existed
+		case topology.ActionCreate:
+			a.report.Results[i].State = StateCreated
+		case topology.ActionSame:
+			a.report.Results[i].State = StateExisted
 		default: // it was declared
 		}
 	}
@@ -117,7 +117,7 @@ func (a *applier) readBack(ctx context.Context) error {
 		return fmt.Errorf("apply: everything is declared, but: %w", err)
 	}
 	for _, s := range plan.Steps {
-		if s.Action == topology.Create {
+		if s.Action == topology.ActionCreate {
 			return &ObjectError{Kind: s.Kind, Name: s.Name, Op: "declare", Err: errVanished}
 		}
 	}

@@ -47,7 +47,7 @@ func (deadConn) Channel() (*amqp.Channel, error) { return nil, amqp.ErrClosed }
 func TestApplyOnADeadConnectionTriesNothing(t *testing.T) {
 	top := topology.Delivery("p")
 	report, err := Broker{Conn: deadConn{}}.Apply(t.Context(), top, ApplyOptions{})
-	if !errors.Is(err, amqp.ErrClosed) || report.Count(Unknown) != 2 || report.Count(Untried) != 2 {
+	if !errors.Is(err, amqp.ErrClosed) || report.Count(StateUnknown) != 2 || report.Count(StateUntried) != 2 {
 		t.Errorf("got %s, %v", report, err)
 	}
 	if _, err := (Broker{Conn: deadConn{}}).Apply(t.Context(), topology.Topology{Queues: []topology.Queue{{Name: "amq.q"}}}, ApplyOptions{}); !errors.Is(err, topology.ErrInvalid) {
@@ -80,7 +80,7 @@ func TestApplyAsksTheInspectorFirst(t *testing.T) {
 		}}}, topology.ErrPolicy},
 	} {
 		report, err := Broker{Conn: deadConn{}, Inspector: c.insp}.Apply(t.Context(), top, ApplyOptions{})
-		if !errors.Is(err, c.want) || report.Count(Untried) != 1 {
+		if !errors.Is(err, c.want) || report.Count(StateUntried) != 1 {
 			t.Errorf("%s: %s, %v", name, report, err)
 		}
 	}

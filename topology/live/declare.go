@@ -63,12 +63,12 @@ func (a *applier) declare(ctx context.Context, stage []declaration, results []Re
 	reason := a.pipelined(ctx, stage)
 	if reason == nil {
 		for i := range results {
-			results[i].State = Declared
+			results[i].State = StateDeclared
 		}
 		return nil
 	}
 	if err := context.Cause(ctx); err != nil {
-		setStates(results, Unknown)
+		setStates(results, StateUnknown)
 		return err
 	}
 	s := &session{conn: a.Conn}
@@ -78,15 +78,15 @@ func (a *applier) declare(ctx context.Context, stage []declaration, results []Re
 		err := a.declareOne(ctx, s, o)
 		switch {
 		case err == nil:
-			results[i].State = Declared
+			results[i].State = StateDeclared
 		case context.Cause(ctx) != nil:
-			setStates(results[i:], Unknown)
+			setStates(results[i:], StateUnknown)
 			return errors.Join(append(errs, context.Cause(ctx))...)
 		case isConnectionLost(err):
-			setStates(results[i:], Unknown)
+			setStates(results[i:], StateUnknown)
 			return errors.Join(append(errs, a.connectionLost(stage, results, reason, err))...)
 		default:
-			results[i].State = Failed
+			results[i].State = StateFailed
 			errs = append(errs, objectError(o.kind, o.name, "declare", o.table, err))
 		}
 	}
@@ -211,7 +211,7 @@ func (a *applier) connectionLost(stage []declaration, results []Result, reason, 
 	if errors.As(reason, &e) {
 		for i, o := range stage {
 			if o.refusedBy(e) {
-				results[i].State = Failed
+				results[i].State = StateFailed
 				return objectError(o.kind, o.name, "declare", o.table, reason)
 			}
 		}

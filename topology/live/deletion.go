@@ -26,12 +26,12 @@ type deletion struct {
 // any more is deleted.
 func deleted(err error) deletion {
 	if err == nil || isCode(err, amqp.NotFound) {
-		return deletion{Result: Result{State: Deleted}}
+		return deletion{Result: Result{State: StateDeleted}}
 	}
-	return deletion{Result: Result{State: Failed}, err: err}
+	return deletion{Result: Result{State: StateFailed}, err: err}
 }
 
-func stays(reason string) deletion { return deletion{Result: Result{State: Kept, Reason: reason}} }
+func stays(reason string) deletion { return deletion{Result: Result{State: StateKept, Reason: reason}} }
 
 func deleteStep(ctx context.Context, s *session, step topology.RemovalStep) deletion {
 	switch step.Kind {

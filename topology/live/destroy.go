@@ -141,7 +141,7 @@ func (d *destroyer) reopen(ctx context.Context, ways []topology.RemovalStep) err
 	})
 	for i, s := range ways {
 		if errs[i] == nil {
-			d.results[objectOf(s)] = Result{State: Kept}
+			d.results[objectOf(s)] = Result{State: StateKept}
 		}
 	}
 	return errors.Join(errs...)
@@ -166,7 +166,7 @@ func (d *destroyer) delete(ctx context.Context, steps []topology.RemovalStep) er
 	})
 	for i, s := range steps {
 		d.results[objectOf(s)] = done[i].Result
-		if done[i].State != Deleted {
+		if done[i].State != StateDeleted {
 			d.removal.Keep(s, done[i].Reason)
 		}
 	}
@@ -179,12 +179,12 @@ func (d *destroyer) finish() {
 		r, tried := d.results[objectOf(s)]
 		switch {
 		case tried:
-		case s.Action == topology.Gone:
-			r.State = Absent
-		case s.Kind == topology.KindBinding && d.results[object{topology.KindExchange, s.Binding.Exchange}].State == Deleted:
-			r.State = Deleted
+		case s.Action == topology.ActionAbsent:
+			r.State = StateAbsent
+		case s.Kind == topology.KindBinding && d.results[object{topology.KindExchange, s.Binding.Exchange}].State == StateDeleted:
+			r.State = StateDeleted
 		default:
-			r = Result{State: Kept, Reason: s.Reason}
+			r = Result{State: StateKept, Reason: s.Reason}
 		}
 		r.Kind, r.Name = s.Kind, s.Name
 		d.report.Results = append(d.report.Results, r)

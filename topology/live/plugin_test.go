@@ -38,7 +38,7 @@ func TestProbeFindsThePlugin(t *testing.T) {
 func TestProbeWithoutPermission(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{Version: "3.13.7", Plugin: true})
 	defer srv.Close()
-	srv.Deny("guest", amqptest.Configure, "plugin")
+	srv.Deny("guest", amqptest.PermissionConfigure, "plugin")
 	if err := probe(t, srv); err != nil {
 		t.Error(err)
 	}

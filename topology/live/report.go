@@ -15,25 +15,25 @@ import (
 type State string
 
 const (
-	// Declared objects exist now as described; whether it did before is not known.
-	Declared State = "declared"
-	// Created objects did not exist before; known with an Inspector only.
-	Created State = "created"
-	// Existed objects did; known with an Inspector only.
-	Existed State = "existed"
-	// Failed objects were refused by the broker; the error says why.
-	Failed State = "failed"
-	// Untried objects were neither made nor looked at: something failed before.
-	Untried State = "not tried"
-	// Unknown objects were sent to the broker, and the connection or the context
+	// StateDeclared: it exists now as described; whether it did before is not known.
+	StateDeclared State = "declared"
+	// StateCreated: it did not exist before. Known with an Inspector only.
+	StateCreated State = "created"
+	// StateExisted: it did. Known with an Inspector only.
+	StateExisted State = "existed"
+	// StateFailed: the broker refused it; the error says why.
+	StateFailed State = "failed"
+	// StateUntried: it was neither made nor looked at, since something failed before.
+	StateUntried State = "not tried"
+	// StateUnknown: it was sent to the broker, and the connection or the context
 	// ended before an answer.
-	Unknown State = "unknown"
-	// Deleted objects were removed by Destroy.
-	Deleted State = "deleted"
-	// Absent objects were not there when Destroy began.
-	Absent State = "absent"
-	// Kept objects were left by Destroy.
-	Kept State = "kept"
+	StateUnknown State = "unknown"
+	// StateDeleted: Destroy removed it.
+	StateDeleted State = "deleted"
+	// StateAbsent: it was not there when Destroy began.
+	StateAbsent State = "absent"
+	// StateKept: Destroy left it.
+	StateKept State = "kept"
 )
 
 // Result is the state of one object.
@@ -69,7 +69,7 @@ func (r Report) Count(s State) int {
 // String sums the report up in one line, e.g. "3 created, 12 existed".
 func (r Report) String() string {
 	var parts []string
-	for _, s := range []State{Created, Existed, Declared, Deleted, Absent, Kept, Failed, Unknown, Untried} {
+	for _, s := range []State{StateCreated, StateExisted, StateDeclared, StateDeleted, StateAbsent, StateKept, StateFailed, StateUnknown, StateUntried} {
 		if n := r.Count(s); n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, s))
 		}

@@ -46,8 +46,8 @@ arguments, or when a policy would break a delay queue (unless --force).`,
 			}
 			if a.JSON {
 				out := applied{
-					Created: r.Count(live.Created), Existed: r.Count(live.Existed) + r.Count(live.Declared),
-					Failed: r.Count(live.Failed), Untried: r.Count(live.Untried), Unknown: r.Count(live.Unknown),
+					Created: r.Count(live.StateCreated), Existed: r.Count(live.StateExisted) + r.Count(live.StateDeclared),
+					Failed: r.Count(live.StateFailed), Untried: r.Count(live.StateUntried), Unknown: r.Count(live.StateUnknown),
 					Source: "AMQP", Seconds: seconds(r.Took),
 				}
 				if s.readable {

@@ -207,7 +207,7 @@ func (r *destroyRun) show(m topology.Removal) error {
 	switch {
 	case a.JSON:
 		for _, s := range m.Steps {
-			if s.Action == topology.Gone || !r.dryRun && s.Action == topology.Delete {
+			if s.Action == topology.ActionAbsent || !r.dryRun && s.Action == topology.ActionDelete {
 				continue
 			}
 			if err := a.PrintJSON(s); err != nil {
@@ -223,7 +223,7 @@ func (r *destroyRun) show(m topology.Removal) error {
 
 // tell is the end of a dry run.
 func (r *destroyRun) tell(m topology.Removal) error {
-	out := wouldDestroy{Delete: m.Count(topology.Delete), Keep: m.Count(topology.Keep), Absent: m.Count(topology.Gone), Messages: m.Messages()}
+	out := wouldDestroy{Delete: m.Count(topology.ActionDelete), Keep: m.Count(topology.ActionKeep), Absent: m.Count(topology.ActionAbsent), Messages: m.Messages()}
 	if err := m.Refusal(); err != nil {
 		out.Refused = term.OneLine(err.Error())
 	}
@@ -240,7 +240,7 @@ func (r *destroyRun) tell(m topology.Removal) error {
 // refused says that nothing was done.
 func (r *destroyRun) refused(s *setup, m topology.Removal) error {
 	if r.a.JSON {
-		if err := r.a.PrintJSON(destroyed{Absent: m.Count(topology.Gone), Kept: m.Count(topology.Delete) + m.Count(topology.Keep)}); err != nil {
+		if err := r.a.PrintJSON(destroyed{Absent: m.Count(topology.ActionAbsent), Kept: m.Count(topology.ActionDelete) + m.Count(topology.ActionKeep)}); err != nil {
 			return err
 		}
 	}
@@ -256,10 +256,10 @@ var errDeclined = errors.New("nothing was deleted")
 // ask asks on the terminal. Who deletes messages types their number, and no more
 // of them are deleted.
 func (r *destroyRun) ask(ctx context.Context, m topology.Removal, o *topology.RemovalOptions) error {
-	question, answer := fmt.Sprintf("Delete these %d objects? Type yes: ", m.Count(topology.Delete)), "yes"
+	question, answer := fmt.Sprintf("Delete these %d objects? Type yes: ", m.Count(topology.ActionDelete)), "yes"
 	n := m.Messages()
 	if n > 0 {
-		question = fmt.Sprintf("Delete these %d objects, and with them, for ever, the messages? Type their number, %d: ", m.Count(topology.Delete), n)
+		question = fmt.Sprintf("Delete these %d objects, and with them, for ever, the messages? Type their number, %d: ", m.Count(topology.ActionDelete), n)
 		answer = strconv.FormatInt(n, 10)
 	}
 	if _, err := fmt.Fprint(r.a.Stderr, question); err != nil {
@@ -306,8 +306,8 @@ func (r *destroyRun) destroy(ctx context.Context, s *setup, o topology.RemovalOp
 	rep, err := s.broker.Destroy(ctx, s.want, o)
 	done()
 	out := destroyed{
-		Deleted: rep.Count(live.Deleted), Absent: rep.Count(live.Absent), Kept: rep.Count(live.Kept),
-		Failed: rep.Count(live.Failed), Seconds: seconds(rep.Took),
+		Deleted: rep.Count(live.StateDeleted), Absent: rep.Count(live.StateAbsent), Kept: rep.Count(live.StateKept),
+		Failed: rep.Count(live.StateFailed), Seconds: seconds(rep.Took),
 	}
 	for _, x := range rep.Results {
 		out.Messages += x.Messages

@@ -97,7 +97,7 @@ everything (see --amqp-only and --skip), or not at all.`,
 	c.Flags().StringSliceVar(&d.roles, "role", nil, "what the user is for: producer, consumer, bootstrapper (default: all, without bootstrapper where broker.declare is nothing)")
 	c.Flags().IntVar(&d.peek, "peek", 0, "look at so many parked messages, to say where they were going; puts them back")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions( // the flag exists
-		[]string{string(doctor.Producer), string(doctor.Consumer), string(doctor.Bootstrapper)}, cobra.ShellCompDirectiveNoFileComp))
+		[]string{string(doctor.RoleProducer), string(doctor.RoleConsumer), string(doctor.RoleBootstrapper)}, cobra.ShellCompDirectiveNoFileComp))
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return blind(fmt.Errorf("%w; see %s --help", err, c.CommandPath()))
 	})
@@ -214,7 +214,7 @@ func parseRoles(names []string, declare amqpx.Declaration) ([]doctor.Role, error
 	var roles []doctor.Role
 	for _, n := range names {
 		switch r := doctor.Role(n); r {
-		case doctor.Producer, doctor.Consumer, doctor.Bootstrapper:
+		case doctor.RoleProducer, doctor.RoleConsumer, doctor.RoleBootstrapper:
 			roles = append(roles, r)
 		default:
 			return nil, fmt.Errorf("--role: %q; expected producer, consumer or bootstrapper", n)
@@ -224,9 +224,9 @@ func parseRoles(names []string, declare amqpx.Declaration) ([]doctor.Role, error
 		return roles, nil
 	}
 	if declare == amqpx.DeclareNothing {
-		return []doctor.Role{doctor.Producer, doctor.Consumer}, nil
+		return []doctor.Role{doctor.RoleProducer, doctor.RoleConsumer}, nil
 	}
-	return []doctor.Role{doctor.Producer, doctor.Consumer, doctor.Bootstrapper}, nil
+	return []doctor.Role{doctor.RoleProducer, doctor.RoleConsumer, doctor.RoleBootstrapper}, nil
 }
 
 // doctorStyle is coloured and as wide as the terminal on one, unless NO_COLOR

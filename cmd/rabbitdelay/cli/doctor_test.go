@@ -53,9 +53,9 @@ func TestDoctorRoles(t *testing.T) {
 		declare amqpx.Declaration
 		want    []doctor.Role
 	}{
-		{nil, amqpx.DeclareMissing, []doctor.Role{doctor.Producer, doctor.Consumer, doctor.Bootstrapper}},
-		{nil, amqpx.DeclareNothing, []doctor.Role{doctor.Producer, doctor.Consumer}},
-		{[]string{"bootstrapper"}, amqpx.DeclareNothing, []doctor.Role{doctor.Bootstrapper}},
+		{nil, amqpx.DeclareMissing, []doctor.Role{doctor.RoleProducer, doctor.RoleConsumer, doctor.RoleBootstrapper}},
+		{nil, amqpx.DeclareNothing, []doctor.Role{doctor.RoleProducer, doctor.RoleConsumer}},
+		{[]string{"bootstrapper"}, amqpx.DeclareNothing, []doctor.Role{doctor.RoleBootstrapper}},
 	} {
 		if got, err := parseRoles(c.names, c.declare); err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%v, %s: got %v, %v", c.names, c.declare, got, err)

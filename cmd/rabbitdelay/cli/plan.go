@@ -42,7 +42,7 @@ arguments, or policies that would break delays.`,
 			if err := problems(p); err != nil {
 				return err
 			}
-			if !p.Empty() || p.Count(topology.Unverified) > 0 {
+			if !p.Empty() || p.Count(topology.ActionUnverified) > 0 {
 				return program.Exit(exitToDo)
 			}
 			return nil

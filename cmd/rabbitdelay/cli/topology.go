@@ -103,7 +103,7 @@ func (a *app) showPlan(p topology.Plan) error {
 // problems is the error of a plan that cannot be applied.
 func problems(p topology.Plan) error {
 	var errs []error
-	if n := p.Count(topology.Conflict); n > 0 {
+	if n := p.Count(topology.ActionConflict); n > 0 {
 		errs = append(errs, fmt.Errorf("%d objects exist on the broker with other arguments", n))
 	}
 	if len(p.Warnings) > 0 {

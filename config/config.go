@@ -6,6 +6,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // Config is all settings of a process. Load makes one; the path of each setting
@@ -19,7 +20,7 @@ type Config struct {
 	Topology topology.Topology
 
 	file    string
-	origins map[string]string // path -> where its value came from
+	origins yamldoc.Places // path -> where its value came from
 }
 
 // Broker says how to connect.
@@ -123,7 +124,7 @@ const DefaultURL = "amqp://guest:guest@127.0.0.1:5672/"
 // GivenURL is the broker's URL where a flag, a variable or the file gave one, and
 // empty where it is the default.
 func (c *Config) GivenURL() URL {
-	if c.origins["broker.url"] == "" {
+	if _, ok := c.origins["broker.url"]; !ok {
 		return ""
 	}
 	return c.Broker.URL

@@ -22,7 +22,7 @@ func TestInvalid(t *testing.T) {
 		want       []string
 	}{
 		{"no mapping", "amqp://guest:hunter2@host", "", []string{
-			"line 1, column 1: expected a mapping with the keys broker, delay, database, exchanges, queues, bindings, destinations; got a single value"}},
+			"line 1, column 1: expected a mapping with the keys bindings, broker, database, delay, destinations, exchanges, queues; got a single value"}},
 		{"not YAML", "broker: {\n", "", []string{"line 1: not YAML: did not find expected node content"}},
 		{"two documents", "delay: {}\n---\ndelay: {}\n", "", []string{"line 2, column 1: a second document begins here; put everything into one"}},
 		{"unknown section", "delays: {}\n", "", []string{
@@ -38,19 +38,21 @@ func TestInvalid(t *testing.T) {
 		{"repeated key", "delay:\n  prefix: a\n  prefix: b\n", "", []string{
 			`line 3, column 3: delay.prefix: the key "prefix" already stands in line 2; remove one`}},
 		{"merge key", "delay: &d {prefix: a}\nbroker:\n  <<: *d\n", "", []string{
-			"line 3, column 3: broker.<<: merge keys are not supported; write the fields out"}},
+			"line 3, column 3: broker.<<: merge keys are not supported; write the fields out, or use an alias for a whole value"}},
 		{"section is text", "broker: amqp://guest:hunter2@host\n", "", []string{
 			"line 1, column 9: broker: expected a mapping with the keys connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, max_route_queues, reconnect_max, reconnect_min, send_timeout, tls, url, urls; got a single value"}},
 		{"value is a list", "broker:\n  url: [amqp://guest:hunter2@host]\n", "", []string{
 			"line 2, column 8: broker.url: expected a single value, got a list"}},
 		{"list is a value", "broker:\n  urls: amqp://guest:hunter2@host\n", "", []string{
-			"line 2, column 9: broker.urls: expected a list, got a single value"}},
+			`line 2, column 9: broker.urls: expected a list (each item begins with "- "), got a single value`}},
 		{"no value", "delay:\n  prefix:\n", "", []string{
-			"line 2, column 10: delay.prefix: has no value; give one, or remove the key"}},
+			"line 2, column 10: delay.prefix: is empty; give a value, or leave it out for the default"}},
 		{"previous is no list", "delay: {previous: {}}\n", "", []string{
-			"line 1, column 19: delay.previous: expected a list of layouts, got a mapping"}},
+			`line 1, column 19: delay.previous: expected a list (each item begins with "- "), got a mapping`}},
 		{"unset variable", "delay:\n  prefix: ${RD_TEST_UNSET}\n", "", []string{
 			"line 2, column 11: delay.prefix: the environment variable RD_TEST_UNSET is not set; set it, or write ${RD_TEST_UNSET:-value}"}},
+		{"section of an empty variable", "delay: ${RD_TEST_EMPTY}\n", "RD_TEST_EMPTY=", []string{
+			"line 1, column 8: delay: is empty; give a value, or leave it out for the default"}},
 		{"unset variable in the topology", "queues:\n  - name: ${RD_TEST_UNSET}\n", "", []string{
 			"line 2, column 11: queues[0].name: the environment variable RD_TEST_UNSET is not set; set it, or write ${RD_TEST_UNSET:-value}"}},
 		{"no integer", "broker: {max_in_flight: many}\n", "", []string{`line 1, column 25: broker.max_in_flight: expected an integer, got "many"`}},

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/viper"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // Source says where Load reads from, beside the environment.
@@ -56,38 +57,26 @@ func Load(src Source) (*Config, error) {
 func load(data []byte, src Source) (*Config, error) {
 	l := &loader{
 		src: src, v: viper.New(),
-		c: &Config{file: src.File, origins: map[string]string{}},
+		c: &Config{file: src.File, origins: yamldoc.Places{}},
 	}
 	l.layers(data)
 	l.read()
 	l.topology()
 	l.c.setDefaults()
-	for _, p := range l.c.problems() {
-		if !slices.ContainsFunc(l.problems, func(q Problem) bool { return covers(q.Path, p.Path) }) {
-			l.problems = append(l.problems, l.located(p))
-		}
-	}
-	if len(l.problems) > 0 {
-		slices.SortStableFunc(l.problems, func(a, b Problem) int {
-			return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
-		})
-		return nil, &Error{File: src.File, Problems: l.problems[:min(len(l.problems), maxProblems)]}
+	problems := &l.file.Problems
+	problems.Add(l.c.problems(), l.c.origins)
+	if len(*problems) > 0 {
+		problems.Sort()
+		return nil, &Error{File: src.File, Problems: *problems}
 	}
 	return l.c, nil
 }
 
-// covers tells whether a problem at path already says what is wrong at other.
-func covers(path, other string) bool {
-	rest, ok := strings.CutPrefix(other, path)
-	return ok && path != "" && (rest == "" || rest[0] == '.' || rest[0] == '[')
-}
-
 type loader struct {
-	src      Source
-	v        *viper.Viper
-	file     *file
-	c        *Config
-	problems []Problem
+	src  Source
+	v    *viper.Viper
+	file *file // and the problems of all sources
+	c    *Config
 }
 
 // layers gives viper the file, the environment and the overrides.
@@ -106,20 +95,19 @@ func (l *loader) layers(data []byte) {
 	}
 	l.v.SetDefault("broker.url", cmp.Or(os.Getenv("AMQP_URL"), DefaultURL))
 	if os.Getenv("AMQP_URL") != "" {
-		l.c.origins["broker.url"] = "AMQP_URL"
+		l.c.origins["broker.url"] = yamldoc.Place{Origin: "AMQP_URL"}
 	}
+	l.file = readFile(data, func(path string) bool { return l.above(path) != "" })
 	l.unknownVariables(known)
 
-	l.file = readFile(data, func(path string) bool { return l.above(path) != "" })
-	l.problems = append(l.problems, l.file.problems...)
 	tree := map[string]any{}
-	for path, value := range l.file.values {
+	for path, texts := range l.file.values {
 		if !strings.HasPrefix(path, previousPath) {
-			insert(tree, strings.Split(path, "."), value.texts)
+			insert(tree, strings.Split(path, "."), texts)
 		}
 	}
 	if err := l.v.MergeConfigMap(tree); err != nil {
-		l.problems = append(l.problems, Problem{Message: err.Error()})
+		l.file.Problems.Addf(yamldoc.Place{}, "", "%v", err)
 	}
 }
 
@@ -151,7 +139,7 @@ func (l *loader) unknownVariables(known map[string]bool) {
 		meant := DidYouMean(name, slices.DeleteFunc(slices.Clone(names), longer))
 		inSection := slices.ContainsFunc(sections(), func(s string) bool { return strings.HasPrefix(name, variable(s)+"_") })
 		if inSection || meant != "" {
-			l.problems = append(l.problems, Problem{Origin: name, Message: "no setting has this environment variable; `rabbitdelay settings` lists them" + meant})
+			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "no setting has this environment variable; `rabbitdelay settings` lists them%s", meant)
 		}
 	}
 }
@@ -187,81 +175,51 @@ func (l *loader) above(path string) string {
 func (l *loader) read() {
 	for _, s := range settings {
 		var texts []string
-		field := s.field(l.c)
 		switch v := l.v.Get(s.path).(type) {
 		case []string:
 			texts = v
 		case string:
 			texts = []string{v}
-			if isList(field) {
+			if isList(s.field(l.c)) {
 				texts = strings.Split(v, ",")
 			}
 		default:
 			continue
 		}
-		p := Problem{Path: s.path, Origin: l.above(s.path)}
-		if at, ok := l.file.values[s.path]; p.Origin == "" && ok {
-			p.line, p.column, p.Origin = at.line, at.column, lineOrigin(at.line, at.column)
-		}
-		if p.Origin != "" {
-			l.c.origins[s.path] = p.Origin
-		}
-		if err := assignGiven(field, texts, p.Origin); err != nil {
-			p.Message = err.Error()
-			l.problems = append(l.problems, p)
-		}
+		l.assign(s, texts)
 	}
 	l.c.Delay.Previous = make([]Layout, l.file.previous)
 	for i := range l.c.Delay.Previous {
 		item := fmt.Sprintf("%s[%d]", previousPath, i)
-		l.c.origins[item] = lineOrigin(l.file.values[item].line, l.file.values[item].column)
+		l.c.origins[item] = l.file.Places[item]
 		for _, s := range previousSettings(item, &l.c.Delay.Previous[i]) {
-			value, ok := l.file.values[s.path]
-			if !ok {
-				continue
-			}
-			origin := lineOrigin(value.line, value.column)
-			l.c.origins[s.path] = origin
-			if err := assignGiven(s.field(l.c), value.texts, origin); err != nil {
-				l.problems = append(l.problems, Problem{Path: s.path, Origin: origin, Message: err.Error(), line: value.line, column: value.column})
+			if texts, ok := l.file.values[s.path]; ok {
+				l.assign(s, texts)
 			}
 		}
 	}
 }
 
-// topology reads the sections that package topology knows, and everything that
-// is no section at all.
+// assign gives a setting its value, and remembers where that came from.
+func (l *loader) assign(s setting, texts []string) {
+	place := yamldoc.Place{Origin: l.above(s.path)}
+	if _, ok := l.file.values[s.path]; ok && place.Origin == "" {
+		place = l.file.Places[s.path]
+	}
+	given := place != yamldoc.Place{}
+	if given {
+		l.c.origins[s.path] = place
+	}
+	if err := assign(s.field(l.c), texts, given); err != nil {
+		l.file.Problems.Addf(place, s.path, "%v", err)
+	}
+}
+
+// topology checks what stands in the file beside the settings.
 func (l *loader) topology() {
-	if l.file.topology == nil {
-		return
-	}
-	prefix := cmp.Or(l.c.Delay.Prefix, topology.DefaultPrefix)
-	t, err := topology.ParseNode(l.file.topology, topology.OtherKeys(sections()...), topology.DelayPrefix(prefix))
+	l.c.Topology = l.file.topology
+	err := l.c.Topology.Validate(topology.DelayPrefix(cmp.Or(l.c.Delay.Prefix, topology.DefaultPrefix)))
 	if ve, ok := errors.AsType[*topology.ValidationError](err); ok {
-		for _, p := range ve.Problems {
-			l.problems = append(l.problems, Problem{
-				Path: p.Path, Origin: lineOrigin(p.Line, p.Column), Message: p.Message, line: p.Line, column: p.Column,
-			})
-		}
-	} else if err != nil {
-		l.problems = append(l.problems, Problem{Message: err.Error()})
+		l.file.Problems.Add(ve.Problems, l.file.Places)
 	}
-	l.c.Topology = t
-}
-
-// located adds to a problem of Validate where the value came from: itself, or
-// the nearest thing around it.
-func (l *loader) located(p Problem) Problem {
-	for path := p.Path; path != ""; {
-		if origin := l.c.origins[path]; origin != "" {
-			p.Origin = origin
-			if v, ok := l.file.values[path]; ok && l.above(path) == "" {
-				p.line, p.column = v.line, v.column
-			}
-			return p
-		}
-		cut := strings.LastIndexAny(path, ".[")
-		path = path[:max(cut, 0)]
-	}
-	return p
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // setting is one value that the file, the environment or a flag may give.
@@ -155,17 +156,9 @@ func isList(field any) bool {
 // a variable in it is not set: its default would be a surprise.
 var errEmpty = errors.New("is empty; give a value, or leave it out for the default")
 
-// assignGiven is assign, and refuses a single value that is empty and was given.
-func assignGiven(field any, texts []string, origin string) error {
-	if origin != "" && !isList(field) && len(texts) == 1 && texts[0] == "" {
-		return errEmpty
-	}
-	return assign(field, texts)
-}
-
-// assign reads the text of a setting into its field. Its errors never contain
-// the text of a URL.
-func assign(field any, texts []string) error {
+// assign reads the text of a setting into its field. It refuses a single value
+// that is empty and was given. Its errors never contain the text of a URL.
+func assign(field any, texts []string, given bool) error {
 	switch f := field.(type) {
 	case *[]URL:
 		return assignList(f, texts, func(s string) (URL, error) { return URL(s), nil })
@@ -178,6 +171,9 @@ func assign(field any, texts []string) error {
 		return fmt.Errorf("expected one value, got %d", len(texts))
 	}
 	text := texts[0]
+	if given && text == "" {
+		return errEmpty
+	}
 	var err error
 	switch f := field.(type) {
 	case *string:
@@ -219,7 +215,7 @@ func assignList[T any](dst *[]T, texts []string, parse func(string) (T, error)) 
 func parseInt(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil {
-		return 0, fmt.Errorf("expected an integer, got %q", clip(s))
+		return 0, fmt.Errorf("expected an integer, got %q", yamldoc.Clip(s))
 	}
 	return n, nil
 }
@@ -231,17 +227,5 @@ func parseBool(s string) (bool, error) {
 	case "false":
 		return false, nil
 	}
-	return false, fmt.Errorf("expected true or false, got %q", clip(s))
-}
-
-// clip keeps a value that is quoted in an error short, and a password out of it
-// when somebody has put a URL where something else belongs.
-func clip(s string) string {
-	if strings.Contains(s, "://") && strings.Contains(s, "@") {
-		return "(a URL)"
-	}
-	if len(s) > 64 {
-		return strings.ToValidUTF8(s[:64], "") + "…"
-	}
-	return s
+	return false, fmt.Errorf("expected true or false, got %q", yamldoc.Clip(s))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // setDefaults fills in what the settings' documentation says. What amqpx and dlx
@@ -36,16 +37,19 @@ func (c *Config) Validate() error {
 
 // checker gathers problems.
 type checker struct {
-	problems []Problem
-	origins  map[string]string
+	problems yamldoc.Problems
+	origins  yamldoc.Places
 }
 
 // given tells whether a setting was written down. A 0 then means 0, and not the
 // default.
-func (k *checker) given(path string) bool { return k.origins[path] != "" }
+func (k *checker) given(path string) bool {
+	_, ok := k.origins[path]
+	return ok
+}
 
 func (k *checker) badf(path, format string, args ...any) {
-	k.problems = append(k.problems, Problem{Path: path, Message: fmt.Sprintf(format, args...)})
+	k.problems.Addf(yamldoc.Place{}, path, format, args...)
 }
 
 func (c *Config) problems() []Problem {
@@ -84,7 +88,7 @@ func (k *checker) broker(b *Broker) {
 			{"ca", b.TLS.CA}, {"cert", b.TLS.Cert}, {"key", b.TLS.Key}, {"server_name", b.TLS.ServerName},
 		} {
 			if f.value != "" {
-				k.badf("broker.tls."+f.name, "%q; it has no effect with amqp://; use amqps:// in broker.url", clip(f.value))
+				k.badf("broker.tls."+f.name, "%q; it has no effect with amqp://; use amqps:// in broker.url", yamldoc.Clip(f.value))
 			}
 		}
 	}
@@ -140,13 +144,13 @@ func (k *checker) delay(d *Delay) {
 	switch d.Strategy {
 	case StrategyBucket, StrategyTTL, StrategyPlugin, StrategyAuto:
 	default:
-		k.badf("delay.strategy", "%q; expected auto, bucket, ttl or plugin", clip(d.Strategy))
+		k.badf("delay.strategy", "%q; expected auto, bucket, ttl or plugin", yamldoc.Clip(d.Strategy))
 	}
 	if err := topology.CheckPrefix(d.Prefix); err != nil {
 		k.fields(err, "delay")
 	}
 	if d.QueueType != topology.Quorum && d.QueueType != topology.Classic {
-		k.badf("delay.queue_type", "%q; expected quorum or classic", clip(string(d.QueueType)))
+		k.badf("delay.queue_type", "%q; expected quorum or classic", yamldoc.Clip(string(d.QueueType)))
 	}
 	k.layout(d.Bucket, "delay.bucket")
 	for i, l := range d.Previous {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // longUnits are those that Go's own syntax does not have, longest first.
@@ -51,7 +53,7 @@ func ParseDuration(s string) (time.Duration, error) {
 }
 
 func durationError(s string) error {
-	return fmt.Errorf("expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got %q", clip(s))
+	return fmt.Errorf("expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got %q", yamldoc.Clip(s))
 }
 
 // FormatDuration writes a duration as people read it, with days of 24 hours and

@@ -3,6 +3,8 @@ package topology
 import (
 	"fmt"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // FieldError says which field of a Config is wrong, its value and its bound.
@@ -26,7 +28,7 @@ func (e *FieldError) Error() string {
 func (e *FieldError) Given() string {
 	switch v := e.Value.(type) {
 	case string:
-		return fmt.Sprintf("%q", clip(v))
+		return fmt.Sprintf("%q", yamldoc.Clip(v))
 	case time.Duration:
 		return FormatDuration(v)
 	}

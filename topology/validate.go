@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // MaxTTL is the longest x-message-ttl and x-expires that a broker accepts: ten
@@ -21,18 +23,22 @@ const OverflowRejectPublishDLX = "reject-publish-dlx"
 // strategies have, the ones that a broker would accept in silence and break
 // included. It reports everything that is wrong at once, as a *ValidationError.
 func (t Topology) Validate(opts ...Option) error {
-	v := newValidator(t, newRules(opts))
-	v.run()
-	if len(v.problems) > 0 {
-		return &ValidationError{Problems: v.problems}
+	if found := t.problems(newRules(opts)); len(found) > 0 {
+		return &ValidationError{Problems: found}
 	}
 	return nil
+}
+
+func (t Topology) problems(r rules) []Problem {
+	v := newValidator(t, r)
+	v.run()
+	return v.problems
 }
 
 type validator struct {
 	rules
 	t         Topology
-	problems  []Problem
+	problems  yamldoc.Problems
 	exchanges map[string]bool // that a reference may name
 	queues    map[string]bool
 }
@@ -59,9 +65,7 @@ func newValidator(t Topology, r rules) *validator {
 }
 
 func (v *validator) addf(path, format string, args ...any) {
-	if len(v.problems) < maxProblems {
-		v.problems = append(v.problems, Problem{Path: path, Message: fmt.Sprintf(format, args...)})
-	}
+	v.problems.Addf(yamldoc.Place{}, path, format, args...)
 }
 
 func (v *validator) run() {
@@ -96,10 +100,10 @@ func (v *validator) duplicates() {
 		seen[key] = path
 	}
 	for i, e := range v.t.Exchanges {
-		check(KindExchange, e.Name, fmt.Sprintf("exchanges[%d]", i), ".name", fmt.Sprintf("exchange %q", clip(e.Name)))
+		check(KindExchange, e.Name, fmt.Sprintf("exchanges[%d]", i), ".name", fmt.Sprintf("exchange %q", yamldoc.Clip(e.Name)))
 	}
 	for i, q := range v.t.Queues {
-		check(KindQueue, q.Name, fmt.Sprintf("queues[%d]", i), ".name", fmt.Sprintf("queue %q", clip(q.Name)))
+		check(KindQueue, q.Name, fmt.Sprintf("queues[%d]", i), ".name", fmt.Sprintf("queue %q", yamldoc.Clip(q.Name)))
 	}
 	for i, b := range v.t.Bindings {
 		check(KindBinding, bindingKey(b), fmt.Sprintf("bindings[%d]", i), "", "the same binding")
@@ -109,7 +113,7 @@ func (v *validator) duplicates() {
 		if d.Queue == "" && d.Exchange == "" && d.RoutingKey == "" {
 			continue
 		}
-		check(KindDestination, d.label(), path, ".name", fmt.Sprintf("destination %q", clip(d.label())))
+		check(KindDestination, d.label(), path, ".name", fmt.Sprintf("destination %q", yamldoc.Clip(d.label())))
 		check("target", strings.Join([]string{d.Queue, d.Exchange, d.RoutingKey}, "\x00"), path, "", "a destination of the same queue, or exchange and routing key,")
 	}
 }
@@ -132,25 +136,12 @@ func (v *validator) name(path, what, name string) {
 func (v *validator) short(path, s string) {
 	switch {
 	case len(s) > MaxRoutingKey:
-		v.addf(path, "%d bytes is too long, at most %d are possible; shorten %q by %d", len(s), MaxRoutingKey, clip(s), len(s)-MaxRoutingKey)
+		v.addf(path, "%d bytes is too long, at most %d are possible; shorten %q by %d", len(s), MaxRoutingKey, yamldoc.Clip(s), len(s)-MaxRoutingKey)
 	case !utf8.ValidString(s):
-		v.addf(path, "expected UTF-8 text, got %q", clip(s))
+		v.addf(path, "expected UTF-8 text, got %q", yamldoc.Clip(s))
 	case strings.ContainsAny(s, "\r\n\x00"):
-		v.addf(path, "%q contains a line break or a zero byte, which names and routing keys cannot carry", clip(s))
+		v.addf(path, "%q contains a line break or a zero byte, which names and routing keys cannot carry", yamldoc.Clip(s))
 	}
-}
-
-// clip keeps a message readable when a value is long, and a password out of it
-// when somebody has put a URL where something else belongs.
-func clip(s string) string {
-	const most = 40
-	if strings.Contains(s, "://") && strings.Contains(s, "@") {
-		return "(a URL)"
-	}
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "…"
 }
 
 // ownField maps arguments that have a field of their own to it.
@@ -206,7 +197,7 @@ func (v *validator) reference(path string, kind Kind, name string) {
 		}
 	}
 	if !known[name] && !v.undeclared {
-		v.addf(path, "%s %q is not declared here; declare it (an existing one may be declared again with the same arguments) or correct the name", kind, clip(name))
+		v.addf(path, "%s %q is not declared here; declare it (an existing one may be declared again with the same arguments) or correct the name", kind, yamldoc.Clip(name))
 	}
 }
 
@@ -218,7 +209,7 @@ func (v *validator) exchange(path string, e Exchange) {
 		v.addf(path+".type", "an exchange needs a type: direct, fanout, topic, headers, or one that a plugin adds (x-...)")
 	default:
 		if !strings.HasPrefix(e.Kind, "x-") {
-			v.addf(path+".type", "unknown exchange type %q; expected direct, fanout, topic, headers, or one that a plugin adds (x-...)", clip(e.Kind))
+			v.addf(path+".type", "unknown exchange type %q; expected direct, fanout, topic, headers, or one that a plugin adds (x-...)", yamldoc.Clip(e.Kind))
 		}
 	}
 	if e.Kind == "x-delayed-message" {
@@ -242,7 +233,7 @@ func (v *validator) binding(path string, b Binding) {
 	}
 	switch {
 	case b.Queue != "" && b.ToExchange != "":
-		v.addf(path, "a binding leads to queue %q or to exchange %q, not to both; remove one of queue and to_exchange", clip(b.Queue), clip(b.ToExchange))
+		v.addf(path, "a binding leads to queue %q or to exchange %q, not to both; remove one of queue and to_exchange", yamldoc.Clip(b.Queue), yamldoc.Clip(b.ToExchange))
 	case b.Queue == "" && b.ToExchange == "":
 		v.addf(path, "a binding needs a destination: set queue or to_exchange")
 	case b.Queue != "":
@@ -270,7 +261,7 @@ func (v *validator) destination(path string, d Destination) {
 	}
 	switch {
 	case !d.ToExchange() && d.DeadLetterQueue() == d.Queue:
-		v.addf(path+".dead_letter", "%q is the destination itself, so a failed message would come back for ever; name another queue", clip(d.DeadLetter))
+		v.addf(path+".dead_letter", "%q is the destination itself, so a failed message would come back for ever; name another queue", yamldoc.Clip(d.DeadLetter))
 	case !d.ToExchange() && len(d.DeadLetterQueue()) > MaxRoutingKey:
 		v.addf(path+".dead_letter", "the name of the dead-letter queue, %d bytes, is too long, at most %d are possible; set a shorter one", len(d.DeadLetterQueue()), MaxRoutingKey)
 	default:

@@ -3,6 +3,8 @@ package topology
 import (
 	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 func (v *validator) queue(path string, q Queue) {
@@ -11,7 +13,7 @@ func (v *validator) queue(path string, q Queue) {
 	switch q.Type {
 	case "", Quorum, Classic:
 	default:
-		v.addf(path+".type", "unknown queue type %q; expected %s or %s", clip(string(q.Type)), Quorum, Classic)
+		v.addf(path+".type", "unknown queue type %q; expected %s or %s", yamldoc.Clip(string(q.Type)), Quorum, Classic)
 	}
 	if q.MessageTTL != nil {
 		v.milliseconds(path+".message_ttl", *q.MessageTTL)
@@ -57,7 +59,7 @@ func (v *validator) overflow(path string, q Queue, classic bool) {
 			v.addf(path, "a quorum queue takes %s for %s; expected %s or %s", OverflowRejectPublishDLX, OverflowDropHead, OverflowDropHead, OverflowRejectPublish)
 		}
 	default:
-		v.addf(path, "unknown overflow %q; expected %s, %s, or on a classic queue %s", clip(q.Overflow), OverflowDropHead, OverflowRejectPublish, OverflowRejectPublishDLX)
+		v.addf(path, "unknown overflow %q; expected %s, %s, or on a classic queue %s", yamldoc.Clip(q.Overflow), OverflowDropHead, OverflowRejectPublish, OverflowRejectPublishDLX)
 	}
 }
 

@@ -1,43 +1,15 @@
 package topology
 
 import (
-	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-func (d *decoder) topology(root *yaml.Node, otherKeys []string) Topology {
-	var t Topology
-	if root == nil || isNull(root) {
-		return t
-	}
-	fields := map[string]field{
-		"exchanges": func(n *yaml.Node, p string) {
-			d.list(n, p, func(n *yaml.Node, p string) { t.Exchanges = append(t.Exchanges, d.exchange(n, p)) })
-		},
-		"queues": func(n *yaml.Node, p string) {
-			d.list(n, p, func(n *yaml.Node, p string) { t.Queues = append(t.Queues, d.queue(n, p)) })
-		},
-		"bindings": func(n *yaml.Node, p string) {
-			d.list(n, p, func(n *yaml.Node, p string) { t.Bindings = append(t.Bindings, d.binding(n, p)) })
-		},
-		"destinations": func(n *yaml.Node, p string) {
-			d.list(n, p, func(n *yaml.Node, p string) { t.Destinations = append(t.Destinations, d.destination(n, p)) })
-		},
-	}
-	own := sortedKeys(fields)
-	for _, k := range otherKeys {
-		if !slices.Contains(own, k) {
-			fields[k] = func(*yaml.Node, string) {}
-		}
-	}
-	d.mapping(root, "", fields)
-	return t
-}
-
 func (d *decoder) exchange(n *yaml.Node, path string) (e Exchange) {
-	d.mapping(n, path, map[string]field{
+	d.Mapping(n, path, map[string]yamldoc.Field{
 		"name":               d.text(&e.Name),
 		"type":               d.text(&e.Kind),
 		"auto_delete":        d.boolean(&e.AutoDelete),
@@ -49,7 +21,7 @@ func (d *decoder) exchange(n *yaml.Node, path string) (e Exchange) {
 }
 
 func (d *decoder) queue(n *yaml.Node, path string) (q Queue) {
-	d.mapping(n, path, map[string]field{
+	d.Mapping(n, path, map[string]yamldoc.Field{
 		"name":                   d.text(&q.Name),
 		"type":                   d.text((*string)(&q.Type)),
 		"message_ttl":            optional(&q.MessageTTL, d.duration),
@@ -68,19 +40,19 @@ func (d *decoder) deadLetter(n *yaml.Node, path string) *DeadLetter {
 	dl := &DeadLetter{}
 	named := false
 	exchange := d.text(&dl.Exchange)
-	d.mapping(n, path, map[string]field{
+	d.Mapping(n, path, map[string]yamldoc.Field{
 		"exchange":      func(n *yaml.Node, p string) { named = true; exchange(n, p) },
 		"routing_key":   optional(&dl.RoutingKey, d.text),
 		"at_least_once": d.boolean(&dl.AtLeastOnce),
 	})
-	if !named && !d.failed(path) {
-		d.failf(n, path, "dead_letter needs an exchange; \"\" is the default exchange")
+	if !named && !d.Problems.Cover(path) {
+		d.Failf(n, path, "dead_letter needs an exchange; \"\" is the default exchange")
 	}
 	return dl
 }
 
 func (d *decoder) binding(n *yaml.Node, path string) (b Binding) {
-	d.mapping(n, path, map[string]field{
+	d.Mapping(n, path, map[string]yamldoc.Field{
 		"exchange":    d.text(&b.Exchange),
 		"queue":       d.text(&b.Queue),
 		"to_exchange": d.text(&b.ToExchange),
@@ -91,7 +63,7 @@ func (d *decoder) binding(n *yaml.Node, path string) (b Binding) {
 }
 
 func (d *decoder) destination(n *yaml.Node, path string) (dest Destination) {
-	d.mapping(n, path, map[string]field{
+	d.Mapping(n, path, map[string]yamldoc.Field{
 		"name":        d.text(&dest.Name),
 		"queue":       d.text(&dest.Queue),
 		"exchange":    d.text(&dest.Exchange),
@@ -107,7 +79,7 @@ func (d *decoder) destination(n *yaml.Node, path string) (dest Destination) {
 func (d *decoder) retry(n *yaml.Node, path string) *Retry {
 	r := &Retry{}
 	var attempts int64
-	d.mapping(n, path, map[string]field{
+	d.Mapping(n, path, map[string]yamldoc.Field{
 		"max_attempts": notZero(d, &attempts, d.integer, "1 or more deliveries in all"),
 		"backoff":      notZero(d, &r.Backoff, d.duration, "1ms or more"),
 		"max_backoff":  notZero(d, &r.MaxBackoff, d.duration, "backoff or more"),
@@ -119,22 +91,22 @@ func (d *decoder) retry(n *yaml.Node, path string) *Retry {
 }
 
 // notZero reads a value that cannot be 0.
-func notZero[T int64 | float64 | time.Duration](d *decoder, dst *T, read func(*T) field, want string) field {
+func notZero[T int64 | float64 | time.Duration](d *decoder, dst *T, read func(*T) yamldoc.Field, want string) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		read(dst)(n, path)
-		if *dst == 0 && !d.failed(path) {
-			d.failf(n, path, "expected %s, got 0; leave the key out for the default", want)
+		if *dst == 0 && !d.Problems.Cover(path) {
+			d.Failf(n, path, "expected %s, got 0; leave the key out for the default", want)
 		}
 	}
 }
 
-func (d *decoder) jitter(dst *float64) field {
+func (d *decoder) jitter(dst *float64) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		d.float(dst)(n, path)
 		switch {
-		case d.failed(path):
+		case d.Problems.Cover(path):
 		case *dst < 0:
-			d.failf(n, path, "expected 0 to 1, got %v", *dst)
+			d.Failf(n, path, "expected 0 to 1, got %v", *dst)
 		case *dst == 0:
 			*dst = NoJitter
 		}

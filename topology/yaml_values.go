@@ -1,93 +1,86 @@
 package topology
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// scalar gives the node of a single value.
-func (d *decoder) scalar(n *yaml.Node, path, expected string, tags ...string) (*yaml.Node, bool) {
-	n, ok := d.resolve(n, path)
-	if !ok {
-		return nil, false
-	}
+// scalar tells whether a node is a single value of one of the tags.
+func (d *decoder) scalar(n *yaml.Node, path, expected string, tags ...string) bool {
 	if n.Kind == yaml.ScalarNode && slices.Contains(tags, n.ShortTag()) {
-		return n, true
+		return true
 	}
-	d.failf(n, path, "expected %s, got %s", expected, describeNode(n))
-	return nil, false
+	d.Expected(n, path, expected)
+	return false
 }
 
 // optional reads into a pointer that stays nil when the key is absent or its
 // value cannot be read.
-func optional[T any](dst **T, read func(*T) field) field {
+func optional[T any](dst **T, read func(*T) yamldoc.Field) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		*dst = new(T)
 		read(*dst)(n, path)
 	}
 }
 
-func (d *decoder) text(dst *string) field {
+func (d *decoder) text(dst *string) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		if n, ok := d.scalar(n, path, "text (put a number, a date, true or false in quotes)", "!!str"); ok {
+		if d.scalar(n, path, "text (put a number, a date, true or false in quotes)", "!!str") {
 			*dst = n.Value
 		}
 	}
 }
 
-func (d *decoder) boolean(dst *bool) field {
+func (d *decoder) boolean(dst *bool) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		if n, ok := d.scalar(n, path, "true or false", "!!bool"); ok {
+		if d.scalar(n, path, "true or false", "!!bool") {
 			if err := n.Decode(dst); err != nil {
-				d.failf(n, path, "expected true or false, got %s", describeNode(n))
+				d.Expected(n, path, "true or false")
 			}
 		}
 	}
 }
 
-func (d *decoder) integer(dst *int64) field {
+func (d *decoder) integer(dst *int64) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		if n, ok := d.scalar(n, path, "an integer", "!!int"); ok {
+		if d.scalar(n, path, "an integer", "!!int") {
 			if err := n.Decode(dst); err != nil {
-				d.failf(n, path, "expected an integer of at most 64 bits, got %s", describeNode(n))
+				d.Expected(n, path, "an integer of at most 64 bits")
 			}
 		}
 	}
 }
 
-func (d *decoder) float(dst *float64) field {
+func (d *decoder) float(dst *float64) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		if n, ok := d.scalar(n, path, "a number", "!!float", "!!int"); ok {
+		if d.scalar(n, path, "a number", "!!float", "!!int") {
 			if err := n.Decode(dst); err != nil || math.IsNaN(*dst) || math.IsInf(*dst, 0) {
 				*dst = 0
-				d.failf(n, path, "expected a finite number, got %s", describeNode(n))
+				d.Expected(n, path, "a finite number")
 			}
 		}
 	}
 }
 
-func (d *decoder) duration(dst *time.Duration) field {
+func (d *decoder) duration(dst *time.Duration) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		n, ok := d.resolve(n, path)
-		if !ok {
-			return
-		}
 		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Value != "0" {
-			d.failf(n, path, "a duration needs a unit, got the number %s; write %sms or %ss, whichever is meant", clip(n.Value), clip(n.Value), clip(n.Value))
+			v := yamldoc.Clip(n.Value)
+			d.Failf(n, path, "a duration needs a unit, got the number %s; write %sms or %ss, whichever is meant", v, v, v)
 			return
 		}
-		n, ok = d.scalar(n, path, "a duration such as 1500ms, 60s, 30m, 48h or 7d", "!!str", "!!int")
-		if !ok {
+		if !d.scalar(n, path, "a duration such as 1500ms, 60s, 30m, 48h or 7d", "!!str", "!!int") {
 			return
 		}
 		v, err := ParseDuration(n.Value)
 		if err != nil {
-			d.failf(n, path, "%v", err)
+			d.Failf(n, path, "%v", err)
 			return
 		}
 		*dst = v
@@ -98,57 +91,35 @@ func (d *decoder) duration(dst *time.Duration) field {
 const maxDepth = 16
 
 func (d *decoder) arguments(n *yaml.Node, path string) map[string]any {
-	n, ok := d.resolve(n, path)
-	if !ok || isNull(n) {
-		return nil
+	if n.Kind == yaml.MappingNode {
+		return d.table(n, path, 0)
 	}
-	if n.Kind != yaml.MappingNode {
-		d.failf(n, path, "expected a mapping of argument names to values, got %s", describeNode(n))
-		return nil
+	if !yamldoc.IsNull(n) {
+		d.Expected(n, path, "a mapping of argument names to values")
 	}
-	return d.table(n, path, 0)
+	return nil
 }
 
 func (d *decoder) table(n *yaml.Node, path string, depth int) map[string]any {
 	t := map[string]any{}
-	lines := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		if key.Kind != yaml.ScalarNode || key.Value == "<<" && key.Tag == "!!merge" {
-			d.failf(key, path, "expected the name of an argument, got %s", describeNode(key))
-			continue
-		}
-		at := joinPath(path, key.Value)
-		if line, ok := lines[key.Value]; ok {
-			d.failf(key, at, "the argument %q already stands in line %d; remove one", clip(key.Value), line)
-			continue
-		}
-		lines[key.Value] = key.Line
-		d.positions[at] = position{value.Line, value.Column}
-		t[key.Value] = d.value(value, at, depth)
-	}
+	d.Entries(n, path, func(key, value *yaml.Node, at string) {
+		d.Value(value, at, func(n *yaml.Node, path string) { t[key.Value] = d.value(n, path, depth) })
+	})
 	return t
 }
 
 // value reads an argument's value: integers as int64, floats, booleans, text,
 // lists and tables.
 func (d *decoder) value(n *yaml.Node, path string, depth int) any {
-	n, ok := d.resolve(n, path)
-	if !ok {
+	switch {
+	case depth > maxDepth:
+		d.Failf(n, path, "values are nested deeper than %d levels", maxDepth)
 		return ""
-	}
-	if depth > maxDepth {
-		d.failf(n, path, "values are nested deeper than %d levels", maxDepth)
-		return ""
-	}
-	if n.Kind == yaml.SequenceNode {
-		list := make([]any, len(n.Content))
-		for i, c := range n.Content {
-			list[i] = d.value(c, fmt.Sprintf("%s[%d]", path, i), depth+1)
-		}
+	case n.Kind == yaml.SequenceNode:
+		list := make([]any, 0, len(n.Content))
+		d.List(n, path, func(n *yaml.Node, path string) { list = append(list, d.value(n, path, depth+1)) })
 		return list
-	}
-	if n.Kind == yaml.MappingNode {
+	case n.Kind == yaml.MappingNode:
 		return d.table(n, path, depth+1)
 	}
 	switch n.ShortTag() {
@@ -167,6 +138,6 @@ func (d *decoder) value(n *yaml.Node, path string, depth int) any {
 			return f
 		}
 	}
-	d.failf(n, path, "expected text, an integer, a finite number, a boolean, a list or a mapping, got %s", describeNode(n))
+	d.Expected(n, path, "text, an integer, a finite number, a boolean, a list or a mapping")
 	return ""
 }

@@ -1,0 +1,123 @@
+package yamldoc
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Problem is one thing that is wrong: where, what was expected, what came.
+type Problem struct {
+	// Path leads to the value, e.g. "queues[2].message_ttl". It is empty for the
+	// document as a whole.
+	Path string
+	Place
+	Message string
+}
+
+func (p Problem) String() string {
+	parts := []string{p.Place.String(), p.Path, p.Message}
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
+}
+
+// Place is where a value came from. The zero Place is that of a default, and of
+// a value made in Go.
+type Place struct {
+	Origin       string // the flag or the environment variable; empty for a document
+	Line, Column int    // in the document, both from 1; Column is 0 where only the line is known
+}
+
+func (p Place) String() string {
+	switch {
+	case p.Origin != "" || p.Line == 0:
+		return p.Origin
+	case p.Column == 0:
+		return fmt.Sprintf("line %d", p.Line)
+	}
+	return fmt.Sprintf("line %d, column %d", p.Line, p.Column)
+}
+
+// Places says for paths where their values came from.
+type Places map[string]Place
+
+// nearest is the place of a path, or of the nearest value around it.
+func (p Places) nearest(path string) Place {
+	for {
+		place, ok := p[path]
+		cut := strings.LastIndexAny(path, ".[")
+		if ok || cut < 0 {
+			return place
+		}
+		path = path[:cut]
+	}
+}
+
+// maxProblems keeps the report of a file that is something else readable.
+const maxProblems = 100
+
+// Problems are gathered up to 100; more are left out.
+type Problems []Problem
+
+// Addf adds a problem.
+func (ps *Problems) Addf(at Place, path, format string, args ...any) {
+	if len(*ps) < maxProblems {
+		*ps = append(*ps, Problem{Path: path, Place: at, Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+// Add adds the problems that a check of the values has found, each with its
+// place. It leaves out what only repeats that a value could not be read.
+func (ps *Problems) Add(found []Problem, places Places) {
+	for _, p := range found {
+		if !ps.Cover(p.Path) {
+			ps.Addf(places.nearest(p.Path), p.Path, "%s", p.Message)
+		}
+	}
+}
+
+// At tells whether there is a problem at path itself.
+func (ps Problems) At(path string) bool {
+	return slices.ContainsFunc(ps, func(p Problem) bool { return p.Path == path })
+}
+
+// Cover tells whether there is a problem at path, or at a value that contains it.
+func (ps Problems) Cover(path string) bool {
+	return slices.ContainsFunc(ps, func(p Problem) bool {
+		rest, ok := strings.CutPrefix(path, p.Path)
+		return ok && p.Path != "" && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
+}
+
+// Sort puts the problems in the order of the document's lines.
+func (ps Problems) Sort() {
+	slices.SortStableFunc(ps, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+}
+
+// String is the one problem, or a list with one in each line.
+func (ps Problems) String() string {
+	if len(ps) == 1 {
+		return ps[0].String()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d problems:", len(ps))
+	for _, p := range ps {
+		b.WriteString("\n  " + p.String())
+	}
+	return b.String()
+}
+
+// Clip keeps a value that is quoted in a message short, and a password out of it
+// when somebody has put a URL where something else belongs.
+func Clip(s string) string {
+	const most = 40
+	if strings.Contains(s, "://") && strings.Contains(s, "@") {
+		return "(a URL)"
+	}
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

@@ -1,0 +1,212 @@
+// Package yamldoc reads YAML documents that people write: it reports everything
+// that is wrong at once, each problem with its path, line and column.
+package yamldoc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Reader reads one document, and gathers its problems and places.
+type Reader struct {
+	Problems Problems
+	Places   Places // of all values that were read
+	// Expand, if there is one, puts variables into a single value before it is
+	// read. An unquoted value is then read as if what came out stood there, a
+	// quoted one stays text.
+	Expand func(path, text string) (string, error)
+	// Hidden tells of which values no message may show the content; nil for none.
+	Hidden func(path string) bool
+
+	root   *yaml.Node
+	values int
+}
+
+// Field reads the value at path. It is never an alias: Reader follows those.
+type Field func(n *yaml.Node, path string)
+
+// Parse takes in a document, which the reader's problems may say is none.
+func Parse(data []byte) *Reader {
+	r := &Reader{Places: Places{}}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, second yaml.Node
+	err := dec.Decode(&doc)
+	if err == nil {
+		err = dec.Decode(&second)
+	}
+	switch {
+	case err == nil:
+		r.Failf(&second, "", "a second document begins here; put everything into one")
+	case !errors.Is(err, io.EOF):
+		r.syntax(err)
+	case len(doc.Content) > 0:
+		r.root = doc.Content[0]
+	}
+	return r
+}
+
+func (r *Reader) syntax(err error) {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	var at Place
+	if n, _ := fmt.Sscanf(text, "line %d:", &at.Line); n == 1 {
+		_, text, _ = strings.Cut(text, ": ")
+	}
+	if strings.HasPrefix(text, "unknown anchor") { // which it quotes, and which may be a password
+		text = "an alias (a value that begins with *) without its anchor; put the value in quotes if it is none"
+	}
+	r.Problems.Addf(at, "", "not YAML: %s", text)
+}
+
+// Document reads the document's keys; an empty one has none.
+func (r *Reader) Document(fields map[string]Field) {
+	if r.root != nil && !IsNull(r.root) {
+		r.Mapping(r.root, "", fields)
+	}
+}
+
+// Failf reports what is wrong with a node.
+func (r *Reader) Failf(n *yaml.Node, path, format string, args ...any) {
+	r.Problems.Addf(Place{Line: n.Line, Column: n.Column}, path, format, args...)
+}
+
+// Expected reports that a node is something else than what was expected, unless
+// a problem at path has said already why it cannot be read.
+func (r *Reader) Expected(n *yaml.Node, path, what string) { r.expected(n, path, what+",") }
+
+func (r *Reader) expected(n *yaml.Node, path, what string) {
+	if !r.Problems.At(path) {
+		r.Failf(n, path, "expected %s got %s", what, r.describe(n, path))
+	}
+}
+
+// Mapping reads a mapping with the keys it may have.
+func (r *Reader) Mapping(n *yaml.Node, path string, fields map[string]Field) {
+	keys := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+	if n.Kind != yaml.MappingNode {
+		r.expected(n, path, "a mapping with the keys "+keys+";")
+		return
+	}
+	r.Entries(n, path, func(key, value *yaml.Node, at string) {
+		if read, ok := fields[key.Value]; ok {
+			r.Value(value, at, read)
+			return
+		}
+		r.Failf(key, at, "unknown key %q; expected one of %s", Clip(key.Value), keys)
+	})
+}
+
+// Entries goes through a mapping that may have any keys, each once. What it gives
+// as values is to be read by Value.
+func (r *Reader) Entries(n *yaml.Node, path string, read func(key, value *yaml.Node, at string)) {
+	lines := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if key.Kind != yaml.ScalarNode {
+			r.Failf(key, path, "expected a key, got %s", r.describe(key, path))
+			continue
+		}
+		at := strings.TrimPrefix(path+"."+Clip(key.Value), ".")
+		line, repeated := lines[key.Value]
+		switch {
+		case repeated:
+			r.Failf(key, at, "the key %q already stands in line %d; remove one", Clip(key.Value), line)
+			continue
+		case key.Tag == "!!merge":
+			r.Failf(key, at, "merge keys are not supported; write the fields out, or use an alias for a whole value")
+		default:
+			read(key, n.Content[i+1], at)
+		}
+		lines[key.Value] = key.Line
+	}
+}
+
+// List reads a list; an empty value is an empty list.
+func (r *Reader) List(n *yaml.Node, path string, item Field) {
+	switch {
+	case n.Kind == yaml.SequenceNode:
+		for i, c := range n.Content {
+			r.Value(c, fmt.Sprintf("%s[%d]", path, i), item)
+		}
+	case !IsNull(n):
+		r.Expected(n, path, `a list (each item begins with "- ")`)
+	}
+}
+
+// maxValues bounds the work that nested aliases can make.
+const maxValues = 100_000
+
+// Value reads the value of a key or of a list's item, its alias followed and its
+// variables put in. What an alias stands for has the alias's place.
+func (r *Reader) Value(n *yaml.Node, path string, read Field) {
+	r.values++
+	if r.values > maxValues {
+		if r.values == maxValues+1 {
+			r.Failf(n, path, "more than %d values with all aliases written out; split the file", maxValues)
+		}
+		return
+	}
+	r.Places[path] = Place{Line: n.Line, Column: n.Column}
+	value := *n
+	if n.Kind == yaml.AliasNode {
+		value = *n.Alias
+		value.Line, value.Column = n.Line, n.Column
+	}
+	if r.Expand != nil && value.Kind == yaml.ScalarNode {
+		r.expand(&value, path)
+	}
+	read(&value, path)
+}
+
+func (r *Reader) expand(n *yaml.Node, path string) {
+	text, err := r.Expand(path, n.Value)
+	switch {
+	case err != nil:
+		r.Failf(n, path, "%v", err)
+	case text != n.Value:
+		n.Value = text
+		if n.Style == 0 {
+			n.Tag = "" // to be found again
+		}
+	}
+}
+
+// IsNull tells whether a value is empty.
+func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// describe says in words what a node is.
+func (r *Reader) describe(n *yaml.Node, path string) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.Kind == yaml.AliasNode:
+		return "an alias"
+	case IsNull(n):
+		return "nothing"
+	case r.Hidden != nil && r.Hidden(path):
+		return "a single value"
+	}
+	v := Clip(n.Value)
+	if strings.Contains(n.Value, "://") { // a URL at a wrong place may hold a password
+		v = "(a URL)"
+	}
+	switch n.ShortTag() {
+	case "!!bool":
+		return "the boolean " + v
+	case "!!int", "!!float":
+		return "the number " + v
+	case "!!timestamp":
+		return "the date " + v
+	case "!!str":
+		return fmt.Sprintf("the text %q", v)
+	}
+	return fmt.Sprintf("%q with the tag %s", v, Clip(n.ShortTag()))
+}

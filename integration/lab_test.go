@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -51,12 +52,21 @@ func TestLabDemo(t *testing.T) {
 		}
 	}
 	t.Run("SQLite", func(t *testing.T) { check(t, 150, "sqlite", "bucket") })
-	t.Run("PostgreSQL", func(t *testing.T) {
-		check(t, 80, "postgres", "ttl", "--db", database.Shared(t, database.PostgreSQL).URL())
-	})
-	t.Run("MariaDB", func(t *testing.T) {
-		check(t, 80, "mysql", "ttl", "--db", database.Shared(t, database.MariaDB).URL())
-	})
+	for kind, name := range map[database.Kind]string{database.PostgreSQL: "postgres", database.MariaDB: "mysql"} {
+		t.Run(string(kind), func(t *testing.T) {
+			server := database.Shared(t, kind)
+			check(t, 80, name, "ttl", "--db", server.URL())
+			db, err := sql.Open(server.Driver(), server.DSN())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = db.Close() }()
+			var left int
+			if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name LIKE 'rabbitdelay_demo%'").Scan(&left); err != nil || left != 0 {
+				t.Errorf("%d schemas left behind, %v", left, err)
+			}
+		})
+	}
 }
 
 // An interrupted demo leaves neither queues nor files behind.

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/term"
 
@@ -24,6 +25,8 @@ type Terminal struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	JSON, Quiet    bool
+
+	waiting atomic.Bool // there is a line that a note takes the place of
 }
 
 // New gives a terminal whose standard error several goroutines may write to. What
@@ -53,6 +56,7 @@ func (t *Terminal) Notef(format string, args ...any) {
 	if t.Quiet {
 		return
 	}
+	t.clear()
 	text := fmt.Sprintf(format, args...)
 	if t.JSON {
 		t.errorJSON("note", strings.TrimPrefix(text, "note: "))
@@ -94,7 +98,14 @@ func (t *Terminal) Waiting(what string) (done func()) {
 		return func() {}
 	}
 	_, _ = fmt.Fprintf(t.Stderr, "%s ...", what)
-	return func() { _, _ = fmt.Fprint(t.Stderr, "\r\x1b[K") }
+	t.waiting.Store(true)
+	return t.clear
+}
+
+func (t *Terminal) clear() {
+	if t.waiting.Swap(false) {
+		_, _ = fmt.Fprint(t.Stderr, "\r\x1b[K")
+	}
 }
 
 // Is tells whether a stream is a terminal.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay-lab/demo"
 )
 
 // run executes a command line in-process.
@@ -41,6 +42,15 @@ func TestHelp(t *testing.T) {
 		code, stdout, stderr := run(t, c.Name(), "--help")
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:\n  rabbitdelay-lab "+c.Name()) {
 			t.Errorf("%s: exit %d, output %s, errors %s", c.Name(), code, stdout, stderr)
+		}
+	}
+}
+
+func TestStoriesTold(t *testing.T) {
+	for story, want := range map[string]demo.Options{"all": {Orders: 7, Posts: 8}, "orders": {Orders: 7}, "posts": {Posts: 8}} {
+		o := demo.Options{Orders: 7, Posts: 8}
+		if err := told(&o, story); err != nil || o != want {
+			t.Errorf("%s: %+v, %v", story, o, err)
 		}
 	}
 }

@@ -1,0 +1,161 @@
+package demo
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
+)
+
+// posts are published when they are due, whatever their authors change meanwhile.
+// A post and its task are written in one transaction, and so is every change of
+// them. Messages of earlier instants come all the same; schedule.Handler stops them.
+type posts struct {
+	*stage
+	queue                          string
+	tasks                          *schedule.Store
+	scheduled, rolledBack, tooLate atomic.Int64 // tooLate are changes
+	stale, cancelled, repeated     atomic.Int64 // messages that had no effect
+	arrived, published             lateness.Record
+}
+
+var postTables = []string{
+	"posts (id VARCHAR(64) PRIMARY KEY, status VARCHAR(16) NOT NULL, due_ms BIGINT NOT NULL, moved INT DEFAULT 0, fired INT DEFAULT 0)",
+	"publications (post_id VARCHAR(64) NOT NULL, at_ms BIGINT NOT NULL)",
+}
+
+// change is what an author does to a post. Its instants are parts of the time from
+// the post's writing until it was first to be published.
+type change struct {
+	at float64
+	do func(p *posts, ctx context.Context, tx *sql.Tx, id string, to time.Time) error
+	to float64
+}
+
+// fates are those of twenty posts.
+var fates = [20][]change{
+	0:  {},                          // rolled back
+	1:  {{0.4, (*posts).move, 1.4}}, // later
+	2:  {{0.5, (*posts).move, 1.6}},
+	3:  {{0.3, (*posts).move, 0.6}}, // earlier
+	4:  {{0.4, (*posts).move, 0.7}},
+	5:  {{0.3, (*posts).move, 1.5}, {0.5, (*posts).move, 0.8}}, // there and back
+	6:  {{0.5, (*posts).move, 1.5}, {1.1, (*posts).cancel, 0}}, // when its first message has come
+	7:  {{0.2, (*posts).cancel, 0}},
+	8:  {{0.4, (*posts).cancel, 0}},
+	9:  {{0.6, (*posts).cancel, 0}},
+	10: {{0.3, (*posts).fire, 0}},
+	11: {{0.6, (*posts).fire, 0}},
+	12: {{1.0, (*posts).cancel, 0}}, // at the very instant
+	13: {{1.0, (*posts).move, 1.3}},
+}
+
+var errRollback = errors.New("the author thinks better of it")
+
+// life is that of one post.
+func (p *posts) life(ctx context.Context, number int) error {
+	id, fate := fmt.Sprintf("post-%d", number), number%len(fates)
+	written, wait := time.Now(), 3*time.Second+rand.N(3*time.Second)
+	at := func(part float64) time.Time {
+		return written.Add(time.Duration(part * float64(wait))).Truncate(time.Millisecond)
+	}
+	status := "scheduled"
+	if fate == 0 {
+		status = "rolled back"
+	}
+	err := p.transact(ctx, func(tx *sql.Tx) error {
+		if err := p.exec(ctx, tx, "INSERT INTO posts (id, status, due_ms) VALUES (?, ?, ?)", id, status, at(1).UnixMilli()); err != nil {
+			return err
+		}
+		if err := p.tasks.Schedule(ctx, tx, schedule.Task{ID: id, Queue: p.queue, DeliverAt: at(1), Body: []byte(id)}); err != nil || fate > 0 {
+			return err
+		}
+		return errRollback
+	})
+	if errors.Is(err, errRollback) {
+		p.rolledBack.Add(1)
+		return nil
+	}
+	p.scheduled.Add(1)
+	for _, c := range fates[fate] {
+		if err == nil && pauseUntil(ctx, at(c.at)) {
+			err = p.transact(ctx, func(tx *sql.Tx) error { return c.do(p, ctx, tx, id, at(c.to)) })
+		}
+		if errors.Is(err, schedule.ErrStatus) { // it is published
+			p.tooLate.Add(1)
+			err = nil
+		}
+	}
+	return err
+}
+
+func (p *posts) move(ctx context.Context, tx *sql.Tx, id string, to time.Time) error {
+	if err := p.tasks.Reschedule(ctx, tx, id, to); err != nil {
+		return err
+	}
+	return p.exec(ctx, tx, "UPDATE posts SET due_ms = ?, moved = 1 WHERE id = ?", to.UnixMilli(), id)
+}
+
+func (p *posts) fire(ctx context.Context, tx *sql.Tx, id string, _ time.Time) error {
+	now := time.Now()
+	if err := p.tasks.FireNow(ctx, tx, id); err != nil {
+		return err
+	}
+	return p.exec(ctx, tx, "UPDATE posts SET due_ms = ?, fired = 1 WHERE id = ?", now.UnixMilli(), id)
+}
+
+func (p *posts) cancel(ctx context.Context, tx *sql.Tx, id string, _ time.Time) error {
+	if err := p.tasks.Cancel(ctx, tx, id); err != nil {
+		return err
+	}
+	return p.exec(ctx, tx, "UPDATE posts SET status = 'cancelled' WHERE id = ?", id)
+}
+
+var errCrash = errors.New("as if the process had died before it acknowledged")
+
+func (p *posts) open() (err error) {
+	p.tasks, err = schedule.New(p.db, p.clients[0], schedule.Config{
+		PollInterval: 200 * time.Millisecond,
+		Hooks:        schedule.Hooks{Relayed: func(n int, _ bool) { p.sent.Add(int64(n)) }},
+	})
+	return err
+}
+
+func (p *posts) skip(_ context.Context, _ *amqpx.Delivery, why schedule.SkipReason) {
+	switch why {
+	case schedule.SkipStale:
+		p.stale.Add(1)
+	case schedule.SkipCancelled:
+		p.cancelled.Add(1)
+	case schedule.SkipDuplicate:
+		p.repeated.Add(1)
+	}
+}
+
+// handler publishes each post once. A message in four comes again after its effect.
+func (p *posts) handler() amqpx.Handler {
+	publish := schedule.Handler(p.db,
+		func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+			now := time.Now()
+			p.published.Add(now, d.DueAt)
+			return p.exec(ctx, tx, "INSERT INTO publications (post_id, at_ms) VALUES (?, ?)", d.ID, now.UnixMilli())
+		},
+		schedule.OnSkip(p.skip))
+	return func(ctx context.Context, d *amqpx.Delivery) error {
+		defer p.handled.Add(1)
+		p.arrived.Add(time.Now(), d.DueAt)
+		err := publish(ctx, d)
+		if err == nil && d.Attempt == 1 && rand.IntN(4) == 0 {
+			p.sent.Add(1)
+			return amqpx.RetryIn(time.Second, errCrash)
+		}
+		return err
+	}
+}

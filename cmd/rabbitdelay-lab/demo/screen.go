@@ -1,0 +1,163 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
+)
+
+// entry is a line of the ledger: a number that is known, or what a query counts in
+// the database if that is more.
+type entry struct {
+	key   string // in JSON; empty for people only
+	what  string
+	kind  kind
+	n     int
+	query string
+}
+
+type kind bool
+
+const (
+	fact    kind = false
+	promise kind = true // that there are none
+)
+
+func (o *orders) entries() []entry {
+	_, early := o.late.Summary()
+	return []entry{
+		{"orders", "orders placed", fact, o.Orders, ""},
+		{"paid", "paid in time", fact, 0, "SELECT COUNT(*) FROM orders WHERE status = 'paid'"},
+		{"cancelled", "cancelled", fact, 0, "SELECT COUNT(*) FROM orders WHERE status = 'cancelled'"},
+		{"early", "early", promise, early, "SELECT COUNT(*) FROM cancellations JOIN orders ON id = order_id WHERE at_ms < due_ms"},
+		{"lost", "lost", promise, 0, fmt.Sprintf(`
+			SELECT %d - COUNT(*) FROM orders JOIN rabbitdelay_processed ON message_id = id WHERE status <> 'unpaid'`, o.Orders)},
+		{"duplicates_injected", "duplicates injected", fact, int(o.duplicates.Load()), ""},
+		{"effects_twice", "effects committed twice", promise, 0, `
+			SELECT COUNT(*) FROM (SELECT order_id FROM cancellations GROUP BY order_id HAVING COUNT(*) > 1) AS twice`},
+		{"", "contradictory", promise, 0, `
+			SELECT COUNT(*) FROM (SELECT id FROM orders UNION SELECT order_id FROM cancellations) AS x LEFT JOIN orders AS o ON o.id = x.id
+			WHERE o.id IS NULL OR o.status = 'cancelled' AND o.paid_ms IS NOT NULL
+			OR (o.status = 'cancelled') <> EXISTS (SELECT 1 FROM cancellations WHERE order_id = x.id)`},
+	}
+}
+
+func (p *posts) entries() []entry {
+	_, early := p.arrived.Summary()
+	return []entry{
+		{"scheduled", "posts scheduled", fact, int(p.scheduled.Load()), ""},
+		{"rolled_back", "rolled back", fact, int(p.rolledBack.Load()), ""},
+		{"moved", "moved", fact, 0, "SELECT COUNT(*) FROM posts WHERE moved = 1"},
+		{"cancelled", "cancelled", fact, 0, "SELECT COUNT(*) FROM posts WHERE status = 'cancelled'"},
+		{"fired", "fired at once", fact, 0, "SELECT COUNT(*) FROM posts WHERE fired = 1"},
+		{"published", "published", fact, 0, "SELECT COUNT(DISTINCT post_id) FROM publications"},
+		{"early", "early", promise, early, `
+			SELECT COUNT(*) FROM publications JOIN posts ON id = post_id WHERE at_ms < due_ms AND status <> 'cancelled'`},
+		{"lost", "lost", promise, 0, fmt.Sprintf(`
+			SELECT %d - COUNT(*) FROM posts WHERE status = 'cancelled'
+			OR EXISTS (SELECT 1 FROM publications WHERE post_id = id)`, p.scheduled.Load())},
+		{"published_twice", "published twice", promise, 0, `
+			SELECT COUNT(*) FROM (SELECT post_id FROM publications GROUP BY post_id HAVING COUNT(*) > 1) AS twice`},
+		{"published_although_cancelled", "although cancelled", promise, 0, `
+			SELECT COUNT(DISTINCT id) FROM publications JOIN posts ON id = post_id WHERE status = 'cancelled'`},
+		{"", "contradictory", promise, 0, `
+			SELECT COUNT(*) FROM (SELECT id FROM posts UNION SELECT id FROM rabbitdelay_tasks UNION SELECT post_id FROM publications) AS x
+			LEFT JOIN posts AS p ON p.id = x.id LEFT JOIN rabbitdelay_tasks AS t ON t.id = x.id
+			WHERE p.id IS NULL OR t.id IS NULL OR p.status = 'rolled back' OR (p.status = 'cancelled') <> (t.status = 'cancelled')
+			OR (t.status = 'done') <> EXISTS (SELECT 1 FROM publications WHERE post_id = x.id)`},
+		{"stale_stopped", "stopped: moved since", fact, int(p.stale.Load()), ""},
+		{"cancelled_stopped", "stopped: cancelled since", fact, int(p.cancelled.Load()), ""},
+		{"duplicates_stopped", "stopped: duplicates", fact, int(p.repeated.Load()), ""},
+		{"changes_too_late", "changes that came late", fact, int(p.tooLate.Load()), ""},
+	}
+}
+
+// showLedger compares what was done with what the database holds. Its error says
+// which promises were broken.
+func (s *stage) showLedger(ctx context.Context) error {
+	orders, broken := s.account(ctx, "orders", s.Orders, s.orders.entries(), &s.orders.late)
+	posts, wrong := s.account(ctx, "posts", s.Posts, s.posts.entries(), &s.posts.published)
+	if !s.JSON {
+		s.Printf("\n  strategy %s, RabbitMQ %s, %s\n\n", s.strategy, s.version, s.dialect)
+		return errors.Join(broken, wrong)
+	}
+	line := fmt.Sprintf(`{%s,"strategy":%q,"broker":%q,"database":%q`, orders, s.strategy, s.version, s.dialect)
+	if s.Posts > 0 {
+		line += `,"posts":{` + posts + "}"
+	}
+	return errors.Join(s.PrintJSON(json.RawMessage(line+"}")), broken, wrong)
+}
+
+// account counts for one story, and prints for people or gives the members of an
+// object of JSON.
+func (s *stage) account(ctx context.Context, story string, told int, entries []entry, late *lateness.Record) (members string, err error) {
+	var text, fields, broken []string
+	for i, e := range entries {
+		if e.query != "" {
+			var counted int
+			if err := s.db.QueryRowContext(ctx, e.query).Scan(&counted); err != nil {
+				return "", err
+			}
+			e.n = max(e.n, counted)
+		}
+		mark := ""
+		switch {
+		case e.kind == promise && e.n > 0:
+			mark = "  WRONG"
+			broken = append(broken, fmt.Sprintf("%d %s", e.n, e.what))
+		case e.kind == promise:
+			mark = "  ok"
+		}
+		if i > 0 && e.kind != entries[i-1].kind {
+			text = append(text, "  ---------------------------------")
+		}
+		text = append(text, fmt.Sprintf("  %-24s %8d%s", e.what, e.n, mark))
+		if e.key != "" {
+			fields = append(fields, fmt.Sprintf("%q:%d", e.key, e.n))
+		}
+	}
+	l, _ := late.Summary()
+	if told > 0 && !s.JSON {
+		s.Printf("\n%s\n  lateness p50 %d ms, p99 %d ms, max %d ms\n", strings.Join(text, "\n"), l.P50, l.P99, l.Max)
+	}
+	if len(broken) > 0 {
+		err = fmt.Errorf("the promises about %s do not hold: %s", story, strings.Join(broken, ", "))
+	}
+	fields = append(fields, fmt.Sprintf(`"lateness_ms":{"p50":%d,"p99":%d,"max":%d}`, l.P50, l.P99, l.Max))
+	return strings.Join(fields, ","), err
+}
+
+// watch shows how far the stories are, until they are told, no task is pending and
+// every message was handled, or none can be expected any more.
+func (s *stage) watch(ctx context.Context, told <-chan struct{}) error {
+	bar := s.Progress(s.Orders+s.Posts, "")
+	defer bar.Clear()
+	var overdue <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-overdue:
+			return nil // the ledger says what is missing
+		case <-told:
+			told, overdue = nil, time.After(30*time.Second)
+		case <-time.After(100 * time.Millisecond):
+		}
+		var paid, expired, published, gone, pending int
+		if err := s.db.QueryRowContext(ctx, `SELECT
+			(SELECT COUNT(*) FROM orders WHERE status = 'paid'), (SELECT COUNT(*) FROM orders WHERE status = 'cancelled'),
+			(SELECT COUNT(*) FROM publications), (SELECT COUNT(*) FROM posts WHERE status = 'cancelled'),
+			(SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending')`).Scan(&paid, &expired, &published, &gone, &pending); err != nil {
+			return err
+		}
+		bar.Set(paid+expired+published+gone, fmt.Sprintf("%d paid, %d expired, %d posts", paid, expired, published))
+		if told == nil && pending == 0 && s.handled.Load() >= s.sent.Load() {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,273 @@
+// Package demo tells two stories with the SDK, on a real broker and a real
+// database: orders.go and posts.go are what an application would write, setup.go
+// is what they play on, screen.go shows what came of them.
+package demo
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// Options say how much is told; a story of 0 is left out.
+type Options struct {
+	Orders, Posts int
+	InstallBroker bool
+	DB            string // --db
+}
+
+// stage is what the stories play on.
+type stage struct {
+	*program.Program
+	Options
+	name              string // of this run
+	cfg               *config.Config
+	strategy, version string // the broker's
+	broker            *broker.Broker
+	db                *sql.DB
+	dialect           idempotency.Dialect
+	clients           [2]*amqpx.Client // each as if in a process of its own
+	orders            *orders
+	posts             *posts
+	undo              []func(context.Context) error
+
+	sent, handled atomic.Int64 // messages
+}
+
+// Run tells the stories and prints the ledger. What it made is removed at the end,
+// also after an error or Ctrl-C. It fails when a promise was broken.
+func Run(ctx context.Context, p *program.Program, o Options) (err error) {
+	s := &stage{Program: p, Options: o, name: "rabbitdelay-demo-" + uuid.NewString()[:8]}
+	s.orders = &orders{stage: s, queue: s.name + ".orders.expire"}
+	s.posts = &posts{stage: s, queue: s.name + ".posts.publish"}
+	defer func() { err = errors.Join(err, s.clear(ctx)) }()
+	for _, do := range []func(context.Context) error{s.findBroker, s.openDatabase, s.openClients, s.play, s.showLedger} {
+		if err := do(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// later has something undone at the end, the last first.
+func (s *stage) later(undo func(context.Context) error) { s.undo = append(s.undo, undo) }
+
+func (s *stage) clear(ctx context.Context) (err error) {
+	defer s.Waiting("removing what the demo made")()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	for _, undo := range slices.Backward(s.undo) {
+		err = errors.Join(err, undo(ctx))
+	}
+	return err
+}
+
+func (s *stage) findBroker(ctx context.Context) (err error) {
+	if s.cfg, err = s.Load(s.Database(s.DB), map[string]string{"delay.ttl.delays": declaredDelays}); err != nil {
+		return err
+	}
+	defer s.Waiting("looking for a broker")()
+	s.broker, err = broker.Start(ctx, broker.Options{
+		URL: string(s.cfg.GivenURL()), InstallPackage: s.InstallBroker, Log: func(line string) { s.Notef("%s", line) },
+	})
+	if err != nil {
+		return err
+	}
+	s.version = s.broker.Version()
+	s.later(func(context.Context) error { return s.broker.Close() })
+	s.cfg.Broker.URL, s.cfg.Broker.URLs, s.cfg.Delay.Prefix = config.URL(s.broker.URL()), nil, s.name
+	return nil
+}
+
+// openDatabase opens one for the demo alone, since a relay sends whatever tasks it
+// finds: a file of SQLite, or a schema on the server that was given.
+func (s *stage) openDatabase(ctx context.Context) (err error) {
+	u := s.cfg.Database.URL
+	if u == "" || strings.HasPrefix(string(u), "sqlite:") {
+		s.Notef("database: SQLite in a temporary directory")
+		u, err = s.makeFile()
+	} else {
+		s.Notef("database: %s", u)
+		u, err = s.makeSchema(ctx, u)
+	}
+	if err == nil {
+		s.db, s.dialect, err = config.OpenDB(u)
+	}
+	if err != nil {
+		return fmt.Errorf("database: %w", err)
+	}
+	s.later(func(context.Context) error { return s.db.Close() })
+	s.db.SetMaxOpenConns(32)
+	err = errors.Join(idempotency.Migrate(ctx, s.db), schedule.Migrate(ctx, s.db))
+	for _, table := range slices.Concat(orderTables, postTables) {
+		err = errors.Join(err, s.exec(ctx, s.db, "CREATE TABLE "+table))
+	}
+	return err
+}
+
+func (s *stage) makeFile() (config.URL, error) {
+	dir, err := os.MkdirTemp("", s.name)
+	s.later(func(context.Context) error { return os.RemoveAll(dir) })
+	return config.URL("sqlite:" + filepath.Join(dir, "demo.db")), err
+}
+
+// makeSchema makes what MySQL calls a database, and gives the URL to it.
+func (s *stage) makeSchema(ctx context.Context, u config.URL) (config.URL, error) {
+	server, dialect, err := config.OpenDB(u)
+	if err != nil {
+		return "", err
+	}
+	s.later(func(context.Context) error { return server.Close() })
+	inside, err := url.Parse(string(u))
+	if err != nil {
+		return "", errors.New("the URL of a server was expected") // the parser's error quotes it
+	}
+	schema, cascade := strings.ReplaceAll(s.name, "-", "_"), ""
+	if dialect == idempotency.PostgreSQL {
+		q := inside.Query()
+		q.Set("search_path", schema)
+		inside.RawQuery, cascade = q.Encode(), " CASCADE"
+	} else {
+		inside.Path = schema
+	}
+	if _, err := server.ExecContext(ctx, "CREATE SCHEMA "+schema); err != nil {
+		return "", fmt.Errorf("the demo needs a schema of its own: %w", err)
+	}
+	s.later(func(ctx context.Context) error { return s.exec(ctx, server, "DROP SCHEMA "+schema+cascade) })
+	return config.URL(inside.String()), nil
+}
+
+func (s *stage) openClients(ctx context.Context) error {
+	s.cfg.Topology = topology.Topology{Destinations: []topology.Destination{{Queue: s.orders.queue}, {Queue: s.posts.queue}}}
+	s.cfg.Delay.TTL.RoundUp = true // what remains of a post's delay is no declared one
+	strategy, err := s.cfg.Strategy(ctx, s.Logger())
+	if err != nil {
+		return err
+	}
+	c, err := s.cfg.Client(strategy, s.Logger())
+	if err != nil {
+		return err
+	}
+	s.strategy = strategy.Name()
+	s.later(func(ctx context.Context) error { return s.wipe(ctx, strategy) })
+	defer s.Waiting("declaring the " + s.strategy + " strategy's queues")()
+	began := time.Now()
+	for i := range s.clients {
+		if s.clients[i], err = amqpx.Open(ctx, c); err != nil {
+			return err
+		}
+		s.later(func(context.Context) error { return s.clients[i].Close() })
+	}
+	s.Notef("strategy: %s, %s queues, ready in %.1f s", s.strategy, s.cfg.Delay.QueueType, time.Since(began).Seconds())
+	return nil
+}
+
+// wipe takes the demo's queues and exchanges off a broker that does not end with it.
+func (s *stage) wipe(ctx context.Context, strategy amqpx.Strategy) error {
+	all, err := s.cfg.Describe(strategy)
+	if err != nil || s.broker.Source() != broker.Environment {
+		return err
+	}
+	conn, err := s.cfg.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return live.Broker{Conn: conn}.Wipe(ctx, all)
+}
+
+// play tells the stories side by side, until all has happened.
+func (s *stage) play(ctx context.Context) error {
+	if err := s.posts.open(); err != nil {
+		return err
+	}
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	all, working := errgroup.WithContext(working)
+	all.Go(func() error { return s.posts.tasks.Run(working) })
+	for _, c := range s.clients {
+		all.Go(func() error { return c.Consume(working, s.orders.queue, s.orders.handler(), amqpx.WithConcurrency(8)) })
+		all.Go(func() error { return c.Consume(working, s.posts.queue, s.posts.handler(), amqpx.WithConcurrency(8)) })
+	}
+	lives, living := errgroup.WithContext(working)
+	spread(living, lives, s.Orders, s.orders.life)
+	spread(living, lives, s.Posts, s.posts.life)
+	told := make(chan struct{})
+	all.Go(func() error { defer close(told); return lives.Wait() })
+	all.Go(func() error { defer stop(); return s.watch(working, told) })
+	if err := all.Wait(); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// spread begins n lives within eight seconds.
+func spread(ctx context.Context, lives *errgroup.Group, n int, life func(ctx context.Context, number int) error) {
+	start := time.Now()
+	for i := range n {
+		lives.Go(func() error {
+			pauseUntil(ctx, start.Add(8*time.Second*time.Duration(i)/time.Duration(n)))
+			return life(ctx, i+1)
+		})
+	}
+}
+
+// pauseUntil tells whether the instant came before the end of the context.
+func pauseUntil(ctx context.Context, at time.Time) bool {
+	select {
+	case <-time.After(time.Until(at)):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// transact commits what do does. A database may undo a transaction for another's
+// sake; what is not committed may be done again.
+func (s *stage) transact(ctx context.Context, do func(tx *sql.Tx) error) error {
+	for try := 1; ; try++ {
+		tx, err := s.db.BeginTx(ctx, nil)
+		if err == nil {
+			if err = do(tx); err == nil {
+				return tx.Commit()
+			}
+			_ = tx.Rollback() // err says what went wrong
+		}
+		if try == 5 || errors.Is(err, errRollback) || errors.Is(err, schedule.ErrStatus) {
+			return err
+		}
+	}
+}
+
+func (s *stage) exec(ctx context.Context, ex schedule.Executor, query string, args ...any) error {
+	_, err := ex.ExecContext(ctx, s.sql(query), args...)
+	return err
+}
+
+// sql writes question marks as the database's placeholders.
+func (s *stage) sql(query string) string {
+	for n := 1; s.dialect == idempotency.PostgreSQL && strings.Contains(query, "?"); n++ {
+		query = strings.Replace(query, "?", fmt.Sprintf("$%d", n), 1)
+	}
+	return query
+}

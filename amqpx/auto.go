@@ -32,7 +32,7 @@ type Auto struct {
 // NewAuto combines strategies. The error wraps ErrConfig.
 func NewAuto(c AutoConfig) (*Auto, error) {
 	if c.Bucket == nil {
-		return nil, fmt.Errorf("%w: Bucket is nil; the auto strategy needs it for every delay that no other takes", ErrConfig)
+		return nil, fmt.Errorf("%w: Bucket is nil; the auto strategy needs it for the delays of no other strategy", ErrConfig)
 	}
 	topo := c.Bucket.Topology()
 	var more []topology.Topology

@@ -11,15 +11,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// SendBatch publishes the messages with pipelined confirms, the shortest delays
-// first and those of one delay and destination in the order given, and returns
-// nil when all were confirmed. What fails on the way is retried within the
-// context's deadline (Config.SendTimeout without one), as by Send; messages that
-// failed for good are in a *BatchError by their index, the others are sent. A
-// Delay is counted from when its message is first published, so that messages of
-// one delay keep their order however long the batch takes. A message that is not
-// possible (*MessageError, *topology.DelayError, ...) fails the whole batch before
-// anything is sent; the error then is that one.
+// SendBatch publishes the messages with pipelined confirms, and returns nil
+// when all are confirmed. It publishes the shortest delays first, and messages
+// of one delay and destination in the given order. It retries failed messages
+// within the context's deadline (Config.SendTimeout without one), as Send does.
+// A *BatchError holds the errors of messages that failed for good, by index;
+// the others were sent. A Delay is counted from when its message is first
+// published, so that messages of one delay keep their order however long the
+// batch takes. An invalid message (*MessageError, *topology.DelayError, ...)
+// fails the whole batch with that error before anything is sent.
 func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 	if len(msgs) == 0 {
 		return nil

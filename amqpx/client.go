@@ -46,12 +46,13 @@ type Client struct {
 // openTimeout bounds Open when its context has no deadline.
 const openTimeout = 30 * time.Second
 
-// Open connects to the broker and declares the strategy's topology where it is not
-// there, which it finds out in a few round trips (live.Broker.Ensure). It tries until
-// the context ends (30 s without a deadline), and fails at once when trying again
-// is pointless: an untrusted certificate, a *topology.ConflictError. Refused
-// credentials are believed after 2 s, because a broker that is starting refuses
-// everybody. Errors wrap ErrConfig when the configuration is the reason.
+// Open connects to the broker, checks in a few round trips whether the
+// strategy's topology exists (live.Broker.Ensure), and declares it if it is
+// missing. It tries until the context ends (30 s without a deadline), and fails
+// at once when trying again is pointless: an untrusted certificate, a
+// *topology.ConflictError. Refused credentials are final after 2 s, because a
+// starting broker refuses everybody. Errors caused by the configuration wrap
+// ErrConfig.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	direct := cfg.Dial == nil
 	cfg = cfg.WithDefaults()
@@ -145,7 +146,7 @@ func (c *Client) setupPublish(ctx context.Context, conn *amqp.Connection) (*sess
 
 // stuck says in the log which queues have stopped confirming.
 func (c *Client) stuck(queues []string) {
-	c.log.Warn("queues do not confirm; their messages wait, others go on", zap.Int("count", len(queues)), zap.Strings("queues", queues[:min(len(queues), 10)]))
+	c.log.Warn("queues do not confirm; only their messages wait", zap.Int("count", len(queues)), zap.Strings("queues", queues[:min(len(queues), 10)]))
 }
 
 func (c *Client) setupConsume(_ context.Context, conn *amqp.Connection) (*session, error) {

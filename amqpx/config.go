@@ -21,17 +21,17 @@ const (
 	// DeclareMissing creates the strategy's topology, and destination queues
 	// that do not exist. It needs configure permission. It is the default.
 	DeclareMissing Declaration = "missing"
-	// DeclareListed creates the strategy's topology, and of the destinations those
-	// in Config.Destinations. Another one is refused with a
-	// *topology.DestinationError, so that a name with a typing error does not
-	// become a queue that nobody reads.
+	// DeclareListed creates the strategy's topology and the destinations in
+	// Config.Destinations. Any other destination is refused with a
+	// *topology.DestinationError, so that a typo does not create a queue that
+	// nobody reads.
 	DeclareListed Declaration = "listed"
 	// DeclareNothing checks that things exist and creates none: for clients
-	// without configure permission, after `rabbitdelay apply`. What the user may
-	// not look at (which since RabbitMQ 4.3 takes some right to it) is taken to be
-	// there. It binds its destinations, where they are bound already, because
-	// AMQP has no other way to know: that takes write on the destination's queue and
-	// read on the delivery exchange. Without these Send fails with a
+	// without configure permission, after `rabbitdelay apply`. It assumes that
+	// objects exist which the user may not see (since RabbitMQ 4.3 that needs
+	// some right to them). It binds its destinations again, because AMQP has no
+	// other way to check a binding; that needs write on the destination's queue
+	// and read on the delivery exchange. Without these Send fails with a
 	// *topology.DestinationError.
 	DeclareNothing Declaration = "nothing"
 )
@@ -84,37 +84,37 @@ type Config struct {
 	// ConnectionName is shown by the broker's management, default "rabbitdelay".
 	ConnectionName string
 	// Heartbeat interval, default 10 s, 1 s to 65535 s. A dead connection is
-	// noticed within three of them. "?heartbeat=SECONDS" in a URL goes before it.
+	// noticed within three of them. "?heartbeat=SECONDS" in a URL overrides it.
 	Heartbeat time.Duration
 	// DialTimeout bounds the TCP, TLS and AMQP handshakes together, default 10 s.
 	DialTimeout time.Duration
 	// ReconnectMin and ReconnectMax bound the jittered exponential back-off
-	// between attempts to connect, defaults 100 ms and 10 s. There is no last
-	// attempt.
+	// between attempts to connect, defaults 100 ms and 10 s. The client never
+	// gives up.
 	ReconnectMin, ReconnectMax time.Duration
 	// SendTimeout bounds Send and SendBatch when their context has no deadline,
 	// default 30 s.
 	SendTimeout time.Duration
 	// RecheckInterval is how long a destination counts as declared and bound,
-	// default 1 min. The first send after that looks at it again beside its work,
-	// so that one which was deleted is there again before most of what waits is
-	// due.
+	// default 1 min. The first send after that checks it again in the
+	// background, so that a deleted destination is back before most of its
+	// waiting messages are due.
 	RecheckInterval time.Duration
-	// MaxRouteQueues is how many route queues this client may make, default 100, 1
-	// to 100,000. A destination that is an exchange needs one for each routing key,
-	// which stays for ever; those that are there already do not count. Beyond it
-	// Send fails with a *topology.DestinationError before anything is made, so that
-	// a routing key with an order's number in it does not fill the broker.
+	// MaxRouteQueues is how many route queues this client may make, default
+	// 100, 1 to 100,000. An exchange destination needs one for each routing
+	// key, and it stays for ever; existing ones do not count. Beyond the limit
+	// Send fails with a *topology.DestinationError before creating anything, so
+	// that order numbers in routing keys do not fill the broker.
 	MaxRouteQueues int
 	// MaxInFlight is the number of messages that may await their confirm,
-	// default 1024, of which half may be on their way into one queue; bodies over
-	// 16 KiB count more. Send waits when it is reached. What a queue that confirms
-	// nothing for a second holds does not count.
+	// default 1024, half of which may be for one queue; a body over 16 KiB
+	// counts as several messages. Send waits at the limit. Messages of a queue
+	// that has confirmed nothing for a second do not count.
 	MaxInFlight int
 	// MaxBody is the largest body accepted, in bytes, default 16 MiB (the
-	// broker's own max_message_size since 4.0). Where the broker takes less, the
-	// first message over its limit is refused by it, and all others for a minute
-	// by the client.
+	// broker's own max_message_size since 4.0). If the broker's limit is lower,
+	// the broker refuses the first message over it, and the client refuses
+	// further ones for a minute.
 	MaxBody int
 
 	// Logger, default silent.
@@ -154,10 +154,10 @@ func setDefault[T comparable](field *T, value T) {
 }
 
 // ErrConfig is wrapped by every error of Config.Validate.
-var ErrConfig = errors.New("configuration not possible")
+var ErrConfig = errors.New("invalid configuration")
 
-// Validate checks every field, after WithDefaults, and reports all that is
-// wrong at once. An error about a value is a *topology.FieldError too.
+// Validate checks every field, after WithDefaults, and reports all problems at
+// once. An error about a value is also a *topology.FieldError.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {

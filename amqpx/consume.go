@@ -56,9 +56,9 @@ type ConsumeOption func(*consumer)
 // WithConcurrency sets the number of handlers that run at once, default 16.
 func WithConcurrency(n int) ConsumeOption { return func(k *consumer) { k.concurrency = n } }
 
-// WithPrefetch sets the number of unacknowledged messages that the broker hands out,
-// those being handled, and those whose retry or dead letter is on its way, included;
-// default four times the concurrency, at most 65535.
+// WithPrefetch sets how many unacknowledged messages the broker delivers,
+// including those being handled and those whose retry or dead letter is being
+// published; default four times the concurrency, at most 65535.
 func WithPrefetch(n int) ConsumeOption { return func(k *consumer) { k.prefetch = n } }
 
 // WithDrainTimeout sets how long running handlers may go on when the consumer ends,
@@ -73,19 +73,20 @@ func WithRetry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.re
 // that were rejected, instead of Config.Destinations' or queue + ".dead".
 func WithDeadLetterQueue(name string) ConsumeOption { return func(k *consumer) { k.dead = name } }
 
-// ErrDrainTimeout says that handlers were still running when the drain time was over.
-// Their messages were not acknowledged and will be delivered again.
+// ErrDrainTimeout means that handlers were still running at the end of the
+// drain time. Their messages were not acknowledged and will be delivered again.
 var ErrDrainTimeout = errors.New("drain timeout")
 
 // Consume runs handler on the messages of queue, until ctx is cancelled or the
 // client is closed; then it stops the intake, lets running handlers finish
-// (WithDrainTimeout), and returns nil, or ErrDrainTimeout. Messages that were handed
-// out and not begun go back to the queue at once. It survives lost connections,
-// and a deleted queue, which it declares and binds again. Only before its first
-// intake is a lasting refusal by the broker (credentials, access, conflicting
-// arguments, a queue that is exclusive to another connection, or that is missing
-// and may not be declared) final, after 2 s: the error then wraps an
-// *amqp091.Error. Later it goes on trying, and says so in the log once a minute.
+// (WithDrainTimeout), and returns nil, or ErrDrainTimeout. Messages that were
+// handed out and not begun go back to the queue at once. It survives lost
+// connections, and a deleted queue, which it declares and binds again. Until
+// its first message can be taken, a refusal by the broker that lasts for 2 s is
+// final, and the error wraps an *amqp091.Error: credentials, access,
+// conflicting arguments, or a queue that is exclusive to another connection or
+// missing without the right to declare it. Later Consume retries without end
+// and logs it once a minute.
 //
 // A queue to which no retry could be sent is refused with ErrConfig: one that
 // belongs to a delay strategy, such as delay.parked, or whose name is too long.
@@ -128,13 +129,13 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	}
 	switch {
 	case k.concurrency < 1 || k.concurrency > 65535:
-		return nil, fmt.Errorf("%w: Concurrency: %d; expected 1 to 65535", ErrConfig, k.concurrency)
+		return nil, fmt.Errorf("%w: WithConcurrency: %d; expected 1 to 65535", ErrConfig, k.concurrency)
 	case k.prefetch < 1 || k.prefetch > 65535:
-		return nil, fmt.Errorf("%w: Prefetch: %d; expected 1 to 65535", ErrConfig, k.prefetch)
+		return nil, fmt.Errorf("%w: WithPrefetch: %d; expected 1 to 65535", ErrConfig, k.prefetch)
 	case k.drain < 0:
-		return nil, fmt.Errorf("%w: DrainTimeout: %v; expected 0 or more", ErrConfig, k.drain)
+		return nil, fmt.Errorf("%w: WithDrainTimeout: %v; expected 0 or more", ErrConfig, k.drain)
 	case k.dead == "" || len(k.dead) > topology.MaxRoutingKey || k.dead == queue || strings.HasPrefix(k.dead, "amq.") || !utf8.ValidString(k.dead):
-		return nil, fmt.Errorf("%w: DeadLetterQueue: %q; expected a name of 1 to %d bytes of UTF-8 that is not the queue's own and does not begin with amq., which the broker reserves", ErrConfig, k.dead, topology.MaxRoutingKey)
+		return nil, fmt.Errorf("%w: WithDeadLetterQueue: %q; expected 1 to %d bytes of UTF-8, other than the queue's own name and not beginning with amq., which the broker reserves", ErrConfig, k.dead, topology.MaxRoutingKey)
 	}
 	for _, q := range []string{queue, k.dead} {
 		if err := c.listed(topology.Destination{Queue: q}); err != nil {
@@ -142,7 +143,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 		}
 	}
 	if err := k.retry.Validate(); err != nil {
-		return nil, fmt.Errorf("%w: Retry: %w", ErrConfig, err)
+		return nil, fmt.Errorf("%w: WithRetry: %w", ErrConfig, err)
 	}
 	k.retry = k.retry.WithDefaults()
 	if err := k.checkRoutes(); err != nil {
@@ -154,8 +155,8 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 }
 
 // checkRoutes refuses what could be consumed and then neither retried nor
-// dead-lettered. The strategy may change with the delay, and with it the room that
-// a routing key leaves for the queue's name.
+// dead-lettered. auto may choose another strategy for another delay, and so
+// leave less room in the routing key for the queue's name.
 func (k *consumer) checkRoutes() error {
 	prefix := k.c.strategy.Prefix()
 	for _, delay := range []time.Duration{0, k.retry.Backoff, k.retry.MaxBackoff, k.c.strategy.MaxDelay()} {
@@ -170,7 +171,7 @@ func (k *consumer) checkRoutes() error {
 		return fmt.Errorf("%w: queue: %w; %s", ErrConfig, err, hint)
 	}
 	if topology.Reserved(prefix, k.dead) {
-		return fmt.Errorf("%w: DeadLetterQueue: %q belongs to the delay strategies with prefix %q; choose another name", ErrConfig, k.dead, prefix)
+		return fmt.Errorf("%w: WithDeadLetterQueue: %q belongs to the delay strategies with prefix %q; choose another name", ErrConfig, k.dead, prefix)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func (c *Client) declareAll(ctx context.Context, conn *amqp.Connection, t topolo
 // applying is how this client declares a topology.
 func (c *Client) applying() live.ApplyOptions {
 	return live.ApplyOptions{Prefix: c.strategy.Prefix(), Unlocked: func(err error) {
-		c.log.Warn("bound without the lock that keeps two clients from binding at once", zap.String("lock", topology.LockQueue(c.strategy.Prefix())), zap.Error(err))
+		c.log.Warn("created bindings without the lock against concurrent binding", zap.String("lock", topology.LockQueue(c.strategy.Prefix())), zap.Error(err))
 	}}
 }
 

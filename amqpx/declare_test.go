@@ -140,7 +140,7 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 		m.declareQueue("q", nil)
 		c := m.open(amqpx.Config{URL: m.URLAs("blind"), Declare: amqpx.DeclareNothing})
 		err := c.Send(t.Context(), amqpx.Message{Queue: "q"})
-		if _, ok := errors.AsType[*topology.DestinationError](err); !ok || !strings.Contains(err.Error(), "may not read from the exchange delay.deliver") || !strings.Contains(err.Error(), "rabbitdelay apply") {
+		if _, ok := errors.AsType[*topology.DestinationError](err); !ok || !strings.Contains(err.Error(), "right to read from the exchange delay.deliver") || !strings.Contains(err.Error(), "rabbitdelay apply") {
 			t.Errorf("without the right to bind: %v", err)
 		}
 		c = m.open(amqpx.Config{URL: m.URLAs("producer"), Declare: amqpx.DeclareNothing})

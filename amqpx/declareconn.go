@@ -120,7 +120,7 @@ func (p *declareConns) borrow(ctx context.Context, sess *session, alone bool) (l
 	}
 	d, err := p.connect(ctx, sess)
 	if err != nil && permanent(err) && !sess.conn.IsClosed() {
-		p.log.Warn("no connection of its own to declare on; declaring on another", zap.Error(err))
+		p.log.Warn("cannot open a connection for declarations; declaring on another connection", zap.Error(err))
 		return loan{conn: sess.conn, end: func() {}, spoil: func() {}}, nil
 	}
 	if err != nil {
@@ -150,8 +150,8 @@ func (p *declareConns) borrowAlone(ctx context.Context, sess *session) (loan, er
 	return l, nil
 }
 
-// node is where a session's declarations go: to the very node, since in a cluster
-// another may route by a new binding later.
+// node is the session's own node, to which its declarations go: in a cluster
+// another node may route by a new binding later.
 func (p *declareConns) node(sess *session) string {
 	if addr, ok := sess.conn.RemoteAddr().(*net.TCPAddr); ok && p.direct {
 		return addr.String()
@@ -249,8 +249,8 @@ func (p *declareConns) takeOut(d *declareConn) {
 	}
 }
 
-// change does something to a connection with the lock held, and closes it where
-// nobody uses it afterwards and nobody will.
+// change modifies a connection with the lock held, and closes it if it has no
+// users and will get none.
 func (p *declareConns) change(d *declareConn, f func()) {
 	p.mu.Lock()
 	f()

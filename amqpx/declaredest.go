@@ -136,7 +136,7 @@ func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 	case !isCode(err, amqp.NotFound), isDown(err):
 		return fmt.Errorf("queue %s: %w", q.Name, err)
 	case d.c.cfg.Declare == DeclareNothing:
-		return d.refuse(fmt.Sprintf("needs the queue %s, which does not exist, and this client may not declare (DeclareNothing); run rabbitdelay apply first", q.Name), err)
+		return d.refuse(fmt.Sprintf("needs the queue %s, which does not exist and which this client may not declare (DeclareNothing); run rabbitdelay apply first", q.Name), err)
 	}
 	unlock := d.creating(ctx, q.Name)
 	defer unlock()
@@ -204,7 +204,7 @@ func (d *declaration) notBound(err error) error {
 		if strings.Contains(ae.Reason, "read access") || strings.Contains(ae.Reason, "to topic") {
 			lacks = fmt.Sprintf("read from the exchange %s", exchange)
 		}
-		return d.refuse(fmt.Sprintf("is not known to be bound: this client may not declare (DeclareNothing) and its user may not %s, which to make sure takes; give it that right (docs/permissions.md), and run rabbitdelay apply with the destination in the file", lacks), err)
+		return d.refuse(fmt.Sprintf("may not be bound: this client declares nothing (DeclareNothing), and to check the binding its user would need the right to %s; grant it (docs/permissions.md), and run rabbitdelay apply with the destination in the file", lacks), err)
 	case ae.Code == amqp.NotFound && strings.Contains(ae.Reason, "no "):
 		return d.refuse(fmt.Sprintf("needs the queue %s and the exchange %s, and one does not exist, and this client may not declare (DeclareNothing); run rabbitdelay apply first", queue, exchange), err)
 	}
@@ -212,6 +212,6 @@ func (d *declaration) notBound(err error) error {
 }
 
 func tooManyRoutes(limit int) string {
-	return fmt.Sprintf("would need one more route queue than the %d that this client may make (Config.MaxRouteQueues): each routing key needs a queue of its own, for ever. "+
+	return fmt.Sprintf("would need one more route queue than the %d that this client may create (Config.MaxRouteQueues): each routing key needs a queue of its own, for ever. "+
 		"With many keys delay to one queue, bound to the exchange by a pattern or consumed by who publishes on; or raise the bound", limit)
 }

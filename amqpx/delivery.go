@@ -17,8 +17,8 @@ import (
 // time is over.
 type Handler func(ctx context.Context, d *Delivery) error
 
-// Delivery is a received message. A test of one's own Handler makes one itself: an
-// idempotent handler needs ID and Queue, a task's ID, Version and DueAt.
+// Delivery is a received message. Tests of a Handler can build one: an
+// idempotent handler needs ID and Queue, a task handler ID, Version and DueAt.
 type Delivery struct {
 	ID    string // AMQP message-id; empty if the publisher gave none
 	Queue string // the queue it was consumed from
@@ -28,11 +28,11 @@ type Delivery struct {
 	// Attempt counts deliveries by rabbitdelay's own retries, 1 on the first. A
 	// redelivery after a lost connection does not count.
 	Attempt int
-	// MaxAttempts is the consumer's limit: when Attempt reaches it, an error is
-	// the last one.
+	// MaxAttempts is the consumer's limit: after an error in attempt
+	// MaxAttempts there is no further one.
 	MaxAttempts int
 	Version     int64 // task version, 0 for none
-	Redelivered bool  // the broker delivered it before, perhaps to nobody
+	Redelivered bool  // the broker may have delivered it before
 
 	// Exchange and RoutingKey are where the message was sent to, the same on every
 	// attempt: those of an exchange destination or of a foreign publisher, and ""

@@ -9,9 +9,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Dial makes one connection as Open does, to the first of Config.URL and URLs
-// that answers, and declares nothing: for tools that look at a broker. The caller
-// closes it. When no node answers, each has its *DialError in the joined error.
+// Dial opens one connection as Open does, to the first of Config.URL and URLs
+// that answers, and declares nothing. It is for tools that inspect a broker.
+// The caller closes it. If no node answers, the joined error has a *DialError
+// for each.
 func Dial(ctx context.Context, cfg Config) (*amqp.Connection, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {

@@ -15,7 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// DialError says what a broker's address answered, or that it did not, and what
+// DialError says what answered at a broker's address, if anything, and what
 // that means.
 type DialError struct {
 	Address string // host:port
@@ -56,7 +56,7 @@ func dialReason(uri amqp.URI, heard []byte, err error) (reason string, final boo
 		return text, true
 	}
 	if isTLSError(err) {
-		return fmt.Sprintf("TLS: %v; the certificate must be for this host, from an authority that the system or the configured CA file vouches for", err), true
+		return fmt.Sprintf("TLS: %v; the certificate must be for this host, signed by an authority in the system's certificates or in the configured CA file", err), true
 	}
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return fmt.Sprintf("the name %q does not resolve: %v", dns.Name, err), false
@@ -64,14 +64,14 @@ func dialReason(uri amqp.URI, heard []byte, err error) (reason string, final boo
 	timeout, ok := errors.AsType[net.Error](err)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("nobody listens there: %v; does the broker run, and is this its port? (5672 is the default of amqp, 5671 of amqps)", err), false
+		return fmt.Sprintf("connection refused: %v; is the broker running, and is this its port? (5672 is the default of amqp, 5671 of amqps)", err), false
 	case errors.Is(err, context.Canceled):
 		return err.Error(), false
 	case ok && timeout.Timeout():
-		return fmt.Sprintf("no answer in time: %v; a firewall that drops packets, a broker that hangs, or something that is no broker", err), false
+		return fmt.Sprintf("no answer in time: %v; a firewall may drop packets, the broker may hang, or this is not a broker", err), false
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, net.ErrClosed), errors.Is(err, amqp.ErrClosed):
 		if len(heard) == 0 {
-			return fmt.Sprintf("the other end hung up without a word: %v; a broker that starts or stops does that, a proxy without a broker behind it, and a TLS port that is spoken to in plain", err), false
+			return fmt.Sprintf("the connection was closed without an answer: %v; the broker may be starting or stopping, a proxy may have no broker behind it, or a TLS port may have been addressed without TLS", err), false
 		}
 		return fmt.Sprintf("the other end hung up: %v", err), false
 	}

@@ -110,10 +110,10 @@ func TestWhatAnsweredIsSaid(t *testing.T) {
 		{"plain port in TLS", "amqps", door(t, false, "AMQP\x00\x00\x09\x01"), "the port speaks AMQP without TLS; use amqp://", true},
 		{"AMQP 1.0", "amqp", door(t, false, "AMQP\x00\x01\x00\x00"), "the broker speaks another version of AMQP than 0-9-1", true},
 		{"SSH", "amqp", door(t, false, "SSH-2.0-OpenSSH_9.6\r\n"), `something that is not AMQP answered (it began with "SSH-2.0-")`, true},
-		{"hung up", "amqp", door(t, false), "the other end hung up without a word", false},
+		{"hung up", "amqp", door(t, false), "the connection was closed without an answer", false},
 		{"password", "amqp", door(t, false, saysStart), `the broker refused the user "shop": Exception (403) Reason: "username or password not allowed"`, true},
 		{"virtual host", "amqp", door(t, false, saysStart, saysTune, saysClose(530, "NOT_ALLOWED - vhost nope not found")), `the broker refused the virtual host "nope": Exception (530) Reason: "NOT_ALLOWED - vhost nope not found"`, true},
-		{"nobody", "amqp", nobody, "nobody listens there: dial tcp", false},
+		{"nobody", "amqp", nobody, "connection refused: dial tcp", false},
 		{"no name", "amqp", "no-such-broker.invalid:5672", `the name "no-such-broker.invalid" does not resolve`, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

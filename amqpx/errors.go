@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Sentinels that errors.Is finds in what Client's methods return.
+// Sentinels for errors.Is on the errors of Client's methods.
 var (
 	// ErrNotSent: the broker did not take the message; sending it again cannot
 	// make a duplicate.
@@ -24,8 +24,8 @@ var (
 	// ErrNacked: the broker refused the message (basic.nack), for instance because
 	// a queue is full, at every try until the deadline.
 	ErrNacked = errors.New("refused by the broker")
-	// ErrMessage: the message itself is not possible; wrapped by *MessageError.
-	ErrMessage = errors.New("message not possible")
+	// ErrMessage: the message itself is invalid; wrapped by *MessageError.
+	ErrMessage = errors.New("invalid message")
 )
 
 // SendError is what Send returns, and SendBatch per message, when a message was

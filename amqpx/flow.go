@@ -32,8 +32,8 @@ type flow struct {
 	moved    chan struct{} // closed, and replaced, when somebody at the gate may go on
 }
 
-// laneKey names the queue that a message enters. A strategy that does not say
-// which gets a lane for each way.
+// laneKey names the queue that a message enters. If the strategy does not name
+// the queue, each way has its own lane.
 type laneKey struct {
 	queue string
 	way   wayKey
@@ -104,7 +104,7 @@ type entry struct {
 	way     *way
 	lane    *lane
 	suspect bool  // the broker has refused the last message of the way
-	refused error // why, when that stands and is so fresh that asking again tells nothing
+	refused error // the reason, while it is recent enough not to ask again
 }
 
 // find gives the way and the lane of a route, made on first use.
@@ -241,8 +241,8 @@ func (f *flow) enterNow(w *way, l *lane, cost int64) share {
 	return share{way: w, lane: l, cost: cost, round: l.round, proven: w.proven}
 }
 
-// leave gives a share back. answered tells whether the broker said anything of
-// the message, taken whether it has it.
+// leave returns a share. answered: the broker has answered about the message;
+// taken: it has accepted it.
 func (f *flow) leave(s share, answered, taken bool) {
 	l, w := s.lane, s.way
 	f.mu.Lock()

@@ -9,17 +9,17 @@ import (
 )
 
 // Headers that rabbitdelay writes. Consumers in other languages can rely on
-// their names and types. Instants are milliseconds since the Unix epoch. A header
-// costs client and broker time with each message, so a message has those only
-// that tell what would not be known without them.
+// their names and types. Instants are milliseconds since the Unix epoch. Each
+// header costs the client and the broker time, so a message carries only
+// headers whose value is not known otherwise.
 const (
 	HeaderDue         = "rabbitdelay-due"         // int64, the due instant
 	HeaderAttempt     = "rabbitdelay-attempt"     // int64, from 2 on; absent on the first delivery
 	HeaderVersion     = "rabbitdelay-version"     // int64, of a task; absent without one
-	HeaderDestination = "rabbitdelay-destination" // string, exchange:routing-key of a message to an exchange; else, on a dead letter, the queue
+	HeaderDestination = "rabbitdelay-destination" // string; exchange:routing-key for a message to an exchange; on other messages only on dead letters, the queue
 
-	// Of a message that came through an exchange, on its retries and its dead
-	// letter: that exchange, and the key it had there.
+	// On retries and the dead letter of a message that came through an
+	// exchange: that exchange and its routing key.
 	HeaderExchange   = "rabbitdelay-exchange"    // string
 	HeaderRoutingKey = "rabbitdelay-routing-key" // string
 

@@ -30,9 +30,9 @@ type SendEnd struct {
 	Err      error         // nil: confirmed
 }
 
-// HandleHook sees every run of a handler. HandleEnd comes when the message's fate is
-// settled: after a failure that is when the broker has its retry or dead letter,
-// and the next message may have begun by then.
+// HandleHook sees every run of a handler. HandleEnd is called when the
+// message's fate is settled. After a failure that is when the broker has
+// confirmed its retry or dead letter; other messages may have begun by then.
 type HandleHook interface {
 	HandleStart(ctx context.Context, d *Delivery) context.Context
 	HandleEnd(ctx context.Context, e HandleEnd)
@@ -46,7 +46,7 @@ const (
 	OutcomeAcked        Outcome = "acked"
 	OutcomeRetried      Outcome = "retried"       // published again with a delay, then acknowledged
 	OutcomeDeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
-	OutcomeRequeued     Outcome = "requeued"      // given back to the queue: neither was possible
+	OutcomeRequeued     Outcome = "requeued"      // returned to the queue, because neither was possible
 	OutcomeLost         Outcome = "lost"          // the connection ended first: the broker delivers it again
 )
 

@@ -16,8 +16,8 @@ import (
 // consumerTag is the same for all: each consumer has a channel of its own.
 const consumerTag = "rabbitdelay"
 
-// subscription is a consumer on the broker, on a channel of its own. What was
-// delivered on that channel can be acknowledged on no other.
+// subscription is a consumer on the broker, on a channel of its own. A delivery
+// can be acknowledged only on its own channel.
 type subscription struct {
 	sess       *session
 	ch         *amqp.Channel
@@ -109,7 +109,7 @@ func (s *subscription) ended() error {
 		<-s.live.Done() // the reason comes at the same time
 		return context.Cause(s.live)
 	}
-	return errors.New("the broker cancelled the consumer: the queue was deleted, or (since RabbitMQ 4.3) a handler took longer than the broker's consumer timeout")
+	return errors.New("the broker cancelled the consumer: the queue was deleted, or (since RabbitMQ 4.3) a handler exceeded the broker's consumer timeout")
 }
 
 // intake begins a handler for each message of a subscription, as slots become
@@ -274,7 +274,7 @@ func (s *jobs) Pop() any {
 	return last
 }
 
-// next takes the one whose turn it is.
+// next removes the job that is due first.
 func (s *jobs) next() *job {
 	j, _ := heap.Pop(s).(*job)
 	return j

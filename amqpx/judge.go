@@ -52,7 +52,7 @@ func whyFinal(err error, ends int) string {
 	case ae.Code == amqp.PreconditionFailed:
 		return "is refused by the broker (a limit of the virtual host, say); mend what it says, or declare the queue by yourself"
 	case endsConnection(err) && ends > maxEnds:
-		return fmt.Sprintf("makes the broker end the connection, %d times in a row; see the broker's log", ends)
+		return fmt.Sprintf("made the broker close the connection %d times in a row; see the broker's log", ends)
 	}
 	return ""
 }

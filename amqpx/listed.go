@@ -26,7 +26,7 @@ func (c *Client) listed(dest topology.Destination) error {
 		return nil
 	}
 	return &topology.DestinationError{Destination: dest,
-		Reason: fmt.Sprintf("is not one of the destinations in the configuration, and no other may be used (declare: listed); they are: %s", some(names))}
+		Reason: fmt.Sprintf("is not a destination of the configuration, and only those may be used (declare: listed): %s", some(names))}
 }
 
 // maxNamed is how many destinations an error names.

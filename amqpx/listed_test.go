@@ -22,7 +22,7 @@ func TestListed(t *testing.T) {
 	}
 	for _, d := range []topology.Destination{{Queue: "order.expire"}, {Exchange: "events", RoutingKey: "post.publsh"}} {
 		err := c.listed(d)
-		if !errors.Is(err, topology.ErrDestination) || !strings.HasSuffix(err.Error(), "(declare: listed); they are: orders.expire, mail, events:post.publish") {
+		if !errors.Is(err, topology.ErrDestination) || !strings.HasSuffix(err.Error(), "(declare: listed): orders.expire, mail, events:post.publish") {
 			t.Errorf("%+v: %v", d, err)
 		}
 	}

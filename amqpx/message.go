@@ -24,11 +24,11 @@ type Message struct {
 	// message is first published. 0 delivers at once. Fractions of a
 	// millisecond round up. Negative is an error.
 	Delay time.Duration
-	// DeliverAt is the due instant; the past means at once. Zero means that
-	// Delay counts.
+	// DeliverAt is the due instant; an instant in the past delivers at once. If
+	// it is zero, Delay applies.
 	DeliverAt time.Time
-	// Tolerance lets the strategy be late by up to this much where that saves
-	// hops in the broker. 0 means as close as the resolution allows.
+	// Tolerance is how much later the message may arrive if that saves hops in
+	// the broker. 0 means as close as the resolution allows.
 	Tolerance time.Duration
 
 	Body            []byte
@@ -40,8 +40,8 @@ type Message struct {
 	AppID           string
 	Priority        uint8
 	// Headers are copied. Names that begin with "rabbitdelay-", and those that
-	// the broker interprets on its way (x-death, x-first-death-*,
-	// x-last-death-*, x-delay, CC, BCC), are left out.
+	// the broker interprets (x-death, x-first-death-*, x-last-death-*, x-delay,
+	// CC, BCC), are left out.
 	Headers amqp.Table
 
 	// Attempt is the number of the delivery to come, 1 (also for 0) on the first.

@@ -19,11 +19,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ownBindings are second bindings of destinations, with an argument that is this
-// client's alone. Where live.LateBindings says so, the broker tells a client
-// that the binding is there while another is still making it. Nobody else makes
-// one's own, so when it is there the broker routes by it. The other one is complete
-// long before this one is taken away again.
+// ownBindings are second bindings of destinations, with an argument that is
+// this client's alone. Where live.LateBindings says so, the broker tells a
+// client that the binding is there while another is still making it. No other
+// client creates this client's own binding, so once it exists the broker routes
+// by it. The plain binding is complete long before the own one is removed.
 type ownBindings struct {
 	c  *Client
 	id string

@@ -26,8 +26,8 @@ var (
 
 // process runs the handler on one message and settles the message's fate. It
 // holds a slot while the handler runs, and until its success is acknowledged.
-// What takes the place of a message that failed is published without one, since
-// the broker may be long in taking it.
+// The retry or dead letter of a failed message is published without a slot,
+// because the broker may take long to accept it.
 func (k *consumer) process(j *job) {
 	if j.sub.lost() { // cannot be acknowledged any more; the broker delivers it again
 		k.running.Add(-1)

@@ -26,8 +26,8 @@ type publisher struct {
 	alone  *semaphore.Weighted
 }
 
-// maxReturns bounds the returns that a channel keeps. The confirm that follows a
-// return wakes somebody who takes it, so a few would do.
+// maxReturns bounds the returns that a channel buffers. The confirm after each
+// return wakes a goroutine that drains them, so a few suffice.
 const maxReturns = 1024
 
 // maxAlone bounds the channels of messages that are published alone.

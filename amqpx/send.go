@@ -17,14 +17,16 @@ import (
 // It retries under the same message id until the context's deadline
 // (Config.SendTimeout without one). It is safe for many goroutines, whose
 // confirms are pipelined; a queue that does not confirm, a destination that
-// cannot be used and a message that the broker refuses hold up nobody else's.
+// cannot be used and a message that the broker refuses hold up only their own
+// messages.
 //
 // Errors: *MessageError, *topology.DelayError, *topology.KeyError and
-// *topology.DestinationError for what can never be sent; *SendError otherwise, in which
-// errors.Is finds ErrNotSent or ErrOutcomeUnknown and the cause (ErrBlocked,
-// ErrNacked, ErrUnroutable, ErrClosed, the context's error; errors.As finds the
-// broker's *amqp091.Error). What the broker refuses for good, such as access
-// (403), fails within seconds, whatever the deadline.
+// *topology.DestinationError for what can never be sent; *SendError otherwise,
+// in which errors.Is finds ErrNotSent or ErrOutcomeUnknown and the cause
+// (ErrBlocked, ErrNacked, ErrUnroutable, ErrClosed, the context's error;
+// errors.As finds the broker's *amqp091.Error). A message that the broker
+// refuses permanently, such as for access (403), fails within seconds, whatever
+// the deadline.
 func (c *Client) Send(ctx context.Context, m Message) error {
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()

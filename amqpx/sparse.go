@@ -13,9 +13,8 @@ import (
 // sparseInterval is how often a trouble that lasts is logged.
 const sparseInterval = time.Minute
 
-// sparse logs a trouble when it begins or changes its kind, and then once a minute
-// with how many lines were left out, however often it is met. Its zero value is
-// ready to use.
+// sparse logs a problem when it begins or changes, then once a minute with the
+// number of lines it suppressed. Its zero value is ready to use.
 type sparse struct {
 	mu   sync.Mutex
 	kind string

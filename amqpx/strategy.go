@@ -21,9 +21,9 @@ type Strategy interface {
 	// Bindings connect the delivery exchange with one destination. They assume
 	// that the destination's target queue exists.
 	Bindings(dest topology.Destination) []topology.Binding
-	// Route gives the place to publish a message that is due after delay. The
+	// Route returns where to publish a message that is due after delay. The
 	// route's own delay is at least delay; with a tolerance it may be up to
-	// delay + tolerance where that saves hops. A delay of 0 goes straight to the
+	// delay + tolerance if that saves hops. A delay of 0 goes straight to the
 	// destination. Errors are *topology.DelayError or *topology.KeyError.
 	Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error)
 	// MaxDelay is the longest delay that Route accepts.

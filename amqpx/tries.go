@@ -129,7 +129,8 @@ func (t tries) unroutable(err error) step {
 	return step{declare: true}
 }
 
-// because adds to the end of a message's time what kept it from being sent.
+// because adds the reason why the message was not sent to the error of its
+// deadline.
 func because(err, last error) error {
 	if last == nil || errors.Is(err, last) {
 		return err

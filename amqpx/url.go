@@ -16,9 +16,10 @@ var (
 	errNoHost = errors.New("no host in the URL; is a variable not set? Expected a URL like amqp://user:password@host:5672/vhost")
 )
 
-// ParseURL reads a broker's URL as Open does. It takes what amqp091.ParseURI takes,
-// but for a URL without a host, for which that has localhost, and one that CheckURL
-// refuses. Its errors do not have the password.
+// ParseURL reads a broker's URL as Open does. It accepts the same URLs as
+// amqp091.ParseURI, except one without a host (for which amqp091 uses
+// localhost) and those that CheckURL refuses. Its errors never contain the
+// password.
 func ParseURL(s string) (amqp.URI, error) {
 	u, err := amqp.ParseURI(s)
 	if err != nil {
@@ -33,10 +34,10 @@ func ParseURL(s string) (amqp.URI, error) {
 	return u, nil
 }
 
-// CheckURL refuses the URL of a broker, a database or anything else when a
-// character of its user or password ends the address and must be percent-encoded.
-// In amqp://user:12#34@host the # does, so that user would be the host and a part
-// of the password its port, which errors and logs show.
+// CheckURL refuses a URL whose user or password contains a character that must
+// be percent-encoded. In amqp://user:12#34@host the # ends the address: "user"
+// would be read as the host and "12", part of the password, as the port, which
+// errors and logs show.
 func CheckURL(s string) error {
 	_, rest, _ := strings.Cut(s, ":")
 	rest = strings.TrimPrefix(rest, "//")
@@ -50,8 +51,8 @@ func CheckURL(s string) error {
 	return nil
 }
 
-// RedactURL is the URL of a broker or a database with its password replaced,
-// fit to be printed. What cannot be parsed is replaced as a whole.
+// RedactURL returns the URL of a broker or a database with its password
+// replaced, safe to print. A URL that cannot be parsed is replaced entirely.
 func RedactURL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme == "" {

@@ -53,10 +53,11 @@ func (c *Config) offline() ([]amqpx.Strategy, error) {
 	return list, nil
 }
 
-// Strategy makes the strategy that the settings ask for. It talks to the broker
-// only to probe for the plugin: with the plugin strategy, and with auto when a
-// range for the plugin is set. Without the plugin, auto does without it and the
-// plugin strategy is an error. The choice and its reason are logged.
+// Strategy makes the strategy that the settings ask for. It connects to the
+// broker only to probe for the plugin: with the plugin strategy, and with auto
+// if a range for the plugin is set. If the broker lacks the plugin, auto works
+// without it and the plugin strategy is an error. The choice and its reason are
+// logged.
 func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

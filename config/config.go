@@ -41,8 +41,8 @@ type Broker struct {
 	// ConnectionName is shown by the broker's management, default "rabbitdelay".
 	ConnectionName string
 
-	// The following are amqpx.Config's fields of the same names; 0 is its default
-	// here, and an error where it is written down.
+	// These are amqpx.Config's fields of the same names. In Go 0 means the
+	// default; an explicit 0 in a file is an error.
 	Heartbeat    time.Duration
 	DialTimeout  time.Duration
 	ReconnectMin time.Duration
@@ -121,8 +121,8 @@ type Database struct {
 // DefaultURL is the broker without any setting: RabbitMQ's own default.
 const DefaultURL = "amqp://guest:guest@127.0.0.1:5672/"
 
-// GivenURL is the broker's URL where a flag, a variable or the file gave one, and
-// empty where it is the default.
+// GivenURL is the broker's URL if a flag, a variable or the file gave one;
+// empty for the default.
 func (c *Config) GivenURL() URL {
 	if _, ok := c.origins["broker.url"]; !ok {
 		return ""
@@ -130,8 +130,8 @@ func (c *Config) GivenURL() URL {
 	return c.Broker.URL
 }
 
-// DelayGiven tells whether a file, a flag or a variable says how messages are
-// delayed; otherwise the strategy and its layout are the defaults.
+// DelayGiven reports whether a file, a flag or a variable sets the strategy or
+// its layout; otherwise both are the defaults.
 func (c *Config) DelayGiven() bool {
 	for path := range c.origins {
 		if strings.HasPrefix(path, "delay.") {

@@ -28,7 +28,7 @@ type database struct {
 	memory   bool   // every connection would be a database of its own
 }
 
-// OpenDB opens the database of a URL, and says what it is:
+// OpenDB opens the database of a URL and returns its dialect:
 //
 //	postgres://user:password@host:5432/database?sslmode=…   (postgresql:// too)
 //	mysql://user:password@host:3306/database?tls=…          (mariadb:// too)

@@ -78,7 +78,7 @@ func TestInvalid(t *testing.T) {
 		{"radices", "delay: {bucket: {radices: [1]}}\n", "", []string{"line 1, column 27: delay.bucket.radices: [1]; expected numbers from 2 to 1000"}},
 		{"previous layout", "delay:\n  previous:\n  - {layout: clock}\n  - {layout: clock, resolution: 30ms}\n", "", []string{
 			"line 4, column 33: delay.previous[1].resolution: 30ms; expected " + clockBound}},
-		{"ttl without delays", "delay: {strategy: ttl}\n", "", []string{"delay.ttl.delays: is empty; the ttl strategy needs the delays there are, such as [60s, 15m]"}},
+		{"ttl without delays", "delay: {strategy: ttl}\n", "", []string{"delay.ttl.delays: is empty; list the delays of the ttl strategy, such as [60s, 15m]"}},
 		{"ttl twice", "delay: {ttl: {delays: [60s, 1m]}}\n", "", []string{"line 1, column 23: delay.ttl.delays[1]: 1m; expected declared once"}},
 		{"plugin range", "delay: {plugin: {min: 2h, max: 1h}}\n", "", []string{"line 1, column 23: delay.plugin.min: 2h; expected at most delay.plugin.max, 1h"}},
 		{"plugin bound", "delay: {plugin: {max: 50d}}\n", "", []string{"line 1, column 23: delay.plugin.max: 50d; expected 1ms to 49d17h2m47.295s"}},

@@ -24,8 +24,8 @@ type Source struct {
 	// Overrides are values of settings that win over all others, by path, such as
 	// "broker.url".
 	Overrides map[string]Override
-	// Defaults are values of settings that all others win over, by path; lists
-	// are separated by commas.
+	// Defaults are values by path that all other sources override; lists are
+	// separated by commas.
 	Defaults map[string]string
 }
 

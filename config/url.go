@@ -3,8 +3,8 @@ package config
 import "github.com/rabbitdelay/rabbitdelay/amqpx"
 
 // URL is the address of a broker, a management API or a database. It may hold a
-// password, so it prints itself without one, whichever way it is printed;
-// string(u) is the whole.
+// password, so every way of printing it leaves the password out; string(u) is
+// the complete URL.
 type URL string
 
 // String is the URL with its password replaced.

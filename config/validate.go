@@ -26,7 +26,7 @@ func (c *Config) setDefaults() {
 }
 
 // Validate checks every setting and reports all that is wrong, in one *Error.
-// Load has done so already; it is for a Config that was changed or made in Go.
+// Load calls it; use it for a Config that was built or changed in Go.
 func (c *Config) Validate() error {
 	c.setDefaults()
 	if problems := c.problems(); len(problems) > 0 {
@@ -158,7 +158,7 @@ func (k *checker) delay(d *Delay) {
 	}
 	switch {
 	case len(d.TTL.Delays) == 0 && d.Strategy == StrategyTTL:
-		k.badf("delay.ttl.delays", "is empty; the ttl strategy needs the delays there are, such as [60s, 15m]")
+		k.badf("delay.ttl.delays", "is empty; list the delays of the ttl strategy, such as [60s, 15m]")
 	case len(d.TTL.Delays) > 0:
 		k.fields(dlx.TTLConfig{Delays: d.TTL.Delays}.Validate(), "delay.ttl")
 	}

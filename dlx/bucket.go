@@ -29,10 +29,10 @@ type BucketConfig struct {
 	// dead-letters at least once (RabbitMQ 3.10 or later). Classic queues are
 	// faster, and can lose messages when a broker dies between two hops.
 	QueueType topology.QueueType
-	// TopicPermissions lets messages enter through one topic exchange, where the
-	// broker holds each routing key against the user's topic permissions. Without
-	// it they enter through a fanout exchange per queue, which asks for no more
-	// than the right to write to it and is faster.
+	// TopicPermissions lets messages enter through one topic exchange, where
+	// the broker holds each routing key against the user's topic permissions.
+	// Without it they enter through a fanout exchange per queue, which is
+	// faster and needs only the right to write to it.
 	TopicPermissions bool
 }
 
@@ -166,8 +166,8 @@ func (b *Bucket) MaxDelay() time.Duration {
 func (b *Bucket) Resolution() time.Duration { return b.layout.resolution }
 
 // Bindings connect the delivery exchange with the destination's target queue.
-// They match the exact number of digits: a "#" for them would give a message
-// for "a.b" to "b" too. Route says whether the destination is possible at all.
+// They match the exact number of digits; with "#" a message for "a.b" would
+// reach "b" too. Bindings does not check the destination; Route does.
 func (b *Bucket) Bindings(dest topology.Destination) []topology.Binding {
 	key := []byte(b.layout.tag)
 	for range b.layout.radices {
@@ -178,14 +178,14 @@ func (b *Bucket) Bindings(dest topology.Destination) []topology.Binding {
 	return []topology.Binding{{Exchange: b.deliver, Queue: dest.TargetQueue(b.prefix), RoutingKey: string(key)}}
 }
 
-// Route gives the exchange and the routing key that carry a message for delay,
-// rounded up to the resolution, and for a delay between delay and
-// delay+tolerance with fewer hops where there is one.
+// Route returns the exchange and the routing key for delay, rounded up to the
+// resolution. With a tolerance it returns the delay up to delay+tolerance that
+// needs the fewest hops.
 //
-// Errors, of which those about the destination do not depend on the delay:
+// Errors (those about the destination do not depend on the delay):
 // *topology.DelayError for a negative delay or tolerance and for one over
-// MaxDelay; *topology.DestinationError for a destination that is none or is
-// part of a strategy; *topology.KeyError for a destination whose name is too
+// MaxDelay; *topology.DestinationError for an invalid destination or one that
+// belongs to a strategy; *topology.KeyError for a destination whose name is too
 // long for a routing key.
 func (b *Bucket) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	key, err := destinationKey(b.Name(), dest, b.prefix, b.overhead)

@@ -8,8 +8,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Topology is the delivery exchange, a queue per value of each digit with the way
-// into it, and an exchange per position but the highest.
+// Topology is the delivery exchange, a queue with its entry exchange for each
+// value of each digit, and an exchange for each position except the highest.
 //
 // A message enters the queue of its highest digit that is not 0. From there on it
 // is dead-lettered to the exchange of the next lower position, which puts it into

@@ -14,8 +14,8 @@ const (
 	// LayoutClock has positions that people know: parts of a second, seconds,
 	// minutes, hours, days, and twelve "months" of 32 days. It reaches 384 days.
 	LayoutClock = "clock"
-	// LayoutHex has radix 16 and as many positions as reach 366 days; the highest
-	// one is only as large as that needs.
+	// LayoutHex has radix 16 and as many positions as 366 days need; the
+	// highest position is no larger than needed.
 	LayoutHex = "hex"
 	// LayoutBinary has 28 positions of radix 2: the fewest queues, the most hops.
 	LayoutBinary = "binary"

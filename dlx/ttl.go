@@ -14,8 +14,8 @@ import (
 type TTLConfig struct {
 	// Prefix begins the names of all broker objects. Default "delay".
 	Prefix string
-	// Delays are the delays there are: whole milliseconds from 1ms to ten years,
-	// each once, at most 1000. A delay of 0 needs none.
+	// Delays are the delays that can be used: whole milliseconds from 1ms to
+	// ten years, each once, at most 1000. A delay of 0 needs none.
 	Delays []time.Duration
 	// RoundUp gives a delay that is not declared the next longer one that is.
 	// Otherwise such a delay is an error.
@@ -63,8 +63,8 @@ func (c TTLConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// TTL delays by one of the declared durations: each is a queue. It implements
-// amqpx.Strategy and is safe for concurrent use.
+// TTL delays by one of the declared durations, each of which has a queue. It
+// implements amqpx.Strategy and is safe for concurrent use.
 type TTL struct {
 	prefix    string
 	base      string
@@ -122,8 +122,8 @@ func (t *TTL) Declares(delay time.Duration) bool {
 	return ok
 }
 
-// Topology is the delivery exchange, and a queue per declared delay with the way
-// into it.
+// Topology is the delivery exchange, and for each declared delay a queue with
+// its entry exchange.
 func (t *TTL) Topology() topology.Topology {
 	top := topology.Delivery(t.prefix)
 	if t.checked {
@@ -154,10 +154,10 @@ func (t *TTL) Bindings(dest topology.Destination) []topology.Binding {
 // delay, which must be 0 or declared; with a tolerance, or with RoundUp, for the
 // next longer declared one.
 //
-// Errors, of which those about the destination do not depend on the delay:
+// Errors (those about the destination do not depend on the delay):
 // *topology.DelayError, which lists the declared delays, for any other one;
-// *topology.DestinationError for a destination that is none or is part of a
-// strategy; *topology.KeyError for a destination whose name is too long for a
+// *topology.DestinationError for an invalid destination or one that belongs to
+// a strategy; *topology.KeyError for a destination whose name is too long for a
 // routing key.
 func (t *TTL) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	key, err := destinationKey(t.Name(), dest, t.prefix, t.overhead)

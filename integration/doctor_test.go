@@ -407,7 +407,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 		if r.Clock == nil || r.Clock.High > -4*time.Second {
 			t.Errorf("clock %+v", r.Clock)
 		}
-		for _, note := range []string{"bindings are there", "policies", "nodes are not known", "arguments of 1 destination queue"} {
+		for _, note := range []string{"could not be verified", "policies", "nodes are unknown", "arguments of 1 destination queue"} {
 			if !strings.Contains(fmt.Sprint(r.Unseen), note) {
 				t.Errorf("no note about %q:\n%s", note, render(r))
 			}

@@ -149,7 +149,7 @@ func TestCLITasks(t *testing.T) {
 			"cancel a-002":                "cannot cancel task a-002: it is done, expected pending; its effect has happened",
 			"cancel a-000":                "cannot cancel task a-000: it is cancelled, expected pending; there is nothing to do",
 			"cancel none":                 `cannot cancel task none: task not found; "rabbitdelay tasks list" shows`,
-			"reschedule a-000 --delay 1s": "cannot reschedule task a-000: it is cancelled, expected pending; to have it after all, schedule",
+			"reschedule a-000 --delay 1s": "cannot reschedule task a-000: it is cancelled, expected pending; to run it after all, schedule",
 			"fire none":                   "cannot fire task none: task not found",
 			"revive a-008":                "cannot revive task a-008: it is pending, expected failed; it still waits; use reschedule or fire",
 		} {

@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// MaxDelay is the longest delay of the plugin: 2^32-1 ms, about 49.7 days. It
-// does not delay at all what is longer.
+// MaxDelay is the longest delay of the plugin: 2^32-1 ms, about 49.7 days. The
+// plugin does not delay a message with a longer one at all.
 const MaxDelay = math.MaxUint32 * time.Millisecond
 
 // HeaderDelay is the header that the plugin reads, in milliseconds. On delivery
@@ -65,8 +65,8 @@ func (c Config) Validate() error {
 }
 
 // Strategy delays by an x-delayed-message exchange. It implements
-// amqpx.Strategy and is safe for concurrent use. Whether a broker has the
-// plugin tells live.ProbePlugin.
+// amqpx.Strategy and is safe for concurrent use. live.ProbePlugin reports
+// whether a broker has the plugin.
 //
 // The plugin keeps waiting messages in a table of the node that took them: they
 // are not replicated, and cannot be counted per destination.
@@ -129,10 +129,10 @@ func (s *Strategy) Bindings(dest topology.Destination) []topology.Binding {
 // message for delay, rounded up to whole milliseconds. A tolerance changes
 // nothing: the plugin's delays are exact.
 //
-// Errors, of which those about the destination do not depend on the delay:
+// Errors (those about the destination do not depend on the delay):
 // *topology.DelayError for a negative delay or tolerance and for one over
-// MaxDelay; *topology.DestinationError for a destination that is none or is
-// part of a strategy; *topology.KeyError for a destination whose name is too
+// MaxDelay; *topology.DestinationError for an invalid destination or one that
+// belongs to a strategy; *topology.KeyError for a destination whose name is too
 // long for a routing key.
 func (s *Strategy) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
 	if err := dest.Check(s.prefix); err != nil {

@@ -67,7 +67,7 @@ func TestMergeRefusesContradictions(t *testing.T) {
 		t.Errorf("first error is %+v", merge)
 	}
 	for _, text := range []string{
-		`exchange "x" is described twice, and differently: type is "topic" in one and "direct" in the other, internal is false in one and true in the other`,
+		`exchange "x" is described twice with different values: type is "topic" in one and "direct" in the other, internal is false in one and true in the other`,
 		`queue "q"`, `x-message-ttl is 1000 in one and 60000 in the other, x-queue-type is "quorum" in one and "classic" in the other`,
 		`destination "d"`,
 	} {
@@ -311,7 +311,7 @@ func TestPlanForPeopleAndForMachines(t *testing.T) {
 = same       2 bindings
 note: policies were not checked; reading them needs the management API and a user with the tag policymaker
 2 to create, 5 the same, 1 in conflict (read by test)
-An object in conflict cannot be changed in place: give the new one another name, or empty and delete the old one.
+RabbitMQ cannot change an object in place: give the new one another name, or empty and delete the old one.
 `
 	if got := plan.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -19,10 +19,10 @@ func ParkedQueue(prefix string) string { return prefix + ".parked" }
 // layout on a broker before RabbitMQ 4.3. It is exclusive to that connection.
 func LockQueue(prefix string) string { return prefix + ".lock" }
 
-// Delivery is what all strategies share: the delivery exchange, whose alternate
-// exchange leads to the parked queue. It does not depend on the queue type or
-// the strategy, so that two configurations with one prefix never conflict in it:
-// the parked queue is always a quorum queue.
+// Delivery returns the objects that all strategies share: the delivery exchange
+// and, as its alternate, the parked queue. They depend on neither the queue
+// type nor the strategy (the parked queue is always a quorum queue), so two
+// configurations with one prefix never conflict in them.
 func Delivery(prefix string) Topology {
 	parked := ParkedQueue(prefix)
 	return Topology{
@@ -38,8 +38,8 @@ func Delivery(prefix string) Topology {
 // RouteQueue is the queue that forwards to the exchange of an exchange
 // destination: messages expire in it at once and are dead-lettered to the
 // exchange with the destination's routing key. It is always a quorum queue with
-// at-least-once dead-lettering, because a classic one would drop, without a
-// word, what the exchange cannot route.
+// at-least-once dead-lettering, because a classic one would silently drop
+// messages that the exchange cannot route.
 func (d Destination) RouteQueue(prefix string) Queue {
 	ttl := time.Duration(0)
 	key := d.RoutingKey

@@ -85,9 +85,9 @@ func escapeTopicWords(name string) string {
 }
 
 // Queues are what a queue destination needs: the queue and its dead-letter
-// queue. What the broker itself gives up on (because of a policy with a length or
-// a delivery limit, say) goes to the dead-letter queue as well, instead of being
-// dropped.
+// queue. Messages that the broker gives up on, for example because of a
+// policy's length or delivery limit, go to the dead-letter queue too instead of
+// being dropped.
 func (d Destination) Queues(t QueueType) []Queue {
 	dead := d.DeadLetterQueue()
 	q := Queue{Name: d.Queue, Type: t, DeadLetter: &DeadLetter{RoutingKey: &dead}}
@@ -98,10 +98,9 @@ func (d Destination) Queues(t QueueType) []Queue {
 	return []Queue{Queue{Name: dead, Type: t}.unlimited(), q.unlimited()}
 }
 
-// Check refuses a destination that is none, is two at once, or is one of the
-// objects that delay strategies with this prefix own: a message sent there
-// would wait a second time, or go round for ever. The error is a
-// *DestinationError.
+// Check refuses a destination without queue and exchange, one with both, and
+// one that a delay strategy with this prefix owns: a message sent there would
+// wait a second time, or loop for ever. The error is a *DestinationError.
 func (d Destination) Check(prefix string) error {
 	refuse := func(reason string) error { return &DestinationError{Destination: d, Reason: reason} }
 	name := d.Queue
@@ -122,9 +121,9 @@ func (d Destination) Check(prefix string) error {
 }
 
 // ErrDestination is wrapped by every *KeyError and *DestinationError.
-var ErrDestination = errors.New("destination not possible")
+var ErrDestination = errors.New("invalid destination")
 
-// DestinationError says why no message can be delayed for a destination.
+// DestinationError says why messages cannot be sent to a destination.
 type DestinationError struct {
 	Destination Destination
 	Reason      string
@@ -144,9 +143,9 @@ func (e *DestinationError) Error() string {
 // Unwrap makes errors.Is(err, ErrDestination) true.
 func (e *DestinationError) Unwrap() error { return ErrDestination }
 
-// WithDestinationQueues adds what the destinations stand on and the topology
-// does not describe: the queues of a queue destination, of the given type (empty
-// means Quorum), and the route queue of an exchange destination.
+// WithDestinationQueues adds the queues that the destinations need and the
+// topology does not describe: the queues of a queue destination, of the given
+// type (empty means Quorum), and the route queue of an exchange destination.
 func (t Topology) WithDestinationQueues(prefix string, queueType QueueType) Topology {
 	described := map[string]bool{}
 	for _, q := range t.Queues {

@@ -47,9 +47,9 @@ type LiveQueue struct {
 	Arguments      map[string]any
 	Mismatches     []Mismatch
 
-	// Messages is how many it holds: over AMQP those ready for delivery; by the
-	// management API all, unacknowledged and dead letters under way included,
-	// but up to 5 s old.
+	// Messages is the number of messages: over AMQP those ready for delivery;
+	// by the management API all, including unacknowledged ones and dead letters
+	// in transit, but up to 5 s old.
 	Messages  int64
 	Consumers int64
 
@@ -71,11 +71,11 @@ type Policy struct {
 	Definition map[string]any
 }
 
-// Layout is what is on the broker of the layouts with the names, and of single
-// delay queues with the names (those of the ttl strategy are independent of each
-// other): the queues, the exchanges of the same name and those between them, and
-// all bindings that lead to, through and out of them. It needs an Inspector that
-// reads everything, see BindingsKnown.
+// Layout returns the broker's objects of the named layouts and of the named
+// delay queues (queues of the ttl strategy are independent of each other):
+// queues, the exchanges of the same names and those between them, and all
+// bindings to and from them. It needs an Inspector that reads bindings, see
+// BindingsKnown.
 func (l Live) Layout(prefix string, names ...string) Topology {
 	wanted := func(name string) bool {
 		layout, ok := LayoutOf(prefix, name)

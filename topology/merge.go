@@ -22,7 +22,7 @@ func (e *MergeError) Error() string {
 	for i, m := range e.Mismatches {
 		parts[i] = fmt.Sprintf("%s is %s in one and %s in the other", m.Argument, FormatValue(m.Want), FormatValue(m.Have))
 	}
-	return fmt.Sprintf("%s %q is described twice, and differently: %s; keep one description or give them different names",
+	return fmt.Sprintf("%s %q is described twice with different values: %s; keep one description, or use different names",
 		e.Kind, e.Name, strings.Join(parts, ", "))
 }
 
@@ -31,8 +31,8 @@ func (e *MergeError) Unwrap() error { return ErrMerge }
 
 // Merge is the union of descriptions. Objects keep the order in which they
 // first appear, and equal descriptions of one object become one. Different
-// descriptions of one object are an error, a *MergeError for each of them
-// joined together, with which Merge returns the zero Topology.
+// descriptions of one object are an error: Merge returns the zero Topology and
+// a joined *MergeError for each.
 func (t Topology) Merge(others ...Topology) (Topology, error) {
 	var m merger
 	m.add(t)

@@ -116,13 +116,13 @@ type Binding struct {
 	Arguments  map[string]any
 }
 
-// Unlimited is the delivery limit of every quorum queue that the delay strategies
-// and their destinations have: one that no message reaches. Without it RabbitMQ
-// has a limit of 20 since 4.0, and until 4.2 whoever looks at a message and puts
-// it back (basic.get, the management page, a consumer that ends) uses one up: the
-// 21st look at a dead letter or a parked message would drop it, and send what
-// waits in a delay queue on too early. It is not -1, which RabbitMQ 4.0 and later
-// document and 3.10 does not.
+// Unlimited is the delivery limit of every quorum queue that the delay
+// strategies and their destinations have: one that no message reaches. Without
+// it RabbitMQ has a limit of 20 since 4.0, and until 4.2 each read that puts a
+// message back (basic.get, the management page, a consumer that ends) counts:
+// the 21st read of a dead letter or a parked message would drop it, and the
+// 21st read of a message in a delay queue would send it on too early. It is not
+// -1, which RabbitMQ 4.0 and later document and 3.10 does not.
 const Unlimited int64 = 1_000_000_000
 
 // unlimited sets the delivery limit of a quorum queue. Classic queues have none.

@@ -12,8 +12,8 @@ const (
 	ActionSame Action = "same"
 	// ActionConflict says that it exists and differs. Brokers do not change an object in place.
 	ActionConflict Action = "conflict"
-	// ActionUnverified says that whether it exists could not be read (bindings over AMQP).
-	// Apply declares it again, which changes nothing if it exists.
+	// ActionUnverified says that its existence could not be checked (bindings
+	// over AMQP). Apply declares it again, which changes nothing if it exists.
 	ActionUnverified Action = "unverified"
 	// ActionDelete and ActionKeep are what Destroy would do about an object that
 	// exists; ActionAbsent says that it does not.
@@ -40,7 +40,7 @@ type Plan struct {
 	PoliciesChecked bool
 }
 
-// Compare says what is missing on a broker, and what differs, of what is wanted.
+// Compare finds wanted objects that are missing on a broker or differ.
 func Compare(want Topology, live Live) Plan {
 	p := Plan{Source: live.Source, PoliciesChecked: live.PoliciesKnown, Warnings: policyWarnings(want, live)}
 	for _, e := range want.Exchanges {

@@ -20,7 +20,7 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%s %q exists with another %s: wanted %s, found %s; give the new one another name, or empty and delete the old one",
+	return fmt.Sprintf("%s %q exists with a different %s: wanted %s, found %s; give the new one another name, or empty and delete the old one",
 		e.Kind, e.Name, e.Argument, FormatValue(e.Want), FormatValue(e.Have))
 }
 
@@ -40,9 +40,9 @@ func (e *PolicyError) Error() string {
 // Unwrap makes errors.Is(err, ErrPolicy) true.
 func (e *PolicyError) Unwrap() error { return ErrPolicy }
 
-// Refusal is why what is missing is not created, nil if nothing speaks against it:
-// a *ConflictError for each argument that differs, joined, or else a *PolicyError,
-// unless forced.
+// Refusal returns why Apply would not create the missing objects, or nil: a
+// joined *ConflictError for each different argument, else a *PolicyError unless
+// forced.
 func (p Plan) Refusal(forced bool) error {
 	var errs []error
 	for _, s := range p.Conflicts() {

@@ -14,8 +14,8 @@ var signs = map[Action]string{ActionCreate: "+", ActionSame: "=", ActionConflict
 
 var kindPlural = map[Kind]string{KindExchange: "exchanges", KindQueue: "queues", KindBinding: "bindings"}
 
-// String is the plan for people: what conflicts first, then what is to be
-// created, then what is the same. Long lists are cut; Render lists everything.
+// String renders the plan for people: conflicts first, then objects to create,
+// then unchanged ones. Long lists are cut; Render lists everything.
 func (p Plan) String() string {
 	var b strings.Builder
 	_ = p.Render(&b, false) // a strings.Builder takes everything
@@ -26,7 +26,7 @@ func (p Plan) String() string {
 func (p Plan) Render(w io.Writer, all bool) error {
 	var b strings.Builder
 	if n := p.Count(ActionUnverified); n > 0 {
-		fmt.Fprintf(&b, "NOT EVERYTHING WAS LOOKED AT: whether %d bindings are there is not known, because %s does not show them; apply declares them again, which changes nothing if they are\n", n, p.Source)
+		fmt.Fprintf(&b, "INCOMPLETE: %d bindings could not be verified, because %s does not show them; apply declares them again, which changes nothing if they exist\n", n, p.Source)
 	}
 	for _, a := range []Action{ActionConflict, ActionCreate, ActionUnverified, ActionSame} {
 		for _, kind := range []Kind{KindExchange, KindQueue, KindBinding} {
@@ -45,7 +45,7 @@ func (p Plan) Render(w io.Writer, all bool) error {
 	}
 	fmt.Fprintf(&b, " (read by %s)\n", p.Source)
 	if p.Count(ActionConflict) > 0 {
-		b.WriteString("An object in conflict cannot be changed in place: give the new one another name, or empty and delete the old one.\n")
+		b.WriteString("RabbitMQ cannot change an object in place: give the new one another name, or empty and delete the old one.\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

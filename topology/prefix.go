@@ -25,8 +25,8 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// Reserved tells whether a strategy with this prefix, or the delivery that all
-// share, may create an object of that name.
+// Reserved reports whether a name belongs to the strategies with this prefix or
+// to their shared delivery objects.
 func Reserved(prefix, name string) bool {
 	rest, ok := strings.CutPrefix(name, prefix)
 	if !ok || !strings.HasPrefix(rest, ".") {

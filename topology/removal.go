@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// RemovalOptions say what is to be deleted. The zero value deletes a layout only
-// where it can be seen that nothing is lost by it.
+// RemovalOptions say what to delete. The zero value deletes a layout only if
+// that verifiably loses nothing.
 type RemovalOptions struct {
 	// Prefix of the delay objects, default DefaultPrefix.
 	Prefix string
@@ -15,18 +15,19 @@ type RemovalOptions struct {
 	// "delay.plugin", or a queue of the ttl strategy, "delay.ttl.15m". They need to
 	// be in the topology as well; see Live.Layout.
 	Layouts []string
-	// Destinations deletes also what the topology describes and is no strategy's:
-	// the destinations' queues with their dead-letter queues, and the file's own
-	// exchanges, queues and bindings. What anything else is bound to stays, and a
-	// dead-letter queue stays while its destination's queue does.
+	// Destinations also deletes described objects that belong to no strategy:
+	// the destinations' queues with their dead-letter queues, and the file's
+	// own exchanges, queues and bindings. An object that something else is
+	// bound to stays, and so does a dead-letter queue while its destination's
+	// queue stays.
 	Destinations bool
-	// Force deletes delay queues with the messages that wait in them, also where
-	// only AMQP was read; what others may use stays then. With Destinations it
-	// deletes what exists otherwise than described.
+	// Force deletes delay queues with their messages, even without the
+	// management API; objects that others may use then stay. With Destinations
+	// it also deletes objects that differ from their description.
 	Force bool
-	// Messages bounds what Force deletes: it refuses when more messages would go.
-	// Nil is no bound for delay queues, and not one message, nor a queue that has
-	// a consumer, for those of Destinations.
+	// Messages bounds what Force deletes: it refuses when more messages would
+	// go. Nil sets no limit for delay queues; under Destinations it then
+	// deletes no message and no queue with a consumer.
 	Messages *int64
 }
 
@@ -122,7 +123,7 @@ func (r *Removal) settle() {
 	}
 }
 
-// Keep notes that an object stays after all, and keeps what it needs.
+// Keep marks an object as staying, and keeps the objects that it needs.
 func (r *Removal) Keep(stays RemovalStep, reason string) {
 	for i := range r.Steps {
 		if s := &r.Steps[i]; s.object() == stays.object() {

@@ -70,8 +70,8 @@ func (l layouts) sharing(tag string) string {
 }
 
 // mayUse is which other layout may use an object of a layout, empty without
-// another. What belongs to a layout of that very name is of another configuration
-// too, and naming the layout would delete both, so that the object is what to name.
+// another. A layout of the same name belongs to the other configuration too;
+// naming the layout would delete both, so the object must be named.
 func (l layouts) mayUse(own Layout, object string) string {
 	other, name := l.beside(), own.Name
 	if other == "" {
@@ -84,5 +84,5 @@ func (l layouts) mayUse(own Layout, object string) string {
 	if other == own.Name {
 		other = names[0]
 	}
-	return fmt.Sprintf("another layout, %s, is there and may use it; name it with --layout %s to delete it all the same", other, name)
+	return fmt.Sprintf("the layout %s may use it too; to delete it anyway, give --layout %s", other, name)
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// need is why an object stays: it stands as long as everything stays that it comes
-// from.
+// need is a reason to keep an object; it holds as long as all objects that it
+// comes from stay.
 type need struct {
 	from   []object
 	reason string
@@ -16,7 +16,7 @@ func (n need) stands(going map[object]bool) bool {
 	return !slices.ContainsFunc(n.from, func(o object) bool { return going[o] })
 }
 
-// needs are those that what is on the broker has of an object.
+// needs lists the reasons on the broker to keep an object.
 func (x *remover) needs(s RemovalStep) []need {
 	switch {
 	case s.Action != ActionDelete || s.part == leadPart:
@@ -31,7 +31,7 @@ func (x *remover) needs(s RemovalStep) []need {
 	case s.Kind == KindExchange:
 		return slices.Concat(x.leadsOutOf(s.Name), x.leadsInto(s.Name), x.fallsBackOn(s.Name))
 	case s.part == sharedPart:
-		return []need{{s.Binding.ends(), "what it connects is kept"}}
+		return []need{{s.Binding.ends(), "both its ends are kept"}}
 	}
 	return nil
 }

@@ -97,7 +97,8 @@ func (r Removal) Order() RemovalOrder {
 }
 
 // deadLettersLast puts queues into stages, each of which has those that take no
-// dead letters of queues in later ones. Where they go round, all are in one.
+// dead letters of queues in later ones. Queues that dead-letter in a circle
+// share one stage.
 func (r Removal) deadLettersLast(queues []RemovalStep) [][]RemovalStep {
 	var stages [][]RemovalStep
 	for len(queues) > 0 {

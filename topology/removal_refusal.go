@@ -83,11 +83,11 @@ func listCounts(queues []QueueCount, count func(QueueCount) int64) string {
 	return strings.Join(parts, ", ")
 }
 
-// ErrUnseen is why Destroy refuses without the management API.
-var ErrUnseen = errors.New("over AMQP alone it cannot be seen what is unacknowledged or on its way between queues, nor what else uses the layout")
+// ErrUnseen is the reason why Destroy refuses without the management API.
+var ErrUnseen = errors.New("AMQP alone does not show unacknowledged messages, messages in transit between queues, or other users of the layout")
 
 // errHeld is the like of the plugin's exchange.
-var errHeld = errors.New("how many messages the x-delayed-message exchange holds cannot be seen")
+var errHeld = errors.New("the number of messages in the x-delayed-message exchange cannot be read")
 
 // refusal is why nothing may be touched: messages and consumers, a broker that
 // shows too little, and destinations that are others' of the same names.

@@ -116,8 +116,8 @@ func (x *remover) step(kind Kind, name, belongs string, there bool) RemovalStep 
 }
 
 const (
-	unseen  = "whether anything else uses it cannot be seen over AMQP"
-	notOurs = "it is a destination's or the file's own, not the layout's"
+	unseen  = "AMQP does not show whether anything else uses it"
+	notOurs = "it belongs to a destination or to the file, not to the layout"
 )
 
 // rule is why an object stays whatever becomes of the others, empty if it need not.
@@ -176,7 +176,7 @@ func (x *remover) sharedRule(s RemovalStep) string {
 	case !x.live.BindingsKnown:
 		return unseen
 	case other != "":
-		return fmt.Sprintf("the layout %s is there too", other)
+		return fmt.Sprintf("the layout %s exists too", other)
 	case s.Messages > 0:
 		return "it holds " + counted(s.Messages, "message")
 	case s.Consumers > 0:

@@ -108,7 +108,7 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 	}{
 		{
 			name: "alone", gone: []string{"delay.deliver", "delay.parked", route},
-			kept: map[string]string{"orders": "destination's", "orders.dead": "destination's"},
+			kept: map[string]string{"orders": "a destination", "orders.dead": "a destination"},
 		},
 		{
 			name: "with its destinations", opts: RemovalOptions{Destinations: true},
@@ -118,7 +118,7 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 			name: "beside a live layout", opts: RemovalOptions{Destinations: true},
 			live: func(Live) Live { return applied(t, old, twoDigits("delay.bucket.hex", "hex", orders, events)) },
 			kept: map[string]string{
-				"delay.deliver": "the layout delay.bucket.hex is there too", "delay.parked": "the layout delay.bucket.hex",
+				"delay.deliver": "the layout delay.bucket.hex exists too", "delay.parked": "the layout delay.bucket.hex",
 				route: "the layout delay.bucket.hex", "orders": "the exchange delay.deliver leads to it", "orders.dead": "the queue orders dead-letters to it",
 			},
 		},
@@ -163,8 +163,8 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 		{
 			name: "AMQP alone, forced", opts: RemovalOptions{Force: true}, live: Live.overAMQP,
 			kept: map[string]string{
-				"delay.deliver": "cannot be seen over AMQP", "delay.parked": "cannot be seen", route: "cannot be seen",
-				`"delay.deliver" -> queue "orders", routing key "r2x2.*.*.orders"`: "cannot be seen",
+				"delay.deliver": "AMQP does not show", "delay.parked": "AMQP does not show", route: "AMQP does not show",
+				`"delay.deliver" -> queue "orders", routing key "r2x2.*.*.orders"`: "AMQP does not show",
 			},
 		},
 	} {
@@ -251,7 +251,7 @@ func TestRemovalKeepsWhatAnotherConfigurationMayUse(t *testing.T) {
 		r := PlanRemoval(old, live, c.opts)
 		kept := kept(r)
 		for _, name := range c.kept {
-			if reason := kept[name]; !strings.Contains(reason, "another layout, delay.bucket.hex, is there and may use it; name it with --layout delay.") {
+			if reason := kept[name]; !strings.Contains(reason, "the layout delay.bucket.hex may use it too; to delete it anyway, give --layout delay.") {
 				t.Errorf("%s: %s is kept because %q", c.name, name, reason)
 			}
 		}
@@ -270,7 +270,7 @@ func TestRemovalKeepsWhatAnotherConfigurationMayUse(t *testing.T) {
 	// Of another configuration of the ttl strategy its other durations are seen.
 	some := Topology{Queues: old.Queues[len(old.Queues)-2 : len(old.Queues)-1]}
 	if k := kept(PlanRemoval(some, applied(t, Topology{Queues: old.Queues[len(old.Queues)-2:]}), RemovalOptions{})); k["delay.ttl.1m"] !=
-		"another layout, delay.ttl.2m, is there and may use it; name it with --layout delay.ttl.1m to delete it all the same" {
+		"the layout delay.ttl.2m may use it too; to delete it anyway, give --layout delay.ttl.1m" {
 		t.Errorf("kept %v", k)
 	}
 }
@@ -400,7 +400,7 @@ func TestRemovalRender(t *testing.T) {
 		"delete  1 queue, 3 exchanges, 4 bindings of delay.bucket.r2x2\n",
 		"delete  queue delay.bucket.r2x2.2s, with 4 messages\n",
 		"delete  exchange delay.deliver\n",
-		"keep    queue orders: it is a destination's or the file's own, not the layout's\n",
+		"keep    queue orders: it belongs to a destination or to the file, not to the layout\n",
 	} {
 		if !strings.Contains(b.String(), line) {
 			t.Errorf("no line %q in\n%s", line, b.String())

@@ -18,8 +18,8 @@ type Retry struct {
 	Jitter      float64       // share of the delay that is random, up to 1; default 0.2, NoJitter for none
 }
 
-// NoJitter as a Retry's Jitter makes every delay the same, which in YAML is
-// "jitter: 0". The field's own 0 is its default, a fifth.
+// NoJitter as a Retry's Jitter switches jitter off; in YAML write "jitter: 0".
+// The field's zero value means the default, 0.2.
 const NoJitter = -1
 
 const (

@@ -15,15 +15,15 @@ type Route struct {
 	// back its messages only.
 	Queue   string
 	Headers map[string]any // to be merged into the message's headers; nil for none
-	Delay   time.Duration  // the delay it will really take; never less than asked
+	Delay   time.Duration  // the actual delay, never shorter than asked
 	Hops    int            // delay queues that the message passes through
-	// Mandatory tells whether basic.publish may carry the mandatory flag. The
+	// Mandatory reports whether basic.publish may carry the mandatory flag. The
 	// x-delayed-message exchange returns every mandatory message.
 	Mandatory bool
 }
 
 // ErrDelay is wrapped by every *DelayError.
-var ErrDelay = errors.New("delay not possible")
+var ErrDelay = errors.New("invalid delay")
 
 // DelayError says why a strategy has no route for a delay, and what it does
 // accept.

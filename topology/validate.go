@@ -19,9 +19,9 @@ const MaxTTL = 315_360_000_000 * time.Millisecond
 // refuses; classic queues only.
 const OverflowRejectPublishDLX = "reject-publish-dlx"
 
-// Validate checks a topology by the rules that a broker and the delay
-// strategies have, the ones that a broker would accept in silence and break
-// included. It reports everything that is wrong at once, as a *ValidationError.
+// Validate checks a topology against the rules of brokers and of the delay
+// strategies, including mistakes that a broker accepts silently. It reports all
+// problems at once, as a *ValidationError.
 func (t Topology) Validate(opts ...Option) error {
 	if found := t.problems(newRules(opts)); len(found) > 0 {
 		return &ValidationError{Problems: found}

@@ -149,7 +149,7 @@ var mistakes = []struct {
 	{"type as argument", "queues:\n  - name: a\n    arguments: {x-queue-type: classic}\n", "3:31", "queues[0].arguments.x-queue-type", "set type instead"},
 	{"at least once, classic", "queues:\n  - name: a\n    type: classic\n    overflow: reject-publish\n    dead_letter: {exchange: '', at_least_once: true}\n", "5:48", "queues[0].dead_letter.at_least_once", "only quorum queues"},
 	{"at least once, drop-head", "queues:\n  - name: a\n    dead_letter: {exchange: '', at_least_once: true}\n", "3:48", "queues[0].dead_letter.at_least_once", "needs overflow: reject-publish"},
-	{"dead letter without exchange", "queues:\n  - name: a\n    dead_letter: {routing_key: b}\n", "3:18", "queues[0].dead_letter", "needs an exchange"},
+	{"dead letter without exchange", "queues:\n  - name: a\n    dead_letter: {routing_key: b}\n", "3:18", "queues[0].dead_letter", "needs the key exchange"},
 	{"delay queue to itself", "queues:\n  - name: a\n    message_ttl: 1s\n    dead_letter: {exchange: '', routing_key: a}\n", "4:46", "queues[0].dead_letter.routing_key", "cycle"},
 	{"delivery limit, classic", "queues:\n  - {name: a, type: classic, delivery_limit: 5}\n", "2:46", "queues[0].delivery_limit", "only quorum queues"},
 	{"delivery limit", "queues:\n  - {name: a, delivery_limit: -2}\n", "2:31", "queues[0].delivery_limit", "expected -1 or more"},

@@ -4,8 +4,8 @@
 // TTLs, length limits and delivery limits, dead letters with their x-death,
 // permissions, alarms, and the broker's own refusals in its own words.
 //
-// A Server works inside a testing/synctest bubble: there a delay of 30 minutes,
-// and one of a year, passes at once, and every test takes the same way each time.
+// A Server works inside a testing/synctest bubble: there a delay of 30 minutes
+// or of a year passes at once, and every run of a test is the same.
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		srv := amqptest.NewServer(amqptest.Options{})
@@ -20,27 +20,29 @@
 //
 // # Faults
 //
-// What goes wrong in production happens here when the test says so, and until it
-// takes it back: Nack, Return, Refuse and Silence are about one exchange or
-// queue; Deny is about a permission; Block and Unblock are the alarms; Lose,
-// Delay, CutAt and Control are about single methods; CutConnections,
-// CloseConnections, RefuseConnections and RefuseLogins are about connections.
+// A test switches production failures on and off. Nack, Return, Refuse and
+// Silence affect one exchange or queue, Deny a permission, Block and Unblock
+// raise and clear alarms; Lose, Delay, CutAt and Control affect single methods;
+// CutConnections, CloseConnections, RefuseConnections and RefuseLogins affect
+// connections.
 //
 // # Looking
 //
-// Queue, Queues, Exchanges, Bindings and Connections say how things are now;
-// Publishes, Calls and RoundTrips count what clients have done.
+// Queue, Queues, Exchanges, Bindings and Connections show the current state;
+// Publishes, Calls and RoundTrips count what clients did.
 //
 // # Versions
 //
-// Options.Version chooses whose behaviour is wanted, from 3.10 on: delivery
-// limits, what counts towards them, priorities of quorum queues, cycles of dead
-// letters, which refusals end the connection and their texts differ.
+// Options.Version selects the RabbitMQ version, from 3.10 on. Versions differ
+// in delivery limits and what counts towards them, priorities of quorum queues,
+// cycles of dead letters, the refusals that end the connection, and their
+// texts.
 //
 // # Left out
 //
 // Streams, clusters, policies, the management API, TLS, transactions (540),
 // direct reply-to, consumer priorities across nodes, and everything about disks
-// and memory but the alarm. Durable and transient are the same: the Server is
-// never restarted. Faults are exact where a broker's are a matter of chance.
+// and memory except the alarm. Durable and transient objects are the same,
+// because the Server is never restarted. Its faults are exact; a real broker's
+// depend on chance.
 package amqptest

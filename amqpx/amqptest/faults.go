@@ -104,14 +104,13 @@ func (s *Server) Refuse(name string, code int, text string) (undo func()) {
 	return add(s, &s.faults.named, &fault{kind: refuses, name: name, refusal: rabbit.Refusal(code, "%s", text)}, nil)
 }
 
-// Return returns mandatory messages published to an exchange, or that would have
-// come to a queue, as unroutable, and drops others.
+// Return returns as unroutable all mandatory messages to an exchange or a
+// queue, and drops other messages to it.
 func (s *Server) Return(name string) (undo func()) {
 	return add(s, &s.faults.named, &fault{kind: returns, name: name}, nil)
 }
 
-// Nack refuses messages published to an exchange, or that would have come to a
-// queue, by basic.nack.
+// Nack answers messages to an exchange or a queue with basic.nack.
 func (s *Server) Nack(name string) (undo func()) {
 	return add(s, &s.faults.named, &fault{kind: nacks, name: name}, nil)
 }
@@ -176,7 +175,7 @@ func (s *Server) CloseConnections(text string) {
 	})
 }
 
-// RefuseConnections has new connections fail as if nobody listened.
+// RefuseConnections makes new connections fail as if nothing listened.
 func (s *Server) RefuseConnections() (undo func()) { return s.count(&s.faults.refuseDials) }
 
 // RefuseLogins answers every login with 403, as a broker with another password
@@ -221,8 +220,8 @@ type Action struct {
 	Delay time.Duration
 }
 
-// Control asks decide about each method in either direction, the latest Control
-// first, until one has something other than the zero Action to say. decide is
+// Control calls decide for each method in either direction. The latest Control
+// is asked first, until one returns an Action that is not zero. decide is
 // called by one goroutine at a time and must not call the Server.
 func (s *Server) Control(decide func(Frame) Action) (undo func()) {
 	return add(s, &s.faults.controls, &control{decide}, nil)
@@ -255,16 +254,16 @@ func (s *Server) CutAt(method string, n int) (undo func()) {
 }
 
 // Lose drops all frames of a method about a name, or with an empty name about
-// any: Lose("queue.declare", "q") never answers the declarations of q, and
-// Lose("queue.declare-ok", "q") does them and does not say so.
+// any: with Lose("queue.declare", "q") declarations of q have neither an effect
+// nor an answer; with Lose("queue.declare-ok", "q") they have their effect but
+// no answer.
 func (s *Server) Lose(method, name string) (undo func()) {
 	return s.Control(func(f Frame) Action {
 		return Action{Drop: f.Method == method && (name == "" || f.Name == name)}
 	})
 }
 
-// Delay has the server take its time over a method from clients about a name, or
-// with an empty name about any.
+// Delay delays a client's method about a name, or with an empty name about any.
 func (s *Server) Delay(method, name string, d time.Duration) (undo func()) {
 	return s.Control(func(f Frame) Action {
 		if f.FromClient && f.Method == method && (name == "" || f.Name == name) {

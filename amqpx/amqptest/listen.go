@@ -24,8 +24,8 @@ func (s *Server) listen(l net.Listener) {
 	}
 }
 
-// join copies both ways until one side ends. What the server has written by then
-// still reaches the socket.
+// join copies both ways until one side ends. Bytes that the server has already
+// written still reach the socket.
 func join(socket, mem net.Conn) {
 	var both sync.WaitGroup
 	both.Go(func() {

@@ -158,7 +158,7 @@ func (s *Server) Publishes(exchange string) (n int) {
 	return n
 }
 
-// Calls is how many methods of a kind have come from clients, e.g. of
+// Calls is the number of methods of a kind that clients sent, e.g.
 // "queue.declare".
 func (s *Server) Calls(method string) (n int) {
 	s.do(func() {
@@ -171,8 +171,8 @@ func (s *Server) Calls(method string) (n int) {
 	return n
 }
 
-// RoundTrips is how many methods have come from clients that clients wait for
-// the answer of. Those that asked for none count too.
+// RoundTrips is the number of client methods that have an answer, including
+// those sent with no-wait.
 func (s *Server) RoundTrips() (n int) {
 	s.do(func() {
 		for m, k := range s.calls {

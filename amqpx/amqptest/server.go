@@ -35,7 +35,7 @@ type Options struct {
 	Plugin bool
 	// Users who may connect. Default guest with the password guest and all rights.
 	Users []User
-	// VHosts there are beside "/".
+	// VHosts are the virtual hosts besides "/".
 	VHosts []string
 	// DefaultQueueType of queues that are declared without x-queue-type: classic
 	// (the default) or quorum.
@@ -47,9 +47,10 @@ type Options struct {
 	FrameMax int
 	// ChannelMax is how many channels a connection may have, default 2047.
 	ChannelMax int
-	// Heartbeat is what the server proposes and URL carries, whole seconds up to
-	// 65535 s. Default none: a year in a bubble would have millions of them, and a
-	// bubble in which all wait for ever would go on instead of failing.
+	// Heartbeat is what the server proposes and URL carries, whole seconds up
+	// to 65535 s. Default none: a year in a bubble would have millions of
+	// heartbeats, and they would keep a deadlocked bubble running instead of
+	// failing.
 	Heartbeat time.Duration
 	// ConsumerTimeout is how long a delivery may wait for its acknowledgement
 	// before the channel is closed. Default 30 min; negative for no bound. Since
@@ -58,14 +59,14 @@ type Options struct {
 	// Latency is how long bytes of a connection in memory take, one way: half a
 	// round trip. Connections over a socket do not have it.
 	Latency time.Duration
-	// LateBindings is how long a new binding of a topic exchange takes to have an
-	// effect, and to be answered, while the same binding made by somebody else
-	// meanwhile is answered at once. RabbitMQ 3.12 to 4.2 on Mnesia is like that,
-	// for some milliseconds.
+	// LateBindings is how long a new binding of a topic exchange takes until it
+	// has an effect and is answered. The same binding from another client is
+	// meanwhile answered at once. RabbitMQ 3.12 to 4.2 on Mnesia does so for
+	// some milliseconds.
 	LateBindings time.Duration
 }
 
-// User is somebody who may connect. The patterns are regular expressions about
+// User is a user who may connect. The patterns are regular expressions about
 // names of queues and exchanges, as RabbitMQ has them: ".*" allows all, ""
 // nothing. The default exchange is called amq.default.
 type User struct {
@@ -99,7 +100,7 @@ type Server struct {
 // NewServer starts a server. Inside a testing/synctest bubble it belongs to the
 // bubble, as does everything that it starts, and has to be closed there.
 //
-// It panics if an option is impossible: a test has nothing better to do.
+// It panics if an option is invalid.
 func NewServer(opts Options) *Server {
 	opts = opts.withDefaults()
 	v, err := rabbit.ParseVersion(opts.Version)

@@ -28,7 +28,7 @@ type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 var (
 	// ErrKey: the message has no id, or one that cannot be a key. It is
 	// dead-lettered, because a repetition of it could not be recognised.
-	ErrKey = errors.New("message cannot be recognised when it is repeated")
+	ErrKey = errors.New("a repeated delivery of this message could not be recognised")
 	// ErrCommit: the commit failed and may have happened all the same, for
 	// instance because the connection was lost. The message is retried, and the
 	// record decides.
@@ -46,12 +46,12 @@ const maxKey = 255
 // get the same message at once, one commits; the others wait for it in the
 // database, then skip, or take over when it failed.
 //
-// The handler's error is fn's, or the database's, and retries the message. A
-// message that cannot be recognised is rejected with ErrKey. A panic in fn rolls
-// back and goes on.
+// The handler returns fn's error or the database's, which retries the message.
+// A message without a usable key is rejected with ErrKey. A panic in fn rolls
+// back and is passed on.
 //
-// A test calls the handler with a Delivery of its own: ID, and Queue unless there
-// is a scope.
+// To test the handler, call it with a Delivery that has ID and, unless there is
+// a scope, Queue.
 func Handler(db *sql.DB, fn Func, opts ...HandlerOption) amqpx.Handler {
 	h := &handler{db: db, fn: fn, now: time.Now}
 	for _, o := range opts {
@@ -169,11 +169,11 @@ func (h *handler) identify(d *amqpx.Delivery) (scope, id string, err error) {
 	}
 	switch {
 	case id == "":
-		return "", "", fmt.Errorf("%w: it has no message-id; set one when publishing (Delivery.ID in a test), or give the handler a key with Key", ErrKey)
+		return "", "", fmt.Errorf("%w: it has no message-id; set one when publishing (Delivery.ID in a test), or give the handler another key by WithKey", ErrKey)
 	case len(id) > maxKey:
 		return "", "", fmt.Errorf("%w: its key is %d bytes long, expected at most %d; hash it", ErrKey, len(id), maxKey)
 	case !utf8.ValidString(id) || strings.ContainsRune(id, 0):
-		return "", "", fmt.Errorf("%w: its key %q is not text that every database can hold (UTF-8 without NUL)", ErrKey, id)
+		return "", "", fmt.Errorf("%w: its key %q is not UTF-8 without NUL, which every database can store", ErrKey, id)
 	}
 	return scope, id, nil
 }

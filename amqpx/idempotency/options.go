@@ -33,8 +33,8 @@ const (
 // HandlerOption changes what Handler does.
 type HandlerOption func(*handler)
 
-// OnlyIf guards the effect with the state of the business: it happens only if
-// query, run in the same transaction before it, finds a row. A message whose
+// OnlyIf makes the effect depend on the state of the business: it happens only
+// if query, run before it in the same transaction, finds a row. A message whose
 // guard finds none is acknowledged, recorded and counted as SkipGuarded.
 //
 //	// only if the order is still unpaid and due at this instant
@@ -79,21 +79,22 @@ func WithKey(key func(*amqpx.Delivery) (string, error)) HandlerOption {
 	return func(h *handler) { h.key = key }
 }
 
-// WithGroup lets up to n messages that are being handled at the same time share a
-// transaction; the default is 1. Nobody waits for company. It pays where the
-// beginning, the record and the commit are what takes time: at a concurrency of 64
-// and on a database nearby, some three times as many messages were handled without an
+// WithGroup lets up to n messages that are being handled at the same time share
+// a transaction; the default is 1. No message waits for others to arrive. It
+// helps when beginning, record and commit dominate: at a concurrency of 64 with
+// a nearby database, it handled some three times as many messages without an
 // effect, and twice as many with an insert. n over 1000 counts as 1000.
 //
-// The effects of a group run one after another, and of one handler two groups at
-// a time, up to four while n or more messages wait. So where fn itself waits (for
-// a database that is a network away, or anything else), leave it at 1, or try.
+// The effects of a group run one after another. Two groups of one handler run
+// at a time, up to four while n or more messages wait. If fn itself waits, for
+// example for a remote database, leave n at 1, or measure.
 //
 // The guarantee is the same. When anything in a shared transaction fails (an
-// error or a panic of fn, a message that is recorded already, a deadlock), it is
-// undone and each of its messages runs in a transaction of its own, so that one
-// message's failure is never another's. An fn that often fails therefore often
-// runs twice. What fn locks stays locked until all of its group are committed.
+// error or a panic of fn, a message that is recorded already, a deadlock), it
+// is undone and each of its messages runs in a transaction of its own, so that
+// one message's failure is never another's. An fn that often fails therefore
+// often runs twice. Locks that fn takes are held until its whole group has
+// committed.
 func WithGroup(n int) HandlerOption { return func(h *handler) { h.group = min(n, maxGroup) } }
 
 const maxGroup = 1000
@@ -104,11 +105,11 @@ func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason SkipReason)
 	return func(h *handler) { h.onSkip = hook }
 }
 
-// WithDialect says what the database is, where the driver is not well known and
-// its answer to SELECT version() would mislead.
+// WithDialect sets the dialect for a driver that is not well known and whose
+// answer to SELECT version() would mislead.
 func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = d } }
 
-// WithTxOptions sets the isolation of the transactions; the default is the database's.
-// Every level is right for the record; it is the effect that may want a higher
-// one. Serialization failures are run again.
+// WithTxOptions sets the isolation of the transactions; the default is the
+// database's. Every level is right for the record; only the effect may need a
+// higher one. Transactions with serialization failures are repeated.
 func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txOpts = opts } }

@@ -178,8 +178,8 @@ type settling struct {
 }
 
 // settleTries is how often settle comes back at once for rows that were locked:
-// another relay's claim holds rows for a moment only. Who holds one longer is a
-// handler, which the relay does not wait for; it looks again before its next
+// another relay's claim holds rows for a moment only. A longer lock is a
+// handler's; the relay does not wait for it and looks again before its next
 // batch.
 const settleTries = 3
 

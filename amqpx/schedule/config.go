@@ -40,10 +40,10 @@ type Sender interface {
 
 var _ Sender = (*amqpx.Client)(nil)
 
-// Listener tells the relay that tasks were written, so that it need not wait for
-// its next look. On PostgreSQL it LISTENs on NotifyChannel, which the table's
-// trigger notifies; database/sql has no way to do that, so the implementation
-// belongs to whoever imports the driver.
+// Listener tells the relay that tasks were written, so that it need not wait
+// for its next look. On PostgreSQL it LISTENs on NotifyChannel, which the
+// table's trigger notifies; database/sql has no way to do that, so the importer
+// of the driver implements it.
 type Listener interface {
 	// Listen calls wake for every notification, and once when it has begun to
 	// listen, until ctx ends or the connection is lost. Run calls it again then.
@@ -61,9 +61,9 @@ type Config struct {
 	// MaxBody is the longest body that Schedule accepts, in bytes; default 1 MiB,
 	// at most 16 MiB, RabbitMQ's own default limit.
 	MaxBody int
-	// Horizon is how long before its due instant a task is given to the broker;
+	// Horizon is how long before its due instant a task is sent to the broker;
 	// until then it waits in the table only. Default 24 hours, or the sender's
-	// MaxDelay if that is less; it may not be more than that.
+	// MaxDelay if that is shorter, which is also its upper bound.
 	Horizon time.Duration
 	// Batch is how many tasks one claim takes; default 500, at most 5000.
 	Batch int
@@ -84,8 +84,8 @@ type Config struct {
 	Lease time.Duration
 	// MaxSendFailures is how often in a row the sending of a task may fail
 	// because its destination does not exist before the task is failed; default
-	// 6, within about half a minute. A message that is not possible fails its
-	// task at once, and a broker that cannot be reached fails none.
+	// 6, within about half a minute. An invalid message fails its task at once;
+	// an unreachable broker fails none.
 	MaxSendFailures int
 	// Grace is how long after its due instant a task that is still pending is
 	// sent again; default 2 minutes. The pause doubles with every time, up to
@@ -101,7 +101,7 @@ type Config struct {
 	// how often it is measured; default 1 minute.
 	MaxClockSkew  time.Duration
 	ClockInterval time.Duration
-	// Hooks observe the store; see there.
+	// Hooks observe the store; see Hooks.
 	Hooks Hooks
 	// Logger; nil is silent.
 	Logger *zap.Logger
@@ -122,7 +122,7 @@ type Hooks struct {
 	// Relayed reports n tasks whose publish was confirmed; resent when it was the
 	// sweeper's.
 	Relayed func(n int, resent bool)
-	// SendFailed reports a task that could not be sent. failed tells that its
+	// SendFailed reports a task that could not be sent. failed is true if its
 	// status is failed now; otherwise it will be tried again.
 	SendFailed func(t Task, err error, failed bool)
 	// ClockSkew reports the database's clock minus this process's, and how
@@ -130,8 +130,8 @@ type Hooks struct {
 	ClockSkew func(skew, uncertainty time.Duration)
 	// Purged reports finished tasks that were deleted.
 	Purged func(n int64)
-	// Error reports an error of Run's loops, which go on; what is relay, sweep,
-	// purge, clock or listen.
+	// Error reports an error of Run's loops, which continue; what names the
+	// loop: relay, sweep, purge, clock or listen.
 	Error func(what string, err error)
 }
 

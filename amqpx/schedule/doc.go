@@ -22,10 +22,10 @@
 //
 // # The table as a contract
 //
-// Any program in any language may write rows, and any consumer may hold a message
-// against its row before it acts. Migrations has the columns; docs/tasks.md has the
-// statements, for each database, as the tests run them. Instants are milliseconds
-// since the Unix epoch.
+// Any program in any language may write rows, and any consumer may check a
+// message against its row before it acts. Migrations has the columns;
+// docs/tasks.md has the statements, for each database, as the tests run them.
+// Instants are milliseconds since the Unix epoch.
 //
 // PostgreSQL, MySQL from 8.0.16, MariaDB from 10.6 and SQLite from 3.35 are
 // supported through database/sql; the driver is the caller's. On SQLite set a

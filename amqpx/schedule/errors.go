@@ -10,8 +10,8 @@ import (
 
 // Sentinels that errors.Is finds in what this package returns.
 var (
-	// ErrExists: a task of that id is there already, in whatever status; wrapped
-	// by *ExistsError. Replace() makes it the new task instead.
+	// ErrExists: a task with that id exists, in any status; wrapped by
+	// *ExistsError. Replace() overwrites it instead.
 	ErrExists = errors.New("task exists")
 	// ErrNotFound: there is no task of that id (any more: finished ones are
 	// purged).
@@ -21,8 +21,8 @@ var (
 	ErrStatus = errors.New("task's status does not allow it")
 	// ErrTask: the task is not possible; wrapped by *TaskError.
 	ErrTask = errors.New("task not possible")
-	// ErrNotTask: a message without a task's id and version, or without the due
-	// instant of a task that is not due, reached Handler. It is dead-lettered.
+	// ErrNotTask: Handler got a message without a task's id or version, or one
+	// without a due instant whose task is not yet due. It is dead-lettered.
 	ErrNotTask = errors.New("message is not a task")
 	// ErrConfig: wrapped by every error of Config.Validate.
 	ErrConfig = errors.New("schedule configuration not possible")

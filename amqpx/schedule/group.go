@@ -12,14 +12,14 @@ import (
 )
 
 // WithGroup lets up to n tasks that are being handled at the same time share a
-// transaction; the default is 1. Nobody waits for company. It pays where the
-// beginning, the fence and the commit are what takes time: at a concurrency of 64
-// and on a database nearby, some three times as many tasks were handled without an
+// transaction; the default is 1. No task waits for others to arrive. It helps
+// when beginning, fence and commit dominate: at a concurrency of 64 and on a
+// database nearby, some three times as many tasks were handled without an
 // effect, and twice as many with an insert. n over 200 counts as 200.
 //
-// The effects of a group run one after another, and of one handler two groups at
-// a time, up to four while n or more tasks wait. So where fn itself waits (for a
-// database that is a network away, or anything else), leave it at 1, or try.
+// The effects of a group run one after another, and of one handler two groups
+// at a time, up to four while n or more tasks wait. If fn itself waits, for
+// example for a remote database, leave n at 1, or measure.
 //
 // The guarantee is the same. When anything in a shared transaction fails (an
 // error or a panic of fn, a task that is not pending, a deadlock), it is undone

@@ -41,8 +41,8 @@ func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason SkipReason)
 }
 
 // OnFailure is called after a failed attempt was recorded in the task's row;
-// final tells that its status is failed now. recordErr is why it could not be
-// recorded, nil if it was.
+// final is true if the task's status is failed now. recordErr is nil if the
+// failure was recorded.
 func OnFailure(hook func(ctx context.Context, d *amqpx.Delivery, err error, final bool, recordErr error)) HandlerOption {
 	return func(h *handler) { h.onFailure = hook }
 }
@@ -54,7 +54,7 @@ func WithRetryWindow(d time.Duration) HandlerOption {
 	return func(h *handler) { h.retryWindow = d }
 }
 
-// WithDialect says what the database is, where it is not recognised.
+// WithDialect sets the dialect of a database that is not recognised.
 func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = d } }
 
 // WithTxOptions sets the isolation of the transactions; the default is the database's,
@@ -74,8 +74,9 @@ func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) 
 // task's is rejected with ErrNotTask, and so is one without a due instant
 // (Delivery.DueAt, the header rabbitdelay-due) while its task is not due.
 //
-// A test calls the handler with a Delivery of its own: ID, Version (1 for a task
-// that was never moved) and DueAt, the instant of the task, which may lie ahead.
+// To test the handler, call it with a Delivery that has ID, Version (1 for a
+// task that was never moved) and DueAt, the task's instant, which may be in the
+// future.
 func Handler(db *sql.DB, fn Func, opts ...HandlerOption) amqpx.Handler {
 	return newHandler(db, fn, opts).handle
 }

@@ -131,8 +131,8 @@ func judge(err error) verdict {
 	return broker
 }
 
-// gone tells whether the destination is missing or out of bounds for the user,
-// which is unlike a full queue: it does not pass by itself.
+// gone reports whether the destination is missing or forbidden to the user,
+// which, unlike a full queue, does not pass by itself.
 func gone(err error) bool {
 	if errors.Is(err, topology.ErrDestination) {
 		return true

@@ -11,12 +11,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// Run relays tasks, sweeps overdue ones and purges finished ones until ctx ends,
-// and returns nil then, when the batches on their way are settled (within
-// PublishTimeout and some seconds). Several processes may run it on one
-// database; they share the work without a leader. Errors on the way go to
-// Hooks.Error and the log, and it goes on. It returns ErrNoSender at once when
-// the store has no sender.
+// Run relays tasks, sweeps overdue ones and purges finished ones until ctx
+// ends. It then settles the running batches (within PublishTimeout and some
+// seconds) and returns nil. Several processes may run it on one database; they
+// share the work without a leader. Errors on the way go to Hooks.Error and the
+// log, and it goes on. It returns ErrNoSender at once when the store has no
+// sender.
 func (s *Store) Run(ctx context.Context) error {
 	if s.sender == nil {
 		return ErrNoSender
@@ -167,10 +167,10 @@ func (s *Store) purge(ctx context.Context) error {
 	return err
 }
 
-// Purge deletes tasks that have been finished for longer than r says, and
-// returns how many. It deletes r.Batch rows at a time, each batch in a
-// transaction of its own. Fields of r that are zero take the store's
-// configuration. Run does it by itself.
+// Purge deletes tasks that finished longer ago than r allows, and returns their
+// number. It deletes r.Batch rows at a time, each batch in a transaction of its
+// own. Fields of r that are zero take the store's configuration. Run does it by
+// itself.
 func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	setDefault(&r.Keep, s.cfg.Retention.Keep)
 	setDefault(&r.KeepFailed, s.cfg.Retention.KeepFailed)
@@ -206,8 +206,8 @@ var clockQueries = map[Dialect]string{
 
 // ClockSkew measures the database's clock minus this process's. The true
 // difference is within uncertainty of it. Due instants come from the clocks of
-// the programs that write tasks, so a difference means early or late tasks to
-// somebody. Run measures it now and then, and warns beyond MaxClockSkew.
+// the programs that write tasks, so a difference makes tasks early or late. Run
+// measures it regularly, and warns beyond MaxClockSkew.
 func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration, err error) {
 	d, err := s.dialect.Resolve(ctx, s.db)
 	if err != nil {

@@ -41,8 +41,8 @@ type Task struct {
 	// Exchange with RoutingKey is the other form of a destination.
 	Exchange   string
 	RoutingKey string
-	// DeliverAt is the due instant, however far away; the past means at once.
-	// Fractions of a millisecond round up. Required.
+	// DeliverAt is the due instant, however far away; an instant in the past
+	// means at once. Fractions of a millisecond round up. Required.
 	DeliverAt time.Time
 	// Body is the payload, at most Config.MaxBody.
 	Body        []byte
@@ -50,8 +50,9 @@ type Task struct {
 	// Headers are the message's headers.
 	Headers map[string]string
 
-	// Version counts the task's changes from 1. A message carries the version it
-	// was sent for, and counts only while the row has the same.
+	// Version counts the task's changes from 1. A message carries the version
+	// it was sent for, and has an effect only while the row has the same
+	// version.
 	Version    int64
 	Status     Status
 	Attempts   int       // failed attempts of the handler, of this version

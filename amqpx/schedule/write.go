@@ -21,10 +21,10 @@ type writing struct{ replace bool }
 // longer count.
 func Replace() Option { return func(w *writing) { w.replace = true } }
 
-// Schedule enlists a task in ex: the caller's transaction, or a database. Nothing
-// is sent unless that commits. A DeliverAt in the past is due at once. Errors:
-// *TaskError for what is not possible, *ExistsError for an id that is there
-// already (the transaction can go on after it).
+// Schedule enlists a task in ex: the caller's transaction, or a database.
+// Nothing is sent unless that commits. A DeliverAt in the past is due at once.
+// Errors: *TaskError for an invalid task, *ExistsError for an id that exists
+// (the transaction can continue after it).
 func (s *Store) Schedule(ctx context.Context, ex Executor, t Task, opts ...Option) error {
 	return s.schedule(ctx, ex, []Task{t}, opts)
 }
@@ -215,9 +215,9 @@ func (s *Store) refuseExisting(ctx context.Context, ex Executor, d Dialect, task
 // marks is n placeholders.
 func marks(n int) string { return "?" + strings.Repeat(", ?", n-1) }
 
-// Cancel ends a pending task without its effect, when ex commits. A handler that
-// runs at that moment is waited for. Errors: ErrNotFound, or *StatusError when
-// it is too late.
+// Cancel ends a pending task without its effect, when ex commits. Cancel waits
+// for a handler that is running on it. Errors: ErrNotFound, or *StatusError
+// when it is too late.
 func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
 	now := s.now().UnixMilli()
 	return s.change(ctx, ex, id, "cancel", StatusPending,
@@ -273,8 +273,8 @@ func (s *Store) FireNow(ctx context.Context, ex Executor, id string) error {
 	return s.move(ctx, ex, id, "fire", StatusPending, s.now().Truncate(time.Millisecond))
 }
 
-// Revive makes a failed task pending again, due at deliverAt, the past meaning at
-// once. Errors: as Reschedule.
+// Revive makes a failed task pending again, due at deliverAt; an instant in the
+// past means at once. Errors: as Reschedule.
 func (s *Store) Revive(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
 	return s.move(ctx, ex, id, "revive", StatusFailed, deliverAt)
 }

@@ -18,7 +18,7 @@ func (x *examination) checkVersion() {
 	v := x.version
 	switch {
 	case !v.Known():
-		x.unseenf(AreaVersion, "the broker does not tell its version (%q); what depends on it was not checked", x.snap.Version)
+		x.unseenf(AreaVersion, "the broker does not report its version (%q); checks that depend on it were skipped", x.snap.Version)
 	case v.Before(3, 10, 2):
 		x.found(Finding{
 			ID: "broker-too-old", Severity: SeverityCritical,
@@ -43,7 +43,7 @@ func (x *examination) checkVersion() {
 	if x.quorumDelays() || x.cfg.Plugin == PluginRequired {
 		return
 	}
-	x.notef("the delay queues are classic: what is between two of them is lost when the broker is killed")
+	x.notef("the delay queues are classic: messages between two of them are lost when the broker is killed")
 }
 
 // checkStreamQueue: 3.10 dead-letters at least once only with the feature flag.
@@ -51,12 +51,12 @@ func (x *examination) checkStreamQueue() {
 	enabled, known := x.snap.Flags["stream_queue"]
 	switch {
 	case x.snap.Flags == nil || !known:
-		x.unseenf(AreaFeatureFlags, "whether the feature flag stream_queue is enabled, which RabbitMQ 3.10 needs to dead-letter at least once, could not be read; it needs a user with the tag administrator")
+		x.unseenf(AreaFeatureFlags, "the feature flag stream_queue, which RabbitMQ 3.10 needs for at-least-once dead-lettering, could not be read; that needs a user with the tag administrator")
 	case !enabled:
 		x.found(Finding{
 			ID: "feature-flag-off", Severity: SeverityCritical,
 			What: "The feature flag stream_queue is disabled.",
-			Why: fmt.Sprintf("RabbitMQ %s then dead-letters at most once, without a word, whatever the queues' arguments say: "+
+			Why: fmt.Sprintf("RabbitMQ %s then silently dead-letters at most once, whatever the queues' arguments: "+
 				"a message is lost when a queue cannot take it over.", x.snap.Version),
 			// A change of policy makes the queues work their settings out again.
 			Mend: "rabbitmqctl enable_feature_flag stream_queue && " +
@@ -71,7 +71,7 @@ func (x *examination) checkPlugin() {
 		return
 	}
 	if x.snap.ExchangeTypes == nil {
-		x.unseenf(AreaPlugin, "whether the plugin rabbitmq_delayed_message_exchange is there could not be found out")
+		x.unseenf(AreaPlugin, "the presence of the plugin rabbitmq_delayed_message_exchange could not be checked")
 		return
 	}
 	if slices.Contains(x.snap.ExchangeTypes, "x-delayed-message") {
@@ -124,8 +124,8 @@ func (x *examination) checkNodes() {
 		x.found(Finding{
 			ID: "node-down", Severity: SeverityWarning,
 			What: "Nodes of the cluster are down: " + list(down) + ".",
-			Why:  "Classic queues and the plugin's messages on them are out of reach; quorum queues stand one further loss less.",
-			Mend: "rabbitmqctl -n " + down[0] + " start_app   # or start the node itself; what waits on it waits for it", Objects: down,
+			Why:  "Classic queues and the plugin's messages on them are out of reach; quorum queues tolerate one failure fewer.",
+			Mend: "rabbitmqctl -n " + down[0] + " start_app   # or start the node itself; its messages wait for it", Objects: down,
 		})
 	}
 }
@@ -164,7 +164,7 @@ func (x *examination) checkAlarms() {
 		x.found(Finding{
 			ID: "connections-blocked", Severity: SeverityWarning,
 			What: fmt.Sprintf("%s blocked: %s.", counted(n, "connection is", "connections are"), list(x.snap.BlockedConnections)),
-			Why:  "What their processes send waits in them; it fails at its deadline.",
+			Why:  "Messages sent on them wait, and fail at their deadlines.",
 			Mend: "rabbitmq-diagnostics alarms   # the connections go on by themselves when the alarm is over", Objects: x.snap.BlockedConnections,
 		})
 	}

@@ -8,7 +8,7 @@ import (
 func (x *examination) checkClock() {
 	c := x.snap.Clock
 	if c == nil {
-		x.unseenf(AreaClock, "the clocks were not compared; it needs the permission to use exclusive queues (amq.gen-…) and the default exchange, or the management API")
+		x.unseenf(AreaClock, "the clocks were not compared; that needs the permission to use exclusive queues (amq.gen-…) and the default exchange, or the management API")
 		return
 	}
 	direction := "ahead of"

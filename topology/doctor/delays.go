@@ -28,7 +28,7 @@ func (x *examination) checkMissing() {
 	if !there && len(missing[topology.KindExchange]) > 0 {
 		x.found(Finding{
 			ID: "topology-missing", Severity: SeverityWarning,
-			What: fmt.Sprintf("Nothing of the delay topology is in the virtual host %q.", x.cfg.Vhost),
+			What: fmt.Sprintf("The virtual host %q has none of the delay topology.", x.cfg.Vhost),
 			Why:  "The first client that may declare creates it; clients that may not (broker.declare: nothing) fail until then.",
 			Mend: x.apply(),
 		})
@@ -54,7 +54,7 @@ func (x *examination) checkMissing() {
 		})
 	}
 	if n := x.plan.Count(topology.ActionUnverified); n > 0 {
-		x.unseenf(AreaBindings, "whether %s is not known: it needs the management API", counted(n, "binding is there", "bindings are there"))
+		x.unseenf(AreaBindings, "%s could not be verified; that needs the management API", counted(n, "binding", "bindings"))
 	}
 }
 
@@ -150,7 +150,7 @@ func (x *examination) otherwise(steps []topology.Step) (left []topology.Step) {
 	}
 	f := Finding{
 		ID: string(s.Kind) + "-differs", Severity: SeverityCritical, Objects: names, What: what + strings.Join(differences(s), "; ") + ".",
-		Why: "A broker does not change an object in place, so apply and clients that declare fail, and what the arguments are for does not hold.",
+		Why: "A broker does not change an object in place, so apply and declaring clients fail, and the queue does not behave as its wanted arguments promise.",
 	}
 	switch {
 	case x.ours(s.Name):
@@ -201,8 +201,8 @@ func (x *examination) checkPolicies() {
 		w := g.first
 		if w.Key == "" {
 			x.found(Finding{
-				ID: "policy-unreadable", Severity: SeverityWarning, What: fmt.Sprintf("Whether the policy %s matches delay queues cannot be checked: %s.", w.Policy, w.Effect),
-				Why: "A policy that lowers a TTL fires long delays early, and one that expires a queue deletes what waits in it.", Mend: x.apply() + "   # and look again: the broker itself tells what is in force on queues that exist",
+				ID: "policy-unreadable", Severity: SeverityWarning, What: fmt.Sprintf("The policy %s may match delay queues; it could not be checked: %s.", w.Policy, w.Effect),
+				Why: "A policy that lowers a TTL fires long delays early, and one that expires a queue deletes its messages.", Mend: x.apply() + "   # and look again: the broker itself tells what is in force on queues that exist",
 			})
 			continue
 		}
@@ -224,9 +224,9 @@ func (x *examination) checkPolicies() {
 	switch {
 	case x.plan.PoliciesChecked:
 	case x.snap.Live.BindingsKnown:
-		x.unseenf(AreaPolicies, "policies could not be listed, for which the user needs the tag monitoring or policymaker; only what queues themselves report of them was checked")
+		x.unseenf(AreaPolicies, "policies could not be listed (the user needs the tag monitoring or policymaker); only policies that queues report were checked")
 	default:
-		x.unseenf(AreaPolicies, "whether policies change delay queues is not known: it needs the management API")
+		x.unseenf(AreaPolicies, "policies on delay queues were not checked; that needs the management API")
 	}
 }
 

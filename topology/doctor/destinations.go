@@ -69,15 +69,15 @@ func (x *examination) checkConsumers(name string, q topology.LiveQueue) {
 		x.found(Finding{
 			ID: "destination-unconsumed", Severity: SeverityWarning, Objects: []string{name},
 			What: fmt.Sprintf("%s in the destination queue %s, which has no consumer.", counted(q.Messages, "message waits", "messages wait"), name),
-			Why:  "They were delivered on time, and nobody acts on them.",
+			Why:  "They arrived on time, but nothing consumes them.",
 			Mend: "start the service that consumes " + name + "   # the messages wait until it does",
 		})
 	case waiting > x.cfg.Backlog:
 		x.found(Finding{
 			ID: "destination-backlog", Severity: SeverityWarning, Objects: []string{name},
 			What: fmt.Sprintf("%s in the destination queue %s, more than %s.", counted(waiting, "message waits", "messages wait"), name, thousands(x.cfg.Backlog)),
-			Why:  "Its consumers do not keep up: every message is late by the time that those before it take.",
-			Mend: fmt.Sprintf("start more consumers of %s, or raise their Concurrency (it has %s)", name, counted(q.Consumers, "consumer", "consumers")),
+			Why:  "Its consumers do not keep up: each message is delayed by those before it.",
+			Mend: fmt.Sprintf("start more consumers of %s, or raise their concurrency (WithConcurrency); it has %s now", name, counted(q.Consumers, "consumer", "consumers")),
 		})
 	}
 }
@@ -91,7 +91,7 @@ func (x *examination) checkConsumerTimeout(name string, q topology.LiveQueue) {
 	x.found(Finding{
 		ID: "destination-consumer-timeout", Severity: SeverityWarning, Objects: []string{name},
 		What: fmt.Sprintf("Consumers of %s must acknowledge a message within %v.", name, timeout),
-		Why:  "The broker closes the channel of a consumer that takes longer: all its unacknowledged messages are delivered again, and handlers that are slow never finish.",
+		Why:  "The broker closes the channel of a consumer that takes longer: all its unacknowledged messages are delivered again, and slow handlers never finish.",
 		Mend: x.ownPolicy(name, q, map[string]any{"consumer-timeout": 1_800_000}) + "   # an argument of the queue itself needs a new queue",
 	})
 }
@@ -164,7 +164,7 @@ func (x *examination) checkDeliveryLimit(name string, q topology.LiveQueue) {
 	x.found(Finding{
 		ID: "destination-delivery-limit", Severity: SeverityWarning, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, counted(limit, "delivery", "deliveries"), byDefault),
-		Why:  "Deliveries count that end without an acknowledgement, because a consumer died or gave the message back: a consumer that crashes in a loop loses its messages.",
+		Why:  "A delivery counts if it ends without an acknowledgement, because the consumer died or returned the message. A consumer that crashes in a loop loses its messages.",
 		Mend: x.ownPolicy(name, q, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": x.deadLetterQueue(name)}) + x.unlessThere(x.deadLetterQueue(name)),
 	})
 }
@@ -209,7 +209,7 @@ func (x *examination) checkDeadLetters() {
 	x.found(Finding{
 		ID: "dead-letters", Severity: SeverityWarning, Objects: names,
 		What: "Dead letters wait: " + strings.Join(counts, ", ") + ".",
-		Why:  "Handlers gave up on them, or the broker did. Their headers rabbitdelay-reason and rabbitdelay-error say why; nothing happens to them until somebody acts.",
+		Why:  "Handlers gave up on them, or the broker did. Their headers rabbitdelay-reason and rabbitdelay-error say why; they stay until someone handles them.",
 		Mend: mend,
 	})
 }
@@ -254,8 +254,8 @@ func (x *examination) checkDrops(name string, q topology.LiveQueue) {
 	}
 	x.found(Finding{
 		ID: "destination-drops", Severity: SeverityWarning, Objects: []string{name},
-		What: fmt.Sprintf("The destination queue %s throws messages away: %s.", name, strings.Join(limits, "; ")),
-		Why:  "Nothing tells that a message was lost in this way.",
+		What: fmt.Sprintf("The destination queue %s drops messages: %s.", name, strings.Join(limits, "; ")),
+		Why:  "Nothing reports a message that is lost in this way.",
 		Mend: mend,
 	})
 }
@@ -274,7 +274,7 @@ func (x *examination) checkRoutes() {
 		x.found(Finding{
 			ID: "route-stuck", Severity: SeverityCritical, Objects: []string{queue},
 			What: fmt.Sprintf("%s for the exchange %s with the routing key %q.", counted(waiting, "message waits", "messages wait"), d.Exchange, d.RoutingKey),
-			Why:  fmt.Sprintf("The exchange routes them nowhere. They stay in %s, and the broker tries again every few minutes; nothing is lost.", queue),
+			Why:  fmt.Sprintf("The exchange has no route for them. They stay in %s, and the broker tries again every few minutes; nothing is lost.", queue),
 			Mend: fmt.Sprintf("rabbitmqadmin -V %s declare binding source=%s destination=QUEUE routing_key=%s", shellQuote(x.cfg.Vhost), shellQuote(d.Exchange), shellQuote(d.RoutingKey)),
 		})
 	}

@@ -67,7 +67,7 @@ const (
 	DefaultMaxRouteQueues     = 100
 )
 
-// Config says what the broker is to be held against.
+// Config is what the broker is compared with.
 type Config struct {
 	// Want is everything that should exist, destinations included.
 	Want topology.Topology
@@ -75,8 +75,8 @@ type Config struct {
 	Prefix string
 	// Plugin is the use of the x-delayed-message plugin.
 	Plugin PluginUse
-	// Skip are areas that need not be looked at: what cannot be seen of them does
-	// not make the report incomplete.
+	// Skip lists areas that need not be checked; if they cannot be seen, the
+	// report is complete all the same.
 	Skip []Area
 	// Roles of the connected user; those without the permissions are findings.
 	// Default: all.
@@ -118,16 +118,16 @@ type Report struct {
 	Clock    *Clock    `json:"clock"` // nil: not measured
 	Parked   int64     `json:"parked"`
 	Findings []Finding `json:"findings"`
-	// Unseen is what could not be looked at, and is not clean for that reason.
+	// Unseen lists what could not be checked.
 	Unseen []Unseen `json:"unseen"`
-	// Notes are what is worth knowing and not wrong.
+	// Notes are worth knowing, but are no problems.
 	Notes []string `json:"notes"`
 }
 
 // Clean tells whether nothing was found. What was not looked at is in Unseen.
 func (r Report) Clean() bool { return len(r.Findings) == 0 }
 
-// Complete tells whether everything was looked at, of what was not to be skipped.
+// Complete reports whether everything that was not skipped was checked.
 func (r Report) Complete() bool { return len(r.Unseen) == 0 }
 
 // Count is how many findings have the severity.

@@ -315,11 +315,11 @@ var findingCases = []struct {
 	{name: "tasks without a relay", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), LastError: "no route", Now: now}
-	}, id: "tasks-not-relayed", sev: SeverityCritical, text: `3 tasks are overdue and not with the broker, the first for 1h0m0s. No relay runs on this database, or it cannot send them: a task is a row until a relay gives it to the broker. The last error noted is "no route". rabbitdelay relay -f delays.yaml`},
+	}, id: "tasks-not-relayed", sev: SeverityCritical, text: `3 tasks are overdue and not yet sent to the broker, the oldest for 1h0m0s. No relay runs on this database, or it cannot send them: until a relay sends it, a task is only a row. The last error noted is "no route". rabbitdelay relay -f delays.yaml`},
 	{name: "tasks that nobody handles", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unhandled: 1000, More: true, OldestUnhandled: now.Add(-time.Hour), Now: now}
-	}, id: "tasks-not-handled", sev: SeverityWarning, text: "At least 1,000 tasks are overdue and pending although the broker had them"},
+	}, id: "tasks-not-handled", sev: SeverityWarning, text: "At least 1,000 tasks are overdue and still pending although they were sent to the broker"},
 	{name: "no tasks that are overdue", spoil: func(_ *Config, s *Snapshot) { s.Tasks = &Tasks{} }},
 	{name: "no database", spoil: func(_ *Config, s *Snapshot) { s.Unseen = []Unseen{{AreaDatabase, "no answer"}} }, blind: AreaDatabase},
 	{name: "asked for less", spoil: func(c *Config, s *Snapshot) {

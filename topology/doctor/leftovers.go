@@ -51,9 +51,9 @@ func (x *examination) checkLeftovers() {
 	}
 }
 
-// leftoverLayout judges a layout that is not this configuration's. It may well be
-// another's who is at work with the same prefix, so that it is there is nothing
-// wrong. Messages that wait where no destination is bound for them are.
+// leftoverLayout judges a layout that is not this configuration's. It may
+// belong to another process with the same prefix, so its existence is no
+// finding. Messages in it for which no destination is bound are one.
 func (x *examination) leftoverLayout(name string, queues []leftover) {
 	var full []string
 	var messages int64
@@ -64,7 +64,7 @@ func (x *examination) leftoverLayout(name string, queues []leftover) {
 		}
 	}
 	if messages == 0 {
-		x.notef("%s has %s that this configuration does not use: of an older layout, or of another process. When no process uses them any more:\n%s",
+		x.notef("%s has %s that this configuration does not use; they belong to an older layout or to another process. Once no process uses them:\n%s",
 			name, counted(len(queues), "empty delay queue", "empty delay queues"), x.destroy(x.partsOf(name, queues)))
 		return
 	}

@@ -12,7 +12,7 @@ import (
 // DefaultExchange is the name of the default exchange in permissions.
 const DefaultExchange = "amq.default"
 
-// Need is a permission with what it takes to find out whether it is there.
+// Need is a permission and how to test it.
 type Need struct {
 	Access
 	// For the right to read an exchange: a binding from it, which needs the right
@@ -172,7 +172,7 @@ func (x *examination) denied(role Role, op string, names []string) {
 	}
 	x.found(Finding{
 		ID: "permission-" + op, Severity: SeverityCritical, Objects: names,
-		What: fmt.Sprintf("The user may not %s %s, which a %s needs.", op, list(names), role),
+		What: fmt.Sprintf("The user lacks the right to %s %s, which a %s needs.", op, list(names), role),
 		Why:  why,
 		Mend: x.ctl("set_permissions", "USER", "CONFIGURE", "WRITE", "READ") + fmt.Sprintf("   # with ^(%s)$ in %s; docs/permissions.md has the patterns for each role",
 			strings.Join(first(patterns, shown), "|"), strings.ToUpper(op)),

@@ -14,11 +14,11 @@ import (
 func (x *examination) checkPlaces() {
 	nodes := len(x.snap.Nodes)
 	if nodes == 0 {
-		x.unseenf(AreaNodes, "the cluster's nodes are not known; it needs the management API and a user with the tag monitoring")
+		x.unseenf(AreaNodes, "the cluster's nodes are unknown; listing them needs the management API and a user with the tag monitoring")
 		return
 	}
 	if !x.snap.NodesComplete {
-		x.unseenf(AreaNodes, "only those nodes were seen that have queues; a user with the tag monitoring sees all of them")
+		x.unseenf(AreaNodes, "only nodes with queues were seen; a user with the tag monitoring sees all nodes")
 	}
 	var classic, few, part, dead []string
 	for _, q := range x.cfg.Want.Queues {
@@ -49,7 +49,7 @@ func (x *examination) checkPlaces() {
 		x.found(Finding{
 			ID: "classic-on-cluster", Severity: SeverityWarning, Objects: classic,
 			What: fmt.Sprintf("%s live on one node of %d: %s.", counted(len(classic), "classic delay queue", "classic delay queues"), nodes, list(classic)),
-			Why:  "While that node is down their messages are late; when it is lost they are lost, and so is what was between two queues when it was killed.",
+			Why:  "While that node is down their messages are late. If it is lost, so are they, and messages in transit between two queues when it was killed.",
 			Mend: "set delay.queue_type: quorum, and describe destination queues that stay classic under queues, then " + x.apply() + "   # the classic delay queues drain beside the new ones",
 		})
 	}
@@ -82,7 +82,7 @@ func (x *examination) checkPlaces() {
 			ID: "plugin-on-cluster", Severity: SeverityWarning,
 			What: fmt.Sprintf("The plugin delays messages on a cluster of %d nodes.", nodes),
 			Why:  "Each message waits on one node only and is not replicated: it is late while that node is down, and lost with it.",
-			Mend: "delay.strategy: bucket   # with delay.queue_type: quorum; what the plugin holds still arrives, as long as it stays enabled",
+			Mend: "delay.strategy: bucket   # with delay.queue_type: quorum; messages in the plugin still arrive as long as it stays enabled",
 		})
 	}
 }

@@ -38,13 +38,14 @@ func (x *examination) checkRefuses(name string, q topology.LiveQueue) {
 	x.found(Finding{
 		ID: "destination-refuses", Severity: severity, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s %s.", name, what),
-		Why:  "After 32 messages that it did not take, a quorum delay queue delivers to no destination any more; a classic one loses them.",
+		Why:  "After 32 refused messages a quorum delay queue stops delivering to all destinations; a classic one loses the refused messages.",
 		Mend: mend,
 	})
 }
 
-// bound is what a queue refuses more than, if anything, and whether it holds as
-// much. A quorum queue that was full refuses until four fifths are left.
+// bound returns the length at which a queue refuses messages, if any, and
+// whether it has reached it. A quorum queue that was full refuses until it is
+// down to four fifths.
 func bound(q topology.LiveQueue, s QueueState) (most string, full bool) {
 	if !strings.HasPrefix(overflow(q), topology.OverflowRejectPublish) { // or reject-publish-dlx
 		return "", false

@@ -22,7 +22,7 @@ func (x *examination) checkRouteCount() {
 	x.found(Finding{
 		ID: "route-queues", Severity: SeverityWarning, Objects: names,
 		What: fmt.Sprintf("There are %d route queues, more than %d: %s.", len(names), x.cfg.MaxRouteQueues, list(names)),
-		Why:  "Each routing key of an exchange destination has a quorum queue of its own for ever. Thousands of them cost the broker memory and time.",
-		Mend: "Delay to one queue that is bound to the exchange by a pattern, or whose consumer publishes on, and delete the route queues that nobody uses and that are empty; or raise broker.max_route_queues, if so many are meant",
+		Why:  "Each routing key of an exchange destination keeps a quorum queue of its own for ever. Thousands of them cost the broker memory and time.",
+		Mend: "Delay to one queue that is bound to the exchange by a pattern, or whose consumer republishes, and delete route queues that are unused and empty; or raise broker.max_route_queues if so many are intended",
 	})
 }

@@ -20,13 +20,13 @@ func (x *examination) checkTasks() {
 	}
 	since := func(at time.Time) time.Duration { return max(t.Now.Sub(at), 0).Round(time.Second) }
 	if t.Unsent > 0 {
-		why := "No relay runs on this database, or it cannot send them: a task is a row until a relay gives it to the broker."
+		why := "No relay runs on this database, or it cannot send them: until a relay sends it, a task is only a row."
 		if t.LastError != "" {
 			why += fmt.Sprintf(" The last error noted is %q.", t.LastError)
 		}
 		x.found(Finding{
 			ID: "tasks-not-relayed", Severity: SeverityCritical,
-			What: fmt.Sprintf("%s overdue and not with the broker, the first for %v.", number(t.Unsent), since(t.OldestUnsent)),
+			What: fmt.Sprintf("%s overdue and not yet sent to the broker, the oldest for %v.", number(t.Unsent), since(t.OldestUnsent)),
 			Why:  why,
 			Mend: "rabbitdelay relay" + x.fileFlag() + "   # with the database of the file, or --db; or start the service that runs Tasks.Run",
 		})
@@ -34,7 +34,7 @@ func (x *examination) checkTasks() {
 	if t.Unhandled > 0 {
 		x.found(Finding{
 			ID: "tasks-not-handled", Severity: SeverityWarning,
-			What: fmt.Sprintf("%s overdue and pending although the broker had them, the first for %v.", number(t.Unhandled), since(t.OldestUnhandled)),
+			What: fmt.Sprintf("%s overdue and still pending although they were sent to the broker, the oldest for %v.", number(t.Unhandled), since(t.OldestUnhandled)),
 			Why:  "Their messages wait in their queue, or their handlers fail; the relay sends them again from time to time.",
 			Mend: "rabbitdelay tasks list --status pending" + x.fileFlag() + "   # shows them, with the last error of their handlers; start or mend the service that handles them",
 		})

@@ -18,7 +18,8 @@ type ApplyOptions struct {
 	Force bool
 	// Prefix begins the name of the lock, see Apply. Default topology.DefaultPrefix.
 	Prefix string
-	// Unlocked, if set, is told when bindings are made without the lock, and why.
+	// Unlocked, if set, is called with the reason when bindings are created
+	// without the lock.
 	Unlocked func(error)
 
 	locked bool // the caller has the lock
@@ -29,15 +30,17 @@ type ApplyOptions struct {
 // nothing. What is on the broker already stays untouched; if it differs, that
 // is an error.
 //
-// With an Inspector it looks before, and touches nothing when something is in
-// conflict or a policy would break a delay queue, and again after, so that what is
-// in force is what was described. Only Management sees policies.
+// With an Inspector it looks first, and touches nothing if an object conflicts
+// or a policy would break a delay queue. It looks again afterwards, to check
+// that the effective settings are the described ones. Only Management sees
+// policies.
 //
 // Before RabbitMQ 4.3 it binds under a lock, the exclusive queue
-// topology.LockQueue, so that when it returns the broker routes by every binding,
-// whoever made it (see LateBindings). A connection has the lock once: run one Apply
-// at a time on it. Without the right to configure that queue, or after waiting for
-// another for 15 s, it binds all the same.
+// topology.LockQueue, so that the broker routes by every binding when Apply
+// returns, whichever client made it (see LateBindings). A connection can hold
+// the lock only once: run one Apply at a time on it. Without the right to
+// configure that queue, or after waiting 15 s for another holder, it binds
+// without the lock.
 //
 // Errors, joined when there are several: *topology.ValidationError,
 // *topology.PolicyError, *topology.ConflictError, *ObjectError, or the context's.
@@ -124,7 +127,7 @@ func (a *applier) readBack(ctx context.Context) error {
 	return nil
 }
 
-var errVanished = errors.New("it was declared and is gone; another process deletes it")
+var errVanished = errors.New("it was declared and is already gone; another process is deleting it")
 
 // declareAll declares stage by stage.
 func (a *applier) declareAll(ctx context.Context) error {

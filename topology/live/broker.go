@@ -12,8 +12,8 @@ type Broker struct {
 	// Conn declares and deletes; a connection runs one Apply at a time. Plan needs
 	// none where there is an Inspector.
 	Conn Conn
-	// Inspector says what is there, a *Management as a rule. Without one Plan and
-	// Destroy look over AMQP, and Apply does not look.
+	// Inspector reads the broker; usually a *Management. Without one Plan and
+	// Destroy read over AMQP, and Apply does not look.
 	Inspector Inspector
 }
 

@@ -12,7 +12,7 @@ import (
 
 // ErrMessagesDeleted is wrapped by the *ObjectError of a quorum queue that
 // received a message between the last count and its deletion. Brokers cannot
-// delete a quorum queue on condition that it is empty.
+// delete a quorum queue only if it is empty.
 var ErrMessagesDeleted = errors.New("messages that arrived meanwhile were deleted with it")
 
 // deletion is what became of one object.

@@ -21,16 +21,17 @@ import (
 // says what stayed, and why.
 //
 // It refuses before it touches anything: with a *topology.NotEmptyError while
-// messages wait, a *topology.ConsumersError while consumers are attached to what
-// would go, and topology.ErrUnseen when it cannot know. Then it first takes away the
-// way in and waits until every message that had entered has been counted, for 6 s;
-// if there is one, the way in is put back.
+// messages wait, a *topology.ConsumersError while consumers are attached to
+// what would go, and topology.ErrUnseen when it cannot know. Then it first
+// unbinds the delay queues from their entry exchanges and waits for 6 s, until
+// all entered messages are counted; if there is one, it binds them again.
 //
 // A quorum queue is counted just before its deletion, because the broker has no
 // deletion on condition for it. A message that is published straight into the
 // queue in that millisecond is deleted with it, and reported as
-// ErrMessagesDeleted. A queue that a message or a consumer came to meanwhile stays,
-// and what it needs stays with it: the queue of its dead letters goes after it.
+// ErrMessagesDeleted. A queue that got a message or a consumer meanwhile stays,
+// together with the objects it needs: the queue for its dead letters is deleted
+// after it.
 func (b Broker) Destroy(ctx context.Context, t topology.Topology, opts topology.RemovalOptions) (Report, error) {
 	began := time.Now()
 	d := newDestroyer(b, t, opts)

@@ -10,14 +10,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Ensure is Apply for many processes that start with the same topology, and start
-// often: where all is there, it finds that out in two round trips and declares
-// nothing, and of those that find it missing one declares while the others wait.
-// It does not ask the Inspector.
+// Ensure is Apply for many processes that often start with the same topology.
+// If everything exists, it finds that out in two round trips and declares
+// nothing; if not, one process declares while the others wait. It does not ask
+// the Inspector.
 //
-// A topology counts as there when its topology.DeclaredExchange is, which is declared
-// after everything else, and all exchanges and queues. Somebody who has deleted a
-// single binding since goes unnoticed; Apply makes it again.
+// A topology counts as there when its topology.DeclaredExchange is, which is
+// declared after everything else, and all exchanges and queues. A single
+// binding that was deleted since goes unnoticed; Apply creates it again.
 func (b Broker) Ensure(ctx context.Context, want topology.Topology, opts ApplyOptions) error {
 	b.Inspector = nil
 	opts.locked = true
@@ -98,10 +98,10 @@ func (b Broker) MarkDeclared(ctx context.Context, prefix string, t topology.Topo
 	return nil
 }
 
-// Verify finds out, for a client that may not declare, whether a topology was
-// declared: by its topology.DeclaredExchange, or else by its exchanges. Those that a
-// broker of version 4.3 or later does not let the user look at are taken for
-// granted; it wants some right to an exchange for that. The error wraps an
+// Verify checks, for a client that may not declare, whether a topology was
+// declared: by its topology.DeclaredExchange, or else by its exchanges.
+// RabbitMQ 4.3 and later show an exchange only to users with some right to it;
+// Verify assumes that exchanges it may not see exist. The error wraps an
 // *ObjectError for each exchange that is not there.
 func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) error {
 	s := &session{conn: b.Conn}

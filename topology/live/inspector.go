@@ -13,8 +13,8 @@ import (
 // Inspector reads what is on a broker. NewAMQPInspector works with a plain
 // connection; Management reads more, through the management API.
 type Inspector interface {
-	// Inspect reads the objects that want names, and may read others. An object
-	// that is not there is missing from the answer; that is no error.
+	// Inspect reads at least the objects that want names. An object that does
+	// not exist is absent from the answer, without an error.
 	Inspect(ctx context.Context, want topology.Topology) (topology.Live, error)
 }
 

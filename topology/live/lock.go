@@ -12,12 +12,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// LateBindings tells whether a broker of that version may answer a bind before it
-// routes by the binding. From 3.12 to 4.2 one with Mnesia commits the binding and
-// only then, in a second transaction, what its topic exchange routes by: who makes
-// the same binding in between is told at once that it is there. In a cluster whose
-// nodes are being replaced an older node, too, may see what a newer one is
-// binding. A version that cannot be read counts as one that may.
+// LateBindings tells whether a broker of that version may answer a bind before
+// it routes by the binding. From 3.12 to 4.2 one with Mnesia commits the
+// binding and only then, in a second transaction, what its topic exchange
+// routes by: a client that makes the same binding in between is told at once
+// that it exists. In a cluster whose nodes are being replaced an older node,
+// too, may see what a newer one is binding. A version that cannot be read
+// counts as one that may.
 func LateBindings(version string) bool {
 	return !topology.ParseVersion(version).AtLeast(4, 3, 0)
 }
@@ -34,7 +35,7 @@ const (
 )
 
 // errLocked says that the lock could not be had for too long.
-var errLocked = errors.New("another connection has been binding for too long")
+var errLocked = errors.New("another connection has held the lock for too long")
 
 // lock keeps other connections from binding, where the broker needs it.
 func lock(ctx context.Context, conn Conn, opts ApplyOptions) (unlock func(), err error) {

@@ -27,7 +27,7 @@ type ManagementConfig struct {
 	Username, Password string
 	// Vhost is the virtual host; empty means "/".
 	Vhost string
-	// Transport is for TLS settings of one's own; nil means the default.
+	// Transport carries custom TLS settings; nil means the default.
 	Transport http.RoundTripper
 	// Timeout bounds one inspection; 0 means DefaultManagementTimeout.
 	Timeout time.Duration

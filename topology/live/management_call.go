@@ -26,22 +26,22 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: expected status 200, got %d %s", e.Path, e.Code, http.StatusText(e.Code))
 }
 
-// Denied tells whether an error of the management API says that the user may not
-// read something: it answers 401 to users whose tags do not suffice.
+// Denied reports whether an error of the management API is a denied access: it
+// answers 401 to users without the needed tag.
 func Denied(err error) bool {
 	e, ok := errors.AsType[*StatusError](err)
 	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
 }
 
-// ClusterError says that the management API is another broker's than the AMQP
-// connection.
+// ClusterError says that the management API and the AMQP connection belong to
+// different brokers.
 type ClusterError struct {
 	Endpoint         string
 	AMQP, Management string // names of the clusters
 }
 
 func (e *ClusterError) Error() string {
-	return fmt.Sprintf("AMQP leads to the cluster %q and the management API at %s to %q: these are two different brokers; set broker.management_url to the API of the first",
+	return fmt.Sprintf("AMQP connects to the cluster %q, but the management API at %s belongs to %q; set broker.management_url to the first cluster's API",
 		e.AMQP, e.Endpoint, e.Management)
 }
 

@@ -45,8 +45,8 @@ func deleteExchange(ctx context.Context, s *session, name string, ifUnused bool)
 	return s.do(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(name, ifUnused, false) })
 }
 
-// table is a table for the client library, which writes no tables in tables but of
-// its own type.
+// table converts nested tables to the client library's own type, the only one
+// it can encode.
 func table(t map[string]any) amqp.Table {
 	if t == nil {
 		return nil

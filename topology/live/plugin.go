@@ -63,9 +63,9 @@ const closeTimeout = 2 * time.Second
 // a connection of its own, which dial makes and ProbePlugin closes, because a broker
 // before RabbitMQ 4.0 closes the whole connection over an unknown exchange type.
 //
-// It returns nil when the plugin is there, a *NoPluginError when it is not,
-// and another error when that could not be found out: dial failed, the connection
-// broke, ctx ended.
+// It returns nil when the plugin is there, a *NoPluginError when it is not, and
+// another error if the probe failed: dial failed, the connection broke, or ctx
+// ended.
 func ProbePlugin(ctx context.Context, dial func(ctx context.Context) (*amqp.Connection, error)) error {
 	conn, err := dial(ctx)
 	if err != nil {

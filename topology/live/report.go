@@ -25,8 +25,8 @@ const (
 	StateFailed State = "failed"
 	// StateUntried: it was neither made nor looked at, since something failed before.
 	StateUntried State = "not tried"
-	// StateUnknown: it was sent to the broker, and the connection or the context
-	// ended before an answer.
+	// StateUnknown: it was sent to the broker, but the connection or the
+	// context ended before an answer.
 	StateUnknown State = "unknown"
 	// StateDeleted: Destroy removed it.
 	StateDeleted State = "deleted"

@@ -9,8 +9,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Wipe deletes everything that the topology describes, with its messages and
-// without looking who uses it: for what a test or a demonstration made for itself.
+// Wipe deletes everything that the topology describes, including messages,
+// without checking for users. It is for objects that a test or a demo created
+// for itself.
 func (b Broker) Wipe(ctx context.Context, t topology.Topology) error {
 	queues := sideBySide(b.Conn, len(t.Queues), func(s *session, i int) error {
 		_, err := deleteQueue(ctx, s, t.Queues[i].Name, false)

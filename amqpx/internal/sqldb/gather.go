@@ -173,4 +173,4 @@ func (g *Gather[T]) safely(ctx context.Context, tx *sql.Tx, items []T) (err erro
 }
 
 // ErrApart is for together to return when the items cannot go together.
-var ErrApart = errors.New("these must run each alone")
+var ErrApart = errors.New("each of these must run alone")

@@ -122,7 +122,7 @@ func (m Migrations) locked(ctx context.Context, conn *sql.Conn, d Dialect, list 
 			return err
 		}
 		if got.Int64 != 1 {
-			return errors.New("another process holds the migration lock for more than 60s; see whether it is stuck")
+			return errors.New("another process has held the migration lock for more than 60s; check whether it is stuck")
 		}
 		begin, end, undo = "", "SELECT RELEASE_LOCK("+name+")", "SELECT RELEASE_LOCK("+name+")"
 	case SQLite:

@@ -61,7 +61,7 @@ func once(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx)
 	case err == nil:
 		return nil
 	case errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil:
-		return fmt.Errorf("commit: rolled back before it: %w", ctx.Err()) // by database/sql
+		return fmt.Errorf("rolled back before the commit: %w", ctx.Err()) // by database/sql
 	case errors.Is(err, sql.ErrTxDone):
 		return errors.New("commit: the handler ended the transaction itself; leave that to the caller of the handler")
 	case Transient(err):

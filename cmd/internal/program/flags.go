@@ -63,7 +63,7 @@ func checkEmpty(c *cobra.Command) error {
 		list, ok := f.Value.(pflag.SliceValue)
 		nothing := blank(f.Value.String()) || ok && !slices.ContainsFunc(list.GetSlice(), func(s string) bool { return !blank(s) })
 		if nothing && empty == nil && !slices.Contains(mayBeEmpty, f.Name) {
-			empty = fmt.Errorf("--%s is empty; is a variable not set? Give a value, or leave the flag out", f.Name)
+			empty = fmt.Errorf("--%s is empty, perhaps from an unset variable; give a value, or leave the flag out", f.Name)
 		}
 	})
 	return empty

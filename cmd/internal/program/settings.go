@@ -10,8 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// Load reads the settings, of which flags win; more are further flags by setting,
-// defaults those of one command.
+// Load reads the settings. Flags override everything; more has further flags by
+// setting, defaults the defaults of this command.
 func (p *Program) Load(more map[string]config.Override, defaults map[string]string) (*config.Config, error) {
 	overrides := map[string]config.Override{}
 	for _, o := range []struct{ path, flag, value string }{

@@ -18,8 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// Terminal is where a program reads and writes, whether there is somebody at it or
-// not.
+// Terminal is where a program reads and writes, interactive or not.
 type Terminal struct {
 	Name           string // of the program, before its errors
 	Stdin          io.Reader

@@ -16,10 +16,10 @@ func (a *app) benchCommand() *cobra.Command {
 	var report string
 	c := &cobra.Command{
 		Use:   "bench [SCENARIO...]",
-		Short: "Measure speed, lateness and memory beside what people would use instead",
-		Long: `bench measures rabbitdelay and, in turns with it on the same broker, what people
-would use instead: the raw client and a plain queue, a PostgreSQL table and a Redis
-sorted set that are polled every second, the x-delayed-message plugin. Its claims
+		Short: "Measure speed, lateness and memory against the alternatives",
+		Long: `bench measures rabbitdelay against its alternatives, in alternation on the same
+broker: the raw client with a plain queue, a PostgreSQL table and a Redis
+sorted set polled every second, and the x-delayed-message plugin. Its results
 are ratios of the two.
 
 Scenarios, all unless some are named:
@@ -34,9 +34,9 @@ Scenarios, all unless some are named:
 The broker is the one at --url or AMQP_URL, which gets queues with names of their
 own that are removed; else a container or a private node is started. PostgreSQL
 and Redis are started from the installed programs; without them their baselines
-are left out. Figures are worth something on a machine that does nothing else.
+are left out. Run it on an otherwise idle machine; other figures mean little.
 
-The exit code is 0 also when targets are missed, since that depends on the machine.`,
+The exit code is 0 even when targets are missed, because they depend on the machine.`,
 		Example: `  rabbitdelay-lab bench --quick
   rabbitdelay-lab bench publish consume --queue-type classic --messages 100000
   rabbitdelay-lab bench --report report --json`,

@@ -26,13 +26,13 @@ func command(p *program.Program) *cobra.Command {
 		Short: "Show and measure delayed messages on a stock RabbitMQ",
 		Long: `rabbitdelay-lab shows in a demo that nothing is early, lost or done twice, and
 measures how fast and how late messages are. Both use the broker at --url or
-AMQP_URL, else they start one of their own and end it.
+AMQP_URL. Without either they start a broker and stop it at the end.
 
 Settings come from flags, the environment, the YAML file and defaults, as those of
 rabbitdelay do; "rabbitdelay settings" lists them.
 
 Results go to standard output, everything else to standard error; with --json both
-are JSON, an object a line: an error {"error":"…"}, what is going on {"note":"…"}.
+are JSON, one object a line: errors as {"error":"…"}, notes as {"note":"…"}.
 
 Exit codes:
     0  success

@@ -57,11 +57,11 @@ of "| head": what consume has read by the time that head ends is gone unseen.
 
 It refuses the queues of the delay strategies, such as delay.bucket.1m.
 
-It declares no layout. A queue that does not exist is created as a destination is,
-and said so.
+It declares no layout. If the queue does not exist, consume creates it as a
+destination and says so.
 
-Exit code: 0 when --count messages came, or after Ctrl-C without --count; 3 when
-the timeout or Ctrl-C was first; 1 for errors.`,
+Exit code: 0 when --count messages arrived, or after Ctrl-C without --count; 3
+when the timeout or Ctrl-C came first; 1 for errors.`,
 		Example: `  rabbitdelay send --queue try.me --delay 5s --body hello
   rabbitdelay consume --queue try.me --count 1 --timeout 1m
   rabbitdelay consume --queue try.load --count 20000 --timeout 2m --quiet --json`,
@@ -77,7 +77,7 @@ the timeout or Ctrl-C was first; 1 for errors.`,
 	f.StringVar(&r.queue, "queue", "", "the queue")
 	f.Int64Var(&r.count, "count", 0, "stop after this many messages; default no end")
 	f.Var(&r.timeout, "timeout", "stop this long after the connection is ready; default never")
-	f.IntVar(&r.prefetch, "prefetch", defaultPrefetch, "messages that the broker hands out ahead, 1 to 65535")
+	f.IntVar(&r.prefetch, "prefetch", defaultPrefetch, "messages that the broker delivers ahead of acknowledgement, 1 to 65535")
 	return c
 }
 
@@ -92,7 +92,7 @@ func (r *receiver) check() error {
 	case r.prefetch < 1 || r.prefetch > maxPrefetch:
 		return fmt.Errorf("--prefetch: %d; expected 1 to %d", r.prefetch, maxPrefetch)
 	case !r.a.Quiet && closed(r.a.Stdout):
-		return errors.New("standard output is closed, so that nobody would see the messages; --quiet takes them without printing")
+		return errors.New("standard output is closed, so the messages would be lost unseen; give --quiet to take them without printing")
 	}
 	return nil
 }

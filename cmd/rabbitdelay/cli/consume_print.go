@@ -30,7 +30,7 @@ type receivedMessage struct {
 	Binary   []byte `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
 }
 
-var errGoesBack = errors.New("which goes back to the queue")
+var errGoesBack = errors.New("the message goes back to the queue")
 
 // take prints a message and counts it.
 func (r *receiver) take(d amqp.Delivery) error {

@@ -21,9 +21,9 @@ import (
 func notReserved(prefix, queue string) error {
 	switch {
 	case queue == topology.ParkedQueue(prefix):
-		return fmt.Errorf("--queue: %q holds messages whose queue was missing, and consume would throw them away; look at them on the management page, and send them again as docs/guarantees.md says", queue)
+		return fmt.Errorf("--queue: %q holds messages whose destination is missing, and consume would delete them; look at them on the management page, and resend them as docs/guarantees.md describes", queue)
 	case topology.Reserved(prefix, queue):
-		return fmt.Errorf("--queue: %q belongs to the delay strategies with prefix %q, and what consume takes out of it never arrives; give the queue that the messages are for, and look at this one on the management page", queue, prefix)
+		return fmt.Errorf("--queue: %q belongs to the delay strategies with prefix %q, and messages that consume takes out of it never arrive; give the destination queue instead, and look at this one on the management page", queue, prefix)
 	}
 	return nil
 }
@@ -37,7 +37,7 @@ func (r *receiver) ensureQueue(d *doorway) error {
 	}
 	listed := slices.ContainsFunc(d.c.Topology.Destinations, func(x topology.Destination) bool { return x.Queue == r.queue || x.DeadLetterQueue() == r.queue })
 	if declare := d.c.Broker.Declare; declare == amqpx.DeclareNothing || declare == amqpx.DeclareListed && !listed {
-		return fmt.Errorf("the queue %q does not exist, and may not be created (broker.declare: %s)", r.queue, declare)
+		return fmt.Errorf("the queue %q does not exist, and broker.declare: %s does not allow creating it", r.queue, declare)
 	}
 	queues := d.c.Destination(r.queue).Queues(d.c.Delay.QueueType)
 	if isDeadLetterQueue(d.c, r.queue) {

@@ -37,8 +37,8 @@ func (d *doorway) close() {
 	_ = d.conn.CloseDeadline(time.Now().Add(2 * time.Second)) // nothing is under way
 }
 
-// has asks for something passively. What the user may not look at is taken to be
-// there, since then it is not ours to say otherwise.
+// has declares passively. An object that the user may not see is assumed to
+// exist.
 func (d *doorway) has(look func(*amqp.Channel) error) (bool, error) {
 	ch, err := d.conn.Channel()
 	if err != nil {
@@ -104,7 +104,7 @@ func (d *doorway) layout(ctx context.Context, s amqpx.Strategy, yes bool) error 
 	case d.a.interactive():
 		return d.ask(ctx, what+beside)
 	case other != "":
-		return fmt.Errorf("the broker has %s, and not %s, which the defaults mean; give the file of the layout with -f, or --yes to declare another one beside it", other, what)
+		return fmt.Errorf("the broker has %s; the defaults need %s, which it does not have; give the layout's file with -f, or --yes to declare the default one beside it", other, what)
 	}
 	d.a.Notef("declaring %s%s", what, beside)
 	return nil

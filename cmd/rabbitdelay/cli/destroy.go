@@ -54,23 +54,25 @@ func (a *app) destroyCommand() *cobra.Command {
 		Use:   "destroy",
 		Short: "Delete a layout that nothing uses any more",
 		Long: `destroy deletes the layout that the settings and the file describe, and those
-under delay.previous: their delay queues, the exchanges before and between them,
-and the bindings of destinations for them. The ttl strategy's layout and the
-plugin's do not show by their names who uses them: they stay while the broker has
-another layout that is not described there, unless --layout names them. The delivery
-exchange, the parked queue and route queues go too when nothing else on the broker
-uses them. Destinations stay, and so does whatever else the file describes, unless
---destinations asks for them too; what anything else is bound to stays in any case,
-and so does the dead-letter queue of a destination whose queue stays.
+under delay.previous: their delay queues, the exchanges before and between
+them, and the bindings of destinations for them. The names of the ttl
+strategy's and the plugin's objects do not show which configuration uses them.
+They stay while the broker has another layout that the file does not describe,
+unless --layout names them. The delivery exchange, the parked queue and route
+queues go too when nothing else on the broker uses them. Destinations and the
+file's other objects stay unless --destinations is given. An object that
+something else is bound to always stays, and so does a dead-letter queue while
+its destination's queue stays.
 
 It shows what would go and asks; without a terminal it needs --yes. It refuses,
-and touches nothing, while messages wait in what would go or consumers are attached
-to it; it counts what is unacknowledged or being dead-lettered too, for which it
-needs the management API. Without that API it refuses, and with --force deletes
-delay queues only, because it cannot see what else is in use.
+and touches nothing, while messages wait in the objects to delete or consumers
+are attached to them. Unacknowledged messages and dead letters in transit count
+too; counting them needs the management API. Without it destroy refuses; with
+--force it then deletes delay queues only, because it cannot see what else is
+in use.
 
-Exit code: 0 deleted, or nothing there, or shown with --dry-run; 1 refused, or an
-error.`,
+Exit code: 0 deleted, nothing to delete, or shown with --dry-run; 1 refused, or
+an error.`,
 		Example: `  rabbitdelay destroy -f old.yaml --dry-run
   rabbitdelay destroy -f old.yaml
   rabbitdelay destroy --layout delay.bucket.hex --yes`,
@@ -81,9 +83,9 @@ error.`,
 	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&r.dryRun, "dry-run", false, "show what would go and what would stay, and delete nothing")
 	f.BoolVar(&r.force, "force", false, "delete delay queues with their messages, and go on without the management API")
-	f.Int64Var(&r.messages, "messages", 0, "with --force: refuse if more than so many messages would be deleted; required for destinations with messages or consumers")
-	f.BoolVar(&r.destinations, "destinations", false, "delete also the destinations' queues and dead-letter queues, and the file's own exchanges, queues and bindings")
-	f.StringSliceVar(&r.layouts, "layout", nil, "instead of the settings' layout delete this one, as doctor names it: delay.bucket.hex, or one queue of the ttl strategy, delay.ttl.15m")
+	f.Int64Var(&r.messages, "messages", 0, "with --force: the most messages that may be deleted, else refuse; required for destinations with messages or consumers")
+	f.BoolVar(&r.destinations, "destinations", false, "also delete the destinations' queues and dead-letter queues, and the file's own exchanges, queues and bindings")
+	f.StringSliceVar(&r.layouts, "layout", nil, "delete this layout instead of the settings' one; doctor shows the names: delay.bucket.hex, or a single queue of the ttl strategy, delay.ttl.15m")
 	f.BoolVar(&r.all, "all", false, "list every object")
 	return c
 }
@@ -96,7 +98,7 @@ func (a *app) interactive() bool {
 func (r *destroyRun) check() error {
 	switch {
 	case r.a.Given("messages") && !r.force:
-		return errors.New("--messages: it bounds what --force deletes; give both")
+		return errors.New("--messages limits --force; give both")
 	case r.messages < 0:
 		return fmt.Errorf("--messages: %d; expected 0 or more", r.messages)
 	case r.destinations && len(r.layouts) > 0:
@@ -115,7 +117,7 @@ func (r *destroyRun) run(ctx context.Context) error {
 	}
 	defer s.close()
 	if !r.yes && !r.dryRun && !r.a.interactive() {
-		return errors.New("standard input is no terminal on which to ask; give --yes to delete without a question, or --dry-run to see what would go")
+		return errors.New("cannot ask, because standard input is not a terminal; give --yes to delete without asking, or --dry-run to see what would be deleted")
 	}
 	if err := r.choose(ctx, s); err != nil {
 		return err
@@ -154,7 +156,7 @@ func (r *destroyRun) choose(ctx context.Context, s *setup) error {
 		return s.withPrevious(ctx, r.a)
 	}
 	if !s.readable {
-		return errors.New("--layout: what belongs to a layout is read from the management API, which gives no answer")
+		return errors.New("--layout needs the management API to find the layout's objects, and that does not answer")
 	}
 	found, err := s.broker.Inspector.Inspect(ctx, topology.Topology{})
 	if err != nil {
@@ -259,7 +261,7 @@ func (r *destroyRun) ask(ctx context.Context, m topology.Removal, o *topology.Re
 	question, answer := fmt.Sprintf("Delete these %d objects? Type yes: ", m.Count(topology.ActionDelete)), "yes"
 	n := m.Messages()
 	if n > 0 {
-		question = fmt.Sprintf("Delete these %d objects, and with them, for ever, the messages? Type their number, %d: ", m.Count(topology.ActionDelete), n)
+		question = fmt.Sprintf("Delete these %d objects and their messages, permanently? Type the number of messages, %d, to confirm: ", m.Count(topology.ActionDelete), n)
 		answer = strconv.FormatInt(n, 10)
 	}
 	if _, err := fmt.Fprint(r.a.Stderr, question); err != nil {
@@ -302,7 +304,7 @@ func (a *app) answer(ctx context.Context) (string, error) {
 
 func (r *destroyRun) destroy(ctx context.Context, s *setup, o topology.RemovalOptions) error {
 	a := r.a
-	done := a.Waiting("deleting, after a look whether anything is still on its way")
+	done := a.Waiting("deleting, after a check for messages in transit")
 	rep, err := s.broker.Destroy(ctx, s.want, o)
 	done()
 	out := destroyed{

@@ -45,7 +45,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	d := &doctorRun{a: a}
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find what is wrong on the broker before it bites",
+		Short: "Find problems on the broker before they cost messages",
 		Long: `doctor compares the live broker with what the settings and the file describe, and
 looks for what breaks delays: policies that lower a TTL or expire a queue,
 dead-lettering that falls back to at most once, missing queues, bindings and
@@ -53,12 +53,12 @@ permissions, parked messages and dead letters, alarms, clocks that differ, messa
 in older layouts, and, with a database, overdue tasks that no relay sends. Each
 finding says why it matters and how to mend it, without losing a message.
 
-It looks through the management API where that answers, else over AMQP as far as
-that goes. What it could not look at stands in its first line and is not clean. It
-changes nothing, and takes no message out of a queue of yours.
+It reads the management API if that answers, else what AMQP shows. Its first
+line lists what it could not check; a report with such a line is not clean. It
+changes nothing, and takes no message out of your queues.
 
-Exit code: 0 nothing is wrong, 1 findings, 2 no findings, but it could not look at
-everything (see --amqp-only and --skip), or not at all.`,
+Exit code: 0 nothing is wrong; 1 findings; 2 no findings, but not everything
+could be checked (see --amqp-only and --skip), or nothing could.`,
 		Example: `  rabbitdelay doctor -f delays.yaml
   rabbitdelay doctor -f delays.yaml --json | jq -r '.findings[] | .severity + " " + .what'
   rabbitdelay doctor --role producer --amqp-only --url amqp://producer:secret@broker/`,
@@ -91,11 +91,11 @@ everything (see --amqp-only and --skip), or not at all.`,
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&d.amqpOnly, "amqp-only", false, "look over AMQP alone, and be content with what that shows")
-	c.Flags().StringSliceVar(&d.skip, "skip", nil, "be content without a look at these areas: "+strings.Join(areaNames(), ", "))
-	c.Flags().StringVar(&d.db, "db", "", databaseUsage+"; none: no look at tasks")
-	c.Flags().StringSliceVar(&d.roles, "role", nil, "what the user is for: producer, consumer, bootstrapper (default: all, without bootstrapper where broker.declare is nothing)")
-	c.Flags().IntVar(&d.peek, "peek", 0, "look at so many parked messages, to say where they were going; puts them back")
+	c.Flags().BoolVar(&d.amqpOnly, "amqp-only", false, "check over AMQP alone, and do not report what only the management API shows as unchecked")
+	c.Flags().StringSliceVar(&d.skip, "skip", nil, "do not check these areas: "+strings.Join(areaNames(), ", "))
+	c.Flags().StringVar(&d.db, "db", "", databaseUsage+"; without it tasks are not checked")
+	c.Flags().StringSliceVar(&d.roles, "role", nil, "what the user is for: producer, consumer, bootstrapper (default: all; without bootstrapper if broker.declare is nothing)")
+	c.Flags().IntVar(&d.peek, "peek", 0, "read up to this many parked messages, show their destinations, and put them back")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions( // the flag exists
 		[]string{string(doctor.RoleProducer), string(doctor.RoleConsumer), string(doctor.RoleBootstrapper)}, cobra.ShellCompDirectiveNoFileComp))
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {

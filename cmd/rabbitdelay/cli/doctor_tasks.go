@@ -9,8 +9,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// A relay that works has given a task to the broker long before unsentGrace after
-// it was due. Handlers get as long as the relay gives them before it sends again.
+// A working relay sends a task long before unsentGrace after its due instant.
+// Handlers get the same time as the relay allows before it sends again.
 const (
 	unsentGrace = 10 * time.Second
 	maxOverdue  = 1000 // tasks that are looked at

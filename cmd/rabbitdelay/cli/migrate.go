@@ -16,10 +16,10 @@ func (a *app) migrateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "migrate",
 		Short: "Create or update rabbitdelay's tables in the business database",
-		Long: `migrate brings the tables of idempotency and schedule in the business database to
-their newest version. It may run again and in many processes at once. With
---print it prints the SQL instead, for a migration tool of one's own, and does
-not connect.`,
+		Long: `migrate brings the tables of idempotency and schedule in the business database
+to their newest version. It may run again and in many processes at once. With
+--print it prints the SQL instead, for your own migration tool, and does not
+connect.`,
 		Example: `  rabbitdelay migrate --db postgres://user:password@host/shop
   rabbitdelay migrate --db mysql: --print > 0042_rabbitdelay.sql`,
 		Args: program.NoArgs,

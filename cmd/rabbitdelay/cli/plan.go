@@ -15,9 +15,9 @@ func (a *app) planCommand() *cobra.Command {
 		Long: `plan compares what the settings and the file describe with the live broker, by
 the management API where it answers, else by declarations over AMQP.
 
-Exit code: 0 nothing to do, 2 something to create, or bindings of which AMQP alone
-cannot tell whether they are there, 1 errors, objects that exist with other
-arguments, or policies that would break delays.`,
+Exit code: 0 nothing to do, 2 something to create, or bindings that AMQP alone
+cannot verify, 1 errors, objects that exist with other arguments, or policies
+that would break delays.`,
 		Example: `  rabbitdelay plan -f delays.yaml
   rabbitdelay plan --json | jq .create`,
 		Args: program.NoArgs,

@@ -47,11 +47,11 @@ func (a *app) relayCommand() *cobra.Command {
 	r := &relayRun{a: a}
 	c := &cobra.Command{
 		Use:   "relay",
-		Short: "Give the tasks of a database to the broker, until stopped",
-		Long: `relay takes tasks from the table rabbitdelay_tasks, whoever wrote them, and gives
-them to the broker with what remains of their delay; sends those again that are
-overdue and still pending; and deletes finished ones after their time. Several
-relays on one database share the work, and one of them may end at any time.
+		Short: "Send a database's tasks to the broker until stopped",
+		Long: `relay sends the tasks in the table rabbitdelay_tasks, whichever program wrote
+them, to the broker with their remaining delay. It sends overdue tasks that are
+still pending again, and deletes finished ones after their retention. Several
+relays on one database share the work, and any of them may stop at any time.
 
 It runs until SIGINT or SIGTERM, then finishes what it has begun (a few seconds),
 prints a line with what it did, with --json {"relayed":N,"resent":N,
@@ -71,11 +71,11 @@ elsewhere.`,
 	r.grace, r.poll, r.batch, r.workers = duration(d.Grace), duration(d.PollInterval), d.Batch, d.Workers
 	f := c.Flags()
 	f.StringVar(&r.db, "db", "", databaseUsage)
-	f.Var(&r.horizon, "horizon", "how long before it is due a task is given to the broker; default 1d, or the strategy's longest delay if that is less")
-	f.Var(&r.grace, "grace", "how long after it was due a pending task is sent again")
+	f.Var(&r.horizon, "horizon", "how long before its due instant a task is sent to the broker; default 1d, or the strategy's longest delay if that is shorter")
+	f.Var(&r.grace, "grace", "how long after its due instant a pending task is sent again")
 	f.Var(&r.poll, "poll", "longest pause between two looks for new tasks")
 	f.IntVar(&r.batch, "batch", r.batch, "tasks taken at once")
-	f.IntVar(&r.workers, "workers", r.workers, "batches under way at once")
+	f.IntVar(&r.workers, "workers", r.workers, "batches processed at the same time")
 	return c
 }
 

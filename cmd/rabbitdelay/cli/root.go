@@ -43,12 +43,12 @@ The broker's default is AMQP_URL, else amqp://guest:guest@127.0.0.1:5672/.
 set; an empty flag is an error.
 
 Results go to standard output, everything else to standard error; with --json both
-are JSON, an object a line: an error {"error":"…"}, what is going on {"note":"…"}.
+are JSON, one object a line: errors as {"error":"…"}, notes as {"note":"…"}.
 
 Exit codes:
     0  success
     1  error, wrong usage included; doctor: findings
-    2  plan: something to create, or not all could be seen; doctor: it could not look
+    2  plan: something to create, or not everything could be seen; doctor: not everything could be checked
     3  consume: fewer messages came than were wanted
   130  Ctrl-C`,
 		Example: `  rabbitdelay plan

@@ -57,11 +57,12 @@ func (a *app) sendCommand() *cobra.Command {
 		Use:   "send",
 		Short: "Send messages with a delay",
 		Long: `send publishes messages with a delay and waits until the broker has confirmed
-them. It declares what is missing: the layout of the settings, which it announces
-and asks about on a terminal unless a file, a flag or a variable has chosen it, and
-the destination, of which it says what was created. Beside another layout of the
-same prefix it declares the default one with --yes only: most often -f was
-forgotten. With broker.declare: listed it sends to destinations of the file only.
+them. It declares a missing layout; unless a file, a flag or a variable chose
+it, send announces it and asks on a terminal. It declares a missing destination
+and says what it created. If the broker has another layout with the same
+prefix, it declares the default one only with --yes, because -f was most likely
+forgotten. With broker.declare: listed it sends to destinations of the file
+only.
 
 The result is one line at the end, with --json
 {"sent":N,"confirmed":N,"seconds":S,"strategy":"…"}. Exit code: 0 when every
@@ -84,15 +85,15 @@ message was confirmed, 1 for errors, 130 after Ctrl-C.`,
 	f.Var(&s.delay, "delay", "delay, such as 1500ms, 30m or 7d")
 	f.Var(&s.at, "at", "due instant instead of --delay, such as 2026-01-31T08:00:00Z")
 	f.Var(&s.spread, "spread", "draw each delay uniformly from [delay, delay+spread]")
-	f.Var(&s.tolerance, "tolerance", "how much later a message may be where that saves hops in the broker")
+	f.Var(&s.tolerance, "tolerance", "how much later a message may arrive if that saves hops in the broker")
 	f.StringVar(&s.body, "body", "", "the body; @file reads a file, - reads standard input")
 	f.StringVar(&s.message.ContentType, "content-type", "", "content type of the body")
 	f.StringArrayVar(&s.headers, "header", nil, "header name=value, may be repeated")
 	f.IntVar(&s.count, "count", 1, "number of messages")
 	f.StringVar(&s.message.ID, "id", "", "message id (with --count N: id-1 to id-N); default a UUIDv7 each")
 	f.Var(&s.timeout, "timeout", "give up after this time; default broker.send_timeout per batch of 256")
-	f.IntVar(&s.concurrency, "concurrency", 4, "batches under way at once")
-	f.BoolVarP(&s.yes, "yes", "y", false, "declare the layout without asking, also beside another one")
+	f.IntVar(&s.concurrency, "concurrency", 4, "batches sent at the same time")
+	f.BoolVarP(&s.yes, "yes", "y", false, "declare the layout without asking, even beside another one")
 	return c
 }
 

@@ -14,12 +14,11 @@ func (a *app) settingsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "settings",
 		Short: "List all settings with their defaults and environment variables",
-		Long: `settings lists what the YAML file and the environment may say: the path of each
-setting in the file, its type, its default, its environment variable and its
-meaning. Lists in the environment are separated by commas. The environment wins
-over the file, and a variable that is empty counts as not set. Of flags, --url is
-broker.url, --strategy delay.strategy, --queue-type delay.queue_type, --db
-database.url.
+		Long: `settings lists all settings: path in the YAML file, type, default, environment
+variable and meaning. Lists in the environment are separated by commas. The
+environment overrides the file; an empty variable counts as not set. The flags
+--url, --strategy, --queue-type and --db set broker.url, delay.strategy,
+delay.queue_type and database.url.
 
 The file's other sections, exchanges, queues, bindings and destinations, describe
 objects on the broker and have no variables.`,

@@ -31,12 +31,12 @@ func (a *app) tasksCommand() *cobra.Command {
 		Use:   "tasks",
 		Short: "Look at, cancel, move, fire and revive scheduled tasks",
 		Long: `tasks works on the table rabbitdelay_tasks of a business database. It does not
-talk to the broker: the row decides, wherever the task's message is, and a relay
-sends what has to be sent.
+talk to the broker: the row decides, wherever the task's message is, and a
+relay does the sending.
 
-list and count take tasks by queue, status, due instant and the beginning of their
-id. The others take ids; each id is a transaction of its own, and the exit code is
-1 when one of them does not exist or is not in a state for it.`,
+list and count select tasks by queue, status, due instant and id prefix. The
+others take ids and change each in its own transaction. The exit code is 1 if a
+task does not exist or its status does not allow the change.`,
 		Example: `  rabbitdelay tasks list --db postgres://user:password@host/shop --status failed
   rabbitdelay tasks reschedule order-42-expire --delay 30m
   rabbitdelay tasks list --queue mail --json | jq -r .id | xargs rabbitdelay tasks cancel`,
@@ -243,7 +243,7 @@ func (x *filterFlags) register(c *cobra.Command) {
 	f.StringVar(&x.status, "status", "", "pending, done, cancelled or failed")
 	f.Var(&x.from, "due-from", "tasks due at or after this instant, or this long from now, such as 2h or -7d")
 	f.Var(&x.to, "due-to", "tasks due before this instant, or before this long from now")
-	f.StringVar(&x.prefix, "id-prefix", "", "tasks whose id begins so")
+	f.StringVar(&x.prefix, "id-prefix", "", "tasks whose id has this prefix")
 	_ = c.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(taskStatuses, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 

@@ -68,23 +68,24 @@ func remedy(e *schedule.StatusError) string {
 	case e.Status == schedule.StatusPending:
 		return "it still waits; use reschedule or fire"
 	case e.Status == schedule.StatusFailed && e.Action == "cancel":
-		return "nothing of it is under way any more"
+		return "it has failed for good, so there is nothing to cancel"
 	case e.Status == schedule.StatusFailed:
 		return "use revive"
 	case e.Status == schedule.StatusCancelled && e.Action == "cancel":
 		return "there is nothing to do"
 	case e.Status == schedule.StatusDone:
-		return "its effect has happened; to have it again, schedule a task of another id"
+		return "its effect has happened; to repeat it, schedule a task with another id"
 	}
-	return "to have it after all, schedule a task of another id, or replace it"
+	return "to run it after all, schedule a task with another id, or replace it"
 }
 
 func (x *tasks) cancelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel ID...",
 		Short: "End pending tasks without their effect",
-		Long: `cancel ends pending tasks without their effect. A handler that is working on one
-at that moment is waited for, and wins when it succeeds.`,
+		Long: `cancel ends pending tasks without their effect. If a handler is working on a
+task at that moment, cancel waits for it; if the handler succeeds, the task is
+done, not cancelled.`,
 		Example: `  rabbitdelay tasks cancel order-42-expire order-43-expire`,
 		Args:    someTasks,
 		RunE: func(c *cobra.Command, ids []string) error {
@@ -139,8 +140,8 @@ func (x *tasks) rescheduleCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "reschedule ID...",
 		Short: "Move pending tasks to another instant",
-		Long: `reschedule moves pending tasks to another instant, earlier or later. What the
-broker holds for the old one has no effect any more.`,
+		Long: `reschedule moves pending tasks to another instant, earlier or later. A message
+that the broker still holds for the old instant has no effect.`,
 		Example: `  rabbitdelay tasks reschedule order-42-expire --delay 30m
   rabbitdelay tasks reschedule post-7 --at 2026-12-24T08:00:00Z`,
 		Args: someTasks,
@@ -166,8 +167,8 @@ func (x *tasks) reviveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revive ID...",
 		Short: "Make failed tasks pending again",
-		Long: `revive makes failed tasks pending again, due now unless --delay or --at says
-otherwise, with all their attempts before them.`,
+		Long: `revive makes failed tasks pending again, due now unless --delay or --at is
+given, with a fresh set of attempts.`,
 		Example: `  rabbitdelay tasks list --status failed --json | jq -r .id | xargs rabbitdelay tasks revive`,
 		Args:    someTasks,
 		RunE: func(c *cobra.Command, ids []string) error {

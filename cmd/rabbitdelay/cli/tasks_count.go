@@ -44,8 +44,8 @@ func (x *tasks) countCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "count",
 		Short: "Count tasks by queue and status, or by due instant",
-		Long: `count counts tasks by queue and status; a queue without a name stands for tasks
-that go to exchanges. With --per it counts them by due instant: from --due-from,
+		Long: `count counts tasks by queue and status; tasks for exchanges are counted under
+an empty queue name. With --per it counts them by due instant: from --due-from,
 default now, to --due-to, default 24 steps later.
 
 With --json each number is a line, {"queue":"…","status":"…","count":N} or

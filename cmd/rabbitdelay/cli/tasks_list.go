@@ -31,7 +31,7 @@ func (x *tasks) listCommand() *cobra.Command {
 		Short: "List tasks in the order of their due instants",
 		Long: `list prints tasks in the order of their due instants, with --json one object a
 line. The column AT says where a pending task is: in the table only, or with the
-broker. Bodies are shown by show.`,
+broker. Bodies are not listed; see "tasks show".`,
 		Example: `  rabbitdelay tasks list --queue orders.expire --status pending --due-to 1h
   rabbitdelay tasks list --status failed --json`,
 		Args: program.NoArgs,
@@ -51,7 +51,7 @@ broker. Bodies are shown by show.`,
 		},
 	}
 	flags.register(c)
-	c.Flags().IntVar(&limit, "limit", 0, "at most so many, 0 for all; default 100, with --json all")
+	c.Flags().IntVar(&limit, "limit", 0, "the most tasks to list, 0 for all; default 100, with --json all")
 	return c
 }
 
@@ -132,7 +132,7 @@ func textOrBinary(body []byte) (string, []byte) {
 func (x *tasks) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "show ID...",
-		Short:   "Show tasks with all they have",
+		Short:   "Show all fields of tasks",
 		Example: `  rabbitdelay tasks show order-42-expire --json`,
 		Args:    someTasks,
 		RunE: func(c *cobra.Command, ids []string) error {

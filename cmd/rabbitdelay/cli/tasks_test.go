@@ -94,7 +94,7 @@ func TestPrintable(t *testing.T) {
 func TestRemedies(t *testing.T) {
 	for want, e := range map[string]schedule.StatusError{
 		"use revive":       {Action: "fire", Status: schedule.StatusFailed},
-		"nothing of it":    {Action: "cancel", Status: schedule.StatusFailed},
+		"nothing to cancel":    {Action: "cancel", Status: schedule.StatusFailed},
 		"has happened":     {Action: "revive", Status: schedule.StatusDone},
 		"nothing to do":    {Action: "cancel", Status: schedule.StatusCancelled},
 		"or replace it":    {Action: "reschedule", Status: schedule.StatusCancelled},

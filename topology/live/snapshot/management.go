@@ -141,7 +141,7 @@ func (c *collector) alarms(ctx context.Context) {
 			} `json:"alarms"`
 		}
 		if err := json.Unmarshal(status.Body, &body); err != nil {
-			c.unseenf(doctor.AreaAlarms, "an alarm is in effect, and what the broker says of it cannot be read: %s", oneLine(err))
+			c.unseenf(doctor.AreaAlarms, "an alarm is in effect, but its description could not be read: %s", oneLine(err))
 			return
 		}
 		for _, a := range body.Alarms {

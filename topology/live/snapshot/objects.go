@@ -24,13 +24,13 @@ func (c *collector) objects(ctx context.Context) error {
 			c.snap.Live, c.managed = found, true
 			return nil
 		}
-		c.unseenf(doctor.AreaManagement, "the management API gave no answer, so that dead letters under way, queues that nothing describes and blocked connections stay unknown: %s", oneLine(err))
+		c.unseenf(doctor.AreaManagement, "the management API did not answer; dead letters in transit, undescribed queues and blocked connections were not checked: %s", oneLine(err))
 	} else {
-		c.unseenf(doctor.AreaManagement, "without the management API dead letters under way, queues that nothing describes and blocked connections stay unknown")
+		c.unseenf(doctor.AreaManagement, "without the management API, dead letters in transit, undescribed queues and blocked connections cannot be checked")
 	}
 	found, err := live.NewAMQPInspector(c.conn).Inspect(ctx, c.cfg.Want)
 	if refused(err) {
-		c.unseenf(doctor.AreaArguments, "the user may not configure the objects, so only whether they exist was checked, not how they are")
+		c.unseenf(doctor.AreaArguments, "the user may not configure the objects, so only their existence was checked, not their arguments")
 		found, err = c.passive(ctx)
 	}
 	c.snap.Live = found
@@ -87,7 +87,7 @@ func (c *collector) passive(ctx context.Context) (topology.Live, error) {
 		}
 	}
 	if len(hidden) > 0 {
-		c.unseenf(doctor.AreaObjects, "of the objects %d could not be looked at, for which RabbitMQ %s wants some right to them", len(hidden), c.snap.Version)
+		c.unseenf(doctor.AreaObjects, "%d objects could not be seen; RabbitMQ %s requires some right to each", len(hidden), c.snap.Version)
 	}
 	return found, nil
 }

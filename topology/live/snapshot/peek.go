@@ -21,10 +21,10 @@ func (c *collector) peek(ctx context.Context) error {
 	v := topology.ParseVersion(c.snap.Version)
 	switch {
 	case !c.managed:
-		c.notef("parked messages were not looked at; it needs the management API")
+		c.notef("parked messages were not read; that needs the management API")
 		return nil
 	case !v.Known() || v.AtLeast(4, 0, 0) && v.Before(4, 3, 0):
-		c.notef("parked messages were not looked at: RabbitMQ %s counts it as a delivery, and drops a message after the twentieth", c.snap.Version)
+		c.notef("parked messages were not read: RabbitMQ %s counts each read as a delivery, and drops a message after the twentieth", c.snap.Version)
 		return nil
 	}
 	var got []struct {

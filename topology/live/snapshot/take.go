@@ -1,5 +1,6 @@
-// Package snapshot takes what package doctor judges from a broker: by the
-// management API where it answers, and by AMQP otherwise. It changes nothing there.
+// Package snapshot reads from a broker what package doctor judges, by the
+// management API or, if that does not answer, by AMQP. It changes nothing on
+// the broker.
 package snapshot
 
 import (
@@ -25,13 +26,13 @@ type Source struct {
 	ConnectionName string
 	// Management reads the management API; nil for none.
 	Management *live.Management
-	// ProbePlugin tells whether the broker has the x-delayed-message plugin. It is
-	// asked where the configuration uses it and the management API does not tell;
-	// nil to leave it open.
+	// ProbePlugin reports whether the broker has the x-delayed-message plugin.
+	// It is called if the configuration uses the plugin and the management API
+	// does not show it; nil leaves the question open.
 	ProbePlugin func(ctx context.Context) (bool, error)
-	// Peek is how many parked messages are looked at, which puts them back into
-	// their queue, at most 100. Default 0, because RabbitMQ before 4.3 counts it
-	// as a delivery; see Take.
+	// Peek is how many parked messages are read and put back, at most 100.
+	// Default 0, because RabbitMQ before 4.3 counts each read as a delivery;
+	// see Take.
 	Peek int
 	// Now is this process's clock, default time.Now.
 	Now func() time.Time
@@ -40,12 +41,12 @@ type Source struct {
 // closeTimeout bounds the goodbye to the broker.
 const closeTimeout = 2 * time.Second
 
-// Take takes a snapshot of a broker. It declares nothing that stays, sends
-// nothing to a queue of others and takes nothing out: permissions are found out
-// by requests that are refused for another reason when the permission is there,
-// and the clock by messages through exclusive queues of its own. Over AMQP alone,
-// a user who may configure the objects has those that exist declared again as
-// they are described.
+// Take takes a snapshot of a broker. It declares nothing permanent, and neither
+// sends messages to others' queues nor takes any. It tests permissions by
+// requests that the broker refuses for another reason if the user has the
+// right, and the clock by messages through its own exclusive queues. Over AMQP
+// alone, for a user who may configure the objects, it declares existing objects
+// again as described.
 //
 // With Peek, parked messages are got and put back by the management API.
 // RabbitMQ 4.0 to 4.2 counts that as a delivery and drops a message after the

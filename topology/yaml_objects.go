@@ -46,7 +46,7 @@ func (d *decoder) deadLetter(n *yaml.Node, path string) *DeadLetter {
 		"at_least_once": d.boolean(&dl.AtLeastOnce),
 	})
 	if !named && !d.Problems.Cover(path) {
-		d.Failf(n, path, "dead_letter needs an exchange; \"\" is the default exchange")
+		d.Failf(n, path, "dead_letter needs the key exchange; \"\" names the default exchange")
 	}
 	return dl
 }

@@ -93,12 +93,12 @@ func TestPrintable(t *testing.T) {
 
 func TestRemedies(t *testing.T) {
 	for want, e := range map[string]schedule.StatusError{
-		"use revive":       {Action: "fire", Status: schedule.StatusFailed},
-		"nothing to cancel":    {Action: "cancel", Status: schedule.StatusFailed},
-		"has happened":     {Action: "revive", Status: schedule.StatusDone},
-		"nothing to do":    {Action: "cancel", Status: schedule.StatusCancelled},
-		"or replace it":    {Action: "reschedule", Status: schedule.StatusCancelled},
-		"reschedule or fi": {Action: "revive", Status: schedule.StatusPending},
+		"use revive":        {Action: "fire", Status: schedule.StatusFailed},
+		"nothing to cancel": {Action: "cancel", Status: schedule.StatusFailed},
+		"has happened":      {Action: "revive", Status: schedule.StatusDone},
+		"nothing to do":     {Action: "cancel", Status: schedule.StatusCancelled},
+		"or replace it":     {Action: "reschedule", Status: schedule.StatusCancelled},
+		"reschedule or fi":  {Action: "revive", Status: schedule.StatusPending},
 	} {
 		if got := remedy(&e); !strings.Contains(got, want) {
 			t.Errorf("%+v: %s", e, got)

@@ -222,6 +222,7 @@ func (r *run) open(ctx context.Context, b *broker.Broker, name string, t topolog
 	c := &client{queue: prefix + ".orders", broker: b}
 	dest := topology.Destination{Queue: c.queue}
 	c.all = s.Topology()
+	c.all.Exchanges = append(c.all.Exchanges, topology.Exchange{Name: topology.DeclaredExchange(prefix, s.Topology())})
 	c.all.Queues = append(c.all.Queues, dest.Queues(t)...)
 	if c.Client, err = amqpx.Open(ctx, amqpx.Config{URL: b.URL(), Strategy: s, QueueType: t}); err != nil {
 		return nil, err

@@ -193,6 +193,7 @@ func (s *stage) wipe(ctx context.Context, strategy amqpx.Strategy) error {
 		return err
 	}
 	defer conn.Close()
+	all.Exchanges = append(all.Exchanges, topology.Exchange{Name: topology.DeclaredExchange(s.name, strategy.Topology())})
 	return live.Broker{Conn: conn}.Wipe(ctx, all)
 }
 

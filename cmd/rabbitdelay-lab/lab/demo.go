@@ -30,7 +30,8 @@ At the end a ledger compares what was done with what the database holds.
 The broker is the one at --url or AMQP_URL; else a container, where Docker has or
 gets an image; else a private node of an installed rabbitmq-server. The database is
 SQLite in a temporary directory, or with --db a schema (MySQL: a database) that the
-demo makes on that server. What the demo makes is removed at the end.
+demo makes on that server; a file of SQLite that is given is left alone. What the
+demo makes is removed at the end.
 
 With --json the last line is one object. The exit code is 1 when anything was early,
 lost or done twice, or published although it was cancelled.`,
@@ -47,7 +48,7 @@ lost or done twice, or published although it was cancelled.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.DB, "db", "", "database server: postgres://… or mysql://…")
+	f.StringVar(&o.DB, "db", "", "database server: postgres://… or mysql://… (default SQLite)")
 	f.IntVar(&o.Orders, "orders", 200, "number of orders")
 	f.IntVar(&o.Posts, "posts", 100, "number of posts")
 	f.StringVar(&story, "story", "all", "orders, posts or all")

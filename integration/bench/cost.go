@@ -51,19 +51,21 @@ func (r *run) costOf(ctx context.Context, s *Scenario, t topology.QueueType) (er
 	}()
 	// Some are due while others are still sent.
 	some := span{2 * time.Second, 6 * time.Second}
+	byClock := dlx.BucketConfig{QueueType: t}
 	for _, w := range []struct {
-		name     string
-		strategy func(prefix string) (amqpx.Strategy, error)
-		delay    func(i int) time.Duration
+		name  string
+		cfg   dlx.BucketConfig
+		delay func(i int) time.Duration
 	}{
-		{"no delay", clock(t), func(int) time.Duration { return 0 }},
-		{"clock layout, whole seconds", clock(t), func(i int) time.Duration { return time.Duration(2+i%5) * time.Second }},
-		{"clock layout", clock(t), some.at},
-		{"clock layout, topic permissions", checkedClock(t), some.at},
-		{"hex layout", layoutOf(dlx.LayoutHex, t), some.at},
-		{"binary layout", layoutOf(dlx.LayoutBinary, t), some.at},
+		{"no delay", byClock, func(int) time.Duration { return 0 }},
+		{"clock layout, whole seconds", byClock, func(i int) time.Duration { return time.Duration(2+i%5) * time.Second }},
+		{"clock layout", byClock, some.at},
+		{"clock layout" + atHundredths, dlx.BucketConfig{QueueType: t, Resolution: hundredth}, some.at},
+		{"clock layout, topic permissions", dlx.BucketConfig{QueueType: t, TopicPermissions: true}, some.at},
+		{"hex layout", alike(dlx.LayoutHex, t), some.at},
+		{"binary layout", alike(dlx.LayoutBinary, t), some.at},
 	} {
-		c, err := r.open(ctx, r.main, "cost-"+string(t)+strconv.Itoa(len(ways)), t, w.strategy)
+		c, err := r.open(ctx, r.main, "cost-"+string(t)+strconv.Itoa(len(ways)), t, bucket(w.cfg))
 		if err != nil {
 			return err
 		}
@@ -94,13 +96,6 @@ func (r *run) costOf(ctx context.Context, s *Scenario, t topology.QueueType) (er
 		}
 	}
 	return nil
-}
-
-// checkedClock is the default layout with one topic exchange before its queues.
-func checkedClock(t topology.QueueType) func(prefix string) (amqpx.Strategy, error) {
-	return func(prefix string) (amqpx.Strategy, error) {
-		return dlx.NewBucket(dlx.BucketConfig{Prefix: prefix, QueueType: t, TopicPermissions: true})
-	}
 }
 
 // processorTime sends n messages, and gives the broker's microseconds for each

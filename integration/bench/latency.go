@@ -8,16 +8,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
-	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
-
-// pluggable is the plugin strategy; its destination's type is the client's.
-func pluggable(prefix string) (amqpx.Strategy, error) {
-	return plugin.New(plugin.Config{Prefix: prefix})
-}
 
 // steadyPrefetch lets consumers take what comes in bursts.
 const steadyPrefetch = 500
@@ -39,13 +33,18 @@ func (r *run) latency(ctx context.Context, s *Scenario) error {
 	repeats := min(r.o.Repeats, 2)
 	p := &passes{r: r, f: f, s: s, group: group}
 	defer p.close()
-	var ours []*Case
+	var ours, inHundredths []*Case
 	for _, t := range r.o.QueueTypes {
 		c, err := r.open(ctx, r.main, "latency-"+string(t), t, clock(t))
 		if err != nil {
 			return err
 		}
-		ours = append(ours, p.add("bucket, "+string(t)+" queues", false, rabbit{c, steadyPrefetch}, c.close))
+		name := "bucket, " + string(t) + " queues"
+		ours = append(ours, p.add(name, false, rabbit{c, steadyPrefetch}, c.close))
+		if c, err = r.open(ctx, r.main, "latency-10ms-"+string(t), t, bucket(dlx.BucketConfig{QueueType: t, Resolution: hundredth})); err != nil {
+			return err
+		}
+		inHundredths = append(inHundredths, p.add(name+atHundredths, true, rabbit{c, steadyPrefetch}, c.close))
 	}
 	polls, err := p.addPolls(ctx)
 	if err != nil {
@@ -63,6 +62,7 @@ func (r *run) latency(ctx context.Context, s *Scenario) error {
 			limit = 15
 		}
 		s.atMost("p99 of "+ours[i].Name, ours[i], metricP99, limit)
+		s.ratio(fmt.Sprintf("p99 of %s, with a resolution of 10 ms / with the default", ours[i].Name), inHundredths[i], ours[i], metricP99, 0.5, true)
 	}
 	return r.latencyOfPlugin(ctx, s, f, min(repeats, 1+repeats/2))
 }

@@ -18,12 +18,13 @@ const (
 	ScenarioLatency  = "latency"
 	ScenarioSustain  = "sustain"
 	ScenarioCost     = "cost"
+	ScenarioDeclare  = "declare"
 	ScenarioPending  = "pending"
 )
 
 // Scenarios are all scenarios in the order in which they run.
 func Scenarios() []string {
-	return []string{ScenarioPublish, ScenarioConsume, ScenarioSchedule, ScenarioLatency, ScenarioSustain, ScenarioCost, ScenarioPending}
+	return []string{ScenarioPublish, ScenarioConsume, ScenarioSchedule, ScenarioLatency, ScenarioSustain, ScenarioCost, ScenarioDeclare, ScenarioPending}
 }
 
 // Options say what is measured. Zero values take the defaults given at each

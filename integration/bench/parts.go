@@ -90,6 +90,8 @@ func (r *run) scenario(ctx context.Context, s *Scenario) error {
 		return r.sustain(ctx, s)
 	case ScenarioCost:
 		return r.cost(ctx, s)
+	case ScenarioDeclare:
+		return r.declare(ctx, s)
 	default:
 		return r.pending(ctx, s)
 	}
@@ -213,7 +215,7 @@ type client struct {
 }
 
 // open connects a client whose strategy is made for its prefix.
-func (r *run) open(ctx context.Context, b *broker.Broker, name string, t topology.QueueType, strategy func(prefix string) (amqpx.Strategy, error)) (*client, error) {
+func (r *run) open(ctx context.Context, b *broker.Broker, name string, t topology.QueueType, strategy strategyFor) (*client, error) {
 	prefix := r.tag + "-" + name
 	s, err := strategy(prefix)
 	if err != nil {

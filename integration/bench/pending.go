@@ -100,14 +100,15 @@ func (r *run) heap(ctx context.Context, s *Scenario, c *client, kase *Case, n in
 	if err != nil {
 		return err
 	}
-	const mb = 1 << 20
-	kase.add("memory before", "MiB", float64(before.rss)/mb)
-	kase.add("memory after", "MiB", float64(after.rss)/mb)
+	kase.add("memory before", "MiB", float64(before.rss)/mebibyte)
+	kase.add("memory after", "MiB", float64(after.rss)/mebibyte)
 	kase.add(metricMemory, "bytes", float64(after.rss-before.rss)/float64(n))
 	kase.add("Erlang's memory per message", "bytes", float64(after.erlang-before.erlang)/float64(n))
 	kase.add("disk per message", "bytes", float64(after.disk-before.disk)/float64(n))
 	return nil
 }
+
+const mebibyte = 1 << 20
 
 // weight is what a broker takes up, in bytes.
 type weight struct{ rss, erlang, disk int64 }

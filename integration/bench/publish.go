@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,12 +17,6 @@ const (
 	maxStream      = 200_000 // messages of one SendBatch, for the memory
 	sendGoroutines = 64
 )
-
-func clock(t topology.QueueType) func(prefix string) (amqpx.Strategy, error) {
-	return func(prefix string) (amqpx.Strategy, error) {
-		return dlx.NewBucket(dlx.BucketConfig{Prefix: prefix, QueueType: t})
-	}
-}
 
 // halfAnHour is the delay most asked for: one hop.
 func halfAnHour(int) time.Duration { return 30 * time.Minute }
@@ -48,6 +43,11 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 		return err
 	}
 	defer func() { err = joined(err, c.close(ctx)) }()
+	inHundredths, err := r.open(ctx, r.main, "publish-10ms-"+string(t), t, bucket(dlx.BucketConfig{QueueType: t, Resolution: hundredth}))
+	if err != nil {
+		return err
+	}
+	defer func() { err = joined(err, inHundredths.close(ctx)) }()
 	plain, err := c.plain("plain", t)
 	if err != nil {
 		return err
@@ -63,33 +63,42 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 	n := r.o.Messages
 	group := string(t) + " queues"
 	const (
-		toMany  = "raw client, 64 goroutines, 50 queues"
-		sendAny = "Send, 64 goroutines, 10-60 min"
+		one      = "raw client, one goroutine, 1024 in flight"
+		many     = "raw client, 64 goroutines"
+		toMany   = "raw client, 64 goroutines, 50 queues"
+		batchAny = "SendBatch, one goroutine, 10-60 min"
+		sendAny  = "Send, 64 goroutines, 10-60 min"
 	)
 	works := []struct {
-		name     string
-		baseline bool
-		do       func(advance func(int)) error
+		name string
+		raw  string // beside which it is measured; empty: it is itself a baseline
+		do   func(advance func(int)) error
 	}{
-		{"raw client, one goroutine, 1024 in flight", true, func(advance func(int)) error {
+		{one, "", func(advance func(int)) error {
 			return raw.pipelined(ctx, n, amqpx.DefaultMaxInFlight, advance)
 		}},
-		{"SendBatch, one goroutine, 30 min", false, func(advance func(int)) error {
+		{"SendBatch, one goroutine, 30 min", one, func(advance func(int)) error {
 			return c.sendBatches(ctx, n, n, r.o.Body, halfAnHour, advance)
 		}},
-		{"SendBatch, one goroutine, 10-60 min", false, func(advance func(int)) error {
+		{batchAny, one, func(advance func(int)) error {
 			return c.sendBatches(ctx, n, n, r.o.Body, anyDelay, advance)
 		}},
-		{"raw client, 64 goroutines", true, func(advance func(int)) error {
+		{batchAny + atHundredths, "", func(advance func(int)) error {
+			return inHundredths.sendBatches(ctx, n, n, r.o.Body, anyDelay, advance)
+		}},
+		{many, "", func(advance func(int)) error {
 			return raw.shared(ctx, n, sendGoroutines, advance)
 		}},
-		{"Send, 64 goroutines, 30 min", false, func(advance func(int)) error {
+		{"Send, 64 goroutines, 30 min", many, func(advance func(int)) error {
 			return c.sendShared(ctx, n, r.o.Body, halfAnHour, advance)
 		}},
-		{sendAny, false, func(advance func(int)) error {
+		{sendAny, many, func(advance func(int)) error {
 			return c.sendShared(ctx, n, r.o.Body, anyDelay, advance)
 		}},
-		{toMany, true, func(advance func(int)) error {
+		{sendAny + atHundredths, "", func(advance func(int)) error {
+			return inHundredths.sendShared(ctx, n, r.o.Body, anyDelay, advance)
+		}},
+		{toMany, "", func(advance func(int)) error {
 			return spread.shared(ctx, n, sendGoroutines, advance)
 		}},
 	}
@@ -97,29 +106,33 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 	defer done()
 	var variants []variant
 	for _, w := range works {
-		kase := s.find(group, w.name, w.baseline)
+		kase := s.find(group, w.name, w.raw == "")
 		variants = append(variants, variant{func(context.Context) error {
 			k, err := measured(func() error { return w.do(add) })
 			if err != nil {
 				return err
 			}
 			kase.record(k, n)
-			return c.purge()
+			return errors.Join(c.purge(), inHundredths.purge())
 		}})
 	}
 	if err := interleave(ctx, r.o.Repeats, variants); err != nil {
 		return err
 	}
-	for i, w := range works {
-		if w.baseline {
+	for _, w := range works {
+		if w.raw == "" {
 			continue
 		}
-		ours, base := s.find(group, w.name, false), s.find(group, works[i/3*3].name, true)
+		ours, base := s.find(group, w.name, false), s.find(group, w.raw, true)
 		s.ratio(fmt.Sprintf("%s, %s: rate / raw", w.name, group), ours, base, metricRate, 0.90, false)
 		s.ratio(fmt.Sprintf("%s, %s: allocations / raw", w.name, group), ours, base, metricAllocations, 2, true)
 	}
 	s.ratio(fmt.Sprintf("%s, %s: rate / raw into as many queues", sendAny, group),
 		s.find(group, sendAny, false), s.find(group, toMany, true), metricRate, 0.90, false)
+	for _, name := range []string{batchAny, sendAny} {
+		s.ratio(fmt.Sprintf("%s, %s: rate with a resolution of 10 ms / with the default", name, group),
+			s.find(group, name+atHundredths, true), s.find(group, name, false), metricRate, 0.90, false)
+	}
 	return nil
 }
 

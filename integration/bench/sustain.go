@@ -6,9 +6,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // sustained is the p99 lateness, in milliseconds, under which a rate counts as
@@ -23,27 +21,28 @@ const (
 	halving = 3
 )
 
-// layoutOf is the bucket strategy with a layout; binary with the resolution of
-// the others, so that rounding does not count as lateness.
-func layoutOf(layout string, t topology.QueueType) func(prefix string) (amqpx.Strategy, error) {
-	return func(prefix string) (amqpx.Strategy, error) {
-		return dlx.NewBucket(dlx.BucketConfig{Prefix: prefix, QueueType: t, Layout: layout, Resolution: 100 * time.Millisecond})
-	}
-}
-
 // sustain finds the highest rate at which the p99 lateness stays under a second:
-// of the default layout beside the binary one, and beside the plugin.
+// of the default layout beside a finer one and the binary one, and beside the
+// plugin.
 func (r *run) sustain(ctx context.Context, s *Scenario) error {
 	t := r.o.QueueTypes[0]
 	layouts := r.newContest(s, string(t)+" queues, RabbitMQ "+r.main.Version())
-	for _, layout := range []string{dlx.LayoutClock, dlx.LayoutBinary} {
-		c, err := r.open(ctx, r.main, "sustain-"+layout, t, layoutOf(layout, t))
+	for i, l := range []struct {
+		name  string
+		cfg   dlx.BucketConfig
+		bound float64 // of the first one's rate to its
+	}{
+		{"clock layout", dlx.BucketConfig{QueueType: t}, 0},
+		{"clock layout" + atHundredths, dlx.BucketConfig{QueueType: t, Resolution: hundredth}, 1},
+		{"binary layout", alike(dlx.LayoutBinary, t), 5},
+	} {
+		c, err := r.open(ctx, r.main, fmt.Sprintf("sustain-%d", i), t, bucket(l.cfg))
 		if err != nil {
 			return joined(err, layouts.close(ctx))
 		}
-		layouts.enter(layout+" layout", layout == dlx.LayoutBinary, c)
+		layouts.enter(l.name, l.bound, c)
 	}
-	if err := layouts.decide(ctx, 5); err != nil {
+	if err := layouts.decide(ctx); err != nil {
 		return err
 	}
 	b, err := r.pluginBroker(ctx, s)
@@ -55,13 +54,13 @@ func (r *run) sustain(ctx context.Context, s *Scenario) error {
 		return err
 	}
 	plugins := r.newContest(s, "classic queues, RabbitMQ "+b.Version())
-	plugins.enter("clock layout", false, ours)
-	plugins.enter("plugin", true, theirs)
-	return plugins.decide(ctx, 1)
+	plugins.enter("clock layout", 0, ours)
+	plugins.enter("plugin", 1, theirs)
+	return plugins.decide(ctx)
 }
 
 // contest finds for each of its entries the highest rate that it sustains. The
-// first entry is compared with the second.
+// first entry is compared with the others.
 type contest struct {
 	r       *run
 	s       *Scenario
@@ -74,6 +73,7 @@ type contest struct {
 // not.
 type entry struct {
 	kase     *Case
+	bound    float64 // of the first entry's rate to this one's
 	c        *client
 	held     float64
 	failed   float64
@@ -89,12 +89,12 @@ func (r *run) newContest(s *Scenario, group string) *contest {
 	return &contest{r: r, s: s, group: group, f: f}
 }
 
-func (n *contest) enter(name string, baseline bool, c *client) {
-	n.entries = append(n.entries, &entry{kase: n.s.find(n.group, name, baseline), c: c})
+func (n *contest) enter(name string, bound float64, c *client) {
+	n.entries = append(n.entries, &entry{kase: n.s.find(n.group, name, len(n.entries) > 0), bound: bound, c: c})
 }
 
 // decide searches, all entries in turn, and compares.
-func (n *contest) decide(ctx context.Context, bound float64) (err error) {
+func (n *contest) decide(ctx context.Context) (err error) {
 	defer func() { err = joined(err, n.close(ctx)) }()
 	steps := 2 * int(math.Log2(fastest/slowest))
 	add, done := n.r.o.Progress("sustain, "+n.group, len(n.entries)*steps)
@@ -119,8 +119,10 @@ func (n *contest) decide(ctx context.Context, bound float64) (err error) {
 		e.kase.add(metricRate, "messages/s", e.held)
 		e.kase.add(metricP99, "ms late", e.p99)
 	}
-	a, b := n.entries[0].kase, n.entries[1].kase
-	n.s.ratio(fmt.Sprintf("sustained rate, %s: %s / %s", n.group, a.Name, b.Name), a, b, metricRate, bound, false)
+	first := n.entries[0].kase
+	for _, e := range n.entries[1:] {
+		n.s.ratio(fmt.Sprintf("sustained rate, %s: %s / %s", n.group, first.Name, e.kase.Name), first, e.kase, metricRate, e.bound, false)
+	}
 	return nil
 }
 

@@ -91,7 +91,7 @@ func (m *Metric) String() string {
 	if m.Min != m.Max {
 		s += fmt.Sprintf(" (%s-%s)", number(m.Min), number(m.Max))
 	}
-	if m.Unit == "per message" {
+	if m.Unit == "" || m.Unit == "per message" {
 		return s
 	}
 	return s + " " + m.Unit

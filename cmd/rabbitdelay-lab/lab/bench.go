@@ -29,6 +29,7 @@ Scenarios, all unless some are named:
   latency   lateness at a steady rate beside polling and the plugin
   sustain   the highest rate with a p99 lateness under 1 s, by layout, and the plugin's
   cost      the broker's processor time per message and hop, by layout
+  declare   the time to declare a layout, and the memory that it takes
   pending   memory, disk and publish rate while messages pile up
 
 The broker is the one at --url or AMQP_URL, which gets queues with names of their

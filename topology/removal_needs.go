@@ -19,32 +19,38 @@ func (n need) stands(going map[object]bool) bool {
 // needs lists the reasons on the broker to keep an object.
 func (x *remover) needs(s RemovalStep) []need {
 	switch {
-	case s.Action != ActionDelete || s.part == leadPart:
+	case s.Action != ActionDelete, s.part == leadPart, s.part == ownPart && (s.Kind != KindExchange || x.opts.Force):
 		return nil
-	case s.part == ownPart:
-		if s.Kind == KindExchange && !x.opts.Force {
-			return x.leadsInto(s.Name)
-		}
-		return nil
-	case s.Kind == KindQueue:
-		return append(x.leadsToQueue(s.Name), x.deadLettersTo(s.Name)...)
-	case s.Kind == KindExchange:
-		return slices.Concat(x.leadsOutOf(s.Name), x.leadsInto(s.Name), x.fallsBackOn(s.Name))
-	case s.part == sharedPart:
+	case s.Kind == KindBinding && s.part == sharedPart:
 		return []need{{s.Binding.ends(), "both its ends are kept"}}
+	case s.Kind == KindQueue:
+		return append(x.bound(s), x.deadLettersTo(s.Name)...)
+	case s.part == ownPart:
+		return x.bound(s)
+	case s.Kind == KindExchange:
+		return append(x.bound(s), x.fallsBackOn(s.Name)...)
 	}
 	return nil
 }
 
-// leadsToQueue are the bindings of a queue.
-func (x *remover) leadsToQueue(name string) []need {
+// bound are the bindings of a queue or an exchange. What a layout's own exchange
+// leads to does not need it.
+func (x *remover) bound(s RemovalStep) []need {
 	var out []need
+	add := func(b Binding, other object, reason string) {
+		out = append(out, need{[]object{b.object(), other}, reason})
+	}
 	for _, b := range x.live.Bindings {
-		if b.Queue == name {
-			out = append(out, need{
-				[]object{b.object(), exchangeNamed(b.Exchange)},
-				fmt.Sprintf("the exchange %s leads to it by the routing key %q", b.Exchange, b.RoutingKey),
-			})
+		switch o := s.object(); {
+		case o == queueNamed(b.Queue):
+			add(b, exchangeNamed(b.Exchange), fmt.Sprintf("the exchange %s leads to it by the routing key %q", b.Exchange, b.RoutingKey))
+		case o == exchangeNamed(b.ToExchange):
+			add(b, exchangeNamed(b.Exchange), "the exchange "+b.Exchange+" leads to it")
+		case o != exchangeNamed(b.Exchange), s.part == ownPart:
+		case b.ToExchange != "":
+			add(b, exchangeNamed(b.ToExchange), "it leads to the exchange "+b.ToExchange)
+		default:
+			add(b, queueNamed(b.Queue), "it leads to the queue "+b.Queue)
 		}
 	}
 	return out
@@ -66,32 +72,6 @@ func (x *remover) deadLettersTo(name string) []need {
 	for _, d := range x.t.Destinations {
 		if _, there := x.live.Queues[d.Queue]; there && d.DeadLetterQueue() == name {
 			add(d.Queue)
-		}
-	}
-	return out
-}
-
-// leadsInto are the exchanges that are bound to an exchange.
-func (x *remover) leadsInto(name string) []need {
-	var out []need
-	for _, b := range x.live.Bindings {
-		if b.ToExchange == name {
-			out = append(out, need{[]object{b.object(), exchangeNamed(b.Exchange)}, "the exchange " + b.Exchange + " leads to it"})
-		}
-	}
-	return out
-}
-
-// leadsOutOf are what an exchange leads to.
-func (x *remover) leadsOutOf(name string) []need {
-	var out []need
-	for _, b := range x.live.Bindings {
-		switch {
-		case b.Exchange != name:
-		case b.ToExchange != "":
-			out = append(out, need{[]object{b.object(), exchangeNamed(b.ToExchange)}, "it leads to the exchange " + b.ToExchange})
-		default:
-			out = append(out, need{[]object{b.object(), queueNamed(b.Queue)}, "it leads to the queue " + b.Queue})
 		}
 	}
 	return out

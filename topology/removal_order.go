@@ -5,8 +5,8 @@ import "slices"
 // RemovalOrder is what a Removal deletes, in the order in which it goes. The
 // objects of one list, or of one stage of a list, may go side by side.
 type RemovalOrder struct {
-	Marks       []RemovalStep // the exchanges that say that a topology is complete
 	WayIn       []RemovalStep // the bindings by which messages enter a layout
+	Marks       []RemovalStep // the exchanges that say that a topology is complete
 	DelayQueues []RemovalStep
 	Layout      [][]RemovalStep // what else is a layout's own, and destinations' bindings for it
 	Shared      [][]RemovalStep // what all layouts of the prefix share
@@ -20,8 +20,8 @@ type stage int
 
 const (
 	withItsExchange stage = iota // a binding of what layouts share, or of the plugin's exchange
-	marks
 	wayIn
+	marks
 	delayQueues
 	ownBindings
 	ownExchanges
@@ -89,7 +89,7 @@ func (r Removal) Order() RemovalOrder {
 		return out
 	}
 	return RemovalOrder{
-		Marks: at(marks), WayIn: at(wayIn), DelayQueues: at(delayQueues),
+		WayIn: at(wayIn), Marks: at(marks), DelayQueues: at(delayQueues),
 		Layout:   [][]RemovalStep{at(ownBindings), at(ownExchanges), at(leads)},
 		Shared:   [][]RemovalStep{at(declaredBindings), at(sharedExchanges), at(sharedQueues), at(parkedExchange)},
 		Declared: append(r.deadLettersLast(at(declaredQueues)), at(declaredExchanges)),

@@ -13,7 +13,7 @@ import (
 //     the ttl strategy's and of the plugin's objects do not tell whose they are.
 //   - What layouts share stays while another layout is there, and while it holds a
 //     message or has a consumer.
-//   - What says that a topology is complete goes before anything of a layout does,
+//   - What says that a topology is complete goes before a queue of a layout does,
 //     whosever topology that is: who starts next looks again.
 //   - Destinations, and what else a file declares, stay unless they are asked for.
 //   - What was not seen counts as in use.

@@ -78,10 +78,10 @@ func (d *destroyer) destroy(ctx context.Context) error {
 		return err
 	}
 	order := d.removal.Order()
-	if err := d.delete(ctx, order.Marks); err != nil {
-		return err
-	}
 	err := d.close(ctx, order)
+	if err == nil {
+		err = d.delete(ctx, order.Marks)
+	}
 	if err == nil {
 		err = d.delete(ctx, order.DelayQueues)
 	}

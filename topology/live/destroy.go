@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -53,6 +54,7 @@ type destroyer struct {
 	t       topology.Topology
 	opts    topology.RemovalOptions
 	removal topology.Removal
+	early   []topology.RemovalStep // those that went before the removal was made anew
 	report  Report
 	results map[object]Result // of what was tried
 }
@@ -91,6 +93,7 @@ func (d *destroyer) destroy(ctx context.Context) error {
 	if err := d.stages(ctx, order.Layout); err != nil {
 		return err
 	}
+	d.early = order.Marks // a topology does not describe them, and what is gone is not planned again
 	// Somebody may have begun to use the rest.
 	if err := d.plan(ctx); err != nil {
 		return err
@@ -176,7 +179,10 @@ func (d *destroyer) delete(ctx context.Context, steps []topology.RemovalStep) er
 
 // finish makes the report: what was done, and of everything else what was found.
 func (d *destroyer) finish() {
-	for _, s := range d.removal.Steps {
+	planned := func(s topology.RemovalStep) bool {
+		return slices.ContainsFunc(d.removal.Steps, func(t topology.RemovalStep) bool { return objectOf(t) == objectOf(s) })
+	}
+	for _, s := range append(slices.DeleteFunc(d.early, planned), d.removal.Steps...) {
 		r, tried := d.results[objectOf(s)]
 		switch {
 		case tried:

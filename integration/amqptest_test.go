@@ -193,6 +193,26 @@ func (p *player) get(ch *amqp.Channel, queue string) amqp.Delivery {
 	}
 }
 
+// holds waits until a queue counts n messages.
+func (p *player) holds(queue string, n int) {
+	p.t.Helper()
+	ch := p.channel()
+	defer func() { _ = ch.Close() }()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		q, err := ch.QueueDeclarePassive(p.prefix+queue, true, false, false, false, nil)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if q.Messages == n {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%s holds %d messages, want %d", queue, q.Messages, n)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
 // empty writes down what is in a queue that should have settled by now.
 func (p *player) empty(queue string) {
 	p.try("count "+queue, func(ch *amqp.Channel) error {
@@ -470,6 +490,7 @@ func likeChannels(p *player) {
 func likeDeleting(p *player) {
 	p.queue("q", nil)
 	p.publish("", "q", amqp.Publishing{Body: []byte("m")})
+	p.holds("q", 1)
 	p.try("if empty", func(ch *amqp.Channel) error {
 		_, err := ch.QueueDelete(p.prefix+"q", false, true, false)
 		return err

@@ -64,7 +64,7 @@ func TestCLIDestroyAsksOnATerminal(t *testing.T) {
 	}
 	publish(t, v, "delay.bucket.r2-1h.1h", 12)
 	for _, no := range []string{"yes", "11"} {
-		if r := answering(no, "destroy", "--force"); r.code != 1 || !strings.Contains(r.stderr, "Type their number, 12: ") {
+		if r := answering(no, "destroy", "--force"); r.code != 1 || !strings.Contains(r.stderr, "Type the number of messages, 12, to confirm: ") {
 			t.Errorf("%q: %s", no, r)
 		}
 	}

@@ -23,7 +23,9 @@ type BucketConfig struct {
 	Radices []int
 	// Resolution is the smallest step of a delay: whole milliseconds from 10ms
 	// to 1h. With the clock it divides the next larger one of 1s, 1m and 1h.
-	// Default 100ms; 1s for binary.
+	// Default 100ms; 1s for binary. A delay is rounded up to it, so that messages
+	// at arbitrary instants are late by up to one step; a finer one costs queues
+	// (283 with 10ms, 193 with 100ms) and the broker's processor time.
 	Resolution time.Duration
 	// QueueType is the type of the delay queues. Default topology.Quorum, which
 	// dead-letters at least once (RabbitMQ 3.10 or later). Classic queues are

@@ -48,17 +48,20 @@ func (c *Client) declareStrategyLocked(ctx context.Context, conn *amqp.Connectio
 	return nil
 }
 
-// ensure declares a topology that is not there. A look that ends with the
-// connection is not repeated: see live.Broker.Ensure.
+// ensure declares a topology that is not there. A look over which the broker ended
+// the connection is not repeated: see live.Broker.Ensure.
 func (c *Client) ensure(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
 	switch {
 	case c.cfg.Declare == DeclareNothing:
 		return notApplied(live.Broker{Conn: conn}.Verify(ctx, c.strategy.Prefix(), t))
 	case c.lookEnded:
-		return c.declareAll(ctx, conn, t)
+		if err := c.declareAll(ctx, conn, t); err != nil {
+			return err
+		}
+		return live.Broker{Conn: conn}.MarkDeclared(ctx, c.strategy.Prefix(), t)
 	}
 	err := live.Broker{Conn: conn}.Ensure(ctx, t, c.applying())
-	c.lookEnded = err != nil && conn.IsClosed()
+	c.lookEnded = endsConnection(err)
 	return err
 }
 

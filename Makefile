@@ -9,6 +9,10 @@ TEST_TIMEOUT ?= 60m
 # `make test RACE=` tests without the race detector, which needs a C compiler.
 RACE ?= -race
 
+# The tests beside sqlx, gorm, bun and ent are a module of their own, which follows the dependencies of
+# this one by itself. gorm's driver for SQLite is C, which takes minutes to compile, and nothing calls it.
+ORM := cd integration/orm && CGO_ENABLED=0 GOFLAGS=-mod=mod
+
 # Where the conformance suite writes its table, which go test keeps to itself when all is well.
 TABLE := $(CURDIR)/.cache/conformance.txt
 
@@ -37,6 +41,8 @@ demo: ## run the main job on a real broker: orders that expire unless they are p
 test: setup ## test everything on real brokers and databases, with the race detector
 	@mkdir -p $(CACHE)
 	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO) test $(RACE) -timeout $(TEST_TIMEOUT) ./...
+	$(GO) test -timeout $(TEST_TIMEOUT) ./amqpx/schedule # the simulations, which -race leaves out
+	$(ORM) $(GO) test -timeout $(TEST_TIMEOUT) ./...
 	@[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE)
 
 .PHONY: conformance
@@ -49,13 +55,14 @@ conformance: setup ## run every strategy on every queue type and RabbitMQ versio
 .PHONY: test-short
 test-short: ## test what needs neither a broker nor a database
 	RABBITDELAY_SKIP_INTEGRATION=1 $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
+	$(ORM) RABBITDELAY_SKIP_INTEGRATION=1 $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: setup
 setup: ## install what the tests need: servers, a C compiler, images where Docker answers
 	@integration/setup.sh tests
 
 .PHONY: images
-images: ## build Docker images of RabbitMQ 3.10, 4.0 and 4.3 from Debian's packages
+images: ## build Docker images of RabbitMQ 3.10, 4.0 and 4.3 and of MySQL from Debian's packages
 	@integration/images/build.sh
 
 .PHONY: bench
@@ -79,6 +86,7 @@ fmt: ## format the Go files
 .PHONY: lint
 lint: $(LINT) ## check the Go files
 	@"$$(cat $(LINT))" run ./...
+	@lint="$$(cat $(LINT))"; $(ORM) "$$lint" run ./...
 
 # It asks the database of Go's vulnerabilities, so it is no part of lint, which works offline.
 .PHONY: vulncheck

@@ -3,6 +3,7 @@ package amqpx
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,16 +22,41 @@ import (
 // batch takes. An invalid message (*MessageError, *topology.DelayError, ...)
 // fails the whole batch with that error before anything is sent.
 func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
+	failed := map[int]*SendError{}
+	var mu sync.Mutex
+	err := c.SendEach(ctx, msgs, func(i int, err error) {
+		if f, ok := errors.AsType[*SendError](err); ok {
+			mu.Lock()
+			failed[i] = f
+			mu.Unlock()
+		}
+	})
+	if err == nil && len(failed) > 0 {
+		return &BatchError{Total: len(msgs), Failed: failed}
+	}
+	return err
+}
+
+// SendEach is SendBatch for a caller who does not wait for the slowest message:
+// outcome is called for each message as soon as its fate is known, with its index
+// and nil or a *SendError. The calls come from several goroutines and must not
+// block; all have returned when SendEach returns. Its error is that of an invalid
+// message, and then nothing was sent and outcome was not called.
+func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i int, err error)) error {
 	if len(msgs) == 0 {
 		return nil
 	}
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()
 	start := time.Now()
-	b := &batch{c: c, items: make([]prepared, len(msgs)), failed: map[int]*SendError{}}
+	b := &batch{c: c, items: make([]prepared, len(msgs)), outcome: outcome}
 	if len(c.hooks.send) > 0 {
 		msgs = slices.Clone(msgs) // hooks add headers
 		b.ctxs = make([]context.Context, len(msgs))
+		b.outcome = func(i int, err error) {
+			c.sendEnd(b.ctxs[i], b.items[i].pub.MessageId, &b.items[i], start, err)
+			outcome(i, err)
+		}
 	}
 	for i := range msgs {
 		if b.ctxs != nil {
@@ -50,27 +76,15 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 		b.items[i].floating = b.items[i].relative
 	}
 	b.run(ctx)
-	for i, ctx := range b.ctxs {
-		var err error
-		if f := b.failed[i]; f != nil {
-			err = f
-		}
-		c.sendEnd(ctx, b.items[i].pub.MessageId, &b.items[i], start, err)
-	}
-	if len(b.failed) > 0 {
-		return &BatchError{Total: len(msgs), Failed: b.failed}
-	}
 	return nil
 }
 
 // batch is one run of SendBatch.
 type batch struct {
-	c     *Client
-	items []prepared
-	ctxs  []context.Context // of hooks; empty without
-
-	mu     sync.Mutex
-	failed map[int]*SendError
+	c       *Client
+	items   []prepared
+	ctxs    []context.Context // of hooks; empty without
+	outcome func(i int, err error)
 }
 
 // order is the order in which the items are published: by their delays. Messages
@@ -237,10 +251,9 @@ func (g *group) follow(ctx context.Context, i int, sess *session, o outcome) {
 	s := g.b.c.follow(ctx, p, sess, o)
 	switch {
 	case s.done:
+		g.b.outcome(i, nil)
 	case s.final != nil:
-		g.b.mu.Lock()
-		g.b.failed[i] = p.failed(s.final)
-		g.b.mu.Unlock()
+		g.b.outcome(i, p.failed(s.final))
 	default:
 		g.again = append(g.again, i)
 		g.pause = max(g.pause, s.pause)

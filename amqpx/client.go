@@ -95,9 +95,9 @@ func (c *Client) Strategy() Strategy { return c.strategy }
 // MaxDelay is the longest delay that Send accepts.
 func (c *Client) MaxDelay() time.Duration { return c.strategy.MaxDelay() }
 
-// Broker is the product and version of the broker connected last, such as
+// BrokerVersion is the product and version of the broker connected last, such as
 // "RabbitMQ 4.3.1"; empty while there is no connection.
-func (c *Client) Broker() string {
+func (c *Client) BrokerVersion() string {
 	c.pub.mu.Lock()
 	defer c.pub.mu.Unlock()
 	if c.pub.cur == nil {

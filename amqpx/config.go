@@ -71,7 +71,7 @@ type Config struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	// Strategy delays the messages. Default: dlx.NewBucket with the clock layout
-	// (100 ms) on quorum queues.
+	// (10 ms) on quorum queues.
 	Strategy Strategy
 	// QueueType of destination queues that the client creates, default quorum.
 	QueueType topology.QueueType

@@ -17,7 +17,7 @@ import (
 func TestConnectionsComeBack(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
 		c, o := m.watched(amqpx.Config{ConnectionName: "orders"})
-		if got := c.Broker(); got != "RabbitMQ 4.0.5" {
+		if got := c.BrokerVersion(); got != "RabbitMQ 4.0.5" {
 			t.Errorf("connected to %q", got)
 		}
 		var got collector
@@ -38,8 +38,8 @@ func TestConnectionsComeBack(t *testing.T) {
 		undo := m.RefuseConnections()
 		m.CutConnections()
 		after(0)
-		if err := c.Send(m.within(time.Minute), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrNotSent) || c.Broker() != "" {
-			t.Errorf("without a broker: %v, connected to %q", err, c.Broker())
+		if err := c.Send(m.within(time.Minute), amqpx.Message{Queue: "q"}); !errors.Is(err, amqpx.ErrNotSent) || c.BrokerVersion() != "" {
+			t.Errorf("without a broker: %v, connected to %q", err, c.BrokerVersion())
 		}
 		undo()
 		after(time.Minute)

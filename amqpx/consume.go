@@ -27,13 +27,15 @@ const (
 type consumer struct {
 	c       *Client
 	queue   string
-	handler Handler
+	handler Handler // within its middleware
 	retry   topology.Retry
+	backoff func(d *Delivery, err error) time.Duration // nil: retry's
 	dead    string
 
 	concurrency int
 	prefetch    int
 	drain       time.Duration
+	middleware  []Middleware
 
 	slots    chan struct{}   // one element for each handler that runs
 	ids      busyIDs         // of the messages that are being handled
@@ -68,6 +70,14 @@ func WithDrainTimeout(d time.Duration) ConsumeOption { return func(k *consumer) 
 // WithRetry sets the retry policy, instead of the one in Config.Destinations. Zero
 // fields take the defaults of package dlx: 5 attempts, 1 s doubling up to 10 min.
 func WithRetry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.retry = r } }
+
+// WithBackoff sets how long a message waits for its next attempt after err,
+// instead of the retry policy's growing delay. The policy's MaxAttempts holds;
+// RetryIn and Snooze go before. The delay is brought to one that the strategy
+// has. It is called at most once for a delivery, from the handlers' goroutines.
+func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOption {
+	return func(k *consumer) { k.backoff = backoff }
+}
 
 // WithDeadLetterQueue names the queue for messages whose attempts are used up or
 // that were rejected, instead of Config.Destinations' or queue + ".dead".
@@ -149,6 +159,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	if err := k.checkRoutes(); err != nil {
 		return nil, err
 	}
+	k.handler = chain(handler, k.middleware)
 	k.slots = make(chan struct{}, k.concurrency)
 	k.ids = newBusyIDs()
 	return k, nil

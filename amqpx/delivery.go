@@ -3,6 +3,7 @@ package amqpx
 import (
 	"context"
 	"math"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -12,7 +13,7 @@ import (
 
 // Handler acts on one message. Its error decides the message's fate: nil
 // acknowledges; Reject(err) dead-letters now; RetryIn(d, err) retries after d;
-// any other error, and a panic, retries with the consumer's back-off until
+// Snooze(d) delivers it again after d without counting an attempt; any other error, and a panic, retries with the consumer's back-off until
 // MaxAttempts, then dead-letters. The context ends when the consumer's drain
 // time is over.
 type Handler func(ctx context.Context, d *Delivery) error
@@ -31,6 +32,7 @@ type Delivery struct {
 	// MaxAttempts is the consumer's limit: after an error in attempt
 	// MaxAttempts there is no further one.
 	MaxAttempts int
+	Snoozes     int   // how often it was snoozed
 	Version     int64 // task version, 0 for none
 	Redelivered bool  // the broker may have delivered it before
 
@@ -51,6 +53,15 @@ type Delivery struct {
 	Timestamp       time.Time // when it was sent, whole seconds; zero if absent
 	// Headers are all headers as received.
 	Headers amqp.Table
+
+	received *received // nil in a Delivery that a test made
+}
+
+// received is what a Delivery has of its consumer. Copies of a Delivery share it.
+type received struct {
+	consumer *consumer
+	once     sync.Once
+	backoff  time.Duration // before the next attempt, decided once
 }
 
 // decode reads a received message. It takes whatever comes: headers of other
@@ -60,7 +71,7 @@ func (k *consumer) decode(raw amqp.Delivery) *Delivery {
 		ID: raw.MessageId, Queue: k.queue, Attempt: 1, MaxAttempts: k.retry.MaxAttempts, Redelivered: raw.Redelivered,
 		Body: raw.Body, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding,
 		Type: raw.Type, CorrelationID: raw.CorrelationId, ReplyTo: raw.ReplyTo, AppID: raw.AppId,
-		Priority: raw.Priority, Timestamp: raw.Timestamp, Headers: raw.Headers,
+		Priority: raw.Priority, Timestamp: raw.Timestamp, Headers: raw.Headers, received: &received{consumer: k},
 	}
 	d.Exchange, d.RoutingKey = k.sentTo(raw)
 	if due, ok := headerInt(raw.Headers, HeaderDue); ok && due > 0 && due < maxEpochMilli {
@@ -68,6 +79,9 @@ func (k *consumer) decode(raw amqp.Delivery) *Delivery {
 	}
 	if n, ok := headerInt(raw.Headers, HeaderAttempt); ok && n >= 1 && n <= math.MaxInt32 {
 		d.Attempt = int(n)
+	}
+	if n, ok := headerInt(raw.Headers, HeaderSnoozes); ok && n >= 1 && n <= math.MaxInt32 {
+		d.Snoozes = int(n)
 	}
 	if v, ok := headerInt(raw.Headers, HeaderVersion); ok {
 		d.Version = v

@@ -67,7 +67,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("attempt %d", d.Attempt)
 		}
 		// Whatever came can be passed on.
-		for _, m := range []Message{k.nextAttempt(d, errTest), k.deadLetter(d, errTest, ReasonAttempts)} {
+		for _, m := range []Message{k.again(d, errTest), k.again(d, Snooze(0)), k.deadLetter(d, errTest, ReasonAttempts)} {
 			m.Headers = nil
 			if _, err := k.c.prepare(&m, "dead", time.Now()); err != nil && len(s) <= 255 {
 				t.Fatalf("cannot be passed on: %v", err)
@@ -79,10 +79,11 @@ func FuzzDecode(f *testing.F) {
 func TestAttemptsAreBounded(t *testing.T) {
 	d := &Delivery{}
 	for range 100 {
-		d.Headers = amqp.Table{HeaderAttempts: attempts(d, errTest)}
+		own := amqp.Table{}
+		d.recordFailure(own, errTest)
+		d.Headers = own
 	}
-	list := attempts(d, errTest)
-	if len(list) != maxAttemptLog {
+	if list := d.attempts(); len(list) != maxAttemptLog {
 		t.Fatalf("%d entries, want the last %d", len(list), maxAttemptLog)
 	}
 }

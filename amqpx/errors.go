@@ -3,7 +3,6 @@ package amqpx
 import (
 	"errors"
 	"fmt"
-	"time"
 )
 
 // Sentinels for errors.Is on the errors of Client's methods.
@@ -105,41 +104,3 @@ func (e *indexError) Error() string {
 	return fmt.Sprintf("message %d of the batch: %v", e.index, e.err)
 }
 func (e *indexError) Unwrap() error { return e.err }
-
-type rejectError struct{ err error }
-
-func (e *rejectError) Error() string { return e.err.Error() }
-func (e *rejectError) Unwrap() error { return e.err }
-
-// Reject returned by a handler dead-letters the message now, whatever its
-// attempts. A nil err stands for "rejected".
-func Reject(err error) error {
-	if err == nil {
-		err = errors.New("rejected")
-	}
-	return &rejectError{err}
-}
-
-// IsRejected tells whether err was made by Reject, for wrappers of a Handler that
-// keep their own record of a message's fate.
-func IsRejected(err error) bool {
-	_, ok := errors.AsType[*rejectError](err)
-	return ok
-}
-
-type retryInError struct {
-	delay time.Duration
-	err   error
-}
-
-func (e *retryInError) Error() string { return e.err.Error() }
-func (e *retryInError) Unwrap() error { return e.err }
-
-// RetryIn returned by a handler retries the message after d instead of the
-// consumer's back-off. It counts as an attempt. A nil err stands for "retry".
-func RetryIn(d time.Duration, err error) error {
-	if err == nil {
-		err = errors.New("retry")
-	}
-	return &retryInError{delay: max(d, 0), err: err}
-}

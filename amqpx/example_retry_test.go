@@ -68,3 +68,64 @@ func ExampleRetryIn() {
 	}
 	// Output: attempt 2
 }
+
+// A handler that waits for something asks again later, without using up its
+// attempts.
+func ExampleSnooze() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: brokerURL()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Send(ctx, amqpx.Message{Queue: "example.export", Body: []byte("export-7")}); err != nil {
+		log.Fatal(err)
+	}
+	ready := func(d *amqpx.Delivery) bool { return d.Snoozes == 2 } // asks the exporting service, say
+	err = client.Consume(ctx, "example.export", func(_ context.Context, d *amqpx.Delivery) error {
+		if !ready(d) {
+			return amqpx.Snooze(200 * time.Millisecond)
+		}
+		fmt.Printf("%s is ready; attempt %d\n", d.Body, d.Attempt)
+		cancel()
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: export-7 is ready; attempt 1
+}
+
+// Middleware does for every message what need not stand in each handler.
+func ExampleWithMiddleware() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: brokerURL()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Send(ctx, amqpx.Message{Queue: "example.middleware", Type: "greeting", Body: []byte("hello")}); err != nil {
+		log.Fatal(err)
+	}
+	logged := func(next amqpx.Handler) amqpx.Handler {
+		return func(ctx context.Context, d *amqpx.Delivery) error {
+			err := next(ctx, d)
+			fmt.Printf("%s: %v\n", d.Type, err)
+			return err
+		}
+	}
+	err = client.Consume(ctx, "example.middleware", func(ctx context.Context, _ *amqpx.Delivery) error {
+		defer cancel()
+		_, limited := ctx.Deadline()
+		fmt.Println("limited:", limited)
+		return nil
+	}, amqpx.WithMiddleware(logged, amqpx.Timeout(time.Minute)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// limited: true
+	// greeting: <nil>
+}

@@ -21,8 +21,8 @@ func (later) Prefix() string { return "later" }
 // Topology has the delivery exchange and the parked queue, as all have, and the
 // delay queue, which the broker empties into the delivery exchange.
 func (later) Topology() topology.Topology {
-	t := topology.Delivery("later")
-	ttl, limit := 200*time.Millisecond, topology.Unlimited
+	t := topology.DeliveryTopology("later")
+	ttl, limit := 200*time.Millisecond, topology.NoDeliveryLimit
 	t.Queues = append(t.Queues, topology.Queue{
 		Name: laterQueue, Type: topology.Quorum, MessageTTL: &ttl, DeliveryLimit: &limit, Overflow: topology.OverflowRejectPublish,
 		DeadLetter: &topology.DeadLetter{Exchange: topology.DeliveryExchange("later"), AtLeastOnce: true},

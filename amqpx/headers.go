@@ -15,6 +15,7 @@ import (
 const (
 	HeaderDue         = "rabbitdelay-due"         // int64, the due instant
 	HeaderAttempt     = "rabbitdelay-attempt"     // int64, from 2 on; absent on the first delivery
+	HeaderSnoozes     = "rabbitdelay-snoozes"     // int64, from 1 on; absent on a message that was never snoozed
 	HeaderVersion     = "rabbitdelay-version"     // int64, of a task; absent without one
 	HeaderDestination = "rabbitdelay-destination" // string; exchange:routing-key for a message to an exchange; on other messages only on dead letters, the queue
 

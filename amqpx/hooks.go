@@ -45,6 +45,7 @@ type Outcome string
 const (
 	OutcomeAcked        Outcome = "acked"
 	OutcomeRetried      Outcome = "retried"       // published again with a delay, then acknowledged
+	OutcomeSnoozed      Outcome = "snoozed"       // the same, after Snooze
 	OutcomeDeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
 	OutcomeRequeued     Outcome = "requeued"      // returned to the queue, because neither was possible
 	OutcomeLost         Outcome = "lost"          // the connection ended first: the broker delivers it again

@@ -27,6 +27,11 @@ type Message struct {
 	// DeliverAt is the due instant; an instant in the past delivers at once. If
 	// it is zero, Delay applies.
 	DeliverAt time.Time
+	// ClockOffset is the clock of DeliverAt minus this process's, for a DeliverAt
+	// that was computed on another machine, such as the database's. The message
+	// waits until that clock shows DeliverAt, and has that as its due instant.
+	// Without DeliverAt it must be 0.
+	ClockOffset time.Duration
 	// Tolerance is how much later the message may arrive if that saves hops in
 	// the broker. 0 means as close as the resolution allows.
 	Tolerance time.Duration

@@ -145,7 +145,7 @@ func (o *ownBindings) forget(b ownBinding) {
 
 // close takes all of them away, if the broker answers soon.
 func (o *ownBindings) close() {
-	if o.c.Broker() == "" {
+	if o.c.BrokerVersion() == "" {
 		return // not connected
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)

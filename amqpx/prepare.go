@@ -20,8 +20,8 @@ type prepared struct {
 	direct    string // publish straight to this queue (dead letters); dest is unused
 	start     time.Time
 	asked     time.Duration // the delay at start
-	due       int64         // epoch ms
-	aim       int64         // epoch ms: when the delay that start asks for ends; not before due
+	due       int64         // epoch ms, by the clock of the message's DeliverAt
+	aim       int64         // epoch ms, by this process's clock: when the delay that start asks for ends; not before due
 	relative  bool          // due is counted from start
 	floating  bool          // and start is when it is first written
 	tolerance time.Duration
@@ -59,24 +59,13 @@ func (c *Client) prepare(m *Message, direct string, now time.Time) (*prepared, e
 // prepareAs is prepare for a message whose place is there already. It keeps
 // nothing of m but what m points to.
 func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time) error {
+	if err := m.Check(); err != nil {
+		return err
+	}
 	dest := topology.Destination{Queue: m.Queue, Exchange: m.Exchange, RoutingKey: m.RoutingKey}
-	switch {
-	case m.Queue == "" && m.Exchange == "" && m.RoutingKey == "":
-		return &MessageError{"Queue", "no destination; set Queue, or Exchange and RoutingKey"}
-	case m.Queue != "" && (m.Exchange != "" || m.RoutingKey != ""):
-		return &MessageError{"Queue", fmt.Sprintf("both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", m.Queue, m.Exchange, m.RoutingKey)}
-	case m.Queue == "" && m.Exchange == "":
+	if m.Queue == "" && m.Exchange == "" {
 		// The default exchange routes by queue name.
 		dest = topology.Destination{Queue: m.RoutingKey}
-	}
-	if !m.DeliverAt.IsZero() && m.Delay != 0 {
-		return &MessageError{"DeliverAt", fmt.Sprintf("both Delay (%v) and DeliverAt (%v) are set; set one", m.Delay, m.DeliverAt.Format(time.RFC3339Nano))}
-	}
-	if m.Delay < 0 {
-		return &MessageError{"Delay", fmt.Sprintf("%v is negative; expected 0 or more, or DeliverAt for an instant", m.Delay)}
-	}
-	if m.Tolerance < 0 {
-		return &MessageError{"Tolerance", fmt.Sprintf("%v is negative; expected 0 or more", m.Tolerance)}
 	}
 	if len(m.Body) > c.cfg.MaxBody && m.own == nil { // what was received may be passed on
 		return &MessageError{"Body", fmt.Sprintf("%d bytes; expected at most %d (Config.MaxBody): store the payload elsewhere and send a reference", len(m.Body), c.cfg.MaxBody)}
@@ -84,29 +73,10 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time
 	if err := c.sizes.check(len(m.Body), now); err != nil {
 		return err
 	}
-	if m.ReplyTo == directReplyTo {
-		return &MessageError{"ReplyTo", directReplyTo + " is answered only on the channel that consumes from it, and the broker closes any other that publishes it; expected a queue's name"}
-	}
-	if m.Attempt < 0 {
-		return &MessageError{"Attempt", fmt.Sprintf("%d; expected 0 or more", m.Attempt)}
-	}
-	for _, s := range []struct{ field, value string }{
-		{"ID", m.ID}, {"Queue", m.Queue}, {"Exchange", m.Exchange}, {"RoutingKey", m.RoutingKey},
-		{"ContentType", m.ContentType}, {"ContentEncoding", m.ContentEncoding}, {"Type", m.Type},
-		{"CorrelationID", m.CorrelationID}, {"ReplyTo", m.ReplyTo}, {"AppID", m.AppID},
-	} {
-		if len(s.value) > 255 {
-			return &MessageError{s.field, fmt.Sprintf("%d bytes; AMQP allows 255", len(s.value))}
-		}
-	}
-
-	if name := m.Queue + m.Exchange + m.RoutingKey; m.own == nil && !utf8.ValidString(name) {
-		return &MessageError{"Queue", fmt.Sprintf("%q, %q, %q as Queue, Exchange and RoutingKey; expected UTF-8: RabbitMQ ends the connection over names that are not", m.Queue, m.Exchange, m.RoutingKey)}
-	}
 	// The horizon is known before any connection is needed.
 	due := dueAt(m, now)
-	asked := remaining(due, now)
-	aim := due
+	aim := due - floorMilli(m.ClockOffset)
+	asked := remaining(aim, now)
 	r := topology.Route{RoutingKey: direct, Queue: direct, Mandatory: true}
 	if direct == "" {
 		var err error
@@ -115,14 +85,6 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time
 		}
 		if m.DeliverAt.IsZero() && m.Tolerance == 0 {
 			aim = ceilMilli(now) + r.Delay.Milliseconds()
-		}
-	}
-	if len(m.Headers) > 0 {
-		kept := userHeaders(m.Headers)
-		err := checkHeaders(kept)
-		giveBack(kept)
-		if err != nil {
-			return err
 		}
 	}
 	id := m.ID
@@ -146,6 +108,77 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time
 		},
 	}
 	return nil
+}
+
+// Check returns the *MessageError of a message that no client can send, whatever
+// its configuration and the broker.
+func (m *Message) Check() error {
+	for _, check := range []func() error{m.checkDestination, m.checkInstant, m.checkProperties} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	if len(m.Headers) == 0 {
+		return nil
+	}
+	kept := userHeaders(m.Headers)
+	defer giveBack(kept)
+	return checkHeaders(kept)
+}
+
+func (m *Message) checkDestination() error {
+	switch {
+	case m.Queue == "" && m.Exchange == "" && m.RoutingKey == "":
+		return &MessageError{"Queue", "no destination; set Queue, or Exchange and RoutingKey"}
+	case m.Queue != "" && (m.Exchange != "" || m.RoutingKey != ""):
+		return &MessageError{"Queue", fmt.Sprintf("both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", m.Queue, m.Exchange, m.RoutingKey)}
+	}
+	if name := m.Queue + m.Exchange + m.RoutingKey; m.own == nil && !utf8.ValidString(name) {
+		return &MessageError{"Queue", fmt.Sprintf("%q, %q, %q as Queue, Exchange and RoutingKey; expected UTF-8: RabbitMQ ends the connection over names that are not", m.Queue, m.Exchange, m.RoutingKey)}
+	}
+	return nil
+}
+
+func (m *Message) checkInstant() error {
+	if !m.DeliverAt.IsZero() && m.Delay != 0 {
+		return &MessageError{"DeliverAt", fmt.Sprintf("both Delay (%v) and DeliverAt (%v) are set; set one", m.Delay, m.DeliverAt.Format(time.RFC3339Nano))}
+	}
+	if m.DeliverAt.IsZero() && m.ClockOffset != 0 {
+		return &MessageError{"ClockOffset", fmt.Sprintf("%v without DeliverAt; expected 0, because a Delay is the same by every clock", m.ClockOffset)}
+	}
+	if m.Delay < 0 {
+		return &MessageError{"Delay", fmt.Sprintf("%v is negative; expected 0 or more, or DeliverAt for an instant", m.Delay)}
+	}
+	if m.Tolerance < 0 {
+		return &MessageError{"Tolerance", fmt.Sprintf("%v is negative; expected 0 or more", m.Tolerance)}
+	}
+	return nil
+}
+
+func (m *Message) checkProperties() error {
+	if m.ReplyTo == directReplyTo {
+		return &MessageError{"ReplyTo", directReplyTo + " is answered only on the channel that consumes from it, and the broker closes any other that publishes it; expected a queue's name"}
+	}
+	if m.Attempt < 0 {
+		return &MessageError{"Attempt", fmt.Sprintf("%d; expected 0 or more", m.Attempt)}
+	}
+	for _, s := range []struct{ field, value string }{
+		{"ID", m.ID}, {"Queue", m.Queue}, {"Exchange", m.Exchange}, {"RoutingKey", m.RoutingKey},
+		{"ContentType", m.ContentType}, {"ContentEncoding", m.ContentEncoding}, {"Type", m.Type},
+		{"CorrelationID", m.CorrelationID}, {"ReplyTo", m.ReplyTo}, {"AppID", m.AppID},
+	} {
+		if len(s.value) > 255 {
+			return &MessageError{s.field, fmt.Sprintf("%d bytes; AMQP allows 255", len(s.value))}
+		}
+	}
+	return nil
+}
+
+// Check returns the error with which Send would refuse the message before it
+// publishes anything: *MessageError, *topology.DelayError, *topology.KeyError or
+// *topology.DestinationError. It needs no connection.
+func (c *Client) Check(m Message) error {
+	return c.prepareAs(&prepared{}, &m, "", time.Now())
 }
 
 // newID is a UUIDv7. Its random part comes from the runtime's generator, which the
@@ -215,6 +248,15 @@ func ceilMilli(t time.Time) int64 {
 	ms := t.UnixMilli()
 	if t.Nanosecond()%int(time.Millisecond) > 0 {
 		ms++
+	}
+	return ms
+}
+
+// floorMilli is a duration in milliseconds, rounded down.
+func floorMilli(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	if d%time.Millisecond < 0 {
+		ms--
 	}
 	return ms
 }

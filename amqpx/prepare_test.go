@@ -172,7 +172,7 @@ func TestRouteTakesWhatRemains(t *testing.T) {
 			if s == nil {
 				want -= age
 			}
-			if r.Delay < want-time.Second || r.Delay > want+100*time.Millisecond {
+			if r.Delay < want-time.Second || r.Delay > want+10*time.Millisecond {
 				t.Errorf("%s, %v after Send began: delay %v, want about %v", c.strategy.Name(), age, r.Delay, want)
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime/debug"
 	"time"
 
@@ -82,11 +81,15 @@ func (k *consumer) settle(j *job, d *Delivery, err error) Outcome {
 		return k.bury(j, d, err, ReasonDeliveries)
 	case IsRejected(err):
 		return k.bury(j, d, err, ReasonRejected)
+	case IsSnoozed(err):
+		m := k.again(d, err)
+		k.log.Debug("snoozed", zap.String("id", d.ID), zap.Int("snoozes", d.Snoozes), zap.Duration("delay", k.retryDelay(d, err)))
+		return k.pass(j, m, "", OutcomeSnoozed)
 	case d.Attempt >= d.MaxAttempts:
 		return k.bury(j, d, err, ReasonAttempts)
 	}
-	m := k.nextAttempt(d, err)
-	k.log.Debug("retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Duration("delay", m.Delay), zap.Error(err))
+	m := k.again(d, err)
+	k.log.Debug("retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Duration("delay", k.retryDelay(d, err)), zap.Error(err))
 	return k.pass(j, m, "", OutcomeRetried)
 }
 
@@ -172,18 +175,25 @@ func (k *consumer) giveBack(j *job) Outcome {
 	return OutcomeRequeued
 }
 
-// nextAttempt is the message of the retry.
-func (k *consumer) nextAttempt(d *Delivery, err error) Message {
+// again is the message of the next delivery.
+func (k *consumer) again(d *Delivery, err error) Message {
 	m := d.message()
 	m.Queue = k.queue
-	m.Attempt = d.Attempt + 1
-	if r, ok := errors.AsType[*retryInError](err); ok {
-		m.Delay = r.delay
-	} else {
-		m.Delay = k.retry.Delay(d.Attempt, rand.Float64())
+	m.Delay = k.retryDelay(d, err)
+	if behind := d.DueAt.Sub(time.Now().Add(m.Delay)); behind > 0 && behind < maxDelay {
+		// This clock is behind the publisher's. An instant before the message's own
+		// would say that it is an older one.
+		m.DeliverAt, m.ClockOffset, m.Delay = d.DueAt, behind, 0
 	}
-	m.Delay = k.possible(m.Delay)
-	m.own = amqp.Table{HeaderAttempts: attempts(d, err), HeaderError: cut(err.Error(), maxErrorText)}
+	m.own = amqp.Table{}
+	if IsSnoozed(err) {
+		m.Attempt = d.Attempt
+		d.record(m.own)
+		m.own[HeaderSnoozes] = int64(d.Snoozes) + 1
+	} else {
+		m.Attempt = d.Attempt + 1
+		d.recordFailure(m.own, err)
+	}
 	d.origin(m.own)
 	return m
 }
@@ -214,35 +224,51 @@ func (k *consumer) deadLetter(d *Delivery, err error, reason string) Message {
 	m.Queue = k.queue
 	m.Attempt = d.Attempt
 	m.DeliverAt = d.DueAt
-	m.own = amqp.Table{
-		HeaderReason:   reason,
-		HeaderError:    cut(err.Error(), maxErrorText),
-		HeaderAttempts: attempts(d, err),
-	}
+	m.own = amqp.Table{HeaderReason: reason}
+	d.recordFailure(m.own, err)
 	d.origin(m.own)
 	return m
 }
 
 // Bounds of what is written about failures.
 const (
-	maxErrorText  = 1024
-	maxAttemptLog = 32
+	maxErrorText   = 1024
+	maxAttemptText = 300
+	maxAttemptLog  = 32
 )
 
-// attempts is the record of failed attempts with this one added.
-func attempts(d *Delivery, err error) []any {
+// record adds the headers that tell what happened to the message before.
+func (d *Delivery) record(own amqp.Table) {
+	if d.Snoozes > 0 {
+		own[HeaderSnoozes] = int64(d.Snoozes)
+	}
+	if list := d.attempts(); len(list) > 0 {
+		own[HeaderAttempts] = list
+	}
+	if s, ok := d.Headers[HeaderError].(string); ok {
+		own[HeaderError] = cut(s, maxErrorText)
+	}
+}
+
+// recordFailure is record with this attempt added.
+func (d *Delivery) recordFailure(own amqp.Table, err error) {
+	d.record(own)
+	list := append(d.attempts(), cut(time.Now().UTC().Format(time.RFC3339Nano)+" "+err.Error(), maxAttemptText))
+	own[HeaderAttempts] = list[max(0, len(list)-maxAttemptLog):]
+	own[HeaderError] = cut(err.Error(), maxErrorText)
+}
+
+// attempts is the record of the failed attempts before this one. Whatever else a
+// foreign publisher wrote there is left out: it might not go over the wire again.
+func (d *Delivery) attempts() []any {
 	old, _ := d.Headers[HeaderAttempts].([]any)
 	list := make([]any, 0, len(old)+1)
 	for _, a := range old {
 		if s, ok := a.(string); ok {
-			list = append(list, cut(s, 300))
+			list = append(list, cut(s, maxAttemptText))
 		}
 	}
-	list = append(list, cut(time.Now().UTC().Format(time.RFC3339Nano)+" "+err.Error(), 300))
-	if len(list) > maxAttemptLog {
-		list = list[len(list)-maxAttemptLog:]
-	}
-	return list
+	return list[max(0, len(list)-maxAttemptLog):]
 }
 
 // cut shortens s to n bytes, at a character's boundary.

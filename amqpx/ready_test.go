@@ -1,6 +1,7 @@
 package amqpx_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,6 +58,35 @@ func TestReadyMissesWhatWasDeleted(t *testing.T) {
 	})
 }
 
+// A binding between delay queues that was deleted is not missed when a client starts;
+// messages that need it are parked until Apply makes it again.
+func TestDeletedBindingOfALayout(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		m.roundTrips(amqpx.DeclareMissing)
+		for _, e := range m.Exchanges() {
+			for _, b := range m.Bindings(e.Name) {
+				if e.Type == "topic" && b.Queue == "delay.bucket.30s" {
+					if err := m.foreign().QueueUnbind(b.Queue, b.RoutingKey, e.Name, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		c := m.open(amqpx.Config{})
+		send := func() {
+			c.mustSend(amqpx.Message{Queue: "q", Delay: 90 * time.Second})
+			after(2 * time.Minute)
+		}
+		send()
+		m.holds("delay.parked", 1, 0)
+		if err := c.Apply(t.Context(), c.Strategy().Topology()); err != nil {
+			t.Fatal(err)
+		}
+		send()
+		m.holds("q", 1, 0)
+	})
+}
+
 // A layout that was declared by something else than rabbitdelay, from RabbitMQ's
 // definitions say, has no exchange that says so.
 func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
@@ -93,4 +123,63 @@ func TestManyClientsOnAColdBroker(t *testing.T) {
 			t.Logf("%s: after %v", version, time.Since(began))
 		})
 	}
+}
+
+// Where one client declares for longer than others believe it to be at work, or has
+// died over it, they go on one by one: all at once would be too much for the broker.
+func TestManyClientsWaitForOneThatDeclares(t *testing.T) {
+	for name, happens := range map[string]func(m *memory){
+		"slow": func(m *memory) { m.Delay("queue.bind", "delay.bucket.30m", 20*time.Second) },
+		"dead": func(m *memory) {
+			if _, err := m.foreign().QueueDeclare(topology.LockQueue(topology.DefaultPrefix), false, false, true, false, nil); err != nil {
+				m.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+				happens(m)
+				ctx := m.within(time.Minute)
+				var all errgroup.Group
+				for range 20 {
+					all.Go(func() error { _, err := m.tryOpen(ctx, amqpx.Config{}); return err })
+				}
+				if err := all.Wait(); err != nil {
+					t.Error(err)
+				}
+				bindings := len(m.open(amqpx.Config{}).Strategy().Topology().Bindings)
+				if declared := m.Calls("queue.bind") + m.Calls("exchange.bind"); declared > 2*bindings {
+					t.Errorf("%d bindings were made, %d to a layout", declared, bindings)
+				}
+			})
+		})
+	}
+}
+
+// Each try for the lock that another has closes a channel, so that many who wait try
+// it seldom: they would slow down the one that they wait for.
+func TestClientsThatWaitForALayoutSeldomLook(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		const clients = 20
+		var tries atomic.Int64
+		defer m.Control(func(f amqptest.Frame) amqptest.Action {
+			switch {
+			case f.FromClient && f.Method == "queue.declare" && f.Name == topology.LockQueue(topology.DefaultPrefix):
+				tries.Add(1)
+			case f.FromClient && f.Method == "queue.bind" && f.Name == "delay.bucket.352d": // one of them
+				return amqptest.Action{Delay: 10 * time.Second}
+			}
+			return amqptest.Action{}
+		})()
+		var all errgroup.Group
+		for range clients {
+			all.Go(func() error { _, err := m.tryOpen(t.Context(), amqpx.Config{}); return err })
+		}
+		if err := all.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if n := tries.Load(); n > 15*clients {
+			t.Errorf("%d clients tried the lock %d times in 10 s", clients, n)
+		}
+	})
 }

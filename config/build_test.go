@@ -43,7 +43,8 @@ func TestStrategies(t *testing.T) {
 		max        time.Duration
 		queue      string // that its topology has
 	}{
-		{"", "bucket", 384*24*time.Hour - 100*time.Millisecond, "delay.bucket.1h"},
+		{"", "bucket", 384*24*time.Hour - 10*time.Millisecond, "delay.bucket.1h"},
+		{"delay: {bucket: {resolution: 100ms}}", "bucket", 384*24*time.Hour - 100*time.Millisecond, "delay.bucket.clock-100ms.1h"},
 		{"delay: {bucket: {layout: hex}, queue_type: classic, prefix: p}", "bucket", 0, "p.bucket.hex-classic.1m42s400ms"},
 		{"delay: {strategy: ttl, ttl: {delays: [60s, 2h]}}", "ttl", 2 * time.Hour, "delay.ttl.2h"},
 		{"delay: {strategy: auto, ttl: {delays: [60s]}}", "auto", 0, "delay.ttl.1m"},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
@@ -18,6 +19,8 @@ type Config struct {
 	// Topology is what the file's exchanges, queues, bindings and destinations
 	// describe, without what the strategy needs.
 	Topology topology.Topology
+	// Schedules are the file's recurring tasks, for schedule.Schedules.Apply.
+	Schedules []schedule.Recurring
 
 	file    string
 	origins yamldoc.Places // path -> where its value came from

@@ -5,28 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"strings"
-
-	"github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite" // the driver named sqlite
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config/internal/dbdriver"
 )
-
-// database is a URL that was taken apart.
-type database struct {
-	dialect  idempotency.Dialect
-	postgres *pgx.ConnConfig
-	mysql    *mysql.Config
-	sqlite   string // data source name
-	memory   bool   // every connection would be a database of its own
-}
 
 // OpenDB opens the database of a URL and returns its dialect:
 //
@@ -34,119 +19,86 @@ type database struct {
 //	mysql://user:password@host:3306/database?tls=…          (mariadb:// too)
 //	sqlite:path/to/file.db, sqlite:///path/to/file.db, sqlite::memory:
 //
+// The program links the drivers that it uses, by blank imports of config/postgres,
+// config/mysql and config/sqlite; ErrNoDriver says which one is missing.
+//
 // MySQL's times are parsed, and one Exec runs one statement. SQLite gets a write
 // lock at the begin of a transaction, waits 20 s for it, and keeps a write-ahead
 // log. OpenDB does not connect. Its errors never contain the URL.
 func OpenDB(u URL) (*sql.DB, idempotency.Dialect, error) {
-	d, err := parseDatabase(u)
+	d, dialect, err := driverOf(u)
 	if err != nil {
 		return nil, "", err
 	}
-	switch d.dialect {
-	case idempotency.PostgreSQL:
-		return stdlib.OpenDB(*d.postgres), d.dialect, nil
-	case idempotency.MySQL:
-		connector, err := mysql.NewConnector(d.mysql)
-		if err != nil {
-			return nil, "", errMySQL
-		}
-		return sql.OpenDB(connector), d.dialect, nil
-	}
-	db, err := sql.Open("sqlite", d.sqlite)
+	db, err := d.Open(string(u))
 	if err != nil {
-		return nil, "", errSQLite
+		return nil, "", err
 	}
-	if d.memory {
-		db.SetMaxOpenConns(1)
-	}
-	return db, d.dialect, nil
+	return db, dialect, nil
 }
 
-var (
-	errScheme   = errors.New("expected a database URL: postgres://…, mysql://… or sqlite:path")
-	errPostgres = errors.New("expected a URL such as postgres://user:password@host:5432/database, with special characters in user and password percent-encoded")
-	errMySQL    = errors.New("expected a URL such as mysql://user:password@host:3306/database, with special characters in user and password percent-encoded")
-	errSQLite   = errors.New("expected a file, such as sqlite:orders.db or sqlite:///var/lib/orders.db")
-)
+// Listener wakes a relay by LISTEN and NOTIFY, where the database is PostgreSQL.
+// Elsewhere it is nil, and the relay looks at the table now and then. It opens a
+// connection of its own, which must reach the server itself: a pooler that hands
+// out connections by transaction delivers no notifications. It does not connect
+// yet. Its errors are those of OpenDB.
+func Listener(u URL) (schedule.Listener, error) {
+	d, _, err := driverOf(u)
+	if err != nil || d.Listener == nil {
+		return nil, err
+	}
+	return d.Listener(string(u))
+}
 
-func parseDatabase(u URL) (database, error) {
-	scheme, rest, _ := strings.Cut(string(u), ":")
-	if scheme != "sqlite" {
+// ErrNoDriver is in the error of a database URL whose driver the program does not
+// link.
+var ErrNoDriver = errors.New("the program links no driver for this database")
+
+var errScheme = errors.New("expected a database URL: postgres://…, mysql://… or sqlite:path")
+
+func driverOf(u URL) (dbdriver.Driver, idempotency.Dialect, error) {
+	dialect, err := Dialect(u)
+	if err != nil {
+		return dbdriver.Driver{}, "", err
+	}
+	if dialect != idempotency.SQLite {
 		if err := amqpx.CheckURL(string(u)); err != nil {
-			return database{}, err
+			return dbdriver.Driver{}, "", err
 		}
 	}
+	d, ok := dbdriver.Of(dialect)
+	if !ok {
+		return d, "", fmt.Errorf("%w; add to it: import _ %q", ErrNoDriver, "github.com/rabbitdelay/rabbitdelay/config/"+string(dialect))
+	}
+	return d, dialect, nil
+}
+
+// checkDatabase says what is wrong with a database's URL. A program that links no
+// driver for it may have nothing to do with the database, and only the scheme is
+// checked.
+func checkDatabase(u URL) error {
+	d, _, err := driverOf(u)
+	if errors.Is(err, ErrNoDriver) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.Check(string(u))
+}
+
+// Dialect is what a database's URL says it is; of the URL, the scheme is enough.
+func Dialect(u URL) (idempotency.Dialect, error) {
+	scheme, _, _ := strings.Cut(string(u), ":")
 	switch scheme {
 	case "postgres", "postgresql":
-		// ParseConfig takes other forms too, and its errors quote what they parse. It
-		// ends the password at the first @, so that what follows would be the host.
-		if _, err := url.Parse(string(u)); err != nil || !strings.HasPrefix(rest, "//") || strings.Count(rest, "@") > 1 {
-			return database{}, errPostgres
-		}
-		cfg, err := pgx.ParseConfig(string(u))
-		if err != nil {
-			return database{}, errPostgres
-		}
-		return database{dialect: idempotency.PostgreSQL, postgres: cfg}, nil
+		return idempotency.PostgreSQL, nil
 	case "mysql", "mariadb":
-		cfg, err := mysqlConfig(string(u))
-		return database{dialect: idempotency.MySQL, mysql: cfg}, err
+		return idempotency.MySQL, nil
 	case "sqlite":
-		return sqliteSource(rest)
+		return idempotency.SQLite, nil
 	}
-	return database{}, errScheme
-}
-
-func mysqlConfig(raw string) (*mysql.Config, error) {
-	u, err := url.Parse(raw)
-	if err != nil || u.Host == "" || strings.Trim(u.Path, "/") == "" {
-		return nil, errMySQL
-	}
-	cfg := mysql.NewConfig()
-	cfg.Net, cfg.Addr = "tcp", u.Host
-	if u.Port() == "" {
-		cfg.Addr = net.JoinHostPort(u.Hostname(), "3306")
-	}
-	cfg.User = u.User.Username()
-	cfg.Passwd, _ = u.User.Password()
-	cfg.DBName = strings.TrimPrefix(u.Path, "/")
-	// The parameters are the driver's own; it reads them best itself.
-	parsed, err := mysql.ParseDSN(cfg.FormatDSN() + separator(cfg.FormatDSN()) + u.RawQuery)
-	if err != nil {
-		return nil, fmt.Errorf("%w; the parameters after ? are not the driver's", errMySQL)
-	}
-	parsed.ParseTime = true
-	parsed.MultiStatements = false
-	parsed.Logger = silent{} // standard error is not the driver's
-	return parsed, nil
-}
-
-func separator(dsn string) string {
-	if strings.Contains(dsn[strings.LastIndexByte(dsn, '/'):], "?") {
-		return "&"
-	}
-	return "?"
-}
-
-type silent struct{}
-
-func (silent) Print(...any) {}
-
-func sqliteSource(rest string) (database, error) {
-	path, query, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "?")
-	if path == "" || strings.ContainsRune(path, 0) {
-		return database{}, errSQLite
-	}
-	pragmas := "_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)&_txlock=immediate"
-	if query != "" {
-		pragmas += "&" + query
-	}
-	if path == ":memory:" {
-		return database{dialect: idempotency.SQLite, sqlite: ":memory:?" + pragmas, memory: true}, nil
-	}
-	// In a file: URI these would end the path.
-	escaped := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
-	return database{dialect: idempotency.SQLite, sqlite: "file:" + escaped + "?" + pragmas}, nil
+	return "", errScheme
 }
 
 // Migration is the tables of one component in the business database.
@@ -162,18 +114,4 @@ func Migrations() []Migration {
 		{Component: "idempotency", Migrate: idempotency.Migrate, Script: idempotency.Migrations},
 		{Component: "schedule", Migrate: schedule.Migrate, Script: schedule.Migrations},
 	}
-}
-
-// Dialect is what a database's URL says it is; of the URL, the scheme is enough.
-func Dialect(u URL) (idempotency.Dialect, error) {
-	scheme, _, _ := strings.Cut(string(u), ":")
-	switch scheme {
-	case "postgres", "postgresql":
-		return idempotency.PostgreSQL, nil
-	case "mysql", "mariadb":
-		return idempotency.MySQL, nil
-	case "sqlite":
-		return idempotency.SQLite, nil
-	}
-	return "", errScheme
 }

@@ -9,35 +9,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 )
 
-func TestMySQLURL(t *testing.T) {
-	for _, c := range []struct{ url, dsn string }{
-		{"mysql://u:p%40s%2Fs%3F@db:3307/shop", "u:p@s/s?@tcp(db:3307)/shop?parseTime=true"},
-		{"mysql://u@db/shop", "u@tcp(db:3306)/shop?parseTime=true"},
-		{"mariadb://u:p@[::1]/shop", "u:p@tcp([::1]:3306)/shop?parseTime=true"},
-		{"mysql://u:p@db/shop?timeout=5s&multiStatements=true&parseTime=false", "u:p@tcp(db:3306)/shop?parseTime=true&timeout=5s"},
-		{"mysql://u:p@db/shop?tls=skip-verify", "u:p@tcp(db:3306)/shop?parseTime=true&tls=skip-verify"},
-	} {
-		d, err := parseDatabase(URL(c.url))
-		if err != nil {
-			t.Errorf("%s: %v", c.url, err)
-			continue
-		}
-		if got := d.mysql.FormatDSN(); got != c.dsn || d.dialect != idempotency.MySQL {
-			t.Errorf("%s: got %s", c.url, got)
-		}
-	}
-}
-
-func TestPostgresURL(t *testing.T) {
-	d, err := parseDatabase("postgresql://u:p%40ss@db:5433/shop?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p := d.postgres; p.Host != "db" || p.Port != 5433 || p.Password != "p@ss" || p.Database != "shop" || d.dialect != idempotency.PostgreSQL {
-		t.Errorf("got %s:%d/%s", p.Host, p.Port, p.Database)
-	}
-}
-
 func TestDatabaseURLErrorsHidePasswords(t *testing.T) {
 	for _, u := range []URL{
 		"", "x", "u:hunter2@h/d", "postgres://u:hunter2@h:x/d", "postgres://u:hunter2%@h/d", "postgres:host=h password=hunter2",

@@ -12,5 +12,6 @@
 // literal ${. Variables are put into values after the file was parsed, so what
 // they contain never becomes YAML.
 //
-// The package also holds the only imports of database drivers, see OpenDB.
+// Which databases a program can open is decided by what it links: config/postgres,
+// config/mysql, config/sqlite; see OpenDB.
 package config

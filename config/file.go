@@ -7,6 +7,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
@@ -14,9 +15,10 @@ import (
 // file is what a YAML document says.
 type file struct {
 	*yamldoc.Reader
-	values   map[string][]string // of the settings by path, not yet read as what they are
-	previous int                 // items of delay.previous
-	topology topology.Topology   // not yet validated
+	values    map[string][]string  // of the settings by path, not yet read as what they are
+	previous  int                  // items of delay.previous
+	topology  topology.Topology    // not yet validated
+	schedules []schedule.Recurring // each validated
 
 	overridden func(path string) bool
 }
@@ -38,7 +40,8 @@ func readFile(data []byte, overridden func(path string) bool) *file {
 		return value, err
 	}
 	fields := f.fields("", settings)
-	maps.Copy(fields, topology.Fields(f.Reader, &f.topology))
+	maps.Copy(fields, topology.YAMLFields(f.Reader, &f.topology))
+	fields[schedulesKey] = func(n *yaml.Node, path string) { f.List(n, path, f.schedule) }
 	f.Document(fields)
 	return f
 }

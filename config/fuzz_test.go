@@ -2,18 +2,13 @@ package config
 
 import (
 	"errors"
-	"net/url"
 	"strings"
 	"testing"
-	"unicode/utf8"
-
-	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 )
 
 const fuzzSecret = "Hunter-2-hunter"
 
-// FuzzDatabaseURL: whatever stands around a password, no error shows it, and one
-// that is percent-encoded comes out whole.
+// FuzzDatabaseURL: whatever stands around a password, no error shows it.
 func FuzzDatabaseURL(f *testing.F) {
 	for _, form := range []struct{ scheme, before, after, end string }{
 		{"postgres", "", "", "@db:5432/shop?sslmode=disable"},
@@ -34,24 +29,11 @@ func FuzzDatabaseURL(f *testing.F) {
 			return
 		}
 		raw := URL(scheme + "://user:" + before + fuzzSecret + after + end)
-		if _, err := parseDatabase(raw); err != nil && strings.Contains(err.Error(), fuzzSecret) {
+		if err := checkDatabase(raw); err != nil && strings.Contains(err.Error(), fuzzSecret) {
 			t.Fatalf("%q: the error %q has the password", string(raw), err)
 		}
 		if strings.Contains(raw.String(), fuzzSecret) && strings.HasSuffix(end, "@db") {
 			t.Fatalf("%q is shown as %s", string(raw), raw)
-		}
-		password := before + fuzzSecret + after
-		if !utf8.ValidString(password) || strings.ContainsRune(password, 0) {
-			return
-		}
-		user := url.UserPassword("user", password).String()
-		d, err := parseDatabase(URL("mysql://" + user + "@db/shop"))
-		if err != nil || d.dialect != idempotency.MySQL || d.mysql.Passwd != password || d.mysql.User != "user" || d.mysql.DBName != "shop" {
-			t.Fatalf("password %q: %v, %+v", password, err, d.mysql)
-		}
-		d, err = parseDatabase(URL("postgres://" + user + "@db/shop?sslmode=disable"))
-		if err != nil || d.postgres.Password != password || d.postgres.Host != "db" {
-			t.Fatalf("password %q: %v", password, err)
 		}
 	})
 }

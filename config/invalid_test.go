@@ -15,6 +15,11 @@ const (
 	noHost = "no host in the URL; is a variable not set? Expected a URL like amqp://user:password@host:5672/vhost"
 )
 
+// urlForm is what is said of a database's URL.
+func urlForm(scheme string, port int) string {
+	return fmt.Sprintf("expected a URL such as %s://user:password@host:%d/database, with special characters in user and password percent-encoded", scheme, port)
+}
+
 func TestInvalid(t *testing.T) {
 	for _, c := range []struct {
 		name, yaml string
@@ -22,11 +27,11 @@ func TestInvalid(t *testing.T) {
 		want       []string
 	}{
 		{"no mapping", "amqp://guest:hunter2@host", "", []string{
-			"line 1, column 1: expected a mapping with the keys bindings, broker, database, delay, destinations, exchanges, queues; got a single value"}},
+			"line 1, column 1: expected a mapping with the keys bindings, broker, database, delay, destinations, exchanges, queues, schedules; got a single value"}},
 		{"not YAML", "broker: {\n", "", []string{"line 1: not YAML: did not find expected node content"}},
 		{"two documents", "delay: {}\n---\ndelay: {}\n", "", []string{"line 2, column 1: a second document begins here; put everything into one"}},
 		{"unknown section", "delays: {}\n", "", []string{
-			`line 1, column 1: delays: unknown key "delays"; expected one of bindings, broker, database, delay, destinations, exchanges, queues`}},
+			`line 1, column 1: delays: unknown key "delays"; expected one of bindings, broker, database, delay, destinations, exchanges, queues, schedules`}},
 		{"unknown key", "broker:\n  uri: amqp://guest:hunter2@host\n", "", []string{
 			`line 2, column 3: broker.uri: unknown key "uri"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, max_route_queues, reconnect_max, reconnect_min, send_timeout, tls, url, urls`}},
 		{"unknown nested key", "delay:\n  bucket: {lay: x}\n", "", []string{
@@ -34,7 +39,7 @@ func TestInvalid(t *testing.T) {
 		{"unknown key of a previous layout", "delay:\n  previous:\n    - {prefix: x}\n", "", []string{
 			`line 3, column 8: delay.previous[0].prefix: unknown key "prefix"; expected one of layout, radices, resolution`}},
 		{"dotted key", "delay.prefix: x\n", "", []string{
-			`line 1, column 1: delay.prefix: unknown key "delay.prefix"; expected one of bindings, broker, database, delay, destinations, exchanges, queues`}},
+			`line 1, column 1: delay.prefix: unknown key "delay.prefix"; expected one of bindings, broker, database, delay, destinations, exchanges, queues, schedules`}},
 		{"repeated key", "delay:\n  prefix: a\n  prefix: b\n", "", []string{
 			`line 3, column 3: delay.prefix: the key "prefix" already stands in line 2; remove one`}},
 		{"merge key", "delay: &d {prefix: a}\nbroker:\n  <<: *d\n", "", []string{
@@ -60,6 +65,16 @@ func TestInvalid(t *testing.T) {
 		{"no unit", "broker: {heartbeat: 10}\n", "", []string{`line 1, column 21: broker.heartbeat: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "10"`}},
 		{"items", "delay: {ttl: {delays: [60s, x, 1h, y]}}\n", "", []string{
 			`line 1, column 23: delay.ttl.delays: item 2: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "x"; item 4: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "y"`}},
+
+		{"schedules", "schedules:\n- {name: a, cron: '0 8 * *', queue: q}\n- {name: a, every: 1h, queue: q}\n- {name: b, every: 10, queue: q, start: soon, priority: 256}\n- {name: c, cron: '@daily', time_zone: Mars/Phobos, queue: q}\n- {name: d, cron: '@daily'}\n- {name: e, cron: '@daily', queue: q, overlap: skip, misfire: all, headers: x}\n", "", []string{
+			`line 2, column 19: schedules[0].cron: "0 8 * *": expected 5 to 6 fields, found 4: [0 8 * *]; expected 5 fields (minute hour day month weekday), 6 with seconds in front, or @hourly, @daily, @weekly, @monthly, @yearly`,
+			`line 3, column 10: schedules[1].name: "a" is the name of schedules[0] too`,
+			`line 4, column 20: schedules[2].every: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "10"`,
+			`line 4, column 41: schedules[2].start: expected an instant such as 2026-01-31T08:00:00Z, got "soon"`,
+			`line 4, column 57: schedules[2].priority: 256; expected 0 to 255`,
+			`line 5, column 40: schedules[3].time_zone: "Mars/Phobos" is not known here, expected an IANA name such as Europe/Berlin (where the system has no time zones, a program can import time/tzdata)`,
+			`line 6, column 3: schedules[4].queue: no destination; set Queue, or Exchange and RoutingKey`,
+			`line 7, column 77: schedules[5].headers: expected a mapping of names to texts, got the text "x"`}},
 
 		{"bounds", "broker: {heartbeat: 500ms, dial_timeout: 1ms, reconnect_min: 2h, reconnect_max: 1ms, send_timeout: 2d, max_in_flight: -1, max_body: 536870913, declare: some}\n", "", []string{
 			"line 1, column 21: broker.heartbeat: 500ms; expected 1s to 18h12m15s",
@@ -101,9 +116,9 @@ func TestInvalid(t *testing.T) {
 		{"external without certificate", "broker: {url: 'amqps://x', external_auth: true}\n", "", []string{
 			"line 1, column 43: broker.external_auth: true; it needs amqps:// and a client certificate (broker.tls.cert and broker.tls.key)"}},
 		{"database", "database: {url: 'oracle://u:hunter2@h/d'}\n", "", []string{"line 1, column 17: database.url: " + errScheme.Error()}},
-		{"mysql without database", "database: {url: 'mysql://u:hunter2@h'}\n", "", []string{"line 1, column 17: database.url: " + errMySQL.Error()}},
-		{"postgres port", "database: {url: 'postgres://u:hunter2@h:x/d'}\n", "", []string{"line 1, column 17: database.url: " + errPostgres.Error()}},
-		{"sqlite without file", "database: {url: 'sqlite:'}\n", "", []string{"line 1, column 17: database.url: " + errSQLite.Error()}},
+		{"mysql without database", "database: {url: 'mysql://u:hunter2@h'}\n", "", []string{"line 1, column 17: database.url: " + urlForm("mysql", 3306)}},
+		{"postgres port", "database: {url: 'postgres://u:hunter2@h:x/d'}\n", "", []string{"line 1, column 17: database.url: " + urlForm("postgres", 5432)}},
+		{"sqlite without file", "database: {url: 'sqlite:'}\n", "", []string{"line 1, column 17: database.url: " + "expected a file, such as sqlite:orders.db or sqlite:///var/lib/orders.db"}},
 
 		{"by environment", "delay: {prefix: x}\n", "RABBITDELAY_DELAY_STRATEGY=fast", []string{
 			`RABBITDELAY_DELAY_STRATEGY: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`}},

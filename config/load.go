@@ -217,7 +217,7 @@ func (l *loader) assign(s setting, texts []string) {
 
 // topology checks what stands in the file beside the settings.
 func (l *loader) topology() {
-	l.c.Topology = l.file.topology
+	l.c.Topology, l.c.Schedules = l.file.topology, l.file.schedules
 	err := l.c.Topology.Validate(topology.DelayPrefix(cmp.Or(l.c.Delay.Prefix, topology.DefaultPrefix)))
 	if ve, ok := errors.AsType[*topology.ValidationError](err); ok {
 		l.file.Problems.Add(ve.Problems, l.file.Places)

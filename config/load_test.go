@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -49,6 +50,27 @@ queues:
     max_length: ${RD_TEST_LENGTH}
 destinations:
   - queue: ${RD_TEST_QUEUE}
+schedules:
+  - name: nightly
+    cron: 30 2 * * mon-fri
+    time_zone: Europe/Berlin
+    start: 2026-12-01T00:00:00Z
+    end: 2027-12-01T00:00:00+01:00
+    jitter: 5m
+    misfire: all
+    misfire_limit: 7
+    overlap: allow
+    exchange: reports
+    routing_key: report.nightly
+    body: '{"of": "${RD_TEST_QUEUE}"}'
+    content_type: application/json
+    type: report
+    correlation_id: c
+    priority: 3
+    expires_after: 2h
+    headers: {tenant: blue, number: 7}
+    tags: [blue, green]
+  - {name: pulse, every: 90s, queue: pulses}
 `
 
 func TestLoadEverything(t *testing.T) {
@@ -87,7 +109,17 @@ func TestLoadEverything(t *testing.T) {
 			Queues:       []topology.Queue{{Name: "orders.expire", MaxLength: &length}},
 			Destinations: []topology.Destination{{Queue: "orders.expire"}},
 		},
+		Schedules: []schedule.Recurring{{
+			Name: "nightly", Cron: "30 2 * * mon-fri", TimeZone: "Europe/Berlin", Jitter: 5 * time.Minute,
+			Start: time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC), End: time.Date(2027, 11, 30, 23, 0, 0, 0, time.UTC),
+			Misfire: schedule.MisfireAll, MisfireLimit: 7, Overlap: schedule.OverlapAllow,
+			Task: schedule.Task{
+				Exchange: "reports", RoutingKey: "report.nightly", Body: []byte(`{"of": "orders.expire"}`), ContentType: "application/json",
+				Type: "report", CorrelationID: "c", Priority: 3, ExpiresAfter: 2 * time.Hour, Headers: map[string]string{"tenant": "blue", "number": "7"}, Tags: []string{"blue", "green"},
+			},
+		}, {Name: "pulse", Every: 90 * time.Second, Task: schedule.Task{Queue: "pulses"}}},
 	}
+	c.Schedules[0].End = c.Schedules[0].End.UTC()
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %#v\nwant %#v", c, want)
 	}

@@ -6,6 +6,10 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	_ "github.com/rabbitdelay/rabbitdelay/config/mysql"
+	_ "github.com/rabbitdelay/rabbitdelay/config/postgres"
+	_ "github.com/rabbitdelay/rabbitdelay/config/sqlite"
 )
 
 func TestMain(m *testing.M) {

@@ -70,7 +70,7 @@ var settings = []setting{
 	{"delay.bucket.radices", func(c *Config) any { return &c.Delay.Bucket.Radices },
 		"none", "a layout of one's own instead: radices, lowest position first"},
 	{"delay.bucket.resolution", func(c *Config) any { return &c.Delay.Bucket.Resolution },
-		"100ms; binary: 1s", "step of the bucket strategy's delays, 10ms to 1h"},
+		"10ms; hex and radices: 100ms; binary: 1s", "step of the bucket strategy's delays, 10ms to 1h"},
 	{"delay.ttl.delays", func(c *Config) any { return &c.Delay.TTL.Delays },
 		"none", "the delays of the ttl strategy, 1ms to ten years"},
 	{"delay.ttl.round_up", func(c *Config) any { return &c.Delay.TTL.RoundUp },

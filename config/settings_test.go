@@ -35,6 +35,8 @@ func TestSettingsDefaults(t *testing.T) {
 	}}
 	retrieved.setDefaults()
 	retrieved.Delay.Bucket.Layout = dlx.LayoutClock
+	steps := func(c dlx.BucketConfig) string { return topology.FormatDuration(c.WithDefaults().Resolution) }
+	resolutions := steps(dlx.BucketConfig{}) + "; hex and radices: " + steps(dlx.BucketConfig{Layout: dlx.LayoutHex}) + "; binary: " + steps(dlx.BucketConfig{Layout: dlx.LayoutBinary})
 	retrieved.Delay.Plugin.Max = plugin.MaxDelay
 	for _, s := range settings {
 		var want string
@@ -52,7 +54,10 @@ func TestSettingsDefaults(t *testing.T) {
 		default:
 			continue
 		}
-		if s.path != "delay.bucket.resolution" && want != s.byDef {
+		if s.path == "delay.bucket.resolution" { // it depends on the layout
+			want = resolutions
+		}
+		if want != s.byDef {
 			t.Errorf("%s is by default %s, listed is %s", s.path, want, s.byDef)
 		}
 	}

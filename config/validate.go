@@ -57,7 +57,7 @@ func (c *Config) problems() []Problem {
 	k.broker(&c.Broker)
 	k.delay(&c.Delay)
 	if c.Database.URL != "" {
-		if _, err := parseDatabase(c.Database.URL); err != nil {
+		if err := checkDatabase(c.Database.URL); err != nil {
 			k.badf("database.url", "%v", err)
 		}
 	}

@@ -289,13 +289,15 @@ func TestBucketNames(t *testing.T) {
 		t.Errorf("%+v declares no queue %s or no exchange %s", c, queue, exchange)
 	}
 	has(dlx.BucketConfig{}, "delay.bucket.30m", "delay.bucket.1m")
-	has(dlx.BucketConfig{}, "delay.bucket.100ms", "delay.bucket.level-0")
+	has(dlx.BucketConfig{}, "delay.bucket.10ms", "delay.bucket.level-0")
+	has(dlx.BucketConfig{}, "delay.bucket.990ms", "delay.bucket.990ms")
+	has(dlx.BucketConfig{Resolution: 100 * time.Millisecond}, "delay.bucket.clock-100ms.900ms", "delay.bucket.clock-100ms.level-0")
 	has(dlx.BucketConfig{}, "delay.bucket.352d", "delay.bucket.level-4")
 	has(dlx.BucketConfig{Prefix: "p"}, "p.bucket.32d", "p.deliver")
 	has(dlx.BucketConfig{QueueType: topology.Classic}, "delay.bucket.classic.30m", "delay.bucket.classic.30m")
 	has(dlx.BucketConfig{Layout: "hex"}, "delay.bucket.hex.1m42s400ms", "delay.bucket.hex.level-6")
 	has(dlx.BucketConfig{Layout: "binary"}, "delay.bucket.binary.1m4s", "delay.bucket.binary.level-26")
-	has(dlx.BucketConfig{Resolution: 10 * time.Millisecond, QueueType: topology.Classic}, "delay.bucket.clock-10ms-classic.990ms", "delay.bucket.clock-10ms-classic.990ms")
+	has(dlx.BucketConfig{Resolution: 100 * time.Millisecond, QueueType: topology.Classic}, "delay.bucket.clock-100ms-classic.900ms", "delay.bucket.clock-100ms-classic.900ms")
 	has(dlx.BucketConfig{Radices: []int{10, 60}, Resolution: time.Second}, "delay.bucket.r10x60-1s.9m50s", "delay.bucket.r10x60-1s.level-0")
 	has(dlx.BucketConfig{Radices: []int{10, 60}}, "delay.bucket.r10x60.59s", "delay.bucket.r10x60.level-0")
 }

@@ -21,7 +21,7 @@ import (
 // The exchanges of the positions have the parked queue as their alternate, so
 // that a missing queue never blocks the at-least-once queue above it.
 func (b *Bucket) Topology() topology.Topology {
-	t := topology.Delivery(b.prefix)
+	t := topology.DeliveryTopology(b.prefix)
 	l := &b.layout
 	top := len(l.radices) - 1
 	for i := top; i >= 0; i-- {
@@ -79,7 +79,7 @@ func delayQueue(name string, ttl time.Duration, next string, qt topology.QueueTy
 	if qt == topology.Quorum {
 		q.DeadLetter.AtLeastOnce = true
 		q.Overflow = topology.OverflowRejectPublish // any other turns at-least-once off
-		limit := topology.Unlimited
+		limit := topology.NoDeliveryLimit
 		q.DeliveryLimit = &limit
 	}
 	return q

@@ -30,7 +30,7 @@ func ExampleBucket_Route() {
 	// delay.deliver clock.0.0.0.0.0.0.orders.expire: 0s in 0 hops
 	// delay.bucket.30m clock.0.0.0.30.0.0.orders.expire: 30m0s in 1 hops
 	// delay.bucket.1m clock.0.0.0.1.30.0.orders.expire: 1m30s in 2 hops
-	// delay.bucket.20m clock.0.0.0.20.34.6.orders.expire: 20m34.6s in 3 hops
+	// delay.bucket.20m clock.0.0.0.20.34.57.orders.expire: 20m34.57s in 3 hops
 	// delay.bucket.21m clock.0.0.0.21.0.0.orders.expire: 21m0s in 1 hops
 }
 
@@ -39,7 +39,7 @@ func ExampleBucket_Route() {
 func ExampleBucket_Topology() {
 	for _, c := range []dlx.BucketConfig{
 		{Layout: dlx.LayoutClock},
-		{Layout: dlx.LayoutClock, Resolution: 10 * time.Millisecond},
+		{Layout: dlx.LayoutClock, Resolution: 100 * time.Millisecond},
 		{Layout: dlx.LayoutClock, Resolution: time.Second},
 		{Layout: dlx.LayoutHex},
 		{Layout: dlx.LayoutHex, Resolution: 10 * time.Millisecond},
@@ -60,8 +60,8 @@ func ExampleBucket_Topology() {
 			name, bucket.Resolution(), len(t.Queues), len(t.Bindings), len(t.Exchanges), bucket.MaxDelay())
 	}
 	// Output:
-	// clock      100ms: 193 queues, 733 bindings, 199 exchanges, up to 9215h59m59.9s
 	// clock       10ms: 283 queues, 1273 bindings, 289 exchanges, up to 9215h59m59.99s
+	// clock      100ms: 193 queues, 733 bindings, 199 exchanges, up to 9215h59m59.9s
 	// clock         1s: 184 queues, 678 bindings, 189 exchanges, up to 9215h59m59s
 	// hex        100ms: 107 queues, 534 bindings, 115 exchanges, up to 14913h4m51.1s
 	// hex         10ms: 117 queues, 544 bindings, 125 exchanges, up to 8947h50m54.71s

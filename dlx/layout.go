@@ -43,12 +43,18 @@ type layout struct {
 	max        int64   // the largest number
 }
 
-// defaultResolution is the one that does not show in a layout's tag.
+// defaultResolution is the one that does not show in a layout's tag. 10ms costs
+// the clock no hop, only queues at its lowest position; at a fixed small radix it
+// is one more digit, which means another hop for most messages.
 func defaultResolution(name string) time.Duration {
-	if name == LayoutBinary {
+	switch name {
+	case LayoutClock:
+		return 10 * time.Millisecond
+	case LayoutBinary:
 		return time.Second
+	default: // hex and explicit radices
+		return 100 * time.Millisecond
 	}
-	return 100 * time.Millisecond
 }
 
 // newLayout works out a layout of a known name, or of explicit radices where the
@@ -153,7 +159,7 @@ func checkRadices(radices []int) error {
 }
 
 // clockRadices starts the clock at the position that the resolution divides:
-// 100ms gives 10 tenths in a second, 5s gives 12 parts of a minute.
+// 10ms gives 100 hundredths in a second, 5s gives 12 parts of a minute.
 func clockRadices(resolution time.Duration) ([]int64, error) {
 	positions := []time.Duration{time.Second, time.Minute, time.Hour, day, clockMonth, 12 * clockMonth}
 	var radices []int64

@@ -27,7 +27,7 @@ func TestQuorumQueuesHaveADeliveryLimitThatNobodyReaches(t *testing.T) {
 		all = append(all, described.WithDestinationQueues("delay", qt).Queues...)
 	}
 	for _, q := range all {
-		want := any(topology.Unlimited)
+		want := any(topology.NoDeliveryLimit)
 		if q.Type == topology.Classic {
 			want = nil
 		}

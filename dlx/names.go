@@ -7,7 +7,7 @@ import (
 
 const day = 24 * time.Hour
 
-// durationName writes a whole number of milliseconds as one topic word: 100ms,
+// durationName writes a whole number of milliseconds as one topic word: 10ms,
 // 30m, 1d, 1m4s. Different durations have different names.
 func durationName(d time.Duration) string {
 	if d == 0 {

@@ -125,7 +125,7 @@ func (t *TTL) Declares(delay time.Duration) bool {
 // Topology is the delivery exchange, and for each declared delay a queue with
 // its entry exchange.
 func (t *TTL) Topology() topology.Topology {
-	top := topology.Delivery(t.prefix)
+	top := topology.DeliveryTopology(t.prefix)
 	if t.checked {
 		top.Exchanges = append(top.Exchanges, topology.Exchange{Name: t.base, Kind: "topic"})
 	}

@@ -234,7 +234,7 @@ func configs() []dlx.BucketConfig {
 		all = append(all,
 			dlx.BucketConfig{QueueType: qt},
 			dlx.BucketConfig{QueueType: qt, TopicPermissions: true},
-			dlx.BucketConfig{Layout: dlx.LayoutClock, Resolution: 10 * time.Millisecond, QueueType: qt},
+			dlx.BucketConfig{Layout: dlx.LayoutClock, Resolution: 100 * time.Millisecond, QueueType: qt},
 			dlx.BucketConfig{Layout: dlx.LayoutClock, Resolution: time.Second, QueueType: qt},
 			dlx.BucketConfig{Layout: dlx.LayoutClock, Resolution: 5 * time.Second, QueueType: qt},
 			dlx.BucketConfig{Layout: dlx.LayoutClock, Resolution: time.Minute, QueueType: qt},
@@ -245,7 +245,7 @@ func configs() []dlx.BucketConfig {
 			dlx.BucketConfig{Layout: dlx.LayoutBinary, Resolution: 100 * time.Millisecond, QueueType: qt},
 			dlx.BucketConfig{Radices: []int{60, 60, 24, 7}, Resolution: time.Second, QueueType: qt},
 			dlx.BucketConfig{Radices: []int{3}, QueueType: qt},
-			dlx.BucketConfig{Radices: []int{10, 60, 60, 24, 32, 12}, QueueType: qt}, // the clock's own
+			dlx.BucketConfig{Radices: []int{10, 60, 60, 24, 32, 12}, QueueType: qt}, // those of the clock of 100ms
 		)
 	}
 	return all

@@ -17,13 +17,14 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
 // amqptest answers as the brokers at hand do, each as its version: to what is
 // refused word by word, and to what happens to a message.
 func TestAmqptestAnswersAsBrokersDo(t *testing.T) {
-	if os.Getenv(broker.EnvSkip) == "1" {
-		t.Skipf("skipped: %s is 1", broker.EnvSkip)
+	if os.Getenv(servers.EnvSkip) == "1" {
+		t.Skipf("skipped: %s is 1", servers.EnvSkip)
 	}
 	here, err := broker.Versions(t.Context())
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver named pgx
 	_ "modernc.org/sqlite"             // the driver named sqlite
 
@@ -24,6 +25,7 @@ type businessDB struct {
 	*sql.DB
 	dialect idempotency.Dialect
 	dsn     string
+	pool    *pgxpool.Pool // nil where tests go by database/sql
 }
 
 // bind writes question marks as the dialect's placeholders.
@@ -60,7 +62,14 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db businessDB)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) { test(t, openSQLite(t)) })
 	t.Run("postgres", func(t *testing.T) { test(t, openServer(t, idempotency.PostgreSQL, database.PostgreSQL)) })
+	eachMySQL(t, test)
+}
+
+// eachMySQL runs test on the two databases whose dialect is MySQL.
+func eachMySQL(t *testing.T, test func(t *testing.T, db businessDB)) {
+	t.Helper()
 	t.Run("mariadb", func(t *testing.T) { test(t, openServer(t, idempotency.MySQL, database.MariaDB)) })
+	t.Run("mysql", func(t *testing.T) { test(t, openServer(t, idempotency.MySQL, database.MySQL)) })
 }
 
 func openSQLite(t testing.TB) businessDB {
@@ -72,7 +81,7 @@ func openSQLite(t testing.TB) businessDB {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return businessDB{db, idempotency.SQLite, dsn}
+	return businessDB{DB: db, dialect: idempotency.SQLite, dsn: dsn}
 }
 
 // openServer makes a database of its own on the server that the suite shares.
@@ -103,7 +112,7 @@ func openServer(t testing.TB, d idempotency.Dialect, kind database.Kind) busines
 		}
 		_ = admin.Close()
 	})
-	return businessDB{db, d, dsn}
+	return businessDB{DB: db, dialect: d, dsn: dsn}
 }
 
 func otherDatabase(t testing.TB, d idempotency.Dialect, url, name string) string {

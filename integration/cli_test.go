@@ -280,7 +280,7 @@ func TestCLIPlanWithoutManagement(t *testing.T) {
 
 func TestCLIMigrate(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []database.Kind{database.PostgreSQL, database.MariaDB} {
+	for _, kind := range []database.Kind{database.PostgreSQL, database.MariaDB, database.MySQL} {
 		t.Run(string(kind), func(t *testing.T) {
 			url := database.Shared(t, kind).URL()
 			for range 2 {

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/proxy"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -442,20 +443,25 @@ func TestBlockedBroker(t *testing.T) {
 // A delay queue that somebody deleted is declared again, and the message that
 // the broker returned is sent.
 func TestMissingDelayQueueIsDeclaredAgain(t *testing.T) {
-	c := openClient(t, amqpx.Config{})
+	const delay = 300 * time.Millisecond
+	single, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: delay}) // the same queue, however long a send takes
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := openClient(t, amqpx.Config{Strategy: single})
 	q := newQueue(t)
 	col := newCollector()
 	consume(t, c, q, col.handle)
-	send := func() error { return c.Send(t.Context(), amqpx.Message{Queue: q, Delay: 300 * time.Millisecond}) }
+	send := func() error { return c.Send(t.Context(), amqpx.Message{Queue: q, Delay: delay}) }
 	if err := send(); err != nil {
 		t.Fatal(err)
 	}
 	col.await(t, "the first message", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
-	route, err := c.Strategy().Route(topology.Destination{Queue: q}, 300*time.Millisecond, 0)
+	route, err := single.Route(topology.Destination{Queue: q}, delay, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := deleteQueue(t, "delay.bucket.300ms"); err != nil {
+	if err := deleteQueue(t, route.Queue); err != nil {
 		t.Fatal(err)
 	}
 	if err := send(); err != nil {

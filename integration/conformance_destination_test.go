@@ -267,6 +267,9 @@ func caseSideBySide(t *testing.T, c *cell) {
 		ttl(dlx.TTLConfig{Delays: []time.Duration{time.Second}, QueueType: other}),
 		ttl(dlx.TTLConfig{Delays: []time.Duration{time.Second, 2 * time.Second, 700 * time.Millisecond}, QueueType: c.queueType}),
 	}
+	if c.strategy == "bucket clock" { // the same digits at another resolution
+		strategies = append(strategies, bucket(dlx.BucketConfig{Resolution: 100 * time.Millisecond, QueueType: c.queueType}))
+	}
 	if c.pluginToo {
 		s, err := plugin.New(plugin.Config{Prefix: c.prefix})
 		strategies = append(strategies, must(s, err))

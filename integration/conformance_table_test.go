@@ -10,6 +10,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
 // envTable names a file that the conformance table is written to as well,
@@ -112,14 +114,9 @@ func (s *score) String() string {
 	}
 	if len(s.late) > 0 {
 		slices.Sort(s.late)
-		text += fmt.Sprintf(", %d/%d ms", percentile(s.late, 50).Milliseconds(), percentile(s.late, 99).Milliseconds())
+		text += fmt.Sprintf(", %d/%d ms", lateness.Percentile(s.late, 0.5).Milliseconds(), lateness.Percentile(s.late, 0.99).Milliseconds())
 	}
 	return text
-}
-
-// percentile of sorted values, by the nearest rank.
-func percentile(sorted []time.Duration, p int) time.Duration {
-	return sorted[max(0, (len(sorted)*p+99)/100-1)]
 }
 
 // table writes the scores with a column per release line.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
@@ -47,7 +48,7 @@ type target struct {
 // What is not at hand is skipped with its reason; without any broker it fails,
 // after the cells in memory.
 func TestConformance(t *testing.T) {
-	skip := os.Getenv(broker.EnvSkip) == "1"
+	skip := os.Getenv(servers.EnvSkip) == "1"
 	var here, lines []string
 	if !skip {
 		var err error

@@ -291,7 +291,7 @@ func caseOrderOfBatch(t *testing.T, c *cell) {
 func caseOrderOverHops(t *testing.T, c *cell) {
 	q := c.queue("order-hops")
 	const n = 150
-	const delay = 2700 * time.Millisecond // 2s and 7 tenths; 1 times 1.6s and 11 times 100ms
+	const delay = 2700 * time.Millisecond // 2s and 700ms; 1 times 1.6s and 11 times 100ms
 	r, err := c.client.Strategy().Route(topology.Destination{Queue: q}, delay, 0)
 	if err != nil || r.Hops != 2 {
 		t.Fatalf("route %+v, %v; the case needs 2 hops", r, err)
@@ -336,7 +336,7 @@ func caseLongBeforeShort(t *testing.T, c *cell) {
 // With a tolerance a message takes a delay of fewer queues, and stays inside it.
 func caseTolerance(t *testing.T, c *cell) {
 	q := c.queue("tolerance")
-	// 1s and 9 tenths, or 2s; 1 times 1.6s and 3 times 100ms, or 3.2s
+	// 1s and 850ms, or 2s; 1 times 1.6s and 3 times 100ms, or 3.2s
 	const delay, tolerance = 1850 * time.Millisecond, 3 * time.Second // one hop also for what a slow send leaves
 	c.send(t, amqpx.Message{ID: "tolerant", Queue: q, Delay: delay, Tolerance: tolerance})
 	r, err := c.client.Strategy().Route(topology.Destination{Queue: q}, delay, tolerance)

@@ -13,8 +13,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/cluster"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -32,7 +32,7 @@ func docker(t *testing.T, args ...string) string {
 
 // What the doctor says of nodes and replicas.
 func TestDoctorOnCluster(t *testing.T) {
-	if os.Getenv(broker.EnvSkip) == "1" || testing.Short() {
+	if os.Getenv(servers.EnvSkip) == "1" || testing.Short() {
 		t.Skip("skipped: it starts a cluster")
 	}
 	cl, err := cluster.Start(t.Context(), cluster.Options{Log: func(line string) { t.Log(line) }})

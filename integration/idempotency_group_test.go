@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
 // Messages of many consumers share transactions; each comes twice at once, some
@@ -18,7 +18,7 @@ import (
 func TestIdempotencyGroup(t *testing.T) {
 	t.Parallel()
 	const messages, consumers, size, rows = 100, 2, 16, 5
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		ids := make([]string, rows)
 		for i := range ids {
 			ids[i] = fmt.Sprint(i)
@@ -27,7 +27,7 @@ func TestIdempotencyGroup(t *testing.T) {
 		boom := errors.New("boom")
 		var attempts atomic.Int64
 		handle := func() amqpx.Handler {
-			return idempotency.Handler(db.DB, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+			return db.idempotentHandler(func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
 				if err := o.cancel(ctx, tx, d); err != nil {
 					return err
 				}

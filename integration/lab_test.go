@@ -55,7 +55,7 @@ func TestLabDemo(t *testing.T) {
 	for kind, name := range map[database.Kind]string{database.PostgreSQL: "postgres", database.MariaDB: "mysql"} {
 		t.Run(string(kind), func(t *testing.T) {
 			server := database.Shared(t, kind)
-			check(t, 80, name, "ttl", "--db", server.URL())
+			check(t, 80, name, "auto", "--db", server.URL())
 			db, err := sql.Open(server.Driver(), server.DSN())
 			if err != nil {
 				t.Fatal(err)
@@ -82,7 +82,7 @@ func TestLabDemoInterrupted(t *testing.T) {
 	defer cancel()
 	ended := make(chan ran, 1)
 	go func() {
-		ended <- runLab(ctx, "demo", "--strategy", "ttl", "--queue-type", "classic", "--url", b.URL(), "-q")
+		ended <- runLab(ctx, "demo", "--story", "orders", "--strategy", "ttl", "--queue-type", "classic", "--url", b.URL(), "-q")
 	}()
 	deadline := time.After(time.Minute)
 	tick := time.NewTicker(100 * time.Millisecond)

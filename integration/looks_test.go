@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -24,7 +25,12 @@ func TestLooksCostNothing(t *testing.T) {
 	for _, line := range lines {
 		t.Run(line, func(t *testing.T) {
 			b := broker.Shared(t, broker.Options{Version: line})
-			c := openClient(t, amqpx.Config{URL: b.URL()})
+			// A single queue, however long a send takes.
+			hour, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := openClient(t, amqpx.Config{URL: b.URL(), Strategy: hour})
 			l := newLooker(t, b.URL())
 			dest := topology.Destination{Queue: "looks"}
 			hold := make(chan struct{})
@@ -45,7 +51,7 @@ func TestLooksCostNothing(t *testing.T) {
 			l.look(t, dest.Queue, 100)
 			l.publish(t, topology.ParkedQueue("delay"), "parked")
 			l.look(t, topology.ParkedQueue("delay"), 100)
-			l.look(t, "delay.bucket.1h", 30)
+			l.look(t, "delay.bucket.r2-1h.1h", 30)
 
 			col := newCollector()
 			consume(t, c, dest.Queue, col.handle)

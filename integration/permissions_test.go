@@ -69,14 +69,8 @@ func (v *vhost) user(t *testing.T, name, tags string, permissions [3]string) str
 	t.Helper()
 	name = name + "-" + v.name
 	const password = "opensesame"
-	call := func(method, path string, body any) {
-		t.Helper()
-		if _, err := v.mgmt.Call(context.WithoutCancel(t.Context()), method, path, body, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	call(http.MethodPut, "/api/users/"+name, map[string]any{"password": password, "tags": tags})
-	t.Cleanup(func() { call(http.MethodDelete, "/api/users/"+name, nil) })
+	v.manage(t, http.MethodPut, "/api/users/"+name, map[string]any{"password": password, "tags": tags})
+	t.Cleanup(func() { v.manage(t, http.MethodDelete, "/api/users/"+name, nil) })
 	v.permit(t, name, permissions)
 	u, err := url.Parse(v.url)
 	if err != nil {
@@ -91,9 +85,7 @@ func (v *vhost) user(t *testing.T, name, tags string, permissions [3]string) str
 func (v *vhost) permit(t *testing.T, name string, permissions [3]string) {
 	t.Helper()
 	body := map[string]string{"configure": permissions[0], "write": permissions[1], "read": permissions[2]}
-	if _, err := v.mgmt.Call(t.Context(), http.MethodPut, v.mgmt.InVhost("permissions", name), body, nil); err != nil {
-		t.Fatal(err)
-	}
+	v.manage(t, http.MethodPut, v.mgmt.InVhost("permissions", name), body)
 }
 
 // shop is the example of docs/permissions.md.

@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -19,16 +18,16 @@ import (
 func TestScheduleGroup(t *testing.T) {
 	t.Parallel()
 	const count, consumers, size, rows = 100, 2, 16, 5
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		ids := make([]string, rows)
 		for i := range ids {
 			ids[i] = fmt.Sprint(i)
 		}
 		o := newOrders(t, db, ids...)
-		if err := schedule.Migrate(t.Context(), db.DB); err != nil {
+		if err := db.migrateTasks(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		store, err := schedule.New(db.DB, nil, schedule.Config{})
+		store, err := db.newStore(nil, schedule.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +56,7 @@ func TestScheduleGroup(t *testing.T) {
 		boom := errors.New("boom")
 		var attempts atomic.Int64
 		handle := func() amqpx.Handler {
-			return schedule.Handler(db.DB, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+			return db.taskHandler(func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
 				if err := o.cancel(ctx, tx, d); err != nil {
 					return err
 				}

@@ -3,7 +3,6 @@ package integration_test
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -75,10 +74,10 @@ func asDelivery(m amqpx.Message) *amqpx.Delivery {
 
 func newStore(t *testing.T, db businessDB, sender schedule.Sender, cfg schedule.Config) *schedule.Store {
 	t.Helper()
-	if err := schedule.Migrate(t.Context(), db.DB); err != nil {
+	if err := db.migrateTasks(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s, err := schedule.New(db.DB, sender, cfg)
+	s, err := db.newStore(sender, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,33 +137,31 @@ func mustSucceed(t *testing.T, err error) {
 
 func TestScheduleInTransaction(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		var out outbox
 		s := newStore(t, db, &out, schedule.Config{PollInterval: 10 * time.Millisecond})
 		due := time.Now().Add(time.Hour).Truncate(time.Second).Add(1500 * time.Microsecond)
 		full := schedule.Task{
 			ID: "a", Exchange: "events", RoutingKey: "post.due", DeliverAt: due, Body: []byte{0, 255, '?', '\''},
-			ContentType: "application/octet-stream", Headers: map[string]string{"k": "v", "é": "ü"},
+			ContentType: "application/octet-stream", Type: "post", CorrelationID: "req-7", Priority: 3, Headers: map[string]string{"k": "v", "é": "ü"},
 		}
-		tx, err := db.BeginTx(t.Context(), nil)
-		mustSucceed(t, err)
+		tx, _, rollback := db.begin(t)
 		mustSucceed(t, s.Schedule(t.Context(), tx, orderTask("gone", due)))
-		mustSucceed(t, tx.Rollback())
-		tx, err = db.BeginTx(t.Context(), nil)
-		mustSucceed(t, err)
+		rollback()
+		tx, commit, _ := db.begin(t)
 		mustSucceed(t, s.Schedule(t.Context(), tx, full))
 		// An id that exists leaves the transaction usable.
 		if err := s.Schedule(t.Context(), tx, full); !errors.Is(err, schedule.ErrExists) {
 			t.Errorf("error is %v, expected ErrExists", err)
 		}
 		mustSucceed(t, s.Schedule(t.Context(), tx, orderTask("b", due)))
-		mustSucceed(t, tx.Commit())
+		commit()
 
 		if _, err := s.Get(t.Context(), nil, "gone"); !errors.Is(err, schedule.ErrNotFound) {
 			t.Errorf("error is %v, expected ErrNotFound", err)
 		}
 		got := taskOf(t, s, "a")
-		if got.Exchange != "events" || got.RoutingKey != "post.due" || !bytes.Equal(got.Body, full.Body) || got.ContentType != full.ContentType ||
+		if got.Exchange != "events" || got.RoutingKey != "post.due" || !bytes.Equal(got.Body, full.Body) || got.ContentType != full.ContentType || got.Type != full.Type || got.CorrelationID != full.CorrelationID || got.Priority != full.Priority ||
 			got.Headers["é"] != "ü" || got.Headers["k"] != "v" || got.Status != schedule.StatusPending || got.Version != 1 || got.CreatedAt.IsZero() {
 			t.Errorf("read back %+v", got)
 		}
@@ -186,7 +183,7 @@ func TestScheduleInTransaction(t *testing.T) {
 
 func TestScheduleTwiceAndReplace(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		due := time.Now().Add(time.Hour)
 		mustSucceed(t, s.Schedule(t.Context(), nil, orderTask("a", due)))
@@ -278,7 +275,7 @@ func TestScheduleRefusesBadTasks(t *testing.T) {
 
 func TestScheduleChanges(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		due := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 		mustSucceed(t, s.ScheduleBatch(t.Context(), nil, []schedule.Task{orderTask("a", due), orderTask("b", due), orderTask("c", due)}))
@@ -291,10 +288,9 @@ func TestScheduleChanges(t *testing.T) {
 			t.Errorf("after FireNow: %+v", got)
 		}
 		// A change that is rolled back changes nothing.
-		tx, err := db.BeginTx(t.Context(), nil)
-		mustSucceed(t, err)
+		tx, _, rollback := db.begin(t)
 		mustSucceed(t, s.Cancel(t.Context(), tx, "b"))
-		mustSucceed(t, tx.Rollback())
+		rollback()
 		if got := taskOf(t, s, "b"); got.Status != schedule.StatusPending {
 			t.Errorf("after a rolled-back Cancel: %+v", got)
 		}
@@ -321,14 +317,14 @@ func TestScheduleChanges(t *testing.T) {
 
 func TestScheduleHandlerFence(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		past := time.Now().Add(-time.Second).Truncate(time.Millisecond)
 		db.mustExec(t, "CREATE TABLE effects (id VARCHAR(64) NOT NULL)")
 		boom := errors.New("boom")
 		var fail func() error
 		var reasons []schedule.SkipReason
-		handle := schedule.Handler(db.DB, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+		handle := db.taskHandler(func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
 			if _, err := tx.ExecContext(ctx, db.bind("INSERT INTO effects VALUES (?)"), d.ID); err != nil {
 				return err
 			}
@@ -417,12 +413,12 @@ func TestScheduleHandlerFence(t *testing.T) {
 // Deliveries of one task, and its cancellation, meet: exactly one of them wins.
 func TestScheduleConcurrentFence(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		past := time.Now().Add(-time.Second)
 		var effects atomic.Int32
 		var skips atomic.Int32
-		handle := schedule.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { effects.Add(1); return nil },
+		handle := db.taskHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error { effects.Add(1); return nil },
 			schedule.OnSkip(func(context.Context, *amqpx.Delivery, schedule.SkipReason) { skips.Add(1) }))
 		for round := range 60 {
 			id := fmt.Sprint(round)
@@ -458,7 +454,7 @@ func TestScheduleConcurrentFence(t *testing.T) {
 // waits in the table.
 func TestScheduleRelaysShare(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		const n = 3000
 		var out outbox
 		cfg := schedule.Config{PollInterval: 5 * time.Millisecond, Batch: 100, Horizon: time.Hour, Workers: 2}
@@ -482,8 +478,8 @@ func TestScheduleRelaysShare(t *testing.T) {
 		if len(out.messages()) != n || len(seen) != n || seen["far"] != 0 {
 			t.Errorf("%d messages of %d tasks, expected %d, each once", len(out.messages()), len(seen), n)
 		}
-		if marked := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1 AND resend_at > due_at AND claimed_until = 0"); marked != n {
-			t.Errorf("%d are marked as sent, expected %d", marked, n)
+		if marked := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1 AND resend_at = due_at + 120000 AND claimed_until = 0"); marked != n {
+			t.Errorf("%d are marked as sent, and to be sent again two minutes after they were due, expected %d", marked, n)
 		}
 	})
 }
@@ -491,7 +487,7 @@ func TestScheduleRelaysShare(t *testing.T) {
 // What cannot be sent says why on its row, and holds up nothing else.
 func TestScheduleBadDestinations(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		missing := &topology.DestinationError{Destination: topology.Destination{Queue: "gone"}, Reason: "does not exist"}
 		out := outbox{
 			refuse: func(m amqpx.Message) error {
@@ -523,11 +519,15 @@ func TestScheduleBadDestinations(t *testing.T) {
 		}
 		mustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
 		// Rows that another program wrote badly.
-		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at, headers) VALUES ('bad-json', 'q', 1, '[1')")
+		db.mustExec(t, `INSERT INTO rabbitdelay_tasks (id, queue, due_at, headers) VALUES ('bad-json', 'q', 1, '{"a": 1}')`)
 		stop := runStore(t, s)
 		eventually(t, "the good ones are sent", func() bool { return len(out.messages()) >= 100 })
+		// A full queue is tried with a few.
+		eventually(t, "some for the full queue are tried", func() bool {
+			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE queue = 'full' AND last_error IS NOT NULL") > 0
+		})
 		eventually(t, "the bad ones are settled", func() bool {
-			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE last_error IS NOT NULL AND claimed_until < ?", time.Now().Add(20*time.Second).UnixMilli()) == 101
+			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE queue <> 'full' AND status = 'failed' AND last_error IS NOT NULL") == 68
 		})
 		stop()
 		for id, want := range map[string]struct {
@@ -568,7 +568,7 @@ func listedTask(t *testing.T, s *schedule.Store, id string) schedule.Task {
 // Messages that the broker lost are sent again until the task is done.
 func TestScheduleSweeper(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		var out outbox
 		s := newStore(t, db, &out, schedule.Config{PollInterval: 5 * time.Millisecond, Grace: 20 * time.Millisecond})
 		past := time.Now().Add(-time.Second)
@@ -576,7 +576,7 @@ func TestScheduleSweeper(t *testing.T) {
 			orderTask("lost", past), orderTask("waits", past.Add(time.Hour)), orderTask("done", past), orderTask("cancelled", past),
 		}))
 		mustSucceed(t, s.Cancel(t.Context(), nil, "cancelled"))
-		handle := schedule.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil })
+		handle := db.taskHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error { return nil })
 		mustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "done", Version: 1, Queue: "q"}))
 		stop := runStore(t, s)
 		eventually(t, "the lost one is sent three times", func() bool { return out.count("lost") >= 3 })
@@ -599,7 +599,7 @@ func TestScheduleSweeper(t *testing.T) {
 
 func TestScheduleListAndCount(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		base := time.Now().Add(time.Hour).Truncate(time.Hour)
 		var tasks []schedule.Task
@@ -682,7 +682,7 @@ func TestScheduleListAndCount(t *testing.T) {
 
 func TestSchedulePurge(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		var tasks []schedule.Task
 		for i := range 250 {
@@ -709,16 +709,17 @@ func TestSchedulePurge(t *testing.T) {
 
 func TestScheduleMigrate(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db businessDB) {
-		s, err := schedule.New(db.DB, nil, schedule.Config{})
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s, err := db.newStore(nil, schedule.Config{})
 		mustSucceed(t, err)
 		if err := s.Schedule(t.Context(), nil, orderTask("a", time.Now())); !errors.Is(err, schedule.ErrNoTable) {
 			t.Errorf("error is %v, expected ErrNoTable", err)
 		}
-		for _, err := range together(8, func(int) error { return schedule.Migrate(t.Context(), db.DB) }) {
+		for _, err := range together(8, func(int) error { return db.migrateTasks(t.Context()) }) {
 			mustSucceed(t, err)
 		}
 		mustSucceed(t, s.Schedule(t.Context(), nil, orderTask("a", time.Now())))
+		db.mustExec(t, "DROP TABLE rabbitdelay_task_tags")
 		db.mustExec(t, "DROP TABLE rabbitdelay_tasks")
 		db.mustExec(t, "DROP TABLE rabbitdelay_schema")
 		for statement := range strings.SplitSeq(schedule.Migrations(db.dialect), ";\n") {
@@ -726,7 +727,7 @@ func TestScheduleMigrate(t *testing.T) {
 				db.mustExec(t, statement)
 			}
 		}
-		mustSucceed(t, schedule.Migrate(t.Context(), db.DB))
+		mustSucceed(t, db.migrateTasks(t.Context()))
 		mustSucceed(t, s.Schedule(t.Context(), nil, orderTask("a", time.Now())))
 		// The contract: a row by plain SQL, with a destination and an instant only.
 		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('plain', 'q', 1)")

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
 // The broker loses everything, queues, exchanges and messages, while 1,000 tasks
@@ -92,8 +93,8 @@ func TestScheduleBrokerWiped(t *testing.T) {
 // wipeable is a broker of this test alone.
 func wipeable(t *testing.T) *broker.Broker {
 	t.Helper()
-	if os.Getenv(broker.EnvSkip) == "1" {
-		t.Skipf("skipped: %s is 1", broker.EnvSkip)
+	if os.Getenv(servers.EnvSkip) == "1" {
+		t.Skipf("skipped: %s is 1", servers.EnvSkip)
 	}
 	b, err := broker.Start(t.Context(), broker.Options{})
 	if err != nil {

@@ -76,7 +76,7 @@ tests)
 		if [ -z "${RABBITDELAY_POSTGRES_URL:-}" ] && ! postgresql_installed; then
 			packages="$packages postgresql"
 		fi
-		if [ -z "${RABBITDELAY_MYSQL_URL:-}" ] && ! server_installed mariadbd; then
+		if [ -z "${RABBITDELAY_MARIADB_URL:-}" ] && ! server_installed mariadbd; then
 			packages="$packages mariadb-server"
 		fi
 		if ! server_installed redis-server; then
@@ -85,9 +85,9 @@ tests)
 	fi
 	if [ -n "$packages" ]; then
 		# shellcheck disable=SC2086 # a list of names without blanks
-		install "$instead AMQP_URL, RABBITDELAY_POSTGRES_URL and RABBITDELAY_MYSQL_URL to servers that run" $packages
+		install "$instead AMQP_URL, RABBITDELAY_POSTGRES_URL and RABBITDELAY_MARIADB_URL to servers that run" $packages
 	fi
-	# More versions of RabbitMQ where they can be had. The tests run without them.
+	# More versions of RabbitMQ, and MySQL, where they can be had. The tests run without them.
 	if [ "${RABBITDELAY_IMAGES:-}" != 0 ] && [ "${RABBITDELAY_SKIP_INTEGRATION:-}" != 1 ] && [ -z "${AMQP_URL:-}" ] && docker_answers && can_install; then
 		"$here/images/build.sh" || say "the tests run without images"
 	fi

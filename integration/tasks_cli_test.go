@@ -15,7 +15,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
-	"github.com/rabbitdelay/rabbitdelay/integration/database"
 )
 
 // cliURL is the database as --db takes it.
@@ -27,9 +26,7 @@ func cliURL(t *testing.T, db businessDB) string {
 	case idempotency.MySQL:
 		cfg, err := mysql.ParseDSN(db.dsn)
 		mustSucceed(t, err)
-		u, err := url.Parse(database.Shared(t, database.MariaDB).URL())
-		mustSucceed(t, err)
-		u.Path = "/" + cfg.DBName
+		u := url.URL{Scheme: "mysql", User: url.UserPassword(cfg.User, cfg.Passwd), Host: cfg.Addr, Path: "/" + cfg.DBName}
 		return u.String()
 	}
 	file, _, _ := strings.Cut(db.dsn, "?")

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
@@ -117,121 +119,171 @@ func same(t *testing.T, what string, bySQL, byAPI map[string]string) {
 // the API does.
 func TestDocumentedTaskStatements(t *testing.T) {
 	t.Parallel()
+	eachDatabase(t, documentedTaskStatements)
+}
+
+func documentedTaskStatements(t *testing.T, db businessDB) {
+	t.Helper()
 	const id = "order-42-expire"
-	eachDatabase(t, func(t *testing.T, db businessDB) {
-		s := newStore(t, db, nil, schedule.Config{})
-		doc := documented(t, db.dialect)
-		if len(doc) != 11 {
-			t.Fatalf("%d documented statements, expected 11", len(doc))
+	s := newStore(t, db, nil, schedule.Config{})
+	doc := documented(t, db.dialect)
+	if len(doc) != 13 {
+		t.Fatalf("%d documented statements, expected 13", len(doc))
+	}
+	body := []byte(`{"order":42}`)
+	empty := func() { db.mustExec(t, "DELETE FROM rabbitdelay_tasks") }
+	// worn is a row that relay and consumer have been at.
+	worn := func(status schedule.Status) {
+		t.Helper()
+		empty()
+		mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: time.Now().Add(10 * time.Minute), Body: body}))
+		db.mustExec(t, `UPDATE rabbitdelay_tasks SET version = 3, attempts = 2, last_error = 'x', sent_at = 5, sends = 4, send_failures = 1, resend_at = 9,
+			claimed_until = 99, content_type = 'x', headers = '{"a":"b"}'`)
+		if status != schedule.StatusPending {
+			db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = 7, status = ?", string(status))
 		}
-		body := []byte(`{"order":42}`)
-		empty := func() { db.mustExec(t, "DELETE FROM rabbitdelay_tasks") }
-		// worn is a row that relay and consumer have been at.
-		worn := func(status schedule.Status) {
-			t.Helper()
-			empty()
-			mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: time.Now().Add(10 * time.Minute), Body: body}))
-			db.mustExec(t, `UPDATE rabbitdelay_tasks SET version = 3, attempts = 2, last_error = 'x', sent_at = 5, sends = 4, send_failures = 1, resend_at = 9,
-				claimed_until = 99, content_type = 'x', headers = '{"a":"b"}'`)
-			if status != schedule.StatusPending {
-				db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = 7, status = ?", string(status))
+	}
+	in := func(d time.Duration) time.Time { return time.Now().Add(d) }
+
+	empty()
+	named(t, db, doc["schedule"], nil)
+	bySQL := rowOf(t, db, id)
+	if _, err := db.ExecContext(t.Context(), doc["schedule"]); err == nil {
+		t.Error("an id is scheduled twice")
+	}
+	empty()
+	mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(30 * time.Minute), Body: body}))
+	same(t, "schedule", bySQL, rowOf(t, db, id))
+
+	empty()
+	named(t, db, doc["schedule to an exchange, with headers"], nil)
+	bySQL = rowOf(t, db, "post-7")
+	empty()
+	mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{
+		ID: "post-7", Exchange: "events", RoutingKey: "post.publish", DeliverAt: in(24 * time.Hour), Body: []byte(`{"post":7}`),
+		ContentType: "application/json", Headers: map[string]string{"tenant": "blue"},
+	}))
+	same(t, "exchange", bySQL, rowOf(t, db, "post-7"))
+
+	for _, c := range []struct {
+		statement string
+		from      schedule.Status
+		refused   []schedule.Status // in which it changes nothing
+		do        func() error
+	}{
+		{"schedule, or replace whatever has this id", schedule.StatusCancelled, nil, func() error {
+			return s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(45 * time.Minute), Body: body}, schedule.Replace())
+		}},
+		{"move", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Reschedule(t.Context(), nil, id, in(time.Hour)) }},
+		{"fire now", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.FireNow(t.Context(), nil, id) }},
+		{"cancel", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Cancel(t.Context(), nil, id) }},
+		{"revive", schedule.StatusFailed, []schedule.Status{schedule.StatusPending, schedule.StatusDone, schedule.StatusCancelled}, func() error { return s.Revive(t.Context(), nil, id, time.Now()) }},
+	} {
+		worn(c.from)
+		other := func() {
+			if c.refused == nil { // it takes the place of anything
+				db.mustExec(t, "UPDATE rabbitdelay_tasks SET queue = '', exchange = 'e', routing_key = 'k', created_at = 1")
 			}
 		}
-		in := func(d time.Duration) time.Time { return time.Now().Add(d) }
-
-		empty()
-		named(t, db, doc["schedule"], nil)
+		other()
+		if n := named(t, db, doc[c.statement], nil); n == 0 {
+			t.Errorf("%s changed no row", c.statement)
+		}
 		bySQL := rowOf(t, db, id)
-		if _, err := db.ExecContext(t.Context(), doc["schedule"]); err == nil {
-			t.Error("an id is scheduled twice")
+		worn(c.from)
+		other()
+		mustSucceed(t, c.do())
+		same(t, c.statement, bySQL, rowOf(t, db, id))
+		for _, status := range c.refused {
+			worn(status)
+			if n := named(t, db, doc[c.statement], nil); n != 0 {
+				t.Errorf("%s changed a task that is %s", c.statement, status)
+			}
 		}
-		empty()
-		mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(30 * time.Minute), Body: body}))
-		same(t, "schedule", bySQL, rowOf(t, db, id))
+	}
 
-		empty()
-		named(t, db, doc["schedule to an exchange, with headers"], nil)
-		bySQL = rowOf(t, db, "post-7")
-		empty()
-		mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{
-			ID: "post-7", Exchange: "events", RoutingKey: "post.publish", DeliverAt: in(24 * time.Hour), Body: []byte(`{"post":7}`),
-			ContentType: "application/json", Headers: map[string]string{"tenant": "blue"},
+	worn(schedule.StatusPending)
+	due := db.queryInt(t, "SELECT due_at FROM rabbitdelay_tasks")
+	for _, x := range []struct {
+		id      string
+		version int
+		due     int64
+		want    int64
+	}{{"other", 3, due, 0}, {id, 2, due, 0}, {id, 4, due, 0}, {id, 3, due - 1, 0}, {id, 3, due, 1}, {id, 3, due, 0}} {
+		if n := named(t, db, doc["consume"], map[string]any{"id": x.id, "version": x.version, "due": x.due}); n != x.want {
+			t.Errorf("consume %+v changed %d rows", x, n)
+		}
+	}
+	if got := taskOf(t, s, id); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
+		t.Errorf("after consume: %+v", got)
+	}
+	consumeFromExchange(t, s, db, doc)
+	worn(schedule.StatusPending)
+	failure := map[string]any{"id": id, "version": 3, "attempt": 5, "error": "boom"}
+	for _, want := range []int64{1, 0} {
+		if n := named(t, db, doc["fail"], failure); n != want {
+			t.Errorf("fail changed %d rows, expected %d", n, want)
+		}
+	}
+	if got := taskOf(t, s, id); got.Status != schedule.StatusFailed || got.Attempts != 5 || got.LastError != "boom" || got.FinishedAt.IsZero() {
+		t.Errorf("after fail: %+v", got)
+	}
+
+	worn(schedule.StatusPending)
+	for statement, want := range map[string]string{
+		"list":  fmt.Sprintf("[%s %d 3 2 x]", id, db.queryInt(t, "SELECT due_at FROM rabbitdelay_tasks")),
+		"count": "[orders.expire pending 1]",
+	} {
+		if got := fmt.Sprint(tableOf(t, db, doc[statement])...); got != want {
+			t.Errorf("%s gives %s, expected %s", statement, got, want)
+		}
+	}
+}
+
+// consumeFromExchange runs the statements for a task to an exchange, in several
+// queues and beside this package's handler.
+func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map[string]string) {
+	t.Helper()
+	due := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+	mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "e", Exchange: "events", DeliverAt: due}))
+	mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "cancelled", Exchange: "events", DeliverAt: due}))
+	mustSucceed(t, s.Cancel(t.Context(), nil, "cancelled"))
+	for _, x := range []struct {
+		id, queue string
+		version   int
+		due       time.Time
+		want      int64
+	}{
+		{"cancelled", "mail", 1, due, 0},
+		{"e", "mail", 2, due, 0},
+		{"e", "mail", 1, due.Add(-time.Millisecond), 0},
+		{"e", "mail", 1, due, 1},
+		{"e", "mail", 1, due, 0},
+		{"e", "audit", 1, due, 1},
+		{"e", "audit", 1, due, 0},
+	} {
+		values := map[string]any{"id": x.id, "version": x.version, "due": x.due.UnixMilli(), "queue": x.queue}
+		named(t, db, doc["consume from an exchange"], values)
+		if n := named(t, db, doc["record the effect"], values); n != x.want {
+			t.Errorf("record the effect %+v inserted %d rows", x, n)
+		}
+	}
+	var effects, skips int
+	handle := schedule.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { effects++; return nil },
+		schedule.OnSkip(func(_ context.Context, _ *amqpx.Delivery, reason schedule.SkipReason) {
+			if reason == schedule.SkipDuplicate {
+				skips++
+			}
 		}))
-		same(t, "exchange", bySQL, rowOf(t, db, "post-7"))
-
-		for _, c := range []struct {
-			statement string
-			from      schedule.Status
-			refused   []schedule.Status // in which it changes nothing
-			do        func() error
-		}{
-			{"schedule, or replace whatever has this id", schedule.StatusCancelled, nil, func() error {
-				return s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(45 * time.Minute), Body: body}, schedule.Replace())
-			}},
-			{"move", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Reschedule(t.Context(), nil, id, in(time.Hour)) }},
-			{"fire now", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.FireNow(t.Context(), nil, id) }},
-			{"cancel", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Cancel(t.Context(), nil, id) }},
-			{"revive", schedule.StatusFailed, []schedule.Status{schedule.StatusPending, schedule.StatusDone, schedule.StatusCancelled}, func() error { return s.Revive(t.Context(), nil, id, time.Now()) }},
-		} {
-			worn(c.from)
-			other := func() {
-				if c.refused == nil { // it takes the place of anything
-					db.mustExec(t, "UPDATE rabbitdelay_tasks SET queue = '', exchange = 'e', routing_key = 'k', created_at = 1")
-				}
-			}
-			other()
-			if n := named(t, db, doc[c.statement], nil); n == 0 {
-				t.Errorf("%s changed no row", c.statement)
-			}
-			bySQL := rowOf(t, db, id)
-			worn(c.from)
-			other()
-			mustSucceed(t, c.do())
-			same(t, c.statement, bySQL, rowOf(t, db, id))
-			for _, status := range c.refused {
-				worn(status)
-				if n := named(t, db, doc[c.statement], nil); n != 0 {
-					t.Errorf("%s changed a task that is %s", c.statement, status)
-				}
-			}
-		}
-
-		worn(schedule.StatusPending)
-		due := db.queryInt(t, "SELECT due_at FROM rabbitdelay_tasks")
-		for _, x := range []struct {
-			id      string
-			version int
-			due     int64
-			want    int64
-		}{{"other", 3, due, 0}, {id, 2, due, 0}, {id, 4, due, 0}, {id, 3, due - 1, 0}, {id, 3, due, 1}, {id, 3, due, 0}} {
-			if n := named(t, db, doc["consume"], map[string]any{"id": x.id, "version": x.version, "due": x.due}); n != x.want {
-				t.Errorf("consume %+v changed %d rows", x, n)
-			}
-		}
-		if got := taskOf(t, s, id); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
-			t.Errorf("after consume: %+v", got)
-		}
-		worn(schedule.StatusPending)
-		failure := map[string]any{"id": id, "version": 3, "attempt": 5, "error": "boom"}
-		for _, want := range []int64{1, 0} {
-			if n := named(t, db, doc["fail"], failure); n != want {
-				t.Errorf("fail changed %d rows, expected %d", n, want)
-			}
-		}
-		if got := taskOf(t, s, id); got.Status != schedule.StatusFailed || got.Attempts != 5 || got.LastError != "boom" || got.FinishedAt.IsZero() {
-			t.Errorf("after fail: %+v", got)
-		}
-
-		worn(schedule.StatusPending)
-		for statement, want := range map[string]string{
-			"list":  fmt.Sprintf("[%s %d 3 2 x]", id, db.queryInt(t, "SELECT due_at FROM rabbitdelay_tasks")),
-			"count": "[orders.expire pending 1]",
-		} {
-			if got := fmt.Sprint(tableOf(t, db, doc[statement])...); got != want {
-				t.Errorf("%s gives %s, expected %s", statement, got, want)
-			}
-		}
-	})
+	for _, queue := range []string{"mail", "search", "audit", "search"} {
+		mustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "e", Queue: queue, Version: 1, DueAt: due}))
+	}
+	if effects != 1 || skips != 3 {
+		t.Errorf("the handler beside the statements had %d effects and %d duplicates, expected 1 and 3", effects, skips)
+	}
+	if got := taskOf(t, s, "e"); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
+		t.Errorf("after the effects: %+v", got)
+	}
 }
 
 // tableOf is the result of a query.

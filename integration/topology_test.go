@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
@@ -11,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
@@ -26,7 +26,6 @@ type vhost struct {
 	name   string
 	url    string
 	conn   *amqp.Connection
-	admin  *rabbithole.Client
 	mgmt   *live.Management
 	broker *broker.Broker
 }
@@ -83,29 +82,25 @@ func newVhost(t *testing.T, b *broker.Broker) *vhost {
 	password, _ := u.User.Password()
 	m.User = nil
 	v := &vhost{name: fmt.Sprintf("t%d", time.Now().UnixNano()), broker: b}
-	v.admin, err = rabbithole.NewClient(m.String(), u.User.Username(), password)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err = v.admin.PutVhost(v.name, rabbithole.VhostSettings{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if _, err := v.admin.DeleteVhost(v.name); err != nil {
-			t.Error(err)
-		}
-	})
-	if _, err = v.admin.UpdatePermissionsIn(v.name, u.User.Username(), rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"}); err != nil {
-		t.Fatal(err)
-	}
 	v.mgmt, err = live.NewManagement(live.ManagementConfig{URL: m.String(), Username: u.User.Username(), Password: password, Vhost: v.name})
 	if err != nil {
 		t.Fatal(err)
 	}
+	v.manage(t, http.MethodPut, "/api/vhosts/"+v.name, map[string]any{})
+	t.Cleanup(func() { v.manage(t, http.MethodDelete, "/api/vhosts/"+v.name, nil) })
+	v.permit(t, u.User.Username(), [3]string{".*", ".*", ".*"})
 	u.Path = "/" + v.name
 	v.url = u.String()
 	v.conn = v.dial(t)
 	return v
+}
+
+// manage changes something through the management API, also when the test has ended.
+func (v *vhost) manage(t *testing.T, method, path string, body any) {
+	t.Helper()
+	if _, err := v.mgmt.Call(context.WithoutCancel(t.Context()), method, path, body, nil); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // buckets is what a bucket strategy and one destination need. The clock has 195
@@ -357,14 +352,12 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
 		want := buckets(t, dlx.LayoutBinary, topology.Quorum)
 		queue := longest(want)
-		put := func(name string, def rabbithole.PolicyDefinition) {
+		put := func(name string, def map[string]any) {
 			t.Helper()
-			_, err := v.admin.PutPolicy(v.name, name, rabbithole.Policy{Pattern: "^" + regexp.QuoteMeta(queue.Name) + "$", ApplyTo: "queues", Priority: 1, Definition: def})
-			if err != nil {
-				t.Fatal(err)
-			}
+			v.manage(t, http.MethodPut, v.mgmt.InVhost("policies", name),
+				map[string]any{"pattern": "^" + regexp.QuoteMeta(queue.Name) + "$", "apply-to": "queues", "priority": 1, "definition": def})
 		}
-		put("short", rabbithole.PolicyDefinition{"message-ttl": 5000, "overflow": "drop-head"})
+		put("short", map[string]any{"message-ttl": 5000, "overflow": "drop-head"})
 		report, err := v.managed().Apply(t.Context(), want, live.ApplyOptions{})
 		var refused *topology.PolicyError
 		if !errors.As(err, &refused) || len(refused.Warnings) != 2 || report.Count(live.StateUntried) != len(report.Results) {
@@ -389,7 +382,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 		if len(plan.Warnings) != 2 || plan.Warnings[0].Policy != "short" || !plan.Empty() {
 			t.Errorf("after:\n%s", plan)
 		}
-		put("short", rabbithole.PolicyDefinition{"message-ttl": queue.MessageTTL.Milliseconds(), "overflow": "reject-publish"})
+		put("short", map[string]any{"message-ttl": queue.MessageTTL.Milliseconds(), "overflow": "reject-publish"})
 		mustApply(t, v.managed(), want)
 	})
 }

@@ -106,7 +106,7 @@ func (s *Strategy) MaxDelay() time.Duration { return s.max }
 // message which it holds was not routed, so an alternate exchange would get
 // every message at once.
 func (s *Strategy) Topology() topology.Topology {
-	t := topology.Delivery(s.prefix)
+	t := topology.DeliveryTopology(s.prefix)
 	t.Exchanges = append(t.Exchanges, topology.Exchange{
 		Name: s.exchange, Kind: exchangeKind,
 		Arguments: map[string]any{topology.ArgDelayedType: "topic"},
@@ -135,7 +135,7 @@ func (s *Strategy) Bindings(dest topology.Destination) []topology.Binding {
 // belongs to a strategy; *topology.KeyError for a destination whose name is too
 // long for a routing key.
 func (s *Strategy) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
-	if err := dest.Check(s.prefix); err != nil {
+	if err := dest.Validate(s.prefix); err != nil {
 		return topology.Route{}, fmt.Errorf("plugin strategy: %w", err)
 	}
 	key := dest.Key(s.prefix)

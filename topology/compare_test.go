@@ -78,7 +78,7 @@ func TestMergeRefusesContradictions(t *testing.T) {
 }
 
 func TestLookups(t *testing.T) {
-	top := topology.Delivery("p")
+	top := topology.DeliveryTopology("p")
 	if e, ok := top.Exchange("p.deliver"); !ok || e.AlternateExchange != "p.parked" {
 		t.Errorf("exchange: %+v, %v", e, ok)
 	}
@@ -120,7 +120,7 @@ func asJSON(t map[string]any) map[string]any {
 }
 
 func sample() topology.Topology {
-	top := topology.Delivery("delay")
+	top := topology.DeliveryTopology("delay")
 	top.Queues = append(top.Queues, topology.Queue{
 		Name: "delay.bucket.30m", Type: topology.Quorum, MessageTTL: new(30 * time.Minute), Overflow: topology.OverflowRejectPublish,
 		DeadLetter: &topology.DeadLetter{Exchange: "delay.deliver", AtLeastOnce: true},

@@ -19,11 +19,11 @@ func ParkedQueue(prefix string) string { return prefix + ".parked" }
 // layout on a broker before RabbitMQ 4.3. It is exclusive to that connection.
 func LockQueue(prefix string) string { return prefix + ".lock" }
 
-// Delivery returns the objects that all strategies share: the delivery exchange
+// DeliveryTopology returns the objects that all strategies share: the delivery exchange
 // and, as its alternate, the parked queue. They depend on neither the queue
 // type nor the strategy (the parked queue is always a quorum queue), so two
 // configurations with one prefix never conflict in them.
-func Delivery(prefix string) Topology {
+func DeliveryTopology(prefix string) Topology {
 	parked := ParkedQueue(prefix)
 	return Topology{
 		Exchanges: []Exchange{

@@ -98,10 +98,10 @@ func (d Destination) Queues(t QueueType) []Queue {
 	return []Queue{Queue{Name: dead, Type: t}.unlimited(), q.unlimited()}
 }
 
-// Check refuses a destination without queue and exchange, one with both, and
+// Validate refuses a destination without queue and exchange, one with both, and
 // one that a delay strategy with this prefix owns: a message sent there would
 // wait a second time, or loop for ever. The error is a *DestinationError.
-func (d Destination) Check(prefix string) error {
+func (d Destination) Validate(prefix string) error {
 	refuse := func(reason string) error { return &DestinationError{Destination: d, Reason: reason} }
 	name := d.Queue
 	switch {

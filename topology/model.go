@@ -86,7 +86,7 @@ type Queue struct {
 	Overflow             string // x-overflow; empty for the broker's default (drop-head)
 	MaxLength            *int64 // x-max-length, messages
 	MaxLengthBytes       *int64 // x-max-length-bytes
-	DeliveryLimit        *int64 // x-delivery-limit; quorum only; see Unlimited
+	DeliveryLimit        *int64 // x-delivery-limit; quorum only; see NoDeliveryLimit
 	SingleActiveConsumer bool   // x-single-active-consumer
 	Arguments            map[string]any
 }
@@ -116,19 +116,19 @@ type Binding struct {
 	Arguments  map[string]any
 }
 
-// Unlimited is the delivery limit of every quorum queue that the delay
+// NoDeliveryLimit is the delivery limit of every quorum queue that the delay
 // strategies and their destinations have: one that no message reaches. Without
 // it RabbitMQ has a limit of 20 since 4.0, and until 4.2 each read that puts a
 // message back (basic.get, the management page, a consumer that ends) counts:
 // the 21st read of a dead letter or a parked message would drop it, and the
 // 21st read of a message in a delay queue would send it on too early. It is not
 // -1, which RabbitMQ 4.0 and later document and 3.10 does not.
-const Unlimited int64 = 1_000_000_000
+const NoDeliveryLimit int64 = 1_000_000_000
 
 // unlimited sets the delivery limit of a quorum queue. Classic queues have none.
 func (q Queue) unlimited() Queue {
 	if q.Type != Classic {
-		limit := Unlimited
+		limit := NoDeliveryLimit
 		q.DeliveryLimit = &limit
 	}
 	return q

@@ -12,7 +12,7 @@ import (
 // twoDigits is a layout of two positions, as the bucket strategy makes it, with
 // destinations bound for it.
 func twoDigits(name, tag string, dests ...Destination) Topology {
-	t := Delivery("delay")
+	t := DeliveryTopology("delay")
 	level := Exchange{Name: name + ".level-0", Kind: "topic", AlternateExchange: "delay.parked"}
 	for _, q := range []struct {
 		name string
@@ -344,7 +344,7 @@ func TestRemovalRefuses(t *testing.T) {
 
 // What the plugin holds counts as well.
 func TestRemovalCountsWhatThePluginHolds(t *testing.T) {
-	top := Delivery("delay")
+	top := DeliveryTopology("delay")
 	top.Exchanges = append(top.Exchanges, Exchange{Name: "delay.plugin", Kind: kindDelayed, Arguments: map[string]any{ArgDelayedType: "topic"}})
 	top.Bindings = append(top.Bindings, Binding{Exchange: "delay.plugin", ToExchange: "delay.deliver", RoutingKey: "#"})
 	for want, x := range map[error]LiveExchange{

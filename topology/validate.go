@@ -45,7 +45,7 @@ type validator struct {
 
 func newValidator(t Topology, r rules) *validator {
 	v := &validator{rules: r, t: t, exchanges: map[string]bool{}, queues: map[string]bool{}}
-	own := Delivery(r.prefix)
+	own := DeliveryTopology(r.prefix)
 	for _, e := range append(slices.Clone(own.Exchanges), t.Exchanges...) {
 		v.exchanges[e.Name] = true
 	}
@@ -249,7 +249,7 @@ func (v *validator) binding(path string, b Binding) {
 
 func (v *validator) destination(path string, d Destination) {
 	v.short(path+".name", d.Name)
-	if err := d.Check(v.prefix); err != nil {
+	if err := d.Validate(v.prefix); err != nil {
 		v.addf(path, "%v", err)
 		return
 	}

@@ -17,7 +17,7 @@ func ParseYAML(data []byte, opts ...Option) (Topology, error) {
 	rules := newRules(opts)
 	var t Topology
 	doc := yamldoc.Parse(data)
-	fields := Fields(doc, &t)
+	fields := YAMLFields(doc, &t)
 	for _, k := range rules.otherKeys {
 		if fields[k] == nil {
 			fields[k] = func(*yaml.Node, string) {}
@@ -32,9 +32,9 @@ func ParseYAML(data []byte, opts ...Option) (Topology, error) {
 	return Topology{}, &ValidationError{Problems: doc.Problems}
 }
 
-// Fields read the keys exchanges, queues, bindings and destinations into t, for
+// YAMLFields read the keys exchanges, queues, bindings and destinations into t, for
 // a document with keys of one's own. Validate it when the document has been read.
-func Fields(doc *yamldoc.Reader, t *Topology) map[string]yamldoc.Field {
+func YAMLFields(doc *yamldoc.Reader, t *Topology) map[string]yamldoc.Field {
 	d := &decoder{doc}
 	return map[string]yamldoc.Field{
 		"exchanges":    list(d, &t.Exchanges, d.exchange),

@@ -257,7 +257,7 @@ func TestValidateOfGoTopologyHasPathsWithoutLines(t *testing.T) {
 }
 
 func TestWhatTheStrategiesShareIsValid(t *testing.T) {
-	top := topology.Delivery("p")
+	top := topology.DeliveryTopology("p")
 	top.Destinations = []topology.Destination{{Queue: "a"}, {Exchange: "amq.fanout", RoutingKey: "k"}}
 	top = top.WithDestinationQueues("p", topology.Classic)
 	if err := top.Validate(topology.DelayPrefix("p")); err != nil {

@@ -9,8 +9,9 @@
 //		}))
 //
 // PostgreSQL, MySQL from 8.0, MariaDB from 10.6 and SQLite are supported through
-// database/sql; the driver is the caller's. Migrate, or the SQL that Migrations
-// returns, creates the table rabbitdelay_processed; RunPurge keeps it small.
+// database/sql, with the caller's driver, and PostgreSQL through pgx too, by package
+// pgxtx. Migrate, or the SQL that Migrations returns, creates the table
+// rabbitdelay_processed; RunPurge keeps it small.
 //
 // On SQLite set a busy timeout (for modernc.org/sqlite
 // file:app.db?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)), so that

@@ -53,6 +53,15 @@ const maxKey = 255
 // To test the handler, call it with a Delivery that has ID and, unless there is
 // a scope, Queue.
 func Handler(db *sql.DB, fn Func, opts ...HandlerOption) amqpx.Handler {
+	return HandlerOn(sqldb.Of(db), func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) error {
+		own, _ := sqldb.SQL(tx)
+		return fn(ctx, own, d)
+	}, opts...)
+}
+
+// HandlerOn is Handler for the packages of this module that bring other drivers
+// than database/sql's; see amqpx/pgxtx.
+func HandlerOn(db sqldb.DB, fn func(context.Context, sqldb.Tx, *amqpx.Delivery) error, opts ...HandlerOption) amqpx.Handler {
 	h := &handler{db: db, fn: fn, now: time.Now}
 	for _, o := range opts {
 		o(h)
@@ -65,8 +74,8 @@ func Handler(db *sql.DB, fn Func, opts ...HandlerOption) amqpx.Handler {
 }
 
 type handler struct {
-	db      *sql.DB
-	fn      Func
+	db      sqldb.DB
+	fn      func(context.Context, sqldb.Tx, *amqpx.Delivery) error
 	dialect *sqldb.Resolver
 	now     func() time.Time
 
@@ -76,7 +85,7 @@ type handler struct {
 	key    func(*amqpx.Delivery) (string, error)
 	group  int
 	gather *sqldb.Gather[*piece] // nil: each message has a transaction of its own
-	guards []func(context.Context, *sql.Tx, *amqpx.Delivery) (bool, error)
+	guards []func(context.Context, sqldb.Tx, *amqpx.Delivery) (bool, error)
 	onSkip func(context.Context, *amqpx.Delivery, SkipReason)
 }
 
@@ -87,7 +96,7 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	}
 	p := &piece{ctx: ctx, d: d, scope: scope, id: id}
 	alone := func() error {
-		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx *sql.Tx) error {
+		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
 			p.skipped = ""
 			fresh, err := h.record(ctx, tx, p)
 			if err != nil {
@@ -120,7 +129,7 @@ type piece struct {
 }
 
 // effect asks the guards and runs fn.
-func (h *handler) effect(tx *sql.Tx, p *piece) error {
+func (h *handler) effect(tx sqldb.Tx, p *piece) error {
 	for _, guard := range h.guards {
 		ok, err := guard(p.ctx, tx, p.d)
 		if err != nil {
@@ -136,7 +145,7 @@ func (h *handler) effect(tx *sql.Tx, p *piece) error {
 
 // together records several messages in one statement and runs their effects. It
 // goes on only when all of them are new.
-func (h *handler) together(ctx context.Context, tx *sql.Tx, pieces []*piece) error {
+func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []*piece) error {
 	// Groups that have messages in common meet in the same order.
 	sorted := slices.SortedFunc(slices.Values(pieces), func(a, b *piece) int {
 		return cmp.Or(cmp.Compare(a.scope, b.scope), cmp.Compare(a.id, b.id))
@@ -184,13 +193,13 @@ func (h *handler) identify(d *amqpx.Delivery) (scope, id string, err error) {
 // deferred transaction of SQLite takes its write lock here, and need not turn a
 // read lock into one, which can fail; and MySQL's repeatable read takes its
 // snapshot after the wait.
-func (h *handler) record(ctx context.Context, tx *sql.Tx, p *piece) (bool, error) {
+func (h *handler) record(ctx context.Context, tx sqldb.Tx, p *piece) (bool, error) {
 	n, err := h.insert(ctx, tx, []*piece{p})
 	return n == 1, err
 }
 
 // insert records messages, and tells how many of them were new.
-func (h *handler) insert(ctx context.Context, tx *sql.Tx, pieces []*piece) (int64, error) {
+func (h *handler) insert(ctx context.Context, tx sqldb.Tx, pieces []*piece) (int64, error) {
 	d, err := h.dialect.Resolve(ctx, tx)
 	if err != nil {
 		return 0, err
@@ -237,7 +246,7 @@ func insertAll(d Dialect, pieces []*piece, now int64) (query string, args []any,
 	return d.Bind(query), args, nil
 }
 
-func (h *handler) markGuarded(ctx context.Context, tx *sql.Tx, scope, id string) error {
+func (h *handler) markGuarded(ctx context.Context, tx sqldb.Tx, scope, id string) error {
 	d, err := h.dialect.Resolve(ctx, tx)
 	if err != nil {
 		return err

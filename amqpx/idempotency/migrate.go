@@ -17,7 +17,11 @@ var migrations = sqldb.Migrations{Component: "idempotency", Files: files}
 // version. It may be called at every start and by many processes at once; it
 // only reads when there is nothing to do. The versions are recorded in
 // rabbitdelay_schema.
-func Migrate(ctx context.Context, db *sql.DB) error { return migrations.Migrate(ctx, db) }
+func Migrate(ctx context.Context, db *sql.DB) error { return MigrateOn(ctx, sqldb.Of(db)) }
+
+// MigrateOn is Migrate for the packages of this module that bring other drivers
+// than database/sql's.
+func MigrateOn(ctx context.Context, db sqldb.DB) error { return migrations.Migrate(ctx, db) }
 
 // Migrations is the SQL that Migrate runs on an empty database, for a team's own
 // migration tool; empty for an unknown dialect.

@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"database/sql"
+	"errors"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
@@ -45,7 +46,7 @@ type HandlerOption func(*handler)
 // retry is the instant of the retry. FOR UPDATE (not on SQLite, which has one
 // writer and needs none) makes a payment at the same moment wait for the effect.
 func OnlyIf(query string, args func(*amqpx.Delivery) []any) HandlerOption {
-	return When(func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (bool, error) {
+	return WhenOn(func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (bool, error) {
 		var list []any
 		if args != nil {
 			list = args(d)
@@ -64,6 +65,18 @@ func OnlyIf(query string, args func(*amqpx.Delivery) []any) HandlerOption {
 // still wanted. It is run in the effect's transaction. Several guards must all
 // say yes; they are asked in the order given.
 func When(guard func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (bool, error)) HandlerOption {
+	return WhenOn(func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (bool, error) {
+		own, ok := sqldb.SQL(tx)
+		if !ok {
+			return false, errors.New("idempotency.When needs a handler on database/sql; use the When of the package that made this handler")
+		}
+		return guard(ctx, own, d)
+	})
+}
+
+// WhenOn is When for the packages of this module that bring other drivers than
+// database/sql's.
+func WhenOn(guard func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (bool, error)) HandlerOption {
 	return func(h *handler) { h.guards = append(h.guards, guard) }
 }
 

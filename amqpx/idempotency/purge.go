@@ -51,6 +51,12 @@ func (r Retention) Validate() error {
 // its own, found by an index, so that it holds no lock for long. An error comes
 // with the number deleted before it.
 func Purge(ctx context.Context, db *sql.DB, olderThan time.Duration, batch int) (int64, error) {
+	return PurgeOn(ctx, sqldb.Of(db), olderThan, batch)
+}
+
+// PurgeOn is Purge for the packages of this module that bring other drivers than
+// database/sql's.
+func PurgeOn(ctx context.Context, db sqldb.DB, olderThan time.Duration, batch int) (int64, error) {
 	before := time.Now().Add(-olderThan).UnixMilli()
 	return sqldb.Purge(ctx, db, "", sqldb.Expired{
 		Table: "rabbitdelay_processed", Key: "scope, message_id",
@@ -63,6 +69,12 @@ func Purge(ctx context.Context, db *sql.DB, olderThan time.Duration, batch int) 
 // of a purge go to report, which may be nil, and the next purge tries again.
 // Several processes may run it.
 func RunPurge(ctx context.Context, db *sql.DB, r Retention, report func(deleted int64, err error)) error {
+	return RunPurgeOn(ctx, sqldb.Of(db), r, report)
+}
+
+// RunPurgeOn is RunPurge for the packages of this module that bring other drivers
+// than database/sql's.
+func RunPurgeOn(ctx context.Context, db sqldb.DB, r Retention, report func(deleted int64, err error)) error {
 	if err := r.Validate(); err != nil {
 		return err
 	}
@@ -70,7 +82,7 @@ func RunPurge(ctx context.Context, db *sql.DB, r Retention, report func(deleted 
 	ticker := time.NewTicker(r.Every)
 	defer ticker.Stop()
 	for {
-		n, err := Purge(ctx, db, r.Keep, r.Batch)
+		n, err := PurgeOn(ctx, db, r.Keep, r.Batch)
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -5,11 +5,9 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
@@ -21,28 +19,7 @@ type claimed struct {
 	bad      error // what another program wrote cannot be read
 }
 
-// kind is what a claim looks for.
-type kind bool
-
-const (
-	toSend   kind = false // never sent in this version, and due within the horizon
-	toResend kind = true  // sent, overdue, and still pending
-)
-
-// where is the condition of a claim; each has an index of its own.
-func (s *Store) where(d Dialect, k kind) (where, order string, args []any) {
-	now := s.now()
-	if k == toResend {
-		return "status = 'pending' AND resend_at <= ? AND claimed_until <= ?", "resend_at",
-			[]any{now.UnixMilli(), now.UnixMilli()}
-	}
-	due := "due_at"
-	if d == PostgreSQL {
-		due = "due_at + 0" // the index is on this expression; the migration says why
-	}
-	return "status = 'pending' AND resend_at IS NULL AND " + due + " <= ? AND claimed_until <= ?", due,
-		[]any{now.Add(s.cfg.Horizon).UnixMilli(), now.UnixMilli()}
-}
+func (c *claimed) lane() lane { return lane{c.Queue, c.Exchange} }
 
 // readCommitted keeps MySQL from locking the gaps between claimed rows, into
 // which others want to insert.
@@ -53,40 +30,60 @@ func readCommitted(d Dialect) *sql.TxOptions {
 	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 }
 
-// claim takes up to a batch of tasks, the most urgent first, for the time of the
-// lease. Rows that another relay is claiming, or a handler is working on, are
-// passed over.
-func (s *Store) claim(ctx context.Context, k kind) ([]*claimed, error) {
+// take looks for lanes and claims up to a batch of their tasks, unless too many
+// bytes are on their way.
+func (s *Store) take(ctx context.Context) ([]*claimed, error) {
+	select {
+	case s.claiming <- struct{}{}:
+		defer func() { <-s.claiming }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if s.aloft.Load() >= int64(s.cfg.Workers+1)*int64(s.cfg.BatchBytes) {
+		return nil, nil
+	}
+	until := s.now().Add(s.cfg.Horizon).UnixMilli()
+	lanes, err := s.look(ctx, toSend, until)
+	if err != nil || len(lanes) == 0 {
+		return nil, err
+	}
+	list, err := s.claim(ctx, toSend, s.wishes(turns(lanes, s.got), until))
+	clear(s.got)
+	for _, c := range list {
+		s.got[c.lane()]++
+	}
+	return list, err
+}
+
+// wishes says what may be claimed of the lanes.
+func (s *Store) wishes(lanes []waiting, until int64) []wish {
+	now := s.now()
+	list := make([]wish, 0, len(lanes))
+	for _, w := range lanes {
+		if room := s.health.room(w.lane, now); room > 0 {
+			list = append(list, wish{lane: w.lane, until: until, most: room})
+		}
+	}
+	return list
+}
+
+// claim takes up to a batch of tasks for the time of the lease, of each lane its
+// share, the most urgent first. What a lane does not use goes to the others.
+// Rows that another relay is claiming, or a handler is working on, are passed
+// over.
+func (s *Store) claim(ctx context.Context, k kind, wishes []wish) ([]*claimed, error) {
 	d, err := s.dialect.Resolve(ctx, s.db)
 	if err != nil {
 		return nil, err
 	}
 	var list []*claimed
-	err = sqldb.Transact(ctx, s.db, readCommitted(d), func(tx *sql.Tx) error {
+	err = sqldb.Transact(ctx, s.db, readCommitted(d), func(tx sqldb.Tx) error {
+		c := claiming{tx: tx, d: d, k: k, now: s.now().UnixMilli(), lanes: wishes}
 		var err error
-		where, order, args := s.where(d, k)
-		lease := s.now().Add(s.cfg.Lease).UnixMilli()
-		pick := fmt.Sprintf("WHERE %s ORDER BY %s LIMIT %d", where, order, s.cfg.Batch)
-		cols := columns(true) + ", send_failures"
-		const update = "UPDATE rabbitdelay_tasks SET claimed_until = ? WHERE id "
-		args = append([]any{lease}, args...)
-		switch d {
-		case SQLite:
-			// A statement that writes from its start; a read lock that becomes a write
-			// lock could fail.
-			list, err = readClaimed(ctx, tx, d, update+"IN (SELECT id FROM rabbitdelay_tasks "+pick+") RETURNING "+cols, args)
-			return err
-		case PostgreSQL:
-			// The array is made once, before the update begins. A subquery without it
-			// might run again and again, and claim more than one batch.
-			list, err = readClaimed(ctx, tx, d, update+"= ANY (ARRAY (SELECT id FROM rabbitdelay_tasks "+pick+" FOR UPDATE SKIP LOCKED)) RETURNING "+cols, args)
-			return err
+		list, err = c.run(ctx, s.cfg.Batch, s.cfg.BatchBytes, s.now().Add(s.cfg.Lease).UnixMilli())
+		if k == toSend {
+			s.more.Store(len(c.picks) == s.cfg.Batch || len(c.picks) > len(list))
 		}
-		list, err = readClaimed(ctx, tx, d, "SELECT "+cols+" FROM rabbitdelay_tasks "+pick+" FOR UPDATE SKIP LOCKED", args[1:])
-		if err != nil || len(list) == 0 {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, d.Bind(update+"IN ("+marks(len(list))+")"), append([]any{lease}, ids(list)...)...)
 		return err
 	})
 	if err != nil {
@@ -98,7 +95,132 @@ func (s *Store) claim(ctx context.Context, k kind) ([]*claimed, error) {
 	return list, nil
 }
 
-func readClaimed(ctx context.Context, tx *sql.Tx, d Dialect, query string, args []any) ([]*claimed, error) {
+// claiming is one claim on its way.
+type claiming struct {
+	tx    sqldb.Tx
+	d     Dialect
+	k     kind
+	now   int64
+	lanes []wish
+	picks []pick
+}
+
+// pick is a row that may be claimed.
+type pick struct {
+	lane int   // index of the wish
+	id   any   // as the driver has it
+	size int64 // bytes of what varies, the body above all
+}
+
+func (c *claiming) run(ctx context.Context, batch, bytes int, lease int64) ([]*claimed, error) {
+	if c.d == SQLite {
+		// A read lock that becomes a write lock could fail.
+		if _, err := c.tx.ExecContext(ctx, "UPDATE rabbitdelay_tasks SET claimed_until = 0 WHERE id = ''"); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.pick(ctx, batch); err != nil || len(c.picks) == 0 {
+		return nil, err
+	}
+	return c.mark(ctx, within(int64(bytes), c.picks), lease)
+}
+
+// pick chooses rows: shares for all lanes, and then for those that have more what
+// the others left.
+func (c *claiming) pick(ctx context.Context, batch int) error {
+	got := make([]int, len(c.lanes))
+	most := make([]int, len(c.lanes))
+	for i, w := range c.lanes {
+		most[i] = w.most
+	}
+	for range 2 {
+		limits := shares(batch-len(c.picks), got, most)
+		before := len(c.picks)
+		if err := c.pickShares(ctx, got, limits); err != nil {
+			return err
+		}
+		for _, p := range c.picks[before:] {
+			got[p.lane]++
+			limits[p.lane]--
+			most[p.lane]--
+		}
+		for i, left := range limits {
+			if left > 0 {
+				most[i] = 0 // it has no more
+			}
+		}
+		if len(c.picks) == before {
+			break
+		}
+	}
+	return nil
+}
+
+// pickShares adds up to limits rows of each lane to the picks, after skipping
+// those that are picked already.
+func (c *claiming) pickShares(ctx context.Context, skip, limits []int) error {
+	size, lock := "LENGTH(body) + COALESCE(LENGTH(headers), 0)", ""
+	if c.d != SQLite {
+		lock = " FOR UPDATE SKIP LOCKED"
+	}
+	instant := c.k.instant(c.d)
+	var parts []string
+	var args []any
+	for i, w := range c.lanes {
+		if limits[i] <= 0 {
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("SELECT %d AS lane, id, size FROM (SELECT id, %s AS size FROM %s WHERE %s AND queue = ? AND exchange = ? AND %s <= ? AND claimed_until <= ?%s ORDER BY %s LIMIT ? OFFSET ?%s) AS picked",
+			i, size, c.k.table(c.d), c.k.rows(), instant, w.narrow, instant, lock))
+		args = append(append(args, w.queue, w.exchange, w.until, c.now), append(slices.Clone(w.args), limits[i], skip[i])...)
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	rows, err := c.tx.QueryContext(ctx, c.d.Bind(strings.Join(parts, " UNION ALL ")), args...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var p pick
+		if err := rows.Scan(&p.lane, &p.id, &p.size); err != nil {
+			return err
+		}
+		if b, ok := p.id.([]byte); ok && c.d != SQLite {
+			p.id = string(b)
+		}
+		c.picks = append(c.picks, p)
+	}
+	return rows.Err()
+}
+
+// mark takes the lease on what was picked, and reads it.
+func (c *claiming) mark(ctx context.Context, picks []pick, lease int64) ([]*claimed, error) {
+	which := make([]any, len(picks))
+	for i, p := range picks {
+		which[i] = p.id
+	}
+	const update = "UPDATE rabbitdelay_tasks SET claimed_until = ? WHERE id "
+	cols := columns(true) + ", send_failures"
+	in := "IN (" + marks(len(which)) + ")"
+	switch c.d {
+	case PostgreSQL:
+		list, err := json.Marshal(which)
+		if err != nil {
+			return nil, err
+		}
+		return readClaimed(ctx, c.tx, c.d, update+"= ANY (ARRAY (SELECT json_array_elements_text("+sqldb.JSON+"))) RETURNING "+cols, []any{lease, string(list)})
+	case SQLite:
+		return readClaimed(ctx, c.tx, c.d, update+in+" RETURNING "+cols, append([]any{lease}, which...))
+	}
+	if _, err := c.tx.ExecContext(ctx, update+in, append([]any{lease}, which...)...); err != nil {
+		return nil, err
+	}
+	return readClaimed(ctx, c.tx, c.d, "SELECT "+cols+" FROM rabbitdelay_tasks WHERE id "+in, which)
+}
+
+func readClaimed(ctx context.Context, tx sqldb.Tx, d Dialect, query string, args []any) ([]*claimed, error) {
 	rows, err := tx.QueryContext(ctx, d.Bind(query), args...)
 	if err != nil {
 		return nil, err
@@ -108,188 +230,12 @@ func readClaimed(ctx context.Context, tx *sql.Tx, d Dialect, query string, args 
 	for rows.Next() {
 		c := &claimed{}
 		err := scanTask(rows.Scan, &c.Task, &c.failures)
-		if he, ok := errors.AsType[*headersError](err); ok {
-			c.bad = he
+		if isRowError(err) {
+			c.bad = err
 		} else if err != nil {
 			return nil, err
 		}
 		list = append(list, c)
 	}
 	return list, rows.Err()
-}
-
-func ids(list []*claimed) []any {
-	out := make([]any, len(list))
-	for i, c := range list {
-		out[i] = c.ID
-	}
-	return out
-}
-
-// byVersion groups tasks so that one statement can check the version of many.
-// Nearly all have version 1.
-func byVersion(list []*claimed) map[int64][]*claimed {
-	m := map[int64][]*claimed{}
-	for _, c := range list {
-		m[c.Version] = append(m[c.Version], c)
-	}
-	return m
-}
-
-// markSent records confirmed publishes. A row that changed meanwhile has another
-// version, and stays to be sent. A row that a handler holds is left to it: it
-// becomes done, or the handler's failure marks it.
-func (s *Store) markSent(ctx context.Context, list []*claimed) error {
-	now := s.now().UnixMilli()
-	grace := s.cfg.Grace.Milliseconds()
-	var again strings.Builder
-	for n := range 6 {
-		fmt.Fprintf(&again, " WHEN %d THEN %d", n, grace<<n)
-	}
-	set := "sent_at = ?, sends = sends + 1, send_failures = 0, claimed_until = 0, " +
-		"last_error = CASE WHEN attempts = 0 THEN NULL ELSE last_error END, " +
-		"resend_at = (CASE WHEN due_at > ? THEN due_at ELSE ? END) + " +
-		fmt.Sprintf("(CASE sends%s ELSE %d END)", again.String(), grace<<6)
-	return s.settle(ctx, list, set, "", now, now, now)
-}
-
-// release gives tasks back that could not be sent, to be tried again after a
-// pause.
-func (s *Store) release(ctx context.Context, list []*claimed, cause string, pause time.Duration) error {
-	now := s.now()
-	return s.settle(ctx, list, "last_error = ?, updated_at = ?, send_failures = send_failures + 1, claimed_until = ?",
-		" AND status = 'pending'", cause, now.UnixMilli(), now.Add(pause).UnixMilli())
-}
-
-// fail ends tasks that cannot be sent.
-func (s *Store) fail(ctx context.Context, list []*claimed, cause string) error {
-	now := s.now().UnixMilli()
-	return s.settle(ctx, list, "status = 'failed', finished_at = ?, updated_at = ?, claimed_until = 0, send_failures = send_failures + 1, last_error = ?",
-		" AND status = 'pending'", now, now, cause)
-}
-
-// settling is an update of rows that this relay has claimed.
-type settling struct {
-	version        int64
-	ids            []any
-	set, condition string
-	args           []any
-	until          time.Time // the end of the lease, after which it is no longer ours
-}
-
-// settleTries is how often settle comes back at once for rows that were locked:
-// another relay's claim holds rows for a moment only. A longer lock is a
-// handler's; the relay does not wait for it and looks again before its next
-// batch.
-const settleTries = 3
-
-func (s *Store) settle(ctx context.Context, list []*claimed, set, condition string, args ...any) error {
-	for version, group := range byVersion(list) {
-		x := settling{version, ids(group), set, condition, args, s.now().Add(s.cfg.Lease - s.cfg.PublishTimeout)}
-		if err := s.settleSome(ctx, &x, settleTries); err != nil {
-			return err
-		}
-		if len(x.ids) > 0 {
-			s.mu.Lock()
-			s.held = append(s.held, x)
-			s.mu.Unlock()
-		}
-	}
-	return nil
-}
-
-// settleHeld comes back for the rows that settle left behind.
-func (s *Store) settleHeld(ctx context.Context, tries int) error {
-	s.mu.Lock()
-	held := s.held
-	s.held = nil
-	s.mu.Unlock()
-	var errs []error
-	for _, x := range held {
-		errs = append(errs, s.settleSome(ctx, &x, tries))
-		if len(x.ids) > 0 && s.now().Before(x.until) {
-			s.mu.Lock()
-			s.held = append(s.held, x)
-			s.mu.Unlock()
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// settleSome leaves in x the rows that were locked every time.
-func (s *Store) settleSome(ctx context.Context, x *settling, tries int) error {
-	d, err := s.dialect.Resolve(ctx, s.db)
-	if err != nil {
-		return err
-	}
-	pause := 5 * time.Millisecond
-	for try := 1; ; try++ {
-		left, err := s.settleOnce(ctx, d, x.version, x.ids, x.set, x.condition, x.args)
-		if err != nil {
-			return fmt.Errorf("marking tasks: %w", sqldb.Explain(err))
-		}
-		if x.ids = left; len(left) == 0 || try >= tries {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-			pause *= 2
-		}
-	}
-}
-
-// settleOnce updates the rows that nobody holds, and returns the others.
-func (s *Store) settleOnce(ctx context.Context, d Dialect, version int64, which []any, set, condition string, args []any) (left []any, err error) {
-	update := "UPDATE rabbitdelay_tasks SET " + set + " WHERE version = ?" + condition + " AND id "
-	args = append(slices.Clone(args), version)
-	err = sqldb.Transact(ctx, s.db, readCommitted(d), func(tx *sql.Tx) (err error) {
-		left = nil
-		free := which
-		switch d {
-		case PostgreSQL:
-			list, err := json.Marshal(which)
-			if err != nil {
-				return err
-			}
-			_, left, err = unlocked(ctx, tx, d, which, "WITH free AS (SELECT id FROM rabbitdelay_tasks WHERE id = ANY (ARRAY (SELECT json_array_elements_text("+sqldb.JSON+"))) FOR UPDATE SKIP LOCKED), "+
-				"settled AS ("+update+"= ANY (ARRAY (SELECT id FROM free))) SELECT id FROM free", append([]any{string(list)}, args...))
-			return err
-		case MySQL:
-			free, left, err = unlocked(ctx, tx, d, which, "SELECT id FROM rabbitdelay_tasks WHERE id IN ("+marks(len(which))+") FOR UPDATE SKIP LOCKED", which)
-			if err != nil || len(free) == 0 {
-				return err
-			}
-		}
-		_, err = tx.ExecContext(ctx, d.Bind(update+"IN ("+marks(len(free))+")"), append(slices.Clone(args), free...)...)
-		return err
-	})
-	return left, err
-}
-
-// unlocked runs a query that locks those of the rows that nobody else holds and
-// gives their ids, and tells them from the others.
-func unlocked(ctx context.Context, tx *sql.Tx, d Dialect, which []any, query string, args []any) (free, held []any, err error) {
-	rows, err := tx.QueryContext(ctx, d.Bind(query), args...)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	got := make(map[any]bool, len(which))
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, nil, err
-		}
-		got[id] = true
-	}
-	for _, id := range which {
-		if got[id] {
-			free = append(free, id)
-		} else {
-			held = append(held, id)
-		}
-	}
-	return free, held, rows.Err()
 }

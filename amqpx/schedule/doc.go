@@ -20,6 +20,15 @@
 // acknowledges it without an effect. A task that is still pending some time
 // after its due instant is published again by the sweeper.
 //
+// Handler is for effects in the business database, which commit with the task.
+// LeaseHandler is for work that is not one transaction: a call to a payment
+// provider, an e-mail. docs/guarantees.md compares what can happen twice.
+//
+// # Recurring tasks
+//
+// Store.Schedules has tasks that recur, by a cron expression in a time zone or by
+// an interval. Each occurrence is a task, which Run makes ahead.
+//
 // # The table as a contract
 //
 // Any program in any language may write rows, and any consumer may check a
@@ -28,8 +37,8 @@
 // Instants are milliseconds since the Unix epoch.
 //
 // PostgreSQL, MySQL from 8.0.16, MariaDB from 10.6 and SQLite from 3.35 are
-// supported through database/sql; the driver is the caller's. On SQLite set a
-// busy timeout and begin transactions that read before they write with BEGIN
-// IMMEDIATE (modernc.org/sqlite:
+// supported through database/sql, with the caller's driver, and PostgreSQL through
+// pgx too, by package pgxtx. On SQLite set a busy timeout and begin transactions
+// that read before they write with BEGIN IMMEDIATE (modernc.org/sqlite:
 // file:app.db?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_txlock=immediate).
 package schedule

@@ -24,6 +24,20 @@ var (
 	// ErrNotTask: Handler got a message without a task's id or version, or one
 	// without a due instant whose task is not yet due. It is dead-lettered.
 	ErrNotTask = errors.New("message is not a task")
+	// ErrRecurring: the recurring task is not possible; wrapped by *RecurringError.
+	ErrRecurring = errors.New("recurring task not possible")
+	// ErrScheduleExists: there is a recurring task of that name; Put overwrites it.
+	ErrScheduleExists = errors.New("there is a recurring task of that name already; Put overwrites it")
+	// ErrNoSchedule: there is no recurring task of that name.
+	ErrNoSchedule = errors.New("there is no recurring task of that name")
+	// ErrMaxSends: a task was sent Config.MaxSends times, and no handler settled it.
+	ErrMaxSends = errors.New("no handler settled the task")
+	// ErrPoison: a message's attempts ended without an outcome, as when the process
+	// dies of it; wrapped by *PoisonError. It is dead-lettered, and its task failed.
+	ErrPoison = errors.New("poison message")
+	// ErrLeaseLost: the lease of LeaseHandler's work ended before the work did, so
+	// that another process may have begun it.
+	ErrLeaseLost = errors.New("lease lost")
 	// ErrConfig: wrapped by every error of Config.Validate.
 	ErrConfig = errors.New("schedule configuration not possible")
 	// ErrNoSender: Run on a Store that was made without a Sender.
@@ -80,3 +94,31 @@ func (e *TaskError) Error() string {
 
 // Unwrap makes errors.Is(err, ErrTask) true.
 func (e *TaskError) Unwrap() error { return ErrTask }
+
+// RecurringError says which field of a Recurring is wrong and what was expected.
+type RecurringError struct {
+	Name   string
+	Field  string
+	Reason string
+}
+
+func (e *RecurringError) Error() string {
+	return fmt.Sprintf("recurring task %q: %s: %s", e.Name, e.Field, e.Reason)
+}
+
+// Unwrap makes errors.Is(err, ErrRecurring) true.
+func (e *RecurringError) Unwrap() error { return ErrRecurring }
+
+// PoisonError says that a task was given up because its attempts ended without an
+// outcome.
+type PoisonError struct {
+	ID       string
+	Attempts int
+}
+
+func (e *PoisonError) Error() string {
+	return fmt.Sprintf("task %s: attempt %d ended without an outcome; look whether its process died (a crash, out of memory, a kill) or lost its connections", e.ID, e.Attempts)
+}
+
+// Unwrap makes errors.Is(err, ErrPoison) true.
+func (e *PoisonError) Unwrap() error { return ErrPoison }

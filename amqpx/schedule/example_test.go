@@ -77,3 +77,57 @@ func ExampleStore_Schedule() {
 	// post 7 is published
 	// post-7 done
 }
+
+// All tasks of a campaign are moved, then cancelled.
+func ExampleStore_Bulk() {
+	ctx := context.Background()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1)
+	if err := schedule.Migrate(ctx, db); err != nil {
+		panic(err)
+	}
+	tasks, err := schedule.New(db, nil, schedule.Config{})
+	if err != nil {
+		panic(err)
+	}
+	at, err := schedule.ParseInstant("2026-12-24 08:00 Europe/Berlin", time.Now())
+	if err != nil {
+		panic(err)
+	}
+	for i := range 3 {
+		err := tasks.Schedule(ctx, nil, schedule.Task{
+			ID: fmt.Sprintf("mail-%d", i), Queue: "mail", DeliverAt: at.Add(time.Duration(i) * time.Minute), Tags: []string{"christmas"},
+		})
+		if err != nil {
+			panic(err)
+		}
+	}
+	campaign := schedule.Filter{Tag: "christmas"}
+	if _, err := tasks.Bulk(ctx, campaign, schedule.BulkMoveBy(-time.Hour), schedule.BulkOptions{}); err != nil {
+		panic(err)
+	}
+	for task, err := range tasks.List(ctx, nil, campaign) {
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(task.ID, task.DeliverAt.UTC().Format(time.DateTime))
+	}
+	n, err := tasks.BulkCount(ctx, campaign, schedule.BulkCancel())
+	if err != nil {
+		panic(err)
+	}
+	done, err := tasks.Bulk(ctx, campaign, schedule.BulkCancel(), schedule.BulkOptions{})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("%d of %d cancelled\n", done.Changed, n)
+	// Output:
+	// mail-0 2026-12-24 06:00:00
+	// mail-1 2026-12-24 06:01:00
+	// mail-2 2026-12-24 06:02:00
+	// 3 of 3 cancelled
+}

@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -38,7 +37,7 @@ type piece struct {
 
 // together makes several tasks done by one statement and runs their effects. It
 // goes on only when all of them pass the fence.
-func (h *handler) together(ctx context.Context, tx *sql.Tx, pieces []piece) error {
+func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []piece) error {
 	dialect, err := h.dialect.Resolve(ctx, tx)
 	if err != nil {
 		return err
@@ -70,13 +69,13 @@ func (h *handler) together(ctx context.Context, tx *sql.Tx, pieces []piece) erro
 // fence.
 func fenceAll(dialect Dialect, pieces []piece, now int64) (query string, args []any, err error) {
 	const set = " SET status = 'done', finished_at = ?, updated_at = ?"
+	open := stillPending + " AND (exchange = '') IS TRUE AND (" + unexpired + ") IS TRUE"
 	if dialect == PostgreSQL {
 		// To plan what is below costs more than to run it. This is planned once, and
 		// written so that the planner, which does not know how many tasks they are,
 		// finds the rows by their ids: else it reads the whole table, or all that is
 		// pending in the index of the status.
 		const byID = "tasks.id = ANY (ARRAY (SELECT id FROM fence)) AND tasks.id = fence.id"
-		const pending = "(tasks.status = 'pending') IS TRUE"
 		type fence struct {
 			ID      string `json:"id"`
 			Version int64  `json:"version"`
@@ -88,14 +87,14 @@ func fenceAll(dialect Dialect, pieces []piece, now int64) (query string, args []
 		}
 		list, err := json.Marshal(fences)
 		return dialect.Bind("WITH fence AS (SELECT * FROM json_to_recordset(" + sqldb.JSON + ") AS fence (id text, version bigint, due bigint)) " +
-			"UPDATE rabbitdelay_tasks AS tasks" + set + " FROM fence WHERE " + byID + " AND tasks.version = fence.version AND tasks.due_at <= fence.due AND " + pending), []any{string(list), now, now}, err
+			"UPDATE rabbitdelay_tasks AS tasks" + set + " FROM fence WHERE " + byID + " AND tasks.version = fence.version AND tasks.due_at <= fence.due AND " + open), []any{string(list), now, now, now}, err
 	}
 	const one = "(id = ? AND version = ? AND due_at <= ?)"
-	args = append(make([]any, 0, 2+3*len(pieces)), now, now)
+	args = append(make([]any, 0, 3+3*len(pieces)), now, now, now)
 	for _, p := range pieces {
 		args = append(args, p.d.ID, p.d.Version, dueOf(p.d, now))
 	}
-	return dialect.Bind("UPDATE rabbitdelay_tasks" + set + " WHERE status = 'pending' AND (" + one + strings.Repeat(" OR "+one, len(pieces)-1) + ")"), args, nil
+	return dialect.Bind("UPDATE rabbitdelay_tasks" + set + " WHERE " + open + " AND (" + one + strings.Repeat(" OR "+one, len(pieces)-1) + ")"), args, nil
 }
 
 // dueOf is the due instant that a message stands for, now without one.

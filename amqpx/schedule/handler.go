@@ -15,8 +15,7 @@ import (
 // the task's status, or not at all. It returns every error of tx, because a
 // database may have undone the transaction by then, and it neither commits nor
 // rolls back. It may run again for the same delivery when the database undid the
-// transaction because of another one (a deadlock, a serialization failure). To
-// make the task recur, schedule it again in tx with Replace.
+// transaction because of another one (a deadlock, a serialization failure).
 type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 
 // SkipReason says why a message of a task had no effect.
@@ -24,9 +23,10 @@ type SkipReason string
 
 // The reasons there are.
 const (
-	SkipDuplicate SkipReason = "duplicate" // the task was done by another delivery of this version
+	SkipDuplicate SkipReason = "duplicate" // the task was done by another delivery of this version, to an exchange: in this queue
 	SkipStale     SkipReason = "stale"     // the task has another version, or is due later
 	SkipCancelled SkipReason = "cancelled"
+	SkipExpired   SkipReason = "expired" // too late to be worth it, see Task.ExpiresAfter
 	SkipFailed    SkipReason = "failed"
 	SkipMissing   SkipReason = "missing" // there is no such task (any more)
 )
@@ -47,13 +47,6 @@ func OnFailure(hook func(ctx context.Context, d *amqpx.Delivery, err error, fina
 	return func(h *handler) { h.onFailure = hook }
 }
 
-// WithRetryWindow sets how long after a failed attempt the sweeper leaves the task to
-// the consumer's own retries; make it longer than the consumer's longest
-// back-off. Default 15 minutes.
-func WithRetryWindow(d time.Duration) HandlerOption {
-	return func(h *handler) { h.retryWindow = d }
-}
-
 // WithDialect sets the dialect of a database that is not recognised.
 func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = d } }
 
@@ -67,22 +60,44 @@ func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) 
 // cancelled task) the message is acknowledged without an effect. Otherwise fn
 // runs and the transaction commits.
 //
+// A task to an exchange has its effect once in each queue that gets it. It is done
+// with the first of them, and another queue's failure does not change that. A
+// message that waits in one queue longer than Retention.Keep after that, or until
+// the task is replaced, has none. The effects of one task in several queues wait
+// for each other while it is pending.
+//
 // An error of fn, or a panic, undoes the transaction and is recorded in the
 // task's row: its attempts, its last error and, when it was the last attempt
 // (Delivery.MaxAttempts) or amqpx.Reject, the status failed. The error is
-// returned, so the message is retried or dead-lettered. A message that is not a
-// task's is rejected with ErrNotTask, and so is one without a due instant
-// (Delivery.DueAt, the header rabbitdelay-due) while its task is not due.
+// returned, so the message is retried or dead-lettered; the sweeper leaves the
+// task alone until the retry is due. A message that is not a task's is rejected
+// with ErrNotTask, and so is one without a due instant (Delivery.DueAt, the header
+// rabbitdelay-due) while its task is not due.
+//
+// An attempt that ends its process has no outcome that anybody could record. So an
+// attempt of a message that was delivered before is recorded before it runs. When
+// MaxAttempts of them ended like that, the task is failed and the message rejected
+// with a *PoisonError. The innocent that were handled beside such a message are
+// tried one at a time in each process.
 //
 // To test the handler, call it with a Delivery that has ID, Version (1 for a
 // task that was never moved) and DueAt, the task's instant, which may be in the
-// future.
+// future; for a task to an exchange also Queue.
 func Handler(db *sql.DB, fn Func, opts ...HandlerOption) amqpx.Handler {
+	return HandlerOn(sqldb.Of(db), func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) error {
+		own, _ := sqldb.SQL(tx)
+		return fn(ctx, own, d)
+	}, opts...)
+}
+
+// HandlerOn is Handler for the packages of this module that bring other drivers
+// than database/sql's.
+func HandlerOn(db sqldb.DB, fn func(context.Context, sqldb.Tx, *amqpx.Delivery) error, opts ...HandlerOption) amqpx.Handler {
 	return newHandler(db, fn, opts).handle
 }
 
-func newHandler(db *sql.DB, fn Func, opts []HandlerOption) *handler {
-	h := &handler{db: db, fn: fn, now: time.Now, retryWindow: 15 * time.Minute}
+func newHandler(db sqldb.DB, fn func(context.Context, sqldb.Tx, *amqpx.Delivery) error, opts []HandlerOption) *handler {
+	h := &handler{db: db, fn: fn, now: time.Now}
 	for _, o := range opts {
 		o(h)
 	}
@@ -94,37 +109,46 @@ func newHandler(db *sql.DB, fn Func, opts []HandlerOption) *handler {
 }
 
 type handler struct {
-	db      *sql.DB
-	fn      Func
+	db      sqldb.DB
+	fn      func(context.Context, sqldb.Tx, *amqpx.Delivery) error
 	dialect *sqldb.Resolver
 	now     func() time.Time
 
 	group  int
 	gather *sqldb.Gather[piece] // nil: each task has a transaction of its own
 
-	given       Dialect
-	txOpts      *sql.TxOptions
-	retryWindow time.Duration
-	onSkip      func(context.Context, *amqpx.Delivery, SkipReason)
-	onFailure   func(context.Context, *amqpx.Delivery, error, bool, error)
+	given     Dialect
+	txOpts    *sql.TxOptions
+	lease     time.Duration // of LeaseHandler
+	onSkip    func(context.Context, *amqpx.Delivery, SkipReason)
+	onFailure func(context.Context, *amqpx.Delivery, error, bool, error)
 }
 
 func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
-	// An id that no task can have would be an error of the database, and be tried again.
-	if checkID(d.ID) != nil || d.Version < 1 {
-		return amqpx.Reject(fmt.Errorf("%w: message %q has version %d, expected a task's id and a version of 1 or more; only what package schedule sends belongs into queue %s",
-			ErrNotTask, d.ID, d.Version, d.Queue))
+	if err := notTask(d); err != nil {
+		return err
 	}
+	var a *attempt
 	defer func() {
 		if r := recover(); r != nil {
-			h.failed(ctx, d, fmt.Errorf("handler panicked: %v", r))
+			h.failed(ctx, d, a, fmt.Errorf("handler panicked: %v", r))
 			panic(r)
 		}
 	}()
+	if d.Redelivered {
+		if a, err = h.begin(ctx, d); err != nil {
+			if errors.Is(err, ErrPoison) {
+				err = amqpx.Reject(err)
+			}
+			h.failed(ctx, d, nil, err)
+			return err
+		}
+		defer a.end()
+	}
 	var skipped SkipReason
 	var foreign bool
 	alone := func() error {
-		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx *sql.Tx) error {
+		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
 			var err error
 			if skipped, err = h.fence(ctx, tx, d); err != nil {
 				foreign = errors.Is(err, ErrNotTask)
@@ -136,123 +160,31 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 			return h.fn(ctx, tx, d)
 		})
 	}
-	if h.gather != nil {
+	if h.gather != nil && d.Exchange == "" && a == nil {
 		err = h.gather.Do(ctx, piece{ctx, d}, alone)
 	} else {
 		err = alone()
 	}
+	held, busy := errors.AsType[*heldError](err)
 	switch {
 	case foreign:
 		return amqpx.Reject(err)
+	case busy:
+		return amqpx.Snooze(held.rest)
 	case err != nil:
-		h.failed(ctx, d, err)
+		h.failed(ctx, d, a, err)
 	case skipped != "" && h.onSkip != nil:
 		h.onSkip(ctx, d, skipped)
 	}
 	return err
 }
 
-// fence makes the task done. It is the first statement of the transaction, so
-// that a concurrent delivery or change of the task waits here for the outcome of
-// this one, and a deferred transaction of SQLite takes its write lock at once.
-//
-// The version alone would do while ids are not used again. The due instant keeps
-// a message of an older task of the same id, whose row has been deleted, from
-// firing the new one early.
-func (h *handler) fence(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (SkipReason, error) {
-	dialect, err := h.dialect.Resolve(ctx, tx)
-	if err != nil {
-		return "", err
+// notTask rejects a message that no task can have sent. An id that no task can have
+// would be an error of the database, and be tried again.
+func notTask(d *amqpx.Delivery) error {
+	if checkID(d.ID) == nil && d.Version >= 1 {
+		return nil
 	}
-	now := h.now().UnixMilli()
-	res, err := tx.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ? WHERE id = ? AND version = ? AND status = 'pending' AND due_at <= ?"),
-		now, now, d.ID, d.Version, dueOf(d, now))
-	if err != nil {
-		return "", err
-	}
-	if n, err := res.RowsAffected(); err != nil || n > 0 {
-		return "", err
-	}
-	var version, due int64
-	var status Status
-	err = tx.QueryRowContext(ctx, dialect.Bind("SELECT version, status, due_at FROM rabbitdelay_tasks WHERE id = ?"), d.ID).Scan(&version, &status, &due)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return SkipMissing, nil
-	case err != nil:
-		return "", err
-	case version == d.Version && status == StatusPending && d.DueAt.IsZero():
-		return "", fmt.Errorf("%w: the message has no due instant, and the task is due at %s; a test sets Delivery.DueAt to the task's instant, a publisher the header %s",
-			ErrNotTask, time.UnixMilli(due).UTC().Format(time.RFC3339Nano), amqpx.HeaderDue)
-	case version != d.Version || status == StatusPending:
-		return SkipStale, nil
-	case status == StatusCancelled:
-		return SkipCancelled, nil
-	case status == StatusFailed:
-		return SkipFailed, nil
-	}
-	return SkipDuplicate, nil
-}
-
-// recordTimeout bounds the recording of a failure, which may have to happen when
-// the handler's context is about to end.
-const recordTimeout = 5 * time.Second
-
-// failed records a failed attempt. An attempt that was cut off by the end of the
-// consumer is none: its message goes back to the queue as it was.
-func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, cause error) {
-	if ctx.Err() != nil {
-		return
-	}
-	final := amqpx.IsRejected(cause) || (d.MaxAttempts > 0 && d.Attempt >= d.MaxAttempts)
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
-	err := h.record(ctx, d, cause, final)
-	if h.onFailure != nil {
-		h.onFailure(ctx, d, cause, final, err)
-	}
-}
-
-func (h *handler) record(ctx context.Context, d *amqpx.Delivery, cause error, final bool) error {
-	dialect, err := h.dialect.Resolve(ctx, h.db)
-	if err != nil {
-		return err
-	}
-	now := h.now()
-	set := "attempts = CASE WHEN attempts < ? THEN ? ELSE attempts END, last_error = ?, updated_at = ?"
-	args := []any{d.Attempt, d.Attempt, text(cause), now.UnixMilli()}
-	if final {
-		set += ", status = 'failed', finished_at = ?"
-		args = append(args, now.UnixMilli())
-	} else {
-		// The relay may not have marked the row yet; it leaves rows alone that a
-		// handler holds.
-		set += ", resend_at = CASE WHEN resend_at IS NULL OR resend_at < ? THEN ? ELSE resend_at END"
-		later := now.Add(h.retryWindow).UnixMilli()
-		args = append(args, later, later)
-	}
-	args = append(args, d.ID, d.Version)
-	return sqldb.Transact(ctx, h.db, nil, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_tasks SET "+set+" WHERE id = ? AND version = ? AND status = 'pending'"), args...)
-		return err
-	})
-}
-
-// maxErrorText bounds last_error, in bytes.
-const maxErrorText = 1024
-
-// text is an error as last_error can hold it.
-func text(err error) string {
-	s := []rune(err.Error()) // invalid UTF-8 becomes the replacement character
-	out := make([]byte, 0, min(len(s), maxErrorText))
-	for _, r := range s {
-		if r == 0 {
-			continue
-		}
-		if len(out)+len(string(r)) > maxErrorText {
-			break
-		}
-		out = append(out, string(r)...)
-	}
-	return string(out)
+	return amqpx.Reject(fmt.Errorf("%w: message %q has version %d, expected a task's id and a version of 1 or more; only what package schedule sends belongs into queue %s",
+		ErrNotTask, d.ID, d.Version, d.Queue))
 }

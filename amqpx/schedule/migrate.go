@@ -13,11 +13,15 @@ var files embed.FS
 
 var migrations = sqldb.Migrations{Component: "schedule", Files: files}
 
-// Migrate creates the table rabbitdelay_tasks, or brings it to the newest
-// version. It may be called at every start and by many processes at once; it
+// Migrate creates the tables rabbitdelay_tasks and rabbitdelay_schedules, or
+// brings them to the newest version. It may be called at every start and by many processes at once; it
 // only reads when there is nothing to do. The versions are recorded in
 // rabbitdelay_schema.
-func Migrate(ctx context.Context, db *sql.DB) error { return migrations.Migrate(ctx, db) }
+func Migrate(ctx context.Context, db *sql.DB) error { return MigrateOn(ctx, sqldb.Of(db)) }
+
+// MigrateOn is Migrate for the packages of this module that bring other drivers
+// than database/sql's.
+func MigrateOn(ctx context.Context, db sqldb.DB) error { return migrations.Migrate(ctx, db) }
 
 // Migrations is the SQL that Migrate runs on an empty database, for a team's own
 // migration tool; empty for an unknown dialect.

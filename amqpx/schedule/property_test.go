@@ -10,14 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	_ "modernc.org/sqlite" // the driver named sqlite
 	"pgregory.net/rapid"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a store, a broker and a consumer in one thread under one clock, and
 // the model of what may happen.
@@ -80,14 +78,14 @@ func newWorld(t *rapid.T) *world {
 		t.Fatal(err)
 	}
 	w.store, err = New(db, w, Config{
-		Horizon: time.Hour, Batch: 3, Grace: 2 * time.Minute, Lease: time.Minute,
+		Horizon: time.Hour, Batch: 3, Grace: 2 * time.Minute, MaxSends: 20, Lease: time.Minute,
 		Retention: Retention{Keep: time.Hour, KeepFailed: 2 * time.Hour},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.store.now = func() time.Time { return w.now }
-	w.handler = newHandler(db, w.effect, []HandlerOption{
+	w.handler = newHandler(sqldb.Of(db), w.effect, []HandlerOption{
 		OnSkip(func(_ context.Context, _ *amqpx.Delivery, r SkipReason) { w.skipped = r }),
 		OnFailure(func(_ context.Context, _ *amqpx.Delivery, _ error, _ bool, err error) {
 			if err != nil {
@@ -129,7 +127,7 @@ func (w *world) SendBatch(_ context.Context, msgs []amqpx.Message) error {
 }
 
 // effect is the user's function. The model must allow it now.
-func (w *world) effect(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
+func (w *world) effect(_ context.Context, _ sqldb.Tx, d *amqpx.Delivery) error {
 	e := w.model[d.ID]
 	switch {
 	case e == nil:
@@ -334,30 +332,33 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 			},
 			"everything runs": func(t *rapid.T) {
 				w.faults = faulty
-				w.step(toSend)
+				w.step()
 				for _, i := range w.due() {
 					w.deliver(i, rapid.SampledFrom([]error{nil, errHandler}).Draw(t, "outcome"), true)
 				}
 			},
 			"relay": func(t *rapid.T) {
 				w.faults = faulty
-				w.step(kind(rapid.Bool().Draw(t, "sweep")))
+				w.step()
+			},
+			"sweep": func(*rapid.T) {
+				w.faults = faulty
+				w.sweep()
 			},
 			"relay crashes": func(t *rapid.T) {
 				w.faults = faulty
-				list, err := w.store.claim(ctx, kind(rapid.Bool().Draw(t, "sweep")))
-				w.check(err)
+				list := w.claim(kind(rapid.Bool().Draw(t, "sweep")))
 				if rapid.Bool().Draw(t, "after publishing") {
-					w.store.publish(ctx, list)
+					w.store.publish(ctx, list, func(*claimed, error) {})
 					w.refused = nil
 				}
 			},
 			"relay is slow to mark": func(t *rapid.T) {
 				// The consumer, and another relay after the lease, come first.
 				w.faults = faulty
-				list, err := w.store.claim(ctx, toSend)
+				list, err := w.store.take(ctx)
 				w.check(err)
-				ok, failures := w.store.publish(ctx, list)
+				ok, failures := published(w.store, list)
 				if due := w.anyDue(t); rapid.Bool().Draw(t, "move") {
 					w.change(t, StatusPending, func(ex Executor, id string) error { return w.store.Reschedule(ctx, ex, id, due) },
 						func(e *expected) { e.version++; e.due = due })
@@ -418,11 +419,29 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 	}
 }
 
-func (w *world) step(k kind) (found int) {
-	found, _, err := w.store.step(context.Background(), k)
+func (w *world) step() (found int) {
+	found, _, err := w.store.step(context.Background())
 	w.check(err)
 	w.failRefused()
 	return found
+}
+
+func (w *world) sweep() {
+	w.check(w.store.sweep(context.Background()))
+	w.failRefused()
+}
+
+// claim claims what it finds, without regard to the evidence.
+func (w *world) claim(k kind) []*claimed {
+	until := w.now.Add(time.Hour).UnixMilli()
+	if k == toResend {
+		until = w.now.UnixMilli()
+	}
+	lanes, err := w.store.look(context.Background(), k, until)
+	w.check(err)
+	list, err := w.store.claim(context.Background(), k, w.store.wishes(lanes, until))
+	w.check(err)
+	return list
 }
 
 // failRefused enters in the model what the relay found to be impossible.
@@ -459,13 +478,12 @@ func (w *world) settle() {
 			w.statusesMatch()
 			return
 		}
-		for _, k := range []kind{toSend, toResend} {
-			for w.step(k) > 0 {
-			}
-			if k == toSend && round > 0 { // every lease and pause has ended
-				w.allSent()
-			}
+		for w.step() > 0 {
 		}
+		if round > 0 { // every lease and pause has ended
+			w.allSent()
+		}
+		w.sweep()
 		for len(w.due()) > 0 {
 			w.deliver(w.due()[0], nil, false)
 		}

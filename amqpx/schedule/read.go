@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,10 +19,15 @@ import (
 // Filter chooses tasks. The zero value chooses all; conditions are joined by and.
 type Filter struct {
 	Queue    string
+	Exchange string
 	Status   Status
 	DueFrom  time.Time // inclusive
 	DueTo    time.Time // exclusive
 	IDPrefix string
+	Tag      string // tasks that have this tag
+	// Header and HeaderValue choose tasks that have this header. No index knows
+	// it: combine it with others where there are many tasks.
+	Header, HeaderValue string
 
 	// The rest concerns List only.
 	After Cursor // start after this task, see Task.Cursor
@@ -33,6 +40,24 @@ type Filter struct {
 type Cursor struct {
 	DeliverAt time.Time
 	ID        string
+}
+
+// String is the cursor as text, which ParseCursor reads.
+func (c Cursor) String() string {
+	if c.ID == "" {
+		return ""
+	}
+	return strconv.FormatInt(millis(c.DeliverAt), 10) + "/" + c.ID
+}
+
+// ParseCursor reads a cursor that String wrote.
+func ParseCursor(s string) (Cursor, error) {
+	due, id, ok := strings.Cut(s, "/")
+	ms, err := strconv.ParseInt(due, 10, 64)
+	if !ok || err != nil || checkID(id) != nil {
+		return Cursor{}, fmt.Errorf("%q is no cursor; expected one that was printed before, such as 1767225600000/order-42", s)
+	}
+	return Cursor{DeliverAt: time.UnixMilli(ms), ID: id}, nil
 }
 
 // QueueCount is the number of tasks of one queue in one status. Queue is empty
@@ -50,7 +75,7 @@ type Bin struct {
 }
 
 // taskColumns are those of a Task, in the order of scanTask.
-const taskColumns = "id, queue, exchange, routing_key, due_at, version, status, %s, content_type, headers, created_at, updated_at, finished_at, attempts, last_error, sent_at, sends"
+const taskColumns = "id, queue, exchange, routing_key, due_at, version, status, %s, content_type, type, correlation_id, priority, expires_after, headers, created_at, updated_at, finished_at, attempts, last_error, sent_at, sends"
 
 func columns(withBody bool) string {
 	if withBody {
@@ -62,12 +87,20 @@ func columns(withBody bool) string {
 // scanTask reads a row of taskColumns, and further columns into extra.
 func scanTask(scan func(...any) error, t *Task, extra ...any) error {
 	var due, created, updated int64
-	var finished, sent sql.NullInt64
+	var finished, sent, expires sql.NullInt64
 	var headers, lastError sql.NullString
 	dest := []any{&t.ID, &t.Queue, &t.Exchange, &t.RoutingKey, &due, &t.Version, &t.Status, &t.Body, &t.ContentType,
-		&headers, &created, &updated, &finished, &t.Attempts, &lastError, &sent, &t.Sends}
-	if err := scan(append(dest, extra...)...); err != nil {
-		return err
+		&t.Type, &t.CorrelationID, &t.Priority, &expires, &headers, &created, &updated, &finished, &t.Attempts, &lastError, &sent, &t.Sends}
+	dest = append(dest, extra...)
+	row := &rowError{}
+	if err := scan(dest...); err != nil {
+		names := strings.Split(columns(true)+", send_failures", ", ")
+		for i := range dest {
+			dest[i] = cell{names[i], dest[i], row}
+		}
+		if scan(dest...) != nil {
+			return err
+		}
 	}
 	t.DeliverAt, t.CreatedAt, t.UpdatedAt = time.UnixMilli(due), time.UnixMilli(created), time.UnixMilli(updated)
 	if finished.Valid {
@@ -76,11 +109,15 @@ func scanTask(scan func(...any) error, t *Task, extra ...any) error {
 	if sent.Valid {
 		t.SentAt = time.UnixMilli(sent.Int64)
 	}
+	t.ExpiresAfter = time.Duration(expires.Int64) * time.Millisecond
 	t.LastError = lastError.String
 	if headers.String != "" {
 		if err := json.Unmarshal([]byte(headers.String), &t.Headers); err != nil {
 			return &headersError{err}
 		}
+	}
+	if row.checkTexts(t); len(row.reasons) > 0 {
+		return row
 	}
 	return nil
 }
@@ -96,20 +133,39 @@ func (e *headersError) Unwrap() error { return e.err }
 
 // Get reads one task. Errors: ErrNotFound.
 func (s *Store) Get(ctx context.Context, ex Executor, id string) (Task, error) {
-	ex = s.on(ex)
-	d, err := s.dialect.Resolve(ctx, ex)
+	c := s.on(ex)
+	d, err := s.dialect.Resolve(ctx, c)
 	if err != nil {
 		return Task{}, err
 	}
 	var t Task
-	err = scanTask(ex.QueryRowContext(ctx, d.Bind("SELECT "+columns(true)+" FROM rabbitdelay_tasks WHERE id = ?"), id).Scan, &t)
+	err = scanOne(ctx, c, d, id, &t)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Task{}, fmt.Errorf("task %s: %w", id, ErrNotFound)
+	}
+	if err == nil {
+		err = readTags(ctx, c, d, []*Task{&t})
 	}
 	if err != nil {
 		return t, fmt.Errorf("reading task %s: %w", id, sqldb.Explain(err))
 	}
 	return t, nil
+}
+
+// scanOne reads a row, also one that can never be sent.
+func scanOne(ctx context.Context, c sqldb.Conn, d Dialect, id string, t *Task) error {
+	rows, err := c.QueryContext(ctx, d.Bind("SELECT "+columns(true)+" FROM rabbitdelay_tasks WHERE id = ?"), id)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	if !rows.Next() {
+		return cmp.Or(rows.Err(), sql.ErrNoRows)
+	}
+	if err := scanTask(rows.Scan, t); err != nil && !isRowError(err) {
+		return err
+	}
+	return rows.Err()
 }
 
 // listPage is how many rows List reads at a time.
@@ -149,12 +205,12 @@ func (s *Store) List(ctx context.Context, ex Executor, f Filter) iter.Seq2[Task,
 
 // page reads up to n tasks. Without a status it is the union of the statuses,
 // each of which an index has in order.
-func (s *Store) page(ctx context.Context, ex Executor, f Filter, n int) ([]Task, error) {
+func (s *Store) page(ctx context.Context, ex sqldb.Conn, f Filter, n int) ([]Task, error) {
 	d, err := s.dialect.Resolve(ctx, ex)
 	if err != nil {
 		return nil, err
 	}
-	query, args, err := listQuery(f, n)
+	query, args, err := listQuery(d, f, n)
 	if err != nil {
 		return nil, err
 	}
@@ -166,30 +222,45 @@ func (s *Store) page(ctx context.Context, ex Executor, f Filter, n int) ([]Task,
 	page := make([]Task, 0, min(n, 64))
 	for rows.Next() {
 		var t Task
-		var he *headersError
-		if err := scanTask(rows.Scan, &t); err != nil && !errors.As(err, &he) {
+		if err := scanTask(rows.Scan, &t); err != nil && !isRowError(err) {
 			return nil, err
 		}
 		page = append(page, t)
 	}
-	return page, rows.Err()
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil, err
+	}
+	tagged := make([]*Task, len(page))
+	for i := range page {
+		tagged[i] = &page[i]
+	}
+	return page, readTags(ctx, ex, d, tagged)
 }
 
-func listQuery(f Filter, n int) (string, []any, error) {
+func listQuery(d Dialect, f Filter, n int) (string, []any, error) {
 	var parts []string
 	var args []any
+	table := "rabbitdelay_tasks"
+	if d == MySQL && f.Queue+f.Exchange+f.IDPrefix+f.Tag == "" {
+		// MariaDB would read and sort a whole status by another index.
+		table += " FORCE INDEX (rabbitdelay_tasks_status)"
+	}
 	for _, status := range statuses {
 		if f.Status != "" && f.Status != status {
 			continue
 		}
 		one := f
 		one.Status = status
-		where, a, err := one.where(true)
+		where, a, err := one.where()
 		if err != nil {
 			return "", nil, err
 		}
-		parts = append(parts, fmt.Sprintf("SELECT * FROM (SELECT %s FROM rabbitdelay_tasks%s ORDER BY due_at, id LIMIT %d) AS %s",
-			columns(!f.WithoutBody), where, n, status))
+		if f.After.ID != "" {
+			condition, values := beyond(d, f.After)
+			where, a = where+" AND "+condition, append(a, values...)
+		}
+		parts = append(parts, fmt.Sprintf("SELECT * FROM (SELECT %s FROM %s%s ORDER BY due_at, id LIMIT %d) AS %s",
+			columns(!f.WithoutBody), table, where, n, status))
 		args = append(args, a...)
 	}
 	if len(parts) == 0 {
@@ -204,9 +275,20 @@ func listQuery(f Filter, n int) (string, []any, error) {
 	return query, args, nil
 }
 
+// beyond is the condition for what comes after a place in the order of List,
+// written so that an index leads to it also when many tasks are due at one
+// instant.
+func beyond(d Dialect, c Cursor) (string, []any) {
+	at := millis(c.DeliverAt)
+	if d == MySQL {
+		return "due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?))", []any{at, at, at, c.ID}
+	}
+	return "(due_at, id) > (?, ?)", []any{at, c.ID}
+}
+
 // where is the WHERE clause, empty for no condition. The status is written out,
 // so that the planner can use a partial index.
-func (f Filter) where(withCursor bool) (string, []any, error) {
+func (f Filter) where() (string, []any, error) {
 	var conditions []string
 	var args []any
 	add := func(condition string, values ...any) {
@@ -218,9 +300,29 @@ func (f Filter) where(withCursor bool) (string, []any, error) {
 			return "", nil, fmt.Errorf("status is %q, expected one of %v", f.Status, statuses)
 		}
 		add("status = '" + string(f.Status) + "'")
+	} else if f.Queue != "" || f.Exchange != "" || !f.DueFrom.IsZero() || !f.DueTo.IsZero() {
+		// All there are, because the indexes have the status before the instant.
+		quoted := make([]string, len(statuses))
+		for i, status := range statuses {
+			quoted[i] = "'" + string(status) + "'"
+		}
+		add("status IN (" + strings.Join(quoted, ", ") + ")")
 	}
 	if f.Queue != "" {
-		add("queue = ?", f.Queue)
+		add("queue = ? AND exchange = ''", f.Queue) // as the index has it
+	}
+	if f.Exchange != "" {
+		add("exchange = ? AND queue = ''", f.Exchange)
+	}
+	if f.Tag != "" {
+		add("id IN (SELECT task_id FROM rabbitdelay_task_tags WHERE tag = ?)", f.Tag)
+	}
+	if f.Header != "" {
+		condition, values, err := whereHeader(f.Header, f.HeaderValue)
+		if err != nil {
+			return "", nil, err
+		}
+		add(condition, values...)
 	}
 	if !f.DueFrom.IsZero() {
 		add("due_at >= ?", millis(f.DueFrom))
@@ -234,12 +336,6 @@ func (f Filter) where(withCursor bool) (string, []any, error) {
 		add("id >= ?", f.IDPrefix)
 		add("id < ?", f.IDPrefix+"\U0010FFFF")
 	}
-	if withCursor && f.After.ID != "" {
-		at := millis(f.After.DeliverAt)
-		// The first condition is what an index can use everywhere.
-		add("due_at >= ?", at)
-		add("(due_at > ? OR id > ?)", at, f.After.ID)
-	}
 	if len(conditions) == 0 {
 		return "", nil, nil
 	}
@@ -248,12 +344,12 @@ func (f Filter) where(withCursor bool) (string, []any, error) {
 
 // Count counts tasks by queue and status, in that order.
 func (s *Store) Count(ctx context.Context, ex Executor, f Filter) ([]QueueCount, error) {
-	where, args, err := f.where(false)
+	where, args, err := f.where()
 	if err != nil {
 		return nil, fmt.Errorf("counting tasks: %w", err)
 	}
 	var counts []QueueCount
-	err = s.query(ctx, ex, "SELECT queue, status, COUNT(*) FROM rabbitdelay_tasks"+where+" GROUP BY queue, status ORDER BY queue, status", args, func(rows *sql.Rows) error {
+	err = s.query(ctx, ex, "SELECT queue, status, COUNT(*) FROM rabbitdelay_tasks"+where+" GROUP BY queue, status ORDER BY queue, status", args, func(rows sqldb.Rows) error {
 		var c QueueCount
 		err := rows.Scan(&c.Queue, &c.Status, &c.Count)
 		counts = append(counts, c)
@@ -280,13 +376,13 @@ func (s *Store) Histogram(ctx context.Context, ex Executor, f Filter, from time.
 	if f.DueTo.IsZero() || f.DueTo.After(bins[n-1].To) {
 		f.DueTo = bins[n-1].To
 	}
-	where, args, err := f.where(false)
+	where, args, err := f.where()
 	if err != nil {
 		return nil, fmt.Errorf("histogram of tasks: %w", err)
 	}
 	// The remainder is taken off first, because / keeps it in MySQL.
 	bin := fmt.Sprintf("((due_at - %d) - (due_at - %d) %% %d) / %d", start, start, step, step)
-	err = s.query(ctx, ex, "SELECT "+bin+" AS bin, COUNT(*) FROM rabbitdelay_tasks"+where+" GROUP BY bin", args, func(rows *sql.Rows) error {
+	err = s.query(ctx, ex, "SELECT "+bin+" AS bin, COUNT(*) FROM rabbitdelay_tasks"+where+" GROUP BY bin", args, func(rows sqldb.Rows) error {
 		var i float64 // MySQL's quotient is a decimal
 		var count int64
 		if err := rows.Scan(&i, &count); err != nil {
@@ -300,13 +396,13 @@ func (s *Store) Histogram(ctx context.Context, ex Executor, f Filter, from time.
 	return bins, err
 }
 
-func (s *Store) query(ctx context.Context, ex Executor, query string, args []any, row func(*sql.Rows) error) error {
-	ex = s.on(ex)
-	d, err := s.dialect.Resolve(ctx, ex)
+func (s *Store) query(ctx context.Context, ex Executor, query string, args []any, row func(sqldb.Rows) error) error {
+	c := s.on(ex)
+	d, err := s.dialect.Resolve(ctx, c)
 	if err != nil {
 		return err
 	}
-	rows, err := ex.QueryContext(ctx, d.Bind(query), args...)
+	rows, err := c.QueryContext(ctx, d.Bind(query), args...)
 	if err != nil {
 		return fmt.Errorf("counting tasks: %w", sqldb.Explain(err))
 	}

@@ -178,22 +178,60 @@ func TestRelayListens(t *testing.T) {
 	}
 }
 
+// published tells which tasks were confirmed, and why the others were not.
+func published(s *Store, list []*claimed) (ok []*claimed, failed map[*claimed]error) {
+	failed = map[*claimed]error{}
+	s.publish(context.Background(), list, func(c *claimed, err error) {
+		if err == nil {
+			ok = append(ok, c)
+		} else {
+			failed[c] = err
+		}
+	})
+	return ok, failed
+}
+
 // A mark that comes late must not hide the version that came meanwhile.
 func TestMarkOfAnOlderVersion(t *testing.T) {
 	var r recorder
 	s, db := openStore(t, &r, Config{})
 	defer func() { _ = db.Close() }()
 	check(t, s.Schedule(t.Context(), nil, near("a")))
-	list, err := s.claim(t.Context(), toSend)
+	list, err := s.take(t.Context())
 	check(t, err)
-	ok, _ := s.publish(t.Context(), list)
+	ok, _ := published(s, list)
 	check(t, s.FireNow(t.Context(), nil, "a"))
 	check(t, s.markSent(t.Context(), ok))
-	if found, sent, err := s.step(t.Context(), toSend); found != 1 || sent != 1 || err != nil {
+	if found, sent, err := s.step(t.Context()); found != 1 || sent != 1 || err != nil {
 		t.Fatalf("found %d, sent %d (%v), expected the new version", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || got[0].m.Version != 1 || got[1].m.Version != 2 {
 		t.Errorf("sent %v", got)
+	}
+}
+
+// A handler may fail before the relay has marked what it sent. Its retry is left
+// the time that it takes.
+func TestMarkAfterAFailedAttempt(t *testing.T) {
+	var r recorder
+	s, db := openStore(t, &r, Config{})
+	defer func() { _ = db.Close() }()
+	check(t, s.Schedule(t.Context(), nil, near("a")))
+	list, err := s.take(t.Context())
+	check(t, err)
+	ok, _ := published(s, list)
+	failing := Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return errors.New("not yet") })
+	if err := failing(t.Context(), &amqpx.Delivery{ID: "a", Version: 1, Attempt: 1, DueAt: list[0].DeliverAt}); err == nil {
+		t.Fatal("the handler does not fail")
+	}
+	resendAt := func() (at int64) {
+		check(t, db.QueryRowContext(t.Context(), "SELECT resend_at FROM rabbitdelay_tasks").Scan(&at))
+		return at
+	}
+	want := resendAt()
+	check(t, s.markSent(t.Context(), ok))
+	if got := resendAt(); got != want {
+		t.Errorf("it is sent again at %v, the handler's failure said %v", time.UnixMilli(got), time.UnixMilli(want))
 	}
 }
 
@@ -266,32 +304,24 @@ func TestBrokerDown(t *testing.T) {
 
 func TestResendsBecomeRarer(t *testing.T) {
 	var r recorder
-	bubble(t, &r, Config{Grace: time.Minute, SweepInterval: 20 * time.Second, ClockInterval: time.Hour, Retention: Retention{Keep: 1000 * time.Hour}}, func(t *testing.T, s *Store, _ *sql.DB) {
+	cfg := Config{Grace: time.Minute, SweepInterval: 20 * time.Second, ClockInterval: time.Hour, Retention: Retention{Keep: 1000 * time.Hour}}
+	bubble(t, &r, cfg, func(t *testing.T, s *Store, _ *sql.DB) {
 		check(t, s.Schedule(t.Context(), nil, near("a")))
-		<-time.After(12 * time.Hour)
+		<-time.After(48 * time.Hour)
 		synctest.Wait()
+		if got, err := s.Get(t.Context(), nil, "a"); err != nil || got.Status != StatusPending {
+			t.Errorf("%+v (%v), expected it to be pending: nothing shows that its consumer has it", got, err)
+		}
 	})
 	got := r.receipts()
-	// After 1, 2, 4, ... 64, 64, ... minutes.
-	for i := 2; i < len(got); i++ {
-		pause, want := got[i].at.Sub(got[i-1].at), time.Minute<<min(i-1, 6)
+	for i := 1; i < len(got); i++ {
+		pause, want := got[i].at.Sub(got[i-1].at), time.Minute<<(i-1)
 		if pause < want || pause > want+30*time.Second {
 			t.Errorf("resend %d came after %v, expected about %v", i, pause, want)
 		}
 	}
-	if len(got) < 10 {
-		t.Errorf("%d sends in half a day, expected more", len(got))
-	}
-}
-
-func TestClockSkewIsReported(t *testing.T) {
-	var seen time.Duration
-	s, db := openStore(t, nil, Config{Hooks: Hooks{ClockSkew: func(skew, _ time.Duration) { seen = skew }}})
-	defer func() { _ = db.Close() }()
-	s.now = func() time.Time { return time.Now().Add(-time.Hour) }
-	skew, uncertainty, err := s.ClockSkew(t.Context())
-	if err != nil || seen != skew || (skew-time.Hour).Abs() > uncertainty+time.Second {
-		t.Errorf("skew is %v ± %v (%v), reported %v, expected an hour", skew, uncertainty, err, seen)
+	if len(got) != 10 {
+		t.Errorf("%d sends in two days, expected 10", len(got))
 	}
 }
 

@@ -2,7 +2,7 @@ package schedule
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"sync"
 	"time"
 
@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// Run relays tasks, sweeps overdue ones and purges finished ones until ctx
-// ends. It then settles the running batches (within PublishTimeout and some
+// Run relays tasks, makes those of recurring ones, sweeps overdue ones and purges
+// finished ones until ctx ends. It then settles the running batches (within PublishTimeout and some
 // seconds) and returns nil. Several processes may run it on one database; they
 // share the work without a leader. Errors on the way go to Hooks.Error and the
 // log, and it goes on. It returns ErrNoSender at once when the store has no
@@ -21,26 +21,34 @@ func (s *Store) Run(ctx context.Context) error {
 	if s.sender == nil {
 		return ErrNoSender
 	}
+	if !s.setClock(ctx) {
+		return nil
+	}
+	// Before the first task is sent, so that what was missed is not sent before its
+	// misfire policy is asked.
+	_, err := s.planAll(ctx)
+	s.report("recurring", err)
 	var wg sync.WaitGroup
+	wg.Go(func() { s.recur(ctx) })
 	for range s.cfg.Workers {
 		wg.Go(func() { s.relay(ctx) })
 	}
 	wg.Go(func() {
-		s.every(ctx, s.cfg.SweepInterval, "sweep", func() error { return s.sweep(ctx) })
+		s.every(ctx, s.cfg.SweepInterval, "sweep", func() error { return errors.Join(s.endLeases(ctx), s.sweep(ctx)) })
 	})
 	wg.Go(func() {
 		s.every(ctx, s.cfg.Retention.Every, "purge", func() error { return s.purge(ctx) })
 	})
 	wg.Go(func() {
 		s.every(ctx, s.cfg.ClockInterval, "clock", func() error {
-			_, _, err := s.ClockSkew(ctx)
-			return err
+			return s.adjust(ctx)
 		})
 	})
 	if s.cfg.Listener != nil {
 		wg.Go(func() { s.listen(ctx) })
 	}
 	wg.Wait()
+	s.flying.Wait()
 	// What cannot be marked now is published again when the lease ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()
@@ -76,37 +84,28 @@ const firstLook = 4 * time.Millisecond
 func (s *Store) relay(ctx context.Context) {
 	pause := s.cfg.PollInterval
 	for {
-		found, sent, err := s.step(ctx, toSend)
+		found, sent, err := s.step(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		s.report("relay", err)
-		if err == nil && sent > 0 && found == s.cfg.Batch {
+		if err == nil && sent > 0 && s.more.Load() {
 			continue
 		}
 		if err != nil || (found > 0 && sent == 0) {
 			pause = s.cfg.PollInterval // do not spin on a fault
+		}
+		wait := pause
+		if now := s.now(); !s.health.next(now).IsZero() {
+			wait = min(wait, s.health.next(now).Sub(now))
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.wake:
 			pause = firstLook
-		case <-time.After(pause):
+		case <-time.After(wait):
 			pause = min(2*pause, s.cfg.PollInterval)
-		}
-	}
-}
-
-// sweep sends overdue tasks again, batch after batch while they are full.
-func (s *Store) sweep(ctx context.Context) error {
-	for {
-		found, sent, err := s.step(ctx, toResend)
-		if sent > 0 {
-			s.log.Info("overdue tasks sent again", zap.Int("tasks", sent))
-		}
-		if err != nil || sent == 0 || found < s.cfg.Batch || ctx.Err() != nil {
-			return err
 		}
 	}
 }
@@ -167,8 +166,8 @@ func (s *Store) purge(ctx context.Context) error {
 	return err
 }
 
-// Purge deletes tasks that finished longer ago than r allows, and returns their
-// number. It deletes r.Batch rows at a time, each batch in a transaction of its
+// Purge deletes tasks that finished longer ago than r allows, with the records of
+// their effects, and returns the tasks' number. It deletes r.Batch rows at a time, each batch in a transaction of its
 // own. Fields of r that are zero take the store's configuration. Run does it by
 // itself.
 func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
@@ -181,12 +180,12 @@ func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	}
 	var total int64
 	for _, e := range []struct {
-		statuses string
-		keep     time.Duration
-	}{{"'done', 'cancelled'", r.Keep}, {"'failed'", r.KeepFailed}} {
+		status Status
+		keep   time.Duration
+	}{{StatusDone, r.Keep}, {StatusCancelled, r.Keep}, {StatusExpired, r.Keep}, {StatusFailed, r.KeepFailed}} {
 		n, err := sqldb.Purge(ctx, s.db, d, sqldb.Expired{
 			Table: "rabbitdelay_tasks", Key: "id",
-			Where: "finished_at < ? AND status IN (" + e.statuses + ")", Args: []any{s.now().Add(-e.keep).UnixMilli()},
+			Where: "status = '" + string(e.status) + "' AND finished_at < ?", Args: []any{s.now().Add(-e.keep).UnixMilli()},
 			Order: "finished_at",
 		}, r.Batch)
 		total += n
@@ -194,39 +193,9 @@ func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 			return total, err
 		}
 	}
-	return total, nil
-}
-
-// clockQueries give the database's clock in milliseconds since the Unix epoch.
-var clockQueries = map[Dialect]string{
-	PostgreSQL: "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
-	MySQL:      "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)",
-	SQLite:     "SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
-}
-
-// ClockSkew measures the database's clock minus this process's. The true
-// difference is within uncertainty of it. Due instants come from the clocks of
-// the programs that write tasks, so a difference makes tasks early or late. Run
-// measures it regularly, and warns beyond MaxClockSkew.
-func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration, err error) {
-	d, err := s.dialect.Resolve(ctx, s.db)
-	if err != nil {
-		return 0, 0, err
-	}
-	before := s.now()
-	var ms int64
-	if err := s.db.QueryRowContext(ctx, clockQueries[d]).Scan(&ms); err != nil {
-		return 0, 0, fmt.Errorf("reading the database's clock: %w", err)
-	}
-	took := s.now().Sub(before)
-	skew = time.UnixMilli(ms).Sub(before.Add(took / 2))
-	uncertainty = took/2 + time.Millisecond
-	if skew.Abs()-uncertainty > s.cfg.MaxClockSkew {
-		s.log.Warn("the database's clock differs from this process's; tasks will be early or late to one of them; synchronise the clocks",
-			zap.Duration("difference", skew), zap.Duration("uncertainty", uncertainty), zap.Duration("bound", s.cfg.MaxClockSkew))
-	}
-	if s.cfg.Hooks.ClockSkew != nil {
-		s.cfg.Hooks.ClockSkew(skew, uncertainty)
-	}
-	return skew, uncertainty, nil
+	_, err = sqldb.Purge(ctx, s.db, d, sqldb.Expired{
+		Table: "rabbitdelay_effects", Key: "task_id, version, due_at, queue",
+		Where: "updated_at < ?", Args: []any{s.now().Add(-r.Keep).UnixMilli()}, Order: "updated_at",
+	}, r.Batch)
+	return total, err
 }

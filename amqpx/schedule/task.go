@@ -14,17 +14,19 @@ import (
 // Status is where a task is in its life.
 type Status string
 
-// A task is pending until it is done, cancelled or failed. Reschedule and
+// A task is pending until it is done, cancelled, expired or failed. Reschedule and
 // FireNow keep it pending; Revive makes a failed one pending again.
 const (
 	StatusPending   Status = "pending"
+	StatusRunning   Status = "running"   // LeaseHandler's work is on its way; pending again if its lease ends
 	StatusDone      Status = "done"      // its effect committed
 	StatusCancelled Status = "cancelled" // Cancel committed first
+	StatusExpired   Status = "expired"   // its time was over before its effect, see Task.ExpiresAfter
 	StatusFailed    Status = "failed"    // retries exhausted, rejected, or it could not be sent; LastError says
 )
 
 // statuses lists them in the order of a task's life.
-var statuses = []Status{StatusPending, StatusDone, StatusCancelled, StatusFailed}
+var statuses = []Status{StatusPending, StatusRunning, StatusDone, StatusCancelled, StatusExpired, StatusFailed}
 
 func (s Status) valid() bool {
 	return slices.Contains(statuses, s)
@@ -47,8 +49,21 @@ type Task struct {
 	// Body is the payload, at most Config.MaxBody.
 	Body        []byte
 	ContentType string
+	// Type and CorrelationID are the message's properties of that name, Priority
+	// its priority; RabbitMQ 4.0 to 4.2 takes up to 4 in a quorum delay queue.
+	Type          string
+	CorrelationID string
+	Priority      uint8
+	// ExpiresAfter, counted from DeliverAt, ends the time in which the effect is
+	// worth having: a message that is handled later, and a task that was not sent by
+	// then, has none. 0 is for ever. Fractions of a millisecond round up.
+	ExpiresAfter time.Duration
 	// Headers are the message's headers.
 	Headers map[string]string
+	// Tags are names by which Filter finds the task, such as the tenant or the
+	// campaign: up to 20, each of 1 to 100 bytes of UTF-8 that do not end in a
+	// space. They are not part of the message.
+	Tags []string
 
 	// Version counts the task's changes from 1. A message carries the version
 	// it was sent for, and has an effect only while the row has the same
@@ -71,7 +86,12 @@ func (t Task) Cursor() Cursor { return Cursor{DeliverAt: t.DeliverAt, ID: t.ID} 
 const maxName = 255
 
 // maxDue is the end of the year 9999, which every client can still write down.
-const maxDue = 253402300799999
+// An instant before minDue, of March 1973, is as past as any; the table refuses
+// it from programs that write seconds instead of milliseconds.
+const (
+	maxDue = 253402300799999
+	minDue = 100000000000
+)
 
 func (t *Task) validate(maxBody int) error {
 	bad := func(field, format string, args ...any) error {
@@ -89,11 +109,13 @@ func (t *Task) validate(maxBody int) error {
 		return bad("DeliverAt", "is not set; expected an instant, time.Now() for at once")
 	case millis(t.DeliverAt) > maxDue:
 		return bad("DeliverAt", "%v, expected at most the year 9999", t.DeliverAt)
+	case t.ExpiresAfter < 0:
+		return bad("ExpiresAfter", "%v, expected 0 for never, or more", t.ExpiresAfter)
 	case len(t.Body) > maxBody:
 		return bad("Body", "%d bytes, expected at most %d (Config.MaxBody): keep the payload in a table and schedule its key", len(t.Body), maxBody)
 	}
 	for _, f := range []struct{ name, value string }{
-		{"Queue", t.Queue}, {"Exchange", t.Exchange}, {"RoutingKey", t.RoutingKey}, {"ContentType", t.ContentType},
+		{"Queue", t.Queue}, {"Exchange", t.Exchange}, {"RoutingKey", t.RoutingKey}, {"ContentType", t.ContentType}, {"Type", t.Type}, {"CorrelationID", t.CorrelationID},
 	} {
 		if len(f.value) > maxName {
 			return bad(f.name, "%d bytes, AMQP allows %d", len(f.value), maxName)
@@ -107,7 +129,10 @@ func (t *Task) validate(maxBody int) error {
 			return bad("Headers", "%q: expected names of 1 to %d bytes, and UTF-8 without NUL", k, maxName)
 		}
 	}
-	return nil
+	if err := t.sendable(); err != nil {
+		return err
+	}
+	return checkTags(t)
 }
 
 func checkID(id string) error {
@@ -134,7 +159,7 @@ func millis(t time.Time) int64 {
 	if t.Unix() > maxDue/1000 {
 		return maxDue + 1
 	}
-	if t.Unix() < 0 {
+	if t.Unix() < minDue/1000 {
 		return 0
 	}
 	ms := t.UnixMilli()
@@ -156,7 +181,7 @@ func encodeHeaders(h map[string]string) (any, error) {
 func (c *claimed) message() amqpx.Message {
 	m := amqpx.Message{
 		ID: c.ID, Queue: c.Queue, Exchange: c.Exchange, RoutingKey: c.RoutingKey,
-		DeliverAt: c.DeliverAt, Body: c.Body, ContentType: c.ContentType,
+		DeliverAt: c.DeliverAt, Body: c.Body, ContentType: c.ContentType, Type: c.Type, CorrelationID: c.CorrelationID, Priority: c.Priority,
 		Version: c.Version, Attempt: c.Attempts + 1,
 	}
 	if len(c.Headers) > 0 {

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,9 +49,23 @@ func (s *Store) schedule(ctx context.Context, ex Executor, tasks []Task, opts []
 	for _, o := range opts {
 		o(&w)
 	}
+	if hook := s.cfg.Hooks.BeforeSchedule; hook != nil {
+		tasks = slices.Clone(tasks)
+		for i := range tasks {
+			t := &tasks[i]
+			t.Headers = maps.Clone(t.Headers)
+			hook(ctx, t)
+		}
+	}
+	if len(tasks) == 0 {
+		return nil
+	}
 	seen := make(map[string]bool, len(tasks))
 	for i := range tasks {
 		if err := tasks[i].validate(s.cfg.MaxBody); err != nil {
+			return err
+		}
+		if err := s.accepts(&tasks[i]); err != nil {
 			return err
 		}
 		if seen[tasks[i].ID] {
@@ -58,26 +74,29 @@ func (s *Store) schedule(ctx context.Context, ex Executor, tasks []Task, opts []
 		seen[tasks[i].ID] = true
 	}
 	chunks := split(tasks)
-	ex = s.on(ex)
-	write := func(ex Executor) error {
-		d, err := s.dialect.Resolve(ctx, ex)
+	c := s.on(ex)
+	write := func(c sqldb.Conn) error {
+		d, err := s.dialect.Resolve(ctx, c)
 		if err != nil {
 			return err
 		}
 		for _, chunk := range chunks {
-			if err := s.insert(ctx, ex, d, chunk, w.replace); err != nil {
+			if err := s.insert(ctx, c, d, chunk, w.replace); err != nil {
+				return err
+			}
+			if err := writeTags(ctx, c, d, chunk, w.replace); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	var err error
-	if db, ok := ex.(*sql.DB); ok && len(tasks) > 1 {
-		err = sqldb.Transact(ctx, db, nil, func(tx *sql.Tx) error { return write(tx) })
+	if db, ok := c.(sqldb.DB); ok && (len(tasks) > 1 || len(tasks[0].Tags) > 0 || w.replace) {
+		err = sqldb.Transact(ctx, db, nil, func(tx sqldb.Tx) error { return write(tx) })
 	} else {
-		err = write(ex)
+		err = write(c)
 	}
-	if err == nil && len(tasks) > 0 {
+	if err == nil {
 		first := millis(tasks[0].DeliverAt)
 		for i := range tasks {
 			first = min(first, millis(tasks[i].DeliverAt))
@@ -104,8 +123,13 @@ func split(tasks []Task) [][]Task {
 	return chunks
 }
 
+// stillPending is for statements that find their rows by ids. No planner takes an
+// index of the status for it, in which it would read all that is pending; they do
+// where they have no statistics, and where they do not know the number of ids.
+const stillPending = "(status = 'pending') IS TRUE"
+
 // written are the columns that Schedule writes.
-var written = []string{"id", "queue", "exchange", "routing_key", "due_at", "body", "content_type", "headers", "created_at", "updated_at"}
+var written = []string{"id", "queue", "exchange", "routing_key", "due_at", "body", "content_type", "type", "correlation_id", "priority", "expires_after", "headers", "created_at", "updated_at"}
 
 // renewed is what Replace resets, so that the row is like a new one of a later
 // version.
@@ -114,7 +138,7 @@ const renewed = `status = 'pending', attempts = 0, last_error = NULL, finished_a
 // unsent makes the relay send the row's version anew.
 const unsent = `sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0`
 
-func (s *Store) insert(ctx context.Context, ex Executor, d Dialect, tasks []Task, replace bool) error {
+func (s *Store) insert(ctx context.Context, ex sqldb.Conn, d Dialect, tasks []Task, replace bool) error {
 	now := s.now().UnixMilli()
 	args := make([]any, 0, len(tasks)*len(written))
 	for i := range tasks {
@@ -127,7 +151,7 @@ func (s *Store) insert(ctx context.Context, ex Executor, d Dialect, tasks []Task
 		if body == nil {
 			body = []byte{}
 		}
-		args = append(args, t.ID, t.Queue, t.Exchange, t.RoutingKey, millis(t.DeliverAt), body, t.ContentType, headers, now, now)
+		args = append(args, t.ID, t.Queue, t.Exchange, t.RoutingKey, millis(t.DeliverAt), body, t.ContentType, t.Type, t.CorrelationID, t.Priority, expiresAfter(t.ExpiresAfter), headers, now, now)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "INSERT INTO rabbitdelay_tasks (%s) VALUES ", strings.Join(written, ", "))
@@ -185,7 +209,7 @@ func onConflict(d Dialect) string {
 }
 
 // refuseExisting names the tasks that are there.
-func (s *Store) refuseExisting(ctx context.Context, ex Executor, d Dialect, tasks []Task) error {
+func (s *Store) refuseExisting(ctx context.Context, ex sqldb.Conn, d Dialect, tasks []Task) error {
 	if len(tasks) == 1 && d != MySQL { // only called when it is there
 		return &ExistsError{IDs: []string{tasks[0].ID}}
 	}
@@ -193,7 +217,8 @@ func (s *Store) refuseExisting(ctx context.Context, ex Executor, d Dialect, task
 	for i := range tasks {
 		ids[i] = tasks[i].ID
 	}
-	rows, err := ex.QueryContext(ctx, d.Bind("SELECT id FROM rabbitdelay_tasks WHERE id IN ("+marks(len(ids))+") ORDER BY id"), ids...)
+	query := "SELECT id FROM rabbitdelay_tasks WHERE id IN (" + marks(len(ids)) + ") ORDER BY id" + current(d)
+	rows, err := ex.QueryContext(ctx, d.Bind(query), ids...)
 	if err != nil {
 		return sqldb.Explain(err)
 	}
@@ -212,6 +237,16 @@ func (s *Store) refuseExisting(ctx context.Context, ex Executor, d Dialect, task
 	return &ExistsError{IDs: found}
 }
 
+// current makes a SELECT read what the statement before it met: MySQL's
+// repeatable read shows rows as they were at the transaction's first read, unless
+// they are read with a lock.
+func current(d Dialect) string {
+	if d == MySQL {
+		return " LOCK IN SHARE MODE"
+	}
+	return ""
+}
+
 // marks is n placeholders.
 func marks(n int) string { return "?" + strings.Repeat(", ?", n-1) }
 
@@ -227,11 +262,11 @@ func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
 // CancelBatch cancels those of the tasks that are pending, and returns how many
 // were. In a database it is one transaction.
 func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int, error) {
-	ex = s.on(ex)
+	c := s.on(ex)
 	total := 0
-	cancel := func(ex Executor) error {
+	cancel := func(c sqldb.Conn) error {
 		total = 0
-		d, err := s.dialect.Resolve(ctx, ex)
+		d, err := s.dialect.Resolve(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -242,7 +277,7 @@ func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int
 			for _, id := range chunk {
 				args = append(args, id)
 			}
-			res, err := ex.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = ?, updated_at = ? WHERE status = 'pending' AND id IN ("+marks(len(chunk))+")"), args...)
+			res, err := c.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = ?, updated_at = ? WHERE "+stillPending+" AND id IN ("+marks(len(chunk))+")"), args...)
 			if err != nil {
 				return fmt.Errorf("cancelling %d tasks: %w", len(ids), sqldb.Explain(err))
 			}
@@ -254,11 +289,11 @@ func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int
 		}
 		return nil
 	}
-	if db, ok := ex.(*sql.DB); ok {
-		err := sqldb.Transact(ctx, db, nil, func(tx *sql.Tx) error { return cancel(tx) })
+	if db, ok := c.(sqldb.DB); ok {
+		err := sqldb.Transact(ctx, db, nil, func(tx sqldb.Tx) error { return cancel(tx) })
 		return total, err
 	}
-	err := cancel(ex)
+	err := cancel(c)
 	return total, err
 }
 
@@ -268,7 +303,8 @@ func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverA
 	return s.move(ctx, ex, id, "reschedule", StatusPending, deliverAt)
 }
 
-// FireNow makes a pending task due at once, when ex commits. Errors: as Cancel.
+// FireNow makes a pending task due at once, when ex commits: at this process's
+// instant, which Run corrects by the database's. Errors: as Cancel.
 func (s *Store) FireNow(ctx context.Context, ex Executor, id string) error {
 	return s.move(ctx, ex, id, "fire", StatusPending, s.now().Truncate(time.Millisecond))
 }
@@ -293,12 +329,12 @@ func (s *Store) move(ctx context.Context, ex Executor, id, action string, want S
 }
 
 func (s *Store) change(ctx context.Context, ex Executor, id, action string, want Status, set string, args ...any) error {
-	ex = s.on(ex)
-	d, err := s.dialect.Resolve(ctx, ex)
+	c := s.on(ex)
+	d, err := s.dialect.Resolve(ctx, c)
 	if err != nil {
 		return err
 	}
-	res, err := ex.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_tasks SET "+set+" WHERE id = ? AND status = '"+string(want)+"'"), append(args, id)...)
+	res, err := c.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_tasks SET "+set+" WHERE id = ? AND status = '"+string(want)+"'"), append(args, id)...)
 	if err != nil {
 		return fmt.Errorf("%s task %s: %w", action, id, sqldb.Explain(err))
 	}
@@ -306,14 +342,8 @@ func (s *Store) change(ctx context.Context, ex Executor, id, action string, want
 	if err != nil || n > 0 {
 		return err
 	}
-	// A locking read, because MySQL's repeatable read would show the row as it
-	// was before the change that made the UPDATE miss it.
-	query := "SELECT status FROM rabbitdelay_tasks WHERE id = ?"
-	if d == MySQL {
-		query += " LOCK IN SHARE MODE"
-	}
 	var status Status
-	err = ex.QueryRowContext(ctx, d.Bind(query), id).Scan(&status)
+	err = c.QueryRowContext(ctx, d.Bind("SELECT status FROM rabbitdelay_tasks WHERE id = ?"+current(d)), id).Scan(&status)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("cannot %s task %s: %w", action, id, ErrNotFound)
 	}

@@ -52,6 +52,8 @@ func (r *run) costOf(ctx context.Context, s *Scenario, t topology.QueueType) (er
 	// Some are due while others are still sent.
 	some := span{2 * time.Second, 6 * time.Second}
 	byClock := dlx.BucketConfig{QueueType: t}
+	checked := inTenths(dlx.LayoutClock, t)
+	checked.TopicPermissions = true
 	for _, w := range []struct {
 		name  string
 		cfg   dlx.BucketConfig
@@ -60,10 +62,10 @@ func (r *run) costOf(ctx context.Context, s *Scenario, t topology.QueueType) (er
 		{"no delay", byClock, func(int) time.Duration { return 0 }},
 		{"clock layout, whole seconds", byClock, func(i int) time.Duration { return time.Duration(2+i%5) * time.Second }},
 		{"clock layout", byClock, some.at},
-		{"clock layout" + atHundredths, dlx.BucketConfig{QueueType: t, Resolution: hundredth}, some.at},
-		{"clock layout, topic permissions", dlx.BucketConfig{QueueType: t, TopicPermissions: true}, some.at},
-		{"hex layout", alike(dlx.LayoutHex, t), some.at},
-		{"binary layout", alike(dlx.LayoutBinary, t), some.at},
+		{"clock layout" + atTenths, inTenths(dlx.LayoutClock, t), some.at},
+		{"clock layout" + atTenths + ", topic permissions", checked, some.at},
+		{"hex layout" + atTenths, inTenths(dlx.LayoutHex, t), some.at},
+		{"binary layout" + atTenths, inTenths(dlx.LayoutBinary, t), some.at},
 	} {
 		c, err := r.open(ctx, r.main, "cost-"+string(t)+strconv.Itoa(len(ways)), t, bucket(w.cfg))
 		if err != nil {

@@ -42,8 +42,8 @@ func (r *run) declareLayouts(ctx context.Context, s *Scenario, conn *amqp.Connec
 		cfg  dlx.BucketConfig
 	}{
 		{"clock layout", dlx.BucketConfig{QueueType: t}},
-		{"clock layout" + atHundredths, dlx.BucketConfig{QueueType: t, Resolution: hundredth}},
-		{"hex layout", dlx.BucketConfig{QueueType: t, Layout: dlx.LayoutHex}},
+		{"clock layout" + atTenths, inTenths(dlx.LayoutClock, t)},
+		{"hex layout" + atTenths, inTenths(dlx.LayoutHex, t)},
 		{"binary layout, 1 s", dlx.BucketConfig{QueueType: t, Layout: dlx.LayoutBinary}},
 	}
 	add, done := r.o.Progress("declare, "+group, len(layouts)*r.o.Repeats)

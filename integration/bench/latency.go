@@ -33,7 +33,7 @@ func (r *run) latency(ctx context.Context, s *Scenario) error {
 	repeats := min(r.o.Repeats, 2)
 	p := &passes{r: r, f: f, s: s, group: group}
 	defer p.close()
-	var ours, inHundredths []*Case
+	var ours, coarse []*Case
 	for _, t := range r.o.QueueTypes {
 		c, err := r.open(ctx, r.main, "latency-"+string(t), t, clock(t))
 		if err != nil {
@@ -41,10 +41,10 @@ func (r *run) latency(ctx context.Context, s *Scenario) error {
 		}
 		name := "bucket, " + string(t) + " queues"
 		ours = append(ours, p.add(name, false, rabbit{c, steadyPrefetch}, c.close))
-		if c, err = r.open(ctx, r.main, "latency-10ms-"+string(t), t, bucket(dlx.BucketConfig{QueueType: t, Resolution: hundredth})); err != nil {
+		if c, err = r.open(ctx, r.main, "latency-100ms-"+string(t), t, bucket(inTenths(dlx.LayoutClock, t))); err != nil {
 			return err
 		}
-		inHundredths = append(inHundredths, p.add(name+atHundredths, true, rabbit{c, steadyPrefetch}, c.close))
+		coarse = append(coarse, p.add(name+atTenths, true, rabbit{c, steadyPrefetch}, c.close))
 	}
 	polls, err := p.addPolls(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (r *run) latency(ctx context.Context, s *Scenario) error {
 			limit = 15
 		}
 		s.atMost("p99 of "+ours[i].Name, ours[i], metricP99, limit)
-		s.ratio(fmt.Sprintf("p99 of %s, with a resolution of 10 ms / with the default", ours[i].Name), inHundredths[i], ours[i], metricP99, 0.5, true)
+		s.ratio(fmt.Sprintf("p99 of %s / with a resolution of 100 ms", ours[i].Name), ours[i], coarse[i], metricP99, 0.5, true)
 	}
 	return r.latencyOfPlugin(ctx, s, f, min(repeats, 1+repeats/2))
 }

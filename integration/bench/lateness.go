@@ -7,13 +7,15 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
-// lateness collects how late messages came that were asked for within a window
+// arrivals collect how late messages came that were asked for within a window
 // of time: after the instants that were asked for, and not after those that a
 // timer made of them by rounding or by when it got to them. Every message has a
 // number, so that each counts once, and it is known when all have come.
-type lateness struct {
+type arrivals struct {
 	from, to time.Time // due instants that count; zero until known
 
 	mu     sync.Mutex
@@ -24,10 +26,10 @@ type lateness struct {
 	done   chan struct{}
 }
 
-func newLateness() *lateness { return &lateness{done: make(chan struct{})} }
+func newArrivals() *arrivals { return &arrivals{done: make(chan struct{})} }
 
 // number gives a message its number; it is asked for at that instant.
-func (l *lateness) number(due time.Time) uint64 {
+func (l *arrivals) number(due time.Time) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -41,10 +43,10 @@ func (l *lateness) number(due time.Time) uint64 {
 	return uint64(len(l.due) - 1)
 }
 
-func (l *lateness) outside(due time.Time) bool { return due.Before(l.from) || !due.Before(l.to) }
+func (l *arrivals) outside(due time.Time) bool { return due.Before(l.from) || !due.Before(l.to) }
 
 // open sets the window; what was due before it does not count.
-func (l *lateness) open(from, to time.Time) {
+func (l *arrivals) open(from, to time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.from, l.to = from, to
@@ -62,7 +64,7 @@ func (l *lateness) open(from, to time.Time) {
 }
 
 // came records a message.
-func (l *lateness) came(content []byte, at time.Time) {
+func (l *arrivals) came(content []byte, at time.Time) {
 	if len(content) < minBody {
 		return
 	}
@@ -78,14 +80,14 @@ func (l *lateness) came(content []byte, at time.Time) {
 }
 
 // complete says that no more numbers are given.
-func (l *lateness) complete() {
+func (l *arrivals) complete() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	l.finish()
 }
 
-func (l *lateness) finish() {
+func (l *arrivals) finish() {
 	if l.closed && len(l.late) == l.wanted {
 		select {
 		case <-l.done:
@@ -97,7 +99,7 @@ func (l *lateness) finish() {
 
 // wait returns the sorted values when all messages have come. Those that have
 // not come after the time given count as that late.
-func (l *lateness) wait(ctx context.Context, patience time.Duration) (values []float64, missing int, err error) {
+func (l *arrivals) wait(ctx context.Context, patience time.Duration) (values []float64, missing int, err error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
@@ -166,7 +168,7 @@ type outcome struct {
 
 // through sends the flow through the timer.
 func (f flow) through(ctx context.Context, t timer, size int, patience time.Duration, advance func(int)) (o outcome, err error) {
-	l := newLateness()
+	l := newArrivals()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop, err := t.start(ctx, l.came)
@@ -219,7 +221,7 @@ func (c *Case) recordLateness(values []float64) {
 		name  string
 		share float64
 	}{{"p50", 0.5}, {"p95", 0.95}, {metricP99, 0.99}, {"max", 1}} {
-		c.add(p.name, "ms late", percentile(values, p.share))
+		c.add(p.name, "ms late", lateness.Percentile(values, p.share))
 	}
 	c.Curve = distribution(values) // of the last repeat
 }

@@ -54,8 +54,6 @@ type Options struct {
 
 	// URL of the broker; default AMQP_URL, else one is started.
 	URL string
-	// InstallBroker installs the package rabbitmq-server when there is no broker.
-	InstallBroker bool
 
 	// Progress is told of each step of known length; it returns what takes
 	// advances, and what ends the step. Default: nobody is told.

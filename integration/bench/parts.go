@@ -14,6 +14,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	_ "github.com/rabbitdelay/rabbitdelay/config/mysql"    // mysql://
+	_ "github.com/rabbitdelay/rabbitdelay/config/postgres" // postgres://
+	_ "github.com/rabbitdelay/rabbitdelay/config/sqlite"   // sqlite:
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -99,7 +102,7 @@ func (r *run) scenario(ctx context.Context, s *Scenario) error {
 
 func (r *run) startBroker(ctx context.Context) error {
 	var err error
-	r.main, err = broker.Start(ctx, broker.Options{URL: r.o.URL, InstallPackage: r.o.InstallBroker, Log: r.o.Log})
+	r.main, err = broker.Start(ctx, broker.Options{URL: r.o.URL, Log: r.o.Log})
 	return err
 }
 

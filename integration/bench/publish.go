@@ -43,11 +43,11 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 		return err
 	}
 	defer func() { err = joined(err, c.close(ctx)) }()
-	inHundredths, err := r.open(ctx, r.main, "publish-10ms-"+string(t), t, bucket(dlx.BucketConfig{QueueType: t, Resolution: hundredth}))
+	coarse, err := r.open(ctx, r.main, "publish-100ms-"+string(t), t, bucket(inTenths(dlx.LayoutClock, t)))
 	if err != nil {
 		return err
 	}
-	defer func() { err = joined(err, inHundredths.close(ctx)) }()
+	defer func() { err = joined(err, coarse.close(ctx)) }()
 	plain, err := c.plain("plain", t)
 	if err != nil {
 		return err
@@ -83,8 +83,8 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 		{batchAny, one, func(advance func(int)) error {
 			return c.sendBatches(ctx, n, n, r.o.Body, anyDelay, advance)
 		}},
-		{batchAny + atHundredths, "", func(advance func(int)) error {
-			return inHundredths.sendBatches(ctx, n, n, r.o.Body, anyDelay, advance)
+		{batchAny + atTenths, "", func(advance func(int)) error {
+			return coarse.sendBatches(ctx, n, n, r.o.Body, anyDelay, advance)
 		}},
 		{many, "", func(advance func(int)) error {
 			return raw.shared(ctx, n, sendGoroutines, advance)
@@ -95,8 +95,8 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 		{sendAny, many, func(advance func(int)) error {
 			return c.sendShared(ctx, n, r.o.Body, anyDelay, advance)
 		}},
-		{sendAny + atHundredths, "", func(advance func(int)) error {
-			return inHundredths.sendShared(ctx, n, r.o.Body, anyDelay, advance)
+		{sendAny + atTenths, "", func(advance func(int)) error {
+			return coarse.sendShared(ctx, n, r.o.Body, anyDelay, advance)
 		}},
 		{toMany, "", func(advance func(int)) error {
 			return spread.shared(ctx, n, sendGoroutines, advance)
@@ -113,7 +113,7 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 				return err
 			}
 			kase.record(k, n)
-			return errors.Join(c.purge(), inHundredths.purge())
+			return errors.Join(c.purge(), coarse.purge())
 		}})
 	}
 	if err := interleave(ctx, r.o.Repeats, variants); err != nil {
@@ -130,8 +130,8 @@ func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType
 	s.ratio(fmt.Sprintf("%s, %s: rate / raw into as many queues", sendAny, group),
 		s.find(group, sendAny, false), s.find(group, toMany, true), metricRate, 0.90, false)
 	for _, name := range []string{batchAny, sendAny} {
-		s.ratio(fmt.Sprintf("%s, %s: rate with a resolution of 10 ms / with the default", name, group),
-			s.find(group, name+atHundredths, true), s.find(group, name, false), metricRate, 0.90, false)
+		s.ratio(fmt.Sprintf("%s, %s: rate / with a resolution of 100 ms", name, group),
+			s.find(group, name, false), s.find(group, name+atTenths, true), metricRate, 0.90, false)
 	}
 	return nil
 }

@@ -1,8 +1,9 @@
 package bench
 
 import (
-	"math"
 	"slices"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
 // spread is the median and the range of values that are at least one.
@@ -16,22 +17,15 @@ func spread(values []float64) (median, lowest, highest float64) {
 	return median, sorted[0], sorted[n-1]
 }
 
-// percentile is the smallest value that at least that share of all are not
-// above; values are sorted and not empty.
-func percentile(sorted []float64, share float64) float64 {
-	rank := int(math.Ceil(share * float64(len(sorted))))
-	return sorted[min(max(rank, 1), len(sorted))-1]
-}
-
 // distribution reduces values, which are sorted, to points of their cumulative
 // distribution: dense at the end, where the interesting part is.
 func distribution(sorted []float64) []Point {
 	var points []Point
 	for i := range 100 {
-		points = append(points, Point{percentile(sorted, float64(i)/100), float64(i) / 100})
+		points = append(points, Point{lateness.Percentile(sorted, float64(i)/100), float64(i) / 100})
 	}
 	for _, share := range []float64{0.99, 0.992, 0.994, 0.996, 0.998, 0.999, 0.9995, 1} {
-		points = append(points, Point{percentile(sorted, share), share})
+		points = append(points, Point{lateness.Percentile(sorted, share), share})
 	}
 	return points
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -32,15 +33,10 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-func TestPercentile(t *testing.T) {
+func TestDistribution(t *testing.T) {
 	values := make([]float64, 1000)
 	for i := range values {
 		values[i] = float64(i + 1)
-	}
-	for share, want := range map[float64]float64{0: 1, 0.5: 500, 0.99: 990, 0.999: 999, 1: 1000} {
-		if got := percentile(values, share); got != want {
-			t.Errorf("%v: got %v, want %v", share, got, want)
-		}
 	}
 	points := distribution(values)
 	if last := points[len(points)-1]; last != (Point{1000, 1}) {
@@ -142,7 +138,7 @@ func TestRoundingIsLate(t *testing.T) {
 			t.Fatalf("%+v, %v", o, err)
 		}
 		for share, want := range map[float64]float64{0.5: 49.5, 0.99: 98} {
-			if got := percentile(o.values, share); math.Abs(got-want) > 2 {
+			if got := lateness.Percentile(o.values, share); math.Abs(got-want) > 2 {
 				t.Errorf("%v of the messages are up to %v ms late, want %v", share, got, want)
 			}
 		}
@@ -150,7 +146,7 @@ func TestRoundingIsLate(t *testing.T) {
 }
 
 func TestLatenessCountsTheWindow(t *testing.T) {
-	l := newLateness()
+	l := newArrivals()
 	start := time.Now()
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	var numbers []uint64
@@ -177,7 +173,7 @@ func TestLatenessCountsTheWindow(t *testing.T) {
 }
 
 func TestMissingMessagesAreLate(t *testing.T) {
-	l := newLateness()
+	l := newArrivals()
 	now := time.Now()
 	l.open(now, now.Add(time.Second))
 	l.number(now)

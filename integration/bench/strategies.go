@@ -22,16 +22,16 @@ func bucket(c dlx.BucketConfig) strategyFor {
 // clock is the default.
 func clock(t topology.QueueType) strategyFor { return bucket(dlx.BucketConfig{QueueType: t}) }
 
-// hundredth is the finer resolution that is measured beside the default.
+// tenth is the coarser resolution beside which the clock's own is measured.
 const (
-	hundredth    = 10 * time.Millisecond
-	atHundredths = ", 10 ms"
+	tenth    = 100 * time.Millisecond
+	atTenths = ", 100 ms"
 )
 
-// alike is a layout with the default layout's resolution, whatever its own, so
-// that both round alike.
-func alike(layout string, t topology.QueueType) dlx.BucketConfig {
-	return dlx.BucketConfig{Layout: layout, QueueType: t, Resolution: dlx.BucketConfig{}.WithDefaults().Resolution}
+// inTenths is a layout with a resolution of a tenth of a second, whatever its
+// own, so that layouts are compared that round alike.
+func inTenths(layout string, t topology.QueueType) dlx.BucketConfig {
+	return dlx.BucketConfig{Layout: layout, QueueType: t, Resolution: tenth}
 }
 
 // pluggable is the plugin strategy; its destination's type is the client's.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
@@ -22,26 +23,27 @@ const (
 )
 
 // sustain finds the highest rate at which the p99 lateness stays under a second:
-// of the default layout beside a finer one and the binary one, and beside the
-// plugin.
+// of the default layout beside a coarser one, of that beside the binary one, and
+// beside the plugin.
 func (r *run) sustain(ctx context.Context, s *Scenario) error {
 	t := r.o.QueueTypes[0]
 	layouts := r.newContest(s, string(t)+" queues, RabbitMQ "+r.main.Version())
 	for i, l := range []struct {
-		name  string
-		cfg   dlx.BucketConfig
-		bound float64 // of the first one's rate to its
+		name string
+		cfg  dlx.BucketConfig
 	}{
-		{"clock layout", dlx.BucketConfig{QueueType: t}, 0},
-		{"clock layout" + atHundredths, dlx.BucketConfig{QueueType: t, Resolution: hundredth}, 1},
-		{"binary layout", alike(dlx.LayoutBinary, t), 5},
+		{"clock layout", dlx.BucketConfig{QueueType: t}},
+		{"clock layout" + atTenths, inTenths(dlx.LayoutClock, t)},
+		{"binary layout" + atTenths, inTenths(dlx.LayoutBinary, t)},
 	} {
 		c, err := r.open(ctx, r.main, fmt.Sprintf("sustain-%d", i), t, bucket(l.cfg))
 		if err != nil {
 			return joined(err, layouts.close(ctx))
 		}
-		layouts.enter(l.name, l.bound, c)
+		layouts.enter(l.name, c)
 	}
+	layouts.compare(0, 1, 0.5)
+	layouts.compare(1, 2, 5)
 	if err := layouts.decide(ctx); err != nil {
 		return err
 	}
@@ -54,26 +56,33 @@ func (r *run) sustain(ctx context.Context, s *Scenario) error {
 		return err
 	}
 	plugins := r.newContest(s, "classic queues, RabbitMQ "+b.Version())
-	plugins.enter("clock layout", 0, ours)
-	plugins.enter("plugin", 1, theirs)
+	plugins.enter("clock layout", ours)
+	plugins.enter("plugin", theirs)
+	plugins.compare(0, 1, 1)
 	return plugins.decide(ctx)
 }
 
-// contest finds for each of its entries the highest rate that it sustains. The
-// first entry is compared with the others.
+// contest finds for each of its entries the highest rate that it sustains, and
+// compares them.
 type contest struct {
 	r       *run
 	s       *Scenario
 	group   string
 	f       flow
 	entries []*entry
+	claims  []claim
+}
+
+// claim is that the rate of one entry is at least bound times that of another.
+type claim struct {
+	ours, base int
+	bound      float64
 }
 
 // entry is one of those, with the highest rate that held and the lowest that did
 // not.
 type entry struct {
 	kase     *Case
-	bound    float64 // of the first entry's rate to this one's
 	c        *client
 	held     float64
 	failed   float64
@@ -89,8 +98,12 @@ func (r *run) newContest(s *Scenario, group string) *contest {
 	return &contest{r: r, s: s, group: group, f: f}
 }
 
-func (n *contest) enter(name string, bound float64, c *client) {
-	n.entries = append(n.entries, &entry{kase: n.s.find(n.group, name, len(n.entries) > 0), bound: bound, c: c})
+func (n *contest) enter(name string, c *client) {
+	n.entries = append(n.entries, &entry{kase: n.s.find(n.group, name, len(n.entries) > 0), c: c})
+}
+
+func (n *contest) compare(ours, base int, bound float64) {
+	n.claims = append(n.claims, claim{ours, base, bound})
 }
 
 // decide searches, all entries in turn, and compares.
@@ -119,9 +132,9 @@ func (n *contest) decide(ctx context.Context) (err error) {
 		e.kase.add(metricRate, "messages/s", e.held)
 		e.kase.add(metricP99, "ms late", e.p99)
 	}
-	first := n.entries[0].kase
-	for _, e := range n.entries[1:] {
-		n.s.ratio(fmt.Sprintf("sustained rate, %s: %s / %s", n.group, first.Name, e.kase.Name), first, e.kase, metricRate, e.bound, false)
+	for _, c := range n.claims {
+		ours, base := n.entries[c.ours].kase, n.entries[c.base].kase
+		n.s.ratio(fmt.Sprintf("sustained rate, %s: %s / %s", n.group, ours.Name, base.Name), ours, base, metricRate, c.bound, false)
 	}
 	return nil
 }
@@ -149,7 +162,7 @@ func (n *contest) try(ctx context.Context, e *entry, rate float64) error {
 	if err != nil {
 		return err
 	}
-	p99 := percentile(o.values, 0.99)
+	p99 := lateness.Percentile(o.values, 0.99)
 	holds := o.kept && o.missing == 0 && p99 < sustained
 	n.r.o.Log(fmt.Sprintf("sustain: %s, %s: %.0f/s, p99 %.0f ms late, rate kept: %t", n.group, e.kase.Name, rate, p99, o.kept))
 	if holds {

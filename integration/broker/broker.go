@@ -77,10 +77,6 @@ type Options struct {
 	// rabbitmq.conf has no name for.
 	Advanced string
 
-	// InstallPackage installs the package rabbitmq-server when no source has a
-	// broker. It needs root and apt-get.
-	InstallPackage bool
-
 	// Dir is where the temporary directory of a node is made. Default:
 	// os.TempDir.
 	Dir string
@@ -145,16 +141,6 @@ func Start(ctx context.Context, o Options) (*Broker, error) {
 		return nil, fmt.Errorf("broker: %s is %q; want %q, %q or nothing", EnvSource, o.Source, Container, Node)
 	}
 
-	b, err := search(ctx, o)
-	if err == nil || !o.InstallPackage || o.Source == Container || ctx.Err() != nil {
-		return b, err
-	}
-	if !errors.Is(err, ErrNoBroker) || installed() != nil {
-		return nil, err
-	}
-	if installErr := install(ctx); installErr != nil {
-		return nil, fmt.Errorf("%w; installing rabbitmq-server failed: %w", err, installErr)
-	}
 	return search(ctx, o)
 }
 

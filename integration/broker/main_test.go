@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
 // envEnding makes the test binary start a broker, print what it started as one
@@ -80,12 +82,13 @@ func endWithBroker(ending string) {
 // and fails it when there is no kind at all.
 func needSource(t *testing.T, source Source) {
 	t.Helper()
-	if os.Getenv(EnvSkip) == "1" {
-		t.Skipf("skipped: %s is 1", EnvSkip)
+	if os.Getenv(servers.EnvSkip) == "1" {
+		t.Skipf("skipped: %s is 1", servers.EnvSkip)
 	}
 	here := func(s Source) error {
 		if s == Node {
-			return installed()
+			_, _, err := scriptsDir()
+			return err
 		}
 		found, err := imageLines(t.Context())
 		if err == nil && len(found) == 0 {

@@ -67,12 +67,6 @@ func scriptsDir() (dir, version string, err error) {
 
 var installedVersion = regexp.MustCompile(`rabbitmq_server-(\d+\.\d+\.\d+)`)
 
-// installed returns nil when a rabbitmq-server is there to be started.
-func installed() error {
-	_, _, err := scriptsDir()
-	return err
-}
-
 func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 	fail := func(err error) (server, addresses, string, error) { return nil, addresses{}, "", err }
 	scripts, version, err := scriptsDir()

@@ -13,8 +13,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
-	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/cluster"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,7 +48,7 @@ func running(t *testing.T, c *cluster.Cluster, i int) func(want int) func() (boo
 }
 
 func TestCluster(t *testing.T) {
-	if testing.Short() || os.Getenv(broker.EnvSkip) == "1" {
+	if testing.Short() || os.Getenv(servers.EnvSkip) == "1" {
 		t.Skip("skipped: a cluster takes half a minute to start")
 	}
 	c, err := cluster.Start(t.Context(), cluster.Options{TickTime: 4 * time.Second, Log: func(line string) { t.Log(line) }})

@@ -21,9 +21,9 @@ type account struct {
 }
 
 // lookupAccount returns the account of a name for root, and the zero value for
-// everybody else, who cannot change accounts and need not.
+// everybody else, who cannot change accounts and need not, and for no name.
 func lookupAccount(name string) (account, error) {
-	if os.Getuid() != 0 {
+	if os.Getuid() != 0 || name == "" {
 		return account{}, nil
 	}
 	found, err := user.Lookup(name)

@@ -1,6 +1,6 @@
-// Package database starts private PostgreSQL, MariaDB and Redis servers for the
-// tests, from the installed programs, in a temporary directory and on a free
-// port of 127.0.0.1. What it starts does not outlive the process, whether that
+// Package database starts private PostgreSQL, MariaDB, MySQL and Redis servers
+// for the tests, from the installed programs, in a temporary directory and on a
+// free port of 127.0.0.1; MySQL also in a container. What it starts does not outlive the process, whether that
 // returns, is interrupted, panics or is killed.
 package database
 
@@ -28,6 +28,7 @@ type Kind string
 const (
 	PostgreSQL Kind = "PostgreSQL"
 	MariaDB    Kind = "MariaDB"
+	MySQL      Kind = "MySQL"
 	Redis      Kind = "Redis"
 )
 
@@ -36,6 +37,7 @@ const (
 // mysql://user:password@host:port/database.
 const (
 	EnvPostgreSQL = "RABBITDELAY_POSTGRES_URL"
+	EnvMariaDB    = "RABBITDELAY_MARIADB_URL"
 	EnvMySQL      = "RABBITDELAY_MYSQL_URL"
 )
 
@@ -81,6 +83,8 @@ type instance struct {
 	password string
 	durable  bool
 	system   account
+
+	container string // its name, for a server in a container
 }
 
 // name is the user and the database of every private server.
@@ -100,8 +104,21 @@ type engine interface {
 
 	url(i instance) string
 	stopSignal() os.Signal
-	account() string // in which the server runs when this process is root's
+	account() string // in which the server runs when this process is root's, or ""
+
+	// stopping, killed and removed are called before the process is asked to end,
+	// when it is killed, and when the server is not wanted any more.
+	stopping(ctx context.Context, i instance) error
+	killed(i instance) error
+	removed(i instance) error
 }
+
+// installed is part of an engine whose process is the server itself.
+type installed struct{}
+
+func (installed) stopping(context.Context, instance) error { return nil }
+func (installed) killed(instance) error                    { return nil }
+func (installed) removed(instance) error                   { return nil }
 
 const (
 	startup = time.Minute
@@ -120,8 +137,12 @@ func Start(ctx context.Context, kind Kind, o Options) (_ *Server, err error) {
 		given = os.Getenv(EnvPostgreSQL)
 		e, err = findPostgreSQL()
 	case MariaDB:
-		given = os.Getenv(EnvMySQL)
+		given = os.Getenv(EnvMariaDB)
 		e, err = findMariaDB()
+	case MySQL:
+		if given = os.Getenv(EnvMySQL); given == "" {
+			e, err = findMySQL(ctx)
+		}
 	case Redis:
 		e, err = findRedis()
 	default:
@@ -180,6 +201,9 @@ func Start(ctx context.Context, kind Kind, o Options) (_ *Server, err error) {
 		if attempt == 2 || !strings.Contains(strings.ToLower(err.Error()), "address already in use") {
 			return nil, err
 		}
+		if err := e.removed(s.instance); err != nil {
+			return nil, err
+		}
 	}
 }
 
@@ -206,7 +230,7 @@ func (s *Server) Driver() string {
 	switch s.kind {
 	case PostgreSQL:
 		return "pgx"
-	case MariaDB:
+	case MariaDB, MySQL:
 		return "mysql"
 	default:
 		return ""
@@ -216,7 +240,7 @@ func (s *Server) Driver() string {
 // DSN returns the address in the form that the driver takes: for pgx the URL,
 // for mysql user:password@tcp(host:port)/database with parseTime.
 func (s *Server) DSN() string {
-	if s.kind != MariaDB {
+	if s.Driver() != "mysql" {
 		return s.url
 	}
 	u, err := url.Parse(s.url)
@@ -241,7 +265,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	if s.process == nil {
 		return nil
 	}
-	err := s.process.Stop(ctx, s.engine.stopSignal())
+	err := errors.Join(s.engine.stopping(ctx, s.instance), s.process.Stop(ctx, s.engine.stopSignal()))
 	s.process = nil
 	return err
 }
@@ -260,7 +284,7 @@ func (s *Server) kill() error {
 	if s.process == nil {
 		return nil
 	}
-	err := s.process.Kill()
+	err := errors.Join(s.engine.killed(s.instance), s.process.Kill())
 	s.process = nil
 	return err
 }
@@ -302,7 +326,7 @@ func (s *Server) Close() error {
 	s.closed = true
 	err := s.kill() // nothing of the data is wanted any more
 	if s.instance.dir != "" {
-		err = errors.Join(err, s.instance.system.remove(s.instance.dir))
+		err = errors.Join(err, s.engine.removed(s.instance), s.instance.system.remove(s.instance.dir))
 	}
 	if err != nil {
 		// The guard stays on watch: it tries again when the process ends.

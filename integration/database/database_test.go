@@ -19,6 +19,8 @@ import (
 	_ "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
 // envKind makes the test binary start a server of that kind, print where it is
@@ -50,8 +52,19 @@ func TestMain(m *testing.M) {
 
 func skipIfAsked(t *testing.T) {
 	t.Helper()
-	if os.Getenv(EnvSkip) == "1" {
-		t.Skipf("skipped: %s is 1", EnvSkip)
+	if os.Getenv(servers.EnvSkip) == "1" {
+		t.Skipf("skipped: %s is 1", servers.EnvSkip)
+	}
+}
+
+// skipWithout skips a test of a server that not every machine can have.
+func skipWithout(t *testing.T, kind Kind) {
+	t.Helper()
+	if kind != MySQL {
+		return
+	}
+	if _, err := findMySQL(t.Context()); err != nil {
+		t.Skipf("skipped: %v", err)
 	}
 }
 
@@ -143,10 +156,12 @@ func (s redisStore) get(t *testing.T) (n int) {
 func TestLife(t *testing.T) {
 	skipIfAsked(t)
 	t.Setenv(EnvPostgreSQL, "")
+	t.Setenv(EnvMariaDB, "")
 	t.Setenv(EnvMySQL, "")
-	for _, kind := range []Kind{PostgreSQL, MariaDB, Redis} {
+	for _, kind := range []Kind{PostgreSQL, MariaDB, MySQL, Redis} {
 		for _, durable := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/durable=%t", kind, durable), func(t *testing.T) {
+				skipWithout(t, kind)
 				ctx := t.Context()
 				// A directory that every account can pass through.
 				s, err := Start(ctx, kind, Options{Durable: durable})
@@ -202,7 +217,7 @@ func TestLife(t *testing.T) {
 }
 
 func TestPasswordIsNeeded(t *testing.T) {
-	for _, kind := range []Kind{PostgreSQL, MariaDB} {
+	for _, kind := range []Kind{PostgreSQL, MariaDB, MySQL} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := Shared(t, kind)
 			if s.engine == nil {
@@ -224,11 +239,12 @@ func TestPasswordIsNeeded(t *testing.T) {
 // TestKilled kills a process that has a server, and looks for what it left.
 func TestKilled(t *testing.T) {
 	skipIfAsked(t)
-	for _, kind := range []Kind{PostgreSQL, MariaDB, Redis} {
+	for _, kind := range []Kind{PostgreSQL, MariaDB, MySQL, Redis} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
+			skipWithout(t, kind)
 			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), envKind+"="+string(kind), EnvPostgreSQL+"=", EnvMySQL+"=")
+			cmd.Env = append(os.Environ(), envKind+"="+string(kind), EnvPostgreSQL+"=", EnvMariaDB+"=", EnvMySQL+"=")
 			var stderr strings.Builder
 			cmd.Stderr = &stderr
 			stdout, err := cmd.StdoutPipe()
@@ -265,7 +281,7 @@ func TestKilled(t *testing.T) {
 }
 
 // left returns what is there of a server: its directory, a process that works
-// in it, or somebody who listens on its port.
+// in it, somebody who listens on its port, or a container.
 func left(dir, address string) []string {
 	var found []string
 	if _, err := os.Lstat(dir); err == nil {
@@ -280,15 +296,20 @@ func left(dir, address string) []string {
 	if conn, err := net.Dial("tcp", address); err == nil {
 		found = append(found, address, fmt.Sprint(conn.Close()))
 	}
+	if _, err := docker(context.Background(), "container", "inspect", filepath.Base(dir)); err == nil {
+		found = append(found, "container "+filepath.Base(dir))
+	}
 	return found
 }
 
 func TestEnvironmentWins(t *testing.T) {
 	t.Setenv(EnvPostgreSQL, "postgres://a:sesame@127.0.0.1:1/b")
-	t.Setenv(EnvMySQL, "mysql://a:sesame@127.0.0.1:1/b?tls=false")
+	t.Setenv(EnvMariaDB, "mysql://a:sesame@127.0.0.1:1/b?tls=false")
+	t.Setenv(EnvMySQL, "mysql://a:sesame@127.0.0.1:2/b")
 	for kind, dsn := range map[Kind]string{
 		PostgreSQL: "postgres://a:sesame@127.0.0.1:1/b",
 		MariaDB:    "a:sesame@tcp(127.0.0.1:1)/b?parseTime=true&tls=false",
+		MySQL:      "a:sesame@tcp(127.0.0.1:2)/b?parseTime=true",
 	} {
 		s, err := Start(t.Context(), kind, Options{})
 		if err != nil {

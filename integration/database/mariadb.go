@@ -16,7 +16,11 @@ import (
 )
 
 // mariaDB holds the paths of MariaDB's programs.
-type mariaDB struct{ server, installer string }
+type mariaDB struct {
+	installed
+
+	server, installer string
+}
 
 func findMariaDB() (engine, error) {
 	server, err := lookProgram("mariadbd", "mariadb-server")
@@ -30,15 +34,18 @@ func findMariaDB() (engine, error) {
 	return mariaDB{server: server, installer: installer}, nil
 }
 
-func (m mariaDB) prepare(ctx context.Context, s *Server) error {
-	// The server runs the file before it answers. Its own root gets no way in
-	// from the network.
-	err := s.write("init.sql", fmt.Sprintf(`CREATE DATABASE IF NOT EXISTS %[1]s CHARACTER SET utf8mb4;
+// writeInit writes the file that the server runs before it answers. Its own root
+// gets no way in from the network.
+func (mariaDB) writeInit(s *Server) error {
+	return s.write("init.sql", fmt.Sprintf(`CREATE DATABASE IF NOT EXISTS %[1]s CHARACTER SET utf8mb4;
 CREATE USER IF NOT EXISTS '%[1]s'@'%[2]s' IDENTIFIED BY '%[3]s';
 GRANT ALL ON *.* TO '%[1]s'@'%[2]s';
 DROP USER IF EXISTS 'root'@'127.0.0.1', 'root'@'::1';
 `, name, loopback.Host, s.instance.password))
-	if err != nil {
+}
+
+func (m mariaDB) prepare(ctx context.Context, s *Server) error {
+	if err := m.writeInit(s); err != nil {
 		return err
 	}
 	return s.finish(ctx, m.installer, "--no-defaults", "--datadir="+filepath.Join(s.instance.dir, "data"),
@@ -46,7 +53,7 @@ DROP USER IF EXISTS 'root'@'127.0.0.1', 'root'@'::1';
 }
 
 func (m mariaDB) command(i instance) []string {
-	command := []string{
+	return append([]string{
 		m.server, "--no-defaults",
 		"--datadir=" + filepath.Join(i.dir, "data"),
 		"--socket=" + filepath.Join(i.dir, "socket"),
@@ -54,14 +61,16 @@ func (m mariaDB) command(i instance) []string {
 		"--init-file=" + filepath.Join(i.dir, "init.sql"),
 		"--bind-address=" + loopback.Host,
 		"--port=" + strconv.Itoa(i.port),
-		"--skip-name-resolve",
-		"--character-set-server=utf8mb4",
-		"--innodb-buffer-pool-size=64M",
-	}
+	}, serverSettings(i)...)
+}
+
+// serverSettings are those that MySQL's server knows too, wherever it runs.
+func serverSettings(i instance) []string {
+	settings := []string{"--skip-name-resolve", "--character-set-server=utf8mb4", "--innodb-buffer-pool-size=64M"}
 	if !i.durable {
-		command = append(command, "--innodb-flush-log-at-trx-commit=2")
+		settings = append(settings, "--innodb-flush-log-at-trx-commit=2")
 	}
-	return command
+	return settings
 }
 
 // ready waits for the server's greeting, which it sends only after it has run
@@ -84,8 +93,10 @@ func (mariaDB) ready(ctx context.Context, i instance) error {
 	return nil
 }
 
-func (mariaDB) url(i instance) string {
-	return fmt.Sprintf("mysql://%s:%s@%s/%s", name, i.password, loopback.Address(i.port), name)
+func (mariaDB) url(i instance) string { return mySQLURL(name, i) }
+
+func mySQLURL(user string, i instance) string {
+	return fmt.Sprintf("mysql://%s:%s@%s/%s", user, i.password, loopback.Address(i.port), name)
 }
 
 func (mariaDB) stopSignal() os.Signal { return syscall.SIGTERM }

@@ -16,7 +16,11 @@ import (
 )
 
 // postgreSQL holds the directory of PostgreSQL's programs.
-type postgreSQL struct{ bin string }
+type postgreSQL struct {
+	installed
+
+	bin string
+}
 
 // findPostgreSQL takes the newest of Debian's, who keeps one directory for each
 // major version outside the path, or else the one in the path.

@@ -12,7 +12,11 @@ import (
 )
 
 // redis holds the path of Redis's program.
-type redis struct{ server string }
+type redis struct {
+	installed
+
+	server string
+}
 
 func findRedis() (engine, error) {
 	server, err := lookProgram("redis-server", "redis-server")

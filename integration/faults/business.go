@@ -91,11 +91,11 @@ func (b *business) throughWire() error {
 		q.Set("lock_timeout", "1000")
 		u.RawQuery = q.Encode()
 		b.dsn = u.String()
-	case database.MariaDB:
+	case database.MariaDB, database.MySQL:
 		dsn := strings.Replace(b.server.DSN(), "tcp("+u.Host+")", "tcp("+b.wire.addr()+")", 1)
 		b.dsn = dsn + "&timeout=3s&innodb_lock_wait_timeout=1&lock_wait_timeout=1"
 	default:
-		return fmt.Errorf("database %q; want %s, %s or %s", b.kind, database.PostgreSQL, database.MariaDB, SQLite)
+		return fmt.Errorf("database %q; want %s, %s, %s or %s", b.kind, database.PostgreSQL, database.MariaDB, database.MySQL, SQLite)
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (b *business) lockTable(ctx context.Context, hold time.Duration) error {
 	defer conn.Close()
 	lock, unlock := "BEGIN; LOCK TABLE rabbitdelay_processed IN ACCESS EXCLUSIVE MODE", "ROLLBACK"
 	switch b.kind {
-	case database.MariaDB:
+	case database.MariaDB, database.MySQL:
 		lock, unlock = "LOCK TABLES rabbitdelay_processed WRITE", "UNLOCK TABLES"
 	case SQLite:
 		lock = "BEGIN IMMEDIATE"

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
 // Violation is a kind of broken promise.
@@ -63,12 +65,13 @@ func (v Verdict) String() string {
 	return b.String()
 }
 
-// Percentile returns the lateness that a share p of the effects does not exceed.
+// Percentile returns the lateness that a share p of the effects does not exceed, 0
+// without an effect.
 func (v Verdict) Percentile(p float64) time.Duration {
 	if len(v.Lateness) == 0 {
 		return 0
 	}
-	return v.Lateness[min(int(p*float64(len(v.Lateness))), len(v.Lateness)-1)]
+	return lateness.Percentile(v.Lateness, p)
 }
 
 func (v *Verdict) brokef(kind Violation, count *int, id, format string, args ...any) {

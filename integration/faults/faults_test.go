@@ -20,6 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/cluster"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 	"github.com/rabbitdelay/rabbitdelay/integration/faults"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -32,7 +33,7 @@ var (
 	strategy  = flag.String("strategy", "bucket", "bucket, ttl or plugin")
 	queueType = flag.String("queue-type", "quorum", "quorum or classic")
 	version   = flag.String("version", "4.3", "the release line of RabbitMQ")
-	databases = flag.String("database", string(database.PostgreSQL), "PostgreSQL, MariaDB or SQLite")
+	databases = flag.String("database", string(database.PostgreSQL), "PostgreSQL, MariaDB, MySQL or SQLite")
 	resend    = flag.Duration("dead-letter-timeout", 5*time.Second, "the brokers' dead_letter_worker_publisher_confirm_timeout; 0: their default, 3 min")
 	settle    = flag.Duration("settle", 10*time.Minute, "how long to wait for the last effects at most")
 	kinds     = flag.String("kinds", "", "the kinds of faults, separated by commas; default: all that are possible")
@@ -72,8 +73,8 @@ func TestMain(m *testing.M) {
 
 func skipIfAsked(t *testing.T) {
 	t.Helper()
-	if testing.Short() || os.Getenv(broker.EnvSkip) == "1" {
-		t.Skip("skipped: -short, or " + broker.EnvSkip + " is 1")
+	if testing.Short() || os.Getenv(servers.EnvSkip) == "1" {
+		t.Skip("skipped: -short, or " + servers.EnvSkip + " is 1")
 	}
 }
 

@@ -3,6 +3,7 @@ package faults
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +30,35 @@ func TestRecoveries(t *testing.T) {
 	for i, f := range injected {
 		if f.Recovery != want[i] {
 			t.Errorf("over at %s: recovery %v, want %v", clock(f.Over), f.Recovery, want[i])
+		}
+	}
+}
+
+// A run that ends before it has settled says what it waited for.
+func TestUnsettled(t *testing.T) {
+	var sent []Sent
+	for i := range 7 {
+		sent = append(sent, Sent{ID: fmt.Sprint(i), Due: noon, Outcome: Acknowledged})
+	}
+	check := func(had int) Verdict {
+		var effects []Effect
+		for _, s := range sent[:had] {
+			effects = append(effects, Effect{s.ID, noon})
+		}
+		return Check(sent, effects, nil)
+	}
+	for _, c := range []struct {
+		had, waiting int
+		err          error
+		want         string
+	}{
+		{0, 0, nil, "7 messages without their effect, 0 in queues; without: 0, 1, 2, 3, 4 and 2 more"},
+		{5, 2, nil, "2 messages without their effect, 2 in queues; without: 5, 6"},
+		{7, 3, nil, "0 messages without their effect, 3 in queues"},
+		{6, 0, errors.New("no node answers"), "1 messages without their effect, 0 in queues; without: 6; the last look failed: no node answers"},
+	} {
+		if got := unsettled(check(c.had), c.waiting, c.err); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}
 }

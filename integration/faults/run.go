@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -252,6 +253,7 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 	began, told := time.Now(), time.Now()
 	sent := r.ledger.Sent()
 	var verdict Verdict
+	var waiting int
 	var last error
 	for calmSince := time.Now(); ; wait(ctx, 3*time.Second) {
 		effects, err := r.rig.business.effects(context.WithoutCancel(ctx))
@@ -261,8 +263,8 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 			before := verdict.Effects
 			verdict = Check(sent, effects, nil)
 			r.ledger.Effects = effects
-			waiting, err := r.waiting(context.WithoutCancel(ctx))
-			if last = err; err != nil || waiting > 0 || verdict.Effects != before {
+			waiting, last = r.waiting(context.WithoutCancel(ctx))
+			if last != nil || waiting > 0 || verdict.Effects != before {
 				calmSince = time.Now()
 			}
 			if time.Since(told) > 30*time.Second {
@@ -275,7 +277,7 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 			}
 		}
 		if ctx.Err() != nil {
-			r.cfg.Log(fmt.Sprintf("not settled within %v: %v", r.cfg.Settle, last))
+			r.cfg.Log(fmt.Sprintf("not settled within %v: %s", r.cfg.Settle, unsettled(verdict, waiting, last)))
 			break
 		}
 	}
@@ -302,6 +304,29 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	return report, nil
+}
+
+// unsettled says what a run that ends without having settled still waited for: messages
+// without their effect, messages in queues, or an answer.
+func unsettled(v Verdict, waiting int, err error) string {
+	const named = 5
+	text := fmt.Sprintf("%d messages without their effect, %d in queues", v.Lost, waiting)
+	var ids []string
+	for _, b := range v.Broken {
+		if b.Violation == Lost && len(ids) < named {
+			ids = append(ids, b.ID)
+		}
+	}
+	switch more := v.Lost - len(ids); {
+	case more > 0:
+		text += fmt.Sprintf("; without: %s and %d more", strings.Join(ids, ", "), more)
+	case len(ids) > 0:
+		text += "; without: " + strings.Join(ids, ", ")
+	}
+	if err != nil {
+		text += fmt.Sprintf("; the last look failed: %v", err)
+	}
+	return text
 }
 
 func (r *run) close() error {

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // A Guard knows what a process started and cleans it up when the process ends
@@ -22,6 +23,7 @@ type Guard struct {
 	mu      sync.Mutex
 	pipe    io.WriteCloser
 	wait    func() error
+	kill    func(pid int, s syscall.Signal) error // the system call
 	stopped bool
 }
 

@@ -24,7 +24,7 @@ var errSystem = errors.New("guard: server processes can be started on Unix syste
 // Start fails: server processes are started on Unix systems only.
 func (*Guard) Start(*exec.Cmd) (*Process, error) { return nil, errSystem }
 
-func killGroup(int) error         { return errSystem }
-func suspendGroup(int) error      { return errSystem }
-func continueGroup(int) error     { return errSystem }
-func signal(int, os.Signal) error { return errSystem }
+func (*Process) killGroup() error       { return errSystem }
+func (*Process) suspendGroup() error    { return errSystem }
+func (*Process) continueGroup() error   { return errSystem }
+func (*Process) signal(os.Signal) error { return errSystem }

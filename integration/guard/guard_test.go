@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -213,6 +214,49 @@ func TestProcess(t *testing.T) {
 	withInput.Stdin = strings.NewReader("x")
 	if _, err := g.Start(withInput); err == nil {
 		t.Error("standard input is taken")
+	}
+}
+
+// A number that was given back may be another's by the time of a signal. So nothing
+// is signalled by it then, and the number of a group's leader is given back last.
+func TestSignalsReachNobodyElse(t *testing.T) {
+	if _, err := os.Stat("/proc/self"); err != nil {
+		t.Skip("skipped: no /proc tells whose a number is")
+	}
+	var mu sync.Mutex
+	var strangers []string
+	g := newGuard(t)
+	g.kill = func(pid int, s syscall.Signal) error {
+		number := max(pid, -pid)
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", number)); err != nil {
+			mu.Lock()
+			strangers = append(strangers, fmt.Sprintf("%d (%v)", pid, s))
+			mu.Unlock()
+		}
+		return syscall.Kill(pid, s)
+	}
+	for _, script := range []string{"exit 0", "sleep 600 & exit 0", "exec sleep 600", "sleep 600 & wait"} {
+		p, err := g.Start(exec.Command("/bin/sh", "-c", script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(script, "exit 0") {
+			<-p.Ended()
+			eventually(t, "what it left ends with it", func() bool { return !alive(t, p.pid) })
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if err := errors.Join(p.Stop(ctx, syscall.SIGTERM), p.Kill()); err != nil {
+			t.Errorf("%s: %v", script, err)
+		}
+		cancel()
+		if err := errors.Join(p.Suspend(), p.Continue()); !errors.Is(err, os.ErrProcessDone) {
+			t.Errorf("%s: after its end: %v, want ErrProcessDone", script, err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(strangers) > 0 {
+		t.Errorf("signals to numbers that nobody has, or anybody may have: %v", strangers)
 	}
 }
 

@@ -34,7 +34,7 @@ func New() (*Guard, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("guard: cannot start /bin/sh: %w", err)
 	}
-	return &Guard{pipe: pipe, wait: cmd.Wait}, nil
+	return &Guard{pipe: pipe, wait: cmd.Wait, kill: syscall.Kill}, nil
 }
 
 // Start starts cmd in a session of its own, so that a Ctrl-C in the terminal
@@ -66,11 +66,8 @@ func (g *Guard) Start(cmd *exec.Cmd) (*Process, error) {
 		return nil, err
 	}
 	p := &Process{guard: g, pid: cmd.Process.Pid, ended: make(chan struct{})}
-	go func() {
-		defer close(p.ended)
-		p.err = cmd.Wait()
-	}()
 	err = g.watch(p.pid)
+	go p.reap(cmd.Wait)
 	if err == nil {
 		_, err = ourEnd.WriteString("go\n")
 	}
@@ -80,14 +77,14 @@ func (g *Guard) Start(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-func killGroup(pid int) error     { return syscall.Kill(-pid, syscall.SIGKILL) }
-func suspendGroup(pid int) error  { return syscall.Kill(-pid, syscall.SIGSTOP) }
-func continueGroup(pid int) error { return syscall.Kill(-pid, syscall.SIGCONT) }
+func (p *Process) killGroup() error     { return p.guard.kill(-p.pid, syscall.SIGKILL) }
+func (p *Process) suspendGroup() error  { return p.guard.kill(-p.pid, syscall.SIGSTOP) }
+func (p *Process) continueGroup() error { return p.guard.kill(-p.pid, syscall.SIGCONT) }
 
-func signal(pid int, s os.Signal) error {
+func (p *Process) signal(s os.Signal) error {
 	number, ok := s.(syscall.Signal)
 	if !ok {
 		return fmt.Errorf("guard: %v is no signal of this system", s)
 	}
-	return syscall.Kill(pid, number)
+	return p.guard.kill(p.pid, number)
 }

@@ -1,34 +1,42 @@
 #!/usr/bin/env bash
-# Builds the local RabbitMQ images that the integration suite runs against, from Debian's own
-# packages, for machines that cannot pull from a container registry. Each Debian suite carries one
-# RabbitMQ line, so each suite gives one image:
+# Builds the local images that the integration suite runs against, from Debian's own packages, for
+# machines that cannot pull from a container registry. Each Debian suite carries one RabbitMQ line,
+# and sid alone carries MySQL:
 #
 #   bookworm -> rabbitdelay/rabbitmq:3.10
 #   trixie   -> rabbitdelay/rabbitmq:4.0
 #   sid      -> rabbitdelay/rabbitmq:4.3
+#   sid      -> rabbitdelay/mysql:9.7
 #
-# usage: build.sh [VERSION...]      e.g. build.sh 4.0; without arguments all of them
+# usage: build.sh [IMAGE...]      e.g. build.sh 4.0 mysql; without arguments all of them
 #
 #   FORCE=1     build again although the image exists
-#   JOBS=N      images built at the same time, 2 unless given
+#   JOBS=N      suites built at the same time, 2 unless given
 #   CACHE_DIR   where the chroots and logs go, .cache/images of the repository unless given
 #
-# A version that cannot be built is a warning; the exit status is 1 only when no image is there in
-# the end.
+# An image that cannot be built is a warning; the exit status is 1 only when none is there in the
+# end.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 repo=$(cd "$here/../.." && pwd)
 cache=${CACHE_DIR:-$repo/.cache/images}
 jobs=${JOBS:-2}
-name=rabbitdelay/rabbitmq
+all="4.3 mysql 3.10 4.0" # sid first, which takes longest
 
 suite_of() {
 	case $1 in
 	3.10) echo bookworm ;;
 	4.0) echo trixie ;;
-	4.3) echo sid ;;
+	4.3 | mysql) echo sid ;;
 	*) return 1 ;;
+	esac
+}
+
+product_of() {
+	case $1 in
+	mysql) echo mysql ;;
+	*) echo rabbitmq ;;
 	esac
 }
 
@@ -36,7 +44,9 @@ say() { printf 'images: %s\n' "$*" >&2; }
 
 # Images are found by the suite they were built from and not by their tag: sid moves on, and the
 # tag always tells the version that is really inside.
-built() { [ -n "$(docker image ls -q --filter "label=rabbitdelay.suite=$1")" ]; }
+built() {
+	[ -n "$(docker image ls -q --filter "label=rabbitdelay.suite=$(suite_of "$1")" "rabbitdelay/$(product_of "$1")")" ]
+}
 
 need_docker() {
 	docker version --format '{{.Server.Version}}' >/dev/null 2>&1 ||
@@ -62,10 +72,12 @@ remove_root() {
 	rm -rf --one-file-system "$root"
 }
 
-# build_one runs in a subshell of its own, with its output in a log.
-build_one() {
+# build_suite builds images on one base system. It runs in a subshell of its own, with its output in
+# a log, in which a line "built ..." tells of each image.
+build_suite() {
 	local suite=$1 root=$2
-	trap 'remove_root "$root"' EXIT
+	shift 2
+	trap 'remove_root "$root"; remove_root "$root.copy"' EXIT
 	trap 'exit 130' INT TERM
 
 	debootstrap --variant=minbase "$suite" "$root"
@@ -84,91 +96,129 @@ build_one() {
 	# sid's lists expire within a week, and a mirror that stands still is good enough for a test image:
 	# the signatures are checked all the same.
 	chroot "$root" apt-get -o Acquire::Check-Valid-Until=false update -qq
-	chroot "$root" apt-get install -y -qq --no-install-recommends rabbitmq-server
 
-	local version
-	version=$(chroot "$root" dpkg-query -W -f '${Version}' rabbitmq-server)
+	local image status=0
+	for image; do
+		cp -a "$root" "$root.copy"
+		# In a process of its own, because bash does not end a function on an error where its status is
+		# asked for.
+		(set -e; "add_$(product_of "$image")" "$root.copy" "$suite") &
+		wait $! || status=1
+		remove_root "$root.copy"
+	done
+	return $status
+}
 
+# install_package installs a package into a chroot, and prints its upstream version: Debian writes 4.0.5-8 or
+# 1:3.10.8-1.1.
+install_package() {
+	local root=$1 package=$2
+	chroot "$root" apt-get install -y -qq --no-install-recommends "$package" >&2
 	rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/* "$root"/var/cache/debconf/*-old \
 		"$root"/usr/share/doc/* "$root"/usr/share/man/* "$root"/usr/share/info/* "$root"/usr/share/locale/* \
-		"$root"/var/log/*.log "$root"/var/log/apt "$root"/usr/sbin/policy-rc.d \
-		"$root"/var/lib/rabbitmq/* "$root"/var/lib/rabbitmq/.erlang.cookie
+		"$root"/var/log/*.log "$root"/var/log/apt "$root"/usr/sbin/policy-rc.d
 	printf '127.0.0.1 localhost\n' >"$root/etc/hosts"
-	install -D -m 644 "$here/rabbitmq.conf" "$root/etc/rabbitmq/rabbitmq.conf"
-	install -D -m 644 "$here/enabled_plugins" "$root/etc/rabbitmq/enabled_plugins"
-	install -m 755 "$here/entrypoint.sh" "$root/usr/local/bin/rabbitmq-foreground"
-	mkdir -p "$root/etc/rabbitmq/conf.d" "$root/plugins"
+	chroot "$root" dpkg-query -W -f '${Version}' "$package" | sed 's/^[0-9]*://; s/[-+~].*//'
+}
 
-	# Debian writes 4.0.5-8 or 3.10.8-1.1; the tag is the release line.
-	local upstream=${version%%-*}
-	upstream=${upstream#*:}
-	upstream=${upstream%%[+~]*}
+# import makes an image of a chroot; the tag is the release line.
+import() {
+	local root=$1 suite=$2 name=$3 version=$4
+	shift 4
 	local tag
-	tag=$(printf '%s' "$upstream" | cut -d. -f1,2)
-
+	tag=$(printf '%s' "$version" | cut -d. -f1,2)
 	tar -C "$root" --numeric-owner --exclude=./proc/* --exclude=./sys/* --exclude=./dev/* -c . |
 		docker import \
 			--change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
-			--change 'ENV HOME=/var/lib/rabbitmq' \
 			--change 'ENV LANG=C.UTF-8' \
-			--change 'ENV RABBITMQ_NODENAME=rabbit@localhost' \
-			--change 'EXPOSE 5672 15672' \
-			--change 'VOLUME /var/lib/rabbitmq' \
-			--change 'CMD ["/usr/local/bin/rabbitmq-foreground"]' \
+			"$@" \
 			--change "LABEL rabbitdelay.suite=$suite" \
-			--change "LABEL rabbitdelay.version=$upstream" \
+			--change "LABEL rabbitdelay.version=$version" \
 			- "$name:$tag" >/dev/null
 	echo "built $name:$tag ($version)"
 }
 
-need_docker
-[ $# -gt 0 ] || set -- 3.10 4.0 4.3
+add_rabbitmq() {
+	local root=$1 suite=$2 version
+	version=$(install_package "$root" rabbitmq-server)
+	rm -rf "$root"/var/lib/rabbitmq/* "$root"/var/lib/rabbitmq/.erlang.cookie
+	install -D -m 644 "$here/rabbitmq.conf" "$root/etc/rabbitmq/rabbitmq.conf"
+	install -D -m 644 "$here/enabled_plugins" "$root/etc/rabbitmq/enabled_plugins"
+	install -m 755 "$here/rabbitmq.sh" "$root/usr/local/bin/rabbitmq-foreground"
+	mkdir -p "$root/etc/rabbitmq/conf.d" "$root/plugins"
+	import "$root" "$suite" rabbitdelay/rabbitmq "$version" \
+		--change 'ENV HOME=/var/lib/rabbitmq' \
+		--change 'ENV RABBITMQ_NODENAME=rabbit@localhost' \
+		--change 'EXPOSE 5672 15672' \
+		--change 'VOLUME /var/lib/rabbitmq' \
+		--change 'CMD ["/usr/local/bin/rabbitmq-foreground"]'
+}
 
-missing=()
-for v in "$@"; do
-	suite=$(suite_of "$v") || { say "no Debian suite carries RabbitMQ $v; known: 3.10, 4.0, 4.3"; exit 1; }
-	if [ "${FORCE:-0}" != 1 ] && built "$suite"; then
-		say "$name:$v is there"
-	else
-		missing+=("$v")
+add_mysql() {
+	local root=$1 suite=$2 version
+	version=$(install_package "$root" mysql-server-core)
+	chroot "$root" useradd --system --home-dir /var/lib/mysql --shell /usr/sbin/nologin mysql
+	install -d "$root/var/lib/mysql"
+	install -m 755 "$here/mysql.sh" "$root/usr/local/bin/mysql-foreground"
+	import "$root" "$suite" rabbitdelay/mysql "$version" \
+		--change 'EXPOSE 3306' \
+		--change 'VOLUME /var/lib/mysql' \
+		--change 'ENTRYPOINT ["/usr/local/bin/mysql-foreground"]'
+}
+
+need_docker
+# shellcheck disable=SC2086 # a list of names without blanks
+[ $# -gt 0 ] || set -- $all
+
+declare -A wanted=() # the images to build, by suite
+suites=()
+for image in "$@"; do
+	suite=$(suite_of "$image") || { say "no Debian suite is known for $image; known: $all"; exit 1; }
+	if [ "${FORCE:-0}" != 1 ] && built "$image"; then
+		say "rabbitdelay/$(product_of "$image") from Debian $suite is there"
+		continue
 	fi
+	[ -n "${wanted[$suite]:-}" ] || suites+=("$suite")
+	wanted[$suite]+=" $image"
 done
 
-if [ ${#missing[@]} -gt 0 ]; then
+declare -A building=() # suites by the process that builds them
+# An interrupted build leaves neither processes nor a chroot behind.
+trap '[ ${#building[@]} = 0 ] || kill "${!building[@]}" 2>/dev/null || true; wait; exit 130' INT TERM
+
+# finish_one waits for a suite and says what came of it.
+finish_one() {
+	local pid status=0
+	wait -n -p pid "${!building[@]}" || status=$?
+	local suite=${building[$pid]}
+	unset "building[$pid]"
+	grep '^built ' "$cache/$suite.log" | while read -r line; do say "$line"; done || true
+	if [ $status != 0 ]; then
+		say "warning: not every image of Debian $suite could be built (of:${wanted[$suite]}); the end of $cache/$suite.log:"
+		tail -n 15 "$cache/$suite.log" | sed 's/^/    /' >&2
+	fi
+}
+
+if [ ${#suites[@]} -gt 0 ]; then
 	need_debootstrap
 	mkdir -p "$cache"
-	pids=()
-	# An interrupted build leaves neither processes nor a chroot behind.
-	trap '[ ${#pids[@]} = 0 ] || kill "${pids[@]}" 2>/dev/null || true; wait; exit 130' INT TERM
-
-	queue=("${missing[@]}")
-	while [ ${#queue[@]} -gt 0 ]; do
-		batch=("${queue[@]:0:$jobs}")
-		queue=("${queue[@]:$jobs}")
-		pids=()
-		for v in "${batch[@]}"; do
-			suite=$(suite_of "$v")
-			root=$(mktemp -d "$cache/$suite.XXXXXX")
-			chmod 755 "$root"
-			say "building $name:$v from Debian $suite (log: $cache/$v.log)"
-			build_one "$suite" "$root" >"$cache/$v.log" 2>&1 </dev/null &
-			pids+=($!)
-		done
-		for i in "${!batch[@]}"; do
-			v=${batch[$i]}
-			if wait "${pids[$i]}"; then
-				say "$(tail -n 1 "$cache/$v.log")"
-			else
-				say "warning: $name:$v could not be built; the end of $cache/$v.log:"
-				tail -n 15 "$cache/$v.log" | sed 's/^/    /' >&2
-			fi
-		done
+	for suite in "${suites[@]}"; do
+		[ ${#building[@]} -lt "$jobs" ] || finish_one
+		root=$(mktemp -d "$cache/$suite.XXXXXX")
+		chmod 755 "$root"
+		say "building from Debian $suite:${wanted[$suite]} (log: $cache/$suite.log)"
+		# shellcheck disable=SC2086 # a list of names without blanks
+		build_suite "$suite" "$root" ${wanted[$suite]} >"$cache/$suite.log" 2>&1 </dev/null &
+		building[$!]=$suite
 	done
-	trap - INT TERM
+	while [ ${#building[@]} -gt 0 ]; do
+		finish_one
+	done
 fi
+trap - INT TERM
 
-for v in "$@"; do
-	if built "$(suite_of "$v")"; then
+for image in "$@"; do
+	if built "$image"; then
 		exit 0
 	fi
 done

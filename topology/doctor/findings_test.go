@@ -421,6 +421,7 @@ func TestPreviousLayoutSetting(t *testing.T) {
 	twoMinutes := []leftover{{queue: topology.Queue{Name: "delay.ttl.2m"}}, {queue: topology.Queue{Name: "delay.ttl.1h30m"}}}
 	for tag, want := range map[string]string{
 		"clock":           "delay: {previous: [{layout: clock}]}",
+		"clock-100ms":     "delay: {previous: [{layout: clock, resolution: 100ms}]}",
 		"hex-10ms":        "delay: {previous: [{layout: hex, resolution: 10ms}]}",
 		"r10x60x60-1s":    "delay: {previous: [{radices: [10, 60, 60], resolution: 1s}]}",
 		"r2":              "delay: {previous: [{radices: [2]}]}",

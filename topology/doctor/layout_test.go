@@ -26,7 +26,7 @@ func TestLayoutOfEveryStrategy(t *testing.T) {
 		made[name] = s
 	}
 	for name, c := range map[string]dlx.BucketConfig{
-		"x.bucket": {}, "x.bucket.hex": {Layout: "hex"}, "x.bucket.binary": {Layout: "binary"}, "x.bucket.clock-10ms": {Resolution: 10 * time.Millisecond},
+		"x.bucket": {}, "x.bucket.hex": {Layout: "hex"}, "x.bucket.binary": {Layout: "binary"}, "x.bucket.clock-100ms": {Resolution: 100 * time.Millisecond},
 		"x.bucket.r3x3": {Radices: []int{3, 3}}, "x.bucket.r2-1h": {Radices: []int{2}, Resolution: time.Hour},
 	} {
 		for qt, suffix := range map[topology.QueueType]string{topology.Quorum: "", topology.Classic: "-classic"} {

@@ -39,8 +39,8 @@ type ApplyOptions struct {
 // topology.LockQueue, so that the broker routes by every binding when Apply
 // returns, whichever client made it (see LateBindings). A connection can hold
 // the lock only once: run one Apply at a time on it. Without the right to
-// configure that queue, or after waiting 15 s for another holder, it binds
-// without the lock.
+// configure that queue it binds without the lock; where another has held it for
+// 15 s, those who wait do so one after the other, or one more every 15 s.
 //
 // Errors, joined when there are several: *topology.ValidationError,
 // *topology.PolicyError, *topology.ConflictError, *ObjectError, or the context's.

@@ -20,7 +20,7 @@ func (c blockedConn) Channel() (*amqp.Channel, error) {
 }
 
 func TestApplyAndDestroyEndWithTheContext(t *testing.T) {
-	top := topology.Delivery("p")
+	top := topology.DeliveryTopology("p")
 	for name, run := range map[string]func(context.Context, Conn) (Report, error){
 		"apply": func(ctx context.Context, c Conn) (Report, error) {
 			return Broker{Conn: c}.Apply(ctx, top, ApplyOptions{})
@@ -45,7 +45,7 @@ type deadConn struct{}
 func (deadConn) Channel() (*amqp.Channel, error) { return nil, amqp.ErrClosed }
 
 func TestApplyOnADeadConnectionTriesNothing(t *testing.T) {
-	top := topology.Delivery("p")
+	top := topology.DeliveryTopology("p")
 	report, err := Broker{Conn: deadConn{}}.Apply(t.Context(), top, ApplyOptions{})
 	if !errors.Is(err, amqp.ErrClosed) || report.Count(StateUnknown) != 2 || report.Count(StateUntried) != 2 {
 		t.Errorf("got %s, %v", report, err)

@@ -24,11 +24,14 @@ func LateBindings(version string) bool {
 }
 
 const (
-	// lockWait bounds the wait for the lock. Binding takes a second or two, but the
-	// lock of a machine that died stays until the broker misses its heartbeats.
+	// lockWait is how long whoever holds the lock is believed to be at work. Binding
+	// takes a second or two, but the lock of a machine that died stays until the
+	// broker misses its heartbeats.
 	lockWait       = 15 * time.Second
 	firstLockPause = 25 * time.Millisecond
-	maxLockPause   = 400 * time.Millisecond
+	// maxLockPause keeps many who wait from slowing down the one that they wait for:
+	// what each looks for in between is not there, which closes a channel.
+	maxLockPause = 2 * time.Second
 	// unlockTimeout is for a broker that does not answer: the lock then ends with
 	// the connection.
 	unlockTimeout = 5 * time.Second
@@ -49,12 +52,13 @@ func lock(ctx context.Context, conn Conn, opts ApplyOptions) (unlock func(), err
 
 // lockUnless takes the lock, unless done says first that there is nothing to do,
 // which it asks again after each wait; unlock then is nil. Without the right to the
-// lock's queue, or when another has it for too long, it goes on all the same, and
-// says so.
+// lock's queue it goes on all the same, and says so. When another has the lock for too
+// long, it does so with a second lock, and then with a third: all who wait at once
+// would be too much for a broker that is slow already.
 func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (bool, error)) (unlock func(), err error) {
 	s := &session{conn: conn}
 	name := topology.LockQueue(opts.Prefix)
-	deadline := time.Now().Add(lockWait)
+	deadline, passed := time.Now().Add(lockWait), 0
 	for pause := firstLockPause; ; pause = min(2*pause, maxLockPause) {
 		if ok, err := done(); ok || err != nil {
 			s.close()
@@ -62,26 +66,33 @@ func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (
 		}
 		// The deadline does not end a try: its answer would find nobody.
 		err := declareLock(ctx, s, name)
-		if err == nil {
-			return func() { releaseLock(s, name) }, nil
-		}
 		e, refused := errors.AsType[*amqp.Error](err)
-		locked := refused && e.Code == amqp.ResourceLocked
 		switch {
+		case err == nil && passed == 0:
+			return func() { releaseLock(s, name) }, nil
+		case err == nil:
+			unlocked(opts, errLocked)
+			return func() { releaseLock(s, name) }, nil
 		case context.Cause(ctx) != nil, !refused, isConnectionLost(err):
 			return nil, fmt.Errorf("lock %s: %w", name, err)
-		case locked && time.Now().After(deadline):
-			err = errLocked
-		case locked:
-			if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
-				return nil, err
-			}
+		case e.Code != amqp.ResourceLocked:
+			unlocked(opts, err)
+			return func() {}, nil
+		case time.Now().After(deadline):
+			passed++
+			name = fmt.Sprintf("%s.%d", topology.LockQueue(opts.Prefix), passed+1)
+			deadline = time.Now().Add(lockWait)
 			continue
 		}
-		if opts.Unlocked != nil {
-			opts.Unlocked(err)
+		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
+			return nil, err
 		}
-		return func() {}, nil
+	}
+}
+
+func unlocked(opts ApplyOptions, why error) {
+	if opts.Unlocked != nil {
+		opts.Unlocked(why)
 	}
 }
 

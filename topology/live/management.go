@@ -89,7 +89,7 @@ func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (topology
 		return topology.Live{}, m.failed("bindings", err)
 	}
 	found.Policies, err = m.policies(ctx)
-	if err != nil && !Denied(err) {
+	if err != nil && !IsDenied(err) {
 		return topology.Live{}, m.failed("policies", err)
 	}
 	found.PoliciesKnown = err == nil

@@ -26,9 +26,9 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: expected status 200, got %d %s", e.Path, e.Code, http.StatusText(e.Code))
 }
 
-// Denied reports whether an error of the management API is a denied access: it
+// IsDenied reports whether an error of the management API is a denied access: it
 // answers 401 to users without the needed tag.
-func Denied(err error) bool {
+func IsDenied(err error) bool {
 	e, ok := errors.AsType[*StatusError](err)
 	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
 }
@@ -86,8 +86,9 @@ func (m *Management) InVhost(kind string, names ...string) string {
 type RoundTrip struct{ Sent, Received, Date time.Time }
 
 // Call sends a request to a path such as "/api/overview", with body as JSON
-// unless it is nil, and decodes the answer into out unless that is nil. ManagementConfig.Timeout
-// bounds it. An answer other than success is a *StatusError.
+// unless it is nil, and decodes the answer into out unless that is nil.
+// ManagementConfig.Timeout bounds it. An answer other than success is a
+// *StatusError.
 func (m *Management) Call(ctx context.Context, method, path string, body, out any) (RoundTrip, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()

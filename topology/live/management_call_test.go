@@ -49,10 +49,10 @@ func TestCall(t *testing.T) {
 	}
 	_, err = i.Call(t.Context(), http.MethodGet, "/api/health", nil, nil)
 	status, ok := errors.AsType[*live.StatusError](err)
-	if !ok || status.Code != 503 || len(status.Body) != 64<<10 || live.Denied(err) || strings.Contains(err.Error(), "xxx") {
+	if !ok || status.Code != 503 || len(status.Body) != 64<<10 || live.IsDenied(err) || strings.Contains(err.Error(), "xxx") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := i.Call(t.Context(), http.MethodGet, "/api/secret", nil, nil); !live.Denied(err) {
+	if _, err := i.Call(t.Context(), http.MethodGet, "/api/secret", nil, nil); !live.IsDenied(err) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := i.Call(t.Context(), http.MethodGet, "/api/nothing", nil, nil); err != nil {

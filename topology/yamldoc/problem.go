@@ -113,7 +113,7 @@ func (ps Problems) String() string {
 // when somebody has put a URL where something else belongs.
 func Clip(s string) string {
 	const most = 40
-	if strings.Contains(s, "://") && strings.Contains(s, "@") {
+	if strings.Contains(s, "://") {
 		return "(a URL)"
 	}
 	if len(s) <= most {

@@ -195,9 +195,6 @@ func (r *Reader) describe(n *yaml.Node, path string) string {
 		return "a single value"
 	}
 	v := Clip(n.Value)
-	if strings.Contains(n.Value, "://") { // a URL at a wrong place may hold a password
-		v = "(a URL)"
-	}
 	switch n.ShortTag() {
 	case "!!bool":
 		return "the boolean " + v

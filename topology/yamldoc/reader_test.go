@@ -115,7 +115,7 @@ func TestDocumentsThatAreNone(t *testing.T) {
 }
 
 func TestClip(t *testing.T) {
-	cases := map[string]string{"short": "short", strings.Repeat("é", 21): strings.Repeat("é", 20) + "…", "x" + strings.Repeat("é", 21): "x" + strings.Repeat("é", 19) + "…", "amqp://u:hunter2@h": "(a URL)"}
+	cases := map[string]string{"short": "short", strings.Repeat("é", 21): strings.Repeat("é", 20) + "…", "x" + strings.Repeat("é", 21): "x" + strings.Repeat("é", 19) + "…", "amqp://u:hunter2@h": "(a URL)", "https://h/?password=hunter2": "(a URL)"}
 	for _, s := range slices.Sorted(maps.Keys(cases)) {
 		if got := yamldoc.Clip(s); got != cases[s] {
 			t.Errorf("%s: got %s", s, got)

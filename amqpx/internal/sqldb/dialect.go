@@ -23,13 +23,6 @@ const (
 	SQLite     Dialect = "sqlite"
 )
 
-// Executor is satisfied by *sql.DB, *sql.Tx and *sql.Conn.
-type Executor interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
 // ErrDialect is in the error of a database that is none of the dialects.
 var ErrDialect = errors.New("database is not recognised as PostgreSQL, MySQL, MariaDB or SQLite")
 
@@ -81,9 +74,9 @@ func OfDriver(db *sql.DB) (Dialect, bool) {
 // Detect asks the database what it is. version() exists everywhere but on
 // SQLite, so the query never fails, and aborts the transaction it may run in, on
 // the databases where a failed statement does that.
-func Detect(ctx context.Context, ex Executor) (Dialect, error) {
+func Detect(ctx context.Context, c Conn) (Dialect, error) {
 	var version string
-	err := ex.QueryRowContext(ctx, "SELECT version()").Scan(&version)
+	err := c.QueryRowContext(ctx, "SELECT version()").Scan(&version)
 	if err == nil {
 		lower := strings.ToLower(version)
 		switch {
@@ -94,7 +87,7 @@ func Detect(ctx context.Context, ex Executor) (Dialect, error) {
 		}
 		return "", fmt.Errorf("%w: its version() is %q; name the dialect", ErrDialect, version)
 	}
-	if lite := ex.QueryRowContext(ctx, "SELECT sqlite_version()").Scan(&version); lite == nil {
+	if lite := c.QueryRowContext(ctx, "SELECT sqlite_version()").Scan(&version); lite == nil {
 		return SQLite, nil
 	}
 	return "", fmt.Errorf("asking the database for its version: %w", err)
@@ -107,26 +100,26 @@ type Resolver struct {
 
 // NewResolver takes the dialect given, or the driver's when it is empty, or
 // leaves it to the first Resolve.
-func NewResolver(db *sql.DB, given Dialect) *Resolver {
+func NewResolver(db DB, given Dialect) *Resolver {
 	r := &Resolver{}
 	if given != "" {
 		r.known.Store(given)
-	} else if d, ok := OfDriver(db); ok {
+	} else if d, ok := db.Dialect(); ok {
 		r.known.Store(d)
 	}
 	return r
 }
 
-// Resolve gives the dialect. It asks through ex, not through the pool, because a
+// Resolve gives the dialect. It asks through c, not through the pool, because a
 // caller may hold the pool's only connection.
-func (r *Resolver) Resolve(ctx context.Context, ex Executor) (Dialect, error) {
+func (r *Resolver) Resolve(ctx context.Context, c Conn) (Dialect, error) {
 	if d, ok := r.known.Load().(Dialect); ok {
 		if !d.Valid() {
 			return "", fmt.Errorf("%w: %q was given, expected %q, %q or %q", ErrDialect, d, PostgreSQL, MySQL, SQLite)
 		}
 		return d, nil
 	}
-	d, err := Detect(ctx, ex)
+	d, err := Detect(ctx, c)
 	if err != nil {
 		return "", err
 	}

@@ -16,10 +16,10 @@ import (
 // A transaction that fails, for whatever reason, is undone, and each of its
 // callers runs alone. So one caller's failure is never another's.
 type Gather[T any] struct {
-	db       *sql.DB
+	db       DB
 	opts     *sql.TxOptions
 	most     int // callers in one transaction
-	together func(ctx context.Context, tx *sql.Tx, items []T) error
+	together func(ctx context.Context, tx Tx, items []T) error
 
 	mu      sync.Mutex
 	waiting []*member[T]
@@ -37,7 +37,7 @@ const (
 
 // NewGather makes a Gather whose transactions are of at most so many callers.
 // together does the work of all items; it may run again, as fn of Transact.
-func NewGather[T any](db *sql.DB, opts *sql.TxOptions, most int, together func(ctx context.Context, tx *sql.Tx, items []T) error) *Gather[T] {
+func NewGather[T any](db DB, opts *sql.TxOptions, most int, together func(ctx context.Context, tx Tx, items []T) error) *Gather[T] {
 	return &Gather[T]{db: db, opts: opts, most: most, together: together}
 }
 
@@ -158,12 +158,12 @@ func (g *Gather[T]) run(group []*member[T]) (committed bool) {
 			stop()
 		}
 	}()
-	return Transact(ctx, g.db, g.opts, func(tx *sql.Tx) error { return g.safely(ctx, tx, items) }) == nil
+	return Transact(ctx, g.db, g.opts, func(tx Tx) error { return g.safely(ctx, tx, items) }) == nil
 }
 
 // safely turns a panic into an error: it happens again where it belongs, when
 // its item runs alone.
-func (g *Gather[T]) safely(ctx context.Context, tx *sql.Tx, items []T) (err error) {
+func (g *Gather[T]) safely(ctx context.Context, tx Tx, items []T) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v", r)

@@ -33,7 +33,7 @@ func newGathering(t *testing.T, most int) *gathering {
 		t.Fatal(err)
 	}
 	g := &gathering{db: db, hold: make(chan struct{}), fail: func(context.Context, string) error { return nil }}
-	g.Gather = NewGather(db, nil, most, func(ctx context.Context, tx *sql.Tx, items []string) error {
+	g.Gather = NewGather(Of(db), nil, most, func(ctx context.Context, tx Tx, items []string) error {
 		g.mu.Lock()
 		g.groups = append(g.groups, items)
 		g.mu.Unlock()
@@ -42,7 +42,7 @@ func newGathering(t *testing.T, most int) *gathering {
 	return g
 }
 
-func (g *gathering) insert(ctx context.Context, tx *sql.Tx, items []string) error {
+func (g *gathering) insert(ctx context.Context, tx Tx, items []string) error {
 	for _, item := range items {
 		if err := g.fail(ctx, item); err != nil {
 			return err
@@ -62,7 +62,7 @@ func (g *gathering) do(ctx context.Context, item string) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		return Transact(ctx, g.db, nil, func(tx *sql.Tx) error { return g.insert(ctx, tx, []string{item}) })
+		return Transact(ctx, Of(g.db), nil, func(tx Tx) error { return g.insert(ctx, tx, []string{item}) })
 	})
 }
 

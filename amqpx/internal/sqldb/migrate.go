@@ -68,7 +68,7 @@ func (m Migrations) Script(d Dialect) string {
 	}
 	now := map[Dialect]string{
 		PostgreSQL: "CAST(extract(epoch FROM now()) * 1000 AS bigint)",
-		MySQL:      "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+		MySQL:      "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
 		SQLite:     "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
 	}[d]
 	var b strings.Builder
@@ -83,8 +83,8 @@ func (m Migrations) Script(d Dialect) string {
 // Migrate brings the component's tables to the newest version. Processes that do
 // it at the same time wait for each other; when there is nothing to do it only
 // reads.
-func (m Migrations) Migrate(ctx context.Context, db *sql.DB) error {
-	conn, err := db.Conn(ctx)
+func (m Migrations) Migrate(ctx context.Context, db DB) error {
+	conn, err := db.Session(ctx)
 	if err != nil {
 		return fmt.Errorf("migrating %s: %w", m.Component, err)
 	}
@@ -111,12 +111,12 @@ const lockID = 0x7261626269746474
 
 // locked applies what is pending while no other process does. PostgreSQL and
 // SQLite do it in one transaction; MySQL cannot, and holds a named lock.
-func (m Migrations) locked(ctx context.Context, conn *sql.Conn, d Dialect, list []migration) (err error) {
+func (m Migrations) locked(ctx context.Context, conn Conn, d Dialect, list []migration) (err error) {
 	begin, end, undo := "BEGIN", "COMMIT", "ROLLBACK"
 	switch d {
 	case MySQL:
 		// The lock's name is global to the server, the tables are the database's.
-		const name = "CONCAT('rabbitdelay:', LEFT(SHA1(DATABASE()), 32))"
+		const name = "CONCAT('rabbitdelay:', LEFT(SHA2(DATABASE(), 256), 32))"
 		var got sql.NullInt64
 		if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK("+name+", 60)").Scan(&got); err != nil {
 			return err
@@ -168,7 +168,7 @@ func (m Migrations) locked(ctx context.Context, conn *sql.Conn, d Dialect, list 
 }
 
 // beginBusy waits for SQLite's one writer also where no busy_timeout is set.
-func beginBusy(ctx context.Context, conn *sql.Conn, begin string) error {
+func beginBusy(ctx context.Context, conn Conn, begin string) error {
 	for {
 		_, err := conn.ExecContext(ctx, begin)
 		if err == nil || !Transient(err) {
@@ -182,7 +182,7 @@ func beginBusy(ctx context.Context, conn *sql.Conn, begin string) error {
 	}
 }
 
-func (m Migrations) pending(ctx context.Context, conn *sql.Conn, d Dialect, list []migration) ([]migration, error) {
+func (m Migrations) pending(ctx context.Context, conn Conn, d Dialect, list []migration) ([]migration, error) {
 	rows, err := conn.QueryContext(ctx, d.Bind("SELECT version FROM rabbitdelay_schema WHERE component = ?"), m.Component)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 )
 
@@ -21,7 +20,7 @@ type Expired struct {
 // Purge deletes the rows batch by batch, each in a transaction of its own, until
 // a batch is not full. Rows that somebody has locked are left for the next time
 // where the database can skip them.
-func Purge(ctx context.Context, db *sql.DB, d Dialect, e Expired, batch int) (int64, error) {
+func Purge(ctx context.Context, db DB, d Dialect, e Expired, batch int) (int64, error) {
 	if batch < 1 || batch > MaxPurge {
 		return 0, fmt.Errorf("purging %s: batch is %d, expected 1 to %d", e.Table, batch, MaxPurge)
 	}
@@ -40,7 +39,7 @@ func Purge(ctx context.Context, db *sql.DB, d Dialect, e Expired, batch int) (in
 	var total int64
 	for {
 		var n int64
-		err := Transact(ctx, db, nil, func(tx *sql.Tx) error {
+		err := Transact(ctx, db, nil, func(tx Tx) error {
 			res, err := tx.ExecContext(ctx, d.Bind(query), e.Args...)
 			if err == nil {
 				n, err = res.RowsAffected()

@@ -100,7 +100,7 @@ func TestErrorsOfSQLite(t *testing.T) {
 	if _, err := a.ExecContext(t.Context(), "DELETE FROM rabbitdelay_x"); !errors.Is(sqldb.Explain(err), sqldb.ErrNoTable) {
 		t.Errorf("a missing table is not ErrNoTable: %v", err)
 	}
-	if d, err := sqldb.Detect(t.Context(), a); err != nil || d != sqldb.SQLite {
+	if d, err := sqldb.Detect(t.Context(), sqldb.Of(a)); err != nil || d != sqldb.SQLite {
 		t.Errorf("detected %q (%v)", d, err)
 	}
 }
@@ -122,10 +122,10 @@ func TestResolverRefusesUnknownDialect(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	if _, err := sqldb.NewResolver(db, "oracle").Resolve(t.Context(), db); !errors.Is(err, sqldb.ErrDialect) {
+	if _, err := sqldb.NewResolver(sqldb.Of(db), "oracle").Resolve(t.Context(), sqldb.Of(db)); !errors.Is(err, sqldb.ErrDialect) {
 		t.Errorf("error is %v, expected ErrDialect", err)
 	}
-	if d, err := sqldb.NewResolver(db, "").Resolve(t.Context(), db); err != nil || d != sqldb.SQLite {
+	if d, err := sqldb.NewResolver(sqldb.Of(db), "").Resolve(t.Context(), sqldb.Of(db)); err != nil || d != sqldb.SQLite {
 		t.Errorf("resolved %q (%v)", d, err)
 	}
 }

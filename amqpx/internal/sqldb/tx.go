@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 )
 
@@ -16,11 +17,14 @@ const tries = 8
 // ErrCommit is in the error of a commit whose outcome is unknown.
 var ErrCommit = errors.New("commit failed, its outcome is unknown")
 
+// ErrRolledBack is in the error of a Commit that has surely committed nothing.
+var ErrRolledBack = errors.New("rolled back before the commit")
+
 // Transact runs fn in a transaction and commits it. It runs fn again when the
 // database undid the transaction because of another one. A panic in fn rolls
 // back and goes on. The error of a commit whose outcome is unknown has ErrCommit
 // in it.
-func Transact(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx) error) error {
+func Transact(ctx context.Context, db DB, opts *sql.TxOptions, fn func(Tx) error) error {
 	pause := 2 * time.Millisecond
 	for try := 1; ; try++ {
 		err := once(ctx, db, opts, fn)
@@ -40,8 +44,8 @@ func Transact(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql
 	}
 }
 
-func once(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx) error) (err error) {
-	tx, err := db.BeginTx(ctx, opts)
+func once(ctx context.Context, db DB, opts *sql.TxOptions, fn func(Tx) error) (err error) {
+	tx, err := db.Begin(ctx, opts)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
@@ -49,23 +53,33 @@ func once(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx)
 	defer func() {
 		if !committed {
 			// Also on a panic, which goes on after this.
-			_ = tx.Rollback()
+			_ = tx.Rollback(ctx)
 		}
 	}()
 	if err := fn(tx); err != nil {
 		return err
 	}
 	committed = true // or unknown: a rollback can change neither
-	err = tx.Commit()
+	err = tx.Commit(ctx)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil:
-		return fmt.Errorf("rolled back before the commit: %w", ctx.Err()) // by database/sql
+		return fmt.Errorf("%w: %w", ErrRolledBack, ctx.Err()) // by database/sql
 	case errors.Is(err, sql.ErrTxDone):
 		return errors.New("commit: the handler ended the transaction itself; leave that to the caller of the handler")
-	case Transient(err):
+	case Transient(err), errors.Is(err, ErrRolledBack):
 		return err
+	case aborted(err):
+		return fmt.Errorf("%w: a statement had failed, and the handler did not return its error; return every error of the transaction: %w", ErrRolledBack, err)
 	}
 	return fmt.Errorf("%w: %w", ErrCommit, err)
+}
+
+// aborted tells whether a PostgreSQL driver reports that the commit became a
+// rollback, because a statement had failed before.
+func aborted(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "commit unexpectedly resulted in rollback") || // pgx
+		strings.Contains(text, "operation in a failed transaction") // pq
 }

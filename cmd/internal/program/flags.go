@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // Flags gives a program's root the flags of all its commands, and what checks them.
@@ -77,21 +78,13 @@ func NoArgs(c *cobra.Command, args []string) error {
 		return nil
 	}
 	if !c.HasSubCommands() {
-		return fmt.Errorf("unexpected argument %q; see %s --help", clip(args[0]), c.CommandPath())
+		return fmt.Errorf("unexpected argument %q; see %s --help", yamldoc.Clip(args[0]), c.CommandPath())
 	}
 	var names []string
 	for _, sub := range c.Commands() {
 		names = append(names, sub.Name())
 	}
-	return fmt.Errorf("unknown command %q; see %s --help%s", clip(args[0]), c.CommandPath(), config.DidYouMean(args[0], names))
-}
-
-// clip leaves out what may hold a password: a URL without the --url before it.
-func clip(arg string) string {
-	if strings.Contains(arg, "://") {
-		return "(a URL)"
-	}
-	return arg
+	return fmt.Errorf("unknown command %q; see %s --help%s", yamldoc.Clip(args[0]), c.CommandPath(), config.DidYouMean(args[0], names))
 }
 
 // nearFlag says which flag may have been meant.

@@ -42,14 +42,14 @@ func honest(t *testing.T) (*stage, *strings.Builder) {
 		s.must(t, "INSERT INTO cancellations VALUES (?, ?)", order, 1000+i)
 		post := fmt.Sprintf("post-%d", i)
 		s.must(t, "INSERT INTO posts (id, status, due_ms) VALUES (?, 'cancelled', ?)", post, 1000+i)
-		s.must(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status) VALUES (?, 'q', 0, 'cancelled')", post)
+		s.must(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at) VALUES (?, 'q', 0, 'cancelled', 0)", post)
 		s.must(t, "INSERT INTO publications VALUES (?, ?)", post, 1000+i)
 	}
 	for _, query := range []string{
 		"UPDATE orders SET status = 'paid', paid_ms = 900 WHERE due_ms % 2 = 0",
 		"DELETE FROM cancellations WHERE at_ms % 2 = 0",
 		"UPDATE posts SET status = 'scheduled', moved = due_ms % 2, fired = due_ms = 1004 WHERE due_ms <= 1005",
-		"UPDATE rabbitdelay_tasks SET status = 'done' WHERE id IN ('post-1', 'post-2', 'post-3', 'post-4', 'post-5')",
+		"UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 0 WHERE id IN ('post-1', 'post-2', 'post-3', 'post-4', 'post-5')",
 		"DELETE FROM publications WHERE at_ms > 1005",
 		"DELETE FROM posts WHERE id = 'post-10'",
 		"DELETE FROM rabbitdelay_tasks WHERE id = 'post-10'",

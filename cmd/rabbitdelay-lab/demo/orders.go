@@ -10,7 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
-	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
@@ -31,7 +31,10 @@ var orderTables = []string{
 
 // life is that of one order.
 func (o *orders) life(ctx context.Context, number int) error {
-	id, expiry := fmt.Sprintf("order-%d", number), o.expiry(number)
+	id, expiry := fmt.Sprintf("order-%d", number), 4*time.Second+rand.N(4*time.Second)
+	if o.strategy != config.StrategyBucket {
+		expiry = expiry.Truncate(time.Second) // one of wholeSeconds
+	}
 	due := time.Now().Add(expiry)
 	if err := o.exec(ctx, o.db, "INSERT INTO orders (id, status, due_ms) VALUES (?, 'unpaid', ?)", id, due.UnixMilli()); err != nil {
 		return err
@@ -53,33 +56,16 @@ func (o *orders) life(ctx context.Context, number int) error {
 	return o.exec(ctx, o.db, "UPDATE orders SET status = 'paid', paid_ms = ? WHERE id = ? AND status = 'unpaid'", time.Now().UnixMilli(), id)
 }
 
-// declaredDelays are those of the ttl strategy, which has no others.
-const declaredDelays = "4s,5s,6s,7s,8s"
-
-// expiry is 4 to 8 seconds; auto takes the ttl strategy for the declared ones.
-func (o *orders) expiry(number int) time.Duration {
-	d := o.cfg.Delay
-	if d.Strategy == config.StrategyTTL || d.Strategy == config.StrategyAuto && number%2 == 0 {
-		return d.TTL.Delays[rand.IntN(len(d.TTL.Delays))]
-	}
-	return 4*time.Second + rand.N(4*time.Second)
-}
-
 // handler cancels each order once, however often its message comes: the effect and
 // the record of the message's id commit in one transaction.
 func (o *orders) handler() amqpx.Handler {
-	unpaid := o.sql("SELECT 1 FROM orders WHERE id = ? AND status = 'unpaid' AND due_ms <= ?")
-	if o.dialect != idempotency.SQLite { // which has one writer
-		unpaid += " FOR UPDATE"
-	}
-	cancel := idempotency.Handler(o.db,
-		func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
-			if err := o.exec(ctx, tx, "UPDATE orders SET status = 'cancelled' WHERE id = ?", d.ID); err != nil {
-				return err
-			}
-			return o.exec(ctx, tx, "INSERT INTO cancellations (order_id, at_ms) VALUES (?, ?)", d.ID, time.Now().UnixMilli())
-		},
-		idempotency.OnlyIf(unpaid, func(d *amqpx.Delivery) []any { return []any{d.ID, d.DueAt.UnixMilli()} }))
+	cancel := idempotency.Handler(o.db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+		if err := o.exec(ctx, tx, "UPDATE orders SET status = 'cancelled' WHERE id = ? AND status = 'unpaid'", d.ID); err != nil {
+			return err
+		}
+		return o.exec(ctx, tx, `INSERT INTO cancellations (order_id, at_ms)
+			SELECT id, ? FROM orders WHERE id = ? AND status = 'cancelled'`, time.Now().UnixMilli(), d.ID)
+	})
 	return func(ctx context.Context, d *amqpx.Delivery) error {
 		defer o.handled.Add(1)
 		o.late.Add(time.Now(), d.DueAt)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
-	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
 // posts are published when they are due, whatever their authors change meanwhile.
@@ -20,7 +20,6 @@ import (
 type posts struct {
 	*stage
 	queue                          string
-	tasks                          *schedule.Store
 	scheduled, rolledBack, tooLate atomic.Int64 // tooLate are changes
 	stale, cancelled, repeated     atomic.Int64 // messages that had no effect
 	arrived, published             lateness.Record
@@ -96,6 +95,23 @@ func (p *posts) life(ctx context.Context, number int) error {
 	return err
 }
 
+// transact commits what do does. A database may undo a transaction for another's
+// sake; what is not committed may be done again.
+func (p *posts) transact(ctx context.Context, do func(tx *sql.Tx) error) error {
+	for try := 1; ; try++ {
+		tx, err := p.db.BeginTx(ctx, nil)
+		if err == nil {
+			if err = do(tx); err == nil {
+				return tx.Commit()
+			}
+			_ = tx.Rollback() // err says what went wrong
+		}
+		if try == 5 || errors.Is(err, errRollback) || errors.Is(err, schedule.ErrStatus) {
+			return err
+		}
+	}
+}
+
 func (p *posts) move(ctx context.Context, tx *sql.Tx, id string, to time.Time) error {
 	if err := p.tasks.Reschedule(ctx, tx, id, to); err != nil {
 		return err
@@ -119,14 +135,6 @@ func (p *posts) cancel(ctx context.Context, tx *sql.Tx, id string, _ time.Time) 
 }
 
 var errCrash = errors.New("as if the process had died before it acknowledged")
-
-func (p *posts) open() (err error) {
-	p.tasks, err = schedule.New(p.db, p.clients[0], schedule.Config{
-		PollInterval: 200 * time.Millisecond,
-		Hooks:        schedule.Hooks{Relayed: func(n int, _ bool) { p.sent.Add(int64(n)) }},
-	})
-	return err
-}
 
 func (p *posts) skip(_ context.Context, _ *amqpx.Delivery, why schedule.SkipReason) {
 	switch why {

@@ -1,6 +1,6 @@
 // Package demo tells two stories with the SDK, on a real broker and a real
 // database: orders.go and posts.go are what an application would write, setup.go
-// is what they play on, screen.go shows what came of them.
+// is what they play on, ledger.go compares what was done with what came of it.
 package demo
 
 import (
@@ -8,11 +8,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +26,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	_ "github.com/rabbitdelay/rabbitdelay/config/mysql"    // mysql://
+	_ "github.com/rabbitdelay/rabbitdelay/config/postgres" // postgres://
+	_ "github.com/rabbitdelay/rabbitdelay/config/sqlite"   // sqlite:
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -32,7 +37,6 @@ import (
 // Options say how much is told; a story of 0 is left out.
 type Options struct {
 	Orders, Posts int
-	InstallBroker bool
 	DB            string // --db
 }
 
@@ -42,11 +46,12 @@ type stage struct {
 	Options
 	name              string // of this run
 	cfg               *config.Config
-	strategy, version string // the broker's
 	broker            *broker.Broker
+	strategy, version string // the broker's
 	db                *sql.DB
 	dialect           idempotency.Dialect
 	clients           [2]*amqpx.Client // each as if in a process of its own
+	tasks             *schedule.Store
 	orders            *orders
 	posts             *posts
 	undo              []func(context.Context) error
@@ -82,19 +87,20 @@ func (s *stage) clear(ctx context.Context) (err error) {
 	return err
 }
 
+// wholeSeconds are the delays of the ttl strategy, which has no others.
+var wholeSeconds = map[string]string{"delay.ttl.delays": "4s,5s,6s,7s"}
+
 func (s *stage) findBroker(ctx context.Context) (err error) {
-	if s.cfg, err = s.Load(s.Database(s.DB), map[string]string{"delay.ttl.delays": declaredDelays}); err != nil {
+	if s.cfg, err = s.Load(s.Database(s.DB), wholeSeconds); err != nil {
 		return err
 	}
 	defer s.Waiting("looking for a broker")()
-	s.broker, err = broker.Start(ctx, broker.Options{
-		URL: string(s.cfg.GivenURL()), InstallPackage: s.InstallBroker, Log: func(line string) { s.Notef("%s", line) },
-	})
+	s.broker, err = broker.Start(ctx, broker.Options{URL: string(s.cfg.GivenURL()), Log: func(line string) { s.Notef("%s", line) }})
 	if err != nil {
 		return err
 	}
-	s.version = s.broker.Version()
 	s.later(func(context.Context) error { return s.broker.Close() })
+	s.version = s.broker.Version()
 	s.cfg.Broker.URL, s.cfg.Broker.URLs, s.cfg.Delay.Prefix = config.URL(s.broker.URL()), nil, s.name
 	return nil
 }
@@ -104,10 +110,8 @@ func (s *stage) findBroker(ctx context.Context) (err error) {
 func (s *stage) openDatabase(ctx context.Context) (err error) {
 	u := s.cfg.Database.URL
 	if u == "" || strings.HasPrefix(string(u), "sqlite:") {
-		s.Notef("database: SQLite in a temporary directory")
 		u, err = s.makeFile()
 	} else {
-		s.Notef("database: %s", u)
 		u, err = s.makeSchema(ctx, u)
 	}
 	if err == nil {
@@ -116,6 +120,7 @@ func (s *stage) openDatabase(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("database: %w", err)
 	}
+	s.Notef("database: %s", u)
 	s.later(func(context.Context) error { return s.db.Close() })
 	s.db.SetMaxOpenConns(32)
 	err = errors.Join(idempotency.Migrate(ctx, s.db), schedule.Migrate(ctx, s.db))
@@ -138,10 +143,7 @@ func (s *stage) makeSchema(ctx context.Context, u config.URL) (config.URL, error
 		return "", err
 	}
 	s.later(func(context.Context) error { return server.Close() })
-	inside, err := url.Parse(string(u))
-	if err != nil {
-		return "", errors.New("the URL of a server was expected") // the parser's error quotes it
-	}
+	inside, _ := url.Parse(string(u)) // OpenDB has
 	schema, cascade := strings.ReplaceAll(s.name, "-", "_"), ""
 	if dialect == idempotency.PostgreSQL {
 		q := inside.Query()
@@ -150,16 +152,16 @@ func (s *stage) makeSchema(ctx context.Context, u config.URL) (config.URL, error
 	} else {
 		inside.Path = schema
 	}
-	if _, err := server.ExecContext(ctx, "CREATE SCHEMA "+schema); err != nil {
+	if err := s.exec(ctx, server, "CREATE SCHEMA "+schema); err != nil {
 		return "", fmt.Errorf("the demo needs a schema of its own: %w", err)
 	}
 	s.later(func(ctx context.Context) error { return s.exec(ctx, server, "DROP SCHEMA "+schema+cascade) })
 	return config.URL(inside.String()), nil
 }
 
+// openClients opens what the stories send, consume and schedule with.
 func (s *stage) openClients(ctx context.Context) error {
 	s.cfg.Topology = topology.Topology{Destinations: []topology.Destination{{Queue: s.orders.queue}, {Queue: s.posts.queue}}}
-	s.cfg.Delay.TTL.RoundUp = true // what remains of a post's delay is no declared one
 	strategy, err := s.cfg.Strategy(ctx, s.Logger())
 	if err != nil {
 		return err
@@ -179,7 +181,13 @@ func (s *stage) openClients(ctx context.Context) error {
 		s.later(func(context.Context) error { return s.clients[i].Close() })
 	}
 	s.Notef("strategy: %s, %s queues, ready in %.1f s", s.strategy, s.cfg.Delay.QueueType, time.Since(began).Seconds())
-	return nil
+	if s.Posts > 0 {
+		s.tasks, err = schedule.New(s.db, s.clients[0], schedule.Config{
+			PollInterval: 200 * time.Millisecond,
+			Hooks:        schedule.Hooks{Relayed: func(n int, _ bool) { s.sent.Add(int64(n)) }},
+		})
+	}
+	return err
 }
 
 // wipe takes the demo's queues and exchanges off a broker that does not end with it.
@@ -199,38 +207,55 @@ func (s *stage) wipe(ctx context.Context, strategy amqpx.Strategy) error {
 
 // play tells the stories side by side, until all has happened.
 func (s *stage) play(ctx context.Context) error {
-	if err := s.posts.open(); err != nil {
-		return err
-	}
 	working, stop := context.WithCancel(ctx)
 	defer stop()
 	all, working := errgroup.WithContext(working)
-	all.Go(func() error { return s.posts.tasks.Run(working) })
+	if s.Posts > 0 {
+		all.Go(func() error { return s.tasks.Run(working) })
+	}
 	for _, c := range s.clients {
 		all.Go(func() error { return c.Consume(working, s.orders.queue, s.orders.handler(), amqpx.WithConcurrency(8)) })
 		all.Go(func() error { return c.Consume(working, s.posts.queue, s.posts.handler(), amqpx.WithConcurrency(8)) })
 	}
-	lives, living := errgroup.WithContext(working)
-	spread(living, lives, s.Orders, s.orders.life)
-	spread(living, lives, s.Posts, s.posts.life)
-	told := make(chan struct{})
-	all.Go(func() error { defer close(told); return lives.Wait() })
-	all.Go(func() error { defer stop(); return s.watch(working, told) })
+	bar := s.Progress(s.Orders+s.Posts, "orders and posts")
+	defer bar.Clear()
+	var lives sync.WaitGroup
+	begin := func(n int, life func(ctx context.Context, number int) error) {
+		for i := range n {
+			lives.Add(1)
+			all.Go(func() error {
+				defer lives.Done()
+				defer bar.Add(1)
+				pauseUntil(working, time.Now().Add(rand.N(8*time.Second)))
+				return life(working, i+1)
+			})
+		}
+	}
+	begin(s.Orders, s.orders.life)
+	begin(s.Posts, s.posts.life)
+	all.Go(func() error {
+		defer stop()
+		lives.Wait()
+		return s.settle(working)
+	})
 	if err := all.Wait(); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return ctx.Err()
 }
 
-// spread begins n lives within eight seconds.
-func spread(ctx context.Context, lives *errgroup.Group, n int, life func(ctx context.Context, number int) error) {
-	start := time.Now()
-	for i := range n {
-		lives.Go(func() error {
-			pauseUntil(ctx, start.Add(8*time.Second*time.Duration(i)/time.Duration(n)))
-			return life(ctx, i+1)
-		})
+// settle waits until no task is pending and every message was handled, or none can
+// be expected any more: the ledger says then what is missing.
+func (s *stage) settle(ctx context.Context) error {
+	for patience := time.Now().Add(30 * time.Second); time.Now().Before(patience); {
+		var pending int
+		err := s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'").Scan(&pending)
+		if err != nil || pending == 0 && s.handled.Load() >= s.sent.Load() {
+			return err
+		}
+		pauseUntil(ctx, time.Now().Add(100*time.Millisecond))
 	}
+	return nil
 }
 
 // pauseUntil tells whether the instant came before the end of the context.
@@ -243,32 +268,8 @@ func pauseUntil(ctx context.Context, at time.Time) bool {
 	}
 }
 
-// transact commits what do does. A database may undo a transaction for another's
-// sake; what is not committed may be done again.
-func (s *stage) transact(ctx context.Context, do func(tx *sql.Tx) error) error {
-	for try := 1; ; try++ {
-		tx, err := s.db.BeginTx(ctx, nil)
-		if err == nil {
-			if err = do(tx); err == nil {
-				return tx.Commit()
-			}
-			_ = tx.Rollback() // err says what went wrong
-		}
-		if try == 5 || errors.Is(err, errRollback) || errors.Is(err, schedule.ErrStatus) {
-			return err
-		}
-	}
-}
-
+// exec runs a statement with question marks for placeholders.
 func (s *stage) exec(ctx context.Context, ex schedule.Executor, query string, args ...any) error {
-	_, err := ex.ExecContext(ctx, s.sql(query), args...)
+	_, err := ex.ExecContext(ctx, s.dialect.Bind(query), args...)
 	return err
-}
-
-// sql writes question marks as the database's placeholders.
-func (s *stage) sql(query string) string {
-	for n := 1; s.dialect == idempotency.PostgreSQL && strings.Contains(query, "?"); n++ {
-		query = strings.Replace(query, "?", fmt.Sprintf("$%d", n), 1)
-	}
-	return query
 }

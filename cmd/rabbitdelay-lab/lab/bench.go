@@ -57,7 +57,6 @@ The exit code is 0 even when targets are missed, because they depend on the mach
 	f.IntVar(&o.Body, "body", 0, "bytes of each body (default 256)")
 	f.IntVar(&o.Concurrency, "concurrency", 0, "handlers of consume (default 64)")
 	f.StringVar(&report, "report", "", "write plots and a page, index.html, into this folder")
-	f.BoolVar(&o.InstallBroker, "install-broker", false, "install the package rabbitmq-server when there is no broker (root, apt-get)")
 	return c
 }
 

@@ -25,7 +25,8 @@ Posts are scheduled as tasks in the transactions that write them, due 3 to 6 sec
 later. Some are moved, cancelled or fired at once, some at the very instant at which
 they are due. Each has to be published once, at its last due instant, or never.
 
-At the end a ledger compares what was done with what the database holds.
+At the end a ledger compares what was done with what the database holds. The ttl
+strategy, which has declared delays only, tells the story of the orders.
 
 The broker is the one at --url or AMQP_URL; else a container, where Docker has or
 gets an image; else a private node of an installed rabbitmq-server. The database is
@@ -52,7 +53,6 @@ lost or done twice, or published although it was cancelled.`,
 	f.IntVar(&o.Orders, "orders", 200, "number of orders")
 	f.IntVar(&o.Posts, "posts", 100, "number of posts")
 	f.StringVar(&story, "story", "all", "orders, posts or all")
-	f.BoolVar(&o.InstallBroker, "install-broker", false, "install the package rabbitmq-server when there is no broker (root, apt-get)")
 	_ = c.RegisterFlagCompletionFunc("story", cobra.FixedCompletions([]string{"all", "orders", "posts"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return c
 }

@@ -231,7 +231,7 @@ func file(t *testing.T, yaml string) string {
 
 func TestSendSaysWhatItDeclares(t *testing.T) {
 	b := newByHand(t)
-	const layout = `declaring the bucket strategy (delay.bucket), 193 queues and 199 exchanges whose names begin with "delay."` + "\n"
+	const layout = `declaring the bucket strategy (delay.bucket), 283 queues and 289 exchanges whose names begin with "delay."` + "\n"
 	code, _, stderr := b.run(t, "send", "--queue", "orders.expire")
 	if want := layout + "created queue orders.expire and orders.expire.dead\n"; code != 0 || stderr != want {
 		t.Errorf("exit %d, errors %s", code, stderr)
@@ -366,7 +366,7 @@ func TestSettingsCommand(t *testing.T) {
 func TestBoundsReadAsPeopleWriteThem(t *testing.T) {
 	b := newByHand(t)
 	_, _, stderr := b.run(t, "send", "--queue", "q", "--delay", "385d")
-	if !strings.Contains(stderr, "delay 385d is longer than the layout clock reaches; it accepts 0s to 383d23h59m59.9s") {
+	if !strings.Contains(stderr, "delay 385d is longer than the layout clock reaches; it accepts 0s to 383d23h59m59.99s") {
 		t.Errorf("got %s", stderr)
 	}
 }

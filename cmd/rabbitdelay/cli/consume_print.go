@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 

@@ -167,7 +167,7 @@ func (r *destroyRun) choose(ctx context.Context, s *setup) error {
 			return fmt.Errorf("--layout: %q: there is no such layout; on the broker are: %s", name, strings.Join(layoutNames(found, prefix), ", "))
 		}
 	}
-	s.want, err = found.Layout(prefix, r.layouts...).Merge(topology.Delivery(prefix))
+	s.want, err = found.Layout(prefix, r.layouts...).Merge(topology.DeliveryTopology(prefix))
 	return err
 }
 

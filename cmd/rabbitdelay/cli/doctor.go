@@ -192,7 +192,7 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 func (a *app) described(ctx context.Context, c *config.Config) (topology.Topology, error) {
 	s, err := c.Strategy(ctx, a.Logger())
 	if errors.Is(err, live.ErrNoPlugin) {
-		return topology.Delivery(c.Delay.Prefix).Merge(c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType))
+		return topology.DeliveryTopology(c.Delay.Prefix).Merge(c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType))
 	}
 	if err != nil {
 		return topology.Topology{}, err

@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -22,7 +23,7 @@ func (d *duration) Set(s string) error {
 	return err
 }
 
-// instant is a flag that reads RFC 3339.
+// instant is a flag that reads what schedule.ParseInstant reads.
 type instant time.Time
 
 func (i *instant) String() string {
@@ -35,12 +36,9 @@ func (i *instant) String() string {
 func (i *instant) Type() string { return "time" }
 
 func (i *instant) Set(s string) error {
-	t, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil {
-		return fmt.Errorf("expected an instant such as 2026-01-31T08:00:00Z (RFC 3339), got %q", s)
-	}
+	t, err := schedule.ParseInstant(s, time.Now())
 	*i = instant(t)
-	return nil
+	return err
 }
 
 // parseHeaders reads key=value pairs as text headers.

@@ -17,9 +17,11 @@ func (a *app) migrateCommand() *cobra.Command {
 		Use:   "migrate",
 		Short: "Create or update rabbitdelay's tables in the business database",
 		Long: `migrate brings the tables of idempotency and schedule in the business database
-to their newest version. It may run again and in many processes at once. With
---print it prints the SQL instead, for your own migration tool, and does not
-connect.`,
+to their newest version, and writes the recurring tasks of the file's section
+schedules. It may run again and in many processes at once. With --print it prints
+the SQL of the tables instead, for your own migration tool, and does not connect.
+
+A recurring task that was removed from the file goes on, and is named in a note.`,
 		Example: `  rabbitdelay migrate --db postgres://user:password@host/shop
   rabbitdelay migrate --db mysql: --print > 0042_rabbitdelay.sql`,
 		Args: program.NoArgs,
@@ -49,13 +51,22 @@ connect.`,
 				}
 				done = append(done, m.Component)
 			}
+			applied, err := a.applySchedules(c.Context(), conn, cfg)
+			if err != nil {
+				return err
+			}
 			if a.JSON {
 				return a.PrintJSON(struct {
 					Database string   `json:"database"`
 					Migrated []string `json:"migrated"`
-				}{string(dialect), done})
+					Created  []string `json:"schedules_created,omitempty"`
+					Changed  []string `json:"schedules_changed,omitempty"`
+				}{string(dialect), done, applied.Created, applied.Changed})
 			}
 			a.Printf("%s is up to date: %s\n", databaseName(cfg.Database.URL), strings.Join(done, ", "))
+			if text := appliedText(applied); text != "" {
+				a.Printf("recurring tasks: %s\n", text)
+			}
 			return nil
 		},
 	}

@@ -22,6 +22,7 @@ type relayRun struct {
 	db            string
 	horizon       duration
 	grace         duration
+	maxSends      int
 	poll          duration
 	batch         int
 	workers       int
@@ -49,9 +50,11 @@ func (a *app) relayCommand() *cobra.Command {
 		Use:   "relay",
 		Short: "Send a database's tasks to the broker until stopped",
 		Long: `relay sends the tasks in the table rabbitdelay_tasks, whichever program wrote
-them, to the broker with their remaining delay. It sends overdue tasks that are
-still pending again, and deletes finished ones after their retention. Several
+them, to the broker with their remaining delay. It sends tasks again whose
+messages are evidently lost, and deletes finished ones after their retention. Several
 relays on one database share the work, and any of them may stop at any time.
+It makes the tasks of recurring ones, and writes those of the file's section
+schedules when it starts.
 
 It runs until SIGINT or SIGTERM, then finishes what it has begun (a few seconds),
 prints a line with what it did, with --json {"relayed":N,"resent":N,
@@ -68,11 +71,12 @@ elsewhere.`,
 		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
 	}
 	d := schedule.Config{}.WithDefaults()
-	r.grace, r.poll, r.batch, r.workers = duration(d.Grace), duration(d.PollInterval), d.Batch, d.Workers
+	r.grace, r.maxSends, r.poll, r.batch, r.workers = duration(d.Grace), d.MaxSends, duration(d.PollInterval), d.Batch, d.Workers
 	f := c.Flags()
 	f.StringVar(&r.db, "db", "", databaseUsage)
 	f.Var(&r.horizon, "horizon", "how long before its due instant a task is sent to the broker; default 1d, or the strategy's longest delay if that is shorter")
-	f.Var(&r.grace, "grace", "how long after its due instant a pending task is sent again")
+	f.Var(&r.grace, "grace", "how long after its due instant a pending task may be sent again, if its message is lost")
+	f.IntVar(&r.maxSends, "max-sends", r.maxSends, "how often a task is sent that no handler settles, before it fails")
 	f.Var(&r.poll, "poll", "longest pause between two looks for new tasks")
 	f.IntVar(&r.batch, "batch", r.batch, "tasks taken at once")
 	f.IntVar(&r.workers, "workers", r.workers, "batches processed at the same time")
@@ -100,20 +104,27 @@ func (r *relayRun) run(ctx context.Context) error {
 	if err := checkTasks(ctx, db); err != nil {
 		return err
 	}
+	applied, err := a.applySchedules(ctx, db, cfg)
+	if err != nil {
+		return err
+	}
 	client, err := a.open(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = client.Close() }() // Run has returned
 	log := a.Logger()
+	if text := appliedText(applied); text != "" {
+		log.Info("recurring tasks were written: " + text)
+	}
 	store, err := schedule.New(db, client, schedule.Config{
-		Horizon: time.Duration(r.horizon), Grace: time.Duration(r.grace), PollInterval: time.Duration(r.poll),
+		Horizon: time.Duration(r.horizon), Grace: time.Duration(r.grace), MaxSends: r.maxSends, PollInterval: time.Duration(r.poll),
 		Batch: r.batch, Workers: r.workers, Listener: listener, Hooks: r.hooks(), Logger: log,
 	})
 	if err != nil {
 		return err
 	}
-	log.Info("relaying tasks", zap.Stringer("database", cfg.Database.URL), zap.String("broker", client.Broker()),
+	log.Info("relaying tasks", zap.Stringer("database", cfg.Database.URL), zap.String("broker", client.BrokerVersion()),
 		zap.String("strategy", client.Strategy().Name()), zap.Bool("notified", listener != nil))
 	start := time.Now()
 	stopping := context.AfterFunc(ctx, sync.OnceFunc(func() { log.Info("stopping; what is under way is finished") }))

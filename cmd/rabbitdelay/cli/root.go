@@ -9,6 +9,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	_ "github.com/rabbitdelay/rabbitdelay/config/mysql"    // mysql://
+	_ "github.com/rabbitdelay/rabbitdelay/config/postgres" // postgres://
+	_ "github.com/rabbitdelay/rabbitdelay/config/sqlite"   // sqlite:
 )
 
 // Exit codes beside those that every program has.
@@ -73,7 +76,7 @@ Exit codes:
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.AddCommand(
-		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.tasksCommand(), a.relayCommand(),
+		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.tasksCommand(), a.schedulesCommand(), a.relayCommand(),
 		a.sendCommand(), a.consumeCommand(), a.migrateCommand(), a.doctorCommand(), a.settingsCommand(), a.versionCommand(),
 	)
 	return root

@@ -31,7 +31,7 @@ func TestUsageErrors(t *testing.T) {
 		{"send --queue q --exchange e", "both --queue and --exchange or --routing-key; give one destination"},
 		{"send --queue q --delay 1s --at 2030-01-01T00:00:00Z", "both --delay and --at; give one"},
 		{"send --queue q --delay 10", `invalid argument "10" for "--delay" flag: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "10"; see rabbitdelay send --help`},
-		{"send --queue q --at tomorrow", `invalid argument "tomorrow" for "--at" flag: expected an instant such as 2026-01-31T08:00:00Z (RFC 3339), got "tomorrow"; see rabbitdelay send --help`},
+		{"send --queue q --at tomorrow", `invalid argument "tomorrow" for "--at" flag: "tomorrow" is no instant; expected one such as 2026-12-24T08:00:00Z, "tomorrow 08:00 Europe/Berlin" or +90m; see rabbitdelay send --help`},
 		{"send --queue q --count 0", "--count: 0; expected 1 or more"},
 		{"send --queue q --concurrency 0", "--concurrency: 0; expected 1 to 1024"},
 		{"send --queue q --spread -1s", "--spread: -1s; expected 0 or more"},

@@ -196,7 +196,7 @@ func (a *app) send(ctx context.Context, s *sender) error {
 		}
 	} else {
 		a.Printf("%d of %d messages confirmed in %.2f s (%.0f/s), strategy %s, %s\n",
-			out.Confirmed, s.count, took.Seconds(), float64(out.Confirmed)/max(took.Seconds(), 1e-6), out.Strategy, client.Broker())
+			out.Confirmed, s.count, took.Seconds(), float64(out.Confirmed)/max(took.Seconds(), 1e-6), out.Strategy, client.BrokerVersion())
 	}
 	if err == nil && out.Confirmed != int64(s.count) {
 		err = fmt.Errorf("%d of %d messages were not confirmed", int64(s.count)-out.Confirmed, s.count)

@@ -34,19 +34,21 @@ func (a *app) tasksCommand() *cobra.Command {
 talk to the broker: the row decides, wherever the task's message is, and a
 relay does the sending.
 
-list and count select tasks by queue, status, due instant and id prefix. The
-others take ids and change each in its own transaction. The exit code is 1 if a
-task does not exist or its status does not allow the change.`,
+list and count select tasks by destination, status, due instant, id prefix, tag
+and header. The others take ids and change each in its own transaction, or take
+the same filters: they then count the tasks, ask, and change them in batches. The
+exit code is 1 if a task does not exist or its status does not allow the change.`,
 		Example: `  rabbitdelay tasks list --db postgres://user:password@host/shop --status failed
   rabbitdelay tasks reschedule order-42-expire --delay 30m
-  rabbitdelay tasks list --queue mail --json | jq -r .id | xargs rabbitdelay tasks cancel`,
+  rabbitdelay tasks cancel --queue mail --tag campaign-7
+  rabbitdelay tasks reschedule --queue mail --at "tomorrow 08:00 Europe/Berlin" --spread 10m`,
 		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVar(&x.db, "db", "", databaseUsage)
 	c.AddCommand(
-		x.listCommand(), x.showCommand(), x.countCommand(),
-		x.cancelCommand(), x.rescheduleCommand(), x.fireCommand(), x.reviveCommand(),
+		x.listCommand(), x.showCommand(), x.countCommand(), x.addCommand(),
+		x.cancelCommand(), x.rescheduleCommand(), x.fireCommand(), x.reviveCommand(), x.deleteCommand(),
 	)
 	return c
 }
@@ -112,24 +114,29 @@ func checkTasks(ctx context.Context, db *sql.DB) error {
 
 // taskLine is a task as --json has it.
 type taskLine struct {
-	ID         string            `json:"id"`
-	Queue      string            `json:"queue,omitempty"`
-	Exchange   string            `json:"exchange,omitempty"`
-	RoutingKey string            `json:"routing_key,omitempty"`
-	Status     schedule.Status   `json:"status"`
-	Due        string            `json:"due"`
-	Version    int64             `json:"version"`
-	Attempts   int               `json:"attempts"`
-	LastError  string            `json:"last_error,omitempty"`
-	Sends      int               `json:"sends"`
-	Sent       string            `json:"sent,omitempty"`
-	Created    string            `json:"created"`
-	Updated    string            `json:"updated"`
-	Finished   string            `json:"finished,omitempty"`
-	Type       string            `json:"content_type,omitempty"`
-	Headers    map[string]string `json:"headers,omitempty"`
-	Body       string            `json:"body,omitempty"`
-	Binary     []byte            `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
+	ID            string            `json:"id"`
+	Queue         string            `json:"queue,omitempty"`
+	Exchange      string            `json:"exchange,omitempty"`
+	RoutingKey    string            `json:"routing_key,omitempty"`
+	Status        schedule.Status   `json:"status"`
+	Due           string            `json:"due"`
+	Version       int64             `json:"version"`
+	Attempts      int               `json:"attempts"`
+	LastError     string            `json:"last_error,omitempty"`
+	Sends         int               `json:"sends"`
+	Sent          string            `json:"sent,omitempty"`
+	Created       string            `json:"created"`
+	Updated       string            `json:"updated"`
+	Finished      string            `json:"finished,omitempty"`
+	ContentType   string            `json:"content_type,omitempty"`
+	Type          string            `json:"type,omitempty"`
+	CorrelationID string            `json:"correlation_id,omitempty"`
+	Priority      uint8             `json:"priority,omitempty"`
+	ExpiresAfter  string            `json:"expires_after,omitempty"`
+	Headers       map[string]string `json:"headers,omitempty"`
+	Tags          []string          `json:"tags,omitempty"`
+	Body          string            `json:"body,omitempty"`
+	Binary        []byte            `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
 }
 
 func lineOf(t schedule.Task) taskLine {
@@ -137,7 +144,10 @@ func lineOf(t schedule.Task) taskLine {
 		ID: t.ID, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey, Status: t.Status,
 		Due: milli(t.DeliverAt), Version: t.Version, Attempts: t.Attempts, LastError: t.LastError, Sends: t.Sends,
 		Sent: optionalMilli(t.SentAt), Created: milli(t.CreatedAt), Updated: milli(t.UpdatedAt), Finished: optionalMilli(t.FinishedAt),
-		Type: t.ContentType, Headers: t.Headers,
+		ContentType: t.ContentType, Type: t.Type, CorrelationID: t.CorrelationID, Priority: t.Priority, Headers: t.Headers, Tags: t.Tags,
+	}
+	if t.ExpiresAfter > 0 {
+		l.ExpiresAfter = t.ExpiresAfter.String()
 	}
 	l.Body, l.Binary = textOrBinary(t.Body)
 	return l
@@ -210,7 +220,7 @@ func (m *moment) Set(s string) error {
 		return nil
 	}
 	var i instant
-	if err := i.Set(s); err == nil {
+	if s != "" && s[0] != '+' && s[0] != '-' && i.Set(s) == nil {
 		*m = moment{time.Time(i), s}
 		return nil
 	}
@@ -229,18 +239,24 @@ func (m *moment) Set(s string) error {
 	return nil
 }
 
-var taskStatuses = []string{string(schedule.StatusPending), string(schedule.StatusDone), string(schedule.StatusCancelled), string(schedule.StatusFailed)}
+var taskStatuses = []string{string(schedule.StatusPending), string(schedule.StatusDone), string(schedule.StatusCancelled), string(schedule.StatusExpired), string(schedule.StatusFailed)}
 
 // filterFlags are those of list and count.
 type filterFlags struct {
-	queue, status, prefix string
-	from, to              moment
+	queue, exchange, status, prefix, tag, header string
+	from, to                                     moment
 }
+
+// filterNames are the flags that choose tasks.
+var filterNames = []string{"queue", "exchange", "status", "due-from", "due-to", "id-prefix", "tag", "header"}
 
 func (x *filterFlags) register(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&x.queue, "queue", "", "tasks for this queue")
-	f.StringVar(&x.status, "status", "", "pending, done, cancelled or failed")
+	f.StringVar(&x.exchange, "exchange", "", "tasks for this exchange")
+	f.StringVar(&x.tag, "tag", "", "tasks with this tag")
+	f.StringVar(&x.header, "header", "", "tasks with this header, name=value")
+	f.StringVar(&x.status, "status", "", "pending, running, done, cancelled, expired or failed")
 	f.Var(&x.from, "due-from", "tasks due at or after this instant, or this long from now, such as 2h or -7d")
 	f.Var(&x.to, "due-to", "tasks due before this instant, or before this long from now")
 	f.StringVar(&x.prefix, "id-prefix", "", "tasks whose id has this prefix")
@@ -248,9 +264,15 @@ func (x *filterFlags) register(c *cobra.Command) {
 }
 
 func (x *filterFlags) filter() (schedule.Filter, error) {
-	f := schedule.Filter{Queue: x.queue, Status: schedule.Status(x.status), DueFrom: x.from.at, DueTo: x.to.at, IDPrefix: x.prefix}
+	f := schedule.Filter{Queue: x.queue, Exchange: x.exchange, Status: schedule.Status(x.status), DueFrom: x.from.at, DueTo: x.to.at, IDPrefix: x.prefix, Tag: x.tag}
+	if x.header != "" {
+		var ok bool
+		if f.Header, f.HeaderValue, ok = strings.Cut(x.header, "="); !ok || f.Header == "" {
+			return f, fmt.Errorf("--header: expected name=value, got %q", x.header)
+		}
+	}
 	if x.status != "" && !slices.Contains(taskStatuses, x.status) {
-		return f, fmt.Errorf("--status: %q; expected pending, done, cancelled or failed", x.status)
+		return f, fmt.Errorf("--status: %q; expected pending, running, done, cancelled, expired or failed", x.status)
 	}
 	if !f.DueFrom.IsZero() && !f.DueTo.IsZero() && !f.DueFrom.Before(f.DueTo) {
 		return f, fmt.Errorf("--due-to: %s; expected an instant after --due-from, %s", milli(f.DueTo), milli(f.DueFrom))

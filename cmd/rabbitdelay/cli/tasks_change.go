@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 )
 
 // change is one of the methods of a store.
@@ -80,34 +81,44 @@ func remedy(e *schedule.StatusError) string {
 }
 
 func (x *tasks) cancelCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "cancel ID...",
+	b := bulk{x: x, did: "cancelled", of: "pending"}
+	c := &cobra.Command{
+		Use:   "cancel {ID... | FILTER}",
 		Short: "End pending tasks without their effect",
 		Long: `cancel ends pending tasks without their effect. If a handler is working on a
 task at that moment, cancel waits for it; if the handler succeeds, the task is
-done, not cancelled.`,
-		Example: `  rabbitdelay tasks cancel order-42-expire order-43-expire`,
-		Args:    someTasks,
+done, not cancelled.
+
+` + bulkHelp,
+		Example: `  rabbitdelay tasks cancel order-42-expire order-43-expire
+  rabbitdelay tasks cancel --queue mail --tag campaign-7`,
 		RunE: func(c *cobra.Command, ids []string) error {
-			return x.change(c.Context(), ids, func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+			return b.run(c, ids, schedule.BulkCancel(), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
 				return s.Cancel(ctx, tx, id)
 			})
 		},
 	}
+	b.register(c)
+	return c
 }
 
 func (x *tasks) fireCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "fire ID...",
-		Short:   "Make pending tasks due now",
-		Example: `  rabbitdelay tasks fire post-7`,
-		Args:    someTasks,
+	b := bulk{x: x, did: "fired", of: "pending"}
+	c := &cobra.Command{
+		Use:   "fire {ID... | FILTER}",
+		Short: "Make pending tasks due now",
+		Long:  "fire makes pending tasks due now.\n\n" + bulkHelp,
+		Example: `  rabbitdelay tasks fire post-7
+  rabbitdelay tasks fire --tag campaign-7 --spread 10m`,
 		RunE: func(c *cobra.Command, ids []string) error {
-			return x.change(c.Context(), ids, func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+			return b.run(c, ids, schedule.BulkFire(), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
 				return s.FireNow(ctx, tx, id)
 			})
 		},
 	}
+	b.register(c)
+	b.spreads(c)
+	return c
 }
 
 // when is the instant that --delay or --at gives.
@@ -118,7 +129,7 @@ type when struct {
 
 func (w *when) register(c *cobra.Command, fallback string) {
 	c.Flags().Var(&w.delay, "delay", "due this long from now, such as 1500ms, 30m or 7d"+fallback)
-	c.Flags().Var(&w.at, "at", "due at this instant instead, such as 2026-01-31T08:00:00Z")
+	c.Flags().Var(&w.at, "at", `due at this instant instead, such as 2026-01-31T08:00:00Z or "tomorrow 08:00 Europe/Berlin"`)
 }
 
 // instant is when the task is to be due.
@@ -137,50 +148,110 @@ func (w *when) instant(a *app) (time.Time, error) {
 
 func (x *tasks) rescheduleCommand() *cobra.Command {
 	var w when
+	var by shift
+	b := bulk{x: x, did: "moved", of: "pending"}
 	c := &cobra.Command{
-		Use:   "reschedule ID...",
+		Use:   "reschedule {ID... | FILTER}",
 		Short: "Move pending tasks to another instant",
-		Long: `reschedule moves pending tasks to another instant, earlier or later. A message
-that the broker still holds for the old instant has no effect.`,
+		Long: `reschedule moves pending tasks to another instant, earlier or later, or by a
+duration. A message that the broker still holds for the old instant has no
+effect.
+
+` + bulkHelp,
 		Example: `  rabbitdelay tasks reschedule order-42-expire --delay 30m
-  rabbitdelay tasks reschedule post-7 --at 2026-12-24T08:00:00Z`,
-		Args: someTasks,
+  rabbitdelay tasks reschedule post-7 --at "tomorrow 08:00 Europe/Berlin"
+  rabbitdelay tasks reschedule --queue mail --by -2h`,
 		RunE: func(c *cobra.Command, ids []string) error {
-			if !x.a.Given("delay") && !x.a.Given("at") {
-				return errors.New("no instant; give --delay or --at")
-			}
-			at, err := w.instant(x.a)
+			action, one, err := x.moving(&w, time.Duration(by))
 			if err != nil {
 				return err
 			}
-			return x.change(c.Context(), ids, func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
-				return s.Reschedule(ctx, tx, id, at)
-			})
+			if x.a.Given("by") {
+				b.again = "--after"
+			}
+			return b.run(c, ids, action, one)
 		},
 	}
 	w.register(c, "")
+	c.Flags().Var(&by, "by", "later by this long, or with a minus earlier, such as 2h or -1d")
+	b.register(c)
+	b.spreads(c)
+	c.Flags().StringVar(&b.after, "after", "", "with --by, go on behind the task at which an interrupted run stopped")
 	return c
+}
+
+// moving is what reschedule does to many tasks, and to one.
+func (x *tasks) moving(w *when, by time.Duration) (schedule.BulkAction, change, error) {
+	given := 0
+	for _, name := range []string{"delay", "at", "by"} {
+		if x.a.Given(name) {
+			given++
+		}
+	}
+	switch {
+	case given == 0:
+		return schedule.BulkAction{}, nil, errors.New("no instant; give --delay, --at or --by")
+	case x.a.Given("by") && given > 1:
+		return schedule.BulkAction{}, nil, errors.New("--by with --delay or --at; give one")
+	case x.a.Given("by"):
+		return schedule.BulkMoveBy(by), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+			t, err := s.Get(ctx, tx, id)
+			if err != nil {
+				return err
+			}
+			return s.Reschedule(ctx, tx, id, t.DeliverAt.Add(by))
+		}, nil
+	}
+	at, err := w.instant(x.a)
+	return schedule.BulkMoveTo(at), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+		return s.Reschedule(ctx, tx, id, at)
+	}, err
 }
 
 func (x *tasks) reviveCommand() *cobra.Command {
 	var w when
+	b := bulk{x: x, did: "revived", of: "failed"}
 	c := &cobra.Command{
-		Use:   "revive ID...",
+		Use:   "revive {ID... | FILTER}",
 		Short: "Make failed tasks pending again",
 		Long: `revive makes failed tasks pending again, due now unless --delay or --at is
-given, with a fresh set of attempts.`,
-		Example: `  rabbitdelay tasks list --status failed --json | jq -r .id | xargs rabbitdelay tasks revive`,
-		Args:    someTasks,
+given, with a fresh set of attempts.
+
+` + bulkHelp,
+		Example: `  rabbitdelay tasks revive order-42-expire
+  rabbitdelay tasks revive --queue mail --spread 10m`,
 		RunE: func(c *cobra.Command, ids []string) error {
 			at, err := w.instant(x.a)
 			if err != nil {
 				return err
 			}
-			return x.change(c.Context(), ids, func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+			return b.run(c, ids, schedule.BulkRevive(at), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
 				return s.Revive(ctx, tx, id, at)
 			})
 		},
 	}
 	w.register(c, "; default now")
+	b.register(c)
+	b.spreads(c)
+	return c
+}
+
+func (x *tasks) deleteCommand() *cobra.Command {
+	b := bulk{x: x, did: "deleted", of: "finished"}
+	c := &cobra.Command{
+		Use:   "delete FILTER",
+		Short: "Delete finished tasks before their retention ends",
+		Long: `delete deletes tasks that are done, cancelled, expired or failed, which the relay would
+keep for a while; their ids can then be used again. It deletes no pending task:
+cancel those first.
+
+` + bulkHelp,
+		Example: `  rabbitdelay tasks delete --status done --queue mail`,
+		Args:    program.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return b.run(c, nil, schedule.BulkDelete(), nil)
+		},
+	}
+	b.register(c)
 	return c
 }

@@ -168,22 +168,40 @@ func (x *tasks) show(t schedule.Task) error {
 	when("created", t.CreatedAt)
 	when("updated", t.UpdatedAt)
 	when("finished", t.FinishedAt)
-	if t.ContentType != "" {
-		row(table, "content type", printable(t.ContentType))
+	for _, p := range []struct{ name, value string }{
+		{"content type", t.ContentType}, {"type", t.Type}, {"correlation id", t.CorrelationID},
+	} {
+		if p.value != "" {
+			row(table, p.name, printable(p.value))
+		}
 	}
+	if t.Priority > 0 {
+		row(table, "priority", strconv.Itoa(int(t.Priority)))
+	}
+	if t.ExpiresAfter > 0 {
+		when("expires", t.DeliverAt.Add(t.ExpiresAfter))
+	}
+	rowsOfTask(table, t)
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	x.a.Printf("\n")
+	return nil
+}
+
+// rowsOfTask are those of what a task and a recurring one have in common.
+func rowsOfTask(table io.Writer, t schedule.Task) {
 	for _, k := range slices.Sorted(maps.Keys(t.Headers)) {
 		row(table, "header", printable(k)+"="+printable(t.Headers[k]))
+	}
+	for _, tag := range t.Tags {
+		row(table, "tag", printable(tag))
 	}
 	body, binary := textOrBinary(t.Body)
 	if binary != nil {
 		body = fmt.Sprintf("(%d bytes)", len(binary))
 	}
 	row(table, "body", printable(body))
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	x.a.Printf("\n")
-	return nil
 }
 
 // someTasks is an argument check.

@@ -11,18 +11,27 @@ import (
 func TestTasksUsageErrors(t *testing.T) {
 	const from = "--db sqlite:/none/x.db "
 	for args, want := range map[string]string{
-		"tasks list":                             "no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL",
-		"relay":                                  "no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL",
-		"tasks fly":                              `unknown command "fly"; see rabbitdelay tasks --help`,
-		"tasks list x":                           `unexpected argument "x"; see rabbitdelay tasks list --help`,
-		"tasks show":                             "no task id; give one or more; see rabbitdelay tasks show --help",
-		"tasks cancel":                           "no task id; give one or more; see rabbitdelay tasks cancel --help",
-		"tasks reschedule x " + from:             "no instant; give --delay or --at",
-		"tasks reschedule x --delay -1s " + from: "--delay: -1s; expected 0 or more",
-		"tasks list --status odd " + from:        `--status: "odd"; expected pending, done, cancelled or failed`,
-		"tasks list --limit -1 " + from:          "--limit: -1; expected 0 (no limit) or more",
-		"tasks list --due-from soon " + from:     `invalid argument "soon" for "--due-from" flag: expected an instant such as 2026-01-31T08:00:00Z, now, or a duration from now such as 2h or -7d, got "soon"; see rabbitdelay tasks list --help`,
-		"tasks count --per 0s " + from:           "--per: 0s; expected 1ms or more",
+		"tasks list":                            "no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL",
+		"relay":                                 "no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL",
+		"tasks fly":                             `unknown command "fly"; see rabbitdelay tasks --help`,
+		"tasks list x":                          `unexpected argument "x"; see rabbitdelay tasks list --help`,
+		"tasks show":                            "no task id; give one or more; see rabbitdelay tasks show --help",
+		"tasks cancel":                          "no task; give ids, a filter such as --queue, or --all",
+		"tasks cancel x --queue q":              "both task ids and --queue; give either ids or filters",
+		"tasks cancel x --yes":                  "--yes with task ids; it is for filters",
+		"tasks cancel --all --queue q":          "both --all and --queue; give one",
+		"tasks cancel --all " + from:            "cannot ask, because standard input is not a terminal; give --yes to change the tasks without asking, or --dry-run to count them",
+		"tasks reschedule x --by 1h --delay 1h": "--by with --delay or --at; give one",
+		"tasks reschedule x --by 0s":            `invalid argument "0s" for "--by" flag: expected a duration other than 0 such as 2h or -1d, got "0s"; see rabbitdelay tasks reschedule --help`,
+		"tasks reschedule --all --by 1h --after x --yes": `--after: "x" is no cursor; expected one that was printed before, such as 1767225600000/order-42`,
+		"tasks list --header x " + from:                  `--header: expected name=value, got "x"`,
+		"tasks delete x":                                 `unexpected argument "x"; see rabbitdelay tasks delete --help`,
+		"tasks reschedule x " + from:                     "no instant; give --delay, --at or --by",
+		"tasks reschedule x --delay -1s " + from:         "--delay: -1s; expected 0 or more",
+		"tasks list --status odd " + from:                `--status: "odd"; expected pending, running, done, cancelled, expired or failed`,
+		"tasks list --limit -1 " + from:                  "--limit: -1; expected 0 (no limit) or more",
+		"tasks list --due-from soon " + from:             `invalid argument "soon" for "--due-from" flag: expected an instant such as 2026-01-31T08:00:00Z, now, or a duration from now such as 2h or -7d, got "soon"; see rabbitdelay tasks list --help`,
+		"tasks count --per 0s " + from:                   "--per: 0s; expected 1ms or more",
 		"tasks count --per 1s --due-from 2026-01-01T00:00:00Z --due-to 2026-01-02T00:00:00Z " + from: "--per: 1s; 86400 steps up to --due-to, expected at most 1000",
 		"tasks list " + from: "connecting to the database: unable to open database file (14)",
 		"tasks revive x --delay 1s --at 2030-01-01T00:00:00Z " + from: "both --delay and --at; give one",
@@ -45,6 +54,47 @@ func TestTasksDatabaseFromEnvironment(t *testing.T) {
 	}
 	if code, stdout, stderr := run(t, "", "tasks", "list"); code != 0 || stdout != "" || stderr != "no such tasks\n" {
 		t.Errorf("exit %d, output %s, errors %s", code, stdout, stderr)
+	}
+}
+
+// Tasks are added, found by tag and header, and changed many at once.
+func TestTasksBulk(t *testing.T) {
+	t.Setenv("RABBITDELAY_DATABASE_URL", "sqlite:"+t.TempDir()+"/tasks.db")
+	for _, step := range []struct{ args, want string }{
+		{"migrate", ""},
+		{"tasks add --id a --queue q --at|tomorrow 08:00 Europe/Berlin|--tag vip --header tenant=blue --type t --correlation-id c --priority 2 --expires-after 1h --body x", "a: pending, due "},
+		{"tasks add --id b --queue q --delay 1h --tag vip", "b: pending, due "},
+		{"tasks add --id c --exchange e --routing-key k --delay 2h", "c: pending, due "},
+		{"tasks add --id c --exchange e --delay 3h --replace", "version 2"},
+		{"tasks show a", "expires"},
+		{"tasks list --tag vip --header tenant=blue --json", `"tags":["vip"]`},
+		{"tasks count --exchange e --json", `{"total":1}`},
+		{"tasks cancel --tag vip --dry-run", "dry run: 2 tasks would be cancelled\n"},
+		{"tasks reschedule --tag vip --by -30m --yes --json", `{"changed":2,"matching":2,`},
+		{"tasks reschedule b --by 1h", "version 3"},
+		{"tasks fire --queue q --spread 1m --limit 1 --yes", "1 of 1 tasks fired in "},
+		{"tasks cancel --all --yes", "3 of 3 tasks cancelled in "},
+		{"tasks cancel --all --yes", "0 of 0 tasks cancelled in "},
+		{"tasks delete --tag vip --yes", "2 of 2 tasks deleted in "},
+		{"tasks delete --status pending --yes", ""},
+		{"tasks count --json", `{"total":1}`},
+	} {
+		var args []string
+		for i, part := range strings.Split(step.args, "|") {
+			if i%2 == 1 {
+				args = append(args, part)
+			} else {
+				args = append(args, strings.Fields(part)...)
+			}
+		}
+		code, stdout, stderr := run(t, "", args...)
+		refused := strings.Contains(step.args, "delete --status pending")
+		if (code != 0) != refused || !strings.Contains(stdout, step.want) {
+			t.Errorf("%s: exit %d\n%s%s", step.args, code, stdout, stderr)
+		}
+		if refused && !strings.Contains(stderr, "expected") {
+			t.Errorf("%s: %s", step.args, stderr)
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ func (c *collector) get(ctx context.Context, path string, out any) bool {
 		off := time.Until(c.src.Now())
 		c.clocks[methodDate] = append(c.clocks[methodDate], dateReading(x.Sent.Add(off), x.Received.Add(off), x.Date))
 	}
-	if err != nil && !live.Denied(err) && ctx.Err() == nil {
+	if err != nil && !live.IsDenied(err) && ctx.Err() == nil {
 		c.unseenf(doctor.AreaManagement, "the management API did not answer %s: %s", path, oneLine(err))
 	}
 	return err == nil

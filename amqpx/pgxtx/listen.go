@@ -1,4 +1,4 @@
-package config
+package pgxtx
 
 import (
 	"context"
@@ -8,27 +8,18 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// Listener wakes a relay by LISTEN and NOTIFY, where the database is PostgreSQL.
-// Elsewhere it is nil, and the relay looks at the table now and then. It opens a
-// connection of its own, which must reach the server itself: a pooler that hands
-// out connections by transaction delivers no notifications. It does not connect
-// yet.
-func Listener(u URL) (schedule.Listener, error) {
-	d, err := parseDatabase(u)
-	if err != nil {
-		return nil, err
-	}
-	if d.dialect != idempotency.PostgreSQL {
-		return nil, nil
-	}
-	return &pgListener{config: d.postgres}, nil
+// Listener wakes a relay by LISTEN and NOTIFY on a connection that it opens by
+// connect and closes itself. The connection must reach the server: a pooler that
+// hands out connections by transaction delivers no notifications. New has one
+// already; this one is for a store on database/sql.
+func Listener(connect func(ctx context.Context) (*pgx.Conn, error)) schedule.Listener {
+	return listener(connect)
 }
 
-type pgListener struct{ config *pgx.ConnConfig }
+type listener func(ctx context.Context) (*pgx.Conn, error)
 
 // Times of a listening connection.
 const (
@@ -39,7 +30,7 @@ const (
 )
 
 // Listen implements schedule.Listener.
-func (l *pgListener) Listen(ctx context.Context, wake func()) error {
+func (l listener) Listen(ctx context.Context, wake func()) error {
 	conn, err := l.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("listening for tasks: %w", err)
@@ -58,10 +49,10 @@ func (l *pgListener) Listen(ctx context.Context, wake func()) error {
 	}
 }
 
-func (l *pgListener) connect(ctx context.Context) (*pgx.Conn, error) {
+func (l listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, listenConnect)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, l.config.Copy())
+	conn, err := l(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +65,7 @@ func (l *pgListener) connect(ctx context.Context) (*pgx.Conn, error) {
 
 // next waits for a notification. A connection whose other end is gone would stay
 // silent for ever, so silence is answered with a trial.
-func (l *pgListener) next(ctx context.Context, conn *pgx.Conn) error {
+func (l listener) next(ctx context.Context, conn *pgx.Conn) error {
 	for {
 		waiting, cancel := context.WithTimeout(ctx, listenIdle)
 		_, err := conn.WaitForNotification(waiting)

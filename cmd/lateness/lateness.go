@@ -1,7 +1,9 @@
-// Package lateness measures how late messages come, as every command reports it.
+// Package lateness measures how late messages come, as commands, benchmarks and the
+// fault suite report it.
 package lateness
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -43,12 +45,14 @@ func (r *Record) Summary() (p Percentiles, early int) {
 		return Percentiles{}, 0
 	}
 	return Percentiles{
-		P50: nearestRank(sorted, 50), P99: nearestRank(sorted, 99), Max: sorted[len(sorted)-1],
+		P50: Percentile(sorted, 0.5), P99: Percentile(sorted, 0.99), Max: sorted[len(sorted)-1],
 	}, r.early
 }
 
-// nearestRank is the smallest value that at least percent of all are not above.
-func nearestRank(sorted []int64, percent int) int64 {
-	rank := (percent*len(sorted) + 99) / 100
+// Percentile is the smallest value that at least that share of all are not above: the
+// nearest rank. The values are sorted, and at least one.
+func Percentile[T any](sorted []T, share float64) T {
+	const rounding = 1e-9 // 0.07 of 100 is 7, and not a little more
+	rank := int(math.Ceil(share*float64(len(sorted)) - rounding))
 	return sorted[max(rank, 1)-1]
 }

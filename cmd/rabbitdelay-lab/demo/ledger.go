@@ -6,19 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/cmd/internal/lateness"
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
 // entry is a line of the ledger: a number that is known, or what a query counts in
 // the database if that is more.
 type entry struct {
-	key   string // in JSON; empty for people only
-	what  string
-	kind  kind
-	n     int
-	query string
+	key, what string // in JSON, unless it is empty, and for people
+	kind      kind
+	n         int
+	query     string
 }
 
 type kind bool
@@ -96,8 +94,8 @@ func (s *stage) showLedger(ctx context.Context) error {
 // account counts for one story, and prints for people or gives the members of an
 // object of JSON.
 func (s *stage) account(ctx context.Context, story string, told int, entries []entry, late *lateness.Record) (members string, err error) {
-	var text, fields, broken []string
-	for i, e := range entries {
+	var text, broken, list []string
+	for _, e := range entries {
 		if e.query != "" {
 			var counted int
 			if err := s.db.QueryRowContext(ctx, e.query).Scan(&counted); err != nil {
@@ -106,19 +104,16 @@ func (s *stage) account(ctx context.Context, story string, told int, entries []e
 			e.n = max(e.n, counted)
 		}
 		mark := ""
-		switch {
-		case e.kind == promise && e.n > 0:
-			mark = "  WRONG"
-			broken = append(broken, fmt.Sprintf("%d %s", e.n, e.what))
-		case e.kind == promise:
+		if e.kind == promise {
 			mark = "  ok"
 		}
-		if i > 0 && e.kind != entries[i-1].kind {
-			text = append(text, "  ---------------------------------")
+		if e.kind == promise && e.n > 0 {
+			mark = "  WRONG"
+			broken = append(broken, fmt.Sprintf("%d %s", e.n, e.what))
 		}
 		text = append(text, fmt.Sprintf("  %-24s %8d%s", e.what, e.n, mark))
 		if e.key != "" {
-			fields = append(fields, fmt.Sprintf("%q:%d", e.key, e.n))
+			list = append(list, fmt.Sprintf("%q:%d", e.key, e.n))
 		}
 	}
 	l, _ := late.Summary()
@@ -128,36 +123,6 @@ func (s *stage) account(ctx context.Context, story string, told int, entries []e
 	if len(broken) > 0 {
 		err = fmt.Errorf("the promises about %s do not hold: %s", story, strings.Join(broken, ", "))
 	}
-	fields = append(fields, fmt.Sprintf(`"lateness_ms":{"p50":%d,"p99":%d,"max":%d}`, l.P50, l.P99, l.Max))
-	return strings.Join(fields, ","), err
-}
-
-// watch shows how far the stories are, until they are told, no task is pending and
-// every message was handled, or none can be expected any more.
-func (s *stage) watch(ctx context.Context, told <-chan struct{}) error {
-	bar := s.Progress(s.Orders+s.Posts, "")
-	defer bar.Clear()
-	var overdue <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-overdue:
-			return nil // the ledger says what is missing
-		case <-told:
-			told, overdue = nil, time.After(30*time.Second)
-		case <-time.After(100 * time.Millisecond):
-		}
-		var paid, expired, published, gone, pending int
-		if err := s.db.QueryRowContext(ctx, `SELECT
-			(SELECT COUNT(*) FROM orders WHERE status = 'paid'), (SELECT COUNT(*) FROM orders WHERE status = 'cancelled'),
-			(SELECT COUNT(*) FROM publications), (SELECT COUNT(*) FROM posts WHERE status = 'cancelled'),
-			(SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending')`).Scan(&paid, &expired, &published, &gone, &pending); err != nil {
-			return err
-		}
-		bar.Set(paid+expired+published+gone, fmt.Sprintf("%d paid, %d expired, %d posts", paid, expired, published))
-		if told == nil && pending == 0 && s.handled.Load() >= s.sent.Load() {
-			return nil
-		}
-	}
+	list = append(list, fmt.Sprintf(`"lateness_ms":{"p50":%d,"p99":%d,"max":%d}`, l.P50, l.P99, l.Max))
+	return strings.Join(list, ","), err
 }

@@ -36,3 +36,21 @@ func TestLateness(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 }
+
+// Each per mille of a thousand values, and each per cent of a hundred, is a value.
+func TestPercentile(t *testing.T) {
+	for _, n := range []int{100, 1000} {
+		values := make([]int, n)
+		for i := range values {
+			values[i] = i + 1
+		}
+		for _, want := range values {
+			if got := Percentile(values, float64(want)/float64(n)); got != want {
+				t.Errorf("%d of %d: got %d", want, n, got)
+			}
+		}
+		if got := Percentile(values, 0); got != 1 {
+			t.Errorf("none of %d: got %d, want the first", n, got)
+		}
+	}
+}

@@ -1,0 +1,275 @@
+package pgxtx
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// Executor is satisfied by pgx.Tx, *pgxpool.Pool, *pgxpool.Conn and *pgx.Conn.
+type Executor interface {
+	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
+}
+
+// On lets the methods of a *schedule.Store run on ex: in the transaction tx by
+// On(tx), at once by On(pool) or On(conn). What needs several statements is one
+// transaction on a pool, and on a connection that is in none. On(nil) stands for
+// the store's own database.
+func On(ex Executor) schedule.Executor {
+	switch x := ex.(type) {
+	case nil:
+		return nil
+	case *pgxpool.Pool:
+		return native{database{conn{x}, x}}
+	case *pgxpool.Conn:
+		return onConn(x, x.Conn())
+	case *pgx.Conn:
+		return onConn(x, x)
+	}
+	return native{conn{ex}}
+}
+
+// beginner is what can begin a transaction.
+type beginner interface {
+	Executor
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+}
+
+func onConn(b beginner, c *pgx.Conn) schedule.Executor {
+	if c.PgConn().TxStatus() == 'I' {
+		return native{database{conn{b}, b}}
+	}
+	return native{conn{b}}
+}
+
+// native is a Conn in the place of an Executor of database/sql.
+type native struct{ sqldb.Conn }
+
+var _ sqldb.Native = native{}
+
+func (n native) Native() sqldb.Conn { return n.Conn }
+
+// QueryContext shadows the Conn's, whose rows are not *sql.Rows. Nothing calls
+// it: what runs on an Executor asks for Native first.
+func (n native) QueryContext(context.Context, string, ...any) (*sql.Rows, error) {
+	return nil, errors.New("pgx has no *sql.Rows; query with the pgx.Tx, connection or pool itself")
+}
+
+// conn is a sqldb.Conn.
+type conn struct{ ex Executor }
+
+func (c conn) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	tag, err := c.ex.Exec(ctx, query, args...)
+	return affected(tag.RowsAffected()), err
+}
+
+func (c conn) QueryContext(ctx context.Context, query string, args ...any) (sqldb.Rows, error) {
+	r, err := c.ex.Query(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return rows{r, noBatch}, nil
+}
+
+func (c conn) QueryRowContext(ctx context.Context, query string, args ...any) sqldb.Row {
+	return sqldb.OneRow(c.QueryContext(ctx, query, args...))
+}
+
+// affected is a sql.Result: a number of rows.
+type affected int64
+
+func (a affected) RowsAffected() (int64, error) { return int64(a), nil }
+
+func (affected) LastInsertId() (int64, error) {
+	return 0, errors.New("PostgreSQL has no last insert id; use RETURNING")
+}
+
+// rows are those of a query, and of a batch that ends with it.
+type rows struct {
+	pgx.Rows
+
+	end func() error // of the batch
+}
+
+func noBatch() error { return nil }
+
+func (r rows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	_ = r.end() // Err has the same error
+	return false
+}
+
+func (r rows) Close() error {
+	r.Rows.Close()
+	ended := r.end()
+	if err := r.Err(); err != nil {
+		return err
+	}
+	return ended
+}
+
+// database is a sqldb.DB.
+type database struct {
+	conn
+
+	b beginner
+}
+
+func onPool(pool *pgxpool.Pool) database { return database{conn{pool}, pool} }
+
+func (database) Dialect() (sqldb.Dialect, bool) { return sqldb.PostgreSQL, true }
+
+func (d database) Session(ctx context.Context) (sqldb.Session, error) {
+	p, ok := d.b.(*pgxpool.Pool)
+	if !ok {
+		return session{d.conn, func() {}}, nil
+	}
+	c, err := p.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return session{conn{c}, c.Release}, nil
+}
+
+type session struct {
+	conn
+
+	release func()
+}
+
+func (s session) Close() error {
+	s.release()
+	return nil
+}
+
+// isolations are the levels that PostgreSQL has.
+var isolations = map[sql.IsolationLevel]pgx.TxIsoLevel{
+	sql.LevelDefault:         "",
+	sql.LevelReadUncommitted: pgx.ReadUncommitted,
+	sql.LevelReadCommitted:   pgx.ReadCommitted,
+	sql.LevelRepeatableRead:  pgx.RepeatableRead,
+	sql.LevelSnapshot:        pgx.RepeatableRead,
+	sql.LevelSerializable:    pgx.Serializable,
+}
+
+func (d database) Begin(_ context.Context, opts *sql.TxOptions) (sqldb.Tx, error) {
+	t := &transaction{b: d.b}
+	if opts == nil {
+		return t, nil
+	}
+	level, ok := isolations[opts.Isolation]
+	if !ok {
+		return nil, fmt.Errorf("isolation level %v: PostgreSQL has read committed, repeatable read and serializable", opts.Isolation)
+	}
+	t.opts.IsoLevel = level
+	if opts.ReadOnly {
+		t.opts.AccessMode = pgx.ReadOnly
+	}
+	return t, nil
+}
+
+// transaction is a sqldb.Tx that begins with its first statement, in one round
+// trip.
+type transaction struct {
+	b    beginner
+	opts pgx.TxOptions
+	tx   pgx.Tx // nil before the first statement
+}
+
+// first sends BEGIN and the statement. The caller closes the results.
+func (t *transaction) first(ctx context.Context, query string, args []any) (pgx.BatchResults, error) {
+	var b pgx.Batch
+	b.BeginTx(t.opts)
+	b.Queue(query, args...)
+	results := t.b.SendBatch(ctx, &b)
+	t.tx = results.Tx()
+	if _, err := results.Exec(); err != nil {
+		_ = results.Close() // it has the same error
+		return nil, err
+	}
+	return results, nil
+}
+
+func (t *transaction) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if t.tx != nil {
+		return conn{t.tx}.ExecContext(ctx, query, args...)
+	}
+	results, err := t.first(ctx, query, args)
+	if err != nil {
+		return nil, err
+	}
+	tag, err := results.Exec()
+	if closed := results.Close(); err == nil {
+		err = closed
+	}
+	return affected(tag.RowsAffected()), err
+}
+
+func (t *transaction) QueryContext(ctx context.Context, query string, args ...any) (sqldb.Rows, error) {
+	if t.tx != nil {
+		return conn{t.tx}.QueryContext(ctx, query, args...)
+	}
+	results, err := t.first(ctx, query, args)
+	if err != nil {
+		return nil, err
+	}
+	r, err := results.Query()
+	if err != nil {
+		_ = results.Close() // it has the same error
+		return nil, err
+	}
+	return rows{r, results.Close}, nil
+}
+
+func (t *transaction) QueryRowContext(ctx context.Context, query string, args ...any) sqldb.Row {
+	return sqldb.OneRow(t.QueryContext(ctx, query, args...))
+}
+
+// begun is the pgx.Tx, which a function gets.
+func (t *transaction) begun(ctx context.Context) (pgx.Tx, error) {
+	var err error
+	if t.tx == nil {
+		t.tx, err = t.b.BeginTx(ctx, t.opts)
+	}
+	return t.tx, err
+}
+
+func (t *transaction) Commit(ctx context.Context) error {
+	if t.tx == nil {
+		return nil
+	}
+	err := t.tx.Commit(ctx)
+	switch {
+	case errors.Is(err, pgx.ErrTxClosed), ctx.Err() != nil && pgconn.SafeToRetry(err):
+		return sql.ErrTxDone
+	case pgconn.SafeToRetry(err): // it was not sent, and the connection is closed
+		return fmt.Errorf("%w: %w", sqldb.ErrRolledBack, err)
+	}
+	return err
+}
+
+// rollbackTimeout bounds a rollback. A connection that does not answer is closed,
+// which rolls back too.
+const rollbackTimeout = 5 * time.Second
+
+func (t *transaction) Rollback(ctx context.Context) error {
+	if t.tx == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	return t.tx.Rollback(ctx)
+}

@@ -1,0 +1,62 @@
+package pgxtx
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// Func is the effect of a task or a message. Everything it does with tx commits
+// together with the task's status or the message's record, or not at all. It
+// returns every error of tx, because PostgreSQL has aborted the transaction by
+// then, and neither commits nor rolls back; tx.Begin, a savepoint, is its own
+// affair. It may run again for the same delivery when the database undid the
+// transaction because of another one (a deadlock, a serialization failure).
+type Func func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error
+
+// TaskHandler is schedule.Handler with a pgx.Tx. It takes the same options, with
+// WithTxOptions in the words of database/sql, and holds one connection of the
+// pool for each message or group that it is handling.
+func TaskHandler(pool *pgxpool.Pool, fn Func, opts ...schedule.HandlerOption) amqpx.Handler {
+	return schedule.HandlerOn(onPool(pool), fn.on, opts...)
+}
+
+// IdempotentHandler is idempotency.Handler with a pgx.Tx. It takes the same
+// options, but When of this package instead of idempotency.When.
+func IdempotentHandler(pool *pgxpool.Pool, fn Func, opts ...idempotency.HandlerOption) amqpx.Handler {
+	return idempotency.HandlerOn(onPool(pool), fn.on, opts...)
+}
+
+// When is idempotency.When for IdempotentHandler.
+func When(guard func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) (bool, error)) idempotency.HandlerOption {
+	return idempotency.WhenOn(func(ctx context.Context, t sqldb.Tx, d *amqpx.Delivery) (bool, error) {
+		tx, err := begun(ctx, t)
+		if err != nil {
+			return false, err
+		}
+		return guard(ctx, tx, d)
+	})
+}
+
+func (fn Func) on(ctx context.Context, t sqldb.Tx, d *amqpx.Delivery) error {
+	tx, err := begun(ctx, t)
+	if err != nil {
+		return err
+	}
+	return fn(ctx, tx, d)
+}
+
+func begun(ctx context.Context, t sqldb.Tx) (pgx.Tx, error) {
+	own, ok := t.(*transaction)
+	if !ok {
+		return nil, errors.New("pgxtx.When needs a handler that pgxtx made; use idempotency.When")
+	}
+	return own.begun(ctx)
+}

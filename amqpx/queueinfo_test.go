@@ -1,0 +1,66 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+func TestQueueInfo(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		look := func(ready, consumers int) {
+			t.Helper()
+			got, err := c.QueueInfo(m.within(time.Second), "q")
+			if want := (amqpx.QueueInfo{Ready: ready, Consumers: consumers}); err != nil || got != want {
+				t.Errorf("QueueInfo is %+v (%v), want %+v", got, err, want)
+			}
+		}
+		m.declareQueue("q", nil)
+		look(0, 0)
+		for range 3 {
+			m.publish("", "q", amqp.Publishing{Body: []byte("x")})
+		}
+		after(time.Second)
+		look(3, 0)
+		// One that a consumer holds is not ready.
+		if err := m.foreign().Qos(1, 0, false); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.foreign().ConsumeWithContext(t.Context(), "q", "", false, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Second)
+		look(2, 1)
+		// A broker that takes no publishes answers all the same.
+		defer m.Block("low on disk")()
+		look(2, 1)
+	})
+}
+
+func TestQueueInfoErrors(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.3.0"}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.declareQueue("hidden", nil)
+		for _, p := range []amqptest.Permission{amqptest.PermissionConfigure, amqptest.PermissionWrite, amqptest.PermissionRead} {
+			m.Cleanup(m.Deny("", p, "^hidden$"))
+		}
+		for queue, code := range map[string]int{"missing": amqp.NotFound, "hidden": amqp.AccessRefused} {
+			_, err := c.QueueInfo(m.within(time.Second), queue)
+			if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != code {
+				t.Errorf("QueueInfo of the %s queue says %v, want code %d", queue, err, code)
+			}
+		}
+		m.declareQueue("q", nil)
+		defer m.Lose("queue.declare", "q")()
+		if _, err := c.QueueInfo(m.within(time.Second), "q"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without an answer QueueInfo says %v, want the end of its context", err)
+		}
+	})
+}

@@ -1,0 +1,92 @@
+package amqpx
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+type rejectError struct{ err error }
+
+func (e *rejectError) Error() string { return e.err.Error() }
+func (e *rejectError) Unwrap() error { return e.err }
+
+// Reject returned by a handler dead-letters the message now, whatever its
+// attempts. A nil err stands for "rejected".
+func Reject(err error) error {
+	if err == nil {
+		err = errors.New("rejected")
+	}
+	return &rejectError{err}
+}
+
+// IsRejected tells whether err was made by Reject, for wrappers of a Handler that
+// keep their own record of a message's fate.
+func IsRejected(err error) bool {
+	_, ok := errors.AsType[*rejectError](err)
+	return ok
+}
+
+type retryInError struct {
+	delay time.Duration
+	err   error
+}
+
+func (e *retryInError) Error() string { return e.err.Error() }
+func (e *retryInError) Unwrap() error { return e.err }
+
+// RetryIn returned by a handler retries the message after d instead of the
+// consumer's back-off. It counts as an attempt. A nil err stands for "retry".
+func RetryIn(d time.Duration, err error) error {
+	if err == nil {
+		err = errors.New("retry")
+	}
+	return &retryInError{delay: max(d, 0), err: err}
+}
+
+type snoozeError struct{ delay time.Duration }
+
+func (e *snoozeError) Error() string { return "snoozed for " + e.delay.String() }
+
+// Snooze returned by a handler delivers the message again after d, because what
+// it waits for has not happened yet. It does not count as an attempt, however
+// often it is returned; Delivery.Snoozes counts them, for a handler that wants an
+// end.
+func Snooze(d time.Duration) error { return &snoozeError{delay: max(d, 0)} }
+
+// IsSnoozed tells whether err was made by Snooze, for wrappers of a Handler that
+// keep their own record of a message's fate.
+func IsSnoozed(err error) bool {
+	_, ok := errors.AsType[*snoozeError](err)
+	return ok
+}
+
+// RetryDelay is how long the message will wait for its next delivery when the
+// handler returns err: that of Snooze or RetryIn, or the consumer's back-off. It
+// is the same at every call. false: there will be none, because err rejects the
+// message or this was its last attempt, or the Delivery was not received by
+// Consume.
+func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
+	if d.received == nil || err == nil || IsRejected(err) || !IsSnoozed(err) && d.Attempt >= d.MaxAttempts {
+		return 0, false
+	}
+	return d.received.consumer.retryDelay(d, err), true
+}
+
+// retryDelay is the delay before the next delivery, one that the strategy has.
+func (k *consumer) retryDelay(d *Delivery, err error) time.Duration {
+	if e, ok := errors.AsType[*snoozeError](err); ok {
+		return k.possible(e.delay)
+	}
+	if e, ok := errors.AsType[*retryInError](err); ok {
+		return k.possible(e.delay)
+	}
+	r := d.received
+	r.once.Do(func() {
+		r.backoff = k.retry.Delay(d.Attempt, rand.Float64())
+		if k.backoff != nil {
+			r.backoff = max(k.backoff(d, err), 0)
+		}
+	})
+	return k.possible(r.backoff)
+}

@@ -1,0 +1,263 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// closedStore is a store without a sender, whose database is closed at the end.
+func closedStore(t *testing.T) (*Store, *sql.DB) {
+	t.Helper()
+	s, db := openStore(t, nil, Config{})
+	t.Cleanup(func() { _ = db.Close() })
+	return s, db
+}
+
+// many schedules n tasks: a third each of queue a, queue b and exchange x, due a
+// second apart, every fifth with the tag vip, in statuses by turns.
+func many(t *testing.T, s *Store, base time.Time, n int) {
+	t.Helper()
+	tasks := make([]Task, n)
+	for i := range tasks {
+		tasks[i] = Task{
+			ID: fmt.Sprintf("t%04d", i), DeliverAt: base.Add(time.Duration(i) * time.Second),
+			Headers: map[string]string{"tenant": []string{"blue", `gr"een`, "50%_off"}[i%3]},
+		}
+		if i%3 == 2 {
+			tasks[i].Exchange, tasks[i].RoutingKey = "x", "k"
+		} else {
+			tasks[i].Queue = []string{"a", "b"}[i%3]
+		}
+		if i%5 == 0 {
+			tasks[i].Tags = []string{"vip", "campaign-7"}
+		}
+	}
+	check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+}
+
+func dues(t *testing.T, s *Store, f Filter) map[string]time.Time {
+	t.Helper()
+	m := map[string]time.Time{}
+	for task, err := range s.List(t.Context(), nil, f) {
+		check(t, err)
+		m[task.ID] = task.DeliverAt
+	}
+	return m
+}
+
+func TestFilterByTagHeaderAndExchange(t *testing.T) {
+	s, _ := closedStore(t)
+	many(t, s, time.Now().Add(time.Hour), 30)
+	for name, c := range map[string]struct {
+		f    Filter
+		want int
+	}{
+		"tag":                 {Filter{Tag: "vip"}, 6},
+		"no such tag":         {Filter{Tag: "vi"}, 0},
+		"tag and queue":       {Filter{Tag: "vip", Queue: "a"}, 2},
+		"exchange":            {Filter{Exchange: "x"}, 10},
+		"header":              {Filter{Header: "tenant", HeaderValue: "blue"}, 10},
+		"header with a quote": {Filter{Header: "tenant", HeaderValue: `gr"een`}, 10},
+		"header, no pattern":  {Filter{Header: "tenant", HeaderValue: "50%_off"}, 10},
+		"header, a pattern":   {Filter{Header: "tenant", HeaderValue: "50%"}, 0},
+	} {
+		if got := len(dues(t, s, c.f)); got != c.want {
+			t.Errorf("%s: %d tasks, want %d", name, got, c.want)
+		}
+	}
+	got, err := s.Get(t.Context(), nil, "t0005")
+	check(t, err)
+	if !slices.Equal(got.Tags, []string{"campaign-7", "vip"}) {
+		t.Errorf("tags %q", got.Tags)
+	}
+	// Replaced by a task with other tags, then deleted: the tags go with it.
+	got.Tags = []string{"other"}
+	check(t, s.Schedule(t.Context(), nil, got, Replace()))
+	if n := len(dues(t, s, Filter{Tag: "vip"})); n != 5 {
+		t.Errorf("%d tasks with the old tag, want 5", n)
+	}
+	check(t, s.Cancel(t.Context(), nil, "t0005"))
+	_, err = s.Bulk(t.Context(), Filter{Tag: "other"}, BulkDelete(), BulkOptions{})
+	check(t, err)
+	got.Tags = nil
+	check(t, s.Schedule(t.Context(), nil, got))
+	if n := len(dues(t, s, Filter{Tag: "other"})); n != 0 {
+		t.Errorf("a new task has the tags of a deleted one")
+	}
+	for _, tags := range [][]string{{""}, {"a", "a"}, {"a "}, {strings.Repeat("x", 101)}, make([]string, 21)} {
+		if err := s.Schedule(t.Context(), nil, Task{ID: "bad", Queue: "q", DeliverAt: time.Now(), Tags: tags}); !errors.Is(err, ErrTask) {
+			t.Errorf("tags %q: %v", tags, err)
+		}
+	}
+}
+
+func TestBulk(t *testing.T) {
+	base := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	for name, c := range map[string]struct {
+		action BulkAction
+		f      Filter
+		opts   BulkOptions
+		want   int64
+		check  func(t *testing.T, s *Store)
+	}{
+		"cancel by queue": {BulkCancel(), Filter{Queue: "a"}, BulkOptions{Batch: 7}, 34, func(t *testing.T, s *Store) {
+			if n := len(dues(t, s, Filter{Status: StatusCancelled})); n != 34 {
+				t.Errorf("%d cancelled", n)
+			}
+		}},
+		"move by a day": {BulkMoveBy(24 * time.Hour), Filter{}, BulkOptions{Batch: 7}, 100, func(t *testing.T, s *Store) {
+			for id, due := range dues(t, s, Filter{}) {
+				var i int
+				fmt.Sscanf(id, "t%d", &i)
+				if want := base.Add(24*time.Hour + time.Duration(i)*time.Second); !due.Equal(want) {
+					t.Errorf("%s is due at %v, want %v", id, due, want)
+				}
+			}
+		}},
+		"move by three seconds": {BulkMoveBy(3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
+			if due := dues(t, s, Filter{})["t0050"]; !due.Equal(base.Add(53 * time.Second)) {
+				t.Errorf("due at %v", due)
+			}
+		}},
+		"move back": {BulkMoveBy(-3 * time.Second), Filter{}, BulkOptions{Batch: 2}, 100, func(t *testing.T, s *Store) {
+			if due := dues(t, s, Filter{})["t0050"]; !due.Equal(base.Add(47 * time.Second)) {
+				t.Errorf("due at %v", due)
+			}
+		}},
+		"move to": {BulkMoveTo(base.Add(50 * time.Second)), Filter{Tag: "vip"}, BulkOptions{Batch: 3}, 19, func(t *testing.T, s *Store) {
+			for id, due := range dues(t, s, Filter{Tag: "vip"}) {
+				if !due.Equal(base.Add(50 * time.Second)) {
+					t.Errorf("%s is due at %v", id, due)
+				}
+			}
+		}},
+		"fire, spread": {BulkFire(), Filter{DueFrom: base.Add(10 * time.Second), DueTo: base.Add(60 * time.Second)}, BulkOptions{Batch: 10, Spread: time.Minute}, 50, func(t *testing.T, s *Store) {
+			instants := map[time.Time]bool{}
+			for _, due := range dues(t, s, Filter{DueTo: base}) {
+				instants[due] = true
+			}
+			if len(instants) != 5 {
+				t.Errorf("%d instants, want one for each of five batches", len(instants))
+			}
+		}},
+		"limit": {BulkCancel(), Filter{}, BulkOptions{Batch: 7, Limit: 20}, 20, func(*testing.T, *Store) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := closedStore(t)
+			many(t, s, base, 100)
+			count, err := s.BulkCount(t.Context(), c.f, c.action)
+			check(t, err)
+			if c.opts.Limit == 0 && count != c.want {
+				t.Errorf("the count is %d, want %d", count, c.want)
+			}
+			var last BulkProgress
+			c.opts.Progress = func(p BulkProgress) { last = p }
+			got, err := s.Bulk(t.Context(), c.f, c.action, c.opts)
+			check(t, err)
+			if got.Changed != c.want || last.Changed != c.want || got.Held != 0 {
+				t.Errorf("changed %d (reported %d), held %d; want %d", got.Changed, last.Changed, got.Held, c.want)
+			}
+			c.check(t, s)
+			if c.action.by == 0 && c.opts.Limit == 0 {
+				again, err := s.Bulk(t.Context(), c.f, c.action, BulkOptions{Spread: c.opts.Spread})
+				check(t, err)
+				if name != "fire, spread" && again.Changed != 0 {
+					t.Errorf("a second run changed %d", again.Changed)
+				}
+			}
+		})
+	}
+}
+
+// A moved task has a new version, so that the message of the old one has no
+// effect; a failed one that is revived has all its attempts.
+func TestBulkRenews(t *testing.T) {
+	s, db := closedStore(t)
+	many(t, s, time.Now().Add(time.Hour), 10)
+	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', attempts = 5, last_error = 'no', finished_at = 1, resend_at = 1, sends = 3")
+	check(t, err)
+	if _, err := s.Bulk(t.Context(), Filter{Status: StatusPending}, BulkRevive(time.Now()), BulkOptions{}); !errors.Is(err, ErrConfig) {
+		t.Errorf("reviving pending tasks: %v", err)
+	}
+	got, err := s.Bulk(t.Context(), Filter{}, BulkRevive(time.Now()), BulkOptions{})
+	check(t, err)
+	if got.Changed != 10 {
+		t.Errorf("revived %d", got.Changed)
+	}
+	for task, err := range s.List(t.Context(), nil, Filter{}) {
+		check(t, err)
+		if task.Status != StatusPending || task.Version != 2 || task.Attempts != 0 || task.Sends != 0 || task.LastError != "" || !task.FinishedAt.IsZero() {
+			t.Errorf("%+v", task)
+		}
+	}
+}
+
+// A move by a duration that was interrupted goes on behind its last batch, and
+// moves each task once.
+func TestBulkGoesOn(t *testing.T) {
+	base := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	for _, by := range []time.Duration{5 * time.Second, -5 * time.Second} {
+		s, _ := closedStore(t)
+		many(t, s, base, 100)
+		var after Cursor
+		runs := 0
+		for {
+			ctx, cancel := context.WithCancel(t.Context())
+			batches := 0
+			p, err := s.Bulk(ctx, Filter{}, BulkMoveBy(by), BulkOptions{Batch: 9, After: after, Progress: func(BulkProgress) {
+				if batches++; batches == 2 {
+					cancel()
+				}
+			}})
+			cancel()
+			runs++
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, context.Canceled) || p.Changed != 18 {
+				t.Fatalf("%d changed: %v", p.Changed, err)
+			}
+			after, err = ParseCursor(p.Cursor.String())
+			check(t, err)
+		}
+		if runs < 3 {
+			t.Fatalf("%d runs", runs)
+		}
+		for id, due := range dues(t, s, Filter{}) {
+			var i int
+			fmt.Sscanf(id, "t%d", &i)
+			if want := base.Add(by + time.Duration(i)*time.Second); !due.Equal(want) {
+				t.Errorf("%v: %s is due at %v, want %v", by, id, due, want)
+			}
+		}
+	}
+}
+
+func TestBulkRefuses(t *testing.T) {
+	s, _ := closedStore(t)
+	for name, c := range map[string]struct {
+		f Filter
+		a BulkAction
+		o BulkOptions
+	}{
+		"no action":       {},
+		"no instant":      {a: BulkMoveTo(time.Time{})},
+		"no duration":     {a: BulkMoveBy(0)},
+		"pending deleted": {f: Filter{Status: StatusPending}, a: BulkDelete()},
+		"limit of List":   {f: Filter{Limit: 3}, a: BulkCancel()},
+		"batch":           {a: BulkCancel(), o: BulkOptions{Batch: 5001}},
+		"spread a cancel": {a: BulkCancel(), o: BulkOptions{Spread: time.Second}},
+		"spread a shift":  {a: BulkMoveBy(time.Second), o: BulkOptions{Spread: time.Second}},
+		"too far":         {a: BulkMoveTo(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC))},
+	} {
+		if _, err := s.Bulk(t.Context(), c.f, c.a, c.o); !errors.Is(err, ErrConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestCorrection(t *testing.T) {
+	for _, c := range []struct {
+		x    sample
+		want time.Duration
+	}{
+		{sample{0, 0}, 0},
+		{sample{20 * time.Millisecond, 0}, 0},
+		{sample{-21500 * time.Microsecond, time.Millisecond}, -22 * time.Millisecond},
+		{sample{time.Second, 980 * time.Millisecond}, 0},
+		{sample{time.Hour, time.Second}, time.Hour},
+	} {
+		if got := c.x.correction(); got != c.want {
+			t.Errorf("%+v: %v, expected %v", c.x, got, c.want)
+		}
+	}
+}
+
+// The best of the measurements counts, and a slow one is no difference.
+func TestClockSkewIsReported(t *testing.T) {
+	var seen time.Duration
+	synctest.Test(t, func(t *testing.T) {
+		s, db := openStore(t, nil, Config{Hooks: Hooks{ClockSkew: func(skew, _ time.Duration) { seen = skew }}})
+		defer func() { _ = db.Close() }()
+		takes := []time.Duration{time.Second, 10 * time.Millisecond, 5 * time.Second}
+		s.clock = func(context.Context) (time.Time, error) {
+			<-time.After(takes[0])
+			takes = takes[1:]
+			return time.Now().Add(time.Hour), nil
+		}
+		skew, uncertainty, err := s.ClockSkew(t.Context())
+		if err != nil || seen != skew || (skew-time.Hour).Abs() > uncertainty || uncertainty > 10*time.Millisecond {
+			t.Errorf("skew is %v ± %v (%v), reported %v, expected an hour", skew, uncertainty, err, seen)
+		}
+	})
+}
+
+// A relay whose clock differs from the database's goes by the database's: what it
+// sends is early or late by neither's.
+func TestRelayGoesByTheDatabasesClock(t *testing.T) {
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &recorder{}
+			s, db := openStore(t, r, Config{Horizon: time.Minute, PollInterval: time.Second})
+			defer func() { _ = db.Close() }()
+			s.local = func() time.Time { return time.Now().Add(ahead) }
+			failing := 2
+			s.clock = func(context.Context) (time.Time, error) {
+				if failing--; failing >= 0 {
+					return time.Time{}, errors.New("not yet")
+				}
+				return time.Now(), nil
+			}
+			due := time.Now().Add(3 * time.Minute)
+			check(t, s.Schedule(t.Context(), nil, Task{ID: "a", Queue: "q", DeliverAt: due}))
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- s.Run(ctx) }()
+			<-time.After(4 * time.Minute)
+			check(t, s.Schedule(t.Context(), nil, Task{ID: "b", Queue: "q", DeliverAt: due.Add(time.Hour)}))
+			check(t, s.FireNow(t.Context(), nil, "b"))
+			<-time.After(3 * time.Second)
+			cancel()
+			check(t, <-done)
+			got := r.receipts()
+			if len(got) != 2 {
+				t.Fatalf("%v ahead: %d sent, expected both", ahead, len(got))
+			}
+			if early := due.Sub(got[0].at); early > time.Minute || early < time.Minute-2*time.Second {
+				t.Errorf("%v ahead: sent %v before it was due, expected the horizon of a minute", ahead, early)
+			}
+			for _, x := range got {
+				if x.m.ClockOffset != -ahead {
+					t.Errorf("%v ahead: the message's ClockOffset is %v", ahead, x.m.ClockOffset)
+				}
+			}
+			if now := time.Now(); now.Sub(got[1].m.DeliverAt).Abs() > 5*time.Second {
+				t.Errorf("%v ahead: fired for %v, and it is %v", ahead, got[1].m.DeliverAt, now)
+			}
+			var until, resend int64
+			check(t, db.QueryRowContext(t.Context(), "SELECT claimed_until, resend_at FROM rabbitdelay_tasks WHERE id = 'a'").Scan(&until, &resend))
+			if at := time.UnixMilli(resend); at.Sub(due) > time.Hour/2 || until != 0 {
+				t.Errorf("%v ahead: sent again at %v, leased until %d", ahead, at, until)
+			}
+		})
+	}
+}
+
+// A clock that cannot be read keeps Run from claiming, not from ending.
+func TestRunEndsWithoutAClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reported int
+		s, db := openStore(t, &recorder{}, Config{Hooks: Hooks{Error: func(what string, _ error) {
+			if what == "clock" {
+				reported++
+			}
+		}}})
+		defer func(db *sql.DB) { _ = db.Close() }(db)
+		s.clock = func(context.Context) (time.Time, error) { return time.Time{}, errors.New("down") }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		check(t, s.Run(ctx))
+		if reported < 10 {
+			t.Errorf("%d errors were reported in a minute", reported)
+		}
+	})
+}

@@ -1,0 +1,187 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// crashEnv tells a child process that it is a consumer: the broker and the database.
+const crashEnv = "RABBITDELAY_TEST_CRASH"
+
+func TestMain(m *testing.M) {
+	if given := os.Getenv(crashEnv); given != "" {
+		url, file, _ := strings.Cut(given, " ")
+		if err := consumeUntilSettled(url, file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// killed is the exit code of a process that a task has ended.
+const killed = 77
+
+func openFile(file string) (*sql.DB, error) {
+	return sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_txlock=immediate")
+}
+
+// consumeUntilSettled is the child: it handles tasks until none is pending, or one
+// of them ends it.
+func consumeUntilSettled(url, file string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	db, err := openFile(file)
+	if err != nil {
+		return err
+	}
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: url})
+	if err != nil {
+		return err
+	}
+	handle := Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+		if strings.HasPrefix(d.ID, "killer") {
+			os.Exit(killed)
+		}
+		_, err := tx.ExecContext(ctx, "INSERT INTO effects (id) VALUES (?)", d.ID)
+		return err
+	})
+	go func() { err = errors.Join(err, client.Consume(ctx, "q", handle)) }()
+	for {
+		var pending int
+		if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'").Scan(&pending); err != nil {
+			return err
+		}
+		if pending == 0 {
+			return nil
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// A task that ends the process which handles it is given up after its attempts,
+// and those that are handled beside it are not blamed.
+func TestTaskThatKillsItsProcess(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tasks.db")
+	db, err := openFile(file)
+	check(t, err)
+	defer func() { _ = db.Close() }()
+	check(t, Migrate(t.Context(), db))
+	_, err = db.ExecContext(t.Context(), "CREATE TABLE effects (id TEXT)")
+	check(t, err)
+	srv := amqptest.NewServer(amqptest.Options{})
+	defer srv.Close()
+	url, err := srv.Listen()
+	check(t, err)
+	client, err := amqpx.Open(t.Context(), amqpx.Config{URL: url})
+	check(t, err)
+	defer func() { _ = client.Close() }()
+	s, err := New(db, client, Config{})
+	check(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	defer func() { stop(); check(t, <-done) }()
+
+	const innocent = 30
+	killers := []string{"killer 1", "killer 2"}
+	var tasks []Task
+	for i := range innocent {
+		tasks = append(tasks, Task{ID: fmt.Sprintf("innocent %d", i), Queue: "q", DeliverAt: time.Now()})
+		if i == innocent/2 {
+			for _, id := range killers {
+				tasks = append(tasks, Task{ID: id, Queue: "q", DeliverAt: time.Now()})
+			}
+		}
+	}
+	check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+
+	deaths := 0
+	for ; deaths <= 20; deaths++ {
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+		child.Env = append(os.Environ(), crashEnv+"="+url+" "+file)
+		out, err := child.CombinedOutput()
+		if err == nil {
+			break
+		}
+		if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != killed {
+			t.Fatalf("the child: %v\n%s", err, out)
+		}
+	}
+	t.Logf("%d processes were killed", deaths)
+	for _, id := range killers {
+		got, err := s.Get(t.Context(), nil, id)
+		check(t, err)
+		if got.Status != StatusFailed || got.Attempts != 5 || !strings.Contains(got.LastError, "without an outcome") {
+			t.Errorf("%s, after %d processes: %s after %d attempts: %s", id, deaths, got.Status, got.Attempts, got.LastError)
+		}
+	}
+	// A first delivery, and five attempts on record, each.
+	if deaths > 2*6 {
+		t.Errorf("%d processes were killed", deaths)
+	}
+	rows, err := s.Count(t.Context(), nil, Filter{Status: StatusDone})
+	check(t, err)
+	var effects, distinct int
+	check(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*), COUNT(DISTINCT id) FROM effects").Scan(&effects, &distinct))
+	if effects != innocent || distinct != innocent {
+		t.Errorf("%d effects of %d of the %d others (%v)", effects, distinct, innocent, rows)
+	}
+	if q, ok := srv.Queue("q.dead"); !ok || len(q.Messages) != len(killers) {
+		t.Errorf("dead letters: %+v", q.Messages)
+	}
+}
+
+// Connections that are lost, and consumers that end while the handler runs, are no
+// attempts of the task, however many there are.
+func TestRedeliveriesAloneAreNoAttempts(t *testing.T) {
+	onSite(t, Config{}, func(_ *testing.T, s *site) {
+		var cutOff int
+		waits := func(ctx context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
+			if d.ID == "cut off" && cutOff < 10 {
+				cutOff++
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			<-time.After(time.Minute)
+			return s.noted(nil)(ctx, nil, d)
+		}
+		consume := func() (stop func()) {
+			return s.consume("q", Handler(s.db, waits), amqpx.WithConcurrency(1), amqpx.WithDrainTimeout(time.Second))
+		}
+		stop := consume()
+		s.schedule(Task{ID: "cut off", Queue: "q", DeliverAt: time.Now()})
+		for range 10 {
+			after(10 * time.Second)
+			stop()
+			stop = consume()
+		}
+		after(2 * time.Minute)
+		s.wantTask("cut off", StatusDone, 0)
+		s.schedule(Task{ID: "connections lost", Queue: "q", DeliverAt: time.Now()})
+		for range 10 {
+			after(5 * time.Second)
+			s.srv.CutConnections()
+		}
+		after(10 * time.Minute)
+		stop()
+		s.wantTask("connections lost", StatusDone, 0)
+		if len(s.effects) != 2 || cutOff != 10 {
+			s.Errorf("effects %v, cut off %d times", s.effects, cutOff)
+		}
+	})
+}

@@ -1,0 +1,117 @@
+package schedule
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func sentOf(t *testing.T, db *sql.DB, like string) (n int) {
+	t.Helper()
+	check(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends > 0 AND queue LIKE ?", like).Scan(&n))
+	return n
+}
+
+// A queue that belongs to another connection holds up its own tasks only.
+func TestExclusiveQueueHoldsUpNobodyElse(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		_, err := s.plain.QueueDeclare("owned", false, false, true, false, amqp.Table{})
+		check(t, err)
+		tasks := []Task{{ID: "bad", Queue: "owned", DeliverAt: time.Now()}}
+		for i := range 100 {
+			tasks = append(tasks, Task{ID: fmt.Sprint(i), Queue: fmt.Sprintf("good-%d", i%10), DeliverAt: time.Now().Add(time.Minute)})
+		}
+		check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		after(5 * time.Second)
+		if n := sentOf(t, s.db, "good-%"); n != 100 {
+			t.Errorf("%d of 100 tasks for other queues were sent in 5s", n)
+		}
+	})
+}
+
+// A full queue with a backlog of its own holds up nobody else.
+func TestFullQueueHoldsUpNobodyElse(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		_, err := s.plain.QueueDeclare("full", true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+		check(t, err)
+		check(t, s.plain.PublishWithContext(t.Context(), "", "full", false, false, amqp.Publishing{}))
+		tasks := make([]Task, 3000)
+		for i := range tasks {
+			tasks[i] = Task{ID: fmt.Sprintf("bad-%d", i), Queue: "full", DeliverAt: time.Now().Add(-time.Hour)}
+		}
+		check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		wantOthersOnTime(s)
+	})
+}
+
+// wantOthersOnTime fails the test unless tasks for another queue are sent at once,
+// one a second for a minute.
+func wantOthersOnTime(s *site) {
+	s.Helper()
+	<-time.After(time.Second)
+	for i := range 60 {
+		id := fmt.Sprint(i)
+		start := time.Now()
+		s.schedule(Task{ID: id, Queue: "good", DeliverAt: start})
+		for {
+			got, err := s.Get(s.Context(), nil, id)
+			check(s.T, err)
+			if got.Sends > 0 {
+				break
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+		if took := time.Since(start); took > 2*patience {
+			s.Errorf("task %d of another queue was sent after %v", i, took)
+		}
+		<-time.After(time.Second)
+	}
+}
+
+// A queue that does not answer holds up nobody else, and has its tasks when it
+// does again.
+func TestSilentQueueHoldsUpNobodyElse(t *testing.T) {
+	onSite(t, Config{Batch: 50}, func(t *testing.T, s *site) {
+		answer := s.srv.Silence("silent")
+		var tasks []Task
+		for i := range 500 {
+			tasks = append(tasks, Task{ID: fmt.Sprintf("silent-%d", i), Queue: "silent", DeliverAt: time.Now()})
+		}
+		check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		wantOthersOnTime(s)
+		answer()
+		after(3 * time.Minute)
+		if n := sentOf(t, s.db, "silent"); n != len(tasks) {
+			t.Errorf("%d of %d tasks were sent after the queue answered", n, len(tasks))
+		}
+	})
+}
+
+// Nor does a routing key whose queue refuses hold up the others of its exchange.
+func TestRefusingRoutingKeyHoldsUpNobodyElse(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		check(t, s.plain.ExchangeDeclare("events", amqp.ExchangeTopic, true, false, false, false, nil))
+		full := topology.Destination{Exchange: "events", RoutingKey: "full"}.TargetQueue(topology.DefaultPrefix)
+		defer s.srv.Nack(full)()
+		var tasks []Task
+		for i := range 1000 {
+			tasks = append(tasks, Task{ID: fmt.Sprintf("full-%d", i), Exchange: "events", RoutingKey: "full", DeliverAt: time.Now()})
+		}
+		check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		after(time.Second)
+		for i := range 20 {
+			s.schedule(Task{ID: fmt.Sprint(i), Exchange: "events", RoutingKey: "good", DeliverAt: time.Now()})
+			after(2 * patience)
+			got, err := s.Get(t.Context(), nil, fmt.Sprint(i))
+			check(t, err)
+			if got.Sends == 0 {
+				t.Errorf("task %d of another key is not sent after %v", i, 2*patience)
+			}
+		}
+	})
+}

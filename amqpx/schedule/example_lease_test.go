@@ -1,0 +1,108 @@
+package schedule_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// charge is a call to a payment provider, which does it once for each key.
+func charge(_ context.Context, order []byte, idempotencyKey string) (receipt string, err error) {
+	fmt.Printf("charging order %s with key %s\n", order, idempotencyKey)
+	return "receipt-1", nil
+}
+
+// An invoice is charged by a provider. The call is no part of a transaction, so it
+// runs under a lease, with a key by which the provider recognises a repetition; the
+// receipt is stored in the transaction that makes the task done.
+func ExampleLeaseHandler() {
+	ctx := context.Background()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	if err := schedule.Migrate(ctx, db); err != nil {
+		panic(err)
+	}
+	if _, err := db.ExecContext(ctx, "CREATE TABLE receipts (order_id TEXT, receipt TEXT)"); err != nil {
+		panic(err)
+	}
+	// A process that relays gives an *amqpx.Client instead of nil, and calls Run.
+	tasks, err := schedule.New(db, nil, schedule.Config{})
+	if err != nil {
+		panic(err)
+	}
+	at := time.Date(2026, 1, 2, 8, 0, 0, 0, time.UTC)
+	if err := tasks.Schedule(ctx, nil, schedule.Task{ID: "order-42-charge", Queue: "orders.charge", DeliverAt: at, Body: []byte("42")}); err != nil {
+		panic(err)
+	}
+
+	handle := schedule.LeaseHandler(db, func(ctx context.Context, d *amqpx.Delivery, key string) (schedule.Func, error) {
+		receipt, err := charge(ctx, d.Body, key)
+		if err != nil {
+			return nil, err // it is retried, with the same key
+		}
+		return func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO receipts VALUES (?, ?)", string(d.Body), receipt)
+			return err
+		}, nil
+	}, schedule.WithLease(30*time.Second))
+	// client.Consume(ctx, "orders.charge", handle) would call it like this:
+	for range 2 {
+		d := &amqpx.Delivery{ID: "order-42-charge", Version: 1, DueAt: at, Queue: "orders.charge", Body: []byte("42")}
+		if err := handle(ctx, d); err != nil {
+			panic(err)
+		}
+	}
+	task, err := tasks.Get(ctx, nil, "order-42-charge")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(task.Status)
+	// Output:
+	// charging order 42 with key order-42-charge.v1.orders.charge
+	// done
+}
+
+// Two departments act on one task: each queue that is bound to the exchange has the
+// effect once.
+func ExampleHandler_subscribers() {
+	ctx := context.Background()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1)
+	if err := schedule.Migrate(ctx, db); err != nil {
+		panic(err)
+	}
+	tasks, err := schedule.New(db, nil, schedule.Config{})
+	if err != nil {
+		panic(err)
+	}
+	at := time.Date(2026, 1, 2, 8, 0, 0, 0, time.UTC)
+	if err := tasks.Schedule(ctx, nil, schedule.Task{ID: "post-7", Exchange: "events", RoutingKey: "post.publish", DeliverAt: at}); err != nil {
+		panic(err)
+	}
+	handle := schedule.Handler(db, func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
+		fmt.Printf("%s: %s\n", d.Queue, d.ID)
+		return nil
+	})
+	// client.Consume(ctx, queue, handle) would call it like this, also twice:
+	for _, queue := range []string{"mail", "search", "mail"} {
+		d := &amqpx.Delivery{ID: "post-7", Version: 1, DueAt: at, Queue: queue, Exchange: "events", RoutingKey: "post.publish"}
+		if err := handle(ctx, d); err != nil {
+			panic(err)
+		}
+	}
+	// Output:
+	// mail: post-7
+	// search: post-7
+}

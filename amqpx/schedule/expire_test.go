@@ -1,0 +1,82 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// A message that is handled after its task's time has no effect, alone or in a
+// group; before that it has. Moving the task moves the end of its time.
+func TestTasksExpire(t *testing.T) {
+	for name, opts := range map[string][]HandlerOption{"alone": nil, "in groups": {WithGroup(10)}} {
+		t.Run(name, func(t *testing.T) {
+			s, db := closedStore(t)
+			due := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+			for id, after := range map[string]time.Duration{"late": 30 * time.Second, "early": time.Hour, "never": 0, "moved": 30 * time.Second, "rounded": time.Minute + time.Hour + 1} {
+				check(t, s.Schedule(t.Context(), nil, Task{ID: id, Queue: "q", DeliverAt: due, ExpiresAfter: after}))
+			}
+			check(t, s.Schedule(t.Context(), nil, Task{ID: "to exchange", Exchange: "x", DeliverAt: due, ExpiresAfter: time.Second}))
+			check(t, s.Reschedule(t.Context(), nil, "moved", due.Add(50*time.Second)))
+			var effects []string
+			skipped := map[string]SkipReason{}
+			h := Handler(db, func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
+				effects = append(effects, d.ID)
+				return nil
+			}, append(opts, OnSkip(func(_ context.Context, d *amqpx.Delivery, r SkipReason) { skipped[d.ID] = r }))...)
+			for range 2 { // the second is a duplicate
+				for _, id := range []string{"late", "early", "never", "moved", "rounded", "to exchange"} {
+					task, err := s.Get(t.Context(), nil, id)
+					check(t, err)
+					check(t, h(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Exchange: task.Exchange, Version: task.Version, DueAt: task.DeliverAt, Attempt: 1, MaxAttempts: 5}))
+				}
+			}
+			if got, want := fmt.Sprint(effects), "[early never moved rounded]"; got != want {
+				t.Errorf("effects of %s, want %s", got, want)
+			}
+			for id, want := range map[string]Status{"late": StatusExpired, "to exchange": StatusExpired, "early": StatusDone, "moved": StatusDone} {
+				task, err := s.Get(t.Context(), nil, id)
+				check(t, err)
+				if task.Status != want || task.FinishedAt.IsZero() {
+					t.Errorf("%s is %s", id, task.Status)
+				}
+			}
+			if skipped["late"] != SkipExpired || skipped["to exchange"] != SkipExpired {
+				t.Errorf("skipped: %v", skipped)
+			}
+			rounded, err := s.Get(t.Context(), nil, "rounded")
+			check(t, err)
+			if want := time.Hour + time.Minute + time.Millisecond; rounded.ExpiresAfter != want {
+				t.Errorf("expires after %v, want %v", rounded.ExpiresAfter, want)
+			}
+		})
+	}
+}
+
+// The relay sends no task whose time is over, and keeps it for as long as others.
+func TestExpiredTasksAreNotSent(t *testing.T) {
+	sender := &recorder{}
+	bubble(t, sender, Config{}, func(t *testing.T, s *Store, _ *sql.DB) {
+		late := near("late")
+		late.DeliverAt, late.ExpiresAfter = time.Now().Add(-time.Hour), time.Minute
+		check(t, s.ScheduleBatch(t.Context(), nil, []Task{late, near("good")}))
+		<-time.After(2 * time.Second)
+		if got := sender.receipts(); len(got) != 1 || got[0].m.ID != "good" {
+			t.Errorf("sent %v", got)
+		}
+		task, err := s.Get(t.Context(), nil, "late")
+		check(t, err)
+		if task.Status != StatusExpired {
+			t.Errorf("the late one is %s", task.Status)
+		}
+		_, err = s.Purge(t.Context(), Retention{Keep: time.Second})
+		check(t, err)
+		if _, err := s.Get(t.Context(), nil, "late"); err == nil {
+			t.Error("an expired task is kept for ever")
+		}
+	})
+}

@@ -1,0 +1,208 @@
+package schedule
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// target is exactly where the message of a task goes.
+type target struct{ queue, exchange, key string }
+
+func (c *claimed) target() target { return target{c.Queue, c.Exchange, c.RoutingKey} }
+
+// trouble is that of a target which does not take its messages.
+type trouble struct {
+	failures int       // tries in a row that failed
+	until    time.Time // it is not tried before
+	window   int       // tasks that the next try may have
+}
+
+// firstWindow is how many tasks a target gets that has refused some. It doubles
+// with every try without a failure.
+const firstWindow = 10
+
+// tally is what became of a target's messages in one flight.
+type tally struct {
+	sent    int
+	refused int  // by the target
+	silent  int  // without an answer, while others got one
+	gone    bool // the target does not exist, or may not be used
+}
+
+// after is the trouble after another try. It is over when the window is as large
+// as a batch again. A target that is gone says so at once for any number of
+// tasks, and each task has pauses of its own.
+func (t trouble) after(x tally, now time.Time, batch int, jitter float64) trouble {
+	if x.refused+x.silent == 0 {
+		return trouble{window: min(2*t.window, batch)}
+	}
+	if x.gone {
+		return trouble{until: now.Add(firstPause), window: batch}
+	}
+	if x.sent > 0 {
+		t.failures = 0
+	}
+	pause := backoff(t.failures, longestDestinationPause)
+	pause -= time.Duration(jitter * float64(pause/4))
+	return trouble{failures: t.failures + 1, until: now.Add(pause), window: min(firstWindow, batch)}
+}
+
+// over tells whether a target may go with the others again.
+func (t trouble) over(batch int) bool {
+	return t.until.IsZero() && t.window >= batch
+}
+
+// health knows the targets in trouble. Those get flights of their own, so that
+// they hold up nobody else.
+type health struct {
+	batch int
+
+	mu       sync.Mutex
+	ill      map[target]*illness
+	answered time.Time // when a message was last confirmed
+}
+
+type illness struct {
+	trouble
+	busy int // flights on their way that hold the target
+}
+
+func newHealth(batch int) *health { return &health{batch: batch, ill: map[target]*illness{}} }
+
+// room is how many tasks may be claimed of a lane. An exchange's routing keys are
+// told apart after the claim.
+func (h *health) room(l lane, now time.Time) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := h.ill[target{queue: l.queue, exchange: l.exchange}]
+	switch {
+	case i == nil || l.exchange != "":
+		return h.batch
+	case i.busy > 0 || i.until.After(now):
+		return 0
+	}
+	return i.window
+}
+
+// parted is a claim divided by the health of its targets.
+type parted struct {
+	shared []*claimed
+	alone  map[target][]*claimed    // each target in trouble for itself; they are held
+	later  map[time.Time][]*claimed // to be given back until then
+}
+
+func (h *health) part(list []*claimed, now time.Time) parted {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := parted{alone: map[target][]*claimed{}, later: map[time.Time][]*claimed{}}
+	for _, c := range list {
+		t := c.target()
+		i := h.ill[t]
+		switch {
+		case i == nil || c.bad != nil:
+			p.shared = append(p.shared, c)
+		case i.until.After(now):
+			p.later[i.until] = append(p.later[i.until], c)
+		case i.busy > 0 || len(p.alone[t]) >= i.window:
+			p.later[now.Add(firstPause)] = append(p.later[now.Add(firstPause)], c)
+		default:
+			p.alone[t] = append(p.alone[t], c)
+		}
+	}
+	for t := range p.alone {
+		h.ill[t].busy++
+	}
+	return p
+}
+
+// hold keeps targets out of claims until as many calls of release.
+func (h *health) hold(targets []target) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range targets {
+		if h.ill[t] == nil {
+			h.ill[t] = &illness{trouble: trouble{window: h.batch}}
+		}
+		h.ill[t].busy++
+	}
+}
+
+func (h *health) release(targets []target) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range targets {
+		h.ill[t].busy--
+		h.tidy(t)
+	}
+}
+
+// tidy forgets a target without trouble. The caller holds the lock.
+func (h *health) tidy(t target) {
+	if i := h.ill[t]; i.busy == 0 && i.over(h.batch) {
+		delete(h.ill, t)
+	}
+}
+
+// confirmed notes that the broker answers.
+func (h *health) confirmed(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.answered = now
+}
+
+// learn takes in what a flight that began at an instant found.
+func (h *health) learn(found map[target]*tally, began, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for t, counted := range found {
+		x := *counted
+		if x.sent > 0 || !h.answered.After(began) {
+			x.silent = 0 // slow, or it is the broker that does not answer
+		}
+		i := h.ill[t]
+		if i == nil {
+			if x.refused+x.silent == 0 {
+				continue
+			}
+			i = &illness{}
+			h.ill[t] = i
+		} else if x.sent+x.refused+x.silent == 0 {
+			continue // nothing is known that was not known before
+		}
+		i.trouble = i.after(x, now, h.batch, rand.Float64())
+		h.tidy(t)
+	}
+}
+
+// retry is when a target is tried again; zero for one without trouble.
+func (h *health) retry(t target) time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i := h.ill[t]; i != nil {
+		return i.until
+	}
+	return time.Time{}
+}
+
+// forgetAfter is how long after its pause a target is remembered that nobody has
+// sent to.
+const forgetAfter = 10 * time.Minute
+
+// next is when the next pause of a target ends; zero for none.
+func (h *health) next(now time.Time) (next time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for t, i := range h.ill {
+		switch {
+		case i.busy > 0:
+		case i.until.After(now):
+			if next.IsZero() || i.until.Before(next) {
+				next = i.until
+			}
+		case now.Sub(i.until) > forgetAfter && !i.until.IsZero():
+			delete(h.ill, t)
+		}
+	}
+	return next
+}

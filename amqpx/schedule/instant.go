@@ -1,0 +1,84 @@
+package schedule
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// ParseInstant reads an instant as people write it:
+//
+//	2026-12-24T08:00:00Z              RFC 3339, any offset
+//	2026-12-24 08:00 Europe/Berlin    a local time, seconds optional
+//	tomorrow 08:00 Europe/Berlin      or today
+//	08:00 Europe/Berlin               the next time that it is so late there
+//	+90m, -1h30m                      from now
+//
+// A local time without a zone is one of now's location. A local time that daylight
+// saving leaves out is an error; of one that comes twice it is the first.
+func ParseInstant(s string, now time.Time) (time.Time, error) {
+	s = strings.TrimSpace(s)
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		return t, nil
+	}
+	if strings.HasPrefix(s, "+") || strings.HasPrefix(s, "-") {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			return time.Time{}, instantError(s)
+		}
+		return now.Add(d), nil
+	}
+	fields := strings.Fields(s)
+	loc := now.Location()
+	if n := len(fields); n > 1 && !strings.Contains(fields[n-1], ":") {
+		var err error
+		if loc, err = time.LoadLocation(fields[n-1]); err != nil || fields[n-1] == "Local" {
+			return time.Time{}, fmt.Errorf("%q: %q is no time zone; expected a name such as Europe/Berlin or UTC", s, fields[n-1])
+		}
+		fields = fields[:n-1]
+	}
+	now = now.In(loc)
+	day, next := now, false
+	switch {
+	case len(fields) == 1:
+		next = true
+	case len(fields) != 2:
+		return time.Time{}, instantError(s)
+	case fields[0] == "tomorrow":
+		day = now.AddDate(0, 0, 1)
+	case fields[0] != "today":
+		var err error
+		if day, err = time.ParseInLocation(time.DateOnly, fields[0], loc); err != nil {
+			return time.Time{}, instantError(s)
+		}
+	}
+	clock, err := time.Parse(time.TimeOnly, fields[len(fields)-1])
+	if err != nil {
+		if clock, err = time.Parse("15:04", fields[len(fields)-1]); err != nil {
+			return time.Time{}, instantError(s)
+		}
+	}
+	t, err := at(day, clock)
+	if next && (err != nil || !t.After(now)) {
+		t, err = at(day.AddDate(0, 0, 1), clock)
+	}
+	return t, err
+}
+
+// at is the time of clock on the day.
+func at(day, clock time.Time) (time.Time, error) {
+	y, m, d := day.Date()
+	t := time.Date(y, m, d, clock.Hour(), clock.Minute(), clock.Second(), 0, day.Location())
+	if t.Hour() != clock.Hour() || t.Minute() != clock.Minute() {
+		return t, fmt.Errorf("%s does not exist in %s on %s, because of daylight saving; choose another time", clock.Format(time.TimeOnly), day.Location(), day.Format(time.DateOnly))
+	}
+	// Of two times that read the same, which one Date gives is not said.
+	if earlier := t.Add(-time.Hour); earlier.Format(time.DateTime) == t.Format(time.DateTime) {
+		t = earlier
+	}
+	return t, nil
+}
+
+func instantError(s string) error {
+	return fmt.Errorf("%q is no instant; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\" or +90m", s)
+}

@@ -1,0 +1,138 @@
+// Package timetable computes when something recurs: by a cron expression in a
+// time zone, or by an interval. It is pure: no clock, no I/O but reading the time
+// zone database.
+package timetable
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	cron "github.com/netresearch/go-cron"
+)
+
+// Rule says when something recurs: by Cron in Zone, or by Every.
+type Rule struct {
+	// Cron has 5 fields, or 6 with seconds in front, or is a word such as @daily.
+	Cron string
+	Zone *time.Location
+	// Every counts from Anchor on, whole seconds.
+	Every  time.Duration
+	Anchor time.Time
+	// Start is the first instant that may be one, End the first that may not; zero
+	// for no bound.
+	Start, End time.Time
+}
+
+// Timetable is a Rule that was checked.
+type Timetable struct {
+	next       func(after time.Time) time.Time // zero for none
+	start, end time.Time
+}
+
+// New checks a rule. The error is about Cron.
+func New(r Rule) (*Timetable, error) {
+	t := &Timetable{start: r.Start, end: r.End}
+	if r.Cron == "" {
+		anchor := ceil(r.Anchor)
+		t.next = func(after time.Time) time.Time { return elapsed(anchor, r.Every, after) }
+		return t, nil
+	}
+	spec, err := parse(r.Cron)
+	if err != nil {
+		return nil, err
+	}
+	c := clock{zone: r.Zone, wall: spec.Next}
+	t.next = c.once
+	if spec.Hour&everyHour == everyHour {
+		t.next = c.running
+	}
+	return t, nil
+}
+
+// everyHour are the bits of the hours 0 to 23.
+const everyHour = 1<<24 - 1
+
+// searchYears is how far ahead the next match of an expression is looked for:
+// 29 February is 8 years away at most, a certain weekday on it 40.
+const searchYears = 40
+
+var parser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
+	cron.Descriptor | cron.Extended | cron.DowOrDom).WithMaxSearchYears(searchYears)
+
+// parse reads an expression. What it gives is asked about wall clocks only, as if
+// they were UTC, so that the library knows of no time zone.
+func parse(expression string) (*cron.SpecSchedule, error) {
+	switch {
+	case strings.HasPrefix(expression, "@every"):
+		return nil, errors.New("@every is an interval; expected a cron expression")
+	case strings.Contains(expression, "TZ="):
+		return nil, errors.New("the time zone stands in the expression; expected it beside it")
+	}
+	s, err := parser.Parse(expression)
+	if err != nil {
+		return nil, fmt.Errorf("%w; expected 5 fields (minute hour day month weekday), 6 with seconds in front, or @hourly, @daily, @weekly, @monthly, @yearly", err)
+	}
+	spec, ok := s.(*cron.SpecSchedule)
+	if !ok {
+		return nil, errors.New("expected a cron expression")
+	}
+	if spec.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
+		return nil, errors.New("no day of the calendar matches")
+	}
+	return spec, nil
+}
+
+// Next is the first instant after the given one; zero for none.
+func (t *Timetable) Next(after time.Time) time.Time {
+	if !t.start.IsZero() && after.Before(t.start) {
+		after = t.start.Add(-1)
+	}
+	at := t.next(after)
+	if at.IsZero() || !t.end.IsZero() && !at.Before(t.end) {
+		return time.Time{}
+	}
+	return at
+}
+
+// Latest are the last instants from from to to, both inclusive, at most n, in
+// their order.
+func (t *Timetable) Latest(from, to time.Time, n int) []time.Time {
+	// Ever longer looks back, because there may be millions of them.
+	for back := time.Minute; ; back *= 2 {
+		begin := to.Add(-back)
+		if begin.Before(from) {
+			begin = from
+		}
+		var list []time.Time
+		for at := t.Next(begin.Add(-1)); !at.IsZero() && !at.After(to); at = t.Next(at) {
+			list = append(list, at)
+		}
+		if len(list) >= n {
+			return list[len(list)-n:]
+		}
+		if !begin.After(from) {
+			return list
+		}
+	}
+}
+
+// elapsed is the first multiple of every after an instant, counted from anchor.
+func elapsed(anchor time.Time, every time.Duration, after time.Time) time.Time {
+	if after.Before(anchor) {
+		return anchor
+	}
+	// Seconds, because a Duration ends after 292 years.
+	step := int64(every / time.Second)
+	n := (after.Unix() - anchor.Unix()) / step
+	return time.Unix(anchor.Unix()+(n+1)*step, 0)
+}
+
+// ceil rounds up to a whole second.
+func ceil(t time.Time) time.Time {
+	if t.Nanosecond() == 0 {
+		return t
+	}
+	return t.Truncate(time.Second).Add(time.Second)
+}

@@ -1,0 +1,334 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// provider is a service that does a call with a key once.
+type provider struct {
+	*site
+
+	calls []string // keys, in order
+	work  func(ctx context.Context, d *amqpx.Delivery) error
+}
+
+func (s *site) provider() *provider {
+	return &provider{site: s, work: func(context.Context, *amqpx.Delivery) error { return nil }}
+}
+
+// handler calls the provider under a lease, and notes the effect with the commit.
+func (p *provider) handler(opts ...HandlerOption) amqpx.Handler {
+	return LeaseHandler(p.db, func(ctx context.Context, d *amqpx.Delivery, key string) (Func, error) {
+		p.mu.Lock()
+		p.calls = append(p.calls, key)
+		p.mu.Unlock()
+		if err := p.work(ctx, d); err != nil {
+			return nil, err
+		}
+		return p.noted(nil), nil
+	}, opts...)
+}
+
+func (p *provider) wantCalls(n int, key string) {
+	p.Helper()
+	if len(p.calls) != n || slices.ContainsFunc(p.calls, func(k string) bool { return k != key }) {
+		p.Errorf("calls %q, expected %d with the key %s", p.calls, n, key)
+	}
+}
+
+// Work that runs for much longer than its lease is done once, however often its
+// message comes meanwhile, and cannot be cancelled or moved.
+func TestLeaseIsRenewed(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+		p := s.provider()
+		p.work = func(context.Context, *amqpx.Delivery) error { <-time.After(time.Hour); return nil }
+		defer s.consume("q", p.handler())()
+		at := time.Now().Add(9 * time.Second)
+		s.schedule(Task{ID: "pay", Queue: "q", DeliverAt: at})
+		after(time.Minute)
+		s.wantTask("pay", StatusRunning, 0)
+		for range 3 {
+			check(s.T, s.client.Send(s.Context(), amqpx.Message{ID: "pay", Version: 1, Queue: "q", DeliverAt: at}))
+		}
+		s.srv.CutConnections()
+		after(30 * time.Minute)
+		for what, err := range map[string]error{
+			"cancel": s.Cancel(s.Context(), nil, "pay"), "reschedule": s.Reschedule(s.Context(), nil, "pay", time.Now()), "fire": s.FireNow(s.Context(), nil, "pay"),
+		} {
+			var se *StatusError
+			if !errors.As(err, &se) || se.Status != StatusRunning {
+				s.Errorf("%s: %v", what, err)
+			}
+		}
+		after(2 * time.Hour)
+		p.wantCalls(1, "pay.v1.q")
+		s.wantEffects("pay", "q 1h0m10s")
+		s.wantTask("pay", StatusDone, 0)
+		if q, ok := s.srv.Queue("q"); !ok || q.Ready+q.Unacked != 0 {
+			s.Errorf("messages are left: %+v", q)
+		}
+	})
+}
+
+// A failed attempt ends the lease, and the next one has the same key. What complete
+// did is undone with its commit.
+func TestLeaseRetries(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+		p := s.provider()
+		p.work = func(_ context.Context, d *amqpx.Delivery) error {
+			switch {
+			case d.Snoozes == 0:
+				return amqpx.Snooze(40 * time.Minute)
+			case d.Attempt == 1:
+				return errors.New("the provider is down")
+			case d.Attempt == 2:
+				panic("oh")
+			}
+			return nil
+		}
+		var failures []string
+		onFailure := OnFailure(func(_ context.Context, _ *amqpx.Delivery, err error, final bool, recordErr error) {
+			failures = append(failures, fmt.Sprint(err, final, recordErr))
+		})
+		defer s.consume("q", p.handler(onFailure), amqpx.WithRetry(topology.Retry{Backoff: 30 * time.Minute, MaxBackoff: 30 * time.Minute, Jitter: topology.NoJitter}))()
+		s.schedule(Task{ID: "pay", Queue: "q", DeliverAt: time.Now().Add(9 * time.Second)})
+		after(time.Minute)
+		s.wantTask("pay", StatusPending, 0)
+		after(3 * time.Hour)
+		p.wantCalls(4, "pay.v1.q")
+		s.wantEffects("pay", "q 1h40m10s")
+		s.wantTask("pay", StatusDone, 2)
+		if want := []string{"the provider is down false <nil>", "handler panicked: oh false <nil>"}; !slices.Equal(failures, want) {
+			s.Errorf("failures %q, expected %q", failures, want)
+		}
+		p.work = func(context.Context, *amqpx.Delivery) error { return amqpx.Reject(errors.New("no such card")) }
+		s.schedule(Task{ID: "refused", Queue: "q", DeliverAt: time.Now()})
+		after(time.Minute)
+		s.wantTask("refused", StatusFailed, 1)
+	})
+}
+
+// The process dies while it works: the lease ends, the task can be cancelled again,
+// and its message, which comes again at once, is handled when the lease has ended.
+// An attempt without an outcome counts; after MaxAttempts of them the task is given
+// up.
+func TestLeaseOfADeadProcess(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute, SweepInterval: time.Second}, func(_ *testing.T, s *site) {
+		// die begins as a process does that ends then, after its message.
+		die := func(id string, attempts int) {
+			h := newLeaseHandler(sqldb.Of(s.db), nil, nil)
+			a := &attempt{task: id, version: 1, queue: "q", token: "dead", lease: DefaultLease}
+			check(s.T, h.enter(s.Context(), a, &amqpx.Delivery{ID: id, Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 5, DueAt: time.Now()}))
+			a.end()
+			if a.number != attempts {
+				s.Errorf("%s: attempt %d, expected %d", id, a.number, attempts)
+			}
+		}
+		now := time.Now()
+		for _, id := range []string{"pay", "other"} {
+			s.schedule(Task{ID: id, Queue: "q", DeliverAt: now})
+		}
+		// Those whose messages are lost.
+		for _, id := range []string{"cancelled", "poison"} {
+			_, err := s.db.ExecContext(s.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, resend_at) VALUES (?, 'q', 1, 99999999999999)", id)
+			check(s.T, err)
+		}
+		after(time.Second)
+		die("pay", 1)
+		die("cancelled", 1)
+		s.wantTask("pay", StatusRunning, 0)
+		p := s.provider()
+		defer s.consume("q", p.handler())()
+		after(30 * time.Second)
+		p.wantCalls(1, "other.v1.q")
+		p.calls = nil
+		after(30*time.Second - 2*time.Second)
+		if err := s.Cancel(s.Context(), nil, "cancelled"); !errors.Is(err, ErrStatus) {
+			s.Errorf("cancel under the lease: %v", err)
+		}
+		after(2 * time.Second)
+		check(s.T, s.Cancel(s.Context(), nil, "cancelled"))
+		after(time.Hour)
+		p.wantCalls(1, "pay.v1.q")
+		s.wantTask("pay", StatusDone, 1)
+		s.wantTask("cancelled", StatusCancelled, 0)
+
+		for n := range 5 {
+			die("poison", n+1)
+			after(2 * time.Minute)
+			s.wantTask("poison", StatusPending, n)
+		}
+		var got error
+		h := p.handler(OnFailure(func(_ context.Context, _ *amqpx.Delivery, err error, _ bool, _ error) { got = err }))
+		err := h(s.Context(), &amqpx.Delivery{ID: "poison", Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 5, DueAt: time.Now()})
+		if !errors.Is(err, ErrPoison) || !amqpx.IsRejected(err) || !errors.Is(got, ErrPoison) {
+			s.Errorf("errors %v, %v", err, got)
+		}
+		s.wantTask("poison", StatusFailed, 5)
+	})
+}
+
+// A lease that is lost ends the work's context, and its result is not taken.
+func TestLeaseLost(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+		p := s.provider()
+		var causes []string
+		p.work = func(ctx context.Context, d *amqpx.Delivery) error {
+			if d.Attempt > 1 {
+				return nil
+			}
+			_, err := s.db.ExecContext(ctx, "UPDATE rabbitdelay_effects SET lease_token = 'another', lease_until = 0")
+			check(s.T, err)
+			if d.ID == "looks" {
+				<-ctx.Done()
+				causes = append(causes, context.Cause(ctx).Error())
+				return ctx.Err()
+			}
+			return nil
+		}
+		defer s.consume("q", p.handler(WithLease(30*time.Second)))()
+		for _, id := range []string{"looks", "does not look"} {
+			s.schedule(Task{ID: id, Queue: "q", DeliverAt: time.Now().Add(9 * time.Second)})
+			after(time.Minute)
+			s.wantTask(id, StatusDone, 1)
+		}
+		s.wantEffects("looks", "q 21s")
+		s.wantEffects("does not look", "q 1m11s")
+		if len(causes) != 1 || !strings.Contains(causes[0], "lease lost: another attempt has task looks") {
+			s.Errorf("causes %q", causes)
+		}
+	})
+}
+
+// A consumer that ends gives its lease back: the work goes on elsewhere at once,
+// and the attempt does not count.
+func TestLeaseOfAConsumerThatEnds(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+		p := s.provider()
+		p.work = func(ctx context.Context, _ *amqpx.Delivery) error {
+			if len(p.calls) <= 6 {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}
+		s.schedule(Task{ID: "pay", Queue: "q", DeliverAt: time.Now()})
+		for range 6 {
+			stop := s.consume("q", p.handler(), amqpx.WithDrainTimeout(time.Second))
+			after(time.Second)
+			s.wantTask("pay", StatusRunning, 0)
+			stop()
+			s.wantTask("pay", StatusPending, 0)
+		}
+		defer s.consume("q", p.handler())()
+		after(5 * time.Second)
+		s.wantTask("pay", StatusDone, 0)
+	})
+}
+
+// Each subscriber of an exchange has its own lease, beside a Handler.
+func TestLeasesOfSubscribers(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+		p := s.provider()
+		p.work = func(_ context.Context, d *amqpx.Delivery) error {
+			<-time.After(10 * time.Minute)
+			if d.Queue == "fails" {
+				return amqpx.Reject(errors.New("never"))
+			}
+			return nil
+		}
+		defer s.consumeAll([]string{"mail", "sms", "fails"}, p.handler())()
+		defer s.consume("audit", Handler(s.db, s.noted(nil)))()
+		s.exchange("with", "mail", "sms", "fails", "audit")
+		s.exchange("leases", "mail", "sms", "fails")
+		for _, exchange := range []string{"with", "leases"} {
+			at := time.Now().Add(6 * time.Second)
+			s.schedule(Task{ID: exchange, Exchange: exchange, DeliverAt: at})
+			after(4 * time.Minute)
+			if exchange == "leases" {
+				s.wantTask(exchange, StatusRunning, 0)
+			}
+			check(s.T, s.client.Send(s.Context(), amqpx.Message{ID: exchange, Version: 1, Exchange: exchange, DeliverAt: at}))
+			after(time.Hour - 4*time.Minute)
+		}
+		s.wantEffects("with", "mail 10m10s", "sms 10m10s", "audit 10s")
+		s.wantEffects("leases", "mail 1h10m10s", "sms 1h10m10s")
+		for _, id := range []string{"with", "leases"} {
+			if got, err := s.Get(s.Context(), nil, id); err != nil || got.Status != StatusDone {
+				s.Errorf("%s is %s, %v", id, got.Status, err)
+			}
+		}
+		// The copy gives the one that failed another chance.
+		if len(p.calls) != 4+4 {
+			s.Errorf("calls %q", p.calls)
+		}
+	})
+}
+
+// What the handler does when it is asked for no task at all, or one that is over.
+func TestLeaseSkips(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+		p := s.provider()
+		var skips []SkipReason
+		h := p.handler(OnSkip(func(_ context.Context, _ *amqpx.Delivery, r SkipReason) { skips = append(skips, r) }))
+		due := time.Now().Add(time.Hour)
+		s.schedule(Task{ID: "t", Queue: "q", DeliverAt: due})
+		for _, d := range []amqpx.Delivery{
+			{ID: "t", Version: 2, DueAt: due},
+			{ID: "t", Version: 1, DueAt: due.Add(-time.Second)},
+			{ID: "none", Version: 1, DueAt: due},
+			{ID: "t", Version: 1, DueAt: due},
+			{ID: "t", Version: 1, DueAt: due},
+		} {
+			check(s.T, h(s.Context(), &d))
+		}
+		if want := []SkipReason{SkipStale, SkipStale, SkipMissing, SkipDuplicate}; !slices.Equal(skips, want) {
+			s.Errorf("skips %v, expected %v", skips, want)
+		}
+		for _, d := range []amqpx.Delivery{{ID: "t"}, {Version: 1}} {
+			if err := h(s.Context(), &d); !errors.Is(err, ErrNotTask) || !amqpx.IsRejected(err) {
+				s.Errorf("%+v: %v", d, err)
+			}
+		}
+		s.schedule(Task{ID: "late", Queue: "q", DeliverAt: time.Now(), ExpiresAfter: time.Second})
+		after(time.Minute)
+		check(s.T, h(s.Context(), &amqpx.Delivery{ID: "late", Version: 1, DueAt: due}))
+		s.wantTask("late", StatusExpired, 0)
+		if skips[len(skips)-1] != SkipExpired {
+			s.Errorf("skips %v", skips)
+		}
+		// It was replaced while the work ran.
+		p.work = func(ctx context.Context, _ *amqpx.Delivery) error {
+			return s.Schedule(ctx, nil, Task{ID: "r", Queue: "q", DeliverAt: due.Add(time.Hour)}, Replace())
+		}
+		s.schedule(Task{ID: "r", Queue: "q", DeliverAt: due})
+		check(s.T, h(s.Context(), &amqpx.Delivery{ID: "r", Version: 1, DueAt: due}))
+		s.wantTask("r", StatusPending, 0)
+		s.wantEffects("r")
+		if skips[len(skips)-1] != SkipStale {
+			s.Errorf("skips %v", skips)
+		}
+		// A transaction of complete that fails leaves nothing.
+		failing := LeaseHandler(s.db, func(context.Context, *amqpx.Delivery, string) (Func, error) {
+			return func(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error {
+				_, err := tx.ExecContext(ctx, "DELETE FROM rabbitdelay_tasks")
+				return errors.Join(err, errors.New("not now"))
+			}, nil
+		})
+		s.schedule(Task{ID: "c", Queue: "q", DeliverAt: due})
+		if err := failing(s.Context(), &amqpx.Delivery{ID: "c", Version: 1, Attempt: 1, DueAt: due}); err == nil || !strings.Contains(err.Error(), "not now") {
+			s.Errorf("complete: %v", err)
+		}
+		s.wantTask("c", StatusPending, 1)
+	})
+}

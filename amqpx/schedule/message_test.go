@@ -1,0 +1,47 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+type traceKey struct{}
+
+// A task's message has its properties, and what BeforeSchedule took from the
+// caller's context; the caller's own map stays as it is.
+func TestTasksAreMessages(t *testing.T) {
+	sender := &recorder{}
+	hooks := Hooks{BeforeSchedule: func(ctx context.Context, t *Task) {
+		if t.Headers == nil {
+			t.Headers = map[string]string{}
+		}
+		t.Headers["traceparent"], _ = ctx.Value(traceKey{}).(string)
+	}}
+	bubble(t, sender, Config{Hooks: hooks}, func(t *testing.T, s *Store, _ *sql.DB) {
+		ctx := context.WithValue(t.Context(), traceKey{}, "00-1-2-01")
+		headers := map[string]string{"tenant": "blue"}
+		task := near("a")
+		task.Type, task.CorrelationID, task.Priority, task.ContentType, task.Headers = "order.expired", "req-7", 3, "application/json", headers
+		check(t, s.Schedule(ctx, nil, task))
+		check(t, s.Schedule(ctx, nil, near("b")))
+		<-time.After(2 * time.Second)
+		got := map[string]amqpx.Message{}
+		for _, r := range sender.receipts() {
+			got[r.m.ID] = r.m
+		}
+		a, b := got["a"], got["b"]
+		if a.Type != "order.expired" || a.CorrelationID != "req-7" || a.Priority != 3 || a.ContentType != "application/json" {
+			t.Errorf("sent as %+v", a)
+		}
+		if a.Headers["tenant"] != "blue" || a.Headers["traceparent"] != "00-1-2-01" || b.Headers["traceparent"] != "00-1-2-01" {
+			t.Errorf("headers %v and %v", a.Headers, b.Headers)
+		}
+		if len(headers) != 1 {
+			t.Errorf("the caller's headers became %v", headers)
+		}
+	})
+}

@@ -1,0 +1,207 @@
+//go:build !race
+
+// As the simulations, it is one goroutine at work on SQLite, which the race detector
+// makes ten times slower; make test runs it without it.
+
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// mortal is a database whose connection is lost now and then in the middle of a
+// transaction, or with its commit, before or after it took effect.
+type mortal struct {
+	sqldb.DB
+
+	random *rand.Rand
+	deaths *int
+}
+
+var errDeath = errors.New("the process is dead")
+
+type mortalTx struct {
+	sqldb.Tx
+
+	m    *mortal
+	left int // statements
+}
+
+func (m *mortal) Begin(ctx context.Context, opts *sql.TxOptions) (sqldb.Tx, error) {
+	tx, err := m.DB.Begin(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	left := 1 << 30
+	if m.random.IntN(10) == 0 {
+		left = m.random.IntN(6)
+	}
+	return &mortalTx{tx, m, left}, nil
+}
+
+func (t *mortalTx) dies() bool {
+	t.left--
+	if t.left >= 0 {
+		return false
+	}
+	*t.m.deaths++
+	return true
+}
+
+func (t *mortalTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if t.dies() {
+		return nil, errDeath
+	}
+	return t.Tx.ExecContext(ctx, query, args...)
+}
+
+func (t *mortalTx) Commit(ctx context.Context) error {
+	if !t.dies() {
+		return t.Tx.Commit(ctx)
+	}
+	if t.m.random.IntN(2) == 0 {
+		return errors.Join(t.Tx.Commit(ctx), errDeath)
+	}
+	return errors.Join(t.Tx.Rollback(ctx), errDeath)
+}
+
+// Two years of recurring tasks in Berlin and New York, with three relays of which
+// one or another is dead at any time, and dies in the middle of what it does:
+// every occurrence is once, made before its time, and at the right time there.
+func TestRecurringTwoYears(t *testing.T) {
+	c := newCalendar(t, 3)
+	random := rand.New(rand.NewPCG(1, 2))
+	deaths := 0
+	for _, s := range c.stores {
+		s.db = &mortal{s.db, random, &deaths}
+	}
+	start := c.now
+	end := start.AddDate(2, 0, 0)
+	var list []Recurring
+	for _, zone := range []string{"Europe/Berlin", "America/New_York"} {
+		for _, cron := range []string{"30 2 * * *", "30 1 * * *", "0 8 * * mon-fri", "0 */6 * * sun", "15 3 L * *"} {
+			list = append(list, Recurring{Name: zone + " " + cron, Cron: cron, TimeZone: zone, Task: toQ()})
+		}
+	}
+	list = append(list,
+		Recurring{Name: "forty hours", Every: 40 * time.Hour, Task: toQ()},
+		Recurring{Name: "alone", Cron: "45 1 * * *", TimeZone: "Europe/Berlin", Overlap: OverlapSkip, Task: toQ()})
+	s, err := New(c.db, nil, Config{})
+	check(t, err)
+	s.now = func() time.Time { return c.now }
+	for i := range list {
+		check(t, s.Schedules().Add(t.Context(), nil, list[i]))
+		list[i].CreatedAt = c.now
+	}
+	for c.now.Before(end) {
+		c.consume()
+		var next sql.NullInt64
+		check(t, c.db.QueryRowContext(t.Context(), "SELECT MIN(plan_at) FROM rabbitdelay_schedules").Scan(&next))
+		if at := time.UnixMilli(next.Int64); at.After(c.now) {
+			c.now = at
+		} else {
+			c.now = c.now.Add(time.Second)
+		}
+		_, err := c.stores[random.IntN(3)].planAll(t.Context())
+		if err != nil && !errors.Is(err, errDeath) {
+			t.Fatal(err)
+		}
+	}
+	c.consume()
+	if deaths < 100 {
+		t.Errorf("only %d deaths", deaths)
+	}
+	late := int64(0)
+	check(t, c.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE created_at >= due_at").Scan(&late))
+	if late > 0 {
+		t.Errorf("%d tasks were made too late", late)
+	}
+	for i := range list {
+		want, err := list[i].Next(start, 20_000)
+		check(t, err)
+		var ids []string
+		for _, o := range want {
+			if !o.At.After(c.now) {
+				ids = append(ids, strings.TrimPrefix(o.ID, list[i].Name+"@")+" done")
+			}
+		}
+		got := c.tasks(list[i].Name)
+		if len(got) < len(ids) || !slices.Equal(got[:len(ids)], ids) || len(got) > len(ids)+1 {
+			t.Errorf("%s: %d tasks, expected %d and the next one", list[i].Name, len(got), len(ids))
+		}
+		wallClock(t, list[i], want)
+	}
+	t.Logf("%d deaths", deaths)
+}
+
+// wallClock checks by the zone's clock that a daily one is once a day, at its time
+// or, where that does not exist, at the end of the gap.
+func wallClock(t *testing.T, r Recurring, list []Occurrence) {
+	t.Helper()
+	var minute, hour int
+	if n, _ := fmt.Sscanf(r.Cron, "%d %d * * *", &minute, &hour); n != 2 || !strings.HasSuffix(r.Cron, "* * *") {
+		return
+	}
+	want := fmt.Sprintf("%02d:%02d:00", hour, minute)
+	gaps := 0
+	for i, o := range list[:1000] {
+		if i > 0 && o.At.YearDay() == list[i-1].At.YearDay() || i > 0 && o.At.Sub(list[i-1].At) > 25*time.Hour {
+			t.Fatalf("%s: %s follows %s", r.Name, o.At, list[i-1].At)
+		}
+		if got := o.At.Format(time.TimeOnly); got != want {
+			gaps++
+			if got != "03:00:00" || hour != 2 {
+				t.Fatalf("%s: %s", r.Name, o.At)
+			}
+		}
+	}
+	if hour == 2 && gaps != 3 || hour != 2 && gaps != 0 {
+		t.Errorf("%s: %d days at another time", r.Name, gaps)
+	}
+}
+
+// Many at once, by two relays: nobody's turn comes too late.
+func TestRecurringThousand(t *testing.T) {
+	c := newCalendar(t, 2)
+	for i := range 1000 {
+		check(t, c.schedules().Add(t.Context(), nil, Recurring{Name: fmt.Sprintf("n%04d", i), Cron: fmt.Sprintf("%d * * * *", i%3), Task: toQ()}))
+	}
+	c.now = time.Date(2026, 1, 1, 14, 0, 0, 0, time.UTC)
+	done := make(chan error, 2)
+	for _, s := range c.stores {
+		go func() {
+			_, err := s.planAll(t.Context())
+			done <- err
+		}()
+	}
+	check(t, errors.Join(<-done, <-done))
+	c.look()
+	var n, pending int
+	check(t, c.db.QueryRowContext(t.Context(), "SELECT COUNT(*), SUM(status = 'pending') FROM rabbitdelay_tasks").Scan(&n, &pending))
+	// 13:00 was made by Add, of 334; of the others 13:01 and 13:02 were missed with
+	// the hours before.
+	if pending != 1000 {
+		t.Errorf("%d tasks, %d of them pending", n, pending)
+	}
+	i := 0
+	for r, err := range c.schedules().List(t.Context(), nil) {
+		check(t, err)
+		if want := fmt.Sprintf("n%04d", i); r.Name != want || r.LastAt.Before(c.now) {
+			t.Fatalf("number %d is %s, last at %s", i, r.Name, r.LastAt)
+		}
+		i++
+	}
+	if i != 1000 {
+		t.Errorf("%d are listed", i)
+	}
+}

@@ -1,0 +1,67 @@
+package schedule
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Rows that a foreign program wrote badly are failed with a reason, hold up
+// nothing, and are listed.
+func TestForeignRowsThatCannotBeRead(t *testing.T) {
+	var r recorder
+	bubble(t, &r, Config{}, func(t *testing.T, s *Store, db *sql.DB) {
+		_, err := db.ExecContext(t.Context(), "PRAGMA ignore_check_constraints = 1")
+		check(t, err)
+		insert := func(id any, column string, value any) bool {
+			t.Helper()
+			query := fmt.Sprintf("INSERT INTO rabbitdelay_tasks (id, queue, due_at, %s) VALUES (?, 'q', 1, ?)", column)
+			if column == "due_at" {
+				query = "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', ?)"
+			}
+			_, err := db.ExecContext(t.Context(), query, id, value)
+			return err == nil // else the schema refuses it, which is as well
+		}
+		bad := 0
+		for i, c := range []struct {
+			id     any
+			column string
+			value  any
+		}{
+			{"real", "due_at", 1.5}, {"attempts", "attempts", "many"}, {"version", "version", 1.5},
+			{"text", "content_type", "\xff"}, {"key", "routing_key", "\xff"}, {"", "type", "x"}, {"space ", "type", "x"}, {[]byte("blob"), "attempts", "x"},
+			{"invalid \xff", "type", "x"}, {"headers", "headers", "[]"}, {"created", "created_at", "today"},
+		} {
+			if insert(c.id, c.column, c.value) {
+				bad++
+			} else {
+				t.Logf("row %d is refused by the schema", i)
+			}
+		}
+		for i := range 5 {
+			insert(fmt.Sprint("good ", i), "type", "x")
+		}
+		s.Wake()
+		<-time.After(5 * time.Second)
+		synctest.Wait()
+		if got := r.receipts(); len(got) != 5 {
+			t.Errorf("%d sent, expected the 5 good ones: %v", len(got), got)
+		}
+		failed := 0
+		for task, err := range s.List(t.Context(), nil, Filter{Status: StatusFailed}) {
+			check(t, err)
+			failed++
+			if task.LastError == "" {
+				t.Errorf("%q failed without a reason", task.ID)
+			}
+		}
+		if failed != bad {
+			t.Errorf("%d listed as failed, expected %d", failed, bad)
+		}
+		if got, err := s.Get(t.Context(), nil, "real"); err != nil || got.Status != StatusFailed {
+			t.Errorf("Get gives %+v (%v)", got, err)
+		}
+	})
+}

@@ -1,0 +1,484 @@
+//go:build !race
+
+// What these simulate is one goroutine at work on SQLite, which the race detector
+// makes ten times slower; make test runs them without it.
+
+package schedule
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// pace is what consumers take for a message, whether it has an effect or not.
+const pace = 2 * time.Second
+
+// simulation is a store that runs, a queue, and consumers, under synthetic time.
+type simulation struct {
+	t     *testing.T
+	tick  time.Duration
+	store *Store
+	db    *sql.DB
+	start time.Time
+
+	to       Task          // destination of the tasks
+	load     float64       // tasks that are added, in parts of what consumers can do
+	ahead    time.Duration // from a task's scheduling to its due instant
+	stopped  bool          // consumers are down
+	hung     bool          // consumers take messages and do not handle them
+	acks     bool          // consumers acknowledge without the fence
+	prefetch int           // messages that consumers hold beside those that they handle
+
+	handler        amqpx.Handler
+	inflow         float64 // what is left of the last ticks
+	tasks, handled int
+
+	mu     sync.Mutex
+	seq    int
+	wait   delayed
+	ready  []amqpx.Message  // in the queue
+	held   []amqpx.Message  // unacknowledged
+	sent   map[string]int   // messages that the broker has taken, by task
+	again  int              // those that were not a task's first
+	lose   map[string]bool  // the broker confirms these tasks' next messages and loses them
+	failed map[string]error // tasks by Hooks.SendFailed
+}
+
+// delayed are the messages on their way, the next one first.
+type delayed []*inTransit
+
+type inTransit struct {
+	m   amqpx.Message
+	seq int
+}
+
+func (h delayed) Len() int { return len(h) }
+func (h delayed) Less(i, j int) bool {
+	return cmp.Or(h[i].m.DeliverAt.Compare(h[j].m.DeliverAt), cmp.Compare(h[i].seq, h[j].seq)) < 0
+}
+func (h delayed) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *delayed) Push(x any)   { *h = append(*h, x.(*inTransit)) }
+func (h *delayed) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}
+
+func (s *simulation) MaxDelay() time.Duration { return 48 * time.Hour }
+
+func (s *simulation) SendBatch(_ context.Context, msgs []amqpx.Message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range msgs {
+		if s.sent[m.ID]++; s.sent[m.ID] > 1 {
+			s.again++
+		}
+		if s.lose[m.ID] {
+			delete(s.lose, m.ID)
+			continue
+		}
+		s.seq++
+		if m.DeliverAt.Before(time.Now()) {
+			m.DeliverAt = time.Now() // it arrives now, behind what has arrived
+		}
+		heap.Push(&s.wait, &inTransit{m, s.seq})
+	}
+	return nil
+}
+
+// QueueInfo is what a passive declaration tells.
+func (s *simulation) QueueInfo(_ context.Context, queue string) (amqpx.QueueInfo, error) {
+	if queue != "q" {
+		s.t.Errorf("somebody asks for queue %q", queue)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return amqpx.QueueInfo{Ready: len(s.ready), Consumers: 1}, nil
+}
+
+// simulate runs script beside a store that relays and sweeps. A tick is how
+// exactly messages arrive and are handled.
+func simulate(t *testing.T, tick time.Duration, script func(t *testing.T, s *simulation)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &simulation{t: t, tick: tick, start: time.Now(), ahead: 5 * time.Minute, to: Task{Queue: "q"}, sent: map[string]int{}, lose: map[string]bool{}, failed: map[string]error{}}
+		s.store, s.db = openStore(t, s, Config{
+			Workers: 1, PollInterval: 4 * tick, SweepInterval: max(tick, 15*time.Second),
+			ClockInterval: 24 * time.Hour, Retention: Retention{Every: 24 * time.Hour},
+			Hooks: Hooks{SendFailed: s.onFailed, Error: func(what string, err error) { t.Errorf("%s: %v", what, err) }},
+		})
+		s.handler = Handler(s.db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { s.handled++; return nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.store.Run(ctx) }()
+		defer func() {
+			cancel()
+			check(t, <-done)
+			check(t, s.db.Close())
+		}()
+		script(t, s)
+	})
+}
+
+// long is for simulations that take seconds.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	t.Parallel()
+}
+
+func (s *simulation) onFailed(t Task, err error, failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if failed {
+		s.failed[t.ID] = err
+	}
+}
+
+// run lets time pass.
+func (s *simulation) run(d time.Duration) {
+	s.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		s.inflow += s.load * s.tick.Seconds() / pace.Seconds()
+		if n := int(s.inflow); n > 0 {
+			s.add(n)
+			s.inflow -= float64(n)
+		}
+		<-time.After(s.tick)
+		synctest.Wait()
+		s.arrive()
+		s.consume()
+	}
+}
+
+// until lets time pass until something is reached, and tells how long it took.
+func (s *simulation) until(limit time.Duration, what string, reached func() bool) time.Duration {
+	s.t.Helper()
+	began := time.Now()
+	for !reached() {
+		if time.Since(began) > limit {
+			s.t.Fatalf("not %s within %v: %s", what, limit, s.state())
+		}
+		s.run(time.Minute)
+	}
+	return time.Since(began)
+}
+
+// add schedules n tasks and returns the id of the last one.
+func (s *simulation) add(n int) (id string) {
+	s.t.Helper()
+	list := make([]Task, n)
+	for i := range list {
+		s.tasks++
+		list[i] = s.to
+		list[i].ID, list[i].DeliverAt = fmt.Sprintf("%06d", s.tasks), time.Now().Add(s.ahead)
+		id = list[i].ID
+	}
+	check(s.t, s.store.ScheduleBatch(s.t.Context(), nil, list))
+	return id
+}
+
+// addLost schedules a task whose first message is lost.
+func (s *simulation) addLost() (id string) {
+	s.t.Helper()
+	s.mu.Lock()
+	s.lose[fmt.Sprintf("%06d", s.tasks+1)] = true
+	s.mu.Unlock()
+	return s.add(1)
+}
+
+// arrive moves what is due into the queue.
+func (s *simulation) arrive() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.wait) > 0 && !s.wait[0].m.DeliverAt.After(time.Now()) {
+		s.ready = append(s.ready, heap.Pop(&s.wait).(*inTransit).m)
+	}
+}
+
+// consume handles what the consumers can in a tick.
+func (s *simulation) consume() {
+	s.t.Helper()
+	if s.stopped {
+		return
+	}
+	n := int(s.tick / pace)
+	s.mu.Lock()
+	if take := min(n+s.prefetch-len(s.held), len(s.ready)); take > 0 {
+		s.held = append(s.held, s.ready[:take]...)
+		s.ready = s.ready[take:]
+	}
+	n = min(n, len(s.held))
+	if s.hung {
+		n = 0
+	}
+	list := s.held[:n:n]
+	s.held = s.held[n:]
+	s.mu.Unlock()
+	if !s.acks {
+		s.handle(list)
+	}
+}
+
+// handle takes messages to the fence.
+func (s *simulation) handle(list []amqpx.Message) {
+	s.t.Helper()
+	for _, m := range list {
+		check(s.t, s.handler(s.t.Context(), &amqpx.Delivery{
+			ID: m.ID, Queue: "q", Exchange: m.Exchange, RoutingKey: m.RoutingKey, Version: m.Version, Attempt: 1, MaxAttempts: 3, DueAt: m.DeliverAt,
+		}))
+	}
+}
+
+// restart is the end of a consumer: what it held returns to the queue.
+func (s *simulation) restart() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready = append(s.held, s.ready...)
+	s.held = nil
+}
+
+// wipe loses everything that is in the broker.
+func (s *simulation) wipe() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wait, s.ready, s.held = nil, nil, nil
+}
+
+// count is a figure of the table.
+func (s *simulation) count(where string, args ...any) (n int) {
+	s.t.Helper()
+	check(s.t, s.db.QueryRowContext(s.t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE "+where, args...).Scan(&n))
+	return n
+}
+
+// late are the pending tasks that were due longer than a minute ago.
+func (s *simulation) late() int {
+	s.t.Helper()
+	return s.count("status = 'pending' AND due_at < ?", time.Now().Add(-time.Minute).UnixMilli())
+}
+
+// inQueue is the number of messages that are ready or unacknowledged.
+func (s *simulation) inQueue() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ready) + len(s.held)
+}
+
+// resent is the number of messages that were not the first of their task.
+func (s *simulation) resent() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.again
+}
+
+func (s *simulation) state() string {
+	return fmt.Sprintf("after %v: %d tasks, %d sent again, %d handled, %d late, %d messages in the queue",
+		time.Since(s.start).Round(time.Second), s.tasks, s.resent(), s.handled, s.late(), s.inQueue())
+}
+
+// drained tells whether the consumers have caught up.
+func (s *simulation) drained() bool { return s.late() == 0 && s.inQueue() < 10 }
+
+func (s *simulation) noneFailed() {
+	s.t.Helper()
+	if n := s.count("status = 'failed'"); n != 0 {
+		s.t.Errorf("%d tasks failed: %s", n, s.state())
+	}
+}
+
+// atMost fails the test when more was sent again than a share of the tasks.
+func (s *simulation) atMost(share float64) {
+	s.t.Helper()
+	if limit := int(float64(s.tasks) * share); s.resent() > limit {
+		s.t.Errorf("%d messages were sent again of %d tasks, expected at most %d: %s", s.resent(), s.tasks, limit, s.state())
+	}
+}
+
+// A pause of the consumers leaves a backlog, which they work off with what they
+// can do beyond the load. Nothing of it is sent again: a copy in the queue is work
+// that delays what is behind it.
+func TestPauseDrains(t *testing.T) {
+	for _, pause := range []time.Duration{5 * time.Minute, time.Hour} {
+		t.Run(pause.String(), func(t *testing.T) {
+			t.Parallel()
+			simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
+				s.load = 0.6
+				s.run(20 * time.Minute)
+				s.stopped = true
+				s.run(pause)
+				s.stopped = false
+				// At a load of 0.6 it takes 0.6 / 0.4 of the pause.
+				took := s.until(2*pause, "drained", s.drained)
+				s.run(20 * time.Minute)
+				t.Logf("drained after %v: %s", took, s.state())
+				s.noneFailed()
+				s.atMost(0.01)
+			})
+		})
+	}
+}
+
+// Where the depth of the queue behind an exchange is not known, a few tasks are
+// sent again to try, and none is given up.
+func TestPauseBehindAnExchange(t *testing.T) {
+	long(t)
+	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
+		s.to = Task{Exchange: "e", RoutingKey: "k"}
+		s.load = 0.6
+		s.run(20 * time.Minute)
+		s.stopped = true
+		s.run(time.Hour)
+		s.stopped = false
+		took := s.until(2*time.Hour, "drained", s.drained)
+		s.run(20 * time.Minute)
+		t.Logf("drained after %v: %s", took, s.state())
+		s.noneFailed()
+		s.atMost(0.03)
+	})
+}
+
+// Nor is one given up over a weekend.
+func TestWeekendBehindAnExchange(t *testing.T) {
+	long(t)
+	simulate(t, 2*time.Minute, func(t *testing.T, s *simulation) {
+		s.to = Task{Exchange: "e", RoutingKey: "k"}
+		s.stopped = true
+		s.add(20)
+		s.run(60 * time.Hour)
+		s.stopped = false
+		s.until(time.Hour, "drained", s.drained)
+		t.Log(s.state())
+		s.noneFailed()
+		s.atMost(10)
+	})
+}
+
+// A consumer that holds every message and does nothing for an hour looks like one
+// that has lost them: its queue is empty.
+func TestHungConsumer(t *testing.T) {
+	long(t)
+	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
+		s.load, s.prefetch = 0.6, 1_000_000
+		s.run(20 * time.Minute)
+		s.hung = true
+		s.run(time.Hour)
+		s.restart()
+		s.hung = false
+		took := s.until(3*time.Hour, "drained", s.drained)
+		s.run(20 * time.Minute)
+		t.Logf("drained after %v: %s", took, s.state())
+		s.noneFailed()
+		s.atMost(0.12)
+	})
+}
+
+// A slow consumer with a large prefetch empties its queue long before it has
+// handled what was in it.
+func TestLargePrefetch(t *testing.T) {
+	long(t)
+	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
+		s.prefetch = 1_000_000
+		s.load = 0.2
+		s.run(20 * time.Minute)
+		s.add(1500) // 50 minutes of work, and more for what comes meanwhile
+		s.run(2 * s.ahead)
+		took := s.until(2*time.Hour, "drained", s.drained)
+		s.run(20 * time.Minute)
+		t.Logf("drained after %v: %s", took, s.state())
+		s.noneFailed()
+		s.atMost(0.01)
+	})
+}
+
+// After the broker lost all it had, everything comes again: beside tasks that go
+// on, and where no other task comes to tell that consumers are at work.
+func TestWipedBroker(t *testing.T) {
+	for name, load := range map[string]float64{"busy": 0.6, "nothing else": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
+				s.load, s.ahead = 0.6, 20*time.Minute
+				s.run(40 * time.Minute)
+				s.stopped = true
+				s.run(20 * time.Minute)
+				s.wipe()
+				lost := s.count("status = 'pending' AND sends > 0")
+				s.stopped, s.load = false, load
+				// Half of what is lost is not due for 20 minutes.
+				took := s.until(2*time.Hour, "drained", func() bool {
+					return s.count("status = 'pending' AND sends > 0 AND due_at < ?", time.Now().Add(-5*time.Minute).UnixMilli()) == 0 && time.Since(s.start) > 90*time.Minute
+				})
+				t.Logf("%d were lost and are done after %v: %s", lost, took, s.state())
+				s.noneFailed()
+				if n := s.resent(); n < lost || n > lost+s.tasks/50 {
+					t.Errorf("%d were sent again, expected the %d that were lost", n, lost)
+				}
+			})
+		})
+	}
+}
+
+// One message that is lost comes again some minutes after it was due.
+func TestLostMessage(t *testing.T) {
+	for name, load := range map[string]float64{"busy": 0.6, "seldom used": 1.0 / 300, "idle": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
+				s.load = load
+				s.run(30 * time.Minute)
+				id := s.addLost()
+				s.run(s.ahead)
+				took := s.until(10*time.Minute, "done", func() bool { return s.count("id = ? AND status = 'done'", id) == 1 })
+				t.Logf("done %v after it was due: %s", took, s.state())
+				if s.resent() != 1 {
+					t.Errorf("%d messages were sent again, expected one", s.resent())
+				}
+			})
+		})
+	}
+}
+
+// What nobody settles is sent a limited number of times, and then fails.
+func TestNobodySettles(t *testing.T) {
+	t.Parallel()
+	simulate(t, 2*time.Minute, func(t *testing.T, s *simulation) {
+		s.acks = true
+		s.add(30)
+		s.run(30 * time.Hour)
+		s.noneFailed()
+		s.run(20 * time.Hour)
+		if n := s.count("status = 'failed'"); n != 30 || len(s.failed) != 30 {
+			t.Errorf("%d tasks failed, %d were reported, expected 30: %s", n, len(s.failed), s.state())
+		}
+		for id, n := range s.sent {
+			if n != s.store.cfg.MaxSends {
+				t.Errorf("task %s was sent %d times, expected %d", id, n, s.store.cfg.MaxSends)
+			}
+		}
+		got, err := s.store.Get(t.Context(), nil, "000007")
+		check(t, err)
+		t.Log(got.LastError)
+		for _, part := range []string{"sent 10 times", "queue q", "schedule.Handler"} {
+			if !strings.Contains(got.LastError, part) {
+				t.Errorf("the reason is %q, expected %q in it", got.LastError, part)
+			}
+		}
+		if !errors.Is(s.failed["000007"], ErrMaxSends) {
+			t.Errorf("the hook says %v, expected ErrMaxSends", s.failed["000007"])
+		}
+	})
+}

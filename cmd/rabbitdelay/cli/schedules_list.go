@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+)
+
+// nextCount is how many instants show and next print.
+const nextCount = 10
+
+func (x *schedules) listCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List recurring tasks by their names",
+		Long: `list prints recurring tasks by their names, with --json one object a line. NEXT
+is when the next one is due, jitter included; SKIPPED the last that was left out,
+by the misfire policy or because the one before was still pending. A task whose
+state is wrong was written by another program; LAST ERROR says what is wrong.`,
+		Example: `  rabbitdelay schedules list
+  rabbitdelay schedules list --json | jq -r 'select(.state == "wrong") | .name'`,
+		Args: program.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return x.on(c.Context(), func(ctx context.Context, _ *sql.DB, s *schedule.Store) error { return x.list(ctx, s) })
+		},
+	}
+}
+
+func (x *schedules) list(ctx context.Context, s *schedule.Store) error {
+	table := tabwriter.NewWriter(x.a.Stdout, 0, 0, 2, ' ', 0)
+	now := time.Now()
+	n := 0
+	for r, err := range s.Schedules().List(ctx, nil) {
+		if err != nil {
+			return err
+		}
+		next := upcoming(r, 1)
+		n++
+		if x.a.JSON {
+			if err := x.a.PrintJSON(scheduleLineOf(r, next)); err != nil {
+				return err
+			}
+			continue
+		}
+		if n == 1 {
+			row(table, "NAME", "TIMETABLE", "DESTINATION", "STATE", "NEXT", "", "SKIPPED", "LAST ERROR")
+		}
+		at, away := "", ""
+		if len(next) > 0 {
+			at, away = milli(next[0].DeliverAt), fromNow(next[0].DeliverAt, now)
+		}
+		row(table, printable(r.Name), printable(timetableOf(r)), printable(destination(r.Task)), stateOf(r, next), at, away,
+			optionalMilli(r.SkippedAt), printable(shorten(r.LastError, 60)))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if n == 0 {
+		x.a.Notef("no recurring tasks")
+	}
+	return nil
+}
+
+func (x *schedules) showCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "show NAME...",
+		Short:   "Show recurring tasks with their bodies and next ten occurrences",
+		Example: `  rabbitdelay schedules show nightly`,
+		Args:    someSchedules,
+		RunE: func(c *cobra.Command, names []string) error {
+			return x.eachOf(c.Context(), names, func(ctx context.Context, _ *sql.DB, s schedule.Schedules, name string) error {
+				r, err := s.Get(ctx, nil, name)
+				if err != nil {
+					return err
+				}
+				return x.show(r)
+			})
+		},
+	}
+}
+
+func (x *schedules) show(r schedule.Recurring) error {
+	next := upcoming(r, nextCount)
+	l := scheduleLineOf(r, next)
+	if x.a.JSON {
+		return x.a.PrintJSON(l)
+	}
+	table := tabwriter.NewWriter(x.a.Stdout, 0, 0, 2, ' ', 0)
+	for _, p := range []struct{ name, value string }{
+		{"name", l.Name}, {"timetable", timetableOf(r)}, {"start", l.Start}, {"end", l.End}, {"jitter", l.Jitter},
+		{"misfire", string(l.Misfire)}, {"overlap", string(l.Overlap)}, {"destination", destination(r.Task)}, {"state", l.State},
+		{"last error", l.LastError}, {"skipped", l.Skipped}, {"origin", l.Origin}, {"version", strconv.FormatInt(l.Version, 10)},
+		{"created", l.Created}, {"updated", l.Updated}, {"content type", l.ContentType}, {"type", l.Type}, {"correlation id", l.Correlation}, {"expires after", l.Expires},
+	} {
+		if p.value != "" {
+			row(table, p.name, printable(p.value))
+		}
+	}
+	if l.Priority > 0 {
+		row(table, "priority", strconv.Itoa(int(l.Priority)))
+	}
+	rowsOfTask(table, r.Task)
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if err := x.printNext(next); err != nil {
+		return err
+	}
+	x.a.Printf("\n")
+	return nil
+}
+
+func (x *schedules) nextCommand() *cobra.Command {
+	var from instant
+	count := nextCount
+	d := &definition{}
+	c := &cobra.Command{
+		Use:   "next [NAME]",
+		Short: "Print when a recurring task, or a timetable, is due next",
+		Long: `next prints the next occurrences of a recurring task, whether it is paused or not;
+or, without a name, those of the timetable that --cron or --every gives, for which
+it needs no database. Each line is the local time, the due instant with jitter, and
+the id of the task. Of a local time that comes twice because clocks are set back it
+takes the first; one that is left out because they are set forward is the end of
+the gap; an expression of every hour goes on through both.`,
+		Example: `  rabbitdelay schedules next nightly --count 20
+  rabbitdelay schedules next --cron "30 2 * * *" --time-zone Europe/Berlin --from 2026-03-28T00:00:00Z`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, names []string) error {
+			if count < 1 || count > 10_000 {
+				return fmt.Errorf("--count: %d; expected 1 to 10000", count)
+			}
+			after := time.Now()
+			if at := time.Time(from); !at.IsZero() {
+				after = at.Add(-1)
+			}
+			if len(names) == 0 {
+				return x.nextOf(d, after, count)
+			}
+			return x.eachOf(c.Context(), names, func(ctx context.Context, _ *sql.DB, s schedule.Schedules, name string) error {
+				r, err := s.Get(ctx, nil, name)
+				if err != nil {
+					return err
+				}
+				list, err := r.Next(after, count)
+				if err != nil {
+					return err
+				}
+				return x.printNext(list)
+			})
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&count, "count", count, "how many")
+	f.Var(&from, "from", "from this instant on, such as 2026-01-31T08:00:00Z; default now")
+	d.registerTimetable(f)
+	return c
+}
+
+// nextOf prints what the flags say.
+func (x *schedules) nextOf(d *definition, after time.Time, count int) error {
+	r := schedule.Recurring{Name: "preview", CreatedAt: time.Now()}
+	if err := d.apply(x.a, &r); err != nil {
+		return err
+	}
+	if r.Cron == "" && r.Every == 0 {
+		return errors.New("no timetable; give the name of a recurring task, --cron or --every")
+	}
+	list, err := r.Next(after, count)
+	if err != nil {
+		return err
+	}
+	return x.printNext(list)
+}
+
+// occurrenceLine is an occurrence as --json has it.
+type occurrenceLine struct {
+	Local string `json:"local"`
+	Due   string `json:"due"`
+	ID    string `json:"id"`
+}
+
+func (x *schedules) printNext(list []schedule.Occurrence) error {
+	table := tabwriter.NewWriter(x.a.Stdout, 0, 0, 2, ' ', 0)
+	for i, o := range list {
+		local := o.At.Format("Mon 2006-01-02 15:04:05 MST")
+		if x.a.JSON {
+			if err := x.a.PrintJSON(occurrenceLine{o.At.Format(time.RFC3339), milli(o.DeliverAt), o.ID}); err != nil {
+				return err
+			}
+			continue
+		}
+		if i == 0 {
+			row(table, "LOCAL TIME", "DUE", "TASK")
+		}
+		row(table, local, milli(o.DeliverAt), printable(o.ID))
+	}
+	if len(list) == 0 && !x.a.JSON {
+		x.a.Notef("no more occurrences")
+	}
+	return table.Flush()
+}

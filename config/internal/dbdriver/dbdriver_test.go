@@ -1,0 +1,41 @@
+package dbdriver_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// A program that links no driver reads its configuration, and is told what to
+// import when it opens the database.
+func TestNoDriver(t *testing.T) {
+	for u, name := range map[config.URL]string{
+		"postgres://u:hunter2@h/d": "postgres", "postgresql://u:hunter2@h/d": "postgres",
+		"mysql://u:hunter2@h/d": "mysql", "mariadb://u:hunter2@h/d": "mysql", "sqlite:x.db": "sqlite",
+	} {
+		db, _, err := config.OpenDB(u)
+		if db != nil || !errors.Is(err, config.ErrNoDriver) || !strings.HasSuffix(err.Error(), `import _ "github.com/rabbitdelay/rabbitdelay/config/`+name+`"`) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", u, err)
+		}
+		if _, err := config.Listener(u); !errors.Is(err, config.ErrNoDriver) {
+			t.Errorf("listener of %s: %v", u, err)
+		}
+		if _, err := os.Stat(filepath.Join("..", "..", name)); err != nil {
+			t.Error(err)
+		}
+		file := filepath.Join(t.TempDir(), "delays.yaml")
+		if err := os.WriteFile(file, []byte("database: {url: '"+string(u)+"'}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := config.Load(config.Source{File: file}); err != nil {
+			t.Errorf("%s: %v", u, err)
+		}
+	}
+	if _, _, err := config.OpenDB("oracle://u:hunter2@h/d"); err == nil || errors.Is(err, config.ErrNoDriver) {
+		t.Errorf("error is %v", err)
+	}
+}

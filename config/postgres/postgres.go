@@ -1,0 +1,59 @@
+// Package postgres lets package config open postgres:// and postgresql:// URLs,
+// with pgx. Import it for that alone:
+//
+//	import _ "github.com/rabbitdelay/rabbitdelay/config/postgres"
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/pgxtx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config/internal/dbdriver"
+)
+
+func init() { //nolint:gochecknoinits // linking the package is the point, as with database/sql
+	dbdriver.Register(schedule.PostgreSQL, dbdriver.Driver{
+		Check: func(u string) error { _, err := parse(u); return err },
+		Open:  open, Listener: listener,
+	})
+}
+
+func open(u string) (*sql.DB, error) {
+	cfg, err := parse(u)
+	if err != nil {
+		return nil, err
+	}
+	return stdlib.OpenDB(*cfg), nil
+}
+
+func listener(u string) (schedule.Listener, error) {
+	cfg, err := parse(u)
+	if err != nil {
+		return nil, err
+	}
+	return pgxtx.Listener(func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, cfg.Copy()) }), nil
+}
+
+var errURL = errors.New("expected a URL such as postgres://user:password@host:5432/database, with special characters in user and password percent-encoded")
+
+func parse(u string) (*pgx.ConnConfig, error) {
+	// ParseConfig takes other forms too, and its errors quote what they parse. It
+	// ends the password at the first @, so that what follows would be the host.
+	_, rest, _ := strings.Cut(u, ":")
+	if _, err := url.Parse(u); err != nil || !strings.HasPrefix(rest, "//") || strings.Count(rest, "@") > 1 {
+		return nil, errURL
+	}
+	cfg, err := pgx.ParseConfig(u)
+	if err != nil {
+		return nil, errURL
+	}
+	return cfg, nil
+}

@@ -1,0 +1,35 @@
+package postgres
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestURL(t *testing.T) {
+	p, err := parse("postgresql://u:p%40ss@db:5433/shop?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Host != "db" || p.Port != 5433 || p.Password != "p@ss" || p.Database != "shop" {
+		t.Errorf("got %s:%d/%s", p.Host, p.Port, p.Database)
+	}
+}
+
+// FuzzURL: a password that is percent-encoded comes out whole.
+func FuzzURL(f *testing.F) {
+	for _, s := range []string{"", "p@ss/", "?#", ")(", "%", "12/"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, password string) {
+		if !utf8.ValidString(password) || strings.ContainsRune(password, 0) {
+			return
+		}
+		user := url.UserPassword("user", password).String()
+		d, err := parse("postgres://" + user + "@db/shop?sslmode=disable")
+		if err != nil || d.Password != password || d.Host != "db" {
+			t.Fatalf("password %q: %v", password, err)
+		}
+	})
+}

@@ -1,0 +1,59 @@
+// Package sqlite lets package config open sqlite: URLs, with modernc.org/sqlite.
+// Import it for that alone:
+//
+//	import _ "github.com/rabbitdelay/rabbitdelay/config/sqlite"
+package sqlite
+
+import (
+	"database/sql"
+	"errors"
+	"strings"
+
+	_ "modernc.org/sqlite" // the driver named sqlite
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config/internal/dbdriver"
+)
+
+func init() { //nolint:gochecknoinits // linking the package is the point, as with database/sql
+	dbdriver.Register(schedule.SQLite, dbdriver.Driver{
+		Check: func(u string) error { _, _, err := source(u); return err },
+		Open:  open,
+	})
+}
+
+func open(u string) (*sql.DB, error) {
+	name, memory, err := source(u)
+	if err != nil {
+		return nil, err
+	}
+	db, err := sql.Open("sqlite", name)
+	if err != nil {
+		return nil, errURL
+	}
+	if memory { // every connection would be a database of its own
+		db.SetMaxOpenConns(1)
+	}
+	return db, nil
+}
+
+var errURL = errors.New("expected a file, such as sqlite:orders.db or sqlite:///var/lib/orders.db")
+
+// source is the driver's data source name.
+func source(u string) (name string, memory bool, err error) {
+	_, rest, _ := strings.Cut(u, ":")
+	path, query, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "?")
+	if path == "" || strings.ContainsRune(path, 0) {
+		return "", false, errURL
+	}
+	pragmas := "_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)&_txlock=immediate"
+	if query != "" {
+		pragmas += "&" + query
+	}
+	if path == ":memory:" {
+		return ":memory:?" + pragmas, true, nil
+	}
+	// In a file: URI these would end the path.
+	escaped := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
+	return "file:" + escaped + "?" + pragmas, false, nil
+}

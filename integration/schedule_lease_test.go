@@ -19,6 +19,8 @@ import (
 func TestScheduleLeases(t *testing.T) {
 	t.Parallel()
 	const count, processes = 6, 4
+	// Longer than a statement waits behind all others on a slow machine's SQLite.
+	const lease = 6 * time.Second
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		db.mustExec(t, "CREATE TABLE effects (id VARCHAR(255) NOT NULL)")
@@ -36,7 +38,7 @@ func TestScheduleLeases(t *testing.T) {
 				t.Errorf("key %s, expected %s", key, want)
 			}
 			select {
-			case <-time.After(2500 * time.Millisecond):
+			case <-time.After(lease + time.Second):
 			case <-ctx.Done():
 				return nil, fmt.Errorf("the lease: %w", context.Cause(ctx))
 			}
@@ -46,7 +48,7 @@ func TestScheduleLeases(t *testing.T) {
 			}, nil
 		}
 		onSkip := schedule.OnSkip(func(context.Context, *amqpx.Delivery, schedule.SkipReason) { skips.Add(1) })
-		handle := schedule.LeaseHandler(db.DB, work, schedule.WithLease(time.Second), onSkip)
+		handle := schedule.LeaseHandler(db.DB, work, schedule.WithLease(lease), onSkip)
 		delivery := func(n int) *amqpx.Delivery {
 			return &amqpx.Delivery{ID: fmt.Sprint("t", n), Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 3, DueAt: past, Body: []byte{byte(n)}}
 		}
@@ -60,7 +62,7 @@ func TestScheduleLeases(t *testing.T) {
 					return err
 				}
 				snoozes.Add(1)
-				<-time.After(50 * time.Millisecond)
+				<-time.After(200 * time.Millisecond)
 			}
 		}) {
 			if err != nil {

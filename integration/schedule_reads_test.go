@@ -126,8 +126,13 @@ func TestScheduleReads(t *testing.T) {
 						continue // either index is the better one for some prefix; the planner has to know
 					}
 					t.Logf("%-24s reads %4d, then %4d", name, before.reads, after.reads)
-					// A tree that grew may be a level higher.
-					if after.reads > before.reads*3/2+30 {
+					// A tree that grew may be a level higher. The sweep reads up to 200 rows, which
+					// in a smaller table are close together.
+					allowed := before.reads*3/2 + 30
+					if name == "relay and sweep" {
+						allowed = max(allowed, 230)
+					}
+					if after.reads > allowed {
 						t.Errorf("%s reads %d with %d tasks and %d with %d:\n%s\n%v", name, before.reads, n/4, after.reads, n, after.query, after.args)
 					}
 				}

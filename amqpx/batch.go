@@ -75,6 +75,12 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 		}
 		b.items[i].floating = b.items[i].relative
 	}
+	if err := c.sends.begin(len(msgs)); err != nil {
+		for i := range b.items {
+			b.outcome(i, b.items[i].failed(err))
+		}
+		return nil
+	}
 	b.run(ctx)
 	return nil
 }
@@ -85,6 +91,12 @@ type batch struct {
 	items   []prepared
 	ctxs    []context.Context // of hooks; empty without
 	outcome func(i int, err error)
+}
+
+// settle tells the outcome of an item.
+func (b *batch) settle(i int, err error) {
+	b.outcome(i, err)
+	b.c.sends.end(err)
 }
 
 // order is the order in which the items are published: by their delays. Messages
@@ -251,9 +263,9 @@ func (g *group) follow(ctx context.Context, i int, sess *session, o outcome) {
 	s := g.b.c.follow(ctx, p, sess, o)
 	switch {
 	case s.done:
-		g.b.outcome(i, nil)
+		g.b.settle(i, nil)
 	case s.final != nil:
-		g.b.outcome(i, p.failed(s.final))
+		g.b.settle(i, p.failed(s.final))
 	default:
 		g.again = append(g.again, i)
 		g.pause = max(g.pause, s.pause)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -41,6 +42,15 @@ type Client struct {
 	consumers  sync.WaitGroup
 	stop       context.Context // ends at Close
 	stopCancel context.CancelFunc
+
+	sends        *underWay
+	closing      sync.Once
+	closingSince atomic.Pointer[time.Time] // nil before Close
+	forced       context.Context           // ends when Close is to wait for nothing any more
+	force        context.CancelCauseFunc
+	abandoned    atomic.Int64  // handlers that Close did not wait for
+	shut         chan struct{} // closed when Close is done, after shutErr is set
+	shutErr      error
 }
 
 // openTimeout bounds Open when its context has no deadline.
@@ -71,6 +81,8 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	c.declares, c.declareMu = newDeclareConns(cfg, direct), newCtxMutex()
 	c.dests, c.own = newDestinations(c), newOwnBindings(c)
 	c.stop, c.stopCancel = context.WithCancel(context.Background())
+	c.forced, c.force = context.WithCancelCause(context.Background())
+	c.sends, c.shut = newUnderWay(), make(chan struct{})
 	c.pub = newLink("publish", cfg, c.hooks, c.setupPublish)
 	c.con = newLink("consume", cfg, c.hooks, c.setupConsume)
 	c.pub.start()
@@ -104,29 +116,6 @@ func (c *Client) BrokerVersion() string {
 		return ""
 	}
 	return c.pub.cur.broker
-}
-
-// Close stops consuming, waits for running handlers (WithDrainTimeout of each
-// consumer), and closes the connections. Sends that are waiting return with
-// ErrClosed. It may be called more than once.
-func (c *Client) Close() error {
-	c.mu.Lock()
-	already := c.closed
-	c.closed = true
-	started := c.conStarted
-	c.mu.Unlock()
-	if already {
-		return nil
-	}
-	c.stopCancel()
-	c.consumers.Wait()
-	if started {
-		c.con.close()
-	}
-	c.own.close()
-	c.pub.close()
-	c.declares.close()
-	return nil
 }
 
 // setupPublish makes a fresh publishing connection usable.

@@ -4,22 +4,30 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// Close ends consumers and refuses what comes after it.
+// Close ends consumers and refuses what comes after it. What cannot be confirmed
+// is in its error when its context ends.
 func TestClose(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		k := c.consume("q", nothing)
+		c.mustSend(amqpx.Message{Queue: "q"}, amqpx.Message{Queue: "other"})
+		m.Silence("q")
+		c.sending(amqpx.Message{Queue: "q"}) // is written
 		m.Block("for ever")
-		c.sending(amqpx.Message{Queue: "q"}) // blocks the connection
-		waiting := c.sending(amqpx.Message{Queue: "q"})
+		c.sending(amqpx.Message{Queue: "other"}) // blocks the connection
+		waiting := c.sending(amqpx.Message{Queue: "other"})
 		for range 2 {
-			if err := c.Close(); err != nil {
-				t.Error(err)
+			err := c.Close(m.within(time.Second))
+			left, ok := errors.AsType[*amqpx.CloseError](err)
+			if !ok || left.Unconfirmed != 3 || len(left.Messages) != 3 || !errors.Is(err, context.DeadlineExceeded) ||
+				!errors.Is(err, amqpx.ErrOutcomeUnknown) || !errors.Is(err, amqpx.ErrNotSent) {
+				t.Errorf("closed with %v, want two messages that were written and one that was not", err)
 			}
 		}
 		if err := <-k.result; err != nil {
@@ -58,7 +66,7 @@ func TestCloseEndsConsumers(t *testing.T) {
 				})
 				after(time.Second)
 				began := time.Now()
-				if err := c.Close(); err != nil {
+				if err := c.Close(t.Context()); err != nil {
 					t.Error(err)
 				}
 				if took := time.Since(began); took > bound {
@@ -83,9 +91,119 @@ func TestCloseWithoutABroker(t *testing.T) {
 			m.Close()
 			<-time.After(gone)
 			began := time.Now()
-			if err := c.Close(); err != nil || time.Since(began) > 5*time.Second {
+			if err := c.Close(t.Context()); err != nil || time.Since(began) > 5*time.Second {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
 		})
 	}
+}
+
+// Close waits for the confirms of what is under way, and takes nothing new.
+func TestCloseWaitsForConfirms(t *testing.T) {
+	for name, send := range map[string]func(c *client) error{
+		"one": func(c *client) error { return c.Send(c.m.Context(), amqpx.Message{ID: "late", Queue: "q"}) },
+		"batch": func(c *client) error {
+			return c.SendBatch(c.m.Context(), []amqpx.Message{{ID: "late", Queue: "q"}, {ID: "later", Queue: "other"}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				c := m.open(amqpx.Config{})
+				c.mustSend(amqpx.Message{Queue: "q"}, amqpx.Message{Queue: "other"})
+				undo := m.Silence("q")
+				sent, closed := make(chan error, 1), make(chan error, 1)
+				go func() { sent <- send(c) }()
+				synctest.Wait()
+				go func() { closed <- c.Close(m.within(time.Minute)) }()
+				after(time.Second)
+				if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); !errors.Is(err, amqpx.ErrClosed) || !errors.Is(err, amqpx.ErrNotSent) {
+					t.Errorf("a send while the client closes: %v", err)
+				}
+				err := c.SendBatch(t.Context(), []amqpx.Message{{Queue: "other"}, {Queue: "q"}})
+				if failed, ok := errors.AsType[*amqpx.BatchError](err); !ok || len(failed.Failed) != 2 || !errors.Is(err, amqpx.ErrClosed) {
+					t.Errorf("a batch while the client closes: %v", err)
+				}
+				select {
+				case err := <-closed:
+					t.Fatalf("closed with %v before the confirm", err)
+				default:
+				}
+				undo()
+				if err := errors.Join(<-sent, <-closed); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A send that fails by its own deadline is its caller's business.
+func TestCloseWaitsForDeadlines(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{SendTimeout: 5 * time.Second})
+		m.Block("for ever")
+		c.sending(amqpx.Message{Queue: "q"}) // blocks the connection
+		sent := c.sending(amqpx.Message{Queue: "q"})
+		if err := c.Close(t.Context()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if err := <-sent; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the send: %v", err)
+		}
+	})
+}
+
+// Handlers may send until they have ended. A handler that outlasts Close's context
+// is in its error.
+func TestCloseWithHandlers(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		release := make(chan struct{})
+		c.consume("in", func(ctx context.Context, _ *amqpx.Delivery) error {
+			<-release
+			return c.Send(ctx, amqpx.Message{ID: "out", Queue: "out"})
+		})
+		c.mustSend(amqpx.Message{Queue: "in"})
+		synctest.Wait()
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close(t.Context()) }()
+		after(time.Second)
+		close(release)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		m.holds("out", 1, 0)
+		m.holds("in", 0, 0)
+	})
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		release := make(chan struct{})
+		k := c.consume("in", func(context.Context, *amqpx.Delivery) error { <-release; return nil })
+		c.mustSend(amqpx.Message{Queue: "in"}, amqpx.Message{Queue: "in"})
+		synctest.Wait()
+		left, ok := errors.AsType[*amqpx.CloseError](c.Close(m.within(time.Second)))
+		if !ok || left.Handlers != 2 || left.Unconfirmed != 0 {
+			t.Errorf("closed with %v, want two handlers", left)
+		}
+		if err := <-k.result; !errors.Is(err, amqpx.ErrDrainTimeout) {
+			t.Errorf("consume: %v", err)
+		}
+		close(release)
+	})
+}
+
+// The end of any call's context ends the waiting of all.
+func TestCloseAgainHurriesTheFirst(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{SendTimeout: time.Hour})
+		m.Silence("q")
+		c.sending(amqpx.Message{Queue: "q"})
+		first := make(chan error, 1)
+		go func() { first <- c.Close(t.Context()) }()
+		after(time.Minute)
+		second := c.Close(m.within(0))
+		if err := <-first; err == nil || !errors.Is(err, second) {
+			t.Errorf("the first call: %v, the second: %v", err, second)
+		}
+	})
 }

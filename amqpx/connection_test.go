@@ -44,7 +44,7 @@ func TestConnectionsComeBack(t *testing.T) {
 		undo()
 		after(time.Minute)
 		c.mustSend(amqpx.Message{Queue: "q"})
-		if err := c.Close(); err != nil {
+		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 		states := o.saw().states

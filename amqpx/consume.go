@@ -266,7 +266,7 @@ func (k *consumer) connection(ctx context.Context) (*session, error) {
 }
 
 // awaitDrain waits for what was begun, cancels the handlers' context when the
-// drain time is over, and gives them a moment to notice.
+// drain time or Close's context is over, and gives them a moment to notice.
 func (k *consumer) awaitDrain(cancel func()) error {
 	const notice = 2 * time.Second
 	idle := make(chan struct{})
@@ -274,6 +274,7 @@ func (k *consumer) awaitDrain(cancel func()) error {
 	select {
 	case <-idle:
 		return nil
+	case <-k.c.forced.Done():
 	case <-time.After(k.drain):
 	}
 	cancel()
@@ -281,6 +282,9 @@ func (k *consumer) awaitDrain(cancel func()) error {
 	case <-idle:
 		return nil
 	case <-time.After(notice):
+		if k.c.forced.Err() != nil {
+			k.c.abandoned.Add(k.running.Load())
+		}
 		return fmt.Errorf("%w: %d handlers of queue %s ran past %v; their messages will be delivered again", ErrDrainTimeout, k.running.Load(), k.queue, k.drain)
 	}
 }

@@ -20,7 +20,7 @@ func ExampleClient_Apply() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 	shop, err := topology.ParseYAML([]byte(`
 exchanges:
   - {name: example.shop, type: topic}

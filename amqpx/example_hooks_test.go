@@ -36,7 +36,7 @@ func ExampleHook() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 	if err := client.Send(ctx, amqpx.Message{Queue: "example.observed", Delay: 100 * time.Millisecond}); err != nil {
 		log.Fatal(err)
 	}

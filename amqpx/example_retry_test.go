@@ -19,7 +19,7 @@ func ExampleReject() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 	if err := client.Send(ctx, amqpx.Message{Queue: "example.mail", Body: []byte("no address")}); err != nil {
 		log.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func ExampleRetryIn() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 	if err := client.Send(ctx, amqpx.Message{Queue: "example.call", Body: []byte("api")}); err != nil {
 		log.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func ExampleSnooze() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 	if err := client.Send(ctx, amqpx.Message{Queue: "example.export", Body: []byte("export-7")}); err != nil {
 		log.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func ExampleWithMiddleware() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 	if err := client.Send(ctx, amqpx.Message{Queue: "example.middleware", Type: "greeting", Body: []byte("hello")}); err != nil {
 		log.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func ExampleStrategy() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 	sent := time.Now()
 	if err := client.Send(ctx, amqpx.Message{Queue: "example.later", Delay: 150 * time.Millisecond}); err != nil {
 		log.Fatal(err)

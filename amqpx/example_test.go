@@ -23,7 +23,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 
 	err = client.Send(ctx, amqpx.Message{
 		Queue: "example.orders.expire",
@@ -53,7 +53,7 @@ func ExampleClient_Send_exchange() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 
 	// The application's own objects; rabbitdelay apply declares them from YAML.
 	err = client.Apply(ctx, topology.Topology{
@@ -92,7 +92,7 @@ func ExampleClient_Consume_retry() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 	if err := client.Send(ctx, amqpx.Message{Queue: "example.charge", Body: []byte("card 1")}); err != nil {
 		log.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func ExampleClient_SendBatch() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 	msgs := []amqpx.Message{
 		{ID: "reminder-1", Queue: "example.reminders", Delay: time.Hour},
 		{ID: "reminder-2", Exchange: "no.such.exchange", Delay: time.Hour},

@@ -98,7 +98,7 @@ func TestStartWhileAnotherClientDeclares(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				defer c.Close()
+				defer c.Close(t.Context())
 				if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: 200 * time.Millisecond}); err != nil {
 					t.Error(err)
 				}

@@ -26,7 +26,7 @@ func (m *memory) roundTrips(declare amqpx.Declaration) float64 {
 	began := time.Now()
 	c := m.open(amqpx.Config{Declare: declare})
 	took := time.Since(began)
-	if err := c.Close(); err != nil {
+	if err := c.Close(m.Context()); err != nil {
 		m.Error(err)
 	}
 	return float64(took) / float64(roundTrip)
@@ -114,7 +114,7 @@ func TestManyClientsOnAColdBroker(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					return c.Close()
+					return c.Close(t.Context())
 				})
 			}
 			if err := all.Wait(); err != nil {

@@ -87,6 +87,15 @@ func (c *Client) sendContext(ctx context.Context) (context.Context, context.Canc
 // deliver tries until the message is confirmed, the context ends, or the error
 // is final.
 func (c *Client) deliver(ctx context.Context, p *prepared) error {
+	if err := c.sends.begin(1); err != nil {
+		return p.failed(err)
+	}
+	err := c.try(ctx, p)
+	c.sends.end(err)
+	return err
+}
+
+func (c *Client) try(ctx context.Context, p *prepared) error {
 	for {
 		x, o, written := c.publish(ctx, p, enterFlow)
 		if written {

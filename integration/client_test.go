@@ -37,7 +37,7 @@ func openClient(t testing.TB, cfg amqpx.Config) *amqpx.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
+		if err := c.Close(context.Background()); err != nil {
 			t.Errorf("close: %v", err)
 		}
 	})
@@ -550,8 +550,10 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	p.Cut()
 	waiting := make(chan error, 1)
 	go func() { waiting <- c.Send(t.Context(), amqpx.Message{Queue: q}) }()
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
+	ctx, cancel := contextWithin(t, 100*time.Millisecond)
+	defer cancel()
+	if left, ok := errors.AsType[*amqpx.CloseError](c.Close(ctx)); !ok || left.Unconfirmed != 1 {
+		t.Errorf("closed with %v, want one message that was not confirmed", left)
 	}
 	if err := <-waiting; !errors.Is(err, amqpx.ErrClosed) {
 		t.Errorf("a waiting Send returned %v", err)

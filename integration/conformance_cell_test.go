@@ -137,7 +137,7 @@ func (c *cell) open(t *testing.T, s amqpx.Strategy) *amqpx.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
+		if err := client.Close(context.Background()); err != nil {
 			t.Errorf("closing the client: %v", err)
 		}
 	})

@@ -27,7 +27,7 @@ func TestReadyAtOnce(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				return c.Close()
+				return c.Close(ctx)
 			})
 		}
 		if err := all.Wait(); err != nil {

@@ -30,7 +30,7 @@ func TestUnpaidOrderExpires(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer client.Close()
+		defer client.Close(context.Background())
 
 		db := openOrders(t, "42", "43") // SQLite; both are unpaid
 		defer db.Close()

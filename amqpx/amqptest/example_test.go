@@ -23,7 +23,7 @@ func ExampleServer_Nack() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer client.Close(context.Background())
 
 	undo := srv.Nack("invoices")
 	err = client.Send(ctx, amqpx.Message{Queue: "invoices"})

@@ -225,7 +225,7 @@ func TestLogins(t *testing.T) {
 			conn.Close()
 		}
 		undo()
-		open(t, srv).Close()
+		open(t, srv).Close(t.Context())
 	})
 }
 

@@ -25,7 +25,7 @@ func TestADelayOfAYear(t *testing.T) {
 		srv := amqptest.NewServer(amqptest.Options{})
 		defer srv.Close()
 		client := open(t, srv)
-		defer client.Close()
+		defer client.Close(t.Context())
 		const delay = 365 * 24 * time.Hour
 		began := time.Now()
 		if err := client.Send(t.Context(), amqpx.Message{Queue: "renewals", Body: []byte("42"), Delay: delay}); err != nil {

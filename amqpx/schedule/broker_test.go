@@ -48,7 +48,7 @@ func onSite(t *testing.T, cfg Config, test func(t *testing.T, s *site)) {
 		defer srv.Close()
 		client, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
 		check(t, err)
-		defer func() { _ = client.Close() }()
+		defer func() { _ = client.Close(t.Context()) }()
 		conn, err := srv.Connect()
 		check(t, err)
 		defer func() { _ = conn.Close() }()

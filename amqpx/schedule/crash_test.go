@@ -89,7 +89,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	check(t, err)
 	client, err := amqpx.Open(t.Context(), amqpx.Config{URL: url})
 	check(t, err)
-	defer func() { _ = client.Close() }()
+	defer func() { _ = client.Close(t.Context()) }()
 	s, err := New(db, client, Config{})
 	check(t, err)
 	ctx, stop := context.WithCancel(t.Context())

@@ -233,7 +233,7 @@ func (r *run) open(ctx context.Context, b *broker.Broker, name string, t topolog
 		return nil, err
 	}
 	if c.conn, err = dialRaw(b.URL()); err != nil {
-		return nil, errors.Join(err, c.Client.Close())
+		return nil, errors.Join(err, c.Client.Close(ctx))
 	}
 	// Declares and binds the destination, so that the first repeat does not.
 	if err := c.Send(ctx, amqpx.Message{Queue: c.queue}); err != nil {
@@ -271,7 +271,7 @@ func (c *client) plain(name string, t topology.QueueType) (string, error) {
 func (c *client) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	err := c.Client.Close()
+	err := c.Client.Close(ctx)
 	derr := live.Broker{Conn: c.conn}.Wipe(ctx, c.all)
 	_ = c.conn.CloseDeadline(time.Now().Add(2 * time.Second)) // the work is done
 	return errors.Join(err, derr)

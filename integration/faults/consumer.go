@@ -131,7 +131,7 @@ func consume(cfg consumerConfig) error {
 	if errors.Is(err, amqpx.ErrDrainTimeout) {
 		return nil // what was ordered; the process takes the handler with it
 	}
-	return errors.Join(err, client.Close())
+	return errors.Join(err, client.Close(context.WithoutCancel(ctx)))
 }
 
 // open tries until a broker lets it in: the process may be started while there

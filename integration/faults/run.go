@@ -335,7 +335,7 @@ func (r *run) close() error {
 		_ = r.rig.consumers.close() // its errors were told by settle
 	}
 	for _, c := range r.clients {
-		errs = append(errs, c.Close())
+		errs = append(errs, c.Close(context.Background()))
 	}
 	if r.rig.network != nil {
 		r.rig.network.close()

@@ -50,7 +50,7 @@ func newSmall(t *testing.T) *small {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.client.Close(); err != nil {
+		if err := s.client.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -178,7 +178,7 @@ func (s *stage) openClients(ctx context.Context) error {
 		if s.clients[i], err = amqpx.Open(ctx, c); err != nil {
 			return err
 		}
-		s.later(func(context.Context) error { return s.clients[i].Close() })
+		s.later(func(ctx context.Context) error { return s.clients[i].Close(ctx) })
 	}
 	s.Notef("strategy: %s, %s queues, ready in %.1f s", s.strategy, s.cfg.Delay.QueueType, time.Since(began).Seconds())
 	if s.Posts > 0 {

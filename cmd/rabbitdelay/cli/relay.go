@@ -112,7 +112,7 @@ func (r *relayRun) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close() }() // Run has returned
+	defer func() { _ = client.Close(ctx) }() // Run has returned
 	log := a.Logger()
 	if text := appliedText(applied); text != "" {
 		log.Info("recurring tasks were written: " + text)

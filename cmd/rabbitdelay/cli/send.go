@@ -179,7 +179,7 @@ func (a *app) send(ctx context.Context, s *sender) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close() }() // every send has returned
+	defer func() { _ = client.Close(ctx) }() // every send has returned
 	bar := a.Progress(s.count, "sending")
 	start := time.Now()
 	err = s.run(ctx, client, bar)

@@ -62,7 +62,7 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 		if b.ctxs != nil {
 			b.ctxs[i] = c.sendStart(ctx, &msgs[i])
 		}
-		if err := c.prepareAs(&b.items[i], &msgs[i], "", start); err != nil {
+		if err := c.prepareAs(&b.items[i], &msgs[i], nil, start); err != nil {
 			err = &indexError{i, err}
 			for j := range b.ctxs[:min(i+1, len(b.ctxs))] {
 				p := &b.items[j]

@@ -21,7 +21,7 @@ func BenchmarkPrepare(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		m := Message{Queue: "orders.expire", Delay: time.Duration(50+i%300) * 100 * time.Millisecond, Body: benchBody}
-		if _, err := c.prepare(&m, "", now); err != nil {
+		if _, err := c.prepare(&m, nil, now); err != nil {
 			b.Fatal(err)
 		}
 	}

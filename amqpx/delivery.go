@@ -64,16 +64,23 @@ type received struct {
 	backoff  time.Duration // before the next attempt, decided once
 }
 
-// decode reads a received message. It takes whatever comes: headers of other
-// types than expected count as absent.
+// decode reads a message of the consumer's queue.
 func (k *consumer) decode(raw amqp.Delivery) *Delivery {
+	d := decode(raw, k.queue)
+	d.MaxAttempts, d.received = k.retry.MaxAttempts, &received{consumer: k}
+	d.Exchange, d.RoutingKey = sentTo(k.c.strategy.Prefix(), raw.Exchange, raw.RoutingKey, raw.Headers, k.queue)
+	return d
+}
+
+// decode reads a received message, without where it was sent to. It takes whatever
+// comes: headers of other types than expected count as absent.
+func decode(raw amqp.Delivery, queue string) *Delivery {
 	d := &Delivery{
-		ID: raw.MessageId, Queue: k.queue, Attempt: 1, MaxAttempts: k.retry.MaxAttempts, Redelivered: raw.Redelivered,
+		ID: raw.MessageId, Queue: queue, Attempt: 1, Redelivered: raw.Redelivered,
 		Body: raw.Body, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding,
 		Type: raw.Type, CorrelationID: raw.CorrelationId, ReplyTo: raw.ReplyTo, AppID: raw.AppId,
-		Priority: raw.Priority, Timestamp: raw.Timestamp, Headers: raw.Headers, received: &received{consumer: k},
+		Priority: raw.Priority, Timestamp: raw.Timestamp, Headers: raw.Headers,
 	}
-	d.Exchange, d.RoutingKey = k.sentTo(raw)
 	if due, ok := headerInt(raw.Headers, HeaderDue); ok && due > 0 && due < maxEpochMilli {
 		d.DueAt = time.UnixMilli(due)
 	}
@@ -89,17 +96,18 @@ func (k *consumer) decode(raw amqp.Delivery) *Delivery {
 	return d
 }
 
-// sentTo is where a message was sent to. What a strategy delivers, retries above
-// all, comes through an exchange of ours and with a key of ours; a retry's headers
-// then have the exchange and the key of the first attempt.
-func (k *consumer) sentTo(raw amqp.Delivery) (exchange, key string) {
-	if raw.Exchange != "" && !topology.Reserved(k.c.strategy.Prefix(), raw.Exchange) {
-		return raw.Exchange, raw.RoutingKey
+// sentTo is where a message was sent to that came to a queue through an exchange,
+// with a routing key. What a strategy delivers, retries above all, comes through an
+// exchange of ours and with a key of ours; a retry's headers then have the exchange
+// and the key of the first attempt.
+func sentTo(prefix, exchange, key string, headers amqp.Table, queue string) (string, string) {
+	if exchange != "" && !topology.Reserved(prefix, exchange) {
+		return exchange, key
 	}
-	if exchange, _ = raw.Headers[HeaderExchange].(string); exchange == "" {
-		return "", k.queue
+	if exchange, _ = headers[HeaderExchange].(string); exchange == "" {
+		return "", queue
 	}
-	key, _ = raw.Headers[HeaderRoutingKey].(string)
+	key, _ = headers[HeaderRoutingKey].(string)
 	return exchange, key
 }
 

@@ -69,7 +69,7 @@ func FuzzDecode(f *testing.F) {
 		// Whatever came can be passed on.
 		for _, m := range []Message{k.again(d, errTest), k.again(d, Snooze(0)), k.deadLetter(d, errTest, ReasonAttempts)} {
 			m.Headers = nil
-			if _, err := k.c.prepare(&m, "dead", time.Now()); err != nil && len(s) <= 255 {
+			if _, err := k.c.prepare(&m, straightTo(topology.Destination{Queue: "dead"}), time.Now()); err != nil && len(s) <= 255 {
 				t.Fatalf("cannot be passed on: %v", err)
 			}
 		}

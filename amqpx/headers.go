@@ -24,6 +24,9 @@ const (
 	HeaderExchange   = "rabbitdelay-exchange"    // string
 	HeaderRoutingKey = "rabbitdelay-routing-key" // string
 
+	HeaderQueue    = "rabbitdelay-queue"    // string, on dead letters: the queue whose consumer gave the message up
+	HeaderRequeued = "rabbitdelay-requeued" // int64, when Client.Requeue sent it last; also on its retries and dead letters
+
 	HeaderReason   = "rabbitdelay-reason"   // string, on dead letters: rejected, attempts or deliveries
 	HeaderError    = "rabbitdelay-error"    // string, on retries and dead letters: the last error's text, cut at 1 KiB
 	HeaderAttempts = "rabbitdelay-attempts" // array of strings, likewise: "instant error" per attempt, the last 32
@@ -74,7 +77,7 @@ func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 	maps.Copy(t, p.own)
 	maps.Copy(t, ofRoute)
 	t[HeaderDue] = p.due
-	dead := p.direct != ""
+	_, dead := p.own[HeaderReason]
 	if p.attempt > 1 || dead {
 		t[HeaderAttempt] = p.attempt
 	}

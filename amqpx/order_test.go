@@ -17,7 +17,7 @@ func TestSlowSendsKeepTheOrderOfOneDelay(t *testing.T) {
 			delay := time.Second + rand.N(3*time.Second)
 			var last time.Time // when the message before leaves its last delay queue
 			for range 50 {
-				p, err := c.prepare(&Message{Queue: "q", Delay: delay}, "", time.Now())
+				p, err := c.prepare(&Message{Queue: "q", Delay: delay}, nil, time.Now())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -49,7 +49,7 @@ func TestRestartKeepsTheOrderOfABatch(t *testing.T) {
 		start := time.Now()
 		var last time.Time
 		for range 1000 {
-			p, err := c.prepare(&Message{Queue: "q", Delay: 1234 * time.Millisecond}, "", start)
+			p, err := c.prepare(&Message{Queue: "q", Delay: 1234 * time.Millisecond}, nil, start)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +81,7 @@ func TestOrderOfABatch(t *testing.T) {
 	b := &batch{c: c, items: make([]prepared, 500)}
 	for i := range b.items {
 		m := Message{Queue: "q", Delay: rand.N(20*time.Second) / 7}
-		if err := c.prepareAs(&b.items[i], &m, "", time.Now()); err != nil {
+		if err := c.prepareAs(&b.items[i], &m, nil, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}

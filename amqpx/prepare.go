@@ -17,7 +17,7 @@ import (
 // prepared is a message that has been checked, on its way through its tries.
 type prepared struct {
 	dest      topology.Destination
-	direct    string // publish straight to this queue (dead letters); dest is unused
+	direct    bool // published by first, past the strategy
 	start     time.Time
 	asked     time.Duration // the delay at start
 	due       int64         // epoch ms, by the clock of the message's DeliverAt
@@ -46,9 +46,9 @@ const directReplyTo = "amq.rabbitmq.reply-to"
 const maxHeaders = 100 << 10
 
 // prepare checks a message and turns it into what goes over the wire. now is
-// the instant from which Delay counts; direct is a queue to publish to without
-// a delay, for what a consumer passes on.
-func (c *Client) prepare(m *Message, direct string, now time.Time) (*prepared, error) {
+// the instant from which Delay counts; direct is a way past the strategy, without
+// a delay, for what was received and is passed on; nil for none.
+func (c *Client) prepare(m *Message, direct *topology.Route, now time.Time) (*prepared, error) {
 	p := &prepared{}
 	if err := c.prepareAs(p, m, direct, now); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (c *Client) prepare(m *Message, direct string, now time.Time) (*prepared, e
 
 // prepareAs is prepare for a message whose place is there already. It keeps
 // nothing of m but what m points to.
-func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time) error {
+func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now time.Time) error {
 	if err := m.Check(); err != nil {
 		return err
 	}
@@ -77,8 +77,10 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time
 	due := dueAt(m, now)
 	aim := due - floorMilli(m.ClockOffset)
 	asked := remaining(aim, now)
-	r := topology.Route{RoutingKey: direct, Queue: direct, Mandatory: true}
-	if direct == "" {
+	var r topology.Route
+	if direct != nil {
+		r = *direct
+	} else {
 		var err error
 		if r, err = c.strategy.Route(dest, asked, m.Tolerance); err != nil {
 			return err
@@ -92,12 +94,12 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct string, now time.Time
 		id = newID(now)
 	}
 	t := tries{}
-	if direct != "" {
+	if direct != nil {
 		t.returns = maxUnroutable - 1 // nothing of it could be declared again
 	}
 	*p = prepared{
 		tries: t,
-		dest:  dest, direct: direct, start: now, asked: asked, due: due, aim: aim,
+		dest:  dest, direct: direct != nil, start: now, asked: asked, due: due, aim: aim,
 		relative: m.DeliverAt.IsZero(), tolerance: m.Tolerance, first: r,
 		user: m.Headers, own: m.own, attempt: int64(max(m.Attempt, 1)), version: m.Version,
 		pub: amqp.Publishing{
@@ -178,7 +180,7 @@ func (m *Message) checkProperties() error {
 // publishes anything: *MessageError, *topology.DelayError, *topology.KeyError or
 // *topology.DestinationError. It needs no connection.
 func (c *Client) Check(m Message) error {
-	return c.prepareAs(&prepared{}, &m, "", time.Now())
+	return c.prepareAs(&prepared{}, &m, nil, time.Now())
 }
 
 // newID is a UUIDv7. Its random part comes from the runtime's generator, which the
@@ -321,4 +323,12 @@ func valueSize(v any) (size int, longName string) {
 		return size, ""
 	}
 	return 9, ""
+}
+
+// straightTo is the way to a destination without a delay and past the strategy.
+func straightTo(d topology.Destination) *topology.Route {
+	if d.ToExchange() {
+		return &topology.Route{Exchange: d.Exchange, RoutingKey: d.RoutingKey, Mandatory: true}
+	}
+	return &topology.Route{RoutingKey: d.Queue, Queue: d.Queue, Mandatory: true}
 }

@@ -62,7 +62,7 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			_, err := c.prepare(&tc.m, "", time.Now())
+			_, err := c.prepare(&tc.m, nil, time.Now())
 			me, ok := errors.AsType[*MessageError](err)
 			if !ok || me.Field != tc.field || !strings.Contains(me.Reason, tc.says) {
 				t.Fatalf("got %v; want a MessageError of %s that says %q", err, tc.field, tc.says)
@@ -85,14 +85,14 @@ func TestPrepareRefusesImpossibleDelays(t *testing.T) {
 		{Queue: "q", DeliverAt: time.UnixMilli(math.MaxInt64)},
 		{Queue: "q", DeliverAt: time.Date(292277026596, 12, 4, 15, 30, 7, 0, time.UTC)},
 	} {
-		if _, err := c.prepare(&m, "", time.Now()); !errors.Is(err, topology.ErrDelay) {
+		if _, err := c.prepare(&m, nil, time.Now()); !errors.Is(err, topology.ErrDelay) {
 			t.Errorf("delay %v, at %v: got %v; want a DelayError", m.Delay, m.DeliverAt, err)
 		}
 	}
 }
 
 func TestPrepareDefaultExchangeIsAQueue(t *testing.T) {
-	p, err := offline(t, nil).prepare(&Message{RoutingKey: "orders"}, "", time.Now())
+	p, err := offline(t, nil).prepare(&Message{RoutingKey: "orders"}, nil, time.Now())
 	if err != nil || p.dest.Queue != "orders" {
 		t.Fatalf("got %+v, %v; the default exchange routes by queue name", p, err)
 	}
@@ -104,7 +104,7 @@ func TestPrepareStripsWhatTheBrokerInterprets(t *testing.T) {
 		"CC": []any{"other"}, "BCC": []any{"other"}, "x-delay": 5, HeaderDue: int64(1), HeaderAttempt: int64(9),
 		"trace": "kept", "x-mine": "kept",
 	}}
-	p, err := offline(t, nil).prepare(&m, "", time.UnixMilli(1000))
+	p, err := offline(t, nil).prepare(&m, nil, time.UnixMilli(1000))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestRouteTakesWhatRemains(t *testing.T) {
 	for _, age := range []time.Duration{0, 10 * time.Second} {
 		for _, s := range []Strategy{nil, ttl} {
 			c := offline(t, s)
-			p, err := c.prepare(&Message{Queue: "q", Delay: time.Minute}, "", time.Now().Add(-age))
+			p, err := c.prepare(&Message{Queue: "q", Delay: time.Minute}, nil, time.Now().Add(-age))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -186,7 +186,7 @@ func FuzzPrepareHeaders(f *testing.F) {
 	c := offline(f, nil)
 	f.Fuzz(func(t *testing.T, name, value string, n int64) {
 		m := Message{Queue: "q", Headers: amqp.Table{name: value, "n": n, "t": amqp.Table{name: n}, "l": []any{value, n}}}
-		p, err := c.prepare(&m, "", time.Now())
+		p, err := c.prepare(&m, nil, time.Now())
 		if err != nil {
 			if !errors.Is(err, ErrMessage) {
 				t.Fatalf("%v is not a MessageError", err)

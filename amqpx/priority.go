@@ -41,7 +41,7 @@ func priorityProblem(broker string, s Strategy, priority uint8) error {
 // checkPriority asks whether a message may go its way with its priority. That of
 // one which a consumer passes on is lowered: its sender is not here to be told.
 func (c *Client) checkPriority(sess *session, p *prepared, route *topology.Route) error {
-	if p.direct != "" || route.Hops == 0 {
+	if p.direct || route.Hops == 0 {
 		return nil
 	}
 	err := priorityProblem(sess.broker, c.strategy, p.pub.Priority)

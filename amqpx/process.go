@@ -84,13 +84,13 @@ func (k *consumer) settle(j *job, d *Delivery, err error) Outcome {
 	case IsSnoozed(err):
 		m := k.again(d, err)
 		k.log.Debug("snoozed", zap.String("id", d.ID), zap.Int("snoozes", d.Snoozes), zap.Duration("delay", k.retryDelay(d, err)))
-		return k.pass(j, m, "", OutcomeSnoozed)
+		return k.pass(j, m, nil, OutcomeSnoozed)
 	case d.Attempt >= d.MaxAttempts:
 		return k.bury(j, d, err, ReasonAttempts)
 	}
 	m := k.again(d, err)
 	k.log.Debug("retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Duration("delay", k.retryDelay(d, err)), zap.Error(err))
-	return k.pass(j, m, "", OutcomeRetried)
+	return k.pass(j, m, nil, OutcomeRetried)
 }
 
 // bury dead-letters.
@@ -100,7 +100,7 @@ func (k *consumer) bury(j *job, d *Delivery, err error, reason string) Outcome {
 		level = zap.InfoLevel
 	}
 	k.log.Log(level, "dead-lettered", zap.String("id", d.ID), zap.String("reason", reason), zap.Int("attempt", d.Attempt), zap.Error(err))
-	return k.pass(j, k.deadLetter(d, err, reason), k.dead, OutcomeDeadLettered)
+	return k.pass(j, k.deadLetter(d, err, reason), straightTo(topology.Destination{Queue: k.dead}), OutcomeDeadLettered)
 }
 
 func (k *consumer) ack(j *job, o Outcome) Outcome {
@@ -124,7 +124,7 @@ const (
 // to the queue. It looks before each try whether the received one is still here:
 // once the broker delivers it again, it would become two. A consumer that ends
 // waits for no second try.
-func (k *consumer) pass(j *job, m Message, direct string, o Outcome) Outcome {
+func (k *consumer) pass(j *job, m Message, direct *topology.Route, o Outcome) Outcome {
 	if m.ID == "" {
 		m.ID = newID(time.Now()) // the same for all tries
 	}
@@ -134,7 +134,7 @@ func (k *consumer) pass(j *job, m Message, direct string, o Outcome) Outcome {
 		}
 		ctx, cancel := context.WithTimeout(j.sub.live, passTimeout)
 		err := k.c.sendOne(ctx, m, direct)
-		if errors.Is(err, ErrUnroutable) && direct != "" {
+		if errors.Is(err, ErrUnroutable) && direct != nil {
 			err = errors.Join(err, within(ctx, func() error { return k.declare(ctx, j.sub.sess) }))
 		}
 		cancel()
@@ -224,7 +224,7 @@ func (k *consumer) deadLetter(d *Delivery, err error, reason string) Message {
 	m.Queue = k.queue
 	m.Attempt = d.Attempt
 	m.DeliverAt = d.DueAt
-	m.own = amqp.Table{HeaderReason: reason}
+	m.own = amqp.Table{HeaderReason: reason, HeaderQueue: k.queue}
 	d.recordFailure(m.own, err)
 	d.origin(m.own)
 	return m
@@ -241,6 +241,9 @@ const (
 func (d *Delivery) record(own amqp.Table) {
 	if d.Snoozes > 0 {
 		own[HeaderSnoozes] = int64(d.Snoozes)
+	}
+	if at, ok := headerInt(d.Headers, HeaderRequeued); ok {
+		own[HeaderRequeued] = at
 	}
 	if list := d.attempts(); len(list) > 0 {
 		own[HeaderAttempts] = list

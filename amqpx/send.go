@@ -31,18 +31,18 @@ func (c *Client) Send(ctx context.Context, m Message) error {
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()
 	if len(c.hooks.send) > 0 {
-		return c.sendOne(ctx, m, "")
+		return c.sendOne(ctx, m, nil)
 	}
 	p := &prepared{}
-	if err := c.prepareAs(p, &m, "", time.Now()); err != nil {
+	if err := c.prepareAs(p, &m, nil, time.Now()); err != nil {
 		return err
 	}
 	return c.deliver(ctx, p)
 }
 
 // sendOne sends to the message's destination through the strategy, or straight
-// to a queue, and tells the hooks.
-func (c *Client) sendOne(ctx context.Context, m Message, direct string) error {
+// by a route that is given, and tells the hooks.
+func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route) error {
 	start := time.Now()
 	ctx = c.sendStart(ctx, &m)
 	p, err := c.prepare(&m, direct, start)
@@ -190,7 +190,7 @@ func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 		if err != nil {
 			return nil, because(err, last)
 		}
-		if p.direct != "" {
+		if p.direct {
 			return sess, nil
 		}
 		err = c.dests.ensure(ctx, sess, p.dest)
@@ -219,7 +219,7 @@ const routeSlack = 5 * time.Millisecond
 // took longer to be sent would be rounded differently, and might overtake one
 // that was sent before it with the same delay.
 func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
-	if p.direct != "" || now.Sub(p.start) <= routeSlack {
+	if p.direct || now.Sub(p.start) <= routeSlack {
 		return p.first, nil
 	}
 	route, err := c.strategy.Route(p.dest, remaining(p.aim, now), p.tolerance)

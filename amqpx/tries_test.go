@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // What follows each outcome, read as a story: the outcomes of one message's
@@ -113,7 +115,7 @@ func TestNext(t *testing.T) {
 // its first return is final.
 func TestDeadLettersReturnIsFinal(t *testing.T) {
 	c := offline(t, nil)
-	p, err := c.prepare(&Message{Queue: "q"}, "q.dead", c.declared)
+	p, err := c.prepare(&Message{Queue: "q"}, straightTo(topology.Destination{Queue: "q.dead"}), c.declared)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,6 +64,27 @@ func (d Destination) Key(prefix string) string {
 	return escapeTopicWords(d.TargetQueue(prefix))
 }
 
+// DestinationOf is the destination with this Key. It is false for an exchange
+// destination whose name is too long to stand in it.
+func DestinationOf(prefix, key string) (Destination, bool) {
+	words := strings.Split(key, ".")
+	for i, w := range words {
+		words[i] = unescapeWord.Replace(w)
+	}
+	name := strings.Join(words, ".")
+	route, ok := strings.CutPrefix(name, prefix+".route.")
+	if !ok {
+		return Destination{Queue: name}, name != ""
+	}
+	exchange, routingKey, ok := strings.Cut(route, ":")
+	return Destination{Exchange: unescapeRoute.Replace(exchange), RoutingKey: routingKey}, ok
+}
+
+var (
+	unescapeWord  = strings.NewReplacer("%2A", "*", "%23", "#", "%25", "%")
+	unescapeRoute = strings.NewReplacer("%3A", ":", "%25", "%")
+)
+
 // escapeTopicWords makes a name safe as part of a topic binding: the words "*"
 // and "#" would match others. '%' is the escape character.
 func escapeTopicWords(name string) string {

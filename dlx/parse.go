@@ -1,0 +1,59 @@
+package dlx
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// layoutTag is the first word of a bucket layout's routing keys: its name or its
+// radices, and its resolution unless that is the default.
+var layoutTag = regexp.MustCompile(`^(?:(clock|hex|binary)|r([0-9]+(?:x[0-9]+)*))(?:-([0-9a-z]+))?$`)
+
+// DestinationKey is the part of a routing key that names the destination (see
+// topology.Destination.Key), as Route has written it for the bucket or the ttl
+// strategy in any layout. It is false for a key of neither.
+func DestinationKey(routingKey string) (key string, ok bool) {
+	tag, rest, _ := strings.Cut(routingKey, ".")
+	if tag == ttlTag {
+		_, key, ok = strings.Cut(rest, ".")
+		return key, ok
+	}
+	digits, ok := positions(tag)
+	for range digits {
+		var digit string
+		if digit, rest, ok = strings.Cut(rest, "."); !ok || strings.Trim(digit, "0123456789") != "" {
+			return "", false
+		}
+	}
+	return rest, ok
+}
+
+// positions is the number of digits of the layout with this tag.
+func positions(tag string) (n int, ok bool) {
+	m := layoutTag.FindStringSubmatch(tag)
+	if m == nil {
+		return 0, false
+	}
+	var radices []int
+	if m[2] != "" {
+		for text := range strings.SplitSeq(m[2], "x") {
+			r, err := strconv.Atoi(text)
+			if err != nil {
+				return 0, false
+			}
+			radices = append(radices, r)
+		}
+	}
+	resolution := defaultResolution(m[1])
+	if m[3] != "" {
+		var err error
+		if resolution, err = topology.ParseDuration(m[3]); err != nil {
+			return 0, false
+		}
+	}
+	l, err := newLayout(m[1], radices, resolution)
+	return len(l.radices), err == nil
+}

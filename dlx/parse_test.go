@@ -1,0 +1,43 @@
+package dlx_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A routing key of any layout tells its destination again.
+func TestDestinationKey(t *testing.T) {
+	strategies := []strategy{newTTL(t, dlx.TTLConfig{Delays: []time.Duration{time.Minute, 26*time.Hour + time.Millisecond}})}
+	for _, c := range configs() {
+		strategies = append(strategies, newBucket(t, c))
+	}
+	for _, s := range strategies {
+		for _, d := range destinations() {
+			for _, delay := range []time.Duration{0, time.Minute, s.MaxDelay()} {
+				r, err := s.Route(d, delay, 0)
+				if err != nil {
+					continue // the name is too long, or the delay not declared
+				}
+				key, ok := dlx.DestinationKey(r.RoutingKey)
+				if !ok || key != d.Key(topology.DefaultPrefix) {
+					t.Fatalf("%q is for %q, %t; want %q", r.RoutingKey, key, ok, d.Key(topology.DefaultPrefix))
+				}
+				got, ok := topology.DestinationOf(topology.DefaultPrefix, key)
+				if hashed := d.ToExchange() && len(d.RoutingKey) > 100; ok == hashed || ok && got != d {
+					t.Fatalf("%q is %+v, %t; want %+v", key, got, ok, d)
+				}
+			}
+		}
+	}
+}
+
+func TestDestinationKeyOfOthers(t *testing.T) {
+	for _, key := range []string{"", "orders", "orders.expire", "clock", "clock.0.0", "clock.0.0.0.x.0.0.a", "clock-1.0.a", "r1.0.a", "r99999999999999999999.0.a", "ttl.1m"} {
+		if got, ok := dlx.DestinationKey(key); ok {
+			t.Errorf("%q is for %q", key, got)
+		}
+	}
+}

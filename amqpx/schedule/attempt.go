@@ -104,12 +104,12 @@ func (h *handler) claim(ctx context.Context, dialect Dialect, a *attempt, d *amq
 					over = skip
 					return nil
 				}
-				return sqldb.Explain(err)
+				return err
 			}
 		}
 		earlier, err := a.lock(ctx, tx, dialect)
 		if err != nil {
-			return sqldb.Explain(err)
+			return err
 		}
 		a.before = earlier.attempts
 		switch rest := time.UnixMilli(earlier.lease).Sub(a.clock); {
@@ -127,7 +127,7 @@ func (h *handler) claim(ctx context.Context, dialect Dialect, a *attempt, d *amq
 	if err == nil {
 		err = over
 	}
-	return err
+	return sqldb.Explain(err)
 }
 
 // record is a row of rabbitdelay_effects.

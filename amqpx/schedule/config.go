@@ -244,6 +244,7 @@ type Store struct {
 	offset  atomic.Int64 // of now from local, in nanoseconds
 	wake    chan struct{}
 
+	faults   faults
 	health   *health
 	flying   sync.WaitGroup
 	aloft    atomic.Int64  // bytes of bodies in flights

@@ -47,6 +47,8 @@ var (
 	ErrCommit = sqldb.ErrCommit
 	// ErrNoTable: the table rabbitdelay_tasks does not exist; run Migrate.
 	ErrNoTable = sqldb.ErrNoTable
+	// ErrDenied: the database's user lacks a right that docs/permissions.md lists.
+	ErrDenied = sqldb.ErrDenied
 )
 
 // ExistsError says which tasks are there already.

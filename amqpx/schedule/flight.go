@@ -136,7 +136,9 @@ func (s *Store) fly(ctx context.Context, f *flight, held []target) {
 	_ = s.land(ctx, f) // as above
 	close(f.left)
 	<-published
-	s.report("relay", s.land(ctx, f))
+	if err := s.land(ctx, f); err != nil {
+		s.report("relay", err)
+	}
 	s.health.release(append(held, more...))
 	s.Wake()
 }

@@ -347,3 +347,23 @@ func TestConfigBounds(t *testing.T) {
 		t.Errorf("horizon is %v, expected the sender's maximum", s.cfg.Horizon)
 	}
 }
+
+// A task that is sent once at most is marked as sent.
+func TestMaxSendsOfOne(t *testing.T) {
+	s, db := openStore(t, &recorder{}, Config{MaxSends: 1})
+	defer func() { _ = db.Close() }()
+	if err := s.Schedule(t.Context(), nil, Task{ID: "once", Queue: "q", DeliverAt: s.now()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, sent, err := s.step(t.Context()); sent != 1 || err != nil {
+		t.Fatalf("%d sent: %v", sent, err)
+	}
+	s.flying.Wait()
+	var sends, pause int64
+	if err := db.QueryRowContext(t.Context(), "SELECT sends, resend_at - due_at FROM rabbitdelay_tasks").Scan(&sends, &pause); err != nil {
+		t.Fatal(err)
+	}
+	if sends != 1 || pause < s.cfg.Grace.Milliseconds() {
+		t.Errorf("sends %d, the sweeper looks after %d ms", sends, pause)
+	}
+}

@@ -12,17 +12,22 @@ import (
 )
 
 // Run relays tasks, makes those of recurring ones, sweeps overdue ones and purges
-// finished ones until ctx ends. It then settles the running batches (within PublishTimeout and some
-// seconds) and returns nil. Several processes may run it on one database; they
-// share the work without a leader. Errors on the way go to Hooks.Error and the
-// log, and it goes on. It returns ErrNoSender at once when the store has no
-// sender.
+// finished ones until ctx ends. It then settles the running batches (within
+// PublishTimeout and some seconds) and returns nil. Several processes may run it on
+// one database; they share the work without a leader. Errors on the way go to
+// Hooks.Error, Faults and the log, and it goes on. It returns ErrNoSender at once
+// when the store has no sender, and ErrDenied when the database's user lacks a
+// right as it begins.
 func (s *Store) Run(ctx context.Context) error {
 	if s.sender == nil {
 		return ErrNoSender
 	}
+	defer s.faults.clear()
 	if !s.setClock(ctx) {
 		return nil
+	}
+	if err := s.checkRights(ctx); err != nil {
+		return err
 	}
 	// Before the first task is sent, so that what was missed is not sent before its
 	// misfire policy is asked.
@@ -110,19 +115,26 @@ func (s *Store) relay(ctx context.Context) {
 	}
 }
 
+// againAfter is the longest pause after a part of Run has failed.
+const againAfter = 15 * time.Second
+
+// every does something now and at each interval, sooner after it failed.
 func (s *Store) every(ctx context.Context, interval time.Duration, what string, do func() error) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
 	for {
+		began := time.Now()
 		err := do()
 		if ctx.Err() != nil {
 			return
 		}
 		s.report(what, err)
+		pause := interval
+		if err != nil {
+			pause = min(pause, againAfter)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-time.After(pause - time.Since(began)):
 		}
 	}
 }
@@ -145,16 +157,6 @@ func (s *Store) listen(ctx context.Context) {
 	}
 }
 
-func (s *Store) report(what string, err error) {
-	if err == nil {
-		return
-	}
-	s.log.Warn("schedule: "+what+" failed; it will be tried again", zap.Error(err))
-	if s.cfg.Hooks.Error != nil {
-		s.cfg.Hooks.Error(what, err)
-	}
-}
-
 func (s *Store) purge(ctx context.Context) error {
 	n, err := s.Purge(ctx, s.cfg.Retention)
 	if n > 0 {
@@ -167,9 +169,9 @@ func (s *Store) purge(ctx context.Context) error {
 }
 
 // Purge deletes tasks that finished longer ago than r allows, with the records of
-// their effects, and returns the tasks' number. It deletes r.Batch rows at a time, each batch in a transaction of its
-// own. Fields of r that are zero take the store's configuration. Run does it by
-// itself.
+// their effects, and returns the tasks' number. It deletes r.Batch rows at a time,
+// each batch in a transaction of its own. Fields of r that are zero take the
+// store's configuration. Run does it by itself.
 func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	setDefault(&r.Keep, s.cfg.Retention.Keep)
 	setDefault(&r.KeepFailed, s.cfg.Retention.KeepFailed)

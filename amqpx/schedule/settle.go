@@ -38,7 +38,7 @@ func (s *Store) markSent(ctx context.Context, list []*claimed) error {
 	grace := s.cfg.Grace.Milliseconds()
 	var pauses strings.Builder
 	last := s.cfg.MaxSends - 1
-	for n := range last {
+	for n := range max(last, 1) { // a CASE has at least one WHEN
 		fmt.Fprintf(&pauses, " WHEN %d THEN %d", n, grace<<n)
 	}
 	again := fmt.Sprintf("(CASE WHEN due_at > ? THEN due_at ELSE ? END) + (CASE sends%s ELSE %d END)", pauses.String(), grace<<last)

@@ -39,7 +39,7 @@ func findMariaDB() (engine, error) {
 func (mariaDB) writeInit(s *Server) error {
 	return s.write("init.sql", fmt.Sprintf(`CREATE DATABASE IF NOT EXISTS %[1]s CHARACTER SET utf8mb4;
 CREATE USER IF NOT EXISTS '%[1]s'@'%[2]s' IDENTIFIED BY '%[3]s';
-GRANT ALL ON *.* TO '%[1]s'@'%[2]s';
+GRANT ALL ON *.* TO '%[1]s'@'%[2]s' WITH GRANT OPTION;
 DROP USER IF EXISTS 'root'@'127.0.0.1', 'root'@'::1';
 `, name, loopback.Host, s.instance.password))
 }

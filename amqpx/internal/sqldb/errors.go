@@ -10,12 +10,41 @@ import (
 // ErrNoTable is in the error of a statement whose table does not exist.
 var ErrNoTable = errors.New("the table does not exist; run the migrations first (Migrate, or rabbitdelay migrate)")
 
-// Explain adds ErrNoTable to the error of a statement that missed its table.
+// ErrDenied is in the error of a statement that the database's user may not run.
+var ErrDenied = errors.New("the database's user lacks a right; docs/permissions.md lists what each part of a system needs")
+
+// Explain adds ErrNoTable to the error of a statement that missed its table, and
+// ErrDenied to that of one that was refused.
 func Explain(err error) error {
-	if err != nil && missingTable(err) {
+	for _, known := range []error{ErrNoTable, ErrDenied} {
+		if errors.Is(err, known) {
+			return err
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case missingTable(err):
 		return fmt.Errorf("%w: %w", ErrNoTable, err)
+	case denied(err):
+		return fmt.Errorf("%w: %w", ErrDenied, err)
 	}
 	return err
+}
+
+func denied(err error) bool {
+	if sqlState(err) == "42501" { // insufficient_privilege
+		return true
+	}
+	switch mysqlNumber(err) {
+	case 1044, 1142, 1143, 1227: // of a database, a table, a column, an operation
+		return true
+	}
+	switch sqliteCode(err) & 0xff {
+	case 3, 8, 23: // SQLITE_PERM, SQLITE_READONLY, SQLITE_AUTH
+		return true
+	}
+	return false
 }
 
 // Transient tells whether the error means that the database undid the

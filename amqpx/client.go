@@ -39,6 +39,7 @@ type Client struct {
 	mu         sync.Mutex
 	closed     bool
 	conStarted bool
+	running    map[*consumer]struct{}
 	consumers  sync.WaitGroup
 	stop       context.Context // ends at Close
 	stopCancel context.CancelFunc
@@ -77,7 +78,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 		}
 		strategy = b
 	}
-	c := &Client{cfg: cfg, strategy: strategy, hooks: newHooks(cfg.Hooks), log: cfg.Logger}
+	c := &Client{cfg: cfg, strategy: strategy, hooks: newHooks(cfg.Hooks), log: cfg.Logger, running: map[*consumer]struct{}{}}
 	c.declares, c.declareMu = newDeclareConns(cfg, direct), newCtxMutex()
 	c.dests, c.own = newDestinations(c), newOwnBindings(c)
 	c.stop, c.stopCancel = context.WithCancel(context.Background())

@@ -43,6 +43,7 @@ type consumer struct {
 	ending   context.Context // ends when the consumer begins to
 	work     sync.WaitGroup  // messages that were begun, and the end of the intake
 	running  atomic.Int64    // handlers
+	settling atomic.Int64    // messages whose handler has ended
 	log      *zap.Logger
 	restarts sparse // log lines
 	stuck    sparse
@@ -50,6 +51,13 @@ type consumer struct {
 	began   bool // the broker has let it consume once
 	barred  bool // the connection is refused, and that stands
 	refused refusals
+
+	// For stats; instants and durations in nanoseconds.
+	state           atomic.Pointer[consumerState]
+	waiting, oldest atomic.Int64
+	begunAt         atomic.Int64
+	lateness        atomic.Int64
+	handled, failed atomic.Uint64
 }
 
 // ConsumeOption tunes one call of Consume.
@@ -108,10 +116,10 @@ func (c *Client) Consume(ctx context.Context, queue string, handler Handler, opt
 	if err != nil {
 		return err
 	}
-	if err := c.startConsuming(); err != nil {
+	if err := c.startConsuming(k); err != nil {
 		return err
 	}
-	defer c.consumers.Done()
+	defer c.endConsuming(k)
 	return k.run(ctx)
 }
 
@@ -189,7 +197,7 @@ func (k *consumer) checkRoutes() error {
 
 // startConsuming counts a consumer, and opens the consuming connection for the
 // first one.
-func (c *Client) startConsuming() error {
+func (c *Client) startConsuming(k *consumer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -200,7 +208,16 @@ func (c *Client) startConsuming() error {
 		c.con.start()
 	}
 	c.consumers.Add(1)
+	k.become(ConsumerStarting, nil)
+	c.running[k] = struct{}{}
 	return nil
+}
+
+func (c *Client) endConsuming(k *consumer) {
+	c.mu.Lock()
+	delete(c.running, k)
+	c.mu.Unlock()
+	c.consumers.Done()
 }
 
 func (k *consumer) run(ctx context.Context) error {
@@ -215,10 +232,12 @@ func (k *consumer) run(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		sub, err := k.serve(ctx)
 		if ctx.Err() != nil {
+			k.become(ConsumerEnding, nil)
 			err := k.awaitDrain(endHandlers)
 			sub.close() // not before: handlers acknowledge on its channel
 			return err
 		}
+		k.down(err)
 		sub.close()
 		if !k.began && (k.barred || k.refused.stand(err)) {
 			return errors.Join(fmt.Errorf("consume %s: %w", k.queue, err), k.awaitDrain(endHandlers))
@@ -246,11 +265,21 @@ func (k *consumer) serve(ctx context.Context) (*subscription, error) {
 		return nil, err
 	}
 	k.began = true
+	k.become(ConsumerConsuming, nil)
 	err = k.intake(ctx, sub)
 	if ctx.Err() != nil {
 		k.work.Go(func() { k.handBack(sub) })
 	}
 	return sub, err
+}
+
+// down notes why the consumer is not consuming.
+func (k *consumer) down(err error) {
+	if k.began {
+		k.become(ConsumerDown, err)
+		return
+	}
+	k.become(ConsumerStarting, err)
 }
 
 // connection waits for the consuming connection. Until the first intake it gives

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -35,6 +36,9 @@ type declareConns struct {
 	failed error // of the last attempt to connect
 	fails  int
 	again  time.Time // when to try after that
+
+	sessions uint64
+	state    atomic.Pointer[declareState] // for stats
 }
 
 // declareConn is one connection with its users.
@@ -74,6 +78,7 @@ func (p *declareConns) begin(f func(ctx context.Context)) bool {
 func (p *declareConns) close() {
 	p.mu.Lock()
 	p.closed = true
+	p.observe()
 	p.mu.Unlock()
 	p.cancel()
 	for _, d := range p.all() {
@@ -128,6 +133,7 @@ func (p *declareConns) borrow(ctx context.Context, sess *session, alone bool) (l
 	}
 	p.mu.Lock()
 	p.shared = d
+	p.observe()
 	p.mu.Unlock()
 	return p.lend(d), nil
 }
@@ -203,9 +209,12 @@ func (p *declareConns) connect(ctx context.Context, sess *session) (*declareConn
 	if err != nil {
 		p.fails++
 		p.failed, p.again = fmt.Errorf("connection to declare on: %w", err), time.Now().Add(backoff(p.cfg.ReconnectMin, p.cfg.ReconnectMax, p.fails))
+		p.observe()
 		return nil, p.failed
 	}
 	p.failed, p.fails = nil, 0
+	p.sessions++
+	p.observe()
 	d := &declareConn{conn: conn, node: p.node(sess), users: 1}
 	d.idle = time.AfterFunc(declareIdle, func() { p.expire(d) })
 	d.idle.Stop()
@@ -246,6 +255,7 @@ func (p *declareConns) takeOut(d *declareConn) {
 	d.idle.Stop()
 	if p.shared == d {
 		p.shared = nil
+		p.observe()
 	}
 }
 

@@ -33,20 +33,23 @@ func (e *DialError) Unwrap() error { return e.Err }
 // dialError puts a failed dial into words.
 func dialError(ctx context.Context, cfg Config, uri amqp.URI, first *greeting, err error) error {
 	heard, failed := first.said()
+	address := hostPort(uri)
 	if failed != nil && len(heard) == 0 && ctx.Err() == nil {
-		heard = askHTTP(ctx, cfg, net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)))
+		heard = askHTTP(ctx, cfg, address)
 	}
 	// amqp091 calls whatever ends the connection while it logs in a wrong password.
 	if timeout, ok := errors.AsType[net.Error](failed); ok && timeout.Timeout() {
 		err = failed
 	}
-	e := &DialError{Address: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), Err: err}
+	e := &DialError{Address: address, Err: err}
 	if errors.Is(failed, io.EOF) && isCode(err, amqp.FrameError) {
 		err = failed
 	}
 	e.Reason, e.Final = dialReason(uri, heard, err)
 	return e
 }
+
+func hostPort(uri amqp.URI) string { return net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)) }
 
 func dialReason(uri amqp.URI, heard []byte, err error) (reason string, final bool) {
 	if text, ok := otherProtocol(uri, heard, err); ok {

@@ -1,9 +1,12 @@
 package amqpx
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -27,9 +30,12 @@ type flow struct {
 	mu       sync.Mutex
 	lanes    map[laneKey]*lane
 	ways     map[wayKey]*way
-	inflight int
 	watching bool          // look will run
 	moved    chan struct{} // closed, and replaced, when somebody at the gate may go on
+
+	// Written with mu held, and read without.
+	inflight atomic.Int64
+	stuck    atomic.Pointer[[]StuckQueue] // nil for none
 }
 
 // laneKey names the queue that a message enters. If the strategy does not name
@@ -233,7 +239,7 @@ func (f *flow) enterNow(w *way, l *lane, cost int64) share {
 	}
 	l.inflight++
 	l.counted += cost
-	f.inflight++
+	f.inflight.Add(1)
 	if !f.watching {
 		f.watching = true
 		time.AfterFunc(stuckAfter, f.look)
@@ -246,7 +252,7 @@ func (f *flow) enterNow(w *way, l *lane, cost int64) share {
 func (f *flow) leave(s share, answered, taken bool) {
 	l, w := s.lane, s.way
 	f.mu.Lock()
-	f.inflight--
+	f.inflight.Add(-1)
 	l.inflight--
 	counted := s.round == l.round
 	if counted {
@@ -258,6 +264,7 @@ func (f *flow) leave(s share, answered, taken bool) {
 	unstuck := answered && l.stuck
 	if unstuck {
 		l.stuck = false
+		f.showStuck()
 	}
 	if !s.proven {
 		w.trial--
@@ -295,13 +302,33 @@ func (f *flow) look() {
 		l.counted = 0
 		l.round++
 	}
-	if f.watching = f.inflight > 0; f.watching {
+	if len(stuck) > 0 {
+		f.showStuck()
+	}
+	if f.watching = f.inflight.Load() > 0; f.watching {
 		time.AfterFunc(stuckAfter/2, f.look)
 	}
 	f.mu.Unlock()
 	if len(stuck) > 0 {
 		f.onStuck(stuck)
 	}
+}
+
+// showStuck keeps the stuck lanes for Stats; the caller holds mu. It goes through
+// all lanes, which is rare.
+func (f *flow) showStuck() {
+	var all []StuckQueue
+	for _, l := range f.lanes {
+		if l.stuck {
+			all = append(all, StuckQueue{Queue: l.name, Since: l.moved})
+		}
+	}
+	if len(all) == 0 {
+		f.stuck.Store(nil)
+		return
+	}
+	slices.SortFunc(all, func(a, b StuckQueue) int { return cmp.Compare(a.Queue, b.Queue) })
+	f.stuck.Store(&all)
 }
 
 // why explains the end of a wait.

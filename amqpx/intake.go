@@ -118,6 +118,7 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
+		k.look(s)
 		var slots chan<- struct{}
 		var due <-chan time.Time
 		if len(s.waiting) > 0 {

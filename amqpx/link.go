@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -34,6 +35,9 @@ type link struct {
 	refused time.Time     // since when the broker has refused access at every attempt; zero: it has not
 	fatal   error         // the first connection failed for good, or the link was closed
 	changed chan struct{} // closed, and replaced, when any of the above changes
+
+	state   atomic.Pointer[ConnectionStats] // for stats; nil before the start
+	watched atomic.Pointer[session]         // likewise; nil for none
 }
 
 // session is one usable connection.
@@ -260,5 +264,6 @@ func (l *link) blockedReason() string {
 
 func (l *link) event(e StateEvent) {
 	e.Connection = l.role
+	l.observe(e)
 	l.hooks.connectionState(e)
 }

@@ -41,6 +41,8 @@ func (k *consumer) process(j *job) {
 	if !d.DueAt.IsZero() {
 		end.Lateness = start.Sub(d.DueAt)
 	}
+	k.begunAt.Store(start.UnixNano())
+	k.lateness.Store(int64(end.Lateness))
 	defer func() { // also when the handler ends this goroutine
 		k.running.Add(-1)
 		k.ids.end(j.raw.MessageId)
@@ -50,7 +52,13 @@ func (k *consumer) process(j *job) {
 		} else {
 			<-k.slots
 		}
+		k.handled.Add(1)
+		if end.Err != nil {
+			k.failed.Add(1)
+		}
+		k.settling.Add(1)
 		end.Outcome = k.settle(j, d, end.Err)
+		k.settling.Add(-1)
 		k.c.hooks.handleEnd(ctx, end)
 	}()
 	if n, _ := headerInt(d.Headers, "x-delivery-count"); n > maxDeliveries {

@@ -1,0 +1,110 @@
+package amqpx
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// HealthError is what Health returns when something is wrong. errors.Is finds
+// ErrBlocked and ErrClosed in it, and errors.As what ended a connection.
+type HealthError struct {
+	Problems []HealthProblem // at least one
+}
+
+// HealthProblem is one thing that is wrong.
+type HealthProblem struct {
+	// Part is "publish", "consume" (the connections), "consumer QUEUE", "queue
+	// NAME" (which does not confirm) or "client".
+	Part string `json:"part"`
+	// State is that of the part: a State of a connection, a ConsumerState, "stuck"
+	// or "closing".
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	// Reason says why, as far as it is known; it never contains a password.
+	Reason string `json:"reason,omitempty"`
+	// Final: it does not pass by itself. The broker refuses the user, the virtual
+	// host or the certificate, or has objects that conflict with the strategy's.
+	Final bool  `json:"final,omitempty"`
+	Err   error `json:"-"`
+}
+
+func (p HealthProblem) String() string {
+	text := fmt.Sprintf("%s: %s since %s", p.Part, p.State, p.Since.UTC().Format(time.RFC3339))
+	if p.Reason != "" {
+		text += ": " + p.Reason
+	}
+	return text
+}
+
+func (e *HealthError) Error() string {
+	texts := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap gives the errors of the problems.
+func (e *HealthError) Unwrap() []error {
+	var errs []error
+	for _, p := range e.Problems {
+		if p.Err != nil {
+			errs = append(errs, p.Err)
+		}
+	}
+	return errs
+}
+
+// Health returns nil while messages can be sent and every running Consume is
+// consuming, and else a *HealthError that says what is wrong and since when. It
+// costs what Stats costs, so a probe may ask each second.
+//
+// It is for a readiness probe, or for an alert on a problem that lasts: a client
+// reconnects by itself, and a restart of the process does not bring a broker back.
+// A liveness probe should not depend on it. Handlers that are slow, and messages
+// that are late, are no problem here; see ConsumerStats.
+func (c *Client) Health() error {
+	s := c.Stats()
+	var all []HealthProblem
+	if !s.Closing.IsZero() {
+		all = append(all, HealthProblem{Part: "client", State: "closing", Since: s.Closing, Err: ErrClosed})
+	} else {
+		all = append(all, s.Publish.problems("publish")...)
+		all = append(all, s.Consume.problems("consume")...)
+	}
+	for _, q := range s.Stuck {
+		if s.Publish.State != StateConnected { // nothing is confirmed then, and that is said
+			break
+		}
+		all = append(all, HealthProblem{Part: "queue " + q.Queue, State: "stuck", Since: q.Since, Reason: "it has confirmed nothing since; only its own messages wait"})
+	}
+	for _, k := range s.Consumers {
+		if k.State != ConsumerConsuming {
+			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: string(k.State), Since: k.Since, Reason: k.Reason, Err: k.Err, Final: final(k.Err, k.Since)})
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return &HealthError{Problems: all}
+}
+
+// problems are those of a connection: none, or one.
+func (s ConnectionStats) problems(part string) []HealthProblem {
+	p := HealthProblem{Part: part, State: string(s.State), Since: s.Since, Reason: s.Reason, Err: s.Err}
+	switch s.State {
+	case "", StateConnected:
+		return nil
+	case StateBlocked:
+		p.Err = ErrBlocked
+	default:
+		p.Final = final(s.Err, s.Since)
+	}
+	return []HealthProblem{p}
+}
+
+// final tells whether an error stands: a broker that starts refuses everybody.
+func final(err error, since time.Time) bool {
+	return err != nil && permanent(err) && time.Since(since) >= refusalStands
+}

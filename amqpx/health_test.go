@@ -1,0 +1,251 @@
+package amqpx_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// ill fails the test unless Health names exactly these parts, each with its state
+// and the instant when that began.
+func (c *client) ill(since time.Time, want ...string) *amqpx.HealthError {
+	c.m.Helper()
+	var got []string
+	sick, ok := errors.AsType[*amqpx.HealthError](c.Health())
+	if !ok {
+		c.m.Fatalf("healthy, want %q", want)
+	}
+	for _, p := range sick.Problems {
+		got = append(got, p.Part+" "+p.State)
+		if !p.Since.Equal(since) {
+			c.m.Errorf("%s since %v, want %v", p.Part, p.Since, since)
+		}
+	}
+	if strings.Join(got, ", ") != strings.Join(want, ", ") {
+		c.m.Errorf("health: %v, want %q", sick, want)
+	}
+	return sick
+}
+
+func (c *client) healthy() {
+	c.m.Helper()
+	if err := c.Health(); err != nil {
+		c.m.Errorf("not healthy: %v", err)
+	}
+}
+
+func TestHealthOfABlockedConnection(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		k := c.consume("q", nothing)
+		c.mustSend(amqpx.Message{Queue: "q"})
+		c.healthy()
+		after(time.Minute)
+		m.Block("low on memory")
+		waiting := c.sending(amqpx.Message{Queue: "q"}) // the broker blocks whoever publishes
+		since := time.Now()
+		after(10 * time.Second)
+		sick := c.ill(since, "publish blocked")
+		if p := sick.Problems[0]; p.Reason != "low on memory" || p.Final || !errors.Is(sick, amqpx.ErrBlocked) {
+			t.Errorf("got %+v", p)
+		}
+		m.Unblock()
+		if err := <-waiting; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		c.healthy()
+		k.stop()
+	})
+}
+
+// While the client connects again the problem's instant stays that of the loss.
+func TestHealthWithoutABroker(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		k := c.consume("q", nothing)
+		c.healthy()
+		since := time.Now()
+		undo := m.RefuseConnections()
+		m.CutConnections()
+		for range 3 {
+			after(time.Minute)
+			sick := c.ill(since, "publish disconnected", "consume disconnected", "consumer q down")
+			if p := sick.Problems[0]; p.Final || !strings.Contains(p.Reason, "connection refused") {
+				t.Errorf("got %+v", p)
+			}
+			if _, ok := errors.AsType[*amqpx.DialError](sick); !ok {
+				t.Errorf("no *DialError in %v", sick)
+			}
+		}
+		undo()
+		after(time.Minute)
+		c.healthy()
+		if s := c.Stats(); s.Publish.Sessions != 2 || s.Consume.Sessions != 2 || s.Publish.Reason != "" {
+			t.Errorf("got %+v", s)
+		}
+		k.stop()
+	})
+}
+
+// A password that has been changed does not come right by itself.
+func TestHealthOfARefusedUser(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		since := time.Now()
+		undo := m.RefuseLogins()
+		m.CutConnections()
+		after(time.Second)
+		if sick := c.ill(since, "publish disconnected"); sick.Problems[0].Final {
+			t.Error("final at once: a broker that starts refuses everybody")
+		}
+		after(time.Minute)
+		sick := c.ill(since, "publish disconnected")
+		if ae, ok := errors.AsType[*amqp.Error](sick); !sick.Problems[0].Final || !ok || ae.Code != amqp.AccessRefused {
+			t.Errorf("got %+v", sick)
+		}
+		if strings.Contains(sick.Error(), "guest:guest") {
+			t.Error("the password is in the error")
+		}
+		undo()
+		after(time.Minute)
+		c.healthy()
+	})
+}
+
+func TestHealthOfAConsumer(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		since := time.Now()
+		undo := m.Delay("basic.consume", "q", time.Hour)
+		k := c.consume("q", nothing)
+		c.ill(since, "consumer q starting")
+		undo()
+		after(2 * time.Hour)
+		c.healthy()
+		k.stop()
+		if got := c.Stats().Consumers; len(got) != 0 {
+			t.Errorf("consumers that have ended: %+v", got)
+		}
+	})
+}
+
+func TestHealthOfAStuckQueue(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.mustSend(amqpx.Message{Queue: "q"}, amqpx.Message{Queue: "other"})
+		undo := m.Silence("q")
+		since := time.Now()
+		c.sending(amqpx.Message{Queue: "q"})
+		after(3 * time.Second)
+		c.mustSend(amqpx.Message{Queue: "other"})
+		sick := c.ill(since, "queue q stuck")
+		if s := c.Stats(); s.InFlight != 1 || s.Sending != 1 || len(s.Stuck) != 1 {
+			t.Errorf("%v with %+v", sick, s)
+		}
+		undo()
+		synctest.Wait()
+		c.healthy()
+		if s := c.Stats(); s.InFlight != 0 || s.Sending != 0 {
+			t.Errorf("got %+v", s)
+		}
+	})
+}
+
+func TestHealthWhileClosing(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		release := make(chan struct{})
+		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { <-release; return nil })
+		c.mustSend(amqpx.Message{Queue: "q"})
+		synctest.Wait()
+		since := time.Now()
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close(t.Context()) }()
+		after(time.Second)
+		if sick := c.ill(since, "client closing", "consumer q ending"); !errors.Is(sick, amqpx.ErrClosed) {
+			t.Errorf("no ErrClosed in %v", sick)
+		}
+		close(release)
+		if err := errors.Join(<-closed, <-k.result); err != nil {
+			t.Error(err)
+		}
+		c.ill(since, "client closing")
+		if s := c.Stats(); s.Publish.State != amqpx.StateClosed || s.Consume.State != amqpx.StateClosed || s.Declare.State != amqpx.StateClosed {
+			t.Errorf("got %+v", s)
+		}
+	})
+}
+
+// Stats counts what runs, what waits for a handler and what is settled, and how
+// late the last message was.
+func TestStatsOfAConsumer(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		began := time.Now()
+		for range 6 {
+			c.mustSend(amqpx.Message{Queue: "q", Delay: time.Second})
+		}
+		after(11 * time.Second)
+		begun := time.Now()
+		release := make(chan error)
+		c.consume("q", func(context.Context, *amqpx.Delivery) error { return <-release },
+			amqpx.WithConcurrency(2), amqpx.WithPrefetch(5))
+		after(time.Minute)
+		got := c.Stats().Consumers[0]
+		want := amqpx.ConsumerStats{
+			Queue: "q", State: amqpx.ConsumerConsuming, Since: begun, Running: 2, Concurrency: 2, Waiting: 3, Prefetch: 5,
+			Oldest: begun, Begun: begun, Lateness: begun.Sub(began) - time.Second,
+		}
+		if !got.Since.Equal(want.Since) || !got.Oldest.Equal(want.Oldest) || !got.Begun.Equal(want.Begun) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		got.Since, got.Oldest, got.Begun = want.Since, want.Oldest, want.Begun
+		if got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		undo := m.refuseDelays()
+		release <- errors.New("no")
+		synctest.Wait()
+		if got := c.Stats().Consumers[0]; got.Settling != 1 || got.Running != 2 || got.Handled != 1 || got.Failed != 1 || got.Waiting != 2 {
+			t.Errorf("while a retry cannot be sent: %+v", got)
+		}
+		undo()
+		close(release)
+		after(time.Minute)
+		if got := c.Stats().Consumers[0]; got.Settling+got.Running+got.Waiting != 0 || got.Handled != 7 || got.Failed != 1 || !got.Oldest.IsZero() {
+			t.Errorf("at rest: %+v", got)
+		}
+	})
+}
+
+// A client of which nothing is asked yet has no connection to consume.
+func TestStatsAtRest(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		s := c.Stats()
+		if s.Publish.State != amqpx.StateConnected || s.Publish.Broker == "" || s.Publish.Address != "amqptest:5672" || s.Consume.State != "" || s.Declare.State != "" {
+			t.Errorf("got %+v", s)
+		}
+		c.mustSend(amqpx.Message{Queue: "q"})
+		if s := c.Stats(); s.Declare.State != amqpx.StateConnected || s.Declare.Sessions != 1 {
+			t.Errorf("after a declaration: %+v", s.Declare)
+		}
+		after(2 * time.Minute)
+		if s := c.Stats(); s.Declare.State != "" {
+			t.Errorf("after the connection's rest: %+v", s.Declare)
+		}
+		text, err := json.Marshal(c.Stats())
+		if err != nil || strings.Contains(string(text), "guest") {
+			t.Errorf("%s, %v", text, err)
+		}
+	})
+}

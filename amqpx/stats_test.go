@@ -1,0 +1,70 @@
+package amqpx
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// consuming is a client of a broker in memory with so many consumers.
+func consuming(t testing.TB, srv *amqptest.Server, consumers int) *Client {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	c, err := Open(ctx, Config{URL: srv.URL(), Dial: srv.Dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, consumers)
+	for range consumers {
+		go func() { ended <- c.Consume(ctx, "q", func(context.Context, *Delivery) error { return nil }) }()
+	}
+	t.Cleanup(func() {
+		cancel()
+		for range consumers {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// Health answers while somebody holds every lock that a send waits for; in a bubble
+// it would hang for ever else.
+func TestHealthWaitsForNoSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		t.Cleanup(srv.Close)
+		c := consuming(t, srv, 2)
+		synctest.Wait()
+		f := c.pub.cur.pub.flow
+		for _, mu := range []sync.Locker{&c.pub.mu, &c.con.mu, &f.mu, &c.dests.mu, &c.declares.mu} {
+			mu.Lock()
+			t.Cleanup(mu.Unlock)
+		}
+		if err := c.Health(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// BenchmarkHealth is what a probe costs with ten consumers.
+func BenchmarkHealth(b *testing.B) {
+	srv := amqptest.NewServer(amqptest.Options{})
+	b.Cleanup(srv.Close)
+	c := consuming(b, srv, 10)
+	for c.Health() != nil {
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := c.Health(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

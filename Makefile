@@ -6,6 +6,9 @@ GO ?= go
 # Of `go test ./...`, with the brokers and databases that it starts.
 TEST_TIMEOUT ?= 60m
 
+# Of the tests of one package that run at once: most of them wait for a broker.
+TEST_PARALLEL ?= 4
+
 # `make test RACE=` tests without the race detector, which needs a C compiler.
 RACE ?= -race
 
@@ -40,7 +43,7 @@ demo: ## run the main job on a real broker: orders that expire unless they are p
 .PHONY: test
 test: setup ## test everything on real brokers and databases, with the race detector
 	@mkdir -p $(CACHE)
-	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO) test $(RACE) -timeout $(TEST_TIMEOUT) ./...
+	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO) test $(RACE) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./...
 	$(GO) test -timeout $(TEST_TIMEOUT) ./amqpx/schedule # the simulations, which -race leaves out
 	$(ORM) $(GO) test -timeout $(TEST_TIMEOUT) ./...
 	@[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE)

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,6 +61,7 @@ func onVhosts(t *testing.T, test func(t *testing.T, v *vhost)) {
 	}
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
+			t.Parallel() // the brokers know nothing of each other, and most of the time is waiting
 			b := broker.Shared(t, broker.Options{Version: version, Management: true})
 			if b.ManagementURL() == "" {
 				t.Skipf("skipped: the broker at AMQP_URL is used without its management API; set %s", broker.EnvManagementURL)
@@ -68,6 +70,8 @@ func onVhosts(t *testing.T, test func(t *testing.T, v *vhost)) {
 		})
 	}
 }
+
+var vhostNumber atomic.Int64
 
 func newVhost(t *testing.T, b *broker.Broker) *vhost {
 	t.Helper()
@@ -81,7 +85,7 @@ func newVhost(t *testing.T, b *broker.Broker) *vhost {
 	}
 	password, _ := u.User.Password()
 	m.User = nil
-	v := &vhost{name: fmt.Sprintf("t%d", time.Now().UnixNano()), broker: b}
+	v := &vhost{name: fmt.Sprintf("t%d-%d", time.Now().UnixNano(), vhostNumber.Add(1)), broker: b}
 	v.mgmt, err = live.NewManagement(live.ManagementConfig{URL: m.String(), Username: u.User.Username(), Password: password, Vhost: v.name})
 	if err != nil {
 		t.Fatal(err)

@@ -195,7 +195,8 @@ func (k *consumer) checkRoutes() error {
 	return nil
 }
 
-// startConsuming counts a consumer, and opens the consuming connection for the
+// startConsuming counts a consumer, or without one a Requeue, and opens the
+// consuming connection for the
 // first one.
 func (c *Client) startConsuming(k *consumer) error {
 	c.mu.Lock()
@@ -208,8 +209,10 @@ func (c *Client) startConsuming(k *consumer) error {
 		c.con.start()
 	}
 	c.consumers.Add(1)
-	k.become(ConsumerStarting, nil)
-	c.running[k] = struct{}{}
+	if k != nil {
+		k.become(ConsumerStarting, nil)
+		c.running[k] = struct{}{}
+	}
 	return nil
 }
 

@@ -26,8 +26,7 @@ func priorityProblem(broker string, s Strategy, priority uint8) error {
 	if priority <= normalPriority {
 		return nil
 	}
-	_, text, _ := strings.Cut(broker, " ")
-	if v := topology.ParseVersion(text); v.Before(4, 0, 0) || v.AtLeast(4, 3, 0) {
+	if v := versionOf(broker); v.Before(4, 0, 0) || v.AtLeast(4, 3, 0) {
 		return nil
 	}
 	quorum := func(q topology.Queue) bool { return q.IsDelay() && q.Type != topology.Classic }
@@ -49,4 +48,10 @@ func (c *Client) checkPriority(sess *session, p *prepared, route *topology.Route
 		p.pub.Priority, err = normalPriority, nil
 	}
 	return err
+}
+
+// versionOf is the version in what brokerVersion gives.
+func versionOf(broker string) topology.Version {
+	_, text, _ := strings.Cut(broker, " ")
+	return topology.ParseVersion(text)
 }

@@ -1,0 +1,368 @@
+package amqpx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// RequeueOptions say what Requeue takes, and what it does with it. Only Queue is
+// required.
+type RequeueOptions struct {
+	// Queue is a dead-letter queue, or the parked queue (topology.ParkedQueue).
+	Queue string
+	// Filter chooses among its messages. The zero value chooses all.
+	Filter DeadLetterFilter
+	// To is where they go, a queue or an exchange with a routing key. The zero
+	// value: each to where it belongs, DeadLetter.Destination. Messages that are no
+	// dead letters go only with To.
+	To topology.Destination
+	// KeepAttempts leaves the number of the attempt that failed last as it is, so
+	// that a message whose attempts are used up has one more. Otherwise attempts
+	// start anew. What the earlier ones failed of stays with the message either way.
+	KeepAttempts bool
+	// Limit ends the run after so many messages that went; 0 for no limit.
+	Limit int
+	// Rate is how many messages may go each second; 0 for no limit.
+	Rate float64
+	// InFlight is how many messages are sent at a time, 1 to 1000, default 1. A
+	// process that is killed may leave so many that come twice.
+	InFlight int
+	// DryRun decides about each message and puts it back.
+	DryRun bool
+	// Tasks decides about dead letters of tasks; *schedule.Store is one. Without it
+	// they stay where they are, because a message alone does not revive a task.
+	Tasks TaskStore
+	// Progress is called after every message that was looked at.
+	Progress func(RequeueReport)
+}
+
+// TaskStore decides about the dead letter of a task.
+type TaskStore interface {
+	// RequeueDead says what becomes of it: RequeueSent, its message is to be sent;
+	// RequeueRevived, its row is pending again and the dead letter can go;
+	// RequeueRemoved, the task is over or has a newer message, and the dead letter
+	// can go; RequeueStayed, for the reason why. With dryRun it changes nothing.
+	RequeueDead(ctx context.Context, l *DeadLetter, dryRun bool) (outcome RequeueOutcome, why string, err error)
+}
+
+// RequeueOutcome is what became of a message that was chosen.
+type RequeueOutcome string
+
+// Outcomes of Requeue.
+const (
+	RequeueSent    RequeueOutcome = "sent"    // confirmed by the broker, then acknowledged
+	RequeueRevived RequeueOutcome = "revived" // its task is pending again
+	RequeueRemoved RequeueOutcome = "removed" // its task is over, or has a newer message
+	RequeueStayed  RequeueOutcome = "stayed"
+)
+
+// RequeueReport is what a run has done, or with DryRun would do.
+type RequeueReport struct {
+	Total  int `json:"total"`  // ready at the beginning; no more are taken
+	Looked int `json:"looked"` // how many of them were looked at
+	Chosen int `json:"chosen"`
+
+	Sent    int `json:"sent"`
+	Revived int `json:"revived"`
+	Removed int `json:"removed"`
+	Stayed  int `json:"stayed"` // chosen, and for a reason still there
+
+	// Again counts messages that were sent back during the run, by this one or
+	// another, and have died again. They are not chosen.
+	Again int `json:"again"`
+	// Moved counts messages that went to the end of the queue, as copies, because
+	// the queue's delivery limit might have dropped them had they been put back.
+	Moved int `json:"moved"`
+	// CountsDeliveries tells that the broker counts each message that was put back
+	// as a delivery (quorum queues before RabbitMQ 4.3), and DeliveryLimit how many
+	// of them a message may have; 0: no limit that anything reaches, -1: unknown.
+	CountsDeliveries bool  `json:"counts_deliveries"`
+	DeliveryLimit    int64 `json:"delivery_limit"`
+
+	// Results are the chosen messages by destination, outcome and reason.
+	Results []RequeueResult `json:"results"`
+}
+
+// RequeueResult counts messages that had the same fate.
+type RequeueResult struct {
+	Destination string         `json:"destination"` // a queue, or "exchange:routing key"; empty if unknown
+	Outcome     RequeueOutcome `json:"outcome"`
+	Why         string         `json:"why,omitempty"` // of what stayed
+	Count       int            `json:"count"`
+}
+
+// add counts n messages.
+func (r *RequeueReport) add(f fate) {
+	for _, n := range []*int{&r.Chosen, map[RequeueOutcome]*int{RequeueSent: &r.Sent, RequeueRevived: &r.Revived, RequeueRemoved: &r.Removed, RequeueStayed: &r.Stayed}[f.outcome]} {
+		*n++
+	}
+	for i := range r.Results {
+		if x := &r.Results[i]; x.Destination == f.dest && x.Outcome == f.outcome && x.Why == f.why {
+			x.Count++
+			return
+		}
+	}
+	r.Results = append(r.Results, RequeueResult{f.dest, f.outcome, f.why, 1})
+}
+
+// gone is how many have left the queue.
+func (r *RequeueReport) gone() int { return r.Sent + r.Revived + r.Removed }
+
+// Requeue sends dead letters, or parked messages, back to where they belong. Each is
+// published under its id, with the headers of the application, and acknowledged
+// when the broker has confirmed it. It goes straight to its destination, without a
+// delay, unless it was parked before it was due.
+//
+// A run takes the messages that are ready when it begins, and no more: not those
+// that come meanwhile, nor what it sent and died again. Messages that are not
+// chosen, or cannot go, are held until the run ends and then put back, in their
+// place (before RabbitMQ 4.0, at a quorum queue's end). A destination that is gone,
+// forbidden or full is not tried again in the same run. So is one that gives no
+// answer within 10 s; its message may have been taken, and may come twice.
+//
+// When ctx ends, messages that are being sent are seen to their end. A process that
+// is killed, or a connection that is lost, leaves at most InFlight messages that
+// were sent and are still there: a second run sends them again, under the same ids.
+// Two runs at once share the messages. The broker's consumer timeout (30 min) bounds
+// how long messages may be held, and so a run that leaves messages behind.
+//
+// The report is what was done, also beside an error. Errors: ErrConfig, ErrClosed,
+// ErrBlocked, the context's, an *amqp091.Error (NotFound for a queue that does not
+// exist).
+func (c *Client) Requeue(ctx context.Context, o RequeueOptions) (RequeueReport, error) {
+	if err := c.checkRequeue(&o); err != nil {
+		return RequeueReport{}, err
+	}
+	if err := c.startConsuming(nil); err != nil {
+		return RequeueReport{}, err
+	}
+	defer c.consumers.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.stop, cancel)()
+	r := &requeue{c: c, o: o, began: time.Now(), refused: map[topology.Destination]string{}}
+	err := r.begin(ctx)
+	if err == nil {
+		err = r.run(ctx)
+	}
+	if err != nil {
+		err = fmt.Errorf("requeue %s: %w", o.Queue, err)
+	}
+	return r.rep, err
+}
+
+func (c *Client) checkRequeue(o *RequeueOptions) error {
+	bad := func(field string, value any, want string) error {
+		return &configError{fmt.Errorf("requeue: %w", &topology.FieldError{Field: field, Value: value, Want: want})}
+	}
+	prefix := c.strategy.Prefix()
+	setDefault(&o.InFlight, 1)
+	switch {
+	case o.Queue == "" || len(o.Queue) > topology.MaxRoutingKey:
+		return bad("Queue", o.Queue, "the name of a dead-letter queue, or "+topology.ParkedQueue(prefix))
+	case topology.Reserved(prefix, o.Queue) && o.Queue != topology.ParkedQueue(prefix):
+		return bad("Queue", o.Queue, "a dead-letter queue, or "+topology.ParkedQueue(prefix)+"; messages in other queues of a strategy are on their way")
+	case o.InFlight < 1 || o.InFlight > 1000:
+		return bad("InFlight", o.InFlight, "1 to 1000")
+	case o.Limit < 0:
+		return bad("Limit", o.Limit, "0 or more")
+	case o.Rate < 0 || math.IsNaN(o.Rate):
+		return bad("Rate", o.Rate, "0 or more messages a second")
+	case o.Filter.OlderThan < 0 || o.Filter.NewerThan < 0:
+		return bad("Filter", fmt.Sprintf("%v, %v", o.Filter.OlderThan, o.Filter.NewerThan), "durations of 0 or more")
+	case o.To == topology.Destination{}:
+		return nil
+	case o.To.Queue == o.Queue:
+		return bad("To", o.To.Queue, "another queue than the one that messages are taken from")
+	}
+	if err := o.To.Validate(prefix); err != nil {
+		return &configError{fmt.Errorf("requeue: To: %w", err)}
+	}
+	return nil
+}
+
+// requeue is one run.
+type requeue struct {
+	c     *Client
+	o     RequeueOptions
+	began time.Time
+	rep   RequeueReport
+
+	sess  *session
+	ch    *amqp.Channel
+	limit int64 // how often a message may be put back
+
+	refused map[topology.Destination]string // why no more messages go there
+	next    time.Time                       // when the next message may go, by Rate
+}
+
+// begin looks at the queue and opens the channel.
+func (r *requeue) begin(ctx context.Context) (err error) {
+	if err = r.c.con.first(ctx); err != nil {
+		return err
+	}
+	if r.sess, err = r.c.con.wait(ctx, false); err != nil {
+		return err
+	}
+	info, err := r.c.QueueInfo(ctx, r.o.Queue)
+	if err != nil {
+		return err
+	}
+	r.rep.Total = info.Ready
+	if err = r.learnLimit(ctx); err != nil {
+		return err
+	}
+	return within(ctx, func() error {
+		var err error
+		r.ch, err = r.sess.conn.Channel()
+		return err
+	})
+}
+
+// defaultDeliveryLimit is that of a quorum queue without one, since RabbitMQ 4.0.
+const defaultDeliveryLimit = 20
+
+// learnLimit finds out what it costs a message to be put back. Since RabbitMQ 4.3
+// it costs nothing; before, the queue's delivery limit is compared with every
+// delivery that was not acknowledged.
+func (r *requeue) learnLimit(ctx context.Context) error {
+	r.limit = math.MaxInt64
+	version := versionOf(r.sess.broker)
+	if version.AtLeast(4, 3, 0) || r.rep.Total == 0 {
+		return nil
+	}
+	r.rep.CountsDeliveries = true
+	ours := topology.Destination{Queue: "any", DeadLetter: r.o.Queue}.Queues(topology.Quorum)[:1]
+	sess, err := r.c.pub.wait(ctx, false)
+	if err != nil {
+		return err
+	}
+	var found topology.Live
+	err = r.c.onDeclareConn(ctx, sess, false, func(conn *amqp.Connection) error {
+		var err error
+		found, err = live.NewAMQPInspector(conn).Inspect(ctx, topology.Topology{Queues: ours})
+		return err
+	})
+	q, looked := found.Queues[r.o.Queue]
+	if err != nil {
+		q, looked = topology.LiveQueue{}, false // no right to configure it, say
+	}
+	r.limit, r.rep.DeliveryLimit, r.rep.CountsDeliveries = returns(q, looked, version)
+	return ctx.Err()
+}
+
+// returns is how often a queue lets a message be put back, which bounds a run; the
+// limit as it is reported; and whether the broker counts at all.
+func returns(q topology.LiveQueue, looked bool, version topology.Version) (limit, reported int64, counts bool) {
+	const none = math.MaxInt64
+	switch {
+	case !looked:
+		return 1, -1, true
+	case len(q.Mismatches) == 0:
+		return none, 0, true
+	}
+	switch m := q.Mismatches[0]; m.Argument {
+	case topology.ArgQueueType: // a classic queue
+		return none, 0, false
+	case topology.ArgDeliveryLimit:
+		var n int64
+		if _, err := fmt.Sscan(fmt.Sprint(m.Have), &n); err == nil {
+			return n, n, true
+		}
+		if version.AtLeast(4, 0, 0) {
+			return defaultDeliveryLimit, defaultDeliveryLimit, true
+		}
+		return none, 0, true
+	}
+	return 1, -1, true
+}
+
+// run takes the messages, in portions, and puts those back that stay.
+func (r *requeue) run(ctx context.Context) error {
+	defer func() { _ = within(context.Background(), func() error { return r.ch.Close() }) }()
+	var err error
+	for err == nil && r.rep.Looked < r.rep.Total && !r.full() {
+		var portion []amqp.Delivery
+		if portion, err = r.take(ctx, r.portion()); err != nil || len(portion) == 0 {
+			break
+		}
+		err = r.process(ctx, portion)
+	}
+	return errors.Join(err, r.putBack())
+}
+
+// full tells whether no more may go.
+func (r *requeue) full() bool { return r.o.Limit > 0 && r.rep.gone() >= r.o.Limit }
+
+// maxPortion bounds the messages in memory.
+const maxPortion = 250
+
+// portion is how many messages to take next: few when they go slowly, because what
+// is taken is kept from everybody else.
+func (r *requeue) portion() int {
+	n := min(maxPortion, r.rep.Total-r.rep.Looked)
+	if r.o.Limit > 0 && r.o.Filter.Empty() {
+		n = min(n, r.o.Limit-r.rep.gone())
+	}
+	if r.o.Rate > 0 && r.o.Filter.Empty() {
+		n = min(n, max(1, int(r.o.Rate)))
+	}
+	return max(n, 1)
+}
+
+// process decides about a portion and sends what goes, InFlight at a time.
+func (r *requeue) process(ctx context.Context, portion []amqp.Delivery) error {
+	var round []*letter
+	for i, raw := range portion {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		r.rep.Looked++
+		l := &letter{raw: raw, DeadLetter: ReadDeadLetter(raw, r.o.Queue, r.c.strategy.Prefix())}
+		chosen, err := r.decide(ctx, l)
+		if err != nil {
+			return err
+		}
+		switch {
+		case !chosen:
+			r.progress()
+		case l.fate.outcome == RequeueStayed || r.o.DryRun:
+			r.settle(l)
+		default:
+			round = append(round, l)
+		}
+		if err := r.keep(ctx, l, !chosen || l.fate.outcome == RequeueStayed || r.o.DryRun); err != nil {
+			return err
+		}
+		full := r.o.Limit > 0 && r.rep.gone()+len(round) >= r.o.Limit
+		if len(round) == r.o.InFlight || len(round) > 0 && (i == len(portion)-1 || full) {
+			if err := r.send(ctx, round); err != nil {
+				return err
+			}
+			round = nil
+		}
+		if r.full() {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (r *requeue) progress() {
+	if r.o.Progress != nil {
+		r.o.Progress(r.rep)
+	}
+}
+
+func (r *requeue) settle(l *letter) {
+	r.rep.add(l.fate)
+	r.progress()
+}

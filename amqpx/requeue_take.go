@@ -1,0 +1,150 @@
+package amqpx
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// takeIdle is how long a portion waits for a further message before it asks
+// whether there is one.
+const takeIdle = 100 * time.Millisecond
+
+// syncTimeout bounds a round trip to the queue's broker.
+const syncTimeout = 30 * time.Second
+
+// take takes up to n messages; none means that there are none. A consumer whose
+// prefetch is n gets n messages and no more, because none of them is acknowledged
+// before it is cancelled; a basic.get for each would be n round trips.
+func (r *requeue) take(ctx context.Context, n int) (portion []amqp.Delivery, err error) {
+	tag := fmt.Sprintf("requeue-%06d", r.rep.Looked) // a broker puts back by tag
+	var from <-chan amqp.Delivery
+	err = r.ask(ctx, func() (err error) {
+		if err = r.ch.Qos(n, 0, false); err == nil {
+			from, err = r.ch.Consume(r.o.Queue, tag, false, false, false, false, nil)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	idle := time.NewTimer(takeIdle)
+	defer idle.Stop()
+	for waiting := true; waiting && len(portion) < n; {
+		select {
+		case raw, ok := <-from:
+			if waiting = ok; ok {
+				portion = append(portion, raw)
+				idle.Reset(takeIdle)
+			}
+		case <-idle.C:
+			waiting = false
+		case <-ctx.Done():
+			waiting = false
+		}
+	}
+	if err = r.ask(context.WithoutCancel(ctx), func() error { return r.ch.Cancel(tag, false) }); err != nil {
+		return nil, err
+	}
+	for raw := range from {
+		portion = append(portion, raw)
+	}
+	if len(portion) > 0 || ctx.Err() != nil {
+		return portion, ctx.Err()
+	}
+	// Nothing came in time. The queue itself says whether it is empty.
+	err = r.ask(ctx, func() error {
+		raw, ok, err := r.ch.Get(r.o.Queue, false)
+		if ok {
+			portion = append(portion, raw)
+		}
+		return err
+	})
+	return portion, err
+}
+
+// ask runs a request, and explains the end of the channel.
+func (r *requeue) ask(ctx context.Context, request func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	err := within(ctx, request)
+	if err != nil && r.ch.IsClosed() {
+		return fmt.Errorf("the broker took the channel away; what was not sent is in the queue again: %w", err)
+	}
+	return err
+}
+
+// acknowledge takes messages off the queue, and returns when the broker has done it:
+// nothing else is sent before.
+func (r *requeue) acknowledge(round []*letter) error {
+	for _, l := range round {
+		if l.fate.outcome == RequeueStayed {
+			continue
+		}
+		if err := l.raw.Ack(false); err != nil {
+			return fmt.Errorf("message %s was %s and could not be acknowledged, so that it may come twice: %w", l.ID, l.fate.outcome, err)
+		}
+	}
+	return r.ask(context.Background(), func() error { return r.ch.Qos(1, 0, false) }) // its answer comes after the acknowledgements
+}
+
+// keep sees to it that a message which stays can be put back: where the queue might
+// drop it, a copy goes to the queue's end instead.
+func (r *requeue) keep(ctx context.Context, l *letter, stays bool) error {
+	count, _ := headerInt(l.raw.Headers, "x-delivery-count")
+	if !stays || !r.rep.CountsDeliveries || count+1 < r.limit {
+		return nil
+	}
+	if err := r.copyBack(ctx, l.raw); err != nil {
+		return fmt.Errorf("message %s was delivered %d times and may be dropped when it is put back; a copy could not be made: %w", l.ID, count, err)
+	}
+	if err := l.raw.Ack(false); err != nil {
+		return err
+	}
+	r.rep.Moved++
+	return nil
+}
+
+// copyBack publishes a message to the queue that it came from, as it is.
+func (r *requeue) copyBack(ctx context.Context, raw amqp.Delivery) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
+	defer cancel()
+	sess, err := r.c.pub.wait(ctx, true)
+	if err != nil {
+		return err
+	}
+	var dc *amqp.DeferredConfirmation
+	on, err := sess.pub.ownChannel(ctx)
+	if err != nil {
+		return err
+	}
+	defer sess.pub.end(on)
+	err = within(ctx, func() (err error) {
+		dc, err = on.ch.PublishWithDeferredConfirm("", r.o.Queue, true, false, amqp.Publishing{
+			Headers: raw.Headers, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding, DeliveryMode: raw.DeliveryMode,
+			Priority: raw.Priority, CorrelationId: raw.CorrelationId, ReplyTo: raw.ReplyTo, Expiration: raw.Expiration,
+			MessageId: raw.MessageId, Timestamp: raw.Timestamp, Type: raw.Type, AppId: raw.AppId, Body: raw.Body,
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if ok, err := dc.WaitContext(ctx); err != nil || !ok {
+		return fmt.Errorf("%w: %w", ErrNacked, because(err, nil))
+	}
+	return nil
+}
+
+// putBack gives everything back that was not acknowledged, in its order.
+func (r *requeue) putBack() error {
+	if r.ch.IsClosed() {
+		return nil
+	}
+	if err := r.ch.Nack(0, true, true); err != nil {
+		return err
+	}
+	return r.ask(context.Background(), func() error { return r.ch.Qos(1, 0, false) })
+}

@@ -126,3 +126,30 @@ func (q LiveQueue) Described(name string) Queue {
 	out.Overflow, _ = q.Arguments[ArgOverflow].(string)
 	return out
 }
+
+// defaultDeliveryLimit is what a quorum queue has without an argument or a
+// policy, since RabbitMQ 4.0.
+const defaultDeliveryLimit = 20
+
+// DeliveryLimit is how often the broker returns a message to the queue before it
+// drops it or dead-letters it, -1 for no limit; byDefault tells that nobody set it.
+// It needs ArgumentsKnown. Of an argument and a policy the broker takes the lower.
+func (q LiveQueue) DeliveryLimit(v Version) (limit int64, byDefault bool) {
+	if q.Type != Quorum {
+		return -1, false
+	}
+	limit = -1
+	set := false
+	for _, value := range []any{q.Arguments[ArgDeliveryLimit], q.EffectivePolicy["delivery-limit"]} {
+		if n, ok := integer(value); ok {
+			set = true
+			if n >= 0 && (limit < 0 || n < limit) {
+				limit = n
+			}
+		}
+	}
+	if !set && v.AtLeast(4, 0, 0) {
+		return defaultDeliveryLimit, true
+	}
+	return limit, false
+}

@@ -13,10 +13,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// defaultDeliveryLimit is what a quorum queue has without an argument or a
-// policy, since 4.0.
-const defaultDeliveryLimit = 20
-
 // destinationQueues are the queues to which messages are delivered: those that
 // are configured, and those that are bound to the delivery exchange.
 func (x *examination) destinationQueues() []string {
@@ -150,20 +146,17 @@ func deadLetterExchange(q topology.LiveQueue) bool {
 }
 
 func (x *examination) checkDeliveryLimit(name string, q topology.LiveQueue) {
-	if q.Type != topology.Quorum || deadLetterExchange(q) {
+	limit, byDefault := q.DeliveryLimit(x.version)
+	if limit < 0 || deadLetterExchange(q) {
 		return
 	}
-	limit, set := lower(q.Arguments[topology.ArgDeliveryLimit], q.EffectivePolicy["delivery-limit"])
-	byDefault := ""
-	if !set && x.version.AtLeast(4, 0, 0) {
-		limit, set, byDefault = defaultDeliveryLimit, true, ", RabbitMQ's default since 4.0"
-	}
-	if !set || limit < 0 {
-		return
+	origin := ""
+	if byDefault {
+		origin = ", RabbitMQ's default since 4.0"
 	}
 	x.found(Finding{
 		ID: "destination-delivery-limit", Severity: SeverityWarning, Objects: []string{name},
-		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, counted(limit, "delivery", "deliveries"), byDefault),
+		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, counted(limit, "delivery", "deliveries"), origin),
 		Why:  "A delivery counts if it ends without an acknowledgement, because the consumer died or returned the message. A consumer that crashes in a loop loses its messages.",
 		Mend: x.ownPolicy(name, q, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": x.deadLetterQueue(name)}) + x.unlessThere(x.deadLetterQueue(name)),
 	})

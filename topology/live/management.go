@@ -148,40 +148,46 @@ func (m *Management) exchanges(ctx context.Context) (map[string]topology.LiveExc
 	return out, nil
 }
 
-func (m *Management) queues(ctx context.Context) (map[string]topology.LiveQueue, error) {
-	var list []struct {
-		Name            string     `json:"name"`
-		Type            string     `json:"type"`
-		Durable         bool       `json:"durable"`
-		AutoDelete      bool       `json:"auto_delete"`
-		Exclusive       bool       `json:"exclusive"`
-		Arguments       jsonObject `json:"arguments"`
-		Messages        int64      `json:"messages"`
-		Consumers       int64      `json:"consumers"`
-		Policy          string     `json:"policy"`
-		OperatorPolicy  string     `json:"operator_policy"`
-		EffectivePolicy jsonObject `json:"effective_policy_definition"`
+// queueAnswer is a queue as the API describes it.
+type queueAnswer struct {
+	Name            string     `json:"name"`
+	Type            string     `json:"type"`
+	Durable         bool       `json:"durable"`
+	AutoDelete      bool       `json:"auto_delete"`
+	Exclusive       bool       `json:"exclusive"`
+	Arguments       jsonObject `json:"arguments"`
+	Messages        int64      `json:"messages"`
+	Consumers       int64      `json:"consumers"`
+	Policy          string     `json:"policy"`
+	OperatorPolicy  string     `json:"operator_policy"`
+	EffectivePolicy jsonObject `json:"effective_policy_definition"`
+}
+
+func (q queueAnswer) live() topology.LiveQueue {
+	kind := strings.TrimSuffix(strings.TrimPrefix(q.Type, "rabbit_"), "_queue")
+	return topology.LiveQueue{
+		ArgumentsKnown:  true,
+		Type:            cmp.Or(topology.QueueType(kind), topology.Classic),
+		Durable:         q.Durable,
+		AutoDelete:      q.AutoDelete,
+		Exclusive:       q.Exclusive,
+		Arguments:       q.Arguments,
+		Messages:        q.Messages,
+		Consumers:       q.Consumers,
+		EffectivePolicy: q.EffectivePolicy,
+		Policy:          q.Policy,
+		OperatorPolicy:  q.OperatorPolicy,
 	}
-	const columns = "name,type,durable,auto_delete,exclusive,arguments,messages,consumers,policy,operator_policy,effective_policy_definition"
-	if err := m.get(ctx, "queues", columns, &list); err != nil {
+}
+
+func (m *Management) queues(ctx context.Context) (map[string]topology.LiveQueue, error) {
+	var list []queueAnswer
+	if err := m.get(ctx, "queues", queueColumns, &list); err != nil {
 		return nil, err
 	}
 	out := make(map[string]topology.LiveQueue, len(list))
 	for _, q := range list {
-		kind := strings.TrimSuffix(strings.TrimPrefix(q.Type, "rabbit_"), "_queue")
-		out[q.Name] = topology.LiveQueue{
-			ArgumentsKnown:  true,
-			Type:            cmp.Or(topology.QueueType(kind), topology.Classic),
-			Durable:         q.Durable,
-			AutoDelete:      q.AutoDelete,
-			Exclusive:       q.Exclusive,
-			Arguments:       q.Arguments,
-			Messages:        q.Messages,
-			Consumers:       q.Consumers,
-			EffectivePolicy: q.EffectivePolicy,
-			Policy:          q.Policy,
-			OperatorPolicy:  q.OperatorPolicy,
-		}
+		out[q.Name] = q.live()
 	}
 	return out, nil
 }

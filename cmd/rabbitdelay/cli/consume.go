@@ -45,7 +45,7 @@ func (a *app) consumeCommand() *cobra.Command {
 		Long: `consume takes messages out of a queue for good: what it has printed is gone from
 the broker, and whatever consumes the queue in production does not see it. It is
 for queues of one's own, to try and to measure. To look at what waits for somebody
-else, use the management page's "Get messages" with "Nack message requeue true".
+else, use "rabbitdelay peek".
 
 It prints a line for each message, unless --quiet, and one with the result at the
 end, with --json {"received":N,"early":N,"lateness_ms":{"p50":N,"p99":N,"max":N}}.

@@ -77,7 +77,7 @@ Exit codes:
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.AddCommand(
 		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.tasksCommand(), a.schedulesCommand(), a.relayCommand(),
-		a.sendCommand(), a.consumeCommand(), a.migrateCommand(), a.doctorCommand(), a.settingsCommand(), a.versionCommand(),
+		a.sendCommand(), a.consumeCommand(), a.peekCommand(), a.migrateCommand(), a.doctorCommand(), a.settingsCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -1,0 +1,179 @@
+package amqpx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// Bounds of Peek.
+const (
+	DefaultPeek  = 10
+	MaxPeek      = 1000
+	maxPeekBytes = 64 << 20 // of bodies; the message that passes it is the last
+)
+
+// ErrPeek is wrapped by every *PeekError.
+var ErrPeek = errors.New("the queue was not looked into")
+
+// PeekError says why Peek did not look into a queue, before it took anything.
+type PeekError struct {
+	Queue  string
+	Reason string // and what to do
+}
+
+func (e *PeekError) Error() string { return fmt.Sprintf("%v: %s: %s", ErrPeek, e.Queue, e.Reason) }
+
+// Unwrap makes errors.Is(err, ErrPeek) true.
+func (e *PeekError) Unwrap() error { return ErrPeek }
+
+// PeekOptions tune Peek.
+type PeekOptions struct {
+	// Limit is how many messages are read, from the queue's head; default
+	// DefaultPeek, at most MaxPeek.
+	Limit int
+	// Prefix of the delay objects; default topology.DefaultPrefix.
+	Prefix string
+	// Management tells the type and the delivery limit of the queue. Without it
+	// queues are looked into from RabbitMQ 4.3 on only.
+	Management *live.Management
+}
+
+// Peeked is what lies at the head of a queue.
+type Peeked struct {
+	Queue    string
+	Messages []DeadLetter // in the queue's order; Reason is empty for what is no dead letter
+	// More is how many further messages were ready. Messages that consumers hold
+	// unacknowledged are not counted, and not seen.
+	More int
+	// Notes say what the look has disturbed.
+	Notes []string
+}
+
+// Peek reads the messages at the head of a queue and puts them back at once. It
+// acknowledges none, and spends no delivery limit:
+//
+//   - RabbitMQ 4.3 and later counts a message that is put back by basic.nack as
+//     acquired, not as delivered in vain.
+//   - Before, every way back counts towards the limit of a quorum queue, 20 by
+//     default from 4.0 on. Peek then looks only into queues whose limit nobody
+//     reaches, such as those that rabbitdelay declares, and into classic ones; for
+//     others it returns a *PeekError that says what to do.
+//
+// It does not look into delay queues and route queues, whose messages would be
+// late, nor into streams (*PeekError).
+//
+// While it looks, for some milliseconds, consumers do not get these messages, and
+// after it they have the redelivered flag. They go back to their place, except in
+// quorum queues before RabbitMQ 4.0, which put them at the end; Notes say so. If
+// the process or the connection ends in between, the broker puts them back and
+// counts a delivery.
+//
+// The user needs the right to read the queue. The error wraps an *amqp.Error with
+// the code NotFound, AccessRefused, or ResourceLocked for a queue that is exclusive
+// or has a single active consumer.
+func Peek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOptions) (Peeked, error) {
+	if o.Limit < 0 || o.Limit > MaxPeek {
+		return Peeked{}, fmt.Errorf("peek %s: limit %d; expected 1 to %d, or 0 for %d", queue, o.Limit, MaxPeek, DefaultPeek)
+	}
+	setDefault(&o.Limit, DefaultPeek)
+	setDefault(&o.Prefix, topology.DefaultPrefix)
+	if err := mayPeek(ctx, conn, queue, o); err != nil {
+		return Peeked{}, err
+	}
+	p := Peeked{Queue: queue}
+	err := within(ctx, func() error { return p.read(ctx, conn, o) })
+	if err != nil {
+		return Peeked{}, fmt.Errorf("peek %s: %w", queue, err)
+	}
+	p.note(versionOf(brokerVersion(conn)), o)
+	return p, nil
+}
+
+// mayPeek refuses a queue into which a look would cost something.
+func mayPeek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOptions) error {
+	refuse := func(reason string, args ...any) error {
+		return &PeekError{Queue: queue, Reason: fmt.Sprintf(reason, args...)}
+	}
+	if topology.Reserved(o.Prefix, queue) && queue != topology.ParkedQueue(o.Prefix) {
+		return refuse("it belongs to the delay strategies with prefix %q, and a message that is read there is late; its count is in the status", o.Prefix)
+	}
+	v := versionOf(brokerVersion(conn))
+	counts := !v.Known() || v.Before(4, 3, 0)
+	if o.Management == nil {
+		if counts {
+			return refuse("RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and drops the message beyond it; the limit is not known without the management API")
+		}
+		return nil
+	}
+	q, err := o.Management.Queue(ctx, queue)
+	if err != nil && counts {
+		return refuse("RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and the limit could not be read: %v", err)
+	}
+	if q == nil { // the broker answers for itself
+		return nil
+	}
+	if q.Type == "stream" {
+		return refuse("it is a stream, which can be read from any place without taking anything: consume it with x-stream-offset")
+	}
+	if limit, _ := q.DeliveryLimit(v); counts && limit >= 0 && limit < topology.NoDeliveryLimit {
+		return refuse("RabbitMQ before 4.3 counts each look towards its delivery limit of %d, and drops the message beyond it or dead-letters it. "+
+			"On the broker, \"rabbitmq-queues peek %s 1\" shows a message without counting; if the queue has no x-delivery-limit of its own, a policy with delivery-limit %d lifts the limit", limit, queue, topology.NoDeliveryLimit)
+	}
+	return nil
+}
+
+// read gets messages and puts them back.
+func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }() // what is still held goes back
+	size := 0
+	var last uint64
+	for len(p.Messages) < o.Limit && size < maxPeekBytes && ctx.Err() == nil {
+		var raw amqp.Delivery
+		var ok bool
+		if raw, ok, err = ch.Get(p.Queue, false); err != nil || !ok {
+			break
+		}
+		last, p.More, size = raw.DeliveryTag, int(raw.MessageCount), size+len(raw.Body)
+		p.Messages = append(p.Messages, ReadDeadLetter(raw, p.Queue, o.Prefix))
+	}
+	if err == nil && last > 0 {
+		err = ch.Nack(last, true, true) // by basic.reject 4.3 counts it
+	}
+	if err == nil { // an answer comes after the nack was done
+		_, err = ch.QueueDeclarePassive(p.Queue, true, false, false, false, nil)
+	}
+	return err
+}
+
+// countedLooks is from how many deliveries on Notes warn of maxDeliveries.
+const countedLooks = maxDeliveries / 2
+
+func (p *Peeked) note(v topology.Version, o PeekOptions) {
+	if len(p.Messages) == 0 {
+		return
+	}
+	if p.More > 0 && v.Before(4, 0, 0) {
+		p.Notes = append(p.Notes, "before RabbitMQ 4.0 a quorum queue puts what was read at its end: these messages are now behind the others")
+	}
+	var most int64
+	for _, m := range p.Messages {
+		n, _ := headerInt(m.Headers, "x-delivery-count")
+		most = max(most, n)
+	}
+	if most >= countedLooks {
+		p.Notes = append(p.Notes, fmt.Sprintf("a message has been read %d times; in a destination's queue a consumer of rabbitdelay dead-letters it after %d", most, maxDeliveries))
+	}
+	if len(p.Messages) < o.Limit && p.More > 0 {
+		p.Notes = append(p.Notes, fmt.Sprintf("stopped after %d MiB of bodies", maxPeekBytes>>20))
+	}
+}

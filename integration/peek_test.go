@@ -1,0 +1,73 @@
+package integration_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A hundred looks lose nothing and move nothing, also where the queue has a
+// delivery limit of 20: there they are refused if they counted.
+func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		version := topology.ParseVersion(v.broker.Version())
+		ch, err := v.conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		limited := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(20)}
+		for queue, args := range map[string]amqp.Table{
+			"limited": limited, "plain": {"x-queue-type": "quorum"}, "classic": {"x-queue-type": "classic"},
+			"unlimited": {"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit},
+		} {
+			if _, err := ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
+				t.Fatal(err)
+			}
+			var want []string
+			for i := range 5 {
+				id := fmt.Sprint(queue, i)
+				want = append(want, id)
+				if err := ch.PublishWithContext(t.Context(), "", queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			waitFor(t, "the messages", func() bool {
+				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+				return err == nil && q.Messages == 5
+			})
+			refused := queue == "limited" && version.Before(4, 3, 0) || queue == "plain" && version.AtLeast(4, 0, 0) && version.Before(4, 3, 0)
+			for look := range 100 {
+				got, err := amqpx.Peek(t.Context(), v.conn, queue, amqpx.PeekOptions{Management: v.mgmt})
+				switch {
+				case refused && !errors.Is(err, amqpx.ErrPeek):
+					t.Fatalf("%s, look %d: %v, want ErrPeek", queue, look, err)
+				case !refused && (err != nil || idsOf(got) != strings.Join(want, " ")):
+					t.Fatalf("%s, look %d: %s (%v), want %v", queue, look, idsOf(got), err, want)
+				}
+			}
+			for _, id := range want { // untouched, or at least there and in order
+				m, ok, err := ch.Get(queue, true)
+				if err != nil || !ok || m.MessageId != id {
+					t.Fatalf("%s: %q (%v, %v), want %s", queue, m.MessageId, ok, err, id)
+				}
+				if n := m.Headers["x-delivery-count"]; queue == "limited" && n != nil && n != int64(0) {
+					t.Errorf("%s: %s has a delivery count of %v", queue, id, n)
+				}
+			}
+		}
+	})
+}
+
+func idsOf(p amqpx.Peeked) string {
+	ids := make([]string, len(p.Messages))
+	for i, m := range p.Messages {
+		ids[i] = m.ID
+	}
+	return strings.Join(ids, " ")
+}

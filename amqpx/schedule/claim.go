@@ -60,9 +60,7 @@ func (s *Store) wishes(lanes []waiting, until int64) []wish {
 	now := s.now()
 	list := make([]wish, 0, len(lanes))
 	for _, w := range lanes {
-		if room := s.health.room(w.lane, now); room > 0 {
-			list = append(list, wish{lane: w.lane, until: until, most: room})
-		}
+		list = append(list, s.health.wishes(w.lane, until, now)...)
 	}
 	return list
 }

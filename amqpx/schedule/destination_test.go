@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -111,6 +113,39 @@ func TestRefusingRoutingKeyHoldsUpNobodyElse(t *testing.T) {
 			check(t, err)
 			if got.Sends == 0 {
 				t.Errorf("task %d of another key is not sent after %v", i, 2*patience)
+			}
+		}
+	})
+}
+
+// Nobody waits for the answer of a queue that is known to refuse.
+func TestSlowRefusalHoldsUpNobodyElse(t *testing.T) {
+	r := recorder{before: func(_ context.Context, msgs []amqpx.Message) error {
+		refused := &amqpx.BatchError{Total: len(msgs), Failed: map[int]*amqpx.SendError{}}
+		for i, m := range msgs {
+			if m.Queue == "slow" {
+				refused.Failed[i] = &amqpx.SendError{ID: m.ID, Cause: amqpx.ErrNacked}
+			}
+		}
+		if len(refused.Failed) > 0 {
+			<-time.After(patience - time.Millisecond)
+			return refused
+		}
+		return nil
+	}}
+	bubble(t, &r, Config{Workers: 1}, func(t *testing.T, s *Store, _ *sql.DB) {
+		var slow []Task
+		for i := range 100 {
+			slow = append(slow, Task{ID: fmt.Sprint("slow-", i), Queue: "slow", DeliverAt: time.Now()})
+		}
+		check(t, s.ScheduleBatch(t.Context(), nil, slow))
+		after(patience)
+		for i := range 100 {
+			at := time.Now()
+			check(t, s.Schedule(t.Context(), nil, Task{ID: fmt.Sprint(i), Queue: "good", DeliverAt: at}))
+			after(100 * time.Millisecond)
+			if got := r.receipts(); len(got) != i+1 || got[i].at.Sub(at) > firstLook {
+				t.Fatalf("%d of %d tasks of another queue were sent at once", len(got), i+1)
 			}
 		}
 	})

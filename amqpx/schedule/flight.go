@@ -78,27 +78,40 @@ func (f *flight) result() (sent int, err error) {
 
 // launch publishes what was claimed: tasks whose targets are without trouble
 // together, the others each target for itself. It waits until all have landed,
-// or those that have not take so long that nobody should wait for them.
+// or those that have not take so long that nobody should wait for them. The relay
+// waits for no target in trouble, so that the claims of others go on.
 func (s *Store) launch(ctx context.Context, k kind, list []*claimed) (sent int, err error) {
 	list, err = s.dropExpired(ctx, list)
 	now := s.now()
 	p := s.health.part(list, now)
-	var flights []*flight
-	start := func(list []*claimed, held ...target) {
+	var awaited []*flight
+	start := func(list []*claimed, held ...target) *flight {
 		f := newFlight(k, list, now)
-		flights = append(flights, f)
 		s.flying.Go(func() { s.fly(ctx, f, held) })
+		return f
 	}
 	if len(p.shared) > 0 {
-		start(p.shared)
+		awaited = append(awaited, start(p.shared))
 	}
 	for t, list := range p.alone {
-		start(list, t)
+		f := start(list, t)
+		if k == toResend {
+			awaited = append(awaited, f)
+			continue
+		}
+		s.flying.Go(func() {
+			<-f.left
+			n, err := f.result()
+			s.report("relay", err)
+			if n > 0 {
+				s.Wake() // it may have more
+			}
+		})
 	}
 	for until, list := range p.later {
 		err = errors.Join(err, s.postpone(ctx, list, until))
 	}
-	for _, f := range flights {
+	for _, f := range awaited {
 		<-f.left
 		n, e := f.result()
 		sent, err = sent+n, errors.Join(err, e)

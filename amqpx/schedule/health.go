@@ -18,9 +18,12 @@ type trouble struct {
 	window   int       // tasks that the next try may have
 }
 
-// firstWindow is how many tasks a target gets that has refused some. It doubles
-// with every try without a failure.
-const firstWindow = 10
+// firstWindow is how many tasks a target gets that has refused some, and
+// goneWindow one that does not exist. They double with every try without a failure.
+const (
+	firstWindow = 10
+	goneWindow  = 100
+)
 
 // tally is what became of a target's messages in one flight.
 type tally struct {
@@ -38,7 +41,7 @@ func (t trouble) after(x tally, now time.Time, batch int, jitter float64) troubl
 		return trouble{window: min(2*t.window, batch)}
 	}
 	if x.gone {
-		return trouble{until: now.Add(firstPause), window: batch}
+		return trouble{until: now.Add(firstPause), window: min(goneWindow, batch)}
 	}
 	if x.sent > 0 {
 		t.failures = 0
@@ -70,16 +73,51 @@ type illness struct {
 
 func newHealth(batch int) *health { return &health{batch: batch, ill: map[target]*illness{}} }
 
-// room is how many tasks may be claimed of a lane. An exchange's routing keys are
-// told apart after the claim.
-func (h *health) room(l lane, now time.Time) int {
+// mostKeys bounds the routing keys of an exchange that one claim tells apart. Those
+// beyond are told apart after it.
+const mostKeys = 50
+
+// wishes say what may be claimed of a lane: of a target in trouble nothing until
+// its pause is over, and then as much as its window has.
+func (h *health) wishes(l lane, until int64, now time.Time) []wish {
+	if l.exchange == "" {
+		room := h.room(target{queue: l.queue}, now)
+		if room == 0 {
+			return nil
+		}
+		return []wish{{lane: l, until: until, most: room}}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	i := h.ill[target{queue: l.queue, exchange: l.exchange}]
-	switch {
-	case i == nil || l.exchange != "":
-		return h.batch
-	case i.busy > 0 || i.until.After(now):
+	others := wish{lane: l, until: until, most: h.batch}
+	var list []wish
+	for t, i := range h.ill {
+		if t.exchange != l.exchange || len(others.args) == mostKeys {
+			continue
+		}
+		others.args = append(others.args, t.key)
+		if room := i.room(now); room > 0 {
+			list = append(list, wish{lane: l, until: until, most: room, narrow: " AND routing_key = ?", args: []any{t.key}})
+		}
+	}
+	if n := len(others.args); n > 0 {
+		others.narrow = " AND routing_key NOT IN (" + marks(n) + ")"
+	}
+	return append(list, others)
+}
+
+// room is how many tasks a target may have now.
+func (h *health) room(t target, now time.Time) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i := h.ill[t]; i != nil {
+		return i.room(now)
+	}
+	return h.batch
+}
+
+func (i *illness) room(now time.Time) int {
+	if i.busy > 0 || i.until.After(now) {
 		return 0
 	}
 	return i.window

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 )
@@ -9,7 +10,7 @@ import (
 func TestTroubleAfterATry(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	in := now.Add
-	const batch = 100
+	const batch = 150
 	for name, c := range map[string]struct {
 		before trouble
 		x      tally
@@ -20,7 +21,7 @@ func TestTroubleAfterATry(t *testing.T) {
 		"tenth":            {trouble{failures: 9, window: 10}, tally{refused: 3}, trouble{10, in(time.Minute), 10}},
 		"no answer":        {trouble{}, tally{silent: 1}, trouble{1, in(time.Second), 10}},
 		"some":             {trouble{failures: 5, window: 40}, tally{sent: 2, refused: 3}, trouble{1, in(time.Second), 10}},
-		"gone":             {trouble{failures: 5, window: 10}, tally{refused: 3, gone: true}, trouble{0, in(time.Second), batch}},
+		"gone":             {trouble{failures: 5, window: 10}, tally{refused: 3, gone: true}, trouble{0, in(time.Second), goneWindow}},
 		"all":              {trouble{failures: 5, window: 10}, tally{sent: 10}, trouble{0, time.Time{}, 20}},
 		"all, for a while": {trouble{window: 80}, tally{sent: 80}, trouble{0, time.Time{}, batch}},
 	} {
@@ -47,18 +48,30 @@ func TestClaimsArePartedByHealth(t *testing.T) {
 	}
 	refused := map[target]*tally{{queue: "full"}: {refused: 1}, {exchange: "x", key: "bad"}: {refused: 1}}
 	h.learn(refused, now, now)
-	for l, want := range map[lane]int{{queue: "full"}: 0, {queue: "good"}: 100, {exchange: "x"}: 100} {
-		if got := h.room(l, now); got != want {
-			t.Errorf("room of %v is %d, expected %d", l, got, want)
+	for x, want := range map[target]int{{queue: "full"}: 0, {queue: "good"}: 100, {exchange: "x", key: "bad"}: 0, {exchange: "x", key: "good"}: 100} {
+		if got := h.room(x, now); got != want {
+			t.Errorf("room of %v is %d, expected %d", x, got, want)
 		}
+	}
+	full, x := lane{queue: "full"}, lane{exchange: "x"}
+	others := wish{lane: x, until: 7, most: 100, narrow: " AND routing_key NOT IN (?)", args: []any{"bad"}}
+	if got := h.wishes(full, 7, now); got != nil {
+		t.Errorf("in the pause: %+v", got)
+	}
+	if got := h.wishes(x, 7, now); !reflect.DeepEqual(got, []wish{others}) {
+		t.Errorf("in the pause: %+v", got)
 	}
 	list := []*claimed{task("good", "", ""), task("", "x", "good"), task("", "x", "bad"), task("", "x", "bad")}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone) != 0 || len(p.later) != 1 {
 		t.Errorf("in the pause: %+v", p)
 	}
 	now = now.Add(2 * time.Second)
-	if got := h.room(lane{queue: "full"}, now); got != firstWindow {
-		t.Errorf("room is %d after the pause", got)
+	if got := h.wishes(full, 7, now); !reflect.DeepEqual(got, []wish{{lane: full, until: 7, most: firstWindow}}) {
+		t.Errorf("after the pause: %+v", got)
+	}
+	try := wish{lane: x, until: 7, most: firstWindow, narrow: " AND routing_key = ?", args: []any{"bad"}}
+	if got := h.wishes(x, 7, now); !reflect.DeepEqual(got, []wish{try, others}) {
+		t.Errorf("after the pause: %+v", got)
 	}
 	bad := target{exchange: "x", key: "bad"}
 	if p := h.part(list, now); len(p.shared) != 2 || len(p.alone[bad]) != 2 {
@@ -82,12 +95,12 @@ func TestSilenceOfTheBrokerIsNobodysTrouble(t *testing.T) {
 	h := newHealth(100)
 	silent := map[target]*tally{{queue: "a"}: {silent: 1}}
 	h.learn(silent, now, now.Add(10*time.Second))
-	if h.room(lane{queue: "a"}, now) != 100 {
+	if h.room(target{queue: "a"}, now) != 100 {
 		t.Error("the queue is blamed")
 	}
 	h.confirmed(now.Add(5 * time.Second))
 	h.learn(silent, now, now.Add(10*time.Second))
-	if h.room(lane{queue: "a"}, now) != 0 {
+	if h.room(target{queue: "a"}, now) != 0 {
 		t.Error("the queue is not blamed, though others had answers")
 	}
 }

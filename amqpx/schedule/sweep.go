@@ -211,7 +211,7 @@ func (s *Store) resend(ctx context.Context, x suspicion, g ground, room int) (tr
 		}
 	}()
 	for room > 0 && err == nil && ctx.Err() == nil {
-		most := min(room, s.health.room(lane{x.queue, x.exchange}, s.now()))
+		most := min(room, s.health.room(x.target, s.now()))
 		if most == 0 {
 			break // it is in trouble
 		}

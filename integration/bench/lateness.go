@@ -220,7 +220,7 @@ func (c *Case) recordLateness(values []float64) {
 	for _, p := range []struct {
 		name  string
 		share float64
-	}{{"p50", 0.5}, {"p95", 0.95}, {metricP99, 0.99}, {"max", 1}} {
+	}{{metricP50, 0.5}, {"p95", 0.95}, {metricP99, 0.99}, {"max", 1}} {
 		c.add(p.name, "ms late", lateness.Percentile(values, p.share))
 	}
 	c.Curve = distribution(values) // of the last repeat

@@ -55,6 +55,7 @@ const (
 	metricRate        = "rate"
 	metricAllocations = "allocations"
 	metricBytes       = "allocated"
+	metricP50         = "p50"
 	metricP99         = "p99"
 )
 

@@ -37,7 +37,8 @@ type Options struct {
 	QueueTypes []topology.QueueType
 	// Messages per repeat of publish, consume, schedule and cost, default 30,000 or 1,500.
 	Messages int
-	// Rate of the latency scenario in messages per second, default 1,000 or 300.
+	// Rate of the latency scenario in messages per second, and of the tasks whose
+	// lateness schedule measures; default 1,000 or 300.
 	Rate int
 	// Repeats of each case, default 3 or 1; latency and pending have fewer.
 	Repeats int

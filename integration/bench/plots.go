@@ -50,10 +50,10 @@ func (r *Result) pictures() ([]picture, error) {
 		for i, group := range s.groups() {
 			var p picture
 			var err error
-			switch s.Name {
-			case ScenarioLatency:
+			switch {
+			case group[0].metric(metricP99) != nil && group[0].Curve != nil:
 				p, err = latenessPlot(group)
-			case ScenarioPending:
+			case s.Name == ScenarioPending:
 				p, err = memoryPlot(group)
 			default:
 				p, err = ratePlot(s.Name, group)

@@ -22,8 +22,8 @@ CREATE INDEX IF NOT EXISTS bench_tasks_due ON bench_tasks (due_at)`
 
 const rowsPerInsert = 500
 
-// schedule compares the writing of tasks with plain rows, and their relay with
-// SendBatch.
+// schedule compares the writing of tasks with plain rows, their relay with
+// SendBatch, and their lateness with that beside destinations in trouble.
 func (r *run) schedule(ctx context.Context, s *Scenario) (err error) {
 	db, err := r.database(ctx, s)
 	if err != nil {
@@ -62,7 +62,7 @@ func (r *run) schedule(ctx context.Context, s *Scenario) (err error) {
 		return err
 	}
 	s.ratio("relay: rate / SendBatch", relay, batch, metricRate, 0.5, false)
-	return nil
+	return r.besideTrouble(ctx, s, c, db)
 }
 
 func insertPlain(ctx context.Context, db *sql.DB, queue string, n, size int) error {
@@ -141,7 +141,7 @@ func (r *run) scheduleAndRelay(ctx context.Context, c *client, db *sql.DB, rows,
 		return err
 	}
 	relay.record(k, n)
-	if _, err := db.ExecContext(context.WithoutCancel(ctx), "TRUNCATE rabbitdelay_tasks"); err != nil {
+	if _, err := db.ExecContext(context.WithoutCancel(ctx), "TRUNCATE rabbitdelay_tasks CASCADE"); err != nil {
 		return err
 	}
 	return c.purge()

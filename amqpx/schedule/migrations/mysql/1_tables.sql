@@ -1,0 +1,108 @@
+-- Instants are milliseconds since the Unix epoch. They come from UTC_TIMESTAMP,
+-- because UNIX_TIMESTAMP of a local time is an hour wrong in one of the two hours
+-- that look alike when daylight saving time ends.
+CREATE TABLE IF NOT EXISTS rabbitdelay_tasks (
+  id            VARCHAR(255) NOT NULL PRIMARY KEY,
+  queue         VARCHAR(255) NOT NULL DEFAULT '', -- the destination: a queue,
+  exchange      VARCHAR(255) NOT NULL DEFAULT '', -- or an exchange
+  routing_key   VARCHAR(255) NOT NULL DEFAULT '', -- and a routing key
+  due_at        BIGINT       NOT NULL,
+  version       BIGINT       NOT NULL DEFAULT 1,
+  status        VARCHAR(16)  NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'done', 'cancelled', 'expired', 'failed') AND status NOT LIKE '% '),
+  body          LONGBLOB     NOT NULL DEFAULT (''),
+  content_type  VARCHAR(255) NOT NULL DEFAULT '',
+  type          VARCHAR(255) NOT NULL DEFAULT '',
+  correlation_id VARCHAR(255) NOT NULL DEFAULT '',
+  priority      TINYINT UNSIGNED NOT NULL DEFAULT 0,
+  expires_after BIGINT   CHECK (expires_after >= 1), -- milliseconds after due_at; NULL: never
+  headers       LONGTEXT, -- a JSON object of strings
+  created_at    BIGINT       NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000),
+  updated_at    BIGINT       NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000),
+  finished_at   BIGINT, -- when it was done, cancelled, expired or failed
+  attempts      INT          NOT NULL DEFAULT 0, -- failed attempts of the handler
+  last_error    TEXT,
+  sent_at       BIGINT, -- last confirmed publish of this version
+  sends         INT          NOT NULL DEFAULT 0, -- confirmed publishes of this version
+  send_failures INT          NOT NULL DEFAULT 0, -- since the last confirmed one
+  resend_at     BIGINT, -- NULL: to be sent; else when the sweeper sends it again
+  claimed_until BIGINT       NOT NULL DEFAULT 0, -- a relay's lease
+  -- What the library refuses, refused from everybody. An instant that looks like
+  -- seconds is taken for that mistake, which would be due at once.
+  CONSTRAINT rabbitdelay_tasks_id_of_1_to_255_bytes CHECK (LENGTH(id) BETWEEN 1 AND 255),
+  CONSTRAINT rabbitdelay_tasks_id_without_space_at_end CHECK (id NOT LIKE '% '),
+  CONSTRAINT rabbitdelay_tasks_names_up_to_255_bytes CHECK (LENGTH(queue) <= 255 AND LENGTH(exchange) <= 255 AND LENGTH(routing_key) <= 255 AND LENGTH(content_type) <= 255 AND LENGTH(type) <= 255 AND LENGTH(correlation_id) <= 255),
+  CONSTRAINT rabbitdelay_tasks_one_destination CHECK ((queue <> '') <> (exchange <> '') AND (routing_key = '' OR exchange <> '')),
+  CONSTRAINT rabbitdelay_tasks_due_at_in_milliseconds CHECK (due_at BETWEEN 0 AND 253402300799999 AND due_at NOT BETWEEN 1000000000 AND 99999999999),
+  CONSTRAINT rabbitdelay_tasks_counts CHECK (version >= 1 AND attempts >= 0 AND sends >= 0 AND send_failures >= 0),
+  CONSTRAINT rabbitdelay_tasks_finished_at_when_finished CHECK (status IN ('pending', 'running') OR finished_at IS NOT NULL),
+  CONSTRAINT rabbitdelay_tasks_headers_a_json_object CHECK (headers IS NULL OR (JSON_VALID(headers) AND JSON_TYPE(headers) = 'OBJECT')),
+  KEY rabbitdelay_tasks_claim (status, queue, exchange, resend_at, due_at),
+  KEY rabbitdelay_tasks_queue (queue, exchange, status, due_at), -- and id, the primary key
+  KEY rabbitdelay_tasks_status (status, due_at, id),
+  KEY rabbitdelay_tasks_finished (status, finished_at)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Names by which tasks are found, any number of them for each task.
+CREATE TABLE IF NOT EXISTS rabbitdelay_task_tags (
+  tag     VARCHAR(100) NOT NULL,
+  task_id VARCHAR(255) NOT NULL,
+  PRIMARY KEY (tag, task_id),
+  KEY rabbitdelay_task_tags_task (task_id),
+  CONSTRAINT rabbitdelay_task_tags_task FOREIGN KEY (task_id) REFERENCES rabbitdelay_tasks (id) ON DELETE CASCADE
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Recurring tasks. Instants are milliseconds since the Unix epoch.
+CREATE TABLE IF NOT EXISTS rabbitdelay_schedules (
+  name            VARCHAR(200) NOT NULL PRIMARY KEY CHECK (name <> '' AND LENGTH(name) <= 200 AND LOCATE('@', name) = 0),
+  cron            VARCHAR(255) NOT NULL DEFAULT '', -- when: a cron expression
+  time_zone       VARCHAR(64)  NOT NULL DEFAULT 'UTC', -- in an IANA time zone,
+  every_ms        BIGINT       NOT NULL DEFAULT 0 CHECK (every_ms >= 0), -- or an interval
+  starts_at       BIGINT, -- the first instant that may be an occurrence
+  ends_at         BIGINT, -- the first that may not
+  jitter_ms       BIGINT       NOT NULL DEFAULT 0 CHECK (jitter_ms >= 0),
+  misfire         VARCHAR(16)  NOT NULL DEFAULT 'once' CHECK (misfire IN ('skip', 'once', 'all')),
+  misfire_limit   INT          NOT NULL DEFAULT 100 CHECK (misfire_limit >= 1),
+  overlap         VARCHAR(16)  NOT NULL DEFAULT 'allow' CHECK (overlap IN ('allow', 'skip')),
+  queue           VARCHAR(255) NOT NULL DEFAULT '', -- what: as in rabbitdelay_tasks
+  exchange        VARCHAR(255) NOT NULL DEFAULT '',
+  routing_key     VARCHAR(255) NOT NULL DEFAULT '',
+  body            LONGBLOB     NOT NULL DEFAULT (''),
+  content_type    VARCHAR(255) NOT NULL DEFAULT '',
+  type            VARCHAR(255) NOT NULL DEFAULT '',
+  correlation_id  VARCHAR(255) NOT NULL DEFAULT '',
+  priority        SMALLINT     NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 255),
+  expires_after   BIGINT       CHECK (expires_after >= 1), -- milliseconds after the occurrence is due; NULL: never
+  headers         LONGTEXT, -- a JSON object of strings
+  tags            LONGTEXT, -- a JSON array of strings
+  paused          SMALLINT     NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
+  origin          VARCHAR(64)  NOT NULL DEFAULT '', -- who wrote it
+  version         BIGINT       NOT NULL DEFAULT 1 CHECK (version >= 1), -- every change raises it
+  created_at      BIGINT       NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000),
+  updated_at      BIGINT       NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000),
+  planned_version BIGINT       NOT NULL DEFAULT 0, -- the version that the relays go by
+  plan_at         BIGINT       NOT NULL DEFAULT 0, -- when a relay looks at the row next
+  next_at         BIGINT, -- the next occurrence that is no task yet
+  last_at         BIGINT, -- the last that became one
+  skipped_at      BIGINT, -- the last that was left out
+  last_error      TEXT, -- why there are no more occurrences
+  CHECK ((queue <> '') <> (exchange <> '')),
+  CHECK ((cron <> '') <> (every_ms > 0)),
+  KEY rabbitdelay_schedules_plan (plan_at)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What the handler of one queue has done about a task. Tasks to an exchange have a
+-- row for each queue that gets them; tasks to a queue only where attempts are
+-- recorded before they run. Instants are milliseconds since the Unix epoch.
+CREATE TABLE IF NOT EXISTS rabbitdelay_effects (
+  task_id     VARCHAR(255) NOT NULL,
+  version     BIGINT       NOT NULL, -- the task's
+  due_at      BIGINT       NOT NULL, -- the task's: an id can be used again after its task was purged
+  queue       VARCHAR(255) NOT NULL, -- whose handler it is
+  done_at     BIGINT, -- when the effect was committed, NULL before
+  attempts    INT          NOT NULL DEFAULT 0, -- that were recorded before they ran
+  lease_token VARCHAR(64)  NOT NULL DEFAULT '', -- of the attempt that runs, or ended without an outcome
+  lease_until BIGINT       NOT NULL DEFAULT 0, -- until then nobody else may begin
+  updated_at  BIGINT       NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000),
+  PRIMARY KEY (task_id, version, due_at, queue),
+  KEY rabbitdelay_effects_updated (updated_at)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

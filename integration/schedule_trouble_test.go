@@ -1,0 +1,115 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+)
+
+// Destinations that take no messages hold up nobody else, say why on the rows of
+// their tasks, and have their effects when the trouble ends.
+func TestScheduleBesideTrouble(t *testing.T) {
+	t.Parallel()
+	const each, goodQueues = 30, 4
+	lines, err := broker.Versions(t.Context())
+	mustSucceed(t, err)
+	for _, line := range lines {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			url := broker.Shared(t, broker.Options{Version: line}).URL()
+			owner, err := amqp.Dial(url)
+			mustSucceed(t, err)
+			defer func() { _ = owner.Close() }()
+			theirs, err := owner.Channel()
+			mustSucceed(t, err)
+			conn, err := amqp.Dial(url)
+			mustSucceed(t, err)
+			defer func() { _ = conn.Close() }()
+			ch, err := conn.Channel()
+			mustSucceed(t, err)
+
+			name := fmt.Sprintf("trouble.%d", time.Now().UnixNano())
+			full, exclusive, missing, bound := name+".full", name+".exclusive", name+".missing", name+".bound"
+			_, err = ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+			mustSucceed(t, err)
+			mustSucceed(t, ch.PublishWithContext(t.Context(), "", full, false, false, amqp.Publishing{}))
+			_, err = theirs.QueueDeclare(exclusive, false, false, true, false, nil)
+			mustSucceed(t, err)
+			good := make([]string, goodQueues)
+			for i := range good {
+				good[i] = fmt.Sprint(name, ".good-", i)
+			}
+			defer func() {
+				_ = ch.ExchangeDelete(missing, false, false)
+				for _, q := range slices.Concat(good, []string{full, exclusive, bound}) {
+					for _, q := range []string{q, q + ".dead"} {
+						_, _ = ch.QueueDelete(q, false, false, false)
+					}
+				}
+			}()
+
+			db := openSQLite(t)
+			db.mustExec(t, "CREATE TABLE effects (id VARCHAR(255) NOT NULL)")
+			client := openClient(t, amqpx.Config{URL: url})
+			s := newStore(t, db, client, schedule.Config{MaxSendFailures: 1000, PublishTimeout: 2 * time.Second})
+			now := time.Now()
+			var tasks []schedule.Task
+			for i := range each {
+				tasks = append(tasks,
+					schedule.Task{ID: fmt.Sprint("full-", i), Queue: full, DeliverAt: now},
+					schedule.Task{ID: fmt.Sprint("exclusive-", i), Queue: exclusive, DeliverAt: now},
+					schedule.Task{ID: fmt.Sprint("missing-", i), Exchange: missing, DeliverAt: now})
+				for n, q := range good {
+					tasks = append(tasks, schedule.Task{ID: fmt.Sprint("good-", n, "-", i), Queue: q, DeliverAt: now.Add(time.Duration(i) * 20 * time.Millisecond)})
+				}
+			}
+			mustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+			runStore(t, s)
+			handle := schedule.Handler(db.DB, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+				_, err := tx.ExecContext(ctx, "INSERT INTO effects (id) VALUES (?)", d.ID)
+				return err
+			})
+			for _, q := range good {
+				consume(t, client, q, handle)
+			}
+			effects := func(kind string) int64 {
+				return db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects WHERE id LIKE ?", kind+"-%")
+			}
+			eventually(t, "the good ones have their effects", func() bool { return effects("good") == goodQueues*each })
+			for kind, reason := range map[string]string{"full": "refused by the broker", "exclusive": "exclusive", "missing": missing} {
+				id := kind + "-0"
+				eventually(t, id+" says what is wrong", func() bool { return taskOf(t, s, id).LastError != "" })
+				if got := taskOf(t, s, id); !strings.Contains(got.LastError, reason) || got.Status != schedule.StatusPending || got.Sends != 0 {
+					t.Errorf("%+v, expected it to be pending because of %q", got, reason)
+				}
+			}
+
+			_, err = ch.QueueDelete(full, false, false, false)
+			mustSucceed(t, err)
+			mustSucceed(t, owner.Close())
+			mustSucceed(t, ch.ExchangeDeclare(missing, amqp.ExchangeFanout, true, false, false, false, nil))
+			_, err = ch.QueueDeclare(bound, true, false, false, false, nil)
+			mustSucceed(t, err)
+			mustSucceed(t, ch.QueueBind(bound, "", missing, false, nil))
+			for _, q := range []string{full, exclusive, bound} {
+				consume(t, client, q, handle)
+			}
+			for _, kind := range []string{"full", "exclusive", "missing"} {
+				within(t, 2*time.Minute, kind+" ones have their effects", func() bool { return effects(kind) == each })
+			}
+			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects"); n != int64(len(tasks)) {
+				t.Errorf("%d effects of %d tasks", n, len(tasks))
+			}
+		})
+	}
+}

@@ -127,7 +127,7 @@ func (r *bulkRun) page(ctx context.Context, status Status) ([]Cursor, error) {
 		order, beyond = "due_at DESC, id DESC", "<"
 	}
 	if c := r.done.Cursor; c.ID != "" {
-		at := millis(c.DeliverAt)
+		at := stored(c.DeliverAt)
 		where += fmt.Sprintf(" AND due_at %s= ? AND (due_at %s ? OR id %s ?)", beyond, beyond, beyond)
 		args = append(args, at, at, c.ID)
 	}
@@ -144,7 +144,7 @@ func (r *bulkRun) page(ctx context.Context, status Status) ([]Cursor, error) {
 	for rows.Next() {
 		var c Cursor
 		var due int64
-		if err := rows.Scan(&c.ID, &due); err != nil {
+		if err := rows.Scan(&c.ID, cell{"due_at", &due, &rowError{}}); err != nil {
 			return nil, err
 		}
 		c.DeliverAt = time.UnixMilli(due)

@@ -102,5 +102,5 @@ func dueOf(d *amqpx.Delivery, now int64) int64 {
 	if d.DueAt.IsZero() {
 		return now
 	}
-	return millis(d.DueAt) // as the row has it, also where a test gives the task's own instant
+	return max(stored(d.DueAt), 0) // as the row has it, also where a test gives the task's own instant
 }

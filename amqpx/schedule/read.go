@@ -34,6 +34,8 @@ type Filter struct {
 	Limit int    // at most so many; 0 for all
 	// WithoutBody leaves Body empty, which saves reading it.
 	WithoutBody bool
+
+	timeless bool // of List: rows whose due_at is no instant, by id
 }
 
 // Cursor is a place in the order of List.
@@ -47,7 +49,7 @@ func (c Cursor) String() string {
 	if c.ID == "" {
 		return ""
 	}
-	return strconv.FormatInt(millis(c.DeliverAt), 10) + "/" + c.ID
+	return strconv.FormatInt(stored(c.DeliverAt), 10) + "/" + c.ID
 }
 
 // ParseCursor reads a cursor that String wrote.
@@ -171,10 +173,11 @@ func scanOne(ctx context.Context, c sqldb.Conn, d Dialect, id string, t *Task) e
 // listPage is how many rows List reads at a time.
 const listPage = 500
 
-// List iterates over tasks in the order of their due instant and id. It reads
-// page by page, each page beginning where the last one ended, so no statement
-// stays open between two steps, and tasks that move meanwhile may be seen twice
-// or not at all. The iteration ends after an error.
+// List iterates over tasks in the order of their due instant and id; what another
+// program wrote without an instant comes last. It reads page by page, each page
+// beginning where the last one ended, so no statement stays open between two steps,
+// and tasks that move meanwhile may be seen twice or not at all. The iteration ends
+// after an error.
 func (s *Store) List(ctx context.Context, ex Executor, f Filter) iter.Seq2[Task, error] {
 	return func(yield func(Task, error) bool) {
 		ex := s.on(ex)
@@ -182,9 +185,17 @@ func (s *Store) List(ctx context.Context, ex Executor, f Filter) iter.Seq2[Task,
 		if left <= 0 {
 			left = math.MaxInt
 		}
+		d, err := s.dialect.Resolve(ctx, ex)
+		if err != nil {
+			yield(Task{}, fmt.Errorf("listing tasks: %w", err))
+			return
+		}
+		// SQLite has any value in any column, and sorts texts behind all numbers, where
+		// a cursor could not tell them apart.
+		f.timeless = d == SQLite && f.After.ID != "" && stored(f.After.DeliverAt) > maxDue
 		for left > 0 {
 			n := min(left, listPage)
-			page, err := s.page(ctx, ex, f, n)
+			page, err := page(ctx, ex, d, f, n)
 			if err != nil {
 				yield(Task{}, fmt.Errorf("listing tasks: %w", sqldb.Explain(err)))
 				return
@@ -194,22 +205,22 @@ func (s *Store) List(ctx context.Context, ex Executor, f Filter) iter.Seq2[Task,
 					return
 				}
 			}
-			if len(page) < n {
+			left -= len(page)
+			switch {
+			case len(page) == n:
+				f.After = page[n-1].Cursor()
+			case f.timeless || d != SQLite || !f.DueTo.IsZero():
 				return
+			default:
+				f.timeless, f.After = true, Cursor{}
 			}
-			left -= n
-			f.After = page[n-1].Cursor()
 		}
 	}
 }
 
 // page reads up to n tasks. Without a status it is the union of the statuses,
 // each of which an index has in order.
-func (s *Store) page(ctx context.Context, ex sqldb.Conn, f Filter, n int) ([]Task, error) {
-	d, err := s.dialect.Resolve(ctx, ex)
-	if err != nil {
-		return nil, err
-	}
+func page(ctx context.Context, ex sqldb.Conn, d Dialect, f Filter, n int) ([]Task, error) {
 	query, args, err := listQuery(d, f, n)
 	if err != nil {
 		return nil, err
@@ -219,27 +230,31 @@ func (s *Store) page(ctx context.Context, ex sqldb.Conn, f Filter, n int) ([]Tas
 		return nil, err
 	}
 	defer func() { _ = rows.Close() }()
-	page := make([]Task, 0, min(n, 64))
+	list := make([]Task, 0, min(n, 64))
 	for rows.Next() {
 		var t Task
 		if err := scanTask(rows.Scan, &t); err != nil && !isRowError(err) {
 			return nil, err
 		}
-		page = append(page, t)
+		list = append(list, t)
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return nil, err
 	}
-	tagged := make([]*Task, len(page))
-	for i := range page {
-		tagged[i] = &page[i]
+	tagged := make([]*Task, len(list))
+	for i := range list {
+		tagged[i] = &list[i]
 	}
-	return page, readTags(ctx, ex, d, tagged)
+	return list, readTags(ctx, ex, d, tagged)
 }
 
 func listQuery(d Dialect, f Filter, n int) (string, []any, error) {
 	var parts []string
 	var args []any
+	order := "due_at, id"
+	if f.timeless {
+		order = "id"
+	}
 	table := "rabbitdelay_tasks"
 	if d == MySQL && f.Queue+f.Exchange+f.IDPrefix+f.Tag == "" {
 		// MariaDB would read and sort a whole status by another index.
@@ -255,12 +270,18 @@ func listQuery(d Dialect, f Filter, n int) (string, []any, error) {
 		if err != nil {
 			return "", nil, err
 		}
-		if f.After.ID != "" {
+		switch {
+		case f.timeless:
+			where, a = where+" AND due_at > ? AND id > ?", append(a, int64(maxDue), f.After.ID)
+		case d == SQLite:
+			where, a = where+" AND due_at <= ?", append(a, int64(maxDue))
+		}
+		if f.After.ID != "" && !f.timeless {
 			condition, values := beyond(d, f.After)
 			where, a = where+" AND "+condition, append(a, values...)
 		}
-		parts = append(parts, fmt.Sprintf("SELECT * FROM (SELECT %s FROM %s%s ORDER BY due_at, id LIMIT %d) AS %s",
-			columns(!f.WithoutBody), table, where, n, status))
+		parts = append(parts, fmt.Sprintf("SELECT * FROM (SELECT %s FROM %s%s ORDER BY %s LIMIT %d) AS %s",
+			columns(!f.WithoutBody), table, where, order, n, status))
 		args = append(args, a...)
 	}
 	if len(parts) == 0 {
@@ -268,9 +289,9 @@ func listQuery(d Dialect, f Filter, n int) (string, []any, error) {
 	}
 	query := strings.Join(parts, " UNION ALL ")
 	if len(parts) > 1 {
-		query = fmt.Sprintf("SELECT * FROM (%s) AS every ORDER BY due_at, id LIMIT %d", query, n)
+		query = fmt.Sprintf("SELECT * FROM (%s) AS every ORDER BY %s LIMIT %d", query, order, n)
 	} else {
-		query += " ORDER BY due_at, id"
+		query += " ORDER BY " + order
 	}
 	return query, args, nil
 }
@@ -279,7 +300,7 @@ func listQuery(d Dialect, f Filter, n int) (string, []any, error) {
 // written so that an index leads to it also when many tasks are due at one
 // instant.
 func beyond(d Dialect, c Cursor) (string, []any) {
-	at := millis(c.DeliverAt)
+	at := stored(c.DeliverAt)
 	if d == MySQL {
 		return "due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?))", []any{at, at, at, c.ID}
 	}
@@ -325,10 +346,10 @@ func (f Filter) where() (string, []any, error) {
 		add(condition, values...)
 	}
 	if !f.DueFrom.IsZero() {
-		add("due_at >= ?", millis(f.DueFrom))
+		add("due_at >= ?", stored(f.DueFrom))
 	}
 	if !f.DueTo.IsZero() {
-		add("due_at < ?", millis(f.DueTo))
+		add("due_at < ?", stored(f.DueTo))
 	}
 	if f.IDPrefix != "" {
 		// A range, which every index of a binary collation can answer; no valid

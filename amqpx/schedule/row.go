@@ -1,12 +1,15 @@
 package schedule
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
 // rowError is that of a row which another program wrote, and which can never be
@@ -90,6 +93,37 @@ func (c cell) whole(v any) int64 {
 	}
 	c.wrong(fmt.Sprintf("%.100q", c.text(v)), "a whole number")
 	return farAway
+}
+
+// failTimeless fails pending tasks whose due_at is no instant up to the year 9999.
+// No claim comes to them: they are never due, and a text sorts behind all numbers in
+// SQLite.
+func (s *Store) failTimeless(ctx context.Context) error {
+	d, err := s.dialect.Resolve(ctx, s.db)
+	if err != nil {
+		return err
+	}
+	rows, err := s.db.QueryContext(ctx, d.Bind("SELECT "+columns(false)+" FROM rabbitdelay_tasks WHERE status = 'pending' AND due_at > ? ORDER BY due_at, id LIMIT 500"), int64(maxDue))
+	if err != nil {
+		return fmt.Errorf("looking for tasks without an instant: %w", sqldb.Explain(err))
+	}
+	defer func() { _ = rows.Close() }()
+	failures := map[*claimed]error{}
+	for rows.Next() {
+		c := &claimed{}
+		c.bad = scanTask(rows.Scan, &c.Task)
+		if c.bad != nil && !isRowError(c.bad) {
+			return fmt.Errorf("looking for tasks without an instant: %w", c.bad)
+		}
+		if c.bad == nil {
+			c.bad = &rowError{[]string{fmt.Sprintf("column due_at: %d, expected an instant up to the year 9999 in milliseconds", c.DeliverAt.UnixMilli())}}
+		}
+		failures[c] = c.bad
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return err
+	}
+	return s.settleFailures(ctx, failures)
 }
 
 // checkTexts notes texts that no message can have.

@@ -33,6 +33,7 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 			{"real", "due_at", 1.5}, {"attempts", "attempts", "many"}, {"version", "version", 1.5},
 			{"text", "content_type", "\xff"}, {"key", "routing_key", "\xff"}, {"", "type", "x"}, {"space ", "type", "x"}, {[]byte("blob"), "attempts", "x"},
 			{"invalid \xff", "type", "x"}, {"headers", "headers", "[]"}, {"created", "created_at", "today"},
+			{"soon", "due_at", "soon"}, {"blob", "due_at", []byte("soon")}, {"far away", "due_at", int64(maxDue + 1)}, {[]byte("blob id"), "due_at", "soon"},
 		} {
 			if insert(c.id, c.column, c.value) {
 				bad++
@@ -43,8 +44,10 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 		for i := range 5 {
 			insert(fmt.Sprint("good ", i), "type", "x")
 		}
+		_, err = db.ExecContext(t.Context(), "PRAGMA ignore_check_constraints = 0")
+		check(t, err)
 		s.Wake()
-		<-time.After(5 * time.Second)
+		<-time.After(time.Minute)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 5 {
 			t.Errorf("%d sent, expected the 5 good ones: %v", len(got), got)
@@ -64,4 +67,52 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 			t.Errorf("Get gives %+v (%v)", got, err)
 		}
 	})
+}
+
+// A list of many rows whose instants are texts, and which are therefore alike to a
+// cursor, has each of them once.
+func TestListOfTimelessRows(t *testing.T) {
+	const timeless, timed = 2*listPage + 7, listPage + 3
+	s, db := openStore(t, nil, Config{})
+	defer func() { _ = db.Close() }()
+	_, err := db.ExecContext(t.Context(), "PRAGMA ignore_check_constraints = 1")
+	check(t, err)
+	for i := range timeless + timed {
+		due := any(int64(i))
+		if i >= timed {
+			due = fmt.Sprint("soon ", i%10)
+		}
+		_, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', ?)", fmt.Sprint("t", i), due)
+		check(t, err)
+	}
+	for _, f := range []Filter{{}, {Status: StatusPending}, {Queue: "q"}, {Limit: timed + timeless - 1}} {
+		seen := map[string]bool{}
+		var after Cursor
+		for task, err := range s.List(t.Context(), nil, f) {
+			check(t, err)
+			if seen[task.ID] {
+				t.Fatalf("%+v: %s comes twice", f, task.ID)
+			}
+			seen[task.ID] = true
+			if len(seen) == timed+timeless-10 {
+				after = task.Cursor()
+			}
+		}
+		want := timed + timeless
+		if f.Limit > 0 {
+			want = f.Limit
+		}
+		if len(seen) != want {
+			t.Errorf("%+v: %d tasks, expected %d", f, len(seen), want)
+		}
+		f.After, f.Limit = after, 0
+		rest := 0
+		for _, err := range s.List(t.Context(), nil, f) {
+			check(t, err)
+			rest++
+		}
+		if rest != 10 {
+			t.Errorf("%+v: %d tasks behind the cursor, expected 10", f, rest)
+		}
+	}
 }

@@ -39,7 +39,7 @@ func (s *Store) Run(ctx context.Context) error {
 		wg.Go(func() { s.relay(ctx) })
 	}
 	wg.Go(func() {
-		s.every(ctx, s.cfg.SweepInterval, "sweep", func() error { return errors.Join(s.endLeases(ctx), s.sweep(ctx)) })
+		s.every(ctx, s.cfg.SweepInterval, "sweep", func() error { return errors.Join(s.endLeases(ctx), s.failTimeless(ctx), s.sweep(ctx)) })
 	})
 	wg.Go(func() {
 		s.every(ctx, s.cfg.Retention.Every, "purge", func() error { return s.purge(ctx) })

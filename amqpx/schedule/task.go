@@ -152,15 +152,24 @@ func checkID(id string) error {
 
 func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
-// millis rounds up, so that nothing is early, and ends after maxDue. By Unix,
-// because an instant that is very far away, such as time.Unix(math.MaxInt64, 0),
-// overflows in its milliseconds and in the time.Time itself.
+// millis is an instant as it is written. It rounds up, so that nothing is early.
 func millis(t time.Time) int64 {
+	if t.Unix() < minDue/1000 {
+		return 0
+	}
+	return stored(t)
+}
+
+// stored is an instant that was read from a row, or is compared with rows. It ends
+// after maxDue. By Unix, because an instant that is very far away, such as
+// time.Unix(math.MaxInt64, 0), overflows in its milliseconds and in the time.Time
+// itself.
+func stored(t time.Time) int64 {
 	if t.Unix() > maxDue/1000 {
 		return maxDue + 1
 	}
-	if t.Unix() < minDue/1000 {
-		return 0
+	if t.Unix() < -maxDue/1000 {
+		return -maxDue
 	}
 	ms := t.UnixMilli()
 	if t.Nanosecond()%int(time.Millisecond) > 0 {

@@ -1,29 +1,33 @@
 -- Instants are milliseconds since the Unix epoch.
+-- Types are checked column by column, not by STRICT, which SQLite has since 3.37: a
+-- file with such a table cannot be opened by an earlier one at all. A check of its
+-- own for each column keeps a row that got past it from being in the way of changes
+-- of other columns.
 CREATE TABLE IF NOT EXISTS rabbitdelay_tasks (
-  id            TEXT    NOT NULL PRIMARY KEY,
-  queue         TEXT    NOT NULL DEFAULT '', -- the destination: a queue,
-  exchange      TEXT    NOT NULL DEFAULT '', -- or an exchange
-  routing_key   TEXT    NOT NULL DEFAULT '', -- and a routing key
-  due_at        INTEGER NOT NULL,
-  version       INTEGER NOT NULL DEFAULT 1,
+  id            TEXT    NOT NULL PRIMARY KEY CHECK (typeof(id) = 'text'),
+  queue         TEXT    NOT NULL DEFAULT '' CHECK (typeof(queue) = 'text'), -- the destination: a queue,
+  exchange      TEXT    NOT NULL DEFAULT '' CHECK (typeof(exchange) = 'text'), -- or an exchange
+  routing_key   TEXT    NOT NULL DEFAULT '' CHECK (typeof(routing_key) = 'text'), -- and a routing key
+  due_at        INTEGER NOT NULL CHECK (typeof(due_at) = 'integer'),
+  version       INTEGER NOT NULL DEFAULT 1 CHECK (typeof(version) = 'integer'),
   status        TEXT    NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'done', 'cancelled', 'expired', 'failed')),
-  body          BLOB    NOT NULL DEFAULT '',
-  content_type  TEXT    NOT NULL DEFAULT '',
-  type          TEXT    NOT NULL DEFAULT '',
-  correlation_id TEXT   NOT NULL DEFAULT '',
-  priority      INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 255),
-  expires_after INTEGER  CHECK (expires_after >= 1), -- milliseconds after due_at; NULL: never
-  headers       TEXT, -- a JSON object of strings
-  created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
-  updated_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
-  finished_at   INTEGER, -- when it was done, cancelled, expired or failed
-  attempts      INTEGER NOT NULL DEFAULT 0, -- failed attempts of the handler
-  last_error    TEXT,
-  sent_at       INTEGER, -- last confirmed publish of this version
-  sends         INTEGER NOT NULL DEFAULT 0, -- confirmed publishes of this version
-  send_failures INTEGER NOT NULL DEFAULT 0, -- since the last confirmed one
-  resend_at     INTEGER, -- NULL: to be sent; else when the sweeper sends it again
-  claimed_until INTEGER NOT NULL DEFAULT 0, -- a relay's lease
+  body          BLOB    NOT NULL DEFAULT '' CHECK (typeof(body) IN ('blob', 'text')),
+  content_type  TEXT    NOT NULL DEFAULT '' CHECK (typeof(content_type) = 'text'),
+  type          TEXT    NOT NULL DEFAULT '' CHECK (typeof(type) = 'text'),
+  correlation_id TEXT   NOT NULL DEFAULT '' CHECK (typeof(correlation_id) = 'text'),
+  priority      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(priority) = 'integer' AND priority BETWEEN 0 AND 255),
+  expires_after INTEGER  CHECK (typeof(expires_after) IN ('integer', 'null') AND expires_after >= 1), -- milliseconds after due_at; NULL: never
+  headers       TEXT CHECK (typeof(headers) IN ('text', 'null')), -- a JSON object of strings
+  created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) CHECK (typeof(created_at) = 'integer'),
+  updated_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) CHECK (typeof(updated_at) = 'integer'),
+  finished_at   INTEGER CHECK (typeof(finished_at) IN ('integer', 'null')), -- when it was done, cancelled, expired or failed
+  attempts      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(attempts) = 'integer'), -- failed attempts of the handler
+  last_error    TEXT CHECK (typeof(last_error) IN ('text', 'null')),
+  sent_at       INTEGER CHECK (typeof(sent_at) IN ('integer', 'null')), -- last confirmed publish of this version
+  sends         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(sends) = 'integer'), -- confirmed publishes of this version
+  send_failures INTEGER NOT NULL DEFAULT 0 CHECK (typeof(send_failures) = 'integer'), -- since the last confirmed one
+  resend_at     INTEGER CHECK (typeof(resend_at) IN ('integer', 'null')), -- NULL: to be sent; else when the sweeper sends it again
+  claimed_until INTEGER NOT NULL DEFAULT 0 CHECK (typeof(claimed_until) = 'integer'), -- a relay's lease
   -- What the library refuses, refused from everybody. An instant that looks like
   -- seconds is taken for that mistake, which would be due at once.
   CONSTRAINT rabbitdelay_tasks_id_of_1_to_255_bytes CHECK (length(CAST(id AS BLOB)) BETWEEN 1 AND 255),
@@ -33,12 +37,6 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_tasks (
   CONSTRAINT rabbitdelay_tasks_due_at_in_milliseconds CHECK (due_at BETWEEN 0 AND 253402300799999 AND due_at NOT BETWEEN 1000000000 AND 99999999999),
   CONSTRAINT rabbitdelay_tasks_counts CHECK (version >= 1 AND attempts >= 0 AND sends >= 0 AND send_failures >= 0),
   CONSTRAINT rabbitdelay_tasks_finished_at_when_finished CHECK (status IN ('pending', 'running') OR finished_at IS NOT NULL),
-  -- Not STRICT, which SQLite has since 3.37: a file with such a table cannot be
-  -- opened by an earlier one at all.
-  CONSTRAINT rabbitdelay_tasks_types CHECK (typeof(id) = 'text' AND typeof(queue) = 'text' AND typeof(exchange) = 'text' AND typeof(routing_key) = 'text' AND typeof(content_type) = 'text' AND typeof(type) = 'text' AND typeof(correlation_id) = 'text'
-    AND typeof(due_at) = 'integer' AND typeof(version) = 'integer' AND typeof(priority) = 'integer' AND typeof(created_at) = 'integer' AND typeof(updated_at) = 'integer' AND typeof(attempts) = 'integer' AND typeof(sends) = 'integer' AND typeof(send_failures) = 'integer' AND typeof(claimed_until) = 'integer'
-    AND typeof(expires_after) IN ('integer', 'null') AND typeof(finished_at) IN ('integer', 'null') AND typeof(sent_at) IN ('integer', 'null') AND typeof(resend_at) IN ('integer', 'null')
-    AND typeof(body) IN ('blob', 'text') AND typeof(headers) IN ('text', 'null') AND typeof(last_error) IN ('text', 'null')),
   -- Without JSON's functions, which not every SQLite before 3.38 has.
   CONSTRAINT rabbitdelay_tasks_headers_a_json_object CHECK (trim(headers, ' ' || char(9, 10, 13)) GLOB '{*}')
 );

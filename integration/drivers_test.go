@@ -55,6 +55,29 @@ func (b businessDB) taskHandler(f txFunc, opts ...schedule.HandlerOption) amqpx.
 	return schedule.Handler(b.DB, f.sql, opts...)
 }
 
+// txLease is work under a lease, whose complete is nil where there is nothing to
+// complete.
+type txLease func(ctx context.Context, d *amqpx.Delivery, key string) (txFunc, error)
+
+func (b businessDB) leaseHandler(f txLease, opts ...schedule.HandlerOption) amqpx.Handler {
+	if b.pool != nil {
+		return pgxtx.LeaseHandler(b.pool, func(ctx context.Context, d *amqpx.Delivery, key string) (pgxtx.Func, error) {
+			complete, err := f(ctx, d, key)
+			if complete == nil {
+				return nil, err
+			}
+			return complete.pgx, err
+		}, opts...)
+	}
+	return schedule.LeaseHandler(b.DB, func(ctx context.Context, d *amqpx.Delivery, key string) (schedule.Func, error) {
+		complete, err := f(ctx, d, key)
+		if complete == nil {
+			return nil, err
+		}
+		return complete.sql, err
+	}, opts...)
+}
+
 func (b businessDB) idempotentHandler(f txFunc, opts ...idempotency.HandlerOption) amqpx.Handler {
 	if b.pool != nil {
 		return pgxtx.IdempotentHandler(b.pool, f.pgx, opts...)

@@ -8,8 +8,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
-// TestMain ends what the tests share: brokers and database servers.
+// TestMain ends what the tests share: brokers and database servers. It is also the
+// main function of the processes that tests kill.
 func TestMain(m *testing.M) {
+	if given := os.Getenv(leaseEnv); given != "" {
+		fmt.Fprintln(os.Stderr, workUntilKilled(given)) // it does not return before it is killed
+		os.Exit(1)
+	}
 	code := m.Run()
 	if err := broker.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "closing brokers:", err)

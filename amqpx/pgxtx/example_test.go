@@ -57,6 +57,25 @@ func ExampleNew() {
 	_ = run
 }
 
+// A provider charges an order, which no transaction can undo; the key makes a
+// repetition harmless. What it returned is stored in the pgx.Tx that makes the task
+// done.
+func ExampleLeaseHandler() {
+	handler := func(pool *pgxpool.Pool, charge func(ctx context.Context, order, key string) (receipt string, err error)) amqpx.Handler {
+		return pgxtx.LeaseHandler(pool, func(ctx context.Context, d *amqpx.Delivery, key string) (pgxtx.Func, error) {
+			receipt, err := charge(ctx, string(d.Body), key)
+			if err != nil {
+				return nil, err // it is retried, with the same key
+			}
+			return func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error {
+				_, err := tx.Exec(ctx, "INSERT INTO receipts (order_id, receipt) VALUES ($1, $2)", string(d.Body), receipt)
+				return err
+			}, nil
+		}, schedule.WithLease(30*time.Second))
+	}
+	_ = handler
+}
+
 // An order is cancelled only if it is still unpaid, and only once, however often
 // the message comes.
 func ExampleIdempotentHandler() {

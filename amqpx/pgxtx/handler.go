@@ -28,6 +28,22 @@ func TaskHandler(pool *pgxpool.Pool, fn Func, opts ...schedule.HandlerOption) am
 	return schedule.HandlerOn(onPool(pool), fn.on, opts...)
 }
 
+// LeaseFunc is schedule.LeaseFunc with a complete that gets a pgx.Tx.
+type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complete Func, err error)
+
+// LeaseHandler is schedule.LeaseHandler with a pgx.Tx. It takes the same options.
+// It holds no connection of the pool while fn runs, but for the statements that
+// renew the lease.
+func LeaseHandler(pool *pgxpool.Pool, fn LeaseFunc, opts ...schedule.HandlerOption) amqpx.Handler {
+	return schedule.LeaseHandlerOn(onPool(pool), func(ctx context.Context, d *amqpx.Delivery, key string) (func(context.Context, sqldb.Tx, *amqpx.Delivery) error, error) {
+		complete, err := fn(ctx, d, key)
+		if complete == nil || err != nil {
+			return nil, err
+		}
+		return complete.on, nil
+	}, opts...)
+}
+
 // IdempotentHandler is idempotency.Handler with a pgx.Tx. It takes the same
 // options, but When of this package instead of idempotency.When.
 func IdempotentHandler(pool *pgxpool.Pool, fn Func, opts ...idempotency.HandlerOption) amqpx.Handler {

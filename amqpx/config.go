@@ -49,17 +49,27 @@ const (
 	DefaultMaxRouteQueues  = 100
 )
 
-// Config configures a Client. Only URL is required; zero values take the
-// defaults given at each field.
+// Config configures a Client. Only URL, or URLs, is required; zero values take
+// the defaults given at each field.
 type Config struct {
 	// URL of the broker, amqp:// or amqps://. User and password are
 	// percent-encoded. They never appear in logs or errors.
 	URL string
-	// URLs are further nodes of the same cluster, tried in turn.
+	// URLs are further nodes of the same cluster. Those and URL are tried in a
+	// random order, each before one is tried again; after a lost connection the
+	// others come first.
 	URLs []string
+	// Login gives user and password, instead of those of the URLs, each time a
+	// connection is made: from a file or a vault where passwords are renewed. Its
+	// errors count as a broker that does not answer, and must not contain the
+	// password. ctx ends with DialTimeout.
+	Login func(ctx context.Context) (username, password string, err error)
 	// TLS configures amqps: roots, client certificates, server name. Default:
 	// the system's roots and the host of the URL.
 	TLS *tls.Config
+	// GetTLS gives the TLS configuration at each handshake, instead of TLS; see
+	// TLSFiles. The client copies what it returns.
+	GetTLS func() *tls.Config
 	// ExternalAuth authenticates by the client certificate (SASL EXTERNAL; the
 	// broker needs rabbitmq_auth_mechanism_ssl) instead of the URL's user.
 	ExternalAuth bool
@@ -173,13 +183,14 @@ func (c Config) Validate() error {
 	}
 	count := func(field string, n, hi int) { want(n >= 1 && n <= hi, field, n, fmt.Sprintf("1 to %d", hi)) }
 
-	for i, u := range append([]string{c.URL}, c.URLs...) {
-		field := "URL"
-		if i > 0 {
-			field = fmt.Sprintf("URLs[%d]", i-1)
+	if c.URL != "" || len(c.URLs) == 0 {
+		if _, err := ParseURL(c.URL); err != nil {
+			bad("URL", "%v", err)
 		}
+	}
+	for i, u := range c.URLs {
 		if _, err := ParseURL(u); err != nil {
-			bad(field, "%v", err)
+			bad(fmt.Sprintf("URLs[%d]", i), "%v", err)
 		}
 	}
 	want(c.QueueType == topology.Quorum || c.QueueType == topology.Classic, "QueueType", string(c.QueueType), "quorum or classic")

@@ -2,7 +2,6 @@ package amqpx
 
 import (
 	"context"
-	"errors"
 	"net"
 	"time"
 
@@ -10,26 +9,24 @@ import (
 )
 
 // Dial opens one connection as Open does, to the first of Config.URL and URLs
-// that answers, and declares nothing. It is for tools that inspect a broker.
-// The caller closes it. If no node answers, the joined error has a *DialError
-// for each.
+// that answers, in a random order, and declares nothing. It is for tools that
+// inspect a broker. The caller closes it. If no node answers, the error has a
+// *DialError for each.
 func Dial(ctx context.Context, cfg Config) (*amqp.Connection, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	var errs []error
-	for _, u := range append([]string{cfg.URL}, cfg.URLs...) {
-		conn, err := dial(ctx, cfg, u, cfg.ConnectionName)
+	n := cfg.nodes()
+	for left := len(n.all); ; left-- {
+		conn, err := dial(ctx, cfg, n.next(), cfg.ConnectionName)
 		if err == nil {
 			return conn, nil
 		}
-		errs = append(errs, err)
-		if ctx.Err() != nil {
-			break
+		if err = n.fail(err); left == 1 || ctx.Err() != nil {
+			return nil, err
 		}
 	}
-	return nil, errors.Join(errs...)
 }
 
 // dial makes one connection, without recovery, through a coalescing writer.
@@ -65,11 +62,21 @@ func dial(ctx context.Context, cfg Config, rawURL, name string) (*amqp.Connectio
 			return socket, nil
 		},
 	}
-	if cfg.TLS != nil {
+	if cfg.GetTLS != nil {
+		ac.TLSClientConfig = cfg.GetTLS().Clone()
+	} else if cfg.TLS != nil {
 		ac.TLSClientConfig = cfg.TLS.Clone()
 	}
-	if cfg.ExternalAuth {
+	switch {
+	case cfg.ExternalAuth:
 		ac.SASL = []amqp.Authentication{&amqp.ExternalAuth{}}
+	case cfg.Login != nil:
+		user, password, err := cfg.Login(ctx)
+		if err != nil {
+			return nil, &DialError{Address: hostPort(uri), Reason: "no user and password to log in with: " + err.Error(), Err: err}
+		}
+		uri.Username = user // for errors
+		ac.SASL = []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}
 	}
 	conn, err := amqp.DialConfig(rawURL, ac)
 	if stop != nil && !stop() { // ctx ended during the handshake

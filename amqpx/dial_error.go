@@ -117,7 +117,7 @@ func refusal(uri amqp.URI, err error) (string, bool) {
 	case errors.Is(err, amqp.ErrVhost):
 		return fmt.Sprintf("the broker hung up when the virtual host %q was opened: %v; does it exist, and may the user %q use it?", uri.Vhost, err, uri.Username), true
 	case ae.Code == amqp.AccessRefused:
-		text := fmt.Sprintf("the broker refused the user %q: %v; is the password right, and percent-encoded in the URL?", uri.Username, err)
+		text := fmt.Sprintf("the broker refused the user %q: %v; is the password right, and percent-encoded where it stands in a URL?", uri.Username, err)
 		if uri.Username == "guest" && !isLoopback(uri.Host) {
 			text += " RabbitMQ takes guest from its own host only, unless loopback_users says otherwise"
 		}

@@ -25,6 +25,7 @@ type link struct {
 	// setup makes a fresh connection usable; an error closes it.
 	setup func(ctx context.Context, conn *amqp.Connection) (*session, error)
 
+	nodes  *nodes // of the supervisor
 	cancel context.CancelFunc
 	ended  chan struct{}
 
@@ -52,7 +53,7 @@ type session struct {
 
 func newLink(role string, cfg Config, h hooks, setup func(context.Context, *amqp.Connection) (*session, error)) *link {
 	return &link{
-		role: role, cfg: cfg, hooks: h, setup: setup,
+		role: role, cfg: cfg, hooks: h, setup: setup, nodes: cfg.nodes(),
 		log:     cfg.Logger.Named(role),
 		ended:   make(chan struct{}),
 		changed: make(chan struct{}),
@@ -87,10 +88,11 @@ func (l *link) run(ctx context.Context) {
 	var gen uint64
 	for attempt := 1; ; attempt++ {
 		l.event(StateEvent{State: StateConnecting, Attempt: attempt})
-		sess, err := l.connect(ctx, attempt)
+		sess, err := l.connect(ctx)
 		if err == nil {
 			gen++
 			sess.gen = gen
+			l.nodes.connected()
 			began := time.Now()
 			err = l.serve(ctx, sess)
 			if time.Since(began) > l.cfg.ReconnectMax {
@@ -100,8 +102,12 @@ func (l *link) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		refused := refusedSince(l.refused, err)
+		if sess == nil {
+			err = l.nodes.fail(err)
+		}
 		l.event(StateEvent{State: StateDisconnected, Err: err})
-		l.update(func() { l.cur, l.blocked, l.lastErr, l.refused = nil, "", err, refusedSince(l.refused, err) })
+		l.update(func() { l.cur, l.blocked, l.lastErr, l.refused = nil, "", err, refused })
 		wait := backoff(l.cfg.ReconnectMin, l.cfg.ReconnectMax, attempt)
 		what := "connection lost; connecting again"
 		if sess == nil {
@@ -137,10 +143,9 @@ func backoff(lo, hi time.Duration, attempt int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// connect tries the nodes in turn, by attempt.
-func (l *link) connect(ctx context.Context, attempt int) (*session, error) {
-	urls := append([]string{l.cfg.URL}, l.cfg.URLs...)
-	raw := urls[(attempt-1)%len(urls)]
+// connect tries one node.
+func (l *link) connect(ctx context.Context) (*session, error) {
+	raw := l.nodes.next()
 	conn, err := dial(ctx, l.cfg, raw, l.cfg.ConnectionName+" "+l.role)
 	if err != nil {
 		return nil, err

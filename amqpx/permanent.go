@@ -12,6 +12,9 @@ import (
 // pointless: refused credentials or virtual host, an untrusted certificate, or a
 // topology that conflicts with what the broker has.
 func permanent(err error) bool {
+	if n, ok := errors.AsType[*nodesError](err); ok {
+		return n.permanent()
+	}
 	if isPassing(err) {
 		return false
 	}

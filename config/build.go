@@ -159,18 +159,23 @@ func (d *drained) Bindings(dest topology.Destination) []topology.Binding {
 }
 
 // Client is the configuration of an amqpx.Client with the strategy; it reads the
-// TLS files.
+// TLS files and the password file, to say at once that it cannot.
 func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error) {
 	b := &c.Broker
-	tlsConfig, err := b.TLS.load()
-	if err != nil {
-		return amqpx.Config{}, &Error{File: c.file, Problems: []Problem{*err}}
+	getTLS, problem := b.TLS.load(log)
+	if problem == nil && b.PasswordFile != "" {
+		if _, err := readSecret(b.PasswordFile); err != nil {
+			problem = &Problem{Path: "broker.password_file", Message: err.Error()}
+		}
+	}
+	if problem != nil {
+		return amqpx.Config{}, &Error{File: c.file, Problems: []Problem{*problem}}
 	}
 	cfg := b.client()
-	cfg.URL, cfg.TLS, cfg.ExternalAuth = string(b.URL), tlsConfig, b.ExternalAuth
+	cfg.GetTLS, cfg.ExternalAuth, cfg.Login = getTLS, b.ExternalAuth, b.source()
 	cfg.Strategy, cfg.QueueType, cfg.Destinations = s, c.Delay.QueueType, c.Topology.Destinations
 	cfg.Logger = log
-	for _, u := range b.URLs {
+	for _, u := range b.nodes() {
 		cfg.URLs = append(cfg.URLs, string(u))
 	}
 	return cfg, nil

@@ -189,8 +189,8 @@ func TestTLSFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if client.TLS == nil || client.TLS.RootCAs == nil || len(client.TLS.Certificates) != 1 || client.TLS.ServerName != "rabbit" || !client.ExternalAuth {
-		t.Errorf("got %+v", client.TLS)
+	if got := client.GetTLS(); got.RootCAs == nil || len(got.Certificates) != 1 || got.ServerName != "rabbit" || !client.ExternalAuth {
+		t.Errorf("got %+v", got)
 	}
 	for _, bad := range []struct {
 		tls  TLS
@@ -198,7 +198,7 @@ func TestTLSFiles(t *testing.T) {
 	}{
 		{TLS{CA: "/none.pem"}, "broker.tls.ca: cannot read /none.pem: no such file or directory"},
 		{TLS{CA: key}, "broker.tls.ca: " + key + " has no certificate in PEM form"},
-		{TLS{Cert: cert, Key: "/none.pem"}, "broker.tls.cert: client certificate " + cert + " with key /none.pem: no such file or directory"},
+		{TLS{Cert: cert, Key: "/none.pem"}, "broker.tls.key: cannot read /none.pem: no such file or directory"},
 		{TLS{Cert: key, Key: cert}, "broker.tls.cert: client certificate " + key + " with key " + cert + ": tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"},
 	} {
 		c.Broker.TLS = bad.tls
@@ -207,7 +207,7 @@ func TestTLSFiles(t *testing.T) {
 		}
 	}
 	plain, err := (&Config{}).Client(nil, nil)
-	if err != nil || plain.TLS != nil {
-		t.Errorf("without files TLS is %v, %v; want nil, so that amqpx uses its default", plain.TLS, err)
+	if err != nil || plain.GetTLS != nil {
+		t.Errorf("with files that are not set there is a TLS configuration, %v; want none, so that amqpx uses its default", err)
 	}
 }

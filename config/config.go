@@ -31,11 +31,17 @@ type Broker struct {
 	// URL of the broker, amqp:// or amqps://. Default: the environment variable
 	// AMQP_URL, else amqp://guest:guest@127.0.0.1:5672/.
 	URL URL
-	// URLs are further nodes of the same cluster, tried in turn.
+	// URLs are nodes of the same cluster, beside URL or instead of it. All are tried
+	// in a random order.
 	URLs []URL
+	// Username and Password replace those of the URLs. PasswordFile names a file
+	// with the password instead, which is read at each connection.
+	Username     string
+	Password     Secret
+	PasswordFile string
 	// ManagementURL of the management API, http:// or https://, with user and
 	// password where they differ from the broker's. Default: port 15672 (15671
-	// with amqps) of the broker's host.
+	// with amqps) of each of the brokers' hosts, of which one that answers is taken.
 	ManagementURL URL
 	// TLS files for amqps.
 	TLS TLS
@@ -124,13 +130,15 @@ type Database struct {
 // DefaultURL is the broker without any setting: RabbitMQ's own default.
 const DefaultURL = "amqp://guest:guest@127.0.0.1:5672/"
 
-// GivenURL is the broker's URL if a flag, a variable or the file gave one;
-// empty for the default.
+// GivenURL is the broker's URL, or the first of several, if a flag, a variable or
+// the file gave one; empty for the default.
 func (c *Config) GivenURL() URL {
-	if _, ok := c.origins["broker.url"]; !ok {
+	_, one := c.origins["broker.url"]
+	_, several := c.origins["broker.urls"]
+	if !one && !several {
 		return ""
 	}
-	return c.Broker.URL
+	return c.Broker.nodes()[0]
 }
 
 // DelayGiven reports whether a file, a flag or a variable sets the strategy or

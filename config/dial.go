@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -31,34 +32,60 @@ func (c *Config) Dial(ctx context.Context) (*amqp.Connection, error) {
 const managementTimeout = 20 * time.Second
 
 // Management is an inspector that reads the broker through its management API,
-// at broker.management_url or else at the default port of the broker's host with
+// at broker.management_url or else at the default port of the brokers' hosts, with
 // the broker's user. It does not connect yet.
 func (c *Config) Management() (*live.Management, error) {
-	uri, err := amqpx.ParseURL(string(c.Broker.URL))
-	if err != nil {
-		return nil, fmt.Errorf("broker.url: %w", err)
-	}
-	cfg := live.ManagementConfig{URL: string(c.Broker.ManagementURL), Vhost: uri.Vhost, Timeout: managementTimeout}
-	if cfg.URL == "" {
-		u := url.URL{Scheme: "http", Host: net.JoinHostPort(uri.Host, "15672")}
+	b := &c.Broker
+	cfg := live.ManagementConfig{Timeout: managementTimeout}
+	for _, node := range b.nodes() {
+		uri, err := amqpx.ParseURL(string(node))
+		if err != nil {
+			return nil, fmt.Errorf("broker.url: %w", err)
+		}
+		user := url.UserPassword(uri.Username, uri.Password)
+		if b.separate() {
+			name, password, err := b.login(string(node))
+			if err != nil {
+				return nil, &Error{File: c.file, Problems: []Problem{{Path: "broker.password_file", Message: err.Error()}}}
+			}
+			user = url.UserPassword(name, password)
+		}
+		cfg.Vhost = uri.Vhost
+		u := &url.URL{Scheme: "http", Host: net.JoinHostPort(uri.Host, "15672")}
 		if uri.Scheme == "amqps" {
 			u.Scheme, u.Host = "https", net.JoinHostPort(uri.Host, "15671")
 		}
-		cfg.URL = u.String()
+		if own, err := url.Parse(string(b.ManagementURL)); err == nil && b.ManagementURL != "" {
+			u = own
+		}
+		if u.User == nil {
+			u.User = user
+		}
+		cfg.URLs = append(cfg.URLs, u.String())
+		if b.ManagementURL != "" {
+			break
+		}
 	}
-	if u, err := url.Parse(cfg.URL); err == nil && u.User == nil {
-		cfg.Username, cfg.Password = uri.Username, uri.Password
-	}
-	tlsConfig, problem := c.Broker.TLS.load()
+	cfg.URL, cfg.URLs = cfg.URLs[0], cfg.URLs[1:]
+	getTLS, problem := b.TLS.load(nil)
 	if problem != nil {
 		return nil, &Error{File: c.file, Problems: []Problem{*problem}}
 	}
-	if tlsConfig != nil {
-		cfg.Transport = &http.Transport{
-			Proxy:             http.ProxyFromEnvironment,
-			TLSClientConfig:   tlsConfig,
-			DisableKeepAlives: true, // no idle connection stays behind
-		}
+	if getTLS != nil {
+		cfg.Transport = withTLS(getTLS)
 	}
 	return live.NewManagement(cfg)
+}
+
+// withTLS makes each request with the files as they are then.
+type withTLS func() *tls.Config
+
+// RoundTrip is http.RoundTripper's.
+func (get withTLS) RoundTrip(r *http.Request) (*http.Response, error) {
+	t := &http.Transport{
+		Proxy:             http.ProxyFromEnvironment,
+		TLSClientConfig:   get().Clone(),
+		DisableKeepAlives: true, // no idle connection stays behind
+	}
+	return t.RoundTrip(r)
 }

@@ -36,6 +36,10 @@ type Override struct {
 	Origin string
 }
 
+// FileVariable is the environment variable that names the YAML file for the
+// commands, as their flag -f does. Load does not read it.
+const FileVariable = envPrefix + "_FILE"
+
 // Load reads the settings and validates them. An environment variable that is set
 // and empty counts as not set; a flag or a value of the file that is empty is an
 // error. Every problem is reported, with
@@ -61,6 +65,7 @@ func load(data []byte, src Source) (*Config, error) {
 	}
 	l.layers(data)
 	l.read()
+	l.reconcile()
 	l.topology()
 	l.c.setDefaults()
 	problems := &l.file.Problems
@@ -81,7 +86,7 @@ type loader struct {
 
 // layers gives viper the file, the environment and the overrides.
 func (l *loader) layers(data []byte) {
-	known := map[string]bool{}
+	known := map[string]bool{FileVariable: true}
 	for _, s := range settings {
 		name := variable(s.path)
 		known[name] = true

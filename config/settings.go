@@ -24,11 +24,17 @@ var settings = []setting{
 	{"broker.url", func(c *Config) any { return &c.Broker.URL },
 		"AMQP_URL, else amqp://guest:guest@127.0.0.1:5672/", "the broker, amqp://user:password@host:5672/vhost or amqps://, special characters percent-encoded"},
 	{"broker.urls", func(c *Config) any { return &c.Broker.URLs },
-		"none", "further nodes of the same cluster, tried in turn"},
+		"none", "nodes of the same cluster, beside url or instead of it, tried in a random order"},
+	{"broker.username", func(c *Config) any { return &c.Broker.Username },
+		"that of the URL", "user, instead of the URL's; as it is, not percent-encoded"},
+	{"broker.password", func(c *Config) any { return &c.Broker.Password },
+		"that of the URL", "password, instead of the URL's; as it is, not percent-encoded"},
+	{"broker.password_file", func(c *Config) any { return &c.Broker.PasswordFile },
+		"none", "file that has the password, read again at each connection"},
 	{"broker.management_url", func(c *Config) any { return &c.Broker.ManagementURL },
-		"port 15672 (amqps: 15671) of the broker's host, with its user", "the management API, http://user:password@host:15672 or https://"},
+		"port 15672 (amqps: 15671) of a broker's host that answers, with its user", "the management API, http://user:password@host:15672 or https://"},
 	{"broker.tls.ca", func(c *Config) any { return &c.Broker.TLS.CA },
-		"the system's certificates", "PEM file of certificates to trust, for amqps"},
+		"the system's certificates", "PEM file of certificates to trust, for amqps; TLS files are read again at each handshake"},
 	{"broker.tls.cert", func(c *Config) any { return &c.Broker.TLS.Cert },
 		"none", "PEM file of the client certificate"},
 	{"broker.tls.key", func(c *Config) any { return &c.Broker.TLS.Key },
@@ -180,6 +186,8 @@ func assign(field any, texts []string, given bool) error {
 		*f = text
 	case *URL:
 		*f = URL(text)
+	case *Secret:
+		*f = Secret(text)
 	case *topology.QueueType:
 		*f = topology.QueueType(text)
 	case *amqpx.Declaration:

@@ -2,36 +2,26 @@ package config
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io/fs"
-	"os"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// load reads the files; nil when nothing is set. A problem names the setting.
-func (t TLS) load() (*tls.Config, *Problem) {
+// load reads the files, and gives a function that reads them again at each
+// handshake; nil when nothing is set. A problem names the setting.
+func (t TLS) load(log *zap.Logger) (func() *tls.Config, *Problem) {
 	if t == (TLS{}) {
 		return nil, nil
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
-	if t.CA != "" {
-		pem, err := os.ReadFile(t.CA)
-		if err != nil {
-			return nil, &Problem{Path: "broker.tls.ca", Message: "cannot read " + t.CA + ": " + reason(err)}
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, &Problem{Path: "broker.tls.ca", Message: t.CA + " has no certificate in PEM form"}
-		}
+	get, err := amqpx.TLSFiles(t).Load(log)
+	if fe, ok := errors.AsType[*amqpx.TLSFileError](err); ok {
+		return nil, &Problem{Path: "broker.tls." + strings.ToLower(fe.Field), Message: fe.Text}
 	}
-	if t.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
-		if err != nil {
-			return nil, &Problem{Path: "broker.tls.cert", Message: "client certificate " + t.Cert + " with key " + t.Key + ": " + reason(err)}
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
+	return get, nil
 }
 
 // reason is an error's text without the path, which the problem names already.

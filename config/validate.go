@@ -19,7 +19,9 @@ import (
 // setDefaults fills in what the settings' documentation says. What amqpx and dlx
 // have defaults for stays zero.
 func (c *Config) setDefaults() {
-	c.Broker.URL = cmp.Or(c.Broker.URL, DefaultURL)
+	if len(c.Broker.URLs) == 0 {
+		c.Broker.URL = cmp.Or(c.Broker.URL, DefaultURL)
+	}
 	c.Delay.Strategy = cmp.Or(c.Delay.Strategy, StrategyBucket)
 	c.Delay.Prefix = cmp.Or(c.Delay.Prefix, topology.DefaultPrefix)
 	c.Delay.QueueType = cmp.Or(c.Delay.QueueType, topology.Quorum)
@@ -68,13 +70,17 @@ func (c *Config) problems() []Problem {
 }
 
 func (k *checker) broker(b *Broker) {
-	secure := k.brokerURL("broker.url", b.URL)
+	secure := strings.HasPrefix(string(b.nodes()[0]), "amqps:")
+	if b.URL != "" {
+		k.brokerURL("broker.url", b.URL)
+	}
 	for i, u := range b.URLs {
 		path := fmt.Sprintf("broker.urls[%d]", i)
 		if k.brokerURL(path, u) != secure {
-			k.badf(path, "expected the scheme of broker.url; the nodes of a cluster are all amqp:// or all amqps://")
+			k.badf(path, "expected the scheme of the others; the nodes of a cluster are all amqp:// or all amqps://")
 		}
 	}
+	k.login(b)
 	if b.ManagementURL != "" {
 		u, err := url.Parse(string(b.ManagementURL))
 		if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {

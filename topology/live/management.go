@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -22,6 +24,9 @@ type ManagementConfig struct {
 	// URL is the API's address without a path, e.g. "http://127.0.0.1:15672". It
 	// may carry the user and password.
 	URL string
+	// URLs are those of further nodes of the same cluster. Requests go to a node
+	// that answers: any at first, then the same one while it does.
+	URLs []string
 	// Username and Password override those of the URL; "guest" if neither gives
 	// one. The user needs the tag management, and policymaker for the policies.
 	Username, Password string
@@ -37,26 +42,26 @@ type ManagementConfig struct {
 // virtual host: objects with all their arguments, bindings, message counts and
 // policies. It is safe for concurrent use.
 type Management struct {
-	endpoint  string
+	endpoints []endpoint
+	at        atomic.Int32 // of endpoints: the one that answered last
 	cfg       ManagementConfig
 	transport http.RoundTripper
 }
+
+// endpoint is one node's API.
+type endpoint struct{ url, username, password string }
 
 var _ Inspector = (*Management)(nil)
 
 // NewManagement checks the configuration; it does not connect.
 func NewManagement(cfg ManagementConfig) (*Management, error) {
-	u, err := url.Parse(cfg.URL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		// The URL itself may hold a password and stays out of the message.
-		return nil, errors.New("management API: expected a URL such as http://127.0.0.1:15672")
-	}
-	if cfg.Username == "" && u.User != nil {
-		cfg.Username = u.User.Username()
-		cfg.Password, _ = u.User.Password()
-	}
-	if cfg.Username == "" {
-		cfg.Username, cfg.Password = "guest", "guest"
+	var endpoints []endpoint
+	for _, raw := range append([]string{cfg.URL}, cfg.URLs...) {
+		e, err := newEndpoint(raw, cfg)
+		if err != nil {
+			return nil, err
+		}
+		endpoints = append(endpoints, e)
 	}
 	if cfg.Vhost == "" {
 		cfg.Vhost = "/"
@@ -68,8 +73,28 @@ func NewManagement(cfg ManagementConfig) (*Management, error) {
 	if transport == nil {
 		transport = http.DefaultTransport
 	}
+	m := &Management{endpoints: endpoints, cfg: cfg, transport: transport}
+	m.at.Store(rand.Int32N(int32(len(endpoints)))) // bounded by what one configures
+	return m, nil
+}
+
+func newEndpoint(raw string, cfg ManagementConfig) (endpoint, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		// The URL itself may hold a password and stays out of the message.
+		return endpoint{}, errors.New("management API: expected a URL such as http://127.0.0.1:15672")
+	}
+	e := endpoint{username: cfg.Username, password: cfg.Password}
+	if e.username == "" && u.User != nil {
+		e.username = u.User.Username()
+		e.password, _ = u.User.Password()
+	}
+	if e.username == "" {
+		e.username, e.password = "guest", "guest"
+	}
 	u.User = nil
-	return &Management{endpoint: strings.TrimRight(u.String(), "/"), cfg: cfg, transport: transport}, nil
+	e.url = strings.TrimRight(u.String(), "/")
+	return e, nil
 }
 
 // Inspect reads the whole virtual host. A user without the tag policymaker gets
@@ -97,7 +122,7 @@ func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (topology
 }
 
 func (m *Management) failed(what string, err error) error {
-	return fmt.Errorf("management API %s, virtual host %q: read %s: %w", m.endpoint, m.cfg.Vhost, what, err)
+	return fmt.Errorf("management API %s, virtual host %q: read %s: %w", m.Endpoint(), m.cfg.Vhost, what, err)
 }
 
 // get reads what is below the virtual host.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -57,7 +58,7 @@ func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) err
 	}
 	name, _ := conn.Properties["cluster_name"].(string)
 	if name != "" && overview.Name != "" && name != overview.Name {
-		return &ClusterError{Endpoint: m.endpoint, AMQP: name, Management: overview.Name}
+		return &ClusterError{Endpoint: m.Endpoint(), AMQP: name, Management: overview.Name}
 	}
 	return nil
 }
@@ -68,8 +69,9 @@ const maxErrorBody = 64 << 10
 // Vhost is the virtual host that is read.
 func (m *Management) Vhost() string { return m.cfg.Vhost }
 
-// Endpoint is the API's address, without user and password.
-func (m *Management) Endpoint() string { return m.endpoint }
+// Endpoint is the address, without user and password, of the API that answered
+// last, or will be asked first.
+func (m *Management) Endpoint() string { return m.endpoints[m.at.Load()].url }
 
 // InVhost is a path below the virtual host, such as
 // InVhost("queues") + "?columns=name".
@@ -88,7 +90,8 @@ type RoundTrip struct{ Sent, Received, Date time.Time }
 // Call sends a request to a path such as "/api/overview", with body as JSON
 // unless it is nil, and decodes the answer into out unless that is nil.
 // ManagementConfig.Timeout bounds it. An answer other than success is a
-// *StatusError.
+// *StatusError. Where there are several nodes, one that does not answer is passed
+// over, but a request that may have changed something is not made again.
 func (m *Management) Call(ctx context.Context, method, path string, body, out any) (RoundTrip, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
@@ -99,30 +102,61 @@ func (m *Management) Call(ctx context.Context, method, path string, body, out an
 			return RoundTrip{}, err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, m.endpoint+path, bytes.NewReader(sent))
-	if err != nil {
-		return RoundTrip{}, err
+	first, n := int(m.at.Load()), len(m.endpoints)
+	var failed []error
+	for i := range n {
+		at := (first + i) % n
+		x, answered, err := m.ask(ctx, m.endpoints[at], n-i, method, path, sent, out)
+		if answered {
+			m.at.Store(int32(at)) // an index
+			return x, err
+		}
+		failed = append(failed, err)
+		if ctx.Err() != nil || method != http.MethodGet && !neverSent(err) {
+			break
+		}
 	}
-	if body != nil {
+	return RoundTrip{}, errors.Join(failed...)
+}
+
+// neverSent tells whether a request failed before there was a connection for it.
+func neverSent(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}
+
+// ask sends a request to one node, which gets its share of the time for those that
+// are left.
+func (m *Management) ask(ctx context.Context, e endpoint, left int, method, path string, sent []byte, out any) (x RoundTrip, answered bool, err error) {
+	if deadline, ok := ctx.Deadline(); ok && left > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(left))
+		defer cancel()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, e.url+path, bytes.NewReader(sent))
+	if err != nil {
+		return x, false, err
+	}
+	if sent != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	req.SetBasicAuth(m.cfg.Username, m.cfg.Password)
+	req.SetBasicAuth(e.username, e.password)
 	req.Close = true // no idle connection stays behind
-	x := RoundTrip{Sent: time.Now()}
+	x.Sent = time.Now()
 	resp, err := (&http.Client{Transport: m.transport}).Do(req)
 	if err != nil {
-		return RoundTrip{}, err
+		return x, false, err
 	}
 	defer func() { _ = resp.Body.Close() }() // it was read, or the error is another
 	x.Received = time.Now()
 	x.Date, _ = http.ParseTime(resp.Header.Get("Date")) // zero without one
 	if resp.StatusCode/100 != 2 {
-		return x, statusError(path, resp)
+		return x, true, statusError(path, resp)
 	}
 	if out == nil {
-		return x, nil
+		return x, true, nil
 	}
-	return x, json.NewDecoder(resp.Body).Decode(out)
+	return x, true, json.NewDecoder(resp.Body).Decode(out)
 }
 
 func statusError(path string, resp *http.Response) error {

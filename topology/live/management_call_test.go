@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,5 +58,52 @@ func TestCall(t *testing.T) {
 	}
 	if _, err := i.Call(t.Context(), http.MethodGet, "/api/nothing", nil, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// Of several nodes one that answers is asked. What may have changed something is
+// not asked again elsewhere.
+func TestManagementOfSeveralNodes(t *testing.T) {
+	var asked atomic.Int32
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = w.Write([]byte("{}")) // the client's loss
+	}))
+	t.Cleanup(up.Close)
+	down := httptest.NewServer(http.NotFoundHandler())
+	down.Close()
+	hangsUp := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	t.Cleanup(hangsUp.Close)
+	for range 16 { // which one is the first is chance
+		m, err := live.NewManagement(live.ManagementConfig{URL: down.URL, URLs: []string{up.URL}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, method := range []string{http.MethodPut, http.MethodGet} {
+			if _, err := m.Call(t.Context(), method, "/api/x", nil, nil); err != nil {
+				t.Errorf("%s: %v", method, err)
+			}
+		}
+		if m.Endpoint() != up.URL {
+			t.Errorf("the endpoint is %s, want %s, which answered", m.Endpoint(), up.URL)
+		}
+		if m, err = live.NewManagement(live.ManagementConfig{URL: hangsUp.URL, URLs: []string{up.URL}}); err != nil {
+			t.Fatal(err)
+		}
+		first, before := m.Endpoint(), asked.Load()
+		_, err = m.Call(t.Context(), http.MethodPost, "/api/x", strings.NewReader("{}"), nil)
+		if (first == hangsUp.URL) != (err != nil) || (first == hangsUp.URL) != (asked.Load() == before) {
+			t.Errorf("a POST, first to %s: %v", first, err)
+		}
+		if _, err := m.Call(t.Context(), http.MethodGet, "/api/x", nil, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	m, err := live.NewManagement(live.ManagementConfig{URL: strings.Replace(down.URL, "//", "//u:hidden@", 1), URLs: []string{down.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Call(t.Context(), http.MethodGet, "/api/x", nil, nil); err == nil || strings.Count(err.Error(), "connection refused") != 2 || strings.Contains(err.Error(), "hidden") {
+		t.Errorf("got %v", err)
 	}
 }

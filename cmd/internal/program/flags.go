@@ -25,7 +25,7 @@ func (p *Program) Flags(root *cobra.Command) {
 	f.StringVar(&p.url, "url", "", "broker, amqp://user:password@host:5672/vhost or amqps://…")
 	f.StringVar(&p.strategy, "strategy", "", "bucket (default), ttl, plugin or auto")
 	f.StringVar(&p.queueType, "queue-type", "", "quorum (default) or classic")
-	f.StringVarP(&p.file, "file", "f", "", "YAML file with settings and topology")
+	f.StringVarP(&p.file, "file", "f", "", "YAML file with settings and topology; default: the one named by RABBITDELAY_FILE")
 	f.BoolVar(&p.JSON, "json", false, "print JSON, the result as one line at the end")
 	f.BoolVarP(&p.Quiet, "quiet", "q", false, "print the result only")
 	f.StringVar(&p.LogLevel, "log-level", "warn", "debug, info, warn or error; logs go to standard error")

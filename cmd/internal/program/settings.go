@@ -29,7 +29,11 @@ func (p *Program) Load(more map[string]config.Override, defaults map[string]stri
 			}
 		}
 	}
-	return config.Load(config.Source{File: p.file, Overrides: overrides, Defaults: defaults})
+	file := p.file
+	if !p.Given("file") {
+		file = os.Getenv(config.FileVariable)
+	}
+	return config.Load(config.Source{File: file, Overrides: overrides, Defaults: defaults})
 }
 
 // Database is the setting that a command's flag --db stands for.

@@ -1,0 +1,161 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// cluster is several brokers in memory, which a client takes for one.
+type cluster struct {
+	nodes map[string]*amqptest.Server // by address
+	urls  []string
+	dials []string // addresses, in order
+}
+
+// inCluster runs a test with brokers at one:5672 and two:5672.
+func inCluster(t *testing.T, test func(t *testing.T, k *cluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		k := &cluster{nodes: map[string]*amqptest.Server{}}
+		for _, name := range []string{"one", "two"} {
+			srv := amqptest.NewServer(amqptest.Options{})
+			t.Cleanup(srv.Close)
+			k.nodes[name+":5672"] = srv
+			k.urls = append(k.urls, strings.Replace(srv.URL(), "amqptest", name, 1))
+		}
+		test(t, k)
+	})
+}
+
+func (k *cluster) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	k.dials = append(k.dials, addr)
+	return k.nodes[addr].Dial(ctx, network, addr)
+}
+
+func TestNodesInARandomOrder(t *testing.T) {
+	inCluster(t, func(t *testing.T, k *cluster) {
+		first := map[string]int{}
+		for range 64 {
+			conn, err := amqpx.Dial(t.Context(), amqpx.Config{URLs: k.urls, Dial: k.dial})
+			if err != nil {
+				t.Fatal(err)
+			}
+			first[k.dials[len(k.dials)-1]]++
+			_ = conn.Close()
+		}
+		if len(first) != 2 {
+			t.Errorf("64 connections went to %v", first)
+		}
+	})
+}
+
+// A client that has lost its broker goes to another one, and stays there.
+func TestReconnectTriesTheOthers(t *testing.T) {
+	inCluster(t, func(t *testing.T, k *cluster) {
+		c, err := amqpx.Open(t.Context(), amqpx.Config{URL: k.urls[0], URLs: k.urls[1:], Dial: k.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close(t.Context()) }()
+		for range 4 {
+			at := c.Stats().Publish.Address
+			k.nodes[at].CutConnections()
+			after(10 * time.Second)
+			if now := c.Stats().Publish.Address; now == at || now == "" {
+				t.Errorf("after the loss of %s the client is at %q", at, now)
+			}
+		}
+	})
+}
+
+// While no broker answers the error names each with its reason. It is final only
+// when it is so for all of them.
+func TestNoNodeAnswers(t *testing.T) {
+	inCluster(t, func(t *testing.T, k *cluster) {
+		k.nodes["one:5672"].RefuseConnections()
+		undo := k.nodes["two:5672"].RefuseLogins()
+		cfg := amqpx.Config{URLs: k.urls, Dial: k.dial}
+		began := time.Now()
+		for _, open := range []func() error{
+			func() error { _, err := amqpx.Open(t.Context(), cfg); return err },
+			func() error { _, err := amqpx.Dial(t.Context(), cfg); return err },
+		} {
+			err := open()
+			text := err.Error()
+			if !strings.Contains(text, "one:5672: connection refused") || !strings.Contains(text, `two:5672: the broker refused the user "guest"`) || strings.Contains(text, "guest:guest") {
+				t.Errorf("got %s", text)
+			}
+			if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != amqp.AccessRefused {
+				t.Errorf("no refusal in %v", err)
+			}
+		}
+		if took := time.Since(began); took < 30*time.Second {
+			t.Errorf("gave up after %v, while one broker may come back", took)
+		}
+		undo()
+		c, err := amqpx.Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		began = time.Now()
+		for _, srv := range k.nodes {
+			srv.RefuseLogins()
+		}
+		k.nodes["one:5672"] = k.nodes["two:5672"] // no longer refuses connections
+		if _, err := amqpx.Open(t.Context(), cfg); err == nil || time.Since(began) > 10*time.Second {
+			t.Errorf("%v after %v, want a final refusal soon", err, time.Since(began))
+		}
+	})
+}
+
+// Passwords that are renewed are asked for at each connection, also at those for
+// declarations.
+func TestLogin(t *testing.T) {
+	opts := amqptest.Options{Users: []amqptest.User{
+		{Name: "old", Password: "first", Configure: ".*", Write: ".*", Read: ".*"},
+		{Name: "new", Password: "second", Configure: ".*", Write: ".*", Read: ".*"},
+	}}
+	inMemoryOf(t, opts, func(t *testing.T, m *memory) {
+		user, password, broken := "old", "first", error(nil)
+		c := m.open(amqpx.Config{URL: "amqp://nobody:nothing@amqptest", Login: func(context.Context) (string, string, error) {
+			return user, password, broken
+		}})
+		c.mustSend(amqpx.Message{Queue: "q"})
+		broken = errors.New("the vault is sealed")
+		m.CutConnections()
+		after(time.Minute)
+		if err := c.Health(); err == nil || !strings.Contains(err.Error(), "the vault is sealed") {
+			t.Errorf("health: %v", err)
+		}
+		user, password, broken = "new", "second", nil
+		after(time.Minute)
+		c.mustSend(amqpx.Message{Queue: "other"})
+		var users []string
+		for _, conn := range m.Connections() {
+			users = append(users, conn.User)
+		}
+		if slices.Contains(users, "old") || len(users) != 2 {
+			t.Errorf("connections of %v", users)
+		}
+		password = "wrong"
+		if _, err := amqpx.Open(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) {
+			return user, password, nil
+		}}); err == nil || !strings.Contains(err.Error(), `refused the user "new"`) || strings.Contains(err.Error(), "wrong") {
+			t.Errorf("got %v", err)
+		}
+	})
+}

@@ -196,8 +196,7 @@ func (k *consumer) checkRoutes() error {
 }
 
 // startConsuming counts a consumer, or without one a Requeue, and opens the
-// consuming connection for the
-// first one.
+// consuming connection for the first one.
 func (c *Client) startConsuming(k *consumer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

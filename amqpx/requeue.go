@@ -138,7 +138,8 @@ func (r *RequeueReport) gone() int { return r.Sent + r.Revived + r.Removed }
 // ErrBlocked, the context's, an *amqp091.Error (NotFound for a queue that does not
 // exist).
 func (c *Client) Requeue(ctx context.Context, o RequeueOptions) (RequeueReport, error) {
-	if err := c.checkRequeue(&o); err != nil {
+	setDefault(&o.InFlight, 1)
+	if err := o.Validate(c.strategy.Prefix()); err != nil {
 		return RequeueReport{}, err
 	}
 	if err := c.startConsuming(nil); err != nil {
@@ -159,18 +160,18 @@ func (c *Client) Requeue(ctx context.Context, o RequeueOptions) (RequeueReport, 
 	return r.rep, err
 }
 
-func (c *Client) checkRequeue(o *RequeueOptions) error {
+// Validate checks every field but Tasks. Prefix is that of the delay objects,
+// Strategy.Prefix. Errors: ErrConfig.
+func (o *RequeueOptions) Validate(prefix string) error {
 	bad := func(field string, value any, want string) error {
 		return &configError{fmt.Errorf("requeue: %w", &topology.FieldError{Field: field, Value: value, Want: want})}
 	}
-	prefix := c.strategy.Prefix()
-	setDefault(&o.InFlight, 1)
 	switch {
 	case o.Queue == "" || len(o.Queue) > topology.MaxRoutingKey:
 		return bad("Queue", o.Queue, "the name of a dead-letter queue, or "+topology.ParkedQueue(prefix))
 	case topology.Reserved(prefix, o.Queue) && o.Queue != topology.ParkedQueue(prefix):
 		return bad("Queue", o.Queue, "a dead-letter queue, or "+topology.ParkedQueue(prefix)+"; messages in other queues of a strategy are on their way")
-	case o.InFlight < 1 || o.InFlight > 1000:
+	case o.InFlight < 0 || o.InFlight > 1000:
 		return bad("InFlight", o.InFlight, "1 to 1000")
 	case o.Limit < 0:
 		return bad("Limit", o.Limit, "0 or more")

@@ -16,7 +16,7 @@ import (
 
 // Exit codes beside those that every program has.
 const (
-	exitToDo    = 2 // plan: there is something to do
+	exitToDo    = 2 // plan: there is something to do; requeue: chosen messages stayed
 	exitTimeout = 3 // consume: fewer messages came than were wanted
 )
 
@@ -51,7 +51,8 @@ are JSON, one object a line: errors as {"error":"…"}, notes as {"note":"…"}.
 Exit codes:
     0  success
     1  error, wrong usage included; doctor: findings
-    2  plan: something to create, or not everything could be seen; doctor: not everything could be checked
+    2  plan: something to create, or not everything could be seen; doctor: not everything could be checked;
+       requeue: chosen messages stayed
     3  consume: fewer messages came than were wanted
   130  Ctrl-C`,
 		Example: `  rabbitdelay plan
@@ -76,7 +77,7 @@ Exit codes:
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.AddCommand(
-		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.tasksCommand(), a.schedulesCommand(), a.relayCommand(),
+		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.requeueCommand(), a.tasksCommand(), a.schedulesCommand(), a.relayCommand(),
 		a.sendCommand(), a.consumeCommand(), a.peekCommand(), a.migrateCommand(), a.doctorCommand(), a.settingsCommand(), a.versionCommand(),
 	)
 	return root

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// requeued is the result of requeue.
+type requeued struct {
+	Queue  string `json:"queue"`
+	DryRun bool   `json:"dry_run,omitempty"`
+	amqpx.RequeueReport
+	Seconds float64 `json:"seconds"`
+}
+
+// outcomes in the order in which they are told, and in words.
+var outcomes = []struct {
+	is         amqpx.RequeueOutcome
+	did, would string
+}{
+	{amqpx.RequeueSent, "sent to", "would be sent to"},
+	{amqpx.RequeueRevived, "revived, and sent by a relay to", "would be revived, and sent by a relay to"},
+	{amqpx.RequeueRemoved, "removed, because their tasks are over or were sent anew:", "would be removed, because their tasks are over or were sent anew:"},
+	{amqpx.RequeueStayed, "stayed, for", "would stay, for"},
+}
+
+func (r *requeueRun) tell(rep amqpx.RequeueReport, took time.Duration) error {
+	a := r.a
+	if a.JSON {
+		return a.PrintJSON(requeued{r.o.Queue, r.o.DryRun, rep, seconds(took)})
+	}
+	dry := ""
+	if r.o.DryRun {
+		dry = "dry run: "
+	}
+	a.Printf("%s%s: looked at %s of %s messages in %.2f s, %s chosen\n", dry, r.o.Queue, grouped(int64(rep.Looked)), grouped(int64(rep.Total)), took.Seconds(), grouped(int64(rep.Chosen)))
+	slices.SortStableFunc(rep.Results, func(x, y amqpx.RequeueResult) int { return cmp.Compare(y.Count, x.Count) })
+	for _, o := range outcomes {
+		for _, x := range rep.Results {
+			if x.Outcome != o.is {
+				continue
+			}
+			verb := o.did
+			if r.o.DryRun {
+				verb = o.would
+			}
+			a.Printf("%9s %s %s", grouped(int64(x.Count)), verb, cmp.Or(x.Destination, "an unknown destination"))
+			if x.Why != "" {
+				a.Printf(": %s", x.Why)
+			}
+			a.Printf("\n")
+		}
+	}
+	r.notes(rep)
+	return nil
+}
+
+// notes say what is not a message's fate.
+func (r *requeueRun) notes(rep amqpx.RequeueReport) {
+	if rep.Again > 0 {
+		r.a.Notef("note: %s died again after they were sent, and stayed", grouped(int64(rep.Again)))
+	}
+	back := rep.Looked - rep.Sent - rep.Revived - rep.Removed - rep.Moved
+	if r.o.DryRun {
+		back = rep.Looked - rep.Moved
+	}
+	switch {
+	case back <= 0 || !rep.CountsDeliveries:
+	case rep.DeliveryLimit > 0:
+		r.a.Notef("note: the %s that were put back have one delivery less of the %d that this queue allows before it drops a message", grouped(int64(back)), rep.DeliveryLimit)
+	case rep.DeliveryLimit < 0:
+		r.a.Notef("note: the %s that were put back have one delivery less before the queue drops a message; how many it allows could not be seen", grouped(int64(back)))
+	}
+	if rep.Moved > 0 {
+		r.a.Notef("note: %s were near the queue's delivery limit and went to its end, as copies", grouped(int64(rep.Moved)))
+	}
+}

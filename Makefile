@@ -82,6 +82,16 @@ microbench: ## run every Go benchmark once
 build: ## build the commands into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/rabbitdelay ./cmd/rabbitdelay-lab
 
+# Of the container image.
+IMAGE ?= rabbitdelay:latest
+
+.PHONY: image
+image: ## build a container image of the command (IMAGE=rabbitdelay:latest)
+	@mkdir -p $(CACHE)/image
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(CACHE)/image/rabbitdelay ./cmd/rabbitdelay
+	cp /etc/ssl/certs/ca-certificates.crt $(CACHE)/image/
+	docker build --quiet --tag $(IMAGE) --file cmd/rabbitdelay/Dockerfile $(CACHE)/image
+
 .PHONY: fmt
 fmt: ## format the Go files
 	@gofmt -l -w $$(find . -name '*.go' -not -path './$(CACHE)/*')

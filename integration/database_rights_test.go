@@ -275,9 +275,9 @@ func (x *rightsWork) relay() error {
 			x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_schedules WHERE name = ? AND last_at IS NOT NULL", name) == 1 {
 			break
 		}
-		if faults := s.Faults(); len(faults) > 0 {
+		if err := s.Health(); err != nil && !errors.Is(err, schedule.ErrNotRunning) {
 			cancel()
-			return errors.Join(faults[0].Err, <-ended)
+			return errors.Join(err, <-ended)
 		}
 	}
 	cancel()
@@ -357,13 +357,17 @@ func TestRelayThatIsDenied(t *testing.T) {
 		u.revoke(t, "UPDATE", "rabbitdelay_tasks")
 		x.owned(schedule.Task{ID: "denied", Queue: "q", DeliverAt: time.Now()})
 		eventually(t, "the relay's fault", func() bool {
-			return slices.ContainsFunc(s.Faults(), func(f schedule.Fault) bool {
+			e, ok := errors.AsType[*schedule.HealthError](s.Health())
+			return ok && slices.ContainsFunc(e.Faults, func(f schedule.Fault) bool {
 				return f.Part == "relay" && errors.Is(f.Err, schedule.ErrDenied) && !f.Since.IsZero()
 			})
 		})
 		u.grant(t, "UPDATE", "rabbitdelay_tasks")
 		eventually(t, "what was denied is sent", func() bool { return out.count("denied") >= 1 })
-		eventually(t, "no fault is left", func() bool { return len(s.Faults()) == 0 })
+		eventually(t, "no fault is left", func() bool { return s.Health() == nil })
 		stop()
+		if err := s.Health(); !errors.Is(err, schedule.ErrNotRunning) {
+			t.Errorf("after Run: %v", err)
+		}
 	})
 }

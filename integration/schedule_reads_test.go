@@ -122,8 +122,8 @@ func TestScheduleReads(t *testing.T) {
 				many := r.stage(t, n/4, n, analyzed)
 				for name, before := range few {
 					after := many[name]
-					if name == "list of a prefix" && !analyzed {
-						continue // either index is the better one for some prefix; the planner has to know
+					if !analyzed && (name == "list of a prefix" || db.dialect == schedule.MySQL && strings.HasPrefix(name, "list of a queue")) {
+						continue // either index is the better one for some; the planner has to know
 					}
 					t.Logf("%-24s reads %4d, then %4d", name, before.reads, after.reads)
 					// A tree that grew may be a level higher. The sweep reads up to 200 rows, which

@@ -103,13 +103,13 @@ func runStore(t *testing.T, s *schedule.Store) (stop func()) {
 // eventually polls until the condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !condition() {
 		select {
 		case <-deadline:
-			t.Fatalf("not within 30s: %s", what)
+			t.Fatalf("not within two minutes: %s", what)
 		case <-tick.C:
 		}
 	}

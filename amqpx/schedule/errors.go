@@ -42,6 +42,8 @@ var (
 	ErrConfig = errors.New("schedule configuration not possible")
 	// ErrNoSender: Run on a Store that was made without a Sender.
 	ErrNoSender = errors.New("the store has no sender to relay tasks with; give New a client")
+	// ErrNotRunning: Health of a store whose Run does not run.
+	ErrNotRunning = errors.New("the store's Run does not run")
 	// ErrCommit: the commit of a handler's transaction failed and may have
 	// happened all the same. The message is retried, and the task's row decides.
 	ErrCommit = sqldb.ErrCommit

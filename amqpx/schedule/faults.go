@@ -3,7 +3,9 @@ package schedule
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,56 +14,92 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
+// HealthError is what Store.Health returns when parts of Run fail. errors.Is finds
+// ErrDenied and the databases' errors in it.
+type HealthError struct {
+	Faults []Fault // at least one, in the order in which they began
+}
+
 // Fault is a part of Run that fails at present.
 type Fault struct {
-	Part  string    // "relay", "sweep", "recurring", "purge", "clock" or "listen"
-	Err   error     // of the last try
-	Since time.Time // the first failure after the last success, by this process's clock
+	Part  string    `json:"part"` // "relay", "sweep", "recurring", "purge", "clock" or "listen"
+	Since time.Time `json:"since"`
+	// Err is the error of the last try; Since is when the first try failed after the
+	// last that did not, by this process's clock.
+	Err error `json:"-"`
 }
 
-// Faults tells which parts of Run failed when they last ran, in the order in which
-// they began to fail; none if all is well, and when Run does not run. It asks
-// nobody, so that a probe may call it as often as it likes. A destination in
-// trouble is no fault: it delays its own tasks only, which say so.
-func (s *Store) Faults() []Fault { return s.faults.list() }
+func (f Fault) String() string {
+	return fmt.Sprintf("%s: failing since %s: %v", f.Part, f.Since.UTC().Format(time.RFC3339), f.Err)
+}
+
+func (e *HealthError) Error() string {
+	texts := make([]string, len(e.Faults))
+	for i, f := range e.Faults {
+		texts[i] = f.String()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap gives the errors of the faults.
+func (e *HealthError) Unwrap() []error {
+	errs := make([]error, len(e.Faults))
+	for i, f := range e.Faults {
+		errs[i] = f.Err
+	}
+	return errs
+}
+
+// Health returns nil while Run runs and each part of it succeeded when it last ran,
+// ErrNotRunning while Run does not run, and else a *HealthError. It asks nobody, so
+// a probe may call it each second. A part that failed is tried again within 15
+// seconds. A destination in trouble is no fault: it delays its own tasks only,
+// which say so. For the sender see amqpx.Client's Health.
+func (s *Store) Health() error { return s.faults.health() }
 
 type faults struct {
-	mu sync.Mutex
-	of map[string]Fault
+	mu      sync.Mutex
+	running bool
+	of      map[string]Fault
 }
 
-func (f *faults) list() []Fault {
+func (f *faults) health() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	list := make([]Fault, 0, len(f.of))
-	for _, fault := range f.of {
-		list = append(list, fault)
+	if !f.running {
+		return ErrNotRunning
 	}
-	slices.SortFunc(list, func(a, b Fault) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Part, b.Part)) })
-	return list
+	if len(f.of) == 0 {
+		return nil
+	}
+	e := &HealthError{}
+	for _, fault := range f.of {
+		e.Faults = append(e.Faults, fault)
+	}
+	slices.SortFunc(e.Faults, func(a, b Fault) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Part, b.Part)) })
+	return e
+}
+
+// run notes that Run began, or ended.
+func (f *faults) run(running bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.running = running
+	f.of = map[string]Fault{}
 }
 
 // note keeps the outcome of a part's try.
 func (f *faults) note(part string, err error, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err == nil {
+	if err == nil || !f.running {
 		delete(f.of, part)
 		return
 	}
 	if before, failing := f.of[part]; failing {
 		now = before.Since
 	}
-	if f.of == nil {
-		f.of = map[string]Fault{}
-	}
-	f.of[part] = Fault{part, err, now}
-}
-
-func (f *faults) clear() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.of = nil
+	f.of[part] = Fault{Part: part, Since: now, Err: err}
 }
 
 // report keeps, logs and hands on the outcome of a part's try.

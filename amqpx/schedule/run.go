@@ -15,14 +15,15 @@ import (
 // finished ones until ctx ends. It then settles the running batches (within
 // PublishTimeout and some seconds) and returns nil. Several processes may run it on
 // one database; they share the work without a leader. Errors on the way go to
-// Hooks.Error, Faults and the log, and it goes on. It returns ErrNoSender at once
+// Hooks.Error, Health and the log, and it goes on. It returns ErrNoSender at once
 // when the store has no sender, and ErrDenied when the database's user lacks a
 // right as it begins.
 func (s *Store) Run(ctx context.Context) error {
 	if s.sender == nil {
 		return ErrNoSender
 	}
-	defer s.faults.clear()
+	s.faults.run(true)
+	defer s.faults.run(false)
 	if !s.setClock(ctx) {
 		return nil
 	}

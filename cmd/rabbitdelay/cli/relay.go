@@ -24,6 +24,7 @@ type relayRun struct {
 	grace         duration
 	maxSends      int
 	poll          duration
+	probe         string
 	batch         int
 	workers       int
 	sent, resent  atomic.Int64
@@ -63,6 +64,11 @@ Postponed counts sends that are tried again, failed the tasks that cannot be sen
 errors those of database and broker in between. It exits with 1 when it cannot
 begin: no database, no table, or no broker within 30 seconds.
 
+--probe HOST:PORT answers probes over HTTP: /healthz with 200 while the process runs,
+/readyz with 200 while the broker, the database and every part of the relay work,
+else with 503 and what is wrong, as {"ok":false,"problem":"..."}. Restart it for
+neither a broker nor a database that is gone: it goes on by itself.
+
 New tasks are seen at once on PostgreSQL, by LISTEN and NOTIFY, and within --poll
 elsewhere.`,
 		Example: `  rabbitdelay relay --db postgres://user:password@host/shop -f delays.yaml
@@ -78,6 +84,7 @@ elsewhere.`,
 	f.Var(&r.grace, "grace", "how long after its due instant a pending task may be sent again, if its message is lost")
 	f.IntVar(&r.maxSends, "max-sends", r.maxSends, "how often a task is sent that no handler settles, before it fails")
 	f.Var(&r.poll, "poll", "longest pause between two looks for new tasks")
+	f.StringVar(&r.probe, "probe", "", "answer /healthz and /readyz at this `HOST:PORT`")
 	f.IntVar(&r.batch, "batch", r.batch, "tasks taken at once")
 	f.IntVar(&r.workers, "workers", r.workers, "batches processed at the same time")
 	return c
@@ -91,6 +98,13 @@ func (r *relayRun) run(ctx context.Context) error {
 	cfg, err := a.Load(a.Database(r.db), nil)
 	if err != nil {
 		return err
+	}
+	var p *probe
+	if r.probe != "" {
+		if p, err = listenProbe(ctx, r.probe); err != nil {
+			return err
+		}
+		defer p.close()
 	}
 	db, err := openTasksDB(cfg)
 	if err != nil {
@@ -126,8 +140,17 @@ func (r *relayRun) run(ctx context.Context) error {
 	}
 	log.Info("relaying tasks", zap.Stringer("database", cfg.Database.URL), zap.String("broker", client.BrokerVersion()),
 		zap.String("strategy", client.Strategy().Name()), zap.Bool("notified", listener != nil))
+	if p != nil {
+		log.Info("answering probes", zap.Stringer("address", p.at))
+		p.set(func() error { return errors.Join(client.Health(), store.Health()) })
+	}
 	start := time.Now()
-	stopping := context.AfterFunc(ctx, sync.OnceFunc(func() { log.Info("stopping; what is under way is finished") }))
+	stopping := context.AfterFunc(ctx, sync.OnceFunc(func() {
+		log.Info("stopping; what is under way is finished")
+		if p != nil {
+			p.set(func() error { return errStopping })
+		}
+	}))
 	defer stopping()
 	err = store.Run(ctx)
 	return errors.Join(err, r.summary(time.Since(start)))

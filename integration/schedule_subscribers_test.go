@@ -11,8 +11,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
 )
 
 // Tasks to an exchange that three queues are bound to: each queue has each effect
@@ -130,27 +132,24 @@ func TestScheduleConcurrentSubscribers(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		past := time.Now().Add(-time.Second)
-		var effects [subscribers]atomic.Int32
+		db.mustExec(t, "CREATE TABLE effects (queue VARCHAR(255) NOT NULL, id VARCHAR(255) NOT NULL)")
 		var skips atomic.Int32
-		handle := db.taskHandler(func(_ context.Context, _ schedule.Executor, d *amqpx.Delivery) error {
-			effects[d.Body[0]].Add(1)
-			return nil
+		handle := db.taskHandler(func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
+			_, err := tx.ExecContext(ctx, db.bind("INSERT INTO effects (queue, id) VALUES (?, ?)"), d.Queue, d.ID)
+			return err
 		}, schedule.OnSkip(func(context.Context, *amqpx.Delivery, schedule.SkipReason) { skips.Add(1) }))
 		for round := range 60 {
 			id := fmt.Sprint(round)
 			mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Exchange: "events", DeliverAt: past}))
 			skips.Store(0)
-			for i := range effects {
-				effects[i].Store(0)
-			}
 			cancelled := false
 			for i, err := range together(1+subscribers*deliveries, func(i int) error {
 				if i == 0 {
 					return s.Cancel(t.Context(), nil, id)
 				}
-				n := byte(i % subscribers)
+				n := i % subscribers
 				return handle(t.Context(), &amqpx.Delivery{
-					ID: id, Queue: fmt.Sprint("q", n), Exchange: "events", Version: 1, Attempt: 1, MaxAttempts: 3, Body: []byte{n},
+					ID: id, Queue: fmt.Sprint("q", n), Exchange: "events", Version: 1, Attempt: 1, MaxAttempts: 3,
 				})
 			}) {
 				switch {
@@ -160,18 +159,90 @@ func TestScheduleConcurrentSubscribers(t *testing.T) {
 					t.Fatalf("round %d: %v", round, err)
 				}
 			}
-			want := int32(1)
+			want := int64(subscribers)
 			if cancelled {
 				want = 0
 			}
-			for i := range effects {
-				if got := effects[i].Load(); got != want {
-					t.Fatalf("round %d: cancelled %v, %d effects of subscriber %d", round, cancelled, got, i)
-				}
+			all := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", id)
+			distinct := db.queryInt(t, "SELECT COUNT(DISTINCT queue) FROM effects WHERE id = ?", id)
+			if all != want || distinct != want {
+				t.Fatalf("round %d: cancelled %v, %d effects in %d queues", round, cancelled, all, distinct)
 			}
-			if got := skips.Load(); got != subscribers*deliveries-subscribers*want {
+			if got := skips.Load(); int64(got) != subscribers*deliveries-want {
 				t.Fatalf("round %d: cancelled %v, %d skips", round, cancelled, got)
 			}
 		}
 	})
+}
+
+// A subscriber that hangs in its effect holds up no other of the same task. One that
+// was cancelled meanwhile has no effect, and one that was done may not be replaced
+// before the effect is there.
+func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	test := func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		db.mustExec(t, "CREATE TABLE effects (queue VARCHAR(255) NOT NULL, id VARCHAR(255) NOT NULL)")
+		past := time.Now().Add(-time.Second).Truncate(time.Millisecond)
+		effect := func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
+			_, err := tx.ExecContext(ctx, db.bind("INSERT INTO effects (queue, id) VALUES (?, ?)"), d.Queue, d.ID)
+			return err
+		}
+		var skipped atomic.Value
+		onSkip := schedule.OnSkip(func(_ context.Context, _ *amqpx.Delivery, reason schedule.SkipReason) { skipped.Store(reason) })
+		hanging, goOn := make(chan struct{}), make(chan struct{})
+		hangs := func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
+			if err := effect(ctx, tx, d); err != nil {
+				return err
+			}
+			hanging <- struct{}{}
+			<-goOn
+			return nil
+		}
+		to := func(queue, id string) *amqpx.Delivery {
+			return &amqpx.Delivery{ID: id, Queue: queue, Exchange: "events", Version: 1, Attempt: 1, MaxAttempts: 3, DueAt: past}
+		}
+		for name, slow := range map[string]amqpx.Handler{
+			"Handler": db.taskHandler(hangs, onSkip),
+			"LeaseHandler": db.leaseHandler(func(context.Context, *amqpx.Delivery, string) (txFunc, error) {
+				return hangs, nil
+			}, onSkip),
+		} {
+			done, cancelled := name+" done", name+" cancelled"
+			mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: done, Exchange: "events", DeliverAt: past}))
+			ended := make(chan error, 1)
+			go func() { ended <- slow(t.Context(), to("slow", done)) }()
+			<-hanging
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			for _, queue := range []string{"mail", "audit"} {
+				if err := db.taskHandler(effect)(ctx, to(queue, done)); err != nil {
+					t.Errorf("%s beside %s that hangs: %v", queue, name, err)
+				}
+			}
+			cancel()
+			if got := taskOf(t, s, done); got.Status != schedule.StatusDone {
+				t.Errorf("%s: %s, expected it to be done", done, got.Status)
+			}
+			goOn <- struct{}{}
+			mustSucceed(t, <-ended)
+			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", done); n != 3 {
+				t.Errorf("%s: %d effects, expected 3", done, n)
+			}
+			if name != "Handler" || t.Failed() {
+				continue // what has a lease cannot be cancelled
+			}
+			mustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: cancelled, Exchange: "events", DeliverAt: past}))
+			go func() { ended <- slow(t.Context(), to("slow", cancelled)) }()
+			<-hanging
+			mustSucceed(t, s.Cancel(t.Context(), nil, cancelled))
+			goOn <- struct{}{}
+			mustSucceed(t, <-ended)
+			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", cancelled); n != 0 || skipped.Load() != schedule.SkipCancelled {
+				t.Errorf("%s: %d effects, skipped because %v", cancelled, n, skipped.Load())
+			}
+		}
+	}
+	t.Run("postgres", func(t *testing.T) { test(t, openServer(t, idempotency.PostgreSQL, database.PostgreSQL)) })
+	t.Run("pgx", func(t *testing.T) { test(t, openPgx(t)) })
+	eachMySQL(t, test)
 }

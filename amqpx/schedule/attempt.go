@@ -40,7 +40,7 @@ func (h *handler) begin(ctx context.Context, d *amqpx.Delivery) (*attempt, error
 	if err != nil {
 		return nil, err
 	}
-	row, err := look(ctx, h.db, dialect, d.ID)
+	row, err := look(ctx, h.db, dialect, d.ID, "")
 	if err != nil || !row.open(d) {
 		return nil, err
 	}

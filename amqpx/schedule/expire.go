@@ -23,8 +23,11 @@ func expiresAfter(d time.Duration) any {
 // expired tells whether the row that the message stands for is pending and its time
 // is over.
 func (f found) expired(d *amqpx.Delivery, now int64) bool {
-	return f.status == StatusPending && f.version == d.Version && f.after.Valid && f.due+f.after.Int64 <= now
+	return f.status == StatusPending && f.version == d.Version && f.over(now)
 }
+
+// over tells whether the time of the row is over.
+func (f found) over(now int64) bool { return f.after.Valid && f.due+f.after.Int64 <= now }
 
 // expire ends a task whose message came too late.
 func expire(ctx context.Context, tx sqldb.Tx, dialect Dialect, d *amqpx.Delivery, now int64) error {

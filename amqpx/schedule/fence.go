@@ -17,50 +17,57 @@ import (
 // deleted, from firing the new one early.
 const fenced = " WHERE id = ? AND version = ? AND due_at <= ?"
 
-// The fence of a task to a queue is one statement. A task to an exchange is done
-// with its first effect, and each queue that gets it records its own: another
-// queue's failure does not end it.
+// The fence of a task to a queue is one statement. Of a task to an exchange each queue
+// that gets it records its own effect first, and makes the task done when that has
+// happened: until then it locks nothing of the task, so that one queue's handler
+// waits for no other's. Another queue's failure does not end the task.
 const (
-	fenceQueue    = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ?" + fenced + " AND status = 'pending' AND exchange = '' AND " + unexpired
-	fenceExchange = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ?" + fenced + " AND status IN ('pending', 'running', 'failed') AND exchange <> '' AND " + unexpired
-	recordEffect  = "INTO rabbitdelay_effects (task_id, version, due_at, queue, done_at, updated_at) " +
-		"SELECT id, version, due_at, ?, ?, ? FROM rabbitdelay_tasks" + fenced + " AND status = 'done' AND exchange <> ''"
-	takeEffect = "UPDATE rabbitdelay_effects SET done_at = ?, updated_at = ? WHERE task_id = ? AND version = ? AND queue = ? AND done_at IS NULL AND lease_until <= ? " +
-		"AND due_at = (SELECT due_at FROM rabbitdelay_tasks" + fenced + " AND status = 'done')"
+	fenceQueue     = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ?" + fenced + " AND status = 'pending' AND exchange = '' AND " + unexpired
+	finishExchange = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ?" + fenced + " AND status IN ('pending', 'running', 'failed') AND exchange <> ''"
+	recordEffect   = "INTO rabbitdelay_effects (task_id, version, due_at, queue, done_at, updated_at) VALUES (?, ?, ?, ?, ?, ?)"
+	takeEffect     = "UPDATE rabbitdelay_effects SET done_at = ?, updated_at = ?" + effectRow + " AND done_at IS NULL AND lease_until <= ?"
 )
 
-// fence makes the task done. It is the first statement of the transaction, so
-// that a concurrent delivery or change of the task waits here for the outcome of
-// this one, and a deferred transaction of SQLite takes its write lock at once.
-func (h *handler) fence(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (SkipReason, error) {
+// pass is what the fence has let through.
+type pass struct {
+	exchange bool  // the task goes to one, and is made done by finish
+	due      int64 // of its row
+}
+
+// fence lets one message of a task through: it makes a task to a queue done, and
+// records the effect of one to an exchange. Its first statement on SQLite is one
+// that writes, so that a deferred transaction takes its write lock at once.
+func (h *handler) fence(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (pass, SkipReason, error) {
 	dialect, err := h.dialect.Resolve(ctx, tx)
 	if err != nil {
-		return "", err
+		return pass{}, "", err
 	}
 	// The row decides whether the task goes to a queue. The message mostly knows, but
 	// may have come through an exchange of the user's, or be a test's.
 	for _, toQueue := range []bool{d.Exchange == "", d.Exchange != ""} {
+		var p pass
 		var passed bool
 		if toQueue {
 			passed, err = h.fenceQueue(ctx, tx, dialect, d)
 		} else {
-			passed, err = h.fenceExchange(ctx, tx, dialect, d)
+			p, passed, err = h.fenceExchange(ctx, tx, dialect, d)
 		}
 		if err != nil || passed {
-			return "", err
+			return p, "", err
 		}
-		row, err := look(ctx, tx, dialect, d.ID)
+		row, err := look(ctx, tx, dialect, d.ID, current(dialect))
 		if err != nil {
-			return "", err
+			return pass{}, "", err
 		}
 		if row.expired(d, h.now().UnixMilli()) {
-			return SkipExpired, expire(ctx, tx, dialect, d, h.now().UnixMilli())
+			return pass{}, SkipExpired, expire(ctx, tx, dialect, d, h.now().UnixMilli())
 		}
 		if row.toQueue == toQueue || row.version == 0 {
-			return row.reason(d)
+			reason, err := row.reason(d)
+			return pass{}, reason, err
 		}
 	}
-	return SkipStale, nil // it became another task meanwhile
+	return pass{}, SkipStale, nil // it became another task meanwhile
 }
 
 func (h *handler) fenceQueue(ctx context.Context, tx sqldb.Tx, dialect Dialect, d *amqpx.Delivery) (bool, error) {
@@ -68,28 +75,64 @@ func (h *handler) fenceQueue(ctx context.Context, tx sqldb.Tx, dialect Dialect, 
 	return changed(tx.ExecContext(ctx, dialect.Bind(fenceQueue), now, now, d.ID, d.Version, dueOf(d, now), now))
 }
 
-func (h *handler) fenceExchange(ctx context.Context, tx sqldb.Tx, dialect Dialect, d *amqpx.Delivery) (bool, error) {
+// fenceExchange records the effect of the message's queue. A delivery of the same
+// queue at the same time waits here for the outcome of this one.
+func (h *handler) fenceExchange(ctx context.Context, tx sqldb.Tx, dialect Dialect, d *amqpx.Delivery) (pass, bool, error) {
 	now := h.now().UnixMilli()
-	due := dueOf(d, now)
-	if _, err := tx.ExecContext(ctx, dialect.Bind(fenceExchange), now, now, d.ID, d.Version, due, now); err != nil {
-		return false, err
+	if dialect == SQLite {
+		if _, err := tx.ExecContext(ctx, "UPDATE rabbitdelay_effects SET done_at = NULL WHERE task_id = ''"); err != nil {
+			return pass{}, false, err
+		}
 	}
-	query, args := "INSERT "+recordEffect, []any{d.Queue, now, now, d.ID, d.Version, due}
-	switch dialect {
-	case PostgreSQL:
-		// Another version may not come before the effect is committed.
-		query += " FOR SHARE ON CONFLICT DO NOTHING"
-	case MySQL:
+	row, err := look(ctx, tx, dialect, d.ID, "")
+	if err != nil || row.toQueue || !row.open(d) || row.due > dueOf(d, now) || row.status != StatusDone && row.over(now) {
+		return pass{}, false, err
+	}
+	p := pass{true, row.due}
+	query := "INSERT " + recordEffect
+	if dialect == MySQL {
 		query = "INSERT IGNORE " + recordEffect
-	case SQLite:
+	} else {
 		query += " ON CONFLICT DO NOTHING"
 	}
-	passed, err := changed(tx.ExecContext(ctx, dialect.Bind(query), args...))
+	passed, err := changed(tx.ExecContext(ctx, dialect.Bind(query), d.ID, d.Version, row.due, d.Queue, now, now))
 	if err != nil || passed {
-		return passed, err
+		return p, passed, err
 	}
 	// Unless its effect is there, its row is that of an attempt.
-	return changed(tx.ExecContext(ctx, dialect.Bind(takeEffect), now, now, d.ID, d.Version, d.Queue, now, d.ID, d.Version, due))
+	passed, err = changed(tx.ExecContext(ctx, dialect.Bind(takeEffect), now, now, d.ID, d.Version, row.due, d.Queue, now))
+	return p, passed, err
+}
+
+// finish makes a task to an exchange done, after its effect in one of its queues, and
+// keeps it from being replaced before that is committed. A *skipError undoes the
+// effect of a task that was cancelled, moved or replaced meanwhile.
+func (h *handler) finish(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery, p pass) error {
+	if !p.exchange {
+		return nil
+	}
+	dialect, err := h.dialect.Resolve(ctx, tx)
+	if err != nil {
+		return err
+	}
+	now := h.now().UnixMilli()
+	done, err := changed(tx.ExecContext(ctx, dialect.Bind(finishExchange), now, now, d.ID, d.Version, p.due))
+	if err != nil || done {
+		return err
+	}
+	lock := current(dialect)
+	if dialect == PostgreSQL {
+		lock = " FOR SHARE"
+	}
+	row, err := look(ctx, tx, dialect, d.ID, lock)
+	if err != nil || row.version == d.Version && row.due == p.due && row.status == StatusDone {
+		return err
+	}
+	reason, err := row.reason(d)
+	if err != nil {
+		return err
+	}
+	return &skipError{reason}
 }
 
 // changed tells whether a statement changed rows.
@@ -110,10 +153,11 @@ type found struct {
 	after   sql.NullInt64 // expires_after
 }
 
-func look(ctx context.Context, c sqldb.Conn, dialect Dialect, id string) (found, error) {
+// look reads a task, with a lock such as that of current.
+func look(ctx context.Context, c sqldb.Conn, dialect Dialect, id, lock string) (found, error) {
 	var f found
 	var exchange string
-	err := c.QueryRowContext(ctx, dialect.Bind("SELECT version, due_at, status, exchange, expires_after FROM rabbitdelay_tasks WHERE id = ?"), id).
+	err := c.QueryRowContext(ctx, dialect.Bind("SELECT version, due_at, status, exchange, expires_after FROM rabbitdelay_tasks WHERE id = ?"+lock), id).
 		Scan(&f.version, &f.due, &f.status, &exchange, &f.after)
 	if errors.Is(err, sql.ErrNoRows) {
 		return found{}, nil

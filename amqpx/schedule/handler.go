@@ -63,8 +63,9 @@ func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) 
 // A task to an exchange has its effect once in each queue that gets it. It is done
 // with the first of them, and another queue's failure does not change that. A
 // message that waits in one queue longer than Retention.Keep after that, or until
-// the task is replaced, has none. The effects of one task in several queues wait
-// for each other while it is pending.
+// the task is replaced, has none. The effects in several queues do not wait for each
+// other, except on SQLite, which has one writer. Such a task can be cancelled and
+// moved until its first effect is committed: what runs then is undone.
 //
 // An error of fn, or a panic, undoes the transaction and is recorded in the
 // task's row: its attempts, its last error and, when it was the last attempt
@@ -149,21 +150,28 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 	var foreign bool
 	alone := func() error {
 		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
+			var p pass
 			var err error
-			if skipped, err = h.fence(ctx, tx, d); err != nil {
+			if p, skipped, err = h.fence(ctx, tx, d); err != nil {
 				foreign = errors.Is(err, ErrNotTask)
 				return fmt.Errorf("task %s: %w", d.ID, sqldb.Explain(err))
 			}
 			if skipped != "" {
 				return nil
 			}
-			return h.fn(ctx, tx, d)
+			if err := h.fn(ctx, tx, d); err != nil {
+				return err
+			}
+			return h.finish(ctx, tx, d, p)
 		})
 	}
 	if h.gather != nil && d.Exchange == "" && a == nil {
 		err = h.gather.Do(ctx, piece{ctx, d}, alone)
 	} else {
 		err = alone()
+	}
+	if skip, ok := errors.AsType[*skipError](err); ok {
+		skipped, err = skip.reason, nil
 	}
 	held, busy := errors.AsType[*heldError](err)
 	switch {

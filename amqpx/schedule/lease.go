@@ -155,7 +155,7 @@ func (h *handler) startLease(ctx context.Context, tx sqldb.Tx, dialect Dialect, 
 	if _, err := tx.ExecContext(ctx, dialect.Bind(beginRunning), now, d.ID, d.Version, dueOf(d, now), now); err != nil {
 		return 0, err
 	}
-	task, err := look(ctx, tx, dialect, d.ID)
+	task, err := look(ctx, tx, dialect, d.ID, "")
 	if err != nil {
 		return 0, err
 	}
@@ -240,7 +240,8 @@ func (h *handler) renew(ctx context.Context, a *attempt, until time.Time) (bool,
 		append(append([]any{end}, a.key()...), a.token)...))
 }
 
-// complete makes the task done, if the lease is still this attempt's.
+// complete makes the task done, if the lease is still this attempt's. The task is
+// locked last, so that the handlers of other queues do not wait for fn.
 func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delivery, fn func(context.Context, sqldb.Tx, *amqpx.Delivery) error) error {
 	return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
 		dialect, err := h.dialect.Resolve(ctx, tx)
@@ -248,22 +249,6 @@ func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delive
 			return err
 		}
 		now := h.now().UnixMilli()
-		// It is pending again if the lease has ended and nobody has begun since.
-		_, err = tx.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ? "+
-			"WHERE id = ? AND version = ? AND due_at = ? AND (status IN ('running', 'pending') OR status = 'failed' AND exchange <> '')"), now, now, a.task, a.version, a.due)
-		if err != nil {
-			return err
-		}
-		task, err := look(ctx, tx, dialect, a.task)
-		switch {
-		case err != nil:
-			return err
-		case task.version != a.version || task.due != a.due:
-			return &skipError{SkipStale}
-		case task.status != StatusDone: // the lease had ended, and then the task
-			reason, err := task.reason(d)
-			return errors.Join(err, &skipError{reason})
-		}
 		ours, err := changed(tx.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_effects SET done_at = ?, lease_until = 0, updated_at = ?"+effectRow+" AND lease_token = ? AND done_at IS NULL"),
 			append(append([]any{now, now}, a.key()...), a.token)...))
 		if err != nil {
@@ -272,11 +257,38 @@ func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delive
 		if !ours {
 			return fmt.Errorf("%w: another attempt has task %s", ErrLeaseLost, a.task)
 		}
-		if fn == nil {
-			return nil
+		if fn != nil {
+			if err := a.stillOpen(ctx, tx, dialect, d, ""); err != nil {
+				return err
+			}
+			if err := fn(ctx, tx, d); err != nil {
+				return err
+			}
 		}
-		return fn(ctx, tx, d)
+		// It is pending again if the lease has ended and nobody has begun since.
+		_, err = tx.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ? "+
+			"WHERE id = ? AND version = ? AND due_at = ? AND (status IN ('running', 'pending') OR status = 'failed' AND exchange <> '')"), now, now, a.task, a.version, a.due)
+		if err != nil {
+			return err
+		}
+		return a.stillOpen(ctx, tx, dialect, d, current(dialect))
 	})
+}
+
+// stillOpen is a *skipError when the lease had ended, and then the task. lock is that
+// of look.
+func (a *attempt) stillOpen(ctx context.Context, tx sqldb.Tx, dialect Dialect, d *amqpx.Delivery, lock string) error {
+	task, err := look(ctx, tx, dialect, a.task, lock)
+	switch {
+	case err != nil:
+		return err
+	case task.version != a.version || task.due != a.due:
+		return &skipError{SkipStale}
+	case task.status == StatusRunning, task.status == StatusPending, task.status == StatusDone, task.status == StatusFailed && !task.toQueue:
+		return nil
+	}
+	reason, err := task.reason(d)
+	return errors.Join(err, &skipError{reason})
 }
 
 // noLease is the condition that nobody but the attempt of a token works on a task

@@ -250,9 +250,9 @@ func current(d Dialect) string {
 // marks is n placeholders.
 func marks(n int) string { return "?" + strings.Repeat(", ?", n-1) }
 
-// Cancel ends a pending task without its effect, when ex commits. Cancel waits
-// for a handler that is running on it. Errors: ErrNotFound, or *StatusError
-// when it is too late.
+// Cancel ends a pending task without its effect, when ex commits. It waits for a
+// handler that is running on it; handlers of a task to an exchange undo their effects
+// instead. Errors: ErrNotFound, or *StatusError when it is too late.
 func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
 	now := s.now().UnixMilli()
 	return s.change(ctx, ex, id, "cancel", StatusPending,

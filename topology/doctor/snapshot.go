@@ -29,6 +29,8 @@ type Snapshot struct {
 	Blocked string
 	// BlockedConnections are the names of connections that the broker has blocked.
 	BlockedConnections []string
+	// Clients are the connections of rabbitdelay's clients and relays; nil: unknown.
+	Clients []Connection
 
 	// Denied are the permissions that the connected user lacks, of those that it
 	// needs.
@@ -101,6 +103,12 @@ type Node struct {
 type Alarm struct {
 	Node     string
 	Resource string // memory or disk
+}
+
+// Connection is a connection to the broker.
+type Connection struct {
+	Name    string // that its client gave
+	Blocked bool   // it may not publish now
 }
 
 // QueueState is where a queue is and what it does.

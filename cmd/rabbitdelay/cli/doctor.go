@@ -142,7 +142,7 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 	if err != nil {
 		return doctor.Report{}, err
 	}
-	cfg := doctor.Config{Prefix: c.Delay.Prefix, File: c.File(), Plugin: pluginUse(c), MaxRouteQueues: c.Broker.MaxRouteQueues}
+	cfg, src := doctor.Config{}, snapshot.Source{Peek: d.peek}
 	if cfg.Roles, err = parseRoles(d.roles, c.Broker.Declare); err != nil {
 		return doctor.Report{}, err
 	}
@@ -152,28 +152,11 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	defer a.Waiting("looking at the broker")()
-	if cfg.Want, err = a.described(ctx, c); err != nil {
+	if err := a.examined(ctx, c, &cfg, &src, "rabbitdelay doctor"); err != nil {
 		return doctor.Report{}, err
 	}
-	// A name of its own, by which the management API tells when it connected.
-	c.Broker.ConnectionName = "rabbitdelay doctor " + uuid.NewString()
-	src := snapshot.Source{
-		Dial: c.Dial, ConnectionName: c.Broker.ConnectionName, Peek: d.peek,
-		ProbePlugin: func(ctx context.Context) (bool, error) {
-			err := live.ProbePlugin(ctx, c.Dial)
-			if errors.Is(err, live.ErrNoPlugin) {
-				return false, nil
-			}
-			return err == nil, err
-		},
-	}
-	management, err := c.Management()
-	if err != nil {
-		return doctor.Report{}, err
-	}
-	cfg.Vhost = management.Vhost()
-	if !d.amqpOnly {
-		src.Management = management
+	if d.amqpOnly {
+		src.Management = nil
 	}
 	snap, err := snapshot.Take(ctx, cfg, src)
 	if err != nil {
@@ -185,6 +168,28 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 		}
 	}
 	return doctor.Diagnose(cfg, snap), nil
+}
+
+// examined fills in what a look at the broker needs, by the settings.
+func (a *app) examined(ctx context.Context, c *config.Config, cfg *doctor.Config, src *snapshot.Source, name string) (err error) {
+	cfg.Prefix, cfg.File, cfg.Plugin, cfg.MaxRouteQueues = c.Delay.Prefix, c.File(), pluginUse(c), c.Broker.MaxRouteQueues
+	if cfg.Want, err = a.described(ctx, c); err != nil {
+		return err
+	}
+	// A name of its own, by which the management API tells when it connected.
+	c.Broker.ConnectionName = name + " " + uuid.NewString()
+	src.Dial, src.ConnectionName = c.Dial, c.Broker.ConnectionName
+	src.ProbePlugin = func(ctx context.Context) (bool, error) {
+		err := live.ProbePlugin(ctx, c.Dial)
+		if errors.Is(err, live.ErrNoPlugin) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	if src.Management, err = c.Management(); err == nil {
+		cfg.Vhost = src.Management.Vhost()
+	}
+	return err
 }
 
 // described is what should exist. Without the plugin that the configuration asks

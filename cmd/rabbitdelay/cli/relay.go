@@ -95,7 +95,7 @@ func (r *relayRun) run(ctx context.Context) error {
 	if !a.Given("log-level") {
 		a.LogLevel = "info" // a process that runs for weeks says when it began
 	}
-	cfg, err := a.Load(a.Database(r.db), nil)
+	cfg, err := a.Load(a.Database(r.db), map[string]string{"broker.connection_name": "rabbitdelay relay"}) // status shows it
 	if err != nil {
 		return err
 	}

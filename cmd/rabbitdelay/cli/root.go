@@ -52,7 +52,7 @@ Exit codes:
     0  success
     1  error, wrong usage included; doctor: findings
     2  plan: something to create, or not everything could be seen; doctor: not everything could be checked;
-       requeue: chosen messages stayed
+       requeue: chosen messages stayed; status: not everything could be seen
     3  consume: fewer messages came than were wanted
   130  Ctrl-C`,
 		Example: `  rabbitdelay plan
@@ -78,7 +78,7 @@ Exit codes:
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.AddCommand(
 		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.requeueCommand(), a.tasksCommand(), a.schedulesCommand(), a.relayCommand(),
-		a.sendCommand(), a.consumeCommand(), a.peekCommand(), a.migrateCommand(), a.doctorCommand(), a.settingsCommand(), a.versionCommand(),
+		a.sendCommand(), a.consumeCommand(), a.peekCommand(), a.statusCommand(), a.migrateCommand(), a.doctorCommand(), a.settingsCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -152,24 +152,33 @@ func (c *collector) alarms(ctx context.Context) {
 	}
 }
 
-// connections finds those that are blocked, and the doctor's own, whose time of
-// connecting tells the broker's clock.
+// connections finds those that are blocked, rabbitdelay's, and the doctor's own,
+// whose time of connecting tells the broker's clock.
 func (c *collector) connections(ctx context.Context) {
 	var list []struct {
 		Name        string `json:"name"`
 		Given       string `json:"user_provided_name"`
 		State       string `json:"state"`
 		ConnectedAt int64  `json:"connected_at"`
+		Vhost       string `json:"vhost"`
+		Client      struct {
+			Product string `json:"product"`
+		} `json:"client_properties"`
 	}
-	if !c.get(ctx, "/api/connections?columns=name,user_provided_name,state,connected_at", &list) {
+	if !c.get(ctx, "/api/connections?columns=name,user_provided_name,state,connected_at,vhost,client_properties", &list) {
 		return
 	}
+	c.snap.Clients = []doctor.Connection{}
 	for _, k := range list {
+		blocked := k.State == "blocked" || k.State == "blocking"
 		own := c.src.ConnectionName != "" && strings.HasPrefix(k.Given, c.src.ConnectionName)
+		if k.Client.Product == "rabbitdelay" && !own && k.Vhost == c.src.Management.Vhost() {
+			c.snap.Clients = append(c.snap.Clients, doctor.Connection{Name: k.Given, Blocked: blocked})
+		}
 		switch {
 		case own && k.ConnectedAt > 0:
 			c.clocks[methodConnected] = append(c.clocks[methodConnected], connectedReading(c.dialed, c.connected, k.ConnectedAt))
-		case k.State == "blocked" || k.State == "blocking":
+		case blocked:
 			name := k.Name
 			if k.Given != "" {
 				name = k.Given + " (" + k.Name + ")"

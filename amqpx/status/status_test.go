@@ -1,0 +1,145 @@
+package status
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+)
+
+// night is what Take has read of a broker in a bad night.
+func night(t *testing.T) seen {
+	t.Helper()
+	now, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{3, 3}, Resolution: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}, Resolution: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dests := []topology.Destination{{Queue: "orders"}, {Exchange: "events", RoutingKey: "paid"}}
+	want := now.Topology()
+	want.Destinations = dests
+	want = want.WithDestinationQueues("delay", topology.Quorum)
+	live := topology.Live{
+		Source: "management API", BindingsKnown: true,
+		Exchanges: map[string]topology.LiveExchange{"delay.plugin": {HeldKnown: true, Held: 7}},
+		Queues:    map[string]topology.LiveQueue{"invoices": {ArgumentsKnown: true, Consumers: 2}},
+		Bindings:  []topology.Binding{{Exchange: "delay.deliver", Queue: "invoices", RoutingKey: "clock.invoices"}},
+	}
+	for _, q := range append(want.Queues, before.Topology().Queues...) {
+		live.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: q.Type, Durable: true, Arguments: q.Table()}
+	}
+	count := func(queue string, c Count) doctor.QueueState {
+		q := live.Queues[queue]
+		q.Messages = c.Total()
+		live.Queues[queue] = q
+		return doctor.QueueState{Ready: c.Ready, Leaving: c.Leaving, Unacked: c.Unacked}
+	}
+	snap := doctor.Snapshot{Version: "4.3.0", Live: live, Queues: map[string]doctor.QueueState{}}
+	for queue, c := range map[string]Count{
+		"delay.bucket.r3x3-1s.2s": {Ready: 5, Leaving: 1}, "delay.bucket.r3x3-1s.6s": {Ready: 2}, "delay.bucket.r2x2-1m.2m": {Ready: 1},
+		"orders": {Ready: 3, Unacked: 4}, "orders.dead": {Ready: 6}, "delay.parked": {Ready: 2}, "delay.route.events:paid": {Ready: 1},
+	} {
+		if _, ok := live.Queues[queue]; !ok {
+			t.Fatalf("%s is no queue of these layouts", queue)
+		}
+		snap.Queues[queue] = count(queue, c)
+	}
+	dead := func(id, reason, text string, died int64) amqpx.DeadLetter {
+		return amqpx.ReadDeadLetter(amqp.Delivery{MessageId: id, Timestamp: time.Unix(died, 0), Headers: amqp.Table{
+			amqpx.HeaderReason: reason, amqpx.HeaderQueue: "orders", amqpx.HeaderError: text,
+		}}, "orders.dead", "delay")
+	}
+	snap.Clients = []doctor.Connection{{Name: "shop publish"}, {Name: "relay", Blocked: true}, {Name: "shop publish"}}
+	return seen{
+		at: time.Unix(1000, 0), cfg: doctor.Config{Want: want, Prefix: "delay", Vhost: "/"}, snap: &snap,
+		looks: map[string]amqpx.Peeked{"orders.dead": {Messages: []amqpx.DeadLetter{
+			dead("1", "rejected", "card expired", 100), dead("2", "attempts", "timeout", 90), dead("3", "rejected", "card stolen", 200),
+		}, More: 3}},
+	}
+}
+
+func TestStatus(t *testing.T) {
+	s := night(t).status()
+	expect := func(what string, got, want any) {
+		t.Helper()
+		g, err := json.Marshal(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(g, w) {
+			t.Errorf("%s:\ngot  %s\nwant %s", what, g, w)
+		}
+	}
+	sec := func(n int) Span { return Span(time.Duration(n) * time.Second) }
+	expect("layouts", s.Layouts, []Layout{
+		{Name: "delay.bucket.r3x3-1s", Queues: 4, Waiting: Count{Ready: 7, Leaving: 1}, Delays: []Delay{
+			{Queue: "delay.bucket.r3x3-1s.2s", TTL: sec(2), Latest: sec(3), Waiting: Count{Ready: 5, Leaving: 1}},
+			{Queue: "delay.bucket.r3x3-1s.6s", TTL: sec(6), Latest: sec(9), Waiting: Count{Ready: 2}},
+		}},
+		{Name: "delay.bucket.r2x2-1m", Earlier: true, Queues: 2, Waiting: Count{Ready: 1}, Delays: []Delay{
+			{Queue: "delay.bucket.r2x2-1m.2m", TTL: sec(120), Latest: sec(240), Waiting: Count{Ready: 1}},
+		}},
+		{Name: "delay.plugin", Earlier: true, Waiting: Count{Ready: 7}, Delays: []Delay{}},
+	})
+	expect("due soon", s.DueSoon[:2], []Due{{Within: sec(60), OnBroker: 8}, {Within: sec(600), OnBroker: 9}})
+	oldest := time.Unix(90, 0)
+	expect("destinations", s.Destinations, []Destination{
+		{Name: "events:paid", Queue: "delay.route.events:paid", Exchange: true, Exists: true, Waiting: Count{Ready: 1}},
+		{Name: "invoices", Queue: "invoices", Exists: true, Consumers: 2},
+		{Name: "orders", Queue: "orders", Exists: true, Waiting: Count{Ready: 3, Unacked: 4}, Dead: &Lying{
+			Queue: "orders.dead", Messages: 6, Looked: 3, Oldest: &oldest, Groups: []Group{
+				{Destination: "orders", Reason: "rejected", Messages: 2, Error: "card stolen"},
+				{Destination: "orders", Reason: "attempts", Messages: 1, Error: "timeout"},
+			},
+		}},
+	})
+	if d := s.Destinations; d[0].Unconsumed() || d[1].Unconsumed() || !d[2].Unconsumed() {
+		t.Error("only orders has no consumer")
+	}
+	expect("parked", s.Parked, Lying{Queue: "delay.parked", Messages: 2, Groups: []Group{}})
+	expect("clients", s.Clients, []Client{{Name: "relay", Connections: 1, Blocked: 1}, {Name: "shop publish", Connections: 2}})
+	if len(s.Findings) == 0 || s.Layouts[0].Drained() || s.Broker == nil {
+		t.Errorf("findings %v, broker %v", s.Findings, s.Broker)
+	}
+}
+
+// A look into a queue that has not changed is not repeated.
+func TestRecall(t *testing.T) {
+	first := night(t).status()
+	s := night(t)
+	s.looks, s.known = nil, map[string]Lying{}
+	if !s.recall("orders.dead", &first) || s.status().Destinations[2].Dead.Looked != 3 {
+		t.Error("what is known of orders.dead was forgotten")
+	}
+	if s.recall("delay.parked", &first) {
+		t.Error("the parked queue was not looked into before")
+	}
+	s.snap.Queues["orders.dead"] = doctor.QueueState{Ready: 5}
+	if s.recall("orders.dead", &first) {
+		t.Error("orders.dead has changed")
+	}
+}
+
+// Without a broker there are the tasks, and the reason.
+func TestStatusWithoutBroker(t *testing.T) {
+	s := seen{at: time.Unix(1000, 0), cfg: doctor.Config{}.WithDefaults(), tasks: &Tasks{Counts: []TaskCount{{Queue: "q", Status: "pending", Count: 2}}, due: []int64{1, 1, 2, 2}}}
+	s.unseenf(AreaBroker, "connection\nrefused")
+	got := s.status()
+	if got.Broker != nil || got.Complete() || got.Unseen[0].Why != "connection; refused" || *got.DueSoon[2].Tasks != 2 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,239 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+)
+
+// maxErrorShown is how many characters of an error a table has.
+const maxErrorShown = 60
+
+func (r *statusRun) print(s status.Status) error {
+	if r.a.JSON {
+		return r.a.PrintJSON(s)
+	}
+	p := &statusPage{Status: s, table: tabwriter.NewWriter(r.a.Stdout, 0, 0, 2, ' ', 0), quiet: r.a.Quiet}
+	p.all()
+	return p.table.Flush()
+}
+
+// statusPage is a status on its way to a terminal.
+type statusPage struct {
+	status.Status
+	table *tabwriter.Writer
+	quiet bool
+}
+
+func (p *statusPage) linef(format string, args ...any) {
+	_, _ = fmt.Fprintf(p.table, format+"\n", args...) // Flush says what went wrong
+	_ = p.table.Flush()                               // each table has columns of its own
+}
+
+func (p *statusPage) heading(cells ...string) {
+	p.linef("")
+	row(p.table, cells...)
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+func (p *statusPage) all() {
+	if b := p.Broker; b != nil {
+		p.linef("RabbitMQ %s, virtual host %q at %s, read by %s", b.Version, b.Vhost, milli(p.At), b.Source)
+		p.layouts()
+		p.dueSoon()
+		p.destinations()
+		for _, d := range p.Destinations {
+			if d.Dead != nil && d.Dead.Messages > 0 {
+				p.lying("DEAD LETTERS", *d.Dead)
+			}
+		}
+		if p.Parked.Messages > 0 {
+			p.lying("PARKED", p.Parked)
+		}
+	} else {
+		p.linef("the broker could not be looked at, %s", milli(p.At))
+		p.dueSoon()
+	}
+	p.tasks()
+	p.clients()
+	p.findings()
+	if len(p.Unseen) > 0 {
+		p.linef("\nNOT SEEN")
+		for _, u := range p.Unseen {
+			p.linef("%s: %s", u.Area, printable(u.Why))
+		}
+	}
+	if len(p.Notes) > 0 && !p.quiet {
+		p.linef("\nNOTES")
+		for _, n := range p.Notes {
+			p.linef("- %s", strings.ReplaceAll(n, "\n", "\n  "))
+		}
+	}
+}
+
+func (p *statusPage) layouts() {
+	p.heading("LAYOUT", "DELAY", "READY", "ON THEIR WAY", "")
+	for _, l := range p.Layouts {
+		state := ""
+		switch {
+		case l.Earlier && l.Drained():
+			state = "earlier, drained"
+		case l.Earlier:
+			state = "earlier, not drained"
+		case l.Drained():
+			state = "nothing waits"
+		}
+		row(p.table, printable(l.Name), "all", number(l.Waiting.Ready), number(l.Waiting.Leaving+l.Waiting.Unacked), state)
+		for _, d := range l.Delays {
+			row(p.table, "", topology.FormatDuration(time.Duration(d.TTL)), number(d.Waiting.Ready), number(d.Waiting.Leaving+d.Waiting.Unacked))
+		}
+	}
+}
+
+func (p *statusPage) dueSoon() {
+	p.heading("DUE WITHIN", "ON THE BROKER", "TASKS")
+	for _, d := range p.DueSoon {
+		broker, tasks := "unknown", ""
+		if p.Broker != nil {
+			broker = "at least " + number(d.OnBroker)
+		}
+		if d.Tasks != nil {
+			tasks = number(*d.Tasks)
+		}
+		row(p.table, topology.FormatDuration(time.Duration(d.Within)), broker, tasks)
+	}
+}
+
+func (p *statusPage) destinations() {
+	if len(p.Destinations) == 0 {
+		return
+	}
+	p.heading("DESTINATION", "READY", "UNACKED", "CONSUMERS", "DEAD LETTERS")
+	for _, d := range p.Destinations {
+		consumers, dead := number(d.Consumers), ""
+		switch {
+		case !d.Exists:
+			consumers = "it does not exist"
+		case d.Exchange:
+			consumers = "exchange"
+		case d.Unconsumed():
+			consumers = "none"
+		}
+		if d.Dead != nil {
+			dead = number(d.Dead.Messages)
+		}
+		row(p.table, printable(d.Name), number(d.Waiting.Ready), number(d.Waiting.Unacked+d.Waiting.Leaving), consumers, dead)
+	}
+}
+
+// lying prints what lies in a queue, by destination and reason.
+func (p *statusPage) lying(what string, l status.Lying) {
+	text := fmt.Sprintf("%s in %s: %d", what, printable(l.Queue), l.Messages)
+	if l.Oldest != nil {
+		text += ", the oldest since " + milli(*l.Oldest) + " (" + fromNow(*l.Oldest, p.At) + ")"
+	}
+	switch {
+	case l.Looked == 0:
+		text += "; not looked at"
+	case int64(l.Looked) < l.Messages:
+		text += fmt.Sprintf("; of the first %d:", l.Looked)
+	}
+	p.linef("\n%s", text)
+	if l.Looked == 0 {
+		return
+	}
+	row(p.table, "  DESTINATION", "REASON", "MESSAGES", "LAST ERROR")
+	for _, g := range l.Groups {
+		row(p.table, "  "+orUnknown(g.Destination), orUnknown(g.Reason), strconv.Itoa(g.Messages), printable(shorten(g.Error, maxErrorShown)))
+	}
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return printable(s)
+}
+
+func (p *statusPage) tasks() {
+	t := p.Tasks
+	if t == nil {
+		return
+	}
+	p.heading("TASKS FOR", "STATUS", "COUNT")
+	for _, c := range t.Counts {
+		queue := c.Queue
+		if queue == "" {
+			queue = "(exchanges)"
+		}
+		row(p.table, printable(queue), string(c.Status), number(c.Count))
+	}
+	if len(t.Counts) == 0 {
+		p.linef("none")
+	}
+	o := t.Overdue
+	if o == nil {
+		p.linef("no task is overdue")
+		return
+	}
+	place := "it was not sent to the broker yet"
+	if o.Sent {
+		place = "it was sent to the broker and is not done"
+	}
+	p.linef("the oldest overdue task is %s for %s, due %s (%s): %s, failed attempts: %d%s", printable(o.ID), printable(o.Destination),
+		milli(o.Due), fromNow(o.Due, p.At), place, o.Attempts, quotedError(o.LastError))
+	if t.Unsent+t.Unhandled > 0 {
+		atLeast := ""
+		if t.More {
+			atLeast = "at least "
+		}
+		p.linef("overdue in all: %s%d not sent, %d sent and not handled", atLeast, t.Unsent, t.Unhandled)
+	}
+}
+
+func quotedError(s string) string {
+	if s == "" {
+		return ""
+	}
+	return ", last error: " + printable(shorten(s, maxErrorShown))
+}
+
+func (p *statusPage) clients() {
+	if p.Clients == nil {
+		return
+	}
+	p.heading("CLIENTS AND RELAYS", "CONNECTIONS", "BLOCKED")
+	for _, c := range p.Clients {
+		row(p.table, printable(c.Name), strconv.Itoa(c.Connections), strconv.Itoa(c.Blocked))
+	}
+	if len(p.Clients) == 0 {
+		p.linef("none is connected")
+	}
+}
+
+func (p *statusPage) findings() {
+	if p.Broker == nil {
+		return
+	}
+	if len(p.Findings) == 0 {
+		p.linef("\ndoctor found nothing")
+		return
+	}
+	p.linef("\nDOCTOR FOUND (rabbitdelay doctor says how to mend it)")
+	for _, f := range p.Findings {
+		printFinding(p.table, f)
+	}
+	_ = p.table.Flush()
+}
+
+func printFinding(w io.Writer, f doctor.Finding) {
+	_, _ = fmt.Fprintf(w, "%s %s: %s\n", f.Severity, f.ID, printable(f.What))
+}

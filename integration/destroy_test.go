@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -247,11 +248,17 @@ func TestDestroyOverAMQPAlone(t *testing.T) {
 // commandOn runs the command line with a file on a virtual host.
 func commandOn(t *testing.T, v *vhost, yaml string) func(args ...string) ran {
 	t.Helper()
+	return commandWith(t, v, yaml, v.mgmt.Endpoint())
+}
+
+// commandWith is commandOn with a management API at another address.
+func commandWith(t *testing.T, v *vhost, yaml, management string) func(args ...string) ran {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "delays.yaml")
+	yaml = fmt.Sprintf("%sbroker: {management_url: %q}\n", yaml, management)
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("RABBITDELAY_BROKER_MANAGEMENT_URL", v.mgmt.Endpoint())
 	return func(args ...string) ran {
 		return runCLI(t.Context(), append(args, "-f", file, "--url", v.url)...)
 	}

@@ -53,14 +53,15 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 // What could not be looked at is not clean, and stands in the first line.
 func TestDoctorCommandWithoutManagement(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
-		cmd := commandOn(t, v, "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\n")
+		const yaml = "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\n"
+		cmd := commandOn(t, v, yaml)
 		if r := cmd("apply"); r.code != 0 {
 			t.Fatal(r)
 		}
 		if r := cmd("doctor"); r.code != 0 {
 			t.Errorf("with the management API: %s", r)
 		}
-		t.Setenv("RABBITDELAY_BROKER_MANAGEMENT_URL", "http://127.0.0.1:1")
+		cmd = commandWith(t, v, yaml, "http://127.0.0.1:1")
 		r := cmd("doctor")
 		if r.code != 2 || !strings.HasPrefix(r.stdout, "NOT EVERYTHING WAS LOOKED AT: management") || strings.Contains(r.stdout, "nothing is wrong") {
 			t.Errorf("without: %s", r)

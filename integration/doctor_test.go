@@ -564,9 +564,8 @@ func mustCtl(t *testing.T, b *broker.Broker, args ...string) {
 // The command: exit codes, JSON on one line, and no strategy that cannot be.
 func TestDoctorCommand(t *testing.T) {
 	onVhosts(t, func(t *testing.T, v *vhost) {
-		t.Setenv("RABBITDELAY_BROKER_MANAGEMENT_URL", v.mgmt.Endpoint())
 		file := filepath.Join(t.TempDir(), "delays.yaml")
-		yaml := "delay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n"
+		yaml := fmt.Sprintf("broker: {management_url: %q}\ndelay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n", v.mgmt.Endpoint())
 		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -62,7 +62,7 @@ func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy,
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s, reason, err := c.choose(ctx)
+	s, reason, err := c.choose(func() (*plugin.Strategy, error) { return c.pluginStrategy(ctx) })
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,20 @@ func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy,
 	return c.withPrevious(s)
 }
 
-func (c *Config) choose(ctx context.Context) (s amqpx.Strategy, reason string, err error) {
+// Offline is Strategy without a look at the broker: the plugin is taken to be there
+// if the settings ask for it.
+func (c *Config) Offline() (amqpx.Strategy, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s, _, err := c.choose(c.newPlugin)
+	if err != nil {
+		return nil, err
+	}
+	return c.withPrevious(s)
+}
+
+func (c *Config) choose(withPlugin func() (*plugin.Strategy, error)) (s amqpx.Strategy, reason string, err error) {
 	reason = "delay.strategy is " + c.Delay.Strategy
 	switch c.Delay.Strategy {
 	case StrategyBucket:
@@ -80,14 +93,14 @@ func (c *Config) choose(ctx context.Context) (s amqpx.Strategy, reason string, e
 	case StrategyTTL:
 		s, err = c.Delay.ttl()
 	case StrategyPlugin:
-		s, err = c.pluginStrategy(ctx)
+		s, err = withPlugin()
 	default:
-		return c.auto(ctx)
+		return c.auto(withPlugin)
 	}
 	return s, reason, err
 }
 
-func (c *Config) auto(ctx context.Context) (amqpx.Strategy, string, error) {
+func (c *Config) auto(withPlugin func() (*plugin.Strategy, error)) (amqpx.Strategy, string, error) {
 	var cfg amqpx.AutoConfig
 	var err error
 	if cfg.Bucket, err = c.Delay.bucket(); err != nil {
@@ -102,7 +115,7 @@ func (c *Config) auto(ctx context.Context) (amqpx.Strategy, string, error) {
 	}
 	if p := c.Delay.Plugin; p.Min > 0 || p.Max > 0 {
 		cfg.PluginMin, cfg.PluginMax = p.Min, cmp.Or(p.Max, plugin.MaxDelay)
-		s, err := c.pluginStrategy(ctx)
+		s, err := withPlugin()
 		switch {
 		case errors.Is(err, live.ErrNoPlugin):
 			cfg.PluginMin, cfg.PluginMax = 0, 0

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -39,11 +40,16 @@ func readFile(data []byte, overridden func(path string) bool) *file {
 		}
 		return value, err
 	}
+	f.Document(f.keys())
+	return f
+}
+
+// keys read the keys of a document.
+func (f *file) keys() map[string]yamldoc.Field {
 	fields := f.fields("", settings)
 	maps.Copy(fields, topology.YAMLFields(f.Reader, &f.topology))
 	fields[schedulesKey] = func(n *yaml.Node, path string) { f.List(n, path, f.schedule) }
-	f.Document(fields)
-	return f
+	return fields
 }
 
 // ofSettings tells whether a path leads to a setting, or is the document's, and
@@ -76,9 +82,9 @@ func (f *file) fields(prefix string, list []setting) map[string]yamldoc.Field {
 		case nested:
 			fields[key] = func(n *yaml.Node, path string) { f.section(n, path, list) }
 		case isList(s.field(&Config{})):
-			fields[key] = f.list
+			fields[key] = f.setting(s, f.list)
 		default:
-			fields[key] = f.scalar
+			fields[key] = f.setting(s, f.scalar)
 		}
 	}
 	if key, ok := strings.CutPrefix(previousPath, prefix); ok && prefix != "" {
@@ -89,6 +95,7 @@ func (f *file) fields(prefix string, list []setting) map[string]yamldoc.Field {
 
 // section reads a mapping of settings; an empty value is one without any.
 func (f *file) section(n *yaml.Node, path string, list []setting) {
+	f.MayBeNull()
 	if !yamldoc.IsNull(n) {
 		f.Mapping(n, path, f.fields(path+".", list))
 	}
@@ -97,6 +104,38 @@ func (f *file) section(n *yaml.Node, path string, list []setting) {
 func (f *file) previousLayout(n *yaml.Node, path string) {
 	f.section(n, path, previousSettings(path, &Layout{}))
 	f.previous++
+}
+
+// setting reads one, or tells what it is.
+func (f *file) setting(s setting, read yamldoc.Field) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		f.Explain(s.usage, s.byDef)
+		f.kind(kindOf(s.field(&Config{})), read)(n, path)
+	}
+}
+
+// kind reads a value, or tells of which kind it is.
+func (f *file) kind(k yamldoc.Kind, read yamldoc.Field) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		if k == yamldoc.List || !f.Describing(k) {
+			read(n, path)
+		}
+	}
+}
+
+func kindOf(field any) yamldoc.Kind {
+	switch field.(type) {
+	case *bool:
+		return yamldoc.Boolean
+	case *int:
+		return yamldoc.Integer
+	case *time.Duration:
+		return yamldoc.Duration
+	}
+	if isList(field) {
+		return yamldoc.List
+	}
+	return yamldoc.Scalar
 }
 
 func (f *file) scalar(n *yaml.Node, path string) {
@@ -111,11 +150,11 @@ func (f *file) list(n *yaml.Node, path string) {
 		return
 	}
 	texts, readable := []string{}, n.Kind == yaml.SequenceNode
-	f.List(n, path, func(n *yaml.Node, path string) {
+	f.List(n, path, f.kind(yamldoc.Scalar, func(n *yaml.Node, path string) {
 		text, ok := f.text(n, path)
 		texts = append(texts, text)
 		readable = readable && ok
-	})
+	}))
 	if readable {
 		f.values[path] = texts
 	}

@@ -37,6 +37,12 @@ func (b *Broker) nodes() []URL {
 	return append([]URL{cmp.Or(b.URL, DefaultURL)}, b.URLs...)
 }
 
+// Vhost is the virtual host of the brokers' URLs.
+func (c *Config) Vhost() (string, error) {
+	uri, err := amqpx.ParseURL(string(c.Broker.nodes()[0]))
+	return uri.Vhost, err
+}
+
 // separate tells whether user or password stand apart from the URLs.
 func (b *Broker) separate() bool { return b.Username != "" || b.Password != "" || b.PasswordFile != "" }
 

@@ -11,10 +11,14 @@ import (
 // probeTimeout bounds the probe for the plugin, dialing included.
 const probeTimeout = 20 * time.Second
 
+func (c *Config) newPlugin() (*plugin.Strategy, error) {
+	return plugin.New(plugin.Config{Prefix: c.Delay.Prefix, MaxDelay: c.Delay.Plugin.Max})
+}
+
 // pluginStrategy makes the plugin strategy when the broker has the plugin; the
 // error wraps live.ErrNoPlugin when it has not.
 func (c *Config) pluginStrategy(ctx context.Context) (*plugin.Strategy, error) {
-	s, err := plugin.New(plugin.Config{Prefix: c.Delay.Prefix, MaxDelay: c.Delay.Plugin.Max})
+	s, err := c.newPlugin()
 	if err != nil {
 		return nil, err
 	}

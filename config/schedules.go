@@ -72,13 +72,13 @@ func (f *file) schedule(n *yaml.Node, path string) {
 
 // parsed reads a single value.
 func (f *file) parsed(parse func(string) error) yamldoc.Field {
-	return func(n *yaml.Node, path string) {
+	return f.kind(yamldoc.Scalar, func(n *yaml.Node, path string) {
 		if text, ok := f.text(n, path); ok {
 			if err := parse(text); err != nil {
 				f.Failf(n, path, "%v", err)
 			}
 		}
-	}
+	})
 }
 
 func (f *file) textTo(dst *string) yamldoc.Field {
@@ -90,7 +90,7 @@ func (f *file) appendTo(dst *[]string) yamldoc.Field {
 }
 
 func (f *file) headers(t *schedule.Task) yamldoc.Field {
-	return func(n *yaml.Node, path string) {
+	return f.kind(yamldoc.Table, func(n *yaml.Node, path string) {
 		if n.Kind != yaml.MappingNode {
 			f.Expected(n, path, "a mapping of names to texts")
 			return
@@ -99,7 +99,7 @@ func (f *file) headers(t *schedule.Task) yamldoc.Field {
 		f.Entries(n, path, func(key, value *yaml.Node, at string) {
 			f.Value(value, at, f.parsed(func(s string) error { t.Headers[key.Value] = s; return nil }))
 		})
-	}
+	})
 }
 
 func parseInstant(s string) (time.Time, error) {

@@ -12,7 +12,10 @@ import (
 )
 
 // scalar tells whether a node is a single value of one of the tags.
-func (d *decoder) scalar(n *yaml.Node, path, expected string, tags ...string) bool {
+func (d *decoder) scalar(n *yaml.Node, path, expected string, kind yamldoc.Kind, tags ...string) bool {
+	if d.Describing(kind) {
+		return false
+	}
 	if n.Kind == yaml.ScalarNode && slices.Contains(tags, n.ShortTag()) {
 		return true
 	}
@@ -31,7 +34,7 @@ func optional[T any](dst **T, read func(*T) yamldoc.Field) yamldoc.Field {
 
 func (d *decoder) text(dst *string) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		if d.scalar(n, path, "text (put a number, a date, true or false in quotes)", "!!str") {
+		if d.scalar(n, path, "text (put a number, a date, true or false in quotes)", yamldoc.Text, "!!str") {
 			*dst = n.Value
 		}
 	}
@@ -39,7 +42,7 @@ func (d *decoder) text(dst *string) yamldoc.Field {
 
 func (d *decoder) boolean(dst *bool) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		if d.scalar(n, path, "true or false", "!!bool") {
+		if d.scalar(n, path, "true or false", yamldoc.Boolean, "!!bool") {
 			if err := n.Decode(dst); err != nil {
 				d.Expected(n, path, "true or false")
 			}
@@ -49,7 +52,7 @@ func (d *decoder) boolean(dst *bool) yamldoc.Field {
 
 func (d *decoder) integer(dst *int64) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		if d.scalar(n, path, "an integer", "!!int") {
+		if d.scalar(n, path, "an integer", yamldoc.Integer, "!!int") {
 			if err := n.Decode(dst); err != nil {
 				d.Expected(n, path, "an integer of at most 64 bits")
 			}
@@ -59,7 +62,7 @@ func (d *decoder) integer(dst *int64) yamldoc.Field {
 
 func (d *decoder) float(dst *float64) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		if d.scalar(n, path, "a number", "!!float", "!!int") {
+		if d.scalar(n, path, "a number", yamldoc.Number, "!!float", "!!int") {
 			if err := n.Decode(dst); err != nil || math.IsNaN(*dst) || math.IsInf(*dst, 0) {
 				*dst = 0
 				d.Expected(n, path, "a finite number")
@@ -75,7 +78,7 @@ func (d *decoder) duration(dst *time.Duration) yamldoc.Field {
 			d.Failf(n, path, "a duration needs a unit, got the number %s; write %sms or %ss, whichever is meant", v, v, v)
 			return
 		}
-		if !d.scalar(n, path, "a duration such as 1500ms, 60s, 30m, 48h or 7d", "!!str", "!!int") {
+		if !d.scalar(n, path, "a duration such as 1500ms, 60s, 30m, 48h or 7d", yamldoc.Duration, "!!str", "!!int") {
 			return
 		}
 		v, err := ParseDuration(n.Value)
@@ -91,6 +94,10 @@ func (d *decoder) duration(dst *time.Duration) yamldoc.Field {
 const maxDepth = 16
 
 func (d *decoder) arguments(n *yaml.Node, path string) map[string]any {
+	d.MayBeNull()
+	if d.Describing(yamldoc.Table) {
+		return nil
+	}
 	if n.Kind == yaml.MappingNode {
 		return d.table(n, path, 0)
 	}

@@ -27,6 +27,7 @@ type Reader struct {
 
 	root   *yaml.Node
 	values int
+	shape  *Shape // being described; nil while a document is read
 }
 
 // Field reads the value at path. It is never an alias: Reader follows those.
@@ -88,6 +89,10 @@ func (r *Reader) expected(n *yaml.Node, path, what string) {
 
 // Mapping reads a mapping with the keys it may have.
 func (r *Reader) Mapping(n *yaml.Node, path string, fields map[string]Field) {
+	if r.shape != nil {
+		r.describeMapping(path, fields)
+		return
+	}
 	keys := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
 	if n.Kind != yaml.MappingNode {
 		r.expected(n, path, "a mapping with the keys "+keys+";")
@@ -130,6 +135,8 @@ func (r *Reader) Entries(n *yaml.Node, path string, read func(key, value *yaml.N
 // List reads a list; an empty value is an empty list.
 func (r *Reader) List(n *yaml.Node, path string, item Field) {
 	switch {
+	case r.shape != nil:
+		r.describeList(path, item)
 	case n.Kind == yaml.SequenceNode:
 		for i, c := range n.Content {
 			r.Value(c, fmt.Sprintf("%s[%d]", path, i), item)

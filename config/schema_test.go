@@ -1,0 +1,134 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
+)
+
+var update = flag.Bool("update", false, "write docs/rabbitdelay.schema.json")
+
+const schemaFile = "../docs/rabbitdelay.schema.json"
+
+func TestSchemaFile(t *testing.T) {
+	if *update {
+		if err := os.WriteFile(schemaFile, Schema(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(schemaFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, Schema()) {
+		t.Error("docs/rabbitdelay.schema.json is not that of the loader; run go test ./config -run TestSchemaFile -update")
+	}
+}
+
+func compileSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("rabbitdelay.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("rabbitdelay.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSchemaJudgesAsTheLoader(t *testing.T) {
+	t.Setenv("RD_TEST_PASSWORD", "x")
+	t.Setenv("RD_TEST_QUEUE", "q")
+	t.Setenv("RD_TEST_LENGTH", "1000")
+	schema := compileSchema(t)
+	for doc, ok := range map[string]bool{
+		everything:                        true,
+		"":                                true,
+		"broker:\n":                       true,
+		"broker: {uri: x}\n":              false,
+		"brokers: {}\n":                   false,
+		"broker: {max_in_flight: many}\n": false,
+		"broker: {external_auth: 7}\n":    false,
+		"broker: [1]\n":                   false,
+		"delay: {previous: [{layout: hex, size: 1}]}\n":      false,
+		"delay: {previous: [{layout: hex}]}\n":               true,
+		"delay: {ttl: {delays: [soon]}}\n":                   true, // a value, which the loader alone knows
+		"queues: [{name: q, message_ttl: 60}]\n":             false,
+		"queues: [{name: q, message_ttl: 1h30m}]\n":          true,
+		"queues: [{name: 5}]\n":                              false,
+		"queues: [{name: q, arguments: {x: [1, {a: b}]}}]\n": true,
+		"queues:\n": true,
+	} {
+		var value any
+		if err := yaml.Unmarshal([]byte(doc), &value); err != nil {
+			t.Fatal(err)
+		}
+		asJSON, err := json.Marshal(value) // in which an instant is text, as it is to editors
+		if err != nil {
+			t.Fatal(err)
+		}
+		if value, err = jsonschema.UnmarshalJSON(bytes.NewReader(asJSON)); err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(value); (err == nil) != ok {
+			t.Errorf("the schema says of\n%s\n%v", doc, err)
+		}
+		if _, err := load([]byte(doc), Source{}); (err == nil) != ok && !strings.Contains(doc, "soon") {
+			t.Errorf("the loader says of\n%s\n%v", doc, err)
+		}
+	}
+}
+
+// Each mapping of the schema has the keys that the loader accepts there, and no
+// others: the loader lists them to who writes an unknown one.
+func TestSchemaHasTheKeysOfTheLoader(t *testing.T) {
+	f := readFile(nil, func(string) bool { return false })
+	seen := 0
+	var check func(s *yamldoc.Shape, before, after string)
+	check = func(s *yamldoc.Shape, before, after string) {
+		switch s.Kind {
+		case yamldoc.List:
+			check(s.Item, before+"[", "]"+after)
+		case yamldoc.Object:
+			seen++
+			doc := before + "{no such key: 1}" + after
+			_, err := load([]byte(doc), Source{})
+			found := regexp.MustCompile(`unknown key "no such key"; expected one of ([a-z_, ]+)`).FindStringSubmatch(errText(err))
+			keys := slices.Sorted(maps.Keys(s.Fields))
+			if found == nil || found[1] != strings.Join(keys, ", ") {
+				t.Errorf("%s: the schema has %v, the loader %v", doc, keys, err)
+			}
+			for key, below := range s.Fields {
+				check(below, fmt.Sprintf("%s{%s: ", before, key), "}"+after)
+			}
+		default:
+		}
+	}
+	check(f.Describe(f.keys()), "", "")
+	if seen < 12 {
+		t.Errorf("%d mappings only", seen)
+	}
+	for _, s := range settings {
+		if !bytes.Contains(Schema(), []byte(s.usage)) && !strings.ContainsAny(s.usage, "<>&") {
+			t.Errorf("the schema does not explain %s", s.path)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package export
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// KubernetesOptions say where the objects belong.
+type KubernetesOptions struct {
+	Vhost string
+	// Cluster is the name of the RabbitmqCluster; it is required.
+	// ClusterNamespace is its namespace, empty for that of the manifests.
+	Cluster, ClusterNamespace string
+	// Namespace of the manifests; empty for that of `kubectl apply -n`.
+	Namespace string
+}
+
+// ErrKubernetes is wrapped by what the operator's resources cannot express.
+var ErrKubernetes = errors.New("no resource of the messaging topology operator")
+
+// Kubernetes is the topology as resources of RabbitMQ's messaging topology
+// operator (rabbitmq.com/v1beta1: Queue, Exchange, Binding), as one stream of YAML.
+// Queues stay on the broker when their resources are deleted (deletionPolicy:
+// retain); an operator too old to know that deletes them only when they are empty.
+// It fails with ErrKubernetes for an internal exchange, which has no resource.
+func Kubernetes(t topology.Topology, o KubernetesOptions) ([]byte, error) {
+	if !isName(o.Cluster) {
+		return nil, fmt.Errorf("the name of the RabbitmqCluster: %q; expected a Kubernetes name", o.Cluster)
+	}
+	for _, n := range []string{o.ClusterNamespace, o.Namespace} {
+		if n != "" && !isName(n) {
+			return nil, fmt.Errorf("namespace: %q; expected a Kubernetes name", n)
+		}
+	}
+	var out bytes.Buffer
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	for _, r := range resources(t, o) {
+		if r.err != nil {
+			return nil, r.err
+		}
+		if err := enc.Encode(r.value); err != nil {
+			return nil, err
+		}
+	}
+	err := enc.Close()
+	return out.Bytes(), err
+}
+
+type encodable struct {
+	value resource
+	err   error
+}
+
+func resources(t topology.Topology, o KubernetesOptions) (all []encodable) {
+	add := func(kind, name string, spec any, err error) {
+		all = append(all, encodable{resource{"rabbitmq.com/v1beta1", kind, metadata{name, o.Namespace}, spec}, err})
+	}
+	cluster := clusterReference{o.Cluster, o.ClusterNamespace}
+	for _, e := range t.Exchanges {
+		var err error
+		if e.Internal {
+			err = fmt.Errorf("exchange %s is internal, which is %w; remove internal, or declare it by rabbitdelay apply", e.Name, ErrKubernetes)
+		}
+		add("Exchange", objectName(e.Name), exchangeSpec{e.Name, o.Vhost, e.Kind, true, e.AutoDelete, e.Table(), cluster}, err)
+	}
+	for _, q := range t.Queues {
+		arguments := maps.Clone(q.Table())
+		kind, _ := arguments[topology.ArgQueueType].(string)
+		delete(arguments, topology.ArgQueueType)
+		add("Queue", objectName(q.Name), queueSpec{q.Name, o.Vhost, kind, true, arguments, true, "retain", cluster}, nil)
+	}
+	for _, b := range t.Bindings {
+		to, kind := target(b)
+		add("Binding", bindingName(b), bindingSpec{o.Vhost, b.Exchange, to, kind, b.RoutingKey, b.Arguments, cluster}, nil)
+	}
+	return all
+}
+
+type resource struct {
+	APIVersion string   `yaml:"apiVersion"`
+	Kind       string   `yaml:"kind"`
+	Metadata   metadata `yaml:"metadata"`
+	Spec       any      `yaml:"spec"`
+}
+
+type metadata struct {
+	Name      string `yaml:"name"`
+	Namespace string `yaml:"namespace,omitempty"`
+}
+
+type clusterReference struct {
+	Name      string `yaml:"name"`
+	Namespace string `yaml:"namespace,omitempty"`
+}
+
+type exchangeSpec struct {
+	Name       string           `yaml:"name"`
+	Vhost      string           `yaml:"vhost"`
+	Type       string           `yaml:"type"`
+	Durable    bool             `yaml:"durable"`
+	AutoDelete bool             `yaml:"autoDelete,omitempty"`
+	Arguments  map[string]any   `yaml:"arguments,omitempty"`
+	Cluster    clusterReference `yaml:"rabbitmqClusterReference"`
+}
+
+type queueSpec struct {
+	Name           string           `yaml:"name"`
+	Vhost          string           `yaml:"vhost"`
+	Type           string           `yaml:"type"`
+	Durable        bool             `yaml:"durable"`
+	Arguments      map[string]any   `yaml:"arguments,omitempty"`
+	DeleteIfEmpty  bool             `yaml:"deleteIfEmpty"`
+	DeletionPolicy string           `yaml:"deletionPolicy"`
+	Cluster        clusterReference `yaml:"rabbitmqClusterReference"`
+}
+
+type bindingSpec struct {
+	Vhost           string           `yaml:"vhost"`
+	Source          string           `yaml:"source"`
+	Destination     string           `yaml:"destination"`
+	DestinationType string           `yaml:"destinationType"`
+	RoutingKey      string           `yaml:"routingKey,omitempty"`
+	Arguments       map[string]any   `yaml:"arguments,omitempty"`
+	Cluster         clusterReference `yaml:"rabbitmqClusterReference"`
+}
+
+// maxName is what Kubernetes allows for the name of a resource.
+const maxName = 253
+
+var (
+	validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	foreign   = regexp.MustCompile(`[^a-z0-9]+`)
+)
+
+func isName(s string) bool { return len(s) <= maxName && validName.MatchString(s) }
+
+// objectName is the name of an object as it is where Kubernetes allows that, and
+// else a readable form of it with a hash, so that two objects never share one.
+func objectName(name string) string {
+	if isName(name) {
+		return name
+	}
+	return hashed(name, name)
+}
+
+func bindingName(b topology.Binding) string {
+	to, kind := target(b)
+	return hashed(b.Exchange+"-"+to, fmt.Sprintf("%q %q %s %q %v", b.Exchange, to, kind, b.RoutingKey, b.Arguments))
+}
+
+func hashed(readable, whole string) string {
+	sum := sha256.Sum256([]byte(whole))
+	hash := hex.EncodeToString(sum[:6])
+	text := foreign.ReplaceAllString(strings.ToLower(readable), "-")
+	if most := maxName - len(hash) - 1; len(text) > most {
+		text = text[:most]
+	}
+	return strings.TrimLeft(strings.Trim(text, "-")+"-"+hash, "-")
+}

@@ -146,5 +146,23 @@ func (r *requeue) putBack() error {
 	if err := r.ch.Nack(0, true, true); err != nil {
 		return err
 	}
-	return r.ask(context.Background(), func() error { return r.ch.Qos(1, 0, false) })
+	back := r.rep.Looked - r.rep.gone() - r.rep.Moved
+	if r.o.DryRun {
+		back = r.rep.Looked - r.rep.Moved
+	}
+	return r.ask(context.Background(), func() error { return r.seen(back) })
+}
+
+// seen waits until so many messages are ready again, for a second: somebody may
+// have taken them. A quorum queue answers before it has put them back, and a run that
+// begins then would find none.
+func (r *requeue) seen(back int) error {
+	for try := range 50 {
+		q, err := r.ch.QueueDeclarePassive(r.o.Queue, true, false, false, false, nil)
+		if err != nil || q.Messages >= back {
+			return err
+		}
+		<-time.After(time.Duration(try) * time.Millisecond)
+	}
+	return nil
 }

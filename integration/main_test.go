@@ -15,6 +15,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, workUntilKilled(given)) // it does not return before it is killed
 		os.Exit(1)
 	}
+	if args := os.Getenv(requeueEnv); args != "" {
+		os.Exit(requeueMain(args))
+	}
 	code := m.Run()
 	if err := broker.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "closing brokers:", err)

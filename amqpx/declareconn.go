@@ -44,7 +44,8 @@ type declareConns struct {
 // declareConn is one connection with its users.
 type declareConn struct {
 	conn  *amqp.Connection
-	node  string
+	node  string // where to dial, which may be a URL with its password
+	url   string
 	users int
 	done  bool // takes no new users, and is closed when the last one has left
 	idle  *time.Timer
@@ -215,7 +216,7 @@ func (p *declareConns) connect(ctx context.Context, sess *session) (*declareConn
 	p.failed, p.fails = nil, 0
 	p.sessions++
 	p.observe()
-	d := &declareConn{conn: conn, node: p.node(sess), users: 1}
+	d := &declareConn{conn: conn, node: p.node(sess), url: sess.url, users: 1}
 	d.idle = time.AfterFunc(declareIdle, func() { p.expire(d) })
 	d.idle.Stop()
 	p.open[d] = struct{}{}

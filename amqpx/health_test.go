@@ -239,13 +239,13 @@ func TestStatsAtRest(t *testing.T) {
 		if s := c.Stats(); s.Declare.State != amqpx.StateConnected || s.Declare.Sessions != 1 {
 			t.Errorf("after a declaration: %+v", s.Declare)
 		}
+		text, err := json.Marshal(c.Stats())
+		if err != nil || strings.Contains(string(text), "guest") || c.Stats().Declare.Address != "amqptest:5672" {
+			t.Errorf("%s, %v", text, err)
+		}
 		after(2 * time.Minute)
 		if s := c.Stats(); s.Declare.State != "" {
 			t.Errorf("after the connection's rest: %+v", s.Declare)
-		}
-		text, err := json.Marshal(c.Stats())
-		if err != nil || strings.Contains(string(text), "guest") {
-			t.Errorf("%s, %v", text, err)
 		}
 	})
 }

@@ -228,7 +228,7 @@ func (p *declareConns) observe() {
 		s.State = StateClosed
 	case p.shared != nil:
 		s.State, s.conn = StateConnected, p.shared.conn
-		s.Broker, s.Address = brokerVersion(p.shared.conn), p.shared.node
+		s.Broker, s.Address = brokerVersion(p.shared.conn), address(p.shared.url)
 	case p.failed != nil:
 		s.State, s.Err, s.Reason = StateDisconnected, p.failed, p.failed.Error()
 	}

@@ -190,12 +190,12 @@ func (x *examination) checkDeadLetters() {
 		}
 		names = append(names, dead)
 		counts = append(counts, thousands(q.Messages)+" in "+dead)
-		moves = append(moves, x.shovel("revive-"+d.Queue, dead, "dest-queue", d.Queue))
+		moves = append(moves, x.requeue("--queue "+shellQuote(dead)))
 	}
 	if len(names) == 0 {
 		return
 	}
-	mend := "mend the cause, then move them back: " + moves[0]
+	mend := "mend the cause, then send them back: " + moves[0]
 	if len(moves) > 1 {
 		mend += fmt.Sprintf("; and likewise for the other %d", len(moves)-1)
 	}

@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -100,16 +99,6 @@ func (x *examination) destinationOf(key string) string {
 	return name
 }
 
-// shovel is the command that moves what is in a queue now, each message
-// acknowledged only when the broker has it in its new place. Without a virtual host
-// in its addresses it would look for the queue in "/".
-func (x *examination) shovel(name, from, kind, to string) string {
-	address := "amqp:///" + url.PathEscape(x.cfg.Vhost)
-	return x.ctl("set_parameter", "shovel", name, fmt.Sprintf(
-		`{"src-protocol":"amqp091","src-uri":%q,"src-queue":%q,"src-delete-after":"queue-length","ack-mode":"on-confirm","dest-protocol":"amqp091","dest-uri":%q,%q:%q}`,
-		address, from, address, kind, to)) + "   # needs the plugin rabbitmq_shovel"
-}
-
 func (x *examination) checkParked() {
 	parked := topology.ParkedQueue(x.cfg.Prefix)
 	x.rep.Parked = x.snap.Live.Queues[parked].Messages
@@ -134,6 +123,6 @@ func (x *examination) checkParked() {
 		ID: "parked-messages", Severity: SeverityCritical, Objects: []string{parked},
 		What: fmt.Sprintf("%s in the queue %s.", counted(x.rep.Parked, "message is", "messages are"), parked),
 		Why:  why,
-		Mend: "declare the destination (" + x.apply() + "), then move them with a shovel: " + x.shovel("unpark", parked, "dest-exchange", topology.DeliveryExchange(x.cfg.Prefix)),
+		Mend: "declare the destination (" + x.apply() + "), then send them there: " + x.requeue("--parked"),
 	})
 }

@@ -57,6 +57,12 @@ func (x *examination) destroy(names []string) string {
 	return "rabbitdelay destroy" + x.fileFlag() + " --layout " + shellQuote(strings.Join(names, ","))
 }
 
+// requeue is the command that sends messages back to where they belong. It counts
+// them and asks.
+func (x *examination) requeue(from string) string {
+	return "rabbitdelay requeue " + from + x.fileFlag()
+}
+
 func (x *examination) fileFlag() string {
 	if x.cfg.File == "" {
 		return ""

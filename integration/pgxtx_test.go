@@ -274,3 +274,29 @@ func TestPgxListens(t *testing.T) {
 	stop()
 	eventually(t, "its connection is closed", func() bool { return db.queryInt(t, listening) == 0 })
 }
+
+// Old records are purged on a pool, again and again, until the context ends.
+func TestPgxRunPurge(t *testing.T) {
+	t.Parallel()
+	db := openPgx(t)
+	mustSucceed(t, db.migrateRecords(t.Context()))
+	record := func() {
+		db.mustExec(t, "INSERT INTO rabbitdelay_processed (scope, message_id, outcome, processed_at) VALUES ('q', 'old', 'done', 1)")
+	}
+	record()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	rounds := 0
+	err := pgxtx.RunPurge(ctx, db.pool, idempotency.Retention{Keep: time.Hour, Every: time.Millisecond}, func(n int64, err error) {
+		mustSucceed(t, err)
+		switch rounds += int(n); {
+		case rounds == 2:
+			cancel()
+		case n == 1:
+			record()
+		}
+	})
+	if err != nil || rounds != 2 {
+		t.Errorf("%d records purged (%v), expected 2", rounds, err)
+	}
+}

@@ -207,9 +207,6 @@ func Start(ctx context.Context, kind Kind, o Options) (_ *Server, err error) {
 	}
 }
 
-// Kind returns what kind of server it is.
-func (s *Server) Kind() Kind { return s.kind }
-
 // URL returns the address with user, password and database, such as
 // postgres://rabbitdelay:…@127.0.0.1:23456/rabbitdelay. The schemes are
 // postgres, mysql and redis.

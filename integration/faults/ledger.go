@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -16,20 +15,6 @@ const (
 	NotSent                     // amqpx.ErrNotSent
 	Unknown                     // amqpx.ErrOutcomeUnknown
 )
-
-// String is the outcome's name.
-func (o Outcome) String() string {
-	switch o {
-	case Acknowledged:
-		return "acknowledged"
-	case NotSent:
-		return "not sent"
-	case Unknown:
-		return "unknown"
-	default:
-		return fmt.Sprintf("Outcome(%d)", int(o))
-	}
-}
 
 // Sent is a message as its producer knows it.
 type Sent struct {

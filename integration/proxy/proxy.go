@@ -34,7 +34,6 @@ type Frame struct {
 // Methods that tests cut at, as class and method.
 var (
 	BasicPublish = [2]uint16{60, 40}
-	BasicDeliver = [2]uint16{60, 60}
 	BasicAck     = [2]uint16{60, 80}
 )
 
@@ -137,13 +136,6 @@ func (p *Proxy) Slow(pause time.Duration) { p.update(func() { p.slow = pause }) 
 // CutAt cuts a connection in place of forwarding a frame for which f is true;
 // nil ends it. f is called from many goroutines.
 func (p *Proxy) CutAt(f func(Frame) bool) { p.update(func() { p.cutAt = f }) }
-
-// Connections is the number of open connections.
-func (p *Proxy) Connections() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.conns)
-}
 
 // Cuts is how often connections were cut, by Cut or CutAt.
 func (p *Proxy) Cuts() int {

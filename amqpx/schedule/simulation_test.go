@@ -316,20 +316,26 @@ func TestPauseDrains(t *testing.T) {
 		t.Run(pause.String(), func(t *testing.T) {
 			t.Parallel()
 			simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
-				s.load = 0.6
-				s.run(20 * time.Minute)
-				s.stopped = true
-				s.run(pause)
-				s.stopped = false
-				// At a load of 0.6 it takes 0.6 / 0.4 of the pause.
-				took := s.until(2*pause, "drained", s.drained)
-				s.run(20 * time.Minute)
-				t.Logf("drained after %v: %s", took, s.state())
-				s.noneFailed()
+				s.outage(pause)
 				s.atMost(0.01)
 			})
 		})
 	}
+}
+
+// outage stops the consumers for a time, at a load of 0.6, and fails the test unless
+// what has gathered drains and no task fails.
+func (s *simulation) outage(pause time.Duration) {
+	s.t.Helper()
+	s.load = 0.6
+	s.run(20 * time.Minute)
+	s.stopped = true
+	s.run(pause)
+	s.stopped = false
+	took := s.until(2*pause, "drained", s.drained) // 0.6 / 0.4 of the pause, at that load
+	s.run(20 * time.Minute)
+	s.t.Logf("drained after %v: %s", took, s.state())
+	s.noneFailed()
 }
 
 // Where the depth of the queue behind an exchange is not known, a few tasks are
@@ -338,15 +344,7 @@ func TestPauseBehindAnExchange(t *testing.T) {
 	long(t)
 	simulate(t, 20*time.Second, func(t *testing.T, s *simulation) {
 		s.to = Task{Exchange: "e", RoutingKey: "k"}
-		s.load = 0.6
-		s.run(20 * time.Minute)
-		s.stopped = true
-		s.run(time.Hour)
-		s.stopped = false
-		took := s.until(2*time.Hour, "drained", s.drained)
-		s.run(20 * time.Minute)
-		t.Logf("drained after %v: %s", took, s.state())
-		s.noneFailed()
+		s.outage(time.Hour)
 		s.atMost(0.03)
 	})
 }

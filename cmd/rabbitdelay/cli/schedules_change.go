@@ -202,28 +202,22 @@ func (x *schedules) changed(r schedule.Recurring) error {
 }
 
 func (x *schedules) pauseCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "pause NAME...",
-		Short:   "Withdraw the tasks that are not due yet, and make no more",
-		Example: `  rabbitdelay schedules pause nightly`,
-		Args:    someSchedules,
-		RunE: func(c *cobra.Command, names []string) error {
-			return x.change(c.Context(), names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error {
-				return s.Pause(ctx, tx, name)
-			})
-		},
-	}
+	return x.changeCommand("pause", "Withdraw the tasks that are not due yet, and make no more", schedule.Schedules.Pause)
 }
 
 func (x *schedules) resumeCommand() *cobra.Command {
+	return x.changeCommand("resume", "Go on from now; what would have happened meanwhile does not", schedule.Schedules.Resume)
+}
+
+func (x *schedules) changeCommand(verb, short string, change func(schedule.Schedules, context.Context, schedule.Executor, string) error) *cobra.Command {
 	return &cobra.Command{
-		Use:     "resume NAME...",
-		Short:   "Go on from now; what would have happened meanwhile does not",
-		Example: `  rabbitdelay schedules resume nightly`,
+		Use:     verb + " NAME...",
+		Short:   short,
+		Example: "  rabbitdelay schedules " + verb + " nightly",
 		Args:    someSchedules,
 		RunE: func(c *cobra.Command, names []string) error {
 			return x.change(c.Context(), names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error {
-				return s.Resume(ctx, tx, name)
+				return change(s, ctx, tx, name)
 			})
 		},
 	}

@@ -1,0 +1,209 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/guard"
+)
+
+// Stop ends the server in good order. Its data and its port are kept for Start.
+func (s *Server) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.engine == nil {
+		return ErrNotOurs
+	}
+	if s.process == nil {
+		return nil
+	}
+	err := errors.Join(s.engine.stopping(ctx, s.instance), s.process.Stop(ctx, s.engine.stopSignal()))
+	s.process = nil
+	return err
+}
+
+// Kill ends the server as a crash would.
+func (s *Server) Kill() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.engine == nil {
+		return ErrNotOurs
+	}
+	return s.kill()
+}
+
+func (s *Server) kill() error {
+	if s.process == nil {
+		return nil
+	}
+	err := errors.Join(s.engine.killed(s.instance), s.process.Kill())
+	s.process = nil
+	return err
+}
+
+// Start starts the server after Stop or Kill, with the data and under the URL
+// that it had, and returns when it answers.
+func (s *Server) Start(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.engine == nil:
+		return ErrNotOurs
+	case s.closed:
+		return errors.New("database: closed")
+	case s.process != nil:
+		return errors.New("database: it runs already")
+	}
+	ctx, cancel := context.WithTimeout(ctx, startup)
+	defer cancel()
+	return s.start(ctx)
+}
+
+// Restart is Stop and Start.
+func (s *Server) Restart(ctx context.Context) error {
+	if err := s.Stop(ctx); err != nil {
+		return err
+	}
+	return s.Start(ctx)
+}
+
+// Close ends the server and removes its directory. It does nothing to a server
+// that Start did not start, and nothing the second time.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.engine == nil || s.closed {
+		return nil
+	}
+	s.closed = true
+	err := s.kill() // nothing of the data is wanted any more
+	if s.instance.dir != "" {
+		err = errors.Join(err, s.engine.removed(s.instance), s.instance.system.remove(s.instance.dir))
+	}
+	if err != nil {
+		// The guard stays on watch: it tries again when the process ends.
+		return fmt.Errorf("database: not all was removed: %w", err)
+	}
+	return s.guard.Dismiss()
+}
+
+// start runs the server's program and waits until it answers. A server that
+// finds the remains of its killed predecessor still in memory is started again.
+func (s *Server) start(ctx context.Context) error {
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		err := s.launch(ctx, ticker)
+		if err == nil {
+			return nil
+		}
+		if !strings.Contains(err.Error(), "pre-existing shared memory block") {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+func (s *Server) launch(ctx context.Context, ticker *time.Ticker) error {
+	p, err := s.run(s.engine.command(s.instance)...)
+	if err != nil {
+		return err
+	}
+	s.process = p
+	for {
+		err := s.engine.ready(ctx, s.instance)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.Ended():
+			err = fmt.Errorf("the server ended; the end of its log:\n%s", s.log())
+			return errors.Join(err, s.kill())
+		case <-ctx.Done():
+			err = fmt.Errorf("the server did not come up: %w; the last attempt: %w; the end of its log:\n%s", ctx.Err(), err, s.log())
+			return errors.Join(err, s.kill())
+		case <-ticker.C:
+		}
+	}
+}
+
+// run starts a program under the guard in the account of the server, with its
+// output in the server's log.
+func (s *Server) run(command ...string) (*guard.Process, error) {
+	// A log of its own for each run: only the last one's is ever asked for.
+	output, err := os.Create(s.logFile())
+	if err != nil {
+		return nil, err
+	}
+	defer output.Close()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Dir = s.instance.dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "HOME="+s.instance.dir)
+	cmd.Stdout, cmd.Stderr = output, output
+	s.instance.system.become(cmd)
+	p, err := s.guard.Start(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", command[0], err)
+	}
+	return p, nil
+}
+
+// finish runs a program to its end.
+func (s *Server) finish(ctx context.Context, command ...string) error {
+	p, err := s.run(command...)
+	if err != nil {
+		return err
+	}
+	if err := p.Wait(ctx); err != nil {
+		return fmt.Errorf("%s: %w; the end of what it said:\n%s", command[0], err, s.log())
+	}
+	return nil
+}
+
+// write writes a file into the server's directory that its account can read.
+func (s *Server) write(file, content string) error {
+	path := filepath.Join(s.instance.dir, file)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		return err
+	}
+	return s.instance.system.own(path)
+}
+
+func (s *Server) logFile() string { return filepath.Join(s.instance.dir, "log") }
+
+func (s *Server) log() string {
+	const lines = 20
+	content, err := os.ReadFile(s.logFile())
+	if err != nil {
+		return fmt.Sprintf("(no log: %v)", err)
+	}
+	all := strings.Split(strings.TrimRight(string(content), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// lookProgram finds a program in the path, or where Debian keeps servers, which
+// is not in the path of everybody.
+func lookProgram(program, debianPackage string) (string, error) {
+	if path, err := exec.LookPath(program); err == nil {
+		return path, nil
+	}
+	path := "/usr/sbin/" + program
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	return "", missing(program, debianPackage)
+}
+
+func missing(program, debianPackage string) error {
+	return fmt.Errorf("%w: there is no %s; install the package %s (`make setup` does)", ErrNotInstalled, program, debianPackage)
+}

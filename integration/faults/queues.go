@@ -1,0 +1,120 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// onChannel runs f on a channel that passes the proxies by.
+func (r *run) onChannel(f func(ch func() (*amqp.Channel, error)) error) error {
+	var errs []error
+	for _, url := range r.cfg.Brokers.URLs() {
+		conn, err := amqp.Dial(url)
+		if err != nil {
+			errs = append(errs, errors.New("a node cannot be reached"))
+			continue
+		}
+		err = f(conn.Channel)
+		_ = conn.Close()
+		return err
+	}
+	return errors.Join(errs...)
+}
+
+// depth is the number of messages in a queue that wait; none when there is no
+// such queue.
+func depth(open func() (*amqp.Channel, error), queue string) (int, error) {
+	ch, err := open()
+	if err != nil {
+		return 0, err
+	}
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	var answer *amqp.Error
+	if errors.As(err, &answer) && answer.Code == amqp.NotFound {
+		return 0, nil // the channel is closed
+	}
+	if err != nil {
+		return 0, err
+	}
+	return q.Messages, ch.Close()
+}
+
+// waiting is the number of messages on their way in the broker. A passive
+// declaration would not do: it leaves out what is delivered and not
+// acknowledged, and what an at-least-once queue is handing on.
+func (r *run) waiting(ctx context.Context) (total int, err error) {
+	out, err := r.cfg.Brokers.Ctl(ctx, 0, "--silent", "list_queues", "--formatter", "json", "name", "messages")
+	if err != nil {
+		return 0, err
+	}
+	var queues []struct {
+		Name     string `json:"name"`
+		Messages int    `json:"messages"`
+	}
+	if err := json.Unmarshal([]byte(out), &queues); err != nil {
+		return 0, fmt.Errorf("list_queues printed no JSON: %w", err)
+	}
+	names := r.delayQueues()
+	for _, q := range queues {
+		if slices.Contains(names, q.Name) {
+			total += q.Messages
+		}
+	}
+	return total, nil
+}
+
+func (r *run) delayQueues() []string {
+	route := topology.Destination{Exchange: events, RoutingKey: eventKey}
+	names := []string{destination, route.TargetQueue(topology.DefaultPrefix)}
+	for _, c := range r.clients {
+		for _, q := range c.Strategy().Topology().Queues {
+			if q.Name != topology.ParkedQueue(topology.DefaultPrefix) && !slices.Contains(names, q.Name) {
+				names = append(names, q.Name)
+			}
+		}
+	}
+	return names
+}
+
+// leftOver counts the parked messages and the dead letters.
+func (r *run) leftOver() (parked, dead int, err error) {
+	err = r.onChannel(func(open func() (*amqp.Channel, error)) error {
+		var err, err2 error
+		parked, err = depth(open, topology.ParkedQueue(topology.DefaultPrefix))
+		dead, err2 = depth(open, topology.Destination{Queue: destination}.DeadLetterQueue())
+		return errors.Join(err, err2)
+	})
+	return parked, dead, err
+}
+
+// purge empties what an earlier run on the same brokers left.
+func (r *run) purge() error {
+	names := append(r.delayQueues(), topology.ParkedQueue(topology.DefaultPrefix), topology.Destination{Queue: destination}.DeadLetterQueue())
+	return r.onChannel(func(open func() (*amqp.Channel, error)) error {
+		for _, q := range names {
+			n, err := depth(open, q)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				continue
+			}
+			ch, err := open()
+			if err != nil {
+				return err
+			}
+			if _, err := ch.QueuePurge(q, false); err != nil {
+				return err
+			}
+			_ = ch.Close()
+		}
+		return nil
+	})
+}

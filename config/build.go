@@ -131,11 +131,10 @@ func (c *Config) auto(withPlugin func() (*plugin.Strategy, error)) (amqpx.Strate
 	return a, reason, err
 }
 
-// drained is a strategy whose destinations stay bound to the layouts that the
-// bucket strategy had before.
+// drained is a strategy whose destinations stay bound to what was before.
 type drained struct {
 	amqpx.Strategy
-	previous []*dlx.Bucket
+	previous []amqpx.Strategy
 }
 
 func (c *Config) withPrevious(s amqpx.Strategy) (amqpx.Strategy, error) {
@@ -143,14 +142,28 @@ func (c *Config) withPrevious(s amqpx.Strategy) (amqpx.Strategy, error) {
 		return s, nil
 	}
 	d := &drained{Strategy: s}
-	for i, l := range c.Delay.Previous {
-		b, err := dlx.NewBucket(c.Delay.layout(l))
+	for i, p := range c.Delay.Previous {
+		s, err := c.Delay.before(p)
 		if err != nil {
 			return nil, fmt.Errorf("%s[%d]: %w", previousPath, i, err)
 		}
-		d.previous = append(d.previous, b)
+		d.previous = append(d.previous, s)
 	}
 	return d, nil
+}
+
+// before is an earlier strategy.
+func (d Delay) before(p Previous) (amqpx.Strategy, error) {
+	d.QueueType = cmp.Or(p.QueueType, d.QueueType)
+	switch p.Strategy {
+	case StrategyTTL:
+		d.TTL = TTL{Delays: p.Delays}
+		return d.ttl()
+	case StrategyPlugin:
+		return plugin.New(plugin.Config{Prefix: d.Prefix})
+	}
+	d.Bucket = Layout{Layout: p.Layout, Radices: p.Radices, Resolution: p.Resolution}
+	return d.bucket()
 }
 
 // Bindings are the strategy's own and those of the previous layouts.
@@ -217,6 +230,36 @@ func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 		bound.Bindings = append(bound.Bindings, s.Bindings(d)...)
 	}
 	return s.Topology().Merge(own, bound)
+}
+
+// DescribePrevious is what retire deletes: the queues, exchanges and bindings of the
+// previous layouts that the present one does not have, and the bindings of the
+// file's destinations for them. What layouts share is not in it.
+func (c *Config) DescribePrevious(s amqpx.Strategy) (topology.Topology, error) {
+	d, ok := s.(*drained)
+	if !ok {
+		return topology.Topology{}, nil
+	}
+	present := d.Strategy.Topology()
+	var before topology.Topology
+	for _, p := range d.previous {
+		t := p.Topology()
+		for _, dest := range c.Topology.Destinations {
+			t.Bindings = append(t.Bindings, p.Bindings(dest)...)
+		}
+		var err error
+		if before, err = before.Merge(t); err != nil {
+			return topology.Topology{}, err
+		}
+	}
+	for _, dest := range c.Topology.Destinations {
+		present.Bindings = append(present.Bindings, d.Strategy.Bindings(dest)...)
+	}
+	shared, err := topology.DeliveryTopology(c.Delay.Prefix).Merge(present)
+	if err != nil {
+		return topology.Topology{}, err
+	}
+	return before.Without(shared), nil
 }
 
 // DescribeAll is Describe together with the queues of the previous layouts:

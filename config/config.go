@@ -96,9 +96,22 @@ type Delay struct {
 	Bucket Layout
 	TTL    TTL
 	Plugin Plugin
-	// Previous are layouts that the bucket strategy had before. Destinations stay
-	// bound to them, so that what still waits in their queues arrives.
-	Previous []Layout
+	// Previous is what the strategies had before. Destinations stay bound to it, so
+	// that what still waits in its queues arrives.
+	Previous []Previous
+}
+
+// Previous is a layout that messages may still wait in.
+type Previous struct {
+	Strategy  string             // bucket (the default), ttl or plugin
+	QueueType topology.QueueType // default Delay.QueueType
+
+	// Of bucket, as in Layout.
+	Layout     string
+	Radices    []int
+	Resolution time.Duration
+
+	Delays []time.Duration // of ttl
 }
 
 // Layout of the bucket strategy; see dlx.BucketConfig.

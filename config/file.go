@@ -102,7 +102,7 @@ func (f *file) section(n *yaml.Node, path string, list []setting) {
 }
 
 func (f *file) previousLayout(n *yaml.Node, path string) {
-	f.section(n, path, previousSettings(path, &Layout{}))
+	f.section(n, path, previousSettings(path, &Previous{}))
 	f.previous++
 }
 

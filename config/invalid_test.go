@@ -37,7 +37,7 @@ func TestInvalid(t *testing.T) {
 		{"unknown nested key", "delay:\n  bucket: {lay: x}\n", "", []string{
 			`line 2, column 12: delay.bucket.lay: unknown key "lay"; expected one of layout, radices, resolution`}},
 		{"unknown key of a previous layout", "delay:\n  previous:\n    - {prefix: x}\n", "", []string{
-			`line 3, column 8: delay.previous[0].prefix: unknown key "prefix"; expected one of layout, radices, resolution`}},
+			`line 3, column 8: delay.previous[0].prefix: unknown key "prefix"; expected one of delays, layout, queue_type, radices, resolution, strategy`}},
 		{"dotted key", "delay.prefix: x\n", "", []string{
 			`line 1, column 1: delay.prefix: unknown key "delay.prefix"; expected one of bindings, broker, database, delay, destinations, exchanges, queues, schedules`}},
 		{"repeated key", "delay:\n  prefix: a\n  prefix: b\n", "", []string{
@@ -91,6 +91,12 @@ func TestInvalid(t *testing.T) {
 		{"layout", "delay: {bucket: {layout: decimal}}\n", "", []string{`line 1, column 26: delay.bucket.layout: "decimal"; expected clock, hex or binary, or empty with Radices`}},
 		{"resolution", "delay: {bucket: {resolution: 30ms}}\n", "", []string{"line 1, column 30: delay.bucket.resolution: 30ms; expected " + clockBound}},
 		{"radices", "delay: {bucket: {radices: [1]}}\n", "", []string{"line 1, column 27: delay.bucket.radices: [1]; expected numbers from 2 to 1000"}},
+		{"previous strategies", "delay:\n  previous:\n  - {strategy: ttl, layout: hex}\n  - {delays: [1m]}\n  - {strategy: auto, queue_type: stream}\n", "", []string{
+			`line 3, column 5: delay.previous[0].delays: "0 delays"; expected 1 to 1000 delays`,
+			`line 3, column 29: delay.previous[0].layout: is for strategy: bucket`,
+			`line 4, column 14: delay.previous[1].delays: are for strategy: ttl; expected layout, radices or resolution`,
+			`line 5, column 16: delay.previous[2].strategy: "auto"; expected bucket, ttl or plugin; of auto, give each`,
+			`line 5, column 34: delay.previous[2].queue_type: "stream"; expected quorum or classic`}},
 		{"previous layout", "delay:\n  previous:\n  - {layout: clock}\n  - {layout: clock, resolution: 30ms}\n", "", []string{
 			"line 4, column 33: delay.previous[1].resolution: 30ms; expected " + clockBound}},
 		{"ttl without delays", "delay: {strategy: ttl}\n", "", []string{"delay.ttl.delays: is empty; list the delays of the ttl strategy, such as [60s, 15m]"}},

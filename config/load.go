@@ -193,7 +193,7 @@ func (l *loader) read() {
 		}
 		l.assign(s, texts)
 	}
-	l.c.Delay.Previous = make([]Layout, l.file.previous)
+	l.c.Delay.Previous = make([]Previous, l.file.previous)
 	for i := range l.c.Delay.Previous {
 		item := fmt.Sprintf("%s[%d]", previousPath, i)
 		l.c.origins[item] = l.file.Places[item]

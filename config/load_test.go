@@ -107,7 +107,7 @@ func TestLoadEverything(t *testing.T) {
 			Bucket:   Layout{Radices: []int{10, 60, 60}, Resolution: 100 * time.Millisecond},
 			TTL:      TTL{Delays: []time.Duration{time.Minute, 15 * time.Minute, 168 * time.Hour}, RoundUp: true},
 			Plugin:   Plugin{Min: time.Millisecond, Max: time.Hour},
-			Previous: []Layout{{Layout: "clock"}, {Layout: "hex", Resolution: 10 * time.Millisecond}},
+			Previous: []Previous{{Layout: "clock"}, {Layout: "hex", Resolution: 10 * time.Millisecond}},
 		},
 		Database: Database{URL: "postgres://shop:p%40ss@db/shop"},
 		Topology: topology.Topology{
@@ -142,7 +142,7 @@ func TestLoadDefaults(t *testing.T) {
 	}
 	want := &Config{
 		Broker: Broker{URL: DefaultURL},
-		Delay:  Delay{Strategy: "bucket", Prefix: "delay", QueueType: topology.Quorum, Previous: []Layout{}},
+		Delay:  Delay{Strategy: "bucket", Prefix: "delay", QueueType: topology.Quorum, Previous: []Previous{}},
 	}
 	want.origins = c.origins
 	if !reflect.DeepEqual(c, want) {

@@ -93,8 +93,11 @@ var settings = []setting{
 const previousPath = "delay.previous"
 
 // previousSettings are the settings of one item, at path.
-func previousSettings(path string, l *Layout) []setting {
+func previousSettings(path string, l *Previous) []setting {
 	return []setting{
+		{path: path + ".strategy", field: func(*Config) any { return &l.Strategy }},
+		{path: path + ".queue_type", field: func(*Config) any { return &l.QueueType }},
+		{path: path + ".delays", field: func(*Config) any { return &l.Delays }},
 		{path: path + ".layout", field: func(*Config) any { return &l.Layout }},
 		{path: path + ".radices", field: func(*Config) any { return &l.Radices }},
 		{path: path + ".resolution", field: func(*Config) any { return &l.Resolution }},
@@ -125,7 +128,7 @@ func Settings() []Setting {
 	}
 	return append(list, Setting{
 		Path: previousPath, Type: "list of layouts", Default: "none",
-		Meaning: "layouts, resolutions and radices that the bucket strategy had before; destinations stay bound to them",
+		Meaning: "what delay: was before, each with strategy (default bucket), queue_type (default delay.queue_type), and layout, radices and resolution of bucket or delays of ttl; destinations stay bound to them until rabbitdelay retire has deleted them",
 	})
 }
 

@@ -160,7 +160,7 @@ func (k *checker) delay(d *Delay) {
 	}
 	k.layout(d.Bucket, "delay.bucket")
 	for i, l := range d.Previous {
-		k.layout(l, fmt.Sprintf("%s[%d]", previousPath, i))
+		k.previous(l, fmt.Sprintf("%s[%d]", previousPath, i))
 	}
 	switch {
 	case len(d.TTL.Delays) == 0 && d.Strategy == StrategyTTL:
@@ -169,6 +169,34 @@ func (k *checker) delay(d *Delay) {
 		k.fields(dlx.TTLConfig{Delays: d.TTL.Delays}.Validate(), "delay.ttl")
 	}
 	k.plugin(&d.Plugin)
+}
+
+func (k *checker) previous(p Previous, path string) {
+	if p.QueueType != "" && p.QueueType != topology.Quorum && p.QueueType != topology.Classic {
+		k.badf(path+".queue_type", "%q; expected quorum or classic", yamldoc.Clip(string(p.QueueType)))
+	}
+	bucket := Layout{Layout: p.Layout, Radices: p.Radices, Resolution: p.Resolution}
+	switch p.Strategy {
+	case "", StrategyBucket:
+		k.layout(bucket, path)
+		if len(p.Delays) > 0 {
+			k.badf(path+".delays", "are for strategy: ttl; expected layout, radices or resolution")
+		}
+		return
+	case StrategyTTL:
+		k.fields(dlx.TTLConfig{Delays: p.Delays}.Validate(), path)
+	case StrategyPlugin:
+		if len(p.Delays) > 0 {
+			k.badf(path+".delays", "are for strategy: ttl")
+		}
+	default:
+		k.badf(path+".strategy", "%q; expected bucket, ttl or plugin; of auto, give each", yamldoc.Clip(p.Strategy))
+	}
+	for _, key := range []string{"layout", "radices", "resolution"} {
+		if k.given(path + "." + key) {
+			k.badf(path+"."+key, "is for strategy: bucket")
+		}
+	}
 }
 
 func (k *checker) layout(l Layout, path string) {

@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -43,6 +44,24 @@ func (t Topology) Merge(others ...Topology) (Topology, error) {
 		return Topology{}, errors.Join(m.errs...)
 	}
 	return m.out, nil
+}
+
+// Without is the topology without the exchanges, queues and bindings of another.
+func (t Topology) Without(other Topology) Topology {
+	gone := map[object]bool{}
+	for _, e := range other.Exchanges {
+		gone[exchangeNamed(e.Name)] = true
+	}
+	for _, q := range other.Queues {
+		gone[queueNamed(q.Name)] = true
+	}
+	for _, b := range other.Bindings {
+		gone[b.object()] = true
+	}
+	t.Exchanges = slices.DeleteFunc(slices.Clone(t.Exchanges), func(e Exchange) bool { return gone[exchangeNamed(e.Name)] })
+	t.Queues = slices.DeleteFunc(slices.Clone(t.Queues), func(q Queue) bool { return gone[queueNamed(q.Name)] })
+	t.Bindings = slices.DeleteFunc(slices.Clone(t.Bindings), func(b Binding) bool { return gone[b.object()] })
+	return t
 }
 
 type merger struct {

@@ -230,7 +230,7 @@ var findingCases = []struct {
 	}, note: "rabbitdelay destroy -f delays.yaml --layout delay.ttl.2m"},
 	{name: "a TTL that was removed, with messages and its strategy", spoil: func(_ *Config, s *Snapshot) {
 		s.add("delay.ttl.2m", topology.LiveQueue{ArgumentsKnown: true, Messages: 1, Arguments: amqp.Table{"x-message-ttl": 120000.0, "x-dead-letter-exchange": "delay.deliver"}})
-	}, id: "leftover-unbound", sev: SeverityCritical, text: "delay: {strategy: auto, ttl: {delays: [2m]}}"},
+	}, id: "leftover-unbound", sev: SeverityCritical, text: "delay: {previous: [{strategy: ttl, delays: [2m]}]}"},
 	{name: "an old layout that drains", spoil: func(_ *Config, s *Snapshot) {
 		s.oldLayout(7)
 		for _, q := range []string{"q", "delay.route.amq.topic:a.b"} {
@@ -424,7 +424,7 @@ func TestPreviousLayoutSetting(t *testing.T) {
 		"hex-10ms":        "delay: {previous: [{layout: hex, resolution: 10ms}]}",
 		"r10x60x60-1s":    "delay: {previous: [{radices: [10, 60, 60], resolution: 1s}]}",
 		"r2":              "delay: {previous: [{radices: [2]}]}",
-		"ttl":             "delay: {strategy: auto, ttl: {delays: [2m, 1h30m]}}",
+		"ttl":             "delay: {previous: [{strategy: ttl, delays: [2m, 1h30m]}]}",
 		"clock-1m4s500ms": "delay: {previous: [{layout: clock, resolution: 1m4s500ms}]}",
 	} {
 		if got := previous(topology.Layout{Name: "delay.ttl", Tag: tag}, twoMinutes); got != want {

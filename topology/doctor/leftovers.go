@@ -64,7 +64,7 @@ func (x *examination) leftoverLayout(name string, queues []leftover) {
 		}
 	}
 	if messages == 0 {
-		x.notef("%s has %s that this configuration does not use; they belong to an older layout or to another process. Once no process uses them:\n%s",
+		x.notef("%s, drained: yes. It has %s that this configuration does not use; they belong to an older layout or to another process. Once no process uses them:\n%s",
 			name, counted(len(queues), "empty delay queue", "empty delay queues"), x.destroy(x.partsOf(name, queues)))
 		return
 	}
@@ -78,7 +78,7 @@ func (x *examination) leftoverLayout(name string, queues []leftover) {
 		})
 		return
 	}
-	x.notef("%s in %s of %s, an older layout or another configuration's; they still arrive, because destinations are bound for it",
+	x.notef("%s in %s of %s, drained: no. It is an older layout or another configuration's; they still arrive, because destinations are bound for it",
 		counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), name)
 }
 
@@ -107,7 +107,7 @@ func previous(l topology.Layout, queues []leftover) string {
 		for i, q := range queues {
 			delays[i] = strings.TrimPrefix(q.queue.Name, l.Name+".")
 		}
-		return "delay: {strategy: auto, ttl: {delays: [" + strings.Join(delays, ", ") + "]}}"
+		return "delay: {previous: [{strategy: ttl, delays: [" + strings.Join(delays, ", ") + "]}]}"
 	}
 	layout := "layout: " + m[1]
 	if m[2] != "" {

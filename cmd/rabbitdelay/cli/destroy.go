@@ -46,6 +46,7 @@ type destroyRun struct {
 	messages     int64
 	layouts      []string
 	all          bool
+	retire       bool // previous layouts only
 }
 
 func (a *app) destroyCommand() *cobra.Command {
@@ -152,6 +153,9 @@ func (r *destroyRun) run(ctx context.Context) error {
 // layouts, or by the layouts that were named.
 func (r *destroyRun) choose(ctx context.Context, s *setup) error {
 	prefix := s.cfg.Delay.Prefix
+	if r.retire {
+		return r.choosePrevious(s)
+	}
 	if len(r.layouts) == 0 {
 		return s.withPrevious(ctx, r.a)
 	}

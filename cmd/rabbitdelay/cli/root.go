@@ -77,7 +77,7 @@ Exit codes:
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.AddCommand(
-		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.requeueCommand(), a.tasksCommand(), a.schedulesCommand(), a.relayCommand(),
+		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.retireCommand(), a.requeueCommand(), a.tasksCommand(), a.schedulesCommand(), a.relayCommand(),
 		a.sendCommand(), a.consumeCommand(), a.peekCommand(), a.statusCommand(), a.migrateCommand(), a.doctorCommand(),
 		a.validateCommand(), a.exportCommand(), a.schemaCommand(), a.settingsCommand(), a.versionCommand(),
 	)

@@ -1,0 +1,64 @@
+package integration_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Earlier layouts of every kind go once they are empty, and nothing else does.
+func TestCLIRetire(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		const destinations = "\ndestinations: [{queue: orders.expire}, {name: x, exchange: amq.topic, routing_key: a.b}]\n"
+		present := commandOn(t, v, "delay: {bucket: {radices: [2]}}"+destinations)
+		earlier := []func(...string) ran{
+			commandOn(t, v, "delay: {bucket: {radices: [2], resolution: 1h}}"+destinations),
+			commandOn(t, v, "delay: {queue_type: classic, bucket: {radices: [2]}}"+destinations),
+			commandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1h]}}"+destinations),
+		}
+		now := commandOn(t, v, "delay: {bucket: {radices: [2]}, previous: [{radices: [2], resolution: 1h}, {radices: [2], queue_type: classic}, {strategy: ttl, delays: [1h]}]}"+destinations)
+		if r := present("apply"); r.code != 0 {
+			t.Fatal(r)
+		}
+		want := v.objects(t)
+		for _, cmd := range earlier {
+			if r := cmd("apply"); r.code != 0 && !strings.Contains(r.stderr, "orders.expire") { // a classic configuration would have a classic destination
+				t.Fatal(r)
+			}
+		}
+		if r := now("apply"); r.code != 0 {
+			t.Fatal(r)
+		}
+		all := v.objects(t)
+		for i, queue := range map[int]string{0: "delay.bucket.r2-1h.1h", 2: "delay.ttl.1h"} {
+			if r := earlier[i]("send", "--queue", "orders.expire", "--delay", "1h"); r.code != 0 {
+				t.Fatal(r)
+			}
+			if r := now("retire", "--yes"); r.code != 1 || !strings.Contains(r.stderr, queue+" 1") {
+				t.Errorf("with a message in it: %s", r)
+			}
+			if left := v.objects(t); !slices.Equal(left, all) {
+				t.Errorf("a retire that refused left %v, want %v", left, all)
+			}
+			if _, err := v.channel(t).QueuePurge(queue, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r := present("retire", "--yes"); r.code != 1 || !strings.Contains(r.stderr, "delay.previous is empty") {
+			t.Error(r)
+		}
+		if r := now("retire", "--yes"); r.code != 0 {
+			t.Fatal(r)
+		}
+		marked := func(s string) bool { return strings.Contains(s, "delay.declared.") }
+		if left := slices.DeleteFunc(v.objects(t), marked); !slices.Equal(left, slices.DeleteFunc(want, marked)) {
+			t.Errorf("left %v\nwant %v", left, want)
+		}
+		if r := present("plan"); r.code != 0 {
+			t.Errorf("what is there is not what the present file describes: %s", r)
+		}
+		if r := now("retire", "--yes"); r.code != 0 {
+			t.Errorf("again: %s", r)
+		}
+	})
+}

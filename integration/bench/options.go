@@ -15,6 +15,7 @@ const (
 	ScenarioPublish  = "publish"
 	ScenarioConsume  = "consume"
 	ScenarioSchedule = "schedule"
+	ScenarioBulk     = "bulk"
 	ScenarioLatency  = "latency"
 	ScenarioSustain  = "sustain"
 	ScenarioCost     = "cost"
@@ -24,7 +25,7 @@ const (
 
 // Scenarios are all scenarios in the order in which they run.
 func Scenarios() []string {
-	return []string{ScenarioPublish, ScenarioConsume, ScenarioSchedule, ScenarioLatency, ScenarioSustain, ScenarioCost, ScenarioDeclare, ScenarioPending}
+	return []string{ScenarioPublish, ScenarioConsume, ScenarioSchedule, ScenarioBulk, ScenarioLatency, ScenarioSustain, ScenarioCost, ScenarioDeclare, ScenarioPending}
 }
 
 // Options say what is measured. Zero values take the defaults given at each
@@ -38,12 +39,12 @@ type Options struct {
 	// Messages per repeat of publish, consume, schedule and cost, default 30,000 or 1,500.
 	Messages int
 	// Rate of the latency scenario in messages per second, and of the tasks whose
-	// lateness schedule measures; default 1,000 or 300.
+	// lateness schedule and bulk measure; default 1,000 or 300.
 	Rate int
 	// Repeats of each case, default 3 or 1; latency and pending have fewer.
 	Repeats int
-	// Pending is the number of waiting messages in that scenario, default
-	// 1,000,000 or 5,000.
+	// Pending is the number of waiting messages in that scenario, and of tasks that
+	// bulk moves; default 1,000,000 or 5,000.
 	Pending int
 	// Body is the size of every body in bytes, default 256.
 	Body int

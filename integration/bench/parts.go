@@ -87,6 +87,8 @@ func (r *run) scenario(ctx context.Context, s *Scenario) error {
 		return r.consume(ctx, s)
 	case ScenarioSchedule:
 		return r.schedule(ctx, s)
+	case ScenarioBulk:
+		return r.bulk(ctx, s)
 	case ScenarioLatency:
 		return r.latency(ctx, s)
 	case ScenarioSustain:

@@ -40,7 +40,7 @@ func (r *run) besideTrouble(ctx context.Context, s *Scenario, c *client, db *sql
 	nothing := func(context.Context) error { return nil }
 	alone := p.add("alone", true, &relayed{c: c, db: db, queues: queues}, nothing)
 	beside := p.add(fmt.Sprintf("beside %d overdue tasks for each of a full, an exclusive and a missing destination", backlog), false,
-		&relayed{c: c, db: db, queues: queues, trouble: true}, nothing)
+		&relayed{c: c, db: db, queues: queues, beside: c.makeTrouble}, nothing)
 	if err := p.run(ctx, r.o.Repeats); err != nil {
 		return err
 	}
@@ -52,10 +52,11 @@ func (r *run) besideTrouble(ctx context.Context, s *Scenario, c *client, db *sql
 
 // relayed keeps messages as tasks of several queues in turn.
 type relayed struct {
-	c       *client
-	db      *sql.DB
-	queues  []string
-	trouble bool // there are destinations that take none of theirs
+	c      *client
+	db     *sql.DB
+	queues []string
+	// beside, optional, begins what goes on at the same time; end ends it.
+	beside func(ctx context.Context, store *schedule.Store) (end func() error, err error)
 
 	store *schedule.Store
 	kept  int
@@ -65,9 +66,9 @@ func (t *relayed) start(ctx context.Context, came func(content []byte, at time.T
 	if t.store, err = schedule.New(t.db, t.c.Client, schedule.Config{}); err != nil {
 		return nil, err
 	}
-	cleanUp := func() error { return nil }
-	if t.trouble {
-		if cleanUp, err = t.makeTrouble(ctx); err != nil {
+	end := func() error { return nil }
+	if t.beside != nil {
+		if end, err = t.beside(ctx, t.store); err != nil {
 			return nil, err
 		}
 	}
@@ -87,8 +88,9 @@ func (t *relayed) start(ctx context.Context, came func(content []byte, at time.T
 		for range running {
 			errs = append(errs, <-ended)
 		}
+		errs = append(errs, end())
 		_, err := t.db.ExecContext(context.WithoutCancel(ctx), "TRUNCATE rabbitdelay_tasks CASCADE")
-		return errors.Join(append(errs, err, cleanUp(), t.c.purge())...)
+		return errors.Join(append(errs, err, t.c.purge())...)
 	}, nil
 }
 
@@ -104,13 +106,13 @@ func (t *relayed) keep(ctx context.Context, list []kept) error {
 // makeTrouble makes a queue that is full and one that belongs to another
 // connection, and schedules overdue tasks to each of them and to an exchange that
 // does not exist.
-func (t *relayed) makeTrouble(ctx context.Context) (cleanUp func() error, err error) {
-	bad := []schedule.Task{{Queue: t.c.queue + ".full"}, {Queue: t.c.queue + ".exclusive"}, {Exchange: t.c.queue + ".missing"}}
-	ch, err := t.c.conn.Channel()
+func (c *client) makeTrouble(ctx context.Context, store *schedule.Store) (end func() error, err error) {
+	bad := []schedule.Task{{Queue: c.queue + ".full"}, {Queue: c.queue + ".exclusive"}, {Exchange: c.queue + ".missing"}}
+	ch, err := c.conn.Channel()
 	if err != nil {
 		return nil, err
 	}
-	cleanUp = func() error {
+	end = func() error {
 		var errs []error
 		for _, b := range bad {
 			if b.Queue != "" {
@@ -134,10 +136,10 @@ func (t *relayed) makeTrouble(ctx context.Context) (cleanUp func() error, err er
 		}
 	}
 	if err == nil {
-		err = t.store.ScheduleBatch(ctx, nil, list)
+		err = store.ScheduleBatch(ctx, nil, list)
 	}
 	if err != nil {
-		return nil, joined(err, cleanUp())
+		return nil, joined(err, end())
 	}
-	return cleanUp, nil
+	return end, nil
 }

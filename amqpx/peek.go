@@ -53,6 +53,8 @@ type Peeked struct {
 	More int
 	// Notes say what the look has disturbed.
 	Notes []string
+
+	moved bool // messages that were read before lie before these now
 }
 
 // Peek reads the messages at the head of a queue and puts them back at once. It
@@ -70,7 +72,8 @@ type Peeked struct {
 //
 // While it looks, for some milliseconds, consumers do not get these messages, and
 // after it they have the redelivered flag. They go back to their place, except in
-// quorum queues before RabbitMQ 4.0, which put them at the end; Notes say so. If
+// quorum queues before RabbitMQ 4.0, which put them at the end; Notes say so. To
+// keep them in order Peek may read more messages than it returns, up to MaxPeek. If
 // the process or the connection ends in between, the broker puts them back and
 // counts a delivery.
 //
@@ -136,18 +139,24 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions)
 	}
 	defer func() { _ = ch.Close() }() // what is still held goes back
 	size := 0
-	var last uint64
-	for len(p.Messages) < o.Limit && size < maxPeekBytes && ctx.Err() == nil {
-		var raw amqp.Delivery
-		var ok bool
-		if raw, ok, err = ch.Get(p.Queue, false); err != nil || !ok {
+	var last amqp.Delivery
+	read := 0
+	// A quorum queue keeps what came back before the rest, each behind what was there
+	// already. So whoever takes one of these takes all, and they stay in order.
+	for (read < o.Limit || last.Redelivered) && read < MaxPeek && size < maxPeekBytes && ctx.Err() == nil {
+		raw, ok, failed := ch.Get(p.Queue, false)
+		if err = failed; err != nil || !ok {
 			break
 		}
-		last, p.More, size = raw.DeliveryTag, int(raw.MessageCount), size+len(raw.Body)
-		p.Messages = append(p.Messages, ReadDeadLetter(raw, p.Queue, o.Prefix))
+		last, size = raw, size+len(raw.Body)
+		if read++; read <= o.Limit {
+			p.Messages = append(p.Messages, ReadDeadLetter(raw, p.Queue, o.Prefix))
+		}
 	}
-	if err == nil && last > 0 {
-		err = ch.Nack(last, true, true) // by basic.reject 4.3 counts it
+	p.More = read - len(p.Messages) + int(last.MessageCount)
+	p.moved = last.Redelivered && last.MessageCount > 0
+	if err == nil && read > 0 {
+		err = ch.Nack(last.DeliveryTag, true, true) // by basic.reject 4.3 counts it
 	}
 	if err == nil { // an answer comes after the nack was done
 		_, err = ch.QueueDeclarePassive(p.Queue, true, false, false, false, nil)
@@ -162,8 +171,11 @@ func (p *Peeked) note(v topology.Version, o PeekOptions) {
 	if len(p.Messages) == 0 {
 		return
 	}
-	if p.More > 0 && v.Before(4, 0, 0) {
+	switch {
+	case p.More > 0 && v.Before(4, 0, 0):
 		p.Notes = append(p.Notes, "before RabbitMQ 4.0 a quorum queue puts what was read at its end: these messages are now behind the others")
+	case p.moved:
+		p.Notes = append(p.Notes, fmt.Sprintf("more than %d messages have been read and put back at some time; in a quorum queue the ones read now are behind the others of these", MaxPeek))
 	}
 	var most int64
 	for _, m := range p.Messages {

@@ -425,12 +425,12 @@ func (s *Store) query(ctx context.Context, ex Executor, query string, args []any
 	}
 	rows, err := c.QueryContext(ctx, d.Bind(query), args...)
 	if err != nil {
-		return fmt.Errorf("counting tasks: %w", sqldb.Explain(err))
+		return fmt.Errorf("reading tasks: %w", sqldb.Explain(err))
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		if err := row(rows); err != nil {
-			return fmt.Errorf("counting tasks: %w", err)
+			return fmt.Errorf("reading tasks: %w", err)
 		}
 	}
 	return rows.Err()

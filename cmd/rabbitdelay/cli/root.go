@@ -50,9 +50,9 @@ are JSON, one object a line: errors as {"error":"…"}, notes as {"note":"…"}.
 
 Exit codes:
     0  success
-    1  error, wrong usage included; doctor: findings
+    1  error, wrong usage included; doctor: findings; trace: nothing is known
     2  plan: something to create, or not everything could be seen; doctor: not everything could be checked;
-       requeue: chosen messages stayed; status: not everything could be seen
+       requeue: chosen messages stayed; status, trace: not everything could be seen
     3  consume: fewer messages came than were wanted
   130  Ctrl-C`,
 		Example: `  rabbitdelay plan
@@ -78,7 +78,7 @@ Exit codes:
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.AddCommand(
 		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.retireCommand(), a.requeueCommand(), a.tasksCommand(), a.schedulesCommand(), a.relayCommand(),
-		a.sendCommand(), a.consumeCommand(), a.peekCommand(), a.statusCommand(), a.migrateCommand(), a.doctorCommand(),
+		a.sendCommand(), a.consumeCommand(), a.peekCommand(), a.statusCommand(), a.traceCommand(), a.migrateCommand(), a.doctorCommand(),
 		a.validateCommand(), a.exportCommand(), a.schemaCommand(), a.settingsCommand(), a.versionCommand(),
 	)
 	return root

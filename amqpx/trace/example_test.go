@@ -1,0 +1,58 @@
+package trace_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
+)
+
+// Take says what has become of a message. With a database it knows the row of a task
+// and the records of idempotency as well.
+func ExampleTake() {
+	ctx := context.Background()
+	srv := amqptest.NewServer(amqptest.Options{Version: "4.3.0"})
+	defer srv.Close()
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close(ctx)
+	want := client.Strategy().Topology()
+	want.Destinations = []topology.Destination{{Queue: "orders.expire"}}
+	// A message that is due, for which nothing is bound.
+	conn, err := srv.Connect()
+	if err != nil {
+		log.Fatal(err)
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		log.Fatal(err)
+	}
+	confirm, err := ch.PublishWithDeferredConfirm("delay.deliver", "clock.0.0.0.0.0.0.gone", false, false, amqp.Publishing{MessageId: "order-42"})
+	if err != nil || !confirm.Wait() {
+		log.Fatal("not confirmed: ", err)
+	}
+
+	t, err := trace.Take(ctx, "order-42", trace.Source{Status: status.Source{
+		Want:   doctor.Config{Want: want.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum)},
+		Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(t.Why)
+	// Output: it is parked in delay.parked: it was due, and nothing was bound for its destination gone; rabbitdelay requeue sends it there once that exists
+}

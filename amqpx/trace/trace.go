@@ -1,0 +1,58 @@
+// Package trace answers why one message or task has not happened, or that it has:
+// its row, what handlers have recorded of it, and where it lies.
+package trace
+
+import (
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+)
+
+// Trace is what can be known about an id.
+type Trace struct {
+	ID string
+	At time.Time
+	// Why says in a sentence what has become of it, or why nothing has.
+	Why string
+	// Task is its row; nil if there is none. TasksKnown tells whether the table was
+	// read.
+	Task       *schedule.Task
+	TasksKnown bool
+	Effects    []schedule.Effect
+	// Records are those of idempotency in Scopes; RecordsKnown tells whether they
+	// were read.
+	Records      []idempotency.Record
+	Scopes       []string
+	RecordsKnown bool
+	// Lying are the messages with this id in the queues that were searched.
+	Lying    []amqpx.DeadLetter
+	Searched []Searched
+	// Waiting are delay queues that are not empty. A message there cannot be looked
+	// at without making it late, so any of them may have it.
+	Waiting []status.Delay
+	// Destination is the state of the task's destination; nil if unknown.
+	Destination *status.Destination
+	// Unseen is what could not be seen, and why.
+	Unseen []doctor.Unseen
+	Notes  []string
+}
+
+// Complete tells whether everything could be seen that can be.
+func (t Trace) Complete() bool { return len(t.Unseen) == 0 }
+
+// Found tells whether anything is known of the id.
+func (t Trace) Found() bool { return t.Task != nil || len(t.Records)+len(t.Lying) > 0 }
+
+// Searched is a queue that was looked into from its head.
+type Searched struct {
+	Queue    string `json:"queue"`
+	Looked   int    `json:"looked_at"`
+	Messages int64  `json:"messages"`
+}
+
+// All tells whether every message was looked at.
+func (s Searched) All() bool { return int64(s.Looked) >= s.Messages }

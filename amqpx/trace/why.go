@@ -1,0 +1,172 @@
+package trace
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// unsentGrace is how long a working relay may take to send a task that is due.
+const unsentGrace = 10 * time.Second
+
+// why is the sentence. It does no I/O.
+func (t *Trace) why() string {
+	if t.Task != nil {
+		return t.whyTask(*t.Task)
+	}
+	if i := slices.IndexFunc(t.Records, func(r idempotency.Record) bool { return !r.Guarded }); i >= 0 {
+		return fmt.Sprintf("it has happened: its effect in %s was committed at %s", t.Records[i].Scope, instant(t.Records[i].ProcessedAt))
+	}
+	if len(t.Records) > 0 {
+		r := t.Records[0]
+		return fmt.Sprintf("its handler in %s was asked at %s and left the effect out, because a guard (OnlyIf or When) said no", r.Scope, instant(r.ProcessedAt))
+	}
+	if len(t.Lying) > 0 {
+		return t.whyLying(t.Lying[0])
+	}
+	return t.whyUnknown()
+}
+
+func (t *Trace) whyTask(k schedule.Task) string {
+	switch k.Status {
+	case schedule.StatusDone:
+		return "it has happened: its effect was committed at " + instant(k.FinishedAt)
+	case schedule.StatusCancelled:
+		return "it was cancelled at " + instant(k.FinishedAt) + ", before its effect"
+	case schedule.StatusExpired:
+		return fmt.Sprintf("its time was over: it was due at %s, was worth doing for %v, and expired at %s", instant(k.DeliverAt), k.ExpiresAfter, instant(k.FinishedAt))
+	case schedule.StatusFailed:
+		return fmt.Sprintf("it failed at %s after %s: %s; rabbitdelay tasks revive makes it pending again", instant(k.FinishedAt), attempts(k.Attempts), lastError(k.LastError))
+	case schedule.StatusRunning:
+		return t.whyRunning()
+	case schedule.StatusPending:
+	}
+	switch late := t.At.Sub(k.DeliverAt); {
+	case late < 0 && k.SentAt.IsZero():
+		return fmt.Sprintf("it is not due before %s; until a relay sends it, it waits in the table", instant(k.DeliverAt))
+	case late < 0:
+		return fmt.Sprintf("it is not due before %s; its message waits in the broker since %s", instant(k.DeliverAt), instant(k.SentAt))
+	case len(t.Lying) > 0:
+		return t.whyLying(t.Lying[0])
+	case k.SentAt.IsZero() && k.LastError != "":
+		return fmt.Sprintf("it was due at %s and could not be sent to the broker: %s", instant(k.DeliverAt), k.LastError)
+	case k.SentAt.IsZero() && late < unsentGrace:
+		return fmt.Sprintf("it was due at %s, a moment ago; a relay sends it next", instant(k.DeliverAt))
+	case k.SentAt.IsZero():
+		return fmt.Sprintf("it was due at %s and was never sent to the broker: no relay runs on this database, or it is far behind", instant(k.DeliverAt))
+	}
+	return t.whySent(k)
+}
+
+// whySent is about a task that is due, was sent, and has not happened.
+func (t *Trace) whySent(k schedule.Task) string {
+	begin := fmt.Sprintf("it was due at %s and sent at %s, and no handler has committed its effect: ", instant(k.DeliverAt), instant(k.SentAt))
+	d := t.Destination
+	switch {
+	case k.Attempts > 0:
+		return begin + fmt.Sprintf("%s, the last error: %s", failed(k.Attempts), lastError(k.LastError))
+	case d != nil && !d.Exists:
+		return begin + "the queue " + d.Name + " does not exist"
+	case d != nil && d.Unconsumed():
+		return begin + fmt.Sprintf("the queue %s has no consumer, and %d ready messages", d.Name, d.Waiting.Ready)
+	case d != nil && d.Waiting.Ready > 0:
+		return begin + fmt.Sprintf("%d messages are ready in the queue %s before %d consumers", d.Waiting.Ready, d.Name, d.Consumers)
+	}
+	return begin + "its message is on its way, in a consumer's hands or lost, and the relay sends a lost one again"
+}
+
+func (t *Trace) whyRunning() string {
+	for _, e := range t.Effects {
+		if e.LeaseUntil.After(t.At) {
+			return fmt.Sprintf("a handler of %s works on it, under a lease until %s", e.Queue, instant(e.LeaseUntil))
+		}
+	}
+	return "a handler began to work on it and its lease is over; a relay makes it pending again"
+}
+
+func (t *Trace) whyLying(m amqpx.DeadLetter) string {
+	since := ""
+	if !m.Died.IsZero() {
+		since = " since " + instant(m.Died)
+	}
+	if m.Reason == amqpx.ReasonParked {
+		return fmt.Sprintf("it is parked in %s%s: it was due, and nothing was bound for its destination%s; rabbitdelay requeue sends it there once that exists", m.Queue, since, named(m.Destination))
+	}
+	why := m.Reason
+	switch m.Reason {
+	case amqpx.ReasonRejected:
+		why = "its handler rejected it"
+	case amqpx.ReasonAttempts:
+		why = fmt.Sprintf("its %s failed", plural(m.Attempt, "attempt"))
+	case amqpx.ReasonDeliveries:
+		why = "it was delivered again and again without an outcome"
+	case amqpx.ReasonExpired, amqpx.ReasonMaxLen, amqpx.ReasonDeliveryLimit:
+		why = "the broker took it out of its queue (" + m.Reason + ")"
+	case "":
+		why = "nothing says why"
+	}
+	text := fmt.Sprintf("it is a dead letter in %s%s: %s", m.Queue, since, why)
+	if m.Error != "" {
+		text += ", the last error: " + m.Error
+	}
+	return text + "; rabbitdelay requeue sends it again"
+}
+
+func (t *Trace) whyUnknown() string {
+	searched := true
+	for _, s := range t.Searched {
+		searched = searched && s.All()
+	}
+	text := "nothing is known of this id"
+	if !searched || !t.Complete() {
+		text += " in what could be seen"
+	}
+	switch n := len(t.Waiting); {
+	case n == 1:
+		text += "; it may be among the messages of the delay queue " + t.Waiting[0].Queue + ", which cannot be looked at without making them late"
+	case n > 1:
+		text += fmt.Sprintf("; it may be in one of %d delay queues that are not empty, whose messages cannot be looked at without making them late", n)
+	}
+	return text + "; or it is in a destination's queue, in a consumer's hands, was handled without a record, or was never sent"
+}
+
+func named(d topology.Destination) string {
+	switch {
+	case d.Queue != "":
+		return " " + d.Queue
+	case d.Exchange != "":
+		return " " + d.Exchange + ":" + d.RoutingKey
+	}
+	return ""
+}
+
+func attempts(n int) string {
+	if n == 0 {
+		return "no recorded attempt"
+	}
+	return plural(n, "attempt")
+}
+
+func failed(n int) string { return plural(n, "attempt") + " failed" }
+
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return strconv.Itoa(n) + " " + what
+}
+
+func lastError(s string) string {
+	if s == "" {
+		return "no error is recorded"
+	}
+	return s
+}
+
+func instant(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

@@ -115,6 +115,9 @@ func mayPeek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOpt
 		return nil
 	}
 	q, err := o.Management.Queue(ctx, queue)
+	if counts && live.IsDenied(err) {
+		return refuse("RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and the user may not read the limit from the management API; it needs the tag management, or monitoring")
+	}
 	if err != nil && counts {
 		return refuse("RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and the limit could not be read: %v", err)
 	}

@@ -37,7 +37,7 @@ type Source struct {
 	// amqpx.Peek for what a look disturbs.
 	Peek int
 	// Before, if given, is an earlier status: a queue that has as many messages as
-	// then is not looked into again.
+	// then is not looked into again, and the clock is not measured again.
 	Before *Status
 }
 
@@ -80,6 +80,9 @@ func (s *seen) unseenf(a doctor.Area, format string, args ...any) {
 
 func (s *seen) broker(ctx context.Context, src Source) error {
 	src.Broker.Peek = 0
+	if src.Broker.SkipClock = src.Broker.SkipClock || src.Before != nil; src.Broker.SkipClock {
+		s.cfg.Skip = append(slices.Clip(s.cfg.Skip), doctor.AreaClock)
+	}
 	snap, err := snapshot.Take(ctx, s.cfg, src.Broker)
 	if err != nil {
 		return err

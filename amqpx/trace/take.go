@@ -45,7 +45,7 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 		return Trace{}, errors.New("trace: the id is empty; expected a message id or a task's id")
 	}
 	limit := min(cmp.Or(src.Status.Peek, amqpx.MaxPeek), amqpx.MaxPeek)
-	src.Status.Peek = 0
+	src.Status.Peek, src.Status.Broker.SkipClock = 0, true
 	s, err := status.Take(ctx, src.Status)
 	if err != nil {
 		return Trace{}, err

@@ -21,9 +21,9 @@ import (
 func notReserved(prefix, queue string) error {
 	switch {
 	case queue == topology.ParkedQueue(prefix):
-		return fmt.Errorf("--queue: %q holds messages whose destination is missing, and consume would delete them; look at them on the management page, and resend them as docs/guarantees.md describes", queue)
+		return fmt.Errorf("--queue: %q holds messages whose destination is missing, and consume would delete them; look at them by rabbitdelay peek, and send them on by rabbitdelay requeue", queue)
 	case topology.Reserved(prefix, queue):
-		return fmt.Errorf("--queue: %q belongs to the delay strategies with prefix %q, and messages that consume takes out of it never arrive; give the destination queue instead, and look at this one on the management page", queue, prefix)
+		return fmt.Errorf("--queue: %q belongs to the delay strategies with prefix %q, and messages that consume takes out of it never arrive; give the destination queue instead; rabbitdelay status counts this one", queue, prefix)
 	}
 	return nil
 }

@@ -65,7 +65,9 @@ func (c *collector) publish(ctx context.Context, conn *amqp.Connection) publishe
 			p.denied = n.Access
 		}
 	}
-	p.readings, _ = c.sampleClock(ctx, conn) // a user who may not simply has none
+	if !c.src.SkipClock {
+		p.readings, _ = c.sampleClock(ctx, conn) // a user who may not simply has none
+	}
 	return p
 }
 

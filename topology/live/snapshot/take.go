@@ -34,6 +34,9 @@ type Source struct {
 	// Default 0, because RabbitMQ before 4.3 counts each read as a delivery;
 	// see Take.
 	Peek int
+	// SkipClock leaves out the second in which messages through queues of its own
+	// measure the broker's clock. Others of Take's readings may still tell it.
+	SkipClock bool
 	// Now is this process's clock, default time.Now.
 	Now func() time.Time
 }

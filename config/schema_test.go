@@ -113,7 +113,7 @@ func TestSchemaHasTheKeysOfTheLoader(t *testing.T) {
 			_, err := load([]byte(doc), Source{})
 			found := regexp.MustCompile(`unknown key "no such key"; expected one of ([a-z_, ]+)`).FindStringSubmatch(errText(err))
 			keys := slices.Sorted(maps.Keys(s.Fields))
-			if found == nil || found[1] != strings.Join(keys, ", ") {
+			if len(found) != 2 || found[1] != strings.Join(keys, ", ") {
 				t.Errorf("%s: the schema has %v, the loader %v", doc, keys, err)
 			}
 			for key, below := range s.Fields {

@@ -29,8 +29,8 @@ func TestExportedDefinitionsAreAllOfIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		file := "/tmp/" + v.name + ".json" // where the broker is, which may be a container
-		write := fmt.Sprintf(`ok = file:write_file("%s", zlib:gunzip(base64:decode(<<"%s">>))).`, file, base64.StdEncoding.EncodeToString(small.Bytes()))
-		for _, args := range [][]string{{"eval", write}, {"import_definitions", file}, {"eval", fmt.Sprintf(`file:delete("%s").`, file)}} {
+		write := fmt.Sprintf(`ok = file:write_file(%q, zlib:gunzip(base64:decode(<<%q>>))).`, file, base64.StdEncoding.EncodeToString(small.Bytes()))
+		for _, args := range [][]string{{"eval", write}, {"import_definitions", file}, {"eval", fmt.Sprintf("file:delete(%q).", file)}} {
 			if out, err := v.broker.Ctl(t.Context(), args...); err != nil {
 				t.Fatalf("%s: %.2000v\n%s", args[0], err, out)
 			}

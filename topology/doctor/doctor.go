@@ -180,7 +180,7 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 	for _, check := range []func(){
 		x.checkVersion, x.checkPlugin, x.checkNodes, x.checkAlarms, x.checkClock, x.checkPermissions,
 		x.checkMissing, x.checkConflicts, x.checkPolicies, x.checkPlaces, x.checkLeftovers, x.checkParked,
-		x.checkDestinations, x.checkDeadLetters, x.checkRoutes, x.checkRouteCount, x.checkTasks,
+		x.checkDestinations, x.checkDeadLetters, x.checkRoutes, x.checkRouteCount, x.checkTasks, x.checkSettings,
 	} {
 		check()
 	}

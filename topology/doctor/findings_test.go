@@ -197,7 +197,17 @@ var findingCases = []struct {
 	{name: "few replicas", spoil: func(_ *Config, s *Snapshot) {
 		s.Queues[firstQueue] = QueueState{Members: []string{"n1"}, Online: []string{"n1"}}
 	}, id: "quorum-members", sev: SeverityWarning, text: "rabbitmq-queues grow"},
-	{name: "three of five", spoil: func(_ *Config, s *Snapshot) { s.Nodes = append(s.Nodes, Node{"n4", true, nil}, Node{"n5", true, nil}) }},
+	{name: "no advanced.config", spoil: func(_ *Config, s *Snapshot) {
+		s.Nodes[1].FilesKnown = true
+		s.Nodes[1].ConfigFiles = []string{"/etc/rabbitmq/rabbitmq.conf"}
+	}, note: "no advanced.config on "},
+	{name: "an advanced.config", spoil: func(_ *Config, s *Snapshot) {
+		s.Nodes[1].FilesKnown = true
+		s.Nodes[1].ConfigFiles = []string{"/etc/rabbitmq/advanced.config"}
+	}},
+	{name: "three of five", spoil: func(_ *Config, s *Snapshot) {
+		s.Nodes = append(s.Nodes, Node{Name: "n4", Running: true}, Node{Name: "n5", Running: true})
+	}},
 	{name: "a replica down", spoil: func(_ *Config, s *Snapshot) {
 		s.Queues[firstQueue] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2"}}
 	}, id: "quorum-offline", sev: SeverityWarning},

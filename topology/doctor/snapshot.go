@@ -97,6 +97,9 @@ type Node struct {
 	Name       string
 	Running    bool
 	Partitions []string // nodes that it has lost touch with
+	// ConfigFiles are the paths of the files that it has read its settings from.
+	ConfigFiles []string
+	FilesKnown  bool
 }
 
 // Alarm is a resource that a node is short of.

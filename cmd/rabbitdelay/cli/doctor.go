@@ -53,6 +53,11 @@ permissions, parked messages and dead letters, alarms, clocks that differ, messa
 in older layouts, and, with a database, overdue tasks that no relay sends. Each
 finding says why it matters and how to mend it, without losing a message.
 
+It cannot see the settings of RabbitMQ's nodes: the size of the Raft log,
+consumer_timeout, dead_letter_worker_publisher_confirm_timeout. It notes a node
+without advanced.config, where the last one would stand; docs/rabbitmq.conf and
+docs/advanced.config recommend values and say how to look.
+
 It reads the management API if that answers, else what AMQP shows. Its first
 line lists what it could not check; a report with such a line is not clean. It
 changes nothing, and takes no message out of your queues.

@@ -91,11 +91,14 @@ func (c *collector) nodes(ctx context.Context) {
 		Partitions []string `json:"partitions"`
 		Memory     bool     `json:"mem_alarm"`
 		Disk       bool     `json:"disk_free_alarm"`
+		Files      []string `json:"config_files"` // absent of a node that is down
 	}
-	if c.get(ctx, "/api/nodes?columns=name,running,partitions,mem_alarm,disk_free_alarm", &list) {
+	if c.get(ctx, "/api/nodes?columns=name,running,partitions,mem_alarm,disk_free_alarm,config_files", &list) {
 		c.snap.NodesComplete = true
 		for _, n := range list {
-			c.snap.Nodes = append(c.snap.Nodes, doctor.Node{Name: n.Name, Running: n.Running, Partitions: n.Partitions})
+			c.snap.Nodes = append(c.snap.Nodes, doctor.Node{
+				Name: n.Name, Running: n.Running, Partitions: n.Partitions, ConfigFiles: n.Files, FilesKnown: n.Files != nil,
+			})
 		}
 		return
 	}

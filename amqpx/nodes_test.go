@@ -6,6 +6,8 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +22,8 @@ import (
 type cluster struct {
 	nodes map[string]*amqptest.Server // by address
 	urls  []string
+
+	mu    sync.Mutex
 	dials []string // addresses, in order
 }
 
@@ -39,7 +43,9 @@ func inCluster(t *testing.T, test func(t *testing.T, k *cluster)) {
 }
 
 func (k *cluster) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	k.mu.Lock()
 	k.dials = append(k.dials, addr)
+	k.mu.Unlock()
 	return k.nodes[addr].Dial(ctx, network, addr)
 }
 
@@ -122,6 +128,12 @@ func TestNoNodeAnswers(t *testing.T) {
 	})
 }
 
+// credentials are what Config.Login returns.
+type credentials struct {
+	user, password string
+	err            error
+}
+
 // Passwords that are renewed are asked for at each connection, also at those for
 // declarations.
 func TestLogin(t *testing.T) {
@@ -130,18 +142,20 @@ func TestLogin(t *testing.T) {
 		{Name: "new", Password: "second", Configure: ".*", Write: ".*", Read: ".*"},
 	}}
 	inMemoryOf(t, opts, func(t *testing.T, m *memory) {
-		user, password, broken := "old", "first", error(nil)
+		var now atomic.Pointer[credentials]
+		now.Store(&credentials{"old", "first", nil})
 		c := m.open(amqpx.Config{URL: "amqp://nobody:nothing@amqptest", Login: func(context.Context) (string, string, error) {
-			return user, password, broken
+			k := now.Load()
+			return k.user, k.password, k.err
 		}})
 		c.mustSend(amqpx.Message{Queue: "q"})
-		broken = errors.New("the vault is sealed")
+		now.Store(&credentials{err: errors.New("the vault is sealed")})
 		m.CutConnections()
 		after(time.Minute)
 		if err := c.Health(); err == nil || !strings.Contains(err.Error(), "the vault is sealed") {
 			t.Errorf("health: %v", err)
 		}
-		user, password, broken = "new", "second", nil
+		now.Store(&credentials{"new", "second", nil})
 		after(time.Minute)
 		c.mustSend(amqpx.Message{Queue: "other"})
 		var users []string
@@ -151,9 +165,8 @@ func TestLogin(t *testing.T) {
 		if slices.Contains(users, "old") || len(users) != 2 {
 			t.Errorf("connections of %v", users)
 		}
-		password = "wrong"
 		if _, err := amqpx.Open(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) {
-			return user, password, nil
+			return "new", "wrong", nil
 		}}); err == nil || !strings.Contains(err.Error(), `refused the user "new"`) || strings.Contains(err.Error(), "wrong") {
 			t.Errorf("got %v", err)
 		}

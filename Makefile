@@ -135,7 +135,7 @@ SEED ?= 1
 
 .PHONY: faults
 faults: setup ## break brokers, networks, consumers and databases for long, and print the ledger (DURATION=1h SEED=7)
-	$(GO) test -count=1 -v -timeout 0 -run '^TestFaults$$' ./integration/faults -args -duration $(DURATION) -seed $(SEED) $(ARGS)
+	$(GO) test -count=1 -v -timeout 0 -run '^(TestFaults|TestLayoutsChange)$$' ./integration/faults -args -duration $(DURATION) -seed $(SEED) $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## run every fuzz test for a while (FUZZ_TIME=10s)

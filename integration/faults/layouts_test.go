@@ -1,0 +1,184 @@
+package faults_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/faults"
+)
+
+// A layout is changed while two versions of a service run side by side, as in a
+// rolling update: the old one alone, both, the new one alone. Nothing is lost, early
+// or twice, and then the old layout is retired.
+func TestLayoutsChange(t *testing.T) {
+	skipIfAsked(t)
+	for name, change := range map[string]struct{ old, now, gone string }{
+		"100 ms to 10 ms":   {"bucket: {resolution: 100ms}", "previous: [{resolution: 100ms}]", "bucket.clock-100ms.1s"},
+		"clock to hex":      {"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]", "bucket.1s"},
+		"classic to quorum": {"queue_type: classic, bucket: {layout: hex}", "bucket: {layout: hex}, previous: [{layout: hex, queue_type: classic}]", "bucket.hex-classic.1s600ms"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := &rolling{t: t, broker: broker.Shared(t, broker.Options{Version: *version, Management: true}), prefix: fmt.Sprintf("roll%d", time.Now().UnixNano())}
+			part := *duration / 9
+			old := l.service(change.old)
+			<-time.After(part)
+			now := l.service(change.now)
+			<-time.After(part)
+			old.stop()
+			<-time.After(part)
+			now.stopSending()
+			if v := l.await(); !v.Clean() || v.Messages == 0 {
+				t.Errorf("%d messages: %s", v.Messages, v)
+			}
+			if _, there := l.queue(change.gone); !there {
+				t.Fatalf("there is no queue %s before the layout is retired", change.gone)
+			}
+			var out, errs bytes.Buffer
+			if code := cli.Run(t.Context(), []string{"retire", "--yes", "-f", now.file}, &bytes.Buffer{}, &out, &errs); code != 0 {
+				t.Fatalf("retire: exit %d, %s%s", code, &out, &errs)
+			}
+			t.Logf("%d messages; %s", len(l.sent), &out)
+			if n, there := l.queue(change.gone); there {
+				t.Errorf("%s is still there, with %d messages", change.gone, n)
+			}
+			now.send(time.Second) // the present layout is untouched
+			if v := l.await(); !v.Clean() {
+				t.Error(v)
+			}
+			now.stop()
+		})
+	}
+}
+
+// rolling is a ledger of services that share a destination.
+type rolling struct {
+	t      *testing.T
+	broker *broker.Broker
+	prefix string
+
+	mu      sync.Mutex
+	sent    []faults.Sent
+	effects []faults.Effect
+}
+
+// service is a version of a service: a producer and a consumer.
+type service struct {
+	l      *rolling
+	file   string
+	client *amqpx.Client
+
+	stopSending func()
+	stop        func() // the consumer too
+}
+
+// service starts with settings of its own.
+func (l *rolling) service(delay string) *service {
+	l.t.Helper()
+	s := &service{l: l, file: filepath.Join(l.t.TempDir(), "delays.yaml")}
+	text := fmt.Sprintf("broker: {url: %q, management_url: %q}\ndelay: {prefix: %s, %s}\ndestinations: [{queue: %s}]\n",
+		l.broker.URL(), l.broker.ManagementURL(), l.prefix, delay, l.destination())
+	l.must(os.WriteFile(s.file, []byte(text), 0o600))
+	c, err := config.Load(config.Source{File: s.file})
+	l.must(err)
+	strategy, err := c.Strategy(l.t.Context(), nil)
+	l.must(err)
+	cfg, err := c.Client(strategy, nil)
+	l.must(err)
+	s.client, err = amqpx.Open(l.t.Context(), cfg)
+	l.must(err)
+	sending, stopSending := context.WithCancel(context.Background())
+	consuming, stopConsuming := context.WithCancel(context.Background())
+	var sends, consumes sync.WaitGroup
+	sends.Go(func() {
+		for sending.Err() == nil {
+			s.send(100*time.Millisecond + rand.N(3*time.Second))
+			<-time.After(10 * time.Millisecond)
+		}
+	})
+	consumes.Go(func() {
+		if err := s.client.Consume(consuming, l.destination(), l.effect); err != nil {
+			l.t.Error(err)
+		}
+	})
+	s.stopSending = func() { stopSending(); sends.Wait() }
+	s.stop = sync.OnceFunc(func() {
+		s.stopSending()
+		stopConsuming()
+		consumes.Wait()
+		if err := s.client.Close(context.Background()); err != nil {
+			l.t.Error(err)
+		}
+	})
+	l.t.Cleanup(s.stop)
+	return s
+}
+
+func (l *rolling) destination() string { return l.prefix + ".orders" }
+
+func (l *rolling) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// send sends one message.
+func (s *service) send(delay time.Duration) {
+	m := faults.Sent{Began: time.Now()}
+	m.Due = m.Began.Add(delay).Truncate(time.Millisecond)
+	m.ID = fmt.Sprintf("%d-%d", m.Began.UnixNano(), rand.Uint32())
+	err := s.client.Send(context.Background(), amqpx.Message{ID: m.ID, Queue: s.l.destination(), DeliverAt: m.Due})
+	if err != nil {
+		s.l.t.Errorf("send: %v", err)
+		return
+	}
+	m.Ended = time.Now()
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	s.l.sent = append(s.l.sent, m)
+}
+
+func (l *rolling) effect(_ context.Context, d *amqpx.Delivery) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.effects = append(l.effects, faults.Effect{ID: d.ID, At: time.Now()})
+	return nil
+}
+
+// await waits until there are as many effects as messages, at most -settle.
+func (l *rolling) await() faults.Verdict {
+	for end := time.Now().Add(*settle); ; <-time.After(20 * time.Millisecond) {
+		l.mu.Lock()
+		v := faults.Check(l.sent, l.effects, nil)
+		l.mu.Unlock()
+		if v.Lost == 0 || time.Now().After(end) {
+			return v
+		}
+	}
+}
+
+// queue counts the messages of a queue of the prefix.
+func (l *rolling) queue(name string) (ready int, there bool) {
+	l.t.Helper()
+	conn, err := amqp.Dial(l.broker.URL())
+	l.must(err)
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	l.must(err)
+	q, err := ch.QueueDeclarePassive(l.prefix+"."+name, true, false, false, false, nil)
+	return q.Messages, err == nil
+}

@@ -551,6 +551,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	p.Cut()
 	waiting := make(chan error, 1)
 	go func() { waiting <- c.Send(t.Context(), amqpx.Message{Queue: q}) }()
+	waitFor(t, "the send to begin", func() bool { return c.Stats().Sending == 1 })
 	ctx, cancel := contextWithin(t, 100*time.Millisecond)
 	defer cancel()
 	if left, ok := errors.AsType[*amqpx.CloseError](c.Close(ctx)); !ok || left.Unconfirmed != 1 {

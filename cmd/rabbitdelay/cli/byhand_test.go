@@ -188,8 +188,8 @@ func TestConsumeRefusesDelayQueues(t *testing.T) {
 		{"delay.bucket.1m", "", "give the destination queue instead"},
 		{"delay.ttl.15m", "", "give the destination queue instead"},
 		{"delay.route.a", "", "give the destination queue instead"},
-		{"delay.parked", "", "docs/guarantees.md"},
-		{"shop.parked", "-f " + f, "docs/guarantees.md"},
+		{"delay.parked", "", "rabbitdelay requeue"},
+		{"shop.parked", "-f " + f, "rabbitdelay requeue"},
 	} {
 		b.fill(t, c.queue, 1)
 		code, stdout, stderr := b.run(t, append([]string{"consume", "--queue", c.queue, "--count", "1", "--timeout", "5s"}, strings.Fields(c.flags)...)...)

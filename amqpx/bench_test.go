@@ -29,7 +29,7 @@ func BenchmarkPrepare(b *testing.B) {
 
 // BenchmarkDecode reads a received message.
 func BenchmarkDecode(b *testing.B) {
-	k := &consumer{queue: "orders.expire", retry: topology.Retry{}.WithDefaults()}
+	k := &consumer{c: offline(b, nil), queue: "orders.expire", retry: topology.Retry{}.WithDefaults()}
 	raw := amqp.Delivery{
 		MessageId: "0199b0a0-5f1c-7000-8000-000000000000", Body: benchBody, Timestamp: time.Now(),
 		Headers: amqp.Table{HeaderDue: time.Now().UnixMilli(), HeaderAttempt: int64(2)},

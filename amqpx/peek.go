@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -107,31 +108,50 @@ func mayPeek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOpt
 		return refuse("it belongs to the delay strategies with prefix %q, and a message that is read there is late; its count is in the status", o.Prefix)
 	}
 	v := versionOf(brokerVersion(conn))
-	counts := !v.Known() || v.Before(4, 3, 0)
-	if o.Management == nil {
-		if counts {
-			return refuse("RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and drops the message beyond it; the limit is not known without the management API")
-		}
-		return nil
-	}
-	q, err := o.Management.Queue(ctx, queue)
-	if counts && live.IsDenied(err) {
-		return refuse("RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and the user may not read the limit from the management API; it needs the tag management, or monitoring")
-	}
-	if err != nil && counts {
-		return refuse("RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and the limit could not be read: %v", err)
-	}
-	if q == nil { // the broker answers for itself
-		return nil
-	}
-	if q.Type == "stream" {
+	const costs = "RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and drops the message beyond it"
+	switch limit, err := returns(ctx, o.Management, queue, v); {
+	case errors.Is(err, errStream):
 		return refuse("it is a stream, which can be read from any place without taking anything: consume it with x-stream-offset")
-	}
-	if limit, _ := q.DeliveryLimit(v); counts && limit >= 0 && limit < topology.NoDeliveryLimit {
-		return refuse("RabbitMQ before 4.3 counts each look towards its delivery limit of %d, and drops the message beyond it or dead-letters it. "+
+	case live.IsDenied(err):
+		return refuse(costs + "; the user may not read the limit from the management API: it needs the tag management, or monitoring")
+	case err != nil:
+		return refuse(costs+"; %v", err)
+	case limit < topology.NoDeliveryLimit:
+		return refuse(costs+" or dead-letters it; it is %d here. "+
 			"On the broker, \"rabbitmq-queues peek %s 1\" shows a message without counting; if the queue has no x-delivery-limit of its own, a policy with delivery-limit %d lifts the limit", limit, queue, topology.NoDeliveryLimit)
 	}
 	return nil
+}
+
+var (
+	errStream       = errors.New("a stream")
+	errLimitUnknown = errors.New("the limit is not known without the management API")
+)
+
+// returns is how often a message of a queue may be put back. From RabbitMQ 4.3 on
+// that costs nothing; before, a quorum queue compares each time with its delivery
+// limit, which a policy may have set, so that only the management API knows it.
+func returns(ctx context.Context, m *live.Management, queue string, v topology.Version) (int64, error) {
+	counts := !v.Known() || v.Before(4, 3, 0)
+	if m == nil {
+		if counts {
+			return 0, errLimitUnknown
+		}
+		return math.MaxInt64, nil
+	}
+	q, err := m.Queue(ctx, queue)
+	switch {
+	case err == nil && q != nil && q.Type == "stream":
+		return 0, errStream
+	case !counts || err == nil && q == nil: // the broker answers for itself
+		return math.MaxInt64, nil
+	case err != nil:
+		return 0, fmt.Errorf("the limit could not be read: %w", err)
+	}
+	if limit, _ := q.DeliveryLimit(v); limit >= 0 {
+		return limit, nil
+	}
+	return math.MaxInt64, nil
 }
 
 // read gets messages and puts them back.

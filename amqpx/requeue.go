@@ -37,6 +37,10 @@ type RequeueOptions struct {
 	InFlight int
 	// DryRun decides about each message and puts it back.
 	DryRun bool
+	// Management tells the queue's delivery limit, towards which a look counts before
+	// RabbitMQ 4.3. Without it a limit that a policy sets is not seen there, and the
+	// queue may drop what is put back too often.
+	Management *live.Management
 	// Tasks decides about dead letters of tasks; *schedule.Store is one. Without it
 	// they stay where they are, because a message alone does not revive a task.
 	Tasks TaskStore
@@ -240,6 +244,15 @@ func (r *requeue) learnLimit(ctx context.Context) error {
 	if version.AtLeast(4, 3, 0) || r.rep.Total == 0 {
 		return nil
 	}
+	if r.o.Management != nil {
+		limit, err := returns(ctx, r.o.Management, r.o.Queue, version)
+		if err == nil && limit < topology.NoDeliveryLimit {
+			r.limit, r.rep.DeliveryLimit, r.rep.CountsDeliveries = limit, limit, true
+		}
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
 	r.rep.CountsDeliveries = true
 	ours := topology.Destination{Queue: "any", DeadLetter: r.o.Queue}.Queues(topology.Quorum)[:1]
 	sess, err := r.c.pub.wait(ctx, false)
@@ -256,13 +269,14 @@ func (r *requeue) learnLimit(ctx context.Context) error {
 	if err != nil {
 		q, looked = topology.LiveQueue{}, false // no right to configure it, say
 	}
-	r.limit, r.rep.DeliveryLimit, r.rep.CountsDeliveries = returns(q, looked, version)
+	r.limit, r.rep.DeliveryLimit, r.rep.CountsDeliveries = declaredReturns(q, looked, version)
 	return ctx.Err()
 }
 
-// returns is how often a queue lets a message be put back, which bounds a run; the
-// limit as it is reported; and whether the broker counts at all.
-func returns(q topology.LiveQueue, looked bool, version topology.Version) (limit, reported int64, counts bool) {
+// declaredReturns is how often a queue lets a message be put back, as far as its
+// declaration tells; the limit as it is reported; and whether the broker counts at
+// all.
+func declaredReturns(q topology.LiveQueue, looked bool, version topology.Version) (limit, reported int64, counts bool) {
 	const none = math.MaxInt64
 	switch {
 	case !looked:

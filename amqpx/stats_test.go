@@ -2,6 +2,7 @@ package amqpx
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -59,7 +60,8 @@ func BenchmarkHealth(b *testing.B) {
 	srv := amqptest.NewServer(amqptest.Options{})
 	b.Cleanup(srv.Close)
 	c := consuming(b, srv, 10)
-	for c.Health() != nil {
+	for len(c.Stats().Consumers) < 10 || c.Health() != nil {
+		runtime.Gosched()
 	}
 	b.ReportAllocs()
 	for b.Loop() {

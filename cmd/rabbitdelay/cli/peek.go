@@ -11,10 +11,12 @@ import (
 	"text/tabwriter"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
@@ -72,15 +74,9 @@ func (a *app) peek(ctx context.Context, queue string, limit int) error {
 		return err
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(2 * time.Second)) }() // the work is done
-	m, err := c.Management()
+	m, err := managementIfThere(ctx, c, conn)
 	if err != nil {
 		return err
-	}
-	if err := m.SameCluster(ctx, conn); err != nil {
-		if foreign, ok := errors.AsType[*live.ClusterError](err); ok {
-			return foreign
-		}
-		m = nil
 	}
 	p, err := amqpx.Peek(ctx, conn, queue, amqpx.PeekOptions{Limit: limit, Prefix: c.Delay.Prefix, Management: m})
 	if err != nil {
@@ -101,6 +97,22 @@ func (a *app) peek(ctx context.Context, queue string, limit int) error {
 		a.Notef("note: %s", n)
 	}
 	return nil
+}
+
+// managementIfThere is the management API of the broker, nil if it does not answer.
+func managementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connection) (*live.Management, error) {
+	m, err := c.Management()
+	if err != nil {
+		return nil, err
+	}
+	err = m.SameCluster(ctx, conn)
+	if foreign, ok := errors.AsType[*live.ClusterError](err); ok {
+		return nil, foreign
+	}
+	if err != nil {
+		return nil, nil //nolint:nilnil // what needs it says so
+	}
+	return m, nil
 }
 
 // lyingMessage is a message in a queue, as --json has it.

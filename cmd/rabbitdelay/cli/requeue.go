@@ -165,7 +165,11 @@ func (r *requeueRun) client(ctx context.Context, c *config.Config) (*amqpx.Clien
 	if err != nil {
 		return nil, err
 	}
+	r.o.Management, err = managementIfThere(ctx, c, d.conn)
 	d.close()
+	if err != nil {
+		return nil, err
+	}
 	s, err := c.Strategy(ctx, r.a.Logger())
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,13 +145,43 @@ func lyingLine(position int, m amqpx.DeadLetter) lyingMessage {
 		Position: position, Queue: m.Queue, ID: m.ID, Due: optionalMilli(m.DueAt), Attempt: m.Attempt, Snoozes: m.Snoozes, Version: m.Version,
 		Reason: m.Reason, Error: m.Error, Attempts: m.Attempts, Destination: destinationText(m.Destination),
 		Exchange: m.Exchange, RoutingKey: m.RoutingKey, Requeued: optionalMilli(m.Requeued), Redelivered: m.Redelivered,
-		ContentType: m.ContentType, Headers: m.Headers,
+		ContentType: m.ContentType,
 	}
 	if m.Reason != "" {
 		l.Died = optionalMilli(m.Died)
 	}
 	l.Body, l.Binary = textOrBinary(m.Body)
+	if len(m.Headers) > 0 {
+		l.Headers, _ = forJSON(map[string]any(m.Headers)).(map[string]any)
+	}
 	return l
+}
+
+// forJSON replaces the numbers that JSON does not have by their names.
+func forJSON(v any) any {
+	switch v := v.(type) {
+	case float32:
+		return forJSON(float64(v))
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Sprint(v)
+		}
+	case amqp.Table:
+		return forJSON(map[string]any(v))
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for name, value := range v {
+			out[name] = forJSON(value)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, value := range v {
+			out[i] = forJSON(value)
+		}
+		return out
+	}
+	return v
 }
 
 // destinationText is a destination as people write it; empty for none.

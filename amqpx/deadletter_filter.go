@@ -13,6 +13,7 @@ type DeadLetterFilter struct {
 	Reasons      []string // one of them
 	IDs          []string // one of them
 	Destinations []string // one of them: a queue, or "exchange:routing key"
+	Tasks        bool     // only those of tasks (package schedule)
 	Error        string   // a part of the last error's text
 	// Header with HeaderValue, as text, among the application's headers.
 	Header, HeaderValue string
@@ -23,13 +24,13 @@ type DeadLetterFilter struct {
 
 // Empty tells whether the filter chooses everything.
 func (f *DeadLetterFilter) Empty() bool {
-	return len(f.Reasons)+len(f.IDs)+len(f.Destinations) == 0 && f.Error == "" && f.Header == "" && f.OlderThan == 0 && f.NewerThan == 0
+	return len(f.Reasons)+len(f.IDs)+len(f.Destinations) == 0 && !f.Tasks && f.Error == "" && f.Header == "" && f.OlderThan == 0 && f.NewerThan == 0
 }
 
 // Matches tells whether the filter chooses a dead letter at an instant.
 func (f *DeadLetterFilter) Matches(l *DeadLetter, now time.Time) bool {
 	among := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
-	if !among(f.Reasons, l.Reason) || !among(f.IDs, l.ID) || !among(f.Destinations, destinationName(l.Destination)) || !strings.Contains(l.Error, f.Error) {
+	if f.Tasks && l.Version == 0 || !among(f.Reasons, l.Reason) || !among(f.IDs, l.ID) || !among(f.Destinations, destinationName(l.Destination)) || !strings.Contains(l.Error, f.Error) {
 		return false
 	}
 	if v, ok := l.Headers[f.Header]; f.Header != "" && (!ok || headerText(v) != f.HeaderValue) {

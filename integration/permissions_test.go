@@ -3,9 +3,11 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -35,7 +37,7 @@ func documentedPermissions(t *testing.T) map[string][3]string {
 		words := shellWords(line)
 		out[words[4]] = [3]string(words[5:8])
 	}
-	for _, user := range []string{"shop-bootstrapper", "shop-producer", "shop-consumer", "shop-service", "shop-narrow", "shop-doctor"} {
+	for _, user := range []string{"shop-bootstrapper", "shop-producer", "shop-consumer", "shop-service", "shop-narrow", "shop-doctor", "shop-operator"} {
 		if _, ok := out[user]; !ok {
 			t.Fatalf("docs/permissions.md says nothing of %s", user)
 		}
@@ -492,6 +494,40 @@ func TestDoctorPrivileges(t *testing.T) {
 		notes := strings.Join(r.Notes, "\n")
 		if !r.Clean() || r.Source != "management API" || strings.Contains(notes, "polic") || strings.Contains(notes, "nodes") || strings.Contains(notes, "alarms") {
 			t.Errorf("got\n%s", render(r))
+		}
+	})
+}
+
+// The operator looks at dead letters and sends them back, and can do nothing else.
+func TestOperatorsRights(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		operator := v.user(t, "shop-operator", "monitoring", documentedPermissions(t)["shop-operator"])
+		makes(t, v, "orders.expire", quorumQueue)
+		buries(t, v, "orders.expire.dead", "orders.expire", 5, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
+		u, err := url.Parse(operator)
+		mustSucceed(t, err)
+		m, err := url.Parse(v.mgmt.Endpoint())
+		mustSucceed(t, err)
+		m.User = u.User
+		file := filepath.Join(t.TempDir(), "shop.yaml")
+		mustSucceed(t, os.WriteFile(file, fmt.Appendf(nil, "broker: {url: %q, management_url: %q}\ndestinations: [{queue: orders.expire}]\n", operator, m), 0o600))
+		do := func(args ...string) ran { return runCLI(t.Context(), append(args, "-f", file)...) }
+		if r := do("peek", "--queue", "orders.expire.dead"); r.code != 0 || !strings.Contains(r.stdout, "5. orders.expire-0004") {
+			t.Errorf("peek: %s", r)
+		}
+		if r := do("status"); r.code != 0 && r.code != 2 || !strings.Contains(r.stdout, "DEAD LETTERS in orders.expire.dead: 5") {
+			t.Errorf("status: %s", r)
+		}
+		if r := do("requeue", "--queue", "orders.expire.dead", "--yes"); r.code != 0 || !strings.Contains(r.stdout, "5 sent to orders.expire") {
+			t.Errorf("requeue: %s", r)
+		}
+		for _, denied := range [][]string{{"apply"}, {"peek", "--queue", "orders.expire"}, {"destroy", "--yes", "--destinations"}} {
+			if r := do(denied...); r.code != 1 {
+				t.Errorf("%v: %s", denied, r)
+			}
+		}
+		if got := drains(t, v, "orders.expire"); len(got) != 5 {
+			t.Errorf("%v came", got)
 		}
 	})
 }

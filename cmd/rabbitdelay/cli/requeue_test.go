@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
 // deadLetters are n messages that died in a queue.
@@ -94,6 +95,57 @@ func TestRequeueTasks(t *testing.T) {
 	}
 	if q, _ := b.Queue("q"); q.Ready != 1 { // q-0 is pending, and the message has its version
 		t.Errorf("%d messages came", q.Ready)
+	}
+}
+
+// Reviving a task takes its dead letter away, and no other message.
+func TestReviveRemovesTheDeadLetter(t *testing.T) {
+	b := newByHand(t)
+	db := "sqlite:" + filepath.Join(t.TempDir(), "tasks.db")
+	code, _, stderr := run(t, "", "migrate", "--db", db)
+	for i := range 3 {
+		if code == 0 {
+			code, _, stderr = run(t, "", "tasks", "add", "--db", db, "--queue", "q", "--delay", "1h", "--id", fmt.Sprint("q-", i))
+		}
+	}
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	letters := deadLetters("q", 4, "attempts") // q-3 is no task's
+	for _, l := range letters[:3] {
+		l.Headers[amqpx.HeaderVersion] = int64(1)
+	}
+	b.fill(t, "q", 0)
+	b.fillWith(t, "q.dead", letters...)
+	fail := func(id string) {
+		t.Helper()
+		x, _, err := config.OpenDB(config.URL(db))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = x.Close() }()
+		if _, err := x.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = ?", id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fail("q-0")
+	if code, stdout, stderr := b.run(t, "tasks", "revive", "q-0", "--db", db); code != 0 || !strings.Contains(stdout, "q-0: pending") || !strings.Contains(stdout+stderr, "1 dead letter without an effect any more removed from q.dead") {
+		t.Errorf("by its id: exit %d, %q, %q", code, stdout, stderr)
+	}
+	fail("q-1")
+	if code, stdout, stderr := b.run(t, "tasks", "revive", "--queue", "q", "--yes", "--db", db); code != 0 || !strings.Contains(stdout+stderr, "1 dead letter without an effect any more removed from q.dead") {
+		t.Errorf("by a filter: exit %d, %q, %q", code, stdout, stderr)
+	}
+	if q, _ := b.Queue("q.dead"); q.Ready != 2 {
+		t.Errorf("%d dead letters are left, expected the two that were not revived", q.Ready)
+	}
+	if q, _ := b.Queue("q"); q.Ready != 0 {
+		t.Errorf("%d messages came", q.Ready)
+	}
+	fail("q-2")
+	b.Close()
+	if code, stdout, stderr := b.run(t, "tasks", "revive", "q-2", "--db", db); code != 0 || !strings.Contains(stdout, "q-2: pending") {
+		t.Errorf("without a broker: exit %d, %q, %q", code, stdout, stderr)
 	}
 }
 

@@ -208,34 +208,6 @@ func (x *tasks) moving(w *when, by time.Duration) (schedule.BulkAction, change, 
 	}, err
 }
 
-func (x *tasks) reviveCommand() *cobra.Command {
-	var w when
-	b := bulk{x: x, did: "revived", of: "failed"}
-	c := &cobra.Command{
-		Use:   "revive {ID... | FILTER}",
-		Short: "Make failed tasks pending again",
-		Long: `revive makes failed tasks pending again, due now unless --delay or --at is
-given, with a fresh set of attempts.
-
-` + bulkHelp,
-		Example: `  rabbitdelay tasks revive order-42-expire
-  rabbitdelay tasks revive --queue mail --spread 10m`,
-		RunE: func(c *cobra.Command, ids []string) error {
-			at, err := w.instant(x.a)
-			if err != nil {
-				return err
-			}
-			return b.run(c, ids, schedule.BulkRevive(at), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
-				return s.Revive(ctx, tx, id, at)
-			})
-		},
-	}
-	w.register(c, "; default now")
-	b.register(c)
-	b.spreads(c)
-	return c
-}
-
 func (x *tasks) deleteCommand() *cobra.Command {
 	b := bulk{x: x, did: "deleted", of: "finished"}
 	c := &cobra.Command{

@@ -111,7 +111,7 @@ func managementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connect
 		return nil, foreign
 	}
 	if err != nil {
-		return nil, nil //nolint:nilnil // what needs it says so
+		return nil, nil //nolint:nilnil,nilerr // what needs it says so
 	}
 	return m, nil
 }

@@ -152,6 +152,9 @@ type reads struct {
 func newReads(t *testing.T, db businessDB) *reads {
 	t.Helper()
 	newStore(t, db, nil, schedule.Config{})
+	if db.dialect == schedule.PostgreSQL { // which would analyze the table at some moment
+		db.mustExec(t, "ALTER TABLE rabbitdelay_tasks SET (autovacuum_enabled = false)")
+	}
 	rec := &recorder{open: func() (driver.Conn, error) { return db.Driver().Open(db.dsn) }}
 	recorded := sql.OpenDB(rec)
 	t.Cleanup(func() { _ = recorded.Close() })

@@ -61,7 +61,7 @@ func TestScheduleBesideTrouble(t *testing.T) {
 			db := openSQLite(t)
 			db.mustExec(t, "CREATE TABLE effects (id VARCHAR(255) NOT NULL)")
 			client := openClient(t, amqpx.Config{URL: url})
-			s := newStore(t, db, client, schedule.Config{MaxSendFailures: 1000, PublishTimeout: 2 * time.Second})
+			s := newStore(t, db, client, schedule.Config{MaxSendFailures: 1000})
 			now := time.Now()
 			var tasks []schedule.Task
 			for i := range each {
@@ -105,7 +105,8 @@ func TestScheduleBesideTrouble(t *testing.T) {
 				consume(t, client, q, handle)
 			}
 			for _, kind := range []string{"full", "exclusive", "missing"} {
-				within(t, 2*time.Minute, kind+" ones have their effects", func() bool { return effects(kind) == each })
+				// A minute is the longest pause between two tries.
+				within(t, 5*time.Minute, kind+" ones have their effects", func() bool { return effects(kind) == each })
 			}
 			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects"); n != int64(len(tasks)) {
 				t.Errorf("%d effects of %d tasks", n, len(tasks))

@@ -2,8 +2,10 @@ package schedule
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
@@ -60,19 +62,60 @@ type BulkOptions struct {
 	// Spread distributes the due instants of BulkMoveTo, BulkFire and BulkRevive
 	// over this period, batch by batch, so that not all are due at once.
 	Spread time.Duration
-	// After goes on where a run was interrupted: the Cursor of its last progress.
-	After Cursor
+	// After goes on where a run was interrupted: the Place of its last progress.
+	After BulkPlace
 	// Progress is called after every batch.
 	Progress func(BulkProgress)
+	// Record, for the packages of this module, is called at the end of every batch's
+	// transaction, so that what it writes there says exactly how far the run is. The
+	// batch is undone, and the run ends, when it returns an error.
+	Record func(ctx context.Context, tx sqldb.Tx, p BulkProgress) error
 }
 
 // BulkProgress is how far a run has got.
 type BulkProgress struct {
 	Changed int64
-	// Held are tasks that a handler was working on when their batch was changed. At
-	// the end of the run Bulk waits for each of them.
-	Held   int64
-	Cursor Cursor // of the last task that was looked at
+	Place   BulkPlace
+	// Longest is the duration of the longest transaction, which is how long a task
+	// was locked at most.
+	Longest time.Duration
+}
+
+// BulkPlace is how far a run has looked.
+type BulkPlace struct {
+	Cursor // of the last task that was looked at
+
+	// Held are the ids of tasks before it that a handler was working on when their
+	// batch was changed. At the end of the run, or when there are more than 100, Bulk
+	// waits for them.
+	Held []string
+}
+
+// String is the place as text, which ParseBulkPlace reads: its cursor, or a JSON array
+// of that and the ids of Held.
+func (p BulkPlace) String() string {
+	if len(p.Held) == 0 {
+		return p.Cursor.String()
+	}
+	text, _ := json.Marshal(append([]string{p.Cursor.String()}, p.Held...)) //nolint:errchkjson // strings do not fail
+	return string(text)
+}
+
+// ParseBulkPlace reads a place that String wrote.
+func ParseBulkPlace(s string) (p BulkPlace, err error) {
+	if !strings.HasPrefix(s, "[") {
+		p.Cursor, err = ParseCursor(s)
+		return p, err
+	}
+	var list []string
+	if err := json.Unmarshal([]byte(s), &list); err != nil || len(list) == 0 {
+		return p, fmt.Errorf("%.100q is no place of a bulk change; expected one that was printed before, such as 1767225600000/order-42", s)
+	}
+	p.Held = list[1:]
+	if list[0] != "" {
+		p.Cursor, err = ParseCursor(list[0])
+	}
+	return p, err
 }
 
 // validate checks the action, the filter and the options together, and fills in
@@ -108,6 +151,11 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 		return bad("DeliverAt", "%v; expected an instant up to the year 9999", a.at)
 	}
 	return nil
+}
+
+// CheckBulk tells whether Bulk would refuse this as it is. Errors: ErrConfig.
+func (s *Store) CheckBulk(f Filter, a BulkAction, o BulkOptions) error {
+	return a.validate(&f, &o, s.now())
 }
 
 // BulkCount is the number of tasks that Bulk would change now.

@@ -3,6 +3,7 @@ package schedule
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
@@ -30,12 +31,12 @@ func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions)
 			return r.done, err
 		}
 	}
-	r.done.Cursor = r.opts.After
+	r.done.Place = r.opts.After
 	for _, status := range r.action.statuses(r.filter) {
 		if err := r.all(ctx, status); err != nil {
 			return r.done, fmt.Errorf("bulk %s: after %d tasks: %w", a.verb, r.done.Changed, sqldb.Explain(err))
 		}
-		r.done.Cursor = Cursor{}
+		r.done.Place = BulkPlace{}
 	}
 	if r.done.Changed > 0 && a.verb != "cancel" && a.verb != "delete" {
 		s.Wake()
@@ -54,49 +55,57 @@ type bulkRun struct {
 	done    BulkProgress
 }
 
+// place is a task as a page found it.
+type place struct {
+	Cursor
+
+	version int64
+}
+
+// pageBatches is how many batches are read at once: a database that has no
+// statistics yet may read all that the filter chooses for each page.
+const pageBatches = 20
+
+// maxHeld is how many held tasks wait until the end of a run.
+const maxHeld = 100
+
 // all changes the tasks of one status.
 func (r *bulkRun) all(ctx context.Context, status Status) error {
-	var held []Cursor
-	for {
+	for last := false; !last && !r.full(); {
 		page, err := r.page(ctx, status)
 		if err != nil {
 			return err
 		}
-		if len(page) > 0 {
-			missed, err := r.change(ctx, status, page, true)
-			if err != nil {
+		last = len(page) < pageBatches*r.opts.Batch
+		for batch := range slices.Chunk(page, r.opts.Batch) {
+			if r.done.Place.ID != "" {
+				if err := pauseFor(ctx, r.opts.Pause); err != nil {
+					return err
+				}
+			}
+			if batch = r.within(batch); len(batch) == 0 {
+				break
+			}
+			if err := r.change(ctx, status, batch); err != nil {
 				return err
 			}
-			held = append(held, missed...)
-			r.done.Held = int64(len(held))
-			r.done.Cursor = page[len(page)-1]
-			r.report()
-		}
-		if len(page) < r.opts.Batch || r.full() {
-			break
-		}
-		if err := pauseFor(ctx, r.opts.Pause); err != nil {
-			return err
+			if err := r.changeHeld(ctx, status, maxHeld); err != nil {
+				return err
+			}
 		}
 	}
-	for len(held) > 0 && !r.full() {
-		if _, err := r.change(ctx, status, held[:1], false); err != nil {
-			return err
-		}
-		held = held[1:]
-		r.done.Held = int64(len(held))
-		r.report()
+	return r.changeHeld(ctx, status, 0)
+}
+
+// within is as much of the batch as the limit leaves.
+func (r *bulkRun) within(batch []place) []place {
+	if r.opts.Limit == 0 {
+		return batch
 	}
-	return nil
+	return batch[:min(int64(len(batch)), r.opts.Limit-r.done.Changed)]
 }
 
 func (r *bulkRun) full() bool { return r.opts.Limit > 0 && r.done.Changed >= r.opts.Limit }
-
-func (r *bulkRun) report() {
-	if r.opts.Progress != nil {
-		r.opts.Progress(r.done)
-	}
-}
 
 func pauseFor(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
@@ -117,7 +126,7 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 func (r *bulkRun) backwards() bool { return r.action.by > 0 }
 
 // page reads the places of the next tasks, without locking them.
-func (r *bulkRun) page(ctx context.Context, status Status) ([]Cursor, error) {
+func (r *bulkRun) page(ctx context.Context, status Status) ([]place, error) {
 	where, args, err := r.action.where(r.filter, status, r.opts, r.began)
 	if err != nil {
 		return nil, err
@@ -126,89 +135,147 @@ func (r *bulkRun) page(ctx context.Context, status Status) ([]Cursor, error) {
 	if r.backwards() {
 		order, beyond = "due_at DESC, id DESC", "<"
 	}
-	if c := r.done.Cursor; c.ID != "" {
+	if c := r.done.Place; c.ID != "" {
 		at := stored(c.DeliverAt)
 		where += fmt.Sprintf(" AND due_at %s= ? AND (due_at %s ? OR id %s ?)", beyond, beyond, beyond)
 		args = append(args, at, at, c.ID)
 	}
-	n := int64(r.opts.Batch)
-	if r.opts.Limit > 0 {
-		n = min(n, r.opts.Limit-r.done.Changed)
-	}
-	rows, err := r.s.db.QueryContext(ctx, r.dialect.Bind(fmt.Sprintf("SELECT id, due_at FROM rabbitdelay_tasks%s ORDER BY %s LIMIT %d", where, order, n)), args...)
+	rows, err := r.s.db.QueryContext(ctx, r.dialect.Bind(fmt.Sprintf("SELECT id, due_at, version FROM rabbitdelay_tasks%s ORDER BY %s LIMIT %d", where, order, pageBatches*r.opts.Batch)), args...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = rows.Close() }()
-	var page []Cursor
+	var page []place
 	for rows.Next() {
-		var c Cursor
+		var p place
 		var due int64
-		if err := rows.Scan(&c.ID, cell{"due_at", &due, &rowError{}}); err != nil {
+		if err := rows.Scan(&p.ID, cell{"due_at", &due, &rowError{}}, &p.version); err != nil {
 			return nil, err
 		}
-		c.DeliverAt = time.UnixMilli(due)
-		page = append(page, c)
+		p.DeliverAt = time.UnixMilli(due)
+		page = append(page, p)
 	}
 	return page, rows.Err()
 }
 
-// change changes those of the page that nobody holds, and returns the others; or,
-// without skip, waits for them. A task that has changed meanwhile must still be
-// what the filter chooses.
-func (r *bulkRun) change(ctx context.Context, status Status, page []Cursor, skip bool) (held []Cursor, err error) {
-	where, args, err := r.action.where(r.filter, status, r.opts, r.began)
-	if err != nil {
-		return nil, err
-	}
-	set, values := r.action.set(r.s.now(), r.offset())
-	var n int64
-	err = sqldb.Transact(ctx, r.s.db, readCommitted(r.dialect), func(tx sqldb.Tx) error {
-		held = nil
-		free := make([]any, len(page))
-		for i, c := range page {
-			free[i] = c.ID
-		}
-		if skip && r.dialect != SQLite {
-			var missed []any
-			free, missed, err = unlocked(ctx, tx, r.dialect, free, "SELECT id FROM rabbitdelay_tasks WHERE id IN ("+marks(len(free))+") FOR UPDATE SKIP LOCKED", free)
-			if err != nil {
-				return err
-			}
-			held = among(page, missed)
-		}
-		if len(free) == 0 {
-			n = 0
-			return nil
-		}
-		all := append(append(append([]any{}, values...), args...), free...)
-		res, err := tx.ExecContext(ctx, r.dialect.Bind(set+where+" AND id IN ("+marks(len(free))+")"), all...)
+// change changes those of the batch that nobody holds and that are as the page found
+// them; the others are held from then on.
+//
+// It goes by their ids alone. With the filter beside them a database whose
+// statistics are behind reads all that the filter chooses, with the rows locked.
+func (r *bulkRun) change(ctx context.Context, status Status, batch []place) error {
+	return r.transact(ctx, func(tx sqldb.Tx, p *BulkProgress) error {
+		free, held, err := r.lock(ctx, tx, status, batch)
 		if err != nil {
 			return err
 		}
-		n, err = res.RowsAffected()
-		return err
+		p.Place = BulkPlace{batch[len(batch)-1].Cursor, slices.Concat(p.Place.Held, held)}
+		where := ""
+		if len(free) > 0 {
+			where = " WHERE id IN (" + marks(len(free)) + ")"
+		}
+		return r.update(ctx, tx, where, free, p)
 	})
-	if err == nil {
-		r.done.Changed += n
-	}
-	return held, err
 }
 
-// among are the members of the page with these ids. A row that was deleted looks
-// like one that is held; the second look tells.
-func among(page []Cursor, ids []any) []Cursor {
-	missed := make(map[any]bool, len(ids))
-	for _, id := range ids {
-		missed[id] = true
-	}
-	var out []Cursor
-	for _, c := range page {
-		if missed[c.ID] {
-			out = append(out, c)
+// changeHeld waits for held tasks until so many are left, and changes those that the
+// filter still chooses.
+func (r *bulkRun) changeHeld(ctx context.Context, status Status, left int) error {
+	for held := r.done.Place.Held; len(held) > left && !r.full(); held = held[1:] {
+		where, args, err := r.action.where(r.filter, status, r.opts, r.began)
+		if err != nil {
+			return err
+		}
+		err = r.transact(ctx, func(tx sqldb.Tx, p *BulkProgress) error {
+			p.Place.Held = held[1:]
+			return r.update(ctx, tx, where+" AND id = ?", append(slices.Clone(args), held[0]), p)
+		})
+		if err != nil {
+			return err
 		}
 	}
-	return out
+	return nil
+}
+
+// transact does a step of the run, and goes on from there when it is committed.
+func (r *bulkRun) transact(ctx context.Context, step func(tx sqldb.Tx, p *BulkProgress) error) error {
+	var p BulkProgress
+	began := time.Now()
+	err := sqldb.Transact(ctx, r.s.db, readCommitted(r.dialect), func(tx sqldb.Tx) error {
+		p = r.done
+		return step(tx, &p)
+	})
+	if err != nil {
+		return err
+	}
+	p.Longest = max(p.Longest, time.Since(began))
+	r.done = p
+	if r.opts.Progress != nil {
+		r.opts.Progress(p)
+	}
+	return nil
+}
+
+// lock locks those of the batch that nobody else has locked. Free are those that are
+// as the page found them. Held are those that changed and may still be chosen, and
+// those that are locked or deleted, which look alike.
+func (r *bulkRun) lock(ctx context.Context, tx sqldb.Tx, status Status, batch []place) (free []any, held []string, err error) {
+	ids := make([]any, len(batch))
+	for i, p := range batch {
+		ids[i] = p.ID
+	}
+	query := "SELECT id, version, status FROM rabbitdelay_tasks WHERE id IN (" + marks(len(ids)) + ")"
+	if r.dialect != SQLite { // which has one writer
+		query += " FOR UPDATE SKIP LOCKED"
+	}
+	rows, err := tx.QueryContext(ctx, r.dialect.Bind(query), ids...)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	type state struct {
+		version int64
+		status  Status
+	}
+	found := make(map[string]state, len(batch))
+	for rows.Next() {
+		var id string
+		var s state
+		if err := rows.Scan(&id, &s.version, &s.status); err != nil {
+			return nil, nil, err
+		}
+		found[id] = s
+	}
+	for _, p := range batch {
+		switch s, ok := found[p.ID]; {
+		case s == state{p.version, status}:
+			free = append(free, p.ID)
+		case !ok || s.status == status:
+			held = append(held, p.ID)
+		}
+	}
+	return free, held, rows.Err()
+}
+
+// update changes the rows of a WHERE clause, none without arguments, and records the
+// progress.
+func (r *bulkRun) update(ctx context.Context, tx sqldb.Tx, where string, args []any, p *BulkProgress) error {
+	if len(args) > 0 {
+		set, values := r.action.set(r.s.now(), r.offset())
+		res, err := tx.ExecContext(ctx, r.dialect.Bind(set+where), append(values, args...)...)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return err
+		}
+		p.Changed += n
+	}
+	if r.opts.Record == nil {
+		return nil
+	}
+	return r.opts.Record(ctx, tx, *p)
 }
 
 // offset is the batch's place in the period of Spread.

@@ -90,11 +90,13 @@ func (s *Store) measure(ctx context.Context) (best sample, err error) {
 
 // adjust corrects the store's clock.
 func (s *Store) adjust(ctx context.Context) error {
-	x, err := s.measure(ctx)
-	if err == nil {
-		s.offset.Store(int64(x.correction()))
-	}
-	return err
+	return s.answered(ctx, func(ctx context.Context) error {
+		x, err := s.measure(ctx)
+		if err == nil {
+			s.offset.Store(int64(x.correction()))
+		}
+		return err
+	})
 }
 
 // setClock adjusts the clock before the first claim, and says whether it could

@@ -136,7 +136,8 @@ type Retention struct {
 type Hooks struct {
 	// BeforeSchedule sees a copy of each task that is about to be written, in the
 	// caller's goroutine. It may add headers, such as the trace context of ctx,
-	// which every message of the task then has.
+	// which every message of the task then has. Headers with which the task could not
+	// be sent are dropped again.
 	BeforeSchedule func(ctx context.Context, t *Task)
 	// Relayed reports n tasks whose publish was confirmed; resent when it was the
 	// sweeper's.

@@ -15,13 +15,13 @@ const recordTimeout = 5 * time.Second
 
 // failed records a failed attempt. An attempt that was cut off by the end of the
 // consumer is none: its message goes back to the queue as it was. Nor is one that
-// snoozes, but the sweeper has to know how long.
+// snoozes or requeues, but the sweeper has to know how long.
 func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cause error) {
 	cutOff := errors.Is(ctx.Err(), context.Canceled) // the other end is the handler's own time limit
 	if cutOff && a == nil {
 		return
 	}
-	final := !amqpx.IsSnoozed(cause) && (amqpx.IsRejected(cause) || (d.MaxAttempts > 0 && d.Attempt >= d.MaxAttempts))
+	final := counts(cause) && (amqpx.IsRejected(cause) || (d.MaxAttempts > 0 && d.Attempt >= d.MaxAttempts))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if cutOff {
@@ -29,10 +29,13 @@ func (h *handler) failed(ctx context.Context, d *amqpx.Delivery, a *attempt, cau
 		return
 	}
 	err := h.record(ctx, d, a, cause, final)
-	if h.onFailure != nil && !amqpx.IsSnoozed(cause) {
+	if h.onFailure != nil && counts(cause) {
 		h.onFailure(ctx, d, cause, final, err)
 	}
 }
+
+// counts tells whether an attempt that ended so is one.
+func counts(cause error) bool { return !amqpx.IsSnoozed(cause) && !amqpx.IsRequeued(cause) }
 
 // retryMargin is how long after a retry was due the sweeper goes on to leave the
 // task alone. A retry whose pause is not known, because the Delivery is a test's,
@@ -48,10 +51,10 @@ func (h *handler) forget(ctx context.Context, a *attempt) error {
 }
 
 func (h *handler) record(ctx context.Context, d *amqpx.Delivery, a *attempt, cause error, final bool) error {
-	counts := !amqpx.IsSnoozed(cause)
-	return h.settle(ctx, d.ID, d.Version, a, counts, func(now time.Time) (string, []any) {
+	counted := counts(cause)
+	return h.settle(ctx, d.ID, d.Version, a, counted, func(now time.Time) (string, []any) {
 		set, args := "updated_at = ?", []any{now.UnixMilli()}
-		if counts {
+		if counted {
 			number := attemptNumber(d, a, cause)
 			set += ", attempts = CASE WHEN attempts < ? THEN ? ELSE attempts END, last_error = ?"
 			args = append(args, number, number, text(cause))

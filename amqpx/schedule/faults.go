@@ -53,7 +53,8 @@ func (e *HealthError) Unwrap() []error {
 // Health returns nil while Run runs and each part of it succeeded when it last ran,
 // ErrNotRunning while Run does not run, and else a *HealthError. It asks nobody, so
 // a probe may call it each second. A part that failed is tried again within 15
-// seconds. A destination in trouble is no fault: it delays its own tasks only,
+// seconds. A database that hangs is a failure after a minute (Lease, if that is
+// longer). A destination in trouble is no fault: it delays its own tasks only,
 // which say so. For the sender see amqpx.Client's Health.
 func (s *Store) Health() error { return s.faults.health() }
 

@@ -111,10 +111,6 @@ func (r *Recurring) check(maxBody int) (*timetable.Timetable, error) {
 		return nil, r.bad("Name", "%s", reason)
 	}
 	switch {
-	case (r.Cron == "") == (r.Every == 0):
-		return nil, r.bad("Cron", "expected either Cron or Every, got %q and %v", r.Cron, r.Every)
-	case r.Every < 0 || r.Every > maxEvery || r.Every%time.Second != 0:
-		return nil, r.bad("Every", "%v, expected whole seconds up to 100 years", r.Every)
 	case !r.Start.IsZero() && millis(r.Start) > maxDue, !r.End.IsZero() && millis(r.End) > maxDue:
 		return nil, r.bad("End", "expected instants up to the year 9999")
 	case !r.Start.IsZero() && !r.End.IsZero() && !r.Start.Before(r.End):
@@ -135,7 +131,7 @@ func (r *Recurring) check(maxBody int) (*timetable.Timetable, error) {
 	if te, ok := errors.AsType[*TaskError](task.validate(maxBody)); ok {
 		return nil, r.bad(te.Field, "%s", te.Reason)
 	}
-	return r.timetable()
+	return r.compile()
 }
 
 func (r *Recurring) bad(field, format string, args ...any) error {
@@ -156,7 +152,13 @@ func checkScheduleName(name string) (reason string) {
 	return ""
 }
 
-func (r *Recurring) timetable() (*timetable.Timetable, error) {
+func (r *Recurring) compile() (*timetable.Timetable, error) {
+	switch {
+	case (r.Cron == "") == (r.Every == 0):
+		return nil, r.bad("Cron", "expected either Cron or Every, got %q and %v", r.Cron, r.Every)
+	case r.Every < 0 || r.Every > maxEvery || r.Every%time.Second != 0:
+		return nil, r.bad("Every", "%v, expected whole seconds up to 100 years", r.Every)
+	}
 	zone, err := zoneOf(r.TimeZone)
 	if err != nil {
 		return nil, r.bad("TimeZone", "%v", err)
@@ -233,7 +235,7 @@ func ParseOccurrence(id string) (name string, at time.Time, ok bool) {
 // *RecurringError.
 func (r Recurring) Next(after time.Time, n int) ([]Occurrence, error) {
 	r.setDefaults()
-	t, err := r.timetable()
+	t, err := r.compile()
 	if err != nil {
 		return nil, err
 	}

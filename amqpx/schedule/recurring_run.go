@@ -45,11 +45,16 @@ func (s *Store) planAll(ctx context.Context) (pause time.Duration, err error) {
 	var failed []any
 	var errs []error
 	for len(failed) < mostFailures && ctx.Err() == nil {
-		next, err := s.nextLook(ctx)
-		if err != nil || next > 0 {
-			return min(pause, max(next, time.Millisecond)), errors.Join(append(errs, sqldb.Explain(err))...)
+		var next time.Duration
+		err := s.answered(ctx, func(ctx context.Context) (err error) { next, err = s.nextLook(ctx); return err })
+		if err != nil {
+			return pause, errors.Join(append(errs, sqldb.Explain(err))...)
 		}
-		name, err := s.planNext(ctx, d, failed)
+		if next > 0 {
+			return min(pause, next), errors.Join(errs...)
+		}
+		var name string
+		err = s.answered(ctx, func(ctx context.Context) (err error) { name, err = s.planNext(ctx, d, failed); return err })
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", of(name), sqldb.Explain(err)))
 		}

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -21,15 +22,34 @@ func backoff(failures int, longest time.Duration) time.Duration {
 // markTimeout bounds the statements that settle a batch.
 const markTimeout = 15 * time.Second
 
+// answered lets do ask the database for as long as a lease, and at least a minute:
+// what is claimed after that may be another's by now. It gives up a connection over
+// which no answer comes, because the server hangs or the network drops packets;
+// nothing else would tell, for as long as TCP keeps such a connection.
+func (s *Store) answered(ctx context.Context, do func(ctx context.Context) error) error {
+	longest := max(s.cfg.Lease, time.Minute)
+	bounded, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	err := do(bounded)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		return fmt.Errorf("the database did not answer within %v: %w", longest, err)
+	}
+	return err
+}
+
 // step claims one batch, publishes it and marks it. It returns how many were
 // claimed and how many of those were sent. Once claimed, a batch is carried to
 // its end also when ctx ends, so that a clean stop leaves no task under a lease;
 // a crash leaves them until the lease ends, and they are published again.
 func (s *Store) step(ctx context.Context) (found, sent int, err error) {
-	if err := s.settleHeld(ctx, 1); err != nil {
-		return 0, 0, err
-	}
-	list, err := s.take(ctx)
+	var list []*claimed
+	err = s.answered(ctx, func(ctx context.Context) error {
+		if err := s.settleHeld(ctx, 1); err != nil {
+			return err
+		}
+		list, err = s.take(ctx)
+		return err
+	})
 	if err != nil || len(list) == 0 {
 		return 0, 0, err
 	}

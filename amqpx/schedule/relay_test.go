@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,7 +163,7 @@ func TestRelayListens(t *testing.T) {
 	var l listener
 	var reported []string
 	cfg := Config{Listener: &l, Grace: 24 * time.Hour, Hooks: Hooks{Error: func(what string, err error) { reported = append(reported, what) }}}
-	bubble(t, &r, cfg, func(t *testing.T, _ *Store, db *sql.DB) {
+	bubble(t, &r, cfg, func(t *testing.T, s *Store, db *sql.DB) {
 		for i := range 5 {
 			_, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', 1)", fmt.Sprint(i))
 			check(t, err)
@@ -171,6 +172,9 @@ func TestRelayListens(t *testing.T) {
 			if n := len(r.receipts()); n != i+1 {
 				t.Fatalf("%d sent of %d rows", n, i+1)
 			}
+		}
+		if err := s.Health(); err != nil {
+			t.Errorf("while it listens again: %v", err)
 		}
 	})
 	if l.begun != 2 || len(reported) != 1 || reported[0] != "listen" {
@@ -366,4 +370,58 @@ func TestMaxSendsOfOne(t *testing.T) {
 	if sends != 1 || pause < s.cfg.Grace.Milliseconds() {
 		t.Errorf("sends %d, the sweeper looks after %d ms", sends, pause)
 	}
+}
+
+// A database that does not answer any more, nor refuses, is a fault of each part
+// that asks it, and the relay goes on when it answers again.
+func TestDatabaseHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		s, db := openStore(t, &r, Config{})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		<-time.After(time.Minute)
+		check(t, s.Schedule(t.Context(), nil, Task{ID: "1", Queue: "q", DeliverAt: time.Now().Add(25 * time.Hour)}))
+		check(t, s.Health())
+		only, err := db.Conn(t.Context())
+		check(t, err)
+		<-time.After(2 * time.Minute)
+		var health *HealthError
+		if err := s.Health(); !errors.As(err, &health) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("while it hangs: %v", err)
+		}
+		for _, part := range []string{"relay", "recurring"} {
+			if !slices.ContainsFunc(health.Faults, func(f Fault) bool { return f.Part == part }) {
+				t.Errorf("%s is well: %v", part, health)
+			}
+		}
+		<-time.After(2 * time.Hour)
+		check(t, only.Close())
+		<-time.After(time.Minute)
+		if got := r.receipts(); len(got) != 1 || s.Health() != nil {
+			t.Errorf("after it answered again: %d sent; %v", len(got), s.Health())
+		}
+		stop()
+		check(t, errors.Join(<-done, db.Close()))
+	})
+}
+
+// A database that refuses is asked again at the poll interval, by each part.
+func TestDatabaseRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var failed atomic.Int64
+		s, db := openStore(t, &recorder{}, Config{Hooks: Hooks{Error: func(string, error) { failed.Add(1) }}})
+		_, err := db.ExecContext(t.Context(), "ALTER TABLE rabbitdelay_schedules RENAME COLUMN plan_at TO gone")
+		check(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		<-time.After(time.Minute)
+		if n := failed.Load(); n < 50 || n > 70 {
+			t.Errorf("%d failures in a minute, expected one a second", n)
+		}
+		stop()
+		check(t, errors.Join(<-done, db.Close()))
+	})
 }

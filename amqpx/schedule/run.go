@@ -50,6 +50,7 @@ func (s *Store) Run(ctx context.Context) error {
 			return s.adjust(ctx)
 		})
 	})
+	wg.Go(func() { s.beat(ctx) })
 	if s.cfg.Listener != nil {
 		wg.Go(func() { s.listen(ctx) })
 	}
@@ -144,8 +145,12 @@ func (s *Store) every(ctx context.Context, interval time.Duration, what string, 
 const listenPause = time.Second
 
 func (s *Store) listen(ctx context.Context) {
+	wake := func() {
+		s.report("listen", nil) // it listens
+		s.Wake()
+	}
 	for {
-		err := s.cfg.Listener.Listen(ctx, s.Wake)
+		err := s.cfg.Listener.Listen(ctx, wake)
 		if ctx.Err() != nil {
 			return
 		}

@@ -29,7 +29,7 @@ func (t *Task) sendable() error {
 	m := t.undated()
 	err := m.Check()
 	if err == nil {
-		err = checkKey(topology.Destination{Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey})
+		err = checkKey(t.Destination())
 	}
 	return t.refused(err)
 }

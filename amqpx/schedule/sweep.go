@@ -125,14 +125,16 @@ func (s *Store) firstOverdue(ctx context.Context, d Dialect, l lane, now int64) 
 // consumers of its own, and because tasks may be due at the same instant.
 const recent = 200
 
-// byDestination is the table with the index of the destinations. Without
-// statistics the index of the status would do as well for an ORDER BY due_at, and
-// have a seldom used destination's tasks far apart.
-func byDestination(d Dialect) string {
-	switch d {
-	case MySQL:
+// byDestination is the table with the index of a destination. Without statistics the
+// index of the status would do as well for an ORDER BY due_at, and have a seldom used
+// destination's tasks far apart.
+func byDestination(d Dialect, exchange string) string {
+	switch {
+	case d == MySQL && exchange != "":
+		return "rabbitdelay_tasks FORCE INDEX (rabbitdelay_tasks_exchange)"
+	case d == MySQL:
 		return "rabbitdelay_tasks FORCE INDEX (rabbitdelay_tasks_queue)"
-	case SQLite:
+	case d == SQLite:
 		return "rabbitdelay_tasks INDEXED BY rabbitdelay_tasks_queue"
 	}
 	return "rabbitdelay_tasks"
@@ -141,7 +143,7 @@ func byDestination(d Dialect) string {
 // passages tells how far consumers have come, by routing key. A key of which there
 // is none among the recent tasks is missing.
 func (s *Store) passages(ctx context.Context, d Dialect, l lane, now int64) (map[string]passage, error) {
-	rows, err := s.db.QueryContext(ctx, d.Bind("SELECT routing_key, due_at, finished_at, sends, sent_at FROM "+byDestination(d)+
+	rows, err := s.db.QueryContext(ctx, d.Bind("SELECT routing_key, due_at, finished_at, sends, sent_at FROM "+byDestination(d, l.exchange)+
 		" WHERE queue = ? AND exchange = ? AND status = 'done' AND due_at <= ? ORDER BY due_at DESC LIMIT ?"), l.queue, l.exchange, now, recent)
 	if err != nil {
 		return nil, fmt.Errorf("looking how far consumers have come: %w", err)

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Status is where a task is in its life.
@@ -81,6 +82,11 @@ type Task struct {
 
 // Cursor is the task's place in the order of List.
 func (t Task) Cursor() Cursor { return Cursor{DeliverAt: t.DeliverAt, ID: t.ID} }
+
+// Destination is where the task's message goes.
+func (t Task) Destination() topology.Destination {
+	return topology.Destination{Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey}
+}
 
 // maxName is AMQP's limit of a message id, a routing key and a name.
 const maxName = 255

@@ -49,6 +49,7 @@ func (s *Store) schedule(ctx context.Context, ex Executor, tasks []Task, opts []
 	for _, o := range opts {
 		o(&w)
 	}
+	given := tasks
 	if hook := s.cfg.Hooks.BeforeSchedule; hook != nil {
 		tasks = slices.Clone(tasks)
 		for i := range tasks {
@@ -62,10 +63,12 @@ func (s *Store) schedule(ctx context.Context, ex Executor, tasks []Task, opts []
 	}
 	seen := make(map[string]bool, len(tasks))
 	for i := range tasks {
-		if err := tasks[i].validate(s.cfg.MaxBody); err != nil {
-			return err
+		err := s.check(&tasks[i])
+		if bad, ok := errors.AsType[*TaskError](err); ok && bad.Field == "Headers" { // the hook's, perhaps
+			tasks[i].Headers = given[i].Headers
+			err = s.check(&tasks[i])
 		}
-		if err := s.accepts(&tasks[i]); err != nil {
+		if err != nil {
 			return err
 		}
 		if seen[tasks[i].ID] {
@@ -104,6 +107,14 @@ func (s *Store) schedule(ctx context.Context, ex Executor, tasks []Task, opts []
 		s.wakeFor(first)
 	}
 	return err
+}
+
+// check refuses a task that cannot be written, or sent.
+func (s *Store) check(t *Task) error {
+	if err := t.validate(s.cfg.MaxBody); err != nil {
+		return err
+	}
+	return s.accepts(t)
 }
 
 func split(tasks []Task) [][]Task {

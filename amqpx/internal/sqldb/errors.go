@@ -1,8 +1,14 @@
 package sqldb
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -65,6 +71,32 @@ func Transient(err error) bool {
 		return true
 	}
 	return false
+}
+
+// Away tells whether the error means that the database does not answer: it cannot be
+// reached, is starting or stopping, has no connection left, or took too long.
+func Away(err error) bool {
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return true
+	}
+	for _, known := range []error{driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, context.DeadlineExceeded} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	switch state := sqlState(err); {
+	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), state == "53300": // connection exceptions, shutdowns, too_many_connections
+		return true
+	}
+	switch mysqlNumber(err) {
+	case 1040, 1053, 1077, 1927: // too many connections, shutdown twice, killed
+		return true
+	}
+	switch sqliteCode(err) & 0xff {
+	case 5, 10, 14: // SQLITE_BUSY, SQLITE_IOERR, SQLITE_CANTOPEN
+		return true
+	}
+	return slices.ContainsFunc(chain(err), func(e error) bool { return e.Error() == "invalid connection" }) // of MySQL's driver
 }
 
 // Duplicate tells whether the error is the violation of a unique key.

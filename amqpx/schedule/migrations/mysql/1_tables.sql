@@ -37,7 +37,9 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_tasks (
   CONSTRAINT rabbitdelay_tasks_finished_at_when_finished CHECK (status IN ('pending', 'running') OR finished_at IS NOT NULL),
   CONSTRAINT rabbitdelay_tasks_headers_a_json_object CHECK (headers IS NULL OR (JSON_VALID(headers) AND JSON_TYPE(headers) = 'OBJECT')),
   KEY rabbitdelay_tasks_claim (status, queue, exchange, resend_at, due_at),
-  KEY rabbitdelay_tasks_queue (queue, exchange, status, due_at), -- and id, the primary key
+  -- Both names in one index would leave no room for the id, and InnoDB would sort.
+  KEY rabbitdelay_tasks_queue (queue, status, due_at, id),
+  KEY rabbitdelay_tasks_exchange (exchange, status, due_at, id),
   KEY rabbitdelay_tasks_status (status, due_at, id),
   KEY rabbitdelay_tasks_finished (status, finished_at)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -105,4 +107,37 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_effects (
   updated_at  BIGINT       NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000),
   PRIMARY KEY (task_id, version, due_at, queue),
   KEY rabbitdelay_effects_updated (updated_at)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The relays that run: each renews its row and deletes it when it ends. What is
+-- old is of one that died. Instants are milliseconds since the Unix epoch.
+CREATE TABLE IF NOT EXISTS rabbitdelay_relays (
+  id         VARCHAR(64)  NOT NULL PRIMARY KEY,
+  name       VARCHAR(255) NOT NULL, -- host:process
+  version    VARCHAR(255) NOT NULL DEFAULT '', -- of rabbitdelay
+  started_at BIGINT       NOT NULL,
+  seen_at    BIGINT       NOT NULL
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Who changed what with the console or its API, and the jobs among that: a bulk
+-- change, a requeue, a retirement. Instants are milliseconds since the Unix epoch.
+CREATE TABLE IF NOT EXISTS rabbitdelay_audit (
+  id          VARCHAR(36)  NOT NULL PRIMARY KEY, -- in the order of time
+  at          BIGINT       NOT NULL,
+  who         VARCHAR(255) NOT NULL,
+  action      VARCHAR(64)  NOT NULL,
+  target      VARCHAR(255) NOT NULL DEFAULT '', -- a task's id, a queue, a name
+  detail      TEXT         NOT NULL,
+  error       TEXT         NOT NULL, -- why it was not done
+  state       VARCHAR(16)  NOT NULL DEFAULT '', -- of a job: running, done, failed, interrupted or stopped
+  total       BIGINT       NOT NULL DEFAULT 0,
+  done        BIGINT       NOT NULL DEFAULT 0,
+  result      TEXT         NOT NULL,
+  request     LONGTEXT     NOT NULL, -- what a job does, as JSON
+  place       MEDIUMTEXT   NOT NULL, -- behind which it goes on, with the tasks to come back to
+  owner       VARCHAR(36)  NOT NULL DEFAULT '', -- the process that runs it
+  alive_at    BIGINT       NOT NULL DEFAULT 0, -- when that was last heard of
+  finished_at BIGINT,
+  KEY rabbitdelay_audit_target (target, id),
+  KEY rabbitdelay_audit_jobs (state, id)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

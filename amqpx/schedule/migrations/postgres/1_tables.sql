@@ -121,3 +121,36 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_effects (
   PRIMARY KEY (task_id, version, due_at, queue)
 );
 CREATE INDEX IF NOT EXISTS rabbitdelay_effects_updated ON rabbitdelay_effects (updated_at);
+
+-- The relays that run: each renews its row and deletes it when it ends. What is
+-- old is of one that died. Instants are milliseconds since the Unix epoch.
+CREATE TABLE IF NOT EXISTS rabbitdelay_relays (
+  id         text COLLATE "C" NOT NULL PRIMARY KEY,
+  name       text COLLATE "C" NOT NULL, -- host:process
+  version    text COLLATE "C" NOT NULL DEFAULT '', -- of rabbitdelay
+  started_at bigint           NOT NULL,
+  seen_at    bigint           NOT NULL
+);
+
+-- Who changed what with the console or its API, and the jobs among that: a bulk
+-- change, a requeue, a retirement. Instants are milliseconds since the Unix epoch.
+CREATE TABLE IF NOT EXISTS rabbitdelay_audit (
+  id          text COLLATE "C" NOT NULL PRIMARY KEY, -- in the order of time
+  at          bigint           NOT NULL,
+  who         text             NOT NULL,
+  action      text             NOT NULL,
+  target      text COLLATE "C" NOT NULL DEFAULT '', -- a task's id, a queue, a name
+  detail      text             NOT NULL DEFAULT '',
+  error       text             NOT NULL DEFAULT '', -- why it was not done
+  state       text COLLATE "C" NOT NULL DEFAULT '', -- of a job: running, done, failed, interrupted or stopped
+  total       bigint           NOT NULL DEFAULT 0,
+  done        bigint           NOT NULL DEFAULT 0,
+  result      text             NOT NULL DEFAULT '',
+  request     text             NOT NULL DEFAULT '', -- what a job does, as JSON
+  place       text             NOT NULL DEFAULT '', -- behind which it goes on, with the tasks to come back to
+  owner       text             NOT NULL DEFAULT '', -- the process that runs it
+  alive_at    bigint           NOT NULL DEFAULT 0, -- when that was last heard of
+  finished_at bigint
+);
+CREATE INDEX IF NOT EXISTS rabbitdelay_audit_target ON rabbitdelay_audit (target, id);
+CREATE INDEX IF NOT EXISTS rabbitdelay_audit_jobs ON rabbitdelay_audit (state, id);

@@ -114,3 +114,36 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_effects (
   PRIMARY KEY (task_id, version, due_at, queue)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS rabbitdelay_effects_updated ON rabbitdelay_effects (updated_at);
+
+-- The relays that run: each renews its row and deletes it when it ends. What is
+-- old is of one that died. Instants are milliseconds since the Unix epoch.
+CREATE TABLE IF NOT EXISTS rabbitdelay_relays (
+  id         TEXT    NOT NULL PRIMARY KEY,
+  name       TEXT    NOT NULL, -- host:process
+  version    TEXT    NOT NULL DEFAULT '', -- of rabbitdelay
+  started_at INTEGER NOT NULL,
+  seen_at    INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Who changed what with the console or its API, and the jobs among that: a bulk
+-- change, a requeue, a retirement. Instants are milliseconds since the Unix epoch.
+CREATE TABLE IF NOT EXISTS rabbitdelay_audit (
+  id          TEXT    NOT NULL PRIMARY KEY, -- in the order of time
+  at          INTEGER NOT NULL,
+  who         TEXT    NOT NULL,
+  action      TEXT    NOT NULL,
+  target      TEXT    NOT NULL DEFAULT '', -- a task's id, a queue, a name
+  detail      TEXT    NOT NULL DEFAULT '',
+  error       TEXT    NOT NULL DEFAULT '', -- why it was not done
+  state       TEXT    NOT NULL DEFAULT '', -- of a job: running, done, failed, interrupted or stopped
+  total       INTEGER NOT NULL DEFAULT 0,
+  done        INTEGER NOT NULL DEFAULT 0,
+  result      TEXT    NOT NULL DEFAULT '',
+  request     TEXT    NOT NULL DEFAULT '', -- what a job does, as JSON
+  place       TEXT    NOT NULL DEFAULT '', -- behind which it goes on, with the tasks to come back to
+  owner       TEXT    NOT NULL DEFAULT '', -- the process that runs it
+  alive_at    INTEGER NOT NULL DEFAULT 0, -- when that was last heard of
+  finished_at INTEGER
+);
+CREATE INDEX IF NOT EXISTS rabbitdelay_audit_target ON rabbitdelay_audit (target, id);
+CREATE INDEX IF NOT EXISTS rabbitdelay_audit_jobs ON rabbitdelay_audit (state, id);

@@ -1,0 +1,28 @@
+package schedule
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestEffects(t *testing.T) {
+	s, db := openStore(t, nil, Config{})
+	defer func() { check(t, db.Close()) }()
+	_, err := db.ExecContext(t.Context(), `INSERT INTO rabbitdelay_effects (task_id, version, due_at, queue, done_at, attempts, lease_until) VALUES
+		('1', 2, 5, 'mails', NULL, 3, 7000), ('1', 1, 5, 'orders', 6000, 0, 0), ('1', 1, 5, 'mails', 8000, 1, 0), ('2', 1, 5, 'mails', 9000, 0, 0)`)
+	check(t, err)
+	got, err := s.Effects(t.Context(), nil, "1")
+	check(t, err)
+	want := []Effect{
+		{Version: 1, Queue: "mails", DoneAt: time.UnixMilli(8000), Attempts: 1},
+		{Version: 1, Queue: "orders", DoneAt: time.UnixMilli(6000)},
+		{Version: 2, Queue: "mails", Attempts: 3, LeaseUntil: time.UnixMilli(7000)},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v\nwant %+v", got, want)
+	}
+	if got, err := s.Effects(t.Context(), nil, "none"); err != nil || len(got) != 0 {
+		t.Errorf("of no task: %+v, %v", got, err)
+	}
+}

@@ -51,7 +51,7 @@ type rest struct {
 func onBroker(t *testing.T, top topology.Topology, f func(b *broker) error) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &broker{srv: amqptest.NewServer(amqptest.Options{})}
+		b := &broker{srv: amqptest.NewServer(amqptest.Options{Version: "4.4.0"})}
 		defer b.srv.Close()
 		if err = b.connect(); err != nil {
 			return
@@ -174,6 +174,9 @@ func (b *broker) carry(routes ...topology.Route) ([]outcome, error) {
 	delays := map[time.Duration]bool{}
 	for i, r := range routes {
 		m := amqp.Publishing{MessageId: strconv.Itoa(first + i), Headers: r.Headers}
+		if r.InstantHeader != "" {
+			m.Headers = amqp.Table{r.InstantHeader: began.Add(r.Delay).UnixMilli()}
+		}
 		if err := b.ch.Publish(r.Exchange, r.RoutingKey, true, false, m); err != nil {
 			return nil, err
 		}
@@ -211,7 +214,7 @@ func (o outcome) settled() bool {
 // left finds a message that has not come to rest.
 func (b *broker) left() error {
 	for _, name := range b.srv.Queues() {
-		if q, _ := b.srv.Queue(name); q.Ready+q.DeadLetters > 0 {
+		if q, _ := b.srv.Queue(name); q.Ready+q.DeadLetters+q.Delayed > 0 {
 			return fmt.Errorf("after the longest delay %s holds %+v, and %d that it cannot route", name, q.Messages, q.DeadLetters)
 		}
 	}

@@ -200,21 +200,9 @@ func (b *Bucket) Route(dest topology.Destination, delay, tolerance time.Duration
 	if delay < 0 || tolerance < 0 {
 		return topology.Route{}, negative(b.Name(), delay, tolerance, b.MaxDelay())
 	}
-	lo := l.roundUp(delay)
-	if lo > l.max {
-		return topology.Route{}, &topology.DelayError{
-			Strategy: b.Name(), Delay: delay, Max: b.MaxDelay(),
-			Reason: "is longer than the layout " + l.tag + " reaches",
-			Hint:   "keep the message in a durable schedule until it is nearer, or use a layout that reaches further",
-		}
-	}
-	var d digits
-	var hops int
-	n := lo
-	if tolerance == 0 {
-		d, hops = l.write(n)
-	} else {
-		n, d, hops = l.fewestHops(lo, l.within(lo, delay, tolerance))
+	n, d, hops, ok := l.number(delay, tolerance)
+	if !ok {
+		return topology.Route{}, l.tooLong(b.Name(), delay)
 	}
 	exchange, queue := b.entry(&d)
 	return topology.Route{
@@ -254,6 +242,15 @@ func (l *layout) routingKey(d *digits, dest string) string {
 	k = append(k, '.')
 	k = append(k, dest...)
 	return string(k)
+}
+
+// tooLong refuses a delay that has more digits than the layout.
+func (l *layout) tooLong(strategy string, delay time.Duration) error {
+	return &topology.DelayError{
+		Strategy: strategy, Delay: delay, Max: time.Duration(l.max) * l.resolution,
+		Reason: "is longer than the layout " + l.tag + " reaches",
+		Hint:   "keep the message in a durable schedule until it is nearer, or use a layout that reaches further",
+	}
 }
 
 // destinationKey is the destination's part of a routing key.

@@ -48,6 +48,7 @@ func TestBucketConfigErrors(t *testing.T) {
 		{"queue type", dlx.BucketConfig{QueueType: "stream"}, []string{"QueueType"}},
 		{"long prefix", dlx.BucketConfig{Prefix: strings.Repeat("p", 65)}, []string{"Prefix"}},
 		{"reserved prefix", dlx.BucketConfig{Prefix: "amq.delay"}, []string{"Prefix"}},
+		{"line break in the prefix", dlx.BucketConfig{Prefix: "delay\nx"}, []string{"Prefix"}},
 		{"several", dlx.BucketConfig{Prefix: "\xff", QueueType: "x", Layout: "y"}, []string{"Prefix", "QueueType", "Layout"}},
 	} {
 		err := c.config.Validate()
@@ -183,6 +184,24 @@ func TestBucketKeyErrors(t *testing.T) {
 			var e *topology.KeyError
 			if !errors.As(err, &e) || !errors.Is(err, topology.ErrDestination) || e.Overhead+len(e.Key) != topology.MaxRoutingKey+1 {
 				t.Errorf("%+v: %d bytes and delay %v gave %v", c, fits+1, delay, err)
+			}
+		}
+	}
+}
+
+func TestKeyErrors(t *testing.T) {
+	for prefix, s := range map[string]strategy{
+		"ttl.1h1m1s1ms.": newTTL(t, dlx.TTLConfig{Delays: []time.Duration{time.Minute, 3661001 * time.Millisecond}}),
+		"native.10.":     newNative(t, dlx.NativeConfig{Queues: 10}),
+	} {
+		fits := topology.MaxRoutingKey - len(prefix)
+		for _, delay := range []time.Duration{0, time.Minute} {
+			if _, err := s.Route(topology.Destination{Queue: strings.Repeat("q", fits)}, delay, 0); err != nil {
+				t.Errorf("%s: %d bytes: %v", prefix, fits, err)
+			}
+			var e *topology.KeyError
+			if _, err := s.Route(topology.Destination{Queue: strings.Repeat("q", fits+1)}, delay, 0); !errors.As(err, &e) {
+				t.Errorf("%s: %d bytes: %v", prefix, fits+1, err)
 			}
 		}
 	}

@@ -25,6 +25,22 @@ func (l *layout) within(lo int64, delay, tolerance time.Duration) int64 {
 	return min(max(lo, int64(end/l.resolution)), l.max)
 }
 
+// number is a delay as a number of resolutions, with its digits and how many of
+// them are not 0: of those that the tolerance allows the one with the fewest. It is
+// false when the delay has more digits than the layout.
+func (l *layout) number(delay, tolerance time.Duration) (n int64, d digits, hops int, ok bool) {
+	n = l.roundUp(delay)
+	switch {
+	case n > l.max:
+		return 0, d, 0, false
+	case tolerance == 0:
+		d, hops = l.write(n)
+	default:
+		n, d, hops = l.fewestHops(n, l.within(n, delay, tolerance))
+	}
+	return n, d, hops, true
+}
+
 // write gives the digits of n and how many of them are not 0, which is the
 // number of queues that the message passes through.
 func (l *layout) write(n int64) (d digits, hops int) {

@@ -68,3 +68,45 @@ func ExampleBucket_Topology() {
 	// binary        1s:  29 queues, 434 bindings, 57 exchanges, up to 74565h24m15s
 	// [60 60 24]    1s: 142 queues, 321 bindings, 145 exchanges, up to 23h59m59s
 }
+
+// Each delay is one hop, through one of four queues; the client writes the instant
+// at which it ends into the header.
+func ExampleNative_Route() {
+	native, err := dlx.NewNative(dlx.NativeConfig{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	dest := topology.Destination{Queue: "orders.expire"}
+	for _, delay := range []time.Duration{0, 30 * time.Minute, 1234567 * time.Microsecond, topology.MaxTTL, topology.MaxTTL + 1} {
+		r, err := native.Route(dest, delay, 0)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Printf("%s %s: %v in %d hops, by %q\n", r.Exchange, r.RoutingKey, r.Delay, r.Hops, r.InstantHeader)
+	}
+	// Output:
+	// delay.deliver native.0.orders.expire: 0s in 0 hops, by ""
+	// delay.native.3 native.3.orders.expire: 30m0s in 1 hops, by "x-opt-delivery-time"
+	// delay.native.2 native.2.orders.expire: 1.235s in 1 hops, by "x-opt-delivery-time"
+	// delay.native.4 native.4.orders.expire: 87600h0m0s in 1 hops, by "x-opt-delivery-time"
+	// native strategy: delay 3650d1ns is longer than ten years; it accepts 0s to 3650d; keep the message in a durable schedule until it is nearer
+}
+
+// A message for an endpoint of NServiceBus, on the queues that NServiceBus has.
+func ExampleLevels() {
+	levels, err := dlx.NewLevels(dlx.LevelsConfig{Layout: dlx.LayoutNServiceBus})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	r, err := levels.Route(topology.Destination{Queue: "Sales"}, 1500*time.Millisecond, 0)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(r.Exchange, r.RoutingKey, r.Delay, r.Headers)
+	// Output:
+	// nsb.v2.delay-level-01 0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.Sales 2s map[NServiceBus.Transport.RabbitMQ.DelayInSeconds:2]
+}

@@ -21,6 +21,7 @@ func TestQuorumQueuesHaveADeliveryLimitThatNobodyReaches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		all = append(all, newNative(t, dlx.NativeConfig{}).Topology().Queues...)
 		described := topology.Topology{Destinations: []topology.Destination{{Queue: "q"}, {Exchange: "e", RoutingKey: "k", DeadLetter: "d"}}}
 		all = append(all, bucket.Topology().Queues...)
 		all = append(all, ttl.Topology().Queues...)

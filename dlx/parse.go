@@ -13,15 +13,18 @@ import (
 var layoutTag = regexp.MustCompile(`^(?:(clock|hex|binary)|r([0-9]+(?:x[0-9]+)*))(?:-([0-9a-z]+))?$`)
 
 // DestinationKey is the part of a routing key that names the destination (see
-// topology.Destination.Key), as Route has written it for the bucket or the ttl
-// strategy in any layout. It is false for a key of neither.
+// topology.Destination.Key), as Route has written it for the bucket, the ttl, the
+// levels or the native strategy in any layout. It is false for a key of none.
 func DestinationKey(routingKey string) (key string, ok bool) {
 	tag, rest, _ := strings.Cut(routingKey, ".")
-	if tag == ttlTag {
+	if tag == ttlTag || tag == nativeTag {
 		_, key, ok = strings.Cut(rest, ".")
 		return key, ok
 	}
 	digits, ok := positions(tag)
+	if tag == "0" || tag == "1" { // of Levels, whose keys have no tag
+		digits, ok = binaryPositions-1, true
+	}
 	for range digits {
 		var digit string
 		if digit, rest, ok = strings.Cut(rest, "."); !ok || strings.Trim(digit, "0123456789") != "" {

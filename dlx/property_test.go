@@ -50,7 +50,7 @@ func drawTolerance(t *rapid.T) time.Duration {
 
 // checkRoute proves all that is promised of one route of a bucket layout. The
 // best number within the tolerance is found by trying all, where they are few.
-func checkRoute(t failer, bucket *dlx.Bucket, rs []int, dest topology.Destination, delay, tolerance time.Duration) topology.Route {
+func checkRoute(t failer, bucket stepped, rs []int, dest topology.Destination, delay, tolerance time.Duration) topology.Route {
 	t.Helper()
 	r, err := bucket.Route(dest, delay, tolerance)
 	if err != nil {
@@ -112,6 +112,7 @@ func TestAllStrategiesTogether(t *testing.T) {
 	for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {
 		strategies = append(strategies, newTTL(t, dlx.TTLConfig{Delays: declared, QueueType: qt}))
 	}
+	strategies = append(strategies, newNative(t, dlx.NativeConfig{}), newNative(t, dlx.NativeConfig{Queues: 12, TopicPermissions: true}))
 
 	// Every destination by every strategy, undelayed and delayed.
 	var all []journey

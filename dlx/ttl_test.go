@@ -140,20 +140,6 @@ func TestTTLRandomDelays(t *testing.T) {
 	})
 }
 
-func TestTTLKeyError(t *testing.T) {
-	s := newTTL(t, dlx.TTLConfig{Delays: []time.Duration{time.Minute, 3661001 * time.Millisecond}})
-	fits := topology.MaxRoutingKey - len("ttl.1h1m1s1ms.")
-	for _, delay := range []time.Duration{0, time.Minute} {
-		if _, err := s.Route(topology.Destination{Queue: strings.Repeat("q", fits)}, delay, 0); err != nil {
-			t.Errorf("%d bytes: %v", fits, err)
-		}
-		var e *topology.KeyError
-		if _, err := s.Route(topology.Destination{Queue: strings.Repeat("q", fits+1)}, delay, 0); !errors.As(err, &e) {
-			t.Errorf("%d bytes: %v", fits+1, err)
-		}
-	}
-}
-
 func BenchmarkTTLRoute(b *testing.B) {
 	s, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute, time.Hour}})
 	if err != nil {

@@ -20,9 +20,17 @@ type strategy interface {
 	MaxDelay() time.Duration
 }
 
+// stepped is a strategy for any delay, in steps.
+type stepped interface {
+	strategy
+	Resolution() time.Duration
+}
+
 var (
-	_ strategy = (*dlx.Bucket)(nil)
+	_ stepped  = (*dlx.Bucket)(nil)
+	_ stepped  = (*dlx.Levels)(nil)
 	_ strategy = (*dlx.TTL)(nil)
+	_ strategy = (*dlx.Native)(nil)
 )
 
 // failer is *testing.T, *testing.F or *rapid.T.
@@ -41,7 +49,7 @@ func destinations() []topology.Destination {
 		"*", "#", "*.a", "#.a", "a.*", "a.#", "x.#", "*.*", "*.*.*.*.*.*.a", "a*b", "a#", "**", "##",
 		"%2A", "%23", "%", "x.%2A", "%252A", "100%",
 		".", "..", ".a", "a.", "a..b", "..a",
-		"clock", "clock.0.0.0.0.0.0.a", "clock.0.0.0.1.0.0.a", "hex.1.a", "ttl", "ttl.1m.a", "ttl.0s.a",
+		"clock", "clock.0.0.0.0.0.0.a", "clock.0.0.0.1.0.0.a", "hex.1.a", "ttl", "ttl.1m.a", "ttl.0s.a", "native.1.a", "native.0.a",
 		"delay", "delays.bucket", "delay.buckets.30m", "delay-bucket", "orders.expire", "заказы.истекли", "a b",
 		strings.Repeat("l", 190), strings.Repeat("l", 189) + ".", "long." + strings.Repeat("l.", 90) + "l",
 	} {
@@ -185,6 +193,15 @@ func newBucket(t failer, c dlx.BucketConfig) *dlx.Bucket {
 func newTTL(t failer, c dlx.TTLConfig) *dlx.TTL {
 	t.Helper()
 	s, err := dlx.NewTTL(c)
+	if err != nil {
+		t.Fatalf("%+v: %v", c, err)
+	}
+	return s
+}
+
+func newNative(t failer, c dlx.NativeConfig) *dlx.Native {
+	t.Helper()
+	s, err := dlx.NewNative(c)
 	if err != nil {
 		t.Fatalf("%+v: %v", c, err)
 	}

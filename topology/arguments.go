@@ -29,3 +29,8 @@ const (
 // where live.LateBindings says so, and takes away again within a minute. Its value
 // names the client.
 const ArgBinder = "rabbitdelay-binder"
+
+// HeaderInstant is the header by which RabbitMQ 4.4 and later hold a message in a
+// quorum queue: int64, milliseconds of the epoch. A value of another type, an
+// instant in the past, an older broker, a classic queue and a stream delay nothing.
+const HeaderInstant = "x-opt-delivery-time"

@@ -357,3 +357,18 @@ func TestPlanGroupsWarnings(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// A producer that left the plugin may declare its exchange with the plugin's argument;
+// the broker takes no notice of it, and neither does the plan.
+func TestPlanOfAnExchangeOffThePlugin(t *testing.T) {
+	for kind, want := range map[string]topology.Action{"topic": topology.ActionSame, "x-delayed-message": topology.ActionConflict} {
+		top := topology.Topology{Exchanges: []topology.Exchange{{Name: "orders", Kind: kind}}}
+		found := live(top)
+		e := found.Exchanges["orders"]
+		e.Arguments = map[string]any{topology.ArgDelayedType: "direct"}
+		found.Exchanges["orders"] = e
+		if p := topology.Compare(top, found); p.Steps[0].Action != want {
+			t.Errorf("%s: %+v", kind, p.Steps)
+		}
+	}
+}

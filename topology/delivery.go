@@ -19,19 +19,27 @@ func ParkedQueue(prefix string) string { return prefix + ".parked" }
 // layout on a broker before RabbitMQ 4.3. It is exclusive to that connection.
 func LockQueue(prefix string) string { return prefix + ".lock" }
 
+// CanaryQueue begins the names of the temporary queues to which a client sends
+// messages that prove that the broker delays by an instant.
+func CanaryQueue(prefix string) string { return prefix + ".canary." }
+
 // DeliveryTopology returns the objects that all strategies share: the delivery exchange
 // and, as its alternate, the parked queue. They depend on neither the queue
 // type nor the strategy (the parked queue is always a quorum queue), so two
 // configurations with one prefix never conflict in them.
 func DeliveryTopology(prefix string) Topology {
+	t := ParkedTopology(prefix)
+	t.Exchanges = append(t.Exchanges, Exchange{Name: DeliveryExchange(prefix), Kind: "topic", AlternateExchange: ParkedQueue(prefix)})
+	return t
+}
+
+// ParkedTopology is the parked queue with its exchange.
+func ParkedTopology(prefix string) Topology {
 	parked := ParkedQueue(prefix)
 	return Topology{
-		Exchanges: []Exchange{
-			{Name: parked, Kind: "fanout"},
-			{Name: DeliveryExchange(prefix), Kind: "topic", AlternateExchange: parked},
-		},
-		Queues:   []Queue{Queue{Name: parked, Type: Quorum}.unlimited()},
-		Bindings: []Binding{{Exchange: parked, Queue: parked}},
+		Exchanges: []Exchange{{Name: parked, Kind: "fanout"}},
+		Queues:    []Queue{Queue{Name: parked, Type: Quorum}.unlimited()},
+		Bindings:  []Binding{{Exchange: parked, Queue: parked}},
 	}
 }
 

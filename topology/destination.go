@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -36,17 +37,17 @@ func (d Destination) DeadLetterQueue() string {
 	return d.Queue + ".dead"
 }
 
-// label is the destination's name: Name, or else its queue, or else
-// "exchange:routing key".
-func (d Destination) label() string {
-	switch {
-	case d.Name != "":
-		return d.Name
-	case d.Queue != "":
-		return d.Queue
+// String is where messages go: the queue, or "exchange:routing-key"; empty for the zero
+// value.
+func (d Destination) String() string {
+	if d.ToExchange() && d.Exchange+d.RoutingKey != "" {
+		return d.Exchange + ":" + d.RoutingKey
 	}
-	return d.Exchange + ":" + d.RoutingKey
+	return d.Queue
 }
+
+// label is the destination's name in YAML.
+func (d Destination) label() string { return cmp.Or(d.Name, d.String()) }
 
 // TargetQueue is the queue to which delay strategies bind the destination: the
 // queue itself, or the route queue that forwards to the exchange. Different

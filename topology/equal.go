@@ -203,8 +203,11 @@ var comparedQueueArguments = map[string]bool{
 
 // comparedExchangeArguments: a broker compares alternate-exchange only. The
 // type inside an x-delayed-message exchange decides where messages go, so a
-// difference there is a conflict as well.
-var comparedExchangeArguments = map[string]bool{ArgAlternateExchange: true, ArgDelayedType: true}
+// difference there is a conflict as well; other exchanges may have it from producers
+// that left the plugin, and take no notice of it.
+func comparedExchangeArguments(kind string) map[string]bool {
+	return map[string]bool{ArgAlternateExchange: true, ArgDelayedType: kind == kindDelayed}
+}
 
 func onlyCompared(diffs []Mismatch, compared map[string]bool) []Mismatch {
 	return slices.DeleteFunc(diffs, func(m Mismatch) bool { return !compared[m.Argument] })

@@ -13,13 +13,17 @@ type Layout struct {
 
 // strategyTags are the tags of the strategies whose objects show no other, by
 // the word after the prefix.
-var strategyTags = map[string]string{"bucket": "clock", "ttl": "ttl", "plugin": "plugin"}
+var strategyTags = map[string]string{"bucket": "clock", "ttl": "ttl", "plugin": "plugin", "native": "native"}
 
 // ambiguous tells whether configurations that differ have a layout of this name
 // in common. A bucket layout's name tells its digits and its resolution.
 func (l Layout) ambiguous() bool {
-	return l.Tag == strategyTags["ttl"] || l.Tag == strategyTags["plugin"]
+	return l.Tag == strategyTags["ttl"] || l.Tag == strategyTags["plugin"] || l.Tag == strategyTags["native"]
 }
+
+// Native tells whether the broker delays the layout's messages by an instant that
+// each carries. They wait in any of its queues, whatever its TTL, and are not ready.
+func (l Layout) Native() bool { return l.Tag == strategyTags["native"] }
 
 // LayoutOf is the layout of a delay queue, or of an exchange before, between or
 // instead of such queues. It is false for every other name, those of the

@@ -53,8 +53,9 @@ type LiveQueue struct {
 	Messages  int64
 	Consumers int64
 
-	// EffectivePolicy is the merged definition of the policies that apply to
-	// it; nil if none or unknown. Policy and OperatorPolicy are their names.
+	// EffectivePolicy is the merged definition of the policies that apply to it,
+	// empty if none does; nil if that is unknown, as for some seconds after a queue
+	// was declared or its node started. Policy and OperatorPolicy are their names.
 	EffectivePolicy map[string]any
 	Policy          string
 	OperatorPolicy  string

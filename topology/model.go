@@ -95,6 +95,13 @@ type Queue struct {
 // TTL: it has both a message TTL and a dead-letter exchange.
 func (q Queue) IsDelay() bool { return q.MessageTTL != nil && q.DeadLetter != nil }
 
+// Native tells whether messages wait in the queue for an instant of their own, as
+// in those of the native strategy: it dead-letters at once what is ready, to the
+// routing key that the message has.
+func (q Queue) Native() bool {
+	return q.IsDelay() && *q.MessageTTL == 0 && q.DeadLetter.RoutingKey == nil
+}
+
 // DeadLetter says where a queue sends messages that expire, are rejected, or
 // exceed a limit.
 type DeadLetter struct {

@@ -88,7 +88,7 @@ func compareExchange(want Exchange, live Live) Step {
 		s.Mismatches = append(s.Mismatches, diffProperty("durable", true, have.Durable)...)
 		s.Mismatches = append(s.Mismatches, diffProperty("auto_delete", want.AutoDelete, have.AutoDelete)...)
 		s.Mismatches = append(s.Mismatches, diffProperty("internal", want.Internal, have.Internal)...)
-		s.Mismatches = append(s.Mismatches, onlyCompared(diffTables(want.Table(), have.Arguments), comparedExchangeArguments)...)
+		s.Mismatches = append(s.Mismatches, onlyCompared(diffTables(want.Table(), have.Arguments), comparedExchangeArguments(want.Kind))...)
 	}
 	return s.settled()
 }

@@ -111,6 +111,17 @@ func matchPattern(pattern, name string) (matches, readable bool) {
 	return false, false
 }
 
+// AlternateExchange is that of an exchange, by its arguments or a policy; empty for
+// none.
+func (l Live) AlternateExchange(exchange string) string {
+	if name, ok := l.Exchanges[exchange].Arguments[ArgAlternateExchange].(string); ok {
+		return name
+	}
+	e, _ := policyFor(l.Policies, exchange, "exchanges")
+	name, _ := e.definition["alternate-exchange"].(string)
+	return name
+}
+
 func appliesTo(applyTo string, targets []string) bool {
 	if applyTo == "" || applyTo == "all" {
 		return true
@@ -222,6 +233,9 @@ func queueWarnings(q Queue, e effectivePolicy) []Warning {
 	effect := "a full queue would send its oldest messages on before they are due"
 	if q.Overflow == OverflowRejectPublish {
 		effect = "a full queue would refuse messages"
+	}
+	if q.Native() {
+		effect += ", or, with overflow drop-head and nothing but delayed messages in it, keep a processor busy for ever"
 	}
 	length := func(key string, own *int64) {
 		if limit, ok := integer(e.definition[key]); ok && (own == nil || limit < *own) {

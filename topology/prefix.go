@@ -13,28 +13,32 @@ const DefaultPrefix = "delay"
 const maxPrefix = 64
 
 // CheckPrefix refuses a prefix from which no names of broker objects can be
-// made: an empty one, one of more than 64 bytes, one that is not UTF-8, or one
-// that begins with "amq.", which brokers reserve. The error is a *FieldError.
+// made: an empty one, one of more than 64 bytes, one that is not UTF-8, one with
+// line breaks, which brokers cut out of names, or one that begins with "amq.",
+// which they reserve. The error is a *FieldError.
 func CheckPrefix(prefix string) error {
-	if prefix == "" || len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.HasPrefix(prefix, "amq.") {
+	if prefix == "" || len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.ContainsAny(prefix, "\r\n") || strings.HasPrefix(prefix, "amq.") {
 		return &FieldError{
 			Field: "Prefix", Value: prefix,
-			Want: fmt.Sprintf("UTF-8 text of 1 to %d bytes that does not begin with \"amq.\"", maxPrefix),
+			Want: fmt.Sprintf("UTF-8 text of 1 to %d bytes without line breaks that does not begin with \"amq.\"", maxPrefix),
 		}
 	}
 	return nil
 }
 
-// Reserved reports whether a name belongs to the strategies with this prefix or
-// to their shared delivery objects.
+// Reserved reports whether a name belongs to the strategies with this prefix, to
+// their shared delivery objects, or to the delays of another system (see Foreign).
 func Reserved(prefix, name string) bool {
+	if _, ok := Foreign(name); ok {
+		return true
+	}
 	rest, ok := strings.CutPrefix(name, prefix)
 	if !ok || !strings.HasPrefix(rest, ".") {
 		return false
 	}
 	word, _, _ := strings.Cut(rest[1:], ".")
 	switch word {
-	case "bucket", "ttl", "plugin", "deliver", "parked", "route", "lock", "declared":
+	case "bucket", "ttl", "plugin", "native", "canary", "deliver", "parked", "route", "lock", "declared":
 		return true
 	}
 	return false

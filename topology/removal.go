@@ -77,6 +77,8 @@ const (
 	// declaredPart is everything else: destinations' queues, and what a file
 	// describes of its own.
 	declaredPart
+	// foreignPart is another system's, see Foreign.
+	foreignPart
 )
 
 // PlanRemoval decides about every object that the topology describes, from what

@@ -42,7 +42,7 @@ func (x *remover) stage(s RemovalStep) stage {
 		return leads
 	case sharedPart:
 		return x.sharedStage(s)
-	case declaredPart:
+	case declaredPart, foreignPart:
 	}
 	return map[Kind]stage{KindBinding: declaredBindings, KindQueue: declaredQueues, KindExchange: declaredExchanges}[s.Kind]
 }

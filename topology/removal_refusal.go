@@ -46,12 +46,12 @@ func (e *NotEmptyError) Error() string {
 			delayed += q.Messages
 		}
 	}
-	advice := "let them drain, or force to delete them"
+	advice := "let them drain"
 	if e.Bound != nil {
 		advice = fmt.Sprintf("at most %d may be deleted", *e.Bound)
 	}
-	return fmt.Sprintf("refused: %d messages in %d queues, %d of them waiting in delay queues (%s); %s",
-		e.Total, len(e.Queues), delayed, listCounts(e.Queues, func(q QueueCount) int64 { return q.Messages }), advice)
+	return fmt.Sprintf("refused: %s in %s, %d of them waiting in delay queues (%s); %s",
+		counted(e.Total, "message"), counted(int64(len(e.Queues)), "queue"), delayed, listCounts(e.Queues, func(q QueueCount) int64 { return q.Messages }), advice)
 }
 
 // Unwrap makes errors.Is(err, ErrNotEmpty) true.
@@ -89,11 +89,14 @@ var ErrUnseen = errors.New("AMQP alone does not show unacknowledged messages, me
 // errHeld is the like of the plugin's exchange.
 var errHeld = errors.New("the number of messages in the x-delayed-message exchange cannot be read")
 
+// errUncounted is the like of the native strategy's queues, with Force too.
+var errUncounted = fmt.Errorf("messages that wait for an instant are not counted by AMQP; give the management API: %w", ErrUnseen)
+
 // refusal is why nothing may be touched: messages and consumers, a broker that
 // shows too little, and destinations that are others' of the same names.
 func (x *remover) refusal(steps []RemovalStep) error {
 	going := slices.DeleteFunc(slices.Clone(steps), func(s RemovalStep) bool { return s.Action != ActionDelete })
-	errs := []error{x.notEmpty(going), x.consumed(going)}
+	errs := []error{x.notEmpty(going), x.consumed(going), x.uncounted(going)}
 	if !x.opts.Force {
 		errs = append(errs, x.hidden(going), x.conflicts(going))
 	}
@@ -145,6 +148,19 @@ func (x *remover) hidden(going []RemovalStep) error {
 		errs = append(errs, ErrUnseen)
 	}
 	return errors.Join(errs...)
+}
+
+// uncounted is the error of queues whose messages AMQP does not count: who forces
+// something must still be told how many go.
+func (x *remover) uncounted(going []RemovalStep) error {
+	native := slices.ContainsFunc(going, func(s RemovalStep) bool {
+		l, ok := LayoutOf(x.opts.Prefix, s.Name)
+		return ok && l.Native() && s.Kind == KindQueue
+	})
+	if native && !x.live.BindingsKnown {
+		return errUncounted
+	}
+	return nil
 }
 
 func (x *remover) delayed(exchange string) bool {

@@ -13,6 +13,8 @@ import (
 //     the ttl strategy's and of the plugin's objects do not tell whose they are.
 //   - What layouts share stays while another layout is there, and while it holds a
 //     message or has a consumer.
+//   - The delays of another system stay, whoever asks. Bindings by which
+//     rabbitdelay led them to destinations go.
 //   - What says that a topology is complete goes before a queue of a layout does,
 //     whosever topology that is: who starts next looks again.
 //   - Destinations, and what else a file declares, stay unless they are asked for.
@@ -74,6 +76,9 @@ func (x *remover) bindings() []RemovalStep {
 	add := func(b Binding, there bool) {
 		s := x.step(KindBinding, b.String(), b.Exchange, there)
 		s.Binding = b
+		if b.leads() {
+			s.part = leadPart
+		}
 		steps = append(steps, s)
 	}
 	for _, b := range x.t.Bindings {
@@ -102,7 +107,10 @@ func (x *remover) step(kind Kind, name, belongs string, there bool) RemovalStep 
 		s.Action = ActionDelete
 	}
 	layout, own := LayoutOf(x.opts.Prefix, belongs)
+	_, theirs := Foreign(belongs)
 	switch {
+	case theirs:
+		s.part = foreignPart
 	case own:
 		s.part, s.Layout = ownPart, layout.Name
 	case kind == KindBinding && belongs == DeliveryExchange(x.opts.Prefix):
@@ -129,6 +137,9 @@ func (x *remover) rule(s RemovalStep) string {
 		return x.leadRule(s.Binding)
 	case sharedPart:
 		return x.sharedRule(s)
+	case foreignPart:
+		system, _ := Foreign(cmp.Or(s.Binding.Exchange, s.Name))
+		return "it belongs to the delays of " + system
 	case declaredPart:
 	}
 	switch {
@@ -155,6 +166,9 @@ func (x *remover) ownRule(s RemovalStep) string {
 
 func (x *remover) leadRule(b Binding) string {
 	tag := tagOf(b.RoutingKey)
+	if b.leads() {
+		return x.foreignLeadRule(b)
+	}
 	if !x.layouts.going[tag] {
 		return "it belongs to the layout " + tag + ", which is not to be destroyed"
 	}
@@ -166,6 +180,18 @@ func (x *remover) leadRule(b Binding) string {
 	}
 	if layout, ok := x.layouts.unsure[tag]; ok {
 		return x.layouts.mayUse(layout, layout.Name)
+	}
+	return ""
+}
+
+// foreignLeadRule keeps a binding while another system's levels hold messages: one
+// that finds no queue there holds up those behind it.
+func (x *remover) foreignLeadRule(b Binding) string {
+	system, _ := Foreign(b.Exchange)
+	for _, name := range sortedKeys(x.live.Queues) {
+		if of, ok := Foreign(name); ok && of == system && x.live.Queues[name].Messages > 0 {
+			return "messages wait in the delays of " + system + ", and some may need it"
+		}
 	}
 	return ""
 }

@@ -302,7 +302,7 @@ func TestRemovalRefuses(t *testing.T) {
 	}{
 		{name: "nothing in it"},
 		{name: "a message waits", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, want: ErrNotEmpty,
-			text: "refused: 2 messages in 1 queues, 2 of them waiting in delay queues (delay.bucket.r2x2.2s 2); let them drain, or force to delete them"},
+			text: "refused: 2 messages in 1 queue, 2 of them waiting in delay queues (delay.bucket.r2x2.2s 2); let them drain"},
 		{name: "forced", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, opts: RemovalOptions{Force: true}},
 		{name: "forced within the count", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, opts: RemovalOptions{Force: true, Messages: new(int64(2))}},
 		{name: "more than the count", live: func(l Live) Live { return l.holding(delayed, 2, 0) }, opts: RemovalOptions{Force: true, Messages: new(int64(1))},
@@ -490,6 +490,24 @@ func TestRemovalTakesTheMarksOfCompleteTopologies(t *testing.T) {
 	} {
 		if len(r.Order().Marks) > 0 {
 			t.Errorf("%s: %v", name, r.Steps)
+		}
+	}
+}
+
+// Messages that wait for an instant are counted by the management API alone, and
+// nothing deletes them uncounted.
+func TestRemovalOfUncountedMessages(t *testing.T) {
+	ttl := time.Duration(0)
+	top := Topology{
+		Exchanges: []Exchange{{Name: "delay.native.1", Kind: "fanout"}},
+		Queues:    []Queue{{Name: "delay.native.1", MessageTTL: &ttl, DeadLetter: &DeadLetter{Exchange: "delay.deliver", AtLeastOnce: true}}},
+	}
+	for _, opts := range []RemovalOptions{{}, {Force: true}, {Force: true, Messages: new(int64)}} {
+		if err := PlanRemoval(top, applied(t, top).overAMQP(), opts).Refusal(); !errors.Is(err, ErrUnseen) || !strings.Contains(err.Error(), "wait for an instant") {
+			t.Errorf("%+v over AMQP: %v", opts, err)
+		}
+		if err := PlanRemoval(top, applied(t, top), opts).Refusal(); err != nil {
+			t.Errorf("%+v: %v", opts, err)
 		}
 	}
 }

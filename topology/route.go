@@ -15,8 +15,12 @@ type Route struct {
 	// back its messages only.
 	Queue   string
 	Headers map[string]any // to be merged into the message's headers; nil for none
-	Delay   time.Duration  // the actual delay, never shorter than asked
-	Hops    int            // delay queues that the message passes through
+	// InstantHeader names the header by which the broker itself delays. It carries the
+	// instant at which the delay ends, int64 milliseconds of the epoch, and is written
+	// when the message is. Empty where the way through the queues is the delay.
+	InstantHeader string
+	Delay         time.Duration // the actual delay, never shorter than asked
+	Hops          int           // delay queues that the message passes through
 	// Mandatory reports whether basic.publish may carry the mandatory flag. The
 	// x-delayed-message exchange returns every mandatory message.
 	Mandatory bool

@@ -101,6 +101,25 @@ func (x *examination) checkPlugin() {
 	x.found(f)
 }
 
+// checkInstants asks what each client of the native strategy finds out for itself.
+func (x *examination) checkInstants() {
+	if !x.cfg.WantsInstants() {
+		return
+	}
+	if !x.snap.Live.BindingsKnown {
+		x.notef("AMQP does not count messages that wait for an instant: whatever is said of the native strategy's queues leaves them out")
+	}
+	if x.snap.Instants == nil || *x.snap.Instants {
+		return
+	}
+	x.found(Finding{
+		ID: "instants-ignored", Severity: SeverityCritical,
+		What: fmt.Sprintf("RabbitMQ %s ignores the header %s, by which the native strategy delays.", x.snap.Version, topology.HeaderInstant),
+		Why:  "Clients find that out when they connect, and send nothing: every message would be delivered at once.",
+		Mend: "delay.strategy: bucket   # any delay, on every broker; or upgrade all nodes to RabbitMQ 4.4 or later",
+	})
+}
+
 func (x *examination) checkNodes() {
 	var down []string
 	var split []string

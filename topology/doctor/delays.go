@@ -62,7 +62,7 @@ func (x *examination) checkMissing() {
 func (x *examination) checkConflicts() {
 	var once []string // queues that dead-letter at most once
 	var alike []topology.Step
-	for _, s := range x.plan.Conflicts() {
+	for _, s := range x.foreignDiffers(x.plan.Conflicts()) {
 		switch {
 		case s.Kind == topology.KindQueue && onlyArguments(s.Mismatches, topology.ArgDeadLetterStrategy, topology.ArgOverflow):
 			once = append(once, s.Name)
@@ -211,7 +211,9 @@ func (x *examination) checkPolicies() {
 		case "overflow":
 			id = "dead-letter-at-most-once"
 		case "max-length", "max-length-bytes":
-			severity = SeverityWarning
+			if q, ok := x.want[w.Name]; !ok || !q.Native() {
+				severity = SeverityWarning
+			}
 		}
 		x.found(Finding{
 			ID: id, Severity: severity, Objects: g.names,

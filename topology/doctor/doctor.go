@@ -78,8 +78,8 @@ type Config struct {
 	// Skip lists areas that need not be checked; if they cannot be seen, the
 	// report is complete all the same.
 	Skip []Area
-	// Roles of the connected user; those without the permissions are findings.
-	// Default: all.
+	// Roles of the connected user; those without the permissions are findings. Nil:
+	// all; empty: none.
 	Roles []Role
 	// Vhost and File stand in the commands that mend; File may be empty.
 	Vhost, File string
@@ -108,6 +108,15 @@ func (c Config) WithDefaults() Config {
 		c.Roles = []Role{RoleProducer, RoleConsumer, RoleBootstrapper}
 	}
 	return c
+}
+
+// WantsInstants tells whether the configuration relies on the broker to delay by an
+// instant.
+func (c Config) WantsInstants() bool {
+	return slices.ContainsFunc(c.Want.Queues, func(q topology.Queue) bool {
+		l, ok := topology.LayoutOf(c.Prefix, q.Name)
+		return ok && l.Native()
+	})
 }
 
 // Report is what Diagnose found.
@@ -178,8 +187,8 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 	x.plan.Warnings = topology.Compare(checked, snap.Live).Warnings
 
 	for _, check := range []func(){
-		x.checkVersion, x.checkPlugin, x.checkNodes, x.checkAlarms, x.checkClock, x.checkPermissions,
-		x.checkMissing, x.checkConflicts, x.checkPolicies, x.checkPlaces, x.checkLeftovers, x.checkParked,
+		x.checkVersion, x.checkPlugin, x.checkInstants, x.checkNodes, x.checkAlarms, x.checkClock, x.checkPermissions,
+		x.checkMissing, x.checkConflicts, x.checkPolicies, x.checkPlaces, x.checkLeftovers, x.checkParked, x.checkForeign,
 		x.checkDestinations, x.checkDeadLetters, x.checkRoutes, x.checkRouteCount, x.checkTasks, x.checkSettings,
 	} {
 		check()

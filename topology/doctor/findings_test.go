@@ -61,6 +61,24 @@ func (s *Snapshot) alter(name string, change func(q *topology.LiveQueue)) {
 
 func (s *Snapshot) add(name string, q topology.LiveQueue) { s.Live.Queues[name] = q }
 
+// nativeQueues are the parked queue, and that of a native strategy that has one.
+func nativeQueues() []topology.Queue {
+	n, err := dlx.NewNative(dlx.NativeConfig{Queues: 1})
+	if err != nil {
+		panic(err)
+	}
+	return n.Topology().Queues
+}
+
+// native adds a holding queue to the configuration and the broker.
+func (s *Snapshot) native(c *Config) {
+	for _, q := range nativeQueues()[1:] {
+		c.Want.Queues = append(c.Want.Queues, q)
+		s.add(q.Name, topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table()})
+		s.Queues[q.Name] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2", "n3"}}
+	}
+}
+
 func policy(name, pattern, applyTo string, definition map[string]any) topology.Policy {
 	return topology.Policy{Name: name, Pattern: pattern, ApplyTo: applyTo, Definition: definition}
 }
@@ -99,6 +117,19 @@ var findingCases = []struct {
 		c.Plugin = PluginRequired
 		s.ExchangeTypes = append(s.ExchangeTypes, "x-delayed-message")
 	}, id: "plugin-on-cluster", sev: SeverityWarning, text: "cluster of 3 nodes"},
+
+	{name: "instants ignored", spoil: func(c *Config, s *Snapshot) { s.native(c); s.Instants = new(bool) }, id: "instants-ignored", sev: SeverityCritical, text: "delay.strategy: bucket"},
+	{name: "instants", spoil: func(c *Config, s *Snapshot) { s.native(c); s.Instants = new(bool); *s.Instants = true }},
+	{name: "instants, and nobody asked", spoil: func(c *Config, s *Snapshot) { s.native(c) }},
+	{name: "instants over AMQP", spoil: func(c *Config, s *Snapshot) { s.native(c); s.Live.BindingsKnown = false }, note: "does not count"},
+	{name: "a length limit where messages wait for an instant", spoil: func(c *Config, s *Snapshot) {
+		s.native(c)
+		s.Live.Policies = []topology.Policy{policy("short", "^delay.native", "queues", map[string]any{"max-length": 100.0})}
+	}, id: "policy-max-length", sev: SeverityCritical, text: "busy for ever"},
+	{name: "messages that wait for an instant that nobody has", spoil: func(_ *Config, s *Snapshot) {
+		n := nativeQueues()
+		s.add("delay.native.1", topology.LiveQueue{ArgumentsKnown: true, Messages: 3, Type: topology.Quorum, Arguments: n[1].Table()})
+	}, id: "leftover-unbound", sev: SeverityCritical, text: "delay: {previous: [{strategy: native}]}"},
 
 	{name: "node down", spoil: func(_ *Config, s *Snapshot) { s.Nodes[1].Running = false }, id: "node-down", sev: SeverityWarning, text: "n2"},
 	{name: "partition", spoil: func(_ *Config, s *Snapshot) { s.Nodes[0].Partitions = []string{"n2"} }, id: "network-partition", sev: SeverityCritical, text: "n1"},
@@ -321,10 +352,18 @@ var findingCases = []struct {
 	{name: "dead letters with a consumer", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages = 1234 })
 	}},
+	{name: "tasks and a relay that died", spoil: func(_ *Config, s *Snapshot) {
+		now := time.Now()
+		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), RelaysKnown: true, RelaySeen: now.Add(-2 * time.Hour), Now: now}
+	}, id: "tasks-not-relayed", sev: SeverityCritical, text: "No relay has been seen on this database for 2h0m0s: until"},
+	{name: "tasks and a relay that cannot send", spoil: func(_ *Config, s *Snapshot) {
+		now := time.Now()
+		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), RelaysKnown: true, Relays: 1, RelaySeen: now, Now: now}
+	}, id: "tasks-not-relayed", sev: SeverityCritical, text: "1 relay runs on this database and cannot send them; the log says why: until"},
 	{name: "tasks without a relay", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), LastError: "no route", Now: now}
-	}, id: "tasks-not-relayed", sev: SeverityCritical, text: `3 tasks are overdue and not yet sent to the broker, the oldest for 1h0m0s. No relay runs on this database, or it cannot send them: until a relay sends it, a task is only a row. The last error noted is "no route". rabbitdelay relay -f delays.yaml`},
+	}, id: "tasks-not-relayed", sev: SeverityCritical, text: `3 tasks are overdue and not yet sent to the broker, the oldest for 1h0m0s. No relay runs on this database, or it cannot send them: until a relay sends it, a task is only a row. The last error noted is "no route". rabbitdelay serve -f delays.yaml`},
 	{name: "tasks that nobody handles", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unhandled: 1000, More: true, OldestUnhandled: now.Add(-time.Hour), Now: now}
@@ -483,6 +522,29 @@ func TestNeeds(t *testing.T) {
 	}
 	if seen["configure delay.bucket.r3x3.200ms"] {
 		t.Error("more than three queues of a layout are looked at")
+	}
+}
+
+// Whoever sends by the native strategy proves the broker by a queue of its own.
+func TestNeedsOfACanary(t *testing.T) {
+	cfg, snap := healthy(t)
+	cfg = cfg.WithDefaults()
+	snap.native(&cfg)
+	for _, role := range []Role{RoleProducer, RoleConsumer} {
+		cfg.Roles = []Role{role}
+		var got []string
+		for _, n := range Needs(cfg) {
+			if strings.HasPrefix(n.Name, "delay.canary.") || strings.HasPrefix(n.Binding.Queue, "delay.canary.") {
+				got = append(got, n.Operation+" "+n.Name+" "+n.Binding.Queue)
+			}
+		}
+		if want := []string{"configure delay.canary.doctor ", "read delay.canary.doctor ", "read delay.deliver delay.canary.doctor"}; !slices.Equal(got, want) {
+			t.Errorf("%s: got %q", role, got)
+		}
+	}
+	snap.Denied = []Access{{Operation: "configure", Kind: topology.KindQueue, Name: "delay.canary.doctor", Role: RoleConsumer}}
+	if text := Diagnose(cfg, snap).Findings[0].Mend; !strings.Contains(text, `^(delay\.canary\..*)$ in CONFIGURE`) {
+		t.Errorf("the mend is %s", text)
 	}
 }
 

@@ -46,6 +46,10 @@ func TestLayoutOfEveryStrategy(t *testing.T) {
 	keep("x.ttl.classic checked", ttl, err)
 	p, err := plugin.New(plugin.Config{Prefix: "x"})
 	keep("x.plugin", p, err)
+	for name, checked := range map[string]bool{"x.native": false, "x.native checked": true} {
+		n, err := dlx.NewNative(dlx.NativeConfig{Prefix: "x", Queues: 12, TopicPermissions: checked})
+		keep(name, n, err)
+	}
 
 	for name, s := range made {
 		want := topology.Layout{Name: strings.TrimSuffix(name, " checked")}
@@ -65,7 +69,7 @@ func TestLayoutOfEveryStrategy(t *testing.T) {
 			}
 		}
 	}
-	for _, other := range []string{"x", "x.", "x.bucketful", "y.bucket.1s", "x.route.a:b", "orders", ""} {
+	for _, other := range []string{"x", "x.", "x.bucketful", "y.bucket.1s", "x.route.a:b", "x.canary.a", "orders", ""} {
 		if l, ok := topology.LayoutOf("x", other); ok {
 			t.Errorf("%q is of %+v", other, l)
 		}

@@ -101,6 +101,9 @@ var layoutTag = regexp.MustCompile(`^(?:(clock|hex|binary)|r([0-9]+(?:x[0-9]+)*)
 
 // previous is the setting that keeps destinations bound to a layout.
 func previous(l topology.Layout, queues []leftover) string {
+	if l.Native() {
+		return "delay: {previous: [{strategy: native}]}"
+	}
 	m := layoutTag.FindStringSubmatch(l.Tag)
 	if m == nil { // the ttl strategy's
 		delays := make([]string, len(queues))

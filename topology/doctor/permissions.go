@@ -31,13 +31,14 @@ func Needs(cfg Config) []Need {
 	}
 	left := leftOut(cfg)
 	for _, role := range []Role{RoleProducer, RoleConsumer} { // a retry is a delayed message
-		for _, e := range append([]string{topology.DeliveryExchange(cfg.Prefix)}, entries(cfg)...) {
+		for _, e := range append(deliveries(cfg), entries(cfg)...) {
 			if !left[e] {
 				add(role, "write", topology.KindExchange, e)
 			}
 		}
 	}
 	out = append(out, binds(cfg)...)
+	out = append(out, canaries(cfg)...)
 	for _, d := range cfg.Want.Destinations {
 		if !d.ToExchange() {
 			add(RoleConsumer, "read", topology.KindQueue, d.Queue)
@@ -83,7 +84,6 @@ func Needs(cfg Config) []Need {
 // message goes that way, by binding it.
 func binds(cfg Config) []Need {
 	var out []Need
-	deliver := topology.DeliveryExchange(cfg.Prefix)
 	for _, role := range []Role{RoleProducer, RoleConsumer} {
 		if !slices.Contains(cfg.Roles, role) {
 			continue
@@ -92,9 +92,34 @@ func binds(cfg Config) []Need {
 			if role == RoleConsumer && d.ToExchange() {
 				continue // what it retries goes to its queue
 			}
-			a := Access{Operation: "read", Kind: topology.KindExchange, Name: deliver, Role: role}
-			out = append(out, Need{Access: a, Binding: topology.Binding{Exchange: deliver, Queue: d.TargetQueue(cfg.Prefix)}})
+			for _, deliver := range deliveries(cfg) {
+				a := Access{Operation: "read", Kind: topology.KindExchange, Name: deliver, Role: role}
+				out = append(out, Need{Access: a, Binding: topology.Binding{Exchange: deliver, Queue: d.TargetQueue(cfg.Prefix)}})
+			}
 		}
+	}
+	return out
+}
+
+// canaries are what it takes to prove, before the first message of a connection,
+// that the broker delays by an instant.
+func canaries(cfg Config) []Need {
+	if !cfg.WantsInstants() {
+		return nil
+	}
+	var out []Need
+	queue, deliver := topology.CanaryQueue(cfg.Prefix)+"doctor", topology.DeliveryExchange(cfg.Prefix)
+	for _, role := range []Role{RoleProducer, RoleConsumer} {
+		if !slices.Contains(cfg.Roles, role) {
+			continue
+		}
+		for _, op := range []string{"configure", "read"} {
+			out = append(out, Need{Access: Access{Operation: op, Kind: topology.KindQueue, Name: queue, Role: role}})
+		}
+		out = append(out, Need{
+			Access:  Access{Operation: "read", Kind: topology.KindExchange, Name: deliver, Role: role},
+			Binding: topology.Binding{Exchange: deliver, Queue: queue},
+		})
 	}
 	return out
 }
@@ -104,9 +129,9 @@ func binds(cfg Config) []Need {
 func leftOut(cfg Config) map[string]bool {
 	left, taken := map[string]bool{}, map[string]int{}
 	for _, q := range cfg.Want.Queues {
-		if l, ok := topology.LayoutOf(cfg.Prefix, q.Name); ok {
-			taken[l.Name]++
-			left[q.Name] = taken[l.Name] > 3
+		if layout, ok := topology.DelaysOf(cfg.Prefix, q.Name); ok {
+			taken[layout]++
+			left[q.Name] = taken[layout] > 3
 		}
 	}
 	return left
@@ -116,7 +141,11 @@ func leftOut(cfg Config) map[string]bool {
 func entries(cfg Config) []string {
 	var names []string
 	for _, e := range cfg.Want.Exchanges {
-		if strings.HasPrefix(e.Name, cfg.Prefix+".") && e.AlternateExchange == "" && e.Name != topology.ParkedQueue(cfg.Prefix) {
+		_, foreign := topology.Foreign(e.Name)
+		switch {
+		case foreign && !topology.IsForeignDelivery(e.Name):
+			names = append(names, e.Name)
+		case strings.HasPrefix(e.Name, cfg.Prefix+".") && e.AlternateExchange == "" && e.Name != topology.ParkedQueue(cfg.Prefix):
 			names = append(names, e.Name)
 		}
 	}
@@ -180,8 +209,11 @@ func (x *examination) denied(role Role, op string, names []string) {
 }
 
 // pattern matches a name, and with that of a delay queue all of its layout: only
-// some of them were looked at.
+// some of them were looked at. Canaries have names of their own.
 func (x *examination) pattern(name string) string {
+	if canary := topology.CanaryQueue(x.cfg.Prefix); strings.HasPrefix(name, canary) {
+		return regexp.QuoteMeta(canary) + ".*"
+	}
 	if l, ok := topology.LayoutOf(x.cfg.Prefix, name); ok && strings.HasPrefix(name, l.Name+".") && !strings.HasPrefix(name, l.Name+".level-") {
 		return regexp.QuoteMeta(l.Name+".") + "[0-9][^.]*"
 	}

@@ -27,7 +27,7 @@ func (x *examination) checkRefuses(name string, q topology.LiveQueue) {
 	}
 	severity, waiting := SeverityWarning, int64(0)
 	for other, s := range x.snap.Queues {
-		if _, delays := topology.LayoutOf(x.cfg.Prefix, other); delays {
+		if _, delays := topology.DelaysOf(x.cfg.Prefix, other); delays {
 			waiting += s.Leaving
 		}
 	}

@@ -17,6 +17,9 @@ type Snapshot struct {
 
 	// ExchangeTypes are those that the broker knows; nil: unknown.
 	ExchangeTypes []string
+	// Instants tells whether quorum queues delay by topology.HeaderInstant; nil:
+	// nobody asked.
+	Instants *bool
 	// Flags are the feature flags, true for enabled ones; nil: unknown.
 	Flags map[string]bool
 	// Nodes of the cluster; nil: unknown. Where only some could be seen, because
@@ -61,6 +64,7 @@ const (
 	AreaNodes        Area = "nodes"         // of the cluster, and replicas on them
 	AreaAlarms       Area = "alarms"        // memory and disk
 	AreaPlugin       Area = "plugin"        // whether the broker has it
+	AreaInstants     Area = "instants"      // whether the broker delays by them
 	AreaFeatureFlags Area = "feature-flags" // of RabbitMQ 3.10
 	AreaVersion      Area = "version"       // of the broker
 	AreaClock        Area = "clock"         // whether it agrees with this machine's
@@ -69,7 +73,7 @@ const (
 
 // Areas are all of them.
 var Areas = []Area{
-	AreaManagement, AreaObjects, AreaArguments, AreaBindings, AreaPolicies, AreaNodes, AreaAlarms, AreaPlugin,
+	AreaManagement, AreaObjects, AreaArguments, AreaBindings, AreaPolicies, AreaNodes, AreaAlarms, AreaPlugin, AreaInstants,
 	AreaFeatureFlags, AreaVersion, AreaClock, AreaDatabase,
 }
 
@@ -89,7 +93,12 @@ type Tasks struct {
 	OldestUnsent, OldestUnhandled time.Time
 	// LastError is one that was noted on an unsent task, empty for none.
 	LastError string
-	Now       time.Time // when that was
+	// Relays are those that run on the database, if RelaysKnown; RelaySeen is when
+	// one was last seen, zero for none within a week.
+	Relays      int
+	RelaysKnown bool
+	RelaySeen   time.Time
+	Now         time.Time // when that was
 }
 
 // Node is a node of a cluster.
@@ -121,7 +130,8 @@ type QueueState struct {
 	Node    string   // of a classic queue, or the leader's
 	State   string   // running, down, …; empty for unknown
 	// Ready, Unacked and Leaving are messages; Leaving are dead letters that the
-	// next queue has not confirmed. ReadyBytes are the bodies of the Ready ones.
+	// next queue has not confirmed. Ready ones include those that wait for an instant
+	// of their own. ReadyBytes are the bodies of those that do not.
 	Ready, Unacked, Leaving int64
 	ReadyBytes              int64
 }

@@ -90,8 +90,15 @@ func (a *applier) declare(ctx context.Context, stage []declaration, results []Re
 			errs = append(errs, objectError(o.kind, o.name, "declare", o.table, err))
 		}
 	}
+	if more := len(errs) - mostErrors; more > 0 {
+		errs = append(errs[:mostErrors], fmt.Errorf("and %d more", more))
+	}
 	return errors.Join(errs...)
 }
+
+// mostErrors is how many refusals of a stage its error names: one missing right
+// refuses every object of a layout. The results have the others.
+const mostErrors = 5
 
 func setStates(results []Result, s State) {
 	for i := range results {

@@ -51,7 +51,9 @@ func deleteQueueStep(ctx context.Context, s *session, step topology.RemovalStep)
 	if step.Forced {
 		n, err := deleteQueue(ctx, s, step.Name, false)
 		d := deleted(err)
-		d.Messages = n
+		if d.Messages = n; n == 0 && err == nil {
+			d.Messages = step.Messages // the broker's answer leaves out those that wait for an instant
+		}
 		return d
 	}
 	if d, used := inUse(ctx, s, step); used {

@@ -136,7 +136,11 @@ type jsonObject map[string]any
 
 // UnmarshalJSON reads an object, and takes an empty list for an empty one.
 func (o *jsonObject) UnmarshalJSON(data []byte) error {
-	if s := string(data); s == "[]" || s == `""` || s == "null" {
+	switch string(data) {
+	case "null":
+		return nil
+	case "[]", `""`:
+		*o = jsonObject{}
 		return nil
 	}
 	return json.Unmarshal(data, (*map[string]any)(o))

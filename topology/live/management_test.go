@@ -74,7 +74,7 @@ func TestInspectReadsEverything(t *testing.T) {
 				ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: amqp.Table{"x-message-ttl": 60000.0}, Messages: 3, Consumers: 1,
 				Policy: "p", OperatorPolicy: "o", EffectivePolicy: map[string]any{"expires": 5.0},
 			},
-			"old": {ArgumentsKnown: true, Type: topology.Classic, Durable: true, Arguments: amqp.Table{}},
+			"old": {ArgumentsKnown: true, Type: topology.Classic, Durable: true, Arguments: amqp.Table{}, EffectivePolicy: map[string]any{}},
 		},
 		Bindings: []topology.Binding{
 			{Exchange: "x", Queue: "q", RoutingKey: "k", Arguments: amqp.Table{"n": 1.0}},

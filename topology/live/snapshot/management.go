@@ -63,9 +63,10 @@ func (c *collector) queues(ctx context.Context) {
 		Messages   int64    `json:"messages"`
 		Ready      int64    `json:"messages_ready"`
 		Unacked    int64    `json:"messages_unacknowledged"`
+		Delayed    int64    `json:"messages_delayed"` // that wait for an instant
 		ReadyBytes int64    `json:"message_bytes_ready"`
 	}
-	path := c.src.Management.InVhost("queues") + "?columns=name,members,online,node,leader,state,messages,messages_ready,messages_unacknowledged,message_bytes_ready"
+	path := c.src.Management.InVhost("queues") + "?columns=name,members,online,node,leader,state,messages,messages_ready,messages_unacknowledged,messages_delayed,message_bytes_ready"
 	if !c.get(ctx, path, &list) {
 		return
 	}
@@ -77,7 +78,7 @@ func (c *collector) queues(ctx context.Context) {
 		}
 		c.snap.Queues[q.Name] = doctor.QueueState{
 			Members: q.Members, Online: q.Online, Node: node, State: q.State,
-			Ready: q.Ready, Unacked: q.Unacked, Leaving: max(0, q.Messages-q.Ready-q.Unacked), ReadyBytes: q.ReadyBytes,
+			Ready: q.Ready + q.Delayed, Unacked: q.Unacked, Leaving: max(0, q.Messages-q.Ready-q.Unacked-q.Delayed), ReadyBytes: q.ReadyBytes,
 		}
 	}
 }

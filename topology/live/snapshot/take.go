@@ -30,6 +30,10 @@ type Source struct {
 	// It is called if the configuration uses the plugin and the management API
 	// does not show it; nil leaves the question open.
 	ProbePlugin func(ctx context.Context) (bool, error)
+	// ProbeInstants reports whether the broker delays by an instant. It is called if
+	// the configuration relies on that, and makes a temporary queue; nil leaves the
+	// question open.
+	ProbeInstants func(ctx context.Context) (bool, error)
 	// Peek is how many parked messages are read and put back, at most 100.
 	// Default 0, because RabbitMQ before 4.3 counts each read as a delivery;
 	// see Take.
@@ -72,7 +76,7 @@ func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, 
 	c.conn, c.dialed, c.connected = conn, began, src.Now()
 	c.snap.Version, _ = conn.Properties["version"].(string)
 
-	for _, step := range []func(context.Context) error{c.objects, c.management, c.plugin, c.permissions, c.publishing, c.routes, c.peek} {
+	for _, step := range []func(context.Context) error{c.objects, c.management, c.plugin, c.instants, c.permissions, c.publishing, c.routes, c.peek} {
 		if err := step(ctx); err != nil {
 			return doctor.Snapshot{}, err
 		}
@@ -158,6 +162,20 @@ func (c *collector) plugin(ctx context.Context) error {
 	default:
 		c.snap.ExchangeTypes = []string{}
 	}
+	return nil
+}
+
+// instants asks whether the broker delays by them, where it matters.
+func (c *collector) instants(ctx context.Context) error {
+	if !c.cfg.WantsInstants() || c.src.ProbeInstants == nil {
+		return nil
+	}
+	delays, err := c.src.ProbeInstants(ctx)
+	if err != nil {
+		c.unseenf(doctor.AreaInstants, "the probe for delays by an instant failed: %s", oneLine(err))
+		return nil
+	}
+	c.snap.Instants = &delays
 	return nil
 }
 

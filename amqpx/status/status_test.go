@@ -3,6 +3,7 @@ package status
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,7 +36,11 @@ func night(t *testing.T) seen {
 		Queues:    map[string]topology.LiveQueue{"invoices": {ArgumentsKnown: true, Consumers: 2}},
 		Bindings:  []topology.Binding{{Exchange: "delay.deliver", Queue: "invoices", RoutingKey: "clock.invoices"}},
 	}
-	for _, q := range append(want.Queues, before.Topology().Queues...) {
+	native, err := dlx.NewNative(dlx.NativeConfig{Queues: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range slices.Concat(want.Queues, before.Topology().Queues, native.Topology().Queues) {
 		live.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: q.Type, Durable: true, Arguments: q.Table()}
 	}
 	count := func(queue string, c Count) doctor.QueueState {
@@ -47,6 +52,7 @@ func night(t *testing.T) seen {
 	snap := doctor.Snapshot{Version: "4.3.0", Live: live, Queues: map[string]doctor.QueueState{}}
 	for queue, c := range map[string]Count{
 		"delay.bucket.r3x3-1s.2s": {Ready: 5, Leaving: 1}, "delay.bucket.r3x3-1s.6s": {Ready: 2}, "delay.bucket.r2x2-1m.2m": {Ready: 1},
+		"delay.native.1": {Ready: 4}, "delay.native.2": {Ready: 5, Leaving: 1},
 		"orders": {Ready: 3, Unacked: 4}, "orders.dead": {Ready: 6}, "delay.parked": {Ready: 2}, "delay.route.events:paid": {Ready: 1},
 	} {
 		if _, ok := live.Queues[queue]; !ok {
@@ -93,6 +99,7 @@ func TestStatus(t *testing.T) {
 		{Name: "delay.bucket.r2x2-1m", Earlier: true, Queues: 2, Waiting: Count{Ready: 1}, Delays: []Delay{
 			{Queue: "delay.bucket.r2x2-1m.2m", TTL: sec(120), Latest: sec(240), Waiting: Count{Ready: 1}},
 		}},
+		{Name: "delay.native", Earlier: true, Queues: 2, Waiting: Count{Ready: 9, Leaving: 1}, Delays: []Delay{}},
 		{Name: "delay.plugin", Earlier: true, Waiting: Count{Ready: 7}, Delays: []Delay{}},
 	})
 	expect("due soon", s.DueSoon[:2], []Due{{Within: sec(60), OnBroker: 8}, {Within: sec(600), OnBroker: 9}})

@@ -18,15 +18,17 @@ import (
 )
 
 // AreaBroker is the Area of a broker that could not be reached, AreaDeadLetters of
-// dead-letter queues that were not looked into.
+// dead-letter queues that were not looked into, AreaRelays of the relays of a
+// database.
 const (
 	AreaBroker      doctor.Area = "broker"
 	AreaDeadLetters doctor.Area = "dead-letters"
+	AreaRelays      doctor.Area = "relays"
 )
 
 // Source is what Take reads.
 type Source struct {
-	// Want is what the broker should have; see doctor.Config.
+	// Want is what the broker should have; see doctor.Config. Its Roles are not used.
 	Want doctor.Config
 	// Broker says how the broker is reached. Its Peek is not used.
 	Broker snapshot.Source
@@ -37,38 +39,54 @@ type Source struct {
 	// amqpx.Peek for what a look disturbs.
 	Peek int
 	// Before, if given, is an earlier status: a queue that has as many messages as
-	// then is not looked into again, and the clock is not measured again.
+	// then is not looked into again, the clock is not measured again, and tasks are
+	// counted again after twenty times as long as it took, which bounds what looking
+	// again and again costs a large database.
 	Before *Status
+	// Patience bounds the look at the broker, which is AreaBroker in Status.Unseen
+	// after it; 0: ctx alone does.
+	Patience time.Duration
 }
 
 // closeTimeout bounds the goodbye to the broker.
 const closeTimeout = 2 * time.Second
 
 // Take looks at the broker and the database. It changes nothing. A broker or a
-// database that does not answer is in Status.Unseen; only if neither does, or the
+// database that does not answer is in Status.Unseen; only if neither does, which is
+// all that the Status then says, or the
 // management API is another broker's (*live.ClusterError), is there an error.
 func Take(ctx context.Context, src Source) (Status, error) {
-	s := seen{at: time.Now(), cfg: src.Want.WithDefaults(), looks: map[string]amqpx.Peeked{}, known: map[string]Lying{}}
-	brokerErr := s.broker(ctx, src)
+	src.Want.Roles = []doctor.Role{} // what the user may do is the doctor's question
+	s := seen{at: time.Now(), cfg: src.Want.WithDefaults(), again: src.Before != nil, looks: map[string]amqpx.Peeked{}, known: map[string]Lying{}}
+	var tasks *Tasks
+	tasksErr, read := error(nil), make(chan struct{})
+	at := s.at
+	go func() {
+		defer close(read)
+		tasks, tasksErr = src.readTasks(ctx, at)
+	}()
+	brokerErr := s.patient(ctx, src)
+	<-read
+	s.tasks = tasks
 	if _, foreign := errors.AsType[*live.ClusterError](brokerErr); foreign {
 		return Status{}, brokerErr
 	}
 	if brokerErr != nil {
 		s.unseenf(AreaBroker, "%v", brokerErr)
 	}
-	var tasksErr error
-	if src.Tasks != nil {
-		if s.tasks, tasksErr = readTasks(ctx, src.Tasks, s.at); tasksErr != nil {
-			s.unseenf(doctor.AreaDatabase, "%v", tasksErr)
-		} else if s.snap != nil {
-			s.snap.Tasks = &s.tasks.late
-		}
+	if tasksErr != nil {
+		s.unseenf(doctor.AreaDatabase, "%v", tasksErr)
+	} else if s.tasks != nil && s.snap != nil {
+		s.snap.Tasks = &s.tasks.late
+	}
+	if s.tasks != nil && s.tasks.unheard != nil {
+		s.unseenf(AreaRelays, "%v", s.tasks.unheard)
 	}
 	if err := ctx.Err(); err != nil {
 		return Status{}, errors.Join(err, brokerErr, tasksErr)
 	}
 	if brokerErr != nil && s.tasks == nil {
-		return Status{}, errors.Join(brokerErr, tasksErr)
+		return s.nothing(), errors.Join(brokerErr, tasksErr)
 	}
 	return s.status(), nil
 }
@@ -78,11 +96,42 @@ func (s *seen) unseenf(a doctor.Area, format string, args ...any) {
 	s.unseen = append(s.unseen, doctor.Unseen{Area: a, Why: why})
 }
 
+// readTasks reads the figures of the database. Those that take long are taken over
+// from before for a while.
+func (src Source) readTasks(ctx context.Context, now time.Time) (*Tasks, error) {
+	if src.Tasks == nil {
+		return nil, nil
+	}
+	var before *Tasks
+	if b := src.Before; b != nil && b.Tasks != nil && now.Sub(b.Tasks.read) < recount*b.Tasks.took {
+		before = b.Tasks
+	}
+	return readTasks(ctx, src.Tasks, now, before)
+}
+
+// recount is how much longer tasks are not counted again than it took.
+const recount = 20
+
+// patient is broker, for as long as Source.Patience says.
+func (s *seen) patient(ctx context.Context, src Source) error {
+	if src.Patience <= 0 {
+		return s.broker(ctx, src)
+	}
+	one, cancel := context.WithTimeoutCause(ctx, src.Patience, fmt.Errorf("the broker has not answered within %v", src.Patience))
+	defer cancel()
+	err := s.broker(one, src)
+	if err != nil && one.Err() != nil && ctx.Err() == nil {
+		err = context.Cause(one)
+	}
+	return err
+}
+
 func (s *seen) broker(ctx context.Context, src Source) error {
 	src.Broker.Peek = 0
-	if src.Broker.SkipClock = src.Broker.SkipClock || src.Before != nil; src.Broker.SkipClock {
+	if src.Broker.SkipClock {
 		s.cfg.Skip = append(slices.Clip(s.cfg.Skip), doctor.AreaClock)
 	}
+	src.Broker.SkipClock = src.Broker.SkipClock || s.again
 	snap, err := snapshot.Take(ctx, s.cfg, src.Broker)
 	if err != nil {
 		return err

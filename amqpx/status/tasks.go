@@ -15,7 +15,8 @@ const (
 	maxLate     = 1000 // tasks that are looked at
 )
 
-// Late sums up the pending tasks that should have been sent, or handled.
+// Late sums up the pending tasks that should have been sent, or handled, and the
+// relays.
 func Late(ctx context.Context, store *schedule.Store, now time.Time) (doctor.Tasks, error) {
 	unhandledSince := now.Add(-schedule.Config{}.WithDefaults().Grace)
 	sum := doctor.Tasks{Now: now}
@@ -41,48 +42,67 @@ func Late(ctx context.Context, store *schedule.Store, now time.Time) (doctor.Tas
 		}
 	}
 	sum.More = n == maxLate
+	if relays, err := store.Relays(ctx); err == nil { // a user who may not read them sees the tasks
+		heard(&sum, relays)
+	}
 	return sum, nil
 }
 
-// readTasks reads the figures of a database.
-func readTasks(ctx context.Context, store *schedule.Store, now time.Time) (*Tasks, error) {
-	t := &Tasks{Counts: []TaskCount{}}
-	counts, err := store.Count(ctx, nil, schedule.Filter{})
-	if err != nil {
-		return nil, err
+// heard adds what relays tell.
+func heard(sum *doctor.Tasks, relays []schedule.Relay) {
+	sum.RelaysKnown = true
+	for _, r := range relays {
+		if sum.RelaySeen.Before(r.Seen) {
+			sum.RelaySeen = r.Seen
+		}
+		if r.Running(sum.Now) {
+			sum.Relays++
+		}
 	}
-	for _, c := range counts {
-		t.Counts = append(t.Counts, TaskCount(c))
+}
+
+// readTasks reads the figures of a database; counts of all tasks are those of before,
+// unless that is nil.
+func readTasks(ctx context.Context, store *schedule.Store, now time.Time, before *Tasks) (t *Tasks, err error) {
+	t = &Tasks{Counts: []TaskCount{}, read: now}
+	if before != nil {
+		t.Counts, t.due, t.read, t.took = before.Counts, before.due, before.read, before.took
+	} else if err = t.count(ctx, store, now); err != nil {
+		return nil, err
 	}
 	if t.late, err = Late(ctx, store, now); err != nil {
 		return nil, err
 	}
 	t.Unsent, t.Unhandled, t.More = t.late.Unsent, t.late.Unhandled, t.late.More
+	t.Relays, t.unheard = store.Relays(ctx)
 	for task, err := range store.List(ctx, nil, schedule.Filter{Status: schedule.StatusPending, DueTo: now, Limit: 1, WithoutBody: true}) {
 		if err != nil {
 			return nil, err
 		}
 		t.Overdue = &Overdue{
-			ID: task.ID, Destination: destination(task), Due: task.DeliverAt, Sent: !task.SentAt.IsZero(), Attempts: task.Attempts, LastError: task.LastError,
+			ID: task.ID, Destination: task.Destination().String(), Due: task.DeliverAt, Sent: !task.SentAt.IsZero(), Attempts: task.Attempts, LastError: task.LastError,
 		}
-	}
-	for _, within := range soon {
-		counts, err := store.Count(ctx, nil, schedule.Filter{Status: schedule.StatusPending, DueFrom: now, DueTo: now.Add(within)})
-		if err != nil {
-			return nil, err
-		}
-		var n int64
-		for _, c := range counts {
-			n += c.Count
-		}
-		t.due = append(t.due, n)
 	}
 	return t, nil
 }
 
-func destination(t schedule.Task) string {
-	if t.Queue != "" {
-		return t.Queue
+// count reads an index of all tasks.
+func (t *Tasks) count(ctx context.Context, store *schedule.Store, now time.Time) error {
+	began := time.Now()
+	counts, err := store.Count(ctx, nil, schedule.Filter{})
+	if err != nil {
+		return err
 	}
-	return t.Exchange + ":" + t.RoutingKey
+	for _, c := range counts {
+		t.Counts = append(t.Counts, TaskCount(c))
+	}
+	for _, within := range soon {
+		n, err := store.CountUpTo(ctx, nil, schedule.Filter{Status: schedule.StatusPending, DueFrom: now, DueTo: now.Add(within)}, 0)
+		if err != nil {
+			return err
+		}
+		t.due = append(t.due, n)
+	}
+	t.took = time.Since(began)
+	return nil
 }

@@ -62,7 +62,7 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	if err := ctx.Err(); err != nil {
 		return Trace{}, err
 	}
-	t.Why = t.why()
+	t.Why = t.Explain()
 	return t, nil
 }
 
@@ -95,7 +95,7 @@ func (t *Trace) row(ctx context.Context, store *schedule.Store, s status.Status)
 	if t.Effects, err = store.Effects(ctx, nil, t.ID); err != nil {
 		t.unseen(doctor.AreaDatabase, err)
 	}
-	d := topology.Destination{Queue: task.Queue, Exchange: task.Exchange, RoutingKey: task.RoutingKey}
+	d := task.Destination()
 	for i, have := range s.Destinations {
 		if have.Name == d.Queue || d.ToExchange() && have.Name == d.Exchange+":"+d.RoutingKey {
 			t.Destination = &s.Destinations[i]

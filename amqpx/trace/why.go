@@ -9,23 +9,24 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // unsentGrace is how long a working relay may take to send a task that is due.
 const unsentGrace = 10 * time.Second
 
-// why is the sentence. It does no I/O.
-func (t *Trace) why() string {
+// Explain is the sentence of Why, from what the other fields say. It does no I/O.
+func (t *Trace) Explain() string {
 	if t.Task != nil {
 		return t.whyTask(*t.Task)
 	}
 	if i := slices.IndexFunc(t.Records, func(r idempotency.Record) bool { return !r.Guarded }); i >= 0 {
-		return fmt.Sprintf("it has happened: its effect in %s was committed at %s", t.Records[i].Scope, instant(t.Records[i].ProcessedAt))
+		return fmt.Sprintf("it has happened: its effect in %s was committed at %s", t.Records[i].Scope, shown.Instant(t.Records[i].ProcessedAt))
 	}
 	if len(t.Records) > 0 {
 		r := t.Records[0]
-		return fmt.Sprintf("its handler in %s was asked at %s and left the effect out, because a guard (OnlyIf or When) said no", r.Scope, instant(r.ProcessedAt))
+		return fmt.Sprintf("its handler in %s was asked at %s and left the effect out, because a guard (OnlyIf or When) said no", r.Scope, shown.Instant(r.ProcessedAt))
 	}
 	if len(t.Lying) > 0 {
 		return t.whyLying(t.Lying[0])
@@ -36,37 +37,37 @@ func (t *Trace) why() string {
 func (t *Trace) whyTask(k schedule.Task) string {
 	switch k.Status {
 	case schedule.StatusDone:
-		return "it has happened: its effect was committed at " + instant(k.FinishedAt)
+		return "it has happened: its effect was committed at " + shown.Instant(k.FinishedAt)
 	case schedule.StatusCancelled:
-		return "it was cancelled at " + instant(k.FinishedAt) + ", before its effect"
+		return "it was cancelled at " + shown.Instant(k.FinishedAt) + ", before its effect"
 	case schedule.StatusExpired:
-		return fmt.Sprintf("its time was over: it was due at %s, was worth doing for %v, and expired at %s", instant(k.DeliverAt), k.ExpiresAfter, instant(k.FinishedAt))
+		return fmt.Sprintf("its time was over: it was due at %s, was worth doing for %s, and expired at %s", shown.Instant(k.DeliverAt), topology.FormatDuration(k.ExpiresAfter), shown.Instant(k.FinishedAt))
 	case schedule.StatusFailed:
-		return fmt.Sprintf("it failed at %s after %s: %s; rabbitdelay tasks revive makes it pending again", instant(k.FinishedAt), attempts(k.Attempts), lastError(k.LastError))
+		return fmt.Sprintf("it failed at %s after %s: %s; rabbitdelay tasks revive makes it pending again", shown.Instant(k.FinishedAt), attempts(k.Attempts), lastError(k.LastError))
 	case schedule.StatusRunning:
 		return t.whyRunning()
 	case schedule.StatusPending:
 	}
 	switch late := t.At.Sub(k.DeliverAt); {
 	case late < 0 && k.SentAt.IsZero():
-		return fmt.Sprintf("it is not due before %s; until a relay sends it, it waits in the table", instant(k.DeliverAt))
+		return fmt.Sprintf("it is not due before %s; until a relay sends it, it waits in the table", shown.Instant(k.DeliverAt))
 	case late < 0:
-		return fmt.Sprintf("it is not due before %s; its message waits in the broker since %s", instant(k.DeliverAt), instant(k.SentAt))
+		return fmt.Sprintf("it is not due before %s; its message waits in the broker since %s", shown.Instant(k.DeliverAt), shown.Instant(k.SentAt))
 	case len(t.Lying) > 0:
 		return t.whyLying(t.Lying[0])
 	case k.SentAt.IsZero() && k.LastError != "":
-		return fmt.Sprintf("it was due at %s and could not be sent to the broker: %s", instant(k.DeliverAt), k.LastError)
+		return fmt.Sprintf("it was due at %s and could not be sent to the broker: %s", shown.Instant(k.DeliverAt), k.LastError)
 	case k.SentAt.IsZero() && late < unsentGrace:
-		return fmt.Sprintf("it was due at %s, a moment ago; a relay sends it next", instant(k.DeliverAt))
+		return fmt.Sprintf("it was due at %s, a moment ago; a relay sends it next", shown.Instant(k.DeliverAt))
 	case k.SentAt.IsZero():
-		return fmt.Sprintf("it was due at %s and was never sent to the broker: no relay runs on this database, or it is far behind", instant(k.DeliverAt))
+		return fmt.Sprintf("it was due at %s and was never sent to the broker: no relay runs on this database, or it is far behind", shown.Instant(k.DeliverAt))
 	}
 	return t.whySent(k)
 }
 
 // whySent is about a task that is due, was sent, and has not happened.
 func (t *Trace) whySent(k schedule.Task) string {
-	begin := fmt.Sprintf("it was due at %s and sent at %s, and no handler has committed its effect: ", instant(k.DeliverAt), instant(k.SentAt))
+	begin := fmt.Sprintf("it was due at %s and sent at %s, and no handler has committed its effect: ", shown.Instant(k.DeliverAt), shown.Instant(k.SentAt))
 	d := t.Destination
 	switch {
 	case k.Attempts > 0:
@@ -84,7 +85,7 @@ func (t *Trace) whySent(k schedule.Task) string {
 func (t *Trace) whyRunning() string {
 	for _, e := range t.Effects {
 		if e.LeaseUntil.After(t.At) {
-			return fmt.Sprintf("a handler of %s works on it, under a lease until %s", e.Queue, instant(e.LeaseUntil))
+			return fmt.Sprintf("a handler of %s works on it, under a lease until %s", e.Queue, shown.Instant(e.LeaseUntil))
 		}
 	}
 	return "a handler began to work on it and its lease is over; a relay makes it pending again"
@@ -93,7 +94,7 @@ func (t *Trace) whyRunning() string {
 func (t *Trace) whyLying(m amqpx.DeadLetter) string {
 	since := ""
 	if !m.Died.IsZero() {
-		since = " since " + instant(m.Died)
+		since = " since " + shown.Instant(m.Died)
 	}
 	if m.Reason == amqpx.ReasonParked {
 		return fmt.Sprintf("it is parked in %s%s: it was due, and nothing was bound for its destination%s; rabbitdelay requeue sends it there once that exists", m.Queue, since, named(m.Destination))
@@ -137,11 +138,8 @@ func (t *Trace) whyUnknown() string {
 }
 
 func named(d topology.Destination) string {
-	switch {
-	case d.Queue != "":
-		return " " + d.Queue
-	case d.Exchange != "":
-		return " " + d.Exchange + ":" + d.RoutingKey
+	if s := d.String(); s != "" {
+		return " " + s
 	}
 	return ""
 }
@@ -168,5 +166,3 @@ func lastError(s string) string {
 	}
 	return s
 }
-
-func instant(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

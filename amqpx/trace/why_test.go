@@ -58,13 +58,13 @@ func TestWhy(t *testing.T) {
 		"nothing is known of this id in what could be seen; it may be among the mess": {Unseen: []doctor.Unseen{{}}, Waiting: []status.Delay{{Queue: "delay.bucket.1m"}}},
 	} {
 		c.At = now
-		if got := c.why(); !strings.Contains(got, want) {
+		if got := c.Explain(); !strings.Contains(got, want) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
 	lying := dead(amqpx.ReasonParked)
 	lying[0].Destination = topology.Destination{Exchange: "x", RoutingKey: "k"}
-	if got := (&Trace{Lying: lying}).why(); !strings.Contains(got, "its destination x:k;") {
+	if got := (&Trace{Lying: lying}).Explain(); !strings.Contains(got, "its destination x:k;") {
 		t.Error(got)
 	}
 }

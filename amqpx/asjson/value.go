@@ -1,0 +1,77 @@
+// Package asjson is the JSON of tasks, messages, recurring tasks and traces, as the
+// commands print it with --json and as the HTTP API has it. Instants are RFC 3339 in
+// UTC with milliseconds, durations such as 90s, 30m or 7d; lists are never null.
+package asjson
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math"
+	"time"
+	"unicode/utf8"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Instant is empty for the zero time.
+func Instant(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return shown.Instant(t)
+}
+
+// Duration is empty for 0.
+func Duration(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return topology.FormatDuration(d)
+}
+
+// Text is a body as it is if that is UTF-8, else in base64 (RFC 4648, with padding).
+func Text(body []byte) (plain, binary string) {
+	if utf8.Valid(body) {
+		return string(body), ""
+	}
+	return "", base64.StdEncoding.EncodeToString(body)
+}
+
+// value replaces the numbers that JSON does not have by their names.
+func value(v any) any {
+	switch v := v.(type) {
+	case float32:
+		return value(float64(v))
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Sprint(v)
+		}
+	case amqp.Table:
+		return values(v)
+	case map[string]any:
+		return values(v)
+	case []any:
+		return listOf(v, value)
+	}
+	return v
+}
+
+func values(m map[string]any) map[string]any {
+	out := make(map[string]any, len(m))
+	for name, v := range m {
+		out[name] = value(v)
+	}
+	return out
+}
+
+// listOf is never nil.
+func listOf[T, U any](list []T, of func(T) U) []U {
+	out := make([]U, 0, len(list))
+	for _, v := range list {
+		out = append(out, of(v))
+	}
+	return out
+}

@@ -1,0 +1,259 @@
+package status
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+)
+
+// soon are the times of DueSoon.
+var soon = []time.Duration{time.Minute, 10 * time.Minute, time.Hour, 24 * time.Hour}
+
+// seen is what Take has read.
+type seen struct {
+	at     time.Time
+	cfg    doctor.Config
+	snap   *doctor.Snapshot        // nil: the broker could not be reached
+	looks  map[string]amqpx.Peeked // by queue
+	known  map[string]Lying        // likewise, from an earlier look
+	tasks  *Tasks
+	unseen []doctor.Unseen
+	notes  []string
+	again  bool // there was an earlier look, which measured the clock
+}
+
+// nothing is a Status of what could not be seen. Its lists are empty and not nil, which
+// in JSON says that a list is unknown.
+func (s seen) nothing() Status {
+	return Status{
+		At: s.at, Layouts: []Layout{}, DueSoon: []Due{}, Destinations: []Destination{}, Parked: Lying{Groups: []Group{}}, Alarms: []string{},
+		Findings: []doctor.Finding{}, Unseen: append([]doctor.Unseen{}, s.unseen...), Notes: append([]string{}, s.notes...),
+	}
+}
+
+// status makes one of what was seen. It does no I/O.
+func (s seen) status() Status {
+	out := s.nothing()
+	out.Tasks = s.tasks
+	if s.snap != nil {
+		rep := doctor.Diagnose(s.cfg, *s.snap)
+		out.Broker = &Broker{Version: s.snap.Version, Vhost: s.cfg.Vhost, Source: s.snap.Live.Source}
+		out.Layouts, out.Destinations = s.layouts(), s.destinations()
+		out.Parked = s.lying(topology.ParkedQueue(s.cfg.Prefix))
+		out.Clients = clients(s.snap.Clients)
+		for _, a := range s.snap.Alarms {
+			out.Alarms = append(out.Alarms, a.Resource+" on "+a.Node)
+		}
+		rep.Unseen = slices.DeleteFunc(rep.Unseen, func(u doctor.Unseen) bool { return s.again && u.Area == doctor.AreaClock })
+		out.Findings, out.Unseen, out.Notes = rep.Findings, append(out.Unseen, rep.Unseen...), append(out.Notes, rep.Notes...)
+	}
+	for i, within := range soon {
+		d := Due{Within: Span(within)}
+		for _, l := range out.Layouts {
+			for _, q := range l.Delays {
+				if q.Latest <= d.Within {
+					d.OnBroker += q.Waiting.Total()
+				}
+			}
+		}
+		if s.tasks != nil {
+			d.Tasks = &s.tasks.due[i]
+		}
+		out.DueSoon = append(out.DueSoon, d)
+	}
+	return out
+}
+
+// count is what a queue has, by the better of the two sources.
+func (s seen) count(queue string) Count {
+	if q, ok := s.snap.Queues[queue]; ok {
+		return Count{q.Ready, q.Leaving, q.Unacked}
+	}
+	return Count{Ready: s.snap.Live.Queues[queue].Messages}
+}
+
+// layouts are those on the broker, what the configuration has before the others.
+func (s seen) layouts() []Layout {
+	type key struct {
+		earlier bool
+		name    string
+	}
+	wanted := map[string]topology.Queue{}
+	for _, q := range s.cfg.Want.Queues {
+		wanted[q.Name] = q
+	}
+	// Queues of one position of a layout dead-letter to one exchange. What is left of
+	// a delay behind them is less than the shortest of them.
+	shortest := map[string]Span{}
+	place := func(layout string, q topology.Queue) string { return layout + " " + q.DeadLetter.Exchange }
+	found := map[key]*Layout{}
+	at := func(layout string, described bool) *Layout {
+		k := key{!described, layout}
+		if found[k] == nil {
+			found[k] = &Layout{Name: layout, Earlier: !described, Delays: []Delay{}}
+		}
+		return found[k]
+	}
+	for name, live := range s.snap.Live.Queues {
+		q, described := wanted[name]
+		if live.ArgumentsKnown {
+			q = live.Described(name)
+		}
+		of, ok := topology.DelaysOf(s.cfg.Prefix, name)
+		if _, foreign := topology.Foreign(name); !ok || !q.IsDelay() || foreign && !described {
+			continue
+		}
+		l, n, ttl := at(of, described), s.count(name), Span(*q.MessageTTL)
+		l.Queues++
+		if least, ok := shortest[place(of, q)]; !ok || ttl < least {
+			shortest[place(of, q)] = ttl
+		}
+		l.Waiting = l.Waiting.plus(n)
+		if n.Total() > 0 && !q.Native() { // there each message has an instant of its own
+			l.Delays = append(l.Delays, Delay{Queue: name, TTL: ttl, Waiting: n, place: place(of, q)})
+		}
+	}
+	for name, x := range s.snap.Live.Exchanges {
+		if x.HeldKnown { // the plugin's
+			if of, ok := topology.LayoutOf(s.cfg.Prefix, name); ok {
+				l := at(of.Name, slices.ContainsFunc(s.cfg.Want.Exchanges, func(e topology.Exchange) bool { return e.Name == name }))
+				l.Waiting.Ready += x.Held
+			}
+		}
+	}
+	out := make([]Layout, 0, len(found))
+	for _, l := range found {
+		for i, d := range l.Delays {
+			l.Delays[i].Latest = d.TTL + shortest[d.place]
+		}
+		slices.SortFunc(l.Delays, func(a, b Delay) int { return cmp.Or(cmp.Compare(a.TTL, b.TTL), cmp.Compare(a.Queue, b.Queue)) })
+		out = append(out, *l)
+	}
+	slices.SortFunc(out, func(a, b Layout) int {
+		if a.Earlier != b.Earlier {
+			if a.Earlier {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+	return out
+}
+
+// destinations are the configured ones, and queues that are bound besides.
+func (s seen) destinations() []Destination {
+	out := []Destination{}
+	listed := map[string]bool{}
+	add := func(d topology.Destination) {
+		target := d.TargetQueue(s.cfg.Prefix)
+		if listed[target] {
+			return
+		}
+		listed[target] = true
+		q, exists := s.snap.Live.Queues[target]
+		one := Destination{Name: d.String(), Queue: target, Exchange: d.ToExchange(), Exists: exists, Waiting: s.count(target), Consumers: q.Consumers}
+		if dead := d.DeadLetterQueue(); !one.Exchange && s.has(dead) {
+			lying := s.lying(dead)
+			one.Dead = &lying
+		}
+		out = append(out, one)
+	}
+	for _, d := range s.cfg.Want.Destinations {
+		add(d)
+	}
+	for _, q := range s.bound() {
+		add(topology.Destination{Queue: q})
+	}
+	slices.SortFunc(out, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+func (s seen) has(queue string) bool { _, ok := s.snap.Live.Queues[queue]; return ok }
+
+// bound are the queues that the delivery exchange leads to, the strategies' own
+// left out.
+func (s seen) bound() []string {
+	queues := map[string]bool{}
+	for _, b := range s.snap.Live.Bindings {
+		if b.Exchange == topology.DeliveryExchange(s.cfg.Prefix) && b.Queue != "" && !topology.Reserved(s.cfg.Prefix, b.Queue) {
+			queues[b.Queue] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(queues))
+}
+
+// deadLetterQueues are those that have messages, with the parked queue.
+func (s seen) deadLetterQueues() []string {
+	var out []string
+	for _, d := range s.destinations() {
+		if d.Dead != nil && d.Dead.Messages > 0 {
+			out = append(out, d.Dead.Queue)
+		}
+	}
+	if parked := topology.ParkedQueue(s.cfg.Prefix); s.count(parked).Total() > 0 {
+		out = append(out, parked)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// lying is what was seen in a queue.
+func (s seen) lying(queue string) Lying {
+	if l, ok := s.known[queue]; ok {
+		return l
+	}
+	l := Lying{Queue: queue, Messages: s.count(queue).Total(), Groups: []Group{}}
+	got, ok := s.looks[queue]
+	if !ok {
+		return l
+	}
+	l.Messages, l.Looked = max(l.Messages, int64(len(got.Messages)+got.More)), len(got.Messages)
+	type key struct{ destination, reason string }
+	at, newest := map[key]int{}, map[key]time.Time{}
+	for _, m := range got.Messages {
+		k := key{m.Destination.String(), m.Reason}
+		i, ok := at[k]
+		if !ok {
+			i = len(l.Groups)
+			at[k] = i
+			l.Groups = append(l.Groups, Group{Destination: k.destination, Reason: m.Reason})
+		}
+		l.Groups[i].Messages++
+		if m.Error != "" && !m.Died.Before(newest[k]) {
+			l.Groups[i].Error, newest[k] = m.Error, m.Died
+		}
+		if died := m.Died; !died.IsZero() && (l.Oldest == nil || died.Before(*l.Oldest)) {
+			l.Oldest = &died
+		}
+	}
+	slices.SortStableFunc(l.Groups, func(a, b Group) int { return cmp.Compare(b.Messages, a.Messages) })
+	return l
+}
+
+// clients are connections by name.
+func clients(list []doctor.Connection) []Client {
+	if list == nil {
+		return nil
+	}
+	by := map[string]*Client{}
+	for _, k := range list {
+		if by[k.Name] == nil {
+			by[k.Name] = &Client{Name: k.Name}
+		}
+		by[k.Name].Connections++
+		if k.Blocked {
+			by[k.Name].Blocked++
+		}
+	}
+	out := make([]Client, 0, len(by))
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, *by[name])
+	}
+	return out
+}

@@ -19,10 +19,14 @@ type AutoConfig struct {
 	// none. Give it only when the probe has found the plugin.
 	Plugin               Strategy
 	PluginMin, PluginMax time.Duration
+	// Native takes every delay that is left, instead of Bucket, whose queues stay;
+	// nil for none. Give it only when live.ProbeInstants has found that the broker
+	// delays by an instant.
+	Native *dlx.Native
 }
 
 // Auto chooses a strategy by the delay: ttl where the delay is declared exactly,
-// else plugin in its range, else bucket. The choice depends on the
+// else plugin in its range, else native if it is given, else bucket. The choice depends on the
 // configuration and the delay alone, so two producers never disagree.
 type Auto struct {
 	cfg  AutoConfig
@@ -50,6 +54,12 @@ func NewAuto(c AutoConfig) (*Auto, error) {
 			return nil, fmt.Errorf("%w: plugin range %v to %v; expected 0 or more, in order, and at most %v", ErrConfig, c.PluginMin, c.PluginMax, c.Plugin.MaxDelay())
 		}
 		more = append(more, c.Plugin.Topology())
+	}
+	if c.Native != nil {
+		if err := samePrefix(c.Bucket, c.Native); err != nil {
+			return nil, err
+		}
+		more = append(more, c.Native.Topology())
 	}
 	topo, err := topo.Merge(more...)
 	if err != nil {
@@ -83,6 +93,9 @@ func (a *Auto) MaxDelay() time.Duration {
 	if a.cfg.Plugin != nil {
 		d = max(d, a.cfg.PluginMax)
 	}
+	if a.cfg.Native != nil {
+		d = max(d, a.cfg.Native.MaxDelay())
+	}
 	return d
 }
 
@@ -95,7 +108,18 @@ func (a *Auto) Bindings(dest topology.Destination) []topology.Binding {
 	if a.cfg.Plugin != nil {
 		b = append(b, a.cfg.Plugin.Bindings(dest)...)
 	}
+	if a.cfg.Native != nil {
+		b = append(b, a.cfg.Native.Bindings(dest)...)
+	}
 	return b
+}
+
+// Canary is that of the native strategy; without it there is nothing to prove.
+func (a *Auto) Canary(queue string) ([]topology.Binding, []topology.Route) {
+	if a.cfg.Native == nil {
+		return nil, nil
+	}
+	return a.cfg.Native.Canary(queue)
 }
 
 // Choose gives the strategy for a delay, and why.
@@ -105,6 +129,8 @@ func (a *Auto) Choose(delay time.Duration) (s Strategy, reason string) {
 		return a.cfg.TTL, fmt.Sprintf("%v is declared as a ttl", delay)
 	case a.cfg.Plugin != nil && delay >= a.cfg.PluginMin && delay <= a.cfg.PluginMax:
 		return a.cfg.Plugin, fmt.Sprintf("%v is within the plugin's range %v to %v", delay, a.cfg.PluginMin, a.cfg.PluginMax)
+	case a.cfg.Native != nil:
+		return a.cfg.Native, fmt.Sprintf("%v is neither declared as a ttl nor in the plugin's range, and the broker delays by an instant", delay)
 	}
 	return a.cfg.Bucket, fmt.Sprintf("%v is neither declared as a ttl nor in the plugin's range", delay)
 }

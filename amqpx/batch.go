@@ -54,22 +54,24 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 		msgs = slices.Clone(msgs) // hooks add headers
 		b.ctxs = make([]context.Context, len(msgs))
 		b.outcome = func(i int, err error) {
-			c.sendEnd(b.ctxs[i], b.items[i].pub.MessageId, &b.items[i], start, err)
+			c.sendEnd(b.ctxs[i], &b.items[i], start, err)
 			outcome(i, err)
 		}
 	}
 	for i := range msgs {
+		given := msgs[i].Headers
 		if b.ctxs != nil {
 			b.ctxs[i] = c.sendStart(ctx, &msgs[i])
 		}
-		if err := c.prepareAs(&b.items[i], &msgs[i], nil, start); err != nil {
+		err := c.prepareAs(&b.items[i], &msgs[i], nil, start)
+		if c.withoutHooked(&msgs[i], given, err) {
+			err = c.prepareAs(&b.items[i], &msgs[i], nil, start)
+		}
+		if err != nil {
 			err = &indexError{i, err}
+			b.items[i] = *unprepared(&msgs[i])
 			for j := range b.ctxs[:min(i+1, len(b.ctxs))] {
-				p := &b.items[j]
-				if j == i {
-					p = nil
-				}
-				c.sendEnd(b.ctxs[j], msgs[j].ID, p, start, err)
+				c.sendEnd(b.ctxs[j], &b.items[j], start, err)
 			}
 			return err
 		}

@@ -63,20 +63,17 @@ const openTimeout = 30 * time.Second
 // at once when trying again is pointless: an untrusted certificate, a
 // *topology.ConflictError. Refused credentials are final after 2 s, because a
 // starting broker refuses everybody. Errors caused by the configuration wrap
-// ErrConfig.
+// ErrConfig. A strategy that proves the broker by messages of its own (Canary)
+// cannot do so while an alarm blocks publishers; the error then wraps ErrBlocked.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	direct := cfg.Dial == nil
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	strategy := cfg.Strategy
-	if strategy == nil {
-		b, err := dlx.NewBucket(dlx.BucketConfig{})
-		if err != nil {
-			return nil, err
-		}
-		strategy = b
+	strategy, err := cfg.strategy()
+	if err != nil {
+		return nil, err
 	}
 	c := &Client{cfg: cfg, strategy: strategy, hooks: newHooks(cfg.Hooks), log: cfg.Logger, running: map[*consumer]struct{}{}}
 	c.declares, c.declareMu = newDeclareConns(cfg, direct), newCtxMutex()
@@ -102,6 +99,14 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
+// strategy is the one that was given, or the default.
+func (c Config) strategy() (Strategy, error) {
+	if c.Strategy != nil {
+		return c.Strategy, nil
+	}
+	return dlx.NewBucket(dlx.BucketConfig{})
+}
+
 // Strategy is the client's strategy.
 func (c *Client) Strategy() Strategy { return c.strategy }
 
@@ -111,12 +116,10 @@ func (c *Client) MaxDelay() time.Duration { return c.strategy.MaxDelay() }
 // BrokerVersion is the product and version of the broker connected last, such as
 // "RabbitMQ 4.3.1"; empty while there is no connection.
 func (c *Client) BrokerVersion() string {
-	c.pub.mu.Lock()
-	defer c.pub.mu.Unlock()
-	if c.pub.cur == nil {
-		return ""
+	if s := c.pub.current(); s != nil {
+		return s.broker
 	}
-	return c.pub.cur.broker
+	return ""
 }
 
 // setupPublish makes a fresh publishing connection usable.
@@ -131,7 +134,8 @@ func (c *Client) setupPublish(ctx context.Context, conn *amqp.Connection) (*sess
 	if err != nil {
 		return nil, err
 	}
-	return &session{conn: conn, pub: pub, done: make(chan struct{})}, nil
+	s := &session{conn: conn, pub: pub, done: make(chan struct{})}
+	return s, c.prove(ctx, s)
 }
 
 // stuck says in the log which queues have stopped confirming.

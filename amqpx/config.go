@@ -209,6 +209,9 @@ func (c Config) Validate() error {
 		if !isHook(h) {
 			bad(fmt.Sprintf("Hooks[%d]", i), "%T implements none of SendHook, HandleHook, StateHook", h)
 		}
+		if j := slices.IndexFunc(c.Hooks[:i], func(before Hook) bool { return sameHook(before, h) }); j >= 0 {
+			bad(fmt.Sprintf("Hooks[%d]", i), "the same %T as Hooks[%d]; expected each hook once", h, j)
+		}
 	}
 	for i, d := range c.Destinations {
 		if d.Retry == nil {

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"go.uber.org/zap"
 
@@ -124,8 +123,8 @@ func (c *Client) Consume(ctx context.Context, queue string, handler Handler, opt
 }
 
 func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption) (k *consumer, err error) {
-	if queue == "" || len(queue) > topology.MaxRoutingKey || !utf8.ValidString(queue) {
-		return nil, fmt.Errorf("%w: queue: %q; expected a name of 1 to %d bytes of UTF-8", ErrConfig, queue, topology.MaxRoutingKey)
+	if queue == "" || len(queue) > topology.MaxRoutingKey || !isName(queue) {
+		return nil, fmt.Errorf("%w: queue: %q; expected a name of 1 to %d bytes of UTF-8 without line breaks", ErrConfig, queue, topology.MaxRoutingKey)
 	}
 	if handler == nil {
 		return nil, fmt.Errorf("%w: handler is nil", ErrConfig)
@@ -152,8 +151,8 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 		return nil, fmt.Errorf("%w: WithPrefetch: %d; expected 1 to 65535", ErrConfig, k.prefetch)
 	case k.drain < 0:
 		return nil, fmt.Errorf("%w: WithDrainTimeout: %v; expected 0 or more", ErrConfig, k.drain)
-	case k.dead == "" || len(k.dead) > topology.MaxRoutingKey || k.dead == queue || strings.HasPrefix(k.dead, "amq.") || !utf8.ValidString(k.dead):
-		return nil, fmt.Errorf("%w: WithDeadLetterQueue: %q; expected 1 to %d bytes of UTF-8, other than the queue's own name and not beginning with amq., which the broker reserves", ErrConfig, k.dead, topology.MaxRoutingKey)
+	case k.dead == "" || len(k.dead) > topology.MaxRoutingKey || k.dead == queue || strings.HasPrefix(k.dead, "amq.") || !isName(k.dead):
+		return nil, fmt.Errorf("%w: WithDeadLetterQueue: %q; expected 1 to %d bytes of UTF-8 without line breaks, other than the queue's own name and not beginning with amq., which the broker reserves", ErrConfig, k.dead, topology.MaxRoutingKey)
 	}
 	for _, q := range []string{queue, k.dead} {
 		if err := c.listed(topology.Destination{Queue: q}); err != nil {

@@ -55,6 +55,7 @@ func TestConsumeRefusesWhatItCannotUse(t *testing.T) {
 			"exclusive to another": {c, "mine", topology.ErrDestination},
 			"missing":              {careful, "orders.exprie", topology.ErrDestination},
 			"no text":              {c, "a\xff", amqpx.ErrConfig},
+			"a line break":         {c, "a\nb", amqpx.ErrConfig},
 		} {
 			began := time.Now()
 			err := test.client.Consume(m.within(time.Hour), test.queue, nothing)
@@ -65,8 +66,13 @@ func TestConsumeRefusesWhatItCannotUse(t *testing.T) {
 		if err := c.Consume(t.Context(), "q", nothing, amqpx.WithDeadLetterQueue("amq.dead")); !errors.Is(err, amqpx.ErrConfig) {
 			t.Errorf("a reserved dead-letter queue: %v", err)
 		}
-		if err := c.Send(t.Context(), amqpx.Message{Queue: "a\xff"}); !errors.Is(err, amqpx.ErrMessage) {
-			t.Errorf("a queue whose name is no text: %v", err)
+		for _, name := range []string{"a\xff", "a\nb", "a\r"} {
+			if err := c.Send(t.Context(), amqpx.Message{Queue: name}); !errors.Is(err, amqpx.ErrMessage) {
+				t.Errorf("a queue %q: %v", name, err)
+			}
+			if err := c.Send(t.Context(), amqpx.Message{Exchange: "amq.topic", RoutingKey: name}); !errors.Is(err, amqpx.ErrMessage) {
+				t.Errorf("a routing key %q: %v", name, err)
+			}
 		}
 	})
 }

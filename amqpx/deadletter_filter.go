@@ -30,7 +30,7 @@ func (f *DeadLetterFilter) Empty() bool {
 // Matches tells whether the filter chooses a dead letter at an instant.
 func (f *DeadLetterFilter) Matches(l *DeadLetter, now time.Time) bool {
 	among := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
-	if f.Tasks && l.Version == 0 || !among(f.Reasons, l.Reason) || !among(f.IDs, l.ID) || !among(f.Destinations, destinationName(l.Destination)) || !strings.Contains(l.Error, f.Error) {
+	if f.Tasks && l.Version == 0 || !among(f.Reasons, l.Reason) || !among(f.IDs, l.ID) || !among(f.Destinations, l.Destination.String()) || !strings.Contains(l.Error, f.Error) {
 		return false
 	}
 	if v, ok := l.Headers[f.Header]; f.Header != "" && (!ok || headerText(v) != f.HeaderValue) {

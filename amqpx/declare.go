@@ -115,7 +115,7 @@ func (c *Client) redeclare(ctx context.Context, sess *session, after time.Time) 
 	}
 }
 
-// redeclareOn is redeclare on a connection.
+// redeclareOn is redeclare on a connection. What may be new is proven again.
 func (c *Client) redeclareOn(ctx context.Context, conn *amqp.Connection, after time.Time) error {
 	if err := c.declareMu.lock(ctx); err != nil {
 		return err
@@ -125,7 +125,18 @@ func (c *Client) redeclareOn(ctx context.Context, conn *amqp.Connection, after t
 		return nil
 	}
 	c.dests.forgetAll()
-	return c.declareStrategyLocked(ctx, conn, c.declareAll)
+	unproven := c.unprove()
+	err := c.declareStrategyLocked(ctx, conn, c.declareAll)
+	if unproven == nil {
+		return err
+	}
+	if err == nil {
+		err = c.prove(ctx, unproven)
+	}
+	if err != nil {
+		closeConn(unproven.conn) // the next session declares and proves, or says why not
+	}
+	return err
 }
 
 // Apply declares a topology beside the strategy's own, such as the exchanges

@@ -154,3 +154,18 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 		m.holds("delay.parked", 0, 0)
 	})
 }
+
+// A user without a right is told of it, and not once for each object of a layout.
+func TestOneMissingRight(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		defer m.Deny("", amqptest.PermissionConfigure, `^delay\.`)()
+		_, err := amqpx.Open(m.within(time.Minute), amqpx.Config{URL: m.URL(), Dial: m.Dial})
+		text := fmt.Sprint(err)
+		// What the client library sends after the first refusal may cost the connection, and
+		// then one object is all that is known.
+		one := strings.Contains(text, "the connection was lost") && strings.Contains(text, "configure access to exchange 'delay.")
+		if !one && (!strings.Contains(text, "delay.parked") || !strings.Contains(text, " more")) || len(text) > 4096 {
+			t.Errorf("%d bytes: %.2000s", len(text), text)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,6 +87,9 @@ func (d *declaration) queues(ctx context.Context) error {
 		return d.queue(ctx, d.dest.RouteQueue(d.c.strategy.Prefix()))
 	}
 	if d.dest.DeadLetter == "" {
+		if d.foreign() {
+			return d.targetQueueExists()
+		}
 		d.dest = d.c.destination(d.dest.Queue)
 	}
 	for _, q := range d.dest.Queues(d.c.cfg.QueueType) {
@@ -94,6 +98,28 @@ func (d *declaration) queues(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// foreign tells whether the strategy delays on another system's queues. Its
+// endpoints and workers declare their own queues, and could not start if one were
+// there with arguments of ours.
+func (d *declaration) foreign() bool {
+	return slices.ContainsFunc(d.c.strategy.Bindings(d.dest), func(b topology.Binding) bool {
+		_, ok := topology.Foreign(b.Exchange)
+		return ok
+	})
+}
+
+// targetQueueExists looks for a queue that somebody else declares.
+func (d *declaration) targetQueueExists() error {
+	err := d.ch.do(func(ch *amqp.Channel) error { return queueExists(ch, d.dest.Queue) })
+	switch {
+	case isCode(err, amqp.NotFound) && !isDown(err):
+		return d.refuse("does not exist; with the delays of another system its own programs declare the queue: start one, describe the queue under queues and run rabbitdelay apply, or consume it with this client", err)
+	case err == nil, d.c.hidden(err):
+		return nil
+	}
+	return fmt.Errorf("queue %s: %w", d.dest.Queue, err)
 }
 
 // destination gives a queue its configured retry policy and dead-letter queue.
@@ -183,10 +209,11 @@ func (d *declaration) creating(ctx context.Context, queue string) (unlock func()
 	return m.unlock
 }
 
-// lacksDelivery tells whether somebody has deleted the delivery exchange.
+// lacksDelivery tells whether somebody has deleted a delivery exchange.
 func (d *declaration) lacksDelivery() bool {
-	name := topology.DeliveryExchange(d.c.strategy.Prefix())
-	return isCode(d.ch.do(func(ch *amqp.Channel) error { return exchangeExists(ch, name) }), amqp.NotFound)
+	return slices.ContainsFunc(d.c.strategy.Bindings(d.dest), func(b topology.Binding) bool {
+		return isCode(d.ch.do(func(ch *amqp.Channel) error { return exchangeExists(ch, b.Exchange) }), amqp.NotFound)
+	})
 }
 
 // notBound says what it means that a client which may not declare could not bind.
@@ -197,7 +224,8 @@ func (d *declaration) notBound(err error) error {
 	if !ok {
 		return err
 	}
-	queue, exchange := d.dest.TargetQueue(d.c.strategy.Prefix()), topology.DeliveryExchange(d.c.strategy.Prefix())
+	b := d.c.strategy.Bindings(d.dest)[0]
+	queue, exchange := b.Queue, b.Exchange
 	switch {
 	case ae.Code == amqp.AccessRefused:
 		lacks := fmt.Sprintf("write to the queue %s", queue)

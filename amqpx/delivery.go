@@ -13,9 +13,10 @@ import (
 
 // Handler acts on one message. Its error decides the message's fate: nil
 // acknowledges; Reject(err) dead-letters now; RetryIn(d, err) retries after d;
-// Snooze(d) delivers it again after d without counting an attempt; any other error, and a panic, retries with the consumer's back-off until
-// MaxAttempts, then dead-letters. The context ends when the consumer's drain
-// time is over.
+// Snooze(d) delivers it again after d without counting an attempt; Requeue(err)
+// gives it back to the queue as it is; any other error, and a panic, retries with
+// the consumer's back-off until MaxAttempts, then dead-letters. The context ends
+// when the consumer's drain time is over.
 type Handler func(ctx context.Context, d *Delivery) error
 
 // Delivery is a received message. Tests of a Handler can build one: an
@@ -51,6 +52,12 @@ type Delivery struct {
 	AppID           string
 	Priority        uint8
 	Timestamp       time.Time // when it was sent, whole seconds; zero if absent
+	// Expiration, UserID and DeliveryMode are AMQP's properties. Retries and
+	// snoozes of a foreign publisher's message keep them, with its Timestamp and the
+	// headers CC and x-delay, in the header rabbitdelay-carried.
+	Expiration   string // milliseconds in decimal; empty for none
+	UserID       string // whose the broker found it to be; empty for none
+	DeliveryMode uint8  // 1 transient, 2 persistent, 0 absent
 	// Headers are all headers as received.
 	Headers amqp.Table
 
@@ -68,6 +75,7 @@ type received struct {
 func (k *consumer) decode(raw amqp.Delivery) *Delivery {
 	d := decode(raw, k.queue)
 	d.MaxAttempts, d.received = k.retry.MaxAttempts, &received{consumer: k}
+	d.believeUser(k.c.strategy.Prefix(), &raw)
 	d.Exchange, d.RoutingKey = sentTo(k.c.strategy.Prefix(), raw.Exchange, raw.RoutingKey, raw.Headers, k.queue)
 	return d
 }
@@ -80,7 +88,9 @@ func decode(raw amqp.Delivery, queue string) *Delivery {
 		Body: raw.Body, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding,
 		Type: raw.Type, CorrelationID: raw.CorrelationId, ReplyTo: raw.ReplyTo, AppID: raw.AppId,
 		Priority: raw.Priority, Timestamp: raw.Timestamp, Headers: raw.Headers,
+		Expiration: raw.Expiration, UserID: raw.UserId, DeliveryMode: raw.DeliveryMode,
 	}
+	d.uncarry()
 	if due, ok := headerInt(raw.Headers, HeaderDue); ok && due > 0 && due < maxEpochMilli {
 		d.DueAt = time.UnixMilli(due)
 	}
@@ -118,7 +128,7 @@ func (d *Delivery) origin(own amqp.Table) {
 		return
 	}
 	own[HeaderExchange], own[HeaderRoutingKey] = d.Exchange, d.RoutingKey
-	own[HeaderDestination] = destinationName(topology.Destination{Exchange: d.Exchange, RoutingKey: d.RoutingKey})
+	own[HeaderDestination] = topology.Destination{Exchange: d.Exchange, RoutingKey: d.RoutingKey}.String()
 }
 
 // maxEpochMilli is the end of the year 9999, the last that RFC 3339 can write.

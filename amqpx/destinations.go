@@ -219,7 +219,7 @@ func (ds *destinations) run(ctx context.Context, d *destination, t *try, sess *s
 		if rechecked {
 			level = zap.WarnLevel
 		}
-		ds.c.log.Log(level, "destination cannot be used", zap.String("destination", destinationName(dest)), zap.Error(now.err))
+		ds.c.log.Log(level, "destination cannot be used", zap.String("destination", dest.String()), zap.Error(now.err))
 	}
 }
 

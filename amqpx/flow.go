@@ -133,7 +133,7 @@ func (f *flow) find(r *topology.Route, dest topology.Destination) entry {
 	if l == nil {
 		l = &lane{name: r.Queue, room: semaphore.NewWeighted(f.perLane)}
 		if l.name == "" {
-			l.name = destinationName(dest)
+			l.name = dest.String()
 		}
 		f.lanes[lk] = l
 	}

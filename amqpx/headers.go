@@ -6,6 +6,9 @@ import (
 	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Headers that rabbitdelay writes. Consumers in other languages can rely on
@@ -23,6 +26,10 @@ const (
 	// exchange: that exchange and its routing key.
 	HeaderExchange   = "rabbitdelay-exchange"    // string
 	HeaderRoutingKey = "rabbitdelay-routing-key" // string
+
+	// Of a foreign publisher's message: its expiration, user-id, delivery-mode,
+	// timestamp, CC and x-delay, as far as it has them, while it waits.
+	HeaderCarried = "rabbitdelay-carried" // table
 
 	HeaderQueue    = "rabbitdelay-queue"    // string, on dead letters: the queue whose consumer gave the message up
 	HeaderRequeued = "rabbitdelay-requeued" // int64, when Client.Requeue sent it last; also on its retries and dead letters
@@ -44,12 +51,13 @@ const ownPrefix = "rabbitdelay-"
 // routingHeader tells whether the broker would interpret the header, so that a
 // message that is published again with it would take another way: before 4.0.1
 // an old x-death makes the broker drop the message as a cycle, CC and BCC copy
-// it past the delay, x-delay is the plugin's, and by the x-opt-delivery ones
-// RabbitMQ 4.4 delays in quorum queues, ours too.
+// it past the delay, x-delay is the plugin's, by the x-opt-delivery ones RabbitMQ
+// 4.4 delays in quorum queues, ours too, and NServiceBus delays again what it finds
+// its own on.
 func routingHeader(name string) bool {
 	switch name {
 	case "x-death", "x-delay", "CC", "BCC", "x-delivery-count", "x-acquired-count",
-		"x-opt-delivery-time", "x-opt-delivery-delay":
+		topology.HeaderInstant, "x-opt-delivery-delay", dlx.HeaderNServiceBusDelay:
 		return true
 	}
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
@@ -82,7 +90,7 @@ func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 		t[HeaderAttempt] = p.attempt
 	}
 	if _, known := p.own[HeaderDestination]; !known && (p.dest.ToExchange() || dead) {
-		t[HeaderDestination] = destinationName(p.dest)
+		t[HeaderDestination] = p.dest.String()
 	}
 	if p.version != 0 {
 		t[HeaderVersion] = p.version

@@ -2,7 +2,10 @@ package amqpx
 
 import (
 	"context"
+	"reflect"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Hook observes a Client: metrics and tracing. It is any value that implements
@@ -14,20 +17,25 @@ type Hook any
 // consumers included.
 type SendHook interface {
 	// SendStart may add headers to the message (trace context) and returns the
-	// context for the send.
+	// context for the send. Headers with which the message would be too large are
+	// dropped again. The context of a retry or a dead letter has the values of the
+	// handler's.
 	SendStart(ctx context.Context, m *Message) context.Context
 	SendEnd(ctx context.Context, e SendEnd)
 }
 
 // SendEnd is the outcome of one message.
 type SendEnd struct {
-	ID       string
-	Strategy string
-	Hops     int           // delay queues on the message's way
-	Delay    time.Duration // the delay that it was given; 0 when none was found
-	Tries    int           // how often it was published
-	Duration time.Duration // from SendStart to the confirm or the error
-	Err      error         // nil: confirmed
+	ID string
+	// Destination has Queue, or Exchange and RoutingKey. That of a dead letter is the
+	// dead-letter queue.
+	Destination topology.Destination
+	Strategy    string
+	Hops        int           // delay queues on the message's way
+	Delay       time.Duration // the delay that it was given; 0 when none was found
+	Tries       int           // how often it was published
+	Duration    time.Duration // from SendStart to the confirm or the error
+	Err         error         // nil: confirmed
 }
 
 // HandleHook sees every run of a handler. HandleEnd is called when the
@@ -47,7 +55,7 @@ const (
 	OutcomeRetried      Outcome = "retried"       // published again with a delay, then acknowledged
 	OutcomeSnoozed      Outcome = "snoozed"       // the same, after Snooze
 	OutcomeDeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
-	OutcomeRequeued     Outcome = "requeued"      // returned to the queue, because neither was possible
+	OutcomeRequeued     Outcome = "requeued"      // returned to the queue, after Requeue, or because neither was possible
 	OutcomeLost         Outcome = "lost"          // the connection ended first: the broker delivers it again
 )
 
@@ -95,6 +103,12 @@ func isHook(h Hook) bool {
 		return true
 	}
 	return false
+}
+
+// sameHook tells whether two pointers are the same, which would observe all twice.
+func sameHook(a, b Hook) bool {
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	return x.Kind() == reflect.Pointer && y.Kind() == reflect.Pointer && x.Type().Elem().Size() > 0 && a == b
 }
 
 // hooks are Config.Hooks sorted by kind.

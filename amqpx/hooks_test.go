@@ -3,6 +3,7 @@ package amqpx
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -48,6 +49,15 @@ func TestHooksAreSortedByKind(t *testing.T) {
 	}
 	if isHook(struct{}{}) || !isHook(onlyState{}) {
 		t.Fatal("isHook does not tell a hook")
+	}
+}
+
+func TestHookIsGivenOnce(t *testing.T) {
+	r := &recorder{}
+	cfg := Config{URL: "amqp://127.0.0.1", Hooks: []Hook{r, onlyState{}, onlyState{}, &recorder{}, r}}.WithDefaults()
+	err := cfg.Validate()
+	if err == nil || !strings.Contains(err.Error(), "Hooks[4]: the same *amqpx.recorder as Hooks[0]") || strings.Count(err.Error(), "Hooks[") != 2 {
+		t.Errorf("%v; expected the second of the same hook to be refused, and no other", err)
 	}
 }
 

@@ -26,7 +26,7 @@ func (c *Client) judge(dest topology.Destination, err error, before failure) fai
 	if reason := whyFinal(err, now.ends); reason != "" {
 		now.err = fmt.Errorf("%w: %w", &topology.DestinationError{Destination: dest, Reason: reason}, err)
 	} else if !errors.Is(err, topology.ErrDestination) {
-		now.err = &passingError{fmt.Errorf("destination %s: %w", destinationName(dest), err)}
+		now.err = &passingError{fmt.Errorf("destination %s: %w", dest.String(), err)}
 		stands = min(firstErrorStands<<min(before.count, 10), errorStands)
 	}
 	now.until = time.Now().Add(stands)

@@ -49,6 +49,9 @@ type session struct {
 	gen    uint64
 	pub    *publisher    // nil on the consuming link
 	done   chan struct{} // closed when the connection has ended
+
+	blocked <-chan amqp.Blocking
+	proof   atomic.Pointer[proof] // nil: nothing may be sent by an instant now
 }
 
 func newLink(role string, cfg Config, h hooks, setup func(context.Context, *amqp.Connection) (*session, error)) *link {
@@ -82,8 +85,7 @@ func (l *link) update(f func()) {
 
 func (l *link) run(ctx context.Context) {
 	defer close(l.ended)
-	defer l.event(StateEvent{State: StateClosed})
-	defer l.update(func() { l.cur, l.fatal = nil, ErrClosed })
+	defer l.become(StateEvent{State: StateClosed}, func() { l.cur, l.fatal = nil, ErrClosed })
 
 	var gen uint64
 	for attempt := 1; ; attempt++ {
@@ -106,8 +108,7 @@ func (l *link) run(ctx context.Context) {
 		if sess == nil {
 			err = l.nodes.fail(err)
 		}
-		l.event(StateEvent{State: StateDisconnected, Err: err})
-		l.update(func() { l.cur, l.blocked, l.lastErr, l.refused = nil, "", err, refused })
+		l.become(StateEvent{State: StateDisconnected, Err: err}, func() { l.cur, l.blocked, l.lastErr, l.refused = nil, "", err, refused })
 		wait := backoff(l.cfg.ReconnectMin, l.cfg.ReconnectMax, attempt)
 		what := "connection lost; connecting again"
 		if sess == nil {
@@ -152,7 +153,7 @@ func (l *link) connect(ctx context.Context) (*session, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.DialTimeout, 30*time.Second))
 	defer cancel()
-	sess, err := l.setup(ctx, conn)
+	sess, err := l.prepare(ctx, conn)
 	if err != nil {
 		closeConn(conn)
 		return nil, err
@@ -161,13 +162,41 @@ func (l *link) connect(ctx context.Context) (*session, error) {
 	return sess, nil
 }
 
+// prepare sets a connection up. That may publish, and so be what the broker blocks:
+// whoever waits for the session is to learn why there is none.
+func (l *link) prepare(ctx context.Context, conn *amqp.Connection) (sess *session, err error) {
+	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 8))
+	ready := make(chan struct{})
+	go func() {
+		defer close(ready)
+		sess, err = l.setup(ctx, conn)
+	}()
+	for open := blocked; ; {
+		select {
+		case b, ok := <-open:
+			if !ok {
+				open = nil
+				continue
+			}
+			l.setBlocked(b)
+		case <-ready:
+			if sess != nil {
+				sess.blocked = blocked
+			}
+			return sess, err
+		}
+	}
+}
+
 // serve publishes the session to those who wait for it, and returns when the
 // connection has ended, or ends it when ctx does.
 func (l *link) serve(ctx context.Context, sess *session) error {
 	closed := sess.conn.NotifyClose(make(chan *amqp.Error, 1))
-	blocked := sess.conn.NotifyBlocked(make(chan amqp.Blocking, 8))
-	l.update(func() { l.cur, l.lastErr = sess, nil })
-	l.event(StateEvent{State: StateConnected, Broker: sess.broker})
+	blocked := sess.blocked
+	l.become(StateEvent{State: StateConnected, Broker: sess.broker}, func() { l.cur, l.lastErr = sess, nil })
+	if reason := l.blockedReason(); reason != "" {
+		l.event(StateEvent{State: StateBlocked, Reason: reason})
+	}
 	l.log.Info("connected", zap.String("broker", sess.broker), zap.Uint64("session", sess.gen))
 	defer close(sess.done)
 	for {
@@ -186,25 +215,26 @@ func (l *link) serve(ctx context.Context, sess *session) error {
 				blocked = nil
 				continue
 			}
-			l.setBlocked(b)
+			l.event(l.setBlocked(b))
 		}
 	}
 }
 
-func (l *link) setBlocked(b amqp.Blocking) {
+// setBlocked notes that publishing is blocked, or not any more, and gives the event
+// of that.
+func (l *link) setBlocked(b amqp.Blocking) StateEvent {
 	if b.Active {
 		reason := b.Reason
 		if reason == "" {
 			reason = "no reason given"
 		}
 		l.update(func() { l.blocked = reason })
-		l.event(StateEvent{State: StateBlocked, Reason: reason})
 		l.log.Warn("broker blocks publishing", zap.String("reason", reason))
-		return
+		return StateEvent{State: StateBlocked, Reason: reason}
 	}
 	l.update(func() { l.blocked = "" })
-	l.event(StateEvent{State: StateUnblocked})
 	l.log.Info("broker takes publishes again")
+	return StateEvent{State: StateUnblocked}
 }
 
 // wait returns the current session, or waits for one. With unblocked it also
@@ -224,22 +254,34 @@ func (l *link) wait(ctx context.Context, unblocked bool) (*session, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			switch {
-			case blocked != "":
-				return nil, fmt.Errorf("%w (%s): %w", ErrBlocked, blocked, ctx.Err())
-			case last != nil:
-				return nil, fmt.Errorf("no connection (%w): %w", last, ctx.Err())
-			}
-			return nil, fmt.Errorf("no connection yet: %w", ctx.Err())
+			return nil, notReady(ctx, blocked, last)
 		}
 	}
+}
+
+// notReady is why there is no session when ctx ends.
+func notReady(ctx context.Context, blocked string, last error) error {
+	switch {
+	case blocked != "":
+		return fmt.Errorf("%w (%s): %w", ErrBlocked, blocked, ctx.Err())
+	case last != nil:
+		return fmt.Errorf("no connection (%w): %w", last, ctx.Err())
+	}
+	return fmt.Errorf("no connection yet: %w", ctx.Err())
+}
+
+// current is the session there is, nil for none.
+func (l *link) current() *session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cur
 }
 
 // first waits for the first session, and returns early on a permanent error.
 func (l *link) first(ctx context.Context) error {
 	for {
 		l.mu.Lock()
-		cur, last, fatal, changed, refused := l.cur, l.lastErr, l.fatal, l.changed, l.refused
+		cur, blocked, last, fatal, changed, refused := l.cur, l.blocked, l.lastErr, l.fatal, l.changed, l.refused
 		l.mu.Unlock()
 		switch {
 		case fatal != nil:
@@ -252,10 +294,7 @@ func (l *link) first(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			if last != nil {
-				return errors.Join(last, ctx.Err())
-			}
-			return ctx.Err()
+			return notReady(ctx, blocked, last)
 		}
 	}
 }
@@ -268,7 +307,21 @@ func (l *link) blockedReason() string {
 }
 
 func (l *link) event(e StateEvent) {
-	e.Connection = l.role
 	l.observe(e)
+	l.tell(e)
+}
+
+// become changes what others wait for together with what stats shows of it: whoever is
+// woken sees both.
+func (l *link) become(e StateEvent, change func()) {
+	l.update(func() {
+		change()
+		l.observe(e)
+	})
+	l.tell(e)
+}
+
+func (l *link) tell(e StateEvent) {
+	e.Connection = l.role
 	l.hooks.connectionState(e)
 }

@@ -16,7 +16,7 @@ func (c *Client) listed(dest topology.Destination) error {
 	var names []string
 	known := false
 	for _, d := range c.cfg.Destinations {
-		names = append(names, destinationName(d))
+		names = append(names, d.String())
 		known = known || d.Queue == dest.Queue && d.Exchange == dest.Exchange && d.RoutingKey == dest.RoutingKey
 		if !d.ToExchange() {
 			known = known || d.DeadLetterQueue() == dest.Queue

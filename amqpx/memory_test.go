@@ -176,6 +176,7 @@ func (m *memory) publish(exchange, key string, p amqp.Publishing) {
 	if err := m.foreign().PublishWithContext(m.Context(), exchange, key, false, false, p); err != nil {
 		m.Fatal(err)
 	}
+	synctest.Wait() // it is in its queue when this returns
 }
 
 // client is one of the broker in memory.

@@ -46,7 +46,7 @@ type Message struct {
 	Priority        uint8
 	// Headers are copied. Names that begin with "rabbitdelay-", and those that
 	// the broker interprets (x-death, x-first-death-*, x-last-death-*, x-delay,
-	// CC, BCC), are left out.
+	// CC, BCC) or NServiceBus (its delay), are left out.
 	Headers amqp.Table
 
 	// Attempt is the number of the delivery to come, 1 (also for 0) on the first.
@@ -54,5 +54,6 @@ type Message struct {
 	// Version is the version of the task that the message stands for, 0 for none.
 	Version int64
 
-	own amqp.Table // further headers of rabbitdelay's own
+	own amqp.Table  // further headers of rabbitdelay's own
+	as  *asReceived // of a message that is forwarded or passed on as it is; nil for none
 }

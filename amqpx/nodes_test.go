@@ -66,6 +66,22 @@ func TestNodesInARandomOrder(t *testing.T) {
 	})
 }
 
+// Who has opened a client sees in Stats that it is connected.
+func TestStatsOfAnOpenedClient(t *testing.T) {
+	inCluster(t, func(t *testing.T, k *cluster) {
+		for range 100 {
+			c, err := amqpx.Open(t.Context(), amqpx.Config{URLs: k.urls, Dial: k.dial})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := c.Stats().Publish; s.State != amqpx.StateConnected || s.Address == "" {
+				t.Errorf("an opened client is %s to %q", s.State, s.Address)
+			}
+			_ = c.Close(t.Context())
+		}
+	})
+}
+
 // A client that has lost its broker goes to another one, and stays there.
 func TestReconnectTriesTheOthers(t *testing.T) {
 	inCluster(t, func(t *testing.T, k *cluster) {
@@ -79,7 +95,7 @@ func TestReconnectTriesTheOthers(t *testing.T) {
 			k.nodes[at].CutConnections()
 			after(10 * time.Second)
 			if now := c.Stats().Publish.Address; now == at || now == "" {
-				t.Errorf("after the loss of %s the client is at %q", at, now)
+				t.Fatalf("after the loss of %s the client is at %q", at, now)
 			}
 		}
 	})

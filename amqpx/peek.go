@@ -107,25 +107,35 @@ func mayPeek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOpt
 	if topology.Reserved(o.Prefix, queue) && queue != topology.ParkedQueue(o.Prefix) {
 		return refuse("it belongs to the delay strategies with prefix %q, and a message that is read there is late; its count is in the status", o.Prefix)
 	}
-	v := versionOf(brokerVersion(conn))
-	const costs = "RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and drops the message beyond it"
-	switch limit, err := returns(ctx, o.Management, queue, v); {
-	case errors.Is(err, errStream):
-		return refuse("it is a stream, which can be read from any place without taking anything: consume it with x-stream-offset")
-	case live.IsDenied(err):
-		return refuse(costs + "; the user may not read the limit from the management API: it needs the tag management, or monitoring")
+	limit, err := returns(ctx, o.Management, queue, versionOf(brokerVersion(conn)))
+	switch {
 	case err != nil:
-		return refuse(costs+"; %v", err)
+		return peekRefused(queue, err)
 	case limit < topology.NoDeliveryLimit:
-		return refuse(costs+" or dead-letters it; it is %d here. "+
+		return refuse(peekCosts+" or dead-letters it; it is %d here. "+
 			"On the broker, \"rabbitmq-queues peek %s 1\" shows a message without counting; if the queue has no x-delivery-limit of its own, a policy with delivery-limit %d lifts the limit", limit, queue, topology.NoDeliveryLimit)
 	}
 	return nil
 }
 
+const peekCosts = "RabbitMQ before 4.3 counts each look towards the delivery limit of a quorum queue, and drops the message beyond it"
+
+// peekRefused is for a queue whose limit returns could not tell.
+func peekRefused(queue string, err error) error {
+	why := peekCosts + "; " + err.Error()
+	switch {
+	case errors.Is(err, errStream):
+		why = err.Error()
+	case live.IsDenied(err):
+		why = peekCosts + "; the user may not read the limit from the management API: it needs the tag management, or monitoring"
+	}
+	return &PeekError{Queue: queue, Reason: why}
+}
+
 var (
-	errStream       = errors.New("a stream")
-	errLimitUnknown = errors.New("the limit is not known without the management API")
+	errStream       = errors.New("it is a stream, which can be read from any place without taking anything: consume it with x-stream-offset")
+	errLimitUnknown = errors.New("the limit may be a policy's, which AMQP does not show: give the management API (broker.management_url)")
+	errLimitNotYet  = errors.New("the management API does not know yet whether a policy sets it, as for some seconds after the queue was declared or its node started: try again in 10 s")
 )
 
 // returns is how often a message of a queue may be put back. From RabbitMQ 4.3 on
@@ -148,10 +158,16 @@ func returns(ctx context.Context, m *live.Management, queue string, v topology.V
 	case err != nil:
 		return 0, fmt.Errorf("the limit could not be read: %w", err)
 	}
-	if limit, _ := q.DeliveryLimit(v); limit >= 0 {
-		return limit, nil
+	limit, _ := q.DeliveryLimit(v)
+	switch {
+	case limit < 0 && q.Type != topology.Quorum:
+		return math.MaxInt64, nil
+	case q.EffectivePolicy == nil:
+		return 0, errLimitNotYet
+	case limit < 0:
+		return math.MaxInt64, nil
 	}
-	return math.MaxInt64, nil
+	return limit, nil
 }
 
 // read gets messages and puts them back.

@@ -9,8 +9,9 @@ import (
 )
 
 // permanent tells whether connecting again with the same configuration is
-// pointless: refused credentials or virtual host, an untrusted certificate, or a
-// topology that conflicts with what the broker has.
+// pointless: refused credentials or virtual host, an untrusted certificate, a
+// topology that conflicts with what the broker has, or a broker that does not delay
+// as the strategy needs it.
 func permanent(err error) bool {
 	if n, ok := errors.AsType[*nodesError](err); ok {
 		return n.permanent()
@@ -24,7 +25,7 @@ func permanent(err error) bool {
 			return true
 		}
 	}
-	return isFinalDial(err) || isConflict(err) || errors.Is(err, errNotApplied)
+	return isFinalDial(err) || isConflict(err) || errors.Is(err, errNotApplied) || isUnproven(err)
 }
 
 func isFinalDial(err error) bool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -24,6 +25,7 @@ type prepared struct {
 	aim       int64         // epoch ms, by this process's clock: when the delay that start asks for ends; not before due
 	relative  bool          // due is counted from start
 	floating  bool          // and start is when it is first written
+	passed    bool          // by PassOn, unchanged
 	tolerance time.Duration
 	pub       amqp.Publishing // without Headers
 	user, own amqp.Table      // headers: of the message, and of a message that is passed on
@@ -109,6 +111,9 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 			CorrelationId: m.CorrelationID, ReplyTo: m.ReplyTo, AppId: m.AppID, Priority: m.Priority,
 		},
 	}
+	if p.passed = m.as != nil; p.passed {
+		m.as.apply(&p.pub)
+	}
 	return nil
 }
 
@@ -135,11 +140,14 @@ func (m *Message) checkDestination() error {
 	case m.Queue != "" && (m.Exchange != "" || m.RoutingKey != ""):
 		return &MessageError{"Queue", fmt.Sprintf("both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", m.Queue, m.Exchange, m.RoutingKey)}
 	}
-	if name := m.Queue + m.Exchange + m.RoutingKey; m.own == nil && !utf8.ValidString(name) {
-		return &MessageError{"Queue", fmt.Sprintf("%q, %q, %q as Queue, Exchange and RoutingKey; expected UTF-8: RabbitMQ ends the connection over names that are not", m.Queue, m.Exchange, m.RoutingKey)}
+	if m.own == nil && !isName(m.Queue+m.Exchange+m.RoutingKey) {
+		return &MessageError{"Queue", fmt.Sprintf("%q, %q, %q as Queue, Exchange and RoutingKey; expected UTF-8 without line breaks: RabbitMQ ends the connection over names that are not UTF-8, and cuts line breaks out of them", m.Queue, m.Exchange, m.RoutingKey)}
 	}
 	return nil
 }
+
+// isName tells whether RabbitMQ takes s as it is for the name of a queue.
+func isName(s string) bool { return utf8.ValidString(s) && !strings.ContainsAny(s, "\r\n") }
 
 func (m *Message) checkInstant() error {
 	if !m.DeliverAt.IsZero() && m.Delay != 0 {
@@ -209,13 +217,6 @@ func (p *prepared) restart(now time.Time) {
 	p.pub.Timestamp = now
 }
 
-func destinationName(d topology.Destination) string {
-	if d.ToExchange() {
-		return d.Exchange + ":" + d.RoutingKey
-	}
-	return d.Queue
-}
-
 // maxDelay is the longest delay that can be told, in whole milliseconds: 292
 // years, longer than any strategy's.
 const maxDelay = time.Duration(math.MaxInt64 - math.MaxInt64%int64(time.Millisecond))
@@ -276,53 +277,71 @@ func remaining(due int64, now time.Time) time.Duration {
 }
 
 func checkHeaders(h amqp.Table) error {
+	size, err := tableSize(h, 0)
+	switch {
+	case err != nil:
+		return &MessageError{"Headers", err.Error()}
+	case size > maxHeaders:
+		return &MessageError{"Headers", fmt.Sprintf("more than %d bytes, the most that a message may have: large data belongs in the body", maxHeaders)}
+	}
 	if err := h.Validate(); err != nil {
 		return &MessageError{"Headers", err.Error() + "; expected values that an AMQP table can hold: bool, integers, float, string, []byte, time.Time, nested tables and arrays"}
-	}
-	size, field := tableSize(h)
-	if field != "" {
-		return &MessageError{"Headers", fmt.Sprintf("a header's name is %d bytes; AMQP allows 255", len(field))}
-	}
-	if size > maxHeaders {
-		return &MessageError{"Headers", fmt.Sprintf("%d bytes; expected at most %d: large data belongs in the body", size, maxHeaders)}
 	}
 	return nil
 }
 
-// tableSize is roughly the encoded size; longName is a name over 255 bytes.
-func tableSize(t amqp.Table) (size int, longName string) {
+// tableSize adds roughly the encoded size of t to size, up to where that exceeds
+// maxHeaders: a table may contain itself. Its error is of what AMQP can carry in a
+// frame, and RabbitMQ ends the connection over.
+func tableSize(t amqp.Table, size int) (int, error) {
 	for k, v := range t {
 		if len(k) > 255 {
-			return 0, k
+			return 0, fmt.Errorf("a header's name is %d bytes; AMQP allows 255", len(k))
 		}
-		n, long := valueSize(v)
-		if long != "" {
-			return 0, long
+		var err error
+		if size, err = valueSize(v, size+len(k)+2); err != nil {
+			return 0, fmt.Errorf("table field %q %w", k, err)
 		}
-		size += len(k) + 2 + n
+		if size > maxHeaders {
+			break
+		}
 	}
-	return size, ""
+	return size, nil
 }
 
-func valueSize(v any) (size int, longName string) {
+func valueSize(v any, size int) (int, error) {
+	if size > maxHeaders {
+		return size, nil
+	}
 	switch v := v.(type) {
 	case string:
-		return len(v) + 4, ""
+		return size + len(v) + 4, nil
 	case []byte:
-		return len(v) + 4, ""
+		return size + len(v) + 4, nil
+	case float32:
+		return size + 5, finite(float64(v))
+	case float64:
+		return size + 9, finite(v)
 	case amqp.Table:
-		return tableSize(v)
+		return tableSize(v, size)
 	case []any:
 		for _, e := range v {
-			n, long := valueSize(e)
-			if long != "" {
-				return 0, long
+			var err error
+			if size, err = valueSize(e, size+1); err != nil {
+				return 0, fmt.Errorf("in array %w", err)
 			}
-			size += n + 1
 		}
-		return size, ""
+		return size, nil
 	}
-	return 9, ""
+	return size + 9, nil
+}
+
+// finite refuses what Erlang has no number for.
+func finite(f float64) error {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return fmt.Errorf("is %v; expected a finite number: RabbitMQ ends the connection over others", f)
+	}
+	return nil
 }
 
 // straightTo is the way to a destination without a delay and past the strategy.

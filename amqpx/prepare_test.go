@@ -41,24 +41,27 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 		field string // of the MessageError
 		says  string
 	}{
-		"no destination":       {Message{}, "Queue", "no destination"},
-		"two destinations":     {Message{Queue: "q", Exchange: "e"}, "Queue", "set one destination"},
-		"queue and key":        {Message{Queue: "q", RoutingKey: "k"}, "Queue", "set one destination"},
-		"delay and instant":    {Message{Queue: "q", Delay: 1, DeliverAt: time.Now()}, "DeliverAt", "set one"},
-		"negative delay":       {Message{Queue: "q", Delay: -time.Second}, "Delay", "-1s is negative"},
-		"negative tolerance":   {Message{Queue: "q", Tolerance: -1}, "Tolerance", "negative"},
-		"negative attempt":     {Message{Queue: "q", Attempt: -1}, "Attempt", "-1"},
-		"long id":              {Message{Queue: "q", ID: long}, "ID", "256 bytes; AMQP allows 255"},
-		"long queue":           {Message{Queue: long}, "Queue", "256 bytes"},
-		"long routing key":     {Message{Exchange: "e", RoutingKey: long}, "RoutingKey", "256 bytes"},
-		"long content type":    {Message{Queue: "q", ContentType: long}, "ContentType", "256 bytes"},
-		"direct reply-to":      {Message{Queue: "q", ReplyTo: "amq.rabbitmq.reply-to"}, "ReplyTo", "closes any other"},
-		"large body":           {Message{Queue: "q", Body: make([]byte, DefaultMaxBody+1)}, "Body", "expected at most 16777216"},
-		"impossible header":    {Message{Queue: "q", Headers: amqp.Table{"a": struct{}{}}}, "Headers", "AMQP table can hold"},
-		"long header name":     {Message{Queue: "q", Headers: amqp.Table{long: 1}}, "Headers", "256 bytes"},
-		"nested long name":     {Message{Queue: "q", Headers: amqp.Table{"a": amqp.Table{long: 1}}}, "Headers", "256 bytes"},
-		"too many headers":     {Message{Queue: "q", Headers: amqp.Table{"a": bytes.Repeat([]byte("x"), maxHeaders)}}, "Headers", "belongs in the body"},
-		"large array in there": {Message{Queue: "q", Headers: amqp.Table{"a": []any{strings.Repeat("x", maxHeaders)}}}, "Headers", "belongs in the body"},
+		"no destination":        {Message{}, "Queue", "no destination"},
+		"two destinations":      {Message{Queue: "q", Exchange: "e"}, "Queue", "set one destination"},
+		"queue and key":         {Message{Queue: "q", RoutingKey: "k"}, "Queue", "set one destination"},
+		"delay and instant":     {Message{Queue: "q", Delay: 1, DeliverAt: time.Now()}, "DeliverAt", "set one"},
+		"negative delay":        {Message{Queue: "q", Delay: -time.Second}, "Delay", "-1s is negative"},
+		"negative tolerance":    {Message{Queue: "q", Tolerance: -1}, "Tolerance", "negative"},
+		"negative attempt":      {Message{Queue: "q", Attempt: -1}, "Attempt", "-1"},
+		"long id":               {Message{Queue: "q", ID: long}, "ID", "256 bytes; AMQP allows 255"},
+		"long queue":            {Message{Queue: long}, "Queue", "256 bytes"},
+		"long routing key":      {Message{Exchange: "e", RoutingKey: long}, "RoutingKey", "256 bytes"},
+		"long content type":     {Message{Queue: "q", ContentType: long}, "ContentType", "256 bytes"},
+		"direct reply-to":       {Message{Queue: "q", ReplyTo: "amq.rabbitmq.reply-to"}, "ReplyTo", "closes any other"},
+		"large body":            {Message{Queue: "q", Body: make([]byte, DefaultMaxBody+1)}, "Body", "expected at most 16777216"},
+		"impossible header":     {Message{Queue: "q", Headers: amqp.Table{"a": struct{}{}}}, "Headers", "AMQP table can hold"},
+		"long header name":      {Message{Queue: "q", Headers: amqp.Table{long: 1}}, "Headers", "256 bytes"},
+		"nested long name":      {Message{Queue: "q", Headers: amqp.Table{"a": amqp.Table{long: 1}}}, "Headers", "256 bytes"},
+		"no number":             {Message{Queue: "q", Headers: amqp.Table{"a": []any{amqp.Table{"b": math.NaN()}}}}, "Headers", "finite"},
+		"endless number":        {Message{Queue: "q", Headers: amqp.Table{"a": float32(math.Inf(-1))}}, "Headers", "finite"},
+		"too many headers":      {Message{Queue: "q", Headers: amqp.Table{"a": bytes.Repeat([]byte("x"), maxHeaders)}}, "Headers", "belongs in the body"},
+		"headers in themselves": {Message{Queue: "q", Headers: itself()}, "Headers", "belongs in the body"},
+		"large array in there":  {Message{Queue: "q", Headers: amqp.Table{"a": []any{strings.Repeat("x", maxHeaders)}}}, "Headers", "belongs in the body"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -219,4 +222,11 @@ func TestNewIDIsUUIDv7(t *testing.T) {
 		}
 		seen[id] = true
 	}
+}
+
+// itself is a table that never ends.
+func itself() amqp.Table {
+	t := amqp.Table{}
+	t[""] = []any{t}
+	return t
 }

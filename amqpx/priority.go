@@ -38,13 +38,13 @@ func priorityProblem(broker string, s Strategy, priority uint8) error {
 }
 
 // checkPriority asks whether a message may go its way with its priority. That of
-// one which a consumer passes on is lowered: its sender is not here to be told.
+// one which a consumer sends on is lowered: its sender is not here to be told.
 func (c *Client) checkPriority(sess *session, p *prepared, route *topology.Route) error {
 	if p.direct || route.Hops == 0 {
 		return nil
 	}
 	err := priorityProblem(sess.broker, c.strategy, p.pub.Priority)
-	if err != nil && p.own != nil {
+	if err != nil && p.own != nil && !p.passed {
 		p.pub.Priority, err = normalPriority, nil
 	}
 	return err

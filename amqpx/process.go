@@ -57,7 +57,7 @@ func (k *consumer) process(j *job) {
 			k.failed.Add(1)
 		}
 		k.settling.Add(1)
-		end.Outcome = k.settle(j, d, end.Err)
+		end.Outcome = k.settle(ctx, j, d, end.Err)
 		k.settling.Add(-1)
 		k.c.hooks.handleEnd(ctx, end)
 	}()
@@ -80,35 +80,37 @@ func (k *consumer) call(ctx context.Context, d *Delivery) (panicked bool, err er
 	return false, k.handler(ctx, d)
 }
 
-// settle acknowledges, retries or dead-letters.
-func (k *consumer) settle(j *job, d *Delivery, err error) Outcome {
+// settle acknowledges, retries or dead-letters. What it sends has the values of ctx.
+func (k *consumer) settle(ctx context.Context, j *job, d *Delivery, err error) Outcome {
 	switch {
 	case err == nil:
 		return k.ack(j, OutcomeAcked)
 	case errors.Is(err, errDeliveries):
-		return k.bury(j, d, err, ReasonDeliveries)
+		return k.bury(ctx, j, d, err, ReasonDeliveries)
+	case IsRequeued(err):
+		return k.putBack(j, d, err)
 	case IsRejected(err):
-		return k.bury(j, d, err, ReasonRejected)
+		return k.bury(ctx, j, d, err, ReasonRejected)
 	case IsSnoozed(err):
 		m := k.again(d, err)
 		k.log.Debug("snoozed", zap.String("id", d.ID), zap.Int("snoozes", d.Snoozes), zap.Duration("delay", k.retryDelay(d, err)))
-		return k.pass(j, m, nil, OutcomeSnoozed)
+		return k.pass(ctx, j, m, nil, OutcomeSnoozed)
 	case d.Attempt >= d.MaxAttempts:
-		return k.bury(j, d, err, ReasonAttempts)
+		return k.bury(ctx, j, d, err, ReasonAttempts)
 	}
 	m := k.again(d, err)
 	k.log.Debug("retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Duration("delay", k.retryDelay(d, err)), zap.Error(err))
-	return k.pass(j, m, nil, OutcomeRetried)
+	return k.pass(ctx, j, m, nil, OutcomeRetried)
 }
 
 // bury dead-letters.
-func (k *consumer) bury(j *job, d *Delivery, err error, reason string) Outcome {
+func (k *consumer) bury(ctx context.Context, j *job, d *Delivery, err error, reason string) Outcome {
 	level := zap.WarnLevel
 	if reason == ReasonRejected {
 		level = zap.InfoLevel
 	}
 	k.log.Log(level, "dead-lettered", zap.String("id", d.ID), zap.String("reason", reason), zap.Int("attempt", d.Attempt), zap.Error(err))
-	return k.pass(j, k.deadLetter(d, err, reason), straightTo(topology.Destination{Queue: k.dead}), OutcomeDeadLettered)
+	return k.pass(ctx, j, k.deadLetter(d, err, reason), straightTo(topology.Destination{Queue: k.dead}), OutcomeDeadLettered)
 }
 
 func (k *consumer) ack(j *job, o Outcome) Outcome {
@@ -126,13 +128,20 @@ const (
 	passMax     = 10 * time.Second
 )
 
+// requeueMin, doubled with each delivery that the broker counts, up to requeueMax,
+// is how long a requeued message is kept from the queue.
+const (
+	requeueMin = time.Second
+	requeueMax = 10 * time.Second
+)
+
 // pass publishes a message in place of the received one and acknowledges that
 // one when the broker has confirmed. Until then the received one stays
 // unacknowledged, so that nothing is lost; when neither is possible it goes back
 // to the queue. It looks before each try whether the received one is still here:
 // once the broker delivers it again, it would become two. A consumer that ends
 // waits for no second try.
-func (k *consumer) pass(j *job, m Message, direct *topology.Route, o Outcome) Outcome {
+func (k *consumer) pass(values context.Context, j *job, m Message, direct *topology.Route, o Outcome) Outcome {
 	if m.ID == "" {
 		m.ID = newID(time.Now()) // the same for all tries
 	}
@@ -140,11 +149,13 @@ func (k *consumer) pass(j *job, m Message, direct *topology.Route, o Outcome) Ou
 		if j.sub.lost() || j.sub.live.Err() != nil || try > 1 && k.ending.Err() != nil {
 			return k.giveBack(j)
 		}
-		ctx, cancel := context.WithTimeout(j.sub.live, passTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(values), passTimeout)
+		stop := context.AfterFunc(j.sub.live, cancel)
 		err := k.c.sendOne(ctx, m, direct)
 		if errors.Is(err, ErrUnroutable) && direct != nil {
 			err = errors.Join(err, within(ctx, func() error { return k.declare(ctx, j.sub.sess) }))
 		}
+		stop()
 		cancel()
 		if err == nil {
 			return k.ack(j, o)
@@ -174,6 +185,15 @@ func (k *consumer) pause(j *job, d time.Duration) {
 	case <-j.sub.live.Done():
 	case <-k.ending.Done():
 	}
+}
+
+// putBack gives a message back that its handler requeues, after a pause: the broker
+// delivers it again at once.
+func (k *consumer) putBack(j *job, d *Delivery, err error) Outcome {
+	n, _ := headerInt(d.Headers, "x-delivery-count")
+	k.log.Debug("requeued", zap.String("id", d.ID), zap.Error(err))
+	k.pause(j, backoff(requeueMin, requeueMax, int(min(max(n, 0), maxDeliveries))+1))
+	return k.giveBack(j)
 }
 
 func (k *consumer) giveBack(j *job) Outcome {
@@ -258,6 +278,9 @@ func (d *Delivery) record(own amqp.Table) {
 	}
 	if s, ok := d.Headers[HeaderError].(string); ok {
 		own[HeaderError] = cut(s, maxErrorText)
+	}
+	if t := d.carry(); t != nil {
+		own[HeaderCarried] = t
 	}
 }
 

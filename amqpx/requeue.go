@@ -37,9 +37,10 @@ type RequeueOptions struct {
 	InFlight int
 	// DryRun decides about each message and puts it back.
 	DryRun bool
-	// Management tells the queue's delivery limit, towards which a look counts before
-	// RabbitMQ 4.3. Without it a limit that a policy sets is not seen there, and the
-	// queue may drop what is put back too often.
+	// Management tells the queue's delivery limit, towards which a message that is put
+	// back counts before RabbitMQ 4.3. Without it nothing is put back there, unless
+	// the queue is a classic one: what stays goes to the end of the queue as a copy,
+	// and DryRun returns a *PeekError.
 	Management *live.Management
 	// Tasks decides about dead letters of tasks; *schedule.Store is one. Without it
 	// they stay where they are, because a message alone does not revive a task.
@@ -82,12 +83,14 @@ type RequeueReport struct {
 	// Again counts messages that were sent back during the run, by this one or
 	// another, and have died again. They are not chosen.
 	Again int `json:"again"`
-	// Moved counts messages that went to the end of the queue, as copies, because
-	// the queue's delivery limit might have dropped them had they been put back.
+	// Moved counts messages that stayed and went to the end of the queue, as copies,
+	// because its delivery limit might have dropped them had they been put back.
 	Moved int `json:"moved"`
-	// CountsDeliveries tells that the broker counts each message that was put back
-	// as a delivery (quorum queues before RabbitMQ 4.3), and DeliveryLimit how many
-	// of them a message may have; 0: no limit that anything reaches, -1: unknown.
+	// PutBack counts messages that were taken and put back.
+	PutBack int `json:"put_back"`
+	// CountsDeliveries tells that the broker counts each message that is put back
+	// towards a delivery limit (quorum queues before RabbitMQ 4.3), and DeliveryLimit
+	// is that limit; -1: unknown.
 	CountsDeliveries bool  `json:"counts_deliveries"`
 	DeliveryLimit    int64 `json:"delivery_limit"`
 
@@ -128,19 +131,23 @@ func (r *RequeueReport) gone() int { return r.Sent + r.Revived + r.Removed }
 // A run takes the messages that are ready when it begins, and no more: not those
 // that come meanwhile, nor what it sent and died again. Messages that are not
 // chosen, or cannot go, are held until the run ends and then put back, in their
-// place (before RabbitMQ 4.0, at a quorum queue's end). A destination that is gone,
+// place (before RabbitMQ 4.0, at a quorum queue's end). Before RabbitMQ 4.3 a quorum
+// queue counts that towards its delivery limit; see RequeueOptions.Management. A
+// destination that is gone,
 // forbidden or full is not tried again in the same run. So is one that gives no
 // answer within 10 s; its message may have been taken, and may come twice.
 //
 // When ctx ends, messages that are being sent are seen to their end. A process that
 // is killed, or a connection that is lost, leaves at most InFlight messages that
 // were sent and are still there: a second run sends them again, under the same ids.
+// Before 4.3 the broker counts a delivery for each message that was held, and drops
+// one that has no more left.
 // Two runs at once share the messages. The broker's consumer timeout (30 min) bounds
 // how long messages may be held, and so a run that leaves messages behind.
 //
 // The report is what was done, also beside an error. Errors: ErrConfig, ErrClosed,
-// ErrBlocked, the context's, an *amqp091.Error (NotFound for a queue that does not
-// exist).
+// ErrBlocked, a *PeekError for a stream, the context's, an *amqp091.Error (NotFound
+// for a queue that does not exist).
 func (c *Client) Requeue(ctx context.Context, o RequeueOptions) (RequeueReport, error) {
 	setDefault(&o.InFlight, 1)
 	if err := o.Validate(c.strategy.Prefix()); err != nil {
@@ -153,7 +160,8 @@ func (c *Client) Requeue(ctx context.Context, o RequeueOptions) (RequeueReport, 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.stop, cancel)()
-	r := &requeue{c: c, o: o, began: time.Now(), refused: map[topology.Destination]string{}}
+	r := &requeue{c: c, o: o, began: time.Now(), refused: map[topology.Destination]string{}, existed: map[topology.Destination]time.Time{}, endCopies: func() {}, rep: RequeueReport{Results: []RequeueResult{}}}
+	defer func() { r.endCopies() }()
 	err := r.begin(ctx)
 	if err == nil {
 		err = r.run(ctx)
@@ -203,10 +211,18 @@ type requeue struct {
 
 	sess  *session
 	ch    *amqp.Channel
-	limit int64 // how often a message may be put back
+	limit int64           // how often a message may be put back
+	taken []amqp.Delivery // and not yet looked at
 
-	refused map[topology.Destination]string // why no more messages go there
-	next    time.Time                       // when the next message may go, by Rate
+	grown   int // how many the last portion might have had
+	longest int // body that was seen
+
+	copies    *confirmChannel // nil before the first copy
+	endCopies func()
+
+	refused map[topology.Destination]string    // why no more messages go there
+	existed map[topology.Destination]time.Time // when one was seen to be there
+	next    time.Time                          // when the next message may go, by Rate
 }
 
 // begin looks at the queue and opens the channel.
@@ -232,72 +248,46 @@ func (r *requeue) begin(ctx context.Context) (err error) {
 	})
 }
 
-// defaultDeliveryLimit is that of a quorum queue without one, since RabbitMQ 4.0.
-const defaultDeliveryLimit = 20
-
-// learnLimit finds out what it costs a message to be put back. Since RabbitMQ 4.3
-// it costs nothing; before, the queue's delivery limit is compared with every
-// delivery that was not acknowledged.
+// learnLimit finds out how often the queue lets a message be put back. Since RabbitMQ
+// 4.3 that does not count. Before, a quorum queue takes the lower of an argument and
+// a policy, and AMQP shows no policy: a declaration with the very argument succeeds
+// under any. Without the management API only a classic queue is known to drop
+// nothing.
 func (r *requeue) learnLimit(ctx context.Context) error {
 	r.limit = math.MaxInt64
 	version := versionOf(r.sess.broker)
 	if version.AtLeast(4, 3, 0) || r.rep.Total == 0 {
 		return nil
 	}
-	if r.o.Management != nil {
-		limit, err := returns(ctx, r.o.Management, r.o.Queue, version)
-		if err == nil && limit < topology.NoDeliveryLimit {
-			r.limit, r.rep.DeliveryLimit, r.rep.CountsDeliveries = limit, limit, true
-		}
-		if err == nil || ctx.Err() != nil {
-			return ctx.Err()
-		}
+	limit, err := returns(ctx, r.o.Management, r.o.Queue, version)
+	switch {
+	case err == nil && limit >= topology.NoDeliveryLimit, err != nil && r.classic(ctx):
+		return nil
+	case err == nil:
+		r.limit, r.rep.DeliveryLimit, r.rep.CountsDeliveries = limit, limit, true
+	case ctx.Err() == nil && (r.o.DryRun || errors.Is(err, errStream)):
+		return peekRefused(r.o.Queue, err)
+	default:
+		r.limit, r.rep.DeliveryLimit, r.rep.CountsDeliveries = 0, -1, true
 	}
-	r.rep.CountsDeliveries = true
-	ours := topology.Destination{Queue: "any", DeadLetter: r.o.Queue}.Queues(topology.Quorum)[:1]
-	sess, err := r.c.pub.wait(ctx, false)
-	if err != nil {
-		return err
-	}
-	var found topology.Live
-	err = r.c.onDeclareConn(ctx, sess, false, func(conn *amqp.Connection) error {
-		var err error
-		found, err = live.NewAMQPInspector(conn).Inspect(ctx, topology.Topology{Queues: ours})
-		return err
-	})
-	q, looked := found.Queues[r.o.Queue]
-	if err != nil {
-		q, looked = topology.LiveQueue{}, false // no right to configure it, say
-	}
-	r.limit, r.rep.DeliveryLimit, r.rep.CountsDeliveries = declaredReturns(q, looked, version)
 	return ctx.Err()
 }
 
-// declaredReturns is how often a queue lets a message be put back, as far as its
-// declaration tells; the limit as it is reported; and whether the broker counts at
-// all.
-func declaredReturns(q topology.LiveQueue, looked bool, version topology.Version) (limit, reported int64, counts bool) {
-	const none = math.MaxInt64
-	switch {
-	case !looked:
-		return 1, -1, true
-	case len(q.Mismatches) == 0:
-		return none, 0, true
+// classic tells whether the queue is known to be a classic one: a declaration as a
+// quorum queue is refused because of the type.
+func (r *requeue) classic(ctx context.Context) bool {
+	ours := topology.Destination{Queue: "any", DeadLetter: r.o.Queue}.Queues(topology.Quorum)[:1]
+	sess, err := r.c.pub.wait(ctx, false)
+	if err != nil {
+		return false
 	}
-	switch m := q.Mismatches[0]; m.Argument {
-	case topology.ArgQueueType: // a classic queue
-		return none, 0, false
-	case topology.ArgDeliveryLimit:
-		var n int64
-		if _, err := fmt.Sscan(fmt.Sprint(m.Have), &n); err == nil {
-			return n, n, true
-		}
-		if version.AtLeast(4, 0, 0) {
-			return defaultDeliveryLimit, defaultDeliveryLimit, true
-		}
-		return none, 0, true
-	}
-	return 1, -1, true
+	var found topology.Live
+	err = r.c.onDeclareConn(ctx, sess, false, func(conn *amqp.Connection) (err error) {
+		found, err = live.NewAMQPInspector(conn).Inspect(ctx, topology.Topology{Queues: ours})
+		return err
+	})
+	m := found.Queues[r.o.Queue].Mismatches
+	return err == nil && len(m) > 0 && m[0].Argument == topology.ArgQueueType && m[0].Have != "stream"
 }
 
 // run takes the messages, in portions, and puts those back that stay.
@@ -305,25 +295,30 @@ func (r *requeue) run(ctx context.Context) error {
 	defer func() { _ = within(context.Background(), func() error { return r.ch.Close() }) }()
 	var err error
 	for err == nil && r.rep.Looked < r.rep.Total && !r.full() {
-		var portion []amqp.Delivery
-		if portion, err = r.take(ctx, r.portion()); err != nil || len(portion) == 0 {
+		if err = r.take(ctx, r.portion()); err != nil || len(r.taken) == 0 {
 			break
 		}
-		err = r.process(ctx, portion)
+		err = r.process(ctx)
 	}
-	return errors.Join(err, r.putBack())
+	return errors.Join(err, r.putBack(ctx))
 }
 
 // full tells whether no more may go.
 func (r *requeue) full() bool { return r.o.Limit > 0 && r.rep.gone() >= r.o.Limit }
 
-// maxPortion bounds the messages in memory.
-const maxPortion = 250
+// These bound the messages in memory. How long they are shows when they are there, so
+// that the first portion is small, and each at most twice as large as the one before.
+const (
+	maxPortion   = 250
+	firstPortion = 8
+	portionBytes = 16 << 20 // if none is longer than those before
+)
 
 // portion is how many messages to take next: few when they go slowly, because what
 // is taken is kept from everybody else.
 func (r *requeue) portion() int {
-	n := min(maxPortion, r.rep.Total-r.rep.Looked)
+	r.grown = min(max(2*r.grown, firstPortion), maxPortion)
+	n := min(r.grown, portionBytes/max(r.longest, 1), r.rep.Total-r.rep.Looked)
 	if r.o.Limit > 0 && r.o.Filter.Empty() {
 		n = min(n, r.o.Limit-r.rep.gone())
 	}
@@ -334,16 +329,25 @@ func (r *requeue) portion() int {
 }
 
 // process decides about a portion and sends what goes, InFlight at a time.
-func (r *requeue) process(ctx context.Context, portion []amqp.Delivery) error {
+func (r *requeue) process(ctx context.Context) error {
 	var round []*letter
-	for i, raw := range portion {
+	defer func() {
+		for _, l := range round { // chosen, and the run has ended
+			r.taken = append(r.taken, l.raw)
+		}
+	}()
+	for len(r.taken) > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		raw := r.taken[0]
+		r.taken = r.taken[1:]
 		r.rep.Looked++
+		r.longest = max(r.longest, len(raw.Body))
 		l := &letter{raw: raw, DeadLetter: ReadDeadLetter(raw, r.o.Queue, r.c.strategy.Prefix())}
 		chosen, err := r.decide(ctx, l)
 		if err != nil {
+			round = append(round, l)
 			return err
 		}
 		switch {
@@ -354,15 +358,21 @@ func (r *requeue) process(ctx context.Context, portion []amqp.Delivery) error {
 		default:
 			round = append(round, l)
 		}
-		if err := r.keep(ctx, l, !chosen || l.fate.outcome == RequeueStayed || r.o.DryRun); err != nil {
-			return err
-		}
-		full := r.o.Limit > 0 && r.rep.gone()+len(round) >= r.o.Limit
-		if len(round) == r.o.InFlight || len(round) > 0 && (i == len(portion)-1 || full) {
-			if err := r.send(ctx, round); err != nil {
+		if !chosen || l.fate.outcome == RequeueStayed || r.o.DryRun {
+			if err := r.keep(ctx, raw); err != nil {
 				return err
 			}
+		}
+		full := r.o.Limit > 0 && r.rep.gone()+len(round) >= r.o.Limit
+		if len(round) == r.o.InFlight || len(round) > 0 && (len(r.taken) == 0 || full) {
+			if err := r.pace(ctx, len(round)); err != nil {
+				return err
+			}
+			now := round
 			round = nil
+			if err := r.send(ctx, now); err != nil {
+				return err
+			}
 		}
 		if r.full() {
 			return nil

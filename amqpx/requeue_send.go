@@ -28,7 +28,7 @@ type fate struct {
 }
 
 func (l *letter) stays(why string) {
-	l.fate = fate{RequeueStayed, destinationName(l.dest), why}
+	l.fate = fate{RequeueStayed, l.dest.String(), why}
 }
 
 // decide says whether a letter is chosen, and what is to become of it.
@@ -45,7 +45,7 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	if elsewhere {
 		l.dest = r.o.To
 	}
-	l.fate = fate{outcome: RequeueSent, dest: destinationName(l.dest)}
+	l.fate = fate{outcome: RequeueSent, dest: l.dest.String()}
 	switch {
 	case l.Reason == "" && !elsewhere:
 		l.stays("it is no dead letter: nothing tells that it died; give a destination to move it all the same")
@@ -83,9 +83,16 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 // early tells whether a letter was parked before it was due, and has to wait.
 func (r *requeue) early(l *letter) bool { return l.DueAt.After(time.Now()) }
 
+// existsFor is how long a destination that was there is taken to be.
+const existsFor = time.Second
+
 // exists lets a letter stay whose destination is not there. A client that declares
 // would create it, and nobody would read it.
 func (r *requeue) exists(ctx context.Context, l *letter) error {
+	if time.Since(r.existed[l.dest]) < existsFor {
+		return nil
+	}
+	asked := l.dest
 	if l.dest.Queue == "" && l.dest.Exchange == "" {
 		l.dest = topology.Destination{Queue: l.dest.RoutingKey} // the default exchange
 	}
@@ -107,14 +114,12 @@ func (r *requeue) exists(ctx context.Context, l *letter) error {
 		r.refuse(l, whyStays(err, l.dest))
 		return nil
 	}
+	r.existed[asked] = time.Now()
 	return ctx.Err() // what may not be looked at may still be sent to
 }
 
 // send sends a round, side by side, and takes those off the queue that went.
 func (r *requeue) send(ctx context.Context, round []*letter) error {
-	if err := r.pace(ctx, len(round)); err != nil {
-		return err
-	}
 	errs := make([]error, len(round))
 	var all sync.WaitGroup
 	for i, l := range round {
@@ -139,7 +144,7 @@ func (r *requeue) send(ctx context.Context, round []*letter) error {
 		default:
 			r.refuse(l, why)
 		}
-		if err := r.keep(ctx, l, true); err != nil {
+		if err := r.keep(ctx, l.raw); err != nil {
 			stop = errors.Join(stop, err)
 		}
 	}

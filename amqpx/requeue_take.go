@@ -1,7 +1,9 @@
 package amqpx
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,28 +17,28 @@ const takeIdle = 100 * time.Millisecond
 // syncTimeout bounds a round trip to the queue's broker.
 const syncTimeout = 30 * time.Second
 
-// take takes up to n messages; none means that there are none. A consumer whose
+// take takes up to n messages into r.taken; none means that there are none. A consumer whose
 // prefetch is n gets n messages and no more, because none of them is acknowledged
 // before it is cancelled; a basic.get for each would be n round trips.
-func (r *requeue) take(ctx context.Context, n int) (portion []amqp.Delivery, err error) {
+func (r *requeue) take(ctx context.Context, n int) error {
 	tag := fmt.Sprintf("requeue-%06d", r.rep.Looked) // a broker puts back by tag
 	var from <-chan amqp.Delivery
-	err = r.ask(ctx, func() (err error) {
+	err := r.ask(ctx, func() (err error) {
 		if err = r.ch.Qos(n, 0, false); err == nil {
 			from, err = r.ch.Consume(r.o.Queue, tag, false, false, false, false, nil)
 		}
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	idle := time.NewTimer(takeIdle)
 	defer idle.Stop()
-	for waiting := true; waiting && len(portion) < n; {
+	for waiting := true; waiting && len(r.taken) < n; {
 		select {
 		case raw, ok := <-from:
 			if waiting = ok; ok {
-				portion = append(portion, raw)
+				r.taken = append(r.taken, raw)
 				idle.Reset(takeIdle)
 			}
 		case <-idle.C:
@@ -46,23 +48,30 @@ func (r *requeue) take(ctx context.Context, n int) (portion []amqp.Delivery, err
 		}
 	}
 	if err = r.ask(context.WithoutCancel(ctx), func() error { return r.ch.Cancel(tag, false) }); err != nil {
-		return nil, err
+		return err
 	}
 	for raw := range from {
-		portion = append(portion, raw)
+		r.taken = append(r.taken, raw)
 	}
-	if len(portion) > 0 || ctx.Err() != nil {
-		return portion, ctx.Err()
+	if len(r.taken) == 0 && ctx.Err() == nil {
+		err = r.takeOne(ctx)
 	}
-	// Nothing came in time. The queue itself says whether it is empty.
-	err = r.ask(ctx, func() error {
-		raw, ok, err := r.ch.Get(r.o.Queue, false)
-		if ok {
-			portion = append(portion, raw)
-		}
+	r.rep.PutBack += len(r.taken) // unless it goes
+	return cmp.Or(err, ctx.Err())
+}
+
+// takeOne asks the queue itself whether it is empty, when nothing came in time.
+func (r *requeue) takeOne(ctx context.Context) error {
+	var raw amqp.Delivery
+	var ok bool
+	err := r.ask(ctx, func() (err error) {
+		raw, ok, err = r.ch.Get(r.o.Queue, false)
 		return err
 	})
-	return portion, err
+	if err == nil && ok {
+		r.taken = append(r.taken, raw)
+	}
+	return err
 }
 
 // ask runs a request, and explains the end of the channel.
@@ -86,24 +95,26 @@ func (r *requeue) acknowledge(round []*letter) error {
 		if err := l.raw.Ack(false); err != nil {
 			return fmt.Errorf("message %s was %s and could not be acknowledged, so that it may come twice: %w", l.ID, l.fate.outcome, err)
 		}
+		r.rep.PutBack--
 	}
 	return r.ask(context.Background(), func() error { return r.ch.Qos(1, 0, false) }) // its answer comes after the acknowledgements
 }
 
 // keep sees to it that a message which stays can be put back: where the queue might
 // drop it, a copy goes to the queue's end instead.
-func (r *requeue) keep(ctx context.Context, l *letter, stays bool) error {
-	count, _ := headerInt(l.raw.Headers, "x-delivery-count")
-	if !stays || !r.rep.CountsDeliveries || count+1 < r.limit {
+func (r *requeue) keep(ctx context.Context, raw amqp.Delivery) error {
+	count, _ := headerInt(raw.Headers, "x-delivery-count")
+	if !r.rep.CountsDeliveries || count+1 < r.limit {
 		return nil
 	}
-	if err := r.copyBack(ctx, l.raw); err != nil {
-		return fmt.Errorf("message %s was delivered %d times and may be dropped when it is put back; a copy could not be made: %w", l.ID, count, err)
+	if err := r.copyBack(ctx, raw); err != nil {
+		return fmt.Errorf("message %s was delivered %d times and may be dropped when it is put back; a copy could not be made: %w", raw.MessageId, count+1, err)
 	}
-	if err := l.raw.Ack(false); err != nil {
+	if err := raw.Ack(false); err != nil {
 		return err
 	}
 	r.rep.Moved++
+	r.rep.PutBack--
 	return nil
 }
 
@@ -111,18 +122,14 @@ func (r *requeue) keep(ctx context.Context, l *letter, stays bool) error {
 func (r *requeue) copyBack(ctx context.Context, raw amqp.Delivery) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
 	defer cancel()
-	sess, err := r.c.pub.wait(ctx, true)
-	if err != nil {
-		return err
+	if r.copies == nil || r.copies.ch.IsClosed() {
+		if err := r.openCopies(ctx); err != nil {
+			return err
+		}
 	}
 	var dc *amqp.DeferredConfirmation
-	on, err := sess.pub.ownChannel(ctx)
-	if err != nil {
-		return err
-	}
-	defer sess.pub.end(on)
-	err = within(ctx, func() (err error) {
-		dc, err = on.ch.PublishWithDeferredConfirm("", r.o.Queue, true, false, amqp.Publishing{
+	err := within(ctx, func() (err error) {
+		dc, err = r.copies.ch.PublishWithDeferredConfirm("", r.o.Queue, true, false, amqp.Publishing{
 			Headers: raw.Headers, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding, DeliveryMode: raw.DeliveryMode,
 			Priority: raw.Priority, CorrelationId: raw.CorrelationId, ReplyTo: raw.ReplyTo, Expiration: raw.Expiration,
 			MessageId: raw.MessageId, Timestamp: raw.Timestamp, Type: raw.Type, AppId: raw.AppId, Body: raw.Body,
@@ -138,19 +145,34 @@ func (r *requeue) copyBack(ctx context.Context, raw amqp.Delivery) error {
 	return nil
 }
 
+// openCopies opens the channel for copies, which the run keeps.
+func (r *requeue) openCopies(ctx context.Context) error {
+	r.endCopies()
+	sess, err := r.c.pub.wait(ctx, true)
+	if err != nil {
+		return err
+	}
+	on, err := sess.pub.ownChannel(ctx)
+	if err == nil {
+		r.copies, r.endCopies = on, func() { sess.pub.end(on) }
+	}
+	return err
+}
+
 // putBack gives everything back that was not acknowledged, in its order.
-func (r *requeue) putBack() error {
+func (r *requeue) putBack(ctx context.Context) error {
 	if r.ch.IsClosed() {
 		return nil
 	}
-	if err := r.ch.Nack(0, true, true); err != nil {
-		return err
+	var err error
+	for len(r.taken) > 0 && err == nil {
+		err = r.keep(ctx, r.taken[0])
+		r.taken = r.taken[1:]
 	}
-	back := r.rep.Looked - r.rep.gone() - r.rep.Moved
-	if r.o.DryRun {
-		back = r.rep.Looked - r.rep.Moved
+	if nacked := r.ch.Nack(0, true, true); nacked != nil {
+		return errors.Join(err, nacked)
 	}
-	return r.ask(context.Background(), func() error { return r.seen(back) })
+	return errors.Join(err, r.ask(context.Background(), func() error { return r.seen(r.rep.PutBack) }))
 }
 
 // seen waits until so many messages are ready again, for a second: somebody may

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,11 +17,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // requeue runs until its end, which must not be an error.
 func (c *client) requeue(o amqpx.RequeueOptions) amqpx.RequeueReport {
 	c.m.Helper()
+	if o.Management == nil {
+		o.Management = limitedTo(c.m, fmt.Sprint(topology.NoDeliveryLimit))
+	}
 	r, err := c.Requeue(c.m.Context(), o)
 	if err != nil {
 		c.m.Fatalf("requeue: %v; %+v", err, r)
@@ -281,20 +287,180 @@ func TestRequeueToWhatRefuses(t *testing.T) {
 	}
 }
 
-// A queue that may drop what is put back gets a copy at its end instead.
+// limitedTo is the management API of a broker whose queues have a delivery limit.
+func limitedTo(t testing.TB, limit string) *live.Management {
+	t.Helper()
+	return managed(t, `{"type": "quorum", "effective_policy_definition": {"delivery-limit": `+limit+`}}`)
+}
+
+// managed is a management API that has one answer.
+func managed(t testing.TB, answer string) *live.Management {
+	t.Helper()
+	m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: answers(answer)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// noDatabase is a database that has died.
+type noDatabase struct{}
+
+var errNoDatabase = errors.New("no database")
+
+func (noDatabase) RequeueDead(context.Context, *amqpx.DeadLetter, bool) (amqpx.RequeueOutcome, string, error) {
+	return "", "", errNoDatabase
+}
+
+// answers is an HTTP server that has one answer.
+type answers string
+
+func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(a)))}, nil
+}
+
+// What a queue may drop when it is put back goes to the queue's end instead, also
+// when the run ends before it was looked at; and a queue that drops nothing is left
+// as it is.
 func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
-	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+	cut := func(amqpx.RequeueReport) {} // the context ends with it
+	chosen := func(ids ...string) amqpx.DeadLetterFilter { return amqpx.DeadLetterFilter{IDs: ids} }
+	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
+		for name, c := range map[string]struct {
+			limit  int64
+			policy string
+			o      amqpx.RequeueOptions
+			moves  bool // before 4.3
+		}{
+			"dry run":          {3, "3", amqpx.RequeueOptions{DryRun: true}, true},
+			"policy":           {topology.NoDeliveryLimit, "3", amqpx.RequeueOptions{DryRun: true}, true},
+			"no limit":         {topology.NoDeliveryLimit, "1000000000", amqpx.RequeueOptions{DryRun: true}, false},
+			"ended early":      {3, "3", amqpx.RequeueOptions{Filter: chosen("0"), Limit: 1}, true},
+			"unknown":          {3, "", amqpx.RequeueOptions{Filter: chosen("none")}, true},
+			"unknown, ours":    {topology.NoDeliveryLimit, "", amqpx.RequeueOptions{Filter: chosen("none")}, true},
+			"unknown, early":   {3, "", amqpx.RequeueOptions{Filter: chosen("0"), Limit: 1}, true},
+			"database":         {3, "", amqpx.RequeueOptions{Tasks: noDatabase{}}, true},
+			"cut off":          {3, "3", amqpx.RequeueOptions{Filter: chosen("none"), Progress: cut}, true},
+			"unknown, cut off": {3, "", amqpx.RequeueOptions{Filter: chosen("none"), Progress: cut}, true},
+		} {
+			t.Run(version+" "+name, func(t *testing.T) {
+				inMemoryOf(t, amqptest.Options{Version: version}, func(t *testing.T, m *memory) {
+					cl := m.open(amqpx.Config{})
+					m.declareQueue("q", amqp.Table{"x-queue-type": "quorum"})
+					m.declareQueue("dead", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": c.limit})
+					o := c.o
+					o.Queue, o.To.Queue = "dead", "q"
+					var headers amqp.Table
+					if o.Tasks != nil {
+						headers, o.To.Queue = amqp.Table{amqpx.HeaderReason: amqpx.ReasonRejected, amqpx.HeaderQueue: "q", amqpx.HeaderVersion: int64(1)}, ""
+					}
+					if c.policy != "" {
+						o.Management = limitedTo(t, c.policy)
+					}
+					for i := range 10 {
+						m.publish("", "dead", amqp.Publishing{MessageId: fmt.Sprint(i), Headers: headers})
+					}
+					moved := 0
+					for range 20 {
+						ctx, cancel := context.WithCancel(t.Context())
+						if c.o.Progress != nil {
+							o.Progress = func(amqpx.RequeueReport) { cancel() }
+						}
+						r, err := cl.Requeue(ctx, o)
+						if err != nil && ctx.Err() == nil && !errors.Is(err, errNoDatabase) {
+							t.Fatalf("%v; %+v", err, r)
+						}
+						cancel()
+						moved += r.Moved
+						for _, id := range m.ids("q") {
+							m.publish("", "dead", amqp.Publishing{MessageId: id})
+						}
+						_, _ = m.foreign().QueuePurge("q", false)
+					}
+					after(time.Second)
+					there := map[string]bool{}
+					for _, id := range m.ids("dead") {
+						there[id] = true
+					}
+					if len(there) != 10 {
+						t.Errorf("%v are left", there)
+					}
+					if moves := c.moves && version != "4.3.0"; moves != (moved > 0) {
+						t.Errorf("%d were moved", moved)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Long messages are taken by few, so that they find room in memory.
+func TestRequeueOfLongMessages(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		m.declareQueue("limited", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3)})
-		m.publish("", "limited", amqp.Publishing{MessageId: "1"})
-		m.publish("", "limited", amqp.Publishing{MessageId: "2"})
-		for range 100 {
-			r := c.requeue(amqpx.RequeueOptions{Queue: "limited", DryRun: true})
-			if r.Stayed != 2 {
-				t.Fatalf("%+v", r)
+		m.declareQueue("q", nil)
+		m.declareQueue("dead", amqp.Table{"x-queue-type": "quorum"})
+		body := make([]byte, 4<<20)
+		for i := range 40 {
+			m.publish("", "dead", amqp.Publishing{MessageId: fmt.Sprint(i), Body: body})
+		}
+		after(time.Second)
+		most := 0
+		r := c.requeue(amqpx.RequeueOptions{Queue: "dead", To: topology.Destination{Queue: "q"}, Progress: func(amqpx.RequeueReport) {
+			most = max(most, m.queue("dead").Unacked)
+		}})
+		if r.Sent != 40 || most > 8 {
+			t.Errorf("%d of 4 MiB were taken at a time; %+v", most, r)
+		}
+	})
+}
+
+// A dry run asks for a destination once, and not for each message.
+func TestRequeueDryRunAsksOnce(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.declareQueue("q", nil)
+		m.declareQueue("dead", amqp.Table{"x-queue-type": "quorum"})
+		for i := range 100 {
+			m.publish("", "dead", amqp.Publishing{MessageId: fmt.Sprint(i)})
+		}
+		before := m.Calls("queue.declare")
+		if r := c.requeue(amqpx.RequeueOptions{Queue: "dead", To: topology.Destination{Queue: "q"}, DryRun: true}); r.Sent != 100 {
+			t.Errorf("%+v", r)
+		}
+		if n := m.Calls("queue.declare") - before; n > 10 {
+			t.Errorf("%d declarations", n)
+		}
+	})
+}
+
+// Where the limit is not known, a look would change the queue or cost a delivery.
+func TestRequeueDryRunNeedsTheLimit(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.declareQueue("classic", amqp.Table{"x-queue-type": "classic"})
+		m.declareQueue("quorum", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
+		for _, queue := range []string{"classic", "quorum"} {
+			m.publish("", queue, amqp.Publishing{MessageId: "1"})
+		}
+		const limit = `{"type": "quorum", "arguments": {"x-delivery-limit": 1000000000}`
+		for _, x := range []struct {
+			queue string
+			m     *live.Management
+			why   string
+		}{
+			{"classic", nil, ""},
+			{"classic", managed(t, `{"type": "classic"}`), ""},
+			{"quorum", nil, "broker.management_url"},
+			{"quorum", managed(t, limit+`}`), "try again in 10 s"}, // no figures yet
+			{"quorum", managed(t, limit+`, "effective_policy_definition": []}`), ""},
+			{"quorum", managed(t, limit+`, "effective_policy_definition": {}}`), ""},
+		} {
+			_, err := c.Requeue(t.Context(), amqpx.RequeueOptions{Queue: x.queue, DryRun: true, Management: x.m})
+			if errors.Is(err, amqpx.ErrPeek) != (x.why != "") || err != nil && !strings.Contains(err.Error(), x.why) {
+				t.Errorf("%+v: %v", x, err)
 			}
 		}
-		m.holds("limited", 2, 0)
 	})
 }
 

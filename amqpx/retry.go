@@ -61,13 +61,40 @@ func IsSnoozed(err error) bool {
 	return ok
 }
 
+type requeueError struct{ err error }
+
+func (e *requeueError) Error() string { return e.err.Error() }
+func (e *requeueError) Unwrap() error { return e.err }
+
+// Requeue returned by a handler gives the message back to its queue as it is
+// (basic.nack with requeue): nothing is published, no attempt is counted, and it
+// keeps its properties and headers. It goes back after a pause of up to 1 s, which
+// doubles with each delivery that the broker counts, to 10 s; until then it takes a
+// place in the consumer's prefetch. Since RabbitMQ 4.0, and in classic queues, it comes
+// before those behind it: what fails for its own sake had better be retried. A quorum
+// queue counts it as a delivery, and after more than 200 it is dead-lettered. A nil
+// err stands for "requeued".
+func Requeue(err error) error {
+	if err == nil {
+		err = errors.New("requeued")
+	}
+	return &requeueError{err}
+}
+
+// IsRequeued tells whether err was made by Requeue, for wrappers of a Handler that
+// keep their own record of a message's fate.
+func IsRequeued(err error) bool {
+	_, ok := errors.AsType[*requeueError](err)
+	return ok
+}
+
 // RetryDelay is how long the message will wait for its next delivery when the
 // handler returns err: that of Snooze or RetryIn, or the consumer's back-off. It
-// is the same at every call. false: there will be none, because err rejects the
-// message or this was its last attempt, or the Delivery was not received by
+// is the same at every call. false: there will be none, because err rejects or
+// requeues the message or this was its last attempt, or the Delivery was not received by
 // Consume.
 func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
-	if d.received == nil || err == nil || IsRejected(err) || !IsSnoozed(err) && d.Attempt >= d.MaxAttempts {
+	if d.received == nil || err == nil || IsRejected(err) || IsRequeued(err) || !IsSnoozed(err) && d.Attempt >= d.MaxAttempts {
 		return 0, false
 	}
 	return d.received.consumer.retryDelay(d, err), true

@@ -44,15 +44,38 @@ func (c *Client) Send(ctx context.Context, m Message) error {
 // by a route that is given, and tells the hooks.
 func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route) error {
 	start := time.Now()
+	given := m.Headers
 	ctx = c.sendStart(ctx, &m)
 	p, err := c.prepare(&m, direct, start)
+	if c.withoutHooked(&m, given, err) {
+		p, err = c.prepare(&m, direct, start)
+	}
 	if err != nil {
-		c.sendEnd(ctx, m.ID, p, start, err)
+		c.sendEnd(ctx, unprepared(&m), start, err)
 		return err
 	}
 	err = c.deliver(ctx, p)
-	c.sendEnd(ctx, p.pub.MessageId, p, start, err)
+	c.sendEnd(ctx, p, start, err)
 	return err
+}
+
+// withoutHooked takes the headers off again that hooks added to a message which was
+// refused for its headers, and says whether it did.
+func (c *Client) withoutHooked(m *Message, given amqp.Table, err error) bool {
+	bad, ok := errors.AsType[*MessageError](err)
+	if !ok || bad.Field != "Headers" || len(c.hooks.send) == 0 {
+		return false
+	}
+	m.Headers = given
+	return true
+}
+
+// unprepared is what hooks are told of a message that was refused.
+func unprepared(m *Message) *prepared {
+	return &prepared{
+		dest: topology.Destination{Queue: m.Queue, Exchange: m.Exchange, RoutingKey: m.RoutingKey},
+		pub:  amqp.Publishing{MessageId: m.ID},
+	}
 }
 
 // sendStart runs the hooks, which may add headers, on a copy of the message's.
@@ -65,15 +88,22 @@ func (c *Client) sendStart(ctx context.Context, m *Message) context.Context {
 	return c.hooks.sendStart(ctx, m)
 }
 
-func (c *Client) sendEnd(ctx context.Context, id string, p *prepared, start time.Time, err error) {
+func (c *Client) sendEnd(ctx context.Context, p *prepared, start time.Time, err error) {
 	if len(c.hooks.send) == 0 {
 		return
 	}
-	e := SendEnd{ID: id, Strategy: c.strategy.Name(), Duration: time.Since(start), Err: err}
-	if p != nil {
-		e.Hops, e.Delay, e.Tries = p.hops, p.delay, p.tries.count
+	c.hooks.sendEnd(ctx, SendEnd{
+		ID: p.pub.MessageId, Destination: p.end(), Strategy: c.strategy.Name(), Duration: time.Since(start), Err: err,
+		Hops: p.hops, Delay: p.delay, Tries: p.tries.count,
+	})
+}
+
+// end is where the message ends, which past the strategy its route says.
+func (p *prepared) end() topology.Destination {
+	if p.direct && p.first.Exchange == "" {
+		return topology.Destination{Queue: p.first.RoutingKey}
 	}
-	c.hooks.sendEnd(ctx, e)
+	return p.dest
 }
 
 // sendContext gives a context without a deadline the client's own.
@@ -169,6 +199,15 @@ func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) (x w
 func (c *Client) write(ctx context.Context, sess *session, p *prepared, s share, alone bool, route *topology.Route) (publication, error) {
 	pub := p.pub
 	pub.Headers = p.headers(route.Headers)
+	if route.InstantHeader != "" {
+		at, err := sess.instant(p.aim)
+		if err != nil {
+			giveBack(pub.Headers)
+			sess.pub.flow.leave(s, false, false)
+			return publication{}, err
+		}
+		pub.Headers[route.InstantHeader] = at
+	}
 	p.hops, p.delay = route.Hops, route.Delay
 	x, err := sess.pub.publish(ctx, s, alone, route, pub)
 	giveBack(pub.Headers)
@@ -219,8 +258,8 @@ const routeSlack = 5 * time.Millisecond
 // took longer to be sent would be rounded differently, and might overtake one
 // that was sent before it with the same delay.
 func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
-	if p.direct || now.Sub(p.start) <= routeSlack {
-		return p.first, nil
+	if p.direct || now.Sub(p.start) <= routeSlack || p.first.InstantHeader != "" {
+		return p.first, nil // by an instant, the way does not depend on what is left
 	}
 	route, err := c.strategy.Route(p.dest, remaining(p.aim, now), p.tolerance)
 	if errors.Is(err, topology.ErrDelay) {

@@ -10,7 +10,7 @@ import (
 // configuration gives the same answer in every process. Packages dlx and plugin
 // implement it without importing this package.
 type Strategy interface {
-	// Name is ttl, bucket, plugin or auto.
+	// Name is ttl, bucket, nservicebus, celery, plugin, native or auto.
 	Name() string
 	// Prefix begins the names of all broker objects, also of those that the client
 	// makes: route queues, the lock.
@@ -28,4 +28,15 @@ type Strategy interface {
 	Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error)
 	// MaxDelay is the longest delay that Route accepts.
 	MaxDelay() time.Duration
+}
+
+// Canary is a Strategy whose routes may have an InstantHeader. A broker that
+// ignores the header would deliver their messages at once, so a Client sends none
+// of them on a connection before messages of its own have proven, on that
+// connection, that they wait.
+type Canary interface {
+	// Canary gives the bindings that lead to a queue, which the client declares for
+	// it, and a route to there through each queue in which messages wait. Without
+	// routes there is nothing to prove.
+	Canary(queue string) ([]topology.Binding, []topology.Route)
 }

@@ -65,7 +65,7 @@ const maxBroken = 2
 // next decides what follows a try. It is the only place that does, for Send and
 // SendBatch alike.
 func (t tries) next(o outcome) (tries, step) {
-	if o.kind > unwritten {
+	if o.kind == confirmed || o.kind > unwritten {
 		t.count++
 	}
 	before := t.last

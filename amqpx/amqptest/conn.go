@@ -81,7 +81,7 @@ func (s *Server) isClosed() bool {
 func (c *conn) take(f frame, err error) (done bool) {
 	for c.blocked && !c.ended && !c.srv.closed {
 		c.srv.unblocked.Wait() // a broker that blocks a connection does not read it
-		c.srv.broker.Advance(time.Now())
+		c.srv.advance()
 	}
 	switch {
 	case c.ended || c.srv.closed:

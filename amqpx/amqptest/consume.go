@@ -127,7 +127,7 @@ func (ch *channel) overdue() {
 		ch.timeout = nil
 		return
 	}
-	if left := time.Until(time.UnixMilli(oldest).Add(s.opts.ConsumerTimeout)); left > 0 {
+	if left := s.until(time.UnixMilli(oldest).Add(s.opts.ConsumerTimeout)); left > 0 {
 		ch.timeout.Reset(left)
 		return
 	}

@@ -151,7 +151,7 @@ func (ch *channel) bind(d *decoder, b binding, ok method) *rabbit.Error {
 		return err
 	}
 	reply := func() { ch.reply(b.nowait, ok, b.to, nil) }
-	if late := time.Until(time.UnixMilli(effective)); late > 0 {
+	if late := ch.conn.srv.until(time.UnixMilli(effective)); late > 0 {
 		ch.in.stall(ch.conn, late, ch.onFrame, reply)
 		return nil
 	}

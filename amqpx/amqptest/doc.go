@@ -36,7 +36,8 @@
 // Options.Version selects the RabbitMQ version, from 3.10 on. Versions differ
 // in delivery limits and what counts towards them, priorities of quorum queues,
 // cycles of dead letters, the refusals that end the connection, and their
-// texts.
+// texts. From 4.4 on a quorum queue holds a message until the instant of its
+// header x-opt-delivery-time.
 //
 // # Left out
 //

@@ -64,6 +64,9 @@ type Options struct {
 	// meanwhile answered at once. RabbitMQ 3.12 to 4.2 on Mnesia does so for
 	// some milliseconds.
 	LateBindings time.Duration
+	// ClockAhead is how much the server's clock is ahead of this process's, negative
+	// for behind.
+	ClockAhead time.Duration
 }
 
 // User is a user who may connect. The patterns are regular expressions about
@@ -119,7 +122,7 @@ func NewServer(opts Options) *Server {
 		published: map[string]int{}, calls: map[method]int{},
 		broker: rabbit.New(rabbit.Options{
 			Version: v, Plugin: opts.Plugin, DefaultQueueType: opts.DefaultQueueType, LateBindings: opts.LateBindings,
-		}, time.Now()),
+		}, time.Now().Add(opts.ClockAhead)),
 	}
 	s.unblocked.L = &s.mu
 	for _, u := range opts.Users {
@@ -151,12 +154,18 @@ func (s *Server) do(f func()) {
 	if s.closed {
 		return
 	}
-	s.broker.Advance(time.Now())
+	s.advance()
 	f()
 	if at, ok := s.broker.Next(); ok && !s.closed {
-		s.timer.Reset(time.Until(at))
+		s.timer.Reset(s.until(at))
 	}
 }
+
+// advance does what is due.
+func (s *Server) advance() { s.broker.Advance(time.Now().Add(s.opts.ClockAhead)) }
+
+// until is the time until an instant of the server's clock.
+func (s *Server) until(at time.Time) time.Duration { return time.Until(at) - s.opts.ClockAhead }
 
 // Close ends all connections, as a broker that is killed, and waits for what the
 // server has started.

@@ -1,0 +1,108 @@
+package console
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A problem names what is wrong without repeating all of it.
+func TestProblemsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	long := strings.Repeat("ä", 10_000)
+	for name, body := range map[string]string{
+		"no JSON":       long,
+		"a long value":  `{"due":"1h","queue":"q","priority":"` + long + `"}`,
+		"a long key":    `{"due":"1h","queue":"q","` + long + `":1}`,
+		"a long object": `{"due":"1h","queue":"q","tags":{"a":"` + long + `"}}`,
+		"many keys":     `{"due":"1h","queue":"q"` + manyKeys(2000) + `}`,
+	} {
+		r := w.ask("PUT", "/api/v1/tasks/a", body)
+		if r.code != 400 && r.code != 422 || len(r.text) > 4096 || r.header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s: %d of %s, %d bytes, expected at most 4096: %.300s", name, r.code, r.header.Get("Content-Type"), len(r.text), r.text)
+			continue
+		}
+		if list, _ := r.json(t)["errors"].([]any); len(list) == 0 || list[0].(map[string]any)["message"] == "" {
+			t.Errorf("%s: it does not say what is wrong: %s", name, r.text)
+		}
+	}
+	if r := w.ask("GET", "/api/v1/tasks?limit="+long, ""); r.code != 422 || len(r.text) > 4096 {
+		t.Errorf("a parameter: %d, %d bytes", r.code, len(r.text))
+	}
+	if r := w.ask("PUT", "/api/v1/tasks/a", `{"due":"1h","queue":"q","priority":"high"}`); !strings.Contains(string(r.text), `"high"`) {
+		t.Errorf("a short value is not told: %s", r.text)
+	}
+}
+
+func manyKeys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"key%d":1`, i)
+	}
+	return b.String()
+}
+
+// Every id that a task can have can be asked for and changed: as a segment of the path
+// where a path can have it, and as a parameter.
+func TestEveryIDIsAddressable(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []string{
+		"/", ".", "..", "//", "/.", "-", "a/b", "a/../b", "a b", "é", "😀", "%", "%2F", "?", "#", "&id=x", "+", "\n", "~", "bulk", "cancel", "a;b", `"\`, strings.Repeat("é", 127) + "x",
+	} {
+		ways := []string{"/api/v1/tasks/-%s?id=" + url.QueryEscape(id)}
+		if id != "/" && id != "." && id != ".." { // the server's router, or clients and proxies, take these for something else
+			ways = append(ways, "/api/v1/tasks/"+url.PathEscape(id)+"%s")
+		}
+		for _, way := range ways {
+			at := func(verb string) string { return strings.Replace(way, "%s", verb, 1) }
+			if r := w.ask("PUT", at(""), `{"queue":"orders","due":"2h"}`); r.code != 201 && r.code != 200 || r.json(t)["id"] != id {
+				t.Errorf("%q: PUT %s: %d %s", id, way, r.code, r.text)
+				continue
+			}
+			w.must(200, "POST", at("/move"), `{"by":"1h"}`)
+			if got := w.must(200, "GET", at(""), "")["task"].(map[string]any); got["id"] != id || got["version"] != 2.0 {
+				t.Errorf("%q: GET %s is %v", id, way, got)
+			}
+			w.must(200, "POST", at("/fire"), "")
+			if got := w.must(200, "POST", at("/cancel"), ""); got["status"] != "cancelled" {
+				t.Errorf("%q: cancelled at %s it is %v", id, way, got)
+			}
+			if got := w.must(200, "GET", strings.Replace(at(""), "/tasks/", "/trace/", 1), ""); got["id"] != id {
+				t.Errorf("%q: its trace at %s is that of %v", id, way, got["id"])
+			}
+			if r := w.ask("GET", "/task?id="+url.QueryEscape(id), ""); r.code != 200 {
+				t.Errorf("%q: the page: %d", id, r.code)
+			}
+			_, err := w.db.ExecContext(t.Context(), "DELETE FROM rabbitdelay_tasks")
+			check(t, err)
+		}
+	}
+	for _, name := range []string{"/", ".", "..", "-", "a/b"} {
+		at := "/api/v1/recurring/-%s?name=" + url.QueryEscape(name)
+		w.must(200, "PUT", strings.Replace(at, "%s", "", 1), `{"every":"1h","queue":"orders"}`)
+		if got := w.must(200, "POST", strings.Replace(at, "%s", "/pause", 1), ""); got["name"] != name {
+			t.Errorf("paused %v, expected %q", got["name"], name)
+		}
+		if r := w.ask("DELETE", strings.Replace(at, "%s", "", 1), ""); r.code != 204 {
+			t.Errorf("deleting %q: %d %s", name, r.code, r.text)
+		}
+	}
+	if r := w.ask("GET", "/api/v1/tasks/a?id=b", ""); r.code != 422 || !strings.Contains(string(r.text), "query.id") {
+		t.Errorf("two ids: %d %s", r.code, r.text)
+	}
+	if r := w.ask("PUT", "/api/v1/tasks/%FF", `{"queue":"orders","due":"2h"}`); r.code != 422 || !strings.Contains(string(r.text), "path.id") {
+		t.Errorf("no UTF-8: %d %s", r.code, r.text)
+	}
+}
+
+// Instants have milliseconds, in what the audit says of a task too.
+func TestAuditHasMilliseconds(t *testing.T) {
+	w := newWorld(t)
+	w.must(201, "PUT", "/api/v1/tasks/a", `{"queue":"orders","due":"90m"}`)
+	entries := w.must(200, "GET", "/api/v1/audit?limit=1", "")["entries"].([]any)
+	if detail := entries[0].(map[string]any)["detail"].(string); !regexp.MustCompile(`^due \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`).MatchString(detail) {
+		t.Errorf("it says %s", detail)
+	}
+}

@@ -1,0 +1,94 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
+)
+
+// looking are the addresses of all that a viewer may look at.
+func looking() []string {
+	list := []string{"/", "/tasks", "/task?id=a", "/task?id=none", "/trace?id=a", "/trace?id=none", "/recurring", "/dead", "/dead-queue?queue=orders.dead", "/layouts", "/audit", "/job?id=j"}
+	for _, c := range calls() {
+		if method, path := c.request(); method == "GET" && path != "/api/v1/events" {
+			list = append(list, strings.ReplaceAll(path, "JOB", "j"))
+		}
+	}
+	return list
+}
+
+// A viewer is told what does not answer, and what works all the same, but not what
+// drivers say of it, which has users and addresses.
+func TestFaultsAreVeiled(t *testing.T) {
+	secret := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 9, 8, 7), Port: 5672}, Err: errors.New("refused for user shopuser")}
+	hidden := []string{"10.9.8.7", "shopuser"}
+	down := func(c *Config) {
+		c.Look = func(context.Context) (status.Source, error) {
+			return status.Source{
+				Want:   doctor.Config{Want: topology.Topology{Destinations: []topology.Destination{{Queue: "orders"}}}, Prefix: topology.DefaultPrefix},
+				Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return nil, secret }, SkipClock: true},
+			}, nil
+		}
+		c.Client = func() (*amqpx.Client, error) { return nil, secret }
+		c.Problem = func() error { return fmt.Errorf("broker: %w", secret) }
+		c.Identify = func(r *http.Request) (Identity, error) {
+			return Identity{Name: "x", Role: Role(r.Header.Get("X-Role"))}, nil
+		}
+	}
+	w := newWorld(t, down)
+	check(t, w.store.Schedule(t.Context(), nil, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
+	_, err := w.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_audit (id, at, who, action, target, detail, error, result, request, place, state) VALUES ('j', ?, 'anna', 'requeue', 'a', '', ?, '', '', '', 'failed')",
+		time.Now().UnixMilli(), secret.Error())
+	check(t, err)
+	as := func(role Role) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("X-Role", string(role)) }
+	}
+	for _, path := range looking() {
+		text := string(w.ask("GET", path, "", as(RoleViewer)).text)
+		if slices.ContainsFunc(hidden, func(s string) bool { return strings.Contains(text, s) }) {
+			t.Errorf("%s tells a viewer: %s", path, text)
+		}
+	}
+	for path, want := range map[string]string{
+		"/": "The broker does not answer: nothing is sent or delivered; tasks can be seen and changed", "/dead-queue?queue=orders.dead": "The broker does not answer",
+	} {
+		for role, told := range map[Role]bool{RoleViewer: false, RoleOperator: true} {
+			text := string(w.ask("GET", path, "", as(role)).text)
+			if !strings.Contains(text, want) || strings.Contains(text, "10.9.8.7") != told {
+				t.Errorf("%s: %s is told %s", path, role, text)
+			}
+		}
+	}
+	if text := string(w.ask("GET", "/job?id=j", "", as(RoleOperator)).text); !strings.Contains(text, "shopuser") {
+		t.Errorf("an operator is not told why a job failed: %s", text)
+	}
+}
+
+// A console that has no broker does not say that one does not answer.
+func TestConsoleWithoutABroker(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Look, c.Client, c.Previous = nil, nil, nil })
+	for path, want := range map[string]string{
+		"/": "This console has no broker to look at.", "/dead": "This console has no broker to look at.", "/layouts": "This console has no broker to look at.",
+		"/dead-queue?queue=orders.dead": "has no broker to look at", "/api/v1/status": "has no broker to look at", "/trace?id=a": "has no broker to look at",
+	} {
+		text := string(w.ask("GET", path, "").text)
+		if !strings.Contains(text, want) || strings.Contains(text, "does not answer") || strings.Contains(text, "could not be looked at") || strings.Contains(text, "nothing is sent") {
+			t.Errorf("%s says %s", path, text)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+// Package api is the console's HTTP API, for programs in any language: operations
+// with their OpenAPI document, and the JSON in which the service's answers stand. Who
+// may call what is decided before it, and again by the service.
+package api
+
+import (
+	"context"
+	"net/http"
+	"path"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+)
+
+const (
+	base = "/api/v1"
+	// maxBody bounds a request for one task, whose body may be 1 MiB or what the
+	// store takes, in base64; maxBatch one for many.
+	maxBody  = 24 << 20
+	maxBatch = 64 << 20
+	maxSmall = 64 << 10
+	// slowest is how long the body of a request may take.
+	slowest = 30 * time.Second
+)
+
+type api struct {
+	huma.API
+
+	svc service.Service
+	log *zap.Logger
+}
+
+// Register adds the operations to mux, below /api. Prefix stands before the paths
+// outside.
+func Register(mux *http.ServeMux, svc service.Service, prefix, version string, log *zap.Logger) huma.API {
+	cfg := huma.DefaultConfig("rabbitdelay", version)
+	cfg.Info.Description = "Look at and change delayed messages and durable tasks. Instants are RFC 3339 with milliseconds, durations such as 90s, 30m or 7d. " +
+		"Errors are application/problem+json (RFC 9457); errors[].location names the field. Viewers may read, without bodies and header values; what changes something needs an operator."
+	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "/api/openapi", "", ""
+	cfg.CreateHooks = nil // no links to schemas in answers
+	cfg.RejectUnknownQueryParameters = true
+	cfg.Transformers = append(cfg.Transformers, bounded, located)
+	cfg.Servers = []*huma.Server{{URL: prefix + "/"}}
+	if prefix != "" {
+		cfg.Servers[0].URL = prefix
+	}
+	cfg.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
+	cfg.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"token":   {Type: "http", Scheme: "bearer", Description: "of rabbitdelay users token"},
+		"session": {Type: "apiKey", In: "cookie", Name: "rabbitdelay_session"},
+	}
+	cfg.Security = []map[string][]string{{"token": {}}, {"session": {}}}
+	a := &api{API: humago.New(mux, cfg), svc: svc, log: log}
+	a.tasks()
+	a.bulk()
+	a.recurring()
+	a.now()
+	a.dead()
+	a.records()
+	return a.API
+}
+
+// schemaName is the name of a type in the document. Apart from those of answers a
+// type has its package's name before its own.
+func schemaName(t reflect.Type, hint string) string {
+	name := huma.DefaultSchemaNamer(t, hint)
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if pkg := path.Base(t.PkgPath()); t.Name() != "" && pkg != "." && pkg != "api" && pkg != "asjson" && pkg != "huma" {
+		name = strings.ToUpper(pkg[:1]) + pkg[1:] + name
+	}
+	return name
+}
+
+// op is an operation; its summary is the beginning of its documentation.
+func op(method, at, id, tag, summary string, change ...func(*huma.Operation)) huma.Operation {
+	o := huma.Operation{
+		OperationID: id, Method: method, Path: base + at, Summary: summary, Tags: []string{tag},
+		MaxBodyBytes: maxSmall, BodyReadTimeout: slowest,
+		Errors: []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusConflict, http.StatusUnprocessableEntity, http.StatusServiceUnavailable, http.StatusInternalServerError},
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	return o
+}
+
+// large allows bodies with tasks in them.
+func large(n int64) func(*huma.Operation) {
+	return func(o *huma.Operation) {
+		o.MaxBodyBytes = n
+		o.Errors = append(o.Errors, http.StatusRequestEntityTooLarge)
+	}
+}
+
+// status sets the answer's code.
+func status(code int) func(*huma.Operation) {
+	return func(o *huma.Operation) { o.DefaultStatus = code }
+}
+
+// body is an answer.
+type body[T any] struct{ Body T }
+
+// answer makes an answer of what the service returns.
+func answer[T any](a *api, v T, err error) (*body[T], error) {
+	if err != nil {
+		return nil, a.problem(err)
+	}
+	return &body[T]{v}, nil
+}
+
+func who(ctx context.Context) service.Identity { return service.CallerOf(ctx).Identity }

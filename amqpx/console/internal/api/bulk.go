@@ -1,0 +1,141 @@
+package api
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+)
+
+func itoa(i int) string { return strconv.Itoa(i) }
+
+// bodyFilter is Filter in a body.
+type bodyFilter struct {
+	Queue    string `json:"queue,omitempty"`
+	Exchange string `json:"exchange,omitempty"`
+	Status   string `json:"status,omitempty"    enum:"pending,running,done,cancelled,expired,failed"`
+	DueFrom  string `json:"due_from,omitempty"`
+	DueTo    string `json:"due_to,omitempty"`
+	IDPrefix string `json:"id_prefix,omitempty"`
+	Tag      string `json:"tag,omitempty"`
+	Header   string `json:"header,omitempty"    doc:"name=value"`
+}
+
+type bulkRequest struct {
+	Action string     `json:"action"            enum:"cancel,delete,fire,revive,move-to,move-by"`
+	Filter bodyFilter `json:"filter"`
+	All    bool       `json:"all,omitempty"     doc:"needed where the filter is empty"`
+	To     string     `json:"to,omitempty"      doc:"of move-to and revive: an instant"`
+	By     string     `json:"by,omitempty"      doc:"of move-by: a duration such as 2h or -1d"`
+	Spread string     `json:"spread,omitempty"  doc:"a duration over which due instants are spread"`
+	DryRun bool       `json:"dry_run,omitempty" doc:"only count"`
+	Count  int64      `json:"count,omitempty"   minimum:"0"                                         doc:"the most tasks that may be changed: what a dry run has counted; needed without dry_run"`
+}
+
+type bulkAnswer struct {
+	DryRun   bool  `json:"dry_run"`
+	Matching int64 `json:"matching"      doc:"of a dry run: how many would be changed now; else count"`
+	Job      *job  `json:"job,omitempty"`
+}
+
+func (r bulkRequest) read() (f schedule.Filter, act service.BulkAction, err error) {
+	if r.Filter == (bodyFilter{}) && !r.All {
+		return f, act, wrong("body.filter", "is empty, which chooses all tasks; give a condition, or all: true")
+	}
+	b := r.Filter
+	f, err = Filter{b.Queue, b.Exchange, b.Status, b.DueFrom, b.DueTo, b.IDPrefix, b.Tag, b.Header}.read("body.filter")
+	if err != nil {
+		return f, act, err
+	}
+	act.Kind = r.Action
+	if act.At, _, err = instant("body.to", r.To); err != nil {
+		return f, act, err
+	}
+	if r.By != "" {
+		if act.By, err = shift("body.by", r.By); err != nil {
+			return f, act, err
+		}
+	}
+	act.Spread, err = duration("body.spread", r.Spread)
+	return f, act, err
+}
+
+func (a *api) bulk() {
+	huma.Register(a.API, op("POST", "/tasks/bulk", "bulk", tagTasks, "Change all tasks that a filter chooses: count them by a dry run, then start a job"),
+		func(ctx context.Context, in *struct{ Body bulkRequest }) (*body[bulkAnswer], error) {
+			f, act, err := in.Body.read()
+			if err != nil {
+				return nil, err
+			}
+			if in.Body.DryRun {
+				n, err := a.svc.BulkCount(ctx, f, act)
+				return answer(a, bulkAnswer{DryRun: true, Matching: n}, err)
+			}
+			j, err := a.svc.Bulk(ctx, who(ctx), f, act, in.Body.Count)
+			started := jobOf(j)
+			return answer(a, bulkAnswer{Matching: in.Body.Count, Job: &started}, err)
+		})
+	type count struct {
+		Count int64 `json:"count"`
+		More  bool  `json:"more"  doc:"there are more than up_to"`
+	}
+	huma.Register(a.API, op("GET", "/counts", "count-tasks", tagTasks, "Count the tasks that a filter chooses, up to a bound"),
+		func(ctx context.Context, in *struct {
+			Filter
+
+			UpTo int64 `query:"up_to" default:"10000" minimum:"1" maximum:"1000000"`
+		},
+		) (*body[count], error) {
+			f, err := in.Filter.read("query")
+			if err != nil {
+				return nil, err
+			}
+			if f.Header != "" && !who(ctx).Role.May(service.RoleOperator) {
+				return nil, a.problem(service.ErrForbidden)
+			}
+			n, more, err := a.svc.Count(ctx, f, in.UpTo)
+			return answer(a, count{n, more}, err)
+		})
+	type bin struct {
+		From  string `json:"from"  format:"date-time"`
+		To    string `json:"to"    format:"date-time"`
+		Count int64  `json:"count"`
+	}
+	type histogram struct {
+		From   string `json:"from"   format:"date-time"`
+		To     string `json:"to"     format:"date-time"`
+		Bins   []bin  `json:"bins"   nullable:"false"`
+		Before int64  `json:"before"`
+		After  int64  `json:"after"`
+	}
+	huma.Register(a.API, op("GET", "/histogram", "histogram", tagTasks, "Count pending tasks by due instant; without from and to in bins that grow, from the oldest overdue to a year ahead"),
+		func(ctx context.Context, in *struct {
+			Queue    string `query:"queue"`
+			Exchange string `query:"exchange"`
+			IDPrefix string `query:"id_prefix"`
+			Tag      string `query:"tag"`
+			From     string `query:"from"`
+			To       string `query:"to"`
+			Bins     int    `query:"bins"      default:"60" minimum:"1" maximum:"240"`
+		},
+		) (*body[histogram], error) {
+			from, _, err := instant("query.from", in.From)
+			if err != nil {
+				return nil, err
+			}
+			to, _, err := instant("query.to", in.To)
+			if err != nil {
+				return nil, err
+			}
+			h, err := a.svc.Histogram(ctx, schedule.Filter{Queue: in.Queue, Exchange: in.Exchange, IDPrefix: in.IDPrefix, Tag: in.Tag}, from, to, in.Bins)
+			out := histogram{From: shown.Instant(h.From), To: shown.Instant(h.To), Bins: []bin{}, Before: h.Before, After: h.After}
+			for _, b := range h.Bins {
+				out.Bins = append(out.Bins, bin{shown.Instant(b.From), shown.Instant(b.To), b.Count})
+			}
+			return answer(a, out, err)
+		})
+}

@@ -1,0 +1,103 @@
+package api
+
+import (
+	"context"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/sse"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	broker "github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+)
+
+type overview struct {
+	At       string        `json:"at"                format:"date-time"`
+	Problem  string        `json:"problem,omitempty" doc:"what keeps this process from working"`
+	Alarms   []string      `json:"alarms"            nullable:"false"`
+	Rates    *rates        `json:"rates,omitempty"`
+	Horizon  []horizon     `json:"horizon"           nullable:"false"`
+	Lateness []lateness    `json:"lateness"          nullable:"false"`
+	Status   broker.Status `json:"status"`
+}
+
+type rates struct {
+	In  float64 `json:"in"  doc:"messages a second"`
+	Out float64 `json:"out"`
+}
+
+type horizon struct {
+	Name  string `json:"name"`
+	Until string `json:"until,omitempty" format:"date-time"`
+	Count int64  `json:"count"`
+	More  bool   `json:"more"`
+}
+
+type lateness struct {
+	From  string  `json:"from"   format:"date-time"`
+	P50   float64 `json:"p50_ms"`
+	P99   float64 `json:"p99_ms"`
+	Count int64   `json:"count"  doc:"tasks that were looked at"`
+}
+
+func overviewOf(o service.Overview) overview {
+	out := overview{At: shown.Instant(o.At), Problem: o.Problem, Alarms: []string{}, Horizon: []horizon{}, Lateness: []lateness{}, Status: o.Status}
+	out.Alarms = append(out.Alarms, o.Alarms...)
+	if o.Rates != nil {
+		out.Rates = &rates{o.Rates.In, o.Rates.Out}
+	}
+	for _, h := range o.Horizon {
+		out.Horizon = append(out.Horizon, horizon{h.Name, asjson.Instant(h.Until), h.Count, h.More})
+	}
+	for _, l := range o.Lateness {
+		out.Lateness = append(out.Lateness, lateness{shown.Instant(l.From), millis(l.P50), millis(l.P99), l.Count})
+	}
+	return out
+}
+
+const tagNow = "now"
+
+func (a *api) now() {
+	huma.Register(a.API, op("GET", "/overview", "overview", tagNow, "Everything at a glance, at most a few seconds old"),
+		func(ctx context.Context, _ *struct{}) (*body[overview], error) {
+			o, err := a.svc.Overview(ctx, who(ctx))
+			return answer(a, overviewOf(o), err)
+		})
+	huma.Register(a.API, op("GET", "/status", "status", tagNow, "What waits, where and until when, as rabbitdelay status --json has it"),
+		func(ctx context.Context, _ *struct{}) (*body[broker.Status], error) {
+			o, err := a.svc.Overview(ctx, who(ctx))
+			return answer(a, o.Status, err)
+		})
+	type report struct {
+		Findings []doctor.Finding `json:"findings"`
+		Unseen   []doctor.Unseen  `json:"unseen"`
+		Notes    []string         `json:"notes"`
+	}
+	huma.Register(a.API, op("GET", "/doctor", "doctor", tagNow, "What is wrong with the broker, and how to mend it"),
+		func(ctx context.Context, _ *struct{}) (*body[report], error) {
+			o, err := a.svc.Overview(ctx, who(ctx))
+			return answer(a, report{o.Status.Findings, o.Status.Unseen, o.Status.Notes}, err)
+		})
+	sse.Register(a.API, op("GET", "/events", "events", tagNow, "Each new overview, as server-sent events"),
+		map[string]any{"overview": overview{}},
+		func(ctx context.Context, _ *struct{}, send sse.Sender) {
+			_ = a.svc.Watch(ctx, who(ctx), func(o service.Overview) error { return send.Data(overviewOf(o)) }) // whoever listened has gone
+		})
+	type plan struct {
+		Layouts []broker.Layout `json:"layouts"           doc:"earlier ones on the broker"`
+		Plan    string          `json:"plan"              doc:"what would go, and what would stay"`
+		Refused string          `json:"refused,omitempty" doc:"why it cannot be done now"`
+	}
+	huma.Register(a.API, op("GET", "/layouts/retire", "retire-plan", tagNow, "What retiring the layouts of delay.previous would delete"),
+		func(ctx context.Context, _ *struct{}) (*body[plan], error) {
+			p, err := a.svc.RetirePlan(ctx)
+			return answer(a, plan{p.Layouts, p.Text, p.Refused}, err)
+		})
+	huma.Register(a.API, op("POST", "/layouts/retire", "retire", tagNow, "Delete the layouts of delay.previous, which have drained"),
+		func(ctx context.Context, _ *struct{}) (*body[job], error) {
+			j, err := a.svc.Retire(ctx, who(ctx))
+			return answer(a, jobOf(j), err)
+		})
+}

@@ -1,0 +1,84 @@
+package api
+
+import (
+	"encoding/base64"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// instant reads an instant: RFC 3339, what schedule.ParseInstant reads, now, or a
+// duration from now. relative tells that it depends on now. Empty is zero.
+func instant(location, s string) (at time.Time, relative bool, err error) {
+	switch s {
+	case "":
+		return time.Time{}, false, nil
+	case "now":
+		return time.Now(), true, nil
+	}
+	at, err = schedule.ParseInstant(s, time.Now())
+	if err == nil {
+		_, ferr := time.Parse(time.RFC3339Nano, s)
+		return at, ferr != nil, nil
+	}
+	if d, derr := shift(location, s); derr == nil {
+		return time.Now().Add(d), true, nil
+	}
+	return at, false, wrong(location, quoted(s)+" is no instant; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or from now 90m or -7d")
+}
+
+// shift reads a duration with a sign.
+func shift(location, s string) (time.Duration, error) {
+	digits := strings.TrimPrefix(strings.TrimPrefix(s, "+"), "-")
+	d, err := topology.ParseDuration(digits)
+	if err != nil || len(s)-len(digits) > 1 {
+		return 0, wrong(location, quoted(s)+" is no duration; expected one such as 90s, 2h or -1d")
+	}
+	if strings.HasPrefix(s, "-") {
+		d = -d
+	}
+	return d, nil
+}
+
+// duration reads a duration; empty is 0.
+func duration(location, s string) (time.Duration, error) {
+	if s == "" {
+		return 0, nil
+	}
+	d, err := topology.ParseDuration(s)
+	if err != nil {
+		return 0, wrong(location, err.Error())
+	}
+	return d, nil
+}
+
+// maxQuoted is how much of a wrong value stands in an error.
+const maxQuoted = 60
+
+func quoted(s string) string { return "\"" + shortened(s, maxQuoted) + "\"" }
+
+// shortened is the beginning of a text, if it is long.
+func shortened(s string, most int) string {
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+func bytesOf(plain, binary string) ([]byte, error) {
+	switch {
+	case binary == "":
+		return []byte(plain), nil
+	case plain != "":
+		return nil, wrong("body.body_base64", "both body and body_base64; give one")
+	}
+	b, err := base64.StdEncoding.DecodeString(binary)
+	if err != nil {
+		return nil, wrong("body.body_base64", "expected base64 (RFC 4648, with padding)")
+	}
+	return b, nil
+}

@@ -1,0 +1,166 @@
+package auth
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+)
+
+// Config is where users come from, and what requests come through.
+type Config struct {
+	// Path of the file of users.
+	Path string
+	// Prefix stands before all paths.
+	Prefix string
+	// Proxy is a network whose X-Forwarded-For is believed.
+	Proxy netip.Prefix
+	// Login is told of each login that succeeded.
+	Login  func(r *http.Request, who service.Identity)
+	Logger *zap.Logger
+}
+
+// Auth knows users.
+type Auth struct {
+	cfg   Config
+	file  *watched
+	byIP  limiter
+	byWho limiter
+	busy  chan struct{} // bounds the processors that comparing passwords takes
+	now   func() time.Time
+}
+
+// cookie is the session's.
+const cookie = "rabbitdelay_session"
+
+// New reads the file of users.
+func New(cfg Config) (*Auth, error) {
+	a := &Auth{
+		cfg:   cfg,
+		byIP:  limiter{every: 6 * time.Second, burst: 20},
+		byWho: limiter{every: 12 * time.Second, burst: 10},
+		busy:  make(chan struct{}, 2),
+		now:   time.Now,
+	}
+	var err error
+	a.file, err = watch(cfg.Path, func(err error) {
+		cfg.Logger.Warn("the file of users cannot be read; users are as they were before", zap.Error(err))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a, err
+}
+
+// Caller is who makes a request; false: nobody who is known.
+func (a *Auth) Caller(r *http.Request) (service.Caller, bool) {
+	f := a.file.now()
+	if bearer, ok := bearerOf(r); ok {
+		t, ok := f.token(bearer)
+		return service.Caller{Identity: service.Identity{Name: "token " + t.Name, Role: t.Role}, Prefix: a.cfg.Prefix}, ok
+	}
+	for _, c := range r.CookiesNamed(cookie) {
+		if u, ok := f.whose(c.Value, a.now()); ok {
+			return service.Caller{
+				Identity:  service.Identity{Name: u.Name, Role: u.Role},
+				FormToken: f.formToken(c.Value), Prefix: a.cfg.Prefix, Session: true,
+			}, true
+		}
+	}
+	return service.Caller{}, false
+}
+
+func bearerOf(r *http.Request) (string, bool) {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.TrimSpace(token), strings.EqualFold(scheme, "Bearer")
+}
+
+// Errors of Login, for the form. Neither tells whether there is such a user.
+var (
+	ErrWrong = errors.New("name or password is wrong")
+	ErrMany  = errors.New("too many tries; wait a minute")
+)
+
+// Login begins a session for who has filled in the form: name and password.
+func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
+	name, password := r.PostFormValue("name"), r.PostFormValue("password")
+	name = name[:min(len(name), maxName+1)] // nobody's is longer
+	address := a.address(r)
+	if !a.byIP.allow(address, a.now()) || !a.byWho.allow(name, a.now()) {
+		a.cfg.Logger.Warn("login refused: too many tries", zap.String("name", name), zap.String("address", address))
+		return ErrMany
+	}
+	select {
+	case a.busy <- struct{}{}:
+		defer func() { <-a.busy }()
+	case <-r.Context().Done():
+		return r.Context().Err()
+	}
+	f := a.file.now()
+	u, known := f.user(name)
+	if !known && len(f.Users) > 0 {
+		u = f.Users[0] // so that it takes as long
+	}
+	if err := bcrypt.CompareHashAndPassword([]byte(u.Password), []byte(password)); err != nil || !known {
+		a.cfg.Logger.Warn("login failed", zap.String("name", name), zap.String("address", address))
+		return ErrWrong
+	}
+	a.byWho.back(name)
+	http.SetCookie(w, a.cookieOf(r, f.session(u, a.now()), int(life.Seconds())))
+	a.cfg.Login(r, service.Identity{Name: u.Name, Role: u.Role})
+	return nil
+}
+
+// Logout ends the session in this browser. A changed password ends all of a user.
+func (a *Auth) Logout(w http.ResponseWriter, r *http.Request) {
+	http.SetCookie(w, a.cookieOf(r, "", -1))
+}
+
+func (a *Auth) cookieOf(r *http.Request, value string, age int) *http.Cookie {
+	return &http.Cookie{ //nolint:gosec // Secure depends on the way of the request
+		Name: cookie, Value: value, Path: cmp.Or(a.cfg.Prefix, "/"), MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		// A header that lies harms nobody but who sent it.
+		Secure: r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https"),
+	}
+}
+
+// address is the client's, for the limit.
+func (a *Auth) address(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && a.cfg.Proxy.IsValid() && a.cfg.Proxy.Contains(ip.Unmap()) {
+		list := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+		if last, err := netip.ParseAddr(strings.TrimSpace(list[len(list)-1])); err == nil {
+			return network(last)
+		}
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return network(ip)
+	}
+	return host
+}
+
+// network is an address, of IPv6 the network that one customer has.
+func network(ip netip.Addr) string {
+	if ip = ip.Unmap(); ip.Is6() {
+		p, _ := ip.WithZone("").Prefix(64) // it has 128 bits
+		return p.String()
+	}
+	return ip.String()
+}
+
+// FormOK tells whether a form was made for this caller.
+func FormOK(c service.Caller, r *http.Request) bool {
+	return c.FormToken != "" && hmac.Equal([]byte(r.PostFormValue(service.FormTokenField)), []byte(c.FormToken))
+}

@@ -1,0 +1,273 @@
+package auth
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+)
+
+// File is the content of a file of users.
+type File struct {
+	// SessionKey signs sessions, 32 bytes in base64. Who has it can make sessions.
+	SessionKey string  `yaml:"session_key"`
+	Users      []User  `yaml:"users"`
+	Tokens     []Token `yaml:"tokens,omitempty"`
+}
+
+// User logs in by the form.
+type User struct {
+	Name     string       `yaml:"name"`
+	Role     service.Role `yaml:"role"`
+	Password string       `yaml:"password"` // bcrypt
+}
+
+// Token is for programs, as "Authorization: Bearer".
+type Token struct {
+	Name   string       `yaml:"name"`
+	Role   service.Role `yaml:"role"`
+	SHA256 string       `yaml:"sha256"` // of the token, in hex
+}
+
+const (
+	// MinPassword and MaxPassword are in bytes; bcrypt takes no more.
+	MinPassword = 10
+	MaxPassword = 72
+
+	cost      = 12
+	keyBytes  = 32
+	tokenMark = "rdt_" // by which scanners for secrets know a token
+	maxName   = 64
+)
+
+// Read reads a file.
+func Read(path string) (*File, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(f); err != nil {
+		return nil, fmt.Errorf("%s: expected session_key, users and tokens, as \"rabbitdelay users add\" writes them: %w", path, err)
+	}
+	if err := f.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+func (f *File) check() error {
+	if key, err := base64.StdEncoding.DecodeString(f.SessionKey); err != nil || len(key) < keyBytes {
+		return fmt.Errorf("session_key: expected at least %d bytes in base64", keyBytes)
+	}
+	names := map[string]bool{}
+	for i, u := range f.Users {
+		if err := checkName(u.Name, u.Role); err != nil {
+			return fmt.Errorf("users[%d]: %w", i, err)
+		}
+		if _, err := bcrypt.Cost([]byte(u.Password)); err != nil {
+			return fmt.Errorf("users[%d].password: expected a bcrypt hash, which \"rabbitdelay users add\" writes", i)
+		}
+		if names[u.Name] {
+			return fmt.Errorf("users[%d].name: %q is there twice", i, u.Name)
+		}
+		names[u.Name] = true
+	}
+	for i, t := range f.Tokens {
+		if err := checkName(t.Name, t.Role); err != nil {
+			return fmt.Errorf("tokens[%d]: %w", i, err)
+		}
+		if sum, err := hex.DecodeString(t.SHA256); err != nil || len(sum) != sha256.Size {
+			return fmt.Errorf("tokens[%d].sha256: expected 64 hexadecimal digits, which \"rabbitdelay users token\" writes", i)
+		}
+	}
+	return nil
+}
+
+func checkName(name string, role service.Role) error {
+	if name == "" || len(name) > maxName {
+		return fmt.Errorf("name: %q; expected 1 to %d bytes", name, maxName)
+	}
+	for _, r := range name {
+		if r < ' ' || r == 0x7f {
+			return fmt.Errorf("name: %q; expected no control characters", name)
+		}
+	}
+	if role != service.RoleViewer && role != service.RoleOperator {
+		return fmt.Errorf("role: %q; expected viewer or operator", role)
+	}
+	return nil
+}
+
+// SetUser adds a user to a file, or changes password and role of one that is there. It
+// creates a file that does not exist.
+func SetUser(path, name string, role service.Role, password []byte) (created bool, err error) {
+	if err := checkName(name, role); err != nil {
+		return false, err
+	}
+	if len(password) < MinPassword || len(password) > MaxPassword {
+		return false, fmt.Errorf("password: %d bytes; expected %d to %d", len(password), MinPassword, MaxPassword)
+	}
+	hash, err := bcrypt.GenerateFromPassword(password, cost)
+	if err != nil {
+		return false, err
+	}
+	err = change(path, func(f *File) {
+		u := User{Name: name, Role: role, Password: string(hash)}
+		if i := slices.IndexFunc(f.Users, func(u User) bool { return u.Name == name }); i >= 0 {
+			f.Users[i] = u
+			return
+		}
+		f.Users, created = append(f.Users, u), true
+	})
+	return created, err
+}
+
+// NewToken adds a token to a file, in place of one of the same name. Nobody can see
+// it again.
+func NewToken(path, name string, role service.Role) (token string, err error) {
+	if err := checkName(name, role); err != nil {
+		return "", err
+	}
+	token = tokenMark + random(base64.RawURLEncoding)
+	err = change(path, func(f *File) {
+		t := Token{Name: name, Role: role, SHA256: sum(token)}
+		if i := slices.IndexFunc(f.Tokens, func(t Token) bool { return t.Name == name }); i >= 0 {
+			f.Tokens[i] = t
+			return
+		}
+		f.Tokens = append(f.Tokens, t)
+	})
+	return token, err
+}
+
+// ErrNoUser says that there is neither a user nor a token of that name.
+var ErrNoUser = errors.New("there is neither a user nor a token of that name")
+
+// Remove takes a user and a token of a name out of a file.
+func Remove(path, name string) error {
+	if _, err := os.Stat(path); err != nil {
+		return err
+	}
+	removed := false
+	err := change(path, func(f *File) {
+		before := len(f.Users) + len(f.Tokens)
+		f.Users = slices.DeleteFunc(f.Users, func(u User) bool { return u.Name == name })
+		f.Tokens = slices.DeleteFunc(f.Tokens, func(t Token) bool { return t.Name == name })
+		removed = len(f.Users)+len(f.Tokens) < before
+	})
+	if err == nil && !removed {
+		err = ErrNoUser
+	}
+	return err
+}
+
+func random(e *base64.Encoding) string {
+	key := make([]byte, keyBytes)
+	_, _ = rand.Read(key) // never fails
+	return e.EncodeToString(key)
+}
+
+func sum(token string) string {
+	s := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(s[:])
+}
+
+// change writes a file anew: a reader sees the old one or the new one.
+func change(path string, do func(*File)) error {
+	f, err := Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = &File{SessionKey: random(base64.StdEncoding)}, nil
+	}
+	if err != nil {
+		return err
+	}
+	do(f)
+	text, err := yaml.Marshal(f) //nolint:gosec // into the file that keeps it
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".users-*") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(text)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name()) // it is not there after a rename
+	}
+	return err
+}
+
+// look is how often a file is looked at for changes.
+const look = time.Second
+
+// watched is a file that is read again when it has changed.
+type watched struct {
+	path string
+	warn func(error)
+
+	mu    sync.Mutex
+	f     *File
+	seen  fs.FileInfo
+	at    time.Time
+	wrong error
+}
+
+// watch reads a file for the first time.
+func watch(path string, warn func(error)) (*watched, error) {
+	w := &watched{path: path, warn: warn, at: time.Now()}
+	var err error
+	if w.seen, err = os.Stat(path); err != nil {
+		return nil, err
+	}
+	if w.f, err = Read(path); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// now is the file, at most a second old. One that cannot be read is as it was before.
+func (w *watched) now() *File {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.at) < look {
+		return w.f
+	}
+	w.at = time.Now()
+	info, err := os.Stat(w.path)
+	if err == nil && os.SameFile(info, w.seen) && info.ModTime().Equal(w.seen.ModTime()) && info.Size() == w.seen.Size() {
+		return w.f
+	}
+	f := w.f
+	if err == nil {
+		f, err = Read(w.path)
+	}
+	if err != nil {
+		if w.wrong == nil || w.wrong.Error() != err.Error() {
+			w.warn(err)
+		}
+		w.wrong = err
+		return w.f
+	}
+	w.f, w.seen, w.wrong = f, info, nil
+	return w.f
+}

@@ -1,0 +1,91 @@
+package auth
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// life is how long a session lasts.
+const life = 12 * time.Hour
+
+// A session is "expiry.name.mark", each but the first in base64, and a signature of
+// that. The mark is of the user's password and role, so that changing them ends it.
+
+var text = base64.RawURLEncoding
+
+func (f *File) key() []byte {
+	key, _ := base64.StdEncoding.DecodeString(f.SessionKey) // check has done so
+	return key
+}
+
+func (f *File) sign(purpose, s string) string {
+	m := hmac.New(sha256.New, f.key())
+	_, _ = m.Write([]byte(purpose + "\x00" + s)) // a hash never fails
+	return text.EncodeToString(m.Sum(nil))
+}
+
+func (f *File) mark(u User) string {
+	return f.sign("mark", u.Name+"\x00"+string(u.Role)+"\x00"+u.Password)
+}
+
+func (f *File) user(name string) (User, bool) {
+	for _, u := range f.Users {
+		if u.Name == name {
+			return u, true
+		}
+	}
+	return User{}, false
+}
+
+// session is a new session.
+func (f *File) session(u User, now time.Time) string {
+	s := strconv.FormatInt(now.Add(life).Unix(), 10) + "." + text.EncodeToString([]byte(u.Name)) + "." + f.mark(u)
+	return s + "." + f.sign("session", s)
+}
+
+// whose is the user of a session that is valid.
+func (f *File) whose(session string, now time.Time) (User, bool) {
+	i := strings.LastIndexByte(session, '.')
+	if i < 0 || !hmac.Equal([]byte(session[i+1:]), []byte(f.sign("session", session[:i]))) {
+		return User{}, false
+	}
+	parts := strings.Split(session[:i], ".")
+	if len(parts) != 3 {
+		return User{}, false
+	}
+	until, err := strconv.ParseInt(parts[0], 10, 64)
+	name, nerr := text.DecodeString(parts[1])
+	if err != nil || nerr != nil || now.Unix() >= until {
+		return User{}, false
+	}
+	u, ok := f.user(string(name))
+	return u, ok && hmac.Equal([]byte(parts[2]), []byte(f.mark(u)))
+}
+
+// formToken goes with a session.
+func (f *File) formToken(session string) string { return f.sign("form", session) }
+
+// token is the token that a program has given.
+func (f *File) token(given string) (Token, bool) {
+	have := sum(given)
+	for _, t := range f.Tokens {
+		if hmac.Equal([]byte(strings.ToLower(t.SHA256)), []byte(have)) {
+			return t, true
+		}
+	}
+	return Token{}, false
+}
+
+// Key signs the tokens in forms of callers without a session here.
+type Key []byte
+
+// Token goes with a caller's name.
+func (k Key) Token(name string) string {
+	m := hmac.New(sha256.New, k)
+	_, _ = m.Write([]byte(name)) // a hash never fails
+	return text.EncodeToString(m.Sum(nil))
+}

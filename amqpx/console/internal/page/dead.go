@@ -1,0 +1,217 @@
+package page
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// deadData are the queues in which messages lie.
+type deadData struct {
+	Queues []status.Lying
+	Parked status.Lying
+	Blind  string // why there is nothing
+}
+
+func (p *Pages) dead(r *request) (answer, error) {
+	o, err := p.svc.Overview(r.Context(), r.who.Identity)
+	if err != nil {
+		return answer{}, err
+	}
+	d := deadData{Parked: o.Status.Parked, Blind: o.Blind()}
+	for _, x := range o.Status.Destinations {
+		if x.Dead != nil {
+			d.Queues = append(d.Queues, *x.Dead)
+		}
+	}
+	return answer{name: "dead", title: "Dead letters and parked messages", data: d}, nil
+}
+
+// deadQueueData is what lies at the head of a queue.
+type deadQueueData struct {
+	amqpx.Peeked
+
+	Limit   int
+	Reasons []reasonCount
+}
+
+type reasonCount struct {
+	Reason string
+	Count  int
+	Href   string
+}
+
+func (p *Pages) deadQueue(r *request) (answer, error) {
+	limit, err := number(r, "limit", amqpx.DefaultPeek, amqpx.MaxPeek)
+	if err != nil {
+		return answer{}, err
+	}
+	d := deadQueueData{Limit: limit}
+	if d.Peeked, err = p.svc.Peek(r.Context(), r.who.Identity, r.form.Get("queue"), limit); err != nil {
+		return answer{}, err
+	}
+	at := map[string]int{}
+	for _, m := range d.Messages {
+		if !r.who.Role.May(service.RoleOperator) && m.Delivery != nil {
+			m.Body = nil
+		}
+		i, ok := at[m.Reason]
+		if !ok {
+			i = len(d.Reasons)
+			at[m.Reason] = i
+			d.Reasons = append(d.Reasons, reasonCount{Reason: m.Reason, Href: link("requeue", "queue", d.Queue, "reason", m.Reason)})
+		}
+		d.Reasons[i].Count++
+	}
+	return answer{name: "dead-queue", title: "Queue " + shown.Line(shown.Shorten(d.Queue, 40)), data: d}, nil
+}
+
+// number is a field with a whole number; empty for its default.
+func number(r *request, name string, otherwise, most int) (int, error) {
+	s := r.get(name)
+	if s == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > most {
+		return 0, fieldError(name, "%q; expected a number from 1 to %d", s, most)
+	}
+	return n, nil
+}
+
+// requeueData is the form, and what it would do.
+type requeueData struct {
+	Fields  url.Values
+	Queue   string
+	Report  *amqpx.RequeueReport // nil before the dry run
+	Chosen  int
+	Results []requeueLine
+	Notes   []string
+	Problem string
+}
+
+type requeueLine struct {
+	Count int
+	Text  string
+	Stays bool
+}
+
+// maxRequeue bounds one run.
+const maxRequeue = 1_000_000
+
+func readRequeue(r *request) (service.Requeue, error) {
+	q := service.Requeue{Queue: r.form.Get("queue")}
+	for _, f := range []struct {
+		name string
+		to   *[]string
+	}{{"reason", &q.Filter.Reasons}, {"ids", &q.Filter.IDs}, {"destination", &q.Filter.Destinations}} {
+		*f.to = lines(strings.Join(r.form[f.name], "\n"))
+	}
+	q.Filter.Error, q.Filter.Header, q.Filter.HeaderValue = r.get("error"), r.get("header"), r.get("value")
+	q.Filter.Tasks = r.get("tasks") != ""
+	q.To = topology.Destination{Queue: r.get("to-queue"), Exchange: r.get("to-exchange"), RoutingKey: r.get("to-key")}
+	var err error
+	if q.Filter.OlderThan, err = readDuration(r, "older-than"); err != nil {
+		return q, err
+	}
+	if q.Filter.NewerThan, err = readDuration(r, "newer-than"); err != nil {
+		return q, err
+	}
+	if s := r.get("limit"); s != "" {
+		if q.Limit, err = number(r, "limit", 0, maxRequeue); err != nil {
+			return q, err
+		}
+	}
+	if s := r.get("rate"); s != "" {
+		if q.Rate, err = strconv.ParseFloat(s, 64); err != nil || q.Rate <= 0 || q.Rate > 100_000 {
+			return q, fieldError("rate", "%q; expected messages a second, such as 10", s)
+		}
+	}
+	if q.Queue == "" {
+		err = fieldError("queue", "is empty; expected a dead-letter queue, or the parked queue")
+	}
+	return q, err
+}
+
+// askRequeue is the form; with "dry" also what would become of each message.
+func (p *Pages) askRequeue(r *request) (answer, error) {
+	d := requeueData{Fields: r.form, Queue: r.form.Get("queue")}
+	a := answer{name: "requeue", title: "Requeue from " + shown.Line(shown.Shorten(d.Queue, 40))}
+	q, err := readRequeue(r)
+	if err == nil && r.get("dry") != "" {
+		var rep amqpx.RequeueReport
+		if rep, err = p.svc.RequeueDryRun(r.Context(), r.who.Identity, q); err == nil {
+			d.Report, d.Chosen = &rep, rep.Sent+rep.Revived+rep.Removed
+			d.Results, d.Notes = requeueLines(rep), requeueNotes(rep)
+		}
+	}
+	if err != nil {
+		problem := describe(err)
+		if problem.Status != 400 {
+			return a, err
+		}
+		d.Problem, a.status = problem.Detail, problem.Status
+	}
+	a.data = d
+	return a, nil
+}
+
+func (p *Pages) doRequeue(r *request) (answer, error) {
+	q, err := readRequeue(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if q.Limit, err = number(r, "count", 0, maxRequeue); err != nil || q.Limit == 0 {
+		return answer{}, fieldError("count", "%q; expected the number that was confirmed, at most %d", r.get("count"), maxRequeue)
+	}
+	j, err := p.svc.Requeue(r.Context(), r.who.Identity, q)
+	return answer{to: link("job", "id", j.ID)}, err
+}
+
+// outcomes in words, as the command tells them.
+var outcomes = []struct {
+	is   amqpx.RequeueOutcome
+	text string
+}{
+	{amqpx.RequeueSent, "would be sent to"},
+	{amqpx.RequeueRevived, "would be revived, and sent by a relay to"},
+	{amqpx.RequeueRemoved, "would be removed, because their tasks are over or were sent anew:"},
+	{amqpx.RequeueStayed, "would stay, for"},
+}
+
+func requeueLines(rep amqpx.RequeueReport) []requeueLine {
+	var list []requeueLine
+	for _, o := range outcomes {
+		for _, x := range rep.Results {
+			if x.Outcome != o.is {
+				continue
+			}
+			text := o.text + " an unknown destination"
+			if x.Destination != "" {
+				text = o.text + " " + shown.Line(x.Destination)
+			}
+			if x.Why != "" {
+				text += ": " + shown.Line(x.Why)
+			}
+			list = append(list, requeueLine{x.Count, text, o.is == amqpx.RequeueStayed})
+		}
+	}
+	return list
+}
+
+func requeueNotes(rep amqpx.RequeueReport) []string {
+	var list []string
+	if rep.CountsDeliveries && rep.DeliveryLimit != 0 {
+		list = append(list, "Each look costs the messages that stay one delivery of those that the queue allows.")
+	}
+	if rep.Moved > 0 {
+		list = append(list, plural(int64(rep.Moved), "message was", "messages were")+" near the queue's delivery limit and went to its end, as copies.")
+	}
+	return list
+}

@@ -1,0 +1,494 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+)
+
+// Texts of people who want to be seen where they should not be.
+const (
+	scriptTag = `<script>alert(1)</script>`
+	override  = "invoice\u202egpj.exe"
+)
+
+var longID = strings.Repeat("0123456789abcdef-", 15)
+
+// fake is a service in memory with a bit of everything. It does not look who asks,
+// so that what it is asked tells what the pages let pass.
+type fake struct {
+	mu    sync.Mutex
+	now   time.Time
+	tasks map[string]schedule.Task
+	rec   map[string]schedule.Recurring
+	jobs  map[string]service.Job
+	audit []service.Entry
+	calls []string // what changes something
+	err   error    // every answer, if set
+	calm  bool     // nothing is wrong
+}
+
+func newFake(now time.Time) *fake {
+	f := &fake{now: now, tasks: map[string]schedule.Task{}, rec: map[string]schedule.Recurring{}, jobs: map[string]service.Job{}}
+	queues := []string{"orders.expire", "mail", "posts.publish", "billing.retry"}
+	for i := range 240 {
+		due := now.Add(time.Duration(i*i*97) * time.Second)
+		t := schedule.Task{
+			ID: fmt.Sprintf("order-%d-expire", 10_000+i*7), Queue: queues[i%len(queues)], DeliverAt: due, Version: int64(1 + i%3), Status: schedule.StatusPending,
+			CreatedAt: now.Add(-3 * time.Hour), UpdatedAt: now.Add(-time.Hour), Body: []byte(`{"order": 42}`), ContentType: "application/json", Tags: []string{"tenant-7"},
+		}
+		if i%9 == 5 {
+			t.Status, t.FinishedAt, t.Attempts, t.LastError = schedule.StatusFailed, now.Add(-20*time.Minute), 5, "smtp: 451 4.3.2 system not accepting network messages"
+			t.DeliverAt = now.Add(-time.Duration(i) * time.Minute)
+		}
+		if i%11 == 3 {
+			t.Status, t.FinishedAt = schedule.StatusDone, now.Add(-time.Duration(i)*time.Minute)
+			t.DeliverAt = t.FinishedAt.Add(-30 * time.Millisecond)
+		}
+		f.tasks[t.ID] = t
+	}
+	hostile := schedule.Task{
+		DeliverAt: now.Add(time.Minute), Status: schedule.StatusPending, Version: 2, CreatedAt: now.Add(-time.Hour), UpdatedAt: now.Add(-time.Minute), SentAt: now.Add(-time.Minute), Sends: 2, Attempts: 3,
+		Queue: scriptTag, LastError: scriptTag + override, Tags: []string{scriptTag}, Headers: map[string]string{scriptTag: override}, Body: []byte(scriptTag), Type: scriptTag, CorrelationID: override,
+	}
+	for _, id := range []string{scriptTag, override, longID, "a/b?c=d&e#f/../g", `"onmouseover="alert(1)`} {
+		hostile.ID = id
+		f.tasks[id] = hostile
+	}
+	binary := hostile
+	binary.ID, binary.Queue, binary.LastError, binary.Body = "binary", "mail", "", []byte{0, 1, 2, 0xff, 0xfe, '<', 's', '>'}
+	f.tasks[binary.ID] = binary
+	empty := schedule.Task{ID: "empty", Exchange: "events", RoutingKey: "order.late", DeliverAt: now.Add(48 * time.Hour), Status: schedule.StatusPending, Version: 1, CreatedAt: now, UpdatedAt: now}
+	f.tasks[empty.ID] = empty
+	for _, r := range []schedule.Recurring{
+		{Name: "nightly-report", Cron: "30 2 * * *", TimeZone: "Europe/Berlin", Task: schedule.Task{Queue: "reports", Body: []byte(`{"kind":"daily"}`)}},
+		{Name: "heartbeat", Every: 15 * time.Minute, Task: schedule.Task{Queue: "monitoring"}, Paused: true},
+		{Name: scriptTag, Cron: "@hourly", TimeZone: "UTC", Task: schedule.Task{Queue: "mail"}, LastError: scriptTag},
+	} {
+		r.Misfire, r.MisfireLimit, r.Overlap, r.Version, r.CreatedAt, r.UpdatedAt = schedule.MisfireOnce, 100, schedule.OverlapAllow, 3, now.Add(-1000*time.Hour), now.Add(-time.Hour)
+		f.rec[r.Name] = r
+	}
+	entries := []service.Entry{
+		{Who: "anna", Action: "bulk.move-to", Detail: "status pending, queue mail, to 2026-11-23T08:00:00Z"},
+		{Who: "ben", Action: "task.cancel", Target: "order-10007-expire"},
+		{Who: "anna", Action: "recurring.pause", Target: "heartbeat"},
+		{Who: scriptTag, Action: "task.fire", Target: scriptTag, Detail: override, Error: scriptTag},
+		{Who: "ben", Action: "requeue", Target: "mail.dead", Detail: "reason retries, at most 12"},
+	}
+	for i, e := range entries {
+		e.ID, e.At = fmt.Sprint(100-i), now.Add(-time.Duration(i*i)*7*time.Minute)
+		f.audit = append(f.audit, e)
+	}
+	f.jobs["running"] = service.Job{ID: "running", Entry: entries[0], State: service.JobRunning, Total: 120_000, Done: 48_500}
+	f.jobs["done"] = service.Job{ID: "done", Entry: entries[4], State: service.JobDone, Total: 12, Done: 12, Result: "12 sent to mail", Finished: now}
+	f.jobs["interrupted"] = service.Job{ID: "interrupted", Entry: entries[0], State: service.JobInterrupted, Total: 120_000, Done: 100, Result: "its process ended"}
+	return f
+}
+
+func (f *fake) called(what string, args ...any) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, strings.TrimSpace(what+" "+strings.TrimSpace(fmt.Sprintln(args...))))
+	return f.err
+}
+
+func (f *fake) Overview(context.Context, service.Identity) (service.Overview, error) {
+	if f.err != nil {
+		return service.Overview{}, f.err
+	}
+	count := func(n int64) status.Count { return status.Count{Ready: n} }
+	o := service.Overview{At: f.now.Add(-2 * time.Second)}
+	o.Status.Broker = &status.Broker{Version: "4.3.0", Vhost: "/", Source: "management API"}
+	delay := func(ttl time.Duration, n int64) status.Delay {
+		return status.Delay{Queue: "delay.bucket." + topology.FormatDuration(ttl), TTL: status.Span(ttl), Latest: status.Span(2 * ttl), Waiting: count(n)}
+	}
+	l := status.Layout{Name: "delay.bucket", Queues: 283}
+	for i := range 59 {
+		l.Delays = append(l.Delays, delay(time.Duration(i+1)*time.Second, int64(40+30*math.Sin(float64(i)/7))))
+		if i%2 == 0 {
+			l.Delays = append(l.Delays, delay(time.Duration(i+1)*time.Minute, int64(900/(i+1))))
+		}
+	}
+	for i := range 40 {
+		l.Delays = append(l.Delays, delay(time.Duration(2*i+1)*10*time.Millisecond, int64(1+i%4)))
+	}
+	for i, n := range []int64{12_000, 8_400, 3_100, 900, 0, 450, 80, 20, 0, 0, 7_000} {
+		l.Delays = append(l.Delays, delay(time.Duration(i+1)*time.Hour, n))
+	}
+	for i, n := range []int64{41_000, 22_000, 9_000, 4_000, 12_500, 600} {
+		l.Delays = append(l.Delays, delay(time.Duration(i+1)*24*time.Hour, n))
+	}
+	l.Delays = append(l.Delays, delay(32*24*time.Hour, 310), delay(5*32*24*time.Hour, 12))
+	for _, d := range l.Delays {
+		l.Waiting.Ready += d.Waiting.Ready
+	}
+	o.Status.Layouts = []status.Layout{l}
+	o.Status.Destinations = []status.Destination{
+		{Name: "orders.expire", Queue: "orders.expire", Exists: true, Waiting: count(3), Consumers: 4, Dead: &status.Lying{Queue: "orders.expire.dead"}},
+		{Name: "mail", Queue: "mail", Exists: true, Waiting: count(1204), Consumers: 2, Dead: &status.Lying{Queue: "mail.dead"}},
+		{Name: "events:order.late", Queue: "delay.route.events:order.late", Exchange: true, Exists: true},
+	}
+	o.Status.Parked = status.Lying{Queue: "delay.parked"}
+	o.Status.Tasks = &status.Tasks{Counts: []status.TaskCount{{Queue: "mail", Status: schedule.StatusPending, Count: 1_104_233}, {Queue: "orders.expire", Status: schedule.StatusPending, Count: 20_118}, {Queue: "orders.expire", Status: schedule.StatusDone, Count: 9_120_004}}}
+	o.Status.Tasks.Relays = []schedule.Relay{
+		{Name: "shop-1:4711", Version: "v1.0.0", Started: f.now.Add(-26 * time.Hour), Seen: f.now.Add(-4 * time.Second)},
+		{Name: "shop-2:17", Version: "v1.0.0", Started: f.now.Add(-50 * time.Hour), Seen: f.now.Add(-7 * time.Hour)},
+	}
+	o.Status.Clients = []status.Client{{Name: "rabbitdelay serve", Connections: 2}, {Name: "shop", Connections: 12}, {Name: "mailer", Connections: 4}}
+	for i, h := range []struct {
+		name  string
+		until time.Duration
+		n     int64
+	}{{"overdue", 0, 0}, {"1m", time.Minute, 412}, {"1h", time.Hour, 18_204}, {"1d", 24 * time.Hour, 310_442}, {"7d", 7 * 24 * time.Hour, 402_001}, {"30d", 30 * 24 * time.Hour, 210_555}, {"later", 9000 * 24 * time.Hour, 182_737}} {
+		if i == 0 && !f.calm {
+			h.n = 126
+		}
+		o.Horizon = append(o.Horizon, service.HorizonCount{Name: h.name, Until: f.now.Add(h.until), Count: h.n})
+	}
+	for i := range 60 {
+		p := service.LatenessPoint{From: f.now.Add(time.Duration(i-60) * time.Minute).Truncate(time.Minute), Count: 1200}
+		p.P50 = time.Duration(9+3*math.Sin(float64(i)/5)) * time.Millisecond
+		p.P99 = time.Duration(22+9*math.Sin(float64(i)/3)+float64(i%7)) * time.Millisecond
+		if i > 20 && i < 24 {
+			p.Count = 0
+		}
+		if i == 44 {
+			p.P99 = 88 * time.Millisecond
+		}
+		o.Lateness = append(o.Lateness, p)
+	}
+	o.Rates = &service.Rates{In: 412.4, Out: 398.1}
+	if f.calm {
+		return o, nil
+	}
+	oldest := f.now.Add(-40 * time.Minute)
+	o.Status.Destinations[1].Consumers = 0
+	o.Status.Destinations[1].Dead = &status.Lying{Queue: "mail.dead", Messages: 12, Looked: 12, Oldest: &oldest, Groups: []status.Group{
+		{Destination: "mail", Reason: "retries", Messages: 9, Error: "smtp: 451 4.3.2 system not accepting network messages"}, {Destination: "mail", Reason: "rejected", Messages: 3, Error: scriptTag},
+	}}
+	o.Status.Parked = status.Lying{Queue: "delay.parked", Messages: 2, Looked: 2, Oldest: &oldest, Groups: []status.Group{{Destination: "sms", Reason: "parked", Messages: 2}}}
+	o.Status.Layouts = append(o.Status.Layouts,
+		status.Layout{Name: "delay.bucket.clock-100ms", Earlier: true, Queues: 193},
+		status.Layout{Name: "delay.bucket.hex-classic", Earlier: true, Queues: 112, Waiting: count(17), Delays: []status.Delay{delay(time.Hour, 17)}})
+	o.Status.Tasks.Overdue = &status.Overdue{ID: scriptTag, Destination: "mail", Due: f.now.Add(-4 * time.Minute), Sent: true, LastError: override}
+	o.Status.Tasks.Unhandled = 126
+	o.Status.Findings = []doctor.Finding{
+		{ID: "policy-message-ttl", Severity: doctor.SeverityCritical, What: "policy ttl-all sets message-ttl 60000 on 283 delay queues", Why: "The broker takes the smaller TTL: messages come early.", Mend: "rabbitmqctl clear_policy -p / ttl-all"},
+		{ID: "single-node-queue", Severity: doctor.SeverityWarning, What: "283 quorum queues have one member", Why: "A node that is lost takes them along.", Mend: "rabbitmq-queues grow rabbit@node2 all"},
+	}
+	o.Status.Notes = []string{"dead-letter queues were looked into: their messages have the redelivered flag now"}
+	return o, nil
+}
+
+func (f *fake) Watch(ctx context.Context, _ service.Identity, each func(service.Overview) error) error {
+	for {
+		o, err := f.Overview(ctx, service.Identity{})
+		if err != nil {
+			return err
+		}
+		if err := each(o); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+func (f *fake) Histogram(_ context.Context, _ schedule.Filter, from, to time.Time, n int) (service.Histogram, error) {
+	if f.err != nil {
+		return service.Histogram{}, f.err
+	}
+	h := service.Histogram{From: from, To: to}
+	if from.IsZero() {
+		h.From, h.To = f.now.Add(-5*time.Minute), f.now.Add(365*24*time.Hour)
+	}
+	at := h.From
+	for i := range n {
+		next := h.From.Add(h.To.Sub(h.From) * time.Duration(i+1) / time.Duration(n))
+		if from.IsZero() { // grows
+			x := float64(i+1) / float64(n)
+			next = h.From.Add(time.Duration(float64(h.To.Sub(h.From)) * math.Pow(x, 6))).Truncate(time.Millisecond)
+			if i == 0 {
+				next = f.now
+			}
+		}
+		if i == n-1 {
+			next = h.To
+		}
+		c := int64(30_000 * math.Exp(-math.Pow(float64(i)-30, 2)/90) * (1.2 + math.Sin(float64(i)*1.7)))
+		if i == 0 && !f.calm {
+			c = 126
+		}
+		h.Bins = append(h.Bins, schedule.Bin{From: at, To: next, Count: c})
+		at = next
+	}
+	return h, nil
+}
+
+func (f *fake) RetirePlan(context.Context) (service.RetirePlan, error) {
+	return service.RetirePlan{Text: "- delete queue delay.bucket.clock-100ms.1s\n- delete exchange delay.bucket.clock-100ms.1s\n193 queues, 199 exchanges"}, f.err
+}
+
+func (f *fake) Retire(context.Context, service.Identity) (service.Job, error) {
+	return f.jobs["done"], f.called("retire")
+}
+
+func (f *fake) Tasks(_ context.Context, _ service.Identity, x schedule.Filter) (service.TaskPage, error) {
+	if f.err != nil {
+		return service.TaskPage{}, f.err
+	}
+	var p service.TaskPage
+	for _, t := range f.chosen(x) {
+		if x.After.ID != "" && (t.DeliverAt.Before(x.After.DeliverAt) || t.DeliverAt.Equal(x.After.DeliverAt) && t.ID <= x.After.ID) {
+			continue
+		}
+		if len(p.Tasks) == x.Limit {
+			p.Next = p.Tasks[len(p.Tasks)-1].Cursor()
+			break
+		}
+		t.Body = nil
+		p.Tasks = append(p.Tasks, t)
+	}
+	return p, nil
+}
+
+func (f *fake) chosen(x schedule.Filter) []schedule.Task {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []schedule.Task
+	for _, t := range f.tasks {
+		if x.Queue != "" && t.Queue != x.Queue || x.Exchange != "" && t.Exchange != x.Exchange || x.Status != "" && t.Status != x.Status || !strings.HasPrefix(t.ID, x.IDPrefix) ||
+			x.Tag != "" && !slices.Contains(t.Tags, x.Tag) || !x.DueFrom.IsZero() && t.DeliverAt.Before(x.DueFrom) || !x.DueTo.IsZero() && !t.DeliverAt.Before(x.DueTo) {
+			continue
+		}
+		list = append(list, t)
+	}
+	slices.SortFunc(list, func(a, b schedule.Task) int {
+		if c := a.DeliverAt.Compare(b.DeliverAt); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return list
+}
+
+func (f *fake) Count(_ context.Context, x schedule.Filter, limit int64) (int64, bool, error) {
+	n := int64(len(f.chosen(x)))
+	return min(n, limit), n > limit, f.err
+}
+
+// Task gives everybody the body: hiding it is tested.
+func (f *fake) Task(_ context.Context, _ service.Identity, id string) (service.TaskDetail, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t, ok := f.tasks[id]
+	switch {
+	case f.err != nil:
+		return service.TaskDetail{}, f.err
+	case !ok:
+		return service.TaskDetail{}, fmt.Errorf("task %s: %w", id, schedule.ErrNotFound)
+	}
+	d := service.TaskDetail{Task: t, Why: "It is pending and waits for its due instant.", TraceID: "4bf92f3577b34da6a3ce929d0e0e4736"}
+	if t.Status == schedule.StatusFailed {
+		d.Why = "It failed after 5 attempts: " + t.LastError
+	}
+	d.Effects = []schedule.Effect{{Version: 1, Queue: "mail", DoneAt: f.now.Add(-30 * time.Minute)}}
+	d.Audit = []service.Entry{{ID: "1", At: f.now.Add(-50 * time.Minute), Who: "anna", Action: "task.move", Target: id, Detail: "to " + f.now.Add(time.Hour).Format(time.RFC3339)}}
+	return d, nil
+}
+
+func (f *fake) Trace(ctx context.Context, who service.Identity, id string) (trace.Trace, error) {
+	if f.err != nil {
+		return trace.Trace{}, f.err
+	}
+	t := trace.Trace{ID: id, At: f.now, TasksKnown: true, RecordsKnown: true, Scopes: []string{"mail", scriptTag}}
+	t.Searched = []trace.Searched{{Queue: "mail.dead", Looked: 12, Messages: 12}, {Queue: "delay.parked", Looked: 1000, Messages: 4200}}
+	t.Waiting = []status.Delay{{Queue: "delay.bucket.1h", Waiting: status.Count{Ready: 12_000}}, {Queue: "delay.bucket.2h", Waiting: status.Count{Ready: 8400}}}
+	switch d, err := f.Task(ctx, who, id); {
+	case err == nil:
+		t.Task, t.Effects = &d.Task, d.Effects
+		t.Records = []idempotency.Record{{Scope: scriptTag, ProcessedAt: f.now.Add(-time.Minute)}, {Scope: "mail", ProcessedAt: f.now, Guarded: true}}
+	case strings.HasPrefix(id, "dead"):
+		p, _ := f.Peek(ctx, who, "mail.dead", 1)
+		t.Lying = p.Messages
+	default:
+		t.Unseen = []doctor.Unseen{{Area: status.AreaBroker, Why: scriptTag}}
+	}
+	t.Why = t.Explain()
+	return t, nil
+}
+
+func (f *fake) Schedule(_ context.Context, who service.Identity, tasks []service.NewTask) ([]service.ScheduleResult, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []service.ScheduleResult
+	for _, t := range tasks {
+		f.calls = append(f.calls, fmt.Sprintf("schedule %s for %s at %s: %s", t.ID, who.Name, t.DeliverAt.UTC().Format(time.RFC3339), t.Body))
+		_, there := f.tasks[t.ID]
+		if t.Queue == "" && t.Exchange == "" {
+			list = append(list, service.ScheduleResult{ID: t.ID, Err: &schedule.TaskError{ID: t.ID, Field: "Queue", Reason: "no destination"}})
+			continue
+		}
+		t.Status, t.Version, t.CreatedAt, t.UpdatedAt = schedule.StatusPending, 1, f.now, f.now
+		f.tasks[t.ID] = t.Task
+		list = append(list, service.ScheduleResult{ID: t.ID, Created: !there})
+	}
+	return list, f.err
+}
+
+func (f *fake) set(action, id string, from, to schedule.Status, at time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, action+" "+id)
+	t, ok := f.tasks[id]
+	switch {
+	case f.err != nil:
+		return f.err
+	case !ok:
+		return fmt.Errorf("task %s: %w", id, schedule.ErrNotFound)
+	case t.Status != from:
+		return &schedule.StatusError{ID: id, Action: action, Status: t.Status, Want: from}
+	}
+	t.Status, t.Version = to, t.Version+1
+	if !at.IsZero() {
+		t.DeliverAt = at
+	}
+	f.tasks[id] = t
+	return nil
+}
+
+func (f *fake) Cancel(_ context.Context, _ service.Identity, id string) error {
+	return f.set("cancel", id, schedule.StatusPending, schedule.StatusCancelled, time.Time{})
+}
+
+func (f *fake) Move(_ context.Context, _ service.Identity, id string, to time.Time) error {
+	return f.set("move", id, schedule.StatusPending, schedule.StatusPending, to)
+}
+
+func (f *fake) Fire(_ context.Context, _ service.Identity, id string) error {
+	return f.set("fire", id, schedule.StatusPending, schedule.StatusPending, f.now)
+}
+
+func (f *fake) Revive(_ context.Context, _ service.Identity, id string, at time.Time) error {
+	return f.set("revive", id, schedule.StatusFailed, schedule.StatusPending, at)
+}
+
+func (f *fake) BulkCount(_ context.Context, x schedule.Filter, _ service.BulkAction) (int64, error) {
+	return int64(len(f.chosen(x))), f.err
+}
+
+func (f *fake) Bulk(_ context.Context, _ service.Identity, x schedule.Filter, a service.BulkAction, count int64) (service.Job, error) {
+	return f.jobs["running"], f.called("bulk", a.Kind, count, x.Queue, x.Status, a.By)
+}
+
+func (f *fake) Recurring(ctx context.Context, who service.Identity) ([]schedule.Recurring, error) {
+	var list []schedule.Recurring
+	for _, name := range []string{"heartbeat", "nightly-report", scriptTag} {
+		t, err := f.RecurringTask(ctx, who, name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+func (f *fake) RecurringTask(_ context.Context, _ service.Identity, name string) (schedule.Recurring, error) {
+	r, ok := f.rec[name]
+	if f.err != nil {
+		return schedule.Recurring{}, f.err
+	}
+	if !ok {
+		return schedule.Recurring{}, fmt.Errorf("recurring task %s: %w", name, schedule.ErrNoSchedule)
+	}
+	return r, nil
+}
+
+func (f *fake) PutRecurring(_ context.Context, _ service.Identity, r schedule.Recurring) (schedule.Change, error) {
+	if err := r.Validate(); err != nil {
+		return "", err
+	}
+	r.Version = 1
+	f.rec[r.Name] = r
+	return schedule.Created, f.called("put", r.Name, r.Cron, r.Every)
+}
+
+func (f *fake) PauseRecurring(_ context.Context, _ service.Identity, name string) error {
+	return f.called("pause", name)
+}
+
+func (f *fake) ResumeRecurring(_ context.Context, _ service.Identity, name string) error {
+	return f.called("resume", name)
+}
+
+func (f *fake) FireRecurring(_ context.Context, _ service.Identity, name string) (string, error) {
+	return "empty", f.called("fire recurring", name)
+}
+
+func (f *fake) DeleteRecurring(_ context.Context, _ service.Identity, name string) error {
+	return f.called("delete", name)
+}
+
+func (f *fake) Peek(_ context.Context, _ service.Identity, queue string, _ int) (amqpx.Peeked, error) {
+	dead := func(id, reason, err string, body []byte) amqpx.DeadLetter {
+		return amqpx.DeadLetter{
+			Delivery: &amqpx.Delivery{ID: id, Queue: queue, Body: body, DueAt: f.now.Add(-time.Hour), Version: 1}, Reason: reason, Error: err, Died: f.now.Add(-40 * time.Minute),
+			Destination: topology.Destination{Queue: "mail"}, Attempts: []string{f.now.Add(-time.Hour).Format(time.RFC3339) + " " + err},
+		}
+	}
+	return amqpx.Peeked{Queue: queue, More: 9, Messages: []amqpx.DeadLetter{
+		dead("order-10007-expire", "retries", "smtp: 451 4.3.2 system not accepting network messages", []byte(`{"to":"a@example.org"}`)),
+		dead(scriptTag, "rejected", override, []byte(scriptTag)), dead("", "", "", []byte{0, 255}),
+	}, Notes: []string{"before RabbitMQ 4.0 a quorum queue puts what was read at its end"}}, f.err
+}
+
+func (f *fake) RequeueDryRun(context.Context, service.Identity, service.Requeue) (amqpx.RequeueReport, error) {
+	return amqpx.RequeueReport{Total: 12, Looked: 12, Chosen: 12, Sent: 7, Revived: 3, Stayed: 2, Results: []amqpx.RequeueResult{
+		{Destination: "mail", Outcome: amqpx.RequeueSent, Count: 7}, {Destination: "mail", Outcome: amqpx.RequeueRevived, Count: 3}, {Destination: "sms", Outcome: amqpx.RequeueStayed, Why: "the destination is gone", Count: 2},
+	}}, f.err
+}
+
+func (f *fake) Requeue(_ context.Context, _ service.Identity, r service.Requeue) (service.Job, error) {
+	return f.jobs["done"], f.called("requeue", r.Queue, r.Limit, r.Filter.Reasons)
+}
+
+func (f *fake) Jobs(context.Context, service.Identity, int) ([]service.Job, error) {
+	return []service.Job{f.jobs["running"], f.jobs["done"], f.jobs["interrupted"]}, f.err
+}
+
+func (f *fake) Job(_ context.Context, _ service.Identity, id string) (service.Job, error) {
+	j, ok := f.jobs[id]
+	return j, errors.Join(f.err, map[bool]error{false: service.ErrNoJob}[ok])
+}
+
+func (f *fake) StopJob(_ context.Context, _ service.Identity, id string) (service.Job, error) {
+	return f.jobs[id], f.called("stop", id)
+}
+
+func (f *fake) ContinueJob(_ context.Context, _ service.Identity, id string) (service.Job, error) {
+	return f.jobs[id], f.called("continue", id)
+}
+
+func (f *fake) Audit(_ context.Context, _ service.Identity, target, _ string, _ int) ([]service.Entry, error) {
+	if target == "" {
+		return f.audit, f.err
+	}
+	return slices.DeleteFunc(slices.Clone(f.audit), func(e service.Entry) bool { return e.Target != target }), f.err
+}

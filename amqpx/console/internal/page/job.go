@@ -1,0 +1,66 @@
+package page
+
+import (
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+)
+
+// jobData is how far a job is.
+type jobData struct {
+	service.Job
+
+	Running   bool
+	Resumable bool
+	BackHref  string
+}
+
+func (p *Pages) job(r *request) (answer, error) {
+	j, err := p.svc.Job(r.Context(), r.who.Identity, r.form.Get("id"))
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{name: "job", title: "Job", data: jobOf(j)}, nil
+}
+
+func jobOf(j service.Job) jobData {
+	d := jobData{Job: j, Running: j.State == service.JobRunning, BackHref: "tasks"}
+	d.Resumable = j.State == service.JobInterrupted || j.State == service.JobStopped || j.State == service.JobFailed
+	switch j.Entry.Action {
+	case "requeue":
+		d.BackHref = link("dead-queue", "queue", j.Entry.Target)
+	case "retire":
+		d.BackHref = "layouts"
+	}
+	return d
+}
+
+// jobActs are what can be done to a job.
+var jobActs = map[string]struct{ label, question string }{
+	"stop":     {"Stop", "End this job after what it is doing? What it has done stays done."},
+	"continue": {"Continue", "Go on with this job where it ended?"},
+}
+
+func (p *Pages) askJob(name string) handler {
+	return func(r *request) (answer, error) {
+		j, err := p.svc.Job(r.Context(), r.who.Identity, r.form.Get("id"))
+		if err != nil {
+			return answer{}, err
+		}
+		a := jobActs[name]
+		return answer{name: "task-act", title: a.label, data: actData{
+			Name: name, Label: a.label, Question: a.question, Path: "job-" + name, IDField: "id", ID: j.ID, BackHref: link("job", "id", j.ID),
+			Detail: j.Entry.Action + " " + shown.Line(j.Entry.Detail),
+		}}, nil
+	}
+}
+
+func (p *Pages) doJob(name string) handler {
+	return func(r *request) (answer, error) {
+		do := p.svc.StopJob
+		if name == "continue" {
+			do = p.svc.ContinueJob
+		}
+		j, err := do(r.Context(), r.who.Identity, r.form.Get("id"))
+		return answer{to: link("job", "id", j.ID)}, err
+	}
+}

@@ -1,0 +1,209 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+)
+
+// feed sends events until ctx ends or send fails.
+type feed func(ctx context.Context, q *request, send func([]byte) error) error
+
+// stream sends a page's parts by server-sent events, each time there is something new.
+func (p *Pages) stream(from feed) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q, err := p.request(w, r)
+		if err == nil && !q.who.Role.May(service.RoleViewer) {
+			err = service.ErrForbidden
+		}
+		if err != nil {
+			p.write(w, q, p.problem(q, err))
+			return
+		}
+		send, err := beginStream(w)
+		if err != nil {
+			return
+		}
+		if err := from(r.Context(), q, send); err != nil && r.Context().Err() == nil {
+			_ = send(eventOf("problem", []byte(describe(err).Heading))) // whoever reads sees it
+		}
+	}
+}
+
+// beginStream begins an answer of events, and gives what sends one.
+func beginStream(w http.ResponseWriter) (send func([]byte) error, err error) {
+	c := http.NewResponseController(w)
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // a proxy that gathers would hold events back
+	// The server's deadlines are those of an answer that ends.
+	if err := errors.Join(supported(c.SetReadDeadline(time.Time{})), c.Flush()); err != nil {
+		return nil, err
+	}
+	return func(event []byte) error {
+		// A browser that went away without a word must not hold this for ever.
+		const patience = 20 * time.Second
+		if err := supported(c.SetWriteDeadline(time.Now().Add(patience))); err != nil {
+			return err
+		}
+		if _, err := w.Write(event); err != nil { //nolint:gosec // html/template has escaped it
+			return err
+		}
+		return c.Flush()
+	}, nil
+}
+
+// feedNow sends the first page's parts. All who look at the same span share one
+// rendering.
+func (p *Pages) feedNow(ctx context.Context, q *request, send func([]byte) error) error {
+	return p.svc.Watch(ctx, q.who.Identity, func(o service.Overview) error {
+		event, err := p.liveEvent(q, o)
+		if err != nil {
+			return err
+		}
+		return send(event)
+	})
+}
+
+const (
+	// pace is how often a list of tasks is read again while somebody looks at it, and
+	// relax how many times longer than reading took the pause is at least.
+	pace  = 4 * time.Second
+	relax = 20
+)
+
+// feedTasks sends a list of tasks and their number. All who look at the same list
+// share one reading and one rendering.
+func (p *Pages) feedTasks(ctx context.Context, q *request, send func([]byte) error) error {
+	var last []byte
+	for {
+		event, pause, err := p.tasksEvent(q)
+		if err != nil {
+			return err
+		}
+		if bytes.Equal(event, last) {
+			event = eventOf("same", []byte("1")) // by which both sides see that the other is there
+		} else {
+			last = event
+		}
+		if err := send(event); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// tasksEvent is the newest rendering of a list, and for how long it is good.
+func (p *Pages) tasksEvent(q *request) (event []byte, pause time.Duration, err error) {
+	key := []string{"tasks", q.prefs.Zone, string(q.who.Role), q.form.Get("after")}
+	for _, name := range filterFields {
+		key = append(key, q.get(name))
+	}
+	e := p.live.entry(strings.Join(key, "\x00"))
+	e.turn <- struct{}{}
+	defer func() { <-e.turn }()
+	good := max(pace, relax*e.took)
+	if age := time.Since(e.at); e.event != nil && age < good {
+		return e.event, max(good-age, pace/4), nil
+	}
+	began := time.Now()
+	r := *q
+	r.now, r.still = p.o.Now().In(q.prefs.zone), true
+	a, err := p.tasks(&r)
+	if err != nil {
+		return nil, 0, err
+	}
+	if a.status >= http.StatusBadRequest {
+		return nil, 0, fieldError("filter", "it was not understood")
+	}
+	part, err := p.part(&r, a, "live")
+	if err != nil {
+		return nil, 0, err
+	}
+	e.at, e.took, e.event = began, time.Since(began), eventOf("parts", part)
+	return e.event, max(pace, relax*e.took), nil
+}
+
+// supported leaves out that a server of tests has no deadlines.
+func supported(err error) error {
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
+}
+
+// maxKept is how many renderings are kept.
+const maxKept = 200
+
+// liveCache has the newest rendering of each span or list, for each time zone and role.
+type liveCache struct {
+	mu   sync.Mutex
+	kept map[string]*liveEntry
+}
+
+type liveEntry struct {
+	turn  chan struct{} // has room for who may read and change the rest
+	at    time.Time
+	took  time.Duration
+	event []byte
+}
+
+func (c *liveCache) entry(key string) *liveEntry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.kept[key]; e != nil {
+		return e
+	}
+	if c.kept == nil || len(c.kept) >= maxKept {
+		c.kept = map[string]*liveEntry{}
+	}
+	e := &liveEntry{turn: make(chan struct{}, 1)}
+	c.kept[key] = e
+	return e
+}
+
+func (p *Pages) liveEvent(q *request, o service.Overview) ([]byte, error) {
+	e := p.live.entry(fmt.Sprint("now\x00", q.get("from"), "\x00", q.get("to"), "\x00", q.get("queue"), "\x00", q.prefs.Zone, "\x00", q.who.Role))
+	e.turn <- struct{}{}
+	defer func() { <-e.turn }()
+	if e.event != nil && e.at.Equal(o.At) {
+		return e.event, nil
+	}
+	r := *q
+	r.now = p.o.Now().In(q.prefs.zone)
+	d, err := p.nowData(&r, o)
+	if err != nil {
+		return nil, err
+	}
+	part, err := p.part(&r, answer{name: "now", data: d}, "live")
+	if err != nil {
+		return nil, err
+	}
+	e.at, e.event = o.At, eventOf("parts", part)
+	return e.event, nil
+}
+
+// eventOf is an event of one name; a line break begins another line of data.
+func eventOf(name string, data []byte) []byte {
+	var b bytes.Buffer
+	_, _ = fmt.Fprintf(&b, "event: %s\n", name)
+	for line := range bytes.Lines(data) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			_, _ = fmt.Fprintf(&b, "data: %s\n", line)
+		}
+	}
+	b.WriteByte('\n')
+	return b.Bytes()
+}

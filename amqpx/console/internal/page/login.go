@@ -1,0 +1,63 @@
+package page
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+)
+
+// loginData is the form to log in by.
+type loginData struct {
+	Problem string
+	Next    string // where to go then
+	// Ended: a form was sent whose session had ended. Lost are its fields if they
+	// do not fit into Next.
+	Ended bool
+	Lost  []condition
+}
+
+// maxNext bounds the address to come back to.
+const maxNext = 4096
+
+// Login answers a request that needs somebody to log in, with the form. What a form
+// had in it whose session has ended stays: it is filled in again after the login.
+// The form is sent by POST to login, with the fields name, password, next (where to
+// go then; see Local) and the form token. Problem says why a login was refused.
+func (p *Pages) Login(w http.ResponseWriter, r *http.Request, status int, problem string) {
+	q, err := p.request(w, r)
+	d := loginData{Problem: problem}
+	path := strings.TrimPrefix(r.URL.Path, "/")
+	switch {
+	case err != nil:
+		d.Next = "./"
+	case path == "login":
+		d.Next = Local(q.form.Get("next"))
+	case r.Method == http.MethodPost && path != "preferences" && path != "logout":
+		d.Ended = true
+		d.Next, d.Lost = formAgain(path, q.form)
+	default:
+		d.Next = withQuery(path, r.URL.Query())
+	}
+	p.write(w, q, answer{name: "login", title: "Log in", status: status, data: d})
+}
+
+// formAgain is the address at which a form stands again with its fields.
+func formAgain(path string, form url.Values) (next string, lost []condition) {
+	v := url.Values{}
+	for name, values := range form {
+		if name != service.FormTokenField && name != "count" {
+			v[name] = values
+		}
+	}
+	if next = withQuery(path, v); len(next) <= maxNext {
+		return next, nil
+	}
+	for name, values := range v {
+		lost = append(lost, condition{name, strings.Join(values, "\n")})
+	}
+	slices.SortFunc(lost, func(a, b condition) int { return strings.Compare(a.Name, b.Name) })
+	return path, lost
+}

@@ -1,0 +1,83 @@
+package page
+
+import (
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// nowData is the front page.
+type nowData struct {
+	service.Overview
+
+	Verdict   verdict
+	Horizon   []horizonCell
+	Histogram histogram
+	Clock     clock
+	Lateness  latenessChart
+	Relays    []relay
+	Unhandled int64
+	Age       time.Duration // of what is shown
+}
+
+// relay is one that runs on the database, or has died there.
+type relay struct {
+	schedule.Relay
+
+	Runs bool
+}
+
+// horizonCell is how many tasks are due within a time, with where they are.
+type horizonCell struct {
+	service.HorizonCount
+
+	Label, Href string
+	Bad         bool
+}
+
+func (p *Pages) now(r *request) (answer, error) {
+	o, err := p.svc.Overview(r.Context(), r.who.Identity)
+	if err != nil {
+		return answer{}, err
+	}
+	d, err := p.nowData(r, o)
+	return answer{name: "now", title: "Now", data: d}, err
+}
+
+func (p *Pages) nowData(r *request, o service.Overview) (nowData, error) {
+	h, err := p.histogram(r, o)
+	if err != nil {
+		return nowData{}, err
+	}
+	d := nowData{
+		Overview: o, Histogram: h, Verdict: judge(o, r.now), Horizon: horizon(o), Clock: clockOf(o.Status.Layouts), Lateness: latenessOf(r, o.At, o.Lateness),
+		Age: max(0, r.now.Sub(o.At)).Truncate(time.Second),
+	}
+	if t := o.Status.Tasks; t != nil {
+		for _, x := range t.Relays {
+			d.Relays = append(d.Relays, relay{x, x.Running(o.At)})
+		}
+	}
+	return d, nil
+}
+
+// horizonLabels of the names that a service gives.
+var horizonLabels = map[string]string{
+	"overdue": "Overdue", "1m": "Next minute", "1h": "Next hour", "1d": "Next day", "7d": "Next 7 days", "30d": "Next 30 days", "later": "Later",
+}
+
+func horizon(o service.Overview) []horizonCell {
+	cells := make([]horizonCell, 0, len(o.Horizon))
+	var from time.Time
+	for _, c := range o.Horizon {
+		label := horizonLabels[c.Name]
+		if label == "" {
+			label = c.Name
+		}
+		f := schedule.Filter{Status: schedule.StatusPending, DueFrom: from, DueTo: c.Until}
+		cells = append(cells, horizonCell{HorizonCount: c, Label: label, Href: withQuery("tasks", filterValues(f)), Bad: c.Name == "overdue" && c.Count > 0})
+		from = c.Until
+	}
+	return cells
+}

@@ -1,0 +1,550 @@
+package page
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+)
+
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+// console is the pages of a fake, as somebody sees them.
+type console struct {
+	*fake
+
+	pages *Pages
+	who   service.Caller
+}
+
+func open(role service.Role) *console {
+	f := newFake(noon)
+	c := &console{fake: f, who: service.Caller{Identity: service.Identity{Name: "anna", Role: role}, FormToken: "t0ken", Session: true}}
+	c.pages = New(f, Options{Now: func() time.Time { return f.now }, TraceURL: "https://traces.example.org/{id}"})
+	return c
+}
+
+func (c *console) do(r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	c.pages.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), c.who)))
+	return w
+}
+
+func (c *console) get(path string) *httptest.ResponseRecorder {
+	return c.do(httptest.NewRequest(http.MethodGet, "/"+path, http.NoBody))
+}
+
+func (c *console) post(path string, form url.Values) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "/"+path, strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return c.do(r)
+}
+
+// reading are all pages that change nothing.
+var reading = []string{
+	"", "?from=2026-11-22T12:00:00Z&to=2026-11-23T12:00:00Z", "tasks", "tasks?queue=mail&status=pending", link("task", "id", scriptTag), link("task", "id", "binary"), "task?id=empty",
+	"trace?id=binary", "trace?id=dead-1", "trace?id=none", link("trace", "id", scriptTag), link("trace", "id", override),
+	"recurring", "recurring-task?name=nightly-report", link("recurring-task", "name", scriptTag), "dead", "dead-queue?queue=mail.dead", "layouts", "audit", "audit?target=heartbeat", "job?id=running", "job?id=done",
+}
+
+// asking are the forms, by what they send: all that changes something.
+var asking = map[string]url.Values{
+	"task-cancel": {"id": {"binary"}}, "task-fire": {"id": {"binary"}}, "task-move": {"id": {"binary"}, "at": {"+1h"}}, "task-revive": {"id": {"order-10035-expire"}},
+	"task-new": {"id": {"new"}, "at": {"+1h"}, "queue": {"mail"}}, "bulk": {"action": {"cancel"}, "queue": {"mail"}, "count": {"3"}}, "job-stop": {"id": {"running"}}, "job-continue": {"id": {"interrupted"}},
+	"recurring-edit": {"name": {"new"}, "every": {"1m"}, "queue": {"mail"}}, "recurring-pause": {"name": {"heartbeat"}}, "recurring-resume": {"name": {"heartbeat"}}, "recurring-fire": {"name": {"heartbeat"}}, "recurring-delete": {"name": {"heartbeat"}},
+	"requeue": {"queue": {"mail.dead"}, "count": {"3"}}, "retire": {},
+}
+
+func TestPages(t *testing.T) {
+	c := open(service.RoleOperator)
+	for _, path := range reading {
+		w := c.get(path)
+		if w.Code != http.StatusOK || !strings.HasSuffix(strings.TrimSpace(w.Body.String()), "</html>") {
+			t.Errorf("%q: %d\n%s", path, w.Code, w.Body)
+		}
+	}
+	for path, form := range asking {
+		if w := c.get(withQuery(path, form)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `method="post"`) {
+			t.Errorf("%q: %d\n%s", path, w.Code, w.Body)
+		}
+	}
+	if len(c.calls) > 0 {
+		t.Errorf("GET changed something: %q", c.calls)
+	}
+}
+
+// A page that finds an id asks for one, and says where its message lies; who may
+// requeue it gets there.
+func TestTrace(t *testing.T) {
+	c := open(service.RoleOperator)
+	if body := c.get("trace").Body.String(); !strings.Contains(body, `id="trace-id"`) || strings.Contains(body, "In the database") {
+		t.Errorf("without an id:\n%s", body)
+	}
+	for path, want := range map[string][]string{
+		"trace?id=binary++": {"Records of handlers", "which left the effect out", `href="task?id=binary"`, "all of 12 messages", "the first 1,000 of 4,200 messages", "20,400 messages wait in 2 delay queues"},
+		"trace?id=dead-1":   {"There is no task of this id.", `href="dead-queue?queue=mail.dead"`, `href="requeue?dry=1&amp;ids=dead-1&amp;queue=mail.dead"`},
+		"trace?id=none":     {"Nothing is known of this id", "Not seen: broker"},
+		"task?id=binary":    {`href="trace?id=binary"`},
+	} {
+		body := c.get(path).Body.String()
+		for _, w := range want {
+			if !strings.Contains(body, w) {
+				t.Errorf("%s has no %q:\n%s", path, w, body)
+			}
+		}
+	}
+}
+
+// Which relays run the database knows; a database without one is what somebody has
+// to mend first.
+func TestRelays(t *testing.T) {
+	gone := schedule.Relay{Name: "shop-2:17", Seen: time.Now().Add(-7 * time.Hour)}
+	runs := schedule.Relay{Name: "shop-1:4711", Seen: time.Now()}
+	for _, tt := range []struct {
+		relays []schedule.Relay
+		none   bool
+	}{{nil, false}, {[]schedule.Relay{}, true}, {[]schedule.Relay{gone}, true}, {[]schedule.Relay{runs, gone}, false}} {
+		o := service.Overview{At: time.Now()}
+		o.Status.Tasks = &status.Tasks{Relays: tt.relays}
+		none := slices.ContainsFunc(judge(o, o.At).Reasons, func(r reason) bool { return strings.Contains(r.Text, "No relay runs") })
+		if none != tt.none {
+			t.Errorf("%v: no relay runs: %t, expected %t", tt.relays, none, tt.none)
+		}
+	}
+	body := open(service.RoleOperator).get("").Body.String()
+	if strings.Count(body, ">gone<") != 1 || !strings.Contains(body, "shop-1:4711") {
+		t.Error("the page does not tell which relay is gone")
+	}
+}
+
+// Nothing that others wrote is markup, and nothing on a page needs a script or a
+// style in it, or another site.
+func TestHostileTexts(t *testing.T) {
+	inline := regexp.MustCompile(`(?i)<script>|<style|\sstyle=|\son[a-z]+="|javascript:|(src|href|action)="(https?:)?//[^t]`)
+	for _, role := range []service.Role{service.RoleViewer, service.RoleOperator} {
+		c := open(role)
+		paths := slices.Clone(reading)
+		for _, id := range []string{override, longID, "a/b?c=d&e#f/../g", `"onmouseover="alert(1)`} {
+			paths = append(paths, link("task", "id", id))
+		}
+		if role == service.RoleOperator {
+			for path, form := range asking {
+				paths = append(paths, withQuery(path, form))
+			}
+			paths = append(paths, link("task-cancel", "id", scriptTag), link("task-new", "copy", scriptTag), link("recurring-edit", "edit", scriptTag), link("requeue", "queue", scriptTag, "dry", "1"))
+		}
+		for _, path := range paths {
+			body := c.get(path).Body.String()
+			if found := inline.FindString(body); found != "" {
+				t.Errorf("%s: %q stands in it", path, found)
+			}
+			// A form to copy a task has its texts as they are, in a field of their own.
+			if strings.Contains(body, "\u202e") && !strings.Contains(path, "copy=") {
+				t.Errorf("%s: a character that turns the line around stands in it", path)
+			}
+		}
+	}
+}
+
+func TestBodies(t *testing.T) {
+	c := open(service.RoleOperator)
+	if body := c.get("task?id=binary").Body.String(); !strings.Contains(body, "00 01 02 ff fe 3c 73 3e") || !strings.Contains(body, "AAEC//48cz4=") {
+		t.Errorf("a binary body is shown as\n%s", body)
+	}
+	if body := c.get("task?id=order-10000-expire").Body.String(); !strings.Contains(body, "{&#34;order&#34;: 42}") {
+		t.Errorf("a JSON body is shown as\n%s", body)
+	}
+	// The service gives it to everybody here; the pages do not.
+	c = open(service.RoleViewer)
+	for _, path := range []string{"task?id=order-10000-expire", "dead-queue?queue=mail.dead", "recurring-task?name=nightly-report"} {
+		if body := c.get(path).Body.String(); strings.Contains(body, "&#34;order&#34;") || strings.Contains(body, "a@example.org") || strings.Contains(body, "daily") {
+			t.Errorf("%s shows a viewer a body", path)
+		}
+	}
+}
+
+// A recurring task is in the state that the command tells, and one that rests has no
+// next instants.
+func TestRecurringStates(t *testing.T) {
+	c := open(service.RoleOperator)
+	for name, state := range map[string]string{"nightly-report": "active", "heartbeat": "paused", scriptTag: "wrong"} {
+		body := c.get(link("recurring-task", "name", name)).Body.String()
+		if !strings.Contains(body, `<span class="status `+state+`">`+state+`</span>`) || strings.Contains(body, "By the timetable") != (state == "active") {
+			t.Errorf("%s is shown as\n%s", name, body)
+		}
+	}
+}
+
+func TestViewerMayLookOnly(t *testing.T) {
+	c := open(service.RoleViewer)
+	for _, path := range reading {
+		body := c.get(path).Body.String()
+		for _, m := range regexp.MustCompile(`(?:action|href)="([a-z-]+)`).FindAllStringSubmatch(body, -1) {
+			if _, ok := asking[m[1]]; ok {
+				t.Errorf("%q shows a viewer %s", path, m[1])
+			}
+		}
+	}
+	for path, form := range asking {
+		if w := c.get(withQuery(path, form)); w.Code != http.StatusForbidden {
+			t.Errorf("GET %s: %d", path, w.Code)
+		}
+		if w := c.post(path, form); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
+			t.Errorf("POST %s: %d", path, w.Code)
+		}
+	}
+	c.who = service.Caller{}
+	for _, path := range append(slices.Clone(reading), "live", "live-tasks") {
+		if w := c.get(path); w.Code != http.StatusForbidden {
+			t.Errorf("nobody gets %q: %d", path, w.Code)
+		}
+	}
+	if len(c.calls) > 0 {
+		t.Errorf("a viewer changed something: %q", c.calls)
+	}
+}
+
+func TestActions(t *testing.T) {
+	c := open(service.RoleOperator)
+	for _, x := range []struct {
+		path, form, to, call string
+	}{
+		{"task-move", "id=binary&at=tomorrow+08:00+Europe/Berlin", "task?done=move&id=binary", "move binary"},
+		{"task-fire", "id=binary", "task?done=fire&id=binary", "fire binary"},
+		{"task-cancel", "id=binary", "task?done=cancel&id=binary", "cancel binary"},
+		{"task-revive", "id=order-10035-expire", "task?done=revive&id=order-10035-expire", "revive order-10035-expire"},
+		{"task-new", "id=new&at=%2B1h&queue=mail&body=aGk=&encoding=base64", "task?done=scheduled&id=new", "schedule new for anna at 2026-11-22T13:00:00Z: hi"},
+		{"bulk", "action=move-by&by=-2h&queue=mail&count=7", "job?id=running", "bulk move-by 7 mail pending -2h0m0s"},
+		{"requeue", "queue=mail.dead&reason=retries&count=9", "job?id=done", "requeue mail.dead 9 [retries]"},
+		{"retire", "", "job?id=done", "retire"},
+		{"recurring-edit", "name=new&cron=@daily&queue=mail", "recurring-task?done=put&name=new", "put new @daily 0s"},
+		{"recurring-delete", "name=heartbeat", "recurring?done=delete", "delete heartbeat"},
+	} {
+		c.calls = nil
+		form, err := url.ParseQuery(x.form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := c.post(x.path, form)
+		if w.Code != http.StatusSeeOther || w.Header().Get("Location") != x.to || len(c.calls) != 1 || c.calls[0] != x.call {
+			t.Errorf("%s %s: %d to %q, %q; want %q, %q\n%s", x.path, x.form, w.Code, w.Header().Get("Location"), c.calls, x.to, x.call, w.Body)
+			continue
+		}
+		if w := c.get(x.to); w.Code != http.StatusOK {
+			t.Errorf("%s leads to %d", x.path, w.Code)
+		}
+	}
+	if want := time.Date(2026, 11, 23, 7, 0, 0, 0, time.UTC); c.tasks["binary"].Version != 5 {
+		t.Errorf("moved to %v, version %d; want %v", c.tasks["binary"].DeliverAt, c.tasks["binary"].Version, want)
+	}
+}
+
+// Somebody else was faster: the page says so, beside the task as it is now.
+func TestTooLate(t *testing.T) {
+	c := open(service.RoleOperator)
+	c.post("task-cancel", url.Values{"id": {"binary"}})
+	w := c.post("task-fire", url.Values{"id": {"binary"}})
+	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "it is cancelled, expected pending") || strings.Contains(w.Body.String(), "task-fire") {
+		t.Errorf("%d\n%s", w.Code, w.Body)
+	}
+	if w := c.get("task-fire?id=binary"); !strings.Contains(w.Body.String(), "The task is cancelled") || strings.Contains(w.Body.String(), `action="task-fire"`) {
+		t.Errorf("%d\n%s", w.Code, w.Body)
+	}
+}
+
+func TestBulkSaysWhatItDoes(t *testing.T) {
+	c := open(service.RoleOperator)
+	n := len(c.chosen(schedule.Filter{Queue: "mail", Status: schedule.StatusPending}))
+	body := c.get("bulk?action=cancel&queue=mail").Body.String()
+	for _, want := range []string{fmt.Sprintf("Cancel %d pending tasks?", n), "queue is</span> <bdi>mail", fmt.Sprintf(`name="count" value="%d"`, n)} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in\n%s", want, body)
+		}
+	}
+	if body := c.get("bulk?action=delete").Body.String(); !strings.Contains(body, "every one that is finished") {
+		t.Errorf("no word on a missing filter in\n%s", body)
+	}
+	if body := c.get("bulk?action=move-by&queue=mail").Body.String(); strings.Contains(body, `method="post" action="bulk"`) {
+		t.Error("it can be sent before it is said by how much")
+	}
+	for _, form := range []string{"action=cancel&queue=mail", "action=cancel&count=0", "action=explode&count=1", "action=fire&status=done&count=1", "action=move-to&count=1", "action=move-by&by=0s&count=1", "action=fire&spread=x&count=1"} {
+		v, _ := url.ParseQuery(form)
+		if w := c.post("bulk", v); w.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d", form, w.Code)
+		}
+	}
+	if len(c.calls) > 0 {
+		t.Errorf("done: %q", c.calls)
+	}
+}
+
+// The pages of a list have every task once.
+func TestPaging(t *testing.T) {
+	c := open(service.RoleOperator)
+	next := regexp.MustCompile(`rel="next" href="([^"]+)"`)
+	ids := regexp.MustCompile(`<tr data-row><td data-label="Task"><a href="([^"]+)"`)
+	seen := map[string]int{}
+	path := "tasks?queue=&tag=tenant-7"
+	for range 20 {
+		body := c.get(path).Body.String()
+		for _, m := range ids.FindAllStringSubmatch(body, -1) {
+			seen[m[1]]++
+		}
+		m := next.FindStringSubmatch(body)
+		if m == nil {
+			break
+		}
+		path = strings.ReplaceAll(m[1], "&amp;", "&")
+	}
+	for id, n := range seen {
+		if n != 1 {
+			t.Errorf("%s: %d times", id, n)
+		}
+	}
+	if len(seen) != 240 {
+		t.Errorf("%d tasks, want 240", len(seen))
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	c := open(service.RoleOperator)
+	for path, want := range map[string]int{
+		"tasks?from=yesterday": 400, "tasks?status=lost": 400, "tasks?after=x": 400, "?from=x": 400, "?from=2026-11-23T00:00:00Z&to=2026-11-22T00:00:00Z": 400, "nothing": 404, "task?id=none": 404, "task": 404,
+		"job?id=none": 404, "recurring-task?name=none": 404, "dead-queue?queue=x&limit=0": 400, "bulk": 400, "requeue?queue=x&dry=1&rate=-1": 400, "requeue": 400,
+	} {
+		if w := c.get(path); w.Code != want || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
+			t.Errorf("%s: %d, want %d\n%s", path, w.Code, want, w.Body)
+		}
+	}
+	for path, form := range map[string]url.Values{
+		"task-new": {"id": {"x"}, "at": {"soon"}, "body": {"what I wrote"}}, "recurring-edit": {"name": {"x"}, "cron": {"* *"}, "queue": {"q"}, "body": {"what I wrote"}},
+	} {
+		if w := c.post(path, form); w.Code != 400 || !strings.Contains(w.Body.String(), "what I wrote") {
+			t.Errorf("%s: %d, and what was written is gone\n%s", path, w.Code, w.Body)
+		}
+	}
+}
+
+func TestUnavailable(t *testing.T) {
+	c := open(service.RoleOperator)
+	c.err = fmt.Errorf("%w: the database does not answer: connection refused", service.ErrUnavailable)
+	for _, path := range reading {
+		if w := c.get(path); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "the database does not answer") || !strings.Contains(w.Body.String(), `aria-label="Pages"`) {
+			t.Errorf("%q: %d\n%s", path, w.Code, w.Body)
+		}
+	}
+	for path, form := range asking {
+		if w := c.post(path, form); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("%s: %d\n%s", path, w.Code, w.Body)
+		}
+	}
+}
+
+// What a driver says is for who runs the system.
+func TestDriversErrors(t *testing.T) {
+	for role, shown := range map[service.Role]bool{service.RoleViewer: false, service.RoleOperator: true} {
+		c := open(role)
+		c.err = errors.New("failed to connect to user=shop host=10.0.0.7")
+		if w := c.get("tasks"); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "10.0.0.7") != shown {
+			t.Errorf("%s: %d\n%s", role, w.Code, w.Body)
+		}
+	}
+}
+
+func TestPreferences(t *testing.T) {
+	c := open(service.RoleViewer)
+	w := c.post("preferences", url.Values{"zone": {"Asia/Tokyo"}, "back": {"tasks?queue=mail"}})
+	if w.Code != http.StatusSeeOther || w.Header().Get("Location") != "tasks?queue=mail" || len(w.Result().Cookies()) != 1 {
+		t.Fatalf("%d %v", w.Code, w.Header())
+	}
+	r := httptest.NewRequest(http.MethodGet, "/task?id=empty", http.NoBody)
+	r.AddCookie(w.Result().Cookies()[0])
+	if body := c.do(r).Body.String(); !strings.Contains(body, "2026-11-24 21:00:00 JST") || !strings.Contains(body, `title="2026-11-24T12:00:00.000Z"`) {
+		t.Errorf("no time of Tokyo in\n%s", body)
+	}
+	if w := c.post("preferences", url.Values{"zone": {"Mars/Olympus"}}); w.Code != http.StatusBadRequest {
+		t.Errorf("%d", w.Code)
+	}
+	for _, back := range []string{"https://example.org/", "//example.org", "/tasks", `\\example.org`, "../x", "javascript:alert(1)", ""} {
+		if to := Local(back); to != "./" {
+			t.Errorf("%q leads to %q", back, to)
+		}
+	}
+}
+
+func TestLogin(t *testing.T) {
+	c := open(service.RoleOperator)
+	show := func(method, path string, form url.Values) string {
+		r := httptest.NewRequest(method, path, strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		c.pages.Login(w, r, http.StatusUnauthorized, "")
+		if w.Code != http.StatusUnauthorized || strings.Contains(w.Body.String(), `aria-label="Pages"`) {
+			t.Errorf("%d\n%s", w.Code, w.Body)
+		}
+		return w.Body.String()
+	}
+	if body := show(http.MethodGet, "/tasks?queue=mail", nil); !strings.Contains(body, `name="next" value="tasks?queue=mail"`) {
+		t.Errorf("the page is lost\n%s", body)
+	}
+	body := show(http.MethodPost, "/task-move", url.Values{"id": {"42"}, "at": {"+1h"}, service.FormTokenField: {"t0ken"}})
+	if !strings.Contains(body, `value="task-move?at=%2B1h&amp;id=42"`) || !strings.Contains(body, "Nothing was changed") {
+		t.Errorf("the form is lost\n%s", body)
+	}
+	if w := c.get("task-move?at=%2B7h&id=binary"); !strings.Contains(w.Body.String(), `value="&#43;7h"`) {
+		t.Errorf("the form does not stand again\n%s", w.Body)
+	}
+	if body := show(http.MethodPost, "/task-new", url.Values{"body": {strings.Repeat("long ", 2000)}}); !strings.Contains(body, "long long") {
+		t.Errorf("what does not fit into an address is lost")
+	}
+	if body := show(http.MethodPost, "/login", url.Values{"next": {"https://example.org"}, "password": {"s3cret"}}); strings.Contains(body, "example.org") || strings.Contains(body, "s3cret") {
+		t.Errorf("%s", body)
+	}
+}
+
+// Every control has a name, every form that is sent its token, and every page one
+// first heading.
+func TestAccessible(t *testing.T) {
+	c := open(service.RoleOperator)
+	paths := slices.Clone(reading)
+	for path, form := range asking {
+		paths = append(paths, withQuery(path, form))
+	}
+	control := regexp.MustCompile(`<(?:input|select|textarea)\b[^>]*>`)
+	id := regexp.MustCompile(` id="([^"]+)"`)
+	for _, path := range paths {
+		body := c.get(path).Body.String()
+		for _, tag := range control.FindAllString(body, -1) {
+			if m := id.FindStringSubmatch(tag); !strings.Contains(tag, `type="hidden"`) && (len(m) == 0 || !strings.Contains(body, `<label for="`+m[1]+`"`)) {
+				t.Errorf("%s: %s has no label", path, tag)
+			}
+		}
+		seen := map[string]bool{}
+		for _, m := range id.FindAllStringSubmatch(body, -1) {
+			if seen[m[1]] {
+				t.Errorf("%s: the id %s is there twice", path, m[1])
+			}
+			seen[m[1]] = true
+		}
+		if n := strings.Count(body, "<h1"); n != 1 {
+			t.Errorf("%s: %d first headings", path, n)
+		}
+		if posts, tokens := strings.Count(body, `method="post"`), strings.Count(body, `name="`+service.FormTokenField+`" value="t0ken"`); posts != tokens {
+			t.Errorf("%s: %d forms, %d tokens", path, posts, tokens)
+		}
+	}
+}
+
+func TestLive(t *testing.T) {
+	c := open(service.RoleViewer)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.pages.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), c.who)))
+	}))
+	defer srv.Close()
+	for _, path := range []string{"/live", "/live-tasks?status=pending"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		t.Cleanup(cancel)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := srv.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		event, err := bufio.NewReader(resp.Body).ReadString('\n')
+		if err != nil || event != "event: parts\n" {
+			t.Errorf("%s: %q, %v", path, event, err)
+		}
+		cancel()
+	}
+	for line := range strings.Lines(string(eventOf("parts", []byte("a\n\n b \n")))) {
+		if !slices.Contains([]string{"event: parts\n", "data: a\n", "data: b\n", "\n"}, line) {
+			t.Errorf("%q", line)
+		}
+	}
+}
+
+// readings counts how often lists of tasks are read, each of which takes a while.
+type readings struct {
+	*fake
+
+	n    atomic.Int64
+	took time.Duration
+}
+
+func (s *readings) Tasks(ctx context.Context, who service.Identity, f schedule.Filter) (service.TaskPage, error) {
+	s.n.Add(1)
+	time.Sleep(s.took) //nolint:forbidigo // of a bubble
+	return s.fake.Tasks(ctx, who, f)
+}
+
+// However many look at a list, it is read as seldom as for one, and as seldom as it
+// takes long; what has not changed is not sent again.
+func TestLiveTasksAreReadOnce(t *testing.T) {
+	for took, most := range map[time.Duration]int64{time.Millisecond: 16, time.Second: 4} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &readings{fake: newFake(noon), took: took}
+			p := New(s, Options{Now: func() time.Time { return noon.Add(time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))) }})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var events, still atomic.Int64
+			var all sync.WaitGroup
+			for range 200 {
+				all.Go(func() {
+					r := httptest.NewRequest(http.MethodGet, "/live-tasks?status=pending&queue=mail&to=%2B24h", http.NoBody)
+					q := &request{Request: r, who: service.Caller{Identity: service.Identity{Role: service.RoleViewer}}, prefs: preferences{zone: time.UTC}, form: r.URL.Query()}
+					_ = p.feedTasks(ctx, q, func(event []byte) error {
+						if bytes.HasPrefix(event, []byte("event: parts\n")) {
+							events.Add(1)
+						} else {
+							still.Add(1)
+						}
+						return nil
+					})
+				})
+			}
+			all.Wait()
+			if n := s.n.Load(); n < 2 || n > most {
+				t.Errorf("read %d times within a minute, expected 2 to %d", n, most)
+			}
+			if events.Load() != 200 || still.Load() < 200 {
+				t.Errorf("%d lists and %d signs of life, expected one list for each", events.Load(), still.Load())
+			}
+		})
+	}
+}
+
+func TestAssets(t *testing.T) {
+	c := open(service.RoleViewer)
+	c.who = service.Caller{} // before a login too
+	for path, kind := range map[string]string{"assets/console.css": "text/css; charset=utf-8", "assets/console.js": "text/javascript; charset=utf-8", "assets/icon.svg": "image/svg+xml"} {
+		w := c.get(path + "?v=" + assetVersion())
+		if body, _ := io.ReadAll(w.Result().Body); w.Code != http.StatusOK || w.Header().Get("Content-Type") != kind || len(body) == 0 || !strings.Contains(w.Header().Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: %d %v, %d bytes", path, w.Code, w.Header(), len(body))
+		}
+	}
+	for _, path := range []string{"assets/", "assets/../page.go", "assets/none.css"} {
+		if w := c.get(path); w.Code == http.StatusOK {
+			t.Errorf("%s is served", path)
+		}
+	}
+}

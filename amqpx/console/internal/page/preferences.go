@@ -1,0 +1,73 @@
+package page
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// preferences are what a reader has chosen. They are in cookies without a path,
+// which a browser keeps for where the console is mounted.
+type preferences struct {
+	Theme string // light, dark, or empty for that of the system
+	Zone  string // an IANA name; empty for that of the browser
+	zone  *time.Location
+}
+
+// Cookies of the preferences; console.js writes them too.
+const (
+	themeCookie = "rabbitdelay_theme"
+	zoneCookie  = "rabbitdelay_zone"
+)
+
+func readPreferences(r *http.Request) preferences {
+	p := preferences{zone: time.UTC}
+	if c, err := r.Cookie(themeCookie); err == nil && (c.Value == "dark" || c.Value == "light") {
+		p.Theme = c.Value
+	}
+	name := r.URL.Query().Get("zone")
+	if c, err := r.Cookie(zoneCookie); err == nil && name == "" {
+		name, _ = url.QueryUnescape(c.Value) // what cannot be read is no zone
+	}
+	if zone, err := time.LoadLocation(name); err == nil && name != "" && name != "Local" {
+		p.Zone, p.zone = name, zone
+	}
+	return p
+}
+
+// setPreferences is the form for readers without JavaScript.
+func (p *Pages) setPreferences(r *request) (answer, error) {
+	to := answer{to: Local(r.form.Get("back"))}
+	if r.form.Has("theme") {
+		to.cookies = append(to.cookies, cookie(themeCookie, r.get("theme")))
+	}
+	if r.form.Has("zone") {
+		name := r.get("zone")
+		if _, err := time.LoadLocation(name); err != nil || name == "Local" {
+			return answer{}, fieldError("zone", "%q is no time zone; expected a name such as Europe/Berlin or UTC", name)
+		}
+		to.cookies = append(to.cookies, cookie(zoneCookie, url.QueryEscape(name)))
+	}
+	return to, nil
+}
+
+func cookie(name, value string) *http.Cookie {
+	//nolint:gosec // it is no secret, and console.js reads it
+	c := &http.Cookie{Name: name, Value: value, MaxAge: 365 * 24 * 3600, SameSite: http.SameSiteStrictMode}
+	if value == "" {
+		c.MaxAge = -1
+	}
+	return c
+}
+
+// Local is an address of the console that a form gave, to be used in a redirect;
+// "./" if it is anything else, such as another site.
+func Local(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" ||
+		strings.ContainsAny(u.Path, "/\\:") && u.Path != "./" || strings.HasPrefix(u.Path, "..") || address == "" {
+		return "./"
+	}
+	return withQuery(u.Path, u.Query())
+}

@@ -1,0 +1,148 @@
+package page
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+//go:embed assets
+var assetFiles embed.FS
+
+// view is what every template gets: its own data, and what is around it.
+type view struct {
+	Page  string // the template's name
+	Title string
+	Data  any
+
+	Console   string // Options.Title
+	Who       service.Caller
+	Operator  bool
+	TokenName string
+	Prefs     preferences
+	Zone      string // of the times on the page
+	Here      string // the page's own address, to come back to
+	Nav       []navItem
+	At        stamp
+	Asset     string // the assets' version
+	TraceURL  string
+
+	r *request
+}
+
+type navItem struct {
+	Name, Href string
+	Current    bool
+}
+
+// sections are the pages in the navigation, with those below each.
+var sections = []struct {
+	name, href string
+	pages      []string
+}{
+	{"Now", "./", []string{"now"}},
+	{"Tasks", "tasks?status=pending", []string{"tasks", "task", "task-act", "task-new", "bulk"}},
+	{"Recurring", "recurring", []string{"recurring", "recurring-task", "recurring-edit", "recurring-act"}},
+	{"Dead letters", "dead", []string{"dead", "dead-queue", "requeue"}},
+	{"Layouts", "layouts", []string{"layouts", "retire"}},
+	{"Audit", "audit", []string{"audit", "job", "job-act"}},
+}
+
+func (p *Pages) view(r *request, a answer) view {
+	v := view{
+		Page: a.name, Title: a.title, Data: a.data, Console: p.o.Title, Who: r.who, Operator: r.who.Role.May(service.RoleOperator),
+		TokenName: service.FormTokenField, Prefs: r.prefs, Zone: r.prefs.zone.String(), Here: here(r), At: r.stamp(r.now), Asset: assetVersion(), TraceURL: p.o.TraceURL, r: r,
+	}
+	for _, s := range sections {
+		item := navItem{Name: s.name, Href: s.href}
+		for _, name := range s.pages {
+			item.Current = item.Current || name == a.name
+		}
+		v.Nav = append(v.Nav, item)
+	}
+	return v
+}
+
+// here is the address of the page that a form without one of its own comes back to.
+func here(r *request) string {
+	name := strings.TrimPrefix(r.URL.Path, "/")
+	if r.Method == http.MethodPost || name == "preferences" {
+		return "./"
+	}
+	return withQuery(name, r.URL.Query())
+}
+
+func (p *Pages) render(r *request, a answer) ([]byte, error) {
+	t, ok := templates()[a.name]
+	if !ok {
+		return nil, fmt.Errorf("there is no template %q", a.name)
+	}
+	var b bytes.Buffer
+	err := t.ExecuteTemplate(&b, "layout", p.view(r, a))
+	return b.Bytes(), err
+}
+
+// part renders one template of a page alone.
+func (p *Pages) part(r *request, a answer, name string) ([]byte, error) {
+	var b bytes.Buffer
+	err := templates()[a.name].ExecuteTemplate(&b, name, p.view(r, a))
+	return b.Bytes(), err
+}
+
+// templates are the pages by their names; each has the layout and the parts that
+// all share.
+var templates = sync.OnceValue(func() map[string]*template.Template {
+	shared := template.Must(template.New("").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
+	names, err := fs.Glob(templateFiles, "templates/*.html")
+	if err != nil {
+		panic(err) // the pattern is right
+	}
+	pages := map[string]*template.Template{}
+	for _, file := range names {
+		name := strings.TrimSuffix(path.Base(file), ".html")
+		if name != "layout" && name != "parts" {
+			pages[name] = template.Must(template.Must(shared.Clone()).ParseFS(templateFiles, file))
+		}
+	}
+	return pages
+})
+
+// assetVersion is in the assets' addresses, so that browsers may keep them.
+var assetVersion = sync.OnceValue(func() string {
+	h := sha256.New()
+	for _, name := range []string{"assets/console.css", "assets/console.js"} {
+		b, err := assetFiles.ReadFile(name)
+		if err != nil {
+			panic(err) // it is embedded
+		}
+		_, _ = h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:12]
+})
+
+func serveAsset(w http.ResponseWriter, r *http.Request) {
+	if strings.HasSuffix(r.URL.Path, "/") {
+		http.NotFound(w, r)
+		return
+	}
+	if r.URL.Query().Get("v") == assetVersion() {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	http.ServeFileFS(w, r, assetFiles, strings.TrimPrefix(path.Clean(r.URL.Path), "/")) //nolint:gosec // the files are embedded, and there are no others
+}
+
+// Query is a value of the page's own address.
+func (v view) Query(name string) string { return v.r.URL.Query().Get(name) }

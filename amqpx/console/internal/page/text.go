@@ -1,0 +1,150 @@
+package page
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// functions are those of the templates.
+var functions = template.FuncMap{
+	"count":     func(n any) string { return grouped(toInt(n)) },
+	"plural":    func(n any, one, many string) string { return plural(toInt(n), one, many) },
+	"duration":  formatAny,
+	"shown":     shown.Line,
+	"shorten":   func(n int, s string) string { return shown.Line(shown.Shorten(s, n)) },
+	"link":      link,
+	"statusOf":  func(s schedule.Status) string { return string(s) },
+	"sentence":  sentence,
+	"lines":     func(s string) []string { return strings.Split(strings.TrimRight(s, "\n"), "\n") },
+	"join":      strings.Join,
+	"stamp":     func(v view, t time.Time) stamp { return v.r.stamp(t) },
+	"dict":      dict,
+	"body":      showBody,
+	"action":    func(s string) string { return strings.ReplaceAll(strings.ReplaceAll(s, ".", " "), "-", " ") },
+	"traceLink": func(pattern, id string) string { return strings.ReplaceAll(pattern, "{id}", id) },
+}
+
+// dict passes several values to a template.
+func dict(pairs ...any) map[string]any {
+	m := make(map[string]any, len(pairs)/2)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		m[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	return m
+}
+
+func toInt(n any) int64 {
+	switch n := n.(type) {
+	case int:
+		return int64(n)
+	case int64:
+		return n
+	case float64:
+		return int64(n + 0.5)
+	}
+	return 0
+}
+
+// grouped writes a number with separators.
+func grouped(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// plural is a number with its noun.
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return grouped(n) + " " + many
+}
+
+func formatAny(d any) string {
+	switch d := d.(type) {
+	case time.Duration:
+		return topology.FormatDuration(d)
+	case status.Span:
+		return topology.FormatDuration(time.Duration(d))
+	}
+	return ""
+}
+
+// stamp is an instant as a page shows it.
+type stamp struct {
+	Zero  bool
+	ISO   string // exact, in UTC
+	Text  string // in the reader's time zone
+	Until string // from now
+	Past  bool
+}
+
+func (r *request) stamp(t time.Time) stamp {
+	if t.IsZero() {
+		return stamp{Zero: true}
+	}
+	s := stamp{ISO: shown.Instant(t), Text: t.In(r.prefs.zone).Format("2006-01-02 15:04:05 MST"), Past: !t.After(r.now)}
+	if !r.still {
+		s.Until = shown.FromNow(t, r.now)
+	}
+	return s
+}
+
+// Bodies that a page shows, and how much of them.
+const (
+	maxBodyText = 16 << 10
+	maxBodyHex  = 1 << 10
+)
+
+// bodyView is a body as a page shows it.
+type bodyView struct {
+	Size   int
+	Kind   string // JSON, text or binary
+	Text   string
+	Base64 string // of a binary one
+	Cut    int    // how many bytes are not shown
+}
+
+func showBody(b []byte) bodyView {
+	v := bodyView{Size: len(b), Kind: "text"}
+	if utf8.Valid(b) && printableText(b) {
+		if json.Valid(b) {
+			v.Kind = "JSON"
+		}
+		if v.Cut = max(0, len(b)-maxBodyText); v.Cut > 0 {
+			b = b[:maxBodyText]
+		}
+		v.Text = strings.ToValidUTF8(string(b), "")
+		return v
+	}
+	v.Kind = "binary"
+	if v.Cut = max(0, len(b)-maxBodyHex); v.Cut > 0 {
+		b = b[:maxBodyHex]
+	}
+	v.Text, v.Base64 = hex.Dump(b), base64.StdEncoding.EncodeToString(b)
+	return v
+}
+
+// printableText tells whether a text can be shown as it is: nothing in it turns
+// the line around or is a control character.
+func printableText(b []byte) bool {
+	return !slices.ContainsFunc([]rune(string(b)), func(r rune) bool {
+		return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r)
+	})
+}

@@ -1,0 +1,187 @@
+package page
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+)
+
+// Levels of a verdict, the worst last.
+const (
+	levelGood = iota
+	levelWarning
+	levelBad
+)
+
+// verdict says in a line whether all is well.
+type verdict struct {
+	Level   int
+	Text    string
+	Reasons []reason
+}
+
+// Class is the level's in the style sheet.
+func (v verdict) Class() string { return [...]string{"good", "warning", "bad"}[v.Level] }
+
+// reason is one thing that is not well, with where to look.
+type reason struct {
+	Level int
+	Text  string
+	Href  string
+}
+
+// Class is the level's in the style sheet.
+func (r reason) Class() string { return verdict{Level: r.Level}.Class() }
+
+// Word is the level's for who does not see colours.
+func (r reason) Word() string { return [...]string{"good", "look", "wrong"}[r.Level] }
+
+// stale is from what age on an overview tells little of now.
+const stale = time.Minute
+
+// judge weighs an overview. It is pure.
+func judge(o service.Overview, now time.Time) verdict {
+	var v verdict
+	add := func(level int, href, format string, args ...any) {
+		v.Reasons = append(v.Reasons, reason{level, fmt.Sprintf(format, args...), href})
+	}
+	addAway(o, add)
+	if age := now.Sub(o.At); age > stale {
+		add(levelBad, "", "What you see is %s old: nothing newer could be read.", shown.Roughly(age))
+	}
+	for _, a := range o.Alarms {
+		add(levelBad, "", "The broker has raised an alarm and takes no messages: %s", a)
+	}
+	s := o.Status
+	if t := s.Tasks; t != nil {
+		more := ""
+		if t.More {
+			more = "at least "
+		}
+		overdue := overdueHref(o)
+		if t.Unsent > 0 {
+			add(levelBad, overdue, "%s%s overdue and not sent to the broker", more, plural(t.Unsent, "task is", "tasks are"))
+		}
+		if t.Unhandled > 0 {
+			add(levelBad, overdue, "%s%s overdue: sent, and not handled", more, plural(t.Unhandled, "task is", "tasks are"))
+		}
+		if t.Relays != nil && !slices.ContainsFunc(t.Relays, func(r schedule.Relay) bool { return r.Running(o.At) }) {
+			add(levelBad, "#connections", "No relay runs on this database: tasks are not sent")
+		}
+	}
+	critical, warnings := 0, 0
+	for _, f := range s.Findings {
+		if f.Severity == doctor.SeverityCritical {
+			critical++
+		} else {
+			warnings++
+		}
+	}
+	if critical > 0 {
+		add(levelBad, "#findings", "The doctor has %s", plural(int64(critical), "critical finding", "critical findings"))
+	}
+	if warnings > 0 {
+		add(levelWarning, "#findings", "The doctor has %s", plural(int64(warnings), "warning", "warnings"))
+	}
+	addPlaces(o, add)
+	for _, u := range s.Unseen {
+		if u.Area != status.AreaBroker && u.Area != doctor.AreaDatabase {
+			add(levelWarning, "", "Not seen: %s (%s)", u.Area, u.Why)
+		}
+	}
+	for _, r := range v.Reasons {
+		v.Level = max(v.Level, r.Level)
+	}
+	slices.SortStableFunc(v.Reasons, func(a, b reason) int { return b.Level - a.Level })
+	v.Text = inShort(v)
+	return v
+}
+
+// addAway adds what does not answer, and what works all the same; else what keeps the
+// process from working, which is often the same in other words.
+func addAway(o service.Overview, add func(level int, href, format string, args ...any)) {
+	broker, noBroker := o.Away(status.AreaBroker)
+	noBroker = noBroker && !o.Brokerless
+	database, noDatabase := o.Away(doctor.AreaDatabase)
+	if noBroker {
+		add(levelBad, "", "The broker does not answer: nothing is sent or delivered; tasks can be seen and changed (%s)", broker)
+	}
+	if noDatabase {
+		add(levelBad, "", "The database does not answer: tasks are not seen, sent or handled; what the broker has can be seen and requeued (%s)", database)
+	}
+	if o.Problem != "" && !noBroker && !noDatabase {
+		add(levelBad, "", "%s", o.Problem)
+	}
+}
+
+// addPlaces adds what lies somewhere, or has nobody who takes it.
+func addPlaces(o service.Overview, add func(level int, href, format string, args ...any)) {
+	var dead int64
+	var unconsumed []string
+	blocked := 0
+	for _, d := range o.Status.Destinations {
+		if d.Dead != nil {
+			dead += d.Dead.Messages
+		}
+		if d.Unconsumed() && d.Waiting.Total() > 0 {
+			unconsumed = append(unconsumed, shown.Line(d.Name))
+		}
+	}
+	for _, c := range o.Status.Clients {
+		blocked += c.Blocked
+	}
+	if blocked > 0 {
+		add(levelBad, "#connections", "The broker blocks %s", plural(int64(blocked), "connection", "connections"))
+	}
+	if len(unconsumed) > 0 {
+		add(levelWarning, "#destinations", "Nobody consumes %s", listed(unconsumed))
+	}
+	if dead > 0 {
+		add(levelWarning, "dead", "%s", plural(dead, "message has", "messages have")+" died")
+	}
+	if n := o.Status.Parked.Messages; n > 0 {
+		add(levelWarning, "dead", "%s parked: nothing was bound for their destination", plural(n, "message is", "messages are"))
+	}
+}
+
+// listed is the first few of a list.
+func listed(names []string) string {
+	const show = 3
+	if len(names) > show {
+		return strings.Join(names[:show], ", ") + fmt.Sprintf(" and %d more", len(names)-show)
+	}
+	return strings.Join(names, ", ")
+}
+
+// inShort is a verdict without its reasons.
+func inShort(v verdict) string {
+	bad := 0
+	for _, r := range v.Reasons {
+		if r.Level == levelBad {
+			bad++
+		}
+	}
+	switch v.Level {
+	case levelBad:
+		return plural(int64(bad), "thing is wrong", "things are wrong")
+	case levelWarning:
+		return "Deliveries are on time; " + plural(int64(len(v.Reasons)), "thing needs a look", "things need a look")
+	}
+	return "All is well"
+}
+
+func overdueHref(o service.Overview) string {
+	for _, c := range horizon(o) {
+		if c.Name == "overdue" {
+			return c.Href
+		}
+	}
+	return "tasks?status=pending"
+}

@@ -1,0 +1,238 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// heartbeat is how often a job says that it is alive.
+const heartbeat = 2 * time.Second
+
+// request is what a job does, as the ledger keeps it.
+type request struct {
+	Bulk    *bulkRequest `json:"bulk,omitempty"`
+	Requeue *Requeue     `json:"requeue,omitempty"`
+	Retire  bool         `json:"retire,omitempty"`
+}
+
+var (
+	errNotMine = errors.New("the job was stopped, or is continued by another process")
+	errClosing = errors.New("the process ends")
+)
+
+// working is a job that runs in this process.
+type working struct {
+	c  *Core
+	mu sync.Mutex // of r
+	r  record
+}
+
+// reached records in tx how far the job is.
+func (w *working) reached(ctx context.Context, tx sqldb.Tx, done int64, place string) error {
+	now := w.now()
+	now.Done, now.place = done, place
+	mine, err := w.c.ledger.reached(ctx, tx, now)
+	if err == nil && !mine {
+		err = errNotMine
+	}
+	return err
+}
+
+// at remembers how far the job is.
+func (w *working) at(done int64, place string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.r.Done, w.r.place = done, place
+}
+
+func (w *working) now() record {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.r
+}
+
+// start records a job and begins it.
+func (c *Core) start(ctx context.Context, who Identity, e Entry, total int64, q request) (Job, error) {
+	e = entry(who, e)
+	if !who.Role.May(RoleOperator) {
+		return Job{}, fmt.Errorf("%s: %w", e.Action, ErrForbidden)
+	}
+	text, err := json.Marshal(q) //nolint:musttag // only ContinueJob reads it
+	if err != nil {
+		return Job{}, err
+	}
+	r := record{Job: Job{ID: e.ID, Entry: e, State: JobRunning, Total: total}, request: string(text), owner: c.owner}
+	if err := c.ledger.add(ctx, r); err != nil {
+		return Job{}, fmt.Errorf("nothing was done, because it could not be recorded: %w", err)
+	}
+	c.logged(e)
+	c.run(r, q)
+	return r.Job, nil
+}
+
+// run does a job that is this process's, in the background.
+func (c *Core) run(r record, q request) {
+	w := &working{c: c, r: r}
+	c.working.Go(func() {
+		ctx, cancel := context.WithCancelCause(c.ctx)
+		defer cancel(nil)
+		beating := make(chan struct{})
+		go func() {
+			defer close(beating)
+			w.beat(ctx, cancel, q.Bulk != nil)
+		}()
+		result, err := c.do(ctx, w, q)
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
+		}
+		cancel(nil)
+		<-beating
+		w.end(result, err)
+	})
+}
+
+func (c *Core) do(ctx context.Context, w *working, q request) (string, error) {
+	switch {
+	case q.Bulk != nil:
+		return c.bulk(ctx, w, *q.Bulk)
+	case q.Requeue != nil:
+		return c.requeue(ctx, w, *q.Requeue)
+	}
+	return c.retire(ctx)
+}
+
+// beat says now and then that the job is alive and, unless the job does so itself,
+// how far it is, until ctx ends. It ends a job that is not this process's any more.
+func (w *working) beat(ctx context.Context, cancel context.CancelCauseFunc, aliveOnly bool) {
+	tick := time.NewTicker(heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		r := w.now()
+		var mine bool
+		var err error
+		if aliveOnly {
+			mine, err = w.c.ledger.alive(ctx, r)
+		} else {
+			mine, err = w.c.ledger.reached(ctx, nil, r)
+		}
+		switch {
+		case err != nil: // it may be back at the next
+			w.c.log.Warn("job: heartbeat", zap.String("job", r.ID), zap.Error(err))
+		case !mine:
+			cancel(errNotMine)
+			return
+		}
+	}
+}
+
+// end records how a job went.
+func (w *working) end(result string, err error) {
+	r := w.now()
+	r.State, r.Result = JobDone, result
+	switch {
+	case errors.Is(err, errNotMine):
+		r.State = JobStopped // which the ledger knows already
+	case err != nil && w.c.ctx.Err() != nil:
+		r.State, r.Result = JobInterrupted, errClosing.Error()
+	case err != nil:
+		r.State, r.Entry.Error = JobFailed, err.Error()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), waiting)
+	defer cancel()
+	if eerr := w.c.ledger.end(ctx, r); eerr != nil {
+		w.c.log.Warn("job: its end could not be recorded", zap.String("job", r.ID), zap.Error(eerr))
+	}
+	w.c.log.Info("job", zap.String("id", r.ID), zap.String("action", r.Entry.Action), zap.String("state", string(r.State)),
+		zap.Int64("done", r.Done), zap.String("result", r.Result), zap.String("error", r.Entry.Error))
+}
+
+// Job is a method of Records.
+func (c *Core) Job(ctx context.Context, who Identity, id string) (Job, error) {
+	r, err := c.job(ctx, id)
+	veilEntry(who, &r.Entry)
+	return r.Job, err
+}
+
+func (c *Core) job(ctx context.Context, id string) (record, error) {
+	list, err := c.ledger.jobs(ctx, id, 1)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("job %s: %w", id, ErrNoJob)
+	}
+	if err != nil {
+		return record{}, err
+	}
+	return list[0], nil
+}
+
+// Jobs is a method of Records.
+func (c *Core) Jobs(ctx context.Context, who Identity, limit int) ([]Job, error) {
+	if limit < 1 || limit > MaxEntries {
+		return nil, &FieldError{"limit", fmt.Sprintf("%d; expected 1 to %d", limit, MaxEntries)}
+	}
+	list, err := c.ledger.jobs(ctx, "", limit)
+	out := make([]Job, len(list))
+	for i, r := range list {
+		out[i] = r.Job
+		veilEntry(who, &out[i].Entry)
+	}
+	return out, err
+}
+
+// StopJob is a method of Records.
+func (c *Core) StopJob(ctx context.Context, who Identity, id string) (Job, error) {
+	err := c.recorded(ctx, who, Entry{Action: "job.stop", Target: id}, func() error {
+		if _, err := c.job(ctx, id); err != nil {
+			return err
+		}
+		_, err := c.ledger.stop(ctx, id)
+		return err
+	})
+	if err != nil {
+		return Job{}, err
+	}
+	return c.Job(ctx, who, id)
+}
+
+// ContinueJob is a method of Records.
+func (c *Core) ContinueJob(ctx context.Context, who Identity, id string) (Job, error) {
+	err := c.recorded(ctx, who, Entry{Action: "job.continue", Target: id}, func() error {
+		r, err := c.job(ctx, id)
+		if err != nil {
+			return err
+		}
+		var q request
+		if err := json.Unmarshal([]byte(r.request), &q); err != nil { //nolint:musttag // start has written it
+			return fmt.Errorf("job %s: what it was to do cannot be read: %w", id, err)
+		}
+		owner := newID() // what still runs under the last owner in this process ends
+		taken, err := c.ledger.take(ctx, id, owner)
+		if err != nil {
+			return err
+		}
+		if !taken {
+			return fmt.Errorf("job %s is %s; %w", id, r.State, ErrJobState)
+		}
+		if r, err = c.job(ctx, id); err != nil {
+			return err
+		}
+		c.run(r, q)
+		return nil
+	})
+	if err != nil {
+		return Job{}, err
+	}
+	return c.Job(ctx, who, id)
+}

@@ -1,0 +1,120 @@
+package service
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// memory is the ledger of a process without a database. The log has all of it, too.
+type memory struct {
+	mu   sync.Mutex
+	list []record // the oldest first
+}
+
+// remembered is how many entries are kept.
+const remembered = 1000
+
+func (m *memory) add(_ context.Context, r record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.list) >= remembered {
+		m.list = slices.Delete(m.list, 0, 1)
+	}
+	m.list = append(m.list, r)
+	return nil
+}
+
+// change does something to a record, and tells whether it did.
+func (m *memory) change(id string, do func(*record) bool) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.list, func(r record) bool { return r.ID == id })
+	return i >= 0 && do(&m.list[i])
+}
+
+func (m *memory) fail(_ context.Context, id, why string) error {
+	m.change(id, func(r *record) bool {
+		r.Entry.Error = why
+		return true
+	})
+	return nil
+}
+
+func (m *memory) entries(_ context.Context, target, before string, limit int) ([]Entry, error) {
+	out := []Entry{}
+	for _, r := range m.newest(limit, func(r record) bool {
+		return (target == "" || r.Entry.Target == target) && (before == "" || r.ID < before)
+	}) {
+		out = append(out, r.Entry)
+	}
+	return out, nil
+}
+
+func (m *memory) jobs(_ context.Context, id string, limit int) ([]record, error) {
+	return m.newest(limit, func(r record) bool { return r.State != "" && (id == "" || r.ID == id) }), nil
+}
+
+func (m *memory) purge(_ context.Context, before time.Time) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := len(m.list)
+	m.list = slices.DeleteFunc(m.list, func(r record) bool { return r.Entry.At.Before(before) && r.State != JobRunning })
+	return int64(n - len(m.list)), nil
+}
+
+func (m *memory) newest(limit int, want func(record) bool) []record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []record
+	for _, r := range slices.Backward(m.list) {
+		if len(out) < limit && want(r) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (m *memory) alive(_ context.Context, now record) (bool, error) {
+	return m.change(now.ID, func(r *record) bool { return r.State == JobRunning }), nil
+}
+
+func (m *memory) reached(_ context.Context, _ sqldb.Tx, now record) (bool, error) {
+	return m.change(now.ID, func(r *record) bool {
+		r.Done, r.place = now.Done, now.place
+		return r.State == JobRunning
+	}), nil
+}
+
+func (m *memory) end(_ context.Context, now record) error {
+	m.change(now.ID, func(r *record) bool {
+		if r.State == JobRunning {
+			r.State, r.Done, r.Result, r.Entry.Error, r.Finished = now.State, now.Done, now.Result, now.Entry.Error, time.Now()
+		}
+		return true
+	})
+	return nil
+}
+
+func (m *memory) stop(_ context.Context, id string) (bool, error) {
+	return m.change(id, func(r *record) bool {
+		if r.State != JobRunning {
+			return false
+		}
+		r.State, r.Finished = JobStopped, time.Now()
+		return true
+	}), nil
+}
+
+func (m *memory) take(_ context.Context, id, _ string) (bool, error) {
+	return m.change(id, func(r *record) bool {
+		if r.State != JobFailed && r.State != JobInterrupted && r.State != JobStopped {
+			return false
+		}
+		r.State, r.Finished, r.Result, r.Entry.Error = JobRunning, time.Time{}, "", ""
+		return true
+	}), nil
+}

@@ -1,0 +1,192 @@
+package service
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// table is the ledger in rabbitdelay_audit.
+type table struct {
+	db      sqldb.DB
+	dialect *sqldb.Resolver
+}
+
+// now is the database's instant, in milliseconds: owners of jobs have clocks of
+// their own.
+var now = map[sqldb.Dialect]string{
+	sqldb.PostgreSQL: "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+	sqldb.MySQL:      "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
+	sqldb.SQLite:     "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+}
+
+func withNow(d sqldb.Dialect, query string) string {
+	return strings.ReplaceAll(query, "@now", now[d])
+}
+
+// exec runs a statement in which @now is the database's instant, and returns how many
+// rows it changed.
+func (t *table) exec(ctx context.Context, on sqldb.Conn, query string, args ...any) (int64, error) {
+	d, err := t.dialect.Resolve(ctx, on)
+	if err != nil {
+		return 0, err
+	}
+	res, err := on.ExecContext(ctx, d.Bind(withNow(d, query)), args...)
+	if err != nil {
+		return 0, sqldb.Explain(err)
+	}
+	return res.RowsAffected()
+}
+
+func (t *table) add(ctx context.Context, r record) error {
+	state, owner := "", ""
+	if r.State != "" {
+		state, owner = string(r.State), r.owner
+	}
+	_, err := t.exec(ctx, t.db, `INSERT INTO rabbitdelay_audit (id, at, who, action, target, detail, error, state, total, done, result, request, place, owner, alive_at)
+  VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, 0, '', ?, '', ?, @now)`,
+		r.ID, r.Entry.At.UnixMilli(), r.Entry.Who, r.Entry.Action, r.Entry.Target, r.Entry.Detail, state, r.Total, r.request, owner)
+	return err
+}
+
+func (t *table) fail(ctx context.Context, id, why string) error {
+	_, err := t.exec(ctx, t.db, "UPDATE rabbitdelay_audit SET error = ? WHERE id = ?", why, id)
+	return err
+}
+
+func (t *table) entries(ctx context.Context, target, before string, limit int) ([]Entry, error) {
+	query, args := "SELECT id, at, who, action, target, detail, error FROM rabbitdelay_audit WHERE 1 = 1", []any{}
+	if target != "" {
+		query, args = query+" AND target = ?", append(args, target)
+	}
+	if before != "" {
+		query, args = query+" AND id < ?", append(args, before)
+	}
+	list := []Entry{}
+	err := t.rows(ctx, query+" ORDER BY id DESC LIMIT ?", append(args, limit), func(rows sqldb.Rows) error {
+		var e Entry
+		var at int64
+		err := rows.Scan(&e.ID, &at, &e.Who, &e.Action, &e.Target, &e.Detail, &e.Error)
+		e.At = time.UnixMilli(at)
+		list = append(list, e)
+		return err
+	})
+	return list, err
+}
+
+func (t *table) jobs(ctx context.Context, id string, limit int) ([]record, error) {
+	query := "SELECT id, at, who, action, target, detail, error, state, total, done, result, request, place, owner, @now - alive_at, finished_at FROM rabbitdelay_audit"
+	args := []any{}
+	if id != "" {
+		query, args = query+" WHERE id = ? AND state <> ''", append(args, id)
+	} else {
+		query += " WHERE state IN ('running', 'done', 'failed', 'interrupted', 'stopped')"
+	}
+	var list []record
+	err := t.rows(ctx, query+" ORDER BY id DESC LIMIT ?", append(args, limit), func(rows sqldb.Rows) error {
+		var r record
+		var at, quiet int64
+		var finished sql.NullInt64
+		err := rows.Scan(&r.ID, &at, &r.Entry.Who, &r.Entry.Action, &r.Entry.Target, &r.Entry.Detail, &r.Entry.Error, &r.State,
+			&r.Total, &r.Done, &r.Result, &r.request, &r.place, &r.owner, &quiet, &finished)
+		r.Entry.ID, r.Entry.At = r.ID, time.UnixMilli(at)
+		if finished.Valid {
+			r.Finished = time.UnixMilli(finished.Int64)
+		}
+		if r.State == JobRunning && quiet > silent.Milliseconds() {
+			r.State = JobInterrupted
+		}
+		list = append(list, r)
+		return err
+	})
+	return list, err
+}
+
+func (t *table) rows(ctx context.Context, query string, args []any, row func(sqldb.Rows) error) error {
+	d, err := t.dialect.Resolve(ctx, t.db)
+	if err != nil {
+		return err
+	}
+	rows, err := t.db.QueryContext(ctx, d.Bind(withNow(d, query)), args...)
+	if err != nil {
+		return sqldb.Explain(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func (t *table) alive(ctx context.Context, r record) (bool, error) {
+	return t.mine(ctx, t.db, r, "alive_at = @now")
+}
+
+func (t *table) reached(ctx context.Context, tx sqldb.Tx, r record) (bool, error) {
+	on := sqldb.Conn(t.db)
+	if tx != nil {
+		on = tx
+	}
+	return t.mine(ctx, on, r, "alive_at = @now, done = ?, place = ?", r.Done, r.place)
+}
+
+// mine changes the row of a job that runs and is the owner's.
+func (t *table) mine(ctx context.Context, on sqldb.Conn, r record, set string, args ...any) (bool, error) {
+	const where = " WHERE id = ? AND owner = ? AND state = 'running'"
+	n, err := t.exec(ctx, on, "UPDATE rabbitdelay_audit SET "+set+where, append(args, r.ID, r.owner)...)
+	if err != nil || n > 0 {
+		return err == nil, err
+	}
+	// MySQL does not count a row that stays as it is, within one millisecond.
+	var found int
+	d, err := t.dialect.Resolve(ctx, on)
+	if err != nil {
+		return false, err
+	}
+	err = on.QueryRowContext(ctx, d.Bind("SELECT COUNT(*) FROM rabbitdelay_audit"+where), r.ID, r.owner).Scan(&found)
+	return found > 0, err
+}
+
+func (t *table) end(ctx context.Context, r record) error {
+	_, err := t.exec(ctx, t.db, "UPDATE rabbitdelay_audit SET state = ?, done = ?, result = ?, error = ?, finished_at = @now WHERE id = ? AND owner = ? AND state = 'running'",
+		string(r.State), r.Done, r.Result, r.Entry.Error, r.ID, r.owner)
+	return err
+}
+
+func (t *table) stop(ctx context.Context, id string) (bool, error) {
+	n, err := t.exec(ctx, t.db, "UPDATE rabbitdelay_audit SET state = 'stopped', finished_at = @now WHERE id = ? AND state IN ('running', 'interrupted')", id)
+	return n > 0, err
+}
+
+func (t *table) take(ctx context.Context, id, owner string) (bool, error) {
+	n, err := t.exec(ctx, t.db, "UPDATE rabbitdelay_audit SET state = 'running', owner = ?, alive_at = @now, finished_at = NULL, result = '', error = ''"+
+		" WHERE id = ? AND (state IN ('failed', 'interrupted', 'stopped') OR (state = 'running' AND alive_at < @now - ?))", owner, id, silent.Milliseconds())
+	return n > 0, err
+}
+
+// purgeBatch is how many rows one transaction deletes.
+const purgeBatch = 1000
+
+func (t *table) purge(ctx context.Context, before time.Time) (int64, error) {
+	d, err := t.dialect.Resolve(ctx, t.db)
+	if err != nil {
+		return 0, err
+	}
+	ms := before.UnixMilli()
+	return sqldb.Purge(ctx, t.db, d, sqldb.Expired{
+		Table: "rabbitdelay_audit", Key: "id", Order: "id",
+		Where: "id < ? AND (state <> 'running' OR alive_at < ?)", Args: []any{firstID(before), ms},
+	}, purgeBatch)
+}
+
+// firstID is before all ids of newID from an instant on.
+func firstID(at time.Time) string {
+	ms := at.UnixMilli()
+	return fmt.Sprintf("%08x-%04x-7", ms>>16, ms&0xffff)
+}

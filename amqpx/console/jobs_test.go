@@ -1,0 +1,157 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+const many = 20_000
+
+// fill schedules many tasks, due at one instant.
+func (w *world) fill() time.Time {
+	w.t.Helper()
+	due := time.Now().Add(time.Hour).Truncate(time.Second)
+	for from := 0; from < many; from += 1000 {
+		var tasks []schedule.Task
+		for i := range 1000 {
+			tasks = append(tasks, schedule.Task{ID: fmt.Sprintf("t%05d", from+i), Queue: "orders", DeliverAt: due.Add(time.Duration(from+i) * time.Millisecond)})
+		}
+		check(w.t, w.store.ScheduleBatch(w.t.Context(), nil, tasks))
+	}
+	return due
+}
+
+// movedOnce fails unless each task was moved once, by an hour.
+func (w *world) movedOnce(due time.Time) {
+	w.t.Helper()
+	n, wrong := 0, 0
+	for task, err := range w.store.List(w.t.Context(), nil, schedule.Filter{WithoutBody: true}) {
+		check(w.t, err)
+		var i int
+		_, err = fmt.Sscanf(task.ID, "t%d", &i)
+		check(w.t, err)
+		if n++; task.Version != 2 || !task.DeliverAt.Equal(due.Add(time.Hour+time.Duration(i)*time.Millisecond)) {
+			if wrong++; wrong < 5 {
+				w.t.Errorf("%s has version %d and is due at %v", task.ID, task.Version, task.DeliverAt)
+			}
+		}
+	}
+	if n != many || wrong > 0 {
+		w.t.Errorf("%d tasks, %d of them not moved once", n, wrong)
+	}
+}
+
+// begun starts a move of all tasks, and waits until it has moved some.
+func (w *world) begun() string {
+	w.t.Helper()
+	out := w.must(200, "POST", "/api/v1/tasks/bulk", `{"action":"move-by","by":"1h","filter":{"queue":"orders"},"count":20000}`)
+	id := out["job"].(map[string]any)["id"].(string)
+	for deadline := time.Now().Add(time.Minute); ; {
+		j := w.must(200, "GET", "/api/v1/jobs/"+id, "")
+		if j["done"].(float64) > 0 {
+			if j["state"] != "running" {
+				w.t.Fatalf("it is over already: %v", j)
+			}
+			return id
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("it does not begin: %v", j)
+		}
+	}
+}
+
+// newWorldOn is another process on the same database.
+func newWorldOn(t *testing.T, w *world) *world {
+	t.Helper()
+	other := *w
+	var err error
+	other.c, err = New(w.cfg)
+	check(t, err)
+	t.Cleanup(func() { _ = other.c.Close(context.Background()) })
+	other.server = httptest.NewServer(other.c)
+	t.Cleanup(other.server.Close)
+	return &other
+}
+
+// A job whose process ends is continued by another, and moves each task once.
+func TestJobIsContinued(t *testing.T) {
+	w := newWorld(t)
+	due := w.fill()
+	id := w.begun()
+	other := newWorldOn(t, w)
+	check(t, w.c.Close(t.Context()))
+	j := other.must(200, "GET", "/api/v1/jobs/"+id, "")
+	if j["state"] != "interrupted" || j["done"].(float64) >= many {
+		t.Fatalf("after its process ended: %v", j)
+	}
+	j = other.must(200, "POST", "/api/v1/jobs/"+id+"/continue", "")
+	if j = other.finished(j); j["state"] != "done" || j["done"] != float64(many) {
+		t.Errorf("continued: %v", j)
+	}
+	other.movedOnce(due)
+}
+
+// A job whose process is only slow to say that it lives may be taken over, and does
+// no more from then on.
+func TestJobIsTakenOver(t *testing.T) {
+	w := newWorld(t)
+	due := w.fill()
+	other := newWorldOn(t, w)
+	id := w.begun()
+	if r := other.ask("POST", "/api/v1/jobs/"+id+"/continue", ""); r.code != 409 || !strings.Contains(string(r.text), "is running") {
+		t.Fatalf("a job that runs: %d %s", r.code, r.text)
+	}
+	for {
+		_, err := w.db.ExecContext(t.Context(), "UPDATE rabbitdelay_audit SET alive_at = 0 WHERE id = ?", id)
+		check(t, err)
+		if r := other.ask("POST", "/api/v1/jobs/"+id+"/continue", ""); r.code == 200 {
+			break
+		} else if j := other.must(200, "GET", "/api/v1/jobs/"+id, ""); j["state"] == "done" {
+			t.Fatalf("it was done before it could be taken over: %s", r.text)
+		}
+	}
+	if j := other.finished(map[string]any{"id": id}); j["state"] != "done" || j["done"] != float64(many) {
+		t.Errorf("taken over: %v", j)
+	}
+	check(t, w.c.Close(t.Context()))
+	other.movedOnce(due)
+}
+
+// A job is stopped by any process, and goes on from where it was.
+func TestJobIsStopped(t *testing.T) {
+	w := newWorld(t)
+	due := w.fill()
+	other := newWorldOn(t, w)
+	id := w.begun()
+	j := other.must(200, "POST", "/api/v1/jobs/"+id+"/stop", "")
+	if j["state"] != "stopped" {
+		t.Fatalf("stopped: %v", j)
+	}
+	check(t, w.c.Close(t.Context())) // waits for what it was doing
+	at := other.must(200, "GET", "/api/v1/jobs/"+id, "")["done"].(float64)
+	moved, err := w.store.CountUpTo(t.Context(), nil, schedule.Filter{DueFrom: due.Add(time.Hour)}, 0)
+	check(t, err)
+	if at == 0 || at >= many || int64(at) != moved {
+		t.Errorf("it says %v, and %d tasks were moved", at, moved)
+	}
+	other.must(200, "POST", "/api/v1/jobs/"+id+"/continue", "")
+	if j = other.finished(j); j["state"] != "done" {
+		t.Errorf("continued: %v", j)
+	}
+	other.movedOnce(due)
+	var actions []string
+	entries, err := other.c.core.Audit(t.Context(), Identity{}, id, "", 10)
+	check(t, err)
+	for _, e := range entries {
+		actions = append(actions, e.Action)
+	}
+	if got := strings.Join(actions, " "); got != "job.continue job.stop" {
+		t.Errorf("the audit of the job has %s", got)
+	}
+}

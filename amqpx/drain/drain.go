@@ -1,0 +1,172 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/plugin/table"
+)
+
+// DefaultMargin is Config.Margin if that is 0.
+const DefaultMargin = time.Minute
+
+// Shell evaluates an Erlang expression on the node whose table is drained, as
+// "rabbitmqctl eval" does with its standard input, and gives what it prints as it
+// prints it. Close waits for the end, and has its error.
+type Shell func(ctx context.Context, expression string) (io.ReadCloser, error)
+
+// Config is for one run.
+type Config struct {
+	Client *amqpx.Client // sends; its strategy must not be the plugin; not used with DryRun
+	Shell  Shell
+	// OtherBroker says that Shell reaches another broker than the client's, to which
+	// the messages move. Without it that is an error.
+	OtherBroker bool
+	// State is the file that says, after a kill, what was sent and not yet deleted. It
+	// is made if there is none, and kept.
+	State string
+	// Vhost is the client's virtual host.
+	Vhost string
+	// User is the client's: the broker takes no other user-id from it.
+	User string
+	// Prefix is that of rabbitdelay's objects.
+	Prefix string
+	// Exchanges are the names of those to drain; empty for all of the virtual host.
+	Exchanges []string
+	// Margin is how far ahead a message must be due to be taken; the plugin delivers
+	// what is due sooner. Sending and deleting some 2,000 messages must take less.
+	// Default DefaultMargin; at least 10 s.
+	Margin time.Duration
+	// LeaveOut names what messages may lose: "expiration", "user-id", or a header
+	// that NotCarried names; with "priority" one above 4 becomes 4 and is sent
+	// where quorum delay queues would refuse it. Without it such messages stay.
+	LeaveOut []string
+	// DryRun is asked what would be refused; nothing is sent, deleted or noted in State.
+	// Nil to move the messages.
+	DryRun *amqpx.Rehearsal
+	// Progress is called now and then; nil for nobody.
+	Progress func(Report)
+
+	portion int // rows; portionRows unless a test says otherwise
+}
+
+// Report is what became of the messages. Found is the sum of Sent, Soon and those of
+// Refused.
+type Report struct {
+	Node  string `json:"node"`
+	Found int64  `json:"found"`
+	// Sent are confirmed; with DryRun those that would be sent.
+	Sent int64 `json:"sent"`
+	// Exchanges are those of the messages that are Sent, in the order of the first.
+	Exchanges []Moved `json:"exchanges"`
+	// Soon are due within the margin: left for the plugin to deliver.
+	Soon int64 `json:"already_due"`
+	// Refused stay in the plugin.
+	Refused []Refused `json:"refused"`
+	// Deleted are gone from the plugin's table, those of an earlier run included.
+	Deleted int64 `json:"deleted"`
+	// Resumed were sent by an earlier run that was killed before it deleted them.
+	Resumed int64 `json:"resumed"`
+	// Twice were sent and then delivered by the plugin too, before they could be
+	// deleted: they come twice, under one id if they had one.
+	Twice int64 `json:"twice"`
+	// Other are of other virtual hosts, or of exchanges that were not chosen.
+	Other int64 `json:"other"`
+	// Elsewhere is how many other nodes have tables of their own.
+	Elsewhere int `json:"other_tables"`
+}
+
+// Moved counts the messages of an exchange that are sent.
+type Moved struct {
+	Exchange string `json:"exchange"`
+	Sent     int64  `json:"sent"`
+}
+
+// Refused counts the messages of an exchange that stay for one reason.
+type Refused struct {
+	Exchange string `json:"exchange"`
+	Why      string `json:"why"`
+	Count    int64  `json:"count"`
+}
+
+// ErrNoTable says that the node has no table of the plugin.
+var ErrNoTable = errors.New("the node has no table of the plugin: the plugin is not enabled there, or messages wait on other nodes")
+
+// ErrIncomplete says that the shell ended before it had printed everything.
+var ErrIncomplete = errors.New("the answer of the broker's shell ends too soon")
+
+// ErrOtherBroker says that Shell and Client are not of the same broker, or that the
+// connection of Lock has ended.
+var ErrOtherBroker = errors.New("the node is of another broker than the connection that holds the lock")
+
+// ErrSameBroker says that Config.OtherBroker is set and wrong, or that somebody drains
+// that broker into itself.
+var ErrSameBroker = errors.New("the node is of the connection's own broker, or its plugin is being drained")
+
+// Look reads how many rows the table has, of all virtual hosts, without reading them. It
+// needs the Lock, by which it finds out whether the node is of the client's broker.
+func Look(ctx context.Context, cfg Config) (table.Head, error) {
+	var head table.Head
+	err := each(ctx, cfg.Shell, table.Look(cfg.Vhost, lockQueue(cfg.Prefix)), func(l table.Line) error {
+		if l.Head != nil {
+			head = *l.Head
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return head, err
+	case len(head.Node) == 0:
+		return head, ErrIncomplete
+	case !head.HasQueue && !cfg.OtherBroker:
+		return head, fmt.Errorf("node %s: %w", head.Node, ErrOtherBroker)
+	case head.HasQueue && cfg.OtherBroker:
+		return head, fmt.Errorf("node %s: %w", head.Node, ErrSameBroker)
+	case head.Rows < 0:
+		return head, fmt.Errorf("node %s: %w", head.Node, ErrNoTable)
+	}
+	return head, nil
+}
+
+// Run moves what waits, while the caller holds the Lock. It reads the table in the order of the due instants, sends a
+// portion, notes each message in State when the broker has confirmed it, and deletes
+// the portion's rows from the table before it goes on.
+//
+// After an error, and after a kill, nothing is lost: call it again with the same
+// State. What was sent and not noted, some hundred messages at most, is sent again
+// under its id. A message without an id gets one that is the same in each run.
+func Run(ctx context.Context, cfg Config) (Report, error) {
+	if cfg.Margin == 0 {
+		cfg.Margin = DefaultMargin
+	}
+	if cfg.portion == 0 {
+		cfg.portion = portionRows
+	}
+	if cfg.Margin < minMargin {
+		return Report{}, fmt.Errorf("margin: %v; expected at least %v", cfg.Margin, minMargin)
+	}
+	head, err := Look(ctx, cfg)
+	if err != nil {
+		return Report{}, err
+	}
+	r := &run{cfg: cfg, rep: Report{Node: string(head.Node), Elsewhere: head.Elsewhere, Exchanges: []Moved{}, Refused: []Refused{}}, to: cfg.Client}
+	if cfg.DryRun != nil {
+		r.to = cfg.DryRun
+		err := r.walk(ctx)
+		return r.rep, err
+	}
+	if r.journal, err = openJournal(cfg.State, fmt.Sprintf("%q %q", head.Node, cfg.Vhost)); err != nil {
+		return Report{}, err
+	}
+	err = r.resume(ctx)
+	if err == nil {
+		err = r.walk(ctx)
+	}
+	return r.rep, errors.Join(err, r.journal.close())
+}
+
+const minMargin = 10 * time.Second

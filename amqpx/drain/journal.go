@@ -1,0 +1,124 @@
+package drain
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/rabbitdelay/rabbitdelay/plugin/table"
+)
+
+// A journal says what was sent and may still be in the plugin's table. It is a text
+// file: a line that names the table, "sent ID" for each message that the broker has
+// confirmed, and "deleted" when all before it are gone from the table.
+type journal struct {
+	mu      sync.Mutex
+	f       file
+	pending []table.ID // sent, and not known to be deleted
+}
+
+// file is an *os.File.
+type file interface {
+	io.ReadWriteSeeker
+	Truncate(size int64) error
+	Sync() error
+	Close() error
+}
+
+const (
+	sentWord    = "sent "
+	deletedLine = "deleted"
+)
+
+// openJournal opens or makes the journal of a table. What a killed process wrote of
+// its last line counts for nothing.
+func openJournal(path, of string) (*journal, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	j := &journal{f: f}
+	if err := j.read(path, "rabbitdelay plugin drain "+of); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return j, nil
+}
+
+func (j *journal) read(path, head string) error {
+	raw, err := io.ReadAll(j.f)
+	if err != nil {
+		return err
+	}
+	if first := head + "\n"; !strings.HasPrefix(string(raw), first) && !strings.HasPrefix(first, string(raw)) {
+		return fmt.Errorf("%s: expected the state of %q, got that of another table or another file; give another --state", path, head)
+	}
+	whole := raw[:bytes.LastIndexByte(raw, '\n')+1]
+	if err := j.f.Truncate(int64(len(whole))); err != nil {
+		return err
+	}
+	if _, err := j.f.Seek(int64(len(whole)), io.SeekStart); err != nil {
+		return err
+	}
+	if len(whole) == 0 {
+		return j.write(head + "\n")
+	}
+	lines := bufio.NewScanner(bytes.NewReader(whole))
+	for n := 1; lines.Scan(); n++ {
+		line := lines.Text()
+		switch id, sent := strings.CutPrefix(line, sentWord); {
+		case n == 1:
+		case line == deletedLine:
+			j.pending = j.pending[:0]
+		case sent:
+			row, err := table.ParseID(id)
+			if err != nil {
+				return fmt.Errorf("%s:%d: %w", path, n, err)
+			}
+			j.pending = append(j.pending, row)
+		default:
+			return fmt.Errorf("%s:%d: expected \"sent …\" or \"deleted\", got %q", path, n, line)
+		}
+	}
+	return lines.Err()
+}
+
+// write takes back what it could not write whole: on a disk that was full for a while
+// the next line would otherwise be written behind the half of this one.
+func (j *journal) write(s string) error {
+	n, err := j.f.Write([]byte(s))
+	if err == nil || n == 0 {
+		return err
+	}
+	end, terr := j.f.Seek(int64(-n), io.SeekCurrent)
+	if terr == nil {
+		terr = j.f.Truncate(end)
+	}
+	return errors.Join(err, terr)
+}
+
+// sent notes a message that was confirmed. A killed process has noted it, a machine
+// that loses its power perhaps not.
+func (j *journal) sent(id table.ID) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pending = append(j.pending, id)
+	return j.write(sentWord + id.String() + "\n")
+}
+
+// sync lets what was noted outlive the machine's power.
+func (j *journal) sync() error { return j.f.Sync() }
+
+// deleted notes that nothing of what was sent is in the table any more.
+func (j *journal) deleted() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pending = j.pending[:0]
+	return j.write(deletedLine + "\n")
+}
+
+func (j *journal) close() error { return j.f.Close() }

@@ -1,0 +1,327 @@
+package drain
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/plugin/table"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A portion is sent and deleted before the next is read.
+const (
+	portionRows  = 2000
+	portionBytes = 32 << 20
+	// inFlight bounds what a kill may send again: what is confirmed and not noted.
+	inFlight = 200
+	// sendFor is how long one message may take; then the run ends.
+	sendFor = 30 * time.Second
+)
+
+// run is one run.
+type run struct {
+	cfg     Config
+	rep     Report
+	to      passer
+	journal *journal
+	offset  time.Duration // the broker's clock minus this process's
+	portion []*table.Row
+	bytes   int
+}
+
+// passer is an *amqpx.Client, or the *amqpx.Rehearsal of one.
+type passer interface {
+	PassOn(ctx context.Context, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error
+}
+
+// resume deletes what an earlier run had sent.
+func (r *run) resume(ctx context.Context) error {
+	n := int64(len(r.journal.pending))
+	if n == 0 {
+		return nil
+	}
+	r.rep.Resumed = n
+	_, err := r.delete(ctx)
+	return err
+}
+
+// walk reads the table once.
+func (r *run) walk(ctx context.Context) error {
+	ended := false
+	s := table.Selection{Vhost: r.cfg.Vhost, Exchanges: r.cfg.Exchanges, Margin: r.cfg.Margin}
+	err := each(ctx, r.cfg.Shell, table.Read(s), func(l table.Line) error {
+		switch {
+		case l.Head != nil:
+			r.offset = time.Duration(l.Head.Now-time.Now().UnixMilli()) * time.Millisecond
+		case l.Row != nil:
+			r.rep.Found++
+			r.portion = append(r.portion, l.Row)
+			if r.bytes += len(l.Row.Body) + len(l.Row.Properties); len(r.portion) >= r.cfg.portion || r.bytes >= portionBytes {
+				return r.move(ctx)
+			}
+		case l.End != nil:
+			ended = true
+			r.rep.Found += l.End.Soon
+			r.rep.Soon += l.End.Soon
+			r.rep.Other = l.End.Other
+			return r.move(ctx)
+		}
+		return nil
+	})
+	if err == nil && !ended {
+		err = ErrIncomplete
+	}
+	return err
+}
+
+// move sends a portion and deletes what went.
+func (r *run) move(ctx context.Context) error {
+	rows := r.portion
+	r.portion, r.bytes = nil, 0
+	err := r.sendAll(ctx, rows)
+	if r.journal != nil && len(r.journal.pending) > 0 {
+		sent := int64(len(r.journal.pending))
+		gone, derr := r.delete(context.WithoutCancel(ctx)) // what was sent must not come twice
+		r.rep.Twice += sent - gone
+		err = errors.Join(err, derr)
+	}
+	if r.cfg.Progress != nil {
+		r.cfg.Progress(r.rep)
+	}
+	return err
+}
+
+// delete deletes what is sent from the plugin's table.
+func (r *run) delete(ctx context.Context) (int64, error) {
+	if err := r.journal.sync(); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, deleteFor)
+	defer cancel()
+	all := int64(0)
+	for part := range slices.Chunk(r.journal.pending, r.cfg.portion) {
+		answered := false
+		err := each(ctx, r.cfg.Shell, table.Delete(part), func(l table.Line) error {
+			if l.Deleted != nil {
+				answered = true
+				all += *l.Deleted
+			}
+			return nil
+		})
+		if err == nil && !answered {
+			err = ErrIncomplete
+		}
+		if err != nil {
+			return all, fmt.Errorf("delete what was sent from the plugin's table: %w", err)
+		}
+	}
+	r.rep.Deleted += all
+	return all, r.journal.deleted()
+}
+
+// deleteFor is how long a deletion may take.
+const deleteFor = 10 * time.Minute
+
+// sendAll sends side by side, and stops at what is no fault of one message.
+func (r *run) sendAll(ctx context.Context, rows []*table.Row) error {
+	var (
+		mu    sync.Mutex
+		all   sync.WaitGroup
+		stop  error
+		place = make(chan struct{}, inFlight)
+	)
+	for _, row := range rows {
+		place <- struct{}{}
+		mu.Lock()
+		ended := stop != nil || ctx.Err() != nil
+		mu.Unlock()
+		if ended {
+			break
+		}
+		all.Go(func() {
+			defer func() { <-place }()
+			why, err := r.send(ctx, row)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				stop = cmp.Or(stop, err)
+				return
+			case why == tooSoon:
+				r.rep.Soon++
+				return
+			case why != "":
+				r.refuse(string(row.Exchange), why)
+				return
+			}
+			r.moved(string(row.Exchange))
+			if r.journal != nil {
+				stop = cmp.Or(stop, r.journal.sent(row.ID()))
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(stop, ctx.Err())
+}
+
+func (r *run) moved(exchange string) {
+	r.rep.Sent++
+	for i := range r.rep.Exchanges {
+		if x := &r.rep.Exchanges[i]; x.Exchange == exchange {
+			x.Sent++
+			return
+		}
+	}
+	r.rep.Exchanges = append(r.rep.Exchanges, Moved{exchange, 1})
+}
+
+func (r *run) refuse(exchange, why string) {
+	for i := range r.rep.Refused {
+		if x := &r.rep.Refused[i]; x.Exchange == exchange && x.Why == why {
+			x.Count++
+			return
+		}
+	}
+	r.rep.Refused = append(r.rep.Refused, Refused{exchange, why, 1})
+}
+
+// tooSoon is why a message stays that came to be due while those before it were sent.
+const tooSoon = "due too soon"
+
+// send sends one message, unless it says why it stays. Its error ends the run.
+func (r *run) send(ctx context.Context, row *table.Row) (why string, err error) {
+	if row.DueAt().Sub(time.Now().Add(r.offset)) < r.cfg.Margin/2 {
+		return tooSoon, nil
+	}
+	raw, dest, why := r.message(row)
+	if why != "" {
+		return why, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendFor) // an outcome that nobody waits for would be unknown
+	defer cancel()
+	err = r.to.PassOn(ctx, raw, dest, row.DueAt(), r.offset)
+	if why := refusal(err); why != "" {
+		return why, nil
+	}
+	return "", err
+}
+
+// message is the row as it was published, where it goes, or why it stays.
+func (r *run) message(row *table.Row) (raw amqp.Delivery, dest topology.Destination, why string) {
+	if len(row.Unreadable) > 0 {
+		return raw, dest, "the broker cannot take it apart: " + string(row.Unreadable)
+	}
+	raw, err := properties(row.Properties)
+	if err != nil {
+		return raw, dest, "its properties cannot be read: " + err.Error()
+	}
+	if len(row.Keys) != 1 {
+		return raw, dest, fmt.Sprintf("it has %d routing keys (CC, BCC); a message in a delay queue has one", len(row.Keys))
+	}
+	raw.Exchange, raw.RoutingKey, raw.Body = string(row.Exchange), string(row.Keys[0]), row.Body
+	if raw.MessageId == "" {
+		raw.MessageId = row.MessageID(r.rep.Node)
+	}
+	lost := amqpx.NotCarried(raw)
+	if raw.UserId != "" && raw.UserId != r.cfg.User {
+		lost = append(lost, "user-id")
+		raw.UserId = ""
+	}
+	if r.leaves("priority") {
+		raw.Priority = min(raw.Priority, normalPriority)
+	}
+	lost = slices.DeleteFunc(lost, r.leaves)
+	if len(lost) > 0 {
+		return raw, dest, "it would lose " + strings.Join(lost, ", ")
+	}
+	dest = topology.Destination{Exchange: raw.Exchange, RoutingKey: raw.RoutingKey}
+	if topology.Reserved(r.cfg.Prefix, raw.Exchange) {
+		var ok bool
+		if dest, ok = amqpx.PluginDestination(r.cfg.Prefix, raw.RoutingKey); !ok {
+			return raw, dest, "nothing tells where it belongs"
+		}
+	}
+	return raw, dest, ""
+}
+
+// normalPriority is the highest that overtakes no other message in a quorum queue.
+const normalPriority = 4
+
+func (r *run) leaves(name string) bool { return slices.Contains(r.cfg.LeaveOut, name) }
+
+// refusal is why a message, and not the run, fails: in words that are the same for all
+// that fail so.
+func refusal(err error) string {
+	if e, ok := errors.AsType[*amqpx.MessageError](err); ok {
+		return e.Error()
+	}
+	if e, ok := errors.AsType[*topology.DestinationError](err); ok {
+		if !e.Destination.ToExchange() {
+			return e.Error() // a queue of rabbitdelay's strategy plugin
+		}
+		return "its destination " + e.Reason
+	}
+	if e, ok := errors.AsType[*topology.KeyError](err); ok {
+		return fmt.Sprintf("its exchange and routing key are too long: the strategy needs up to %d bytes more, and a routing key holds %d", e.Overhead, topology.MaxRoutingKey)
+	}
+	if e, ok := errors.AsType[*topology.DelayError](err); ok {
+		return "its delay " + e.Reason
+	}
+	e, ok := errors.AsType[*amqp.Error](err)
+	if ok && !errors.Is(err, amqpx.ErrOutcomeUnknown) && slices.Contains([]int{amqp.AccessRefused, amqp.NotFound, amqp.PreconditionFailed}, e.Code) {
+		return e.Reason
+	}
+	return ""
+}
+
+// each calls do for what an expression prints. It reads no further than do has come,
+// so that the broker prints no faster than that.
+func each(ctx context.Context, shell Shell, expression string, do func(table.Line) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out, err := shell(ctx, expression)
+	if err != nil {
+		return err
+	}
+	err = lines(out, do)
+	if err != nil {
+		cancel() // nobody reads what is left
+	}
+	if cerr := out.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+func lines(out io.Reader, do func(table.Line) error) error {
+	in := bufio.NewReaderSize(out, 1<<20)
+	for {
+		line, err := in.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		l, ok, err := table.ParseLine(line)
+		if err != nil {
+			return err
+		}
+		if ok {
+			if err := do(l); err != nil {
+				return err
+			}
+		}
+	}
+}

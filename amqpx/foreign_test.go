@@ -1,0 +1,91 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func levels(t *testing.T, layout string) *dlx.Levels {
+	t.Helper()
+	s, err := dlx.NewLevels(dlx.LevelsConfig{Layout: layout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A worker's queue is the worker's to declare: sending makes neither it nor a
+// dead-letter queue, and delays once the worker has come.
+func TestForeignQueueIsNotDeclared(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Strategy: levels(t, dlx.LayoutCelery)})
+		err := c.Send(m.within(time.Minute), amqpx.Message{Queue: "celery", Delay: time.Second})
+		if !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "its own programs declare the queue") {
+			t.Errorf("got %v, want ErrDestination", err)
+		}
+		if _, there := m.Queue("celery"); there {
+			t.Error("the worker's queue was declared")
+		}
+		m.declareQueue("celery", amqp.Table{"x-queue-type": "quorum"})
+		after(time.Minute)
+		c.mustSend(amqpx.Message{Queue: "celery", Delay: 1500 * time.Millisecond})
+		if _, there := m.Queue("celery.dead"); there {
+			t.Error("a dead-letter queue was declared")
+		}
+		m.holds("celery_delayed_1", 1, 0)
+		after(2 * time.Second)
+		m.holds("celery", 1, 0)
+	})
+}
+
+// A message to an endpoint has the header that says its delay, and a retry the delay
+// of the retry. Its handler sees where it was sent to, not whose exchanges it came by.
+func TestForeignDelayHeader(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Strategy: levels(t, dlx.LayoutNServiceBus)})
+		var seen []any
+		k := c.consume("Sales", func(_ context.Context, d *amqpx.Delivery) error {
+			seen = append(seen, d.Headers[dlx.HeaderNServiceBusDelay])
+			if d.Exchange != "" || d.RoutingKey != "Sales" {
+				t.Errorf("sent to %q by %q", d.Exchange, d.RoutingKey)
+			}
+			switch d.Attempt {
+			case 1:
+				return amqpx.RetryIn(5*time.Second, errors.New("later"))
+			case 2:
+				return amqpx.RetryIn(0, errors.New("at once"))
+			}
+			return nil
+		})
+		c.mustSend(amqpx.Message{Queue: "Sales", Delay: 90 * time.Second, Headers: amqp.Table{dlx.HeaderNServiceBusDelay: int32(7)}})
+		after(2 * time.Minute)
+		if len(seen) != 3 || seen[0] != int32(90) || seen[1] != int32(5) || seen[2] != nil {
+			t.Errorf("headers %v, want 90, 5 and none", seen)
+		}
+		k.stop()
+	})
+}
+
+// What a worker's queue gives up on died there, not in the levels before it.
+func TestForeignLevelsAreNoDeaths(t *testing.T) {
+	death := func(queue, reason string) amqp.Table {
+		return amqp.Table{"queue": queue, "reason": reason, "exchange": "", "routing-keys": []any{queue}, "time": time.Unix(1, 0)}
+	}
+	raw := amqp.Delivery{Headers: amqp.Table{"x-death": []any{death("celery_delayed_0", "expired"), death("celery", "rejected")}}}
+	if l := amqpx.ReadDeadLetter(raw, "graveyard", "delay"); l.Reason != "rejected" || l.Destination.Queue != "celery" {
+		t.Errorf("%s in %+v, want rejected in celery", l.Reason, l.Destination)
+	}
+	raw = amqp.Delivery{RoutingKey: strings.Repeat("0.", 27) + "1.Billing.Sales"}
+	if l := amqpx.ReadDeadLetter(raw, "delay.parked", "delay"); l.Destination.Queue != "Billing.Sales" {
+		t.Errorf("parked for %+v, want Billing.Sales", l.Destination)
+	}
+}

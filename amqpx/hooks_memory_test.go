@@ -1,0 +1,123 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// ways records where messages go, and which send belongs to a handler.
+type ways struct {
+	header string // is added to each message
+
+	mu    sync.Mutex
+	went  []string
+	tries int // of the last send
+}
+
+type handlerOf struct{}
+
+func (w *ways) SendStart(ctx context.Context, m *amqpx.Message) context.Context {
+	m.Headers["added"] = w.header
+	return ctx
+}
+
+func (w *ways) SendEnd(ctx context.Context, e amqpx.SendEnd) {
+	went := e.Destination.Queue
+	if went == "" {
+		went = e.Destination.Exchange + ":" + e.Destination.RoutingKey
+	}
+	if id, ok := ctx.Value(handlerOf{}).(string); ok {
+		went += " for " + id
+	}
+	if e.Err != nil {
+		went += " failed"
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.went, w.tries = append(w.went, went), e.Tries
+}
+
+func (w *ways) lastTries() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tries
+}
+
+func (*ways) HandleStart(ctx context.Context, d *amqpx.Delivery) context.Context {
+	return context.WithValue(ctx, handlerOf{}, d.ID)
+}
+
+func (*ways) HandleEnd(context.Context, amqpx.HandleEnd) {}
+
+// A hook learns where each message goes, and which ones a handler's failure sends.
+func TestHooksSeeWhereMessagesGo(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		w := &ways{}
+		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w}})
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			_ = c.Consume(ctx, "orders", func(_ context.Context, d *amqpx.Delivery) error {
+				if d.Attempt == 1 {
+					return errors.New("again")
+				}
+				return amqpx.Reject(errors.New("never"))
+			})
+		}()
+		c.mustSend(amqpx.Message{ID: "a", Queue: "orders", Delay: time.Second})
+		after(time.Minute)
+		_ = c.Send(ctx, amqpx.Message{Exchange: "events", RoutingKey: "paid", Delay: -1})
+		_ = c.SendBatch(ctx, []amqpx.Message{{Queue: "other"}, {Queue: "invalid", Delay: -1}})
+		stop()
+		after(time.Second)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		want := []string{"orders", "orders for a", "orders.dead for a", "events:paid failed", "other failed", "invalid failed"}
+		if !slices.Equal(w.went, want) {
+			t.Errorf("messages went to %q, expected %q", w.went, want)
+		}
+	})
+}
+
+// What a hook adds is no reason to refuse a message.
+func TestHooksMakeNoMessageTooLarge(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		w := &ways{header: string(make([]byte, 200<<10))}
+		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w}})
+		msg := amqpx.Message{Queue: "orders", Headers: amqp.Table{"own": "kept"}}
+		c.mustSend(msg)
+		if err := c.SendBatch(t.Context(), []amqpx.Message{msg}); err != nil {
+			t.Fatal(err)
+		}
+		for _, got := range m.queue("orders").Messages {
+			if _, added := got.Headers["added"]; added || got.Headers["own"] != "kept" {
+				t.Errorf("headers %v, expected those of the message alone", got.Headers)
+			}
+		}
+		m.holds("orders", 2, 0)
+	})
+}
+
+func TestSendEndCountsTries(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		w := &ways{}
+		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w}})
+		c.mustSend(amqpx.Message{Queue: "orders", Delay: time.Second})
+		if n := w.lastTries(); n != 1 {
+			t.Errorf("a message that was confirmed at once had %d tries", n)
+		}
+		accept := m.refuseDelays()
+		sent := c.sending(amqpx.Message{Queue: "orders", Delay: time.Second})
+		accept()
+		if err := <-sent; err != nil || w.lastTries() < 2 {
+			t.Errorf("a message that was refused first had %d tries, %v", w.lastTries(), err)
+		}
+	})
+}

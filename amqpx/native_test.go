@@ -1,0 +1,423 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// delaysNatively is a broker whose quorum queues know instants.
+var delaysNatively = amqptest.Options{Version: "4.4.0"}
+
+// maxHold is for how long a consumer may hold what it has received.
+const maxHold = 20 * time.Millisecond
+
+func newNative(t testing.TB) *dlx.Native {
+	t.Helper()
+	s, err := dlx.NewNative(dlx.NativeConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// held counts the messages that wait in the holding queues.
+func (m *memory) held() (n int) {
+	m.Helper()
+	for _, q := range m.Queues() {
+		if strings.HasPrefix(q, "delay.native.") {
+			n += m.queue(q).Delayed
+		}
+	}
+	return n
+}
+
+// tidy fails the test where a canary has left something behind.
+func (m *memory) tidy() {
+	m.Helper()
+	after(time.Hour)
+	m.holds("delay.parked", 0, 0)
+	for _, q := range m.Queues() {
+		if strings.HasPrefix(q, "delay.canary") {
+			m.Errorf("%s is left behind", q)
+		}
+	}
+}
+
+// A delay to the millisecond takes one hop, and a retry and a dead letter carry no
+// instant of the attempt before.
+func TestNative(t *testing.T) {
+	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Strategy: newNative(t)})
+		began := time.Now()
+		c.mustSend(
+			amqpx.Message{ID: "now", Queue: "q"},
+			amqpx.Message{ID: "short", Queue: "q", Delay: 1500*time.Microsecond + 1},
+			amqpx.Message{ID: "long", Queue: "q", Delay: 384 * 24 * time.Hour},
+			amqpx.Message{ID: "at", Queue: "q", DeliverAt: began.Add(1234567 * time.Microsecond)},
+			amqpx.Message{ID: "by another clock", Queue: "q", DeliverAt: began.Add(time.Hour + 2*time.Second), ClockOffset: time.Hour},
+		)
+		if n := m.held(); n != 4 {
+			t.Errorf("%d wait", n)
+		}
+		got := &collector{answer: func(d *amqpx.Delivery) error {
+			if d.ID == "now" && d.Attempt == 1 {
+				return amqpx.RetryIn(90*time.Second+7*time.Millisecond, errors.New("again"))
+			}
+			if d.ID == "long" {
+				return amqpx.Reject(errors.New("no"))
+			}
+			return nil
+		}}
+		c.consume("q", got.handle)
+		after(385 * 24 * time.Hour)
+		times := got.since(began)
+		for id, want := range map[string][]time.Duration{
+			"now": {0, 90*time.Second + 7*time.Millisecond}, "short": {2 * time.Millisecond}, "long": {384 * 24 * time.Hour},
+			"at": {1235 * time.Millisecond}, "by another clock": {2 * time.Second},
+		} {
+			if !slices.EqualFunc(times[id], want, func(got, want time.Duration) bool { return got >= want && got <= want+maxHold }) {
+				t.Errorf("%s came after %v, want %v", id, times[id], want)
+			}
+		}
+		dead := m.queue("q.dead").Messages
+		if len(dead) != 1 || dead[0].Headers[topology.HeaderInstant] != nil {
+			t.Errorf("dead letters: %+v", dead)
+		}
+		m.tidy()
+	})
+}
+
+// An instant does not depend on how long a message waits to be written.
+func TestNativeInABatchAndThroughAnOutage(t *testing.T) {
+	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Strategy: newNative(t), SendTimeout: time.Minute, ReconnectMax: time.Second})
+		c.mustSend(amqpx.Message{Queue: "q"})
+		began := time.Now()
+		restore := m.RefuseConnections()
+		m.CutConnections()
+		one := c.sending(amqpx.Message{ID: "one", Queue: "q", Delay: 20*time.Second + 3*time.Millisecond})
+		after(10 * time.Second)
+		restore()
+		if err := <-one; err != nil {
+			t.Fatal(err)
+		}
+		var batch []amqpx.Message
+		var ids []string
+		for i := range 50 {
+			id := fmt.Sprint(i)
+			batch = append(batch, amqpx.Message{ID: id, Queue: "q", Delay: time.Minute})
+			ids = append(ids, id)
+		}
+		if err := c.SendBatch(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Until(began.Add(20*time.Second + 2*time.Millisecond)))
+		m.holds("q", 1, 0)
+		after(time.Millisecond)
+		m.holds("q", 2, 0)
+		after(time.Minute)
+		if got := m.ids("q"); !slices.Equal(got[2:], ids) {
+			t.Errorf("they came as %v", got)
+		}
+	})
+}
+
+// On a broker that would deliver at once nothing is sent: Open fails, and says what
+// to do.
+func TestNativeWhereInstantsAreIgnored(t *testing.T) {
+	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+		began := time.Now()
+		_, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: newNative(t)})
+		if !errors.Is(err, live.ErrInstantsIgnored) || !strings.Contains(err.Error(), "bucket") || time.Since(began) > 5*time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		m.tidy()
+	})
+}
+
+// A client whose next broker ignores instants sends nothing there, and says so;
+// bucket is what the broker can do.
+func TestNativeReconnectsToABrokerThatIgnoresInstants(t *testing.T) {
+	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
+		old := newMemory(t, amqptest.Options{Version: "4.3.6"})
+		var at atomic.Pointer[memory]
+		at.Store(m)
+		cfg := amqpx.Config{
+			URL: m.URL(), Strategy: newNative(t), SendTimeout: 10 * time.Second,
+			Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				return at.Load().Dial(ctx, network, addr)
+			},
+		}
+		c, err := amqpx.Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(context.Background())
+		at.Store(old)
+		m.CutConnections()
+		err = c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute})
+		if !errors.Is(err, amqpx.ErrNotSent) || !errors.Is(err, live.ErrInstantsIgnored) {
+			t.Errorf("got %v", err)
+		}
+		if h, ok := errors.AsType[*amqpx.HealthError](c.Health()); !ok || !h.Problems[0].Final || !errors.Is(h, live.ErrInstantsIgnored) {
+			t.Errorf("health: %v", c.Health())
+		}
+		old.tidy()
+		at.Store(m)
+		old.CutConnections()
+		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute}); err != nil || m.held() != 1 {
+			t.Errorf("back where instants count: %v, %d wait", err, m.held())
+		}
+	})
+}
+
+// Sends wait while a canary is under way, at a connection and where a holding queue
+// was made again.
+func TestNativeWaitsForItsProof(t *testing.T) {
+	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Strategy: newNative(t)})
+		c.mustSend(amqpx.Message{Queue: "q"})
+		canaries := func() (n int) {
+			for i := range dlx.DefaultNativeQueues {
+				n += m.Publishes(fmt.Sprintf("delay.native.%d", i+1))
+			}
+			return n
+		}
+		before := canaries()
+		m.CutConnections()
+		sent := c.sending(amqpx.Message{ID: "reconnected", Queue: "q", Delay: time.Minute})
+		for len(m.connections("publish")) == 0 {
+			after(10 * time.Millisecond)
+		}
+		after(150 * time.Millisecond) // of some 250 that the proof takes
+		select {
+		case err := <-sent:
+			t.Fatalf("sent without a proof: %v", err)
+		default:
+		}
+		if err := <-sent; err != nil || canaries()-before < 4*dlx.DefaultNativeQueues {
+			t.Errorf("%v, after %d messages", err, canaries()-before)
+		}
+		for i := range dlx.DefaultNativeQueues {
+			m.deleteQueue(fmt.Sprintf("delay.native.%d", i+1))
+		}
+		before = canaries()
+		began := time.Now()
+		c.mustSend(amqpx.Message{ID: "again", Queue: "q", Delay: time.Minute})
+		if time.Since(began) < 200*time.Millisecond || canaries()-before < 4*dlx.DefaultNativeQueues || m.held() != 1 {
+			t.Errorf("sent after %v and %d messages; %d wait", time.Since(began), canaries()-before, m.held())
+		}
+		m.tidy()
+	})
+}
+
+// Neither a delay nor an instant is early by a clock that is not the broker's.
+func TestNativeWithOtherClocks(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 5 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second, -500 * time.Millisecond, -3 * time.Second} {
+		inMemoryOf(t, amqptest.Options{Version: "4.4.0", ClockAhead: ahead, Latency: time.Millisecond}, func(t *testing.T, m *memory) {
+			c := m.open(amqpx.Config{Strategy: newNative(t)})
+			got := &collector{}
+			c.consume("q", got.handle)
+			c.mustSend(amqpx.Message{ID: "first", Queue: "q"})
+			began := time.Now()
+			c.mustSend(amqpx.Message{ID: "delay", Queue: "q", Delay: 30 * time.Second}, amqpx.Message{ID: "at", Queue: "q", DeliverAt: began.Add(40 * time.Second)})
+			after(time.Minute)
+			const exact = 50 * time.Millisecond
+			for id, want := range map[string]time.Duration{"delay": 30 * time.Second, "at": 40 * time.Second} {
+				// Behind the broker's clock by less than what a canary can tell, a delay
+				// may be shorter by so little; ahead of it, late by the difference.
+				early := min(ahead, 20*time.Millisecond)
+				took := got.since(began)[id]
+				if len(took) != 1 || took[0] < want-max(early, 0) || took[0] > want+max(-ahead, 0)+exact {
+					t.Errorf("the broker's clock ahead by %v: %s took %v", ahead, id, took)
+				}
+			}
+		})
+	}
+	for _, ahead := range []time.Duration{time.Minute, -time.Minute} {
+		inMemoryOf(t, amqptest.Options{Version: "4.4.0", ClockAhead: ahead}, func(t *testing.T, m *memory) {
+			_, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: newNative(t)})
+			if _, ok := errors.AsType[*live.ClockError](err); !ok {
+				t.Errorf("ahead by %v: %v", ahead, err)
+			}
+		})
+	}
+}
+
+// In a queue of a bucket RabbitMQ 4.4 would hold a message until the later of its TTL
+// and its instant. What has come natively goes on through buckets, and back, without
+// the instant that it came by.
+func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
+	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
+		natively, buckets := m.open(amqpx.Config{Strategy: newNative(t)}), m.open(amqpx.Config{})
+		began := time.Now()
+		ahead := amqp.Table{topology.HeaderInstant: began.Add(time.Hour).UnixMilli()}
+		natively.mustSend(amqpx.Message{ID: "native", Queue: "q", Delay: time.Second, Headers: ahead})
+		buckets.mustSend(amqpx.Message{ID: "bucket", Queue: "q", Delay: time.Second, Headers: ahead})
+		got := &collector{answer: func(d *amqpx.Delivery) error {
+			switch d.Attempt {
+			case 1:
+				return amqpx.RetryIn(5*time.Second, errors.New("again"))
+			case 2:
+				return amqpx.Reject(errors.New("no"))
+			}
+			return nil
+		}}
+		k := buckets.consume("q", got.handle)
+		after(3 * time.Second)
+		held := m.queue("delay.bucket.5s").Messages
+		for _, msg := range held {
+			if at := msg.Headers[topology.HeaderInstant]; at != nil {
+				t.Errorf("%s waits in a bucket with the instant %v", msg.MessageId, at)
+			}
+		}
+		if len(held) != 2 {
+			t.Errorf("%d wait in buckets", len(held))
+		}
+		after(10 * time.Second)
+		k.stop()
+		m.holds("q.dead", 2, 0)
+		for _, msg := range m.queue("q.dead").Messages {
+			if at := msg.Headers[topology.HeaderInstant]; at != nil {
+				t.Errorf("the dead letter %s has the instant %v", msg.MessageId, at)
+			}
+		}
+		for id, times := range got.since(began) {
+			if len(times) != 2 || times[0] > time.Second+maxHold || times[1] > 6*time.Second+2*maxHold {
+				t.Errorf("%s came after %v", id, times)
+			}
+		}
+	})
+}
+
+// An instant beyond 292 years takes a broker's queue down for good. Whatever a message
+// asks for, and by whatever clock, none waits for longer than ten years.
+func TestNativeInstantsAreBounded(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.4.0", ClockAhead: live.MaxClockDifference - time.Second}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Strategy: newNative(t)})
+		now := time.Now()
+		waits := 0
+		for _, at := range []time.Time{
+			now.Add(topology.MaxTTL), now.Add(topology.MaxTTL + time.Millisecond), now.AddDate(250, 0, 0), now.AddDate(300, 0, 0),
+			time.Unix(now.UnixMilli(), 0), time.Unix(now.UnixMicro(), 0), time.UnixMilli(math.MaxInt64), time.Unix(1<<62, 0), time.Unix(math.MinInt64, 0),
+		} {
+			for _, offset := range []time.Duration{0, time.Hour, -time.Hour, math.MaxInt64, math.MinInt64} {
+				err := c.Send(t.Context(), amqpx.Message{Queue: "q", DeliverAt: at, ClockOffset: offset})
+				if _, far := errors.AsType[*topology.DelayError](err); err != nil && !far && !errors.Is(err, amqpx.ErrMessage) {
+					t.Errorf("%v by a clock %v ahead: %v", at, offset, err)
+				}
+				if n := m.held(); n > waits {
+					waits = n
+					t.Logf("%v by a clock %v ahead waits", at, offset)
+				}
+			}
+		}
+		if waits == 0 {
+			t.Error("none waits")
+		}
+		after(topology.MaxTTL - time.Minute)
+		if n := m.held(); n == 0 {
+			t.Error("none waits for ten years")
+		}
+		after(2 * time.Minute)
+		if n := m.held(); n > 0 {
+			t.Errorf("%d wait for longer than ten years", n)
+		}
+	})
+}
+
+// Who connects while an alarm blocks publishers is told that, whether its own patience
+// ends first or the canary's; when the alarm is over it goes on.
+func TestNativeConnectsInAnAlarm(t *testing.T) {
+	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
+		const reason = "low on memory"
+		told := func(err error) bool {
+			return errors.Is(err, amqpx.ErrBlocked) && strings.Contains(err.Error(), reason)
+		}
+		m.Block(reason)
+		for _, patience := range []time.Duration{5 * time.Second, 25 * time.Second} {
+			if _, err := m.tryOpen(m.within(patience), amqpx.Config{Strategy: newNative(t)}); !told(err) {
+				t.Errorf("opened in an alarm, after %v: %v", patience, err)
+			}
+		}
+		time.AfterFunc(15*time.Second, m.Unblock)
+		c, o := m.watched(amqpx.Config{Strategy: newNative(t)})
+		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Minute})
+
+		m.CutConnections()
+		m.Block(reason)
+		for _, patience := range []time.Duration{5 * time.Second, 25 * time.Second} {
+			if err := c.Send(m.within(patience), amqpx.Message{Queue: "q", Delay: time.Minute}); !told(err) || !errors.Is(err, amqpx.ErrNotSent) {
+				t.Errorf("reconnected in an alarm, after %v: %v", patience, err)
+			}
+		}
+		if h, ok := errors.AsType[*amqpx.HealthError](c.Health()); !ok || !told(h) || h.Problems[0].Final {
+			t.Errorf("health: %v", c.Health())
+		}
+		m.Unblock()
+		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Minute})
+		if err := c.Health(); err != nil || m.held() != 2 {
+			t.Errorf("after the alarm: %v, %d wait", err, m.held())
+		}
+		if states := o.saw().states; slices.Contains(states, "publish blocked") {
+			t.Errorf("events %q of a connection that was never ready", states)
+		}
+		m.tidy()
+	})
+}
+
+// unproven hides the canary of a strategy.
+type unproven struct{ amqpx.Strategy }
+
+// A strategy that gives instants and no way to prove them sends nothing.
+func TestInstantsWithoutACanary(t *testing.T) {
+	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Strategy: unproven{newNative(t)}, SendTimeout: time.Second})
+		err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: time.Minute})
+		if !errors.Is(err, amqpx.ErrNotSent) || m.held() > 0 {
+			t.Errorf("%v, %d wait", err, m.held())
+		}
+	})
+}
+
+// Auto with native takes it for what is left, and proves it too.
+func TestAutoTakesNative(t *testing.T) {
+	cfg := parts(t, time.Minute)
+	cfg.Native = newNative(t)
+	a := newAuto(t, cfg)
+	for delay, want := range map[time.Duration]string{time.Minute: "ttl", time.Minute + 1: "native", 9 * 365 * 24 * time.Hour: "native"} {
+		if s, reason := a.Choose(delay); s.Name() != want || reason == "" {
+			t.Errorf("%v: %s (%s)", delay, s.Name(), reason)
+		}
+	}
+	inMemoryOf(t, delaysNatively, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Strategy: a})
+		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Hour}, amqpx.Message{Queue: "q", Delay: time.Minute})
+		if m.held() != 1 {
+			t.Errorf("%d wait", m.held())
+		}
+		after(time.Hour)
+		m.holds("q", 2, 0)
+	})
+	inMemory(t, func(t *testing.T, m *memory) {
+		if _, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: a}); !errors.Is(err, live.ErrInstantsIgnored) {
+			t.Errorf("got %v", err)
+		}
+	})
+}

@@ -1,0 +1,109 @@
+package telemetry
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// other is the name of all destinations beyond the limit.
+const other = "_OTHER"
+
+// destinations are those that were seen. The name of a queue or of an exchange is a
+// destination; a routing key is not.
+type destinations struct {
+	most int
+	rest *destination
+
+	mu  sync.RWMutex
+	all map[string]*destination
+}
+
+func newDestinations(most int) *destinations {
+	return &destinations{most: most, rest: newDestination(other), all: map[string]*destination{}}
+}
+
+func (d *destinations) get(name string) *destination {
+	d.mu.RLock()
+	found, full := d.all[name], len(d.all) >= d.most
+	d.mu.RUnlock()
+	if found != nil {
+		return found
+	}
+	if full {
+		return d.rest
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.all[name] != nil:
+	case len(d.all) >= d.most:
+		return d.rest
+	default:
+		d.all[name] = newDestination(name)
+	}
+	return d.all[name]
+}
+
+// destination has what is recorded of it again and again, made once.
+type destination struct {
+	name                  string
+	sendSpan, processSpan string
+	send, process         []trace.SpanStartOption
+
+	lateness  []metric.RecordOption
+	sent      [len(sendErrors)]options
+	processed [len(outcomes)][len(handleErrors)]options
+}
+
+func newDestination(name string) *destination {
+	d := &destination{name: name, sendSpan: "send " + name, processSpan: "process " + name}
+	if name == other {
+		d.sendSpan, d.processSpan = "send", "process"
+	}
+	d.send = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(sendAttributes...)}
+	d.process = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(processAttributes...)}
+	d.lateness = recordOptions(d.attribute())
+	return d
+}
+
+func (d *destination) attribute() attribute.KeyValue { return semconv.MessagingDestinationName(d.name) }
+
+// Attributes of every send, and of every handler.
+var (
+	sendAttributes = []attribute.KeyValue{
+		semconv.MessagingSystemRabbitMQ, semconv.MessagingOperationName("send"), semconv.MessagingOperationTypeSend,
+	}
+	processAttributes = []attribute.KeyValue{
+		semconv.MessagingSystemRabbitMQ, semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess,
+	}
+)
+
+// outcomes are those of a delivery, in the order of destination.processed.
+var outcomes = [...]amqpx.Outcome{
+	amqpx.OutcomeAcked, amqpx.OutcomeRetried, amqpx.OutcomeSnoozed, amqpx.OutcomeDeadLettered, amqpx.OutcomeRequeued, amqpx.OutcomeLost,
+}
+
+// options are those of one set of attributes, made when it first occurs.
+type options struct {
+	made atomic.Pointer[[]metric.RecordOption]
+}
+
+func (o *options) get(attributes func() []attribute.KeyValue) []metric.RecordOption {
+	if made := o.made.Load(); made != nil {
+		return *made
+	}
+	made := recordOptions(attributes()...)
+	o.made.Store(&made)
+	return made
+}
+
+func recordOptions(attributes ...attribute.KeyValue) []metric.RecordOption {
+	return []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(attributes...))}
+}

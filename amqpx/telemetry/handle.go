@@ -1,0 +1,96 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// HandleStart begins the span of a delivery. The handler's context has it, and the
+// message's baggage. It ends when the message's fate is settled; what the handler
+// took is in messaging.process.duration.
+func (t *Telemetry) HandleStart(ctx context.Context, d *amqpx.Delivery) context.Context {
+	dest := t.destinations.get(d.Queue)
+	opts := dest.process
+	if len(d.Headers) > 0 {
+		ctx = t.propagator.Extract(ctx, headers(d.Headers))
+	}
+	sent := trace.SpanContextFromContext(ctx)
+	switch {
+	case !sent.IsValid():
+	case !sent.IsRemote(): // of the call of Consume, which lasts
+		opts = append(slices.Clip(opts), trace.WithNewRoot())
+	case t.parents:
+	default:
+		opts = append(slices.Clip(opts), trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: sent}))
+	}
+	ctx, _ = t.tracer.Start(ctx, dest.processSpan, opts...) //nolint:spancheck // HandleEnd ends it
+	return ctx
+}
+
+// HandleEnd ends the span and records the outcome.
+func (t *Telemetry) HandleEnd(ctx context.Context, e amqpx.HandleEnd) {
+	dest := t.destinations.get(e.Delivery.Queue)
+	class := handleError(e)
+	if i := slices.Index(outcomes[:], e.Outcome); i >= 0 {
+		opts := dest.processed[i][class].get(func() []attribute.KeyValue {
+			all := append(slices.Clip(processAttributes), dest.attribute(), outcomeKey.String(string(e.Outcome)))
+			if class > 0 {
+				all = append(all, semconv.ErrorTypeKey.String(handleErrors[class]))
+			}
+			return all
+		})
+		t.processDuration.Record(ctx, e.Duration.Seconds(), opts...)
+	}
+	if !e.Delivery.DueAt.IsZero() {
+		t.lateness.Record(ctx, max(0, e.Lateness.Seconds()), dest.lateness...)
+	}
+	span := trace.SpanFromContext(ctx)
+	if span.IsRecording() {
+		span.SetAttributes(
+			semconv.MessagingDestinationName(e.Delivery.Queue), semconv.MessagingMessageID(e.Delivery.ID),
+			outcomeKey.String(string(e.Outcome)), attemptKey.Int(e.Delivery.Attempt), latenessKey.Float64(e.Lateness.Seconds()),
+		)
+		if class > 0 {
+			span.SetAttributes(semconv.ErrorTypeKey.String(handleErrors[class]))
+			span.SetStatus(codes.Error, e.Err.Error())
+		}
+	}
+	span.End()
+}
+
+// Attributes of a handler's span; the outcome is also one of its metrics.
+const (
+	outcomeKey  = attribute.Key("rabbitdelay.outcome")
+	attemptKey  = attribute.Key("rabbitdelay.attempt")
+	latenessKey = attribute.Key("rabbitdelay.lateness") // seconds
+)
+
+// handleErrors are the values of error.type for a handler; the first is success,
+// which a snooze is too.
+var handleErrors = [...]string{"", "panic", "rejected", "timeout", "canceled", other}
+
+// handleError is the index of a handler's error.
+func handleError(e amqpx.HandleEnd) int {
+	class := other
+	switch {
+	case e.Err == nil, amqpx.IsSnoozed(e.Err):
+		return 0
+	case e.Panicked:
+		class = "panic"
+	case amqpx.IsRejected(e.Err):
+		class = "rejected"
+	case errors.Is(e.Err, amqpx.ErrHandlerTimeout), errors.Is(e.Err, context.DeadlineExceeded):
+		class = "timeout"
+	case errors.Is(e.Err, context.Canceled):
+		class = "canceled"
+	}
+	return slices.Index(handleErrors[:], class)
+}

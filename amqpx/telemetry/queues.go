@@ -1,0 +1,116 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// ObserveQueues reports what lies in the queues of the destinations, in their
+// dead-letter queues and in the parked queue, until Unregister. Queues that the client
+// consumes are reported without being given, with their dead-letter queue if it has the
+// default name. Of at most Config.MaxDestinations queues the broker is asked, as
+// Client.QueueInfo does, at most once in Config.Interval and in the background as for
+// ObserveStore. Queues that do not exist, or that the user may not see, are left out.
+func (t *Telemetry) ObserveQueues(c *amqpx.Client, given []topology.Destination, attributes ...attribute.KeyValue) (metric.Registration, error) {
+	m := &maker{meter: t.meter}
+	ready := m.gauge("rabbitdelay.queue.ready", "{message}", "Messages in a destination's queue that wait for a consumer.")
+	consumers := m.gauge("rabbitdelay.queue.consumers", "{consumer}", "Consumers of a destination's queue, in all processes.")
+	dead := m.gauge("rabbitdelay.dead_letters", "{message}", "Messages in a destination's dead-letter queue.")
+	parked := m.gauge("rabbitdelay.parked", "{message}", "Messages in the parked queue, whose destination is gone.")
+	if m.err != nil {
+		return nil, m.err
+	}
+	with := func(more ...attribute.KeyValue) metric.ObserveOption {
+		return metric.WithAttributes(append(more, attributes...)...)
+	}
+	all := &reading[queues]{interval: t.interval, read: func(ctx context.Context) (queues, error) {
+		return readQueues(ctx, c, t.watched(c, given))
+	}}
+	return t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		q, ok := all.get(ctx)
+		if !ok {
+			return nil
+		}
+		for name, x := range q.of {
+			at := with(semconv.MessagingDestinationName(name))
+			o.ObserveInt64(ready, int64(x.own.Ready), at)
+			o.ObserveInt64(consumers, int64(x.own.Consumers), at)
+			if x.hasDead {
+				o.ObserveInt64(dead, int64(x.dead.Ready), at)
+			}
+		}
+		if q.hasParked {
+			o.ObserveInt64(parked, int64(q.parked.Ready), with())
+		}
+		return nil
+	}, ready, consumers, dead, parked)
+}
+
+// watched are the queues that are looked at, with their dead-letter queues.
+func (t *Telemetry) watched(c *amqpx.Client, given []topology.Destination) map[string]string {
+	list := map[string]string{}
+	add := func(d topology.Destination) {
+		if _, listed := list[d.Queue]; !listed && d.Queue != "" && len(list) < t.destinations.most {
+			list[d.Queue] = d.DeadLetterQueue()
+		}
+	}
+	for _, d := range given {
+		add(d)
+	}
+	for _, k := range c.Stats().Consumers {
+		add(topology.Destination{Queue: k.Queue})
+	}
+	return list
+}
+
+// queues are what was read.
+type queues struct {
+	of        map[string]queue
+	parked    amqpx.QueueInfo
+	hasParked bool
+}
+
+type queue struct {
+	own, dead amqpx.QueueInfo
+	hasDead   bool
+}
+
+func readQueues(ctx context.Context, c *amqpx.Client, watched map[string]string) (q queues, err error) {
+	q.of = make(map[string]queue, len(watched))
+	for name, deadName := range watched {
+		var x queue
+		var exists bool
+		if x.own, exists, err = look(ctx, c, name); err != nil {
+			return queues{}, err
+		}
+		if !exists {
+			continue
+		}
+		if x.dead, x.hasDead, err = look(ctx, c, deadName); err != nil {
+			return queues{}, err
+		}
+		q.of[name] = x
+	}
+	q.parked, q.hasParked, err = look(ctx, c, topology.ParkedQueue(c.Strategy().Prefix()))
+	return q, err
+}
+
+// look asks about a queue; false: there is none that the user may see.
+func look(ctx context.Context, c *amqpx.Client, name string) (amqpx.QueueInfo, bool, error) {
+	info, err := c.QueueInfo(ctx, name)
+	if refused, ok := errors.AsType[*amqp.Error](err); ok {
+		switch refused.Code {
+		case amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked:
+			return info, false, nil
+		}
+	}
+	return info, err == nil, err
+}

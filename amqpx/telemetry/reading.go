@@ -1,0 +1,78 @@
+package telemetry
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+)
+
+// reading keeps what was read of a database or a broker. Whoever asks gets what is
+// there; when that is old, it is read again in the background.
+type reading[T any] struct {
+	read     func(ctx context.Context) (T, error)
+	interval time.Duration
+
+	mu      sync.Mutex
+	value   T
+	at      time.Time     // of value; zero: none
+	next    time.Time     // when to read again
+	running chan struct{} // closed when the present read ends; nil: none runs
+}
+
+// Bounds of a reading.
+const (
+	patience    = 250 * time.Millisecond // how long a collection waits for new figures
+	readTimeout = 10 * time.Second
+	restFactor  = 9 // times as long as a read took, nothing is read
+)
+
+// get is the figures, and whether there are any that are not too old.
+func (r *reading[T]) get(ctx context.Context) (value T, ok bool) {
+	wait := r.refresh()
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-wait:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// While reads fail or take long, the last figures stand for some time.
+	return r.value, !r.at.IsZero() && time.Since(r.at) < 3*r.interval+readTimeout*restFactor
+}
+
+// done is closed.
+var done = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// refresh begins to read if it is time to; the channel is closed when that has ended.
+func (r *reading[T]) refresh() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running != nil {
+		return r.running
+	}
+	began := time.Now()
+	if began.Before(r.next) {
+		return done
+	}
+	r.running = make(chan struct{})
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+		value, err := r.read(ctx)
+		cancel()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if err == nil {
+			r.value, r.at = value, began
+		} else {
+			otel.Handle(err)
+		}
+		r.next = time.Now().Add(max(r.interval, restFactor*time.Since(began)))
+		close(r.running)
+		r.running = nil
+	}()
+	return r.running
+}

@@ -1,0 +1,131 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// SendStart begins the span of a send, and puts its context into the headers of a
+// message that has none.
+func (t *Telemetry) SendStart(ctx context.Context, m *amqpx.Message) context.Context {
+	d := t.destinations.get(nameOf(m.Queue, m.Exchange, m.RoutingKey))
+	creation := trace.SpanContext{}
+	opts := d.send
+	if len(m.Headers) > 0 {
+		if creation = t.creation(headers(m.Headers)); creation.IsValid() {
+			opts = append(slices.Clip(opts), trace.WithLinks(trace.Link{SpanContext: creation}))
+			if t.parents && !trace.SpanContextFromContext(ctx).IsValid() {
+				ctx = trace.ContextWithRemoteSpanContext(ctx, creation)
+			}
+		}
+	}
+	ctx, _ = t.tracer.Start(ctx, d.sendSpan, opts...) //nolint:spancheck // SendEnd ends it
+	if !creation.IsValid() {
+		if m.Headers == nil { // by a hook before this one
+			m.Headers = amqp.Table{}
+		}
+		t.inject(ctx, headers(m.Headers))
+	}
+	return ctx
+}
+
+// SendEnd ends the span and records the outcome.
+func (t *Telemetry) SendEnd(ctx context.Context, e amqpx.SendEnd) {
+	d := t.destinations.get(nameOf(e.Destination.Queue, e.Destination.Exchange, e.Destination.RoutingKey))
+	class := sendError(e.Err)
+	opts := d.sent[class].get(func() []attribute.KeyValue {
+		all := append(slices.Clip(sendAttributes), d.attribute())
+		if class > 0 {
+			all = append(all, semconv.ErrorTypeKey.String(sendErrors[class]))
+		}
+		return all
+	})
+	t.sendDuration.Record(ctx, e.Duration.Seconds(), opts...)
+	span := trace.SpanFromContext(ctx)
+	if span.IsRecording() {
+		span.SetName(d.sendSpan) // a dead letter's destination is known only now
+		span.SetAttributes(
+			semconv.MessagingDestinationName(fullName(e.Destination)), semconv.MessagingMessageID(e.ID),
+			delayKey.Float64(e.Delay.Seconds()), hopsKey.Int(e.Hops), triesKey.Int(e.Tries),
+		)
+		if class > 0 {
+			span.SetAttributes(semconv.ErrorTypeKey.String(sendErrors[class]))
+			span.SetStatus(codes.Error, e.Err.Error())
+		}
+	}
+	span.End()
+}
+
+// Attributes of a send's span.
+const (
+	delayKey = attribute.Key("rabbitdelay.delay") // seconds
+	hopsKey  = attribute.Key("rabbitdelay.hops")
+	triesKey = attribute.Key("rabbitdelay.tries")
+)
+
+// nameOf is the destination for metrics: a queue, or an exchange. The default
+// exchange routes by queue name.
+func nameOf(queue, exchange, routingKey string) string {
+	switch {
+	case queue != "":
+		return queue
+	case exchange != "":
+		return exchange
+	}
+	return routingKey
+}
+
+// fullName is a destination as the conventions name it: {exchange}:{routing key}
+// where both are given.
+func fullName(d topology.Destination) string {
+	if d.Queue == "" && d.Exchange != "" && d.RoutingKey != "" {
+		return d.Exchange + ":" + d.RoutingKey
+	}
+	return nameOf(d.Queue, d.Exchange, d.RoutingKey)
+}
+
+// sendErrors are the values of error.type for a send; the first is success.
+var sendErrors = [...]string{"", "invalid", "blocked", "unroutable", "nacked", "closed", "timeout", "canceled", "refused", other}
+
+// sendError is the index of an error.
+func sendError(err error) int {
+	class := other
+	var refused *amqp.Error
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, amqpx.ErrBlocked):
+		class = "blocked"
+	case errors.Is(err, amqpx.ErrUnroutable):
+		class = "unroutable"
+	case errors.Is(err, amqpx.ErrNacked):
+		class = "nacked"
+	case errors.Is(err, amqpx.ErrClosed):
+		class = "closed"
+	case errors.As(err, &refused):
+		class = "refused"
+	case errors.Is(err, context.DeadlineExceeded):
+		class = "timeout"
+	case errors.Is(err, context.Canceled):
+		class = "canceled"
+	case isInvalid(err):
+		class = "invalid"
+	}
+	return slices.Index(sendErrors[:], class)
+}
+
+// isInvalid tells whether the message can never be sent.
+func isInvalid(err error) bool {
+	var key *topology.KeyError
+	return errors.Is(err, amqpx.ErrMessage) || errors.Is(err, topology.ErrDelay) || errors.Is(err, topology.ErrDestination) || errors.As(err, &key)
+}

@@ -1,0 +1,100 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+const horizonKey = attribute.Key("rabbitdelay.horizon")
+
+// horizons are those of rabbitdelay.tasks.pending: what is due within a minute, what
+// is due after that within an hour, and so on.
+var horizons = []struct {
+	name   string
+	within time.Duration
+}{{"1m", time.Minute}, {"1h", time.Hour}, {"1d", 24 * time.Hour}, {"7d", 7 * 24 * time.Hour}}
+
+// maxCount bounds each count of tasks: reading ten million entries of an index takes
+// a database some seconds.
+const maxCount = 1_000_000
+
+// relayParts are those of schedule.Fault.
+var relayParts = []string{"relay", "sweep", "recurring", "purge", "clock", "listen"}
+
+// ObserveStore reports the tasks of a store's table and the health of its relay, until
+// Unregister. It reads the table at most once in Config.Interval, for at most 10 s, in
+// the background: a collection waits 250 ms for it and then reports what was read
+// before. Counts end at a million. Errors go to otel.Handle. The attributes tell the
+// stores of one process apart.
+func (t *Telemetry) ObserveStore(s *schedule.Store, attributes ...attribute.KeyValue) (metric.Registration, error) {
+	within := make([]time.Duration, len(horizons))
+	for i, h := range horizons {
+		within[i] = h.within
+	}
+	backlog := &reading[schedule.Backlog]{interval: t.interval, read: func(ctx context.Context) (schedule.Backlog, error) {
+		return s.Backlog(ctx, within, maxCount)
+	}}
+	return t.observeStore(backlog, s.Health, attributes)
+}
+
+func (t *Telemetry) observeStore(backlog *reading[schedule.Backlog], health func() error, own []attribute.KeyValue) (metric.Registration, error) {
+	m := &maker{meter: t.meter}
+	pending := m.gauge("rabbitdelay.tasks.pending", "{task}", "Pending tasks by when they are due, up to a million each.")
+	unsent := m.gauge("rabbitdelay.relay.backlog", "{task}", "Pending tasks that the relay should have given to the broker by now, up to a million.")
+	oldest := m.seconds("rabbitdelay.tasks.oldest_overdue", "How long ago the pending task was due that was due first; 0 for none.")
+	running := m.gauge("rabbitdelay.relay.running", "{relay}", "1 while this process runs the relay, else 0.")
+	failing := m.gauge("rabbitdelay.relay.failing", "{part}", "1 while a part of the relay fails, else 0.")
+	if m.err != nil {
+		return nil, m.err
+	}
+	with := func(more ...attribute.KeyValue) metric.ObserveOption {
+		return metric.WithAttributes(append(more, own...)...)
+	}
+	return t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		err := health()
+		runs := !errors.Is(err, schedule.ErrNotRunning)
+		o.ObserveInt64(running, oneIf(runs), with())
+		for _, part := range relayParts {
+			o.ObserveInt64(failing, oneIf(runs && fails(err, part)), with(partKey.String(part)))
+		}
+		b, ok := backlog.get(ctx)
+		if !ok {
+			return nil
+		}
+		o.ObserveInt64(unsent, b.Unsent, with())
+		o.ObserveInt64(pending, b.Overdue, with(horizonKey.String("overdue")))
+		for i, n := range b.Within {
+			name := "later"
+			if i < len(horizons) {
+				name = horizons[i].name
+			}
+			o.ObserveInt64(pending, n, with(horizonKey.String(name)))
+		}
+		age := 0.0
+		if !b.Oldest.IsZero() {
+			age = b.At.Sub(b.Oldest).Seconds()
+		}
+		o.ObserveFloat64(oldest, age, with())
+		return nil
+	}, pending, unsent, oldest, running, failing)
+}
+
+// fails tells whether a part of the relay is among the faults.
+func fails(err error, part string) bool {
+	health, ok := errors.AsType[*schedule.HealthError](err)
+	if !ok {
+		return false
+	}
+	for _, f := range health.Faults {
+		if f.Part == part {
+			return true
+		}
+	}
+	return false
+}

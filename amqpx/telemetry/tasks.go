@@ -1,0 +1,130 @@
+package telemetry
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// taskInstruments are those of schedule.Hooks.
+type taskInstruments struct {
+	sent, unsent, purged, errors metric.Int64Counter
+	skew                         metric.Float64Gauge
+}
+
+func (m *maker) taskInstruments() taskInstruments {
+	skew, err := m.meter.Float64Gauge("rabbitdelay.relay.clock_skew", metric.WithUnit("s"), metric.WithDescription("The database's clock minus this process's, as last measured."))
+	m.note(err)
+	return taskInstruments{
+		sent:   m.counter("rabbitdelay.relay.sent", "{task}", "Tasks whose message was confirmed; resent ones are the sweeper's."),
+		unsent: m.counter("rabbitdelay.relay.send_failures", "{task}", "Tasks that could not be sent: they are tried again, or failed for good."),
+		purged: m.counter("rabbitdelay.relay.purged", "{task}", "Finished tasks that were deleted after their retention."),
+		errors: m.counter("rabbitdelay.relay.errors", "{error}", "Errors of the relay's parts, which go on."),
+		skew:   skew,
+	}
+}
+
+// begin shows the counters before they count, so that their first increase is seen.
+func (i *taskInstruments) begin() {
+	ctx := context.Background()
+	for _, resent := range []bool{false, true} {
+		i.sent.Add(ctx, 0, metric.WithAttributes(resentKey.Bool(resent)))
+	}
+	for _, final := range []bool{false, true} { // destinations are not known before they fail
+		i.unsent.Add(ctx, 0, metric.WithAttributes(finalKey.Bool(final)))
+	}
+	i.purged.Add(ctx, 0)
+	for _, part := range relayParts {
+		i.errors.Add(ctx, 0, metric.WithAttributes(partKey.String(part)))
+	}
+}
+
+const (
+	resentKey = attribute.Key("rabbitdelay.resent")
+	finalKey  = attribute.Key("rabbitdelay.final")
+	partKey   = attribute.Key("rabbitdelay.part")
+	reasonKey = attribute.Key("rabbitdelay.reason")
+)
+
+// Hooks are those of a store, for schedule.Config.Hooks. They record, and then call
+// those of next. A task gets the trace context and the baggage of the context in which
+// it is scheduled, unless it has its own; each message of the task has it.
+func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
+	t.tasks.begin()
+	h := next
+	h.BeforeSchedule = func(ctx context.Context, task *schedule.Task) {
+		t.capture(ctx, task)
+		if next.BeforeSchedule != nil {
+			next.BeforeSchedule(ctx, task)
+		}
+	}
+	h.Relayed = func(n int, resent bool) {
+		t.tasks.sent.Add(context.Background(), int64(n), metric.WithAttributes(resentKey.Bool(resent)))
+		if next.Relayed != nil {
+			next.Relayed(n, resent)
+		}
+	}
+	h.SendFailed = func(task schedule.Task, err error, failed bool) {
+		d := t.destinations.get(nameOf(task.Queue, task.Exchange, task.RoutingKey))
+		t.tasks.unsent.Add(context.Background(), 1, metric.WithAttributes(d.attribute(), finalKey.Bool(failed)))
+		if next.SendFailed != nil {
+			next.SendFailed(task, err, failed)
+		}
+	}
+	h.ClockSkew = func(skew, uncertainty time.Duration) {
+		t.tasks.skew.Record(context.Background(), skew.Seconds())
+		if next.ClockSkew != nil {
+			next.ClockSkew(skew, uncertainty)
+		}
+	}
+	h.Purged = func(n int64) {
+		t.tasks.purged.Add(context.Background(), n)
+		if next.Purged != nil {
+			next.Purged(n)
+		}
+	}
+	h.Error = func(what string, err error) {
+		t.tasks.errors.Add(context.Background(), 1, metric.WithAttributes(partKey.String(what)))
+		if next.Error != nil {
+			next.Error(what, err)
+		}
+	}
+	return h
+}
+
+// capture puts the context into a task's headers.
+func (t *Telemetry) capture(ctx context.Context, task *schedule.Task) {
+	own := propagation.MapCarrier(task.Headers)
+	if t.creation(own).IsValid() || !trace.SpanContextFromContext(ctx).IsValid() {
+		return
+	}
+	delete(own, "tracestate")
+	if task.Headers == nil {
+		task.Headers = map[string]string{}
+	}
+	t.propagator.Inject(ctx, propagation.MapCarrier(task.Headers))
+}
+
+// TaskSkipped counts a message without an effect, for schedule.OnSkip.
+func (t *Telemetry) TaskSkipped(ctx context.Context, d *amqpx.Delivery, reason schedule.SkipReason) {
+	t.skip(ctx, d, string(reason))
+}
+
+// MessageSkipped counts a message without an effect, for idempotency.OnSkip.
+func (t *Telemetry) MessageSkipped(ctx context.Context, d *amqpx.Delivery, reason idempotency.SkipReason) {
+	t.skip(ctx, d, string(reason))
+}
+
+// skip counts, and notes the reason on the handler's span.
+func (t *Telemetry) skip(ctx context.Context, d *amqpx.Delivery, reason string) {
+	t.skipped.Add(ctx, 1, metric.WithAttributes(t.destinations.get(d.Queue).attribute(), reasonKey.String(reason)))
+	trace.SpanFromContext(ctx).SetAttributes(reasonKey.String(reason))
+}

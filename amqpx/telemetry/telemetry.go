@@ -1,0 +1,162 @@
+// Package telemetry makes OpenTelemetry traces and metrics of what a client and a
+// store do. It imports OpenTelemetry's API only; the program chooses the SDK and the
+// exporters.
+//
+// Names follow OpenTelemetry's semantic conventions for messaging, version 1.43 (in
+// development). A span for sending and one for handling are joined by a link, because
+// a delay of a month is no part of either; Config.ParentSpans makes one trace of them.
+// The context of a sampled trace lies in the message's headers, as it was when it was
+// first sent or its task scheduled, and stays there through retries, snoozes, dead
+// letters and requeues.
+//
+// Metrics tell destinations apart by name, up to Config.MaxDestinations, and never
+// messages. docs/telemetry.md lists them all.
+package telemetry
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// ScopeName is the name of the instrumentation scope.
+const ScopeName = "github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
+
+// Config configures a Telemetry. The zero value uses OpenTelemetry's global
+// providers.
+type Config struct {
+	// TracerProvider, default the global one.
+	TracerProvider trace.TracerProvider
+	// MeterProvider, default the global one.
+	MeterProvider metric.MeterProvider
+	// Propagator reads and writes the trace context in headers; default the global
+	// one, or W3C's trace context and baggage if none is set there when New is called.
+	Propagator propagation.TextMapPropagator
+	// ParentSpans makes the span of a handler a child of the span that sent its
+	// message, instead of a trace of its own with a link. Such a trace lasts as long as
+	// the delay, and most backends assemble traces of minutes only.
+	ParentSpans bool
+	// MaxDestinations is how many destinations are told apart in span names and
+	// metrics, default 200, 1 to 10,000; further ones are "_OTHER". With more than 200
+	// raise the SDK's own limit of 2000 attribute sets for each instrument.
+	MaxDestinations int
+	// Interval is how old figures of the database and of queues may be, default 30 s, 1 s
+	// to 1 h. Reading them takes at most a tenth of the time.
+	Interval time.Duration
+}
+
+// ErrConfig is wrapped by the errors of New about its Config.
+var ErrConfig = errors.New("invalid configuration")
+
+// Telemetry observes clients, as an amqpx.Hook in amqpx.Config.Hooks, and stores, by
+// Hooks. It is safe for many goroutines and clients.
+type Telemetry struct {
+	tracer       trace.Tracer
+	meter        metric.Meter
+	propagator   propagation.TextMapPropagator
+	parents      bool
+	interval     time.Duration
+	destinations *destinations
+
+	sendDuration    metric.Float64Histogram
+	processDuration metric.Float64Histogram
+	lateness        metric.Float64Histogram
+	skipped         metric.Int64Counter
+	tasks           taskInstruments
+}
+
+var (
+	_ amqpx.SendHook   = (*Telemetry)(nil)
+	_ amqpx.HandleHook = (*Telemetry)(nil)
+)
+
+// Bucket boundaries, in seconds. Those of lateness go from a millisecond to a day.
+var (
+	durations  = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
+	latenesses = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
+)
+
+// New makes a Telemetry. Errors wrap ErrConfig, or are the meter's.
+func New(cfg Config) (*Telemetry, error) {
+	if cfg.TracerProvider == nil {
+		cfg.TracerProvider = otel.GetTracerProvider()
+	}
+	if cfg.MeterProvider == nil {
+		cfg.MeterProvider = otel.GetMeterProvider()
+	}
+	if cfg.Propagator == nil {
+		cfg.Propagator = otel.GetTextMapPropagator()
+		if len(cfg.Propagator.Fields()) == 0 {
+			cfg.Propagator = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+		}
+	}
+	if cfg.MaxDestinations == 0 {
+		cfg.MaxDestinations = 200
+	}
+	if cfg.Interval == 0 {
+		cfg.Interval = 30 * time.Second
+	}
+	if cfg.MaxDestinations < 1 || cfg.MaxDestinations > 10_000 {
+		return nil, fmt.Errorf("%w: MaxDestinations: %d; expected 1 to 10000", ErrConfig, cfg.MaxDestinations)
+	}
+	if cfg.Interval < time.Second || cfg.Interval > time.Hour {
+		return nil, fmt.Errorf("%w: Interval: %v; expected 1s to 1h", ErrConfig, cfg.Interval)
+	}
+	t := &Telemetry{
+		tracer:     cfg.TracerProvider.Tracer(ScopeName, trace.WithSchemaURL(semconv.SchemaURL)),
+		meter:      cfg.MeterProvider.Meter(ScopeName, metric.WithSchemaURL(semconv.SchemaURL)),
+		propagator: cfg.Propagator, parents: cfg.ParentSpans, interval: cfg.Interval,
+		destinations: newDestinations(cfg.MaxDestinations),
+	}
+	m := &maker{meter: t.meter}
+	t.sendDuration = m.histogram("messaging.client.operation.duration", "Time from the call to the broker's confirm or the error, for each message sent.", durations)
+	t.processDuration = m.histogram("messaging.process.duration", "Time that a handler took, for each delivery.", durations)
+	t.lateness = m.histogram("rabbitdelay.lateness", "Start of a message's handler minus its due instant.", latenesses)
+	t.skipped = m.counter("rabbitdelay.skipped", "{message}", "Messages that were acknowledged without an effect.")
+	t.tasks = m.taskInstruments()
+	return t, m.err
+}
+
+// maker makes instruments and keeps the first error.
+type maker struct {
+	meter metric.Meter
+	err   error
+}
+
+func (m *maker) note(err error) {
+	if m.err == nil && err != nil {
+		m.err = fmt.Errorf("telemetry: %w", err)
+	}
+}
+
+func (m *maker) histogram(name, description string, boundaries []float64) metric.Float64Histogram {
+	h, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(boundaries...))
+	m.note(err)
+	return h
+}
+
+func (m *maker) counter(name, unit, description string) metric.Int64Counter {
+	c, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	m.note(err)
+	return c
+}
+
+func (m *maker) gauge(name, unit, description string) metric.Int64ObservableGauge {
+	g, err := m.meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+	m.note(err)
+	return g
+}
+
+func (m *maker) seconds(name, description string) metric.Float64ObservableGauge {
+	g, err := m.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(description))
+	m.note(err)
+	return g
+}

@@ -1,0 +1,335 @@
+package telemetry_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/baggage"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/trace"
+	api "go.opentelemetry.io/otel/trace"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
+)
+
+func TestSpansAreLinkedAcrossTheDelay(t *testing.T) {
+	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
+		member, err := baggage.NewMember("tenant", "acme")
+		check(t, err)
+		bag, err := baggage.New(member)
+		check(t, err)
+		var inside api.SpanContext
+		var tenant string
+		stop := s.consume("orders", func(ctx context.Context, _ *amqpx.Delivery) error {
+			inside, tenant = api.SpanContextFromContext(ctx), baggage.FromContext(ctx).Member("tenant").Value()
+			return nil
+		})
+		ctx, request := s.tracer.Start(baggage.ContextWithBaggage(t.Context(), bag), "request")
+		check(t, s.Send(ctx, amqpx.Message{ID: "a", Queue: "orders", Delay: 24 * time.Hour}))
+		request.End()
+		after(25 * time.Hour)
+		stop()
+
+		send, process := s.one("send orders"), s.one("process orders")
+		if send.Parent().SpanID() != request.SpanContext().SpanID() || send.SpanKind() != api.SpanKindProducer {
+			t.Errorf("the send is a %v below %v, expected a producer below the request", send.SpanKind(), send.Parent())
+		}
+		if process.Parent().IsValid() || process.SpanContext().TraceID() == send.SpanContext().TraceID() || process.SpanKind() != api.SpanKindConsumer {
+			t.Errorf("the handler's %v has the parent %v, expected a consumer with a trace of its own", process.SpanKind(), process.Parent())
+		}
+		s.isLinked(send.SpanContext(), process)
+		if inside.SpanID() != process.SpanContext().SpanID() || tenant != "acme" {
+			t.Errorf("the handler has span %v and tenant %q", inside.SpanID(), tenant)
+		}
+		for key, want := range map[string]string{
+			"messaging.system": "rabbitmq", "messaging.operation.name": "send", "messaging.operation.type": "send",
+			"messaging.destination.name": "orders", "messaging.message.id": "a", "rabbitdelay.delay": "86400", "rabbitdelay.tries": "1",
+		} {
+			if got := text(send, key); got != want {
+				t.Errorf("%s of the send is %q, expected %q", key, got, want)
+			}
+		}
+		for key, want := range map[string]string{
+			"messaging.operation.type": "process", "messaging.destination.name": "orders", "messaging.message.id": "a",
+			"rabbitdelay.outcome": "acked", "rabbitdelay.attempt": "1",
+		} {
+			if got := text(process, key); got != want {
+				t.Errorf("%s of the handler is %q, expected %q", key, got, want)
+			}
+		}
+		for _, span := range s.spans.Ended() {
+			for _, a := range span.Attributes() {
+				if strings.Contains(a.Value.String(), "clock.") {
+					t.Errorf("%s has digits of a routing key: %v", span.Name(), a)
+				}
+			}
+		}
+		if n := len(s.spans.Started()); n != len(s.spans.Ended()) {
+			t.Errorf("%d spans began and %d ended", n, len(s.spans.Ended()))
+		}
+	})
+}
+
+func TestParentSpansMakeOneTrace(t *testing.T) {
+	onSite(t, telemetry.Config{ParentSpans: true}, func(t *testing.T, s *site) {
+		stop := s.consume("orders", failing(1))
+		check(t, s.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: time.Second}))
+		after(time.Minute)
+		stop()
+		sends, processes := s.named("send orders"), s.named("process orders")
+		if len(sends) != 2 || len(processes) != 2 {
+			t.Fatalf("%d sends and %d handlers, expected 2 and 2", len(sends), len(processes))
+		}
+		for i, p := range processes {
+			if p.Parent().SpanID() != sends[0].SpanContext().SpanID() || len(p.Links()) != 0 {
+				t.Errorf("attempt %d is below %v, expected the first send", i+1, p.Parent().SpanID())
+			}
+		}
+		if sends[1].Parent().SpanID() != processes[0].SpanContext().SpanID() {
+			t.Error("the retry is not below the attempt that failed")
+		}
+	})
+}
+
+// A retry, a snooze, the dead letter and what is made of it keep the context with
+// which the message was sent first.
+func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
+	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
+		snoozed := false
+		stop := s.consume("orders", func(_ context.Context, d *amqpx.Delivery) error {
+			switch {
+			case d.Attempt == 1:
+				return errAgain
+			case !snoozed:
+				snoozed = true
+				return amqpx.Snooze(time.Hour)
+			}
+			return amqpx.Reject(errors.New("never"))
+		})
+		check(t, s.Send(t.Context(), amqpx.Message{ID: "a", Queue: "orders", Delay: time.Second}))
+		after(2 * time.Hour)
+		stop()
+		first := s.named("send orders")[0].SpanContext()
+		if got := s.headerOf("orders.dead", "traceparent"); got != traceparent(first) {
+			t.Errorf("the dead letter has traceparent %q, expected the first send's %q", got, traceparent(first))
+		}
+		stop = s.consume("orders", failing(0))
+		_, err := s.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "orders.dead"})
+		check(t, err)
+		after(time.Minute)
+		stop()
+
+		processes := s.named("process orders")
+		if len(processes) != 4 {
+			t.Fatalf("%d handlers ran, expected 4", len(processes))
+		}
+		s.isLinked(first, processes...)
+		s.isLinked(first, s.named("send orders")[1:]...)
+		dead := s.one("send orders.dead")
+		s.isLinked(first, dead)
+		if dead.Parent().SpanID() != processes[2].SpanContext().SpanID() {
+			t.Error("the dead letter's send is not below the handler that rejected")
+		}
+		if text(dead, "messaging.destination.name") != "orders.dead" {
+			t.Error("the dead letter's destination is not its queue")
+		}
+		for i, want := range []struct {
+			outcome, class string
+			status         codes.Code
+		}{{"retried", "_OTHER", codes.Error}, {"snoozed", "", codes.Unset}, {"dead-lettered", "rejected", codes.Error}, {"acked", "", codes.Unset}} {
+			p := processes[i]
+			if text(p, "rabbitdelay.outcome") != want.outcome || text(p, "error.type") != want.class || p.Status().Code != want.status {
+				t.Errorf("handler %d: %s, %s, %v; expected %v", i, text(p, "rabbitdelay.outcome"), text(p, "error.type"), p.Status(), want)
+			}
+		}
+	})
+}
+
+// The messages of a task have the context in which it was scheduled: the first, the
+// one after a move, and that of a revived task.
+func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
+	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
+		ctx, request := s.tracer.Start(t.Context(), "request")
+		due := time.Now().Add(time.Minute)
+		for _, id := range []string{"plain", "moved", "fired", "revived"} {
+			check(t, s.store.Schedule(ctx, nil, schedule.Task{ID: id, Queue: "tasks", DeliverAt: due, Headers: map[string]string{"own": id}}))
+		}
+		check(t, s.store.Schedule(t.Context(), nil, schedule.Task{ID: "without", Queue: "tasks", DeliverAt: due}))
+		request.End()
+		rejected := false
+		handle := schedule.Handler(s.db, func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
+			if d.ID == "revived" && !rejected {
+				rejected = true
+				return amqpx.Reject(errors.New("not yet"))
+			}
+			return nil
+		}, schedule.OnSkip(s.telemetry.TaskSkipped))
+		stopRelay := s.run(s.store.Run)
+		after(time.Second)
+		check(t, s.store.Reschedule(t.Context(), nil, "moved", due.Add(time.Minute)))
+		check(t, s.store.FireNow(t.Context(), nil, "fired"))
+		stop := s.consume("tasks", handle)
+		after(3 * time.Minute)
+		if _, err := s.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "tasks.dead", Tasks: s.store}); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Minute)
+		stop()
+		stopRelay()
+		count := map[string]int{}
+		for _, p := range s.named("process tasks") {
+			id := text(p, "messaging.message.id")
+			count[id]++
+			if id == "without" {
+				s.isLinked(s.sendOf("without"), p)
+				continue
+			}
+			s.isLinked(request.SpanContext(), p)
+		}
+		for id, want := range map[string]int{"plain": 1, "moved": 2, "fired": 2, "revived": 2, "without": 1} {
+			if count[id] != want {
+				t.Errorf("%s was handled %d times, expected %d", id, count[id], want)
+			}
+		}
+		for _, send := range s.named("send tasks") {
+			if text(send, "messaging.message.id") != "without" {
+				s.isLinked(request.SpanContext(), send)
+			}
+		}
+		s.metrics().want(t, 2, "rabbitdelay.skipped", "rabbitdelay.reason", "stale", "messaging.destination.name", "tasks")
+	})
+}
+
+// sendOf is the context of the first span that sent a message.
+func (s *site) sendOf(id string) api.SpanContext {
+	for _, span := range s.named("send tasks") {
+		if text(span, "messaging.message.id") == id {
+			return span.SpanContext()
+		}
+	}
+	return api.SpanContext{}
+}
+
+// A context that the program put into the headers itself stays.
+func TestContextOfTheProgramStays(t *testing.T) {
+	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
+		_, create := s.tracer.Start(t.Context(), "create")
+		create.End()
+		own := traceparent(create.SpanContext())
+		m := amqpx.Message{Queue: "orders", Headers: amqp.Table{"traceparent": own, "tracestate": "a=b"}}
+		check(t, s.Send(t.Context(), m))
+		if got := s.headerOf("orders", "traceparent"); got != own || s.headerOf("orders", "tracestate") != "a=b" {
+			t.Errorf("traceparent %q, expected the program's %q", got, own)
+		}
+		s.isLinked(create.SpanContext(), s.one("send orders"))
+	})
+}
+
+// What nobody can read is no context: it is replaced, and nothing fails of it.
+func TestBrokenContexts(t *testing.T) {
+	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
+		broken := []any{"", "00-1-2-01", strings.Repeat("0", 1<<10), "00-" + strings.Repeat("0", 32) + "-" + strings.Repeat("0", 16) + "-01", int64(7), []byte("00"), nil, amqp.Table{"a": "b"}}
+		stop := s.consume("orders", failing(0))
+		for _, b := range broken {
+			check(t, s.Send(t.Context(), amqpx.Message{Queue: "orders", Headers: amqp.Table{"traceparent": b, "tracestate": "foreign=1", "baggage": "%%%;"}}))
+		}
+		conn, err := s.srv.Connect()
+		check(t, err)
+		defer conn.Close()
+		ch, err := conn.Channel()
+		check(t, err)
+		for _, b := range broken { // of a foreign program
+			check(t, ch.PublishWithContext(t.Context(), "", "orders", false, false, amqp.Publishing{Headers: amqp.Table{"traceparent": b}}))
+		}
+		after(time.Minute)
+		stop()
+		sends, processes := s.named("send orders"), s.named("process orders")
+		if len(sends) != len(broken) || len(processes) != 2*len(broken) {
+			t.Fatalf("%d sends and %d handlers, expected %d and %d", len(sends), len(processes), len(broken), 2*len(broken))
+		}
+		linked := 0
+		for _, p := range processes {
+			linked += len(p.Links())
+			for _, l := range p.Links() {
+				if l.SpanContext.TraceState().Len() != 0 {
+					t.Error("a foreign tracestate came along")
+				}
+			}
+		}
+		if linked != len(broken) {
+			t.Errorf("%d links, expected one for each message that was sent here", linked)
+		}
+	})
+}
+
+// A message whose headers are as large as can be is sent without a context.
+func TestHeadersAtTheLimit(t *testing.T) {
+	onSite(t, telemetry.Config{}, func(t *testing.T, s *site) {
+		size := 100<<10 - len("full") - 2
+		for ; ; size-- { // the largest value that a client takes
+			m := amqpx.Message{Queue: "orders", Headers: amqp.Table{"full": strings.Repeat("x", size)}}
+			if s.Check(m) == nil {
+				check(t, s.Send(t.Context(), m))
+				check(t, s.SendBatch(t.Context(), []amqpx.Message{m}))
+				break
+			}
+		}
+		if got := s.headerOf("orders", "traceparent"); got != "" {
+			t.Errorf("there was room for traceparent %q", got)
+		}
+		stop := s.consume("orders", failing(0))
+		after(time.Second)
+		stop()
+		if n := len(s.named("process orders")); n != 2 {
+			t.Errorf("%d handlers, expected 2", n)
+		}
+	})
+}
+
+// A span that is not sampled leaves nothing to link to, so the message is not charged
+// with it; a parent's decision and the baggage go along.
+func TestContextThatIsNotSampled(t *testing.T) {
+	member, err := baggage.NewMember("tenant", "blue")
+	check(t, err)
+	carried, err := baggage.New(member)
+	check(t, err)
+	for _, parents := range []bool{false, true} {
+		tel, err := telemetry.New(telemetry.Config{
+			TracerProvider: trace.NewTracerProvider(trace.WithSampler(trace.NeverSample())), MeterProvider: metric.NewMeterProvider(),
+			Propagator: w3c, ParentSpans: parents,
+		})
+		check(t, err)
+		m := amqpx.Message{Queue: "orders"}
+		tel.SendEnd(tel.SendStart(baggage.ContextWithBaggage(t.Context(), carried), &m), amqpx.SendEnd{})
+		if _, ok := m.Headers["traceparent"]; ok != parents || m.Headers["baggage"] != "tenant=blue" {
+			t.Errorf("ParentSpans %v: headers %v", parents, m.Headers)
+		}
+	}
+}
+
+// Without an SDK a context passes through.
+func TestNoProviders(t *testing.T) {
+	tel, err := telemetry.New(telemetry.Config{})
+	check(t, err)
+	sent := api.NewSpanContext(api.SpanContextConfig{TraceID: api.TraceID{1}, SpanID: api.SpanID{2}, TraceFlags: api.FlagsSampled})
+	m := amqpx.Message{Queue: "orders"}
+	ctx := tel.SendStart(api.ContextWithSpanContext(t.Context(), sent), &m)
+	tel.SendEnd(ctx, amqpx.SendEnd{})
+	if m.Headers["traceparent"] != traceparent(sent) {
+		t.Errorf("headers %v, expected the context of the caller", m.Headers)
+	}
+	d := &amqpx.Delivery{Queue: "orders", Headers: m.Headers}
+	ctx = tel.HandleStart(t.Context(), d)
+	tel.HandleEnd(ctx, amqpx.HandleEnd{Delivery: d, Outcome: amqpx.OutcomeAcked})
+	if got := api.SpanContextFromContext(ctx); got.TraceID() != sent.TraceID() {
+		t.Errorf("the handler has the context %v, expected the sender's", got)
+	}
+}

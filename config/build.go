@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -22,7 +23,21 @@ func (d Delay) layout(l Layout) dlx.BucketConfig {
 	}
 }
 
-func (d Delay) bucket() (*dlx.Bucket, error) {
+func (d Delay) levels(l Layout) dlx.LevelsConfig {
+	return dlx.LevelsConfig{Prefix: d.Prefix, Layout: l.Layout, QueueType: d.QueueType}
+}
+
+// Foreign tells whether the delay queues are another system's, whose programs
+// declare the queues that they consume.
+func (d Delay) Foreign() bool {
+	return d.Strategy == StrategyBucket && topology.IsForeignLayout(d.Bucket.Layout)
+}
+
+// bucket is the strategy of a layout, which may be another system's.
+func (d Delay) bucket() (amqpx.Strategy, error) {
+	if topology.IsForeignLayout(d.Bucket.Layout) {
+		return dlx.NewLevels(d.levels(d.Bucket))
+	}
 	return dlx.NewBucket(d.layout(d.Bucket))
 }
 
@@ -31,6 +46,10 @@ func (d Delay) ttl() (*dlx.TTL, error) {
 		Prefix: d.Prefix, Delays: d.TTL.Delays, RoundUp: d.TTL.RoundUp,
 		QueueType: d.QueueType, TopicPermissions: d.TopicPermissions,
 	})
+}
+
+func (d Delay) native() (*dlx.Native, error) {
+	return dlx.NewNative(dlx.NativeConfig{Prefix: d.Prefix, Queues: d.Native.Queues, TopicPermissions: d.TopicPermissions})
 }
 
 // offline are the strategies that need no broker to be made.
@@ -50,19 +69,30 @@ func (c *Config) offline() ([]amqpx.Strategy, error) {
 		}
 		list = append(list, t)
 	}
+	if s := c.Delay.Strategy; s == StrategyNative || s == StrategyAuto && c.Delay.Native.Auto {
+		n, err := c.Delay.native()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, n)
+	}
 	return list, nil
 }
 
 // Strategy makes the strategy that the settings ask for. It connects to the
 // broker only to probe for the plugin: with the plugin strategy, and with auto
-// if a range for the plugin is set. If the broker lacks the plugin, auto works
-// without it and the plugin strategy is an error. The choice and its reason are
-// logged.
+// if a range for the plugin is set; and with auto, if that may take native, for
+// delays by an instant. What the broker lacks, auto works without, and the plugin
+// strategy is an error; the native strategy is proven by each client. The choice
+// and its reason are logged.
 func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s, reason, err := c.choose(func() (*plugin.Strategy, error) { return c.pluginStrategy(ctx) })
+	s, reason, err := c.choose(probes{
+		plugin:   func() (*plugin.Strategy, error) { return c.pluginStrategy(ctx) },
+		instants: func() error { return c.probeInstants(ctx) },
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -72,20 +102,26 @@ func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy,
 	return c.withPrevious(s)
 }
 
-// Offline is Strategy without a look at the broker: the plugin is taken to be there
-// if the settings ask for it.
+// Offline is Strategy without a look at the broker, which is taken to have what the
+// settings ask for.
 func (c *Config) Offline() (amqpx.Strategy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s, _, err := c.choose(c.newPlugin)
+	s, _, err := c.choose(probes{plugin: c.newPlugin, instants: func() error { return nil }})
 	if err != nil {
 		return nil, err
 	}
 	return c.withPrevious(s)
 }
 
-func (c *Config) choose(withPlugin func() (*plugin.Strategy, error)) (s amqpx.Strategy, reason string, err error) {
+// probes ask a broker what it has.
+type probes struct {
+	plugin   func() (*plugin.Strategy, error) // live.ErrNoPlugin without it
+	instants func() error                     // live.ErrInstantsIgnored where it does not delay by them
+}
+
+func (c *Config) choose(p probes) (s amqpx.Strategy, reason string, err error) {
 	reason = "delay.strategy is " + c.Delay.Strategy
 	switch c.Delay.Strategy {
 	case StrategyBucket:
@@ -93,17 +129,19 @@ func (c *Config) choose(withPlugin func() (*plugin.Strategy, error)) (s amqpx.St
 	case StrategyTTL:
 		s, err = c.Delay.ttl()
 	case StrategyPlugin:
-		s, err = withPlugin()
+		s, err = p.plugin()
+	case StrategyNative:
+		s, err = c.Delay.native()
 	default:
-		return c.auto(withPlugin)
+		return c.auto(p)
 	}
 	return s, reason, err
 }
 
-func (c *Config) auto(withPlugin func() (*plugin.Strategy, error)) (amqpx.Strategy, string, error) {
+func (c *Config) auto(has probes) (amqpx.Strategy, string, error) {
 	var cfg amqpx.AutoConfig
 	var err error
-	if cfg.Bucket, err = c.Delay.bucket(); err != nil {
+	if cfg.Bucket, err = dlx.NewBucket(c.Delay.layout(c.Delay.Bucket)); err != nil {
 		return nil, "", err
 	}
 	reason := "bucket for every delay"
@@ -115,7 +153,7 @@ func (c *Config) auto(withPlugin func() (*plugin.Strategy, error)) (amqpx.Strate
 	}
 	if p := c.Delay.Plugin; p.Min > 0 || p.Max > 0 {
 		cfg.PluginMin, cfg.PluginMax = p.Min, cmp.Or(p.Max, plugin.MaxDelay)
-		s, err := withPlugin()
+		s, err := has.plugin()
 		switch {
 		case errors.Is(err, live.ErrNoPlugin):
 			cfg.PluginMin, cfg.PluginMax = 0, 0
@@ -125,6 +163,19 @@ func (c *Config) auto(withPlugin func() (*plugin.Strategy, error)) (amqpx.Strate
 		default:
 			cfg.Plugin = s
 			reason += fmt.Sprintf("; plugin from %v to %v", cfg.PluginMin, cfg.PluginMax)
+		}
+	}
+	if c.Delay.Native.Auto {
+		switch err := has.instants(); {
+		case errors.Is(err, live.ErrInstantsIgnored):
+			reason += "; not native, because the broker does not delay by an instant"
+		case err != nil:
+			return nil, "", err
+		default:
+			if cfg.Native, err = c.Delay.native(); err != nil {
+				return nil, "", err
+			}
+			reason += "; native instead of bucket, because the broker delays by an instant"
 		}
 	}
 	a, err := amqpx.NewAuto(cfg)
@@ -161,22 +212,28 @@ func (d Delay) before(p Previous) (amqpx.Strategy, error) {
 		return d.ttl()
 	case StrategyPlugin:
 		return plugin.New(plugin.Config{Prefix: d.Prefix})
+	case StrategyNative:
+		d.Native.Queues = p.Queues
+		return d.native()
 	}
 	d.Bucket = Layout{Layout: p.Layout, Radices: p.Radices, Resolution: p.Resolution}
 	return d.bucket()
 }
 
+// Canary is that of the strategy: nothing is sent through the previous ones.
+func (d *drained) Canary(queue string) ([]topology.Binding, []topology.Route) {
+	if s, ok := d.Strategy.(amqpx.Canary); ok {
+		return s.Canary(queue)
+	}
+	return nil, nil
+}
+
 // Bindings are the strategy's own and those of the previous layouts.
 func (d *drained) Bindings(dest topology.Destination) []topology.Binding {
 	bindings := d.Strategy.Bindings(dest)
-	seen := map[string]bool{}
-	for _, b := range bindings {
-		seen[b.RoutingKey] = true
-	}
 	for _, p := range d.previous {
 		for _, b := range p.Bindings(dest) {
-			if !seen[b.RoutingKey] {
-				seen[b.RoutingKey] = true
+			if !slices.ContainsFunc(bindings, func(a topology.Binding) bool { return a.Exchange == b.Exchange && a.RoutingKey == b.RoutingKey }) {
 				bindings = append(bindings, b)
 			}
 		}
@@ -221,7 +278,7 @@ func (b *Broker) client() amqpx.Config {
 // that lead to them. It fails with *topology.MergeError when the file describes
 // an object of the strategy otherwise than the strategy.
 func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
-	own := c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType)
+	own := c.ownQueues()
 	var bound topology.Topology
 	for _, d := range c.Topology.Destinations {
 		if _, err := s.Route(d, 0, 0); err != nil {
@@ -230,6 +287,17 @@ func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 		bound.Bindings = append(bound.Bindings, s.Bindings(d)...)
 	}
 	return s.Topology().Merge(own, bound)
+}
+
+// ownQueues is what the file describes, with the queues of its destinations.
+func (c *Config) ownQueues() topology.Topology {
+	own := c.Topology
+	if c.Delay.Foreign() {
+		own.Destinations = slices.DeleteFunc(slices.Clone(own.Destinations), func(d topology.Destination) bool { return !d.ToExchange() })
+	}
+	own = own.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType)
+	own.Destinations = c.Topology.Destinations
+	return own
 }
 
 // DescribePrevious is what retire deletes: the queues, exchanges and bindings of the

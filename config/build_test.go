@@ -11,11 +11,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -137,6 +140,44 @@ destinations:
 	}
 }
 
+// With another system's layout, its programs declare the queues that they consume.
+// Destinations are bound to each system that was used.
+func TestDescribeForeignLayout(t *testing.T) {
+	c := mustLoad(t, `
+delay:
+  bucket: {layout: celery}
+  previous: [{layout: nservicebus}, {layout: clock}]
+queues: [{name: own, type: quorum}]
+destinations:
+  - {queue: celery}
+  - {queue: own}
+  - {exchange: amq.topic, routing_key: k}
+`)
+	s := mustStrategy(t, c)
+	got, err := c.Describe(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{
+		"own": true, "delay.route.amq.topic:k": true, "celery_delayed_27": true, "delay.parked": true,
+		"celery": false, "celery.dead": false, "own.dead": false, "nsb.v2.delay-level-00": false, "delay.bucket.1s": false,
+	} {
+		if _, there := got.Queue(name); there != want {
+			t.Errorf("queue %s: %t, want %t", name, there, want)
+		}
+	}
+	var from []string
+	for _, b := range s.Bindings(topology.Destination{Queue: "celery"}) {
+		from = append(from, b.Exchange)
+	}
+	if want := []string{"celery_delayed_delivery", "nsb.v2.delay-delivery", "delay.deliver"}; !slices.Equal(from, want) {
+		t.Errorf("bound to %v, want %v", from, want)
+	}
+	if s.Name() != "celery" || s.MaxDelay() != (1<<28-1)*time.Second {
+		t.Errorf("%s reaches %v", s.Name(), s.MaxDelay())
+	}
+}
+
 func TestDescribeConflict(t *testing.T) {
 	c := mustLoad(t, "exchanges: [{name: x.delay, type: fanout}]\n")
 	c.Topology.Exchanges[0].Name = "delay.bucket.level-0"
@@ -209,5 +250,62 @@ func TestTLSFiles(t *testing.T) {
 	plain, err := (&Config{}).Client(nil, nil)
 	if err != nil || plain.GetTLS != nil {
 		t.Errorf("with files that are not set there is a TLS configuration, %v; want none, so that amqpx uses its default", err)
+	}
+}
+
+// The native strategy is made without a look at the broker, is found by a client
+// beneath what was before, and is what was before.
+func TestNative(t *testing.T) {
+	for yaml, queues := range map[string]int{
+		"{strategy: native, native: {queues: 2}}":                       2,
+		"{strategy: native, native: {queues: 3}, previous: [{}]}":       3,
+		"{strategy: auto, native: {queues: 5}}":                         0,
+		"{strategy: bucket, previous: [{strategy: native, queues: 2}]}": 0,
+		"{strategy: ttl, ttl: {delays: [1m]}, native: {auto: true}}":    0,
+	} {
+		s := mustStrategy(t, mustLoad(t, "delay: "+yaml+"\n"))
+		var routes []topology.Route
+		if c, ok := s.(amqpx.Canary); ok {
+			_, routes = c.Canary("delay.canary.x")
+		}
+		if len(routes) != queues {
+			t.Errorf("%s: %d queues to prove, want %d", yaml, len(routes), queues)
+		}
+	}
+	c := mustLoad(t, "delay: {strategy: bucket, previous: [{strategy: native, queues: 2}]}\ndestinations: [{queue: q}]\n")
+	s := mustStrategy(t, c)
+	top, err := c.Describe(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := slices.ContainsFunc(top.Bindings, func(b topology.Binding) bool { return b.RoutingKey == "native.*.q" && b.Queue == "q" })
+	before, err := c.DescribePrevious(s)
+	if _, there := top.Queue("delay.native.1"); !bound || there || err != nil || len(before.Queues) != 2 {
+		t.Errorf("bound: %t, declared: %t; to be retired: %v, %v", bound, there, before.Queues, err)
+	}
+}
+
+// Auto takes native where it may and where the broker delays by an instant.
+func TestAutoProbesForInstants(t *testing.T) {
+	for version, want := range map[string]string{"4.3.6": "bucket", "4.4.0": "native"} {
+		srv := amqptest.NewServer(amqptest.Options{Version: version})
+		t.Cleanup(srv.Close)
+		url, err := srv.Listen()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := mustLoad(t, "broker: {url: '"+url+"'}\ndelay: {strategy: auto, native: {auto: true}, previous: [{layout: hex}]}\n")
+		s := mustStrategy(t, c)
+		r, err := s.Route(topology.Destination{Queue: "q"}, time.Hour, 0)
+		if err != nil || !strings.HasPrefix(r.Queue, "delay."+want+".") {
+			t.Errorf("%s: %+v, %v", version, r, err)
+		}
+		offline, err := c.Offline()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, routes := offline.(amqpx.Canary).Canary("x"); len(routes) != dlx.DefaultNativeQueues {
+			t.Errorf("offline: %v", routes)
+		}
 	}
 }

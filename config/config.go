@@ -16,6 +16,7 @@ type Config struct {
 	Broker   Broker
 	Delay    Delay
 	Database Database
+	Serve    Serve
 	// Topology is what the file's exchanges, queues, bindings and destinations
 	// describe, without what the strategy needs.
 	Topology topology.Topology
@@ -77,12 +78,13 @@ const (
 	StrategyBucket = "bucket"
 	StrategyTTL    = "ttl"
 	StrategyPlugin = "plugin"
+	StrategyNative = "native"
 	StrategyAuto   = "auto"
 )
 
 // Delay says how messages are delayed.
 type Delay struct {
-	// Strategy is bucket (the default), ttl, plugin or auto.
+	// Strategy is bucket (the default), ttl, plugin, native or auto.
 	Strategy string
 	// Prefix of the names of delay objects, default "delay".
 	Prefix string
@@ -96,6 +98,7 @@ type Delay struct {
 	Bucket Layout
 	TTL    TTL
 	Plugin Plugin
+	Native Native
 	// Previous is what the strategies had before. Destinations stay bound to it, so
 	// that what still waits in its queues arrives.
 	Previous []Previous
@@ -103,7 +106,7 @@ type Delay struct {
 
 // Previous is a layout that messages may still wait in.
 type Previous struct {
-	Strategy  string             // bucket (the default), ttl or plugin
+	Strategy  string             // bucket (the default), ttl, plugin or native
 	QueueType topology.QueueType // default Delay.QueueType
 
 	// Of bucket, as in Layout.
@@ -112,11 +115,13 @@ type Previous struct {
 	Resolution time.Duration
 
 	Delays []time.Duration // of ttl
+	Queues int             // of native
 }
 
-// Layout of the bucket strategy; see dlx.BucketConfig.
+// Layout of the bucket strategy; see dlx.BucketConfig, and dlx.LevelsConfig for the
+// layouts of other systems.
 type Layout struct {
-	Layout     string // clock (the default), hex or binary
+	Layout     string // clock (the default), hex, binary, nservicebus or celery
 	Radices    []int  // an explicit layout instead, lowest position first
 	Resolution time.Duration
 }
@@ -134,10 +139,41 @@ type Plugin struct {
 	Max time.Duration // default: 2^32-1 ms, about 49 days
 }
 
+// Native strategy; see dlx.NativeConfig. With the auto strategy, Auto lets it take
+// all delays that neither the ttl strategy nor the plugin takes, where the broker
+// delays by an instant.
+type Native struct {
+	Queues int
+	Auto   bool
+}
+
 // Database is where idempotency records and tasks live.
 type Database struct {
 	// URL is postgres://…, mysql://… or sqlite:path; see OpenDB.
 	URL URL
+}
+
+// Serve says how rabbitdelay serve answers.
+type Serve struct {
+	// Listen is HOST:PORT, default 127.0.0.1:8086.
+	Listen string
+	// Users is the file of users and tokens.
+	Users string
+	// PathPrefix stands before all paths, such as /rabbitdelay.
+	PathPrefix string
+	// TrustedProxy is the address or network of proxies whose X-Forwarded-For is
+	// believed.
+	TrustedProxy string
+	// KeepAudit is how long the audit and the jobs are kept, default 90 days, at least an hour.
+	KeepAudit time.Duration
+	// TLS files for https.
+	TLS ServeTLS
+}
+
+// ServeTLS names PEM files.
+type ServeTLS struct {
+	Cert string // certificate chain
+	Key  string // its private key
 }
 
 // DefaultURL is the broker without any setting: RabbitMQ's own default.

@@ -27,19 +27,19 @@ func TestInvalid(t *testing.T) {
 		want       []string
 	}{
 		{"no mapping", "amqp://guest:hunter2@host", "", []string{
-			"line 1, column 1: expected a mapping with the keys bindings, broker, database, delay, destinations, exchanges, queues, schedules; got a single value"}},
+			"line 1, column 1: expected a mapping with the keys bindings, broker, database, delay, destinations, exchanges, queues, schedules, serve; got a single value"}},
 		{"not YAML", "broker: {\n", "", []string{"line 1: not YAML: did not find expected node content"}},
 		{"two documents", "delay: {}\n---\ndelay: {}\n", "", []string{"line 2, column 1: a second document begins here; put everything into one"}},
 		{"unknown section", "delays: {}\n", "", []string{
-			`line 1, column 1: delays: unknown key "delays"; expected one of bindings, broker, database, delay, destinations, exchanges, queues, schedules`}},
+			`line 1, column 1: delays: unknown key "delays"; expected one of bindings, broker, database, delay, destinations, exchanges, queues, schedules, serve`}},
 		{"unknown key", "broker:\n  uri: amqp://guest:hunter2@host\n", "", []string{
 			`line 2, column 3: broker.uri: unknown key "uri"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, max_route_queues, password, password_file, reconnect_max, reconnect_min, send_timeout, tls, url, urls, username`}},
 		{"unknown nested key", "delay:\n  bucket: {lay: x}\n", "", []string{
 			`line 2, column 12: delay.bucket.lay: unknown key "lay"; expected one of layout, radices, resolution`}},
 		{"unknown key of a previous layout", "delay:\n  previous:\n    - {prefix: x}\n", "", []string{
-			`line 3, column 8: delay.previous[0].prefix: unknown key "prefix"; expected one of delays, layout, queue_type, radices, resolution, strategy`}},
+			`line 3, column 8: delay.previous[0].prefix: unknown key "prefix"; expected one of delays, layout, queue_type, queues, radices, resolution, strategy`}},
 		{"dotted key", "delay.prefix: x\n", "", []string{
-			`line 1, column 1: delay.prefix: unknown key "delay.prefix"; expected one of bindings, broker, database, delay, destinations, exchanges, queues, schedules`}},
+			`line 1, column 1: delay.prefix: unknown key "delay.prefix"; expected one of bindings, broker, database, delay, destinations, exchanges, queues, schedules, serve`}},
 		{"repeated key", "delay:\n  prefix: a\n  prefix: b\n", "", []string{
 			`line 3, column 3: delay.prefix: the key "prefix" already stands in line 2; remove one`}},
 		{"merge key", "delay: &d {prefix: a}\nbroker:\n  <<: *d\n", "", []string{
@@ -66,6 +66,13 @@ func TestInvalid(t *testing.T) {
 		{"items", "delay: {ttl: {delays: [60s, x, 1h, y]}}\n", "", []string{
 			`line 1, column 23: delay.ttl.delays: item 2: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "x"; item 4: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "y"`}},
 
+		{"serve", "serve: {listen: here, path_prefix: /a/, trusted_proxy: 10.0.0.0/40, keep_audit: 0s, tls: {cert: c}}\n", "", []string{
+			`serve.tls.key: is not set, but serve.tls.cert is; https needs both`,
+			`line 1, column 17: serve.listen: "here"; expected HOST:PORT, such as 127.0.0.1:8086 or :8086`,
+			`line 1, column 36: serve.path_prefix: "/a/"; expected a path such as /rabbitdelay`,
+			`line 1, column 56: serve.trusted_proxy: "10.0.0.0/40"; expected an address or a network, such as 10.0.0.0/8`,
+			`line 1, column 81: serve.keep_audit: 0s; expected 1h to 3650d`,
+		}},
 		{"schedules", "schedules:\n- {name: a, cron: '0 8 * *', queue: q}\n- {name: a, every: 1h, queue: q}\n- {name: b, every: 10, queue: q, start: soon, priority: 256}\n- {name: c, cron: '@daily', time_zone: Mars/Phobos, queue: q}\n- {name: d, cron: '@daily'}\n- {name: e, cron: '@daily', queue: q, overlap: skip, misfire: all, headers: x}\n", "", []string{
 			`line 2, column 19: schedules[0].cron: "0 8 * *": expected 5 to 6 fields, found 4: [0 8 * *]; expected 5 fields (minute hour day month weekday), 6 with seconds in front, or @hourly, @daily, @weekly, @monthly, @yearly`,
 			`line 3, column 10: schedules[1].name: "a" is the name of schedules[0] too`,
@@ -85,20 +92,32 @@ func TestInvalid(t *testing.T) {
 			"line 1, column 119: broker.max_in_flight: -1; expected 1 to 1048576",
 			"line 1, column 133: broker.max_body: 536870913; expected 1 to 536870912",
 			`line 1, column 153: broker.declare: "some"; expected missing, listed or nothing`}},
-		{"strategy", "delay: {strategy: fast}\n", "", []string{`line 1, column 19: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`}},
-		{"prefix", "delay: {prefix: amq.x}\n", "", []string{`line 1, column 17: delay.prefix: "amq.x"; expected UTF-8 text of 1 to 64 bytes that does not begin with "amq."`}},
+		{"strategy", "delay: {strategy: fast}\n", "", []string{`line 1, column 19: delay.strategy: "fast"; expected auto, bucket, ttl, plugin or native`}},
+		{"prefix", "delay: {prefix: amq.x}\n", "", []string{`line 1, column 17: delay.prefix: "amq.x"; expected UTF-8 text of 1 to 64 bytes without line breaks that does not begin with "amq."`}},
 		{"queue type", "delay: {queue_type: stream}\n", "", []string{`line 1, column 21: delay.queue_type: "stream"; expected quorum or classic`}},
-		{"layout", "delay: {bucket: {layout: decimal}}\n", "", []string{`line 1, column 26: delay.bucket.layout: "decimal"; expected clock, hex or binary, or empty with Radices`}},
+		{"layout", "delay: {bucket: {layout: decimal}}\n", "", []string{`line 1, column 26: delay.bucket.layout: "decimal"; expected binary, celery, clock, hex or nservicebus, or radices instead`}},
+		{"foreign layout", "delay: {bucket: {layout: celery, radices: [2, 2], resolution: 2s}}\n", "", []string{
+			`line 1, column 43: delay.bucket.radices: are set; the layout celery has its own`,
+			`line 1, column 63: delay.bucket.resolution: 2s; expected 1s, which the layout celery has`,
+		}},
+		{"foreign layout with auto", "delay: {strategy: auto, bucket: {layout: celery}}\n", "", []string{`line 1, column 19: delay.strategy: auto; the layout celery needs strategy: bucket`}},
+		{"nservicebus on classic queues", "delay: {queue_type: classic, bucket: {layout: nservicebus}}\n", "", []string{`line 1, column 47: delay.bucket.layout: nservicebus; it needs queue_type: quorum`}},
 		{"resolution", "delay: {bucket: {resolution: 30ms}}\n", "", []string{"line 1, column 30: delay.bucket.resolution: 30ms; expected " + clockBound}},
 		{"radices", "delay: {bucket: {radices: [1]}}\n", "", []string{"line 1, column 27: delay.bucket.radices: [1]; expected numbers from 2 to 1000"}},
 		{"previous strategies", "delay:\n  previous:\n  - {strategy: ttl, layout: hex}\n  - {delays: [1m]}\n  - {strategy: auto, queue_type: stream}\n", "", []string{
 			`line 3, column 5: delay.previous[0].delays: "0 delays"; expected 1 to 1000 delays`,
 			`line 3, column 29: delay.previous[0].layout: is for strategy: bucket`,
-			`line 4, column 14: delay.previous[1].delays: are for strategy: ttl; expected layout, radices or resolution`,
-			`line 5, column 16: delay.previous[2].strategy: "auto"; expected bucket, ttl or plugin; of auto, give each`,
+			`line 4, column 14: delay.previous[1].delays: is for strategy: ttl`,
+			`line 5, column 16: delay.previous[2].strategy: "auto"; expected bucket, ttl, plugin or native; of auto, give each`,
 			`line 5, column 34: delay.previous[2].queue_type: "stream"; expected quorum or classic`}},
 		{"previous layout", "delay:\n  previous:\n  - {layout: clock}\n  - {layout: clock, resolution: 30ms}\n", "", []string{
 			"line 4, column 33: delay.previous[1].resolution: 30ms; expected " + clockBound}},
+		{"previous native", "delay:\n  previous:\n  - {strategy: native, queues: 65}\n  - {strategy: native, delays: [1m], queues: 0}\n  - {queues: 2}\n", "", []string{
+			`line 3, column 32: delay.previous[0].queues: 65; expected 1 to 64`,
+			`line 4, column 32: delay.previous[1].delays: is for strategy: ttl`,
+			`line 4, column 46: delay.previous[1].queues: 0; expected 1 or more; leave it out for the default`,
+			`line 5, column 14: delay.previous[2].queues: is for strategy: native`}},
+		{"native", "delay: {native: {queues: 100}}\n", "", []string{"line 1, column 26: delay.native.queues: 100; expected 1 to 64"}},
 		{"ttl without delays", "delay: {strategy: ttl}\n", "", []string{"delay.ttl.delays: is empty; list the delays of the ttl strategy, such as [60s, 15m]"}},
 		{"ttl twice", "delay: {ttl: {delays: [60s, 1m]}}\n", "", []string{"line 1, column 23: delay.ttl.delays[1]: 1m; expected declared once"}},
 		{"plugin range", "delay: {plugin: {min: 2h, max: 1h}}\n", "", []string{"line 1, column 23: delay.plugin.min: 2h; expected at most delay.plugin.max, 1h"}},
@@ -127,7 +146,7 @@ func TestInvalid(t *testing.T) {
 		{"sqlite without file", "database: {url: 'sqlite:'}\n", "", []string{"line 1, column 17: database.url: " + "expected a file, such as sqlite:orders.db or sqlite:///var/lib/orders.db"}},
 
 		{"by environment", "delay: {prefix: x}\n", "RABBITDELAY_DELAY_STRATEGY=fast", []string{
-			`RABBITDELAY_DELAY_STRATEGY: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`}},
+			`RABBITDELAY_DELAY_STRATEGY: delay.strategy: "fast"; expected auto, bucket, ttl, plugin or native`}},
 		{"URL by environment", "", "AMQP_URL=guest:hunter2@host", []string{"AMQP_URL: broker.url: " + form}},
 		{"misspelt variable", "", "RABBITDELAY_BROKER_URI=amqp://guest:hunter2@host", []string{
 			"RABBITDELAY_BROKER_URI: no setting has this environment variable; `rabbitdelay settings` lists them; did you mean RABBITDELAY_BROKER_URL or RABBITDELAY_BROKER_URLS?"}},
@@ -135,7 +154,7 @@ func TestInvalid(t *testing.T) {
 			`line 3, column 5: queues[0].kind: unknown key "kind"; expected one of arguments, dead_letter, delivery_limit, max_length, max_length_bytes, message_ttl, name, overflow, single_active_consumer, type`}},
 		{"in the order of lines", "queues:\n  - {name: a, kind: b}\ndelay: {strategy: fast}\nbroker: {x: 1}\n", "", []string{
 			`line 2, column 15: queues[0].kind: unknown key "kind"; expected one of arguments, dead_letter, delivery_limit, max_length, max_length_bytes, message_ttl, name, overflow, single_active_consumer, type`,
-			`line 3, column 19: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`,
+			`line 3, column 19: delay.strategy: "fast"; expected auto, bucket, ttl, plugin or native`,
 			`line 4, column 10: broker.x: unknown key "x"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, max_route_queues, password, password_file, reconnect_max, reconnect_min, send_timeout, tls, url, urls, username`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -164,7 +183,7 @@ func TestInvalid(t *testing.T) {
 func TestErrorLists(t *testing.T) {
 	_, err := load([]byte("delay:\n  strategy: fast\n  queue_type: slow\n"), Source{File: "shop.yaml"})
 	want := `shop.yaml: 2 problems:
-  line 2, column 13: delay.strategy: "fast"; expected auto, bucket, ttl or plugin
+  line 2, column 13: delay.strategy: "fast"; expected auto, bucket, ttl, plugin or native
   line 3, column 15: delay.queue_type: "slow"; expected quorum or classic`
 	if errText(err) != want {
 		t.Errorf("got %v", err)

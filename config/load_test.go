@@ -41,11 +41,20 @@ delay:
   bucket: {radices: [10, 60, 60], resolution: 100ms}
   ttl: {delays: [60s, 15m, 7d], round_up: true}
   plugin: {min: 1ms, max: 1h}
+  native: {queues: 7, auto: true}
   previous:
+    - {strategy: native, queues: 9}
     - {layout: clock}
     - {layout: hex, resolution: 10ms}
 database:
   url: postgres://shop:${RD_TEST_PASSWORD}@db/shop
+serve:
+  listen: 0.0.0.0:8443
+  users: users.yaml
+  path_prefix: /delays
+  trusted_proxy: 10.0.0.0/8
+  keep_audit: 30d
+  tls: {cert: serve.pem, key: serve.key}
 queues:
   - name: ${RD_TEST_QUEUE}
     max_length: ${RD_TEST_LENGTH}
@@ -107,9 +116,13 @@ func TestLoadEverything(t *testing.T) {
 			Bucket:   Layout{Radices: []int{10, 60, 60}, Resolution: 100 * time.Millisecond},
 			TTL:      TTL{Delays: []time.Duration{time.Minute, 15 * time.Minute, 168 * time.Hour}, RoundUp: true},
 			Plugin:   Plugin{Min: time.Millisecond, Max: time.Hour},
-			Previous: []Previous{{Layout: "clock"}, {Layout: "hex", Resolution: 10 * time.Millisecond}},
+			Native:   Native{Queues: 7, Auto: true},
+			Previous: []Previous{{Strategy: "native", Queues: 9}, {Layout: "clock"}, {Layout: "hex", Resolution: 10 * time.Millisecond}},
 		},
 		Database: Database{URL: "postgres://shop:p%40ss@db/shop"},
+		Serve: Serve{
+			Listen: "0.0.0.0:8443", Users: "users.yaml", PathPrefix: "/delays", TrustedProxy: "10.0.0.0/8", KeepAudit: 30 * 24 * time.Hour, TLS: ServeTLS{Cert: "serve.pem", Key: "serve.key"},
+		},
 		Topology: topology.Topology{
 			Queues:       []topology.Queue{{Name: "orders.expire", MaxLength: &length}},
 			Destinations: []topology.Destination{{Queue: "orders.expire"}},
@@ -143,6 +156,7 @@ func TestLoadDefaults(t *testing.T) {
 	want := &Config{
 		Broker: Broker{URL: DefaultURL},
 		Delay:  Delay{Strategy: "bucket", Prefix: "delay", QueueType: topology.Quorum, Previous: []Previous{}},
+		Serve:  Serve{Listen: DefaultListen},
 	}
 	want.origins = c.origins
 	if !reflect.DeepEqual(c, want) {
@@ -207,7 +221,8 @@ func TestEnvironment(t *testing.T) {
 		"DELAY_STRATEGY": "ttl", "DELAY_PREFIX": "p", "DELAY_QUEUE_TYPE": "classic", "DELAY_TOPIC_PERMISSIONS": "true",
 		"DELAY_BUCKET_LAYOUT": "", "DELAY_BUCKET_RADICES": "10, 60", "DELAY_BUCKET_RESOLUTION": "1s",
 		"DELAY_TTL_DELAYS": "60s,15m", "DELAY_TTL_ROUND_UP": "true",
-		"DELAY_PLUGIN_MIN": "1s", "DELAY_PLUGIN_MAX": "2s", "DATABASE_URL": "sqlite:x.db",
+		"DELAY_PLUGIN_MIN": "1s", "DELAY_PLUGIN_MAX": "2s", "DELAY_NATIVE_QUEUES": "2", "DELAY_NATIVE_AUTO": "true", "DATABASE_URL": "sqlite:x.db",
+		"SERVE_LISTEN": ":1", "SERVE_USERS": "u", "SERVE_PATH_PREFIX": "/p", "SERVE_TRUSTED_PROXY": "::1", "SERVE_KEEP_AUDIT": "1d", "SERVE_TLS_CERT": "c", "SERVE_TLS_KEY": "k",
 	}
 	for name, value := range given {
 		t.Setenv("RABBITDELAY_"+name, value)
@@ -317,7 +332,7 @@ func TestFileErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Load(Source{File: file})
-	if want := file + `: line 1, column 19: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`; errText(err) != want {
+	if want := file + `: line 1, column 19: delay.strategy: "fast"; expected auto, bucket, ttl, plugin or native`; errText(err) != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

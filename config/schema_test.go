@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-var update = flag.Bool("update", false, "write docs/rabbitdelay.schema.json")
+var update = flag.Bool("update", false, "write docs/rabbitdelay.schema.json and docs/wire.json")
 
 const schemaFile = "../docs/rabbitdelay.schema.json"
 

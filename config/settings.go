@@ -64,7 +64,7 @@ var settings = []setting{
 	{"broker.max_route_queues", func(c *Config) any { return &c.Broker.MaxRouteQueues },
 		"100", "route queues that a client may make, one for each routing key of an exchange destination, 1 to 100000"},
 	{"delay.strategy", func(c *Config) any { return &c.Delay.Strategy },
-		"bucket", "bucket (any delay), ttl (declared delays), plugin (x-delayed-message), auto (by the delay)"},
+		"bucket", "bucket (any delay), ttl (declared delays), plugin (x-delayed-message), native (by an instant, RabbitMQ 4.4), auto (by the delay)"},
 	{"delay.prefix", func(c *Config) any { return &c.Delay.Prefix },
 		"delay", "beginning of the names of all delay objects, 1 to 64 bytes"},
 	{"delay.queue_type", func(c *Config) any { return &c.Delay.QueueType },
@@ -72,7 +72,7 @@ var settings = []setting{
 	{"delay.topic_permissions", func(c *Config) any { return &c.Delay.TopicPermissions },
 		"false", "let the broker check topic permissions for each message"},
 	{"delay.bucket.layout", func(c *Config) any { return &c.Delay.Bucket.Layout },
-		"clock", "number system of the bucket strategy: clock, hex or binary"},
+		"clock", "number system of the bucket strategy: clock, hex or binary; or the queues of nservicebus or celery"},
 	{"delay.bucket.radices", func(c *Config) any { return &c.Delay.Bucket.Radices },
 		"none", "a layout of one's own instead: radices, lowest position first"},
 	{"delay.bucket.resolution", func(c *Config) any { return &c.Delay.Bucket.Resolution },
@@ -85,8 +85,26 @@ var settings = []setting{
 		"0s", "shortest delay for which auto takes the plugin"},
 	{"delay.plugin.max", func(c *Config) any { return &c.Delay.Plugin.Max },
 		"49d17h2m47.295s", "longest delay of the plugin; with min or max, auto takes the plugin between them"},
+	{"delay.native.queues", func(c *Config) any { return &c.Delay.Native.Queues },
+		"4", "holding queues of the native strategy, which are quorum queues, 1 to 64"},
+	{"delay.native.auto", func(c *Config) any { return &c.Delay.Native.Auto },
+		"false", "let auto take native instead of bucket, where the broker delays by an instant"},
 	{"database.url", func(c *Config) any { return &c.Database.URL },
 		"none", "database of tasks and idempotency: postgres://, mysql:// or sqlite:path"},
+	{"serve.listen", func(c *Config) any { return &c.Serve.Listen },
+		DefaultListen, "where rabbitdelay serve answers, HOST:PORT; an address that others reach needs serve.users"},
+	{"serve.users", func(c *Config) any { return &c.Serve.Users },
+		"none", "file of users and tokens, which rabbitdelay users writes"},
+	{"serve.path_prefix", func(c *Config) any { return &c.Serve.PathPrefix },
+		"none", "what stands before all paths, such as /rabbitdelay, behind a proxy"},
+	{"serve.trusted_proxy", func(c *Config) any { return &c.Serve.TrustedProxy },
+		"none", "address or network, such as 10.0.0.0/8, of proxies whose X-Forwarded-For tells who fails to log in"},
+	{"serve.keep_audit", func(c *Config) any { return &c.Serve.KeepAudit },
+		"90d", "how long the audit and the jobs are kept, 1h to 3650d"},
+	{"serve.tls.cert", func(c *Config) any { return &c.Serve.TLS.Cert },
+		"none", "PEM file of the certificate chain, for https"},
+	{"serve.tls.key", func(c *Config) any { return &c.Serve.TLS.Key },
+		"none", "PEM file of its private key"},
 }
 
 // previousPath is the list of mappings that only the file can give.
@@ -98,6 +116,7 @@ func previousSettings(path string, l *Previous) []setting {
 		{path: path + ".strategy", field: func(*Config) any { return &l.Strategy }},
 		{path: path + ".queue_type", field: func(*Config) any { return &l.QueueType }},
 		{path: path + ".delays", field: func(*Config) any { return &l.Delays }},
+		{path: path + ".queues", field: func(*Config) any { return &l.Queues }},
 		{path: path + ".layout", field: func(*Config) any { return &l.Layout }},
 		{path: path + ".radices", field: func(*Config) any { return &l.Radices }},
 		{path: path + ".resolution", field: func(*Config) any { return &l.Resolution }},
@@ -128,7 +147,7 @@ func Settings() []Setting {
 	}
 	return append(list, Setting{
 		Path: previousPath, Type: "list of layouts", Default: "none",
-		Meaning: "what delay: was before, each with strategy (default bucket), queue_type (default delay.queue_type), and layout, radices and resolution of bucket or delays of ttl; destinations stay bound to them until rabbitdelay retire has deleted them",
+		Meaning: "what delay: was before, each with strategy (default bucket), queue_type (default delay.queue_type), and layout, radices and resolution of bucket, delays of ttl, or queues of native; destinations stay bound to them until rabbitdelay retire has deleted them",
 	})
 }
 

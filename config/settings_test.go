@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -38,6 +39,8 @@ func TestSettingsDefaults(t *testing.T) {
 	steps := func(c dlx.BucketConfig) string { return topology.FormatDuration(c.WithDefaults().Resolution) }
 	resolutions := steps(dlx.BucketConfig{}) + "; hex and radices: " + steps(dlx.BucketConfig{Layout: dlx.LayoutHex}) + "; binary: " + steps(dlx.BucketConfig{Layout: dlx.LayoutBinary})
 	retrieved.Delay.Plugin.Max = plugin.MaxDelay
+	retrieved.Serve.KeepAudit = console.DefaultKeepAudit
+	retrieved.Delay.Native.Queues = dlx.DefaultNativeQueues
 	for _, s := range settings {
 		var want string
 		switch f := s.field(retrieved).(type) {
@@ -130,7 +133,8 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 		"broker.heartbeat": "expected 1s to", "broker.dial_timeout": "expected 10ms to", "broker.reconnect_min": "expected 1ms to",
 		"broker.reconnect_max": "expected 100ms to", "broker.send_timeout": "expected 1ms to",
 		"broker.max_in_flight": "expected 1 to", "broker.max_body": "expected 1 to", "broker.max_route_queues": "expected 1 to",
-		"delay.bucket.resolution": "expected 10ms or more", "delay.plugin.max": "expected 1ms to",
+		"delay.bucket.resolution": "expected 10ms or more", "delay.plugin.max": "expected 1ms to", "serve.keep_audit": "expected 1h to",
+		"delay.native.queues": "expected 1 or more",
 	}
 	for _, s := range settings {
 		value, want := "", errEmpty.Error()

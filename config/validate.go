@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -22,6 +23,7 @@ func (c *Config) setDefaults() {
 	if len(c.Broker.URLs) == 0 {
 		c.Broker.URL = cmp.Or(c.Broker.URL, DefaultURL)
 	}
+	c.Serve.Listen = cmp.Or(c.Serve.Listen, DefaultListen)
 	c.Delay.Strategy = cmp.Or(c.Delay.Strategy, StrategyBucket)
 	c.Delay.Prefix = cmp.Or(c.Delay.Prefix, topology.DefaultPrefix)
 	c.Delay.QueueType = cmp.Or(c.Delay.QueueType, topology.Quorum)
@@ -63,6 +65,7 @@ func (c *Config) problems() []Problem {
 			k.badf("database.url", "%v", err)
 		}
 	}
+	k.serve(&c.Serve)
 	if len(k.problems) == 0 {
 		k.destinations(c)
 	}
@@ -148,9 +151,9 @@ func short(d time.Duration) string { return topology.FormatDuration(d) }
 
 func (k *checker) delay(d *Delay) {
 	switch d.Strategy {
-	case StrategyBucket, StrategyTTL, StrategyPlugin, StrategyAuto:
+	case StrategyBucket, StrategyTTL, StrategyPlugin, StrategyNative, StrategyAuto:
 	default:
-		k.badf("delay.strategy", "%q; expected auto, bucket, ttl or plugin", yamldoc.Clip(d.Strategy))
+		k.badf("delay.strategy", "%q; expected auto, bucket, ttl, plugin or native", yamldoc.Clip(d.Strategy))
 	}
 	if err := topology.CheckPrefix(d.Prefix); err != nil {
 		k.fields(err, "delay")
@@ -158,9 +161,12 @@ func (k *checker) delay(d *Delay) {
 	if d.QueueType != topology.Quorum && d.QueueType != topology.Classic {
 		k.badf("delay.queue_type", "%q; expected quorum or classic", yamldoc.Clip(string(d.QueueType)))
 	}
-	k.layout(d.Bucket, "delay.bucket")
+	k.layout(*d, d.Bucket, "delay.bucket")
+	if d.Strategy == StrategyAuto && topology.IsForeignLayout(d.Bucket.Layout) {
+		k.badf("delay.strategy", "auto; the layout %s needs strategy: bucket", d.Bucket.Layout)
+	}
 	for i, l := range d.Previous {
-		k.previous(l, fmt.Sprintf("%s[%d]", previousPath, i))
+		k.previous(*d, l, fmt.Sprintf("%s[%d]", previousPath, i))
 	}
 	switch {
 	case len(d.TTL.Delays) == 0 && d.Strategy == StrategyTTL:
@@ -169,42 +175,70 @@ func (k *checker) delay(d *Delay) {
 		k.fields(dlx.TTLConfig{Delays: d.TTL.Delays}.Validate(), "delay.ttl")
 	}
 	k.plugin(&d.Plugin)
+	k.native(d.Native.Queues, "delay.native")
 }
 
-func (k *checker) previous(p Previous, path string) {
+// native checks the number of holding queues.
+func (k *checker) native(queues int, path string) {
+	if queues == 0 && k.given(path+".queues") {
+		k.badf(path+".queues", "0; expected 1 or more; leave it out for the default")
+		return
+	}
+	k.fields(dlx.NativeConfig{Queues: queues}.Validate(), path)
+}
+
+func (k *checker) previous(d Delay, p Previous, path string) {
+	d.QueueType = cmp.Or(p.QueueType, d.QueueType)
 	if p.QueueType != "" && p.QueueType != topology.Quorum && p.QueueType != topology.Classic {
 		k.badf(path+".queue_type", "%q; expected quorum or classic", yamldoc.Clip(string(p.QueueType)))
 	}
-	bucket := Layout{Layout: p.Layout, Radices: p.Radices, Resolution: p.Resolution}
-	switch p.Strategy {
-	case "", StrategyBucket:
-		k.layout(bucket, path)
-		if len(p.Delays) > 0 {
-			k.badf(path+".delays", "are for strategy: ttl; expected layout, radices or resolution")
-		}
-		return
+	strategy := cmp.Or(p.Strategy, StrategyBucket)
+	switch strategy {
+	case StrategyBucket:
+		k.layout(d, Layout{Layout: p.Layout, Radices: p.Radices, Resolution: p.Resolution}, path)
 	case StrategyTTL:
 		k.fields(dlx.TTLConfig{Delays: p.Delays}.Validate(), path)
 	case StrategyPlugin:
-		if len(p.Delays) > 0 {
-			k.badf(path+".delays", "are for strategy: ttl")
-		}
+	case StrategyNative:
+		k.native(p.Queues, path)
 	default:
-		k.badf(path+".strategy", "%q; expected bucket, ttl or plugin; of auto, give each", yamldoc.Clip(p.Strategy))
+		k.badf(path+".strategy", "%q; expected bucket, ttl, plugin or native; of auto, give each", yamldoc.Clip(p.Strategy))
 	}
-	for _, key := range []string{"layout", "radices", "resolution"} {
-		if k.given(path + "." + key) {
-			k.badf(path+"."+key, "is for strategy: bucket")
+	for _, f := range []struct{ key, of string }{
+		{"layout", StrategyBucket}, {"radices", StrategyBucket}, {"resolution", StrategyBucket}, {"delays", StrategyTTL}, {"queues", StrategyNative},
+	} {
+		if strategy != f.of && k.given(path+"."+f.key) {
+			k.badf(path+"."+f.key, "is for strategy: %s", f.of)
 		}
 	}
 }
 
-func (k *checker) layout(l Layout, path string) {
-	if l.Resolution == 0 && k.given(path+".resolution") {
+func (k *checker) layout(d Delay, l Layout, path string) {
+	switch {
+	case topology.IsForeignLayout(l.Layout):
+		k.foreignLayout(d, l, path)
+	case l.Resolution == 0 && k.given(path+".resolution"):
 		k.badf(path+".resolution", "0s; expected 10ms or more; leave it out for the default")
-		return
+	case l.Layout != "" && !slices.Contains(layouts, l.Layout):
+		k.badf(path+".layout", "%q; expected binary, celery, clock, hex or nservicebus, or radices instead", yamldoc.Clip(l.Layout))
+	default:
+		k.fields(Delay{}.layout(l).Validate(), path)
 	}
-	k.fields(Delay{}.layout(l).Validate(), path)
+}
+
+var layouts = []string{dlx.LayoutClock, dlx.LayoutHex, dlx.LayoutBinary}
+
+// foreignLayout checks what another system has decided.
+func (k *checker) foreignLayout(d Delay, l Layout, path string) {
+	if len(l.Radices) > 0 || k.given(path+".radices") {
+		k.badf(path+".radices", "are set; the layout %s has its own", l.Layout)
+	}
+	if l.Resolution != 0 && l.Resolution != time.Second || l.Resolution == 0 && k.given(path+".resolution") {
+		k.badf(path+".resolution", "%s; expected 1s, which the layout %s has", short(l.Resolution), l.Layout)
+	}
+	if l.Layout == dlx.LayoutNServiceBus && d.QueueType == topology.Classic {
+		k.badf(path+".layout", "%s; it needs queue_type: quorum", l.Layout)
+	}
 }
 
 func (k *checker) plugin(p *Plugin) {

@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-// probeTimeout bounds the probe for the plugin, dialing included.
+// probeTimeout bounds a probe, dialing included.
 const probeTimeout = 20 * time.Second
 
 func (c *Config) newPlugin() (*plugin.Strategy, error) {
@@ -28,4 +28,11 @@ func (c *Config) pluginStrategy(ctx context.Context) (*plugin.Strategy, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// probeInstants asks the broker whether it delays by an instant.
+func (c *Config) probeInstants(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return live.ProbeInstants(ctx, c.Delay.Prefix, c.Dial)
 }

@@ -23,14 +23,14 @@ func (p *Program) Flags(root *cobra.Command) {
 	})
 	f := root.PersistentFlags()
 	f.StringVar(&p.url, "url", "", "broker, amqp://user:password@host:5672/vhost or amqps://…")
-	f.StringVar(&p.strategy, "strategy", "", "bucket (default), ttl, plugin or auto")
+	f.StringVar(&p.strategy, "strategy", "", "bucket (default), ttl, plugin, native or auto")
 	f.StringVar(&p.queueType, "queue-type", "", "quorum (default) or classic")
 	f.StringVarP(&p.file, "file", "f", "", "YAML file with settings and topology; default: the one named by RABBITDELAY_FILE")
 	f.BoolVar(&p.JSON, "json", false, "print JSON, the result as one line at the end")
 	f.BoolVarP(&p.Quiet, "quiet", "q", false, "print the result only")
 	f.StringVar(&p.LogLevel, "log-level", "warn", "debug, info, warn or error; logs go to standard error")
 	for name, values := range map[string][]string{
-		"strategy":   {config.StrategyBucket, config.StrategyTTL, config.StrategyPlugin, config.StrategyAuto},
+		"strategy":   {config.StrategyBucket, config.StrategyTTL, config.StrategyPlugin, config.StrategyNative, config.StrategyAuto},
 		"queue-type": {"quorum", "classic"},
 		"log-level":  {"debug", "info", "warn", "error"},
 	} {
@@ -68,6 +68,19 @@ func checkEmpty(c *cobra.Command) error {
 		}
 	})
 	return empty
+}
+
+// hideZeros keeps a default of 0s, which means nothing or what the flag's help says, out
+// of the help, as pflag does with other zero values.
+func hideZeros(c *cobra.Command) {
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.DefValue == "0s" {
+			f.DefValue = ""
+		}
+	})
+	for _, sub := range c.Commands() {
+		hideZeros(sub)
+	}
 }
 
 func blank(s string) bool { return strings.TrimSpace(s) == "" }

@@ -51,9 +51,10 @@ func Main(run func(ctx context.Context, args []string, stdin io.Reader, stdout, 
 // Run executes a command line and returns the exit code. Output goes to stdout;
 // errors, logs and progress to stderr.
 func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	t, end := term.New(stdin, stdout, stderr)
+	t, end := term.New(ctx, stdin, stdout, stderr)
 	defer end()
 	c := root(New(t))
+	hideZeros(c)
 	t.Name = c.Name()
 	c.SetArgs(args)
 	c.SetIn(stdin)

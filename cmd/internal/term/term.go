@@ -3,6 +3,7 @@
 package term
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,10 +30,11 @@ type Terminal struct {
 }
 
 // New gives a terminal whose standard error several goroutines may write to. What
-// comes after the function returned is called is dropped.
-func New(stdin io.Reader, stdout, stderr io.Writer) (t *Terminal, end func()) {
+// comes after the function returned is called is dropped. What waits for standard
+// input gets ctx's error when that ends.
+func New(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (t *Terminal, end func()) {
 	errs := &serialWriter{w: stderr}
-	return &Terminal{Stdin: stdin, Stdout: stdout, Stderr: errs}, errs.end
+	return &Terminal{Stdin: &input{ctx, stdin}, Stdout: stdout, Stderr: errs}, errs.end
 }
 
 // PrintJSON writes v as one line to standard output.
@@ -109,21 +111,29 @@ func (t *Terminal) clear() {
 
 // Is tells whether a stream is a terminal.
 func Is(stream any) bool {
-	if s, ok := stream.(*serialWriter); ok {
-		stream = s.w
-	}
-	f, ok := stream.(*os.File)
+	f, ok := unwrap(stream).(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Width is the number of columns of a terminal, 0 when they are not known.
-func Width(stream any) int {
+// unwrap is what the process was given as the stream.
+func unwrap(stream any) any {
+	switch s := stream.(type) {
+	case *serialWriter:
+		return s.w
+	case *input:
+		return s.r
+	}
+	return stream
+}
+
+// Size is the number of columns and rows of a terminal, 0 when they are not known.
+func Size(stream any) (columns, rows int) {
 	if f, ok := stream.(*os.File); ok {
-		if columns, _, err := term.GetSize(int(f.Fd())); err == nil {
-			return columns
+		if columns, rows, err := term.GetSize(int(f.Fd())); err == nil {
+			return columns, rows
 		}
 	}
-	return 0
+	return 0, 0
 }
 
 // OneLine joins the lines of a joined error.

@@ -1,6 +1,7 @@
 // Package demo tells two stories with the SDK, on a real broker and a real
 // database: orders.go and posts.go are what an application would write, setup.go
-// is what they play on, ledger.go compares what was done with what came of it.
+// is what they play on, console.go shows it, ledger.go compares what was done with
+// what came of it.
 package demo
 
 import (
@@ -38,6 +39,7 @@ import (
 type Options struct {
 	Orders, Posts int
 	DB            string // --db
+	Hold          bool   // the console stays open after the stories
 }
 
 // stage is what the stories play on.
@@ -66,7 +68,7 @@ func Run(ctx context.Context, p *program.Program, o Options) (err error) {
 	s.orders = &orders{stage: s, queue: s.name + ".orders.expire"}
 	s.posts = &posts{stage: s, queue: s.name + ".posts.publish"}
 	defer func() { err = errors.Join(err, s.clear(ctx)) }()
-	for _, do := range []func(context.Context) error{s.findBroker, s.openDatabase, s.openClients, s.play, s.showLedger} {
+	for _, do := range []func(context.Context) error{s.findBroker, s.openDatabase, s.openClients, s.openConsole, s.play, s.showLedger, s.hold} {
 		if err := do(ctx); err != nil {
 			return err
 		}
@@ -95,13 +97,16 @@ func (s *stage) findBroker(ctx context.Context) (err error) {
 		return err
 	}
 	defer s.Waiting("looking for a broker")()
-	s.broker, err = broker.Start(ctx, broker.Options{URL: string(s.cfg.GivenURL()), Log: func(line string) { s.Notef("%s", line) }})
+	s.broker, err = broker.Start(ctx, broker.Options{URL: string(s.cfg.GivenURL()), Management: true, Log: func(line string) { s.Notef("%s", line) }})
 	if err != nil {
 		return err
 	}
 	s.later(func(context.Context) error { return s.broker.Close() })
 	s.version = s.broker.Version()
 	s.cfg.Broker.URL, s.cfg.Broker.URLs, s.cfg.Delay.Prefix = config.URL(s.broker.URL()), nil, s.name
+	if s.cfg.Broker.ManagementURL == "" {
+		s.cfg.Broker.ManagementURL = config.URL(s.broker.ManagementURL())
+	}
 	return nil
 }
 
@@ -205,18 +210,23 @@ func (s *stage) wipe(ctx context.Context, strategy amqpx.Strategy) error {
 	return live.Broker{Conn: conn}.Wipe(ctx, all)
 }
 
+// work relays and consumes until ctx ends.
+func (s *stage) work(ctx context.Context, all *errgroup.Group) {
+	if s.Posts > 0 {
+		all.Go(func() error { return s.tasks.Run(ctx) })
+	}
+	for _, c := range s.clients {
+		all.Go(func() error { return c.Consume(ctx, s.orders.queue, s.orders.handler(), amqpx.WithConcurrency(8)) })
+		all.Go(func() error { return c.Consume(ctx, s.posts.queue, s.posts.handler(), amqpx.WithConcurrency(8)) })
+	}
+}
+
 // play tells the stories side by side, until all has happened.
 func (s *stage) play(ctx context.Context) error {
 	working, stop := context.WithCancel(ctx)
 	defer stop()
 	all, working := errgroup.WithContext(working)
-	if s.Posts > 0 {
-		all.Go(func() error { return s.tasks.Run(working) })
-	}
-	for _, c := range s.clients {
-		all.Go(func() error { return c.Consume(working, s.orders.queue, s.orders.handler(), amqpx.WithConcurrency(8)) })
-		all.Go(func() error { return c.Consume(working, s.posts.queue, s.posts.handler(), amqpx.WithConcurrency(8)) })
-	}
+	s.work(working, all)
 	bar := s.Progress(s.Orders+s.Posts, "orders and posts")
 	defer bar.Clear()
 	var lives sync.WaitGroup

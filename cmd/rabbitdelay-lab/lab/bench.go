@@ -25,11 +25,15 @@ are ratios of the two.
 Scenarios, all unless some are named:
   publish   confirmed publishing beside the raw client
   consume   bare, idempotent and task handlers beside the raw client
+  telemetry Send and a bare handler with and without OpenTelemetry
   schedule  writing and relaying tasks beside plain rows and SendBatch, and their
             lateness beside destinations that take no messages
   bulk      moving many tasks at once, and the relay's lateness meanwhile
+  console   how long pages take beside many tasks, and what 100 browsers cost
   latency   lateness at a steady rate beside polling and the plugin
   sustain   the highest rate with a p99 lateness under 1 s, by layout, and the plugin's
+  native    lateness at rising rates by the native strategy and the buckets, on a
+            broker that delays by an instant (RabbitMQ 4.4)
   cost      the broker's processor time per message and hop, by layout
   declare   the time to declare a layout, and the memory that it takes
   pending   memory, disk and publish rate while messages pile up
@@ -52,10 +56,10 @@ The exit code is 0 even when targets are missed, because they depend on the mach
 	}
 	f := c.Flags()
 	f.BoolVar(&o.Quick, "quick", false, "make everything small: shows in a few minutes that it works, figures mean nothing")
-	f.IntVar(&o.Messages, "messages", 0, "messages per repeat of publish, consume, schedule and cost (default 30000)")
+	f.IntVar(&o.Messages, "messages", 0, "messages per repeat of publish, consume, telemetry, schedule and cost (default 30000)")
 	f.IntVar(&o.Rate, "rate", 0, "messages per second of latency, and tasks of schedule and bulk (default 1000)")
 	f.IntVar(&o.Repeats, "repeats", 0, "repeats of each case (default 3; latency at most 2)")
-	f.IntVar(&o.Pending, "pending", 0, "waiting messages of pending, and tasks that bulk moves (default 1000000)")
+	f.IntVar(&o.Pending, "pending", 0, "waiting messages of pending, and tasks that bulk moves and console shows (default 1000000)")
 	f.IntVar(&o.Body, "body", 0, "bytes of each body (default 256)")
 	f.IntVar(&o.Concurrency, "concurrency", 0, "handlers of consume (default 64)")
 	f.StringVar(&report, "report", "", "write plots and a page, index.html, into this folder")

@@ -25,6 +25,9 @@ Posts are scheduled as tasks in the transactions that write them, due 3 to 6 sec
 later. Some are moved, cancelled or fired at once, some at the very instant at which
 they are due. Each has to be published once, at its last due instant, or never.
 
+It prints a link to the console, where both can be watched; --hold keeps that open,
+and what is scheduled there happens.
+
 At the end a ledger compares what was done with what the database holds. The ttl
 strategy, which has declared delays only, tells the story of the orders.
 
@@ -37,6 +40,7 @@ demo makes is removed at the end.
 With --json the last line is one object. The exit code is 1 when anything was early,
 lost or done twice, or published although it was cancelled.`,
 		Example: `  rabbitdelay-lab demo
+  rabbitdelay-lab demo --hold
   rabbitdelay-lab demo --story posts --posts 1000
   rabbitdelay-lab demo --orders 2000 --queue-type classic --json
   rabbitdelay-lab demo --url amqp://user:password@host/ --db postgres://user:password@host/shop`,
@@ -53,6 +57,7 @@ lost or done twice, or published although it was cancelled.`,
 	f.IntVar(&o.Orders, "orders", 200, "number of orders")
 	f.IntVar(&o.Posts, "posts", 100, "number of posts")
 	f.StringVar(&story, "story", "all", "orders, posts or all")
+	f.BoolVar(&o.Hold, "hold", false, "keep the console open after the stories, until Ctrl-C")
 	_ = c.RegisterFlagCompletionFunc("story", cobra.FixedCompletions([]string{"all", "orders", "posts"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return c
 }

@@ -28,7 +28,7 @@ func TestUsageErrors(t *testing.T) {
 		"demo --log-level loud": `--log-level: "loud"; expected debug, info, warn or error`,
 		"bench --messages 0":    "--messages: 0; expected 1 or more",
 		"bench --strategy ttl":  "--strategy: bench compares the strategies and takes none",
-		"bench fly":             `benchmark not possible: scenario "fly"; expected publish, consume, schedule, bulk, latency, sustain, cost, declare, pending`,
+		"bench fly":             `benchmark not possible: scenario "fly"; expected publish, consume, telemetry, schedule, bulk, console, latency, sustain, native, cost, declare, pending`,
 	} {
 		code, stdout, stderr := run(t, strings.Fields(args)...)
 		if code != program.ExitError || stdout != "" || stderr != "rabbitdelay-lab: "+want+"\n" {

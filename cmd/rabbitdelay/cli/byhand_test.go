@@ -30,7 +30,12 @@ type byHand struct {
 
 func newByHand(t *testing.T) *byHand {
 	t.Helper()
-	srv := amqptest.NewServer(amqptest.Options{})
+	return newByHandOf(t, amqptest.Options{})
+}
+
+func newByHandOf(t *testing.T, o amqptest.Options) *byHand {
+	t.Helper()
+	srv := amqptest.NewServer(o)
 	t.Cleanup(srv.Close)
 	url, err := srv.Listen()
 	if err != nil {
@@ -42,6 +47,21 @@ func newByHand(t *testing.T) *byHand {
 func (b *byHand) run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return run(t, "", append(args, "--url", b.url)...)
+}
+
+// channel is that of another program.
+func (b *byHand) channel(t *testing.T) *amqp.Channel {
+	t.Helper()
+	conn, err := b.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
 }
 
 // fill declares a queue and puts messages into it.
@@ -56,15 +76,7 @@ func (b *byHand) fill(t *testing.T, queue string, n int) {
 
 func (b *byHand) fillWith(t *testing.T, queue string, messages ...amqp.Publishing) {
 	t.Helper()
-	conn, err := b.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := b.channel(t)
 	if _, err := ch.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 		t.Fatal(err)
 	}
@@ -248,6 +260,21 @@ func TestSendSaysWhatItDeclares(t *testing.T) {
 	}
 }
 
+// With another system's layout the queue is its programs'.
+func TestSendByAnothersLayout(t *testing.T) {
+	b := newByHand(t)
+	f := file(t, "delay: {bucket: {layout: celery}}\n")
+	if code, _, stderr := b.run(t, "send", "--queue", "celery", "--delay", "1s", "-f", f); code != 1 || !strings.Contains(stderr, "declaring the delays of celery as it does itself, 29 queues and 30 exchanges\n") || !strings.Contains(stderr, "its own programs declare the queue") {
+		t.Errorf("exit %d, errors %s", code, stderr)
+	}
+	if _, err := b.channel(t).QueueDeclare("celery", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := b.run(t, "send", "--queue", "celery", "--delay", "1s", "-f", f); code != 0 || stderr != "" {
+		t.Errorf("exit %d, errors %s", code, stderr)
+	}
+}
+
 // Who forgets -f gets no second layout beside the one in use.
 func TestSendKeepsToTheLayoutThatIsThere(t *testing.T) {
 	for _, c := range []struct{ yaml, name string }{
@@ -295,7 +322,7 @@ func TestListedDestinationsOnly(t *testing.T) {
 func TestEmptyFlagsAreErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"send", "--queue", "q", "--url", ""}, {"plan", "-f", ""}, {"send", "--queue", ""}, {"migrate", "--db", ""}, {"tasks", "list", "--db", ""},
-		{"consume", "--queue="}, {"send", "--queue", "q", "--header", ""}, {"send", "--queue", "q", "--id", ""}, {"plan", "--strategy", ""}, {"relay", "--db", ""},
+		{"consume", "--queue="}, {"send", "--queue", "q", "--header", ""}, {"send", "--queue", "q", "--id", ""}, {"plan", "--strategy", ""}, {"serve", "--db", ""},
 		{"send", "--queue", " "}, {"consume", "--queue", " \t"}, {"send", "--exchange", " "}, {"plan", "--url", " "}, {"destroy", "--layout", " "},
 	} {
 		code, stdout, stderr := run(t, "", args...)

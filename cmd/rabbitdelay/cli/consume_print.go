@@ -8,6 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -27,7 +29,7 @@ type receivedMessage struct {
 	Lateness *int64 `json:"lateness_ms,omitempty"`
 	Attempt  int    `json:"attempt"`
 	Body     string `json:"body,omitempty"`
-	Binary   []byte `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
+	Binary   string `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
 }
 
 var errGoesBack = errors.New("the message goes back to the queue")
@@ -54,7 +56,7 @@ func (r *receiver) take(d amqp.Delivery) error {
 func (r *receiver) noteEarly(id string, by time.Duration) {
 	if by > maxHold && !r.noted {
 		r.noted = true
-		r.a.Notef("note: message %s came %s before it is due: another program put it into the queue, or this machine's clock is behind the broker's", id, topology.FormatDuration(by.Truncate(time.Millisecond)))
+		r.a.Notef("note: message %s came %s before it is due: another program put it into the queue, or this machine's clock is behind the broker's", shown.Line(id), topology.FormatDuration(by.Truncate(time.Millisecond)))
 	}
 }
 
@@ -79,15 +81,15 @@ func integer(v any) (int64, bool) {
 
 // print writes a message's line to standard output, which is not buffered.
 func (r *receiver) print(d amqp.Delivery, at time.Time) error {
-	m := receivedMessage{ID: d.MessageId, Received: milli(at), Attempt: 1}
+	m := receivedMessage{ID: d.MessageId, Received: shown.Instant(at), Attempt: 1}
 	if due, ok := dueOf(d); ok {
 		late := at.UnixMilli() - due.UnixMilli()
-		m.Due, m.Lateness = milli(due), &late
+		m.Due, m.Lateness = shown.Instant(due), &late
 	}
 	if n, ok := integer(d.Headers[amqpx.HeaderAttempt]); ok {
 		m.Attempt = int(n)
 	}
-	m.Body, m.Binary = textOrBinary(d.Body)
+	m.Body, m.Binary = asjson.Text(d.Body)
 	if r.a.JSON {
 		return r.a.PrintJSON(m)
 	}
@@ -95,15 +97,11 @@ func (r *receiver) print(d amqp.Delivery, at time.Time) error {
 	if m.Lateness != nil {
 		late = fmt.Sprintf("%+d ms", *m.Lateness)
 	}
-	body := m.Body
-	if m.Binary != nil {
-		body = fmt.Sprintf("(%d bytes)", len(m.Binary))
-	}
 	attempt := ""
 	if m.Attempt > 1 {
 		attempt = fmt.Sprintf("attempt %d  ", m.Attempt)
 	}
-	_, err := fmt.Fprintf(r.a.Stdout, "%s  %8s  %s  %s%q\n", m.Received, late, m.ID, attempt, body)
+	_, err := fmt.Fprintf(r.a.Stdout, "%s  %8s  %s  %s%q\n", m.Received, late, shown.Line(m.ID), attempt, bodyText(d.Body))
 	return err
 }
 
@@ -117,6 +115,3 @@ func (r *receiver) printSummary() error {
 	_, err := fmt.Fprintf(r.a.Stdout, "%d received, %d early, lateness p50 %d ms, p99 %d ms, max %d ms\n", out.Received, early, p.P50, p.P99, p.Max)
 	return err
 }
-
-// milli is an instant as the lines have it.
-func milli(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

@@ -79,7 +79,7 @@ func (d *doorway) hasOneOf(exchanges ...string) (bool, error) {
 // layout says what declaring the strategy's topology is about to create, and asks
 // where that may not be meant: most often somebody has forgotten -f. It is silent
 // where the layout is there already.
-func (d *doorway) layout(ctx context.Context, s amqpx.Strategy, yes bool) error {
+func (d *doorway) layout(s amqpx.Strategy, yes bool) error {
 	prefix := d.c.Delay.Prefix
 	if d.c.Broker.Declare == amqpx.DeclareNothing {
 		return nil
@@ -95,6 +95,9 @@ func (d *doorway) layout(ctx context.Context, s amqpx.Strategy, yes bool) error 
 	}
 	what := fmt.Sprintf("the %s strategy (%s), %d queues and %d exchanges whose names begin with %q",
 		s.Name(), strings.Join(layoutsOf(own, prefix), ", "), len(t.Queues), len(t.Exchanges), prefix+".")
+	if system := s.Name(); topology.IsForeignLayout(system) {
+		what = fmt.Sprintf("the delays of %s as it does itself, %d queues and %d exchanges", system, len(t.Queues), len(t.Exchanges))
+	}
 	beside := ""
 	if other != "" {
 		beside = fmt.Sprintf(", beside %s, which is there with the same prefix", other)
@@ -102,7 +105,7 @@ func (d *doorway) layout(ctx context.Context, s amqpx.Strategy, yes bool) error 
 	switch chosen := d.c.DelayGiven(); {
 	case yes, chosen:
 	case d.a.interactive():
-		return d.ask(ctx, what+beside)
+		return d.ask(what + beside)
 	case other != "":
 		return fmt.Errorf("the broker has %s; the defaults need %s, which it does not have; give the layout's file with -f, or --yes to declare the default one beside it", other, what)
 	}
@@ -112,9 +115,9 @@ func (d *doorway) layout(ctx context.Context, s amqpx.Strategy, yes bool) error 
 
 var errNotDeclared = errors.New("nothing was declared; give the file of the layout with -f")
 
-func (d *doorway) ask(ctx context.Context, what string) error {
+func (d *doorway) ask(what string) error {
 	_, _ = fmt.Fprintf(d.a.Stderr, "This declares %s. Type yes: ", what)
-	switch line, err := d.a.answer(ctx); {
+	switch line, err := d.a.answer(); {
 	case err != nil:
 		return err
 	case line != "yes":
@@ -150,7 +153,7 @@ func (d *doorway) otherLayout(prefix string) (string, error) {
 func ownExchanges(t topology.Topology, prefix string) []string {
 	var names []string
 	for _, e := range t.Exchanges {
-		if _, ok := topology.LayoutOf(prefix, e.Name); ok {
+		if _, ok := topology.DelaysOf(prefix, e.Name); ok {
 			names = append(names, e.Name)
 		}
 	}
@@ -170,8 +173,8 @@ func sample(names []string) []string {
 func layoutsOf(exchanges []string, prefix string) []string {
 	var names []string
 	for _, e := range exchanges {
-		if l, ok := topology.LayoutOf(prefix, e); ok && !slices.Contains(names, l.Name) {
-			names = append(names, l.Name)
+		if layout, ok := topology.DelaysOf(prefix, e); ok && !slices.Contains(names, layout) {
+			names = append(names, layout)
 		}
 	}
 	return names
@@ -180,7 +183,7 @@ func layoutsOf(exchanges []string, prefix string) []string {
 // missing are the queues that a destination needs and the broker has not.
 func (d *doorway) missing(dest topology.Destination) ([]string, error) {
 	needs := []string{dest.TargetQueue(d.c.Delay.Prefix)}
-	if !dest.ToExchange() {
+	if !dest.ToExchange() && !d.c.Delay.Foreign() {
 		needs = append(needs, d.c.Destination(dest.Queue).DeadLetterQueue())
 	}
 	var names []string

@@ -138,15 +138,15 @@ func (r *destroyRun) run(ctx context.Context) error {
 	}
 	switch {
 	case r.dryRun:
-		return r.tell(removal)
+		return r.tell(s, removal)
 	case removal.Refusal() != nil:
 		return r.refused(s, removal)
 	case !removal.Empty() && !r.yes:
-		if err := r.ask(ctx, removal, &o); err != nil {
+		if err := r.ask(removal, &o); err != nil {
 			return err
 		}
 	}
-	return r.destroy(ctx, s, o)
+	return r.advised(s, r.destroy(ctx, s, o))
 }
 
 // choose replaces what the settings describe: by that together with the previous
@@ -228,7 +228,7 @@ func (r *destroyRun) show(m topology.Removal) error {
 }
 
 // tell is the end of a dry run.
-func (r *destroyRun) tell(m topology.Removal) error {
+func (r *destroyRun) tell(s *setup, m topology.Removal) error {
 	out := wouldDestroy{Delete: m.Count(topology.ActionDelete), Keep: m.Count(topology.ActionKeep), Absent: m.Count(topology.ActionAbsent), Messages: m.Messages()}
 	if err := m.Refusal(); err != nil {
 		out.Refused = term.OneLine(err.Error())
@@ -238,9 +238,9 @@ func (r *destroyRun) tell(m topology.Removal) error {
 			return err
 		}
 	} else {
-		r.a.Printf("dry run: %d objects would be deleted with %d messages, %d kept, %d are not there\n", out.Delete, out.Messages, out.Keep, out.Absent)
+		r.a.Printf("dry run: %s would be deleted with %s, %d kept, %d are not there\n", counted(int64(out.Delete), "object"), counted(out.Messages, "message"), out.Keep, out.Absent)
 	}
-	return m.Refusal()
+	return r.advised(s, m.Refusal())
 }
 
 // refused says that nothing was done.
@@ -250,9 +250,23 @@ func (r *destroyRun) refused(s *setup, m topology.Removal) error {
 			return err
 		}
 	}
-	err := m.Refusal()
-	if errors.Is(err, topology.ErrUnseen) && !s.readable {
-		err = fmt.Errorf("%w; make the management API reachable (broker.management_url), or give --force to delete the delay queues all the same", err)
+	return r.advised(s, m.Refusal())
+}
+
+// advised adds to a refusal what this command can do about it.
+func (r *destroyRun) advised(s *setup, err error) error {
+	full, isFull := errors.AsType[*topology.NotEmptyError](err)
+	switch {
+	case errors.Is(err, topology.ErrUnseen) && !s.readable && r.retire:
+		return fmt.Errorf("%w; make the management API reachable (broker.management_url)", err)
+	case errors.Is(err, topology.ErrUnseen) && !s.readable:
+		return fmt.Errorf("%w; make the management API reachable (broker.management_url), or give --force to delete the delay queues all the same", err)
+	case !isFull || r.retire || full.Bound != nil:
+		return err
+	case r.destinations:
+		return fmt.Errorf("%w; --force --messages %d deletes the messages too", err, full.Total)
+	case !r.force:
+		return fmt.Errorf("%w; --force deletes the messages too", err)
 	}
 	return err
 }
@@ -261,17 +275,17 @@ var errDeclined = errors.New("nothing was deleted")
 
 // ask asks on the terminal. Who deletes messages types their number, and no more
 // of them are deleted.
-func (r *destroyRun) ask(ctx context.Context, m topology.Removal, o *topology.RemovalOptions) error {
-	question, answer := fmt.Sprintf("Delete these %d objects? Type yes: ", m.Count(topology.ActionDelete)), "yes"
+func (r *destroyRun) ask(m topology.Removal, o *topology.RemovalOptions) error {
+	question, answer := fmt.Sprintf("Delete %s? Type yes: ", counted(int64(m.Count(topology.ActionDelete)), "object")), "yes"
 	n := m.Messages()
 	if n > 0 {
-		question = fmt.Sprintf("Delete these %d objects and their messages, permanently? Type the number of messages, %d, to confirm: ", m.Count(topology.ActionDelete), n)
+		question = fmt.Sprintf("Delete %s and their messages, permanently? Type the number of messages, %d, to confirm: ", counted(int64(m.Count(topology.ActionDelete)), "object"), n)
 		answer = strconv.FormatInt(n, 10)
 	}
 	if _, err := fmt.Fprint(r.a.Stderr, question); err != nil {
 		return err
 	}
-	line, err := r.a.answer(ctx)
+	line, err := r.a.answer()
 	if err != nil {
 		return err
 	}
@@ -284,26 +298,16 @@ func (r *destroyRun) ask(ctx context.Context, m topology.Removal, o *topology.Re
 	return nil
 }
 
-// answer reads a line from the terminal, empty at its end, until the context ends.
-func (a *app) answer(ctx context.Context) (string, error) {
-	type read struct {
-		line string
-		err  error
+// answer reads a line from the terminal, empty at its end.
+func (a *app) answer() (string, error) {
+	line, err := bufio.NewReader(a.Stdin).ReadString('\n')
+	switch {
+	case errors.Is(err, io.EOF):
+		err = nil
+	case err != nil:
+		_, _ = fmt.Fprintln(a.Stderr) // the question's line
 	}
-	done := make(chan read, 1)
-	go func() {
-		line, err := bufio.NewReader(a.Stdin).ReadString('\n')
-		if errors.Is(err, io.EOF) {
-			err = nil
-		}
-		done <- read{strings.TrimSpace(line), err}
-	}()
-	select {
-	case r := <-done:
-		return r.line, r.err
-	case <-ctx.Done(): // the process ends, and the reading with it
-		return "", ctx.Err()
-	}
+	return strings.TrimSpace(line), err
 }
 
 func (r *destroyRun) destroy(ctx context.Context, s *setup, o topology.RemovalOptions) error {
@@ -326,7 +330,7 @@ func (r *destroyRun) destroy(ctx context.Context, s *setup, o topology.RemovalOp
 	}
 	a.Printf("%s", rep)
 	if out.Messages > 0 {
-		a.Printf(", with %d messages", out.Messages)
+		a.Printf(", with %s", counted(out.Messages, "message"))
 	}
 	a.Printf(" in %.2f s\n", rep.Took.Seconds())
 	return err

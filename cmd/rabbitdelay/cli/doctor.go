@@ -163,6 +163,13 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 	if d.amqpOnly {
 		src.Management = nil
 	}
+	src.ProbeInstants = func(ctx context.Context) (bool, error) {
+		err := proveInstants(ctx, c)
+		if errors.Is(err, live.ErrInstantsIgnored) {
+			return false, nil
+		}
+		return err == nil, err
+	}
 	snap, err := snapshot.Take(ctx, cfg, src)
 	if err != nil {
 		return doctor.Report{}, err
@@ -173,6 +180,33 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 		}
 	}
 	return doctor.Diagnose(cfg, snap), nil
+}
+
+// proveInstants proves the holding queues as each client does, with the same rights.
+// Where they are not there yet it takes a queue of its own.
+func proveInstants(ctx context.Context, c *config.Config) error {
+	s, err := c.Offline()
+	if err != nil {
+		return err
+	}
+	conn, err := c.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(2 * time.Second)) }() // the answer is there
+	if canary, ok := s.(amqpx.Canary); ok {
+		_, err = live.Broker{Conn: conn}.Prove(ctx, c.Delay.Prefix, canary.Canary)
+	}
+	if _, clock := errors.AsType[*live.ClockError](err); clock {
+		return nil // it delays; how far apart the clocks are is a finding of its own
+	}
+	if err == nil || errors.Is(err, live.ErrInstantsIgnored) {
+		return err
+	}
+	if own := live.ProbeInstants(ctx, c.Delay.Prefix, c.Dial); own == nil || errors.Is(own, live.ErrInstantsIgnored) {
+		return own
+	}
+	return err
 }
 
 // examined fills in what a look at the broker needs, by the settings.
@@ -247,6 +281,7 @@ func (a *app) doctorStyle() doctor.Style {
 		return s
 	}
 	s.Color = os.Getenv("NO_COLOR") == "" && !strings.EqualFold(os.Getenv("TERM"), "dumb")
-	s.Width = min(term.Width(a.Stdout), 120)
+	columns, _ := term.Size(a.Stdout)
+	s.Width = min(columns, 120)
 	return s
 }

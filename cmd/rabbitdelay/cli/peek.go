@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,9 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
-	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
@@ -75,7 +75,7 @@ func (a *app) peek(ctx context.Context, queue string, limit int) error {
 		return err
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(2 * time.Second)) }() // the work is done
-	m, err := managementIfThere(ctx, c, conn)
+	m, err := a.managementIfThere(ctx, c, conn)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (a *app) peek(ctx context.Context, queue string, limit int) error {
 	}
 	switch {
 	case len(p.Messages) == 0:
-		a.Notef("nothing is ready in %s; messages that a consumer holds are not seen", printable(queue))
+		a.Notef("nothing is ready in %s; messages that a consumer holds are not seen", shown.Line(queue))
 	case p.More > 0:
 		a.Notef("%d more are ready; --limit shows up to %d", p.More, amqpx.MaxPeek)
 	}
@@ -100,8 +100,9 @@ func (a *app) peek(ctx context.Context, queue string, limit int) error {
 	return nil
 }
 
-// managementIfThere is the management API of the broker, nil if it does not answer.
-func managementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connection) (*live.Management, error) {
+// managementIfThere is the management API of the broker, nil if it does not answer;
+// what needs it says so.
+func (a *app) managementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connection) (*live.Management, error) {
 	m, err := c.Management()
 	if err != nil {
 		return nil, err
@@ -110,86 +111,13 @@ func managementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connect
 	if foreign, ok := errors.AsType[*live.ClusterError](err); ok {
 		return nil, foreign
 	}
-	if err != nil {
-		return nil, nil //nolint:nilnil,nilerr // what needs it says so
+	if err == nil {
+		return m, nil
 	}
-	return m, nil
-}
-
-// lyingMessage is a message in a queue, as --json has it.
-type lyingMessage struct {
-	Position    int            `json:"position"`
-	Queue       string         `json:"queue"`
-	ID          string         `json:"id"`
-	Due         string         `json:"due,omitempty"`
-	Attempt     int            `json:"attempt"`
-	Snoozes     int            `json:"snoozes,omitempty"`
-	Version     int64          `json:"version,omitempty"`
-	Reason      string         `json:"reason,omitempty"`
-	Error       string         `json:"error,omitempty"`
-	Attempts    []string       `json:"attempts,omitempty"`
-	Died        string         `json:"died,omitempty"`
-	Destination string         `json:"destination,omitempty"`
-	Exchange    string         `json:"exchange,omitempty"`
-	RoutingKey  string         `json:"routing_key,omitempty"`
-	Requeued    string         `json:"requeued,omitempty"`
-	Redelivered bool           `json:"redelivered"`
-	ContentType string         `json:"content_type,omitempty"`
-	Headers     map[string]any `json:"headers,omitempty"`
-	Body        string         `json:"body,omitempty"`
-	Binary      []byte         `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
-}
-
-func lyingLine(position int, m amqpx.DeadLetter) lyingMessage {
-	l := lyingMessage{
-		Position: position, Queue: m.Queue, ID: m.ID, Due: optionalMilli(m.DueAt), Attempt: m.Attempt, Snoozes: m.Snoozes, Version: m.Version,
-		Reason: m.Reason, Error: m.Error, Attempts: m.Attempts, Destination: destinationText(m.Destination),
-		Exchange: m.Exchange, RoutingKey: m.RoutingKey, Requeued: optionalMilli(m.Requeued), Redelivered: m.Redelivered,
-		ContentType: m.ContentType,
+	if c.Broker.ManagementURL != "" {
+		a.Notef("note: the management API at %s does not answer: %v", m.Endpoint(), err)
 	}
-	if m.Reason != "" {
-		l.Died = optionalMilli(m.Died)
-	}
-	l.Body, l.Binary = textOrBinary(m.Body)
-	if len(m.Headers) > 0 {
-		l.Headers, _ = forJSON(map[string]any(m.Headers)).(map[string]any)
-	}
-	return l
-}
-
-// forJSON replaces the numbers that JSON does not have by their names.
-func forJSON(v any) any {
-	switch v := v.(type) {
-	case float32:
-		return forJSON(float64(v))
-	case float64:
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return fmt.Sprint(v)
-		}
-	case amqp.Table:
-		return forJSON(map[string]any(v))
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for name, value := range v {
-			out[name] = forJSON(value)
-		}
-		return out
-	case []any:
-		out := make([]any, len(v))
-		for i, value := range v {
-			out[i] = forJSON(value)
-		}
-		return out
-	}
-	return v
-}
-
-// destinationText is a destination as people write it; empty for none.
-func destinationText(d topology.Destination) string {
-	if d.ToExchange() && d.Exchange+d.RoutingKey != "" {
-		return d.Exchange + ":" + d.RoutingKey
-	}
-	return d.Queue
+	return nil, nil
 }
 
 // maxBodyShown is how many characters of a body people are shown.
@@ -197,27 +125,27 @@ const maxBodyShown = 200
 
 func (a *app) printMessage(position int, m amqpx.DeadLetter) error {
 	if a.JSON {
-		return a.PrintJSON(lyingLine(position, m))
+		return a.PrintJSON(asjson.MessageOf(position, m))
 	}
 	now := time.Now()
 	table := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	text := func(name, value string) {
 		if value != "" {
-			row(table, "   "+name, printable(value))
+			row(table, "   "+name, shown.Line(value))
 		}
 	}
 	when := func(name string, at time.Time) {
 		if !at.IsZero() {
-			text(name, milli(at)+" ("+fromNow(at, now)+")")
+			text(name, shown.Instant(at)+" ("+shown.FromNow(at, now)+")")
 		}
 	}
 	id := m.ID
 	if id == "" {
 		id = "(no message id)"
 	}
-	a.Printf("%d. %s\n", position, printable(id))
+	a.Printf("%d. %s\n", position, shown.Line(id))
 	text("reason", m.Reason)
-	text("destination", destinationText(m.Destination))
+	text("destination", m.Destination.String())
 	when("due", m.DueAt)
 	if m.Reason != "" {
 		when("since", m.Died)
@@ -233,10 +161,6 @@ func (a *app) printMessage(position int, m amqpx.DeadLetter) error {
 			text("header", fmt.Sprintf("%s=%v", k, m.Headers[k]))
 		}
 	}
-	body, binary := textOrBinary(m.Body)
-	if binary != nil {
-		body = fmt.Sprintf("(%d bytes)", len(binary))
-	}
-	text("body", shorten(body, maxBodyShown))
+	text("body", shown.Shorten(bodyText(m.Body), maxBodyShown))
 	return table.Flush()
 }

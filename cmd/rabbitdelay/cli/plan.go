@@ -31,23 +31,28 @@ that would break delays.`,
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				err = a.PrintJSON(p)
-			} else if !a.Quiet {
-				err = p.Render(a.Stdout, all)
-			}
-			if err != nil {
-				return err
-			}
-			if err := problems(p); err != nil {
-				return err
-			}
-			if !p.Empty() || p.Count(topology.ActionUnverified) > 0 {
-				return program.Exit(exitToDo)
-			}
-			return nil
+			return a.planned(p, all)
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "list every object")
 	return c
+}
+
+// planned prints a plan, and ends the command with what it comes to.
+func (a *app) planned(p topology.Plan, all bool) (err error) {
+	if a.JSON {
+		err = a.PrintJSON(p)
+	} else if !a.Quiet {
+		err = p.Render(a.Stdout, all)
+	}
+	if err != nil {
+		return err
+	}
+	if err := problems(p); err != nil {
+		return err
+	}
+	if !p.Empty() || p.Count(topology.ActionUnverified) > 0 {
+		return program.Exit(exitToDo)
+	}
+	return nil
 }

@@ -7,15 +7,18 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
-	"time"
 )
 
 // probe answers those who ask over HTTP whether this process works:
 //
 //	/healthz   200 while the process runs
 //	/readyz    200 while ready says nil, else 503 with what is wrong
+//	/metrics   what Prometheus reads
 type probe struct {
+	http.Handler
+
 	server *http.Server
 	at     net.Addr
 
@@ -28,20 +31,32 @@ var (
 	errStopping = errors.New("stopping")
 )
 
-// listenProbe answers at address, host:port, that the process is starting. An
-// address that cannot be used is an error.
-func listenProbe(ctx context.Context, address string) (*probe, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("--probe: %w; expected HOST:PORT, such as 127.0.0.1:8086 or :8086", err)
-	}
-	p := &probe{at: l.Addr(), ready: func() error { return errStarting }}
+// newProbe answers that the process is starting.
+func newProbe(metrics http.Handler) *probe {
+	p := &probe{ready: func() error { return errStarting }}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, p.check()) })
-	p.server = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	mux.Handle("GET /metrics", metrics)
+	p.Handler = mux
+	return p
+}
+
+// answers tells whether a request is the probe's.
+func (*probe) answers(r *http.Request) bool {
+	return slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, r.URL.Path)
+}
+
+// listen answers at address, host:port. One that cannot be used is an error.
+func (p *probe) listen(ctx context.Context, address string) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("--probe: %w; expected HOST:PORT, such as 127.0.0.1:8087 or :8087", err)
+	}
+	p.at = l.Addr()
+	p.server = &http.Server{Handler: p, ReadHeaderTimeout: serveHeaderTimeout, ReadTimeout: serveReadTimeout, WriteTimeout: serveWriteTimeout, IdleTimeout: serveIdleTimeout}
 	go func() { _ = p.server.Serve(l) }() // until close
-	return p, nil
+	return nil
 }
 
 // set makes ready decide from now on.

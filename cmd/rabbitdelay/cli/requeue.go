@@ -11,6 +11,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -49,10 +50,14 @@ The dead letter of a task goes by the task's row, so it needs the database: a
 failed task is revived, and a relay sends it; the dead letter of a task that is
 over, or was revived before, is removed.
 
-On RabbitMQ before 4.3 each look at a message in a quorum queue counts towards the
-queue's delivery limit, with --dry-run too. The queues that rabbitdelay declares
-have none. In others, a message near the limit is moved to the queue's end as a
-copy, which has all its deliveries again.
+Before RabbitMQ 4.3 a quorum queue counts each message that is put back, with
+--dry-run too, and drops it beyond its delivery limit. The queues that rabbitdelay
+declares have none that is reached; in others, a message near the limit goes to the
+queue's end instead, as a copy that has all its deliveries again. Only the
+management API tells the limit, because a policy may lower it. Where it does not
+answer, everything that stays goes to the queue's end, and --dry-run is refused.
+A kill costs the messages that are held, up to 250 and those that stay, a delivery
+each: one that was at its limit is dropped.
 
 Exit code: 0 all that was chosen went, or with --dry-run would go; 2 some of it
 stayed; 1 error.`,
@@ -71,7 +76,7 @@ stayed; 1 error.`,
 	f.StringSliceVar(&o.Filter.IDs, "id", nil, "the message with this id, or one of several")
 	f.StringSliceVar(&o.Filter.Destinations, "destination", nil, "messages that belong to this queue, or exchange:routing-key")
 	f.StringVar(&o.Filter.Error, "error", "", "messages whose last error contains this text")
-	f.StringVar(&r.header, "header", "", "messages with this header, name=value")
+	f.StringVar(&r.header, "header", "", "messages with this header, `name=value`")
 	f.Var(&r.older, "older-than", "messages that died at least this long ago")
 	f.Var(&r.newer, "newer-than", "messages that died at most this long ago")
 	f.IntVar(&o.Limit, "limit", 0, "the most messages that go, 0 for all")
@@ -152,7 +157,7 @@ func (r *requeueRun) run(ctx context.Context) error {
 		return err
 	}
 	if !r.yes && !r.o.DryRun && info.Ready > 0 {
-		if err := r.ask(ctx, info.Ready); err != nil {
+		if err := r.ask(info.Ready); err != nil {
 			return err
 		}
 	}
@@ -165,7 +170,7 @@ func (r *requeueRun) client(ctx context.Context, c *config.Config) (*amqpx.Clien
 	if err != nil {
 		return nil, err
 	}
-	r.o.Management, err = managementIfThere(ctx, c, d.conn)
+	r.o.Management, err = r.a.managementIfThere(ctx, c, d.conn)
 	d.close()
 	if err != nil {
 		return nil, err
@@ -184,15 +189,19 @@ type undeclared struct{ amqpx.Strategy }
 // Topology is empty.
 func (undeclared) Topology() topology.Topology { return topology.Topology{} }
 
-func (r *requeueRun) ask(ctx context.Context, ready int) error {
-	what := "All"
+func (r *requeueRun) ask(ready int) error {
+	what := "Send " + counted(int64(ready), "message")
 	if r.o.Limit > 0 || !r.o.Filter.Empty() {
-		what = "Those chosen of"
+		what = "Send those chosen of " + counted(int64(ready), "message")
 	}
-	if _, err := fmt.Fprintf(r.a.Stderr, "%s %s messages in %s will be sent. Type yes to go on: ", what, grouped(int64(ready)), r.o.Queue); err != nil {
+	to := "back to where they belong"
+	if r.o.To != (topology.Destination{}) {
+		to = "to " + r.o.To.String()
+	}
+	if _, err := fmt.Fprintf(r.a.Stderr, "%s in %s %s? Type yes: ", what, shown.Line(r.o.Queue), to); err != nil {
 		return err
 	}
-	line, err := r.a.answer(ctx)
+	line, err := r.a.answer()
 	if err == nil && line != "yes" {
 		err = errors.New("no message was sent")
 	}
@@ -207,6 +216,9 @@ func (r *requeueRun) requeue(ctx context.Context, c *amqpx.Client, ready int) er
 	}
 	rep, err := c.Requeue(ctx, r.o)
 	bar.Clear()
+	if errors.Is(err, amqpx.ErrPeek) { // before it looked at anything
+		return err
+	}
 	if perr := r.tell(rep, time.Since(began)); perr != nil {
 		return perr
 	}

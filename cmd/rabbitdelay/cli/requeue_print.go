@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
 // requeued is the result of requeue.
@@ -36,7 +37,7 @@ func (r *requeueRun) tell(rep amqpx.RequeueReport, took time.Duration) error {
 	if r.o.DryRun {
 		dry = "dry run: "
 	}
-	a.Printf("%s%s: looked at %s of %s messages in %.2f s, %s chosen\n", dry, r.o.Queue, grouped(int64(rep.Looked)), grouped(int64(rep.Total)), took.Seconds(), grouped(int64(rep.Chosen)))
+	a.Printf("%s%s: looked at %s of %s messages in %.2f s, %s chosen\n", dry, shown.Line(r.o.Queue), grouped(int64(rep.Looked)), grouped(int64(rep.Total)), took.Seconds(), grouped(int64(rep.Chosen)))
 	slices.SortStableFunc(rep.Results, func(x, y amqpx.RequeueResult) int { return cmp.Compare(y.Count, x.Count) })
 	for _, o := range outcomes {
 		for _, x := range rep.Results {
@@ -47,9 +48,9 @@ func (r *requeueRun) tell(rep amqpx.RequeueReport, took time.Duration) error {
 			if r.o.DryRun {
 				verb = o.would
 			}
-			a.Printf("%9s %s %s", grouped(int64(x.Count)), verb, cmp.Or(x.Destination, "an unknown destination"))
+			a.Printf("%9s %s %s", grouped(int64(x.Count)), verb, shown.Line(cmp.Or(x.Destination, "an unknown destination")))
 			if x.Why != "" {
-				a.Printf(": %s", x.Why)
+				a.Printf(": %s", shown.Line(x.Why))
 			}
 			a.Printf("\n")
 		}
@@ -63,18 +64,13 @@ func (r *requeueRun) notes(rep amqpx.RequeueReport) {
 	if rep.Again > 0 {
 		r.a.Notef("note: %s died again after they were sent, and stayed", grouped(int64(rep.Again)))
 	}
-	back := rep.Looked - rep.Sent - rep.Revived - rep.Removed - rep.Moved
-	if r.o.DryRun {
-		back = rep.Looked - rep.Moved
+	if rep.CountsDeliveries && rep.DeliveryLimit > 0 && rep.PutBack > 0 {
+		r.a.Notef("note: the %s that were put back have one delivery less of the %d that this queue allows before it drops a message", grouped(int64(rep.PutBack)), rep.DeliveryLimit)
 	}
 	switch {
-	case back <= 0 || !rep.CountsDeliveries:
-	case rep.DeliveryLimit > 0:
-		r.a.Notef("note: the %s that were put back have one delivery less of the %d that this queue allows before it drops a message", grouped(int64(back)), rep.DeliveryLimit)
-	case rep.DeliveryLimit < 0:
-		r.a.Notef("note: the %s that were put back have one delivery less before the queue drops a message; how many it allows could not be seen", grouped(int64(back)))
-	}
-	if rep.Moved > 0 {
+	case rep.Moved > 0 && rep.DeliveryLimit < 0:
+		r.a.Notef("note: %s that stayed went to the queue's end, as copies: before RabbitMQ 4.3 a message that is put back counts towards the queue's delivery limit, and only the management API tells it (broker.management_url)", grouped(int64(rep.Moved)))
+	case rep.Moved > 0:
 		r.a.Notef("note: %s were near the queue's delivery limit and went to its end, as copies", grouped(int64(rep.Moved)))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
@@ -170,5 +171,15 @@ func TestRequeueUsage(t *testing.T) {
 		if code != 1 || stdout != "" || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit %d, %q, %q; want %q", args, code, stdout, stderr, want)
 		}
+	}
+}
+
+// A dry run that is refused says why, and nothing of messages at which it looked.
+func TestRequeueDryRunRefused(t *testing.T) {
+	b := newByHandOf(t, amqptest.Options{Version: "4.0.5"})
+	b.fillWith(t, "q.dead", deadLetters("q", 3, "rejected")...)
+	code, stdout, stderr := b.run(t, "requeue", "--queue", "q.dead", "--dry-run")
+	if code != 1 || stdout != "" || !strings.Contains(stderr, "broker.management_url") || strings.Contains(stderr, "again") {
+		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // Exit codes beside those that every program has.
 const (
-	exitToDo    = 2 // plan: there is something to do; requeue: chosen messages stayed
+	exitToDo    = 2 // plan: there is something to do; requeue, plugin drain: messages stayed
 	exitTimeout = 3 // consume: fewer messages came than were wanted
 )
 
@@ -52,7 +52,7 @@ Exit codes:
     0  success
     1  error, wrong usage included; doctor: findings; trace: nothing is known
     2  plan: something to create, or not everything could be seen; doctor: not everything could be checked;
-       requeue: chosen messages stayed; status, trace: not everything could be seen
+       requeue, plugin drain: messages stayed; status, trace, plugin status: not everything could be seen
     3  consume: fewer messages came than were wanted
   130  Ctrl-C`,
 		Example: `  rabbitdelay plan
@@ -77,22 +77,14 @@ Exit codes:
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.AddCommand(
-		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.retireCommand(), a.requeueCommand(), a.tasksCommand(), a.schedulesCommand(), a.relayCommand(),
+		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.retireCommand(), a.requeueCommand(), a.tasksCommand(), a.schedulesCommand(), a.serveCommand(), a.usersCommand(), a.bridgeCommand(),
 		a.sendCommand(), a.consumeCommand(), a.peekCommand(), a.statusCommand(), a.traceCommand(), a.migrateCommand(), a.doctorCommand(),
-		a.validateCommand(), a.exportCommand(), a.schemaCommand(), a.settingsCommand(), a.versionCommand(),
+		a.pluginCommand(), a.validateCommand(), a.exportCommand(), a.schemaCommand(), a.settingsCommand(), a.versionCommand(),
 	)
 	return root
 }
 
-// open connects a client by the settings.
-func (a *app) open(ctx context.Context, c *config.Config) (*amqpx.Client, error) {
-	s, err := c.Strategy(ctx, a.Logger())
-	if err != nil {
-		return nil, err
-	}
-	return a.openWith(ctx, c, s)
-}
-
+// openWith connects a client by the settings.
 func (a *app) openWith(ctx context.Context, c *config.Config, s amqpx.Strategy) (*amqpx.Client, error) {
 	cfg, err := c.Client(s, a.Logger())
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ func TestUsageErrors(t *testing.T) {
 		{"send --queue q --header novalue", `--header: expected name=value, got "novalue"`},
 		{"send --queue q --body @/none", "--body: open /none: no such file or directory"},
 		{"send --queue q --log-level loud", `--log-level: "loud"; expected debug, info, warn or error`},
-		{"send --queue q --strategy fast", `--strategy: delay.strategy: "fast"; expected auto, bucket, ttl or plugin`},
+		{"send --queue q --strategy fast", `--strategy: delay.strategy: "fast"; expected auto, bucket, ttl, plugin or native`},
 		{"send --queue q --queue-type stream", `--queue-type: delay.queue_type: "stream"; expected quorum or classic`},
 		{"send --queue q -f /none.yaml", "/none.yaml: cannot be read: no such file or directory"},
 		{"consume", "no queue; give --queue"},
@@ -124,7 +125,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: exit %d", shell, code)
 		}
 	}
-	if _, stdout, _ := run(t, "", "__complete", "send", "--strategy", ""); !strings.HasPrefix(stdout, "bucket\nttl\nplugin\nauto\n") {
+	if _, stdout, _ := run(t, "", "__complete", "send", "--strategy", ""); !strings.HasPrefix(stdout, "bucket\nttl\nplugin\nnative\nauto\n") {
 		t.Errorf("--strategy completes to %s", stdout)
 	}
 }
@@ -173,4 +174,26 @@ func TestInterruptedBeforeStart(t *testing.T) {
 	if code != program.ExitInterrupt || errs.String() != "rabbitdelay: interrupted\n" {
 		t.Errorf("exit %d, errors %s", code, errs.String())
 	}
+}
+
+// No command's help shows a default that says nothing, or Go's words for a type.
+func TestHelp(t *testing.T) {
+	var look func(args []string)
+	look = func(args []string) {
+		_, text, _ := run(t, "", append(slices.Clone(args), "--help")...)
+		_, flags, _ := strings.Cut(text, "\nFlags:\n")
+		for _, bad := range []string{"(default 0", "(default [])", "stringArray"} {
+			if strings.Contains(flags, bad) {
+				t.Errorf("%q has %q", args, bad)
+			}
+		}
+		_, list, _ := strings.Cut(text, "\nAvailable Commands:\n")
+		list, _, _ = strings.Cut(list, "\n\n")
+		for line := range strings.Lines(list) {
+			if name := strings.Fields(line)[0]; name != "help" && name != "completion" {
+				look(append(slices.Clone(args), name))
+			}
+		}
+	}
+	look(nil)
 }

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
-	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // schedules is one run of a subcommand of schedules.
@@ -29,7 +27,7 @@ ahead; see "rabbitdelay tasks list --id-prefix NAME@". A change withdraws the ta
 that are not due yet, in the same transaction, and goes on from now.
 
 Those of a file's section schedules are written by "rabbitdelay migrate" and by
-"rabbitdelay relay" at their start, which undoes what was changed here. Neither
+"rabbitdelay serve" at their start, which undoes what was changed here. Neither
 pauses, resumes or deletes any.`,
 		Example: `  rabbitdelay schedules add nightly --cron "30 2 * * *" --time-zone Europe/Berlin --queue reports
   rabbitdelay schedules next nightly
@@ -43,103 +41,6 @@ pauses, resumes or deletes any.`,
 		x.pauseCommand(), x.resumeCommand(), x.fireCommand(), x.deleteCommand(),
 	)
 	return c
-}
-
-// scheduleLine is a recurring task as --json has it.
-type scheduleLine struct {
-	Name         string            `json:"name"`
-	State        string            `json:"state"`
-	Cron         string            `json:"cron,omitempty"`
-	TimeZone     string            `json:"time_zone,omitempty"`
-	Every        string            `json:"every,omitempty"`
-	Start        string            `json:"start,omitempty"`
-	End          string            `json:"end,omitempty"`
-	Jitter       string            `json:"jitter,omitempty"`
-	Misfire      schedule.Misfire  `json:"misfire"`
-	MisfireLimit int               `json:"misfire_limit,omitempty"`
-	Overlap      schedule.Overlap  `json:"overlap"`
-	Queue        string            `json:"queue,omitempty"`
-	Exchange     string            `json:"exchange,omitempty"`
-	RoutingKey   string            `json:"routing_key,omitempty"`
-	Type         string            `json:"type,omitempty"`
-	Correlation  string            `json:"correlation_id,omitempty"`
-	Priority     uint8             `json:"priority,omitempty"`
-	ContentType  string            `json:"content_type,omitempty"`
-	Expires      string            `json:"expires_after,omitempty"`
-	Headers      map[string]string `json:"headers,omitempty"`
-	Tags         []string          `json:"tags,omitempty"`
-	Body         string            `json:"body,omitempty"`
-	Binary       []byte            `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
-	Next         []string          `json:"next,omitempty"`
-	Skipped      string            `json:"skipped,omitempty"`
-	LastError    string            `json:"last_error,omitempty"`
-	Origin       string            `json:"origin,omitempty"`
-	Version      int64             `json:"version"`
-	Created      string            `json:"created"`
-	Updated      string            `json:"updated"`
-}
-
-func scheduleLineOf(r schedule.Recurring, next []schedule.Occurrence) scheduleLine {
-	t := r.Task
-	l := scheduleLine{
-		Name: r.Name, State: stateOf(r, next), Cron: r.Cron, Start: optionalMilli(r.Start), End: optionalMilli(r.End),
-		Misfire: r.Misfire, Overlap: r.Overlap, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey,
-		Type: t.Type, Correlation: t.CorrelationID, Priority: t.Priority, ContentType: t.ContentType, Headers: t.Headers, Tags: t.Tags,
-		Skipped: optionalMilli(r.SkippedAt), LastError: r.LastError, Origin: r.Origin, Version: r.Version,
-		Created: milli(r.CreatedAt), Updated: milli(r.UpdatedAt),
-	}
-	if r.Cron != "" {
-		l.TimeZone = r.TimeZone
-	} else {
-		l.Every = topology.FormatDuration(r.Every)
-	}
-	if r.Jitter > 0 {
-		l.Jitter = topology.FormatDuration(r.Jitter)
-	}
-	if t.ExpiresAfter > 0 {
-		l.Expires = topology.FormatDuration(t.ExpiresAfter)
-	}
-	if r.Misfire == schedule.MisfireAll {
-		l.MisfireLimit = r.MisfireLimit
-	}
-	for _, o := range next {
-		l.Next = append(l.Next, milli(o.DeliverAt))
-	}
-	l.Body, l.Binary = textOrBinary(t.Body)
-	return l
-}
-
-// stateOf is what a recurring task is at.
-func stateOf(r schedule.Recurring, next []schedule.Occurrence) string {
-	switch {
-	case r.LastError != "":
-		return "wrong"
-	case r.Paused:
-		return "paused"
-	case len(next) == 0:
-		return "ended"
-	}
-	return "active"
-}
-
-// timetableOf says in words when it recurs.
-func timetableOf(r schedule.Recurring) string {
-	if r.Cron == "" {
-		return "every " + topology.FormatDuration(r.Every)
-	}
-	return r.Cron + " " + r.TimeZone
-}
-
-// upcoming are its next occurrences, none if it is paused or wrong.
-func upcoming(r schedule.Recurring, n int) []schedule.Occurrence {
-	if r.Paused || r.LastError != "" {
-		return nil
-	}
-	list, err := r.Next(time.Now(), n)
-	if err != nil { // this machine may not know the time zone
-		return nil
-	}
-	return list
 }
 
 // eachOf does something with every name. One that fails does not hold up the

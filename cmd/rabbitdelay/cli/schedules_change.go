@@ -10,7 +10,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
 // definition is what flags say about a recurring task.
@@ -71,10 +73,10 @@ func (d *definition) register(f *pflag.FlagSet) {
 	f.StringVar(&t.ContentType, "content-type", "", "content type of the body")
 	f.StringVar(&t.Type, "type", "", "the message's type")
 	f.StringVar(&t.CorrelationID, "correlation-id", "", "the message's correlation id")
-	f.Uint8Var(&t.Priority, "priority", 0, "the message's priority")
+	f.Uint8Var(&t.Priority, "priority", 0, "the message's priority, 0 to 255")
 	f.Var(&d.expires, "expires-after", "how long after its due instant an occurrence is no longer worth doing; default never")
-	f.StringArrayVar(&d.headers, "header", nil, "a header, name=value; repeatable; edit: in place of all")
-	f.StringArrayVar(&t.Tags, "tag", nil, "a tag of the tasks; repeatable; edit: in place of all")
+	f.StringArrayVar(&d.headers, "header", nil, "a header, `name=value`; repeatable; edit: in place of all")
+	f.StringArrayVar(&t.Tags, "tag", nil, "a `tag` of the tasks; repeatable; edit: in place of all")
 }
 
 // apply changes what flags were given for.
@@ -186,17 +188,17 @@ func (x *schedules) change(ctx context.Context, names []string, do func(ctx cont
 }
 
 func (x *schedules) changed(r schedule.Recurring) error {
-	next := upcoming(r, 1)
+	now := time.Now()
 	if x.a.JSON {
-		return x.a.PrintJSON(scheduleLineOf(r, next))
+		return x.a.PrintJSON(asjson.RecurringOf(r, now, 1))
 	}
 	due := ""
-	if len(next) > 0 {
-		due = fmt.Sprintf(", next %s (%s)", milli(next[0].DeliverAt), fromNow(next[0].DeliverAt, time.Now()))
+	if next := r.Upcoming(now, 1); len(next) > 0 {
+		due = fmt.Sprintf(", next %s (%s)", shown.Instant(next[0].DeliverAt), shown.FromNow(next[0].DeliverAt, now))
 	}
-	_, err := fmt.Fprintf(x.a.Stdout, "%s: %s%s\n", printable(r.Name), stateOf(r, next), due)
+	_, err := fmt.Fprintf(x.a.Stdout, "%s: %s%s\n", shown.Line(r.Name), r.State(now), due)
 	if r.Origin == schedule.OriginConfig && !r.Paused {
-		x.a.Notef("%s stands in a configuration file: migrate and relay set it to what that says", printable(r.Name))
+		x.a.Notef("%s stands in a configuration file: migrate and relay set it to what that says", shown.Line(r.Name))
 	}
 	return err
 }
@@ -241,7 +243,7 @@ occurrence is pending.`,
 				if x.a.JSON {
 					return x.a.PrintJSON(map[string]string{"name": name, "id": id})
 				}
-				x.a.Printf("%s\n", printable(id))
+				x.a.Printf("%s\n", shown.Line(id))
 				return nil
 			})
 		},
@@ -266,7 +268,7 @@ migrate or relay.`,
 				if x.a.JSON {
 					return x.a.PrintJSON(map[string]string{"name": name, "state": "deleted"})
 				}
-				x.a.Printf("%s: deleted\n", printable(name))
+				x.a.Printf("%s: deleted\n", shown.Line(name))
 				return nil
 			})
 		},

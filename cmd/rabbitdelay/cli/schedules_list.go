@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 )
 
@@ -43,10 +45,9 @@ func (x *schedules) list(ctx context.Context, s *schedule.Store) error {
 		if err != nil {
 			return err
 		}
-		next := upcoming(r, 1)
 		n++
 		if x.a.JSON {
-			if err := x.a.PrintJSON(scheduleLineOf(r, next)); err != nil {
+			if err := x.a.PrintJSON(asjson.RecurringOf(r, now, 1)); err != nil {
 				return err
 			}
 			continue
@@ -55,11 +56,11 @@ func (x *schedules) list(ctx context.Context, s *schedule.Store) error {
 			row(table, "NAME", "TIMETABLE", "DESTINATION", "STATE", "NEXT", "", "SKIPPED", "LAST ERROR")
 		}
 		at, away := "", ""
-		if len(next) > 0 {
-			at, away = milli(next[0].DeliverAt), fromNow(next[0].DeliverAt, now)
+		if next := r.Upcoming(now, 1); len(next) > 0 {
+			at, away = shown.Instant(next[0].DeliverAt), shown.FromNow(next[0].DeliverAt, now)
 		}
-		row(table, printable(r.Name), printable(timetableOf(r)), printable(destination(r.Task)), stateOf(r, next), at, away,
-			optionalMilli(r.SkippedAt), printable(shorten(r.LastError, 60)))
+		row(table, shown.Line(r.Name), shown.Line(r.Timetable()), shown.Line(r.Task.Destination().String()), string(r.State(now)), at, away,
+			asjson.Instant(r.SkippedAt), shown.Line(shown.Shorten(r.LastError, 60)))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -89,30 +90,30 @@ func (x *schedules) showCommand() *cobra.Command {
 }
 
 func (x *schedules) show(r schedule.Recurring) error {
-	next := upcoming(r, nextCount)
-	l := scheduleLineOf(r, next)
+	now := time.Now()
+	l := asjson.RecurringOf(r, now, nextCount)
 	if x.a.JSON {
 		return x.a.PrintJSON(l)
 	}
 	table := tabwriter.NewWriter(x.a.Stdout, 0, 0, 2, ' ', 0)
 	for _, p := range []struct{ name, value string }{
-		{"name", l.Name}, {"timetable", timetableOf(r)}, {"start", l.Start}, {"end", l.End}, {"jitter", l.Jitter},
-		{"misfire", string(l.Misfire)}, {"overlap", string(l.Overlap)}, {"destination", destination(r.Task)}, {"state", l.State},
+		{"name", l.Name}, {"timetable", r.Timetable()}, {"start", l.Start}, {"end", l.End}, {"jitter", l.Jitter},
+		{"misfire", l.Misfire}, {"overlap", l.Overlap}, {"destination", r.Task.Destination().String()}, {"state", l.State},
 		{"last error", l.LastError}, {"skipped", l.Skipped}, {"origin", l.Origin}, {"version", strconv.FormatInt(l.Version, 10)},
-		{"created", l.Created}, {"updated", l.Updated}, {"content type", l.ContentType}, {"type", l.Type}, {"correlation id", l.Correlation}, {"expires after", l.Expires},
+		{"created", l.Created}, {"updated", l.Updated}, {"content type", l.ContentType}, {"type", l.Type}, {"correlation id", l.CorrelationID}, {"expires after", l.ExpiresAfter},
 	} {
 		if p.value != "" {
-			row(table, p.name, printable(p.value))
+			row(table, p.name, shown.Line(p.value))
 		}
 	}
 	if l.Priority > 0 {
-		row(table, "priority", strconv.Itoa(int(l.Priority)))
+		row(table, "priority", strconv.Itoa(l.Priority))
 	}
 	rowsOfTask(table, r.Task)
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	if err := x.printNext(next); err != nil {
+	if err := x.printNext(r.Upcoming(now, nextCount)); err != nil {
 		return err
 	}
 	x.a.Printf("\n")
@@ -194,7 +195,7 @@ func (x *schedules) printNext(list []schedule.Occurrence) error {
 	for i, o := range list {
 		local := o.At.Format("Mon 2006-01-02 15:04:05 MST")
 		if x.a.JSON {
-			if err := x.a.PrintJSON(occurrenceLine{o.At.Format(time.RFC3339), milli(o.DeliverAt), o.ID}); err != nil {
+			if err := x.a.PrintJSON(occurrenceLine{o.At.Format(time.RFC3339), shown.Instant(o.DeliverAt), o.ID}); err != nil {
 				return err
 			}
 			continue
@@ -202,7 +203,7 @@ func (x *schedules) printNext(list []schedule.Occurrence) error {
 		if i == 0 {
 			row(table, "LOCAL TIME", "DUE", "TASK")
 		}
-		row(table, local, milli(o.DeliverAt), printable(o.ID))
+		row(table, local, shown.Instant(o.DeliverAt), shown.Line(o.ID))
 	}
 	if len(list) == 0 && !x.a.JSON {
 		x.a.Notef("no more occurrences")

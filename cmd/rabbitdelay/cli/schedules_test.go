@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 )
 
 // on gives run a database, and returns a runner that expects an exit code.
@@ -56,7 +58,7 @@ func TestSchedulesCommands(t *testing.T) {
 
 	do(0, "schedules", "edit", "nightly", "--cron", "0 3 * * *", "--end", "none")
 	out, _ = do(0, "schedules", "show", "nightly", "--json")
-	var l scheduleLine
+	var l asjson.Recurring
 	if err := json.Unmarshal([]byte(out), &l); err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ message was confirmed, 1 for errors, 130 after Ctrl-C.`,
 	f.Var(&s.tolerance, "tolerance", "how much later a message may arrive if that saves hops in the broker")
 	f.StringVar(&s.body, "body", "", "the body; @file reads a file, - reads standard input")
 	f.StringVar(&s.message.ContentType, "content-type", "", "content type of the body")
-	f.StringArrayVar(&s.headers, "header", nil, "header name=value, may be repeated")
+	f.StringArrayVar(&s.headers, "header", nil, "a header, `name=value`; repeatable")
 	f.IntVar(&s.count, "count", 1, "number of messages")
 	f.StringVar(&s.message.ID, "id", "", "message id (with --count N: id-1 to id-N); default a UUIDv7 each")
 	f.Var(&s.timeout, "timeout", "give up after this time; default broker.send_timeout per batch of 256")
@@ -216,7 +216,7 @@ func (s *sender) open(ctx context.Context, a *app, c *config.Config) (*amqpx.Cli
 		return nil, nil, err
 	}
 	defer d.close()
-	if err := d.layout(ctx, strategy, s.yes); err != nil {
+	if err := d.layout(strategy, s.yes); err != nil {
 		return nil, nil, err
 	}
 	missing, err := d.missing(topology.Destination{Queue: s.message.Queue, Exchange: s.message.Exchange, RoutingKey: s.message.RoutingKey})

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -107,7 +108,7 @@ func (r *statusRun) run(ctx context.Context) error {
 func (r *statusRun) look(ctx context.Context, c *config.Config, src status.Source) (status.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	if !r.watch {
+	if src.Before == nil {
 		defer r.a.Waiting("looking at the broker")()
 	}
 	if err := r.a.examined(ctx, c, &src.Want, &src.Broker, "rabbitdelay status"); err != nil {
@@ -132,20 +133,11 @@ func (r *statusRun) repeat(ctx context.Context, c *config.Config, src status.Sou
 		if ctx.Err() != nil {
 			return nil
 		}
-		switch {
-		case r.a.JSON:
-		case term.Is(r.a.Stdout):
-			r.a.Printf("%s", clearScreen)
-		case n > 0:
-			r.a.Printf("\n")
-		}
-		if err != nil {
-			r.a.PrintError(err)
-		} else {
+		if err == nil {
 			src.Before = &s
-			if err := r.print(s); err != nil {
-				return err
-			}
+		}
+		if err := r.draw(s, err, n); err != nil {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -153,4 +145,33 @@ func (r *statusRun) repeat(ctx context.Context, c *config.Config, src status.Sou
 		case <-tick.C:
 		}
 	}
+}
+
+// draw shows the nth look, on a terminal in place of the one before.
+func (r *statusRun) draw(s status.Status, failed error, n int) error {
+	if r.a.JSON || !term.Is(r.a.Stdout) {
+		if failed != nil {
+			r.a.PrintError(failed)
+			return nil
+		}
+		if n > 0 && !r.a.JSON {
+			r.a.Printf("\n")
+		}
+		return r.print(s)
+	}
+	if failed != nil {
+		r.a.Printf("%s", clearScreen)
+		r.a.PrintError(failed)
+		return nil
+	}
+	var page strings.Builder
+	if err := r.printPage(&page, s); err != nil {
+		return err
+	}
+	text := page.String()
+	if columns, rows := term.Size(r.a.Stdout); rows > 0 {
+		text = onScreen(text, columns, rows)
+	}
+	r.a.Printf("%s%s", clearScreen, text)
+	return nil
 }

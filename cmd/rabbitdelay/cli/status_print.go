@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
@@ -20,9 +22,26 @@ func (r *statusRun) print(s status.Status) error {
 	if r.a.JSON {
 		return r.a.PrintJSON(s)
 	}
-	p := &statusPage{Status: s, table: tabwriter.NewWriter(r.a.Stdout, 0, 0, 2, ' ', 0), quiet: r.a.Quiet}
+	return r.printPage(r.a.Stdout, s)
+}
+
+func (r *statusRun) printPage(w io.Writer, s status.Status) error {
+	p := &statusPage{Status: s, table: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0), quiet: r.a.Quiet}
 	p.all()
 	return p.table.Flush()
+}
+
+// onScreen is a text cut to a terminal: what is below its end would push the top
+// out of sight.
+func onScreen(text string, width, height int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	if more := len(lines) - (height - 1); more > 0 {
+		lines = append(lines[:max(height-2, 0)], fmt.Sprintf("... %d more lines; a higher window shows them", more+1))
+	}
+	for i, l := range lines {
+		lines[i] = shown.Shorten(l, width)
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // statusPage is a status on its way to a terminal.
@@ -46,7 +65,7 @@ func number(n int64) string { return strconv.FormatInt(n, 10) }
 
 func (p *statusPage) all() {
 	if b := p.Broker; b != nil {
-		p.linef("RabbitMQ %s, virtual host %q at %s, read by %s", b.Version, b.Vhost, milli(p.At), b.Source)
+		p.linef("RabbitMQ %s, virtual host %q at %s, read by %s", b.Version, b.Vhost, shown.Instant(p.At), b.Source)
 		p.layouts()
 		p.dueSoon()
 		p.destinations()
@@ -59,16 +78,17 @@ func (p *statusPage) all() {
 			p.lying("PARKED", p.Parked)
 		}
 	} else {
-		p.linef("the broker could not be looked at, %s", milli(p.At))
+		p.linef("the broker could not be looked at, %s", shown.Instant(p.At))
 		p.dueSoon()
 	}
 	p.tasks()
+	p.relays()
 	p.clients()
 	p.findings()
 	if len(p.Unseen) > 0 {
 		p.linef("\nNOT SEEN")
 		for _, u := range p.Unseen {
-			p.linef("%s: %s", u.Area, printable(u.Why))
+			p.linef("%s: %s", u.Area, shown.Line(u.Why))
 		}
 	}
 	if len(p.Notes) > 0 && !p.quiet {
@@ -80,6 +100,10 @@ func (p *statusPage) all() {
 }
 
 func (p *statusPage) layouts() {
+	if len(p.Layouts) == 0 {
+		p.linef("\nno layout is there")
+		return
+	}
 	p.heading("LAYOUT", "DELAY", "READY", "ON THEIR WAY", "")
 	for _, l := range p.Layouts {
 		state := ""
@@ -91,7 +115,7 @@ func (p *statusPage) layouts() {
 		case l.Drained():
 			state = "nothing waits"
 		}
-		row(p.table, printable(l.Name), "all", number(l.Waiting.Ready), number(l.Waiting.Leaving+l.Waiting.Unacked), state)
+		row(p.table, shown.Line(l.Name), "all", number(l.Waiting.Ready), number(l.Waiting.Leaving+l.Waiting.Unacked), state)
 		for _, d := range l.Delays {
 			row(p.table, "", topology.FormatDuration(time.Duration(d.TTL)), number(d.Waiting.Ready), number(d.Waiting.Leaving+d.Waiting.Unacked))
 		}
@@ -130,15 +154,15 @@ func (p *statusPage) destinations() {
 		if d.Dead != nil {
 			dead = number(d.Dead.Messages)
 		}
-		row(p.table, printable(d.Name), number(d.Waiting.Ready), number(d.Waiting.Unacked+d.Waiting.Leaving), consumers, dead)
+		row(p.table, shown.Line(d.Name), number(d.Waiting.Ready), number(d.Waiting.Unacked+d.Waiting.Leaving), consumers, dead)
 	}
 }
 
 // lying prints what lies in a queue, by destination and reason.
 func (p *statusPage) lying(what string, l status.Lying) {
-	text := fmt.Sprintf("%s in %s: %d", what, printable(l.Queue), l.Messages)
+	text := fmt.Sprintf("%s in %s: %d", what, shown.Line(l.Queue), l.Messages)
 	if l.Oldest != nil {
-		text += ", the oldest since " + milli(*l.Oldest) + " (" + fromNow(*l.Oldest, p.At) + ")"
+		text += ", the oldest since " + shown.Instant(*l.Oldest) + " (" + shown.FromNow(*l.Oldest, p.At) + ")"
 	}
 	switch {
 	case l.Looked == 0:
@@ -152,7 +176,7 @@ func (p *statusPage) lying(what string, l status.Lying) {
 	}
 	row(p.table, "  DESTINATION", "REASON", "MESSAGES", "LAST ERROR")
 	for _, g := range l.Groups {
-		row(p.table, "  "+orUnknown(g.Destination), orUnknown(g.Reason), strconv.Itoa(g.Messages), printable(shorten(g.Error, maxErrorShown)))
+		row(p.table, "  "+orUnknown(g.Destination), orUnknown(g.Reason), strconv.Itoa(g.Messages), shown.Line(shown.Shorten(g.Error, maxErrorShown)))
 	}
 }
 
@@ -160,7 +184,7 @@ func orUnknown(s string) string {
 	if s == "" {
 		return "unknown"
 	}
-	return printable(s)
+	return shown.Line(s)
 }
 
 func (p *statusPage) tasks() {
@@ -174,7 +198,7 @@ func (p *statusPage) tasks() {
 		if queue == "" {
 			queue = "(exchanges)"
 		}
-		row(p.table, printable(queue), string(c.Status), number(c.Count))
+		row(p.table, shown.Line(queue), string(c.Status), number(c.Count))
 	}
 	if len(t.Counts) == 0 {
 		p.linef("none")
@@ -188,8 +212,8 @@ func (p *statusPage) tasks() {
 	if o.Sent {
 		place = "it was sent to the broker and is not done"
 	}
-	p.linef("the oldest overdue task is %s for %s, due %s (%s): %s, failed attempts: %d%s", printable(o.ID), printable(o.Destination),
-		milli(o.Due), fromNow(o.Due, p.At), place, o.Attempts, quotedError(o.LastError))
+	p.linef("the oldest overdue task is %s for %s, due %s (%s): %s, failed attempts: %d%s", shown.Line(o.ID), shown.Line(o.Destination),
+		shown.Instant(o.Due), shown.FromNow(o.Due, p.At), place, o.Attempts, quotedError(o.LastError))
 	if t.Unsent+t.Unhandled > 0 {
 		atLeast := ""
 		if t.More {
@@ -203,16 +227,38 @@ func quotedError(s string) string {
 	if s == "" {
 		return ""
 	}
-	return ", last error: " + printable(shorten(s, maxErrorShown))
+	return ", last error: " + shown.Line(shown.Shorten(s, maxErrorShown))
+}
+
+func (p *statusPage) relays() {
+	if p.Tasks == nil || p.Tasks.Relays == nil {
+		return
+	}
+	if len(p.Tasks.Relays) > 0 {
+		p.heading("RELAY", "VERSION", "STARTED", "LAST SEEN")
+	}
+	running := 0
+	for _, r := range p.Tasks.Relays {
+		seen := shown.FromNow(r.Seen, p.At)
+		if r.Running(p.At) {
+			running++
+		} else {
+			seen += ": it has died, or cannot reach the database"
+		}
+		row(p.table, shown.Line(r.Name), shown.Line(cmp.Or(r.Version, "unknown")), shown.Instant(r.Started), seen)
+	}
+	if running == 0 {
+		p.linef("no relay runs on this database")
+	}
 }
 
 func (p *statusPage) clients() {
 	if p.Clients == nil {
 		return
 	}
-	p.heading("CLIENTS AND RELAYS", "CONNECTIONS", "BLOCKED")
+	p.heading("CLIENT", "CONNECTIONS", "BLOCKED")
 	for _, c := range p.Clients {
-		row(p.table, printable(c.Name), strconv.Itoa(c.Connections), strconv.Itoa(c.Blocked))
+		row(p.table, shown.Line(c.Name), strconv.Itoa(c.Connections), strconv.Itoa(c.Blocked))
 	}
 	if len(p.Clients) == 0 {
 		p.linef("none is connected")
@@ -235,5 +281,5 @@ func (p *statusPage) findings() {
 }
 
 func printFinding(w io.Writer, f doctor.Finding) {
-	_, _ = fmt.Fprintf(w, "%s %s: %s\n", f.Severity, f.ID, printable(f.What))
+	_, _ = fmt.Fprintf(w, "%s %s: %s\n", f.Severity, f.ID, shown.Line(f.What))
 }

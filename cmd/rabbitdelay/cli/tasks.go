@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
@@ -100,6 +101,9 @@ func openTasksDB(cfg *config.Config) (*sql.DB, error) {
 // checkTasks tells a database that cannot be used before anything is begun.
 func checkTasks(ctx context.Context, db *sql.DB) error {
 	if err := db.PingContext(ctx); err != nil {
+		if strings.Contains(err.Error(), "unable to open database file") { // SQLite's; it says no more
+			err = fmt.Errorf("%w; expected a file that is there and may be written; \"rabbitdelay migrate\" makes a new one", err)
+		}
 		return fmt.Errorf("connecting to the database: %w", err)
 	}
 	s, err := schedule.New(db, nil, schedule.Config{})
@@ -112,62 +116,6 @@ func checkTasks(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// taskLine is a task as --json has it.
-type taskLine struct {
-	ID            string            `json:"id"`
-	Queue         string            `json:"queue,omitempty"`
-	Exchange      string            `json:"exchange,omitempty"`
-	RoutingKey    string            `json:"routing_key,omitempty"`
-	Status        schedule.Status   `json:"status"`
-	Due           string            `json:"due"`
-	Version       int64             `json:"version"`
-	Attempts      int               `json:"attempts"`
-	LastError     string            `json:"last_error,omitempty"`
-	Sends         int               `json:"sends"`
-	Sent          string            `json:"sent,omitempty"`
-	Created       string            `json:"created"`
-	Updated       string            `json:"updated"`
-	Finished      string            `json:"finished,omitempty"`
-	ContentType   string            `json:"content_type,omitempty"`
-	Type          string            `json:"type,omitempty"`
-	CorrelationID string            `json:"correlation_id,omitempty"`
-	Priority      uint8             `json:"priority,omitempty"`
-	ExpiresAfter  string            `json:"expires_after,omitempty"`
-	Headers       map[string]string `json:"headers,omitempty"`
-	Tags          []string          `json:"tags,omitempty"`
-	Body          string            `json:"body,omitempty"`
-	Binary        []byte            `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
-}
-
-func lineOf(t schedule.Task) taskLine {
-	l := taskLine{
-		ID: t.ID, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey, Status: t.Status,
-		Due: milli(t.DeliverAt), Version: t.Version, Attempts: t.Attempts, LastError: t.LastError, Sends: t.Sends,
-		Sent: optionalMilli(t.SentAt), Created: milli(t.CreatedAt), Updated: milli(t.UpdatedAt), Finished: optionalMilli(t.FinishedAt),
-		ContentType: t.ContentType, Type: t.Type, CorrelationID: t.CorrelationID, Priority: t.Priority, Headers: t.Headers, Tags: t.Tags,
-	}
-	if t.ExpiresAfter > 0 {
-		l.ExpiresAfter = t.ExpiresAfter.String()
-	}
-	l.Body, l.Binary = textOrBinary(t.Body)
-	return l
-}
-
-func optionalMilli(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return milli(t)
-}
-
-// destination is where a task's message goes, for people.
-func destination(t schedule.Task) string {
-	if t.Queue != "" {
-		return t.Queue
-	}
-	return t.Exchange + ":" + t.RoutingKey
-}
-
 // place is where a pending task is: in the table only, or with the broker too.
 func place(t schedule.Task) string {
 	switch {
@@ -177,32 +125,6 @@ func place(t schedule.Task) string {
 		return "table"
 	}
 	return "broker"
-}
-
-// fromNow says how far away an instant is, in two units at most.
-func fromNow(at, now time.Time) string {
-	d := at.Sub(now).Round(time.Second)
-	text := "in "
-	if d < 0 {
-		d, text = -d, ""
-	}
-	day := 24 * time.Hour
-	switch {
-	case d < time.Second:
-		return "now"
-	case d < time.Minute:
-		text += fmt.Sprintf("%ds", d/time.Second)
-	case d < time.Hour:
-		text += fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
-	case d < day:
-		text += fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
-	default:
-		text += fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-	}
-	if at.Before(now) {
-		text += " ago"
-	}
-	return text
 }
 
 // moment is a flag that reads RFC 3339, or a duration from now on.
@@ -255,7 +177,7 @@ func (x *filterFlags) register(c *cobra.Command) {
 	f.StringVar(&x.queue, "queue", "", "tasks for this queue")
 	f.StringVar(&x.exchange, "exchange", "", "tasks for this exchange")
 	f.StringVar(&x.tag, "tag", "", "tasks with this tag")
-	f.StringVar(&x.header, "header", "", "tasks with this header, name=value")
+	f.StringVar(&x.header, "header", "", "tasks with this header, `name=value`")
 	f.StringVar(&x.status, "status", "", "pending, running, done, cancelled, expired or failed")
 	f.Var(&x.from, "due-from", "tasks due at or after this instant, or this long from now, such as 2h or -7d")
 	f.Var(&x.to, "due-to", "tasks due before this instant, or before this long from now")
@@ -275,7 +197,7 @@ func (x *filterFlags) filter() (schedule.Filter, error) {
 		return f, fmt.Errorf("--status: %q; expected pending, running, done, cancelled, expired or failed", x.status)
 	}
 	if !f.DueFrom.IsZero() && !f.DueTo.IsZero() && !f.DueFrom.Before(f.DueTo) {
-		return f, fmt.Errorf("--due-to: %s; expected an instant after --due-from, %s", milli(f.DueTo), milli(f.DueFrom))
+		return f, fmt.Errorf("--due-to: %s; expected an instant after --due-from, %s", shown.Instant(f.DueTo), shown.Instant(f.DueFrom))
 	}
 	return f, nil
 }

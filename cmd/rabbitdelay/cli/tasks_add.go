@@ -44,10 +44,10 @@ is an error, unless --replace puts the task in its place.`,
 	f.StringVar(&t.ContentType, "content-type", "", "content type of the body")
 	f.StringVar(&t.Type, "type", "", "the message's type")
 	f.StringVar(&t.CorrelationID, "correlation-id", "", "the message's correlation id")
-	f.Uint8Var(&t.Priority, "priority", 0, "the message's priority")
+	f.Uint8Var(&t.Priority, "priority", 0, "the message's priority, 0 to 255")
 	f.Var(&r.expires, "expires-after", "how long after its due instant the task is no longer worth doing; default never")
-	f.StringArrayVar(&r.headers, "header", nil, "a header, name=value; repeatable")
-	f.StringArrayVar(&t.Tags, "tag", nil, "a tag, by which the task is found; repeatable")
+	f.StringArrayVar(&r.headers, "header", nil, "a header, `name=value`; repeatable")
+	f.StringArrayVar(&t.Tags, "tag", nil, "a `tag`, by which the task is found; repeatable")
 	f.BoolVar(&r.replace, "replace", false, "take the place of a task with the same id")
 	return c
 }

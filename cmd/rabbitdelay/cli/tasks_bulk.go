@@ -102,7 +102,7 @@ func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, o
 	}
 	o := schedule.BulkOptions{Batch: b.batch, Pause: time.Duration(b.pause), Spread: time.Duration(b.spread), Limit: b.limit}
 	if b.after != "" {
-		if o.After, err = schedule.ParseCursor(b.after); err != nil {
+		if o.After, err = schedule.ParseBulkPlace(b.after); err != nil {
 			return fmt.Errorf("--after: %w", err)
 		}
 	}
@@ -121,7 +121,7 @@ func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, o
 			return b.tell(changeLine{Matching: n})
 		}
 		if !b.yes {
-			if err := b.ask(ctx, n); err != nil {
+			if err := b.ask(n); err != nil {
 				return err
 			}
 		}
@@ -129,11 +129,11 @@ func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, o
 	})
 }
 
-func (b *bulk) ask(ctx context.Context, n int64) error {
+func (b *bulk) ask(n int64) error {
 	if _, err := fmt.Fprintf(b.x.a.Stderr, "%s tasks will be %s. Type yes to go on: ", grouped(n), b.did); err != nil {
 		return err
 	}
-	line, err := b.x.a.answer(ctx)
+	line, err := b.x.a.answer()
 	if err == nil && line != "yes" {
 		err = errors.New("no task was changed")
 	}
@@ -148,7 +148,7 @@ func (b *bulk) change(ctx context.Context, s *schedule.Store, f schedule.Filter,
 	bar.Clear()
 	line := changeLine{Changed: p.Changed, Matching: n, Seconds: seconds(time.Since(began))}
 	if err != nil {
-		line.After = p.Cursor.String()
+		line.After = p.Place.String()
 	}
 	if perr := b.tell(line); perr != nil {
 		return perr
@@ -181,6 +181,14 @@ func grouped(n int64) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
+}
+
+// counted is "1 message" or "2,000 messages".
+func counted(n int64, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return grouped(n) + " " + one + "s"
 }
 
 // shift is a flag that reads a duration with a sign.

@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 )
 
@@ -43,13 +45,13 @@ func (x *tasks) change(ctx context.Context, ids []string, do change) error {
 func (x *tasks) changed(t schedule.Task) error {
 	if x.a.JSON {
 		t.Body = nil // nobody changed it
-		return x.a.PrintJSON(lineOf(t))
+		return x.a.PrintJSON(asjson.TaskOf(t))
 	}
 	due := ""
 	if t.Status == schedule.StatusPending {
-		due = fmt.Sprintf(", due %s (%s), version %d", milli(t.DeliverAt), fromNow(t.DeliverAt, time.Now()), t.Version)
+		due = fmt.Sprintf(", due %s (%s), version %d", shown.Instant(t.DeliverAt), shown.FromNow(t.DeliverAt, time.Now()), t.Version)
 	}
-	_, err := fmt.Fprintf(x.a.Stdout, "%s: %s%s\n", printable(t.ID), t.Status, due)
+	_, err := fmt.Fprintf(x.a.Stdout, "%s: %s%s\n", shown.Line(t.ID), t.Status, due)
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 )
 
@@ -93,7 +94,7 @@ func (x *tasks) count(ctx context.Context, s *schedule.Store, f schedule.Filter)
 		if i == 0 {
 			row(table, "QUEUE", "STATUS", "TASKS")
 		}
-		row(table, printable(cmp.Or(c.Queue, "(exchanges)")), string(c.Status), strconv.FormatInt(c.Count, 10))
+		row(table, shown.Line(cmp.Or(c.Queue, "(exchanges)")), string(c.Status), strconv.FormatInt(c.Count, 10))
 	}
 	if x.a.JSON {
 		return x.a.PrintJSON(totalLine{total})
@@ -116,7 +117,7 @@ func bins(f schedule.Filter, width time.Duration) (from time.Time, n int, err er
 	}
 	span := f.DueTo.Sub(from)
 	if span <= 0 {
-		return from, 0, fmt.Errorf("--due-to: %s; expected an instant after --due-from, %s", milli(f.DueTo), milli(from))
+		return from, 0, fmt.Errorf("--due-to: %s; expected an instant after --due-from, %s", shown.Instant(f.DueTo), shown.Instant(from))
 	}
 	steps := (span-1)/width + 1
 	if steps > maxBins {
@@ -138,14 +139,14 @@ func (x *tasks) histogram(ctx context.Context, s *schedule.Store, f schedule.Fil
 	table := tabwriter.NewWriter(x.a.Stdout, 0, 0, 2, ' ', 0)
 	for _, b := range list {
 		if x.a.JSON {
-			if err := x.a.PrintJSON(binLine{milli(b.From), milli(b.To), b.Count}); err != nil {
+			if err := x.a.PrintJSON(binLine{shown.Instant(b.From), shown.Instant(b.To), b.Count}); err != nil {
 				return err
 			}
 			continue
 		}
 		const width = 40
 		bar := int((b.Count*width + most - 1) / max(most, 1))
-		row(table, milli(b.From), strconv.FormatInt(b.Count, 10), strings.Repeat("#", bar))
+		row(table, shown.Instant(b.From), strconv.FormatInt(b.Count, 10), strings.Repeat("#", bar))
 	}
 	if x.a.JSON {
 		return x.a.PrintJSON(totalLine{total})

@@ -11,12 +11,13 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 )
 
@@ -71,7 +72,7 @@ func (x *tasks) list(ctx context.Context, s *schedule.Store, f schedule.Filter) 
 			break
 		}
 		if x.a.JSON {
-			if err := x.a.PrintJSON(lineOf(t)); err != nil {
+			if err := x.a.PrintJSON(asjson.TaskOf(t)); err != nil {
 				return err
 			}
 			continue
@@ -79,8 +80,8 @@ func (x *tasks) list(ctx context.Context, s *schedule.Store, f schedule.Filter) 
 		if n == 1 {
 			row(table, "ID", "DESTINATION", "STATUS", "DUE", "", "AT", "VERSION", "ATTEMPTS", "LAST ERROR")
 		}
-		row(table, printable(t.ID), printable(destination(t)), string(t.Status), milli(t.DeliverAt), fromNow(t.DeliverAt, now), place(t),
-			strconv.FormatInt(t.Version, 10), strconv.Itoa(t.Attempts), printable(shorten(t.LastError, 60)))
+		row(table, shown.Line(t.ID), shown.Line(t.Destination().String()), string(t.Status), shown.Instant(t.DeliverAt), shown.FromNow(t.DeliverAt, now), place(t),
+			strconv.FormatInt(t.Version, 10), strconv.Itoa(t.Attempts), shown.Line(shown.Shorten(t.LastError, 60)))
 		if n%1000 == 0 { // what is shown first need not wait for a million
 			if err := table.Flush(); err != nil {
 				return err
@@ -104,31 +105,6 @@ func row(w io.Writer, cells ...string) {
 	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t")) // Flush says what went wrong
 }
 
-// printable keeps what others wrote from steering the terminal.
-func printable(s string) string {
-	for _, r := range s {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return strconv.Quote(s)
-		}
-	}
-	return s
-}
-
-func shorten(s string, n int) string {
-	if r := []rune(s); len(r) > n {
-		return string(r[:n-1]) + "…"
-	}
-	return s
-}
-
-// textOrBinary gives a body as a string where it is text.
-func textOrBinary(body []byte) (string, []byte) {
-	if utf8.Valid(body) {
-		return string(body), nil
-	}
-	return "", body
-}
-
 func (x *tasks) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "show ID...",
@@ -145,23 +121,23 @@ func (x *tasks) showCommand() *cobra.Command {
 
 func (x *tasks) show(t schedule.Task) error {
 	if x.a.JSON {
-		return x.a.PrintJSON(lineOf(t))
+		return x.a.PrintJSON(asjson.TaskOf(t))
 	}
 	now := time.Now()
 	table := tabwriter.NewWriter(x.a.Stdout, 0, 0, 2, ' ', 0)
 	when := func(name string, at time.Time) {
 		if !at.IsZero() {
-			row(table, name, fmt.Sprintf("%s (%s)", milli(at), fromNow(at, now)))
+			row(table, name, fmt.Sprintf("%s (%s)", shown.Instant(at), shown.FromNow(at, now)))
 		}
 	}
-	row(table, "id", printable(t.ID))
-	row(table, "destination", printable(destination(t)))
+	row(table, "id", shown.Line(t.ID))
+	row(table, "destination", shown.Line(t.Destination().String()))
 	row(table, "status", string(t.Status))
 	when("due", t.DeliverAt)
 	row(table, "version", strconv.FormatInt(t.Version, 10))
 	row(table, "attempts", strconv.Itoa(t.Attempts))
 	if t.LastError != "" {
-		row(table, "last error", printable(t.LastError))
+		row(table, "last error", shown.Line(t.LastError))
 	}
 	row(table, "sends", strconv.Itoa(t.Sends))
 	when("sent", t.SentAt)
@@ -172,7 +148,7 @@ func (x *tasks) show(t schedule.Task) error {
 		{"content type", t.ContentType}, {"type", t.Type}, {"correlation id", t.CorrelationID},
 	} {
 		if p.value != "" {
-			row(table, p.name, printable(p.value))
+			row(table, p.name, shown.Line(p.value))
 		}
 	}
 	if t.Priority > 0 {
@@ -192,16 +168,20 @@ func (x *tasks) show(t schedule.Task) error {
 // rowsOfTask are those of what a task and a recurring one have in common.
 func rowsOfTask(table io.Writer, t schedule.Task) {
 	for _, k := range slices.Sorted(maps.Keys(t.Headers)) {
-		row(table, "header", printable(k)+"="+printable(t.Headers[k]))
+		row(table, "header", shown.Line(k)+"="+shown.Line(t.Headers[k]))
 	}
 	for _, tag := range t.Tags {
-		row(table, "tag", printable(tag))
+		row(table, "tag", shown.Line(tag))
 	}
-	body, binary := textOrBinary(t.Body)
-	if binary != nil {
-		body = fmt.Sprintf("(%d bytes)", len(binary))
+	row(table, "body", shown.Line(bodyText(t.Body)))
+}
+
+// bodyText is a body for people.
+func bodyText(body []byte) string {
+	if !utf8.Valid(body) {
+		return fmt.Sprintf("(%d bytes)", len(body))
 	}
-	row(table, "body", printable(body))
+	return string(body)
 }
 
 // someTasks is an argument check.

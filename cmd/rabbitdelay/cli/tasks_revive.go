@@ -88,18 +88,11 @@ func (x *tasks) removeDead(ctx context.Context, queues, ids []string) error {
 				return err
 			}
 			if rep.Removed > 0 {
-				x.a.Notef("%s without an effect any more removed from %s", deadLettersOf(rep.Removed), dead)
+				x.a.Notef("%s without an effect any more removed from %s", counted(int64(rep.Removed), "dead letter"), dead)
 			}
 		}
 		return nil
 	})
-}
-
-func deadLettersOf(n int) string {
-	if n == 1 {
-		return "1 dead letter"
-	}
-	return grouped(int64(n)) + " dead letters"
 }
 
 // deadLetterQueues are those of the file's destinations, and of other queues.

@@ -11,18 +11,21 @@ import (
 func TestTasksUsageErrors(t *testing.T) {
 	const from = "--db sqlite:/none/x.db "
 	for args, want := range map[string]string{
-		"tasks list":                            "no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL",
-		"relay":                                 "no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL",
-		"tasks fly":                             `unknown command "fly"; see rabbitdelay tasks --help`,
-		"tasks list x":                          `unexpected argument "x"; see rabbitdelay tasks list --help`,
-		"tasks show":                            "no task id; give one or more; see rabbitdelay tasks show --help",
-		"tasks cancel":                          "no task; give ids, a filter such as --queue, or --all",
-		"tasks cancel x --queue q":              "both task ids and --queue; give either ids or filters",
-		"tasks cancel x --yes":                  "--yes with task ids; it is for filters",
-		"tasks cancel --all --queue q":          "both --all and --queue; give one",
-		"tasks cancel --all " + from:            "cannot ask, because standard input is not a terminal; give --yes to change the tasks without asking, or --dry-run to count them",
-		"tasks reschedule x --by 1h --delay 1h": "--by with --delay or --at; give one",
-		"tasks reschedule x --by 0s":            `invalid argument "0s" for "--by" flag: expected a duration other than 0 such as 2h or -1d, got "0s"; see rabbitdelay tasks reschedule --help`,
+		"tasks list":                                     "no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL",
+		"serve --listen :0":                              `--listen: :0 can be reached from other machines, where everybody might change everything; give --users FILE, which "rabbitdelay users add" writes, or listen at 127.0.0.1`,
+		"users add anna":                                 `--role: ""; expected viewer or operator`,
+		"users add anna --role viewer":                   "no file of users; give --users, serve.users in the file, or RABBITDELAY_SERVE_USERS",
+		"users token --role viewer":                      `expected one name, got ""; see rabbitdelay users token --help`,
+		"tasks fly":                                      `unknown command "fly"; see rabbitdelay tasks --help`,
+		"tasks list x":                                   `unexpected argument "x"; see rabbitdelay tasks list --help`,
+		"tasks show":                                     "no task id; give one or more; see rabbitdelay tasks show --help",
+		"tasks cancel":                                   "no task; give ids, a filter such as --queue, or --all",
+		"tasks cancel x --queue q":                       "both task ids and --queue; give either ids or filters",
+		"tasks cancel x --yes":                           "--yes with task ids; it is for filters",
+		"tasks cancel --all --queue q":                   "both --all and --queue; give one",
+		"tasks cancel --all " + from:                     "cannot ask, because standard input is not a terminal; give --yes to change the tasks without asking, or --dry-run to count them",
+		"tasks reschedule x --by 1h --delay 1h":          "--by with --delay or --at; give one",
+		"tasks reschedule x --by 0s":                     `invalid argument "0s" for "--by" flag: expected a duration other than 0 such as 2h or -1d, got "0s"; see rabbitdelay tasks reschedule --help`,
 		"tasks reschedule --all --by 1h --after x --yes": `--after: "x" is no cursor; expected one that was printed before, such as 1767225600000/order-42`,
 		"tasks list --header x " + from:                  `--header: expected name=value, got "x"`,
 		"tasks delete x":                                 `unexpected argument "x"; see rabbitdelay tasks delete --help`,
@@ -33,7 +36,7 @@ func TestTasksUsageErrors(t *testing.T) {
 		"tasks list --due-from soon " + from:             `invalid argument "soon" for "--due-from" flag: expected an instant such as 2026-01-31T08:00:00Z, now, or a duration from now such as 2h or -7d, got "soon"; see rabbitdelay tasks list --help`,
 		"tasks count --per 0s " + from:                   "--per: 0s; expected 1ms or more",
 		"tasks count --per 1s --due-from 2026-01-01T00:00:00Z --due-to 2026-01-02T00:00:00Z " + from: "--per: 1s; 86400 steps up to --due-to, expected at most 1000",
-		"tasks list " + from: "connecting to the database: unable to open database file (14)",
+		"tasks list " + from: `connecting to the database: unable to open database file (14); expected a file that is there and may be written; "rabbitdelay migrate" makes a new one`,
 		"tasks revive x --delay 1s --at 2030-01-01T00:00:00Z " + from: "both --delay and --at; give one",
 	} {
 		code, stdout, stderr := run(t, "", strings.Fields(args)...)
@@ -98,19 +101,6 @@ func TestTasksBulk(t *testing.T) {
 	}
 }
 
-func TestFromNow(t *testing.T) {
-	now := time.Now()
-	for d, want := range map[time.Duration]string{
-		0: "now", 400 * time.Millisecond: "now", -400 * time.Millisecond: "now", time.Second: "in 1s", -time.Second: "1s ago",
-		59*time.Second + 600*time.Millisecond: "in 1m0s", 90 * time.Minute: "in 1h30m", -49 * time.Hour: "2d1h ago",
-		7*24*time.Hour - time.Millisecond: "in 7d0h", 3650 * 24 * time.Hour: "in 3650d0h",
-	} {
-		if got := fromNow(now.Add(d), now); got != want {
-			t.Errorf("%v is %q, want %q", d, got, want)
-		}
-	}
-}
-
 func TestMoment(t *testing.T) {
 	for text, want := range map[string]time.Duration{"now": 0, "2h": 2 * time.Hour, "+2h": 2 * time.Hour, "-7d": -7 * 24 * time.Hour, "0s": 0} {
 		var m moment
@@ -125,18 +115,6 @@ func TestMoment(t *testing.T) {
 	for _, bad := range []string{"", "-", "--1h", "+-1h", "-+1h", "1", "tomorrow"} {
 		if err := m.Set(bad); err == nil {
 			t.Errorf("%q is taken", bad)
-		}
-	}
-}
-
-// Nothing that others wrote reaches the terminal as it is when it could steer
-// it, or break a table.
-func TestPrintable(t *testing.T) {
-	for s, want := range map[string]string{
-		"order-42": "order-42", "заказ 7": "заказ 7", "a\tb": `"a\tb"`, "\x1b[31m": `"\x1b[31m"`, "a\nb": `"a\nb"`, "\xff": `"\xff"`, "": "",
-	} {
-		if got := printable(s); got != want {
-			t.Errorf("%q is printed as %s, want %s", s, got, want)
 		}
 	}
 }

@@ -11,12 +11,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
 // traceRun is one run of trace.
@@ -97,7 +98,7 @@ func (r *traceRun) run(ctx context.Context, id string) error {
 		return err
 	}
 	if r.a.JSON {
-		err = r.a.PrintJSON(traceLineOf(t))
+		err = r.a.PrintJSON(asjson.TraceOf(t))
 	} else {
 		err = r.print(t)
 	}
@@ -112,59 +113,8 @@ func (r *traceRun) run(ctx context.Context, id string) error {
 	return nil
 }
 
-// traceLine is a trace as --json has it.
-type traceLine struct {
-	ID       string           `json:"id"`
-	Why      string           `json:"why"`
-	Found    bool             `json:"found"`
-	Task     *taskLine        `json:"task"`
-	Effects  []effectLine     `json:"effects"`
-	Records  []recordLine     `json:"records"`
-	Lying    []lyingMessage   `json:"lying"`
-	Searched []trace.Searched `json:"searched"`
-	Scopes   []string         `json:"scopes"`
-	Waiting  []status.Delay   `json:"delay_queues_not_empty"`
-	Unseen   []doctor.Unseen  `json:"unseen"`
-	Notes    []string         `json:"notes"`
-}
-
-type effectLine struct {
-	Version    int64  `json:"version"`
-	Queue      string `json:"queue"`
-	Done       string `json:"done,omitempty"`
-	Attempts   int    `json:"attempts"`
-	LeaseUntil string `json:"lease_until,omitempty"`
-}
-
-type recordLine struct {
-	Scope     string `json:"scope"`
-	Guarded   bool   `json:"guarded"`
-	Processed string `json:"processed"`
-}
-
-func traceLineOf(t trace.Trace) traceLine {
-	l := traceLine{
-		ID: t.ID, Why: t.Why, Found: t.Found(), Effects: []effectLine{}, Records: []recordLine{}, Lying: []lyingMessage{},
-		Searched: t.Searched, Scopes: t.Scopes, Waiting: t.Waiting, Unseen: t.Unseen, Notes: t.Notes,
-	}
-	if t.Task != nil {
-		line := lineOf(*t.Task)
-		l.Task = &line
-	}
-	for _, e := range t.Effects {
-		l.Effects = append(l.Effects, effectLine{e.Version, e.Queue, optionalMilli(e.DoneAt), e.Attempts, optionalMilli(e.LeaseUntil)})
-	}
-	for _, r := range t.Records {
-		l.Records = append(l.Records, recordLine{r.Scope, r.Guarded, milli(r.ProcessedAt)})
-	}
-	for i, m := range t.Lying {
-		l.Lying = append(l.Lying, lyingLine(i+1, m))
-	}
-	return l
-}
-
 func (r *traceRun) print(t trace.Trace) error {
-	r.a.Printf("%s: %s\n", printable(t.ID), printable(t.Why))
+	r.a.Printf("%s: %s\n", shown.Line(t.ID), shown.Line(t.Why))
 	if t.Task != nil {
 		r.a.Printf("\nits row\n")
 		tasks := &tasks{a: r.a}
@@ -176,7 +126,7 @@ func (r *traceRun) print(t trace.Trace) error {
 	if len(t.Effects) > 0 {
 		row(table, "HANDLER OF", "VERSION", "EFFECT", "RECORDED ATTEMPTS", "LEASE UNTIL")
 		for _, e := range t.Effects {
-			row(table, printable(e.Queue), strconv.FormatInt(e.Version, 10), orNone(e.DoneAt), strconv.Itoa(e.Attempts), orNone(e.LeaseUntil))
+			row(table, shown.Line(e.Queue), strconv.FormatInt(e.Version, 10), orNone(e.DoneAt), strconv.Itoa(e.Attempts), orNone(e.LeaseUntil))
 		}
 		row(table, "")
 	}
@@ -185,13 +135,13 @@ func (r *traceRun) print(t trace.Trace) error {
 		if x.Guarded {
 			outcome = "a guard left the effect out at"
 		}
-		row(table, "recorded in "+printable(x.Scope)+": "+outcome+" "+milli(x.ProcessedAt))
+		row(table, "recorded in "+shown.Line(x.Scope)+": "+outcome+" "+shown.Instant(x.ProcessedAt))
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for i, m := range t.Lying {
-		r.a.Printf("\nin %s\n", printable(m.Queue))
+		r.a.Printf("\nin %s\n", shown.Line(m.Queue))
 		if err := r.a.printMessage(i+1, m); err != nil {
 			return err
 		}
@@ -204,7 +154,7 @@ func orNone(t time.Time) string {
 	if t.IsZero() {
 		return "none"
 	}
-	return milli(t)
+	return shown.Instant(t)
 }
 
 // printSearch says where was looked, and where not.
@@ -218,14 +168,14 @@ func (r *traceRun) printSearch(t trace.Trace) {
 		r.a.Printf("- no table of tasks\n")
 	}
 	if t.RecordsKnown && len(t.Records) == 0 {
-		r.a.Printf("- the records of idempotency in %s: no such id\n", printable(orNothing(strings.Join(t.Scopes, ", "))))
+		r.a.Printf("- the records of idempotency in %s: no such id\n", shown.Line(orNothing(strings.Join(t.Scopes, ", "))))
 	}
 	for _, s := range t.Searched {
 		how := "all"
 		if !s.All() {
 			how = "only the first"
 		}
-		r.a.Printf("- %s: %s %d of %d messages\n", printable(s.Queue), how, s.Looked, s.Messages)
+		r.a.Printf("- %s: %s %d of %d messages\n", shown.Line(s.Queue), how, s.Looked, s.Messages)
 	}
 	if len(t.Searched) == 0 {
 		r.a.Printf("- no dead-letter queue, and not the parked one: they are empty, or could not be seen\n")
@@ -234,7 +184,7 @@ func (r *traceRun) printSearch(t trace.Trace) {
 		r.a.Printf("\nnot looked into, because a message would be late: %s\n", delayNames(t.Waiting))
 	}
 	for _, u := range t.Unseen {
-		r.a.Printf("not seen: %s: %s\n", u.Area, printable(u.Why))
+		r.a.Printf("not seen: %s: %s\n", u.Area, shown.Line(u.Why))
 	}
 	for _, n := range t.Notes {
 		r.a.Notef("note: %s", n)

@@ -16,13 +16,7 @@ import (
 // One command answers why a task or a message has not happened, over AMQP and with a
 // file of SQLite.
 func TestTrace(t *testing.T) {
-	srv := amqptest.NewServer(amqptest.Options{Version: "4.3.0"})
-	t.Cleanup(srv.Close)
-	url, err := srv.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &byHand{srv, url}
+	b := newByHandOf(t, amqptest.Options{Version: "4.3.0"})
 	db := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
 	t.Setenv("RABBITDELAY_DATABASE_URL", db)
 	t.Setenv("RABBITDELAY_DELAY_BUCKET_RADICES", "2") // a layout of few queues
@@ -69,16 +63,7 @@ func TestTrace(t *testing.T) {
 // park deletes a queue and waits until its message is parked.
 func park(t *testing.T, b *byHand, queue string) {
 	t.Helper()
-	conn, err := b.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ch.QueueDelete(queue, false, false, false); err != nil {
+	if _, err := b.channel(t).QueueDelete(queue, false, false, false); err != nil {
 		t.Fatal(err)
 	}
 	for {

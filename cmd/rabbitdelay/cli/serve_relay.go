@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+const (
+	// again is the pause before serve tries again to begin with what was not there.
+	again = 2 * time.Second
+	// opening is how long it waits for a broker before it says what is wrong.
+	opening = 10 * time.Second
+)
+
+// relayPart is what serve does in the background: the client, and the relay.
+type relayPart struct {
+	a       *app
+	cfg     *config.Config
+	db      *sql.DB // nil: no relay
+	metrics *metrics
+
+	horizon  duration
+	grace    duration
+	maxSends int
+	poll     duration
+	batch    int
+	workers  int
+
+	sent, resent  atomic.Int64
+	postponed     atomic.Int64
+	failed        atomic.Int64
+	purged        atomic.Int64
+	interruptions atomic.Int64
+
+	relays bool
+
+	mu       sync.Mutex
+	client   *amqpx.Client
+	store    *schedule.Store // that relays
+	observed bool            // by the metrics
+	problem  error           // why it has not begun
+}
+
+// relayed is the result of serve.
+type relayed struct {
+	Relayed   int64   `json:"relayed"`
+	Resent    int64   `json:"resent"`
+	Postponed int64   `json:"postponed"`
+	Failed    int64   `json:"failed"`
+	Purged    int64   `json:"purged"`
+	Errors    int64   `json:"errors"`
+	Seconds   float64 `json:"seconds"`
+}
+
+func (r *relayPart) register(f *pflag.FlagSet) {
+	d := schedule.Config{}.WithDefaults()
+	r.grace, r.maxSends, r.poll, r.batch, r.workers = duration(d.Grace), d.MaxSends, duration(d.PollInterval), d.Batch, d.Workers
+	f.Var(&r.horizon, "horizon", "how long before its due instant a task is sent to the broker; default 1d, or the strategy's longest delay if that is shorter")
+	f.Var(&r.grace, "grace", "how long after its due instant a pending task may be sent again, if its message is lost")
+	f.IntVar(&r.maxSends, "max-sends", r.maxSends, "how often a task is sent that no handler settles, before it fails")
+	f.Var(&r.poll, "poll", "longest pause between two looks for new tasks")
+	f.IntVar(&r.batch, "batch", r.batch, "tasks taken at once")
+	f.IntVar(&r.workers, "workers", r.workers, "batches processed at the same time")
+}
+
+// check tells wrong flags before anything is begun.
+func (r *relayPart) check() error {
+	c := r.config(nil).WithDefaults()
+	if c.Horizon == 0 {
+		c.Horizon = time.Hour // the strategy's
+	}
+	return c.Validate()
+}
+
+func (r *relayPart) config(listener schedule.Listener) schedule.Config {
+	return schedule.Config{
+		Horizon: time.Duration(r.horizon), Grace: time.Duration(r.grace), MaxSends: r.maxSends, PollInterval: time.Duration(r.poll),
+		Batch: r.batch, Workers: r.workers, Listener: listener, Hooks: r.metrics.Hooks(r.hooks()), Logger: r.a.Logger(),
+	}
+}
+
+// run connects, and relays where it shall and there is a database, until ctx ends.
+// What is not there is tried again.
+func (r *relayPart) run(ctx context.Context, relay bool) {
+	r.relays = relay && r.db != nil
+	log := r.a.Logger()
+	told := ""
+	for ctx.Err() == nil {
+		err := r.once(ctx)
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		r.mu.Lock()
+		r.problem = err
+		r.mu.Unlock()
+		if text := err.Error(); text != told {
+			told = text
+			log.Warn("cannot begin, and tries again", zap.Error(err))
+		}
+		r.interruptions.Add(1)
+		select {
+		case <-ctx.Done():
+		case <-time.After(again):
+		}
+	}
+	r.mu.Lock()
+	client := r.client
+	r.mu.Unlock()
+	if client != nil {
+		_ = client.Close(ctx) // Run has returned
+	}
+}
+
+// once begins, and returns nil when ctx has ended.
+func (r *relayPart) once(ctx context.Context) error {
+	client, err := r.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	r.mu.Lock()
+	store := r.store
+	r.client = client
+	r.mu.Unlock()
+	if r.relays && store == nil {
+		if store, err = r.prepare(ctx, client); err != nil {
+			return fmt.Errorf("database: %w", err)
+		}
+	}
+	if err := r.begun(store); err != nil {
+		return err
+	}
+	if !r.relays {
+		<-ctx.Done()
+		return nil
+	}
+	r.a.Logger().Info("relaying tasks", zap.Stringer("database", r.cfg.Database.URL), zap.String("broker", client.BrokerVersion()),
+		zap.String("strategy", client.Strategy().Name()))
+	return store.Run(ctx)
+}
+
+// begun is after nothing has kept the process from beginning.
+func (r *relayPart) begun(store *schedule.Store) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.store, r.problem = store, nil
+	if r.observed {
+		return nil
+	}
+	r.observed = true
+	return r.metrics.observe(r.client, store, r.cfg.Topology.Destinations)
+}
+
+// connect opens the client once; it connects again by itself.
+func (r *relayPart) connect(ctx context.Context) (*amqpx.Client, error) {
+	r.mu.Lock()
+	client := r.client
+	r.mu.Unlock()
+	if client != nil {
+		return client, nil
+	}
+	c := *r.cfg
+	s, err := c.Strategy(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	if !r.relays { // it sends no delayed message, but requeues
+		c.Broker.Declare = amqpx.DeclareNothing
+		s = undeclared{s}
+	}
+	cfg, err := c.Client(s, r.a.Logger())
+	if err != nil {
+		return nil, err
+	}
+	cfg.Hooks = append(cfg.Hooks, r.metrics.Telemetry)
+	ctx, cancel := context.WithTimeout(ctx, opening)
+	defer cancel()
+	return amqpx.Open(ctx, cfg)
+}
+
+// prepare makes the store that relays, and writes the file's recurring tasks.
+func (r *relayPart) prepare(ctx context.Context, client *amqpx.Client) (*schedule.Store, error) {
+	if err := checkTasks(ctx, r.db); err != nil {
+		return nil, err
+	}
+	listener, err := config.Listener(r.cfg.Database.URL)
+	if err != nil {
+		return nil, err
+	}
+	applied, err := r.a.applySchedules(ctx, r.db, r.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if text := appliedText(applied); text != "" {
+		r.a.Logger().Info("recurring tasks were written: " + text)
+	}
+	return schedule.New(r.db, client, r.config(listener))
+}
+
+// theClient is the client, for a requeue.
+func (r *relayPart) theClient() (*amqpx.Client, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.client == nil {
+		return nil, cmp.Or(r.problem, errStarting)
+	}
+	return r.client, nil
+}
+
+// health is what keeps this process from working.
+func (r *relayPart) health() error {
+	r.mu.Lock()
+	client, store, problem := r.client, r.store, r.problem
+	r.mu.Unlock()
+	switch {
+	case problem != nil:
+		return problem
+	case client == nil:
+		return errStarting
+	case store == nil:
+		return client.Health()
+	}
+	return errors.Join(client.Health(), store.Health())
+}
+
+func (r *relayPart) hooks() schedule.Hooks {
+	return schedule.Hooks{
+		Relayed: func(n int, resent bool) {
+			if resent {
+				r.resent.Add(int64(n))
+			} else {
+				r.sent.Add(int64(n))
+			}
+		},
+		SendFailed: func(_ schedule.Task, _ error, failed bool) {
+			if failed {
+				r.failed.Add(1)
+			} else {
+				r.postponed.Add(1)
+			}
+		},
+		Purged: func(n int64) { r.purged.Add(n) },
+		Error:  func(string, error) { r.interruptions.Add(1) },
+	}
+}
+
+// summary prints the last line.
+func (r *relayPart) summary(took time.Duration) error {
+	out := relayed{
+		Relayed: r.sent.Load(), Resent: r.resent.Load(), Postponed: r.postponed.Load(), Failed: r.failed.Load(),
+		Purged: r.purged.Load(), Errors: r.interruptions.Load(), Seconds: seconds(took),
+	}
+	if r.a.JSON {
+		return r.a.PrintJSON(out)
+	}
+	r.a.Printf("%d tasks relayed, %d sent again, %d sends postponed, %d tasks failed, %d finished ones deleted, %d errors, in %.1f s\n",
+		out.Relayed, out.Resent, out.Postponed, out.Failed, out.Purged, out.Errors, took.Seconds())
+	return nil
+}

@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -117,24 +119,27 @@ func (n *night) consume(t *testing.T, queue string, h amqpx.Handler, done func()
 
 func (n *night) count(t *testing.T, queue string) int {
 	t.Helper()
-	q, err := n.channel(t).QueueDeclarePassive(queue, true, false, false, false, nil)
+	ch := n.channel(t)
+	defer func() { mustSucceed(t, ch.Close()) }()
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	mustSucceed(t, err)
 	return q.Messages
 }
 
 // counted waits until the management API, whose counts are up to 5 seconds old,
-// counts what the queues do.
+// counts what the queues do, and until clients have taken away the bindings that they
+// make for a first use before RabbitMQ 4.3.
 func (n *night) counted(t *testing.T) {
 	t.Helper()
 	eventually(t, "the management API counts what is there", func() bool {
 		current, err := n.mgmt.Inspect(t.Context(), topology.Topology{})
 		mustSucceed(t, err)
 		for _, queue := range []string{"orders.expire", "orders.expire.dead", "delay.parked", "orders.refund"} {
-			if q, ok := current.Queues[queue]; ok && q.Messages != int64(n.count(t, queue)) {
+			if q, ok := current.Queues[queue]; ok && (q.Messages != int64(n.count(t, queue)) || q.Consumers > 0) {
 				return false
 			}
 		}
-		return true
+		return !slices.ContainsFunc(current.Bindings, func(b topology.Binding) bool { return b.Arguments[topology.ArgBinder] != nil })
 	})
 }
 
@@ -169,15 +174,15 @@ func (n *night) happens(t *testing.T) {
 	mustSucceed(t, n.store.Schedule(ctx, nil, schedule.Task{ID: "order-42-expire", Queue: "orders.expire", DeliverAt: time.Now().Add(30 * time.Minute)}))
 	mustSucceed(t, n.store.Cancel(ctx, nil, "order-42-expire"))
 	effect := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
-	handled := 0
+	var handled atomic.Int64
 	n.send(t, n.client, 1, "order-7", "orders.expire", 0)
 	n.send(t, n.client, 1, "order-7", "orders.expire", 0)
 	once := idempotency.Handler(n.db.DB, effect)
 	n.consume(t, "orders.expire", func(ctx context.Context, d *amqpx.Delivery) error {
 		err := once(ctx, d)
-		handled++
+		handled.Add(1)
 		return err
-	}, func() bool { return n.count(t, "orders.expire") == 0 && handled == 2 }, amqpx.WithConcurrency(1))
+	}, func() bool { return n.count(t, "orders.expire") == 0 && handled.Load() == 2 }, amqpx.WithConcurrency(1))
 	eventually(t, "50 are parked", func() bool { return n.count(t, "delay.parked") == 50 })
 }
 
@@ -221,6 +226,8 @@ func masked(text string) string {
 		{`\b\d+\.\d+\.\d+\b`, "VERSION"},
 		{`[0-9a-f]{8}-[0-9a-f-]{27}`, "UUID"},
 		{`127\.0\.0\.1:\d+`, "ADDRESS"},
+		{`card-\d+`, "card-N"}, // the first dead letter declares their queue, and others may pass it
+		{`\{"order":\d+\}`, "ORDER"},
 		{`(?m)^rabbitdelay (consume|declare|publish) .*\n`, ""}, // connections come and go
 		{`[ \t]+`, " "},
 		{`-{3,}`, "---"},

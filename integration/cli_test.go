@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
@@ -132,15 +130,7 @@ func TestCLISendToExchangeAtInstant(t *testing.T) {
 	if err := client.Send(t.Context(), amqpx.Message{Queue: queue}); err != nil { // declares it
 		t.Fatal(err)
 	}
-	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := rawChannel(t)
 	if err := ch.QueueBind(queue, queue, "amq.direct", false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -236,12 +226,12 @@ destinations: [{queue: %[1]s.orders}]
 		t.Error(conflict)
 	}
 
-	// A waiting message keeps everything as it is.
-	if sent := cmd("send", "--queue", prefix+".orders", "--delay", "500ms"); sent.code != 0 {
+	// A message keeps everything as it is. One on its way would be seen in each queue that it passes.
+	if sent := cmd("send", "--queue", prefix+".orders", "--delay", "0s"); sent.code != 0 {
 		t.Fatal(sent)
 	}
 	refused := cmd("destroy", "--json", "--yes", "--destinations")
-	if m := refused.last(t, destroyKeys...); refused.code != 1 || m["deleted"] != 0.0 || !strings.Contains(refused.stderr, "refused: 1 messages in 1 queues") {
+	if m := refused.last(t, destroyKeys...); refused.code != 1 || m["deleted"] != 0.0 || !strings.Contains(refused.stderr, "refused: 1 message in 1 queue,") {
 		t.Fatal(refused)
 	}
 	if plan := cmd("plan"); plan.code != 0 {

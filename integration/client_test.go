@@ -172,18 +172,25 @@ func waitFor(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// rawGet takes one message with a plain AMQP client, waiting for it.
-func rawGet(t testing.TB, queue string) amqp.Delivery {
+// rawChannel is that of a program that does not use rabbitdelay.
+func rawChannel(t testing.TB) *amqp.Channel {
 	t.Helper()
 	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }()
+	t.Cleanup(func() { _ = conn.Close() }) // the broker may have closed it
 	ch, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ch
+}
+
+// rawGet takes one message with a plain AMQP client, waiting for it.
+func rawGet(t testing.TB, queue string) amqp.Delivery {
+	t.Helper()
+	ch := rawChannel(t)
 	var d amqp.Delivery
 	waitFor(t, "a message in "+queue, func() bool {
 		got, ok, err := ch.Get(queue, true)
@@ -532,6 +539,7 @@ func TestDestinationThatCannotBe(t *testing.T) {
 }
 
 func TestCloseEndsWhatWaits(t *testing.T) {
+	broker.Shared(t, broker.Options{}) // what its start leaves is no leak
 	leaks := goleak.IgnoreCurrent()
 	c, p := throughProxy(t, amqpx.Config{})
 	q := newQueue(t)

@@ -34,12 +34,14 @@ const (
 	anyDelay  capability = 1 << iota // takes delays that nobody declared
 	savesHops                        // uses a tolerance to pass through fewer queues
 	twoHops                          // has delays that pass through several queues
+	parks                            // keeps a message whose destination is gone in a queue of its own
 )
 
 var capabilityReason = map[capability]string{
 	anyDelay:  "the strategy has declared delays only",
 	savesHops: "the strategy has no hops to save",
 	twoHops:   "the strategy has at most one hop",
+	parks:     "another system's delivery exchange has no alternate exchange",
 }
 
 // conformanceCase is one promise, as a test that every cell must pass.
@@ -68,6 +70,7 @@ type cell struct {
 	client    *amqpx.Client
 	conn      *amqp.Connection // of a consumer that knows nothing of rabbitdelay
 	clean     bool             // the broker outlives the suite
+	foreign   bool             // the delays are another system's, which declares its queues itself
 	log       *zap.Logger
 
 	mu        sync.Mutex
@@ -98,6 +101,16 @@ func openCell(t *testing.T, board *scoreboard, on target, p place, pluginToo boo
 	case "plugin":
 		s, err = plugin.New(plugin.Config{Prefix: c.prefix})
 		c.can = anyDelay
+	case "native":
+		s, err = dlx.NewNative(dlx.NativeConfig{Prefix: c.prefix, Queues: 2})
+		c.can = anyDelay
+	default:
+		s, err = dlx.NewLevels(dlx.LevelsConfig{Prefix: c.prefix, QueueType: c.queueType, Layout: p.strategy})
+		c.can = anyDelay | savesHops | twoHops
+		c.foreign = true
+	}
+	if !c.foreign {
+		c.can |= parks
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -123,10 +136,14 @@ func (c *cell) open(t *testing.T, s amqpx.Strategy) *amqpx.Client {
 	t.Helper()
 	top := s.Topology()
 	for _, q := range top.Queues {
-		c.ownQueue(q.Name)
+		if _, theirs := topology.Foreign(q.Name); !theirs {
+			c.ownQueue(q.Name)
+		}
 	}
 	for _, x := range top.Exchanges {
-		c.ownExchange(x.Name)
+		if _, theirs := topology.Foreign(x.Name); !theirs {
+			c.ownExchange(x.Name)
+		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
@@ -154,11 +171,20 @@ func (c *cell) cannot(needs capability) string {
 	return ""
 }
 
-// queue is a destination name of the cell's own. It is declared by the first
-// Send or Consume.
-func (c *cell) queue(name string) string {
-	name = c.prefix + "-" + name
+// queue is a destination name of the cell's own; see destination.
+func (c *cell) queue(name string) string { return c.destination(c.prefix + "-" + name) }
+
+// destination is a queue that the first Send or Consume declares, or that is there
+// already, as another system's program declares it.
+func (c *cell) destination(name string) string {
 	c.ownQueue(name)
+	if !c.foreign {
+		return name
+	}
+	if ch, err := c.conn.Channel(); err == nil {
+		_, _ = ch.QueueDeclare(name, true, false, false, false, topology.Queue{Type: c.queueType}.Table()) // without it sending fails
+		_ = ch.Close()
+	}
 	return name
 }
 

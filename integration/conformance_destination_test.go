@@ -22,7 +22,8 @@ import (
 func userHeadersOf(h amqp.Table) amqp.Table {
 	own := amqp.Table{}
 	for k, v := range h {
-		if !strings.HasPrefix(k, "rabbitdelay-") && !strings.HasPrefix(k, "x-death") && k != "x-delay" && k != "x-delivery-count" &&
+		if !strings.HasPrefix(k, "rabbitdelay-") && !strings.HasPrefix(k, "x-death") && k != "x-delay" &&
+			k != topology.HeaderInstant && k != dlx.HeaderNServiceBusDelay && k != "x-delivery-count" &&
 			!strings.HasPrefix(k, "x-first-death-") && !strings.HasPrefix(k, "x-last-death-") {
 			own[k] = v
 		}
@@ -197,7 +198,7 @@ func caseSimilarNames(t *testing.T, c *cell) {
 	inboxes := map[string]<-chan arrival{}
 	// The longest name's dead-letter queue has to have a name too.
 	for _, name := range names {
-		c.ownQueue(name)
+		c.destination(name)
 		c.send(t, round(name, "first"))
 		inboxes[name] = c.plain(t, name)
 	}
@@ -279,7 +280,7 @@ func caseSideBySide(t *testing.T, c *cell) {
 		clients = append(clients, c.open(t, s))
 	}
 	q, longer := c.queue("shared"), "a."+c.queue("shared")
-	c.ownQueue(longer)
+	c.destination(longer)
 	var inbox, beside <-chan arrival
 	for _, n := range []string{"first", "second"} {
 		var want []string

@@ -30,7 +30,7 @@ func caseDestinationDeleted(t *testing.T, c *cell) {
 	for i, delay := range []time.Duration{3 * time.Second, 6 * time.Second, 12 * time.Second} {
 		gone, stays = c.queue("gone"+strconv.Itoa(i)), c.queue("stays"+strconv.Itoa(i))
 		beside = "a." + gone // the binding of one must not match the other's messages
-		c.ownQueue(beside)
+		c.destination(beside)
 		var msgs []amqpx.Message
 		for i := range n {
 			for _, q := range []string{gone, stays, beside} {
@@ -168,7 +168,8 @@ func caseRoutingHeaders(t *testing.T, c *cell) {
 	for i, d := range []time.Duration{0, time.Second} {
 		c.send(t, amqpx.Message{ID: strconv.Itoa(i), Queue: q, Delay: d, Headers: amqp.Table{
 			"CC": []any{copied}, "BCC": []any{copied}, "x-delay": int64(3_600_000), "x-first-death-queue": copied,
-			"rabbitdelay-due": int64(0), "rabbitdelay-attempt": int64(99), "rabbitdelay-reason": "forged", "user": "kept",
+			topology.HeaderInstant: time.Now().Add(time.Hour).UnixMilli(),
+			"rabbitdelay-due":      int64(0), "rabbitdelay-attempt": int64(99), "rabbitdelay-reason": "forged", "user": "kept",
 		}})
 	}
 	for _, a := range take(t, c.plain(t, q), 2, "deliveries") {

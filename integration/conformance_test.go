@@ -16,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -26,10 +27,14 @@ import (
 // and in memory, so that amqptest does what brokers do. A line that the suite does
 // not name but that a broker has, such as that of AMQP_URL, is a column of its own.
 var (
-	conformanceStrategies = []string{"ttl", "bucket clock", "bucket hex", "plugin"}
+	conformanceStrategies = []string{"ttl", "bucket clock", "bucket hex", "plugin", "native", "nservicebus", "celery"}
 	conformanceTypes      = []topology.QueueType{topology.Classic, topology.Quorum}
 	conformanceLines      = []string{"3.10", "4.0", "4.3"}
 )
+
+// foreignTypes are the queue types of other systems' layouts. Their names do not
+// tell types apart, so a broker has one of each.
+var foreignTypes = map[string]topology.QueueType{dlx.LayoutNServiceBus: topology.Quorum, dlx.LayoutCelery: topology.Classic}
 
 // cellsAtOnce is how many cells of one broker run at a time. Their cases mostly
 // wait, all at once.
@@ -70,7 +75,9 @@ func TestConformance(t *testing.T) {
 	var rows []place
 	for _, s := range conformanceStrategies {
 		for _, qt := range conformanceTypes {
-			rows = append(rows, place{strategy: s, queueType: string(qt)})
+			if only, ok := foreignTypes[s]; !ok || only == qt {
+				rows = append(rows, place{strategy: s, queueType: string(qt)})
+			}
 		}
 	}
 
@@ -88,16 +95,25 @@ func TestConformance(t *testing.T) {
 }
 
 // conformanceInMemory runs the cells on amqptest, over a socket as with any
-// broker.
+// broker: those of the native strategy on the first version that has what it needs.
 func conformanceInMemory(t *testing.T, board *scoreboard, rows []place) {
-	srv := amqptest.NewServer(amqptest.Options{Plugin: true})
-	t.Cleanup(srv.Close)
-	url, err := srv.Listen()
-	if err != nil {
-		t.Fatal(err)
+	open := func(opts amqptest.Options) target {
+		srv := amqptest.NewServer(opts)
+		t.Cleanup(srv.Close)
+		url, err := srv.Listen()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return target{url: url}
 	}
-	board.ran(memory, amqptest.DefaultVersion+" in memory")
-	runCells(t, board, target{url: url}, rows, memory, "")
+	board.ran(memory, amqptest.DefaultVersion+" in memory, native 4.4.0")
+	plain, later := open(amqptest.Options{Plugin: true}), open(amqptest.Options{Plugin: true, Version: "4.4.0"})
+	runCells(t, board, func(p place) target {
+		if p.strategy == "native" {
+			return later
+		}
+		return plain
+	}, rows, memory, lacks{})
 }
 
 // conformanceLine runs the cells of one release line on one broker.
@@ -115,13 +131,17 @@ func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place,
 		t.Skip("skipped: " + reason)
 	}
 	board.ran(line, b.Version())
-	noPlugin := pluginMissing(t, b, line)
+	without := lacks{"plugin": pluginMissing(t, b, line), "native": instantsIgnored(t, b)}
 
-	runCells(t, board, target{url: b.URL(), shared: b.Source() == broker.Environment}, rows, line, noPlugin)
+	on := target{url: b.URL(), shared: b.Source() == broker.Environment}
+	runCells(t, board, func(place) target { return on }, rows, line, without)
 }
 
-// runCells runs the cells of one column; noPlugin says why there is no plugin.
-func runCells(t *testing.T, board *scoreboard, on target, rows []place, line, noPlugin string) {
+// lacks says why a broker cannot do a strategy, by its name; "" where it can.
+type lacks map[string]string
+
+// runCells runs the cells of one column, each on its broker.
+func runCells(t *testing.T, board *scoreboard, on func(place) target, rows []place, line string, without lacks) {
 	slots := make(chan struct{}, cellsAtOnce)
 	var cells sync.WaitGroup
 	for _, r := range rows {
@@ -130,11 +150,11 @@ func runCells(t *testing.T, board *scoreboard, on target, rows []place, line, no
 		cells.Go(func() {
 			defer func() { <-slots }()
 			t.Run(strings.ReplaceAll(r.strategy, " ", "-")+"/"+r.queueType, func(t *testing.T) {
-				if r.strategy == "plugin" && noPlugin != "" {
-					board.skip(r, line+" plugin", "no plugin", noPlugin)
-					t.Skip("skipped: " + noPlugin)
+				if reason := without[r.strategy]; reason != "" {
+					board.skip(r, line+" "+r.strategy, "no "+r.strategy, reason)
+					t.Skip("skipped: " + reason)
 				}
-				runCell(t, board, on, r, noPlugin == "")
+				runCell(t, board, on(r), r, without["plugin"] == "")
 			})
 		})
 	}
@@ -179,6 +199,18 @@ func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
 		return "the plugin did not load"
 	}
 	return reason
+}
+
+// instantsIgnored says that the broker does not delay by an instant, "" if it does.
+func instantsIgnored(t *testing.T, b *broker.Broker) string {
+	err := live.ProbeInstants(t.Context(), "cf-probe", func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
+	switch {
+	case err == nil:
+		return ""
+	case !errors.Is(err, live.ErrInstantsIgnored):
+		t.Fatal(err)
+	}
+	return "RabbitMQ " + b.Version() + " does not delay by an instant; " + broker.EnvNextImage + " names an image of one that does"
 }
 
 // runCell runs all cases in one cell: first the one whose lateness is shown,

@@ -165,15 +165,7 @@ func TestHostileMessages(t *testing.T) {
 	send(t, c, amqpx.Message{ID: "declares the queues", Queue: q})
 	rawGet(t, q+".dead")
 
-	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := rawChannel(t)
 	for name, headers := range map[string]amqp.Table{
 		"wrong types":    {amqpx.HeaderDue: "soon", amqpx.HeaderAttempt: amqp.Table{}, amqpx.HeaderVersion: []any{1}, amqpx.HeaderAttempts: "x"},
 		"out of range":   {amqpx.HeaderDue: int64(1) << 62, amqpx.HeaderAttempt: int64(-5)},

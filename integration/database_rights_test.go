@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
@@ -114,6 +117,7 @@ func TestDatabaseRights(t *testing.T) {
 	parts := map[string]func(x *rightsWork) error{
 		"writer": (*rightsWork).write, "recurring writer": (*rightsWork).recur, "handler of tasks": (*rightsWork).handle,
 		"handler with idempotency": (*rightsWork).once, "relay": (*rightsWork).relay, "viewer": (*rightsWork).view, "operator": (*rightsWork).operate,
+		"console": (*rightsWork).console,
 	}
 	if len(documented) != len(parts) {
 		t.Fatalf("docs/permissions.md has %d parts, expected %d", len(documented), len(parts))
@@ -142,8 +146,9 @@ func TestDatabaseRights(t *testing.T) {
 						continue // INSERT IGNORE does not need it, as ON CONFLICT does
 					}
 					u.revoke(t, right, table)
-					if err := work(x); !errors.Is(err, schedule.ErrDenied) {
-						t.Errorf("%s without %s on %s: %v, expected ErrDenied", part, right, table, err)
+					needed := part != "relay" && part != "console" || table != "rabbitdelay_relays" // they work all the same
+					if err := work(x); errors.Is(err, schedule.ErrDenied) != needed || err != nil && !needed {
+						t.Errorf("%s without %s on %s: %v, expected ErrDenied: %v", part, right, table, err, needed)
 					}
 					u.grant(t, right, table)
 				}
@@ -294,6 +299,7 @@ func (x *rightsWork) view() error {
 		func() error { return each(s.Schedules().List(ctx, nil)) },
 		func() error { return x.reads("rabbitdelay_effects") },
 		func() error { return x.reads("rabbitdelay_processed") },
+		func() error { _, err := s.Relays(ctx); return err },
 	)
 }
 
@@ -308,7 +314,86 @@ func (x *rightsWork) operate() error {
 		},
 		func() error { return x.reads("rabbitdelay_effects") },
 		func() error { return x.reads("rabbitdelay_processed") },
+		func() error { _, err := s.Relays(ctx); return err },
 	)
+}
+
+// console does by the API what changes tasks, recurring tasks and the audit, and reads
+// everything.
+func (x *rightsWork) console() error {
+	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_audit WHERE id = '0'") // of the run before
+	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_audit (id, at, who, action, detail, error, result, request, place) VALUES ('0', 0, 'x', 'x', '', '', '', '', '')")
+	c, err := console.New(console.Config{Store: x.store(x.db, nil), DB: x.db.DB})
+	mustSucceed(x.t, err)
+	defer func() { mustSucceed(x.t, c.Close(context.Background())) }()
+	ask := func(method, path, body string) func() error {
+		return func() error {
+			r := httptest.NewRequest(method, "http://localhost/api/v1"+path, strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			got := httptest.NewRecorder()
+			c.ServeHTTP(got, r)
+			text := got.Body.String()
+			switch {
+			case got.Code < 300 && !strings.Contains(text, "old entries of the audit cannot be deleted"):
+			case strings.Contains(text, "lacks a right"):
+				return fmt.Errorf("%s %s: %w: %s", method, path, schedule.ErrDenied, text)
+			default:
+				return fmt.Errorf("%s %s: %d %s", method, path, got.Code, text)
+			}
+			if id, ok := strings.CutPrefix(text, `{"dry_run":false,"matching":5,"job":{"id":"`); ok {
+				return x.job(c, id[:36])
+			}
+			return nil
+		}
+	}
+	task, finished, name := x.task("console").ID, x.owned(x.task("finished")).ID, x.task("nightly").ID
+	x.owner.mustExec(x.t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = ?", finished)
+	return first(
+		ask("PUT", "/tasks/"+task, `{"queue":"q","due":"1h","tags":["tag"]}`),
+		ask("PUT", "/tasks/"+task+"?replace=true", `{"queue":"q","due":"2h"}`),
+		ask("GET", "/tasks/"+task, ""),
+		ask("GET", "/tasks?tag=tag", ""),
+		ask("POST", "/tasks/bulk", `{"action":"move-by","by":"1h","filter":{"id_prefix":"`+task+`"},"count":5}`),
+		ask("POST", "/tasks/bulk", `{"action":"delete","filter":{"id_prefix":"`+finished+`"},"count":5}`),
+		ask("POST", "/tasks/"+task+"/cancel", ""),
+		ask("PUT", "/recurring/"+name, `{"every":"1h","queue":"q","tags":["tag"]}`),
+		ask("POST", "/recurring/"+name+"/pause", ""),
+		ask("DELETE", "/recurring/"+name, ""),
+		ask("GET", "/audit", ""),
+		func() error { return x.purged(ask) },
+	)
+}
+
+// purged waits until the console has deleted an old entry of the audit, or says why it
+// cannot.
+func (x *rightsWork) purged(ask func(method, path, body string) func() error) error {
+	for {
+		if err := ask("GET", "/overview", "")(); err != nil {
+			return err
+		}
+		if x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit WHERE id = '0'") == 0 {
+			return nil
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// job waits for a job.
+func (x *rightsWork) job(c *console.Console, id string) error {
+	for {
+		got := httptest.NewRecorder()
+		c.ServeHTTP(got, httptest.NewRequest(http.MethodGet, "http://localhost/api/v1/jobs/"+id, http.NoBody))
+		text := got.Body.String()
+		switch {
+		case strings.Contains(text, `"state":"done"`):
+			return nil
+		case strings.Contains(text, "lacks a right"), strings.Contains(text, `"state":"interrupted"`): // its end cannot be written either
+			return fmt.Errorf("job: %w: %s", schedule.ErrDenied, text)
+		case !strings.Contains(text, `"state":"running"`):
+			return fmt.Errorf("job: %d %s", got.Code, text)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
 }
 
 // reads is what an operator's own SQL does.
@@ -354,6 +439,11 @@ func TestRelayThatIsDenied(t *testing.T) {
 			eventually(t, id+" is sent", func() bool { return out.count(id) == 1 })
 		}
 		send("before")
+		seen := func(n int) bool {
+			relays, err := x.store(db, nil).Relays(t.Context())
+			return err == nil && len(relays) == n && (n == 0 || relays[0].Running(time.Now()))
+		}
+		eventually(t, "the relay is seen", func() bool { return seen(1) })
 		u.revoke(t, "UPDATE", "rabbitdelay_tasks")
 		x.owned(schedule.Task{ID: "denied", Queue: "q", DeliverAt: time.Now()})
 		eventually(t, "the relay's fault", func() bool {
@@ -366,8 +456,8 @@ func TestRelayThatIsDenied(t *testing.T) {
 		eventually(t, "what was denied is sent", func() bool { return out.count("denied") >= 1 })
 		eventually(t, "no fault is left", func() bool { return s.Health() == nil })
 		stop()
-		if err := s.Health(); !errors.Is(err, schedule.ErrNotRunning) {
-			t.Errorf("after Run: %v", err)
+		if err := s.Health(); !errors.Is(err, schedule.ErrNotRunning) || !seen(0) {
+			t.Errorf("after Run: %v, or it left its row", err)
 		}
 	})
 }

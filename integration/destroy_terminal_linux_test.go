@@ -1,14 +1,18 @@
 package integration_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/term"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
@@ -73,5 +77,36 @@ func TestCLIDestroyAsksOnATerminal(t *testing.T) {
 	}
 	if r := answering("12", "destroy", "--force"); r.code != 0 || !strings.Contains(r.stdout, "with 12 messages") || len(v.objects(t)) != 0 {
 		t.Errorf("%s; left %v", r, v.objects(t))
+	}
+}
+
+// Who presses Ctrl-C instead of giving a password sees again what is typed.
+func TestCLIInterruptedPassword(t *testing.T) {
+	keys, stdin := terminal(t)
+	modes := func() *term.State {
+		s, err := term.GetState(int(stdin.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	shown := modes()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan ran, 1)
+	go func() {
+		var out, errs strings.Builder
+		code := cli.Run(ctx, []string{"users", "add", "anna", "--role", "viewer", "--users", filepath.Join(t.TempDir(), "users.yaml")}, stdin, &out, &errs)
+		ended <- ran{code, out.String(), errs.String()}
+	}()
+	eventually(t, "the terminal hides what is typed", func() bool { return !reflect.DeepEqual(modes(), shown) })
+	cancel()
+	if r := <-ended; r.code != 130 || r.stderr != "Password: \nrabbitdelay: interrupted\n" {
+		t.Error(r)
+	}
+	if got := modes(); !reflect.DeepEqual(got, shown) {
+		t.Errorf("the terminal is left with %v, had %v", got, shown)
+	}
+	if _, err := keys.WriteString("\n"); err != nil { // the reading ends
+		t.Error(err)
 	}
 }

@@ -87,8 +87,15 @@ func gathers(t *testing.T, v *vhost, queue string, want int) {
 
 func messagesIn(t *testing.T, v *vhost, queue string) int {
 	t.Helper()
-	q, err := v.channel(t).QueueDeclarePassive(queue, true, false, false, false, nil)
+	ch, err := v.conn.Channel() // closed here: it is asked many times, and a connection has 2047
 	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Close(); err != nil {
 		t.Fatal(err)
 	}
 	return q.Messages

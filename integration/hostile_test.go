@@ -13,7 +13,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
-	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -39,15 +38,7 @@ func hostile() map[string]amqp.Publishing {
 // publishRaw publishes as a foreign program would, straight into a queue.
 func publishRaw(t *testing.T, queue string, messages map[string]amqp.Publishing) {
 	t.Helper()
-	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := rawChannel(t)
 	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
 	}

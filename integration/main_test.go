@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	if args := os.Getenv(requeueEnv); args != "" {
 		os.Exit(requeueMain(args))
 	}
+	if args := os.Getenv(cliEnv); args != "" {
+		os.Exit(cliMain(args))
+	}
 	code := m.Run()
 	if err := broker.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "closing brokers:", err)

@@ -21,32 +21,36 @@ func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		limited := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(20)}
-		for queue, args := range map[string]amqp.Table{
-			"limited": limited, "plain": {"x-queue-type": "quorum"}, "classic": {"x-queue-type": "classic"},
-			"unlimited": {"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit},
-		} {
+		want := map[string][]string{"limited": nil, "plain": nil, "classic": nil, "unlimited": nil}
+		for queue := range want {
+			args := amqp.Table{"x-queue-type": "quorum"}
+			switch queue {
+			case "limited":
+				args["x-delivery-limit"] = int32(20)
+			case "unlimited":
+				args["x-delivery-limit"] = topology.NoDeliveryLimit
+			case "classic":
+				args["x-queue-type"] = "classic"
+			}
 			if _, err := ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
 				t.Fatal(err)
 			}
-			var want []string
 			for i := range 5 {
 				id := fmt.Sprint(queue, i)
-				want = append(want, id)
+				want[queue] = append(want[queue], id)
 				if err := ch.PublishWithContext(t.Context(), "", queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent}); err != nil {
 					t.Fatal(err)
 				}
 			}
+		}
+		for queue, want := range want {
 			waitFor(t, "the messages", func() bool {
 				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 				return err == nil && q.Messages == 5
 			})
+			known(t, v, queue)
 			refused := queue == "limited" && version.Before(4, 3, 0) || queue == "plain" && version.AtLeast(4, 0, 0) && version.Before(4, 3, 0)
-			looks := 25
-			if queue == "limited" {
-				looks = 100
-			}
-			for look := range looks {
+			for look := range 100 {
 				got, err := amqpx.Peek(t.Context(), v.conn, queue, amqpx.PeekOptions{Management: v.mgmt})
 				switch {
 				case refused && !errors.Is(err, amqpx.ErrPeek):

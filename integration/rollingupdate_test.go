@@ -121,10 +121,11 @@ func (d deployment) start(t *testing.T, image, name, brokerURL, databaseURL stri
 	main := d.Spec.Template.Spec.Containers[0]
 	args := append([]string{
 		"run", "--detach", "--network", "host", "--name", name, "--read-only", "--cap-drop", "ALL",
-		"--volume", filepath.Dir(settings) + ":/etc/rabbitdelay:ro", "--env", "AMQP_URL=" + brokerURL, "--env", "RABBITDELAY_DATABASE_URL=" + databaseURL, image,
+		"--volume", filepath.Dir(settings) + ":/etc/rabbitdelay:ro", "--env", "AMQP_URL=" + brokerURL, "--env", "RABBITDELAY_DATABASE_URL=" + databaseURL,
+		"--env", "RABBITDELAY_SERVE_LISTEN=127.0.0.1:0", image, // several on the host's network
 	}, main.Args...)
 	for i, a := range args {
-		if a == ":8086" {
+		if a == ":8087" {
 			args[i] = r.probe
 		}
 	}

@@ -62,8 +62,8 @@ func TestBulkBesideAHandler(t *testing.T) {
 		})
 		mustSucceed(t, err)
 		mustSucceed(t, <-handled)
-		if got.Changed != n-1 || got.Held != 0 {
-			t.Errorf("moved %d and held %d, expected %d and none", got.Changed, got.Held, n-1)
+		if got.Changed != n-1 || len(got.Place.Held) > 0 {
+			t.Errorf("moved %d and held %d, expected %d and none", got.Changed, len(got.Place.Held), n-1)
 		}
 		if one := taskOf(t, s, "t0100"); one.Status != schedule.StatusDone || !one.DeliverAt.Equal(tasks[100].DeliverAt) {
 			t.Errorf("the task that was being handled is %s, due at %v", one.Status, one.DeliverAt)

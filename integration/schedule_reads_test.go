@@ -122,8 +122,11 @@ func TestScheduleReads(t *testing.T) {
 				many := r.stage(t, n/4, n, analyzed)
 				for name, before := range few {
 					after := many[name]
-					if !analyzed && (name == "list of a prefix" || db.dialect == schedule.MySQL && strings.HasPrefix(name, "list of a queue")) {
+					if !analyzed && (name == "list of a prefix" || name == "count of a status, bounded") {
 						continue // either index is the better one for some; the planner has to know
+					}
+					if db.dialect == schedule.MySQL && name == movingAction {
+						continue // MySQL sorts a page of what is due at one instant
 					}
 					t.Logf("%-24s reads %4d, then %4d", name, before.reads, after.reads)
 					// A tree that grew may be a level higher. The sweep reads up to 200 rows, which
@@ -259,6 +262,8 @@ func (r *reads) insert(t *testing.T, rows [][]any) {
 		strings.Repeat("(?, ?, ?, ?, ?, ?, ?), ", len(rows)-1)+"(?, ?, ?, ?, ?, ?, ?)", args...)
 }
 
+const movingAction = "move a queue's tasks"
+
 type action struct {
 	name string
 	do   func() error
@@ -327,6 +332,20 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 			_, err := s.Histogram(ctx, nil, schedule.Filter{Status: schedule.StatusPending}, soon, time.Second, 10)
 			return err
 		}},
+		{"count of a status, bounded", func() error {
+			_, err := s.CountUpTo(ctx, nil, schedule.Filter{Status: schedule.StatusPending, DueFrom: r.now.Add(48 * time.Hour)}, 50)
+			return err
+		}},
+		{"count of a queue, bounded", func() error { _, err := s.CountUpTo(ctx, nil, schedule.Filter{Queue: "q1"}, 50); return err }},
+		{"lateness", func() error {
+			_, err := s.Lateness(ctx, nil, r.now.Add(-24*time.Hour), r.now.Add(-24*time.Hour+time.Minute), 20)
+			return err
+		}},
+		{"backlog", func() error { _, err := s.Backlog(ctx, []time.Duration{time.Minute, 24 * time.Hour}, 50); return err }},
+		{movingAction, func() error {
+			_, err := s.Bulk(ctx, schedule.Filter{Queue: "q3", DueFrom: sameInstant}, schedule.BulkMoveBy(time.Millisecond), schedule.BulkOptions{Batch: 2, Limit: 4})
+			return err
+		}},
 		{"purge", func() error { _, err := s.Purge(ctx, schedule.Retention{Batch: 20}); return err }},
 	}
 }
@@ -345,7 +364,7 @@ func (r *reads) relay(t *testing.T, stage int) error {
 		}
 		return nil
 	}
-	s, err := schedule.New(r.recorded, &out, schedule.Config{Dialect: r.db.dialect, Batch: 20, Workers: 1, PollInterval: time.Millisecond, SweepInterval: time.Millisecond})
+	s, err := schedule.New(r.recorded, &out, schedule.Config{Retention: schedule.Retention{Batch: 20}, Dialect: r.db.dialect, Batch: 20, Workers: 1, PollInterval: time.Millisecond, SweepInterval: time.Millisecond})
 	mustSucceed(t, err)
 	return s.Run(ctx)
 }

@@ -677,6 +677,13 @@ func TestScheduleListAndCount(t *testing.T) {
 		if len(bins) != 3 || bins[0].Count != 50 || bins[1].Count != 100 || bins[2].Count != 100 || !bins[1].From.Equal(base.Add(15*time.Second)) {
 			t.Errorf("histogram is %v", bins)
 		}
+		for most, n := range map[int64]int64{1_000_000: 1200, 700: 700} {
+			b, err := s.Backlog(t.Context(), []time.Duration{2 * time.Hour}, most)
+			mustSucceed(t, err)
+			if b.Unsent != n || len(b.Within) != 2 || b.Overdue+b.Within[0] != n || b.Within[1] != 0 {
+				t.Errorf("the backlog, counted to %d, is %+v", most, b)
+			}
+		}
 	})
 }
 

@@ -26,7 +26,8 @@ func TestScheduleBesideTrouble(t *testing.T) {
 	for _, line := range lines {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
-			url := broker.Shared(t, broker.Options{Version: line}).URL()
+			b := broker.Shared(t, broker.Options{Version: line})
+			url := b.URL()
 			owner, err := amqp.Dial(url)
 			mustSucceed(t, err)
 			defer func() { _ = owner.Close() }()
@@ -39,19 +40,22 @@ func TestScheduleBesideTrouble(t *testing.T) {
 			mustSucceed(t, err)
 
 			name := fmt.Sprintf("trouble.%d", time.Now().UnixNano())
-			full, exclusive, missing, bound := name+".full", name+".exclusive", name+".missing", name+".bound"
+			full, exclusive, missing, bound, silent := name+".full", name+".exclusive", name+".missing", name+".bound", name+".silent"
 			_, err = ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 			mustSucceed(t, err)
 			mustSucceed(t, ch.PublishWithContext(t.Context(), "", full, false, false, amqp.Publishing{}))
 			_, err = theirs.QueueDeclare(exclusive, false, false, true, false, nil)
 			mustSucceed(t, err)
+			_, err = ch.QueueDeclare(silent, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+			mustSucceed(t, err)
+			member(t, b, "suspend", silent)
 			good := make([]string, goodQueues)
 			for i := range good {
 				good[i] = fmt.Sprint(name, ".good-", i)
 			}
 			defer func() {
 				_ = ch.ExchangeDelete(missing, false, false)
-				for _, q := range slices.Concat(good, []string{full, exclusive, bound}) {
+				for _, q := range slices.Concat(good, []string{full, exclusive, bound, silent}) {
 					for _, q := range []string{q, q + ".dead"} {
 						_, _ = ch.QueueDelete(q, false, false, false)
 					}
@@ -68,7 +72,8 @@ func TestScheduleBesideTrouble(t *testing.T) {
 				tasks = append(tasks,
 					schedule.Task{ID: fmt.Sprint("full-", i), Queue: full, DeliverAt: now},
 					schedule.Task{ID: fmt.Sprint("exclusive-", i), Queue: exclusive, DeliverAt: now},
-					schedule.Task{ID: fmt.Sprint("missing-", i), Exchange: missing, DeliverAt: now})
+					schedule.Task{ID: fmt.Sprint("missing-", i), Exchange: missing, DeliverAt: now},
+					schedule.Task{ID: fmt.Sprint("silent-", i), Queue: silent, DeliverAt: now})
 				for n, q := range good {
 					tasks = append(tasks, schedule.Task{ID: fmt.Sprint("good-", n, "-", i), Queue: q, DeliverAt: now.Add(time.Duration(i) * 20 * time.Millisecond)})
 				}
@@ -86,7 +91,7 @@ func TestScheduleBesideTrouble(t *testing.T) {
 				return db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects WHERE id LIKE ?", kind+"-%")
 			}
 			eventually(t, "the good ones have their effects", func() bool { return effects("good") == goodQueues*each })
-			for kind, reason := range map[string]string{"full": "refused by the broker", "exclusive": "exclusive", "missing": missing} {
+			for kind, reason := range map[string]string{"full": "refused by the broker", "exclusive": "exclusive", "missing": missing, "silent": "confirm"} {
 				id := kind + "-0"
 				eventually(t, id+" says what is wrong", func() bool { return taskOf(t, s, id).LastError != "" })
 				if got := taskOf(t, s, id); !strings.Contains(got.LastError, reason) || got.Status != schedule.StatusPending || got.Sends != 0 {
@@ -97,14 +102,15 @@ func TestScheduleBesideTrouble(t *testing.T) {
 			_, err = ch.QueueDelete(full, false, false, false)
 			mustSucceed(t, err)
 			mustSucceed(t, owner.Close())
+			member(t, b, "resume", silent)
 			mustSucceed(t, ch.ExchangeDeclare(missing, amqp.ExchangeFanout, true, false, false, false, nil))
 			_, err = ch.QueueDeclare(bound, true, false, false, false, nil)
 			mustSucceed(t, err)
 			mustSucceed(t, ch.QueueBind(bound, "", missing, false, nil))
-			for _, q := range []string{full, exclusive, bound} {
+			for _, q := range []string{full, exclusive, bound, silent} {
 				consume(t, client, q, handle)
 			}
-			for _, kind := range []string{"full", "exclusive", "missing"} {
+			for _, kind := range []string{"full", "exclusive", "missing", "silent"} {
 				// A minute is the longest pause between two tries.
 				within(t, 5*time.Minute, kind+" ones have their effects", func() bool { return effects(kind) == each })
 			}
@@ -112,5 +118,16 @@ func TestScheduleBesideTrouble(t *testing.T) {
 				t.Errorf("%d effects of %d tasks", n, len(tasks))
 			}
 		})
+	}
+}
+
+// member suspends or resumes the process of a quorum queue. Meanwhile the queue neither
+// confirms nor refuses anything, as one that has lost its majority.
+func member(t *testing.T, b *broker.Broker, how, queue string) {
+	t.Helper()
+	expr := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<%q>>)), sys:%s(amqqueue:get_pid(Q)).`, queue, how)
+	out, err := b.Ctl(t.Context(), "eval", expr)
+	if err != nil || strings.TrimSpace(out) != "ok" {
+		t.Fatalf("%s: %s, %v", how, out, err)
 	}
 }

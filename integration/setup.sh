@@ -82,6 +82,16 @@ tests)
 		if ! server_installed redis-server; then
 			packages="$packages redis-server"
 		fi
+		if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
+			packages="$packages prometheus"
+		fi
+		# Clients of other languages. Debian has none for JavaScript, and its C# one has no confirms.
+		if can_install; then
+			packages="$packages python3-pika php-cli php-amqplib librabbitmq-client-java default-jdk-headless"
+		fi
+		if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && ! command -v google-chrome >/dev/null; then
+			packages="$packages chromium"
+		fi
 	fi
 	if [ -n "$packages" ]; then
 		# shellcheck disable=SC2086 # a list of names without blanks

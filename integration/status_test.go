@@ -39,6 +39,8 @@ func TestCLIStatus(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		known(t, v, "orders.expire.dead")
+		known(t, v, "delay.parked")
 		var s status.Status
 		waitFor(t, "everything to be counted", func() bool {
 			r := now("status", "--json")

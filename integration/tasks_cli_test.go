@@ -157,7 +157,7 @@ func TestCLITasks(t *testing.T) {
 	})
 }
 
-// relaying runs the command relay until the function returned is called, which
+// relaying runs the command serve until the function returned is called, which
 // gives what it printed.
 func relaying(t *testing.T, args ...string) (stop func() ran) {
 	t.Helper()
@@ -165,7 +165,7 @@ func relaying(t *testing.T, args ...string) (stop func() ran) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan ran, 1)
 	go func() {
-		ended <- runCLI(ctx, append([]string{"relay", "--json", "--url", at}, args...)...)
+		ended <- runCLI(ctx, append([]string{"serve", "--json", "--listen", "127.0.0.1:0", "--url", at}, args...)...)
 	}()
 	var result ran
 	done := false
@@ -242,20 +242,18 @@ func cmdTasks(t *testing.T, at string, args ...string) ran {
 	return runCLI(t.Context(), append(append([]string{"tasks"}, args...), "--db", at)...)
 }
 
-// What keeps the relay from beginning is said at once.
-func TestCLIRelayCannotBegin(t *testing.T) {
+// What the settings or the file of SQLite keep serve from is said at once.
+func TestCLIServeCannotBegin(t *testing.T) {
 	t.Parallel()
 	empty := openSQLite(t)
 	empty.mustExec(t, "CREATE TABLE others (a INTEGER)")
 	for want, args := range map[string][]string{
-		"no database; give --db":         nil,
 		"unable to open database file":   {"--db", "sqlite:" + t.TempDir() + "/none.db"},
 		"run the migrations first":       {"--db", cliURL(t, empty)},
-		"connecting to the database":     {"--db", "postgres://u:hunter2@127.0.0.1:1/d"},
 		"expected a database URL":        {"--db", "oracle://u:hunter2@h/d"},
 		"unexpected argument \"orders\"": {"orders"},
 	} {
-		r := runCLI(t.Context(), append([]string{"relay"}, args...)...)
+		r := runCLI(t.Context(), append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
 		if r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, want) || strings.Contains(r.stderr, "hunter2") {
 			t.Errorf("want %q: %s", want, r)
 		}

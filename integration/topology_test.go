@@ -75,6 +75,11 @@ var vhostNumber atomic.Int64
 
 func newVhost(t *testing.T, b *broker.Broker) *vhost {
 	t.Helper()
+	return namedVhost(t, b, fmt.Sprintf("t%d-%d", time.Now().UnixNano(), vhostNumber.Add(1)))
+}
+
+func namedVhost(t *testing.T, b *broker.Broker, name string) *vhost {
+	t.Helper()
 	u, err := url.Parse(b.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +90,7 @@ func newVhost(t *testing.T, b *broker.Broker) *vhost {
 	}
 	password, _ := u.User.Password()
 	m.User = nil
-	v := &vhost{name: fmt.Sprintf("t%d-%d", time.Now().UnixNano(), vhostNumber.Add(1)), broker: b}
+	v := &vhost{name: name, broker: b}
 	v.mgmt, err = live.NewManagement(live.ManagementConfig{URL: m.String(), Username: u.User.Username(), Password: password, Vhost: v.name})
 	if err != nil {
 		t.Fatal(err)

@@ -62,16 +62,11 @@ func (m *mover) start(ctx context.Context, store *schedule.Store) (end func() er
 	ended := make(chan error, 1)
 	go func() {
 		began := time.Now()
-		last, longest := began, time.Duration(0)
-		_, err := store.Bulk(context.WithoutCancel(ctx), schedule.Filter{Queue: "moved"}, schedule.BulkMoveBy(time.Hour), schedule.BulkOptions{
-			Progress: func(schedule.BulkProgress) {
-				longest, last = max(longest, time.Since(last)), time.Now()
-			},
-		})
+		done, err := store.Bulk(context.WithoutCancel(ctx), schedule.Filter{Queue: "moved"}, schedule.BulkMoveBy(time.Hour), schedule.BulkOptions{})
 		took := time.Since(began).Seconds()
 		m.figures.add("took", "s", took)
 		m.figures.add(metricRate, "tasks/s", float64(m.n)/took)
-		m.figures.add("longest batch", "ms", float64(longest)/float64(time.Millisecond)) // no lock is held longer
+		m.figures.add("longest transaction", "ms", float64(done.Longest)/float64(time.Millisecond)) // no lock is held longer
 		ended <- err
 	}()
 	return func() error { return <-ended }, nil

@@ -119,9 +119,13 @@ func (p *passes) add(name string, baseline bool, t timer, closing func(context.C
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		if !o.kept { // what came of a flow that was cut short says nothing of the rate
+			p.s.notef("%s, %s: the publisher could not keep the rate", p.group, name)
+			return nil
+		}
 		c.recordLateness(o.values)
-		if o.missing > 0 || !o.kept {
-			p.s.notef("%s: the rate was not kept (%d of %d did not come within a minute)", name, o.missing, len(o.values))
+		if o.missing > 0 {
+			p.s.notef("%s, %s: %d of %d did not come within a minute, and count as that late", p.group, name, o.missing, len(o.values))
 		}
 		return nil
 	}})

@@ -12,20 +12,23 @@ import (
 
 // Names of the scenarios, in the order in which they run.
 const (
-	ScenarioPublish  = "publish"
-	ScenarioConsume  = "consume"
-	ScenarioSchedule = "schedule"
-	ScenarioBulk     = "bulk"
-	ScenarioLatency  = "latency"
-	ScenarioSustain  = "sustain"
-	ScenarioCost     = "cost"
-	ScenarioDeclare  = "declare"
-	ScenarioPending  = "pending"
+	ScenarioPublish   = "publish"
+	ScenarioConsume   = "consume"
+	ScenarioTelemetry = "telemetry"
+	ScenarioSchedule  = "schedule"
+	ScenarioBulk      = "bulk"
+	ScenarioConsole   = "console"
+	ScenarioLatency   = "latency"
+	ScenarioSustain   = "sustain"
+	ScenarioNative    = "native"
+	ScenarioCost      = "cost"
+	ScenarioDeclare   = "declare"
+	ScenarioPending   = "pending"
 )
 
 // Scenarios are all scenarios in the order in which they run.
 func Scenarios() []string {
-	return []string{ScenarioPublish, ScenarioConsume, ScenarioSchedule, ScenarioBulk, ScenarioLatency, ScenarioSustain, ScenarioCost, ScenarioDeclare, ScenarioPending}
+	return []string{ScenarioPublish, ScenarioConsume, ScenarioTelemetry, ScenarioSchedule, ScenarioBulk, ScenarioConsole, ScenarioLatency, ScenarioSustain, ScenarioNative, ScenarioCost, ScenarioDeclare, ScenarioPending}
 }
 
 // Options say what is measured. Zero values take the defaults given at each
@@ -36,7 +39,7 @@ type Options struct {
 	// QueueTypes of delay and destination queues, default quorum and classic.
 	// Sustain and pending, which take long, take the first only.
 	QueueTypes []topology.QueueType
-	// Messages per repeat of publish, consume, schedule and cost, default 30,000 or 1,500.
+	// Messages per repeat of publish, consume, telemetry, schedule and cost, default 30,000 or 1,500.
 	Messages int
 	// Rate of the latency scenario in messages per second, and of the tasks whose
 	// lateness schedule and bulk measure; default 1,000 or 300.
@@ -44,7 +47,7 @@ type Options struct {
 	// Repeats of each case, default 3 or 1; latency and pending have fewer.
 	Repeats int
 	// Pending is the number of waiting messages in that scenario, and of tasks that
-	// bulk moves; default 1,000,000 or 5,000.
+	// bulk moves and console shows; default 1,000,000 or 5,000.
 	Pending int
 	// Body is the size of every body in bytes, default 256.
 	Body int

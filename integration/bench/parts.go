@@ -89,14 +89,20 @@ func (r *run) scenario(ctx context.Context, s *Scenario) error {
 		return r.schedule(ctx, s)
 	case ScenarioBulk:
 		return r.bulk(ctx, s)
+	case ScenarioConsole:
+		return r.console(ctx, s)
 	case ScenarioLatency:
 		return r.latency(ctx, s)
 	case ScenarioSustain:
 		return r.sustain(ctx, s)
+	case ScenarioNative:
+		return r.native(ctx, s)
 	case ScenarioCost:
 		return r.cost(ctx, s)
 	case ScenarioDeclare:
 		return r.declare(ctx, s)
+	case ScenarioTelemetry:
+		return r.telemetry(ctx, s)
 	default:
 		return r.pending(ctx, s)
 	}
@@ -220,7 +226,7 @@ type client struct {
 }
 
 // open connects a client whose strategy is made for its prefix.
-func (r *run) open(ctx context.Context, b *broker.Broker, name string, t topology.QueueType, strategy strategyFor) (*client, error) {
+func (r *run) open(ctx context.Context, b *broker.Broker, name string, t topology.QueueType, strategy strategyFor, hooks ...amqpx.Hook) (*client, error) {
 	prefix := r.tag + "-" + name
 	s, err := strategy(prefix)
 	if err != nil {
@@ -231,7 +237,7 @@ func (r *run) open(ctx context.Context, b *broker.Broker, name string, t topolog
 	c.all = s.Topology()
 	c.all.Exchanges = append(c.all.Exchanges, topology.Exchange{Name: topology.DeclaredExchange(prefix, s.Topology())})
 	c.all.Queues = append(c.all.Queues, dest.Queues(t)...)
-	if c.Client, err = amqpx.Open(ctx, amqpx.Config{URL: b.URL(), Strategy: s, QueueType: t}); err != nil {
+	if c.Client, err = amqpx.Open(ctx, amqpx.Config{URL: b.URL(), Strategy: s, QueueType: t, Hooks: hooks}); err != nil {
 		return nil, err
 	}
 	if c.conn, err = dialRaw(b.URL()); err != nil {

@@ -33,6 +33,49 @@ func TestSpread(t *testing.T) {
 	}
 }
 
+// slow takes ten seconds for whatever it is to keep, and then may fail.
+type slow struct{ err error }
+
+func (slow) start(context.Context, func([]byte, time.Time)) (func() error, error) {
+	return func() error { return nil }, nil
+}
+
+func (s slow) keep(context.Context, []kept) error {
+	<-time.After(10 * time.Second)
+	return s.err
+}
+
+// A publisher that falls behind ends a pass and not the run, also before anything is
+// due that counts, or when its sends reach their deadlines: the rate was not kept.
+func TestFlowThatFallsBehind(t *testing.T) {
+	gone := errors.New("no broker")
+	scenario := &Scenario{}
+	p := &passes{r: &run{o: Options{}.WithDefaults()}, s: scenario, f: flow{rate: 12_000, delays: span{2 * time.Second, 6 * time.Second}, warm: time.Second, measure: 15 * time.Second}}
+	c := p.add("slow", false, slow{}, func(context.Context) error { return nil })
+	synctest.Test(t, func(t *testing.T) {
+		if err := p.run(t.Context(), 1); err != nil || len(c.Metrics) > 0 || len(scenario.Notes) != 1 {
+			t.Errorf("%v, recorded %v, noted %q", err, c.Metrics, scenario.Notes)
+		}
+	})
+	for warm, late := range map[time.Duration]int{time.Minute: 0, time.Second: 1} {
+		for _, failure := range []error{nil, fmt.Errorf("outcome unknown: %w", context.DeadlineExceeded), gone} {
+			synctest.Test(t, func(t *testing.T) {
+				f := flow{rate: 12_000, delays: span{2 * time.Second, 6 * time.Second}, warm: warm, measure: 15 * time.Second}
+				o, err := f.through(t.Context(), slow{failure}, minBody, time.Minute, func(int) {})
+				if errors.Is(failure, gone) {
+					if !errors.Is(err, gone) {
+						t.Errorf("with %v: %v", failure, err)
+					}
+					return
+				}
+				if err != nil || o.kept || min(len(o.values), 1) != late || o.missing != len(o.values) {
+					t.Errorf("warm for %v, with %v: %d values, %d missing, kept: %t, %v", warm, failure, len(o.values), o.missing, o.kept, err)
+				}
+			})
+		}
+	}
+}
+
 func TestDistribution(t *testing.T) {
 	values := make([]float64, 1000)
 	for i := range values {

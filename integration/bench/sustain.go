@@ -162,7 +162,10 @@ func (n *contest) try(ctx context.Context, e *entry, rate float64) error {
 	if err != nil {
 		return err
 	}
-	p99 := lateness.Percentile(o.values, 0.99)
+	p99 := math.Inf(1)
+	if len(o.values) > 0 {
+		p99 = lateness.Percentile(o.values, 0.99)
+	}
 	holds := o.kept && o.missing == 0 && p99 < sustained
 	n.r.o.Log(fmt.Sprintf("sustain: %s, %s: %.0f/s, p99 %.0f ms late, rate kept: %t", n.group, e.kase.Name, rate, p99, o.kept))
 	if holds {

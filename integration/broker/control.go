@@ -3,7 +3,9 @@ package broker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 )
 
@@ -60,6 +62,23 @@ func (b *Broker) Ctl(ctx context.Context, args ...string) (string, error) {
 		return out, fmt.Errorf("rabbitmqctl %s: %w", strings.Join(args, " "), err)
 	}
 	return out, nil
+}
+
+// CtlCommand is the shell's command that runs rabbitmqctl in the broker's container,
+// for what needs its standard input. A broker that is no container has none.
+func (b *Broker) CtlCommand() (string, error) {
+	s, err := b.ours()
+	if err != nil {
+		return "", err
+	}
+	c, ok := s.(*container)
+	if !ok {
+		return "", errors.New("the broker is no container")
+	}
+	if _, err := exec.LookPath("docker"); err != nil {
+		return "", err
+	}
+	return "docker exec -i " + c.running.GetContainerID() + " rabbitmqctl", nil
 }
 
 // MemoryBytes returns the memory of the broker's process as the operating

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,6 +23,11 @@ const (
 	// -management carry the plugin's web pages too; all carry the plugin.
 	officialImages = "rabbitmq"
 
+	// EnvNextImage names an image of a RabbitMQ that is not released yet, such as
+	// rabbitmq-next:4.4.0. Its tag tells the version. It is taken for that version
+	// and its release line, and never as the newest one here.
+	EnvNextImage = "RABBITDELAY_NEXT_IMAGE"
+
 	// dockerAnswers bounds how long Docker is waited for, and pullBegins how
 	// long a registry is: neither may hold up a machine that has none.
 	dockerAnswers = 5 * time.Second
@@ -34,6 +40,7 @@ type image struct {
 	name    string
 	version string // such as 4.3.6, or a prefix of it
 	local   bool   // built by make images
+	next    bool   // of EnvNextImage
 }
 
 var officialTag = regexp.MustCompile(`^(\d+(?:\.\d+)*)(-management)?(-alpine)?$`)
@@ -51,6 +58,10 @@ func images(ctx context.Context, docker client.APIClient) ([]image, error) {
 	for _, summary := range listed.Items {
 		for _, name := range summary.RepoTags {
 			repository, tag, _ := strings.Cut(name, ":")
+			if name == os.Getenv(EnvNextImage) {
+				found = append(found, image{name: name, version: tag, next: true})
+				continue
+			}
 			switch repository {
 			case localImages:
 				version := summary.Labels["rabbitdelay.version"]
@@ -100,6 +111,7 @@ func chooseImage(ctx context.Context, docker client.APIClient, wanted string) (i
 	}
 	for _, candidate := range found {
 		switch {
+		case wanted == "" && candidate.next:
 		case wanted == "":
 			return candidate, "the newest image here", nil
 		case matches(candidate.version, wanted):

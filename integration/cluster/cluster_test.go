@@ -109,17 +109,23 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-func publish(t *testing.T, url, queue string, n int) {
+func channel(t *testing.T, url string) *amqp.Channel {
 	t.Helper()
 	conn, err := amqp.Dial(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { _ = conn.Close() })
 	ch, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ch
+}
+
+func publish(t *testing.T, url, queue string, n int) {
+	t.Helper()
+	ch := channel(t, url)
 	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
 	}
@@ -141,15 +147,7 @@ func publish(t *testing.T, url, queue string, n int) {
 
 func messages(t *testing.T, url, queue string) int {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := channel(t, url)
 	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -13,6 +14,7 @@ import (
 
 	_ "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 	_ "modernc.org/sqlite"
 
@@ -22,6 +24,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/faults"
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // What `make faults` sets.
@@ -30,7 +33,7 @@ var (
 	seed      = flag.Uint64("seed", earlySeed, "of the sequence of faults")
 	rate      = flag.Float64("rate", 150, "messages per second")
 	on        = flag.String("on", "node,cluster", "what to run on: node, cluster or both")
-	strategy  = flag.String("strategy", "bucket", "bucket, ttl or plugin")
+	strategy  = flag.String("strategy", "bucket", "bucket, ttl, plugin or native")
 	queueType = flag.String("queue-type", "quorum", "quorum or classic")
 	version   = flag.String("version", "4.3", "the release line of RabbitMQ")
 	databases = flag.String("database", string(database.PostgreSQL), "PostgreSQL, MariaDB, MySQL or SQLite")
@@ -213,6 +216,37 @@ func TestFaults(t *testing.T) {
 		})
 	}
 	publish(t, reports)
+}
+
+// The native strategy under all faults, where a broker is at hand that delays by an
+// instant.
+func TestNativeFaults(t *testing.T) {
+	skipIfAsked(t)
+	line := delaysByInstant(t)
+	promised(t, run(t, faults.Config{
+		Name: "native", Brokers: node(t, broker.Options{Version: line}),
+		Strategy: faults.Strategy{Name: "native", QueueType: topology.Quorum}, Seed: *seed, Duration: *duration, Rate: *rate,
+	}))
+}
+
+// delaysByInstant is the newest release line at hand. The test is skipped if its
+// broker does not delay by an instant.
+func delaysByInstant(t *testing.T) string {
+	t.Helper()
+	lines, err := broker.Versions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest := lines[len(lines)-1]
+	b := broker.Shared(t, managed(newest))
+	err = live.ProbeInstants(t.Context(), "faults-probe", func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
+	if errors.Is(err, live.ErrInstantsIgnored) {
+		t.Skipf("skipped: RabbitMQ %s does not delay by an instant; %s names an image of one that does", b.Version(), broker.EnvNextImage)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newest
 }
 
 // publish writes the ledger for programs, and for people where there are

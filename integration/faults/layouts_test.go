@@ -3,6 +3,7 @@ package faults_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,28 +19,34 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/faults"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// A layout is changed while two versions of a service run side by side, as in a
-// rolling update: the old one alone, both, the new one alone. Nothing is lost, early
-// or twice, and then the old layout is retired.
+// A layout or the strategy is changed while two versions of a service run side by
+// side, as in a rolling update: the old one alone, both, the new one alone. Nothing is
+// lost, early or twice, and then what was old is retired.
 func TestLayoutsChange(t *testing.T) {
 	skipIfAsked(t)
-	for name, change := range map[string]struct{ old, now, gone string }{
-		"100 ms to 10 ms":   {"bucket: {resolution: 100ms}", "previous: [{resolution: 100ms}]", "bucket.clock-100ms.1s"},
-		"clock to hex":      {"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]", "bucket.1s"},
-		"classic to quorum": {"queue_type: classic, bucket: {layout: hex}", "bucket: {layout: hex}, previous: [{layout: hex, queue_type: classic}]", "bucket.hex-classic.1s600ms"},
+	const native = "strategy: native, previous: [{layout: clock}]"
+	for name, change := range map[string]struct {
+		version  string // empty: one that delays by an instant
+		settings []string
+		gone     string
+	}{
+		"100 ms to 10 ms":           {*version, []string{"bucket: {resolution: 100ms}", "previous: [{resolution: 100ms}]"}, "bucket.clock-100ms.1s"},
+		"clock to hex":              {*version, []string{"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]"}, "bucket.1s"},
+		"clock to hex, 4.0":         {"4.0", []string{"bucket: {layout: clock}", "bucket: {layout: hex}, previous: [{layout: clock}]"}, "bucket.1s"},
+		"classic to quorum":         {*version, []string{"queue_type: classic, bucket: {layout: hex}", "bucket: {layout: hex}, previous: [{layout: hex, queue_type: classic}]"}, "bucket.hex-classic.1s600ms"},
+		"buckets to native":         {"", []string{"strategy: bucket", native}, "bucket.1s"},
+		"buckets to native to them": {"", []string{"strategy: bucket", native, "strategy: bucket, previous: [{strategy: native}]"}, "native.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if change.version == "" {
+				change.version = delaysByInstant(t)
+			}
 			t.Parallel()
-			l := &rolling{t: t, broker: broker.Shared(t, broker.Options{Version: *version, Management: true}), prefix: fmt.Sprintf("roll%d", time.Now().UnixNano())}
-			part := *duration / 9
-			old := l.service(change.old)
-			<-time.After(part)
-			now := l.service(change.now)
-			<-time.After(part)
-			old.stop()
-			<-time.After(part)
+			l := &rolling{t: t, broker: broker.Shared(t, managed(change.version)), prefix: fmt.Sprintf("roll%d", time.Now().UnixNano())}
+			now := l.roll(*duration/9, change.settings)
 			now.stopSending()
 			if v := l.await(); !v.Clean() || v.Messages == 0 {
 				t.Errorf("%d messages: %s", v.Messages, v)
@@ -64,6 +71,12 @@ func TestLayoutsChange(t *testing.T) {
 	}
 }
 
+// managed are the options of the broker that those tests share that need its
+// management API.
+func managed(version string) broker.Options {
+	return broker.Options{Version: version, Management: true}
+}
+
 // rolling is a ledger of services that share a destination.
 type rolling struct {
 	t      *testing.T
@@ -83,6 +96,22 @@ type service struct {
 
 	stopSending func()
 	stop        func() // the consumer too
+}
+
+// roll replaces a service by the next, each with settings of its own. The last one
+// still runs.
+func (l *rolling) roll(part time.Duration, settings []string) (now *service) {
+	l.t.Helper()
+	for _, delay := range settings {
+		old := now
+		now = l.service(delay)
+		<-time.After(part)
+		if old != nil {
+			old.stop()
+			<-time.After(part)
+		}
+	}
+	return now
 }
 
 // service starts with settings of its own.
@@ -110,7 +139,8 @@ func (l *rolling) service(delay string) *service {
 		}
 	})
 	consumes.Go(func() {
-		if err := s.client.Consume(consuming, l.destination(), l.effect); err != nil {
+		if err := s.client.Consume(consuming, l.destination(), l.effect,
+			amqpx.WithRetry(topology.Retry{MaxAttempts: 10, Backoff: 300 * time.Millisecond})); err != nil {
 			l.t.Error(err)
 		}
 	})
@@ -152,7 +182,12 @@ func (s *service) send(delay time.Duration) {
 	s.l.sent = append(s.l.sent, m)
 }
 
+// effect fails at the first attempt of each fourth message, whose retry then goes the
+// way of the service that had it, whichever sent it.
 func (l *rolling) effect(_ context.Context, d *amqpx.Delivery) error {
+	if d.Attempt == 1 && d.ID[len(d.ID)-1]%4 == 0 {
+		return errors.New("not yet")
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.effects = append(l.effects, faults.Effect{ID: d.ID, At: time.Now()})

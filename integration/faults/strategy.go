@@ -13,7 +13,7 @@ import (
 
 // Strategy says how messages are delayed in a run.
 type Strategy struct {
-	Name      string             `json:"name"`       // bucket, ttl or plugin
+	Name      string             `json:"name"`       // bucket, ttl, plugin or native
 	QueueType topology.QueueType `json:"queue_type"` // of the delay queues and of the destination
 	Layout    string             `json:"layout"`     // of bucket: clock, hex or binary; default clock
 }
@@ -31,8 +31,10 @@ func (s Strategy) build() (amqpx.Strategy, error) {
 		return dlx.NewTTL(dlx.TTLConfig{QueueType: s.QueueType, Delays: ttls})
 	case "plugin":
 		return plugin.New(plugin.Config{})
+	case "native":
+		return dlx.NewNative(dlx.NativeConfig{})
 	default:
-		return nil, fmt.Errorf("strategy %q; want bucket, ttl or plugin", s.Name)
+		return nil, fmt.Errorf("strategy %q; want bucket, ttl, plugin or native", s.Name)
 	}
 }
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Builds the local images that the integration suite runs against, from Debian's own packages, for
 # machines that cannot pull from a container registry. Each Debian suite carries one RabbitMQ line,
-# and sid alone carries MySQL:
+# sid alone carries MySQL, and bookworm's Celery has no native delayed delivery yet:
 #
 #   bookworm -> rabbitdelay/rabbitmq:3.10
 #   trixie   -> rabbitdelay/rabbitmq:4.0
+#   trixie   -> rabbitdelay/celery:5.5
 #   sid      -> rabbitdelay/rabbitmq:4.3
 #   sid      -> rabbitdelay/mysql:9.7
 #
@@ -22,12 +23,12 @@ here=$(cd "$(dirname "$0")" && pwd)
 repo=$(cd "$here/../.." && pwd)
 cache=${CACHE_DIR:-$repo/.cache/images}
 jobs=${JOBS:-2}
-all="4.3 mysql 3.10 4.0" # sid first, which takes longest
+all="4.3 mysql 3.10 4.0 celery" # sid first, which takes longest
 
 suite_of() {
 	case $1 in
 	3.10) echo bookworm ;;
-	4.0) echo trixie ;;
+	4.0 | celery) echo trixie ;;
 	4.3 | mysql) echo sid ;;
 	*) return 1 ;;
 	esac
@@ -35,7 +36,7 @@ suite_of() {
 
 product_of() {
 	case $1 in
-	mysql) echo mysql ;;
+	mysql | celery) echo "$1" ;;
 	*) echo rabbitmq ;;
 	esac
 }
@@ -164,6 +165,12 @@ add_mysql() {
 		--change 'EXPOSE 3306' \
 		--change 'VOLUME /var/lib/mysql' \
 		--change 'ENTRYPOINT ["/usr/local/bin/mysql-foreground"]'
+}
+
+add_celery() {
+	local root=$1 suite=$2 version
+	version=$(install_package "$root" python3-celery)
+	import "$root" "$suite" rabbitdelay/celery "$version"
 }
 
 need_docker

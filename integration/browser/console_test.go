@@ -1,0 +1,498 @@
+package browser
+
+import (
+	"database/sql"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	_ "github.com/rabbitdelay/rabbitdelay/config/postgres" // databases of the tests
+	_ "github.com/rabbitdelay/rabbitdelay/config/sqlite"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+)
+
+// shared is a site on SQLite and the broker that most tests share.
+func shared(t *testing.T, delay string) *site {
+	t.Helper()
+	openBrowser(t)
+	path := filepath.Join(t.TempDir(), "tasks.db")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return newSite(t, broker.Shared(t, broker.Options{Management: true}), delay, "sqlite:"+path, db)
+}
+
+// pages are all that can be looked at.
+var pages = []string{"", "tasks", "tasks?queue=mail&status=pending", "task?id=a", "trace?id=a", "trace", "recurring", "recurring-task?name=nightly", "dead", "dead-queue?queue=mail.dead", "layouts", "audit"}
+
+// TestConsole takes the way of an operator through pages and actions.
+func TestConsole(t *testing.T) {
+	s := shared(t, layout)
+	s.add(t, "mail", "a", "b", "c", "d", `<script>document.title = "caught"</script>`)
+	if _, err := s.channel(t).QueuePurge("mail.dead", false); err != nil { // what an earlier run left
+		t.Fatal(err)
+	}
+	s.die(t, "mail", "dead-1", "dead-2")
+	anna := s.open(t, "anna")
+
+	t.Run("tasks", func(t *testing.T) { anna.with(t).changeTasks() })
+	t.Run("recurring", func(t *testing.T) { anna.with(t).changeRecurring() })
+	t.Run("dead letters", func(t *testing.T) { anna.with(t).requeue() })
+	t.Run("layouts", func(t *testing.T) { anna.with(t).retire() })
+	t.Run("pages", func(t *testing.T) {
+		b := anna.with(t)
+		for _, path := range pages {
+			if code := b.visit(path); code != http.StatusOK {
+				t.Errorf("%s: %d", path, code)
+			}
+			if title := eval[string](b, "document.title"); !strings.HasSuffix(title, " · rabbitdelay") {
+				t.Errorf("%s: the title is %q", path, title)
+			}
+			for _, width := range []int64{1280, 360, 320} {
+				b.window(width, 800, 1, "light")
+				if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
+					t.Errorf("%s is %d wide in a window of %d", path, got, width)
+				}
+			}
+			b.window(1280, 800, 1, "light")
+		}
+		if code := b.visit("nothing"); code != http.StatusNotFound {
+			t.Errorf("%d", code)
+		}
+		b.shows("This leads nowhere")
+	})
+	t.Run("audit", func(t *testing.T) {
+		b := anna.with(t)
+		b.visit("audit")
+		for _, want := range []string{"task move", "task cancel", "task fire", "bulk cancel", "recurring pause", "requeue"} {
+			b.shows(want)
+		}
+	})
+	t.Run("viewer", func(t *testing.T) { s.viewerLooksOnly(t) })
+	t.Run("two", func(t *testing.T) { s.twoAtOnce(t) })
+	t.Run("two and one bulk change", func(t *testing.T) { s.twoChangeMany(t) })
+	t.Run("a job is stopped", func(t *testing.T) { anna.with(t).stopJob() })
+	t.Run("session", func(t *testing.T) { s.sessionEnds(t) })
+	t.Run("without JavaScript", func(t *testing.T) { s.withoutScripts(t) })
+	t.Run("live", func(t *testing.T) { s.live(t) })
+	t.Run("live tasks", func(t *testing.T) { s.liveTasks(t) })
+	t.Run("keyboard", func(t *testing.T) { s.keyboard(t) })
+	t.Run("contrast", func(t *testing.T) { s.contrast(t) })
+}
+
+// with is the tab for another test.
+func (b *tab) with(t *testing.T) *tab {
+	return &tab{t: t, ctx: b.ctx, site: b.site}
+}
+
+func (b *tab) changeTasks() {
+	s := b.site
+	b.visit("")
+	b.click("Tasks")
+	b.fill(map[string]string{"prefix": "a"})
+	b.click("Filter")
+	if at := b.location(); at != "tasks?status=pending&prefix=a" {
+		b.t.Errorf("the filter is %s", at)
+	}
+	b.shows("1 match")
+	b.click("a")
+	b.shows(`{"secret":"of a"}`)
+	b.click("Move…")
+	b.fill(map[string]string{"at": "+90m"})
+	b.click("Move")
+	b.shows("The task was moved.")
+	if due := time.Until(s.task(b.t, "a").DeliverAt); due < 80*time.Minute || due > 91*time.Minute {
+		b.t.Errorf("due in %v", due)
+	}
+	b.click("Cancel…")
+	b.click("Cancel")
+	b.shows("The task was cancelled.")
+	b.visit(address("task", "id", "b"))
+	b.click("Fire now")
+	b.click("Fire now")
+	b.shows("The task was fired")
+	b.visit(address("task", "id", "c"))
+	b.click("Copy…")
+	b.fill(map[string]string{"id": "copy of c", "at": "tomorrow 08:00 Europe/Berlin"})
+	b.click("Schedule")
+	b.shows("The task was scheduled.")
+	if x := s.task(b.t, "copy of c"); string(x.Body) != `{"secret":"of c"}` || x.Queue != "mail" || len(x.Tags) != 1 {
+		b.t.Errorf("the copy is %+v", x)
+	}
+	b.visit(address("task-new", "id", "c", "queue", "mail", "at", "+1h"))
+	b.click("Schedule")
+	b.shows("There is such a task already")
+
+	if _, err := s.db.ExecContext(b.t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'no', finished_at = updated_at WHERE id = 'd'"); err != nil {
+		b.t.Fatal(err)
+	}
+	b.visit(address("task", "id", "d"))
+	b.click("Revive…")
+	b.fill(map[string]string{"at": "+7200h"})
+	b.click("Revive")
+	b.shows("The task was revived")
+
+	ids := make([]string, 700)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("bulk-%d", i)
+	}
+	s.add(b.t, "orders", ids...)
+	b.visit("tasks?queue=orders")
+	b.shows("700 match")
+	b.click("Cancel…")
+	b.shows("Cancel 700 pending tasks?")
+	b.shows("orders")
+	b.click("Cancel 700 tasks")
+	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
+	b.shows("700 tasks changed")
+	if x := s.task(b.t, "bulk-699"); x.Status != schedule.StatusCancelled {
+		b.t.Errorf("it is %s", x.Status)
+	}
+	b.visit("tasks?queue=orders&status=cancelled")
+	b.click("Next")
+	b.click("Next")
+	if n := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); n != 50 {
+		b.t.Errorf("%d rows", n)
+	}
+}
+
+func (b *tab) changeRecurring() {
+	b.visit("recurring")
+	b.click("New recurring task")
+	b.fill(map[string]string{"name": "nightly", "cron": "30 2 * * *", "time-zone": "Europe/Berlin", "queue": "mail", "body": "{}"})
+	b.click("Save")
+	b.shows("The recurring task was saved.")
+	if n := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); n < 10 {
+		b.t.Errorf("%d instants", n)
+	}
+	for _, x := range [][3]string{{"Pause…", "Pause", "was paused"}, {"Resume…", "Resume", "was resumed"}} {
+		b.click(x[0])
+		b.click(x[1])
+		b.shows(x[2])
+	}
+	b.click("Fire…")
+	b.click("Fire now")
+	b.shows("nightly@")
+	b.visit("recurring-task?name=nightly")
+	b.click("Edit…")
+	b.fill(map[string]string{"cron": "45 2 * *"})
+	b.click("Save")
+	b.shows("This recurring task is not possible")
+	b.fill(map[string]string{"cron": "45 2 * * *"})
+	b.click("Save")
+	b.shows("45 2 * * *")
+	b.visit("recurring-edit")
+	b.fill(map[string]string{"name": "short", "every": "1h", "queue": "mail"})
+	b.click("Save")
+	b.click("Delete…")
+	b.click("Delete")
+	b.shows("was deleted")
+}
+
+func (b *tab) requeue() {
+	s := b.site
+	b.visit("dead-queue?queue=mail.dead")
+	b.shows("no such address")
+	b.click("Requeue…")
+	b.fill(map[string]string{"ids": "dead-1"})
+	b.click("Try it without sending")
+	b.shows("1 of 2 messages would go")
+	if n := s.lying(b.t, "mail.dead"); n != 2 {
+		b.t.Errorf("the dry run left %d", n)
+	}
+	b.click("Requeue 1 message")
+	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
+	if n := s.lying(b.t, "mail.dead"); n != 1 {
+		b.t.Errorf("%d dead letters are left", n)
+	}
+}
+
+func (b *tab) retire() {
+	s := b.site
+	s.declare(b.t, "bucket: {radices: [3, 3]}")
+	b.becomes("the earlier layout shows", `(location.pathname.endsWith("layouts") || location.assign("layouts"), document.body.textContent.includes("earlier, drained")) || (setTimeout(() => location.reload(), 500), false)`)
+	b.shows("in use")
+	b.click("Retire earlier layouts…")
+	b.shows("Retire earlier layouts?")
+	b.shows("delay.bucket.r3x3")
+	b.click("Delete these objects")
+	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
+	b.visit("retire")
+	b.shows("nothing of the earlier layouts is on the broker")
+}
+
+// viewerLooksOnly sees that nothing that changes is shown to a viewer, or done.
+func (s *site) viewerLooksOnly(t *testing.T) {
+	s.add(t, "mail", "not a viewer's")
+	b := s.open(t, "vera")
+	for _, path := range append([]string{address("task", "id", "not a viewer's")}, pages...) {
+		if code := b.visit(path); code != http.StatusOK {
+			t.Errorf("%s: %d", path, code)
+		}
+		if n := eval[int](b, `document.querySelectorAll("main form[method=post], main .button:not([rel=next])").length`); n > 0 {
+			t.Errorf("%s has %d actions for a viewer", path, n)
+		}
+		if strings.Contains(b.text("main"), "secret") {
+			t.Errorf("%s shows a viewer a body", path)
+		}
+	}
+	// With the token of a viewer's own session.
+	for _, path := range []string{"task-cancel", "task-move", "task-fire", "task-revive", "task-new", "bulk", "job-stop", "job-continue", "recurring-edit", "recurring-pause", "recurring-resume", "recurring-fire", "recurring-delete", "requeue", "retire"} {
+		for _, method := range []string{"GET", "POST"} {
+			code := eval[int](b, fmt.Sprintf(`(async () => {
+				const form = new URLSearchParams({token: document.querySelector("[name=token]").value, id: "not a viewer's", name: "nightly", queue: "mail", action: "cancel", count: "1", at: "+1h", every: "1m"});
+				const r = %q === "POST" ? await fetch(%[2]q, {method: "POST", body: form}) : await fetch(%[2]q + "?" + form);
+				return r.status;
+			})()`, method, path))
+			if code != http.StatusForbidden {
+				t.Errorf("%s %s: %d", method, path, code)
+			}
+		}
+	}
+	if x := s.task(t, "not a viewer's"); x.Version != 1 || x.Status != schedule.StatusPending {
+		t.Errorf("a viewer changed it: %+v", x)
+	}
+}
+
+// twoAtOnce: one cancels what the other is about to fire.
+func (s *site) twoAtOnce(t *testing.T) {
+	s.add(t, "mail", "wanted by two")
+	anna, ben := s.open(t, "anna"), s.open(t, "ben")
+	anna.visit(address("task-fire", "id", "wanted by two"))
+	ben.visit(address("task-cancel", "id", "wanted by two"))
+	ben.click("Cancel")
+	ben.shows("The task was cancelled.")
+	if code := anna.click("Fire now"); code != http.StatusConflict {
+		t.Errorf("%d", code)
+	}
+	anna.shows("it is cancelled, expected pending")
+	anna.shows("task.cancel by ben")
+}
+
+// twoChangeMany: what two have counted is changed once.
+func (s *site) twoChangeMany(t *testing.T) {
+	const n = 3000
+	s.fill(t, "shared", n)
+	anna, ben := s.open(t, "anna"), s.open(t, "ben")
+	for _, b := range []*tab{anna, ben} {
+		b.visit(address("bulk", "action", "move-by", "by", "1h", "queue", "shared", "status", "pending"))
+		b.shows("Move 3,000 pending tasks?")
+	}
+	anna.click("Move 3,000 tasks")
+	ben.click("Move 3,000 tasks")
+	done := 0
+	for _, b := range []*tab{anna, ben} {
+		b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
+		done += eval[int](b, `Number(document.querySelector(".progress b").textContent.replaceAll(",", ""))`)
+	}
+	// Each of the two moves by an hour what it has counted: that is what both asked for.
+	var moved, versions int
+	if err := s.db.QueryRowContext(t.Context(), "SELECT COUNT(*), SUM(version - 1) FROM rabbitdelay_tasks WHERE queue = 'shared'").Scan(&moved, &versions); err != nil {
+		t.Fatal(err)
+	}
+	if moved != n || versions != done || done != 2*n {
+		t.Errorf("%d tasks were changed %d times, the jobs say %d", moved, versions, done)
+	}
+	for _, b := range []*tab{anna, ben} {
+		b.visit(address("bulk", "action", "cancel", "queue", "shared", "status", "pending"))
+	}
+	anna.click("Cancel 3,000 tasks")
+	ben.click("Cancel 3,000 tasks")
+	done = 0
+	for _, b := range []*tab{anna, ben} {
+		b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
+		done += eval[int](b, `Number(document.querySelector(".progress b").textContent.replaceAll(",", ""))`)
+	}
+	if done != n {
+		t.Errorf("%d tasks were cancelled, expected %d", done, n)
+	}
+}
+
+// stopJob stops a job, sees that it has stopped, and goes on with it.
+func (b *tab) stopJob() {
+	const n = 60_000
+	s := b.site
+	s.fill(b.t, "long", n)
+	b.visit(address("bulk", "action", "move-by", "by", "1h", "queue", "long", "status", "pending"))
+	b.click("Move 60,000 tasks")
+	b.becomes("some are moved", `Number(document.querySelector(".progress b")?.textContent.replaceAll(",", "")) > 0`)
+	b.click("Stop…")
+	b.click("Stop")
+	b.shows("stopped")
+	moved := func() (n int) {
+		b.t.Helper()
+		if err := s.db.QueryRowContext(b.t.Context(), "SELECT COALESCE(SUM(version - 1), 0) FROM rabbitdelay_tasks WHERE queue = 'long'").Scan(&n); err != nil {
+			b.t.Fatal(err)
+		}
+		return n
+	}
+	if at := moved(); at == 0 || at == n {
+		b.t.Fatalf("%d tasks were moved when it was stopped", at)
+	}
+	b.click("Continue…")
+	b.click("Continue")
+	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
+	b.shows("60000 tasks changed")
+	if at := moved(); at != n {
+		b.t.Errorf("%d moves, expected %d", at, n)
+	}
+}
+
+// sessionEnds: what was written stands in the form again after the login.
+func (s *site) sessionEnds(t *testing.T) {
+	s.add(t, "mail", "in between")
+	b := s.open(t, "anna")
+	b.visit(address("task-move", "id", "in between"))
+	b.fill(map[string]string{"at": "+77m"})
+	b.forget()
+	b.click("Move")
+	b.shows("Your session had ended. Nothing was changed.")
+	b.login("anna")
+	if v := b.value("at"); v != "+77m" {
+		t.Errorf("the form has %q", v)
+	}
+	b.click("Move")
+	b.shows("The task was moved.")
+	b.forget()
+	if b.visit("tasks?queue=mail"); !strings.Contains(b.text("main"), "Log in") {
+		t.Error("a page without a session")
+	}
+	b.login("anna")
+	if at := b.location(); at != "tasks?queue=mail" {
+		t.Errorf("the login leads to %s", at)
+	}
+}
+
+func (s *site) withoutScripts(t *testing.T) {
+	s.add(t, "mail", "by hand")
+	b := s.open(t, "")
+	b.without()
+	b.visit("tasks?prefix=by")
+	b.login("anna")
+	b.click("by hand")
+	b.click("Move…")
+	b.fill(map[string]string{"at": "2027-01-31T08:00:00Z"})
+	b.click("Move")
+	b.shows("2027-01-31 08:00:00 UTC")
+	b.submit("#theme-form")
+	if got := b.text("#theme"); got != "Light" {
+		t.Errorf("the button says %q", got)
+	}
+	for _, path := range pages {
+		if code := b.visit(path); code != http.StatusOK {
+			t.Errorf("%s: %d", path, code)
+		}
+	}
+}
+
+// live: what happens shows by itself, unless it is paused.
+func (s *site) live(t *testing.T) {
+	b := s.open(t, "anna")
+	b.visit("")
+	b.becomes("it is live", `document.getElementById("live-state")?.textContent === "live"`)
+	counted := `[...document.querySelectorAll(".horizon dt")].find(e => e.textContent === "Later").nextElementSibling.textContent`
+	before := eval[string](b, counted)
+	s.add(t, "mail", "live 1", "live 2", "live 3")
+	b.becomes("the count changes", counted+` !== "`+before+`"`)
+	b.do(chromedp.Click(chromedp.CSS("#pause")))
+	if got := eval[string](b, `document.getElementById("live-state").textContent`); got != "paused" {
+		t.Errorf("it is %s", got)
+	}
+}
+
+// liveTasks: a list changes by itself, and leaves alone what somebody is at.
+func (s *site) liveTasks(t *testing.T) {
+	s.add(t, "watched", "watched 1", "watched 2", "watched 3")
+	b := s.open(t, "anna")
+	b.visit("tasks?queue=watched")
+	b.becomes("it is live", `document.getElementById("live-state")?.textContent === "live"`)
+	b.do(chromedp.SetValue(chromedp.CSS("#f-prefix"), "half writ"))
+	eval[bool](b, `(() => {
+		const row = document.querySelectorAll("tr[data-row]")[1];
+		row.mark = "the same";
+		row.querySelector("a").focus();
+		getSelection().selectAllChildren(row.querySelector(".when time"));
+		return true;
+	})()`)
+	if err := s.store.Cancel(t.Context(), s.db, "watched 1"); err != nil {
+		t.Fatal(err)
+	}
+	s.add(t, "watched", "watched 4")
+	b.becomes("the list changes", `document.body.textContent.includes("4 match") && document.querySelector("tr[data-row] .status").textContent === "cancelled"`)
+	for what, script := range map[string]string{
+		"the row":       `document.activeElement.closest("tr").mark === "the same" && document.activeElement.textContent === "watched 2"`,
+		"the selection": `getSelection().toString().length > 15`,
+		"the field":     `document.getElementById("f-prefix").value === "half writ"`,
+	} {
+		if !eval[bool](b, script) {
+			t.Errorf("%s is lost", what)
+		}
+	}
+	b.do(chromedp.Click(chromedp.CSS("#pause")))
+	s.add(t, "watched", "watched 5")
+	b.do(chromedp.Click(chromedp.CSS("#pause")))
+	b.becomes("it goes on", `document.body.textContent.includes("5 match")`)
+}
+
+func (s *site) keyboard(t *testing.T) {
+	b := s.open(t, "anna")
+	b.visit("tasks?queue=mail")
+	for _, key := range []string{"j", "j", "k"} {
+		b.do(chromedp.KeyEvent(key))
+	}
+	if at := eval[int](b, `[...document.querySelectorAll("tr[data-row] td:first-child a")].indexOf(document.activeElement)`); at != 0 {
+		t.Errorf("row %d has the focus", at)
+	}
+	b.do(chromedp.KeyEvent("/"))
+	if name := eval[string](b, "document.activeElement.name"); name != "queue" {
+		t.Errorf("the focus is on %q", name)
+	}
+	b.do(chromedp.KeyEvent("x")) // a letter in a field is a letter
+	if v := b.value("queue"); !strings.Contains(v, "x") {
+		t.Errorf("the field has %q", v)
+	}
+	b.visit("tasks")
+	b.do(chromedp.KeyEvent("?"))
+	if !eval[bool](b, `document.getElementById("keys").open`) {
+		t.Error("no list of keys")
+	}
+}
+
+// contrast: text has at least 4.5:1 before its background, in dark and light.
+func (s *site) contrast(t *testing.T) {
+	b := s.open(t, "anna")
+	for _, scheme := range []string{"light", "dark"} {
+		for _, path := range pages {
+			b.window(1280, 800, 1, scheme)
+			b.visit(path)
+			if bad := eval[string](b, contrastScript); bad != "" {
+				t.Errorf("%s, %s: %s", scheme, path, bad)
+			}
+		}
+	}
+}
+
+// contrastScript lists texts with too little contrast, as WCAG 2 counts it.
+const contrastScript = `(() => {
+	const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+	const rgb = (c) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1); return canvas.getImageData(0, 0, 1, 1).data; };
+	const luminance = (c) => { const [r, g, b] = [...c].map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+	const behind = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c[3] > 250) return c; } return rgb("white"); };
+	const bad = new Set();
+	for (const e of document.querySelectorAll("body *")) {
+		const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+		if (!own || e.closest("svg, .sr, .skip, [hidden], dialog:not([open])") || e.offsetParent === null) continue;
+		const a = luminance(rgb(getComputedStyle(e).color)), b = luminance(behind(e));
+		const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+		if (ratio < 4.5) bad.add(e.tagName + "." + e.className + " " + e.textContent.trim().slice(0, 20) + " " + ratio.toFixed(2));
+	}
+	return [...bad].join("; ");
+})()`

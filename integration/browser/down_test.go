@@ -1,0 +1,92 @@
+package browser
+
+import (
+	"database/sql"
+	"net/http"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
+)
+
+// TestDown takes the broker away, then the database: pages say so, keep what still
+// works, and come back by themselves.
+func TestDown(t *testing.T) {
+	openBrowser(t)
+	b, err := broker.Start(t.Context(), broker.Options{Management: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	if b.Source() == broker.Environment {
+		t.Skip("skipped: the broker at AMQP_URL is not stopped")
+	}
+	pg, err := database.Start(t.Context(), database.PostgreSQL, database.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pg.Close() })
+	db, err := sql.Open("pgx", pg.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	s := newSite(t, b, layout, pg.URL(), db)
+	s.add(t, "mail", "a", "b")
+	anna := s.open(t, "anna")
+
+	verdict := func(class string) string {
+		return `document.querySelector(".verdict")?.classList.contains("` + class + `")`
+	}
+	anna.visit("")
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	anna.becomes("the broker's end shows by itself", verdict("bad")+` && document.body.textContent.includes("could not be looked at")`)
+	if code := anna.visit("tasks"); code != http.StatusOK {
+		t.Errorf("tasks without a broker: %d", code)
+	}
+	anna.visit(address("task", "id", "a"))
+	anna.click("Cancel…")
+	anna.click("Cancel")
+	anna.shows("The task was cancelled.")
+	if code := anna.visit("dead-queue?queue=mail.dead"); code < 500 {
+		t.Errorf("dead letters without a broker: %d", code)
+	}
+	anna.shows("The broker does not answer")
+	anna.visit("trace?id=b")
+	anna.shows("Not seen: broker")
+	anna.shows("It is not due before")
+	if err := b.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	anna.visit("")
+	anna.becomes("the broker is back", `document.querySelector(".clock") !== null`)
+
+	anna.visit(address("task-move", "id", "b"))
+	if err := pg.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	anna.fill(map[string]string{"at": "+1h"})
+	if code := anna.click("Move"); code != http.StatusServiceUnavailable {
+		t.Errorf("a change without a database: %d", code)
+	}
+	for _, path := range []string{"tasks", "task?id=b", "recurring"} {
+		if code := anna.visit(path); code != http.StatusServiceUnavailable {
+			t.Errorf("%s without a database: %d", path, code)
+		}
+		anna.shows("The database does not answer")
+		if n := eval[int](anna, `document.querySelectorAll("nav a").length`); n < 6 {
+			t.Errorf("%s has %d links to other pages", path, n)
+		}
+	}
+	if code := anna.visit(""); code != http.StatusOK {
+		t.Errorf("the first page without a database: %d", code)
+	}
+	anna.becomes("the database's end shows", verdict("bad")+` && document.body.textContent.includes("The database does not answer")`)
+	if err := pg.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	anna.visit("tasks")
+	anna.shows("b")
+}

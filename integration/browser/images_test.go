@@ -1,0 +1,94 @@
+package browser
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
+)
+
+var update = flag.Bool("update", false, "take the README's pictures of the console anew")
+
+// images are the README's.
+const images = "../../docs/images"
+
+// TestImages takes pictures of a console with a day's work in it.
+func TestImages(t *testing.T) {
+	if !*update {
+		t.Skip("skipped: it takes the README's pictures anew; give -update")
+	}
+	s := shared(t, "strategy: bucket")
+	s.live24(t)
+	b := s.open(t, "anna")
+	take := func(name, path, scheme string, height int64) {
+		b.window(1200, height, 1, scheme)
+		b.visit(path)
+		b.do(chromedp.Sleep(time.Second)) // until what is live has come
+		png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+		if err == nil {
+			err = os.WriteFile(filepath.Join(images, name), png, 0o644)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.MkdirAll(images, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.visit("")
+	b.becomes("it has looked", `document.querySelector(".verdict h2") !== null`)
+	b.do(chromedp.Sleep(10 * time.Second)) // the management API's counts are up to 5 s old
+	take("console-now.png", "", "light", 900)
+	take("console-tasks.png", "tasks?queue=mail&status=pending", "dark", 560)
+	take("console-bulk.png", "bulk?action=move-by&by=2h&queue=mail&status=pending", "light", 420)
+}
+
+// live24 is a day's work: tasks of the next year, what was done in the last hour, and
+// messages in delay queues.
+func (s *site) live24(t *testing.T) {
+	now := time.Now()
+	random := rand.New(rand.NewPCG(1, 2))
+	tasks := make([]schedule.Task, 0, 6000)
+	for i := range 6000 {
+		ahead := time.Duration(float64(30*time.Minute) * (1 + 100*random.Float64()*random.Float64()*random.Float64()))
+		if i%5 == 0 {
+			ahead = time.Duration(random.Float64() * float64(200*24*time.Hour))
+		}
+		queue, tag := "mail", "campaign-7"
+		if i%3 == 0 {
+			queue, tag = "orders", "tenant-12"
+		}
+		tasks = append(tasks, schedule.Task{ID: fmt.Sprintf("%s-%d", queue, 10_000+i), Queue: queue, DeliverAt: now.Add(ahead), Tags: []string{tag}, Body: []byte("{}")})
+	}
+	if err := s.store.ScheduleBatch(t.Context(), s.db, tasks); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3000 {
+		finished := now.Add(-time.Duration(random.Float64() * float64(time.Hour))).UnixMilli()
+		late := int64(6 + 12*random.Float64()*random.Float64())
+		if i%90 == 0 {
+			late += 25
+		}
+		const done = "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, body, created_at, updated_at, finished_at) VALUES (?, 'mail', ?, 'done', '', ?, ?, ?)"
+		if _, err := s.db.ExecContext(t.Context(), done, fmt.Sprintf("done-%d", i), finished-late, finished-60_000, finished, finished); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, x := range [][3]string{{"60", "2s", "58s"}, {"900", "2m", "58m"}, {"700", "1h", "22h"}, {"500", "1d", "28d"}, {"40", "33d", "200d"}} {
+		args := []string{"send", "--queue", "orders", "--count", x[0], "--delay", x[1], "--spread", x[2], "-f", s.file}
+		var out lines
+		if code := cli.Run(context.WithoutCancel(t.Context()), args, strings.NewReader(""), &out, &out); code != 0 {
+			t.Fatal(out.String())
+		}
+	}
+}

@@ -1,0 +1,21 @@
+package browser
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, end := range []func() error{closeBrowser, broker.CloseShared, database.CloseShared} {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, "closing:", err)
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
+}

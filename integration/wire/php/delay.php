@@ -1,0 +1,51 @@
+<?php
+// Where to publish for a delay, by docs/wire.md: layout clock in steps of 10 ms, quorum, prefix delay.
+
+const RADICES = [100, 60, 60, 24, 32, 12]; // the lowest first
+const STEP = 10; // ms
+const UNITS = ['d' => 86400000, 'h' => 3600000, 'm' => 60000, 's' => 1000, 'ms' => 1];
+const DELIVER = 'delay.deliver';
+const BINDING = 'clock.*.*.*.*.*.*.';
+const MAX_HEAD = 24; // bytes before the key, with the largest digits
+const RESERVED = '/^delay\.(bucket|ttl|plugin|native|canary|deliver|parked|lock|declared)(\.|$)/';
+
+// The destination's part of a routing key.
+function destination_key(string $queue): string
+{
+    $escape = fn($w) => ['*' => '%2A', '#' => '%23'][$w] ?? str_replace('%', '%25', $w);
+    return implode('.', array_map($escape, explode('.', $queue)));
+}
+
+function duration(int $ms): string
+{
+    $text = '';
+    foreach (UNITS as $unit => $size) {
+        if ($ms >= $size) {
+            $text .= intdiv($ms, $size) . $unit;
+            $ms %= $size;
+        }
+    }
+    return $text;
+}
+
+// Exchange and routing key for a target queue and a delay in ms; throws DomainException for what is refused.
+function route(string $queue, int $delay): array
+{
+    $key = destination_key($queue);
+    if ($delay < 0 || strlen($key) + MAX_HEAD > 255 || preg_match(RESERVED, $queue)) {
+        throw new DomainException("$queue in $delay ms");
+    }
+    $n = intdiv($delay + STEP - 1, STEP);
+    [$digits, $exchange, $worth] = [[], DELIVER, STEP];
+    foreach (RADICES as $radix) {
+        if ($n % $radix) {
+            $exchange = 'delay.bucket.' . duration($n % $radix * $worth);
+        }
+        array_unshift($digits, $n % $radix);
+        [$n, $worth] = [intdiv($n, $radix), $worth * $radix];
+    }
+    if ($n > 0) {
+        throw new DomainException("$delay ms is too long");
+    }
+    return [$exchange, 'clock.' . implode('.', $digits) . '.' . $key];
+}

@@ -1,0 +1,72 @@
+"""Sends delayed messages. Usage: producer.py route | producer.py URL QUEUE, with lines on standard input."""
+
+import sys
+import time
+
+import pika
+
+import delay
+
+QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000_000}
+
+
+def declare_missing(connection, queue, arguments):
+    """Leaves an existing queue as it is. A channel of its own, which a missing queue closes."""
+    channel = connection.channel()
+    try:
+        channel.queue_declare(queue, passive=True)
+    except pika.exceptions.ChannelClosedByBroker as e:
+        if e.reply_code != 404:
+            raise
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True, arguments=arguments)
+    channel.close()
+
+
+def declare(connection, queue):
+    """What has to be there before the first message to a queue."""
+    dead = queue + ".dead"
+    declare_missing(connection, dead, QUORUM)
+    declare_missing(connection, queue, dict(QUORUM, **{
+        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead,
+        "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+    }))
+    channel = connection.channel()
+    channel.queue_bind(queue, delay.DELIVER, delay.BINDING + delay.key(queue))
+    channel.close()
+
+
+def publish(channel, queue, delay_ms, body, properties):
+    """Returns when the broker has the message. It raises UnroutableError for one that came back, NackError for one
+    that was refused."""
+    exchange, routing_key = delay.route(queue, delay_ms)
+    now = int(time.time() * 1000)
+    properties.delivery_mode = 2
+    properties.timestamp = now // 1000
+    properties.headers = dict(properties.headers or {}, **{"rabbitdelay-due": now + delay_ms})
+    channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
+
+
+def main():
+    if sys.argv[1] == "route":
+        for line in sys.stdin:
+            queue, ms = line.rstrip("\n").split("\t")
+            try:
+                print(*delay.route(queue, int(ms)), sep="\t")
+            except delay.Refused:
+                print("refused")
+        return
+    url, queue = sys.argv[1:]
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    declare(connection, queue)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for line in sys.stdin:
+        name, ms, body = line.rstrip("\n").split("\t")
+        publish(channel, queue, int(ms), body.encode(), pika.BasicProperties(message_id=name, content_type="text/plain"))
+        print("confirmed", name, sep="\t", flush=True)
+    connection.close()
+
+
+if __name__ == "__main__":
+    main()

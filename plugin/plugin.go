@@ -86,11 +86,14 @@ func New(c Config) (*Strategy, error) {
 	}
 	return &Strategy{
 		prefix:   c.Prefix,
-		exchange: c.Prefix + ".plugin",
+		exchange: exchangeName(c.Prefix),
 		deliver:  topology.DeliveryExchange(c.Prefix),
 		max:      c.MaxDelay,
 	}, nil
 }
+
+// exchangeName is that of the delayed exchange.
+func exchangeName(prefix string) string { return prefix + ".plugin" }
 
 // Name is "plugin".
 func (s *Strategy) Name() string { return "plugin" }

@@ -1,0 +1,23 @@
+package plugin_test
+
+import (
+	"fmt"
+
+	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// What live.Management inspects tells which exchanges a broker must lose before it
+// becomes RabbitMQ 4.3.
+func ExampleSurvey() {
+	found := topology.Live{
+		Exchanges: map[string]topology.LiveExchange{"orders": {
+			Kind: "x-delayed-message", Arguments: map[string]any{topology.ArgDelayedType: "topic"}, Held: 1200, HeldKnown: true,
+		}},
+		Bindings: []topology.Binding{{Exchange: "orders", Queue: "orders.expire", RoutingKey: "order.#"}},
+	}
+	for _, d := range plugin.Survey(found, topology.DefaultPrefix) {
+		fmt.Println(d.Name, d.Type, *d.Waiting, d.Bound[0].Queue)
+	}
+	// Output: orders topic 1200 orders.expire
+}

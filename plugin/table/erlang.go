@@ -1,0 +1,195 @@
+package table
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// names binds the plugin's tables on the node that evaluates.
+const names = `
+Table = list_to_atom("rabbit_delayed_message" ++ atom_to_list(node())),
+Index = list_to_atom(atom_to_list(Table) ++ "_index"),
+Tables = case mnesia:system_info(is_running) of yes -> mnesia:system_info(tables); _ -> [] end,
+`
+
+// Selection says which rows of the table are read.
+type Selection struct {
+	Vhost string
+	// Exchanges are the names of those whose messages are read; empty for all.
+	Exchanges []string
+	// Margin is how far ahead of the broker's clock a message must be due to be read.
+	// What is due sooner is only counted.
+	Margin time.Duration
+}
+
+// head prints a Head, with what else is asked.
+const head = `
+B = fun(X) -> base64:encode(iolist_to_binary(X)) end,
+Int = fun(I) -> integer_to_list(I) end,
+Head = fun(More) ->
+  Others = [T || T <- Tables, T =/= Table, T =/= Index, lists:prefix("rabbit_delayed_message", atom_to_list(T)), not lists:suffix("_index", atom_to_list(T))],
+  Rows = case lists:member(Table, Tables) of true -> mnesia:table_info(Table, size); false -> -1 end,
+  io:put_chars(["{\"node\":\"", B(atom_to_list(node())), "\",\"now\":", Int(erlang:system_time(millisecond)),
+    ",\"rows\":", Int(Rows), ",\"elsewhere\":", Int(length(Others)), More, "}\n"])
+end,
+`
+
+// Look is the expression that prints a Head, which tells whether the node's broker has a
+// queue, and no row.
+func Look(vhost, queue string) string {
+	return names + head + fmt.Sprintf(`Head([",\"has_queue\":", atom_to_list(rabbit_amqqueue:exists(rabbit_misc:r(%s, queue, %s)))]).
+`, binary(vhost), binary(queue))
+}
+
+// Read is the expression that prints a Head, the rows in the order of their due
+// instants, and an End, an object of JSON a line. The node needs memory for some 200
+// rows at a time.
+func Read(s Selection) string {
+	list := make([]string, len(s.Exchanges))
+	for i, e := range s.Exchanges {
+		list[i] = binary(e)
+	}
+	return names + head + fmt.Sprintf(`
+Vhost = %s,
+Chosen = [%s],
+From = erlang:system_time(millisecond) + %d,
+`, binary(s.Vhost), strings.Join(list, ", "), s.Margin.Milliseconds()) + readRows
+}
+
+// readRows takes a row apart as RabbitMQ 3.10 keeps it, a delivery, and as later
+// versions do, a message container. A row that cannot be taken apart is printed with
+// the reason.
+const readRows = `
+Text = fun(T) -> B(io_lib:format("~0P", [T, 9])) end,
+Content = fun(M) ->
+  case element(1, M) of
+    basic_message -> {element(3, M), element(4, M)};
+    _ -> {mc:routing_keys(M), mc:protocol_state(mc:convert(mc_amqpl, M))}
+  end
+end,
+Message = fun(D) ->
+  {Keys, C0} = Content(case element(1, D) of delivery -> element(5, D); _ -> D end),
+  C = rabbit_binary_generator:ensure_content_encoded(C0, rabbit_framing_amqp_0_9_1),
+  [",\"keys\":[", lists:join(",", [[$", B(K), $"] || K <- Keys]),
+   "],\"properties\":\"", B(element(4, C)), "\",\"body\":\"", B(lists:reverse(element(6, C))), $"]
+end,
+Row = fun(Due, Name, {delay_entry, _, D, Ref}) ->
+  Rest = case catch Message(D) of
+    {'EXIT', Why} -> [",\"unreadable\":\"", Text(Why), $"];
+    Printed -> Printed
+  end,
+  iolist_to_binary(["{\"due\":", Int(Due), ",\"exchange\":\"", B(Name), "\",\"ref\":\"", B(term_to_binary(Ref)), $", Rest, "}\n"])
+end,
+Print = fun([]) -> ok; (Out) -> io:put_chars(lists:reverse(Out)) end,
+Walk = fun Walk('$end_of_table', {Out, _, _, Soon, Other}) ->
+    Print(Out),
+    io:put_chars(["{\"end\":true,\"soon\":", Int(Soon), ",\"other\":", Int(Other), "}\n"]);
+  Walk({delay_key, Due, Ex} = Key, {Out, N, Size, Soon, Other}) ->
+    {resource, V, exchange, Name} = element(2, Ex),
+    Rows = mnesia:dirty_read(Table, Key),
+    Mine = V =:= Vhost andalso (Chosen =:= [] orelse lists:member(Name, Chosen)),
+    Acc = if
+      not Mine -> {Out, N, Size, Soon, Other + length(Rows)};
+      Due < From -> {Out, N, Size, Soon + length(Rows), Other};
+      true ->
+        New = [Row(Due, Name, R) || R <- Rows],
+        Bytes = Size + iolist_size(New),
+        Count = N + length(New),
+        if
+          Count >= 200; Bytes > 1000000 -> Print([New | Out]), {[], 0, 0, Soon, Other};
+          true -> {[New | Out], Count, Bytes, Soon, Other}
+        end
+    end,
+    Walk(mnesia:dirty_next(Index, Key), Acc)
+end,
+Head([]),
+case lists:member(Table, Tables) of
+  false -> ok;
+  true -> Walk(mnesia:dirty_first(Index), {[], 0, 0, 0, 0})
+end.
+`
+
+// Delete is the expression that deletes exactly these rows, in the plugin's own
+// process, so that it delivers none of them meanwhile, and prints a Deleted.
+func Delete(rows []ID) string {
+	var list strings.Builder
+	for _, r := range rows {
+		list.WriteString(r.String())
+		list.WriteByte(';')
+	}
+	return names + `
+Lines = binary:split(<<"` + strings.TrimSuffix(list.String(), ";") + `">>, <<";">>, [global]),
+` + deleteRows
+}
+
+// deleteRows deletes the index entry of a due instant with its last row: on RabbitMQ
+// 3.10 one without a row, once due, keeps everything behind it from being delivered.
+const deleteRows = `
+Wanted = lists:foldl(fun(L, M) ->
+  [D, R] = binary:split(L, <<" ">>),
+  Ref = binary_to_term(base64:decode(R)),
+  maps:update_with(binary_to_integer(D), fun(Refs) -> [Ref | Refs] end, [Ref], M)
+end, #{}, Lines),
+Keys = fun Keys(Due, Key) ->
+  case mnesia:dirty_next(Index, Key) of
+    {delay_key, Due, _} = Next -> [Next | Keys(Due, Next)];
+    _ -> []
+  end
+end,
+One = fun(Key, Refs) ->
+  {atomic, N} = mnesia:transaction(fun() ->
+    Rows = mnesia:read(Table, Key, write),
+    Stay = [R || R <- Rows, not lists:member(element(4, R), Refs)],
+    case length(Rows) - length(Stay) of
+      0 -> 0;
+      Gone ->
+        mnesia:delete({Table, Key}),
+        [mnesia:write(Table, R, write) || R <- Stay],
+        case Stay of [] -> mnesia:delete({Index, Key}); _ -> ok end,
+        Gone
+    end
+  end),
+  N
+end,
+Parent = self(),
+Tag = make_ref(),
+sys:replace_state(rabbit_delayed_message, fun(State) ->
+  Parent ! {Tag, lists:sum([One(Key, Refs) || {Due, Refs} <- maps:to_list(Wanted), Key <- Keys(Due, {delay_key, Due, 0})])},
+  State
+end, infinity),
+Count = receive {Tag, Sum} -> Sum after 0 -> 0 end,
+io:put_chars(["{\"deleted\":", integer_to_list(Count), "}\n"]).
+`
+
+// binary is an Erlang binary of any bytes.
+func binary(s string) string {
+	return `base64:decode(<<"` + base64.StdEncoding.EncodeToString([]byte(s)) + `">>)`
+}
+
+// ID tells one row of a node's table from all others.
+type ID struct {
+	Due int64  // epoch ms, by the broker's clock
+	Ref []byte // an Erlang reference
+}
+
+// String is the id as ParseID reads it, without line breaks and semicolons.
+func (id ID) String() string {
+	return strconv.FormatInt(id.Due, 10) + " " + base64.StdEncoding.EncodeToString(id.Ref)
+}
+
+// ParseID reads what String writes.
+func ParseID(s string) (ID, error) {
+	due, ref, ok := strings.Cut(s, " ")
+	ms, err := strconv.ParseInt(due, 10, 64)
+	if !ok || err != nil {
+		return ID{}, fmt.Errorf("row %q: expected a due instant in milliseconds and a reference", s)
+	}
+	raw, err := base64.StdEncoding.DecodeString(ref)
+	if err != nil || len(raw) == 0 {
+		return ID{}, fmt.Errorf("row %q: the reference is no base64", s)
+	}
+	return ID{ms, raw}, nil
+}

@@ -1,0 +1,50 @@
+package table
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestParseLine(t *testing.T) {
+	for line, want := range map[string]func(Line) bool{
+		`{"node":"cmFiYml0QGE=","now":5,"rows":7,"elsewhere":1}`: func(l Line) bool {
+			return l.Head != nil && string(l.Head.Node) == "rabbit@a" && l.Head.Rows == 7 && l.Head.Elsewhere == 1
+		},
+		`{"due":9,"exchange":"b3JkZXJz","ref":"AQ==","keys":["YQ=="],"properties":"AAA=","body":""}`: func(l Line) bool {
+			return l.Row != nil && l.Row.Due == 9 && string(l.Row.Exchange) == "orders" && bytes.Equal(l.Row.Ref, []byte{1}) && string(l.Row.Keys[0]) == "a"
+		},
+		`{"end":true,"soon":3,"other":4}`: func(l Line) bool { return l.End != nil && l.End.Soon == 3 && l.End.Other == 4 },
+		`{"deleted":0}`:                   func(l Line) bool { return l.Deleted != nil && *l.Deleted == 0 },
+		`ok`:                              func(l Line) bool { return l == Line{} },
+		`{}`:                              func(l Line) bool { return l == Line{} },
+	} {
+		if l, _, err := ParseLine([]byte(line + "\n")); err != nil || !want(l) {
+			t.Errorf("%s: %+v, %v", line, l, err)
+		}
+	}
+	if _, _, err := ParseLine([]byte(`{"due":`)); err == nil {
+		t.Error("half a line was taken for a whole one")
+	}
+}
+
+// An id is read as it was written, and stands in an expression.
+func TestID(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		id := ID{rapid.Int64().Draw(t, "due"), rapid.SliceOfN(rapid.Byte(), 1, 60).Draw(t, "ref")}
+		got, err := ParseID(id.String())
+		if err != nil || got.Due != id.Due || !bytes.Equal(got.Ref, id.Ref) || strings.ContainsAny(id.String(), "\";\n\\") {
+			t.Errorf("%v, %v: %v", id, got, err)
+		}
+	})
+	for _, s := range []string{"", "1", "x AQ==", "1 !", "1 "} {
+		if _, err := ParseID(s); err == nil {
+			t.Errorf("%q was taken for an id", s)
+		}
+	}
+}

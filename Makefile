@@ -76,7 +76,7 @@ bench: ## measure beside the raw client, polling and the plugin, half an hour or
 # Once each, so that they cannot rot; for figures: -count=10 -benchtime=1s, and benchstat.
 .PHONY: microbench
 microbench: ## run every Go benchmark once
-	$(GO) test -run '^$$' -bench . -benchtime 1x -benchmem ./amqpx ./dlx ./plugin
+	$(GO) test -run '^$$' -bench . -benchtime 1x -benchmem ./amqpx ./amqpx/telemetry ./dlx ./plugin
 
 .PHONY: build
 build: ## build the commands into bin/

@@ -119,10 +119,13 @@ func (p *publisher) ownChannel(ctx context.Context) (*confirmChannel, error) {
 	}
 }
 
-// end closes the channel of a message that was alone.
+// end closes the channel of a message that was alone, and does not wait: a broker
+// that blocks the connection answers when the alarm is over.
 func (p *publisher) end(on *confirmChannel) {
-	_ = on.ch.Close()
-	p.alone.Release(1)
+	go func() {
+		_ = on.ch.Close()
+		p.alone.Release(1)
+	}()
 }
 
 // outcome waits for what becomes of a publication, until ctx ends, and gives its

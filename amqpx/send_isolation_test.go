@@ -142,3 +142,27 @@ func TestRefusedAccess(t *testing.T) {
 		}
 	})
 }
+
+// A message that had a channel to itself is sent when it is confirmed, also where the
+// broker does not answer when that channel is closed, as under an alarm.
+func TestNobodyWaitsForTheEndOfAChannel(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		undo := m.Deny("", amqptest.PermissionWrite, `^delay\.bucket\.5m$`)
+		sent := c.sending(amqpx.Message{Queue: "orders", Delay: 5 * time.Minute})
+		undo()
+		m.Lose("channel.close-ok", "")
+		after(5 * time.Second)
+		select {
+		case err := <-sent:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("the send still waits")
+		}
+		if n := m.delayed(); n != 1 {
+			t.Errorf("%d messages wait, want 1", n)
+		}
+	})
+}

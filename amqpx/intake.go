@@ -89,14 +89,18 @@ func (k *consumer) declare(ctx context.Context, sess *session) error {
 // answer. The channel then ends with its connection.
 const closeWait = 2 * time.Second
 
-// close ends the channel. What was not acknowledged goes back to the queue.
+// close ends the channel, if there is one.
 func (s *subscription) close() {
-	if s == nil {
-		return
+	if s != nil {
+		closeChannel(s.ch)
 	}
+}
+
+// closeChannel ends a channel. What was not acknowledged goes back to the queue.
+func closeChannel(ch *amqp.Channel) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	defer cancel()
-	_ = within(ctx, s.ch.Close)
+	_ = within(ctx, ch.Close)
 }
 
 // lost tells that deliveries of this channel cannot be acknowledged any more: the

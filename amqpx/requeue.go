@@ -292,7 +292,7 @@ func (r *requeue) classic(ctx context.Context) bool {
 
 // run takes the messages, in portions, and puts those back that stay.
 func (r *requeue) run(ctx context.Context) error {
-	defer func() { _ = within(context.Background(), func() error { return r.ch.Close() }) }()
+	defer closeChannel(r.ch)
 	var err error
 	for err == nil && r.rep.Looked < r.rep.Total && !r.full() {
 		if err = r.take(ctx, r.portion()); err != nil || len(r.taken) == 0 {

@@ -542,3 +542,30 @@ func TestRequeueInterrupted(t *testing.T) {
 		}
 	}
 }
+
+// A run ends where the broker does not answer when its channel is closed.
+func TestRequeueWithoutAGoodbye(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 1)
+		m.Control(func(f amqptest.Frame) amqptest.Action {
+			return amqptest.Action{Drop: f.Method == "channel.close-ok" && strings.HasSuffix(f.Connection, " consume")}
+		})
+		ended := make(chan error, 1)
+		go func() {
+			_, err := c.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "q.dead"})
+			ended <- err
+		}()
+		after(time.Minute)
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("the run still waits")
+			m.CutConnections()
+		}
+		m.holds("q", 1, 0)
+	})
+}

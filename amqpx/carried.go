@@ -1,6 +1,7 @@
 package amqpx
 
 import (
+	"maps"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -39,6 +40,14 @@ func (d *Delivery) carry() amqp.Table {
 	if !d.foreign() {
 		return nil
 	}
+	if t := d.carried(); len(t) > 0 {
+		return t
+	}
+	return nil
+}
+
+// carried is HeaderCarried of a message, whoever published it.
+func (d *Delivery) carried() amqp.Table {
 	t := amqp.Table{}
 	if d.Expiration != "" {
 		t[carriedExpiration] = d.Expiration
@@ -53,9 +62,6 @@ func (d *Delivery) carry() amqp.Table {
 		t[carriedTimestamp] = d.Timestamp
 	}
 	d.carryHeaders(t)
-	if len(t) == 0 {
-		return nil
-	}
 	return t
 }
 
@@ -81,6 +87,7 @@ func (d *Delivery) uncarry() {
 		d.DeliveryMode = amqp.Transient
 	}
 	d.Timestamp, _ = t[carriedTimestamp].(time.Time)
+	d.Headers = maps.Clone(d.Headers) // what was received may be published again as it is
 	for _, name := range []string{headerCC, headerDelay} {
 		if v, ok := t[name]; ok {
 			d.Headers[name] = v

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -118,6 +119,18 @@ func (r *requeue) keep(ctx context.Context, raw amqp.Delivery) error {
 	return nil
 }
 
+// copyHeaders are the headers of a message as its copy has them. By CC the broker would
+// route the copy to other queues too, so that is carried.
+func copyHeaders(raw amqp.Delivery, queue string) amqp.Table {
+	if _, ok := raw.Headers[headerCC]; !ok {
+		return raw.Headers
+	}
+	h := maps.Clone(raw.Headers)
+	delete(h, headerCC)
+	h[HeaderCarried] = decode(raw, queue).carried()
+	return h
+}
+
 // copyBack publishes a message to the queue that it came from, as it is.
 func (r *requeue) copyBack(ctx context.Context, raw amqp.Delivery) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
@@ -130,7 +143,7 @@ func (r *requeue) copyBack(ctx context.Context, raw amqp.Delivery) error {
 	var dc *amqp.DeferredConfirmation
 	err := within(ctx, func() (err error) {
 		dc, err = r.copies.ch.PublishWithDeferredConfirm("", r.o.Queue, true, false, amqp.Publishing{
-			Headers: raw.Headers, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding, DeliveryMode: raw.DeliveryMode,
+			Headers: copyHeaders(raw, r.o.Queue), ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding, DeliveryMode: raw.DeliveryMode,
 			Priority: raw.Priority, CorrelationId: raw.CorrelationId, ReplyTo: raw.ReplyTo, Expiration: raw.Expiration,
 			MessageId: raw.MessageId, Timestamp: raw.Timestamp, Type: raw.Type, AppId: raw.AppId, Body: raw.Body,
 		})

@@ -569,3 +569,35 @@ func TestRequeueWithoutAGoodbye(t *testing.T) {
 		m.holds("q", 1, 0)
 	})
 }
+
+// A copy at the end of the queue does not go to the queues that CC once named.
+func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.declareQueue("other", nil)
+		m.declareQueue("theirs", amqp.Table{"x-queue-type": "quorum"})
+		foreign := amqp.Publishing{MessageId: "1", Headers: amqp.Table{"CC": []any{"other"}, "mine": "kept"}}
+		m.publish("", "theirs", foreign) // as it lies in a dead-letter queue without a routing key of its own
+		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { return amqpx.Reject(nil) })
+		m.publish("", "q", foreign)
+		after(time.Second)
+		k.stop()
+		m.holds("other", 2, 0)
+		for _, queue := range []string{"theirs", "q.dead"} {
+			r, err := c.Requeue(t.Context(), amqpx.RequeueOptions{Queue: queue, Filter: amqpx.DeadLetterFilter{IDs: []string{"none"}}})
+			if err != nil || r.Moved != 1 {
+				t.Fatalf("%v; %+v", err, r)
+			}
+			m.holds(queue, 1, 0)
+			m.holds("other", 2, 0)
+			raw, _, err := m.foreign().Get(queue, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := amqpx.ReadDeadLetter(raw, queue, "delay")
+			if cc, _ := d.Headers["CC"].([]any); len(cc) != 1 || cc[0] != "other" || d.Headers["mine"] != "kept" {
+				t.Errorf("from %s: %v", queue, d.Headers)
+			}
+		}
+	})
+}

@@ -50,6 +50,7 @@ type DeadLetter struct {
 // of the delay objects, Strategy.Prefix.
 func ReadDeadLetter(raw amqp.Delivery, queue, prefix string) DeadLetter {
 	l := DeadLetter{Delivery: decode(raw, queue), Died: raw.Timestamp}
+	l.believeUser(prefix, &raw)
 	l.Error, _ = raw.Headers[HeaderError].(string)
 	for _, a := range l.attempts() {
 		text, _ := a.(string) // it is one

@@ -601,3 +601,26 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 		}
 	})
 }
+
+// A user-id in a header that anybody may write is not believed by way of a requeue, which
+// sends on through the strategy what is not due yet.
+func TestRequeueBelievesNoUserOfAHeader(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.consume("q", nothing).stop()
+		m.publish("", "q.dead", amqp.Publishing{MessageId: "1", Headers: amqp.Table{
+			amqpx.HeaderReason: amqpx.ReasonRejected, amqpx.HeaderQueue: "q", amqpx.HeaderDue: time.Now().Add(time.Minute).UnixMilli(),
+			amqpx.HeaderCarried: amqp.Table{"user-id": "root"},
+		}})
+		if r := c.requeue(amqpx.RequeueOptions{Queue: "q.dead"}); r.Sent != 1 {
+			t.Fatalf("%+v", r)
+		}
+		var got collector
+		k := c.consume("q", got.handle)
+		after(time.Hour)
+		k.stop()
+		if all := got.all(); len(all) != 1 || all[0].UserID != "" {
+			t.Errorf("%d came, the first of user %q", len(all), all[0].UserID)
+		}
+	})
+}

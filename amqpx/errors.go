@@ -11,7 +11,8 @@ var (
 	// make a duplicate.
 	ErrNotSent = errors.New("not sent")
 	// ErrOutcomeUnknown: the message was written to a connection and no confirm
-	// came before the deadline or the end of the connection; it may arrive.
+	// came before the deadline or the end of the connection, or it went straight to an
+	// exchange and one of several queues may have refused it; it may arrive.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrClosed: the client is closed.
 	ErrClosed = errors.New("client is closed")

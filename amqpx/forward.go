@@ -24,7 +24,9 @@ import (
 // keys (Config.MaxRouteQueues does not apply). It then has all of these again. The
 // broker routes by CC, counts Expiration from now, and refuses a UserID that is not
 // the client's own user unless that has the tag impersonator (an *amqp091.Error with
-// code 406). A message that is routed to no queue is an error: ErrUnroutable.
+// code 406). A message that is routed to no queue is an error: ErrUnroutable. While one
+// of several queues refuses it, as one does that is full, the others get it at each try,
+// and the error is ErrOutcomeUnknown.
 //
 // The broker's own headers of an earlier death (x-death and the like) and those that
 // begin with "rabbitdelay-" are left out. Errors are those of Send.

@@ -109,6 +109,26 @@ func TestForwardNeedsNoRouteQueues(t *testing.T) {
 	})
 }
 
+// Where one queue of an exchange refuses a message, others have it: it is not unsent.
+func TestForwardToAQueueThatRefuses(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.declareQueue("full", amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
+		m.publish("", "full", amqp.Publishing{})
+		c.apply(topology.Topology{
+			Exchanges: []topology.Exchange{{Name: "shop", Kind: "fanout"}}, Queues: []topology.Queue{{Name: "q"}},
+			Bindings: []topology.Binding{{Exchange: "shop", Queue: "q"}},
+		})
+		if err := m.foreign().QueueBind("full", "", "shop", false, nil); err != nil {
+			t.Fatal(err)
+		}
+		err := c.Forward(m.within(time.Second), &amqpx.Delivery{ID: "1"}, topology.Destination{Exchange: "shop"}, 0)
+		if !errors.Is(err, amqpx.ErrNacked) || !errors.Is(err, amqpx.ErrOutcomeUnknown) || m.queue("q").Ready == 0 {
+			t.Errorf("%v with %d in the other queue; want ErrNacked, the outcome unknown", err, m.queue("q").Ready)
+		}
+	})
+}
+
 // A user-id is carried, and not believed of a header that anybody may write.
 func TestForwardBelievesNoUserOfAHeader(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {

@@ -224,6 +224,8 @@ func whyStays(err error, dest topology.Destination) string {
 		return "the destination does not exist"
 	case isCode(err, amqp.AccessRefused):
 		return "this user may not write there (403)"
+	case errors.Is(err, ErrNacked) && dest.ToExchange():
+		return "a queue behind the exchange refuses messages: it is full, or has no leader; others may have taken it, and it may come twice"
 	case errors.Is(err, ErrNacked):
 		return "the destination refuses messages: it is full, or has no leader"
 	case errors.Is(err, ErrOutcomeUnknown):

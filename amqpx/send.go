@@ -282,6 +282,9 @@ func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o outco
 			o.err = brokerLimit(len(p.pub.Body), limit)
 		}
 	}
+	if o.kind == nacked && p.direct && p.dest.ToExchange() {
+		p.tries.unknown = true // of several queues behind the exchange one has refused it, and others have it
+	}
 	var s step
 	p.tries, s = p.tries.next(o)
 	if !s.declare {

@@ -245,3 +245,25 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 		})
 	}
 }
+
+// A retry that is too large for the broker is not too large by its headers.
+func TestARetryOverTheBrokersLimitKeepsItsHeaders(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c, o := m.watched(amqpx.Config{})
+		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { return errors.New("again") })
+		for _, e := range m.Exchanges() {
+			if strings.HasPrefix(e.Name, "delay.bucket") {
+				m.Refuse(e.Name, amqp.PreconditionFailed, "message size 5 is larger than configured max size 3")
+			}
+		}
+		m.publish("", "q", amqp.Publishing{MessageId: "1", Body: []byte("large"), Headers: amqp.Table{"mine": "kept"}})
+		after(time.Minute)
+		k.stop()
+		for _, e := range o.log.All() {
+			if strings.Contains(e.Message, "headers") {
+				t.Errorf("%s: %v", e.Message, e.ContextMap())
+			}
+		}
+		m.holds("q", 1, 0)
+	})
+}

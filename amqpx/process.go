@@ -162,7 +162,7 @@ func (k *consumer) pass(values context.Context, j *job, m Message, direct *topol
 		}
 		k.stuck.warn(k.log, "", "could not publish the message's "+string(o)+" form; trying again", zap.String("id", m.ID), zap.Error(err))
 		switch {
-		case errors.Is(err, ErrMessage) && m.Headers != nil:
+		case isOfHeaders(err) && m.Headers != nil:
 			// A foreign publisher's headers may be more than can be published again
 			// (too large, types that amqp091 cannot write): the body matters more.
 			k.log.Error("the message's headers cannot be published again and are dropped", zap.String("id", m.ID), zap.Error(err))

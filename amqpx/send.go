@@ -62,12 +62,17 @@ func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route)
 // withoutHooked takes the headers off again that hooks added to a message which was
 // refused for its headers, and says whether it did.
 func (c *Client) withoutHooked(m *Message, given amqp.Table, err error) bool {
-	bad, ok := errors.AsType[*MessageError](err)
-	if !ok || bad.Field != "Headers" || len(c.hooks.send) == 0 {
+	if !isOfHeaders(err) || len(c.hooks.send) == 0 {
 		return false
 	}
 	m.Headers = given
 	return true
+}
+
+// isOfHeaders tells whether a message was refused for its headers.
+func isOfHeaders(err error) bool {
+	bad, ok := errors.AsType[*MessageError](err)
+	return ok && bad.Field == "Headers"
 }
 
 // unprepared is what hooks are told of a message that was refused.

@@ -267,3 +267,22 @@ func TestARetryOverTheBrokersLimitKeepsItsHeaders(t *testing.T) {
 		m.holds("q", 1, 0)
 	})
 }
+
+// Headers that do not go into a frame together with what a retry adds are dropped: over
+// one that is too long the broker would end the connection, again and again.
+func TestARetryGoesIntoAFrame(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c, o := m.watched(amqpx.Config{})
+		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { return errors.New(strings.Repeat("again", 100)) }, amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
+		for _, c := range []struct{ cc, header int }{{150, 100_000}, {620, 0}} { // times 205 bytes
+			keys := slices.Repeat([]any{strings.Repeat("k", 200)}, c.cc)
+			m.publish("", "q", amqp.Publishing{Headers: amqp.Table{"CC": keys, "mine": strings.Repeat("x", c.header)}})
+		}
+		after(time.Minute)
+		k.stop()
+		m.holds("q.dead", 2, 0)
+		if states := o.saw().states; slices.Contains(states, "publish disconnected") {
+			t.Errorf("connections: %v", states)
+		}
+	})
+}

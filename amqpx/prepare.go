@@ -3,6 +3,7 @@ package amqpx
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -43,9 +44,13 @@ type prepared struct {
 // that all senders share, once for each try.
 const directReplyTo = "amq.rabbitmq.reply-to"
 
-// maxHeaders bounds the encoded size of a message's headers, which travel in
-// one frame (128 KiB by default).
-const maxHeaders = 100 << 10
+// A message's headers and properties travel in one frame (128 KiB by default), over
+// whose size the broker ends the connection. maxHeaders bounds the encoded size of the
+// user's headers, maxAllHeaders that of all.
+const (
+	maxHeaders    = 100 << 10
+	maxAllHeaders = 124 << 10
+)
 
 // prepare checks a message and turns it into what goes over the wire. now is
 // the instant from which Delay counts; direct is a way past the strategy, without
@@ -125,12 +130,16 @@ func (m *Message) Check() error {
 			return err
 		}
 	}
-	if len(m.Headers) == 0 {
+	if len(m.Headers)+len(m.own) == 0 {
 		return nil
 	}
 	kept := userHeaders(m.Headers)
 	defer giveBack(kept)
-	return checkHeaders(kept)
+	if err := checkHeaders(kept, maxHeaders); err != nil || len(m.own) == 0 {
+		return err
+	}
+	maps.Copy(kept, m.own) // what is carried for a foreign publisher may be long
+	return checkHeaders(kept, maxAllHeaders)
 }
 
 func (m *Message) checkDestination() error {
@@ -276,13 +285,13 @@ func remaining(due int64, now time.Time) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-func checkHeaders(h amqp.Table) error {
+func checkHeaders(h amqp.Table, most int) error {
 	size, err := tableSize(h, 0)
 	switch {
 	case err != nil:
 		return &MessageError{"Headers", err.Error()}
-	case size > maxHeaders:
-		return &MessageError{"Headers", fmt.Sprintf("more than %d bytes, the most that a message may have: large data belongs in the body", maxHeaders)}
+	case size > most:
+		return &MessageError{"Headers", fmt.Sprintf("more than %d bytes, the most that a message may have: large data belongs in the body", most)}
 	}
 	if err := h.Validate(); err != nil {
 		return &MessageError{"Headers", err.Error() + "; expected values that an AMQP table can hold: bool, integers, float, string, []byte, time.Time, nested tables and arrays"}
@@ -291,7 +300,7 @@ func checkHeaders(h amqp.Table) error {
 }
 
 // tableSize adds roughly the encoded size of t to size, up to where that exceeds
-// maxHeaders: a table may contain itself. Its error is of what AMQP can carry in a
+// maxAllHeaders: a table may contain itself. Its error is of what AMQP can carry in a
 // frame, and RabbitMQ ends the connection over.
 func tableSize(t amqp.Table, size int) (int, error) {
 	for k, v := range t {
@@ -302,7 +311,7 @@ func tableSize(t amqp.Table, size int) (int, error) {
 		if size, err = valueSize(v, size+len(k)+2); err != nil {
 			return 0, fmt.Errorf("table field %q %w", k, err)
 		}
-		if size > maxHeaders {
+		if size > maxAllHeaders {
 			break
 		}
 	}
@@ -310,7 +319,7 @@ func tableSize(t amqp.Table, size int) (int, error) {
 }
 
 func valueSize(v any, size int) (int, error) {
-	if size > maxHeaders {
+	if size > maxAllHeaders {
 		return size, nil
 	}
 	switch v := v.(type) {

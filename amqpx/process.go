@@ -162,11 +162,8 @@ func (k *consumer) pass(values context.Context, j *job, m Message, direct *topol
 		}
 		k.stuck.warn(k.log, "", "could not publish the message's "+string(o)+" form; trying again", zap.String("id", m.ID), zap.Error(err))
 		switch {
-		case isOfHeaders(err) && m.Headers != nil:
-			// A foreign publisher's headers may be more than can be published again
-			// (too large, types that amqp091 cannot write): the body matters more.
+		case isOfHeaders(err) && m.dropHeaders():
 			k.log.Error("the message's headers cannot be published again and are dropped", zap.String("id", m.ID), zap.Error(err))
-			m.Headers = nil
 			continue
 		case errors.Is(err, ErrMessage), errors.Is(err, ErrClosed):
 			k.pause(j, passMax) // it comes back at once
@@ -174,6 +171,22 @@ func (k *consumer) pass(values context.Context, j *job, m Message, direct *topol
 		}
 		k.pause(j, backoff(passMin, passMax, try))
 	}
+}
+
+// dropHeaders takes off what a foreign publisher wrote, first as headers and then what is
+// carried, and tells whether there was any. That may be more than can be published again
+// (too large, types that amqp091 cannot write): the body matters more.
+func (m *Message) dropHeaders() bool {
+	_, carried := m.own[HeaderCarried]
+	switch {
+	case m.Headers != nil:
+		m.Headers = nil
+	case carried:
+		delete(m.own, HeaderCarried)
+	default:
+		return false
+	}
+	return true
 }
 
 // pause waits, at most until the message is no longer here or the consumer ends.

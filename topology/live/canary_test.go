@@ -200,3 +200,13 @@ func TestProbeInstants(t *testing.T) {
 		})
 	}
 }
+
+// A strategy without instants, as amqpx.Auto may be, has nothing to prove.
+func TestProveNothing(t *testing.T) {
+	onHolding(t, amqptest.Options{}, nil, func(t *testing.T, h *holding) {
+		none := func(string) ([]topology.Binding, []topology.Route) { return nil, nil }
+		if clock, err := (live.Broker{Conn: h.conn}).Prove(t.Context(), "delay", none); err != nil || clock != (live.Clock{}) {
+			t.Errorf("%v, %v", clock, err)
+		}
+	})
+}

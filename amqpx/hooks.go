@@ -91,7 +91,7 @@ const (
 type StateEvent struct {
 	Connection string // publish or consume
 	State      State
-	Attempt    int    // of Connecting: 1 is the first since the last success
+	Attempt    int    // of Connecting: 1 is the first since a connection that held for Config.ReconnectMax
 	Broker     string // of Connected: the broker's product and version
 	Reason     string // of Blocked
 	Err        error  // of Disconnected

@@ -22,7 +22,8 @@ type Stats struct {
 	// and its outcome, those of consumers (retries, dead letters) included.
 	Sending int `json:"sending"`
 	// InFlight counts those of them that were written to the current connection
-	// and await their confirm. Config.MaxInFlight bounds it.
+	// and await their confirm. Config.MaxInFlight bounds it, but for those into Stuck
+	// queues.
 	InFlight int `json:"in_flight"`
 	// Stuck are queues that have confirmed nothing for a second or more although
 	// messages wait for it. Only their own messages wait.

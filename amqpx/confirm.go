@@ -106,18 +106,24 @@ func (s *slot) get(ctx context.Context, conn *amqp.Connection, room int) (*confi
 		return c, nil
 	}
 	// The lock is held until the broker has answered, also when nobody waits any more.
-	err := within(ctx, func() error {
+	opened := make(chan error, 1)
+	go func() {
 		defer s.mu.unlock()
 		c, err := openConfirmChannel(conn, room)
 		if err == nil {
 			s.cur.Store(c)
 		}
-		return err
-	})
-	if err != nil {
-		return nil, err
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		if err != nil {
+			return nil, err
+		}
+		return s.cur.Load(), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	return s.cur.Load(), nil
 }
 
 // open is the channel, nil if there is none that works.

@@ -35,8 +35,8 @@ func BulkMoveBy(d time.Duration) BulkAction {
 	return BulkAction{verb: "reschedule", want: []Status{StatusPending}, by: d}
 }
 
-// BulkFire makes pending tasks due at once. Those that are due already are not
-// counted and stay as they are.
+// BulkFire makes pending tasks due at once. Those that are due already, or with
+// BulkOptions.Spread within that period, are not counted and stay as they are.
 func BulkFire() BulkAction { return BulkAction{verb: "fire", want: []Status{StatusPending}} }
 
 // BulkRevive makes failed tasks pending again, due at the instant; one in the past
@@ -158,10 +158,13 @@ func (s *Store) CheckBulk(f Filter, a BulkAction, o BulkOptions) error {
 	return a.validate(&f, &o, s.now())
 }
 
-// BulkCount is the number of tasks that Bulk would change now.
+// BulkCount is the number of tasks that Bulk would change now, without Spread.
 func (s *Store) BulkCount(ctx context.Context, f Filter, a BulkAction) (int64, error) {
+	return s.bulkCount(ctx, f, a, BulkOptions{})
+}
+
+func (s *Store) bulkCount(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (int64, error) {
 	now := s.now()
-	var o BulkOptions
 	if err := a.validate(&f, &o, now); err != nil {
 		return 0, err
 	}
@@ -203,7 +206,7 @@ func (a *BulkAction) where(f Filter, status Status, o BulkOptions, now time.Time
 	switch {
 	case a.verb == "fire":
 		where += " AND due_at > ?"
-		args = append(args, now.UnixMilli())
+		args = append(args, now.Add(o.Spread).UnixMilli())
 	case a.verb == "reschedule" && a.by == 0:
 		where += " AND (due_at < ? OR due_at > ?)"
 		args = append(args, millis(a.at), millis(a.at.Add(o.Spread)))

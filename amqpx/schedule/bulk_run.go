@@ -27,7 +27,7 @@ func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions)
 		return r.done, err
 	}
 	if r.opts.Spread > 0 {
-		if r.total, err = s.BulkCount(ctx, f, a); err != nil {
+		if r.total, err = s.bulkCount(ctx, f, a, o); err != nil {
 			return r.done, err
 		}
 	}

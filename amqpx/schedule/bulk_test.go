@@ -175,6 +175,41 @@ func TestBulk(t *testing.T) {
 	}
 }
 
+// Fired tasks that are spread are fired once each: in one run that meets them again,
+// and in a second one that goes on.
+func TestBulkFireSpreadOnce(t *testing.T) {
+	fired := func(t *testing.T, s *Store) {
+		t.Helper()
+		for task, err := range s.List(t.Context(), nil, Filter{}) {
+			check(t, err)
+			if task.Version != 2 || time.Until(task.DeliverAt) > 30*time.Minute {
+				t.Errorf("%s has version %d and is due at %v", task.ID, task.Version, task.DeliverAt)
+			}
+		}
+	}
+	t.Run("continued", func(t *testing.T) {
+		s, _ := closedStore(t)
+		many(t, s, time.Now().Add(time.Hour), 100)
+		for range 2 {
+			got, err := s.Bulk(t.Context(), Filter{}, BulkFire(), BulkOptions{Batch: 5, Spread: 30 * time.Minute, Limit: 50})
+			check(t, err)
+			if got.Changed != 50 {
+				t.Errorf("fired %d, want 50", got.Changed)
+			}
+		}
+		fired(t, s)
+	})
+	t.Run("due within the period", func(t *testing.T) {
+		s, _ := closedStore(t)
+		many(t, s, time.Now().Add(time.Minute), 100) // the next 100 s
+		got, err := s.Bulk(t.Context(), Filter{}, BulkFire(), BulkOptions{Batch: 1, Spread: 30 * time.Minute})
+		check(t, err)
+		if got.Changed != 0 {
+			t.Errorf("fired %d, want none: they are due within the period", got.Changed)
+		}
+	})
+}
+
 // A moved task has a new version, so that the message of the old one has no
 // effect; a failed one that is revived has all its attempts.
 func TestBulkRenews(t *testing.T) {

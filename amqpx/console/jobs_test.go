@@ -8,7 +8,11 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 const many = 20_000
@@ -153,5 +157,46 @@ func TestJobIsStopped(t *testing.T) {
 	}
 	if got := strings.Join(actions, " "); got != "job.continue job.stop" {
 		t.Errorf("the audit of the job has %s", got)
+	}
+}
+
+// A requeue that is stopped says how many messages went, so that it does not send more
+// than its limit when it goes on.
+func TestStoppedRequeueKnowsWhatWent(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"table": func(*Config) {}, "memory": func(c *Config) { c.Store, c.DB = nil, nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const most = 40
+			w := newWorld(t, change)
+			conn, err := w.broker.Connect()
+			check(t, err)
+			defer conn.Close()
+			ch, err := conn.Channel()
+			check(t, err)
+			for _, q := range []string{"orders", "lying"} {
+				_, err = ch.QueueDeclare(q, true, false, false, false, nil)
+				check(t, err)
+			}
+			for i := range 2 * most {
+				check(t, ch.PublishWithContext(t.Context(), "", "lying", true, false, amqp.Publishing{MessageId: fmt.Sprint(i)}))
+			}
+			who := Identity{Name: "anna", Role: RoleOperator}
+			went := func() int {
+				q, _ := w.broker.Queue("orders")
+				return q.Ready
+			}
+			job, err := w.c.core.Requeue(t.Context(), who, service.Requeue{Queue: "lying", To: topology.Destination{Queue: "orders"}, Limit: most, Rate: 20})
+			check(t, err)
+			for went() < 3 {
+				<-time.After(10 * time.Millisecond)
+			}
+			_, err = w.c.core.StopJob(t.Context(), who, job.ID)
+			check(t, err)
+			check(t, w.c.Close(t.Context())) // waits for what it was doing
+			if job, err = w.c.core.Job(t.Context(), who, job.ID); err != nil || job.State != service.JobStopped || int(job.Done) != went() {
+				t.Errorf("it is %s, and says %d of %d: %v", job.State, job.Done, went(), err)
+			}
+		})
 	}
 }

@@ -25,7 +25,7 @@ type ledger interface {
 	// if that is not nil; false: the job is not its any more.
 	alive(ctx context.Context, r record) (mine bool, err error)
 	reached(ctx context.Context, tx sqldb.Tx, r record) (mine bool, err error)
-	// end says how a job went.
+	// end says how a job of the owner went; one that was stopped stays so.
 	end(ctx context.Context, r record) error
 	// stop ends a running job, whoever runs it; false: it does not run.
 	stop(ctx context.Context, id string) (bool, error)

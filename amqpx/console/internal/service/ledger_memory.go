@@ -22,7 +22,8 @@ func (m *memory) add(_ context.Context, r record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.list) >= remembered {
-		m.list = slices.Delete(m.list, 0, 1)
+		oldest := max(0, slices.IndexFunc(m.list, func(r record) bool { return r.State != JobRunning }))
+		m.list = slices.Delete(m.list, oldest, oldest+1)
 	}
 	m.list = append(m.list, r)
 	return nil
@@ -78,22 +79,32 @@ func (m *memory) newest(limit int, want func(record) bool) []record {
 	return out
 }
 
+// mine tells whether a job runs and is the owner's.
+func (r *record) mine(owner string) bool { return r.State == JobRunning && r.owner == owner }
+
 func (m *memory) alive(_ context.Context, now record) (bool, error) {
-	return m.change(now.ID, func(r *record) bool { return r.State == JobRunning }), nil
+	return m.change(now.ID, func(r *record) bool { return r.mine(now.owner) }), nil
 }
 
 func (m *memory) reached(_ context.Context, _ sqldb.Tx, now record) (bool, error) {
 	return m.change(now.ID, func(r *record) bool {
+		if !r.mine(now.owner) {
+			return false
+		}
 		r.Done, r.place = now.Done, now.place
-		return r.State == JobRunning
+		return true
 	}), nil
 }
 
 func (m *memory) end(_ context.Context, now record) error {
 	m.change(now.ID, func(r *record) bool {
-		if r.State == JobRunning {
-			r.State, r.Done, r.Result, r.Entry.Error, r.Finished = now.State, now.Done, now.Result, now.Entry.Error, time.Now()
+		if r.owner != now.owner || r.State != JobRunning && r.State != JobStopped {
+			return false
 		}
+		if r.State == JobRunning {
+			r.State = now.State
+		}
+		r.Done, r.Result, r.Entry.Error, r.Finished = now.Done, now.Result, now.Entry.Error, time.Now()
 		return true
 	})
 	return nil
@@ -109,12 +120,12 @@ func (m *memory) stop(_ context.Context, id string) (bool, error) {
 	}), nil
 }
 
-func (m *memory) take(_ context.Context, id, _ string) (bool, error) {
+func (m *memory) take(_ context.Context, id, owner string) (bool, error) {
 	return m.change(id, func(r *record) bool {
 		if r.State != JobFailed && r.State != JobInterrupted && r.State != JobStopped {
 			return false
 		}
-		r.State, r.Finished, r.Result, r.Entry.Error = JobRunning, time.Time{}, "", ""
+		r.State, r.owner, r.Finished, r.Result, r.Entry.Error = JobRunning, owner, time.Time{}, "", ""
 		return true
 	}), nil
 }

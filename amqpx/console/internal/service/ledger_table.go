@@ -154,7 +154,7 @@ func (t *table) mine(ctx context.Context, on sqldb.Conn, r record, set string, a
 }
 
 func (t *table) end(ctx context.Context, r record) error {
-	_, err := t.exec(ctx, t.db, "UPDATE rabbitdelay_audit SET state = ?, done = ?, result = ?, error = ?, finished_at = @now WHERE id = ? AND owner = ? AND state = 'running'",
+	_, err := t.exec(ctx, t.db, "UPDATE rabbitdelay_audit SET state = CASE WHEN state = 'running' THEN ? ELSE state END, done = ?, result = ?, error = ?, finished_at = @now WHERE id = ? AND owner = ? AND state IN ('running', 'stopped')",
 		string(r.State), r.Done, r.Result, r.Entry.Error, r.ID, r.owner)
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -365,6 +366,45 @@ func TestDriversErrors(t *testing.T) {
 		if w := c.get("tasks"); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "10.0.0.7") != shown {
 			t.Errorf("%s: %d\n%s", role, w.Code, w.Body)
 		}
+	}
+}
+
+// uncounted is a service whose histogram fails, and nothing else.
+type uncounted struct{ *fake }
+
+func (uncounted) Histogram(context.Context, schedule.Filter, time.Time, time.Time, int) (service.Histogram, error) {
+	return service.Histogram{}, errors.New("failed to connect to user=shop host=10.0.0.7")
+}
+
+// So is what it says of a part of a page, the live one included.
+func TestDriversErrorsOfParts(t *testing.T) {
+	for role, shown := range map[service.Role]bool{service.RoleViewer: false, service.RoleOperator: true} {
+		c := open(role)
+		c.pages = New(uncounted{c.fake}, Options{Now: func() time.Time { return c.now }})
+		if w := c.get(""); w.Code != http.StatusOK || strings.Contains(w.Body.String(), "10.0.0.7") != shown {
+			t.Errorf("%s: %d\n%s", role, w.Code, w.Body)
+		}
+	}
+}
+
+// Browsers send line breaks of fields as CRLF, and leave out the first one: a body
+// comes back as it was.
+func TestBodiesComeBack(t *testing.T) {
+	c := open(service.RoleOperator)
+	for body, encoding := range map[string]string{"a\nb\n": encodingText, "\nb": encodingText, "a\r\nb": encodingBase64, "a\rb": encodingBase64} {
+		task := c.tasks["binary"]
+		task.ID, task.Body = "lines", []byte(body)
+		c.tasks["lines"] = task
+		page := c.get("task-new?copy=lines").Body.String()
+		_, shown, _ := strings.Cut(page, `name="body"`)
+		_, shown, _ = strings.Cut(shown, ">")
+		shown, _, _ = strings.Cut(shown, "</textarea>")
+		shown = html.UnescapeString(strings.TrimPrefix(shown, "\n"))
+		w := c.post("task-new", url.Values{"id": {"new"}, "at": {"+1h"}, "queue": {"mail"}, "encoding": {encoding}, "body": {strings.ReplaceAll(shown, "\n", "\r\n")}})
+		if got := string(c.tasks["new"].Body); got != body {
+			t.Errorf("%q, shown as %q, comes back as %q: %d", body, shown, got, w.Code)
+		}
+		delete(c.tasks, "new")
 	}
 }
 

@@ -21,10 +21,11 @@ const (
 	encodingBase64 = "base64"
 )
 
-// writeMessage fills a form's fields with a task's message.
+// writeMessage fills a form's fields with a task's message. A body with carriage
+// returns is no text there: browsers send every line break as CRLF.
 func writeMessage(v url.Values, t schedule.Task) {
 	encoding, body := encodingText, string(t.Body)
-	if !utf8.Valid(t.Body) || strings.ContainsRune(body, 0) {
+	if !utf8.Valid(t.Body) || strings.ContainsAny(body, "\x00\r") {
 		encoding, body = encodingBase64, base64.StdEncoding.EncodeToString(t.Body)
 	}
 	priority := ""
@@ -47,7 +48,7 @@ func writeMessage(v url.Values, t schedule.Task) {
 func readMessage(r *request) (schedule.Task, error) {
 	t := schedule.Task{
 		Queue: r.get("queue"), Exchange: r.get("exchange"), RoutingKey: r.get("routing-key"), ContentType: r.get("content-type"), Type: r.get("type"),
-		CorrelationID: r.get("correlation-id"), Body: []byte(r.form.Get("body")), Tags: lines(r.form.Get("tags")),
+		CorrelationID: r.get("correlation-id"), Body: []byte(strings.ReplaceAll(r.form.Get("body"), "\r\n", "\n")), Tags: lines(r.form.Get("tags")),
 	}
 	var err error
 	if r.get("encoding") == encodingBase64 {

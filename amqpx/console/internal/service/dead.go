@@ -107,7 +107,8 @@ func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, erro
 	return fmt.Sprintf("%d looked at, %d sent, %d revived, %d removed, %d stayed", p.Looked, p.Sent, p.Revived, p.Removed, p.Stayed), ofBroker(err)
 }
 
-// chosen is a filter for people.
+// chosen is a filter for people. Who is no operator sees it in the audit, and may not
+// see values of headers.
 func chosen(f amqpx.DeadLetterFilter) string {
 	var parts []string
 	add := func(name, value string) {
@@ -122,9 +123,7 @@ func chosen(f amqpx.DeadLetterFilter) string {
 		add("a", "task")
 	}
 	add("error", f.Error)
-	if f.Header != "" {
-		add("header", f.Header+"="+f.HeaderValue)
-	}
+	add("header", f.Header)
 	if f.OlderThan > 0 {
 		add("older than", topology.FormatDuration(f.OlderThan))
 	}

@@ -161,7 +161,7 @@ func (m *moment) Set(s string) error {
 	return nil
 }
 
-var taskStatuses = []string{string(schedule.StatusPending), string(schedule.StatusDone), string(schedule.StatusCancelled), string(schedule.StatusExpired), string(schedule.StatusFailed)}
+var taskStatuses = []string{string(schedule.StatusPending), string(schedule.StatusRunning), string(schedule.StatusDone), string(schedule.StatusCancelled), string(schedule.StatusExpired), string(schedule.StatusFailed)}
 
 // filterFlags are those of list and count.
 type filterFlags struct {

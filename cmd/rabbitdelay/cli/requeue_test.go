@@ -183,3 +183,15 @@ func TestRequeueDryRunRefused(t *testing.T) {
 		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
 	}
 }
+
+// A revive that revives nothing leaves the broker alone.
+func TestReviveOfNothing(t *testing.T) {
+	b := newByHand(t)
+	db := "sqlite:" + tasksDB(t)
+	for args, code := range map[string]int{"none": 1, "--queue q": 1, "--queue q --yes --batch 9999": 1, "--queue q --yes": 0} {
+		got, stdout, stderr := b.run(t, append([]string{"tasks", "revive", "--db", db}, strings.Fields(args)...)...)
+		if got != code || b.Calls("connection.open") > 0 {
+			t.Errorf("%s: exit %d, %d connections\n%s%s", args, got, b.Calls("connection.open"), stdout, stderr)
+		}
+	}
+}

@@ -32,6 +32,8 @@ type bulk struct {
 	pause, spread    duration
 	limit            int64
 	after            string
+
+	changed bool // a task was
 }
 
 func (b *bulk) register(c *cobra.Command) {
@@ -110,6 +112,9 @@ func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, o
 		return errors.New("cannot ask, because standard input is not a terminal; give --yes to change the tasks without asking, or --dry-run to count them")
 	}
 	return b.x.on(c.Context(), func(ctx context.Context, _ *sql.DB, s *schedule.Store) error {
+		if err := s.CheckBulk(f, action, o); err != nil {
+			return err
+		}
 		n, err := s.BulkCount(ctx, f, action)
 		if err != nil {
 			return err
@@ -146,6 +151,7 @@ func (b *bulk) change(ctx context.Context, s *schedule.Store, f schedule.Filter,
 	o.Progress = func(p schedule.BulkProgress) { bar.Set(int(min(p.Changed, n)), b.did) }
 	p, err := s.Bulk(ctx, f, action, o)
 	bar.Clear()
+	b.changed = p.Changed > 0
 	line := changeLine{Changed: p.Changed, Matching: n, Seconds: seconds(time.Since(began))}
 	if err != nil {
 		line.After = p.Place.String()

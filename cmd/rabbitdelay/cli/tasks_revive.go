@@ -43,11 +43,12 @@ them.
 				if err := s.Revive(ctx, tx, id, at); err != nil {
 					return err
 				}
+				b.changed = true
 				t, err := s.Get(ctx, tx, id)
 				queues = append(queues, t.Queue)
 				return err
 			})
-			if b.dryRun || c.Context().Err() != nil {
+			if !b.changed || c.Context().Err() != nil {
 				return err
 			}
 			return errors.Join(err, x.removeDead(c.Context(), queues, ids))

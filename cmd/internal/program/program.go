@@ -58,9 +58,12 @@ func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string,
 	t.Name = c.Name()
 	c.SetArgs(args)
 	c.SetIn(stdin)
-	c.SetOut(stdout)
+	c.SetOut(t)
 	c.SetErr(t.Stderr)
 	err := c.ExecuteContext(ctx)
+	if err == nil {
+		err = t.Lost()
+	}
 	if err == nil {
 		return ExitOK
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/term"
 
@@ -27,6 +28,7 @@ type Terminal struct {
 	JSON, Quiet    bool
 
 	waiting atomic.Bool // there is a line that a note takes the place of
+	lost    atomic.Pointer[error]
 }
 
 // New gives a terminal whose standard error several goroutines may write to. What
@@ -47,9 +49,27 @@ func (t *Terminal) PrintJSON(v any) error {
 	return err
 }
 
-// Printf writes to standard output for people.
+// Printf writes to standard output for people. Lost has its error.
 func (t *Terminal) Printf(format string, args ...any) {
-	_, _ = fmt.Fprintf(t.Stdout, format, args...) // a closed pipe is the reader's wish
+	_, _ = fmt.Fprintf(t, format, args...)
+}
+
+// Write writes to standard output, and remembers the first error for Lost.
+func (t *Terminal) Write(p []byte) (int, error) {
+	n, err := t.Stdout.Write(p)
+	if err != nil && !errors.Is(err, syscall.EPIPE) { // a closed pipe is the reader's wish
+		t.lost.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// Lost is why something that Printf or Write had to write is missing on standard
+// output, nil if nothing is.
+func (t *Terminal) Lost() error {
+	if err := t.lost.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Notef tells on standard error what is going on: a line, or with --json an object.

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -123,6 +124,10 @@ func (r *serveRun) run(ctx context.Context) error {
 		return err
 	}
 	r.relay.cfg = cfg
+	secure, err := serveTLS(cfg.Serve.TLS)
+	if err != nil {
+		return err
+	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Serve.Listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w; expected an address of this machine that no other process has, such as %s", err, config.DefaultListen)
@@ -171,18 +176,30 @@ func (r *serveRun) run(ctx context.Context) error {
 	}
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: serveHeaderTimeout, ReadTimeout: serveReadTimeout, WriteTimeout: serveWriteTimeout,
-		IdleTimeout: serveIdleTimeout, MaxHeaderBytes: serveMaxHeader, ErrorLog: zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+		IdleTimeout: serveIdleTimeout, MaxHeaderBytes: serveMaxHeader, TLSConfig: secure, ErrorLog: zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
 	}
 	served := make(chan error, 1)
 	go func() {
-		if cfg.Serve.TLS.Cert != "" {
-			served <- server.ServeTLS(l, cfg.Serve.TLS.Cert, cfg.Serve.TLS.Key)
+		if secure != nil {
+			served <- server.ServeTLS(l, "", "")
 		} else {
 			served <- server.Serve(l)
 		}
 	}()
 	log.Info("serving", zap.String("url", r.url(cfg, l.Addr())), zap.String("users", cmp.Or(cfg.Serve.Users, "everybody on this machine")))
 	return r.until(ctx, server, served, c, p)
+}
+
+// serveTLS is for https, nil without.
+func serveTLS(files config.ServeTLS) (*tls.Config, error) {
+	if files.Cert == "" {
+		return nil, nil //nolint:nilnil // http
+	}
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		return nil, fmt.Errorf("serve.tls.cert, serve.tls.key: %w", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }
 
 // until runs the relay until ctx ends, or nothing can be answered any more.

@@ -155,3 +155,14 @@ func belowPrefix(t *testing.T, base, id string) {
 		t.Errorf("after the logout at %s: %d %v", where, code, jar.Cookies(home))
 	}
 }
+
+// Files of https that cannot be used are named with their settings, before anything is
+// begun.
+func TestServeWithoutItsCertificate(t *testing.T) {
+	t.Setenv("RABBITDELAY_SERVE_TLS_CERT", "/none/cert.pem")
+	t.Setenv("RABBITDELAY_SERVE_TLS_KEY", "/none/key.pem")
+	code, stdout, stderr := run(t, "", "serve", "--listen", "127.0.0.1:0", "--url", "amqp://127.0.0.1:1/")
+	if want := "rabbitdelay: serve.tls.cert, serve.tls.key: open /none/cert.pem: no such file or directory\n"; code != 1 || stdout != "" || stderr != want {
+		t.Errorf("exit %d, output %q, errors:\n%swant:\n%s", code, stdout, stderr, want)
+	}
+}

@@ -223,6 +223,7 @@ func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan
 	bye, done := context.WithTimeout(context.WithoutCancel(ctx), serveGoodbye)
 	defer done()
 	closing := c.Close(bye) // ends those who watch, too
+	r.relay.close(ctx)      // not before: jobs send by its client
 	if err := server.Shutdown(bye); err != nil {
 		_ = server.Close() // who still reads has had time
 	}

@@ -116,11 +116,15 @@ func (r *relayPart) run(ctx context.Context, relay bool) {
 		case <-time.After(again):
 		}
 	}
+}
+
+// close ends the client, at once when ctx has ended.
+func (r *relayPart) close(ctx context.Context) {
 	r.mu.Lock()
 	client := r.client
 	r.mu.Unlock()
 	if client != nil {
-		_ = client.Close(ctx) // Run has returned
+		_ = client.Close(ctx) // nothing is under way
 	}
 }
 

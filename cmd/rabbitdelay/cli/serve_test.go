@@ -218,6 +218,48 @@ func TestServeWithoutBroker(t *testing.T) {
 	}
 }
 
+// A requeue that is under way when serve is stopped is interrupted, and did not fail.
+func TestServeInterruptsJobs(t *testing.T) {
+	b := newByHand(t)
+	b.fill(t, "lying", 100)
+	b.fill(t, "orders", 0)
+	file := tasksDB(t)
+	s := serve(t, "--db", "sqlite:"+file, "--url", b.url)
+	s.until("/readyz", 200)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/api/v1/requeue", strings.NewReader(`{"queue":"lying","to_queue":"orders","limit":100,"rate":20}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	got, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	if text, _ := io.ReadAll(got.Body); got.StatusCode != http.StatusOK {
+		t.Fatalf("%d %s", got.StatusCode, text)
+	}
+	for deadline := time.Now().Add(time.Minute); b.ready(t, "orders") < 3; {
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing is sent:\n%s", s.log)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	if code, _ := s.stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	db, err := sql.Open("sqlite", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var state, why string
+	var done int
+	if err := db.QueryRowContext(t.Context(), "SELECT state, done, error FROM rabbitdelay_audit WHERE action = 'requeue'").Scan(&state, &done, &why); err != nil || state != "interrupted" || done != b.ready(t, "orders") {
+		t.Errorf("the job is %s, and did %d of %d: %s, %v", state, done, b.ready(t, "orders"), why, err)
+	}
+}
+
 // forward lets the server in memory answer at an address.
 func forward(t *testing.T, at string, srv *amqptest.Server) {
 	t.Helper()

@@ -3,6 +3,7 @@ package amqpx_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,7 +186,7 @@ func TestCloseWithHandlers(t *testing.T) {
 		if !ok || left.Handlers != 2 || left.Unconfirmed != 0 {
 			t.Errorf("closed with %v, want two handlers", left)
 		}
-		if err := <-k.result; !errors.Is(err, amqpx.ErrDrainTimeout) {
+		if err := <-k.result; !errors.Is(err, amqpx.ErrDrainTimeout) || !strings.Contains(err.Error(), "2 handlers of queue in ran past the end of Close's context; ") {
 			t.Errorf("consume: %v", err)
 		}
 		close(release)

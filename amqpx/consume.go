@@ -301,10 +301,12 @@ func (k *consumer) awaitDrain(cancel func()) error {
 	const notice = 2 * time.Second
 	idle := make(chan struct{})
 	go func() { k.work.Wait(); close(idle) }()
+	bound := k.drain.String()
 	select {
 	case <-idle:
 		return nil
 	case <-k.c.forced.Done():
+		bound = "the end of Close's context"
 	case <-time.After(k.drain):
 	}
 	cancel()
@@ -315,6 +317,6 @@ func (k *consumer) awaitDrain(cancel func()) error {
 		if k.c.forced.Err() != nil {
 			k.c.abandoned.Add(k.running.Load())
 		}
-		return fmt.Errorf("%w: %d handlers of queue %s ran past %v; their messages will be delivered again", ErrDrainTimeout, k.running.Load(), k.queue, k.drain)
+		return fmt.Errorf("%w: %d handlers of queue %s ran past %s; their messages will be delivered again", ErrDrainTimeout, k.running.Load(), k.queue, bound)
 	}
 }

@@ -32,6 +32,8 @@ func Explain(err error) error {
 		return nil
 	case missingTable(err):
 		return fmt.Errorf("%w: %w", ErrNoTable, err)
+	case sqliteCode(err)&0xff == 8: // SQLITE_READONLY
+		return fmt.Errorf("%w: %w; SQLite has to write the file and, for its journal, the file's directory", ErrDenied, err)
 	case denied(err):
 		return fmt.Errorf("%w: %w", ErrDenied, err)
 	}
@@ -47,7 +49,7 @@ func denied(err error) bool {
 		return true
 	}
 	switch sqliteCode(err) & 0xff {
-	case 3, 8, 23: // SQLITE_PERM, SQLITE_READONLY, SQLITE_AUTH
+	case 3, 23: // SQLITE_PERM, SQLITE_AUTH
 		return true
 	}
 	return false

@@ -86,7 +86,7 @@ func (m Migrations) Script(d Dialect) string {
 func (m Migrations) Migrate(ctx context.Context, db DB) error {
 	conn, err := db.Session(ctx)
 	if err != nil {
-		return fmt.Errorf("migrating %s: %w", m.Component, err)
+		return fmt.Errorf("migrating %s: %w", m.Component, Explain(err))
 	}
 	defer func() { _ = conn.Close() }()
 	d, err := Detect(ctx, conn)
@@ -101,7 +101,7 @@ func (m Migrations) Migrate(ctx context.Context, db DB) error {
 		return nil
 	}
 	if err := m.locked(ctx, conn, d, list); err != nil {
-		return fmt.Errorf("migrating %s: %w", m.Component, err)
+		return fmt.Errorf("migrating %s: %w", m.Component, Explain(err))
 	}
 	return nil
 }

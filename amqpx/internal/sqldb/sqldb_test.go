@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -63,6 +64,23 @@ func wrapped(err error) error {
 		return nil
 	}
 	return fmt.Errorf("doing it: %w", err)
+}
+
+// coded is an error of modernc.org/sqlite.
+type coded int
+
+func (c coded) Code() int { return int(c) }
+func (c coded) Error() string {
+	return fmt.Sprintf("attempt to write a readonly database (%d)", int(c))
+}
+
+// A file that cannot be written is explained: SQLite says nothing of its directory.
+func TestReadOnlySQLite(t *testing.T) {
+	for _, code := range []coded{8, 1544} { // SQLITE_READONLY, _DIRECTORY
+		if err := sqldb.Explain(wrapped(code)); !errors.Is(err, sqldb.ErrDenied) || !errors.Is(err, code) || !strings.HasSuffix(err.Error(), "; SQLite has to write the file and, for its journal, the file's directory") {
+			t.Errorf("%v", err)
+		}
+	}
 }
 
 func TestErrorsOfSQLite(t *testing.T) {

@@ -101,8 +101,8 @@ func openTasksDB(cfg *config.Config) (*sql.DB, error) {
 // checkTasks tells a database that cannot be used before anything is begun.
 func checkTasks(ctx context.Context, db *sql.DB) error {
 	if err := db.PingContext(ctx); err != nil {
-		if strings.Contains(err.Error(), "unable to open database file") { // SQLite's; it says no more
-			err = fmt.Errorf("%w; expected a file that is there and may be written; \"rabbitdelay migrate\" makes a new one", err)
+		if text := err.Error(); strings.Contains(text, "unable to open database file") || strings.Contains(text, "readonly database") { // SQLite's; it says no more
+			err = fmt.Errorf("%w; expected a file that is there, and the right to write it and its directory; \"rabbitdelay migrate\" makes a new one", err)
 		}
 		return fmt.Errorf("connecting to the database: %w", err)
 	}

@@ -32,12 +32,12 @@ func TestTasksUsageErrors(t *testing.T) {
 		"tasks reschedule x " + from:                     "no instant; give --delay, --at or --by",
 		"tasks reschedule x --delay -1s " + from:         "--delay: -1s; expected 0 or more",
 		"tasks list --status odd " + from:                `--status: "odd"; expected pending, running, done, cancelled, expired or failed`,
-		"tasks list --status running " + from:            `connecting to the database: unable to open database file (14); expected a file that is there and may be written; "rabbitdelay migrate" makes a new one`,
+		"tasks list --status running " + from:            `connecting to the database: unable to open database file (14); expected a file that is there, and the right to write it and its directory; "rabbitdelay migrate" makes a new one`,
 		"tasks list --limit -1 " + from:                  "--limit: -1; expected 0 (no limit) or more",
 		"tasks list --due-from soon " + from:             `invalid argument "soon" for "--due-from" flag: expected an instant such as 2026-01-31T08:00:00Z, now, or a duration from now such as 2h or -7d, got "soon"; see rabbitdelay tasks list --help`,
 		"tasks count --per 0s " + from:                   "--per: 0s; expected 1ms or more",
 		"tasks count --per 1s --due-from 2026-01-01T00:00:00Z --due-to 2026-01-02T00:00:00Z " + from: "--per: 1s; 86400 steps up to --due-to, expected at most 1000",
-		"tasks list " + from: `connecting to the database: unable to open database file (14); expected a file that is there and may be written; "rabbitdelay migrate" makes a new one`,
+		"tasks list " + from: `connecting to the database: unable to open database file (14); expected a file that is there, and the right to write it and its directory; "rabbitdelay migrate" makes a new one`,
 		"tasks revive x --delay 1s --at 2030-01-01T00:00:00Z " + from: "both --delay and --at; give one",
 	} {
 		code, stdout, stderr := run(t, "", strings.Fields(args)...)

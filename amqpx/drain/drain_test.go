@@ -93,6 +93,9 @@ func TestRunGoesOn(t *testing.T) {
 				for {
 					rep, err := Run(t.Context(), cfg)
 					sent += rep.Sent
+					if rep.Twice != 0 {
+						t.Errorf("%s, answer %d: it says that %d came twice, which are not due", name, at, rep.Twice)
+					}
 					if tries++; err == nil {
 						break
 					}

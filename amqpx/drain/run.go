@@ -93,7 +93,9 @@ func (r *run) move(ctx context.Context) error {
 	if r.journal != nil && len(r.journal.pending) > 0 {
 		sent := int64(len(r.journal.pending))
 		gone, derr := r.delete(context.WithoutCancel(ctx)) // what was sent must not come twice
-		r.rep.Twice += sent - gone
+		if derr == nil {
+			r.rep.Twice += sent - gone
+		}
 		err = errors.Join(err, derr)
 	}
 	if r.cfg.Progress != nil {

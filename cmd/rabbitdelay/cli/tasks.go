@@ -31,14 +31,15 @@ func (a *app) tasksCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tasks",
 		Short: "Look at, cancel, move, fire and revive scheduled tasks",
-		Long: `tasks works on the table rabbitdelay_tasks of a business database. It does not
-talk to the broker: the row decides, wherever the task's message is, and a
-relay does the sending.
+		Long: `tasks works on the table rabbitdelay_tasks of a business database. The row decides,
+wherever the task's message is, and a relay does the sending: only revive talks to
+the broker, to remove dead letters.
 
 list and count select tasks by destination, status, due instant, id prefix, tag
-and header. The others take ids and change each in its own transaction, or take
-the same filters: they then count the tasks, ask, and change them in batches. The
-exit code is 1 if a task does not exist or its status does not allow the change.`,
+and header. cancel, reschedule, fire and revive take ids and change each in its own
+transaction, or take the same filters: they then count the tasks, ask, and change
+them in batches. delete takes filters only. The exit code is 1 if a task does not
+exist or its status does not allow the change.`,
 		Example: `  rabbitdelay tasks list --db postgres://user:password@host/shop --status failed
   rabbitdelay tasks reschedule order-42-expire --delay 30m
   rabbitdelay tasks cancel --queue mail --tag campaign-7

@@ -14,9 +14,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-const bulkHelp = `With filters instead of ids it counts the tasks, asks, and changes them in
+const (
+	bulkHelp = "With filters instead of ids it " + bulkWay
+	bulkWay  = `counts the tasks, asks, and changes them in
 batches, each in its own transaction. Interrupted, it goes on when it is given
 again.`
+)
 
 // bulk is one command that changes tasks by their ids or by a filter.
 type bulk struct {
@@ -25,6 +28,7 @@ type bulk struct {
 	x     *tasks
 	did   string // what it has done, such as "cancelled"
 	of    string // to which tasks
+	noIDs bool   // it takes filters only
 	again string // the flag without which it must not be repeated, if any
 
 	all, yes, dryRun bool
@@ -75,6 +79,8 @@ func (b *bulk) chosen(ids []string) (bool, error) {
 		return false, nil
 	case filter != "" && b.all:
 		return false, fmt.Errorf("both --all and --%s; give one", filter)
+	case filter == "" && !b.all && b.noIDs:
+		return false, errors.New("no task; give a filter such as --queue, or --all")
 	case filter == "" && !b.all:
 		return false, errors.New("no task; give ids, a filter such as --queue, or --all")
 	}

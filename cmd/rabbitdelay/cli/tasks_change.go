@@ -211,7 +211,7 @@ func (x *tasks) moving(w *when, by time.Duration) (schedule.BulkAction, change, 
 }
 
 func (x *tasks) deleteCommand() *cobra.Command {
-	b := bulk{x: x, did: "deleted", of: "finished"}
+	b := bulk{x: x, did: "deleted", of: "finished", noIDs: true}
 	c := &cobra.Command{
 		Use:   "delete FILTER",
 		Short: "Delete finished tasks before their retention ends",
@@ -219,7 +219,7 @@ func (x *tasks) deleteCommand() *cobra.Command {
 keep for a while; their ids can then be used again. It deletes no pending task:
 cancel those first.
 
-` + bulkHelp,
+It ` + bulkWay,
 		Example: `  rabbitdelay tasks delete --status done --queue mail`,
 		Args:    program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -20,6 +20,7 @@ func TestTasksUsageErrors(t *testing.T) {
 		"tasks list x":                                   `unexpected argument "x"; see rabbitdelay tasks list --help`,
 		"tasks show":                                     "no task id; give one or more; see rabbitdelay tasks show --help",
 		"tasks cancel":                                   "no task; give ids, a filter such as --queue, or --all",
+		"tasks delete":                                   "no task; give a filter such as --queue, or --all",
 		"tasks cancel x --queue q":                       "both task ids and --queue; give either ids or filters",
 		"tasks cancel x --yes":                           "--yes with task ids; it is for filters",
 		"tasks cancel --all --queue q":                   "both --all and --queue; give one",

@@ -560,12 +560,12 @@ func TestRender(t *testing.T) {
 		t.Errorf("got\n%s", clean.String())
 	}
 	blind := snap
-	blind.Nodes, blind.Live.BindingsKnown = nil, false
+	blind.Nodes, blind.Live.BindingsKnown, blind.Live.Source = nil, false, "AMQP"
 	var partial strings.Builder
 	if err := Diagnose(cfg, blind).Render(&partial, Style{}); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(partial.String(), "NOT EVERYTHING WAS LOOKED AT: nodes") || strings.Contains(partial.String(), "nothing is wrong") {
+	if !strings.HasPrefix(partial.String(), "NOT EVERYTHING WAS LOOKED AT: nodes") || !strings.Contains(partial.String(), "read by AMQP\n") || strings.Contains(partial.String(), "nothing is wrong") {
 		t.Errorf("got\n%s", partial.String())
 	}
 	snap.Alarms = []Alarm{{"n\x1b[31m", "memory"}}

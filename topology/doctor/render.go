@@ -40,7 +40,7 @@ func (r Report) Render(w io.Writer, s Style) error {
 	if !r.Complete() {
 		p.wrapped("", margin, p.paint(yellow, "NOT EVERYTHING WAS LOOKED AT:")+" "+strings.Join(r.areas(), ", "))
 	}
-	p.linef("%s, virtual host %q, read by the %s", p.paint(bold, "RabbitMQ "+r.Broker), r.Vhost, r.Source)
+	p.linef("%s, virtual host %q, read by %s", p.paint(bold, "RabbitMQ "+r.Broker), r.Vhost, r.Source)
 	if c := r.Clock; c != nil {
 		d, direction := c.Difference(), "ahead of"
 		if d < 0 {

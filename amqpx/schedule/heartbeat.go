@@ -53,7 +53,7 @@ func (s *Store) Relays(ctx context.Context) ([]Relay, error) {
 		if err := rows.Scan(&r.Name, &r.Version, &started, &seen); err != nil {
 			return fail(err)
 		}
-		r.Started, r.Seen = time.UnixMilli(started), time.UnixMilli(seen)
+		r.Started, r.Seen = time.UnixMilli(started).UTC(), time.UnixMilli(seen).UTC()
 		list = append(list, r)
 	}
 	if err := rows.Err(); err != nil {

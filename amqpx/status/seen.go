@@ -228,7 +228,7 @@ func (s seen) lying(queue string) Lying {
 		if m.Error != "" && !m.Died.Before(newest[k]) {
 			l.Groups[i].Error, newest[k] = m.Error, m.Died
 		}
-		if died := m.Died; !died.IsZero() && (l.Oldest == nil || died.Before(*l.Oldest)) {
+		if died := m.Died.UTC(); !died.IsZero() && (l.Oldest == nil || died.Before(*l.Oldest)) {
 			l.Oldest = &died
 		}
 	}

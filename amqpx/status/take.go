@@ -53,11 +53,11 @@ const closeTimeout = 2 * time.Second
 
 // Take looks at the broker and the database. It changes nothing. A broker or a
 // database that does not answer is in Status.Unseen; only if neither does, which is
-// all that the Status then says, or the
-// management API is another broker's (*live.ClusterError), is there an error.
+// all that the Status then says, or the management API is another broker's
+// (*live.ClusterError), is there an error.
 func Take(ctx context.Context, src Source) (Status, error) {
 	src.Want.Roles = []doctor.Role{} // what the user may do is the doctor's question
-	s := seen{at: time.Now(), cfg: src.Want.WithDefaults(), again: src.Before != nil, looks: map[string]amqpx.Peeked{}, known: map[string]Lying{}}
+	s := seen{at: time.Now().UTC(), cfg: src.Want.WithDefaults(), again: src.Before != nil, looks: map[string]amqpx.Peeked{}, known: map[string]Lying{}}
 	var tasks *Tasks
 	tasksErr, read := error(nil), make(chan struct{})
 	at := s.at

@@ -2,13 +2,17 @@ package status_test
 
 import (
 	"context"
+	"database/sql"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	_ "modernc.org/sqlite"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
@@ -50,5 +54,61 @@ func TestTakeByWhoMayOnlyLook(t *testing.T) {
 			t.Errorf("the second look: %+v, %v", s.Unseen, s.Notes)
 		}
 		src.Before = &s
+	}
+}
+
+// Instants are in UTC, as in all other JSON, whatever zone the process is in.
+func TestTakeInUTC(t *testing.T) {
+	srv := amqptest.NewServer(amqptest.Options{})
+	defer srv.Close()
+	conn, err := srv.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{"q", "q.dead"} {
+		if _, err := ch.QueueDeclare(q, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ch.PublishWithContext(t.Context(), "", "q.dead", false, false, amqp.Publishing{Timestamp: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", t.TempDir()+"/tasks.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if err := schedule.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := schedule.New(db, nil, schedule.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tasks.Schedule(t.Context(), nil, schedule.Task{ID: "late", Queue: "q", DeliverAt: time.Now().Add(-time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_relays (id, name, version, started_at, seen_at) VALUES ('x', 'host:1', '', 1, 1)"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := status.Take(t.Context(), status.Source{
+		Want:   doctor.Config{Want: topology.Topology{Destinations: []topology.Destination{{Queue: "q"}}}.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum)},
+		Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }},
+		Tasks:  tasks, Peek: 1,
+	})
+	if err != nil || s.Tasks == nil || s.Tasks.Overdue == nil || len(s.Tasks.Relays) != 1 || len(s.Destinations) != 1 || s.Destinations[0].Dead == nil || s.Destinations[0].Dead.Oldest == nil {
+		t.Fatalf("%v, %+v", err, s)
+	}
+	for name, at := range map[string]time.Time{
+		"at": s.At, "due": s.Tasks.Overdue.Due, "oldest": *s.Destinations[0].Dead.Oldest, "started": s.Tasks.Relays[0].Started, "seen": s.Tasks.Relays[0].Seen,
+	} {
+		if at.Location() != time.UTC {
+			t.Errorf("%s is %v", name, at)
+		}
 	}
 }

@@ -80,7 +80,7 @@ func readTasks(ctx context.Context, store *schedule.Store, now time.Time, before
 			return nil, err
 		}
 		t.Overdue = &Overdue{
-			ID: task.ID, Destination: task.Destination().String(), Due: task.DeliverAt, Sent: !task.SentAt.IsZero(), Attempts: task.Attempts, LastError: task.LastError,
+			ID: task.ID, Destination: task.Destination().String(), Due: task.DeliverAt.UTC(), Sent: !task.SentAt.IsZero(), Attempts: task.Attempts, LastError: task.LastError,
 		}
 	}
 	return t, nil

@@ -40,7 +40,7 @@ type api struct {
 // outside.
 func Register(mux *http.ServeMux, svc service.Service, prefix, version string, log *zap.Logger) huma.API {
 	cfg := huma.DefaultConfig("rabbitdelay", version)
-	cfg.Info.Description = "Look at and change delayed messages and durable tasks. Instants are RFC 3339 with milliseconds, durations such as 90s, 30m or 7d. " +
+	cfg.Info.Description = "Look at and change delayed messages and durable tasks. Instants are RFC 3339 in UTC, durations such as 90s, 30m or 7d. " +
 		"Errors are application/problem+json (RFC 9457); errors[].location names the field. Viewers may read, without bodies and header values; what changes something needs an operator."
 	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "/api/openapi", "", ""
 	cfg.CreateHooks = nil // no links to schemas in answers

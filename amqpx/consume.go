@@ -75,12 +75,12 @@ func WithPrefetch(n int) ConsumeOption { return func(k *consumer) { k.prefetch =
 func WithDrainTimeout(d time.Duration) ConsumeOption { return func(k *consumer) { k.drain = d } }
 
 // WithRetry sets the retry policy, instead of the one in Config.Destinations. Zero
-// fields take the defaults of package dlx: 5 attempts, 1 s doubling up to 10 min.
+// fields take the defaults of topology.Retry: 5 attempts, 1 s doubling up to 10 min.
 func WithRetry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.retry = r } }
 
 // WithBackoff sets how long a message waits for its next attempt after err,
 // instead of the retry policy's growing delay. The policy's MaxAttempts holds;
-// RetryIn and Snooze go before. The delay is brought to one that the strategy
+// RetryIn and Snooze take precedence. The delay is brought to one that the strategy
 // has. It is called at most once for a delivery, from the handlers' goroutines.
 func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOption {
 	return func(k *consumer) { k.backoff = backoff }
@@ -184,7 +184,7 @@ func (k *consumer) checkRoutes() error {
 		}
 		hint := "a message whose handler failed could never come back to it"
 		if k.queue == topology.ParkedQueue(prefix) {
-			hint = "read parked messages with a plain AMQP client or the management page; docs/guarantees.md says how to send them again"
+			hint = "rabbitdelay peek shows parked messages, and rabbitdelay requeue --parked sends them again"
 		}
 		return fmt.Errorf("%w: queue: %w; %s", ErrConfig, err, hint)
 	}

@@ -18,7 +18,7 @@ func TestConsumeRefusesQueuesWithoutAWayBack(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		for queue, hint := range map[string]string{
-			"delay.parked":           "docs/guarantees.md",
+			"delay.parked":           "rabbitdelay requeue --parked",
 			"delay.bucket.1s":        "belongs to the delay strategies",
 			"delay.route.events:a":   "belongs to the delay strategies",
 			strings.Repeat("n", 250): "bytes",

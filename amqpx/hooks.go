@@ -91,10 +91,10 @@ const (
 type StateEvent struct {
 	Connection string // publish or consume
 	State      State
-	Attempt    int    // of Connecting: 1 is the first since a connection that held for Config.ReconnectMax
-	Broker     string // of Connected: the broker's product and version
-	Reason     string // of Blocked
-	Err        error  // of Disconnected
+	Attempt    int    // of StateConnecting: 1 is the first since a connection that held for Config.ReconnectMax
+	Broker     string // of StateConnected: the broker's product and version
+	Reason     string // of StateBlocked
+	Err        error  // of StateDisconnected
 }
 
 func isHook(h Hook) bool {

@@ -133,9 +133,9 @@ func (r *RequeueReport) gone() int { return r.Sent + r.Revived + r.Removed }
 // chosen, or cannot go, are held until the run ends and then put back, in their
 // place (before RabbitMQ 4.0, at a quorum queue's end). Before RabbitMQ 4.3 a quorum
 // queue counts that towards its delivery limit; see RequeueOptions.Management. A
-// destination that is gone,
-// forbidden or full is not tried again in the same run. So is one that gives no
-// answer within 10 s; its message may have been taken, and may come twice.
+// destination that is gone, forbidden or full is not tried again in the same run. Nor
+// is one that gives no answer within 10 s; its message may have been taken, and may
+// come twice.
 //
 // When ctx ends, messages that are being sent are seen to their end. A process that
 // is killed, or a connection that is lost, leaves at most InFlight messages that

@@ -44,7 +44,7 @@ type Removal struct {
 type RemovalStep struct {
 	Kind   Kind
 	Name   string // of a binding, its description
-	Action Action // Delete, Keep or Gone
+	Action Action // ActionDelete, ActionKeep or ActionAbsent
 	Reason string // why it is kept
 	// Layout is the layout whose own the object is; empty for what layouts share,
 	// and for what is no layout's at all.

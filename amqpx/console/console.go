@@ -38,7 +38,7 @@ const (
 )
 
 // ErrNobody is what Identify returns for a request of nobody who is known: it is
-// answered with 401.
+// answered with 401. Any other error of Identify is answered with 503, and logged.
 var ErrNobody = errors.New("nobody is logged in")
 
 // DefaultKeepAudit is Config.KeepAudit unless it is set.

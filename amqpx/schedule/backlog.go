@@ -32,9 +32,9 @@ type Backlog struct {
 // mostLanes bounds the destinations whose unsent tasks Backlog counts.
 const mostLanes = 1000
 
-// Backlog reads it. horizons ascend; each count ends at most, 1 or more, which then
-// means that many or more. It reads at most as many entries of an index for each
-// count, and asks for the unsent tasks of each of up to 1000 destinations.
+// Backlog reads how much waits. horizons ascend. No count goes beyond most, 1 or
+// more; a count of most means that many or more. So each count reads at most so many
+// entries of an index. Unsent tasks are counted of up to 1000 destinations.
 func (s *Store) Backlog(ctx context.Context, horizons []time.Duration, most int64) (Backlog, error) {
 	b, err := s.readBacklog(ctx, horizons, most)
 	if err != nil {

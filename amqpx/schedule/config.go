@@ -125,7 +125,7 @@ type Config struct {
 // Retention says when finished tasks are deleted. A task's id can be used again
 // after that.
 type Retention struct {
-	Keep       time.Duration // after it was done or cancelled; default 7 days, at least Horizon
+	Keep       time.Duration // after it was done or cancelled, or expired; default 7 days, at least Horizon
 	KeepFailed time.Duration // after it failed; default 30 days
 	Every      time.Duration // pause between two purges; default 10 minutes
 	Batch      int           // rows deleted by one statement; default 1000

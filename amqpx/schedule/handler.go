@@ -78,8 +78,8 @@ func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) 
 // An attempt that ends its process has no outcome that anybody could record. So an
 // attempt of a message that was delivered before is recorded before it runs. When
 // MaxAttempts of them ended like that, the task is failed and the message rejected
-// with a *PoisonError. The innocent that were handled beside such a message are
-// tried one at a time in each process.
+// with a *PoisonError. Messages that were handled beside such a one are tried one at
+// a time in each process, so that they are not taken for the cause.
 //
 // To test the handler, call it with a Delivery that has ID, Version (1 for a
 // task that was never moved) and DueAt, the task's instant, which may be in the

@@ -6,7 +6,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// RecurringState is what a Recurring is at.
+// RecurringState tells whether a Recurring makes tasks, and why not.
 type RecurringState string
 
 // Paused and wrong ones make no tasks until somebody changes them.
@@ -17,8 +17,8 @@ const (
 	RecurringWrong  RecurringState = "wrong" // LastError says why
 )
 
-// State is what it is at. One in a time zone that is not known here is active: its
-// relay says what is wrong.
+// State tells whether it makes tasks. One in a time zone that is not known here is
+// active: its relay says what is wrong.
 func (r Recurring) State(now time.Time) RecurringState {
 	switch {
 	case r.LastError != "":

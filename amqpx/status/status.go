@@ -165,8 +165,9 @@ type Tasks struct {
 	Counts []TaskCount `json:"counts"`
 	// Overdue is the oldest pending task that is due; nil if there is none.
 	Overdue *Overdue `json:"oldest_overdue"`
-	// Unsent tasks are due for 10 s and were never given to the broker, Unhandled
-	// ones were, and are due for 2 min. More tells that not all were counted.
+	// Unsent tasks have been due for 10 s and were never given to the broker.
+	// Unhandled ones were, and have been due for 2 min. More tells that not all were
+	// counted.
 	Unsent    int64 `json:"unsent"`
 	Unhandled int64 `json:"unhandled"`
 	More      bool  `json:"more"`

@@ -103,7 +103,7 @@ func (b Broker) Prove(ctx context.Context, prefix string, ways func(queue string
 }
 
 // ProbeInstants is Prove with a temporary quorum queue of its own, on a connection
-// that dial makes, for who has nothing declared yet. It returns nil where new
+// that dial makes, for callers that have declared nothing yet. It returns nil where new
 // quorum queues delay by an instant, and an *InstantsIgnoredError where they do not.
 func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Context) (*amqp.Connection, error)) error {
 	conn, err := dial(ctx)

@@ -20,8 +20,8 @@ environment overrides the file; an empty variable counts as not set. The flags
 --url, --strategy, --queue-type and --db set broker.url, delay.strategy,
 delay.queue_type and database.url.
 
-The file's other sections, exchanges, queues, bindings and destinations, describe
-objects on the broker and have no variables.`,
+The file's other sections have no variables: exchanges, queues, bindings and
+destinations describe objects on the broker, schedules recurring tasks.`,
 		Example: `  rabbitdelay settings
   rabbitdelay settings --json | jq -r .variable`,
 		Args: program.NoArgs,

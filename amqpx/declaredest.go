@@ -9,6 +9,7 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -21,7 +22,7 @@ func (c *Client) declareDestination(ctx context.Context, conn *amqp.Connection, 
 	if err := c.listed(dest); err != nil {
 		return err
 	}
-	d := declaration{c: c, dest: dest, ch: &oneChannel{conn: conn}}
+	d := declaration{c: c, dest: dest, ch: &oneChannel{conn: conn}, known: own < 0}
 	defer d.ch.close()
 	if err := d.queues(ctx); err != nil {
 		return err
@@ -47,7 +48,10 @@ type declaration struct {
 	c    *Client
 	dest topology.Destination
 	ch   *oneChannel
-	made bool // a queue was missing
+	// known tells that nothing will be published on the strength of this look.
+	known bool
+	made  bool // a queue was missing
+	lying int  // messages in the last queue looked at, if it was there
 }
 
 // bind binds the destination, and where the broker needs it once more; see
@@ -84,7 +88,11 @@ func (d *declaration) queues(ctx context.Context) error {
 		if err := d.targetExists(); err != nil {
 			return err
 		}
-		return d.queue(ctx, d.dest.RouteQueue(d.c.strategy.Prefix()))
+		route := d.dest.RouteQueue(d.c.strategy.Prefix())
+		if err := d.queue(ctx, route); err != nil || !d.made && d.lying == 0 || d.c.cfg.Declare == DeclareNothing {
+			return err
+		}
+		return d.sendOn(route.Name)
 	}
 	if d.dest.DeadLetter == "" {
 		if d.foreign() {
@@ -154,19 +162,28 @@ func (c *Client) hidden(err error) bool {
 // queue leaves an existing queue as it is, whatever its arguments, and creates
 // one that is missing.
 func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
-	look := func(ch *amqp.Channel) error { return queueExists(ch, q.Name) }
+	var seen amqp.Queue
+	look := func(ch *amqp.Channel) (err error) {
+		seen, err = ch.QueueDeclarePassive(q.Name, true, false, false, false, nil)
+		return err
+	}
 	err := d.ch.do(look)
+	d.lying = seen.Messages
 	switch {
-	case err == nil, d.c.hidden(err):
+	case err == nil && !d.maybeUnfinished(seen), d.c.hidden(err):
 		return nil
+	case err == nil:
 	case !isCode(err, amqp.NotFound), isDown(err):
 		return fmt.Errorf("queue %s: %w", q.Name, err)
 	case d.c.cfg.Declare == DeclareNothing:
 		return d.refuse(fmt.Sprintf("needs the queue %s, which does not exist and which this client may not declare (DeclareNothing); run rabbitdelay apply first", q.Name), err)
 	}
-	unlock := d.creating(ctx, q.Name)
+	unlock, lockErr := d.creating(ctx, q.Name)
+	if lockErr != nil {
+		return lockErr
+	}
 	defer unlock()
-	if err := d.ch.do(look); err == nil {
+	if err == nil || d.ch.do(look) == nil {
 		return nil
 	}
 	if d.dest.ToExchange() && !d.c.dests.addRoute(q.Name) {
@@ -187,6 +204,43 @@ func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 	return nil
 }
 
+// maybeUnfinished tells of the target queue whether another client may still be
+// creating it, of which the broker says nothing but that it is empty. What comes
+// there too early waits in a delay queue for three minutes, with all behind it.
+func (d *declaration) maybeUnfinished(q amqp.Queue) bool {
+	return q.Messages == 0 && q.Consumers == 0 && !d.known && d.c.cfg.Declare != DeclareNothing &&
+		q.Name == d.dest.TargetQueue(d.c.strategy.Prefix())
+}
+
+// mostSentOn bounds what one look sends on. What lies behind the messages without a
+// TTL has one, and goes by itself.
+const mostSentOn = 1000
+
+// sendOn rejects what lies in a route queue, which takes it the way that it would have
+// gone by expiring. Nothing should lie there; but before RabbitMQ 4.3 a quorum queue
+// takes messages before it has its TTL, and one that came then would stay for ever, and
+// all that come later behind it.
+func (d *declaration) sendOn(route string) error {
+	err := d.ch.do(func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(route, true, false, false, false, nil)
+		for range min(q.Messages, mostSentOn) {
+			m, ok, err := ch.Get(route, false)
+			if err != nil || !ok {
+				return err
+			}
+			if err := m.Reject(false); err != nil {
+				return err
+			}
+		}
+		return err
+	})
+	if err == nil || saysNothing(err) {
+		return err
+	}
+	d.c.log.Debug("could not look for messages that stay in a route queue", zap.String("queue", route), zap.Error(err))
+	return nil
+}
+
 // isDown tells a queue that is not there because its node is down from one that
 // does not exist.
 func isDown(err error) bool {
@@ -194,20 +248,30 @@ func isDown(err error) bool {
 	return ok && ae.Code == amqp.NotFound && !strings.Contains(ae.Reason, "no queue '")
 }
 
-// creatingWait bounds the wait for another destination that creates the same
-// dead-letter queue: it may be stuck, and there is only something to lose by
-// creating it at once, not by waiting longer.
-const creatingWait = 3 * time.Second
-
-func (d *declaration) creating(ctx context.Context, queue string) (unlock func()) {
-	ctx, cancel := context.WithTimeout(ctx, creatingWait)
-	defer cancel()
+// creating keeps this client's other destinations, and other clients, from creating
+// the same queue. Whoever has it may be stuck: after some seconds there is only
+// something to lose by waiting longer.
+func (d *declaration) creating(ctx context.Context, queue string) (unlock func(), err error) {
 	m := d.c.dests.creatingOf(queue)
-	if m.lock(ctx) != nil {
-		return func() {}
+	wait, cancel := context.WithTimeout(ctx, creatingWait)
+	defer cancel()
+	own := m.unlock
+	if m.lock(wait) != nil {
+		own = func() {}
 	}
-	return m.unlock
+	all, err := live.LockCreation(ctx, d.ch.conn, d.c.strategy.Prefix(), queue)
+	switch {
+	case errors.Is(err, live.ErrUnlocked):
+		d.c.log.Debug("using a queue without the lock against its concurrent creation", zap.String("queue", queue), zap.Error(err))
+		return own, nil
+	case err != nil:
+		own()
+		return nil, err
+	}
+	return func() { all(); own() }, nil
 }
+
+const creatingWait = 3 * time.Second
 
 // lacksDelivery tells whether somebody has deleted a delivery exchange.
 func (d *declaration) lacksDelivery() bool {

@@ -3,10 +3,13 @@ package amqpx_test
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
@@ -110,5 +113,94 @@ func TestStartWhileAnotherClientDeclares(t *testing.T) {
 		if _, ok := m.Queue(topology.LockQueue("delay")); ok {
 			t.Error("the lock is still there")
 		}
+	})
+}
+
+// A queue that another client is creating is there before it takes messages: whoever
+// finds one that is empty waits until nobody is creating it, but not for ever.
+func TestFirstUseWaitsForWhoCreatesTheQueue(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		slow, fast := m.open(amqpx.Config{}), m.open(amqpx.Config{})
+		created := false
+		defer m.Control(func(f amqptest.Frame) amqptest.Action {
+			first := !created && f.Method == "queue.declare-ok" && f.Name == "q"
+			created = created || first
+			return amqptest.Action{Drop: first}
+		})()
+		var both sync.WaitGroup
+		defer both.Wait()
+		both.Go(func() {
+			if err := slow.Send(t.Context(), amqpx.Message{Queue: "q"}); err != nil {
+				t.Error(err)
+			}
+		})
+		after(time.Second)
+		if _, ok := m.Queue("q"); !ok {
+			t.Fatal("the queue was not created")
+		}
+		began := time.Now()
+		fast.mustSend(amqpx.Message{Queue: "q"})
+		if took := time.Since(began); took < 3*time.Second || took > 8*time.Second {
+			t.Errorf("the queue that another is creating was used after %v", took)
+		}
+	})
+}
+
+// Without the right to the lock, and where one with a consumer is in use, nobody waits.
+func TestFirstUseWithoutTheLock(t *testing.T) {
+	lock := topology.CreationLock("delay", "q")
+	for name, given := range map[string]func(m *memory){
+		"no right": func(m *memory) { m.Deny("", amqptest.PermissionConfigure, "^"+regexp.QuoteMeta(lock)+"$") },
+		"in use": func(m *memory) {
+			if _, err := m.foreign().Consume("q", "", false, false, false, false, nil); err != nil {
+				m.Fatal(err)
+			}
+		},
+		"declares nothing": func(*memory) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				m.open(amqpx.Config{}).mustSend(amqpx.Message{Queue: "q", Delay: time.Hour})
+				given(m)
+				if _, err := m.foreign().QueueDeclare(lock, false, false, true, false, nil); err != nil && name != "no right" {
+					t.Fatal(err)
+				}
+				cfg := amqpx.Config{}
+				if name == "declares nothing" {
+					cfg.Declare = amqpx.DeclareNothing
+				}
+				began := time.Now()
+				m.open(cfg).mustSend(amqpx.Message{Queue: "q"})
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// Before RabbitMQ 4.3 a quorum queue takes messages before it has its TTL. They would
+// stay in a route queue for ever, and all others behind them.
+func TestMessagesThatStayInARouteQueueAreSentOn(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		d := topology.Destination{Exchange: "events", RoutingKey: "expired"}
+		ch := m.foreign()
+		if err := ch.ExchangeDeclare("events", "direct", true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		m.declareQueue("q", nil)
+		if err := ch.QueueBind("q", "expired", "events", false, nil); err != nil {
+			t.Fatal(err)
+		}
+		route := d.RouteQueue("delay")
+		route.MessageTTL = nil // as it is at first
+		m.declareQueue(route.Name, route.Table())
+		for range 3 {
+			m.publish("", route.Name, amqp.Publishing{})
+		}
+		m.holds(route.Name, 3, 0)
+		m.open(amqpx.Config{}).mustSend(amqpx.Message{Exchange: "events", RoutingKey: "expired", Delay: time.Hour})
+		m.holds(route.Name, 0, 0)
+		m.holds("q", 3, 0)
 	})
 }

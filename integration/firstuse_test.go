@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -99,4 +101,38 @@ func messagesIn(t *testing.T, v *vhost, queue string) int {
 		t.Fatal(err)
 	}
 	return q.Messages
+}
+
+// A message that came into a route queue before the queue had its TTL is sent on, to
+// its exchange, by whoever uses the destination next.
+func TestMessageWithoutTTLInARouteQueue(t *testing.T) {
+	onVhosts(t, func(t *testing.T, v *vhost) {
+		ch, err := v.conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := topology.Destination{Exchange: "amq.direct", RoutingKey: "k"}
+		route := d.RouteQueue(topology.DefaultPrefix)
+		route.MessageTTL = nil
+		c := openClient(t, amqpx.Config{URL: v.url})
+		if err := c.Apply(t.Context(), topology.Topology{
+			Queues:   []topology.Queue{{Name: "end"}, route},
+			Bindings: []topology.Binding{{Exchange: d.Exchange, Queue: "end", RoutingKey: d.RoutingKey}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for range 40 { // more than the broker passes on at a time
+			if err := ch.PublishWithContext(t.Context(), "", route.Name, false, false, amqp.Publishing{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitFor(t, "40 messages in "+route.Name, func() bool { return messagesIn(t, v, route.Name) == 40 })
+		if err := c.Send(t.Context(), amqpx.Message{Exchange: d.Exchange, RoutingKey: d.RoutingKey, Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "40 messages in end", func() bool { return messagesIn(t, v, "end") == 40 })
+		if n := messagesIn(t, v, route.Name); n > 0 {
+			t.Errorf("%d are still in %s", n, route.Name)
+		}
+	})
 }

@@ -19,6 +19,13 @@ func ParkedQueue(prefix string) string { return prefix + ".parked" }
 // layout on a broker before RabbitMQ 4.3. It is exclusive to that connection.
 func LockQueue(prefix string) string { return prefix + ".lock" }
 
+// CreationLock is the queue by which one connection at a time creates a queue. It is
+// exclusive to that connection.
+func CreationLock(prefix, queue string) string {
+	sum := sha256.Sum256([]byte(queue))
+	return LockQueue(prefix) + "." + base64.RawURLEncoding.EncodeToString(sum[:12])
+}
+
 // CanaryQueue begins the names of the temporary queues to which a client sends
 // messages that prove that the broker delays by an instant.
 func CanaryQueue(prefix string) string { return prefix + ".canary." }

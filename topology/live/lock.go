@@ -27,7 +27,9 @@ const (
 	// lockWait is how long whoever holds the lock is believed to be at work. Binding
 	// takes a second or two, but the lock of a machine that died stays until the
 	// broker misses its heartbeats.
-	lockWait       = 15 * time.Second
+	lockWait = 15 * time.Second
+	// creationWait is that for a single queue.
+	creationWait   = 5 * time.Second
 	firstLockPause = 25 * time.Millisecond
 	// maxLockPause keeps many who wait from slowing down the one that they wait for:
 	// what each looks for in between is not there, which closes a channel.
@@ -36,6 +38,10 @@ const (
 	// the connection.
 	unlockTimeout = 5 * time.Second
 )
+
+// ErrUnlocked says that something has to be done without the lock that would keep
+// others from doing it at the same time.
+var ErrUnlocked = errors.New("no lock")
 
 // errLocked says that the lock could not be had for too long.
 var errLocked = errors.New("another connection has held the lock for too long")
@@ -57,37 +63,79 @@ func lock(ctx context.Context, conn Conn, opts ApplyOptions) (unlock func(), err
 // would be too much for a broker that is slow already.
 func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (bool, error)) (unlock func(), err error) {
 	s := &session{conn: conn}
-	name := topology.LockQueue(opts.Prefix)
-	deadline, passed := time.Now().Add(lockWait), 0
-	for pause := firstLockPause; ; pause = min(2*pause, maxLockPause) {
-		if ok, err := done(); ok || err != nil {
+	for passed := 0; ; passed++ {
+		name := topology.LockQueue(opts.Prefix)
+		if passed > 0 {
+			name = fmt.Sprintf("%s.%d", name, passed+1)
+		}
+		held, err := take(ctx, s, name, lockWait, done)
+		switch {
+		case err == nil && !held:
+			s.close()
+			return nil, nil
+		case err == nil:
+			if passed > 0 {
+				unlocked(opts, errLocked)
+			}
+			return func() { releaseLock(s, name) }, nil
+		case errors.Is(err, errLocked):
+		case isRefusal(err):
+			unlocked(opts, err)
+			return func() {}, nil
+		default:
 			s.close()
 			return nil, err
 		}
+	}
+}
+
+// LockCreation keeps other clients from creating a queue, and from using one that
+// another is creating: the broker shows a quorum queue before it takes messages, and
+// before RabbitMQ 4.3 before it has its TTL. It waits up to 5 s for who has the lock. The
+// error then, or without the right to configure topology.CreationLock, wraps
+// ErrUnlocked: the queue can be created all the same.
+func LockCreation(ctx context.Context, conn Conn, prefix, queue string) (unlock func(), err error) {
+	s := &session{conn: conn}
+	name := topology.CreationLock(prefix, queue)
+	_, err = take(ctx, s, name, creationWait, func() (bool, error) { return false, nil })
+	if err == nil {
+		return func() { releaseLock(s, name) }, nil
+	}
+	s.close()
+	if errors.Is(err, errLocked) || isRefusal(err) {
+		err = fmt.Errorf("%w: %w", ErrUnlocked, err)
+	}
+	return nil, err
+}
+
+// take tries for a lock until it is held, or done says before a try that there is
+// nothing to do. Its error is errLocked when another has had it for that long.
+func take(ctx context.Context, s *session, name string, wait time.Duration, done func() (bool, error)) (held bool, err error) {
+	deadline := time.Now().Add(wait)
+	for pause := firstLockPause; ; pause = min(2*pause, maxLockPause) {
+		if ok, err := done(); ok || err != nil {
+			return false, err
+		}
 		// The deadline does not end a try: its answer would find nobody.
 		err := declareLock(ctx, s, name)
-		e, refused := errors.AsType[*amqp.Error](err)
 		switch {
-		case err == nil && passed == 0:
-			return func() { releaseLock(s, name) }, nil
 		case err == nil:
-			unlocked(opts, errLocked)
-			return func() { releaseLock(s, name) }, nil
-		case context.Cause(ctx) != nil, !refused, isConnectionLost(err):
-			return nil, fmt.Errorf("lock %s: %w", name, err)
-		case e.Code != amqp.ResourceLocked:
-			unlocked(opts, err)
-			return func() {}, nil
+			return true, nil
+		case context.Cause(ctx) != nil, !isCode(err, amqp.ResourceLocked):
+			return false, fmt.Errorf("lock %s: %w", name, err)
 		case time.Now().After(deadline):
-			passed++
-			name = fmt.Sprintf("%s.%d", topology.LockQueue(opts.Prefix), passed+1)
-			deadline = time.Now().Add(lockWait)
-			continue
+			return false, errLocked
 		}
 		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
-			return nil, err
+			return false, err
 		}
 	}
+}
+
+// isRefusal tells an error that says something of one lock from one that ends all.
+func isRefusal(err error) bool {
+	_, answered := errors.AsType[*amqp.Error](err)
+	return answered && !isConnectionLost(err)
 }
 
 func unlocked(opts ApplyOptions, why error) {

@@ -67,7 +67,7 @@ func (p *Pages) histogram(r *request, o service.Overview) (histogram, error) {
 	}
 	h, err := p.svc.Histogram(r.Context(), f, from, to, bins)
 	if err != nil {
-		return histogram{Problem: service.Told(r.who.Identity, err)}, nil //nolint:nilerr // the rest of the page is still worth reading
+		return histogram{Problem: service.Told(r.who.Identity, err)}, nil
 	}
 	return draw(r, f, h, !from.IsZero() || !to.IsZero()), nil
 }

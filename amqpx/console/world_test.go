@@ -141,7 +141,7 @@ func (w *world) must(code int, method, path, body string, change ...func(*http.R
 func (w *world) finished(job any) map[string]any {
 	w.t.Helper()
 	id := job.(map[string]any)["id"].(string)
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(5 * time.Minute); ; {
 		j := w.must(200, "GET", "/api/v1/jobs/"+id, "")
 		if j["state"] != "running" {
 			return j

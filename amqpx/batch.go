@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -41,22 +43,22 @@ func (c *Client) SendBatch(ctx context.Context, msgs []Message) error {
 // outcome is called for each message as soon as its fate is known, with its index
 // and nil or a *SendError. The calls come from several goroutines and must not
 // block; all have returned when SendEach returns. Its error is that of an invalid
-// message, and then nothing was sent and outcome was not called.
+// message, and then nothing was sent and outcome was not called; or it says that outcome
+// panicked, and then all was sent that could be.
 func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i int, err error)) error {
+	if outcome == nil {
+		return fmt.Errorf("%w: SendEach: outcome is nil; SendBatch collects the outcomes", ErrConfig)
+	}
 	if len(msgs) == 0 {
 		return nil
 	}
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()
 	start := time.Now()
-	b := &batch{c: c, items: make([]prepared, len(msgs)), outcome: outcome}
+	b := &batch{c: c, items: make([]prepared, len(msgs)), start: start, outcome: outcome}
 	if len(c.hooks.send) > 0 {
 		msgs = slices.Clone(msgs) // hooks add headers
 		b.ctxs = make([]context.Context, len(msgs))
-		b.outcome = func(i int, err error) {
-			c.sendEnd(b.ctxs[i], &b.items[i], start, err)
-			outcome(i, err)
-		}
 	}
 	for i := range msgs {
 		given := msgs[i].Headers
@@ -79,11 +81,14 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 	}
 	if err := c.sends.begin(len(msgs)); err != nil {
 		for i := range b.items {
-			b.outcome(i, b.items[i].failed(err))
+			b.tell(i, b.items[i].failed(err))
 		}
-		return nil
+	} else {
+		b.run(ctx)
 	}
-	b.run(ctx)
+	if p := b.panicked.Load(); p != nil {
+		return fmt.Errorf("after everything was tried: %w", p)
+	}
 	return nil
 }
 
@@ -92,13 +97,27 @@ type batch struct {
 	c       *Client
 	items   []prepared
 	ctxs    []context.Context // of hooks; empty without
+	start   time.Time
 	outcome func(i int, err error)
+
+	panicked atomic.Pointer[guard.PanicError] // by outcome
 }
 
-// settle tells the outcome of an item.
+// settle tells the outcome of an item that was begun.
 func (b *batch) settle(i int, err error) {
-	b.outcome(i, err)
+	b.tell(i, err)
 	b.c.sends.end(err)
+}
+
+// tell tells the outcome of an item.
+func (b *batch) tell(i int, err error) {
+	if b.ctxs != nil {
+		b.c.sendEnd(b.ctxs[i], &b.items[i], b.start, err)
+	}
+	if p := guard.Call("outcome of SendEach", func() { b.outcome(i, err) }); p != nil {
+		p.Log(b.c.log)
+		b.panicked.Store(p)
+	}
 }
 
 // order is the order in which the items are published: by their delays. Messages

@@ -69,8 +69,10 @@ func (d *Delivery) carried() amqp.Table {
 func (d *Delivery) carryHeaders(t amqp.Table) {
 	for _, name := range []string{headerCC, headerDelay} {
 		v, ok := d.Headers[name]
-		if ok && (amqp.Table{name: v}).Validate() == nil {
-			t[name] = v
+		m := measure{most: maxAllHeaders}
+		m.value(v, 1) // the table that carries it is a level
+		if ok && m.err == nil {
+			t[name] = wide(v)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package amqpx
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,8 @@ type Client struct {
 	closingSince atomic.Pointer[time.Time] // nil before Close
 	forced       context.Context           // ends when Close is to wait for nothing any more
 	force        context.CancelCauseFunc
+	over         context.Context // ends soon after that, and cuts the connections
+	cut          context.CancelFunc
 	abandoned    atomic.Int64  // handlers that Close did not wait for
 	shut         chan struct{} // closed when Close is done, after shutErr is set
 	shutErr      error
@@ -62,11 +65,18 @@ const openTimeout = 30 * time.Second
 // missing. It tries until the context ends (30 s without a deadline), and fails
 // at once when trying again is pointless: an untrusted certificate, a
 // *topology.ConflictError. Refused credentials are final after 2 s, because a
-// starting broker refuses everybody. Errors caused by the configuration wrap
+// starting broker refuses everybody. Without Config.Logger it writes a line to
+// slog.Default after 3 s of failed attempts; its error has the last one. Errors caused by the configuration wrap
 // ErrConfig. A strategy that proves the broker by messages of its own (Canary)
 // cannot do so while an alarm blocks publishers; the error then wraps ErrBlocked.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	direct := cfg.Dial == nil
+	var tell func(why error)
+	if cfg.Logger == nil {
+		tell = func(why error) {
+			slog.WarnContext(ctx, "rabbitdelay: Open waits for a broker (set Config.Logger for more)", slog.Any("error", why))
+		}
+	}
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -75,14 +85,15 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, strategy: strategy, hooks: newHooks(cfg.Hooks), log: cfg.Logger, running: map[*consumer]struct{}{}}
-	c.declares, c.declareMu = newDeclareConns(cfg, direct), newCtxMutex()
+	c := &Client{cfg: cfg, strategy: strategy, hooks: newHooks(cfg.Hooks, cfg.Logger), log: cfg.Logger, running: map[*consumer]struct{}{}}
+	c.over, c.cut = context.WithCancel(context.Background())
+	c.declares, c.declareMu = newDeclareConns(c.over, cfg, direct), newCtxMutex()
 	c.dests, c.own = newDestinations(c), newOwnBindings(c)
 	c.stop, c.stopCancel = context.WithCancel(context.Background())
 	c.forced, c.force = context.WithCancelCause(context.Background())
 	c.sends, c.shut = newUnderWay(), make(chan struct{})
-	c.pub = newLink("publish", cfg, c.hooks, c.setupPublish)
-	c.con = newLink("consume", cfg, c.hooks, c.setupConsume)
+	c.pub = newLink(c.over, "publish", cfg, c.hooks, c.setupPublish)
+	c.con = newLink(c.over, "consume", cfg, c.hooks, c.setupConsume)
 	c.pub.start()
 
 	if _, ok := ctx.Deadline(); !ok {
@@ -90,10 +101,11 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 		ctx, cancel = context.WithTimeout(ctx, openTimeout)
 		defer cancel()
 	}
-	if err := c.pub.first(ctx); err != nil {
+	if err := c.pub.first(ctx, tell); err != nil {
 		c.stopCancel()
 		c.pub.close()
 		c.declares.close()
+		c.cut()
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	return c, nil
@@ -138,8 +150,11 @@ func (c *Client) setupPublish(ctx context.Context, conn *amqp.Connection) (*sess
 	return s, c.prove(ctx, s)
 }
 
-// stuck says in the log which queues have stopped confirming.
+// stuck logs which queues have stopped confirming, and asks whether it is the broker
+// that has stopped.
 func (c *Client) stuck(queues []string) {
+	go c.pub.probe()
+	go c.con.probe()
 	c.log.Warn("queues do not confirm; only their messages wait", zap.Int("count", len(queues)), zap.Strings("queues", queues[:min(len(queues), 10)]))
 }
 

@@ -56,8 +56,8 @@ func (e *CloseError) Unwrap() []error {
 // confirmed, or has failed by its own deadline. Then the connections are closed.
 //
 // When ctx ends first, handlers get the end of their context and two seconds to
-// notice, sends that wait return with ErrClosed, and the error is a *CloseError
-// that says what was left. So give it a context of its own, with a deadline below
+// notice, sends that wait return with ErrClosed, connections to a broker that does not
+// answer are cut, and the error is a *CloseError that says what was left. So give it a context of its own, with a deadline below
 // the grace period of the process, and not the one whose end asked the process to
 // stop: with that nothing is waited for. Close with a context that does not end
 // takes as long as the longest deadline of a send and drain time of a consumer
@@ -86,6 +86,7 @@ func (c *Client) shutDown() error {
 	c.mu.Unlock()
 	c.stopCancel()
 	c.consumers.Wait()
+	defer context.AfterFunc(c.forced, func() { time.AfterFunc(closeGrace, c.cut) })()
 	if started {
 		c.con.close()
 	}
@@ -98,6 +99,7 @@ func (c *Client) shutDown() error {
 	c.own.close()
 	c.pub.close()
 	c.declares.close()
+	c.cut()
 	failed, first := c.sends.failures()
 	left := CloseError{Unconfirmed: failed, Messages: first, Handlers: int(c.abandoned.Load())}
 	if left.Unconfirmed == 0 && left.Handlers == 0 {
@@ -122,6 +124,10 @@ type underWay struct {
 
 // notAccepting is what close subtracts.
 const notAccepting = 1 << 62
+
+// closeGrace is how long after the end of Close's context the connections may still end
+// in order, as far as the broker answers.
+const closeGrace = 200 * time.Millisecond
 
 // maxCloseMessages bounds CloseError.Messages.
 const maxCloseMessages = 100

@@ -193,6 +193,43 @@ func TestCloseWithHandlers(t *testing.T) {
 	})
 }
 
+// A broker that goes away and comes back while Close waits for handlers serves what
+// they send, and what was in flight.
+func TestCloseWhileTheBrokerRestarts(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.mustSend(amqpx.Message{Queue: "q"}, amqpx.Message{ID: "fails", Queue: "in"}, amqpx.Message{ID: "sends", Queue: "in"})
+		release := make(chan struct{})
+		k := c.consume("in", func(ctx context.Context, d *amqpx.Delivery) error {
+			<-release
+			if d.ID == "fails" {
+				return errors.New("no")
+			}
+			return c.Send(ctx, amqpx.Message{ID: "out", Queue: "new"})
+		})
+		undo := m.Silence("q")
+		inFlight := c.sending(amqpx.Message{ID: "late", Queue: "q"})
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close(t.Context()) }()
+		after(time.Second)
+		up := m.RefuseConnections()
+		m.CutConnections()
+		after(5 * time.Second)
+		up()
+		undo()
+		if err := <-inFlight; err != nil {
+			t.Errorf("in flight: %v", err)
+		}
+		close(release)
+		if err := errors.Join(<-closed, <-k.result); err != nil {
+			t.Error(err)
+		}
+		m.holds("new", 1, 0)
+		m.holds("in", 2, 0) // neither could be acknowledged
+		m.holds("in.dead", 0, 0)
+	})
+}
+
 // The end of any call's context ends the waiting of all.
 func TestCloseAgainHurriesTheFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {

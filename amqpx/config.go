@@ -24,7 +24,7 @@ const (
 	// DeclareListed creates the strategy's topology and the destinations in
 	// Config.Destinations. Any other destination is refused with a
 	// *topology.DestinationError, so that a typo does not create a queue that
-	// nobody reads.
+	// nobody reads; except a queue for replies that the broker has named.
 	DeclareListed Declaration = "listed"
 	// DeclareNothing checks that things exist and creates none: for clients
 	// without configure permission, after `rabbitdelay apply`. It assumes that
@@ -112,7 +112,8 @@ type Config struct {
 	RecheckInterval time.Duration
 	// MaxRouteQueues is how many route queues this client may make, default
 	// 100, 1 to 100,000. An exchange destination needs one for each routing
-	// key, and it stays for ever; existing ones do not count. Beyond the limit
+	// key to which something is delayed, and it stays for ever; existing ones do not
+	// count. Beyond the limit
 	// Send fails with a *topology.DestinationError before creating anything, so
 	// that order numbers in routing keys do not fill the broker.
 	MaxRouteQueues int
@@ -127,7 +128,8 @@ type Config struct {
 	// further ones for a minute.
 	MaxBody int
 
-	// Logger, default silent.
+	// Logger, default silent, but for one line to slog.Default while Open waits in
+	// vain.
 	Logger *zap.Logger
 	// Hooks observe sends, handlers and connections; see Hook.
 	Hooks []Hook

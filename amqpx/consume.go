@@ -38,9 +38,10 @@ type consumer struct {
 
 	slots    chan struct{}   // one element for each handler that runs
 	ids      busyIDs         // of the messages that are being handled
+	counts   counts          // of deliveries that are hard to believe
 	handlers context.Context // of running handlers; ends when the drain time is over
 	ending   context.Context // ends when the consumer begins to
-	work     sync.WaitGroup  // messages that were begun, and the end of the intake
+	work     sync.WaitGroup  // messages that were begun
 	running  atomic.Int64    // handlers
 	settling atomic.Int64    // messages whose handler has ended
 	log      *zap.Logger
@@ -80,8 +81,9 @@ func WithRetry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.re
 
 // WithBackoff sets how long a message waits for its next attempt after err,
 // instead of the retry policy's growing delay. The policy's MaxAttempts holds;
-// RetryIn and Snooze take precedence. The delay is brought to one that the strategy
-// has. It is called at most once for a delivery, from the handlers' goroutines.
+// RetryIn and Snooze take precedence. A delay below 10 ms, such as 0, stands for 1 s, and
+// each is brought to one that the strategy has. It is called at most once for a
+// delivery, from the handlers' goroutines; if it panics, the policy's delay applies.
 func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOption {
 	return func(k *consumer) { k.backoff = backoff }
 }
@@ -97,7 +99,8 @@ var ErrDrainTimeout = errors.New("drain timeout")
 // Consume runs handler on the messages of queue, until ctx is cancelled or the
 // client is closed; then it stops the intake, lets running handlers finish
 // (WithDrainTimeout), and returns nil, or ErrDrainTimeout. Messages that were
-// handed out and not begun go back to the queue at once. It survives lost
+// handed out and not begun go back to the queue at once. For a broker that does not
+// answer it waits 2 s at most, and no longer than the drain time. It survives lost
 // connections, and a deleted queue, which it declares and binds again. Until
 // its first message can be taken, a refusal by the broker that lasts for 2 s is
 // final, and the error wraps an *amqp091.Error: credentials, access,
@@ -106,7 +109,8 @@ var ErrDrainTimeout = errors.New("drain timeout")
 // and logs it once a minute.
 //
 // A queue to which no retry could be sent is refused with ErrConfig: one that
-// belongs to a delay strategy, such as delay.parked, or whose name is too long.
+// belongs to a delay strategy, such as delay.parked, or whose name is too long. So is a
+// stream, whose messages stay when they are acknowledged.
 //
 // A message is acknowledged only after its handler returned nil, or after its
 // retry or its dead letter was confirmed by the broker.
@@ -166,7 +170,9 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	if err := k.checkRoutes(); err != nil {
 		return nil, err
 	}
-	k.handler = chain(handler, k.middleware)
+	if k.handler = chain(handler, k.middleware); k.handler == nil {
+		return nil, fmt.Errorf("%w: WithMiddleware: a middleware is nil, or returned no handler", ErrConfig)
+	}
 	k.slots = make(chan struct{}, k.concurrency)
 	k.ids = newBusyIDs()
 	return k, nil
@@ -234,12 +240,13 @@ func (k *consumer) run(ctx context.Context) error {
 		sub, err := k.serve(ctx)
 		if ctx.Err() != nil {
 			k.become(ConsumerEnding, nil)
+			returned := handBack(sub)
 			err := k.awaitDrain(endHandlers)
-			sub.close() // not before: handlers acknowledge on its channel
+			k.leave(sub, returned) // not before: handlers acknowledge on its channel
 			return err
 		}
 		k.down(err)
-		sub.close()
+		k.close(sub)
 		if !k.began && (k.barred || k.refused.stand(err)) {
 			return errors.Join(fmt.Errorf("consume %s: %w", k.queue, err), k.awaitDrain(endHandlers))
 		}
@@ -267,11 +274,29 @@ func (k *consumer) serve(ctx context.Context) (*subscription, error) {
 	}
 	k.began = true
 	k.become(ConsumerConsuming, nil)
-	err = k.intake(ctx, sub)
-	if ctx.Err() != nil {
-		k.work.Go(func() { k.handBack(sub) })
+	return sub, k.intake(ctx, sub)
+}
+
+// leave ends the subscription when what was not begun has been returned. It waits for
+// the broker at most for closeWait and the drain time, which is short where the process
+// has to be, and not past the end of Close's context.
+func (k *consumer) leave(s *subscription, returned <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(k.c.forced, min(closeWait, k.drain))
+	defer cancel()
+	select {
+	case <-returned:
+	case <-ctx.Done():
 	}
-	return sub, err
+	if s != nil {
+		closeChannel(ctx, s.ch)
+	}
+}
+
+// close ends a subscription that has ended by itself, if there is one.
+func (k *consumer) close(s *subscription) {
+	if s != nil {
+		closeChannel(k.c.forced, s.ch)
+	}
 }
 
 // down notes why the consumer is not consuming.
@@ -287,7 +312,7 @@ func (k *consumer) down(err error) {
 // up when the broker refuses it for good: wrong credentials, no access.
 func (k *consumer) connection(ctx context.Context) (*session, error) {
 	if !k.began {
-		if err := k.c.con.first(ctx); err != nil {
+		if err := k.c.con.first(ctx, nil); err != nil {
 			k.barred = true
 			return nil, err
 		}

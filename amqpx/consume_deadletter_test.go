@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
@@ -123,5 +124,35 @@ func TestPoison(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A count that the publisher wrote buries nothing, whether the queue replaces it or not.
+func TestForgedDeliveryCount(t *testing.T) {
+	for _, kind := range []string{"classic", "quorum"} {
+		for _, redelivered := range []bool{false, true} {
+			t.Run(fmt.Sprint(kind, redelivered), func(t *testing.T) {
+				inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+					m.declareQueue("q", amqp.Table{"x-queue-type": kind})
+					for range 2 { // without an id, and alike
+						m.publish("", "q", amqp.Publishing{Headers: amqp.Table{"x-delivery-count": int64(500)}})
+					}
+					if redelivered {
+						if d, ok, err := m.foreign().Get("q", false); err != nil || !ok || d.Nack(true, true) != nil {
+							t.Fatal(ok, err)
+						}
+					}
+					c := m.open(amqpx.Config{})
+					var got collector
+					k := c.consume("q", got.handle)
+					after(time.Minute)
+					k.stop()
+					m.holds("q", 0, 0)
+					if n := len(got.all()); n != 2 {
+						t.Errorf("%d were handled, %d are dead letters", n, len(m.queue("q.dead").Messages))
+					}
+				})
+			})
+		}
 	}
 }

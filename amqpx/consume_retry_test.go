@@ -92,7 +92,6 @@ func TestFatesInsideErrors(t *testing.T) {
 		"reject and retry": {errors.Join(amqpx.RetryIn(time.Hour, no), amqpx.Reject(no)), "q.dead"},
 		"retry, joined":    {errors.Join(no, amqpx.RetryIn(time.Hour, no)), "delay.bucket.1h"},
 		"retry for ever":   {amqpx.RetryIn(math.MaxInt64, no), "delay.bucket.352d"},
-		"retry, negative":  {amqpx.RetryIn(-time.Hour, no), "q"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, m *memory) {

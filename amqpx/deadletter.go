@@ -78,6 +78,9 @@ func ReadDeadLetter(raw amqp.Delivery, queue, prefix string) DeadLetter {
 		l.Destination.Queue = died.queue
 		exchange, key = died.exchange, died.key
 	}
+	if why, ok := raw.Headers[HeaderUnreadable].(string); ok {
+		l.Reason, l.Error = ReasonUnreadable, why
+	}
 	l.Exchange, l.RoutingKey = sentTo(prefix, exchange, key, raw.Headers, l.Destination.Queue)
 	return l
 }

@@ -10,7 +10,7 @@ import (
 // DeadLetterFilter chooses dead letters. Its zero value chooses all, and each field
 // that is set narrows the choice.
 type DeadLetterFilter struct {
-	Reasons      []string // one of them
+	Reasons      []string // one of them, each a constant such as ReasonRejected
 	IDs          []string // one of them
 	Destinations []string // one of them: a queue, or "exchange:routing key"
 	Tasks        bool     // only those of tasks (package schedule)
@@ -22,12 +22,17 @@ type DeadLetterFilter struct {
 	OlderThan, NewerThan time.Duration
 }
 
-// Empty tells whether the filter chooses everything.
+// deadReasons are those that a dead letter can have.
+var deadReasons = []string{ReasonRejected, ReasonAttempts, ReasonDeliveries, ReasonUnreadable, ReasonParked, ReasonExpired, ReasonMaxLen, ReasonDeliveryLimit}
+
+func unknownReason(reason string) bool { return !slices.Contains(deadReasons, reason) }
+
+// Empty reports whether the filter chooses everything.
 func (f *DeadLetterFilter) Empty() bool {
 	return len(f.Reasons)+len(f.IDs)+len(f.Destinations) == 0 && !f.Tasks && f.Error == "" && f.Header == "" && f.OlderThan == 0 && f.NewerThan == 0
 }
 
-// Matches tells whether the filter chooses a dead letter at an instant.
+// Matches reports whether the filter chooses a dead letter at an instant.
 func (f *DeadLetterFilter) Matches(l *DeadLetter, now time.Time) bool {
 	among := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	if f.Tasks && l.Version == 0 || !among(f.Reasons, l.Reason) || !among(f.IDs, l.ID) || !among(f.Destinations, l.Destination.String()) || !strings.Contains(l.Error, f.Error) {

@@ -21,13 +21,14 @@ func (c *Client) declareStrategy(ctx context.Context, conn *amqp.Connection) err
 		return err
 	}
 	done := make(chan error, 1)
-	go func() {
+	begun := c.declares.begin(func(ctx context.Context) { // also during Close, whose handlers may send
 		defer c.declareMu.unlock()
-		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		defer cancel()
-		defer context.AfterFunc(c.stop, cancel)()
 		done <- c.declareStrategyLocked(ctx, conn, c.ensure)
-	}()
+	})
+	if !begun {
+		c.declareMu.unlock()
+		return ErrClosed
+	}
 	select {
 	case err := <-done:
 		return err
@@ -41,7 +42,11 @@ func (c *Client) declareStrategy(ctx context.Context, conn *amqp.Connection) err
 func (c *Client) declareStrategyLocked(ctx context.Context, conn *amqp.Connection, declare func(context.Context, *amqp.Connection, topology.Topology) error) error {
 	began := time.Now()
 	if err := declare(ctx, conn, c.strategy.Topology()); err != nil {
-		return fmt.Errorf("declare the %s strategy's topology: %w", c.strategy.Name(), err)
+		what := "declare"
+		if c.cfg.Declare == DeclareNothing {
+			what = "look for"
+		}
+		return fmt.Errorf("%s the %s strategy's topology: %w", what, c.strategy.Name(), err)
 	}
 	c.declared, c.lookEnded = time.Now(), false
 	c.log.Debug("declared", zap.String("strategy", c.strategy.Name()), zap.Duration("took", time.Since(began)))
@@ -68,7 +73,7 @@ func (c *Client) ensure(ctx context.Context, conn *amqp.Connection, t topology.T
 // notApplied adds to a missing exchange what to do about it.
 func notApplied(err error) error {
 	if isCode(err, amqp.NotFound) {
-		return fmt.Errorf("%w: %w", errNotApplied, err)
+		return fmt.Errorf("%w; %w", err, errNotApplied)
 	}
 	return err
 }

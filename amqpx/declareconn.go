@@ -23,6 +23,7 @@ type declareConns struct {
 	direct bool // no dialer of the user's
 	log    *zap.Logger
 
+	over   context.Context // cuts the connections
 	ctx    context.Context // ends at close
 	cancel context.CancelFunc
 	work   sync.WaitGroup // what begin runs
@@ -58,8 +59,8 @@ const (
 	maxAloneConns = 4
 )
 
-func newDeclareConns(cfg Config, direct bool) *declareConns {
-	p := &declareConns{cfg: cfg, direct: direct, log: cfg.Logger.Named("declare"), dials: newCtxMutex(), alone: make(chan struct{}, maxAloneConns), open: map[*declareConn]struct{}{}}
+func newDeclareConns(over context.Context, cfg Config, direct bool) *declareConns {
+	p := &declareConns{over: over, cfg: cfg, direct: direct, log: cfg.Logger.Named("declare"), dials: newCtxMutex(), alone: make(chan struct{}, maxAloneConns), open: map[*declareConn]struct{}{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
@@ -173,7 +174,7 @@ func (p *declareConns) dial(ctx context.Context, sess *session) (*amqp.Connectio
 			return p.cfg.Dial(ctx, network, node)
 		}
 	}
-	return dial(ctx, cfg, sess.url, cfg.ConnectionName+" declare")
+	return dial(ctx, p.over, cfg, sess.url, cfg.ConnectionName+" declare")
 }
 
 // join adds a user to the shared connection; nil when there is none to the node. A
@@ -271,7 +272,7 @@ func (p *declareConns) change(d *declareConn, f func()) {
 		delete(p.open, d)
 	}
 	p.mu.Unlock()
-	if over {
+	if over && !p.begin(func(context.Context) { closeConn(d.conn) }) { // nobody need wait for the broker
 		closeConn(d.conn)
 	}
 }

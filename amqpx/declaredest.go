@@ -95,7 +95,7 @@ func (d *declaration) queues(ctx context.Context) error {
 		return d.sendOn(route.Name)
 	}
 	if d.dest.DeadLetter == "" {
-		if d.foreign() {
+		if d.foreign() || d.dest.ServerNamed() {
 			return d.targetQueueExists()
 		}
 		d.dest = d.c.destination(d.dest.Queue)
@@ -122,6 +122,8 @@ func (d *declaration) foreign() bool {
 func (d *declaration) targetQueueExists() error {
 	err := d.ch.do(func(ch *amqp.Channel) error { return queueExists(ch, d.dest.Queue) })
 	switch {
+	case isCode(err, amqp.NotFound) && !isDown(err) && d.dest.ServerNamed():
+		return d.refuse("does not exist (any more): the broker deletes it with its last consumer or its connection", err)
 	case isCode(err, amqp.NotFound) && !isDown(err):
 		return d.refuse("does not exist; with the delays of another system its own programs declare the queue: start one, describe the queue under queues and run rabbitdelay apply, or consume it with this client", err)
 	case err == nil, d.c.hidden(err):
@@ -140,11 +142,13 @@ func (c *Client) destination(queue string) topology.Destination {
 	return topology.Destination{Queue: queue}
 }
 
+const noExchange = "does not exist; declare the exchange first (rabbitdelay apply, or Client.Apply)"
+
 func (d *declaration) targetExists() error {
 	err := d.ch.do(func(ch *amqp.Channel) error { return exchangeExists(ch, d.dest.Exchange) })
 	switch {
 	case isCode(err, amqp.NotFound):
-		return d.refuse("does not exist; declare the exchange first (rabbitdelay apply, or Client.Apply)", err)
+		return d.refuse(noExchange, err)
 	case d.c.hidden(err):
 		return nil
 	}
@@ -177,6 +181,13 @@ func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 		return fmt.Errorf("queue %s: %w", q.Name, err)
 	case d.c.cfg.Declare == DeclareNothing:
 		return d.refuse(fmt.Sprintf("needs the queue %s, which does not exist and which this client may not declare (DeclareNothing); run rabbitdelay apply first", q.Name), err)
+	}
+	if q.Name == d.dest.DeadLetterQueue() && d.dest.Queue != "" {
+		// Nothing is consumed from a stream here, so it needs no dead-letter queue.
+		other, err := live.OtherType(ctx, d.ch.conn, topology.Queue{Name: d.dest.Queue, Type: d.c.cfg.QueueType})
+		if err != nil || other == live.TypeStream {
+			return err
+		}
 	}
 	unlock, lockErr := d.creating(ctx, q.Name)
 	if lockErr != nil {

@@ -33,9 +33,10 @@ type Delivery struct {
 	// MaxAttempts is the consumer's limit: after an error in attempt
 	// MaxAttempts there is no further one.
 	MaxAttempts int
-	Snoozes     int   // how often it was snoozed
-	Version     int64 // task version, 0 for none
-	Redelivered bool  // the broker may have delivered it before
+	Snoozes     int       // how often it was snoozed
+	Version     int64     // task version, 0 for none
+	Created     time.Time // when the row of that task was written; zero for none
+	Redelivered bool      // the broker may have delivered it before
 
 	// Exchange and RoutingKey are where the message was sent to, the same on every
 	// attempt: those of an exchange destination or of a foreign publisher, and ""
@@ -103,6 +104,9 @@ func decode(raw amqp.Delivery, queue string) *Delivery {
 	if v, ok := headerInt(raw.Headers, HeaderVersion); ok {
 		d.Version = v
 	}
+	if at, ok := headerInt(raw.Headers, HeaderCreated); ok && at > 0 && at < maxEpochMilli {
+		d.Created = time.UnixMilli(at)
+	}
 	return d
 }
 
@@ -164,6 +168,6 @@ func (d *Delivery) message() Message {
 	return Message{
 		ID: d.ID, Body: d.Body, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
 		Type: d.Type, CorrelationID: d.CorrelationID, ReplyTo: d.ReplyTo, AppID: d.AppID,
-		Priority: d.Priority, Headers: d.Headers, Version: d.Version,
+		Priority: d.Priority, Headers: d.Headers, Version: d.Version, Created: d.Created,
 	}
 }

@@ -67,7 +67,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("attempt %d", d.Attempt)
 		}
 		// Whatever came can be passed on.
-		for _, m := range []Message{k.again(d, errTest), k.again(d, Snooze(0)), k.deadLetter(d, errTest, ReasonAttempts)} {
+		for _, m := range []Message{k.again(d, ownVerdict(askRetry, "", errTest)), k.again(d, ownVerdict(askSnooze, "", errTest)), k.deadLetter(d, ownVerdict(askBury, "", errTest), ReasonAttempts)} {
 			m.Headers = nil
 			if _, err := k.c.prepare(&m, straightTo(topology.Destination{Queue: "dead"}), time.Now()); err != nil && len(s) <= 255 {
 				t.Fatalf("cannot be passed on: %v", err)
@@ -80,7 +80,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	d := &Delivery{}
 	for range 100 {
 		own := amqp.Table{}
-		d.recordFailure(own, errTest)
+		d.recordFailure(own, errTest.Error())
 		d.Headers = own
 	}
 	if list := d.attempts(); len(list) != maxAttemptLog {

@@ -128,13 +128,13 @@ func TestDestinationThatDoesNotAnswer(t *testing.T) {
 // Routing keys with a number in them do not fill the broker.
 func TestMaxRouteQueues(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
-		there := amqpx.Message{Exchange: "amq.topic", RoutingKey: "there"}
+		there := amqpx.Message{Exchange: "amq.topic", RoutingKey: "there", Delay: time.Second}
 		m.open(amqpx.Config{}).mustSend(there)
 		c := m.open(amqpx.Config{MaxRouteQueues: 3})
 		before := len(m.Queues())
 		var failed error
 		for i := range 10 {
-			err := c.Send(t.Context(), amqpx.Message{Exchange: "amq.topic", RoutingKey: fmt.Sprintf("order.%d", i)})
+			err := c.Send(t.Context(), amqpx.Message{Exchange: "amq.topic", RoutingKey: fmt.Sprintf("order.%d", i), Delay: time.Second})
 			if (err != nil) != (i >= 3) {
 				t.Errorf("key %d: %v", i, err)
 			}
@@ -146,7 +146,7 @@ func TestMaxRouteQueues(t *testing.T) {
 		if got := len(m.Queues()) - before; got != 3 {
 			t.Errorf("%d route queues were made, want 3", got)
 		}
-		for _, msg := range []amqpx.Message{there, {Exchange: "amq.topic", RoutingKey: "order.0"}, {Queue: "q"}} {
+		for _, msg := range []amqpx.Message{there, {Exchange: "amq.topic", RoutingKey: "order.0", Delay: time.Second}, {Queue: "q"}} {
 			if err := c.Send(t.Context(), msg); err != nil {
 				t.Errorf("to what is there, or a queue: %v", err)
 			}

@@ -2,10 +2,14 @@ package amqpx
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 )
 
 // Dial opens one connection as Open does, to the first of Config.URL and URLs
@@ -19,7 +23,7 @@ func Dial(ctx context.Context, cfg Config) (*amqp.Connection, error) {
 	}
 	n := cfg.nodes()
 	for left := len(n.all); ; left-- {
-		conn, err := dial(ctx, cfg, n.next(), cfg.ConnectionName)
+		conn, err := dial(ctx, context.Background(), cfg, n.next(), cfg.ConnectionName)
 		if err == nil {
 			return conn, nil
 		}
@@ -29,24 +33,34 @@ func Dial(ctx context.Context, cfg Config) (*amqp.Connection, error) {
 	}
 }
 
-// dial makes one connection, without recovery, through a coalescing writer.
-func dial(ctx context.Context, cfg Config, rawURL, name string) (*amqp.Connection, error) {
+// dial makes one connection, without recovery, through a coalescing writer and a
+// reader that keeps from amqp091 what it cannot read. The end of
+// over cuts it.
+func dial(ctx, over context.Context, cfg Config, rawURL, name string) (conn *amqp.Connection, err error) {
 	uri, err := ParseURL(rawURL)
 	if err != nil {
 		return nil, err
 	}
+	if p := guard.Call("Dial, Login or GetTLS of the configuration", func() { conn, err = dialTo(ctx, over, cfg, uri, rawURL, name) }); p != nil {
+		p.Log(cfg.Logger)
+		return nil, &DialError{Address: hostPort(uri), Reason: p.Error(), Err: p}
+	}
+	return conn, err
+}
+
+func dialTo(ctx, over context.Context, cfg Config, uri amqp.URI, rawURL, name string) (*amqp.Connection, error) {
 	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
 	defer cancel()
 	var stop func() bool
-	var socket net.Conn
+	var socket *readableConn
 	var first greeting
 	ac := amqp.Config{
 		Heartbeat:  cfg.Heartbeat,
 		Locale:     "en_US",
 		Properties: amqp.Table{"product": "rabbitdelay", "connection_name": name, "platform": "Go"},
-		Dial: func(network, addr string) (net.Conn, error) {
-			c, err := cfg.Dial(ctx, network, addr)
+		Dial: func(network, _ string) (net.Conn, error) {
+			c, err := cfg.Dial(ctx, network, hostPort(uri))
 			if err != nil {
 				return nil, err
 			}
@@ -58,14 +72,13 @@ func dial(ctx context.Context, cfg Config, rawURL, name string) (*amqp.Connectio
 				}
 			}
 			stop = context.AfterFunc(ctx, func() { _ = c.Close() })
-			socket = newCoalescingConn(first.of(c))
+			secured, err := secure(ctx, cfg, uri, newCoalescingConn(over, first.of(c)))
+			if err != nil {
+				return nil, err
+			}
+			socket = newReadableConn(secured)
 			return socket, nil
 		},
-	}
-	if cfg.GetTLS != nil {
-		ac.TLSClientConfig = cfg.GetTLS().Clone()
-	} else if cfg.TLS != nil {
-		ac.TLSClientConfig = cfg.TLS.Clone()
 	}
 	switch {
 	case cfg.ExternalAuth:
@@ -78,7 +91,7 @@ func dial(ctx context.Context, cfg Config, rawURL, name string) (*amqp.Connectio
 		uri.Username = user // for errors
 		ac.SASL = []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}
 	}
-	conn, err := amqp.DialConfig(rawURL, ac)
+	conn, err := amqp.DialConfig(plainURL(rawURL), ac)
 	if stop != nil && !stop() { // ctx ended during the handshake
 		if err == nil {
 			closeConn(conn)
@@ -91,7 +104,53 @@ func dial(ctx context.Context, cfg Config, rawURL, name string) (*amqp.Connectio
 		}
 		return nil, dialError(whole, cfg, uri, &first, err)
 	}
+	socket.frameMax.Store(uint32(conn.Config.FrameSize))
 	return conn, nil
+}
+
+// plainURL is a URL with which amqp091 does not encrypt, because that is done already.
+func plainURL(rawURL string) string {
+	_, rest, _ := strings.Cut(rawURL, ":")
+	return "amqp:" + rest
+}
+
+// secure encrypts a connection that is to be. It closes one that cannot be.
+func secure(ctx context.Context, cfg Config, uri amqp.URI, c net.Conn) (net.Conn, error) {
+	if uri.Scheme != "amqps" {
+		return c, nil
+	}
+	tc, err := cfg.tlsFor(uri)
+	if err == nil {
+		secured := tls.Client(c, tc)
+		if err = secured.HandshakeContext(ctx); err == nil {
+			return secured, nil
+		}
+	}
+	_ = c.Close()
+	return nil, err
+}
+
+// tlsFor is the configuration of a handshake.
+func (c Config) tlsFor(uri amqp.URI) (t *tls.Config, err error) {
+	switch {
+	case c.GetTLS != nil:
+		t = c.GetTLS().Clone()
+	case c.TLS != nil:
+		t = c.TLS.Clone()
+	default:
+		files := TLSFiles{CA: uri.CACertFile, Cert: uri.CertFile, Key: uri.KeyFile, ServerName: uri.ServerName}
+		var raw pemFiles
+		if raw, err = files.read(); err != nil {
+			return nil, err
+		}
+		if t, err = files.parse(raw); err != nil {
+			return nil, err
+		}
+	}
+	if t.ServerName == "" {
+		t.ServerName = uri.Host
+	}
+	return t, nil
 }
 
 // closeConn closes politely, but does not wait for a broker that is stuck.

@@ -42,7 +42,7 @@ func dialError(ctx context.Context, cfg Config, uri amqp.URI, first *greeting, e
 		err = failed
 	}
 	e := &DialError{Address: address, Err: err}
-	if errors.Is(failed, io.EOF) && isCode(err, amqp.FrameError) {
+	if failed != nil && isCode(err, amqp.FrameError) {
 		err = failed
 	}
 	e.Reason, e.Final = dialReason(uri, heard, err)
@@ -65,20 +65,30 @@ func dialReason(uri amqp.URI, heard []byte, err error) (reason string, final boo
 		return fmt.Sprintf("the name %q does not resolve: %v", dns.Name, err), false
 	}
 	timeout, ok := errors.AsType[net.Error](err)
+	text := withoutPorts(err)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("connection refused: %v; is the broker running, and is this its port? (5672 is the default of amqp, 5671 of amqps)", err), false
+		return fmt.Sprintf("connection refused: %s; is the broker running, and is this its port? (5672 is the default of amqp, 5671 of amqps)", text), false
 	case errors.Is(err, context.Canceled):
 		return err.Error(), false
 	case ok && timeout.Timeout():
-		return fmt.Sprintf("no answer in time: %v; a firewall may drop packets, the broker may hang, or this is not a broker", err), false
+		return fmt.Sprintf("no answer in time: %s; a firewall may drop packets, the broker may hang, or this is not a broker", text), false
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, net.ErrClosed), errors.Is(err, amqp.ErrClosed):
 		if len(heard) == 0 {
-			return fmt.Sprintf("the connection was closed without an answer: %v; the broker may be starting or stopping, a proxy may have no broker behind it, or a TLS port may have been addressed without TLS", err), false
+			return fmt.Sprintf("the connection was closed without an answer: %s; the broker may be starting or stopping, a proxy may have no broker behind it, or a TLS port may have been addressed without TLS", text), false
 		}
-		return fmt.Sprintf("the other end hung up: %v", err), false
+		return fmt.Sprintf("the other end hung up: %s", text), false
 	}
-	return err.Error(), false
+	return text, false
+}
+
+// withoutPorts is the text of an error of the network without its addresses: the own port
+// is another at each attempt, and the broker's address is known.
+func withoutPorts(err error) string {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op + ": " + op.Err.Error()
+	}
+	return err.Error()
 }
 
 // otherProtocol recognizes what is no broker, or is one that wants TLS or does not.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -113,7 +114,7 @@ func TestWhatAnsweredIsSaid(t *testing.T) {
 		{"hung up", "amqp", door(t, false), "the connection was closed without an answer", false},
 		{"password", "amqp", door(t, false, saysStart), `the broker refused the user "shop": Exception (403) Reason: "username or password not allowed"`, true},
 		{"virtual host", "amqp", door(t, false, saysStart, saysTune, saysClose(530, "NOT_ALLOWED - vhost nope not found")), `the broker refused the virtual host "nope": Exception (530) Reason: "NOT_ALLOWED - vhost nope not found"`, true},
-		{"nobody", "amqp", nobody, "connection refused: dial tcp", false},
+		{"nobody", "amqp", nobody, "connection refused: dial: connect: connection refused", false},
 		{"no name", "amqp", "no-such-broker.invalid:5672", `the name "no-such-broker.invalid" does not resolve`, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -145,10 +146,16 @@ func TestOpenIsNotTriedInVain(t *testing.T) {
 
 // amqp091 has more than one word for a connection that ends while it logs in.
 func TestHangingUpIsNoFrameError(t *testing.T) {
-	first := &greeting{heard: []byte(saysStart), err: io.EOF}
-	err := dialError(t.Context(), Config{}, amqp.URI{Host: "h", Port: 5672}, first, &amqp.Error{Code: amqp.FrameError, Reason: "EOF"})
-	if e, ok := errors.AsType[*DialError](err); !ok || e.Reason != "the other end hung up: EOF" || e.Final {
-		t.Errorf("got %v", err)
+	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 46200} // another port at each attempt
+	for want, said := range map[string]error{
+		"the other end hung up: EOF":                            io.EOF,
+		"the other end hung up: read: connection reset by peer": &net.OpError{Op: "read", Net: "tcp", Source: from, Err: syscall.ECONNRESET},
+	} {
+		first := &greeting{heard: []byte(saysStart), err: said}
+		err := dialError(t.Context(), Config{}, amqp.URI{Host: "h", Port: 5672}, first, &amqp.Error{Code: amqp.FrameError, Reason: said.Error()})
+		if e, ok := errors.AsType[*DialError](err); !ok || e.Reason != want || e.Final {
+			t.Errorf("got %v", err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package amqpx
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Sentinels for errors.Is on the errors of Client's methods.
@@ -19,7 +20,8 @@ var (
 	// ErrBlocked: the broker blocks publishers (a memory or disk alarm).
 	ErrBlocked = errors.New("broker blocks publishing")
 	// ErrUnroutable: the broker returned the message, because a delay queue is
-	// missing and could not be declared again.
+	// missing and could not be declared again, or because nothing delays the message
+	// and its exchange routes it to no queue.
 	ErrUnroutable = errors.New("unroutable")
 	// ErrNacked: the broker refused the message (basic.nack), for instance because
 	// a queue is full, at every try until the deadline.
@@ -40,7 +42,7 @@ type SendError struct {
 
 func (e *SendError) Error() string {
 	if e.Unknown {
-		return fmt.Sprintf("message %s: outcome unknown after %d publishes: %v", e.ID, e.Tries, e.Cause)
+		return fmt.Sprintf("message %s: outcome unknown: %v", e.ID, e.Cause)
 	}
 	return fmt.Sprintf("message %s: not sent: %v", e.ID, e.Cause)
 }
@@ -52,6 +54,21 @@ func (e *SendError) Unwrap() []error {
 	}
 	return []error{ErrNotSent, e.Cause}
 }
+
+// StuckError is the cause when a message waited for a queue that confirms nothing. As
+// in all errors of this package the text is the same however long that lasts.
+type StuckError struct {
+	Queue string    // that the message would enter
+	Since time.Time // the last confirm, or the first message that waits for one
+	Err   error     // the context's error
+}
+
+func (e *StuckError) Error() string {
+	return fmt.Sprintf("queue %s confirms nothing: %v", e.Queue, e.Err)
+}
+
+// Unwrap returns the context's error.
+func (e *StuckError) Unwrap() error { return e.Err }
 
 // BatchError is what SendBatch returns when some messages were not confirmed.
 type BatchError struct {

@@ -3,7 +3,6 @@ package amqpx
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -338,7 +337,7 @@ func (f *flow) why(l *lane, err error) error {
 	if !l.stuck {
 		return err
 	}
-	return fmt.Errorf("queue %s has confirmed nothing for %v: %w", l.name, time.Since(l.moved).Round(time.Millisecond), err)
+	return &StuckError{Queue: l.name, Since: l.moved, Err: err}
 }
 
 // refusedFor is for how long a refusal of access must last before it is

@@ -62,14 +62,14 @@ func TestForeignDelayHeader(t *testing.T) {
 			case 1:
 				return amqpx.RetryIn(5*time.Second, errors.New("later"))
 			case 2:
-				return amqpx.RetryIn(0, errors.New("at once"))
+				return amqpx.RetryIn(0, errors.New("soon"))
 			}
 			return nil
 		})
 		c.mustSend(amqpx.Message{Queue: "Sales", Delay: 90 * time.Second, Headers: amqp.Table{dlx.HeaderNServiceBusDelay: int32(7)}})
 		after(2 * time.Minute)
-		if len(seen) != 3 || seen[0] != int32(90) || seen[1] != int32(5) || seen[2] != nil {
-			t.Errorf("headers %v, want 90, 5 and none", seen)
+		if len(seen) != 3 || seen[0] != int32(90) || seen[1] != int32(5) || seen[2] != int32(1) {
+			t.Errorf("headers %v, want 90, 5 and 1", seen)
 		}
 		k.stop()
 	})

@@ -20,6 +20,7 @@ const (
 	HeaderAttempt     = "rabbitdelay-attempt"     // int64, from 2 on; absent on the first delivery
 	HeaderSnoozes     = "rabbitdelay-snoozes"     // int64, from 1 on; absent on a message that was never snoozed
 	HeaderVersion     = "rabbitdelay-version"     // int64, of a task; absent without one
+	HeaderCreated     = "rabbitdelay-created"     // int64, of a task: when its row was written; absent without one
 	HeaderDestination = "rabbitdelay-destination" // string; exchange:routing-key for a message to an exchange; on other messages only on dead letters, the queue
 
 	// On retries and the dead letter of a message that came through an
@@ -34,7 +35,7 @@ const (
 	HeaderQueue    = "rabbitdelay-queue"    // string, on dead letters: the queue whose consumer gave the message up
 	HeaderRequeued = "rabbitdelay-requeued" // int64, when Client.Requeue sent it last; also on its retries and dead letters
 
-	HeaderReason   = "rabbitdelay-reason"   // string, on dead letters: rejected, attempts or deliveries
+	HeaderReason   = "rabbitdelay-reason"   // string, on dead letters: rejected, attempts, deliveries or unreadable
 	HeaderError    = "rabbitdelay-error"    // string, on retries and dead letters: the last error's text, cut at 1 KiB
 	HeaderAttempts = "rabbitdelay-attempts" // array of strings, likewise: "instant error" per attempt, the last 32
 )
@@ -44,6 +45,7 @@ const (
 	ReasonRejected   = "rejected"   // the handler returned Reject
 	ReasonAttempts   = "attempts"   // MaxAttempts were used up
 	ReasonDeliveries = "deliveries" // delivered more than 200 times without an outcome
+	ReasonUnreadable = "unreadable" // its headers are beyond what amqp091 reads; HeaderRaw has them
 )
 
 const ownPrefix = "rabbitdelay-"
@@ -56,7 +58,7 @@ const ownPrefix = "rabbitdelay-"
 // its own on.
 func routingHeader(name string) bool {
 	switch name {
-	case "x-death", "x-delay", "CC", "BCC", "x-delivery-count", "x-acquired-count",
+	case "x-death", "x-delay", "CC", "BCC", headerDeliveries, "x-acquired-count",
 		topology.HeaderInstant, "x-opt-delivery-delay", dlx.HeaderNServiceBusDelay:
 		return true
 	}
@@ -95,6 +97,9 @@ func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 	if p.version != 0 {
 		t[HeaderVersion] = p.version
 	}
+	if p.created != 0 {
+		t[HeaderCreated] = p.created
+	}
 	return t
 }
 
@@ -105,9 +110,12 @@ func userHeaders(h amqp.Table) amqp.Table {
 		t = amqp.Table{}
 	}
 	for k, v := range h {
-		if !strings.HasPrefix(k, ownPrefix) && !routingHeader(k) {
-			t[k] = v
+		if keptHeader(k) {
+			t[k] = wide(v)
 		}
 	}
 	return t
 }
+
+// keptHeader reports whether a message keeps a header of the user's.
+func keptHeader(name string) bool { return !strings.HasPrefix(name, ownPrefix) && !routingHeader(name) }

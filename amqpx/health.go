@@ -17,8 +17,8 @@ type HealthProblem struct {
 	// Part is "publish", "consume" (the connections), "consumer QUEUE", "queue
 	// NAME" (which does not confirm) or "client".
 	Part string `json:"part"`
-	// State is that of the part: a State of a connection, a ConsumerState, "stuck"
-	// or "closing".
+	// State is that of the part: a State of a connection, a ConsumerState, "silent" (the
+	// broker does not answer), "stuck" or "closing".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
 	// Reason says why, as far as it is known; it never contains a password.
@@ -80,7 +80,10 @@ func (c *Client) Health() error {
 		all = append(all, HealthProblem{Part: "queue " + q.Queue, State: "stuck", Since: q.Since, Reason: "it has confirmed nothing since; only its own messages wait"})
 	}
 	for _, k := range s.Consumers {
-		if k.State != ConsumerConsuming {
+		switch {
+		case k.State == ConsumerConsuming && !s.Consume.Silent.IsZero():
+			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: "silent", Since: s.Consume.Silent, Reason: "the broker does not answer on its connection"})
+		case k.State != ConsumerConsuming:
 			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: string(k.State), Since: k.Since, Reason: k.Reason, Err: k.Err, Final: final(k.Err, k.Since)})
 		}
 	}
@@ -95,7 +98,10 @@ func (s ConnectionStats) problems(part string) []HealthProblem {
 	p := HealthProblem{Part: part, State: string(s.State), Since: s.Since, Reason: s.Reason, Err: s.Err}
 	switch s.State {
 	case "", StateConnected:
-		return nil
+		if s.Silent.IsZero() {
+			return nil
+		}
+		p.State, p.Since, p.Reason = "silent", s.Silent, "the broker does not answer; the client connects again when heartbeats stay away, too"
 	case StateBlocked:
 		p.Err = ErrBlocked
 	default:

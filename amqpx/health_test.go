@@ -18,6 +18,18 @@ import (
 // and the instant when that began.
 func (c *client) ill(since time.Time, want ...string) *amqpx.HealthError {
 	c.m.Helper()
+	sick := c.unwell(want...)
+	for _, p := range sick.Problems {
+		if !p.Since.Equal(since) {
+			c.m.Errorf("%s since %v, want %v", p.Part, p.Since, since)
+		}
+	}
+	return sick
+}
+
+// unwell is ill without the instant.
+func (c *client) unwell(want ...string) *amqpx.HealthError {
+	c.m.Helper()
 	var got []string
 	sick, ok := errors.AsType[*amqpx.HealthError](c.Health())
 	if !ok {
@@ -25,9 +37,6 @@ func (c *client) ill(since time.Time, want ...string) *amqpx.HealthError {
 	}
 	for _, p := range sick.Problems {
 		got = append(got, p.Part+" "+p.State)
-		if !p.Since.Equal(since) {
-			c.m.Errorf("%s since %v, want %v", p.Part, p.Since, since)
-		}
 	}
 	if strings.Join(got, ", ") != strings.Join(want, ", ") {
 		c.m.Errorf("health: %v, want %q", sick, want)

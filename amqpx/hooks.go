@@ -5,12 +5,16 @@ import (
 	"reflect"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Hook observes a Client: metrics and tracing. It is any value that implements
 // at least one of SendHook, HandleHook and StateHook. Hooks are called
-// synchronously, from many goroutines, and should return at once.
+// synchronously, from many goroutines, and should return at once. A panic in one is
+// logged, and changes nothing.
 type Hook any
 
 // SendHook sees every message that is sent, retries and dead letters of
@@ -113,13 +117,14 @@ func sameHook(a, b Hook) bool {
 
 // hooks are Config.Hooks sorted by kind.
 type hooks struct {
+	log    *zap.Logger
 	send   []SendHook
 	handle []HandleHook
 	state  []StateHook
 }
 
-func newHooks(all []Hook) hooks {
-	var h hooks
+func newHooks(all []Hook, log *zap.Logger) hooks {
+	h := hooks{log: log}
 	for _, x := range all {
 		if s, ok := x.(SendHook); ok {
 			h.send = append(h.send, s)
@@ -134,34 +139,44 @@ func newHooks(all []Hook) hooks {
 	return h
 }
 
+// start runs a hook that gives a context; ctx stays if it gives none.
+func (h hooks) start(ctx context.Context, hook func() context.Context) context.Context {
+	guard.Observe(h.log, "hook", func() {
+		if its := hook(); its != nil {
+			ctx = its
+		}
+	})
+	return ctx
+}
+
 func (h hooks) sendStart(ctx context.Context, m *Message) context.Context {
 	for _, x := range h.send {
-		ctx = x.SendStart(ctx, m)
+		ctx = h.start(ctx, func() context.Context { return x.SendStart(ctx, m) })
 	}
 	return ctx
 }
 
 func (h hooks) sendEnd(ctx context.Context, e SendEnd) {
 	for _, x := range h.send {
-		x.SendEnd(ctx, e)
+		guard.Observe(h.log, "hook", func() { x.SendEnd(ctx, e) })
 	}
 }
 
 func (h hooks) handleStart(ctx context.Context, d *Delivery) context.Context {
 	for _, x := range h.handle {
-		ctx = x.HandleStart(ctx, d)
+		ctx = h.start(ctx, func() context.Context { return x.HandleStart(ctx, d) })
 	}
 	return ctx
 }
 
 func (h hooks) handleEnd(ctx context.Context, e HandleEnd) {
 	for _, x := range h.handle {
-		x.HandleEnd(ctx, e)
+		guard.Observe(h.log, "hook", func() { x.HandleEnd(ctx, e) })
 	}
 }
 
 func (h hooks) connectionState(e StateEvent) {
 	for _, x := range h.state {
-		x.ConnectionState(e)
+		guard.Observe(h.log, "hook", func() { x.ConnectionState(e) })
 	}
 }

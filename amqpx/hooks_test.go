@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
 )
 
 type ctxKey struct{}
@@ -43,7 +44,7 @@ type onlyState struct{}
 func (onlyState) ConnectionState(StateEvent) {}
 
 func TestHooksAreSortedByKind(t *testing.T) {
-	h := newHooks([]Hook{&recorder{}, onlyState{}})
+	h := newHooks([]Hook{&recorder{}, onlyState{}}, zap.NewNop())
 	if len(h.send) != 1 || len(h.handle) != 1 || len(h.state) != 1 {
 		t.Fatalf("%d send, %d handle, %d state hooks; want one of each", len(h.send), len(h.handle), len(h.state))
 	}
@@ -65,7 +66,7 @@ func TestHookIsGivenOnce(t *testing.T) {
 func TestSendHookSeesRefusedMessages(t *testing.T) {
 	r := &recorder{}
 	c := offline(t, nil)
-	c.hooks = newHooks([]Hook{r})
+	c.hooks = newHooks([]Hook{r}, zap.NewNop())
 	for name, send := range map[string]func() error{
 		"Send":      func() error { return c.Send(t.Context(), Message{ID: "x"}) },
 		"SendBatch": func() error { return c.SendBatch(t.Context(), []Message{{ID: "ok", Queue: "q"}, {ID: "x"}}) },
@@ -88,15 +89,6 @@ func TestSendHookSeesRefusedMessages(t *testing.T) {
 	}
 }
 
-func TestHandlersPanicBecomesAnError(t *testing.T) {
-	k := testConsumer(t, nil)
-	k.handler = func(context.Context, *Delivery) error { panic("oh no") }
-	panicked, err := k.call(t.Context(), &Delivery{})
-	if !panicked || err == nil || err.Error() != "handler panicked: oh no" {
-		t.Fatalf("got %v, %v", panicked, err)
-	}
-}
-
 // stamper writes into the headers that it gets, as tracing libraries do.
 type stamper struct{}
 
@@ -111,7 +103,7 @@ func (stamper) SendEnd(context.Context, SendEnd) {}
 // many messages share, and never nil.
 func TestHooksWriteIntoACopyOfTheHeaders(t *testing.T) {
 	c := offline(t, nil)
-	c.hooks = newHooks([]Hook{stamper{}})
+	c.hooks = newHooks([]Hook{stamper{}}, zap.NewNop())
 	shared := amqp.Table{"tenant": "a"}
 	var senders sync.WaitGroup
 	for range 8 {

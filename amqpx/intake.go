@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // consumerTag is the same for all: each consumer has a channel of its own.
@@ -44,7 +45,7 @@ func (k *consumer) subscribe(ctx context.Context, sess *session) (*subscription,
 	case r := <-done:
 		return r.sub, r.err
 	case <-ctx.Done():
-		go func() { r := <-done; r.sub.close() }()
+		go func() { r := <-done; k.close(r.sub) }()
 		return nil, ctx.Err()
 	}
 }
@@ -60,8 +61,8 @@ func (k *consumer) start(ctx context.Context, sess *session) (*subscription, err
 	if err != nil {
 		return nil, err
 	}
-	live, end := context.WithCancelCause(k.handlers)
-	s := &subscription{sess: sess, ch: ch, live: live, began: time.Now()}
+	running, end := context.WithCancelCause(k.handlers)
+	s := &subscription{sess: sess, ch: ch, live: running, began: time.Now()}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
 		if e := <-closed; e != nil {
@@ -71,10 +72,14 @@ func (k *consumer) start(ctx context.Context, sess *session) (*subscription, err
 		end(errors.New("channel closed"))
 	}()
 	if err = ch.Qos(k.prefetch, 0, false); err == nil {
-		s.deliveries, err = ch.Consume(k.queue, consumerTag, false, false, false, false, nil)
+		s.deliveries, err = live.ConsumeQueue(ch, k.queue, consumerTag)
+	}
+	if errors.Is(err, live.ErrStream) {
+		k.barred = true
+		err = fmt.Errorf("%w: queue: %w", ErrConfig, err)
 	}
 	if err != nil {
-		s.close()
+		k.close(s)
 		return nil, err
 	}
 	return s, nil
@@ -89,18 +94,20 @@ func (k *consumer) declare(ctx context.Context, sess *session) error {
 // answer. The channel then ends with its connection.
 const closeWait = 2 * time.Second
 
-// close ends the channel, if there is one.
-func (s *subscription) close() {
-	if s != nil {
-		closeChannel(s.ch)
-	}
-}
-
-// closeChannel ends a channel. What was not acknowledged goes back to the queue.
-func closeChannel(ch *amqp.Channel) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+// closeChannel ends a channel, and waits for that until ctx ends or closeWait has passed.
+// What was not acknowledged goes back to the queue.
+func closeChannel(ctx context.Context, ch *amqp.Channel) {
+	ctx, cancel := context.WithTimeout(ctx, closeWait)
 	defer cancel()
-	_ = within(ctx, ch.Close)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = ch.Close()
+	}()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
 }
 
 // lost tells that deliveries of this channel cannot be acknowledged any more: the
@@ -158,10 +165,23 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 	return ctx.Err()
 }
 
+// handBack begins to end the intake of a subscription, if there is one, and closes the
+// channel that it returns when that is done.
+func handBack(s *subscription) (returned <-chan struct{}) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if s != nil {
+			s.handBack()
+		}
+	}()
+	return done
+}
+
 // handBack ends the intake, and gives what was handed out and not begun back to
 // the queue. Before the broker has cancelled the consumer it would only be
 // delivered here again.
-func (k *consumer) handBack(s *subscription) {
+func (s *subscription) handBack() {
 	go func() { _ = s.ch.Cancel(consumerTag, false) }()
 	for {
 		select {

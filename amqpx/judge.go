@@ -44,7 +44,7 @@ func whyFinal(err error, ends int) string {
 	case isTimeout(ae):
 		return ""
 	case ae.Code == amqp.ResourceLocked:
-		return "is exclusive to another connection; send to a queue that is not, or let its owner declare it without exclusive"
+		return "is exclusive to another connection, and no other can bind it; send to a queue that is not, or let its owner declare it without exclusive"
 	case ae.Code == amqp.AccessRefused && isReserved(ae):
 		return "has a name that the broker reserves; take another one"
 	case ae.Code == amqp.AccessRefused:
@@ -52,7 +52,7 @@ func whyFinal(err error, ends int) string {
 	case ae.Code == amqp.PreconditionFailed:
 		return "is refused by the broker (a limit of the virtual host, say); mend what it says, or declare the queue by yourself"
 	case endsConnection(err) && ends > maxEnds:
-		return fmt.Sprintf("made the broker close the connection %d times in a row; see the broker's log", ends)
+		return "makes the broker close the connection, each time; see the broker's log"
 	}
 	return ""
 }

@@ -25,7 +25,8 @@ type link struct {
 	// setup makes a fresh connection usable; an error closes it.
 	setup func(ctx context.Context, conn *amqp.Connection) (*session, error)
 
-	nodes  *nodes // of the supervisor
+	nodes  *nodes          // of the supervisor
+	over   context.Context // cuts the connection
 	cancel context.CancelFunc
 	ended  chan struct{}
 
@@ -51,12 +52,14 @@ type session struct {
 	done   chan struct{} // closed when the connection has ended
 
 	blocked <-chan amqp.Blocking
-	proof   atomic.Pointer[proof] // nil: nothing may be sent by an instant now
+	probing atomic.Bool
+	silent  atomic.Pointer[time.Time] // since when the broker owes an answer; nil while it answers
+	proof   atomic.Pointer[proof]     // nil: nothing may be sent by an instant now
 }
 
-func newLink(role string, cfg Config, h hooks, setup func(context.Context, *amqp.Connection) (*session, error)) *link {
+func newLink(over context.Context, role string, cfg Config, h hooks, setup func(context.Context, *amqp.Connection) (*session, error)) *link {
 	return &link{
-		role: role, cfg: cfg, hooks: h, setup: setup, nodes: cfg.nodes(),
+		role: role, cfg: cfg, hooks: h, setup: setup, nodes: cfg.nodes(), over: over,
 		log:     cfg.Logger.Named(role),
 		ended:   make(chan struct{}),
 		changed: make(chan struct{}),
@@ -112,7 +115,10 @@ func (l *link) run(ctx context.Context) {
 		wait := backoff(l.cfg.ReconnectMin, l.cfg.ReconnectMax, attempt)
 		what := "connection lost; connecting again"
 		if sess == nil {
-			what = "cannot connect; trying again"
+			what = "connected, but cannot work there; trying again"
+			if _, ok := errors.AsType[*DialError](err); ok {
+				what = "cannot connect; trying again"
+			}
 		}
 		l.lost.warn(l.log, what+kindOf(err), what, zap.Error(err), zap.Duration("retry_in", wait))
 		select {
@@ -147,7 +153,7 @@ func backoff(lo, hi time.Duration, attempt int) time.Duration {
 // connect tries one node.
 func (l *link) connect(ctx context.Context) (*session, error) {
 	raw := l.nodes.next()
-	conn, err := dial(ctx, l.cfg, raw, l.cfg.ConnectionName+" "+l.role)
+	conn, err := dial(ctx, l.over, l.cfg, raw, l.cfg.ConnectionName+" "+l.role)
 	if err != nil {
 		return nil, err
 	}
@@ -277,8 +283,10 @@ func (l *link) current() *session {
 	return l.cur
 }
 
-// first waits for the first session, and returns early on a permanent error.
-func (l *link) first(ctx context.Context) error {
+// first waits for the first session, and returns early on a permanent error. After
+// tellAfter it tells once why there is none yet, unless tell is nil.
+func (l *link) first(ctx context.Context, tell func(why error)) error {
+	began := time.Now()
 	for {
 		l.mu.Lock()
 		cur, blocked, last, fatal, changed, refused := l.cur, l.blocked, l.lastErr, l.fatal, l.changed, l.refused
@@ -290,6 +298,9 @@ func (l *link) first(ctx context.Context) error {
 			return nil
 		case last != nil && permanent(last) && (refused.IsZero() || time.Since(refused) >= refusalStands):
 			return last
+		case last != nil && tell != nil && time.Since(began) >= tellAfter:
+			tell(last)
+			tell = nil
 		}
 		select {
 		case <-changed:
@@ -298,6 +309,35 @@ func (l *link) first(ctx context.Context) error {
 		}
 	}
 }
+
+// probe asks the broker for an answer, and records in silent when none comes within
+// stuckAfter. Heartbeats take longer, and may go on while nothing else does.
+func (l *link) probe() {
+	sess := l.current()
+	if sess == nil || !sess.probing.CompareAndSwap(false, true) {
+		return
+	}
+	defer sess.probing.Store(false)
+	asked := time.Now()
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if ch, err := sess.conn.Channel(); err == nil { // ends with the connection
+			_ = ch.Close()
+		}
+	}()
+	select {
+	case <-answered:
+		return
+	case <-time.After(stuckAfter):
+	}
+	sess.silent.Store(&asked)
+	<-answered
+	sess.silent.Store(nil)
+}
+
+// tellAfter is how long Open waits in silence.
+const tellAfter = 3 * time.Second
 
 // blockedReason is empty when the broker takes publishes.
 func (l *link) blockedReason() string {

@@ -21,6 +21,9 @@ func TestListed(t *testing.T) {
 		}
 	}
 	for _, d := range []topology.Destination{{Queue: "order.expire"}, {Exchange: "events", RoutingKey: "post.publsh"}} {
+		if err := c.cfg.Listed(d); !errors.Is(err, topology.ErrDestination) {
+			t.Errorf("%+v: %v", d, err)
+		}
 		err := c.listed(d)
 		if !errors.Is(err, topology.ErrDestination) || !strings.HasSuffix(err.Error(), "(declare: listed): orders.expire, mail, events:post.publish") {
 			t.Errorf("%+v: %v", d, err)

@@ -13,7 +13,8 @@ type Message struct {
 	// Send keep it, so consumers can recognise a duplicate. At most 255 bytes.
 	ID string
 
-	// Queue is the destination queue.
+	// Queue is the destination queue. One that the broker has named, for replies, is
+	// possible; with a delay it must not be exclusive to its connection.
 	Queue string
 	// Exchange with RoutingKey is the other form of a destination; the exchange
 	// may be of any type and must exist.
@@ -21,8 +22,10 @@ type Message struct {
 	RoutingKey string
 
 	// Delay is counted from the call of Send, and in SendBatch from when the
-	// message is first published. 0 delivers at once. Fractions of a
-	// millisecond round up. Negative is an error.
+	// message is first published. 0 delivers at once, straight to an exchange: no
+	// route queue is made, and a message that the exchange routes to no queue is
+	// ErrUnroutable (with DeclareNothing it goes through its route queue all the same).
+	// Fractions of a millisecond round up. Negative is an error.
 	Delay time.Duration
 	// DeliverAt is the due instant; an instant in the past delivers at once. If
 	// it is zero, Delay applies.
@@ -53,6 +56,9 @@ type Message struct {
 	Attempt int
 	// Version is the version of the task that the message stands for, 0 for none.
 	Version int64
+	// Created is when the row of that task was written, zero for none. It distinguishes
+	// the task from an earlier one of the same id. It is kept in whole milliseconds.
+	Created time.Time
 
 	own amqp.Table  // further headers of rabbitdelay's own
 	as  *asReceived // of a message that is forwarded or passed on as it is; nil for none

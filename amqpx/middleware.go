@@ -19,8 +19,12 @@ func WithMiddleware(m ...Middleware) ConsumeOption {
 	return func(k *consumer) { k.middleware = append(k.middleware, m...) }
 }
 
+// chain is h within the middleware; nil if one of them is missing or returns none.
 func chain(h Handler, middleware []Middleware) Handler {
 	for _, m := range slices.Backward(middleware) {
+		if m == nil || h == nil {
+			return nil
+		}
 		h = m(h)
 	}
 	return h

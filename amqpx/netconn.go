@@ -1,6 +1,7 @@
 package amqpx
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync"
@@ -23,13 +24,16 @@ type coalescingConn struct {
 	err     error
 	closed  bool
 	flushed chan struct{} // closed when the flusher has ended
+	uncut   func() bool
 }
 
 // keepBuffer is the size up to which a written buffer is kept for reuse.
 const keepBuffer = 1 << 20
 
-func newCoalescingConn(c net.Conn) *coalescingConn {
+// newCoalescingConn writes to c, which the end of over closes.
+func newCoalescingConn(over context.Context, c net.Conn) *coalescingConn {
 	cc := &coalescingConn{Conn: c, flushed: make(chan struct{})}
+	cc.uncut = context.AfterFunc(over, func() { _ = c.Close() })
 	cc.more.L = &cc.mu
 	go cc.flush()
 	return cc
@@ -93,6 +97,7 @@ func (c *coalescingConn) Close() error {
 	c.closed = true
 	c.more.Signal()
 	c.mu.Unlock()
+	c.uncut()
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(closeFlush))
 	<-c.flushed
 	err := c.Conn.Close()

@@ -31,7 +31,7 @@ func tcpPair(t *testing.T) (a, b net.Conn) {
 // with no write torn apart by another.
 func TestCoalescingConnDeliversAllWrites(t *testing.T) {
 	raw, peer := tcpPair(t)
-	c := newCoalescingConn(raw)
+	c := newCoalescingConn(t.Context(), raw)
 	const writers, each, size = 8, 500, 64
 	var wg sync.WaitGroup
 	for w := range writers {
@@ -70,7 +70,7 @@ func TestCoalescingConnDeliversAllWrites(t *testing.T) {
 // A peer that does not read holds up neither Write nor Close.
 func TestCoalescingConnNeverWaitsForThePeer(t *testing.T) {
 	raw, _ := tcpPair(t)
-	c := newCoalescingConn(raw)
+	c := newCoalescingConn(t.Context(), raw)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -93,7 +93,7 @@ func TestCoalescingConnNeverWaitsForThePeer(t *testing.T) {
 
 func TestCoalescingConnReportsABrokenSocket(t *testing.T) {
 	raw, peer := tcpPair(t)
-	c := newCoalescingConn(raw)
+	c := newCoalescingConn(t.Context(), raw)
 	_ = peer.(*net.TCPConn).SetLinger(0)
 	_ = peer.Close()
 	if _, err := c.Read(make([]byte, 1)); err == nil {

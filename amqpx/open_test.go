@@ -1,12 +1,18 @@
 package amqpx_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+	logs "go.uber.org/zap/zaptest/observer"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
@@ -79,5 +85,51 @@ func TestOpenFindsAConflict(t *testing.T) {
 				t.Errorf("%s: got %v", name, err)
 			}
 		})
+	}
+}
+
+// A client that may not declare and finds no layout says so shortly, in its error and in
+// its log.
+func TestOpenBeforeAnythingIsApplied(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		core, seen := logs.New(zap.InfoLevel)
+		_, err := m.tryOpen(m.within(time.Hour), amqpx.Config{Declare: amqpx.DeclareNothing, Logger: zap.New(core)})
+		for _, part := range []string{"DeclareNothing", "rabbitdelay apply", "exchanges do not exist", "delay.deliver", "more"} {
+			if err == nil || !strings.Contains(err.Error(), part) || len(err.Error()) > 500 {
+				t.Fatalf("got %d bytes, without %q: %.1000v", len(fmt.Sprint(err)), part, err)
+			}
+		}
+		lines := seen.All()
+		if len(lines) != 1 || strings.Contains(lines[0].Message, "connect;") || len(fmt.Sprint(lines[0].ContextMap())) > 1000 {
+			t.Errorf("%d lines, first %.1000v", len(lines), lines[0])
+		}
+	})
+}
+
+// Without a logger Open says once why it waits; its error says so too.
+func TestOpenSaysWhyItWaits(t *testing.T) {
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	for name, test := range map[string]struct {
+		logger *zap.Logger
+		wait   time.Duration
+		lines  int
+	}{
+		"short":         {nil, 2 * time.Second, 0},
+		"long":          {nil, time.Minute, 1},
+		"with a logger": {zap.NewNop(), time.Minute, 0},
+	} {
+		var out bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
+		inMemory(t, func(t *testing.T, m *memory) {
+			m.RefuseConnections()
+			_, err := m.tryOpen(m.within(test.wait), amqpx.Config{Logger: test.logger})
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "connection refused") {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+		if text := out.String(); strings.Count(text, "\n") != test.lines || test.lines > 0 && !strings.Contains(text, "connection refused") {
+			t.Errorf("%s: %q", name, text)
+		}
 	}
 }

@@ -148,7 +148,7 @@ func (o *ownBindings) close() {
 	if o.c.BrokerVersion() == "" {
 		return // not connected
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(o.c.over, closeWait)
 	defer cancel()
 	_ = o.takeAway(ctx, time.Now().Add(ownStays))
 }

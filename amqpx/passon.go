@@ -31,7 +31,7 @@ func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset ti
 	m.DeliverAt, m.ClockOffset, m.Attempt = at, offset, d.Attempt
 	m.as, m.own = &asReceived{userID: raw.UserId, mode: amqp.Persistent, timestamp: raw.Timestamp}, amqp.Table{}
 	for k, v := range raw.Headers {
-		if strings.HasPrefix(k, ownPrefix) && !slices.Contains([]string{HeaderDue, HeaderAttempt, HeaderVersion, HeaderDestination}, k) {
+		if strings.HasPrefix(k, ownPrefix) && !slices.Contains([]string{HeaderDue, HeaderAttempt, HeaderVersion, HeaderCreated, HeaderDestination}, k) {
 			m.own[k] = v
 		}
 	}

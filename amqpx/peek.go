@@ -124,7 +124,7 @@ const peekCosts = "RabbitMQ before 4.3 counts each look towards the delivery lim
 func peekRefused(queue string, err error) error {
 	why := peekCosts + "; " + err.Error()
 	switch {
-	case errors.Is(err, errStream):
+	case errors.Is(err, live.ErrStream):
 		why = err.Error()
 	case live.IsDenied(err):
 		why = peekCosts + "; the user may not read the limit from the management API: it needs the tag management, or monitoring"
@@ -133,7 +133,6 @@ func peekRefused(queue string, err error) error {
 }
 
 var (
-	errStream       = errors.New("it is a stream, which can be read from any place without taking anything: consume it with x-stream-offset")
 	errLimitUnknown = errors.New("the limit may be a policy's, which AMQP does not show: give the management API (broker.management_url)")
 	errLimitNotYet  = errors.New("the management API does not know yet whether a policy sets it, as for some seconds after the queue was declared or its node started: try again in 10 s")
 )
@@ -151,8 +150,8 @@ func returns(ctx context.Context, m *live.Management, queue string, v topology.V
 	}
 	q, err := m.Queue(ctx, queue)
 	switch {
-	case err == nil && q != nil && q.Type == "stream":
-		return 0, errStream
+	case err == nil && q != nil && q.Type == live.TypeStream:
+		return 0, live.ErrStream
 	case !counts || err == nil && q == nil: // the broker answers for itself
 		return math.MaxInt64, nil
 	case err != nil:
@@ -218,7 +217,7 @@ func (p *Peeked) note(v topology.Version, o PeekOptions) {
 	}
 	var most int64
 	for _, m := range p.Messages {
-		n, _ := headerInt(m.Headers, "x-delivery-count")
+		n, _ := headerInt(m.Headers, headerDeliveries)
 		most = max(most, n)
 	}
 	if most >= countedLooks {

@@ -89,7 +89,7 @@ func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 // dialed is a connection of amqp091's own.
 func (m *memory) dialed(t *testing.T) *amqp.Connection {
 	t.Helper()
-	conn, err := m.Connect()
+	conn, err := amqpx.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,4 +40,4 @@ func isConflict(err error) bool {
 
 // errNotApplied says that a client that may not declare finds no layout. It is no
 // *topology.DestinationError: no destination would do.
-var errNotApplied = errors.New("this client may not declare (DeclareNothing); run rabbitdelay apply with the same settings first")
+var errNotApplied = errors.New("this client may not declare (DeclareNothing): run rabbitdelay apply with the same settings first")

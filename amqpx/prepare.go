@@ -3,7 +3,6 @@ package amqpx
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -20,6 +19,7 @@ import (
 type prepared struct {
 	dest      topology.Destination
 	direct    bool // published by first, past the strategy
+	atOnce    bool // and that by Send, because nothing delays it
 	start     time.Time
 	asked     time.Duration // the delay at start
 	due       int64         // epoch ms, by the clock of the message's DeliverAt
@@ -32,6 +32,7 @@ type prepared struct {
 	user, own amqp.Table      // headers: of the message, and of a message that is passed on
 	attempt   int64
 	version   int64
+	created   int64 // of the task, in ms; 0 for none
 	tries     tries
 	pauses    int
 	written   time.Time // the last try
@@ -43,14 +44,6 @@ type prepared struct {
 // directReplyTo is a pseudo-queue. One message with it would break the channel
 // that all senders share, once for each try.
 const directReplyTo = "amq.rabbitmq.reply-to"
-
-// A message's headers and properties travel in one frame (128 KiB by default), over
-// whose size the broker ends the connection. maxHeaders bounds the encoded size of the
-// user's headers, maxAllHeaders that of all.
-const (
-	maxHeaders    = 100 << 10
-	maxAllHeaders = 124 << 10
-)
 
 // prepare checks a message and turns it into what goes over the wire. now is
 // the instant from which Delay counts; direct is a way past the strategy, without
@@ -85,6 +78,13 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	aim := due - floorMilli(m.ClockOffset)
 	asked := remaining(aim, now)
 	var r topology.Route
+	atOnce := direct == nil && asked == 0 && m.as == nil && c.reaches(dest)
+	if atOnce {
+		if err := dest.Validate(c.strategy.Prefix()); err != nil {
+			return err
+		}
+		direct = straightTo(dest)
+	}
 	if direct != nil {
 		r = *direct
 	} else {
@@ -106,9 +106,9 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	}
 	*p = prepared{
 		tries: t,
-		dest:  dest, direct: direct != nil, start: now, asked: asked, due: due, aim: aim,
+		dest:  dest, direct: direct != nil, atOnce: atOnce, start: now, asked: asked, due: due, aim: aim,
 		relative: m.DeliverAt.IsZero(), tolerance: m.Tolerance, first: r,
-		user: m.Headers, own: m.own, attempt: int64(max(m.Attempt, 1)), version: m.Version,
+		user: m.Headers, own: m.own, attempt: int64(max(m.Attempt, 1)), version: m.Version, created: milliOf(m.Created),
 		pub: amqp.Publishing{
 			MessageId: id, DeliveryMode: amqp.Persistent, Timestamp: now,
 			Body:        m.Body,
@@ -130,16 +130,7 @@ func (m *Message) Check() error {
 			return err
 		}
 	}
-	if len(m.Headers)+len(m.own) == 0 {
-		return nil
-	}
-	kept := userHeaders(m.Headers)
-	defer giveBack(kept)
-	if err := checkHeaders(kept, maxHeaders); err != nil || len(m.own) == 0 {
-		return err
-	}
-	maps.Copy(kept, m.own) // what is carried for a foreign publisher may be long
-	return checkHeaders(kept, maxAllHeaders)
+	return checkHeaders(m.Headers, m.own)
 }
 
 func (m *Message) checkDestination() error {
@@ -148,6 +139,9 @@ func (m *Message) checkDestination() error {
 		return &MessageError{"Queue", "no destination; set Queue, or Exchange and RoutingKey"}
 	case m.Queue != "" && (m.Exchange != "" || m.RoutingKey != ""):
 		return &MessageError{"Queue", fmt.Sprintf("both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", m.Queue, m.Exchange, m.RoutingKey)}
+	}
+	if strings.HasPrefix(m.Queue, directReplyTo) {
+		return &MessageError{"Queue", fmt.Sprintf("%q is an address of direct reply-to, which is no queue and cannot be bound; expected a queue that the requester declares for its replies, not exclusive", m.Queue)}
 	}
 	if m.own == nil && !isName(m.Queue+m.Exchange+m.RoutingKey) {
 		return &MessageError{"Queue", fmt.Sprintf("%q, %q, %q as Queue, Exchange and RoutingKey; expected UTF-8 without line breaks: RabbitMQ ends the connection over names that are not UTF-8, and cuts line breaks out of them", m.Queue, m.Exchange, m.RoutingKey)}
@@ -285,72 +279,12 @@ func remaining(due int64, now time.Time) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-func checkHeaders(h amqp.Table, most int) error {
-	size, err := tableSize(h, 0)
-	switch {
-	case err != nil:
-		return &MessageError{"Headers", err.Error()}
-	case size > most:
-		return &MessageError{"Headers", fmt.Sprintf("more than %d bytes, the most that a message may have: large data belongs in the body", most)}
-	}
-	if err := h.Validate(); err != nil {
-		return &MessageError{"Headers", err.Error() + "; expected values that an AMQP table can hold: bool, integers, float, string, []byte, time.Time, nested tables and arrays"}
-	}
-	return nil
-}
-
-// tableSize adds roughly the encoded size of t to size, up to where that exceeds
-// maxAllHeaders: a table may contain itself. Its error is of what AMQP can carry in a
-// frame, and RabbitMQ ends the connection over.
-func tableSize(t amqp.Table, size int) (int, error) {
-	for k, v := range t {
-		if len(k) > 255 {
-			return 0, fmt.Errorf("a header's name is %d bytes; AMQP allows 255", len(k))
-		}
-		var err error
-		if size, err = valueSize(v, size+len(k)+2); err != nil {
-			return 0, fmt.Errorf("table field %q %w", k, err)
-		}
-		if size > maxAllHeaders {
-			break
-		}
-	}
-	return size, nil
-}
-
-func valueSize(v any, size int) (int, error) {
-	if size > maxAllHeaders {
-		return size, nil
-	}
-	switch v := v.(type) {
-	case string:
-		return size + len(v) + 4, nil
-	case []byte:
-		return size + len(v) + 4, nil
-	case float32:
-		return size + 5, finite(float64(v))
-	case float64:
-		return size + 9, finite(v)
-	case amqp.Table:
-		return tableSize(v, size)
-	case []any:
-		for _, e := range v {
-			var err error
-			if size, err = valueSize(e, size+1); err != nil {
-				return 0, fmt.Errorf("in array %w", err)
-			}
-		}
-		return size, nil
-	}
-	return size + 9, nil
-}
-
-// finite refuses what Erlang has no number for.
-func finite(f float64) error {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return fmt.Errorf("is %v; expected a finite number: RabbitMQ ends the connection over others", f)
-	}
-	return nil
+// reaches reports whether what nothing delays goes straight to the destination: to an
+// exchange, which would need a route queue for each routing key, and to a queue for
+// replies, to which nobody else can bind if it is exclusive. A client that declares
+// nothing has its route queues, and need have no right to the exchange.
+func (c *Client) reaches(d topology.Destination) bool {
+	return (d.ToExchange() || d.ServerNamed()) && c.cfg.Declare != DeclareNothing
 }
 
 // straightTo is the way to a destination without a delay and past the strategy.
@@ -359,4 +293,12 @@ func straightTo(d topology.Destination) *topology.Route {
 		return &topology.Route{Exchange: d.Exchange, RoutingKey: d.RoutingKey, Mandatory: true}
 	}
 	return &topology.Route{RoutingKey: d.Queue, Queue: d.Queue, Mandatory: true}
+}
+
+// milliOf is an instant as a header has it, 0 for none.
+func milliOf(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
 }

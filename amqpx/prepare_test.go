@@ -52,6 +52,7 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 		"long queue":            {Message{Queue: long}, "Queue", "256 bytes"},
 		"long routing key":      {Message{Exchange: "e", RoutingKey: long}, "RoutingKey", "256 bytes"},
 		"long content type":     {Message{Queue: "q", ContentType: long}, "ContentType", "256 bytes"},
+		"to direct reply-to":    {Message{Queue: "amq.rabbitmq.reply-to.g1h2"}, "Queue", "not exclusive"},
 		"direct reply-to":       {Message{Queue: "q", ReplyTo: "amq.rabbitmq.reply-to"}, "ReplyTo", "closes any other"},
 		"large body":            {Message{Queue: "q", Body: make([]byte, DefaultMaxBody+1)}, "Body", "expected at most 16777216"},
 		"impossible header":     {Message{Queue: "q", Headers: amqp.Table{"a": struct{}{}}}, "Headers", "AMQP table can hold"},

@@ -1,26 +1,15 @@
 package amqpx
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
-)
-
-// maxDeliveries is how often a message may have been delivered without an
-// outcome. Its queue has no limit of its own, and a message that kills each process
-// which handles it would do so for ever.
-const maxDeliveries = 200
-
-var (
-	errDeliveries = fmt.Errorf("delivered more than %d times without an outcome: the consumer ended or lost its connection each time, or the message was taken and put back", maxDeliveries)
-	errGoexit     = errors.New("handler ended its goroutine (runtime.Goexit, which t.FailNow calls)")
 )
 
 // process runs the handler on one message and settles the message's fate. It
@@ -36,7 +25,9 @@ func (k *consumer) process(j *job) {
 	}
 	d := k.decode(j.raw)
 	ctx := k.c.hooks.handleStart(k.handlers, d)
-	end := HandleEnd{Delivery: d, Panicked: true, Err: errGoexit}
+	end := HandleEnd{Delivery: d, Panicked: true}
+	var v verdict
+	judged := false
 	start := time.Now()
 	if !d.DueAt.IsZero() {
 		end.Lateness = start.Sub(d.DueAt)
@@ -44,73 +35,61 @@ func (k *consumer) process(j *job) {
 	k.begunAt.Store(start.UnixNano())
 	k.lateness.Store(int64(end.Lateness))
 	defer func() { // also when the handler ends this goroutine
+		if !judged {
+			v = ownVerdict(askRetry, "", errGoexit)
+			k.wait(d, &v)
+		}
 		k.running.Add(-1)
 		k.ids.end(j.raw.MessageId)
-		end.Duration = time.Since(start)
-		if end.Err == nil {
+		end.Duration, end.Err = time.Since(start), v.err
+		if v.err == nil {
 			defer func() { <-k.slots }()
 		} else {
 			<-k.slots
 		}
 		k.handled.Add(1)
-		if end.Err != nil {
+		if v.err != nil {
 			k.failed.Add(1)
 		}
 		k.settling.Add(1)
-		end.Outcome = k.settle(ctx, j, d, end.Err)
+		end.Outcome = k.settle(ctx, j, d, v)
 		k.settling.Add(-1)
 		k.c.hooks.handleEnd(ctx, end)
 	}()
-	if n, _ := headerInt(d.Headers, "x-delivery-count"); n > maxDeliveries {
-		end.Panicked, end.Err = false, errDeliveries
-		return
-	}
-	end.Panicked, end.Err = k.call(ctx, d)
-}
-
-// call runs the handler; a panic is an error of that message.
-func (k *consumer) call(ctx context.Context, d *Delivery) (panicked bool, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			panicked = true
-			err = fmt.Errorf("handler panicked: %v", r)
-			k.log.Error("handler panicked", zap.String("id", d.ID), zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
-		}
-	}()
-	return false, k.handler(ctx, d)
+	v, end.Panicked = k.judge(ctx, d)
+	judged = true
 }
 
 // settle acknowledges, retries or dead-letters. What it sends has the values of ctx.
-func (k *consumer) settle(ctx context.Context, j *job, d *Delivery, err error) Outcome {
+func (k *consumer) settle(ctx context.Context, j *job, d *Delivery, v verdict) Outcome {
 	switch {
-	case err == nil:
+	case v.err == nil:
 		return k.ack(j, OutcomeAcked)
-	case errors.Is(err, errDeliveries):
-		return k.bury(ctx, j, d, err, ReasonDeliveries)
-	case IsRequeued(err):
-		return k.putBack(j, d, err)
-	case IsRejected(err):
-		return k.bury(ctx, j, d, err, ReasonRejected)
-	case IsSnoozed(err):
-		m := k.again(d, err)
-		k.log.Debug("snoozed", zap.String("id", d.ID), zap.Int("snoozes", d.Snoozes), zap.Duration("delay", k.retryDelay(d, err)))
-		return k.pass(ctx, j, m, nil, OutcomeSnoozed)
-	case d.Attempt >= d.MaxAttempts:
-		return k.bury(ctx, j, d, err, ReasonAttempts)
+	case v.ask == askRequeue:
+		return k.putBack(j, d, v)
+	case v.ask == askRecount:
+		if err := j.raw.Reject(true); err != nil { // which RabbitMQ 4.3 counts, unlike basic.nack
+			return OutcomeLost
+		}
+		return OutcomeRequeued
+	case v.ask == askSnooze:
+		k.log.Debug("snoozed", zap.String("id", d.ID), zap.Int("snoozes", d.Snoozes), zap.Duration("delay", v.delay))
+		return k.pass(ctx, j, k.again(d, v), nil, OutcomeSnoozed)
+	case v.ask == askRetry && d.Attempt < d.MaxAttempts:
+		k.log.Debug("retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Duration("delay", v.delay), zap.String("error", v.text))
+		return k.pass(ctx, j, k.again(d, v), nil, OutcomeRetried)
 	}
-	m := k.again(d, err)
-	k.log.Debug("retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Duration("delay", k.retryDelay(d, err)), zap.Error(err))
-	return k.pass(ctx, j, m, nil, OutcomeRetried)
+	return k.bury(ctx, j, d, v)
 }
 
 // bury dead-letters.
-func (k *consumer) bury(ctx context.Context, j *job, d *Delivery, err error, reason string) Outcome {
-	level := zap.WarnLevel
+func (k *consumer) bury(ctx context.Context, j *job, d *Delivery, v verdict) Outcome {
+	level, reason := zap.WarnLevel, cmp.Or(v.reason, ReasonAttempts)
 	if reason == ReasonRejected {
 		level = zap.InfoLevel
 	}
-	k.log.Log(level, "dead-lettered", zap.String("id", d.ID), zap.String("reason", reason), zap.Int("attempt", d.Attempt), zap.Error(err))
-	return k.pass(ctx, j, k.deadLetter(d, err, reason), straightTo(topology.Destination{Queue: k.dead}), OutcomeDeadLettered)
+	k.log.Log(level, "dead-lettered", zap.String("id", d.ID), zap.String("reason", reason), zap.Int("attempt", d.Attempt), zap.String("error", v.text))
+	return k.pass(ctx, j, k.deadLetter(d, v, reason), straightTo(topology.Destination{Queue: k.dead}), OutcomeDeadLettered)
 }
 
 func (k *consumer) ack(j *job, o Outcome) Outcome {
@@ -177,16 +156,17 @@ func (k *consumer) pass(values context.Context, j *job, m Message, direct *topol
 // carried, and tells whether there was any. That may be more than can be published again
 // (too large, types that amqp091 cannot write): the body matters more.
 func (m *Message) dropHeaders() bool {
-	_, carried := m.own[HeaderCarried]
-	switch {
-	case m.Headers != nil:
+	if m.Headers != nil {
 		m.Headers = nil
-	case carried:
-		delete(m.own, HeaderCarried)
-	default:
-		return false
+		return true
 	}
-	return true
+	for _, name := range []string{HeaderRaw, HeaderCarried} {
+		if _, ok := m.own[name]; ok {
+			delete(m.own, name)
+			return true
+		}
+	}
+	return false
 }
 
 // pause waits, at most until the message is no longer here or the consumer ends.
@@ -202,10 +182,9 @@ func (k *consumer) pause(j *job, d time.Duration) {
 
 // putBack gives a message back that its handler requeues, after a pause: the broker
 // delivers it again at once.
-func (k *consumer) putBack(j *job, d *Delivery, err error) Outcome {
-	n, _ := headerInt(d.Headers, "x-delivery-count")
-	k.log.Debug("requeued", zap.String("id", d.ID), zap.Error(err))
-	k.pause(j, backoff(requeueMin, requeueMax, int(min(max(n, 0), maxDeliveries))+1))
+func (k *consumer) putBack(j *job, d *Delivery, v verdict) Outcome {
+	k.log.Debug("requeued", zap.String("id", d.ID), zap.String("error", v.text))
+	k.pause(j, backoff(requeueMin, requeueMax, int(min(max(d.deliveries(), 0), maxDeliveries))+1))
 	return k.giveBack(j)
 }
 
@@ -217,23 +196,23 @@ func (k *consumer) giveBack(j *job) Outcome {
 }
 
 // again is the message of the next delivery.
-func (k *consumer) again(d *Delivery, err error) Message {
+func (k *consumer) again(d *Delivery, v verdict) Message {
 	m := d.message()
 	m.Queue = k.queue
-	m.Delay = k.retryDelay(d, err)
+	m.Delay = v.delay
 	if behind := d.DueAt.Sub(time.Now().Add(m.Delay)); behind > 0 && behind < maxDelay {
 		// This clock is behind the publisher's. An instant before the message's own
 		// would say that it is an older one.
 		m.DeliverAt, m.ClockOffset, m.Delay = d.DueAt, behind, 0
 	}
 	m.own = amqp.Table{}
-	if IsSnoozed(err) {
+	if v.ask == askSnooze {
 		m.Attempt = d.Attempt
 		d.record(m.own)
 		m.own[HeaderSnoozes] = int64(d.Snoozes) + 1
 	} else {
 		m.Attempt = d.Attempt + 1
-		d.recordFailure(m.own, err)
+		d.recordFailure(m.own, v.text)
 	}
 	d.origin(m.own)
 	return m
@@ -260,13 +239,16 @@ func (k *consumer) possible(d time.Duration) time.Duration {
 }
 
 // deadLetter is the message as it goes to the dead-letter queue.
-func (k *consumer) deadLetter(d *Delivery, err error, reason string) Message {
+func (k *consumer) deadLetter(d *Delivery, v verdict, reason string) Message {
 	m := d.message()
 	m.Queue = k.queue
 	m.Attempt = d.Attempt
 	m.DeliverAt = d.DueAt
 	m.own = amqp.Table{HeaderReason: reason, HeaderQueue: k.queue}
-	d.recordFailure(m.own, err)
+	if raw, ok := d.Headers[HeaderRaw].([]byte); ok && reason == ReasonUnreadable {
+		m.own[HeaderRaw] = raw[:min(len(raw), maxHeaders)]
+	}
+	d.recordFailure(m.own, v.text)
 	d.origin(m.own)
 	return m
 }
@@ -298,11 +280,11 @@ func (d *Delivery) record(own amqp.Table) {
 }
 
 // recordFailure is record with this attempt added.
-func (d *Delivery) recordFailure(own amqp.Table, err error) {
+func (d *Delivery) recordFailure(own amqp.Table, text string) {
 	d.record(own)
-	list := append(d.attempts(), cut(time.Now().UTC().Format(time.RFC3339Nano)+" "+err.Error(), maxAttemptText))
+	list := append(d.attempts(), cut(time.Now().UTC().Format(time.RFC3339Nano)+" "+text, maxAttemptText))
 	own[HeaderAttempts] = list[max(0, len(list)-maxAttemptLog):]
-	own[HeaderError] = cut(err.Error(), maxErrorText)
+	own[HeaderError] = cut(text, maxErrorText)
 }
 
 // attempts is the record of the failed attempts before this one. Whatever else a

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -35,6 +37,9 @@ type RequeueOptions struct {
 	// InFlight is how many messages are sent at a time, 1 to 1000, default 1. A
 	// process that is killed may leave so many that come twice.
 	InFlight int
+	// Discard removes the messages for good instead, those that cannot be read too, and
+	// the dead letters of tasks without asking Tasks.
+	Discard bool
 	// DryRun decides about each message and puts it back.
 	DryRun bool
 	// Management tells the queue's delivery limit, towards which a message that is put
@@ -54,7 +59,8 @@ type TaskStore interface {
 	// RequeueDead says what becomes of it: RequeueSent, its message is to be sent;
 	// RequeueRevived, its row is pending again and the dead letter can go;
 	// RequeueRemoved, the task is over or has a newer message, and the dead letter
-	// can go; RequeueStayed, for the reason why. With dryRun it changes nothing.
+	// can go; RequeueStayed, for the reason why, as for every other outcome. With dryRun
+	// it changes nothing.
 	RequeueDead(ctx context.Context, l *DeadLetter, dryRun bool) (outcome RequeueOutcome, why string, err error)
 }
 
@@ -67,6 +73,8 @@ const (
 	RequeueRevived RequeueOutcome = "revived" // its task is pending again
 	RequeueRemoved RequeueOutcome = "removed" // its task is over, or has a newer message
 	RequeueStayed  RequeueOutcome = "stayed"
+
+	RequeueDiscarded RequeueOutcome = "discarded" // by RequeueOptions.Discard
 )
 
 // RequeueReport is what a run has done, or with DryRun would do.
@@ -79,6 +87,8 @@ type RequeueReport struct {
 	Revived int `json:"revived"`
 	Removed int `json:"removed"`
 	Stayed  int `json:"stayed"` // chosen, and for a reason still there
+
+	Discarded int `json:"discarded"`
 
 	// Again counts messages that were sent back during the run, by this one or
 	// another, and have died again. They are not chosen.
@@ -108,7 +118,7 @@ type RequeueResult struct {
 
 // add counts n messages.
 func (r *RequeueReport) add(f fate) {
-	for _, n := range []*int{&r.Chosen, map[RequeueOutcome]*int{RequeueSent: &r.Sent, RequeueRevived: &r.Revived, RequeueRemoved: &r.Removed, RequeueStayed: &r.Stayed}[f.outcome]} {
+	for _, n := range []*int{&r.Chosen, map[RequeueOutcome]*int{RequeueSent: &r.Sent, RequeueRevived: &r.Revived, RequeueRemoved: &r.Removed, RequeueStayed: &r.Stayed, RequeueDiscarded: &r.Discarded}[f.outcome]} {
 		*n++
 	}
 	for i := range r.Results {
@@ -121,7 +131,7 @@ func (r *RequeueReport) add(f fate) {
 }
 
 // gone is how many have left the queue.
-func (r *RequeueReport) gone() int { return r.Sent + r.Revived + r.Removed }
+func (r *RequeueReport) gone() int { return r.Sent + r.Revived + r.Removed + r.Discarded }
 
 // Requeue sends dead letters, or parked messages, back to where they belong. Each is
 // published under its id, with the headers of the application, and acknowledged
@@ -191,6 +201,10 @@ func (o *RequeueOptions) Validate(prefix string) error {
 		return bad("Rate", o.Rate, "0 or more messages a second")
 	case o.Filter.OlderThan < 0 || o.Filter.NewerThan < 0:
 		return bad("Filter", fmt.Sprintf("%v, %v", o.Filter.OlderThan, o.Filter.NewerThan), "durations of 0 or more")
+	case slices.ContainsFunc(o.Filter.Reasons, unknownReason):
+		return bad("Reasons", strings.Join(o.Filter.Reasons, ", "), strings.Join(deadReasons, ", "))
+	case o.Discard && o.To != topology.Destination{}:
+		return bad("To", o.To.String(), "none with Discard")
 	case o.To == topology.Destination{}:
 		return nil
 	case o.To.Queue == o.Queue:
@@ -227,7 +241,7 @@ type requeue struct {
 
 // begin looks at the queue and opens the channel.
 func (r *requeue) begin(ctx context.Context) (err error) {
-	if err = r.c.con.first(ctx); err != nil {
+	if err = r.c.con.first(ctx, nil); err != nil {
 		return err
 	}
 	if r.sess, err = r.c.con.wait(ctx, false); err != nil {
@@ -265,7 +279,7 @@ func (r *requeue) learnLimit(ctx context.Context) error {
 		return nil
 	case err == nil:
 		r.limit, r.rep.DeliveryLimit, r.rep.CountsDeliveries = limit, limit, true
-	case ctx.Err() == nil && (r.o.DryRun || errors.Is(err, errStream)):
+	case ctx.Err() == nil && (r.o.DryRun || errors.Is(err, live.ErrStream)):
 		return peekRefused(r.o.Queue, err)
 	default:
 		r.limit, r.rep.DeliveryLimit, r.rep.CountsDeliveries = 0, -1, true
@@ -281,18 +295,17 @@ func (r *requeue) classic(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	var found topology.Live
+	other := ""
 	err = r.c.onDeclareConn(ctx, sess, false, func(conn *amqp.Connection) (err error) {
-		found, err = live.NewAMQPInspector(conn).Inspect(ctx, topology.Topology{Queues: ours})
+		other, err = live.OtherType(ctx, conn, ours[0])
 		return err
 	})
-	m := found.Queues[r.o.Queue].Mismatches
-	return err == nil && len(m) > 0 && m[0].Argument == topology.ArgQueueType && m[0].Have != "stream"
+	return err == nil && other != "" && other != live.TypeStream
 }
 
 // run takes the messages, in portions, and puts those back that stay.
 func (r *requeue) run(ctx context.Context) error {
-	defer closeChannel(r.ch)
+	defer closeChannel(r.c.forced, r.ch)
 	var err error
 	for err == nil && r.rep.Looked < r.rep.Total && !r.full() {
 		if err = r.take(ctx, r.portion()); err != nil || len(r.taken) == 0 {
@@ -300,7 +313,7 @@ func (r *requeue) run(ctx context.Context) error {
 		}
 		err = r.process(ctx)
 	}
-	return errors.Join(err, r.putBack(ctx))
+	return errors.Join(err, r.putBack())
 }
 
 // full tells whether no more may go.
@@ -359,7 +372,7 @@ func (r *requeue) process(ctx context.Context) error {
 			round = append(round, l)
 		}
 		if !chosen || l.fate.outcome == RequeueStayed || r.o.DryRun {
-			if err := r.keep(ctx, raw); err != nil {
+			if err := r.keep(raw); err != nil {
 				return err
 			}
 		}

@@ -47,6 +47,12 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	}
 	l.fate = fate{outcome: RequeueSent, dest: l.dest.String()}
 	switch {
+	case r.o.Discard:
+		l.fate.outcome = RequeueDiscarded
+		return true, nil
+	case l.Reason == ReasonUnreadable:
+		l.stays("its headers cannot be read, wherever it goes; rabbitdelay discard removes it")
+		return true, nil
 	case l.Reason == "" && !elsewhere:
 		l.stays("it is no dead letter: nothing tells that it died; give a destination to move it all the same")
 		return true, nil
@@ -66,7 +72,12 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 		if l.fate.outcome, l.fate.why, err = r.o.Tasks.RequeueDead(ctx, &l.DeadLetter, r.o.DryRun); err != nil {
 			return true, fmt.Errorf("task %s: %w", l.ID, err)
 		}
-		if l.fate.outcome != RequeueSent {
+		switch l.fate.outcome {
+		case RequeueSent:
+		case RequeueRevived, RequeueRemoved, RequeueStayed:
+			return true, nil
+		default:
+			l.stays(fmt.Sprintf("the task store gave the unknown outcome %q", l.fate.outcome))
 			return true, nil
 		}
 	}
@@ -144,7 +155,7 @@ func (r *requeue) send(ctx context.Context, round []*letter) error {
 		default:
 			r.refuse(l, why)
 		}
-		if err := r.keep(ctx, l.raw); err != nil {
+		if err := r.keep(l.raw); err != nil {
 			stop = errors.Join(stop, err)
 		}
 	}
@@ -179,6 +190,7 @@ func (r *requeue) pace(ctx context.Context, n int) error {
 func (r *requeue) sendOne(ctx context.Context, l *letter) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
 	defer cancel()
+	defer context.AfterFunc(r.c.forced, cancel)()
 	way := straightTo(l.dest)
 	if r.early(l) {
 		way = nil

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // takeIdle is how long a portion waits for a further message before it asks
@@ -22,14 +25,17 @@ const syncTimeout = 30 * time.Second
 // prefetch is n gets n messages and no more, because none of them is acknowledged
 // before it is cancelled; a basic.get for each would be n round trips.
 func (r *requeue) take(ctx context.Context, n int) error {
-	tag := fmt.Sprintf("requeue-%06d", r.rep.Looked) // a broker puts back by tag
+	tag := fmt.Sprintf("%s%06d", topology.RequeueConsumer, r.rep.Looked) // a broker puts back by tag
 	var from <-chan amqp.Delivery
 	err := r.ask(ctx, func() (err error) {
 		if err = r.ch.Qos(n, 0, false); err == nil {
-			from, err = r.ch.Consume(r.o.Queue, tag, false, false, false, false, nil)
+			from, err = live.ConsumeQueue(r.ch, r.o.Queue, tag)
 		}
 		return err
 	})
+	if errors.Is(err, live.ErrStream) {
+		return peekRefused(r.o.Queue, live.ErrStream)
+	}
 	if err != nil {
 		return err
 	}
@@ -48,7 +54,7 @@ func (r *requeue) take(ctx context.Context, n int) error {
 			waiting = false
 		}
 	}
-	if err = r.ask(context.WithoutCancel(ctx), func() error { return r.ch.Cancel(tag, false) }); err != nil {
+	if err = r.ask(r.c.forced, func() error { return r.ch.Cancel(tag, false) }); err != nil {
 		return err
 	}
 	for raw := range from {
@@ -98,17 +104,17 @@ func (r *requeue) acknowledge(round []*letter) error {
 		}
 		r.rep.PutBack--
 	}
-	return r.ask(context.Background(), func() error { return r.ch.Qos(1, 0, false) }) // its answer comes after the acknowledgements
+	return r.ask(r.c.forced, func() error { return r.ch.Qos(1, 0, false) }) // its answer comes after the acknowledgements
 }
 
 // keep sees to it that a message which stays can be put back: where the queue might
 // drop it, a copy goes to the queue's end instead.
-func (r *requeue) keep(ctx context.Context, raw amqp.Delivery) error {
-	count, _ := headerInt(raw.Headers, "x-delivery-count")
+func (r *requeue) keep(raw amqp.Delivery) error {
+	count, _ := headerInt(raw.Headers, headerDeliveries)
 	if !r.rep.CountsDeliveries || count+1 < r.limit {
 		return nil
 	}
-	if err := r.copyBack(ctx, raw); err != nil {
+	if err := r.copyBack(raw); err != nil {
 		return fmt.Errorf("message %s was delivered %d times and may be dropped when it is put back; a copy could not be made: %w", raw.MessageId, count+1, err)
 	}
 	if err := raw.Ack(false); err != nil {
@@ -132,17 +138,17 @@ func copyHeaders(raw amqp.Delivery, queue string) amqp.Table {
 }
 
 // copyBack publishes a message to the queue that it came from, as it is.
-func (r *requeue) copyBack(ctx context.Context, raw amqp.Delivery) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
+func (r *requeue) copyBack(raw amqp.Delivery) error {
+	ctx, cancel := context.WithTimeout(r.c.forced, passTimeout)
 	defer cancel()
 	if r.copies == nil || r.copies.ch.IsClosed() {
 		if err := r.openCopies(ctx); err != nil {
 			return err
 		}
 	}
-	var dc *amqp.DeferredConfirmation
+	copied := publication{on: r.copies, key: returnKey{raw.MessageId, "", r.o.Queue}, size: len(raw.Body), alone: true}
 	err := within(ctx, func() (err error) {
-		dc, err = r.copies.ch.PublishWithDeferredConfirm("", r.o.Queue, true, false, amqp.Publishing{
+		copied.dc, err = copied.on.ch.PublishWithDeferredConfirm("", r.o.Queue, true, false, amqp.Publishing{
 			Headers: copyHeaders(raw, r.o.Queue), ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding, DeliveryMode: raw.DeliveryMode,
 			Priority: raw.Priority, CorrelationId: raw.CorrelationId, ReplyTo: raw.ReplyTo, Expiration: raw.Expiration,
 			MessageId: raw.MessageId, Timestamp: raw.Timestamp, Type: raw.Type, AppId: raw.AppId, Body: raw.Body,
@@ -152,10 +158,10 @@ func (r *requeue) copyBack(ctx context.Context, raw amqp.Delivery) error {
 	if err != nil {
 		return err
 	}
-	if ok, err := dc.WaitContext(ctx); err != nil || !ok {
-		return fmt.Errorf("%w: %w", ErrNacked, because(err, nil))
+	if _, err := copied.dc.WaitContext(ctx); err != nil {
+		return fmt.Errorf("the broker has not confirmed it: %w", err)
 	}
-	return nil
+	return copied.answer().err
 }
 
 // openCopies opens the channel for copies, which the run keeps.
@@ -173,19 +179,19 @@ func (r *requeue) openCopies(ctx context.Context) error {
 }
 
 // putBack gives everything back that was not acknowledged, in its order.
-func (r *requeue) putBack(ctx context.Context) error {
+func (r *requeue) putBack() error {
 	if r.ch.IsClosed() {
 		return nil
 	}
 	var err error
 	for len(r.taken) > 0 && err == nil {
-		err = r.keep(ctx, r.taken[0])
+		err = r.keep(r.taken[0])
 		r.taken = r.taken[1:]
 	}
 	if nacked := r.ch.Nack(0, true, true); nacked != nil {
 		return errors.Join(err, nacked)
 	}
-	return errors.Join(err, r.ask(context.Background(), func() error { return r.seen(r.rep.PutBack) }))
+	return errors.Join(err, r.ask(r.c.forced, func() error { return r.seen(r.rep.PutBack) }))
 }
 
 // seen waits until so many messages are ready again, for a second: somebody may

@@ -102,6 +102,16 @@ func TestRequeue(t *testing.T) {
 }
 
 // What is not chosen stays in its place, except where a broker puts back at the end.
+// A reason that no dead letter can have is a mistake, not nothing to do.
+func TestRequeueUnknownReason(t *testing.T) {
+	for reason, ok := range map[string]bool{"bogus": false, "": false, "Rejected": false, amqpx.ReasonMaxLen: true, amqpx.ReasonUnreadable: true} {
+		o := amqpx.RequeueOptions{Queue: "q.dead", Filter: amqpx.DeadLetterFilter{Reasons: []string{amqpx.ReasonRejected, reason}}}
+		if err := o.Validate("delay"); (err == nil) != ok || err != nil && (!errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "it must be rejected, attempts, deliveries")) {
+			t.Errorf("%q: %v", reason, err)
+		}
+	}
+}
+
 func TestRequeueFilter(t *testing.T) {
 	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -310,6 +320,34 @@ var errNoDatabase = errors.New("no database")
 
 func (noDatabase) RequeueDead(context.Context, *amqpx.DeadLetter, bool) (amqpx.RequeueOutcome, string, error) {
 	return "", "", errNoDatabase
+}
+
+// byID is a TaskStore that gives a task's id as the outcome.
+type byID struct{}
+
+func (byID) RequeueDead(_ context.Context, l *amqpx.DeadLetter, _ bool) (amqpx.RequeueOutcome, string, error) {
+	return amqpx.RequeueOutcome(l.ID), "", nil
+}
+
+// A task stays if what the store says of it means nothing.
+func TestRequeueWithAnUnknownOutcome(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { return amqpx.Reject(nil) }, amqpx.WithConcurrency(1))
+		for _, id := range []string{"revived", "outcome", "done"} {
+			c.mustSend(amqpx.Message{ID: id, Queue: "q", Version: 1})
+		}
+		after(time.Second)
+		k.stop()
+		for _, dry := range []bool{true, false} {
+			r := c.requeue(amqpx.RequeueOptions{Queue: "q.dead", Tasks: byID{}, DryRun: dry})
+			wantCounts(t, r, "3 total, 3 looked, 3 chosen: 0 sent, 1 revived, 0 removed, 2 stayed; 0 again, 0 moved")
+			if why := r.Results[1].Why; !strings.Contains(why, "unknown") {
+				t.Errorf("stayed because %q", why)
+			}
+		}
+		m.holds("q.dead", 2, 0)
+	})
 }
 
 // answers is an HTTP server that has one answer.
@@ -600,6 +638,35 @@ func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A message whose copy the broker does not take stays, and the error is the broker's.
+func TestRequeueWithoutACopy(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault func(*memory) func()
+		want  string
+	}{
+		"returned": {func(m *memory) func() { return m.Return("theirs") }, "NO_ROUTE"},
+		"nacked":   {func(m *memory) func() { return m.Nack("theirs") }, amqpx.ErrNacked.Error()},
+		"closed":   {func(m *memory) func() { return m.Deny("", amqptest.PermissionWrite, "^amq.default$") }, "ACCESS_REFUSED"},
+		"cut":      {func(m *memory) func() { return m.CutAt("basic.publish", 1) }, "connection ended before the confirm"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+				cl := m.open(amqpx.Config{})
+				m.declareQueue("theirs", amqp.Table{"x-queue-type": "quorum"})
+				m.publish("", "theirs", amqp.Publishing{MessageId: "1"})
+				undo := c.fault(m)
+				_, err := cl.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "theirs", Filter: amqpx.DeadLetterFilter{IDs: []string{"none"}}})
+				if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "%!") {
+					t.Errorf("want %q, got %v", c.want, err)
+				}
+				undo()
+				after(time.Minute)
+				m.holds("theirs", 1, 0)
+			})
+		})
+	}
 }
 
 // A user-id in a header that anybody may write is not believed by way of a requeue, which

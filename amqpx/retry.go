@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 )
 
 type rejectError struct{ err error }
@@ -35,24 +37,40 @@ type retryInError struct {
 func (e *retryInError) Error() string { return e.err.Error() }
 func (e *retryInError) Unwrap() error { return e.err }
 
+// noDelay is what a delay below shortestDelay stands for: 0 or less, and a number
+// without its unit. A handler that returns one again and again would otherwise keep
+// itself and the broker busy with nothing else.
+const (
+	noDelay       = time.Second
+	shortestDelay = 10 * time.Millisecond
+)
+
+func orNoDelay(d time.Duration) time.Duration {
+	if d < shortestDelay {
+		return noDelay
+	}
+	return d
+}
+
 // RetryIn returned by a handler retries the message after d instead of the
-// consumer's back-off. It counts as an attempt. A nil err stands for "retry".
+// consumer's back-off; below 10 ms, such as 0, after 1 s. It counts as an attempt. A
+// nil err stands for "retry".
 func RetryIn(d time.Duration, err error) error {
 	if err == nil {
 		err = errors.New("retry")
 	}
-	return &retryInError{delay: max(d, 0), err: err}
+	return &retryInError{delay: orNoDelay(d), err: err}
 }
 
 type snoozeError struct{ delay time.Duration }
 
-func (e *snoozeError) Error() string { return "snoozed for " + e.delay.String() }
+func (e *snoozeError) Error() string { return "snoozed" }
 
-// Snooze returned by a handler delivers the message again after d, because what
-// it waits for has not happened yet. It does not count as an attempt, however
+// Snooze returned by a handler delivers the message again after d (below 10 ms, such as
+// 0, after 1 s), because what it waits for has not happened yet. It does not count as an attempt, however
 // often it is returned; Delivery.Snoozes counts them, for a handler that wants an
 // end.
-func Snooze(d time.Duration) error { return &snoozeError{delay: max(d, 0)} }
+func Snooze(d time.Duration) error { return &snoozeError{delay: orNoDelay(d)} }
 
 // IsSnoozed tells whether err was made by Snooze, for wrappers of a Handler that
 // keep their own record of a message's fate.
@@ -112,7 +130,7 @@ func (k *consumer) retryDelay(d *Delivery, err error) time.Duration {
 	r.once.Do(func() {
 		r.backoff = k.retry.Delay(d.Attempt, rand.Float64())
 		if k.backoff != nil {
-			r.backoff = max(k.backoff(d, err), 0)
+			guard.Observe(k.log, "WithBackoff's function", func() { r.backoff = orNoDelay(k.backoff(d, err)) })
 		}
 	})
 	return k.possible(r.backoff)

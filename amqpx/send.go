@@ -1,6 +1,7 @@
 package amqpx
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ import (
 // *topology.DestinationError for what can never be sent; *SendError otherwise,
 // in which errors.Is finds ErrNotSent or ErrOutcomeUnknown and the cause
 // (ErrBlocked, ErrNacked, ErrUnroutable, ErrClosed, the context's error;
-// errors.As finds the broker's *amqp091.Error). A message that the broker
+// errors.As finds the broker's *amqp091.Error and a *StuckError). A message that the broker
 // refuses permanently, such as for access (403), fails within seconds, whatever
 // the deadline.
 func (c *Client) Send(ctx context.Context, m Message) error {
@@ -176,7 +177,7 @@ func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) (x w
 		if err != nil {
 			return x, outcome{kind: impossible, err: err}, false
 		}
-		if err := c.checkPriority(sess, p, &route); err != nil {
+		if err := cmp.Or(c.checkPriority(sess, p, &route), checkFrame(sess.conn.Config.FrameSize, p, route.Headers)); err != nil {
 			return x, outcome{kind: impossible, err: err}, false
 		}
 		e := f.find(&route, p.dest)
@@ -226,6 +227,11 @@ func (c *Client) write(ctx context.Context, sess *session, p *prepared, s share,
 // errors are final.
 func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 	var last error
+	if p.atOnce {
+		if err := c.listed(p.dest); err != nil {
+			return nil, err
+		}
+	}
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, because(c.deadline(err), last)
@@ -289,9 +295,13 @@ func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o outco
 	}
 	if o.kind == nacked && p.direct && p.dest.ToExchange() {
 		p.tries.unknown = true // of several queues behind the exchange one has refused it, and others have it
+		c.detour(p)
 	}
 	var s step
 	p.tries, s = p.tries.next(o)
+	if p.atOnce && s.final != nil && o.kind == refused && o.code == amqp.NotFound {
+		s.final = fmt.Errorf("%w: %w", &topology.DestinationError{Destination: p.dest, Reason: noExchange}, s.final)
+	}
 	if !s.declare {
 		return s
 	}
@@ -305,6 +315,18 @@ func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o outco
 		p.tries.last = fmt.Errorf("%w; declaring again: %w", o.err, err)
 	}
 	return s
+}
+
+// detour sends a message that nothing delays the way of those that are delayed: its
+// route queue waits for the one queue that refuses it, and no other gets it once more at
+// each try.
+func (c *Client) detour(p *prepared) {
+	if !p.atOnce {
+		return
+	}
+	if r, err := c.strategy.Route(p.dest, 0, 0); err == nil {
+		p.first, p.direct, p.atOnce, p.tries.returns = r, false, false, 0
+	}
 }
 
 // pause keeps a failing send from spinning, for d or else by how often it has

@@ -48,7 +48,7 @@ func TestAQueueThatDoesNotConfirmHoldsUpItsOwn(t *testing.T) {
 				switch {
 				case errors.Is(err, amqpx.ErrOutcomeUnknown):
 					unknown.Add(1)
-				case errors.Is(err, amqpx.ErrNotSent) && strings.Contains(err.Error(), "delay.bucket.30m has confirmed nothing"):
+				case errors.Is(err, amqpx.ErrNotSent) && strings.Contains(err.Error(), "delay.bucket.30m confirms nothing"):
 					notSent.Add(1)
 				default:
 					t.Errorf("into the stuck queue: %v", err)
@@ -165,4 +165,33 @@ func TestNobodyWaitsForTheEndOfAChannel(t *testing.T) {
 			t.Errorf("%d messages wait, want 1", n)
 		}
 	})
+}
+
+// A message over which the broker would end the connection fails alone, and nothing
+// beside it comes twice.
+func TestOneBadMessageRepeatsNoOther(t *testing.T) {
+	for name, bad := range map[string]amqp.Table{
+		"arrays of nothing": {"a": []any{slices.Repeat([]any{[]any{}}, 8000), slices.Repeat([]any{[]any{}}, 8000)}},
+		"a long text":       {"a": strings.Repeat("x", 60_000)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemoryOf(t, amqptest.Options{FrameMax: 32 << 10}, func(t *testing.T, m *memory) {
+				c := m.open(amqpx.Config{})
+				batch := make([]amqpx.Message, 600)
+				for i := range batch {
+					batch[i] = amqpx.Message{ID: fmt.Sprint(i), Queue: "q"}
+				}
+				batch[300].Headers = bad
+				err := c.SendBatch(m.within(time.Minute), batch)
+				failed, ok := errors.AsType[*amqpx.BatchError](err)
+				if !ok || len(failed.Failed) != 1 || !errors.Is(failed.Failed[300], amqpx.ErrNotSent) || !errors.Is(err, amqpx.ErrMessage) {
+					t.Errorf("got %v, want that message 300 was not sent", err)
+				}
+				m.holds("q", 599, 0)
+				if n := c.Stats().Publish.Sessions; n != 1 {
+					t.Errorf("%d connections, want 1", n)
+				}
+			})
+		})
+	}
 }

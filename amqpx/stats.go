@@ -46,6 +46,10 @@ type ConnectionStats struct {
 	// Since is when that state began. Failed attempts to connect again do not
 	// change it.
 	Since time.Time `json:"since,omitzero"`
+	// Silent is since when the broker has not answered on a connection that stands. The
+	// client asks when a queue is stuck; the loss of the connection, by its heartbeats,
+	// may follow. Zero while it answers.
+	Silent time.Time `json:"silent,omitzero"`
 	// Broker is the product and version, such as "RabbitMQ 4.3.1", and Address the
 	// host and port of the URL, of a connection that stands.
 	Broker  string `json:"broker,omitempty"`
@@ -144,8 +148,18 @@ func (c *Client) consumerStats() []ConsumerStats {
 	return all
 }
 
-// stats is the state that event has noted last.
+// stats is the state that event has noted last, and whether the broker answers.
 func (l *link) stats() ConnectionStats {
+	s := l.observed()
+	if sess := l.watched.Load(); sess != nil && s.State == StateConnected {
+		if since := sess.silent.Load(); since != nil {
+			s.Silent = *since
+		}
+	}
+	return s
+}
+
+func (l *link) observed() ConnectionStats {
 	if s := l.state.Load(); s != nil {
 		return *s
 	}
@@ -154,7 +168,7 @@ func (l *link) stats() ConnectionStats {
 
 // observe keeps the state for stats. Only the supervisor calls it.
 func (l *link) observe(e StateEvent) {
-	s := l.stats()
+	s := l.observed()
 	was := s.State
 	switch e.State {
 	case StateConnecting:

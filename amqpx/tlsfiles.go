@@ -119,7 +119,7 @@ func (f TLSFiles) parse(raw pemFiles) (*tls.Config, error) {
 	if f.Cert != "" || f.Key != "" {
 		pair, err := tls.X509KeyPair(raw.cert, raw.key)
 		if err != nil {
-			return nil, &TLSFileError{"Cert", fmt.Sprintf("client certificate %s with key %s: %v", f.Cert, f.Key, err)}
+			return nil, &TLSFileError{"Cert", fmt.Sprintf("certificate %s with key %s: %v", f.Cert, f.Key, err)}
 		}
 		cfg.Certificates = []tls.Certificate{pair}
 	}

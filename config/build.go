@@ -242,9 +242,13 @@ func (d *drained) Bindings(dest topology.Destination) []topology.Binding {
 }
 
 // Client is the configuration of an amqpx.Client with the strategy; it reads the
-// TLS files and the password file, to say at once that it cannot.
+// TLS files and the password file, to say at once that it cannot. Without a broker's
+// address it fails with ErrNoBroker.
 func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error) {
 	b := &c.Broker
+	if b.first() == "" {
+		return amqpx.Config{}, ErrNoBroker
+	}
 	getTLS, problem := b.TLS.load(log)
 	if problem == nil && b.PasswordFile != "" {
 		if _, err := readSecret(b.PasswordFile); err != nil {
@@ -262,6 +266,12 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 		cfg.URLs = append(cfg.URLs, string(u))
 	}
 	return cfg, nil
+}
+
+// Listed returns the error with which a client of this configuration refuses a
+// destination that broker.declare, listed, leaves out; nil with another one.
+func (c *Config) Listed(dest topology.Destination) error {
+	return amqpx.Config{Declare: c.Broker.Declare, Destinations: c.Topology.Destinations}.Listed(dest)
 }
 
 // client is what amqpx takes as it is.

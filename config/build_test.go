@@ -240,14 +240,14 @@ func TestTLSFiles(t *testing.T) {
 		{TLS{CA: "/none.pem"}, "broker.tls.ca: cannot read /none.pem: no such file or directory"},
 		{TLS{CA: key}, "broker.tls.ca: " + key + " has no certificate in PEM form"},
 		{TLS{Cert: cert, Key: "/none.pem"}, "broker.tls.key: cannot read /none.pem: no such file or directory"},
-		{TLS{Cert: key, Key: cert}, "broker.tls.cert: client certificate " + key + " with key " + cert + ": tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"},
+		{TLS{Cert: key, Key: cert}, "broker.tls.cert: certificate " + key + " with key " + cert + ": tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"},
 	} {
 		c.Broker.TLS = bad.tls
 		if _, err := c.Client(nil, nil); errText(err) != bad.want {
 			t.Errorf("got %v, want %s", err, bad.want)
 		}
 	}
-	plain, err := (&Config{}).Client(nil, nil)
+	plain, err := (&Config{Broker: Broker{URL: "amqp://h/"}}).Client(nil, nil)
 	if err != nil || plain.GetTLS != nil {
 		t.Errorf("with files that are not set there is a TLS configuration, %v; want none, so that amqpx uses its default", err)
 	}

@@ -30,7 +30,7 @@ type Config struct {
 // Broker says how to connect.
 type Broker struct {
 	// URL of the broker, amqp:// or amqps://. Default: the environment variable
-	// AMQP_URL, else amqp://guest:guest@127.0.0.1:5672/.
+	// AMQP_URL. Without an address nothing connects: ErrNoBroker.
 	URL URL
 	// URLs are nodes of the same cluster, beside URL or instead of it. All are tried
 	// in a random order.
@@ -42,7 +42,8 @@ type Broker struct {
 	PasswordFile string
 	// ManagementURL of the management API, http:// or https://, with user and
 	// password where they differ from the broker's. Default: port 15672 (15671
-	// with amqps) of each of the brokers' hosts, of which one that answers is taken.
+	// with amqps) of each of the brokers' hosts whose AMQP port is the default, of
+	// which one that answers is taken.
 	ManagementURL URL
 	// TLS files for amqps.
 	TLS TLS
@@ -176,19 +177,8 @@ type ServeTLS struct {
 	Key  string // its private key
 }
 
-// DefaultURL is the broker without any setting: RabbitMQ's own default.
-const DefaultURL = "amqp://guest:guest@127.0.0.1:5672/"
-
-// GivenURL is the broker's URL, or the first of several, if a flag, a variable or
-// the file gave one; empty for the default.
-func (c *Config) GivenURL() URL {
-	_, one := c.origins["broker.url"]
-	_, several := c.origins["broker.urls"]
-	if !one && !several {
-		return ""
-	}
-	return c.Broker.nodes()[0]
-}
+// FirstURL returns the broker's URL, or the first of several; empty for none.
+func (c *Config) FirstURL() URL { return c.Broker.first() }
 
 // DelayGiven reports whether a file, a flag or a variable sets the strategy or
 // its layout; otherwise both are the defaults.

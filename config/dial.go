@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -31,11 +32,20 @@ func (c *Config) Dial(ctx context.Context) (*amqp.Connection, error) {
 // managementTimeout bounds one inspection through the management API.
 const managementTimeout = 20 * time.Second
 
-// Management is an inspector that reads the broker through its management API,
-// at broker.management_url or else at the default port of the brokers' hosts, with
-// the broker's user. It does not connect yet.
+// ErrNoManagement is in the error of Management where nothing tells the address.
+var ErrNoManagement = errors.New("the management API's address is not known; set broker.management_url, such as http://user:password@host:15672 (beside a broker at another port than 5672, or 5671 with TLS, none is assumed)")
+
+const managementForm = "expected a URL such as http://user:password@host:15672"
+
+// Management is an inspector that reads the broker through its management API, at
+// broker.management_url, or else at the default port of those of the brokers' hosts
+// where AMQP has its own: a host that maps the one maps the other. It has the broker's
+// user, and does not connect yet. Errors: ErrNoBroker, ErrNoManagement, *Error.
 func (c *Config) Management() (*live.Management, error) {
 	b := &c.Broker
+	if b.first() == "" {
+		return nil, ErrNoBroker
+	}
 	cfg := live.ManagementConfig{Timeout: managementTimeout}
 	for _, node := range b.nodes() {
 		uri, err := amqpx.ParseURL(string(node))
@@ -51,12 +61,18 @@ func (c *Config) Management() (*live.Management, error) {
 			user = url.UserPassword(name, password)
 		}
 		cfg.Vhost = uri.Vhost
-		u := &url.URL{Scheme: "http", Host: net.JoinHostPort(uri.Host, "15672")}
-		if uri.Scheme == "amqps" {
-			u.Scheme, u.Host = "https", net.JoinHostPort(uri.Host, "15671")
-		}
-		if own, err := url.Parse(string(b.ManagementURL)); err == nil && b.ManagementURL != "" {
-			u = own
+		var u *url.URL
+		switch {
+		case b.ManagementURL != "":
+			if u, err = url.Parse(string(b.ManagementURL)); err != nil {
+				return nil, errors.New("broker.management_url: " + managementForm) // err has the URL
+			}
+		case uri.Scheme == "amqp" && uri.Port == 5672:
+			u = &url.URL{Scheme: "http", Host: net.JoinHostPort(uri.Host, "15672")}
+		case uri.Scheme == "amqps" && uri.Port == 5671:
+			u = &url.URL{Scheme: "https", Host: net.JoinHostPort(uri.Host, "15671")}
+		default:
+			continue
 		}
 		if u.User == nil {
 			u.User = user
@@ -65,6 +81,9 @@ func (c *Config) Management() (*live.Management, error) {
 		if b.ManagementURL != "" {
 			break
 		}
+	}
+	if len(cfg.URLs) == 0 {
+		return nil, ErrNoManagement
 	}
 	cfg.URL, cfg.URLs = cfg.URLs[0], cfg.URLs[1:]
 	getTLS, problem := b.TLS.load(nil)

@@ -98,8 +98,8 @@ func (l *loader) layers(data []byte) {
 	for path, value := range l.src.Defaults {
 		l.v.SetDefault(path, value)
 	}
-	l.v.SetDefault("broker.url", cmp.Or(os.Getenv("AMQP_URL"), DefaultURL))
-	if os.Getenv("AMQP_URL") != "" {
+	if url := os.Getenv("AMQP_URL"); url != "" {
+		l.v.SetDefault("broker.url", url)
 		l.c.origins["broker.url"] = yamldoc.Place{Origin: "AMQP_URL"}
 	}
 	l.file = readFile(data, func(path string) bool { return l.above(path) != "" })

@@ -154,9 +154,8 @@ func TestLoadDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{
-		Broker: Broker{URL: DefaultURL},
-		Delay:  Delay{Strategy: "bucket", Prefix: "delay", QueueType: topology.Quorum, Previous: []Previous{}},
-		Serve:  Serve{Listen: DefaultListen},
+		Delay: Delay{Strategy: "bucket", Prefix: "delay", QueueType: topology.Quorum, Previous: []Previous{}},
+		Serve: Serve{Listen: DefaultListen},
 	}
 	want.origins = c.origins
 	if !reflect.DeepEqual(c, want) {
@@ -196,7 +195,46 @@ func TestPrecedence(t *testing.T) {
 	t.Setenv("RABBITDELAY_BROKER_URL", "")
 	check("amqp://amqp-url/", Source{})
 	t.Setenv("AMQP_URL", "")
-	check(DefaultURL, Source{})
+	check("", Source{})
+}
+
+// No broker is guessed: what needs one asks for its address.
+func TestNoBroker(t *testing.T) {
+	c, err := Load(Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, client := c.Client(nil, nil)
+	_, dial := c.Dial(t.Context())
+	_, management := c.Management()
+	for what, err := range map[string]error{"Client": client, "Dial": dial, "Management": management} {
+		if !errors.Is(err, ErrNoBroker) {
+			t.Errorf("%s: got %v, want ErrNoBroker", what, err)
+		}
+	}
+	if vhost, err := c.Vhost(); vhost != "/" || err != nil || c.FirstURL() != "" {
+		t.Errorf("virtual host %q, %v; first URL %s", vhost, err, c.FirstURL())
+	}
+}
+
+// The management API is assumed beside a broker at its default port, and nowhere else.
+func TestManagementIsBesideTheDefaultPort(t *testing.T) {
+	for file, want := range map[string]string{
+		"{url: 'amqp://h/'}":                                  "http://h:15672",
+		"{url: 'amqps://h/'}":                                 "https://h:15671",
+		"{url: 'amqp://h:5673/'}":                             "",
+		"{url: 'amqps://h:443/'}":                             "",
+		"{urls: ['amqp://h:5673/', 'amqp://i/']}":             "http://i:15672",
+		"{url: 'amqp://h:5673/', management_url: 'http://m'}": "http://m",
+	} {
+		m, err := mustLoad(t, "broker: "+file+"\n").Management()
+		switch {
+		case want == "" && !errors.Is(err, ErrNoManagement):
+			t.Errorf("%s: got %v, want ErrNoManagement", file, err)
+		case want != "" && (err != nil || m.Endpoint() != want):
+			t.Errorf("%s: got %v, want %s", file, err, want)
+		}
+	}
 }
 
 func TestDefaultsLoseAgainstAll(t *testing.T) {
@@ -292,7 +330,7 @@ func TestExpansionCannotInject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Broker.URL != DefaultURL || len(c.Topology.Queues) != 0 || c.Broker.ConnectionName != os.Getenv("RD_TEST_EVIL") {
+	if c.Broker.URL != "" || len(c.Topology.Queues) != 0 || c.Broker.ConnectionName != os.Getenv("RD_TEST_EVIL") {
 		t.Errorf("got %#v", c)
 	}
 	t.Setenv("RD_TEST_EVIL", "{name: evil, max_length: 1}")

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -31,17 +32,39 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // nodes are the brokers' URLs.
 func (b *Broker) nodes() []URL {
-	if b.URL == "" && len(b.URLs) > 0 {
+	if b.URL == "" {
 		return b.URLs
 	}
-	return append([]URL{cmp.Or(b.URL, DefaultURL)}, b.URLs...)
+	return append([]URL{b.URL}, b.URLs...)
 }
 
-// Vhost is the virtual host of the brokers' URLs.
+// first is a broker's URL, empty without one.
+func (b *Broker) first() URL {
+	for _, u := range b.nodes() {
+		return u
+	}
+	return ""
+}
+
+// secure reports whether the brokers are reached by TLS. Without an address that is
+// not known, and the TLS files may be for it.
+func (b *Broker) secure() bool {
+	return b.first() == "" || strings.HasPrefix(string(b.first()), "amqps:")
+}
+
+// Vhost returns the virtual host of the brokers' URLs; "/" without one.
 func (c *Config) Vhost() (string, error) {
-	uri, err := amqpx.ParseURL(string(c.Broker.nodes()[0]))
+	if c.Broker.first() == "" {
+		return "/", nil
+	}
+	uri, err := amqpx.ParseURL(string(c.Broker.first()))
 	return uri.Vhost, err
 }
+
+// ErrNoBroker is in the error of what needs a broker, where no setting has an address.
+// None is guessed: a program without its settings would declare its queues on whatever
+// broker happens to run beside it.
+var ErrNoBroker = errors.New("no broker is given; set AMQP_URL, --url of a command, or broker.url in the file to an address such as amqp://host:5672/vhost")
 
 // separate tells whether user or password stand apart from the URLs.
 func (b *Broker) separate() bool { return b.Username != "" || b.Password != "" || b.PasswordFile != "" }
@@ -65,7 +88,7 @@ func (b *Broker) source() func(context.Context) (username, password string, err 
 	if !b.separate() {
 		return nil
 	}
-	own, uri := *b, string(b.nodes()[0])
+	own, uri := *b, string(b.first())
 	return func(context.Context) (string, string, error) { return own.login(uri) }
 }
 

@@ -49,7 +49,7 @@ func TestLogin(t *testing.T) {
 		{"instead of the URL's", "{url: 'amqp://u:p@h', username: shop, password: x}", nil, nil, "amqp://u:p@h as shop:x"},
 		{"the password alone", "{url: 'amqp://u:p@h', password: x}", nil, nil, "amqp://u:p@h as u:x"},
 		{"a file", "{url: 'amqp://h', username: shop, password_file: " + secret + "}", nil, nil, "amqp://h as shop:from a file"},
-		{"default URL", "{username: shop, password: x}", nil, nil, DefaultURL + " as shop:x"},
+		{"beside AMQP_URL", "{username: shop, password: x}", map[string]string{"AMQP_URL": "amqp://other"}, nil, "amqp://other as shop:x"},
 		{"several", "{urls: ['amqp://a', 'amqp://b'], username: shop, password: x}", nil, nil, "amqp://a amqp://b as shop:x"},
 		{"several beside one", "{url: 'amqp://c', urls: ['amqp://a']}", nil, nil, "amqp://c amqp://a"},
 		{"several and AMQP_URL", "{urls: ['amqp://a']}", map[string]string{"AMQP_URL": "amqp://other"}, nil, "amqp://a"},
@@ -89,7 +89,7 @@ func TestLoginIsRefused(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", file, err, want)
 		}
 	}
-	c := &Config{Broker: Broker{Username: "shop", PasswordFile: "/none"}}
+	c := &Config{Broker: Broker{URL: "amqp://h", Username: "shop", PasswordFile: "/none"}}
 	if _, err := c.Client(nil, nil); errText(err) != "broker.password_file: cannot read /none: no such file or directory" {
 		t.Errorf("got %v", err)
 	}
@@ -101,12 +101,12 @@ func TestLoginIsRefused(t *testing.T) {
 // A password that is renewed is read at the next connection.
 func TestPasswordFileIsReadAgain(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "password")
-	c := &Config{Broker: Broker{Username: "shop", PasswordFile: secret}}
+	c := &Config{Broker: Broker{URL: "amqp://h", Username: "shop", PasswordFile: secret}}
 	for _, word := range []string{"one", "two\n"} {
 		if err := os.WriteFile(secret, []byte(word), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := who(t, c), DefaultURL+" as shop:"+strings.TrimSpace(word); got != want {
+		if got, want := who(t, c), "amqp://h as shop:"+strings.TrimSpace(word); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}

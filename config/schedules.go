@@ -56,7 +56,7 @@ func (f *file) schedule(n *yaml.Node, path string) {
 		}
 		f.Problems.Addf(place, at, format, args...)
 	}
-	if se, ok := errors.AsType[*schedule.RecurringError](r.Validate()); ok {
+	for _, se := range wrongFields(r.Validate()) {
 		field := snake(se.Field)
 		if se.Field == "CorrelationID" {
 			field = "correlation_id"
@@ -68,6 +68,20 @@ func (f *file) schedule(n *yaml.Node, path string) {
 			bad("name", "%q is the name of schedules[%d] too", yamldoc.Clip(r.Name), i)
 		}
 	}
+}
+
+// wrongFields returns every *schedule.RecurringError that err wraps.
+func wrongFields(err error) (list []*schedule.RecurringError) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			list = append(list, wrongFields(err)...)
+		}
+		return list
+	}
+	if se, ok := errors.AsType[*schedule.RecurringError](err); ok {
+		list = append(list, se)
+	}
+	return list
 }
 
 // parsed reads a single value.

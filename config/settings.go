@@ -22,7 +22,7 @@ type setting struct {
 
 var settings = []setting{
 	{"broker.url", func(c *Config) any { return &c.Broker.URL },
-		"AMQP_URL, else amqp://guest:guest@127.0.0.1:5672/", "the broker, amqp://user:password@host:5672/vhost or amqps://, special characters percent-encoded"},
+		"AMQP_URL", "the broker, amqp://user:password@host:5672/vhost or amqps://, special characters percent-encoded"},
 	{"broker.urls", func(c *Config) any { return &c.Broker.URLs },
 		"none", "nodes of the same cluster, beside url or instead of it, tried in a random order"},
 	{"broker.username", func(c *Config) any { return &c.Broker.Username },
@@ -32,7 +32,7 @@ var settings = []setting{
 	{"broker.password_file", func(c *Config) any { return &c.Broker.PasswordFile },
 		"none", "file that has the password, read again at each connection"},
 	{"broker.management_url", func(c *Config) any { return &c.Broker.ManagementURL },
-		"port 15672 (amqps: 15671) of a broker's host that answers, with its user", "the management API, http://user:password@host:15672 or https://"},
+		"beside a broker at port 5672 (amqps: 5671) port 15672 (15671) of its host, with its user", "the management API, http://user:password@host:15672 or https://"},
 	{"broker.tls.ca", func(c *Config) any { return &c.Broker.TLS.CA },
 		"the system's certificates", "PEM file of certificates to trust, for amqps; TLS files are read again at each handshake"},
 	{"broker.tls.cert", func(c *Config) any { return &c.Broker.TLS.Cert },

@@ -20,9 +20,6 @@ import (
 // setDefaults fills in what the settings' documentation says. What amqpx and dlx
 // have defaults for stays zero.
 func (c *Config) setDefaults() {
-	if len(c.Broker.URLs) == 0 {
-		c.Broker.URL = cmp.Or(c.Broker.URL, DefaultURL)
-	}
 	c.Serve.Listen = cmp.Or(c.Serve.Listen, DefaultListen)
 	c.Delay.Strategy = cmp.Or(c.Delay.Strategy, StrategyBucket)
 	c.Delay.Prefix = cmp.Or(c.Delay.Prefix, topology.DefaultPrefix)
@@ -73,7 +70,7 @@ func (c *Config) problems() []Problem {
 }
 
 func (k *checker) broker(b *Broker) {
-	secure := strings.HasPrefix(string(b.nodes()[0]), "amqps:")
+	secure := b.secure()
 	if b.URL != "" {
 		k.brokerURL("broker.url", b.URL)
 	}
@@ -87,7 +84,7 @@ func (k *checker) broker(b *Broker) {
 	if b.ManagementURL != "" {
 		u, err := url.Parse(string(b.ManagementURL))
 		if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
-			k.badf("broker.management_url", "expected a URL such as http://user:password@host:15672")
+			k.badf("broker.management_url", managementForm)
 		} else if err := amqpx.CheckURL(string(b.ManagementURL)); err != nil {
 			k.badf("broker.management_url", "%v", err)
 		}
@@ -119,7 +116,7 @@ func (k *checker) broker(b *Broker) {
 func (k *checker) client(b *Broker) {
 	given := b.client()
 	c := given.WithDefaults()
-	c.URL = DefaultURL // the URLs are checked above
+	c.URL = "amqp://checked-above/"
 	for path, put := range map[string]func(){
 		"heartbeat":     func() { c.Heartbeat = given.Heartbeat },
 		"dial_timeout":  func() { c.DialTimeout = given.DialTimeout },

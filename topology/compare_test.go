@@ -255,7 +255,7 @@ func TestPolicyWarnings(t *testing.T) {
 		"lower of both":     {[]topology.Policy{policy("o", 0, true, map[string]any{"message-ttl": 2000.0}), policy("p", 9, false, map[string]any{"message-ttl": 1000.0})}, []string{"p message-ttl"}},
 		"other queues":      {[]topology.Policy{{Name: "p", Pattern: "^orders", ApplyTo: "queues", Definition: map[string]any{"expires": 1.0}}}, nil},
 		"classic queues":    {[]topology.Policy{{Name: "p", Pattern: ".*", ApplyTo: "classic_queues", Definition: map[string]any{"expires": 1.0}}}, nil},
-		"quorum queues":     {[]topology.Policy{{Name: "p", Pattern: ".*", ApplyTo: "quorum_queues", Definition: map[string]any{"expires": 1.0}}}, []string{"p expires"}},
+		"quorum queues":     {[]topology.Policy{{Name: "p", Pattern: ".*", ApplyTo: "quorum_queues", Definition: map[string]any{"expires": 1.0}}}, []string{"p expires", "p expires"}}, // of the parked queue too
 		"unreadable":        {[]topology.Policy{{Name: "p", Pattern: "(?!x)", ApplyTo: "all", Definition: map[string]any{"expires": 1.0}}}, []string{"p "}},
 		"entry's alternate": {[]topology.Policy{{Name: "p", Pattern: "bucket$", ApplyTo: "exchanges", Definition: map[string]any{"alternate-exchange": "e"}}}, []string{"p alternate-exchange"}},
 	} {
@@ -278,6 +278,29 @@ func TestPolicyWarnings(t *testing.T) {
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("%s (queue exists: %v): got %q, want %q", name, exists, got, c.want)
 			}
+		}
+	}
+}
+
+// Messages that lie somewhere until somebody handles them are not to be dropped. Apply
+// refuses where they would be, unless that takes a bound that nobody need reach.
+func TestPolicyWarningsOfDeadLetters(t *testing.T) {
+	top := sample()
+	top.Destinations = []topology.Destination{{Queue: "q"}, {Queue: "p", DeadLetter: "graveyard"}}
+	top = top.WithDestinationQueues("delay", topology.Quorum)
+	l := live(top)
+	for key, refused := range map[string]bool{"message-ttl": true, "expires": true, "max-length": false, "max-length-bytes": false, "delivery-limit": false} {
+		l.Policies = []topology.Policy{{Name: "o", Operator: true, Pattern: `dead$|^graveyard$|^delay\.parked$`, Definition: map[string]any{key: 10.0}}}
+		plan := topology.Compare(top, l)
+		var names []string
+		for _, w := range plan.Warnings {
+			names = append(names, w.Name)
+		}
+		if !reflect.DeepEqual(names, []string{"delay.parked", "graveyard", "q.dead"}) || errors.Is(plan.Refusal(false), topology.ErrPolicy) != refused || plan.Refusal(true) != nil {
+			t.Errorf("%s: %q, %v", key, names, plan.Refusal(false))
+		}
+		if !strings.Contains(plan.String(), `(and "graveyard", "q.dead")`) {
+			t.Errorf("not all are named:\n%s", plan)
 		}
 	}
 }

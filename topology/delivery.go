@@ -30,6 +30,10 @@ func CreationLock(prefix, queue string) string {
 // messages that prove that the broker delays by an instant.
 func CanaryQueue(prefix string) string { return prefix + ".canary." }
 
+// RequeueConsumer begins the tags of the consumers by which a run of requeue takes
+// messages.
+const RequeueConsumer = "requeue-"
+
 // DeliveryTopology returns the objects that all strategies share: the delivery exchange
 // and, as its alternate, the parked queue. They depend on neither the queue
 // type nor the strategy (the parked queue is always a quorum queue), so two

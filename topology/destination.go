@@ -29,6 +29,10 @@ type Destination struct {
 // ToExchange tells whether the destination is an exchange.
 func (d Destination) ToExchange() bool { return d.Queue == "" }
 
+// ServerNamed reports whether the broker has named the queue (amq.gen-...). Only the
+// broker makes such a queue, and none beside it for its dead letters.
+func (d Destination) ServerNamed() bool { return strings.HasPrefix(d.Queue, "amq.") }
+
 // DeadLetterQueue is the queue for failed messages of a queue destination.
 func (d Destination) DeadLetterQueue() string {
 	if d.DeadLetter != "" {

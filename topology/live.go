@@ -11,7 +11,10 @@ type Live struct {
 	// BindingsKnown tells whether Bindings is complete. AMQP has no way to read
 	// them.
 	BindingsKnown bool
-	Policies      []Policy
+	// Unbind has the addresses at which the management API deletes bindings, by
+	// Binding.String.
+	Unbind   map[string]string
+	Policies []Policy
 	// PoliciesKnown tells whether Policies is complete. They need the
 	// management API and a user with the tag policymaker or administrator.
 	PoliciesKnown bool
@@ -47,11 +50,18 @@ type LiveQueue struct {
 	Arguments      map[string]any
 	Mismatches     []Mismatch
 
-	// Messages is the number of messages: over AMQP those ready for delivery;
-	// by the management API all, including unacknowledged ones and dead letters
-	// in transit, but up to 5 s old.
-	Messages  int64
-	Consumers int64
+	// Messages is the number of messages: over AMQP those ready for delivery; by the
+	// management API all, up to 5 s old. Unacked and Leaving are among them: those that
+	// a consumer holds, and dead letters that the next queue has not confirmed.
+	// ReadyBytes are the bodies of ready ones that do not wait for an instant.
+	Messages, Unacked, Leaving int64
+	ReadyBytes                 int64
+	Consumers                  int64
+
+	Members []string // nodes with a replica of a quorum queue
+	Online  []string // those of them that are up
+	Node    string   // of a classic queue, or the leader's
+	State   string   // running, down, …; empty for unknown
 
 	// EffectivePolicy is the merged definition of the policies that apply to it,
 	// empty if none does; nil if that is unknown, as for some seconds after a queue
@@ -60,6 +70,10 @@ type LiveQueue struct {
 	Policy          string
 	OperatorPolicy  string
 }
+
+// Ready is the number of messages that wait in the queue, for a consumer or for an
+// instant of their own.
+func (q LiveQueue) Ready() int64 { return max(0, q.Messages-q.Unacked-q.Leaving) }
 
 // Policy is a policy of a virtual host: it sets arguments of the queues and
 // exchanges whose names match.

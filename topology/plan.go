@@ -36,13 +36,15 @@ type Plan struct {
 	Source   string // how the broker was read: "management API" or "AMQP"
 	Steps    []Step // exchanges, queues, bindings, each in the order of the description
 	Warnings []Warning
+	// Strays are bindings out of the delays that nobody described.
+	Strays []Stray
 	// PoliciesChecked tells whether the policies could be read.
 	PoliciesChecked bool
 }
 
 // Compare finds wanted objects that are missing on a broker or differ.
 func Compare(want Topology, live Live) Plan {
-	p := Plan{Source: live.Source, PoliciesChecked: live.PoliciesKnown, Warnings: policyWarnings(want, live)}
+	p := Plan{Source: live.Source, PoliciesChecked: live.PoliciesKnown, Warnings: policyWarnings(want, live), Strays: strays(want, live)}
 	for _, e := range want.Exchanges {
 		p.Steps = append(p.Steps, compareExchange(e, live))
 	}

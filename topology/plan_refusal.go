@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -28,13 +29,13 @@ func (e *ConflictError) Error() string {
 func (e *ConflictError) Unwrap() error { return ErrConflict }
 
 // ErrPolicy is wrapped by every *PolicyError.
-var ErrPolicy = errors.New("policies break delay queues")
+var ErrPolicy = errors.New("policies break delays or lose dead letters")
 
 // PolicyError says which policies would break what was to be declared.
 type PolicyError struct{ Warnings []Warning }
 
 func (e *PolicyError) Error() string {
-	return "refused, because policies would break delay queues: " + strings.Join(groupWarnings(e.Warnings), "; ")
+	return "refused, because policies would break delays or lose dead letters: " + strings.Join(groupWarnings(e.Warnings), "; ")
 }
 
 // Unwrap makes errors.Is(err, ErrPolicy) true.
@@ -50,8 +51,13 @@ func (p Plan) Refusal(forced bool) error {
 			errs = append(errs, &ConflictError{Kind: s.Kind, Name: s.Name, Argument: m.Argument, Want: m.Want, Have: m.Have})
 		}
 	}
-	if len(errs) == 0 && len(p.Warnings) > 0 && !forced {
-		return &PolicyError{Warnings: p.Warnings}
+	if grave := p.Grave(); len(errs) == 0 && len(grave) > 0 && !forced {
+		return &PolicyError{Warnings: grave}
 	}
 	return errors.Join(errs...)
+}
+
+// Grave are the warnings for which Apply refuses.
+func (p Plan) Grave() []Warning {
+	return slices.DeleteFunc(slices.Clone(p.Warnings), func(w Warning) bool { return w.Mild })
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 )
 
@@ -35,6 +36,13 @@ func (p Plan) Render(w io.Writer, all bool) error {
 	}
 	for _, line := range groupWarnings(p.Warnings) {
 		b.WriteString("warning: " + line + "\n")
+	}
+	for i, x := range p.Strays {
+		if !all && i == maxListed {
+			fmt.Fprintf(&b, "warning: %d more bindings that nobody described\n", len(p.Strays)-i)
+			break
+		}
+		fmt.Fprintf(&b, "warning: binding %s: nobody described it; %s; %s\n", x, x.Effect(), x.Advice())
 	}
 	if !p.PoliciesChecked {
 		fmt.Fprintf(&b, "note: policies were not checked; reading them needs the management API and a user with the tag policymaker\n")
@@ -77,29 +85,33 @@ func (p Plan) renderGroup(b *strings.Builder, a Action, kind Kind, all bool) {
 	}
 }
 
-// groupWarnings says once what one policy does to many objects.
+// groupWarnings says once what one policy does to many objects. Kept queues are
+// named, up to maxListed.
 func groupWarnings(warnings []Warning) []string {
 	type group struct {
 		first Warning
-		count int
+		more  []string
 	}
 	var order []string
 	groups := map[string]*group{}
 	for _, w := range warnings {
-		key := strings.Join([]string{string(w.Kind), w.Policy, w.Key, FormatValue(w.Value)}, "\x00")
+		key := strings.Join([]string{string(w.Kind), w.Policy, w.Key, FormatValue(w.Value), strconv.FormatBool(w.Kept)}, "\x00")
 		if g, ok := groups[key]; ok {
-			g.count++
+			g.more = append(g.more, strconv.Quote(w.Name))
 			continue
 		}
-		groups[key] = &group{w, 1}
+		groups[key] = &group{first: w}
 		order = append(order, key)
 	}
 	lines := make([]string, len(order))
 	for i, key := range order {
 		g := groups[key]
 		lines[i] = g.first.String()
-		if g.count > 1 {
-			lines[i] += fmt.Sprintf(" (and %d more %s)", g.count-1, kindPlural[g.first.Kind])
+		switch n := len(g.more); {
+		case n > 0 && n <= maxListed && g.first.Kept:
+			lines[i] += " (and " + strings.Join(g.more, ", ") + ")"
+		case n > 0:
+			lines[i] += fmt.Sprintf(" (and %d more %s)", n, kindPlural[g.first.Kind])
 		}
 	}
 	return lines
@@ -129,8 +141,17 @@ type jsonWarning struct {
 	Advice string `json:"advice"`
 }
 
+type jsonStray struct {
+	Exchange   string `json:"exchange"`
+	Queue      string `json:"queue,omitempty"`
+	ToExchange string `json:"to_exchange,omitempty"`
+	RoutingKey string `json:"routing_key"`
+	Effect     string `json:"effect"`
+	Advice     string `json:"advice"`
+}
+
 // MarshalJSON gives {"source":…,"policies_checked":…,"create":n,"same":n,
-// "conflict":n,"unverified":n,"steps":[…],"warnings":[…]}.
+// "conflict":n,"unverified":n,"steps":[…],"warnings":[…],"strays":[…]}.
 func (p Plan) MarshalJSON() ([]byte, error) {
 	steps := make([]jsonStep, len(p.Steps))
 	for i, s := range p.Steps {
@@ -141,7 +162,11 @@ func (p Plan) MarshalJSON() ([]byte, error) {
 	}
 	warnings := make([]jsonWarning, len(p.Warnings))
 	for i, w := range p.Warnings {
-		warnings[i] = jsonWarning(w)
+		warnings[i] = jsonWarning{w.Kind, w.Name, w.Policy, w.Key, w.Value, w.Effect, w.Advice}
+	}
+	strays := make([]jsonStray, len(p.Strays))
+	for i, x := range p.Strays {
+		strays[i] = jsonStray{x.Exchange, x.Queue, x.ToExchange, x.RoutingKey, x.Effect(), x.Advice()}
 	}
 	return json.Marshal(struct {
 		Source          string        `json:"source"`
@@ -152,5 +177,6 @@ func (p Plan) MarshalJSON() ([]byte, error) {
 		Unverified      int           `json:"unverified"`
 		Steps           []jsonStep    `json:"steps"`
 		Warnings        []jsonWarning `json:"warnings"`
-	}{p.Source, p.PoliciesChecked, p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict), p.Count(ActionUnverified), steps, warnings})
+		Strays          []jsonStray   `json:"strays"`
+	}{p.Source, p.PoliciesChecked, p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict), p.Count(ActionUnverified), steps, warnings, strays})
 }

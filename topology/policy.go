@@ -5,11 +5,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 )
 
-// Warning says that a policy changes a described object so that it no longer
-// does what it is for.
+// Warning says that a policy changes an object of ours so that it no longer does
+// what it is for.
 type Warning struct {
 	Kind   Kind
 	Name   string // of the object
@@ -18,6 +17,12 @@ type Warning struct {
 	Value  any
 	Effect string // what would happen
 	Advice string // what to do
+	// Kept reports whether the object is a queue in which messages lie until somebody
+	// handles them: dead letters, or the parked queue.
+	Kept bool
+	// Mild reports whether messages are lost only once a bound is reached. Apply does
+	// not refuse then.
+	Mild bool
 }
 
 func (w Warning) String() string {
@@ -34,8 +39,9 @@ func (w Warning) String() string {
 // effectivePolicy is the merged definition that applies to an object, and its
 // sources.
 type effectivePolicy struct {
-	definition map[string]any
-	source     map[string]string // key -> name of the policy that sets it
+	definition     map[string]any
+	source         map[string]string // key -> name of the policy that sets it
+	user, operator string            // the names of the two; empty for none
 }
 
 // policyFor merges the policies that match a name as the broker does: of the
@@ -68,8 +74,13 @@ func policyFor(policies []Policy, name string, targets ...string) (effectivePoli
 	}
 	e := effectivePolicy{definition: map[string]any{}, source: map[string]string{}}
 	for _, p := range chosen {
-		if p == nil {
+		switch {
+		case p == nil:
 			continue
+		case p.Operator:
+			e.operator = p.Name
+		default:
+			e.user = p.Name
 		}
 		for k, v := range p.Definition {
 			if old, ok := integer(e.definition[k]); ok {
@@ -84,31 +95,40 @@ func policyFor(policies []Policy, name string, targets ...string) (effectivePoli
 }
 
 // matchPattern matches a name as the broker does. Its regular expressions know
-// lookahead, which Go's do not; of that it understands "everything but",
-// ^(?!but)rest, with which policies leave objects out.
+// lookahead, which Go's do not; of that it understands what stands at the beginning,
+// ^(?!but)(?=and)rest, with which policies leave objects out.
 func matchPattern(pattern, name string) (matches, readable bool) {
 	if re, err := regexp.Compile(pattern); err == nil {
 		return re.MatchString(name), true
 	}
-	rest, ok := strings.CutPrefix(pattern, "^(?!")
-	if !ok {
+	rest, ok := strings.CutPrefix(pattern, "^")
+	matches = true
+	for ok && (strings.HasPrefix(rest, "(?!") || strings.HasPrefix(rest, "(?=")) {
+		var ahead *regexp.Regexp
+		wanted := rest[2] == '='
+		if ahead, rest, ok = lookahead(rest); ok {
+			matches = matches && ahead.MatchString(name) == wanted
+		}
+	}
+	re, err := regexp.Compile("^(?:" + rest + ")")
+	if !ok || err != nil {
 		return false, false
 	}
-	for i := range rest { // the parenthesis that ends the lookahead
-		if rest[i] != ')' {
+	return matches && re.MatchString(name), true
+}
+
+// lookahead cuts a lookahead off the beginning of a pattern, up to the first
+// parenthesis that leaves a whole expression.
+func lookahead(pattern string) (ahead *regexp.Regexp, rest string, ok bool) {
+	for i := range pattern {
+		if pattern[i] != ')' {
 			continue
 		}
-		but, err := regexp.Compile("^(?:" + rest[:i] + ")")
-		if err != nil {
-			continue
+		if re, err := regexp.Compile("^(?:" + pattern[len("(?!"):i] + ")"); err == nil {
+			return re, pattern[i+1:], true
 		}
-		if but.MatchString(name) {
-			return false, true
-		}
-		re, err := regexp.Compile("^(?:" + rest[i+1:] + ")")
-		return err == nil && re.MatchString(name), err == nil
 	}
-	return false, false
+	return nil, "", false
 }
 
 // AlternateExchange is that of an exchange, by its arguments or a policy; empty for
@@ -127,122 +147,4 @@ func appliesTo(applyTo string, targets []string) bool {
 		return true
 	}
 	return slices.Contains(targets, applyTo)
-}
-
-// policyWarnings checks the policies on delay queues, and on the exchanges that
-// feed them. The list of policies tells what is in force now; what a queue
-// itself reports is up to 5 s old, and counts where the list cannot be read.
-func policyWarnings(want Topology, live Live) []Warning {
-	var out []Warning
-	feeds := map[string]bool{}
-	unreadable := map[string]bool{}
-	for _, q := range want.Queues {
-		if !q.IsDelay() {
-			continue
-		}
-		for _, b := range want.Bindings {
-			if b.Queue == q.Name {
-				feeds[b.Exchange] = true
-			}
-		}
-		e, broken := policyFor(live.Policies, q.Name, "queues", string(queueType(q))+"_queues")
-		if found, ok := live.Queues[q.Name]; ok && found.ArgumentsKnown && (!live.PoliciesKnown || len(broken) > 0) {
-			e = found.effective()
-			broken = nil
-		}
-		for _, name := range broken {
-			unreadable[name] = true
-		}
-		out = append(out, queueWarnings(q, e)...)
-	}
-	for _, x := range want.Exchanges {
-		if !feeds[x.Name] || x.AlternateExchange != "" {
-			continue
-		}
-		e, _ := policyFor(live.Policies, x.Name, "exchanges")
-		if v, ok := e.definition["alternate-exchange"]; ok {
-			out = append(out, Warning{
-				Kind: KindExchange, Name: x.Name, Policy: e.source["alternate-exchange"], Key: "alternate-exchange", Value: v,
-				Effect: "a message whose delay queue is missing would vanish into it instead of coming back to its publisher",
-				Advice: exemptAdvice,
-			})
-		}
-	}
-	for _, name := range sortedKeys(unreadable) {
-		out = append(out, Warning{
-			Kind: KindQueue, Name: "*", Policy: name,
-			Effect: "its pattern uses regular expressions that cannot be checked here",
-			Advice: "make sure that it matches no delay queue",
-		})
-	}
-	return out
-}
-
-const exemptAdvice = "narrow the policy's pattern, or give the object a policy of its own with a higher priority"
-
-func queueType(q Queue) QueueType {
-	if q.Type == "" {
-		return Quorum
-	}
-	return q.Type
-}
-
-func (q LiveQueue) effective() effectivePolicy {
-	names := []string{}
-	for _, n := range []string{q.Policy, q.OperatorPolicy} {
-		if n != "" {
-			names = append(names, n)
-		}
-	}
-	e := effectivePolicy{definition: q.EffectivePolicy, source: map[string]string{}}
-	for k := range q.EffectivePolicy {
-		e.source[k] = strings.Join(names, "+")
-	}
-	return e
-}
-
-// queueWarnings says what a policy does to a delay queue. The broker takes the
-// lower of argument and policy for TTL, expiry and lengths, the policy for the
-// overflow of a quorum queue, and the argument for dead-lettering.
-func queueWarnings(q Queue, e effectivePolicy) []Warning {
-	var out []Warning
-	warn := func(key, effect string) {
-		out = append(out, Warning{
-			Kind: KindQueue, Name: q.Name, Policy: e.source[key], Key: key, Value: e.definition[key],
-			Effect: effect, Advice: exemptAdvice,
-		})
-	}
-	if ttl, ok := integer(e.definition["message-ttl"]); ok && ttl < q.MessageTTL.Milliseconds() {
-		warn("message-ttl", fmt.Sprintf("delays of %v would fire after %v", *q.MessageTTL, time.Duration(ttl)*time.Millisecond))
-	}
-	if _, ok := e.definition["expires"]; ok {
-		warn("expires", "the broker would delete the queue, with the messages that wait in it")
-	}
-	if v, ok := e.definition["overflow"]; ok && q.DeadLetter.AtLeastOnce && v != OverflowRejectPublish {
-		warn("overflow", "dead-lettering at least once would silently become at most once, which can lose messages")
-	}
-	if v, ok := e.definition["dead-letter-strategy"]; ok && !q.DeadLetter.AtLeastOnce && v == StrategyAtLeastOnce && queueType(q) == Quorum {
-		warn("dead-letter-strategy", "the queue would dead-letter otherwise than described")
-	}
-	if _, ok := e.definition["dead-letter-routing-key"]; ok && q.DeadLetter.RoutingKey == nil {
-		warn("dead-letter-routing-key", "every message would lose the routing key that leads to its destination")
-	}
-	if limit, ok := integer(e.definition["delivery-limit"]); ok && limit >= 0 && (q.DeliveryLimit == nil || limit < *q.DeliveryLimit) {
-		warn("delivery-limit", "a message that is looked at more often would be sent on before it is due")
-	}
-	effect := "a full queue would send its oldest messages on before they are due"
-	if q.Overflow == OverflowRejectPublish {
-		effect = "a full queue would refuse messages"
-	}
-	if q.Native() {
-		effect += ", or, with overflow drop-head and nothing but delayed messages in it, keep a processor busy for ever"
-	}
-	length := func(key string, own *int64) {
-		if limit, ok := integer(e.definition[key]); ok && (own == nil || limit < *own) {
-			warn(key, effect)
-		}
-	}
-	length("max-length", q.MaxLength)
-	length("max-length-bytes", q.MaxLengthBytes)
-	return out
 }

@@ -15,13 +15,17 @@ func TestMatchPattern(t *testing.T) {
 		{`^(?!amq\.).*`, "amq.gen-x", false, true},
 		{`^(?!amq\.).*`, "delay.bucket.1m", true, true},
 		{`^(?!delay\.)(?=.*x)`, "delay.x", false, true},
-		{`^(?!delay\.)(?=.*x)`, "orders.x", false, false},
+		{`^(?!delay\.)(?=.*x)`, "orders.x", true, true},
+		{`^(?!delay\.)(?=.*x)`, "orders.y", false, true},
+		{`^(?!.*\.dead$)(?!delay\.)(?=.*(?:a|d))`, "d.dead", false, true},
+		{`^(?!.*\.dead$)(?!delay\.)(?=.*(?:a|d))`, "d", true, true},
 		{`^(?!(a|b)\.)c`, "a.c", false, true},
 		{`^(?!(a|b)\.)c`, "cd", true, true},
 		{`^(?!(a|b)\.)c`, "dc", false, true},
 		{`^(?!a`, "a", false, false},
 		{`(?!a)b`, "b", false, false},
-		{`^(?=a)`, "a", false, false},
+		{`^(?=a)`, "a", true, true},
+		{`^(?<!a)b`, "b", false, false},
 	} {
 		matches, readable := matchPattern(c.pattern, c.name)
 		if matches != c.matches || readable != c.readable {

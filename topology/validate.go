@@ -253,6 +253,9 @@ func (v *validator) destination(path string, d Destination) {
 		v.addf(path, "%v", err)
 		return
 	}
+	if d.ServerNamed() {
+		v.addf(path+".queue", "%q begins with \"amq.\", which brokers reserve; choose another name", d.Queue)
+	}
 	v.short(path+".queue", d.Queue)
 	v.short(path+".exchange", d.Exchange)
 	v.short(path+".routing_key", d.RoutingKey)

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -27,9 +28,33 @@ func (v *validator) queue(path string, q Queue) {
 	} else {
 		v.count(path+".delivery_limit", q.DeliveryLimit, -1)
 	}
+	v.loop(path, q)
 	v.expires(path, q)
 	v.priorities(path, q, classic)
 	v.arguments(path, q.Arguments)
+}
+
+// loop refuses a queue whose messages expire into themselves through queues that all
+// have a TTL: the broker drops a message that comes round without having been rejected.
+func (v *validator) loop(path string, q Queue) {
+	next := func(q Queue) (Queue, bool) {
+		if q.MessageTTL == nil || q.DeadLetter == nil || q.DeadLetter.Exchange != "" || q.DeadLetter.RoutingKey == nil {
+			return Queue{}, false
+		}
+		i := slices.IndexFunc(v.t.Queues, func(x Queue) bool { return x.Name == *q.DeadLetter.RoutingKey })
+		if i < 0 {
+			return Queue{}, false
+		}
+		return v.t.Queues[i], true
+	}
+	way := []string{q.Name}
+	for at, ok := next(q); ok && len(way) <= len(v.t.Queues); at, ok = next(at) {
+		way = append(way, at.Name)
+		if at.Name == q.Name {
+			v.addf(path+".dead_letter", "messages expire in a circle, %s, and brokers drop them; let one of the queues have no message_ttl, or another dead_letter", yamldoc.Clip(strings.Join(way, " -> ")))
+			return
+		}
+	}
 }
 
 // milliseconds checks a duration that becomes a number of milliseconds.

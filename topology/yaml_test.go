@@ -141,6 +141,8 @@ var mistakes = []struct {
 	{"dangling queue", "bindings:\n  - {exchange: amq.topic, queue: nowhere}\n", "2:34", "bindings[0].queue", `queue "nowhere" is not declared`},
 	{"dangling exchange", "bindings:\n  - {exchange: amq.topic, to_exchange: nowhere}\n", "2:40", "bindings[0].to_exchange", `exchange "nowhere" is not declared`},
 	{"dangling alternate exchange", "exchanges:\n  - {name: a, type: topic, alternate_exchange: nowhere}\n", "2:48", "exchanges[0].alternate_exchange", "not declared"},
+	{"a circle of TTLs", "queues:\n  - name: a\n    message_ttl: 1s\n    dead_letter: {exchange: '', routing_key: b}\n  - name: b\n    message_ttl: 1s\n    dead_letter: {exchange: '', routing_key: a}\n", "4:18", "queues[0].dead_letter", "messages expire in a circle, a -> b -> a, and brokers drop them"},
+	{"a reserved destination", "destinations:\n  - queue: amq.foo\n", "2:12", "destinations[0].queue", "which brokers reserve"},
 	{"dangling dead-letter exchange", "queues:\n  - name: a\n    dead_letter: {exchange: nowhere}\n", "3:29", "queues[0].dead_letter.exchange", "not declared"},
 	{"dangling destination", "destinations:\n  - {exchange: nowhere, routing_key: k}\n", "2:16", "destinations[0].exchange", "not declared"},
 	{"binding to two", "queues: [{name: a}]\nbindings:\n  - {exchange: amq.topic, queue: a, to_exchange: amq.direct}\n", "3:5", "bindings[0]", "not to both"},
@@ -233,6 +235,14 @@ func TestAliasesAreBounded(t *testing.T) {
 	_, err := topology.ParseYAML([]byte(doc.String()))
 	if err == nil || !strings.Contains(err.Error(), "more than 100000 values") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What was not read for its length is not said to be missing.
+func TestTooManyValuesAreOneProblem(t *testing.T) {
+	_, err := topology.ParseYAML([]byte("destinations:\n" + strings.Repeat("  - {queue: q}\n", 60_000)))
+	if want := "line 50001, column 13: more than 100000 values with all aliases written out; split the file"; err == nil || err.Error() != want {
+		t.Errorf("got %v, expected %s", err, want)
 	}
 }
 

@@ -148,7 +148,7 @@ func (ch *channel) onNack(d *decoder) *rabbit.Error {
 	if d.failed() {
 		return nil
 	}
-	return ch.deliveries.Reject(tag, bits[0], bits[1])
+	return ch.deliveries.Nack(tag, bits[0], bits[1])
 }
 
 func (ch *channel) onReject(d *decoder) *rabbit.Error {
@@ -156,7 +156,7 @@ func (ch *channel) onReject(d *decoder) *rabbit.Error {
 	if d.failed() {
 		return nil
 	}
-	return ch.deliveries.Reject(tag, false, requeue)
+	return ch.deliveries.Reject(tag, requeue)
 }
 
 func (ch *channel) onRecover(d *decoder) *rabbit.Error {

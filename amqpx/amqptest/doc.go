@@ -14,6 +14,9 @@
 //		…
 //	})
 //
+// A schedule.Store passes a month in seconds there; docs/testing.md says what databases
+// do in a bubble.
+//
 // Make the Server inside the bubble, and close it there after its clients. For
 // amqp091-go alone there is Server.Connect, and Server.Listen serves a socket for
 // other processes, outside bubbles.

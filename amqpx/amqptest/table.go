@@ -12,8 +12,8 @@ import (
 // errSyntax is what cannot be read.
 var errSyntax = errors.New("malformed frame")
 
-// maxDepth bounds tables in tables.
-const maxDepth = 32
+// maxDepth bounds tables in tables; a broker has no bound, but amqp091 one of 32.
+const maxDepth = 1000
 
 // decoder reads the values of a frame. After the first mistake all it gives is
 // zero, and err says so.

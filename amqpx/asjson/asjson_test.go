@@ -65,7 +65,7 @@ func TestRecurringOf(t *testing.T) {
 // No list is null.
 func TestTraceOf(t *testing.T) {
 	expect(t, asjson.TraceOf(trace.Trace{ID: "x", Why: "nothing is known"}),
-		`{"id":"x","why":"nothing is known","found":false,"effects":[],"records":[],"lying":[],"searched":[],"scopes":[],"delay_queues_not_empty":[],"unseen":[],"notes":[]}`)
+		`{"id":"x","why":"nothing is known","found":false,"effects":[],"records":[],"lying":[],"searched":[],"scopes":[],"delay_queues_not_empty":[],"destinations_not_empty":[],"unseen":[],"notes":[]}`)
 	got := asjson.TraceOf(trace.Trace{
 		ID: "x", Task: &schedule.Task{ID: "x"}, Effects: []schedule.Effect{{Version: 1, Queue: "q", LeaseUntil: noon}},
 		Records: []idempotency.Record{{Scope: "q", Guarded: true, ProcessedAt: noon}},

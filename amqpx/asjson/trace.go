@@ -18,6 +18,7 @@ type Trace struct {
 	Searched []trace.Searched `json:"searched"               nullable:"false"`
 	Scopes   []string         `json:"scopes"                 nullable:"false"                                doc:"in which records were looked for"`
 	Waiting  []status.Delay   `json:"delay_queues_not_empty" nullable:"false"                                doc:"any of them may have it"`
+	Other    []string         `json:"destinations_not_empty" nullable:"false"                                doc:"queues that are not searched, because their consumers would wait; any of them may have it"`
 	Unseen   []doctor.Unseen  `json:"unseen"                 nullable:"false"                                doc:"what could not be seen, and why"`
 	Notes    []string         `json:"notes"                  nullable:"false"`
 }
@@ -27,7 +28,7 @@ func TraceOf(t trace.Trace) Trace {
 	out := Trace{
 		ID: t.ID, Why: t.Why, Found: t.Found(), Effects: EffectsOf(t.Effects), Records: RecordsOf(t.Records), Lying: MessagesOf(t.Lying),
 		Searched: append([]trace.Searched{}, t.Searched...), Scopes: append([]string{}, t.Scopes...), Waiting: append([]status.Delay{}, t.Waiting...),
-		Unseen: append([]doctor.Unseen{}, t.Unseen...), Notes: append([]string{}, t.Notes...),
+		Other: append([]string{}, t.Unsearched...), Unseen: append([]doctor.Unseen{}, t.Unseen...), Notes: append([]string{}, t.Notes...),
 	}
 	if t.Task != nil {
 		task := TaskOf(*t.Task)

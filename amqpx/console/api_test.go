@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -238,6 +239,50 @@ func TestAPIConformsToItsDocument(t *testing.T) {
 	}
 }
 
+// Where there is little to say, an answer conforms all the same, and has no null where
+// the document has none: empty tables, no database, no broker, and each gone.
+func TestAPIConformsWithLittle(t *testing.T) {
+	for name, change := range map[string]func(w *world, c *Config){
+		"empty":       func(*world, *Config) {},
+		"no database": func(_ *world, c *Config) { c.Store, c.DB = nil, nil },
+		"no broker":   func(_ *world, c *Config) { c.Client, c.Look, c.Previous = nil, nil, nil },
+		"nothing":     func(_ *world, c *Config) { *c = Config{} },
+		"database gone": func(w *world, _ *Config) {
+			check(w.t, w.db.Close())
+		},
+		"broker gone": func(w *world, _ *Config) { w.broker.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			change(w, &w.cfg)
+			w = newWorldOn(t, w)
+			w.t = t
+			d := openDocument(w)
+			for _, op := range d.operations() {
+				if method, path, _ := strings.Cut(op, " "); method == http.MethodGet && path != "/api/v1/events" {
+					path = strings.NewReplacer("{id}", "none", "{name}", "none", "{queue}", "none").Replace(path)
+					d.conforms(op, w.ask(method, path, ""))
+				}
+			}
+			for op, bodies := range map[string][]string{
+				"PUT /api/v1/tasks/{id}":       {`{"queue":"orders","due":"1h","tags":null,"headers":null,"body":null}`, `{"queue":"orders","due":null}`},
+				"POST /api/v1/tasks":           {`{"tasks":null}`, `{"tasks":[null]}`},
+				"POST /api/v1/tasks/bulk":      {`{"action":"cancel","filter":null,"dry_run":true}`, `{"action":"cancel","filter":{"queue":"x"},"dry_run":true}`},
+				"PUT /api/v1/recurring/{name}": {`{"every":"1h","queue":"orders","tags":null}`},
+				"POST /api/v1/requeue":         {`{"queue":"orders.dead","reasons":null,"dry_run":true}`, `{"queue":"none.dead","dry_run":true}`},
+			} {
+				method, path, _ := strings.Cut(op, " ")
+				if name == "broker gone" && path == "/api/v1/requeue" {
+					continue // which waits for it for 30 s
+				}
+				for _, body := range bodies {
+					d.conforms(op, w.ask(method, strings.NewReplacer("{id}", "x", "{name}", "x").Replace(path), body))
+				}
+			}
+		})
+	}
+}
+
 // jobIn is the job that an answer has started.
 func (r reply) jobIn(t *testing.T) (map[string]any, bool) {
 	t.Helper()
@@ -352,6 +397,61 @@ func TestAPITakesAnyID(t *testing.T) {
 		w.must(200, "POST", "/api/v1/tasks/"+path+"/cancel", "")
 		if task, err := w.store.Get(t.Context(), nil, id); err != nil || task.Status != schedule.StatusCancelled {
 			t.Errorf("%s: %v %v", id, task.Status, err)
+		}
+	}
+}
+
+// Ten moves by an hour at once are ten hours.
+func TestAPIMovesAddUp(t *testing.T) {
+	w := newWorld(t)
+	w.must(201, "PUT", "/api/v1/tasks/a", `{"queue":"q","due":"2030-01-01T00:00:00Z"}`)
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			if r := w.ask("POST", "/api/v1/tasks/a/move", `{"by":"1h"}`); r.code != 200 {
+				t.Errorf("%d %s", r.code, r.text)
+			}
+		})
+	}
+	all.Wait()
+	task, err := w.store.Get(t.Context(), nil, "a")
+	check(t, err)
+	if want := time.Date(2030, 1, 1, 10, 0, 0, 0, time.UTC); !task.DeliverAt.Equal(want) {
+		t.Errorf("due %s, expected %s", task.DeliverAt, want)
+	}
+}
+
+// With replace=true a PUT schedules: what has ended once more, and what counts from
+// now from now on. A repetition without it, or of an instant, leaves what is there.
+func TestAPIReplaces(t *testing.T) {
+	const relative, absolute = `{"queue":"q","due":"2h"}`, `{"queue":"q","due":"2030-01-01T00:00:00Z"}`
+	for _, tt := range []struct {
+		body, ended string
+		replace     bool
+		code        int
+	}{
+		{relative, "", false, 200},
+		{relative, "", true, 201},
+		{absolute, "", true, 200},
+		{absolute, "cancelled", false, 200},
+		{absolute, "cancelled", true, 201},
+		{absolute, "done", true, 201},
+		{absolute, "failed", true, 201},
+		{relative, "expired", true, 201},
+	} {
+		w := newWorld(t)
+		w.must(201, "PUT", "/api/v1/tasks/a", tt.body)
+		before, err := w.store.Get(t.Context(), nil, "a")
+		check(t, err)
+		if tt.ended != "" {
+			_, err := w.db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = ?, finished_at = 1", tt.ended)
+			check(t, err)
+		}
+		w.must(tt.code, "PUT", fmt.Sprintf("/api/v1/tasks/a?replace=%t", tt.replace), tt.body)
+		task, err := w.store.Get(t.Context(), nil, "a")
+		check(t, err)
+		if renewed := tt.code == 201; renewed != (task.Version > before.Version && task.Status == schedule.StatusPending) {
+			t.Errorf("%+v: %s, version %d", tt, task.Status, task.Version)
 		}
 	}
 }

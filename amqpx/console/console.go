@@ -103,6 +103,7 @@ type Console struct {
 	pages *page.Pages
 	cross *http.CrossOriginProtection
 	ended chan struct{} // has room for the forms of ended sessions that are being read
+	large chan struct{} // has room for one large request
 }
 
 // New makes a console. It reads the file of users; until Close it deletes old entries
@@ -121,7 +122,7 @@ func New(cfg Config) (*Console, error) {
 	case cfg.KeepAudit != 0 && cfg.KeepAudit < time.Hour:
 		return nil, fmt.Errorf("console: KeepAudit: %v; expected 0 for the default, or 1h or more", cfg.KeepAudit)
 	}
-	c := &Console{cfg: cfg, form: cfg.FormKey, cross: http.NewCrossOriginProtection(), ended: make(chan struct{}, maxAtOnce)}
+	c := &Console{cfg: cfg, form: cfg.FormKey, cross: http.NewCrossOriginProtection(), ended: make(chan struct{}, maxAtOnce), large: make(chan struct{}, 1)}
 	if len(c.form) == 0 {
 		c.form = make([]byte, 32)
 		_, _ = rand.Read(c.form) // never fails
@@ -130,7 +131,9 @@ func New(cfg Config) (*Console, error) {
 		var err error
 		c.users, err = auth.New(auth.Config{
 			Path: cfg.Users, Prefix: cfg.Prefix, Proxy: cfg.Proxy, Logger: cfg.Logger,
-			Login: func(r *http.Request, who Identity) { c.core.Note(r.Context(), who, "login") },
+			Note: func(r *http.Request, who Identity, action, why string) {
+				c.core.Note(r.Context(), who, service.Entry{Action: action, Error: why})
+			},
 		})
 		if err != nil {
 			return nil, fmt.Errorf("users: %w", err)

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A problem names what is wrong without repeating all of it.
@@ -92,8 +93,46 @@ func TestEveryIDIsAddressable(t *testing.T) {
 	if r := w.ask("GET", "/api/v1/tasks/a?id=b", ""); r.code != 422 || !strings.Contains(string(r.text), "query.id") {
 		t.Errorf("two ids: %d %s", r.code, r.text)
 	}
-	if r := w.ask("PUT", "/api/v1/tasks/%FF", `{"queue":"orders","due":"2h"}`); r.code != 422 || !strings.Contains(string(r.text), "path.id") {
+	if r := w.ask("PUT", "/api/v1/tasks/%FF", `{"queue":"orders","due":"2h"}`); r.code != 400 || !strings.Contains(string(r.text), "expected UTF-8") {
 		t.Errorf("no UTF-8: %d %s", r.code, r.text)
+	}
+	for _, at := range []string{"/api/v1/tasks/%E2%82", "/api/v1/tasks/a%00b", "/task?id=%E2%82", "/tasks?queue=a%00", "/api/v1/recurring/%00", "/api/v1/trace/%FF"} {
+		if r := w.ask("GET", at, ""); r.code != 400 {
+			t.Errorf("%s: %d %s", at, r.code, r.text)
+		}
+	}
+}
+
+// A way with two slashes leads to the page, with the prefix.
+func TestTwoSlashes(t *testing.T) {
+	w := newWorld(t, func(cfg *Config) { cfg.Prefix = "/delays" })
+	for from, to := range map[string]string{
+		"/delays//tasks?queue=a": "/delays/tasks?queue=a", "//tasks": "/delays/tasks", "/delays/./tasks/": "/delays/tasks/", "/delays//api/v1/tasks": "/delays/api/v1/tasks",
+	} {
+		if r := w.ask("GET", from, ""); r.code != 303 || r.header.Get("Location") != to {
+			t.Errorf("%s: %d to %s, want %s", from, r.code, r.header.Get("Location"), to)
+		}
+	}
+}
+
+// One large request at a time is read, so that memory is bounded; small ones go on.
+func TestLargeRequests(t *testing.T) {
+	w := newWorld(t)
+	defer func(was time.Duration) { largeWait = was }(largeWait)
+	largeWait = 10 * time.Millisecond
+	tasks := func(n int) string {
+		return `{"tasks":[{"id":"a","queue":"orders","due":"2h","body":"` + strings.Repeat("x", n) + `"}]}`
+	}
+	w.c.large <- struct{}{}
+	if r := w.ask("POST", "/api/v1/tasks", tasks(3<<20)); r.code != 503 || r.header.Get("Retry-After") == "" {
+		t.Errorf("a second large one: %d %s", r.code, r.text)
+	}
+	if r := w.ask("POST", "/api/v1/tasks", tasks(10)); r.code != 200 {
+		t.Errorf("a small one beside it: %d %s", r.code, r.text)
+	}
+	<-w.c.large
+	if r := w.ask("POST", "/api/v1/tasks", tasks(25<<20)); r.code != 413 {
+		t.Errorf("one that is too large: %d %.200s", r.code, r.text)
 	}
 }
 
@@ -104,5 +143,29 @@ func TestAuditHasMilliseconds(t *testing.T) {
 	entries := w.must(200, "GET", "/api/v1/audit?limit=1", "")["entries"].([]any)
 	if detail := entries[0].(map[string]any)["detail"].(string); !regexp.MustCompile(`^due \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`).MatchString(detail) {
 		t.Errorf("it says %s", detail)
+	}
+}
+
+// The first page knows tasks that failed and tasks that were late.
+func TestNowKnowsFailuresAndLateness(t *testing.T) {
+	w := newWorld(t)
+	now := time.Now()
+	for i := range 40 {
+		status, due := "failed", now
+		if i%2 == 0 {
+			status, due = "done", now.Add(-6*time.Hour)
+		}
+		_, err := w.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at) VALUES (?, 'orders', ?, ?, ?)",
+			fmt.Sprint(i), due.UnixMilli(), status, now.Add(-time.Duration(i)*time.Minute).UnixMilli())
+		check(t, err)
+	}
+	page := string(w.ask("GET", "/", "").text)
+	for _, want := range []string{"20 tasks failed in the last hour, more than the 0 of the hour before; 20 in all", "Half of the tasks of the last hour were"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in\n%s", want, page)
+		}
+	}
+	if got := fmt.Sprint(w.must(200, "GET", "/api/v1/overview", "")["ended"]); got != "map[done:20 failed:20 failed_before:0]" {
+		t.Errorf("the overview has %s", got)
 	}
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.uber.org/zap"
 
@@ -29,8 +32,17 @@ const (
 	maxEnded = 4 << 20
 )
 
-// maxAtOnce bounds how many forms of who is not known are read at the same time.
-const maxAtOnce = 16
+const (
+	// maxAtOnce bounds how many forms of who is not known are read at the same time,
+	// and slowForm how long one may take.
+	maxAtOnce = 16
+	slowForm  = 3 * time.Second
+	// largeBody is a request to the API of which one at a time is answered.
+	largeBody = 2 << 20
+)
+
+// largeWait is how long other large requests wait for that.
+var largeWait = 10 * time.Second
 
 // ServeHTTP answers requests with the prefix or without. Everything that decides who
 // may do what is here; the service asks again before it changes something.
@@ -46,8 +58,17 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r = c.inside(r)
-	if c.local() && !loopbackHost(r.Host) {
+	if c.local() && !LoopbackHost(r.Host) {
 		refuse(w, r, http.StatusMisdirectedRequest, "without users, only requests to localhost, 127.0.0.1 and [::1] are answered")
+		return
+	}
+	if !readable(r.URL) {
+		refuse(w, r, http.StatusBadRequest, "the address has bytes that are no text; expected UTF-8 without NUL")
+		return
+	}
+	get := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if clean := cleaned(r.URL.EscapedPath()); get && clean != r.URL.EscapedPath() {
+		c.to(w, r, strings.TrimPrefix(clean, "/")+strings.TrimSuffix("?"+r.URL.RawQuery, "?"))
 		return
 	}
 	if err := c.cross.Check(r); err != nil {
@@ -67,7 +88,6 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	known := err == nil && caller.Role.May(RoleViewer)
 	r = r.WithContext(service.WithCaller(r.Context(), caller))
-	get := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
 	case get && strings.HasPrefix(r.URL.Path, "/assets/"):
 		c.pages.ServeHTTP(w, r)
@@ -88,16 +108,16 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // inside is the request as it is without the prefix.
 func (c *Console) inside(r *http.Request) *http.Request {
-	path, ok := strings.CutPrefix(r.URL.Path, c.cfg.Prefix)
-	if !ok || c.cfg.Prefix == "" || path != "" && path[0] != '/' {
+	below, ok := strings.CutPrefix(r.URL.Path, c.cfg.Prefix)
+	if !ok || c.cfg.Prefix == "" || below != "" && below[0] != '/' {
 		return r
 	}
 	in := new(http.Request)
 	*in = *r
 	in.URL = new(url.URL)
 	*in.URL = *r.URL
-	in.URL.Path, in.URL.RawPath = path, strings.TrimPrefix(r.URL.RawPath, c.cfg.Prefix)
-	if path == "" {
+	in.URL.Path, in.URL.RawPath = below, strings.TrimPrefix(r.URL.RawPath, c.cfg.Prefix)
+	if below == "" {
 		in.URL.Path, in.URL.RawPath = "/", ""
 	}
 	return in
@@ -105,9 +125,31 @@ func (c *Console) inside(r *http.Request) *http.Request {
 
 func (c *Console) local() bool { return c.users == nil && c.cfg.Identify == nil }
 
-// loopbackHost tells whether a Host header names this machine to itself. Another name
+// readable reports whether an address consists of text that a database can compare.
+func readable(u *url.URL) bool {
+	text := func(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+	query := u.Query()
+	for name, values := range query {
+		if !text(name) || slices.ContainsFunc(values, func(v string) bool { return !text(v) }) {
+			return false
+		}
+	}
+	return text(u.Path)
+}
+
+// cleaned returns an escaped path without double slashes and dots, as http.ServeMux
+// wants it.
+func cleaned(escaped string) string {
+	clean := path.Clean("/" + escaped)
+	if strings.HasSuffix(escaped, "/") && clean != "/" {
+		clean += "/"
+	}
+	return clean
+}
+
+// LoopbackHost reports whether a Host header names this machine to itself. Another name
 // for its address is a page's that wants to reach it through a browser here.
-func loopbackHost(host string) bool {
+func LoopbackHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
@@ -154,6 +196,18 @@ func changes(r *http.Request) bool {
 func (c *Console) operation(w http.ResponseWriter, r *http.Request) {
 	none, pattern := c.api.Handler(r)
 	if pattern != "" {
+		if r.ContentLength < 0 || r.ContentLength > largeBody {
+			select {
+			case c.large <- struct{}{}:
+				defer func() { <-c.large }()
+			case <-r.Context().Done():
+				return
+			case <-time.After(largeWait):
+				w.Header().Set("Retry-After", "10")
+				refuse(w, r, http.StatusServiceUnavailable, fmt.Sprintf("another request of more than %d MiB is being read; send it again later, or in parts", largeBody>>20))
+				return
+			}
+		}
 		c.api.ServeHTTP(w, r)
 		return
 	}
@@ -216,6 +270,8 @@ func (c *Console) unknown(w http.ResponseWriter, r *http.Request) {
 			select {
 			case c.ended <- struct{}{}:
 				defer func() { <-c.ended }()
+				// A slow one does not hold its place; httptest's recorder has no deadlines.
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(slowForm))
 			default:
 				w.Header().Set("Retry-After", "5")
 				refuse(w, r, http.StatusServiceUnavailable, "your session has ended, and too many forms come at once; go back, and try again")
@@ -231,6 +287,7 @@ func (c *Console) unknown(w http.ResponseWriter, r *http.Request) {
 
 // forbidden answers who may only look.
 func (c *Console) forbidden(w http.ResponseWriter, r *http.Request) {
+	c.core.Note(r.Context(), service.CallerOf(r.Context()).Identity, service.Entry{Action: "refused", Target: r.Method + " " + r.URL.Path, Error: service.ErrForbidden.Error()})
 	if isAPI(r) {
 		refuse(w, r, http.StatusForbidden, service.ErrForbidden.Error())
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,6 +126,33 @@ func TestJobIsTakenOver(t *testing.T) {
 	}
 	check(t, w.c.Close(t.Context()))
 	other.movedOnce(due)
+}
+
+// The audit of a task has the bulk changes that changed it, by whatever filter, and
+// no others; also when the task is deleted.
+func TestAuditOfATaskHasItsBulkChanges(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []string{"a-1", "a-2", "b-1"} {
+		w.must(201, "PUT", "/api/v1/tasks/"+id, `{"queue":"orders.expire","due":"1h"}`)
+	}
+	bulk := func(what, filter string, count int) {
+		j := w.must(200, "POST", "/api/v1/tasks/bulk", fmt.Sprintf(`{"action":%s,"filter":%s,"count":%d}`, what, filter, count))
+		w.finished(j["job"].(map[string]any))
+	}
+	bulk(`"cancel"`, `{"id_prefix":"a-"}`, 2)
+	bulk(`"delete"`, `{"id_prefix":"a-"}`, 2)
+	bulk(`"move-by","by":"1h"`, `{"status":"pending"}`, 1)
+	for id, want := range map[string][]string{
+		"a-1": {"bulk.delete", "bulk.cancel", "task.schedule"}, "a-2": {"bulk.delete", "bulk.cancel", "task.schedule"}, "b-1": {"bulk.move-by", "task.schedule"}, "c": nil,
+	} {
+		var got []string
+		for _, e := range w.must(200, "GET", "/api/v1/audit?target="+id, "")["entries"].([]any) {
+			got = append(got, e.(map[string]any)["action"].(string))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, expected %q", id, got, want)
+		}
+	}
 }
 
 // A job is stopped by any process, and goes on from where it was.

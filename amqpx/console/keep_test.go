@@ -25,6 +25,10 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 		_, err := w.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_audit (id, at, who, action, detail, error, result, request, place, state, alive_at) VALUES (?, ?, 'anna', ?, '', '', '', '', '', ?, ?)",
 			id, ms, action, state, time.Now().Add(-alive).UnixMilli())
 		check(t, err)
+		if state != "" {
+			_, err = w.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_audit_tasks (audit_id, task_id) VALUES (?, 'x'), (?, 'y')", id, id)
+			check(t, err)
+		}
 	}
 	const hour = time.Hour
 	for i := range 2500 { // more than a batch
@@ -39,11 +43,13 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); ; {
 		var left string
 		check(t, w.db.QueryRowContext(t.Context(), "SELECT group_concat(action) FROM (SELECT action FROM rabbitdelay_audit ORDER BY action LIMIT 10)").Scan(&left))
-		if left == "running job,young" {
+		var tasks int
+		check(t, w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_audit_tasks").Scan(&tasks))
+		if left == "running job,young" && tasks == 2 {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("there are %s", left)
+			t.Fatalf("there are %s, and %d tasks of jobs", left, tasks)
 		}
 		<-time.After(10 * time.Millisecond)
 	}

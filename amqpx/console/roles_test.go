@@ -265,6 +265,11 @@ func TestSessionsEnd(t *testing.T) {
 	if got := w.post("/logout", url.Values{"token": {otto.token()}}, otto); got.code != 303 || !strings.Contains(got.header.Get("Set-Cookie"), "Max-Age=0") {
 		t.Errorf("logout: %d %v", got.code, got.header)
 	}
+	if code := look(otto); code != 401 {
+		t.Errorf("a copy of the cookie after the logout: %d", code)
+	}
+	otto, _ = w.login("otto", password)
+	c = otto.cookies[0]
 	forged := *c
 	forged.Value = strings.Replace(c.Value, ".", "0.", 1) // later
 	if code := look(&browser{w, []*http.Cookie{&forged}}); code != 401 {

@@ -17,8 +17,11 @@ import (
 	"go.uber.org/goleak"
 	_ "modernc.org/sqlite" // the database of these tests
 
+	"golang.org/x/crypto/bcrypt"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/auth"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -27,6 +30,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	auth.Cost = bcrypt.MinCost
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener"))
 }
 

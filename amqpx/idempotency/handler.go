@@ -29,6 +29,10 @@ var (
 	// ErrKey: the message has no id, or one that cannot be a key. It is
 	// dead-lettered, because a repetition of it could not be recognised.
 	ErrKey = errors.New("a repeated delivery of this message could not be recognised")
+	// ErrTask: the message stands for a task to this queue, whose row says whether
+	// its effect is still wanted, and becomes done with it. It is dead-lettered;
+	// schedule.Handler consumes it.
+	ErrTask = errors.New("message is a task")
 	// ErrCommit: the commit failed and may have happened all the same, for
 	// instance because the connection was lost. The message is retried, and the
 	// record decides.
@@ -47,7 +51,9 @@ const maxKey = 255
 // database, then skip, or take over when it failed.
 //
 // The handler returns fn's error or the database's, which retries the message.
-// A message without a usable key is rejected with ErrKey. A panic in fn rolls
+// A message without a usable key is rejected with ErrKey, and that of a task to this
+// queue with ErrTask. A task to an exchange is taken like any other message, for
+// services without the table of tasks; one of its queues needs schedule.Handler. A panic in fn rolls
 // back and is passed on.
 //
 // To test the handler, call it with a Delivery that has ID and, unless there is
@@ -90,6 +96,9 @@ type handler struct {
 }
 
 func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
+	if d.Version > 0 && d.Exchange == "" {
+		return amqpx.Reject(fmt.Errorf("%w: %q; consume queue %s with schedule.Handler, or the task stays pending and is sent again", ErrTask, d.ID, d.Queue))
+	}
 	scope, id, err := h.identify(d)
 	if err != nil {
 		return amqpx.Reject(err)

@@ -215,6 +215,19 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// A task to the queue is not for this handler; one to an exchange may be.
+func TestTasks(t *testing.T) {
+	db := open(t, newConnector(t))
+	h := idempotency.Handler(db, effect)
+	err := h(t.Context(), &amqpx.Delivery{ID: "task", Queue: "q", Version: 1})
+	if !errors.Is(err, idempotency.ErrTask) || !amqpx.IsRejected(err) || countEffects(t, db) != 0 {
+		t.Errorf("a task: %v, %d effects", err, countEffects(t, db))
+	}
+	if err := h(t.Context(), &amqpx.Delivery{ID: "post", Queue: "q", Exchange: "events", Version: 1}); err != nil || countEffects(t, db) != 1 {
+		t.Errorf("a task to an exchange: %v, %d effects", err, countEffects(t, db))
+	}
+}
+
 func TestHandlerMustNotEndTheTransaction(t *testing.T) {
 	db := open(t, newConnector(t))
 	handle := idempotency.Handler(db, func(_ context.Context, tx *sql.Tx, _ *amqpx.Delivery) error { return tx.Rollback() })

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/faketime"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
@@ -29,8 +30,15 @@ const (
 	listenClose   = 2 * time.Second
 )
 
-// Listen implements schedule.Listener.
+// Listen implements schedule.Listener. In a testing/synctest bubble, whose time would
+// stand still while a connection waits, it listens to nothing: there are no other
+// processes, and the stores of the bubble wake the relay by themselves.
 func (l listener) Listen(ctx context.Context, wake func()) error {
+	if faketime.Inside() {
+		wake()
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	conn, err := l.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("listening for tasks: %w", err)

@@ -18,8 +18,8 @@ import (
 // an outcome.
 type attempt struct {
 	task    string
+	created int64
 	version int64
-	due     int64
 	queue   string
 	token   string
 
@@ -40,11 +40,11 @@ func (h *handler) begin(ctx context.Context, d *amqpx.Delivery) (*attempt, error
 	if err != nil {
 		return nil, err
 	}
-	row, err := look(ctx, h.db, dialect, d.ID, "")
+	row, err := look(ctx, h.db, dialect, d.ID, h.now(), "")
 	if err != nil || !row.open(d) {
 		return nil, err
 	}
-	a := &attempt{task: d.ID, version: d.Version, due: row.due, queue: d.Queue, token: rand.Text()}
+	a := &attempt{task: d.ID, created: row.created, version: d.Version, queue: d.Queue, token: rand.Text()}
 	err = h.enter(ctx, a, d)
 	if _, settled := errors.AsType[*skipError](err); settled {
 		return nil, nil //nolint:nilnil // the fence says it
@@ -76,15 +76,15 @@ func (h *handler) enter(ctx context.Context, a *attempt, d *amqpx.Delivery) erro
 // open tells whether the message may still have an effect, as far as the task's
 // row says.
 func (f found) open(d *amqpx.Delivery) bool {
-	return f.version == d.Version && (f.status == StatusPending || !f.toQueue && f.status != StatusCancelled && f.status != StatusExpired)
+	return f.isOf(d) && (f.status == StatusPending || !f.toQueue && f.status != StatusCancelled && f.status != StatusExpired)
 }
 
 var errSuspect = errors.New("an attempt before this one ended without an outcome")
 
 // effectRow is the key of a row of rabbitdelay_effects; see attempt.key.
-const effectRow = " WHERE task_id = ? AND version = ? AND due_at = ? AND queue = ?"
+const effectRow = " WHERE task_id = ? AND created_at = ? AND version = ? AND queue = ?"
 
-func (a *attempt) key() []any { return []any{a.task, a.version, a.due, a.queue} }
+func (a *attempt) key() []any { return []any{a.task, a.created, a.version, a.queue} }
 
 // claim counts the attempt, and takes the lease if it is to have one. Errors:
 // *skipError, *heldError, errSuspect for an attempt that may run only in the lane
@@ -99,7 +99,7 @@ func (h *handler) claim(ctx context.Context, dialect Dialect, a *attempt, d *amq
 			return err
 		}
 		if a.lease > 0 {
-			if a.due, err = h.startLease(ctx, tx, dialect, d, a.clock.UnixMilli()); err != nil {
+			if a.created, err = h.startLease(ctx, tx, dialect, d, a.clock.UnixMilli()); err != nil {
 				if skip, ok := errors.AsType[*skipError](err); ok && skip.reason == SkipExpired {
 					over = skip
 					return nil
@@ -140,7 +140,7 @@ type record struct {
 
 // lock locks the attempt's row, which it makes if there is none.
 func (a *attempt) lock(ctx context.Context, tx sqldb.Tx, dialect Dialect) (r record, err error) {
-	insert := "INTO rabbitdelay_effects (task_id, version, due_at, queue, updated_at) VALUES (?, ?, ?, ?, ?)"
+	insert := "INTO rabbitdelay_effects (task_id, created_at, version, queue, updated_at) VALUES (?, ?, ?, ?, ?)"
 	query := "SELECT attempts, lease_token, lease_until, done_at FROM rabbitdelay_effects" + effectRow
 	switch dialect {
 	case MySQL:

@@ -46,7 +46,9 @@ func BulkRevive(at time.Time) BulkAction {
 }
 
 // BulkDelete deletes finished tasks before their retention ends. Pending ones are
-// never deleted: cancel them first.
+// never deleted: cancel them first. Done ones to an exchange stay until their
+// retention ends, and are not counted: a queue that is slower than the first needs the
+// row for its effect.
 func BulkDelete() BulkAction {
 	return BulkAction{verb: "delete", want: []Status{StatusDone, StatusCancelled, StatusExpired, StatusFailed}}
 }
@@ -67,9 +69,10 @@ type BulkOptions struct {
 	// Progress is called after every batch.
 	Progress func(BulkProgress)
 	// Record, for the packages of this module, is called at the end of every batch's
-	// transaction, so that what it writes there says exactly how far the run is. The
-	// batch is undone, and the run ends, when it returns an error.
-	Record func(ctx context.Context, tx sqldb.Tx, p BulkProgress) error
+	// transaction, so that what it writes there says exactly how far the run is, and
+	// the ids of the tasks that the batch changed. The batch is undone, and the run
+	// ends, when it returns an error.
+	Record func(ctx context.Context, tx sqldb.Tx, p BulkProgress, ids []any) error
 }
 
 // BulkProgress is how far a run has got.
@@ -158,12 +161,9 @@ func (s *Store) CheckBulk(f Filter, a BulkAction, o BulkOptions) error {
 	return a.validate(&f, &o, s.now())
 }
 
-// BulkCount is the number of tasks that Bulk would change now, without Spread.
-func (s *Store) BulkCount(ctx context.Context, f Filter, a BulkAction) (int64, error) {
-	return s.bulkCount(ctx, f, a, BulkOptions{})
-}
-
-func (s *Store) bulkCount(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (int64, error) {
+// BulkCount is the number of tasks that Bulk would change now. BulkOptions.After is
+// not looked at. Errors: ErrConfig.
+func (s *Store) BulkCount(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (int64, error) {
 	now := s.now()
 	if err := a.validate(&f, &o, now); err != nil {
 		return 0, err
@@ -183,6 +183,9 @@ func (s *Store) bulkCount(ctx context.Context, f Filter, a BulkAction, o BulkOpt
 			return 0, fmt.Errorf("counting tasks: %w", sqldb.Explain(err))
 		}
 		total += n
+	}
+	if o.Limit > 0 {
+		total = min(total, o.Limit)
 	}
 	return total, nil
 }
@@ -204,6 +207,8 @@ func (a *BulkAction) where(f Filter, status Status, o BulkOptions, now time.Time
 		return "", nil, err
 	}
 	switch {
+	case a.verb == "delete" && status == StatusDone:
+		where += " AND exchange = ''"
 	case a.verb == "fire":
 		where += " AND due_at > ?"
 		args = append(args, now.Add(o.Spread).UnixMilli())

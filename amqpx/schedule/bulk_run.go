@@ -27,7 +27,7 @@ func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions)
 		return r.done, err
 	}
 	if r.opts.Spread > 0 {
-		if r.total, err = s.bulkCount(ctx, f, a, o); err != nil {
+		if r.total, err = s.BulkCount(ctx, f, a, o); err != nil {
 			return r.done, err
 		}
 	}
@@ -39,7 +39,7 @@ func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions)
 		r.done.Place = BulkPlace{}
 	}
 	if r.done.Changed > 0 && a.verb != "cancel" && a.verb != "delete" {
-		s.Wake()
+		s.wakeFor(0)
 	}
 	return r.done, nil
 }
@@ -164,35 +164,63 @@ func (r *bulkRun) page(ctx context.Context, status Status) ([]place, error) {
 // It goes by their ids alone. With the filter beside them a database whose
 // statistics are behind reads all that the filter chooses, with the rows locked.
 func (r *bulkRun) change(ctx context.Context, status Status, batch []place) error {
+	ids := make([]any, len(batch))
+	for i, p := range batch {
+		ids[i] = p.ID
+	}
 	return r.transact(ctx, func(tx sqldb.Tx, p *BulkProgress) error {
-		free, held, err := r.lock(ctx, tx, status, batch)
+		locked, err := r.lock(ctx, tx, ids, "FOR UPDATE SKIP LOCKED")
 		if err != nil {
 			return err
 		}
-		p.Place = BulkPlace{batch[len(batch)-1].Cursor, slices.Concat(p.Place.Held, held)}
-		where := ""
-		if len(free) > 0 {
-			where = " WHERE id IN (" + marks(len(free)) + ")"
+		p.Place = BulkPlace{Cursor: batch[len(batch)-1].Cursor, Held: slices.Clone(p.Place.Held)}
+		var free []any
+		for _, found := range batch {
+			switch s, ok := locked[found.ID]; {
+			case s == lockedRow{found.version, status}:
+				free = append(free, found.ID)
+			case !ok || s.status == status: // locked and deleted look alike
+				p.Place.Held = append(p.Place.Held, found.ID)
+			}
 		}
-		return r.update(ctx, tx, where, free, p)
+		return r.update(ctx, tx, free, p)
 	})
 }
 
-// changeHeld waits for held tasks until so many are left, and changes those that the
-// filter still chooses.
+// changeHeld changes those of the held tasks that the filter still chooses, until so
+// many are left: in one batch those that are free by now, then each of the others as
+// soon as it is.
 func (r *bulkRun) changeHeld(ctx context.Context, status Status, left int) error {
-	for held := r.done.Place.Held; len(held) > left && !r.full(); held = held[1:] {
-		where, args, err := r.action.where(r.filter, status, r.opts, r.began)
-		if err != nil {
-			return err
+	lock := "FOR UPDATE SKIP LOCKED"
+	for n := len(r.done.Place.Held) - left; n > 0 && !r.full(); n = min(1, len(r.done.Place.Held)-left) {
+		if r.opts.Limit > 0 {
+			n = int(min(int64(n), r.opts.Limit-r.done.Changed))
 		}
-		err = r.transact(ctx, func(tx sqldb.Tx, p *BulkProgress) error {
-			p.Place.Held = held[1:]
-			return r.update(ctx, tx, where+" AND id = ?", append(slices.Clone(args), held[0]), p)
+		held := r.done.Place.Held
+		ids := make([]any, n)
+		for i := range ids {
+			ids[i] = held[i]
+		}
+		err := r.transact(ctx, func(tx sqldb.Tx, p *BulkProgress) error {
+			locked, err := r.lock(ctx, tx, ids, lock)
+			if err != nil {
+				return err
+			}
+			if lock == "FOR UPDATE" {
+				p.Place.Held = held[n:]
+			} else {
+				p.Place.Held = slices.DeleteFunc(slices.Clone(held), func(id string) bool { _, ok := locked[id]; return ok })
+			}
+			free, err := r.chosen(ctx, tx, status, locked)
+			if err != nil {
+				return err
+			}
+			return r.update(ctx, tx, free, p)
 		})
 		if err != nil {
 			return err
 		}
+		lock = "FOR UPDATE"
 	}
 	return nil
 }
@@ -216,53 +244,67 @@ func (r *bulkRun) transact(ctx context.Context, step func(tx sqldb.Tx, p *BulkPr
 	return nil
 }
 
-// lock locks those of the batch that nobody else has locked. Free are those that are
-// as the page found them. Held are those that changed and may still be chosen, and
-// those that are locked or deleted, which look alike.
-func (r *bulkRun) lock(ctx context.Context, tx sqldb.Tx, status Status, batch []place) (free []any, held []string, err error) {
-	ids := make([]any, len(batch))
-	for i, p := range batch {
-		ids[i] = p.ID
-	}
+// lockedRow is what of a task may have changed since it was read.
+type lockedRow struct {
+	version int64
+	status  Status
+}
+
+// lock locks tasks, and returns those that there are and that it may have.
+func (r *bulkRun) lock(ctx context.Context, tx sqldb.Tx, ids []any, mode string) (map[string]lockedRow, error) {
 	query := "SELECT id, version, status FROM rabbitdelay_tasks WHERE id IN (" + marks(len(ids)) + ")"
 	if r.dialect != SQLite { // which has one writer
-		query += " FOR UPDATE SKIP LOCKED"
+		query += " " + mode
 	}
 	rows, err := tx.QueryContext(ctx, r.dialect.Bind(query), ids...)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer func() { _ = rows.Close() }()
-	type state struct {
-		version int64
-		status  Status
-	}
-	found := make(map[string]state, len(batch))
+	locked := make(map[string]lockedRow, len(ids))
 	for rows.Next() {
 		var id string
-		var s state
+		var s lockedRow
 		if err := rows.Scan(&id, &s.version, &s.status); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		found[id] = s
+		locked[id] = s
 	}
-	for _, p := range batch {
-		switch s, ok := found[p.ID]; {
-		case s == state{p.version, status}:
-			free = append(free, p.ID)
-		case !ok || s.status == status:
-			held = append(held, p.ID)
-		}
-	}
-	return free, held, rows.Err()
+	return locked, rows.Err()
 }
 
-// update changes the rows of a WHERE clause, none without arguments, and records the
-// progress.
-func (r *bulkRun) update(ctx context.Context, tx sqldb.Tx, where string, args []any, p *BulkProgress) error {
-	if len(args) > 0 {
+// chosen are those of the locked tasks that the filter chooses.
+func (r *bulkRun) chosen(ctx context.Context, tx sqldb.Tx, status Status, locked map[string]lockedRow) (ids []any, err error) {
+	if len(locked) == 0 {
+		return nil, nil
+	}
+	where, args, err := r.action.where(r.filter, status, r.opts, r.began)
+	if err != nil {
+		return nil, err
+	}
+	for id := range locked {
+		args = append(args, id)
+	}
+	rows, err := tx.QueryContext(ctx, r.dialect.Bind("SELECT id FROM rabbitdelay_tasks"+where+" AND id IN ("+marks(len(locked))+")"), args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, rows.Err()
+}
+
+// update changes tasks that are locked, and records the progress.
+func (r *bulkRun) update(ctx context.Context, tx sqldb.Tx, ids []any, p *BulkProgress) error {
+	if len(ids) > 0 {
 		set, values := r.action.set(r.s.now(), r.offset())
-		res, err := tx.ExecContext(ctx, r.dialect.Bind(set+where), append(values, args...)...)
+		res, err := tx.ExecContext(ctx, r.dialect.Bind(set+" WHERE id IN ("+marks(len(ids))+")"), append(values, ids...)...)
 		if err != nil {
 			return err
 		}
@@ -275,7 +317,7 @@ func (r *bulkRun) update(ctx context.Context, tx sqldb.Tx, where string, args []
 	if r.opts.Record == nil {
 		return nil
 	}
-	return r.opts.Record(ctx, tx, *p)
+	return r.opts.Record(ctx, tx, *p, ids)
 }
 
 // offset is the batch's place in the period of Spread.
@@ -297,9 +339,7 @@ func (a *BulkAction) set(now time.Time, offset time.Duration) (statement string,
 	case a.verb == "cancel":
 		return update + "status = 'cancelled', finished_at = ?, updated_at = ?", []any{now.UnixMilli(), now.UnixMilli()}
 	case a.by != 0:
-		by := a.by.Milliseconds()
-		due := fmt.Sprintf("CASE WHEN due_at + %d > %d THEN %d WHEN due_at + %d < %d THEN 0 ELSE due_at + %d END", by, int64(maxDue), int64(maxDue), by, int64(minDue), by)
-		return update + "due_at = " + due + renew, []any{now.UnixMilli()}
+		return update + "due_at = " + dueBy(a.by) + renew, []any{now.UnixMilli()}
 	}
 	return update + "due_at = ?" + renew, []any{millis(a.at.Add(offset)), now.UnixMilli()}
 }

@@ -151,7 +151,7 @@ func TestBulk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, _ := closedStore(t)
 			many(t, s, base, 100)
-			count, err := s.BulkCount(t.Context(), c.f, c.action)
+			count, err := s.BulkCount(t.Context(), c.f, c.action, BulkOptions{})
 			check(t, err)
 			if c.opts.Limit == 0 && count != c.want {
 				t.Errorf("the count is %d, want %d", count, c.want)
@@ -191,10 +191,13 @@ func TestBulkFireSpreadOnce(t *testing.T) {
 		s, _ := closedStore(t)
 		many(t, s, time.Now().Add(time.Hour), 100)
 		for range 2 {
-			got, err := s.Bulk(t.Context(), Filter{}, BulkFire(), BulkOptions{Batch: 5, Spread: 30 * time.Minute, Limit: 50})
+			o := BulkOptions{Batch: 5, Spread: 30 * time.Minute, Limit: 50}
+			n, err := s.BulkCount(t.Context(), Filter{}, BulkFire(), o)
 			check(t, err)
-			if got.Changed != 50 {
-				t.Errorf("fired %d, want 50", got.Changed)
+			got, err := s.Bulk(t.Context(), Filter{}, BulkFire(), o)
+			check(t, err)
+			if n != 50 || got.Changed != 50 {
+				t.Errorf("counted %d, fired %d, want 50", n, got.Changed)
 			}
 		}
 		fired(t, s)
@@ -202,10 +205,13 @@ func TestBulkFireSpreadOnce(t *testing.T) {
 	t.Run("due within the period", func(t *testing.T) {
 		s, _ := closedStore(t)
 		many(t, s, time.Now().Add(time.Minute), 100) // the next 100 s
-		got, err := s.Bulk(t.Context(), Filter{}, BulkFire(), BulkOptions{Batch: 1, Spread: 30 * time.Minute})
+		o := BulkOptions{Batch: 1, Spread: 30 * time.Minute}
+		n, err := s.BulkCount(t.Context(), Filter{}, BulkFire(), o)
 		check(t, err)
-		if got.Changed != 0 {
-			t.Errorf("fired %d, want none: they are due within the period", got.Changed)
+		got, err := s.Bulk(t.Context(), Filter{}, BulkFire(), o)
+		check(t, err)
+		if n != 0 || got.Changed != 0 {
+			t.Errorf("counted %d, fired %d, want none: they are due within the period", n, got.Changed)
 		}
 	})
 }
@@ -313,6 +319,23 @@ func TestBulkComesBack(t *testing.T) {
 				t.Errorf("%s is due at %v, want %v", id, due, want)
 			}
 		}
+	}
+}
+
+// Tasks that somebody else has changed meanwhile cost no transaction each.
+func TestBulkComesBackInBatches(t *testing.T) {
+	s, db := closedStore(t)
+	many(t, s, time.Now().Add(time.Hour), 2000)
+	steps := 0
+	p, err := s.Bulk(t.Context(), Filter{}, BulkMoveBy(time.Hour), BulkOptions{Progress: func(BulkProgress) {
+		if steps++; steps == 1 { // after the places were read
+			_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET version = version + 1")
+			check(t, err)
+		}
+	}})
+	check(t, err)
+	if p.Changed != 2000 || steps > 10 {
+		t.Errorf("%d changed in %d transactions; expected 2000 in 8: 4 batches, and what is held after 3 of them and in the end", p.Changed, steps)
 	}
 }
 

@@ -43,9 +43,17 @@ func (s *Store) take(ctx context.Context) ([]*claimed, error) {
 		return nil, nil
 	}
 	until := s.now().Add(s.cfg.Horizon).UnixMilli()
-	lanes, err := s.look(ctx, toSend, until)
-	if err != nil || len(lanes) == 0 {
+	lanes, err := s.look(ctx, toSend, s.pace.horizon(until))
+	if err != nil {
 		return nil, err
+	}
+	lanes, next := divide(lanes, until)
+	if len(lanes) > 0 {
+		next = 0 // what cannot be claimed now is looked for at the usual interval
+	}
+	s.ahead.set(next)
+	if len(lanes) == 0 {
+		return nil, nil
 	}
 	list, err := s.claim(ctx, toSend, s.wishes(turns(lanes, s.got), until))
 	clear(s.got)

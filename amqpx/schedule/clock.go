@@ -2,10 +2,14 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/faketime"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
 // clockQueries give the database's clock in milliseconds since the Unix epoch.
@@ -15,18 +19,28 @@ var clockQueries = map[Dialect]string{
 	SQLite:     "SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
 }
 
-// readClock reads the database's clock. SQLite is a part of this process, and has
-// no other clock.
-func (s *Store) readClock(ctx context.Context) (time.Time, error) {
-	d, err := s.dialect.Resolve(ctx, s.db)
-	if err != nil || d == SQLite {
-		return s.local(), err
+// ownClock reports whether this process's clock is the one to go by: SQLite is a part of
+// the process, and a bubble's time is not known outside of it.
+func ownClock(d Dialect) bool { return d == SQLite || faketime.Inside() }
+
+// readClock reads the database's clock, by which relays and handlers go.
+func readClock(ctx context.Context, c sqldb.Conn, d Dialect, local func() time.Time) (time.Time, error) {
+	if ownClock(d) {
+		return local(), nil
 	}
 	var ms int64
-	if err := s.db.QueryRowContext(ctx, clockQueries[d]).Scan(&ms); err != nil {
+	if err := c.QueryRowContext(ctx, clockQueries[d]).Scan(&ms); err != nil {
 		return time.Time{}, fmt.Errorf("reading the database's clock: %w", err)
 	}
 	return time.UnixMilli(ms), nil
+}
+
+func (s *Store) readClock(ctx context.Context) (time.Time, error) {
+	d, err := s.dialect.Resolve(ctx, s.db)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return readClock(ctx, s.db, d, s.local)
 }
 
 // sample is one measurement of the database's clock minus this process's: the
@@ -57,7 +71,7 @@ func (x sample) correction() time.Duration {
 }
 
 // ClockSkew measures the database's clock minus this process's, as the best of
-// three tries; on SQLite it is 0. The true difference is within uncertainty of
+// three tries; on SQLite, and in a testing/synctest bubble, it is 0. The true difference is within uncertainty of
 // it. The relay goes by the database's clock: Run measures the difference before
 // it begins, and regularly after that, corrects this process's clock by it, and
 // warns beyond MaxClockSkew. Due instants come from the clocks of the programs
@@ -83,15 +97,23 @@ func (s *Store) measure(ctx context.Context) (best sample, err error) {
 			zap.Duration("difference", best.skew), zap.Duration("uncertainty", best.uncertainty), zap.Duration("bound", s.cfg.MaxClockSkew))
 	}
 	if s.cfg.Hooks.ClockSkew != nil {
-		s.cfg.Hooks.ClockSkew(best.skew, best.uncertainty)
+		s.observed(func() { s.cfg.Hooks.ClockSkew(best.skew, best.uncertainty) })
 	}
 	return best, nil
 }
 
-// adjust corrects the store's clock.
+// farthestClock is how far the database's clock may be from this process's. What is
+// farther is no clock that runs wrong: a machine has not been set, or time is simulated.
+const farthestClock = 24 * time.Hour
+
+// adjust corrects the store's clock. It returns ErrClock, and leaves it as it was, where
+// the correction is no correction.
 func (s *Store) adjust(ctx context.Context) error {
 	return s.answered(ctx, func(ctx context.Context) error {
 		x, err := s.measure(ctx)
+		if err == nil && x.skew.Abs()-x.uncertainty > farthestClock {
+			err = ErrClock
+		}
 		if err == nil {
 			s.offset.Store(int64(x.correction()))
 		}
@@ -99,21 +121,20 @@ func (s *Store) adjust(ctx context.Context) error {
 	})
 }
 
-// setClock adjusts the clock before the first claim, and says whether it could
-// until ctx ended.
-func (s *Store) setClock(ctx context.Context) bool {
+// setClock adjusts the clock before the first claim. It tries again until ctx ends, but
+// for ErrClock.
+func (s *Store) setClock(ctx context.Context) error {
 	for {
 		err := s.adjust(ctx)
-		if ctx.Err() != nil {
-			return false
+		if err == nil || errors.Is(err, ErrClock) {
+			return err
 		}
-		if err == nil {
-			return true
+		if ctx.Err() == nil {
+			s.report("clock", err)
 		}
-		s.report("clock", err)
 		select {
 		case <-ctx.Done():
-			return false
+			return nil
 		case <-time.After(s.cfg.PollInterval):
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,5 +114,35 @@ func TestRunEndsWithoutAClock(t *testing.T) {
 		if reported < 10 {
 			t.Errorf("%d errors were reported in a minute", reported)
 		}
+	})
+}
+
+// A clock that is years away is refused; one that is set while Run runs is no correction.
+func TestRelayRefusesAClockYearsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		s, db := openStore(t, r, Config{})
+		defer func() { check(t, db.Close()) }()
+		var ahead atomic.Int64
+		s.clock = func(context.Context) (time.Time, error) { return time.Now().Add(time.Duration(ahead.Load())), nil }
+		check(t, s.Schedule(t.Context(), nil, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(100 * time.Hour)}))
+		for _, x := range []time.Duration{26 * 365 * 24 * time.Hour, -26 * 365 * 24 * time.Hour, 25 * time.Hour} {
+			ahead.Store(int64(x))
+			if err := s.Run(t.Context()); !errors.Is(err, ErrClock) {
+				t.Errorf("%v ahead: %v", x, err)
+			}
+		}
+		ahead.Store(0)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		<-time.After(time.Hour)
+		ahead.Store(int64(100 * time.Hour))
+		<-time.After(time.Hour)
+		if err := s.Health(); !errors.Is(err, ErrClock) || len(r.receipts()) > 0 {
+			t.Errorf("%v; sent %+v", err, r.receipts())
+		}
+		stop()
+		check(t, <-done)
 	})
 }

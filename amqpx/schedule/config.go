@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Dialect is a family of databases that understand the same SQL.
@@ -116,6 +117,9 @@ type Config struct {
 	// 1 minute.
 	MaxClockSkew  time.Duration
 	ClockInterval time.Duration
+	// Destination, optional, refuses destinations of tasks, beside those that the
+	// sender refuses: amqpx.Config.Listed, for a store without a sender.
+	Destination func(topology.Destination) error
 	// Hooks observe the store; see Hooks.
 	Hooks Hooks
 	// Logger; nil is silent.
@@ -132,7 +136,8 @@ type Retention struct {
 }
 
 // Hooks observe a Store. Each may be nil. All but BeforeSchedule are called from
-// the goroutines of Run, and must not block.
+// the goroutines of Run, and must not block. A panic in one is logged, and changes
+// nothing.
 type Hooks struct {
 	// BeforeSchedule sees a copy of each task that is about to be written, in the
 	// caller's goroutine. It may add headers, such as the trace context of ctx,
@@ -211,7 +216,7 @@ func (c Config) Validate() error {
 	if c.Dialect != "" && !c.Dialect.Valid() {
 		bad("Dialect", "%q; expected %q, %q or %q", c.Dialect, PostgreSQL, MySQL, SQLite)
 	}
-	between("MaxBody", c.MaxBody, 1, 16<<20)
+	between("MaxBody", c.MaxBody, 1, largestBody)
 	within("Horizon", c.Horizon, time.Millisecond, 100*year)
 	between("Batch", c.Batch, 1, 5000)
 	between("BatchBytes", c.BatchBytes, 1, 1<<30)
@@ -232,6 +237,9 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// largestBody is RabbitMQ's own default limit of a message.
+const largestBody = 16 << 20
+
 // Store schedules, changes and relays tasks. It is safe for many goroutines.
 type Store struct {
 	db      sqldb.DB
@@ -245,13 +253,17 @@ type Store struct {
 	offset  atomic.Int64 // of now from local, in nanoseconds
 	wake    chan struct{}
 
-	faults   faults
-	health   *health
-	flying   sync.WaitGroup
-	aloft    atomic.Int64  // bytes of bodies in flights
-	more     atomic.Bool   // the last claim of new tasks left something
-	claiming chan struct{} // one element while a claim is on its way; no mutex, for which a test's bubble would stand still
-	got      map[lane]int  // what each lane got of the last claim of new tasks
+	asides    map[string]aside // recurring tasks, by name; of the one goroutine that plans
+	pace      pacing
+	ahead     instant // the due instant of what is to be sent next
+	overdueAt instant // when something is to be sent again next
+	faults    faults
+	health    *health
+	flying    sync.WaitGroup
+	aloft     atomic.Int64  // bytes of bodies in flights
+	more      atomic.Bool   // the last claim of new tasks left something
+	claiming  chan struct{} // one element while a claim is on its way; no mutex, for which a test's bubble would stand still
+	got       map[lane]int  // what each lane got of the last claim of new tasks
 
 	mu      sync.Mutex
 	held    []settling         // rows to be marked when who holds them lets go
@@ -288,7 +300,7 @@ func NewOn(db sqldb.DB, sender Sender, cfg Config) (*Store, error) {
 		db: db, sender: sender, cfg: cfg, dialect: sqldb.NewResolver(db, cfg.Dialect),
 		log: cfg.Logger, local: time.Now, wake: make(chan struct{}, 1),
 		health: newHealth(cfg.Batch), claiming: make(chan struct{}, 1),
-		got: map[lane]int{}, windows: map[target]*window{},
+		asides: map[string]aside{}, got: map[lane]int{}, windows: map[target]*window{},
 	}
 	s.now, s.clock = s.corrected, s.readClock
 	return s, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
@@ -89,6 +90,17 @@ func (s *Store) Lateness(ctx context.Context, ex Executor, from, to time.Time, l
 		return err
 	})
 	return list, err
+}
+
+// CountFinished counts the tasks that came to an end in a status from an instant on,
+// and before another. It stops at limit: a result of limit + 1 says that there are more.
+func (s *Store) CountFinished(ctx context.Context, ex Executor, status Status, from, to time.Time, limit int64) (int64, error) {
+	if !slices.Contains([]Status{StatusDone, StatusCancelled, StatusExpired, StatusFailed}, status) {
+		return 0, fmt.Errorf("%w: counting finished tasks: status %q; expected done, cancelled, expired or failed", ErrConfig, status)
+	}
+	// The status is written out, so that the planner can use the partial index.
+	finished := fmt.Sprintf("(SELECT 1 FROM rabbitdelay_tasks WHERE status = '%s' AND finished_at >= %d AND finished_at < %d LIMIT %d) AS bounded", status, stored(from), stored(to), limit+1)
+	return s.count(ctx, ex, finished, nil)
 }
 
 // Histogram counts tasks by due instant: n bins of the given width, from the

@@ -10,7 +10,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 func sentOf(t *testing.T, db *sql.DB, like string) (n int) {
@@ -94,15 +93,16 @@ func TestSilentQueueHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
-// Nor does a routing key whose queue refuses hold up the others of its exchange.
+// Nor does a routing key that the exchange routes to no queue hold up its others.
 func TestRefusingRoutingKeyHoldsUpNobodyElse(t *testing.T) {
 	onSite(t, Config{}, func(t *testing.T, s *site) {
 		check(t, s.plain.ExchangeDeclare("events", amqp.ExchangeTopic, true, false, false, false, nil))
-		full := topology.Destination{Exchange: "events", RoutingKey: "full"}.TargetQueue(topology.DefaultPrefix)
-		defer s.srv.Nack(full)()
+		_, err := s.plain.QueueDeclare("good", true, false, false, false, nil)
+		check(t, err)
+		check(t, s.plain.QueueBind("good", "good", "events", false, nil))
 		var tasks []Task
 		for i := range 1000 {
-			tasks = append(tasks, Task{ID: fmt.Sprintf("full-%d", i), Exchange: "events", RoutingKey: "full", DeliverAt: time.Now()})
+			tasks = append(tasks, Task{ID: fmt.Sprintf("bad-%d", i), Exchange: "events", RoutingKey: "bad", DeliverAt: time.Now()})
 		}
 		check(t, s.ScheduleBatch(t.Context(), nil, tasks))
 		after(time.Second)

@@ -9,7 +9,7 @@ import (
 func TestEffects(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
 	defer func() { check(t, db.Close()) }()
-	_, err := db.ExecContext(t.Context(), `INSERT INTO rabbitdelay_effects (task_id, version, due_at, queue, done_at, attempts, lease_until) VALUES
+	_, err := db.ExecContext(t.Context(), `INSERT INTO rabbitdelay_effects (task_id, version, created_at, queue, done_at, attempts, lease_until) VALUES
 		('1', 2, 5, 'mails', NULL, 3, 7000), ('1', 1, 5, 'orders', 6000, 0, 0), ('1', 1, 5, 'mails', 8000, 1, 0), ('2', 1, 5, 'mails', 9000, 0, 0)`)
 	check(t, err)
 	got, err := s.Effects(t.Context(), nil, "1")

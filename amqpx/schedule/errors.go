@@ -42,6 +42,9 @@ var (
 	ErrConfig = errors.New("schedule configuration not possible")
 	// ErrNoSender: Run on a Store that was made without a Sender.
 	ErrNoSender = errors.New("the store has no sender to relay tasks with; give New a client")
+	// ErrClock: the database's clock and this process's are more than a day apart. Run
+	// returns it, as does Health where a clock was set while Run runs.
+	ErrClock = errors.New("this process's clock and the database's are more than a day apart; set them right")
 	// ErrNotRunning: Health of a store whose Run does not run.
 	ErrNotRunning = errors.New("the store's Run does not run")
 	// ErrCommit: the commit of a handler's transaction failed and may have

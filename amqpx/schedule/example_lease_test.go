@@ -12,8 +12,8 @@ import (
 
 // charge is a call to a payment provider, which does it once for each key.
 func charge(_ context.Context, order []byte, idempotencyKey string) (receipt string, err error) {
-	fmt.Printf("charging order %s with key %s\n", order, idempotencyKey)
-	return "receipt-1", nil
+	fmt.Printf("charging order %s\n", order)
+	return "receipt of " + idempotencyKey, nil
 }
 
 // An invoice is charged by a provider. The call is no part of a transaction, so it
@@ -66,7 +66,7 @@ func ExampleLeaseHandler() {
 	}
 	fmt.Println(task.Status)
 	// Output:
-	// charging order 42 with key order-42-charge.v1.orders.charge
+	// charging order 42
 	// done
 }
 

@@ -116,7 +116,7 @@ func ExampleStore_Bulk() {
 		}
 		fmt.Println(task.ID, task.DeliverAt.UTC().Format(time.DateTime))
 	}
-	n, err := tasks.BulkCount(ctx, campaign, schedule.BulkCancel())
+	n, err := tasks.BulkCount(ctx, campaign, schedule.BulkCancel(), schedule.BulkOptions{})
 	if err != nil {
 		panic(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -77,6 +78,25 @@ func TestExpiredTasksAreNotSent(t *testing.T) {
 		check(t, err)
 		if _, err := s.Get(t.Context(), nil, "late"); err == nil {
 			t.Error("an expired task is kept for ever")
+		}
+	})
+}
+
+// What SQL may write: no due instant, and a time that no sum may have.
+func TestExpiresAfterBounds(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Second}, func(_ *testing.T, s *site) {
+		defer s.consume("q", Handler(s.db, s.noted(nil)))()
+		now := time.Now().UnixMilli()
+		for id, c := range map[string]struct{ due, after int64 }{
+			"at once": {0, 3_600_000}, "for ever": {now, math.MaxInt64}, "for ever at once": {0, math.MaxInt64}, "later": {now + 60_000, math.MaxInt64 - 1},
+		} {
+			_, err := s.db.ExecContext(s.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, expires_after, created_at, updated_at) VALUES (?, 'q', ?, ?, ?, ?)", id, c.due, c.after, now, now)
+			check(s.T, err)
+		}
+		s.schedule(Task{ID: "longest", Queue: "q", DeliverAt: time.Now(), ExpiresAfter: math.MaxInt64})
+		after(10 * time.Minute)
+		for _, id := range []string{"at once", "for ever", "for ever at once", "later", "longest"} {
+			s.wantTask(id, StatusDone, 0)
 		}
 	})
 }

@@ -116,14 +116,8 @@ func untilRetry(d *amqpx.Delivery, cause error) time.Duration {
 }
 
 // clock is the database's clock, by which the relays judge when to send again.
-// SQLite is a part of this process.
 func (h *handler) clock(ctx context.Context, c sqldb.Conn, d Dialect) (time.Time, error) {
-	if d == SQLite {
-		return h.now(), nil
-	}
-	var ms int64
-	err := c.QueryRowContext(ctx, clockQueries[d]).Scan(&ms)
-	return time.UnixMilli(ms), err
+	return readClock(ctx, c, d, h.now)
 }
 
 // maxErrorText bounds last_error, in bytes.

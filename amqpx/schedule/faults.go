@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
@@ -116,6 +117,9 @@ func (s *Store) report(part string, err error) {
 	}
 	s.log.Log(level, "schedule: "+part+" failed; it will be tried again", zap.Error(err))
 	if s.cfg.Hooks.Error != nil {
-		s.cfg.Hooks.Error(part, err)
+		s.observed(func() { s.cfg.Hooks.Error(part, err) })
 	}
 }
+
+// observed runs a hook, whose panic is logged and changes nothing.
+func (s *Store) observed(hook func()) { guard.Observe(s.log, "hook", hook) }

@@ -5,33 +5,51 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// fenced is what the fence compares with the message: the task's id, its version,
-// and its due instant. The version alone would do while ids are not used again. The
-// due instant keeps a message of an older task of the same id, whose row has been
-// deleted, from firing the new one early.
-const fenced = " WHERE id = ? AND version = ? AND due_at <= ?"
+// fenced is what the fence compares with the message: the task's id, its
+// version, its due instant, and the instant of its creation, which keeps a message of an older
+// task of the same id, whose row has been deleted, from firing the new one. Foreign
+// publishers' messages may have none, and stand for any.
+const fenced = " WHERE id = ? AND version = ? AND created_at BETWEEN ? AND ? AND due_at <= ?"
+
+// fenceArgs returns the parameters of fenced.
+func fenceArgs(d *amqpx.Delivery, now int64) []any {
+	from, to := createdOf(d), createdOf(d)
+	if from == 0 {
+		from, to = math.MinInt64, math.MaxInt64
+	}
+	return []any{d.ID, d.Version, from, to, dueOf(d, now)}
+}
+
+// createdOf returns when the task of a message was created, 0 if it does not have that.
+func createdOf(d *amqpx.Delivery) int64 {
+	if d.Created.IsZero() {
+		return 0
+	}
+	return d.Created.UnixMilli()
+}
 
 // The fence of a task to a queue is one statement. Of a task to an exchange each queue
 // that gets it records its own effect first, and makes the task done when that has
 // happened: until then it locks nothing of the task, so that one queue's handler
 // waits for no other's. Another queue's failure does not end the task.
 const (
-	fenceQueue     = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ?" + fenced + " AND status = 'pending' AND exchange = '' AND " + unexpired
+	fenceQueue     = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ?" + fenced + " AND status = 'pending' AND exchange = '' AND "
 	finishExchange = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ?" + fenced + " AND status IN ('pending', 'running', 'failed') AND exchange <> ''"
-	recordEffect   = "INTO rabbitdelay_effects (task_id, version, due_at, queue, done_at, updated_at) VALUES (?, ?, ?, ?, ?, ?)"
+	recordEffect   = "INTO rabbitdelay_effects (task_id, created_at, version, queue, done_at, updated_at) VALUES (?, ?, ?, ?, ?, ?)"
 	takeEffect     = "UPDATE rabbitdelay_effects SET done_at = ?, updated_at = ?" + effectRow + " AND done_at IS NULL AND lease_until <= ?"
 )
 
 // pass is what the fence has let through.
 type pass struct {
 	exchange bool  // the task goes to one, and is made done by finish
-	due      int64 // of its row
+	created  int64 // of its row
 }
 
 // fence lets one message of a task through: it makes a task to a queue done, and
@@ -55,11 +73,11 @@ func (h *handler) fence(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (pa
 		if err != nil || passed {
 			return p, "", err
 		}
-		row, err := look(ctx, tx, dialect, d.ID, current(dialect))
+		row, err := look(ctx, tx, dialect, d.ID, h.now(), current(dialect))
 		if err != nil {
 			return pass{}, "", err
 		}
-		if row.expired(d, h.now().UnixMilli()) {
+		if row.expired(d) {
 			return pass{}, SkipExpired, expire(ctx, tx, dialect, d, h.now().UnixMilli())
 		}
 		if row.toQueue == toQueue || row.version == 0 {
@@ -72,7 +90,7 @@ func (h *handler) fence(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (pa
 
 func (h *handler) fenceQueue(ctx context.Context, tx sqldb.Tx, dialect Dialect, d *amqpx.Delivery) (bool, error) {
 	now := h.now().UnixMilli()
-	return changed(tx.ExecContext(ctx, dialect.Bind(fenceQueue), now, now, d.ID, d.Version, dueOf(d, now), now))
+	return changed(tx.ExecContext(ctx, dialect.Bind(fenceQueue+unexpired(dialect, now)), append([]any{now, now}, fenceArgs(d, now)...)...))
 }
 
 // fenceExchange records the effect of the message's queue. A delivery of the same
@@ -84,30 +102,30 @@ func (h *handler) fenceExchange(ctx context.Context, tx sqldb.Tx, dialect Dialec
 			return pass{}, false, err
 		}
 	}
-	row, err := look(ctx, tx, dialect, d.ID, "")
-	if err != nil || row.toQueue || !row.open(d) || row.due > dueOf(d, now) || row.status != StatusDone && row.over(now) {
+	row, err := look(ctx, tx, dialect, d.ID, h.now(), "")
+	if err != nil || row.toQueue || !row.open(d) || row.due > dueOf(d, now) || row.status != StatusDone && row.over {
 		return pass{}, false, err
 	}
-	p := pass{true, row.due}
+	p := pass{true, row.created}
 	query := "INSERT " + recordEffect
 	if dialect == MySQL {
 		query = "INSERT IGNORE " + recordEffect
 	} else {
 		query += " ON CONFLICT DO NOTHING"
 	}
-	passed, err := changed(tx.ExecContext(ctx, dialect.Bind(query), d.ID, d.Version, row.due, d.Queue, now, now))
+	passed, err := changed(tx.ExecContext(ctx, dialect.Bind(query), d.ID, row.created, d.Version, d.Queue, now, now))
 	if err != nil || passed {
 		return p, passed, err
 	}
 	// Unless its effect is there, its row is that of an attempt.
-	passed, err = changed(tx.ExecContext(ctx, dialect.Bind(takeEffect), now, now, d.ID, d.Version, row.due, d.Queue, now))
+	passed, err = changed(tx.ExecContext(ctx, dialect.Bind(takeEffect), now, now, d.ID, row.created, d.Version, d.Queue, now))
 	return p, passed, err
 }
 
 // finish makes a task to an exchange done, after its effect in one of its queues, and
 // keeps it from being replaced before that is committed. A *skipError undoes the
 // effect of a task that was cancelled, moved or replaced meanwhile.
-func (h *handler) finish(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery, p pass) error {
+func (h *handler) finish(ctx context.Context, tx sqldb.Conn, d *amqpx.Delivery, p pass) error {
 	if !p.exchange {
 		return nil
 	}
@@ -116,7 +134,7 @@ func (h *handler) finish(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery, p 
 		return err
 	}
 	now := h.now().UnixMilli()
-	done, err := changed(tx.ExecContext(ctx, dialect.Bind(finishExchange), now, now, d.ID, d.Version, p.due))
+	done, err := changed(tx.ExecContext(ctx, dialect.Bind(finishExchange), append([]any{now, now}, fenceArgs(d, now)...)...))
 	if err != nil || done {
 		return err
 	}
@@ -124,8 +142,8 @@ func (h *handler) finish(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery, p 
 	if dialect == PostgreSQL {
 		lock = " FOR SHARE"
 	}
-	row, err := look(ctx, tx, dialect, d.ID, lock)
-	if err != nil || row.version == d.Version && row.due == p.due && row.status == StatusDone {
+	row, err := look(ctx, tx, dialect, d.ID, h.now(), lock)
+	if err != nil || row.version == d.Version && row.created == p.created && row.status == StatusDone {
 		return err
 	}
 	reason, err := row.reason(d)
@@ -147,23 +165,31 @@ func changed(res sql.Result, err error) (bool, error) {
 // found is a task as a message finds it.
 type found struct {
 	version int64 // 0: there is none
+	created int64
 	due     int64
 	status  Status
 	toQueue bool
-	after   sql.NullInt64 // expires_after
+	over    bool // its time is: expires_after has passed
 }
 
-// look reads a task, with a lock such as that of current.
-func look(ctx context.Context, c sqldb.Conn, dialect Dialect, id, lock string) (found, error) {
+// look reads a task, with a lock such as that of current. now is this process's clock.
+func look(ctx context.Context, c sqldb.Conn, dialect Dialect, id string, now time.Time, lock string) (found, error) {
 	var f found
 	var exchange string
-	err := c.QueryRowContext(ctx, dialect.Bind("SELECT version, due_at, status, exchange, expires_after FROM rabbitdelay_tasks WHERE id = ?"+lock), id).
-		Scan(&f.version, &f.due, &f.status, &exchange, &f.after)
+	var over int
+	err := c.QueryRowContext(ctx, dialect.Bind("SELECT version, created_at, due_at, status, exchange, CASE WHEN "+unexpired(dialect, now.UnixMilli())+" THEN 0 ELSE 1 END FROM rabbitdelay_tasks WHERE id = ?"+lock), id).
+		Scan(&f.version, &f.created, &f.due, &f.status, &exchange, &over)
 	if errors.Is(err, sql.ErrNoRows) {
 		return found{}, nil
 	}
-	f.toQueue = exchange == ""
+	f.toQueue, f.over = exchange == "", over != 0
 	return f, err
+}
+
+// isOf reports whether the row is that of the message's task, in its version.
+func (f found) isOf(d *amqpx.Delivery) bool {
+	created := createdOf(d)
+	return f.version == d.Version && (created == 0 || created == f.created)
 }
 
 // reason says why a message did not pass the fence.
@@ -171,10 +197,10 @@ func (f found) reason(d *amqpx.Delivery) (SkipReason, error) {
 	switch {
 	case f.version == 0:
 		return SkipMissing, nil
-	case f.version == d.Version && f.status == StatusPending && d.DueAt.IsZero():
+	case f.isOf(d) && f.status == StatusPending && d.DueAt.IsZero():
 		return "", fmt.Errorf("%w: the message has no due instant, and the task is due at %s; a test sets Delivery.DueAt to the task's instant, a publisher the header %s",
 			ErrNotTask, time.UnixMilli(f.due).UTC().Format(time.RFC3339Nano), amqpx.HeaderDue)
-	case f.version != d.Version || f.status == StatusPending:
+	case !f.isOf(d) || f.status == StatusPending:
 		return SkipStale, nil
 	case f.status == StatusRunning:
 		return "", &heldError{minLease} // by a LeaseHandler of the same queue

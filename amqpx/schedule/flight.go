@@ -177,7 +177,7 @@ func (s *Store) land(ctx context.Context, f *flight) error {
 	s.health.learn(tallies(outcomes), f.began, now)
 	err := s.markSent(ctx, ok)
 	if err == nil && len(ok) > 0 && s.cfg.Hooks.Relayed != nil {
-		s.cfg.Hooks.Relayed(len(ok), f.k == toResend)
+		s.observed(func() { s.cfg.Hooks.Relayed(len(ok), f.k == toResend) })
 	}
 	err = errors.Join(err, s.settleFailures(ctx, failed))
 	f.mu.Lock()
@@ -260,7 +260,7 @@ func (s *Store) settleFailures(ctx context.Context, failures map[*claimed]error)
 		s.log.Warn("tasks could not be sent", zap.Int("tasks", len(list)), zap.String("first", list[0].ID), zap.Bool("failed", f.failed), zap.String("error", f.cause))
 		if s.cfg.Hooks.SendFailed != nil {
 			for _, c := range list {
-				s.cfg.Hooks.SendFailed(c.Task, failures[c], f.failed)
+				s.observed(func() { s.cfg.Hooks.SendFailed(c.Task, failures[c], f.failed) })
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []piece) err
 // fence.
 func fenceAll(dialect Dialect, pieces []piece, now int64) (query string, args []any, err error) {
 	const set = " SET status = 'done', finished_at = ?, updated_at = ?"
-	open := stillPending + " AND (exchange = '') IS TRUE AND (" + unexpired + ") IS TRUE"
+	open := stillPending + " AND (exchange = '') IS TRUE AND (" + unexpired(dialect, now) + ") IS TRUE"
 	if dialect == PostgreSQL {
 		// To plan what is below costs more than to run it. This is planned once, and
 		// written so that the planner, which does not know how many tasks they are,
@@ -79,20 +79,21 @@ func fenceAll(dialect Dialect, pieces []piece, now int64) (query string, args []
 		type fence struct {
 			ID      string `json:"id"`
 			Version int64  `json:"version"`
+			Created int64  `json:"created"`
 			Due     int64  `json:"due"`
 		}
 		fences := make([]fence, len(pieces))
 		for i, p := range pieces {
-			fences[i] = fence{p.d.ID, p.d.Version, dueOf(p.d, now)}
+			fences[i] = fence{p.d.ID, p.d.Version, createdOf(p.d), dueOf(p.d, now)}
 		}
 		list, err := json.Marshal(fences)
-		return dialect.Bind("WITH fence AS (SELECT * FROM json_to_recordset(" + sqldb.JSON + ") AS fence (id text, version bigint, due bigint)) " +
-			"UPDATE rabbitdelay_tasks AS tasks" + set + " FROM fence WHERE " + byID + " AND tasks.version = fence.version AND tasks.due_at <= fence.due AND " + open), []any{string(list), now, now, now}, err
+		return dialect.Bind("WITH fence AS (SELECT * FROM json_to_recordset(" + sqldb.JSON + ") AS fence (id text, version bigint, created bigint, due bigint)) " +
+			"UPDATE rabbitdelay_tasks AS tasks" + set + " FROM fence WHERE " + byID + " AND tasks.version = fence.version AND fence.created IN (0, tasks.created_at) AND tasks.due_at <= fence.due AND " + open), []any{string(list), now, now}, err
 	}
-	const one = "(id = ? AND version = ? AND due_at <= ?)"
-	args = append(make([]any, 0, 3+3*len(pieces)), now, now, now)
+	const one = "(id = ? AND version = ? AND created_at BETWEEN ? AND ? AND due_at <= ?)"
+	args = append(make([]any, 0, 2+5*len(pieces)), now, now)
 	for _, p := range pieces {
-		args = append(args, p.d.ID, p.d.Version, dueOf(p.d, now))
+		args = append(args, fenceArgs(p.d, now)...)
 	}
 	return dialect.Bind("UPDATE rabbitdelay_tasks" + set + " WHERE " + open + " AND (" + one + strings.Repeat(" OR "+one, len(pieces)-1) + ")"), args, nil
 }

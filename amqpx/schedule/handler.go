@@ -159,10 +159,11 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 			if skipped != "" {
 				return nil
 			}
-			if err := h.fn(ctx, tx, d); err != nil {
+			w := &work{id: d.ID, finish: func(ctx context.Context, c sqldb.Conn) error { return h.finish(ctx, c, d, p) }}
+			if err := h.fn(w.within(ctx), tx, d); err != nil {
 				return err
 			}
-			return h.finish(ctx, tx, d, p)
+			return w.end(ctx, tx)
 		})
 	}
 	if h.gather != nil && d.Exchange == "" && a == nil {

@@ -8,19 +8,24 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // RelaySilence is how long a relay that runs may at most be unseen: it says every 10
 // seconds that it does.
-const RelaySilence = 30 * time.Second
+const RelaySilence = 20 * time.Second
 
 const (
 	beatEvery = 10 * time.Second
+	// In a bubble a relay says for so long that it runs, and renews it in the middle.
+	beatAhead = 24 * time.Hour
 	keepBeats = 7 * 24 * time.Hour // of a relay that has died
 )
 
@@ -35,6 +40,40 @@ type Relay struct {
 
 // Running tells whether the relay was seen within RelaySilence.
 func (r Relay) Running(now time.Time) bool { return now.Sub(r.Seen) <= RelaySilence }
+
+// place is where to look for the process.
+func (r Relay) place() string {
+	host, pid, _ := strings.Cut(r.Name, ":")
+	return fmt.Sprintf("host %s, pid %s", host, pid)
+}
+
+// Silent returns what a relay's silence means, and where to look; empty if it runs.
+func (r Relay) Silent(now time.Time) string {
+	if r.Running(now) {
+		return ""
+	}
+	return fmt.Sprintf("no heartbeat for %s; the process is stopped, hung or cut off; look at %s", topology.FormatDuration(now.Sub(r.Seen).Truncate(time.Second)), r.place())
+}
+
+// WhoSends returns who would send tasks, as far as relays can be seen: those that run,
+// or what has become of the last one. It takes the list of Relays; nil is unknown.
+func WhoSends(relays []Relay, now time.Time) string {
+	running := slices.DeleteFunc(slices.Clone(relays), func(r Relay) bool { return !r.Running(now) })
+	switch {
+	case relays == nil:
+		return "which relays run on this database is unknown"
+	case len(relays) == 0:
+		return "no relay runs on this database"
+	case len(running) == 0:
+		return relays[0].Silent(now)
+	}
+	last := running[0]
+	seen := topology.FormatDuration(max(0, now.Sub(last.Seen)).Truncate(time.Second))
+	if n := len(running); n > 1 {
+		return fmt.Sprintf("%d relays run, the last heartbeat %s ago from %s; their logs say why a task is not sent", n, seen, last.place())
+	}
+	return fmt.Sprintf("a relay runs, its last heartbeat %s ago; its log says why a task is not sent; look at %s", seen, last.place())
+}
 
 // Relays reads the relays of the database, the one seen last first.
 func (s *Store) Relays(ctx context.Context) ([]Relay, error) {
@@ -66,9 +105,13 @@ func (s *Store) Relays(ctx context.Context) ([]Relay, error) {
 // may not write there relays all the same.
 func (s *Store) beat(ctx context.Context) {
 	id, began := rand.Text(), s.now()
+	every, ahead := beatEvery, time.Duration(0)
+	if s.pace.virtual {
+		every, ahead = beatAhead/2, beatAhead
+	}
 	failed := false
 	for ctx.Err() == nil {
-		err := sqldb.Explain(s.seen(ctx, id, began))
+		err := sqldb.Explain(s.seen(ctx, id, began, s.now().Add(ahead).UnixMilli()))
 		if err != nil && !failed && ctx.Err() == nil {
 			s.log.Warn("schedule: this relay cannot say that it runs; it relays all the same", zap.Error(err))
 		}
@@ -77,7 +120,7 @@ func (s *Store) beat(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(beatEvery):
+		case <-time.After(every):
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -86,16 +129,15 @@ func (s *Store) beat(ctx context.Context) {
 }
 
 // seen renews the row of this relay.
-func (s *Store) seen(ctx context.Context, id string, began time.Time) error {
-	now := s.now().UnixMilli()
-	if n, err := s.write(ctx, "UPDATE rabbitdelay_relays SET seen_at = ? WHERE id = ?", now, id); err != nil || n > 0 {
+func (s *Store) seen(ctx context.Context, id string, began time.Time, at int64) error {
+	if n, err := s.write(ctx, "UPDATE rabbitdelay_relays SET seen_at = ? WHERE id = ?", at, id); err != nil || n > 0 {
 		return err
 	}
 	host, _ := os.Hostname() // empty if unknown
 	name := fmt.Sprintf("%s:%d", cmp.Or(host, "unknown"), os.Getpid())
-	_, err := s.write(ctx, "INSERT INTO rabbitdelay_relays (id, name, version, started_at, seen_at) VALUES (?, ?, ?, ?, ?)", id, name, moduleVersion(), began.UnixMilli(), now)
+	_, err := s.write(ctx, "INSERT INTO rabbitdelay_relays (id, name, version, started_at, seen_at) VALUES (?, ?, ?, ?, ?)", id, name, moduleVersion(), began.UnixMilli(), at)
 	if err == nil {
-		_, err = s.write(ctx, "DELETE FROM rabbitdelay_relays WHERE seen_at < ?", now-keepBeats.Milliseconds())
+		_, err = s.write(ctx, "DELETE FROM rabbitdelay_relays WHERE seen_at < ?", s.now().Add(-keepBeats).UnixMilli())
 	}
 	return err
 }

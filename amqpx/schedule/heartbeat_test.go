@@ -39,6 +39,16 @@ func TestRelays(t *testing.T) {
 		if d := got[1]; d.Name != "dead:1" || d.Running(time.Now()) || !d.Seen.Equal(dead.Truncate(time.Millisecond)) {
 			t.Errorf("%+v", d)
 		}
+		for want, list := range map[string][]Relay{
+			"which relays run on this database is unknown": nil, "no relay runs on this database": {},
+			"no heartbeat for 1h1s; the process is stopped, hung or cut off; look at host dead, pid 1":            {{Name: "dead:1", Seen: time.Now().Add(-time.Hour - time.Second)}},
+			"a relay runs, its last heartbeat 0s ago; its log says why a task is not sent; look at host a, pid 2": {{Name: "a:2", Seen: time.Now().Add(time.Minute)}, got[1]},
+			"2 relays run, the last heartbeat 3s ago from host a, pid 2; their logs say why a task is not sent":   {{Name: "a:2", Seen: time.Now().Add(-3 * time.Second)}, {Name: "b:2", Seen: time.Now().Add(-RelaySilence)}},
+		} {
+			if got := WhoSends(list, time.Now()); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		}
 		stop()
 		check(t, <-done)
 		if got := relays(); len(got) != 1 {

@@ -20,9 +20,10 @@ import (
 // because another process may begin then.
 //
 // The work is done at least once: when the process dies after the call and before
-// the commit, it is done again. key is the same for every attempt of a version of
-// the task in this queue; give it to the provider as the idempotency key of the
-// call, so that a repetition has no second effect there. complete, which may be nil,
+// the commit, it is done again. key is the same for every attempt of the task in
+// this queue, also after it was revived, fired or moved; give it to the provider as
+// the idempotency key of the call, so that a repetition has no second effect there.
+// Only Replace, or an id that is used again, makes new work with a new key. complete, which may be nil,
 // runs in the transaction that makes the task done, to store what the work
 // returned.
 type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complete Func, err error)
@@ -82,9 +83,7 @@ type leaseHandler struct {
 // heldError says that another attempt has the lease.
 type heldError struct{ rest time.Duration }
 
-func (e *heldError) Error() string {
-	return fmt.Sprintf("another attempt holds the lease for %v", e.rest)
-}
+func (e *heldError) Error() string { return "another attempt holds the lease" }
 
 // skipError says that there is nothing to do.
 type skipError struct{ reason SkipReason }
@@ -148,25 +147,27 @@ func (h *handler) skip(ctx context.Context, d *amqpx.Delivery, reason SkipReason
 // beginRunning takes the task for a lease. Of a task to an exchange other queues
 // may have done their part, or failed.
 const beginRunning = "UPDATE rabbitdelay_tasks SET status = 'running', finished_at = NULL, updated_at = ?" + fenced +
-	" AND (status = 'pending' OR status = 'failed' AND exchange <> '') AND " + unexpired
+	" AND (status = 'pending' OR status = 'failed' AND exchange <> '') AND "
 
-// startLease makes the task running, unless it is. It tells the task's due instant.
-func (h *handler) startLease(ctx context.Context, tx sqldb.Tx, dialect Dialect, d *amqpx.Delivery, now int64) (due int64, err error) {
-	if _, err := tx.ExecContext(ctx, dialect.Bind(beginRunning), now, d.ID, d.Version, dueOf(d, now), now); err != nil {
+// startLease makes the task running, unless it is. It returns when the
+// task was created.
+func (h *handler) startLease(ctx context.Context, tx sqldb.Tx, dialect Dialect, d *amqpx.Delivery, now int64) (created int64, err error) {
+	defer wrote(h.db)
+	if _, err := tx.ExecContext(ctx, dialect.Bind(beginRunning+unexpired(dialect, now)), append([]any{now}, fenceArgs(d, now)...)...); err != nil {
 		return 0, err
 	}
-	task, err := look(ctx, tx, dialect, d.ID, "")
+	task, err := look(ctx, tx, dialect, d.ID, time.UnixMilli(now), "")
 	if err != nil {
 		return 0, err
 	}
-	if task.expired(d, now) {
+	if task.expired(d) {
 		if err := expire(ctx, tx, dialect, d, now); err != nil {
 			return 0, err
 		}
 		return 0, &skipError{SkipExpired}
 	}
-	if task.version == d.Version && task.due <= dueOf(d, now) && (task.status == StatusRunning || task.status == StatusDone && !task.toQueue) {
-		return task.due, nil
+	if task.isOf(d) && task.due <= dueOf(d, now) && (task.status == StatusRunning || task.status == StatusDone && !task.toQueue) {
+		return task.created, nil
 	}
 	reason, err := task.reason(d)
 	if err != nil {
@@ -191,10 +192,12 @@ func (h *leaseHandler) underLease(ctx context.Context, a *attempt, d *amqpx.Deli
 	return complete, err
 }
 
-// idempotencyKey names the work for a provider: the task, its version and the
-// queue, whose handler is one of several that may work on the task.
+// idempotencyKey identifies the work to a provider: the task, which an id and the
+// instant of its creation make unique, and the queue, whose handler is one of several
+// that may work on it. The version is no part of it: what is revived, fired or moved
+// after an attempt began is the same work.
 func (a *attempt) idempotencyKey() string {
-	return fmt.Sprintf("%s.v%d.%s", a.task, a.version, a.queue)
+	return fmt.Sprintf("%s.%d.%s", a.task, a.created, a.queue)
 }
 
 // heartbeat renews the lease until ctx ends. It calls lose when somebody else may
@@ -257,32 +260,38 @@ func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delive
 		if !ours {
 			return fmt.Errorf("%w: another attempt has task %s", ErrLeaseLost, a.task)
 		}
+		w := &work{id: d.ID, finish: func(ctx context.Context, c sqldb.Conn) error { return a.done(ctx, c, dialect, d, now) }}
 		if fn != nil {
 			if err := a.stillOpen(ctx, tx, dialect, d, ""); err != nil {
 				return err
 			}
-			if err := fn(ctx, tx, d); err != nil {
+			if err := fn(w.within(ctx), tx, d); err != nil {
 				return err
 			}
 		}
-		// It is pending again if the lease has ended and nobody has begun since.
-		_, err = tx.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ? "+
-			"WHERE id = ? AND version = ? AND due_at = ? AND (status IN ('running', 'pending') OR status = 'failed' AND exchange <> '')"), now, now, a.task, a.version, a.due)
-		if err != nil {
-			return err
-		}
-		return a.stillOpen(ctx, tx, dialect, d, current(dialect))
+		return w.end(ctx, tx)
 	})
+}
+
+// done makes the task done. It is pending again if the lease has ended and nobody has
+// begun since.
+func (a *attempt) done(ctx context.Context, c sqldb.Conn, dialect Dialect, d *amqpx.Delivery, now int64) error {
+	_, err := c.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ? "+
+		"WHERE id = ? AND version = ? AND created_at = ? AND (status IN ('running', 'pending') OR status = 'failed' AND exchange <> '')"), now, now, a.task, a.version, a.created)
+	if err != nil {
+		return err
+	}
+	return a.stillOpen(ctx, c, dialect, d, current(dialect))
 }
 
 // stillOpen is a *skipError when the lease had ended, and then the task. lock is that
 // of look.
-func (a *attempt) stillOpen(ctx context.Context, tx sqldb.Tx, dialect Dialect, d *amqpx.Delivery, lock string) error {
-	task, err := look(ctx, tx, dialect, a.task, lock)
+func (a *attempt) stillOpen(ctx context.Context, tx sqldb.Conn, dialect Dialect, d *amqpx.Delivery, lock string) error {
+	task, err := look(ctx, tx, dialect, a.task, a.clock, lock)
 	switch {
 	case err != nil:
 		return err
-	case task.version != a.version || task.due != a.due:
+	case task.version != a.version || task.created != a.created:
 		return &skipError{SkipStale}
 	case task.status == StatusRunning, task.status == StatusPending, task.status == StatusDone, task.status == StatusFailed && !task.toQueue:
 		return nil
@@ -294,7 +303,7 @@ func (a *attempt) stillOpen(ctx context.Context, tx sqldb.Tx, dialect Dialect, d
 // noLease is the condition that nobody but the attempt of a token works on a task
 // under a lease. Its parameters are the instant and the token.
 const noLease = " AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects AS e WHERE e.task_id = rabbitdelay_tasks.id AND e.version = rabbitdelay_tasks.version" +
-	" AND e.due_at = rabbitdelay_tasks.due_at AND e.done_at IS NULL AND e.lease_until > ? AND e.lease_token <> ?)"
+	" AND e.created_at = rabbitdelay_tasks.created_at AND e.done_at IS NULL AND e.lease_until > ? AND e.lease_token <> ?)"
 
 // endLeases makes tasks pending again whose leases have ended: their processes have
 // died. Their messages come again; now they can be cancelled, too.

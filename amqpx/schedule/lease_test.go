@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -40,10 +41,11 @@ func (p *provider) handler(opts ...HandlerOption) amqpx.Handler {
 	}, opts...)
 }
 
-func (p *provider) wantCalls(n int, key string) {
+func (p *provider) wantCalls(n int, id string) {
 	p.Helper()
-	if len(p.calls) != n || slices.ContainsFunc(p.calls, func(k string) bool { return k != key }) {
-		p.Errorf("calls %q, expected %d with the key %s", p.calls, n, key)
+	key := regexp.MustCompile(`^` + id + `\.[0-9]{12,13}\.q$`)
+	if len(p.calls) != n || slices.ContainsFunc(p.calls, func(k string) bool { return k != p.calls[0] || !key.MatchString(k) }) {
+		p.Errorf("calls %q, expected %d with one key like %s", p.calls, n, key)
 	}
 }
 
@@ -72,7 +74,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 			}
 		}
 		after(2 * time.Hour)
-		p.wantCalls(1, "pay.v1.q")
+		p.wantCalls(1, "pay")
 		s.wantEffects("pay", "q 1h0m10s")
 		s.wantTask("pay", StatusDone, 0)
 		if q, ok := s.srv.Queue("q"); !ok || q.Ready+q.Unacked != 0 {
@@ -106,7 +108,7 @@ func TestLeaseRetries(t *testing.T) {
 		after(time.Minute)
 		s.wantTask("pay", StatusPending, 0)
 		after(3 * time.Hour)
-		p.wantCalls(4, "pay.v1.q")
+		p.wantCalls(4, "pay")
 		s.wantEffects("pay", "q 1h40m10s")
 		s.wantTask("pay", StatusDone, 2)
 		if want := []string{"the provider is down false <nil>", "handler panicked: oh false <nil>"}; !slices.Equal(failures, want) {
@@ -151,7 +153,7 @@ func TestLeaseOfADeadProcess(t *testing.T) {
 		p := s.provider()
 		defer s.consume("q", p.handler())()
 		after(30 * time.Second)
-		p.wantCalls(1, "other.v1.q")
+		p.wantCalls(1, "other")
 		p.calls = nil
 		after(30*time.Second - 2*time.Second)
 		if err := s.Cancel(s.Context(), nil, "cancelled"); !errors.Is(err, ErrStatus) {
@@ -160,7 +162,7 @@ func TestLeaseOfADeadProcess(t *testing.T) {
 		after(2 * time.Second)
 		check(s.T, s.Cancel(s.Context(), nil, "cancelled"))
 		after(time.Hour)
-		p.wantCalls(1, "pay.v1.q")
+		p.wantCalls(1, "pay")
 		s.wantTask("pay", StatusDone, 1)
 		s.wantTask("cancelled", StatusCancelled, 0)
 
@@ -330,5 +332,60 @@ func TestLeaseSkips(t *testing.T) {
 			s.Errorf("complete: %v", err)
 		}
 		s.wantTask("c", StatusPending, 1)
+	})
+}
+
+// The key stays through everything that happens to one piece of work: a retry, a dead
+// letter that is sent back, a move, a fire. A replacement, and an id that is used
+// again, are new work.
+func TestLeaseKey(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+		p := s.provider()
+		p.work = func(context.Context, *amqpx.Delivery) error { return amqpx.Reject(errors.New("the provider is down")) }
+		defer s.consume("q", p.handler())()
+		task := Task{ID: "pay", Queue: "q", DeliverAt: time.Now().Add(time.Minute)}
+		s.schedule(task)
+		after(2 * time.Minute)
+		check(s.T, s.Revive(s.Context(), nil, "pay", time.Now()))
+		after(time.Minute)
+		check(s.T, s.Revive(s.Context(), nil, "pay", time.Now().Add(time.Hour)))
+		check(s.T, s.Reschedule(s.Context(), nil, "pay", time.Now().Add(2*time.Hour)))
+		check(s.T, s.FireNow(s.Context(), nil, "pay"))
+		after(time.Minute)
+		p.wantCalls(3, "pay")
+		keys := map[string]bool{p.calls[0]: true}
+		p.work = func(context.Context, *amqpx.Delivery) error { return nil }
+		task.DeliverAt = time.Now().Add(time.Minute)
+		for range 2 {
+			check(s.T, s.Schedule(s.Context(), nil, task, Replace()))
+			after(2 * time.Minute)
+			keys[p.calls[len(p.calls)-1]] = true
+		}
+		if _, err := s.Bulk(s.Context(), Filter{}, BulkDelete(), BulkOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		s.schedule(task) // of the same due instant and version
+		after(2 * time.Minute)
+		keys[p.calls[len(p.calls)-1]] = true
+		if len(p.calls) != 6 || len(keys) != 4 {
+			s.Errorf("calls %q, expected 6 with 4 keys", p.calls)
+		}
+	})
+}
+
+// Retention leaves the lease of work that runs.
+func TestPurgeLeavesLeases(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+		p := s.provider()
+		p.work = func(context.Context, *amqpx.Delivery) error { <-time.After(time.Hour); return nil }
+		defer s.consume("q", p.handler())()
+		s.schedule(Task{ID: "pay", Queue: "q", DeliverAt: time.Now()})
+		after(30 * time.Minute)
+		if _, err := s.Purge(s.Context(), Retention{Keep: time.Minute}); err != nil {
+			s.Fatal(err)
+		}
+		after(time.Hour)
+		p.wantCalls(1, "pay")
+		s.wantTask("pay", StatusDone, 0)
 	})
 }

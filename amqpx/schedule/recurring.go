@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	_ "time/tzdata" // half a megabyte, for a relay in an image without time zones, which could not read what others wrote
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/timetable"
 )
@@ -29,7 +30,8 @@ const (
 type Overlap string
 
 // The task of an occurrence is pending until its handler has committed, or it was
-// cancelled or failed.
+// cancelled or failed. One to an exchange is done with the first queue whose handler
+// has committed; others may be at it still.
 const (
 	OverlapAllow Overlap = "allow" // the default
 	OverlapSkip  Overlap = "skip"  // it is left out
@@ -44,8 +46,10 @@ type Recurring struct {
 	// ids are NAME@INSTANT; see ParseOccurrence.
 	Name string
 	// Cron has five fields (minute, hour, day of month, month, weekday), six with
-	// seconds in front, or is @hourly, @daily, @weekly, @monthly or @yearly. If both
-	// days are restricted, one of them is enough. L, W and # are as in Quartz.
+	// seconds in front, or is @hourly, @daily, @weekly, @monthly or @yearly. As in
+	// Vixie's cron one of the two fields of days is enough, unless one begins with a
+	// star, also with a step such as */2: then both must match. L, W and # are as in
+	// Quartz.
 	Cron string
 	// TimeZone of Cron is an IANA name such as Europe/Berlin; default UTC. Of a time
 	// that comes twice because clocks are set back, the first is taken; a time that
@@ -78,7 +82,7 @@ type Recurring struct {
 	NextAt    time.Time // the next occurrence that is no task yet; zero for none
 	LastAt    time.Time // the last that became a task; it may be ahead
 	SkippedAt time.Time // the last that was left out, by Misfire or Overlap
-	LastError string    // why there are no more occurrences; only what other programs wrote can be wrong
+	LastError string    // why no occurrences follow at present; only what other programs wrote can be wrong
 	CreatedAt time.Time
 	UpdatedAt time.Time
 }
@@ -98,40 +102,46 @@ func (r *Recurring) setDefaults() {
 	setDefault(&r.Overlap, OverlapAllow)
 }
 
-// Validate checks what a caller writes. The error is a *RecurringError.
+// Validate checks what a caller writes. The error wraps a *RecurringError for each
+// field that is wrong.
 func (r Recurring) Validate() error {
 	_, err := r.check(Config{}.WithDefaults().MaxBody)
 	return err
 }
 
-// check validates, and gives the timetable.
+// check validates, and returns the timetable. An unknown time zone is the last of the
+// errors.
 func (r *Recurring) check(maxBody int) (*timetable.Timetable, error) {
 	r.setDefaults()
-	if reason := checkScheduleName(r.Name); reason != "" {
-		return nil, r.bad("Name", "%s", reason)
+	var errs []error
+	bad := func(wrong bool, field, format string, args ...any) {
+		if wrong {
+			errs = append(errs, r.bad(field, format, args...))
+		}
 	}
+	reason := checkScheduleName(r.Name)
+	bad(reason != "", "Name", "%s", reason)
 	switch {
 	case !r.Start.IsZero() && millis(r.Start) > maxDue, !r.End.IsZero() && millis(r.End) > maxDue:
-		return nil, r.bad("End", "expected instants up to the year 9999")
+		bad(true, "End", "expected instants up to the year 9999")
 	case !r.Start.IsZero() && !r.End.IsZero() && !r.Start.Before(r.End):
-		return nil, r.bad("End", "%v, expected an instant after Start, %v", r.End, r.Start)
-	case r.Jitter < 0 || r.Jitter > maxJitter:
-		return nil, r.bad("Jitter", "%v, expected 0 to %v", r.Jitter, maxJitter)
-	case r.Misfire != MisfireSkip && r.Misfire != MisfireOnce && r.Misfire != MisfireAll:
-		return nil, r.bad("Misfire", "%q, expected skip, once or all", r.Misfire)
-	case r.MisfireLimit < 1 || r.MisfireLimit > maxMisfire:
-		return nil, r.bad("MisfireLimit", "%d, expected 1 to %d", r.MisfireLimit, maxMisfire)
-	case r.Overlap != OverlapAllow && r.Overlap != OverlapSkip:
-		return nil, r.bad("Overlap", "%q, expected allow or skip", r.Overlap)
-	case r.Overlap == OverlapSkip && r.Misfire == MisfireAll:
-		return nil, r.bad("Overlap", "skip does not go with the misfire policy all, whose occurrences overlap; expected allow, or another policy")
+		bad(true, "End", "%v, expected an instant after Start, %v", r.End, r.Start)
 	}
+	bad(r.Jitter < 0 || r.Jitter > maxJitter, "Jitter", "%v, expected 0 to %v", r.Jitter, maxJitter)
+	bad(r.Misfire != MisfireSkip && r.Misfire != MisfireOnce && r.Misfire != MisfireAll, "Misfire", "%q, expected skip, once or all", r.Misfire)
+	bad(r.MisfireLimit < 1 || r.MisfireLimit > maxMisfire, "MisfireLimit", "%d, expected 1 to %d", r.MisfireLimit, maxMisfire)
+	bad(r.Overlap != OverlapAllow && r.Overlap != OverlapSkip, "Overlap", "%q, expected allow or skip", r.Overlap)
+	bad(r.Overlap == OverlapSkip && r.Misfire == MisfireAll, "Overlap", "skip does not go with the misfire policy all, whose occurrences overlap; expected allow, or another policy")
 	task := r.Task
 	task.ID, task.DeliverAt = r.Name, time.Unix(0, 0)
-	if te, ok := errors.AsType[*TaskError](task.validate(maxBody)); ok {
-		return nil, r.bad(te.Field, "%s", te.Reason)
+	if te, ok := errors.AsType[*TaskError](task.validate(maxBody)); ok && reason == "" {
+		bad(true, te.Field, "%s", te.Reason)
 	}
-	return r.compile()
+	t, err := r.compile()
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 func (r *Recurring) bad(field, format string, args ...any) error {
@@ -159,9 +169,10 @@ func (r *Recurring) compile() (*timetable.Timetable, error) {
 	case r.Every < 0 || r.Every > maxEvery || r.Every%time.Second != 0:
 		return nil, r.bad("Every", "%v, expected whole seconds up to 100 years", r.Every)
 	}
-	zone, err := zoneOf(r.TimeZone)
-	if err != nil {
-		return nil, r.bad("TimeZone", "%v", err)
+	zone, unknown := zoneOf(r.TimeZone)
+	if unknown != nil {
+		unknown = r.bad("TimeZone", "%v", unknown)
+		zone = time.UTC // for what else is wrong
 	}
 	rule := timetable.Rule{Cron: r.Cron, Zone: zone, Every: r.Every, Anchor: r.Start, Start: r.Start, End: r.End}
 	if r.Start.IsZero() {
@@ -169,7 +180,10 @@ func (r *Recurring) compile() (*timetable.Timetable, error) {
 	}
 	t, err := timetable.New(rule)
 	if err != nil {
-		return nil, r.bad("Cron", "%q: %v", r.Cron, err)
+		err = r.bad("Cron", "%q: %v", r.Cron, err)
+	}
+	if err = errors.Join(err, unknown); err != nil {
+		return nil, err
 	}
 	return t, nil
 }
@@ -183,7 +197,7 @@ func zoneOf(name string) (*time.Location, error) {
 	}
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "Local" {
-		return nil, fmt.Errorf("%q is not known here, expected an IANA name such as Europe/Berlin (where the system has no time zones, a program can import time/tzdata)", name)
+		return nil, fmt.Errorf("%q is unknown, expected an IANA name such as Europe/Berlin", name)
 	}
 	zones.Store(name, zone)
 	return zone, nil

@@ -26,7 +26,7 @@ func (x Schedules) Apply(ctx context.Context, ex Executor, list []Recurring) (Ap
 	listed := map[string]bool{}
 	for i := range list {
 		r := &list[i]
-		if _, err := r.check(x.s.cfg.MaxBody); err != nil {
+		if err := x.check(r); err != nil {
 			return Applied{}, err
 		}
 		if listed[r.Name] {

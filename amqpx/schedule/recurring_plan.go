@@ -52,23 +52,27 @@ type planner struct {
 // now, and withdraws those of an older version of the row.
 func (s *Store) plan(ctx context.Context, c sqldb.Conn, d Dialect, r *row) error {
 	p := &planner{s: s, c: c, d: d, r: r, now: s.now()}
-	fresh := r.Version != r.planned || r.LastError != ""
+	fresh, wrong := r.Version != r.planned, r.LastError != ""
 	if fresh {
-		if err := p.withdraw(ctx); err != nil {
+		if err := p.withdraw(ctx, r.Paused); err != nil {
 			return err
 		}
 	}
-	if !p.read() {
-		return p.settle(ctx, p.now.Add(wrongPause).UnixMilli())
-	}
-	if r.Paused {
+	readable := p.read()
+	switch {
+	case r.Paused:
 		return p.settle(ctx, never)
+	case r.limit != nil: // the row stays due, for a relay that can read it
+		r.Version = r.planned
+		return p.settle(ctx, min(r.planAt.UnixMilli(), p.now.UnixMilli()))
+	case !readable:
+		return p.settle(ctx, p.now.Add(wrongPause).UnixMilli())
 	}
 	var late []time.Time
 	switch {
-	case fresh:
+	case fresh, wrong && r.NextAt.IsZero():
 		r.NextAt = p.table.Next(p.now)
-	case p.now.Sub(r.planAt) > misfireAfter:
+	case wrong, p.now.Sub(r.planAt) > misfireAfter:
 		var err error
 		if late, err = p.misfire(ctx); err != nil {
 			return err
@@ -88,27 +92,35 @@ func (s *Store) plan(ctx context.Context, c sqldb.Conn, d Dialect, r *row) error
 	return p.settle(ctx, lookAt)
 }
 
-// read checks what the row says, which another program may have written.
+// read checks what the row says, which another program may have written. What
+// another relay may be able to read is no fault of the row: it is in the row's limit.
 func (p *planner) read() bool {
 	var err error
 	r := p.r
-	switch {
+	switch most := int64(p.s.cfg.MaxBody); {
 	case r.bad != nil:
 		err = r.bad
-	case r.bodySize > int64(p.s.cfg.MaxBody):
-		err = r.Recurring.bad("Body", "%d bytes, expected at most %d", r.bodySize, p.s.cfg.MaxBody)
+	case r.bodySize > largestBody:
+		err = r.Recurring.bad("Body", "%d bytes, expected at most %d", r.bodySize, largestBody)
+	case r.bodySize > most:
+		r.limit = r.Recurring.bad("Body", "%d bytes, but this relay's Config.MaxBody is %d; raise it, or another relay plans it", r.bodySize, most)
+		return false
 	default:
-		p.table, err = r.check(p.s.cfg.MaxBody)
+		p.table, err = r.check(largestBody)
 	}
 	if err == nil {
 		r.LastError = ""
 		return true
 	}
+	if re, ok := errors.AsType[*RecurringError](err); ok && re.Field == "TimeZone" {
+		r.limit = err // another relay's time zones may be newer
+	} else {
+		r.NextAt = time.Time{}
+	}
 	if reason := text(err); reason != r.LastError {
 		p.s.log.Warn("a recurring task is wrong; correct its row, or delete it", zap.String("name", r.Name), zap.Error(err))
 		r.LastError = reason
 	}
-	r.NextAt = time.Time{}
 	return false
 }
 
@@ -119,9 +131,13 @@ func (p *planner) to() string               { return p.r.Name + "@\U0010FFFF" }
 
 // withdraw takes the tasks away that are not due yet, and remembers those that
 // were taken away earlier. Their new version is one that no message has, and that
-// no relay marks which is publishing the old one.
-func (p *planner) withdraw(ctx context.Context) error {
+// no relay marks which is publishing the old one. With all it takes those too that
+// were moved away from an instant that has passed, in whose place nothing would come.
+func (p *planner) withdraw(ctx context.Context, all bool) error {
 	now, from := p.now.UnixMilli(), p.from(p.now.Add(-maxJitter))
+	if all {
+		from = p.r.Name + "@"
+	}
 	if _, err := p.c.ExecContext(ctx, p.d.Bind("UPDATE rabbitdelay_tasks SET status = 'cancelled', version = version + 1, last_error = ?, finished_at = ?, updated_at = ? "+
 		"WHERE id >= ? AND id < ? AND status = 'pending' AND due_at > ?"), withdrawn, now, now, from, p.to(), now); err != nil {
 		return err
@@ -166,7 +182,7 @@ func (p *planner) misfire(ctx context.Context) ([]time.Time, error) {
 			zap.Time("until", cut), zap.String("policy", string(r.Misfire)), zap.Int("made_late", len(late)))
 		r.NextAt = p.table.Next(cut)
 	}
-	if r.Misfire == MisfireAll {
+	if r.Misfire == MisfireAll || p.now.Sub(r.planAt) <= misfireAfter {
 		return late, nil
 	}
 	ids, err := p.overdue(ctx, cut)

@@ -68,6 +68,7 @@ type row struct {
 	planAt   time.Time
 	bodySize int64
 	bad      error // what another program wrote cannot be read
+	limit    error // this relay cannot read it, another one may
 }
 
 // scheduleColumns are those of a row, in the order of scanRow.
@@ -105,10 +106,14 @@ func scanRow(scan func(...any) error) (*row, error) {
 		r.bad = r.Recurring.bad("Every", "every_ms %d and jitter_ms %d, expected at most %d and %d", every, jitter, maxEvery.Milliseconds(), maxJitter.Milliseconds())
 		return r, nil
 	}
-	t.ExpiresAfter = time.Duration(expires.Int64) * time.Millisecond
+	t.ExpiresAfter = expiresAfterOf(expires)
 	r.Every, r.Jitter = time.Duration(every)*time.Millisecond, time.Duration(jitter)*time.Millisecond
-	if headers.String != "" {
-		if err := json.Unmarshal([]byte(headers.String), &t.Headers); err != nil {
+	if headers.Valid {
+		err := json.Unmarshal([]byte(headers.String), &t.Headers)
+		if err == nil && t.Headers == nil {
+			err = errors.New("null")
+		}
+		if err != nil {
 			r.bad = r.Recurring.bad("Headers", "%v", &headersError{err})
 		}
 	}

@@ -348,13 +348,13 @@ func TestRecurringForeignRows(t *testing.T) {
 	insert("good", "cron", "'0 8 * * *'")
 	insert("interval", "every_ms, starts_at", "3600000, 1767261600000")
 	for name, row := range map[string][3]string{
-		"bad cron":    {"cron", "'0 8 * *'", "expected 5 fields"},
-		"bad zone":    {"cron, time_zone", "'@daily', 'Mars/Phobos'", "is not known here"},
+		"bad cron":    {"cron", "'0 8 * *'", "4 fields, expected 5"},
+		"bad zone":    {"cron, time_zone", "'@daily', 'Mars/Phobos'", "is unknown"},
 		"bad headers": {"cron, headers", "'@daily', '[1]'", "expected a JSON object of strings"},
 		"bad tags":    {"cron, tags", "'@daily', '{}'", "expected a JSON array of strings"},
 		"bad every":   {"every_ms", "1500", "expected whole seconds"},
 		"long every":  {"every_ms", "9223372036854775807", "expected at most"},
-		"big":         {"cron, body", "'@daily', zeroblob(2000000)", "2000000 bytes, expected at most"},
+		"big":         {"cron, body", "'@daily', zeroblob(16777217)", "16777217 bytes, expected at most"},
 		"far":         {"cron, starts_at", "'@daily', 9223372036854775807", "the year 9999"},
 		"long key":    {"cron, content_type", "'@daily', '" + strings.Repeat("x", 300) + "'", "300 bytes"},
 	} {

@@ -36,6 +36,7 @@ func (x Schedules) within(ctx context.Context, ex Executor, what string, do func
 	} else {
 		err = run(c)
 	}
+	wrote(x.s.db)
 	if _, named := errors.AsType[*RecurringError](err); err == nil || named {
 		return err
 	}
@@ -48,7 +49,7 @@ func of(name string) string { return "recurring task " + name }
 // Add creates one, and the task of its next occurrence. Errors: *RecurringError,
 // ErrScheduleExists (the transaction can continue after both).
 func (x Schedules) Add(ctx context.Context, ex Executor, r Recurring) error {
-	if _, err := r.check(x.s.cfg.MaxBody); err != nil {
+	if err := x.check(&r); err != nil {
 		return err
 	}
 	return x.within(ctx, ex, of(r.Name), func(c sqldb.Conn, d Dialect) error {
@@ -65,7 +66,7 @@ func (x Schedules) Add(ctx context.Context, ex Executor, r Recurring) error {
 // one that is paused stays paused. A change withdraws the tasks that are not due
 // yet and goes on from now. Errors: *RecurringError.
 func (x Schedules) Put(ctx context.Context, ex Executor, r Recurring) (Change, error) {
-	if _, err := r.check(x.s.cfg.MaxBody); err != nil {
+	if err := x.check(&r); err != nil {
 		return "", err
 	}
 	var change Change
@@ -118,9 +119,19 @@ func (x Schedules) Resume(ctx context.Context, ex Executor, name string) error {
 }
 
 func (x Schedules) paused(ctx context.Context, ex Executor, name string, paused bool) error {
-	return x.Edit(ctx, ex, name, func(r *Recurring) error {
-		r.Paused = paused
-		return nil
+	return x.within(ctx, ex, of(name), func(c sqldb.Conn, d Dialect) error {
+		if _, err := x.lock(ctx, c, d, name); err != nil {
+			return err
+		}
+		value := 0
+		if paused {
+			value = 1
+		}
+		// Nothing else, so that what cannot be read can be paused, and stays as it is.
+		if _, err := c.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_schedules SET paused = ? WHERE name = ?"), value, name); err != nil {
+			return err
+		}
+		return x.replan(ctx, c, d, name)
 	})
 }
 
@@ -133,7 +144,7 @@ func (x Schedules) Delete(ctx context.Context, ex Executor, name string) error {
 			return err
 		}
 		p := &planner{s: x.s, c: c, d: d, r: r, now: x.s.now()}
-		if err := p.withdraw(ctx); err != nil {
+		if err := p.withdraw(ctx, true); err != nil {
 			return err
 		}
 		_, err = c.ExecContext(ctx, d.Bind("DELETE FROM rabbitdelay_schedules WHERE name = ?"), name)
@@ -167,6 +178,19 @@ func (x Schedules) Fire(ctx context.Context, ex Executor, name string) (id strin
 	}
 	x.s.wakeFor(millis(now))
 	return id, nil
+}
+
+// check refuses what cannot be written, and tasks that cannot be sent.
+func (x Schedules) check(r *Recurring) error {
+	if _, err := r.check(x.s.cfg.MaxBody); err != nil {
+		return err
+	}
+	task := r.Task
+	task.ID = r.Name
+	if te, ok := errors.AsType[*TaskError](x.s.accepts(&task)); ok {
+		return r.bad(te.Field, "%s", te.Reason)
+	}
+	return nil
 }
 
 // insert tells whether it did.
@@ -213,7 +237,7 @@ func (x Schedules) edit(ctx context.Context, c sqldb.Conn, d Dialect, name strin
 		return err
 	}
 	r.Name = name
-	if _, err := r.check(x.s.cfg.MaxBody); err != nil {
+	if err := x.check(&r); err != nil {
 		return err
 	}
 	values, err := r.values()

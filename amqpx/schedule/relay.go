@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
 // Pauses before a task that could not be sent is tried again: the first, and the
@@ -35,6 +37,12 @@ func (s *Store) answered(ctx context.Context, do func(ctx context.Context) error
 		return fmt.Errorf("the database did not answer within %v: %w", longest, err)
 	}
 	return err
+}
+
+// Ping returns nil where the database answers a statement that reads nothing within
+// patience, and else why not.
+func (s *Store) Ping(ctx context.Context, patience time.Duration) error {
+	return sqldb.Answers(ctx, s.db, patience)
 }
 
 // step claims one batch, publishes it and marks it. It returns how many were

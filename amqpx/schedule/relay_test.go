@@ -306,29 +306,6 @@ func TestBrokerDown(t *testing.T) {
 	})
 }
 
-func TestResendsBecomeRarer(t *testing.T) {
-	var r recorder
-	cfg := Config{Grace: time.Minute, SweepInterval: 20 * time.Second, ClockInterval: time.Hour, Retention: Retention{Keep: 1000 * time.Hour}}
-	bubble(t, &r, cfg, func(t *testing.T, s *Store, _ *sql.DB) {
-		check(t, s.Schedule(t.Context(), nil, near("a")))
-		<-time.After(48 * time.Hour)
-		synctest.Wait()
-		if got, err := s.Get(t.Context(), nil, "a"); err != nil || got.Status != StatusPending {
-			t.Errorf("%+v (%v), expected it to be pending: nothing shows that its consumer has it", got, err)
-		}
-	})
-	got := r.receipts()
-	for i := 1; i < len(got); i++ {
-		pause, want := got[i].at.Sub(got[i-1].at), time.Minute<<(i-1)
-		if pause < want || pause > want+30*time.Second {
-			t.Errorf("resend %d came after %v, expected about %v", i, pause, want)
-		}
-	}
-	if len(got) != 10 {
-		t.Errorf("%d sends in two days, expected 10", len(got))
-	}
-}
-
 func TestConfigBounds(t *testing.T) {
 	r := &recorder{max: time.Hour}
 	for field, cfg := range map[string]Config{
@@ -407,11 +384,36 @@ func TestDatabaseHangs(t *testing.T) {
 	})
 }
 
-// A database that refuses is asked again at the poll interval, by each part.
+// One that hangs when Run begins is a fault like one that hangs later.
+func TestDatabaseHangsFromTheBeginning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, db := openStore(t, &recorder{}, Config{})
+		only, err := db.Conn(t.Context())
+		check(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		<-time.After(3 * time.Minute)
+		if _, faulty := errors.AsType[*HealthError](s.Health()); !faulty {
+			t.Errorf("while it hangs: %v", s.Health())
+		}
+		check(t, only.Close())
+		<-time.After(time.Minute)
+		check(t, s.Health())
+		stop()
+		check(t, errors.Join(<-done, db.Close()))
+	})
+}
+
+// A database that refuses is asked again at the poll interval, by each part, also where a
+// hook panics over it.
 func TestDatabaseRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var failed atomic.Int64
-		s, db := openStore(t, &recorder{}, Config{Hooks: Hooks{Error: func(string, error) { failed.Add(1) }}})
+		s, db := openStore(t, &recorder{}, Config{Hooks: Hooks{Error: func(string, error) {
+			failed.Add(1)
+			panic("hook")
+		}}})
 		_, err := db.ExecContext(t.Context(), "ALTER TABLE rabbitdelay_schedules RENAME COLUMN plan_at TO gone")
 		check(t, err)
 		ctx, stop := context.WithCancel(t.Context())

@@ -21,7 +21,7 @@ func (s *Store) RequeueDead(ctx context.Context, l *amqpx.DeadLetter, dryRun boo
 		return "", "", err
 	}
 	for {
-		row, err := look(ctx, s.db, d, l.ID, "")
+		row, err := look(ctx, s.db, d, l.ID, s.now(), "")
 		if err != nil {
 			return "", "", err
 		}

@@ -16,18 +16,25 @@ import (
 // PublishTimeout and some seconds) and returns nil. Several processes may run it on
 // one database; they share the work without a leader. Errors on the way go to
 // Hooks.Error, Health and the log, and it goes on. It returns ErrNoSender at once
-// when the store has no sender, and ErrDenied when the database's user lacks a
-// right as it begins.
+// when the store has no sender, and as it begins ErrClock when the database's clock
+// is more than a day from this process's, and ErrDenied when the database's user
+// lacks a right.
+//
+// In a testing/synctest bubble, where a year passes at once, it goes by the bubble's
+// clock whatever the database. Instead of looking at intervals it waits for what is
+// due and for what stores on the same *sql.DB or pool write; what is written past them
+// it finds within 10 minutes, or by Wake. Make the store in the bubble.
 func (s *Store) Run(ctx context.Context) error {
 	if s.sender == nil {
 		return ErrNoSender
 	}
+	defer s.begin()()
 	s.faults.run(true)
 	defer s.faults.run(false)
-	if !s.setClock(ctx) {
-		return nil
+	if err := s.setClock(ctx); err != nil || ctx.Err() != nil {
+		return err
 	}
-	if err := s.checkRights(ctx); err != nil {
+	if err := s.answered(ctx, s.checkRights); err != nil {
 		return err
 	}
 	// Before the first task is sent, so that what was missed is not sent before its
@@ -36,19 +43,20 @@ func (s *Store) Run(ctx context.Context) error {
 	s.report("recurring", err)
 	var wg sync.WaitGroup
 	wg.Go(func() { s.recur(ctx) })
-	for range s.cfg.Workers {
+	for range s.pace.workers(s.cfg.Workers) {
 		wg.Go(func() { s.relay(ctx) })
 	}
 	wg.Go(func() {
-		s.every(ctx, s.cfg.SweepInterval, "sweep", func() error { return errors.Join(s.endLeases(ctx), s.failTimeless(ctx), s.sweep(ctx)) })
-	})
-	wg.Go(func() {
-		s.every(ctx, s.cfg.Retention.Every, "purge", func() error { return s.purge(ctx) })
-	})
-	wg.Go(func() {
-		s.every(ctx, s.cfg.ClockInterval, "clock", func() error {
-			return s.adjust(ctx)
+		s.every(ctx, s.cfg.SweepInterval, "sweep", func() (time.Duration, error) {
+			err := errors.Join(s.endLeases(ctx), s.failTimeless(ctx), s.sweep(ctx))
+			return s.untilSweep(ctx), err
 		})
+	})
+	wg.Go(func() {
+		s.every(ctx, s.cfg.Retention.Every, "purge", func() (time.Duration, error) { return s.pace.rarely(s.cfg.Retention.Every), s.purge(ctx) })
+	})
+	wg.Go(func() {
+		s.every(ctx, s.cfg.ClockInterval, "clock", func() (time.Duration, error) { return s.cfg.ClockInterval, s.adjust(ctx) })
 	})
 	wg.Go(func() { s.beat(ctx) })
 	if s.cfg.Listener != nil {
@@ -67,18 +75,22 @@ func (s *Store) Run(ctx context.Context) error {
 // within a third of a second.
 const lastTries = 7
 
-// Wake makes the relay of this process look for tasks now. Schedule and the
-// changes do it by themselves, but cannot know when the caller's transaction
-// commits; the relay looks several times in the moments after.
+// Wake makes the relays of this process that run on the store's database look for
+// tasks now. Schedule and the changes do it by themselves, but cannot know when the
+// caller's transaction commits; a relay looks several times in the moments after.
 func (s *Store) Wake() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // it will look anyway
+	for _, x := range running(s.db) {
+		x.pace.ring()
+		select {
+		case x.wake <- struct{}{}:
+		default: // it will look anyway
+		}
 	}
 }
 
 // wakeFor wakes the relay for tasks that could be due before its next look.
 func (s *Store) wakeFor(due int64) {
+	wrote(s.db)
 	if due <= s.now().Add(2*s.cfg.PollInterval).UnixMilli() {
 		s.Wake()
 	}
@@ -89,8 +101,9 @@ func (s *Store) wakeFor(due int64) {
 const firstLook = 4 * time.Millisecond
 
 func (s *Store) relay(ctx context.Context) {
-	pause := s.cfg.PollInterval
+	pause, longest := s.cfg.PollInterval, s.pace.longest(s.cfg.PollInterval)
 	for {
+		written := s.pace.written()
 		found, sent, err := s.step(ctx)
 		if ctx.Err() != nil {
 			return
@@ -102,17 +115,23 @@ func (s *Store) relay(ctx context.Context) {
 		if err != nil || (found > 0 && sent == 0) {
 			pause = s.cfg.PollInterval // do not spin on a fault
 		}
-		wait := pause
-		if now := s.now(); !s.health.next(now).IsZero() {
+		now := s.now()
+		wait := s.ahead.until(now.Add(s.cfg.Horizon), pause)
+		if !s.health.next(now).IsZero() {
 			wait = min(wait, s.health.next(now).Sub(now))
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.wake:
-			pause = firstLook
-		case <-time.After(wait):
-			pause = min(2*pause, s.cfg.PollInterval)
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.wake:
+				pause, waiting = firstLook, false
+			case <-written:
+				pause, written = s.cfg.PollInterval, nil
+				wait = min(wait, pause)
+			case <-time.After(wait):
+				pause, waiting = min(2*pause, longest), false
+			}
 		}
 	}
 }
@@ -120,23 +139,21 @@ func (s *Store) relay(ctx context.Context) {
 // againAfter is the longest pause after a part of Run has failed.
 const againAfter = 15 * time.Second
 
-// every does something now and at each interval, sooner after it failed.
-func (s *Store) every(ctx context.Context, interval time.Duration, what string, do func() error) {
+// every does something now and at each interval, or after the pauses that do returns;
+// sooner after it failed.
+func (s *Store) every(ctx context.Context, interval time.Duration, what string, do func() (pause time.Duration, err error)) {
 	for {
-		began := time.Now()
-		err := do()
+		began, written := time.Now(), s.pace.written()
+		pause, err := do()
 		if ctx.Err() != nil {
 			return
 		}
 		s.report(what, err)
-		pause := interval
 		if err != nil {
-			pause = min(pause, againAfter)
+			pause = min(interval, againAfter)
 		}
-		select {
-		case <-ctx.Done():
+		if !wait(ctx, pause-time.Since(began), interval, written) {
 			return
-		case <-time.After(pause - time.Since(began)):
 		}
 	}
 }
@@ -168,7 +185,7 @@ func (s *Store) purge(ctx context.Context) error {
 	if n > 0 {
 		s.log.Debug("finished tasks purged", zap.Int64("tasks", n))
 		if s.cfg.Hooks.Purged != nil {
-			s.cfg.Hooks.Purged(n)
+			s.observed(func() { s.cfg.Hooks.Purged(n) })
 		}
 	}
 	return err
@@ -202,8 +219,8 @@ func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 		}
 	}
 	_, err = sqldb.Purge(ctx, s.db, d, sqldb.Expired{
-		Table: "rabbitdelay_effects", Key: "task_id, version, due_at, queue",
-		Where: "updated_at < ?", Args: []any{s.now().Add(-r.Keep).UnixMilli()}, Order: "updated_at",
+		Table: "rabbitdelay_effects", Key: "task_id, created_at, version, queue",
+		Where: "updated_at < ? AND lease_until < ?", Args: []any{s.now().Add(-r.Keep).UnixMilli(), s.now().UnixMilli()}, Order: "updated_at",
 	}, r.Batch)
 	return total, err
 }

@@ -43,7 +43,7 @@ func scanTask(scan func(...any) error, t *Task, extra ...any) error {
 	if sent.Valid {
 		t.SentAt = time.UnixMilli(sent.Int64)
 	}
-	t.ExpiresAfter = time.Duration(expires.Int64) * time.Millisecond
+	t.ExpiresAfter = expiresAfterOf(expires)
 	t.LastError = lastError.String
 	if headers.String != "" {
 		if err := json.Unmarshal([]byte(headers.String), &t.Headers); err != nil {

@@ -18,6 +18,18 @@ var _ checker = (*amqpx.Client)(nil)
 // accepts refuses a task whose message the store's sender would refuse, because
 // its strategy has no route for the destination, say.
 func (s *Store) accepts(t *Task) error {
+	if known := s.cfg.Destination; known != nil {
+		if err := known(t.Destination()); err != nil {
+			return t.refused(err)
+		}
+	}
+	if l, ok := s.sender.(interface {
+		Listed(dest topology.Destination) error
+	}); ok {
+		if err := l.Listed(t.Destination()); err != nil {
+			return t.refused(err)
+		}
+	}
 	if c, ok := s.sender.(checker); ok {
 		return t.refused(c.Check(t.undated()))
 	}

@@ -47,6 +47,7 @@ func (s *Store) markSent(ctx context.Context, list []*claimed) error {
 	set := "resend_at = CASE WHEN resend_at > " + again + " THEN resend_at ELSE " + again + " END, " +
 		"sent_at = ?, sends = sends + 1, send_failures = 0, claimed_until = 0, " +
 		"last_error = CASE WHEN attempts = 0 THEN NULL ELSE last_error END"
+	defer wrote(s.db)
 	return s.settle(ctx, list, set, "", now, now, now, now, now)
 }
 

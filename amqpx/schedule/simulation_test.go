@@ -470,7 +470,7 @@ func TestNobodySettles(t *testing.T) {
 		got, err := s.store.Get(t.Context(), nil, "000007")
 		check(t, err)
 		t.Log(got.LastError)
-		for _, part := range []string{"sent 10 times", "queue q", "schedule.Handler"} {
+		for _, part := range []string{"MaxSends", "queue q", "schedule.Handler"} {
 			if !strings.Contains(got.LastError, part) {
 				t.Errorf("the reason is %q, expected %q in it", got.LastError, part)
 			}
@@ -479,4 +479,27 @@ func TestNobodySettles(t *testing.T) {
 			t.Errorf("the hook says %v, expected ErrMaxSends", s.failed["000007"])
 		}
 	})
+}
+
+func TestResendsBecomeRarer(t *testing.T) {
+	var r recorder
+	cfg := Config{Grace: time.Minute, SweepInterval: 20 * time.Second, ClockInterval: time.Hour, Retention: Retention{Keep: 1000 * time.Hour}}
+	bubble(t, &r, cfg, func(t *testing.T, s *Store, _ *sql.DB) {
+		check(t, s.Schedule(t.Context(), nil, near("a")))
+		<-time.After(48 * time.Hour)
+		synctest.Wait()
+		if got, err := s.Get(t.Context(), nil, "a"); err != nil || got.Status != StatusPending {
+			t.Errorf("%+v (%v), expected it to be pending: nothing shows that its consumer has it", got, err)
+		}
+	})
+	got := r.receipts()
+	for i := 1; i < len(got); i++ {
+		pause, want := got[i].at.Sub(got[i-1].at), time.Minute<<(i-1)
+		if pause < want || pause > want+30*time.Second {
+			t.Errorf("resend %d came after %v, expected about %v", i, pause, want)
+		}
+	}
+	if len(got) != 10 {
+		t.Errorf("%d sends in two days, expected 10", len(got))
+	}
 }

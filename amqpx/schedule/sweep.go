@@ -39,10 +39,15 @@ const sweepers = 8
 // sweep sends overdue tasks again, of each destination what the evidence allows.
 func (s *Store) sweep(ctx context.Context) error {
 	now := s.now().UnixMilli()
-	lanes, err := s.look(ctx, toResend, now)
+	lanes, err := s.look(ctx, toResend, s.pace.horizon(now))
 	if err != nil {
 		return err
 	}
+	lanes, next := divide(lanes, now)
+	if len(lanes) > 0 {
+		next = now
+	}
+	s.overdueAt.set(next)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
@@ -250,8 +255,7 @@ func (s *Store) giveUp(ctx context.Context, t target, list []*claimed) (rest []*
 			rest = append(rest, c)
 			continue
 		}
-		failures[c] = fmt.Errorf("%w: sent %d times, last at %s; look whether the consumer of %s is wrapped in schedule.Handler, then revive the task",
-			ErrMaxSends, c.Sends, c.SentAt.UTC().Format(time.RFC3339), t)
+		failures[c] = fmt.Errorf("%w, which was sent as often as MaxSends allows; look whether the consumer of %s is wrapped in schedule.Handler, then revive the task", ErrMaxSends, t)
 		if c.LastError != "" {
 			failures[c] = fmt.Errorf("%w; before that: %s", failures[c], c.LastError)
 		}

@@ -55,8 +55,8 @@ type Task struct {
 	Type          string
 	CorrelationID string
 	Priority      uint8
-	// ExpiresAfter, counted from DeliverAt, ends the time in which the effect is
-	// worth having: a message that is handled later, and a task that was not sent by
+	// ExpiresAfter, counted from DeliverAt by the database's clock, ends the time in
+	// which the effect is worth having: a message that is handled later, and a task that was not sent by
 	// then, has none. 0 is for ever. Fractions of a millisecond round up.
 	ExpiresAfter time.Duration
 	// Headers are the message's headers.
@@ -197,7 +197,7 @@ func (c *claimed) message() amqpx.Message {
 	m := amqpx.Message{
 		ID: c.ID, Queue: c.Queue, Exchange: c.Exchange, RoutingKey: c.RoutingKey,
 		DeliverAt: c.DeliverAt, Body: c.Body, ContentType: c.ContentType, Type: c.Type, CorrelationID: c.CorrelationID, Priority: c.Priority,
-		Version: c.Version, Attempt: c.Attempts + 1,
+		Version: c.Version, Created: c.CreatedAt, Attempt: c.Attempts + 1,
 	}
 	if len(c.Headers) > 0 {
 		m.Headers = make(map[string]any, len(c.Headers))

@@ -20,7 +20,8 @@ type writing struct{ replace bool }
 
 // Replace makes the given task take the place of one with the same id, whatever
 // its status. The version goes on from the old one's, so that its messages no
-// longer count.
+// longer count. A handler may replace its own task in its transaction, with the
+// context that it was given: its effect stands, and the new task follows.
 func Replace() Option { return func(w *writing) { w.replace = true } }
 
 // Schedule enlists a task in ex: the caller's transaction, or a database.
@@ -55,7 +56,7 @@ func (s *Store) schedule(ctx context.Context, ex Executor, tasks []Task, opts []
 		for i := range tasks {
 			t := &tasks[i]
 			t.Headers = maps.Clone(t.Headers)
-			hook(ctx, t)
+			s.observed(func() { hook(ctx, t) })
 		}
 	}
 	if len(tasks) == 0 {
@@ -97,7 +98,12 @@ func (s *Store) schedule(ctx context.Context, ex Executor, tasks []Task, opts []
 	if db, ok := c.(sqldb.DB); ok && (len(tasks) > 1 || len(tasks[0].Tags) > 0 || w.replace) {
 		err = sqldb.Transact(ctx, db, nil, func(tx sqldb.Tx) error { return write(tx) })
 	} else {
-		err = write(c)
+		if w.replace {
+			err = finishBefore(ctx, c, tasks)
+		}
+		if err == nil {
+			err = write(c)
+		}
 	}
 	if err == nil {
 		first := millis(tasks[0].DeliverAt)
@@ -213,6 +219,11 @@ func onConflict(d Dialect) string {
 		b.WriteString(" ON CONFLICT (id) DO UPDATE SET ")
 	}
 	for _, c := range written[1:] {
+		if c == "created_at" { // it identifies the work, and is never the old one's
+			given := fmt.Sprintf(value, c)
+			fmt.Fprintf(&b, "%s = CASE WHEN %s > rabbitdelay_tasks.%s THEN %s ELSE rabbitdelay_tasks.%s + 1 END, ", c, given, c, given, c)
+			continue
+		}
 		fmt.Fprintf(&b, "%s = "+value+", ", c, c)
 	}
 	b.WriteString("version = rabbitdelay_tasks.version + 1, " + renewed)
@@ -312,6 +323,24 @@ func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int
 // commits. Its attempts start anew. Errors: as Cancel, and *TaskError.
 func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverAt time.Time) error {
 	return s.move(ctx, ex, id, "reschedule", StatusPending, deliverAt)
+}
+
+// RescheduleBy moves a pending task by a duration from where it is when the statement
+// runs, so that several at once add up, when ex commits. It ends at the bounds of an
+// instant: at once, and the year 9999. Its attempts start anew. Errors: as Cancel.
+func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by time.Duration) error {
+	err := s.change(ctx, ex, id, "reschedule", StatusPending,
+		"due_at = "+dueBy(by)+", updated_at = ?, version = version + 1, "+renewed, s.now().UnixMilli())
+	if err == nil {
+		s.Wake()
+	}
+	return err
+}
+
+// dueBy is the SQL of due_at moved by a duration, within its bounds.
+func dueBy(d time.Duration) string {
+	by := d.Milliseconds()
+	return fmt.Sprintf("CASE WHEN due_at + %d > %d THEN %d WHEN due_at + %d < %d THEN 0 ELSE due_at + %d END", by, int64(maxDue), int64(maxDue), by, int64(minDue), by)
 }
 
 // FireNow makes a pending task due at once, when ex commits: at this process's

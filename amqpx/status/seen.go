@@ -69,12 +69,10 @@ func (s seen) status() Status {
 	return out
 }
 
-// count is what a queue has, by the better of the two sources.
+// count is what a queue has.
 func (s seen) count(queue string) Count {
-	if q, ok := s.snap.Queues[queue]; ok {
-		return Count{q.Ready, q.Leaving, q.Unacked}
-	}
-	return Count{Ready: s.snap.Live.Queues[queue].Messages}
+	q := s.snap.Live.Queues[queue]
+	return Count{q.Ready(), q.Leaving, q.Unacked}
 }
 
 // layouts are those on the broker, what the configuration has before the others.
@@ -167,7 +165,7 @@ func (s seen) destinations() []Destination {
 	for _, d := range s.cfg.Want.Destinations {
 		add(d)
 	}
-	for _, q := range s.bound() {
+	for _, q := range s.snap.Live.Delivered(s.cfg.Want) {
 		add(topology.Destination{Queue: q})
 	}
 	slices.SortFunc(out, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
@@ -175,18 +173,6 @@ func (s seen) destinations() []Destination {
 }
 
 func (s seen) has(queue string) bool { _, ok := s.snap.Live.Queues[queue]; return ok }
-
-// bound are the queues that the delivery exchange leads to, the strategies' own
-// left out.
-func (s seen) bound() []string {
-	queues := map[string]bool{}
-	for _, b := range s.snap.Live.Bindings {
-		if b.Exchange == topology.DeliveryExchange(s.cfg.Prefix) && b.Queue != "" && !topology.Reserved(s.cfg.Prefix, b.Queue) {
-			queues[b.Queue] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(queues))
-}
 
 // deadLetterQueues are those that have messages, with the parked queue.
 func (s seen) deadLetterQueues() []string {
@@ -208,12 +194,13 @@ func (s seen) lying(queue string) Lying {
 	if l, ok := s.known[queue]; ok {
 		return l
 	}
-	l := Lying{Queue: queue, Messages: s.count(queue).Total(), Groups: []Group{}}
+	n := s.count(queue)
+	l := Lying{Queue: queue, Messages: n.Total(), Held: n.Unacked + n.Leaving, Groups: []Group{}}
 	got, ok := s.looks[queue]
 	if !ok {
 		return l
 	}
-	l.Messages, l.Looked = max(l.Messages, int64(len(got.Messages)+got.More)), len(got.Messages)
+	l.Looked = len(got.Messages)
 	type key struct{ destination, reason string }
 	at, newest := map[key]int{}, map[key]time.Time{}
 	for _, m := range got.Messages {

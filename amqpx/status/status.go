@@ -11,8 +11,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// Status is what was seen at one moment. Counts of the management API are up to 5 s
-// old.
+// Status is what was seen at one moment. What is ready in destinations' queues, of dead
+// letters and parked is counted at that moment; other counts are the management API's,
+// up to 10 s old.
 type Status struct {
 	At time.Time `json:"at"`
 	// Broker is nil if it could not be reached; Unseen says why.
@@ -138,6 +139,8 @@ func (d Destination) Unconsumed() bool { return !d.Exchange && d.Exists && d.Con
 type Lying struct {
 	Queue    string `json:"queue"`
 	Messages int64  `json:"messages"`
+	// Held of them are not ready: a consumer has them, such as a run of requeue.
+	Held int64 `json:"held"`
 	// Looked is how many of them, from the head, Groups tells of.
 	Looked int     `json:"looked_at"`
 	Groups []Group `json:"groups"`

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,16 +44,23 @@ type Source struct {
 	// counted again after twenty times as long as it took, which bounds what looking
 	// again and again costs a large database.
 	Before *Status
-	// Patience bounds the look at the broker, which is AreaBroker in Status.Unseen
-	// after it; 0: ctx alone does.
+	// Patience bounds the look at the broker, and three times as long that at the
+	// database, which has to count; default DefaultPatience. What has not answered is in
+	// Status.Unseen, a database that says nothing after 3 s.
 	Patience time.Duration
 }
+
+// DefaultPatience is that of a Source.
+const DefaultPatience = 40 * time.Second
+
+// answering is how long a database may take to answer at all.
+const answering = 3 * time.Second
 
 // closeTimeout bounds the goodbye to the broker.
 const closeTimeout = 2 * time.Second
 
 // Take looks at the broker and the database. It changes nothing. A broker or a
-// database that does not answer is in Status.Unseen; only if neither does, which is
+// database that does not answer within Source.Patience is in Status.Unseen; only if neither does, which is
 // all that the Status then says, or the management API is another broker's
 // (*live.ClusterError), is there an error.
 func Take(ctx context.Context, src Source) (Status, error) {
@@ -60,12 +68,12 @@ func Take(ctx context.Context, src Source) (Status, error) {
 	s := seen{at: time.Now().UTC(), cfg: src.Want.WithDefaults(), again: src.Before != nil, looks: map[string]amqpx.Peeked{}, known: map[string]Lying{}}
 	var tasks *Tasks
 	tasksErr, read := error(nil), make(chan struct{})
-	at := s.at
+	at, patience := s.at, cmp.Or(src.Patience, DefaultPatience)
 	go func() {
 		defer close(read)
-		tasks, tasksErr = src.readTasks(ctx, at)
+		tasksErr = within(ctx, "database", 3*patience, func(ctx context.Context) (err error) { tasks, err = src.readTasks(ctx, at); return err })
 	}()
-	brokerErr := s.patient(ctx, src)
+	brokerErr := within(ctx, "broker", patience, func(ctx context.Context) error { return s.broker(ctx, src) })
 	<-read
 	s.tasks = tasks
 	if _, foreign := errors.AsType[*live.ClusterError](brokerErr); foreign {
@@ -102,6 +110,9 @@ func (src Source) readTasks(ctx context.Context, now time.Time) (*Tasks, error) 
 	if src.Tasks == nil {
 		return nil, nil
 	}
+	if err := src.Tasks.Ping(ctx, answering); err != nil {
+		return nil, err
+	}
 	var before *Tasks
 	if b := src.Before; b != nil && b.Tasks != nil && now.Sub(b.Tasks.read) < recount*b.Tasks.took {
 		before = b.Tasks
@@ -112,16 +123,13 @@ func (src Source) readTasks(ctx context.Context, now time.Time) (*Tasks, error) 
 // recount is how much longer tasks are not counted again than it took.
 const recount = 20
 
-// patient is broker, for as long as Source.Patience says.
-func (s *seen) patient(ctx context.Context, src Source) error {
-	if src.Patience <= 0 {
-		return s.broker(ctx, src)
-	}
-	one, cancel := context.WithTimeoutCause(ctx, src.Patience, fmt.Errorf("the broker has not answered within %v", src.Patience))
+// within looks at something for as long as patience lasts.
+func within(ctx context.Context, what string, patience time.Duration, look func(context.Context) error) error {
+	one, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err := s.broker(one, src)
+	err := look(one)
 	if err != nil && one.Err() != nil && ctx.Err() == nil {
-		err = context.Cause(one)
+		return fmt.Errorf("the %s has not answered within %v", what, patience)
 	}
 	return err
 }
@@ -132,6 +140,7 @@ func (s *seen) broker(ctx context.Context, src Source) error {
 		s.cfg.Skip = append(slices.Clip(s.cfg.Skip), doctor.AreaClock)
 	}
 	src.Broker.SkipClock = src.Broker.SkipClock || s.again
+	src.Broker.Hasty = src.Broker.Hasty || s.again
 	snap, err := snapshot.Take(ctx, s.cfg, src.Broker)
 	if err != nil {
 		return err
@@ -180,6 +189,9 @@ func (s *seen) look(ctx context.Context, conn *amqp.Connection, queue string, sr
 		return
 	}
 	s.looks[queue] = got
+	q := s.snap.Live.Queues[queue] // what was looked at is newer than what was counted
+	q.Messages = int64(len(got.Messages)+got.More) + q.Unacked + q.Leaving
+	s.snap.Live.Queues[queue] = q
 	for _, n := range got.Notes {
 		s.notes = append(s.notes, queue+": "+n)
 	}

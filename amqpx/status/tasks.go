@@ -15,11 +15,19 @@ const (
 	maxLate     = 1000 // tasks that are looked at
 )
 
-// Late sums up the pending tasks that should have been sent, or handled, and the
-// relays.
+// Late sums up the pending tasks that should have been sent, or handled, and who
+// would send them.
 func Late(ctx context.Context, store *schedule.Store, now time.Time) (doctor.Tasks, error) {
+	relays, err := store.Relays(ctx)
+	if err != nil { // a user who may not read them sees the tasks
+		relays = nil
+	}
+	return late(ctx, store, now, relays)
+}
+
+func late(ctx context.Context, store *schedule.Store, now time.Time, relays []schedule.Relay) (doctor.Tasks, error) {
 	unhandledSince := now.Add(-schedule.Config{}.WithDefaults().Grace)
-	sum := doctor.Tasks{Now: now}
+	sum := doctor.Tasks{Now: now, Relays: schedule.WhoSends(relays, now)}
 	n := 0
 	filter := schedule.Filter{Status: schedule.StatusPending, DueTo: now.Add(-unsentGrace), Limit: maxLate, WithoutBody: true}
 	for task, err := range store.List(ctx, nil, filter) { // the first due first
@@ -42,23 +50,7 @@ func Late(ctx context.Context, store *schedule.Store, now time.Time) (doctor.Tas
 		}
 	}
 	sum.More = n == maxLate
-	if relays, err := store.Relays(ctx); err == nil { // a user who may not read them sees the tasks
-		heard(&sum, relays)
-	}
 	return sum, nil
-}
-
-// heard adds what relays tell.
-func heard(sum *doctor.Tasks, relays []schedule.Relay) {
-	sum.RelaysKnown = true
-	for _, r := range relays {
-		if sum.RelaySeen.Before(r.Seen) {
-			sum.RelaySeen = r.Seen
-		}
-		if r.Running(sum.Now) {
-			sum.Relays++
-		}
-	}
 }
 
 // readTasks reads the figures of a database; counts of all tasks are those of before,
@@ -70,11 +62,11 @@ func readTasks(ctx context.Context, store *schedule.Store, now time.Time, before
 	} else if err = t.count(ctx, store, now); err != nil {
 		return nil, err
 	}
-	if t.late, err = Late(ctx, store, now); err != nil {
+	t.Relays, t.unheard = store.Relays(ctx)
+	if t.late, err = late(ctx, store, now, t.Relays); err != nil {
 		return nil, err
 	}
 	t.Unsent, t.Unhandled, t.More = t.late.Unsent, t.late.Unhandled, t.late.More
-	t.Relays, t.unheard = store.Relays(ctx)
 	for task, err := range store.List(ctx, nil, schedule.Filter{Status: schedule.StatusPending, DueTo: now, Limit: 1, WithoutBody: true}) {
 		if err != nil {
 			return nil, err

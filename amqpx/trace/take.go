@@ -6,11 +6,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
@@ -18,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // Source is what Take reads.
@@ -45,19 +45,26 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 		return Trace{}, errors.New("trace: the id is empty; expected a message id or a task's id")
 	}
 	limit := min(cmp.Or(src.Status.Peek, amqpx.MaxPeek), amqpx.MaxPeek)
-	src.Status.Peek, src.Status.Broker.SkipClock = 0, true
+	src.Status.Peek, src.Status.Broker.SkipClock, src.Status.Broker.Delays = 0, true, true
 	s, err := status.Take(ctx, src.Status)
 	if err != nil {
 		return Trace{}, err
 	}
 	t := Trace{ID: id, At: s.At, Unseen: relevant(s.Unseen)}
-	t.row(ctx, src.Status.Tasks, s)
-	t.records(ctx, src, s)
+	patience := cmp.Or(src.Status.Patience, status.DefaultPatience)
+	t.database(ctx, src, s, patience)
 	for _, l := range s.Layouts {
 		t.Waiting = append(t.Waiting, l.Delays...)
 	}
+	for _, d := range s.Destinations {
+		if d.Waiting.Total() > 0 {
+			t.Unsearched = append(t.Unsearched, d.Queue)
+		}
+	}
 	if s.Broker != nil {
-		t.search(ctx, src, s, limit)
+		one, cancel := context.WithTimeout(ctx, patience)
+		t.search(one, src, s, limit)
+		cancel()
 	}
 	if err := ctx.Err(); err != nil {
 		return Trace{}, err
@@ -77,11 +84,23 @@ func (t *Trace) unseen(a doctor.Area, err error) {
 	t.Unseen = append(t.Unseen, doctor.Unseen{Area: a, Why: strings.ReplaceAll(err.Error(), "\n", "; ")})
 }
 
+// database reads what a database has of the id, unless that is known to be silent.
+func (t *Trace) database(ctx context.Context, src Source, s status.Status, patience time.Duration) {
+	if slices.ContainsFunc(s.Unseen, func(u doctor.Unseen) bool { return u.Area == doctor.AreaDatabase }) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	t.row(ctx, src.Status.Tasks, s)
+	t.records(ctx, src, s)
+}
+
 // row reads the task, and what handlers have recorded of it.
 func (t *Trace) row(ctx context.Context, store *schedule.Store, s status.Status) {
 	if store == nil || s.Tasks == nil {
 		return
 	}
+	t.Relays = s.Tasks.Relays
 	task, err := store.Get(ctx, nil, t.ID)
 	switch {
 	case errors.Is(err, schedule.ErrNotFound):
@@ -141,43 +160,35 @@ func unique(list []string) []string {
 
 // search looks into dead-letter queues and the parked queue.
 func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit int) {
-	counts := map[string]int64{s.Parked.Queue: s.Parked.Messages}
-	for _, q := range t.queues(s) { // of those that are not listed nothing is known
-		counts[topology.Destination{Queue: q}.DeadLetterQueue()] = -1
-	}
-	for _, d := range s.Destinations {
-		if d.Dead != nil {
-			counts[d.Dead.Queue] = d.Dead.Messages
-		} else if !d.Exchange {
-			delete(counts, topology.Destination{Queue: d.Queue}.DeadLetterQueue())
-		}
-	}
-	var queues []string
-	for q, n := range counts {
-		if n != 0 {
-			queues = append(queues, q)
-		}
-	}
-	queues = unique(append(queues, src.Queues...))
-	if len(queues) == 0 {
-		return
-	}
 	conn, err := src.Status.Broker.Dial(ctx)
 	if err != nil {
 		t.unseen(status.AreaBroker, err)
 		return
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // the work is done
+	held, queues := t.candidates(s)
+	queues = unique(append(queues, src.Queues...))
+	ready, err := live.Counts(ctx, conn, queues)
+	if err != nil {
+		t.unseen(status.AreaDeadLetters, err)
+		return
+	}
 	for _, q := range queues {
-		got, err := amqpx.Peek(ctx, conn, q, amqpx.PeekOptions{Limit: limit, Prefix: src.Status.Want.Prefix, Management: src.Status.Broker.Management})
-		if counts[q] < 0 && missing(err) { // a name that was guessed
+		n, counted := ready[q]
+		asked := slices.Contains(src.Queues, q) // other names may be guessed
+		switch {
+		case n.Missing && !asked:
+			continue
+		case counted && !n.Missing && n.Ready == 0:
+			t.Searched = append(t.Searched, Searched{Queue: q, Messages: held[q]})
 			continue
 		}
+		got, err := amqpx.Peek(ctx, conn, q, amqpx.PeekOptions{Limit: limit, Prefix: src.Status.Want.Prefix, Management: src.Status.Broker.Management})
 		if err != nil {
 			t.unseen(status.AreaDeadLetters, err)
 			continue
 		}
-		t.Searched = append(t.Searched, Searched{Queue: q, Looked: len(got.Messages), Messages: max(counts[q], int64(len(got.Messages)+got.More))})
+		t.Searched = append(t.Searched, Searched{Queue: q, Looked: len(got.Messages), Messages: int64(len(got.Messages)+got.More) + held[q]})
 		for _, m := range got.Messages {
 			if m.ID == t.ID {
 				t.Lying = append(t.Lying, m)
@@ -189,7 +200,17 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 	}
 }
 
-func missing(err error) bool {
-	ae, ok := errors.AsType[*amqp.Error](err)
-	return ok && ae.Code == amqp.NotFound
+// candidates are the queues that may have the message dead or parked, with how many
+// messages of each somebody holds.
+func (t *Trace) candidates(s status.Status) (held map[string]int64, queues []string) {
+	held = map[string]int64{s.Parked.Queue: s.Parked.Held}
+	for _, q := range t.queues(s) { // of those that are not listed nothing is known
+		held[topology.Destination{Queue: q}.DeadLetterQueue()] = 0
+	}
+	for _, d := range s.Destinations {
+		if d.Dead != nil {
+			held[d.Dead.Queue] = d.Dead.Held
+		}
+	}
+	return held, slices.Collect(maps.Keys(held))
 }

@@ -3,6 +3,7 @@
 package trace
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
@@ -34,6 +35,11 @@ type Trace struct {
 	// Waiting are delay queues that are not empty. A message there cannot be looked
 	// at without making it late, so any of them may have it.
 	Waiting []status.Delay
+	// Unsearched are destinations' queues that are not empty. A look there would keep
+	// messages from their consumers.
+	Unsearched []string
+	// Relays are those of the database; nil: unknown.
+	Relays []schedule.Relay
 	// Destination is the state of the task's destination; nil if unknown.
 	Destination *status.Destination
 	// Unseen is what could not be seen, and why.
@@ -43,6 +49,17 @@ type Trace struct {
 
 // Complete tells whether everything could be seen that can be.
 func (t Trace) Complete() bool { return len(t.Unseen) == 0 }
+
+// Everywhere reports whether every place was searched in which the broker may have the
+// message.
+func (t Trace) Everywhere() bool {
+	return t.searched() && t.Complete() && len(t.Waiting)+len(t.Unsearched) == 0
+}
+
+// searched reports whether every message of the queues in Searched was looked at.
+func (t Trace) searched() bool {
+	return !slices.ContainsFunc(t.Searched, func(s Searched) bool { return !s.All() })
+}
 
 // Found tells whether anything is known of the id.
 func (t Trace) Found() bool { return t.Task != nil || len(t.Records)+len(t.Lying) > 0 }

@@ -50,17 +50,17 @@ func (t *Trace) whyTask(k schedule.Task) string {
 	}
 	switch late := t.At.Sub(k.DeliverAt); {
 	case late < 0 && k.SentAt.IsZero():
-		return fmt.Sprintf("it is not due before %s; until a relay sends it, it waits in the table", shown.Instant(k.DeliverAt))
+		return fmt.Sprintf("it is not due before %s; until a relay sends it, it waits in the table", shown.Instant(k.DeliverAt)) + t.unlessSent()
 	case late < 0:
 		return fmt.Sprintf("it is not due before %s; its message waits in the broker since %s", shown.Instant(k.DeliverAt), shown.Instant(k.SentAt))
 	case len(t.Lying) > 0:
 		return t.whyLying(t.Lying[0])
 	case k.SentAt.IsZero() && k.LastError != "":
-		return fmt.Sprintf("it was due at %s and could not be sent to the broker: %s", shown.Instant(k.DeliverAt), k.LastError)
+		return fmt.Sprintf("it was due at %s and could not be sent to the broker: %s", shown.Instant(k.DeliverAt), k.LastError) + t.unlessSent()
 	case k.SentAt.IsZero() && late < unsentGrace:
-		return fmt.Sprintf("it was due at %s, a moment ago; a relay sends it next", shown.Instant(k.DeliverAt))
+		return fmt.Sprintf("it was due at %s, a moment ago; a relay sends it next", shown.Instant(k.DeliverAt)) + t.unlessSent()
 	case k.SentAt.IsZero():
-		return fmt.Sprintf("it was due at %s and was never sent to the broker: no relay runs on this database, or it is far behind", shown.Instant(k.DeliverAt))
+		return fmt.Sprintf("it was due at %s and was never sent to the broker: %s", shown.Instant(k.DeliverAt), schedule.WhoSends(t.Relays, t.At))
 	}
 	return t.whySent(k)
 }
@@ -88,7 +88,15 @@ func (t *Trace) whyRunning() string {
 			return fmt.Sprintf("a handler of %s works on it, under a lease until %s", e.Queue, shown.Instant(e.LeaseUntil))
 		}
 	}
-	return "a handler began to work on it and its lease is over; a relay makes it pending again"
+	return "a handler began to work on it and its lease is over; a relay makes it pending again" + t.unlessSent()
+}
+
+// unlessSent adds that no relay runs, if none does.
+func (t *Trace) unlessSent() string {
+	if t.Relays == nil || slices.ContainsFunc(t.Relays, func(r schedule.Relay) bool { return r.Running(t.At) }) {
+		return ""
+	}
+	return "; " + schedule.WhoSends(t.Relays, t.At)
 }
 
 func (t *Trace) whyLying(m amqpx.DeadLetter) string {
@@ -120,12 +128,8 @@ func (t *Trace) whyLying(m amqpx.DeadLetter) string {
 }
 
 func (t *Trace) whyUnknown() string {
-	searched := true
-	for _, s := range t.Searched {
-		searched = searched && s.All()
-	}
 	text := "nothing is known of this id"
-	if !searched || !t.Complete() {
+	if !t.searched() || !t.Complete() {
 		text += " in what could be seen"
 	}
 	switch n := len(t.Waiting); {
@@ -134,7 +138,13 @@ func (t *Trace) whyUnknown() string {
 	case n > 1:
 		text += fmt.Sprintf("; it may be in one of %d delay queues that are not empty, whose messages cannot be looked at without making them late", n)
 	}
-	return text + "; or it is in a destination's queue, in a consumer's hands, was handled without a record, or was never sent"
+	switch n := len(t.Unsearched); {
+	case n == 1:
+		text += "; it may be among the messages of the queue " + t.Unsearched[0] + ", which is not looked into because its consumers would wait"
+	case n > 1:
+		text += fmt.Sprintf("; it may be in one of %d destinations' queues that are not empty, which are not looked into because their consumers would wait", n)
+	}
+	return text + "; or it is in a consumer's hands, was handled without a record, or was never sent"
 }
 
 func named(d topology.Destination) string {

@@ -140,6 +140,7 @@ func (b *tab) changeTasks() {
 	b.click("Revive")
 	b.shows("The task was revived")
 
+	b.reviveAsTyped()
 	ids := make([]string, 700)
 	for i := range ids {
 		ids[i] = fmt.Sprintf("bulk-%d", i)
@@ -161,6 +162,33 @@ func (b *tab) changeTasks() {
 	b.click("Next")
 	if n := eval[int](b, `document.querySelectorAll("tr[data-row]").length`); n != 50 {
 		b.t.Errorf("%d rows", n)
+	}
+}
+
+// reviveAsTyped: fields that are written into after the count are counted again.
+func (b *tab) reviveAsTyped() {
+	b.t.Helper()
+	s := b.site
+	s.add(b.t, "late", "late-1", "late-2", "late-3")
+	if _, err := s.db.ExecContext(b.t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = updated_at WHERE queue = 'late'"); err != nil {
+		b.t.Fatal(err)
+	}
+	b.visit("tasks?queue=late&status=failed")
+	b.click("Revive…")
+	b.shows("Revive 3 failed tasks?")
+	b.fill(map[string]string{"at": "+720h", "spread": "10h"})
+	b.click("Revive 3 tasks")
+	b.shows("Nothing was changed yet")
+	b.shows("spread over 10h")
+	if x := s.task(b.t, "late-1"); x.Status != schedule.StatusFailed {
+		b.t.Fatalf("it was changed before it was counted: %s", x.Status)
+	}
+	b.click("Revive 3 tasks")
+	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
+	for _, id := range []string{"late-1", "late-2", "late-3"} {
+		if due := time.Until(s.task(b.t, id).DeliverAt); due < 719*time.Hour {
+			b.t.Errorf("%s is due in %v", id, due)
+		}
 	}
 }
 
@@ -202,6 +230,15 @@ func (b *tab) requeue() {
 	b.visit("dead-queue?queue=mail.dead")
 	b.shows("no such address")
 	b.click("Requeue…")
+	b.click("Try it without sending")
+	b.shows("2 of 2 messages would go")
+	b.fill(map[string]string{"limit": "1"})
+	b.click("Requeue 2 messages")
+	b.shows("Nothing was changed yet")
+	b.fill(map[string]string{"limit": "2", "ids": "none"})
+	b.do(chromedp.Focus(chromedp.CSS("#limit")))
+	b.leads(chromedp.KeyEvent("\r")) // only tries it
+	b.shows("Nothing would go")
 	b.fill(map[string]string{"ids": "dead-1"})
 	b.click("Try it without sending")
 	b.shows("1 of 2 messages would go")

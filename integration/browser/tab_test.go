@@ -151,7 +151,18 @@ func (b *tab) leads(step chromedp.Action[chromedp.Void]) int64 {
 // visit opens a page, relative to the console.
 func (b *tab) visit(path string) int64 {
 	b.t.Helper()
-	return b.leads(chromedp.Navigate(b.site.url + path))
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	for {
+		r, err := chromedp.RunResponse(ctx, chromedp.Navigate(b.site.url+path))
+		switch {
+		case err == nil:
+			return r.Status
+		case ctx.Err() != nil || !strings.Contains(err.Error(), "net::ERR_ABORTED"):
+			b.t.Fatal(err)
+		}
+		<-time.After(50 * time.Millisecond) // a page that loaded itself again at that moment has aborted it
+	}
 }
 
 // click follows a link or presses a button by its text.

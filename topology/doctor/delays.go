@@ -1,10 +1,8 @@
 package doctor
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -17,8 +15,10 @@ func (x *examination) ours(name string) bool { return strings.HasPrefix(name, x.
 func (x *examination) checkMissing() {
 	missing := map[topology.Kind][]string{}
 	there := false
+	retired := x.retired()
 	for _, s := range x.plan.Steps {
 		switch {
+		case s.Action == topology.ActionCreate && retired[s.Name] != "":
 		case s.Action == topology.ActionCreate:
 			missing[s.Kind] = append(missing[s.Kind], s.Name)
 		case s.Kind == topology.KindExchange && x.ours(s.Name):
@@ -53,6 +53,7 @@ func (x *examination) checkMissing() {
 			Why:  m.why, Mend: x.apply(),
 		})
 	}
+	x.noteRetired(retired)
 	if n := x.plan.Count(topology.ActionUnverified); n > 0 {
 		x.unseenf(AreaBindings, "%s could not be verified; that needs the management API", counted(n, "binding", "bindings"))
 	}
@@ -177,90 +178,4 @@ func differences(s topology.Step) []string {
 		parts[i] = m.String()
 	}
 	return parts
-}
-
-// checkPolicies reports what policies do to delay queues, once for each policy
-// and setting.
-func (x *examination) checkPolicies() {
-	type group struct {
-		first topology.Warning
-		names []string
-	}
-	var order []string
-	groups := map[string]*group{}
-	for _, w := range x.plan.Warnings {
-		key := strings.Join([]string{w.Policy, w.Key, topology.FormatValue(w.Value)}, "\x00")
-		if groups[key] == nil {
-			groups[key] = &group{first: w}
-			order = append(order, key)
-		}
-		groups[key].names = append(groups[key].names, w.Name)
-	}
-	for _, key := range order {
-		g := groups[key]
-		w := g.first
-		if w.Key == "" {
-			x.found(Finding{
-				ID: "policy-unreadable", Severity: SeverityWarning, What: fmt.Sprintf("The policy %s may match delay queues; it could not be checked: %s.", w.Policy, w.Effect),
-				Why: "A policy that lowers a TTL fires long delays early, and one that expires a queue deletes its messages.", Mend: x.apply() + "   # and look again: the broker itself tells what is in force on queues that exist",
-			})
-			continue
-		}
-		id, severity := "policy-"+w.Key, SeverityCritical
-		switch w.Key {
-		case "overflow":
-			id = "dead-letter-at-most-once"
-		case "max-length", "max-length-bytes":
-			if q, ok := x.want[w.Name]; !ok || !q.Native() {
-				severity = SeverityWarning
-			}
-		}
-		x.found(Finding{
-			ID: id, Severity: severity, Objects: g.names,
-			What: fmt.Sprintf("%s sets %s to %s on %s: %s.", policyName(w.Policy), w.Key, topology.FormatValue(w.Value),
-				counted(len(g.names), "delay "+string(w.Kind), "delay "+string(w.Kind)+"s"), list(g.names)),
-			Why:  sentence(w.Effect),
-			Mend: x.exempt(w),
-		})
-	}
-	switch {
-	case x.plan.PoliciesChecked:
-	case x.snap.Live.BindingsKnown:
-		x.unseenf(AreaPolicies, "policies could not be listed (the user needs the tag monitoring or policymaker); only policies that queues report were checked")
-	default:
-		x.unseenf(AreaPolicies, "policies on delay queues were not checked; that needs the management API")
-	}
-}
-
-func policyName(name string) string {
-	if name == "" {
-		return "A policy"
-	}
-	return "The policy " + strconv.Quote(name)
-}
-
-func sentence(s string) string { return strings.ToUpper(s[:1]) + s[1:] + "." }
-
-// exempt is the command that takes the delay objects out of a policy. The
-// broker's regular expressions know lookahead.
-func (x *examination) exempt(w topology.Warning) string {
-	i := slices.IndexFunc(x.snap.Live.Policies, func(p topology.Policy) bool { return p.Name == w.Policy && p.Definition[w.Key] != nil })
-	if i < 0 {
-		return x.ctl("list_policies") + "; " + x.ctl("list_operator_policies") + "   # then narrow the pattern of the one that matches, or clear it"
-	}
-	p := x.snap.Live.Policies[i]
-	command := "set_policy"
-	if p.Operator {
-		command = "set_operator_policy"
-	}
-	definition, err := json.Marshal(p.Definition)
-	if err != nil {
-		return x.ctl(strings.Replace(command, "set", "clear", 1), p.Name)
-	}
-	pattern := `^(?!` + regexpQuote(x.cfg.Prefix) + `\.)(?=.*(?:` + p.Pattern + `))`
-	applyTo := p.ApplyTo
-	if applyTo == "" {
-		applyTo = "all"
-	}
-	return x.ctl(command, "--priority", fmt.Sprint(p.Priority), "--apply-to", applyTo, p.Name, pattern, string(definition))
 }

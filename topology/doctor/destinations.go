@@ -22,25 +22,19 @@ func (x *examination) destinationQueues() []string {
 			names = append(names, d.Queue)
 		}
 	}
-	for _, b := range x.snap.Live.Bindings {
-		if b.Exchange == topology.DeliveryExchange(x.cfg.Prefix) && b.Queue != "" && !x.ours(b.Queue) {
-			names = append(names, b.Queue)
-		}
-	}
+	names = append(names, x.snap.Live.Delivered(x.cfg.Want)...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
 func (x *examination) checkDestinations() {
 	unknown := 0
-	for _, name := range x.destinationQueues() {
+	for _, name := range x.queues {
 		q, ok := x.snap.Live.Queues[name]
 		if !ok {
 			continue // reported as missing
 		}
-		if len(x.snap.Queues) > 0 || !q.ArgumentsKnown {
-			x.checkConsumers(name, q)
-		}
+		x.checkConsumers(name, q)
 		if !q.ArgumentsKnown {
 			unknown++
 			continue
@@ -56,11 +50,7 @@ func (x *examination) checkDestinations() {
 }
 
 func (x *examination) checkConsumers(name string, q topology.LiveQueue) {
-	waiting := q.Messages
-	if s, ok := x.snap.Queues[name]; ok {
-		waiting = s.Ready
-	}
-	switch {
+	switch waiting := q.Ready(); {
 	case q.Consumers == 0 && q.Messages > 0:
 		x.found(Finding{
 			ID: "destination-unconsumed", Severity: SeverityWarning, Objects: []string{name},
@@ -181,11 +171,16 @@ func (x *examination) unlessThere(queue string) string {
 
 // checkDeadLetters reports messages that a handler or the broker gave up on.
 func (x *examination) checkDeadLetters() {
-	var names, counts, moves []string
+	var names, counts, moves, looked []string
 	for _, d := range x.cfg.Want.Destinations {
 		dead := d.DeadLetterQueue()
 		q := x.snap.Live.Queues[dead]
-		if d.ToExchange() || q.Messages == 0 || q.Consumers > 0 || slices.Contains(names, dead) || slices.Contains(x.destinationQueues(), dead) {
+		if d.ToExchange() || q.Messages == 0 || slices.Contains(looked, dead) || slices.Contains(x.queues, dead) {
+			continue
+		}
+		looked = append(looked, dead)
+		if q.Consumers > 0 {
+			x.notef("%s in %s, which has %s", counted(q.Messages, "dead letter is", "dead letters are"), dead, counted(q.Consumers, "consumer", "consumers"))
 			continue
 		}
 		names = append(names, dead)
@@ -224,6 +219,9 @@ func (x *examination) checkDrops(name string, q topology.LiveQueue) {
 	report := func(format string, args ...any) { limits = append(limits, fmt.Sprintf(format, args...)) }
 	if ms, ok := lower(q.Arguments[topology.ArgExpires], q.EffectivePolicy["expires"]); ok {
 		report("the queue itself is deleted after %v without use", time.Duration(ms)*time.Millisecond)
+	}
+	if o := q.EffectivePolicy["overflow"]; q.Type == topology.Quorum && q.Arguments[topology.ArgDeadLetterStrategy] == topology.StrategyAtLeastOnce && o != nil && o != topology.OverflowRejectPublish {
+		report("dead letters may be lost on their way, because overflow %v turns at-least-once off", o)
 	}
 	if !deadLetterExchange(q) {
 		if ms, ok := lower(q.Arguments[topology.ArgMessageTTL], q.EffectivePolicy["message-ttl"]); ok {

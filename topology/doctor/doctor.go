@@ -158,6 +158,7 @@ type examination struct {
 	version topology.Version
 	want    map[string]topology.Queue // by name
 	left    []leftover
+	queues  []string // to which messages are delivered
 	rep     Report
 }
 
@@ -177,7 +178,7 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 	for _, q := range cfg.Want.Queues {
 		x.want[q.Name] = q
 	}
-	x.left = x.leftovers()
+	x.left, x.queues = x.leftovers(), x.destinationQueues()
 	// Policies are checked on what still drains as well.
 	checked := cfg.Want
 	for _, l := range x.left {
@@ -188,7 +189,7 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 
 	for _, check := range []func(){
 		x.checkVersion, x.checkPlugin, x.checkInstants, x.checkNodes, x.checkAlarms, x.checkClock, x.checkPermissions,
-		x.checkMissing, x.checkConflicts, x.checkPolicies, x.checkPlaces, x.checkLeftovers, x.checkParked, x.checkForeign,
+		x.checkMissing, x.checkConflicts, x.checkPolicies, x.checkStrays, x.checkPlaces, x.checkLeftovers, x.checkParked, x.checkForeign,
 		x.checkDestinations, x.checkDeadLetters, x.checkRoutes, x.checkRouteCount, x.checkTasks, x.checkSettings,
 	} {
 		check()

@@ -30,7 +30,7 @@ func healthy(t *testing.T) (Config, Snapshot) {
 	nodes := []string{"n1", "n2", "n3"}
 	s := Snapshot{
 		Version: "4.3.6", ExchangeTypes: []string{"topic"}, Flags: map[string]bool{"stream_queue": true}, NodesComplete: true,
-		Clock: &Clock{}, Queues: map[string]QueueState{},
+		Clock: &Clock{},
 		Live: topology.Live{
 			Source: "management API", Exchanges: map[string]topology.LiveExchange{}, Queues: map[string]topology.LiveQueue{},
 			BindingsKnown: true, PoliciesKnown: true, Bindings: slices.Clone(want.Bindings),
@@ -43,8 +43,7 @@ func healthy(t *testing.T) (Config, Snapshot) {
 		s.Live.Exchanges[e.Name] = topology.LiveExchange{ArgumentsKnown: true, Kind: e.Kind, Durable: true, Arguments: e.Table()}
 	}
 	for _, q := range want.Queues {
-		s.Live.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Consumers: 1}
-		s.Queues[q.Name] = QueueState{Members: nodes, Online: nodes, Node: "n1"}
+		s.Live.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Consumers: 1, Members: nodes, Online: nodes, Node: "n1"}
 	}
 	return Config{Want: want, File: "delays.yaml"}, s
 }
@@ -57,6 +56,11 @@ func (s *Snapshot) alter(name string, change func(q *topology.LiveQueue)) {
 	q.Arguments = args
 	change(&q)
 	s.Live.Queues[name] = q
+}
+
+// leaving has dead letters of a delay queue wait for the next queue.
+func (s *Snapshot) leaving(name string, n int64) {
+	s.alter(name, func(q *topology.LiveQueue) { q.Messages, q.Leaving = n, n })
 }
 
 func (s *Snapshot) add(name string, q topology.LiveQueue) { s.Live.Queues[name] = q }
@@ -74,8 +78,8 @@ func nativeQueues() []topology.Queue {
 func (s *Snapshot) native(c *Config) {
 	for _, q := range nativeQueues()[1:] {
 		c.Want.Queues = append(c.Want.Queues, q)
-		s.add(q.Name, topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table()})
-		s.Queues[q.Name] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2", "n3"}}
+		nodes := []string{"n1", "n2", "n3"}
+		s.add(q.Name, topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Members: nodes, Online: nodes})
 	}
 }
 
@@ -198,6 +202,42 @@ var findingCases = []struct {
 		p.Operator = true
 		s.Live.Policies = []topology.Policy{p}
 	}, id: "policy-expires", sev: SeverityCritical, text: "set_operator_policy --priority 0 --apply-to all p"},
+	{name: "policy on all queues drops dead letters", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", ".*", "queues", map[string]any{"message-ttl": 6e4})}
+	}, id: "policy-message-ttl", sev: SeverityCritical, text: `on 2 queues of dead letters or parked messages: delay.parked and q.dead. Messages that nobody has handled after 1m0s would be dropped. ` +
+		`rabbitmqctl -p / set_policy --priority 0 --apply-to queues p '^(?!delay\.|.*\.dead$)(?=.*(?:.*))'`},
+	{name: "policy after its cure", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", `^(?!delay\.|.*\.dead$)(?=.*(?:.*))`, "queues", map[string]any{"message-ttl": 6e4})}
+	}},
+	{name: "policy whose cure came before a destination", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", `^(?!delay\.)(?=.*(?:a|d))`, "queues", map[string]any{"message-ttl": 6e4})}
+	}, id: "policy-message-ttl", sev: SeverityCritical, text: `p '^(?!.*\.dead$)(?!delay\.)(?=.*(?:a|d))'`},
+	{name: "policy deletes the parked queue", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", "parked", "all", map[string]any{"expires": 5000.0})}
+	}, id: "policy-expires", sev: SeverityCritical, text: "would delete the queue, with the messages that lie in it"},
+	{name: "policy bounds dead letters", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", "dead$", "queues", map[string]any{"max-length": 10.0})}
+	}, id: "policy-max-length", sev: SeverityWarning, text: "1 queue of dead letters or parked messages: q.dead. Of a full queue the oldest messages would be dropped"},
+	{name: "policy drops dead letters of a full queue", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", "dead$", "queues", map[string]any{"max-length": 10.0})}
+		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages, q.Consumers = 10, 0 })
+	}, id: "policy-max-length", sev: SeverityCritical},
+	{name: "operator policy has dead letters refused", spoil: func(_ *Config, s *Snapshot) {
+		p := policy("p", "dead$", "quorum_queues", map[string]any{"max-length-bytes": 1000.0, "overflow": "reject-publish"})
+		p.Operator = true
+		s.Live.Policies = []topology.Policy{p}
+	}, id: "policy-max-length-bytes", sev: SeverityWarning, text: "A full queue would refuse messages, which their consumers then hold unacknowledged"},
+	{name: "policy sends dead letters elsewhere", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", "dead$", "queues", map[string]any{"message-ttl": 0.0, "dead-letter-exchange": "x"})}
+	}, id: "policy-message-ttl", sev: SeverityWarning, text: `sent on to the exchange "x", where requeue does not find them`},
+	{name: "policy on dead letters of a destination that a program has bound", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "graveyard"})
+		s.add("graveyard", topology.LiveQueue{ArgumentsKnown: true, Type: topology.Classic, Durable: true})
+		s.Live.Policies = []topology.Policy{policy("p", "^grave", "classic_queues", map[string]any{"message-ttl": 1.0})}
+	}, id: "policy-message-ttl", sev: SeverityCritical, text: `'^(?!graveyard$)(?=.*(?:^grave))'`},
+	{name: "policy that harms no dead letters", spoil: func(_ *Config, s *Snapshot) {
+		s.Live.Policies = []topology.Policy{policy("p", "dead$|parked$", "queues", map[string]any{"overflow": "reject-publish", "dead-letter-exchange": "x", "delivery-limit": -1.0})}
+	}},
 	{name: "policy drops at the head", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []topology.Policy{policy("p", "100ms", "queues", map[string]any{"overflow": "drop-head"})}
 	}, id: "dead-letter-at-most-once", sev: SeverityCritical, text: `The policy "p" sets overflow to "drop-head" on 1 delay queue`},
@@ -226,7 +266,7 @@ var findingCases = []struct {
 		s.Live.Queues[firstQueue].Arguments[topology.ArgQueueType] = "quorum" // so that this is the only finding
 	}, id: "classic-on-cluster", sev: SeverityWarning, text: "one node of 3"},
 	{name: "few replicas", spoil: func(_ *Config, s *Snapshot) {
-		s.Queues[firstQueue] = QueueState{Members: []string{"n1"}, Online: []string{"n1"}}
+		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Members, q.Online = []string{"n1"}, []string{"n1"} })
 	}, id: "quorum-members", sev: SeverityWarning, text: "rabbitmq-queues grow"},
 	{name: "no advanced.config", spoil: func(_ *Config, s *Snapshot) {
 		s.Nodes[1].FilesKnown = true
@@ -240,10 +280,10 @@ var findingCases = []struct {
 		s.Nodes = append(s.Nodes, Node{Name: "n4", Running: true}, Node{Name: "n5", Running: true})
 	}},
 	{name: "a replica down", spoil: func(_ *Config, s *Snapshot) {
-		s.Queues[firstQueue] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2"}}
+		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Members, q.Online = []string{"n1", "n2", "n3"}, []string{"n1", "n2"} })
 	}, id: "quorum-offline", sev: SeverityWarning},
 	{name: "no majority", spoil: func(_ *Config, s *Snapshot) {
-		s.Queues[firstQueue] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1"}}
+		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Members, q.Online = []string{"n1", "n2", "n3"}, []string{"n1"} })
 	}, id: "quorum-lost", sev: SeverityCritical},
 	{name: "nodes unknown", spoil: func(_ *Config, s *Snapshot) { s.Nodes = nil }, blind: AreaNodes},
 	{name: "some nodes", spoil: func(_ *Config, s *Snapshot) { s.NodesComplete = false }, blind: AreaNodes},
@@ -255,6 +295,13 @@ var findingCases = []struct {
 		s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.deliver", Queue: "payments", RoutingKey: "hex.*.*.*.*.*.*.*.*.payments"})
 		s.add("payments", topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Consumers: 1, Arguments: amqp.Table{"x-dead-letter-exchange": ""}})
 	}, note: "7 messages wait in 1 queue of delay.bucket.hex"},
+	{name: "a layout that was retired", spoil: func(c *Config, _ *Snapshot) {
+		c.Want.Bindings = append(slices.Clone(c.Want.Bindings), topology.Binding{Exchange: "delay.deliver", Queue: "q", RoutingKey: "hex.*.*.*.*.*.*.*.*.q"})
+	}, note: "the layout hex is not on the broker, and destinations are not bound for it: take it out of delay.previous"},
+	{name: "a layout before it is retired", spoil: func(c *Config, s *Snapshot) {
+		s.oldLayout(0)
+		c.Want.Bindings = append(slices.Clone(c.Want.Bindings), topology.Binding{Exchange: "delay.deliver", Queue: "q", RoutingKey: "hex.*.*.*.*.*.*.*.*.q"})
+	}, id: "binding-missing", sev: SeverityCritical, text: "1 binding is missing"},
 	{name: "the same layout of classic queues that drain", spoil: func(_ *Config, s *Snapshot) {
 		s.add("delay.bucket.r3x3-classic.100ms", topology.LiveQueue{
 			ArgumentsKnown: true, Type: topology.Classic, Messages: 7, Arguments: amqp.Table{"x-message-ttl": 100.0, "x-dead-letter-exchange": "delay.deliver"},
@@ -292,9 +339,10 @@ var findingCases = []struct {
 	{name: "nobody consumes, and nothing waits", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *topology.LiveQueue) { q.Consumers = 0 }) }},
 	{name: "backlog", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.Messages = 10_001 })
-		s.Queues["q"] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2", "n3"}, Ready: 10_001}
 	}, id: "destination-backlog", sev: SeverityWarning, text: "10,001 messages wait"},
-	{name: "unacknowledged is no backlog", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *topology.LiveQueue) { q.Messages = 10_001 }) }},
+	{name: "unacknowledged is no backlog", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *topology.LiveQueue) { q.Messages, q.Unacked = 10_001, 10_001 })
+	}},
 	{name: "consumer timeout", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"consumer-timeout": 5000.0} })
 	}, id: "destination-consumer-timeout", sev: SeverityWarning, text: "within 5s"},
@@ -311,21 +359,29 @@ var findingCases = []struct {
 	{name: "destination that drops", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-message-ttl": 1000, "x-max-length": 5, "x-max-length-bytes": 6000})
 	}, id: "destination-drops", sev: SeverityWarning, text: "messages older than 1s are dropped; of more than 5 messages the oldest are dropped; of more than 6,000 bytes"},
+	{name: "destination whose dead letters may be lost", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *topology.LiveQueue) {
+			q.EffectivePolicy, q.Policy = map[string]any{"overflow": "drop-head"}, "p"
+		})
+	}, id: "destination-drops", sev: SeverityWarning, text: "overflow drop-head turns at-least-once off"},
 	{name: "destination that refuses", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-max-length": 5, "x-max-length-bytes": 6000, "x-overflow": "reject-publish"})
 	}, id: "destination-refuses", sev: SeverityWarning, text: "The destination queue f refuses more than 5 messages or 6,000 bytes."},
 	{name: "destination that refuses by policy, and dead letters wait", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q", func(q *topology.LiveQueue) {
 			q.Policy, q.EffectivePolicy = "p", map[string]any{"max-length-bytes": 5000.0, "overflow": "reject-publish"}
+			q.ReadyBytes = 4000
 		})
-		s.Queues["q"], s.Queues[firstQueue] = QueueState{ReadyBytes: 4000}, QueueState{Leaving: 40}
+		s.leaving(firstQueue, 40)
 	}, id: "destination-refuses", sev: SeverityCritical, text: "refuses more than 5,000 bytes; 40 messages that are due wait in delay queues. After 32"},
 	{name: "dead letters on their way, and room for them", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-max-length": 100, "x-overflow": "reject-publish"})
-		s.Queues["f"], s.Queues[firstQueue] = QueueState{Ready: 79}, QueueState{Leaving: 40}
+		s.alter("f", func(q *topology.LiveQueue) { q.Messages = 79 })
+		s.leaving(firstQueue, 40)
 	}, id: "destination-refuses", sev: SeverityWarning, text: "routing_key: f), whose route queue waits alone"},
 	{name: "destination without a leader, and dead letters wait", spoil: func(_ *Config, s *Snapshot) {
-		s.Queues["q"], s.Queues[firstQueue] = QueueState{State: "minority"}, QueueState{Leaving: 1}
+		s.alter("q", func(q *topology.LiveQueue) { q.State = "minority" })
+		s.leaving(firstQueue, 1)
 	}, id: "destination-refuses", sev: SeverityCritical, text: "takes no messages: it is minority; 1 message that is due waits"},
 	{name: "a classic queue's own overflow beats a policy's", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-max-length": 5, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": ""})
@@ -351,19 +407,11 @@ var findingCases = []struct {
 	}, id: "dead-letters", sev: SeverityWarning, text: `mend the cause, then send them back: rabbitdelay requeue --queue q.dead -f delays.yaml`},
 	{name: "dead letters with a consumer", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages = 1234 })
-	}},
-	{name: "tasks and a relay that died", spoil: func(_ *Config, s *Snapshot) {
-		now := time.Now()
-		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), RelaysKnown: true, RelaySeen: now.Add(-2 * time.Hour), Now: now}
-	}, id: "tasks-not-relayed", sev: SeverityCritical, text: "No relay has been seen on this database for 2h0m0s: until"},
-	{name: "tasks and a relay that cannot send", spoil: func(_ *Config, s *Snapshot) {
-		now := time.Now()
-		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), RelaysKnown: true, Relays: 1, RelaySeen: now, Now: now}
-	}, id: "tasks-not-relayed", sev: SeverityCritical, text: "1 relay runs on this database and cannot send them; the log says why: until"},
+	}, note: "1,234 dead letters are in q.dead, which has 1 consumer"},
 	{name: "tasks without a relay", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
-		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), LastError: "no route", Now: now}
-	}, id: "tasks-not-relayed", sev: SeverityCritical, text: `3 tasks are overdue and not yet sent to the broker, the oldest for 1h0m0s. No relay runs on this database, or it cannot send them: until a relay sends it, a task is only a row. The last error noted is "no route". rabbitdelay serve -f delays.yaml`},
+		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), LastError: "no route", Relays: "no relay runs on this database", Now: now}
+	}, id: "tasks-not-relayed", sev: SeverityCritical, text: `3 tasks are overdue and not yet sent to the broker, the oldest for 1h0m0s. Until a relay sends it, a task is only a row: no relay runs on this database. The last error noted is "no route". rabbitdelay serve -f delays.yaml`},
 	{name: "tasks that nobody handles", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unhandled: 1000, More: true, OldestUnhandled: now.Add(-time.Hour), Now: now}

@@ -28,9 +28,9 @@ func (x *examination) checkUnparked(deliver string) {
 		return
 	}
 	leaving := int64(0)
-	for name, s := range x.snap.Queues {
+	for name, q := range x.snap.Live.Queues {
 		if _, ok := topology.Foreign(name); ok {
-			leaving += s.Leaving
+			leaving += q.Leaving
 		}
 	}
 	what := fmt.Sprintf("The exchange %s has no alternate exchange.", deliver)

@@ -20,15 +20,15 @@ func celery(t *testing.T) (Config, Snapshot) {
 	cfg.Want = l.Topology()
 	cfg.Want.Destinations = []topology.Destination{{Queue: "celery"}}
 	cfg.Want.Bindings = append(cfg.Want.Bindings, l.Bindings(cfg.Want.Destinations[0])...)
-	s.Live.Exchanges, s.Live.Queues, s.Queues = map[string]topology.LiveExchange{}, map[string]topology.LiveQueue{}, map[string]QueueState{}
+	s.Live.Exchanges, s.Live.Queues = map[string]topology.LiveExchange{}, map[string]topology.LiveQueue{}
 	s.Live.Bindings = slices.Clone(cfg.Want.Bindings)
 	for _, e := range cfg.Want.Exchanges {
 		s.Live.Exchanges[e.Name] = topology.LiveExchange{ArgumentsKnown: true, Kind: e.Kind, Durable: true, Arguments: e.Table()}
 	}
+	nodes := []string{"n1", "n2", "n3"}
 	dead := topology.Queue{Name: "celery", DeadLetter: &topology.DeadLetter{Exchange: "graveyard"}}
 	for _, q := range append(cfg.Want.Queues, dead) {
-		s.Live.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Consumers: 1}
-		s.Queues[q.Name] = QueueState{Members: []string{"n1", "n2", "n3"}, Online: []string{"n1", "n2", "n3"}, Node: "n1"}
+		s.Live.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Consumers: 1, Members: nodes, Online: nodes, Node: "n1"}
 	}
 	return cfg, s
 }
@@ -45,7 +45,8 @@ func TestForeignFindings(t *testing.T) {
 		{
 			name: "as Celery leaves it", id: "foreign-unparked",
 			spoil: func(_ *Config, s *Snapshot) {
-				s.Live.Policies, s.Queues["celery_delayed_3"] = nil, QueueState{Leaving: 32}
+				s.Live.Policies = nil
+				s.leaving("celery_delayed_3", 32)
 			},
 			texts: []string{"32 messages that are due wait", "delay-alternate", "celery_delayed_delivery", "delay.parked"},
 		},

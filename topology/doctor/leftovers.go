@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -95,6 +96,54 @@ func (x *examination) partsOf(name string, queues []leftover) []string {
 		}
 	}
 	return []string{name}
+}
+
+// RetiredAdvice is what to do about an earlier layout that is not on the broker any
+// more.
+const RetiredAdvice = "take it out of delay.previous in every file that has it; until then apply, and each service that starts with it, binds destinations for it again"
+
+// retired are the described bindings of layouts that are neither described nor on
+// the broker, with their layout's tag: those of delay.previous after retire.
+func (x *examination) retired() map[string]string {
+	there := map[string]bool{}
+	seen := func(name string) {
+		if l, ok := topology.LayoutOf(x.cfg.Prefix, name); ok {
+			there[l.Tag] = true
+		}
+	}
+	for _, q := range x.cfg.Want.Queues {
+		seen(q.Name)
+	}
+	for _, e := range x.cfg.Want.Exchanges {
+		seen(e.Name)
+	}
+	for name := range x.snap.Live.Queues {
+		seen(name)
+	}
+	for name := range x.snap.Live.Exchanges {
+		seen(name)
+	}
+	out := map[string]string{}
+	for _, b := range x.cfg.Want.Bindings {
+		tag, _, _ := strings.Cut(b.RoutingKey, ".")
+		if b.Exchange == topology.DeliveryExchange(x.cfg.Prefix) && !there[tag] {
+			out[b.String()] = tag
+		}
+	}
+	return out
+}
+
+// noteRetired notes each layout whose bindings are missing.
+func (x *examination) noteRetired(retired map[string]string) {
+	tags := map[string]bool{}
+	for _, s := range x.plan.Steps {
+		if s.Action == topology.ActionCreate && retired[s.Name] != "" {
+			tags[retired[s.Name]] = true
+		}
+	}
+	for _, tag := range slices.Sorted(maps.Keys(tags)) {
+		x.notef("the layout %s is not on the broker, and destinations are not bound for it: %s", tag, RetiredAdvice)
+	}
 }
 
 var layoutTag = regexp.MustCompile(`^(?:(clock|hex|binary)|r([0-9]+(?:x[0-9]+)*))(?:-([0-9a-z]+))?$`)

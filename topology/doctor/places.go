@@ -22,25 +22,24 @@ func (x *examination) checkPlaces() {
 	var classic, few, part, dead []string
 	for _, q := range x.cfg.Want.Queues {
 		live, ok := x.snap.Live.Queues[q.Name]
-		state, known := x.snap.Queues[q.Name]
-		if !ok || !known || !x.ours(q.Name) {
+		if !ok || !x.ours(q.Name) {
 			continue
 		}
 		online := 0
-		for _, m := range state.Members {
-			if slices.Contains(state.Online, m) {
+		for _, m := range live.Members {
+			if slices.Contains(live.Online, m) {
 				online++
 			}
 		}
 		switch {
 		case live.Type == topology.Classic && nodes > 1:
 			classic = append(classic, q.Name)
-		case live.Type != topology.Quorum || len(state.Members) == 0:
-		case online <= len(state.Members)/2:
+		case live.Type != topology.Quorum || len(live.Members) == 0:
+		case online <= len(live.Members)/2:
 			dead = append(dead, q.Name)
-		case len(state.Members) < min(nodes, 3):
+		case len(live.Members) < min(nodes, 3):
 			few = append(few, q.Name)
-		case online < len(state.Members):
+		case online < len(live.Members):
 			part = append(part, q.Name)
 		}
 	}

@@ -11,12 +11,11 @@ import (
 // checkRefuses reports a destination queue that gives messages back to the delay
 // queues: the broker has 32 dead letters of a queue under way and then stops it.
 func (x *examination) checkRefuses(name string, q topology.LiveQueue) {
-	state := x.snap.Queues[name]
-	most, full := bound(q, state)
+	most, full := bound(q)
 	var what, mend string
 	switch {
-	case slices.Contains([]string{"down", "minority", "stopped", "crashed"}, state.State):
-		what, full = "takes no messages: it is "+state.State, true
+	case slices.Contains([]string{"down", "minority", "stopped", "crashed"}, q.State):
+		what, full = "takes no messages: it is "+q.State, true
 		mend = "rabbitmqctl cluster_status   # start the nodes that are down"
 	case most == "":
 		return
@@ -26,9 +25,9 @@ func (x *examination) checkRefuses(name string, q topology.LiveQueue) {
 			x.ctl("list_policies"), x.ctl("list_operator_policies"), shellQuote(name), shellQuote(x.cfg.Vhost), shellQuote(name))
 	}
 	severity, waiting := SeverityWarning, int64(0)
-	for other, s := range x.snap.Queues {
+	for other, q := range x.snap.Live.Queues {
 		if _, delays := topology.DelaysOf(x.cfg.Prefix, other); delays {
-			waiting += s.Leaving
+			waiting += q.Leaving
 		}
 	}
 	if full && waiting > 0 {
@@ -46,16 +45,16 @@ func (x *examination) checkRefuses(name string, q topology.LiveQueue) {
 // bound returns the length at which a queue refuses messages, if any, and
 // whether it has reached it. A quorum queue that was full refuses until it is
 // down to four fifths.
-func bound(q topology.LiveQueue, s QueueState) (most string, full bool) {
+func bound(q topology.LiveQueue) (most string, full bool) {
 	if !strings.HasPrefix(overflow(q), topology.OverflowRejectPublish) { // or reject-publish-dlx
 		return "", false
 	}
 	if n, ok := lower(q.Arguments[topology.ArgMaxLength], q.EffectivePolicy["max-length"]); ok {
-		most, full = counted(n, "message", "messages"), s.Ready*5 >= n*4
+		most, full = counted(n, "message", "messages"), q.Ready()*5 >= n*4
 	}
 	if n, ok := lower(q.Arguments[topology.ArgMaxLengthBytes], q.EffectivePolicy["max-length-bytes"]); ok {
 		most = strings.TrimPrefix(most+" or "+counted(n, "byte", "bytes"), " or ")
-		full = full || s.ReadyBytes*5 >= n*4
+		full = full || q.ReadyBytes*5 >= n*4
 	}
 	return most, full
 }

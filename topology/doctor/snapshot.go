@@ -12,8 +12,6 @@ import (
 type Snapshot struct {
 	Version string // that the broker reports, e.g. "4.3.6"
 	Live    topology.Live
-	// Queues has more about queues than Live, from the management API.
-	Queues map[string]QueueState
 
 	// ExchangeTypes are those that the broker knows; nil: unknown.
 	ExchangeTypes []string
@@ -93,12 +91,9 @@ type Tasks struct {
 	OldestUnsent, OldestUnhandled time.Time
 	// LastError is one that was noted on an unsent task, empty for none.
 	LastError string
-	// Relays are those that run on the database, if RelaysKnown; RelaySeen is when
-	// one was last seen, zero for none within a week.
-	Relays      int
-	RelaysKnown bool
-	RelaySeen   time.Time
-	Now         time.Time // when that was
+	// Relays is who would send them, as a sentence: schedule.WhoSends.
+	Relays string
+	Now    time.Time // when that was
 }
 
 // Node is a node of a cluster.
@@ -121,19 +116,6 @@ type Alarm struct {
 type Connection struct {
 	Name    string // that its client gave
 	Blocked bool   // it may not publish now
-}
-
-// QueueState is where a queue is and what it does.
-type QueueState struct {
-	Members []string // nodes with a replica of a quorum queue
-	Online  []string // those of them that are up
-	Node    string   // of a classic queue, or the leader's
-	State   string   // running, down, …; empty for unknown
-	// Ready, Unacked and Leaving are messages; Leaving are dead letters that the
-	// next queue has not confirmed. Ready ones include those that wait for an instant
-	// of their own. ReadyBytes are the bodies of those that do not.
-	Ready, Unacked, Leaving int64
-	ReadyBytes              int64
 }
 
 // Parked is a parked message.

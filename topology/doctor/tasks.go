@@ -20,7 +20,7 @@ func (x *examination) checkTasks() {
 	}
 	since := func(at time.Time) time.Duration { return max(t.Now.Sub(at), 0).Round(time.Second) }
 	if t.Unsent > 0 {
-		why := t.noRelay() + ": until a relay sends it, a task is only a row."
+		why := "Until a relay sends it, a task is only a row: " + t.Relays + "."
 		if t.LastError != "" {
 			why += fmt.Sprintf(" The last error noted is %q.", t.LastError)
 		}
@@ -28,7 +28,7 @@ func (x *examination) checkTasks() {
 			ID: "tasks-not-relayed", Severity: SeverityCritical,
 			What: fmt.Sprintf("%s overdue and not yet sent to the broker, the oldest for %v.", number(t.Unsent), since(t.OldestUnsent)),
 			Why:  why,
-			Mend: "rabbitdelay serve" + x.fileFlag() + "   # with the database of the file, or --db; or start the service that runs Tasks.Run",
+			Mend: "rabbitdelay serve" + x.fileFlag() + "   # with the database of the file, or --db; or start the service that runs Tasks.Run, again where it is hung",
 		})
 	}
 	if t.Unhandled > 0 {
@@ -39,17 +39,4 @@ func (x *examination) checkTasks() {
 			Mend: "rabbitdelay tasks list --status pending" + x.fileFlag() + "   # shows them, with the last error of their handlers; start or mend the service that handles them",
 		})
 	}
-}
-
-// noRelay is why tasks are not sent, as far as the relays tell.
-func (t *Tasks) noRelay() string {
-	switch {
-	case !t.RelaysKnown:
-		return "No relay runs on this database, or it cannot send them"
-	case t.Relays > 0:
-		return counted(t.Relays, "relay runs", "relays run") + " on this database and cannot send them; the log says why"
-	case t.RelaySeen.IsZero():
-		return "No relay runs on this database"
-	}
-	return fmt.Sprintf("No relay has been seen on this database for %v", t.Now.Sub(t.RelaySeen).Round(time.Second))
 }

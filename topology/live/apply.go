@@ -13,8 +13,8 @@ import (
 
 // ApplyOptions are the options of Apply. The zero value is ready to use.
 type ApplyOptions struct {
-	// Force applies although policies would break delay queues. Conflicts stay
-	// errors.
+	// Force applies although policies would break delay queues or lose dead letters.
+	// Conflicts stay errors.
 	Force bool
 	// Prefix begins the name of the lock, see Apply. Default topology.DefaultPrefix.
 	Prefix string
@@ -31,7 +31,7 @@ type ApplyOptions struct {
 // is an error.
 //
 // With an Inspector it looks first, and touches nothing if an object conflicts
-// or a policy would break a delay queue. It looks again afterwards, to check
+// or a policy would break a delay queue or lose dead letters. It looks again afterwards, to check
 // that the effective settings are the described ones. Only Management sees
 // policies.
 //

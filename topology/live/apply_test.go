@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -118,5 +119,14 @@ func TestARefusalTellsMoreThanALostConnection(t *testing.T) {
 		if got := telling(errs); !errors.Is(got, want) {
 			t.Errorf("%v: got %v, want %v", errs, got, want)
 		}
+	}
+}
+
+// Arguments that came from Go may be ints, of which amqp091 would write 32 bits.
+func TestArgumentsKeepTheirSize(t *testing.T) {
+	got := table(map[string]any{"n": 5_000_000_000, "in": map[string]any{"a": []any{5_000_000_000, "text"}}})
+	want := amqp.Table{"n": int64(5_000_000_000), "in": amqp.Table{"a": []any{int64(5_000_000_000), "text"}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %#v", got)
 	}
 }

@@ -48,9 +48,10 @@ func (e *ClockError) Error() string {
 	if e.High < 0 {
 		by, what = -e.High, "ahead of"
 	}
+	// Not what was measured, which is another figure each time.
 	return fmt.Sprintf("this machine's clock is at least %v %s the broker's (read in the queue %s), and at most %v is tolerated, because an instant means the same to both; "+
 		"set the clocks (timedatectl set-ntp true), or use the strategy bucket",
-		by.Round(time.Millisecond), what, e.Queue, MaxClockDifference)
+		by.Truncate(MaxClockDifference), what, e.Queue, MaxClockDifference)
 }
 
 const (

@@ -161,7 +161,10 @@ func (c *canary) round(ctx context.Context, begin func(w *canaryWay) error) erro
 			if err := c.arrived(d); err != nil {
 				return err
 			}
-		case r := <-c.returned:
+		case r, ok := <-c.returned:
+			if !ok {
+				return errCanaryGone
+			}
 			return fmt.Errorf("the canary for %q in exchange %q came back: %s", r.RoutingKey, r.Exchange, r.ReplyText)
 		case <-tick.C:
 			for _, w := range c.ways {

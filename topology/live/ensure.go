@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -101,8 +103,8 @@ func (b Broker) MarkDeclared(ctx context.Context, prefix string, t topology.Topo
 // Verify checks, for a client that may not declare, whether a topology was
 // declared: by its topology.DeclaredExchange, or else by its exchanges.
 // RabbitMQ 4.3 and later show an exchange only to users with some right to it;
-// Verify assumes that exchanges it may not see exist. The error wraps an
-// *ObjectError for each exchange that is not there.
+// Verify assumes that exchanges it may not see exist. If others do not exist, the
+// error is a *MissingError.
 func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) error {
 	s := &session{conn: b.Conn}
 	defer s.close()
@@ -116,14 +118,43 @@ func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) 
 // VerifyExchanges is Verify without a look at the topology.DeclaredExchange:
 // something has turned out to be missing.
 func (b Broker) VerifyExchanges(ctx context.Context, t topology.Topology) error {
-	return errors.Join(sideBySide(b.Conn, len(t.Exchanges), func(s *session, i int) error {
-		err := lookForExchange(ctx, s, t.Exchanges[i].Name)
-		if isCode(err, amqp.AccessRefused) {
-			return nil
+	answers := sideBySide(b.Conn, len(t.Exchanges), func(s *session, i int) error {
+		return lookForExchange(ctx, s, t.Exchanges[i].Name)
+	})
+	missing := &MissingError{Total: len(t.Exchanges)}
+	for i, err := range answers {
+		switch {
+		case err == nil, isCode(err, amqp.AccessRefused):
+		case isCode(err, amqp.NotFound):
+			missing.Exchanges, missing.Err = append(missing.Exchanges, t.Exchanges[i].Name), err
+		default:
+			return err
 		}
-		return err
-	})...)
+	}
+	if len(missing.Exchanges) == 0 {
+		return nil
+	}
+	return missing
 }
+
+// MissingError says which exchanges of a topology do not exist.
+type MissingError struct {
+	Exchanges []string
+	Total     int   // how many the topology has
+	Err       error // the broker's answer for the last of them, an *amqp091.Error (404)
+}
+
+func (e *MissingError) Error() string {
+	const named = 3
+	names := strings.Join(e.Exchanges[:min(len(e.Exchanges), named)], ", ")
+	if more := len(e.Exchanges) - named; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("%d of %d exchanges do not exist: %s", len(e.Exchanges), e.Total, names)
+}
+
+// Unwrap returns the broker's answer.
+func (e *MissingError) Unwrap() error { return e.Err }
 
 func lookForExchange(ctx context.Context, s *session, name string) error {
 	err := s.do(ctx, func(ch *amqp.Channel) error { return exchangeExists(ch, name, false) })

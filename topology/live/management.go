@@ -110,7 +110,7 @@ func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (topology
 	if found.Queues, err = m.queues(ctx); err != nil {
 		return topology.Live{}, m.failed("queues", err)
 	}
-	if found.Bindings, err = m.bindings(ctx); err != nil {
+	if found.Bindings, found.Unbind, err = m.bindings(ctx); err != nil {
 		return topology.Live{}, m.failed("bindings", err)
 	}
 	found.Policies, err = m.policies(ctx)
@@ -118,7 +118,7 @@ func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (topology
 		return topology.Live{}, m.failed("policies", err)
 	}
 	found.PoliciesKnown = err == nil
-	return found, nil
+	return found.WithCurrentPolicies(), nil
 }
 
 func (m *Management) failed(what string, err error) error {
@@ -185,15 +185,30 @@ type queueAnswer struct {
 	AutoDelete      bool       `json:"auto_delete"`
 	Exclusive       bool       `json:"exclusive"`
 	Arguments       jsonObject `json:"arguments"`
-	Messages        int64      `json:"messages"`
 	Consumers       int64      `json:"consumers"`
 	Policy          string     `json:"policy"`
 	OperatorPolicy  string     `json:"operator_policy"`
 	EffectivePolicy jsonObject `json:"effective_policy_definition"`
+
+	Messages   int64  `json:"messages"`
+	Ready      *int64 `json:"messages_ready"` // absent of a queue that was just declared
+	Unacked    int64  `json:"messages_unacknowledged"`
+	Delayed    int64  `json:"messages_delayed"` // that wait for an instant
+	ReadyBytes int64  `json:"message_bytes_ready"`
+
+	Members []string `json:"members"`
+	Online  []string `json:"online"`
+	Node    string   `json:"node"`
+	Leader  string   `json:"leader"`
+	State   string   `json:"state"`
 }
 
 func (q queueAnswer) live() topology.LiveQueue {
 	kind := strings.TrimSuffix(strings.TrimPrefix(q.Type, "rabbit_"), "_queue")
+	leaving := int64(0)
+	if q.Ready != nil {
+		leaving = max(0, q.Messages-*q.Ready-q.Unacked-q.Delayed)
+	}
 	return topology.LiveQueue{
 		ArgumentsKnown:  true,
 		Type:            cmp.Or(topology.QueueType(kind), topology.Classic),
@@ -202,7 +217,14 @@ func (q queueAnswer) live() topology.LiveQueue {
 		Exclusive:       q.Exclusive,
 		Arguments:       q.Arguments,
 		Messages:        q.Messages,
+		Unacked:         q.Unacked,
+		Leaving:         leaving,
+		ReadyBytes:      q.ReadyBytes,
 		Consumers:       q.Consumers,
+		Members:         q.Members,
+		Online:          q.Online,
+		Node:            cmp.Or(q.Node, q.Leader),
+		State:           q.State,
 		EffectivePolicy: q.EffectivePolicy,
 		Policy:          q.Policy,
 		OperatorPolicy:  q.OperatorPolicy,
@@ -221,32 +243,35 @@ func (m *Management) queues(ctx context.Context) (map[string]topology.LiveQueue,
 	return out, nil
 }
 
-// bindings are all but those of the default exchange, to which every queue is bound.
-func (m *Management) bindings(ctx context.Context) ([]topology.Binding, error) {
+// bindings are all but those of the default exchange, to which every queue is bound,
+// with the address at which each is deleted.
+func (m *Management) bindings(ctx context.Context) (out []topology.Binding, unbind map[string]string, err error) {
 	var list []struct {
 		Source      string     `json:"source"`
 		Destination string     `json:"destination"`
 		Type        string     `json:"destination_type"`
 		RoutingKey  string     `json:"routing_key"`
 		Arguments   jsonObject `json:"arguments"`
+		Key         string     `json:"properties_key"`
 	}
-	if err := m.get(ctx, "bindings", "source,destination,destination_type,routing_key,arguments", &list); err != nil {
-		return nil, err
+	if err := m.get(ctx, "bindings", "source,destination,destination_type,routing_key,arguments,properties_key", &list); err != nil {
+		return nil, nil, err
 	}
-	out := make([]topology.Binding, 0, len(list))
+	out, unbind = make([]topology.Binding, 0, len(list)), make(map[string]string, len(list))
 	for _, b := range list {
-		t := topology.Binding{Exchange: b.Source, RoutingKey: b.RoutingKey, Arguments: b.Arguments}
+		t, to := topology.Binding{Exchange: b.Source, RoutingKey: b.RoutingKey, Arguments: b.Arguments}, "q"
 		switch {
 		case b.Source == "":
 			continue
 		case b.Type == "exchange":
-			t.ToExchange = b.Destination
+			t.ToExchange, to = b.Destination, "e"
 		default:
 			t.Queue = b.Destination
 		}
 		out = append(out, t)
+		unbind[t.String()] = m.Endpoint() + m.InVhost("bindings", "e", b.Source, to, b.Destination, b.Key)
 	}
-	return out, nil
+	return out, unbind, nil
 }
 
 func (m *Management) policies(ctx context.Context) ([]topology.Policy, error) {

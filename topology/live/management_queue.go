@@ -9,7 +9,8 @@ import (
 )
 
 // queueColumns are what liveQueue reads.
-const queueColumns = "name,type,durable,auto_delete,exclusive,arguments,messages,consumers,policy,operator_policy,effective_policy_definition"
+const queueColumns = "name,type,durable,auto_delete,exclusive,arguments,consumers,policy,operator_policy,effective_policy_definition," +
+	"messages,messages_ready,messages_unacknowledged,messages_delayed,message_bytes_ready,members,online,node,leader,state"
 
 // Queue reads one queue; nil if there is none.
 func (m *Management) Queue(ctx context.Context, name string) (*topology.LiveQueue, error) {

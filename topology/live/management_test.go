@@ -19,12 +19,12 @@ import (
 var answers = map[string]string{
 	"/api/exchanges/a%2Fb": `[{"name":"","type":"direct","durable":true,"arguments":{}},
 		{"name":"x","type":"topic","durable":true,"auto_delete":false,"internal":true,"arguments":{"alternate-exchange":"y"}}]`,
-	"/api/queues/a%2Fb": `[{"name":"q","type":"quorum","durable":true,"arguments":{"x-message-ttl":60000},"messages":3,"consumers":1,
-			"policy":"p","operator_policy":"o","effective_policy_definition":{"expires":5}},
+	"/api/queues/a%2Fb": `[{"name":"q","type":"quorum","durable":true,"arguments":{"x-message-ttl":60000},"messages":9,"messages_ready":3,"messages_unacknowledged":4,"messages_delayed":1,"consumers":1,
+			"policy":"before","operator_policy":"o","effective_policy_definition":{"expires":7},"members":["a","b"],"online":["a"],"leader":"a","state":"running"},
 		{"name":"old","type":"rabbit_classic_queue","durable":true,"arguments":{},"effective_policy_definition":[]}]`,
 	"/api/bindings/a%2Fb": `[{"source":"","destination":"q","destination_type":"queue","routing_key":"q","arguments":{}},
-		{"source":"x","destination":"q","destination_type":"queue","routing_key":"k","arguments":{"n":1}},
-		{"source":"x","destination":"y","destination_type":"exchange","routing_key":"","arguments":{}}]`,
+		{"source":"x","destination":"q","destination_type":"queue","routing_key":"k","arguments":{"n":1},"properties_key":"k~1"},
+		{"source":"x","destination":"y","destination_type":"exchange","routing_key":"","arguments":{},"properties_key":"~"}]`,
 	"/api/policies/a%2Fb":          `[{"vhost":"a/b","name":"p","pattern":"^q","apply-to":"queues","priority":2,"definition":{"expires":5}}]`,
 	"/api/operator-policies/a%2Fb": `[{"vhost":"a/b","name":"o","pattern":"q","apply-to":"queues","priority":0,"definition":{"expires":9}}]`,
 }
@@ -59,7 +59,8 @@ func inspector(t *testing.T, s *httptest.Server) *live.Management {
 }
 
 func TestInspectReadsEverything(t *testing.T) {
-	got, err := inspector(t, server(t, nil)).Inspect(t.Context(), topology.Topology{})
+	s := server(t, nil)
+	got, err := inspector(t, s).Inspect(t.Context(), topology.Topology{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,9 @@ func TestInspectReadsEverything(t *testing.T) {
 		},
 		Queues: map[string]topology.LiveQueue{
 			"q": {
-				ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: amqp.Table{"x-message-ttl": 60000.0}, Messages: 3, Consumers: 1,
+				ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: amqp.Table{"x-message-ttl": 60000.0}, Messages: 9, Unacked: 4, Leaving: 1, Consumers: 1,
+				Members: []string{"a", "b"}, Online: []string{"a"}, Node: "a", State: "running",
+				// What the queue reports is older than the policies.
 				Policy: "p", OperatorPolicy: "o", EffectivePolicy: map[string]any{"expires": 5.0},
 			},
 			"old": {ArgumentsKnown: true, Type: topology.Classic, Durable: true, Arguments: amqp.Table{}, EffectivePolicy: map[string]any{}},
@@ -79,6 +82,10 @@ func TestInspectReadsEverything(t *testing.T) {
 		Bindings: []topology.Binding{
 			{Exchange: "x", Queue: "q", RoutingKey: "k", Arguments: amqp.Table{"n": 1.0}},
 			{Exchange: "x", ToExchange: "y", Arguments: amqp.Table{}},
+		},
+		Unbind: map[string]string{
+			`"x" -> queue "q", routing key "k", arguments {n: 1}`: s.URL + "/api/bindings/a%2Fb/e/x/q/q/k~1",
+			`"x" -> exchange "y", routing key ""`:                 s.URL + "/api/bindings/a%2Fb/e/x/e/y/~",
 		},
 		Policies: []topology.Policy{
 			{Name: "p", Pattern: "^q", ApplyTo: "queues", Priority: 2, Definition: map[string]any{"expires": 5.0}},

@@ -46,7 +46,7 @@ func deleteExchange(ctx context.Context, s *session, name string, ifUnused bool)
 }
 
 // table converts nested tables to the client library's own type, the only one
-// it can encode.
+// it can encode, and every int to an int64: of an int it writes 32 bits.
 func table(t map[string]any) amqp.Table {
 	if t == nil {
 		return nil
@@ -60,6 +60,8 @@ func table(t map[string]any) amqp.Table {
 
 func field(v any) any {
 	switch x := v.(type) {
+	case int:
+		return int64(x)
 	case map[string]any:
 		return table(x)
 	case []any:

@@ -25,9 +25,8 @@ type Reader struct {
 	// Hidden tells of which values no message may show the content; nil for none.
 	Hidden func(path string) bool
 
-	root   *yaml.Node
-	values int
-	shape  *Shape // being described; nil while a document is read
+	root  *yaml.Node
+	shape *Shape // being described; nil while a document is read
 }
 
 // Field reads the value at path. It is never an alias: Reader follows those.
@@ -65,11 +64,41 @@ func (r *Reader) syntax(err error) {
 	r.Problems.Addf(at, "", "not YAML: %s", text)
 }
 
-// Document reads the document's keys; an empty one has none.
+// Document reads the document's keys; an empty one has none. Of one that is too large
+// it reads nothing.
 func (r *Reader) Document(fields map[string]Field) {
-	if r.root != nil && !IsNull(r.root) {
-		r.Mapping(r.root, "", fields)
+	if r.root == nil || IsNull(r.root) {
+		return
 	}
+	left := maxValues
+	if n := beyond(r.root, &left); n != nil {
+		r.Failf(n, "", "more than %d values with all aliases written out; split the file", maxValues)
+		return
+	}
+	r.Mapping(r.root, "", fields)
+}
+
+// maxValues bounds the work that nested aliases can make.
+const maxValues = 100_000
+
+// beyond counts the values in a node down, and returns the first for which nothing is
+// left; nil if there is none.
+func beyond(n *yaml.Node, left *int) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return beyond(n.Alias, left)
+	}
+	for i, v := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 {
+			continue // a key
+		}
+		if *left--; *left < 0 {
+			return v
+		}
+		if found := beyond(v, left); found != nil {
+			return found
+		}
+	}
+	return nil
 }
 
 // Failf reports what is wrong with a node.
@@ -146,19 +175,9 @@ func (r *Reader) List(n *yaml.Node, path string, item Field) {
 	}
 }
 
-// maxValues bounds the work that nested aliases can make.
-const maxValues = 100_000
-
 // Value reads the value of a key or of a list's item, its alias followed and its
 // variables put in. What an alias stands for has the alias's place.
 func (r *Reader) Value(n *yaml.Node, path string, read Field) {
-	r.values++
-	if r.values > maxValues {
-		if r.values == maxValues+1 {
-			r.Failf(n, path, "more than %d values with all aliases written out; split the file", maxValues)
-		}
-		return
-	}
 	r.Places[path] = Place{Line: n.Line, Column: n.Column}
 	value := *n
 	if n.Kind == yaml.AliasNode {

@@ -3,7 +3,9 @@ package sqldb
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"reflect"
+	"time"
 )
 
 // Conn runs statements: on a database, on one connection of it, or in a
@@ -44,7 +46,7 @@ type Session interface {
 	Close() error
 }
 
-// DB is a database.
+// DB is a database. Values of one database are equal.
 type DB interface {
 	Conn
 	Begin(ctx context.Context, opts *sql.TxOptions) (Tx, error)
@@ -197,4 +199,18 @@ func (r oneRow) Scan(dest ...any) error {
 		return err
 	}
 	return r.rows.Close()
+}
+
+// Answers returns nil where the database answers a statement that reads nothing within
+// patience, and else why not. A server that hangs accepts connections and says nothing,
+// which no driver takes for an error.
+func Answers(ctx context.Context, c Conn, patience time.Duration) error {
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var one int
+	err := c.QueryRowContext(bounded, "SELECT 1").Scan(&one)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("the database has not answered within %v: %w", patience, bounded.Err())
+	}
+	return err
 }

@@ -101,6 +101,24 @@ func Away(err error) bool {
 	return slices.ContainsFunc(chain(err), func(e error) bool { return e.Error() == "invalid connection" }) // of MySQL's driver
 }
 
+// Refused reports whether the database refuses the values of a statement: a constraint,
+// a type or a trigger does. The same statement fails again until one of those changes.
+func Refused(err error) bool {
+	switch state := sqlState(err); {
+	case strings.HasPrefix(state, "22"), strings.HasPrefix(state, "23"), state == "P0001": // data exceptions, integrity constraints, RAISE
+		return true
+	}
+	switch mysqlNumber(err) {
+	case 1048, 1264, 1292, 1366, 1406, 1452, 1644, 3819, 4025: // NULL, out of range, wrong and long values, foreign keys, SIGNAL, CHECK twice
+		return true
+	}
+	switch sqliteCode(err) & 0xff {
+	case 18, 19, 20: // SQLITE_TOOBIG, _CONSTRAINT, _MISMATCH
+		return true
+	}
+	return false
+}
+
 // Duplicate tells whether the error is the violation of a unique key.
 func Duplicate(err error) bool {
 	if sqlState(err) == "23505" || mysqlNumber(err) == 1062 {

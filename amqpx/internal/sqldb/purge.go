@@ -15,6 +15,9 @@ type Expired struct {
 	Where string // with placeholders for Args
 	Args  []any
 	Order string // the columns of the index that Where uses
+	// Unlocked: nobody changes such rows, so that nobody needs the right to, which
+	// PostgreSQL asks of whoever locks one.
+	Unlocked bool
 }
 
 // Purge deletes the rows batch by batch, each in a transaction of its own, until
@@ -32,7 +35,9 @@ func Purge(ctx context.Context, db DB, d Dialect, e Expired, batch int) (int64, 
 	query := fmt.Sprintf("DELETE FROM %s WHERE (%s) IN (SELECT %s FROM %s WHERE %s)", e.Table, e.Key, e.Key, e.Table, rows)
 	switch d {
 	case PostgreSQL:
-		query = query[:len(query)-1] + " FOR UPDATE SKIP LOCKED)"
+		if !e.Unlocked {
+			query = query[:len(query)-1] + " FOR UPDATE SKIP LOCKED)"
+		}
 	case MySQL:
 		query = fmt.Sprintf("DELETE FROM %s WHERE %s", e.Table, rows)
 	}

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
 // openConsole shows the stories to this machine, as an application would that mounts
@@ -52,8 +54,9 @@ func (s *stage) look(ctx context.Context) (src status.Source, err error) {
 		return src, err
 	}
 	src.Broker.Dial, src.Broker.ConnectionName = c.Dial, c.Broker.ConnectionName
-	if c.Broker.ManagementURL != "" {
-		src.Broker.Management, err = c.Management()
+	src.Broker.Management, err = c.Management()
+	if errors.Is(err, config.ErrNoManagement) {
+		err = nil
 	}
 	return src, err
 }

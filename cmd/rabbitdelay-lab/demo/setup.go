@@ -97,7 +97,7 @@ func (s *stage) findBroker(ctx context.Context) (err error) {
 		return err
 	}
 	defer s.Waiting("looking for a broker")()
-	s.broker, err = broker.Start(ctx, broker.Options{URL: string(s.cfg.GivenURL()), Management: true, Log: func(line string) { s.Notef("%s", line) }})
+	s.broker, err = broker.Start(ctx, broker.Options{URL: string(s.cfg.FirstURL()), Management: true, Log: func(line string) { s.Notef("%s", line) }})
 	if err != nil {
 		return err
 	}

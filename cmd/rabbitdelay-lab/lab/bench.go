@@ -82,7 +82,7 @@ func (a *app) bench(c *cobra.Command, o bench.Options, report string) error {
 	if a.Given("queue-type") {
 		o.QueueTypes = []topology.QueueType{cfg.Delay.QueueType}
 	}
-	o.URL = string(cfg.GivenURL())
+	o.URL = string(cfg.FirstURL())
 	o.Log = func(line string) { a.Notef("%s", line) }
 	o.Progress = func(what string, total int) (func(int), func()) {
 		bar := a.Progress(total, what)

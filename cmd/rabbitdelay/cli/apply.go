@@ -26,7 +26,8 @@ func (a *app) applyCommand() *cobra.Command {
 		Long: `apply declares what the settings and the file describe: exchanges, queues and
 bindings. It may run again, and in many processes at once; it deletes and changes
 nothing. It refuses, before it touches anything, when an object exists with other
-arguments, or when a policy would break a delay queue (unless --force).`,
+arguments, or when a policy would break a delay queue or lose dead letters (unless
+--force).`,
 		Example: `  rabbitdelay apply -f delays.yaml`,
 		Args:    program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -62,6 +63,6 @@ arguments, or when a policy would break a delay queue (unless --force).`,
 			return err
 		},
 	}
-	c.Flags().BoolVar(&force, "force", false, "apply although policies would break delay queues")
+	c.Flags().BoolVar(&force, "force", false, "apply although policies would break delays or lose dead letters")
 	return c
 }

@@ -55,7 +55,9 @@ or a broken pipe, the message goes back to the queue and consume ends with an
 error. It takes exactly --count messages and touches no others. Give --count instead
 of "| head": what consume has read by the time that head ends is gone unseen.
 
-It refuses the queues of the delay strategies, such as delay.bucket.1m.
+It refuses the queues of the delay strategies, such as delay.bucket.1m, and
+streams. A message whose headers no Go client can read goes back to the queue, and
+consume ends with an error.
 
 It declares no layout. If the queue does not exist, consume creates it as a
 destination and says so.

@@ -37,6 +37,9 @@ var errGoesBack = errors.New("the message goes back to the queue")
 // take prints a message and counts it.
 func (r *receiver) take(d amqp.Delivery) error {
 	at := time.Now()
+	if why, ok := d.Headers[amqpx.HeaderUnreadable].(string); ok {
+		return fmt.Errorf("message %s cannot be read, and %w: %s; rabbitdelay peek shows it, and rabbitdelay discard --reason %s removes it", d.MessageId, errGoesBack, why, amqpx.ReasonUnreadable)
+	}
 	if !r.a.Quiet {
 		if err := r.print(d, at); err != nil {
 			return fmt.Errorf("printing message %s, %w: %w", d.MessageId, errGoesBack, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // notReserved refuses the queues of the delay strategies: what is taken out of one
@@ -137,7 +138,7 @@ func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
 	if err := ch.Qos(int(s.prefetch), 0, false); err != nil {
 		return err
 	}
-	deliveries, err := ch.Consume(r.queue, consumerTag, false, false, false, false, nil)
+	deliveries, err := live.ConsumeQueue(ch, r.queue, consumerTag)
 	if err != nil {
 		return fmt.Errorf("consume %s: %w", r.queue, err)
 	}

@@ -39,6 +39,12 @@ type doctorRun struct {
 	skip     []string
 	amqpOnly bool
 	db       string
+	failOn   string
+}
+
+// fails reports whether findings are as severe as --fail-on wants them.
+func (d *doctorRun) fails(r doctor.Report) bool {
+	return r.Count(doctor.SeverityCritical) > 0 || d.failOn == string(doctor.SeverityWarning) && !r.Clean()
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -62,12 +68,19 @@ It reads the management API if that answers, else what AMQP shows. Its first
 line lists what it could not check; a report with such a line is not clean. It
 changes nothing, and takes no message out of your queues.
 
-Exit code: 0 nothing is wrong; 1 findings; 2 no findings, but not everything
-could be checked (see --amqp-only and --skip), or nothing could.`,
+Exit code: 0 nothing is wrong; 1 findings, with --fail-on critical only critical
+ones; 2 none of these, but not everything could be checked (see --amqp-only and
+--skip), or nothing could.`,
 		Example: `  rabbitdelay doctor -f delays.yaml
   rabbitdelay doctor -f delays.yaml --json | jq -r '.findings[] | .severity + " " + .what'
+  rabbitdelay doctor -f delays.yaml --fail-on critical
   rabbitdelay doctor --role producer --amqp-only --url amqp://producer:secret@broker/`,
-		Args: func(c *cobra.Command, args []string) error { return blind(program.NoArgs(c, args)) },
+		Args: func(c *cobra.Command, args []string) error {
+			if failOn := doctor.Severity(d.failOn); failOn != doctor.SeverityWarning && failOn != doctor.SeverityCritical {
+				return blind(fmt.Errorf("--fail-on: %q; expected warning or critical", d.failOn))
+			}
+			return blind(program.NoArgs(c, args))
+		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := d.examine(c.Context())
 			if err != nil {
@@ -88,7 +101,7 @@ could be checked (see --amqp-only and --skip), or nothing could.`,
 				return blind(err)
 			}
 			switch {
-			case !r.Clean():
+			case d.fails(r):
 				return program.Exit(exitFindings)
 			case !r.Complete():
 				return program.Exit(exitBlind)
@@ -100,6 +113,8 @@ could be checked (see --amqp-only and --skip), or nothing could.`,
 	c.Flags().StringSliceVar(&d.skip, "skip", nil, "do not check these areas: "+strings.Join(areaNames(), ", "))
 	c.Flags().StringVar(&d.db, "db", "", databaseUsage+"; without it tasks are not checked")
 	c.Flags().StringSliceVar(&d.roles, "role", nil, "what the user is for: producer, consumer, bootstrapper (default: all; without bootstrapper if broker.declare is nothing)")
+	c.Flags().StringVar(&d.failOn, "fail-on", string(doctor.SeverityWarning), "exit with 1 for findings of this `SEVERITY` or above: warning, critical")
+	_ = c.RegisterFlagCompletionFunc("fail-on", cobra.FixedCompletions([]string{string(doctor.SeverityWarning), string(doctor.SeverityCritical)}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	c.Flags().IntVar(&d.peek, "peek", 0, "read up to this many parked messages, show their destinations, and put them back")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions( // the flag exists
 		[]string{string(doctor.RoleProducer), string(doctor.RoleConsumer), string(doctor.RoleBootstrapper)}, cobra.ShellCompDirectiveNoFileComp))
@@ -225,8 +240,12 @@ func (a *app) examined(ctx context.Context, c *config.Config, cfg *doctor.Config
 		}
 		return err == nil, err
 	}
-	if src.Management, err = c.Management(); err == nil {
-		cfg.Vhost = src.Management.Vhost()
+	if cfg.Vhost, err = c.Vhost(); err != nil {
+		return err
+	}
+	src.Management, err = c.Management()
+	if errors.Is(err, config.ErrNoManagement) || errors.Is(err, config.ErrNoBroker) {
+		return nil // what then cannot be seen is said where it is missing
 	}
 	return err
 }

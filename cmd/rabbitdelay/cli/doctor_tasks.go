@@ -17,11 +17,11 @@ func overdueTasks(ctx context.Context, c *config.Config) (*doctor.Tasks, error) 
 		return nil, err
 	}
 	defer func() { _ = db.Close() }() // nothing is under way
-	if err := checkTasks(ctx, db); err != nil {
-		return nil, err
-	}
 	store, err := schedule.New(db, nil, schedule.Config{})
 	if err != nil {
+		return nil, err
+	}
+	if err := checkTasks(ctx, store); err != nil {
 		return nil, err
 	}
 	sum, err := status.Late(ctx, store, time.Now())

@@ -26,6 +26,7 @@ func TestDoctorBlind(t *testing.T) {
 		"doctor x":                     `unexpected argument "x"; see rabbitdelay doctor --help`,
 		"doctor --fast":                "unknown flag: --fast; see rabbitdelay doctor --help",
 		"doctor --role admin":          `--role: "admin"; expected producer, consumer or bootstrapper`,
+		"doctor --fail-on error":       `--fail-on: "error"; expected warning or critical`,
 		"doctor --peek many":           `invalid argument "many" for "--peek" flag`,
 		"doctor -f /none.yaml":         "/none.yaml: cannot be read",
 		"doctor --url " + nobody:       "connection refused",
@@ -43,6 +44,29 @@ func TestDoctorBlind(t *testing.T) {
 			if code != 2 || stdout != "" || !strings.Contains(stderr, want) || strings.Contains(stderr, "hunter2@") {
 				t.Errorf("%s %v: exit %d, output %q, errors %q; want 2 and %q", args, more, code, stdout, stderr, want)
 			}
+		}
+	}
+}
+
+// Without critical findings --fail-on critical is content with warnings.
+func TestDoctorFailOn(t *testing.T) {
+	report := func(severities ...doctor.Severity) (r doctor.Report) {
+		for _, s := range severities {
+			r.Findings = append(r.Findings, doctor.Finding{Severity: s})
+		}
+		return r
+	}
+	for _, x := range []struct {
+		failOn string
+		report doctor.Report
+		want   bool
+	}{
+		{"warning", report(), false}, {"critical", report(), false},
+		{"warning", report(doctor.SeverityWarning), true}, {"critical", report(doctor.SeverityWarning), false},
+		{"critical", report(doctor.SeverityWarning, doctor.SeverityCritical), true},
+	} {
+		if d := (&doctorRun{failOn: x.failOn}); d.fails(x.report) != x.want {
+			t.Errorf("--fail-on %s: %v", x.failOn, x.report.Findings)
 		}
 	}
 }

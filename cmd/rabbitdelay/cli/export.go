@@ -32,7 +32,7 @@ func (a *app) exportCommand() *cobra.Command {
 included, for teams whose brokers' objects are made by another tool. It asks no
 broker, and takes the plugin to be there if the settings ask for it.
 
-  definitions  RabbitMQ's definitions in JSON, for rabbitmqctl import_definitions;
+  definitions  RabbitMQ's definitions in JSON, with --json too, for rabbitmqctl import_definitions;
                the virtual host must exist
   kubernetes   resources of RabbitMQ's messaging topology operator
                (rabbitmq.com/v1beta1: Exchange, Queue, Binding); deleting them
@@ -59,6 +59,8 @@ func (x *exporter) run() error {
 	switch {
 	case x.format != formatDefinitions && x.format != formatKubernetes:
 		return fmt.Errorf("--format: %q; expected definitions or kubernetes", x.format)
+	case x.format == formatKubernetes && x.a.JSON:
+		return errors.New("--format kubernetes is YAML; leave --json out, or convert it, as with yq -o json")
 	case x.format == formatKubernetes && x.to.Cluster == "":
 		return errors.New("--format kubernetes needs --cluster, the name of the RabbitmqCluster")
 	case x.format == formatDefinitions && x.to != export.KubernetesOptions{}:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
@@ -44,6 +45,13 @@ A recurring task that was removed from the file goes on, and is named in a note.
 				return fmt.Errorf("--db: %w", err)
 			}
 			defer func() { _ = conn.Close() }() // nothing is under way
+			store, err := schedule.New(conn, nil, schedule.Config{})
+			if err != nil {
+				return err
+			}
+			if err := checkDatabase(c.Context(), store); err != nil {
+				return err
+			}
 			var done []string
 			for _, m := range config.Migrations() {
 				if err := m.Migrate(c.Context(), conn); err != nil {
@@ -90,8 +98,18 @@ func (a *app) printMigrations(u config.URL) error {
 	if err != nil {
 		return fmt.Errorf("--db: %w", err)
 	}
+	var scripts []string
 	for _, m := range config.Migrations() {
-		a.Printf("%s\n", strings.TrimSpace(m.Script(dialect)))
+		scripts = append(scripts, strings.TrimSpace(m.Script(dialect)))
+	}
+	if a.JSON {
+		return a.PrintJSON(struct {
+			Database string `json:"database"`
+			SQL      string `json:"sql"`
+		}{string(dialect), strings.Join(scripts, "\n")})
+	}
+	for _, script := range scripts {
+		a.Printf("%s\n", script)
 	}
 	return nil
 }

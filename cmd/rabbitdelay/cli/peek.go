@@ -104,6 +104,9 @@ func (a *app) peek(ctx context.Context, queue string, limit int) error {
 // what needs it says so.
 func (a *app) managementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connection) (*live.Management, error) {
 	m, err := c.Management()
+	if errors.Is(err, config.ErrNoManagement) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ the management API where it answers, else by declarations over AMQP.
 
 Exit code: 0 nothing to do, 2 something to create, or bindings that AMQP alone
 cannot verify, 1 errors, objects that exist with other arguments, or policies
-that would break delays.`,
+that would break delays or lose dead letters.`,
 		Example: `  rabbitdelay plan -f delays.yaml
   rabbitdelay plan --json | jq .create`,
 		Args: program.NoArgs,

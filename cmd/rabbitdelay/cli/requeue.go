@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
@@ -70,16 +71,7 @@ stayed; 1 error.`,
 	}
 	f := c.Flags()
 	o := &r.o
-	f.StringVar(&o.Queue, "queue", "", "the dead-letter queue")
-	f.BoolVar(&r.parked, "parked", false, "the parked queue instead")
-	f.StringSliceVar(&o.Filter.Reasons, "reason", nil, "messages that died for this reason, or one of several: rejected, attempts, deliveries, parked, expired, maxlen, delivery_limit")
-	f.StringSliceVar(&o.Filter.IDs, "id", nil, "the message with this id, or one of several")
-	f.StringSliceVar(&o.Filter.Destinations, "destination", nil, "messages that belong to this queue, or exchange:routing-key")
-	f.StringVar(&o.Filter.Error, "error", "", "messages whose last error contains this text")
-	f.StringVar(&r.header, "header", "", "messages with this header, `name=value`")
-	f.Var(&r.older, "older-than", "messages that died at least this long ago")
-	f.Var(&r.newer, "newer-than", "messages that died at most this long ago")
-	f.IntVar(&o.Limit, "limit", 0, "the most messages that go, 0 for all")
+	r.choiceFlags(f)
 	f.Float64Var(&o.Rate, "rate", 0, "the most messages a second, 0 for no limit")
 	f.IntVar(&o.InFlight, "in-flight", 1, "messages sent at a time, up to 1000; so many may come twice if requeue is killed")
 	f.BoolVar(&o.KeepAttempts, "keep-attempts", false, "one more attempt, instead of all of them anew")
@@ -87,9 +79,24 @@ stayed; 1 error.`,
 	f.StringVar(&o.To.Exchange, "to-exchange", "", "send them to this exchange instead")
 	f.StringVar(&o.To.RoutingKey, "routing-key", "", "routing key for --to-exchange")
 	f.StringVar(&r.db, "db", "", databaseUsage)
+	return c
+}
+
+// choiceFlags say which messages of a queue are meant.
+func (r *requeueRun) choiceFlags(f *pflag.FlagSet) {
+	o := &r.o
+	f.StringVar(&o.Queue, "queue", "", "the dead-letter queue")
+	f.BoolVar(&r.parked, "parked", false, "the parked queue instead")
+	f.StringSliceVar(&o.Filter.Reasons, "reason", nil, "messages that died for this reason, or one of several: rejected, attempts, deliveries, unreadable, parked, expired, maxlen, delivery_limit")
+	f.StringSliceVar(&o.Filter.IDs, "id", nil, "the message with this id, or one of several")
+	f.StringSliceVar(&o.Filter.Destinations, "destination", nil, "messages that belong to this queue, or exchange:routing-key")
+	f.StringVar(&o.Filter.Error, "error", "", "messages whose last error contains this text")
+	f.StringVar(&r.header, "header", "", "messages with this header, `name=value`")
+	f.Var(&r.older, "older-than", "messages that died at least this long ago")
+	f.Var(&r.newer, "newer-than", "messages that died at most this long ago")
+	f.IntVar(&o.Limit, "limit", 0, "the most messages that go, 0 for all")
 	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&o.DryRun, "dry-run", false, "say what would become of them, and put them back")
-	return c
 }
 
 func (r *requeueRun) check() error {
@@ -121,9 +128,6 @@ func (r *requeueRun) run(ctx context.Context) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	if !r.yes && !r.o.DryRun && !r.a.interactive() {
-		return errors.New("cannot ask, because standard input is not a terminal; give --yes to send without asking, or --dry-run to see what would become of the messages")
-	}
 	cfg, err := r.a.Load(r.a.Database(r.db), nil)
 	if err != nil {
 		return err
@@ -134,18 +138,23 @@ func (r *requeueRun) run(ctx context.Context) error {
 	if err := r.o.Validate(cfg.Delay.Prefix); err != nil {
 		return err
 	}
-	if cfg.Database.URL != "" {
+	if !r.yes && !r.o.DryRun && !r.a.interactive() {
+		return errors.New("cannot ask, because standard input is not a terminal; give --yes to go on without asking, or --dry-run to see what would become of the messages")
+	}
+	if cfg.Database.URL != "" && !r.o.Discard {
 		db, err := openTasksDB(cfg)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = db.Close() }() // nothing is under way
-		if err := checkTasks(ctx, db); err != nil {
+		store, err := schedule.New(db, nil, schedule.Config{Logger: r.a.Logger()})
+		if err != nil {
 			return err
 		}
-		if r.o.Tasks, err = schedule.New(db, nil, schedule.Config{Logger: r.a.Logger()}); err != nil {
+		if err := checkTasks(ctx, store); err != nil {
 			return err
 		}
+		r.o.Tasks = store
 	}
 	client, err := r.client(ctx, cfg)
 	if err != nil {
@@ -156,10 +165,17 @@ func (r *requeueRun) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !r.yes && !r.o.DryRun && info.Ready > 0 {
-		if err := r.ask(info.Ready); err != nil {
+	if r.yes || r.o.DryRun || info.Ready == 0 {
+		return r.requeue(ctx, client, info.Ready)
+	}
+	ask := r.ask
+	if r.o.Discard {
+		if ask, err = r.countDiscarded(ctx, client); err != nil {
 			return err
 		}
+	}
+	if err := ask(info.Ready); err != nil {
+		return err
 	}
 	return r.requeue(ctx, client, info.Ready)
 }
@@ -198,12 +214,17 @@ func (r *requeueRun) ask(ready int) error {
 	if r.o.To != (topology.Destination{}) {
 		to = "to " + r.o.To.String()
 	}
-	if _, err := fmt.Fprintf(r.a.Stderr, "%s in %s %s? Type yes: ", what, shown.Line(r.o.Queue), to); err != nil {
+	return r.yesTo("no message was sent", "%s in %s %s? Type yes: ", what, shown.Line(r.o.Queue), to)
+}
+
+// yesTo asks. Any other answer is the error that says what was not done.
+func (r *requeueRun) yesTo(otherwise, question string, args ...any) error {
+	if _, err := fmt.Fprintf(r.a.Stderr, question, args...); err != nil {
 		return err
 	}
 	line, err := r.a.answer()
 	if err == nil && line != "yes" {
-		err = errors.New("no message was sent")
+		err = errors.New(otherwise)
 	}
 	return err
 }
@@ -212,7 +233,7 @@ func (r *requeueRun) requeue(ctx context.Context, c *amqpx.Client, ready int) er
 	began := time.Now()
 	bar := r.a.Progress(ready, "looking")
 	r.o.Progress = func(p amqpx.RequeueReport) {
-		bar.Set(min(p.Looked, ready), fmt.Sprintf("%s sent", grouped(int64(p.Sent+p.Revived))))
+		bar.Set(min(p.Looked, ready), fmt.Sprintf("%s gone", grouped(int64(p.Sent+p.Revived+p.Discarded))))
 	}
 	rep, err := c.Requeue(ctx, r.o)
 	bar.Clear()

@@ -25,6 +25,7 @@ var outcomes = []struct {
 	{amqpx.RequeueSent, "sent to", "would be sent to"},
 	{amqpx.RequeueRevived, "revived, and sent by a relay to", "would be revived, and sent by a relay to"},
 	{amqpx.RequeueRemoved, "removed, because their tasks are over or were sent anew:", "would be removed, because their tasks are over or were sent anew:"},
+	{amqpx.RequeueDiscarded, "discarded, of", "would be discarded, of"},
 	{amqpx.RequeueStayed, "stayed, for", "would stay, for"},
 }
 

@@ -195,3 +195,33 @@ func TestReviveOfNothing(t *testing.T) {
 		}
 	}
 }
+
+// What cannot be read stays, is named, and goes when somebody discards it.
+func TestDiscard(t *testing.T) {
+	b := newByHand(t)
+	bad := deadLetters("q", 1, "rejected")
+	bad[0].MessageId, bad[0].Headers["ids"] = "bad", make([]any, 9000)
+	b.fill(t, "q", 0)
+	b.fillWith(t, "q.dead", append(deadLetters("q", 2, "rejected"), bad...)...)
+
+	if code, stdout, stderr := b.run(t, "peek", "--queue", "q.dead"); code != 0 || !strings.Contains(stdout, "3. bad\n   reason   unreadable\n") {
+		t.Errorf("peek: exit %d, %q\n%s", code, stderr, stdout)
+	}
+	for _, c := range []struct {
+		args, says string
+		code       int
+		left       int
+	}{
+		{"requeue --yes", "1 stayed, for an unknown destination: its headers cannot be read", 2, 1},
+		{"consume --count 1 --timeout 20s", "message bad cannot be read, and the message goes back to the queue", 1, 1},
+		{"discard", "give --yes", 1, 1},
+		{"discard --reason rejected --dry-run", "looked at 1 of 1 messages", 0, 1},
+		{"discard --reason unreadable --dry-run", "1 would be discarded", 0, 1},
+		{"discard --reason unreadable --yes", "1 discarded", 0, 0},
+	} {
+		code, stdout, stderr := b.run(t, append(strings.Fields(c.args), "--queue", "q.dead")...)
+		if code != c.code || !strings.Contains(stdout+stderr, c.says) || b.ready(t, "q.dead") != c.left {
+			t.Errorf("%s: exit %d, %d left, %q\n%s", c.args, code, b.ready(t, "q.dead"), stderr, stdout)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
 func (a *app) retireCommand() *cobra.Command {
@@ -32,7 +33,13 @@ an error.`,
 		Example: `  rabbitdelay retire -f delays.yaml --dry-run
   rabbitdelay retire -f delays.yaml`,
 		Args: program.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			err := r.run(c.Context())
+			if err == nil && !r.dryRun {
+				a.Notef("note: delay.previous is still in the settings: %s", doctor.RetiredAdvice)
+			}
+			return err
+		},
 	}
 	f := c.Flags()
 	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask")

@@ -40,7 +40,7 @@ topology, sends messages with a delay and consumes them.
 
 Settings come from, in this order: flags; environment variables such as
 RABBITDELAY_BROKER_URL or RABBITDELAY_DELAY_STRATEGY; the YAML file; defaults.
-The broker's default is AMQP_URL, else amqp://guest:guest@127.0.0.1:5672/.
+The broker's default is AMQP_URL; none is guessed.
 
 "rabbitdelay settings" lists them all. An empty environment variable counts as not
 set; an empty flag is an error.
@@ -50,7 +50,7 @@ are JSON, one object a line: errors as {"error":"…"}, notes as {"note":"…"}.
 
 Exit codes:
     0  success
-    1  error, wrong usage included; doctor: findings; trace: nothing is known
+    1  error, wrong usage included; doctor: findings (see --fail-on); trace: nothing is known
     2  plan: something to create, or not everything could be seen; doctor: not everything could be checked;
        requeue, plugin drain: messages stayed; status, trace, plugin status: not everything could be seen
     3  consume: fewer messages came than were wanted
@@ -77,7 +77,7 @@ Exit codes:
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.AddCommand(
-		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.retireCommand(), a.requeueCommand(), a.tasksCommand(), a.schedulesCommand(), a.serveCommand(), a.usersCommand(), a.bridgeCommand(),
+		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.retireCommand(), a.requeueCommand(), a.discardCommand(), a.tasksCommand(), a.schedulesCommand(), a.serveCommand(), a.usersCommand(), a.bridgeCommand(),
 		a.sendCommand(), a.consumeCommand(), a.peekCommand(), a.statusCommand(), a.traceCommand(), a.migrateCommand(), a.doctorCommand(),
 		a.pluginCommand(), a.validateCommand(), a.exportCommand(), a.schemaCommand(), a.settingsCommand(), a.versionCommand(),
 	)

@@ -15,7 +15,7 @@ func (a *app) applySchedules(ctx context.Context, db *sql.DB, cfg *config.Config
 	if cfg.File() == "" {
 		return schedule.Applied{}, nil
 	}
-	s, err := schedule.New(db, nil, schedule.Config{Logger: a.Logger()})
+	s, err := schedule.New(db, nil, schedule.Config{Destination: cfg.Listed, Logger: a.Logger()})
 	if err != nil {
 		return schedule.Applied{}, err
 	}

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
@@ -115,6 +117,9 @@ func (r *serveRun) load() (*config.Config, error) {
 	if cfg.Serve.Users == "" && !cfg.Serve.Loopback() {
 		return nil, fmt.Errorf("--listen: %s can be reached from other machines, where everybody might change everything; give --users FILE, which \"rabbitdelay users add\" writes, or listen at 127.0.0.1", cfg.Serve.Listen)
 	}
+	if cfg.FirstURL() == "" {
+		return nil, config.ErrNoBroker // there is nothing to wait for
+	}
 	return cfg, nil
 }
 
@@ -124,7 +129,7 @@ func (r *serveRun) run(ctx context.Context) error {
 		return err
 	}
 	r.relay.cfg = cfg
-	secure, err := serveTLS(cfg.Serve.TLS)
+	secure, err := serveTLS(cfg.Serve.TLS, r.a.Logger())
 	if err != nil {
 		return err
 	}
@@ -139,9 +144,13 @@ func (r *serveRun) run(ctx context.Context) error {
 			return err
 		}
 		defer func() { _ = db.Close() }() // nothing is under way
-		r.relay.db = db
+		r.relay.db, r.relay.relays = db, !r.noRelay
 		if d, _ := config.Dialect(cfg.Database.URL); d == idempotency.SQLite { // a file does not come back by itself
-			if err := checkTasks(ctx, db); err != nil {
+			store, err := schedule.New(db, nil, schedule.Config{})
+			if err != nil {
+				return err
+			}
+			if err := checkTasks(ctx, store); err != nil {
 				return err
 			}
 		}
@@ -160,7 +169,8 @@ func (r *serveRun) run(ctx context.Context) error {
 		return err
 	}
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if r.probe == "" && p.answers(req) {
+		foreign := cfg.Serve.Users == "" && req.URL.Path == "/metrics" && !console.LoopbackHost(req.Host) // which the console refuses
+		if r.probe == "" && p.answers(req) && !foreign {
 			p.ServeHTTP(w, req)
 			return
 		}
@@ -190,16 +200,23 @@ func (r *serveRun) run(ctx context.Context) error {
 	return r.until(ctx, server, served, c, p)
 }
 
-// serveTLS is for https, nil without.
-func serveTLS(files config.ServeTLS) (*tls.Config, error) {
+// serveTLS is for https, nil without. Files that have changed are used from the next
+// connection on.
+func serveTLS(files config.ServeTLS, log *zap.Logger) (*tls.Config, error) {
 	if files.Cert == "" {
 		return nil, nil //nolint:nilnil // http
 	}
-	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
-	if err != nil {
-		return nil, fmt.Errorf("serve.tls.cert, serve.tls.key: %w", err)
+	current, err := amqpx.TLSFiles{Cert: files.Cert, Key: files.Key}.Load(log)
+	if bad, ok := errors.AsType[*amqpx.TLSFileError](err); ok {
+		return nil, fmt.Errorf("serve.tls.%s: %w", strings.ToLower(bad.Field), err)
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &current().Certificates[0], nil },
+		MinVersion:     tls.VersionTLS12,
+	}, nil
 }
 
 // until runs the relay until ctx ends, or nothing can be answered any more.
@@ -218,7 +235,7 @@ func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan
 		p.set(func() error { return errStopping })
 	})
 	defer stop()
-	r.relay.run(ctx, !r.noRelay)
+	r.relay.run(ctx)
 	<-ctx.Done()
 	bye, done := context.WithTimeout(context.WithoutCancel(ctx), serveGoodbye)
 	defer done()
@@ -290,7 +307,7 @@ func (r *serveRun) console(cfg *config.Config) (*console.Console, error) {
 		},
 	}
 	if r.relay.db != nil {
-		if out.Store, err = schedule.New(r.relay.db, nil, schedule.Config{Hooks: r.relay.metrics.Hooks(schedule.Hooks{}), Logger: log}); err != nil {
+		if out.Store, err = schedule.New(r.relay.db, nil, schedule.Config{Destination: cfg.Listed, Hooks: r.relay.metrics.Hooks(schedule.Hooks{}), Logger: log}); err != nil {
 			return nil, err
 		}
 	}

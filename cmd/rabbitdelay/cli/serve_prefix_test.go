@@ -93,7 +93,7 @@ func belowPrefix(t *testing.T, base, id string) {
 		t.Fatalf("the login leads to %s: %d %.300s", where, code, text)
 	}
 	home, _ := url.Parse(base + "/")
-	if outside := home.JoinPath("../"); len(jar.Cookies(home)) != 1 || len(jar.Cookies(outside)) != 0 {
+	if outside := home.JoinPath("../"); len(jar.Cookies(home)) != 2 || len(jar.Cookies(outside)) != 0 {
 		t.Errorf("cookies: %v below, %v outside", jar.Cookies(home), jar.Cookies(outside))
 	}
 	seen := map[string]bool{}
@@ -151,7 +151,7 @@ func belowPrefix(t *testing.T, base, id string) {
 		}
 		_ = got.Body.Close()
 	}
-	if code, where, _ := b.ask("POST", base+"/logout", url.Values{"token": {token[1]}}); code != 200 || where.String() != base+"/login" || len(jar.Cookies(home)) != 0 {
+	if code, where, _ := b.ask("POST", base+"/logout", url.Values{"token": {token[1]}}); code != 200 || where.String() != base+"/login" || len(jar.Cookies(home)) != 1 || jar.Cookies(home)[0].Name == "rabbitdelay_session" {
 		t.Errorf("after the logout at %s: %d %v", where, code, jar.Cookies(home))
 	}
 }
@@ -162,7 +162,7 @@ func TestServeWithoutItsCertificate(t *testing.T) {
 	t.Setenv("RABBITDELAY_SERVE_TLS_CERT", "/none/cert.pem")
 	t.Setenv("RABBITDELAY_SERVE_TLS_KEY", "/none/key.pem")
 	code, stdout, stderr := run(t, "", "serve", "--listen", "127.0.0.1:0", "--url", "amqp://127.0.0.1:1/")
-	if want := "rabbitdelay: serve.tls.cert, serve.tls.key: open /none/cert.pem: no such file or directory\n"; code != 1 || stdout != "" || stderr != want {
+	if want := "rabbitdelay: serve.tls.cert: cannot read /none/cert.pem: no such file or directory\n"; code != 1 || stdout != "" || stderr != want {
 		t.Errorf("exit %d, output %q, errors:\n%swant:\n%s", code, stdout, stderr, want)
 	}
 }

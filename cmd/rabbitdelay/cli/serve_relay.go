@@ -23,6 +23,10 @@ const (
 	again = 2 * time.Second
 	// opening is how long it waits for a broker before it says what is wrong.
 	opening = 10 * time.Second
+	// preparing bounds what is written to the database before it relays.
+	preparing = time.Minute
+	// watching is the pause between two looks at the database where nothing is relayed.
+	watching = 5 * time.Second
 )
 
 // relayPart is what serve does in the background: the client, and the relay.
@@ -45,7 +49,7 @@ type relayPart struct {
 	purged        atomic.Int64
 	interruptions atomic.Int64
 
-	relays bool
+	relays bool // and there is a database
 
 	mu       sync.Mutex
 	client   *amqpx.Client
@@ -92,10 +96,9 @@ func (r *relayPart) config(listener schedule.Listener) schedule.Config {
 	}
 }
 
-// run connects, and relays where it shall and there is a database, until ctx ends.
-// What is not there is tried again.
-func (r *relayPart) run(ctx context.Context, relay bool) {
-	r.relays = relay && r.db != nil
+// run connects, and relays where it shall, until ctx ends. What is not there is tried
+// again.
+func (r *relayPart) run(ctx context.Context) {
 	log := r.a.Logger()
 	told := ""
 	for ctx.Err() == nil {
@@ -138,7 +141,7 @@ func (r *relayPart) once(ctx context.Context) error {
 	store := r.store
 	r.client = client
 	r.mu.Unlock()
-	if r.relays && store == nil {
+	if r.db != nil && store == nil {
 		if store, err = r.prepare(ctx, client); err != nil {
 			return fmt.Errorf("database: %w", err)
 		}
@@ -147,8 +150,7 @@ func (r *relayPart) once(ctx context.Context) error {
 		return err
 	}
 	if !r.relays {
-		<-ctx.Done()
-		return nil
+		return r.watch(ctx, store)
 	}
 	r.a.Logger().Info("relaying tasks", zap.Stringer("database", r.cfg.Database.URL), zap.String("broker", client.BrokerVersion()),
 		zap.String("strategy", client.Strategy().Name()))
@@ -159,12 +161,32 @@ func (r *relayPart) once(ctx context.Context) error {
 func (r *relayPart) begun(store *schedule.Store) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.store, r.problem = store, nil
+	r.problem = nil
+	if r.relays {
+		r.store = store
+	}
 	if r.observed {
 		return nil
 	}
 	r.observed = true
-	return r.metrics.observe(r.client, store, r.cfg.Topology.Destinations)
+	return r.metrics.observe(r.client, r.store, r.cfg.Topology.Destinations)
+}
+
+// watch looks at the database, which nothing else here asks, until ctx ends.
+func (r *relayPart) watch(ctx context.Context, store *schedule.Store) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watching):
+		}
+		if store == nil {
+			continue
+		}
+		if err := checkDatabase(ctx, store); err != nil {
+			return fmt.Errorf("database: %w", err)
+		}
+	}
 }
 
 // connect opens the client once; it connects again by itself.
@@ -196,8 +218,14 @@ func (r *relayPart) connect(ctx context.Context) (*amqpx.Client, error) {
 
 // prepare makes the store that relays, and writes the file's recurring tasks.
 func (r *relayPart) prepare(ctx context.Context, client *amqpx.Client) (*schedule.Store, error) {
-	if err := checkTasks(ctx, r.db); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, preparing)
+	defer cancel()
+	look, err := schedule.New(r.db, nil, schedule.Config{})
+	if err != nil {
 		return nil, err
+	}
+	if err := checkTasks(ctx, look); err != nil || !r.relays {
+		return look, err
 	}
 	listener, err := config.Listener(r.cfg.Database.URL)
 	if err != nil {
@@ -226,12 +254,12 @@ func (r *relayPart) theClient() (*amqpx.Client, error) {
 // health is what keeps this process from working.
 func (r *relayPart) health() error {
 	r.mu.Lock()
-	client, store, problem := r.client, r.store, r.problem
+	client, store, problem, observed := r.client, r.store, r.problem, r.observed
 	r.mu.Unlock()
 	switch {
 	case problem != nil:
 		return problem
-	case client == nil:
+	case !observed: // it has not begun
 		return errStarting
 	case store == nil:
 		return client.Health()

@@ -106,8 +106,6 @@ func (r *statusRun) run(ctx context.Context) error {
 
 // look takes one status.
 func (r *statusRun) look(ctx context.Context, c *config.Config, src status.Source) (status.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
-	defer cancel()
 	if src.Before == nil {
 		defer r.a.Waiting("looking at the broker")()
 	}

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -240,15 +241,15 @@ func (p *statusPage) relays() {
 	running := 0
 	for _, r := range p.Tasks.Relays {
 		seen := shown.FromNow(r.Seen, p.At)
-		if r.Running(p.At) {
+		if silent := r.Silent(p.At); silent == "" {
 			running++
 		} else {
-			seen += ": it has died, or cannot reach the database"
+			seen += ": " + shown.Line(silent)
 		}
 		row(p.table, shown.Line(r.Name), shown.Line(cmp.Or(r.Version, "unknown")), shown.Instant(r.Started), seen)
 	}
-	if running == 0 {
-		p.linef("no relay runs on this database")
+	if running == 0 || p.Tasks.Unsent > 0 {
+		p.linef("%s", shown.Line(schedule.WhoSends(p.Tasks.Relays, p.At)))
 	}
 }
 

@@ -47,7 +47,7 @@ func TestStatusOfRelays(t *testing.T) {
 	}
 	now := time.Now()
 	exec("INSERT INTO rabbitdelay_relays (id, name, started_at, seen_at) VALUES ('a', 'shop:1', 1, ?)", now.Add(-3*time.Hour).UnixMilli())
-	expect(`shop:1 +unknown .* 3h ago: it has died, or cannot reach the database\nno relay runs on this database`)
+	expect(`shop:1 +unknown .* 3h ago: (no heartbeat for 3h[^;]*; the process is stopped, hung or cut off; look at host shop, pid 1)\nno heartbeat for 3h[^;]*; the process is stopped, hung or cut off; look at host shop, pid 1\n`)
 	exec("INSERT INTO rabbitdelay_relays (id, name, version, started_at, seen_at) VALUES ('b', 'shop:2', 'v1.2.3', 1, ?)", now.Add(time.Minute).UnixMilli())
 	expect(`RELAY +VERSION +STARTED +LAST SEEN\nshop:2 +v1\.2\.3 +1970-\S+ +in [^\n]*\nshop:1 .*\n\n`)
 	var s status.Status

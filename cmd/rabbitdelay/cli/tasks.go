@@ -66,11 +66,11 @@ func (x *tasks) on(ctx context.Context, do func(ctx context.Context, db *sql.DB,
 		return err
 	}
 	defer func() { _ = db.Close() }() // nothing is under way
-	if err := checkTasks(ctx, db); err != nil {
+	s, err := schedule.New(db, nil, schedule.Config{Destination: cfg.Listed, Logger: x.a.Logger()})
+	if err != nil {
 		return err
 	}
-	s, err := schedule.New(db, nil, schedule.Config{Logger: x.a.Logger()})
-	if err != nil {
+	if err := checkTasks(ctx, s); err != nil {
 		return err
 	}
 	return do(ctx, db, s)
@@ -99,18 +99,28 @@ func openTasksDB(cfg *config.Config) (*sql.DB, error) {
 	return db, nil
 }
 
-// checkTasks tells a database that cannot be used before anything is begun.
-func checkTasks(ctx context.Context, db *sql.DB) error {
-	if err := db.PingContext(ctx); err != nil {
+// answering is how long a database may take to answer at all: some have to be woken.
+// Tests have less patience.
+var answering = 10 * time.Second
+
+// checkDatabase returns why a database does not answer.
+func checkDatabase(ctx context.Context, s *schedule.Store) error {
+	if err := s.Ping(ctx, answering); err != nil {
 		if text := err.Error(); strings.Contains(text, "unable to open database file") || strings.Contains(text, "readonly database") { // SQLite's; it says no more
 			err = fmt.Errorf("%w; expected a file that is there, and the right to write it and its directory; \"rabbitdelay migrate\" makes a new one", err)
 		}
 		return fmt.Errorf("connecting to the database: %w", err)
 	}
-	s, err := schedule.New(db, nil, schedule.Config{})
-	if err != nil {
+	return nil
+}
+
+// checkTasks returns why a database cannot be used, before anything is begun.
+func checkTasks(ctx context.Context, s *schedule.Store) error {
+	if err := checkDatabase(ctx, s); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, answering)
+	defer cancel()
 	for _, err := range s.List(ctx, nil, schedule.Filter{Status: schedule.StatusPending, Limit: 1, WithoutBody: true}) {
 		return err
 	}

@@ -118,15 +118,9 @@ func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, o
 		return errors.New("cannot ask, because standard input is not a terminal; give --yes to change the tasks without asking, or --dry-run to count them")
 	}
 	return b.x.on(c.Context(), func(ctx context.Context, _ *sql.DB, s *schedule.Store) error {
-		if err := s.CheckBulk(f, action, o); err != nil {
-			return err
-		}
-		n, err := s.BulkCount(ctx, f, action)
+		n, err := s.BulkCount(ctx, f, action, o)
 		if err != nil {
 			return err
-		}
-		if b.limit > 0 {
-			n = min(n, b.limit)
 		}
 		if b.dryRun || n == 0 {
 			return b.tell(changeLine{Matching: n})

@@ -197,11 +197,7 @@ func (x *tasks) moving(w *when, by time.Duration) (schedule.BulkAction, change, 
 		return schedule.BulkAction{}, nil, errors.New("--by with --delay or --at; give one")
 	case x.a.Given("by"):
 		return schedule.BulkMoveBy(by), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
-			t, err := s.Get(ctx, tx, id)
-			if err != nil {
-				return err
-			}
-			return s.Reschedule(ctx, tx, id, t.DeliverAt.Add(by))
+			return s.RescheduleBy(ctx, tx, id, by)
 		}, nil
 	}
 	at, err := w.instant(x.a)

@@ -106,8 +106,8 @@ func problems(p topology.Plan) error {
 	if n := p.Count(topology.ActionConflict); n > 0 {
 		errs = append(errs, fmt.Errorf("%d objects exist on the broker with other arguments", n))
 	}
-	if len(p.Warnings) > 0 {
-		errs = append(errs, fmt.Errorf("%d policies or arguments would break delay queues", len(p.Warnings)))
+	if n := len(p.Grave()); n > 0 {
+		errs = append(errs, fmt.Errorf("policies would break delays or lose dead letters, in %s", counted(int64(n), "case")))
 	}
 	return errors.Join(errs...)
 }

@@ -45,13 +45,17 @@ how far it came. It does not look into delay queues, where it would make message
 late: it names those that are not empty. Nor does it look into destinations' queues,
 whose consumers would wait; use "rabbitdelay peek".
 
-Exit code: 0 something is known of the id; 1 nothing is, or an error; 2 something is
-or nothing is, and not everything could be seen.`,
+Exit code: 0 something is known of the id; 1 nothing is, and the broker has it
+nowhere, or an error; 2 not everything could be seen, or nothing is known of the id
+and not every place was searched in which it may be.`,
 		Example: `  rabbitdelay trace order-42-expire -f delays.yaml
   rabbitdelay trace order-42-expire -f delays.yaml --json | jq -r .why`,
 		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] == "" {
+			if len(args) != 1 {
 				return fmt.Errorf("expected one message id or task id, got %d; see %s --help", len(args), c.CommandPath())
+			}
+			if args[0] == "" {
+				return fmt.Errorf("the id is empty; expected that of a message or task; see %s --help", c.CommandPath())
 			}
 			return nil
 		},
@@ -87,8 +91,6 @@ func (r *traceRun) run(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
-	defer cancel()
 	defer r.a.Waiting("looking at the broker")()
 	if err := r.a.examined(ctx, c, &src.Status.Want, &src.Status.Broker, "rabbitdelay trace"); err != nil {
 		return err
@@ -105,7 +107,7 @@ func (r *traceRun) run(ctx context.Context, id string) error {
 	switch {
 	case err != nil:
 		return err
-	case !t.Complete():
+	case !t.Complete(), !t.Found() && !t.Everywhere():
 		return program.Exit(exitBlind)
 	case !t.Found():
 		return program.Exit(program.ExitError)
@@ -171,17 +173,23 @@ func (r *traceRun) printSearch(t trace.Trace) {
 		r.a.Printf("- the records of idempotency in %s: no such id\n", shown.Line(orNothing(strings.Join(t.Scopes, ", "))))
 	}
 	for _, s := range t.Searched {
-		how := "all"
-		if !s.All() {
-			how = "only the first"
+		switch {
+		case s.Messages == 0:
+			r.a.Printf("- %s: it is empty\n", shown.Line(s.Queue))
+		case s.All():
+			r.a.Printf("- %s: all %s\n", shown.Line(s.Queue), counted(s.Messages, "message"))
+		default:
+			r.a.Printf("- %s: only the first %d of %s\n", shown.Line(s.Queue), s.Looked, counted(s.Messages, "message"))
 		}
-		r.a.Printf("- %s: %s %d of %d messages\n", shown.Line(s.Queue), how, s.Looked, s.Messages)
 	}
 	if len(t.Searched) == 0 {
-		r.a.Printf("- no dead-letter queue, and not the parked one: they are empty, or could not be seen\n")
+		r.a.Printf("- no dead-letter queue, and not the parked one: they could not be seen\n")
 	}
 	if len(t.Waiting) > 0 {
 		r.a.Printf("\nnot looked into, because a message would be late: %s\n", delayNames(t.Waiting))
+	}
+	if len(t.Unsearched) > 0 {
+		r.a.Printf("\nnot looked into, because consumers would wait: %s\n", shown.Line(strings.Join(t.Unsearched, ", ")))
 	}
 	for _, u := range t.Unseen {
 		r.a.Printf("not seen: %s: %s\n", u.Area, shown.Line(u.Why))

@@ -21,7 +21,6 @@ func TestTrace(t *testing.T) {
 	t.Setenv("RABBITDELAY_DATABASE_URL", db)
 	t.Setenv("RABBITDELAY_DELAY_BUCKET_RADICES", "2") // a layout of few queues
 	t.Setenv("RABBITDELAY_DELAY_BUCKET_RESOLUTION", "1s")
-	t.Setenv("RABBITDELAY_BROKER_MANAGEMENT_URL", "http://127.0.0.1:1")
 	for _, args := range [][]string{
 		{"migrate"}, {"apply"}, {"send", "--queue", "unbound", "--delay", "1s", "--id", "parked"},
 		{"tasks", "add", "--id", "late", "--queue", "orders"}, {"tasks", "add", "--id", "gone", "--queue", "orders", "--delay", "1h"},

@@ -44,43 +44,11 @@ func (c *collector) management(ctx context.Context) error {
 			c.snap.ExchangeTypes = append(c.snap.ExchangeTypes, t.Name)
 		}
 	}
-	c.queues(ctx)
 	c.nodes(ctx)
 	c.flags(ctx)
 	c.alarms(ctx)
 	c.connections(ctx)
 	return nil
-}
-
-func (c *collector) queues(ctx context.Context) {
-	var list []struct {
-		Name       string   `json:"name"`
-		Members    []string `json:"members"`
-		Online     []string `json:"online"`
-		Node       string   `json:"node"`
-		Leader     string   `json:"leader"`
-		State      string   `json:"state"`
-		Messages   int64    `json:"messages"`
-		Ready      int64    `json:"messages_ready"`
-		Unacked    int64    `json:"messages_unacknowledged"`
-		Delayed    int64    `json:"messages_delayed"` // that wait for an instant
-		ReadyBytes int64    `json:"message_bytes_ready"`
-	}
-	path := c.src.Management.InVhost("queues") + "?columns=name,members,online,node,leader,state,messages,messages_ready,messages_unacknowledged,messages_delayed,message_bytes_ready"
-	if !c.get(ctx, path, &list) {
-		return
-	}
-	c.snap.Queues = make(map[string]doctor.QueueState, len(list))
-	for _, q := range list {
-		node := q.Node
-		if node == "" {
-			node = q.Leader
-		}
-		c.snap.Queues[q.Name] = doctor.QueueState{
-			Members: q.Members, Online: q.Online, Node: node, State: q.State,
-			Ready: q.Ready + q.Delayed, Unacked: q.Unacked, Leaving: max(0, q.Messages-q.Ready-q.Unacked-q.Delayed), ReadyBytes: q.ReadyBytes,
-		}
-	}
 }
 
 // nodes are listed for users with the tag monitoring; others see those that have
@@ -104,7 +72,7 @@ func (c *collector) nodes(ctx context.Context) {
 		return
 	}
 	var names []string
-	for _, q := range c.snap.Queues {
+	for _, q := range c.snap.Live.Queues {
 		names = append(names, q.Members...)
 		if q.Node != "" {
 			names = append(names, q.Node)
@@ -190,56 +158,4 @@ func (c *collector) connections(ctx context.Context) {
 			c.snap.BlockedConnections = append(c.snap.BlockedConnections, name)
 		}
 	}
-}
-
-// Counts of the management API are up to 5 s old.
-const (
-	recountEvery = time.Second
-	recountFor   = 6 * time.Second
-)
-
-// routes counts again what waits in route queues, since messages on their way
-// are there for a moment.
-func (c *collector) routes(ctx context.Context) error {
-	if !c.managed {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, recountFor)
-	defer cancel()
-	tick := time.NewTicker(recountEvery)
-	defer tick.Stop()
-	for {
-		var busy []string
-		for _, d := range c.cfg.Want.Destinations {
-			if q := d.TargetQueue(c.cfg.Prefix); d.ToExchange() && c.snap.Live.Queues[q].Messages > 0 {
-				busy = append(busy, q)
-			}
-		}
-		if len(busy) == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		for _, name := range busy {
-			c.recount(ctx, name)
-		}
-	}
-}
-
-// recount keeps the lowest count seen: a queue through which messages pass is
-// sometimes empty.
-func (c *collector) recount(ctx context.Context, name string) {
-	var now struct {
-		Messages int64 `json:"messages"`
-	}
-	_, err := c.src.Management.Call(ctx, http.MethodGet, c.src.Management.InVhost("queues", name)+"?columns=messages", nil, &now)
-	if err != nil {
-		return
-	}
-	q := c.snap.Live.Queues[name]
-	q.Messages = min(q.Messages, now.Messages)
-	c.snap.Live.Queues[name] = q
 }

@@ -26,7 +26,7 @@ func (c *collector) objects(ctx context.Context) error {
 		}
 		c.unseenf(doctor.AreaManagement, "the management API did not answer; dead letters in transit, undescribed queues and blocked connections were not checked: %s", oneLine(err))
 	} else {
-		c.unseenf(doctor.AreaManagement, "without the management API, dead letters in transit, undescribed queues and blocked connections cannot be checked")
+		c.unseenf(doctor.AreaManagement, "without the management API (broker.management_url), dead letters in transit, undescribed queues and blocked connections cannot be checked")
 	}
 	found, err := live.NewAMQPInspector(c.conn).Inspect(ctx, c.cfg.Want)
 	if refused(err) {

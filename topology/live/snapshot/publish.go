@@ -33,24 +33,26 @@ func (c *collector) publishing(ctx context.Context) error {
 	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 1))
 	done := make(chan published, 1)
 	go func() { done <- c.publish(ctx, conn) }()
+	var p published
 	select {
-	case b := <-blocked:
-		c.snap.Blocked = b.Reason
-		cancel() // hangs up, so that what waits returns
-		<-done
-		return nil
-	case p := <-done:
-		if p.denied != (doctor.Access{}) {
-			c.snap.Denied = append(c.snap.Denied, p.denied)
+	case b, open := <-blocked:
+		if open { // else the connection has ended, and what waits returns
+			c.snap.Blocked = b.Reason
+			cancel() // hangs up, so that what waits returns
 		}
-		c.clocks[methodDeath] = p.readings
+		p = <-done
+	case p = <-done:
 		select {
 		case b := <-blocked:
 			c.snap.Blocked = b.Reason
 		default:
 		}
-		return nil
 	}
+	if p.denied != (doctor.Access{}) {
+		c.snap.Denied = append(c.snap.Denied, p.denied)
+	}
+	c.clocks[methodDeath] = p.readings
+	return nil
 }
 
 type published struct {

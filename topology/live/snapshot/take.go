@@ -38,6 +38,11 @@ type Source struct {
 	// Default 0, because RabbitMQ before 4.3 counts each read as a delivery;
 	// see Take.
 	Peek int
+	// Delays counts anew what is ready in delay queues too.
+	Delays bool
+	// Hasty takes counts of dead letters as they are, also where one that is up to 5 s
+	// old contradicts the broker's own.
+	Hasty bool
 	// SkipClock leaves out the second in which messages through queues of its own
 	// measure the broker's clock. Others of Take's readings may still tell it.
 	SkipClock bool
@@ -66,7 +71,7 @@ func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, 
 	if src.Now == nil {
 		src.Now = time.Now
 	}
-	c := &collector{cfg: cfg.WithDefaults(), src: src, clocks: map[string][]reading{}}
+	c := &collector{cfg: cfg.WithDefaults(), src: src, clocks: map[string][]reading{}, visited: map[string]bool{}, older: map[string]int64{}}
 	began := src.Now()
 	conn, hangUp, err := c.dial(ctx)
 	if err != nil {
@@ -76,7 +81,7 @@ func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, 
 	c.conn, c.dialed, c.connected = conn, began, src.Now()
 	c.snap.Version, _ = conn.Properties["version"].(string)
 
-	for _, step := range []func(context.Context) error{c.objects, c.management, c.plugin, c.instants, c.permissions, c.publishing, c.routes, c.peek} {
+	for _, step := range []func(context.Context) error{c.objects, c.management, c.plugin, c.instants, c.permissions, c.publishing, c.counts, c.peek} {
 		if err := step(ctx); err != nil {
 			return doctor.Snapshot{}, err
 		}
@@ -97,6 +102,8 @@ type collector struct {
 	dialed, connected time.Time // before and after conn was dialed
 	managed           bool      // the management API answers
 	clocks            map[string][]reading
+	visited           map[string]bool  // queues of dead letters that a run of requeue is at
+	older             map[string]int64 // and how many messages the management API has of each
 }
 
 // dial connects; the connection ends with the context, because the client

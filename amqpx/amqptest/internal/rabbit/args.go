@@ -110,7 +110,7 @@ func (a *arguments) number(key string, lo, hi, absent int64) int64 {
 	switch {
 	case !ok:
 		a.refusef(key, "\"expected integer, got %s\"", typeName(v))
-	case n < lo && lo == 1:
+	case n == 0 && lo == 1:
 		a.refusef(key, "{value_zero,%d}", n)
 	case n < lo:
 		a.refusef(key, "{value_negative,%d}", n)

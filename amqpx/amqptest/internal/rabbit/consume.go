@@ -2,6 +2,7 @@ package rabbit
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 
@@ -69,8 +70,9 @@ func (c *Channel) Qos(prefetch int, global bool) *Error {
 		c.prefetch = prefetch
 		return nil
 	}
-	if c.broker.is(4, 3, 0) {
-		return Refusal(amqp.NotImplemented, "Feature `global_qos` is deprecated.\nBy default, this feature is not permitted anymore.")
+	if c.broker.is(4, 3, 0) { // which takes it for each consumer
+		c.prefetch = prefetch
+		return nil
 	}
 	c.global = prefetch
 	c.pumpAll()
@@ -90,7 +92,13 @@ func (c *Channel) Consume(q *Queue, k Consumer, args amqp.Table, begun func(tag 
 	if k.Exclusive && len(q.consumers) > 0 || len(q.consumers) > 0 && q.consumers[0].Exclusive {
 		return Refusal(amqp.AccessRefused, "%s in exclusive use", q.of())
 	}
-	k.Priority, _ = integer(args["x-priority"])
+	if c.global > 0 && q.quorum {
+		return Refusal(amqp.NotImplemented, "%s does not support global qos", q.of())
+	}
+	a := &arguments{table: args, of: q.of()}
+	if k.Priority = a.number("x-priority", math.MinInt64, math.MaxInt64, 0); a.err != nil {
+		return a.err
+	}
 	k.queue, k.channel, k.prefetch = q, c, c.prefetch
 	c.consumers[k.Tag] = &k
 	q.consumers = append(q.consumers, &k)
@@ -206,53 +214,71 @@ func (c *Channel) Ack(tag uint64, multiple bool) *Error {
 	return err
 }
 
-// Reject gives messages back, to the queue or to be dead-lettered.
-func (c *Channel) Reject(tag uint64, multiple, requeue bool) *Error {
-	done, err := c.settle(tag, multiple)
-	c.giveBack(done, requeue, !c.broker.is(4, 3, 0))
+// Reject gives a message back by basic.reject, to the queue or to be dead-lettered.
+func (c *Channel) Reject(tag uint64, requeue bool) *Error {
+	done, err := c.settle(tag, false)
+	c.giveBack(done, giving{requeue: requeue, asked: true, failed: true})
 	return err
 }
 
-// giveBack returns what was held; failed counts it as a failed delivery.
-func (c *Channel) giveBack(done []*held, requeue, failed bool) {
+// Nack gives messages back by basic.nack, which is no failure since 4.3.
+func (c *Channel) Nack(tag uint64, multiple, requeue bool) *Error {
+	done, err := c.settle(tag, multiple)
+	c.giveBack(done, giving{requeue: requeue, asked: true, failed: !c.broker.is(4, 3, 0)})
+	return err
+}
+
+// giving is how messages come back.
+type giving struct {
+	requeue bool // or they are dead-lettered
+	asked   bool // by the consumer, not by the end of its channel
+	failed  bool // it counts as a failed delivery
+}
+
+// giveBack returns what was held.
+func (c *Channel) giveBack(done []*held, how giving) {
 	for _, h := range done {
-		switch {
-		case h.queue.gone:
-		case requeue:
-			h.queue.requeue(h.message, failed)
-		default:
-			h.queue.giveUp(h.message, reasonRejected)
+		if !h.queue.gone {
+			h.queue.comeBack(h.message, how)
 		}
 	}
 	c.pumpFor(done)
 }
 
-// requeue makes a message ready again, unless it has come back too often.
-func (q *Queue) requeue(m *Message, failed bool) {
+// comeBack makes a message ready again, or dead-letters it.
+func (q *Queue) comeBack(m *Message, how giving) {
 	again := *m
 	again.returned = true
-	if q.quorum {
+	if q.quorum || q.vhost.is(4, 3, 0) { // which counts in all queues
 		again.acquired++
-		if failed {
+		if how.failed {
 			again.deliveries++
-		}
-		if q.limit >= 0 && again.deliveries > q.limit {
-			q.giveUp(&again, reasonDeliveryLimit)
-			return
+			if q.vhost.is(4, 3, 0) || !how.requeue || !how.asked {
+				again.lasting++
+			}
 		}
 	}
-	if q.quorum && !q.vhost.is(4, 0, 0) { // to the end
+	switch {
+	case !how.requeue:
+		q.giveUp(&again, reasonRejected)
+		return
+	case q.quorum && again.counted(q.vhost.broker.Version()) > q.limit:
+		q.giveUp(&again, reasonDeliveryLimit)
+		return
+	}
+	last := q.quorum && q.unlimited && how.asked && !q.vhost.is(4, 3, 0)
+	if last {
 		q.vhost.broker.seq++
 		again.seq = q.vhost.broker.seq
 	}
-	q.lines.putBack(&again, q.quorum && q.vhost.is(4, 0, 0))
+	q.lines.putBack(&again, q.quorum && !last)
 	q.expire()
 }
 
 // Recover gives back all that the channel holds.
 func (c *Channel) Recover() {
 	done, _ := c.settle(0, true)
-	c.giveBack(done, true, !c.broker.is(4, 3, 0))
+	c.giveBack(done, giving{requeue: true, asked: true, failed: !c.broker.is(4, 3, 0)})
 }
 
 // Close ends the channel: its consumers end, what they hold goes back.
@@ -263,7 +289,7 @@ func (c *Channel) Close() {
 	for _, k := range ended {
 		k.leave()
 	}
-	c.giveBack(done, true, true)
+	c.giveBack(done, giving{requeue: true, failed: true})
 	for _, k := range ended {
 		k.queue.left()
 	}

@@ -40,31 +40,18 @@ func (q *Queue) giveUp(m *Message, reason string) {
 // go round for ever are left out.
 func (q *Queue) targets(m *Message, reason string) ([]*Queue, *Message) {
 	dead := m.died(q.Name, reason, q.vhost.broker.now)
-	dead.carry(m, reason, q.vhost.broker.Version())
+	if q.vhost.is(4, 0, 0) {
+		dead.carried = m.carried + m.lasting
+	}
 	if q.deadKey != nil {
-		dead.RoutingKeys = []string{*q.deadKey}
+		dead.RoutingKeys, dead.hidden = []string{*q.deadKey}, nil
 		if !q.vhost.is(3, 13, 0) {
 			dead.Headers = without(dead.Headers, "CC")
 		}
 	}
 	dead.Exchange = *q.deadLetter
-	queues := q.vhost.route(dead.Exchange, dead.RoutingKeys, dead.Headers)
+	queues := q.vhost.route(dead.Exchange, dead.keys(), dead.Headers)
 	return slices.DeleteFunc(queues, func(to *Queue) bool { return reason != reasonRejected && dead.cycle(to.Name) }), dead
-}
-
-// carry takes over what quorum queues have counted, which since 4.0 stays with a
-// message, though not to the number.
-func (m *Message) carry(from *Message, reason string, v Version) {
-	switch {
-	case !v.AtLeast(4, 0, 0):
-	case v.AtLeast(4, 3, 0):
-		m.deliveries, m.acquired = from.deliveries, from.deliveries
-	case from.quorum && (reason == reasonRejected || reason == reasonDeliveryLimit):
-		m.deliveries = 1
-	default:
-		m.deliveries = from.deliveries
-	}
-	m.returned = m.deliveries > 0
 }
 
 // without are headers without one of them; those of a message never change.

@@ -52,7 +52,20 @@ func Refusal(code int, format string, args ...any) *Error {
 	if name := codeNames[code]; name != "" {
 		text = name + " - " + text
 	}
+	if len(text) > maxText {
+		text = text[:maxText-len("...")] + "..."
+	}
 	return &Error{Code: code, Text: text}
+}
+
+// maxText is how long a reply text may be, in bytes.
+const maxText = 255
+
+// deprecated refuses what is not permitted any more since 4.3.
+func deprecated(feature string) *Error {
+	return Refusal(amqp.InternalError, "Feature `%s` is deprecated.\nBy default, this feature is not permitted anymore.\n"+
+		"The feature will be removed from a future major RabbitMQ version, regardless of the configuration; actual version to be determined.\n"+
+		"To continue using this feature when it is not permitted by default, set the following parameter in your configuration:", feature)
 }
 
 func missing(kind, name, vhost string) *Error {

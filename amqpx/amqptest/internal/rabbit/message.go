@@ -1,9 +1,11 @@
 package rabbit
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -14,17 +16,21 @@ import (
 type Message struct {
 	amqp.Publishing
 	Exchange    string
-	RoutingKeys []string // the routing key, then those of CC and BCC
+	RoutingKeys []string // the routing key, then those of CC
 
-	deaths     []death // the latest first
-	first      death   // the first of all
-	deliveries int64   // how often its delivery failed, in a quorum queue
-	acquired   int64   // how often it came back, in a quorum queue
-	returned   bool    // it has been delivered before
-	quorum     bool    // its queue is one
-	seq        uint64  // its place in the queue
-	expires    int64   // ms of the epoch, 0 for never
-	queued     int64   // when it came into the queue
+	hidden     []string // the routing keys of BCC
+	deaths     []death  // the latest first
+	first      death    // the first of all; before 4.0.1 none if it came with deaths of others
+	foreign    bool     // it came with deaths of others, and has none of its own yet
+	carried    int64    // how many failed deliveries it has taken along from where it died
+	deliveries int64    // how many failed in this queue
+	lasting    int64    // and how many of these it will take along
+	acquired   int64    // how often it came back to this one
+	returned   bool     // it has been delivered before
+	quorum     bool     // its queue is one
+	seq        uint64   // its place in the queue
+	expires    int64    // ms of the epoch, 0 for never
+	queued     int64    // when it came into the queue
 }
 
 // death is a queue that gave up a message for a reason, as often as it did.
@@ -34,6 +40,7 @@ type death struct {
 	at                      time.Time
 	keys                    []any
 	expiration              string
+	asCame                  amqp.Table // what a client published
 }
 
 // Reasons of dead letters.
@@ -44,37 +51,50 @@ const (
 	reasonDeliveryLimit = "delivery_limit"
 )
 
-// newMessage is what was published, with the keys of CC and BCC. The broker
-// removes BCC.
-func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (*Message, *Error) {
-	m := &Message{Publishing: p, Exchange: exchange, RoutingKeys: []string{key}}
-	for _, h := range []string{"CC", "BCC"} {
-		list, ok := p.Headers[h]
-		if !ok {
-			continue
-		}
-		more, ok := list.([]any)
-		if !ok {
-			return nil, precondition("invalid message: {unacceptable_type_in_header,\"%s\",%s}", h, typeName(list))
-		}
-		for _, k := range more {
-			if s, ok := k.(string); ok && !slices.Contains(m.RoutingKeys, s) {
-				m.RoutingKeys = append(m.RoutingKeys, s)
-			}
-		}
-	}
-	m.Headers = without(p.Headers, "BCC")
-	if _, err := expiration(p.Expiration); err != nil {
+// newMessage is what was published. The broker removes BCC.
+func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (m *Message, err *Error) {
+	m = &Message{Publishing: p, Exchange: exchange, RoutingKeys: []string{key}}
+	if m.RoutingKeys, err = appendKeys(m.RoutingKeys, p.Headers, "CC"); err != nil {
 		return nil, err
 	}
+	if m.hidden, err = appendKeys(nil, p.Headers, "BCC"); err != nil {
+		return nil, err
+	}
+	m.Headers = without(p.Headers, "BCC")
+	ms, err := expiration(p.Expiration)
+	switch {
+	case err != nil:
+		return nil, err
+	case p.DeliveryMode > amqp.Persistent && !v.is(3, 13, 0):
+		return nil, precondition("invalid message: {delivery_mode_unknown,%d}", p.DeliveryMode)
+	case ms >= 0 && v.is(3, 13, 0):
+		m.Expiration = strconv.FormatInt(ms, 10)
+	}
 	// What a client publishes as x-death counts as deaths before 4.0.1.
-	if !v.is(4, 0, 1) {
+	if _, m.foreign = p.Headers["x-death"]; m.foreign && !v.is(4, 0, 1) {
 		m.deaths = readDeaths(p.Headers)
-		if len(m.deaths) > 0 {
-			m.first = m.deaths[len(m.deaths)-1]
-		}
+	} else {
+		m.foreign = false
 	}
 	return m, nil
+}
+
+// appendKeys adds the routing keys of a header.
+func appendKeys(keys []string, headers amqp.Table, name string) ([]string, *Error) {
+	v, ok := headers[name]
+	if !ok {
+		return keys, nil
+	}
+	list, ok := v.([]any)
+	if !ok {
+		return nil, precondition("invalid message: {unacceptable_type_in_header,\"%s\",%s}", name, typeName(v))
+	}
+	for _, k := range list {
+		if s, ok := k.(string); ok && !slices.Contains(keys, s) {
+			keys = append(keys, s)
+		}
+	}
+	return keys, nil
 }
 
 // expiration reads the property, in ms; -1 is none.
@@ -82,8 +102,12 @@ func expiration(s string) (int64, *Error) {
 	if s == "" {
 		return -1, nil
 	}
-	ms, err := strconv.ParseInt(s, 10, 64)
+	digits := strings.TrimLeft(s, "+-")
+	rest := strings.TrimLeft(digits, "0123456789")
+	ms, err := strconv.ParseInt(strings.TrimSuffix(s, rest), 10, 64)
 	switch {
+	case err == nil && rest != "":
+		return 0, precondition("invalid expiration '%s': {leftover_string,\"%s\"}", s, rest)
 	case err != nil:
 		return 0, precondition("invalid expiration '%s': no_integer", s)
 	case ms < 0:
@@ -102,7 +126,7 @@ func readDeaths(headers amqp.Table) []death {
 		if !ok {
 			continue
 		}
-		var d death
+		d := death{asCame: t}
 		d.queue, _ = t["queue"].(string)
 		d.reason, _ = t["reason"].(string)
 		d.exchange, _ = t["exchange"].(string)
@@ -127,14 +151,18 @@ func (m *Message) died(queue, reason string, now int64) *Message {
 	for _, old := range m.deaths {
 		if old.queue == queue && old.reason == reason {
 			old.count++
+			if old.asCame != nil {
+				old.asCame = maps.Clone(old.asCame)
+				old.asCame["count"] = old.count
+			}
 			rest[0] = old
 			continue
 		}
 		rest = append(rest, old)
 	}
-	dead := &Message{Publishing: m.Publishing, Exchange: m.Exchange, RoutingKeys: m.RoutingKeys, deaths: rest, first: m.first}
+	dead := &Message{Publishing: m.Publishing, Exchange: m.Exchange, RoutingKeys: m.RoutingKeys, hidden: m.hidden, deaths: rest, first: m.first}
 	dead.Expiration = ""
-	if dead.first.queue == "" {
+	if dead.first.queue == "" && len(m.deaths) == 0 && !m.foreign {
 		dead.first = d
 	}
 	return dead
@@ -157,21 +185,21 @@ func (m *Message) cycle(queue string) bool {
 // Delivered are the headers with which the message is delivered: its own and
 // the broker's.
 func (m *Message) Delivered(v Version) amqp.Table {
-	counted := m.deliveries > 0 || m.quorum && !v.AtLeast(4, 0, 0)
-	if len(m.deaths) == 0 && !counted && m.acquired == 0 {
+	died := len(m.deaths) > 0 && !m.foreign
+	if !died && !m.quorum {
 		return m.Headers
 	}
 	h := maps.Clone(m.Headers)
 	if h == nil {
 		h = amqp.Table{}
 	}
-	if counted {
-		h["x-delivery-count"] = m.deliveries
+	if n := m.failures(v); m.quorum && (n > 0 || !v.AtLeast(4, 0, 0)) {
+		h["x-delivery-count"] = n
 	}
-	if m.acquired > 0 && v.AtLeast(4, 3, 0) {
-		h["x-acquired-count"] = m.acquired
+	if n := cmp.Or(m.acquired, m.carried); m.quorum && n > 0 && v.AtLeast(4, 3, 0) {
+		h["x-acquired-count"] = n
 	}
-	if len(m.deaths) == 0 {
+	if !died {
 		return h
 	}
 	list := make([]any, len(m.deaths))
@@ -179,7 +207,9 @@ func (m *Message) Delivered(v Version) amqp.Table {
 		list[i] = d.table()
 	}
 	h["x-death"] = list
-	h["x-first-death-queue"], h["x-first-death-reason"], h["x-first-death-exchange"] = m.first.queue, m.first.reason, m.first.exchange
+	if m.first.queue != "" {
+		h["x-first-death-queue"], h["x-first-death-reason"], h["x-first-death-exchange"] = m.first.queue, m.first.reason, m.first.exchange
+	}
 	if v.AtLeast(3, 13, 0) {
 		last := m.deaths[0]
 		h["x-last-death-queue"], h["x-last-death-reason"], h["x-last-death-exchange"] = last.queue, last.reason, last.exchange
@@ -187,7 +217,22 @@ func (m *Message) Delivered(v Version) amqp.Table {
 	return h
 }
 
+// failures is how many deliveries of the message have failed, as its header has it.
+// Before 4.3 those in other queues count until one fails in this one.
+func (m *Message) failures(v Version) int64 { return cmp.Or(m.counted(v), m.carried) }
+
+// counted is how many of these count towards the delivery limit of its queue.
+func (m *Message) counted(v Version) int64 {
+	if v.AtLeast(4, 3, 0) {
+		return m.carried + m.deliveries
+	}
+	return m.deliveries
+}
+
 func (d death) table() amqp.Table {
+	if d.asCame != nil {
+		return d.asCame
+	}
 	t := amqp.Table{
 		"queue": d.queue, "reason": d.reason, "exchange": d.exchange,
 		"count": d.count, "time": d.at, "routing-keys": d.keys,
@@ -197,6 +242,9 @@ func (d death) table() amqp.Table {
 	}
 	return t
 }
+
+// keys are what the message is routed by.
+func (m *Message) keys() []string { return append(slices.Clip(m.RoutingKeys), m.hidden...) }
 
 // RoutingKey is the one that it was published or dead-lettered with.
 func (m *Message) RoutingKey() string { return m.RoutingKeys[0] }

@@ -26,8 +26,7 @@ func (v *VHost) Prepare(exchange, key string, p amqp.Publishing) (*Message, []*Q
 	if err != nil {
 		return nil, nil, err
 	}
-	queues := v.route(exchange, m.RoutingKeys, m.Headers)
-	return m, queues, nil
+	return m, v.route(exchange, m.keys(), m.Headers), nil
 }
 
 // Publish puts a message into the queues that Prepare found, or has the plugin
@@ -55,7 +54,7 @@ func (v *VHost) delay(m *Message) bool {
 		h := maps.Clone(m.Headers)
 		h["x-delay"] = negative(m.Headers["x-delay"])
 		m.Headers = h
-		queues := v.route(m.Exchange, m.RoutingKeys, m.Headers)
+		queues := v.route(m.Exchange, m.keys(), m.Headers)
 		for _, q := range queues {
 			q.enqueue(m)
 		}
@@ -99,6 +98,7 @@ func (q *Queue) enqueue(m *Message) bool {
 	b.seq++
 	own := *m
 	own.seq, own.queued, own.expires, own.quorum = b.seq, b.now, 0, q.quorum
+	own.returned = m.carried > 0 && (q.quorum || q.vhost.is(4, 3, 0))
 	q.scheduleExpiry(&own)
 	if !q.delayNatively(&own) {
 		q.take(&own)

@@ -32,7 +32,8 @@ type Queue struct {
 	deadLetter  *string // exchange
 	deadKey     *string
 	atLeastOnce bool
-	limit       int64 // of deliveries, -1 for none
+	limit       int64 // of failed deliveries
+	unlimited   bool  // there is none
 	maxPriority int   // of a classic queue
 	single      bool  // x-single-active-consumer
 
@@ -156,12 +157,12 @@ func typed(args amqp.Table, kind string) amqp.Table {
 // configure reads the arguments.
 func (q *Queue) configure() *Error {
 	a := &arguments{table: q.Args, of: q.of()}
-	q.quorum = a.oneOf("x-queue-type", `"unsupported queue type 'VALUE'"`, "classic", "quorum") == "quorum"
-	if q.quorum {
-		a.notFor("rabbit_quorum_queue", "x-max-priority", "x-queue-mode", "x-queue-version", "x-max-age")
-	} else {
-		a.notFor("rabbit_classic_queue", "x-delivery-limit", "x-dead-letter-strategy", "x-quorum-initial-group-size")
+	kinds := []string{"classic", "quorum"}
+	if q.vhost.is(4, 3, 0) {
+		kinds = append(kinds, "") // the default
 	}
+	q.quorum = a.oneOf("x-queue-type", `"unsupported queue type 'VALUE'"`, kinds...) == "quorum"
+	a.known(q.quorum, q.vhost.broker.Version())
 	q.idle = a.number("x-expires", 1, maxTTL, 0)
 	q.ttl = a.number("x-message-ttl", 0, maxTTL, -1)
 	q.maxLen = a.number("x-max-length", 0, math.MaxInt64, -1)
@@ -179,9 +180,8 @@ func (q *Queue) configure() *Error {
 		q.configureQuorum(a)
 	}
 	q.lines = q.newLines()
-	if a.err == nil && !q.quorum && !q.Durable && !q.Exclusive && q.vhost.is(4, 3, 0) {
-		return Refusal(amqp.InternalError, "Feature `transient_nonexcl_queues` is deprecated.\n"+
-			"By default, this feature is not permitted anymore.")
+	if _, ok := q.Args["x-queue-master-locator"]; ok && a.err == nil && q.vhost.is(4, 3, 0) {
+		return deprecated("queue_master_locator")
 	}
 	return a.err
 }
@@ -203,11 +203,7 @@ func (q *Queue) configureDeadLetters(a *arguments) {
 }
 
 func (q *Queue) configureQuorum(a *arguments) {
-	limit := int64(-1)
-	if q.vhost.is(4, 0, 0) {
-		limit = 20
-	}
-	q.limit = a.number("x-delivery-limit", -1, maxTTL, limit)
+	q.configureLimit()
 	for _, f := range []struct {
 		wrong bool
 		name  string
@@ -221,12 +217,20 @@ func (q *Queue) configureQuorum(a *arguments) {
 	}
 }
 
-// notFor refuses arguments that the type of a queue does not have.
-func (a *arguments) notFor(kind string, keys ...string) {
-	for _, k := range keys {
-		if _, ok := a.table[k]; ok && a.err == nil {
-			a.err = precondition("invalid arg '%s' for %s of queue type %s", k, a.of, kind)
-		}
+// configureLimit reads how many deliveries may fail. RabbitMQ does not look at the
+// type: what is no number is more than any count.
+func (q *Queue) configureLimit() {
+	v, set := q.Args["x-delivery-limit"]
+	n, whole := integer(v)
+	switch since4 := q.vhost.is(4, 0, 0); {
+	case !set && since4:
+		q.limit = 20
+	case !set, whole && n < 0 && since4:
+		q.limit, q.unlimited = math.MaxInt64, true
+	case whole:
+		q.limit = n
+	default:
+		q.limit = math.MaxInt64
 	}
 }
 

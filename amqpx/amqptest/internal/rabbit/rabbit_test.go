@@ -252,7 +252,7 @@ func TestDeliveryLimits(t *testing.T) {
 			if err != nil || !ok {
 				t.Fatalf("%s: look %d: %v", c.version, i, err)
 			}
-			if err := w.ch.Reject(d.Tag, false, true); err != nil {
+			if err := w.ch.Nack(d.Tag, false, true); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -269,7 +269,7 @@ func TestConsumersConserve(t *testing.T) {
 		w := newWorld(rapid.SampledFrom(versions).Draw(t, "version"))
 		q := w.queue(t, "q", rapid.SampledFrom(kinds).Draw(t, "type"), nil)
 		if q.Quorum() {
-			q.limit = -1
+			q.limit = 1_000_000_000
 		}
 		published, acked := 0, 0
 		w.ch.prefetch = rapid.IntRange(0, 3).Draw(t, "prefetch")
@@ -296,7 +296,7 @@ func TestConsumersConserve(t *testing.T) {
 				_ = w.ch.Ack(0, true)
 			case "nack":
 				if n := len(w.ch.unacked); n > 0 {
-					_ = w.ch.Reject(w.ch.unacked[n-1].tag, false, true)
+					_ = w.ch.Reject(w.ch.unacked[n-1].tag, true)
 				}
 			case "recover":
 				w.ch.Recover()

@@ -21,9 +21,8 @@ import (
 const (
 	base = "/api/v1"
 	// maxBody bounds a request for one task, whose body may be 1 MiB or what the
-	// store takes, in base64; maxBatch one for many.
+	// store takes, in base64, or for many tasks. It takes four times as much memory.
 	maxBody  = 24 << 20
-	maxBatch = 64 << 20
 	maxSmall = 64 << 10
 	// slowest is how long the body of a request may take.
 	slowest = 30 * time.Second
@@ -63,7 +62,23 @@ func Register(mux *http.ServeMux, svc service.Service, prefix, version string, l
 	a.now()
 	a.dead()
 	a.records()
+	allowNull(a.OpenAPI().Components.Schemas)
 	return a.API
+}
+
+// allowNull says in the document that a pointer to a struct may be null, which huma
+// takes for the struct.
+func allowNull(schemas huma.Registry) {
+	for name, s := range schemas.Map() {
+		t := schemas.TypeFromRef("#/components/schemas/" + name)
+		for f := range t.Fields() {
+			field, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			p := s.Properties[field]
+			if p != nil && p.Ref != "" && f.Type.Kind() == reflect.Pointer && options == "" {
+				s.Properties[field] = &huma.Schema{AnyOf: []*huma.Schema{p, {Type: "null"}}, Description: p.Description}
+			}
+		}
+	}
 }
 
 // schemaName is the name of a type in the document. Apart from those of answers a

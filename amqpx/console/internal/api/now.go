@@ -20,12 +20,19 @@ type overview struct {
 	Rates    *rates        `json:"rates,omitempty"`
 	Horizon  []horizon     `json:"horizon"           nullable:"false"`
 	Lateness []lateness    `json:"lateness"          nullable:"false"`
+	Ended    *ended        `json:"ended,omitempty"   doc:"how tasks came to an end in the last hour"`
 	Status   broker.Status `json:"status"`
 }
 
 type rates struct {
 	In  float64 `json:"in"  doc:"messages a second"`
 	Out float64 `json:"out"`
+}
+
+type ended struct {
+	Done         int64 `json:"done"          doc:"up to 10000, like the others"`
+	Failed       int64 `json:"failed"`
+	FailedBefore int64 `json:"failed_before" doc:"in the hour before"`
 }
 
 type horizon struct {
@@ -47,6 +54,9 @@ func overviewOf(o service.Overview) overview {
 	out.Alarms = append(out.Alarms, o.Alarms...)
 	if o.Rates != nil {
 		out.Rates = &rates{o.Rates.In, o.Rates.Out}
+	}
+	if e := o.Ended; e != nil {
+		out.Ended = &ended{e.Done, e.Failed, e.FailedBefore}
 	}
 	for _, h := range o.Horizon {
 		out.Horizon = append(out.Horizon, horizon{h.Name, asjson.Instant(h.Until), h.Count, h.More})

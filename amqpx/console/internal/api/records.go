@@ -94,7 +94,7 @@ func (a *api) records() {
 		func(ctx context.Context, in *struct {
 			Most
 
-			Target string `query:"target" doc:"a task's id, a queue, or a name"`
+			Target string `query:"target" doc:"a task's id, also of one that a bulk change has changed; a queue, or a name"`
 			Before string `query:"before" doc:"next of the page before"`
 		},
 		) (*body[audit], error) {

@@ -143,7 +143,7 @@ func (a *api) tasks() {
 	huma.Register(a.API, op("PUT", "/tasks/{id}", "schedule-task", tagTasks, "Schedule a task, once: a task of the id that says the same is no error", large(maxBody)), a.put)
 	put := a.OpenAPI().Paths[base+"/tasks/{id}"].Put
 	put.Responses["201"] = &huma.Response{Description: "Created", Content: put.Responses["200"].Content}
-	huma.Register(a.API, op("POST", "/tasks", "schedule-tasks", tagTasks, "Schedule up to 1000 tasks; each has a result of its own", large(maxBatch)), a.batch)
+	huma.Register(a.API, op("POST", "/tasks", "schedule-tasks", tagTasks, "Schedule up to 1000 tasks; each has a result of its own", large(maxBody)), a.batch)
 	type movement struct {
 		To string `json:"to,omitempty" doc:"an instant, such as 2026-12-24T08:00:00Z or \"tomorrow 08:00 Europe/Berlin\""`
 		By string `json:"by,omitempty" doc:"instead of to: a duration, such as 2h or -1d"`
@@ -160,12 +160,16 @@ func (a *api) tasks() {
 			if (in.Body.To == "") == (in.Body.By == "") {
 				return nil, wrong("body.to", "expected one of to and by")
 			}
-			to, _, err := instant("body.to", in.Body.To)
-			if err == nil && in.Body.By != "" {
-				to, err = a.moved(ctx, in.ID, in.Body.By)
+			if in.Body.By != "" {
+				by, err := shift("body.by", in.Body.By)
+				if err != nil {
+					return nil, err
+				}
+				return a.changed(ctx, in.ID, a.svc.MoveBy(ctx, who(ctx), in.ID, by))
 			}
+			to, _, err := instant("body.to", in.Body.To)
 			if err != nil {
-				return nil, a.problem(err)
+				return nil, err
 			}
 			return a.changed(ctx, in.ID, a.svc.Move(ctx, who(ctx), in.ID, to))
 		})
@@ -190,16 +194,6 @@ func (a *api) tasks() {
 		})
 }
 
-// moved is the due instant of a task, moved by a duration.
-func (a *api) moved(ctx context.Context, id, by string) (time.Time, error) {
-	d, err := shift("body.by", by)
-	if err != nil {
-		return time.Time{}, err
-	}
-	now, err := a.svc.Task(ctx, who(ctx), id)
-	return now.Task.DeliverAt.Add(d), err
-}
-
 // change registers what one does to a task without saying more.
 func (a *api) change(verb, summary string, do func(ctx context.Context, id string) error) {
 	huma.Register(a.API, op("POST", "/tasks/{id}/"+verb, verb+"-task", tagTasks, summary),
@@ -220,7 +214,7 @@ func (a *api) changed(ctx context.Context, id string, err error) (*body[asjson.T
 type putTask struct {
 	TaskPath
 
-	Replace bool `query:"replace" doc:"overwrite a task of the id that says something else"`
+	Replace bool `query:"replace" doc:"overwrite a task of the id that says something else, has ended, or was given a due instant that counts from now"`
 	Body    NewTask
 }
 
@@ -250,7 +244,7 @@ func (a *api) put(ctx context.Context, in *putTask) (*putOutcome, error) {
 }
 
 type putTasks struct {
-	Replace bool `query:"replace" doc:"overwrite tasks that say something else"`
+	Replace bool `query:"replace" doc:"overwrite tasks that say something else, have ended, or were given a due instant that counts from now"`
 	Body    struct {
 		Tasks []newTaskWithID `json:"tasks" minItems:"1" maxItems:"1000" nullable:"false"`
 	}

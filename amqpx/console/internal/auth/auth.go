@@ -24,36 +24,43 @@ type Config struct {
 	Prefix string
 	// Proxy is a network whose X-Forwarded-For is believed.
 	Proxy netip.Prefix
-	// Login is told of each login that succeeded.
-	Login  func(r *http.Request, who service.Identity)
+	// Note records a login or a logout, and why a login was refused; why is empty
+	// after success. A name that no user has is "".
+	Note   func(r *http.Request, who service.Identity, action, why string)
 	Logger *zap.Logger
 }
 
 // Auth knows users.
 type Auth struct {
-	cfg   Config
-	file  *watched
-	byIP  limiter
-	byWho limiter
-	busy  chan struct{} // bounds the processors that comparing passwords takes
-	now   func() time.Time
+	cfg       Config
+	file      *watched
+	byAddress limiter // logins from browsers that nobody has logged in with
+	byBrowser limiter // the others, so that no stranger locks them out
+	noted     limiter // refusals that are recorded
+	ended     ended
+	busy      chan struct{} // bounds the processors that comparing passwords takes
+	now       func() time.Time
 }
 
-// cookie is the session's.
-const cookie = "rabbitdelay_session"
+const (
+	cookie        = "rabbitdelay_session"
+	browserCookie = "rabbitdelay_browser" // names a user who has logged in here before
+	browserLife   = 365 * 24 * time.Hour
+)
 
 // New reads the file of users.
 func New(cfg Config) (*Auth, error) {
 	a := &Auth{
-		cfg:   cfg,
-		byIP:  limiter{every: 6 * time.Second, burst: 20},
-		byWho: limiter{every: 12 * time.Second, burst: 10},
-		busy:  make(chan struct{}, 2),
-		now:   time.Now,
+		cfg:       cfg,
+		byAddress: limiter{every: 6 * time.Second, burst: 20},
+		byBrowser: limiter{every: 12 * time.Second, burst: 10},
+		noted:     limiter{every: time.Minute, burst: 1},
+		busy:      make(chan struct{}, 2),
+		now:       time.Now,
 	}
 	var err error
 	a.file, err = watch(cfg.Path, func(err error) {
-		cfg.Logger.Warn("the file of users cannot be read; users are as they were before", zap.Error(err))
+		cfg.Logger.Warn("the file of users is not as expected; with a mistake, users are as they were before", zap.Error(err))
 	})
 	if err != nil {
 		return nil, err
@@ -66,10 +73,10 @@ func (a *Auth) Caller(r *http.Request) (service.Caller, bool) {
 	f := a.file.now()
 	if bearer, ok := bearerOf(r); ok {
 		t, ok := f.token(bearer)
-		return service.Caller{Identity: service.Identity{Name: "token " + t.Name, Role: t.Role}, Prefix: a.cfg.Prefix}, ok
+		return service.Caller{Identity: service.Identity{Name: tokenPrefix + t.Name, Role: t.Role}, Prefix: a.cfg.Prefix}, ok
 	}
 	for _, c := range r.CookiesNamed(cookie) {
-		if u, ok := f.whose(c.Value, a.now()); ok {
+		if u, ok := f.whose(c.Value, a.now()); ok && !a.ended.has(c.Value) {
 			return service.Caller{
 				Identity:  service.Identity{Name: u.Name, Role: u.Role},
 				FormToken: f.formToken(c.Value), Prefix: a.cfg.Prefix, Session: true,
@@ -94,9 +101,19 @@ var (
 func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
 	name, password := r.PostFormValue("name"), r.PostFormValue("password")
 	name = name[:min(len(name), maxName+1)] // nobody's is longer
+	f := a.file.now()
+	u, known := f.user(name)
+	who := service.Identity{Name: u.Name, Role: u.Role}
 	address := a.address(r)
-	if !a.byIP.allow(address, a.now()) || !a.byWho.allow(name, a.now()) {
+	tries, key := &a.byAddress, address
+	if browser, ok := f.browser(r, name); ok {
+		tries, key = &a.byBrowser, browser
+	}
+	if !tries.allow(key, a.now()) {
 		a.cfg.Logger.Warn("login refused: too many tries", zap.String("name", name), zap.String("address", address))
+		if a.noted.allow(key, a.now()) {
+			a.cfg.Note(r, who, "login", ErrMany.Error())
+		}
 		return ErrMany
 	}
 	select {
@@ -105,29 +122,39 @@ func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
 	case <-r.Context().Done():
 		return r.Context().Err()
 	}
-	f := a.file.now()
-	u, known := f.user(name)
 	if !known && len(f.Users) > 0 {
 		u = f.Users[0] // so that it takes as long
 	}
 	if err := bcrypt.CompareHashAndPassword([]byte(u.Password), []byte(password)); err != nil || !known {
 		a.cfg.Logger.Warn("login failed", zap.String("name", name), zap.String("address", address))
+		a.cfg.Note(r, who, "login", ErrWrong.Error())
 		return ErrWrong
 	}
-	a.byWho.back(name)
-	http.SetCookie(w, a.cookieOf(r, f.session(u, a.now()), int(life.Seconds())))
-	a.cfg.Login(r, service.Identity{Name: u.Name, Role: u.Role})
+	if tries == &a.byBrowser {
+		tries.back(key)
+	}
+	http.SetCookie(w, a.cookieOf(r, cookie, f.session(u, a.now()), life))
+	http.SetCookie(w, a.cookieOf(r, browserCookie, f.newBrowser(u.Name), browserLife))
+	a.cfg.Note(r, who, "login", "")
 	return nil
 }
 
-// Logout ends the session in this browser. A changed password ends all of a user.
+// Logout ends the session: here, and in this process for whoever has a copy of its
+// cookie. A changed password ends all sessions of a user.
 func (a *Auth) Logout(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, a.cookieOf(r, "", -1))
+	f := a.file.now()
+	for _, c := range r.CookiesNamed(cookie) {
+		if u, ok := f.whose(c.Value, a.now()); ok {
+			a.ended.add(c.Value, a.now())
+			a.cfg.Note(r, service.Identity{Name: u.Name, Role: u.Role}, "logout", "")
+		}
+	}
+	http.SetCookie(w, a.cookieOf(r, cookie, "", -time.Second))
 }
 
-func (a *Auth) cookieOf(r *http.Request, value string, age int) *http.Cookie {
+func (a *Auth) cookieOf(r *http.Request, name, value string, life time.Duration) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // Secure depends on the way of the request
-		Name: cookie, Value: value, Path: cmp.Or(a.cfg.Prefix, "/"), MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Name: name, Value: value, Path: cmp.Or(a.cfg.Prefix, "/"), MaxAge: int(life.Seconds()), HttpOnly: true, SameSite: http.SameSiteStrictMode,
 		// A header that lies harms nobody but who sent it.
 		Secure: r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https"),
 	}
@@ -160,7 +187,7 @@ func network(ip netip.Addr) string {
 	return ip.String()
 }
 
-// FormOK tells whether a form was made for this caller.
+// FormOK reports whether a form was made for this caller.
 func FormOK(c service.Caller, r *http.Request) bool {
 	return c.FormToken != "" && hmac.Equal([]byte(r.PostFormValue(service.FormTokenField)), []byte(c.FormToken))
 }

@@ -1,59 +1,105 @@
 package auth
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/crypto/bcrypt"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 )
 
-// Tries are counted by name and by address, and come back with time.
+func TestMain(m *testing.M) {
+	Cost = bcrypt.MinCost
+	os.Exit(m.Run())
+}
+
+// Tries are counted by address, and come back with time. A browser in which the user
+// has logged in before has tries of its own, so that no stranger locks anybody out.
 func TestLoginsAreLimited(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users.yaml")
 	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
 		t.Fatal(err)
 	}
-	logins := 0
-	a, err := New(Config{Path: file, Proxy: netip.MustParsePrefix("10.0.0.0/8"), Logger: zap.NewNop(), Login: func(_ *http.Request, _ service.Identity) { logins++ }})
+	notes := map[string]int{}
+	a, err := New(Config{Path: file, Proxy: netip.MustParsePrefix("10.0.0.0/8"), Logger: zap.NewNop(), Note: func(_ *http.Request, who service.Identity, action, why string) {
+		notes[fmt.Sprintf("%s %s, %s", who.Name, action, cmp.Or(why, "no error"))]++
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
 	a.now = func() time.Time { return now }
+	var known []*http.Cookie
 	try := func(name, password, from, forwarded string) error {
 		form := url.Values{"name": {name}, "password": {password}}
 		r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(form.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("X-Forwarded-For", forwarded)
 		r.RemoteAddr = from
-		return a.Login(httptest.NewRecorder(), r)
+		for _, c := range known {
+			r.AddCookie(c)
+		}
+		w := httptest.NewRecorder()
+		err := a.Login(w, r)
+		if err == nil {
+			known = w.Result().Cookies()
+		}
+		return err
 	}
-	for i := range 10 {
+	const right = "correct horse battery"
+	for i := range 15 {
 		if err := try("otto", "wrong", fmt.Sprintf("192.0.2.%d:1", i), ""); !errors.Is(err, ErrWrong) {
 			t.Fatalf("try %d: %v", i, err)
 		}
 	}
-	if err := try("otto", "correct horse battery", "192.0.2.99:1", ""); !errors.Is(err, ErrMany) {
-		t.Errorf("an eleventh try: %v", err)
-	}
-	now = now.Add(12 * time.Second)
-	if err := try("otto", "correct horse battery", "192.0.2.99:1", ""); err != nil || logins != 1 {
-		t.Errorf("12 s later: %v, %d logins", err, logins)
+	if err := try("otto", right, "192.0.2.99:1", ""); err != nil {
+		t.Errorf("after wrong passwords of others: %v", err)
 	}
 	for range 20 {
-		a.byIP.allow("198.51.100.7", now)
-		a.byIP.allow("2001:db8::/64", now)
+		a.byAddress.allow("198.51.100.7", now)
+		a.byAddress.allow("2001:db8::/64", now)
+	}
+	if err := try("otto", right, "198.51.100.7:1", ""); err != nil {
+		t.Errorf("behind the address of a stranger: %v", err)
+	}
+	for range 10 {
+		if err := try("otto", "wrong", "192.0.2.99:1", ""); !errors.Is(err, ErrWrong) {
+			t.Fatalf("a wrong password in a known browser: %v", err)
+		}
+	}
+	for range 3 {
+		if err := try("otto", right, "192.0.2.99:1", ""); !errors.Is(err, ErrMany) {
+			t.Errorf("an eleventh try: %v", err)
+		}
+	}
+	now = now.Add(12 * time.Second)
+	if err := try("otto", right, "192.0.2.99:1", ""); err != nil {
+		t.Errorf("12 s later: %v", err)
+	}
+	if want := map[string]int{"otto login, no error": 3, "otto login, " + ErrWrong.Error(): 25, "otto login, " + ErrMany.Error(): 1}; !maps.Equal(notes, want) {
+		t.Errorf("recorded: %v, want %v", notes, want)
+	}
+	for i := range known { // of another user, or forged
+		known[i].Value += "x"
+	}
+	for range 2 { // that have come back
+		a.byAddress.allow("198.51.100.7", now)
+		a.byAddress.allow("2001:db8::/64", now)
 	}
 	for from, forwarded := range map[string]string{
 		"198.51.100.7:5": "203.0.113.1", "[2001:db8::1]:5": "", "10.1.2.3:5": "203.0.113.1, 198.51.100.7", "[::ffff:198.51.100.7]:5": "",
@@ -87,7 +133,7 @@ func TestLongNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	logged, logs := observer.New(zap.DebugLevel)
-	a, err := New(Config{Path: file, Logger: zap.New(logged)})
+	a, err := New(Config{Path: file, Logger: zap.New(logged), Note: func(*http.Request, service.Identity, string, string) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,11 +143,6 @@ func TestLongNames(t *testing.T) {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		if err := a.Login(httptest.NewRecorder(), r); err == nil {
 			t.Fatal("it is let in")
-		}
-	}
-	for name := range a.byWho.keys {
-		if len(name) > 100 {
-			t.Errorf("%d bytes of a name are remembered", len(name))
 		}
 	}
 	for _, l := range logs.All() {
@@ -141,5 +182,104 @@ func TestFileIsChecked(t *testing.T) {
 		if err := f.check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, expected %s", err, want)
 		}
+	}
+}
+
+// Changes by many at once are all made. A name that looks like another's, or like a
+// token's, is refused, and so is a file that everybody may write. An empty file knows
+// nobody.
+func TestUsersFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "users.yaml")
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			if _, err := NewToken(file, fmt.Sprint("t", i), service.RoleViewer); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	token, err := NewToken(file, "last", service.RoleViewer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := Read(file)
+	if err != nil || len(f.Tokens) != 9 {
+		t.Fatalf("%d tokens, want 9 (%v)", len(f.Tokens), err)
+	}
+	for _, name := range []string{"token ops", "Token x", "anna ", " anna", "an\u200bna", "a\nb", "\xff", "a\u00a0b"} {
+		if _, err := SetUser(file, name, service.RoleViewer, []byte("correct horse battery")); err == nil || !strings.Contains(err.Error(), "expected") {
+			t.Errorf("a user called %q: %v", name, err)
+		}
+	}
+	if err := os.Chmod(file, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(file, "t1"); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("mode %v after a change, want 0640 (%v)", info.Mode(), err)
+	}
+
+	a, err := New(Config{Path: file, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	knows := func() bool {
+		a.file.at = time.Time{}
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		r.Header.Set("Authorization", "Bearer "+token)
+		_, ok := a.Caller(r)
+		return ok
+	}
+	if !knows() {
+		t.Error("the token is not known")
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if knows() {
+		t.Error("an empty file knows the token")
+	}
+	if err := os.Chmod(file, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(file); err == nil || !strings.Contains(err.Error(), "chmod o-w") {
+		t.Errorf("a file that everybody may write: %v", err)
+	}
+}
+
+// A session that was logged out of has ended for whoever has its cookie.
+func TestLogoutEndsTheSession(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "users.yaml")
+	if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
+		t.Fatal(err)
+	}
+	a, err := New(Config{Path: file, Logger: zap.NewNop(), Note: func(*http.Request, service.Identity, string, string) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := func() *http.Request {
+		form := url.Values{"name": {"otto"}, "password": {"correct horse battery"}}
+		r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		if err := a.Login(w, r); err != nil {
+			t.Fatal(err)
+		}
+		with := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		for _, c := range w.Result().Cookies() {
+			with.AddCookie(c)
+		}
+		return with
+	}
+	one, other := session(), session()
+	a.Logout(httptest.NewRecorder(), one)
+	if _, ok := a.Caller(one); ok {
+		t.Error("the session works after its logout")
+	}
+	if _, ok := a.Caller(other); !ok {
+		t.Error("another session of the user has ended too")
 	}
 }

@@ -11,9 +11,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/crypto/bcrypt"
@@ -48,17 +52,27 @@ const (
 	MinPassword = 10
 	MaxPassword = 72
 
-	cost      = 12
 	keyBytes  = 32
 	tokenMark = "rdt_" // by which scanners for secrets know a token
 	maxName   = 64
+
+	// tokenPrefix stands before a token's name where callers are named.
+	tokenPrefix = "token "
 )
 
-// Read reads a file.
+// Cost is bcrypt's of new passwords. Tests lower it.
+var Cost = 12
+
+// Read reads a file. It refuses one that every account of the machine may write.
 func Read(path string) (*File, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
+	}
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0 {
+		return nil, fmt.Errorf("%s: mode %04o; expected a file that others cannot write; run chmod o-w %s", path, info.Mode().Perm(), path)
 	}
 	f := &File{}
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -78,7 +92,7 @@ func (f *File) check() error {
 	}
 	names := map[string]bool{}
 	for i, u := range f.Users {
-		if err := checkName(u.Name, u.Role); err != nil {
+		if err := checkUser(u.Name, u.Role); err != nil {
 			return fmt.Errorf("users[%d]: %w", i, err)
 		}
 		if _, err := bcrypt.Cost([]byte(u.Password)); err != nil {
@@ -89,10 +103,15 @@ func (f *File) check() error {
 		}
 		names[u.Name] = true
 	}
+	clear(names)
 	for i, t := range f.Tokens {
 		if err := checkName(t.Name, t.Role); err != nil {
 			return fmt.Errorf("tokens[%d]: %w", i, err)
 		}
+		if names[t.Name] {
+			return fmt.Errorf("tokens[%d].name: %q is there twice", i, t.Name)
+		}
+		names[t.Name] = true
 		if sum, err := hex.DecodeString(t.SHA256); err != nil || len(sum) != sha256.Size {
 			return fmt.Errorf("tokens[%d].sha256: expected 64 hexadecimal digits, which \"rabbitdelay users token\" writes", i)
 		}
@@ -104,10 +123,8 @@ func checkName(name string, role service.Role) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("name: %q; expected 1 to %d bytes", name, maxName)
 	}
-	for _, r := range name {
-		if r < ' ' || r == 0x7f {
-			return fmt.Errorf("name: %q; expected no control characters", name)
-		}
+	if strings.TrimSpace(name) != name || strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+		return fmt.Errorf("name: %q; expected visible characters, and no space at either end", name)
 	}
 	if role != service.RoleViewer && role != service.RoleOperator {
 		return fmt.Errorf("role: %q; expected viewer or operator", role)
@@ -115,16 +132,24 @@ func checkName(name string, role service.Role) error {
 	return nil
 }
 
+// checkUser also keeps users apart from tokens, which the audit names alike.
+func checkUser(name string, role service.Role) error {
+	if len(name) >= len(tokenPrefix) && strings.EqualFold(name[:len(tokenPrefix)], tokenPrefix) {
+		return fmt.Errorf("name: %q; expected one that does not begin with %q, which stands before the names of tokens", name, tokenPrefix)
+	}
+	return checkName(name, role)
+}
+
 // SetUser adds a user to a file, or changes password and role of one that is there. It
 // creates a file that does not exist.
 func SetUser(path, name string, role service.Role, password []byte) (created bool, err error) {
-	if err := checkName(name, role); err != nil {
+	if err := checkUser(name, role); err != nil {
 		return false, err
 	}
 	if len(password) < MinPassword || len(password) > MaxPassword {
 		return false, fmt.Errorf("password: %d bytes; expected %d to %d", len(password), MinPassword, MaxPassword)
 	}
-	hash, err := bcrypt.GenerateFromPassword(password, cost)
+	hash, err := bcrypt.GenerateFromPassword(password, Cost)
 	if err != nil {
 		return false, err
 	}
@@ -189,11 +214,23 @@ func sum(token string) string {
 	return hex.EncodeToString(s[:])
 }
 
-// change writes a file anew: a reader sees the old one or the new one.
+// change writes a file anew, with its mode and owner: a reader sees the old one or the
+// new one. Changes by several processes follow one another.
 func change(path string, do func(*File)) error {
-	f, err := Read(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	unlock, err := lock(filepath.Dir(path))
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", filepath.Dir(path), err)
+	}
+	defer unlock()
+	was, err := os.Stat(path)
+	var f *File
+	if errors.Is(err, fs.ErrNotExist) || err == nil && was.Size() == 0 {
 		f, err = &File{SessionKey: random(base64.StdEncoding)}, nil
+	} else if err == nil {
+		f, err = Read(path)
 	}
 	if err != nil {
 		return err
@@ -207,7 +244,12 @@ func change(path string, do func(*File)) error {
 	if err != nil {
 		return err
 	}
-	_, err = tmp.Write(text)
+	if was != nil {
+		err = keep(tmp, was)
+	}
+	if err == nil {
+		_, err = tmp.Write(text)
+	}
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
 		err = os.Rename(tmp.Name(), path)
 	}
@@ -245,7 +287,8 @@ func watch(path string, warn func(error)) (*watched, error) {
 	return w, nil
 }
 
-// now is the file, at most a second old. One that cannot be read is as it was before.
+// now returns the file, at most a second old. An empty or missing file knows nobody; one
+// with a mistake is as it was before.
 func (w *watched) now() *File {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -254,12 +297,17 @@ func (w *watched) now() *File {
 	}
 	w.at = time.Now()
 	info, err := os.Stat(w.path)
-	if err == nil && os.SameFile(info, w.seen) && info.ModTime().Equal(w.seen.ModTime()) && info.Size() == w.seen.Size() {
+	if err == nil && w.seen != nil && os.SameFile(info, w.seen) && info.ModTime().Equal(w.seen.ModTime()) && info.Size() == w.seen.Size() {
 		return w.f
 	}
 	f := w.f
-	if err == nil {
+	if err == nil && info.Size() > 0 {
 		f, err = Read(w.path)
+	} else if err == nil || errors.Is(err, fs.ErrNotExist) {
+		f, err = &File{}, nil
+		if len(w.f.Users)+len(w.f.Tokens) > 0 {
+			w.warn(errors.New("it is empty or gone: nobody is known"))
+		}
 	}
 	if err != nil {
 		if w.wrong == nil || w.wrong.Error() != err.Error() {

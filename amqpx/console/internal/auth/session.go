@@ -4,15 +4,18 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"maps"
+	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
 // life is how long a session lasts.
 const life = 12 * time.Hour
 
-// A session is "expiry.name.mark", each but the first in base64, and a signature of
+// A session is "expiry.name.mark.id", each but the first in base64, and a signature of
 // that. The mark is of the user's password and role, so that changing them ends it.
 
 var text = base64.RawURLEncoding
@@ -43,7 +46,7 @@ func (f *File) user(name string) (User, bool) {
 
 // session is a new session.
 func (f *File) session(u User, now time.Time) string {
-	s := strconv.FormatInt(now.Add(life).Unix(), 10) + "." + text.EncodeToString([]byte(u.Name)) + "." + f.mark(u)
+	s := strconv.FormatInt(now.Add(life).Unix(), 10) + "." + text.EncodeToString([]byte(u.Name)) + "." + f.mark(u) + "." + random(text)
 	return s + "." + f.sign("session", s)
 }
 
@@ -54,7 +57,7 @@ func (f *File) whose(session string, now time.Time) (User, bool) {
 		return User{}, false
 	}
 	parts := strings.Split(session[:i], ".")
-	if len(parts) != 3 {
+	if len(parts) != 4 {
 		return User{}, false
 	}
 	until, err := strconv.ParseInt(parts[0], 10, 64)
@@ -64,6 +67,48 @@ func (f *File) whose(session string, now time.Time) (User, bool) {
 	}
 	u, ok := f.user(string(name))
 	return u, ok && hmac.Equal([]byte(parts[2]), []byte(f.mark(u)))
+}
+
+// A browser's cookie is "id.signature", of the id and a name. It gives no rights: tries
+// to log in as that user are counted apart from those of strangers.
+
+func (f *File) newBrowser(name string) string {
+	id := random(text)
+	return id + "." + f.sign("browser", id+"\x00"+name)
+}
+
+// browser returns the id of a browser in which the user has logged in before.
+func (f *File) browser(r *http.Request, name string) (id string, ok bool) {
+	for _, c := range r.CookiesNamed(browserCookie) {
+		id, sign, _ := strings.Cut(c.Value, ".")
+		if len(f.Users) > 0 && hmac.Equal([]byte(sign), []byte(f.sign("browser", id+"\x00"+name))) {
+			return id, true
+		}
+	}
+	return "", false
+}
+
+// ended holds sessions that were logged out of, until they would have expired.
+type ended struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+}
+
+func (e *ended) add(session string, now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.until == nil {
+		e.until = map[string]time.Time{}
+	}
+	maps.DeleteFunc(e.until, func(_ string, t time.Time) bool { return now.After(t) })
+	e.until[session] = now.Add(life)
+}
+
+func (e *ended) has(session string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, ok := e.until[session]
+	return ok
 }
 
 // formToken goes with a session.

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -39,10 +40,13 @@ type bulkData struct {
 	Kind, Verb, Noun string
 	At, By, Spread   bool
 	Fields           url.Values // what the action's fields have
-	Filter           url.Values // hidden fields
+	Hidden           url.Values // the rest of the form
 	Conditions       []condition
 	Count            int64
-	Counted          bool
+	Counted          string // what was counted; empty if nothing was
+	Due              time.Time
+	Over             time.Duration
+	Again            bool // something else was counted before
 	Danger           bool
 	Problem          string
 	BackHref         string
@@ -116,10 +120,18 @@ func (p *Pages) askBulk(r *request) (answer, error) {
 	if kind.kind == "" {
 		return answer{}, err
 	}
-	values := filterValues(f)
+	filter, form := filterValues(f), typed(r.form)
+	if err == nil { // else what was written stays
+		maps.Copy(form, filter)
+	}
 	d := bulkData{
-		Kind: kind.kind, Verb: kind.verb, At: kind.at, By: kind.by, Spread: kind.spread, Fields: r.form, Filter: values, Conditions: conditions(r, f),
-		Danger: kind.kind == "cancel" || kind.kind == "delete", BackHref: withQuery("tasks", values), Noun: noun(kind),
+		Kind: kind.kind, Verb: kind.verb, At: kind.at, By: kind.by, Spread: kind.spread, Fields: form, Hidden: maps.Clone(form), Conditions: conditions(r, f),
+		Due: action.At, Over: action.Spread, Danger: kind.kind == "cancel" || kind.kind == "delete", BackHref: withQuery("tasks", filter), Noun: noun(kind),
+	}
+	for name, is := range map[string]bool{"at": kind.at, "by": kind.by, "spread": kind.spread} {
+		if is {
+			d.Hidden.Del(name)
+		}
 	}
 	a := answer{name: "bulk", title: kind.label + " tasks"}
 	unfilled := kind.at && kind.kind == "move-to" && !r.form.Has("at") || kind.by && !r.form.Has("by")
@@ -131,7 +143,7 @@ func (p *Pages) askBulk(r *request) (answer, error) {
 		if d.Count, err = p.svc.BulkCount(r.Context(), f, action); err != nil {
 			return a, err
 		}
-		d.Counted = true
+		d.Counted = r.counted(form, action.At)
 	}
 	a.data = d
 	return a, nil
@@ -144,11 +156,14 @@ func noun(k bulkKind) string {
 	return "finished"
 }
 
-// doBulk changes what was counted, and no more.
+// doBulk changes what was counted, and no more. Anything else it counts again.
 func (p *Pages) doBulk(r *request) (answer, error) {
+	if r.form.Get("do") == "count" {
+		return r.count("bulk", p.askBulk)
+	}
 	_, f, action, err := readBulk(r)
-	if err != nil {
-		return answer{}, err
+	if err != nil || r.form.Get("counted") != r.counted(typed(r.form), action.At) {
+		return recounted(p.askBulk(r))
 	}
 	count, err := strconv.ParseInt(r.get("count"), 10, 64)
 	if err != nil || count < 1 {

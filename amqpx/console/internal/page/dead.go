@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
@@ -91,6 +92,8 @@ type requeueData struct {
 	Queue   string
 	Report  *amqpx.RequeueReport // nil before the dry run
 	Chosen  int
+	Counted string // what the dry run was of
+	Again   bool   // that of something else was seen before
 	Results []requeueLine
 	Notes   []string
 	Problem string
@@ -141,7 +144,8 @@ func readRequeue(r *request) (service.Requeue, error) {
 
 // askRequeue is the form; with "dry" also what would become of each message.
 func (p *Pages) askRequeue(r *request) (answer, error) {
-	d := requeueData{Fields: r.form, Queue: r.form.Get("queue")}
+	form := typed(r.form)
+	d := requeueData{Fields: form, Queue: r.form.Get("queue"), Counted: r.counted(form, time.Time{})}
 	a := answer{name: "requeue", title: "Requeue from " + shown.Line(shown.Shorten(d.Queue, 40))}
 	q, err := readRequeue(r)
 	if err == nil && r.get("dry") != "" {
@@ -162,10 +166,15 @@ func (p *Pages) askRequeue(r *request) (answer, error) {
 	return a, nil
 }
 
+// doRequeue sends what a dry run has chosen, and no more. Anything else it tries again.
 func (p *Pages) doRequeue(r *request) (answer, error) {
+	if r.form.Get("do") == "count" {
+		return r.count("requeue", p.askRequeue)
+	}
 	q, err := readRequeue(r)
-	if err != nil {
-		return answer{}, err
+	if err != nil || r.form.Get("counted") != r.counted(typed(r.form), time.Time{}) {
+		r.form.Set("dry", "1")
+		return recounted(p.askRequeue(r))
 	}
 	if q.Limit, err = number(r, "count", 0, maxRequeue); err != nil || q.Limit == 0 {
 		return answer{}, fieldError("count", "%q; expected the number that was confirmed, at most %d", r.get("count"), maxRequeue)

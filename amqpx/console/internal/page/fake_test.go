@@ -378,6 +378,8 @@ func (f *fake) Cancel(_ context.Context, _ service.Identity, id string) error {
 	return f.set("cancel", id, schedule.StatusPending, schedule.StatusCancelled, time.Time{})
 }
 
+func (f *fake) MoveBy(context.Context, service.Identity, string, time.Duration) error { return nil }
+
 func (f *fake) Move(_ context.Context, _ service.Identity, id string, to time.Time) error {
 	return f.set("move", id, schedule.StatusPending, schedule.StatusPending, to)
 }
@@ -395,7 +397,14 @@ func (f *fake) BulkCount(_ context.Context, x schedule.Filter, _ service.BulkAct
 }
 
 func (f *fake) Bulk(_ context.Context, _ service.Identity, x schedule.Filter, a service.BulkAction, count int64) (service.Job, error) {
-	return f.jobs["running"], f.called("bulk", a.Kind, count, x.Queue, x.Status, a.By)
+	what := "at " + a.At.UTC().Format(time.RFC3339)
+	switch {
+	case a.By != 0:
+		what = "by " + a.By.String()
+	case a.At.IsZero():
+		what = "now"
+	}
+	return f.jobs["running"], f.called("bulk", a.Kind, count, strings.TrimSpace(x.Queue+" "+string(x.Status)), what, "over", a.Spread)
 }
 
 func (f *fake) Recurring(ctx context.Context, who service.Identity) ([]schedule.Recurring, error) {
@@ -466,7 +475,7 @@ func (f *fake) RequeueDryRun(context.Context, service.Identity, service.Requeue)
 }
 
 func (f *fake) Requeue(_ context.Context, _ service.Identity, r service.Requeue) (service.Job, error) {
-	return f.jobs["done"], f.called("requeue", r.Queue, r.Limit, r.Filter.Reasons)
+	return f.jobs["done"], f.called("requeue", r.Queue, r.Limit, r.Filter.Reasons, "rate", r.Rate, "to", r.To.String())
 }
 
 func (f *fake) Jobs(context.Context, service.Identity, int) ([]service.Job, error) {

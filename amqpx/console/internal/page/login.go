@@ -5,8 +5,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-
-	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 )
 
 // loginData is the form to log in by.
@@ -48,7 +46,7 @@ func (p *Pages) Login(w http.ResponseWriter, r *http.Request, status int, proble
 func formAgain(path string, form url.Values) (next string, lost []condition) {
 	v := url.Values{}
 	for name, values := range form {
-		if name != service.FormTokenField && name != "count" {
+		if name == "dry" || !slices.Contains(unsaid, name) {
 			v[name] = values
 		}
 	}

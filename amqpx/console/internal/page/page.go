@@ -9,7 +9,6 @@ package page
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -142,8 +141,17 @@ func (p *Pages) request(w http.ResponseWriter, r *http.Request) (*request, error
 			return q, &service.FieldError{Field: "form", Reason: err.Error()}
 		}
 	}
+	// A time without a zone is one of the zone that the page named.
+	if zone, ok := zoneOf(r.PostForm.Get("zone")); ok {
+		q.prefs.Zone, q.prefs.zone, q.now = zone.String(), zone, q.now.In(zone)
+	}
 	// What must be exact stands in the address: browsers change line breaks in fields.
-	maps.Copy(q.form, r.PostForm)
+	for name, values := range r.PostForm {
+		q.form[name] = make([]string, len(values))
+		for i, v := range values {
+			q.form[name][i] = strings.ReplaceAll(v, "\r\n", "\n")
+		}
+	}
 	return q, nil
 }
 

@@ -30,10 +30,16 @@ func readPreferences(r *http.Request) preferences {
 	if c, err := r.Cookie(zoneCookie); err == nil && name == "" {
 		name, _ = url.QueryUnescape(c.Value) // what cannot be read is no zone
 	}
-	if zone, err := time.LoadLocation(name); err == nil && name != "" && name != "Local" {
+	if zone, ok := zoneOf(name); ok {
 		p.Zone, p.zone = name, zone
 	}
 	return p
+}
+
+// zoneOf is the time zone of a name; false for none.
+func zoneOf(name string) (*time.Location, bool) {
+	zone, err := time.LoadLocation(name)
+	return zone, err == nil && name != "" && name != "Local"
 }
 
 // setPreferences is the form for readers without JavaScript.
@@ -44,7 +50,7 @@ func (p *Pages) setPreferences(r *request) (answer, error) {
 	}
 	if r.form.Has("zone") {
 		name := r.get("zone")
-		if _, err := time.LoadLocation(name); err != nil || name == "Local" {
+		if _, ok := zoneOf(name); !ok && name != "" {
 			return answer{}, fieldError("zone", "%q is no time zone; expected a name such as Europe/Berlin or UTC", name)
 		}
 		to.cookies = append(to.cookies, cookie(zoneCookie, url.QueryEscape(name)))

@@ -48,7 +48,7 @@ func writeMessage(v url.Values, t schedule.Task) {
 func readMessage(r *request) (schedule.Task, error) {
 	t := schedule.Task{
 		Queue: r.get("queue"), Exchange: r.get("exchange"), RoutingKey: r.get("routing-key"), ContentType: r.get("content-type"), Type: r.get("type"),
-		CorrelationID: r.get("correlation-id"), Body: []byte(strings.ReplaceAll(r.form.Get("body"), "\r\n", "\n")), Tags: lines(r.form.Get("tags")),
+		CorrelationID: r.get("correlation-id"), Body: []byte(r.form.Get("body")), Tags: lines(r.form.Get("tags")),
 	}
 	var err error
 	if r.get("encoding") == encodingBase64 {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +33,7 @@ var functions = template.FuncMap{
 	"lines":     func(s string) []string { return strings.Split(strings.TrimRight(s, "\n"), "\n") },
 	"join":      strings.Join,
 	"stamp":     func(v view, t time.Time) stamp { return v.r.stamp(t) },
+	"instants":  func(v view, s string) string { return v.r.instants(s) },
 	"dict":      dict,
 	"body":      showBody,
 	"action":    func(s string) string { return strings.ReplaceAll(strings.ReplaceAll(s, ".", " "), "-", " ") },
@@ -104,6 +106,19 @@ func (r *request) stamp(t time.Time) stamp {
 		s.Until = shown.FromNow(t, r.now)
 	}
 	return s
+}
+
+var writtenInstant = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
+
+// instants returns a sentence with its instants in the reader's time zone.
+func (r *request) instants(s string) string {
+	return writtenInstant.ReplaceAllStringFunc(s, func(iso string) string {
+		t, err := time.Parse(time.RFC3339, iso)
+		if err != nil {
+			return iso
+		}
+		return r.stamp(t).Text
+	})
 }
 
 // Bodies that a page shows, and how much of them.

@@ -73,9 +73,11 @@ func judge(o service.Overview, now time.Time) verdict {
 			add(levelBad, overdue, "%s%s overdue: sent, and not handled", more, plural(t.Unhandled, "task is", "tasks are"))
 		}
 		if t.Relays != nil && !slices.ContainsFunc(t.Relays, func(r schedule.Relay) bool { return r.Running(o.At) }) {
-			add(levelBad, "#connections", "No relay runs on this database: tasks are not sent")
+			add(levelBad, "#connections", "No relay runs, so tasks are not sent: %s", schedule.WhoSends(t.Relays, o.At))
 		}
 	}
+	addFailures(o, add)
+	addLateness(o, add)
 	critical, warnings := 0, 0
 	for _, f := range s.Findings {
 		if f.Severity == doctor.SeverityCritical {
@@ -100,7 +102,7 @@ func judge(o service.Overview, now time.Time) verdict {
 		v.Level = max(v.Level, r.Level)
 	}
 	slices.SortStableFunc(v.Reasons, func(a, b reason) int { return b.Level - a.Level })
-	v.Text = inShort(v)
+	v.Text = inShort(v, onTime(o.Lateness))
 	return v
 }
 
@@ -161,7 +163,7 @@ func listed(names []string) string {
 }
 
 // inShort is a verdict without its reasons.
-func inShort(v verdict) string {
+func inShort(v verdict, onTime bool) string {
 	bad := 0
 	for _, r := range v.Reasons {
 		if r.Level == levelBad {
@@ -172,7 +174,11 @@ func inShort(v verdict) string {
 	case levelBad:
 		return plural(int64(bad), "thing is wrong", "things are wrong")
 	case levelWarning:
-		return "Deliveries are on time; " + plural(int64(len(v.Reasons)), "thing needs a look", "things need a look")
+		look := plural(int64(len(v.Reasons)), "thing needs a look", "things need a look")
+		if onTime {
+			return "Deliveries are on time; " + look
+		}
+		return look
 	}
 	return "All is well"
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -83,11 +84,19 @@ func (a BulkAction) String() string {
 	return text
 }
 
-// describe is a filter in the audit.
-func describe(f schedule.Filter) string {
+// header describes a condition on a header.
+func header(name, value string, values bool) string {
+	if name == "" || !values {
+		return name
+	}
+	return name + "=" + strconv.Quote(value)
+}
+
+// describe describes a filter to people, with values of headers if they may see them.
+func describe(f schedule.Filter, values bool) string {
 	var parts []string
 	for _, p := range []struct{ name, value string }{
-		{"queue", f.Queue}, {"exchange", f.Exchange}, {"status", string(f.Status)}, {"id-prefix", f.IDPrefix}, {"tag", f.Tag}, {"header", f.Header},
+		{"queue", f.Queue}, {"exchange", f.Exchange}, {"status", string(f.Status)}, {"id-prefix", f.IDPrefix}, {"tag", f.Tag}, {"header", header(f.Header, f.HeaderValue, values)},
 	} {
 		if p.value != "" {
 			parts = append(parts, p.name+"="+p.value)
@@ -116,9 +125,12 @@ func (c *Core) BulkCount(ctx context.Context, f schedule.Filter, a BulkAction) (
 		return 0, err
 	}
 	f.Limit, f.After, f.WithoutBody = 0, schedule.Cursor{}, false
-	ctx, cancel := bounded(ctx)
+	ctx, cancel, err := c.bounded(ctx)
 	defer cancel()
-	n, err := s.BulkCount(ctx, f, act)
+	if err != nil {
+		return 0, err
+	}
+	n, err := s.BulkCount(ctx, f, act, schedule.BulkOptions{Spread: a.Spread})
 	return n, slow(ctx, err)
 }
 
@@ -142,8 +154,8 @@ func (c *Core) Bulk(ctx context.Context, who Identity, f schedule.Filter, a Bulk
 	if err := s.CheckBulk(f, act, schedule.BulkOptions{Spread: a.Spread, Limit: count}); err != nil {
 		return Job{}, err
 	}
-	e := Entry{Action: "bulk." + a.Kind, Detail: fmt.Sprintf("%s: %s; at most %d tasks", describe(f), a, count)}
-	return c.start(ctx, who, e, count, request{Bulk: &bulkRequest{f, a, count}})
+	q := request{Bulk: &bulkRequest{f, a, count}}
+	return c.start(ctx, who, Entry{Action: "bulk." + a.Kind, Detail: q.detail(false)}, count, q)
 }
 
 // bulk runs the job, from where it was interrupted.
@@ -167,8 +179,8 @@ func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, err
 			return "", err
 		}
 	}
-	o.Record = func(ctx context.Context, tx sqldb.Tx, p schedule.BulkProgress) error {
-		return w.reached(ctx, tx, before+p.Changed, p.Place.String())
+	o.Record = func(ctx context.Context, tx sqldb.Tx, p schedule.BulkProgress, ids []any) error {
+		return w.reached(ctx, tx, before+p.Changed, p.Place.String(), ids)
 	}
 	o.Progress = func(p schedule.BulkProgress) { w.at(before+p.Changed, p.Place.String()) }
 	p, err := s.Bulk(ctx, q.Filter, act, o)

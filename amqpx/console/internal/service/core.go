@@ -98,6 +98,7 @@ func (c *Core) source(ctx context.Context) (status.Source, error) {
 		return status.Source{}, fmt.Errorf("%w: this process has no broker to look at", ErrUnavailable)
 	}
 	src, err := c.cfg.Look(ctx)
+	src.Broker.Hasty = true // who looks at a page waits for it, and it is renewed
 	return src, ofBroker(err)
 }
 

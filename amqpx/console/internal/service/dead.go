@@ -83,11 +83,8 @@ func (c *Core) Requeue(ctx context.Context, who Identity, r Requeue) (Job, error
 	if r.Limit < 1 {
 		return Job{}, &FieldError{"limit", fmt.Sprintf("%d; expected how many messages may go, 1 or more: what a dry run has counted", r.Limit)}
 	}
-	e := Entry{Action: "requeue", Target: r.Queue, Detail: fmt.Sprintf("at most %d messages", r.Limit)}
-	if !r.Filter.Empty() {
-		e.Detail += " with " + chosen(r.Filter)
-	}
-	return c.start(ctx, who, e, int64(r.Limit), request{Requeue: &r})
+	q := request{Requeue: &r}
+	return c.start(ctx, who, Entry{Action: "requeue", Target: r.Queue, Detail: q.detail(false)}, int64(r.Limit), q)
 }
 
 // requeue runs the job.
@@ -107,9 +104,8 @@ func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, erro
 	return fmt.Sprintf("%d looked at, %d sent, %d revived, %d removed, %d stayed", p.Looked, p.Sent, p.Revived, p.Removed, p.Stayed), ofBroker(err)
 }
 
-// chosen is a filter for people. Who is no operator sees it in the audit, and may not
-// see values of headers.
-func chosen(f amqpx.DeadLetterFilter) string {
+// chosen describes a filter to people, with values of headers if they may see them.
+func chosen(f amqpx.DeadLetterFilter, values bool) string {
 	var parts []string
 	add := func(name, value string) {
 		if value != "" {
@@ -123,7 +119,7 @@ func chosen(f amqpx.DeadLetterFilter) string {
 		add("a", "task")
 	}
 	add("error", f.Error)
-	add("header", f.Header)
+	add("header", header(f.Header, f.HeaderValue, values))
 	if f.OlderThan > 0 {
 		add("older than", topology.FormatDuration(f.OlderThan))
 	}

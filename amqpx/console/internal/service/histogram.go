@@ -59,6 +59,9 @@ func (c *Core) Histogram(ctx context.Context, f schedule.Filter, from, to time.T
 	f.Status, f.DueFrom, f.DueTo = schedule.StatusPending, time.Time{}, time.Time{}
 	key := fmt.Sprintf("%+v %v %v %d", f, from.UnixMilli(), to.UnixMilli(), bins)
 	now := time.Now()
+	if err := c.answers(ctx); err != nil {
+		return Histogram{}, err
+	}
 	h := &c.histograms
 	h.mu.Lock() // one at a time, so that many who ask cost no more than one
 	defer h.mu.Unlock()

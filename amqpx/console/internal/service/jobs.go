@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // heartbeat is how often a job says that it is alive.
@@ -21,6 +22,37 @@ type request struct {
 	Bulk    *bulkRequest `json:"bulk,omitempty"`
 	Requeue *Requeue     `json:"requeue,omitempty"`
 	Retire  bool         `json:"retire,omitempty"`
+}
+
+// detail describes what is asked for. Values of headers are for operators.
+func (q request) detail(values bool) string {
+	switch {
+	case q.Bulk != nil:
+		return fmt.Sprintf("%s: %s; at most %d tasks", describe(q.Bulk.Filter, values), q.Bulk.Action, q.Bulk.Count)
+	case q.Requeue != nil:
+		r := q.Requeue
+		text := fmt.Sprintf("at most %d messages", r.Limit)
+		if r.To != (topology.Destination{}) {
+			text += " to " + r.To.String()
+		}
+		if r.Rate > 0 {
+			text += fmt.Sprintf(", %g a second", r.Rate)
+		}
+		if !r.Filter.Empty() {
+			text += " with " + chosen(r.Filter, values)
+		}
+		return text
+	}
+	return ""
+}
+
+// detailOf describes a request of the ledger to an operator, "" if there is none.
+func detailOf(text string) string {
+	var q request
+	if text == "" || json.Unmarshal([]byte(text), &q) != nil { //nolint:musttag // as start writes it
+		return ""
+	}
+	return q.detail(true)
 }
 
 var (
@@ -35,11 +67,11 @@ type working struct {
 	r  record
 }
 
-// reached records in tx how far the job is.
-func (w *working) reached(ctx context.Context, tx sqldb.Tx, done int64, place string) error {
+// reached records in tx how far the job is, and the tasks that it changed.
+func (w *working) reached(ctx context.Context, tx sqldb.Tx, done int64, place string, ids []any) error {
 	now := w.now()
 	now.Done, now.place = done, place
-	mine, err := w.c.ledger.reached(ctx, tx, now)
+	mine, err := w.c.ledger.reached(ctx, tx, now, ids)
 	if err == nil && !mine {
 		err = errNotMine
 	}
@@ -70,7 +102,7 @@ func (c *Core) start(ctx context.Context, who Identity, e Entry, total int64, q 
 		return Job{}, err
 	}
 	r := record{Job: Job{ID: e.ID, Entry: e, State: JobRunning, Total: total}, request: string(text), owner: c.owner}
-	if err := c.ledger.add(ctx, r); err != nil {
+	if err := c.record(ctx, r); err != nil {
 		return Job{}, fmt.Errorf("nothing was done, because it could not be recorded: %w", err)
 	}
 	c.logged(e)
@@ -126,7 +158,7 @@ func (w *working) beat(ctx context.Context, cancel context.CancelCauseFunc, aliv
 		if aliveOnly {
 			mine, err = w.c.ledger.alive(ctx, r)
 		} else {
-			mine, err = w.c.ledger.reached(ctx, nil, r)
+			mine, err = w.c.ledger.reached(ctx, nil, r, nil)
 		}
 		switch {
 		case err != nil: // it may be back at the next
@@ -167,6 +199,11 @@ func (c *Core) Job(ctx context.Context, who Identity, id string) (Job, error) {
 }
 
 func (c *Core) job(ctx context.Context, id string) (record, error) {
+	ctx, cancel, err := c.bounded(ctx)
+	defer cancel()
+	if err != nil {
+		return record{}, err
+	}
 	list, err := c.ledger.jobs(ctx, id, 1)
 	if err == nil && len(list) == 0 {
 		err = fmt.Errorf("job %s: %w", id, ErrNoJob)
@@ -181,6 +218,11 @@ func (c *Core) job(ctx context.Context, id string) (record, error) {
 func (c *Core) Jobs(ctx context.Context, who Identity, limit int) ([]Job, error) {
 	if limit < 1 || limit > MaxEntries {
 		return nil, &FieldError{"limit", fmt.Sprintf("%d; expected 1 to %d", limit, MaxEntries)}
+	}
+	ctx, cancel, err := c.bounded(ctx)
+	defer cancel()
+	if err != nil {
+		return nil, err
 	}
 	list, err := c.ledger.jobs(ctx, "", limit)
 	out := make([]Job, len(list))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
@@ -110,5 +111,8 @@ func (c *Core) retire(ctx context.Context) (string, error) {
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // the work is done
 	rep, err := live.Broker{Conn: conn, Inspector: src.Broker.Management}.Destroy(ctx, t, opts)
-	return rep.String(), ofBroker(err)
+	if err != nil {
+		return rep.String(), ofBroker(err)
+	}
+	return rep.String() + "; delay.previous is still in the settings: " + doctor.RetiredAdvice, nil
 }

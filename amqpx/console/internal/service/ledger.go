@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -17,14 +18,16 @@ type ledger interface {
 	add(ctx context.Context, r record) error
 	// fail adds the reason why it was not done.
 	fail(ctx context.Context, id, why string) error
-	entries(ctx context.Context, target, before string, limit int) ([]Entry, error)
+	// entries are the newest, with the request of a job. Those of a target include the
+	// bulk changes of that task.
+	entries(ctx context.Context, target, before string, limit int) ([]record, error)
 
 	// jobs are the newest, or the one of an id; none is no error.
 	jobs(ctx context.Context, id string, limit int) ([]record, error)
-	// alive says that the owner is at work on a job, and reached how far it is, in tx
-	// if that is not nil; false: the job is not its any more.
+	// alive says that the owner is at work on a job, and reached how far it is and which
+	// tasks it changed, in tx if that is not nil; false: the job is not its any more.
 	alive(ctx context.Context, r record) (mine bool, err error)
-	reached(ctx context.Context, tx sqldb.Tx, r record) (mine bool, err error)
+	reached(ctx context.Context, tx sqldb.Tx, r record, tasks []any) (mine bool, err error)
 	// end says how a job of the owner went; one that was stopped stays so.
 	end(ctx context.Context, r record) error
 	// stop ends a running job, whoever runs it; false: it does not run.
@@ -72,7 +75,7 @@ func (c *Core) recorded(ctx context.Context, who Identity, e Entry, do func() er
 	if !who.Role.May(RoleOperator) {
 		return fmt.Errorf("%s: %w", e.Action, ErrForbidden)
 	}
-	if err := c.ledger.add(ctx, record{Job: Job{Entry: e, ID: e.ID}}); err != nil {
+	if err := c.record(ctx, record{Job: Job{Entry: e, ID: e.ID}}); err != nil {
 		return fmt.Errorf("nothing was done, because it could not be recorded: %w", err)
 	}
 	err := do()
@@ -86,6 +89,14 @@ func (c *Core) recorded(ctx context.Context, who Identity, e Entry, do func() er
 	return err
 }
 
+// record writes to the ledger, if the database answers at all.
+func (c *Core) record(ctx context.Context, r record) error {
+	if err := c.answers(ctx); err != nil {
+		return err
+	}
+	return c.ledger.add(ctx, r)
+}
+
 // logged writes an entry to the log.
 func (c *Core) logged(e Entry) {
 	fields := []zap.Field{zap.String("who", e.Who), zap.String("action", e.Action), zap.String("target", e.Target), zap.String("detail", e.Detail)}
@@ -95,10 +106,11 @@ func (c *Core) logged(e Entry) {
 	c.log.Info("audit", fields...)
 }
 
-// Note records what was done elsewhere, such as a login.
-func (c *Core) Note(ctx context.Context, who Identity, action string) {
-	e := entry(who, Entry{Action: action})
-	if err := c.ledger.add(ctx, record{Job: Job{Entry: e, ID: e.ID}}); err != nil {
+// Note records what was done or refused elsewhere, such as a login.
+func (c *Core) Note(ctx context.Context, who Identity, e Entry) {
+	who.Name = cmp.Or(who.Name, "nobody")
+	e = entry(who, e)
+	if err := c.record(ctx, record{Job: Job{Entry: e, ID: e.ID}}); err != nil {
 		c.log.Warn("audit: not recorded", zap.Error(err))
 	}
 	c.logged(e)
@@ -141,15 +153,23 @@ func (c *Core) Audit(ctx context.Context, who Identity, target, before string, l
 	if limit < 1 || limit > MaxEntries {
 		return nil, &FieldError{"limit", fmt.Sprintf("%d; expected 1 to %d", limit, MaxEntries)}
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel, err := c.bounded(ctx)
 	defer cancel()
+	if err != nil {
+		return nil, err
+	}
 	return c.entries(ctx, who, target, before, limit)
 }
 
 // entries are those of the ledger, as somebody may see them.
 func (c *Core) entries(ctx context.Context, who Identity, target, before string, limit int) ([]Entry, error) {
-	list, err := c.ledger.entries(ctx, target, before, limit)
-	for i := range list {
+	records, err := c.ledger.entries(ctx, target, before, limit)
+	list := make([]Entry, len(records))
+	for i, r := range records {
+		list[i] = r.Entry
+		if who.Role.May(RoleOperator) {
+			list[i].Detail = cmp.Or(detailOf(r.request), r.Entry.Detail)
+		}
 		veilEntry(who, &list[i])
 	}
 	return list, err

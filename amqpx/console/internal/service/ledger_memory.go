@@ -45,14 +45,10 @@ func (m *memory) fail(_ context.Context, id, why string) error {
 	return nil
 }
 
-func (m *memory) entries(_ context.Context, target, before string, limit int) ([]Entry, error) {
-	out := []Entry{}
-	for _, r := range m.newest(limit, func(r record) bool {
+func (m *memory) entries(_ context.Context, target, before string, limit int) ([]record, error) {
+	return m.newest(limit, func(r record) bool {
 		return (target == "" || r.Entry.Target == target) && (before == "" || r.ID < before)
-	}) {
-		out = append(out, r.Entry)
-	}
-	return out, nil
+	}), nil
 }
 
 func (m *memory) jobs(_ context.Context, id string, limit int) ([]record, error) {
@@ -86,7 +82,7 @@ func (m *memory) alive(_ context.Context, now record) (bool, error) {
 	return m.change(now.ID, func(r *record) bool { return r.mine(now.owner) }), nil
 }
 
-func (m *memory) reached(_ context.Context, _ sqldb.Tx, now record) (bool, error) {
+func (m *memory) reached(_ context.Context, _ sqldb.Tx, now record, _ []any) (bool, error) {
 	return m.change(now.ID, func(r *record) bool {
 		if !r.mine(now.owner) {
 			return false

@@ -25,7 +25,7 @@ func TestMemoryKnowsOwners(t *testing.T) {
 	if mine, err := m.alive(ctx, old); mine || err != nil {
 		t.Errorf("alive for the last owner: %v, %v", mine, err)
 	}
-	if mine, err := m.reached(ctx, nil, old); mine || err != nil {
+	if mine, err := m.reached(ctx, nil, old, nil); mine || err != nil {
 		t.Errorf("reached for the last owner: %v, %v", mine, err)
 	}
 	if err := m.end(ctx, old); err != nil {

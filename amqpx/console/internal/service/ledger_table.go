@@ -58,21 +58,23 @@ func (t *table) fail(ctx context.Context, id, why string) error {
 	return err
 }
 
-func (t *table) entries(ctx context.Context, target, before string, limit int) ([]Entry, error) {
-	query, args := "SELECT id, at, who, action, target, detail, error FROM rabbitdelay_audit WHERE 1 = 1", []any{}
+func (t *table) entries(ctx context.Context, target, before string, limit int) ([]record, error) {
+	query, args := "SELECT a.id, at, who, action, target, detail, error, request FROM rabbitdelay_audit a", []any{}
 	if target != "" {
-		query, args = query+" AND target = ?", append(args, target)
+		query += " JOIN (SELECT id FROM rabbitdelay_audit WHERE target = ? UNION SELECT audit_id FROM rabbitdelay_audit_tasks WHERE task_id = ?) f ON f.id = a.id"
+		args = append(args, target, target)
 	}
 	if before != "" {
-		query, args = query+" AND id < ?", append(args, before)
+		query, args = query+" WHERE a.id < ?", append(args, before)
 	}
-	list := []Entry{}
-	err := t.rows(ctx, query+" ORDER BY id DESC LIMIT ?", append(args, limit), func(rows sqldb.Rows) error {
-		var e Entry
+	var list []record
+	err := t.rows(ctx, query+" ORDER BY a.id DESC LIMIT ?", append(args, limit), func(rows sqldb.Rows) error {
+		var r record
 		var at int64
-		err := rows.Scan(&e.ID, &at, &e.Who, &e.Action, &e.Target, &e.Detail, &e.Error)
-		e.At = time.UnixMilli(at)
-		list = append(list, e)
+		e := &r.Entry
+		err := rows.Scan(&e.ID, &at, &e.Who, &e.Action, &e.Target, &e.Detail, &e.Error, &r.request)
+		r.ID, e.At = e.ID, time.UnixMilli(at)
+		list = append(list, r)
 		return err
 	})
 	return list, err
@@ -128,12 +130,30 @@ func (t *table) alive(ctx context.Context, r record) (bool, error) {
 	return t.mine(ctx, t.db, r, "alive_at = @now")
 }
 
-func (t *table) reached(ctx context.Context, tx sqldb.Tx, r record) (bool, error) {
+func (t *table) reached(ctx context.Context, tx sqldb.Tx, r record, tasks []any) (bool, error) {
 	on := sqldb.Conn(t.db)
 	if tx != nil {
 		on = tx
 	}
-	return t.mine(ctx, on, r, "alive_at = @now, done = ?, place = ?", r.Done, r.place)
+	mine, err := t.mine(ctx, on, r, "alive_at = @now, done = ?, place = ?", r.Done, r.place)
+	if err != nil || !mine || len(tasks) == 0 {
+		return mine, err
+	}
+	args := make([]any, 0, 2*len(tasks))
+	for _, id := range tasks {
+		args = append(args, r.ID, id)
+	}
+	// A job may change a task again, such as one that failed once more.
+	d, err := t.dialect.Resolve(ctx, on)
+	if err != nil {
+		return false, err
+	}
+	insert, end := "INSERT", " ON CONFLICT DO NOTHING"
+	if d == sqldb.MySQL {
+		insert, end = "INSERT IGNORE", ""
+	}
+	_, err = t.exec(ctx, on, insert+" INTO rabbitdelay_audit_tasks (audit_id, task_id) VALUES (?, ?)"+strings.Repeat(", (?, ?)", len(tasks)-1)+end, args...)
+	return err == nil, err
 }
 
 // mine changes the row of a job that runs and is the owner's.
@@ -179,10 +199,19 @@ func (t *table) purge(ctx context.Context, before time.Time) (int64, error) {
 		return 0, err
 	}
 	ms := before.UnixMilli()
-	return sqldb.Purge(ctx, t.db, d, sqldb.Expired{
+	n, err := sqldb.Purge(ctx, t.db, d, sqldb.Expired{
 		Table: "rabbitdelay_audit", Key: "id", Order: "id",
 		Where: "id < ? AND (state <> 'running' OR alive_at < ?)", Args: []any{firstID(before), ms},
 	}, purgeBatch)
+	if err != nil {
+		return n, err
+	}
+	_, err = sqldb.Purge(ctx, t.db, d, sqldb.Expired{
+		Table: "rabbitdelay_audit_tasks", Key: "audit_id, task_id", Order: "audit_id, task_id",
+		Where: "audit_id < ? AND NOT EXISTS (SELECT 1 FROM rabbitdelay_audit WHERE id = audit_id)", Args: []any{firstID(before)},
+		Unlocked: true,
+	}, purgeBatch)
+	return n, err
 }
 
 // firstID is before all ids of newID from an instant on.

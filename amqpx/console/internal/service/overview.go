@@ -125,9 +125,13 @@ func (c *Core) take(ctx context.Context, last *Overview) Overview {
 	}
 	o.Status.At = o.At
 	o.Alarms = o.Status.Alarms
-	if s := c.cfg.Store; s != nil {
+	_, silent := o.Away(doctor.AreaDatabase)
+	if s := c.cfg.Store; s != nil && !silent {
 		if o.Horizon, err = horizon(ctx, s, o.At); err == nil {
 			o.Lateness, err = c.late.points(ctx, s, o.At)
+		}
+		if err == nil {
+			o.Ended, err = ended(ctx, s, o.At)
 		}
 		if err != nil {
 			o.unseen(doctor.AreaDatabase, err)
@@ -183,6 +187,24 @@ func horizon(ctx context.Context, s *schedule.Store, now time.Time) ([]HorizonCo
 		from = f.DueTo
 	}
 	return out, nil
+}
+
+// ended counts what came to an end in the hour until now.
+func ended(ctx context.Context, s *schedule.Store, now time.Time) (*Ended, error) {
+	var e Ended
+	for _, x := range []struct {
+		status schedule.Status
+		before time.Duration
+		to     *int64
+	}{{schedule.StatusDone, time.Hour, &e.Done}, {schedule.StatusFailed, time.Hour, &e.Failed}, {schedule.StatusFailed, 2 * time.Hour, &e.FailedBefore}} {
+		from := now.Add(-x.before)
+		n, err := s.CountFinished(ctx, nil, x.status, from, from.Add(time.Hour), counted)
+		if err != nil {
+			return nil, err
+		}
+		*x.to = min(n, counted)
+	}
+	return &e, nil
 }
 
 // rates are those of the virtual host.

@@ -15,8 +15,11 @@ func (c *Core) Recurring(ctx context.Context, who Identity) ([]schedule.Recurrin
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel, err := c.bounded(ctx)
 	defer cancel()
+	if err != nil {
+		return nil, err
+	}
 	list := []schedule.Recurring{}
 	for r, err := range s.Schedules().List(ctx, nil) {
 		if err != nil {
@@ -36,9 +39,14 @@ func (c *Core) RecurringTask(ctx context.Context, who Identity, name string) (sc
 	if err != nil {
 		return schedule.Recurring{}, err
 	}
+	ctx, cancel, err := c.bounded(ctx)
+	defer cancel()
+	if err != nil {
+		return schedule.Recurring{}, err
+	}
 	r, err := s.Schedules().Get(ctx, nil, name)
 	veil(who, &r.Task)
-	return r, err
+	return r, slow(ctx, err)
 }
 
 // PutRecurring is a method of Schedules.

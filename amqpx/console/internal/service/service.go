@@ -125,11 +125,16 @@ type Tasks interface {
 	// Trace looks for a message or task in the dead-letter queues too, which takes
 	// seconds. Bodies are for an operator only.
 	Trace(ctx context.Context, who Identity, id string) (trace.Trace, error)
+	TaskChanges
+}
 
+// TaskChanges are what becomes of tasks.
+type TaskChanges interface {
 	// Schedule writes each of the tasks, or says in its result why not.
 	Schedule(ctx context.Context, who Identity, tasks []NewTask) ([]ScheduleResult, error)
 	Cancel(ctx context.Context, who Identity, id string) error
 	Move(ctx context.Context, who Identity, id string, to time.Time) error
+	MoveBy(ctx context.Context, who Identity, id string, by time.Duration) error
 	Fire(ctx context.Context, who Identity, id string) error
 	Revive(ctx context.Context, who Identity, id string, at time.Time) error
 	// BulkCount is how many tasks Bulk would change now.
@@ -185,6 +190,8 @@ type Overview struct {
 	Horizon []HorizonCount
 	// Lateness is that of tasks whose effect was in the last hour, by minute.
 	Lateness []LatenessPoint
+	// Ended is how tasks came to an end in the last hour; nil if unknown.
+	Ended *Ended
 	// Rates are messages a second, of the last minute; nil if unknown.
 	Rates *Rates
 	// Alarms are the broker's memory and disk alarms, by node.
@@ -221,6 +228,10 @@ type LatenessPoint struct {
 	P50, P99 time.Duration
 	Count    int64
 }
+
+// Ended counts the tasks that were done or failed within an hour, and those that failed
+// in the hour before. Each count stops at 10,000.
+type Ended struct{ Done, Failed, FailedBefore int64 }
 
 // Rates are messages a second.
 type Rates struct{ In, Out float64 }

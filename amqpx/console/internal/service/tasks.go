@@ -34,8 +34,11 @@ func (c *Core) Tasks(ctx context.Context, who Identity, f schedule.Filter) (Task
 	case f.Header != "" && !who.Role.May(RoleOperator):
 		return TaskPage{}, fmt.Errorf("filter by header: %w", ErrForbidden)
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel, err := c.bounded(ctx)
 	defer cancel()
+	if err != nil {
+		return TaskPage{}, err
+	}
 	limit := f.Limit
 	f.Limit, f.WithoutBody = limit+1, true
 	page := TaskPage{Tasks: []schedule.Task{}}
@@ -55,9 +58,23 @@ func (c *Core) Tasks(ctx context.Context, who Identity, f schedule.Filter) (Task
 
 var errSlow = errors.New("the database took too long; narrow the filter, by a queue, a status or due instants")
 
-// bounded is a context for what a page waits for.
-func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, slowest, errSlow)
+// answering is how long the database may take to answer at all.
+const answering = 3 * time.Second
+
+// answers returns nil where the database answers, or there is none.
+func (c *Core) answers(ctx context.Context) error {
+	if c.cfg.Store == nil {
+		return nil
+	}
+	return c.cfg.Store.Ping(ctx, answering)
+}
+
+// bounded returns a context for what a page reads, and an error where the database does
+// not answer at all.
+func (c *Core) bounded(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	err := c.answers(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, slowest, errSlow)
+	return ctx, cancel, err
 }
 
 // slow explains the error of a statement that took too long.
@@ -74,8 +91,11 @@ func (c *Core) Count(ctx context.Context, f schedule.Filter, limit int64) (n int
 	if err != nil {
 		return 0, false, err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel, err := c.bounded(ctx)
 	defer cancel()
+	if err != nil {
+		return 0, false, err
+	}
 	if n, err = s.CountUpTo(ctx, nil, f, limit); err != nil {
 		return 0, false, slow(ctx, err)
 	}
@@ -91,12 +111,17 @@ func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, e
 	if err != nil {
 		return TaskDetail{}, err
 	}
-	var d TaskDetail
-	if d.Task, err = s.Get(ctx, nil, id); err != nil {
+	ctx, cancel, err := c.bounded(ctx)
+	defer cancel()
+	if err != nil {
 		return TaskDetail{}, err
 	}
+	var d TaskDetail
+	if d.Task, err = s.Get(ctx, nil, id); err != nil {
+		return TaskDetail{}, slow(ctx, err)
+	}
 	if d.Effects, err = s.Effects(ctx, nil, id); err != nil {
-		return TaskDetail{}, err
+		return TaskDetail{}, slow(ctx, err)
 	}
 	t := trace.Trace{ID: id, At: time.Now(), Task: &d.Task, TasksKnown: true, Effects: d.Effects}
 	c.looks.mu.Lock()
@@ -119,7 +144,7 @@ func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, e
 	slices.Sort(scopes)
 	d.Records, err = idempotency.Find(ctx, c.cfg.DB, id, slices.Compact(scopes)...)
 	if err != nil && !errors.Is(err, idempotency.ErrNoTable) {
-		return TaskDetail{}, err
+		return TaskDetail{}, slow(ctx, err)
 	}
 	t.Records, t.RecordsKnown = d.Records, err == nil
 	d.Why = t.Explain()
@@ -127,7 +152,7 @@ func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, e
 		d.TraceID = parts[1]
 	}
 	if d.Audit, err = c.entries(ctx, who, id, "", 50); err != nil {
-		return TaskDetail{}, err
+		return TaskDetail{}, slow(ctx, err)
 	}
 	veil(who, &d.Task)
 	return d, nil
@@ -210,12 +235,18 @@ func scheduleOne(ctx context.Context, s *schedule.Store, t NewTask) (created boo
 	}
 	have, gerr := s.Get(ctx, nil, t.ID)
 	switch {
-	case gerr == nil && same(have, t):
+	case gerr == nil && same(have, t) && (!t.Replace || !again(have, t)):
 		return false, nil
 	case t.Replace:
 		return true, s.Schedule(ctx, nil, t.Task, schedule.Replace())
 	}
 	return false, err
+}
+
+// again reports whether Replace schedules what is there and says the same once more:
+// it is due from now on, or what is there has ended.
+func again(have schedule.Task, t NewTask) bool {
+	return t.AnyDue || have.Status != schedule.StatusPending && have.Status != schedule.StatusRunning
 }
 
 // same tells whether a task that is there was made by the same call. Headers that a
@@ -246,6 +277,11 @@ func (c *Core) Cancel(ctx context.Context, who Identity, id string) error {
 // Move is a method of Tasks.
 func (c *Core) Move(ctx context.Context, who Identity, id string, to time.Time) error {
 	return c.task(ctx, who, Entry{Action: "task.move", Target: id, Detail: "to " + shown.Instant(to)}, func(s *schedule.Store) error { return s.Reschedule(ctx, nil, id, to) })
+}
+
+// MoveBy is a method of Tasks.
+func (c *Core) MoveBy(ctx context.Context, who Identity, id string, by time.Duration) error {
+	return c.task(ctx, who, Entry{Action: "task.move", Target: id, Detail: "by " + by.String()}, func(s *schedule.Store) error { return s.RescheduleBy(ctx, nil, id, by) })
 }
 
 // Fire is a method of Tasks.

@@ -3,14 +3,7 @@
 // zone database.
 package timetable
 
-import (
-	"errors"
-	"fmt"
-	"strings"
-	"time"
-
-	cron "github.com/netresearch/go-cron"
-)
+import "time"
 
 // Rule says when something recurs: by Cron in Zone, or by Every.
 type Rule struct {
@@ -53,36 +46,6 @@ func New(r Rule) (*Timetable, error) {
 
 // everyHour are the bits of the hours 0 to 23.
 const everyHour = 1<<24 - 1
-
-// searchYears is how far ahead the next match of an expression is looked for:
-// 29 February is 8 years away at most, a certain weekday on it 40.
-const searchYears = 40
-
-var parser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
-	cron.Descriptor | cron.Extended | cron.DowOrDom).WithMaxSearchYears(searchYears)
-
-// parse reads an expression. What it gives is asked about wall clocks only, as if
-// they were UTC, so that the library knows of no time zone.
-func parse(expression string) (*cron.SpecSchedule, error) {
-	switch {
-	case strings.HasPrefix(expression, "@every"):
-		return nil, errors.New("@every is an interval; expected a cron expression")
-	case strings.Contains(expression, "TZ="):
-		return nil, errors.New("the time zone stands in the expression; expected it beside it")
-	}
-	s, err := parser.Parse(expression)
-	if err != nil {
-		return nil, fmt.Errorf("%w; expected 5 fields (minute hour day month weekday), 6 with seconds in front, or @hourly, @daily, @weekly, @monthly, @yearly", err)
-	}
-	spec, ok := s.(*cron.SpecSchedule)
-	if !ok {
-		return nil, errors.New("expected a cron expression")
-	}
-	if spec.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return nil, errors.New("no day of the calendar matches")
-	}
-	return spec, nil
-}
 
 // Next is the first instant after the given one; zero for none.
 func (t *Timetable) Next(after time.Time) time.Time {

@@ -110,15 +110,15 @@ CREATE INDEX IF NOT EXISTS rabbitdelay_schedules_plan ON rabbitdelay_schedules (
 -- recorded before they run. Instants are milliseconds since the Unix epoch.
 CREATE TABLE IF NOT EXISTS rabbitdelay_effects (
   task_id     text COLLATE "C" NOT NULL,
+  created_at  bigint           NOT NULL, -- the task's: an id can be used again after its task was deleted
   version     bigint           NOT NULL, -- the task's
-  due_at      bigint           NOT NULL, -- the task's: an id can be used again after its task was purged
   queue       text COLLATE "C" NOT NULL, -- whose handler it is
   done_at     bigint, -- when the effect was committed, NULL before
   attempts    integer          NOT NULL DEFAULT 0, -- that were recorded before they ran
   lease_token text             NOT NULL DEFAULT '', -- of the attempt that runs, or ended without an outcome
   lease_until bigint           NOT NULL DEFAULT 0, -- until then nobody else may begin
   updated_at  bigint           NOT NULL DEFAULT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint),
-  PRIMARY KEY (task_id, version, due_at, queue)
+  PRIMARY KEY (task_id, created_at, version, queue)
 );
 CREATE INDEX IF NOT EXISTS rabbitdelay_effects_updated ON rabbitdelay_effects (updated_at);
 
@@ -154,3 +154,11 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_audit (
 );
 CREATE INDEX IF NOT EXISTS rabbitdelay_audit_target ON rabbitdelay_audit (target, id);
 CREATE INDEX IF NOT EXISTS rabbitdelay_audit_jobs ON rabbitdelay_audit (state, id);
+
+-- The tasks that each bulk change has changed.
+CREATE TABLE IF NOT EXISTS rabbitdelay_audit_tasks (
+  audit_id text NOT NULL,
+  task_id  text NOT NULL,
+  PRIMARY KEY (audit_id, task_id)
+);
+CREATE INDEX IF NOT EXISTS rabbitdelay_audit_tasks_task ON rabbitdelay_audit_tasks (task_id, audit_id);

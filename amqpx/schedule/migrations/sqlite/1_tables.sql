@@ -103,15 +103,15 @@ CREATE INDEX IF NOT EXISTS rabbitdelay_schedules_plan ON rabbitdelay_schedules (
 -- recorded before they run. Instants are milliseconds since the Unix epoch.
 CREATE TABLE IF NOT EXISTS rabbitdelay_effects (
   task_id     TEXT    NOT NULL,
+  created_at  INTEGER NOT NULL, -- the task's: an id can be used again after its task was deleted
   version     INTEGER NOT NULL, -- the task's
-  due_at      INTEGER NOT NULL, -- the task's: an id can be used again after its task was purged
   queue       TEXT    NOT NULL, -- whose handler it is
   done_at     INTEGER, -- when the effect was committed, NULL before
   attempts    INTEGER NOT NULL DEFAULT 0, -- that were recorded before they ran
   lease_token TEXT    NOT NULL DEFAULT '', -- of the attempt that runs, or ended without an outcome
   lease_until INTEGER NOT NULL DEFAULT 0, -- until then nobody else may begin
   updated_at  INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
-  PRIMARY KEY (task_id, version, due_at, queue)
+  PRIMARY KEY (task_id, created_at, version, queue)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS rabbitdelay_effects_updated ON rabbitdelay_effects (updated_at);
 
@@ -147,3 +147,11 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_audit (
 );
 CREATE INDEX IF NOT EXISTS rabbitdelay_audit_target ON rabbitdelay_audit (target, id);
 CREATE INDEX IF NOT EXISTS rabbitdelay_audit_jobs ON rabbitdelay_audit (state, id);
+
+-- The tasks that each bulk change has changed.
+CREATE TABLE IF NOT EXISTS rabbitdelay_audit_tasks (
+  audit_id TEXT NOT NULL,
+  task_id  TEXT NOT NULL,
+  PRIMARY KEY (audit_id, task_id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS rabbitdelay_audit_tasks_task ON rabbitdelay_audit_tasks (task_id, audit_id);

@@ -1,0 +1,68 @@
+package amqptest_test
+
+import (
+	"context"
+	"database/sql"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// A customer is reminded after a month, and every week after that.
+func TestReminders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		client, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close(context.Background())
+		db, err := sql.Open("sqlite", ":memory:")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+		if err := schedule.Migrate(t.Context(), db); err != nil {
+			t.Fatal(err)
+		}
+		store, err := schedule.New(db, client, schedule.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		relayed, consumed := make(chan error, 1), make(chan error, 1)
+		defer func() { stop(); <-relayed; <-consumed }()
+		go func() { relayed <- store.Run(ctx) }()
+
+		// The code under test.
+		var reminded atomic.Int64
+		remind := func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+			reminded.Add(1)
+			next := schedule.Task{ID: "remind-" + time.Now().Format(time.DateOnly), Queue: "reminders", DeliverAt: d.DueAt.Add(7 * 24 * time.Hour)}
+			return store.Schedule(ctx, tx, next)
+		}
+		go func() { consumed <- client.Consume(ctx, "reminders", schedule.Handler(db, remind)) }()
+		first := schedule.Task{ID: "remind", Queue: "reminders", DeliverAt: time.Now().Add(30 * 24 * time.Hour)}
+		if err := store.Schedule(ctx, nil, first); err != nil {
+			t.Fatal(err)
+		}
+
+		for _, step := range []struct {
+			wait     time.Duration
+			reminded int64
+		}{{30*24*time.Hour - time.Minute, 0}, {2 * time.Minute, 1}, {7 * 24 * time.Hour, 2}, {28 * 24 * time.Hour, 6}} {
+			time.Sleep(step.wait)
+			synctest.Wait()
+			if got := reminded.Load(); got != step.reminded {
+				t.Errorf("%d reminders after %v more, want %d", got, step.wait, step.reminded)
+			}
+		}
+	})
+}

@@ -1,0 +1,113 @@
+package amqpx_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// events declares an exchange with a queue that takes its keys order.*.
+func (m *memory) events() {
+	m.Helper()
+	ch := m.foreign()
+	m.declareQueue("audit", nil)
+	if err := errors.Join(ch.ExchangeDeclare("events", "topic", true, false, false, false, nil), ch.QueueBind("audit", "order.*", "events", false, nil)); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// routeQueues are those that were made for exchange destinations.
+func (m *memory) routeQueues() (names []string) {
+	for _, name := range m.Queues() {
+		if strings.HasPrefix(name, "delay.route.") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// What is due goes straight to its exchange: no routing key needs a queue for it.
+func TestDueAtOnceToAnExchange(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		m.events()
+		c := m.open(amqpx.Config{MaxRouteQueues: 1})
+		due := time.Now().Add(-time.Hour)
+		var batch []amqpx.Message
+		for i := range 10 {
+			key := fmt.Sprintf("order.%d", i)
+			c.mustSend(amqpx.Message{Exchange: "events", RoutingKey: key}, amqpx.Message{Exchange: "events", RoutingKey: key, DeliverAt: due})
+			batch = append(batch, amqpx.Message{Exchange: "events", RoutingKey: key})
+		}
+		if err := c.SendBatch(t.Context(), batch); err != nil {
+			t.Error(err)
+		}
+		m.holds("audit", 30, 0)
+		if got := m.routeQueues(); len(got) > 0 {
+			t.Errorf("queues for routing keys: %v", got)
+		}
+		var got collector
+		c.consume("audit", got.handle, amqpx.WithConcurrency(1))
+		after(0)
+		if d := got.all()[1]; !d.DueAt.Equal(due) || d.Exchange != "events" || d.RoutingKey != "order.0" || d.Headers[amqpx.HeaderDestination] != "events:order.0" {
+			t.Errorf("got %+v", d.Delivery)
+		}
+	})
+}
+
+// Without a delay Send refuses what it refuses with one, and reports a message that
+// nobody would get.
+func TestDueAtOnceIsRefused(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		m.events()
+		c := m.open(amqpx.Config{})
+		careful := m.open(amqpx.Config{Declare: amqpx.DeclareListed})
+		for name, test := range map[string]struct {
+			client   *client
+			exchange string
+			want     error
+		}{
+			"missing":   {c, "nowhere", topology.ErrDestination},
+			"ours":      {c, "delay.deliver", topology.ErrDestination},
+			"unlisted":  {careful, "events", topology.ErrDestination},
+			"routes it": {c, "events", amqpx.ErrUnroutable},
+		} {
+			began := time.Now()
+			if err := test.client.Send(t.Context(), amqpx.Message{Exchange: test.exchange, RoutingKey: "k"}); !errors.Is(err, test.want) || time.Since(began) > time.Second {
+				t.Errorf("%s: %v after %v, want %v", name, err, time.Since(began), test.want)
+			}
+		}
+	})
+}
+
+// While a queue behind the exchange refuses a message, the others get one copy more and
+// not one at each try.
+func TestDueAtOnceWhileAQueueRefuses(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		m.events()
+		m.declareQueue("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+		if err := m.foreign().QueueBind("full", "order.*", "events", false, nil); err != nil {
+			t.Fatal(err)
+		}
+		m.publish("", "full", amqp.Publishing{})
+		c := m.open(amqpx.Config{})
+		c.mustSend(amqpx.Message{ID: "m", Exchange: "events", RoutingKey: "order.1"})
+		after(time.Minute)
+		if n := m.queue("audit").Ready; n > 3 {
+			t.Errorf("the other queue has %d copies", n)
+		}
+		if _, err := m.foreign().QueuePurge("full", false); err != nil {
+			t.Fatal(err)
+		}
+		after(10 * time.Minute)
+		if got := m.ids("full"); len(got) != 1 || got[0] != "m" {
+			t.Errorf("the queue that was full holds %q", got)
+		}
+	})
+}

@@ -1,0 +1,178 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// evil is an error that panics in one of its methods, of the nil pointer in all.
+type evil struct{ in string }
+
+func (e *evil) panics(method string) {
+	if e.in == method {
+		panic("evil " + method)
+	}
+}
+
+func (e *evil) Error() string { e.panics("Error"); return "evil" }
+func (e *evil) Is(error) bool { e.panics("Is"); return false }
+func (e *evil) As(any) bool   { e.panics("As"); return false }
+func (e *evil) Unwrap() error { e.panics("Unwrap"); return nil }
+
+// fickle is an error whose text can be had once.
+type fickle struct{ asked *bool }
+
+func (e fickle) Error() string {
+	if *e.asked {
+		panic("asked again")
+	}
+	*e.asked = true
+	return "fickle"
+}
+
+// What a handler panics with, however late, is that attempt's error, and nobody else's
+// trouble.
+func TestPanicsAreTheMessagesOwn(t *testing.T) {
+	asked := false
+	for name, c := range map[string]struct {
+		err    error
+		panics any
+		opts   []amqpx.ConsumeOption
+		says   string // the dead letter
+	}{
+		"the handler":          {panics: "oh no", says: "handler panicked: oh no"},
+		"with an evil error":   {panics: &evil{"Error"}, says: "handler panicked: "},
+		"a typed nil":          {err: (*evil)(nil), says: "error of the handler panicked: runtime error"},
+		"Error":                {err: &evil{"Error"}, says: "evil Error"},
+		"As":                   {err: &evil{"As"}, says: "evil As"},
+		"Unwrap":               {err: &evil{"Unwrap"}, says: "evil Unwrap"},
+		"a wrapped typed nil":  {err: amqpx.RetryIn(time.Second, (*evil)(nil)), says: "panicked"},
+		"a rejected typed nil": {err: amqpx.Reject((*evil)(nil)), says: "panicked"},
+		"only later":           {err: fickle{&asked}, says: "fickle"},
+		"the back-off": {err: errors.New("no"), says: "no", opts: []amqpx.ConsumeOption{
+			amqpx.WithBackoff(func(*amqpx.Delivery, error) time.Duration { panic("back-off") }),
+		}},
+		"a middleware": {says: "late", opts: []amqpx.ConsumeOption{
+			amqpx.WithMiddleware(func(next amqpx.Handler) amqpx.Handler {
+				return func(ctx context.Context, d *amqpx.Delivery) error {
+					if d.ID == "bad" {
+						defer func() { panic("late") }()
+					}
+					return next(ctx, d)
+				}
+			}),
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				cl := m.open(amqpx.Config{})
+				got := collector{answer: func(d *amqpx.Delivery) error {
+					if d.ID != "bad" {
+						return nil
+					}
+					asked = false
+					if c.panics != nil {
+						panic(c.panics)
+					}
+					return c.err
+				}}
+				opts := append([]amqpx.ConsumeOption{}, c.opts...)
+				opts = append(opts, amqpx.WithConcurrency(1), amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
+				k := cl.consume("q", got.handle, opts...)
+				cl.mustSend(amqpx.Message{ID: "bad", Queue: "q"}, amqpx.Message{ID: "good", Queue: "q"})
+				after(time.Minute)
+				dead := m.queue("q.dead").Messages
+				if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), c.says) {
+					t.Errorf("dead letters %v, want one that says %q", dead, c.says)
+				}
+				if attempts := got.attempts(); len(attempts) != 3 && !amqpx.IsRejected(c.err) {
+					t.Errorf("attempts %v, want two and that of the good one", attempts)
+				}
+				m.holds("q", 0, 0)
+				k.stop()
+			})
+		})
+	}
+}
+
+// hooked panics in every hook.
+type hooked struct{}
+
+func (hooked) SendStart(context.Context, *amqpx.Message) context.Context { panic("SendStart") }
+func (hooked) SendEnd(context.Context, amqpx.SendEnd)                    { panic("SendEnd") }
+func (hooked) HandleStart(context.Context, *amqpx.Delivery) context.Context {
+	return nil // as careless as it gets
+}
+func (hooked) HandleEnd(context.Context, amqpx.HandleEnd) { panic("HandleEnd") }
+func (hooked) ConnectionState(amqpx.StateEvent)           { panic("ConnectionState") }
+
+// A hook that panics changes nothing, and neither does the callback of a batch but
+// that SendEach says so.
+func TestPanicsOfHooks(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{hooked{}}})
+		got := collector{}
+		k := c.consume("q", got.handle)
+		c.mustSend(amqpx.Message{Queue: "q"})
+		err := c.SendEach(t.Context(), make([]amqpx.Message, 0), nil)
+		if !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("without a callback: %v", err)
+		}
+		err = c.SendEach(t.Context(), []amqpx.Message{{Queue: "q"}, {Queue: "r"}}, func(int, error) { panic("callback") })
+		if err == nil || !strings.Contains(err.Error(), "panicked: callback") {
+			t.Errorf("a callback that panics: %v", err)
+		}
+		after(time.Second)
+		if n := len(got.all()); n != 2 {
+			t.Errorf("%d messages were handled, want 2", n)
+		}
+		m.holds("r", 1, 0)
+		k.stop()
+		if err := c.Close(m.within(time.Minute)); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+}
+
+// What the configuration has for dialling may panic, which is an error of that attempt.
+func TestPanicsOfDialling(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		n := 0
+		c, err := amqpx.Open(t.Context(), amqpx.Config{URL: m.URL(), Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if n++; n == 1 {
+				panic("dial")
+			}
+			return m.Dial(ctx, network, addr)
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		_, err = amqpx.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) { panic("login") }})
+		if err == nil || !strings.Contains(err.Error(), "panicked: login") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// A middleware that is none is refused before anything is consumed.
+func TestMiddlewareThatIsNone(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		for _, mw := range []amqpx.Middleware{nil, func(amqpx.Handler) amqpx.Handler { return nil }} {
+			if err := c.Consume(t.Context(), "q", nothing, amqpx.WithMiddleware(mw)); !errors.Is(err, amqpx.ErrConfig) {
+				t.Errorf("got %v, want ErrConfig", err)
+			}
+		}
+	})
+}

@@ -1,0 +1,111 @@
+package timetable
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	cron "github.com/netresearch/go-cron"
+)
+
+// searchYears is how far ahead the next match of an expression is looked for:
+// 29 February is 8 years away at most, a certain weekday on it 40.
+const searchYears = 40
+
+var parser = cron.MustNewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
+	cron.Descriptor | cron.Extended).WithMaxSearchYears(searchYears)
+
+const words = "@hourly, @daily, @weekly, @monthly, @yearly"
+
+// parse reads an expression. The schedule it returns is asked about wall clocks only,
+// as if they were UTC, so that the library knows of no time zone.
+func parse(expression string) (*cron.SpecSchedule, error) {
+	fields := strings.Fields(expression)
+	if len(fields) == 5 {
+		fields = append([]string{"0"}, fields...)
+	}
+	switch {
+	case strings.HasPrefix(expression, "@every"):
+		return nil, errors.New("@every is an interval; expected a cron expression")
+	case strings.Contains(expression, "TZ="):
+		return nil, errors.New("the time zone stands in the expression; expected it beside it")
+	case len(expression) > cron.MaxSpecLength:
+		return nil, fmt.Errorf("%d bytes, expected at most %d", len(expression), cron.MaxSpecLength)
+	case strings.HasPrefix(expression, "@"):
+	case len(fields) != len(places):
+		return nil, fmt.Errorf("%d fields, expected 5 (minute hour day month weekday), 6 with seconds in front, or one of %s", len(fields), words)
+	}
+	// In lower case, because the library takes the H of THU for a hash.
+	s, err := parser.Parse(strings.ToLower(strings.Join(fields, " ")))
+	if err != nil {
+		return nil, explain(fields)
+	}
+	spec, ok := s.(*cron.SpecSchedule)
+	if !ok {
+		return nil, errors.New("expected a cron expression")
+	}
+	if len(fields) == len(places) {
+		spec.DowOrDom = !starred(fields[3]) && !starred(fields[5])
+		const star = 1 << 63 // the library's own mark, of a star anywhere in a field
+		spec.Dom, spec.Dow = spec.Dom&^star, spec.Dow&^star
+	}
+	if spec.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
+		return nil, errors.New("no day of the calendar matches")
+	}
+	return spec, nil
+}
+
+// starred reports whether a field of days restricts the other one, and does not add to
+// it. As in Vixie's cron its first character decides, whatever follows.
+func starred(field string) bool {
+	return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?")
+}
+
+// places are the fields in their order.
+var places = []struct{ name, first, values string }{
+	{"second", "0", "0 to 59"},
+	{"minute", "0", "0 to 59"},
+	{"hour", "0", "0 to 23"},
+	{"day of month", "1", "1 to 31, L, L-3, LW, 15W"},
+	{"month", "1", "1 to 12 or jan to dec"},
+	{"weekday", "0", "0 to 7 (Sunday is 0 and 7) or sun to sat, mon#2, fri#L"},
+}
+
+// explain names the first part of an expression that the library refuses alone. The
+// library's own texts name Go functions, and options that nobody here can set.
+func explain(fields []string) error {
+	for place, field := range fields {
+		for part := range strings.SplitSeq(field, ",") {
+			if len(fields) == len(places) && !alone(place, part) {
+				return reason(place, part)
+			}
+		}
+	}
+	return fmt.Errorf("%q is unknown, expected %s, or 5 fields (minute hour day month weekday), 6 with seconds in front", strings.Join(fields, " "), words)
+}
+
+// alone reports whether a part is valid in its place.
+func alone(place int, part string) bool {
+	fields := strings.Fields(strings.Repeat("* ", len(places)))
+	fields[place] = strings.ToLower(part)
+	_, err := parser.Parse(strings.Join(fields, " "))
+	return part == "" || err == nil // the library skips empty parts
+}
+
+func reason(place int, part string) error {
+	p := places[place]
+	span, step, stepped := strings.Cut(part, "/")
+	if n, err := strconv.Atoi(step); stepped && err == nil && n > 1 && !strings.ContainsAny(span, "lLwW#") && alone(place, span) {
+		first, _, _ := strings.Cut(span, "-")
+		if starred(span) {
+			first = p.first
+		}
+		return fmt.Errorf("%s %q: a step of %d is as long as the range or longer, so that only the first %s is left; write %s for that, or use an interval (every)", p.name, part, n, p.name, first)
+	}
+	if day := strings.TrimRight(part, "lL"); p.name == "weekday" && day != part && day != "" && alone(place, day) {
+		return fmt.Errorf("%s %q: the last of a weekday in the month is written with #; write %s#L", p.name, part, day)
+	}
+	return fmt.Errorf("%s %q: expected %s, *, a range such as 2-5 or a step such as */5", p.name, part, p.values)
+}

@@ -1,0 +1,115 @@
+package timetable
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Vixie's cron joins the days by AND if either field begins with a star, also one with
+// a step, and by OR otherwise (crontab(5), entry.c: DOM_STAR and DOW_STAR).
+func TestDaysAsVixie(t *testing.T) {
+	odd := func(w time.Time) bool { return w.Day()%2 == 1 }
+	is := func(days ...time.Weekday) func(w time.Time) bool {
+		return func(w time.Time) bool {
+			for _, d := range days {
+				if w.Weekday() == d {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	mon := is(time.Monday)
+	for days, want := range map[string]func(w time.Time) bool{
+		"* * *":        func(time.Time) bool { return true },
+		"* * mon":      mon,
+		"13 * *":       func(w time.Time) bool { return w.Day() == 13 },
+		"13 * mon":     func(w time.Time) bool { return w.Day() == 13 || mon(w) },
+		"*/2 * *":      odd,
+		"*/2 * mon":    func(w time.Time) bool { return odd(w) && mon(w) },
+		"1-31/2 * mon": func(w time.Time) bool { return odd(w) || mon(w) },
+		"*/1 * mon":    mon,
+		"*/2,2 * mon":  func(w time.Time) bool { return (odd(w) || w.Day() == 2) && mon(w) },
+		"2,*/2 * mon":  func(w time.Time) bool { return odd(w) || w.Day() == 2 || mon(w) },
+		"1,* * mon":    func(time.Time) bool { return true },
+		"13 * */2":     func(w time.Time) bool { return w.Day() == 13 && w.Weekday()%2 == 0 },
+		"13 * */7":     func(w time.Time) bool { return w.Day() == 13 && w.Weekday() == time.Sunday },
+		"13 * 0-7/2":   func(w time.Time) bool { return w.Day() == 13 || w.Weekday()%2 == 0 },
+		"* * 5-7":      is(time.Friday, time.Saturday, time.Sunday),
+		"1 * 7":        func(w time.Time) bool { return w.Day() == 1 || w.Weekday() == time.Sunday },
+		"*/10 2 *":     func(w time.Time) bool { return w.Month() == time.February && w.Day()%10 == 1 },
+		"? * THU":      is(time.Thursday), // Quartz's star, and capitals
+		"L * */2":      func(w time.Time) bool { return w.AddDate(0, 0, 1).Day() == 1 && w.Weekday()%2 == 0 },
+	} {
+		table, err := New(Rule{Cron: "30 6 " + days, Zone: time.UTC})
+		if err != nil {
+			t.Errorf("%s: %v", days, err)
+			continue
+		}
+		from := time.Date(2026, 1, 1, 6, 30, 0, 0, time.UTC)
+		next := table.Next(from.Add(-1))
+		for at := from; at.Year() < 2028; at = at.AddDate(0, 0, 1) {
+			hit := next.Equal(at)
+			if hit != want(at) {
+				t.Errorf("%s: %s is %t, expected %t", days, at.Format("Mon 2006-01-02"), hit, want(at))
+				break
+			}
+			if hit {
+				next = table.Next(at)
+			}
+		}
+	}
+}
+
+// What is refused says which part of the expression it is, what was expected there,
+// and what to write instead.
+func TestRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                     "",
+		"0 0 29 2 *":                           "",
+		"0 0 LW * *":                           "",
+		"0 0 * * 5#L,THU#1":                    "",
+		"* * * *":                              `4 fields, expected 5 (minute hour day month weekday), 6 with seconds in front, or one of`,
+		"* * * * * * *":                        `7 fields, expected 5`,
+		"60 * * * *":                           `minute "60": expected 0 to 59, *, a range such as 2-5 or a step such as */5`,
+		"0 60 * * * *":                         `minute "60"`,
+		"60 0 * * * *":                         `second "60"`,
+		"0 8,24 * * *":                         `hour "24": expected 0 to 23`,
+		"0 0 32 * *":                           `day of month "32": expected 1 to 31, L, L-3, LW, 15W`,
+		"0 0 1 13 *":                           `month "13": expected 1 to 12 or jan to dec`,
+		"0 0 * * may":                          `weekday "may": expected 0 to 7 (Sunday is 0 and 7) or sun to sat, mon#2, fri#L`,
+		"99999999999999999999 * * * *":         `minute "99999999999999999999": expected 0 to 59`,
+		"*/60 * * * *":                         `minute "*/60": a step of 60 is as long as the range or longer, so that only the first minute is left; write 0 for that, or use an interval (every)`,
+		"0 */24 * * *":                         `hour "*/24": a step of 24 is as long as the range or longer, so that only the first hour is left; write 0 for that`,
+		"0 0 1 */12 *":                         `month "*/12": a step of 12 is as long as the range or longer, so that only the first month is left; write 1 for that`,
+		"10-20/15 * * * *":                     `minute "10-20/15": a step of 15 is as long as the range or longer, so that only the first minute is left; write 10 for that`,
+		"0 0 */31 * *":                         `day of month "*/31": a step of 31`,
+		"*/x * * * *":                          `minute "*/x"`,
+		"0 0 L/2 * *":                          `day of month "L/2": expected`,
+		"*/0 * * * *":                          `minute "*/0"`,
+		"1/2/3 * * * *":                        `minute "1/2/3"`,
+		"0 0 * * 5L":                           `weekday "5L": the last of a weekday in the month is written with #; write 5#L`,
+		"0 0 * * friL":                         `weekday "friL": the last of a weekday in the month is written with #; write fri#L`,
+		"0 0 5L * *":                           `day of month "5L": expected 1 to 31, L, L-3`,
+		"0 0 * * 5W":                           `weekday "5W"`,
+		"0 0 * * mon#6":                        `weekday "mon#6"`,
+		"H * * * *":                            `minute "H"`,
+		"0 0 30 2 *":                           "no day of the calendar matches",
+		"@every 5m":                            "@every is an interval",
+		"TZ=UTC * * * * *":                     "the time zone stands in the expression",
+		"@reboot":                              `"@reboot" is unknown, expected @hourly`,
+		strings.Repeat("1,", 600) + " * * * *": "1208 bytes, expected at most 1024",
+	} {
+		_, err := New(Rule{Cron: text, Zone: time.UTC, Every: time.Second})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%.50q: %v\nexpected %q", text, err, want)
+		}
+		for _, foreign := range []string{"strconv", "Atoi", "option", "spec"} {
+			if strings.Contains(fmt.Sprint(err), foreign) {
+				t.Errorf("%.50q: %v", text, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// counting counts what a database is asked.
+type counting struct {
+	sqldb.DB
+
+	statements atomic.Int64
+}
+
+func (c *counting) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	c.statements.Add(1)
+	return c.DB.ExecContext(ctx, query, args...)
+}
+
+func (c *counting) QueryContext(ctx context.Context, query string, args ...any) (sqldb.Rows, error) {
+	c.statements.Add(1)
+	return c.DB.QueryContext(ctx, query, args...)
+}
+
+func (c *counting) QueryRowContext(ctx context.Context, query string, args ...any) sqldb.Row {
+	c.statements.Add(1)
+	return c.DB.QueryRowContext(ctx, query, args...)
+}
+
+func (c *counting) Begin(ctx context.Context, opts *sql.TxOptions) (sqldb.Tx, error) {
+	c.statements.Add(1)
+	return c.DB.Begin(ctx, opts)
+}
+
+// paced runs a store with its defaults in a bubble, and another on the same database
+// that only writes.
+func paced(t *testing.T, cfg Config, test func(t *testing.T, s, other *Store, r *recorder, asked *counting)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		cfg.Hooks.Error = func(what string, err error) { t.Errorf("%s: %v", what, err) }
+		s, db := openStore(t, r, cfg)
+		defer func() { check(t, db.Close()) }()
+		asked := &counting{DB: s.db}
+		s.db = asked
+		other, err := NewOn(asked, nil, Config{})
+		check(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		test(t, s, other, r, asked)
+		stop()
+		check(t, <-done)
+	})
+}
+
+// A store that runs asks the database little in a bubble, or a day would take a minute.
+func TestVirtualDayIsCheap(t *testing.T) {
+	paced(t, Config{}, func(t *testing.T, s, _ *Store, r *recorder, asked *counting) {
+		for i, at := range []time.Duration{30 * time.Hour, 31 * time.Hour, 50 * time.Hour} {
+			check(t, s.Schedule(t.Context(), nil, Task{ID: string(rune('a' + i)), Queue: "q", DeliverAt: time.Now().Add(at)}))
+		}
+		<-time.After(29 * time.Hour)
+		if n := asked.statements.Load(); n > 3000 {
+			t.Errorf("%d statements in a day", n)
+		}
+		relays, err := s.Relays(t.Context())
+		if err != nil || len(relays) != 1 || !relays[0].Running(time.Now()) {
+			t.Errorf("%v; %+v", err, relays)
+		}
+		if got := r.receipts(); len(got) != 3 {
+			t.Errorf("%d were sent", len(got))
+		}
+	})
+}
+
+// However long nothing has happened, what a store of the bubble writes is found as soon
+// as outside of bubbles.
+func TestNothingIsLateInABubble(t *testing.T) {
+	const idle = 11*time.Hour + 11*time.Second
+	within := func(t *testing.T, r *recorder, id string, since time.Time, most time.Duration) {
+		t.Helper()
+		synctest.Wait()
+		for _, x := range r.receipts() {
+			if x.m.ID == id {
+				if took := x.at.Sub(since); took < 0 || took > most {
+					t.Errorf("%s was sent after %v, want at most %v", id, took, most)
+				}
+				return
+			}
+		}
+		t.Errorf("%s was not sent", id)
+	}
+	for name, c := range map[string]func(t *testing.T, s, other *Store, r *recorder){
+		"a task by another store": func(t *testing.T, _, other *Store, r *recorder) {
+			now := time.Now()
+			check(t, other.Schedule(t.Context(), nil, Task{ID: "a", Queue: "q", DeliverAt: now}))
+			<-time.After(time.Minute)
+			within(t, r, "a", now, 2*time.Second)
+		},
+		"a task that enters the horizon": func(t *testing.T, _, other *Store, r *recorder) {
+			now := time.Now()
+			check(t, other.Schedule(t.Context(), nil, Task{ID: "a", Queue: "q", DeliverAt: now.Add(25*time.Hour + time.Minute)}))
+			<-time.After(2 * time.Hour)
+			within(t, r, "a", now.Add(time.Hour+time.Minute), 2*time.Second)
+		},
+		"a task that was moved": func(t *testing.T, s, other *Store, r *recorder) {
+			check(t, s.Schedule(t.Context(), nil, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(100 * time.Hour)}))
+			<-time.After(time.Hour)
+			now := time.Now()
+			check(t, other.FireNow(t.Context(), nil, "a"))
+			<-time.After(time.Minute)
+			within(t, r, "a", now, 2*time.Second)
+		},
+		"a message that is lost": func(t *testing.T, s, _ *Store, r *recorder) {
+			now := time.Now()
+			check(t, s.Schedule(t.Context(), nil, Task{ID: "a", Queue: "q", DeliverAt: now.Add(3 * time.Hour)}))
+			<-time.After(4 * time.Hour)
+			got := r.receipts()
+			if len(got) < 2 || got[1].at.Sub(now.Add(3*time.Hour+s.cfg.Grace)).Abs() > s.cfg.SweepInterval {
+				for _, x := range got {
+					t.Errorf("sent after %v", x.at.Sub(now))
+				}
+			}
+		},
+		"a recurring task": func(t *testing.T, _, other *Store, r *recorder) {
+			check(t, other.Schedules().Add(t.Context(), nil, Recurring{Name: "r", Every: time.Minute, Task: Task{Queue: "q"}}))
+			<-time.After(10 * time.Minute)
+			if n := len(r.receipts()); n < 10 {
+				t.Errorf("%d were sent", n)
+			}
+		},
+		"a row that is written past the stores": func(t *testing.T, s, _ *Store, r *recorder) {
+			insert := func(id string) time.Time {
+				_, err := s.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', 1)", id)
+				check(t, err)
+				return time.Now()
+			}
+			now := insert("a")
+			<-time.After(time.Hour)
+			within(t, r, "a", now, longestPause)
+			now = insert("b")
+			s.Wake()
+			<-time.After(time.Hour)
+			within(t, r, "b", now, time.Second)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			paced(t, Config{}, func(t *testing.T, s, other *Store, r *recorder, _ *counting) {
+				<-time.After(idle)
+				c(t, s, other, r)
+			})
+		})
+	}
+}

@@ -1,0 +1,61 @@
+package amqpx_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// replies declares a queue that the broker names.
+func (m *memory) replies(exclusive bool) string {
+	m.Helper()
+	q, err := m.foreign().QueueDeclare("", !exclusive, false, exclusive, false, nil)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return q.Name
+}
+
+// A reply can be delayed. If its queue has gone in the meantime it is parked.
+func TestDelayedReply(t *testing.T) {
+	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+		for _, d := range []amqpx.Declaration{amqpx.DeclareMissing, amqpx.DeclareListed, amqpx.DeclareNothing} {
+			c := m.open(amqpx.Config{Declare: d})
+			q, gone := m.replies(false), m.replies(false)
+			c.mustSend(amqpx.Message{Queue: q}, amqpx.Message{Queue: q, Delay: time.Minute}, amqpx.Message{Queue: gone, Delay: time.Minute})
+			m.holds(q, 1, 0)
+			m.deleteQueue(gone)
+			parked, _ := m.Queue("delay.parked")
+			after(2 * time.Minute)
+			m.holds(q, 2, 0)
+			m.holds("delay.parked", parked.Ready+1, 0)
+			if err := m.open(amqpx.Config{Declare: d}).Send(t.Context(), amqpx.Message{Queue: gone, Delay: time.Minute}); !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "any more") {
+				t.Errorf("to a queue that is gone: %v", err)
+			}
+		}
+		for _, name := range m.Queues() {
+			if strings.HasSuffix(name, ".dead") {
+				t.Errorf("there is a queue %s", name)
+			}
+		}
+	})
+}
+
+// Nobody binds to a queue that is exclusive to another connection, but everybody may
+// publish to it.
+func TestReplyToAnExclusiveQueue(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		q := m.replies(true)
+		c.mustSend(amqpx.Message{Queue: q})
+		m.holds(q, 1, 0)
+		if err := c.Send(t.Context(), amqpx.Message{Queue: q, Delay: time.Minute}); !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "exclusive to another connection") {
+			t.Errorf("with a delay: %v", err)
+		}
+	})
+}

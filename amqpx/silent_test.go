@@ -1,0 +1,136 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// silencer makes a broker accept everything and answer nothing from an instant on.
+type silencer struct {
+	on   atomic.Bool
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// Dial is for Config.Dial.
+func (s *silencer) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := s.dial(ctx, network, addr)
+	return &silentConn{c, s}, err
+}
+
+type silentConn struct {
+	net.Conn
+	of *silencer
+}
+
+func (c *silentConn) Read(p []byte) (n int, err error) {
+	for n, err = c.Conn.Read(p); err == nil && c.of.on.Load(); n, err = c.Conn.Read(p) {
+	}
+	return n, err
+}
+
+func (c *silentConn) Write(p []byte) (int, error) {
+	if c.of.on.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// inSilence runs a test with a client whose broker can be made to hang, once with and
+// once without heartbeats.
+func inSilence(t *testing.T, test func(t *testing.T, m *memory, c *client, hang func())) {
+	t.Helper()
+	for _, name := range []string{"dead", "heartbeats only"} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				s := &silencer{dial: m.Dial}
+				c, err := amqpx.Open(t.Context(), amqpx.Config{URL: m.URL(), Dial: s.Dial, SendTimeout: time.Hour})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = c.Close(m.within(0)) })
+				test(t, m, &client{c, m}, func() {
+					if name == "dead" {
+						s.on.Store(true)
+						return
+					}
+					m.Control(func(amqptest.Frame) amqptest.Action { return amqptest.Action{Drop: true} })
+				})
+			})
+		})
+	}
+}
+
+// A consumer without handlers ends soon on a broker that does not answer, and Close
+// by the end of its context.
+func TestEndOnASilentBroker(t *testing.T) {
+	inSilence(t, func(t *testing.T, _ *memory, c *client, hang func()) {
+		c.mustSend(amqpx.Message{Queue: "q"}, amqpx.Message{Queue: "other"})
+		patient, hasty := c.consume("q", nothing), c.consume("other", nothing, amqpx.WithDrainTimeout(time.Second))
+		hang()
+		for k, most := range map[*consumer]time.Duration{patient: 2 * time.Second, hasty: time.Second} {
+			began := time.Now()
+			if err := k.end(); err != nil || time.Since(began) > most {
+				t.Errorf("the consumer ended with %v after %v, want nil within %v", err, time.Since(began), most)
+			}
+		}
+	})
+}
+
+func TestCloseOnASilentBroker(t *testing.T) {
+	for name, begin := range map[string]func(c *client){
+		"at rest": func(*client) {},
+		"sending": func(c *client) { c.sending(amqpx.Message{Queue: "q"}) },
+		"requeueing": func(c *client) {
+			go func() { _, _ = c.Requeue(context.Background(), amqpx.RequeueOptions{Queue: "q.dead"}) }()
+		},
+		"declaring": func(c *client) { c.sending(amqpx.Message{Queue: "new"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inSilence(t, func(t *testing.T, m *memory, c *client, hang func()) {
+				c.mustSend(amqpx.Message{Queue: "q"})
+				k := c.consume("q", nothing)
+				hang()
+				begin(c)
+				after(time.Second)
+				began := time.Now()
+				err := c.Close(m.within(time.Second))
+				if left, ok := errors.AsType[*amqpx.CloseError](err); err != nil && (!ok || left.Unconfirmed == 0) || time.Since(began) > 1500*time.Millisecond {
+					t.Errorf("closed with %v after %v", err, time.Since(began))
+				}
+				if err := <-k.result; err != nil {
+					t.Errorf("the consumer ended with %v", err)
+				}
+			})
+		})
+	}
+}
+
+// Health names the connections, the consumers and every queue that a silent broker holds
+// up; a queue alone that does not confirm is nobody else's trouble.
+func TestHealthOfASilentBroker(t *testing.T) {
+	inSilence(t, func(t *testing.T, m *memory, c *client, hang func()) {
+		for _, q := range []string{"a", "b"} {
+			c.mustSend(amqpx.Message{Queue: q, Delay: time.Hour})
+			c.consume(q, nothing)
+		}
+		undo := m.Silence("delay.bucket.1m")
+		c.sending(amqpx.Message{Queue: "a", Delay: time.Minute})
+		after(3 * time.Second)
+		c.unwell("queue delay.bucket.1m stuck")
+		undo()
+		after(time.Second)
+		c.healthy()
+		hang()
+		c.sending(amqpx.Message{Queue: "a", Delay: time.Second})
+		c.sending(amqpx.Message{Queue: "b", Delay: time.Hour})
+		after(3 * time.Second)
+		c.unwell("publish silent", "consume silent", "queue delay.bucket.1h stuck", "queue delay.bucket.1s stuck", "consumer a silent", "consumer b silent")
+	})
+}

@@ -1,0 +1,56 @@
+package trace_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/hung"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
+)
+
+// The dead-letter queues are searched although the database says nothing.
+func TestTakeBesideAHungDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		conn, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ch.QueueDeclare("q.dead", true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.PublishWithContext(t.Context(), "", "q.dead", false, false, amqp.Publishing{MessageId: "m"}); err != nil {
+			t.Fatal(err)
+		}
+		db := hung.DB(t)
+		store, err := schedule.New(db, nil, schedule.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		got, err := trace.Take(t.Context(), "m", trace.Source{
+			Status: status.Source{Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }}, Tasks: store},
+			DB:     db, Queues: []string{"q.dead"},
+		})
+		if err != nil || len(got.Lying) != 1 || got.Complete() {
+			t.Errorf("%v: %+v", err, got)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}

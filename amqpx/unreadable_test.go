@@ -1,0 +1,97 @@
+package amqpx_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// unreadable are headers that amqp091 writes, and over which it ends the connection
+// when it reads them, with the reason that is told.
+func unreadable() map[string]amqp.Table {
+	deep := amqp.Table{}
+	for range 35 {
+		deep = amqp.Table{"t": deep}
+	}
+	wide := amqp.Table{}
+	for i := range 9000 {
+		wide[fmt.Sprint(i)] = nil
+	}
+	return map[string]amqp.Table{
+		"deeper than 32":      {"a": deep},
+		"more than 8192":      {"ids": make([]any, 9000)},
+		"elements in a":       wide,
+		"longer than a frame": {"a": strings.Repeat("x", 130_800), "b": strings.Repeat("y", 50)},
+	}
+}
+
+// A message that cannot be read is set aside with a reason, in whatever queue it is and
+// whoever looks, and nothing else waits for it.
+func TestUnreadable(t *testing.T) {
+	for says, headers := range unreadable() {
+		t.Run(says, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				c := m.open(amqpx.Config{})
+				other := &collector{}
+				others := c.consume("other", other.handle)
+				publish := func(id string, headers amqp.Table) {
+					m.publish("", "first", amqp.Publishing{MessageId: id, Headers: headers, Body: []byte("of " + id), AppId: "shop", ContentType: "text/plain", DeliveryMode: 2})
+				}
+				// What is too long for a frame is so by what the broker adds.
+				m.declareQueue("first", amqp.Table{"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
+				m.declareQueue("q", amqp.Table{"x-queue-type": "quorum"})
+				publish("before", nil)
+				publish("bad", headers)
+				publish("after", nil)
+				after(time.Second)
+
+				peeked, err := amqpx.Peek(t.Context(), m.dialed(t), "q", amqpx.PeekOptions{})
+				if err != nil || ids(peeked) != "before bad after" {
+					t.Fatalf("peek: %s (%v)", ids(peeked), err)
+				}
+				if l := peeked.Messages[1]; l.Reason != amqpx.ReasonUnreadable || !strings.Contains(l.Error, says) || string(l.Body) != "of bad" || l.AppID != "shop" {
+					t.Errorf("peek: %s, %q, body %q of %s", l.Reason, l.Error, l.Body, l.AppID)
+				}
+
+				got := &collector{}
+				k := c.consume("q", got.handle)
+				after(time.Second)
+				if ids := got.ids(); strings.Join(ids, " ") != "before after" {
+					t.Errorf("handled %v", ids)
+				}
+				m.holds("q", 0, 0)
+				dead, err := amqpx.Peek(t.Context(), m.dialed(t), "q.dead", amqpx.PeekOptions{})
+				if err != nil || ids(dead) != "bad" {
+					t.Fatalf("dead letters: %s (%v)", ids(dead), err)
+				}
+				l := dead.Messages[0]
+				raw, _ := l.Headers[amqpx.HeaderRaw].([]byte)
+				if l.Reason != amqpx.ReasonUnreadable || !strings.Contains(l.Error, says) || l.Destination.Queue != "q" || len(raw) < 200 {
+					t.Errorf("dead letter: %s, %q, of %q, with %d bytes of headers", l.Reason, l.Error, l.Destination.Queue, len(raw))
+				}
+
+				rep, err := c.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "q.dead"})
+				if err != nil || rep.Stayed != 1 {
+					t.Errorf("requeue: %+v, %v", rep, err)
+				}
+				late := &collector{}
+				ks := c.consume("q.dead", late.handle)
+				after(time.Second)
+				if ids := late.ids(); len(ids) != 1 {
+					t.Errorf("a consumer of the dead letters got %v", ids)
+				}
+				if s := c.Stats(); s.Consume.Sessions != 1 || s.Publish.Sessions != 1 {
+					t.Errorf("%d and %d connections, want one of each", s.Consume.Sessions, s.Publish.Sessions)
+				}
+				others.stop()
+				k.stop()
+				ks.stop()
+			})
+		})
+	}
+}

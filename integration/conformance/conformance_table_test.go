@@ -1,0 +1,169 @@
+package conformance_test
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
+)
+
+// envTable names a file that the conformance table is written to as well,
+// because go test shows the log of a passing test only with -v.
+const envTable = "RABBITDELAY_CONFORMANCE_TABLE"
+
+// place is a cell of the conformance table.
+type place struct{ strategy, queueType, line string }
+
+// score is what became of a cell's cases.
+type score struct {
+	passed, failed, skipped int
+	late                    []time.Duration
+	instead                 string // why there are no cases at all
+}
+
+// scoreboard collects the scores of all cells.
+type scoreboard struct {
+	mu     sync.Mutex
+	scores map[place]*score
+	heads  map[string]string   // release line -> the version that ran
+	skips  map[string][]string // reason -> where
+}
+
+func newScoreboard() *scoreboard {
+	return &scoreboard{scores: map[place]*score{}, heads: map[string]string{}, skips: map[string][]string{}}
+}
+
+func (b *scoreboard) at(p place) *score {
+	s := b.scores[p]
+	if s == nil {
+		s = &score{}
+		b.scores[p] = s
+	}
+	return s
+}
+
+// watch counts a case when it has ended.
+func (b *scoreboard) watch(t *testing.T, p place) {
+	t.Cleanup(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		s := b.at(p)
+		switch {
+		case t.Failed():
+			s.failed++
+		case t.Skipped():
+			s.skipped++
+		default:
+			s.passed++
+		}
+	})
+}
+
+// cellEnded shows a cell that failed before its first case.
+func (b *scoreboard) cellEnded(t *testing.T, p place) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.at(p); t.Failed() && s.failed == 0 {
+		s.failed++
+	}
+}
+
+// skip notes where something did not run and why. For a whole cell short is
+// what it shows instead of counts.
+func (b *scoreboard) skip(p place, where, short, reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if short != "" {
+		b.at(p).instead = short
+	}
+	if !slices.Contains(b.skips[reason], where) {
+		b.skips[reason] = append(b.skips[reason], where)
+	}
+}
+
+func (b *scoreboard) late(p place, d time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.at(p)
+	s.late = append(s.late, d)
+}
+
+func (b *scoreboard) ran(line, version string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.heads[line] = version
+}
+
+func (s *score) String() string {
+	if s.instead != "" {
+		return s.instead
+	}
+	text := fmt.Sprintf("%d ok", s.passed)
+	if s.failed > 0 {
+		text += fmt.Sprintf(", %d FAILED", s.failed)
+	}
+	if s.skipped > 0 {
+		text += fmt.Sprintf(", %d skipped", s.skipped)
+	}
+	if len(s.late) > 0 {
+		slices.Sort(s.late)
+		text += fmt.Sprintf(", %d/%d ms", lateness.Percentile(s.late, 0.5).Milliseconds(), lateness.Percentile(s.late, 0.99).Milliseconds())
+	}
+	return text
+}
+
+// table writes the scores with a column per release line.
+func (b *scoreboard) table(lines []string, rows []place) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out strings.Builder
+	out.WriteString("Conformance: cases by outcome, and lateness (p50/p99) after the instants that were asked for, while other cells run\n\n")
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "strategy\tqueues")
+	for _, line := range lines {
+		fmt.Fprint(w, "\tRabbitMQ "+cmp.Or(b.heads[line], line))
+	}
+	fmt.Fprintln(w)
+	for _, r := range rows {
+		fmt.Fprint(w, r.strategy+"\t"+r.queueType)
+		for _, line := range lines {
+			s := b.scores[place{r.strategy, r.queueType, line}]
+			if s == nil {
+				s = &score{instead: "did not run"}
+			}
+			fmt.Fprint(w, "\t"+s.String())
+		}
+		fmt.Fprintln(w)
+	}
+	_ = w.Flush() // to memory
+	if len(b.skips) > 0 {
+		out.WriteString("\nSkipped:\n")
+		var notes []string
+		for reason, where := range b.skips {
+			slices.Sort(where)
+			notes = append(notes, "  "+strings.Join(where, ", ")+": "+reason+"\n")
+		}
+		slices.Sort(notes)
+		out.WriteString(strings.Join(notes, ""))
+	}
+	return out.String()
+}
+
+// publish shows the table in the test's log and writes it to the file that was
+// asked for.
+func (b *scoreboard) publish(t *testing.T, lines []string, rows []place) {
+	table := b.table(lines, rows)
+	t.Log("\n" + table)
+	if file := os.Getenv(envTable); file != "" {
+		if err := os.WriteFile(file, []byte(table), 0o644); err != nil {
+			t.Errorf("%s: %v", envTable, err)
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package conformance_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// foreignTypes are the queue types of other systems' layouts. Their names do not
+// tell types apart, so a broker has one of each.
+var foreignTypes = map[string]topology.QueueType{dlx.LayoutNServiceBus: topology.Quorum, dlx.LayoutCelery: topology.Classic}
+
+// How many cells of one broker run at a time. Their cases mostly wait, all at once.
+const (
+	cellsAtOnce         = 3
+	cellsAtOnceInMemory = 6
+)
+
+// target is a broker to run cells on.
+type target struct {
+	url    string
+	shared bool // it outlives the suite
+}
+
+// TestConformance runs the same cases through the client over the whole matrix.
+// What is not at hand is skipped with its reason; without any broker it fails,
+// after the cells in memory.
+func TestConformance(t *testing.T) {
+	skip := os.Getenv(servers.EnvSkip) == "1"
+	var here, lines []string
+	if !skip {
+		var err error
+		if here, err = broker.Versions(t.Context()); err != nil {
+			t.Error(err)
+			skip = true
+		}
+	}
+	if !skip {
+		lines = slices.Clone(suite.ConformanceLines)
+	}
+	for _, line := range here {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	slices.SortFunc(lines, compareLines)
+	lines = append(lines, suite.Memory)
+	var rows []place
+	for _, s := range suite.ConformanceStrategies {
+		for _, qt := range suite.ConformanceTypes {
+			if only, ok := foreignTypes[s]; !ok || only == qt {
+				rows = append(rows, place{strategy: s, queueType: string(qt)})
+			}
+		}
+	}
+
+	board := newScoreboard()
+	t.Cleanup(func() { board.publish(t, lines, rows) })
+	for _, line := range lines {
+		t.Run(line, func(t *testing.T) {
+			if line == suite.Memory {
+				conformanceInMemory(t, board, rows)
+				return
+			}
+			conformanceLine(t, board, line, rows, slices.Contains(here, line))
+		})
+	}
+}
+
+// conformanceInMemory runs the cells on amqptest, over a socket as with any
+// broker: those of the native strategy on the first version that has what it needs.
+func conformanceInMemory(t *testing.T, board *scoreboard, rows []place) {
+	open := func(opts amqptest.Options) target {
+		srv := amqptest.NewServer(opts)
+		t.Cleanup(srv.Close)
+		url, err := srv.Listen()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return target{url: url}
+	}
+	board.ran(suite.Memory, amqptest.DefaultVersion+" in memory, native 4.4.0")
+	plain, later := open(amqptest.Options{Plugin: true}), open(amqptest.Options{Plugin: true, Version: "4.4.0"})
+	runCells(t, board, func(p place) target {
+		if p.strategy == "native" {
+			return later
+		}
+		return plain
+	}, rows, suite.Memory, lacks{}, cellsAtOnceInMemory)
+}
+
+// conformanceLine runs the cells of one release line on one broker.
+func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place, here bool) {
+	b, err := startLine(t, line, here)
+	if err != nil {
+		reason := fmt.Sprintf("no broker: %v", err)
+		for _, r := range rows {
+			r.line = line
+			board.skip(r, line, "no broker", reason)
+		}
+		if here {
+			t.Fatal(reason)
+		}
+		t.Skip("skipped: " + reason)
+	}
+	board.ran(line, b.Version())
+	without := lacks{"plugin": pluginMissing(t, b, line), "native": suite.InstantsIgnored(t, b)}
+
+	on := target{url: b.URL(), shared: b.Source() == broker.Environment}
+	runCells(t, board, func(place) target { return on }, rows, line, without, cellsAtOnce)
+}
+
+// lacks says why a broker cannot do a strategy, by its name; "" where it can.
+type lacks map[string]string
+
+// runCells runs the cells of one column, each on its broker, some at once.
+func runCells(t *testing.T, board *scoreboard, on func(place) target, rows []place, line string, without lacks, atOnce int) {
+	slots := make(chan struct{}, atOnce)
+	var cells sync.WaitGroup
+	for _, r := range rows {
+		r.line = line
+		slots <- struct{}{}
+		cells.Go(func() {
+			defer func() { <-slots }()
+			t.Run(strings.ReplaceAll(r.strategy, " ", "-")+"/"+r.queueType, func(t *testing.T) {
+				if reason := without[r.strategy]; reason != "" {
+					board.skip(r, line+" "+r.strategy, "no "+r.strategy, reason)
+					t.Skip("skipped: " + reason)
+				}
+				runCell(t, board, on(r), r, without["plugin"] == "")
+			})
+		})
+	}
+	cells.Wait()
+}
+
+// startLine starts a broker of a release line, with the plugin where there is
+// one. A line that is not here is tried all the same: its image may be there to
+// be pulled.
+func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
+	if os.Getenv(broker.EnvURL) != "" && !here {
+		return nil, fmt.Errorf("%s names a broker of another version", broker.EnvURL)
+	}
+	path, _ := broker.PluginAvailable(line)
+	b, err := broker.Start(t.Context(), broker.Options{
+		Version: line, Plugin: path != "", Log: func(line string) { t.Log(line) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("closing the broker: %v", err)
+		}
+	})
+	return b, nil
+}
+
+// pluginMissing says why the broker has not the plugin, "" if it has.
+func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
+	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
+	path, reason := broker.PluginAvailable(line)
+	switch {
+	case err == nil:
+		return ""
+	case !errors.Is(err, live.ErrNoPlugin):
+		t.Fatal(err)
+	case b.Source() == broker.Environment:
+		return "the broker at " + broker.EnvURL + " has no x-delayed-message plugin"
+	case path != "":
+		t.Errorf("the broker was started with %s, and yet: %v", path, err)
+		return "the plugin did not load"
+	}
+	return reason
+}
+
+// runCell runs all cases in one cell: first the one whose lateness is shown,
+// then the others together.
+func runCell(t *testing.T, board *scoreboard, on target, p place, pluginToo bool) {
+	t.Cleanup(func() { board.cellEnded(t, p) })
+	began := time.Now()
+	c := openCell(t, board, on, p, pluginToo)
+	opened := time.Since(began)
+	run := func(k conformanceCase) {
+		t.Run(k.name, func(t *testing.T) {
+			board.watch(t, p)
+			if reason := c.cannot(k.needs); reason != "" {
+				board.skip(p, p.strategy+" "+k.name, "", reason)
+				t.Skip("skipped: " + reason)
+			}
+			k.run(t, c)
+		})
+	}
+	run(conformanceCases[0])
+	// Not t.Parallel, whose bound is the number of processors: the cases wait for
+	// their messages and not for a processor.
+	var cases sync.WaitGroup
+	for _, k := range conformanceCases[1:] {
+		cases.Go(func() { run(k) })
+	}
+	cases.Wait()
+	t.Logf("opened in %v, ran in %v", opened.Round(time.Millisecond), (time.Since(began) - opened).Round(time.Millisecond))
+}
+
+// compareLines orders 3.10 before 4.0.
+func compareLines(a, b string) int {
+	number := func(line string) int {
+		major, minor, _ := strings.Cut(line, ".")
+		x, _ := strconv.Atoi(major)
+		y, _ := strconv.Atoi(minor)
+		return x*1000 + y
+	}
+	return cmp.Compare(number(a), number(b))
+}

@@ -1,0 +1,232 @@
+package conformance_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/guard"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// celeryImage is what integration/images/build.sh makes of Debian's Celery.
+const celeryImage = "rabbitdelay/celery"
+
+// onForeignVhosts runs a test on a virtual host of each broker on which another
+// system's delays are tried.
+func onForeignVhosts(t *testing.T, test func(t *testing.T, v *suite.Vhost)) {
+	t.Helper()
+	versions, err := broker.Versions(t.Context())
+	if err != nil {
+		broker.Shared(t, broker.Options{Management: true}) // skips or fails with the reason
+	}
+	for _, line := range []string{"4.0", "4.3"} {
+		t.Run(line, func(t *testing.T) {
+			if !slices.Contains(versions, line) {
+				t.Skipf("skipped: no RabbitMQ %s here", line)
+			}
+			test(t, suite.NewVhost(t, broker.Shared(t, broker.Options{Version: line, Management: true})))
+		})
+	}
+}
+
+// celery runs the worker's program in a container.
+func celery(ctx context.Context, t *testing.T, image string, v *suite.Vhost, args ...string) *exec.Cmd {
+	t.Helper()
+	program, err := os.Open("../wire/celery/worker.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = program.Close() })
+	name := "rabbitdelay-celery-" + strings.ToLower(rand.Text()[:10])
+	g, err := guard.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = g.Dismiss() })
+	if err := g.Container(name); err != nil {
+		t.Fatal(err)
+	}
+	run := []string{"run", "--rm", "--interactive", "--init", "--name=" + name, "--label=rabbitdelay=celery", "--network=host", "--env=BROKER=" + v.URL, image, "python3", "-"}
+	cmd := exec.CommandContext(ctx, "docker", append(run, args...)...)
+	cmd.Stdin = program
+	t.Cleanup(func() {
+		_ = exec.CommandContext(context.WithoutCancel(ctx), "docker", "rm", "--force", name).Run() // it is gone in most cases
+	})
+	return cmd
+}
+
+// worker is a Celery worker, by the lines that it prints.
+type worker struct {
+	t     *testing.T
+	lines <-chan string
+}
+
+func startWorker(t *testing.T, image string, v *suite.Vhost) *worker {
+	t.Helper()
+	cmd := celery(t.Context(), t, image, v, "worker")
+	out, in := io.Pipe()
+	cmd.Stdout, cmd.Stderr = in, in
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 10000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() { // the container is removed before
+		_ = cmd.Wait()
+		_ = in.Close()
+		<-done
+	})
+	return &worker{t, lines}
+}
+
+// says returns the fields of the next line that begins with a word.
+func (w *worker) says(word string) []string {
+	w.t.Helper()
+	deadline := time.After(suite.Patience)
+	var others []string
+	for {
+		select {
+		case line, ok := <-w.lines:
+			if fields := strings.Split(line, "\t"); fields[0] == word {
+				return fields
+			}
+			others = append(others, line)
+			if ok {
+				continue
+			}
+		case <-deadline:
+		}
+		w.t.Fatalf("the worker does not say %q:\n%s", word, strings.Join(others, "\n"))
+	}
+}
+
+// task is a message by which Celery's protocol calls tasks.record.
+func task(name string, delay time.Duration) amqpx.Message {
+	id := uuid.NewString()
+	return amqpx.Message{
+		ID: id, Queue: "celery", Delay: delay, CorrelationID: id,
+		ContentType: "application/json", ContentEncoding: "utf-8",
+		Headers: map[string]any{"lang": "py", "task": "tasks.record", "id": id, "root_id": id},
+		Body:    fmt.Appendf(nil, `[[%q], {}, {}]`, name),
+	}
+}
+
+// A Go client delays a task that Celery's worker executes, whoever declared the
+// levels first, and Celery's own countdown works beside it.
+func TestCelery(t *testing.T) {
+	onForeignVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		image, err := exec.CommandContext(t.Context(), "docker", "image", "ls", "--quiet", celeryImage).Output()
+		if err != nil || len(image) == 0 {
+			t.Skipf("skipped: no image %s (%v); `make images` builds it", celeryImage, err)
+		}
+		levels, err := dlx.NewLevels(dlx.LevelsConfig{Layout: dlx.LayoutCelery})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := amqpx.Config{URL: v.URL, Strategy: levels}
+		id, _, _ := strings.Cut(string(image), "\n")
+		var w *worker
+		var client *amqpx.Client
+		if strings.HasSuffix(t.Name(), "4.0") {
+			client = suite.OpenClient(t, cfg)
+			w = startWorker(t, id, v)
+			w.says("ready")
+		} else {
+			w = startWorker(t, id, v)
+			w.says("ready")
+			client = suite.OpenClient(t, cfg)
+		}
+		plan, err := v.Managed().Plan(t.Context(), levels.Topology())
+		if err != nil || plan.Count(topology.ActionSame) != len(plan.Steps) {
+			t.Errorf("the levels differ from ours: %+v, %v", plan.Conflicts(), err)
+		}
+
+		due := map[string]time.Time{"countdown": time.Now().Add(3 * time.Second)}
+		if out, err := celery(t.Context(), t, id, v, "send", "countdown", "3").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, delay := range []time.Duration{0, time.Millisecond, 2500 * time.Millisecond, 7 * time.Second} {
+			name := "go " + delay.String()
+			due[name] = time.Now().Add(delay)
+			suite.Send(t, client, task(name, delay))
+		}
+		for left := len(due); left > 0; left-- {
+			ran := w.says("ran")
+			at, _ := strconv.ParseInt(ran[2], 10, 64)
+			expected, ok := due[ran[1]]
+			if early := expected.Sub(time.UnixMilli(at)); !ok || early > 5*time.Millisecond {
+				t.Errorf("%q ran %v early, or twice", ran[1], early)
+			}
+			delete(due, ran[1])
+		}
+		if n := suite.MessagesIn(t, v, "celery"); n > 0 {
+			t.Errorf("%d messages are left", n)
+		}
+	})
+}
+
+// A message for an endpoint arrives with the header that says its delay, beside the
+// endpoint's own binding once. With a policy on the delivery exchange one whose queue
+// is gone is parked instead of stopping a level.
+func TestNServiceBus(t *testing.T) {
+	onForeignVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		levels, err := dlx.NewLevels(dlx.LevelsConfig{Layout: dlx.LayoutNServiceBus})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What an endpoint of the conventional topology makes when it starts.
+		suite.MustApply(t, v.Managed(), topology.Topology{
+			Exchanges: []topology.Exchange{{Name: "Sales", Kind: "fanout"}, {Name: "nsb.v2.delay-delivery", Kind: "topic"}},
+			Queues:    []topology.Queue{{Name: "Sales"}, {Name: "gone"}},
+			Bindings:  []topology.Binding{{Exchange: "Sales", Queue: "Sales"}, {Exchange: "nsb.v2.delay-delivery", ToExchange: "Sales", RoutingKey: "#.Sales"}},
+		})
+		v.Manage(t, "PUT", "/api/policies/"+v.Name+"/delay-alternate", map[string]any{
+			"pattern": `^nsb\.v2\.delay-delivery$`, "apply-to": "exchanges", "definition": map[string]any{"alternate-exchange": "delay.parked"},
+		})
+		client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: levels})
+		sent := time.Now()
+		suite.Send(t, client, amqpx.Message{ID: "gone", Queue: "gone", Delay: 3 * time.Second},
+			amqpx.Message{ID: "sold", Queue: "Sales", Type: "Sales.Expire", Delay: 2500 * time.Millisecond})
+		ch := v.Channel(t)
+		if _, err := ch.QueueDelete("gone", false, false, false); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []string{"delay.parked", "Sales"} {
+			suite.WaitFor(t, "a message in "+q, func() bool { return suite.MessagesIn(t, v, q) == 1 })
+		}
+		d, _, err := ch.Get("Sales", true)
+		if err != nil || d.MessageId != "sold" || d.Type != "Sales.Expire" || d.Headers[dlx.HeaderNServiceBusDelay] != int32(3) {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if took := time.Since(sent); took < 2500*time.Millisecond {
+			t.Errorf("it came after %v", took)
+		}
+		parked, _, err := ch.Get("delay.parked", true)
+		if dead := amqpx.ReadDeadLetter(parked, "delay.parked", "delay"); err != nil || dead.Reason != amqpx.ReasonParked || dead.Destination.Queue != "gone" {
+			t.Errorf("parked for %+v: %s, %v", dead.Destination, dead.Reason, err)
+		}
+	})
+}

@@ -1,0 +1,261 @@
+package conformance_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// language is a producer and a consumer that follow docs/wire.md, in integration/wire.
+type language struct {
+	name  string
+	needs []string // files that Debian's packages install
+	// setup compiles the programs into a directory; nil where there is nothing to do.
+	setup              func(t *testing.T, dir string)
+	producer, consumer func(dir string) []string
+}
+
+const (
+	javaClient = "/usr/share/java/amqp-client.jar"
+	javaLog    = "/usr/share/java/slf4j-api.jar"
+)
+
+func java(class string) func(dir string) []string {
+	return func(dir string) []string {
+		return []string{"java", "-cp", strings.Join([]string{dir, javaClient, javaLog}, ":"), class}
+	}
+}
+
+func compileJava(t *testing.T, dir string) {
+	t.Helper()
+	sources, err := filepath.Glob("../wire/java/*.java")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"-Xlint:all,-processing", "-Werror", "-encoding", "UTF-8", "-cp", javaClient, "-d", dir}, sources...)
+	if out, err := exec.CommandContext(t.Context(), "javac", args...).CombinedOutput(); err != nil {
+		t.Fatalf("javac: %v\n%s", err, out)
+	}
+}
+
+var languages = []language{
+	{
+		name: "python", needs: []string{"/usr/bin/python3", "/usr/lib/python3/dist-packages/pika"},
+		producer: func(string) []string { return []string{"/usr/bin/python3", "-B", "../wire/python/producer.py"} },
+		consumer: func(string) []string { return []string{"/usr/bin/python3", "-B", "../wire/python/consumer.py"} },
+	},
+	{
+		name: "php", needs: []string{"/usr/bin/php", "/usr/share/php/PhpAmqpLib/autoload.php"},
+		producer: func(string) []string { return []string{"/usr/bin/php", "../wire/php/producer.php"} },
+		consumer: func(string) []string { return []string{"/usr/bin/php", "../wire/php/consumer.php"} },
+	},
+	{
+		name: "java", needs: []string{"/usr/bin/javac", javaClient, javaLog},
+		setup: compileJava, producer: java("Producer"), consumer: java("Consumer"),
+	},
+}
+
+// installed skips a test of a language that is not there; `make setup` brings all.
+func (l language) installed(t *testing.T) {
+	t.Helper()
+	for _, path := range l.needs {
+		if _, err := os.Stat(path); err != nil {
+			t.Skipf("skipped: no client for %s: %v; `make setup` installs it", l.name, err)
+		}
+	}
+}
+
+// run runs a program with lines on its standard input, and returns the lines that it
+// prints, split at tabs.
+func (l language) run(t *testing.T, input []string, command ...string) [][]string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	var out, problems bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(strings.Join(input, "\n")+"\n"), &out, &problems
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v: %v\n%s\n%s", command[:2], err, out.String(), problems.String())
+	}
+	var lines [][]string
+	for line := range strings.Lines(out.String()) {
+		lines = append(lines, strings.Split(strings.TrimRight(line, "\r\n"), "\t"))
+	}
+	return lines
+}
+
+// wireVector is a line of docs/wire.json's first layout, the default one.
+type wireVector struct {
+	queue, want string
+	delay       int64
+}
+
+func wireVectors(t *testing.T) (list []wireVector) {
+	t.Helper()
+	data, err := os.ReadFile("../../docs/wire.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type target struct {
+		Queue, Exchange string
+		RoutingKey      string `json:"routing_key"`
+	}
+	var file struct {
+		Layouts []struct {
+			Destinations []struct {
+				Destination target
+				Bindings    []struct{ Queue string }
+			}
+			Routes []struct {
+				Destination target
+				DelayMS     int64 `json:"delay_ms"`
+				Exchange    string
+				RoutingKey  string `json:"routing_key"`
+				Refused     bool
+			}
+		}
+	}
+	if err := json.Unmarshal(data, &file); err != nil {
+		t.Fatal(err)
+	}
+	targets := map[target]string{}
+	for _, d := range file.Layouts[0].Destinations {
+		targets[d.Destination] = d.Destination.Queue // of one that is refused
+		for _, b := range d.Bindings {
+			targets[d.Destination] = b.Queue
+		}
+	}
+	for _, r := range file.Layouts[0].Routes {
+		v := wireVector{queue: targets[r.Destination], delay: r.DelayMS, want: r.Exchange + "\t" + r.RoutingKey}
+		if r.Refused {
+			v.want = "refused"
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+// Programs in other languages come to the vectors, send to each other and to Go, and
+// consume with retries and dead letters that Go reads.
+func TestLanguages(t *testing.T) {
+	vectors := wireVectors(t)
+	for _, l := range languages {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			l.installed(t)
+			dir := t.TempDir()
+			if l.setup != nil {
+				l.setup(t, dir)
+			}
+			t.Run("vectors", func(t *testing.T) { l.meets(t, dir, vectors) })
+			t.Run(suite.Memory, func(t *testing.T) {
+				srv := amqptest.NewServer(amqptest.Options{})
+				t.Cleanup(srv.Close)
+				url, err := srv.Listen()
+				if err != nil {
+					t.Fatal(err)
+				}
+				url, _, _ = strings.Cut(url, "/?") // Java takes the path / for a virtual host without a name
+				v := &suite.Vhost{URL: url}
+				v.Conn = v.Dial(t)
+				l.talks(t, dir, v)
+			})
+			for _, line := range suite.ConformanceLines {
+				t.Run(line, func(t *testing.T) {
+					versions, err := broker.Versions(t.Context())
+					if err != nil || !slices.Contains(versions, line) {
+						t.Skipf("skipped: no RabbitMQ %s here (%v)", line, err)
+					}
+					v := suite.NewVhost(t, broker.Shared(t, broker.Options{Version: line, Management: true}))
+					l.talks(t, dir, v)
+				})
+			}
+		})
+	}
+}
+
+func (l language) meets(t *testing.T, dir string, vectors []wireVector) {
+	var input []string
+	for _, v := range vectors {
+		input = append(input, v.queue+"\t"+strconv.FormatInt(v.delay, 10))
+	}
+	got := l.run(t, input, append(l.producer(dir), "route")...)
+	if len(got) != len(vectors) {
+		t.Fatalf("%d answers to %d vectors: %q", len(got), len(vectors), got)
+	}
+	for i, v := range vectors {
+		if line := strings.Join(got[i], "\t"); line != v.want {
+			t.Errorf("%q in %d ms: %q, want %q", v.queue, v.delay, line, v.want)
+		}
+	}
+}
+
+// talks has the language's consumer take messages that Go and its own producer send,
+// and Go take what becomes of them.
+func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
+	client := suite.OpenClient(t, amqpx.Config{URL: v.URL})
+	queue := "wire.%." + l.name
+	sent := time.Now()
+	own := []string{"own-ok\t1500\tfine", "own-now\t0\tfine", "own-fail\t20\tfail"}
+	confirmed := l.run(t, own, append(l.producer(dir), v.URL, queue)...)
+	if len(confirmed) != len(own) || confirmed[0][0] != "confirmed" {
+		t.Fatalf("confirmed %q", confirmed)
+	}
+	for id, body := range map[string]string{"go-ok": "fine", "go-reject": "reject", "go-fail": "fail"} {
+		suite.Send(t, client, amqpx.Message{ID: id, Queue: queue, Delay: 1200 * time.Millisecond, Body: []byte(body), Headers: map[string]any{"mine": "kept"}})
+	}
+	attempts := map[string]int{}
+	for _, d := range l.run(t, nil, append(l.consumer(dir), v.URL, queue, "8")...) {
+		attempts[d[0]]++
+		due, _ := strconv.ParseInt(d[2], 10, 64)
+		now, _ := strconv.ParseInt(d[3], 10, 64)
+		if d[1] != strconv.Itoa(attempts[d[0]]) || now < due || due < sent.UnixMilli() {
+			t.Errorf("delivery %q, number %d of its message", d, attempts[d[0]])
+		}
+	}
+	if want := map[string]int{"own-ok": 1, "own-now": 1, "own-fail": 2, "go-ok": 1, "go-reject": 1, "go-fail": 2}; fmt.Sprint(attempts) != fmt.Sprint(want) {
+		t.Errorf("attempts %v, want %v", attempts, want)
+	}
+	l.buried(t, v, queue)
+}
+
+// buried reads the dead letters as Go does.
+func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
+	reasons := map[string]string{"own-fail": amqpx.ReasonAttempts, "go-fail": amqpx.ReasonAttempts, "go-reject": amqpx.ReasonRejected}
+	suite.Gathers(t, v, queue+".dead", len(reasons))
+	ch, err := v.Conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range reasons {
+		raw, ok, err := ch.Get(queue+".dead", true)
+		if err != nil || !ok {
+			t.Fatalf("%t, %v", ok, err)
+		}
+		d := amqpx.ReadDeadLetter(raw, queue+".dead", "delay")
+		failed := map[string]int{amqpx.ReasonAttempts: 2, amqpx.ReasonRejected: 1}[d.Reason]
+		if d.Reason != reasons[d.ID] || d.Destination.Queue != queue || len(d.Attempts) != failed || d.Attempt != failed || d.Error == "" || d.DueAt.IsZero() {
+			t.Errorf("dead letter %s: %s of %+v, attempt %d of %q, due %v", d.ID, d.Reason, d.Destination, d.Attempt, d.Attempts, d.DueAt)
+		}
+		if _, ok := d.Headers["x-death"]; ok || strings.HasPrefix(d.ID, "go-") && d.Headers["mine"] != "kept" {
+			t.Errorf("headers of %s: %v", d.ID, d.Headers)
+		}
+	}
+	if n := suite.MessagesIn(t, v, "delay.parked"); n > 0 {
+		t.Errorf("%d messages are parked", n)
+	}
+}

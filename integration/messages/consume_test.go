@@ -1,0 +1,285 @@
+package messages_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// quickRetry is a retry policy for tests.
+var quickRetry = topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond, MaxBackoff: 200 * time.Millisecond}
+
+// When a consumer ends, handlers that run finish and acknowledge; what was
+// handed out and not begun stays in the queue.
+func TestDrain(t *testing.T) {
+	c := suite.OpenClient(t, amqpx.Config{})
+	q := suite.NewQueue(t)
+	var handled atomic.Int64
+	begun := make(chan struct{}, 100)
+	finish := make(chan struct{})
+	stop := suite.Consume(t, c, q, func(ctx context.Context, d *amqpx.Delivery) error {
+		begun <- struct{}{}
+		<-finish
+		handled.Add(1)
+		return ctx.Err()
+	}, amqpx.WithConcurrency(4), amqpx.WithPrefetch(20))
+	const total = 30
+	for i := range total {
+		suite.Send(t, c, amqpx.Message{ID: fmt.Sprint(i), Queue: q})
+	}
+	for range 4 {
+		<-begun
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	select {
+	case err := <-stopped:
+		t.Fatalf("the consumer ended before its handlers: %v", err)
+	case <-time.After(100 * time.Millisecond): // it may not end; nothing announces that
+	}
+	close(finish)
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
+	col := newCollector()
+	suite.Consume(t, c, q, col.handle)
+	col.await(t, "the rest", func(got []*amqpx.Delivery) bool { return int64(len(got))+handled.Load() >= total })
+	if n := handled.Load() + int64(len(col.ids())); n != total {
+		t.Errorf("%d handled by the first and %d by the second consumer; want %d in all, each once", handled.Load(), len(col.ids()), total)
+	}
+}
+
+func TestDrainTimeout(t *testing.T) {
+	c := suite.OpenClient(t, amqpx.Config{})
+	q := suite.NewQueue(t)
+	begun, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	stop := suite.Consume(t, c, q, func(ctx context.Context, d *amqpx.Delivery) error {
+		close(begun)
+		<-release // deaf to its context
+		return nil
+	}, amqpx.WithDrainTimeout(50*time.Millisecond))
+	suite.Send(t, c, amqpx.Message{ID: "slow", Queue: q})
+	<-begun
+	if err := stop(); !errors.Is(err, amqpx.ErrDrainTimeout) {
+		t.Fatalf("got %v", err)
+	}
+	col := newCollector()
+	suite.Consume(t, c, q, col.handle)
+	col.await(t, "the message again", func(got []*amqpx.Delivery) bool { return len(got) == 1 && got[0].ID == "slow" })
+}
+
+// A failing handler is retried with a growing delay, then the message is dead,
+// with every attempt on record.
+func TestRetriesThenDeadLetter(t *testing.T) {
+	c := suite.OpenClient(t, amqpx.Config{})
+	q := suite.NewQueue(t)
+	col := newCollector()
+	suite.Consume(t, c, q, func(ctx context.Context, d *amqpx.Delivery) error {
+		_ = col.handle(ctx, d)
+		switch d.Attempt {
+		case 1:
+			return errors.New("no luck")
+		case 2:
+			panic("out of luck")
+		}
+		return fmt.Errorf("attempt %d of %d failed", d.Attempt, d.MaxAttempts)
+	}, amqpx.WithRetry(quickRetry))
+	suite.Send(t, c, amqpx.Message{ID: "m", Queue: q, Body: []byte("body"), ContentType: "text/plain", Headers: amqp.Table{"mine": "kept"}, Version: 7})
+	dead := suite.RawGet(t, q+".dead")
+
+	if len(col.got) != 3 || col.early != 0 {
+		t.Fatalf("%d deliveries, %d early; want 3 and 0", len(col.got), col.early)
+	}
+	for i, d := range col.got {
+		if d.Attempt != i+1 || d.ID != "m" || d.Version != 7 || d.Headers["mine"] != "kept" {
+			t.Errorf("delivery %d: %+v", i, d)
+		}
+		if i > 0 && !d.DueAt.After(col.got[i-1].DueAt) {
+			t.Errorf("delivery %d is due %v, not after the one before", i, d.DueAt)
+		}
+	}
+	if string(dead.Body) != "body" || dead.MessageId != "m" || dead.ContentType != "text/plain" || dead.Headers["mine"] != "kept" {
+		t.Errorf("dead letter: %+v", dead)
+	}
+	if dead.Headers[amqpx.HeaderReason] != amqpx.ReasonAttempts || dead.Headers[amqpx.HeaderError] != "attempt 3 of 3 failed" {
+		t.Errorf("reason %v, error %v", dead.Headers[amqpx.HeaderReason], dead.Headers[amqpx.HeaderError])
+	}
+	list, _ := dead.Headers[amqpx.HeaderAttempts].([]any)
+	if len(list) != 3 || !strings.HasSuffix(list[0].(string), " no luck") || !strings.HasSuffix(list[1].(string), "panicked: out of luck") {
+		t.Errorf("attempts on record: %v", list)
+	}
+}
+
+func TestRejectAndRetryIn(t *testing.T) {
+	c := suite.OpenClient(t, amqpx.Config{})
+	q := suite.NewQueue(t)
+	col := newCollector()
+	suite.Consume(t, c, q, func(ctx context.Context, d *amqpx.Delivery) error {
+		_ = col.handle(ctx, d)
+		if d.Attempt == 1 {
+			return amqpx.RetryIn(500*time.Millisecond, errors.New("later"))
+		}
+		return amqpx.Reject(errors.New("never"))
+	})
+	suite.Send(t, c, amqpx.Message{ID: "m", Queue: q})
+	dead := suite.RawGet(t, q+".dead")
+	if dead.Headers[amqpx.HeaderReason] != amqpx.ReasonRejected || dead.Headers[amqpx.HeaderError] != "never" {
+		t.Errorf("dead letter: %v", dead.Headers)
+	}
+	if len(col.got) != 2 {
+		t.Fatalf("%d deliveries, want 2", len(col.got))
+	}
+	if gap := col.got[1].DueAt.Sub(col.got[0].DueAt); gap < 500*time.Millisecond {
+		t.Errorf("the retry was due after %v, want 500ms", gap)
+	}
+}
+
+// Whatever a foreign publisher sends, the consumer lives and the message ends
+// in the dead-letter queue.
+func TestHostileMessages(t *testing.T) {
+	c := suite.OpenClient(t, amqpx.Config{})
+	q := suite.NewQueue(t)
+	suite.Consume(t, c, q, func(_ context.Context, d *amqpx.Delivery) error {
+		return errors.New("no")
+	}, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Backoff: time.Millisecond}))
+	suite.Send(t, c, amqpx.Message{ID: "declares the queues", Queue: q})
+	suite.RawGet(t, q+".dead")
+
+	ch := suite.RawChannel(t)
+	for name, headers := range map[string]amqp.Table{
+		"wrong types":    {amqpx.HeaderDue: "soon", amqpx.HeaderAttempt: amqp.Table{}, amqpx.HeaderVersion: []any{1}, amqpx.HeaderAttempts: "x"},
+		"out of range":   {amqpx.HeaderDue: int64(1) << 62, amqpx.HeaderAttempt: int64(-5)},
+		"large":          {"a": strings.Repeat("x", 110<<10)},
+		"own and routes": {"x-death": "nonsense", "CC": []any{"elsewhere"}, "BCC": int64(1), "rabbitdelay-other": "x"},
+		"deep":           {"a": amqp.Table{"b": amqp.Table{"c": []any{[]any{amqp.Table{"d": nil}}}}}},
+	} {
+		if name == "own and routes" {
+			headers = amqp.Table{"x-death": "nonsense", "rabbitdelay-other": "x"} // the broker refuses a CC that is no list
+		}
+		if err := ch.PublishWithContext(t.Context(), "", q, false, false, amqp.Publishing{MessageId: name, Headers: headers, Body: []byte(name)}); err != nil {
+			t.Fatal(err)
+		}
+		if dead := suite.RawGet(t, q+".dead"); string(dead.Body) != name || dead.Headers[amqpx.HeaderReason] != amqpx.ReasonAttempts {
+			t.Errorf("%s: dead letter %q, %v", name, dead.Body, dead.Headers)
+		}
+	}
+}
+
+// A queue that is deleted under its consumer is declared and bound again.
+func TestConsumerOutlivesItsQueue(t *testing.T) {
+	c := suite.OpenClient(t, amqpx.Config{})
+	q := suite.NewQueue(t)
+	col := newCollector()
+	suite.Consume(t, c, q, col.handle)
+	suite.Send(t, c, amqpx.Message{ID: "1", Queue: q})
+	col.await(t, "the first", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
+	if err := suite.DeleteQueue(t, q); err != nil {
+		t.Fatal(err)
+	}
+	// A message that comes while the queue is gone is parked, not lost; the
+	// probe goes on until the queue is bound again.
+	n := 1
+	suite.WaitFor(t, "delivery to the new queue", func() bool {
+		n++
+		suite.Send(t, c, amqpx.Message{ID: fmt.Sprint(n), Queue: q, Delay: 100 * time.Millisecond})
+		select {
+		case <-col.more:
+			return len(col.ids()) > 1
+		case <-time.After(300 * time.Millisecond):
+			return false
+		}
+	})
+}
+
+// A consumer that has run goes on trying while the broker refuses it: a broker
+// that is stopping does so, and permissions may come back.
+func TestConsumerOutlivesRefusals(t *testing.T) {
+	b := broker.Shared(t, particular)
+	if b.Source() == broker.Environment {
+		t.Skip("skipped: the users of the broker at AMQP_URL are not ours to change")
+	}
+	ctl := func(args ...string) {
+		t.Helper()
+		if out, err := b.Ctl(t.Context(), args...); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	core, logs := observer.New(zap.WarnLevel)
+	c := suite.OpenClient(t, amqpx.Config{URL: b.URL(), Logger: zap.New(core)})
+	col := newCollector()
+	suite.Consume(t, c, "refused", col.handle)
+	suite.Send(t, c, amqpx.Message{ID: "1", Queue: "refused"})
+	col.await(t, "the first", func(got []*amqpx.Delivery) bool { return len(got) == 1 })
+
+	ctl("set_permissions", "guest", "^$", "^$", "^$")
+	defer ctl("set_permissions", "guest", ".*", ".*", ".*")
+	ctl("close_all_connections", "test")
+	suite.WaitFor(t, "the consumer to be refused", func() bool {
+		return logs.FilterMessage("consumer ended; starting again").Filter(func(e observer.LoggedEntry) bool {
+			return strings.Contains(fmt.Sprint(e.ContextMap()["error"]), "ACCESS_REFUSED")
+		}).Len() > 0
+	})
+	ctl("set_permissions", "guest", ".*", ".*", ".*")
+	suite.Send(t, c, amqpx.Message{ID: "2", Queue: "refused"})
+	col.await(t, "the second", func(got []*amqpx.Delivery) bool { return len(got) == 2 })
+}
+
+func TestConsumeRefusesBadOptions(t *testing.T) {
+	c := suite.OpenClient(t, amqpx.Config{})
+	h := func(context.Context, *amqpx.Delivery) error { return nil }
+	for name, err := range map[string]error{
+		"no queue":      c.Consume(t.Context(), "", h),
+		"no handler":    c.Consume(t.Context(), "q", nil),
+		"concurrency":   c.Consume(t.Context(), "q", h, amqpx.WithConcurrency(-1)),
+		"prefetch":      c.Consume(t.Context(), "q", h, amqpx.WithPrefetch(70000)),
+		"drain":         c.Consume(t.Context(), "q", h, amqpx.WithDrainTimeout(-1)),
+		"retry":         c.Consume(t.Context(), "q", h, amqpx.WithRetry(topology.Retry{MaxAttempts: -1})),
+		"own dead ends": c.Consume(t.Context(), "q", h, amqpx.WithDeadLetterQueue("q")),
+	} {
+		if !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A stream is refused at once, instead of being read from what comes next on.
+func TestConsumeRefusesAStream(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		if _, err := v.Channel(t).QueueDeclare("stream", true, false, false, false, amqp.Table{"x-queue-type": "stream"}); err != nil {
+			t.Fatal(err)
+		}
+		suite.Publish(t, v, "stream", 3)
+		c := suite.OpenClient(t, amqpx.Config{URL: v.URL})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := c.Consume(ctx, "stream", func(context.Context, *amqpx.Delivery) error { return nil })
+		if !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "it is a stream") {
+			t.Errorf("consume: %v", err)
+		}
+		if _, err := v.Channel(t).QueueDeclarePassive("stream.dead", true, false, false, false, nil); err == nil {
+			t.Error("the refused consumer has left a dead-letter queue")
+		}
+		suite.Eventually(t, "requeue is refused", func() bool { // the broker counts what is in a stream some seconds later
+			_, err := c.Requeue(ctx, amqpx.RequeueOptions{Queue: "stream"})
+			return errors.Is(err, amqpx.ErrPeek)
+		})
+		ran := suite.RunCLI(t.Context(), "consume", "--url", v.URL, "--queue", "stream", "--timeout", "20s")
+		if ran.Code != 1 || !strings.Contains(ran.Stderr, "it is a stream") {
+			t.Errorf("rabbitdelay consume: %d %s", ran.Code, ran.Stderr)
+		}
+	})
+}

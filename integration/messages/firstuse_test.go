@@ -1,0 +1,111 @@
+package messages_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Clients that use one destination for the first time at one instant lose no
+// message to the parked queue. From 3.12 to 4.2 the broker answers a bind that
+// another connection is just making before it routes by it.
+func TestFirstUseByManyClientsAtOneInstant(t *testing.T) {
+	const clients, each, rounds = 9, 30, 6
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		all := make([]*amqpx.Client, clients)
+		for i := range all {
+			all[i] = suite.OpenClient(t, amqpx.Config{URL: v.URL})
+		}
+		var destinations []topology.Destination
+		for round := range rounds {
+			destinations = append(destinations, topology.Destination{Queue: fmt.Sprintf("first.%d", round)})
+		}
+		if err := all[0].Apply(t.Context(), topology.Topology{
+			Exchanges: []topology.Exchange{{Name: "first", Kind: "topic"}},
+			Queues:    []topology.Queue{{Name: "first"}},
+			Bindings:  []topology.Binding{{Exchange: "first", Queue: "first", RoutingKey: "#"}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		destinations = append(destinations, topology.Destination{Exchange: "first", RoutingKey: "a"}, topology.Destination{Exchange: "first", RoutingKey: "b"})
+		for _, d := range destinations {
+			start := make(chan struct{})
+			var wg sync.WaitGroup
+			for i, c := range all {
+				wg.Go(func() {
+					<-start
+					sendsTo(t, c, d, i, each)
+				})
+			}
+			close(start)
+			wg.Wait()
+		}
+		for _, d := range destinations[:rounds] {
+			suite.Gathers(t, v, d.Queue, clients*each)
+		}
+		suite.Gathers(t, v, "first", 2*clients*each)
+		if n := suite.MessagesIn(t, v, "delay.parked"); n > 0 {
+			t.Errorf("%d messages are parked", n)
+		}
+	})
+}
+
+// sendsTo sends a client's share, half of it without a delay.
+func sendsTo(t *testing.T, c *amqpx.Client, d topology.Destination, client, each int) {
+	var wg sync.WaitGroup
+	for n := range each {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := c.Send(ctx, amqpx.Message{
+				ID: fmt.Sprintf("%d-%d", client, n), Queue: d.Queue, Exchange: d.Exchange, RoutingKey: d.RoutingKey,
+				Delay: time.Duration(n%2) * 100 * time.Millisecond,
+			}); err != nil {
+				t.Errorf("client %d, message %d: %v", client, n, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A message that came into a route queue before the queue had its TTL is sent on, to
+// its exchange, by whoever uses the destination next.
+func TestMessageWithoutTTLInARouteQueue(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		ch, err := v.Conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := topology.Destination{Exchange: "amq.direct", RoutingKey: "k"}
+		route := d.RouteQueue(topology.DefaultPrefix)
+		route.MessageTTL = nil
+		c := suite.OpenClient(t, amqpx.Config{URL: v.URL})
+		if err := c.Apply(t.Context(), topology.Topology{
+			Queues:   []topology.Queue{{Name: "end"}, route},
+			Bindings: []topology.Binding{{Exchange: d.Exchange, Queue: "end", RoutingKey: d.RoutingKey}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for range 40 { // more than the broker passes on at a time
+			if err := ch.PublishWithContext(t.Context(), "", route.Name, false, false, amqp.Publishing{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		suite.WaitFor(t, "40 messages in "+route.Name, func() bool { return suite.MessagesIn(t, v, route.Name) == 40 })
+		if err := c.Send(t.Context(), amqpx.Message{Exchange: d.Exchange, RoutingKey: d.RoutingKey, Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		suite.WaitFor(t, "40 messages in end", func() bool { return suite.MessagesIn(t, v, "end") == 40 })
+		if n := suite.MessagesIn(t, v, route.Name); n > 0 {
+			t.Errorf("%d are still in %s", n, route.Name)
+		}
+	})
+}

@@ -1,0 +1,88 @@
+package messages_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A hundred looks lose nothing and move nothing, also where the queue has a
+// delivery limit of 20: there they are refused if they counted.
+func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		version := topology.ParseVersion(v.Broker.Version())
+		ch, err := v.Conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string][]string{"limited": nil, "plain": nil, "classic": nil, "unlimited": nil}
+		for queue := range want {
+			args := amqp.Table{"x-queue-type": "quorum"}
+			switch queue {
+			case "limited":
+				args["x-delivery-limit"] = int32(20)
+			case "unlimited":
+				args["x-delivery-limit"] = topology.NoDeliveryLimit
+			case "classic":
+				args["x-queue-type"] = "classic"
+			}
+			if _, err := ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 5 {
+				id := fmt.Sprint(queue, i)
+				want[queue] = append(want[queue], id)
+				if err := ch.PublishWithContext(t.Context(), "", queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for queue, want := range want {
+			suite.WaitFor(t, "the messages", func() bool {
+				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+				return err == nil && q.Messages == 5
+			})
+			suite.Known(t, v, queue)
+			refused := queue == "limited" && version.Before(4, 3, 0) || queue == "plain" && version.AtLeast(4, 0, 0) && version.Before(4, 3, 0)
+			for look := range 100 {
+				got, err := amqpx.Peek(t.Context(), v.Conn, queue, amqpx.PeekOptions{Management: v.Mgmt})
+				switch {
+				case refused && !errors.Is(err, amqpx.ErrPeek):
+					t.Fatalf("%s, look %d: %v, want ErrPeek", queue, look, err)
+				case !refused && (err != nil || idsOf(got) != strings.Join(want, " ")):
+					t.Fatalf("%s, look %d: %s (%v), want %v", queue, look, idsOf(got), err, want)
+				}
+				if refused || version.Before(4, 0, 0) { // which puts what was read at the end
+					continue
+				}
+				if got, err := amqpx.Peek(t.Context(), v.Conn, queue, amqpx.PeekOptions{Limit: 2, Management: v.Mgmt}); err != nil || got.More != 3 || idsOf(got) != strings.Join(want[:2], " ") {
+					t.Fatalf("%s, look %d at two: %s, %d more (%v)", queue, look, idsOf(got), got.More, err)
+				}
+			}
+			for _, id := range want { // untouched, or at least there and in order
+				m, ok, err := ch.Get(queue, true)
+				if err != nil || !ok || m.MessageId != id {
+					t.Fatalf("%s: %q (%v, %v), want %s", queue, m.MessageId, ok, err, id)
+				}
+				if n := m.Headers["x-delivery-count"]; queue == "limited" && n != nil && n != int64(0) {
+					t.Errorf("%s: %s has a delivery count of %v", queue, id, n)
+				}
+			}
+		}
+	})
+}
+
+func idsOf(p amqpx.Peeked) string {
+	ids := make([]string, len(p.Messages))
+	for i, m := range p.Messages {
+		ids[i] = m.ID
+	}
+	return strings.Join(ids, " ")
+}

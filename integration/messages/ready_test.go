@@ -1,0 +1,66 @@
+package messages_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/proxy"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// A hundred clients start together on a virtual host that has nothing; one
+// declares and all come up. On the line of another data centre, one that comes
+// later binds nothing, and neither does one that may not declare.
+func TestReadyAtOnce(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+		defer cancel()
+		began := time.Now()
+		var all errgroup.Group
+		for range 100 {
+			all.Go(func() error {
+				c, err := amqpx.Open(ctx, amqpx.Config{URL: v.URL})
+				if err != nil {
+					return err
+				}
+				return c.Close(ctx)
+			})
+		}
+		if err := all.Wait(); err != nil {
+			t.Fatalf("a hundred clients: %v", err)
+		}
+		t.Logf("a hundred clients on a cold broker: %v", time.Since(began))
+
+		p, url, err := proxy.ForURL(v.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		p.Slow(10 * time.Millisecond) // each way
+		var binds, exchanges atomic.Int64
+		p.CutAt(func(f proxy.Frame) bool {
+			switch {
+			case f.Is(proxy.ToBroker, [2]uint16{50, 20}), f.Is(proxy.ToBroker, [2]uint16{40, 30}):
+				binds.Add(1)
+			case f.Is(proxy.ToBroker, [2]uint16{40, 10}):
+				exchanges.Add(1)
+			}
+			return false
+		})
+		for declare, most := range map[amqpx.Declaration]int64{amqpx.DeclareMissing: 1000, amqpx.DeclareNothing: 1} {
+			binds.Store(0)
+			exchanges.Store(0)
+			began := time.Now()
+			suite.OpenClient(t, amqpx.Config{URL: url, Declare: declare})
+			t.Logf("declare %s, 20 ms of round trip: ready after %v", declare, time.Since(began))
+			if binds.Load() > 0 || exchanges.Load() > most {
+				t.Errorf("declare %s: %d bindings and %d exchanges; want none, at most %d", declare, binds.Load(), exchanges.Load(), most)
+			}
+		}
+	})
+}

@@ -1,0 +1,208 @@
+package messages_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// readyIn counts on one channel, however often it is asked.
+func readyIn(t *testing.T, v *suite.Vhost) func(queue string) int {
+	t.Helper()
+	ch := v.Channel(t)
+	return func(queue string) int {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q.Messages
+	}
+}
+
+// However often a queue is looked through, no delivery limit drops what stays, a
+// policy's neither; and where messages keep their place, they keep it. Over AMQP
+// alone a limit is not known, and nothing that might count is done.
+func TestRequeueLeavesTheRest(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		c := suite.Requeuer(t, v)
+		version := topology.ParseVersion(v.Broker.Version())
+		suite.Makes(t, v, "q", suite.QuorumQueue)
+		v.Manage(t, http.MethodPut, v.Mgmt.InVhost("policies", "three"), map[string]any{"pattern": "^policy$", "definition": map[string]any{"delivery-limit": 3}, "apply-to": "queues"})
+		queues := map[string]amqp.Table{
+			"default": suite.QuorumQueue, "three": {"x-queue-type": "quorum", "x-delivery-limit": 3}, "classic": {"x-queue-type": "classic"},
+			"policy": {"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit},
+		}
+		for name, args := range queues {
+			suite.Buries(t, v, name, "q", 12, args)
+		}
+		for name := range queues {
+			choose := func(n string) amqpx.RequeueOptions {
+				return amqpx.RequeueOptions{Queue: name, Filter: amqpx.DeadLetterFilter{Header: "n", HeaderValue: n}}
+			}
+			looks := func(o amqpx.RequeueOptions, times, sent int) {
+				t.Helper()
+				for range times {
+					if r, err := c.Requeue(t.Context(), o); err != nil || r.Looked < 11 || r.Sent != sent {
+						t.Fatalf("%s: %v, %+v", name, err, r)
+					}
+				}
+			}
+			if refused := name != "classic" && version.Before(4, 3, 0); refused {
+				o := choose("5")
+				o.DryRun = true
+				if _, err := c.Requeue(t.Context(), o); !errors.Is(err, amqpx.ErrPeek) {
+					t.Errorf("%s: a dry run over AMQP alone: %v", name, err)
+				}
+			}
+			looks(choose("none"), 6, 0)
+			suite.Known(t, v, name)
+			o := choose("5")
+			o.Management, o.DryRun = v.Mgmt, true
+			looks(o, 24, 1)
+			o.DryRun = false
+			looks(o, 1, 1)
+			if got := suite.Drains(t, v, "q"); !slices.Equal(got, []string{"q-0005"}) {
+				t.Errorf("%s: sent %v", name, got)
+			}
+			got := suite.Drains(t, v, name)
+			sorted := slices.IsSorted(got)
+			slices.Sort(got)
+			if len(slices.Compact(slices.Clone(got))) != 11 || len(got) != 11 {
+				t.Errorf("%s: left %v", name, got)
+			}
+			if !sorted && (name == "classic" || version.AtLeast(4, 3, 0)) {
+				t.Errorf("%s: the messages that stayed have lost their order", name)
+			}
+		}
+	})
+}
+
+// A consumer that rejects everything at once gets each dead letter once in a run,
+// and two operators at the same moment share the messages.
+func TestRequeueOfARejectedCard(t *testing.T) {
+	const n = 60
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		c, other := suite.Requeuer(t, v), suite.Requeuer(t, v)
+		var handled atomic.Int64
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- c.Consume(ctx, "q", func(context.Context, *amqpx.Delivery) error {
+				handled.Add(1)
+				return amqpx.Reject(errors.New("card rejected"))
+			})
+		}()
+		for i := range n {
+			if err := c.Send(ctx, amqpx.Message{ID: fmt.Sprint(i), Queue: "q"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ready := readyIn(t, v)
+		dead := func() bool { return ready("q.dead") == n }
+		suite.WaitFor(t, "all are dead", dead)
+		var runs sync.WaitGroup
+		var sent, again atomic.Int64
+		for _, c := range []*amqpx.Client{c, other} {
+			runs.Go(func() {
+				r, err := c.Requeue(ctx, amqpx.RequeueOptions{Queue: "q.dead"})
+				if err != nil {
+					t.Error(err)
+				}
+				sent.Add(int64(r.Sent))
+				again.Add(int64(r.Again))
+			})
+		}
+		runs.Wait()
+		suite.WaitFor(t, "all are dead again", dead)
+		if sent.Load() != n || handled.Load() != 2*n {
+			t.Errorf("%d dead letters were sent %d times and handled %d times; %d came back during the run", n, sent.Load(), handled.Load(), again.Load())
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		ids := suite.Drains(t, v, "q.dead")
+		slices.Sort(ids)
+		if len(slices.Compact(ids)) != n {
+			t.Errorf("%d of %d messages are left", len(ids), n)
+		}
+	})
+}
+
+// Destinations that take nothing, or only some, keep nobody else from theirs.
+func TestRequeueToDestinationsInTrouble(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		c := suite.Requeuer(t, v)
+		suite.Makes(t, v, "good", suite.QuorumQueue)
+		suite.Makes(t, v, "full", amqp.Table{"x-queue-type": "classic", "x-max-length": 2, "x-overflow": "reject-publish"})
+		for _, died := range []string{"full", "gone", "good"} {
+			suite.Buries(t, v, "dead", died, 10, suite.QuorumQueue)
+		}
+		r, err := c.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "dead"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Sent != 12 || r.Stayed != 18 || r.Looked != 30 {
+			t.Errorf("%+v", r)
+		}
+		for queue, want := range map[string]int{"good": 10, "full": 2, "dead": 18} {
+			if n := suite.MessagesIn(t, v, queue); n != want {
+				t.Errorf("%s has %d messages, want %d", queue, n, want)
+			}
+		}
+	})
+}
+
+// A command that is killed at any moment loses nothing, and leaves at most one
+// message twice.
+func TestRequeueKilled(t *testing.T) {
+	const n, kills = 300, 5
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		suite.Makes(t, v, "q", suite.QuorumQueue)
+		suite.Buries(t, v, "q.dead", "q", n, suite.QuorumQueue)
+		run := func() *exec.Cmd {
+			child := suite.Command(t.Context(), "requeue", "--queue", "q.dead", "--yes", "--url", v.URL)
+			child.Stderr = os.Stderr
+			if err := child.Start(); err != nil {
+				t.Fatal(err)
+			}
+			return child
+		}
+		ready := readyIn(t, v)
+		for range kills {
+			child := run()
+			came := ready("q") + 1 + rand.IntN(n/kills/2)
+			suite.WaitFor(t, fmt.Sprintf("%d messages came", came), func() bool { return ready("q") >= came })
+			_ = child.Process.Kill()
+			_ = child.Wait()
+		}
+		suite.WaitFor(t, "the broker has noticed", func() bool {
+			return ready("q")+ready("q.dead") >= n
+		})
+		if err := run().Wait(); err != nil {
+			t.Errorf("the last run: %v", err)
+		}
+		ids := suite.Drains(t, v, "q")
+		slices.Sort(ids)
+		twice := len(ids)
+		ids = slices.Compact(ids)
+		if twice -= len(ids); len(ids) != n || twice > kills {
+			t.Errorf("%d of %d messages came, %d of them twice after %d kills", len(ids), n, twice, kills)
+		}
+		t.Logf("%d of %d messages came twice after %d kills", twice, n, kills)
+	})
+}

@@ -1,0 +1,200 @@
+package messages_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// sendWatcher counts connections, and sends that needed more than one try, but
+// for those of a batch whose ids begin with "half ".
+type sendWatcher struct{ connected, repeated atomic.Int64 }
+
+func (w *sendWatcher) ConnectionState(e amqpx.StateEvent) {
+	if e.Connection == "publish" && e.State == amqpx.StateConnected {
+		w.connected.Add(1)
+	}
+}
+
+func (w *sendWatcher) SendStart(ctx context.Context, _ *amqpx.Message) context.Context { return ctx }
+
+func (w *sendWatcher) SendEnd(_ context.Context, e amqpx.SendEnd) {
+	if e.Err == nil && e.Tries > 1 && !strings.HasPrefix(e.ID, "half ") {
+		w.repeated.Add(1)
+	}
+}
+
+// A user may not write into one of the delay queues. Messages for it fail soon
+// and for good as not sent; all others go through, on the connection that was there
+// before, and at their first try once a message for their queue was confirmed.
+func TestRefusedAccessIsFinalAndDisturbsNobody(t *testing.T) {
+	suite.OnVhosts(t, refusedAccess)
+}
+
+func refusedAccess(t *testing.T, v *suite.Vhost) {
+	admin := suite.OpenClient(t, amqpx.Config{URL: v.URL})
+	if err := admin.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	watcher := &sendWatcher{}
+	client := suite.OpenClient(t, amqpx.Config{
+		URL:   v.User(t, "narrow", "", [3]string{".*", `^(delay\.(bucket\.([0-9]+s|level-.*)|deliver|route.*|parked)|orders.*)$`, ".*"}),
+		Hooks: []amqpx.Hook{watcher}, Declare: amqpx.DeclareNothing,
+	})
+
+	// The tolerance keeps a message that had to wait in the queue that has confirmed one.
+	steady := amqpx.Message{Queue: "orders", Delay: 40 * time.Second, Tolerance: 5 * time.Second}
+	if err := client.Send(t.Context(), steady); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var good atomic.Int64
+	var senders sync.WaitGroup
+	for range 8 {
+		senders.Go(func() {
+			for ctx.Err() == nil {
+				if err := client.Send(t.Context(), steady); err != nil {
+					t.Errorf("a message that may be sent: %v", err)
+					return
+				}
+				good.Add(1)
+			}
+		})
+	}
+	var bad sync.WaitGroup
+	for range 20 { // to the same delay queue at each try; of two queues' refusals one may be unclear
+		bad.Go(func() {
+			err := client.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: 270 * time.Second})
+			ae, ok := errors.AsType[*amqp.Error](err)
+			if !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) || !ok || ae.Code != amqp.AccessRefused {
+				t.Errorf("a message that may not be sent: %v", err)
+			}
+		})
+	}
+	bad.Wait()
+	batch := make([]amqpx.Message, 200)
+	for i := range batch {
+		// Both halves are new to the client, and share the channel for what is not proven.
+		batch[i] = amqpx.Message{ID: fmt.Sprint("half ", i), Queue: "orders", Delay: 30 * time.Second}
+		if i%2 == 1 {
+			batch[i].Delay = 570 * time.Second
+		}
+	}
+	err := client.SendBatch(t.Context(), batch)
+	be, ok := errors.AsType[*amqpx.BatchError](err)
+	if !ok || len(be.Failed) != 100 {
+		t.Errorf("a batch of which half may be sent: %v", err)
+	} else {
+		for i, f := range be.Failed {
+			if i%2 == 0 || f.Unknown {
+				t.Errorf("message %d of the batch: %v", i, f)
+			}
+		}
+	}
+	cancel()
+	senders.Wait()
+	if good.Load() == 0 || watcher.connected.Load() != 1 || watcher.repeated.Load() != 0 {
+		t.Errorf("%d sent, %d at a later try, %d connections; want some, none, 1", good.Load(), watcher.repeated.Load(), watcher.connected.Load())
+	}
+}
+
+// A right is taken away while messages are on their way: what was in flight may
+// have been taken, what comes after was not sent.
+func TestRevokedAccess(t *testing.T) {
+	suite.OnVhosts(t, revokedAccess)
+}
+
+func revokedAccess(t *testing.T, v *suite.Vhost) {
+	const name = "revoked"
+	client := suite.OpenClient(t, amqpx.Config{URL: v.User(t, name, "", [3]string{".*", ".*", ".*"})})
+	send := func(d time.Duration) error {
+		return client.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: d})
+	}
+	if err := errors.Join(send(time.Minute), send(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	v.Permit(t, name+"-"+v.Name, [3]string{".*", `^(delay\.(bucket\.[0-9]+s|deliver)|orders.*)$`, ".*"})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var err error
+	for err == nil && ctx.Err() == nil { // a channel remembers rights for a while
+		err = send(time.Minute)
+	}
+	if !errors.Is(err, amqpx.ErrOutcomeUnknown) && !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the first after it was revoked: %v", err)
+	}
+	if err := send(time.Minute); !errors.Is(err, amqpx.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the second: %v", err)
+	}
+	if err := send(time.Second); err != nil {
+		t.Errorf("another queue: %v", err)
+	}
+	v.Permit(t, name+"-"+v.Name, [3]string{".*", ".*", ".*"})
+	for {
+		err := client.Send(ctx, amqpx.Message{Queue: "orders", Delay: time.Minute})
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("given back: %v", err)
+		}
+	}
+}
+
+// odd is a strategy whose routes to one destination carry a header that a broker
+// refuses, without a word of whose message it was.
+type odd struct{ amqpx.Strategy }
+
+func (o odd) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
+	r, err := o.Strategy.Route(dest, delay, tolerance)
+	if dest.Queue == "odd" {
+		r.Headers = amqp.Table{"CC": "not an array"}
+	}
+	return r, err
+}
+
+// What a broker refuses by closing the channel without a word of whose message it
+// was fails that message, as not sent, and no other.
+func TestRefusedMessageOfWhichTheBrokerSaysNothing(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		bucket, err := dlx.NewBucket(dlx.BucketConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		watcher := &sendWatcher{}
+		client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: odd{bucket}, Hooks: []amqpx.Hook{watcher}})
+		batch := make([]amqpx.Message, 300)
+		for i := range batch {
+			batch[i] = amqpx.Message{Queue: "even", Delay: time.Duration(i%7) * time.Minute}
+			if i%50 == 25 {
+				batch[i].Queue = "odd"
+			}
+		}
+		err = client.SendBatch(t.Context(), batch)
+		be, ok := errors.AsType[*amqpx.BatchError](err)
+		if !ok || len(be.Failed) != 6 {
+			t.Fatalf("a batch with 6 messages that are refused: %v", err)
+		}
+		for i, f := range be.Failed {
+			if i%50 != 25 || f.Unknown || !errors.Is(f, amqpx.ErrNotSent) {
+				t.Errorf("message %d: %v", i, f)
+			}
+		}
+		if n := watcher.connected.Load(); n != 1 {
+			t.Errorf("%d connections; want 1", n)
+		}
+	})
+}

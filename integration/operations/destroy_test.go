@@ -1,0 +1,321 @@
+package operations_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// shared are the objects that stay when a layout goes and another is there.
+var sharedObjects = []string{"exchange delay.deliver", "exchange delay.parked", "queue delay.parked"}
+
+// A layout that messages have left goes, and nothing of what others use.
+func TestDestroyBesideALiveLayout(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
+			v := suite.NewVhost(t, v.Broker)
+			old := layoutOf(t, dlx.BucketConfig{Radices: []int{3, 3}, QueueType: qt}, toQueue)
+			current := layoutOf(t, dlx.BucketConfig{Radices: []int{2, 2}, QueueType: qt}, toQueue)
+			suite.MustApply(t, v.Unmanaged(), current)
+			before := v.Objects(t)
+			suite.MustApply(t, v.Unmanaged(), old)
+			report, err := v.Managed().Destroy(t.Context(), old, topology.RemovalOptions{Destinations: true})
+			if err != nil {
+				t.Fatalf("%s: %s, %v", qt, report, err)
+			}
+			if after := v.Objects(t); !slices.Equal(before, after) {
+				t.Errorf("%s: before the layout came\n%v\nafter it went\n%v", qt, before, after)
+			}
+			plan, err := v.Managed().Plan(t.Context(), current)
+			if err != nil || !plan.Empty() {
+				t.Errorf("%s: the live layout: %v\n%s", qt, err, plan)
+			}
+			bucket, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2, 2}, QueueType: qt})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: bucket, QueueType: qt, Declare: amqpx.DeclareNothing})
+			suite.Send(t, c, amqpx.Message{ID: "1", Queue: toQueue.Queue, Delay: 300 * time.Millisecond})
+			(&shop{Vhost: v}).arrives(t, toQueue.Queue, "1")
+
+			// When the last layout goes, what they shared goes too.
+			if report, err = v.Managed().Destroy(t.Context(), current, topology.RemovalOptions{}); err != nil {
+				t.Fatalf("%s: the last: %s, %v", qt, report, err)
+			}
+			if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
+				t.Errorf("%s: left: %v, want %v", qt, left, want)
+			}
+			again, err := v.Managed().Destroy(t.Context(), current, topology.RemovalOptions{})
+			if err != nil || again.Count(live.StateDeleted) != 0 {
+				t.Errorf("%s: of nothing: %s, %v", qt, again, err)
+			}
+		}
+	})
+}
+
+func layoutOf(t *testing.T, c dlx.BucketConfig, dests ...topology.Destination) topology.Topology {
+	t.Helper()
+	b, err := dlx.NewBucket(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := b.Topology()
+	top.Destinations = dests
+	for _, d := range dests {
+		top.Bindings = append(top.Bindings, b.Bindings(d)...)
+	}
+	return top.WithDestinationQueues(topology.DefaultPrefix, c.QueueType)
+}
+
+// Messages stop it before anything is touched, those as well that only the
+// management API counts.
+func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		const waiting, under = "delay.bucket.r2-1h.1h", "delay.bucket.r2.100ms"
+		hour := layoutOf(t, dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour, QueueType: topology.Quorum}, toQueue)
+		suite.MustApply(t, v.Unmanaged(), hour)
+		suite.Publish(t, v, waiting, 3)
+		suite.Publish(t, v, "orders.expire", 2) // which stays, with what is in it
+		before := v.Objects(t)
+		report, err := v.Managed().Destroy(t.Context(), hour, topology.RemovalOptions{})
+		full, ok := errors.AsType[*topology.NotEmptyError](err)
+		if !ok || full.Total != 3 || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "3 of them waiting in delay queues ("+waiting+" 3)") {
+			t.Errorf("got %s, %v", report, err)
+		}
+		plan, err := v.Managed().Plan(t.Context(), hour)
+		if err != nil || !plan.Empty() || !slices.Equal(before, v.Objects(t)) {
+			t.Errorf("a destroy that refused changed something: %v\n%s", err, plan)
+		}
+		n := int64(2)
+		if _, err := v.Managed().Destroy(t.Context(), hour, topology.RemovalOptions{Force: true, Messages: &n}); !errors.Is(err, topology.ErrNotEmpty) {
+			t.Errorf("with a bound of two: %v", err)
+		}
+		report, err = v.Managed().Destroy(t.Context(), hour, topology.RemovalOptions{Force: true})
+		if err != nil || messagesOf(report) != 3 {
+			t.Errorf("forced: %s with %d messages, %v", report, messagesOf(report), err)
+		}
+
+		// Nothing takes these dead letters, so they are neither ready nor gone.
+		short := smallLayout(t, []int{2}, 100*time.Millisecond)
+		suite.MustApply(t, v.Unmanaged(), short)
+		ch := v.Channel(t)
+		if err := ch.ExchangeDelete("delay.deliver", false, false); err != nil {
+			t.Fatal(err)
+		}
+		suite.Publish(t, v, under, 2)
+		suite.WaitFor(t, "the dead letters to be under way", func() bool {
+			q, err := ch.QueueDeclarePassive(under, true, false, false, false, nil)
+			return err == nil && q.Messages == 0
+		})
+		suite.WaitFor(t, "them to be counted", func() bool {
+			current, err := v.Mgmt.Inspect(t.Context(), short)
+			return err == nil && current.Queues[under].Messages == 2
+		})
+		for name, c := range map[string]struct {
+			insp live.Inspector
+			want error
+		}{"the management API": {v.Mgmt, topology.ErrNotEmpty}, "AMQP alone": {nil, topology.ErrUnseen}} {
+			report, err := live.Broker{Conn: v.Conn, Inspector: c.insp}.Destroy(t.Context(), short, topology.RemovalOptions{})
+			if !errors.Is(err, c.want) || report.Count(live.StateDeleted) != 0 {
+				t.Errorf("%s: %s, %v, want %v", name, report, err, c.want)
+			}
+		}
+	})
+}
+
+func messagesOf(r live.Report) int64 {
+	var n int64
+	for _, x := range r.Results {
+		n += x.Messages
+	}
+	return n
+}
+
+// Who sends while the layout is being destroyed keeps it: the way in is put back.
+func TestDestroyGivesWayToASender(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		hour := layoutOf(t, dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour, QueueType: topology.Quorum}, toQueue)
+		suite.MustApply(t, v.Unmanaged(), hour)
+		bucket, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: bucket})
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() {
+			suite.WaitFor(t, "the way in to be closed", func() bool {
+				current, err := v.Mgmt.Inspect(t.Context(), hour)
+				return err == nil && !slices.ContainsFunc(current.Bindings, func(b topology.Binding) bool { return b.Exchange == "delay.bucket.r2-1h.1h" })
+			})
+			if err := c.Send(t.Context(), amqpx.Message{Queue: toQueue.Queue, Delay: time.Hour}); err != nil {
+				t.Error(err)
+			}
+		})
+		report, err := v.Managed().Destroy(t.Context(), hour, topology.RemovalOptions{})
+		if !errors.Is(err, topology.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
+			t.Errorf("got %s, %v", report, err)
+		}
+		wg.Wait()
+		if plan, err := v.Managed().Plan(t.Context(), hour); err != nil || !plan.Empty() {
+			t.Errorf("afterwards: %v\n%s", err, plan)
+		}
+	})
+}
+
+// Destinations go when they are asked for, and not from under a consumer.
+func TestDestroyDestinations(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		top := smallLayout(t, []int{2}, 100*time.Millisecond, toQueue)
+		suite.MustApply(t, v.Unmanaged(), top)
+		ch := v.Channel(t)
+		if _, err := ch.Consume("orders.expire", "somebody", false, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		o := topology.RemovalOptions{Destinations: true}
+		report, err := v.Managed().Destroy(t.Context(), top, o)
+		if !errors.Is(err, topology.ErrConsumers) || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "orders.expire 1") {
+			t.Errorf("with a consumer: %s, %v", report, err)
+		}
+		if err := ch.Cancel("somebody", false); err != nil {
+			t.Fatal(err)
+		}
+		suite.Publish(t, v, "orders.expire", 1)
+		for _, force := range []bool{false, true} {
+			o.Force = force
+			if report, err := v.Managed().Destroy(t.Context(), top, o); !errors.Is(err, topology.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
+				t.Errorf("with a message, forced %v: %s, %v", force, report, err)
+			}
+		}
+		n := int64(1)
+		o.Messages = &n
+		if report, err := v.Managed().Destroy(t.Context(), top, o); err != nil || messagesOf(report) != 1 || len(v.Objects(t)) != 0 {
+			t.Errorf("with the count: %s, %v; left %v", report, err, v.Objects(t))
+		}
+	})
+}
+
+// Over AMQP alone nothing goes that others may use, even when forced.
+func TestDestroyOverAMQPAlone(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		top := smallLayout(t, []int{2}, 100*time.Millisecond, toQueue)
+		suite.MustApply(t, v.Unmanaged(), top)
+		report, err := v.Unmanaged().Destroy(t.Context(), top, topology.RemovalOptions{Force: true})
+		if err != nil {
+			t.Fatalf("%s, %v", report, err)
+		}
+		if left, want := v.Objects(t), append(slices.Clone(sharedObjects), "queue orders.expire", "queue orders.expire.dead"); !slices.Equal(left, want) {
+			t.Errorf("left %v, want %v", left, want)
+		}
+		if err := v.Unmanaged().Wipe(t.Context(), top); err != nil || len(v.Objects(t)) != 0 {
+			t.Errorf("wiped: %v; left %v", err, v.Objects(t))
+		}
+	})
+}
+
+// Layouts under delay.previous are counted, and go with the present one.
+func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		const destinations = "\ndestinations: [{queue: orders.expire}]\n"
+		old := suite.CommandOn(t, v, "delay: {bucket: {radices: [2], resolution: 1h}}"+destinations)
+		now := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}, previous: [{radices: [2], resolution: 1h}]}"+destinations)
+		for _, cmd := range []func(...string) suite.Ran{old, now} {
+			if r := cmd("apply"); r.Code != 0 {
+				t.Fatal(r)
+			}
+		}
+		if r := old("send", "--queue", "orders.expire", "--delay", "1h"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		refused := now("destroy", "--yes")
+		if refused.Code != 1 || !strings.Contains(refused.Stderr, "delay.bucket.r2-1h.1h 1") {
+			t.Error(refused)
+		}
+		if r := now("plan"); r.Code != 0 {
+			t.Errorf("after a destroy that refused: %s", r)
+		}
+		dry := now("destroy", "--dry-run", "--json", "--force")
+		would := dry.Last(t, "would_delete", "would_keep", "absent", "messages")
+		if dry.Code != 0 || would["messages"] != 1.0 {
+			t.Error(dry)
+		}
+		r := now("destroy", "--yes", "--json", "--force", "--messages", "1")
+		if did := r.Last(t, destroyKeys...); r.Code != 0 || did["messages_deleted"] != 1.0 || did["deleted"] != would["would_delete"] {
+			t.Errorf("%v objects would go: %s", would["would_delete"], r)
+		}
+		if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
+			t.Errorf("left %v, want %v", left, want)
+		}
+	})
+}
+
+// A layout that no file describes any more goes by its name.
+func TestCLIDestroyByName(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		const destinations = "\ndestinations: [{queue: orders.expire}]\n"
+		two := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1m, 2m]}}"+destinations)
+		one := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1m]}}"+destinations)
+		if r := one("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		// What says that the layout is complete goes with any part of it.
+		want := slices.DeleteFunc(v.Objects(t), func(name string) bool { return strings.Contains(name, ".declared.") })
+		if r := two("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		if r := one("destroy", "--yes", "--layout", "delay.bucket.hex"); r.Code != 1 || !strings.Contains(r.Stderr, `there is no such layout; on the broker are: delay.ttl`) {
+			t.Error(r)
+		}
+		if r := one("destroy", "--yes", "--layout", "delay.ttl.2m"); r.Code != 0 {
+			t.Error(r)
+		}
+		if left := v.Objects(t); !slices.Equal(left, want) {
+			t.Errorf("left %v, want %v", left, want)
+		}
+		if r := one("plan"); r.Code != 0 {
+			t.Errorf("the queue in use: %s", r)
+		}
+	})
+}
+
+// Without a terminal nobody can be asked.
+func TestCLIDestroyAsks(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		cmd := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}\n")
+		if r := cmd("apply"); r.Code != 0 {
+			t.Fatal(r)
+		}
+		before := v.Objects(t)
+		for want, args := range map[string][]string{
+			"give --yes":               {},
+			"give both":                {"--yes", "--messages", "3"},
+			"expected 0 or more":       {"--yes", "--force", "--messages", "-1"},
+			"both --destinations and":  {"--yes", "--destinations", "--layout", "x"},
+			"there is no such layout;": {"--yes", "--layout", "x"},
+		} {
+			if r := cmd(append([]string{"destroy"}, args...)...); r.Code != 1 || !strings.Contains(r.Stderr, want) {
+				t.Errorf("%v: %s", args, r)
+			}
+		}
+		if r := cmd("destroy", "--dry-run"); r.Code != 0 || !strings.Contains(r.Stdout, "delete  1 queue, 1 exchange, 1 binding of delay.bucket.r2") {
+			t.Error(r)
+		}
+		if after := v.Objects(t); !slices.Equal(before, after) {
+			t.Errorf("before %v, after %v", before, after)
+		}
+		if r := cmd("destroy", "--yes", "--json"); r.Code != 0 || r.Last(t, destroyKeys...)["kept"] != 0.0 || len(v.Objects(t)) != 0 {
+			t.Errorf("%s; left %v", r, v.Objects(t))
+		}
+	})
+}
+
+var destroyKeys = []string{"deleted", "absent", "kept", "failed", "messages_deleted", "seconds"}

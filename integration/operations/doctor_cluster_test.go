@@ -1,0 +1,106 @@
+package operations_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/integration/cluster"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// What the doctor says of nodes and replicas.
+func TestDoctorOnCluster(t *testing.T) {
+	if os.Getenv(servers.EnvSkip) == "1" || testing.Short() {
+		t.Skip("skipped: it starts a cluster")
+	}
+	cl, err := cluster.Start(t.Context(), cluster.Options{Log: func(line string) { t.Log(line) }})
+	if errors.Is(err, cluster.ErrUnavailable) {
+		t.Skipf("skipped: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	names := strings.Fields(suite.Docker(t, "ps", "--filter", "label=rabbitdelay=cluster", "--filter", fmt.Sprintf("name=rabbitdelay-%d-", os.Getpid()), "--format", "{{.Names}}"))
+	slices.Sort(names)
+	if len(names) != cl.Nodes() {
+		t.Fatalf("containers %v, want %d", names, cl.Nodes())
+	}
+	for _, n := range names {
+		suite.Docker(t, "exec", n, "rabbitmq-plugins", "enable", "rabbitmq_management")
+	}
+	address := suite.Docker(t, "inspect", "--format", "{{(index .NetworkSettings.Networks \"bridge\").IPAddress}}", names[0])
+
+	v := &suite.Vhost{Name: "/", URL: cl.URLs()[0]}
+	v.Conn = v.Dial(t)
+	if v.Mgmt, err = live.NewManagement(live.ManagementConfig{URL: "http://" + address + ":15672"}); err != nil {
+		t.Fatal(err)
+	}
+	c := newClinic(t, v, []int{3}, topology.Destination{Queue: "orders.expire"})
+	suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
+	classic, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, QueueType: topology.Classic})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.clean(t, "a cluster")
+
+	// Replicas: one queue has two, and classic queues have one each.
+	const few = "delay.bucket.r3.100ms"
+	suite.Docker(t, "exec", names[0], "rabbitmq-queues", "delete_member", "--vhost", "/", few, "rabbit@n3")
+	top, err := c.cfg.Want.Merge(classic.Topology())
+	if err != nil {
+		t.Fatal(err)
+	}
+	suite.MustApply(t, v.Unmanaged(), classic.Topology())
+	c.cfg.Want = top
+	r := c.until(t, "few replicas and classic queues", func(r doctor.Report) bool {
+		_, replicas := find(r, "quorum-members", few)
+		_, one := find(r, "classic-on-cluster", "delay.bucket.r2-classic.100ms")
+		return replicas && one
+	})
+	if len(r.Findings) != 2 {
+		t.Errorf("got\n%s", render(r))
+	}
+
+	// A node that is down, and with it a replica of the others.
+	if err := cl.Stop(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	r = c.until(t, "a node and a replica down", func(r doctor.Report) bool {
+		_, node := find(r, "node-down", "")
+		_, replica := find(r, "quorum-offline", "delay.bucket.r3.200ms")
+		return node && replica
+	})
+	t.Logf("\n%s", render(r))
+	if f, _ := find(r, "node-down", ""); !slices.Equal(f.Objects, []string{"rabbit@n3"}) {
+		t.Errorf("got %+v", f)
+	}
+	if r.Count(doctor.SeverityCritical) > 0 {
+		t.Errorf("with a majority up:\n%s", render(r))
+	}
+
+	// The plugin's messages are on one node.
+	c.cfg.Plugin = doctor.PluginRequired
+	c.src.Management = nil
+	c.src.ProbePlugin = func(context.Context) (bool, error) { return true, nil }
+	c.src.Dial = func(context.Context) (*amqp.Connection, error) { return amqp.Dial(cl.URLs()[1]) }
+	if r := c.examine(t); !strings.Contains(strings.Join(r.Notes, "\n"), "lost with that node") {
+		t.Errorf("got\n%s", render(r))
+	}
+}

@@ -1,0 +1,76 @@
+package operations_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// One command tells what waits and what lies there, and why; over AMQP alone it says
+// what it cannot know.
+func TestCLIStatus(t *testing.T) {
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		const destinations = "\ndestinations: [{queue: orders.expire}]\n"
+		old := suite.CommandOn(t, v, "delay: {bucket: {radices: [2], resolution: 1h}}"+destinations)
+		now := suite.CommandOn(t, v, "delay: {bucket: {radices: [2], resolution: 30m}, previous: [{radices: [2], resolution: 1h}]}"+destinations)
+		for _, r := range []suite.Ran{
+			old("apply"), now("apply"), now("send", "--queue", "orders.expire", "--delay", "30m", "--count", "3"),
+			old("send", "--queue", "orders.expire", "--delay", "1h"), now("send", "--queue", "orders.expire", "--count", "2"),
+		} {
+			if r.Code != 0 {
+				t.Fatal(r)
+			}
+		}
+		ch, err := v.Conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for queue, p := range map[string]amqp.Publishing{
+			"orders.expire.dead": {MessageId: "order-42", Headers: amqp.Table{amqpx.HeaderReason: amqpx.ReasonRejected, amqpx.HeaderQueue: "orders.expire", amqpx.HeaderError: "card expired"}},
+			"delay.parked":       {MessageId: "order-43"},
+		} {
+			if err := ch.PublishWithContext(t.Context(), "", queue, true, false, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		suite.Known(t, v, "orders.expire.dead")
+		suite.Known(t, v, "delay.parked")
+		var s status.Status
+		suite.WaitFor(t, "everything to be counted", func() bool {
+			r := now("status", "--json")
+			if r.Code != 0 {
+				t.Fatal(r)
+			}
+			s = status.Status{}
+			if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil {
+				t.Fatalf("%v\n%s", err, r)
+			}
+			return len(s.Layouts) == 2 && s.Layouts[0].Waiting.Ready == 3 && s.Layouts[1].Waiting.Ready == 1 &&
+				s.Destinations[0].Waiting.Ready == 2 && s.Destinations[0].Dead.Messages == 1 && s.Parked.Messages == 1
+		})
+		dead := s.Destinations[0].Dead
+		if !s.Layouts[1].Earlier || s.Layouts[1].Drained() || len(dead.Groups) != 1 || dead.Groups[0].Error != "card expired" || s.Parked.Groups[0].Reason != "parked" {
+			t.Errorf("%+v", s)
+		}
+		if d := s.Layouts[0].Delays; len(d) != 1 || time.Duration(d[0].TTL) != 30*time.Minute || s.DueSoon[2].OnBroker != 3 {
+			t.Errorf("delays %+v, due soon %+v", d, s.DueSoon)
+		}
+		r := now("status")
+		for _, want := range []string{"earlier, not drained", "DEAD LETTERS in orders.expire.dead: 1", "card expired", "none", "PARKED in delay.parked: 1"} {
+			if r.Code != 0 || !strings.Contains(r.Stdout, want) {
+				t.Errorf("no %q in %s", want, r)
+			}
+		}
+		r = now("status", "--amqp-only")
+		if r.Code != 2 || !strings.Contains(r.Stdout, "NOT SEEN\n") || !strings.Contains(r.Stdout, "management: ") {
+			t.Error(r)
+		}
+	})
+}

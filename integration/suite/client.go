@@ -1,0 +1,150 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+)
+
+// FastReconnect keeps tests of lost connections short.
+func FastReconnect(cfg amqpx.Config) amqpx.Config {
+	cfg.ReconnectMin, cfg.ReconnectMax = 5*time.Millisecond, 50*time.Millisecond
+	cfg.Heartbeat = 2 * time.Second
+	return cfg
+}
+
+// OpenClient opens a client, of the shared broker without an address, and closes it with the test.
+func OpenClient(t testing.TB, cfg amqpx.Config) *amqpx.Client {
+	t.Helper()
+	if cfg.URL == "" {
+		cfg.URL = broker.Shared(t, broker.Options{}).URL()
+	}
+	c, err := amqpx.Open(t.Context(), FastReconnect(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := c.Close(context.Background())
+		if _, left := errors.AsType[*amqpx.CloseError](err); err != nil && !left { // which a test has closed before
+			t.Errorf("close: %v", err)
+		}
+	})
+	return c
+}
+
+var queueNumber atomic.Int64
+
+// NewQueue names a queue of this test and deletes it, with its dead letters,
+// at the end.
+func NewQueue(t testing.TB) string {
+	t.Helper()
+	name := fmt.Sprintf("it.%d.%d", time.Now().UnixNano(), queueNumber.Add(1))
+	url := broker.Shared(t, broker.Options{}).URL()
+	t.Cleanup(func() {
+		conn, err := amqp.Dial(url)
+		if err != nil {
+			t.Errorf("clean up: %v", err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		for _, q := range []string{name, name + ".dead"} {
+			if ch, err := conn.Channel(); err == nil {
+				_, _ = ch.QueueDelete(q, false, false, false)
+				_ = ch.Close()
+			}
+		}
+	})
+	return name
+}
+
+// Consume runs a consumer until the test ends, and fails the test if the
+// consumer ends with an error.
+func Consume(t testing.TB, c *amqpx.Client, queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- c.Consume(ctx, queue, h, opts...) }()
+	var once sync.Once
+	var err error
+	stop = func() error {
+		once.Do(func() { cancel(); err = <-result })
+		return err
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil && !errors.Is(err, amqpx.ErrDrainTimeout) {
+			t.Errorf("consume: %v", err)
+		}
+	})
+	return stop
+}
+
+// WaitFor polls a condition that nothing announces.
+func WaitFor(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(30 * time.Second)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s: not within 30 s", what)
+		}
+	}
+}
+
+// RawChannel is that of a program that does not use rabbitdelay.
+func RawChannel(t testing.TB) *amqp.Channel {
+	t.Helper()
+	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the broker may have closed it
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+// RawGet takes one message with a plain AMQP client, waiting for it.
+func RawGet(t testing.TB, queue string) amqp.Delivery {
+	t.Helper()
+	ch := RawChannel(t)
+	var d amqp.Delivery
+	WaitFor(t, "a message in "+queue, func() bool {
+		got, ok, err := ch.Get(queue, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d = got
+		return ok
+	})
+	return d
+}
+
+// DeleteQueue deletes a queue of the shared broker.
+func DeleteQueue(t testing.TB, name string) error {
+	t.Helper()
+	conn, err := amqp.Dial(broker.Shared(t, broker.Options{}).URL())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	_, err = ch.QueueDelete(name, false, false, false)
+	return err
+}

@@ -1,0 +1,35 @@
+package suite
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Gathers waits until a queue, and the parked queue, hold that many messages
+// together.
+func Gathers(t *testing.T, v *Vhost, queue string, want int) {
+	t.Helper()
+	WaitFor(t, fmt.Sprintf("%d messages in %s", want, queue), func() bool {
+		return MessagesIn(t, v, queue)+MessagesIn(t, v, "delay.parked") >= want
+	})
+	if got := MessagesIn(t, v, queue); got != want {
+		t.Errorf("%s holds %d messages, want %d", queue, got, want)
+	}
+}
+
+// MessagesIn returns how many messages a queue holds.
+func MessagesIn(t *testing.T, v *Vhost, queue string) int {
+	t.Helper()
+	ch, err := v.Conn.Channel() // closed here: it is asked many times, and a connection has 2047
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return q.Messages
+}

@@ -1,0 +1,85 @@
+package suite
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Requeuer is a client with few queues.
+func Requeuer(t *testing.T, v *Vhost) *amqpx.Client {
+	t.Helper()
+	s, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return OpenClient(t, amqpx.Config{URL: v.URL, Strategy: s})
+}
+
+// Buries puts n messages that died in a queue into another, which it declares.
+func Buries(t *testing.T, v *Vhost, queue, died string, n int, args amqp.Table) {
+	t.Helper()
+	ch := v.Channel(t)
+	if _, err := ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		dc, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{
+			MessageId: fmt.Sprintf("%s-%04d", died, i), DeliveryMode: amqp.Persistent,
+			Headers: amqp.Table{amqpx.HeaderReason: amqpx.ReasonRejected, amqpx.HeaderQueue: died, "n": fmt.Sprint(i)},
+		})
+		if err != nil || !dc.Wait() {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Drains takes everything out of a queue, in its order.
+func Drains(t *testing.T, v *Vhost, queue string) (ids []string) {
+	t.Helper()
+	ch := v.Channel(t)
+	for {
+		d, ok, err := ch.Get(queue, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return ids
+		}
+		ids = append(ids, d.MessageId)
+	}
+}
+
+// Makes declares a durable queue.
+func Makes(t *testing.T, v *Vhost, queue string, args amqp.Table) {
+	t.Helper()
+	if _, err := v.Channel(t).QueueDeclare(queue, true, false, false, false, args); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// QuorumQueue is the arguments of a quorum queue.
+var QuorumQueue = amqp.Table{"x-queue-type": "quorum"}
+
+// Known waits until the management API knows the queue's policies, where they matter
+// for a look.
+func Known(t *testing.T, v *Vhost, queue string) {
+	t.Helper()
+	if topology.ParseVersion(v.Broker.Version()).AtLeast(4, 3, 0) {
+		return
+	}
+	Eventually(t, "the policies of "+queue+" are known", func() bool {
+		q, err := v.Mgmt.Queue(t.Context(), queue)
+		MustSucceed(t, err)
+		return q.EffectivePolicy != nil
+	})
+}

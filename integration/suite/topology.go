@@ -1,0 +1,145 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// Vhost is a virtual host of a test's own, so that its policies and objects
+// meet no others.
+type Vhost struct {
+	Name   string
+	URL    string
+	Conn   *amqp.Connection
+	Mgmt   *live.Management
+	Broker *broker.Broker
+}
+
+// Dial connects to the vhost for the time of the test.
+func (v *Vhost) Dial(t *testing.T) *amqp.Connection {
+	t.Helper()
+	conn, err := amqp.Dial(v.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the broker may have closed it
+	return conn
+}
+
+// Channel is for what a test does beside the code under test.
+func (v *Vhost) Channel(t *testing.T) *amqp.Channel {
+	t.Helper()
+	ch, err := v.Conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ch.Close() }) // the broker may have closed it
+	return ch
+}
+
+// OnVhosts runs a test on every broker version at hand, in a fresh virtual host.
+func OnVhosts(t *testing.T, test func(t *testing.T, v *Vhost)) {
+	t.Helper()
+	versions, err := broker.Versions(t.Context())
+	if err != nil {
+		broker.Shared(t, broker.Options{Management: true}) // skips or fails with the reason
+	}
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel() // the brokers know nothing of each other, and most of the time is waiting
+			b := broker.Shared(t, broker.Options{Version: version, Management: true})
+			if b.ManagementURL() == "" {
+				t.Skipf("skipped: the broker at AMQP_URL is used without its management API; set %s", broker.EnvManagementURL)
+			}
+			test(t, NewVhost(t, b))
+		})
+	}
+}
+
+var vhostNumber atomic.Int64
+
+// NewVhost creates a vhost for the time of the test.
+func NewVhost(t *testing.T, b *broker.Broker) *Vhost {
+	t.Helper()
+	return NamedVhost(t, b, fmt.Sprintf("t%d-%d", time.Now().UnixNano(), vhostNumber.Add(1)))
+}
+
+// NamedVhost creates a vhost of a given name for the time of the test.
+func NamedVhost(t *testing.T, b *broker.Broker, name string) *Vhost {
+	t.Helper()
+	u, err := url.Parse(b.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := url.Parse(b.ManagementURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, _ := u.User.Password()
+	m.User = nil
+	v := &Vhost{Name: name, Broker: b}
+	v.Mgmt, err = live.NewManagement(live.ManagementConfig{URL: m.String(), Username: u.User.Username(), Password: password, Vhost: v.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Manage(t, http.MethodPut, "/api/vhosts/"+v.Name, map[string]any{})
+	t.Cleanup(func() { v.Manage(t, http.MethodDelete, "/api/vhosts/"+v.Name, nil) })
+	v.Permit(t, u.User.Username(), [3]string{".*", ".*", ".*"})
+	u.Path = "/" + v.Name
+	v.URL = u.String()
+	v.Conn = v.Dial(t)
+	return v
+}
+
+// Manage changes something through the management API, also when the test has ended.
+func (v *Vhost) Manage(t *testing.T, method, path string, body any) {
+	t.Helper()
+	if _, err := v.Mgmt.Call(context.WithoutCancel(t.Context()), method, path, body, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// MustApply creates what is wanted, or fails the test.
+func MustApply(t *testing.T, b live.Broker, want topology.Topology) live.Report {
+	t.Helper()
+	report, err := b.Apply(t.Context(), want, live.ApplyOptions{})
+	if err != nil {
+		t.Fatalf("apply: %v", err)
+	}
+	return report
+}
+
+// Managed is the virtual host as its management API shows it, unmanaged as AMQP does.
+func (v *Vhost) Managed() live.Broker { return live.Broker{Conn: v.Conn, Inspector: v.Mgmt} }
+
+// Unmanaged returns the broker over AMQP alone.
+func (v *Vhost) Unmanaged() live.Broker { return live.Broker{Conn: v.Conn} }
+
+// Publish puts n messages into a queue.
+func Publish(t *testing.T, v *Vhost, queue string, n int) {
+	t.Helper()
+	ch := v.Channel(t)
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{Body: []byte("x"), DeliveryMode: amqp.Persistent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := c.WaitContext(t.Context()); err != nil || !ok {
+			t.Fatalf("confirm %v, %v", ok, err)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package tasks_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// update writes what the commands of docs/operations.md print into that page.
+var update = flag.Bool("update-operations", false, "write the output of the commands on docs/operations.md into it")
+
+const operationsPage = "../../docs/operations.md"
+
+// night is a shop whose night went badly.
+type night struct {
+	*suite.Vhost
+
+	db     businessDB
+	folder string
+	client *amqpx.Client
+	store  *schedule.Store
+	start  time.Time
+}
+
+// A bad night, and the commands of docs/operations.md, in their order: they print
+// what the page says.
+func TestABadNight(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it waits for its broker")
+	}
+	for _, version := range []string{"4.0", "4.3"} {
+		if *update && version != "4.3" {
+			continue
+		}
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			n := newNight(t, broker.Shared(t, broker.Options{Version: version, Management: true}))
+			n.happens(t)
+			n.readPage(t)
+		})
+	}
+}
+
+func newNight(t *testing.T, b *broker.Broker) *night {
+	t.Helper()
+	if b.ManagementURL() == "" {
+		t.Skipf("skipped: the broker at AMQP_URL is used without its management API; set %s", broker.EnvManagementURL)
+	}
+	n := &night{Vhost: suite.NewVhost(t, b), db: openSQLite(t), folder: t.TempDir(), start: time.Now()}
+	suite.MustSucceed(t, idempotency.Migrate(t.Context(), n.db.DB))
+	suite.MustSucceed(t, schedule.Migrate(t.Context(), n.db.DB))
+	text := fmt.Sprintf(`broker:
+  url: %s
+  management_url: %s
+database:
+  url: %s
+delay:
+  previous:
+    - resolution: 100ms
+destinations:
+  - queue: orders.expire
+  - queue: orders.refund
+`, n.URL, b.ManagementURL(), cliURL(t, n.db))
+	suite.MustSucceed(t, os.WriteFile(filepath.Join(n.folder, "shop.yaml"), []byte(text), 0o600))
+	if r := n.run(t, "apply"); r.Code != 0 {
+		t.Fatal(r)
+	}
+	n.client = suite.OpenClient(t, amqpx.Config{URL: n.URL})
+	var err error
+	n.store, err = schedule.New(n.db.DB, n.client, schedule.Config{PollInterval: 10 * time.Millisecond})
+	suite.MustSucceed(t, err)
+	return n
+}
+
+// run runs a command as the page has it.
+func (n *night) run(t *testing.T, args ...string) suite.Ran {
+	t.Helper()
+	return suite.RunCLI(t.Context(), append(args, "-f", filepath.Join(n.folder, "shop.yaml"))...)
+}
+
+// send sends count messages, whose ids begin so.
+func (n *night) send(t *testing.T, client *amqpx.Client, count int, id, queue string, delay time.Duration) {
+	t.Helper()
+	msgs := make([]amqpx.Message, count)
+	for i := range msgs {
+		msgs[i] = amqpx.Message{ID: fmt.Sprintf("%s-%d", id, i+1), Queue: queue, Delay: delay, Body: []byte(fmt.Sprintf(`{"order":%d}`, i+1)), ContentType: "application/json"}
+	}
+	suite.MustSucceed(t, client.SendBatch(t.Context(), msgs))
+}
+
+// consume handles a queue's messages until done says so.
+func (n *night) consume(t *testing.T, queue string, h amqpx.Handler, done func() bool, opts ...amqpx.ConsumeOption) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.client.Consume(ctx, queue, h, opts...) }()
+	suite.Eventually(t, "the consumer of "+queue+" has done its work", done)
+	cancel()
+	suite.MustSucceed(t, <-ended)
+}
+
+func (n *night) count(t *testing.T, queue string) int {
+	t.Helper()
+	ch := n.Channel(t)
+	defer func() { suite.MustSucceed(t, ch.Close()) }()
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	suite.MustSucceed(t, err)
+	return q.Messages
+}
+
+// counted waits until the management API, whose counts are up to 5 seconds old,
+// counts what the queues do, and until clients have taken away the bindings that they
+// make for a first use before RabbitMQ 4.3.
+func (n *night) counted(t *testing.T) {
+	t.Helper()
+	suite.Eventually(t, "the management API counts what is there", func() bool {
+		current, err := n.Mgmt.Inspect(t.Context(), topology.Topology{})
+		suite.MustSucceed(t, err)
+		for _, queue := range []string{"orders.expire", "orders.expire.dead", "delay.parked", "orders.refund"} {
+			if q, ok := current.Queues[queue]; ok && (q.Messages != int64(n.count(t, queue)) || q.Consumers > 0) {
+				return false
+			}
+		}
+		return !slices.ContainsFunc(current.Bindings, func(b topology.Binding) bool { return b.Arguments[topology.ArgBinder] != nil })
+	})
+}
+
+func (n *night) happens(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	// The release before had a resolution of 100 ms, and sent reminders for tomorrow.
+	old, err := dlx.NewBucket(dlx.BucketConfig{Resolution: 100 * time.Millisecond})
+	suite.MustSucceed(t, err)
+	n.send(t, suite.OpenClient(t, amqpx.Config{URL: n.URL, Strategy: old}), 3, "reminder", "orders.expire", 20*time.Hour)
+	n.send(t, n.client, 12, "waiting", "orders.expire", 4*time.Hour)
+
+	// Refunds are under way when somebody deletes their queue.
+	n.send(t, n.client, 50, "refund", "orders.refund", 2*time.Second)
+	_, err = n.Channel(t).QueueDelete("orders.refund", false, false, false)
+	suite.MustSucceed(t, err)
+
+	// 300 orders fail until their attempts are used up, 150 are rejected, 50 expire
+	// because of a policy that somebody tried.
+	n.send(t, n.client, 300, "card", "orders.expire", 0)
+	n.consume(t, "orders.expire", func(context.Context, *amqpx.Delivery) error { return errors.New("payment provider: 503") },
+		func() bool { return n.count(t, "orders.expire.dead") == 300 }, amqpx.WithRetry(topology.Retry{MaxAttempts: 1}), amqpx.WithConcurrency(1))
+	n.send(t, n.client, 150, "address", "orders.expire", 0)
+	n.consume(t, "orders.expire", func(context.Context, *amqpx.Delivery) error { return amqpx.Reject(errors.New("no such address")) },
+		func() bool { return n.count(t, "orders.expire.dead") == 450 }, amqpx.WithConcurrency(50))
+	n.Manage(t, http.MethodPut, "/api/policies/"+n.Name+"/tried", map[string]any{"pattern": "^orders.expire$", "definition": map[string]any{"message-ttl": 1}, "apply-to": "queues"})
+	n.send(t, n.client, 50, "late", "orders.expire", 0)
+	suite.Eventually(t, "50 expire", func() bool { return n.count(t, "orders.expire.dead") == 500 })
+	n.Manage(t, http.MethodDelete, "/api/policies/"+n.Name+"/tried", nil)
+
+	// An order is cancelled, one fails, one is sent twice.
+	suite.MustSucceed(t, n.store.Schedule(ctx, nil, schedule.Task{ID: "order-42-expire", Queue: "orders.expire", DeliverAt: time.Now().Add(30 * time.Minute)}))
+	suite.MustSucceed(t, n.store.Cancel(ctx, nil, "order-42-expire"))
+	effect := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
+	var handled atomic.Int64
+	n.send(t, n.client, 1, "order-7", "orders.expire", 0)
+	n.send(t, n.client, 1, "order-7", "orders.expire", 0)
+	once := idempotency.Handler(n.db.DB, effect)
+	n.consume(t, "orders.expire", func(ctx context.Context, d *amqpx.Delivery) error {
+		err := once(ctx, d)
+		handled.Add(1)
+		return err
+	}, func() bool { return n.count(t, "orders.expire") == 0 && handled.Load() == 2 }, amqpx.WithConcurrency(1))
+	suite.Eventually(t, "50 are parked", func() bool { return n.count(t, "delay.parked") == 50 })
+}
+
+// documentedCommand is a command of the page and what it prints.
+var documentedCommand = regexp.MustCompile("(?s)```console\n\\$ rabbitdelay ([^\n]*)\n(.*?)```")
+
+// readPage runs the commands and compares what they print.
+func (n *night) readPage(t *testing.T) {
+	t.Helper()
+	page, err := os.ReadFile(operationsPage)
+	suite.MustSucceed(t, err)
+	out := documentedCommand.ReplaceAllStringFunc(string(page), func(block string) string {
+		m := documentedCommand.FindStringSubmatch(block)
+		n.counted(t)
+		r := n.run(t, suite.ShellWords(m[1])...)
+		got := n.asPrinted(r.Stdout + r.Stderr)
+		if masked(got) != masked(m[2]) && !*update {
+			t.Errorf("rabbitdelay %s (exit %d) prints\n%s\nand docs/operations.md says\n%s\nmasked\n%s\n%s", m[1], r.Code, got, m[2], masked(got), masked(m[2]))
+		}
+		return "```console\n$ rabbitdelay " + m[1] + "\n" + got + "```"
+	})
+	if *update {
+		suite.MustSucceed(t, os.WriteFile(operationsPage, []byte(out), 0o644))
+	}
+}
+
+// asPrinted replaces what is the test's own: its virtual host and its folder.
+func (n *night) asPrinted(text string) string {
+	return strings.NewReplacer(n.Name, "shop", n.folder+"/", "", n.db.dsn, "shop.db").Replace(text)
+}
+
+// masked replaces what differs from run to run: instants, ages, versions, sizes,
+// and how many blanks line columns up.
+func masked(text string) string {
+	for _, m := range []struct{ pattern, with string }{
+		{`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( UTC|Z|[+-]\d\d:\d\d)?`, "INSTANT"},
+		{`\b\d\d:\d\d:\d\d(\.\d+)?\b`, "INSTANT"},
+		{`\b(\d+(\.\d+)?(d|h|ms|µs|m|s)\s?)+\b`, "DURATION"},
+		{`\b\d+(\.\d+)? s\b`, "DURATION"},
+		{`DURATION ?(behind|ahead of) this`, "DURATION from this"},
+		{`\b\d+\.\d+\.\d+\b`, "VERSION"},
+		{`[0-9a-f]{8}-[0-9a-f-]{27}`, "UUID"},
+		{`127\.0\.0\.1:\d+`, "ADDRESS"},
+		{`card-\d+`, "card-N"}, // the first dead letter declares their queue, and others may pass it
+		{`\{"order":\d+\}`, "ORDER"},
+		{`(?m)^rabbitdelay (consume|declare|publish) .*\n`, ""}, // connections come and go
+		{`[ \t]+`, " "},
+		{`-{3,}`, "---"},
+	} {
+		text = regexp.MustCompile(m.pattern).ReplaceAllString(text, m.with)
+	}
+	return text
+}

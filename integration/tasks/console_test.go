@@ -1,0 +1,96 @@
+package tasks_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// The console's statements run on every database, and count right.
+func TestConsoleOnEveryDatabase(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		now := time.Now()
+		var tasks []schedule.Task
+		for i := range 60 {
+			tasks = append(tasks, schedule.Task{ID: "t" + string(rune('A'+i)), Queue: "q", DeliverAt: now.Add(time.Duration(i-9) * time.Hour), Tags: []string{"blue"}})
+		}
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, due_at = ? WHERE id = 'tA'", now.Add(-time.Minute).UnixMilli(), now.Add(-time.Minute-250*time.Millisecond).UnixMilli())
+		c, err := console.New(console.Config{Store: s, DB: db.DB, Look: func(context.Context) (status.Source, error) { return status.Source{}, nil }})
+		suite.MustSucceed(t, err)
+		defer func() { suite.MustSucceed(t, c.Close(context.Background())) }()
+		ask := func(method, path, body string) map[string]any {
+			t.Helper()
+			r := httptest.NewRequest(method, "http://localhost/api/v1"+path, strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			got := httptest.NewRecorder()
+			c.ServeHTTP(got, r)
+			var out map[string]any
+			if err := json.Unmarshal(got.Body.Bytes(), &out); err != nil || got.Code != 200 {
+				t.Fatalf("%s %s: %d %s", method, path, got.Code, got.Body)
+			}
+			return out
+		}
+		for path, want := range map[string]float64{
+			"/counts": 60, "/counts?status=pending": 59, "/counts?queue=q&status=pending&due_to=now": 9, "/counts?tag=blue&up_to=10": 10, "/counts?header=a%3Db": 0, "/counts?id_prefix=tA": 1,
+		} {
+			if got := ask("GET", path, ""); got["count"] != want || got["more"] != (want == 10) {
+				t.Errorf("%s: %v, expected %v", path, got, want)
+			}
+		}
+		sum := func(h map[string]any) (n float64) {
+			for _, b := range h["bins"].([]any) {
+				n += b.(map[string]any)["count"].(float64)
+			}
+			return n + h["before"].(float64) + h["after"].(float64)
+		}
+		for _, path := range []string{"/histogram", "/histogram?from=now&to=1d&bins=7", "/histogram?queue=q&tag=blue&from=-1d&to=7d&bins=240"} {
+			if n := sum(ask("GET", path, "")); n != 59 {
+				t.Errorf("%s has %v tasks", path, n)
+			}
+		}
+		job := func(body string) map[string]any {
+			t.Helper()
+			id := ask("POST", "/tasks/bulk", body)["job"].(map[string]any)["id"].(string)
+			var j map[string]any
+			suite.Eventually(t, "the job ends", func() bool {
+				j = ask("GET", "/jobs/"+id, "")
+				return j["state"] != "running"
+			})
+			return j
+		}
+		for _, x := range []struct {
+			body string
+			done float64
+		}{
+			{`{"action":"move-by","by":"-30m","filter":{"queue":"q"},"count":20}`, 20},
+			{`{"action":"move-by","by":"2d","filter":{"queue":"q"},"count":100}`, 59},
+			{`{"action":"move-to","to":"3d","spread":"1h","filter":{"tag":"blue","due_to":"2d"},"count":100}`, 9},
+			{`{"action":"fire","filter":{"id_prefix":"tB"},"count":5}`, 1},
+			{`{"action":"cancel","filter":{"status":"pending","queue":"q"},"count":7}`, 7},
+			{`{"action":"delete","filter":{},"all":true,"count":100}`, 8},
+			{`{"action":"revive","filter":{},"all":true,"count":100}`, 0},
+		} {
+			if j := job(x.body); j["state"] != "done" || x.done != j["done"].(float64) {
+				t.Errorf("%s: %v, expected %v", x.body, j, x.done)
+			}
+		}
+		if list := ask("GET", "/jobs?limit=3", "")["jobs"].([]any); len(list) != 3 {
+			t.Errorf("jobs: %v", list)
+		}
+		page := ask("GET", "/audit?limit=5", "")
+		if older := ask("GET", "/audit?before="+page["next"].(string), "")["entries"].([]any); len(page["entries"].([]any)) != 5 || len(older) != 2 {
+			t.Errorf("audit: %v, then %v", page, older)
+		}
+	})
+}

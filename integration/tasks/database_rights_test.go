@@ -1,0 +1,467 @@
+package tasks_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// documentedRights are those of docs/permissions.md on the tables, by part and table.
+func documentedRights(t *testing.T) map[string]map[string][]string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/permissions.md")
+	suite.MustSucceed(t, err)
+	_, rest, _ := strings.Cut(string(page), "\n| part |")
+	head, rest, _ := strings.Cut(rest, "\n")
+	_, rest, _ = strings.Cut(rest, "\n")
+	table, _, _ := strings.Cut(rest, "\n\n")
+	tables := cells(strings.ReplaceAll(head, "`", ""))
+	out := map[string]map[string][]string{}
+	for line := range strings.Lines(table) {
+		row := cells(strings.TrimPrefix(strings.TrimSpace(line), "|"))
+		rights := map[string][]string{}
+		for i, list := range row[1:] {
+			if list != "" {
+				rights[tables[i]] = strings.Split(list, ", ")
+			}
+		}
+		out[row[0]] = rights
+	}
+	return out
+}
+
+// cells are those of a row of a Markdown table, without its first bar.
+func cells(row string) []string {
+	list := strings.Split(strings.TrimSuffix(strings.TrimSpace(row), "|"), "|")
+	for i := range list {
+		list[i] = strings.TrimSpace(list[i])
+	}
+	return list
+}
+
+// rightsUser is a user of a database of its own rights.
+type rightsUser struct {
+	owner businessDB
+	db    businessDB
+	name  string // as GRANT has it
+}
+
+func newRightsUser(t *testing.T, owner businessDB) rightsUser {
+	t.Helper()
+	name := fmt.Sprintf("rd_user_%d_%d", os.Getpid(), databaseNumber.Add(1))
+	u := rightsUser{owner, owner, name}
+	driver := "mysql"
+	if owner.dialect == schedule.PostgreSQL {
+		driver = "pgx"
+		owner.mustExec(t, "CREATE ROLE "+name+" LOGIN PASSWORD 'opensesame'")
+		before, after, _ := strings.Cut(owner.dsn, "@")
+		scheme, _, _ := strings.Cut(before, "://")
+		u.db.dsn = scheme + "://" + name + ":opensesame@" + after
+	} else {
+		u.name = "'" + name + "'@'%'"
+		owner.mustExec(t, "CREATE USER "+u.name+" IDENTIFIED BY 'opensesame'")
+		cfg, err := mysql.ParseDSN(owner.dsn)
+		suite.MustSucceed(t, err)
+		cfg.User, cfg.Passwd = name, "opensesame"
+		u.db.dsn = cfg.FormatDSN()
+		// MySQL lets nobody in who has no right at all.
+		owner.mustExec(t, "CREATE TABLE IF NOT EXISTS nothing (a INTEGER)")
+		owner.mustExec(t, "GRANT SELECT ON nothing TO "+u.name)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if owner.dialect == schedule.PostgreSQL {
+			_, _ = owner.ExecContext(ctx, "DROP OWNED BY "+name)
+			_, _ = owner.ExecContext(ctx, "DROP ROLE "+name)
+		} else {
+			_, _ = owner.ExecContext(ctx, "DROP USER "+u.name)
+		}
+	})
+	db, err := sql.Open(driver, u.db.dsn)
+	suite.MustSucceed(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	u.db.DB = db
+	return u
+}
+
+func (u rightsUser) grant(t *testing.T, right, table string) {
+	t.Helper()
+	u.owner.mustExec(t, "GRANT "+right+" ON "+table+" TO "+u.name)
+}
+
+func (u rightsUser) revoke(t *testing.T, right, table string) {
+	t.Helper()
+	u.owner.mustExec(t, "REVOKE "+right+" ON "+table+" FROM "+u.name)
+}
+
+// Each part of a system can do its work with the rights that docs/permissions.md
+// gives it, and cannot with one less.
+func TestDatabaseRights(t *testing.T) {
+	t.Parallel()
+	documented := documentedRights(t)
+	parts := map[string]func(x *rightsWork) error{
+		"writer": (*rightsWork).write, "recurring writer": (*rightsWork).recur, "handler of tasks": (*rightsWork).handle,
+		"handler with idempotency": (*rightsWork).once, "relay": (*rightsWork).relay, "viewer": (*rightsWork).view, "operator": (*rightsWork).operate,
+		"console": (*rightsWork).console,
+	}
+	if len(documented) != len(parts) {
+		t.Fatalf("docs/permissions.md has %d parts, expected %d", len(documented), len(parts))
+	}
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		if db.dialect == schedule.SQLite {
+			t.Skip("SQLite has no users")
+		}
+		suite.MustSucceed(t, schedule.Migrate(t.Context(), db.DB))
+		suite.MustSucceed(t, idempotency.Migrate(t.Context(), db.DB))
+		for part, work := range parts {
+			u := newRightsUser(t, db)
+			x := &rightsWork{t: t, owner: db, db: u.db}
+			for table, rights := range documented[part] {
+				for _, right := range rights {
+					u.grant(t, right, table)
+				}
+			}
+			if err := work(x); err != nil {
+				t.Errorf("%s: %v", part, err)
+				continue
+			}
+			for table, rights := range documented[part] {
+				for _, right := range rights {
+					if part == "handler with idempotency" && right == "SELECT" && db.dialect == schedule.MySQL {
+						continue // INSERT IGNORE does not need it, as ON CONFLICT does
+					}
+					u.revoke(t, right, table)
+					needed := part != "relay" && part != "console" || table != "rabbitdelay_relays" // they work all the same
+					if err := work(x); errors.Is(err, schedule.ErrDenied) != needed || err != nil && !needed {
+						t.Errorf("%s without %s on %s: %v, expected ErrDenied: %v", part, right, table, err, needed)
+					}
+					u.grant(t, right, table)
+				}
+			}
+		}
+	})
+}
+
+// rightsWork is what each part does, with the user's rights. Every call has tasks
+// of its own.
+type rightsWork struct {
+	t     *testing.T
+	owner businessDB
+	db    businessDB
+	n     int
+}
+
+func (x *rightsWork) store(db businessDB, sender schedule.Sender) *schedule.Store {
+	s, err := schedule.New(db.DB, sender, schedule.Config{Dialect: db.dialect, PollInterval: 10 * time.Millisecond, SweepInterval: 10 * time.Millisecond, MaxSends: 1})
+	suite.MustSucceed(x.t, err)
+	return s
+}
+
+func (x *rightsWork) task(name string) schedule.Task {
+	x.n++
+	return schedule.Task{ID: fmt.Sprintf("%s-%d-%d", name, x.n, databaseNumber.Add(1)), Queue: "q", DeliverAt: time.Now().Add(time.Hour), Tags: []string{"tag"}}
+}
+
+// owned makes a task by the owner.
+func (x *rightsWork) owned(task schedule.Task) schedule.Task {
+	suite.MustSucceed(x.t, x.store(x.owner, nil).Schedule(x.t.Context(), nil, task))
+	return task
+}
+
+// first is the error of the first step that fails.
+func first(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *rightsWork) write() error {
+	s, ctx, a, b := x.store(x.db, nil), x.t.Context(), x.task("write"), x.task("write")
+	return first(
+		func() error { return s.Schedule(ctx, nil, a) },
+		func() error { return s.Schedule(ctx, nil, a, schedule.Replace()) },
+		func() error { return s.Reschedule(ctx, nil, a.ID, a.DeliverAt.Add(time.Hour)) },
+		func() error { return s.FireNow(ctx, nil, a.ID) },
+		func() error { return s.Cancel(ctx, nil, a.ID) },
+		func() error { return s.Schedule(ctx, nil, b) },
+		func() error {
+			_, err := s.Bulk(ctx, schedule.Filter{Tag: "tag", IDPrefix: b.ID}, schedule.BulkCancel(), schedule.BulkOptions{})
+			return err
+		},
+	)
+}
+
+func (x *rightsWork) recur() error {
+	c, ctx := x.store(x.db, nil).Schedules(), x.t.Context()
+	r := schedule.Recurring{Name: x.task("nightly").ID, Every: time.Hour, Task: schedule.Task{Queue: "q", Tags: []string{"tag"}}}
+	return first(
+		func() error { return c.Add(ctx, nil, r) },
+		func() error { return c.Pause(ctx, nil, r.Name) },
+		func() error { return c.Resume(ctx, nil, r.Name) },
+		func() error { _, err := c.Fire(ctx, nil, r.Name); return err },
+		func() error { return c.Delete(ctx, nil, r.Name) },
+		func() error { return x.store(x.db, nil).Schedule(ctx, nil, x.task("replaced"), schedule.Replace()) },
+	)
+}
+
+func (x *rightsWork) handle() error {
+	ctx := x.t.Context()
+	past := time.Now().Add(-time.Second)
+	deliver := func(h amqpx.Handler, exchange string, redelivered bool) error {
+		task := x.task("handle")
+		task.DeliverAt = past
+		if exchange != "" {
+			task.Queue, task.Exchange = "", exchange
+		}
+		x.owned(task)
+		return h(ctx, &amqpx.Delivery{ID: task.ID, Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 3, DueAt: past, Redelivered: redelivered})
+	}
+	plain := schedule.Handler(x.db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }, schedule.WithDialect(x.db.dialect))
+	lease := schedule.LeaseHandler(x.db.DB, func(context.Context, *amqpx.Delivery, string) (schedule.Func, error) { return nil, nil }, schedule.WithDialect(x.db.dialect))
+	return first(
+		func() error { return deliver(plain, "", false) },
+		func() error { return deliver(plain, "events", true) },
+		func() error { return deliver(lease, "", false) },
+	)
+}
+
+func (x *rightsWork) once() error {
+	h := idempotency.Handler(x.db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }, idempotency.WithDialect(x.db.dialect))
+	d := &amqpx.Delivery{ID: x.task("once").ID, Queue: "q", Attempt: 1}
+	return first(
+		func() error { return h(x.t.Context(), d) },
+		func() error { return h(x.t.Context(), d) },
+	)
+}
+
+// relay runs until a task was sent, one was swept, finished ones were purged and a
+// recurring one has its first task.
+func (x *rightsWork) relay() error {
+	var out outbox
+	s := x.store(x.db, &out)
+	owner := x.store(x.owner, nil)
+	fresh, name, old := x.task("relay"), x.task("hourly").ID, x.task("old")
+	fresh.DeliverAt = time.Now()
+	x.owned(fresh)
+	suite.MustSucceed(x.t, owner.Schedules().Add(x.t.Context(), nil, schedule.Recurring{Name: name, Every: time.Hour, Task: schedule.Task{Queue: "q", Tags: []string{"tag"}}}))
+	x.owned(old)
+	x.owner.mustExec(x.t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = ?", old.ID)
+	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_effects (task_id, version, created_at, queue, updated_at) VALUES (?, 1, 1, 'q', 1)", old.ID)
+	x.owner.mustExec(x.t, "UPDATE rabbitdelay_schedules SET plan_at = 0 WHERE name = ?", name)
+	ctx, cancel := context.WithCancel(x.t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(5 * time.Millisecond):
+		}
+		if out.count(fresh.ID) > 0 && x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_effects WHERE task_id = ?", old.ID) == 0 &&
+			x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_schedules WHERE name = ? AND last_at IS NOT NULL", name) == 1 {
+			break
+		}
+		if err := s.Health(); err != nil && !errors.Is(err, schedule.ErrNotRunning) {
+			cancel()
+			return errors.Join(err, <-ended)
+		}
+	}
+	cancel()
+	return <-ended
+}
+
+func (x *rightsWork) view() error {
+	s, ctx := x.store(x.db, nil), x.t.Context()
+	task := x.owned(x.task("view"))
+	return first(
+		func() error { _, err := s.Get(ctx, nil, task.ID); return err },
+		func() error { return each(s.List(ctx, nil, schedule.Filter{Tag: "tag", IDPrefix: task.ID})) },
+		func() error { _, err := s.Count(ctx, nil, schedule.Filter{}); return err },
+		func() error { return each(s.Schedules().List(ctx, nil)) },
+		func() error { return x.reads("rabbitdelay_effects") },
+		func() error { return x.reads("rabbitdelay_processed") },
+		func() error { _, err := s.Relays(ctx); return err },
+	)
+}
+
+func (x *rightsWork) operate() error {
+	s, ctx := x.store(x.db, nil), x.t.Context()
+	return first(x.write, x.recur,
+		func() error {
+			task := x.owned(x.task("delete"))
+			x.owner.mustExec(x.t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = ?", task.ID)
+			_, err := s.Bulk(ctx, schedule.Filter{IDPrefix: task.ID, Status: schedule.StatusDone}, schedule.BulkDelete(), schedule.BulkOptions{})
+			return err
+		},
+		func() error { return x.reads("rabbitdelay_effects") },
+		func() error { return x.reads("rabbitdelay_processed") },
+		func() error { _, err := s.Relays(ctx); return err },
+	)
+}
+
+// console does by the API what changes tasks, recurring tasks and the audit, and reads
+// everything.
+func (x *rightsWork) console() error {
+	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_audit WHERE id = '0'") // of the run before
+	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_audit (id, at, who, action, detail, error, result, request, place) VALUES ('0', 0, 'x', 'x', '', '', '', '', '')")
+	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_audit_tasks WHERE audit_id = '0'")
+	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_audit_tasks (audit_id, task_id) VALUES ('0', 'x')")
+	c, err := console.New(console.Config{Store: x.store(x.db, nil), DB: x.db.DB})
+	suite.MustSucceed(x.t, err)
+	defer func() { suite.MustSucceed(x.t, c.Close(context.Background())) }()
+	ask := func(method, path, body string) func() error {
+		return func() error {
+			r := httptest.NewRequest(method, "http://localhost/api/v1"+path, strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			got := httptest.NewRecorder()
+			c.ServeHTTP(got, r)
+			text := got.Body.String()
+			switch {
+			case got.Code < 300 && !strings.Contains(text, "old entries of the audit cannot be deleted"):
+			case strings.Contains(text, "lacks a right"):
+				return fmt.Errorf("%s %s: %w: %s", method, path, schedule.ErrDenied, text)
+			default:
+				return fmt.Errorf("%s %s: %d %s", method, path, got.Code, text)
+			}
+			if id, ok := strings.CutPrefix(text, `{"dry_run":false,"matching":5,"job":{"id":"`); ok {
+				return x.job(c, id[:36])
+			}
+			return nil
+		}
+	}
+	task, finished, name := x.task("console").ID, x.owned(x.task("finished")).ID, x.task("nightly").ID
+	x.owner.mustExec(x.t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = ?", finished)
+	return first(
+		ask("PUT", "/tasks/"+task, `{"queue":"q","due":"1h","tags":["tag"]}`),
+		ask("PUT", "/tasks/"+task+"?replace=true", `{"queue":"q","due":"2h"}`),
+		ask("GET", "/tasks/"+task, ""),
+		ask("GET", "/tasks?tag=tag", ""),
+		ask("POST", "/tasks/bulk", `{"action":"move-by","by":"1h","filter":{"id_prefix":"`+task+`"},"count":5}`),
+		ask("POST", "/tasks/bulk", `{"action":"delete","filter":{"id_prefix":"`+finished+`"},"count":5}`),
+		ask("POST", "/tasks/"+task+"/cancel", ""),
+		ask("PUT", "/recurring/"+name, `{"every":"1h","queue":"q","tags":["tag"]}`),
+		ask("POST", "/recurring/"+name+"/pause", ""),
+		ask("DELETE", "/recurring/"+name, ""),
+		ask("GET", "/audit", ""),
+		ask("GET", "/audit?target="+task, ""),
+		func() error { return x.purged(ask) },
+	)
+}
+
+// purged waits until the console has deleted an old entry of the audit, or says why it
+// cannot.
+func (x *rightsWork) purged(ask func(method, path, body string) func() error) error {
+	for {
+		if err := ask("GET", "/overview", "")(); err != nil {
+			return err
+		}
+		if x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit WHERE id = '0'")+x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit_tasks WHERE audit_id = '0'") == 0 {
+			return nil
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// job waits for a job.
+func (x *rightsWork) job(c *console.Console, id string) error {
+	for {
+		got := httptest.NewRecorder()
+		c.ServeHTTP(got, httptest.NewRequest(http.MethodGet, "http://localhost/api/v1/jobs/"+id, http.NoBody))
+		text := got.Body.String()
+		switch {
+		case strings.Contains(text, `"state":"done"`):
+			return nil
+		case strings.Contains(text, "lacks a right"), strings.Contains(text, `"state":"interrupted"`): // its end cannot be written either
+			return fmt.Errorf("job: %w: %s", schedule.ErrDenied, text)
+		case !strings.Contains(text, `"state":"running"`):
+			return fmt.Errorf("job: %d %s", got.Code, text)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// reads is what an operator's own SQL does.
+func (x *rightsWork) reads(table string) error {
+	rows, err := x.db.QueryContext(x.t.Context(), "SELECT * FROM "+table+" WHERE 1 = 0")
+	if err != nil {
+		if text := err.Error(); strings.Contains(text, "denied") {
+			return fmt.Errorf("%w: %w", schedule.ErrDenied, err)
+		}
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	return rows.Err()
+}
+
+func each[T any](list func(yield func(T, error) bool)) (err error) {
+	list(func(_ T, e error) bool { err = e; return e == nil })
+	return err
+}
+
+// A relay whose right is taken away says so until it is given back.
+func TestRelayThatIsDenied(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		if db.dialect == schedule.SQLite {
+			t.Skip("SQLite has no users")
+		}
+		suite.MustSucceed(t, schedule.Migrate(t.Context(), db.DB))
+		u := newRightsUser(t, db)
+		for table, rights := range documentedRights(t)["relay"] {
+			for _, right := range rights {
+				u.grant(t, right, table)
+			}
+		}
+		x := &rightsWork{t: t, owner: db, db: u.db}
+		var out outbox
+		s := x.store(u.db, &out)
+		stop := runStore(t, s)
+		defer stop()
+		send := func(id string) {
+			task := schedule.Task{ID: id, Queue: "q", DeliverAt: time.Now()}
+			x.owned(task)
+			suite.Eventually(t, id+" is sent", func() bool { return out.count(id) == 1 })
+		}
+		send("before")
+		seen := func(n int) bool {
+			relays, err := x.store(db, nil).Relays(t.Context())
+			return err == nil && len(relays) == n && (n == 0 || relays[0].Running(time.Now()))
+		}
+		suite.Eventually(t, "the relay is seen", func() bool { return seen(1) })
+		u.revoke(t, "UPDATE", "rabbitdelay_tasks")
+		x.owned(schedule.Task{ID: "denied", Queue: "q", DeliverAt: time.Now()})
+		suite.Eventually(t, "the relay's fault", func() bool {
+			e, ok := errors.AsType[*schedule.HealthError](s.Health())
+			return ok && slices.ContainsFunc(e.Faults, func(f schedule.Fault) bool {
+				return f.Part == "relay" && errors.Is(f.Err, schedule.ErrDenied) && !f.Since.IsZero()
+			})
+		})
+		u.grant(t, "UPDATE", "rabbitdelay_tasks")
+		suite.Eventually(t, "what was denied is sent", func() bool { return out.count("denied") >= 1 })
+		suite.Eventually(t, "no fault is left", func() bool { return s.Health() == nil })
+		stop()
+		if err := s.Health(); !errors.Is(err, schedule.ErrNotRunning) || !seen(0) {
+			t.Errorf("after Run: %v, or it left its row", err)
+		}
+	})
+}

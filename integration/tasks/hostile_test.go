@@ -1,0 +1,160 @@
+package tasks_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// hostile are messages that no handler with a database can act upon, by their
+// body. The first word of the reason is what the handler says.
+func hostile() map[string]amqp.Publishing {
+	good := amqp.Table{amqpx.HeaderVersion: int64(1)}
+	return map[string]amqp.Publishing{
+		"no id":            {Headers: good},
+		"an id with NUL":   {MessageId: "a\x00b", Headers: good},
+		"an id of no text": {MessageId: "a\xffb", Headers: good},
+		"no version":       {MessageId: "task"},
+		"version 0":        {MessageId: "task", Headers: amqp.Table{amqpx.HeaderVersion: int64(0)}},
+		"version -1":       {MessageId: "task", Headers: amqp.Table{amqpx.HeaderVersion: int64(-1)}},
+		"version as text":  {MessageId: "task", Headers: amqp.Table{amqpx.HeaderVersion: "1"}},
+		"version as float": {MessageId: "task", Headers: amqp.Table{amqpx.HeaderVersion: 1.5}},
+		"version as list":  {MessageId: "task", Headers: amqp.Table{amqpx.HeaderVersion: []any{int64(1)}}},
+		"version as table": {MessageId: "task", Headers: amqp.Table{amqpx.HeaderVersion: amqp.Table{"v": int64(1)}}},
+		"version as time":  {MessageId: "task", Headers: amqp.Table{amqpx.HeaderVersion: time.Unix(1, 0)}},
+	}
+}
+
+// publishRaw publishes as a foreign program would, straight into a queue.
+func publishRaw(t *testing.T, queue string, messages map[string]amqp.Publishing) {
+	t.Helper()
+	ch := suite.RawChannel(t)
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	for body, p := range messages {
+		p.Body = []byte(body)
+		confirm, err := ch.PublishWithDeferredConfirmWithContext(t.Context(), "", queue, false, false, p)
+		if err != nil || !confirm.Wait() {
+			t.Fatalf("%s: %v", body, err)
+		}
+	}
+}
+
+// rejectedAll takes the dead letters, all of which were rejected at their first
+// attempt for the reason given.
+func rejectedAll(t *testing.T, queue string, messages map[string]amqp.Publishing, reason string) {
+	t.Helper()
+	for range len(messages) {
+		d := suite.RawGet(t, queue+".dead")
+		p, ok := messages[string(d.Body)]
+		text, _ := d.Headers[amqpx.HeaderError].(string)
+		// Without an id it gets one when it is published again.
+		if !ok || p.MessageId != "" && d.MessageId != p.MessageId || d.Headers[amqpx.HeaderReason] != amqpx.ReasonRejected || !strings.Contains(text, reason) {
+			t.Errorf("dead letter %q: %v", d.Body, d.Headers)
+		}
+		if attempts, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(attempts) != 1 {
+			t.Errorf("%s: attempts %v, want one", d.Body, d.Headers[amqpx.HeaderAttempts])
+		}
+		delete(messages, string(d.Body))
+	}
+}
+
+// What is no task's message is dead-lettered at once, with the reason, by every
+// database, and the consumer goes on.
+func TestHostileTasks(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		if err := schedule.Migrate(t.Context(), db.DB); err != nil {
+			t.Fatal(err)
+		}
+		c := suite.OpenClient(t, amqpx.Config{})
+		q := suite.NewQueue(t)
+		tasks, err := schedule.New(db.DB, c, schedule.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := fmt.Sprintf("'; DROP TABLE rabbitdelay_tasks; -- %d", time.Now().UnixNano())
+		done := make(chan string, 10)
+		suite.Consume(t, c, q, schedule.Handler(db.DB, func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
+			done <- d.ID
+			return nil
+		}), amqpx.WithRetry(topology.Retry{Backoff: time.Millisecond}))
+		suite.Send(t, c, amqpx.Message{ID: "declares the queues", Queue: q})
+		suite.RawGet(t, q+".dead")
+
+		messages := hostile()
+		publishRaw(t, q, messages)
+		rejectedAll(t, q, messages, schedule.ErrNotTask.Error())
+
+		if err := tasks.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: q, DeliverAt: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		// An id of no task, which reads like SQL, is no task and no statement.
+		publishRaw(t, q, map[string]amqp.Publishing{"missing": {MessageId: "x' OR '1'='1", Headers: amqp.Table{amqpx.HeaderVersion: int64(1)}}})
+		publishRaw(t, q, map[string]amqp.Publishing{"good": {MessageId: id, Headers: amqp.Table{amqpx.HeaderVersion: int64(1)}}})
+		if got := <-done; got != id {
+			t.Errorf("handled %q, want %q", got, id)
+		}
+		suite.WaitFor(t, "the commit of "+id, func() bool { // the handler returns before it
+			task, err := tasks.Get(t.Context(), nil, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return task.Status == schedule.StatusDone
+		})
+	})
+}
+
+// The same for idempotent handlers, which need an id and no version.
+func TestHostileIDs(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		if err := idempotency.Migrate(t.Context(), db.DB); err != nil {
+			t.Fatal(err)
+		}
+		c := suite.OpenClient(t, amqpx.Config{})
+		q := suite.NewQueue(t)
+		done := make(chan string, 20)
+		suite.Consume(t, c, q, idempotency.Handler(db.DB, func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
+			done <- string(d.Body)
+			return nil
+		}), amqpx.WithRetry(topology.Retry{Backoff: time.Millisecond}))
+		suite.Send(t, c, amqpx.Message{ID: "declares the queues", Queue: q})
+		if got := <-done; got != "" {
+			t.Fatalf("handled %q", got)
+		}
+
+		bad, good := map[string]amqp.Publishing{}, map[string]amqp.Publishing{}
+		for body, p := range hostile() {
+			if strings.Contains(body, "id") {
+				p.Headers = nil // with a version it is a task
+				bad[body] = p
+			} else {
+				p.MessageId = fmt.Sprintf("%s'; DROP TABLE rabbitdelay_processed; -- %d", body, time.Now().UnixNano())
+				good[body] = p
+			}
+		}
+		publishRaw(t, q, bad)
+		rejectedAll(t, q, bad, idempotency.ErrKey.Error())
+		task := map[string]amqp.Publishing{"a task": {MessageId: "task", Headers: amqp.Table{amqpx.HeaderVersion: int64(1)}}}
+		publishRaw(t, q, task)
+		rejectedAll(t, q, task, idempotency.ErrTask.Error())
+		publishRaw(t, q, good)
+		suite.WaitFor(t, "the good messages", func() bool {
+			for len(done) > 0 {
+				delete(good, <-done)
+			}
+			return len(good) == 0
+		})
+	})
+}

@@ -1,0 +1,300 @@
+package tasks_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// occurrencesOf are the tasks of a recurring task, in their order.
+func occurrencesOf(t *testing.T, s *schedule.Store, name string) []schedule.Task {
+	t.Helper()
+	var list []schedule.Task
+	for task, err := range s.List(t.Context(), nil, schedule.Filter{IDPrefix: name + "@"}) {
+		suite.MustSucceed(t, err)
+		list = append(list, task)
+	}
+	return list
+}
+
+// Three relays that start and stop at random make and send every occurrence of
+// every second, ahead, and nothing twice.
+func TestRecurringRelays(t *testing.T) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		out := &outbox{}
+		s := newStore(t, db, out, schedule.Config{})
+		names := []string{"every", "cron"}
+		for i := range 8 {
+			names = append(names, fmt.Sprintf("n%d", i))
+		}
+		for i, name := range names {
+			r := schedule.Recurring{Name: name, Cron: "* * * * * *", TimeZone: "America/New_York", Task: schedule.Task{Queue: "q", Tags: []string{"t"}}}
+			if i%2 == 0 {
+				r.Cron, r.Every = "", time.Second
+			}
+			suite.MustSucceed(t, s.Schedules().Add(t.Context(), nil, r))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var relays sync.WaitGroup
+		for range 3 {
+			relay, err := db.newStore(out, schedule.Config{PollInterval: 50 * time.Millisecond})
+			suite.MustSucceed(t, err)
+			relays.Go(func() {
+				for ctx.Err() == nil {
+					life, end := context.WithTimeout(ctx, time.Duration(100+rand.IntN(1500))*time.Millisecond)
+					if err := relay.Run(life); err != nil {
+						t.Error(err)
+					}
+					end()
+				}
+			})
+		}
+		begin := time.Now()
+		suite.Eventually(t, "most of the first tasks are due", func() bool { return time.Since(begin) > 20*time.Second })
+		suite.Eventually(t, "a task of the 75th second", func() bool {
+			list := occurrencesOf(t, s, "every")
+			return list[len(list)-1].DeliverAt.After(begin.Add(75 * time.Second))
+		})
+		cancel()
+		relays.Wait()
+		for _, name := range names {
+			list := occurrencesOf(t, s, name)
+			for i, task := range list {
+				_, at, ok := schedule.ParseOccurrence(task.ID)
+				if !ok || !at.Equal(task.DeliverAt) || !task.CreatedAt.Before(at) || len(task.Tags) != 1 {
+					t.Fatalf("%s is due at %s, made at %s, tags %v", task.ID, task.DeliverAt, task.CreatedAt, task.Tags)
+				}
+				if i > 0 && at.Sub(list[i-1].DeliverAt) != time.Second {
+					t.Fatalf("%s follows %s", task.ID, list[i-1].ID)
+				}
+				if n := out.count(task.ID); n == 0 && at.Before(begin.Add(10*time.Second)) {
+					t.Fatalf("%s was not sent", task.ID)
+				}
+			}
+		}
+	})
+}
+
+func TestRecurringOutage(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, &outbox{}, schedule.Config{})
+		for _, r := range []schedule.Recurring{{Name: "skip", Misfire: schedule.MisfireSkip}, {Name: "once"}, {Name: "all", Misfire: schedule.MisfireAll}, {Name: "ten", Misfire: schedule.MisfireAll, MisfireLimit: 10}} {
+			r.Cron, r.Task = "@hourly", schedule.Task{Queue: "q"}
+			suite.MustSucceed(t, s.Schedules().Add(t.Context(), nil, r))
+			// The task of the first hour had been made when all relays ended.
+			first := time.Now().Truncate(time.Hour).Add(-71 * time.Hour)
+			suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: r.Name + "@" + first.UTC().Format("2006-01-02T15:04:05Z"), Queue: "q", DeliverAt: first}))
+			db.mustExec(t, "UPDATE rabbitdelay_schedules SET plan_at = ?, last_at = ?, next_at = ? WHERE name = ?",
+				first.UnixMilli(), first.UnixMilli(), first.Add(time.Hour).UnixMilli(), r.Name)
+		}
+		stop := runStore(t, s)
+		suite.Eventually(t, "all are planned", func() bool {
+			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_schedules WHERE plan_at < "+fmt.Sprint(time.Now().UnixMilli())) == 0
+		})
+		stop()
+		now := time.Now()
+		for name, want := range map[string]int{"skip": 0, "once": 1, "all": 72, "ten": 11} {
+			n := 0
+			for _, task := range occurrencesOf(t, s, name) {
+				if task.Status == schedule.StatusPending && task.DeliverAt.Before(now) {
+					n++
+				}
+			}
+			if n != want && n != want+1 { // one whose hour has just begun is not missed
+				t.Errorf("%s: %d of three days happen late, expected %d", name, n, want)
+			}
+		}
+	})
+}
+
+func TestRecurringChanges(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		x, ctx := s.Schedules(), t.Context()
+		r := schedule.Recurring{Name: "a", Cron: "0 8 * * *", TimeZone: "Europe/Berlin", Task: schedule.Task{
+			Queue: "q", Body: []byte{0, 255}, ContentType: "x", Type: "y", CorrelationID: "c", Priority: 2, Headers: map[string]string{"k": "v"}, Tags: []string{"t"}, ExpiresAfter: time.Hour,
+		}}
+		// Programs that start together.
+		changes := make([]schedule.Change, 8)
+		for _, err := range together(8, func(i int) (err error) { changes[i], err = x.Put(ctx, nil, r); return err }) {
+			suite.MustSucceed(t, err)
+		}
+		created := 0
+		for _, c := range changes {
+			if c == schedule.Created {
+				created++
+			}
+		}
+		if created != 1 {
+			t.Errorf("%d created it: %v", created, changes)
+		}
+		next, err := r.Next(time.Now(), 1)
+		suite.MustSucceed(t, err)
+		id := next[0].ID
+		expect := func(status schedule.Status, version int64) {
+			t.Helper()
+			got := taskOf(t, s, id)
+			if got.Status != status || got.Version != version || string(got.Body) != "\x00\xff" || got.Headers["k"] != "v" || got.Priority != 2 || got.ExpiresAfter != time.Hour || fmt.Sprint(got.Tags) != "[t]" {
+				t.Fatalf("the task is %+v, expected %s in version %d", got, status, version)
+			}
+		}
+		first := taskOf(t, s, id).Version
+		expect(schedule.StatusPending, first)
+		suite.MustSucceed(t, x.Pause(ctx, nil, "a"))
+		expect(schedule.StatusCancelled, first+1)
+		suite.MustSucceed(t, x.Resume(ctx, nil, "a"))
+		expect(schedule.StatusPending, first+1)
+		if c, err := x.Put(ctx, nil, r); err != nil || c != schedule.Unchanged {
+			t.Errorf("put: %s, %v", c, err)
+		}
+
+		// In a transaction that is undone, and in one that goes on after an error.
+		tx, err := db.BeginTx(ctx, nil)
+		suite.MustSucceed(t, err)
+		suite.MustSucceed(t, x.Delete(ctx, tx, "a"))
+		suite.MustSucceed(t, tx.Rollback())
+		expect(schedule.StatusPending, first+1)
+		tx, err = db.BeginTx(ctx, nil)
+		suite.MustSucceed(t, err)
+		if err := x.Add(ctx, tx, r); !errors.Is(err, schedule.ErrScheduleExists) {
+			t.Errorf("add: %v", err)
+		}
+		fired, err := x.Fire(ctx, tx, "a")
+		suite.MustSucceed(t, err)
+		suite.MustSucceed(t, tx.Commit())
+		if got := taskOf(t, s, fired); got.Status != schedule.StatusPending || fmt.Sprint(got.Tags) != "[t]" {
+			t.Errorf("fired: %+v", got)
+		}
+		suite.MustSucceed(t, x.Edit(ctx, nil, "a", func(r *schedule.Recurring) error { r.Jitter = time.Minute; return nil }))
+		expect(schedule.StatusPending, first+2)
+		suite.MustSucceed(t, x.Delete(ctx, nil, "a"))
+		expect(schedule.StatusCancelled, first+3)
+		if _, err := x.Get(ctx, nil, "a"); !errors.Is(err, schedule.ErrNoSchedule) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// A thousand at once, by three relays, with rows among them that other programs
+// wrote wrongly.
+func TestRecurringThousand(t *testing.T) {
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		out := &outbox{}
+		s := newStore(t, db, out, schedule.Config{})
+		for start := range 10 {
+			rows := make([]string, 100)
+			for i := range rows {
+				rows[i] = fmt.Sprintf("('n%04d', 'q', '%d 8 * * *', 'Europe/Berlin')", start*100+i, i%60)
+			}
+			db.mustExec(t, "INSERT INTO rabbitdelay_schedules (name, queue, cron, time_zone) VALUES "+strings.Join(rows, ", "))
+		}
+		db.mustExec(t, "INSERT INTO rabbitdelay_schedules (name, queue, cron, time_zone) VALUES ('cron', 'q', 'tomorrow', 'UTC'), ('zone', 'q', '@daily', 'Mars')")
+		db.mustExec(t, "INSERT INTO rabbitdelay_schedules (name, queue, every_ms, starts_at) VALUES ('every', 'q', 9223372036854775807, -1)")
+		for range 3 {
+			relay, err := db.newStore(out, schedule.Config{})
+			suite.MustSucceed(t, err)
+			runStore(t, relay)
+		}
+		suite.Eventually(t, "all are planned", func() bool {
+			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_schedules WHERE plan_at = 0 AND name <> 'zone'") == 0
+		})
+		suite.Eventually(t, "the row of an unknown zone says so", func() bool { // and stays due, for a relay that knows the zone
+			r, err := s.Schedules().Get(t.Context(), nil, "zone")
+			return err == nil && r.LastError != ""
+		})
+		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'"); n != 1000 {
+			t.Errorf("%d tasks, expected 1000", n)
+		}
+		for _, name := range []string{"cron", "zone", "every"} {
+			r, err := s.Schedules().Get(t.Context(), nil, name)
+			if err != nil || r.LastError == "" {
+				t.Errorf("%s: %q, %v", name, r.LastError, err)
+			}
+		}
+		for _, bad := range []string{
+			"INSERT INTO rabbitdelay_schedules (name, queue, cron) VALUES ('a@b', 'q', '@daily')",
+			"INSERT INTO rabbitdelay_schedules (name, queue) VALUES ('a', 'q')",
+			"INSERT INTO rabbitdelay_schedules (name, queue, cron, every_ms) VALUES ('a', 'q', '@daily', 1000)",
+			"INSERT INTO rabbitdelay_schedules (name, cron) VALUES ('a', '@daily')",
+			"INSERT INTO rabbitdelay_schedules (name, queue, cron, misfire) VALUES ('a', 'q', '@daily', 'odd')",
+		} {
+			if _, err := db.ExecContext(t.Context(), bad); err == nil {
+				t.Errorf("the table takes %s", bad)
+			}
+		}
+	})
+}
+
+// The statements of docs/recurring.md, as they stand.
+func TestRecurringDocumentedStatements(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/recurring.md")
+	suite.MustSucceed(t, err)
+	statements := map[string]string{}
+	for _, m := range regexp.MustCompile("(?s)```sql\n-- ([^\n:]+).*?\n(.*?);\n```").FindAllStringSubmatch(string(text), -1) {
+		statements[m[1]] = m[2]
+	}
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, &outbox{}, schedule.Config{PollInterval: 20 * time.Millisecond, Hooks: schedule.Hooks{
+			Error: func(what string, err error) { t.Errorf("%s: %v", what, err) },
+		}})
+		runStore(t, s)
+		do := func(what string) {
+			t.Helper()
+			if statements[what] == "" {
+				t.Fatalf("there is no statement %q", what)
+			}
+			db.mustExec(t, statements[what])
+		}
+		pending := func(what string, at ...string) {
+			t.Helper()
+			suite.Eventually(t, what, func() bool {
+				var found []string
+				for _, task := range occurrencesOf(t, s, "nightly") {
+					if task.Status == schedule.StatusPending {
+						found = append(found, task.DeliverAt.In(berlin(t)).Format("15:04"))
+					}
+				}
+				return fmt.Sprint(found) == fmt.Sprint(at)
+			})
+		}
+		do("add")
+		do("add an interval, in milliseconds")
+		pending("added", "02:30")
+		do("change")
+		pending("changed", "03:00")
+		do("pause")
+		pending("paused")
+		do("resume")
+		pending("resumed", "03:00")
+		do("pause")
+		suite.Eventually(t, "deleted", func() bool {
+			do("delete")
+			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_schedules") == 1
+		})
+		pending("deleted")
+		if list := occurrencesOf(t, s, "pulse"); len(list) != 1 || time.Until(list[0].DeliverAt) > 15*time.Minute+time.Second { // whole seconds
+			t.Errorf("the interval has %v", list)
+		}
+		do("what is wrong")
+	})
+}
+
+func berlin(t *testing.T) *time.Location {
+	t.Helper()
+	zone, err := time.LoadLocation("Europe/Berlin")
+	suite.MustSucceed(t, err)
+	return zone
+}

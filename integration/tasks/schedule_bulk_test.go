@@ -1,0 +1,92 @@
+package tasks_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// Many tasks are moved while a handler works on one of them: the others do not
+// wait for it, and it is done, not moved. Then the rest are cancelled by their tag
+// and deleted.
+func TestBulkBesideAHandler(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		const n = 2_500
+		due := time.Now().Truncate(time.Millisecond)
+		tasks := make([]schedule.Task, n)
+		for i := range tasks {
+			tasks[i] = schedule.Task{ID: fmt.Sprintf("t%04d", i), Queue: "q", DeliverAt: due.Add(time.Duration(i) * time.Millisecond), Headers: map[string]string{"tenant": "blue"}}
+			if i%2 == 0 {
+				tasks[i].Tags = []string{"even"}
+			}
+		}
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+
+		working, finish, handled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		if db.dialect == idempotency.SQLite { // which has one writer at a time
+			close(working)
+		}
+		handler := db.taskHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error {
+			if db.dialect != idempotency.SQLite {
+				close(working)
+				<-finish
+			}
+			return nil
+		})
+		handle := func() {
+			handled <- handler(t.Context(), &amqpx.Delivery{ID: "t0100", Queue: "q", Version: 1, Attempt: 1, MaxAttempts: 5, DueAt: tasks[100].DeliverAt})
+		}
+		go handle()
+		<-working
+		if db.dialect == idempotency.SQLite {
+			suite.MustSucceed(t, <-handled)
+			handled <- nil
+		}
+
+		var finishing bool
+		got, err := s.Bulk(t.Context(), schedule.Filter{Queue: "q", Header: "tenant", HeaderValue: "blue"}, schedule.BulkMoveBy(time.Hour), schedule.BulkOptions{
+			Batch: 400,
+			Progress: func(p schedule.BulkProgress) {
+				if p.Changed == n-1 && !finishing { // all others have moved
+					finishing = true
+					close(finish)
+				}
+			},
+		})
+		suite.MustSucceed(t, err)
+		suite.MustSucceed(t, <-handled)
+		if got.Changed != n-1 || len(got.Place.Held) > 0 {
+			t.Errorf("moved %d and held %d, expected %d and none", got.Changed, len(got.Place.Held), n-1)
+		}
+		if one := taskOf(t, s, "t0100"); one.Status != schedule.StatusDone || !one.DeliverAt.Equal(tasks[100].DeliverAt) {
+			t.Errorf("the task that was being handled is %s, due at %v", one.Status, one.DeliverAt)
+		}
+		if one := taskOf(t, s, "t0101"); one.Version != 2 || !one.DeliverAt.Equal(tasks[101].DeliverAt.Add(time.Hour)) {
+			t.Errorf("a moved task is %+v", one)
+		}
+
+		count, err := s.BulkCount(t.Context(), schedule.Filter{Tag: "even"}, schedule.BulkCancel(), schedule.BulkOptions{})
+		suite.MustSucceed(t, err)
+		cancelled, err := s.Bulk(t.Context(), schedule.Filter{Tag: "even"}, schedule.BulkCancel(), schedule.BulkOptions{})
+		suite.MustSucceed(t, err)
+		if count != n/2-1 || cancelled.Changed != count {
+			t.Errorf("counted %d and cancelled %d, expected %d", count, cancelled.Changed, n/2-1)
+		}
+		deleted, err := s.Bulk(t.Context(), schedule.Filter{}, schedule.BulkDelete(), schedule.BulkOptions{})
+		suite.MustSucceed(t, err)
+		if tags := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_task_tags"); deleted.Changed != n/2 || tags != 0 {
+			t.Errorf("deleted %d, and %d tags are left; expected %d and none", deleted.Changed, tags, n/2)
+		}
+		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); left != n/2 {
+			t.Errorf("%d tasks are left, expected %d", left, n/2)
+		}
+	})
+}

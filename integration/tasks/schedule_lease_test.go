@@ -1,0 +1,104 @@
+package tasks_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// Many processes get the same messages of tasks whose work takes longer than its
+// lease: the work of each is done once, and completed once. One that dies leaves its
+// lease to end.
+func TestScheduleLeases(t *testing.T) {
+	t.Parallel()
+	const count, processes = 4, 3
+	// Longer than a statement waits behind all others on a slow machine's SQLite.
+	const lease = 6 * time.Second
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		db.mustExec(t, "CREATE TABLE effects (id VARCHAR(255) NOT NULL)")
+		past := time.Now().Add(-time.Second)
+		var running [count]atomic.Int32
+		var calls, snoozes, skips atomic.Int32
+		work := func(ctx context.Context, d *amqpx.Delivery, key string) (txFunc, error) {
+			n := d.Body[0]
+			calls.Add(1)
+			if running[n].Add(1) != 1 {
+				t.Errorf("task %s is worked on twice at once", d.ID)
+			}
+			defer running[n].Add(-1)
+			if created := taskOf(t, s, d.ID).CreatedAt.UnixMilli(); key != fmt.Sprintf("%s.%d.q", d.ID, created) {
+				t.Errorf("key %s of task %s, created at %d", key, d.ID, created)
+			}
+			select {
+			case <-time.After(lease + time.Second):
+			case <-ctx.Done():
+				return nil, fmt.Errorf("the lease: %w", context.Cause(ctx))
+			}
+			return func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
+				_, err := tx.ExecContext(ctx, db.bind("INSERT INTO effects (id) VALUES (?)"), d.ID)
+				return err
+			}, nil
+		}
+		onSkip := schedule.OnSkip(func(context.Context, *amqpx.Delivery, schedule.SkipReason) { skips.Add(1) })
+		handle := db.leaseHandler(work, schedule.WithLease(lease), onSkip)
+		delivery := func(n int) *amqpx.Delivery {
+			return &amqpx.Delivery{ID: fmt.Sprint("t", n), Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 3, DueAt: past, Body: []byte{byte(n)}}
+		}
+		for n := range count {
+			suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: fmt.Sprint("t", n), Queue: "q", DeliverAt: past}))
+		}
+		for i, err := range together(count*processes, func(i int) error {
+			for {
+				err := handle(t.Context(), delivery(i%count))
+				if !amqpx.IsSnoozed(err) {
+					return err
+				}
+				snoozes.Add(1)
+				<-time.After(500 * time.Millisecond)
+			}
+		}) {
+			if err != nil {
+				t.Errorf("process %d: %v", i, err)
+			}
+		}
+		if calls.Load() != count || skips.Load() != count*(processes-1) || snoozes.Load() == 0 {
+			t.Errorf("%d calls, %d duplicates, %d snoozes", calls.Load(), skips.Load(), snoozes.Load())
+		}
+		if n := db.queryInt(t, "SELECT COUNT(*) FROM effects"); n != count {
+			t.Errorf("%d effects, expected %d", n, count)
+		}
+		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done' AND attempts = 0"); n != count {
+			t.Errorf("%d tasks are done without a failure, expected %d", n, count)
+		}
+
+		// A process that died.
+		suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "t0", Queue: "q", DeliverAt: past}, schedule.Replace()))
+		dying := delivery(0)
+		dying.Version = 2
+		ctx, die := context.WithCancelCause(t.Context())
+		dead := db.leaseHandler(func(context.Context, *amqpx.Delivery, string) (txFunc, error) {
+			db.mustExec(t, "UPDATE rabbitdelay_effects SET lease_until = lease_until - 60000 WHERE version = 2")
+			die(errors.New("killed")) // what it would record is prevented below
+			return nil, errors.New("killed")
+		})
+		_ = dead(ctx, dying)
+		db.mustExec(t, "UPDATE rabbitdelay_effects SET lease_token = 'dead', attempts = 1 WHERE version = 2")
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'running' WHERE id = 't0'")
+		if err := s.Cancel(t.Context(), nil, "t0"); !errors.Is(err, schedule.ErrStatus) {
+			t.Errorf("cancel of a running task: %v", err)
+		}
+		again := db.leaseHandler(func(context.Context, *amqpx.Delivery, string) (txFunc, error) { return nil, nil })
+		suite.MustSucceed(t, again(t.Context(), dying))
+		if got := taskOf(t, s, "t0"); got.Status != schedule.StatusDone || got.Attempts != 1 {
+			t.Errorf("after the process died: %+v", got)
+		}
+	})
+}

@@ -1,0 +1,76 @@
+package tasks_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// emptyQueues takes messages, and says that its queues are empty.
+type emptyQueues struct{ outbox }
+
+func (*emptyQueues) QueueInfo(context.Context, string) (amqpx.QueueInfo, error) {
+	return amqpx.QueueInfo{Consumers: 1}, nil
+}
+
+// A task that nobody settles is sent MaxSends times. It fails if its consumers
+// took all of that, and stays pending if that cannot be known.
+func TestScheduleGivesUp(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		const sends = 3
+		var out emptyQueues
+		var mu sync.Mutex
+		var told error
+		s := newStore(t, db, &out, schedule.Config{
+			PollInterval: 5 * time.Millisecond, Grace: 20 * time.Millisecond, MaxSends: sends,
+			Hooks: schedule.Hooks{SendFailed: func(_ schedule.Task, err error, failed bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				if failed {
+					told = errors.Join(told, err)
+				}
+			}},
+		})
+		past := time.Now().Add(-time.Second)
+		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("queue", past)))
+		for _, key := range []string{"one", "two"} {
+			suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: key, Exchange: "events", RoutingKey: key, DeliverAt: past}))
+		}
+		stop := runStore(t, s)
+		suite.Eventually(t, "the task to the queue has failed", func() bool { return taskOf(t, s, "queue").Status == schedule.StatusFailed })
+		suite.Eventually(t, "the tasks to the exchange were sent as often", func() bool {
+			return taskOf(t, s, "one").Sends == sends && taskOf(t, s, "two").Sends == sends
+		})
+		within(t, time.Minute, "their last pause has ended", func() bool {
+			return time.Since(taskOf(t, s, "two").SentAt) > 10*(20*time.Millisecond<<sends)
+		})
+		stop()
+		for _, id := range []string{"queue", "one", "two"} {
+			if n := out.count(id); n != sends {
+				t.Errorf("%s was sent %d times, expected %d", id, n, sends)
+			}
+		}
+		for _, id := range []string{"one", "two"} {
+			if got := taskOf(t, s, id); got.Status != schedule.StatusPending {
+				t.Errorf("%s: %+v, expected it to be pending: its messages may wait behind the exchange", id, got)
+			}
+		}
+		got := taskOf(t, s, "queue")
+		for _, part := range []string{"as often as MaxSends allows", "queue orders.expire", "schedule.Handler"} {
+			if !strings.Contains(got.LastError, part) {
+				t.Errorf("the reason is %q, expected %q in it", got.LastError, part)
+			}
+		}
+		if !errors.Is(told, schedule.ErrMaxSends) {
+			t.Errorf("the hook was told %v, expected ErrMaxSends", told)
+		}
+	})
+}

@@ -1,0 +1,741 @@
+package tasks_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// outbox is a sender that keeps what it is given. refuse, when set, gives the
+// error of one message.
+type outbox struct {
+	mu     sync.Mutex
+	sent   []amqpx.Message
+	refuse func(m amqpx.Message) error
+	whole  func(msgs []amqpx.Message) error // an error of the whole batch
+}
+
+func (o *outbox) MaxDelay() time.Duration { return 48 * time.Hour }
+
+func (o *outbox) SendBatch(_ context.Context, msgs []amqpx.Message) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.whole != nil {
+		if err := o.whole(msgs); err != nil {
+			return err
+		}
+	}
+	be := &amqpx.BatchError{Total: len(msgs), Failed: map[int]*amqpx.SendError{}}
+	for i, m := range msgs {
+		if o.refuse != nil {
+			if err := o.refuse(m); err != nil {
+				be.Failed[i] = &amqpx.SendError{ID: m.ID, Cause: err}
+				continue
+			}
+		}
+		o.sent = append(o.sent, m)
+	}
+	if len(be.Failed) > 0 {
+		return be
+	}
+	return nil
+}
+
+func (o *outbox) messages() []amqpx.Message {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.sent)
+}
+
+func (o *outbox) count(id string) (n int) {
+	for _, m := range o.messages() {
+		if m.ID == id {
+			n++
+		}
+	}
+	return n
+}
+
+// asDelivery is a message of the outbox as a consumer gets it.
+func asDelivery(m amqpx.Message) *amqpx.Delivery {
+	return &amqpx.Delivery{ID: m.ID, Queue: m.Queue, Body: m.Body, Version: m.Version, Attempt: max(m.Attempt, 1), MaxAttempts: 3, DueAt: m.DeliverAt}
+}
+
+func newStore(t *testing.T, db businessDB, sender schedule.Sender, cfg schedule.Config) *schedule.Store {
+	t.Helper()
+	if err := db.migrateTasks(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := db.newStore(sender, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// runStore runs the store until the test ends or stop is called.
+func runStore(t *testing.T, s *schedule.Store) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func orderTask(id string, at time.Time) schedule.Task {
+	return schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: at, Body: []byte(id)}
+}
+
+func taskOf(t *testing.T, s *schedule.Store, id string) schedule.Task {
+	t.Helper()
+	got, err := s.Get(t.Context(), nil, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestScheduleInTransaction(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		var out outbox
+		s := newStore(t, db, &out, schedule.Config{PollInterval: 10 * time.Millisecond})
+		due := time.Now().Add(time.Hour).Truncate(time.Second).Add(1500 * time.Microsecond)
+		full := schedule.Task{
+			ID: "a", Exchange: "events", RoutingKey: "post.due", DeliverAt: due, Body: []byte{0, 255, '?', '\''},
+			ContentType: "application/octet-stream", Type: "post", CorrelationID: "req-7", Priority: 3, Headers: map[string]string{"k": "v", "é": "ü"},
+		}
+		tx, _, rollback := db.begin(t)
+		suite.MustSucceed(t, s.Schedule(t.Context(), tx, orderTask("gone", due)))
+		rollback()
+		tx, commit, _ := db.begin(t)
+		suite.MustSucceed(t, s.Schedule(t.Context(), tx, full))
+		// An id that exists leaves the transaction usable.
+		if err := s.Schedule(t.Context(), tx, full); !errors.Is(err, schedule.ErrExists) {
+			t.Errorf("error is %v, expected ErrExists", err)
+		}
+		suite.MustSucceed(t, s.Schedule(t.Context(), tx, orderTask("b", due)))
+		commit()
+
+		if _, err := s.Get(t.Context(), nil, "gone"); !errors.Is(err, schedule.ErrNotFound) {
+			t.Errorf("error is %v, expected ErrNotFound", err)
+		}
+		got := taskOf(t, s, "a")
+		if got.Exchange != "events" || got.RoutingKey != "post.due" || !bytes.Equal(got.Body, full.Body) || got.ContentType != full.ContentType || got.Type != full.Type || got.CorrelationID != full.CorrelationID || got.Priority != full.Priority ||
+			got.Headers["é"] != "ü" || got.Headers["k"] != "v" || got.Status != schedule.StatusPending || got.Version != 1 || got.CreatedAt.IsZero() {
+			t.Errorf("read back %+v", got)
+		}
+		if want := due.Add(500 * time.Microsecond); !got.DeliverAt.Equal(want) {
+			t.Errorf("due at %v, expected %v: the next millisecond", got.DeliverAt, want)
+		}
+		runStore(t, s)
+		suite.Eventually(t, "both tasks are sent", func() bool { return len(out.messages()) == 2 })
+		if out.count("gone") != 0 {
+			t.Error("a task of a rolled-back transaction was sent")
+		}
+		for _, m := range out.messages() {
+			if m.ID == "a" && (m.Exchange != "events" || m.RoutingKey != "post.due" || m.Headers["k"] != "v" || m.Version != 1 || !m.DeliverAt.Equal(got.DeliverAt)) {
+				t.Errorf("sent %+v", m)
+			}
+		}
+	})
+}
+
+func TestScheduleTwiceAndReplace(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		due := time.Now().Add(time.Hour)
+		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("a", due)))
+		var exists *schedule.ExistsError
+		if err := s.Schedule(t.Context(), nil, orderTask("a", due)); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"a"}) {
+			t.Errorf("error is %v, expected ExistsError of a", err)
+		}
+		suite.MustSucceed(t, s.Cancel(t.Context(), nil, "a"))
+		again := orderTask("a", due.Add(time.Hour))
+		again.Body = []byte("new")
+		suite.MustSucceed(t, s.Schedule(t.Context(), nil, again, schedule.Replace()))
+		got := taskOf(t, s, "a")
+		if got.Version != 2 || got.Status != schedule.StatusPending || string(got.Body) != "new" || !got.FinishedAt.IsZero() {
+			t.Errorf("after Replace: %+v", got)
+		}
+		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("fresh", due), schedule.Replace()))
+		if v := taskOf(t, s, "fresh").Version; v != 1 {
+			t.Errorf("version is %d, expected 1", v)
+		}
+
+		many := make([]schedule.Task, 1200)
+		for i := range many {
+			many[i] = orderTask(fmt.Sprintf("m%04d", i), due)
+		}
+		suite.MustSucceed(t, s.Schedule(t.Context(), nil, many[1100]))
+		if err := s.ScheduleBatch(t.Context(), nil, many); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"m1100"}) {
+			t.Errorf("error is %v, expected ExistsError of m1100", err)
+		}
+		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 3 {
+			t.Errorf("%d tasks after a batch that failed, expected 3", n)
+		}
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, many, schedule.Replace()))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, nil))
+		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 1202 {
+			t.Errorf("%d tasks, expected 1202", n)
+		}
+		if err := s.ScheduleBatch(t.Context(), nil, []schedule.Task{orderTask("x", due), orderTask("x", due)}); !errors.Is(err, schedule.ErrTask) {
+			t.Errorf("error is %v, expected ErrTask: one id twice", err)
+		}
+		// Of many that schedule one id at once, one succeeds.
+		var made atomic.Int32
+		for _, err := range together(6, func(int) error { return s.Schedule(t.Context(), nil, orderTask("race", due)) }) {
+			if err == nil {
+				made.Add(1)
+			} else if !errors.Is(err, schedule.ErrExists) {
+				t.Error(err)
+			}
+		}
+		if made.Load() != 1 {
+			t.Errorf("%d scheduled one id, expected 1", made.Load())
+		}
+		n, err := s.CancelBatch(t.Context(), nil, []string{"m0001", "m0002", "a", "nobody", "m0001"})
+		if err != nil || n != 3 {
+			t.Errorf("cancelled %d (%v), expected 3", n, err)
+		}
+	})
+}
+
+func TestScheduleRefusesBadTasks(t *testing.T) {
+	t.Parallel()
+	db := openSQLite(t)
+	s := newStore(t, db, nil, schedule.Config{MaxBody: 100})
+	at := time.Now()
+	for field, bad := range map[string]schedule.Task{
+		"ID: is empty":          {Queue: "q", DeliverAt: at},
+		"ID: 256":               {ID: strings.Repeat("x", 256), Queue: "q", DeliverAt: at},
+		"ID: ends in a space":   {ID: "x ", Queue: "q", DeliverAt: at},
+		"ID: expected UTF-8":    {ID: "\xff", Queue: "q", DeliverAt: at},
+		"Queue: no":             {ID: "x", DeliverAt: at},
+		"Queue: both":           {ID: "x", Queue: "q", Exchange: "e", DeliverAt: at},
+		"Queue: 300":            {ID: "x", Queue: strings.Repeat("q", 300), DeliverAt: at},
+		"DeliverAt: is not":     {ID: "x", Queue: "q"},
+		"Body: 101":             {ID: "x", Queue: "q", DeliverAt: at, Body: make([]byte, 101)},
+		"Headers:":              {ID: "x", Queue: "q", DeliverAt: at, Headers: map[string]string{"": "v"}},
+		"DeliverAt: 12000":      {ID: "x", Queue: "q", DeliverAt: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"ContentType: \"a\\x00": {ID: "x", Queue: "q", DeliverAt: at, ContentType: "a\x00"},
+	} {
+		err := s.Schedule(t.Context(), nil, bad)
+		if !errors.Is(err, schedule.ErrTask) || !strings.Contains(err.Error(), field) {
+			t.Errorf("error is %v, expected one with %q", err, field)
+		}
+	}
+	if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 0 {
+		t.Errorf("%d tasks, expected none", n)
+	}
+	ten := orderTask("ten years", at.AddDate(10, 0, 0))
+	suite.MustSucceed(t, s.Schedule(t.Context(), nil, ten))
+}
+
+func TestScheduleChanges(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		due := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, []schedule.Task{orderTask("a", due), orderTask("b", due), orderTask("c", due)}))
+		suite.MustSucceed(t, s.Reschedule(t.Context(), nil, "a", due.Add(time.Minute)))
+		if got := taskOf(t, s, "a"); got.Version != 2 || !got.DeliverAt.Equal(due.Add(time.Minute)) {
+			t.Errorf("after Reschedule: %+v", got)
+		}
+		suite.MustSucceed(t, s.FireNow(t.Context(), nil, "a"))
+		if got := taskOf(t, s, "a"); got.Version != 3 || got.DeliverAt.After(time.Now()) {
+			t.Errorf("after FireNow: %+v", got)
+		}
+		// A change that is rolled back changes nothing.
+		tx, _, rollback := db.begin(t)
+		suite.MustSucceed(t, s.Cancel(t.Context(), tx, "b"))
+		rollback()
+		if got := taskOf(t, s, "b"); got.Status != schedule.StatusPending {
+			t.Errorf("after a rolled-back Cancel: %+v", got)
+		}
+		suite.MustSucceed(t, s.Cancel(t.Context(), nil, "b"))
+		var late *schedule.StatusError
+		for action, err := range map[string]error{
+			"cancel":     s.Cancel(t.Context(), nil, "b"),
+			"reschedule": s.Reschedule(t.Context(), nil, "b", due),
+			"fire":       s.FireNow(t.Context(), nil, "b"),
+			"revive":     s.Revive(t.Context(), nil, "b", due),
+		} {
+			if !errors.As(err, &late) || late.Status != schedule.StatusCancelled || late.Action != action || !errors.Is(err, schedule.ErrStatus) {
+				t.Errorf("%s of a cancelled task: %v", action, err)
+			}
+		}
+		if err := s.Cancel(t.Context(), nil, "nobody"); !errors.Is(err, schedule.ErrNotFound) {
+			t.Errorf("error is %v, expected ErrNotFound", err)
+		}
+		if err := s.Reschedule(t.Context(), nil, "c", time.Time{}); !errors.Is(err, schedule.ErrTask) {
+			t.Errorf("error is %v, expected ErrTask", err)
+		}
+	})
+}
+
+func TestScheduleHandlerFence(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		past := time.Now().Add(-time.Second).Truncate(time.Millisecond)
+		db.mustExec(t, "CREATE TABLE effects (id VARCHAR(64) NOT NULL)")
+		boom := errors.New("boom")
+		var fail func() error
+		var reasons []schedule.SkipReason
+		handle := db.taskHandler(func(ctx context.Context, tx schedule.Executor, d *amqpx.Delivery) error {
+			if _, err := tx.ExecContext(ctx, db.bind("INSERT INTO effects VALUES (?)"), d.ID); err != nil {
+				return err
+			}
+			if fail != nil {
+				return fail()
+			}
+			return nil
+		}, schedule.OnSkip(func(_ context.Context, _ *amqpx.Delivery, r schedule.SkipReason) { reasons = append(reasons, r) }))
+		deliver := func(id string, version int64, attempt int) error {
+			return handle(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Version: version, Attempt: attempt, MaxAttempts: 3, DueAt: past})
+		}
+		effects := func(id string) int64 { return db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", id) }
+		skipped := func(id string, version int64, want schedule.SkipReason) {
+			t.Helper()
+			before := effects(id)
+			reasons = nil
+			if err := deliver(id, version, 1); err != nil || !slices.Equal(reasons, []schedule.SkipReason{want}) || effects(id) != before {
+				t.Errorf("task %s version %d: error %v, skipped %v, expected %s without an effect", id, version, err, reasons, want)
+			}
+		}
+		for _, id := range []string{"once", "moved", "cancelled", "fails", "rejected", "panics"} {
+			suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask(id, past)))
+		}
+		suite.MustSucceed(t, deliver("once", 1, 1))
+		skipped("once", 1, schedule.SkipDuplicate)
+		if got := taskOf(t, s, "once"); got.Status != schedule.StatusDone || got.FinishedAt.IsZero() || effects("once") != 1 {
+			t.Errorf("after the effect: %+v", got)
+		}
+		suite.MustSucceed(t, s.Reschedule(t.Context(), nil, "moved", past))
+		skipped("moved", 1, schedule.SkipStale)
+		suite.MustSucceed(t, deliver("moved", 2, 1))
+		suite.MustSucceed(t, s.Cancel(t.Context(), nil, "cancelled"))
+		skipped("cancelled", 1, schedule.SkipCancelled)
+		skipped("nobody", 1, schedule.SkipMissing)
+		// An id that is used again after a purge must not be fired by the first
+		// one's message, which has the same version.
+		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("reused", past.Add(time.Hour))))
+		skipped("reused", 1, schedule.SkipStale)
+
+		fail = func() error { return boom }
+		for attempt := 1; attempt <= 3; attempt++ {
+			if err := deliver("fails", 1, attempt); !errors.Is(err, boom) {
+				t.Fatalf("error is %v", err)
+			}
+			got := taskOf(t, s, "fails")
+			want := schedule.StatusPending
+			if attempt == 3 {
+				want = schedule.StatusFailed
+			}
+			if got.Status != want || got.Attempts != attempt || got.LastError != "boom" {
+				t.Errorf("after attempt %d: %+v", attempt, got)
+			}
+		}
+		if effects("fails") != 0 {
+			t.Error("an effect of a failed attempt stayed")
+		}
+		skipped("fails", 1, schedule.SkipFailed)
+		fail = func() error { return amqpx.Reject(boom) }
+		if err := deliver("rejected", 1, 1); !errors.Is(err, boom) || taskOf(t, s, "rejected").Status != schedule.StatusFailed {
+			t.Errorf("rejected: %v, %+v", err, taskOf(t, s, "rejected"))
+		}
+		fail = func() error { panic(boom) }
+		if got := panicOf(func() { _ = deliver("panics", 1, 1) }); !errors.Is(got, boom) {
+			t.Errorf("panic is %v", got)
+		}
+		if got := taskOf(t, s, "panics"); got.Attempts != 1 || !strings.Contains(got.LastError, "panicked: boom") || effects("panics") != 0 {
+			t.Errorf("after a panic: %+v", got)
+		}
+		fail = nil
+		suite.MustSucceed(t, s.Revive(t.Context(), nil, "fails", past))
+		if got := taskOf(t, s, "fails"); got.Status != schedule.StatusPending || got.Version != 2 || got.Attempts != 0 || got.LastError != "" {
+			t.Errorf("after Revive: %+v", got)
+		}
+		suite.MustSucceed(t, deliver("fails", 2, 1))
+		if effects("fails") != 1 {
+			t.Errorf("%d effects of the revived task, expected 1", effects("fails"))
+		}
+		for _, d := range []*amqpx.Delivery{{Version: 1}, {ID: "x"}} {
+			if err := handle(t.Context(), d); !errors.Is(err, schedule.ErrNotTask) || !amqpx.IsRejected(err) {
+				t.Errorf("error is %v, expected a rejection with ErrNotTask", err)
+			}
+		}
+	})
+}
+
+// Deliveries of one task, and its cancellation, meet: exactly one of them wins.
+func TestScheduleConcurrentFence(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		past := time.Now().Add(-time.Second)
+		var effects atomic.Int32
+		var skips atomic.Int32
+		handle := db.taskHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error { effects.Add(1); return nil },
+			schedule.OnSkip(func(context.Context, *amqpx.Delivery, schedule.SkipReason) { skips.Add(1) }))
+		for round := range 60 {
+			id := fmt.Sprint(round)
+			suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask(id, past)))
+			effects.Store(0)
+			skips.Store(0)
+			cancelled := false
+			for i, err := range together(4, func(i int) error {
+				if i == 0 {
+					return s.Cancel(t.Context(), nil, id)
+				}
+				return handle(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Version: 1, Attempt: 1, MaxAttempts: 3})
+			}) {
+				switch {
+				case i == 0 && err == nil:
+					cancelled = true
+				case i == 0 && !errors.Is(err, schedule.ErrStatus), i > 0 && err != nil:
+					t.Fatalf("round %d: %v", round, err)
+				}
+			}
+			want := int32(1)
+			if cancelled {
+				want = 0
+			}
+			if effects.Load() != want || skips.Load() != 3-want {
+				t.Fatalf("round %d: cancelled %v, %d effects, %d skips", round, cancelled, effects.Load(), skips.Load())
+			}
+		}
+	})
+}
+
+// Several relays share the work: everything near is sent, once, and what is far
+// waits in the table.
+func TestScheduleRelaysShare(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		const n = 3000
+		var out outbox
+		cfg := schedule.Config{PollInterval: 50 * time.Millisecond, Batch: 100, Horizon: time.Hour, Workers: 2}
+		cfg.Hooks.Error = func(what string, err error) { t.Errorf("%s: %v", what, err) }
+		first := newStore(t, db, &out, cfg)
+		tasks := make([]schedule.Task, n)
+		for i := range tasks {
+			tasks[i] = orderTask(fmt.Sprint(i), time.Now().Add(30*time.Minute))
+		}
+		suite.MustSucceed(t, first.ScheduleBatch(t.Context(), nil, tasks))
+		suite.MustSucceed(t, first.Schedule(t.Context(), nil, orderTask("far", time.Now().Add(2*time.Hour))))
+		stops := []func(){runStore(t, first), runStore(t, newStore(t, db, &out, cfg)), runStore(t, newStore(t, db, &out, cfg))}
+		suite.Eventually(t, "all are sent", func() bool { return len(out.messages()) >= n })
+		for _, stop := range stops {
+			stop()
+		}
+		seen := map[string]int{}
+		for _, m := range out.messages() {
+			seen[m.ID]++
+		}
+		if len(out.messages()) != n || len(seen) != n || seen["far"] != 0 {
+			t.Errorf("%d messages of %d tasks, expected %d, each once", len(out.messages()), len(seen), n)
+		}
+		if marked := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1 AND resend_at = due_at + 120000 AND claimed_until = 0"); marked != n {
+			t.Errorf("%d are marked as sent, and to be sent again two minutes after they were due, expected %d", marked, n)
+		}
+	})
+}
+
+// What cannot be sent says why on its row, and holds up nothing else.
+func TestScheduleBadDestinations(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		missing := &topology.DestinationError{Destination: topology.Destination{Queue: "gone"}, Reason: "does not exist"}
+		out := outbox{
+			refuse: func(m amqpx.Message) error {
+				switch m.Queue {
+				case "gone":
+					return missing
+				case "full":
+					return amqpx.ErrNacked
+				}
+				return nil
+			},
+			whole: func(msgs []amqpx.Message) error {
+				for i, m := range msgs {
+					if m.Queue == "impossible" {
+						return fmt.Errorf("message %d of the batch: %w", i, &topology.DelayError{Strategy: "ttl", Reason: "is not declared"})
+					}
+				}
+				return nil
+			},
+		}
+		s := newStore(t, db, &out, schedule.Config{PollInterval: 5 * time.Millisecond, Batch: 10, MaxSendFailures: 1})
+		soon := time.Now().Add(time.Minute)
+		var tasks []schedule.Task
+		for i := range 100 {
+			// The bad ones are more urgent, and more than a batch.
+			bad := orderTask(fmt.Sprintf("bad-%d", i), soon.Add(-time.Second))
+			bad.Queue = []string{"gone", "full", "impossible"}[i%3]
+			tasks = append(tasks, bad, orderTask(fmt.Sprintf("good-%d", i), soon))
+		}
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		// Rows that another program wrote badly.
+		db.mustExec(t, `INSERT INTO rabbitdelay_tasks (id, queue, due_at, headers) VALUES ('bad-json', 'q', 1, '{"a": 1}')`)
+		stop := runStore(t, s)
+		suite.Eventually(t, "the good ones are sent", func() bool { return len(out.messages()) >= 100 })
+		// A full queue is tried with a few.
+		suite.Eventually(t, "some for the full queue are tried", func() bool {
+			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE queue = 'full' AND last_error IS NOT NULL") > 0
+		})
+		suite.Eventually(t, "the bad ones are settled", func() bool {
+			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE queue <> 'full' AND status = 'failed' AND last_error IS NOT NULL") == 68
+		})
+		stop()
+		for id, want := range map[string]struct {
+			status schedule.Status
+			text   string
+		}{
+			"bad-0":    {schedule.StatusFailed, "does not exist"},
+			"bad-1":    {schedule.StatusPending, "refused by the broker"},
+			"bad-2":    {schedule.StatusFailed, "is not declared"},
+			"bad-json": {schedule.StatusFailed, "JSON object of strings"},
+		} {
+			got := listedTask(t, s, id)
+			if got.Status != want.status || !strings.Contains(got.LastError, want.text) {
+				t.Errorf("%s is %s with %q, expected %s with %q", id, got.Status, got.LastError, want.status, want.text)
+			}
+		}
+		for _, m := range out.messages() {
+			if strings.HasPrefix(m.ID, "bad") {
+				t.Errorf("%s was sent", m.ID)
+			}
+		}
+	})
+}
+
+// listedTask reads by List, which also gives rows whose headers cannot be read.
+func listedTask(t *testing.T, s *schedule.Store, id string) schedule.Task {
+	t.Helper()
+	for got, err := range s.List(t.Context(), nil, schedule.Filter{IDPrefix: id}) {
+		suite.MustSucceed(t, err)
+		if got.ID == id {
+			return got
+		}
+	}
+	t.Fatalf("no task %s", id)
+	return schedule.Task{}
+}
+
+// Messages that the broker lost are sent again until the task is done.
+func TestScheduleSweeper(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		var out outbox
+		s := newStore(t, db, &out, schedule.Config{PollInterval: 5 * time.Millisecond, Grace: 20 * time.Millisecond})
+		past := time.Now().Add(-time.Second)
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, []schedule.Task{
+			orderTask("lost", past), orderTask("waits", past.Add(time.Hour)), orderTask("done", past), orderTask("cancelled", past),
+		}))
+		suite.MustSucceed(t, s.Cancel(t.Context(), nil, "cancelled"))
+		handle := db.taskHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error { return nil })
+		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "done", Version: 1, Queue: "q"}))
+		stop := runStore(t, s)
+		suite.Eventually(t, "the lost one is sent three times", func() bool { return out.count("lost") >= 3 })
+		for _, m := range out.messages() {
+			if m.ID == "lost" {
+				suite.MustSucceed(t, handle(t.Context(), asDelivery(m)))
+			}
+		}
+		stop()
+		for id, most := range map[string]int{"waits": 1, "done": 0, "cancelled": 0} {
+			if n := out.count(id); n != most {
+				t.Errorf("%s was sent %d times, expected %d", id, n, most)
+			}
+		}
+		if got := taskOf(t, s, "lost"); got.Status != schedule.StatusDone || got.Sends < 2 {
+			t.Errorf("lost: %+v", got)
+		}
+	})
+}
+
+func TestScheduleListAndCount(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		base := time.Now().Add(time.Hour).Truncate(time.Hour)
+		var tasks []schedule.Task
+		for i := range 1300 {
+			x := orderTask(fmt.Sprintf("%c-%04d", 'a'+i%3, i), base.Add(time.Duration(i/10)*time.Second)) // ten at one instant
+			x.Queue = []string{"q1", "q2"}[i%2]
+			tasks = append(tasks, x)
+		}
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		var cancel []string
+		for _, x := range tasks[:100] {
+			cancel = append(cancel, x.ID)
+		}
+		_, err := s.CancelBatch(t.Context(), nil, cancel)
+		suite.MustSucceed(t, err)
+		list := func(f schedule.Filter) (got []string) {
+			t.Helper()
+			last := schedule.Cursor{}
+			for x, err := range s.List(t.Context(), nil, f) {
+				suite.MustSucceed(t, err)
+				if x.DeliverAt.Before(last.DeliverAt) || (x.DeliverAt.Equal(last.DeliverAt) && x.ID <= last.ID) {
+					t.Fatalf("%s comes after %s", x.ID, last.ID)
+				}
+				last = x.Cursor()
+				if f.WithoutBody != (len(x.Body) == 0) {
+					t.Fatalf("body is %q", x.Body)
+				}
+				got = append(got, x.ID)
+			}
+			return got
+		}
+		for name, c := range map[string]struct {
+			f    schedule.Filter
+			want int
+		}{
+			"all":       {schedule.Filter{}, 1300},
+			"pending":   {schedule.Filter{Status: schedule.StatusPending, WithoutBody: true}, 1200},
+			"cancelled": {schedule.Filter{Status: schedule.StatusCancelled}, 100},
+			"queue":     {schedule.Filter{Queue: "q1"}, 650},
+			"both":      {schedule.Filter{Queue: "q2", Status: schedule.StatusPending}, 600},
+			"due":       {schedule.Filter{DueFrom: base.Add(10 * time.Second), DueTo: base.Add(20 * time.Second)}, 100},
+			"prefix":    {schedule.Filter{IDPrefix: "a-"}, 434},
+			"limit":     {schedule.Filter{Limit: 777}, 777},
+			"after":     {schedule.Filter{After: tasks[999].Cursor()}, 300},
+			"none":      {schedule.Filter{Status: schedule.StatusDone}, 0},
+		} {
+			got := list(c.f)
+			if name == "after" {
+				if len(got) < 300 || len(got) > 309 { // ten share an instant, ordered by id
+					t.Errorf("%s: %d tasks", name, len(got))
+				}
+			} else if len(got) != c.want {
+				t.Errorf("%s: %d tasks, expected %d", name, len(got), c.want)
+			}
+		}
+		for range s.List(t.Context(), nil, schedule.Filter{}) {
+			break // stopping early is allowed
+		}
+		for _, err := range s.List(t.Context(), nil, schedule.Filter{Status: "odd"}) {
+			if err == nil {
+				t.Error("an unknown status is listed")
+			}
+		}
+		counts, err := s.Count(t.Context(), nil, schedule.Filter{})
+		suite.MustSucceed(t, err)
+		want := []schedule.QueueCount{
+			{Queue: "q1", Status: schedule.StatusCancelled, Count: 50}, {Queue: "q1", Status: schedule.StatusPending, Count: 600},
+			{Queue: "q2", Status: schedule.StatusCancelled, Count: 50}, {Queue: "q2", Status: schedule.StatusPending, Count: 600},
+		}
+		if !slices.Equal(counts, want) {
+			t.Errorf("counts are %v, expected %v", counts, want)
+		}
+		bins, err := s.Histogram(t.Context(), nil, schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
+		suite.MustSucceed(t, err)
+		if len(bins) != 3 || bins[0].Count != 50 || bins[1].Count != 100 || bins[2].Count != 100 || !bins[1].From.Equal(base.Add(15*time.Second)) {
+			t.Errorf("histogram is %v", bins)
+		}
+		for most, n := range map[int64]int64{1_000_000: 1200, 700: 700} {
+			b, err := s.Backlog(t.Context(), []time.Duration{2 * time.Hour}, most)
+			suite.MustSucceed(t, err)
+			if b.Unsent != n || len(b.Within) != 2 || b.Overdue+b.Within[0] != n || b.Within[1] != 0 {
+				t.Errorf("the backlog, counted to %d, is %+v", most, b)
+			}
+		}
+	})
+}
+
+func TestSchedulePurge(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		var tasks []schedule.Task
+		for i := range 250 {
+			tasks = append(tasks, orderTask(fmt.Sprint(i), time.Now()))
+		}
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		old := time.Now().Add(-10 * 24 * time.Hour).UnixMilli()
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ? WHERE id < '2'", old) // 0, 1, 10-19, 100-199
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = ? WHERE id = '30'", old)
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = ? WHERE id = '31'", time.Now().UnixMilli())
+		n, err := s.Purge(t.Context(), schedule.Retention{Batch: 25})
+		if err != nil || n != 112 {
+			t.Errorf("purged %d (%v), expected 112: done for more than 7 days", n, err)
+		}
+		n, err = s.Purge(t.Context(), schedule.Retention{KeepFailed: time.Hour})
+		if err != nil || n != 1 {
+			t.Errorf("purged %d (%v), expected the failed one", n, err)
+		}
+		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); left != 137 {
+			t.Errorf("%d are left, expected 137", left)
+		}
+	})
+}
+
+func TestScheduleMigrate(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s, err := db.newStore(nil, schedule.Config{})
+		suite.MustSucceed(t, err)
+		if err := s.Schedule(t.Context(), nil, orderTask("a", time.Now())); !errors.Is(err, schedule.ErrNoTable) {
+			t.Errorf("error is %v, expected ErrNoTable", err)
+		}
+		for _, err := range together(8, func(int) error { return db.migrateTasks(t.Context()) }) {
+			suite.MustSucceed(t, err)
+		}
+		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("a", time.Now())))
+		db.mustExec(t, "DROP TABLE rabbitdelay_task_tags")
+		db.mustExec(t, "DROP TABLE rabbitdelay_tasks")
+		db.mustExec(t, "DROP TABLE rabbitdelay_schema")
+		for statement := range strings.SplitSeq(schedule.Migrations(db.dialect), ";\n") {
+			if strings.TrimSpace(statement) != "" {
+				db.mustExec(t, statement)
+			}
+		}
+		suite.MustSucceed(t, db.migrateTasks(t.Context()))
+		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("a", time.Now())))
+		// The contract: a row by plain SQL, with a destination and an instant only.
+		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('plain', 'q', 1)")
+		if got := taskOf(t, s, "plain"); got.Status != schedule.StatusPending || got.Version != 1 || time.Since(got.CreatedAt).Abs() > time.Minute {
+			t.Errorf("a row by plain SQL is %+v", got)
+		}
+		for _, bad := range []string{
+			"INSERT INTO rabbitdelay_tasks (id, due_at) VALUES ('x', 1)",
+			"INSERT INTO rabbitdelay_tasks (id, queue, exchange, due_at) VALUES ('x', 'q', 'e', 1)",
+			"UPDATE rabbitdelay_tasks SET status = 'odd'",
+			"UPDATE rabbitdelay_tasks SET version = 0",
+		} {
+			if _, err := db.ExecContext(t.Context(), bad); err == nil {
+				t.Errorf("the table takes %s", bad)
+			}
+		}
+		skew, uncertainty, err := s.ClockSkew(t.Context())
+		if err != nil || skew.Abs() > uncertainty+time.Second {
+			t.Errorf("clock skew is %v ± %v (%v) on one machine", skew, uncertainty, err)
+		}
+		if err := s.Run(t.Context()); !errors.Is(err, schedule.ErrNoSender) {
+			t.Errorf("error is %v, expected ErrNoSender", err)
+		}
+	})
+}

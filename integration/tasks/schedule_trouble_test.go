@@ -1,0 +1,135 @@
+package tasks_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// Destinations that take no messages hold up nobody else, say why on the rows of
+// their tasks, and have their effects when the trouble ends.
+func TestScheduleBesideTrouble(t *testing.T) {
+	t.Parallel()
+	const each, goodQueues = 30, 4
+	lines, err := broker.Versions(t.Context())
+	suite.MustSucceed(t, err)
+	for _, line := range lines {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			b := broker.Shared(t, broker.Options{Version: line})
+			url := b.URL()
+			owner, err := amqp.Dial(url)
+			suite.MustSucceed(t, err)
+			defer func() { _ = owner.Close() }()
+			theirs, err := owner.Channel()
+			suite.MustSucceed(t, err)
+			conn, err := amqp.Dial(url)
+			suite.MustSucceed(t, err)
+			defer func() { _ = conn.Close() }()
+			ch, err := conn.Channel()
+			suite.MustSucceed(t, err)
+
+			name := fmt.Sprintf("trouble.%d", time.Now().UnixNano())
+			full, exclusive, missing, bound, silent := name+".full", name+".exclusive", name+".missing", name+".bound", name+".silent"
+			_, err = ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+			suite.MustSucceed(t, err)
+			suite.MustSucceed(t, ch.PublishWithContext(t.Context(), "", full, false, false, amqp.Publishing{}))
+			_, err = theirs.QueueDeclare(exclusive, false, false, true, false, nil)
+			suite.MustSucceed(t, err)
+			_, err = ch.QueueDeclare(silent, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+			suite.MustSucceed(t, err)
+			member(t, b, "suspend", silent)
+			good := make([]string, goodQueues)
+			for i := range good {
+				good[i] = fmt.Sprint(name, ".good-", i)
+			}
+			defer func() {
+				_ = ch.ExchangeDelete(missing, false, false)
+				for _, q := range slices.Concat(good, []string{full, exclusive, bound, silent}) {
+					for _, q := range []string{q, q + ".dead"} {
+						_, _ = ch.QueueDelete(q, false, false, false)
+					}
+				}
+			}()
+
+			db := openSQLite(t)
+			db.mustExec(t, "CREATE TABLE effects (id VARCHAR(255) NOT NULL)")
+			client := suite.OpenClient(t, amqpx.Config{URL: url})
+			s := newStore(t, db, client, schedule.Config{MaxSendFailures: 1000})
+			now := time.Now()
+			var tasks []schedule.Task
+			for i := range each {
+				tasks = append(tasks,
+					schedule.Task{ID: fmt.Sprint("full-", i), Queue: full, DeliverAt: now},
+					schedule.Task{ID: fmt.Sprint("exclusive-", i), Queue: exclusive, DeliverAt: now},
+					schedule.Task{ID: fmt.Sprint("missing-", i), Exchange: missing, DeliverAt: now},
+					schedule.Task{ID: fmt.Sprint("silent-", i), Queue: silent, DeliverAt: now})
+				for n, q := range good {
+					tasks = append(tasks, schedule.Task{ID: fmt.Sprint("good-", n, "-", i), Queue: q, DeliverAt: now.Add(time.Duration(i) * 20 * time.Millisecond)})
+				}
+			}
+			suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+			runStore(t, s)
+			handle := schedule.Handler(db.DB, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+				_, err := tx.ExecContext(ctx, "INSERT INTO effects (id) VALUES (?)", d.ID)
+				return err
+			})
+			for _, q := range good {
+				suite.Consume(t, client, q, handle)
+			}
+			effects := func(kind string) int64 {
+				return db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects WHERE id LIKE ?", kind+"-%")
+			}
+			// A task whose message is lost is sent again after two minutes.
+			within(t, 5*time.Minute, "the good ones have their effects", func() bool { return effects("good") == goodQueues*each })
+			for kind, reason := range map[string]string{"full": "refused by the broker", "exclusive": "exclusive", "missing": missing, "silent": "confirm"} {
+				id := kind + "-0"
+				suite.Eventually(t, id+" says what is wrong", func() bool { return taskOf(t, s, id).LastError != "" })
+				if got := taskOf(t, s, id); !strings.Contains(got.LastError, reason) || got.Status != schedule.StatusPending || got.Sends != 0 {
+					t.Errorf("%+v, expected it to be pending because of %q", got, reason)
+				}
+			}
+
+			_, err = ch.QueueDelete(full, false, false, false)
+			suite.MustSucceed(t, err)
+			suite.MustSucceed(t, owner.Close())
+			member(t, b, "resume", silent)
+			suite.MustSucceed(t, ch.ExchangeDeclare(missing, amqp.ExchangeFanout, true, false, false, false, nil))
+			_, err = ch.QueueDeclare(bound, true, false, false, false, nil)
+			suite.MustSucceed(t, err)
+			suite.MustSucceed(t, ch.QueueBind(bound, "", missing, false, nil))
+			for _, q := range []string{full, exclusive, bound, silent} {
+				suite.Consume(t, client, q, handle)
+			}
+			for _, kind := range []string{"full", "exclusive", "missing", "silent"} {
+				// A minute is the longest pause between two tries.
+				within(t, 5*time.Minute, kind+" ones have their effects", func() bool { return effects(kind) == each })
+			}
+			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects"); n != int64(len(tasks)) {
+				t.Errorf("%d effects of %d tasks", n, len(tasks))
+			}
+		})
+	}
+}
+
+// member suspends or resumes the process of a quorum queue. Meanwhile the queue neither
+// confirms nor refuses anything, as one that has lost its majority.
+func member(t *testing.T, b *broker.Broker, how, queue string) {
+	t.Helper()
+	expr := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<%q>>)), sys:%s(amqqueue:get_pid(Q)).`, queue, how)
+	out, err := b.Ctl(t.Context(), "eval", expr)
+	if err != nil || strings.TrimSpace(out) != "ok" {
+		t.Fatalf("%s: %s, %v", how, out, err)
+	}
+}

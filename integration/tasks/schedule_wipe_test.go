@@ -1,0 +1,128 @@
+package tasks_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// The broker loses everything, queues, exchanges and messages, while 1,000 tasks
+// wait in it: all of them happen, once, and none before it is due.
+func TestScheduleBrokerWiped(t *testing.T) {
+	t.Parallel()
+	const n = 1000
+	b := wipeable(t)
+	db := openSQLite(t)
+	db.mustExec(t, "CREATE TABLE effects (id TEXT NOT NULL, at_ms INTEGER NOT NULL)")
+	client := suite.OpenClient(t, amqpx.Config{URL: b.URL()})
+	var resent atomic.Int64
+	s := newStore(t, db, client, schedule.Config{
+		Grace: 2 * time.Second, PollInterval: 100 * time.Millisecond,
+		Hooks: schedule.Hooks{Relayed: func(n int, again bool) {
+			if again {
+				resent.Add(int64(n))
+			}
+		}},
+	})
+	const queue = "wiped"
+	first := time.Now().Add(15 * time.Second)
+	tasks := make([]schedule.Task, n)
+	for i := range tasks {
+		tasks[i] = orderTask(fmt.Sprint(i), first.Add(time.Duration(i)*30*time.Millisecond))
+		tasks[i].Queue = queue
+	}
+	suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+	runStore(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- client.Consume(ctx, queue, schedule.Handler(db.DB, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO effects VALUES (?, ?)", d.ID, time.Now().UnixMilli())
+			return err
+		}))
+	}()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	effects := func() int64 { return db.queryInt(t, "SELECT COUNT(*) FROM effects") }
+
+	within(t, time.Minute, "all tasks are with the broker", func() bool {
+		return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends > 0") == n
+	})
+	within(t, time.Minute, "the first tasks happen", func() bool { return effects() >= n/10 })
+	var before int64
+	for _, command := range []string{"stop_app", "reset", "start_app"} {
+		if _, err := b.Ctl(t.Context(), command); err != nil {
+			t.Fatal(err)
+		}
+		if command == "stop_app" {
+			before = effects()
+		}
+	}
+	const held = 100 // more than the consumer can have in its hands
+	if before > n-3*held {
+		t.Fatalf("%d tasks had happened before the broker was wiped, too many to show anything", before)
+	}
+	within(t, 3*time.Minute, "every task is done", func() bool {
+		return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'done'") == n
+	})
+	if all, each := effects(), db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects"); all != n || each != n {
+		t.Errorf("%d effects of %d tasks, expected %d, each once", all, each, n)
+	}
+	if early := db.queryInt(t, "SELECT COUNT(*) FROM effects JOIN rabbitdelay_tasks USING (id) WHERE at_ms < due_at"); early > 0 {
+		t.Errorf("%d effects are early", early)
+	}
+	if resent.Load() < n-before-held {
+		t.Errorf("%d tasks sent again, expected nearly all %d that had not happened: the broker was not wiped", resent.Load(), n-before)
+	}
+}
+
+// wipeable is a broker of this test alone.
+func wipeable(t *testing.T) *broker.Broker {
+	t.Helper()
+	if os.Getenv(servers.EnvSkip) == "1" {
+		t.Skipf("skipped: %s is 1", servers.EnvSkip)
+	}
+	b, err := broker.Start(t.Context(), broker.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := b.Ctl(t.Context(), "version"); errors.Is(err, broker.ErrNotOurs) {
+		t.Skip("skipped: the broker at AMQP_URL is not this test's to wipe")
+	}
+	return b
+}
+
+// within polls until the condition holds.
+func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within %v: %s", limit, what)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package tasks_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/loopback"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// serving is a process of rabbitdelay serve, which has a database and no broker.
+type serving struct {
+	t       *testing.T
+	url     string
+	process *exec.Cmd
+}
+
+func startServing(t *testing.T, db businessDB) *serving {
+	t.Helper()
+	ports, err := loopback.Ports(2)
+	suite.MustSucceed(t, err)
+	at := loopback.Address(ports[0])
+	p := suite.Command(t.Context(), "serve", "--db", cliURL(t, db), "--url", "amqp://guest:guest@"+loopback.Address(ports[1])+"/", "--listen", at, "--log-level", "error")
+	p.Stderr = os.Stderr
+	suite.MustSucceed(t, p.Start())
+	s := &serving{t: t, url: "http://" + at, process: p}
+	t.Cleanup(s.kill)
+	suite.Eventually(t, "serve answers", func() bool { code, _ := s.ask(http.MethodGet, "/healthz", ""); return code == http.StatusOK })
+	return s
+}
+
+// kill is kill -9.
+func (s *serving) kill() {
+	_ = s.process.Process.Kill()
+	_ = s.process.Wait()
+}
+
+func (s *serving) ask(method, path, body string) (int, map[string]any) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
+	suite.MustSucceed(s.t, err)
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	got, err := client.Do(r)
+	if err != nil {
+		return 0, nil
+	}
+	defer got.Body.Close()
+	text, _ := io.ReadAll(got.Body) // a killed process ends within
+	var out map[string]any
+	_ = json.NewDecoder(bytes.NewReader(text)).Decode(&out) // pages are none
+	return got.StatusCode, out
+}
+
+// bulk starts a job over all tasks of the queue, and returns its id.
+func (s *serving) bulk(action string, count int) string {
+	s.t.Helper()
+	code, out := s.ask(http.MethodPost, "/api/v1/tasks/bulk", fmt.Sprintf(`{%s,"filter":{"queue":"orders.expire"},"count":%d}`, action, count))
+	if code != http.StatusOK {
+		s.t.Fatalf("%s: %d %v", action, code, out)
+	}
+	return out["job"].(map[string]any)["id"].(string)
+}
+
+func (s *serving) job(id string) map[string]any {
+	s.t.Helper()
+	code, j := s.ask(http.MethodGet, "/api/v1/jobs/"+id, "")
+	if code != http.StatusOK {
+		s.t.Fatalf("job %s: %d %v", id, code, j)
+	}
+	return j
+}
+
+// fillOrders schedules tasks that are due in a day.
+func fillOrders(t *testing.T, db businessDB, n int) (*schedule.Store, time.Time) {
+	t.Helper()
+	s := newStore(t, db, nil, schedule.Config{})
+	due := time.Now().Add(24 * time.Hour).Truncate(time.Second)
+	for from := 0; from < n; from += 1000 {
+		var tasks []schedule.Task
+		for i := range 1000 {
+			tasks = append(tasks, orderTask(fmt.Sprintf("t%05d", from+i), due))
+		}
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+	}
+	return s, due
+}
+
+// A process that is killed amid a bulk change leaves a job that says so, with the
+// number that were changed, and another goes on with it: each task is moved once.
+func TestServeKilledAmidBulk(t *testing.T) {
+	t.Parallel()
+	const n = 20_000
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		store, due := fillOrders(t, db, n)
+		moved := func() int64 {
+			count, err := store.CountUpTo(t.Context(), nil, schedule.Filter{DueFrom: due.Add(time.Hour)}, 0)
+			suite.MustSucceed(t, err)
+			return count
+		}
+		first := startServing(t, db)
+		id := first.bulk(`"action":"move-by","by":"1h"`, n)
+		suite.Eventually(t, "some are moved", func() bool { return moved() > 0 })
+		first.kill()
+		next := startServing(t, db)
+		if j := next.job(id); j["state"] == "done" {
+			t.Fatalf("it was over before the process was killed: %v", j)
+		}
+		suite.Eventually(t, "the next one says that it is interrupted", func() bool { return next.job(id)["state"] == "interrupted" })
+		j, at := next.job(id), moved()
+		if at == 0 || at >= n || j["done"] != float64(at) || j["total"] != float64(n) {
+			t.Errorf("after the kill %d are moved, and the job says %v", at, j)
+		}
+		if code, j := next.ask(http.MethodPost, "/api/v1/jobs/"+id+"/continue", ""); code != http.StatusOK {
+			t.Fatalf("going on: %d %v", code, j)
+		}
+		suite.Eventually(t, "the job ends", func() bool { return next.job(id)["state"] != "running" })
+		if j := next.job(id); j["state"] != "done" || j["done"] != float64(n) {
+			t.Errorf("in the end: %v", j)
+		}
+		if once := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = 2 AND due_at = ?", due.Add(time.Hour).UnixMilli()); once != n {
+			t.Errorf("%d of %d tasks were moved once", once, n)
+		}
+		t.Logf("killed after %d of %d", at, n)
+	})
+}
+
+// Two processes that make the same bulk change at the same instant are in each other's
+// way only: each job ends, what can happen once has happened once, and who asks twice
+// for a move by an hour gets one by two.
+func TestServeTwiceTheSameBulk(t *testing.T) {
+	t.Parallel()
+	const n = 5000
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		_, due := fillOrders(t, db, n)
+		both := []*serving{startServing(t, db), startServing(t, db)}
+		run := func(action string) (done float64) {
+			t.Helper()
+			var ids [2]string
+			var wg sync.WaitGroup
+			for i, s := range both {
+				wg.Go(func() { ids[i] = s.bulk(action, n) })
+			}
+			wg.Wait()
+			for i := range both {
+				other := both[1-i] // any process knows of it
+				suite.Eventually(t, "the job ends", func() bool { return other.job(ids[i])["state"] != "running" })
+				j := other.job(ids[i])
+				if j["state"] != "done" {
+					t.Errorf("%s: %v", action, j)
+				}
+				done += j["done"].(float64)
+			}
+			return done
+		}
+		if done := run(`"action":"move-by","by":"1h"`); done != 2*n {
+			t.Errorf("two moves have moved %v", done)
+		}
+		if twice := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = 3 AND due_at = ?", due.Add(2*time.Hour).UnixMilli()); twice != n {
+			t.Errorf("%d of %d tasks were moved by both", twice, n)
+		}
+		if done := run(`"action":"cancel"`); done != n {
+			t.Errorf("two cancellations have cancelled %v of %d", done, n)
+		}
+		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status <> 'cancelled'"); left != 0 {
+			t.Errorf("%d tasks are not cancelled", left)
+		}
+	})
+}

@@ -1,0 +1,247 @@
+package tasks_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// cliURL is the database as --db takes it.
+func cliURL(t *testing.T, db businessDB) string {
+	t.Helper()
+	switch db.dialect {
+	case idempotency.PostgreSQL:
+		return db.dsn
+	case idempotency.MySQL:
+		cfg, err := mysql.ParseDSN(db.dsn)
+		suite.MustSucceed(t, err)
+		u := url.URL{Scheme: "mysql", User: url.UserPassword(cfg.User, cfg.Passwd), Host: cfg.Addr, Path: "/" + cfg.DBName}
+		return u.String()
+	}
+	file, _, _ := strings.Cut(db.dsn, "?")
+	return "sqlite:" + strings.TrimPrefix(file, "file:")
+}
+
+func TestCLITasks(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		at := cliURL(t, db)
+		cmd := func(args ...string) suite.Ran {
+			r := suite.RunCLI(t.Context(), append(append([]string{"tasks"}, args...), "--db", at)...)
+			if u, err := url.Parse(at); err == nil {
+				if password, ok := u.User.Password(); ok && password != "" && strings.Contains(r.Stdout+r.Stderr, ":"+password+"@") {
+					t.Errorf("the password is in the output:\n%s", r)
+				}
+			}
+			return r
+		}
+		db.mustExec(t, "CREATE TABLE others (a INTEGER)") // without which SQLite has no file
+		if r := cmd("list"); r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, "run the migrations first") {
+			t.Fatalf("without a table: %s", r)
+		}
+		s := newStore(t, db, nil, schedule.Config{})
+		base := time.Now().Add(time.Hour).Truncate(time.Hour)
+		var tasks []schedule.Task
+		for i := range 120 {
+			x := orderTask(fmt.Sprintf("%c-%03d", 'a'+i%2, i), base.Add(time.Duration(i)*time.Minute))
+			x.Queue = []string{"q1", "q2"}[i%2]
+			tasks = append(tasks, x)
+		}
+		tasks = append(tasks, schedule.Task{ID: "x\x1b[31m", Exchange: "events", RoutingKey: "k", DeliverAt: base.Add(24 * time.Hour), Body: []byte{0xff}, Headers: map[string]string{"a": "b"}})
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		suite.MustSucceed(t, s.Cancel(t.Context(), nil, "a-000"))
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'boom', attempts = 3, finished_at = 1 WHERE id = 'b-001'")
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = 'a-002'")
+
+		// list, and what its filters leave.
+		for args, want := range map[string]int{
+			"": 121, "--queue q1": 60, "--status pending": 118, "--status failed": 1, "--id-prefix b-": 60, "--limit 7": 7,
+			"--queue q2 --status failed --id-prefix b-0": 1,
+			"--due-from " + base.Add(10*time.Minute).Format(time.RFC3339) + " --due-to " + base.Add(20*time.Minute).Format(time.RFC3339): 10,
+			"--due-from now --due-to 20h": 120,
+		} {
+			r := cmd(strings.Fields("list --json " + args)...)
+			if got := r.Objects(t); r.Code != 0 || r.Stderr != "" || len(got) != want {
+				t.Errorf("list %s: %d tasks, expected %d: exit %d, %s", args, len(got), want, r.Code, r.Stderr)
+			}
+		}
+		if r := cmd("list", "--json", "--queue", "none"); r.Code != 0 || r.Stdout != "" {
+			t.Errorf("an empty list: %s", r)
+		}
+		r := cmd("list")
+		if r.Code != 0 || len(r.Lines()) != 101 || !strings.HasPrefix(r.Stdout, "ID ") || !strings.Contains(r.Stderr, "more than 100; --limit 0 lists all") {
+			t.Errorf("for people: %s", r)
+		}
+		if r := cmd("list", "--limit", "0"); len(r.Lines()) != 122 || strings.Contains(r.Stdout, "\x1b") || r.Stderr != "" {
+			t.Errorf("without a limit: %d lines, %s", len(r.Lines()), r.Stderr)
+		}
+
+		// show
+		r = cmd("show", "--json", "b-001", "x\x1b[31m", "none")
+		got := r.Objects(t)
+		if r.Code != 1 || len(got) != 3 || got[0]["body"] != "b-001" || got[0]["status"] != "failed" || got[0]["last_error"] != "boom" || got[0]["attempts"] != 3.0 ||
+			got[1]["body_base64"] != "/w==" || got[1]["exchange"] != "events" || got[2]["id"] != "none" || !strings.Contains(got[2]["error"].(string), "task not found") {
+			t.Errorf("show: %s", r)
+		}
+		if r := cmd("show", "b-001"); r.Code != 0 || !strings.Contains(r.Stdout, "last error   boom\n") {
+			t.Errorf("show: %s", r)
+		}
+
+		// count
+		r = cmd("count", "--json")
+		got = r.Objects(t)
+		if r.Code != 0 || len(got) != 7 || got[6]["total"] != 121.0 || fmt.Sprint(got[5]) != "map[count:59 queue:q2 status:pending]" {
+			t.Errorf("count: %s", r)
+		}
+		r = cmd("count", "--json", "--per", "1h", "--status", "pending", "--due-from", base.Format(time.RFC3339), "--due-to", base.Add(150*time.Minute).Format(time.RFC3339))
+		got = r.Objects(t)
+		if r.Code != 0 || len(got) != 4 || got[0]["count"] != 57.0 || got[1]["count"] != 60.0 || got[2]["count"] != 0.0 || got[3]["total"] != 117.0 {
+			t.Errorf("histogram: %s", r)
+		}
+
+		// The changes, and what refuses them.
+		if r := cmd("reschedule", "a-004", "--at", "2030-01-01T00:00:00Z", "--json"); r.Code != 0 || r.Objects(t)[0]["due"] != "2030-01-01T00:00:00.000Z" || r.Objects(t)[0]["version"] != 2.0 {
+			t.Errorf("reschedule: %s", r)
+		}
+		if r := cmd("fire", "a-004"); r.Code != 0 || !strings.HasPrefix(r.Stdout, "a-004: pending, due ") {
+			t.Errorf("fire: %s", r)
+		}
+		if got := taskOf(t, s, "a-004"); got.Version != 3 || time.Since(got.DeliverAt).Abs() > time.Minute {
+			t.Errorf("after fire: %+v", got)
+		}
+		if r := cmd("revive", "b-001", "--delay", "1h"); r.Code != 0 || taskOf(t, s, "b-001").Status != schedule.StatusPending || time.Until(taskOf(t, s, "b-001").DeliverAt) < 50*time.Minute {
+			t.Errorf("revive: %s", r)
+		}
+		r = cmd("cancel", "a-002", "b-001", "none", "a-006", "--json")
+		got = r.Objects(t)
+		if r.Code != 1 || len(got) != 4 || got[1]["status"] != "cancelled" || got[3]["status"] != "cancelled" || taskOf(t, s, "a-006").Status != schedule.StatusCancelled {
+			t.Errorf("cancel: %s", r)
+		}
+		for args, want := range map[string]string{
+			"cancel a-002":                "cannot cancel task a-002: it is done, expected pending; its effect has happened",
+			"cancel a-000":                "cannot cancel task a-000: it is cancelled, expected pending; there is nothing to do",
+			"cancel none":                 `cannot cancel task none: task not found; "rabbitdelay tasks list" shows`,
+			"reschedule a-000 --delay 1s": "cannot reschedule task a-000: it is cancelled, expected pending; to run it after all, schedule",
+			"fire none":                   "cannot fire task none: task not found",
+			"revive a-008":                "cannot revive task a-008: it is pending, expected failed; it still waits; use reschedule or fire",
+		} {
+			if r := cmd(strings.Fields(args)...); r.Code != 1 || r.Stdout != "" || !strings.HasPrefix(r.Stderr, "rabbitdelay: "+want) {
+				t.Errorf("%s: want %q: %s", args, want, r)
+			}
+		}
+	})
+}
+
+// relaying runs the command serve until the function returned is called, which
+// gives what it printed.
+func relaying(t *testing.T, args ...string) (stop func() suite.Ran) {
+	t.Helper()
+	at := broker.Shared(t, broker.Options{}).URL() // may skip the test, which only its own goroutine can
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan suite.Ran, 1)
+	go func() {
+		ended <- suite.RunCLI(ctx, append([]string{"serve", "--json", "--listen", "127.0.0.1:0", "--url", at}, args...)...)
+	}()
+	var result suite.Ran
+	done := false
+	stop = func() suite.Ran {
+		cancel()
+		if !done {
+			done, result = true, <-ended
+		}
+		return result
+	}
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+// Rows that a program wrote by plain SQL are in their queue when they are due,
+// and SIGTERM's context ends the relay with its result.
+func TestCLIRelay(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		at := cliURL(t, db)
+		// On PostgreSQL nothing but a notification makes it look again.
+		poll := "100ms"
+		if db.dialect == idempotency.PostgreSQL {
+			poll = "1h"
+		}
+		stop := relaying(t, "--db", at, "--poll", poll)
+		queue := suite.NewQueue(t)
+		client := suite.OpenClient(t, amqpx.Config{})
+		got := make(chan *amqpx.Delivery, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- client.Consume(ctx, queue, func(_ context.Context, d *amqpx.Delivery) error { got <- d; return nil })
+		}()
+		defer func() { cancel(); suite.MustSucceed(t, <-ended) }()
+		const n = 5
+		for i := range n { // one after another: each has to be noticed for itself
+			id := fmt.Sprintf("plain-%d", i)
+			due := time.Now().Add(time.Duration(i) * 200 * time.Millisecond).UnixMilli()
+			db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at, body) VALUES (?, ?, ?, ?)", id, queue, due, []byte("hello"))
+			select {
+			case d := <-got:
+				if d.ID != id || d.Version != 1 || d.DueAt.UnixMilli() != due || string(d.Body) != "hello" || time.Now().UnixMilli() < due {
+					t.Errorf("got %+v", d)
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("%s did not come: %s", id, stop())
+			}
+		}
+		// The relay marks a row after its confirm, which can be after its delivery.
+		suite.Eventually(t, "all are marked", func() bool {
+			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1") == n
+		})
+		if r := cmdTasks(t, at, "list", "--json", "--status", "pending"); len(r.Objects(t)) != n || r.Objects(t)[0]["sends"] != 1.0 {
+			t.Errorf("list: %s", r)
+		}
+		// Another program's row: Schedule refuses a name that is too long for a routing key.
+		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('bad', ?, ?)", strings.Repeat("q", 250), time.Now().UnixMilli())
+		suite.Eventually(t, "a task that cannot be sent fails", func() bool { return taskOf(t, s, "bad").Status == schedule.StatusFailed })
+		r := stop()
+		m := r.Last(t, "relayed", "resent", "postponed", "failed", "purged", "errors", "seconds")
+		if r.Code != 0 || m["relayed"] != 5.0 || m["failed"] != 1.0 || m["errors"] != 0.0 {
+			t.Errorf("relay: %s", r)
+		}
+		if !strings.Contains(r.Stderr, `"relaying tasks"`) || !strings.Contains(r.Stderr, "stopping") || strings.Contains(r.Stderr, "guest:guest") {
+			t.Errorf("logs: %s", r.Stderr)
+		}
+	})
+}
+
+func cmdTasks(t *testing.T, at string, args ...string) suite.Ran {
+	t.Helper()
+	return suite.RunCLI(t.Context(), append(append([]string{"tasks"}, args...), "--db", at)...)
+}
+
+// What the settings or the file of SQLite keep serve from is said at once.
+func TestCLIServeCannotBegin(t *testing.T) {
+	t.Parallel()
+	empty := openSQLite(t)
+	empty.mustExec(t, "CREATE TABLE others (a INTEGER)")
+	for want, args := range map[string][]string{
+		"unable to open database file":   {"--db", "sqlite:" + t.TempDir() + "/none.db"},
+		"run the migrations first":       {"--db", cliURL(t, empty)},
+		"expected a database URL":        {"--db", "oracle://u:hunter2@h/d"},
+		"unexpected argument \"orders\"": {"orders"},
+	} {
+		r := suite.RunCLI(t.Context(), append([]string{"serve", "--listen", "127.0.0.1:0", "--url", "amqp://127.0.0.1:1/"}, args...)...)
+		if r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, want) || strings.Contains(r.Stderr, "hunter2") {
+			t.Errorf("want %q: %s", want, r)
+		}
+	}
+}

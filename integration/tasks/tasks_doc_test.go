@@ -1,0 +1,320 @@
+package tasks_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// documented are the statements of docs/tasks.md for a database, by the first
+// words of their comments.
+func documented(t *testing.T, d idempotency.Dialect) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/tasks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	title := map[idempotency.Dialect]string{
+		idempotency.PostgreSQL: "PostgreSQL", idempotency.MySQL: "MySQL and MariaDB", idempotency.SQLite: "SQLite",
+	}[d]
+	_, section, ok := strings.Cut(string(text), "\n## "+title+"\n")
+	if !ok {
+		t.Fatalf("docs/tasks.md has no section %q", title)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	statements := map[string]string{}
+	for _, m := range regexp.MustCompile("(?s)```sql\n-- ([^\n:]+).*?\n(.*?);\n```").FindAllStringSubmatch(section, -1) {
+		statements[m[1]] = m[2]
+	}
+	return statements
+}
+
+// named runs a documented statement, whose :parameters are replaced by the
+// driver's. It returns how many rows were changed.
+func named(t *testing.T, db businessDB, statement string, values map[string]any) int64 {
+	t.Helper()
+	var args []any
+	query := regexp.MustCompile(`:[a-z]+`).ReplaceAllStringFunc(statement, func(name string) string {
+		v, ok := values[name[1:]]
+		if !ok {
+			t.Fatalf("%s: no value for %s", statement, name)
+		}
+		args = append(args, v)
+		return "?"
+	})
+	res, err := db.ExecContext(t.Context(), db.bind(query), args...)
+	if err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	n, err := res.RowsAffected()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// rowOf is a task's row as text, by column.
+func rowOf(t *testing.T, db businessDB, id string) map[string]string {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), db.bind("SELECT * FROM rabbitdelay_tasks WHERE id = ?"), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !rows.Next() {
+		t.Fatalf("no row %s (%v)", id, rows.Err())
+	}
+	values := make([]sql.NullString, len(columns))
+	dest := make([]any, len(columns))
+	for i := range values {
+		dest[i] = &values[i]
+	}
+	if err := rows.Scan(dest...); err != nil {
+		t.Fatal(err)
+	}
+	row := map[string]string{}
+	for i, c := range columns {
+		row[c] = "NULL"
+		if values[i].Valid {
+			row[c] = values[i].String
+		}
+	}
+	return row
+}
+
+// same compares two rows, instants of the clock roughly.
+func same(t *testing.T, what string, bySQL, byAPI map[string]string) {
+	t.Helper()
+	for column, want := range byAPI {
+		got := bySQL[column]
+		if slices.Contains([]string{"due_at", "created_at", "updated_at", "finished_at"}, column) {
+			a, errA := strconv.ParseInt(got, 10, 64)
+			b, errB := strconv.ParseInt(want, 10, 64)
+			if errA == nil && errB == nil && a-b < 60_000 && b-a < 60_000 {
+				continue
+			}
+		}
+		if got != want {
+			t.Errorf("%s: column %s is %q by the documented statement, %q by the API", what, column, got, want)
+		}
+	}
+}
+
+// Every statement of docs/tasks.md runs as it stands, and does to the row what
+// the API does.
+func TestDocumentedTaskStatements(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, documentedTaskStatements)
+}
+
+func documentedTaskStatements(t *testing.T, db businessDB) {
+	t.Helper()
+	const id = "order-42-expire"
+	s := newStore(t, db, nil, schedule.Config{})
+	doc := documented(t, db.dialect)
+	if len(doc) != 13 {
+		t.Fatalf("%d documented statements, expected 13", len(doc))
+	}
+	body := []byte(`{"order":42}`)
+	empty := func() { db.mustExec(t, "DELETE FROM rabbitdelay_tasks") }
+	// worn is a row that relay and consumer have been at.
+	worn := func(status schedule.Status) {
+		t.Helper()
+		empty()
+		suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: time.Now().Add(10 * time.Minute), Body: body}))
+		db.mustExec(t, `UPDATE rabbitdelay_tasks SET version = 3, attempts = 2, last_error = 'x', sent_at = 5, sends = 4, send_failures = 1, resend_at = 9,
+			claimed_until = 99, content_type = 'x', headers = '{"a":"b"}'`)
+		if status != schedule.StatusPending {
+			db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = 7, status = ?", string(status))
+		}
+	}
+	in := func(d time.Duration) time.Time { return time.Now().Add(d) }
+
+	empty()
+	named(t, db, doc["schedule"], nil)
+	bySQL := rowOf(t, db, id)
+	if _, err := db.ExecContext(t.Context(), doc["schedule"]); err == nil {
+		t.Error("an id is scheduled twice")
+	}
+	empty()
+	suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(30 * time.Minute), Body: body}))
+	same(t, "schedule", bySQL, rowOf(t, db, id))
+
+	empty()
+	named(t, db, doc["schedule to an exchange, with headers"], nil)
+	bySQL = rowOf(t, db, "post-7")
+	empty()
+	suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{
+		ID: "post-7", Exchange: "events", RoutingKey: "post.publish", DeliverAt: in(24 * time.Hour), Body: []byte(`{"post":7}`),
+		ContentType: "application/json", Headers: map[string]string{"tenant": "blue"},
+	}))
+	same(t, "exchange", bySQL, rowOf(t, db, "post-7"))
+
+	for _, c := range []struct {
+		statement string
+		from      schedule.Status
+		refused   []schedule.Status // in which it changes nothing
+		do        func() error
+	}{
+		{"schedule, or replace whatever has this id", schedule.StatusCancelled, nil, func() error {
+			return s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(45 * time.Minute), Body: body}, schedule.Replace())
+		}},
+		{"move", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Reschedule(t.Context(), nil, id, in(time.Hour)) }},
+		{"fire now", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.FireNow(t.Context(), nil, id) }},
+		{"cancel", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Cancel(t.Context(), nil, id) }},
+		{"revive", schedule.StatusFailed, []schedule.Status{schedule.StatusPending, schedule.StatusDone, schedule.StatusCancelled}, func() error { return s.Revive(t.Context(), nil, id, time.Now()) }},
+	} {
+		worn(c.from)
+		other := func() {
+			if c.refused == nil { // it takes the place of anything
+				db.mustExec(t, "UPDATE rabbitdelay_tasks SET queue = '', exchange = 'e', routing_key = 'k', created_at = 1")
+			}
+		}
+		other()
+		if n := named(t, db, doc[c.statement], nil); n == 0 {
+			t.Errorf("%s changed no row", c.statement)
+		}
+		bySQL := rowOf(t, db, id)
+		worn(c.from)
+		other()
+		suite.MustSucceed(t, c.do())
+		same(t, c.statement, bySQL, rowOf(t, db, id))
+		for _, status := range c.refused {
+			worn(status)
+			if n := named(t, db, doc[c.statement], nil); n != 0 {
+				t.Errorf("%s changed a task that is %s", c.statement, status)
+			}
+		}
+	}
+
+	worn(schedule.StatusPending)
+	due, created := db.queryInt(t, "SELECT due_at FROM rabbitdelay_tasks"), db.queryInt(t, "SELECT created_at FROM rabbitdelay_tasks")
+	for _, x := range []struct {
+		id           string
+		version      int
+		created, due int64
+		want         int64
+	}{
+		{"other", 3, created, due, 0}, {id, 2, created, due, 0}, {id, 4, created, due, 0}, {id, 3, created - 1, due, 0},
+		{id, 3, created, due - 1, 0}, {id, 3, created, due, 1}, {id, 3, created, due, 0},
+	} {
+		if n := named(t, db, doc["consume"], map[string]any{"id": x.id, "version": x.version, "created": x.created, "due": x.due}); n != x.want {
+			t.Errorf("consume %+v changed %d rows", x, n)
+		}
+	}
+	if got := taskOf(t, s, id); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
+		t.Errorf("after consume: %+v", got)
+	}
+	consumeFromExchange(t, s, db, doc)
+	worn(schedule.StatusPending)
+	failure := map[string]any{"id": id, "version": 3, "attempt": 5, "error": "boom"}
+	for _, want := range []int64{1, 0} {
+		if n := named(t, db, doc["fail"], failure); n != want {
+			t.Errorf("fail changed %d rows, expected %d", n, want)
+		}
+	}
+	if got := taskOf(t, s, id); got.Status != schedule.StatusFailed || got.Attempts != 5 || got.LastError != "boom" || got.FinishedAt.IsZero() {
+		t.Errorf("after fail: %+v", got)
+	}
+
+	worn(schedule.StatusPending)
+	for statement, want := range map[string]string{
+		"list":  fmt.Sprintf("[%s %d 3 2 x]", id, db.queryInt(t, "SELECT due_at FROM rabbitdelay_tasks")),
+		"count": "[orders.expire pending 1]",
+	} {
+		if got := fmt.Sprint(tableOf(t, db, doc[statement])...); got != want {
+			t.Errorf("%s gives %s, expected %s", statement, got, want)
+		}
+	}
+}
+
+// consumeFromExchange runs the statements for a task to an exchange, in several
+// queues and beside this package's handler.
+func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map[string]string) {
+	t.Helper()
+	due := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+	suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "e", Exchange: "events", DeliverAt: due}))
+	suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "cancelled", Exchange: "events", DeliverAt: due}))
+	suite.MustSucceed(t, s.Cancel(t.Context(), nil, "cancelled"))
+	for _, x := range []struct {
+		id, queue string
+		version   int
+		due       time.Time
+		want      int64
+	}{
+		{"cancelled", "mail", 1, due, 0},
+		{"e", "mail", 2, due, 0},
+		{"e", "mail", 1, due.Add(-time.Millisecond), 0},
+		{"e", "mail", 1, due, 1},
+		{"e", "mail", 1, due, 0},
+		{"e", "audit", 1, due, 1},
+		{"e", "audit", 1, due, 0},
+	} {
+		values := map[string]any{"id": x.id, "version": x.version, "created": taskOf(t, s, x.id).CreatedAt.UnixMilli(), "due": x.due.UnixMilli(), "queue": x.queue}
+		named(t, db, doc["consume from an exchange"], values)
+		if n := named(t, db, doc["record the effect"], values); n != x.want {
+			t.Errorf("record the effect %+v inserted %d rows", x, n)
+		}
+	}
+	var effects, skips int
+	handle := schedule.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error { effects++; return nil },
+		schedule.OnSkip(func(_ context.Context, _ *amqpx.Delivery, reason schedule.SkipReason) {
+			if reason == schedule.SkipDuplicate {
+				skips++
+			}
+		}))
+	for _, queue := range []string{"mail", "search", "audit", "search"} {
+		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "e", Queue: queue, Version: 1, DueAt: due}))
+	}
+	if effects != 1 || skips != 3 {
+		t.Errorf("the handler beside the statements had %d effects and %d duplicates, expected 1 and 3", effects, skips)
+	}
+	if got := taskOf(t, s, "e"); got.Status != schedule.StatusDone || time.Since(got.FinishedAt).Abs() > time.Minute {
+		t.Errorf("after the effects: %+v", got)
+	}
+}
+
+// tableOf is the result of a query.
+func tableOf(t *testing.T, db businessDB, query string) (table []any) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), query)
+	if err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+		row := make([]string, len(columns))
+		dest := make([]any, len(columns))
+		for i := range row {
+			dest[i] = &row[i]
+		}
+		if err := rows.Scan(dest...); err != nil {
+			t.Fatal(err)
+		}
+		table = append(table, row)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return table
+}

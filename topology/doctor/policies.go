@@ -1,0 +1,144 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// checkPolicies reports what policies do to delay queues, and to queues in which
+// dead letters and parked messages lie, once for each policy and setting.
+func (x *examination) checkPolicies() {
+	type group struct {
+		first topology.Warning
+		names []string
+	}
+	var order []string
+	groups := map[string]*group{}
+	for _, w := range x.plan.Warnings {
+		key := strings.Join([]string{w.Policy, w.Key, topology.FormatValue(w.Value), strconv.FormatBool(w.Kept)}, "\x00")
+		if groups[key] == nil {
+			groups[key] = &group{first: w}
+			order = append(order, key)
+		}
+		groups[key].names = append(groups[key].names, w.Name)
+	}
+	for _, key := range order {
+		g := groups[key]
+		w := g.first
+		if w.Key == "" {
+			x.found(Finding{
+				ID: "policy-unreadable", Severity: SeverityWarning, What: fmt.Sprintf("The policy %s may match delay queues or dead letters; it could not be checked: %s.", w.Policy, w.Effect),
+				Why: "A policy that lowers a TTL fires long delays early and drops dead letters, and one that expires a queue deletes its messages.", Mend: x.apply() + "   # and look again: the broker itself tells what is in force on queues that exist",
+			})
+			continue
+		}
+		id := "policy-" + w.Key
+		if w.Key == "overflow" {
+			id = "dead-letter-at-most-once"
+		}
+		one, many := "delay "+string(w.Kind), "delay "+string(w.Kind)+"s"
+		if w.Kept {
+			one, many = "queue of dead letters or parked messages", "queues of dead letters or parked messages"
+		}
+		x.found(Finding{
+			ID: id, Severity: x.severityOf(w, g.names), Objects: g.names,
+			What: fmt.Sprintf("%s sets %s to %s on %s: %s.", policyName(w.Policy), w.Key, topology.FormatValue(w.Value),
+				counted(len(g.names), one, many), list(g.names)),
+			Why:  sentence(w.Effect),
+			Mend: x.exempt(w),
+		})
+	}
+	switch {
+	case x.plan.PoliciesChecked:
+	case x.snap.Live.BindingsKnown:
+		x.unseenf(AreaPolicies, "policies could not be listed (the user needs the tag monitoring or policymaker); only policies that queues report were checked")
+	default:
+		x.unseenf(AreaPolicies, "policies on delay queues were not checked; that needs the management API")
+	}
+}
+
+// severityOf is critical for what loses messages, or delivers them early, as things
+// are now. A length does so once it is reached.
+func (x *examination) severityOf(w topology.Warning, names []string) Severity {
+	limit, _ := number(w.Value)
+	full := func(name string) bool {
+		q := x.snap.Live.Queues[name]
+		has := map[string]int64{"max-length": q.Ready(), "max-length-bytes": q.ReadyBytes}[w.Key]
+		return x.want[name].Native() || w.Kept && has*5 >= limit*4 // see bound
+	}
+	switch {
+	case strings.HasPrefix(w.Key, "max-length") && slices.ContainsFunc(names, full):
+		return SeverityCritical
+	case w.Mild, strings.HasPrefix(w.Key, "max-length"):
+		return SeverityWarning
+	}
+	return SeverityCritical
+}
+
+func policyName(name string) string {
+	if name == "" {
+		return "A policy"
+	}
+	return "The policy " + strconv.Quote(name)
+}
+
+func sentence(s string) string { return strings.ToUpper(s[:1]) + s[1:] + "." }
+
+// exempt is the command that takes out of a policy all that it harms. The broker's
+// regular expressions know lookahead.
+func (x *examination) exempt(w topology.Warning) string {
+	i := slices.IndexFunc(x.snap.Live.Policies, func(p topology.Policy) bool { return p.Name == w.Policy && p.Definition[w.Key] != nil })
+	if i < 0 {
+		return x.ctl("list_policies") + "; " + x.ctl("list_operator_policies") + "   # then narrow the pattern of the one that matches, or clear it"
+	}
+	p := x.snap.Live.Policies[i]
+	command := "set_policy"
+	if p.Operator {
+		command = "set_operator_policy"
+	}
+	definition, err := json.Marshal(p.Definition)
+	if err != nil {
+		return x.ctl(strings.Replace(command, "set", "clear", 1), p.Name)
+	}
+	pattern := `^(?!` + strings.Join(x.harmed(w.Policy), "|") + `)`
+	if cured := curedBefore.FindStringSubmatch(p.Pattern); cured != nil {
+		pattern += cured[1]
+	} else {
+		pattern += `(?=.*(?:` + p.Pattern + `))`
+	}
+	applyTo := p.ApplyTo
+	if applyTo == "" {
+		applyTo = "all"
+	}
+	return x.ctl(command, "--priority", fmt.Sprint(p.Priority), "--apply-to", applyTo, p.Name, pattern, string(definition))
+}
+
+// curedBefore is the pattern of a policy that has been narrowed like this.
+var curedBefore = regexp.MustCompile(`^\^(\(\?!.*\)\(\?=\.\*\(\?:.*\)\))$`)
+
+// harmed are patterns of what a policy does harm to: everything of the strategies,
+// and dead letters, those of future destinations included.
+func (x *examination) harmed(policy string) []string {
+	var out []string
+	for _, w := range x.plan.Warnings {
+		pattern := regexpQuote(w.Name) + "$"
+		switch {
+		case w.Policy != policy:
+			continue
+		case x.ours(w.Name):
+			pattern = regexpQuote(x.cfg.Prefix) + `\.`
+		case strings.HasSuffix(w.Name, ".dead"):
+			pattern = `.*\.dead$`
+		}
+		if !slices.Contains(out, pattern) {
+			out = append(out, pattern)
+		}
+	}
+	return out
+}

@@ -1,0 +1,182 @@
+package snapshot
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// Counts of the management API are up to 10 s old: a queue tells its own every 5 s,
+// and they are collected as often.
+const (
+	recountEvery = time.Second
+	routesFor    = 6 * time.Second
+	heldFor      = 11 * time.Second
+)
+
+// counts replaces older counts of what is ready by the broker's own, and waits for the
+// management API where those contradict what only it knows.
+func (c *collector) counts(ctx context.Context) error {
+	for _, name := range c.kept() {
+		c.older[name] = c.snap.Live.Queues[name].Messages
+	}
+	if err := c.count(ctx, c.watched()); err != nil || !c.managed {
+		return err
+	}
+	began := time.Now()
+	tick := time.NewTicker(recountEvery)
+	defer tick.Stop()
+	for {
+		var routes, held []string
+		if time.Since(began) < routesFor {
+			routes = c.busyRoutes()
+		}
+		if time.Since(began) < heldFor && !c.src.Hasty {
+			held = c.held()
+		}
+		if len(routes)+len(held) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		for _, name := range routes {
+			c.recount(ctx, name, false)
+		}
+		for _, name := range held {
+			c.recount(ctx, name, true)
+		}
+		if err := c.count(ctx, held); err != nil {
+			return err
+		}
+	}
+}
+
+// watched are the queues of which people act on a count, and with Source.Delays the
+// delay queues whose messages the broker counts as ready.
+func (c *collector) watched() []string {
+	names := c.kept()
+	for _, d := range c.cfg.Want.Destinations {
+		names = append(names, d.TargetQueue(c.cfg.Prefix))
+	}
+	names = append(names, c.snap.Live.Delivered(c.cfg.Want)...)
+	for name := range c.snap.Live.Queues {
+		layout, _ := topology.LayoutOf(c.cfg.Prefix, name)
+		if _, delays := topology.DelaysOf(c.cfg.Prefix, name); c.src.Delays && delays && !layout.Native() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(n string) bool { _, there := c.snap.Live.Queues[n]; return !there })
+}
+
+// kept are the queues of dead letters and parked messages.
+func (c *collector) kept() []string {
+	var names []string
+	for _, q := range c.snap.Live.Kept(c.cfg.Want) {
+		names = append(names, q.Name)
+	}
+	return names
+}
+
+// count asks the broker itself.
+func (c *collector) count(ctx context.Context, queues []string) error {
+	counted, err := live.Counts(ctx, c.conn, queues)
+	busy := false
+	for name, n := range counted {
+		if n.Missing { // deleted meanwhile
+			continue
+		}
+		q := c.snap.Live.Queues[name]
+		if n.Consumers == 0 && q.Type == topology.Quorum { // which counts everybody who holds a message
+			q.Unacked, c.older[name] = 0, n.Ready
+		}
+		q.Messages, q.Consumers = n.Ready+q.Unacked+q.Leaving, n.Consumers
+		c.snap.Live.Queues[name] = q
+		busy = busy || n.Consumers > 0
+		c.visited[name] = false
+	}
+	if busy && c.managed {
+		c.consumers(ctx)
+	}
+	return err
+}
+
+// consumers counts those of dead letters without runs of requeue, which come and go.
+func (c *collector) consumers(ctx context.Context) {
+	kept := map[string]int64{}
+	for _, name := range c.kept() {
+		if c.snap.Live.Queues[name].Consumers > 0 {
+			kept[name] = 0
+		}
+	}
+	var list []struct {
+		Queue struct {
+			Name string `json:"name"`
+		} `json:"queue"`
+		Tag string `json:"consumer_tag"`
+	}
+	if len(kept) == 0 || !c.get(ctx, c.src.Management.InVhost("consumers")+"?columns=queue,consumer_tag", &list) {
+		return
+	}
+	for _, x := range list {
+		if n, ok := kept[x.Queue.Name]; ok && !strings.HasPrefix(x.Tag, topology.RequeueConsumer) {
+			kept[x.Queue.Name] = n + 1
+		}
+	}
+	for name, n := range kept {
+		q := c.snap.Live.Queues[name]
+		c.visited[name] = q.Consumers > n
+		q.Consumers = n
+		c.snap.Live.Queues[name] = q
+	}
+}
+
+// busyRoutes are route queues with messages: those on their way are there for a
+// moment.
+func (c *collector) busyRoutes() []string {
+	var names []string
+	for _, d := range c.cfg.Want.Destinations {
+		if q := d.TargetQueue(c.cfg.Prefix); d.ToExchange() && c.snap.Live.Queues[q].Messages > 0 {
+			names = append(names, q)
+		}
+	}
+	return names
+}
+
+// held are queues of dead letters in which nothing is ready, while an older count has
+// some, which somebody holds or which are gone, or while a run of requeue is there and
+// what it holds is not counted yet.
+func (c *collector) held() []string {
+	return slices.DeleteFunc(c.kept(), func(n string) bool {
+		q := c.snap.Live.Queues[n]
+		switch {
+		case q.Ready() > 0, q.Consumers > 0:
+			return true
+		case c.visited[n]:
+			return q.Unacked > 0
+		}
+		return c.older[n] == 0
+	})
+}
+
+// recount asks the management API again. Of a route queue it keeps the lowest count
+// seen: one through which messages pass is sometimes empty.
+func (c *collector) recount(ctx context.Context, name string, held bool) {
+	now, err := c.src.Management.Queue(ctx, name)
+	if err != nil || now == nil {
+		return
+	}
+	q := c.snap.Live.Queues[name]
+	c.older[name] = now.Messages
+	if held || now.Messages < q.Messages {
+		q.Messages, q.Unacked, q.Leaving = now.Messages, now.Unacked, now.Leaving
+	}
+	c.snap.Live.Queues[name] = q
+}

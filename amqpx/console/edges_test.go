@@ -1,7 +1,11 @@
 package console
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
+	"net"
+	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
@@ -133,6 +137,36 @@ func TestLargeRequests(t *testing.T) {
 	<-w.c.large
 	if r := w.ask("POST", "/api/v1/tasks", tasks(25<<20)); r.code != 413 {
 		t.Errorf("one that is too large: %d %.200s", r.code, r.text)
+	}
+}
+
+// A request that is refused before its body was read is answered, also where the client
+// sends slowly and reads only then.
+func TestRefusedWhileSending(t *testing.T) {
+	w := newWorld(t)
+	defer func(was time.Duration) { largeWait = was }(largeWait)
+	largeWait = 10 * time.Millisecond
+	w.c.large <- struct{}{}
+	defer func() { <-w.c.large }()
+	for at, code := range map[string]int{"/api/v1/tasks": 503, "/api/v1/nothing": 404} {
+		conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
+		check(t, err)
+		defer func() { _ = conn.Close() }()
+		part := bytes.Repeat([]byte(" "), 1<<20)
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at, 4*len(part))
+		check(t, err)
+		for range 4 {
+			time.Sleep(300 * time.Millisecond)
+			if _, err := conn.Write(part); err != nil {
+				t.Fatalf("%s: sending the body: %v", at, err)
+			}
+		}
+		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		check(t, err)
+		_ = r.Body.Close()
+		if r.StatusCode != code {
+			t.Errorf("%s: %s, want %d", at, r.Status, code)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -47,6 +48,11 @@ var largeWait = 10 * time.Second
 // ServeHTTP answers requests with the prefix or without. Everything that decides who
 // may do what is here; the service asks again before it changes something.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Body != nil && r.Body != http.NoBody {
+		body := &sentBody{ReadCloser: r.Body, awaited: r.Header.Get("Expect") != ""}
+		r.Body = body
+		defer body.drain(w)
+	}
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -104,6 +110,36 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		c.posted(w, r, caller)
 	}
+}
+
+// What is left of a body when its request is answered is read up to maxDrain and for
+// slowDrain at most.
+const (
+	maxDrain  = 64 << 20
+	slowDrain = 10 * time.Second
+)
+
+// sentBody is a request's body. A client that is still sending it when its connection is
+// closed sees the connection reset, and not the answer.
+type sentBody struct {
+	io.ReadCloser
+
+	awaited bool // the client sends it only once it is asked to, by the first read
+}
+
+func (b *sentBody) Read(p []byte) (int, error) {
+	b.awaited = false
+	return b.ReadCloser.Read(p)
+}
+
+// drain reads what the answer did not need, before it is sent.
+func (b *sentBody) drain(w http.ResponseWriter) {
+	if b.awaited {
+		return
+	}
+	// httptest's recorder has no deadlines.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(slowDrain))
+	_, _ = io.CopyN(io.Discard, b.ReadCloser, maxDrain)
 }
 
 // inside is the request as it is without the prefix.

@@ -91,8 +91,8 @@ func TestScheduleBesideTrouble(t *testing.T) {
 			effects := func(kind string) int64 {
 				return db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects WHERE id LIKE ?", kind+"-%")
 			}
-			// A task whose message is lost is sent again after two minutes.
-			within(t, 5*time.Minute, "the good ones have their effects", func() bool { return effects("good") == goodQueues*each })
+			// A task whose message is lost is sent again after two minutes, and then after four.
+			within(t, 10*time.Minute, "the good ones have their effects", func() bool { return effects("good") == goodQueues*each })
 			for kind, reason := range map[string]string{"full": "refused by the broker", "exclusive": "exclusive", "missing": missing, "silent": "confirm"} {
 				id := kind + "-0"
 				suite.Eventually(t, id+" says what is wrong", func() bool { return taskOf(t, s, id).LastError != "" })

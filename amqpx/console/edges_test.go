@@ -148,7 +148,7 @@ func TestRefusedWhileSending(t *testing.T) {
 	largeWait = 10 * time.Millisecond
 	w.c.large <- struct{}{}
 	defer func() { <-w.c.large }()
-	for at, code := range map[string]int{"/api/v1/tasks": 503, "/api/v1/nothing": 404} {
+	refused := func(at string, code int) {
 		conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
 		check(t, err)
 		defer func() { _ = conn.Close() }()
@@ -156,7 +156,7 @@ func TestRefusedWhileSending(t *testing.T) {
 		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at, 4*len(part))
 		check(t, err)
 		for range 4 {
-			time.Sleep(300 * time.Millisecond)
+			<-time.After(300 * time.Millisecond) // a slow client
 			if _, err := conn.Write(part); err != nil {
 				t.Fatalf("%s: sending the body: %v", at, err)
 			}
@@ -168,6 +168,8 @@ func TestRefusedWhileSending(t *testing.T) {
 			t.Errorf("%s: %s, want %d", at, r.Status, code)
 		}
 	}
+	refused("/api/v1/tasks", 503)
+	refused("/api/v1/nothing", 404)
 }
 
 // Instants have milliseconds, in what the audit says of a task too.

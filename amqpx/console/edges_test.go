@@ -146,17 +146,17 @@ func TestRefusedWhileSending(t *testing.T) {
 	w := newWorld(t)
 	defer func(was time.Duration) { largeWait = was }(largeWait)
 	largeWait = 10 * time.Millisecond
-	w.c.large <- struct{}{}
-	defer func() { <-w.c.large }()
-	refused := func(at string, code int) {
+	refused := func(at string, code, parts int) {
 		conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
 		check(t, err)
 		defer func() { _ = conn.Close() }()
 		part := bytes.Repeat([]byte(" "), 1<<20)
-		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at, 4*len(part))
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at, parts*len(part))
 		check(t, err)
-		for range 4 {
-			<-time.After(300 * time.Millisecond) // a slow client
+		for i := range parts {
+			if i > parts-4 { // slow in the end
+				<-time.After(300 * time.Millisecond)
+			}
 			if _, err := conn.Write(part); err != nil {
 				t.Fatalf("%s: sending the body: %v", at, err)
 			}
@@ -168,8 +168,11 @@ func TestRefusedWhileSending(t *testing.T) {
 			t.Errorf("%s: %s, want %d", at, r.Status, code)
 		}
 	}
-	refused("/api/v1/tasks", 503)
-	refused("/api/v1/nothing", 404)
+	refused("/api/v1/nothing", 404, 4)
+	refused("/api/v1/tasks", 413, 28)
+	w.c.large <- struct{}{}
+	refused("/api/v1/tasks", 503, 4)
+	<-w.c.large
 }
 
 // Instants have milliseconds, in what the audit says of a task too.

@@ -49,7 +49,7 @@ var largeWait = 10 * time.Second
 // may do what is here; the service asks again before it changes something.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
-		body := &sentBody{ReadCloser: r.Body, awaited: r.Header.Get("Expect") != ""}
+		body := &sentBody{from: r.Body, awaited: r.Header.Get("Expect") != ""}
 		r.Body = body
 		defer body.drain(w)
 	}
@@ -122,15 +122,17 @@ const (
 // sentBody is a request's body. A client that is still sending it when its connection is
 // closed sees the connection reset, and not the answer.
 type sentBody struct {
-	io.ReadCloser
-
+	from    io.Reader
 	awaited bool // the client sends it only once it is asked to, by the first read
 }
 
 func (b *sentBody) Read(p []byte) (int, error) {
 	b.awaited = false
-	return b.ReadCloser.Read(p)
+	return b.from.Read(p)
 }
+
+// Close leaves the rest to drain; the server closes what it has made itself.
+func (b *sentBody) Close() error { return nil }
 
 // drain reads what the answer did not need, before it is sent.
 func (b *sentBody) drain(w http.ResponseWriter) {
@@ -139,7 +141,7 @@ func (b *sentBody) drain(w http.ResponseWriter) {
 	}
 	// httptest's recorder has no deadlines.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(slowDrain))
-	_, _ = io.CopyN(io.Discard, b.ReadCloser, maxDrain)
+	_, _ = io.CopyN(io.Discard, b.from, maxDrain)
 }
 
 // inside is the request as it is without the prefix.

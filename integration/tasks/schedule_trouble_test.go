@@ -91,6 +91,11 @@ func TestScheduleBesideTrouble(t *testing.T) {
 			effects := func(kind string) int64 {
 				return db.queryInt(t, "SELECT COUNT(DISTINCT id) FROM effects WHERE id LIKE ?", kind+"-%")
 			}
+			t.Cleanup(func() {
+				if t.Failed() {
+					logPending(t, db)
+				}
+			})
 			// A task whose message is lost is sent again after two minutes, and then after four.
 			within(t, 10*time.Minute, "the good ones have their effects", func() bool { return effects("good") == goodQueues*each })
 			for kind, reason := range map[string]string{"full": "refused by the broker", "exclusive": "exclusive", "missing": missing, "silent": "confirm"} {
@@ -121,6 +126,27 @@ func TestScheduleBesideTrouble(t *testing.T) {
 			}
 		})
 	}
+}
+
+// logPending logs some of the tasks that have had no effect.
+func logPending(t *testing.T, db businessDB) {
+	t.Helper()
+	rows, err := db.QueryContext(context.Background(), "SELECT id, status, sends, attempts, COALESCE(last_error, '') FROM rabbitdelay_tasks WHERE id NOT IN (SELECT id FROM effects) ORDER BY id LIMIT 40")
+	if err != nil {
+		t.Log(err)
+		return
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id, status, reason string
+		var sends, attempts int
+		if err := rows.Scan(&id, &status, &sends, &attempts, &reason); err != nil {
+			t.Log(err)
+			return
+		}
+		t.Logf("%s is %s after %d sends and %d attempts: %s", id, status, sends, attempts, reason)
+	}
+	t.Log(rows.Err())
 }
 
 // member suspends or resumes the process of a quorum queue. Meanwhile the queue neither

@@ -131,7 +131,7 @@ func TestScheduleBesideTrouble(t *testing.T) {
 // logPending logs some of the tasks that have had no effect.
 func logPending(t *testing.T, db businessDB) {
 	t.Helper()
-	rows, err := db.QueryContext(context.Background(), "SELECT id, status, sends, attempts, COALESCE(last_error, '') FROM rabbitdelay_tasks WHERE id NOT IN (SELECT id FROM effects) ORDER BY id LIMIT 40")
+	rows, err := db.QueryContext(context.Background(), "SELECT id, status, sends, attempts, COALESCE(last_error, '') FROM rabbitdelay_tasks WHERE id NOT IN (SELECT id FROM effects) ORDER BY id LIKE 'good-%' DESC, id LIMIT 40")
 	if err != nil {
 		t.Log(err)
 		return

@@ -16,8 +16,8 @@ import (
 // events declares an exchange with a queue that takes its keys order.*.
 func (m *memory) events() {
 	m.Helper()
-	ch := m.foreign()
-	m.declareQueue("audit", nil)
+	ch := m.Channel()
+	m.Declare("audit", nil)
 	if err := errors.Join(ch.ExchangeDeclare("events", "topic", true, false, false, false, nil), ch.QueueBind("audit", "order.*", "events", false, nil)); err != nil {
 		m.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestDueAtOnceToAnExchange(t *testing.T) {
 		if err := c.SendBatch(t.Context(), batch); err != nil {
 			t.Error(err)
 		}
-		m.holds("audit", 30, 0)
+		m.Holds("audit", 30, 0)
 		if got := m.routeQueues(); len(got) > 0 {
 			t.Errorf("queues for routing keys: %v", got)
 		}
@@ -91,22 +91,22 @@ func TestDueAtOnceIsRefused(t *testing.T) {
 func TestDueAtOnceWhileAQueueRefuses(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.events()
-		m.declareQueue("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
-		if err := m.foreign().QueueBind("full", "order.*", "events", false, nil); err != nil {
+		m.Declare("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+		if err := m.Channel().QueueBind("full", "order.*", "events", false, nil); err != nil {
 			t.Fatal(err)
 		}
-		m.publish("", "full", amqp.Publishing{})
+		m.Publish("", "full", amqp.Publishing{})
 		c := m.open(amqpx.Config{})
 		c.mustSend(amqpx.Message{ID: "m", Exchange: "events", RoutingKey: "order.1"})
 		after(time.Minute)
-		if n := m.queue("audit").Ready; n > 3 {
+		if n := m.State("audit").Ready; n > 3 {
 			t.Errorf("the other queue has %d copies", n)
 		}
-		if _, err := m.foreign().QueuePurge("full", false); err != nil {
+		if _, err := m.Channel().QueuePurge("full", false); err != nil {
 			t.Fatal(err)
 		}
 		after(10 * time.Minute)
-		if got := m.ids("full"); len(got) != 1 || got[0] != "m" {
+		if got := m.IDs("full"); len(got) != 1 || got[0] != "m" {
 			t.Errorf("the queue that was full holds %q", got)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -56,35 +57,32 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 	defer cancel()
 	start := time.Now()
 	b := &batch{c: c, items: make([]prepared, len(msgs)), start: start, outcome: outcome}
-	if len(c.hooks.send) > 0 {
-		msgs = slices.Clone(msgs) // hooks add headers
+	if c.hooks.sends {
 		b.ctxs = make([]context.Context, len(msgs))
 	}
 	for i := range msgs {
-		given := msgs[i].Headers
+		m := &msgs[i]
 		if b.ctxs != nil {
-			b.ctxs[i] = c.sendStart(ctx, &msgs[i])
+			m = &Message{}
+			b.ctxs[i], *m = c.hooks.sendStart(ctx, msgs[i])
 		}
-		err := c.prepareAs(&b.items[i], &msgs[i], nil, start)
-		if c.withoutHooked(&msgs[i], given, err) {
-			err = c.prepareAs(&b.items[i], &msgs[i], nil, start)
-		}
-		if err != nil {
+		if err := c.prepareAs(&b.items[i], m, nil, start); err != nil {
 			err = &indexError{i, err}
-			b.items[i] = *unprepared(&msgs[i])
 			for j := range b.ctxs[:min(i+1, len(b.ctxs))] {
-				c.sendEnd(b.ctxs[j], &b.items[j], start, err)
+				c.endSend(b.ctxs[j], &b.items[j], start, err)
 			}
 			return err
 		}
-		b.items[i].floating = b.items[i].relative
+		if b.items[i].from == fromCall {
+			b.items[i].from = fromWrite
+		}
 	}
-	if err := c.sends.begin(len(msgs)); err != nil {
+	if err := c.sends.admit(len(msgs)); err != nil {
 		for i := range b.items {
 			b.tell(i, b.items[i].failed(err))
 		}
 	} else {
-		b.run(ctx)
+		b.publishAll(ctx)
 	}
 	if p := b.panicked.Load(); p != nil {
 		return fmt.Errorf("after everything was tried: %w", p)
@@ -103,16 +101,16 @@ type batch struct {
 	panicked atomic.Pointer[guard.PanicError] // by outcome
 }
 
-// settle tells the outcome of an item that was begun.
-func (b *batch) settle(i int, err error) {
+// finish reports the outcome of an item that was begun.
+func (b *batch) finish(i int, err error) {
 	b.tell(i, err)
-	b.c.sends.end(err)
+	b.c.sends.done(err)
 }
 
-// tell tells the outcome of an item.
+// tell reports the outcome of an item.
 func (b *batch) tell(i int, err error) {
 	if b.ctxs != nil {
-		b.c.sendEnd(b.ctxs[i], &b.items[i], b.start, err)
+		b.c.endSend(b.ctxs[i], &b.items[i], b.start, err)
 	}
 	if p := guard.Call("outcome of SendEach", func() { b.outcome(i, err) }); p != nil {
 		p.Log(b.c.log)
@@ -159,17 +157,17 @@ func (b *batch) groups() []*group {
 	return groups
 }
 
-// run publishes group after group. One that must wait, for its destination or its
+// publishAll publishes group after group. One that must wait, for its destination or its
 // queue, goes on beside the others.
-func (b *batch) run(ctx context.Context) {
+func (b *batch) publishAll(ctx context.Context) {
 	groups := b.groups()
 	if len(groups) == 1 {
-		groups[0].run(ctx)
+		groups[0].rounds(ctx)
 		return
 	}
 	var all sync.WaitGroup
 	for _, g := range groups {
-		all.Go(func() { g.run(ctx) })
+		all.Go(func() { g.rounds(ctx) })
 		<-g.waits
 	}
 	all.Wait()
@@ -191,13 +189,13 @@ type group struct {
 
 type batchItem struct {
 	index int
-	x     written
+	attempt
 }
 
 // groupPatience is how long a group may make no progress before the next begins.
 const groupPatience = 20 * time.Millisecond
 
-// yield lets the next group begin.
+// yield makes room for the next group to begin.
 func (g *group) yield() { g.once.Do(func() { close(g.waits) }) }
 
 // watch yields when nothing was written since it last looked.
@@ -222,8 +220,8 @@ func (g *group) watch() (stop func()) {
 	return func() { t.Stop() }
 }
 
-// run publishes round after round what is not yet confirmed.
-func (g *group) run(ctx context.Context) {
+// rounds publishes round after round what is not yet confirmed.
+func (g *group) rounds(ctx context.Context) {
 	stop := g.watch()
 	defer stop()
 	defer g.yield()
@@ -231,7 +229,7 @@ func (g *group) run(ctx context.Context) {
 	for len(todo) > 0 {
 		g.again, g.pause = nil, 0
 		for _, i := range todo {
-			g.publish(ctx, i)
+			g.publishItem(ctx, i)
 		}
 		g.yield()
 		for len(g.inflight) > 0 {
@@ -243,17 +241,17 @@ func (g *group) run(ctx context.Context) {
 	}
 }
 
-// publish writes item i, or follows up on why it could not be.
-func (g *group) publish(ctx context.Context, i int) {
+// publishItem writes item i, or follows up on why it could not be.
+func (g *group) publishItem(ctx context.Context, i int) {
 	p := &g.b.items[i]
-	x, o, ok := g.b.c.publish(ctx, p, g.enter)
-	if !ok {
-		g.follow(ctx, i, x.by, o)
+	a := g.b.c.publish(ctx, p, g.enter)
+	if !a.written {
+		g.followItem(ctx, i, a.by, a.not)
 		return
 	}
 	g.wrote.Add(1)
-	g.inflight = append(g.inflight, batchItem{i, x})
-	if x.alone {
+	g.inflight = append(g.inflight, batchItem{i, a})
+	if a.x.Alone() {
 		for len(g.inflight) > 0 {
 			g.reap(ctx)
 		}
@@ -261,34 +259,34 @@ func (g *group) publish(ctx context.Context, i int) {
 }
 
 // enter takes in confirms, which make room, before it waits for others to.
-func (g *group) enter(ctx context.Context, f *flow, e entry, cost int64) (share, error) {
+func (g *group) enter(ctx context.Context, w *flow.Window, e flow.Entry, cost int64) (flow.Share, error) {
 	for len(g.inflight) > 0 {
-		if s, ok := f.tryEnter(e, cost); ok {
+		if s, ok := w.TryEnter(e, cost); ok {
 			return s, nil
 		}
 		g.reap(ctx)
 	}
-	return f.enter(ctx, e, cost)
+	return w.Enter(ctx, e, cost)
 }
 
 // reap waits for the oldest publication.
 func (g *group) reap(ctx context.Context) {
 	it := g.inflight[0]
 	g.inflight = g.inflight[1:]
-	g.follow(ctx, it.index, it.x.by, it.x.by.pub.outcome(ctx, &it.x.publication))
+	g.followItem(ctx, it.index, it.by, it.wait(ctx))
 }
 
-// follow decides what becomes of an item after a try.
-func (g *group) follow(ctx context.Context, i int, sess *session, o outcome) {
+// followItem decides what becomes of an item after a try.
+func (g *group) followItem(ctx context.Context, i int, sess *session, o flow.Outcome) {
 	p := &g.b.items[i]
 	s := g.b.c.follow(ctx, p, sess, o)
-	switch {
-	case s.done:
-		g.b.settle(i, nil)
-	case s.final != nil:
-		g.b.settle(i, p.failed(s.final))
+	switch s.Do {
+	case flow.Finish:
+		g.b.finish(i, nil)
+	case flow.GiveUp:
+		g.b.finish(i, p.failed(s.Err))
 	default:
 		g.again = append(g.again, i)
-		g.pause = max(g.pause, s.pause)
+		g.pause = max(g.pause, s.Pause)
 	}
 }

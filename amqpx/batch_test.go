@@ -27,7 +27,7 @@ func TestSendBatch(t *testing.T) {
 		after(time.Minute)
 		came := map[string]bool{}
 		for i := range 3 {
-			for _, id := range m.ids(fmt.Sprint("q", i)) {
+			for _, id := range m.IDs(fmt.Sprint("q", i)) {
 				came[id] = true
 			}
 		}
@@ -42,7 +42,7 @@ func TestSendBatch(t *testing.T) {
 			t.Fatalf("a batch of which one was refused: %v", err)
 		}
 		for queue, want := range map[string]string{"q0": "a", "q2": "c"} {
-			ids := m.ids(queue)
+			ids := m.IDs(queue)
 			if last := ids[len(ids)-1]; last != want {
 				t.Errorf("the last of %s is %s, want %s", queue, last, want)
 			}
@@ -63,7 +63,7 @@ func TestOrderAcrossChannels(t *testing.T) {
 			t.Fatal(err)
 		}
 		after(2 * time.Minute)
-		if ids := m.ids("orders"); len(ids) != len(batch) || !slices.IsSorted(ids) {
+		if ids := m.IDs("orders"); len(ids) != len(batch) || !slices.IsSorted(ids) {
 			t.Errorf("%d messages, in order: %t", len(ids), slices.IsSorted(ids))
 		}
 	})

@@ -8,10 +8,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Client sends delayed messages to, and consumes from, one RabbitMQ broker or
@@ -25,22 +29,18 @@ type Client struct {
 	strategy Strategy
 	hooks    hooks
 	log      *zap.Logger
-	dests    *destinations
-	own      *ownBindings
+	decl     *declare.Declarer
+	clocks   lasthop.Judge
 	sizes    sizes
 
-	pub *link
-	con *link
-
-	declares  *declareConns
-	declareMu ctxMutex  // held while the strategy's topology is being declared
-	declared  time.Time // when it last was
-	lookEnded bool      // the connection ended while the client looked for it
+	pub *wire.Link[*session]
+	con *wire.Link[*session]
 
 	mu         sync.Mutex
 	closed     bool
 	conStarted bool
 	running    map[*consumer]struct{}
+	pauses     *pauses // of queues
 	consumers  sync.WaitGroup
 	stop       context.Context // ends at Close
 	stopCancel context.CancelFunc
@@ -64,7 +64,7 @@ const openTimeout = 30 * time.Second
 // strategy's topology exists (live.Broker.Ensure), and declares it if it is
 // missing. It tries until the context ends (30 s without a deadline), and fails
 // at once when trying again is pointless: an untrusted certificate, a
-// *topology.ConflictError. Refused credentials are final after 2 s, because a
+// *plan.ConflictError. Refused credentials are final after 2 s, because a
 // starting broker refuses everybody. Without Config.Logger it writes a line to
 // slog.Default after 3 s of failed attempts; its error has the last one. Errors caused by the configuration wrap
 // ErrConfig. A strategy that proves the broker by messages of its own (Canary)
@@ -85,38 +85,41 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, strategy: strategy, hooks: newHooks(cfg.Hooks, cfg.Logger), log: cfg.Logger, running: map[*consumer]struct{}{}}
+	c := &Client{cfg: cfg, strategy: strategy, hooks: newHooks(cfg.Hooks, cfg.Logger), log: cfg.Logger, running: map[*consumer]struct{}{}, pauses: newPauses()}
 	c.over, c.cut = context.WithCancel(context.Background())
-	c.declares, c.declareMu = newDeclareConns(c.over, cfg, direct), newCtxMutex()
-	c.dests, c.own = newDestinations(c), newOwnBindings(c)
 	c.stop, c.stopCancel = context.WithCancel(context.Background())
 	c.forced, c.force = context.WithCancelCause(context.Background())
 	c.sends, c.shut = newUnderWay(), make(chan struct{})
-	c.pub = newLink(c.over, "publish", cfg, c.hooks, c.setupPublish)
-	c.con = newLink(c.over, "consume", cfg, c.hooks, c.setupConsume)
-	c.pub.start()
+	c.pub = wire.NewLink(c.over, "publish", cfg.wire(), c.setupPublish, c.stateHook("publish"))
+	c.con = wire.NewLink(c.over, "consume", cfg.wire(), c.setupConsume, c.stateHook("consume"))
+	c.decl = declare.New(c.over, c.declaring(direct))
+	c.pub.Start()
 
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, openTimeout)
 		defer cancel()
 	}
-	if err := c.pub.first(ctx, tell); err != nil {
+	if err := c.pub.First(ctx, tell); err != nil {
 		c.stopCancel()
-		c.pub.close()
-		c.declares.close()
+		c.pub.Close()
+		c.decl.Close()
 		c.cut()
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	return c, nil
 }
 
-// strategy is the one that was given, or the default.
+// strategy is the one that was given, or the default. It refuses one that has no delay less
+// a lead.
 func (c Config) strategy() (Strategy, error) {
-	if c.Strategy != nil {
-		return c.Strategy, nil
+	if c.Strategy == nil {
+		return dlx.NewBucket(dlx.BucketConfig{})
 	}
-	return dlx.NewBucket(dlx.BucketConfig{})
+	if field, lead := c.anyLead(); lead > 0 && c.Strategy.Name() == "ttl" {
+		return nil, &configError{&topology.FieldError{Field: field, Value: lead, Want: "0 with the ttl strategy, which has only the delays that are declared"}}
+	}
+	return c.Strategy, nil
 }
 
 // Strategy is the client's strategy.
@@ -128,69 +131,79 @@ func (c *Client) MaxDelay() time.Duration { return c.strategy.MaxDelay() }
 // BrokerVersion is the product and version of the broker connected last, such as
 // "RabbitMQ 4.3.1"; empty while there is no connection.
 func (c *Client) BrokerVersion() string {
-	if s := c.pub.current(); s != nil {
-		return s.broker
+	if s, ok := c.pub.Current(); ok {
+		return s.Broker
 	}
 	return ""
 }
 
+// session is a connection of the client's.
+type session struct {
+	*declare.Session
+
+	pub *flow.Publisher // nil on the consuming link
+}
+
+// declaring is what the client declares.
+func (c *Client) declaring(direct bool) declare.Config {
+	return declare.Config{
+		Strategy: c.strategy, OnlyLook: c.cfg.Declare == DeclareNothing, QueueType: c.cfg.QueueType,
+		MaxRouteQueues: c.cfg.MaxRouteQueues, Recheck: c.cfg.RecheckInterval, Listed: c.cfg.Listed, Configured: c.cfg.destination,
+		Wire: c.cfg.wire(), Direct: direct,
+		Publishing: func(ctx context.Context) (*declare.Session, error) {
+			sess, err := c.pub.Wait(ctx, false)
+			if err != nil {
+				return nil, err
+			}
+			return sess.Session, nil
+		},
+		Current: func() (*declare.Session, bool) {
+			sess, ok := c.pub.Current()
+			if !ok {
+				return nil, false
+			}
+			return sess.Session, true
+		},
+		Alarm: func() string { return c.pub.Status().Alarm },
+	}
+}
+
+// Apply declares a topology beside the strategy's own, such as the exchanges
+// and queues of an application. It fails with *plan.ConflictError when the
+// broker has something else under one of the names.
+func (c *Client) Apply(ctx context.Context, t topology.Topology) error { return c.decl.Apply(ctx, t) }
+
 // setupPublish makes a fresh publishing connection usable.
-func (c *Client) setupPublish(ctx context.Context, conn *amqp.Connection) (*session, error) {
-	pub := newPublisher(conn, c.cfg.MaxInFlight, c.stuck)
+func (c *Client) setupPublish(ctx context.Context, s *wire.Session) (*session, error) {
+	pub := flow.NewPublisher(s.Conn, c.cfg.MaxInFlight, c.stuck)
 	opened := make(chan error, 1)
-	go func() { opened <- pub.open(ctx) }() // beside the declaration: one round trip less or two
-	err := c.declareStrategy(ctx, conn)
+	go func() { opened <- pub.Open(ctx) }() // beside the declaration: one round trip less or two
+	err := c.decl.Strategy(ctx, s.Conn)
 	if openErr := <-opened; err == nil {
 		err = openErr
 	}
 	if err != nil {
 		return nil, err
 	}
-	s := &session{conn: conn, pub: pub, done: make(chan struct{})}
-	return s, c.prove(ctx, s)
+	sess := &session{Session: &declare.Session{Session: s, Publishes: true}, pub: pub}
+	return sess, c.decl.Prove(ctx, sess.Session)
+}
+
+// stateHook returns the function that passes a connection's changes to the hooks.
+func (c *Client) stateHook(connection string) func(wire.Event) {
+	return func(e wire.Event) {
+		c.hooks.connectionState(StateEvent{Connection: connection, State: State(e.State), Attempt: e.Attempt, Broker: e.Broker, Reason: e.Reason, Err: e.Err})
+	}
 }
 
 // stuck logs which queues have stopped confirming, and asks whether it is the broker
 // that has stopped.
 func (c *Client) stuck(queues []string) {
-	go c.pub.probe()
-	go c.con.probe()
+	go c.pub.Probe()
+	go c.con.Probe()
 	c.log.Warn("queues do not confirm; only their messages wait", zap.Int("count", len(queues)), zap.Strings("queues", queues[:min(len(queues), 10)]))
 }
 
-func (c *Client) setupConsume(_ context.Context, conn *amqp.Connection) (*session, error) {
-	return &session{conn: conn, done: make(chan struct{})}, nil
+func (c *Client) setupConsume(_ context.Context, s *wire.Session) (*session, error) {
+	return &session{Session: &declare.Session{Session: s}}, nil
 }
-
-// within runs f, which may hang on a broker that has stopped reading, and gives
-// up waiting for it when ctx ends. f then ends with its connection.
-func within(ctx context.Context, f func() error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// ctxMutex is a mutex that one stops waiting for when a context ends: its
-// holder may be talking to a broker that does not answer.
-type ctxMutex chan struct{}
-
-func newCtxMutex() ctxMutex { return make(ctxMutex, 1) }
-
-func (m ctxMutex) lock(ctx context.Context) error {
-	select {
-	case m <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (m ctxMutex) unlock() { <-m }

@@ -80,7 +80,7 @@ func TestRetryByAClockThatIsBehind(t *testing.T) {
 		defer k.stop()
 		after(time.Second)
 		began := time.Now()
-		m.publish("", "q", amqp.Publishing{MessageId: "x", Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli()}})
+		m.Publish("", "q", amqp.Publishing{MessageId: "x", Timestamp: began.Add(time.Hour), Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli()}})
 		after(3 * time.Hour)
 		want := []time.Duration{0, 20 * time.Minute, 50 * time.Minute, 70 * time.Minute}
 		tries := got.since(began)["x"]

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
 // CloseError is what Close returns when its context ended before everything was
@@ -41,7 +43,7 @@ func (e *CloseError) Error() string {
 	return fmt.Sprintf("close: %v: %s", e.Cause, strings.Join(left, "; "))
 }
 
-// Unwrap gives the context's error and those of the messages.
+// Unwrap returns the context's error and those of the messages.
 func (e *CloseError) Unwrap() []error {
 	errs := []error{e.Cause}
 	for _, m := range e.Messages {
@@ -88,7 +90,7 @@ func (c *Client) shutDown() error {
 	c.consumers.Wait()
 	defer context.AfterFunc(c.forced, func() { time.AfterFunc(closeGrace, c.cut) })()
 	if started {
-		c.con.close()
+		c.con.Close()
 	}
 	c.sends.close()
 	select {
@@ -96,9 +98,9 @@ func (c *Client) shutDown() error {
 	case <-c.forced.Done():
 		c.sends.keepFailures()
 	}
-	c.own.close()
-	c.pub.close()
-	c.declares.close()
+	c.decl.Unbind()
+	c.pub.Close()
+	c.decl.Close()
 	c.cut()
 	failed, first := c.sends.failures()
 	left := CloseError{Unconfirmed: failed, Messages: first, Handlers: int(c.abandoned.Load())}
@@ -134,8 +136,8 @@ const maxCloseMessages = 100
 
 func newUnderWay() *underWay { return &underWay{none: make(chan struct{})} }
 
-// begin takes n messages in, unless the client is being closed.
-func (u *underWay) begin(n int) error {
+// admit takes n messages in, unless the client is being closed.
+func (u *underWay) admit(n int) error {
 	for {
 		have := u.count.Load()
 		if have < 0 {
@@ -147,8 +149,8 @@ func (u *underWay) begin(n int) error {
 	}
 }
 
-// end is the return of one message.
-func (u *underWay) end(err error) {
+// done records that one message was confirmed or has failed.
+func (u *underWay) done(err error) {
 	if err != nil && u.keep.Load() {
 		u.mu.Lock()
 		u.failed++
@@ -189,7 +191,7 @@ func (u *underWay) keepFailures() { u.keep.Store(true) }
 func (u *underWay) failures() (failed int, first []*SendError) {
 	select {
 	case <-u.none:
-	case <-time.After(closeWait): // one that is deaf counts, too
+	case <-time.After(wire.CloseWait): // one that is deaf counts, too
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -173,8 +173,8 @@ func TestCloseWithHandlers(t *testing.T) {
 		if err := <-closed; err != nil {
 			t.Error(err)
 		}
-		m.holds("out", 1, 0)
-		m.holds("in", 0, 0)
+		m.Holds("out", 1, 0)
+		m.Holds("in", 0, 0)
 	})
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -224,9 +224,9 @@ func TestCloseWhileTheBrokerRestarts(t *testing.T) {
 		if err := errors.Join(<-closed, <-k.result); err != nil {
 			t.Error(err)
 		}
-		m.holds("new", 1, 0)
-		m.holds("in", 2, 0) // neither could be acknowledged
-		m.holds("in.dead", 0, 0)
+		m.Holds("new", 1, 0)
+		m.Holds("in", 2, 0) // neither could be acknowledged
+		m.Holds("in.dead", 0, 0)
 	})
 }
 

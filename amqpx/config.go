@@ -7,14 +7,19 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/tlsfiles"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Declaration says what a Client may create on the broker.
+// Declaration is what a Client may create on the broker.
 type Declaration string
 
 const (
@@ -36,7 +41,7 @@ const (
 	DeclareNothing Declaration = "nothing"
 )
 
-// Defaults of Config.
+// Defaults of Config, and of a consumer.
 const (
 	DefaultHeartbeat       = 10 * time.Second
 	DefaultDialTimeout     = 10 * time.Second
@@ -47,6 +52,9 @@ const (
 	DefaultRecheckInterval = time.Minute
 	DefaultMaxBody         = 16 << 20
 	DefaultMaxRouteQueues  = 100
+
+	DefaultConcurrency  = 16
+	DefaultDrainTimeout = 30 * time.Second
 )
 
 // Config configures a Client. Only URL, or URLs, is required; zero values take
@@ -59,7 +67,7 @@ type Config struct {
 	// random order, each before one is tried again; after a lost connection the
 	// others come first.
 	URLs []string
-	// Login gives user and password, instead of those of the URLs, each time a
+	// Login returns user and password, instead of those of the URLs, each time a
 	// connection is made: from a file or a vault where passwords are renewed. Its
 	// errors count as a broker that does not answer, and must not contain the
 	// password. ctx ends with DialTimeout.
@@ -67,8 +75,8 @@ type Config struct {
 	// TLS configures amqps: roots, client certificates, server name. Default:
 	// the system's roots and the host of the URL.
 	TLS *tls.Config
-	// GetTLS gives the TLS configuration at each handshake, instead of TLS; see
-	// TLSFiles. The client copies what it returns.
+	// GetTLS returns the TLS configuration at each handshake, instead of TLS; see
+	// package tlsfiles. The client copies what it returns.
 	GetTLS func() *tls.Config
 	// ExternalAuth authenticates by the client certificate (SASL EXTERNAL; the
 	// broker needs rabbitmq_auth_mechanism_ssl) instead of the URL's user.
@@ -85,9 +93,9 @@ type Config struct {
 	Strategy Strategy
 	// QueueType of destination queues that the client creates, default quorum.
 	QueueType topology.QueueType
-	// Declare says what the client may create, default DeclareMissing.
+	// Declare is what the client may create, default DeclareMissing.
 	Declare Declaration
-	// Destinations gives retry policies and dead-letter queues by destination
+	// Destinations sets retry policies and dead-letter queues by destination
 	// queue; queues that are not listed take the defaults.
 	Destinations []topology.Destination
 
@@ -128,6 +136,15 @@ type Config struct {
 	// further ones for a minute.
 	MaxBody int
 
+	// Lead is how long before its instant a delayed message reaches the consumer of its
+	// queue, which holds it until then: so neither the resolution nor the broker's own
+	// lateness, as long as it is shorter, makes it late. Default 0, at most a minute. Only
+	// consumers that hold messages may read such queues: those of this package, and
+	// others as docs/wire.md says. A lead of its own (Destinations) takes precedence;
+	// exchanges and the broker's queues for replies have no other. The ttl strategy has
+	// none, nor does a message with a Tolerance.
+	Lead time.Duration
+
 	// Logger, default silent, but for one line to slog.Default while Open waits in
 	// vain.
 	Logger *zap.Logger
@@ -165,9 +182,6 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// ErrConfig is wrapped by every error of Config.Validate.
-var ErrConfig = errors.New("invalid configuration")
-
 // Validate checks every field, after WithDefaults, and reports all problems at
 // once. An error about a value is also a *topology.FieldError.
 func (c Config) Validate() error {
@@ -186,12 +200,12 @@ func (c Config) Validate() error {
 	count := func(field string, n, hi int) { want(n >= 1 && n <= hi, field, n, fmt.Sprintf("1 to %d", hi)) }
 
 	if c.URL != "" || len(c.URLs) == 0 {
-		if _, err := ParseURL(c.URL); err != nil {
+		if _, err := brokerurl.Parse(c.URL); err != nil {
 			bad("URL", "%v", err)
 		}
 	}
 	for i, u := range c.URLs {
-		if _, err := ParseURL(u); err != nil {
+		if _, err := brokerurl.Parse(u); err != nil {
 			bad(fmt.Sprintf("URLs[%d]", i), "%v", err)
 		}
 	}
@@ -207,15 +221,11 @@ func (c Config) Validate() error {
 	count("MaxInFlight", c.MaxInFlight, 1<<20)
 	count("MaxBody", c.MaxBody, 512<<20) // the broker's own limit
 	count("MaxRouteQueues", c.MaxRouteQueues, 100_000)
-	for i, h := range c.Hooks {
-		if !isHook(h) {
-			bad(fmt.Sprintf("Hooks[%d]", i), "%T implements none of SendHook, HandleHook, StateHook", h)
-		}
-		if j := slices.IndexFunc(c.Hooks[:i], func(before Hook) bool { return sameHook(before, h) }); j >= 0 {
-			bad(fmt.Sprintf("Hooks[%d]", i), "the same %T as Hooks[%d]; expected each hook once", h, j)
-		}
-	}
+	within("Lead", c.Lead, 0, topology.MaxLead)
 	for i, d := range c.Destinations {
+		if d.Lead != nil {
+			within(fmt.Sprintf("Destinations[%d].Lead", i), *d.Lead, 0, topology.MaxLead)
+		}
 		if d.Retry == nil {
 			continue
 		}
@@ -224,6 +234,63 @@ func (c Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// destination returns a queue with its configured retry policy and dead-letter queue.
+func (c Config) destination(queue string) topology.Destination {
+	for _, d := range c.Destinations {
+		if d.Queue == queue {
+			return d
+		}
+	}
+	return topology.Destination{Queue: queue}
+}
+
+// lead returns how long before its instant a message reaches a destination.
+func (c Config) lead(dest topology.Destination) time.Duration {
+	for i := range c.Destinations {
+		if d := &c.Destinations[i]; d.Lead != nil && d.Queue == dest.Queue && d.Exchange == dest.Exchange && d.RoutingKey == dest.RoutingKey {
+			return *d.Lead
+		}
+	}
+	if dest.ToExchange() || dest.ServerNamed() {
+		return 0
+	}
+	return c.Lead
+}
+
+// anyLead returns a lead that messages of the client may have, and its field; 0 for none.
+func (c Config) anyLead() (field string, lead time.Duration) {
+	for i, d := range c.Destinations {
+		if d.Lead != nil && *d.Lead > 0 {
+			return fmt.Sprintf("Destinations[%d].Lead", i), *d.Lead
+		}
+	}
+	return "Lead", c.Lead
+}
+
+// wire is how a client of this configuration connects.
+func (c Config) wire() wire.Config {
+	nodes := c.URLs
+	if c.URL != "" || len(c.URLs) == 0 {
+		nodes = append([]string{c.URL}, c.URLs...)
+	}
+	return wire.Config{
+		Nodes: nodes, Name: c.ConnectionName, Login: c.Login, ExternalAuth: c.ExternalAuth, TLS: c.tlsFor, Dial: c.Dial,
+		Heartbeat: c.Heartbeat, DialTimeout: c.DialTimeout, ReconnectMin: c.ReconnectMin, ReconnectMax: c.ReconnectMax,
+		Failed: func(f wire.Failure) error { e := DialError(f); return &e }, Permanent: permanent, Log: c.Logger,
+	}
+}
+
+// tlsFor returns the TLS configuration of one handshake.
+func (c Config) tlsFor(uri amqp.URI) (*tls.Config, error) {
+	switch {
+	case c.GetTLS != nil:
+		return c.GetTLS().Clone(), nil
+	case c.TLS != nil:
+		return c.TLS.Clone(), nil
+	}
+	return tlsfiles.Files{CA: uri.CACertFile, Cert: uri.CertFile, Key: uri.KeyFile, ServerName: uri.ServerName}.Read()
 }
 
 // configError is an error about one field.
@@ -235,3 +302,43 @@ func (e *configError) Is(target error) bool { return target == ErrConfig }
 
 // maxConnectionName leaves it readable in the management's lists.
 const maxConnectionName = 200
+
+// listed refuses, with DeclareListed, what is not in Config.Destinations: neither
+// a destination there nor the dead-letter queue of one. A queue that the broker has named
+// cannot be listed, and nobody creates it by mistake.
+func (c *Client) listed(dest topology.Destination) error { return c.cfg.Listed(dest) }
+
+// Listed is that of the client's configuration.
+func (c *Client) Listed(dest topology.Destination) error { return c.cfg.Listed(dest) }
+
+// Listed returns the error with which a client of this configuration refuses a
+// destination that DeclareListed leaves out; nil with another Declare.
+func (c Config) Listed(dest topology.Destination) error {
+	if c.Declare != DeclareListed || dest.ServerNamed() {
+		return nil
+	}
+	var names []string
+	known := false
+	for _, d := range c.Destinations {
+		names = append(names, d.String())
+		known = known || d.Queue == dest.Queue && d.Exchange == dest.Exchange && d.RoutingKey == dest.RoutingKey
+		if !d.ToExchange() {
+			known = known || d.DeadLetterQueue() == dest.Queue
+		}
+	}
+	if known {
+		return nil
+	}
+	return &topology.DestinationError{Destination: dest,
+		Reason: fmt.Sprintf("is not a destination of the configuration, and only those may be used (declare: listed): %s", some(names))}
+}
+
+// maxNamed is how many destinations an error names.
+const maxNamed = 10
+
+func some(names []string) string {
+	if more := len(names) - maxNamed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}

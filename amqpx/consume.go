@@ -11,13 +11,11 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sparse"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
-)
-
-// Defaults of a consumer.
-const (
-	DefaultConcurrency  = 16
-	DefaultDrainTimeout = 30 * time.Second
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // consumer is one call of Consume. It outlives connections: its slots are the
@@ -29,6 +27,7 @@ type consumer struct {
 	handler Handler // within its middleware
 	retry   topology.Retry
 	backoff func(d *Delivery, err error) time.Duration // nil: retry's
+	policy  func(d *Delivery, err error) error         // nil: errors stay as they are
 	dead    string
 
 	concurrency int
@@ -45,8 +44,8 @@ type consumer struct {
 	running  atomic.Int64    // handlers
 	settling atomic.Int64    // messages whose handler has ended
 	log      *zap.Logger
-	restarts sparse // log lines
-	stuck    sparse
+	restarts sparse.Log // log lines
+	stuck    sparse.Log
 
 	began   bool // the broker has let it consume once
 	barred  bool // the connection is refused, and that stands
@@ -57,6 +56,8 @@ type consumer struct {
 	waiting, oldest atomic.Int64
 	begunAt         atomic.Int64
 	lateness        atomic.Int64
+	held, places    atomic.Int64
+	returned        atomic.Uint64
 	handled, failed atomic.Uint64
 }
 
@@ -68,7 +69,10 @@ func WithConcurrency(n int) ConsumeOption { return func(k *consumer) { k.concurr
 
 // WithPrefetch sets how many unacknowledged messages the broker delivers,
 // including those being handled and those whose retry or dead letter is being
-// published; default four times the concurrency, at most 65535.
+// published; default four times the concurrency, at most 65535. While half of them are
+// held until their instant (Config.Lead), the consumer makes room for as many more, up to
+// 65535, by further consumers on the broker; a queue with a single active consumer gives
+// those nothing, and needs a prefetch for its rate times the lead.
 func WithPrefetch(n int) ConsumeOption { return func(k *consumer) { k.prefetch = n } }
 
 // WithDrainTimeout sets how long running handlers may go on when the consumer ends,
@@ -76,7 +80,8 @@ func WithPrefetch(n int) ConsumeOption { return func(k *consumer) { k.prefetch =
 func WithDrainTimeout(d time.Duration) ConsumeOption { return func(k *consumer) { k.drain = d } }
 
 // WithRetry sets the retry policy, instead of the one in Config.Destinations. Zero
-// fields take the defaults of topology.Retry: 5 attempts, 1 s doubling up to 10 min.
+// fields take the defaults of topology.Retry: 5 attempts, 1 s doubling up to 10 min, none
+// of them repeated at once (Immediate).
 func WithRetry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.retry = r } }
 
 // WithBackoff sets how long a message waits for its next attempt after err,
@@ -88,13 +93,33 @@ func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOpti
 	return func(k *consumer) { k.backoff = backoff }
 }
 
+// WithErrorPolicy sets what becomes of a message by its handler's error: policy returns
+// the error in its place, such as Reject(err), RetryIn(d, err), Snooze(d) or Requeue(err).
+// nil, and an error that it returns unchanged, leave the rest to the retry policy. Errors that
+// ask for something themselves (Reject and so on) and panics do not get there.
+//
+//	amqpx.WithErrorPolicy(func(d *amqpx.Delivery, err error) error {
+//		switch {
+//		case errors.Is(err, ErrNoSuchOrder):
+//			return amqpx.Reject(err) // to the dead letters, at once
+//		case errors.Is(err, ErrBusy):
+//			return amqpx.RetryIn(5*time.Minute, err) // at another pace
+//		case errors.Is(err, ErrProviderDown):
+//			return amqpx.Snooze(time.Minute) // until it is up, without using up attempts
+//		}
+//		return nil
+//	})
+//
+// Handlers of package schedule record in the task's row what the policy makes of an error. It
+// is called from the handlers' goroutines, once for each failed run; if it panics, the error
+// stays as it is.
+func WithErrorPolicy(policy func(d *Delivery, err error) error) ConsumeOption {
+	return func(k *consumer) { k.policy = policy }
+}
+
 // WithDeadLetterQueue names the queue for messages whose attempts are used up or
 // that were rejected, instead of Config.Destinations' or queue + ".dead".
 func WithDeadLetterQueue(name string) ConsumeOption { return func(k *consumer) { k.dead = name } }
-
-// ErrDrainTimeout means that handlers were still running at the end of the
-// drain time. Their messages were not acknowledged and will be delivered again.
-var ErrDrainTimeout = errors.New("drain timeout")
 
 // Consume runs handler on the messages of queue, until ctx is cancelled or the
 // client is closed; then it stops the intake, lets running handlers finish
@@ -114,16 +139,10 @@ var ErrDrainTimeout = errors.New("drain timeout")
 //
 // A message is acknowledged only after its handler returned nil, or after its
 // retry or its dead letter was confirmed by the broker.
+//
+// Errors are a *ConsumeError. ConsumeAll consumes several queues.
 func (c *Client) Consume(ctx context.Context, queue string, handler Handler, opts ...ConsumeOption) error {
-	k, err := c.newConsumer(queue, handler, opts)
-	if err != nil {
-		return err
-	}
-	if err := c.startConsuming(k); err != nil {
-		return err
-	}
-	defer c.endConsuming(k)
-	return k.run(ctx)
+	return c.ConsumeAll(ctx, Consumer{queue, handler, opts})
 }
 
 func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption) (k *consumer, err error) {
@@ -133,7 +152,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	if handler == nil {
 		return nil, fmt.Errorf("%w: handler is nil", ErrConfig)
 	}
-	dest := c.destination(queue)
+	dest := c.cfg.destination(queue)
 	k = &consumer{
 		c: c, queue: queue, handler: handler, dead: dest.DeadLetterQueue(),
 		concurrency: DefaultConcurrency, drain: DefaultDrainTimeout,
@@ -194,13 +213,13 @@ func (k *consumer) checkRoutes() error {
 		}
 		return fmt.Errorf("%w: queue: %w; %s", ErrConfig, err, hint)
 	}
-	if topology.Reserved(prefix, k.dead) {
+	if naming.Reserved(prefix, k.dead) {
 		return fmt.Errorf("%w: WithDeadLetterQueue: %q belongs to the delay strategies with prefix %q; choose another name", ErrConfig, k.dead, prefix)
 	}
 	return nil
 }
 
-// startConsuming counts a consumer, or without one a Requeue, and opens the
+// startConsuming counts a consumer, or without one a run of package inspect, and opens the
 // consuming connection for the first one.
 func (c *Client) startConsuming(k *consumer) error {
 	c.mu.Lock()
@@ -210,7 +229,7 @@ func (c *Client) startConsuming(k *consumer) error {
 	}
 	if !c.conStarted {
 		c.conStarted = true
-		c.con.start()
+		c.con.Start()
 	}
 	c.consumers.Add(1)
 	if k != nil {
@@ -237,27 +256,30 @@ func (k *consumer) run(ctx context.Context) error {
 	k.handlers, k.ending = handlers, ctx
 
 	for attempt := 1; ; attempt++ {
+		k.awaitResume(ctx)
 		sub, err := k.serve(ctx)
+		if ctx.Err() == nil && errors.Is(err, errPaused) {
+			k.stepAside(sub)
+			attempt = 0
+			continue
+		}
 		if ctx.Err() != nil {
 			k.become(ConsumerEnding, nil)
-			returned := handBack(sub)
+			returned := beginHandBack(sub)
 			err := k.awaitDrain(endHandlers)
-			k.leave(sub, returned) // not before: handlers acknowledge on its channel
+			k.unsubscribe(sub, returned) // not before: handlers acknowledge on its channel
 			return err
 		}
 		k.down(err)
 		k.close(sub)
 		if !k.began && (k.barred || k.refused.stand(err)) {
-			return errors.Join(fmt.Errorf("consume %s: %w", k.queue, err), k.awaitDrain(endHandlers))
+			return errors.Join(err, k.awaitDrain(endHandlers))
 		}
 		if sub != nil && time.Since(sub.began) > k.c.cfg.ReconnectMax {
 			attempt = 1
 		}
-		k.restarts.warn(k.log, kindOf(err), "consumer ended; starting again", zap.Error(err))
-		select {
-		case <-ctx.Done():
-		case <-time.After(backoff(k.c.cfg.ReconnectMin, k.c.cfg.ReconnectMax, attempt)):
-		}
+		k.restarts.Warn(k.log, sparse.Kind(err), "consumer ended; starting again", zap.Error(err))
+		_ = wait.For(ctx, wait.Backoff(k.c.cfg.ReconnectMin, k.c.cfg.ReconnectMax, attempt)) // serve finds out
 	}
 }
 
@@ -273,33 +295,32 @@ func (k *consumer) serve(ctx context.Context) (*subscription, error) {
 		return nil, err
 	}
 	k.began = true
-	k.become(ConsumerConsuming, nil)
 	return sub, k.intake(ctx, sub)
 }
 
-// leave ends the subscription when what was not begun has been returned. It waits for
-// the broker at most for closeWait and the drain time, which is short where the process
+// unsubscribe ends the subscription when what was not begun has been returned. It waits for
+// the broker at most for wire.CloseWait and the drain time, which is short where the process
 // has to be, and not past the end of Close's context.
-func (k *consumer) leave(s *subscription, returned <-chan struct{}) {
-	ctx, cancel := context.WithTimeout(k.c.forced, min(closeWait, k.drain))
+func (k *consumer) unsubscribe(s *subscription, returned <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(k.c.forced, min(wire.CloseWait, k.drain))
 	defer cancel()
 	select {
 	case <-returned:
 	case <-ctx.Done():
 	}
 	if s != nil {
-		closeChannel(ctx, s.ch)
+		wire.CloseChannel(ctx, s.ch)
 	}
 }
 
 // close ends a subscription that has ended by itself, if there is one.
 func (k *consumer) close(s *subscription) {
 	if s != nil {
-		closeChannel(k.c.forced, s.ch)
+		wire.CloseChannel(k.c.forced, s.ch)
 	}
 }
 
-// down notes why the consumer is not consuming.
+// down records why the consumer is not consuming.
 func (k *consumer) down(err error) {
 	if k.began {
 		k.become(ConsumerDown, err)
@@ -312,12 +333,12 @@ func (k *consumer) down(err error) {
 // up when the broker refuses it for good: wrong credentials, no access.
 func (k *consumer) connection(ctx context.Context) (*session, error) {
 	if !k.began {
-		if err := k.c.con.first(ctx, nil); err != nil {
+		if err := k.c.con.First(ctx, nil); err != nil {
 			k.barred = true
 			return nil, err
 		}
 	}
-	return k.c.con.wait(ctx, false)
+	return k.c.con.Wait(ctx, false)
 }
 
 // awaitDrain waits for what was begun, cancels the handlers' context when the
@@ -344,4 +365,20 @@ func (k *consumer) awaitDrain(cancel func()) error {
 		}
 		return fmt.Errorf("%w: %d handlers of queue %s ran past %s; their messages will be delivered again", ErrDrainTimeout, k.running.Load(), k.queue, bound)
 	}
+}
+
+// refusals distinguishes a refusal that stands from one that passes.
+type refusals struct{ since time.Time } // since when every attempt was refused; zero: none
+
+// stand records the outcome of one more attempt, and reports whether refusals stand.
+func (r *refusals) stand(err error) bool {
+	switch {
+	case err == nil || !permanent(err) && !errors.Is(err, topology.ErrDestination):
+		r.since = time.Time{}
+	case r.since.IsZero():
+		r.since = time.Now()
+	default:
+		return time.Since(r.since) > wire.RefusalStands
+	}
+	return false
 }

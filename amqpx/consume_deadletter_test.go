@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
 // A dead-letter queue that was deleted is declared again, and the messages arrive.
@@ -27,12 +28,12 @@ func TestDeletedDeadLetterQueueComesBack(t *testing.T) {
 		}}
 		k := c.consume("q", got.handle)
 		c.mustSend(amqpx.Message{ID: "good", Queue: "q"}) // later ones do not look after the queue again
-		m.deleteQueue("q.dead")
+		m.Delete("q.dead")
 		for i := range 20 {
 			c.mustSend(amqpx.Message{ID: fmt.Sprint("bad", i), Queue: "q"})
 		}
 		after(time.Minute)
-		m.holds("q.dead", 20, 0)
+		m.Holds("q.dead", 20, 0)
 		if n := m.Publishes(""); n > 100 {
 			t.Errorf("%d publishes for 20 dead letters", n)
 		}
@@ -50,9 +51,9 @@ func TestNoPlaceForAFailedMessage(t *testing.T) {
 		arrived func(m *memory) int
 	}{
 		"dead letter": {func(m *memory) func() {
-			m.deleteQueue("q.dead")
+			m.Delete("q.dead")
 			return m.Deny("", amqptest.PermissionConfigure, `^q\.dead$`)
-		}, amqpx.Reject, func(m *memory) int { return m.queue("q.dead").Ready }},
+		}, amqpx.Reject, func(m *memory) int { return m.State("q.dead").Ready }},
 		"retry": {(*memory).refuseDelays, func(err error) error { return amqpx.RetryIn(time.Hour, err) }, (*memory).delayed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +101,7 @@ func TestPoison(t *testing.T) {
 				c := m.open(amqpx.Config{})
 				c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
 				for range looks {
-					d, ok, err := m.foreign().Get("q", false)
+					d, ok, err := m.Channel().Get("q", false)
 					if err != nil || !ok {
 						t.Fatal(err, ok)
 					}
@@ -112,14 +113,14 @@ func TestPoison(t *testing.T) {
 				k := c.consume("q", got.handle)
 				after(time.Second)
 				k.stop()
-				handled, dead := len(got.all()), m.queue("q.dead").Messages
+				handled, dead := len(got.all()), m.State("q.dead").Messages
 				if want == "handled" {
 					if handled != 1 || len(dead) != 0 {
 						t.Errorf("handled %d times, dead letters %v", handled, dead)
 					}
 					return
 				}
-				if handled != 0 || len(dead) != 1 || dead[0].Headers[amqpx.HeaderReason] != amqpx.ReasonDeliveries {
+				if handled != 0 || len(dead) != 1 || dead[0].Headers[amqpx.HeaderReason] != inspect.ReasonDeliveries {
 					t.Errorf("handled %d times, dead letters %v", handled, dead)
 				}
 			})
@@ -133,12 +134,12 @@ func TestForgedDeliveryCount(t *testing.T) {
 		for _, redelivered := range []bool{false, true} {
 			t.Run(fmt.Sprint(kind, redelivered), func(t *testing.T) {
 				inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
-					m.declareQueue("q", amqp.Table{"x-queue-type": kind})
+					m.Declare("q", amqp.Table{"x-queue-type": kind})
 					for range 2 { // without an id, and alike
-						m.publish("", "q", amqp.Publishing{Headers: amqp.Table{"x-delivery-count": int64(500)}})
+						m.Publish("", "q", amqp.Publishing{Headers: amqp.Table{"x-delivery-count": int64(500)}})
 					}
 					if redelivered {
-						if d, ok, err := m.foreign().Get("q", false); err != nil || !ok || d.Nack(true, true) != nil {
+						if d, ok, err := m.Channel().Get("q", false); err != nil || !ok || d.Nack(true, true) != nil {
 							t.Fatal(ok, err)
 						}
 					}
@@ -147,9 +148,9 @@ func TestForgedDeliveryCount(t *testing.T) {
 					k := c.consume("q", got.handle)
 					after(time.Minute)
 					k.stop()
-					m.holds("q", 0, 0)
+					m.Holds("q", 0, 0)
 					if n := len(got.all()); n != 2 {
-						t.Errorf("%d were handled, %d are dead letters", n, len(m.queue("q.dead").Messages))
+						t.Errorf("%d were handled, %d are dead letters", n, len(m.State("q.dead").Messages))
 					}
 				})
 			})

@@ -22,11 +22,11 @@ func TestDrainHandsBackWhatIsNotBegun(t *testing.T) {
 			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q"})
 		}
 		after(0)
-		m.holds("q", 2, 38)
+		m.Holds("q", 2, 38)
 		result := make(chan error, 1)
 		go func() { result <- k.end() }()
 		after(0)
-		m.holds("q", 34, 6) // what the handlers have
+		m.Holds("q", 34, 6) // what the handlers have
 		m.hasConsumers("q", 0)
 		after(10 * time.Minute)
 		if len(result) > 0 {
@@ -37,7 +37,7 @@ func TestDrainHandsBackWhatIsNotBegun(t *testing.T) {
 			t.Error(err)
 		}
 		after(0)
-		m.holds("q", 34, 0)
+		m.Holds("q", 34, 0)
 	})
 }
 
@@ -64,7 +64,7 @@ func TestDrainTimeout(t *testing.T) {
 		}
 		close(release)
 		after(time.Minute)
-		m.holds("q", 2, 0) // nothing was done with them
+		m.Holds("q", 2, 0) // nothing was done with them
 	})
 }
 
@@ -83,6 +83,6 @@ func TestDrainDoesNotWaitForARetryThatIsNotTaken(t *testing.T) {
 		if err := k.end(); err != nil || time.Since(began) > 15*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
-		m.holds("q", 1, 0)
+		m.Holds("q", 1, 0)
 	})
 }

@@ -19,7 +19,7 @@ func TestRefusedAgain(t *testing.T) {
 		},
 		"queue": func(m *memory) func() {
 			undo := m.Deny("", amqptest.PermissionRead, "^q$")
-			m.deleteQueue("q")
+			m.Delete("q")
 			return undo
 		},
 	} {
@@ -57,7 +57,7 @@ func TestAConsumerGoesOn(t *testing.T) {
 			return nil
 		}}
 		k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
-		m.deleteQueue("q")
+		m.Delete("q")
 		after(time.Minute)
 		c.mustSend(amqpx.Message{ID: "one", Queue: "q"}, amqpx.Message{ID: "slow", Queue: "q"})
 		after(6 * time.Hour)
@@ -65,6 +65,6 @@ func TestAConsumerGoesOn(t *testing.T) {
 		if ids := got.ids(); !slices.Equal(ids, []string{"one", "slow", "slow"}) {
 			t.Errorf("handled %q", ids)
 		}
-		m.holds("q", 0, 0)
+		m.Holds("q", 0, 0)
 	})
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -61,13 +62,13 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 			t.Errorf("RetryIn an hour came after %v", got)
 		}
 		reasons := map[string]any{}
-		for _, msg := range m.queue("graveyard").Messages {
+		for _, msg := range m.State("graveyard").Messages {
 			reasons[msg.MessageId] = msg.Headers[amqpx.HeaderReason]
 			if string(msg.Body) != msg.MessageId {
 				t.Errorf("%s has the body %s", msg.MessageId, msg.Body)
 			}
 		}
-		if want := map[string]any{"fails": amqpx.ReasonAttempts, "rejected": amqpx.ReasonRejected, "panics": amqpx.ReasonAttempts}; !maps.Equal(reasons, want) {
+		if want := map[string]any{"fails": inspect.ReasonAttempts, "rejected": inspect.ReasonRejected, "panics": inspect.ReasonAttempts}; !maps.Equal(reasons, want) {
 			t.Errorf("dead letters %v, want %v", reasons, want)
 		}
 		outcomes := map[amqpx.Outcome]int{}
@@ -104,7 +105,7 @@ func TestFatesInsideErrors(t *testing.T) {
 				}, amqpx.WithDrainTimeout(0))
 				c.mustSend(amqpx.Message{Queue: "q"})
 				after(time.Second)
-				if q := m.queue(test.in); q.Ready+q.Unacked != 1 {
+				if q := m.State(test.in); q.Ready+q.Unacked != 1 {
 					t.Errorf("%d messages in %s", q.Ready+q.Unacked, test.in)
 				}
 				k.stop()
@@ -127,11 +128,11 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 		k := c.consume("q", got.handle, amqpx.WithConcurrency(1), amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
 		c.mustSend(amqpx.Message{ID: "bad", Queue: "q"}, amqpx.Message{ID: "good", Queue: "q"})
 		after(time.Minute)
-		dead := m.queue("q.dead").Messages
+		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), "FailNow") {
 			t.Errorf("dead letters %v", dead)
 		}
-		m.holds("q", 0, 0)
+		m.Holds("q", 0, 0)
 		k.stop()
 	})
 }
@@ -190,7 +191,7 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 		return func(_ *memory, c *client) { c.mustSend(msg) }
 	}
 	publish := func(exchange, key string) func(m *memory, c *client) {
-		return func(m *memory, _ *client) { m.publish(exchange, key, amqp.Publishing{}) }
+		return func(m *memory, _ *client) { m.Publish(exchange, key, amqp.Publishing{}) }
 	}
 	for name, test := range map[string]struct {
 		send          func(m *memory, c *client)
@@ -224,12 +225,12 @@ func TestEveryAttemptHasTheSameKey(t *testing.T) {
 				if attempts := got.attempts(); !slices.Equal(attempts, []int{1, 2, 3}) {
 					t.Errorf("attempts %v", attempts)
 				}
-				dead := m.queue("q.dead").Messages
+				dead := m.State("q.dead").Messages
 				if len(dead) != 1 || dead[0].Headers[amqpx.HeaderDestination] != test.destination {
 					t.Fatalf("dead letters %v, want one to %s", dead, test.destination)
 				}
 				// Whoever puts a dead letter back finds it as it was.
-				m.publish("", "q", dead[0].Publishing)
+				m.Publish("", "q", dead[0].Publishing)
 				after(0)
 				if n := len(got.all()); n != 4 {
 					t.Errorf("handled %d times, want 3 and once after it was put back", n)
@@ -255,7 +256,7 @@ func TestARetryOverTheBrokersLimitKeepsItsHeaders(t *testing.T) {
 				m.Refuse(e.Name, amqp.PreconditionFailed, "message size 5 is larger than configured max size 3")
 			}
 		}
-		m.publish("", "q", amqp.Publishing{MessageId: "1", Body: []byte("large"), Headers: amqp.Table{"mine": "kept"}})
+		m.Publish("", "q", amqp.Publishing{MessageId: "1", Body: []byte("large"), Headers: amqp.Table{"mine": "kept"}})
 		after(time.Minute)
 		k.stop()
 		for _, e := range o.log.All() {
@@ -263,7 +264,7 @@ func TestARetryOverTheBrokersLimitKeepsItsHeaders(t *testing.T) {
 				t.Errorf("%s: %v", e.Message, e.ContextMap())
 			}
 		}
-		m.holds("q", 1, 0)
+		m.Holds("q", 1, 0)
 	})
 }
 
@@ -275,11 +276,11 @@ func TestARetryGoesIntoAFrame(t *testing.T) {
 		k := c.consume("q", func(context.Context, *amqpx.Delivery) error { return errors.New(strings.Repeat("again", 100)) }, amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
 		for _, c := range []struct{ cc, header int }{{150, 100_000}, {620, 0}} { // times 205 bytes
 			keys := slices.Repeat([]any{strings.Repeat("k", 200)}, c.cc)
-			m.publish("", "q", amqp.Publishing{Headers: amqp.Table{"CC": keys, "mine": strings.Repeat("x", c.header)}})
+			m.Publish("", "q", amqp.Publishing{Headers: amqp.Table{"CC": keys, "mine": strings.Repeat("x", c.header)}})
 		}
 		after(time.Minute)
 		k.stop()
-		m.holds("q.dead", 2, 0)
+		m.Holds("q.dead", 2, 0)
 		if states := o.saw().states; slices.Contains(states, "publish disconnected") {
 			t.Errorf("connections: %v", states)
 		}

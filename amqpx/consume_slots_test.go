@@ -19,15 +19,15 @@ func TestMessagesFromAFastClock(t *testing.T) {
 		c := m.open(amqpx.Config{})
 		c.consume("q", nothing).stop() // declares it
 		began := time.Now()
-		publish := func(id string, due time.Duration) {
-			m.publish("", "q", amqp.Publishing{MessageId: id, Headers: amqp.Table{amqpx.HeaderDue: began.Add(due).UnixMilli()}})
+		publish := func(id string, sent time.Time, due time.Duration) {
+			m.Publish("", "q", amqp.Publishing{MessageId: id, Timestamp: sent, Headers: amqp.Table{amqpx.HeaderDue: began.Add(due).UnixMilli()}})
 		}
 		for i := range 200 {
-			publish(fmt.Sprint("fast", i), time.Hour)
+			publish(fmt.Sprint("fast", i), began.Add(time.Hour), time.Hour)
 		}
 		soon := []time.Duration{15 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 0}
 		for _, due := range soon {
-			publish(due.String(), due)
+			publish(due.String(), time.Time{}, due)
 		}
 		after(0)
 		var got collector

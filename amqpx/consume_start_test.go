@@ -44,7 +44,7 @@ func TestConsumeRefusesQueuesWithoutAWayBack(t *testing.T) {
 func TestConsumeRefusesWhatItCannotUse(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c, careful := m.open(amqpx.Config{}), m.open(amqpx.Config{Declare: amqpx.DeclareNothing})
-		if _, err := m.foreign().QueueDeclare("mine", false, false, true, false, nil); err != nil {
+		if _, err := m.Channel().QueueDeclare("mine", false, false, true, false, nil); err != nil {
 			t.Fatal(err)
 		}
 		for name, test := range map[string]struct {
@@ -97,7 +97,7 @@ func TestAbandonedStart(t *testing.T) {
 					t.Errorf("got %v after %v", err, time.Since(began))
 				}
 				after(time.Minute)
-				m.holds("q", 1, 0)
+				m.Holds("q", 1, 0)
 				m.hasConsumers("q", 0)
 			})
 		})

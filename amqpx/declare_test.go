@@ -20,17 +20,17 @@ func TestWhatIsDeletedComesBack(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.mustSend(amqpx.Message{ID: "0", Queue: "q", Delay: time.Minute})
-		m.deleteQueue("delay.bucket.1m")
+		m.Delete("delay.bucket.1m")
 		c.mustSend(amqpx.Message{ID: "1", Queue: "q", Delay: time.Minute})
-		m.holds("delay.bucket.1m", 1, 0)
-		m.deleteQueue("q")
+		m.Holds("delay.bucket.1m", 1, 0)
+		m.Delete("q")
 		after(2 * time.Minute) // the destination counts as known for one
 		c.mustSend(amqpx.Message{ID: "2", Queue: "q", Delay: time.Minute})
 		after(2 * time.Minute)
-		if ids := m.ids("q"); !slices.Equal(ids, []string{"2"}) {
+		if ids := m.IDs("q"); !slices.Equal(ids, []string{"2"}) {
 			t.Errorf("the destination holds %q", ids)
 		}
-		m.holds("delay.parked", 1, 0) // the one that came to no queue
+		m.Holds("delay.parked", 1, 0) // the one that came to no queue
 	})
 }
 
@@ -38,12 +38,12 @@ func TestWhatIsDeletedComesBack(t *testing.T) {
 func TestDeliveryExchangeThatWasDeleted(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		if err := m.foreign().ExchangeDelete("delay.deliver", false, false); err != nil {
+		if err := m.Channel().ExchangeDelete("delay.deliver", false, false); err != nil {
 			t.Fatal(err)
 		}
 		c.mustSend(amqpx.Message{Queue: "q", Delay: 3 * time.Second})
 		after(4 * time.Second)
-		m.holds("q", 1, 0)
+		m.Holds("q", 1, 0)
 	})
 }
 
@@ -55,7 +55,7 @@ func TestRedeclareOnLostConnection(t *testing.T) {
 			c := m.open(amqpx.Config{})
 			msg := amqpx.Message{Queue: "q", Delay: time.Minute}
 			c.mustSend(msg)
-			m.deleteQueue("delay.bucket.1m")
+			m.Delete("delay.bucket.1m")
 			m.CutAt("exchange.declare", n)
 			if err := c.Send(t.Context(), msg); err != nil {
 				t.Errorf("cut at declaration %d: %v", n, err)
@@ -126,7 +126,7 @@ func TestDeclareNothing(t *testing.T) {
 			t.Error("it has declared something")
 		}
 		after(time.Hour)
-		m.holds("q", 2, 0)
+		m.Holds("q", 2, 0)
 	})
 }
 
@@ -137,7 +137,7 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 	producer.Name, producer.Read = "producer", `^delay\.deliver$`
 	inMemoryOf(t, amqptest.Options{Users: []amqptest.User{guest, producer, blind}}, func(t *testing.T, m *memory) {
 		m.open(amqpx.Config{})
-		m.declareQueue("q", nil)
+		m.Declare("q", nil)
 		c := m.open(amqpx.Config{URL: m.URLAs("blind"), Declare: amqpx.DeclareNothing})
 		err := c.Send(t.Context(), amqpx.Message{Queue: "q"})
 		if _, ok := errors.AsType[*topology.DestinationError](err); !ok || !strings.Contains(err.Error(), "right to read from the exchange delay.deliver") || !strings.Contains(err.Error(), "rabbitdelay apply") {
@@ -150,8 +150,8 @@ func TestDeclareNothingToUnboundQueue(t *testing.T) {
 		if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); !errors.Is(err, topology.ErrDestination) {
 			t.Errorf("to a queue without any right: %v", err)
 		}
-		m.holds("q", 1, 0)
-		m.holds("delay.parked", 0, 0)
+		m.Holds("q", 1, 0)
+		m.Holds("delay.parked", 0, 0)
 	})
 }
 

@@ -4,11 +4,13 @@ import (
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Handler acts on one message. Its error decides the message's fate: nil
@@ -67,98 +69,53 @@ type Delivery struct {
 
 // received is what a Delivery has of its consumer. Copies of a Delivery share it.
 type received struct {
-	consumer *consumer
-	once     sync.Once
-	backoff  time.Duration // before the next attempt, decided once
+	consumer  *consumer
+	once      sync.Once
+	backoff   time.Duration // before the next attempt, decided once
+	immediate atomic.Int32  // runs that may follow at once, in this attempt
 }
 
-// decode reads a message of the consumer's queue.
-func (k *consumer) decode(raw amqp.Delivery) *Delivery {
-	d := decode(raw, k.queue)
+// deliveryOf reads a message of the consumer's queue.
+func (k *consumer) deliveryOf(raw amqp.Delivery) *Delivery {
+	d := ReadDelivery(raw, k.queue, k.c.strategy.Prefix())
 	d.MaxAttempts, d.received = k.retry.MaxAttempts, &received{consumer: k}
-	d.believeUser(k.c.strategy.Prefix(), &raw)
-	d.Exchange, d.RoutingKey = sentTo(k.c.strategy.Prefix(), raw.Exchange, raw.RoutingKey, raw.Headers, k.queue)
 	return d
 }
 
-// decode reads a received message, without where it was sent to. It takes whatever
-// comes: headers of other types than expected count as absent.
-func decode(raw amqp.Delivery, queue string) *Delivery {
+// ReadDelivery reads a message that was received from a queue otherwise than by Consume. It
+// takes whatever comes: headers of other types than expected count as absent. Prefix is that
+// of the delay objects, Strategy.Prefix.
+func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
+	p := header.Of(&raw)
 	d := &Delivery{
 		ID: raw.MessageId, Queue: queue, Attempt: 1, Redelivered: raw.Redelivered,
 		Body: raw.Body, ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding,
 		Type: raw.Type, CorrelationID: raw.CorrelationId, ReplyTo: raw.ReplyTo, AppID: raw.AppId,
-		Priority: raw.Priority, Timestamp: raw.Timestamp, Headers: raw.Headers,
-		Expiration: raw.Expiration, UserID: raw.UserId, DeliveryMode: raw.DeliveryMode,
+		Priority: raw.Priority, Timestamp: p.Timestamp, Headers: p.Headers,
+		Expiration: p.Expiration, UserID: p.UserID, DeliveryMode: p.DeliveryMode,
+		DueAt: header.Instant(raw.Headers, HeaderDue), Created: header.Instant(raw.Headers, HeaderCreated),
 	}
-	d.uncarry()
-	if due, ok := headerInt(raw.Headers, HeaderDue); ok && due > 0 && due < maxEpochMilli {
-		d.DueAt = time.UnixMilli(due)
+	if _, carried := raw.Headers[HeaderCarried]; carried && !naming.Reserved(prefix, raw.Exchange) {
+		// Not by a consumer of ours. The broker has compared the property with who was
+		// logged in; a header anybody may write.
+		d.UserID = raw.UserId
 	}
-	if n, ok := headerInt(raw.Headers, HeaderAttempt); ok && n >= 1 && n <= math.MaxInt32 {
+	if n, ok := header.Int(raw.Headers, HeaderAttempt); ok && n >= 1 && n <= math.MaxInt32 {
 		d.Attempt = int(n)
 	}
-	if n, ok := headerInt(raw.Headers, HeaderSnoozes); ok && n >= 1 && n <= math.MaxInt32 {
+	if n, ok := header.Int(raw.Headers, HeaderSnoozes); ok && n >= 1 && n <= math.MaxInt32 {
 		d.Snoozes = int(n)
 	}
-	if v, ok := headerInt(raw.Headers, HeaderVersion); ok {
+	if v, ok := header.Int(raw.Headers, HeaderVersion); ok {
 		d.Version = v
 	}
-	if at, ok := headerInt(raw.Headers, HeaderCreated); ok && at > 0 && at < maxEpochMilli {
-		d.Created = time.UnixMilli(at)
-	}
+	d.Exchange, d.RoutingKey = header.SentTo(prefix, raw.Exchange, raw.RoutingKey, raw.Headers, queue)
 	return d
 }
 
-// sentTo is where a message was sent to that came to a queue through an exchange,
-// with a routing key. What a strategy delivers, retries above all, comes through an
-// exchange of ours and with a key of ours; a retry's headers then have the exchange
-// and the key of the first attempt.
-func sentTo(prefix, exchange, key string, headers amqp.Table, queue string) (string, string) {
-	if exchange != "" && !topology.Reserved(prefix, exchange) {
-		return exchange, key
-	}
-	if exchange, _ = headers[HeaderExchange].(string); exchange == "" {
-		return "", queue
-	}
-	key, _ = headers[HeaderRoutingKey].(string)
-	return exchange, key
-}
-
-// origin adds the headers of a retry or a dead letter that say where the message
-// was sent to, unless that was the queue itself.
-func (d *Delivery) origin(own amqp.Table) {
-	if d.Exchange == "" {
-		return
-	}
-	own[HeaderExchange], own[HeaderRoutingKey] = d.Exchange, d.RoutingKey
-	own[HeaderDestination] = topology.Destination{Exchange: d.Exchange, RoutingKey: d.RoutingKey}.String()
-}
-
-// maxEpochMilli is the end of the year 9999, the last that RFC 3339 can write.
-const maxEpochMilli = 253402300799999
-
-// headerInt reads an integer header of any width.
-func headerInt(h amqp.Table, name string) (int64, bool) {
-	switch v := h[name].(type) {
-	case int64:
-		return v, true
-	case int32:
-		return int64(v), true
-	case int16:
-		return int64(v), true
-	case int8:
-		return int64(v), true
-	case uint8:
-		return int64(v), true
-	case uint16:
-		return int64(v), true
-	case uint32:
-		return int64(v), true
-	case int:
-		return int64(v), true
-	}
-	return 0, false
+// properties are those that the message cannot keep while it waits.
+func (d *Delivery) properties() *header.Properties {
+	return &header.Properties{Expiration: d.Expiration, UserID: d.UserID, DeliveryMode: d.DeliveryMode, Timestamp: d.Timestamp, Headers: d.Headers}
 }
 
 // message is the delivery as a message to be published again, without its

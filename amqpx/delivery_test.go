@@ -42,7 +42,7 @@ func TestDecodeTakesWhateverComes(t *testing.T) {
 		"nulls":        {amqp.Table{HeaderDue: nil, HeaderAttempt: nil, HeaderAttempts: nil}, 0, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := k.decode(amqp.Delivery{Headers: tc.headers})
+			d := k.deliveryOf(amqp.Delivery{Headers: tc.headers})
 			var due int64
 			if !d.DueAt.IsZero() {
 				due = d.DueAt.UnixMilli()
@@ -62,42 +62,19 @@ func FuzzDecode(f *testing.F) {
 		raw := amqp.Delivery{MessageId: s, Body: b, Headers: amqp.Table{
 			HeaderDue: due, HeaderAttempt: attempt, HeaderAttempts: []any{s, b, due, nil}, HeaderError: b, s: s,
 		}}
-		d := k.decode(raw)
+		d := k.deliveryOf(raw)
 		if d.Attempt < 1 {
 			t.Fatalf("attempt %d", d.Attempt)
 		}
 		// Whatever came can be passed on.
-		for _, m := range []Message{k.again(d, ownVerdict(askRetry, "", errTest)), k.again(d, ownVerdict(askSnooze, "", errTest)), k.deadLetter(d, ownVerdict(askBury, "", errTest), ReasonAttempts)} {
+		for _, ask := range []ask{askRetry, askSnooze, askBury, askReturn} {
+			m := k.successor(d, ownVerdict(ask, "", errTest)).Message
 			m.Headers = nil
 			if _, err := k.c.prepare(&m, straightTo(topology.Destination{Queue: "dead"}), time.Now()); err != nil && len(s) <= 255 {
 				t.Fatalf("cannot be passed on: %v", err)
 			}
 		}
 	})
-}
-
-func TestAttemptsAreBounded(t *testing.T) {
-	d := &Delivery{}
-	for range 100 {
-		own := amqp.Table{}
-		d.recordFailure(own, errTest.Error())
-		d.Headers = own
-	}
-	if list := d.attempts(); len(list) != maxAttemptLog {
-		t.Fatalf("%d entries, want the last %d", len(list), maxAttemptLog)
-	}
-}
-
-func TestCutKeepsCharactersWhole(t *testing.T) {
-	for _, tc := range []struct {
-		in   string
-		n    int
-		want string
-	}{{"abc", 3, "abc"}, {"abcd", 3, "abc"}, {"aäb", 2, "a"}, {"ä", 1, ""}, {"", 0, ""}} {
-		if got := cut(tc.in, tc.n); got != tc.want {
-			t.Errorf("cut(%q, %d) = %q, want %q", tc.in, tc.n, got, tc.want)
-		}
-	}
 }
 
 // A retry's delay is one that the strategy has.

@@ -44,7 +44,7 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 		if now := m.Connections()[0]; now.Name != publishing.Name {
 			t.Errorf("the publishing connection was %+v and is %+v", publishing, now)
 		}
-		m.holds("good", 2, 0)
+		m.Holds("good", 2, 0)
 	})
 }
 
@@ -172,7 +172,7 @@ func TestExchangeDestinations(t *testing.T) {
 		}
 		c.mustSend(amqpx.Message{Exchange: "events", RoutingKey: "order.paid", Delay: time.Hour})
 		after(2 * time.Hour)
-		q := m.queue("audit")
+		q := m.State("audit")
 		if q.Ready != 1 || q.Messages[0].RoutingKey != "order.paid" || q.Messages[0].Exchange != "events" {
 			t.Errorf("the queue behind the exchange holds %+v", q.Messages)
 		}

@@ -1,13 +1,22 @@
 package amqpx
 
 import (
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
 // Sentinels for errors.Is on the errors of Client's methods.
 var (
+	// ErrConfig is wrapped by every error about a configuration or an argument that no
+	// other one is for.
+	ErrConfig = errors.New("invalid configuration")
 	// ErrNotSent: the broker did not take the message; sending it again cannot
 	// make a duplicate.
 	ErrNotSent = errors.New("not sent")
@@ -16,18 +25,28 @@ var (
 	// exchange and one of several queues may have refused it; it may arrive.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrClosed: the client is closed.
-	ErrClosed = errors.New("client is closed")
+	ErrClosed = wire.ErrClosed
 	// ErrBlocked: the broker blocks publishers (a memory or disk alarm).
-	ErrBlocked = errors.New("broker blocks publishing")
+	ErrBlocked = wire.ErrBlocked
 	// ErrUnroutable: the broker returned the message, because a delay queue is
 	// missing and could not be declared again, or because nothing delays the message
 	// and its exchange routes it to no queue.
-	ErrUnroutable = errors.New("unroutable")
+	ErrUnroutable = flow.ErrUnroutable
 	// ErrNacked: the broker refused the message (basic.nack), for instance because
 	// a queue is full, at every try until the deadline.
-	ErrNacked = errors.New("refused by the broker")
+	ErrNacked = flow.ErrNacked
 	// ErrMessage: the message itself is invalid; wrapped by *MessageError.
 	ErrMessage = errors.New("invalid message")
+	// ErrDrainTimeout: handlers of a consumer were still running at the end of the
+	// drain time. Their messages were not acknowledged and will be delivered again.
+	ErrDrainTimeout = errors.New("drain timeout")
+	// ErrBody: a body could not be decoded; wrapped by the errors of JSON, which reject.
+	ErrBody = errors.New("body not understood")
+	// ErrType: a message has a type for which ByType has no handler.
+	ErrType = errors.New("no handler for messages of type")
+	// ErrHandlerTimeout: the cause with which the context of a handler ends at the
+	// limit of Timeout, wrapped by the error of such an attempt.
+	ErrHandlerTimeout = errors.New("handler timeout")
 )
 
 // SendError is what Send returns, and SendBatch per message, when a message was
@@ -47,7 +66,7 @@ func (e *SendError) Error() string {
 	return fmt.Sprintf("message %s: not sent: %v", e.ID, e.Cause)
 }
 
-// Unwrap gives the class and the cause.
+// Unwrap returns the class and the cause.
 func (e *SendError) Unwrap() []error {
 	if e.Unknown {
 		return []error{ErrOutcomeUnknown, e.Cause}
@@ -92,7 +111,7 @@ func (e *BatchError) Error() string {
 		len(e.Failed), e.Total, unknown, first, e.Failed[first])
 }
 
-// Unwrap gives the errors of the messages.
+// Unwrap returns the errors of the messages.
 func (e *BatchError) Unwrap() []error {
 	errs := make([]error, 0, len(e.Failed))
 	for _, f := range e.Failed {
@@ -101,7 +120,7 @@ func (e *BatchError) Unwrap() []error {
 	return errs
 }
 
-// MessageError says which field of a Message is wrong and what was expected.
+// MessageError is about one field of a Message: what is wrong and what was expected.
 type MessageError struct {
 	Field  string
 	Reason string
@@ -112,7 +131,7 @@ func (e *MessageError) Error() string { return fmt.Sprintf("message.%s: %s", e.F
 // Unwrap makes errors.Is(err, ErrMessage) true.
 func (e *MessageError) Unwrap() error { return ErrMessage }
 
-// indexError says which message of a batch is not possible.
+// indexError is the error of one message of a batch.
 type indexError struct {
 	index int
 	err   error
@@ -122,3 +141,38 @@ func (e *indexError) Error() string {
 	return fmt.Sprintf("message %d of the batch: %v", e.index, e.err)
 }
 func (e *indexError) Unwrap() error { return e.err }
+
+// DialError is what answered at a broker's address, if anything, and what that means.
+type DialError struct {
+	Address string // host:port
+	Reason  string
+	// Final: trying again with the same configuration is pointless.
+	Final bool
+	Err   error // as the library or the operating system has it
+}
+
+func (e *DialError) Error() string { return "connect to " + e.Address + ": " + e.Reason }
+
+// Unwrap returns the cause.
+func (e *DialError) Unwrap() error { return e.Err }
+
+// permanent reports whether connecting again with the same configuration is
+// pointless: refused credentials or virtual host, an untrusted certificate, a
+// topology that conflicts with what the broker has, or a broker that does not delay
+// as the strategy needs it.
+func permanent(err error) bool {
+	if n, ok := errors.AsType[*wire.NodesError](err); ok {
+		return n.All(permanent)
+	}
+	if declare.Passes(err) {
+		return false
+	}
+	if ae, ok := errors.AsType[*amqp.Error](err); ok {
+		switch ae.Code {
+		case amqp.AccessRefused, amqp.NotAllowed, amqp.PreconditionFailed, amqp.InvalidPath:
+			return true
+		}
+	}
+	dial, ok := errors.AsType[*DialError](err)
+	return ok && dial.Final || declare.Final(err)
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // An application's own objects, from YAML. To apply them again changes nothing;
@@ -37,7 +38,7 @@ bindings:
 
 	limit := int64(5)
 	shop.Queues[0].MaxLength = &limit
-	if conflict, ok := errors.AsType[*topology.ConflictError](client.Apply(ctx, shop)); ok {
+	if conflict, ok := errors.AsType[*plan.ConflictError](client.Apply(ctx, shop)); ok {
 		fmt.Println("changed:", conflict.Name, "has another", conflict.Argument)
 	}
 	// Output:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // later is a strategy of one's own: every delay is the same, 200 ms, in one queue.
@@ -24,7 +25,7 @@ func (later) Topology() topology.Topology {
 	t := topology.DeliveryTopology("later")
 	ttl, limit := 200*time.Millisecond, topology.NoDeliveryLimit
 	t.Queues = append(t.Queues, topology.Queue{
-		Name: laterQueue, Type: topology.Quorum, MessageTTL: &ttl, DeliveryLimit: &limit, Overflow: topology.OverflowRejectPublish,
+		Name: laterQueue, Type: topology.Quorum, MessageTTL: &ttl, DeliveryLimit: &limit, Overflow: argument.RejectPublish,
 		DeadLetter: &topology.DeadLetter{Exchange: topology.DeliveryExchange("later"), AtLeastOnce: true},
 	})
 	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: laterQueue, Kind: "fanout"})

@@ -10,7 +10,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -138,29 +137,6 @@ func ExampleClient_SendBatch() {
 		}
 	}
 	// Output: reminder-2 certainly not sent: true
-}
-
-// Delays that are declared take a queue of their own, all others the buckets.
-func ExampleNewAuto() {
-	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute, 48 * time.Hour}})
-	if err != nil {
-		log.Fatal(err)
-	}
-	auto, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: bucket, TTL: ttl})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, d := range []time.Duration{time.Minute, 61 * time.Second} {
-		s, reason := auto.Choose(d)
-		fmt.Printf("%s: %s\n", s.Name(), reason)
-	}
-	// Output:
-	// ttl: 1m0s is declared as a ttl
-	// bucket: 1m1s is neither declared as a ttl nor in the plugin's range
 }
 
 // A consumer in another language reads plain AMQP headers.

@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // late is how long a binding takes in a broker with late bindings.
@@ -24,8 +25,8 @@ const late = 20 * time.Millisecond
 // does not route by the binding yet.
 func TestFirstUseWhileAnotherClientBinds(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5", LateBindings: late}, func(t *testing.T, m *memory) {
-		m.declareQueue("q.dead", nil)
-		m.declareQueue("q", nil)
+		m.Declare("q.dead", nil)
+		m.Declare("q", nil)
 		var clients []*client
 		for range 3 {
 			clients = append(clients, m.open(amqpx.Config{RecheckInterval: time.Second}))
@@ -43,7 +44,7 @@ func TestFirstUseWhileAnotherClientBinds(t *testing.T) {
 		}
 		wg.Wait()
 		after(time.Minute)
-		m.holds("q", 6, 0)
+		m.Holds("q", 6, 0)
 		if left := ownBindings(m); len(left) > 0 {
 			t.Errorf("after a minute there are still %+v", left)
 		}
@@ -71,7 +72,7 @@ func TestOwnBindingsGoInTheEnd(t *testing.T) {
 	})
 }
 
-// Whoever gives up waiting for a first use does not let the next one overtake it.
+// A first use that was given up is not overtaken by the next one.
 func TestFirstUseAfterOneThatWasGivenUp(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5", LateBindings: late}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -79,7 +80,7 @@ func TestFirstUseAfterOneThatWasGivenUp(t *testing.T) {
 			t.Fatalf("the first: %v", err)
 		}
 		c.mustSend(amqpx.Message{Queue: "q"})
-		m.holds("q", 1, 0)
+		m.Holds("q", 1, 0)
 	})
 }
 
@@ -91,7 +92,7 @@ func TestStartWhileAnotherClientDeclares(t *testing.T) {
 		t.Fatal(err)
 	}
 	inMemoryOf(t, amqptest.Options{Version: "4.0.5", LateBindings: 3 * time.Second}, func(t *testing.T, m *memory) {
-		m.declareQueue("q", nil)
+		m.Declare("q", nil)
 		var wg sync.WaitGroup
 		for _, start := range []time.Duration{0, time.Second, 3500 * time.Millisecond} {
 			wg.Go(func() {
@@ -109,8 +110,8 @@ func TestStartWhileAnotherClientDeclares(t *testing.T) {
 		}
 		wg.Wait()
 		after(time.Minute)
-		m.holds("q", 3, 0)
-		if _, ok := m.Queue(topology.LockQueue("delay")); ok {
+		m.Holds("q", 3, 0)
+		if _, ok := m.Queue(naming.LockQueue("delay")); ok {
 			t.Error("the lock is still there")
 		}
 	})
@@ -148,11 +149,11 @@ func TestFirstUseWaitsForWhoCreatesTheQueue(t *testing.T) {
 
 // Without the right to the lock, and where one with a consumer is in use, nobody waits.
 func TestFirstUseWithoutTheLock(t *testing.T) {
-	lock := topology.CreationLock("delay", "q")
+	lock := naming.CreationLock("delay", "q")
 	for name, given := range map[string]func(m *memory){
 		"no right": func(m *memory) { m.Deny("", amqptest.PermissionConfigure, "^"+regexp.QuoteMeta(lock)+"$") },
 		"in use": func(m *memory) {
-			if _, err := m.foreign().Consume("q", "", false, false, false, false, nil); err != nil {
+			if _, err := m.Channel().Consume("q", "", false, false, false, false, nil); err != nil {
 				m.Fatal(err)
 			}
 		},
@@ -162,7 +163,7 @@ func TestFirstUseWithoutTheLock(t *testing.T) {
 			inMemory(t, func(t *testing.T, m *memory) {
 				m.open(amqpx.Config{}).mustSend(amqpx.Message{Queue: "q", Delay: time.Hour})
 				given(m)
-				if _, err := m.foreign().QueueDeclare(lock, false, false, true, false, nil); err != nil && name != "no right" {
+				if _, err := m.Channel().QueueDeclare(lock, false, false, true, false, nil); err != nil && name != "no right" {
 					t.Fatal(err)
 				}
 				cfg := amqpx.Config{}
@@ -184,23 +185,23 @@ func TestFirstUseWithoutTheLock(t *testing.T) {
 func TestMessagesThatStayInARouteQueueAreSentOn(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		d := topology.Destination{Exchange: "events", RoutingKey: "expired"}
-		ch := m.foreign()
+		ch := m.Channel()
 		if err := ch.ExchangeDeclare("events", "direct", true, false, false, false, nil); err != nil {
 			t.Fatal(err)
 		}
-		m.declareQueue("q", nil)
+		m.Declare("q", nil)
 		if err := ch.QueueBind("q", "expired", "events", false, nil); err != nil {
 			t.Fatal(err)
 		}
 		route := d.RouteQueue("delay")
 		route.MessageTTL = nil // as it is at first
-		m.declareQueue(route.Name, route.Table())
+		m.Declare(route.Name, route.Table())
 		for range 3 {
-			m.publish("", route.Name, amqp.Publishing{})
+			m.Publish("", route.Name, amqp.Publishing{})
 		}
-		m.holds(route.Name, 3, 0)
+		m.Holds(route.Name, 3, 0)
 		m.open(amqpx.Config{}).mustSend(amqpx.Message{Exchange: "events", RoutingKey: "expired", Delay: time.Hour})
-		m.holds(route.Name, 0, 0)
-		m.holds("q", 3, 0)
+		m.Holds(route.Name, 0, 0)
+		m.Holds("q", 3, 0)
 	})
 }

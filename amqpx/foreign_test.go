@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -35,15 +36,15 @@ func TestForeignQueueIsNotDeclared(t *testing.T) {
 		if _, there := m.Queue("celery"); there {
 			t.Error("the worker's queue was declared")
 		}
-		m.declareQueue("celery", amqp.Table{"x-queue-type": "quorum"})
+		m.Declare("celery", amqp.Table{"x-queue-type": "quorum"})
 		after(time.Minute)
 		c.mustSend(amqpx.Message{Queue: "celery", Delay: 1500 * time.Millisecond})
 		if _, there := m.Queue("celery.dead"); there {
 			t.Error("a dead-letter queue was declared")
 		}
-		m.holds("celery_delayed_1", 1, 0)
+		m.Holds("celery_delayed_1", 1, 0)
 		after(2 * time.Second)
-		m.holds("celery", 1, 0)
+		m.Holds("celery", 1, 0)
 	})
 }
 
@@ -81,11 +82,11 @@ func TestForeignLevelsAreNoDeaths(t *testing.T) {
 		return amqp.Table{"queue": queue, "reason": reason, "exchange": "", "routing-keys": []any{queue}, "time": time.Unix(1, 0)}
 	}
 	raw := amqp.Delivery{Headers: amqp.Table{"x-death": []any{death("celery_delayed_0", "expired"), death("celery", "rejected")}}}
-	if l := amqpx.ReadDeadLetter(raw, "graveyard", "delay"); l.Reason != "rejected" || l.Destination.Queue != "celery" {
+	if l := inspect.ReadDeadLetter(raw, "graveyard", "delay"); l.Reason != "rejected" || l.Destination.Queue != "celery" {
 		t.Errorf("%s in %+v, want rejected in celery", l.Reason, l.Destination)
 	}
 	raw = amqp.Delivery{RoutingKey: strings.Repeat("0.", 27) + "1.Billing.Sales"}
-	if l := amqpx.ReadDeadLetter(raw, "delay.parked", "delay"); l.Destination.Queue != "Billing.Sales" {
+	if l := inspect.ReadDeadLetter(raw, "delay.parked", "delay"); l.Destination.Queue != "Billing.Sales" {
 		t.Errorf("parked for %+v, want Billing.Sales", l.Destination)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -39,20 +40,18 @@ func (c *Client) Forward(ctx context.Context, d *Delivery, to topology.Destinati
 	m.own = amqp.Table{}
 	if delay != 0 {
 		m.Delay = delay
-		d.origin(m.own)
+		header.Origin(m.own, d.Exchange, d.RoutingKey)
 		if to.ToExchange() {
 			delete(m.own, HeaderDestination)
 		}
-		if t := d.carry(); t != nil {
-			m.own[HeaderCarried] = t
-		}
+		d.properties().Carry(m.own)
 		return c.sendOne(ctx, m, nil)
 	}
 	if err := to.Validate(c.strategy.Prefix()); err != nil {
 		return err
 	}
 	m.DeliverAt = d.DueAt
-	m.as = &asReceived{d.Expiration, d.UserID, d.DeliveryMode, d.Timestamp}
-	d.carryHeaders(m.own)
+	m.as = d.properties()
+	m.as.CarryRouting(m.own)
 	return c.sendOne(ctx, m, straightTo(to))
 }

@@ -54,7 +54,7 @@ func TestForwardKeepsWhatAForeignPublisherSet(t *testing.T) {
 			steps = append(steps, fmt.Sprintln(d.Attempt, d.Snoozes, d.Exchange, d.RoutingKey, d.Expiration, d.UserID, d.DeliveryMode, d.Timestamp.Unix(), d.Headers["x-delay"], d.Headers["CC"]))
 			return c.Forward(ctx, d, topology.Destination{Exchange: "shop.due", RoutingKey: d.RoutingKey}, 0)
 		})
-		m.publish("shop", "order.7", foreignMessage("order.7"))
+		m.Publish("shop", "order.7", foreignMessage("order.7"))
 		after(time.Hour + 90*time.Second) // a minute and a second after the hour it is due, and 90 s later it expires
 		k.stop()
 		k2.stop()
@@ -64,7 +64,7 @@ func TestForwardKeepsWhatAForeignPublisherSet(t *testing.T) {
 			t.Fatalf("deliveries\n%s\nwant\n%s", strings.Join(steps, "\n"), strings.Join(want, "\n"))
 		}
 		for _, q := range []string{"out", "copies"} {
-			all := m.queue(q).Messages
+			all := m.State(q).Messages
 			if len(all) != 1 {
 				t.Fatalf("%s has %d messages", q, len(all))
 			}
@@ -95,7 +95,7 @@ func TestForwardNeedsNoRouteQueues(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		m.holds("out", 1000, 0)
+		m.Holds("out", 1000, 0)
 		if n := len(m.Queues()); n != before {
 			t.Errorf("%d queues became %d", before, n)
 		}
@@ -113,18 +113,18 @@ func TestForwardNeedsNoRouteQueues(t *testing.T) {
 func TestForwardToAQueueThatRefuses(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		m.declareQueue("full", amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
-		m.publish("", "full", amqp.Publishing{})
+		m.Declare("full", amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
+		m.Publish("", "full", amqp.Publishing{})
 		c.apply(topology.Topology{
 			Exchanges: []topology.Exchange{{Name: "shop", Kind: "fanout"}}, Queues: []topology.Queue{{Name: "q"}},
 			Bindings: []topology.Binding{{Exchange: "shop", Queue: "q"}},
 		})
-		if err := m.foreign().QueueBind("full", "", "shop", false, nil); err != nil {
+		if err := m.Channel().QueueBind("full", "", "shop", false, nil); err != nil {
 			t.Fatal(err)
 		}
 		err := c.Forward(m.within(time.Second), &amqpx.Delivery{ID: "1"}, topology.Destination{Exchange: "shop"}, 0)
-		if !errors.Is(err, amqpx.ErrNacked) || !errors.Is(err, amqpx.ErrOutcomeUnknown) || m.queue("q").Ready == 0 {
-			t.Errorf("%v with %d in the other queue; want ErrNacked, the outcome unknown", err, m.queue("q").Ready)
+		if !errors.Is(err, amqpx.ErrNacked) || !errors.Is(err, amqpx.ErrOutcomeUnknown) || m.State("q").Ready == 0 {
+			t.Errorf("%v with %d in the other queue; want ErrNacked, the outcome unknown", err, m.State("q").Ready)
 		}
 	})
 }
@@ -133,13 +133,13 @@ func TestForwardToAQueueThatRefuses(t *testing.T) {
 func TestForwardBelievesNoUserOfAHeader(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		m.declareQueue("q", nil)
+		m.Declare("q", nil)
 		var users []string
 		k := c.consume("q", func(_ context.Context, d *amqpx.Delivery) error {
 			users = append(users, d.UserID)
 			return nil
 		})
-		m.publish("", "q", amqp.Publishing{Headers: amqp.Table{amqpx.HeaderCarried: amqp.Table{"user-id": "root"}}})
+		m.Publish("", "q", amqp.Publishing{Headers: amqp.Table{amqpx.HeaderCarried: amqp.Table{"user-id": "root"}}})
 		after(time.Second)
 		k.stop()
 		if !slices.Equal(users, []string{""}) {
@@ -178,7 +178,7 @@ func TestRequeueAsItIs(t *testing.T) {
 			}
 			return nil
 		}, amqpx.WithRetry(topology.Retry{MaxAttempts: 1}))
-		m.publish("shop", "order.7", foreignMessage("order.7"))
+		m.Publish("shop", "order.7", foreignMessage("order.7"))
 		after(time.Minute)
 		k.stop()
 		if len(came) != 4 || came[3].Sub(came[0]) < 1500*time.Millisecond {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
 // HealthError is what Health returns when something is wrong. errors.Is finds
@@ -15,13 +17,13 @@ type HealthError struct {
 // HealthProblem is one thing that is wrong.
 type HealthProblem struct {
 	// Part is "publish", "consume" (the connections), "consumer QUEUE", "queue
-	// NAME" (which does not confirm) or "client".
+	// NAME" (which does not confirm), "clock" or "client".
 	Part string `json:"part"`
 	// State is that of the part: a State of a connection, a ConsumerState, "silent" (the
-	// broker does not answer), "stuck" or "closing".
+	// broker does not answer), "stuck", "behind" or "closing".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Reason says why, as far as it is known; it never contains a password.
+	// Reason is the cause, as far as it is known; it never contains a password.
 	Reason string `json:"reason,omitempty"`
 	// Final: it does not pass by itself. The broker refuses the user, the virtual
 	// host or the certificate, or has objects that conflict with the strategy's.
@@ -45,7 +47,7 @@ func (e *HealthError) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Unwrap gives the errors of the problems.
+// Unwrap returns the errors of the problems.
 func (e *HealthError) Unwrap() []error {
 	var errs []error
 	for _, p := range e.Problems {
@@ -57,7 +59,7 @@ func (e *HealthError) Unwrap() []error {
 }
 
 // Health returns nil while messages can be sent and every running Consume is
-// consuming, and else a *HealthError that says what is wrong and since when. It
+// consuming or paused, and else a *HealthError that says what is wrong and since when. It
 // costs what Stats costs, so a probe may ask each second.
 //
 // It is for a readiness probe, or for an alert on a problem that lasts: a client
@@ -83,9 +85,13 @@ func (c *Client) Health() error {
 		switch {
 		case k.State == ConsumerConsuming && !s.Consume.Silent.IsZero():
 			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: "silent", Since: s.Consume.Silent, Reason: "the broker does not answer on its connection"})
+		case k.State == ConsumerPaused: // somebody wants that
 		case k.State != ConsumerConsuming:
 			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: string(k.State), Since: k.Since, Reason: k.Reason, Err: k.Err, Final: final(k.Err, k.Since)})
 		}
+	}
+	if since := s.ClockBehind; !since.IsZero() {
+		all = append(all, HealthProblem{Part: "clock", State: "behind", Since: since, Reason: "this process's clock is behind the brokers' and the publishers'; messages come when the broker says; set the clock"})
 	}
 	if len(all) == 0 {
 		return nil
@@ -110,7 +116,7 @@ func (s ConnectionStats) problems(part string) []HealthProblem {
 	return []HealthProblem{p}
 }
 
-// final tells whether an error stands: a broker that starts refuses everybody.
+// final reports whether an error stands: a broker that starts refuses everybody.
 func final(err error, since time.Time) bool {
-	return err != nil && permanent(err) && time.Since(since) >= refusalStands
+	return err != nil && permanent(err) && time.Since(since) >= wire.RefusalStands
 }

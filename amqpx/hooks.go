@@ -2,30 +2,38 @@ package amqpx
 
 import (
 	"context"
-	"reflect"
+	"slices"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Hook observes a Client: metrics and tracing. It is any value that implements
-// at least one of SendHook, HandleHook and StateHook. Hooks are called
+// Hook observes a Client: metrics and tracing. Each function may be nil. They are called
 // synchronously, from many goroutines, and should return at once. A panic in one is
 // logged, and changes nothing.
-type Hook any
+type Hook struct {
+	// SendStart is called for every message that is sent, retries and dead letters of
+	// consumers included, and returns the context for the send. What it writes into added,
+	// such as a trace context, becomes headers of the message in place of those of the same
+	// name; headers with which the message would be too large are left out. The context
+	// of a retry or a dead letter has the values of the handler's.
+	SendStart func(ctx context.Context, m Message, added amqp.Table) context.Context
+	// SendEnd is called with the context of SendStart.
+	SendEnd func(ctx context.Context, e SendEnd)
 
-// SendHook sees every message that is sent, retries and dead letters of
-// consumers included.
-type SendHook interface {
-	// SendStart may add headers to the message (trace context) and returns the
-	// context for the send. Headers with which the message would be too large are
-	// dropped again. The context of a retry or a dead letter has the values of the
-	// handler's.
-	SendStart(ctx context.Context, m *Message) context.Context
-	SendEnd(ctx context.Context, e SendEnd)
+	// HandleStart is called for every run of a handler, and returns its context.
+	HandleStart func(ctx context.Context, d *Delivery) context.Context
+	// HandleEnd is called with that context when the message's fate is settled. After a
+	// failure that is when the broker has confirmed its retry or dead letter; other
+	// messages may have begun by then.
+	HandleEnd func(ctx context.Context, e HandleEnd)
+
+	// ConnectionState is called when the state of a connection changes.
+	ConnectionState func(e StateEvent)
 }
 
 // SendEnd is the outcome of one message.
@@ -42,14 +50,6 @@ type SendEnd struct {
 	Err         error         // nil: confirmed
 }
 
-// HandleHook sees every run of a handler. HandleEnd is called when the
-// message's fate is settled. After a failure that is when the broker has
-// confirmed its retry or dead letter; other messages may have begun by then.
-type HandleHook interface {
-	HandleStart(ctx context.Context, d *Delivery) context.Context
-	HandleEnd(ctx context.Context, e HandleEnd)
-}
-
 // Outcome is what became of a delivery.
 type Outcome string
 
@@ -60,6 +60,7 @@ const (
 	OutcomeSnoozed      Outcome = "snoozed"       // the same, after Snooze
 	OutcomeDeadLettered Outcome = "dead-lettered" // published to the dead-letter queue, then acknowledged
 	OutcomeRequeued     Outcome = "requeued"      // returned to the queue, after Requeue, or because neither was possible
+	OutcomeReturned     Outcome = "returned"      // it came before its instant: published again for the rest of its delay
 	OutcomeLost         Outcome = "lost"          // the connection ended first: the broker delivers it again
 )
 
@@ -71,11 +72,6 @@ type HandleEnd struct {
 	Duration time.Duration // of the handler
 	Panicked bool
 	Err      error // the handler's error
-}
-
-// StateHook sees the connections come and go.
-type StateHook interface {
-	ConnectionState(e StateEvent)
 }
 
 // State of a connection.
@@ -101,45 +97,19 @@ type StateEvent struct {
 	Err        error  // of StateDisconnected
 }
 
-func isHook(h Hook) bool {
-	switch h.(type) {
-	case SendHook, HandleHook, StateHook:
-		return true
-	}
-	return false
-}
-
-// sameHook tells whether two pointers are the same, which would observe all twice.
-func sameHook(a, b Hook) bool {
-	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
-	return x.Kind() == reflect.Pointer && y.Kind() == reflect.Pointer && x.Type().Elem().Size() > 0 && a == b
-}
-
-// hooks are Config.Hooks sorted by kind.
+// hooks are Config.Hooks.
 type hooks struct {
-	log    *zap.Logger
-	send   []SendHook
-	handle []HandleHook
-	state  []StateHook
+	log   *zap.Logger
+	all   []Hook
+	sends bool // one of them is for messages that are sent
 }
 
 func newHooks(all []Hook, log *zap.Logger) hooks {
-	h := hooks{log: log}
-	for _, x := range all {
-		if s, ok := x.(SendHook); ok {
-			h.send = append(h.send, s)
-		}
-		if s, ok := x.(HandleHook); ok {
-			h.handle = append(h.handle, s)
-		}
-		if s, ok := x.(StateHook); ok {
-			h.state = append(h.state, s)
-		}
-	}
-	return h
+	sends := slices.ContainsFunc(all, func(x Hook) bool { return x.SendStart != nil || x.SendEnd != nil })
+	return hooks{log, all, sends}
 }
 
-// start runs a hook that gives a context; ctx stays if it gives none.
+// start runs a hook that returns a context; ctx stays if it returns none.
 func (h hooks) start(ctx context.Context, hook func() context.Context) context.Context {
 	guard.Observe(h.log, "hook", func() {
 		if its := hook(); its != nil {
@@ -149,34 +119,50 @@ func (h hooks) start(ctx context.Context, hook func() context.Context) context.C
 	return ctx
 }
 
-func (h hooks) sendStart(ctx context.Context, m *Message) context.Context {
-	for _, x := range h.send {
-		ctx = h.start(ctx, func() context.Context { return x.SendStart(ctx, m) })
+// sendStart returns the context for a send, and the message with what hooks add.
+func (h hooks) sendStart(ctx context.Context, m Message) (context.Context, Message) {
+	if !h.sends {
+		return ctx, m
 	}
-	return ctx
+	added := amqp.Table{}
+	for _, x := range h.all {
+		if x.SendStart != nil {
+			ctx = h.start(ctx, func() context.Context { return x.SendStart(ctx, m, added) })
+		}
+	}
+	m.added = added
+	return ctx, m
 }
 
 func (h hooks) sendEnd(ctx context.Context, e SendEnd) {
-	for _, x := range h.send {
-		guard.Observe(h.log, "hook", func() { x.SendEnd(ctx, e) })
+	for _, x := range h.all {
+		if x.SendEnd != nil {
+			guard.Observe(h.log, "hook", func() { x.SendEnd(ctx, e) })
+		}
 	}
 }
 
 func (h hooks) handleStart(ctx context.Context, d *Delivery) context.Context {
-	for _, x := range h.handle {
-		ctx = h.start(ctx, func() context.Context { return x.HandleStart(ctx, d) })
+	for _, x := range h.all {
+		if x.HandleStart != nil {
+			ctx = h.start(ctx, func() context.Context { return x.HandleStart(ctx, d) })
+		}
 	}
 	return ctx
 }
 
 func (h hooks) handleEnd(ctx context.Context, e HandleEnd) {
-	for _, x := range h.handle {
-		guard.Observe(h.log, "hook", func() { x.HandleEnd(ctx, e) })
+	for _, x := range h.all {
+		if x.HandleEnd != nil {
+			guard.Observe(h.log, "hook", func() { x.HandleEnd(ctx, e) })
+		}
 	}
 }
 
 func (h hooks) connectionState(e StateEvent) {
-	for _, x := range h.state {
-		guard.Observe(h.log, "hook", func() { x.ConnectionState(e) })
+	for _, x := range h.all {
+		if x.ConnectionState != nil {
+			guard.Observe(h.log, "hook", func() { x.ConnectionState(e) })
+		}
 	}
 }

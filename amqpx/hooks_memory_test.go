@@ -24,12 +24,20 @@ type ways struct {
 
 type handlerOf struct{}
 
-func (w *ways) SendStart(ctx context.Context, m *amqpx.Message) context.Context {
-	m.Headers["added"] = w.header
-	return ctx
+func (w *ways) hook() amqpx.Hook {
+	return amqpx.Hook{
+		SendStart: func(ctx context.Context, _ amqpx.Message, added amqp.Table) context.Context {
+			added["added"] = w.header
+			return ctx
+		},
+		SendEnd: w.sendEnd,
+		HandleStart: func(ctx context.Context, d *amqpx.Delivery) context.Context {
+			return context.WithValue(ctx, handlerOf{}, d.ID)
+		},
+	}
 }
 
-func (w *ways) SendEnd(ctx context.Context, e amqpx.SendEnd) {
+func (w *ways) sendEnd(ctx context.Context, e amqpx.SendEnd) {
 	went := e.Destination.Queue
 	if went == "" {
 		went = e.Destination.Exchange + ":" + e.Destination.RoutingKey
@@ -51,17 +59,11 @@ func (w *ways) lastTries() int {
 	return w.tries
 }
 
-func (*ways) HandleStart(ctx context.Context, d *amqpx.Delivery) context.Context {
-	return context.WithValue(ctx, handlerOf{}, d.ID)
-}
-
-func (*ways) HandleEnd(context.Context, amqpx.HandleEnd) {}
-
 // A hook learns where each message goes, and which ones a handler's failure sends.
 func TestHooksSeeWhereMessagesGo(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		w := &ways{}
-		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w}})
+		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w.hook()}})
 		ctx, stop := context.WithCancel(t.Context())
 		go func() {
 			_ = c.Consume(ctx, "orders", func(_ context.Context, d *amqpx.Delivery) error {
@@ -90,25 +92,25 @@ func TestHooksSeeWhereMessagesGo(t *testing.T) {
 func TestHooksMakeNoMessageTooLarge(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		w := &ways{header: string(make([]byte, 200<<10))}
-		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w}})
+		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w.hook()}})
 		msg := amqpx.Message{Queue: "orders", Headers: amqp.Table{"own": "kept"}}
 		c.mustSend(msg)
 		if err := c.SendBatch(t.Context(), []amqpx.Message{msg}); err != nil {
 			t.Fatal(err)
 		}
-		for _, got := range m.queue("orders").Messages {
+		for _, got := range m.State("orders").Messages {
 			if _, added := got.Headers["added"]; added || got.Headers["own"] != "kept" {
 				t.Errorf("headers %v, expected those of the message alone", got.Headers)
 			}
 		}
-		m.holds("orders", 2, 0)
+		m.Holds("orders", 2, 0)
 	})
 }
 
 func TestSendEndCountsTries(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		w := &ways{}
-		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w}})
+		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w.hook()}})
 		c.mustSend(amqpx.Message{Queue: "orders", Delay: time.Second})
 		if n := w.lastTries(); n != 1 {
 			t.Errorf("a message that was confirmed at once had %d tries", n)

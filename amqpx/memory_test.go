@@ -17,22 +17,16 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
 )
 
-// memory is a broker in memory, its queues as a test looks at them, and what
-// programs do there that are not ours.
-type memory struct {
-	testing.TB
-	*amqptest.Server
-
-	plain *amqp.Channel // of a foreign program
-}
+// memory is a broker in memory.
+type memory struct{ *inmemory.Broker }
 
 func newMemory(t testing.TB, opts amqptest.Options) *memory {
 	t.Helper()
-	srv := amqptest.NewServer(opts)
-	t.Cleanup(srv.Close)
-	return &memory{TB: t, Server: srv}
+	return &memory{inmemory.New(t, opts)}
 }
 
 // inMemory runs a test in a bubble, in which time passes at once, with a broker.
@@ -50,16 +44,13 @@ func inMemoryOf(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *
 // inEachVersion runs a test on a broker of each line that behaves differently.
 func inEachVersion(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *memory)) {
 	t.Helper()
-	for _, opts.Version = range []string{"3.10.8", "4.0.5", "4.3.0"} {
+	for _, opts.Version = range inmemory.Versions {
 		t.Run(opts.Version, func(t *testing.T) { inMemoryOf(t, opts, test) })
 	}
 }
 
 // after lets time pass, and everything in the bubble come to rest.
-func after(d time.Duration) {
-	<-time.After(d)
-	synctest.Wait()
-}
+func after(d time.Duration) { inmemory.After(d) }
 
 // within is a context that ends after a time.
 func (m *memory) within(d time.Duration) context.Context {
@@ -68,48 +59,19 @@ func (m *memory) within(d time.Duration) context.Context {
 	return ctx
 }
 
-// queue is the state of a queue that has to be there.
-func (m *memory) queue(name string) amqptest.QueueState {
-	m.Helper()
-	q, ok := m.Queue(name)
-	if !ok {
-		m.Fatalf("there is no queue %s", name)
-	}
-	return q
-}
-
-// holds fails the test unless so many messages of a queue are ready and held by
-// consumers.
-func (m *memory) holds(queue string, ready, unacked int) {
-	m.Helper()
-	if q := m.queue(queue); q.Ready != ready || q.Unacked != unacked {
-		parked, _ := m.Queue("delay.parked")
-		m.Errorf("%s has %d messages ready and %d held, want %d and %d; %d are parked", queue, q.Ready, q.Unacked, ready, unacked, parked.Ready)
-	}
-}
-
 // hasConsumers fails the test unless a queue has so many.
 func (m *memory) hasConsumers(queue string, n int) {
 	m.Helper()
-	if got := m.queue(queue).Consumers; got != n {
+	if got := m.State(queue).Consumers; got != n {
 		m.Errorf("%s has %d consumers, want %d", queue, got, n)
 	}
-}
-
-// ids are the ids of the messages that are ready in a queue.
-func (m *memory) ids(queue string) (ids []string) {
-	m.Helper()
-	for _, msg := range m.queue(queue).Messages {
-		ids = append(ids, msg.MessageId)
-	}
-	return ids
 }
 
 // delayed counts the messages in the delay queues of the bucket strategy.
 func (m *memory) delayed() (n int) {
 	for _, name := range m.Queues() {
 		if strings.HasPrefix(name, "delay.bucket") {
-			n += m.queue(name).Ready
+			n += m.State(name).Ready
 		}
 	}
 	return n
@@ -140,43 +102,15 @@ func (m *memory) refuseDelays() (undo func()) {
 	}
 }
 
-// foreign is a plain channel, of a program that does not use this package.
-func (m *memory) foreign() *amqp.Channel {
-	m.Helper()
-	if m.plain != nil && !m.plain.IsClosed() {
-		return m.plain
-	}
-	conn, err := m.Connect()
+// dialed is a connection to look into queues.
+func (m *memory) dialed(t *testing.T) *amqp.Connection {
+	t.Helper()
+	conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial})
 	if err != nil {
-		m.Fatal(err)
+		t.Fatal(err)
 	}
 	m.Cleanup(func() { _ = conn.Close() })
-	if m.plain, err = conn.Channel(); err != nil {
-		m.Fatal(err)
-	}
-	return m.plain
-}
-
-func (m *memory) declareQueue(name string, args amqp.Table) {
-	m.Helper()
-	if _, err := m.foreign().QueueDeclare(name, true, false, false, false, args); err != nil {
-		m.Fatal(err)
-	}
-}
-
-func (m *memory) deleteQueue(name string) {
-	m.Helper()
-	if _, err := m.foreign().QueueDelete(name, false, false, false); err != nil {
-		m.Fatal(err)
-	}
-}
-
-func (m *memory) publish(exchange, key string, p amqp.Publishing) {
-	m.Helper()
-	if err := m.foreign().PublishWithContext(m.Context(), exchange, key, false, false, p); err != nil {
-		m.Fatal(err)
-	}
-	synctest.Wait() // it is in its queue when this returns
+	return conn
 }
 
 // client is one of the broker in memory.
@@ -343,7 +277,7 @@ func (m *memory) watched(cfg amqpx.Config) (*client, *observer) {
 	m.Helper()
 	core, seen := logs.New(zap.InfoLevel)
 	o := &observer{log: seen}
-	cfg.Logger, cfg.Hooks = zap.New(core), []amqpx.Hook{o}
+	cfg.Logger, cfg.Hooks = zap.New(core), []amqpx.Hook{{SendStart: o.sendStart, SendEnd: o.sendEnd, HandleEnd: o.handleEnd, ConnectionState: o.connectionState}}
 	return m.open(cfg), o
 }
 
@@ -362,23 +296,21 @@ func (o *observer) note(f func(seen *events)) {
 	f(&o.seen)
 }
 
-func (o *observer) ConnectionState(e amqpx.StateEvent) {
+func (o *observer) connectionState(e amqpx.StateEvent) {
 	o.note(func(seen *events) { seen.states = append(seen.states, e.Connection+" "+string(e.State)) })
 }
 
-func (o *observer) SendStart(ctx context.Context, _ *amqpx.Message) context.Context {
+func (o *observer) sendStart(ctx context.Context, _ amqpx.Message, _ amqp.Table) context.Context {
 	o.note(func(seen *events) { seen.sends++ })
 	return ctx
 }
 
-func (o *observer) SendEnd(_ context.Context, e amqpx.SendEnd) {
+func (o *observer) sendEnd(_ context.Context, e amqpx.SendEnd) {
 	if e.Err == nil && e.Tries > 1 {
 		o.note(func(seen *events) { seen.repeated++ })
 	}
 }
 
-func (o *observer) HandleStart(ctx context.Context, _ *amqpx.Delivery) context.Context { return ctx }
-
-func (o *observer) HandleEnd(_ context.Context, e amqpx.HandleEnd) {
+func (o *observer) handleEnd(_ context.Context, e amqpx.HandleEnd) {
 	o.note(func(seen *events) { seen.outcomes = append(seen.outcomes, e.Outcome) })
 }

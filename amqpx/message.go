@@ -1,9 +1,14 @@
 package amqpx
 
 import (
+	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 )
 
 // Message is a message to be delivered later. One of Queue and Exchange names
@@ -60,6 +65,76 @@ type Message struct {
 	// the task from an earlier one of the same id. It is kept in whole milliseconds.
 	Created time.Time
 
-	own amqp.Table  // further headers of rabbitdelay's own
-	as  *asReceived // of a message that is forwarded or passed on as it is; nil for none
+	added amqp.Table         // headers of hooks
+	own   amqp.Table         // further headers of rabbitdelay's own
+	as    *header.Properties // of a message that is forwarded or passed on as it is; nil for none
+}
+
+// directReplyTo is a pseudo-queue. One message with it would break the channel
+// that all senders share, once for each try.
+const directReplyTo = "amq.rabbitmq.reply-to"
+
+// Check returns the *MessageError of a message that no client can send, whatever
+// its configuration and the broker.
+func (m *Message) Check() error {
+	for _, check := range []func() error{m.checkDestination, m.checkInstant, m.checkProperties} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return checkHeaders(m.own, m.Headers)
+}
+
+func (m *Message) checkDestination() error {
+	switch {
+	case m.Queue == "" && m.Exchange == "" && m.RoutingKey == "":
+		return &MessageError{"Queue", "no destination; set Queue, or Exchange and RoutingKey"}
+	case m.Queue != "" && (m.Exchange != "" || m.RoutingKey != ""):
+		return &MessageError{"Queue", fmt.Sprintf("both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", m.Queue, m.Exchange, m.RoutingKey)}
+	}
+	if strings.HasPrefix(m.Queue, directReplyTo) {
+		return &MessageError{"Queue", fmt.Sprintf("%q is an address of direct reply-to, which is no queue and cannot be bound; expected a queue that the requester declares for its replies, not exclusive", m.Queue)}
+	}
+	if m.own == nil && !isName(m.Queue+m.Exchange+m.RoutingKey) {
+		return &MessageError{"Queue", fmt.Sprintf("%q, %q, %q as Queue, Exchange and RoutingKey; expected UTF-8 without line breaks: RabbitMQ ends the connection over names that are not UTF-8, and cuts line breaks out of them", m.Queue, m.Exchange, m.RoutingKey)}
+	}
+	return nil
+}
+
+// isName reports whether RabbitMQ accepts s, unchanged, as the name of a queue.
+func isName(s string) bool { return utf8.ValidString(s) && !strings.ContainsAny(s, "\r\n") }
+
+func (m *Message) checkInstant() error {
+	if !m.DeliverAt.IsZero() && m.Delay != 0 {
+		return &MessageError{"DeliverAt", fmt.Sprintf("both Delay (%v) and DeliverAt (%v) are set; set one", m.Delay, m.DeliverAt.Format(time.RFC3339Nano))}
+	}
+	if m.DeliverAt.IsZero() && m.ClockOffset != 0 {
+		return &MessageError{"ClockOffset", fmt.Sprintf("%v without DeliverAt; expected 0, because a Delay is the same by every clock", m.ClockOffset)}
+	}
+	if m.Delay < 0 {
+		return &MessageError{"Delay", fmt.Sprintf("%v is negative; expected 0 or more, or DeliverAt for an instant", m.Delay)}
+	}
+	if m.Tolerance < 0 {
+		return &MessageError{"Tolerance", fmt.Sprintf("%v is negative; expected 0 or more", m.Tolerance)}
+	}
+	return nil
+}
+
+func (m *Message) checkProperties() error {
+	if m.ReplyTo == directReplyTo {
+		return &MessageError{"ReplyTo", directReplyTo + " is answered only on the channel that consumes from it, and the broker closes any other that publishes it; expected a queue's name"}
+	}
+	if m.Attempt < 0 {
+		return &MessageError{"Attempt", fmt.Sprintf("%d; expected 0 or more", m.Attempt)}
+	}
+	for _, s := range []struct{ field, value string }{
+		{"ID", m.ID}, {"Queue", m.Queue}, {"Exchange", m.Exchange}, {"RoutingKey", m.RoutingKey},
+		{"ContentType", m.ContentType}, {"ContentEncoding", m.ContentEncoding}, {"Type", m.Type},
+		{"CorrelationID", m.CorrelationID}, {"ReplyTo", m.ReplyTo}, {"AppID", m.AppID},
+	} {
+		if len(s.value) > 255 {
+			return &MessageError{s.field, fmt.Sprintf("%d bytes; AMQP allows 255", len(s.value))}
+		}
+	}
+	return nil
 }

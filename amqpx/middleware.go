@@ -30,10 +30,6 @@ func chain(h Handler, middleware []Middleware) Handler {
 	return h
 }
 
-// ErrHandlerTimeout is the cause with which the context of a handler ends at the
-// limit of Timeout, and is wrapped by the error of such an attempt.
-var ErrHandlerTimeout = errors.New("handler timeout")
-
 // Timeout is a Middleware that ends the handler's context after d. The attempt
 // has failed if the handler returns an error after that, and succeeded if it
 // returns nil. A handler that does not look at its context keeps its slot for as

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -41,7 +42,7 @@ func (m *memory) held() (n int) {
 	m.Helper()
 	for _, q := range m.Queues() {
 		if strings.HasPrefix(q, "delay.native.") {
-			n += m.queue(q).Delayed
+			n += m.State(q).Delayed
 		}
 	}
 	return n
@@ -51,7 +52,7 @@ func (m *memory) held() (n int) {
 func (m *memory) tidy() {
 	m.Helper()
 	after(time.Hour)
-	m.holds("delay.parked", 0, 0)
+	m.Holds("delay.parked", 0, 0)
 	for _, q := range m.Queues() {
 		if strings.HasPrefix(q, "delay.canary") {
 			m.Errorf("%s is left behind", q)
@@ -95,7 +96,7 @@ func TestNative(t *testing.T) {
 				t.Errorf("%s came after %v, want %v", id, times[id], want)
 			}
 		}
-		dead := m.queue("q.dead").Messages
+		dead := m.State("q.dead").Messages
 		if len(dead) != 1 || dead[0].Headers[topology.HeaderInstant] != nil {
 			t.Errorf("dead letters: %+v", dead)
 		}
@@ -128,11 +129,11 @@ func TestNativeInABatchAndThroughAnOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 		after(time.Until(began.Add(20*time.Second + 2*time.Millisecond)))
-		m.holds("q", 1, 0)
+		m.Holds("q", 1, 0)
 		after(time.Millisecond)
-		m.holds("q", 2, 0)
+		m.Holds("q", 2, 0)
 		after(time.Minute)
-		if got := m.ids("q"); !slices.Equal(got[2:], ids) {
+		if got := m.IDs("q"); !slices.Equal(got[2:], ids) {
 			t.Errorf("they came as %v", got)
 		}
 	})
@@ -215,7 +216,7 @@ func TestNativeWaitsForItsProof(t *testing.T) {
 			t.Errorf("%v, after %d messages", err, canaries()-before)
 		}
 		for i := range dlx.DefaultNativeQueues {
-			m.deleteQueue(fmt.Sprintf("delay.native.%d", i+1))
+			m.Delete(fmt.Sprintf("delay.native.%d", i+1))
 		}
 		before = canaries()
 		began := time.Now()
@@ -281,7 +282,7 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 		}}
 		k := buckets.consume("q", got.handle)
 		after(3 * time.Second)
-		held := m.queue("delay.bucket.5s").Messages
+		held := m.State("delay.bucket.5s").Messages
 		for _, msg := range held {
 			if at := msg.Headers[topology.HeaderInstant]; at != nil {
 				t.Errorf("%s waits in a bucket with the instant %v", msg.MessageId, at)
@@ -292,8 +293,8 @@ func TestNativeAndBucketsPassMessagesOn(t *testing.T) {
 		}
 		after(10 * time.Second)
 		k.stop()
-		m.holds("q.dead", 2, 0)
-		for _, msg := range m.queue("q.dead").Messages {
+		m.Holds("q.dead", 2, 0)
+		for _, msg := range m.State("q.dead").Messages {
 			if at := msg.Headers[topology.HeaderInstant]; at != nil {
 				t.Errorf("the dead letter %s has the instant %v", msg.MessageId, at)
 			}
@@ -398,9 +399,18 @@ func TestInstantsWithoutACanary(t *testing.T) {
 
 // Auto with native takes it for what is left, and proves it too.
 func TestAutoTakesNative(t *testing.T) {
-	cfg := parts(t, time.Minute)
-	cfg.Native = newNative(t)
-	a := newAuto(t, cfg)
+	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := auto.New(auto.Config{Bucket: bucket, TTL: ttl, Native: newNative(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for delay, want := range map[time.Duration]string{time.Minute: "ttl", time.Minute + 1: "native", 9 * 365 * 24 * time.Hour: "native"} {
 		if s, reason := a.Choose(delay); s.Name() != want || reason == "" {
 			t.Errorf("%v: %s (%s)", delay, s.Name(), reason)
@@ -413,7 +423,7 @@ func TestAutoTakesNative(t *testing.T) {
 			t.Errorf("%d wait", m.held())
 		}
 		after(time.Hour)
-		m.holds("q", 2, 0)
+		m.Holds("q", 2, 0)
 	})
 	inMemory(t, func(t *testing.T, m *memory) {
 		if _, err := m.tryOpen(t.Context(), amqpx.Config{Strategy: a}); !errors.Is(err, live.ErrInstantsIgnored) {

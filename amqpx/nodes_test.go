@@ -16,6 +16,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
 // cluster is several brokers in memory, which a client takes for one.
@@ -53,7 +54,7 @@ func TestNodesInARandomOrder(t *testing.T) {
 	inCluster(t, func(t *testing.T, k *cluster) {
 		first := map[string]int{}
 		for range 64 {
-			conn, err := amqpx.Dial(t.Context(), amqpx.Config{URLs: k.urls, Dial: k.dial})
+			conn, err := inspect.Dial(t.Context(), amqpx.Config{URLs: k.urls, Dial: k.dial})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +112,7 @@ func TestNoNodeAnswers(t *testing.T) {
 		began := time.Now()
 		for _, open := range []func() error{
 			func() error { _, err := amqpx.Open(t.Context(), cfg); return err },
-			func() error { _, err := amqpx.Dial(t.Context(), cfg); return err },
+			func() error { _, err := inspect.Dial(t.Context(), cfg); return err },
 		} {
 			err := open()
 			text := err.Error()

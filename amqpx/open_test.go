@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // A broker that is just starting refuses everybody: Open waits for it, and
@@ -72,7 +73,7 @@ func TestOpenFindsAConflict(t *testing.T) {
 	}
 	for name, cfg := range map[string]amqpx.Config{"": {}, "connection ends": {Strategy: ttl}} {
 		inMemory(t, func(t *testing.T, m *memory) {
-			m.declareQueue("delay.parked", amqp.Table{"x-max-length": int64(1)})
+			m.Declare("delay.parked", amqp.Table{"x-max-length": int64(1)})
 			refusals := 0
 			m.Control(func(f amqptest.Frame) amqptest.Action {
 				if f.Method == "channel.close" && !f.FromClient {
@@ -81,7 +82,7 @@ func TestOpenFindsAConflict(t *testing.T) {
 				return amqptest.Action{Cut: name != "" && refusals > 1 && f.Method == "channel.open"}
 			})
 			_, err := m.tryOpen(t.Context(), cfg)
-			if ce, ok := errors.AsType[*topology.ConflictError](err); !ok || ce.Name != "delay.parked" {
+			if ce, ok := errors.AsType[*plan.ConflictError](err); !ok || ce.Name != "delay.parked" {
 				t.Errorf("%s: got %v", name, err)
 			}
 		})
@@ -131,5 +132,17 @@ func TestOpenSaysWhyItWaits(t *testing.T) {
 		if text := out.String(); strings.Count(text, "\n") != test.lines || test.lines > 0 && !strings.Contains(text, "connection refused") {
 			t.Errorf("%s: %q", name, text)
 		}
+	}
+}
+
+// Open ends with what answered, and not with its deadline.
+func TestOpenIsNotTriedInVain(t *testing.T) {
+	srv := httptest.NewServer(nil)
+	defer srv.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	_, err := amqpx.Open(ctx, amqpx.Config{URL: "amqp://" + srv.Listener.Addr().String() + "/"})
+	if e, ok := errors.AsType[*amqpx.DialError](err); !ok || !e.Final || !strings.Contains(e.Reason, "an HTTP server answered") || ctx.Err() != nil {
+		t.Errorf("got %v", err)
 	}
 }

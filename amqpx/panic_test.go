@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -89,36 +92,36 @@ func TestPanicsAreTheMessagesOwn(t *testing.T) {
 				k := cl.consume("q", got.handle, opts...)
 				cl.mustSend(amqpx.Message{ID: "bad", Queue: "q"}, amqpx.Message{ID: "good", Queue: "q"})
 				after(time.Minute)
-				dead := m.queue("q.dead").Messages
+				dead := m.State("q.dead").Messages
 				if len(dead) != 1 || !strings.Contains(fmt.Sprint(dead[0].Headers[amqpx.HeaderError]), c.says) {
 					t.Errorf("dead letters %v, want one that says %q", dead, c.says)
 				}
 				if attempts := got.attempts(); len(attempts) != 3 && !amqpx.IsRejected(c.err) {
 					t.Errorf("attempts %v, want two and that of the good one", attempts)
 				}
-				m.holds("q", 0, 0)
+				m.Holds("q", 0, 0)
 				k.stop()
 			})
 		})
 	}
 }
 
-// hooked panics in every hook.
-type hooked struct{}
-
-func (hooked) SendStart(context.Context, *amqpx.Message) context.Context { panic("SendStart") }
-func (hooked) SendEnd(context.Context, amqpx.SendEnd)                    { panic("SendEnd") }
-func (hooked) HandleStart(context.Context, *amqpx.Delivery) context.Context {
-	return nil // as careless as it gets
+// panicking panics in every hook.
+func panicking() amqpx.Hook {
+	return amqpx.Hook{
+		SendStart:       func(context.Context, amqpx.Message, amqp.Table) context.Context { panic("SendStart") },
+		SendEnd:         func(context.Context, amqpx.SendEnd) { panic("SendEnd") },
+		HandleStart:     func(context.Context, *amqpx.Delivery) context.Context { return nil }, // as careless as it gets
+		HandleEnd:       func(context.Context, amqpx.HandleEnd) { panic("HandleEnd") },
+		ConnectionState: func(amqpx.StateEvent) { panic("ConnectionState") },
+	}
 }
-func (hooked) HandleEnd(context.Context, amqpx.HandleEnd) { panic("HandleEnd") }
-func (hooked) ConnectionState(amqpx.StateEvent)           { panic("ConnectionState") }
 
 // A hook that panics changes nothing, and neither does the callback of a batch but
 // that SendEach says so.
 func TestPanicsOfHooks(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
-		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{hooked{}}})
+		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{panicking()}})
 		got := collector{}
 		k := c.consume("q", got.handle)
 		c.mustSend(amqpx.Message{Queue: "q"})
@@ -134,7 +137,7 @@ func TestPanicsOfHooks(t *testing.T) {
 		if n := len(got.all()); n != 2 {
 			t.Errorf("%d messages were handled, want 2", n)
 		}
-		m.holds("r", 1, 0)
+		m.Holds("r", 1, 0)
 		k.stop()
 		if err := c.Close(m.within(time.Minute)); err != nil {
 			t.Errorf("close: %v", err)
@@ -158,7 +161,7 @@ func TestPanicsOfDialling(t *testing.T) {
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		_, err = amqpx.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) { panic("login") }})
+		_, err = inspect.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial, Login: func(context.Context) (string, string, error) { panic("login") }})
 		if err == nil || !strings.Contains(err.Error(), "panicked: login") {
 			t.Errorf("got %v", err)
 		}

@@ -5,35 +5,35 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // prepared is a message that has been checked, on its way through its tries.
 type prepared struct {
 	dest      topology.Destination
-	direct    bool // published by first, past the strategy
-	atOnce    bool // and that by Send, because nothing delays it
+	way       way
 	start     time.Time
 	asked     time.Duration // the delay at start
 	due       int64         // epoch ms, by the clock of the message's DeliverAt
-	aim       int64         // epoch ms, by this process's clock: when the delay that start asks for ends; not before due
-	relative  bool          // due is counted from start
-	floating  bool          // and start is when it is first written
-	passed    bool          // by PassOn, unchanged
+	aim       int64         // epoch ms, by this process's clock: when the delay that start asks for ends; not before due less the lead
+	from      origin
+	offset    time.Duration // of the clock of due
+	lead      time.Duration // the broker delivers it that much before
+	lowers    bool          // its priority, where a delay queue does not take that; else it is refused
 	tolerance time.Duration
 	pub       amqp.Publishing // without Headers
 	user, own amqp.Table      // headers: of the message, and of a message that is passed on
+	added     amqp.Table      // headers of hooks
 	attempt   int64
 	version   int64
 	created   int64 // of the task, in ms; 0 for none
-	tries     tries
+	tries     flow.Tries
 	pauses    int
 	written   time.Time // the last try
 	hops      int
@@ -41,9 +41,23 @@ type prepared struct {
 	first     topology.Route // for the delay that was asked for
 }
 
-// directReplyTo is a pseudo-queue. One message with it would break the channel
-// that all senders share, once for each try.
-const directReplyTo = "amq.rabbitmq.reply-to"
+// way is how a message goes to its destination.
+type way int
+
+const (
+	delayed  way = iota // by the strategy
+	atOnce              // straight, because nothing delays it
+	straight            // by a route that was given
+)
+
+// origin is what a message's due instant is counted from.
+type origin int
+
+const (
+	fromEpoch origin = iota
+	fromCall         // of Send
+	fromWrite        // when the message is first written
+)
 
 // prepare checks a message and turns it into what goes over the wire. now is
 // the instant from which Delay counts; direct is a way past the strategy, without
@@ -57,12 +71,13 @@ func (c *Client) prepare(m *Message, direct *topology.Route, now time.Time) (*pr
 }
 
 // prepareAs is prepare for a message whose place is there already. It keeps
-// nothing of m but what m points to.
+// nothing of m but what m points to. Beside an error, p has what SendEnd tells of m.
 func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now time.Time) error {
+	dest := topology.Destination{Queue: m.Queue, Exchange: m.Exchange, RoutingKey: m.RoutingKey}
+	p.dest, p.pub.MessageId = dest, m.ID
 	if err := m.Check(); err != nil {
 		return err
 	}
-	dest := topology.Destination{Queue: m.Queue, Exchange: m.Exchange, RoutingKey: m.RoutingKey}
 	if m.Queue == "" && m.Exchange == "" {
 		// The default exchange routes by queue name.
 		dest = topology.Destination{Queue: m.RoutingKey}
@@ -78,8 +93,12 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	aim := due - floorMilli(m.ClockOffset)
 	asked := remaining(aim, now)
 	var r topology.Route
-	atOnce := direct == nil && asked == 0 && m.as == nil && c.reaches(dest)
-	if atOnce {
+	var lead time.Duration
+	w := delayed
+	if direct != nil {
+		w = straight
+	} else if asked == 0 && m.as == nil && c.reaches(dest) {
+		w = atOnce
 		if err := dest.Validate(c.strategy.Prefix()); err != nil {
 			return err
 		}
@@ -89,7 +108,11 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 		r = *direct
 	} else {
 		var err error
-		if r, err = c.strategy.Route(dest, asked, m.Tolerance); err != nil {
+		if lead = c.cfg.lead(dest); lead > 0 && (asked == 0 || m.as != nil || m.Tolerance > 0) {
+			lead = 0
+		}
+		aim -= lead.Milliseconds()
+		if r, err = c.strategy.Route(dest, max(asked-lead, 0), m.Tolerance); err != nil {
 			return err
 		}
 		if m.DeliverAt.IsZero() && m.Tolerance == 0 {
@@ -100,14 +123,14 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	if id == "" {
 		id = newID(now)
 	}
-	t := tries{}
+	t := flow.Tries{}
 	if direct != nil {
-		t.returns = maxUnroutable - 1 // nothing of it could be declared again
+		t.Returns = flow.MaxUnroutable - 1 // nothing of it could be declared again
 	}
 	*p = prepared{
 		tries: t,
-		dest:  dest, direct: direct != nil, atOnce: atOnce, start: now, asked: asked, due: due, aim: aim,
-		relative: m.DeliverAt.IsZero(), tolerance: m.Tolerance, first: r,
+		dest:  dest, way: w, start: now, asked: asked, due: due, aim: aim, offset: m.ClockOffset, lead: lead,
+		lowers: m.own != nil && m.as == nil, tolerance: m.Tolerance, first: r,
 		user: m.Headers, own: m.own, attempt: int64(max(m.Attempt, 1)), version: m.Version, created: milliOf(m.Created),
 		pub: amqp.Publishing{
 			MessageId: id, DeliveryMode: amqp.Persistent, Timestamp: now,
@@ -116,73 +139,14 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 			CorrelationId: m.CorrelationID, ReplyTo: m.ReplyTo, AppId: m.AppID, Priority: m.Priority,
 		},
 	}
-	if p.passed = m.as != nil; p.passed {
-		m.as.apply(&p.pub)
+	if m.DeliverAt.IsZero() {
+		p.from = fromCall
 	}
-	return nil
-}
-
-// Check returns the *MessageError of a message that no client can send, whatever
-// its configuration and the broker.
-func (m *Message) Check() error {
-	for _, check := range []func() error{m.checkDestination, m.checkInstant, m.checkProperties} {
-		if err := check(); err != nil {
-			return err
-		}
+	if len(m.added) > 0 && checkHeaders(m.own, m.Headers, m.added) == nil {
+		p.added = m.added
 	}
-	return checkHeaders(m.Headers, m.own)
-}
-
-func (m *Message) checkDestination() error {
-	switch {
-	case m.Queue == "" && m.Exchange == "" && m.RoutingKey == "":
-		return &MessageError{"Queue", "no destination; set Queue, or Exchange and RoutingKey"}
-	case m.Queue != "" && (m.Exchange != "" || m.RoutingKey != ""):
-		return &MessageError{"Queue", fmt.Sprintf("both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", m.Queue, m.Exchange, m.RoutingKey)}
-	}
-	if strings.HasPrefix(m.Queue, directReplyTo) {
-		return &MessageError{"Queue", fmt.Sprintf("%q is an address of direct reply-to, which is no queue and cannot be bound; expected a queue that the requester declares for its replies, not exclusive", m.Queue)}
-	}
-	if m.own == nil && !isName(m.Queue+m.Exchange+m.RoutingKey) {
-		return &MessageError{"Queue", fmt.Sprintf("%q, %q, %q as Queue, Exchange and RoutingKey; expected UTF-8 without line breaks: RabbitMQ ends the connection over names that are not UTF-8, and cuts line breaks out of them", m.Queue, m.Exchange, m.RoutingKey)}
-	}
-	return nil
-}
-
-// isName tells whether RabbitMQ takes s as it is for the name of a queue.
-func isName(s string) bool { return utf8.ValidString(s) && !strings.ContainsAny(s, "\r\n") }
-
-func (m *Message) checkInstant() error {
-	if !m.DeliverAt.IsZero() && m.Delay != 0 {
-		return &MessageError{"DeliverAt", fmt.Sprintf("both Delay (%v) and DeliverAt (%v) are set; set one", m.Delay, m.DeliverAt.Format(time.RFC3339Nano))}
-	}
-	if m.DeliverAt.IsZero() && m.ClockOffset != 0 {
-		return &MessageError{"ClockOffset", fmt.Sprintf("%v without DeliverAt; expected 0, because a Delay is the same by every clock", m.ClockOffset)}
-	}
-	if m.Delay < 0 {
-		return &MessageError{"Delay", fmt.Sprintf("%v is negative; expected 0 or more, or DeliverAt for an instant", m.Delay)}
-	}
-	if m.Tolerance < 0 {
-		return &MessageError{"Tolerance", fmt.Sprintf("%v is negative; expected 0 or more", m.Tolerance)}
-	}
-	return nil
-}
-
-func (m *Message) checkProperties() error {
-	if m.ReplyTo == directReplyTo {
-		return &MessageError{"ReplyTo", directReplyTo + " is answered only on the channel that consumes from it, and the broker closes any other that publishes it; expected a queue's name"}
-	}
-	if m.Attempt < 0 {
-		return &MessageError{"Attempt", fmt.Sprintf("%d; expected 0 or more", m.Attempt)}
-	}
-	for _, s := range []struct{ field, value string }{
-		{"ID", m.ID}, {"Queue", m.Queue}, {"Exchange", m.Exchange}, {"RoutingKey", m.RoutingKey},
-		{"ContentType", m.ContentType}, {"ContentEncoding", m.ContentEncoding}, {"Type", m.Type},
-		{"CorrelationID", m.CorrelationID}, {"ReplyTo", m.ReplyTo}, {"AppID", m.AppID},
-	} {
-		if len(s.value) > 255 {
-			return &MessageError{s.field, fmt.Sprintf("%d bytes; AMQP allows 255", len(s.value))}
-		}
+	if m.as != nil {
+		m.as.Apply(&p.pub)
 	}
 	return nil
 }
@@ -203,10 +167,10 @@ func newID(now time.Time) string {
 	return u.String()
 }
 
-// begin gives the instant from which a route is looked for, now, and counts a
-// delay from there that counts from when its message is first written.
+// begin returns now, the instant for which a route is looked for. A delay that counts from
+// when its message is first written is counted from there.
 func (p *prepared) begin(now time.Time) time.Time {
-	if p.floating && p.tries.count == 0 {
+	if p.from == fromWrite && p.tries.Count == 0 {
 		p.restart(now)
 	}
 	return now
@@ -220,7 +184,7 @@ func (p *prepared) restart(now time.Time) {
 	p.pub.Timestamp = now
 }
 
-// maxDelay is the longest delay that can be told, in whole milliseconds: 292
+// maxDelay is the longest delay that can be expressed, in whole milliseconds: 292
 // years, longer than any strategy's.
 const maxDelay = time.Duration(math.MaxInt64 - math.MaxInt64%int64(time.Millisecond))
 

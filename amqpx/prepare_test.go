@@ -11,8 +11,12 @@ import (
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+
 	"pgregory.net/rapid"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -28,8 +32,7 @@ func offline(t testing.TB, s Strategy) *Client {
 		s = b
 	}
 	cfg := Config{URL: "amqp://127.0.0.1"}.WithDefaults()
-	c := &Client{cfg: cfg, strategy: s, log: cfg.Logger, declareMu: newCtxMutex()}
-	c.dests = newDestinations(c)
+	c := &Client{cfg: cfg, strategy: s, log: cfg.Logger}
 	return c
 }
 
@@ -60,9 +63,9 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 		"nested long name":      {Message{Queue: "q", Headers: amqp.Table{"a": amqp.Table{long: 1}}}, "Headers", "256 bytes"},
 		"no number":             {Message{Queue: "q", Headers: amqp.Table{"a": []any{amqp.Table{"b": math.NaN()}}}}, "Headers", "finite"},
 		"endless number":        {Message{Queue: "q", Headers: amqp.Table{"a": float32(math.Inf(-1))}}, "Headers", "finite"},
-		"too many headers":      {Message{Queue: "q", Headers: amqp.Table{"a": bytes.Repeat([]byte("x"), maxHeaders)}}, "Headers", "belongs in the body"},
+		"too many headers":      {Message{Queue: "q", Headers: amqp.Table{"a": bytes.Repeat([]byte("x"), header.MaxOfUser)}}, "Headers", "belongs in the body"},
 		"headers in themselves": {Message{Queue: "q", Headers: itself()}, "Headers", "belongs in the body"},
-		"large array in there":  {Message{Queue: "q", Headers: amqp.Table{"a": []any{strings.Repeat("x", maxHeaders)}}}, "Headers", "belongs in the body"},
+		"large array in there":  {Message{Queue: "q", Headers: amqp.Table{"a": []any{strings.Repeat("x", header.MaxOfUser)}}}, "Headers", "belongs in the body"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -230,4 +233,17 @@ func itself() amqp.Table {
 	t := amqp.Table{}
 	t[""] = []any{t}
 	return t
+}
+
+// A dead letter goes to a queue that cannot be declared again with the topology:
+// its first return is final.
+func TestDeadLettersReturnIsFinal(t *testing.T) {
+	c := offline(t, nil)
+	p, err := c.prepare(&Message{Queue: "q"}, straightTo(topology.Destination{Queue: "q.dead"}), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, s := p.tries.Next(flow.Outcome{Kind: flow.Returned, Err: ErrUnroutable}); s.Do != flow.GiveUp {
+		t.Errorf("got %+v", s)
+	}
 }

@@ -3,8 +3,8 @@ package amqpx
 import (
 	"fmt"
 	"slices"
-	"strings"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -26,7 +26,7 @@ func priorityProblem(broker string, s Strategy, priority uint8) error {
 	if priority <= normalPriority {
 		return nil
 	}
-	if v := versionOf(broker); v.Before(4, 0, 0) || v.AtLeast(4, 3, 0) {
+	if v := wire.Version(broker); v.Before(4, 0, 0) || v.AtLeast(4, 3, 0) {
 		return nil
 	}
 	quorum := func(q topology.Queue) bool { return q.IsDelay() && q.Type != topology.Classic }
@@ -40,18 +40,12 @@ func priorityProblem(broker string, s Strategy, priority uint8) error {
 // checkPriority asks whether a message may go its way with its priority. That of
 // one which a consumer sends on is lowered: its sender is not here to be told.
 func (c *Client) checkPriority(sess *session, p *prepared, route *topology.Route) error {
-	if p.direct || route.Hops == 0 {
+	if p.way != delayed || route.Hops == 0 {
 		return nil
 	}
-	err := priorityProblem(sess.broker, c.strategy, p.pub.Priority)
-	if err != nil && p.own != nil && !p.passed {
+	err := priorityProblem(sess.Broker, c.strategy, p.pub.Priority)
+	if err != nil && p.lowers {
 		p.pub.Priority, err = normalPriority, nil
 	}
 	return err
-}
-
-// versionOf is the version in what brokerVersion gives.
-func versionOf(broker string) topology.Version {
-	_, text, _ := strings.Cut(broker, " ")
-	return topology.ParseVersion(text)
 }

@@ -25,8 +25,8 @@ func BenchmarkPublish(b *testing.B) {
 	const window = 1024
 	b.Run("raw", func(b *testing.B) {
 		m := newMemory(b, amqptest.Options{})
-		m.declareQueue("q", nil)
-		ch := m.foreign()
+		m.Declare("q", nil)
+		ch := m.Channel()
 		if err := ch.Confirm(false); err != nil {
 			b.Fatal(err)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
 // QueueInfo is what a broker tells about a queue.
@@ -28,12 +30,12 @@ type QueueInfo struct {
 // ResourceLocked for one that is exclusive to another connection.
 func (c *Client) QueueInfo(ctx context.Context, queue string) (QueueInfo, error) {
 	var info QueueInfo
-	sess, err := c.pub.wait(ctx, false)
+	sess, err := c.pub.Wait(ctx, false)
 	if err == nil {
-		err = c.onDeclareConn(ctx, sess, false, func(conn *amqp.Connection) error {
-			ch := oneChannel{conn: conn}
-			defer ch.close()
-			return ch.do(func(ch *amqp.Channel) error {
+		err = c.decl.Do(ctx, sess.Session, func(conn *amqp.Connection) error {
+			ch := wire.Channel{Conn: conn}
+			defer ch.Close()
+			return ch.Do(func(ch *amqp.Channel) error {
 				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 				info = QueueInfo{Ready: q.Messages, Consumers: q.Consumers}
 				return err

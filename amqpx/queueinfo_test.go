@@ -22,18 +22,18 @@ func TestQueueInfo(t *testing.T) {
 				t.Errorf("QueueInfo is %+v (%v), want %+v", got, err, want)
 			}
 		}
-		m.declareQueue("q", nil)
+		m.Declare("q", nil)
 		look(0, 0)
 		for range 3 {
-			m.publish("", "q", amqp.Publishing{Body: []byte("x")})
+			m.Publish("", "q", amqp.Publishing{Body: []byte("x")})
 		}
 		after(time.Second)
 		look(3, 0)
 		// One that a consumer holds is not ready.
-		if err := m.foreign().Qos(1, 0, false); err != nil {
+		if err := m.Channel().Qos(1, 0, false); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.foreign().ConsumeWithContext(t.Context(), "q", "", false, false, false, false, nil); err != nil {
+		if _, err := m.Channel().ConsumeWithContext(t.Context(), "q", "", false, false, false, false, nil); err != nil {
 			t.Fatal(err)
 		}
 		after(time.Second)
@@ -47,7 +47,7 @@ func TestQueueInfo(t *testing.T) {
 func TestQueueInfoErrors(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.3.0"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		m.declareQueue("hidden", nil)
+		m.Declare("hidden", nil)
 		for _, p := range []amqptest.Permission{amqptest.PermissionConfigure, amqptest.PermissionWrite, amqptest.PermissionRead} {
 			m.Cleanup(m.Deny("", p, "^hidden$"))
 		}
@@ -57,7 +57,7 @@ func TestQueueInfoErrors(t *testing.T) {
 				t.Errorf("QueueInfo of the %s queue says %v, want code %d", queue, err, code)
 			}
 		}
-		m.declareQueue("q", nil)
+		m.Declare("q", nil)
 		defer m.Lose("queue.declare", "q")()
 		if _, err := c.QueueInfo(m.within(time.Second), "q"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("without an answer QueueInfo says %v, want the end of its context", err)

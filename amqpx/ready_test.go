@@ -10,6 +10,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 const roundTrip = 20 * time.Millisecond
@@ -52,9 +54,9 @@ func TestReadyAtOnce(t *testing.T) {
 func TestReadyMissesWhatWasDeleted(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		m.roundTrips(amqpx.DeclareMissing)
-		m.deleteQueue("delay.bucket.30m")
+		m.Delete("delay.bucket.30m")
 		m.roundTrips(amqpx.DeclareMissing)
-		m.holds("delay.bucket.30m", 0, 0)
+		m.Holds("delay.bucket.30m", 0, 0)
 	})
 }
 
@@ -66,7 +68,7 @@ func TestDeletedBindingOfALayout(t *testing.T) {
 		for _, e := range m.Exchanges() {
 			for _, b := range m.Bindings(e.Name) {
 				if e.Type == "topic" && b.Queue == "delay.bucket.30s" {
-					if err := m.foreign().QueueUnbind(b.Queue, b.RoutingKey, e.Name, nil); err != nil {
+					if err := m.Channel().QueueUnbind(b.Queue, b.RoutingKey, e.Name, nil); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -78,12 +80,12 @@ func TestDeletedBindingOfALayout(t *testing.T) {
 			after(2 * time.Minute)
 		}
 		send()
-		m.holds("delay.parked", 1, 0)
+		m.Holds("delay.parked", 1, 0)
 		if err := c.Apply(t.Context(), c.Strategy().Topology()); err != nil {
 			t.Fatal(err)
 		}
 		send()
-		m.holds("q", 1, 0)
+		m.Holds("q", 1, 0)
 	})
 }
 
@@ -92,8 +94,8 @@ func TestDeletedBindingOfALayout(t *testing.T) {
 func TestDeclareNothingOnALayoutWithoutAFingerprint(t *testing.T) {
 	inMemoryOf(t, far("4.3.0"), func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
-		name := topology.DeclaredExchange(topology.DefaultPrefix, c.Strategy().Topology())
-		if err := m.foreign().ExchangeDelete(name, false, false); err != nil {
+		name := live.DeclaredExchange(topology.DefaultPrefix, c.Strategy().Topology())
+		if err := m.Channel().ExchangeDelete(name, false, false); err != nil {
 			t.Fatal(err)
 		}
 		if n := m.roundTrips(amqpx.DeclareNothing); n > 60 {
@@ -131,7 +133,7 @@ func TestManyClientsWaitForOneThatDeclares(t *testing.T) {
 	for name, happens := range map[string]func(m *memory){
 		"slow": func(m *memory) { m.Delay("queue.bind", "delay.bucket.30m", 20*time.Second) },
 		"dead": func(m *memory) {
-			if _, err := m.foreign().QueueDeclare(topology.LockQueue(topology.DefaultPrefix), false, false, true, false, nil); err != nil {
+			if _, err := m.Channel().QueueDeclare(naming.LockQueue(topology.DefaultPrefix), false, false, true, false, nil); err != nil {
 				m.Fatal(err)
 			}
 		},
@@ -164,7 +166,7 @@ func TestClientsThatWaitForALayoutSeldomLook(t *testing.T) {
 		var tries atomic.Int64
 		defer m.Control(func(f amqptest.Frame) amqptest.Action {
 			switch {
-			case f.FromClient && f.Method == "queue.declare" && f.Name == topology.LockQueue(topology.DefaultPrefix):
+			case f.FromClient && f.Method == "queue.declare" && f.Name == naming.LockQueue(topology.DefaultPrefix):
 				tries.Add(1)
 			case f.FromClient && f.Method == "queue.bind" && f.Name == "delay.bucket.352d": // one of them
 				return amqptest.Action{Delay: 10 * time.Second}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 )
 
 type rejectError struct{ err error }
@@ -22,7 +23,7 @@ func Reject(err error) error {
 	return &rejectError{err}
 }
 
-// IsRejected tells whether err was made by Reject, for wrappers of a Handler that
+// IsRejected reports whether err was made by Reject, for wrappers of a Handler that
 // keep their own record of a message's fate.
 func IsRejected(err error) bool {
 	_, ok := errors.AsType[*rejectError](err)
@@ -72,7 +73,7 @@ func (e *snoozeError) Error() string { return "snoozed" }
 // end.
 func Snooze(d time.Duration) error { return &snoozeError{delay: orNoDelay(d)} }
 
-// IsSnoozed tells whether err was made by Snooze, for wrappers of a Handler that
+// IsSnoozed reports whether err was made by Snooze, for wrappers of a Handler that
 // keep their own record of a message's fate.
 func IsSnoozed(err error) bool {
 	_, ok := errors.AsType[*snoozeError](err)
@@ -99,19 +100,55 @@ func Requeue(err error) error {
 	return &requeueError{err}
 }
 
-// IsRequeued tells whether err was made by Requeue, for wrappers of a Handler that
+// IsRequeued reports whether err was made by Requeue, for wrappers of a Handler that
 // keep their own record of a message's fate.
 func IsRequeued(err error) bool {
 	_, ok := errors.AsType[*requeueError](err)
 	return ok
 }
 
-// RetryDelay is how long the message will wait for its next delivery when the
+// verdictError is an error that the consumer's policy has judged.
+type verdictError struct{ error }
+
+func (e *verdictError) Unwrap() error { return e.error }
+
+// Verdict returns what the consumer's policy (WithErrorPolicy) makes of a handler's error,
+// for wrappers of a Handler that keep their own record of a message's fate. The policy is
+// asked once: what Verdict returned stays as it is. Without a policy, and for a Delivery
+// that was not received by Consume, that is err.
+func (d *Delivery) Verdict(err error) error {
+	if d.received == nil || err == nil || asksFor(err) {
+		return err
+	}
+	k := d.received.consumer
+	if _, judged := errors.AsType[*verdictError](err); judged || k.policy == nil {
+		return err
+	}
+	judged := err
+	guard.Observe(k.log, "WithErrorPolicy's function", func() { judged = k.policy(d, err) })
+	if judged == nil {
+		judged = err
+	}
+	return &verdictError{judged}
+}
+
+// asksFor reports whether an error itself says what is to become of the message.
+func asksFor(err error) bool {
+	_, in := errors.AsType[*retryInError](err)
+	_, early := errors.AsType[*lasthop.EarlyError](err)
+	return in || early || IsRejected(err) || IsSnoozed(err) || IsRequeued(err)
+}
+
+// RetryDelay returns how long the message will wait for its next delivery when the
 // handler returns err: that of Snooze or RetryIn, or the consumer's back-off. It
-// is the same at every call. false: there will be none, because err rejects or
+// is the same at every call. 0 and true: the handler runs again at once, in the same
+// attempt (topology.Retry.Immediate). false: there will be none, because err rejects or
 // requeues the message or this was its last attempt, or the Delivery was not received by
 // Consume.
 func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
+	if d.received != nil && err != nil && d.received.immediate.Load() > 0 && !asksFor(err) {
+		return 0, true
+	}
 	if d.received == nil || err == nil || IsRejected(err) || IsRequeued(err) || !IsSnoozed(err) && d.Attempt >= d.MaxAttempts {
 		return 0, false
 	}

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // Send publishes one message and returns nil when the broker has confirmed it
@@ -31,7 +33,7 @@ import (
 func (c *Client) Send(ctx context.Context, m Message) error {
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()
-	if len(c.hooks.send) > 0 {
+	if c.hooks.sends {
 		return c.sendOne(ctx, m, nil)
 	}
 	p := &prepared{}
@@ -41,78 +43,46 @@ func (c *Client) Send(ctx context.Context, m Message) error {
 	return c.deliver(ctx, p)
 }
 
-// sendOne sends to the message's destination through the strategy, or straight
-// by a route that is given, and tells the hooks.
+// sendOne sends to the message's destination through the strategy, or straight by a route
+// that is given, and runs the hooks.
 func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route) error {
 	start := time.Now()
-	given := m.Headers
-	ctx = c.sendStart(ctx, &m)
-	p, err := c.prepare(&m, direct, start)
-	if c.withoutHooked(&m, given, err) {
-		p, err = c.prepare(&m, direct, start)
+	ctx, m = c.hooks.sendStart(ctx, m)
+	p := &prepared{}
+	err := c.prepareAs(p, &m, direct, start)
+	if err == nil {
+		err = c.deliver(ctx, p)
 	}
-	if err != nil {
-		c.sendEnd(ctx, unprepared(&m), start, err)
-		return err
-	}
-	err = c.deliver(ctx, p)
-	c.sendEnd(ctx, p, start, err)
+	c.endSend(ctx, p, start, err)
 	return err
 }
 
-// withoutHooked takes the headers off again that hooks added to a message which was
-// refused for its headers, and says whether it did.
-func (c *Client) withoutHooked(m *Message, given amqp.Table, err error) bool {
-	if !isOfHeaders(err) || len(c.hooks.send) == 0 {
-		return false
-	}
-	m.Headers = given
-	return true
-}
-
-// isOfHeaders tells whether a message was refused for its headers.
+// isOfHeaders reports whether a message was refused for its headers.
 func isOfHeaders(err error) bool {
 	bad, ok := errors.AsType[*MessageError](err)
 	return ok && bad.Field == "Headers"
 }
 
-// unprepared is what hooks are told of a message that was refused.
-func unprepared(m *Message) *prepared {
-	return &prepared{
-		dest: topology.Destination{Queue: m.Queue, Exchange: m.Exchange, RoutingKey: m.RoutingKey},
-		pub:  amqp.Publishing{MessageId: m.ID},
-	}
-}
-
-// sendStart runs the hooks, which may add headers, on a copy of the message's.
-func (c *Client) sendStart(ctx context.Context, m *Message) context.Context {
-	if len(c.hooks.send) > 0 {
-		h := make(amqp.Table, len(m.Headers)+4)
-		maps.Copy(h, m.Headers)
-		m.Headers = h
-	}
-	return c.hooks.sendStart(ctx, m)
-}
-
-func (c *Client) sendEnd(ctx context.Context, p *prepared, start time.Time, err error) {
-	if len(c.hooks.send) == 0 {
+func (c *Client) endSend(ctx context.Context, p *prepared, start time.Time, err error) {
+	if !c.hooks.sends {
 		return
 	}
 	c.hooks.sendEnd(ctx, SendEnd{
 		ID: p.pub.MessageId, Destination: p.end(), Strategy: c.strategy.Name(), Duration: time.Since(start), Err: err,
-		Hops: p.hops, Delay: p.delay, Tries: p.tries.count,
+		Hops: p.hops, Delay: p.delay, Tries: p.tries.Count,
 	})
 }
 
-// end is where the message ends, which past the strategy its route says.
+// end returns the final destination. A message that bypasses the strategy takes it from
+// its route.
 func (p *prepared) end() topology.Destination {
-	if p.direct && p.first.Exchange == "" {
+	if p.way != delayed && p.first.Exchange == "" {
 		return topology.Destination{Queue: p.first.RoutingKey}
 	}
 	return p.dest
 }
 
-// sendContext gives a context without a deadline the client's own.
+// sendContext bounds a context without a deadline by Config.SendTimeout.
 func (c *Client) sendContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -122,101 +92,115 @@ func (c *Client) sendContext(ctx context.Context) (context.Context, context.Canc
 
 // deliver tries until the message is confirmed, the context ends, or the error
 // is final.
-func (c *Client) deliver(ctx context.Context, p *prepared) error {
-	if err := c.sends.begin(1); err != nil {
+func (c *Client) deliver(ctx context.Context, p *prepared) (err error) {
+	if err := c.sends.admit(1); err != nil {
 		return p.failed(err)
 	}
-	err := c.try(ctx, p)
-	c.sends.end(err)
-	return err
-}
-
-func (c *Client) try(ctx context.Context, p *prepared) error {
+	defer func() { c.sends.done(err) }()
 	for {
-		x, o, written := c.publish(ctx, p, enterFlow)
-		if written {
-			o = x.by.pub.outcome(ctx, &x.publication)
-		}
-		s := c.follow(ctx, p, x.by, o)
-		if s.done {
+		a := c.publish(ctx, p, enterWindow)
+		s := c.follow(ctx, p, a.by, a.wait(ctx))
+		switch s.Do {
+		case flow.Finish:
 			return nil
+		case flow.GiveUp:
+			return p.failed(s.Err)
 		}
-		if s.final == nil {
-			s.final = c.pause(ctx, p, s.pause)
-		}
-		if s.final != nil {
-			return p.failed(s.final)
+		if err := c.pause(ctx, p, s.Pause); err != nil {
+			return p.failed(err)
 		}
 	}
 }
 
-// written is a publication with the session that it went through.
-type written struct {
-	publication
-	by *session
+// attempt is one attempt to publish a message.
+type attempt struct {
+	by      *session // that it was written to, or would have been
+	x       flow.Publication
+	written bool
+	not     flow.Outcome // why it was not written
 }
 
-// enterFunc waits for a place in the flow.
-type enterFunc func(ctx context.Context, f *flow, e entry, cost int64) (share, error)
+// wait waits for what becomes of the attempt.
+func (a *attempt) wait(ctx context.Context) flow.Outcome {
+	if !a.written {
+		return a.not
+	}
+	return a.by.pub.Outcome(ctx, &a.x)
+}
 
-func enterFlow(ctx context.Context, f *flow, e entry, cost int64) (share, error) {
-	return f.enter(ctx, e, cost)
+func impossible(err error) attempt {
+	return attempt{not: flow.Outcome{Kind: flow.Impossible, Err: err}}
+}
+
+// enterFunc waits for a place in the window.
+type enterFunc func(ctx context.Context, w *flow.Window, e flow.Entry, cost int64) (flow.Share, error)
+
+func enterWindow(ctx context.Context, w *flow.Window, e flow.Entry, cost int64) (flow.Share, error) {
+	return w.Enter(ctx, e, cost)
 }
 
 // publish writes the message once everything it needs is there: a connection, its
-// destination, a place in the flow. Unless it was written the outcome says why.
-func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) (x written, o outcome, ok bool) {
+// destination, a place in the window.
+func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) attempt {
 	sess, err := c.ready(ctx, p)
 	if err != nil {
-		return x, outcome{kind: impossible, err: err}, false
+		return impossible(err)
 	}
-	f := sess.pub.flow
-	cost := f.cost(p.pub.Body)
+	w := sess.pub.Window
+	cost := w.Cost(p.pub.Body)
 	for {
 		route, err := c.route(p, p.begin(time.Now()))
 		if err != nil {
-			return x, outcome{kind: impossible, err: err}, false
+			return impossible(err)
 		}
-		if err := cmp.Or(c.checkPriority(sess, p, &route), checkFrame(sess.conn.Config.FrameSize, p, route.Headers)); err != nil {
-			return x, outcome{kind: impossible, err: err}, false
+		if err := cmp.Or(c.checkPriority(sess, p, &route), checkFrame(sess.Conn.Config.FrameSize, p, route.Headers)); err != nil {
+			return impossible(err)
 		}
-		e := f.find(&route, p.dest)
-		if e.refused != nil {
-			return x, outcome{kind: impossible, err: e.refused}, false
+		way := flow.Way{Exchange: route.Exchange, To: [3]string{p.dest.Queue, p.dest.Exchange, p.dest.RoutingKey}}
+		e := w.Find(way, route.Queue, p.dest.String)
+		if e.Refused != nil {
+			return impossible(e.Refused)
 		}
-		s, err := enter(ctx, f, e, cost)
+		s, err := enter(ctx, w, e, cost)
 		if err != nil {
-			return x, outcome{kind: impossible, err: c.deadline(err)}, false
+			return impossible(c.deadline(stuckError(err)))
 		}
 		later, err := c.route(p, p.begin(time.Now()))
 		if err != nil || later.Exchange != route.Exchange || later.Queue != route.Queue {
-			f.leave(s, false, false) // by what is left after the wait it goes into another queue
+			w.GiveUp(s) // by what is left after the wait it goes into another queue
 			continue
 		}
-		pub, err := c.write(ctx, sess, p, s, e.suspect || p.tries.alone, &later)
+		x, err := c.write(ctx, sess, p, s, e.Suspect || p.tries.Alone, &later)
 		if err != nil {
-			return written{by: sess}, outcome{kind: unwritten, err: err}, false
+			return attempt{by: sess, not: flow.Outcome{Kind: flow.Unwritten, Err: err}}
 		}
-		return written{pub, sess}, outcome{}, true
+		return attempt{by: sess, x: x, written: true}
 	}
 }
 
+// stuckError returns the exported form of a *flow.StuckError, and any other error as it is.
+func stuckError(err error) error {
+	if e, ok := errors.AsType[*flow.StuckError](err); ok {
+		return &StuckError{Queue: e.Queue, Since: e.Since, Err: e.Err}
+	}
+	return err
+}
+
 // write publishes by a route; the share is the publication's from then on.
-func (c *Client) write(ctx context.Context, sess *session, p *prepared, s share, alone bool, route *topology.Route) (publication, error) {
+func (c *Client) write(ctx context.Context, sess *session, p *prepared, s flow.Share, alone bool, route *topology.Route) (flow.Publication, error) {
 	pub := p.pub
 	pub.Headers = p.headers(route.Headers)
+	defer recycle(pub.Headers)
 	if route.InstantHeader != "" {
-		at, err := sess.instant(p.aim)
+		at, err := sess.Instant(p.aim)
 		if err != nil {
-			giveBack(pub.Headers)
-			sess.pub.flow.leave(s, false, false)
-			return publication{}, err
+			sess.pub.Window.GiveUp(s)
+			return flow.Publication{}, err
 		}
 		pub.Headers[route.InstantHeader] = at
 	}
 	p.hops, p.delay = route.Hops, route.Delay
-	x, err := sess.pub.publish(ctx, s, alone, route, pub)
-	giveBack(pub.Headers)
+	x, err := sess.pub.Publish(ctx, s, alone, flow.Address{Exchange: route.Exchange, RoutingKey: route.RoutingKey, Mandatory: route.Mandatory}, pub)
 	if err == nil {
 		p.written = time.Now()
 	}
@@ -227,34 +211,34 @@ func (c *Client) write(ctx context.Context, sess *session, p *prepared, s share,
 // errors are final.
 func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 	var last error
-	if p.atOnce {
+	if p.way == atOnce {
 		if err := c.listed(p.dest); err != nil {
 			return nil, err
 		}
 	}
 	for {
 		if err := ctx.Err(); err != nil {
-			return nil, because(c.deadline(err), last)
+			return nil, flow.Because(c.deadline(err), last)
 		}
-		sess, err := c.pub.wait(ctx, true)
+		sess, err := c.pub.Wait(ctx, true)
 		if err != nil {
-			return nil, because(err, last)
+			return nil, flow.Because(err, last)
 		}
-		if p.direct {
+		if p.way != delayed {
 			return sess, nil
 		}
-		err = c.dests.ensure(ctx, sess, p.dest)
+		err = c.decl.Ensure(ctx, sess.Session, p.dest)
 		switch {
 		case err == nil:
 			return sess, nil
 		case ctx.Err() != nil:
-			return nil, because(c.deadline(err), last)
+			return nil, flow.Because(c.deadline(err), last)
 		case errors.Is(err, topology.ErrDestination), permanent(err):
 			return nil, err
 		}
 		last = err
 		if err := c.pause(ctx, p, 0); err != nil {
-			return nil, because(err, last)
+			return nil, flow.Because(err, last)
 		}
 	}
 }
@@ -264,12 +248,12 @@ func (c *Client) ready(ctx context.Context, p *prepared) (*session, error) {
 // that knows no other; after it the delay is what remains.
 const routeSlack = 5 * time.Millisecond
 
-// route gives what is left of the delay. It aims at the end of the delay that
+// route returns the way for what is left of the delay. It aims at the end of the delay that
 // was found for start, and not at the due instant before it: else a message that
 // took longer to be sent would be rounded differently, and might overtake one
 // that was sent before it with the same delay.
 func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
-	if p.direct || now.Sub(p.start) <= routeSlack || p.first.InstantHeader != "" {
+	if p.way != delayed || now.Sub(p.start) <= routeSlack || p.first.InstantHeader != "" {
 		return p.first, nil // by an instant, the way does not depend on what is left
 	}
 	route, err := c.strategy.Route(p.dest, remaining(p.aim, now), p.tolerance)
@@ -281,51 +265,62 @@ func (c *Client) route(p *prepared, now time.Time) (topology.Route, error) {
 	return route, err
 }
 
-// follow takes in the outcome of a try, mends what is missing on the broker, and
-// tells what to do next.
-func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o outcome) step {
-	if o.kind == expired {
-		o.err = c.deadline(o.err)
-	}
-	if ae, ok := asAMQP(o.err); ok && o.kind == refused {
-		if limit, ok := sizeLimit(ae.Reason); ok {
-			c.sizes.learn(limit, time.Now())
-			o.err = brokerLimit(len(p.pub.Body), limit)
-		}
-	}
-	if o.kind == nacked && p.direct && p.dest.ToExchange() {
-		p.tries.unknown = true // of several queues behind the exchange one has refused it, and others have it
+// follow decides by the outcome of a try what to do next, and mends what is missing on the
+// broker.
+func (c *Client) follow(ctx context.Context, p *prepared, sess *session, o flow.Outcome) flow.Step {
+	switch {
+	case o.Kind == flow.Expired:
+		o.Err = c.deadline(o.Err)
+	case o.Kind == flow.Refused:
+		o.Err = c.learnSize(p, o.Err)
+	case o.Kind == flow.Nacked && p.way != delayed && p.dest.ToExchange():
+		p.tries.Unknown = true // of several queues behind the exchange one has refused it, and others have it
 		c.detour(p)
 	}
-	var s step
-	p.tries, s = p.tries.next(o)
-	if p.atOnce && s.final != nil && o.kind == refused && o.code == amqp.NotFound {
-		s.final = fmt.Errorf("%w: %w", &topology.DestinationError{Destination: p.dest, Reason: noExchange}, s.final)
+	var s flow.Step
+	p.tries, s = p.tries.Next(o)
+	if p.way == atOnce && s.Do == flow.GiveUp && o.Kind == flow.Refused && o.Code == amqp.NotFound {
+		s.Err = fmt.Errorf("%w: %w", &topology.DestinationError{Destination: p.dest, Reason: declare.NoExchange}, s.Err)
 	}
-	if !s.declare {
+	if s.Do != flow.Declare {
 		return s
 	}
 	// A delay queue, its exchange or a binding is gone.
-	err := c.redeclare(ctx, sess, p.written)
-	switch {
-	case err == nil:
-	case permanent(err), errors.Is(err, topology.ErrDestination):
-		s.final = fmt.Errorf("%w; declaring again: %w", o.err, err)
-	default: // the connection was lost, say: the next try finds out
-		p.tries.last = fmt.Errorf("%w; declaring again: %w", o.err, err)
+	err := c.decl.Again(ctx, sess.Session, p.written)
+	if err == nil {
+		return s
 	}
+	because := fmt.Errorf("%w; declaring again: %w", o.Err, err)
+	if permanent(err) || errors.Is(err, topology.ErrDestination) {
+		return flow.Step{Do: flow.GiveUp, Err: because}
+	}
+	p.tries.Last = because // the connection was lost, say: the next try finds out
 	return s
+}
+
+// learnSize takes in what a refusal says about the broker's largest body.
+func (c *Client) learnSize(p *prepared, err error) error {
+	ae, ok := errors.AsType[*amqp.Error](err)
+	if !ok {
+		return err
+	}
+	limit, ok := flow.SizeLimit(ae.Reason)
+	if !ok {
+		return err
+	}
+	c.sizes.learn(limit, time.Now())
+	return brokerLimit(len(p.pub.Body), limit)
 }
 
 // detour sends a message that nothing delays the way of those that are delayed: its
 // route queue waits for the one queue that refuses it, and no other gets it once more at
 // each try.
 func (c *Client) detour(p *prepared) {
-	if !p.atOnce {
+	if p.way != atOnce {
 		return
 	}
 	if r, err := c.strategy.Route(p.dest, 0, 0); err == nil {
-		p.first, p.direct, p.atOnce, p.tries.returns = r, false, false, 0
+		p.first, p.way, p.tries.Returns = r, delayed, 0
 	}
 }
 
@@ -334,21 +329,17 @@ func (c *Client) detour(p *prepared) {
 func (c *Client) pause(ctx context.Context, p *prepared, d time.Duration) error {
 	if d == 0 {
 		p.pauses++
-		d = backoff(5*time.Millisecond, time.Second, p.pauses)
+		d = wait.Backoff(5*time.Millisecond, time.Second, p.pauses)
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return because(c.deadline(ctx.Err()), p.tries.last)
-	case <-t.C:
-		return nil
+	if err := wait.For(ctx, d); err != nil {
+		return flow.Because(c.deadline(err), p.tries.Last)
 	}
+	return nil
 }
 
 // deadline adds to the end of a context why nothing came: a blocked broker.
 func (c *Client) deadline(err error) error {
-	if reason := c.pub.blockedReason(); reason != "" && !errors.Is(err, ErrBlocked) {
+	if reason := c.pub.Status().Alarm; reason != "" && !errors.Is(err, ErrBlocked) {
 		return fmt.Errorf("%w (%s): %w", ErrBlocked, reason, err)
 	}
 	return err
@@ -356,5 +347,5 @@ func (c *Client) deadline(err error) error {
 
 // failed turns a final cause into the caller's error.
 func (p *prepared) failed(cause error) *SendError {
-	return &SendError{ID: p.pub.MessageId, Unknown: p.tries.unknown || p.tries.doubt != "", Tries: p.tries.count, Cause: cause}
+	return &SendError{ID: p.pub.MessageId, Unknown: p.tries.MaybeTaken(), Tries: p.tries.Count, Cause: cause}
 }

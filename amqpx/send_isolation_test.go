@@ -187,7 +187,7 @@ func TestOneBadMessageRepeatsNoOther(t *testing.T) {
 				if !ok || len(failed.Failed) != 1 || !errors.Is(failed.Failed[300], amqpx.ErrNotSent) || !errors.Is(err, amqpx.ErrMessage) {
 					t.Errorf("got %v, want that message 300 was not sent", err)
 				}
-				m.holds("q", 599, 0)
+				m.Holds("q", 599, 0)
 				if n := c.Stats().Publish.Sessions; n != 1 {
 					t.Errorf("%d connections, want 1", n)
 				}

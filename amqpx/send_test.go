@@ -22,7 +22,7 @@ func TestAConfirmIsLost(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "first", Queue: "q"})
 		m.CutAt("basic.ack", 1)
 		c.mustSend(amqpx.Message{ID: "twice", Queue: "q"})
-		if ids := m.ids("q"); !slices.Equal(ids, []string{"first", "twice", "twice"}) {
+		if ids := m.IDs("q"); !slices.Equal(ids, []string{"first", "twice", "twice"}) {
 			t.Errorf("in the queue: %q", ids)
 		}
 		m.Lose("basic.ack", "")
@@ -58,8 +58,8 @@ func TestHeadersThatABrokerDelaysBy(t *testing.T) {
 		c := m.open(amqpx.Config{})
 		h := amqp.Table{"x-opt-delivery-time": time.Now().Add(time.Hour).UnixMilli(), "x-opt-delivery-delay": int64(5000), "x-delay": int64(5), "mine": "kept"}
 		c.mustSend(amqpx.Message{Queue: "q", Headers: h})
-		m.holds("q", 1, 0)
-		headers := m.queue("q").Messages[0].Headers
+		m.Holds("q", 1, 0)
+		headers := m.State("q").Messages[0].Headers
 		for name := range headers {
 			if strings.HasPrefix(name, "x-") {
 				t.Errorf("the message has the header %s", name)

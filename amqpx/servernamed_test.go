@@ -14,7 +14,7 @@ import (
 // replies declares a queue that the broker names.
 func (m *memory) replies(exclusive bool) string {
 	m.Helper()
-	q, err := m.foreign().QueueDeclare("", !exclusive, false, exclusive, false, nil)
+	q, err := m.Channel().QueueDeclare("", !exclusive, false, exclusive, false, nil)
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -28,12 +28,12 @@ func TestDelayedReply(t *testing.T) {
 			c := m.open(amqpx.Config{Declare: d})
 			q, gone := m.replies(false), m.replies(false)
 			c.mustSend(amqpx.Message{Queue: q}, amqpx.Message{Queue: q, Delay: time.Minute}, amqpx.Message{Queue: gone, Delay: time.Minute})
-			m.holds(q, 1, 0)
-			m.deleteQueue(gone)
+			m.Holds(q, 1, 0)
+			m.Delete(gone)
 			parked, _ := m.Queue("delay.parked")
 			after(2 * time.Minute)
-			m.holds(q, 2, 0)
-			m.holds("delay.parked", parked.Ready+1, 0)
+			m.Holds(q, 2, 0)
+			m.Holds("delay.parked", parked.Ready+1, 0)
 			if err := m.open(amqpx.Config{Declare: d}).Send(t.Context(), amqpx.Message{Queue: gone, Delay: time.Minute}); !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "any more") {
 				t.Errorf("to a queue that is gone: %v", err)
 			}
@@ -53,7 +53,7 @@ func TestReplyToAnExclusiveQueue(t *testing.T) {
 		c := m.open(amqpx.Config{})
 		q := m.replies(true)
 		c.mustSend(amqpx.Message{Queue: q})
-		m.holds(q, 1, 0)
+		m.Holds(q, 1, 0)
 		if err := c.Send(t.Context(), amqpx.Message{Queue: q, Delay: time.Minute}); !errors.Is(err, topology.ErrDestination) || !strings.Contains(err.Error(), "exclusive to another connection") {
 			t.Errorf("with a delay: %v", err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
 // silencer makes a broker accept everything and answer nothing from an instant on.
@@ -88,7 +89,9 @@ func TestCloseOnASilentBroker(t *testing.T) {
 		"at rest": func(*client) {},
 		"sending": func(c *client) { c.sending(amqpx.Message{Queue: "q"}) },
 		"requeueing": func(c *client) {
-			go func() { _, _ = c.Requeue(context.Background(), amqpx.RequeueOptions{Queue: "q.dead"}) }()
+			go func() {
+				_, _ = inspect.Requeue(context.Background(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
+			}()
 		},
 		"declaring": func(c *client) { c.sending(amqpx.Message{Queue: "new"}) },
 	} {

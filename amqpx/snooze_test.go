@@ -39,7 +39,7 @@ func TestSnooze(t *testing.T) {
 		if took := time.Since(began); took < 6*time.Hour {
 			t.Errorf("all came within %v", took)
 		}
-		dead := m.queue("q.dead").Messages
+		dead := m.State("q.dead").Messages
 		if len(dead) != 1 {
 			t.Fatalf("%d dead letters", len(dead))
 		}
@@ -127,8 +127,8 @@ func TestRetryDelay(t *testing.T) {
 	}
 }
 
-// Middleware sees the message and the handler's error from the outside in, and may
-// answer instead; it sees panics as panics.
+// Middleware wraps the handler from the outside in: it is passed the message and the error, and may
+// return another one. A panic passes through it as a panic.
 func TestMiddleware(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
@@ -166,7 +166,7 @@ func TestMiddleware(t *testing.T) {
 		if want := append(slices.Clone(once), once...); !slices.Equal(log, want) {
 			t.Errorf("went %q, want %q", log, want)
 		}
-		if n := m.queue("q.dead").Ready; n != 1 {
+		if n := m.State("q.dead").Ready; n != 1 {
 			t.Errorf("%d dead letters, want 1", n)
 		}
 	})
@@ -195,7 +195,7 @@ func TestHandlerTimeout(t *testing.T) {
 		if len(causes) != 2 || !errors.Is(causes[0], amqpx.ErrHandlerTimeout) {
 			t.Errorf("causes %v, want twice %v", causes, amqpx.ErrHandlerTimeout)
 		}
-		if n := m.queue("q.dead").Ready + m.queue("q").Ready; n != 0 {
+		if n := m.State("q.dead").Ready + m.State("q").Ready; n != 0 {
 			t.Errorf("%d messages are left", n)
 		}
 	})

@@ -5,7 +5,8 @@ import (
 	"slices"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
 // Stats is what a client knows of itself at one instant. The broker is not asked,
@@ -31,6 +32,11 @@ type Stats struct {
 
 	// Consumers are the calls of Consume that run, by queue.
 	Consumers []ConsumerStats `json:"consumers,omitempty"`
+
+	// ClockBehind is since when this process's clock is seen behind those of the brokers
+	// and of the publishers, by two seconds or more; zero while it is not. Consumers then
+	// do not go by it.
+	ClockBehind time.Time `json:"clock_behind,omitzero"`
 
 	// Closing is when Close was called; zero before.
 	Closing time.Time `json:"closing,omitzero"`
@@ -78,6 +84,7 @@ const (
 	ConsumerStarting  ConsumerState = "starting"  // it has not consumed yet
 	ConsumerConsuming ConsumerState = "consuming" // the broker delivers to it
 	ConsumerDown      ConsumerState = "down"      // it did consume, and begins again
+	ConsumerPaused    ConsumerState = "paused"    // it begins no handlers, see PauseConsuming
 	ConsumerEnding    ConsumerState = "ending"    // handlers finish
 )
 
@@ -94,9 +101,11 @@ type ConsumerStats struct {
 	// of a connection that was lost.
 	Running     int `json:"running"`
 	Concurrency int `json:"concurrency"`
-	// Waiting counts messages that the broker has handed out and no handler has
-	// begun; Settling those whose retry or dead letter is being published. Together
-	// with Running they are at most Prefetch on one connection.
+	// Held counts messages that the broker has handed out and whose instant is to come.
+	Held int `json:"held"`
+	// Waiting counts messages that could begin and that no handler has begun; Settling
+	// those whose retry or dead letter is being published. Together with Held and Running
+	// they are at most Prefetch on one connection, which grows with Held.
 	Waiting  int `json:"waiting"`
 	Settling int `json:"settling"`
 	Prefetch int `json:"prefetch"`
@@ -110,24 +119,30 @@ type ConsumerStats struct {
 	// was full of others, and this process.
 	Begun    time.Time     `json:"begun,omitzero"`
 	Lateness time.Duration `json:"lateness_ns"`
+	// Returned counts messages that came before their instant and were sent back to the
+	// broker for the rest.
+	Returned uint64 `json:"returned"`
 	// Handled counts the handlers that have returned, Failed those of them with
 	// an error.
 	Handled uint64 `json:"handled"`
 	Failed  uint64 `json:"failed"`
 }
 
-// Stats tells the client's state. It takes microseconds, asks nobody, and takes no
+// Stats returns the client's state. It takes microseconds, asks nobody, and takes no
 // lock that a send or a handler waits for.
 func (c *Client) Stats() Stats {
 	s := Stats{
-		Publish: c.pub.stats(), Consume: c.con.stats(), Declare: c.declares.stats(),
+		Publish: connectionStats(c.pub.Status()), Consume: connectionStats(c.con.Status()), Declare: declaringStats(c.decl.Status()),
 		Sending: c.sends.len(), Consumers: c.consumerStats(),
 	}
-	if sess := c.pub.watched.Load(); sess != nil {
-		s.InFlight = int(sess.pub.flow.inflight.Load())
-		if stuck := sess.pub.flow.stuck.Load(); stuck != nil {
-			s.Stuck = slices.Clone(*stuck)
+	if sess, ok := c.pub.Current(); ok {
+		s.InFlight = sess.pub.Window.InFlight()
+		for _, q := range sess.pub.Window.Stuck() {
+			s.Stuck = append(s.Stuck, StuckQueue(q))
 		}
+	}
+	if _, since, behind := c.clocks.Behind(time.Now()); behind {
+		s.ClockBehind = since
 	}
 	if at := c.closingSince.Load(); at != nil {
 		s.Closing = *at
@@ -148,115 +163,28 @@ func (c *Client) consumerStats() []ConsumerStats {
 	return all
 }
 
-// stats is the state that event has noted last, and whether the broker answers.
-func (l *link) stats() ConnectionStats {
-	s := l.observed()
-	if sess := l.watched.Load(); sess != nil && s.State == StateConnected {
-		if since := sess.silent.Load(); since != nil {
-			s.Silent = *since
-		}
+// connectionStats is what Stats shows of a link.
+func connectionStats(s wire.Status) ConnectionStats {
+	out := ConnectionStats{State: State(s.State), Since: s.Since, Sessions: s.Sessions}
+	if s.Session != nil {
+		out.Broker, out.Address, out.Reason = s.Session.Broker, wire.Address(s.Session.URL), s.Alarm
 	}
-	return s
-}
-
-func (l *link) observed() ConnectionStats {
-	if s := l.state.Load(); s != nil {
-		return *s
-	}
-	return ConnectionStats{}
-}
-
-// observe keeps the state for stats. Only the supervisor calls it.
-func (l *link) observe(e StateEvent) {
-	s := l.observed()
-	was := s.State
-	switch e.State {
-	case StateConnecting:
-		if was == "" {
-			s.State = StateConnecting
-		}
-	case StateConnected:
-		s.State, s.Broker, s.Reason, s.Err = StateConnected, e.Broker, "", nil
-		s.Address = address(l.cur.url)
-		s.Sessions++
-		l.watched.Store(l.cur)
-	case StateBlocked:
-		s.State, s.Reason = StateBlocked, e.Reason
-	case StateUnblocked:
-		s.State, s.Reason = StateConnected, ""
-	case StateDisconnected:
-		s.setDown(e.Err)
-		l.watched.Store(nil)
-	case StateClosed:
-		s = ConnectionStats{State: StateClosed, Sessions: s.Sessions, Since: s.Since}
-		l.watched.Store(nil)
-	}
-	if s.State != was {
-		s.Since = time.Now()
-	}
-	l.state.Store(&s)
-}
-
-// setDown is the state without a connection. Before the first one it stays
-// connecting.
-func (s *ConnectionStats) setDown(err error) {
-	if s.Sessions > 0 {
-		s.State = StateDisconnected
-	}
-	s.Broker, s.Address = "", ""
-	s.Err, s.Reason = err, err.Error()
-}
-
-// address is the host and port of a URL that was dialled.
-func address(rawURL string) string {
-	uri, err := ParseURL(rawURL)
-	if err != nil {
-		return ""
-	}
-	return hostPort(uri)
-}
-
-// stats is that of the shared connection.
-func (p *declareConns) stats() ConnectionStats {
-	s := p.state.Load()
-	if s == nil {
-		return ConnectionStats{}
-	}
-	out := s.ConnectionStats
-	if out.State == StateConnected && s.conn.IsClosed() { // nobody has looked since
-		out = ConnectionStats{Sessions: out.Sessions}
+	switch {
+	case s.State == wire.StateConnected && s.Session != nil:
+		out.Silent = s.Session.Silent()
+	case s.State != wire.StateClosed && s.Session == nil && s.Err != nil:
+		out.Err, out.Reason = s.Err, s.Err.Error()
 	}
 	return out
 }
 
-// declareState is what stats shows of the connection for declarations.
-type declareState struct {
-	ConnectionStats
-	conn *amqp.Connection
-}
-
-// observe keeps the state for stats; the caller holds p.mu.
-func (p *declareConns) observe() {
-	var s declareState
-	switch {
-	case p.closed:
-		s.State = StateClosed
-	case p.shared != nil:
-		s.State, s.conn = StateConnected, p.shared.conn
-		s.Broker, s.Address = brokerVersion(p.shared.conn), address(p.shared.url)
-	case p.failed != nil:
-		s.State, s.Err, s.Reason = StateDisconnected, p.failed, p.failed.Error()
+// declaringStats is what Stats shows of the connection for declarations.
+func declaringStats(s declare.Status) ConnectionStats {
+	out := ConnectionStats{State: State(s.State), Since: s.Since, Broker: s.Broker, Address: s.Address, Sessions: s.Sessions, Err: s.Err}
+	if s.Err != nil {
+		out.Reason = s.Err.Error()
 	}
-	s.Sessions = p.sessions
-	before := p.state.Load()
-	switch {
-	case s.State == "":
-	case before != nil && before.State == s.State && before.conn == s.conn:
-		s.Since = before.Since
-	default:
-		s.Since = time.Now()
-	}
-	p.state.Store(&s)
+	return out
 }
 
 // consumerState is what a consumer is doing, since when and why.
@@ -266,26 +194,34 @@ type consumerState struct {
 	err   error
 }
 
-// become notes what the consumer is doing now. The instant of a state that goes on
+// become records what the consumer is doing now. The instant of a state that goes on
 // stays.
 func (k *consumer) become(state ConsumerState, err error) {
+	was := k.state.Load()
+	if was != nil && was.state == state && was.err == nil && err == nil {
+		return
+	}
 	next := &consumerState{state, time.Now(), err}
-	if was := k.state.Load(); was != nil && was.state == state {
+	if was != nil && was.state == state {
 		next.since = was.since
 	}
 	if state != ConsumerConsuming { // what was handed out goes back
 		k.waiting.Store(0)
+		k.held.Store(0)
+		k.places.Store(int64(k.prefetch))
 		k.oldest.Store(0)
 	}
 	k.state.Store(next)
 }
 
-// look notes what waits for a handler; only the intake calls it.
+// look records what waits for a handler; only the intake calls it.
 func (k *consumer) look(s *subscription) {
-	k.waiting.Store(int64(len(s.waiting) + len(s.behind)))
+	k.waiting.Store(int64(s.held.len() - len(s.held.early)))
+	k.held.Store(int64(len(s.held.early)))
+	k.places.Store(int64(s.room.places))
 	oldest := int64(0)
-	if len(s.waiting) > 0 {
-		oldest = s.waiting[0].at.UnixNano()
+	if at := s.held.oldest(); !at.IsZero() && k.state.Load().state != ConsumerPaused {
+		oldest = at.UnixNano()
 	}
 	k.oldest.Store(oldest)
 }
@@ -295,7 +231,8 @@ func (k *consumer) stats() ConsumerStats {
 	s := ConsumerStats{
 		Queue: k.queue, State: at.state, Since: at.since, Err: at.err,
 		Running: int(k.running.Load()), Concurrency: k.concurrency,
-		Waiting: int(k.waiting.Load()), Settling: int(k.settling.Load()), Prefetch: k.prefetch,
+		Waiting: int(k.waiting.Load()), Settling: int(k.settling.Load()), Prefetch: int(k.places.Load()),
+		Held: int(k.held.Load()), Returned: k.returned.Load(),
 		Oldest: instantOf(k.oldest.Load()), Begun: instantOf(k.begunAt.Load()), Lateness: time.Duration(k.lateness.Load()),
 		Handled: k.handled.Load(), Failed: k.failed.Load(),
 	}

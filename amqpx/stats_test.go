@@ -3,9 +3,7 @@ package amqpx
 import (
 	"context"
 	"runtime"
-	"sync"
 	"testing"
-	"testing/synctest"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
@@ -34,25 +32,6 @@ func consuming(t testing.TB, srv *amqptest.Server, consumers int) *Client {
 		}
 	})
 	return c
-}
-
-// Health answers while somebody holds every lock that a send waits for; in a bubble
-// it would hang for ever else.
-func TestHealthWaitsForNoSend(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := amqptest.NewServer(amqptest.Options{})
-		t.Cleanup(srv.Close)
-		c := consuming(t, srv, 2)
-		synctest.Wait()
-		f := c.pub.cur.pub.flow
-		for _, mu := range []sync.Locker{&c.pub.mu, &c.con.mu, &f.mu, &c.dests.mu, &c.declares.mu} {
-			mu.Lock()
-			t.Cleanup(mu.Unlock)
-		}
-		if err := c.Health(); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // BenchmarkHealth is what a probe costs with ten consumers.

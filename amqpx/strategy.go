@@ -6,8 +6,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Strategy turns a delay into a place to publish. It does no I/O, so the same
-// configuration gives the same answer in every process. Packages dlx and plugin
+// Strategy turns a delay into a place to publish. It does no I/O, so that the same
+// configuration has the same answer in every process. Packages dlx and plugin
 // implement it without importing this package.
 type Strategy interface {
 	// Name is ttl, bucket, nservicebus, celery, plugin, native or auto.
@@ -35,7 +35,7 @@ type Strategy interface {
 // of them on a connection before messages of its own have proven, on that
 // connection, that they wait.
 type Canary interface {
-	// Canary gives the bindings that lead to a queue, which the client declares for
+	// Canary returns the bindings that lead to a queue, which the client declares for
 	// it, and a route to there through each queue in which messages wait. Without
 	// routes there is nothing to prove.
 	Canary(queue string) ([]topology.Binding, []topology.Route)

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
 // unreadable are headers that amqp091 writes, and over which it ends the connection
@@ -40,42 +41,43 @@ func TestUnreadable(t *testing.T) {
 				other := &collector{}
 				others := c.consume("other", other.handle)
 				publish := func(id string, headers amqp.Table) {
-					m.publish("", "first", amqp.Publishing{MessageId: id, Headers: headers, Body: []byte("of " + id), AppId: "shop", ContentType: "text/plain", DeliveryMode: 2})
+					m.Publish("", "first", amqp.Publishing{MessageId: id, Headers: headers, Body: []byte("of " + id), AppId: "shop", ContentType: "text/plain", DeliveryMode: 2})
 				}
 				// What is too long for a frame is so by what the broker adds.
-				m.declareQueue("first", amqp.Table{"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
-				m.declareQueue("q", amqp.Table{"x-queue-type": "quorum"})
+				m.Declare("first", amqp.Table{"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
+				m.Declare("q", amqp.Table{"x-queue-type": "quorum"})
 				publish("before", nil)
 				publish("bad", headers)
 				publish("after", nil)
 				after(time.Second)
 
-				peeked, err := amqpx.Peek(t.Context(), m.dialed(t), "q", amqpx.PeekOptions{})
+				peeked, err := inspect.Peek(t.Context(), m.dialed(t), "q", inspect.PeekOptions{})
 				if err != nil || ids(peeked) != "before bad after" {
 					t.Fatalf("peek: %s (%v)", ids(peeked), err)
 				}
-				if l := peeked.Messages[1]; l.Reason != amqpx.ReasonUnreadable || !strings.Contains(l.Error, says) || string(l.Body) != "of bad" || l.AppID != "shop" {
+				if l := peeked.Messages[1]; l.Reason != inspect.ReasonUnreadable || !strings.Contains(l.Error, says) || string(l.Body) != "of bad" || l.AppID != "shop" {
 					t.Errorf("peek: %s, %q, body %q of %s", l.Reason, l.Error, l.Body, l.AppID)
 				}
 
 				got := &collector{}
-				k := c.consume("q", got.handle)
+				// In order, which handlers side by side are not.
+				k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
 				after(time.Second)
 				if ids := got.ids(); strings.Join(ids, " ") != "before after" {
 					t.Errorf("handled %v", ids)
 				}
-				m.holds("q", 0, 0)
-				dead, err := amqpx.Peek(t.Context(), m.dialed(t), "q.dead", amqpx.PeekOptions{})
+				m.Holds("q", 0, 0)
+				dead, err := inspect.Peek(t.Context(), m.dialed(t), "q.dead", inspect.PeekOptions{})
 				if err != nil || ids(dead) != "bad" {
 					t.Fatalf("dead letters: %s (%v)", ids(dead), err)
 				}
 				l := dead.Messages[0]
 				raw, _ := l.Headers[amqpx.HeaderRaw].([]byte)
-				if l.Reason != amqpx.ReasonUnreadable || !strings.Contains(l.Error, says) || l.Destination.Queue != "q" || len(raw) < 200 {
+				if l.Reason != inspect.ReasonUnreadable || !strings.Contains(l.Error, says) || l.Destination.Queue != "q" || len(raw) < 200 {
 					t.Errorf("dead letter: %s, %q, of %q, with %d bytes of headers", l.Reason, l.Error, l.Destination.Queue, len(raw))
 				}
 
-				rep, err := c.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "q.dead"})
+				rep, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
 				if err != nil || rep.Stayed != 1 {
 					t.Errorf("requeue: %+v, %v", rep, err)
 				}
@@ -94,4 +96,13 @@ func TestUnreadable(t *testing.T) {
 			})
 		})
 	}
+}
+
+// ids are those of the messages that were looked at.
+func ids(p inspect.Peeked) string {
+	var list []string
+	for _, m := range p.Messages {
+		list = append(list, m.ID)
+	}
+	return strings.Join(list, " ")
 }

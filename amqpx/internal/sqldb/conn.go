@@ -3,6 +3,7 @@ package sqldb
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -38,6 +39,8 @@ type Tx interface {
 	Commit(ctx context.Context) error
 	// Rollback works also when ctx has ended.
 	Rollback(ctx context.Context) error
+	// Own returns the transaction itself, of the type that its package calls one.
+	Own(ctx context.Context) (any, error)
 }
 
 // Session is one connection, which the caller has for itself until Close.
@@ -62,31 +65,95 @@ type Executor interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Native is an Executor of another package than database/sql.
-type Native interface {
+// Database is an Executor that begins transactions, a *sql.DB.
+type Database interface {
 	Executor
-	Native() Conn
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// On is the Conn of an Executor; a DB for a database.
+// On returns the Conn of an Executor, which is a DB for a database. The statements of
+// one that is nil, or a nil pointer, fail with ErrNoExecutor.
 func On(ex Executor) Conn {
-	if n, ok := ex.(Native); ok {
-		return n.Native()
+	if f, ok := ex.(foreign); ok {
+		return f.Conn
 	}
 	ex = unwrap(ex)
+	if IsNil(ex) {
+		return conn{nowhere{ErrNoExecutor}}
+	}
 	if db, ok := ex.(*sql.DB); ok {
-		return Of(db)
+		return pool{conn{db}, db}
 	}
 	return conn{ex}
 }
 
-// Of is the DB of a *sql.DB.
-func Of(db *sql.DB) DB { return pool{conn{db}, db} }
+// Of returns the DB of a Database. The statements of one that is nil, or a nil pointer, fail
+// with ErrNoDatabase.
+func Of(db Database) DB {
+	if IsNil(db) {
+		none := nowhere{ErrNoDatabase}
+		return pool{conn{none}, none}
+	}
+	if own, ok := On(db).(DB); ok {
+		return own
+	}
+	return pool{conn{db}, db}
+}
 
-// SQL is the *sql.Tx of a Tx, false if it is another package's.
-func SQL(t Tx) (*sql.Tx, bool) {
-	own, ok := t.(tx)
-	return own.tx, ok
+// Executes returns the Executor of a Tx.
+func Executes(t Tx) Executor {
+	if own, ok := t.(tx); ok {
+		return own.tx
+	}
+	return Foreign(t)
+}
+
+// Foreign returns a Database that stands for a connection of another package than
+// database/sql: On and Of return the connection again. Its own methods only return
+// errors.
+func Foreign(c Conn) Database { return foreign{c} }
+
+type foreign struct{ Conn }
+
+var errForeign = errors.New("this connection is not database/sql's; run statements of your own on the driver's")
+
+func (foreign) QueryContext(context.Context, string, ...any) (*sql.Rows, error) {
+	return nil, errForeign
+}
+
+func (foreign) BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error) { return nil, errForeign }
+
+// As returns the transaction as its package's type.
+func As[T any](ctx context.Context, t Tx) (own T, err error) {
+	x, err := t.Own(ctx)
+	if err != nil {
+		return own, err
+	}
+	own, ok := x.(T)
+	if !ok {
+		return own, fmt.Errorf("the handler's transactions are of type %T, and this function takes %v", x, reflect.TypeFor[T]())
+	}
+	return own, nil
+}
+
+// Hand returns what a function with a *sql.Tx is called with. For a transaction of
+// another package the *sql.Tx is nil, and Handed finds the transaction in ctx.
+func Hand(ctx context.Context, t Tx) (context.Context, *sql.Tx) {
+	if own, ok := t.(tx); ok {
+		return ctx, own.tx
+	}
+	return context.WithValue(ctx, handed{}, t), nil
+}
+
+type handed struct{}
+
+// Handed returns the transaction that Hand left in ctx, as its package's type.
+func Handed[T any](ctx context.Context) (own T, err error) {
+	t, ok := ctx.Value(handed{}).(Tx)
+	if !ok {
+		return own, errors.New("no transaction was handed over")
+	}
+	return As[T](ctx, t)
 }
 
 // unwrap takes the *sql.DB, *sql.Tx or *sql.Conn out of the wrappers of sqlx and
@@ -138,7 +205,7 @@ func (c conn) QueryRowContext(ctx context.Context, query string, args ...any) Ro
 type pool struct {
 	conn
 
-	db *sql.DB
+	db Database
 }
 
 func (p pool) Begin(ctx context.Context, opts *sql.TxOptions) (Tx, error) {
@@ -150,14 +217,29 @@ func (p pool) Begin(ctx context.Context, opts *sql.TxOptions) (Tx, error) {
 }
 
 func (p pool) Session(ctx context.Context) (Session, error) {
-	c, err := p.db.Conn(ctx)
+	db, ok := p.db.(*sql.DB)
+	if !ok { // one connection already
+		return held{p.conn}, nil
+	}
+	c, err := db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return session{conn{c}, c}, nil
 }
 
-func (p pool) Dialect() (Dialect, bool) { return OfDriver(p.db) }
+func (p pool) Dialect() (Dialect, bool) {
+	db, ok := p.db.(*sql.DB)
+	if !ok {
+		return "", false
+	}
+	return OfDriver(db)
+}
+
+// held is a Session that ends with its owner.
+type held struct{ conn }
+
+func (held) Close() error { return nil }
 
 type tx struct {
 	conn
@@ -167,6 +249,8 @@ type tx struct {
 
 func (t tx) Commit(context.Context) error   { return t.tx.Commit() }
 func (t tx) Rollback(context.Context) error { return t.tx.Rollback() }
+
+func (t tx) Own(context.Context) (any, error) { return t.tx, nil }
 
 type session struct {
 	conn

@@ -26,7 +26,7 @@ const (
 // ErrDialect is in the error of a database that is none of the dialects.
 var ErrDialect = errors.New("database is not recognised as PostgreSQL, MySQL, MariaDB or SQLite")
 
-// Valid tells whether d is one of the dialects.
+// Valid reports whether d is one of the dialects.
 func (d Dialect) Valid() bool { return d == PostgreSQL || d == MySQL || d == SQLite }
 
 // Bind writes the placeholders of query, which are question marks, the way the
@@ -50,6 +50,15 @@ func (d Dialect) Bind(query string) string {
 		b.WriteString(strconv.Itoa(n))
 		query = query[i+1:]
 	}
+}
+
+// InsertMissing returns the statement that inserts into a table, given with its columns and
+// values, and leaves rows that exist as they are.
+func (d Dialect) InsertMissing(into string) string {
+	if d == MySQL {
+		return "INSERT IGNORE INTO " + into
+	}
+	return "INSERT INTO " + into + " ON CONFLICT DO NOTHING"
 }
 
 // JSON is the placeholder for a JSON text in a query of PostgreSQL: rows or values,
@@ -110,7 +119,7 @@ func NewResolver(db DB, given Dialect) *Resolver {
 	return r
 }
 
-// Resolve gives the dialect. It asks through c, not through the pool, because a
+// Resolve returns the dialect. It asks through c, not through the pool, because a
 // caller may hold the pool's only connection.
 func (r *Resolver) Resolve(ctx context.Context, c Conn) (Dialect, error) {
 	if d, ok := r.known.Load().(Dialect); ok {

@@ -55,7 +55,7 @@ func denied(err error) bool {
 	return false
 }
 
-// Transient tells whether the error means that the database undid the
+// Transient reports whether the error means that the database undid the
 // transaction, or refused to start it, only because of another one, so that
 // running it again from its start is right: deadlocks, serialization failures,
 // lock timeouts, a busy SQLite file.
@@ -75,7 +75,7 @@ func Transient(err error) bool {
 	return false
 }
 
-// Away tells whether the error means that the database does not answer: it cannot be
+// Away reports whether the error means that the database does not answer: it cannot be
 // reached, is starting or stopping, has no connection left, or took too long.
 func Away(err error) bool {
 	if _, ok := errors.AsType[net.Error](err); ok {
@@ -119,7 +119,7 @@ func Refused(err error) bool {
 	return false
 }
 
-// Duplicate tells whether the error is the violation of a unique key.
+// Duplicate reports whether the error is the violation of a unique key.
 func Duplicate(err error) bool {
 	if sqlState(err) == "23505" || mysqlNumber(err) == 1062 {
 		return true
@@ -162,7 +162,7 @@ func mysqlNumber(err error) int {
 	return 0
 }
 
-// sqliteCode gives the extended result code of modernc.org/sqlite, or the
+// sqliteCode returns the extended result code of modernc.org/sqlite, or the
 // primary one by the text that every SQLite driver takes from the library.
 func sqliteCode(err error) int {
 	for _, e := range chain(err) {

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Gather lets callers that come at the same time share a transaction, so that
+// Gather runs callers that come at the same time in one transaction, so that
 // they share its round trips and its wait for the disk. Nobody waits for company:
 // while a transaction is on its way, those who arrive form the next one.
 //
@@ -108,7 +108,7 @@ func (g *Gather[T]) next() {
 	}
 }
 
-// may tells whether so many transactions may run, one of them with callers that
+// may reports whether so many transactions may run, one of them with callers that
 // wait now. The caller holds the lock.
 func (g *Gather[T]) may(running int) bool {
 	switch n := len(g.waiting); {

@@ -24,7 +24,7 @@ type gathering struct {
 
 func newGathering(t *testing.T, most int) *gathering {
 	t.Helper()
-	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(10000)&_txlock=immediate")
+	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(180000)&_txlock=immediate")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func (g *gathering) do(ctx context.Context, item string) error {
 	})
 }
 
-// crowd lets n callers wait behind those that keep all lanes busy, and then go.
+// crowd queues n callers behind those that keep all lanes busy, and then frees the lanes.
 // It returns their errors.
 func (g *gathering) crowd(t *testing.T, n int, before func()) []error {
 	t.Helper()
@@ -95,7 +95,7 @@ func (g *gathering) crowd(t *testing.T, n int, before func()) []error {
 
 func (g *gathering) until(t *testing.T, condition func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(3 * time.Minute)
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -238,7 +238,7 @@ func TestGatherPanicsWhereItBelongs(t *testing.T) {
 	}
 }
 
-// Whoever gives up while it waits is in no transaction.
+// A caller that gives up while it waits is in no transaction.
 func TestGatherLeave(t *testing.T) {
 	g := newGathering(t, 100)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -76,7 +76,7 @@ func once(ctx context.Context, db DB, opts *sql.TxOptions, fn func(Tx) error) (e
 	return fmt.Errorf("%w: %w", ErrCommit, err)
 }
 
-// aborted tells whether a PostgreSQL driver reports that the commit became a
+// aborted reports whether err is a PostgreSQL driver's for a commit that became a
 // rollback, because a statement had failed before.
 func aborted(err error) bool {
 	text := err.Error()

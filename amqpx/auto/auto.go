@@ -1,0 +1,150 @@
+// Package auto chooses among strategies by a message's delay.
+package auto
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Config configures New.
+type Config struct {
+	// Bucket takes every delay that no other strategy takes. Required.
+	Bucket *dlx.Bucket
+	// TTL takes the delays that it declares exactly; nil for none.
+	TTL *dlx.TTL
+	// Plugin takes delays from PluginMin to PluginMax, both inclusive; nil for
+	// none. Give it only when the probe has found the plugin.
+	Plugin               amqpx.Strategy
+	PluginMin, PluginMax time.Duration
+	// Native takes every delay that is left, instead of Bucket, whose queues stay;
+	// nil for none. Give it only when live.ProbeInstants has found that the broker
+	// delays by an instant.
+	Native *dlx.Native
+}
+
+// Strategy chooses a strategy by the delay: ttl where the delay is declared exactly,
+// else plugin in its range, else native if it is given, else bucket. The choice depends on the
+// configuration and the delay alone, so two producers never disagree.
+type Strategy struct {
+	cfg  Config
+	topo topology.Topology
+}
+
+// New combines strategies. The error wraps amqpx.ErrConfig.
+func New(c Config) (*Strategy, error) {
+	if c.Bucket == nil {
+		return nil, fmt.Errorf("%w: Bucket is nil; the auto strategy needs it for the delays of no other strategy", amqpx.ErrConfig)
+	}
+	topo := c.Bucket.Topology()
+	var more []topology.Topology
+	if c.TTL != nil {
+		if err := samePrefix(c.Bucket, c.TTL); err != nil {
+			return nil, err
+		}
+		more = append(more, c.TTL.Topology())
+	}
+	if c.Plugin != nil {
+		if err := samePrefix(c.Bucket, c.Plugin); err != nil {
+			return nil, err
+		}
+		if c.PluginMin < 0 || c.PluginMax < c.PluginMin || c.PluginMax > c.Plugin.MaxDelay() {
+			return nil, fmt.Errorf("%w: plugin range %v to %v; expected 0 or more, in order, and at most %v", amqpx.ErrConfig, c.PluginMin, c.PluginMax, c.Plugin.MaxDelay())
+		}
+		more = append(more, c.Plugin.Topology())
+	}
+	if c.Native != nil {
+		if err := samePrefix(c.Bucket, c.Native); err != nil {
+			return nil, err
+		}
+		more = append(more, c.Native.Topology())
+	}
+	topo, err := topo.Merge(more...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", amqpx.ErrConfig, err)
+	}
+	return &Strategy{cfg: c, topo: topo}, nil
+}
+
+func samePrefix(a, b amqpx.Strategy) error {
+	if a.Prefix() != b.Prefix() {
+		return fmt.Errorf("%w: the %s strategy has the prefix %q and the %s strategy %q; give both the same", amqpx.ErrConfig, a.Name(), a.Prefix(), b.Name(), b.Prefix())
+	}
+	return nil
+}
+
+// Name is auto.
+func (a *Strategy) Name() string { return "auto" }
+
+// Topology is that of all strategies that may be chosen.
+func (a *Strategy) Topology() topology.Topology { return a.topo }
+
+// Prefix begins the names of all broker objects.
+func (a *Strategy) Prefix() string { return a.cfg.Bucket.Prefix() }
+
+// MaxDelay is the longest delay of any of them.
+func (a *Strategy) MaxDelay() time.Duration {
+	d := a.cfg.Bucket.MaxDelay()
+	if a.cfg.TTL != nil {
+		d = max(d, a.cfg.TTL.MaxDelay())
+	}
+	if a.cfg.Plugin != nil {
+		d = max(d, a.cfg.PluginMax)
+	}
+	if a.cfg.Native != nil {
+		d = max(d, a.cfg.Native.MaxDelay())
+	}
+	return d
+}
+
+// Bindings are those of all strategies.
+func (a *Strategy) Bindings(dest topology.Destination) []topology.Binding {
+	b := a.cfg.Bucket.Bindings(dest)
+	if a.cfg.TTL != nil {
+		b = append(b, a.cfg.TTL.Bindings(dest)...)
+	}
+	if a.cfg.Plugin != nil {
+		b = append(b, a.cfg.Plugin.Bindings(dest)...)
+	}
+	if a.cfg.Native != nil {
+		b = append(b, a.cfg.Native.Bindings(dest)...)
+	}
+	return b
+}
+
+// Canary is that of the native strategy; without it there is nothing to prove.
+func (a *Strategy) Canary(queue string) ([]topology.Binding, []topology.Route) {
+	if a.cfg.Native == nil {
+		return nil, nil
+	}
+	return a.cfg.Native.Canary(queue)
+}
+
+// Choose returns the strategy for a delay, and why.
+func (a *Strategy) Choose(delay time.Duration) (s amqpx.Strategy, reason string) {
+	switch {
+	case a.cfg.TTL != nil && a.cfg.TTL.Declares(delay):
+		return a.cfg.TTL, fmt.Sprintf("%v is declared as a ttl", delay)
+	case a.cfg.Plugin != nil && delay >= a.cfg.PluginMin && delay <= a.cfg.PluginMax:
+		return a.cfg.Plugin, fmt.Sprintf("%v is within the plugin's range %v to %v", delay, a.cfg.PluginMin, a.cfg.PluginMax)
+	case a.cfg.Native != nil:
+		return a.cfg.Native, fmt.Sprintf("%v is neither declared as a ttl nor in the plugin's range, and the broker delays by an instant", delay)
+	}
+	return a.cfg.Bucket, fmt.Sprintf("%v is neither declared as a ttl nor in the plugin's range", delay)
+}
+
+// Route asks the chosen strategy.
+func (a *Strategy) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
+	s, _ := a.Choose(delay)
+	r, err := s.Route(dest, delay, tolerance)
+	if de, ok := errors.AsType[*topology.DelayError](err); ok {
+		out := *de
+		out.Max = a.MaxDelay()
+		return r, &out
+	}
+	return r, err
+}

@@ -1,0 +1,133 @@
+package auto_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// parts are those of an auto strategy that has delays declared.
+func parts(t *testing.T, delays ...time.Duration) auto.Config {
+	t.Helper()
+	bucket, err := dlx.NewBucket(dlx.BucketConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: delays})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return auto.Config{Bucket: bucket, TTL: ttl}
+}
+
+func newAuto(t *testing.T, cfg auto.Config) *auto.Strategy {
+	t.Helper()
+	a, err := auto.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestAutoChoosesByTheDelayAlone(t *testing.T) {
+	a := newAuto(t, parts(t, time.Minute, 48*time.Hour))
+	for delay, want := range map[time.Duration]string{
+		time.Minute:                    "ttl",
+		48 * time.Hour:                 "ttl",
+		time.Minute + time.Millisecond: "bucket",
+		0:                              "bucket",
+		time.Hour:                      "bucket",
+	} {
+		s, reason := a.Choose(delay)
+		if s.Name() != want || reason == "" {
+			t.Errorf("%v: %s (%s), want %s", delay, s.Name(), reason, want)
+		}
+		r, err := a.Route(topology.Destination{Queue: "q"}, delay, 0)
+		if err != nil || r.Delay < delay {
+			t.Errorf("%v: route %+v, %v", delay, r, err)
+		}
+	}
+}
+
+func TestAutoHasEverythingOfItsParts(t *testing.T) {
+	cfg := parts(t, time.Minute, 48*time.Hour)
+	a := newAuto(t, cfg)
+	for _, part := range []amqpx.Strategy{cfg.Bucket, cfg.TTL} {
+		for _, q := range part.Topology().Queues {
+			if _, ok := a.Topology().Queue(q.Name); !ok {
+				t.Errorf("queue %s of %s is missing", q.Name, part.Name())
+			}
+		}
+	}
+	if got := len(a.Bindings(topology.Destination{Queue: "q"})); got != 2 {
+		t.Errorf("%d bindings per destination, want one of each strategy", got)
+	}
+	if _, err := a.Route(topology.Destination{Queue: "q"}, a.MaxDelay()+time.Second, 0); !errors.Is(err, topology.ErrDelay) {
+		t.Errorf("beyond the maximum: %v", err)
+	}
+}
+
+func TestAutoNeedsABucket(t *testing.T) {
+	if _, err := auto.New(auto.Config{}); !errors.Is(err, amqpx.ErrConfig) {
+		t.Fatal(err)
+	}
+}
+
+// auto takes the queue of a delay that is declared, the plugin in its range, and
+// the buckets otherwise; each message comes when it is due.
+func TestAuto(t *testing.T) {
+	plugged, err := plugin.New(plugin.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := parts(t, 30*time.Minute)
+	cfg.Plugin, cfg.PluginMin, cfg.PluginMax = plugged, time.Second, time.Minute
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5", Plugin: true})
+		defer srv.Close()
+		c, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Strategy: newAuto(t, cfg)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(context.Background())
+		if c.Strategy().Name() != "auto" {
+			t.Errorf("the strategy is %s", c.Strategy().Name())
+		}
+		delays := map[string]time.Duration{"declared": 30 * time.Minute, "any": 7 * time.Minute, "short": 10 * time.Second}
+		for id, delay := range delays {
+			if err := c.Send(t.Context(), amqpx.Message{ID: id, Queue: "q", Delay: delay}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if q, _ := srv.Queue("delay.ttl.30m"); q.Ready != 1 {
+			t.Errorf("%d messages are in the queue of the declared delay", q.Ready)
+		}
+		if n := srv.Publishes("delay.plugin"); n != 1 {
+			t.Errorf("the plugin got %d", n)
+		}
+		began := time.Now()
+		came := map[string]time.Duration{}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		err = c.Consume(ctx, "q", func(_ context.Context, d *amqpx.Delivery) error {
+			came[d.ID] = time.Since(began).Truncate(time.Second)
+			return nil
+		}, amqpx.WithConcurrency(1))
+		if err != nil || !maps.Equal(came, delays) {
+			t.Errorf("came after %v, want %v (%v)", came, delays, err)
+		}
+		if err := c.Send(t.Context(), amqpx.Message{Queue: "q", Delay: c.MaxDelay() + time.Second}); !errors.Is(err, topology.ErrDelay) {
+			t.Errorf("over the longest delay: %v", err)
+		}
+	})
+}

@@ -1,0 +1,108 @@
+package brokerurl
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+)
+
+func TestRedactURL(t *testing.T) {
+	for in, want := range map[string]string{
+		"amqp://u:hunter2@h:5672/v":              "amqp://u:xxxxx@h:5672/v",
+		"amqps://u:hunter%402@h/%2F":             "amqps://u:xxxxx@h/%2F",
+		"amqp://u@h/v":                           "amqp://u@h/v",
+		"amqps://h":                              "amqps://h",
+		"":                                       "(not a URL)",
+		"u:hunter2@h":                            "u:(redacted)",
+		"u:hunter2@tcp(h:3306)/d":                "u:(redacted)",
+		"mysql:u:hunter2@tcp(h)/d":               "mysql:(redacted)",
+		"amqp://u:hunter2@h:port":                "(not a URL)",
+		"hunter2":                                "(not a URL)",
+		"amqp://u:hun%ter2@h/":                   "(not a URL)",
+		"amqp://u:hun/ter2@h/":                   "(not a URL)", // "hun" is no port
+		"amqp://u:12/hunter2@h/":                 "amqp:(redacted)",
+		"amqp://u:12#hunter2@h/":                 "amqp:(redacted)",
+		"amqp://u:a@b/hunter2@h/":                "amqp:(redacted)",
+		"postgres://u:hunter2@h/d?x=1":           "postgres://u:xxxxx@h/d?x=1",
+		"postgres://h/d?user=u&password=hunter2": "postgres://h/d?password=xxxxx&user=u",
+		"postgres://h/d?password=hunter2&x=1":    "postgres://h/d?password=xxxxx&x=1",
+		"postgres://h/d?sslPassword=hunter2":     "postgres://h/d?sslPassword=xxxxx",
+		"postgres://h/d?password=a&password=b":   "postgres://h/d?password=xxxxx",
+		"postgres://h/d?password=hunter2;x=%zz":  "postgres:(redacted)",
+		"mysql://u:hunter2@h/d?tls=true":         "mysql://u:xxxxx@h/d?tls=true",
+		"sqlite:/var/lib/orders.db":              "sqlite:/var/lib/orders.db",
+		"sqlite:orders.db":                       "sqlite:(redacted)",
+	} {
+		if got := Redact(in); got != want {
+			t.Errorf("%s: got %s, want %s", in, got, want)
+		}
+	}
+}
+
+// The client library takes localhost for a host that is missing.
+func TestURLNeedsAHost(t *testing.T) {
+	for _, url := range []string{"amqp://guest:hunter2@:5672/", "amqp://guest:hunter2@/", "amqps://:5671/v", "amqp://", "amqp:///v", "amqp:guest:hunter2@127.0.0.1:32782", "amqp:32782"} {
+		if _, err := Parse(url); err == nil || !strings.Contains(err.Error(), "no host in the URL; is a variable not set?") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	for _, url := range []string{"amqp://localhost", "amqp://guest@[::1]/v"} {
+		if _, err := Parse(url); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+func TestCheckURL(t *testing.T) {
+	for url, want := range map[string]bool{
+		"amqp://host": true, "amqp://user:pass@host:5672/vhost": true, "amqp://user:p@ss@host/": true, "amqp://user:12%2334@host/%2F": true,
+		"sqlite:a/b.db": true, "": true, "amqps://h/v?cacertfile=/x": true,
+		"amqp://user:12#34@host": false, "amqp://user:12/34@host": false, "amqp://user:12?34@host": false, "amqp://host/#x": false,
+	} {
+		if err := Check(url); (err == nil) != want {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// FuzzURL: whatever stands around a password, it reaches neither the redacted
+// URL nor an error.
+func FuzzURL(f *testing.F) {
+	for _, around := range [][2]string{
+		{"", ""}, {"12/", ""}, {"a@b/", ""}, {"12?x=", ""}, {"12#", "#"}, {"%", ""}, {":", ":"}, {"@", "@"}, {"]", "["}, {"\x00", "\n"}, {"12/?password=", "&"}, {"ä", "%2"},
+	} {
+		f.Add("amqp", around[0], around[1])
+	}
+	f.Add("", "a", "b")
+	f.Add("postgres", "", "/")
+	f.Fuzz(func(t *testing.T, scheme, before, after string) {
+		const secret = "Hunter-2-hunter"
+		s := scheme + "://user:" + before + secret + after + "@host:5672/vhost"
+		shown := Redact(s)
+		// A scheme is no place for a password, and one with a colon ends there.
+		if strings.Contains(scheme, secret) {
+			return
+		}
+		if strings.Contains(shown, secret) {
+			t.Fatalf("%q is shown as %q", s, shown)
+		}
+		if again := Redact(shown); strings.Contains(again, secret) {
+			t.Fatalf("%q is shown again as %q", shown, again)
+		}
+		u, err := Parse(s)
+		if err != nil {
+			if strings.Contains(err.Error(), secret) {
+				t.Fatalf("the error %q has the password", err)
+			}
+			return
+		}
+		if u.Host == "" || u.Port <= 0 {
+			t.Fatalf("%q gives host %q and port %d", s, u.Host, u.Port)
+		}
+		// A password that is percent-encoded, as it must be, comes out whole.
+		encoded := "amqp://" + url.UserPassword("user", before+secret+after).String() + "@host/"
+		if u, err = Parse(encoded); err != nil || u.Password != before+secret+after || strings.Contains(Redact(encoded), secret) {
+			t.Fatalf("%q: %v, %q", encoded, err, u.Password)
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func acked(context.Context, *amqpx.Delivery) error { return nil }
+
+// One call consumes several queues until its context ends.
+func TestConsumeAll(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		got := map[string]*atomic.Int64{"a": {}, "b": {}}
+		count := func(_ context.Context, d *amqpx.Delivery) error { got[d.Queue].Add(1); return nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- c.ConsumeAll(ctx,
+				amqpx.Consumer{Queue: "a", Handler: count, Options: []amqpx.ConsumeOption{amqpx.WithConcurrency(1)}},
+				amqpx.Consumer{Queue: "b", Handler: count, Options: []amqpx.ConsumeOption{amqpx.WithConcurrency(1)}})
+		}()
+		synctest.Wait()
+		c.mustSend(amqpx.Message{Queue: "a"}, amqpx.Message{Queue: "b", Delay: time.Hour})
+		after(time.Minute)
+		if a, b := got["a"].Load(), got["b"].Load(); a != 1 || b != 0 {
+			t.Errorf("after a minute: %d and %d", a, b)
+		}
+		after(time.Hour)
+		if b := got["b"].Load(); b != 1 {
+			t.Errorf("after an hour: %d", b)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("ConsumeAll ended with %v", err)
+		}
+		m.hasConsumers("a", 0)
+		m.hasConsumers("b", 0)
+	})
+}
+
+// A consumer that the broker refuses for good ends the others, and the error says which it was.
+func TestConsumeAllEndsWithOne(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.Deny("guest", amqptest.PermissionRead, "secret")
+		err := c.ConsumeAll(t.Context(), amqpx.Consumer{Queue: "open", Handler: acked}, amqpx.Consumer{Queue: "secret", Handler: acked})
+		one, ok := errors.AsType[*amqpx.ConsumeError](err)
+		if !ok || one.Queue != "secret" || !strings.HasPrefix(err.Error(), "consume secret: ") || strings.Contains(err.Error(), "open") {
+			t.Errorf("ConsumeAll: %v", err)
+		}
+		m.hasConsumers("open", 0)
+	})
+}
+
+// What cannot be consumed is found before anything is, and for all queues at once.
+func TestConsumeAllChecksFirst(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		err := c.ConsumeAll(t.Context(), amqpx.Consumer{Queue: "fine", Handler: acked},
+			amqpx.Consumer{Queue: "no.handler"}, amqpx.Consumer{Queue: "retry", Handler: acked, Options: []amqpx.ConsumeOption{amqpx.WithRetry(topology.Retry{Immediate: 101})}})
+		for _, want := range []string{"consume no.handler: ", "handler is nil", "consume retry: ", "Immediate is 101; it must be 0 to 100"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error is %v; expected it to have %q", err, want)
+			}
+		}
+		if _, ok := m.Queue("fine"); ok || !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("queue declared: %v; %v", ok, err)
+		}
+		if err := c.ConsumeAll(t.Context()); !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("without consumers: %v", err)
+		}
+	})
+}

@@ -1,0 +1,207 @@
+package amqpx
+
+import (
+	"container/heap"
+	"math"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// holding is the stage between intake and handling: messages that the broker has handed
+// out and no handler has begun. None of them takes a handler's slot. The broker bounds
+// their number by the prefetch. One goroutine uses it, that of the intake.
+type holding struct {
+	early jobs   // for their instant
+	ready jobs   // for a slot
+	aside []*job // while another delivery of the same message is being handled here
+	back  []*job // to go back to the broker
+}
+
+func (h *holding) len() int { return len(h.early) + len(h.ready) + len(h.aside) + len(h.back) }
+
+func (h *holding) add(j *job, now time.Time) {
+	switch {
+	case j.at.After(now):
+		heap.Push(&h.early, j)
+	case j.again:
+		h.back = append(h.back, j)
+	default:
+		heap.Push(&h.ready, j)
+	}
+}
+
+// tooEarly removes the messages that go back to the broker.
+func (h *holding) tooEarly() []*job {
+	back := h.back
+	h.back = nil
+	return back
+}
+
+// ripen moves the messages whose instant has come among those that wait for a slot, and
+// returns how long the next one still has to wait; 0 if there is none.
+func (h *holding) ripen(now time.Time) (pause time.Duration) {
+	for len(h.early) > 0 {
+		if pause = h.early[0].at.Sub(now); pause > 0 {
+			return pause
+		}
+		h.add(pop(&h.early), now)
+	}
+	return 0
+}
+
+// next removes the message that is to begin first.
+func (h *holding) next() *job { return pop(&h.ready) }
+
+// empty removes all messages.
+func (h *holding) empty() (all []amqp.Delivery) {
+	for _, some := range [][]*job{h.ready, h.early, h.aside, h.back} {
+		for _, j := range some {
+			all = append(all, j.raw)
+		}
+	}
+	*h = holding{}
+	return all
+}
+
+// setAside keeps a message until release.
+func (h *holding) setAside(j *job) { h.aside = append(h.aside, j) }
+
+// release puts the messages that were set aside back among those that wait.
+func (h *holding) release(now time.Time) {
+	for _, j := range h.aside {
+		h.add(j, now)
+	}
+	h.aside = nil
+}
+
+// oldest returns since when the first of those that wait for a slot could have begun;
+// zero if none does.
+func (h *holding) oldest() time.Time {
+	if len(h.ready) == 0 {
+		return time.Time{}
+	}
+	return h.ready[0].at
+}
+
+// busyIDs are the ids of messages that are being handled. A handler that outlives
+// its delivery (the broker's consumer timeout, a lost connection) keeps its slot;
+// without this the broker's next delivery of the message would take another, and so
+// on until there are none left for other messages.
+type busyIDs struct {
+	mu    *sync.Mutex
+	count map[string]int
+	ended chan struct{} // gets an element when a handler has ended
+}
+
+func newBusyIDs() busyIDs {
+	return busyIDs{mu: &sync.Mutex{}, count: map[string]int{}, ended: make(chan struct{}, 1)}
+}
+
+// mark records that a message is handled. It reports false, and records nothing, for
+// one that is delivered again while it is.
+func (b *busyIDs) mark(id string, redelivered bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if redelivered && id != "" && b.count[id] > 0 {
+		return false
+	}
+	b.count[id]++
+	return true
+}
+
+func (b *busyIDs) unmark(id string) {
+	b.mu.Lock()
+	if b.count[id]--; b.count[id] == 0 {
+		delete(b.count, id)
+	}
+	b.mu.Unlock()
+	select {
+	case b.ended <- struct{}{}:
+	default: // one stands for all
+	}
+}
+
+// job is a message on its way to its handler.
+type job struct {
+	raw   amqp.Delivery
+	sub   *subscription
+	at    time.Time // when the handler may begin
+	again bool      // it goes back to the broker at that instant: it is still too early
+}
+
+// newJob decides when the handler may begin.
+func (k *consumer) newJob(raw amqp.Delivery, s *subscription, now time.Time) *job {
+	wait, again := k.c.clocks.Wait(arrival(raw), now)
+	return &job{raw: raw, sub: s, at: now.Add(wait), again: again}
+}
+
+// arrival reads what a message says of its instants. Values that nobody could mean count
+// as absent.
+func arrival(raw amqp.Delivery) lasthop.Arrival {
+	a := lasthop.Arrival{Sent: raw.Timestamp, Due: header.Instant(raw.Headers, HeaderDue)}
+	if lead, ok := header.Int(raw.Headers, HeaderLead); ok && lead > 0 && lead <= topology.MaxLead.Milliseconds() {
+		a.Lead = time.Duration(lead) * time.Millisecond
+	}
+	if offset, ok := header.Int(raw.Headers, HeaderClockOffset); ok && offset > -header.MaxEpochMilli && offset < header.MaxEpochMilli {
+		a.Offset = time.Duration(offset) * time.Millisecond
+	}
+	if n, ok := header.Int(raw.Headers, HeaderReturned); ok && n > 0 {
+		a.Returned = int(min(n, math.MaxInt32))
+	}
+	a.Absolute, _ = raw.Headers[HeaderAbsolute].(bool)
+	a.Expired = lastExpiry(raw.Headers)
+	return a
+}
+
+// lastExpiry returns when the message left its last delay queue, by the broker's clock in
+// whole seconds; zero if it left none. The broker lists the latest death first.
+func lastExpiry(headers amqp.Table) time.Time {
+	deaths, _ := headers["x-death"].([]any)
+	if len(deaths) == 0 {
+		return time.Time{}
+	}
+	death, _ := deaths[0].(amqp.Table)
+	if reason, _ := death["reason"].(string); reason != "expired" {
+		return time.Time{}
+	}
+	at, _ := death["time"].(time.Time)
+	return at
+}
+
+// jobs is a heap by the instant at which each may begin.
+type jobs []*job
+
+func (s jobs) Len() int      { return len(s) }
+func (s jobs) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
+func (s jobs) Less(i, j int) bool {
+	if s[i].at.Equal(s[j].at) {
+		return s[i].raw.DeliveryTag < s[j].raw.DeliveryTag
+	}
+	return s[i].at.Before(s[j].at)
+}
+
+// Push is container/heap's.
+func (s *jobs) Push(x any) {
+	j, _ := x.(*job)
+	*s = append(*s, j)
+}
+
+// Pop is container/heap's.
+func (s *jobs) Pop() any {
+	old := *s
+	last := old[len(old)-1]
+	old[len(old)-1] = nil
+	*s = old[:len(old)-1]
+	return last
+}
+
+func pop(s *jobs) *job {
+	j, _ := heap.Pop(s).(*job)
+	return j
+}

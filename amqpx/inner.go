@@ -1,0 +1,145 @@
+package amqpx
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func init() { //nolint:gochecknoinits // package inspect gives these values, and only this one knows their types
+	inner.Of = func(client any) inner.Client {
+		c, _ := client.(*Client)
+		return inside{c}
+	}
+	inner.Dial = func(ctx context.Context, cfg any) (*amqp.Connection, error) {
+		c, _ := cfg.(Config)
+		c = c.WithDefaults()
+		if err := c.Validate(); err != nil {
+			return nil, err
+		}
+		return wire.Dial(ctx, c.wire())
+	}
+	inner.Rehearse = func(conn *amqp.Connection, cfg any) (func(context.Context, inner.Parcel) error, error) {
+		c, _ := cfg.(Config)
+		return rehearse(conn, c)
+	}
+}
+
+// inside is the inner side of a Client.
+type inside struct{ c *Client }
+
+func (s inside) Begin() (end func(), err error) { return s.c.consumers.Done, s.c.startConsuming(nil) }
+
+func (s inside) Stopped() context.Context { return s.c.stop }
+
+func (s inside) Forced() context.Context { return s.c.forced }
+
+func (s inside) Consuming(ctx context.Context) (*wire.Session, error) {
+	if err := s.c.con.First(ctx, nil); err != nil {
+		return nil, err
+	}
+	return wireSession(s.c.con.Wait(ctx, false))
+}
+
+func (s inside) Publishing(ctx context.Context, unblocked bool) (*wire.Session, error) {
+	return wireSession(s.c.pub.Wait(ctx, unblocked))
+}
+
+func wireSession(s *session, err error) (*wire.Session, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s.Session.Session, nil
+}
+
+func (s inside) Declaring(ctx context.Context, f func(*amqp.Connection) error) error {
+	sess, err := s.c.pub.Wait(ctx, false)
+	if err != nil {
+		return err
+	}
+	return s.c.decl.Do(ctx, sess.Session, f)
+}
+
+func (s inside) Pass(ctx context.Context, p inner.Parcel) error {
+	var way *topology.Route
+	if p.Straight {
+		way = straightTo(p.To)
+	}
+	return s.c.sendOne(ctx, passing(p), way)
+}
+
+// passing is a parcel as a message.
+func passing(p inner.Parcel) Message {
+	return Message{
+		ID: p.MessageId, Queue: p.To.Queue, Exchange: p.To.Exchange, RoutingKey: p.To.RoutingKey,
+		DeliverAt: p.DeliverAt, ClockOffset: p.ClockOffset, Attempt: p.Attempt, Version: p.Version, Created: p.Created,
+		Body: p.Body, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, Type: p.Type,
+		CorrelationID: p.CorrelationId, ReplyTo: p.ReplyTo, AppID: p.AppId, Priority: p.Priority, Headers: p.Headers,
+		own: p.Own, as: p.As,
+	}
+}
+
+// rehearsal is a client without connections.
+type rehearsal struct {
+	c  *Client
+	on string // the broker
+
+	mu     sync.Mutex
+	ch     *wire.Channel
+	asked  map[string]error // nil: can be used
+	routes int              // queues that would be created
+}
+
+func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inner.Parcel) error, err error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	strategy, err := cfg.strategy()
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, strategy: strategy}
+	c.decl = declare.New(context.Background(), c.declaring(false))
+	r := &rehearsal{c: c, on: wire.Broker(conn), ch: &wire.Channel{Conn: conn}, asked: map[string]error{}}
+	return r.pass, nil
+}
+
+// pass returns the error of Pass, as far as it can be known before anything is declared
+// and published.
+func (r *rehearsal) pass(ctx context.Context, parcel inner.Parcel) error {
+	m := passing(parcel)
+	p, err := r.c.prepare(&m, nil, time.Now())
+	if err != nil {
+		return err
+	}
+	if p.first.Hops > 0 {
+		if err := priorityProblem(r.on, r.c.strategy, p.pub.Priority); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err, known := r.asked[p.dest.String()]
+	if !known {
+		err = r.ask(ctx, p.dest)
+		r.asked[p.dest.String()] = err
+	}
+	return err
+}
+
+// ask asks the broker for a destination.
+func (r *rehearsal) ask(ctx context.Context, dest topology.Destination) error {
+	route, err := r.c.decl.Rehearse(ctx, r.ch, dest, r.routes)
+	if route {
+		r.routes++
+	}
+	return err
+}

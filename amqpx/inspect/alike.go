@@ -1,0 +1,164 @@
+package inspect
+
+import (
+	"cmp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxAlike is how many bytes of an error's text decide what it is like.
+const maxAlike = 1 << 10
+
+// Alike returns the text of an error without what differs between two messages that failed of
+// the same: numbers, with the unit of time or the colons and points between them, and ids
+// become #, quoted parts "…". Only the first 1,024 bytes count.
+//
+//	order 42 was not found       order # was not found
+//	dial tcp 10.0.0.7:5432: …    dial tcp #: …
+//	no such user: "Ann" (3f2a9c1e-…)  no such user: … (#)
+func Alike(text string) string {
+	text = strings.ToValidUTF8(text[:min(len(text), maxAlike)], "")
+	var out []byte
+	after := ' ' // the character before
+	for text != "" {
+		r, n := utf8.DecodeRuneInString(text)
+		instead := ""
+		switch {
+		case closing[r] != 0 && !joins(after): // not the one in don't
+			if end := quoted(text, r); end > 0 {
+				n, instead = end, "…"
+			}
+		case isWord(r):
+			n = wordLength(text)
+			instead = wordAlike(text[:n])
+		}
+		out = appendAlike(out, cmp.Or(instead, text[:n]))
+		after, _ = utf8.DecodeLastRuneInString(text[:n])
+		text = text[n:]
+	}
+	return strings.ToValidUTF8(string(out[:min(len(out), maxAlike)]), "")
+}
+
+// appendAlike adds a piece; numbers with a character between them are one.
+func appendAlike(out []byte, piece string) []byte {
+	n := len(out)
+	if piece[0] == '#' && n > 1 && strings.IndexByte(".:,-/", out[n-1]) >= 0 && out[n-2] == '#' {
+		out, piece = out[:n-1], piece[1:]
+	}
+	return append(out, piece...)
+}
+
+func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+
+// closing quotes by their opening ones.
+var closing = map[rune]rune{'"': '"', '\'': '\'', '`': '`', '“': '”', '‘': '’', '«': '»', '„': '“'}
+
+// joins reports whether a quote beside the character is a part of a word, or of what stands for
+// one.
+func joins(r rune) bool { return isWord(r) || r == '#' }
+
+// quoted returns how long the quoted part is at the beginning of a text; 0 if it has no end.
+func quoted(text string, open rune) int {
+	escaped := false
+	for i, r := range text {
+		next, _ := utf8.DecodeRuneInString(text[i+utf8.RuneLen(r):])
+		switch {
+		case i == 0:
+		case escaped:
+			escaped = false
+		case r == '\\':
+			escaped = true
+		case r == closing[open] && (r != '\'' || !joins(next)):
+			return i + utf8.RuneLen(r)
+		}
+	}
+	return 0
+}
+
+// wordLength is how long the word is at the beginning of a text; a UUID is one.
+func wordLength(text string) int {
+	if isUUID(text) {
+		return uuidLength
+	}
+	n := strings.IndexFunc(text, func(r rune) bool { return !isWord(r) })
+	if n < 0 {
+		n = len(text)
+	}
+	return n
+}
+
+const uuidLength = 36
+
+func isUUID(text string) bool {
+	if len(text) < uuidLength {
+		return false
+	}
+	for i := range uuidLength {
+		dash := i == 8 || i == 13 || i == 18 || i == 23
+		if dash != (text[i] == '-') || !dash && !isHex(text[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func isHex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}
+
+// minID is how long a word with digits is at least that may be an id.
+const minID = 8
+
+// wordAlike returns what stands for a word; empty for the word itself.
+func wordAlike(word string) string {
+	digits, runs, hex := 0, 0, true
+	in := false
+	for _, r := range word {
+		digit := unicode.IsDigit(r)
+		if digit {
+			digits++
+			if !in {
+				runs++
+			}
+		}
+		in = digit
+		hex = hex && r < utf8.RuneSelf && isHex(byte(r))
+	}
+	switch {
+	case digits == 0:
+		return ""
+	case isUUID(word), isSpan(word), len(word) >= minID && (hex || runs > 1):
+		return "#"
+	}
+	var b strings.Builder
+	in = false
+	for _, r := range word {
+		if digit := unicode.IsDigit(r); !digit {
+			b.WriteRune(r)
+			in = false
+		} else if !in {
+			b.WriteByte('#')
+			in = true
+		}
+	}
+	return b.String()
+}
+
+// isSpan reports whether a word is a number, or several with units of time, such as 1m30s.
+func isSpan(word string) bool {
+	for word != "" {
+		rest := strings.TrimLeftFunc(word, unicode.IsDigit)
+		if len(rest) == len(word) {
+			return false
+		}
+		word = rest
+		for _, unit := range []string{"ns", "us", "µs", "ms", "s", "m", "h", "d"} {
+			if cut, ok := strings.CutPrefix(word, unit); ok && (cut == "" || unicode.IsDigit(rune(cut[0]))) {
+				word = cut
+				break
+			}
+		}
+	}
+	return true
+}

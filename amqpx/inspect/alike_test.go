@@ -1,0 +1,48 @@
+package inspect
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestAlike(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "payment provider: 503": "payment provider: #", "timeout": "timeout",
+		"order 42 was not found":                              "order # was not found",
+		"order-42-expire failed":                              "order-#-expire failed",
+		"dial tcp 10.0.0.7:5432: connect: connection refused": "dial tcp #: connect: connection refused",
+		"after 1m30s":                                         "after #",
+		"after 250ms":                                         "after #",
+		"took 1.5s, limit 1s":                                 "took #, limit #",
+		"at 2026-11-22T19:30:34.346Z":                         "at #T#Z",
+		`no such user: "Ann" (3f2a9c1e-0000-4000-8000-0123456789AB)`: "no such user: … (#)",
+		"user 'Bob \\' Ann' is gone":                                 "user … is gone",
+		"can't and won't":                                            "can't and won't",
+		"it's `x` and «y» and “z”":                                   "it's … and … and …",
+		`an "open one`:                                               `an "open one`,
+		"commit deadbeef1 in 0xc000123456":                           "commit # in #",
+		"customer cus_Nf9vA8kQ and 01ARZ3NDEKTSV4RRFFQ69G5FAV":       "customer cus_# and #",
+		"utf8 p99 http2 postgresql14":                                "utf# p# http# postgresql#",
+		"1,000,000 rows":                                             "# rows",
+		"Größe ٣":                                                    "Größe #",
+		"\xff7":                                                      "#",
+	} {
+		if got := Alike(text); got != want {
+			t.Errorf("%q is like %q, expected %q", text, got, want)
+		}
+	}
+	if got := Alike(strings.Repeat("x ", 5000)); len(got) > maxAlike {
+		t.Errorf("%d bytes", len(got))
+	}
+}
+
+// FuzzAlike finds that what an error is like is like itself, so that a filter takes both.
+func FuzzAlike(f *testing.F) {
+	f.Add(`order 42: "x" at 10.0.0.1:5672, 1m30s, it's '3f2a9c1e'`)
+	f.Fuzz(func(t *testing.T, text string) {
+		once := Alike(text)
+		if twice := Alike(once); twice != once {
+			t.Errorf("%q\n%q\n%q", text, once, twice)
+		}
+	})
+}

@@ -1,0 +1,77 @@
+package inspect_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Where a message died, why and when, as consumers and brokers write it.
+func TestReadDeadLetter(t *testing.T) {
+	sent, died := time.Unix(1000, 0), time.Unix(2000, 0)
+	death := func(queue, reason string, at time.Time) amqp.Table {
+		return amqp.Table{"queue": queue, "reason": reason, "time": at, "exchange": "delay.deliver", "routing-keys": []any{"clock.0.0.0.0.0.0." + queue}}
+	}
+	delayed := death("delay.bucket.1m", "expired", time.Unix(1500, 0))
+	for name, c := range map[string]struct {
+		queue, exchange, key string
+		headers              amqp.Table
+		want                 inspect.DeadLetter
+	}{
+		"by a consumer": {"q.dead", "", "q.dead", amqp.Table{
+			amqpx.HeaderReason: "attempts", amqpx.HeaderError: "no", amqpx.HeaderQueue: "q", amqpx.HeaderDestination: "q", amqpx.HeaderAttempt: int64(5),
+			amqpx.HeaderAttempts: []any{"1970-01-01T00:30:00Z earlier", "1970-01-01T00:33:20Z no"}, amqpx.HeaderRequeued: int64(1_900_000),
+		}, inspect.DeadLetter{
+			Delivery: &amqpx.Delivery{Attempt: 5, RoutingKey: "q"}, Reason: inspect.ReasonAttempts, Error: "no", Died: died, Requeued: time.Unix(1900, 0),
+			Attempts: []string{"1970-01-01T00:30:00Z earlier", "1970-01-01T00:33:20Z no"}, Destination: topology.Destination{Queue: "q"},
+		}},
+		"that came through an exchange": {"q.dead", "", "q.dead", amqp.Table{
+			amqpx.HeaderReason: "rejected", amqpx.HeaderQueue: "q", amqpx.HeaderDestination: "x:a.b", amqpx.HeaderExchange: "x", amqpx.HeaderRoutingKey: "a.b",
+		}, inspect.DeadLetter{
+			Delivery: &amqpx.Delivery{Attempt: 1, Exchange: "x", RoutingKey: "a.b"}, Reason: inspect.ReasonRejected, Died: sent, Destination: topology.Destination{Queue: "q"},
+		}},
+		"by the broker": {"q.dead", "", "q.dead", amqp.Table{
+			amqpx.HeaderError: "tried once", amqpx.HeaderAttempt: int64(2), "x-death": []any{death("q", "delivery_limit", died), delayed},
+		}, inspect.DeadLetter{
+			Delivery: &amqpx.Delivery{Attempt: 2, RoutingKey: "q"}, Reason: inspect.ReasonDeliveryLimit, Error: "tried once", Died: died, Destination: topology.Destination{Queue: "q"},
+		}},
+		"parked": {"delay.parked", "delay.deliver", "clock.0.0.0.1.0.0.%2A.q", amqp.Table{"x-death": []any{delayed}}, inspect.DeadLetter{
+			Delivery: &amqpx.Delivery{Attempt: 1, RoutingKey: "*.q"}, Reason: inspect.ReasonParked, Died: time.Unix(1500, 0), Destination: topology.Destination{Queue: "*.q"},
+		}},
+		"parked for an exchange": {"delay.parked", "delay.deliver", "plugin.delay.route.a%253Ab:c:d", amqp.Table{amqpx.HeaderDestination: "a:b:c:d"}, inspect.DeadLetter{
+			Delivery: &amqpx.Delivery{Attempt: 1}, Reason: inspect.ReasonParked, Died: sent, Destination: topology.Destination{Exchange: "a:b", RoutingKey: "c:d"},
+		}},
+		"parked by a strategy of the user's": {"delay.parked", "delay.deliver", "mine.17.delay.route.a%253Ab:c:d", amqp.Table{amqpx.HeaderDestination: "a:b:c:d"}, inspect.DeadLetter{
+			Delivery: &amqpx.Delivery{Attempt: 1}, Reason: inspect.ReasonParked, Died: sent, Destination: topology.Destination{Exchange: "a:b", RoutingKey: "c:d"},
+		}},
+		"alive": {"q", "delay.deliver", "clock.0.0.0.1.0.0.q", amqp.Table{"x-death": []any{delayed}}, inspect.DeadLetter{
+			Delivery: &amqpx.Delivery{Attempt: 1}, Died: sent,
+		}},
+		"of other types": {"q.dead", "", "q.dead", amqp.Table{
+			amqpx.HeaderReason: 1, amqpx.HeaderQueue: 2, amqpx.HeaderError: 3, amqpx.HeaderAttempts: []any{4}, amqpx.HeaderRequeued: "5", "x-death": []any{6, amqp.Table{"queue": 7}},
+		}, inspect.DeadLetter{Delivery: &amqpx.Delivery{Attempt: 1}, Died: sent}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			raw := amqp.Delivery{MessageId: "1", Timestamp: sent, Exchange: c.exchange, RoutingKey: c.key, Headers: c.headers, Body: []byte("b")}
+			c.want.ID, c.want.Queue, c.want.Timestamp, c.want.Headers, c.want.Body = "1", c.queue, sent, c.headers, raw.Body
+			got := inspect.ReadDeadLetter(raw, c.queue, "delay")
+			if !got.Died.Equal(c.want.Died) || !got.Requeued.Equal(c.want.Requeued) {
+				t.Errorf("died %v, requeued %v; want %v, %v", got.Died, got.Requeued, c.want.Died, c.want.Requeued)
+			}
+			got.Died, got.Requeued = c.want.Died, c.want.Requeued
+			if got, want := fmt.Sprintf("%+v", *got.Delivery), fmt.Sprintf("%+v", *c.want.Delivery); got != want {
+				t.Errorf("delivery %s\nwant     %s", got, want)
+			}
+			got.Delivery, c.want.Delivery = nil, nil
+			if got, want := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", c.want); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}

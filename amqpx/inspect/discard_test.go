@@ -1,0 +1,184 @@
+package inspect_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// kept is a Save that keeps messages in memory, and fails when there is no room.
+type kept struct {
+	list []inspect.SavedMessage
+	room int
+	seen func()
+}
+
+var errFull = errors.New("no space left on device")
+
+func (k *kept) save(list []inspect.SavedMessage) error {
+	if k.seen != nil {
+		k.seen()
+	}
+	if len(k.list)+len(list) > k.room {
+		return errFull
+	}
+	k.list = append(k.list, list...)
+	return nil
+}
+
+func (k *kept) ids() (ids []string) {
+	for _, m := range k.list {
+		ids = append(ids, m.Message.MessageId)
+	}
+	return ids
+}
+
+func (k *kept) all() iter.Seq2[inspect.SavedMessage, error] {
+	return func(yield func(inspect.SavedMessage, error) bool) {
+		for _, m := range k.list {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+}
+
+// A message leaves the queue when it is saved, and not before.
+func TestDiscardSavesFirst(t *testing.T) {
+	inEachVersion(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 6)
+		k := &kept{room: 6}
+		k.seen = func() {
+			if q, _ := m.Queue("q.dead"); q.Ready+q.Unacked != 6-len(k.list) {
+				t.Errorf("%d are saved, and %d are in the queue", len(k.list), q.Ready+q.Unacked)
+			}
+		}
+		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: k.save, InFlight: 2, Filter: inspect.DeadLetterFilter{Header: "n", HeaderValue: "1"}})
+		if r.Discarded != 3 || !slices.Equal(k.ids(), []string{"q-01", "q-03", "q-05"}) {
+			t.Errorf("%+v; saved %v", r, k.ids())
+		}
+		m.Holds("q.dead", 3, 0)
+	})
+}
+
+// Where there is no room, everything that is not saved stays.
+func TestDiscardWithoutRoom(t *testing.T) {
+	inEachVersion(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 6)
+		k := &kept{room: 3}
+		r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{
+			Queue: "q.dead", Discard: true, Save: k.save, InFlight: 2, Management: limitedTo(m, "1000000000"),
+		})
+		if !errors.Is(err, errFull) || r.Discarded != 2 || r.Stayed != 2 || !slices.Equal(k.ids(), []string{"q-00", "q-01"}) {
+			t.Errorf("%v, %+v; saved %v", err, r, k.ids())
+		}
+		m.Holds("q.dead", 4, 0)
+	})
+}
+
+// What was saved goes where a requeue from the queue would have sent it, as it would have.
+func TestRequeueFrom(t *testing.T) {
+	inEachVersion(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		sent := func(requeue func()) map[string]map[string]any {
+			got := collector{}
+			requeue()
+			stop := c.consume("q", got.handle)
+			inmemory.After(time.Minute)
+			stop()
+			out := map[string]map[string]any{}
+			for _, h := range got.all() {
+				headers := maps.Clone(h.Headers)
+				for _, changing := range []string{amqpx.HeaderRequeued, amqpx.HeaderAttempts, amqpx.HeaderDue} {
+					delete(headers, changing)
+				}
+				out[h.ID] = map[string]any{"headers": headers, "attempt": h.Attempt, "exchange": h.Exchange, "key": h.RoutingKey, "type": h.Type}
+			}
+			return out
+		}
+		c.bury("q", 3)
+		straight := sent(func() { c.requeue(inspect.RequeueOptions{Queue: "q.dead"}) })
+		c.bury("q", 3)
+		k := &kept{room: 3}
+		c.requeue(inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: k.save})
+		for _, saved := range k.list {
+			saved.Message.Acknowledger = nil
+		}
+		fromFile := sent(func() {
+			r := c.requeue(inspect.RequeueOptions{From: k.all(), InFlight: 2})
+			wantCounts(t, r, "3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+			if r.Line != 3 {
+				t.Errorf("done up to line %d", r.Line)
+			}
+		})
+		if len(straight) != 3 || !reflect.DeepEqual(straight, fromFile) {
+			t.Errorf("from the queue %v\nfrom a file   %v", straight, fromFile)
+		}
+	})
+}
+
+// An error in what is to be sent sends nothing; a run that ends on the way says how far it
+// was.
+func TestRequeueFromInterrupted(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 5)
+		k := &kept{room: 5}
+		c.requeue(inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: k.save})
+		wrong := errors.New("line 6 is wrong")
+		_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{From: func(yield func(inspect.SavedMessage, error) bool) {
+			for m := range k.all() {
+				yield(m, nil)
+			}
+			yield(inspect.SavedMessage{}, wrong)
+		}})
+		if !errors.Is(err, wrong) {
+			t.Errorf("%v", err)
+		}
+		m.Holds("q", 0, 0)
+
+		for _, end := range []struct {
+			when       func(inspect.RequeueReport) bool
+			sent, line int
+		}{
+			{func(p inspect.RequeueReport) bool { return p.Looked == 2 }, 0, 0}, // q-01 is left out, and q-00 waits for q-02
+			{func(p inspect.RequeueReport) bool { return p.Sent == 2 }, 2, 3},
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			r, err := inspect.Requeue(ctx, c.Client, inspect.RequeueOptions{
+				From: k.all(), InFlight: 2, Filter: inspect.DeadLetterFilter{IDs: []string{"q-00", "q-02", "q-03", "q-04"}},
+				Progress: func(p inspect.RequeueReport) {
+					if end.when(p) {
+						cancel()
+					}
+				},
+			})
+			if !errors.Is(err, context.Canceled) || r.Sent != end.sent || r.Line != end.line {
+				t.Errorf("%v, %+v; expected %d sent, up to line %d", err, r, end.sent, end.line)
+			}
+			m.Holds("q", end.sent, 0)
+		}
+	})
+}
+
+func TestRequeueFromRefuses(t *testing.T) {
+	none := func(func(inspect.SavedMessage, error) bool) {}
+	save := func([]inspect.SavedMessage) error { return nil }
+	for _, o := range []inspect.RequeueOptions{{}, {Queue: "q", From: none}, {From: none, Discard: true}, {Queue: "q", Save: save}} {
+		if err := o.Validate(topology.DefaultPrefix); !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}

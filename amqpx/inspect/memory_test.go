@@ -1,0 +1,151 @@
+package inspect_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+)
+
+// memory is a broker in memory.
+type memory struct{ *inmemory.Broker }
+
+// inMemory runs a test in a bubble, in which time passes at once, with a broker.
+func inMemory(t *testing.T, test func(t *testing.T, m *memory)) {
+	t.Helper()
+	inMemoryOf(t, amqptest.Options{}, test)
+}
+
+// inMemoryOf is inMemory with a broker of another kind.
+func inMemoryOf(t *testing.T, opts amqptest.Options, test func(t *testing.T, m *memory)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, &memory{inmemory.New(t, opts)}) })
+}
+
+// inEachVersion runs a test on a broker of each line that behaves differently.
+func inEachVersion(t *testing.T, test func(t *testing.T, m *memory)) {
+	t.Helper()
+	for _, version := range inmemory.Versions {
+		t.Run(version, func(t *testing.T) { inMemoryOf(t, amqptest.Options{Version: version}, test) })
+	}
+}
+
+// dialed is a connection to look into queues.
+func (m *memory) dialed(t *testing.T) *amqp.Connection {
+	t.Helper()
+	conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: m.URL(), Dial: m.Dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// client is one of the broker in memory.
+type client struct {
+	*amqpx.Client
+
+	m *memory
+}
+
+// open is a client, which is closed when the test ends.
+func (m *memory) open(cfg amqpx.Config) *client {
+	m.Helper()
+	cfg.URL, cfg.Dial = m.URL(), m.Dial
+	c, err := amqpx.Open(m.Context(), cfg)
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			m.Errorf("close: %v", err)
+		}
+	})
+	return &client{c, m}
+}
+
+// mustSend ends the test where a message cannot be sent.
+func (c *client) mustSend(msgs ...amqpx.Message) {
+	c.m.Helper()
+	for _, msg := range msgs {
+		if err := c.Send(c.m.Context(), msg); err != nil {
+			c.m.Fatalf("send %q: %v", msg.ID, err)
+		}
+	}
+}
+
+// consume runs a consumer until it is stopped, which must not be an error, or the client
+// closed.
+func (c *client) consume(queue string, h amqpx.Handler, opts ...amqpx.ConsumeOption) (stop func()) {
+	ctx, cancel := context.WithCancel(c.m.Context())
+	result := make(chan error, 1)
+	go func() { result <- c.Consume(ctx, queue, h, opts...) }()
+	synctest.Wait()
+	return func() {
+		c.m.Helper()
+		cancel()
+		if err := <-result; err != nil {
+			c.m.Errorf("consume: %v", err)
+		}
+	}
+}
+
+// rejects is a handler that dead-letters.
+func rejects(context.Context, *amqpx.Delivery) error {
+	return amqpx.Reject(errors.New("card rejected"))
+}
+
+// collector is a handler that keeps what it is given.
+type collector struct {
+	answer error // the handler's
+
+	mu  sync.Mutex
+	got []handled
+}
+
+// handled is a delivery with the instant at which its handler began.
+type handled struct {
+	*amqpx.Delivery
+
+	at time.Time
+}
+
+func (k *collector) handle(_ context.Context, d *amqpx.Delivery) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.got = append(k.got, handled{d, time.Now()})
+	return k.answer
+}
+
+// all is what has come, in the order in which it came.
+func (k *collector) all() []handled {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.got)
+}
+
+func (k *collector) attempts() (attempts []int) {
+	for _, h := range k.all() {
+		attempts = append(attempts, h.Attempt)
+	}
+	return attempts
+}
+
+// since is how long after an instant each message came, by its id.
+func (k *collector) since(began time.Time) map[string][]time.Duration {
+	times := map[string][]time.Duration{}
+	for _, h := range k.all() {
+		times[h.ID] = append(times[h.ID], h.at.Sub(began))
+	}
+	return times
+}

@@ -1,0 +1,80 @@
+package inspect
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// PassOn sends a message that another program published, and that waits elsewhere
+// than in a queue, to its destination at an instant: with its id, properties, body,
+// timestamp, user-id and headers, also those of rabbitdelay. It is persistent from
+// then on. Offset is the clock of at minus this process's. NotCarried tells what is
+// left out.
+//
+// Errors are those of Client.Send. A user-id that is not the connection's is refused by the
+// broker.
+func PassOn(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
+	return inner.Of(c).Pass(ctx, passing(raw, to, at, offset))
+}
+
+// passing is the message that PassOn sends.
+func passing(raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) inner.Parcel {
+	p := parcelOf(amqpx.ReadDelivery(raw, to.Queue, topology.DefaultPrefix), to)
+	p.DeliverAt, p.ClockOffset = at, offset
+	p.As = &header.Properties{UserID: raw.UserId, DeliveryMode: amqp.Persistent, Timestamp: raw.Timestamp}
+	anew := []string{header.Due, header.Lead, header.Absolute, header.ClockOffset, header.Attempt, header.Version, header.Created, header.Destination}
+	for k, v := range raw.Headers {
+		if strings.HasPrefix(k, header.OwnPrefix) && !slices.Contains(anew, k) {
+			p.Own[k] = v
+		}
+	}
+	return p
+}
+
+// parcelOf is a delivery as it is sent on.
+func parcelOf(d *amqpx.Delivery, to topology.Destination) inner.Parcel {
+	return inner.Parcel{
+		Publishing: amqp.Publishing{
+			MessageId: d.ID, Body: d.Body, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
+			Type: d.Type, CorrelationId: d.CorrelationID, ReplyTo: d.ReplyTo, AppId: d.AppID,
+			Priority: d.Priority, Headers: d.Headers,
+		},
+		To: to, Attempt: d.Attempt, Version: d.Version, Created: d.Created, Own: amqp.Table{},
+	}
+}
+
+// NotCarried names what a message has and PassOn leaves out: "expiration", because it
+// would count while the message waits, and headers by which the broker routes, such as
+// "CC" and "x-death". The plugin's own header x-delay is not named.
+func NotCarried(raw amqp.Delivery) []string {
+	var out []string
+	if raw.Expiration != "" {
+		out = append(out, "expiration")
+	}
+	for k := range raw.Headers {
+		if header.Routing(k) && k != header.Delay {
+			out = append(out, k)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// PluginDestination is the destination of a message that rabbitdelay's strategy plugin
+// published with a routing key; not ok for any other key.
+func PluginDestination(prefix, key string) (dest topology.Destination, ok bool) {
+	rest, ok := strings.CutPrefix(key, "plugin.")
+	if !ok {
+		return topology.Destination{}, false
+	}
+	return topology.DestinationOf(prefix, rest)
+}

@@ -1,0 +1,91 @@
+package inspect_test
+
+import (
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A message that is passed on arrives at its instant by the other clock, as it was,
+// with what rabbitdelay had written on it.
+func TestPassOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		s, err := dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutHex})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Strategy: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close(t.Context()) }()
+		raw := amqp.Delivery{
+			MessageId: "m", UserId: "guest", Timestamp: time.Unix(1_700_000_000, 0), Type: "t", Priority: 3, Body: []byte("b"), Expiration: "5",
+			Headers: amqp.Table{
+				"x-delay": int32(9), "x-death": []any{}, "CC": []any{"k"}, "own": int16(1),
+				amqpx.HeaderDue: int64(1), amqpx.HeaderAttempt: int64(3), amqpx.HeaderVersion: int64(4), amqpx.HeaderError: "broken",
+			},
+		}
+		if lost := inspect.NotCarried(raw); !reflect.DeepEqual(lost, []string{"CC", "expiration", "x-death"}) {
+			t.Errorf("left out: %v", lost)
+		}
+		const ahead = time.Hour
+		at := time.Now().Add(ahead).Add(time.Minute)
+		if err := inspect.PassOn(t.Context(), c, raw, topology.Destination{Queue: "q"}, at, ahead); err != nil {
+			t.Fatal(err)
+		}
+		conn, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := ch.Consume("q", "", true, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		d := <-in
+		if took := time.Since(began); took < time.Minute || took > time.Minute+time.Second {
+			t.Errorf("it took %v", took)
+		}
+		want := amqp.Table{"own": int16(1), amqpx.HeaderDue: at.UnixMilli(), amqpx.HeaderAttempt: int64(3), amqpx.HeaderVersion: int64(4), amqpx.HeaderError: "broken"}
+		for k, v := range want {
+			if !reflect.DeepEqual(d.Headers[k], v) {
+				t.Errorf("%s: %v, want %v", k, d.Headers[k], v)
+			}
+		}
+		if d.Headers["x-delay"] != nil || d.Headers["CC"] != nil || d.MessageId != "m" || d.UserId != "guest" || !d.Timestamp.Equal(raw.Timestamp) || d.Type != "t" || d.Priority != 3 || d.Expiration != "" {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// A message of the strategy plugin says in its routing key where it belongs.
+func TestPluginDestination(t *testing.T) {
+	for key, want := range map[string]topology.Destination{
+		"plugin.orders.expire":              {Queue: "orders.expire"},
+		"plugin.delay.route.events:order.a": {Exchange: "events", RoutingKey: "order.a"},
+	} {
+		if got, ok := inspect.PluginDestination("delay", key); !ok || got != want {
+			t.Errorf("%s: %+v, %v", key, got, ok)
+		}
+	}
+	if d, ok := inspect.PluginDestination("delay", "orders.expire"); ok {
+		t.Errorf("a foreign key is %+v", d)
+	}
+}

@@ -1,0 +1,90 @@
+package inspect_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+)
+
+// Since RabbitMQ 4.3 a look spends no delivery limit, and leaves every message in
+// its place.
+func TestPeekSpendsNothing(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.3.0"}, func(t *testing.T, m *memory) {
+		m.Declare("q", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(20)})
+		for i := range 5 {
+			m.Publish("", "q", amqp.Publishing{MessageId: fmt.Sprint(i), Body: []byte("x")})
+		}
+		inmemory.After(time.Second)
+		conn := m.dialed(t)
+		for look := range 100 {
+			got, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{Limit: 3})
+			if err != nil || got.More != 2 || ids(got) != "0 1 2" {
+				t.Fatalf("look %d: %s and %d more (%v), want 0 1 2 and 2 more", look, ids(got), got.More, err)
+			}
+		}
+		if got, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{}); err != nil || got.More != 0 || ids(got) != "0 1 2 3 4" {
+			t.Errorf("at the end: %s (%v)", ids(got), err)
+		}
+	})
+}
+
+func ids(p inspect.Peeked) string {
+	var list []string
+	for _, m := range p.Messages {
+		list = append(list, m.ID)
+	}
+	return strings.Join(list, " ")
+}
+
+func TestPeekRefuses(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.3.0"}, func(t *testing.T, m *memory) {
+		conn := m.dialed(t)
+		for _, queue := range []string{"delay.bucket.1m", "delay.route.x:y"} {
+			if _, err := inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{}); !errors.Is(err, inspect.ErrPeek) {
+				t.Errorf("%s: %v, want ErrPeek", queue, err)
+			}
+		}
+		if _, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{Limit: inspect.MaxPeek + 1}); err == nil {
+			t.Error("a limit beyond the most was taken")
+		}
+		m.Declare("mine", nil)
+		m.Cleanup(m.Deny("", amqptest.PermissionRead, "^mine$"))
+		for queue, code := range map[string]int{"missing": amqp.NotFound, "mine": amqp.AccessRefused} {
+			_, err := inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{})
+			if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != code {
+				t.Errorf("%s: %v, want code %d", queue, err, code)
+			}
+		}
+		m.Declare("slow", nil)
+		defer m.Lose("basic.get", "slow")()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := inspect.Peek(ctx, conn, "slow", inspect.PeekOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without an answer: %v, want the end of the context", err)
+		}
+	})
+}
+
+// Before 4.3 a look counts, and nothing over AMQP tells the limit.
+func TestPeekNeedsTheLimitBefore43(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+		m.Declare("q", amqp.Table{"x-queue-type": "quorum"})
+		m.Publish("", "q", amqp.Publishing{Body: []byte("x")})
+		inmemory.After(time.Second)
+		if _, err := inspect.Peek(t.Context(), m.dialed(t), "q", inspect.PeekOptions{}); !errors.Is(err, inspect.ErrPeek) {
+			t.Errorf("%v, want ErrPeek", err)
+		}
+		if n := m.Calls("basic.get"); n != 0 {
+			t.Errorf("%d messages were read", n)
+		}
+	})
+}

@@ -1,0 +1,238 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+)
+
+// source is where a run takes its messages from.
+type source interface {
+	// begin returns how many messages there are.
+	begin(ctx context.Context) (total int, err error)
+	// take returns up to n further messages; none: that was all.
+	take(ctx context.Context, n int) ([]*letter, error)
+	// keep is called for a message that stays.
+	keep(l *letter) error
+	// acknowledge removes messages for good.
+	acknowledge(round []*letter) error
+	// end keeps what was taken and not looked at.
+	end(left []*letter) error
+}
+
+// queueSource is a queue. What stays is held until the run ends, and then put back.
+type queueSource struct {
+	taker
+
+	client *amqpx.Client
+	c      inner.Client // the same
+	o      *RequeueOptions
+	prefix string
+	rep    *RequeueReport // of which it fills in what the queue costs
+
+	sess  *wire.Session
+	limit int64 // how often a message may be put back
+
+	copies       *amqp.Channel // nil before the first copy
+	returned     chan amqp.Return
+	copiesClosed chan *amqp.Error
+	endCopies    func()
+}
+
+// begin looks at the queue and opens the channel.
+func (q *queueSource) begin(ctx context.Context) (total int, err error) {
+	if q.sess, err = q.c.Consuming(ctx); err != nil {
+		return 0, err
+	}
+	info, err := q.client.QueueInfo(ctx, q.queue)
+	if err != nil {
+		return 0, err
+	}
+	q.limit, q.endCopies = math.MaxInt64, func() {}
+	if info.Ready > 0 {
+		if err = q.learnLimit(ctx); err != nil {
+			return info.Ready, err
+		}
+	}
+	return info.Ready, wait.Done(ctx, func() error {
+		var err error
+		q.ch, err = q.sess.Conn.Channel()
+		return err
+	})
+}
+
+// learnLimit finds out how often the queue lets a message be put back. Since RabbitMQ
+// 4.3 that does not count. Before, a quorum queue takes the lower of an argument and
+// a policy, and AMQP shows no policy: a declaration with the very argument succeeds
+// under any. Without the management API only a classic queue is known to drop
+// nothing.
+func (q *queueSource) learnLimit(ctx context.Context) error {
+	version := wire.Version(q.sess.Broker)
+	if version.AtLeast(4, 3, 0) {
+		return nil
+	}
+	limit, err := returns(ctx, q.o.Management, q.queue, version)
+	switch {
+	case err == nil && limit >= topology.NoDeliveryLimit, err != nil && q.classic(ctx):
+		return nil
+	case err == nil:
+		q.limit, q.rep.DeliveryLimit, q.rep.CountsDeliveries = limit, limit, true
+	case ctx.Err() == nil && (q.o.DryRun || errors.Is(err, live.ErrStream)):
+		return peekRefused(q.queue, err)
+	default:
+		q.limit, q.rep.DeliveryLimit, q.rep.CountsDeliveries = 0, -1, true
+	}
+	return ctx.Err()
+}
+
+// classic reports whether the queue is known to be a classic one: a declaration as a
+// quorum queue is refused because of the type.
+func (q *queueSource) classic(ctx context.Context) bool {
+	ours := topology.Destination{Queue: "any", DeadLetter: q.queue}.Queues(topology.Quorum)[:1]
+	other := ""
+	err := q.c.Declaring(ctx, func(conn *amqp.Connection) (err error) {
+		other, err = live.OtherType(ctx, conn, ours[0])
+		return err
+	})
+	return err == nil && other != "" && other != live.TypeStream
+}
+
+func (q *queueSource) take(ctx context.Context, n int) ([]*letter, error) {
+	taken, err := q.receive(ctx, n)
+	q.rep.PutBack += len(taken) // unless it goes
+	list := make([]*letter, len(taken))
+	for i, raw := range taken {
+		list[i] = &letter{raw: raw, DeadLetter: ReadDeadLetter(raw, q.queue, q.prefix)}
+	}
+	return list, err
+}
+
+// acknowledge takes messages off the queue, and returns when the broker has done it:
+// nothing else is sent before.
+func (q *queueSource) acknowledge(round []*letter) error {
+	for _, l := range round {
+		if err := l.raw.Ack(false); err != nil {
+			return fmt.Errorf("message %s was %s and could not be acknowledged, so that it may come twice: %w", l.ID, l.fate.outcome, err)
+		}
+		q.rep.PutBack--
+	}
+	return q.ask(q.forced, func() error { return q.ch.Qos(1, 0, false) }) // its answer comes after the acknowledgements
+}
+
+// keep makes sure that a message which stays can be put back: where the queue might
+// drop it, a copy goes to the queue's end instead.
+func (q *queueSource) keep(l *letter) error {
+	count, _ := header.Int(l.raw.Headers, header.Deliveries)
+	if !q.rep.CountsDeliveries || count+1 < q.limit {
+		return nil
+	}
+	if err := q.copyBack(&l.raw); err != nil {
+		return fmt.Errorf("message %s was delivered %d times and may be dropped when it is put back; a copy could not be made: %w", l.raw.MessageId, count+1, err)
+	}
+	if err := l.raw.Ack(false); err != nil {
+		return err
+	}
+	q.rep.Moved++
+	q.rep.PutBack--
+	return nil
+}
+
+// copyHeaders are the headers of a message as its copy has them. By CC the broker would
+// route the copy to other queues too, so that is carried.
+func copyHeaders(raw *amqp.Delivery) amqp.Table {
+	if _, ok := raw.Headers[header.CC]; !ok {
+		return raw.Headers
+	}
+	h := maps.Clone(raw.Headers)
+	delete(h, header.CC)
+	p := header.Of(raw)
+	h[header.Carried] = p.Carried()
+	return h
+}
+
+// copyBack publishes a message to the queue that it came from, as it is.
+func (q *queueSource) copyBack(raw *amqp.Delivery) error {
+	ctx, cancel := context.WithTimeout(q.forced, sendTimeout)
+	defer cancel()
+	if q.copies == nil || q.copies.IsClosed() {
+		if err := q.openCopies(ctx); err != nil {
+			return err
+		}
+	}
+	var dc *amqp.DeferredConfirmation
+	err := wait.Done(ctx, func() (err error) {
+		dc, err = q.copies.PublishWithDeferredConfirm("", q.queue, true, false, amqp.Publishing{
+			Headers: copyHeaders(raw), ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding, DeliveryMode: raw.DeliveryMode,
+			Priority: raw.Priority, CorrelationId: raw.CorrelationId, ReplyTo: raw.ReplyTo, Expiration: raw.Expiration,
+			MessageId: raw.MessageId, Timestamp: raw.Timestamp, Type: raw.Type, AppId: raw.AppId, Body: raw.Body,
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	taken, err := dc.WaitContext(ctx)
+	if err != nil {
+		return fmt.Errorf("the broker has not confirmed it: %w", err)
+	}
+	select {
+	case back, ok := <-q.returned:
+		if ok {
+			return fmt.Errorf("%w: %s", amqpx.ErrUnroutable, back.ReplyText)
+		}
+	default:
+	}
+	switch {
+	case taken:
+		return nil
+	case !q.copies.IsClosed():
+		return amqpx.ErrNacked
+	}
+	return fmt.Errorf("connection ended before the confirm: %w", <-q.copiesClosed)
+}
+
+// openCopies opens the channel for copies, which the run keeps.
+func (q *queueSource) openCopies(ctx context.Context) error {
+	q.endCopies()
+	sess, err := q.c.Publishing(ctx, true)
+	if err != nil {
+		return err
+	}
+	ch, err := sess.Conn.Channel()
+	if err != nil {
+		return err
+	}
+	q.copies, q.copiesClosed = ch, ch.NotifyClose(make(chan *amqp.Error, 1))
+	q.returned, q.endCopies = ch.NotifyReturn(make(chan amqp.Return, 1)), func() { go func() { _ = ch.Close() }() }
+	return ch.Confirm(false)
+}
+
+// end returns everything that was not acknowledged to the queue, in its order.
+func (q *queueSource) end(left []*letter) error {
+	if q.ch == nil {
+		return nil
+	}
+	defer q.endCopies()
+	defer wire.CloseChannel(q.forced, q.ch)
+	if q.ch.IsClosed() {
+		return nil
+	}
+	var err error
+	for len(left) > 0 && err == nil {
+		err = q.keep(left[0])
+		left = left[1:]
+	}
+	return errors.Join(err, q.putBack(q.rep.PutBack))
+}

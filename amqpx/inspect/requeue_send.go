@@ -1,0 +1,281 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// letter is a message on its way through a run.
+type letter struct {
+	DeadLetter
+	raw  amqp.Delivery
+	line int                  // of RequeueOptions.From; 0 without
+	dest topology.Destination // where it goes
+	fate fate
+}
+
+// fate is what becomes of a letter.
+type fate struct {
+	outcome RequeueOutcome
+	dest    string
+	why     string
+}
+
+func (l *letter) stays(why string) {
+	l.fate = fate{RequeueStayed, l.dest.String(), why}
+}
+
+// decide reports whether a letter is chosen, and records what is to become of it.
+func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error) {
+	if l.Requeued.UnixMilli() >= r.began.UnixMilli() {
+		r.rep.Again++
+		return false, nil
+	}
+	if !r.o.Filter.Matches(&l.DeadLetter, r.began) {
+		return false, nil
+	}
+	l.dest = l.Destination
+	elsewhere := r.o.To != topology.Destination{}
+	if elsewhere {
+		l.dest = r.o.To
+	}
+	l.fate = fate{outcome: RequeueSent, dest: l.dest.String()}
+	switch {
+	case r.o.Discard:
+		l.fate.outcome = RequeueDiscarded
+		return true, nil
+	case l.Reason == ReasonUnreadable:
+		l.stays("its headers cannot be read, wherever it goes; rabbitdelay discard removes it")
+		return true, nil
+	case l.Reason == "" && !elsewhere:
+		l.stays("it is no dead letter: nothing tells that it died; give a destination to move it all the same")
+		return true, nil
+	case l.dest == topology.Destination{}:
+		l.stays("nothing tells where it belongs; give a destination")
+		return true, nil
+	case l.dest.Queue == l.Queue:
+		l.stays("it died in this very queue; give another destination")
+		return true, nil
+	case l.Version != 0 && elsewhere:
+		l.stays("a task goes where its row says; leave the destination out")
+		return true, nil
+	case l.Version != 0 && r.o.Tasks == nil:
+		l.stays("the row of its task decides; give the database")
+		return true, nil
+	case l.Version != 0:
+		if l.fate.outcome, l.fate.why, err = r.o.Tasks.RequeueDead(ctx, &l.DeadLetter, r.o.DryRun); err != nil {
+			return true, fmt.Errorf("task %s: %w", l.ID, err)
+		}
+		switch l.fate.outcome {
+		case RequeueSent:
+		case RequeueRevived, RequeueRemoved, RequeueStayed:
+			return true, nil
+		default:
+			l.stays(fmt.Sprintf("the task store gave the unknown outcome %q", l.fate.outcome))
+			return true, nil
+		}
+	}
+	if why := r.refused[l.dest]; why != "" {
+		l.stays(why)
+		return true, nil
+	}
+	if r.o.DryRun || r.early(l) {
+		return true, r.exists(ctx, l)
+	}
+	return true, nil
+}
+
+// early reports whether a letter was parked before it was due, and has to wait.
+func (r *requeue) early(l *letter) bool { return l.DueAt.After(time.Now()) }
+
+// existsFor is how long a destination that was there is taken to be.
+const existsFor = time.Second
+
+// exists keeps a letter whose destination is not there. A client that declares
+// would create it, and nobody would read it.
+func (r *requeue) exists(ctx context.Context, l *letter) error {
+	if time.Since(r.existed[l.dest]) < existsFor {
+		return nil
+	}
+	asked := l.dest
+	if l.dest.Queue == "" && l.dest.Exchange == "" {
+		l.dest = topology.Destination{Queue: l.dest.RoutingKey} // the default exchange
+	}
+	err := r.c.Declaring(ctx, func(conn *amqp.Connection) error {
+		on := wire.Channel{Conn: conn}
+		defer on.Close()
+		return on.Do(func(ch *amqp.Channel) error {
+			if l.dest.ToExchange() {
+				return ch.ExchangeDeclarePassive(l.dest.Exchange, amqp.ExchangeTopic, true, false, false, false, nil)
+			}
+			_, err := ch.QueueDeclarePassive(l.dest.Queue, true, false, false, false, nil)
+			return err
+		})
+	})
+	if wire.IsCode(err, amqp.NotFound) {
+		r.refuse(l, whyStays(err, l.dest))
+		return nil
+	}
+	r.existed[asked] = time.Now()
+	return ctx.Err() // what may not be looked at may still be sent to
+}
+
+// send sends or saves a round, and takes those off the queue that went.
+func (r *requeue) send(ctx context.Context, round []*letter) error {
+	var stop error
+	if r.o.Discard {
+		stop = r.save(round)
+	} else {
+		stop = r.sendAll(ctx, round)
+	}
+	gone := slices.DeleteFunc(slices.Clone(round), func(l *letter) bool { return l.fate.outcome == RequeueStayed })
+	err := r.src.acknowledge(gone)
+	for _, l := range round {
+		r.settle(l)
+	}
+	return errors.Join(stop, err)
+}
+
+// save has a round kept that is to be discarded.
+func (r *requeue) save(round []*letter) error {
+	if r.o.Save == nil {
+		return nil
+	}
+	list := make([]SavedMessage, len(round))
+	now := time.Now()
+	for i, l := range round {
+		list[i] = SavedMessage{Queue: r.o.Queue, Saved: now, Message: l.raw}
+	}
+	err := r.o.Save(list)
+	if err == nil {
+		return nil
+	}
+	for _, l := range round {
+		l.stays("it could not be saved")
+		err = errors.Join(err, r.src.keep(l))
+	}
+	return fmt.Errorf("messages that could not be saved stay: %w", err)
+}
+
+// sendAll sends a round, side by side.
+func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
+	errs := make([]error, len(round))
+	var all sync.WaitGroup
+	for i, l := range round {
+		if l.fate.outcome == RequeueSent {
+			all.Go(func() { errs[i] = r.sendOne(ctx, l) })
+		}
+	}
+	all.Wait()
+	for i, l := range round {
+		if errs[i] == nil {
+			continue
+		}
+		why := whyStays(errs[i], l.dest)
+		se, sent := errors.AsType[*amqpx.SendError](errs[i])
+		switch {
+		case sent && se.Tries == 0 && !errors.Is(errs[i], topology.ErrDestination), errors.Is(errs[i], amqpx.ErrClosed):
+			stop = errs[i] // no connection, or a broker that blocks: nothing else would go
+			l.stays("not sent: " + why)
+		case errors.Is(errs[i], amqpx.ErrMessage), sent && wire.IsCode(errs[i], amqp.PreconditionFailed):
+			l.stays(why) // the message's own trouble
+		default:
+			r.refuse(l, why)
+		}
+		if err := r.src.keep(l); err != nil {
+			stop = errors.Join(stop, err)
+		}
+	}
+	return stop
+}
+
+// pace waits until n more messages may go.
+func (r *requeue) pace(ctx context.Context, n int) error {
+	if r.o.Rate <= 0 {
+		return nil
+	}
+	if now := time.Now(); r.next.Before(now) {
+		r.next = now
+	}
+	t := time.NewTimer(time.Until(r.next))
+	defer t.Stop()
+	r.next = r.next.Add(time.Duration(float64(n) / r.o.Rate * float64(time.Second)))
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// sendTimeout bounds the sending of one message.
+const sendTimeout = 10 * time.Second
+
+// sendOne sends a letter. It does not end with the run: an outcome that nobody
+// waits for would be one that nobody knows.
+func (r *requeue) sendOne(ctx context.Context, l *letter) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTimeout)
+	defer cancel()
+	defer context.AfterFunc(r.c.Forced(), cancel)()
+	return r.c.Pass(ctx, r.parcel(l))
+}
+
+// parcel is a letter as it is sent.
+func (r *requeue) parcel(l *letter) inner.Parcel {
+	p := parcelOf(l.Delivery, l.dest)
+	p.DeliverAt, p.Straight = l.DueAt, !r.early(l)
+	before := &header.Properties{Expiration: l.Expiration, UserID: l.UserID, DeliveryMode: l.DeliveryMode, Timestamp: l.Timestamp, Headers: l.Headers}
+	if r.o.KeepAttempts {
+		before.Record(p.Own, l.Snoozes)
+	} else {
+		before.Record(p.Own, 0)
+		p.Attempt = 1
+	}
+	p.Own[header.Requeued] = r.began.Add(time.Since(r.began)).UnixMilli() // not before began, whatever the clock does
+	if !l.dest.ToExchange() {
+		header.Origin(p.Own, l.Exchange, l.RoutingKey)
+	}
+	return p
+}
+
+// refuse keeps a letter because its destination takes none, and with it all
+// others of this run.
+func (r *requeue) refuse(l *letter, why string) {
+	r.refused[l.dest] = why
+	l.stays(why)
+}
+
+// whyStays returns in words why a destination took no message.
+func whyStays(err error, dest topology.Destination) string {
+	switch {
+	case errors.Is(err, amqpx.ErrUnroutable) && !wire.IsCode(err, amqp.NotFound) && dest.ToExchange() && dest.Exchange != "":
+		return "the exchange routes it to no queue: nothing is bound for it"
+	case errors.Is(err, amqpx.ErrUnroutable), wire.IsCode(err, amqp.NotFound):
+		return "the destination does not exist"
+	case wire.IsCode(err, amqp.AccessRefused):
+		return "this user may not write there (403)"
+	case errors.Is(err, amqpx.ErrNacked) && dest.ToExchange():
+		return "a queue behind the exchange refuses messages: it is full, or has no leader; others may have taken it, and it may come twice"
+	case errors.Is(err, amqpx.ErrNacked):
+		return "the destination refuses messages: it is full, or has no leader"
+	case errors.Is(err, amqpx.ErrOutcomeUnknown):
+		return "no confirm came in time; it may have been taken, and come twice"
+	}
+	cause := err
+	if se, ok := errors.AsType[*amqpx.SendError](err); ok {
+		cause = se.Cause
+	}
+	return cause.Error()
+}

@@ -1,0 +1,695 @@
+package inspect_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// requeue runs until its end, which must not be an error.
+func (c *client) requeue(o inspect.RequeueOptions) inspect.RequeueReport {
+	c.m.Helper()
+	if o.Management == nil {
+		o.Management = limitedTo(c.m, fmt.Sprint(topology.NoDeliveryLimit))
+	}
+	r, err := inspect.Requeue(c.m.Context(), c.Client, o)
+	if err != nil {
+		c.m.Fatalf("requeue: %v; %+v", err, r)
+	}
+	return r
+}
+
+// bury sends n messages to a queue and has a handler reject them.
+func (c *client) bury(queue string, n int) {
+	c.m.Helper()
+	stop := c.consume(queue, rejects, amqpx.WithConcurrency(1))
+	for i := range n {
+		c.mustSend(amqpx.Message{ID: fmt.Sprintf("%s-%02d", queue, i), Queue: queue, Headers: amqp.Table{"n": int32(i % 2)}})
+		inmemory.After(time.Second) // dead letters of messages that are handled side by side come in any order
+	}
+	stop()
+	c.m.Holds(queue+".dead", n, 0)
+}
+
+// counts are the numbers of a report, in the order of its fields.
+func counts(r inspect.RequeueReport) string {
+	return fmt.Sprintf("%d total, %d looked, %d chosen: %d sent, %d revived, %d removed, %d stayed; %d again, %d moved",
+		r.Total, r.Looked, r.Chosen, r.Sent, r.Revived, r.Removed, r.Stayed, r.Again, r.Moved)
+}
+
+func wantCounts(t *testing.T, r inspect.RequeueReport, want string) {
+	t.Helper()
+	if got := counts(r); got != want {
+		t.Errorf("%s\nwant %s\n%+v", got, want, r.Results)
+	}
+}
+
+// Dead letters go back to their queue as they were sent, with their ids, and
+// attempts anew or not.
+func TestRequeue(t *testing.T) {
+	inEachVersion(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 3)
+		wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", DryRun: true}), "3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+		m.Holds("q.dead", 3, 0)
+		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead"})
+		wantCounts(t, r, "3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+		if want := []inspect.RequeueResult{{Destination: "q", Outcome: inspect.RequeueSent, Count: 3}}; !reflect.DeepEqual(r.Results, want) {
+			t.Errorf("%+v", r.Results)
+		}
+		m.Holds("q.dead", 0, 0)
+		if got := m.IDs("q"); !slices.Equal(got, []string{"q-00", "q-01", "q-02"}) {
+			t.Errorf("in the queue: %v", got)
+		}
+		got := collector{answer: errors.New("again")}
+		stop := c.consume("q", got.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 2, Backoff: time.Second}))
+		inmemory.After(time.Minute)
+		if a := got.attempts(); !slices.Equal(a, []int{1, 1, 1, 2, 2, 2}) {
+			t.Errorf("attempts %v", a)
+		}
+		d := got.all()[0]
+		if d.Headers["n"] == nil || d.Exchange != "" || d.RoutingKey != "q" || d.Headers[amqpx.HeaderReason] != nil || d.Headers[amqpx.HeaderRequeued] == nil {
+			t.Errorf("came as %q, %q with %v", d.Exchange, d.RoutingKey, d.Headers)
+		}
+		if list, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(list) != 1 || d.Headers[amqpx.HeaderError] != "card rejected" {
+			t.Errorf("what failed before is gone: %v", d.Headers)
+		}
+		stop()
+
+		c.requeue(inspect.RequeueOptions{Queue: "q.dead", KeepAttempts: true})
+		last := collector{}
+		stop = c.consume("q", last.handle, amqpx.WithRetry(topology.Retry{MaxAttempts: 2}))
+		inmemory.After(time.Second)
+		if a := last.attempts(); !slices.Equal(a, []int{2, 2, 2}) {
+			t.Errorf("attempts %v", a)
+		}
+		stop()
+	})
+}
+
+// What is not chosen stays in its place, except where a broker puts back at the end.
+// A reason that no dead letter can have is a mistake, not nothing to do.
+func TestRequeueUnknownReason(t *testing.T) {
+	for reason, ok := range map[string]bool{"bogus": false, "": false, "Rejected": false, inspect.ReasonMaxLen: true, inspect.ReasonUnreadable: true} {
+		o := inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{Reasons: []string{inspect.ReasonRejected, reason}}}
+		if err := o.Validate("delay"); (err == nil) != ok || err != nil && (!errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "it must be rejected, attempts, deliveries")) {
+			t.Errorf("%q: %v", reason, err)
+		}
+	}
+}
+
+func TestRequeueFilter(t *testing.T) {
+	inEachVersion(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 6)
+		inmemory.After(time.Hour)
+		c.bury("p", 1)
+		for _, f := range []inspect.DeadLetterFilter{
+			{Reasons: []string{inspect.ReasonAttempts}}, {IDs: []string{"no"}}, {Destinations: []string{"p"}}, {Error: "timeout"},
+			{Header: "n", HeaderValue: "2"}, {Header: "m"}, {OlderThan: 2 * time.Hour}, {NewerThan: time.Minute},
+		} {
+			wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: f}), "6 total, 6 looked, 0 chosen: 0 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+		}
+		f := inspect.DeadLetterFilter{
+			Reasons: []string{inspect.ReasonAttempts, inspect.ReasonRejected}, Destinations: []string{"q"}, Error: "card", Header: "n", HeaderValue: "1",
+			OlderThan: time.Minute, NewerThan: 2 * time.Hour,
+		}
+		wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: f, Limit: 2}), "6 total, 4 looked, 2 chosen: 2 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+		if got := m.IDs("q"); !slices.Equal(got, []string{"q-01", "q-03"}) {
+			t.Errorf("sent %v", got)
+		}
+		got := m.IDs("q.dead")
+		slices.Sort(got)
+		if want := []string{"q-00", "q-02", "q-04", "q-05"}; !slices.Equal(got, want) {
+			t.Errorf("left %v", got)
+		}
+	})
+}
+
+// In what order messages that were put back lie.
+func TestRequeuePutsBackInOrder(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 20)
+		all := m.IDs("q.dead")
+		c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{IDs: []string{"q-03", "q-17"}}})
+		want := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return id == "q-03" || id == "q-17" })
+		if got := m.IDs("q.dead"); !slices.Equal(got, want) {
+			t.Errorf("left %v", got)
+		}
+	})
+}
+
+// A message that dies again during the run is not taken again, nor does it keep
+// the run going.
+func TestRequeueOfWhatDiesAgain(t *testing.T) {
+	inEachVersion(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 5)
+		stop := c.consume("q", rejects)
+		other := make(chan inspect.RequeueReport)
+		go func() { // somebody else, who makes room for what comes back
+			r, _ := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead", Rate: 1})
+			other <- r
+		}()
+		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Rate: 1})
+		o := <-other
+		inmemory.After(time.Minute)
+		m.Holds("q.dead", 5, 0)
+		if sent := r.Sent + o.Sent; sent != 5 {
+			t.Errorf("5 dead letters were sent %d times: %+v, %+v", sent, r, o)
+		}
+		stop()
+	})
+}
+
+// A message that the broker gave up on goes back to the queue that it died in, and
+// one that came through an exchange to the queue whose consumer gave it up.
+func TestRequeueWhereItDied(t *testing.T) {
+	inEachVersion(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		_ = m.Channel().ExchangeDeclare("x", "fanout", true, false, false, false, nil)
+		for _, q := range []string{"a", "b"} {
+			c.mustSend(amqpx.Message{Queue: q, ID: "first"})
+			_ = m.Channel().QueueBind(q, "", "x", false, nil)
+			_, _ = m.Channel().QueuePurge(q, false)
+		}
+		c.mustSend(amqpx.Message{ID: "1", Exchange: "x", RoutingKey: "k"})
+		inmemory.After(time.Second)
+		stop := c.consume("a", rejects)
+		stop()
+		raw, ok, err := m.Channel().Get("b", false)
+		if !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		_ = raw.Reject(false)
+		inmemory.After(time.Second)
+		for _, q := range []string{"a", "b"} {
+			m.Holds(q, 0, 0)
+			wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: q + ".dead"}), "1 total, 1 looked, 1 chosen: 1 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+			m.Holds(q, 1, 0)
+			got := collector{}
+			stop := c.consume(q, got.handle)
+			inmemory.After(time.Second)
+			if d := got.all(); len(d) != 1 || d[0].Exchange != "x" || d[0].RoutingKey != "k" {
+				t.Errorf("%s got %+v", q, d)
+			}
+			stop()
+		}
+	})
+}
+
+// Parked messages go to their destination once it is there again, and wait for
+// their instant if they were parked before it.
+func TestRequeueParked(t *testing.T) {
+	inEachVersion(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{RecheckInterval: time.Hour})
+		began := time.Now()
+		c.mustSend(amqpx.Message{ID: "due", Queue: "q", Delay: time.Second}, amqpx.Message{ID: "early", Queue: "q", Delay: 10*time.Minute + time.Second})
+		m.Delete("q")
+		_ = m.Channel().QueueUnbind("delay.bucket.1s", "", "delay.bucket.1s", nil)
+		_ = m.Channel().ExchangeUnbind("delay.bucket.level-1", "", "", false, nil)
+		inmemory.After(10 * time.Second)
+		m.Holds("delay.parked", 1, 0)
+		parked := inspect.RequeueOptions{Queue: "delay.parked"}
+		r := c.requeue(parked)
+		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 0 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved")
+		if len(r.Results) != 1 || !strings.Contains(r.Results[0].Why, "does not exist") || r.Results[0].Destination != "q" {
+			t.Errorf("%+v", r.Results)
+		}
+		m.Holds("delay.parked", 1, 0)
+		if _, there := m.Queue("q"); there {
+			t.Error("the destination was created")
+		}
+		// One that was parked on its way: nobody reads the digit of the seconds.
+		m.Publish("", "delay.parked", amqp.Publishing{MessageId: "way", Headers: amqp.Table{amqpx.HeaderDue: began.Add(20 * time.Minute).UnixMilli()}})
+		m.Publish("delay.parked", "clock.0.0.0.20.0.0.q", amqp.Publishing{MessageId: "wait", Headers: amqp.Table{amqpx.HeaderDue: began.Add(20 * time.Minute).UnixMilli()}})
+		got := collector{}
+		stop := c.consume("q", got.handle)
+		r = c.requeue(parked)
+		wantCounts(t, r, "3 total, 3 looked, 3 chosen: 2 sent, 0 revived, 0 removed, 1 stayed; 0 again, 0 moved") // nothing tells where "way" belongs
+		inmemory.After(30 * time.Minute)
+		times := got.since(began)
+		if d := times["due"]; len(d) != 1 || d[0] > 11*time.Second {
+			t.Errorf("due came after %v", d)
+		}
+		if d := times["wait"]; len(d) != 1 || d[0] < 20*time.Minute {
+			t.Errorf("wait came after %v", d)
+		}
+		r = c.requeue(inspect.RequeueOptions{Queue: "delay.parked", To: topology.Destination{Queue: "q"}})
+		wantCounts(t, r, "1 total, 1 looked, 1 chosen: 1 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+		stop()
+	})
+}
+
+// A destination that takes nothing is asked once, and is nobody else's trouble.
+func TestRequeueToWhatRefuses(t *testing.T) {
+	const full, gone, forbidden = "refuses messages", "does not exist", "may not write"
+	for name, c := range map[string]struct {
+		spoil func(m *memory)
+		why   string
+		tries int // publishes to the destination, at most
+	}{
+		"gone":      {func(m *memory) { m.Delete("q") }, gone, 1},
+		"full":      {func(m *memory) { m.Nack("q") }, full, 40},
+		"forbidden": {func(m *memory) { m.Refuse("q", amqp.AccessRefused, "no") }, forbidden, 5},
+		"silent":    {func(m *memory) { m.Silence("q") }, "no confirm", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				cl := m.open(amqpx.Config{})
+				cl.bury("q", 5)
+				cl.bury("p", 5)
+				for _, msg := range m.State("p.dead").Messages { // both in one queue
+					m.Publish("", "q.dead", msg.Publishing)
+				}
+				c.spoil(m)
+				inmemory.After(time.Second)
+				before := m.Publishes("")
+				r := cl.requeue(inspect.RequeueOptions{Queue: "q.dead"})
+				wantCounts(t, r, "10 total, 10 looked, 10 chosen: 5 sent, 0 revived, 0 removed, 5 stayed; 0 again, 0 moved")
+				m.Holds("q.dead", 5, 0)
+				m.Holds("p", 5, 0)
+				if n := m.Publishes("") - before - 5; n > c.tries {
+					t.Errorf("%d publishes to a queue that refuses", n)
+				}
+				for _, x := range r.Results {
+					if x.Outcome == inspect.RequeueStayed && (x.Destination != "q" || x.Count != 5 || !strings.Contains(x.Why, c.why)) {
+						t.Errorf("%+v", x)
+					}
+				}
+			})
+		})
+	}
+}
+
+// limitedTo is the management API of a broker whose queues have a delivery limit.
+func limitedTo(t testing.TB, limit string) *live.Management {
+	t.Helper()
+	return managed(t, `{"type": "quorum", "effective_policy_definition": {"delivery-limit": `+limit+`}}`)
+}
+
+// managed is a management API that has one answer.
+func managed(t testing.TB, answer string) *live.Management {
+	t.Helper()
+	m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: answers(answer)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// noDatabase is a database that has died.
+type noDatabase struct{}
+
+var errNoDatabase = errors.New("no database")
+
+func (noDatabase) RequeueDead(context.Context, *inspect.DeadLetter, bool) (inspect.RequeueOutcome, string, error) {
+	return "", "", errNoDatabase
+}
+
+// byID is a TaskStore that gives a task's id as the outcome.
+type byID struct{}
+
+func (byID) RequeueDead(_ context.Context, l *inspect.DeadLetter, _ bool) (inspect.RequeueOutcome, string, error) {
+	return inspect.RequeueOutcome(l.ID), "", nil
+}
+
+// A task stays if what the store says of it means nothing.
+func TestRequeueWithAnUnknownOutcome(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		stop := c.consume("q", rejects, amqpx.WithConcurrency(1))
+		for _, id := range []string{"revived", "outcome", "done"} {
+			c.mustSend(amqpx.Message{ID: id, Queue: "q", Version: 1})
+		}
+		inmemory.After(time.Second)
+		stop()
+		for _, dry := range []bool{true, false} {
+			r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Tasks: byID{}, DryRun: dry})
+			wantCounts(t, r, "3 total, 3 looked, 3 chosen: 0 sent, 1 revived, 0 removed, 2 stayed; 0 again, 0 moved")
+			if why := r.Results[1].Why; !strings.Contains(why, "unknown") {
+				t.Errorf("stayed because %q", why)
+			}
+		}
+		m.Holds("q.dead", 2, 0)
+	})
+}
+
+// answers is an HTTP server that has one answer.
+type answers string
+
+func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(a)))}, nil
+}
+
+// What a queue may drop when it is put back goes to the queue's end instead, also
+// when the run ends before it was looked at; and a queue that drops nothing is left
+// as it is.
+func TestRequeueSparesTheDeliveryLimit(t *testing.T) {
+	cut := func(inspect.RequeueReport) {} // the context ends with it
+	chosen := func(ids ...string) inspect.DeadLetterFilter { return inspect.DeadLetterFilter{IDs: ids} }
+	for _, version := range []string{"3.10.8", "4.0.5", "4.3.0"} {
+		for name, c := range map[string]struct {
+			limit  int64
+			policy string
+			o      inspect.RequeueOptions
+			moves  bool // before 4.3
+		}{
+			"dry run":          {3, "3", inspect.RequeueOptions{DryRun: true}, true},
+			"policy":           {topology.NoDeliveryLimit, "3", inspect.RequeueOptions{DryRun: true}, true},
+			"no limit":         {topology.NoDeliveryLimit, "1000000000", inspect.RequeueOptions{DryRun: true}, false},
+			"ended early":      {3, "3", inspect.RequeueOptions{Filter: chosen("0"), Limit: 1}, true},
+			"unknown":          {3, "", inspect.RequeueOptions{Filter: chosen("none")}, true},
+			"unknown, ours":    {topology.NoDeliveryLimit, "", inspect.RequeueOptions{Filter: chosen("none")}, true},
+			"unknown, early":   {3, "", inspect.RequeueOptions{Filter: chosen("0"), Limit: 1}, true},
+			"database":         {3, "", inspect.RequeueOptions{Tasks: noDatabase{}}, true},
+			"cut off":          {3, "3", inspect.RequeueOptions{Filter: chosen("none"), Progress: cut}, true},
+			"unknown, cut off": {3, "", inspect.RequeueOptions{Filter: chosen("none"), Progress: cut}, true},
+		} {
+			t.Run(version+" "+name, func(t *testing.T) {
+				inMemoryOf(t, amqptest.Options{Version: version}, func(t *testing.T, m *memory) {
+					cl := m.open(amqpx.Config{})
+					m.Declare("q", amqp.Table{"x-queue-type": "quorum"})
+					m.Declare("dead", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": c.limit})
+					o := c.o
+					o.Queue, o.To.Queue = "dead", "q"
+					var headers amqp.Table
+					if o.Tasks != nil {
+						headers, o.To.Queue = amqp.Table{amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: "q", amqpx.HeaderVersion: int64(1)}, ""
+					}
+					if c.policy != "" {
+						o.Management = limitedTo(t, c.policy)
+					}
+					for i := range 10 {
+						m.Publish("", "dead", amqp.Publishing{MessageId: fmt.Sprint(i), Headers: headers})
+					}
+					moved := 0
+					for range 20 {
+						ctx, cancel := context.WithCancel(t.Context())
+						if c.o.Progress != nil {
+							o.Progress = func(inspect.RequeueReport) { cancel() }
+						}
+						r, err := inspect.Requeue(ctx, cl.Client, o)
+						if err != nil && ctx.Err() == nil && !errors.Is(err, errNoDatabase) {
+							t.Fatalf("%v; %+v", err, r)
+						}
+						cancel()
+						moved += r.Moved
+						for _, id := range m.IDs("q") {
+							m.Publish("", "dead", amqp.Publishing{MessageId: id})
+						}
+						_, _ = m.Channel().QueuePurge("q", false)
+					}
+					inmemory.After(time.Second)
+					there := map[string]bool{}
+					for _, id := range m.IDs("dead") {
+						there[id] = true
+					}
+					if len(there) != 10 {
+						t.Errorf("%v are left", there)
+					}
+					if moves := c.moves && version != "4.3.0"; moves != (moved > 0) {
+						t.Errorf("%d were moved", moved)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Long messages are taken by few, so that they find room in memory.
+func TestRequeueOfLongMessages(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.Declare("q", nil)
+		m.Declare("dead", amqp.Table{"x-queue-type": "quorum"})
+		body := make([]byte, 4<<20)
+		for i := range 40 {
+			m.Publish("", "dead", amqp.Publishing{MessageId: fmt.Sprint(i), Body: body})
+		}
+		inmemory.After(time.Second)
+		most := 0
+		r := c.requeue(inspect.RequeueOptions{Queue: "dead", To: topology.Destination{Queue: "q"}, Progress: func(inspect.RequeueReport) {
+			most = max(most, m.State("dead").Unacked)
+		}})
+		if r.Sent != 40 || most > 8 {
+			t.Errorf("%d of 4 MiB were taken at a time; %+v", most, r)
+		}
+	})
+}
+
+// A dry run asks for a destination once, and not for each message.
+func TestRequeueDryRunAsksOnce(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.Declare("q", nil)
+		m.Declare("dead", amqp.Table{"x-queue-type": "quorum"})
+		for i := range 100 {
+			m.Publish("", "dead", amqp.Publishing{MessageId: fmt.Sprint(i)})
+		}
+		before := m.Calls("queue.declare")
+		if r := c.requeue(inspect.RequeueOptions{Queue: "dead", To: topology.Destination{Queue: "q"}, DryRun: true}); r.Sent != 100 {
+			t.Errorf("%+v", r)
+		}
+		if n := m.Calls("queue.declare") - before; n > 10 {
+			t.Errorf("%d declarations", n)
+		}
+	})
+}
+
+// Where the limit is not known, a look would change the queue or cost a delivery.
+func TestRequeueDryRunNeedsTheLimit(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.Declare("classic", amqp.Table{"x-queue-type": "classic"})
+		m.Declare("quorum", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
+		for _, queue := range []string{"classic", "quorum"} {
+			m.Publish("", queue, amqp.Publishing{MessageId: "1"})
+		}
+		const limit = `{"type": "quorum", "arguments": {"x-delivery-limit": 1000000000}`
+		for _, x := range []struct {
+			queue string
+			m     *live.Management
+			why   string
+		}{
+			{"classic", nil, ""},
+			{"classic", managed(t, `{"type": "classic"}`), ""},
+			{"quorum", nil, "broker.management_url"},
+			{"quorum", managed(t, limit+`}`), "try again in 10 s"}, // no figures yet
+			{"quorum", managed(t, limit+`, "effective_policy_definition": []}`), ""},
+			{"quorum", managed(t, limit+`, "effective_policy_definition": {}}`), ""},
+		} {
+			_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: x.queue, DryRun: true, Management: x.m})
+			if errors.Is(err, inspect.ErrPeek) != (x.why != "") || err != nil && !strings.Contains(err.Error(), x.why) {
+				t.Errorf("%+v: %v", x, err)
+			}
+		}
+	})
+}
+
+// Messages that are alive, or of which nothing is known, are not touched.
+func TestRequeueOfWhatIsNoDeadLetter(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.mustSend(amqpx.Message{ID: "1", Queue: "q"}, amqpx.Message{ID: "2", Queue: "q", Delay: time.Second})
+		inmemory.After(time.Minute)
+		r := c.requeue(inspect.RequeueOptions{Queue: "q"})
+		wantCounts(t, r, "2 total, 2 looked, 2 chosen: 0 sent, 0 revived, 0 removed, 2 stayed; 0 again, 0 moved")
+		m.Holds("q", 2, 0)
+	})
+}
+
+func TestRequeueRefuses(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		for _, o := range []inspect.RequeueOptions{
+			{}, {Queue: "delay.bucket.1s"}, {Queue: "q", InFlight: -1}, {Queue: "q", InFlight: 1001}, {Queue: "q", Limit: -1}, {Queue: "q", Rate: -1},
+			{Queue: "q", To: topology.Destination{Queue: "q"}}, {Queue: "q", To: topology.Destination{Queue: "delay.parked"}},
+			{Queue: "q", Filter: inspect.DeadLetterFilter{OlderThan: -1}},
+		} {
+			if _, err := inspect.Requeue(t.Context(), c.Client, o); !errors.Is(err, amqpx.ErrConfig) {
+				t.Errorf("%+v: %v", o, err)
+			}
+		}
+		_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "nowhere"})
+		if ae, ok := errors.AsType[*amqp.Error](err); !ok || ae.Code != amqp.NotFound {
+			t.Errorf("a queue that is not there: %v", err)
+		}
+	})
+}
+
+// A broker that blocks stops the run; nothing is lost.
+func TestRequeueWhileBlocked(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 3)
+		m.Block("memory")
+		r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
+		if !errors.Is(err, amqpx.ErrBlocked) && r.Stayed == 0 {
+			t.Errorf("%v; %+v", err, r)
+		}
+		m.Unblock()
+		inmemory.After(time.Minute)
+		if n := m.State("q.dead").Ready; n < 3 {
+			t.Errorf("%d dead letters are left", n)
+		}
+	})
+}
+
+// However the run is interrupted, each message is there, and at most one is there
+// twice.
+func TestRequeueInterrupted(t *testing.T) {
+	for _, method := range []string{"basic.publish", "basic.ack", "basic.consume", "basic.cancel", "basic.nack", "basic.qos", "basic.get"} {
+		for n := range 12 {
+			t.Run(fmt.Sprintf("%s %d", method, n+1), func(t *testing.T) {
+				inMemory(t, func(t *testing.T, m *memory) {
+					c := m.open(amqpx.Config{})
+					c.bury("q", 10)
+					undo := m.CutAt(method, n+1)
+					_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
+					undo()
+					inmemory.After(time.Minute)
+					there := map[string]int{}
+					for _, id := range append(m.IDs("q"), m.IDs("q.dead")...) {
+						there[id]++
+					}
+					twice := 0
+					for _, n := range there {
+						twice += n - 1
+					}
+					if len(there) != 10 || twice > 1 {
+						t.Errorf("%d of 10 messages are there, %d of them twice (%v)", len(there), twice, err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A run ends where the broker does not answer when its channel is closed.
+func TestRequeueWithoutAGoodbye(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 1)
+		m.Control(func(f amqptest.Frame) amqptest.Action {
+			return amqptest.Action{Drop: f.Method == "channel.close-ok" && strings.HasSuffix(f.Connection, " consume")}
+		})
+		ended := make(chan error, 1)
+		go func() {
+			_, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q.dead"})
+			ended <- err
+		}()
+		inmemory.After(time.Minute)
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("the run still waits")
+			m.CutConnections()
+		}
+		m.Holds("q", 1, 0)
+	})
+}
+
+// A copy at the end of the queue does not go to the queues that CC once named.
+func TestRequeueCopiesToTheQueueAlone(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.Declare("other", nil)
+		m.Declare("theirs", amqp.Table{"x-queue-type": "quorum"})
+		foreign := amqp.Publishing{MessageId: "1", Headers: amqp.Table{"CC": []any{"other"}, "mine": "kept"}}
+		m.Publish("", "theirs", foreign) // as it lies in a dead-letter queue without a routing key of its own
+		stop := c.consume("q", rejects)
+		m.Publish("", "q", foreign)
+		inmemory.After(time.Second)
+		stop()
+		m.Holds("other", 2, 0)
+		for _, queue := range []string{"theirs", "q.dead"} {
+			r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: queue, Filter: inspect.DeadLetterFilter{IDs: []string{"none"}}})
+			if err != nil || r.Moved != 1 {
+				t.Fatalf("%v; %+v", err, r)
+			}
+			m.Holds(queue, 1, 0)
+			m.Holds("other", 2, 0)
+			raw, _, err := m.Channel().Get(queue, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := inspect.ReadDeadLetter(raw, queue, "delay")
+			if cc, _ := d.Headers["CC"].([]any); len(cc) != 1 || cc[0] != "other" || d.Headers["mine"] != "kept" {
+				t.Errorf("from %s: %v", queue, d.Headers)
+			}
+		}
+	})
+}
+
+// A message whose copy the broker does not take stays, and the error is the broker's.
+func TestRequeueWithoutACopy(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault func(*memory) func()
+		want  string
+	}{
+		"returned": {func(m *memory) func() { return m.Return("theirs") }, "NO_ROUTE"},
+		"nacked":   {func(m *memory) func() { return m.Nack("theirs") }, amqpx.ErrNacked.Error()},
+		"closed":   {func(m *memory) func() { return m.Deny("", amqptest.PermissionWrite, "^amq.default$") }, "ACCESS_REFUSED"},
+		"cut":      {func(m *memory) func() { return m.CutAt("basic.publish", 1) }, "connection ended before the confirm"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+				cl := m.open(amqpx.Config{})
+				m.Declare("theirs", amqp.Table{"x-queue-type": "quorum"})
+				m.Publish("", "theirs", amqp.Publishing{MessageId: "1"})
+				undo := c.fault(m)
+				_, err := inspect.Requeue(t.Context(), cl.Client, inspect.RequeueOptions{Queue: "theirs", Filter: inspect.DeadLetterFilter{IDs: []string{"none"}}})
+				if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "%!") {
+					t.Errorf("want %q, got %v", c.want, err)
+				}
+				undo()
+				inmemory.After(time.Minute)
+				m.Holds("theirs", 1, 0)
+			})
+		})
+	}
+}
+
+// A user-id in a header that anybody may write is not believed by way of a requeue, which
+// sends on through the strategy what is not due yet.
+func TestRequeueBelievesNoUserOfAHeader(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.consume("q", rejects)()
+		m.Publish("", "q.dead", amqp.Publishing{MessageId: "1", Headers: amqp.Table{
+			amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: "q", amqpx.HeaderDue: time.Now().Add(time.Minute).UnixMilli(),
+			amqpx.HeaderCarried: amqp.Table{"user-id": "root"},
+		}})
+		if r := c.requeue(inspect.RequeueOptions{Queue: "q.dead"}); r.Sent != 1 {
+			t.Fatalf("%+v", r)
+		}
+		var got collector
+		stop := c.consume("q", got.handle)
+		inmemory.After(time.Hour)
+		stop()
+		if all := got.all(); len(all) != 1 || all[0].UserID != "" {
+			t.Errorf("%d came, the first of user %q", len(all), all[0].UserID)
+		}
+	})
+}

@@ -1,0 +1,203 @@
+package inspect
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// SavedMessage is a message outside of a broker, with all its properties, headers and its
+// body. In JSON it is a line of a file that SaveFile writes and SavedIn reads; docs/operations.md
+// describes it.
+type SavedMessage struct {
+	Queue   string    // from which it was taken
+	Saved   time.Time // when it was
+	Message amqp.Delivery
+
+	// Line is where SavedIn has found it, from 1; else 0.
+	Line int
+}
+
+// savedLine is a SavedMessage in JSON. The names of properties are AMQP's.
+type savedLine struct {
+	Queue           text          `json:"queue"`
+	Saved           *time.Time    `json:"saved,omitempty"`
+	Exchange        text          `json:"exchange,omitzero"` // to which it was published last
+	RoutingKey      text          `json:"routing_key,omitzero"`
+	Redelivered     bool          `json:"redelivered,omitempty"`
+	MessageID       text          `json:"message_id,omitzero"`
+	Timestamp       *seconds      `json:"timestamp,omitempty"`
+	Type            text          `json:"type,omitzero"`
+	ContentType     text          `json:"content_type,omitzero"`
+	ContentEncoding text          `json:"content_encoding,omitzero"`
+	DeliveryMode    uint8         `json:"delivery_mode,omitempty"`
+	Priority        uint8         `json:"priority,omitempty"`
+	CorrelationID   text          `json:"correlation_id,omitzero"`
+	ReplyTo         text          `json:"reply_to,omitzero"`
+	Expiration      text          `json:"expiration,omitzero"`
+	UserID          text          `json:"user_id,omitzero"`
+	AppID           text          `json:"app_id,omitzero"`
+	Headers         savedHeaders  `json:"headers,omitempty"`
+	Body            *string       `json:"body,omitempty"`
+	BodyBase64      *base64String `json:"body_base64,omitempty"`
+}
+
+// base64String is bytes, in JSON base64.
+type base64String []byte
+
+// MarshalJSON writes a message on one line.
+func (m SavedMessage) MarshalJSON() ([]byte, error) {
+	d := &m.Message
+	l := savedLine{
+		Queue: text(m.Queue), Exchange: text(d.Exchange), RoutingKey: text(d.RoutingKey), Redelivered: d.Redelivered,
+		MessageID: text(d.MessageId), Type: text(d.Type), ContentType: text(d.ContentType), ContentEncoding: text(d.ContentEncoding),
+		DeliveryMode: d.DeliveryMode, Priority: d.Priority, CorrelationID: text(d.CorrelationId), ReplyTo: text(d.ReplyTo),
+		Expiration: text(d.Expiration), UserID: text(d.UserId), AppID: text(d.AppId), Headers: savedHeaders(d.Headers),
+	}
+	if !m.Saved.IsZero() {
+		at := m.Saved.UTC().Truncate(time.Millisecond)
+		l.Saved = &at
+	}
+	if !d.Timestamp.IsZero() {
+		l.Timestamp = &seconds{d.Timestamp}
+	}
+	if isText(d.Body) {
+		s := string(d.Body)
+		l.Body = &s
+	} else {
+		b := base64String(d.Body)
+		l.BodyBase64 = &b
+	}
+	return marshal(l)
+}
+
+// isText reports whether a body is kept as text: what an editor shows.
+func isText(body []byte) bool {
+	return utf8.Valid(body) && !bytes.ContainsFunc(body, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t' })
+}
+
+// UnmarshalJSON reads what MarshalJSON has written, and perhaps somebody has edited. Queue
+// and one of body and body_base64 must be there; a name that is unknown is an error.
+func (m *SavedMessage) UnmarshalJSON(data []byte) error {
+	var l savedLine
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&l); err != nil {
+		return err
+	}
+	switch {
+	case l.Queue == "":
+		return errors.New(`no "queue"; expected the queue that the message was taken from`)
+	case (l.Body == nil) == (l.BodyBase64 == nil):
+		return errors.New(`expected one of "body", a text, and "body_base64"`)
+	}
+	*m = SavedMessage{Queue: string(l.Queue), Message: amqp.Delivery{
+		Exchange: string(l.Exchange), RoutingKey: string(l.RoutingKey), Redelivered: l.Redelivered,
+		MessageId: string(l.MessageID), Type: string(l.Type), ContentType: string(l.ContentType), ContentEncoding: string(l.ContentEncoding),
+		DeliveryMode: l.DeliveryMode, Priority: l.Priority, CorrelationId: string(l.CorrelationID), ReplyTo: string(l.ReplyTo),
+		Expiration: string(l.Expiration), UserId: string(l.UserID), AppId: string(l.AppID), Headers: amqp.Table(l.Headers),
+	}}
+	if l.Saved != nil {
+		m.Saved = *l.Saved
+	}
+	if l.Timestamp != nil {
+		m.Message.Timestamp = l.Timestamp.Time
+	}
+	if l.Body != nil {
+		m.Message.Body = []byte(*l.Body)
+	} else {
+		m.Message.Body = *l.BodyBase64
+	}
+	return nil
+}
+
+// marshal is json.Marshal without the escapes for HTML.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
+// maxSavedLine bounds a line. RabbitMQ takes bodies of up to 512 MiB, by default 16 or 128.
+const maxSavedLine = 1 << 30
+
+// SavedIn returns the messages of a file that a SaveFile has written. It reads the file anew
+// each time, a line at a time. Blank lines are left out. The first line that is no message ends it
+// with a *SavedError.
+func SavedIn(path string) iter.Seq2[SavedMessage, error] {
+	return func(yield func(SavedMessage, error) bool) {
+		f, err := os.Open(path)
+		if err != nil {
+			yield(SavedMessage{}, err)
+			return
+		}
+		defer func() { _ = f.Close() }()
+		in := bufio.NewReaderSize(f, 1<<20)
+		for line := 1; ; line++ {
+			m, err := readSaved(in)
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				yield(SavedMessage{}, &SavedError{path, line, err})
+				return
+			}
+			m.Line = line
+			if m.Queue != "" && !yield(m, nil) {
+				return
+			}
+		}
+	}
+}
+
+// SavedError is what is wrong with a line of a file of messages.
+type SavedError struct {
+	Path string
+	Line int
+	Err  error
+}
+
+func (e *SavedError) Error() string { return fmt.Sprintf("%s:%d: %v", e.Path, e.Line, e.Err) }
+
+// Unwrap returns the error of the line alone.
+func (e *SavedError) Unwrap() error { return e.Err }
+
+// readSaved reads a line; a blank one is a message without a queue.
+func readSaved(in *bufio.Reader) (m SavedMessage, err error) {
+	var line []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case err == nil, err == io.EOF && len(line) > 0:
+		case errors.Is(err, bufio.ErrBufferFull) && len(line) <= maxSavedLine:
+			continue
+		case errors.Is(err, bufio.ErrBufferFull):
+			return m, fmt.Errorf("it has more than %d MiB; expected a message in JSON", maxSavedLine>>20)
+		default:
+			return m, err
+		}
+		break
+	}
+	whole := line[len(line)-1] == '\n'
+	if line = bytes.TrimSpace(line); len(line) == 0 {
+		return m, nil
+	}
+	err = json.Unmarshal(line, &m)
+	if err != nil && !whole {
+		err = fmt.Errorf("it is cut off: %w; a message is removed from its queue only when its line is whole, so take the line out of the file", err)
+	}
+	return m, err
+}

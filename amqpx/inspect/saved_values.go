@@ -1,0 +1,295 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A header's value in a file has its AMQP type, because a consumer may ask for it. Strings,
+// booleans, null and arrays are those of JSON, and a whole number is an int64; of all others the
+// type stands before the value, as in {"int32": 5}.
+
+// savedHeaders is a table, in JSON an object.
+type savedHeaders amqp.Table
+
+// text is a string, in JSON {"base64": ...} if it is not UTF-8.
+type text string
+
+// seconds is an instant as AMQP has it, in JSON RFC 3339 or, beyond the years that has, the
+// seconds since the epoch.
+type seconds struct{ time.Time }
+
+const encoded = "base64:" // before the name of a header that is not UTF-8
+
+func (t text) MarshalJSON() ([]byte, error) { return marshal(savable(string(t))) }
+
+func (t *text) UnmarshalJSON(data []byte) error {
+	v, err := readValue(data)
+	if err != nil {
+		return err
+	}
+	s, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("%s; expected a string", shorten(data))
+	}
+	*t = text(s)
+	return nil
+}
+
+func (b base64String) MarshalJSON() ([]byte, error) {
+	return marshal(base64.StdEncoding.EncodeToString(b))
+}
+
+func (b *base64String) UnmarshalJSON(data []byte) error {
+	var s string
+	if err := json.Unmarshal(data, &s); err != nil {
+		return fmt.Errorf("%s; expected base64 in a string", shorten(data))
+	}
+	var err error
+	if *b, err = base64.StdEncoding.DecodeString(s); err != nil {
+		return fmt.Errorf("%s; expected base64: %w", shorten(data), err)
+	}
+	return nil
+}
+
+func (s seconds) MarshalJSON() ([]byte, error) {
+	if year := s.UTC().Year(); year < 1 || year > 9999 {
+		return strconv.AppendInt(nil, s.Unix(), 10), nil
+	}
+	return marshal(s.UTC().Format(time.RFC3339))
+}
+
+func (s *seconds) UnmarshalJSON(data []byte) error {
+	var n int64
+	if json.Unmarshal(data, &n) == nil {
+		s.Time = time.Unix(n, 0)
+		return nil
+	}
+	var at time.Time
+	if err := json.Unmarshal(data, &at); err != nil {
+		return fmt.Errorf("%s; expected an instant such as 2026-12-24T08:00:00Z", shorten(data))
+	}
+	s.Time = time.Unix(at.Unix(), 0) // as amqp091 reads it
+	return nil
+}
+
+func (h savedHeaders) MarshalJSON() ([]byte, error) {
+	out := make(map[string]any, len(h))
+	for name, v := range h {
+		if !utf8.ValidString(name) || strings.HasPrefix(name, encoded) {
+			name = encoded + base64.StdEncoding.EncodeToString([]byte(name))
+		}
+		out[name] = savable(v)
+	}
+	return marshal(out)
+}
+
+func (h *savedHeaders) UnmarshalJSON(data []byte) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return fmt.Errorf("%s; expected headers in an object", shorten(data))
+	}
+	*h = make(savedHeaders, len(fields))
+	for name, raw := range fields {
+		v, err := readValue(raw)
+		if err != nil {
+			return fmt.Errorf("header %q: %w", name, err)
+		}
+		if b64, ok := strings.CutPrefix(name, encoded); ok {
+			b, err := base64.StdEncoding.DecodeString(b64)
+			if err != nil {
+				return fmt.Errorf("header %q: expected base64: %w", name, err)
+			}
+			name = string(b)
+		}
+		(*h)[name] = v
+	}
+	return nil
+}
+
+// exactInt is the largest whole number that programs which read JSON agree on.
+const exactInt = 1 << 53
+
+// savable returns what is written for a value of a header.
+func savable(v any) any {
+	typed := func(name string, v any) any { return map[string]any{name: v} }
+	switch v := v.(type) {
+	case string:
+		if !utf8.ValidString(v) {
+			return typed("base64", base64String(v))
+		}
+	case int64:
+		if v < -exactInt || v > exactInt {
+			return typed("int64", strconv.FormatInt(v, 10))
+		}
+	case int8, int16, int32, uint8, uint16, uint32:
+		return typed(fmt.Sprintf("%T", v), v)
+	case float32:
+		return typed("float32", savableFloat(float64(v), 32))
+	case float64:
+		return typed("float64", savableFloat(v, 64))
+	case amqp.Decimal:
+		return typed("decimal", []int64{int64(v.Scale), int64(v.Value)})
+	case time.Time:
+		return typed("time", seconds{v})
+	case []byte:
+		return typed("bytes", base64String(v))
+	case amqp.Table:
+		return typed("table", savedHeaders(v))
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = savable(e)
+		}
+		return out
+	}
+	return v // nil and bool too
+}
+
+func savableFloat(f float64, bits int) any {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return fmt.Sprint(f)
+	}
+	return json.Number(strconv.FormatFloat(f, 'g', -1, bits))
+}
+
+// readValue reads what savable returns.
+func readValue(data []byte) (any, error) {
+	switch data = bytes.TrimSpace(data); {
+	case bytes.HasPrefix(data, []byte{'{'}):
+		return readTyped(data)
+	case bytes.HasPrefix(data, []byte{'['}):
+		var list []json.RawMessage
+		if err := json.Unmarshal(data, &list); err != nil {
+			return nil, err
+		}
+		out := make([]any, len(list))
+		for i, raw := range list {
+			var err error
+			if out[i], err = readValue(raw); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case bytes.ContainsAny(data[:1], "-0123456789"):
+		n, err := strconv.ParseInt(string(data), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf(`%s; expected a whole number, or a type such as {"float64": 1.5}`, shorten(data))
+		}
+		return n, nil
+	}
+	var v any
+	err := json.Unmarshal(data, &v)
+	return v, err
+}
+
+var errTyped = errors.New(`expected a type with its value, such as {"int32": 5}, {"time": "2026-12-24T08:00:00Z"}, {"bytes": "AQI="} or {"table": {"name": "value"}}`)
+
+// readTyped reads {"type": value}.
+func readTyped(data []byte) (any, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return nil, err
+	}
+	if len(fields) != 1 {
+		return nil, fmt.Errorf("%s; %w", shorten(data), errTyped)
+	}
+	for name, raw := range fields {
+		if read := readers[name]; read != nil {
+			v, err := read(raw)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+			}
+			return v, err
+		}
+	}
+	return nil, fmt.Errorf("%s; %w", shorten(data), errTyped)
+}
+
+// readers read the value behind the name of its type.
+var readers map[string]func(json.RawMessage) (any, error)
+
+func init() { //nolint:gochecknoinits // a table nests: its reader reads values
+	readers = map[string]func(json.RawMessage) (any, error){
+		"int8":    number(func(n int64) any { return int8(n) }, math.MinInt8, math.MaxInt8),
+		"int16":   number(func(n int64) any { return int16(n) }, math.MinInt16, math.MaxInt16),
+		"int32":   number(func(n int64) any { return int32(n) }, math.MinInt32, math.MaxInt32),
+		"int64":   number(func(n int64) any { return n }, math.MinInt64, math.MaxInt64),
+		"uint8":   number(func(n int64) any { return uint8(n) }, 0, math.MaxUint8),
+		"uint16":  number(func(n int64) any { return uint16(n) }, 0, math.MaxUint16),
+		"uint32":  number(func(n int64) any { return uint32(n) }, 0, math.MaxUint32),
+		"float32": float(func(f float64) any { return float32(f) }, 32),
+		"float64": float(func(f float64) any { return f }, 64),
+		"decimal": readDecimal,
+		"time": func(raw json.RawMessage) (any, error) {
+			var s seconds
+			err := s.UnmarshalJSON(raw)
+			return s.Time, err
+		},
+		"bytes": func(raw json.RawMessage) (any, error) {
+			var b base64String
+			err := b.UnmarshalJSON(raw)
+			return []byte(b), err
+		},
+		"base64": func(raw json.RawMessage) (any, error) {
+			var b base64String
+			err := b.UnmarshalJSON(raw)
+			return string(b), err
+		},
+		"table": func(raw json.RawMessage) (any, error) {
+			var h savedHeaders
+			err := h.UnmarshalJSON(raw)
+			return amqp.Table(h), err
+		},
+	}
+}
+
+func number(as func(int64) any, least, most int64) func(json.RawMessage) (any, error) {
+	return func(raw json.RawMessage) (any, error) {
+		n, err := strconv.ParseInt(unquoted(raw), 10, 64)
+		if err != nil || n < least || n > most {
+			return nil, fmt.Errorf("%s; expected a whole number from %d to %d", shorten(raw), least, most)
+		}
+		return as(n), nil
+	}
+}
+
+func float(as func(float64) any, bits int) func(json.RawMessage) (any, error) {
+	return func(raw json.RawMessage) (any, error) {
+		f, err := strconv.ParseFloat(unquoted(raw), bits)
+		if err != nil {
+			return nil, fmt.Errorf("%s; expected a number of %d bits", shorten(raw), bits)
+		}
+		return as(f), nil
+	}
+}
+
+func readDecimal(raw json.RawMessage) (any, error) {
+	var n []int64
+	err := json.Unmarshal(raw, &n)
+	if err != nil || len(n) != 2 || n[0] < 0 || n[0] > math.MaxUint8 || n[1] < math.MinInt32 || n[1] > math.MaxInt32 {
+		return nil, fmt.Errorf("%s; expected scale and value, such as [2, 1999] for 19.99", shorten(raw))
+	}
+	return amqp.Decimal{Scale: uint8(n[0]), Value: int32(n[1])}, nil
+}
+
+func unquoted(raw json.RawMessage) string { return strings.Trim(string(raw), `"`) }
+
+// shorten returns the beginning of what is wrong.
+func shorten(data []byte) string {
+	const most = 40
+	if len(data) <= most {
+		return string(data)
+	}
+	return strings.ToValidUTF8(string(data[:most]), "") + "…"
+}

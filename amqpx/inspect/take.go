@@ -1,0 +1,181 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+)
+
+// taker takes messages from a queue and holds them, until they are acknowledged or put back.
+type taker struct {
+	ch     *amqp.Channel
+	queue  string
+	forced context.Context // when it ends, nothing is waited for any more
+	took   int             // so far
+	lots   []lot           // as they were taken
+}
+
+// lot is messages of one consumer.
+type lot struct {
+	last  uint64 // delivery tag
+	count int
+}
+
+// takeIdle is how long a portion waits for a further message before it asks
+// whether there is one.
+const takeIdle = 100 * time.Millisecond
+
+// syncTimeout bounds a round trip to the queue's broker.
+const syncTimeout = 30 * time.Second
+
+// receive takes up to n messages; none means that there are none. A consumer whose
+// prefetch is n gets n messages and no more, because none of them is acknowledged
+// before it is cancelled; a basic.get for each would be n round trips.
+func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err error) {
+	tag := fmt.Sprintf("%s%010d", naming.RequeueConsumer, t.took) // a broker puts back by tag
+	var from <-chan amqp.Delivery
+	err = t.ask(ctx, func() (err error) {
+		if err = t.ch.Qos(n, 0, false); err == nil {
+			from, err = live.ConsumeQueue(t.ch, t.queue, tag)
+		}
+		return err
+	})
+	if errors.Is(err, live.ErrStream) {
+		return nil, peekRefused(t.queue, live.ErrStream)
+	}
+	if err != nil {
+		return nil, err
+	}
+	taken = t.arrived(ctx, from, n)
+	if err = t.ask(t.forced, func() error { return t.ch.Cancel(tag, false) }); err != nil {
+		return taken, err
+	}
+	for raw := range from {
+		taken = append(taken, raw)
+	}
+	if len(taken) == 0 && ctx.Err() == nil {
+		taken, err = t.takeOne(ctx)
+	}
+	if n := len(taken); n > 0 {
+		t.took += n
+		t.lots = append(t.lots, lot{taken[n-1].DeliveryTag, n})
+	}
+	return taken, cmp.Or(err, ctx.Err())
+}
+
+// arrived returns the first n deliveries, or those before the first pause.
+func (t *taker) arrived(ctx context.Context, from <-chan amqp.Delivery, n int) (taken []amqp.Delivery) {
+	idle := time.NewTimer(takeIdle)
+	defer idle.Stop()
+	for len(taken) < n {
+		select {
+		case raw, ok := <-from:
+			if !ok {
+				return taken
+			}
+			taken = append(taken, raw)
+			idle.Reset(takeIdle)
+		case <-idle.C:
+			return taken
+		case <-ctx.Done():
+			return taken
+		}
+	}
+	return taken
+}
+
+// takeOne asks the queue itself whether it is empty, when nothing came in time.
+func (t *taker) takeOne(ctx context.Context) (taken []amqp.Delivery, err error) {
+	err = t.ask(ctx, func() error {
+		raw, ok, err := t.ch.Get(t.queue, false)
+		if err == nil && ok {
+			taken = []amqp.Delivery{raw}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return taken, nil
+}
+
+// ask runs a request, and explains the end of the channel.
+func (t *taker) ask(ctx context.Context, request func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	err := wait.Done(ctx, request)
+	if err != nil && t.ch.IsClosed() {
+		return fmt.Errorf("the broker took the channel away; what was not sent is in the queue again: %w", err)
+	}
+	return err
+}
+
+// putBack returns the messages that are held to the queue, in its order.
+func (t *taker) putBack(held int) error {
+	if err := t.ch.Nack(0, true, true); err != nil { // by basic.reject 4.3 counts it
+		return err
+	}
+	return t.ask(t.forced, func() error { return t.seen(held) })
+}
+
+// putAllBack returns all messages that were taken, none of which was acknowledged. It waits for
+// each lot: of a quorum queue a broker has 32 returns under way at a time, and mixes up the lots
+// of those that wait.
+func (t *taker) putAllBack() error {
+	back := 0
+	for _, l := range t.lots {
+		back += l.count
+		if err := t.ch.Nack(l.last, true, true); err != nil {
+			return err
+		}
+		if err := t.ask(t.forced, func() error { return t.seen(back) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seen waits until so many messages are ready again, for a second: somebody may
+// have taken them. A quorum queue answers before it has put them back, and a run that
+// begins then would find none.
+func (t *taker) seen(back int) error {
+	for try := range 50 {
+		q, err := t.ch.QueueDeclarePassive(t.queue, true, false, false, false, nil)
+		if err != nil || q.Messages >= back {
+			return err
+		}
+		<-time.After(time.Duration(try) * time.Millisecond)
+	}
+	return nil
+}
+
+// portions bound how many messages are taken at a time. How long they are shows when they
+// are there, so that the first portion is small, and each at most twice as large as the one
+// before.
+type portions struct {
+	most    int // of one
+	grown   int // how many the last one might have had
+	longest int // body that was seen
+}
+
+const (
+	firstPortion = 8
+	portionBytes = 16 << 20 // if none is longer than those before
+)
+
+// next is how many messages to take.
+func (p *portions) next() int {
+	p.grown = min(max(2*p.grown, firstPortion), p.most)
+	return max(1, min(p.grown, portionBytes/max(p.longest, 1)))
+}
+
+// saw remembers how long messages are.
+func (p *portions) saw(raw *amqp.Delivery) { p.longest = max(p.longest, len(raw.Body)) }

@@ -1,0 +1,343 @@
+package declare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// look is one look at a destination.
+type look struct {
+	awaited bool // messages wait to be published on the strength of it
+	failed  int  // how many before it in a row have failed
+}
+
+// destination makes sure that a destination exists and is bound.
+func (c *Declarer) destination(ctx context.Context, conn *amqp.Connection, dest topology.Destination, l look) error {
+	if err := c.cfg.Listed(dest); err != nil {
+		return err
+	}
+	d := declaration{c: c, dest: dest, look: l, ch: &wire.Channel{Conn: conn}}
+	defer d.ch.Close()
+	if err := d.queues(ctx); err != nil {
+		return err
+	}
+	began := time.Now()
+	err := d.bind()
+	switch {
+	case err == nil:
+		return nil
+	case c.cfg.OnlyLook:
+		return d.notBound(err)
+	case wire.IsCode(err, amqp.NotFound) && d.lacksDelivery():
+		if err := c.redeclare(ctx, conn, began); err != nil {
+			return err
+		}
+		err = d.bind()
+	}
+	return err
+}
+
+// declaration is that of one destination.
+type declaration struct {
+	c     *Declarer
+	dest  topology.Destination
+	look  look
+	ch    *wire.Channel
+	made  bool // a queue was missing
+	lying int  // messages in the last queue looked at, if it was there
+}
+
+// bind binds the destination, and where the broker needs it once more; see
+// ownBindings.
+func (d *declaration) bind() error {
+	bindings := d.c.cfg.Strategy.Bindings(d.dest)
+	version, _ := d.ch.Conn.Properties["version"].(string)
+	if (d.look.awaited || d.made) && live.LateBindings(version) {
+		for _, b := range bindings {
+			b = d.c.own.of(d.ch.Conn, b, d.look.failed)
+			d.c.own.keep(b)
+			bindings = append(bindings, b)
+		}
+	}
+	for _, b := range bindings {
+		err := d.ch.Do(func(ch *amqp.Channel) error {
+			return ch.QueueBind(b.Queue, b.RoutingKey, b.Exchange, false, b.Arguments)
+		})
+		if err != nil {
+			return fmt.Errorf("bind %s to %s: %w", b.Queue, b.Exchange, err)
+		}
+	}
+	return nil
+}
+
+func (d *declaration) refuse(reason string, err error) error {
+	return fmt.Errorf("%w: %w", &topology.DestinationError{Destination: d.dest, Reason: reason}, err)
+}
+
+// queues looks for the queues that the destination needs, and creates those that
+// are missing.
+func (d *declaration) queues(ctx context.Context) error {
+	if d.dest.ToExchange() {
+		if err := d.targetExists(); err != nil {
+			return err
+		}
+		route := d.dest.RouteQueue(d.c.cfg.Strategy.Prefix())
+		if err := d.queue(ctx, route); err != nil || !d.made && d.lying == 0 || d.c.cfg.OnlyLook {
+			return err
+		}
+		return d.sendOn(route.Name)
+	}
+	if d.dest.DeadLetter == "" {
+		if d.foreign() || d.dest.ServerNamed() {
+			return d.targetQueueExists()
+		}
+		d.dest = d.c.cfg.Configured(d.dest.Queue)
+	}
+	for _, q := range d.dest.Queues(d.c.cfg.QueueType) {
+		if err := d.queue(ctx, q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// foreign reports whether the strategy delays on another system's queues. Its
+// endpoints and workers declare their own queues, and could not start if one were
+// there with arguments of ours.
+func (d *declaration) foreign() bool {
+	return slices.ContainsFunc(d.c.cfg.Strategy.Bindings(d.dest), func(b topology.Binding) bool {
+		_, ok := foreign.System(b.Exchange)
+		return ok
+	})
+}
+
+// targetQueueExists looks for a queue that somebody else declares.
+func (d *declaration) targetQueueExists() error {
+	err := d.ch.Do(func(ch *amqp.Channel) error { return queueExists(ch, d.dest.Queue) })
+	switch {
+	case wire.IsCode(err, amqp.NotFound) && !isDown(err) && d.dest.ServerNamed():
+		return d.refuse("does not exist (any more): the broker deletes it with its last consumer or its connection", err)
+	case wire.IsCode(err, amqp.NotFound) && !isDown(err):
+		return d.refuse("does not exist; with the delays of another system its own programs declare the queue: start one, describe the queue under queues and run rabbitdelay apply, or consume it with this client", err)
+	case err == nil, d.c.hidden(err):
+		return nil
+	}
+	return fmt.Errorf("queue %s: %w", d.dest.Queue, err)
+}
+
+// NoExchange is why a message cannot be sent to an exchange that is not there.
+const NoExchange = "does not exist; declare the exchange first (rabbitdelay apply, or Client.Apply)"
+
+func (d *declaration) targetExists() error {
+	err := d.ch.Do(func(ch *amqp.Channel) error { return exchangeExists(ch, d.dest.Exchange) })
+	switch {
+	case wire.IsCode(err, amqp.NotFound):
+		return d.refuse(NoExchange, err)
+	case d.c.hidden(err):
+		return nil
+	}
+	return err
+}
+
+// hidden reports whether an object could not be looked at by a client that only
+// looks. Since RabbitMQ 4.3 that takes some right to it, which a producer need
+// not have: it takes for granted that the object is there. Whether a queue is
+// there that messages are delivered to, binding it tells.
+func (c *Declarer) hidden(err error) bool {
+	return c.cfg.OnlyLook && wire.IsCode(err, amqp.AccessRefused)
+}
+
+// queue leaves an existing queue as it is, whatever its arguments, and creates
+// one that is missing.
+func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
+	var seen amqp.Queue
+	see := func(ch *amqp.Channel) (err error) {
+		seen, err = ch.QueueDeclarePassive(q.Name, true, false, false, false, nil)
+		return err
+	}
+	err := d.ch.Do(see)
+	d.lying = seen.Messages
+	switch {
+	case err == nil && !d.maybeUnfinished(seen), d.c.hidden(err):
+		return nil
+	case err == nil:
+	case !wire.IsCode(err, amqp.NotFound), isDown(err):
+		return fmt.Errorf("queue %s: %w", q.Name, err)
+	case d.c.cfg.OnlyLook:
+		return d.refuse(fmt.Sprintf("needs the queue %s, which does not exist and which this client may not declare (DeclareNothing); run rabbitdelay apply first", q.Name), err)
+	}
+	if q.Name == d.dest.DeadLetterQueue() && d.dest.Queue != "" {
+		// Nothing is consumed from a stream here, so it needs no dead-letter queue.
+		other, err := live.OtherType(ctx, d.ch.Conn, topology.Queue{Name: d.dest.Queue, Type: d.c.cfg.QueueType})
+		if err != nil || other == live.TypeStream {
+			return err
+		}
+	}
+	unlock, lockErr := d.creating(ctx, q.Name)
+	if lockErr != nil {
+		return lockErr
+	}
+	defer unlock()
+	if err == nil || d.ch.Do(see) == nil {
+		return nil
+	}
+	if d.dest.ToExchange() && !d.c.dests.addRoute(q.Name) {
+		return &topology.DestinationError{Destination: d.dest, Reason: tooManyRoutes(d.c.cfg.MaxRouteQueues)}
+	}
+	err = d.ch.Do(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Table())
+		return err
+	})
+	d.made = true
+	if wire.IsCode(err, amqp.PreconditionFailed) && d.ch.Do(see) == nil {
+		return nil // another created it in the meantime, such as a consumer with its own dead-letter queue
+	}
+	if err != nil {
+		d.c.dests.dropRoute(q.Name)
+		return fmt.Errorf("declare queue %s: %w", q.Name, err)
+	}
+	return nil
+}
+
+// maybeUnfinished reports whether another client may still be creating the target queue, of which the broker says nothing but that it is empty. What comes
+// there too early waits in a delay queue for three minutes, with all behind it.
+func (d *declaration) maybeUnfinished(q amqp.Queue) bool {
+	return q.Messages == 0 && q.Consumers == 0 && d.look.awaited && !d.c.cfg.OnlyLook &&
+		q.Name == d.dest.TargetQueue(d.c.cfg.Strategy.Prefix())
+}
+
+// mostSentOn bounds what one look sends on. What lies behind the messages without a
+// TTL has one, and goes by itself.
+const mostSentOn = 1000
+
+// sendOn rejects what lies in a route queue, which takes it the way that it would have
+// gone by expiring. Nothing should lie there; but before RabbitMQ 4.3 a quorum queue
+// takes messages before it has its TTL, and one that came then would stay for ever, and
+// all that come later behind it.
+func (d *declaration) sendOn(route string) error {
+	err := d.ch.Do(func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(route, true, false, false, false, nil)
+		for range min(q.Messages, mostSentOn) {
+			m, ok, err := ch.Get(route, false)
+			if err != nil || !ok {
+				return err
+			}
+			if err := m.Reject(false); err != nil {
+				return err
+			}
+		}
+		return err
+	})
+	if err == nil || saysNothing(err) {
+		return err
+	}
+	d.c.log.Debug("could not look for messages that stay in a route queue", zap.String("queue", route), zap.Error(err))
+	return nil
+}
+
+// isDown reports whether a queue that is not there has its node down. Otherwise it does
+// not exist.
+func isDown(err error) bool {
+	ae, ok := errors.AsType[*amqp.Error](err)
+	return ok && ae.Code == amqp.NotFound && !strings.Contains(ae.Reason, "no queue '")
+}
+
+// creating keeps this client's other destinations, and other clients, from creating
+// the same queue. Whoever has it may be stuck: after some seconds there is only
+// something to lose by waiting longer.
+func (d *declaration) creating(ctx context.Context, queue string) (unlock func(), err error) {
+	m := d.c.dests.creatingOf(queue)
+	wait, cancel := context.WithTimeout(ctx, creatingWait)
+	defer cancel()
+	own := m.Unlock
+	if m.Lock(wait) != nil {
+		own = func() {}
+	}
+	all, err := live.LockCreation(ctx, d.ch.Conn, d.c.cfg.Strategy.Prefix(), queue)
+	switch {
+	case errors.Is(err, live.ErrUnlocked):
+		d.c.log.Debug("using a queue without the lock against its concurrent creation", zap.String("queue", queue), zap.Error(err))
+		return own, nil
+	case err != nil:
+		own()
+		return nil, err
+	}
+	return func() { all(); own() }, nil
+}
+
+const creatingWait = 3 * time.Second
+
+// lacksDelivery reports whether somebody has deleted a delivery exchange.
+func (d *declaration) lacksDelivery() bool {
+	return slices.ContainsFunc(d.c.cfg.Strategy.Bindings(d.dest), func(b topology.Binding) bool {
+		return wire.IsCode(d.ch.Do(func(ch *amqp.Channel) error { return exchangeExists(ch, b.Exchange) }), amqp.NotFound)
+	})
+}
+
+// notBound explains why a client that may not declare could not bind.
+// AMQP has no way to ask whether a binding is there; to make it again is the one
+// way to know.
+func (d *declaration) notBound(err error) error {
+	ae, ok := errors.AsType[*amqp.Error](err)
+	if !ok {
+		return err
+	}
+	b := d.c.cfg.Strategy.Bindings(d.dest)[0]
+	queue, exchange := b.Queue, b.Exchange
+	switch {
+	case ae.Code == amqp.AccessRefused:
+		lacks := fmt.Sprintf("write to the queue %s", queue)
+		if strings.Contains(ae.Reason, "read access") || strings.Contains(ae.Reason, "to topic") {
+			lacks = fmt.Sprintf("read from the exchange %s", exchange)
+		}
+		return d.refuse(fmt.Sprintf("may not be bound: this client declares nothing (DeclareNothing), and to check the binding its user would need the right to %s; grant it (docs/permissions.md), and run rabbitdelay apply with the destination in the file", lacks), err)
+	case ae.Code == amqp.NotFound && strings.Contains(ae.Reason, "no "):
+		return d.refuse(fmt.Sprintf("needs the queue %s and the exchange %s, and one does not exist, and this client may not declare (DeclareNothing); run rabbitdelay apply first", queue, exchange), err)
+	}
+	return err
+}
+
+func tooManyRoutes(limit int) string {
+	return fmt.Sprintf("would need one more route queue than the %d that this client may create (Config.MaxRouteQueues): each routing key needs a queue of its own, for ever. "+
+		"With many keys delay to one queue, bound to the exchange by a pattern or consumed by who publishes on; or raise the bound", limit)
+}
+
+// Rehearse asks the broker for a destination, and creates nothing. It reports whether a
+// route queue would be created for it. made is how many would be so far.
+func (c *Declarer) Rehearse(ctx context.Context, ch *wire.Channel, dest topology.Destination, made int) (route bool, err error) {
+	if err := c.cfg.Listed(dest); err != nil {
+		return false, err
+	}
+	d := declaration{c: c, dest: dest, ch: ch}
+	switch {
+	case c.cfg.OnlyLook:
+		return false, d.queues(ctx)
+	case !dest.ToExchange() && d.foreign():
+		return false, d.targetQueueExists()
+	case !dest.ToExchange():
+		return false, nil
+	}
+	if err := d.targetExists(); err != nil {
+		return false, err
+	}
+	err = ch.Do(func(ch *amqp.Channel) error { return queueExists(ch, dest.RouteQueue(c.cfg.Strategy.Prefix()).Name) })
+	switch {
+	case !wire.IsCode(err, amqp.NotFound) || isDown(err):
+		return false, err
+	case made >= c.cfg.MaxRouteQueues:
+		return false, &topology.DestinationError{Destination: dest, Reason: tooManyRoutes(c.cfg.MaxRouteQueues)}
+	}
+	return true, nil
+}

@@ -1,0 +1,143 @@
+package declare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
+)
+
+// judge returns what an error of a try means for its destination.
+func judge(dest topology.Destination, err error, before failure) failure {
+	now := failure{err: err, count: before.count + 1, alone: before.alone, refused: wire.IsCode(err, amqp.AccessRefused)}
+	if endsConnection(err) {
+		// It may have been another destination's declaration on the same connection.
+		now.ends, now.alone = before.ends+1, true
+	}
+	if errors.Is(err, errNoAnswer) {
+		now.alone = true
+	}
+	stands := errorStands
+	if reason := whyFinal(err, now.ends); reason != "" {
+		now.err = fmt.Errorf("%w: %w", &topology.DestinationError{Destination: dest, Reason: reason}, err)
+	} else if !errors.Is(err, topology.ErrDestination) {
+		now.err = &passingError{fmt.Errorf("destination %s: %w", dest.String(), err)}
+		stands = min(firstErrorStands<<min(before.count, 10), errorStands)
+	}
+	now.until = time.Now().Add(stands)
+	return now
+}
+
+// whyFinal returns why a destination cannot be used and what to do; empty for an error that
+// may pass.
+func whyFinal(err error, ends int) string {
+	ae, ok := errors.AsType[*amqp.Error](err)
+	if !ok || errors.Is(err, topology.ErrDestination) {
+		return ""
+	}
+	switch {
+	case isTimeout(ae):
+		return ""
+	case ae.Code == amqp.ResourceLocked:
+		return "is exclusive to another connection, and no other can bind it; send to a queue that is not, or let its owner declare it without exclusive"
+	case ae.Code == amqp.AccessRefused && isReserved(ae):
+		return "has a name that the broker reserves; take another one"
+	case ae.Code == amqp.AccessRefused:
+		return "may not be declared and bound by this user; give it the rights of docs/permissions.md, or run rabbitdelay apply with another user and set DeclareNothing"
+	case ae.Code == amqp.PreconditionFailed:
+		return "is refused by the broker (a limit of the virtual host, say); mend what it says, or declare the queue by yourself"
+	case endsConnection(err) && ends > maxEnds:
+		return "makes the broker close the connection, each time; see the broker's log"
+	}
+	return ""
+}
+
+// isTimeout recognizes a refusal that a broker makes up when its metadata store or a
+// queue's leader does not answer.
+func isTimeout(e *amqp.Error) bool {
+	return strings.Contains(e.Reason, "timeout") || strings.Contains(e.Reason, "timed out")
+}
+
+// isReserved reports whether the name alone is refused.
+func isReserved(e *amqp.Error) bool { return strings.Contains(e.Reason, "reserved prefix") }
+
+// endsConnection reports whether the broker answered by ending the connection,
+// because of what it was asked.
+func endsConnection(err error) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	if !ok || !e.Server {
+		return false
+	}
+	switch e.Code {
+	case amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError, amqp.UnexpectedFrame,
+		amqp.ResourceError, amqp.NotAllowed, amqp.NotImplemented, amqp.InternalError:
+		return true
+	}
+	return false
+}
+
+// saysNothing reports whether an error says nothing of the destination.
+func saysNothing(err error) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return !errors.Is(err, topology.ErrDestination) && (!ok || !e.Server || endsConnection(err) || e.Code == amqp.ConnectionForced)
+}
+
+// accessStands is for how long access must be refused before that is believed: a
+// broker that is starting refuses its users for a moment.
+const accessStands = 2 * time.Second
+
+// believed runs f again while access is refused, until that stands; at once if it
+// stood before.
+func believed(ctx context.Context, before bool, f func() error) error {
+	began := time.Now()
+	for {
+		err := f()
+		ae, _ := errors.AsType[*amqp.Error](err)
+		if !wire.IsCode(err, amqp.AccessRefused) || isReserved(ae) || before || time.Since(began) > accessStands {
+			return err
+		}
+		if wait.For(ctx, accessStands/8) != nil {
+			return err
+		}
+	}
+}
+
+// passingError is an error of the broker's that may be over soon, whatever its
+// code says elsewhere.
+type passingError struct{ err error }
+
+func (e *passingError) Error() string { return e.err.Error() }
+func (e *passingError) Unwrap() error { return e.err }
+
+// Passes reports whether err may be over soon, whatever its code says elsewhere.
+func Passes(err error) bool {
+	_, ok := errors.AsType[*passingError](err)
+	return ok
+}
+
+// errNotApplied is the error of a client that only looks and finds no layout. It is no
+// *topology.DestinationError: no destination would do.
+var errNotApplied = errors.New("this client may not declare (DeclareNothing): run rabbitdelay apply with the same settings first")
+
+// errNoAnswer is the error of a declaration that the broker did not answer.
+var errNoAnswer = errors.New("no answer from the broker")
+
+// Final reports whether declaring again is pointless: the broker has something else under
+// one of the names, nothing is applied, or the broker does not delay as the strategy needs
+// it.
+func Final(err error) bool {
+	if _, conflict := errors.AsType[*plan.ConflictError](err); conflict {
+		return true
+	}
+	_, clock := errors.AsType[*live.ClockError](err)
+	return clock || errors.Is(err, live.ErrInstantsIgnored) || errors.Is(err, errNotApplied)
+}

@@ -1,0 +1,155 @@
+package declare
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+)
+
+// ownBindings are second bindings of destinations, with an argument that is
+// this client's alone. Where live.LateBindings says so, the broker tells a
+// client that the binding is there while another is still making it. No other
+// client creates this client's own binding, so once it exists the broker routes
+// by it. The plain binding is complete long before the own one is removed.
+type ownBindings struct {
+	c  *Declarer
+	id string
+
+	mu      sync.Mutex
+	until   map[string]ownBinding
+	sweeper bool // a goroutine waits to take them away
+}
+
+type ownBinding struct {
+	topology.Binding
+	until time.Time
+}
+
+// ownStays is for how long a binding of one's own stays.
+const ownStays = 30 * time.Second
+
+var clients atomic.Int64
+
+func newOwnBindings(c *Declarer) *ownBindings {
+	host, _ := os.Hostname()
+	space, _ := os.Readlink("/proc/self/ns/pid") // containers may share a host's name and count processes anew
+	id := fmt.Sprintf("%s/%s/%d/%d", host, space, os.Getpid(), clients.Add(1))
+	return &ownBindings{c: c, id: id, until: map[string]ownBinding{}}
+}
+
+// of returns this client's own form of a binding: no other client has its argument, which
+// is mostly the same when the process starts again in its place, so that what a
+// process that was killed left behind is used again. A try that follows one without
+// an answer makes another: the broker may still be making the first.
+func (o *ownBindings) of(conn *amqp.Connection, b topology.Binding, try int) topology.Binding {
+	from, _, err := net.SplitHostPort(conn.LocalAddr().String())
+	if err != nil {
+		from = conn.LocalAddr().String()
+	}
+	sum := sha256.Sum256([]byte(o.id + "/" + from))
+	args := amqp.Table{argument.Binder: fmt.Sprintf("%s-%d", base64.RawURLEncoding.EncodeToString(sum[:12]), try)}
+	maps.Copy(args, b.Arguments)
+	b.Arguments = args
+	return b
+}
+
+// keep has a binding taken away when it is no longer needed. It is called
+// before the binding is made.
+func (o *ownBindings) keep(b topology.Binding) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.until[ownKey(b)] = ownBinding{b, time.Now().Add(ownStays)}
+	if !o.sweeper {
+		o.sweeper = o.c.conns.begin(o.withdraw)
+	}
+}
+
+func ownKey(b topology.Binding) string {
+	return strings.Join([]string{b.Exchange, b.Queue, b.RoutingKey, fmt.Sprint(b.Arguments[argument.Binder])}, "\x00")
+}
+
+// withdraw takes bindings away when their time has come, until there are none.
+func (o *ownBindings) withdraw(ctx context.Context) {
+	for o.more() {
+		if wait.For(ctx, ownStays/2) != nil {
+			return
+		}
+		if err := o.takeAway(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			o.c.log.Debug("could not take this client's own bindings away; trying again", zap.Error(err))
+		}
+	}
+}
+
+func (o *ownBindings) more() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sweeper = len(o.until) > 0
+	return o.sweeper
+}
+
+// takeAway removes the bindings whose time has come by an instant.
+func (o *ownBindings) takeAway(ctx context.Context, by time.Time) error {
+	o.mu.Lock()
+	var due []ownBinding
+	for _, b := range o.until {
+		if !b.until.After(by) {
+			due = append(due, b)
+		}
+	}
+	o.mu.Unlock()
+	if len(due) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	sess, err := o.c.cfg.Publishing(ctx)
+	if err != nil {
+		return err
+	}
+	return o.c.Do(ctx, sess, func(conn *amqp.Connection) error {
+		s := &wire.Channel{Conn: conn}
+		defer s.Close()
+		for _, b := range due {
+			err := s.Do(func(ch *amqp.Channel) error { return ch.QueueUnbind(b.Queue, b.RoutingKey, b.Exchange, b.Arguments) })
+			if err != nil && saysNothing(err) {
+				return err
+			}
+			o.forget(b) // also when the queue is gone
+		}
+		return nil
+	})
+}
+
+func (o *ownBindings) forget(b ownBinding) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if key := ownKey(b.Binding); o.until[key].until.Equal(b.until) { // not made again in the meantime
+		delete(o.until, key)
+	}
+}
+
+// close takes all of them away, if the broker answers soon.
+func (o *ownBindings) close() {
+	if _, connected := o.c.cfg.Current(); !connected {
+		return
+	}
+	ctx, cancel := context.WithTimeout(o.c.over, wire.CloseWait)
+	defer cancel()
+	_ = o.takeAway(ctx, time.Now().Add(ownStays))
+}

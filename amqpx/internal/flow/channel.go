@@ -1,0 +1,137 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+)
+
+// confirmChannel is a channel in confirm mode that many goroutines publish on.
+// Returns are matched with their message before its confirm counts as success.
+type confirmChannel struct {
+	ch    *amqp.Channel
+	ended chan struct{} // closed when the channel has ended, after err is set
+	err   error
+
+	mu       sync.Mutex
+	returns  chan amqp.Return               // filled by amqp091's reader, before the confirm
+	returned map[returnKey]returnedMessages // those taken from the channel and not yet matched
+}
+
+type returnKey struct{ id, exchange, key string }
+
+type returnedMessages struct {
+	reason string // the broker's reply text
+	count  int    // of messages alike: one id published twice
+}
+
+// openConfirmChannel opens a channel; room is the number of returns that may come
+// before somebody takes a confirm.
+func openConfirmChannel(conn *amqp.Connection, room int) (*confirmChannel, error) {
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("open channel: %w", err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		return nil, fmt.Errorf("confirm.select: %w", err)
+	}
+	c := &confirmChannel{
+		ch:       ch,
+		ended:    make(chan struct{}),
+		returns:  ch.NotifyReturn(make(chan amqp.Return, room+1)),
+		returned: map[returnKey]returnedMessages{},
+	}
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	go func() {
+		c.err = errors.New("channel closed")
+		if err := <-closed; err != nil {
+			c.err = err
+		}
+		close(c.ended)
+	}()
+	return c, nil
+}
+
+// takeReturn matches a returned message with its publication. amqp091's reader
+// puts a return into the channel before it resolves the confirm, so after the
+// confirm the return, if any, is either in the channel or in the map.
+func (c *confirmChannel) takeReturn(k returnKey) (reason string, found bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		select {
+		case r, ok := <-c.returns:
+			if ok {
+				rk := returnKey{r.MessageId, r.Exchange, r.RoutingKey}
+				c.returned[rk] = returnedMessages{r.ReplyText, c.returned[rk].count + 1}
+				continue
+			}
+		default:
+		}
+		break
+	}
+	r, found := c.returned[k]
+	if !found {
+		return "", false
+	}
+	if r.count--; r.count == 0 {
+		delete(c.returned, k)
+	} else {
+		c.returned[k] = r
+	}
+	return r.reason, true
+}
+
+// slot holds a channel that is opened again when the broker has closed it.
+type slot struct {
+	mu  wait.Mutex // held while one is being opened
+	cur atomic.Pointer[confirmChannel]
+}
+
+func newSlot() slot { return slot{mu: wait.NewMutex()} }
+
+func (s *slot) get(ctx context.Context, conn *amqp.Connection, room int) (*confirmChannel, error) {
+	if c := s.open(); c != nil {
+		return c, nil
+	}
+	if err := s.mu.Lock(ctx); err != nil {
+		return nil, err
+	}
+	if c := s.open(); c != nil {
+		s.mu.Unlock()
+		return c, nil
+	}
+	// The lock is held until the broker has answered, also when nobody waits any more.
+	opened := make(chan error, 1)
+	go func() {
+		defer s.mu.Unlock()
+		c, err := openConfirmChannel(conn, room)
+		if err == nil {
+			s.cur.Store(c)
+		}
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		if err != nil {
+			return nil, err
+		}
+		return s.cur.Load(), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// open is the channel, nil if there is none that works.
+func (s *slot) open() *confirmChannel {
+	if c := s.cur.Load(); c != nil && !c.ch.IsClosed() {
+		return c
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package flow
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// A caller that gives up while a channel is being opened leaves its place to others.
+func TestASlotIsFreeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		conn, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 20 { // whether the lock is had at all is left to chance
+			s := newSlot()
+			_, _ = s.get(ended, conn, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, err := s.get(ctx, conn, 1); err != nil {
+				t.Fatalf("the next one: %v", err)
+			}
+			cancel()
+		}
+	})
+}

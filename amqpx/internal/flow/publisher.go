@@ -1,0 +1,255 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/semaphore"
+)
+
+// Publisher publishes on one connection. The broker refuses some messages by
+// closing their channel, with everything unconfirmed on it, so not all share one:
+// a way on which the broker has not yet taken a message is tried on a channel
+// beside the shared one, and a message that may be the reason for a close gets one
+// to itself.
+type Publisher struct {
+	Window *Window
+
+	conn   *amqp.Connection
+	room   int // for returns
+	shared slot
+	trial  slot
+	alone  *semaphore.Weighted
+}
+
+// maxReturns bounds the returns that a channel buffers. The confirm after each
+// return wakes a goroutine that drains them, so a few suffice.
+const maxReturns = 1024
+
+// maxAlone bounds the channels of messages that are published alone.
+const maxAlone = 16
+
+// NewPublisher returns a Publisher with at most maxInFlight unconfirmed messages of up to
+// 16 KiB. onStuck is called with the queues that have stopped confirming.
+func NewPublisher(conn *amqp.Connection, maxInFlight int, onStuck func([]string)) *Publisher {
+	return &Publisher{
+		conn: conn, room: min(maxInFlight, maxReturns), Window: newWindow(maxInFlight, onStuck),
+		shared: newSlot(), trial: newSlot(), alone: semaphore.NewWeighted(maxAlone),
+	}
+}
+
+// Open opens the channel that the first message needs.
+func (p *Publisher) Open(ctx context.Context) error {
+	_, err := p.trial.get(ctx, p.conn, p.room)
+	return err
+}
+
+// Publication is a message on its way to its confirm.
+type Publication struct {
+	dc    *amqp.DeferredConfirmation
+	on    *confirmChannel
+	key   returnKey
+	size  int
+	share Share
+	alone bool
+}
+
+// Alone reports whether the message has its channel to itself.
+func (x *Publication) Alone() bool { return x.alone }
+
+// Address is where a message is published to.
+type Address struct {
+	Exchange, RoutingKey string
+	Mandatory            bool
+}
+
+// Publish writes a message and takes the share over, which comes back with the outcome.
+// With alone the message gets a channel to itself. An error means that nothing was
+// written.
+func (p *Publisher) Publish(ctx context.Context, s Share, alone bool, to Address, msg amqp.Publishing) (Publication, error) {
+	on, err := p.channel(ctx, s.proven, alone)
+	if err != nil {
+		p.Window.GiveUp(s)
+		return Publication{}, err
+	}
+	dc, err := on.ch.PublishWithDeferredConfirm(to.Exchange, to.RoutingKey, to.Mandatory, false, msg)
+	if err != nil {
+		if alone {
+			p.closeOwn(on)
+		}
+		p.Window.GiveUp(s)
+		return Publication{}, err
+	}
+	return Publication{dc: dc, on: on, key: returnKey{msg.MessageId, to.Exchange, to.RoutingKey}, size: len(msg.Body), share: s, alone: alone}, nil
+}
+
+func (p *Publisher) channel(ctx context.Context, proven, alone bool) (*confirmChannel, error) {
+	switch {
+	case alone:
+		return p.ownChannel(ctx)
+	case proven:
+		return p.shared.get(ctx, p.conn, p.room)
+	}
+	return p.trial.get(ctx, p.conn, p.room)
+}
+
+func (p *Publisher) ownChannel(ctx context.Context) (*confirmChannel, error) {
+	if err := p.alone.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	opened, failed := make(chan *confirmChannel), make(chan error, 1)
+	go func() {
+		c, err := openConfirmChannel(p.conn, 1)
+		if err != nil {
+			p.alone.Release(1)
+			failed <- err
+			return
+		}
+		select {
+		case opened <- c:
+		case <-ctx.Done(): // nobody waits for it any more
+			p.closeOwn(c)
+		}
+	}()
+	select {
+	case c := <-opened:
+		return c, nil
+	case err := <-failed:
+		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// closeOwn closes the channel of a message that was alone, and does not wait: a broker
+// that blocks the connection answers when the alarm is over.
+func (p *Publisher) closeOwn(on *confirmChannel) {
+	go func() {
+		_ = on.ch.Close()
+		p.alone.Release(1)
+	}()
+}
+
+// Outcome waits for what becomes of a publication, until ctx ends, and gives its share
+// back; when ctx ends first, as soon as the answer comes after all.
+func (p *Publisher) Outcome(ctx context.Context, x *Publication) Outcome {
+	select {
+	case <-x.dc.Done():
+	default:
+		select {
+		case <-x.dc.Done():
+		case <-ctx.Done():
+			late := *x
+			go func() {
+				<-late.dc.Done()
+				p.finish(&late)
+			}()
+			return Outcome{Kind: Expired, Err: ctx.Err()}
+		}
+	}
+	return p.finish(x)
+}
+
+// finish settles the books of a publication that has its answer.
+func (p *Publisher) finish(x *Publication) Outcome {
+	o := x.answer()
+	if o.Kind == Refused && o.Code == amqp.AccessRefused {
+		o.stands = p.Window.refused(x.share.way, o.Err)
+	}
+	said := notTaken
+	switch o.Kind {
+	case Confirmed:
+		said = taken
+	case Lost, Disturbed:
+		said = silence
+	}
+	p.Window.leave(x.share, said)
+	if x.alone {
+		p.closeOwn(x.on)
+	}
+	return o
+}
+
+// answer is what the broker has said of the publication.
+func (x *Publication) answer() Outcome {
+	reason, unroutable := x.on.takeReturn(x.key)
+	switch {
+	case unroutable:
+		return Outcome{Kind: Returned, Err: fmt.Errorf("%w: %s (exchange %q, routing key %q)", ErrUnroutable, reason, x.key.exchange, x.key.key)}
+	case x.dc.Acked():
+		return Outcome{Kind: Confirmed}
+	case !x.on.ch.IsClosed():
+		return Outcome{Kind: Nacked, Err: ErrNacked}
+	}
+	<-x.on.ended // for the reason, which comes at the same time
+	return x.closed(x.on.err)
+}
+
+// closed returns what the end of the channel means for an unconfirmed message.
+func (x *Publication) closed(err error) Outcome {
+	ae, ok := errors.AsType[*amqp.Error](err)
+	if !ok || !ae.Server || !ae.Recover {
+		// The connection has ended. Where the broker ended it because of what it read
+		// (and not because it stops, or the line broke), a message may be the reason.
+		blames := ok && ae.Server && ae.Code != amqp.ConnectionForced
+		return Outcome{Kind: Lost, Err: fmt.Errorf("connection ended before the confirm: %w", err), alone: x.alone, suspect: blames}
+	}
+	o := Outcome{Kind: Disturbed, Err: fmt.Errorf("channel closed: %w", err), Code: ae.Code, alone: x.alone}
+	named, mine := x.blamed(ae.Reason)
+	switch {
+	case x.alone, mine && !x.share.proven:
+		o.Kind = Refused
+	case mine:
+		// The right to it was there: this message may have been taken before it went.
+		o.suspect = true
+	case !named:
+		o.suspect, o.doubt = true, ae.Reason
+	}
+	return o
+}
+
+// blamed reports whether the broker's reason for closing the channel names a
+// message, and whether that is this one.
+func (x *Publication) blamed(reason string) (named, mine bool) {
+	if limit, ok := SizeLimit(reason); ok {
+		return true, x.size > limit
+	}
+	exchange, ok := quotedAfter(reason, "exchange '")
+	if !ok {
+		return false, false
+	}
+	mine = exchange == x.key.exchange || x.key.exchange == "" && (exchange == "amq.default" || exchange == "")
+	if key, ok := quotedAfter(reason, "topic '"); ok {
+		mine = mine && key == x.key.key
+	}
+	return true, mine
+}
+
+// quotedAfter returns what stands between the words given and the next quote; a reply
+// text may be cut off before that.
+func quotedAfter(text, words string) (string, bool) {
+	_, rest, ok := strings.Cut(text, words)
+	if !ok {
+		return "", false
+	}
+	quoted, _, ok := strings.Cut(rest, "'")
+	return quoted, ok
+}
+
+// SizeLimit returns the largest body in bytes that the broker takes, from the reply text
+// with which it closed a channel because of a larger one.
+func SizeLimit(reason string) (limit int, ok bool) {
+	_, text, found := strings.Cut(reason, "message size ")
+	if !found {
+		return 0, false
+	}
+	var size int
+	if _, err := fmt.Sscanf(text, "%d is larger than max size %d", &size, &limit); err == nil {
+		return limit, true
+	}
+	_, err := fmt.Sscanf(text, "%d is larger than configured max size %d", &size, &limit)
+	return limit, err == nil
+}

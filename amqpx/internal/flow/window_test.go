@@ -1,0 +1,198 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func testWindow(maxInFlight int) *Window { return newWindow(maxInFlight, func([]string) {}) }
+
+func into(f *Window, queue, dest string) Entry {
+	return f.Find(Way{Exchange: queue, To: [3]string{dest}}, queue, nil)
+}
+
+// prove makes a way one on which a message was confirmed.
+func prove(f *Window, e Entry) {
+	s, _ := f.TryEnter(e, windowBytes)
+	f.leave(s, taken)
+}
+
+// fill takes all the room there is, and tells how many messages that were.
+func fill(f *Window, e Entry) (shares []Share) {
+	for {
+		s, ok := f.TryEnter(e, windowBytes)
+		if !ok {
+			return shares
+		}
+		shares = append(shares, s)
+	}
+}
+
+// A queue that confirms nothing gets half of the window at most, and none of it
+// after a second. It is tried with one message each second, and has all its room
+// again when it confirms.
+func TestAStuckQueueLeavesTheWindowToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := testWindow(10)
+		stuck, other := into(f, "stuck", "a"), into(f, "other", "a")
+		prove(f, stuck)
+		prove(f, other)
+		held := fill(f, stuck)
+		if len(held) != 5 {
+			t.Fatalf("%d messages into one queue; want half of 10", len(held))
+		}
+		busy := fill(f, other)
+		if len(busy) != 5 {
+			t.Fatalf("%d messages beside the stuck queue; want 5", len(busy))
+		}
+		for _, s := range busy {
+			f.leave(s, taken)
+		}
+		<-time.After(2 * stuckAfter)
+		third := into(f, "third", "a")
+		prove(f, third)
+		all := append(fill(f, other), fill(f, third)...)
+		if len(all) != 10 {
+			t.Fatalf("%d messages beside a queue that is stuck for long; want all 10", len(all))
+		}
+		for _, s := range all {
+			f.leave(s, taken)
+		}
+
+		texts := map[string]bool{} // the same however long it lasts
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := f.Enter(ctx, stuck, windowBytes)
+			cancel()
+			if e, ok := errors.AsType[*StuckError](err); !ok || e.Queue != "stuck" || time.Since(e.Since) < stuckAfter || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+			texts[fmt.Sprint(err)] = true
+		}
+		if len(texts) != 1 {
+			t.Errorf("texts %v", texts)
+		}
+		f.leave(held[0], taken)
+		now := fill(f, stuck)
+		if len(now) != 1 {
+			t.Errorf("%d messages into the queue that confirms again; want 1, as 4 of 5 are still out", len(now))
+		}
+		for _, s := range append(held[1:], now...) {
+			f.leave(s, taken)
+		}
+		if n := len(fill(f, stuck)); n != 5 {
+			t.Errorf("%d messages at the end; want 5", n)
+		}
+	})
+}
+
+// With room left a stuck queue gets one message a second, so that one which lost
+// a confirm for good comes back.
+func TestAStuckQueueIsTriedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := testWindow(100)
+		e := into(f, "stuck", "a")
+		prove(f, e)
+		lost, _ := f.TryEnter(e, windowBytes)
+		<-time.After(stuckAfter + time.Millisecond)
+		start := time.Now()
+		var got []time.Duration
+		var shares []Share
+		for range 3 {
+			s, err := f.Enter(t.Context(), e, windowBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shares = append(shares, s)
+			got = append(got, time.Since(start).Round(stuckAfter/2))
+		}
+		if want := fmt.Sprint([]time.Duration{stuckAfter, 2 * stuckAfter, 3 * stuckAfter}); fmt.Sprint(got) != want {
+			t.Errorf("messages after %v; want %s", got, want)
+		}
+		f.leave(shares[0], taken)
+		if _, ok := f.TryEnter(e, windowBytes); !ok {
+			t.Error("closed although it confirms again")
+		}
+		f.leave(lost, silence)
+	})
+}
+
+// A way moves to the shared channel after its first confirm, when all its
+// messages on the trial channel have theirs.
+func TestAWayMovesWhenItsTrialIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := testWindow(10)
+		e := into(f, "q", "a")
+		one, _ := f.TryEnter(e, windowBytes)
+		two, _ := f.TryEnter(e, windowBytes)
+		f.leave(one, taken)
+		if _, ok := f.TryEnter(e, windowBytes); ok {
+			t.Fatal("a message may overtake the one that is still on the trial channel")
+		}
+		time.AfterFunc(time.Millisecond, func() { f.leave(two, taken) })
+		s, err := f.Enter(t.Context(), e, windowBytes)
+		if err != nil || !s.proven || one.proven || two.proven {
+			t.Errorf("%v, proven %t, %t, %t", err, one.proven, two.proven, s.proven)
+		}
+		f.leave(s, taken)
+	})
+}
+
+// A refusal is believed when it has stood for a while, then known without asking
+// for a moment, and forgotten when a message is taken.
+func TestARefusalStandsAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := testWindow(10)
+		e := into(f, "q", "a")
+		if f.refused(e.way, ErrNacked) {
+			t.Error("believed at once")
+		}
+		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
+			t.Errorf("%+v", now)
+		}
+		<-time.After(refusedFor)
+		if !f.refused(e.way, ErrNacked) {
+			t.Error("not believed")
+		}
+		if now := into(f, "q", "a"); now.Refused == nil {
+			t.Errorf("%+v", now)
+		}
+		<-time.After(refusedFor)
+		if now := into(f, "q", "a"); !now.Suspect || now.Refused != nil {
+			t.Errorf("not asked again: %+v", now)
+		}
+		prove(f, e)
+		if now := into(f, "q", "a"); now.Suspect {
+			t.Errorf("%+v", now)
+		}
+	})
+}
+
+// What a flow remembers of ways that nobody uses is bounded.
+func TestAFlowForgetsIdleWays(t *testing.T) {
+	f := testWindow(10)
+	for i := range 3 * maxWays {
+		prove(f, into(f, "q", fmt.Sprint(i)))
+	}
+	if len(f.ways) > maxWays || len(f.lanes) != 1 {
+		t.Errorf("%d ways, %d lanes", len(f.ways), len(f.lanes))
+	}
+}
+
+// What is shown of a window needs no lock; in a bubble it would hang for ever otherwise.
+func TestAWindowIsSeenWithoutALock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := testWindow(10)
+		fill(f, into(f, "q", "a"))
+		<-time.After(2 * stuckAfter)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.InFlight() == 0 || len(f.Stuck()) != 1 {
+			t.Errorf("%d in flight, stuck: %v", f.InFlight(), f.Stuck())
+		}
+	})
+}

@@ -1,0 +1,118 @@
+package lasthop
+
+import (
+	"testing"
+	"time"
+)
+
+// world is one message's life: when it was sent and received by a true clock, and by how
+// much the clocks are wrong.
+type world struct {
+	delay, lead time.Duration
+	absolute    bool
+	publisher   time.Duration // its clock minus the true one
+	broker      time.Duration // at the end of the wait
+	own         time.Duration
+	early       time.Duration // how much too early the broker let it go
+	queued      time.Duration // how long it waited behind others
+	returned    int
+}
+
+var epoch = time.Date(2030, 1, 1, 12, 0, 0, 300_000_000, time.UTC)
+
+// receive returns what the judge says, and the true instant of the message.
+func (w world) receive(j *Judge) (wait time.Duration, again bool, rest time.Duration) {
+	due := epoch.Add(w.delay)
+	left := due.Add(-w.lead - w.early)
+	if left.Before(epoch) {
+		left = epoch
+	}
+	arrived := left.Add(w.queued)
+	a := Arrival{Lead: w.lead, Absolute: w.absolute, Sent: epoch.Add(w.publisher).Truncate(time.Second), Returned: w.returned}
+	a.Due = due
+	if !w.absolute {
+		a.Due = due.Add(w.publisher)
+	}
+	a.Expired = left.Add(w.broker).Truncate(time.Second)
+	wait, again = j.Wait(a, arrived.Add(w.own))
+	return wait, again, due.Sub(arrived)
+}
+
+func TestJudge(t *testing.T) {
+	const hour = time.Hour
+	for name, c := range map[string]struct {
+		world
+		again bool
+		late  time.Duration // at most
+	}{
+		"all clocks right":                       {world{delay: 60e9}, false, 0},
+		"with a lead":                            {world{delay: 60e9, lead: 4e8}, false, 0},
+		"no delay, publisher a second ahead":     {world{delay: 0, publisher: 9e8}, false, 9e8},
+		"broker a second early":                  {world{delay: 60e9, broker: 1e9, early: 1e9}, false, 0},
+		"broker ten minutes ahead":               {world{delay: 60e9, broker: 600e9, early: 55e9}, true, 0},
+		"broker ahead, instant":                  {world{delay: 60e9, absolute: true, broker: 600e9, early: 55e9}, true, 0},
+		"broker ahead, lead":                     {world{delay: 60e9, lead: 4e8, broker: 30e9, early: 30e9}, true, 0},
+		"policy with a TTL":                      {world{delay: hour, early: 59 * time.Minute}, true, 0},
+		"own clock an hour ahead":                {world{delay: 60e9, own: hour}, false, 0},
+		"own clock an hour ahead, lead":          {world{delay: 60e9, lead: 4e8, own: hour}, false, 0},
+		"own clock an hour behind":               {world{delay: 60e9, own: -hour}, false, 0},
+		"own clock an hour behind, lead":         {world{delay: 60e9, lead: 4e8, own: -hour}, false, 0},
+		"own clock behind, instant":              {world{delay: 60e9, absolute: true, own: -hour}, false, 0},
+		"publisher an hour ahead":                {world{delay: 60e9, publisher: hour}, false, 0},
+		"publisher an hour ahead, lead":          {world{delay: 60e9, lead: 4e8, publisher: hour}, false, 0},
+		"publisher an hour behind, lead":         {world{delay: 60e9, lead: 4e8, publisher: -hour}, false, 0},
+		"publisher ahead, instant, so too early": {world{delay: 3 * hour, absolute: true, publisher: hour, early: hour}, true, 0},
+		"behind others for a minute":             {world{delay: 60e9, lead: 4e8, queued: 60e9}, false, 60e9 + 4e8},
+	} {
+		wait, again, rest := c.receive(&Judge{})
+		if again != c.again {
+			t.Errorf("%s: sent back is %v", name, again)
+		}
+		if late := wait - rest; !again && (late < 0 || late > c.late) {
+			t.Errorf("%s: handled %v after its instant, want 0 to %v", name, late, c.late)
+		}
+	}
+}
+
+// What short delays tell of the own clock counts for long ones.
+func TestBehindIsRemembered(t *testing.T) {
+	j := &Judge{}
+	long := world{delay: 3 * time.Hour, own: -time.Hour}
+	if _, again, _ := long.receive(j); !again {
+		t.Error("nothing tells that the own clock is wrong, and the message would be early by it")
+	}
+	world{delay: 60e9, own: -time.Hour}.receive(j)
+	now := epoch.Add(-time.Hour)
+	if by, since, behind := j.Behind(now); !behind || by < time.Hour-2*time.Second || by > time.Hour+2*time.Minute || since.IsZero() {
+		t.Errorf("behind by %v since %v: %v", by, since, behind)
+	}
+	short := world{delay: 61e9, own: -time.Hour}
+	if _, again, _ := short.receive(j); again {
+		t.Error("sent back although the own clock is known to be wrong")
+	}
+	world{delay: 60e9}.receive(j) // the clock was set
+	if _, _, behind := j.Behind(epoch.Add(time.Minute)); behind {
+		t.Error("behind after a step of the clock to what is right")
+	}
+}
+
+// A message that comes back early again and again waits here, and is at last handled.
+func TestNoLoop(t *testing.T) {
+	j := &Judge{}
+	wait, again, _ := world{delay: time.Hour, early: 59 * time.Minute, returned: patience}.receive(j)
+	if wait != MaxHold && !again {
+		t.Errorf("waits %v and goes back: %v", wait, again)
+	}
+	wait, again, rest := world{delay: time.Hour, early: 30 * time.Second, returned: patience}.receive(j)
+	if wait != rest || again {
+		t.Errorf("waits %v of %v and goes back: %v", wait, rest, again)
+	}
+}
+
+// Whoever forges an offset gains no more than by a forged instant.
+func TestForgedOffset(t *testing.T) {
+	a := Arrival{Due: epoch.Add(time.Minute), Sent: epoch, Absolute: true, Offset: 1000 * time.Hour}
+	if _, again := (&Judge{}).Wait(a, epoch); !again {
+		t.Error("an offset of 1000 hours was believed")
+	}
+}

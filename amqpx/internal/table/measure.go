@@ -1,0 +1,162 @@
+package table
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// amqp091 reads no table that is nested deeper or that has more elements: it ends the
+// connection at every delivery.
+const (
+	MaxDepth    = 32
+	MaxElements = 8192
+)
+
+// Measure adds up the bytes that amqp091 writes for a table, and stops at the first
+// value that cannot be written, or read again.
+type Measure struct {
+	Size int // so far
+	Most int // that Size may be; 0 for no limit
+	Err  error
+	name string // of the header that is measured
+}
+
+// Failf records why the table cannot be written, unless there is a reason already.
+func (m *Measure) Failf(format string, args ...any) {
+	if m.Err == nil {
+		m.Err = fmt.Errorf(format, args...)
+	}
+}
+
+// Add counts n bytes. What is too long ends the walk: a table may contain itself.
+func (m *Measure) Add(n int) {
+	if m.Size += n; m.Most > 0 && m.Size > m.Most {
+		m.Failf("more than %d bytes, the most that a message may have: large data belongs in the body", m.Most)
+	}
+}
+
+// Header measures a header with its name.
+func (m *Measure) Header(name string, v any) {
+	m.name = name
+	m.field(name, v, 0)
+}
+
+func (m *Measure) field(name string, v any, depth int) {
+	if len(name) > 255 {
+		m.Failf("a name of %d bytes; AMQP allows 255", len(name))
+	}
+	m.Add(1 + len(name))
+	m.Value(v, depth)
+}
+
+// Table measures a table that has depth tables or arrays around it.
+func (m *Measure) Table(t amqp.Table, depth int) {
+	m.container(len(t), depth)
+	for name, v := range t {
+		if m.Err != nil {
+			return
+		}
+		m.field(name, v, depth)
+	}
+}
+
+func (m *Measure) array(list []any, depth int) {
+	m.container(len(list), depth)
+	for i := 0; i < len(list) && m.Err == nil; i++ {
+		m.Value(list[i], depth)
+	}
+}
+
+// container measures what a table or an array has beside its elements.
+func (m *Measure) container(elements, depth int) {
+	m.Add(4)
+	switch {
+	case elements > MaxElements:
+		m.Failf("%q has %d elements in a table or an array; expected at most %d: large data belongs in the body", m.name, elements, MaxElements)
+	case depth > MaxDepth:
+		m.Failf("%q has tables or arrays nested deeper than %d levels: large data belongs in the body", m.name, MaxDepth)
+	}
+}
+
+// Value measures a value that has depth tables or arrays around it.
+func (m *Measure) Value(v any, depth int) {
+	m.Add(1)
+	switch v := v.(type) {
+	case nil:
+	case bool, uint8, int8:
+		m.Add(1)
+	case int16, uint16:
+		m.Add(2)
+	case int32, uint32:
+		m.Add(4)
+	case int, int64, time.Time: // an int is written as an int64, see Wide
+		m.Add(8)
+	case amqp.Decimal:
+		m.Add(5)
+	case float32:
+		m.Add(4)
+		m.finite(float64(v))
+	case float64:
+		m.Add(8)
+		m.finite(v)
+	case string:
+		m.Add(4 + len(v))
+	case []byte:
+		m.Add(4 + len(v))
+	case amqp.Table:
+		m.Table(v, depth+1)
+	case []any:
+		m.array(v, depth+1)
+	default:
+		m.Failf("%q has a value of the type %T; expected what an AMQP table can hold: bool, integers but uint and uint64, float, string, []byte, time.Time, amqp091.Decimal, amqp091.Table and []any of these", m.name, v)
+	}
+}
+
+// finite refuses what Erlang has no number for.
+func (m *Measure) finite(f float64) {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		m.Failf("%q has the value %v; expected a finite number: RabbitMQ ends the connection over others", m.name, f)
+	}
+}
+
+// Wide returns a header's value with every int in it as an int64. amqp091 writes an
+// int in 32 bits and cuts off what is above. What has none is not copied.
+func Wide(v any) any {
+	w, _ := widened(v)
+	return w
+}
+
+func widened(v any) (w any, changed bool) {
+	switch v := v.(type) {
+	case int:
+		return int64(v), true
+	case amqp.Table:
+		t := v
+		for k, e := range v {
+			if w, ok := widened(e); ok {
+				if !changed {
+					t, changed = maps.Clone(v), true
+				}
+				t[k] = w
+			}
+		}
+		return t, changed
+	case []any:
+		list := v
+		for i, e := range v {
+			if w, ok := widened(e); ok {
+				if !changed {
+					list, changed = slices.Clone(v), true
+				}
+				list[i] = w
+			}
+		}
+		return list, changed
+	}
+	return v, false
+}

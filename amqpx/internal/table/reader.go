@@ -1,0 +1,295 @@
+package table
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+)
+
+// Headers of a message that amqp091 cannot read, as a Reader shows it.
+const (
+	HeaderUnreadable = "rabbitdelay-unreadable"  // string: why
+	HeaderRaw        = "rabbitdelay-raw-headers" // bytes: the headers as the broker sent them
+)
+
+// OwnPrefix begins the names of the headers that rabbitdelay writes.
+const OwnPrefix = "rabbitdelay-"
+
+// Reader is a connection below amqp091, which ends the connection over headers that it cannot
+// read (nested too deep, too many, or longer than a frame), again at each delivery. It
+// hands such a message on with other headers: those that rabbitdelay and the broker
+// wrote, HeaderUnreadable and HeaderRaw. So it can be seen, put back, and set aside.
+// What the broker has stays as it is.
+type Reader struct {
+	net.Conn
+
+	in       *bufio.Reader
+	pass     int64         // bytes of the current frame that go on as they are
+	instead  []byte        // of a frame: goes on before anything else
+	frameMax atomic.Uint32 // that was agreed on; 0 before, and for none
+}
+
+// readBuffer is what one system call reads at most; a header frame that is not whole
+// in it is copied.
+const readBuffer = 32 << 10
+
+// maxHeaderFrame bounds what is held of a header frame. RabbitMQ's frame_max is 128 KiB
+// by default.
+const maxHeaderFrame = 1 << 20
+
+// Frames of AMQP.
+const (
+	frameHeader   = 2
+	frameHead     = 7 // type, channel, size
+	frameOverhead = frameHead + 1
+)
+
+// NewReader returns a Reader of c.
+func NewReader(c net.Conn) *Reader {
+	return &Reader{Conn: c, in: bufio.NewReaderSize(c, readBuffer)}
+}
+
+// SetFrameMax records the largest frame on which client and broker have agreed, in bytes; 0
+// for no limit. It may be called while Read runs.
+func (c *Reader) SetFrameMax(size int) { c.frameMax.Store(uint32(size)) }
+
+// Read returns what has come. It waits for more only while it has nothing.
+func (c *Reader) Read(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		var m int
+		switch {
+		case len(c.instead) > 0:
+			m = copy(p[n:], c.instead)
+			c.instead = c.instead[m:]
+		case n > 0 && !c.more():
+			return n, nil
+		case c.pass > 0:
+			m, err = c.in.Read(p[n:min(int64(len(p)), int64(n)+c.pass)])
+			c.pass -= int64(m)
+		default:
+			err = c.next()
+		}
+		n += m
+	}
+	return n, err
+}
+
+// more reports whether the next step needs to wait for nothing.
+func (c *Reader) more() bool {
+	have := c.in.Buffered()
+	if c.pass > 0 || have < frameHead {
+		return c.pass > 0 && have > 0
+	}
+	head, _ := c.in.Peek(frameHead)
+	return head[0] != frameHeader || have >= frameSize(head)
+}
+
+func frameSize(head []byte) int { return int(binary.BigEndian.Uint32(head[3:])) + frameOverhead }
+
+// next looks at the frames that have come, and decides how they go on.
+func (c *Reader) next() error {
+	have, err := c.in.Peek(max(frameHead, c.in.Buffered()))
+	if len(have) < frameHead { // no frame, or the end
+		c.pass = int64(len(have))
+		if len(have) > 0 {
+			return nil
+		}
+		return err
+	}
+	for len(have) >= frameHead {
+		size := frameSize(have)
+		if have[0] == frameHeader && size <= maxHeaderFrame && (size > len(have) || c.readable(have[:size]) != nil) {
+			break
+		}
+		c.pass += int64(size)
+		have = have[min(size, len(have)):]
+	}
+	if c.pass > 0 {
+		return nil
+	}
+	c.header(frameSize(have))
+	return nil
+}
+
+// header takes a header frame whole, and decides how it goes on. What there is of one
+// that is cut off goes on as it is: the next Read finds the end.
+func (c *Reader) header(size int) {
+	frame := make([]byte, size)
+	n, err := io.ReadFull(c.in, frame)
+	c.instead = frame[:n]
+	if err != nil {
+		return
+	}
+	if other := c.readable(frame); other != nil {
+		c.instead = other
+	}
+}
+
+// readable returns the frame to hand on instead of a header frame; nil for that itself.
+func (c *Reader) readable(frame []byte) []byte {
+	headers, ok := headersOf(frame)
+	if !ok {
+		return nil
+	}
+	rest, err := skipTable(headers, 0)
+	limit := int(c.frameMax.Load())
+	if err == nil && limit != 0 && len(frame) > limit {
+		err = errLongHeaders
+	}
+	if err == nil {
+		return nil
+	}
+	return rewritten(frame, headers[:len(headers)-len(rest)], rest, limit, err)
+}
+
+// headersOf returns a header frame from its table of headers on.
+func headersOf(frame []byte) (from []byte, ok bool) {
+	const fixed, contentType, contentEncoding, headers = 14, 1 << 15, 1 << 14, 1 << 13
+	payload := frame[frameHead : len(frame)-1]
+	if len(payload) < fixed {
+		return nil, false
+	}
+	flags := binary.BigEndian.Uint16(payload[fixed-2:])
+	from = payload[fixed:]
+	for _, before := range []uint16{contentType, contentEncoding} {
+		if flags&before == 0 {
+			continue
+		}
+		if len(from) == 0 || len(from) < 1+int(from[0]) {
+			return nil, false
+		}
+		from = from[1+int(from[0]):]
+	}
+	return from, flags&headers != 0
+}
+
+// maxKept bounds the headers that a message keeps that cannot be read.
+const maxKept = 8 << 10
+
+// rewritten is a header frame with other headers than those given, which rest follows.
+func rewritten(frame, headers, rest []byte, limit int, why error) []byte {
+	out := append(make([]byte, 0, len(frame)+512), frame[:len(frame)-1-len(rest)-len(headers)]...)
+	table, most := len(out), maxKept
+	if limit != 0 {
+		most = min(most, limit/4)
+	}
+	out = append(out, 0, 0, 0, 0)
+	raw := headers[min(4, len(headers)):]
+	for left := raw; len(left) > 0; {
+		next, err := skipField(left, 0)
+		if next == nil {
+			break
+		}
+		if field := left[:len(left)-len(next)]; err == nil && kept(string(field[1:1+field[0]])) && len(out)+len(field) < table+most {
+			out = append(out, field...)
+		}
+		left = next
+	}
+	out = appendField(out, HeaderUnreadable, 'S', []byte(why.Error()))
+	if over := len(out) + 1 + len(HeaderRaw) + 5 + len(raw) + len(rest) + 1 - limit; limit != 0 && over > 0 {
+		raw = raw[:max(0, len(raw)-over)]
+	}
+	out = appendField(out, HeaderRaw, 'x', raw)
+	binary.BigEndian.PutUint32(out[table:], uint32(len(out)-table-4))
+	out = append(append(out, rest...), frame[len(frame)-1])
+	binary.BigEndian.PutUint32(out[3:], uint32(len(out)-frameOverhead))
+	return out
+}
+
+// kept reports whether rabbitdelay reads a header of a message that cannot be read.
+func kept(name string) bool {
+	switch name {
+	case HeaderUnreadable, HeaderRaw, OwnPrefix + "reason":
+		return false
+	}
+	return strings.HasPrefix(name, OwnPrefix) || strings.HasPrefix(name, "x-")
+}
+
+func appendField(b []byte, name string, kind byte, value []byte) []byte {
+	b = append(append(b, byte(len(name))), name...)
+	b = binary.BigEndian.AppendUint32(append(b, kind), uint32(len(value)))
+	return append(b, value...)
+}
+
+// Why headers cannot be read.
+var (
+	errDeepHeaders   = fmt.Errorf("headers nested deeper than %d levels", MaxDepth)
+	errManyHeaders   = fmt.Errorf("headers with more than %d elements in a table or an array", MaxElements)
+	errLongHeaders   = errors.New("headers that, with what the broker added, are longer than a frame")
+	errBrokenHeaders = errors.New("headers that are malformed, or have a value of an unknown type")
+)
+
+// widths has, for each type of a value, how many bytes it takes, and one more.
+var widths = [256]byte{'V': 1, 't': 2, 'b': 2, 'B': 2, 's': 3, 'u': 3, 'I': 5, 'i': 5, 'f': 5, 'D': 6, 'l': 9, 'd': 9, 'T': 9}
+
+// skipTable returns what follows an encoded table, and why amqp091 could not read it.
+// It is nil where nothing tells.
+func skipTable(b []byte, depth int) (rest []byte, err error) {
+	return skipContainer(b, depth, skipField)
+}
+
+func skipContainer(b []byte, depth int, skip func(b []byte, depth int) ([]byte, error)) (rest []byte, err error) {
+	content, rest := cutLong(b)
+	switch {
+	case rest == nil:
+		return nil, errBrokenHeaders
+	case depth > MaxDepth:
+		return rest, errDeepHeaders
+	}
+	for elements := 0; len(content) > 0; elements++ {
+		if elements == MaxElements {
+			return rest, errManyHeaders
+		}
+		if content, err = skip(content, depth); err != nil {
+			return rest, err
+		}
+	}
+	return rest, nil
+}
+
+// skipField skips a name with its value.
+func skipField(b []byte, depth int) (rest []byte, err error) {
+	if len(b) < 1+int(b[0]) {
+		return nil, errBrokenHeaders
+	}
+	return skipValue(b[1+int(b[0]):], depth)
+}
+
+func skipValue(b []byte, depth int) (rest []byte, err error) {
+	if len(b) == 0 {
+		return nil, errBrokenHeaders
+	}
+	switch b[0] {
+	case 'F':
+		return skipTable(b[1:], depth+1)
+	case 'A':
+		return skipContainer(b[1:], depth+1, skipValue)
+	case 'S', 'x':
+		if _, rest = cutLong(b[1:]); rest == nil {
+			err = errBrokenHeaders
+		}
+		return rest, err
+	}
+	n := int(widths[b[0]])
+	if n == 0 || n > len(b) {
+		return nil, errBrokenHeaders
+	}
+	return b[n:], nil
+}
+
+// cutLong cuts off what has its length before it. Rest is nil if there is less.
+func cutLong(b []byte) (content, rest []byte) {
+	if len(b) < 4 {
+		return nil, nil
+	}
+	n := uint64(binary.BigEndian.Uint32(b))
+	if n > uint64(len(b)-4) {
+		return nil, nil
+	}
+	return b[4 : 4+n], b[4+n:]
+}

@@ -1,0 +1,203 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/table"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+)
+
+// Config is how to connect. All fields but Login are required.
+type Config struct {
+	Nodes []string // URLs, tried in a random order
+	// Name begins the names of connections, which the broker's management shows.
+	Name string
+	// Login returns user and password, instead of those of the URLs; nil for those.
+	Login        func(ctx context.Context) (username, password string, err error)
+	ExternalAuth bool // SASL EXTERNAL
+	// TLS returns a configuration for one handshake, which its owner does not use again.
+	TLS  func(uri amqp.URI) (*tls.Config, error)
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	Heartbeat                  time.Duration
+	DialTimeout                time.Duration
+	ReconnectMin, ReconnectMax time.Duration
+
+	// Failed makes an error of a failed attempt to connect.
+	Failed func(Failure) error
+	// Permanent reports whether further attempts after an error are pointless.
+	Permanent func(err error) bool
+	Log       *zap.Logger
+}
+
+// Dial opens a connection to the first node that answers. If none does, the error has
+// the failure of each.
+func Dial(ctx context.Context, cfg Config) (*amqp.Connection, error) {
+	n := newNodes(cfg.Nodes)
+	for left := len(n.all); ; left-- {
+		conn, err := Open(ctx, context.Background(), cfg, n.next(), "")
+		if err == nil {
+			return conn, nil
+		}
+		if err = n.fail(err); left == 1 || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// Open makes one connection to the node of a URL, without recovery, through a writer that
+// gathers and a reader that keeps from amqp091 what it cannot read. Its name is
+// Config.Name and, if there is one, the role. The end of over cuts it.
+func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amqp.Connection, err error) {
+	uri, err := brokerurl.Parse(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	a := &attempt{cfg: cfg, over: over, uri: uri, name: strings.TrimSpace(cfg.Name + " " + role)}
+	if p := guard.Call("Dial, Login or GetTLS of the configuration", func() { conn, err = a.open(ctx, rawURL) }); p != nil {
+		p.Log(cfg.Log)
+		return nil, a.failed(p.Error(), p)
+	}
+	return conn, err
+}
+
+// attempt is one attempt to connect.
+type attempt struct {
+	cfg  Config
+	over context.Context
+	uri  amqp.URI
+	name string
+
+	first  greeting
+	socket *table.Reader // nil before there is a connection
+	stop   func() bool   // stops the end of the attempt's context from closing it
+}
+
+func (a *attempt) open(ctx context.Context, rawURL string) (*amqp.Connection, error) {
+	whole := ctx
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.DialTimeout)
+	defer cancel()
+	ac := amqp.Config{
+		Heartbeat:  a.cfg.Heartbeat,
+		Locale:     "en_US",
+		Properties: amqp.Table{"product": "rabbitdelay", "connection_name": a.name, "platform": "Go"},
+		Dial:       func(network, _ string) (net.Conn, error) { return a.dial(ctx, network) },
+	}
+	switch {
+	case a.cfg.ExternalAuth:
+		ac.SASL = []amqp.Authentication{&amqp.ExternalAuth{}}
+	case a.cfg.Login != nil:
+		user, password, err := a.cfg.Login(ctx)
+		if err != nil {
+			return nil, a.failed("no user and password to log in with: "+err.Error(), err)
+		}
+		a.uri.Username = user // for errors
+		ac.SASL = []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}
+	}
+	conn, err := amqp.DialConfig(plainURL(rawURL), ac)
+	if a.stop != nil && !a.stop() { // ctx ended during the handshake
+		if err == nil {
+			CloseConn(conn)
+		}
+		err = ctx.Err()
+	}
+	if err != nil {
+		if a.socket != nil {
+			_ = a.socket.Close()
+		}
+		return nil, a.explain(whole, err)
+	}
+	a.socket.SetFrameMax(conn.Config.FrameSize)
+	return conn, nil
+}
+
+// dial makes the connection below AMQP.
+func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
+	c, err := a.cfg.Dial(ctx, network, hostPort(a.uri))
+	if err != nil {
+		return nil, err
+	}
+	// amqp091 clears the deadline after the handshake.
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := c.SetDeadline(deadline); err != nil {
+			_ = c.Close()
+			return nil, err
+		}
+	}
+	a.stop = context.AfterFunc(ctx, func() { _ = c.Close() })
+	secured, err := a.secure(ctx, newWriter(a.over, a.first.of(c)))
+	if err != nil {
+		return nil, err
+	}
+	a.socket = table.NewReader(secured)
+	return a.socket, nil
+}
+
+// secure encrypts a connection that is to be encrypted. It closes one that cannot be.
+func (a *attempt) secure(ctx context.Context, c net.Conn) (net.Conn, error) {
+	if a.uri.Scheme != "amqps" {
+		return c, nil
+	}
+	cfg, err := a.cfg.TLS(a.uri)
+	if err == nil {
+		if cfg.ServerName == "" {
+			cfg.ServerName = a.uri.Host
+		}
+		secured := tls.Client(c, cfg)
+		if err = secured.HandshakeContext(ctx); err == nil {
+			return secured, nil
+		}
+	}
+	_ = c.Close()
+	return nil, err
+}
+
+// plainURL returns a URL with which amqp091 does not encrypt, because that is done
+// already.
+func plainURL(rawURL string) string {
+	_, rest, _ := strings.Cut(rawURL, ":")
+	return "amqp:" + rest
+}
+
+// CloseConn closes in order, and waits 2 s at most for a broker that is stuck.
+func CloseConn(conn *amqp.Connection) {
+	_ = conn.CloseDeadline(time.Now().Add(2 * time.Second))
+}
+
+// Broker returns the product and version of a connection's broker, such as
+// "RabbitMQ 4.3.1".
+func Broker(conn *amqp.Connection) string {
+	product, _ := conn.Properties["product"].(string)
+	version, _ := conn.Properties["version"].(string)
+	if product == "" && version == "" {
+		return "unknown"
+	}
+	return product + " " + version
+}
+
+// Version returns the version in what Broker returns.
+func Version(broker string) observed.Version {
+	_, text, _ := strings.Cut(broker, " ")
+	return observed.ParseVersion(text)
+}
+
+func hostPort(uri amqp.URI) string { return net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)) }
+
+// Address returns the host and port of a broker's URL.
+func Address(rawURL string) string {
+	uri, err := brokerurl.Parse(rawURL)
+	if err != nil {
+		return ""
+	}
+	return hostPort(uri)
+}

@@ -1,0 +1,237 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+)
+
+// failedError is the error of a failed attempt.
+type failedError struct{ Failure }
+
+func (e *failedError) Error() string { return "connect to " + e.Address + ": " + e.Reason }
+func (e *failedError) Unwrap() error { return e.Err }
+
+// to is a configuration for one node.
+func to(url string, timeout time.Duration) Config {
+	return Config{
+		Nodes: []string{url}, Dial: (&net.Dialer{}).DialContext, DialTimeout: timeout, Heartbeat: time.Minute,
+		TLS:    func(amqp.URI) (*tls.Config, error) { return &tls.Config{MinVersion: tls.VersionTLS12}, nil },
+		Failed: func(f Failure) error { return &failedError{f} },
+		Log:    zap.NewNop(),
+	}
+}
+
+// frameOf is a method frame of channel 0.
+func frameOf(payload string) string {
+	head := binary.BigEndian.AppendUint32([]byte{1, 0, 0}, uint32(len(payload)))
+	return string(head) + payload + "\xCE"
+}
+
+// What brokers say in the handshake.
+var (
+	saysStart = frameOf("\x00\x0a\x00\x0a\x00\x09\x00\x00\x00\x00\x00\x00\x00\x05PLAIN\x00\x00\x00\x05en_US")
+	saysTune  = frameOf("\x00\x0a\x00\x1e\x00\x00\x00\x02\x00\x00\x00\x00")
+)
+
+func saysClose(code uint16, text string) string {
+	return frameOf("\x00\x0a\x00\x32" + string(binary.BigEndian.AppendUint16(nil, code)) + string([]byte{byte(len(text))}) + text + "\x00\x00\x00\x00")
+}
+
+// open is in what a client says when it opens a virtual host.
+const open = "\x00\x0a\x00\x28"
+
+// converse writes one of its lines after each time it has read something, and
+// a NOT_ALLOWED only when the virtual host is being opened.
+func converse(conn net.Conn, lines []string) error {
+	buf := make([]byte, 1<<16)
+	for _, line := range lines {
+		for heard := ""; ; {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return err
+			}
+			heard += string(buf[:n])
+			if !strings.Contains(line, "NOT_ALLOWED") || strings.Contains(heard, open) {
+				break
+			}
+		}
+		if _, err := conn.Write([]byte(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// door is a listener that converses and then hangs up, unless it stays silent.
+func door(t *testing.T, silent bool, lines ...string) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	serve := func(conn net.Conn) {
+		defer func() { _ = conn.Close() }()
+		if converse(conn, lines) == nil && silent {
+			_, _ = io.Copy(io.Discard, conn)
+		}
+		_, _ = conn.Read(make([]byte, 1<<16))
+	}
+	go func() {
+		defer close(ended)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serve(conn)
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-ended })
+	return l.Addr().String()
+}
+
+// management answers whole requests only, as RabbitMQ's does.
+func management(t *testing.T) string {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(nil)
+	srv.Config.ReadHeaderTimeout = 50 * time.Millisecond
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String()
+}
+
+// Whatever stands at the address: what it is and what that means is said.
+func TestWhatAnsweredIsSaid(t *testing.T) {
+	const nobody = "127.0.0.1:1" // a port that was free a moment ago may be somebody's by now
+	for _, c := range []struct {
+		name, scheme, address, want string
+		final                       bool
+	}{
+		{"management", "amqp", door(t, false, "HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server answered, not AMQP; 15672 is the port of RabbitMQ's management", true},
+		{"silent management", "amqp", management(t), "an HTTP server answered, not AMQP", true},
+		{"management in TLS", "amqps", door(t, false, "HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server answered, not AMQP", true},
+		{"TLS port in plain", "amqp", door(t, false, "\x15\x03\x03\x00\x02\x02\x0a"), "the port speaks TLS; use amqps://", true},
+		{"plain port in TLS", "amqps", door(t, false, "AMQP\x00\x00\x09\x01"), "the port speaks AMQP without TLS; use amqp://", true},
+		{"AMQP 1.0", "amqp", door(t, false, "AMQP\x00\x01\x00\x00"), "the broker speaks another version of AMQP than 0-9-1", true},
+		{"SSH", "amqp", door(t, false, "SSH-2.0-OpenSSH_9.6\r\n"), `something that is not AMQP answered (it began with "SSH-2.0-")`, true},
+		{"hung up", "amqp", door(t, false), "the connection was closed without an answer", false},
+		{"password", "amqp", door(t, false, saysStart), `the broker refused the user "shop": Exception (403) Reason: "username or password not allowed"`, true},
+		{"virtual host", "amqp", door(t, false, saysStart, saysTune, saysClose(530, "NOT_ALLOWED - vhost nope not found")), `the broker refused the virtual host "nope": Exception (530) Reason: "NOT_ALLOWED - vhost nope not found"`, true},
+		{"nobody", "amqp", nobody, "connection refused: dial: connect: connection refused", false},
+		{"no name", "amqp", "no-such-broker.invalid:5672", `the name "no-such-broker.invalid" does not resolve`, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := Dial(t.Context(), to(c.scheme+"://shop:hunter2@"+c.address+"/nope", 10*time.Second))
+			e, ok := errors.AsType[*failedError](err)
+			if !ok || !strings.HasPrefix(err.Error(), "connect to "+c.address+": "+c.want) || e.Final != c.final {
+				t.Fatalf("got %v (%+v), want %s", err, e, c.want)
+			}
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the password is in %v", err)
+			}
+		})
+	}
+}
+
+// amqp091 has more than one word for a connection that ends while it logs in.
+func TestHangingUpIsNoFrameError(t *testing.T) {
+	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 46200} // another port at each attempt
+	for want, said := range map[string]error{
+		"the other end hung up: EOF":                            io.EOF,
+		"the other end hung up: read: connection reset by peer": &net.OpError{Op: "read", Net: "tcp", Source: from, Err: syscall.ECONNRESET},
+	} {
+		a := &attempt{cfg: to("amqp://h", time.Second), uri: amqp.URI{Host: "h", Port: 5672}}
+		a.first.heard, a.first.err = []byte(saysStart), said
+		err := a.explain(t.Context(), &amqp.Error{Code: amqp.FrameError, Reason: said.Error()})
+		if e, ok := errors.AsType[*failedError](err); !ok || e.Reason != want || e.Final {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// The end of a connection has one text, whatever its local port was.
+func TestTextOfALostConnection(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for range 2 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		far, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(far.(*net.TCPConn).SetLinger(0), far.Close()) // a reset
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := (&greeting{}).of(c)
+		_, read := g.Read(make([]byte, 1))
+		if read == nil || read.Error() != "read: read: connection reset by peer" || !errors.Is(read, syscall.ECONNRESET) {
+			t.Errorf("read: %v", read)
+		}
+		if _, err := g.Write([]byte("x")); err == nil || strings.Contains(err.Error(), "127.0.0.1") {
+			t.Errorf("write: %v", err)
+		}
+		_ = c.Close()
+	}
+	unknown := &net.DNSError{Name: "h", Server: "192.0.2.1:53", Err: "read udp 192.0.2.9:41234->192.0.2.1:53: i/o timeout", IsTimeout: true}
+	if got, _ := reasonOf(amqp.URI{}, nil, &net.OpError{Op: "dial", Err: unknown}); got != `the name "h" does not resolve: 192.0.2.1:53: i/o timeout` {
+		t.Error(got)
+	}
+}
+
+// A broker that hangs is no wrong password.
+func TestTimeoutIsNoRefusal(t *testing.T) {
+	for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
+		_, err := Dial(t.Context(), to("amqp://"+door(t, true, lines...)+"/", 50*time.Millisecond))
+		if e, ok := errors.AsType[*failedError](err); !ok || !strings.Contains(e.Reason, "no answer in time") || e.Final {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// Whoever stops waiting does so at once, at whatever point of the handshake.
+func TestDialEndsWithItsContext(t *testing.T) {
+	for _, scheme := range []string{"amqp", "amqps"} {
+		for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
+			ctx, cancel := context.WithCancel(t.Context())
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				defer cancel() // the client has said something and waits for an answer
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				t.Cleanup(func() { _ = conn.Close() })
+				_ = converse(conn, append(slices.Clone(lines), "")) // the client may hang up first
+			}()
+			_, err = Dial(ctx, to(scheme+"://"+l.Addr().String()+"/", time.Hour))
+			if !errors.Is(err, context.Canceled) && scheme == "amqp" {
+				t.Errorf("%s: got %v", name, err)
+			}
+			_ = l.Close()
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Failure is what answered at a broker's address, if anything, and what that means.
+type Failure struct {
+	Address string // host:port
+	Reason  string
+	Final   bool  // trying again with the same configuration is pointless
+	Err     error // as the library or the operating system has it
+}
+
+// failed returns the error of an attempt that another one may follow.
+func (a *attempt) failed(reason string, err error) error {
+	return a.cfg.Failed(Failure{Address: hostPort(a.uri), Reason: reason, Err: err})
+}
+
+// explain puts a failed handshake into words.
+func (a *attempt) explain(ctx context.Context, err error) error {
+	heard, failed := a.first.said()
+	if failed != nil && len(heard) == 0 && ctx.Err() == nil {
+		heard = a.askHTTP(ctx)
+	}
+	// amqp091 calls whatever ends the connection while it logs in a wrong password.
+	if timeout, ok := errors.AsType[net.Error](failed); ok && timeout.Timeout() {
+		err = failed
+	}
+	f := Failure{Address: hostPort(a.uri), Err: err}
+	if failed != nil && IsCode(err, amqp.FrameError) {
+		err = failed
+	}
+	f.Reason, f.Final = reasonOf(a.uri, heard, err)
+	return a.cfg.Failed(f)
+}
+
+func reasonOf(uri amqp.URI, heard []byte, err error) (reason string, final bool) {
+	if text, ok := otherProtocol(uri, heard, err); ok {
+		return text, true
+	}
+	if text, ok := refusal(uri, err); ok {
+		return text, true
+	}
+	if isTLSError(err) {
+		return fmt.Sprintf("TLS: %v; the certificate must be for this host, signed by an authority in the system's certificates or in the configured CA file", err), true
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		why := dns.Err
+		if _, asked, ok := strings.Cut(why, "->"); ok { // "read udp LOCAL->SERVER: …"
+			why = asked
+		}
+		return fmt.Sprintf("the name %q does not resolve: %s", dns.Name, why), false
+	}
+	timeout, ok := errors.AsType[net.Error](err)
+	text := withoutAddresses(err).Error()
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("connection refused: %s; is the broker running, and is this its port? (5672 is the default of amqp, 5671 of amqps)", text), false
+	case errors.Is(err, context.Canceled):
+		return err.Error(), false
+	case ok && timeout.Timeout():
+		return fmt.Sprintf("no answer in time: %s; a firewall may drop packets, the broker may hang, or this is not a broker", text), false
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, net.ErrClosed), errors.Is(err, amqp.ErrClosed):
+		if len(heard) == 0 {
+			return fmt.Sprintf("the connection was closed without an answer: %s; the broker may be starting or stopping, a proxy may have no broker behind it, or a TLS port may have been addressed without TLS", text), false
+		}
+		return fmt.Sprintf("the other end hung up: %s", text), false
+	}
+	return text, false
+}
+
+// otherProtocol recognizes what is not a broker, and a broker that wants TLS or does not.
+func otherProtocol(uri amqp.URI, heard []byte, err error) (string, bool) {
+	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		heard = record.RecordHeader[:]
+		if strings.HasPrefix(string(heard), "AMQP") {
+			return "the port speaks AMQP without TLS; use amqp://, or the broker's TLS port (5671 by default)", true
+		}
+	} else if uri.Scheme == "amqps" {
+		return "", false // heard is encrypted
+	}
+	said := string(heard)
+	const frameMethod = 1
+	switch {
+	case len(heard) == 0, heard[0] == frameMethod:
+		return "", false
+	case strings.HasPrefix(said, "HTTP/"):
+		return "an HTTP server answered, not AMQP; 15672 is the port of RabbitMQ's management, AMQP is at 5672 by default (amqps: 5671)", true
+	case len(heard) >= 2 && (heard[0] == 0x15 || heard[0] == 0x16) && heard[1] == 3: // an alert or a handshake
+		return "the port speaks TLS; use amqps://, or the broker's plain port (5672 by default)", true
+	case strings.HasPrefix(said, "AMQP"):
+		return fmt.Sprintf("the broker speaks another version of AMQP than 0-9-1 (it answered %q)", said), true
+	}
+	return fmt.Sprintf("something that is not AMQP answered (it began with %q)", said), true
+}
+
+// refusal recognizes a broker that does not let the user in.
+func refusal(uri amqp.URI, err error) (string, bool) {
+	ae, ok := errors.AsType[*amqp.Error](err)
+	switch {
+	case !ok:
+		return "", false
+	case errors.Is(err, amqp.ErrSASL):
+		return "the broker offers no way to log in that this client knows; is its mechanism PLAIN, or EXTERNAL with a client certificate, switched off?", true
+	case errors.Is(err, amqp.ErrVhost):
+		return fmt.Sprintf("the broker hung up when the virtual host %q was opened: %v; does it exist, and may the user %q use it?", uri.Vhost, err, uri.Username), true
+	case ae.Code == amqp.AccessRefused:
+		text := fmt.Sprintf("the broker refused the user %q: %v; is the password right, and percent-encoded where it stands in a URL?", uri.Username, err)
+		if uri.Username == "guest" && !isLoopback(uri.Host) {
+			text += " RabbitMQ takes guest from its own host only, unless loopback_users says otherwise"
+		}
+		return text, true
+	case ae.Code == amqp.NotAllowed:
+		return fmt.Sprintf("the broker refused the virtual host %q: %v; does it exist, and may the user %q use it?", uri.Vhost, err, uri.Username), true
+	}
+	return "", false
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func isTLSError(err error) bool {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[tls.RecordHeaderError](err)
+	return ok
+}

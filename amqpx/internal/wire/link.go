@@ -1,0 +1,340 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sparse"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+)
+
+// Session is one connection of a Link.
+type Session struct {
+	Conn   *amqp.Connection
+	Broker string // product and version, see Broker
+	URL    string
+	Gen    uint64 // counts a Link's sessions from 1
+
+	blocked <-chan amqp.Blocking
+	probing atomic.Bool
+	silent  atomic.Pointer[time.Time] // since when the broker owes an answer; nil while it answers
+}
+
+// Silent returns since when the broker owes an answer; zero while it answers.
+func (s *Session) Silent() time.Time {
+	if since := s.silent.Load(); since != nil {
+		return *since
+	}
+	return time.Time{}
+}
+
+// Event is what happened to a Link, for those who watch it. A failed attempt to connect
+// is StateDisconnected also before the first connection.
+type Event struct {
+	State   State
+	Attempt int    // of StateConnecting: 1 is the first since a connection that held
+	Broker  string // of StateConnected: product and version
+	Reason  string // of StateBlocked
+	Err     error  // of StateDisconnected
+}
+
+// Link keeps one connection alive for ever: it dials, sets up, waits for the end, and
+// begins again after a capped and jittered back-off. amqp091's own recovery stays off,
+// because it gives up after a fixed number of tries. T is what a connection is used
+// through.
+type Link[T any] struct {
+	role string
+	cfg  Config
+	log  *zap.Logger
+	down sparse.Log
+	// setup makes a fresh connection usable; an error closes the connection.
+	setup func(ctx context.Context, s *Session) (T, error)
+	tell  func(Event)
+
+	nodes  *nodes          // of the supervisor
+	over   context.Context // cuts the connection
+	cancel context.CancelFunc
+	ended  chan struct{}
+
+	now atomic.Pointer[moment[T]] // stored by the supervisor alone
+}
+
+// moment is a Status until the next one.
+type moment[T any] struct {
+	Status
+
+	use  T             // of the session
+	next chan struct{} // closed when there is a later moment
+}
+
+// NewLink returns a Link that is not started. role distinguishes its connections from
+// others of the same client. The end of over cuts the connection. tell is called in the
+// goroutine that keeps the connection, and must return at once.
+func NewLink[T any](over context.Context, role string, cfg Config, setup func(context.Context, *Session) (T, error), tell func(Event)) *Link[T] {
+	l := &Link[T]{
+		role: role, cfg: cfg, setup: setup, tell: tell, nodes: newNodes(cfg.Nodes), over: over,
+		log: cfg.Log.Named(role), ended: make(chan struct{}),
+	}
+	l.now.Store(&moment[T]{next: make(chan struct{})})
+	return l
+}
+
+// Start begins to connect.
+func (l *Link[T]) Start() {
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:gosec // Close calls it
+	l.cancel = cancel
+	go l.run(ctx)
+}
+
+// Close ends the connection and waits for that.
+func (l *Link[T]) Close() {
+	l.cancel()
+	<-l.ended
+}
+
+// Status returns the state now.
+func (l *Link[T]) Status() Status { return l.now.Load().Status }
+
+// Current returns what the connection is used through, and whether there is one.
+func (l *Link[T]) Current() (use T, ok bool) {
+	m := l.now.Load()
+	return m.use, m.Session != nil
+}
+
+// Wait returns what the connection is used through, and waits for a connection if there
+// is none. With open it also waits until the broker takes publishes. When ctx ends the
+// error wraps ErrBlocked or the reason why there is no connection.
+func (l *Link[T]) Wait(ctx context.Context, open bool) (use T, err error) {
+	for {
+		m := l.now.Load()
+		switch {
+		case errors.Is(m.Err, ErrClosed):
+			return use, ErrClosed
+		case m.Session != nil && (m.Alarm == "" || !open):
+			return m.use, nil
+		}
+		select {
+		case <-m.next:
+		case <-ctx.Done():
+			return use, m.why(ctx.Err())
+		}
+	}
+}
+
+// tellAfter is how long First waits in silence.
+const tellAfter = 3 * time.Second
+
+// RefusalStands is for how long a broker must refuse before that is believed: one that
+// is starting or stopping refuses access, too, while it does not know its users and
+// virtual hosts.
+const RefusalStands = 2 * time.Second
+
+// First waits for the first connection, and returns early with an error that no further
+// attempt would mend. After 3 s it calls tell once with the last error; nil does not.
+func (l *Link[T]) First(ctx context.Context, tell func(why error)) error {
+	began := time.Now()
+	for {
+		m := l.now.Load()
+		switch {
+		case errors.Is(m.Err, ErrClosed):
+			return ErrClosed
+		case m.Session != nil:
+			return nil
+		case m.Err != nil && l.cfg.Permanent(m.Err) && (m.Refused.IsZero() || time.Since(m.Refused) >= RefusalStands):
+			return m.Err
+		case m.Err != nil && tell != nil && time.Since(began) >= tellAfter:
+			tell(m.Err)
+			tell = nil
+		}
+		select {
+		case <-m.next:
+		case <-ctx.Done():
+			return m.why(ctx.Err())
+		}
+	}
+}
+
+// why explains to those who waited why there is no connection that takes publishes.
+func (s Status) why(err error) error {
+	switch {
+	case s.Alarm != "":
+		return fmt.Errorf("%w (%s): %w", ErrBlocked, s.Alarm, err)
+	case s.Err != nil:
+		return fmt.Errorf("no connection (%w): %w", s.Err, err)
+	}
+	return fmt.Errorf("no connection yet: %w", err)
+}
+
+// run is the supervisor: it alone changes the state.
+func (l *Link[T]) run(ctx context.Context) {
+	defer close(l.ended)
+	defer func() {
+		l.become(closed{})
+		l.tell(Event{State: StateClosed})
+	}()
+	l.become(started{})
+	for attempt := 1; ; attempt++ {
+		// No change: it would wake those who wait to judge the last error once more,
+		// while this attempt may be about to succeed.
+		l.tell(Event{State: StateConnecting, Attempt: attempt})
+		s, what, err := l.connect(ctx)
+		if err == nil {
+			what = "connection lost; connecting again"
+			began := time.Now()
+			err = l.keep(ctx, s)
+			if time.Since(began) > l.cfg.ReconnectMax {
+				attempt = 0 // it held; the next back-off starts small
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		l.become(lost{err})
+		l.tell(Event{State: StateDisconnected, Err: err})
+		pause := wait.Backoff(l.cfg.ReconnectMin, l.cfg.ReconnectMax, attempt)
+		l.down.Warn(l.log, what+sparse.Kind(err), what, zap.Error(err), zap.Duration("retry_in", pause))
+		if wait.For(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// setupTimeout bounds the setup of a connection where DialTimeout is shorter.
+const setupTimeout = 30 * time.Second
+
+// connect tries one node, sets the connection up and hands it to those who wait for it.
+// Its error comes with what failed, in words.
+func (l *Link[T]) connect(ctx context.Context) (s *Session, what string, err error) {
+	raw := l.nodes.next()
+	conn, err := Open(ctx, l.over, l.cfg, raw, l.role)
+	if err != nil {
+		return nil, "cannot connect; trying again", l.nodes.fail(err)
+	}
+	s = &Session{Conn: conn, Broker: Broker(conn), URL: raw, Gen: l.Status().Sessions + 1}
+	s.blocked = conn.NotifyBlocked(make(chan amqp.Blocking, 8))
+	use, err := l.prepare(ctx, s)
+	if err != nil {
+		CloseConn(conn)
+		return nil, "connected, but cannot work there; trying again", l.nodes.fail(err)
+	}
+	l.nodes.connected()
+	l.become(ready{s}, use)
+	l.tell(Event{State: StateConnected, Broker: s.Broker})
+	if reason := l.Status().Alarm; reason != "" {
+		l.tell(Event{State: StateBlocked, Reason: reason})
+	}
+	l.log.Info("connected", zap.String("broker", s.Broker), zap.Uint64("session", s.Gen))
+	return s, "", nil
+}
+
+// prepare runs setup. That may publish, and so be what the broker blocks: whoever waits
+// for the session is to learn why there is none.
+func (l *Link[T]) prepare(ctx context.Context, s *Session) (use T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.DialTimeout, setupTimeout))
+	defer cancel()
+	prepared := make(chan struct{})
+	go func() {
+		defer close(prepared)
+		use, err = l.setup(ctx, s)
+	}()
+	for blocked := s.blocked; ; {
+		select {
+		case b, ok := <-blocked:
+			if !ok {
+				blocked = nil
+				continue
+			}
+			l.setBlocked(b)
+		case <-prepared:
+			return use, err
+		}
+	}
+}
+
+// keep returns why the connection has ended. It ends it when ctx does.
+func (l *Link[T]) keep(ctx context.Context, s *Session) error {
+	closed := s.Conn.NotifyClose(make(chan *amqp.Error, 1))
+	for blocked := s.blocked; ; {
+		select {
+		case <-ctx.Done():
+			l.become(closing{})
+			CloseConn(s.Conn)
+			return ctx.Err()
+		case err := <-closed:
+			if err == nil {
+				return errors.New("connection closed")
+			}
+			return fmt.Errorf("connection closed: %w", err)
+		case b, ok := <-blocked:
+			if !ok {
+				blocked = nil
+				continue
+			}
+			l.tell(l.setBlocked(b))
+		}
+	}
+}
+
+// setBlocked records that the broker blocks, or does so no more, and returns the event
+// of that.
+func (l *Link[T]) setBlocked(b amqp.Blocking) Event {
+	if !b.Active {
+		l.become(allClear{})
+		l.log.Info("broker takes publishes again")
+		return Event{State: StateUnblocked}
+	}
+	reason := b.Reason
+	if reason == "" {
+		reason = "no reason given"
+	}
+	l.become(alarm{reason})
+	l.log.Warn("broker blocks publishing", zap.String("reason", reason))
+	return Event{State: StateBlocked, Reason: reason}
+}
+
+// become makes a change, and wakes those who wait for one. What the connection is used
+// through comes with ready.
+func (l *Link[T]) become(c change, use ...T) {
+	was := l.now.Load()
+	m := &moment[T]{Status: was.step(c, time.Now()), next: make(chan struct{})}
+	if m.Session != nil {
+		m.use = append(use, was.use)[0]
+	}
+	l.now.Store(m)
+	close(was.next)
+}
+
+// silentAfter is how long a broker may take to answer before it counts as silent.
+const silentAfter = time.Second
+
+// Probe asks the broker for an answer, and records in the session when none comes within
+// a second. Heartbeats take longer, and may go on while nothing else does.
+func (l *Link[T]) Probe() {
+	s := l.Status().Session
+	if s == nil || !s.probing.CompareAndSwap(false, true) {
+		return
+	}
+	defer s.probing.Store(false)
+	asked := time.Now()
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if ch, err := s.Conn.Channel(); err == nil { // ends with the connection
+			_ = ch.Close()
+		}
+	}()
+	select {
+	case <-answered:
+		return
+	case <-time.After(silentAfter):
+	}
+	s.silent.Store(&asked)
+	<-answered
+	s.silent.Store(nil)
+}

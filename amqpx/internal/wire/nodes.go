@@ -1,0 +1,84 @@
+package wire
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// nodes chooses among the URLs of the brokers in a random order, so that many clients do
+// not all connect to the first one. Each is tried before one is tried again, and
+// the one whose connection was lost comes last.
+type nodes struct {
+	all    []string
+	round  []string // not tried yet
+	last   string   // chosen last
+	failed map[string]error
+}
+
+func newNodes(urls []string) *nodes { return &nodes{all: urls, failed: map[string]error{}} }
+
+// next chooses the URL to try now.
+func (n *nodes) next() string {
+	if len(n.round) == 0 {
+		for _, i := range rand.Perm(len(n.all)) {
+			if n.all[i] != n.last {
+				n.round = append(n.round, n.all[i])
+			}
+		}
+		if slices.Contains(n.all, n.last) {
+			n.round = append(n.round, n.last)
+		}
+	}
+	n.last, n.round = n.round[0], n.round[1:]
+	return n.last
+}
+
+// connected begins a new round, which is used when the connection is lost.
+func (n *nodes) connected() {
+	n.round = nil
+	clear(n.failed)
+}
+
+// fail records why the URL that was chosen last was of no use, and returns that together
+// with the last failures of the others.
+func (n *nodes) fail(err error) error {
+	n.failed[n.last] = err
+	if len(n.all) == 1 {
+		return err
+	}
+	e := &NodesError{total: len(n.all)}
+	for _, u := range n.all {
+		if err := n.failed[u]; err != nil {
+			e.names, e.errs = append(e.names, Address(u)), append(e.errs, err)
+		}
+	}
+	return e
+}
+
+// NodesError is why there is no connection to any of several brokers.
+type NodesError struct {
+	total int      // brokers
+	names []string // host:port of those that were tried
+	errs  []error
+}
+
+func (e *NodesError) Error() string {
+	texts := make([]string, len(e.errs))
+	for i, err := range e.errs {
+		texts[i] = err.Error()
+		if !strings.Contains(texts[i], e.names[i]) {
+			texts[i] = fmt.Sprintf("%s: %v", e.names[i], err)
+		}
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap returns the errors of the brokers that were tried.
+func (e *NodesError) Unwrap() []error { return e.errs }
+
+// All reports whether every broker was tried and has an error that is.
+func (e *NodesError) All(is func(error) bool) bool {
+	return len(e.errs) == e.total && !slices.ContainsFunc(e.errs, func(err error) bool { return !is(err) })
+}

@@ -1,0 +1,127 @@
+package wire
+
+import (
+	"errors"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// State is what a Link is doing.
+type State string
+
+// States of a Link. A Link begins as StateConnecting and stays there until its first
+// connection; later it alternates between StateDisconnected and StateConnected.
+const (
+	StateConnecting   State = "connecting"
+	StateConnected    State = "connected"
+	StateBlocked      State = "blocked" // connected, and the broker reads no publishes: memory or disk alarm
+	StateDisconnected State = "disconnected"
+	StateClosed       State = "closed"
+
+	StateUnblocked State = "unblocked" // of an Event alone: the Link is connected again
+)
+
+// Errors of those who wait for a Link.
+var (
+	ErrClosed  = errors.New("client is closed")
+	ErrBlocked = errors.New("broker blocks publishing")
+)
+
+// Status is the state of a Link at one instant. The zero value is that of a Link that
+// was not started.
+type Status struct {
+	State    State
+	Since    time.Time // when State began
+	Sessions uint64    // connections made so far
+	Session  *Session  // of StateConnected and StateBlocked; nil while the Link closes
+	// Alarm is why the broker blocks. It may be set before StateBlocked, while a fresh
+	// connection is set up.
+	Alarm string
+	// Err is why there is no connection, as far as is known.
+	Err error
+	// Refused is since when the broker has refused access at every attempt; zero: it has
+	// not.
+	Refused time.Time
+}
+
+// change is what happens to a Link.
+type change interface {
+	apply(s *Status, now time.Time)
+}
+
+type (
+	started  struct{}                   // begins to connect
+	ready    struct{ session *Session } // a connection was made and set up
+	alarm    struct{ reason string }    // the broker blocks
+	allClear struct{}                   // it does so no more
+	lost     struct{ err error }        // there is no connection, or it has ended
+	closing  struct{}                   // no more waiting: the connection is being closed
+	closed   struct{}
+)
+
+// step returns the status after a change. It is the only place where it changes.
+func (s Status) step(c change, now time.Time) Status {
+	was := s.State
+	c.apply(&s, now)
+	if s.State != was {
+		s.Since = now
+	}
+	return s
+}
+
+func (started) apply(s *Status, _ time.Time) { s.State = StateConnecting }
+
+func (c ready) apply(s *Status, _ time.Time) {
+	s.State, s.Session, s.Err = StateConnected, c.session, nil
+	s.Sessions++
+	if s.Alarm != "" {
+		s.State = StateBlocked
+	}
+}
+
+func (c alarm) apply(s *Status, _ time.Time) {
+	s.Alarm = c.reason
+	if s.State == StateConnected {
+		s.State = StateBlocked
+	}
+}
+
+func (allClear) apply(s *Status, _ time.Time) {
+	s.Alarm = ""
+	if s.State == StateBlocked {
+		s.State = StateConnected
+	}
+}
+
+func (c lost) apply(s *Status, now time.Time) {
+	if s.Sessions > 0 {
+		s.State = StateDisconnected
+	}
+	s.Session, s.Alarm, s.Err = nil, "", c.err
+	s.Refused = refusedSince(s.Refused, now, c.err)
+}
+
+func (closing) apply(s *Status, _ time.Time) { s.Session, s.Err = nil, ErrClosed }
+
+func (closed) apply(s *Status, _ time.Time) {
+	*s = Status{State: StateClosed, Sessions: s.Sessions, Since: s.Since, Err: ErrClosed}
+}
+
+// refusedSince returns the instant of the first of several refusals in a row; zero if err
+// is none.
+func refusedSince(since, now time.Time, err error) time.Time {
+	switch {
+	case !IsCode(err, amqp.AccessRefused) && !IsCode(err, amqp.NotAllowed):
+		return time.Time{}
+	case since.IsZero():
+		return now
+	}
+	return since
+}
+
+// IsCode reports whether err is the broker's with a reply code of AMQP.
+func IsCode(err error, code int) bool {
+	ae, ok := errors.AsType[*amqp.Error](err)
+	return ok && ae.Code == code
+}

@@ -1,0 +1,108 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// writer is a connection that gathers what is written: Write copies into a buffer and
+// returns, and a goroutine sends what has gathered. amqp091 flushes every frame of every
+// publish on its own; gathered, a hundred publishes cost one system call. And
+// because Write never waits for the socket, no publish can hang on a broker that
+// has stopped reading (memory or disk alarm): the window of unconfirmed messages
+// bounds the buffer, and a caller's deadline holds.
+type writer struct {
+	net.Conn
+
+	mu      sync.Mutex
+	more    sync.Cond // signalled when buf gets its first byte, or at the end
+	buf     []byte
+	spare   []byte
+	err     error
+	closed  bool
+	flushed chan struct{} // closed when the flusher has ended
+	uncut   func() bool
+}
+
+// keepBuffer is the size up to which a written buffer is kept for reuse.
+const keepBuffer = 1 << 20
+
+// newWriter writes to c, which the end of over closes.
+func newWriter(over context.Context, c net.Conn) *writer {
+	w := &writer{Conn: c, flushed: make(chan struct{})}
+	w.uncut = context.AfterFunc(over, func() { _ = c.Close() })
+	w.more.L = &w.mu
+	go w.flush()
+	return w
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return 0, net.ErrClosed
+	}
+	if w.err != nil {
+		return 0, w.err
+	}
+	if len(w.buf) == 0 {
+		w.more.Signal()
+	}
+	w.buf = append(w.buf, p...)
+	return len(p), nil
+}
+
+func (w *writer) flush() {
+	defer close(w.flushed)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		for len(w.buf) == 0 && !w.closed {
+			w.more.Wait()
+		}
+		if len(w.buf) == 0 || w.err != nil {
+			return
+		}
+		out := w.buf
+		w.buf, w.spare = w.spare[:0], nil
+		w.mu.Unlock()
+		_, err := w.Conn.Write(out)
+		w.mu.Lock()
+		if cap(out) <= keepBuffer {
+			w.spare = out[:0]
+		}
+		if err != nil {
+			// The reader sees the closed socket and ends the connection.
+			w.err = err
+			_ = w.Conn.Close()
+			return
+		}
+	}
+}
+
+// closeFlush bounds how long Close waits for the socket to take what is left.
+const closeFlush = 200 * time.Millisecond
+
+// Close sends what is left in the buffer, if the socket takes it quickly (a
+// close-ok, say), and closes.
+func (w *writer) Close() error {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return nil
+	}
+	w.closed = true
+	w.more.Signal()
+	w.mu.Unlock()
+	w.uncut()
+	_ = w.Conn.SetWriteDeadline(time.Now().Add(closeFlush))
+	<-w.flushed
+	err := w.Conn.Close()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+func tcpPair(t *testing.T) (a, b net.Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	if a, err = net.Dial("tcp", ln.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = ln.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
+	return a, b
+}
+
+// Everything that was written before Close arrives, in order per writer and
+// with no write torn apart by another.
+func TestWriterDeliversAllWrites(t *testing.T) {
+	raw, peer := tcpPair(t)
+	c := newWriter(t.Context(), raw)
+	const writers, each, size = 8, 500, 64
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				p := bytes.Repeat([]byte{byte(w)}, size)
+				p[0], p[size-1] = byte(i), byte(i)
+				if n, err := c.Write(p); n != size || err != nil {
+					t.Errorf("write: %d, %v", n, err)
+				}
+				clear(p) // Write must not keep it
+			}
+		})
+	}
+	got := make(chan []byte, 1)
+	go func() { b, _ := io.ReadAll(peer); got <- b }()
+	wg.Wait()
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	all := <-got
+	if len(all) != writers*each*size {
+		t.Fatalf("%d bytes arrived, want %d", len(all), writers*each*size)
+	}
+	next := [writers]int{}
+	for i := 0; i < len(all); i += size {
+		p := all[i : i+size]
+		w := int(p[1])
+		if int(p[0]) != next[w]%256 || p[0] != p[size-1] || !bytes.Equal(p[1:size-1], bytes.Repeat(p[1:2], size-2)) {
+			t.Fatalf("write at %d is torn or out of order", i)
+		}
+		next[w]++
+	}
+}
+
+// A peer that does not read holds up neither Write nor Close.
+func TestWriterNeverWaitsForThePeer(t *testing.T) {
+	raw, _ := tcpPair(t)
+	c := newWriter(t.Context(), raw)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 64 {
+			if _, err := c.Write(make([]byte, 1<<20)); err != nil {
+				t.Errorf("write: %v", err)
+			}
+		}
+		_ = c.Close()
+	}()
+	select {
+	case <-done:
+	case <-time.After(3 * time.Minute):
+		t.Fatal("Write or Close waits for a peer that does not read")
+	}
+	if _, err := c.Write([]byte{1}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("write after close: %v", err)
+	}
+}
+
+func TestWriterReportsABrokenSocket(t *testing.T) {
+	raw, peer := tcpPair(t)
+	c := newWriter(t.Context(), raw)
+	_ = peer.(*net.TCPConn).SetLinger(0)
+	_ = peer.Close()
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Fatal("read from a reset connection")
+	}
+	deadline := time.After(3 * time.Minute)
+	for {
+		if _, err := c.Write(make([]byte, 1024)); err != nil {
+			break
+		}
+		select {
+		case <-deadline:
+			t.Fatal("writes to a reset connection go on")
+		default:
+		}
+	}
+	_ = c.Close()
+}

@@ -1,0 +1,294 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A message with a lead is held by its consumer, and handled at its instant.
+func TestLead(t *testing.T) {
+	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+		bucket, err := dlx.NewBucket(dlx.BucketConfig{Resolution: 100 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lead := 2 * time.Second
+		c := m.open(amqpx.Config{Strategy: bucket, Lead: 400 * time.Millisecond, Destinations: []topology.Destination{
+			{Queue: "far", Lead: &lead}, {Queue: "none", Lead: new(time.Duration)},
+			{Exchange: "amq.fanout", RoutingKey: "led", Lead: &lead},
+		}})
+		var got collector
+		for _, q := range []string{"q", "far", "none"} {
+			c.consume(q, got.handle, amqpx.WithConcurrency(1))
+		}
+		if err := m.Channel().QueueBind("q", "", "amq.fanout", false, nil); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		want := map[string]time.Duration{}
+		for _, delay := range []time.Duration{time.Millisecond, 123 * time.Millisecond, 400 * time.Millisecond, 1234 * time.Millisecond, time.Hour + 7*time.Millisecond} {
+			for _, queue := range []string{"q", "far", "none"} {
+				msg := amqpx.Message{ID: fmt.Sprint(queue, delay), Queue: queue, Delay: delay}
+				c.mustSend(msg)
+				want[msg.ID] = delay
+				msg.ID, msg.Delay, msg.DeliverAt = msg.ID+" at", 0, began.Add(delay)
+				if err := c.SendBatch(t.Context(), []amqpx.Message{msg}); err != nil {
+					t.Fatal(err)
+				}
+				want[msg.ID] = delay
+			}
+		}
+		c.mustSend(amqpx.Message{ID: "fan", Exchange: "amq.fanout", RoutingKey: "led", Delay: 3210 * time.Millisecond},
+			amqpx.Message{ID: "fan, no lead", Exchange: "amq.fanout", RoutingKey: "other", Delay: 3210 * time.Millisecond})
+		want["fan"], want["fan, no lead"] = 3210*time.Millisecond, 3300*time.Millisecond
+		after(2 * time.Hour)
+		came := got.since(began)
+		for id, delay := range want {
+			if strings.HasPrefix(id, "none") {
+				delay = (delay + 99*time.Millisecond).Truncate(100 * time.Millisecond)
+			}
+			if at := came[id]; len(at) != 1 || at[0] != delay {
+				t.Errorf("%s was handled after %v, want %v", id, at, delay)
+			}
+		}
+	})
+}
+
+// Held messages take no slot and no place of others, and the room for them follows from
+// how many there are.
+func TestHeldMessagesMakeRoom(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Lead: time.Minute})
+		var got collector
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(2), amqpx.WithPrefetch(4))
+		began := time.Now()
+		var msgs []amqpx.Message
+		for i := range 800 {
+			msgs = append(msgs, amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 30*time.Second + time.Duration(i)*time.Millisecond})
+		}
+		if err := c.SendBatch(t.Context(), msgs); err != nil {
+			t.Fatal(err)
+		}
+		after(10 * time.Second)
+		c.mustSend(amqpx.Message{ID: "now", Queue: "q"})
+		after(0)
+		if s := c.Stats().Consumers[0]; s.Held != 800 || s.Waiting != 0 || s.Prefetch < 800 || s.Prefetch > 2500 || !s.Oldest.IsZero() {
+			t.Errorf("with 800 messages held: %+v", s)
+		}
+		if at := got.since(began)["now"]; len(at) != 1 || at[0] > 11*time.Second {
+			t.Errorf("a message without a delay was handled after %v, behind those that are held", at)
+		}
+		after(50 * time.Second)
+		for i, msg := range msgs {
+			if at := got.since(began)[msg.ID]; len(at) != 1 || at[0] < msg.Delay || at[0] > msg.Delay+10*time.Millisecond {
+				t.Fatalf("message %d was handled after %v, want %v", i, at, msg.Delay)
+			}
+		}
+		for range 20 { // the intake looks when something comes
+			after(11 * time.Second)
+			c.mustSend(amqpx.Message{Queue: "q"})
+		}
+		after(0)
+		m.hasConsumers("q", 1)
+		if s := c.Stats().Consumers[0]; s.Prefetch != 4 {
+			t.Errorf("the room that nobody needs was kept: %+v", s)
+		}
+		k.stop()
+	})
+}
+
+// A consumer that ends gives back what it holds.
+func TestHeldMessagesGoBack(t *testing.T) {
+	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Lead: time.Minute})
+		var got collector
+		k := c.consume("q", got.handle, amqpx.WithConcurrency(1))
+		began := time.Now()
+		for i := range 100 {
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 30 * time.Second})
+		}
+		after(time.Second)
+		m.Holds("q", 0, 100)
+		k.stop()
+		m.Holds("q", 100, 0)
+		k = c.consume("q", got.handle)
+		after(time.Second)
+		m.CutConnections()
+		after(time.Minute)
+		k.stop()
+		if n := len(got.all()); n != 100 {
+			t.Errorf("%d of 100 were handled", n)
+		}
+		for id, at := range got.since(began) {
+			if len(at) != 1 || at[0] < 30*time.Second {
+				t.Errorf("%s was handled after %v, want once after 30s", id, at)
+			}
+		}
+	})
+}
+
+// Retries and snoozes come at their instants, too.
+func TestLeadOfRetries(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Lead: 5 * time.Second})
+		got := collector{answer: func(d *amqpx.Delivery) error {
+			if d.Attempt == 1 {
+				return amqpx.RetryIn(1234*time.Millisecond, errors.New("not yet"))
+			}
+			if d.Snoozes == 0 {
+				return amqpx.Snooze(time.Minute + 5*time.Millisecond)
+			}
+			return nil
+		}}
+		k := c.consume("q", got.handle)
+		began := time.Now()
+		c.mustSend(amqpx.Message{ID: "x", Queue: "q", Delay: 7 * time.Second})
+		after(time.Hour)
+		k.stop()
+		at := got.since(began)["x"]
+		if fmt.Sprint(at) != "[7s 8.234s 1m8.239s]" {
+			t.Errorf("handled after %v", at)
+		}
+	})
+}
+
+// What comes far too early goes back for the rest, as it is.
+func TestTooEarly(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		var got collector
+		k := c.consume("q", got.handle)
+		began := time.Now()
+		due := began.Add(time.Hour).Truncate(time.Millisecond)
+		m.Publish("", "q", amqp.Publishing{MessageId: "x", Timestamp: began, Body: []byte("body"), Type: "order", Headers: amqp.Table{
+			amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderAttempt: int64(3), amqpx.HeaderVersion: int64(7), "mine": "kept",
+			"x-death": []any{amqp.Table{"queue": "delay.bucket", "reason": "expired", "time": began, "count": int64(1)}},
+		}})
+		after(time.Minute)
+		if s := c.Stats().Consumers[0]; s.Returned != 1 || s.Handled != 0 {
+			t.Errorf("after it has come too early: %+v", s)
+		}
+		after(2 * time.Hour)
+		k.stop()
+		all := got.all()
+		if len(all) != 1 {
+			t.Fatalf("handled %d times", len(all))
+		}
+		d := all[0]
+		if d.at.Before(due) || d.at.Sub(due) > time.Second || !d.DueAt.Equal(due) {
+			t.Errorf("handled at %v, due at %v, says %v", d.at, due, d.DueAt)
+		}
+		if d.ID != "x" || d.Attempt != 3 || d.Version != 7 || string(d.Body) != "body" || d.Type != "order" || d.Headers["mine"] != "kept" {
+			t.Errorf("it came as %+v", d.Delivery)
+		}
+	})
+}
+
+// With the ttl strategy it comes at the next delay that is declared.
+func TestTooEarlyForTTL(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		strategy, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute, 30 * time.Minute}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := m.open(amqpx.Config{Strategy: strategy})
+		var got collector
+		k := c.consume("q", got.handle)
+		began := time.Now()
+		due := began.Add(20 * time.Minute)
+		m.Publish("", "q", amqp.Publishing{MessageId: "x", Timestamp: began, Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderAbsolute: true}})
+		after(2 * time.Hour)
+		k.stop()
+		if all := got.all(); len(all) != 1 || all[0].at.Sub(began) < 20*time.Minute || all[0].at.Sub(began) > 31*time.Minute || all[0].DueAt.UnixMilli() != due.UnixMilli() {
+			t.Errorf("came as %v", got.since(began))
+		}
+	})
+}
+
+func TestLeadIsChecked(t *testing.T) {
+	ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := time.Second
+	inMemory(t, func(t *testing.T, m *memory) {
+		conn, err := m.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		for _, cfg := range []amqpx.Config{
+			{Lead: -1}, {Lead: topology.MaxLead + 1}, {Strategy: ttl, Lead: second},
+			{Strategy: ttl, Destinations: []topology.Destination{{Queue: "q", Lead: &second}}},
+		} {
+			if _, err := m.tryOpen(context.Background(), cfg); !errors.Is(err, amqpx.ErrConfig) {
+				t.Errorf("%+v: %v", cfg, err)
+			}
+			cfg.URL = m.URL()
+			if _, err := inspect.Rehearse(conn, cfg); !errors.Is(err, amqpx.ErrConfig) {
+				t.Errorf("a rehearsal with %+v: %v", cfg, err)
+			}
+		}
+	})
+}
+
+// A broker's clock that is wrong, and stays so, changes nothing.
+func TestLeadByABrokersWrongClock(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Hour, -5 * time.Second, 5 * time.Second, time.Hour} {
+		inMemoryOf(t, amqptest.Options{ClockAhead: ahead}, func(t *testing.T, m *memory) {
+			c := m.open(amqpx.Config{Lead: 400 * time.Millisecond})
+			var got collector
+			k := c.consume("q", got.handle)
+			began := time.Now()
+			c.mustSend(amqpx.Message{ID: "delay", Queue: "q", Delay: 1234 * time.Millisecond},
+				amqpx.Message{ID: "instant", Queue: "q", DeliverAt: began.Add(3 * time.Hour)})
+			after(4 * time.Hour)
+			k.stop()
+			if at := fmt.Sprint(got.since(began)); at != "map[delay:[1.234s] instant:[3h0m0s]]" {
+				t.Errorf("the broker's clock is %v ahead: handled after %s", ahead, at)
+			}
+			if s := c.Health(); s != nil {
+				t.Error(s)
+			}
+		})
+	}
+}
+
+// A consumer whose clock is behind, as publishers and broker tell, goes by the broker, and
+// says so.
+func TestConsumersClockIsBehind(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{ClockAhead: time.Hour}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		var got collector
+		k := c.consume("q", got.handle)
+		began := time.Now()
+		theirs := began.Add(time.Hour)
+		headers := amqp.Table{amqpx.HeaderDue: theirs.Add(10 * time.Second).UnixMilli(), amqpx.HeaderLead: int64(400)}
+		s := c.Strategy()
+		route, err := s.Route(topology.Destination{Queue: "q"}, 9600*time.Millisecond, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Publish(route.Exchange, route.RoutingKey, amqp.Publishing{MessageId: "x", Timestamp: theirs, DeliveryMode: amqp.Persistent, Headers: headers})
+		after(time.Minute)
+		if at := fmt.Sprint(got.since(began)); at != "map[x:[10s]]" {
+			t.Errorf("handled after %s, want 10s", at)
+		}
+		if err := c.Health(); err == nil || !strings.Contains(err.Error(), "clock: behind since") || c.Stats().ClockBehind.IsZero() {
+			t.Errorf("Health is %v", err)
+		}
+		k.stop()
+	})
+}

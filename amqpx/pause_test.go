@@ -1,0 +1,162 @@
+package amqpx_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// wantConsumer fails the test unless the only consumer has the state, and nothing is wrong.
+func (c *client) wantConsumer(state amqpx.ConsumerState) {
+	c.m.Helper()
+	all := c.Stats().Consumers
+	if len(all) != 1 || all[0].State != state || !all[0].Oldest.IsZero() {
+		c.m.Errorf("consumers %+v, expected one that is %s", all, state)
+	}
+	if err := c.Health(); err != nil {
+		c.m.Error(err)
+	}
+}
+
+// A consumer that hands back takes nothing until it goes on; what has begun is settled on
+// its channel, retries included.
+func TestPauseHandsBack(t *testing.T) {
+	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		finish := make(chan struct{})
+		handled := 0
+		c.consume("q", func(context.Context, *amqpx.Delivery) error { <-finish; handled++; return nil }, amqpx.WithConcurrency(1), amqpx.WithPrefetch(10))
+		for i := range 20 {
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q"})
+		}
+		after(0)
+		m.Holds("q", 10, 10)
+		c.PauseConsuming("q", amqpx.PauseHandBack)
+		after(0)
+		m.Holds("q", 19, 1) // what the handler has
+		m.hasConsumers("q", 0)
+		c.wantConsumer(amqpx.ConsumerPaused)
+		close(finish)
+		after(time.Hour)
+		m.Holds("q", 19, 0)
+		if handled != 1 {
+			t.Errorf("%d were handled in the pause", handled-1)
+		}
+		c.PauseConsuming("q", amqpx.PauseHandBack) // changes nothing
+		after(time.Minute)
+		c.ResumeConsuming("q")
+		after(time.Minute)
+		m.Holds("q", 0, 0)
+		c.wantConsumer(amqpx.ConsumerConsuming)
+		if handled != 20 {
+			t.Errorf("%d were handled, expected 20", handled)
+		}
+	})
+}
+
+// A consumer that keeps its place begins nothing, and goes on with what it has in its order;
+// another mode takes its place.
+func TestPauseKeepsPlace(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		var order []string
+		c.consume("q", func(_ context.Context, d *amqpx.Delivery) error { order = append(order, d.ID); return nil }, amqpx.WithConcurrency(1), amqpx.WithPrefetch(3))
+		after(time.Second)
+		c.PauseConsuming("q", amqpx.PauseKeepPlace)
+		for i := range 5 {
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q"})
+		}
+		after(time.Minute)
+		m.Holds("q", 2, 3)
+		m.hasConsumers("q", 1)
+		c.wantConsumer(amqpx.ConsumerPaused)
+		c.ResumeConsuming("q")
+		after(time.Second)
+		if fmt.Sprint(order) != "[0 1 2 3 4]" {
+			t.Errorf("handled in the order %v", order)
+		}
+		c.PauseConsuming("q", amqpx.PauseKeepPlace)
+		c.mustSend(amqpx.Message{ID: "5", Queue: "q"})
+		after(time.Second)
+		m.Holds("q", 0, 1)
+		c.PauseConsuming("q", amqpx.PauseHandBack)
+		after(time.Second)
+		m.Holds("q", 1, 0)
+		m.hasConsumers("q", 0)
+	})
+}
+
+// In a rolling update the paused single active consumer stays the active one, or another
+// takes over, as it was asked.
+func TestPauseOfASingleActiveConsumer(t *testing.T) {
+	for mode, taken := range map[amqpx.PauseMode]int{amqpx.PauseKeepPlace: 0, amqpx.PauseHandBack: 4} {
+		t.Run(string(mode), func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				old, fresh := m.open(amqpx.Config{}), m.open(amqpx.Config{})
+				m.declareSingleActive("q")
+				var byOld, byFresh int
+				old.consume("q", func(context.Context, *amqpx.Delivery) error { byOld++; return nil }, amqpx.WithConcurrency(1))
+				after(time.Second)
+				old.PauseConsuming("q", mode)
+				fresh.consume("q", func(context.Context, *amqpx.Delivery) error { byFresh++; return nil }, amqpx.WithConcurrency(1))
+				after(time.Second)
+				for i := range 4 {
+					old.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q"})
+				}
+				after(time.Minute)
+				if byOld != 0 || byFresh != taken {
+					t.Errorf("in the pause the old one handled %d and the new one %d, expected 0 and %d", byOld, byFresh, taken)
+				}
+				old.ResumeConsuming("q")
+				after(time.Minute)
+				if byOld+byFresh != 4 || byFresh != taken {
+					t.Errorf("after it the old one has handled %d and the new one %d, expected %d and %d", byOld, byFresh, 4-taken, taken)
+				}
+			})
+		})
+	}
+}
+
+// A consumer may begin paused, lose its connection in the pause, and end in it.
+func TestPauseBeforeConsume(t *testing.T) {
+	for _, mode := range []amqpx.PauseMode{amqpx.PauseHandBack, amqpx.PauseKeepPlace} {
+		inMemory(t, func(t *testing.T, m *memory) {
+			c := m.open(amqpx.Config{})
+			c.PauseConsuming("q", mode)
+			k := c.consume("q", func(context.Context, *amqpx.Delivery) error { t.Error("handled in the pause"); return nil })
+			c.mustSend(amqpx.Message{Queue: "q"})
+			after(time.Minute)
+			c.wantConsumer(amqpx.ConsumerPaused)
+			m.CutConnections()
+			after(time.Minute)
+			c.wantConsumer(amqpx.ConsumerPaused)
+			if err := k.end(); err != nil {
+				t.Error(err)
+			}
+			after(time.Second)
+			m.Holds("q", 1, 0)
+		})
+	}
+}
+
+func (m *memory) declareSingleActive(queue string) {
+	m.Helper()
+	conn, err := m.Server.Connect()
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		m.Fatal(err)
+	}
+	if _, err := ch.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true}); err != nil {
+		m.Fatal(err)
+	}
+}

@@ -1,0 +1,64 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Probe answers GET /healthz with 200 while the process runs, and GET /readyz with 200 while
+// ready returns nil, else with 503 and what is wrong, as {"ok":false,"problem":"…"}. Give it
+// Service.Health. Let a liveness probe ask /healthz: a restart does not bring a broker back.
+func Probe(ready func() error) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, ready()) })
+	return mux
+}
+
+func answer(w http.ResponseWriter, err error) {
+	out := struct {
+		OK      bool   `json:"ok"`
+		Problem string `json:"problem,omitempty"`
+	}{OK: err == nil}
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		out.Problem = err.Error()
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	text, _ := json.Marshal(out) //nolint:errchkjson // text and a boolean
+	_, _ = w.Write(text)         // who asked may have gone
+}
+
+// requestDrain is how long ServeHTTP waits for requests at its end.
+const requestDrain = 10 * time.Second
+
+// ServeHTTP returns the part that answers requests at addr, HOST:PORT. At its end it accepts no
+// further ones, and waits up to 10 s for those that run. An address that cannot be used is an
+// error, which ends the service. For other settings write a Part of your own.
+func ServeHTTP(addr string, h http.Handler) Part {
+	return func(ctx context.Context) error {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+		if err != nil {
+			return fmt.Errorf("http: %w", err)
+		}
+		server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(l) }()
+		select {
+		case err := <-served:
+			return fmt.Errorf("http: %w", err)
+		case <-ctx.Done():
+		}
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestDrain)
+		defer cancel()
+		if err := server.Shutdown(grace); err != nil {
+			return errors.Join(fmt.Errorf("http: requests were cut off: %w", err), server.Close())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,389 @@
+package service_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/service"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	_ "github.com/rabbitdelay/rabbitdelay/config/postgres"
+	_ "github.com/rabbitdelay/rabbitdelay/config/sqlite"
+)
+
+func TestMain(m *testing.M) {
+	os.Clearenv() // AMQP_URL and RABBITDELAY_* are settings
+	goleak.VerifyTestMain(m)
+}
+
+// fileOf writes a file for Open.
+func fileOf(t *testing.T, lines ...string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "shop.yaml")
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+const atBroker = "broker: {url: 'amqp://guest:guest@amqptest:5672/'}"
+
+func atDatabase(t *testing.T) string {
+	t.Helper()
+	return "database: {url: 'sqlite:" + filepath.Join(t.TempDir(), "shop.db") + "?_pragma=synchronous(off)'}"
+}
+
+// open opens a service on a broker in memory.
+func open(t *testing.T, srv *amqptest.Server, o service.Options, lines ...string) *service.Service {
+	t.Helper()
+	o.File = fileOf(t, append(lines, atBroker)...)
+	o.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	o.Client = func(c *amqpx.Config) { c.Dial = srv.Dial }
+	s, err := service.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// running runs a service in the background.
+func running(ctx context.Context, s *service.Service, parts ...service.Part) <-chan error {
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, parts...) }()
+	return ended
+}
+
+// A file is all that a service with messages, tasks and recurring tasks needs.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		s := open(t, srv, service.Options{Migrate: true}, atDatabase(t),
+			"schedules: [{name: nightly, every: 24h, queue: reports}]")
+		if err := s.Health(); !errors.Is(err, schedule.ErrNotRunning) {
+			t.Errorf("before Run: %v", err)
+		}
+		var tasks, reports, texts atomic.Int64
+		count := func(n *atomic.Int64) schedule.Func {
+			return func(context.Context, *sql.Tx, *amqpx.Delivery) error { n.Add(1); return nil }
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := running(ctx, s,
+			s.Consume("orders.expire", schedule.Handler(s.DB, count(&tasks))),
+			s.Consume("reports", schedule.Handler(s.DB, count(&reports))),
+			s.Consume("texts", func(context.Context, *amqpx.Delivery) error { texts.Add(1); return nil }))
+		if err := s.Tasks.Schedule(ctx, schedule.NoTx, schedule.Task{ID: "order-1", Queue: "orders.expire", DeliverAt: time.Now().Add(30 * time.Minute)}); err != nil {
+			t.Error(err)
+		}
+		if err := s.Client.Send(ctx, amqpx.Message{Queue: "texts", Delay: time.Minute}); err != nil {
+			t.Error(err)
+		}
+		<-time.After(25 * time.Hour)
+		synctest.Wait()
+		if tasks.Load() != 1 || texts.Load() != 1 || reports.Load() != 1 {
+			t.Errorf("%d tasks, %d texts, %d reports; want 1 of each", tasks.Load(), texts.Load(), reports.Load())
+		}
+		if err := s.Health(); err != nil {
+			t.Errorf("while it runs: %v", err)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if err := s.Health(); !errors.Is(err, service.ErrStopping) {
+			t.Errorf("after Run: %v", err)
+		}
+		if err := s.DB.PingContext(t.Context()); err == nil {
+			t.Error("the file's database is open after Run")
+		}
+	})
+}
+
+// A part that fails for good ends the others, and Run says which it was.
+func TestRunEndsWithAPart(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(srv *amqptest.Server, s *service.Service) service.Part
+		want    string
+	}{
+		"consumer": {func(srv *amqptest.Server, s *service.Service) service.Part {
+			srv.Deny("guest", amqptest.PermissionRead, "secret")
+			return s.Consume("secret", func(context.Context, *amqpx.Delivery) error { return nil })
+		}, "consume secret: "},
+		"relay": {func(_ *amqptest.Server, s *service.Service) service.Part {
+			s.Tasks, _ = schedule.New(s.DB, nil, schedule.Config{}) // without a sender it cannot relay
+			return func(ctx context.Context) error { <-ctx.Done(); return nil }
+		}, "relay: "},
+		"part": {func(*amqptest.Server, *service.Service) service.Part {
+			return func(context.Context) error { return errors.New("of its own") }
+		}, "of its own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := amqptest.NewServer(amqptest.Options{})
+				defer srv.Close()
+				s := open(t, srv, service.Options{Migrate: true}, atDatabase(t))
+				ended := false
+				err := s.Run(t.Context(), c.prepare(srv, s), func(ctx context.Context) error { <-ctx.Done(); ended = true; return nil },
+					func(context.Context) error { return nil }) // which has nothing to do any more
+				if err == nil || !strings.HasPrefix(err.Error(), c.want) || !ended {
+					t.Errorf("Run: %v; expected %q, others ended: %v", err, c.want, ended)
+				}
+				if n := len(srv.Connections()); n != 0 {
+					t.Errorf("%d connections are left", n)
+				}
+			})
+		})
+	}
+}
+
+// The drain time bounds what a handler may take; its message comes again.
+func TestRunDrainTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		s := open(t, srv, service.Options{DrainTimeout: 5 * time.Second})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := running(ctx, s, s.Consume("q", func(ctx context.Context, _ *amqpx.Delivery) error { <-ctx.Done(); return ctx.Err() }))
+		if err := s.Client.Send(ctx, amqpx.Message{Queue: "q"}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		stop()
+		began := time.Now()
+		if err := <-ended; !errors.Is(err, service.ErrCutOff) {
+			t.Errorf("Run: %v", err)
+		}
+		if took := time.Since(began); took < 5*time.Second || took > 8*time.Second {
+			t.Errorf("the end took %v", took)
+		}
+		if q, _ := srv.Queue("q"); q.Ready != 1 {
+			t.Errorf("%d messages in the queue, want the one whose handler was cut off", q.Ready)
+		}
+	})
+}
+
+// A part that ignores the end of its context does not keep the process.
+func TestRunAbandons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		s := open(t, srv, service.Options{DrainTimeout: time.Second})
+		ctx, stop := context.WithCancel(t.Context())
+		release := make(chan struct{})
+		ended := running(ctx, s, func(context.Context) error { <-release; return nil })
+		stop()
+		if err := <-ended; err == nil || !errors.Is(err, service.ErrCutOff) || !strings.Contains(err.Error(), "still run") {
+			t.Errorf("Run: %v", err)
+		}
+		close(release)
+	})
+}
+
+// After SIGTERM a handler finishes; a second one cuts it short.
+func TestRunSignals(t *testing.T) {
+	for _, signals := range []int{1, 2} {
+		t.Run(fmt.Sprint(signals), func(t *testing.T) {
+			srv := amqptest.NewServer(amqptest.Options{})
+			defer srv.Close()
+			s := open(t, srv, service.Options{DrainTimeout: time.Minute})
+			began, finish := make(chan struct{}), make(chan struct{})
+			ended := running(t.Context(), s, s.Consume("q", func(ctx context.Context, d *amqpx.Delivery) error {
+				close(began)
+				select {
+				case <-finish:
+					return s.Client.Send(ctx, amqpx.Message{Queue: "next"})
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}))
+			if err := s.Client.Send(t.Context(), amqpx.Message{Queue: "q"}); err != nil {
+				t.Fatal(err)
+			}
+			<-began
+			terminate(t)
+			for s.Health() == nil || !errors.Is(s.Health(), service.ErrStopping) {
+				<-time.After(time.Millisecond)
+			}
+			if signals == 1 {
+				close(finish)
+			} else {
+				terminate(t)
+			}
+			err := <-ended
+			next, _ := srv.Queue("next")
+			again, _ := srv.Queue("q")
+			if finished := signals == 1; (err == nil) != finished || (next.Ready == 1) != finished || (again.Ready == 0) != finished {
+				t.Errorf("Run: %v; %d sent by the handler, %d come again", err, next.Ready, again.Ready)
+			}
+		})
+	}
+}
+
+func terminate(t *testing.T) {
+	t.Helper()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Open reports what is wrong with a file, a database and a broker, without secrets, and leaves
+// nothing open.
+func TestOpenErrors(t *testing.T) {
+	srv := amqptest.NewServer(amqptest.Options{})
+	defer srv.Close()
+	gone := "database: {url: 'postgres://shop:hunter2@127.0.0.1:1/shop?connect_timeout=1'}"
+	for name, c := range map[string]struct {
+		file string
+		o    service.Options
+		want []string
+		is   error
+	}{
+		"no file":  {file: "missing.yaml", want: []string{"missing.yaml"}},
+		"wrong":    {file: fileOf(t, "delay: {strategy: fast}"), want: []string{"delay.strategy", "expected auto"}, is: config.ErrConfig},
+		"nothing":  {want: []string{"broker"}, is: config.ErrNoBroker},
+		"database": {file: fileOf(t, atBroker, gone), want: []string{"database: it did not answer"}},
+		"tables":   {file: fileOf(t, atBroker, atDatabase(t)), want: []string{"database: ", "Options.Migrate"}, is: schedule.ErrNoTable},
+		"driver":   {file: fileOf(t, atBroker, "database: {url: 'mysql://shop:hunter2@h/shop'}"), want: []string{"config/mysql"}, is: config.ErrNoDriver},
+		"broker":   {file: fileOf(t, "broker: {url: 'amqp://shop:hunter2@127.0.0.1:1/'}"), want: []string{"open: ", "127.0.0.1:1"}},
+		"loggers":  {o: service.Options{Logger: slog.Default(), Zap: amqpx.SlogLogger(slog.DiscardHandler)}, want: []string{"both"}, is: config.ErrConfig},
+		"drain":    {o: service.Options{DrainTimeout: -1}, want: []string{"DrainTimeout"}, is: config.ErrConfig},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			c.o.File = c.file
+			if c.o.Zap == nil {
+				c.o.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+			}
+			if name != "broker" {
+				c.o.Client = func(cfg *amqpx.Config) { cfg.Dial = srv.Dial }
+			}
+			s, err := service.Open(ctx, c.o)
+			if s != nil || err == nil || c.is != nil && !errors.Is(err, c.is) {
+				t.Fatalf("Open: %v, %v", s, err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error is %q; expected it to have %q", err, want)
+				}
+			}
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("error has the password: %v", err)
+			}
+		})
+	}
+	if n := len(srv.Connections()); n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
+}
+
+// A database that was given stays open.
+func TestGivenDatabase(t *testing.T) {
+	srv := amqptest.NewServer(amqptest.Options{})
+	defer srv.Close()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	horizon := time.Hour
+	s := open(t, srv, service.Options{Database: db, Migrate: true, Tasks: func(c *schedule.Config) { c.Horizon = horizon }})
+	if s.DB != db || s.Tasks == nil {
+		t.Errorf("DB %p, Tasks %v", s.DB, s.Tasks)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Errorf("the database was closed: %v", err)
+	}
+}
+
+// Requests that run are answered at the end, and an address in use is an error.
+func TestServeHTTP(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	if err := service.ServeHTTP(addr, http.NotFoundHandler())(t.Context()); err == nil || !strings.Contains(err.Error(), addr) {
+		t.Errorf("an address in use: %v", err)
+	}
+	_ = l.Close()
+	began, finish := make(chan struct{}), make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- service.ServeHTTP(addr, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			close(began)
+			<-finish
+			_, _ = w.Write([]byte("done"))
+		}))(ctx)
+	}()
+	answered := make(chan string, 1)
+	go func() { answered <- get(addr) }()
+	<-began
+	stop()
+	close(finish)
+	if got := <-answered; got != "done" {
+		t.Errorf("the request got %q", got)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("ServeHTTP: %v", err)
+	}
+}
+
+// get asks until there is an answer.
+func get(addr string) string {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	for {
+		r, err := client.Get("http://" + addr)
+		if err != nil {
+			<-time.After(time.Millisecond)
+			continue
+		}
+		text, _ := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+		return string(text)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	var problem error
+	p := service.Probe(func() error { return problem })
+	ask := func(path string) (int, string) {
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+		return w.Code, w.Body.String()
+	}
+	if code, text := ask("/readyz"); code != http.StatusOK || text != `{"ok":true}` {
+		t.Errorf("ready: %d %s", code, text)
+	}
+	problem = errors.New("no broker")
+	if code, text := ask("/readyz"); code != http.StatusServiceUnavailable || text != `{"ok":false,"problem":"no broker"}` {
+		t.Errorf("not ready: %d %s", code, text)
+	}
+	if code, _ := ask("/healthz"); code != http.StatusOK {
+		t.Errorf("healthz: %d", code)
+	}
+}

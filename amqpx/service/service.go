@@ -1,0 +1,204 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// DefaultDrainTimeout leaves some of the 30 s that Kubernetes gives a process to end.
+const DefaultDrainTimeout = 25 * time.Second
+
+// Options of Open. The zero value reads the file that RABBITDELAY_FILE names, and without one
+// the environment alone.
+type Options struct {
+	// File is the YAML file; the environment overrides it, see package config.
+	File string
+
+	// Logger of client, store and service; default slog.Default.
+	Logger *slog.Logger
+	// Zap is a logger of zap instead.
+	Zap *zap.Logger
+
+	// Database is one that the program has opened: a *sql.DB, or pgxtx.Database of a pool. It
+	// stays open. Default: database.url of the file. With neither there are no tasks, and DB
+	// and Tasks are nil.
+	Database schedule.Database
+	// Migrate creates the tables of schedule and idempotency, or brings them to the newest
+	// version. Without it they have to be there: rabbitdelay migrate makes them at deployment.
+	Migrate bool
+
+	// Telemetry; the zero value uses OpenTelemetry's global providers, which record nothing
+	// until the program sets some.
+	Telemetry telemetry.Config
+
+	// Client and Tasks change what the file has made of their configurations, such as
+	// Client.Dial and Client.Hooks, or Tasks.Horizon and Tasks.Hooks.
+	Client func(*amqpx.Config)
+	Tasks  func(*schedule.Config)
+
+	// DrainTimeout is how long the end of Run may take in order, default 25 s; keep it below
+	// the grace period of the process. Then handlers get the end of their context and two
+	// seconds to notice.
+	DrainTimeout time.Duration
+}
+
+// Service is what Open has opened.
+type Service struct {
+	Config    *config.Config
+	Client    *amqpx.Client
+	Tasks     *schedule.Store // nil without a database
+	DB        *sql.DB         // the file's, or the one that was given; nil for a pool of pgx
+	Telemetry *telemetry.Telemetry
+	Logger    *zap.Logger
+
+	database schedule.Database
+	ownDB    bool
+	observed []metric.Registration
+	drain    time.Duration
+	stopping atomic.Bool
+}
+
+// openTimeout bounds Open when its context has no deadline.
+const openTimeout = 30 * time.Second
+
+// Open reads the file, opens its database and connects to its broker. It waits for both until
+// ctx ends (30 s without a deadline), and writes the file's recurring tasks. What it opened is
+// closed by Run, or by Close. Errors: see the package's comment.
+func Open(ctx context.Context, o Options) (s *Service, err error) {
+	if o.Logger != nil && o.Zap != nil {
+		return nil, fmt.Errorf("%w: both Logger and Zap; give one", config.ErrConfig)
+	}
+	if o.DrainTimeout < 0 {
+		return nil, fmt.Errorf("%w: DrainTimeout: %v; expected 0 for the default, or more", config.ErrConfig, o.DrainTimeout)
+	}
+	cfg, err := config.Load(config.Source{File: cmp.Or(o.File, os.Getenv(config.FileVariable))})
+	if err != nil {
+		return nil, err
+	}
+	s = &Service{Config: cfg, Logger: o.Zap, drain: cmp.Or(o.DrainTimeout, DefaultDrainTimeout)}
+	if s.Logger == nil {
+		s.Logger = amqpx.SlogLogger(cmp.Or(o.Logger, slog.Default()).Handler())
+	}
+	if s.Telemetry, err = telemetry.New(o.Telemetry); err != nil {
+		return nil, err
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, openTimeout)
+		defer cancel()
+	}
+	if err := s.open(ctx, o); err != nil {
+		return nil, errors.Join(err, s.Close(ctx))
+	}
+	return s, nil
+}
+
+// open opens the database and the client, and makes the store.
+func (s *Service) open(ctx context.Context, o Options) error {
+	tasks, err := s.openDatabase(o)
+	if err != nil {
+		return fmt.Errorf("database: %w", err)
+	}
+	if s.database != nil {
+		if err := s.prepare(ctx, o.Migrate); err != nil {
+			return fmt.Errorf("database: %w", err)
+		}
+	}
+	if err := s.connect(ctx, o.Client); err != nil {
+		return err
+	}
+	if s.database != nil {
+		if o.Tasks != nil {
+			o.Tasks(&tasks)
+		}
+		tasks.Hooks = s.Telemetry.Hooks(tasks.Hooks)
+		if s.Tasks, err = schedule.New(s.database, s.Client, tasks); err != nil {
+			return err
+		}
+		if err := s.applySchedules(ctx); err != nil {
+			return fmt.Errorf("database: %w", err)
+		}
+	}
+	return s.observe()
+}
+
+// connect opens the client.
+func (s *Service) connect(ctx context.Context, change func(*amqpx.Config)) error {
+	strategy, err := s.Config.Strategy(ctx, s.Logger)
+	if err != nil {
+		return err
+	}
+	cfg, err := s.Config.Client(strategy, s.Logger)
+	if err != nil {
+		return err
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	cfg.Hooks = append(cfg.Hooks, s.Telemetry.Hook())
+	s.Client, err = amqpx.Open(ctx, cfg)
+	return err
+}
+
+// observe makes the metrics of what was opened.
+func (s *Service) observe() error {
+	keep := func(r metric.Registration, err error) error {
+		if err == nil {
+			s.observed = append(s.observed, r)
+		}
+		return err
+	}
+	err := errors.Join(keep(s.Telemetry.ObserveClient(s.Client)), keep(s.Telemetry.ObserveQueues(s.Client, s.Config.Topology.Destinations)))
+	if s.Tasks != nil {
+		err = errors.Join(err, keep(s.Telemetry.ObserveStore(s.Tasks)))
+	}
+	return err
+}
+
+// Health returns nil while the client works and the relay runs, and else why not: for a
+// readiness probe, see Probe. Before Run it is schedule.ErrNotRunning where there is a database.
+func (s *Service) Health() error {
+	if s.stopping.Load() {
+		return ErrStopping
+	}
+	err := s.Client.Health()
+	if s.Tasks != nil {
+		err = errors.Join(err, s.Tasks.Health())
+	}
+	return err
+}
+
+// ErrStopping is what Health returns once Run has begun to end.
+var ErrStopping = errors.New("stopping")
+
+// Close closes what Open opened, in a program that does not call Run: the client in order, see
+// amqpx.Client.Close, and the database unless it was given.
+func (s *Service) Close(ctx context.Context) error {
+	var errs []error
+	if s.Client != nil {
+		errs = append(errs, s.Client.Close(ctx))
+	}
+	for _, r := range s.observed {
+		errs = append(errs, r.Unregister())
+	}
+	s.observed = nil
+	if s.ownDB {
+		errs = append(errs, s.DB.Close())
+	}
+	return errors.Join(errs...)
+}

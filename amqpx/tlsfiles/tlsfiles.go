@@ -1,0 +1,137 @@
+// Package tlsfiles reads certificates and keys again while a process runs.
+package tlsfiles
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+
+	"go.uber.org/zap"
+)
+
+// Files names PEM files that are renewed while the process runs.
+type Files struct {
+	CA         string // certificates to trust instead of the system's; empty for those
+	Cert       string // client certificate; empty for none
+	Key        string // its private key
+	ServerName string // name that the broker's certificate must have; default: the host of the URL
+}
+
+// Error is about the file that cannot be used.
+type Error struct {
+	Field string // CA, Cert or Key
+	Text  string
+}
+
+func (e *Error) Error() string { return e.Text }
+
+// Load reads the files, and returns a function for amqpx.Config.GetTLS that reads them
+// again at each handshake. Files that cannot be used then (a certificate that has
+// been replaced before its key, a file that is half written) are logged, and those
+// that worked last stay in use until the next handshake. The error is a
+// *Error. A nil log is silent.
+func (f Files) Load(log *zap.Logger) (current func() *tls.Config, err error) {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	r := &reloader{files: f, log: log}
+	if r.raw, err = f.read(); err != nil {
+		return nil, err
+	}
+	if r.cfg, err = f.parse(r.raw); err != nil {
+		return nil, err
+	}
+	return r.current, nil
+}
+
+// Read reads the files once. The error is an *Error.
+func (f Files) Read() (*tls.Config, error) {
+	raw, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	return f.parse(raw)
+}
+
+// reloader keeps what worked last.
+type reloader struct {
+	files Files
+	log   *zap.Logger
+
+	mu  sync.Mutex
+	raw pemFiles
+	cfg *tls.Config
+	bad string // what was logged last
+}
+
+// pemFiles are the files' contents.
+type pemFiles struct{ ca, cert, key []byte }
+
+func (r *reloader) current() *tls.Config {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	raw, err := r.files.read()
+	if err == nil && raw.equal(r.raw) {
+		r.bad = ""
+		return r.cfg
+	}
+	var cfg *tls.Config
+	if err == nil {
+		cfg, err = r.files.parse(raw)
+	}
+	if err != nil {
+		if text := err.Error(); text != r.bad {
+			r.bad = text
+			r.log.Warn("changed TLS files cannot be used; going on with those before", zap.Error(err))
+		}
+		return r.cfg
+	}
+	r.raw, r.cfg, r.bad = raw, cfg, ""
+	r.log.Info("TLS files have changed and are used from now on")
+	return r.cfg
+}
+
+func (p pemFiles) equal(q pemFiles) bool {
+	return bytes.Equal(p.ca, q.ca) && bytes.Equal(p.cert, q.cert) && bytes.Equal(p.key, q.key)
+}
+
+func (f Files) read() (raw pemFiles, err error) {
+	for _, x := range []struct {
+		name, field string
+		into        *[]byte
+	}{{f.CA, "CA", &raw.ca}, {f.Cert, "Cert", &raw.cert}, {f.Key, "Key", &raw.key}} {
+		if x.name == "" {
+			continue
+		}
+		if *x.into, err = os.ReadFile(x.name); err != nil {
+			if pe, ok := errors.AsType[*fs.PathError](err); ok {
+				err = pe.Err
+			}
+			return raw, &Error{x.field, fmt.Sprintf("cannot read %s: %v", x.name, err)}
+		}
+	}
+	return raw, nil
+}
+
+func (f Files) parse(raw pemFiles) (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.ServerName}
+	if f.CA != "" {
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(raw.ca) {
+			return nil, &Error{"CA", f.CA + " has no certificate in PEM form"}
+		}
+	}
+	if f.Cert != "" || f.Key != "" {
+		pair, err := tls.X509KeyPair(raw.cert, raw.key)
+		if err != nil {
+			return nil, &Error{"Cert", fmt.Sprintf("certificate %s with key %s: %v", f.Cert, f.Key, err)}
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}

@@ -58,34 +58,25 @@ const maxKey = 255
 //
 // To test the handler, call it with a Delivery that has ID and, unless there is
 // a scope, Queue.
-func Handler(db *sql.DB, fn Func, opts ...HandlerOption) amqpx.Handler {
-	return HandlerOn(sqldb.Of(db), func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) error {
-		own, _ := sqldb.SQL(tx)
-		return fn(ctx, own, d)
-	}, opts...)
-}
-
-// HandlerOn is Handler for the packages of this module that bring other drivers
-// than database/sql's; see amqpx/pgxtx.
-func HandlerOn(db sqldb.DB, fn func(context.Context, sqldb.Tx, *amqpx.Delivery) error, opts ...HandlerOption) amqpx.Handler {
-	h := &handler{db: db, fn: fn, now: time.Now}
+func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {
+	h := &handler{db: sqldb.Of(db), fn: fn, now: time.Now}
 	for _, o := range opts {
 		o(h)
 	}
-	h.dialect = sqldb.NewResolver(db, h.given)
+	h.dialect = sqldb.NewResolver(h.db, h.given)
 	if h.group > 1 {
-		h.gather = sqldb.NewGather(db, h.txOpts, h.group, h.together)
+		h.gather = sqldb.NewGather(h.db, h.txOpts, h.group, h.together)
 	}
 	return h.handle
 }
 
 type handler struct {
 	db      sqldb.DB
-	fn      func(context.Context, sqldb.Tx, *amqpx.Delivery) error
+	fn      Func
 	dialect *sqldb.Resolver
 	now     func() time.Time
 
-	given  Dialect
+	given  sqldb.Dialect
 	txOpts *sql.TxOptions
 	scope  string
 	key    func(*amqpx.Delivery) (string, error)
@@ -149,7 +140,8 @@ func (h *handler) effect(tx sqldb.Tx, p *piece) error {
 			return h.markGuarded(p.ctx, tx, p.scope, p.id)
 		}
 	}
-	return h.fn(p.ctx, tx, p.d)
+	ctx, own := sqldb.Hand(p.ctx, tx)
+	return h.fn(ctx, own, p.d)
 }
 
 // together records several messages in one statement and runs their effects. It
@@ -225,7 +217,7 @@ func (h *handler) insert(ctx context.Context, tx sqldb.Tx, pieces []*piece) (int
 }
 
 // insertAll is the statement that records messages, those of them that are new.
-func insertAll(d Dialect, pieces []*piece, now int64) (query string, args []any, err error) {
+func insertAll(d sqldb.Dialect, pieces []*piece, now int64) (query string, args []any, err error) {
 	const into = "INTO rabbitdelay_processed (scope, message_id, outcome, processed_at) "
 	const unlessThere = " ON CONFLICT (scope, message_id) DO NOTHING"
 	if d == sqldb.PostgreSQL && len(pieces) > 1 {

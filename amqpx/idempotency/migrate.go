@@ -2,7 +2,6 @@ package idempotency
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
@@ -17,12 +16,10 @@ var migrations = sqldb.Migrations{Component: "idempotency", Files: files}
 // version. It may be called at every start and by many processes at once; it
 // only reads when there is nothing to do. The versions are recorded in
 // rabbitdelay_schema.
-func Migrate(ctx context.Context, db *sql.DB) error { return MigrateOn(ctx, sqldb.Of(db)) }
-
-// MigrateOn is Migrate for the packages of this module that bring other drivers
-// than database/sql's.
-func MigrateOn(ctx context.Context, db sqldb.DB) error { return migrations.Migrate(ctx, db) }
+func Migrate(ctx context.Context, db Database) error {
+	return migrations.Migrate(ctx, sqldb.Of(db))
+}
 
 // Migrations is the SQL that Migrate runs on an empty database, for a team's own
 // migration tool; empty for an unknown dialect.
-func Migrations(d Dialect) string { return migrations.Script(d) }
+func Migrations(d Dialect) string { return migrations.Script(sqldb.Dialect(d)) }

@@ -3,23 +3,30 @@ package idempotency
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"fmt"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// Dialect is a family of databases that understand the same SQL.
-type Dialect = sqldb.Dialect
+// Dialect names a family of databases that understand the same SQL.
+type Dialect = string
 
-// The dialects there are.
+// The dialects.
 const (
-	PostgreSQL = sqldb.PostgreSQL
-	MySQL      = sqldb.MySQL // and MariaDB
-	SQLite     = sqldb.SQLite
+	PostgreSQL = "postgres"
+	MySQL      = "mysql" // and MariaDB
+	SQLite     = "sqlite"
 )
 
-// SkipReason says why an effect was skipped.
+// Database is a *sql.DB. Package pgxtx hands in its own for a pool of pgx.
+type Database interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// SkipReason is why an effect was skipped.
 type SkipReason string
 
 // The reasons there are.
@@ -46,7 +53,7 @@ type HandlerOption func(*handler)
 // retry is the instant of the retry. FOR UPDATE (not on SQLite, which has one
 // writer and needs none) makes a payment at the same moment wait for the effect.
 func OnlyIf(query string, args func(*amqpx.Delivery) []any) HandlerOption {
-	return WhenOn(func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (bool, error) {
+	return guardedBy(func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (bool, error) {
 		var list []any
 		if args != nil {
 			list = args(d)
@@ -63,24 +70,23 @@ func OnlyIf(query string, args func(*amqpx.Delivery) []any) HandlerOption {
 
 // When guards the effect like OnlyIf, with a function that answers whether it is
 // still wanted. It is run in the effect's transaction. Several guards must all
-// say yes; they are asked in the order given.
-func When(guard func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) (bool, error)) HandlerOption {
-	return WhenOn(func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (bool, error) {
-		own, ok := sqldb.SQL(tx)
-		if !ok {
-			return false, errors.New("idempotency.When needs a handler on database/sql; use the When of the package that made this handler")
+// say yes; they are asked in the order given. T is the handler's transaction: *sql.Tx,
+// or pgx.Tx for pgxtx.IdempotentHandler. With another T every message fails.
+func When[T any](guard func(ctx context.Context, tx T, d *amqpx.Delivery) (bool, error)) HandlerOption {
+	return guardedBy(func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (bool, error) {
+		own, err := sqldb.As[T](ctx, tx)
+		if err != nil {
+			return false, fmt.Errorf("idempotency.When: %w", err)
 		}
 		return guard(ctx, own, d)
 	})
 }
 
-// WhenOn is When for the packages of this module that bring other drivers than
-// database/sql's.
-func WhenOn(guard func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (bool, error)) HandlerOption {
+func guardedBy(guard func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) (bool, error)) HandlerOption {
 	return func(h *handler) { h.guards = append(h.guards, guard) }
 }
 
-// WithScope says within what message ids are unique; the default is the name of the
+// WithScope sets the scope within which message ids are unique; the default is the name of the
 // queue, so that each of several queues that get a copy of one message has its
 // own effect. At most 255 bytes.
 func WithScope(scope string) HandlerOption { return func(h *handler) { h.scope = scope } }
@@ -92,7 +98,7 @@ func WithKey(key func(*amqpx.Delivery) (string, error)) HandlerOption {
 	return func(h *handler) { h.key = key }
 }
 
-// WithGroup lets up to n messages that are being handled at the same time share
+// WithGroup has up to n messages that are being handled at the same time share
 // a transaction; the default is 1. No message waits for others to arrive. It
 // helps when beginning, record and commit dominate: at a concurrency of 64 with
 // a nearby database, it handled some three times as many messages without an
@@ -120,7 +126,7 @@ func OnSkip(hook func(ctx context.Context, d *amqpx.Delivery, reason SkipReason)
 
 // WithDialect sets the dialect for a driver that is not well known and whose
 // answer to SELECT version() would mislead.
-func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = d } }
+func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = sqldb.Dialect(d) } }
 
 // WithTxOptions sets the isolation of the transactions; the default is the
 // database's. Every level is right for the record; only the effect may need a

@@ -2,14 +2,13 @@ package idempotency
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// Retention says how long records are kept. A repetition that comes later is not
+// Retention is how long records are kept. A repetition that comes later is not
 // recognised any more, so Keep must be longer than a message can wait in the
 // broker after its first delivery: consumer outages, retries, dead letters that
 // are put back by hand.
@@ -50,15 +49,9 @@ func (r Retention) Validate() error {
 // It deletes batch rows at a time, each batch in a statement and transaction of
 // its own, found by an index, so that it holds no lock for long. An error comes
 // with the number deleted before it.
-func Purge(ctx context.Context, db *sql.DB, olderThan time.Duration, batch int) (int64, error) {
-	return PurgeOn(ctx, sqldb.Of(db), olderThan, batch)
-}
-
-// PurgeOn is Purge for the packages of this module that bring other drivers than
-// database/sql's.
-func PurgeOn(ctx context.Context, db sqldb.DB, olderThan time.Duration, batch int) (int64, error) {
+func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int) (int64, error) {
 	before := time.Now().Add(-olderThan).UnixMilli()
-	return sqldb.Purge(ctx, db, "", sqldb.Expired{
+	return sqldb.Purge(ctx, sqldb.Of(db), "", sqldb.Expired{
 		Table: "rabbitdelay_processed", Key: "scope, message_id",
 		Where: "processed_at < ?", Args: []any{before}, Order: "processed_at",
 	}, batch)
@@ -68,13 +61,7 @@ func PurgeOn(ctx context.Context, db sqldb.DB, olderThan time.Duration, batch in
 // then. It returns an error at once only for an r that is not valid; the errors
 // of a purge go to report, which may be nil, and the next purge tries again.
 // Several processes may run it.
-func RunPurge(ctx context.Context, db *sql.DB, r Retention, report func(deleted int64, err error)) error {
-	return RunPurgeOn(ctx, sqldb.Of(db), r, report)
-}
-
-// RunPurgeOn is RunPurge for the packages of this module that bring other drivers
-// than database/sql's.
-func RunPurgeOn(ctx context.Context, db sqldb.DB, r Retention, report func(deleted int64, err error)) error {
+func RunPurge(ctx context.Context, db Database, r Retention, report func(deleted int64, err error)) error {
 	if err := r.Validate(); err != nil {
 		return err
 	}
@@ -82,7 +69,7 @@ func RunPurgeOn(ctx context.Context, db sqldb.DB, r Retention, report func(delet
 	ticker := time.NewTicker(r.Every)
 	defer ticker.Stop()
 	for {
-		n, err := PurgeOn(ctx, db, r.Keep, r.Batch)
+		n, err := Purge(ctx, db, r.Keep, r.Batch)
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,22 +22,23 @@ type Executor interface {
 	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
 }
 
-// On lets the methods of a *schedule.Store run on ex: in the transaction tx by
+// On returns what the methods of a *schedule.Store need to run on ex: in the transaction tx by
 // On(tx), at once by On(pool) or On(conn). What needs several statements is one
-// transaction on a pool, and on a connection that is in none. On(nil) stands for
-// the store's own database.
+// transaction on a pool, and on a connection that is in none. On a nil ex the methods
+// fail with schedule.ErrNoExecutor; schedule.NoTx stands for the store's own pool.
 func On(ex Executor) schedule.Executor {
-	switch x := ex.(type) {
-	case nil:
+	if v := reflect.ValueOf(ex); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil
+	}
+	switch x := ex.(type) {
 	case *pgxpool.Pool:
-		return native{database{conn{x}, x}}
+		return sqldb.Foreign(onPool(x))
 	case *pgxpool.Conn:
 		return onConn(x, x.Conn())
 	case *pgx.Conn:
 		return onConn(x, x)
 	}
-	return native{conn{ex}}
+	return sqldb.Foreign(conn{ex})
 }
 
 // beginner is what can begin a transaction.
@@ -48,22 +50,9 @@ type beginner interface {
 
 func onConn(b beginner, c *pgx.Conn) schedule.Executor {
 	if c.PgConn().TxStatus() == 'I' {
-		return native{database{conn{b}, b}}
+		return sqldb.Foreign(database{conn{b}, b})
 	}
-	return native{conn{b}}
-}
-
-// native is a Conn in the place of an Executor of database/sql.
-type native struct{ sqldb.Conn }
-
-var _ sqldb.Native = native{}
-
-func (n native) Native() sqldb.Conn { return n.Conn }
-
-// QueryContext shadows the Conn's, whose rows are not *sql.Rows. Nothing calls
-// it: what runs on an Executor asks for Native first.
-func (n native) QueryContext(context.Context, string, ...any) (*sql.Rows, error) {
-	return nil, errors.New("pgx has no *sql.Rows; query with the pgx.Tx, connection or pool itself")
+	return sqldb.Foreign(conn{b})
 }
 
 // conn is a sqldb.Conn.
@@ -129,6 +118,21 @@ type database struct {
 }
 
 func onPool(pool *pgxpool.Pool) database { return database{conn{pool}, pool} }
+
+// Listener returns what wakes a relay on the pool; nil on one connection.
+func (d database) Listener() schedule.Listener {
+	pool, ok := d.b.(*pgxpool.Pool)
+	if !ok {
+		return nil
+	}
+	return Listener(func(ctx context.Context) (*pgx.Conn, error) {
+		c, err := pool.Acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return c.Hijack(), nil
+	})
+}
 
 func (database) Dialect() (sqldb.Dialect, bool) { return sqldb.PostgreSQL, true }
 
@@ -238,8 +242,8 @@ func (t *transaction) QueryRowContext(ctx context.Context, query string, args ..
 	return sqldb.OneRow(t.QueryContext(ctx, query, args...))
 }
 
-// begun is the pgx.Tx, which a function gets.
-func (t *transaction) begun(ctx context.Context) (pgx.Tx, error) {
+// Own returns the pgx.Tx, which a function gets.
+func (t *transaction) Own(ctx context.Context) (any, error) {
 	var err error
 	if t.tx == nil {
 		t.tx, err = t.b.BeginTx(ctx, t.opts)

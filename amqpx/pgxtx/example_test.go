@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/pgxtx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
@@ -88,7 +89,7 @@ func ExampleIdempotentHandler() {
 				}
 				return err
 			},
-			pgxtx.When(func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) (unpaid bool, err error) {
+			idempotency.When(func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) (unpaid bool, err error) {
 				err = tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM orders WHERE id = $1 AND status = 'unpaid' FOR UPDATE)", string(d.Body)).Scan(&unpaid)
 				return unpaid, err
 			}))

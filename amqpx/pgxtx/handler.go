@@ -2,7 +2,7 @@ package pgxtx
 
 import (
 	"context"
-	"errors"
+	"database/sql"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,7 +25,7 @@ type Func func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error
 // WithTxOptions in the words of database/sql, and holds one connection of the
 // pool for each message or group that it is handling.
 func TaskHandler(pool *pgxpool.Pool, fn Func, opts ...schedule.HandlerOption) amqpx.Handler {
-	return schedule.HandlerOn(onPool(pool), fn.on, opts...)
+	return schedule.Handler(Database(pool), fn.handed, opts...)
 }
 
 // LeaseFunc is schedule.LeaseFunc with a complete that gets a pgx.Tx.
@@ -35,44 +35,26 @@ type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complet
 // It holds no connection of the pool while fn runs, but for the statements that
 // renew the lease.
 func LeaseHandler(pool *pgxpool.Pool, fn LeaseFunc, opts ...schedule.HandlerOption) amqpx.Handler {
-	return schedule.LeaseHandlerOn(onPool(pool), func(ctx context.Context, d *amqpx.Delivery, key string) (func(context.Context, sqldb.Tx, *amqpx.Delivery) error, error) {
+	return schedule.LeaseHandler(Database(pool), func(ctx context.Context, d *amqpx.Delivery, key string) (schedule.Func, error) {
 		complete, err := fn(ctx, d, key)
 		if complete == nil || err != nil {
 			return nil, err
 		}
-		return complete.on, nil
+		return complete.handed, nil
 	}, opts...)
 }
 
 // IdempotentHandler is idempotency.Handler with a pgx.Tx. It takes the same
-// options, but When of this package instead of idempotency.When.
+// options; the guard of idempotency.When gets a pgx.Tx too.
 func IdempotentHandler(pool *pgxpool.Pool, fn Func, opts ...idempotency.HandlerOption) amqpx.Handler {
-	return idempotency.HandlerOn(onPool(pool), fn.on, opts...)
+	return idempotency.Handler(Database(pool), fn.handed, opts...)
 }
 
-// When is idempotency.When for IdempotentHandler.
-func When(guard func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) (bool, error)) idempotency.HandlerOption {
-	return idempotency.WhenOn(func(ctx context.Context, t sqldb.Tx, d *amqpx.Delivery) (bool, error) {
-		tx, err := begun(ctx, t)
-		if err != nil {
-			return false, err
-		}
-		return guard(ctx, tx, d)
-	})
-}
-
-func (fn Func) on(ctx context.Context, t sqldb.Tx, d *amqpx.Delivery) error {
-	tx, err := begun(ctx, t)
+// handed is fn as the function of a handler that gets its transaction by ctx.
+func (fn Func) handed(ctx context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
+	tx, err := sqldb.Handed[pgx.Tx](ctx)
 	if err != nil {
 		return err
 	}
 	return fn(ctx, tx, d)
-}
-
-func begun(ctx context.Context, t sqldb.Tx) (pgx.Tx, error) {
-	own, ok := t.(*transaction)
-	if !ok {
-		return nil, errors.New("pgxtx.When needs a handler that pgxtx made; use idempotency.When")
-	}
-	return own.begun(ctx)
 }

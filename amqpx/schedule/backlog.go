@@ -2,12 +2,9 @@ package schedule
 
 import (
 	"context"
-	"database/sql"
-	"errors"
-	"fmt"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // Backlog is how much waits in a table, in counts that cost little however many
@@ -16,12 +13,18 @@ type Backlog struct {
 	// At is the instant for which it was read, by the database's clock.
 	At time.Time
 	// Oldest is the due instant of the pending task that was due first; zero if none is
-	// due.
+	// due. It and Overdue leave out what Paused and Throttled count.
 	Oldest time.Time
 	// Overdue counts the pending tasks that are due, sent or not.
 	Overdue int64
+	// Paused counts the tasks that are due and wait because their destination is paused.
+	Paused int64
+	// Throttled counts the tasks that are due and wait for a ceiling that relays use to the
+	// full, or are sent over a time after a pause.
+	Throttled int64
 	// Unsent counts those that Run should have sent by now: pending, due within
-	// Config.Horizon, and never given to the broker in their present version.
+	// Config.Horizon, and never given to the broker in their present version. It leaves out
+	// Paused and Throttled, and of a destination with a ceiling what is not due.
 	Unsent int64
 	// Within counts the pending tasks between the horizons that were asked for: due
 	// after the one before (after At for the first), and not after this one; the last
@@ -36,72 +39,93 @@ const mostLanes = 1000
 // more; a count of most means that many or more. So each count reads at most so many
 // entries of an index. Unsent tasks are counted of up to 1000 destinations.
 func (s *Store) Backlog(ctx context.Context, horizons []time.Duration, most int64) (Backlog, error) {
-	b, err := s.readBacklog(ctx, horizons, most)
-	if err != nil {
-		return Backlog{}, fmt.Errorf("reading the backlog: %w", sqldb.Explain(err))
-	}
-	return b, nil
+	return reading(ctx, s, NoTx, Filter{}, "reading the backlog", func(c rows.Conn, _ rows.Filter) (Backlog, error) {
+		return s.backlog(ctx, c, horizons, most)
+	})
 }
 
-func (s *Store) readBacklog(ctx context.Context, horizons []time.Duration, most int64) (b Backlog, err error) {
-	d, err := s.dialect.Resolve(ctx, s.db)
+func (s *Store) backlog(ctx context.Context, c rows.Conn, horizons []time.Duration, most int64) (b Backlog, err error) {
+	now := s.pace.Now().UnixMilli()
+	b.At = time.UnixMilli(now)
+	paused, limited, err := s.heldLanes(ctx, c)
 	if err != nil {
 		return b, err
 	}
-	now := s.now().UnixMilli()
-	b.At = time.UnixMilli(now)
-	pending := " FROM rabbitdelay_tasks WHERE status = 'pending'"
-	if d == MySQL {
-		pending = " FROM rabbitdelay_tasks FORCE INDEX (rabbitdelay_tasks_status) WHERE status = 'pending'"
+	if len(paused)+len(limited) > 0 {
+		err = s.overdueByLane(ctx, c, &b, paused, limited, most)
+	} else if b.Oldest, err = c.Oldest(ctx, now); err == nil {
+		b.Overdue, err = c.CountPending(ctx, -rows.MaxDue, now, most)
 	}
-	var oldest int64
-	err = s.db.QueryRowContext(ctx, d.Bind("SELECT due_at"+pending+" AND due_at <= ? ORDER BY due_at LIMIT 1"), now).Scan(&oldest)
-	if err == nil {
-		b.Oldest = time.UnixMilli(oldest)
-	} else if !errors.Is(err, sql.ErrNoRows) {
+	if err != nil {
 		return b, err
 	}
-	count := func(after, until int64) (n int64, err error) {
-		query := "SELECT COUNT(*) FROM (SELECT 1" + pending + " AND due_at > ? AND due_at <= ? LIMIT ?) AS counted"
-		err = s.db.QueryRowContext(ctx, d.Bind(query), after, until, most).Scan(&n)
-		return n, err
-	}
-	if b.Overdue, err = count(-maxDue, now); err != nil {
-		return b, err
+	ends := make([]int64, 0, len(horizons)+1)
+	for _, h := range horizons {
+		ends = append(ends, now+h.Milliseconds())
 	}
 	after := now
-	for i := range len(horizons) + 1 {
-		until := int64(maxDue)
-		if i < len(horizons) {
-			until = now + horizons[i].Milliseconds()
-		}
-		n, err := count(after, until)
+	for _, until := range append(ends, rows.MaxDue) {
+		n, err := c.CountPending(ctx, after, until, most)
 		if err != nil {
 			return b, err
 		}
 		b.Within, after = append(b.Within, n), until
 	}
-	b.Unsent, err = s.countUnsent(ctx, d, now+s.cfg.Horizon.Milliseconds(), most)
+	// Lane by lane, as a claim finds them and as the index has them.
+	until := now + s.cfg.Horizon.Milliseconds()
+	lanes, err := c.Lanes(ctx, rows.ToSend, until)
+	for _, l := range lanes[:min(len(lanes), mostLanes)] {
+		if b.Unsent >= most {
+			break
+		}
+		due := until
+		switch x := limited[l.Lane]; {
+		case paused[l.Lane], x != nil && x.Busy:
+			continue
+		case x != nil:
+			due = now
+		}
+		n, err := c.CountUnsent(ctx, l.Lane, due, most-b.Unsent)
+		if err != nil {
+			return b, err
+		}
+		b.Unsent += n
+	}
 	return b, err
 }
 
-// countUnsent counts the tasks that a claim would find, lane by lane as the index has
-// them.
-func (s *Store) countUnsent(ctx context.Context, d Dialect, until, most int64) (total int64, err error) {
-	lanes, err := s.look(ctx, toSend, until)
+// overdueByLane reads what is due where lanes are held back.
+func (s *Store) overdueByLane(ctx context.Context, c rows.Conn, b *Backlog, paused map[rows.Lane]bool, limited map[rows.Lane]*DestinationState, most int64) error {
+	now := b.At.UnixMilli()
+	lanes, err := c.PendingLanes(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	query := "SELECT COUNT(*) FROM (SELECT 1 FROM " + toSend.table(d) + " WHERE " + toSend.rows() +
-		" AND queue = ? AND exchange = ? AND " + toSend.instant(d) + " <= ? ORDER BY " + toSend.instant(d) + " LIMIT ?) AS counted" // by the index
 	for _, l := range lanes[:min(len(lanes), mostLanes)] {
-		var n int64
-		if err := s.db.QueryRowContext(ctx, d.Bind(query), l.queue, l.exchange, until, most-total).Scan(&n); err != nil {
-			return 0, err
+		due, err := c.CountDue(ctx, l, now, most)
+		if err != nil {
+			return err
 		}
-		if total += n; total >= most {
-			break
+		if paused[l] {
+			b.Paused = min(b.Paused+due, most)
+			continue
+		}
+		busy := limited[l] != nil && limited[l].Busy
+		if busy {
+			n, err := c.CountUnsent(ctx, l, now, most)
+			if err != nil {
+				return err
+			}
+			b.Throttled, due = min(b.Throttled+n, most), max(due-n, 0)
+		}
+		b.Overdue = min(b.Overdue+due, most)
+		oldest, err := c.OldestOf(ctx, l, busy, now)
+		if err != nil {
+			return err
+		}
+		if !oldest.IsZero() && (b.Oldest.IsZero() || oldest.Before(b.Oldest)) {
+			b.Oldest = oldest
 		}
 	}
-	return total, nil
+	return nil
 }

@@ -14,7 +14,7 @@ func TestBacklog(t *testing.T) {
 	store, db := openStore(t, &recorder{}, Config{Horizon: time.Hour})
 	defer func() { _ = db.Close() }()
 	now := time.Now().Truncate(time.Millisecond)
-	store.now = func() time.Time { return now }
+	store.pace.Local = func() time.Time { return now }
 	horizons := []time.Duration{time.Minute, time.Hour}
 	read := func(most int64) Backlog {
 		t.Helper()
@@ -26,7 +26,7 @@ func TestBacklog(t *testing.T) {
 		t.Fatalf("an empty table has %+v", b)
 	}
 	for i, in := range []time.Duration{-time.Second, time.Second, 2 * time.Second, 2 * time.Minute, 48 * time.Hour} {
-		check(t, store.Schedule(t.Context(), nil, Task{ID: fmt.Sprint(i), Queue: "q" + fmt.Sprint(i%2), DeliverAt: now.Add(in)}))
+		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "q" + fmt.Sprint(i%2), DeliverAt: now.Add(in)}))
 	}
 	if b := read(10); b.Overdue != 1 || !b.Oldest.Equal(now.Add(-time.Second)) || b.Unsent != 4 || !slices.Equal(b.Within, []int64{2, 1, 1}) {
 		t.Errorf("before the relay looked: %+v", b)
@@ -34,7 +34,7 @@ func TestBacklog(t *testing.T) {
 	if b := read(1); b.Overdue != 1 || b.Unsent != 1 || !slices.Equal(b.Within, []int64{1, 1, 1}) {
 		t.Errorf("counts up to 1: %+v", b)
 	}
-	if _, sent, err := store.step(t.Context()); err != nil || sent != 4 {
+	if _, sent, err := store.relay.Step(t.Context()); err != nil || sent != 4 {
 		t.Fatalf("the relay sent %d tasks, %v", sent, err)
 	}
 	now = now.Add(10 * time.Second)
@@ -64,8 +64,8 @@ func TestBeforeScheduleMakesNoTaskTooLarge(t *testing.T) {
 	store, db := openStore(t, nil, Config{Hooks: hooks})
 	defer func() { _ = db.Close() }()
 	own := map[string]string{"own": "kept"}
-	check(t, store.Schedule(t.Context(), nil, Task{ID: "a", Queue: "q", DeliverAt: time.Now(), Headers: own}))
-	task, err := store.Get(t.Context(), nil, "a")
+	check(t, store.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now(), Headers: own}))
+	task, err := store.Get(t.Context(), NoTx, "a")
 	check(t, err)
 	if !maps.Equal(task.Headers, own) {
 		t.Errorf("%d headers, expected the task's own", len(task.Headers))

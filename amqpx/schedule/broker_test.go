@@ -69,7 +69,7 @@ func onSite(t *testing.T, cfg Config, test func(t *testing.T, s *site)) {
 	})
 }
 
-// after lets time pass, and everything in the bubble come to rest.
+// after waits for d, and then until everything in the bubble has come to rest.
 func after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -153,7 +153,7 @@ func (s *site) wantEffects(id string, want ...string) {
 // attempts.
 func (s *site) wantTask(id string, status Status, attempts int) {
 	s.Helper()
-	got, err := s.Get(s.Context(), nil, id)
+	got, err := s.Get(s.Context(), NoTx, id)
 	check(s.T, err)
 	if got.Status != status || got.Attempts != attempts {
 		s.Errorf("task %s is %s after %d attempts (%s), expected %s after %d", id, got.Status, got.Attempts, got.LastError, status, attempts)
@@ -162,5 +162,5 @@ func (s *site) wantTask(id string, status Status, attempts int) {
 
 func (s *site) schedule(t Task) {
 	s.Helper()
-	check(s.T, s.Schedule(s.Context(), nil, t))
+	check(s.T, s.Schedule(s.Context(), NoTx, t))
 }

@@ -8,41 +8,41 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // BulkAction is what Bulk does to each task that a filter chooses.
 type BulkAction struct {
-	verb string // as in StatusError.Action
-	want []Status
+	verb string        // as in StatusError.Action
+	want []string      // statuses
 	at   time.Time     // of move, fire and revive
 	by   time.Duration // instead of at, of move
 }
 
 // BulkCancel ends pending tasks without their effect.
-func BulkCancel() BulkAction { return BulkAction{verb: "cancel", want: []Status{StatusPending}} }
+func BulkCancel() BulkAction { return BulkAction{verb: "cancel", want: []string{rows.Pending}} }
 
 // BulkMoveTo moves pending tasks to an instant. Those that are there already are
 // not counted and stay as they are.
 func BulkMoveTo(at time.Time) BulkAction {
-	return BulkAction{verb: "reschedule", want: []Status{StatusPending}, at: at}
+	return BulkAction{verb: "reschedule", want: []string{rows.Pending}, at: at}
 }
 
 // BulkMoveBy moves pending tasks by a duration, later or, when it is negative,
 // earlier. To do it twice moves them twice: go on with BulkOptions.After after an
 // interruption.
 func BulkMoveBy(d time.Duration) BulkAction {
-	return BulkAction{verb: "reschedule", want: []Status{StatusPending}, by: d}
+	return BulkAction{verb: "reschedule", want: []string{rows.Pending}, by: d}
 }
 
 // BulkFire makes pending tasks due at once. Those that are due already, or with
 // BulkOptions.Spread within that period, are not counted and stay as they are.
-func BulkFire() BulkAction { return BulkAction{verb: "fire", want: []Status{StatusPending}} }
+func BulkFire() BulkAction { return BulkAction{verb: "fire", want: []string{rows.Pending}} }
 
 // BulkRevive makes failed tasks pending again, due at the instant; one in the past
-// means at once.
+// means at once. One whose unique key has a pending task stays as it is.
 func BulkRevive(at time.Time) BulkAction {
-	return BulkAction{verb: "revive", want: []Status{StatusFailed}, at: at}
+	return BulkAction{verb: "revive", want: []string{rows.Failed}, at: at}
 }
 
 // BulkDelete deletes finished tasks before their retention ends. Pending ones are
@@ -50,7 +50,7 @@ func BulkRevive(at time.Time) BulkAction {
 // retention ends, and are not counted: a queue that is slower than the first needs the
 // row for its effect.
 func BulkDelete() BulkAction {
-	return BulkAction{verb: "delete", want: []Status{StatusDone, StatusCancelled, StatusExpired, StatusFailed}}
+	return BulkAction{verb: "delete", want: []string{rows.Done, rows.Cancelled, rows.Expired, rows.Failed}}
 }
 
 // BulkOptions tune Bulk. The zero value is ready to use.
@@ -68,11 +68,10 @@ type BulkOptions struct {
 	After BulkPlace
 	// Progress is called after every batch.
 	Progress func(BulkProgress)
-	// Record, for the packages of this module, is called at the end of every batch's
-	// transaction, so that what it writes there says exactly how far the run is, and
-	// the ids of the tasks that the batch changed. The batch is undone, and the run
-	// ends, when it returns an error.
-	Record func(ctx context.Context, tx sqldb.Tx, p BulkProgress, ids []any) error
+	// Record is called at the end of every batch's transaction, tx, with the ids of the
+	// tasks that the batch changed, so that what it writes there says exactly how far
+	// the run is. When it returns an error, the batch is undone and the run ends.
+	Record func(ctx context.Context, tx Executor, p BulkProgress, ids []any) error
 }
 
 // BulkProgress is how far a run has got.
@@ -131,9 +130,9 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 	switch {
 	case len(a.want) == 0:
 		return fmt.Errorf("%w: bulk: no action; expected one that a function such as BulkCancel makes", ErrConfig)
-	case f.Status != "" && !slices.Contains(a.want, f.Status):
+	case f.Status != "" && !slices.Contains(a.want, string(f.Status)):
 		return bad("Status", "%q; expected %q or none", f.Status, a.want)
-	case f.Limit != 0 || f.After != (Cursor{}):
+	case f.Limit != 0 || f.After != (Cursor{}) || f.Sort != SortDue:
 		return bad("Filter", "Limit and After belong to List; use BulkOptions")
 	case o.Batch < 1 || o.Batch > 5000:
 		return bad("Batch", "%d; expected 1 to 5000", o.Batch)
@@ -150,71 +149,60 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 	case a.verb == "reschedule" && a.at.IsZero():
 		return bad("DeliverAt", "neither an instant nor a duration; expected one of them")
 	}
-	if a.at.IsZero() || millis(a.at.Add(o.Spread)) > maxDue {
+	if a.at.IsZero() || rows.Millis(a.at.Add(o.Spread)) > rows.MaxDue {
 		return bad("DeliverAt", "%v; expected an instant up to the year 9999", a.at)
 	}
 	return nil
 }
 
-// CheckBulk tells whether Bulk would refuse this as it is. Errors: ErrConfig.
+// CheckBulk returns the error with which Bulk would refuse this as it is. Errors: ErrConfig.
 func (s *Store) CheckBulk(f Filter, a BulkAction, o BulkOptions) error {
-	return a.validate(&f, &o, s.now())
+	return a.validate(&f, &o, s.pace.Now())
 }
 
-// BulkCount is the number of tasks that Bulk would change now. BulkOptions.After is
+// BulkCount returns the number of tasks that Bulk would change now. BulkOptions.After is
 // not looked at. Errors: ErrConfig.
 func (s *Store) BulkCount(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (int64, error) {
-	now := s.now()
+	now := s.pace.Now()
 	if err := a.validate(&f, &o, now); err != nil {
 		return 0, err
 	}
-	d, err := s.dialect.Resolve(ctx, s.db)
-	if err != nil {
-		return 0, err
-	}
-	var total int64
-	for _, status := range a.statuses(f) {
-		where, args, err := a.where(f, status, o, now)
-		if err != nil {
-			return 0, err
+	return reading(ctx, s, NoTx, f, "counting tasks", func(c rows.Conn, chosen rows.Filter) (total int64, err error) {
+		for _, status := range a.statuses(f) {
+			n, err := c.Count(ctx, a.narrow(chosen, status, o.Spread, now))
+			if err != nil {
+				return 0, err
+			}
+			total += n
 		}
-		var n int64
-		if err := s.db.QueryRowContext(ctx, d.Bind("SELECT COUNT(*) FROM rabbitdelay_tasks"+where), args...).Scan(&n); err != nil {
-			return 0, fmt.Errorf("counting tasks: %w", sqldb.Explain(err))
+		if o.Limit > 0 {
+			total = min(total, o.Limit)
 		}
-		total += n
-	}
-	if o.Limit > 0 {
-		total = min(total, o.Limit)
-	}
-	return total, nil
+		return total, nil
+	})
 }
 
 // statuses are those of the tasks that the filter and the action choose.
-func (a *BulkAction) statuses(f Filter) []Status {
+func (a *BulkAction) statuses(f Filter) []string {
 	if f.Status != "" {
-		return []Status{f.Status}
+		return []string{string(f.Status)}
 	}
 	return a.want
 }
 
-// where chooses what is still to be changed of one status, so that a task is not
-// changed twice, in one run or in two.
-func (a *BulkAction) where(f Filter, status Status, o BulkOptions, now time.Time) (string, []any, error) {
+// narrow leaves of what the filter chooses what is still to be changed of one status, so
+// that a task is not changed twice, in one run or in two.
+func (a *BulkAction) narrow(f rows.Filter, status string, spread time.Duration, now time.Time) rows.Filter {
 	f.Status = status
-	where, args, err := f.where()
-	if err != nil {
-		return "", nil, err
-	}
 	switch {
-	case a.verb == "delete" && status == StatusDone:
-		where += " AND exchange = ''"
+	case a.verb == "delete":
+		f.ToQueue = status == rows.Done
 	case a.verb == "fire":
-		where += " AND due_at > ?"
-		args = append(args, now.Add(o.Spread).UnixMilli())
+		if later := time.UnixMilli(now.Add(spread).UnixMilli() + 1); later.After(f.DueFrom) {
+			f.DueFrom = later
+		}
 	case a.verb == "reschedule" && a.by == 0:
-		where += " AND (due_at < ? OR due_at > ?)"
-		args = append(args, millis(a.at), millis(a.at.Add(o.Spread)))
+		f.Outside = &rows.Span{From: rows.Millis(a.at), To: rows.Millis(a.at.Add(spread))}
 	}
-	return where, args, nil
+	return f
 }

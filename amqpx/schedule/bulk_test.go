@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // closedStore is a store without a sender, whose database is closed at the end.
@@ -38,13 +40,13 @@ func many(t *testing.T, s *Store, base time.Time, n int) {
 			tasks[i].Tags = []string{"vip", "campaign-7"}
 		}
 	}
-	check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+	check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
 }
 
 func dues(t *testing.T, s *Store, f Filter) map[string]time.Time {
 	t.Helper()
 	m := map[string]time.Time{}
-	for task, err := range s.List(t.Context(), nil, f) {
+	for task, err := range s.List(t.Context(), NoTx, f) {
 		check(t, err)
 		m[task.ID] = task.DeliverAt
 	}
@@ -71,27 +73,27 @@ func TestFilterByTagHeaderAndExchange(t *testing.T) {
 			t.Errorf("%s: %d tasks, want %d", name, got, c.want)
 		}
 	}
-	got, err := s.Get(t.Context(), nil, "t0005")
+	got, err := s.Get(t.Context(), NoTx, "t0005")
 	check(t, err)
 	if !slices.Equal(got.Tags, []string{"campaign-7", "vip"}) {
 		t.Errorf("tags %q", got.Tags)
 	}
 	// Replaced by a task with other tags, then deleted: the tags go with it.
 	got.Tags = []string{"other"}
-	check(t, s.Schedule(t.Context(), nil, got, Replace()))
+	check(t, s.Schedule(t.Context(), NoTx, got, Replace()))
 	if n := len(dues(t, s, Filter{Tag: "vip"})); n != 5 {
 		t.Errorf("%d tasks with the old tag, want 5", n)
 	}
-	check(t, s.Cancel(t.Context(), nil, "t0005"))
+	check(t, s.Cancel(t.Context(), NoTx, "t0005"))
 	_, err = s.Bulk(t.Context(), Filter{Tag: "other"}, BulkDelete(), BulkOptions{})
 	check(t, err)
 	got.Tags = nil
-	check(t, s.Schedule(t.Context(), nil, got))
+	check(t, s.Schedule(t.Context(), NoTx, got))
 	if n := len(dues(t, s, Filter{Tag: "other"})); n != 0 {
 		t.Errorf("a new task has the tags of a deleted one")
 	}
 	for _, tags := range [][]string{{""}, {"a", "a"}, {"a "}, {strings.Repeat("x", 101)}, make([]string, 21)} {
-		if err := s.Schedule(t.Context(), nil, Task{ID: "bad", Queue: "q", DeliverAt: time.Now(), Tags: tags}); !errors.Is(err, ErrTask) {
+		if err := s.Schedule(t.Context(), NoTx, Task{ID: "bad", Queue: "q", DeliverAt: time.Now(), Tags: tags}); !errors.Is(err, ErrTask) {
 			t.Errorf("tags %q: %v", tags, err)
 		}
 	}
@@ -180,7 +182,7 @@ func TestBulk(t *testing.T) {
 func TestBulkFireSpreadOnce(t *testing.T) {
 	fired := func(t *testing.T, s *Store) {
 		t.Helper()
-		for task, err := range s.List(t.Context(), nil, Filter{}) {
+		for task, err := range s.List(t.Context(), NoTx, Filter{}) {
 			check(t, err)
 			if task.Version != 2 || time.Until(task.DeliverAt) > 30*time.Minute {
 				t.Errorf("%s has version %d and is due at %v", task.ID, task.Version, task.DeliverAt)
@@ -231,7 +233,7 @@ func TestBulkRenews(t *testing.T) {
 	if got.Changed != 10 {
 		t.Errorf("revived %d", got.Changed)
 	}
-	for task, err := range s.List(t.Context(), nil, Filter{}) {
+	for task, err := range s.List(t.Context(), NoTx, Filter{}) {
 		check(t, err)
 		if task.Status != StatusPending || task.Version != 2 || task.Attempts != 0 || task.Sends != 0 || task.LastError != "" || !task.FinishedAt.IsZero() {
 			t.Errorf("%+v", task)
@@ -345,11 +347,11 @@ func FuzzBulkPlace(f *testing.F) {
 	f.Add(int64(0), "", "x", "")
 	f.Fuzz(func(t *testing.T, due int64, id, a, b string) {
 		p := BulkPlace{Held: []string{}}
-		if due > minDue && due < maxDue && checkID(id) == nil {
+		if due > 0 && due < rows.MaxDue && rows.CheckID(id) == "" {
 			p.Cursor = Cursor{DeliverAt: time.UnixMilli(due), ID: id}
 		}
 		for _, id := range []string{a, b} {
-			if checkID(id) == nil {
+			if rows.CheckID(id) == "" {
 				p.Held = append(p.Held, id)
 			}
 		}

@@ -10,23 +10,6 @@ import (
 	"time"
 )
 
-func TestCorrection(t *testing.T) {
-	for _, c := range []struct {
-		x    sample
-		want time.Duration
-	}{
-		{sample{0, 0}, 0},
-		{sample{20 * time.Millisecond, 0}, 0},
-		{sample{-21500 * time.Microsecond, time.Millisecond}, -22 * time.Millisecond},
-		{sample{time.Second, 980 * time.Millisecond}, 0},
-		{sample{time.Hour, time.Second}, time.Hour},
-	} {
-		if got := c.x.correction(); got != c.want {
-			t.Errorf("%+v: %v, expected %v", c.x, got, c.want)
-		}
-	}
-}
-
 // The best of the measurements counts, and a slow one is no difference.
 func TestClockSkewIsReported(t *testing.T) {
 	var seen time.Duration
@@ -34,7 +17,7 @@ func TestClockSkewIsReported(t *testing.T) {
 		s, db := openStore(t, nil, Config{Hooks: Hooks{ClockSkew: func(skew, _ time.Duration) { seen = skew }}})
 		defer func() { _ = db.Close() }()
 		takes := []time.Duration{time.Second, 10 * time.Millisecond, 5 * time.Second}
-		s.clock = func(context.Context) (time.Time, error) {
+		s.pace.Ask = func(context.Context) (time.Time, error) {
 			<-time.After(takes[0])
 			takes = takes[1:]
 			return time.Now().Add(time.Hour), nil
@@ -54,22 +37,22 @@ func TestRelayGoesByTheDatabasesClock(t *testing.T) {
 			r := &recorder{}
 			s, db := openStore(t, r, Config{Horizon: time.Minute, PollInterval: time.Second})
 			defer func() { _ = db.Close() }()
-			s.local = func() time.Time { return time.Now().Add(ahead) }
+			s.pace.Local = func() time.Time { return time.Now().Add(ahead) }
 			failing := 2
-			s.clock = func(context.Context) (time.Time, error) {
+			s.pace.Ask = func(context.Context) (time.Time, error) {
 				if failing--; failing >= 0 {
 					return time.Time{}, errors.New("not yet")
 				}
 				return time.Now(), nil
 			}
 			due := time.Now().Add(3 * time.Minute)
-			check(t, s.Schedule(t.Context(), nil, Task{ID: "a", Queue: "q", DeliverAt: due}))
+			check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: due}))
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- s.Run(ctx) }()
 			<-time.After(4 * time.Minute)
-			check(t, s.Schedule(t.Context(), nil, Task{ID: "b", Queue: "q", DeliverAt: due.Add(time.Hour)}))
-			check(t, s.FireNow(t.Context(), nil, "b"))
+			check(t, s.Schedule(t.Context(), NoTx, Task{ID: "b", Queue: "q", DeliverAt: due.Add(time.Hour)}))
+			check(t, s.FireNow(t.Context(), NoTx, "b"))
 			<-time.After(3 * time.Second)
 			cancel()
 			check(t, <-done)
@@ -107,7 +90,7 @@ func TestRunEndsWithoutAClock(t *testing.T) {
 			}
 		}}})
 		defer func(db *sql.DB) { _ = db.Close() }(db)
-		s.clock = func(context.Context) (time.Time, error) { return time.Time{}, errors.New("down") }
+		s.pace.Ask = func(context.Context) (time.Time, error) { return time.Time{}, errors.New("down") }
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		check(t, s.Run(ctx))
@@ -124,8 +107,8 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 		s, db := openStore(t, r, Config{})
 		defer func() { check(t, db.Close()) }()
 		var ahead atomic.Int64
-		s.clock = func(context.Context) (time.Time, error) { return time.Now().Add(time.Duration(ahead.Load())), nil }
-		check(t, s.Schedule(t.Context(), nil, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(100 * time.Hour)}))
+		s.pace.Ask = func(context.Context) (time.Time, error) { return time.Now().Add(time.Duration(ahead.Load())), nil }
+		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(100 * time.Hour)}))
 		for _, x := range []time.Duration{26 * 365 * 24 * time.Hour, -26 * 365 * 24 * time.Hour, 25 * time.Hour} {
 			ahead.Store(int64(x))
 			if err := s.Run(t.Context()); !errors.Is(err, ErrClock) {

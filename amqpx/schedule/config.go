@@ -5,32 +5,53 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Dialect is a family of databases that understand the same SQL.
-type Dialect = sqldb.Dialect
+// Dialect names a family of databases that understand the same SQL.
+type Dialect = string
 
-// The dialects there are.
+// The dialects.
 const (
-	PostgreSQL = sqldb.PostgreSQL
-	MySQL      = sqldb.MySQL // and MariaDB
-	SQLite     = sqldb.SQLite
+	PostgreSQL = "postgres"
+	MySQL      = "mysql" // and MariaDB
+	SQLite     = "sqlite"
 )
 
 // Executor runs statements: the caller's *sql.Tx, in whose commit the change
-// takes effect, or a *sql.DB or *sql.Conn. What wraps them, such as the
-// transactions of sqlx, bun, gorm and ent, is one too. A nil interface stands for
-// the store's own database.
-type Executor = sqldb.Executor
+// takes effect, or NoTx for the store's own database, at once. A *sql.DB or *sql.Conn
+// is one too, and so is what wraps them, such as the transactions of sqlx, bun, gorm
+// and ent. Methods fail with ErrNoExecutor on one that is nil.
+type Executor interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// NoTx is the Executor that stands for the store's own database, outside of any
+// transaction of the caller: the change takes effect at once, whatever becomes of what
+// the caller does beside it.
+var NoTx Executor = noTx{}
+
+type noTx struct{}
+
+var errNoTx = errors.New("schedule.NoTx runs no statements; it stands for the database of a Store")
+
+func (noTx) ExecContext(context.Context, string, ...any) (sql.Result, error) { return nil, errNoTx }
+
+func (noTx) QueryContext(context.Context, string, ...any) (*sql.Rows, error) { return nil, errNoTx }
+
+// Database is a *sql.DB, or pgxtx.Database of a pool of pgx.
+type Database interface {
+	Executor
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
 
 // Sender publishes tasks. *amqpx.Client is one.
 type Sender interface {
@@ -43,7 +64,7 @@ type Sender interface {
 
 var _ Sender = (*amqpx.Client)(nil)
 
-// Listener tells the relay that tasks were written, so that it need not wait
+// Listener wakes the relay when tasks were written, so that it need not wait
 // for its next look. On PostgreSQL it LISTENs on NotifyChannel, which the
 // table's trigger notifies. database/sql has no way to do that; pgxtx.Listener
 // does it, and pgxtx.New by itself.
@@ -78,8 +99,8 @@ type Config struct {
 	// default 2.
 	Workers int
 	// PollInterval is the longest pause between two looks for new tasks; default
-	// 1 second. Tasks scheduled through this Store, and those a Listener tells
-	// of, are looked for at once.
+	// 1 second. Tasks scheduled through this Store, and those that a
+	// Listener reports, are looked for at once.
 	PollInterval time.Duration
 	// Listener, optional, wakes the relay for tasks that others wrote.
 	Listener Listener
@@ -97,7 +118,7 @@ type Config struct {
 	// Grace is how long after its due instant a task that is still pending may be
 	// sent again; default 2 minutes. Make it longer than a handler takes. It is
 	// sent again when consumers have evidently passed it, not while it may wait
-	// in its queue; docs/guarantees.md tells what counts. The pause doubles with
+	// in its queue; docs/guarantees.md lists what counts. The pause doubles with
 	// every time.
 	Grace time.Duration
 	// MaxSends is how often a task is sent if no handler settles it; default 10,
@@ -109,7 +130,12 @@ type Config struct {
 	// SweepInterval is the pause between two looks for such tasks; default a
 	// quarter of Grace, at most 15 seconds.
 	SweepInterval time.Duration
-	// Retention says when finished tasks are deleted.
+	// Ceilings bound how many tasks come to a destination in a second. Run writes them to the
+	// database before it sends, and all relays there go by them, also those whose own
+	// configuration has others or none: by what was written last. One with PerSecond 0 removes
+	// that of its destination; what is not listed stays as it is.
+	Ceilings []Ceiling
+	// Retention is how long finished tasks stay.
 	Retention Retention
 	// MaxClockSkew is the difference between this process's and the database's
 	// clock beyond which a warning is logged; default 1 second. ClockInterval is
@@ -126,7 +152,7 @@ type Config struct {
 	Logger *zap.Logger
 }
 
-// Retention says when finished tasks are deleted. A task's id can be used again
+// Retention is how long finished tasks stay. A task's id can be used again
 // after that.
 type Retention struct {
 	Keep       time.Duration // after it was done or cancelled, or expired; default 7 days, at least Horizon
@@ -139,7 +165,7 @@ type Retention struct {
 // the goroutines of Run, and must not block. A panic in one is logged, and changes
 // nothing.
 type Hooks struct {
-	// BeforeSchedule sees a copy of each task that is about to be written, in the
+	// BeforeSchedule is called with a copy of each task that is about to be written, in the
 	// caller's goroutine. It may add headers, such as the trace context of ctx,
 	// which every message of the task then has. Headers with which the task could not
 	// be sent are dropped again.
@@ -157,7 +183,7 @@ type Hooks struct {
 	// Purged reports finished tasks that were deleted.
 	Purged func(n int64)
 	// Error reports an error of Run's loops, which continue; what names the
-	// loop: relay, recurring, sweep, purge, clock or listen.
+	// loop: relay, recall, recurring, sweep, purge, clock or listen.
 	Error func(what string, err error)
 }
 
@@ -213,10 +239,10 @@ func (c Config) Validate() error {
 		}
 	}
 	const year = 366 * 24 * time.Hour
-	if c.Dialect != "" && !c.Dialect.Valid() {
+	if c.Dialect != "" && !sqldb.Dialect(c.Dialect).Valid() {
 		bad("Dialect", "%q; expected %q, %q or %q", c.Dialect, PostgreSQL, MySQL, SQLite)
 	}
-	between("MaxBody", c.MaxBody, 1, largestBody)
+	between("MaxBody", c.MaxBody, 1, recur.LargestBody)
 	within("Horizon", c.Horizon, time.Millisecond, 100*year)
 	between("Batch", c.Batch, 1, 5000)
 	between("BatchBytes", c.BatchBytes, 1, 1<<30)
@@ -232,83 +258,12 @@ func (c Config) Validate() error {
 	within("Retention.KeepFailed", c.Retention.KeepFailed, time.Second, 100*year)
 	within("Retention.Every", c.Retention.Every, time.Millisecond, year)
 	between("Retention.Batch", c.Retention.Batch, 1, sqldb.MaxPurge)
+	for _, x := range c.Ceilings {
+		if _, err := x.completed(); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	within("MaxClockSkew", c.MaxClockSkew, time.Millisecond, 24*time.Hour)
 	within("ClockInterval", c.ClockInterval, time.Millisecond, 24*time.Hour)
 	return errors.Join(errs...)
-}
-
-// largestBody is RabbitMQ's own default limit of a message.
-const largestBody = 16 << 20
-
-// Store schedules, changes and relays tasks. It is safe for many goroutines.
-type Store struct {
-	db      sqldb.DB
-	sender  Sender
-	cfg     Config
-	dialect *sqldb.Resolver
-	log     *zap.Logger
-	now     func() time.Time // the database's clock
-	local   func() time.Time // this process's
-	clock   func(context.Context) (time.Time, error)
-	offset  atomic.Int64 // of now from local, in nanoseconds
-	wake    chan struct{}
-
-	asides    map[string]aside // recurring tasks, by name; of the one goroutine that plans
-	pace      pacing
-	ahead     instant // the due instant of what is to be sent next
-	overdueAt instant // when something is to be sent again next
-	faults    faults
-	health    *health
-	flying    sync.WaitGroup
-	aloft     atomic.Int64  // bytes of bodies in flights
-	more      atomic.Bool   // the last claim of new tasks left something
-	claiming  chan struct{} // one element while a claim is on its way; no mutex, for which a test's bubble would stand still
-	got       map[lane]int  // what each lane got of the last claim of new tasks
-
-	mu      sync.Mutex
-	held    []settling         // rows to be marked when who holds them lets go
-	windows map[target]*window // of destinations with overdue tasks
-}
-
-// New makes a store on a database that Migrate has prepared. sender may be nil
-// in a process that only writes, or looks at, tasks. It does no I/O. The error
-// wraps ErrConfig.
-func New(db *sql.DB, sender Sender, cfg Config) (*Store, error) {
-	return NewOn(sqldb.Of(db), sender, cfg)
-}
-
-// NewOn is New for the packages of this module that bring other drivers than
-// database/sql's; see amqpx/pgxtx.
-func NewOn(db sqldb.DB, sender Sender, cfg Config) (*Store, error) {
-	if x, ok := sender.(interface{ Strategy() amqpx.Strategy }); ok && x.Strategy().Name() == "ttl" {
-		return nil, fmt.Errorf("%w: the sender's strategy is ttl, which has its declared delays only, and what is left of a task's delay may be any; give it the strategy bucket, or auto", ErrConfig)
-	}
-	if sender != nil {
-		longest := sender.MaxDelay()
-		switch {
-		case cfg.Horizon == 0:
-			cfg.Horizon = min(24*time.Hour, longest)
-		case cfg.Horizon > longest:
-			return nil, fmt.Errorf("%w: Horizon: %v; expected at most %v, the longest delay of the sender's strategy", ErrConfig, cfg.Horizon, longest)
-		}
-	}
-	cfg = cfg.WithDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	s := &Store{
-		db: db, sender: sender, cfg: cfg, dialect: sqldb.NewResolver(db, cfg.Dialect),
-		log: cfg.Logger, local: time.Now, wake: make(chan struct{}, 1),
-		health: newHealth(cfg.Batch), claiming: make(chan struct{}, 1),
-		asides: map[string]aside{}, got: map[lane]int{}, windows: map[target]*window{},
-	}
-	s.now, s.clock = s.corrected, s.readClock
-	return s, nil
-}
-
-func (s *Store) on(ex Executor) sqldb.Conn {
-	if ex == nil {
-		return s.db
-	}
-	return sqldb.On(ex)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// crashEnv tells a child process that it is a consumer: the broker and the database.
+// crashEnv makes a child process a consumer: it has the broker and the database.
 const crashEnv = "RABBITDELAY_TEST_CRASH"
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 const killed = 77
 
 func openFile(file string) (*sql.DB, error) {
-	return sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_txlock=immediate")
+	return sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_txlock=immediate")
 }
 
 // consumeUntilSettled is the child: it handles tasks until none is pending, or one
@@ -108,7 +108,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 			}
 		}
 	}
-	check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+	check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
 
 	deaths := 0
 	for ; deaths <= 20; deaths++ {
@@ -124,7 +124,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	}
 	t.Logf("%d processes were killed", deaths)
 	for _, id := range killers {
-		got, err := s.Get(t.Context(), nil, id)
+		got, err := s.Get(t.Context(), NoTx, id)
 		check(t, err)
 		if got.Status != StatusFailed || got.Attempts != 5 || !strings.Contains(got.LastError, "without an outcome") {
 			t.Errorf("%s, after %d processes: %s after %d attempts: %s", id, deaths, got.Status, got.Attempts, got.LastError)
@@ -134,7 +134,7 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	if deaths > 2*6 {
 		t.Errorf("%d processes were killed", deaths)
 	}
-	rows, err := s.Count(t.Context(), nil, Filter{Status: StatusDone})
+	rows, err := s.Count(t.Context(), NoTx, Filter{Status: StatusDone})
 	check(t, err)
 	var effects, distinct int
 	check(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*), COUNT(DISTINCT id) FROM effects").Scan(&effects, &distinct))

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 )
 
 func sentOf(t *testing.T, db *sql.DB, like string) (n int) {
@@ -27,7 +28,7 @@ func TestExclusiveQueueHoldsUpNobodyElse(t *testing.T) {
 		for i := range 100 {
 			tasks = append(tasks, Task{ID: fmt.Sprint(i), Queue: fmt.Sprintf("good-%d", i%10), DeliverAt: time.Now().Add(time.Minute)})
 		}
-		check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
 		after(5 * time.Second)
 		if n := sentOf(t, s.db, "good-%"); n != 100 {
 			t.Errorf("%d of 100 tasks for other queues were sent in 5s", n)
@@ -45,7 +46,7 @@ func TestFullQueueHoldsUpNobodyElse(t *testing.T) {
 		for i := range tasks {
 			tasks[i] = Task{ID: fmt.Sprintf("bad-%d", i), Queue: "full", DeliverAt: time.Now().Add(-time.Hour)}
 		}
-		check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
 		wantOthersOnTime(s)
 	})
 }
@@ -60,14 +61,14 @@ func wantOthersOnTime(s *site) {
 		start := time.Now()
 		s.schedule(Task{ID: id, Queue: "good", DeliverAt: start})
 		for {
-			got, err := s.Get(s.Context(), nil, id)
+			got, err := s.Get(s.Context(), NoTx, id)
 			check(s.T, err)
 			if got.Sends > 0 {
 				break
 			}
 			<-time.After(10 * time.Millisecond)
 		}
-		if took := time.Since(start); took > 2*patience {
+		if took := time.Since(start); took > 2*relay.Patience {
 			s.Errorf("task %d of another queue was sent after %v", i, took)
 		}
 		<-time.After(time.Second)
@@ -83,7 +84,7 @@ func TestSilentQueueHoldsUpNobodyElse(t *testing.T) {
 		for i := range 500 {
 			tasks = append(tasks, Task{ID: fmt.Sprintf("silent-%d", i), Queue: "silent", DeliverAt: time.Now()})
 		}
-		check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
 		wantOthersOnTime(s)
 		answer()
 		after(3 * time.Minute)
@@ -104,15 +105,15 @@ func TestRefusingRoutingKeyHoldsUpNobodyElse(t *testing.T) {
 		for i := range 1000 {
 			tasks = append(tasks, Task{ID: fmt.Sprintf("bad-%d", i), Exchange: "events", RoutingKey: "bad", DeliverAt: time.Now()})
 		}
-		check(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
 		after(time.Second)
 		for i := range 20 {
 			s.schedule(Task{ID: fmt.Sprint(i), Exchange: "events", RoutingKey: "good", DeliverAt: time.Now()})
-			after(2 * patience)
-			got, err := s.Get(t.Context(), nil, fmt.Sprint(i))
+			after(2 * relay.Patience)
+			got, err := s.Get(t.Context(), NoTx, fmt.Sprint(i))
 			check(t, err)
 			if got.Sends == 0 {
-				t.Errorf("task %d of another key is not sent after %v", i, 2*patience)
+				t.Errorf("task %d of another key is not sent after %v", i, 2*relay.Patience)
 			}
 		}
 	})
@@ -128,7 +129,7 @@ func TestSlowRefusalHoldsUpNobodyElse(t *testing.T) {
 			}
 		}
 		if len(refused.Failed) > 0 {
-			<-time.After(patience - time.Millisecond)
+			<-time.After(relay.Patience - time.Millisecond)
 			return refused
 		}
 		return nil
@@ -138,13 +139,13 @@ func TestSlowRefusalHoldsUpNobodyElse(t *testing.T) {
 		for i := range 100 {
 			slow = append(slow, Task{ID: fmt.Sprint("slow-", i), Queue: "slow", DeliverAt: time.Now()})
 		}
-		check(t, s.ScheduleBatch(t.Context(), nil, slow))
-		after(patience)
+		check(t, s.ScheduleBatch(t.Context(), NoTx, slow))
+		after(relay.Patience)
 		for i := range 100 {
 			at := time.Now()
-			check(t, s.Schedule(t.Context(), nil, Task{ID: fmt.Sprint(i), Queue: "good", DeliverAt: at}))
+			check(t, s.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint(i), Queue: "good", DeliverAt: at}))
 			after(100 * time.Millisecond)
-			if got := r.receipts(); len(got) != i+1 || got[i].at.Sub(at) > firstLook {
+			if got := r.receipts(); len(got) != i+1 || got[i].at.Sub(at) > relay.FirstLook {
 				t.Fatalf("%d of %d tasks of another queue were sent at once", len(got), i+1)
 			}
 		}

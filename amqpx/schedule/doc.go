@@ -24,6 +24,12 @@
 // LeaseHandler is for work that is not one transaction: a call to a payment
 // provider, an e-mail. docs/guarantees.md compares what can happen twice.
 //
+// # Unique keys
+//
+// Store.ScheduleUnique merges a task with the pending one of its key: keeps that,
+// replaces it or pushes it back. That is the same change of a row as a move, so the
+// messages of before have no effect.
+//
 // # Recurring tasks
 //
 // Store.Schedules has tasks that recur, by a cron expression in a time zone or by
@@ -41,4 +47,31 @@
 // pgx too, by package pgxtx. On SQLite set a busy timeout and begin transactions
 // that read before they write with BEGIN IMMEDIATE (modernc.org/sqlite:
 // file:app.db?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_txlock=immediate).
+//
+// # Rooms
+//
+// This package is the face: its types, the conversions between them and rows, and the
+// handlers. It has no SQL and no loop. Below internal, each room importing only those
+// before it:
+//
+//	rows   all SQL, and in what the dialects differ; knows no message
+//	pace   pauses, waking and the clock of Run's loops
+//	relay  claims tasks, sends their messages, settles what became of them
+//	sweep  what is sent again, and when
+//	recur  recurring tasks, by a timetable; needs rows and pace only
+//
+// A task goes from write.go into rows, from there through relay to the broker, and
+// comes back as a message to handler.go, which asks fence.go before its effect.
+//
+//	task.go, filter.go, errors.go        what callers give and get
+//	config.go, store.go                  settings, and the store that is made of them
+//	write.go, read.go, backlog.go        the store's tasks; ended.go: how they ended
+//	unique.go                            at most one pending task of a key
+//	bulk.go, bulk_run.go                 changing many
+//	held.go                              destinations that are paused, or have a ceiling
+//	recurring.go, schedules.go           recurring tasks
+//	run.go, health.go, relays.go         the loops, how they are, and who runs them
+//	handler.go, group.go, lease.go       a message's effect
+//	fence.go, attempt.go, failure.go     what a message may do, and what is recorded of it
+//	requeue.go, instant.go               dead letters; instants as people write them
 package schedule

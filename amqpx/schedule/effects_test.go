@@ -12,7 +12,7 @@ func TestEffects(t *testing.T) {
 	_, err := db.ExecContext(t.Context(), `INSERT INTO rabbitdelay_effects (task_id, version, created_at, queue, done_at, attempts, lease_until) VALUES
 		('1', 2, 5, 'mails', NULL, 3, 7000), ('1', 1, 5, 'orders', 6000, 0, 0), ('1', 1, 5, 'mails', 8000, 1, 0), ('2', 1, 5, 'mails', 9000, 0, 0)`)
 	check(t, err)
-	got, err := s.Effects(t.Context(), nil, "1")
+	got, err := s.Effects(t.Context(), NoTx, "1")
 	check(t, err)
 	want := []Effect{
 		{Version: 1, Queue: "mails", DoneAt: time.UnixMilli(8000), Attempts: 1},
@@ -22,7 +22,7 @@ func TestEffects(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
-	if got, err := s.Effects(t.Context(), nil, "none"); err != nil || len(got) != 0 {
+	if got, err := s.Effects(t.Context(), NoTx, "none"); err != nil || len(got) != 0 {
 		t.Errorf("of no task: %+v, %v", got, err)
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 )
 
 // Sentinels that errors.Is finds in what this package returns.
@@ -19,6 +22,9 @@ var (
 	// ErrStatus: the task's status does not allow the change, usually because it
 	// came too late; wrapped by *StatusError.
 	ErrStatus = errors.New("task's status does not allow it")
+	// ErrUnique: another task of its unique key is pending, so this one cannot be;
+	// wrapped by *UniqueError.
+	ErrUnique = errors.New("another task of the unique key is pending")
 	// ErrTask: the task is not possible; wrapped by *TaskError.
 	ErrTask = errors.New("task not possible")
 	// ErrNotTask: Handler got a message without a task's id or version, or one
@@ -27,11 +33,11 @@ var (
 	// ErrRecurring: the recurring task is not possible; wrapped by *RecurringError.
 	ErrRecurring = errors.New("recurring task not possible")
 	// ErrScheduleExists: there is a recurring task of that name; Put overwrites it.
-	ErrScheduleExists = errors.New("there is a recurring task of that name already; Put overwrites it")
+	ErrScheduleExists = recur.ErrExists
 	// ErrNoSchedule: there is no recurring task of that name.
-	ErrNoSchedule = errors.New("there is no recurring task of that name")
+	ErrNoSchedule = recur.ErrNone
 	// ErrMaxSends: a task was sent Config.MaxSends times, and no handler settled it.
-	ErrMaxSends = errors.New("no handler settled the task")
+	ErrMaxSends = relay.ErrMaxSends
 	// ErrPoison: a message's attempts ended without an outcome, as when the process
 	// dies of it; wrapped by *PoisonError. It is dead-lettered, and its task failed.
 	ErrPoison = errors.New("poison message")
@@ -44,19 +50,23 @@ var (
 	ErrNoSender = errors.New("the store has no sender to relay tasks with; give New a client")
 	// ErrClock: the database's clock and this process's are more than a day apart. Run
 	// returns it, as does Health where a clock was set while Run runs.
-	ErrClock = errors.New("this process's clock and the database's are more than a day apart; set them right")
+	ErrClock = pace.ErrClock
 	// ErrNotRunning: Health of a store whose Run does not run.
 	ErrNotRunning = errors.New("the store's Run does not run")
 	// ErrCommit: the commit of a handler's transaction failed and may have
 	// happened all the same. The message is retried, and the task's row decides.
 	ErrCommit = sqldb.ErrCommit
+	// ErrNoExecutor: a nil Executor was passed where a transaction or NoTx is expected.
+	ErrNoExecutor = sqldb.ErrNoExecutor
+	// ErrNoDatabase: a nil Database was passed.
+	ErrNoDatabase = sqldb.ErrNoDatabase
 	// ErrNoTable: the table rabbitdelay_tasks does not exist; run Migrate.
 	ErrNoTable = sqldb.ErrNoTable
 	// ErrDenied: the database's user lacks a right that docs/permissions.md lists.
 	ErrDenied = sqldb.ErrDenied
 )
 
-// ExistsError says which tasks are there already.
+// ExistsError lists the tasks that exist already.
 type ExistsError struct{ IDs []string }
 
 func (e *ExistsError) Error() string {
@@ -73,7 +83,7 @@ func (e *ExistsError) Error() string {
 // Unwrap makes errors.Is(err, ErrExists) true.
 func (e *ExistsError) Unwrap() error { return ErrExists }
 
-// StatusError says what a task's status is, and what was expected.
+// StatusError is the error of a change that a task's status does not allow.
 type StatusError struct {
 	ID     string
 	Action string // cancel, reschedule, fire or revive
@@ -88,7 +98,26 @@ func (e *StatusError) Error() string {
 // Unwrap makes errors.Is(err, ErrStatus) true.
 func (e *StatusError) Unwrap() error { return ErrStatus }
 
-// TaskError says which field of a Task is wrong and what was expected.
+// UniqueError is the error of a task that cannot be pending again, because another one of
+// its unique key is.
+type UniqueError struct {
+	ID      string
+	Key     string
+	Pending string // the other task; empty if it appeared at the same instant
+}
+
+func (e *UniqueError) Error() string {
+	other := "another task"
+	if e.Pending != "" {
+		other = "task " + e.Pending
+	}
+	return fmt.Sprintf("cannot revive task %s: %s with the same unique key %s is pending; cancel that one first, or leave the work to it", e.ID, other, e.Key)
+}
+
+// Unwrap makes errors.Is(err, ErrUnique) true.
+func (e *UniqueError) Unwrap() error { return ErrUnique }
+
+// TaskError names the field of a Task that is wrong, and what was expected.
 type TaskError struct {
 	ID     string
 	Field  string
@@ -102,7 +131,7 @@ func (e *TaskError) Error() string {
 // Unwrap makes errors.Is(err, ErrTask) true.
 func (e *TaskError) Unwrap() error { return ErrTask }
 
-// RecurringError says which field of a Recurring is wrong and what was expected.
+// RecurringError names the field of a Recurring that is wrong, and what was expected.
 type RecurringError struct {
 	Name   string
 	Field  string
@@ -116,8 +145,8 @@ func (e *RecurringError) Error() string {
 // Unwrap makes errors.Is(err, ErrRecurring) true.
 func (e *RecurringError) Unwrap() error { return ErrRecurring }
 
-// PoisonError says that a task was given up because its attempts ended without an
-// outcome.
+// PoisonError is the error of a task that was given up because its attempts ended
+// without an outcome.
 type PoisonError struct {
 	ID       string
 	Attempts int

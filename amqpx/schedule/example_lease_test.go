@@ -39,7 +39,7 @@ func ExampleLeaseHandler() {
 		panic(err)
 	}
 	at := time.Date(2026, 1, 2, 8, 0, 0, 0, time.UTC)
-	if err := tasks.Schedule(ctx, nil, schedule.Task{ID: "order-42-charge", Queue: "orders.charge", DeliverAt: at, Body: []byte("42")}); err != nil {
+	if err := tasks.Schedule(ctx, schedule.NoTx, schedule.Task{ID: "order-42-charge", Queue: "orders.charge", DeliverAt: at, Body: []byte("42")}); err != nil {
 		panic(err)
 	}
 
@@ -60,7 +60,7 @@ func ExampleLeaseHandler() {
 			panic(err)
 		}
 	}
-	task, err := tasks.Get(ctx, nil, "order-42-charge")
+	task, err := tasks.Get(ctx, schedule.NoTx, "order-42-charge")
 	if err != nil {
 		panic(err)
 	}
@@ -88,7 +88,7 @@ func ExampleHandler_subscribers() {
 		panic(err)
 	}
 	at := time.Date(2026, 1, 2, 8, 0, 0, 0, time.UTC)
-	if err := tasks.Schedule(ctx, nil, schedule.Task{ID: "post-7", Exchange: "events", RoutingKey: "post.publish", DeliverAt: at}); err != nil {
+	if err := tasks.Schedule(ctx, schedule.NoTx, schedule.Task{ID: "post-7", Exchange: "events", RoutingKey: "post.publish", DeliverAt: at}); err != nil {
 		panic(err)
 	}
 	handle := schedule.Handler(db, func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {

@@ -31,7 +31,7 @@ func ExampleSchedules_Put() {
 		Task: schedule.Task{Queue: "reports"},
 	}
 	for range 2 {
-		change, err := tasks.Schedules().Put(ctx, nil, nightly)
+		change, err := tasks.Schedules().Put(ctx, schedule.NoTx, nightly)
 		if err != nil {
 			panic(err)
 		}

@@ -43,7 +43,7 @@ func ExampleStore_Schedule() {
 	if err := tx.Commit(); err != nil {
 		panic(err)
 	}
-	if err := tasks.Reschedule(ctx, nil, "post-7", at.Add(time.Hour)); err != nil {
+	if err := tasks.Reschedule(ctx, schedule.NoTx, "post-7", at.Add(time.Hour)); err != nil {
 		panic(err)
 	}
 
@@ -66,7 +66,7 @@ func ExampleStore_Schedule() {
 			panic(err)
 		}
 	}
-	for task, err := range tasks.List(ctx, nil, schedule.Filter{Queue: "posts.publish"}) {
+	for task, err := range tasks.List(ctx, schedule.NoTx, schedule.Filter{Queue: "posts.publish"}) {
 		if err != nil {
 			panic(err)
 		}
@@ -99,7 +99,7 @@ func ExampleStore_Bulk() {
 		panic(err)
 	}
 	for i := range 3 {
-		err := tasks.Schedule(ctx, nil, schedule.Task{
+		err := tasks.Schedule(ctx, schedule.NoTx, schedule.Task{
 			ID: fmt.Sprintf("mail-%d", i), Queue: "mail", DeliverAt: at.Add(time.Duration(i) * time.Minute), Tags: []string{"christmas"},
 		})
 		if err != nil {
@@ -110,7 +110,7 @@ func ExampleStore_Bulk() {
 	if _, err := tasks.Bulk(ctx, campaign, schedule.BulkMoveBy(-time.Hour), schedule.BulkOptions{}); err != nil {
 		panic(err)
 	}
-	for task, err := range tasks.List(ctx, nil, campaign) {
+	for task, err := range tasks.List(ctx, schedule.NoTx, campaign) {
 		if err != nil {
 			panic(err)
 		}
@@ -130,4 +130,38 @@ func ExampleStore_Bulk() {
 	// mail-1 2026-12-24 06:01:00
 	// mail-2 2026-12-24 06:02:00
 	// 3 of 3 cancelled
+}
+
+// Each edit of a product pushes its reindexing back by five seconds, at most to a minute
+// after the first edit.
+func ExampleStore_ScheduleUnique() {
+	ctx := context.Background()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1) // every connection to :memory: is a database of its own
+	if err := schedule.Migrate(ctx, db); err != nil {
+		panic(err)
+	}
+	tasks, err := schedule.New(db, nil, schedule.Config{})
+	if err != nil {
+		panic(err)
+	}
+	start := time.Now().Truncate(time.Millisecond)
+	for _, sinceFirst := range []time.Duration{0, 3 * time.Second, 58 * time.Second, 59 * time.Second} {
+		r, err := tasks.ScheduleUnique(ctx, schedule.NoTx, // or the transaction of the edit
+			schedule.Task{UniqueKey: "reindex-42", Queue: "search.reindex", DeliverAt: start.Add(sinceFirst + 5*time.Second), Body: []byte("42")},
+			schedule.Unique{OnPending: schedule.PushBackPending, MaxWait: time.Minute})
+		if err != nil {
+			panic(err)
+		}
+		fmt.Printf("edit after %v: %s, due %v after the first\n", sinceFirst, r.Outcome, r.DeliverAt.Sub(start).Round(time.Second))
+	}
+	// Output:
+	// edit after 0s: created, due 5s after the first
+	// edit after 3s: pushed-back, due 8s after the first
+	// edit after 58s: pushed-back, due 1m0s after the first
+	// edit after 59s: kept, due 1m0s after the first
 }

@@ -19,10 +19,10 @@ func TestTasksExpire(t *testing.T) {
 			s, db := closedStore(t)
 			due := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
 			for id, after := range map[string]time.Duration{"late": 30 * time.Second, "early": time.Hour, "never": 0, "moved": 30 * time.Second, "rounded": time.Minute + time.Hour + 1} {
-				check(t, s.Schedule(t.Context(), nil, Task{ID: id, Queue: "q", DeliverAt: due, ExpiresAfter: after}))
+				check(t, s.Schedule(t.Context(), NoTx, Task{ID: id, Queue: "q", DeliverAt: due, ExpiresAfter: after}))
 			}
-			check(t, s.Schedule(t.Context(), nil, Task{ID: "to exchange", Exchange: "x", DeliverAt: due, ExpiresAfter: time.Second}))
-			check(t, s.Reschedule(t.Context(), nil, "moved", due.Add(50*time.Second)))
+			check(t, s.Schedule(t.Context(), NoTx, Task{ID: "to exchange", Exchange: "x", DeliverAt: due, ExpiresAfter: time.Second}))
+			check(t, s.Reschedule(t.Context(), NoTx, "moved", due.Add(50*time.Second)))
 			var effects []string
 			skipped := map[string]SkipReason{}
 			h := Handler(db, func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
@@ -31,7 +31,7 @@ func TestTasksExpire(t *testing.T) {
 			}, append(opts, OnSkip(func(_ context.Context, d *amqpx.Delivery, r SkipReason) { skipped[d.ID] = r }))...)
 			for range 2 { // the second is a duplicate
 				for _, id := range []string{"late", "early", "never", "moved", "rounded", "to exchange"} {
-					task, err := s.Get(t.Context(), nil, id)
+					task, err := s.Get(t.Context(), NoTx, id)
 					check(t, err)
 					check(t, h(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Exchange: task.Exchange, Version: task.Version, DueAt: task.DeliverAt, Attempt: 1, MaxAttempts: 5}))
 				}
@@ -40,7 +40,7 @@ func TestTasksExpire(t *testing.T) {
 				t.Errorf("effects of %s, want %s", got, want)
 			}
 			for id, want := range map[string]Status{"late": StatusExpired, "to exchange": StatusExpired, "early": StatusDone, "moved": StatusDone} {
-				task, err := s.Get(t.Context(), nil, id)
+				task, err := s.Get(t.Context(), NoTx, id)
 				check(t, err)
 				if task.Status != want || task.FinishedAt.IsZero() {
 					t.Errorf("%s is %s", id, task.Status)
@@ -49,7 +49,7 @@ func TestTasksExpire(t *testing.T) {
 			if skipped["late"] != SkipExpired || skipped["to exchange"] != SkipExpired {
 				t.Errorf("skipped: %v", skipped)
 			}
-			rounded, err := s.Get(t.Context(), nil, "rounded")
+			rounded, err := s.Get(t.Context(), NoTx, "rounded")
 			check(t, err)
 			if want := time.Hour + time.Minute + time.Millisecond; rounded.ExpiresAfter != want {
 				t.Errorf("expires after %v, want %v", rounded.ExpiresAfter, want)
@@ -64,19 +64,19 @@ func TestExpiredTasksAreNotSent(t *testing.T) {
 	bubble(t, sender, Config{}, func(t *testing.T, s *Store, _ *sql.DB) {
 		late := near("late")
 		late.DeliverAt, late.ExpiresAfter = time.Now().Add(-time.Hour), time.Minute
-		check(t, s.ScheduleBatch(t.Context(), nil, []Task{late, near("good")}))
+		check(t, s.ScheduleBatch(t.Context(), NoTx, []Task{late, near("good")}))
 		<-time.After(2 * time.Second)
 		if got := sender.receipts(); len(got) != 1 || got[0].m.ID != "good" {
 			t.Errorf("sent %v", got)
 		}
-		task, err := s.Get(t.Context(), nil, "late")
+		task, err := s.Get(t.Context(), NoTx, "late")
 		check(t, err)
 		if task.Status != StatusExpired {
 			t.Errorf("the late one is %s", task.Status)
 		}
 		_, err = s.Purge(t.Context(), Retention{Keep: time.Second})
 		check(t, err)
-		if _, err := s.Get(t.Context(), nil, "late"); err == nil {
+		if _, err := s.Get(t.Context(), NoTx, "late"); err == nil {
 			t.Error("an expired task is kept for ever")
 		}
 	})

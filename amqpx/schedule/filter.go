@@ -2,9 +2,12 @@ package schedule
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // Filter chooses tasks. The zero value chooses all; conditions are joined by and.
@@ -15,79 +18,75 @@ type Filter struct {
 	DueFrom  time.Time // inclusive
 	DueTo    time.Time // exclusive
 	IDPrefix string
-	Tag      string // tasks that have this tag
+	// IDs choose the tasks with one of these ids, at most 1000 of them; none chooses any.
+	IDs []string
+	Tag string // tasks that have this tag
+	// UniqueKey chooses the tasks of a unique key, of which at most one is pending.
+	UniqueKey string
 	// Header and HeaderValue choose tasks that have this header. No index knows
 	// it: combine it with others where there are many tasks.
 	Header, HeaderValue string
 
 	// The rest concerns List only.
-	After Cursor // start after this task, see Task.Cursor
+	Sort  Sort   // the order; the zero value is SortDue
+	After Cursor // start after this task, see CursorOf
 	Limit int    // at most so many; 0 for all
 	// WithoutBody leaves Body empty, which saves reading it.
 	WithoutBody bool
-
-	timeless bool // of List: rows whose due_at is no instant, by id
+	// Unheld, with a Limit, leaves out the tasks of paused destinations, and those that wait
+	// for a ceiling that is in use or for the time after a pause: what remains should have
+	// been sent.
+	Unheld bool
 }
 
-// where is the WHERE clause, empty for no condition. The status is written out,
-// so that the planner can use a partial index.
-func (f Filter) where() (string, []any, error) {
-	var conditions []string
-	var args []any
-	add := func(condition string, values ...any) {
-		conditions = append(conditions, condition)
-		args = append(args, values...)
+// rowFilter returns the filter in the words of the table. The error is one of an unknown status.
+func (f Filter) rowFilter() (rows.Filter, error) {
+	if f.Status != "" && !slices.Contains(rows.Statuses, string(f.Status)) {
+		return rows.Filter{}, fmt.Errorf("status is %q, expected one of %v", f.Status, rows.Statuses)
 	}
-	if f.Status != "" {
-		if !f.Status.valid() {
-			return "", nil, fmt.Errorf("status is %q, expected one of %v", f.Status, statuses)
-		}
-		add("status = '" + string(f.Status) + "'")
-	} else if f.Queue != "" || f.Exchange != "" || !f.DueFrom.IsZero() || !f.DueTo.IsZero() {
-		// All there are, because the indexes have the status before the instant.
-		quoted := make([]string, len(statuses))
-		for i, status := range statuses {
-			quoted[i] = "'" + string(status) + "'"
-		}
-		add("status IN (" + strings.Join(quoted, ", ") + ")")
+	if len(f.IDs) > maxIDs {
+		return rows.Filter{}, fmt.Errorf("%d ids, expected at most %d", len(f.IDs), maxIDs)
 	}
-	if f.Queue != "" {
-		add("queue = ? AND exchange = ''", f.Queue) // as the index has it
+	return rows.Filter{
+		IDs: f.IDs, Queue: f.Queue, Exchange: f.Exchange, Status: string(f.Status), DueFrom: f.DueFrom, DueTo: f.DueTo,
+		IDPrefix: f.IDPrefix, Tag: f.Tag, UniqueKey: f.UniqueKey, Header: f.Header, HeaderValue: f.HeaderValue,
+	}, nil
+}
+
+// maxIDs bounds Filter.IDs.
+const maxIDs = 1000
+
+// Sort is an order of List. Tasks of one instant are in the order of their ids.
+type Sort string
+
+// The orders there are. Those by end leave out tasks that have not ended; SortDueLast leaves
+// out what another program wrote without an instant.
+const (
+	SortDue       Sort = ""           // by due instant, the first one first
+	SortDueLast   Sort = "due-last"   // by due instant, the last one first
+	SortEnded     Sort = "ended"      // by when they ended, the first one first
+	SortEndedLast Sort = "ended-last" // by when they ended, the last one first
+)
+
+func (s Sort) parsed() (rows.Sort, error) {
+	switch s {
+	case SortDue, SortDueLast, SortEnded, SortEndedLast:
+		return rows.Sort{Ended: s == SortEnded || s == SortEndedLast, Last: s == SortDueLast || s == SortEndedLast}, nil
 	}
-	if f.Exchange != "" {
-		add("exchange = ? AND queue = ''", f.Exchange)
+	return rows.Sort{}, fmt.Errorf("sort is %q, expected none, %s, %s or %s", string(s), SortDueLast, SortEnded, SortEndedLast)
+}
+
+// CursorOf returns the place of a task in the order of the filter.
+func (f Filter) CursorOf(t Task) Cursor {
+	if s, err := f.Sort.parsed(); err == nil && s.Ended {
+		return Cursor{DeliverAt: t.FinishedAt, ID: t.ID}
 	}
-	if f.Tag != "" {
-		add("id IN (SELECT task_id FROM rabbitdelay_task_tags WHERE tag = ?)", f.Tag)
-	}
-	if f.Header != "" {
-		condition, values, err := whereHeader(f.Header, f.HeaderValue)
-		if err != nil {
-			return "", nil, err
-		}
-		add(condition, values...)
-	}
-	if !f.DueFrom.IsZero() {
-		add("due_at >= ?", stored(f.DueFrom))
-	}
-	if !f.DueTo.IsZero() {
-		add("due_at < ?", stored(f.DueTo))
-	}
-	if f.IDPrefix != "" {
-		// A range, which every index of a binary collation can answer; no valid
-		// id sorts after the last code point.
-		add("id >= ?", f.IDPrefix)
-		add("id < ?", f.IDPrefix+"\U0010FFFF")
-	}
-	if len(conditions) == 0 {
-		return "", nil, nil
-	}
-	return " WHERE " + strings.Join(conditions, " AND "), args, nil
+	return t.Cursor()
 }
 
 // Cursor is a place in the order of List.
 type Cursor struct {
-	DeliverAt time.Time
+	DeliverAt time.Time // or when the task ended, where that is the order
 	ID        string
 }
 
@@ -96,26 +95,15 @@ func (c Cursor) String() string {
 	if c.ID == "" {
 		return ""
 	}
-	return strconv.FormatInt(stored(c.DeliverAt), 10) + "/" + c.ID
+	return strconv.FormatInt(rows.Stored(c.DeliverAt), 10) + "/" + c.ID
 }
 
 // ParseCursor reads a cursor that String wrote.
 func ParseCursor(s string) (Cursor, error) {
 	due, id, ok := strings.Cut(s, "/")
 	ms, err := strconv.ParseInt(due, 10, 64)
-	if !ok || err != nil || checkID(id) != nil {
+	if !ok || err != nil || rows.CheckID(id) != "" {
 		return Cursor{}, fmt.Errorf("%q is no cursor; expected one that was printed before, such as 1767225600000/order-42", s)
 	}
 	return Cursor{DeliverAt: time.UnixMilli(ms), ID: id}, nil
-}
-
-// beyond is the condition for what comes after a place in the order of List,
-// written so that an index leads to it also when many tasks are due at one
-// instant.
-func beyond(d Dialect, c Cursor) (string, []any) {
-	at := stored(c.DeliverAt)
-	if d == MySQL {
-		return "due_at >= ? AND (due_at > ? OR (due_at = ? AND id > ?))", []any{at, at, at, c.ID}
-	}
-	return "(due_at, id) > (?, ?)", []any{at, c.ID}
 }

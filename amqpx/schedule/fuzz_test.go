@@ -37,7 +37,7 @@ func FuzzTaskID(f *testing.F) {
 		ctx := t.Context()
 		task := Task{ID: id, Queue: "q", DeliverAt: time.UnixMilli(1000)}
 		possible := id != "" && len(id) <= 255 && utf8.ValidString(id) && !strings.ContainsRune(id, 0) && !strings.HasSuffix(id, " ")
-		err := store.Schedule(ctx, nil, task, Replace())
+		err := store.Schedule(ctx, NoTx, task, Replace())
 		if _, refused := errors.AsType[*TaskError](err); refused == possible || err != nil && possible {
 			t.Fatalf("id %q: %v", id, err)
 		}
@@ -48,7 +48,7 @@ func FuzzTaskID(f *testing.F) {
 		if !possible {
 			return
 		}
-		got, err := store.Get(ctx, nil, id)
+		got, err := store.Get(ctx, NoTx, id)
 		if err != nil || got.ID != id {
 			t.Fatalf("id %q: got %q, %v", id, got.ID, err)
 		}

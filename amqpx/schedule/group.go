@@ -2,15 +2,14 @@ package schedule
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
-// WithGroup lets up to n tasks that are being handled at the same time share a
+// WithGroup makes up to n tasks that are being handled at the same time share a
 // transaction; the default is 1. No task waits for others to arrive. It helps
 // when beginning, fence and commit dominate: at a concurrency of 64 and on a
 // database nearby, some three times as many tasks were handled without an
@@ -38,19 +37,16 @@ type piece struct {
 // together makes several tasks done by one statement and runs their effects. It
 // goes on only when all of them pass the fence.
 func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []piece) error {
-	dialect, err := h.dialect.Resolve(ctx, tx)
+	c, err := h.db.On(ctx, tx)
 	if err != nil {
 		return err
 	}
-	query, args, err := fenceAll(dialect, pieces, h.now().UnixMilli())
-	if err != nil {
-		return err
+	now := h.now().UnixMilli()
+	fences := make([]rows.Fence, len(pieces))
+	for i, p := range pieces {
+		fences[i] = fenceOf(p.d, now)
 	}
-	res, err := tx.ExecContext(ctx, query, args...)
-	if err != nil {
-		return sqldb.Explain(err)
-	}
-	n, err := res.RowsAffected()
+	n, err := c.AllDone(ctx, fences, now)
 	if err != nil {
 		return err
 	}
@@ -58,50 +54,9 @@ func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []piece) err
 		return sqldb.ErrApart
 	}
 	for _, p := range pieces {
-		if err := h.fn(p.ctx, tx, p.d); err != nil {
+		if err := h.fn.call(p.ctx, tx, p.d); err != nil {
 			return fmt.Errorf("task %s: %w", p.d.ID, err)
 		}
 	}
 	return nil
-}
-
-// fenceAll is the statement that makes tasks done, those of them that pass the
-// fence.
-func fenceAll(dialect Dialect, pieces []piece, now int64) (query string, args []any, err error) {
-	const set = " SET status = 'done', finished_at = ?, updated_at = ?"
-	open := stillPending + " AND (exchange = '') IS TRUE AND (" + unexpired(dialect, now) + ") IS TRUE"
-	if dialect == PostgreSQL {
-		// To plan what is below costs more than to run it. This is planned once, and
-		// written so that the planner, which does not know how many tasks they are,
-		// finds the rows by their ids: else it reads the whole table, or all that is
-		// pending in the index of the status.
-		const byID = "tasks.id = ANY (ARRAY (SELECT id FROM fence)) AND tasks.id = fence.id"
-		type fence struct {
-			ID      string `json:"id"`
-			Version int64  `json:"version"`
-			Created int64  `json:"created"`
-			Due     int64  `json:"due"`
-		}
-		fences := make([]fence, len(pieces))
-		for i, p := range pieces {
-			fences[i] = fence{p.d.ID, p.d.Version, createdOf(p.d), dueOf(p.d, now)}
-		}
-		list, err := json.Marshal(fences)
-		return dialect.Bind("WITH fence AS (SELECT * FROM json_to_recordset(" + sqldb.JSON + ") AS fence (id text, version bigint, created bigint, due bigint)) " +
-			"UPDATE rabbitdelay_tasks AS tasks" + set + " FROM fence WHERE " + byID + " AND tasks.version = fence.version AND fence.created IN (0, tasks.created_at) AND tasks.due_at <= fence.due AND " + open), []any{string(list), now, now}, err
-	}
-	const one = "(id = ? AND version = ? AND created_at BETWEEN ? AND ? AND due_at <= ?)"
-	args = append(make([]any, 0, 2+5*len(pieces)), now, now)
-	for _, p := range pieces {
-		args = append(args, fenceArgs(p.d, now)...)
-	}
-	return dialect.Bind("UPDATE rabbitdelay_tasks" + set + " WHERE " + open + " AND (" + one + strings.Repeat(" OR "+one, len(pieces)-1) + ")"), args, nil
-}
-
-// dueOf is the due instant that a message stands for, now without one.
-func dueOf(d *amqpx.Delivery, now int64) int64 {
-	if d.DueAt.IsZero() {
-		return now
-	}
-	return max(stored(d.DueAt), 0) // as the row has it, also where a test gives the task's own instant
 }

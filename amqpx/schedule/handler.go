@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // Func is the effect of a task. Everything it does with tx commits together with
@@ -18,7 +20,7 @@ import (
 // transaction because of another one (a deadlock, a serialization failure).
 type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 
-// SkipReason says why a message of a task had no effect.
+// SkipReason is why a message of a task had no effect.
 type SkipReason string
 
 // The reasons there are.
@@ -48,10 +50,12 @@ func OnFailure(hook func(ctx context.Context, d *amqpx.Delivery, err error, fina
 }
 
 // WithDialect sets the dialect of a database that is not recognised.
-func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = d } }
+func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = sqldb.Dialect(d) } }
 
 // WithTxOptions sets the isolation of the transactions; the default is the database's,
-// and every level is right for the fence.
+// and every level is right for the fence. Messages that came through an exchange have READ
+// COMMITTED as their default on MySQL and MariaDB: at REPEATABLE READ their handler may not
+// see what a transaction has changed that kept the task, see ScheduleUnique.
 func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) { h.txOpts = opts } }
 
 // Handler wraps fn for Client.Consume. For each message it opens a transaction
@@ -81,28 +85,29 @@ func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) 
 // with a *PoisonError. Messages that were handled beside such a one are tried one at
 // a time in each process, so that they are not taken for the cause.
 //
+// A message that comes before its task is due by the database's clock is sent back to
+// the broker for the rest, and is no attempt.
+//
 // To test the handler, call it with a Delivery that has ID, Version (1 for a
 // task that was never moved) and DueAt, the task's instant, which may be in the
 // future; for a task to an exchange also Queue.
-func Handler(db *sql.DB, fn Func, opts ...HandlerOption) amqpx.Handler {
-	return HandlerOn(sqldb.Of(db), func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) error {
-		own, _ := sqldb.SQL(tx)
-		return fn(ctx, own, d)
-	}, opts...)
+func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {
+	return newHandler(sqldb.Of(db), fn, opts).handle
 }
 
-// HandlerOn is Handler for the packages of this module that bring other drivers
-// than database/sql's.
-func HandlerOn(db sqldb.DB, fn func(context.Context, sqldb.Tx, *amqpx.Delivery) error, opts ...HandlerOption) amqpx.Handler {
-	return newHandler(db, fn, opts).handle
+// call runs fn in a transaction of database/sql or of another package, see sqldb.Hand.
+func (fn Func) call(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) error {
+	ctx, own := sqldb.Hand(ctx, tx)
+	return fn(ctx, own, d)
 }
 
-func newHandler(db sqldb.DB, fn func(context.Context, sqldb.Tx, *amqpx.Delivery) error, opts []HandlerOption) *handler {
-	h := &handler{db: db, fn: fn, now: time.Now}
+func newHandler(db sqldb.DB, fn Func, opts []HandlerOption) *handler {
+	h := &handler{fn: fn, now: time.Now}
 	for _, o := range opts {
 		o(h)
 	}
-	h.dialect = sqldb.NewResolver(db, h.given)
+	h.db = rows.Open(db, h.given)
+	h.clock = h.newClock()
 	if h.group > 1 {
 		h.gather = sqldb.NewGather(db, h.txOpts, h.group, h.together)
 	}
@@ -110,88 +115,146 @@ func newHandler(db sqldb.DB, fn func(context.Context, sqldb.Tx, *amqpx.Delivery)
 }
 
 type handler struct {
-	db      sqldb.DB
-	fn      func(context.Context, sqldb.Tx, *amqpx.Delivery) error
-	dialect *sqldb.Resolver
-	now     func() time.Time
+	db  *rows.DB
+	fn  Func
+	now func() time.Time // this process's clock
+
+	clock *dueClock // the database's
 
 	group  int
 	gather *sqldb.Gather[piece] // nil: each task has a transaction of its own
 
-	given     Dialect
+	given     sqldb.Dialect
 	txOpts    *sql.TxOptions
 	lease     time.Duration // of LeaseHandler
 	onSkip    func(context.Context, *amqpx.Delivery, SkipReason)
 	onFailure func(context.Context, *amqpx.Delivery, error, bool, error)
 }
 
+// heldError is the error of a message while another attempt has the lease.
+type heldError struct{ rest time.Duration }
+
+func (e *heldError) Error() string { return "another attempt holds the lease" }
+
+// skipError is the error of a message for which there is nothing to do.
+type skipError struct{ reason SkipReason }
+
+func (e *skipError) Error() string { return "no effect: " + string(e.reason) }
+
+// foreignError is the error of a message that cannot be judged. It wraps ErrNotTask.
+type foreignError struct{ error }
+
+func (e *foreignError) Unwrap() error { return e.error }
+
 func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
-	if err := notTask(d); err != nil {
+	if err := cmp.Or(notTask(d), h.tooEarly(ctx, d)); err != nil {
 		return err
 	}
 	var a *attempt
-	defer func() {
-		if r := recover(); r != nil {
-			h.failed(ctx, d, a, fmt.Errorf("handler panicked: %v", r))
-			panic(r)
-		}
-	}()
+	defer h.recordPanic(ctx, d, &a)
 	if d.Redelivered {
-		if a, err = h.begin(ctx, d); err != nil {
-			if errors.Is(err, ErrPoison) {
-				err = amqpx.Reject(err)
-			}
-			h.failed(ctx, d, nil, err)
-			return err
+		if a, err = h.suspect(ctx, d); err != nil {
+			return h.notBegun(ctx, d, err)
 		}
-		defer a.end()
+		defer a.leaveLane()
 	}
 	var skipped SkipReason
-	var foreign bool
-	alone := func() error {
-		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
-			var p pass
-			var err error
-			if p, skipped, err = h.fence(ctx, tx, d); err != nil {
-				foreign = errors.Is(err, ErrNotTask)
-				return fmt.Errorf("task %s: %w", d.ID, sqldb.Explain(err))
-			}
-			if skipped != "" {
-				return nil
-			}
-			w := &work{id: d.ID, finish: func(ctx context.Context, c sqldb.Conn) error { return h.finish(ctx, c, d, p) }}
-			if err := h.fn(w.within(ctx), tx, d); err != nil {
-				return err
-			}
-			return w.end(ctx, tx)
-		})
+	alone := func() (err error) {
+		skipped, err = h.alone(ctx, d)
+		return err
 	}
 	if h.gather != nil && d.Exchange == "" && a == nil {
 		err = h.gather.Do(ctx, piece{ctx, d}, alone)
 	} else {
 		err = alone()
 	}
+	if err == nil && skipped != "" {
+		err = &skipError{skipped}
+	}
+	return h.conclude(ctx, d, a, err)
+}
+
+// alone runs the effect of one task in a transaction of its own. A reason says why the
+// task has none; what the fence wrote then is committed.
+func (h *handler) alone(ctx context.Context, d *amqpx.Delivery) (skipped SkipReason, err error) {
+	opts, err := h.optionsFor(ctx, d)
+	if err != nil {
+		return "", err
+	}
+	err = sqldb.Transact(ctx, h.db.DB, opts, func(tx sqldb.Tx) error {
+		c, err := h.db.On(ctx, tx)
+		if err != nil {
+			return err
+		}
+		var p pass
+		if p, skipped, err = h.fence(ctx, c, d); err != nil {
+			return fmt.Errorf("task %s: %w", d.ID, err)
+		}
+		if skipped != "" {
+			return nil
+		}
+		w := &work{id: d.ID, finish: func(ctx context.Context, c rows.Conn) error { return h.finish(ctx, c, d, p) }}
+		if err := h.fn.call(withWork(ctx, w), tx, d); err != nil {
+			return err
+		}
+		return w.finishOnce(ctx, c)
+	})
+	return skipped, err
+}
+
+// optionsFor are the options of the transaction of a message that came through an exchange
+// or not.
+func (h *handler) optionsFor(ctx context.Context, d *amqpx.Delivery) (*sql.TxOptions, error) {
+	if h.txOpts != nil || d.Exchange == "" {
+		return h.txOpts, nil
+	}
+	c, err := h.db.Conn(ctx)
+	return c.FreshReads(), err
+}
+
+// conclude is what becomes of a message that was handled, with err.
+func (h *handler) conclude(ctx context.Context, d *amqpx.Delivery, a *attempt, err error) error {
+	if err == nil {
+		return nil
+	}
 	if skip, ok := errors.AsType[*skipError](err); ok {
-		skipped, err = skip.reason, nil
+		if h.onSkip != nil {
+			h.onSkip(ctx, d, skip.reason)
+		}
+		return nil
 	}
-	held, busy := errors.AsType[*heldError](err)
-	switch {
-	case foreign:
-		return amqpx.Reject(err)
-	case busy:
+	if held, ok := errors.AsType[*heldError](err); ok {
 		return amqpx.Snooze(held.rest)
-	case err != nil:
-		h.failed(ctx, d, a, err)
-	case skipped != "" && h.onSkip != nil:
-		h.onSkip(ctx, d, skipped)
 	}
+	if _, ok := errors.AsType[*foreignError](err); ok {
+		return amqpx.Reject(err)
+	}
+	err = d.Verdict(err)
+	h.failed(ctx, d, a, err)
 	return err
+}
+
+// notBegun is what becomes of a message whose attempt could not begin.
+func (h *handler) notBegun(ctx context.Context, d *amqpx.Delivery, err error) error {
+	if errors.Is(err, ErrPoison) {
+		err = amqpx.Reject(err)
+	}
+	h.failed(ctx, d, nil, err)
+	return err
+}
+
+// recordPanic is deferred. It records a panic as a failure, and goes on with it.
+func (h *handler) recordPanic(ctx context.Context, d *amqpx.Delivery, a **attempt) {
+	if r := recover(); r != nil {
+		h.failed(ctx, d, *a, fmt.Errorf("handler panicked: %v", r))
+		panic(r)
+	}
 }
 
 // notTask rejects a message that no task can have sent. An id that no task can have
 // would be an error of the database, and be tried again.
 func notTask(d *amqpx.Delivery) error {
-	if checkID(d.ID) == nil && d.Version >= 1 {
+	if rows.CheckID(d.ID) == "" && d.Version >= 1 {
 		return nil
 	}
 	return amqpx.Reject(fmt.Errorf("%w: message %q has version %d, expected a task's id and a version of 1 or more; only what package schedule sends belongs into queue %s",

@@ -44,7 +44,7 @@ func TestHandlerWithADeliveryOfOnesOwn(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := tasks.Schedule(t.Context(), nil, schedule.Task{ID: "t", Queue: "q", DeliverAt: tc.due}); err != nil {
+				if err := tasks.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "t", Queue: "q", DeliverAt: tc.due}); err != nil {
 					t.Fatal(err)
 				}
 				effect := false
@@ -57,7 +57,7 @@ func TestHandlerWithADeliveryOfOnesOwn(t *testing.T) {
 					t.Errorf("not rejected as no task: %v", err)
 				}
 				// The task is untouched by a message that is not its own.
-				if task, err := tasks.Get(t.Context(), nil, "t"); err != nil || !tc.effect && (task.Status != schedule.StatusPending || task.Attempts != 0) {
+				if task, err := tasks.Get(t.Context(), schedule.NoTx, "t"); err != nil || !tc.effect && (task.Status != schedule.StatusPending || task.Attempts != 0) {
 					t.Errorf("the task is %+v, %v", task, err)
 				}
 			})

@@ -1,246 +1,126 @@
 package schedule
 
 import (
-	"math/rand/v2"
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// target is exactly where the message of a task goes.
-type target struct{ queue, exchange, key string }
-
-func (c *claimed) target() target { return target{c.Queue, c.Exchange, c.RoutingKey} }
-
-// trouble is that of a target which does not take its messages.
-type trouble struct {
-	failures int       // tries in a row that failed
-	until    time.Time // it is not tried before
-	window   int       // tasks that the next try may have
+// HealthError is what Store.Health returns when parts of Run fail. errors.Is finds
+// ErrDenied and the databases' errors in it.
+type HealthError struct {
+	Faults []Fault // at least one, in the order in which they began
 }
 
-// firstWindow is how many tasks a target gets that has refused some, and
-// goneWindow one that does not exist. They double with every try without a failure.
-const (
-	firstWindow = 10
-	goneWindow  = 100
-)
-
-// tally is what became of a target's messages in one flight.
-type tally struct {
-	sent    int
-	refused int  // by the target
-	silent  int  // without an answer, while others got one
-	gone    bool // the target does not exist, or may not be used
+// Fault is a part of Run that fails at present.
+type Fault struct {
+	Part  string    `json:"part"` // "relay", "recall", "sweep", "recurring", "purge", "clock" or "listen"
+	Since time.Time `json:"since"`
+	// Err is the error of the last try; Since is when the first try failed after the
+	// last that did not, by this process's clock.
+	Err error `json:"-"`
 }
 
-// after is the trouble after another try. It is over when the window is as large
-// as a batch again. A target that is gone says so at once for any number of
-// tasks, and each task has pauses of its own.
-func (t trouble) after(x tally, now time.Time, batch int, jitter float64) trouble {
-	if x.refused+x.silent == 0 {
-		return trouble{window: min(2*t.window, batch)}
+func (f Fault) String() string {
+	return fmt.Sprintf("%s: failing since %s: %v", f.Part, f.Since.UTC().Format(time.RFC3339), f.Err)
+}
+
+func (e *HealthError) Error() string {
+	texts := make([]string, len(e.Faults))
+	for i, f := range e.Faults {
+		texts[i] = f.String()
 	}
-	if x.gone {
-		return trouble{until: now.Add(firstPause), window: min(goneWindow, batch)}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap returns the errors of the faults.
+func (e *HealthError) Unwrap() []error {
+	errs := make([]error, len(e.Faults))
+	for i, f := range e.Faults {
+		errs[i] = f.Err
 	}
-	if x.sent > 0 {
-		t.failures = 0
+	return errs
+}
+
+// Health returns nil while Run runs and each part of it succeeded when it last ran,
+// ErrNotRunning while Run does not run, and else a *HealthError. It asks nobody, so
+// a probe may call it each second. A part that failed is tried again within 15
+// seconds. A database that hangs is a failure after a minute (Lease, if that is
+// longer). A destination in trouble is no fault: it delays its own tasks only,
+// which say so. Nor is a recurring task whose row is wrong, which Recurring.LastError
+// says; one that only this process cannot read is. For the sender see amqpx.Client's Health.
+func (s *Store) Health() error { return s.faults.health() }
+
+type faults struct {
+	mu      sync.Mutex
+	running bool
+	of      map[string]Fault
+}
+
+func (f *faults) health() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.running {
+		return ErrNotRunning
 	}
-	pause := backoff(t.failures, longestDestinationPause)
-	pause -= time.Duration(jitter * float64(pause/4))
-	return trouble{failures: t.failures + 1, until: now.Add(pause), window: min(firstWindow, batch)}
+	if len(f.of) == 0 {
+		return nil
+	}
+	e := &HealthError{}
+	for _, fault := range f.of {
+		e.Faults = append(e.Faults, fault)
+	}
+	slices.SortFunc(e.Faults, func(a, b Fault) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Part, b.Part)) })
+	return e
 }
 
-// over tells whether a target may go with the others again.
-func (t trouble) over(batch int) bool {
-	return t.until.IsZero() && t.window >= batch
+func (f *faults) begin() { f.setRunning(true) }
+func (f *faults) end()   { f.setRunning(false) }
+
+func (f *faults) setRunning(running bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.running = running
+	f.of = map[string]Fault{}
 }
 
-// health knows the targets in trouble. Those get flights of their own, so that
-// they hold up nobody else.
-type health struct {
-	batch int
-
-	mu       sync.Mutex
-	ill      map[target]*illness
-	answered time.Time // when a message was last confirmed
+// setOutcome keeps the outcome of a part's try.
+func (f *faults) setOutcome(part string, err error, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil || !f.running {
+		delete(f.of, part)
+		return
+	}
+	if before, failing := f.of[part]; failing {
+		now = before.Since
+	}
+	f.of[part] = Fault{Part: part, Since: now, Err: err}
 }
 
-type illness struct {
-	trouble
-	busy int // flights on their way that hold the target
-}
-
-func newHealth(batch int) *health { return &health{batch: batch, ill: map[target]*illness{}} }
-
-// mostKeys bounds the routing keys of an exchange that one claim tells apart. Those
-// beyond are told apart after it.
-const mostKeys = 50
-
-// wishes say what may be claimed of a lane: of a target in trouble nothing until
-// its pause is over, and then as much as its window has.
-func (h *health) wishes(l lane, until int64, now time.Time) []wish {
-	if l.exchange == "" {
-		room := h.room(target{queue: l.queue}, now)
-		if room == 0 {
-			return nil
+// reports returns what keeps, logs and hands on the outcomes of a part's tries.
+func (s *Store) reports(part string) func(error) {
+	return func(err error) {
+		err = sqldb.Explain(err)
+		s.faults.setOutcome(part, err, s.pace.Local())
+		if err == nil {
+			return
 		}
-		return []wish{{lane: l, until: until, most: room}}
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	others := wish{lane: l, until: until, most: h.batch}
-	var list []wish
-	for t, i := range h.ill {
-		if t.exchange != l.exchange || len(others.args) == mostKeys {
-			continue
+		level := zap.WarnLevel
+		if errors.Is(err, ErrDenied) {
+			level = zap.ErrorLevel // nothing but a grant mends it
 		}
-		others.args = append(others.args, t.key)
-		if room := i.room(now); room > 0 {
-			list = append(list, wish{lane: l, until: until, most: room, narrow: " AND routing_key = ?", args: []any{t.key}})
-		}
-	}
-	if n := len(others.args); n > 0 {
-		others.narrow = " AND routing_key NOT IN (" + marks(n) + ")"
-	}
-	return append(list, others)
-}
-
-// room is how many tasks a target may have now.
-func (h *health) room(t target, now time.Time) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if i := h.ill[t]; i != nil {
-		return i.room(now)
-	}
-	return h.batch
-}
-
-func (i *illness) room(now time.Time) int {
-	if i.busy > 0 || i.until.After(now) {
-		return 0
-	}
-	return i.window
-}
-
-// parted is a claim divided by the health of its targets.
-type parted struct {
-	shared []*claimed
-	alone  map[target][]*claimed    // each target in trouble for itself; they are held
-	later  map[time.Time][]*claimed // to be given back until then
-}
-
-func (h *health) part(list []*claimed, now time.Time) parted {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	p := parted{alone: map[target][]*claimed{}, later: map[time.Time][]*claimed{}}
-	for _, c := range list {
-		t := c.target()
-		i := h.ill[t]
-		switch {
-		case i == nil || c.bad != nil:
-			p.shared = append(p.shared, c)
-		case i.until.After(now):
-			p.later[i.until] = append(p.later[i.until], c)
-		case i.busy > 0 || len(p.alone[t]) >= i.window:
-			p.later[now.Add(firstPause)] = append(p.later[now.Add(firstPause)], c)
-		default:
-			p.alone[t] = append(p.alone[t], c)
+		s.log.Log(level, "schedule: "+part+" failed; it will be tried again", zap.Error(err))
+		if s.cfg.Hooks.Error != nil {
+			s.observed(func() { s.cfg.Hooks.Error(part, err) })
 		}
 	}
-	for t := range p.alone {
-		h.ill[t].busy++
-	}
-	return p
-}
-
-// hold keeps targets out of claims until as many calls of release.
-func (h *health) hold(targets []target) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, t := range targets {
-		if h.ill[t] == nil {
-			h.ill[t] = &illness{trouble: trouble{window: h.batch}}
-		}
-		h.ill[t].busy++
-	}
-}
-
-func (h *health) release(targets []target) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, t := range targets {
-		h.ill[t].busy--
-		h.tidy(t)
-	}
-}
-
-// tidy forgets a target without trouble. The caller holds the lock.
-func (h *health) tidy(t target) {
-	if i := h.ill[t]; i.busy == 0 && i.over(h.batch) {
-		delete(h.ill, t)
-	}
-}
-
-// confirmed notes that the broker answers.
-func (h *health) confirmed(now time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.answered = now
-}
-
-// learn takes in what a flight that began at an instant found.
-func (h *health) learn(found map[target]*tally, began, now time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for t, counted := range found {
-		x := *counted
-		if x.sent > 0 || !h.answered.After(began) {
-			x.silent = 0 // slow, or it is the broker that does not answer
-		}
-		i := h.ill[t]
-		if i == nil {
-			if x.refused+x.silent == 0 {
-				continue
-			}
-			i = &illness{}
-			h.ill[t] = i
-		} else if x.sent+x.refused+x.silent == 0 {
-			continue // nothing is known that was not known before
-		}
-		i.trouble = i.after(x, now, h.batch, rand.Float64())
-		h.tidy(t)
-	}
-}
-
-// retry is when a target is tried again; zero for one without trouble.
-func (h *health) retry(t target) time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if i := h.ill[t]; i != nil {
-		return i.until
-	}
-	return time.Time{}
-}
-
-// forgetAfter is how long after its pause a target is remembered that nobody has
-// sent to.
-const forgetAfter = 10 * time.Minute
-
-// next is when the next pause of a target ends; zero for none.
-func (h *health) next(now time.Time) (next time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for t, i := range h.ill {
-		switch {
-		case i.busy > 0:
-		case i.until.After(now):
-			if next.IsZero() || i.until.Before(next) {
-				next = i.until
-			}
-		case now.Sub(i.until) > forgetAfter && !i.until.IsZero():
-			delete(h.ill, t)
-		}
-	}
-	return next
 }

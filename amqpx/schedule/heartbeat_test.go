@@ -41,13 +41,16 @@ func TestRelays(t *testing.T) {
 		}
 		for want, list := range map[string][]Relay{
 			"which relays run on this database is unknown": nil, "no relay runs on this database": {},
-			"no heartbeat for 1h1s; the process is stopped, hung or cut off; look at host dead, pid 1":            {{Name: "dead:1", Seen: time.Now().Add(-time.Hour - time.Second)}},
-			"a relay runs, its last heartbeat 0s ago; its log says why a task is not sent; look at host a, pid 2": {{Name: "a:2", Seen: time.Now().Add(time.Minute)}, got[1]},
-			"2 relays run, the last heartbeat 3s ago from host a, pid 2; their logs say why a task is not sent":   {{Name: "a:2", Seen: time.Now().Add(-3 * time.Second)}, {Name: "b:2", Seen: time.Now().Add(-RelaySilence)}},
+			"no heartbeat since " + dead.UTC().Format(time.RFC3339) + "; the process is stopped, hung or cut off; look at host dead, pid 1": {got[1]},
+			"a relay runs; its log says why a task is not sent; look at host a, pid 2":                                                      {{Name: "a:2", Seen: time.Now().Add(time.Minute)}, got[1]},
+			"2 relays run; their logs say why a task is not sent":                                                                           {{Name: "a:2", Seen: time.Now().Add(-3 * time.Second)}, {Name: "b:2", Seen: time.Now().Add(-RelaySilence)}},
 		} {
 			if got := WhoSends(list, time.Now()); got != want {
 				t.Errorf("got  %s\nwant %s", got, want)
 			}
+		}
+		if d := got[1]; d.Silent(time.Now()) != d.Silent(time.Now().Add(time.Hour)) {
+			t.Error("the text of a silence changes while it lasts")
 		}
 		stop()
 		check(t, <-done)
@@ -64,7 +67,7 @@ func TestRelayThatCannotBeSeen(t *testing.T) {
 		_, err := db.ExecContext(t.Context(), "DROP TABLE rabbitdelay_relays")
 		check(t, err)
 		<-time.After(time.Minute)
-		check(t, s.Schedule(t.Context(), nil, near("1")))
+		check(t, s.Schedule(t.Context(), NoTx, near("1")))
 		<-time.After(time.Second)
 		if got := r.receipts(); len(got) != 1 || s.Health() != nil {
 			t.Errorf("%d sent; %v", len(got), s.Health())

@@ -1,17 +1,16 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // LeaseFunc is work whose effects are not all in one transaction: a call to a
@@ -48,28 +47,11 @@ func WithLease(d time.Duration) HandlerOption {
 // Errors, panics, retries and dead letters are those of Handler. An attempt whose
 // lease ends without an outcome counts; see PoisonError. WithGroup has no meaning
 // here.
-func LeaseHandler(db *sql.DB, fn LeaseFunc, opts ...HandlerOption) amqpx.Handler {
-	return LeaseHandlerOn(sqldb.Of(db), func(ctx context.Context, d *amqpx.Delivery, key string) (func(context.Context, sqldb.Tx, *amqpx.Delivery) error, error) {
-		complete, err := fn(ctx, d, key)
-		if complete == nil || err != nil {
-			return nil, err
-		}
-		return func(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) error {
-			own, _ := sqldb.SQL(tx)
-			return complete(ctx, own, d)
-		}, nil
-	}, opts...)
+func LeaseHandler(db Database, fn LeaseFunc, opts ...HandlerOption) amqpx.Handler {
+	return newLeaseHandler(sqldb.Of(db), fn, opts).handle
 }
 
-type leased func(context.Context, *amqpx.Delivery, string) (complete func(context.Context, sqldb.Tx, *amqpx.Delivery) error, err error)
-
-// LeaseHandlerOn is LeaseHandler for the packages of this module that bring other
-// drivers than database/sql's.
-func LeaseHandlerOn(db sqldb.DB, fn func(context.Context, *amqpx.Delivery, string) (func(context.Context, sqldb.Tx, *amqpx.Delivery) error, error), opts ...HandlerOption) amqpx.Handler {
-	return newLeaseHandler(db, fn, opts).handle
-}
-
-func newLeaseHandler(db sqldb.DB, fn leased, opts []HandlerOption) *leaseHandler {
+func newLeaseHandler(db sqldb.DB, fn LeaseFunc, opts []HandlerOption) *leaseHandler {
 	h := newHandler(db, nil, append([]HandlerOption{WithLease(DefaultLease)}, opts...))
 	return &leaseHandler{handler: h, work: fn}
 }
@@ -77,112 +59,68 @@ func newLeaseHandler(db sqldb.DB, fn leased, opts []HandlerOption) *leaseHandler
 type leaseHandler struct {
 	*handler
 
-	work leased
+	work LeaseFunc
 }
 
-// heldError says that another attempt has the lease.
-type heldError struct{ rest time.Duration }
-
-func (e *heldError) Error() string { return "another attempt holds the lease" }
-
-// skipError says that there is nothing to do.
-type skipError struct{ reason SkipReason }
-
-func (e *skipError) Error() string { return "no effect: " + string(e.reason) }
-
 func (h *leaseHandler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
-	if err := notTask(d); err != nil {
+	if err := cmp.Or(notTask(d), h.tooEarly(ctx, d)); err != nil {
 		return err
 	}
 	var a *attempt
-	defer func() {
-		if r := recover(); r != nil {
-			h.failed(ctx, d, a, fmt.Errorf("handler panicked: %v", r))
-			panic(r)
-		}
-	}()
-	a = &attempt{task: d.ID, version: d.Version, queue: d.Queue, token: rand.Text(), lease: h.lease}
+	defer h.recordPanic(ctx, d, &a)
+	a = newAttempt(d, 0, h.lease)
 	if err := h.enter(ctx, a, d); err != nil {
 		return h.refused(ctx, d, err)
 	}
-	defer a.end()
+	defer a.leaveLane()
 	complete, err := h.underLease(ctx, a, d)
 	if err == nil {
 		err = h.complete(ctx, a, d, complete)
 	}
-	if skip, ok := errors.AsType[*skipError](err); ok {
-		return h.skip(ctx, d, skip.reason)
-	}
-	if err != nil {
-		h.failed(ctx, d, a, err)
-	}
-	return err
+	return h.conclude(ctx, d, a, err)
 }
 
-// refused is what becomes of a message whose attempt did not begin.
+// refused is what becomes of a message that did not get the lease.
 func (h *leaseHandler) refused(ctx context.Context, d *amqpx.Delivery, err error) error {
-	if skip, ok := errors.AsType[*skipError](err); ok {
-		return h.skip(ctx, d, skip.reason)
-	}
 	if held, ok := errors.AsType[*heldError](err); ok {
 		return amqpx.Snooze(held.rest + time.Second)
 	}
-	if errors.Is(err, ErrNotTask) {
-		return amqpx.Reject(err)
-	}
 	if errors.Is(err, ErrPoison) {
-		err = amqpx.Reject(err)
+		return h.notBegun(ctx, d, err)
 	}
-	h.failed(ctx, d, nil, err)
-	return err
+	return h.conclude(ctx, d, nil, err)
 }
 
-func (h *handler) skip(ctx context.Context, d *amqpx.Delivery, reason SkipReason) error {
-	if h.onSkip != nil {
-		h.onSkip(ctx, d, reason)
-	}
-	return nil
-}
-
-// beginRunning takes the task for a lease. Of a task to an exchange other queues
-// may have done their part, or failed.
-const beginRunning = "UPDATE rabbitdelay_tasks SET status = 'running', finished_at = NULL, updated_at = ?" + fenced +
-	" AND (status = 'pending' OR status = 'failed' AND exchange <> '') AND "
-
-// startLease makes the task running, unless it is. It returns when the
-// task was created.
-func (h *handler) startLease(ctx context.Context, tx sqldb.Tx, dialect Dialect, d *amqpx.Delivery, now int64) (created int64, err error) {
-	defer wrote(h.db)
-	if _, err := tx.ExecContext(ctx, dialect.Bind(beginRunning+unexpired(dialect, now)), append([]any{now}, fenceArgs(d, now)...)...); err != nil {
+// startLease makes the task running, unless it is, and returns when it was created.
+func (h *handler) startLease(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (created int64, err error) {
+	defer pace.Wrote(h.db.DB)
+	f := fenceOf(d, now)
+	if err := c.StartRunning(ctx, f, now); err != nil {
 		return 0, err
 	}
-	task, err := look(ctx, tx, dialect, d.ID, time.UnixMilli(now), "")
+	task, err := c.Find(ctx, d.ID, now, rows.Unlocked)
 	if err != nil {
 		return 0, err
 	}
-	if task.expired(d) {
-		if err := expire(ctx, tx, dialect, d, now); err != nil {
+	if task.Late(f) {
+		if err := c.Expire(ctx, d.ID, d.Version, now); err != nil {
 			return 0, err
 		}
 		return 0, &skipError{SkipExpired}
 	}
-	if task.isOf(d) && task.due <= dueOf(d, now) && (task.status == StatusRunning || task.status == StatusDone && !task.toQueue) {
-		return task.created, nil
+	if task.Is(f) && task.Due <= f.Due && (task.Status == rows.Running || task.Status == rows.Done && !task.ToQueue) {
+		return task.Created, nil
 	}
-	reason, err := task.reason(d)
-	if err != nil {
-		return 0, err
-	}
-	return 0, &skipError{reason}
+	return 0, skipped(task, f, d)
 }
 
 // underLease runs the work and renews the lease meanwhile.
-func (h *leaseHandler) underLease(ctx context.Context, a *attempt, d *amqpx.Delivery) (func(context.Context, sqldb.Tx, *amqpx.Delivery) error, error) {
+func (h *leaseHandler) underLease(ctx context.Context, a *attempt, d *amqpx.Delivery) (Func, error) {
 	ctx, lose := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		h.heartbeat(ctx, a, lose)
+		h.keepLease(ctx, a, lose)
 	}()
 	defer func() { lose(nil); <-ended }() // also when the work panics
 	complete, err := h.work(ctx, d, a.idempotencyKey())
@@ -197,12 +135,12 @@ func (h *leaseHandler) underLease(ctx context.Context, a *attempt, d *amqpx.Deli
 // that may work on it. The version is no part of it: what is revived, fired or moved
 // after an attempt began is the same work.
 func (a *attempt) idempotencyKey() string {
-	return fmt.Sprintf("%s.%d.%s", a.task, a.created, a.queue)
+	return fmt.Sprintf("%s.%d.%s", a.Task, a.Created, a.Queue)
 }
 
-// heartbeat renews the lease until ctx ends. It calls lose when somebody else may
-// have it: another attempt's token is there, or it could not be renewed in time.
-func (h *handler) heartbeat(ctx context.Context, a *attempt, lose context.CancelCauseFunc) {
+// keepLease renews the lease until ctx ends. It calls lose when somebody else may have
+// it: another attempt's token is there, or it could not be renewed in time.
+func (h *handler) keepLease(ctx context.Context, a *attempt, lose context.CancelCauseFunc) {
 	ticker := time.NewTicker(a.lease / 3)
 	defer ticker.Stop()
 	until := a.begun.Add(a.lease)
@@ -213,14 +151,14 @@ func (h *handler) heartbeat(ctx context.Context, a *attempt, lose context.Cancel
 		case <-ticker.C:
 		}
 		began := time.Now()
-		ok, err := h.renew(ctx, a, until)
+		ours, err := h.renew(ctx, a, until)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil && ok:
+		case err == nil && ours:
 			until = began.Add(a.lease)
 		case err == nil:
-			lose(fmt.Errorf("%w: another attempt has task %s", ErrLeaseLost, a.task))
+			lose(a.lost())
 			return
 		case !time.Now().Before(until):
 			lose(fmt.Errorf("%w: it could not be renewed: %w", ErrLeaseLost, err))
@@ -229,113 +167,67 @@ func (h *handler) heartbeat(ctx context.Context, a *attempt, lose context.Cancel
 	}
 }
 
-// renew tells whether the lease is still the attempt's. The statement ends with the
+// lost is the error of an attempt whose lease another one has.
+func (a *attempt) lost() error {
+	return fmt.Errorf("%w: another attempt has task %s", ErrLeaseLost, a.Task)
+}
+
+// renew reports whether the lease is still the attempt's. The statement ends with the
 // lease at the latest.
 func (h *handler) renew(ctx context.Context, a *attempt, until time.Time) (bool, error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	dialect, err := h.dialect.Resolve(ctx, h.db)
+	c, err := h.db.Conn(ctx)
 	if err != nil {
 		return false, err
 	}
-	end := a.clock.Add(time.Since(a.begun) + a.lease).UnixMilli()
-	return changed(h.db.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_effects SET lease_until = ?"+effectRow+" AND lease_token = ? AND done_at IS NULL"),
-		append(append([]any{end}, a.key()...), a.token)...))
+	return c.RenewLease(ctx, a.EffectKey, a.token, a.clock.Add(time.Since(a.begun)+a.lease).UnixMilli())
 }
 
 // complete makes the task done, if the lease is still this attempt's. The task is
 // locked last, so that the handlers of other queues do not wait for fn.
-func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delivery, fn func(context.Context, sqldb.Tx, *amqpx.Delivery) error) error {
-	return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
-		dialect, err := h.dialect.Resolve(ctx, tx)
+func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delivery, fn Func) error {
+	return sqldb.Transact(ctx, h.db.DB, h.txOpts, func(tx sqldb.Tx) error {
+		c, err := h.db.On(ctx, tx)
 		if err != nil {
 			return err
 		}
 		now := h.now().UnixMilli()
-		ours, err := changed(tx.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_effects SET done_at = ?, lease_until = 0, updated_at = ?"+effectRow+" AND lease_token = ? AND done_at IS NULL"),
-			append(append([]any{now, now}, a.key()...), a.token)...))
+		ours, err := c.CompleteLease(ctx, a.EffectKey, a.token, now)
 		if err != nil {
 			return err
 		}
 		if !ours {
-			return fmt.Errorf("%w: another attempt has task %s", ErrLeaseLost, a.task)
+			return a.lost()
 		}
-		w := &work{id: d.ID, finish: func(ctx context.Context, c sqldb.Conn) error { return a.done(ctx, c, dialect, d, now) }}
+		w := &work{id: d.ID, finish: func(ctx context.Context, c rows.Conn) error {
+			if err := c.EndRunning(ctx, a.EffectKey, now); err != nil {
+				return err
+			}
+			return a.stillOpen(ctx, c, d, rows.Current)
+		}}
 		if fn != nil {
-			if err := a.stillOpen(ctx, tx, dialect, d, ""); err != nil {
+			if err := a.stillOpen(ctx, c, d, rows.Unlocked); err != nil {
 				return err
 			}
-			if err := fn(w.within(ctx), tx, d); err != nil {
+			if err := fn.call(withWork(ctx, w), tx, d); err != nil {
 				return err
 			}
 		}
-		return w.end(ctx, tx)
+		return w.finishOnce(ctx, c)
 	})
 }
 
-// done makes the task done. It is pending again if the lease has ended and nobody has
-// begun since.
-func (a *attempt) done(ctx context.Context, c sqldb.Conn, dialect Dialect, d *amqpx.Delivery, now int64) error {
-	_, err := c.ExecContext(ctx, dialect.Bind("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ? "+
-		"WHERE id = ? AND version = ? AND created_at = ? AND (status IN ('running', 'pending') OR status = 'failed' AND exchange <> '')"), now, now, a.task, a.version, a.created)
-	if err != nil {
-		return err
-	}
-	return a.stillOpen(ctx, c, dialect, d, current(dialect))
-}
-
-// stillOpen is a *skipError when the lease had ended, and then the task. lock is that
-// of look.
-func (a *attempt) stillOpen(ctx context.Context, tx sqldb.Conn, dialect Dialect, d *amqpx.Delivery, lock string) error {
-	task, err := look(ctx, tx, dialect, a.task, a.clock, lock)
+// stillOpen is a *skipError when the lease had ended, and then the task.
+func (a *attempt) stillOpen(ctx context.Context, c rows.Conn, d *amqpx.Delivery, l rows.Lock) error {
+	task, err := c.Find(ctx, a.Task, a.clock.UnixMilli(), l)
 	switch {
 	case err != nil:
 		return err
-	case task.version != a.version || task.created != a.created:
+	case task.Version != a.Version || task.Created != a.Created:
 		return &skipError{SkipStale}
-	case task.status == StatusRunning, task.status == StatusPending, task.status == StatusDone, task.status == StatusFailed && !task.toQueue:
+	case task.Status == rows.Running, task.Status == rows.Pending, task.Status == rows.Done, task.Status == rows.Failed && !task.ToQueue:
 		return nil
 	}
-	reason, err := task.reason(d)
-	return errors.Join(err, &skipError{reason})
-}
-
-// noLease is the condition that nobody but the attempt of a token works on a task
-// under a lease. Its parameters are the instant and the token.
-const noLease = " AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects AS e WHERE e.task_id = rabbitdelay_tasks.id AND e.version = rabbitdelay_tasks.version" +
-	" AND e.created_at = rabbitdelay_tasks.created_at AND e.done_at IS NULL AND e.lease_until > ? AND e.lease_token <> ?)"
-
-// endLeases makes tasks pending again whose leases have ended: their processes have
-// died. Their messages come again; now they can be cancelled, too.
-func (s *Store) endLeases(ctx context.Context) error {
-	d, err := s.dialect.Resolve(ctx, s.db)
-	if err != nil {
-		return err
-	}
-	now := s.now().UnixMilli()
-	rows, err := s.db.QueryContext(ctx, d.Bind("SELECT id FROM rabbitdelay_tasks WHERE status = 'running'"+noLease+" LIMIT 1000"), now, "")
-	if err != nil {
-		return fmt.Errorf("looking for leases that have ended: %w", sqldb.Explain(err))
-	}
-	var ids []string
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return errors.Join(err, rows.Close())
-		}
-		ids = append(ids, id)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return err
-	}
-	for _, id := range ids {
-		ended, err := changed(s.db.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_tasks SET status = 'pending', updated_at = ? WHERE id = ? AND status = 'running'"+noLease), now, id, now, ""))
-		if err != nil {
-			return fmt.Errorf("ending the lease of task %s: %w", id, err)
-		}
-		if ended {
-			s.log.Warn("a lease has ended without an outcome; the task is pending again", zap.String("id", id))
-		}
-	}
-	return nil
+	return skipped(task, fenceOf(d, a.clock.UnixMilli()), d)
 }

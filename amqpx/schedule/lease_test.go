@@ -66,7 +66,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 		s.srv.CutConnections()
 		after(30 * time.Minute)
 		for what, err := range map[string]error{
-			"cancel": s.Cancel(s.Context(), nil, "pay"), "reschedule": s.Reschedule(s.Context(), nil, "pay", time.Now()), "fire": s.FireNow(s.Context(), nil, "pay"),
+			"cancel": s.Cancel(s.Context(), NoTx, "pay"), "reschedule": s.Reschedule(s.Context(), NoTx, "pay", time.Now()), "fire": s.FireNow(s.Context(), NoTx, "pay"),
 		} {
 			var se *StatusError
 			if !errors.As(err, &se) || se.Status != StatusRunning {
@@ -130,9 +130,9 @@ func TestLeaseOfADeadProcess(t *testing.T) {
 		// die begins as a process does that ends then, after its message.
 		die := func(id string, attempts int) {
 			h := newLeaseHandler(sqldb.Of(s.db), nil, nil)
-			a := &attempt{task: id, version: 1, queue: "q", token: "dead", lease: DefaultLease}
+			a := newAttempt(&amqpx.Delivery{ID: id, Version: 1, Queue: "q"}, 0, DefaultLease)
 			check(s.T, h.enter(s.Context(), a, &amqpx.Delivery{ID: id, Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 5, DueAt: time.Now()}))
-			a.end()
+			a.leaveLane()
 			if a.number != attempts {
 				s.Errorf("%s: attempt %d, expected %d", id, a.number, attempts)
 			}
@@ -156,11 +156,11 @@ func TestLeaseOfADeadProcess(t *testing.T) {
 		p.wantCalls(1, "other")
 		p.calls = nil
 		after(30*time.Second - 2*time.Second)
-		if err := s.Cancel(s.Context(), nil, "cancelled"); !errors.Is(err, ErrStatus) {
+		if err := s.Cancel(s.Context(), NoTx, "cancelled"); !errors.Is(err, ErrStatus) {
 			s.Errorf("cancel under the lease: %v", err)
 		}
 		after(2 * time.Second)
-		check(s.T, s.Cancel(s.Context(), nil, "cancelled"))
+		check(s.T, s.Cancel(s.Context(), NoTx, "cancelled"))
 		after(time.Hour)
 		p.wantCalls(1, "pay")
 		s.wantTask("pay", StatusDone, 1)
@@ -266,7 +266,7 @@ func TestLeasesOfSubscribers(t *testing.T) {
 		s.wantEffects("with", "mail 10m10s", "sms 10m10s", "audit 10s")
 		s.wantEffects("leases", "mail 1h10m10s", "sms 1h10m10s")
 		for _, id := range []string{"with", "leases"} {
-			if got, err := s.Get(s.Context(), nil, id); err != nil || got.Status != StatusDone {
+			if got, err := s.Get(s.Context(), NoTx, id); err != nil || got.Status != StatusDone {
 				s.Errorf("%s is %s, %v", id, got.Status, err)
 			}
 		}
@@ -311,7 +311,7 @@ func TestLeaseSkips(t *testing.T) {
 		}
 		// It was replaced while the work ran.
 		p.work = func(ctx context.Context, _ *amqpx.Delivery) error {
-			return s.Schedule(ctx, nil, Task{ID: "r", Queue: "q", DeliverAt: due.Add(time.Hour)}, Replace())
+			return s.Schedule(ctx, NoTx, Task{ID: "r", Queue: "q", DeliverAt: due.Add(time.Hour)}, Replace())
 		}
 		s.schedule(Task{ID: "r", Queue: "q", DeliverAt: due})
 		check(s.T, h(s.Context(), &amqpx.Delivery{ID: "r", Version: 1, DueAt: due}))
@@ -346,18 +346,18 @@ func TestLeaseKey(t *testing.T) {
 		task := Task{ID: "pay", Queue: "q", DeliverAt: time.Now().Add(time.Minute)}
 		s.schedule(task)
 		after(2 * time.Minute)
-		check(s.T, s.Revive(s.Context(), nil, "pay", time.Now()))
+		check(s.T, s.Revive(s.Context(), NoTx, "pay", time.Now()))
 		after(time.Minute)
-		check(s.T, s.Revive(s.Context(), nil, "pay", time.Now().Add(time.Hour)))
-		check(s.T, s.Reschedule(s.Context(), nil, "pay", time.Now().Add(2*time.Hour)))
-		check(s.T, s.FireNow(s.Context(), nil, "pay"))
+		check(s.T, s.Revive(s.Context(), NoTx, "pay", time.Now().Add(time.Hour)))
+		check(s.T, s.Reschedule(s.Context(), NoTx, "pay", time.Now().Add(2*time.Hour)))
+		check(s.T, s.FireNow(s.Context(), NoTx, "pay"))
 		after(time.Minute)
 		p.wantCalls(3, "pay")
 		keys := map[string]bool{p.calls[0]: true}
 		p.work = func(context.Context, *amqpx.Delivery) error { return nil }
 		task.DeliverAt = time.Now().Add(time.Minute)
 		for range 2 {
-			check(s.T, s.Schedule(s.Context(), nil, task, Replace()))
+			check(s.T, s.Schedule(s.Context(), NoTx, task, Replace()))
 			after(2 * time.Minute)
 			keys[p.calls[len(p.calls)-1]] = true
 		}

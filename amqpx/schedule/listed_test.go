@@ -19,12 +19,12 @@ func TestUnlistedDestinationIsRefused(t *testing.T) {
 	s.cfg.Destination = cfg.Listed
 	for queue, want := range map[string]string{"orders": "", "order": "only those may be used (declare: listed): orders"} {
 		task := Task{ID: queue, Queue: queue, DeliverAt: time.Now().Add(29 * 24 * time.Hour)}
-		err := s.Schedule(t.Context(), nil, task)
+		err := s.Schedule(t.Context(), NoTx, task)
 		_, named := errors.AsType[*TaskError](err)
 		if want == "" && err != nil || want != "" && (!named || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v", queue, err)
 		}
-		err = s.Schedules().Add(t.Context(), nil, Recurring{Name: queue, Cron: "@daily", Task: Task{Queue: queue}})
+		err = s.Schedules().Add(t.Context(), NoTx, Recurring{Name: queue, Cron: "@daily", Task: Task{Queue: queue}})
 		_, named = errors.AsType[*RecurringError](err)
 		if want == "" && err != nil || want != "" && (!named || !strings.Contains(err.Error(), want)) {
 			t.Errorf("recurring, %s: %v", queue, err)

@@ -26,8 +26,8 @@ func TestTasksAreMessages(t *testing.T) {
 		headers := map[string]string{"tenant": "blue"}
 		task := near("a")
 		task.Type, task.CorrelationID, task.Priority, task.ContentType, task.Headers = "order.expired", "req-7", 3, "application/json", headers
-		check(t, s.Schedule(ctx, nil, task))
-		check(t, s.Schedule(ctx, nil, near("b")))
+		check(t, s.Schedule(ctx, NoTx, task))
+		check(t, s.Schedule(ctx, NoTx, near("b")))
 		<-time.After(2 * time.Second)
 		got := map[string]amqpx.Message{}
 		for _, r := range sender.receipts() {

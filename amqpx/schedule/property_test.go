@@ -15,6 +15,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // world is a store, a broker and a consumer in one thread under one clock, and
@@ -84,7 +85,7 @@ func newWorld(t *rapid.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.store.now = func() time.Time { return w.now }
+	w.store.pace.Local = func() time.Time { return w.now }
 	w.handler = newHandler(sqldb.Of(db), w.effect, []HandlerOption{
 		OnSkip(func(_ context.Context, _ *amqpx.Delivery, r SkipReason) { w.skipped = r }),
 		OnFailure(func(_ context.Context, _ *amqpx.Delivery, _ error, _ bool, err error) {
@@ -93,7 +94,7 @@ func newWorld(t *rapid.T) *world {
 			}
 		}),
 	})
-	w.handler.now = w.store.now
+	w.handler.now = w.store.pace.Local
 	return w
 }
 
@@ -127,7 +128,7 @@ func (w *world) SendBatch(_ context.Context, msgs []amqpx.Message) error {
 }
 
 // effect is the user's function. The model must allow it now.
-func (w *world) effect(_ context.Context, _ sqldb.Tx, d *amqpx.Delivery) error {
+func (w *world) effect(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
 	e := w.model[d.ID]
 	switch {
 	case e == nil:
@@ -143,7 +144,7 @@ func (w *world) effect(_ context.Context, _ sqldb.Tx, d *amqpx.Delivery) error {
 	return w.outcome
 }
 
-// deliver gives a due message to the consumer. It stays in the broker when the
+// deliver hands a due message to the consumer. It stays in the broker if the
 // consumer is to crash before it acknowledges.
 func (w *world) deliver(i int, outcome error, crashBeforeAck bool) {
 	m := w.waiting[i]
@@ -241,7 +242,7 @@ func (w *world) check(err error) {
 // statusesMatch compares every row with the model.
 func (w *world) statusesMatch() {
 	seen := 0
-	for task, err := range w.store.List(context.Background(), nil, Filter{}) {
+	for task, err := range w.store.List(context.Background(), NoTx, Filter{}) {
 		w.check(err)
 		e := w.model[task.ID]
 		if e == nil || e.status != task.Status || e.version != task.Version || !e.due.Equal(task.DeliverAt) {
@@ -347,16 +348,16 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 			},
 			"relay crashes": func(t *rapid.T) {
 				w.faults = faulty
-				list := w.claim(kind(rapid.Bool().Draw(t, "sweep")))
+				list := w.claim(rows.Purpose(rapid.IntRange(0, 1).Draw(t, "sweep")))
 				if rapid.Bool().Draw(t, "after publishing") {
-					w.store.publish(ctx, list, func(*claimed, error) {})
+					w.store.relay.Publish(ctx, list, func(*rows.Task, error) {})
 					w.refused = nil
 				}
 			},
 			"relay is slow to mark": func(t *rapid.T) {
 				// The consumer, and another relay after the lease, come first.
 				w.faults = faulty
-				list, err := w.store.take(ctx)
+				list, err := w.store.relay.Take(ctx)
 				w.check(err)
 				ok, failures := published(w.store, list)
 				if due := w.anyDue(t); rapid.Bool().Draw(t, "move") {
@@ -370,8 +371,8 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 				for _, i := range w.due() {
 					w.deliver(i, nil, true)
 				}
-				w.check(w.store.markSent(ctx, ok))
-				w.check(w.store.settleFailures(ctx, failures))
+				w.check(w.store.relay.MarkSent(ctx, ok))
+				w.check(w.store.relay.SettleFailures(ctx, failures))
 				w.failRefused()
 			},
 			"deliver": func(t *rapid.T) {
@@ -420,26 +421,30 @@ func TestEffectsAreThoseOfTheModel(t *testing.T) {
 }
 
 func (w *world) step() (found int) {
-	found, _, err := w.store.step(context.Background())
+	found, _, err := w.store.relay.Step(context.Background())
 	w.check(err)
 	w.failRefused()
 	return found
 }
 
 func (w *world) sweep() {
-	w.check(w.store.sweep(context.Background()))
+	w.check(w.store.sweeper.Sweep(context.Background()))
 	w.failRefused()
 }
 
 // claim claims what it finds, without regard to the evidence.
-func (w *world) claim(k kind) []*claimed {
+func (w *world) claim(p rows.Purpose) []*rows.Task {
 	until := w.now.Add(time.Hour).UnixMilli()
-	if k == toResend {
+	if p == rows.ToResend {
 		until = w.now.UnixMilli()
 	}
-	lanes, err := w.store.look(context.Background(), k, until)
+	lanes, _, err := w.store.relay.Look(context.Background(), p, until)
 	w.check(err)
-	list, err := w.store.claim(context.Background(), k, w.store.wishes(lanes, until))
+	var wishes []rows.Wish
+	for _, l := range lanes {
+		wishes = append(wishes, rows.Wish{Lane: l.Lane, Until: until, Most: w.store.cfg.Batch})
+	}
+	list, err := w.store.relay.Claim(context.Background(), p, wishes)
 	w.check(err)
 	return list
 }
@@ -464,7 +469,7 @@ func (w *world) allSent() {
 	}
 }
 
-// settle lets everything run without faults until nothing is pending.
+// settle runs everything without faults until nothing is pending.
 func (w *world) settle() {
 	w.faults = func() sendFault { return noFault }
 	for round := range 300 {

@@ -1,200 +1,184 @@
 package schedule
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"iter"
 	"math"
-	"strings"
+	"slices"
+	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // Get reads one task. Errors: ErrNotFound.
 func (s *Store) Get(ctx context.Context, ex Executor, id string) (Task, error) {
-	c := s.on(ex)
-	d, err := s.dialect.Resolve(ctx, c)
+	c, err := s.conn(ctx, ex)
 	if err != nil {
 		return Task{}, err
 	}
-	var t Task
-	err = scanOne(ctx, c, d, id, &t)
-	if errors.Is(err, sql.ErrNoRows) {
+	t, err := c.Get(ctx, id)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
 		return Task{}, fmt.Errorf("task %s: %w", id, ErrNotFound)
+	case err != nil:
+		return Task{}, fmt.Errorf("reading task %s: %w", id, err)
 	}
-	if err == nil {
-		err = readTags(ctx, c, d, []*Task{&t})
-	}
-	if err != nil {
-		return t, fmt.Errorf("reading task %s: %w", id, sqldb.Explain(err))
-	}
-	return t, nil
+	return taskOf(t), nil
 }
 
-// scanOne reads a row, also one that can never be sent.
-func scanOne(ctx context.Context, c sqldb.Conn, d Dialect, id string, t *Task) error {
-	rows, err := c.QueryContext(ctx, d.Bind("SELECT "+columns(true)+" FROM rabbitdelay_tasks WHERE id = ?"), id)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	if !rows.Next() {
-		return cmp.Or(rows.Err(), sql.ErrNoRows)
-	}
-	if err := scanTask(rows.Scan, t); err != nil && !isRowError(err) {
-		return err
-	}
-	return rows.Err()
-}
-
-// listPage is how many rows List reads at a time.
-const listPage = 500
-
-// List iterates over tasks in the order of their due instant and id; what another
-// program wrote without an instant comes last. It reads page by page, each page
+// List iterates over tasks in the order of f.Sort, by default of their due instant and
+// id, where what another program wrote without an instant comes last. It reads page by page, each page
 // beginning where the last one ended, so no statement stays open between two steps,
 // and tasks that move meanwhile may be seen twice or not at all. The iteration ends
 // after an error.
 func (s *Store) List(ctx context.Context, ex Executor, f Filter) iter.Seq2[Task, error] {
 	return func(yield func(Task, error) bool) {
-		ex := s.on(ex)
-		left := f.Limit
-		if left <= 0 {
-			left = math.MaxInt
-		}
-		d, err := s.dialect.Resolve(ctx, ex)
-		if err != nil {
+		if err := s.list(ctx, ex, f, func(t *rows.Task) bool { return yield(taskOf(t), nil) }); err != nil {
 			yield(Task{}, fmt.Errorf("listing tasks: %w", err))
-			return
-		}
-		// SQLite has any value in any column, and sorts texts behind all numbers, where
-		// a cursor could not tell them apart.
-		f.timeless = d == SQLite && f.After.ID != "" && stored(f.After.DeliverAt) > maxDue
-		for left > 0 {
-			n := min(left, listPage)
-			page, err := page(ctx, ex, d, f, n)
-			if err != nil {
-				yield(Task{}, fmt.Errorf("listing tasks: %w", sqldb.Explain(err)))
-				return
-			}
-			for _, t := range page {
-				if !yield(t, nil) {
-					return
-				}
-			}
-			left -= len(page)
-			switch {
-			case len(page) == n:
-				f.After = page[n-1].Cursor()
-			case f.timeless || d != SQLite || !f.DueTo.IsZero():
-				return
-			default:
-				f.timeless, f.After = true, Cursor{}
-			}
 		}
 	}
 }
 
-// page reads up to n tasks. Without a status it is the union of the statuses,
-// each of which an index has in order.
-func page(ctx context.Context, ex sqldb.Conn, d Dialect, f Filter, n int) ([]Task, error) {
-	query, args, err := listQuery(d, f, columns(!f.WithoutBody), n)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := ex.QueryContext(ctx, d.Bind(query), args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	list := make([]Task, 0, min(n, 64))
-	for rows.Next() {
-		var t Task
-		if err := scanTask(rows.Scan, &t); err != nil && !isRowError(err) {
-			return nil, err
-		}
-		list = append(list, t)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return nil, err
-	}
-	tagged := make([]*Task, len(list))
-	for i := range list {
-		tagged[i] = &list[i]
-	}
-	return list, readTags(ctx, ex, d, tagged)
-}
-
-// listQuery reads columns, among them due_at and id, of up to n tasks. The order makes
-// each database go by the index that has it, and stop.
-func listQuery(d Dialect, f Filter, columns string, n int) (string, []any, error) {
-	var parts []string
-	var args []any
-	order := "due_at, id"
-	if f.timeless {
-		order = "id"
-	}
-	table := "rabbitdelay_tasks"
-	if d == MySQL && f.IDPrefix+f.Tag == "" { // which might sort a whole status
-		table += " FORCE INDEX (rabbitdelay_tasks_status)"
-		if f.Queue+f.Exchange != "" {
-			table = byDestination(d, f.Exchange)
-		}
-	}
-	for _, status := range statuses {
-		if f.Status != "" && f.Status != status {
-			continue
-		}
-		one := f
-		one.Status = status
-		where, a, err := one.where()
-		if err != nil {
-			return "", nil, err
-		}
-		switch {
-		case f.timeless:
-			where, a = where+" AND due_at > ? AND id > ?", append(a, int64(maxDue), f.After.ID)
-		case d == SQLite:
-			where, a = where+" AND due_at <= ?", append(a, int64(maxDue))
-		}
-		if f.After.ID != "" && !f.timeless {
-			condition, values := beyond(d, f.After)
-			where, a = where+" AND "+condition, append(a, values...)
-		}
-		parts = append(parts, fmt.Sprintf("SELECT * FROM (SELECT %s FROM %s%s ORDER BY %s LIMIT %d) AS %s",
-			columns, table, where, order, n, status))
-		args = append(args, a...)
-	}
-	if len(parts) == 0 {
-		return "", nil, fmt.Errorf("status is %q, expected one of %v", f.Status, statuses)
-	}
-	query := strings.Join(parts, " UNION ALL ")
-	if len(parts) > 1 {
-		query = fmt.Sprintf("SELECT * FROM (%s) AS every ORDER BY %s LIMIT %d", query, order, n)
-	} else {
-		query += " ORDER BY " + order
-	}
-	return query, args, nil
-}
-
-func (s *Store) query(ctx context.Context, ex Executor, query string, args []any, row func(sqldb.Rows) error) error {
-	c := s.on(ex)
-	d, err := s.dialect.Resolve(ctx, c)
+func (s *Store) list(ctx context.Context, ex Executor, f Filter, yield func(*rows.Task) bool) error {
+	filter, err := f.rowFilter()
 	if err != nil {
 		return err
 	}
-	rows, err := c.QueryContext(ctx, d.Bind(query), args...)
+	sort, err := f.Sort.parsed()
 	if err != nil {
-		return fmt.Errorf("reading tasks: %w", sqldb.Explain(err))
+		return err
 	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		if err := row(rows); err != nil {
-			return fmt.Errorf("reading tasks: %w", err)
+	c, err := s.conn(ctx, ex)
+	if err != nil {
+		return err
+	}
+	limit := f.Limit
+	if limit <= 0 {
+		limit = math.MaxInt
+	}
+	l := rows.Listing{Filter: filter, Sort: sort, After: rows.Place(f.After), Limit: limit, WithoutBody: f.WithoutBody}
+	if f.Unheld {
+		return s.listUnheld(ctx, c, l, yield)
+	}
+	return c.List(ctx, l, yield)
+}
+
+// reading reads something about the tasks that a filter chooses.
+func reading[T any](ctx context.Context, s *Store, ex Executor, f Filter, what string, read func(c rows.Conn, f rows.Filter) (T, error)) (none T, err error) {
+	filter, err := f.rowFilter()
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	c, err := s.conn(ctx, ex)
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	result, err := read(c, filter)
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	return result, nil
+}
+
+// QueueCount is the number of tasks of one queue in one status. Queue is empty
+// for tasks whose destination is an exchange.
+type QueueCount struct {
+	Queue  string
+	Status Status
+	Count  int64
+}
+
+// Count counts tasks by queue and status, in that order.
+func (s *Store) Count(ctx context.Context, ex Executor, f Filter) ([]QueueCount, error) {
+	return reading(ctx, s, ex, f, "counting tasks", func(c rows.Conn, f rows.Filter) (counts []QueueCount, err error) {
+		list, err := c.CountByQueue(ctx, f)
+		for _, n := range list {
+			counts = append(counts, QueueCount{n.Queue, Status(n.Status), n.Count})
 		}
+		return counts, err
+	})
+}
+
+// CountUpTo counts the tasks that the filter chooses, and stops at limit: a result
+// of limit + 1 means that there are more. A limit of 0 is none.
+func (s *Store) CountUpTo(ctx context.Context, ex Executor, f Filter, limit int64) (int64, error) {
+	return reading(ctx, s, ex, f, "counting tasks", func(c rows.Conn, f rows.Filter) (int64, error) {
+		if limit <= 0 {
+			return c.Count(ctx, f)
+		}
+		return c.CountUpTo(ctx, f, limit)
+	})
+}
+
+// CountFinished counts the tasks that came to an end in a status from an instant on,
+// and before another. It stops at limit: a result of limit + 1 means that there are more.
+func (s *Store) CountFinished(ctx context.Context, ex Executor, status Status, from, to time.Time, limit int64) (int64, error) {
+	if !slices.Contains([]Status{StatusDone, StatusCancelled, StatusExpired, StatusFailed}, status) {
+		return 0, fmt.Errorf("%w: counting finished tasks: status %q; expected done, cancelled, expired or failed", ErrConfig, status)
 	}
-	return rows.Err()
+	return reading(ctx, s, ex, Filter{}, "counting finished tasks", func(c rows.Conn, _ rows.Filter) (int64, error) {
+		return c.CountFinished(ctx, string(status), from, to, limit)
+	})
+}
+
+// Bin is the number of tasks due from From, inclusive, to To, exclusive.
+type Bin struct {
+	From, To time.Time
+	Count    int64
+}
+
+// Histogram counts tasks by due instant: n bins of the given width, from the
+// instant from on. Widths are whole milliseconds.
+func (s *Store) Histogram(ctx context.Context, ex Executor, f Filter, from time.Time, width time.Duration, n int) ([]Bin, error) {
+	if width < time.Millisecond || n < 1 || n > 100_000 {
+		return nil, fmt.Errorf("histogram: width %v and %d bins, expected at least 1ms and 1 to 100000", width, n)
+	}
+	start, step := rows.Millis(from), width.Milliseconds()
+	bins := make([]Bin, n)
+	for i := range bins {
+		bins[i].From = time.UnixMilli(start + int64(i)*step)
+		bins[i].To = time.UnixMilli(start + int64(i+1)*step)
+	}
+	if f.DueFrom.IsZero() || f.DueFrom.Before(bins[0].From) {
+		f.DueFrom = bins[0].From
+	}
+	if f.DueTo.IsZero() || f.DueTo.After(bins[n-1].To) {
+		f.DueTo = bins[n-1].To
+	}
+	return reading(ctx, s, ex, f, "histogram of tasks", func(c rows.Conn, f rows.Filter) ([]Bin, error) {
+		return bins, c.Bins(ctx, f, start, step, func(i int, count int64) {
+			if i >= 0 && i < n {
+				bins[i].Count = count
+			}
+		})
+	})
+}
+
+// Effect is what the handler of one queue has recorded about a task: of a task to an
+// exchange its effect, of others only attempts that are recorded before they run.
+type Effect struct {
+	Version    int64     // the task's
+	Queue      string    // whose handler it is
+	DoneAt     time.Time // when the effect was committed; zero before
+	Attempts   int       // that were recorded before they ran
+	LeaseUntil time.Time // until then an attempt has the task to itself; zero without one
+}
+
+// Effects reads what handlers have recorded about a task, by version and queue.
+func (s *Store) Effects(ctx context.Context, ex Executor, id string) ([]Effect, error) {
+	return reading(ctx, s, ex, Filter{}, "reading the effects of task "+id, func(c rows.Conn, _ rows.Filter) (list []Effect, err error) {
+		found, err := c.Effects(ctx, id)
+		for _, e := range found {
+			list = append(list, Effect(e))
+		}
+		return list, err
+	})
+}
+
+// Tags returns the first tags that tasks have, in their order, at most limit.
+func (s *Store) Tags(ctx context.Context, ex Executor, limit int) ([]string, error) {
+	return reading(ctx, s, ex, Filter{}, "reading tags", func(c rows.Conn, _ rows.Filter) ([]string, error) { return c.TagNames(ctx, limit) })
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
 )
 
 // Rows that cannot be planned, however many, harm only themselves, and each has its
@@ -28,8 +30,8 @@ func TestRecurringRowsThatCannotBePlanned(t *testing.T) {
 			t.Errorf("%s: %q", got.Name, got.LastError)
 		}
 	}
-	check(t, c.schedules().Pause(t.Context(), nil, "null00"))
-	check(t, c.schedules().Resume(t.Context(), nil, "null00"))
+	check(t, c.schedules().Pause(t.Context(), NoTx, "null00"))
+	check(t, c.schedules().Resume(t.Context(), NoTx, "null00"))
 	if got := c.get("null00"); !strings.Contains(got.LastError, "expected a JSON object") {
 		t.Errorf("a pause has mended it: %q", got.LastError)
 	}
@@ -53,14 +55,14 @@ func TestRecurringRowsThatCannotBePlanned(t *testing.T) {
 func TestRecurringLimitsOfAReader(t *testing.T) {
 	c := newCalendar(t, 2)
 	small, large := c.stores[0], c.stores[1]
-	small.cfg.MaxBody = 10
+	small.planner.MaxBody = 10
 	long := toQ()
 	long.Body = []byte(strings.Repeat("x", 100))
-	check(t, large.Schedules().Add(t.Context(), nil, Recurring{Name: "a", Cron: "@hourly", Misfire: MisfireAll, Task: long}))
-	check(t, large.Schedules().Add(t.Context(), nil, Recurring{Name: "b", Cron: "@hourly", Task: toQ()}))
+	check(t, large.Schedules().Add(t.Context(), NoTx, Recurring{Name: "a", Cron: "@hourly", Misfire: MisfireAll, Task: long}))
+	check(t, large.Schedules().Add(t.Context(), NoTx, Recurring{Name: "b", Cron: "@hourly", Task: toQ()}))
 	plan := func(s *Store, want string) {
 		t.Helper()
-		_, err := s.planAll(t.Context())
+		_, err := s.planner.PlanAll(t.Context())
 		if want == "" && err != nil || !strings.Contains(fmt.Sprint(err), want) {
 			t.Fatalf("got %v, expected %q", err, want)
 		}
@@ -79,13 +81,13 @@ func TestRecurringLimitsOfAReader(t *testing.T) {
 	// A time zone that is unknown here may be a mistake, which its row shows; or newer
 	// than this relay, and then another one goes on at once.
 	const zone = "Test/Newer"
-	t.Cleanup(func() { zones.Delete(zone) })
+	t.Cleanup(func() { recur.Zones.Delete(zone) })
 	c.exec("INSERT INTO rabbitdelay_schedules (name, queue, cron, time_zone) VALUES ('z', 'q', '@hourly', ?)", zone)
 	plan(small, "MaxBody") // of the first
 	if got := c.get("z"); !strings.Contains(got.LastError, "is unknown") {
 		t.Errorf("the row says %q", got.LastError)
 	}
-	zones.Store(zone, time.UTC)
+	recur.Zones.Store(zone, time.UTC)
 	plan(large, "")
 	c.expect("z", "2026-01-01T17:00:00Z pending")
 	if got := c.get("z"); got.LastError != "" {
@@ -100,18 +102,18 @@ func TestRecurringWithdrawsMoved(t *testing.T) {
 		c := newCalendar(t, 1)
 		s, x, ctx := c.stores[0], c.schedules(), t.Context()
 		c.idle = true
-		check(t, x.Add(ctx, nil, Recurring{Name: "a", Cron: "0 * * * *", Task: toQ()}))
-		check(t, s.Reschedule(ctx, nil, "a@2026-01-01T13:00:00Z", c.now.Add(30*24*time.Hour)))
+		check(t, x.Add(ctx, NoTx, Recurring{Name: "a", Cron: "0 * * * *", Task: toQ()}))
+		check(t, s.Reschedule(ctx, NoTx, "a@2026-01-01T13:00:00Z", c.now.Add(30*24*time.Hour)))
 		c.now = c.now.Add(49 * time.Hour)
 		want := "cancelled"
 		switch what {
 		case "delete":
-			check(t, x.Delete(ctx, nil, "a"))
+			check(t, x.Delete(ctx, NoTx, "a"))
 		case "pause":
-			check(t, x.Pause(ctx, nil, "a"))
+			check(t, x.Pause(ctx, NoTx, "a"))
 		default:
 			want = "pending"
-			check(t, x.Edit(ctx, nil, "a", func(r *Recurring) error { r.Cron = "5 * * * *"; return nil }))
+			check(t, x.Edit(ctx, NoTx, "a", func(r *Recurring) error { r.Cron = "5 * * * *"; return nil }))
 		}
 		if got := c.tasks("a"); got[0] != "2026-01-01T13:00:00Z "+want {
 			t.Errorf("%s: %q, expected %s", what, got, want)
@@ -122,27 +124,27 @@ func TestRecurringWithdrawsMoved(t *testing.T) {
 // A relay that ends while it plans a row leaves no row alone when it runs again.
 func TestRelayEndsWhilePlanning(t *testing.T) {
 	c := newCalendar(t, 1)
-	check(t, c.schedules().Add(t.Context(), nil, Recurring{Name: "a", Cron: "@hourly", Task: toQ()}))
+	check(t, c.schedules().Add(t.Context(), NoTx, Recurring{Name: "a", Cron: "@hourly", Task: toQ()}))
 	s := c.stores[0]
 	planned := 0
 	for k := range 12 {
 		c.now = c.now.Add(time.Hour)
 		ctx, end := context.WithCancel(t.Context())
 		calls := 0
-		was := s.now
-		s.now = func() time.Time {
+		was := s.pace.Local
+		s.pace.Local = func() time.Time {
 			if calls++; calls == k {
 				end()
 			}
 			return was()
 		}
-		if _, err := s.planAll(ctx); err == nil {
+		if _, err := s.planner.PlanAll(ctx); err == nil {
 			planned++
 		}
-		s.now = was
+		s.pace.Local = was
 		end()
-		if len(s.asides) > 0 {
-			t.Fatalf("left alone after call %d: %v", k, s.leftAside())
+		if s.planner.Aside() != nil {
+			t.Fatalf("left alone after call %d: %v", k, s.planner.Aside())
 		}
 	}
 	if planned == 0 || planned == 12 {

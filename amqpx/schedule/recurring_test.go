@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // calendar is a database with recurring tasks, several relays under one clock, and
@@ -23,7 +25,7 @@ type calendar struct {
 
 func newCalendar(t *testing.T, relays int) *calendar {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
 	check(t, err)
 	t.Cleanup(func() { check(t, db.Close()) })
 	check(t, Migrate(t.Context(), db))
@@ -31,7 +33,7 @@ func newCalendar(t *testing.T, relays int) *calendar {
 	for range relays {
 		s, err := New(db, nil, Config{})
 		check(t, err)
-		s.now = func() time.Time { return c.now }
+		s.pace.Local = func() time.Time { return c.now }
 		c.stores = append(c.stores, s)
 	}
 	return c
@@ -39,10 +41,10 @@ func newCalendar(t *testing.T, relays int) *calendar {
 
 func (c *calendar) schedules() Schedules { return c.stores[0].Schedules() }
 
-// look lets a relay plan what is due.
+// look has a relay plan what is due.
 func (c *calendar) look() time.Duration {
 	c.t.Helper()
-	pause, err := c.stores[0].planAll(c.t.Context())
+	pause, err := c.stores[0].planner.PlanAll(c.t.Context())
 	check(c.t, err)
 	c.consume()
 	return pause
@@ -55,7 +57,7 @@ func (c *calendar) consume() {
 	}
 }
 
-// pass lets time pass, with looks as often as a relay looks.
+// pass advances the time by d, and looks as often as a relay does.
 func (c *calendar) pass(d time.Duration) {
 	c.t.Helper()
 	for end := c.now.Add(d); c.now.Before(end); {
@@ -77,16 +79,16 @@ func (c *calendar) exec(query string, args ...any) int64 {
 // tasks are the tasks in their order, as "instant status", of one recurring task.
 func (c *calendar) tasks(name string) []string {
 	c.t.Helper()
-	rows, err := c.db.QueryContext(c.t.Context(), "SELECT id, status FROM rabbitdelay_tasks WHERE id LIKE ? ORDER BY id", name+"@%")
+	found, err := c.db.QueryContext(c.t.Context(), "SELECT id, status FROM rabbitdelay_tasks WHERE id LIKE ? ORDER BY id", name+"@%")
 	check(c.t, err)
-	defer func() { check(c.t, rows.Close()) }()
+	defer func() { check(c.t, found.Close()) }()
 	var list []string
-	for rows.Next() {
+	for found.Next() {
 		var id, status string
-		check(c.t, rows.Scan(&id, &status))
+		check(c.t, found.Scan(&id, &status))
 		list = append(list, strings.TrimPrefix(id, name+"@")+" "+status)
 	}
-	check(c.t, rows.Err())
+	check(c.t, found.Err())
 	return list
 }
 
@@ -99,7 +101,7 @@ func (c *calendar) expect(name string, want ...string) {
 
 func (c *calendar) get(name string) Recurring {
 	c.t.Helper()
-	r, err := c.schedules().Get(c.t.Context(), nil, name)
+	r, err := c.schedules().Get(c.t.Context(), NoTx, name)
 	check(c.t, err)
 	return r
 }
@@ -108,19 +110,19 @@ func toQ() Task { return Task{Queue: "q", Body: []byte("x")} }
 
 func TestRecurringIsMadeAhead(t *testing.T) {
 	c := newCalendar(t, 1)
-	check(t, c.schedules().Add(t.Context(), nil, Recurring{Name: "a", Cron: "0 8 * * *", TimeZone: "Europe/Berlin", Task: toQ()}))
+	check(t, c.schedules().Add(t.Context(), NoTx, Recurring{Name: "a", Cron: "0 8 * * *", TimeZone: "Europe/Berlin", Task: toQ()}))
 	c.expect("a", "2026-01-02T07:00:00Z pending") // in the transaction that added it
 	c.now = time.Date(2026, 1, 2, 6, 59, 59, 0, time.UTC)
 	c.pass(2 * time.Second)
 	c.expect("a", "2026-01-02T07:00:00Z done", "2026-01-03T07:00:00Z pending")
 
-	check(t, c.schedules().Add(t.Context(), nil, Recurring{Name: "b", Every: 20 * time.Second, Task: toQ()}))
+	check(t, c.schedules().Add(t.Context(), NoTx, Recurring{Name: "b", Every: 20 * time.Second, Task: toQ()}))
 	c.expect("b", "2026-01-02T07:00:21Z pending", "2026-01-02T07:00:41Z pending", "2026-01-02T07:01:01Z pending")
 	c.pass(10 * time.Minute)
 	if list := c.tasks("b"); len(list) < 31 || len(list) > 33 {
 		t.Errorf("%d tasks in ten minutes", len(list))
 	}
-	if err := c.schedules().Add(t.Context(), nil, Recurring{Name: "b", Every: time.Second, Task: toQ()}); !errors.Is(err, ErrScheduleExists) {
+	if err := c.schedules().Add(t.Context(), NoTx, Recurring{Name: "b", Every: time.Second, Task: toQ()}); !errors.Is(err, ErrScheduleExists) {
 		t.Errorf("a second of that name: %v", err)
 	}
 }
@@ -155,7 +157,7 @@ func TestRecurringChanges(t *testing.T) {
 	daily := Recurring{Name: "a", Cron: "0 8 * * *", Task: toQ()}
 	put := func(r Recurring, want Change) {
 		t.Helper()
-		if got, err := x.Put(ctx, nil, r); err != nil || got != want {
+		if got, err := x.Put(ctx, NoTx, r); err != nil || got != want {
 			t.Fatalf("put: %s, %v; expected %s", got, err, want)
 		}
 	}
@@ -164,18 +166,18 @@ func TestRecurringChanges(t *testing.T) {
 	c.expect("a", "2026-01-02T08:00:00Z pending")
 	version := func(id string) int64 {
 		t.Helper()
-		task, err := c.stores[0].Get(ctx, nil, id)
+		task, err := c.stores[0].Get(ctx, NoTx, id)
 		check(t, err)
 		return task.Version
 	}
 
-	check(t, x.Pause(ctx, nil, "a"))
+	check(t, x.Pause(ctx, NoTx, "a"))
 	c.expect("a", "2026-01-02T08:00:00Z cancelled")
 	put(daily, Unchanged) // a start of the program does not resume it
 	c.now = c.now.Add(48 * time.Hour)
 	c.look()
 	c.expect("a", "2026-01-02T08:00:00Z cancelled")
-	check(t, x.Resume(ctx, nil, "a"))
+	check(t, x.Resume(ctx, NoTx, "a"))
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z pending")
 
 	// What is withdrawn and comes back has a new version: the message of the old one
@@ -183,7 +185,7 @@ func TestRecurringChanges(t *testing.T) {
 	daily.Task.Body = []byte("other")
 	put(daily, Changed)
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z pending")
-	task, err := c.stores[0].Get(ctx, nil, "a@2026-01-04T08:00:00Z")
+	task, err := c.stores[0].Get(ctx, NoTx, "a@2026-01-04T08:00:00Z")
 	check(t, err)
 	if string(task.Body) != "other" || task.Version != 2 {
 		t.Errorf("body %s, version %d", task.Body, task.Version)
@@ -191,14 +193,14 @@ func TestRecurringChanges(t *testing.T) {
 	daily.Cron = "0 9 * * *"
 	put(daily, Changed)
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z cancelled", "2026-01-04T09:00:00Z pending")
-	check(t, x.Edit(ctx, nil, "a", func(r *Recurring) error { r.Cron = "0 8 * * *"; return nil }))
+	check(t, x.Edit(ctx, NoTx, "a", func(r *Recurring) error { r.Cron = "0 8 * * *"; return nil }))
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z pending", "2026-01-04T09:00:00Z cancelled")
 	if v := version("a@2026-01-04T08:00:00Z"); v != 3 {
 		t.Errorf("version %d", v)
 	}
 
 	// What somebody cancelled stays cancelled, whatever becomes of the schedule.
-	check(t, c.stores[0].Cancel(ctx, nil, "a@2026-01-04T08:00:00Z"))
+	check(t, c.stores[0].Cancel(ctx, NoTx, "a@2026-01-04T08:00:00Z"))
 	daily.Cron, daily.Task.Body = "0 8 * * *", []byte("third")
 	put(daily, Changed)
 	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-04T08:00:00Z cancelled", "2026-01-04T09:00:00Z cancelled")
@@ -210,20 +212,20 @@ func TestRecurringChanges(t *testing.T) {
 	daily.Task.Tags, daily.Task.ExpiresAfter = []string{"blue", "green"}, time.Hour
 	put(daily, Changed)
 	put(daily, Unchanged)
-	if task, err := c.stores[0].Get(ctx, nil, "a@2026-01-05T08:00:00Z"); err != nil || !slices.Equal(task.Tags, daily.Task.Tags) || task.ExpiresAfter != time.Hour || task.Version != 2 {
+	if task, err := c.stores[0].Get(ctx, NoTx, "a@2026-01-05T08:00:00Z"); err != nil || !slices.Equal(task.Tags, daily.Task.Tags) || task.ExpiresAfter != time.Hour || task.Version != 2 {
 		t.Errorf("tags %v, version %d, %v", task.Tags, task.Version, err)
 	}
 
 	// Deleted and added again.
-	check(t, x.Delete(ctx, nil, "a"))
-	if _, err := x.Get(ctx, nil, "a"); !errors.Is(err, ErrNoSchedule) {
+	check(t, x.Delete(ctx, NoTx, "a"))
+	if _, err := x.Get(ctx, NoTx, "a"); !errors.Is(err, ErrNoSchedule) {
 		t.Errorf("got %v", err)
 	}
 	put(daily, Created)
 	if v := version("a@2026-01-05T08:00:00Z"); v != 3 {
 		t.Errorf("version %d", v)
 	}
-	for _, err := range []error{x.Pause(ctx, nil, "none"), x.Delete(ctx, nil, "none"), func() error { _, err := x.Fire(ctx, nil, "none"); return err }()} {
+	for _, err := range []error{x.Pause(ctx, NoTx, "none"), x.Delete(ctx, NoTx, "none"), func() error { _, err := x.Fire(ctx, NoTx, "none"); return err }()} {
 		if !errors.Is(err, ErrNoSchedule) {
 			t.Errorf("got %v", err)
 		}
@@ -235,21 +237,21 @@ func TestRecurringChanges(t *testing.T) {
 func TestRecurringWithdrawnInFlight(t *testing.T) {
 	c := newCalendar(t, 1)
 	s, x, ctx := c.stores[0], c.schedules(), t.Context()
-	check(t, x.Add(ctx, nil, Recurring{Name: "a", Cron: "0 8 * * *", Task: toQ()}))
-	task, err := s.Get(ctx, nil, "a@2026-01-02T08:00:00Z")
+	check(t, x.Add(ctx, NoTx, Recurring{Name: "a", Cron: "0 8 * * *", Task: toQ()}))
+	task, err := s.Get(ctx, NoTx, "a@2026-01-02T08:00:00Z")
 	check(t, err)
-	check(t, x.Pause(ctx, nil, "a"))
-	check(t, s.markSent(ctx, []*claimed{{Task: task}}))
-	check(t, x.Resume(ctx, nil, "a"))
+	check(t, x.Pause(ctx, NoTx, "a"))
+	check(t, s.relay.MarkSent(ctx, []*rows.Task{{ID: task.ID, Version: task.Version}}))
+	check(t, x.Resume(ctx, NoTx, "a"))
 	c.expect("a", "2026-01-02T08:00:00Z pending")
 }
 
 func TestRecurringFire(t *testing.T) {
 	c := newCalendar(t, 1)
 	x := c.schedules()
-	check(t, x.Add(t.Context(), nil, Recurring{Name: "a", Cron: "0 8 * * *", Task: toQ(), Overlap: OverlapSkip}))
-	check(t, x.Pause(t.Context(), nil, "a"))
-	id, err := x.Fire(t.Context(), nil, "a")
+	check(t, x.Add(t.Context(), NoTx, Recurring{Name: "a", Cron: "0 8 * * *", Task: toQ(), Overlap: OverlapSkip}))
+	check(t, x.Pause(t.Context(), NoTx, "a"))
+	id, err := x.Fire(t.Context(), NoTx, "a")
 	check(t, err)
 	if id != "a@2026-01-01T12:00:00.000Z" {
 		t.Errorf("the id is %s", id)
@@ -295,7 +297,7 @@ func TestRecurringOutage(t *testing.T) {
 			c.now = time.Date(2026, 1, 2, 8, 30, 0, 0, time.UTC)
 			r := tt.r
 			r.Name, r.Cron, r.Task = "a", "@hourly", toQ()
-			check(t, c.schedules().Add(t.Context(), nil, r))
+			check(t, c.schedules().Add(t.Context(), NoTx, r))
 			for c.now.Before(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)) {
 				c.now = c.now.Add(5 * time.Minute)
 				c.look()
@@ -321,7 +323,7 @@ func TestRecurringOutage(t *testing.T) {
 // beginning, and only those.
 func TestRecurringOverlap(t *testing.T) {
 	c := newCalendar(t, 1)
-	check(t, c.schedules().Add(t.Context(), nil, Recurring{Name: "a", Cron: "*/10 * * * *", Task: toQ(), Overlap: OverlapSkip}))
+	check(t, c.schedules().Add(t.Context(), NoTx, Recurring{Name: "a", Cron: "*/10 * * * *", Task: toQ(), Overlap: OverlapSkip}))
 	c.expect("a", "2026-01-01T12:10:00Z pending")
 	c.idle = true
 	c.pass(35 * time.Minute)
@@ -427,10 +429,10 @@ func TestRecurringJitter(t *testing.T) {
 		t.Errorf("the mean is %v", mean)
 	}
 	c := newCalendar(t, 1)
-	check(t, c.schedules().Add(t.Context(), nil, r))
+	check(t, c.schedules().Add(t.Context(), NoTx, r))
 	want, err := r.Next(c.now, 1)
 	check(t, err)
-	task, err := c.stores[0].Get(t.Context(), nil, want[0].ID)
+	task, err := c.stores[0].Get(t.Context(), NoTx, want[0].ID)
 	check(t, err)
 	if !task.DeliverAt.Equal(want[0].DeliverAt) {
 		t.Errorf("due at %s, Next says %s", task.DeliverAt, want[0].DeliverAt)
@@ -442,7 +444,7 @@ func TestRecurringApply(t *testing.T) {
 	x := c.schedules()
 	apply := func(want Applied, list ...Recurring) {
 		t.Helper()
-		got, err := x.Apply(t.Context(), nil, list)
+		got, err := x.Apply(t.Context(), NoTx, list)
 		check(t, err)
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("got %v, expected %v", got, want)
@@ -450,13 +452,13 @@ func TestRecurringApply(t *testing.T) {
 	}
 	a := Recurring{Name: "a", Cron: "@daily", Task: toQ()}
 	b := Recurring{Name: "b", Every: time.Hour, Task: toQ()}
-	check(t, x.Add(t.Context(), nil, Recurring{Name: "own", Cron: "@daily", Task: toQ()}))
+	check(t, x.Add(t.Context(), NoTx, Recurring{Name: "own", Cron: "@daily", Task: toQ()}))
 	apply(Applied{Created: []string{"a", "b"}}, a, b)
 	apply(Applied{Unchanged: []string{"a", "b"}}, a, b)
 	a.Cron = "@hourly"
 	apply(Applied{Changed: []string{"a"}, Unlisted: []string{"b"}}, a)
 	c.expect("b", "2026-01-01T13:00:00Z pending") // it goes on
-	if _, err := x.Apply(t.Context(), nil, []Recurring{b, a, b}); !errors.Is(err, ErrRecurring) {
+	if _, err := x.Apply(t.Context(), NoTx, []Recurring{b, a, b}); !errors.Is(err, ErrRecurring) {
 		t.Errorf("the same name twice: %v", err)
 	}
 }

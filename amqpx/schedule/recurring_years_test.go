@@ -83,7 +83,7 @@ func TestRecurringTwoYears(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	deaths := 0
 	for _, s := range c.stores {
-		s.db = &mortal{s.db, random, &deaths}
+		s.db.DB = &mortal{s.db.DB, random, &deaths}
 	}
 	start := c.now
 	end := start.AddDate(2, 0, 0)
@@ -98,9 +98,9 @@ func TestRecurringTwoYears(t *testing.T) {
 		Recurring{Name: "alone", Cron: "45 1 * * *", TimeZone: "Europe/Berlin", Overlap: OverlapSkip, Task: toQ()})
 	s, err := New(c.db, nil, Config{})
 	check(t, err)
-	s.now = func() time.Time { return c.now }
+	s.pace.Local = func() time.Time { return c.now }
 	for i := range list {
-		check(t, s.Schedules().Add(t.Context(), nil, list[i]))
+		check(t, s.Schedules().Add(t.Context(), NoTx, list[i]))
 		list[i].CreatedAt = c.now
 	}
 	for c.now.Before(end) {
@@ -112,7 +112,7 @@ func TestRecurringTwoYears(t *testing.T) {
 		} else {
 			c.now = c.now.Add(time.Second)
 		}
-		_, err := c.stores[random.IntN(3)].planAll(t.Context())
+		_, err := c.stores[random.IntN(3)].planner.PlanAll(t.Context())
 		if err != nil && !errors.Is(err, errDeath) {
 			t.Fatal(err)
 		}
@@ -174,13 +174,13 @@ func wallClock(t *testing.T, r Recurring, list []Occurrence) {
 func TestRecurringThousand(t *testing.T) {
 	c := newCalendar(t, 2)
 	for i := range 1000 {
-		check(t, c.schedules().Add(t.Context(), nil, Recurring{Name: fmt.Sprintf("n%04d", i), Cron: fmt.Sprintf("%d * * * *", i%3), Task: toQ()}))
+		check(t, c.schedules().Add(t.Context(), NoTx, Recurring{Name: fmt.Sprintf("n%04d", i), Cron: fmt.Sprintf("%d * * * *", i%3), Task: toQ()}))
 	}
 	c.now = time.Date(2026, 1, 1, 14, 0, 0, 0, time.UTC)
 	done := make(chan error, 2)
 	for _, s := range c.stores {
 		go func() {
-			_, err := s.planAll(t.Context())
+			_, err := s.planner.PlanAll(t.Context())
 			done <- err
 		}()
 	}
@@ -194,7 +194,7 @@ func TestRecurringThousand(t *testing.T) {
 		t.Errorf("%d tasks, %d of them pending", n, pending)
 	}
 	i := 0
-	for r, err := range c.schedules().List(t.Context(), nil) {
+	for r, err := range c.schedules().List(t.Context(), NoTx) {
 		check(t, err)
 		if want := fmt.Sprintf("n%04d", i); r.Name != want || r.LastAt.Before(c.now) {
 			t.Fatalf("number %d is %s, last at %s", i, r.Name, r.LastAt)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // recorder is a sender that notes when it got what. before, when set, is called
@@ -108,7 +109,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 	var r recorder
 	bubble(t, &r, Config{}, func(t *testing.T, s *Store, db *sql.DB) {
 		start := time.Now()
-		check(t, s.Schedule(t.Context(), nil, near("direct")))
+		check(t, s.Schedule(t.Context(), NoTx, near("direct")))
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 1 || got[0].at.Sub(start) > 5*time.Millisecond {
@@ -133,7 +134,7 @@ func TestRelayWakesForNearTasks(t *testing.T) {
 		if got := r.receipts(); len(got) != 3 {
 			t.Fatalf("%d sent, expected the foreign row too", len(got))
 		}
-		check(t, s.Reschedule(t.Context(), nil, "direct", time.Now().Add(time.Second)))
+		check(t, s.Reschedule(t.Context(), NoTx, "direct", time.Now().Add(time.Second)))
 		<-time.After(5 * time.Millisecond)
 		synctest.Wait()
 		if got := r.receipts(); len(got) != 4 || got[3].m.Version != 2 {
@@ -182,10 +183,10 @@ func TestRelayListens(t *testing.T) {
 	}
 }
 
-// published tells which tasks were confirmed, and why the others were not.
-func published(s *Store, list []*claimed) (ok []*claimed, failed map[*claimed]error) {
-	failed = map[*claimed]error{}
-	s.publish(context.Background(), list, func(c *claimed, err error) {
+// published returns the tasks that were confirmed, and why the others were not.
+func published(s *Store, list []*rows.Task) (ok []*rows.Task, failed map[*rows.Task]error) {
+	failed = map[*rows.Task]error{}
+	s.relay.Publish(context.Background(), list, func(c *rows.Task, err error) {
 		if err == nil {
 			ok = append(ok, c)
 		} else {
@@ -200,13 +201,13 @@ func TestMarkOfAnOlderVersion(t *testing.T) {
 	var r recorder
 	s, db := openStore(t, &r, Config{})
 	defer func() { _ = db.Close() }()
-	check(t, s.Schedule(t.Context(), nil, near("a")))
-	list, err := s.take(t.Context())
+	check(t, s.Schedule(t.Context(), NoTx, near("a")))
+	list, err := s.relay.Take(t.Context())
 	check(t, err)
 	ok, _ := published(s, list)
-	check(t, s.FireNow(t.Context(), nil, "a"))
-	check(t, s.markSent(t.Context(), ok))
-	if found, sent, err := s.step(t.Context()); found != 1 || sent != 1 || err != nil {
+	check(t, s.FireNow(t.Context(), NoTx, "a"))
+	check(t, s.relay.MarkSent(t.Context(), ok))
+	if found, sent, err := s.relay.Step(t.Context()); found != 1 || sent != 1 || err != nil {
 		t.Fatalf("found %d, sent %d (%v), expected the new version", found, sent, err)
 	}
 	if got := r.receipts(); len(got) != 2 || got[0].m.Version != 1 || got[1].m.Version != 2 {
@@ -220,8 +221,8 @@ func TestMarkAfterAFailedAttempt(t *testing.T) {
 	var r recorder
 	s, db := openStore(t, &r, Config{})
 	defer func() { _ = db.Close() }()
-	check(t, s.Schedule(t.Context(), nil, near("a")))
-	list, err := s.take(t.Context())
+	check(t, s.Schedule(t.Context(), NoTx, near("a")))
+	list, err := s.relay.Take(t.Context())
 	check(t, err)
 	ok, _ := published(s, list)
 	failing := Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return errors.New("not yet") })
@@ -233,7 +234,7 @@ func TestMarkAfterAFailedAttempt(t *testing.T) {
 		return at
 	}
 	want := resendAt()
-	check(t, s.markSent(t.Context(), ok))
+	check(t, s.relay.MarkSent(t.Context(), ok))
 	if got := resendAt(); got != want {
 		t.Errorf("it is sent again at %v, the handler's failure said %v", time.UnixMilli(got), time.UnixMilli(want))
 	}
@@ -249,7 +250,7 @@ func TestStopFinishesTheBatch(t *testing.T) {
 	}}
 	s, db := openStore(t, &r, Config{Workers: 1})
 	defer func() { _ = db.Close() }()
-	check(t, s.Schedule(t.Context(), nil, near("a")))
+	check(t, s.Schedule(t.Context(), NoTx, near("a")))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -257,7 +258,7 @@ func TestStopFinishesTheBatch(t *testing.T) {
 	cancel()
 	close(release)
 	check(t, <-done)
-	got, err := s.Get(t.Context(), nil, "a")
+	got, err := s.Get(t.Context(), NoTx, "a")
 	if err != nil || got.Sends != 1 {
 		t.Errorf("after a clean stop: %+v (%v), expected one send", got, err)
 	}
@@ -284,13 +285,13 @@ func TestBrokerDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := openStore(t, &r, Config{})
 		for i := range 20 {
-			check(t, s.Schedule(t.Context(), nil, near(fmt.Sprint(i))))
+			check(t, s.Schedule(t.Context(), NoTx, near(fmt.Sprint(i))))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
 		<-time.After(3 * time.Minute)
-		got, err := s.Get(t.Context(), nil, "7")
+		got, err := s.Get(t.Context(), NoTx, "7")
 		if err != nil || got.Status != StatusPending || !strings.Contains(got.LastError, "deadline") {
 			t.Errorf("while the broker is down: %+v (%v)", got, err)
 		}
@@ -308,6 +309,8 @@ func TestBrokerDown(t *testing.T) {
 
 func TestConfigBounds(t *testing.T) {
 	r := &recorder{max: time.Hour}
+	s, db := openStore(t, r, Config{})
+	defer func() { _ = db.Close() }()
 	for field, cfg := range map[string]Config{
 		"Horizon":        {Horizon: 2 * time.Hour},
 		"Dialect":        {Dialect: "oracle"},
@@ -318,12 +321,10 @@ func TestConfigBounds(t *testing.T) {
 		"Retention.Keep": {Retention: Retention{Keep: time.Minute}},
 		"Grace":          {Grace: -1},
 	} {
-		if _, err := New(nil, r, cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), field+":") {
+		if _, err := New(db, r, cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s: error is %v", field, err)
 		}
 	}
-	s, db := openStore(t, r, Config{})
-	defer func() { _ = db.Close() }()
 	if s.cfg.Horizon != time.Hour {
 		t.Errorf("horizon is %v, expected the sender's maximum", s.cfg.Horizon)
 	}
@@ -333,13 +334,13 @@ func TestConfigBounds(t *testing.T) {
 func TestMaxSendsOfOne(t *testing.T) {
 	s, db := openStore(t, &recorder{}, Config{MaxSends: 1})
 	defer func() { _ = db.Close() }()
-	if err := s.Schedule(t.Context(), nil, Task{ID: "once", Queue: "q", DeliverAt: s.now()}); err != nil {
+	if err := s.Schedule(t.Context(), NoTx, Task{ID: "once", Queue: "q", DeliverAt: s.pace.Now()}); err != nil {
 		t.Fatal(err)
 	}
-	if _, sent, err := s.step(t.Context()); sent != 1 || err != nil {
+	if _, sent, err := s.relay.Step(t.Context()); sent != 1 || err != nil {
 		t.Fatalf("%d sent: %v", sent, err)
 	}
-	s.flying.Wait()
+	s.relay.Landed()
 	var sends, pause int64
 	if err := db.QueryRowContext(t.Context(), "SELECT sends, resend_at - due_at FROM rabbitdelay_tasks").Scan(&sends, &pause); err != nil {
 		t.Fatal(err)
@@ -359,7 +360,7 @@ func TestDatabaseHangs(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
 		<-time.After(time.Minute)
-		check(t, s.Schedule(t.Context(), nil, Task{ID: "1", Queue: "q", DeliverAt: time.Now().Add(25 * time.Hour)}))
+		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "1", Queue: "q", DeliverAt: time.Now().Add(25 * time.Hour)}))
 		check(t, s.Health())
 		only, err := db.Conn(t.Context())
 		check(t, err)

@@ -8,29 +8,31 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // What becomes of a dead message of version 2, by the row of its task.
 func TestRequeueByRow(t *testing.T) {
 	for name, c := range map[string]struct {
-		row  found
-		want amqpx.RequeueOutcome
+		row  rows.Found
+		want inspect.RequeueOutcome
 	}{
-		"failed":                               {found{version: 2, status: StatusFailed, toQueue: true}, amqpx.RequeueRevived},
-		"pending: the broker gave up on it":    {found{version: 2, status: StatusPending, toQueue: true}, amqpx.RequeueSent},
-		"running":                              {found{version: 2, status: StatusRunning, toQueue: true}, amqpx.RequeueStayed},
-		"done":                                 {found{version: 2, status: StatusDone, toQueue: true}, amqpx.RequeueRemoved},
-		"cancelled":                            {found{version: 2, status: StatusCancelled, toQueue: true}, amqpx.RequeueRemoved},
-		"revived before":                       {found{version: 3, status: StatusPending, toQueue: true}, amqpx.RequeueRemoved},
-		"revived before, and failed again":     {found{version: 3, status: StatusFailed, toQueue: true}, amqpx.RequeueRemoved},
-		"an older row":                         {found{version: 1, status: StatusFailed, toQueue: true}, amqpx.RequeueStayed},
-		"no row":                               {found{}, amqpx.RequeueStayed},
-		"an exchange's, failed":                {found{version: 2, status: StatusFailed}, amqpx.RequeueSent},
-		"an exchange's, with an effect":        {found{version: 2, status: StatusDone}, amqpx.RequeueSent},
-		"an exchange's, cancelled":             {found{version: 2, status: StatusCancelled}, amqpx.RequeueRemoved},
-		"an exchange's, another one's attempt": {found{version: 2, status: StatusRunning}, amqpx.RequeueSent},
+		"failed":                               {rows.Found{Version: 2, Status: rows.Failed, ToQueue: true}, inspect.RequeueRevived},
+		"pending: the broker gave up on it":    {rows.Found{Version: 2, Status: rows.Pending, ToQueue: true}, inspect.RequeueSent},
+		"running":                              {rows.Found{Version: 2, Status: rows.Running, ToQueue: true}, inspect.RequeueStayed},
+		"done":                                 {rows.Found{Version: 2, Status: rows.Done, ToQueue: true}, inspect.RequeueRemoved},
+		"cancelled":                            {rows.Found{Version: 2, Status: rows.Cancelled, ToQueue: true}, inspect.RequeueRemoved},
+		"revived before":                       {rows.Found{Version: 3, Status: rows.Pending, ToQueue: true}, inspect.RequeueRemoved},
+		"revived before, and failed again":     {rows.Found{Version: 3, Status: rows.Failed, ToQueue: true}, inspect.RequeueRemoved},
+		"an older row":                         {rows.Found{Version: 1, Status: rows.Failed, ToQueue: true}, inspect.RequeueStayed},
+		"no row":                               {rows.Found{}, inspect.RequeueStayed},
+		"an exchange's, failed":                {rows.Found{Version: 2, Status: rows.Failed}, inspect.RequeueSent},
+		"an exchange's, with an effect":        {rows.Found{Version: 2, Status: rows.Done}, inspect.RequeueSent},
+		"an exchange's, cancelled":             {rows.Found{Version: 2, Status: rows.Cancelled}, inspect.RequeueRemoved},
+		"an exchange's, another one's attempt": {rows.Found{Version: 2, Status: rows.Running}, inspect.RequeueSent},
 	} {
-		if got, why := c.row.requeue(2); got != c.want || (why != "") != (got == amqpx.RequeueStayed) {
+		if got, why := requeue(c.row, 2); got != c.want || (why != "") != (got == inspect.RequeueStayed) {
 			t.Errorf("%s: %s (%s), want %s", name, got, why, c.want)
 		}
 	}
@@ -57,21 +59,21 @@ func TestRequeueRevives(t *testing.T) {
 		}
 		after(time.Minute)
 		fails = false
-		check(t, s.Revive(t.Context(), nil, "c", time.Now()))
+		check(t, s.Revive(t.Context(), NoTx, "c", time.Now()))
 		after(time.Minute)
-		o := amqpx.RequeueOptions{Queue: "q.dead"}
-		r, err := s.client.Requeue(t.Context(), o)
+		o := inspect.RequeueOptions{Queue: "q.dead"}
+		r, err := inspect.Requeue(t.Context(), s.client, o)
 		check(t, err)
 		if r.Total != 3 || r.Stayed != 3 {
 			t.Errorf("without the database: %+v", r)
 		}
 		o.Tasks, o.DryRun = s.Store, true
-		dry, err := s.client.Requeue(t.Context(), o)
+		dry, err := inspect.Requeue(t.Context(), s.client, o)
 		check(t, err)
 		o.DryRun = false
-		r, err = s.client.Requeue(t.Context(), o)
+		r, err = inspect.Requeue(t.Context(), s.client, o)
 		check(t, err)
-		for _, r := range []amqpx.RequeueReport{dry, r} {
+		for _, r := range []inspect.RequeueReport{dry, r} {
 			if r.Total != 3 || r.Revived != 2 || r.Removed != 1 {
 				t.Errorf("%+v", r)
 			}
@@ -99,7 +101,7 @@ func TestRequeueOfOneSubscriber(t *testing.T) {
 		s.schedule(Task{ID: "a", Exchange: "x", RoutingKey: "k", DeliverAt: time.Now()})
 		after(time.Minute)
 		fails = false
-		r, err := s.client.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "bad.dead", Tasks: s.Store})
+		r, err := inspect.Requeue(t.Context(), s.client, inspect.RequeueOptions{Queue: "bad.dead", Tasks: s.Store})
 		check(t, err)
 		if r.Sent != 1 {
 			t.Errorf("%+v", r)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // Rows that a foreign program wrote badly are failed with a reason, hold up
@@ -33,7 +35,7 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 			{"real", "due_at", 1.5}, {"attempts", "attempts", "many"}, {"version", "version", 1.5},
 			{"text", "content_type", "\xff"}, {"key", "routing_key", "\xff"}, {"", "type", "x"}, {"space ", "type", "x"}, {[]byte("blob"), "attempts", "x"},
 			{"invalid \xff", "type", "x"}, {"headers", "headers", "[]"}, {"created", "created_at", "today"},
-			{"soon", "due_at", "soon"}, {"blob", "due_at", []byte("soon")}, {"far away", "due_at", int64(maxDue + 1)}, {[]byte("blob id"), "due_at", "soon"},
+			{"soon", "due_at", "soon"}, {"blob", "due_at", []byte("soon")}, {"far away", "due_at", int64(rows.MaxDue + 1)}, {[]byte("blob id"), "due_at", "soon"},
 		} {
 			if insert(c.id, c.column, c.value) {
 				bad++
@@ -53,7 +55,7 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 			t.Errorf("%d sent, expected the 5 good ones: %v", len(got), got)
 		}
 		failed := 0
-		for task, err := range s.List(t.Context(), nil, Filter{Status: StatusFailed}) {
+		for task, err := range s.List(t.Context(), NoTx, Filter{Status: StatusFailed}) {
 			check(t, err)
 			failed++
 			if task.LastError == "" {
@@ -63,7 +65,7 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 		if failed != bad {
 			t.Errorf("%d listed as failed, expected %d", failed, bad)
 		}
-		if got, err := s.Get(t.Context(), nil, "real"); err != nil || got.Status != StatusFailed {
+		if got, err := s.Get(t.Context(), NoTx, "real"); err != nil || got.Status != StatusFailed {
 			t.Errorf("Get gives %+v (%v)", got, err)
 		}
 	})
@@ -72,7 +74,7 @@ func TestForeignRowsThatCannotBeRead(t *testing.T) {
 // A list of many rows whose instants are texts, and which are therefore alike to a
 // cursor, has each of them once.
 func TestListOfTimelessRows(t *testing.T) {
-	const timeless, timed = 2*listPage + 7, listPage + 3
+	const timeless, timed = 2*500 + 7, 500 + 3 // two pages and more
 	s, db := openStore(t, nil, Config{})
 	defer func() { _ = db.Close() }()
 	_, err := db.ExecContext(t.Context(), "PRAGMA ignore_check_constraints = 1")
@@ -88,7 +90,7 @@ func TestListOfTimelessRows(t *testing.T) {
 	for _, f := range []Filter{{}, {Status: StatusPending}, {Queue: "q"}, {Limit: timed + timeless - 1}} {
 		seen := map[string]bool{}
 		var after Cursor
-		for task, err := range s.List(t.Context(), nil, f) {
+		for task, err := range s.List(t.Context(), NoTx, f) {
 			check(t, err)
 			if seen[task.ID] {
 				t.Fatalf("%+v: %s comes twice", f, task.ID)
@@ -107,7 +109,7 @@ func TestListOfTimelessRows(t *testing.T) {
 		}
 		f.After, f.Limit = after, 0
 		rest := 0
-		for _, err := range s.List(t.Context(), nil, f) {
+		for _, err := range s.List(t.Context(), NoTx, f) {
 			check(t, err)
 			rest++
 		}

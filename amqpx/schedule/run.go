@@ -2,14 +2,25 @@ package schedule
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
+
+// QueueInspector is what a Sender may be besides, for the sweeper to distinguish a queue
+// whose messages are waiting from one whose messages are lost. *amqpx.Client is one.
+// Without it the sweeper sends little again where consumers have stopped.
+type QueueInspector interface {
+	QueueInfo(ctx context.Context, queue string) (amqpx.QueueInfo, error)
+}
+
+var _ QueueInspector = (*amqpx.Client)(nil)
 
 // Run relays tasks, makes those of recurring ones, sweeps overdue ones and purges
 // finished ones until ctx ends. It then settles the running batches (within
@@ -28,142 +39,66 @@ func (s *Store) Run(ctx context.Context) error {
 	if s.sender == nil {
 		return ErrNoSender
 	}
-	defer s.begin()()
-	s.faults.run(true)
-	defer s.faults.run(false)
-	if err := s.setClock(ctx); err != nil || ctx.Err() != nil {
+	defer s.pace.Begin(s.db.DB)()
+	s.faults.begin()
+	defer s.faults.end()
+	if err := s.pace.SetClock(ctx, s.cfg.PollInterval, s.reports("clock")); err != nil || ctx.Err() != nil {
 		return err
 	}
-	if err := s.answered(ctx, s.checkRights); err != nil {
+	if err := s.pace.Answered(ctx, s.db.CheckRights); err != nil {
 		return err
 	}
+	s.setCeilings(ctx)
 	// Before the first task is sent, so that what was missed is not sent before its
 	// misfire policy is asked.
-	_, err := s.planAll(ctx)
-	s.report("recurring", err)
+	_, err := s.planner.PlanAll(ctx)
+	s.reports("recurring")(err)
 	var wg sync.WaitGroup
-	wg.Go(func() { s.recur(ctx) })
-	for range s.pace.workers(s.cfg.Workers) {
-		wg.Go(func() { s.relay(ctx) })
+	every := func(part string, interval time.Duration, do func() (pause time.Duration, err error)) {
+		wg.Go(func() { s.pace.Every(ctx, interval, s.reports(part), do) })
 	}
-	wg.Go(func() {
-		s.every(ctx, s.cfg.SweepInterval, "sweep", func() (time.Duration, error) {
-			err := errors.Join(s.endLeases(ctx), s.failTimeless(ctx), s.sweep(ctx))
-			return s.untilSweep(ctx), err
-		})
+	wg.Go(func() { s.planner.Loop(ctx, s.reports("recurring")) })
+	for range s.pace.Workers(s.cfg.Workers) {
+		wg.Go(func() { s.relay.Loop(ctx) })
+	}
+	every("sweep", s.cfg.SweepInterval, func() (time.Duration, error) {
+		err := s.sweeper.Sweep(ctx)
+		return s.sweeper.Next(ctx), err
 	})
-	wg.Go(func() {
-		s.every(ctx, s.cfg.Retention.Every, "purge", func() (time.Duration, error) { return s.pace.rarely(s.cfg.Retention.Every), s.purge(ctx) })
+	every("recall", s.cfg.PollInterval, func() (time.Duration, error) { return s.relay.Recall(ctx) })
+	every("purge", s.cfg.Retention.Every, func() (time.Duration, error) {
+		return s.pace.Rarely(s.cfg.Retention.Every), s.purge(ctx)
 	})
-	wg.Go(func() {
-		s.every(ctx, s.cfg.ClockInterval, "clock", func() (time.Duration, error) { return s.cfg.ClockInterval, s.adjust(ctx) })
+	every("clock", s.cfg.ClockInterval, func() (time.Duration, error) {
+		return s.cfg.ClockInterval, s.pace.Adjust(ctx)
 	})
-	wg.Go(func() { s.beat(ctx) })
+	wg.Go(func() { s.relay.Beat(ctx) })
 	if s.cfg.Listener != nil {
 		wg.Go(func() { s.listen(ctx) })
 	}
 	wg.Wait()
-	s.flying.Wait()
-	// What cannot be marked now is published again when the lease ends.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
-	defer cancel()
-	s.report("relay", s.settleHeld(ctx, lastTries))
+	s.reports("relay")(s.relay.Finish(ctx))
 	return nil
 }
-
-// lastTries is how often the rows that others hold are looked at when Run ends,
-// within a third of a second.
-const lastTries = 7
 
 // Wake makes the relays of this process that run on the store's database look for
 // tasks now. Schedule and the changes do it by themselves, but cannot know when the
 // caller's transaction commits; a relay looks several times in the moments after.
-func (s *Store) Wake() {
-	for _, x := range running(s.db) {
-		x.pace.ring()
-		select {
-		case x.wake <- struct{}{}:
-		default: // it will look anyway
-		}
-	}
-}
+func (s *Store) Wake() { pace.Wake(s.db.DB) }
 
-// wakeFor wakes the relay for tasks that could be due before its next look.
-func (s *Store) wakeFor(due int64) {
-	wrote(s.db)
-	if due <= s.now().Add(2*s.cfg.PollInterval).UnixMilli() {
-		s.Wake()
-	}
-}
-
-// firstLook is the pause between the looks after a wake; it doubles up to
-// PollInterval.
-const firstLook = 4 * time.Millisecond
-
-func (s *Store) relay(ctx context.Context) {
-	pause, longest := s.cfg.PollInterval, s.pace.longest(s.cfg.PollInterval)
-	for {
-		written := s.pace.written()
-		found, sent, err := s.step(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		s.report("relay", err)
-		if err == nil && sent > 0 && s.more.Load() {
-			continue
-		}
-		if err != nil || (found > 0 && sent == 0) {
-			pause = s.cfg.PollInterval // do not spin on a fault
-		}
-		now := s.now()
-		wait := s.ahead.until(now.Add(s.cfg.Horizon), pause)
-		if !s.health.next(now).IsZero() {
-			wait = min(wait, s.health.next(now).Sub(now))
-		}
-		for waiting := true; waiting; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-s.wake:
-				pause, waiting = firstLook, false
-			case <-written:
-				pause, written = s.cfg.PollInterval, nil
-				wait = min(wait, pause)
-			case <-time.After(wait):
-				pause, waiting = min(2*pause, longest), false
-			}
-		}
-	}
-}
-
-// againAfter is the longest pause after a part of Run has failed.
-const againAfter = 15 * time.Second
-
-// every does something now and at each interval, or after the pauses that do returns;
-// sooner after it failed.
-func (s *Store) every(ctx context.Context, interval time.Duration, what string, do func() (pause time.Duration, err error)) {
-	for {
-		began, written := time.Now(), s.pace.written()
-		pause, err := do()
-		if ctx.Err() != nil {
-			return
-		}
-		s.report(what, err)
-		if err != nil {
-			pause = min(interval, againAfter)
-		}
-		if !wait(ctx, pause-time.Since(began), interval, written) {
-			return
-		}
-	}
+// Ping returns nil where the database answers a statement that reads nothing within
+// patience, and else why it does not.
+func (s *Store) Ping(ctx context.Context, patience time.Duration) error {
+	return sqldb.Answers(ctx, s.db, patience)
 }
 
 // listenPause is the pause before listening again after the connection was lost.
 const listenPause = time.Second
 
 func (s *Store) listen(ctx context.Context) {
+	report := s.reports("listen")
 	wake := func() {
-		s.report("listen", nil) // it listens
+		report(nil) // it listens
 		s.Wake()
 	}
 	for {
@@ -171,11 +106,9 @@ func (s *Store) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.report("listen", err)
-		select {
-		case <-ctx.Done():
+		report(err)
+		if pace.Sleep(ctx, listenPause) != nil {
 			return
-		case <-time.After(listenPause):
 		}
 	}
 }
@@ -192,35 +125,42 @@ func (s *Store) purge(ctx context.Context) error {
 }
 
 // Purge deletes tasks that finished longer ago than r allows, with the records of
-// their effects, and returns the tasks' number. It deletes r.Batch rows at a time,
+// their effects, and returns the number of tasks. It deletes r.Batch rows at a time,
 // each batch in a transaction of its own. Fields of r that are zero take the
 // store's configuration. Run does it by itself.
 func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	setDefault(&r.Keep, s.cfg.Retention.Keep)
 	setDefault(&r.KeepFailed, s.cfg.Retention.KeepFailed)
 	setDefault(&r.Batch, s.cfg.Retention.Batch)
-	d, err := s.dialect.Resolve(ctx, s.db)
+	return s.db.Purge(ctx, rows.Keep{Finished: r.Keep, Failed: r.KeepFailed, Batch: r.Batch}, s.pace.Now())
+}
+
+func (s *Store) askClock(ctx context.Context) (time.Time, error) {
+	c, err := s.db.Conn(ctx)
 	if err != nil {
-		return 0, err
+		return time.Time{}, err
 	}
-	var total int64
-	for _, e := range []struct {
-		status Status
-		keep   time.Duration
-	}{{StatusDone, r.Keep}, {StatusCancelled, r.Keep}, {StatusExpired, r.Keep}, {StatusFailed, r.KeepFailed}} {
-		n, err := sqldb.Purge(ctx, s.db, d, sqldb.Expired{
-			Table: "rabbitdelay_tasks", Key: "id",
-			Where: "status = '" + string(e.status) + "' AND finished_at < ?", Args: []any{s.now().Add(-e.keep).UnixMilli()},
-			Order: "finished_at",
-		}, r.Batch)
-		total += n
-		if err != nil {
-			return total, err
-		}
+	return c.Clock(ctx, s.pace.Local)
+}
+
+// ClockSkew measures the database's clock minus this process's, as the best of
+// three tries; on SQLite, and in a testing/synctest bubble, it is 0. The true difference
+// is within uncertainty of it. The relay goes by the database's clock: Run measures the
+// difference before it begins, and regularly after that, corrects this process's clock by
+// it, and warns beyond MaxClockSkew. Due instants come from the clocks of the programs
+// that write tasks; if those differ from the database's, their tasks are early or
+// late by as much.
+func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration, err error) {
+	best, err := s.pace.Measure(ctx)
+	return best.Skew, best.Uncertainty, err
+}
+
+func (s *Store) measured(skew, uncertainty time.Duration) {
+	if skew.Abs()-uncertainty > s.cfg.MaxClockSkew {
+		s.log.Warn("the database's clock differs from this process's, and is the one that the relay goes by; synchronise the clocks",
+			zap.Duration("difference", skew), zap.Duration("uncertainty", uncertainty), zap.Duration("bound", s.cfg.MaxClockSkew))
 	}
-	_, err = sqldb.Purge(ctx, s.db, d, sqldb.Expired{
-		Table: "rabbitdelay_effects", Key: "task_id, created_at, version, queue",
-		Where: "updated_at < ? AND lease_until < ?", Args: []any{s.now().Add(-r.Keep).UnixMilli(), s.now().UnixMilli()}, Order: "updated_at",
-	}, r.Batch)
-	return total, err
+	if s.cfg.Hooks.ClockSkew != nil {
+		s.observed(func() { s.cfg.Hooks.ClockSkew(skew, uncertainty) })
+	}
 }

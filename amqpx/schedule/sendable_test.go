@@ -27,7 +27,7 @@ func TestScheduleRefusesWhatCannotBeSent(t *testing.T) {
 	refused := func(t *testing.T, s *Store, field string, task Task) {
 		t.Helper()
 		task.ID, task.DeliverAt = "a", time.Now().Add(20*365*24*time.Hour)
-		err := s.Schedule(t.Context(), nil, task)
+		err := s.Schedule(t.Context(), NoTx, task)
 		if te, ok := errors.AsType[*TaskError](err); !ok || te.Field != field {
 			t.Errorf("error is %v, expected one about %s", err, field)
 		}
@@ -56,10 +56,12 @@ func (s *strategic) Strategy() amqpx.Strategy { return s.s }
 
 // A strategy with declared delays only would fail tasks for good.
 func TestDeclaredDelaysCannotRelay(t *testing.T) {
+	_, db := openStore(t, &recorder{}, Config{})
+	defer func() { _ = db.Close() }()
 	for _, roundUp := range []bool{false, true} {
 		ttl, err := dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{time.Minute}, RoundUp: roundUp})
 		check(t, err)
-		if _, err := New(nil, &strategic{s: ttl}, Config{}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "bucket") {
+		if _, err := New(db, &strategic{s: ttl}, Config{}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "bucket") {
 			t.Errorf("error is %v, expected ErrConfig that names a strategy", err)
 		}
 	}

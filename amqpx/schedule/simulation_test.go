@@ -21,8 +21,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// pace is what consumers take for a message, whether it has an effect or not.
-const pace = 2 * time.Second
+// takes is what consumers take for a message, whether it has an effect or not.
+const takes = 2 * time.Second
 
 // simulation is a store that runs, a queue, and consumers, under synthetic time.
 type simulation struct {
@@ -148,11 +148,11 @@ func (s *simulation) onFailed(t Task, err error, failed bool) {
 	}
 }
 
-// run lets time pass.
+// run advances the time by d.
 func (s *simulation) run(d time.Duration) {
 	s.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		s.inflow += s.load * s.tick.Seconds() / pace.Seconds()
+		s.inflow += s.load * s.tick.Seconds() / takes.Seconds()
 		if n := int(s.inflow); n > 0 {
 			s.add(n)
 			s.inflow -= float64(n)
@@ -164,7 +164,7 @@ func (s *simulation) run(d time.Duration) {
 	}
 }
 
-// until lets time pass until something is reached, and tells how long it took.
+// until advances the time until reached returns true, and returns how long that took.
 func (s *simulation) until(limit time.Duration, what string, reached func() bool) time.Duration {
 	s.t.Helper()
 	began := time.Now()
@@ -187,7 +187,7 @@ func (s *simulation) add(n int) (id string) {
 		list[i].ID, list[i].DeliverAt = fmt.Sprintf("%06d", s.tasks), time.Now().Add(s.ahead)
 		id = list[i].ID
 	}
-	check(s.t, s.store.ScheduleBatch(s.t.Context(), nil, list))
+	check(s.t, s.store.ScheduleBatch(s.t.Context(), NoTx, list))
 	return id
 }
 
@@ -215,7 +215,7 @@ func (s *simulation) consume() {
 	if s.stopped {
 		return
 	}
-	n := int(s.tick / pace)
+	n := int(s.tick / takes)
 	s.mu.Lock()
 	if take := min(n+s.prefetch-len(s.held), len(s.ready)); take > 0 {
 		s.held = append(s.held, s.ready[:take]...)
@@ -290,7 +290,7 @@ func (s *simulation) state() string {
 		time.Since(s.start).Round(time.Second), s.tasks, s.resent(), s.handled, s.late(), s.inQueue())
 }
 
-// drained tells whether the consumers have caught up.
+// drained reports whether the consumers have caught up.
 func (s *simulation) drained() bool { return s.late() == 0 && s.inQueue() < 10 }
 
 func (s *simulation) noneFailed() {
@@ -467,7 +467,7 @@ func TestNobodySettles(t *testing.T) {
 				t.Errorf("task %s was sent %d times, expected %d", id, n, s.store.cfg.MaxSends)
 			}
 		}
-		got, err := s.store.Get(t.Context(), nil, "000007")
+		got, err := s.store.Get(t.Context(), NoTx, "000007")
 		check(t, err)
 		t.Log(got.LastError)
 		for _, part := range []string{"MaxSends", "queue q", "schedule.Handler"} {
@@ -485,10 +485,10 @@ func TestResendsBecomeRarer(t *testing.T) {
 	var r recorder
 	cfg := Config{Grace: time.Minute, SweepInterval: 20 * time.Second, ClockInterval: time.Hour, Retention: Retention{Keep: 1000 * time.Hour}}
 	bubble(t, &r, cfg, func(t *testing.T, s *Store, _ *sql.DB) {
-		check(t, s.Schedule(t.Context(), nil, near("a")))
+		check(t, s.Schedule(t.Context(), NoTx, near("a")))
 		<-time.After(48 * time.Hour)
 		synctest.Wait()
-		if got, err := s.Get(t.Context(), nil, "a"); err != nil || got.Status != StatusPending {
+		if got, err := s.Get(t.Context(), NoTx, "a"); err != nil || got.Status != StatusPending {
 			t.Errorf("%+v (%v), expected it to be pending: nothing shows that its consumer has it", got, err)
 		}
 	})

@@ -21,7 +21,7 @@ func TestEachSubscriberHasTheEffect(t *testing.T) {
 			s.schedule(Task{ID: "cancelled", Exchange: "events", DeliverAt: at})
 			s.schedule(Task{ID: "one", Queue: "mail", DeliverAt: at})
 			after(30 * time.Second)
-			check(s.T, s.Cancel(s.Context(), nil, "cancelled"))
+			check(s.T, s.Cancel(s.Context(), NoTx, "cancelled"))
 			// Its message comes twice.
 			check(s.T, s.client.Send(s.Context(), amqpx.Message{ID: "post", Version: 1, Exchange: "events", DeliverAt: at.Add(time.Second)}))
 			after(time.Hour)

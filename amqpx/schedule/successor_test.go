@@ -65,12 +65,12 @@ func TestMessageOfADeletedTask(t *testing.T) {
 	due := time.Now().Add(-time.Second)
 	var created []time.Time
 	for range 2 {
-		check(t, s.Schedule(t.Context(), nil, Task{ID: "a", Queue: "q", DeliverAt: due}))
-		got, err := s.Get(t.Context(), nil, "a")
+		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: due}))
+		got, err := s.Get(t.Context(), NoTx, "a")
 		check(t, err)
 		created = append(created, got.CreatedAt)
 		if len(created) == 1 {
-			check(t, s.Cancel(t.Context(), nil, "a"))
+			check(t, s.Cancel(t.Context(), NoTx, "a"))
 			if n, err := s.Bulk(t.Context(), Filter{}, BulkDelete(), BulkOptions{}); err != nil || n.Changed != 1 {
 				t.Fatal(n, err)
 			}

@@ -1,14 +1,9 @@
 package schedule
 
 import (
-	"encoding/json"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -25,13 +20,6 @@ const (
 	StatusExpired   Status = "expired"   // its time was over before its effect, see Task.ExpiresAfter
 	StatusFailed    Status = "failed"    // retries exhausted, rejected, or it could not be sent; LastError says
 )
-
-// statuses lists them in the order of a task's life.
-var statuses = []Status{StatusPending, StatusRunning, StatusDone, StatusCancelled, StatusExpired, StatusFailed}
-
-func (s Status) valid() bool {
-	return slices.Contains(statuses, s)
-}
 
 // Task is one row of rabbitdelay_tasks. The first part is the caller's; the
 // second is kept by this package, and ignored by Schedule.
@@ -59,6 +47,10 @@ type Task struct {
 	// which the effect is worth having: a message that is handled later, and a task that was not sent by
 	// then, has none. 0 is for ever. Fractions of a millisecond round up.
 	ExpiresAfter time.Duration
+	// UniqueKey, for ScheduleUnique, says what the task is about; at most one pending task
+	// has it. 1 to 255 bytes of UTF-8 without NUL that do not end in a space. Keys are
+	// those of the whole table, whatever the destination. They are not part of the message.
+	UniqueKey string
 	// Headers are the message's headers.
 	Headers map[string]string
 	// Tags are names by which Filter finds the task, such as the tenant or the
@@ -88,122 +80,28 @@ func (t Task) Destination() topology.Destination {
 	return topology.Destination{Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey}
 }
 
-// maxName is AMQP's limit of a message id, a routing key and a name.
-const maxName = 255
-
-// maxDue is the end of the year 9999, which every client can still write down.
-// An instant before minDue, of March 1973, is as past as any; the table refuses
-// it from programs that write seconds instead of milliseconds.
-const (
-	maxDue = 253402300799999
-	minDue = 100000000000
-)
-
-func (t *Task) validate(maxBody int) error {
-	bad := func(field, format string, args ...any) error {
-		return &TaskError{ID: t.ID, Field: field, Reason: fmt.Sprintf(format, args...)}
+func (t *Task) row() *rows.Task {
+	return &rows.Task{
+		ID: t.ID, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey, DeliverAt: t.DeliverAt,
+		Body: t.Body, ContentType: t.ContentType, Type: t.Type, CorrelationID: t.CorrelationID, Priority: t.Priority,
+		ExpiresAfter: t.ExpiresAfter, UniqueKey: t.UniqueKey, Headers: t.Headers, Tags: t.Tags,
 	}
-	if err := checkID(t.ID); err != nil {
-		return err
-	}
-	switch {
-	case t.Queue == "" && t.Exchange == "":
-		return bad("Queue", "no destination; set Queue, or Exchange and RoutingKey")
-	case t.Queue != "" && (t.Exchange != "" || t.RoutingKey != ""):
-		return bad("Queue", "both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", t.Queue, t.Exchange, t.RoutingKey)
-	case t.DeliverAt.IsZero():
-		return bad("DeliverAt", "is not set; expected an instant, time.Now() for at once")
-	case millis(t.DeliverAt) > maxDue:
-		return bad("DeliverAt", "%v, expected at most the year 9999", t.DeliverAt)
-	case t.ExpiresAfter < 0:
-		return bad("ExpiresAfter", "%v, expected 0 for never, or more", t.ExpiresAfter)
-	case len(t.Body) > maxBody:
-		return bad("Body", "%d bytes, expected at most %d (Config.MaxBody): keep the payload in a table and schedule its key", len(t.Body), maxBody)
-	}
-	for _, f := range []struct{ name, value string }{
-		{"Queue", t.Queue}, {"Exchange", t.Exchange}, {"RoutingKey", t.RoutingKey}, {"ContentType", t.ContentType}, {"Type", t.Type}, {"CorrelationID", t.CorrelationID},
-	} {
-		if len(f.value) > maxName {
-			return bad(f.name, "%d bytes, AMQP allows %d", len(f.value), maxName)
-		}
-		if !isText(f.value) {
-			return bad(f.name, "%q, expected UTF-8 without NUL", f.value)
-		}
-	}
-	for k, v := range t.Headers {
-		if k == "" || len(k) > maxName || !isText(k) || !isText(v) {
-			return bad("Headers", "%q: expected names of 1 to %d bytes, and UTF-8 without NUL", k, maxName)
-		}
-	}
-	if err := t.sendable(); err != nil {
-		return err
-	}
-	return checkTags(t)
 }
 
-func checkID(id string) error {
-	switch {
-	case id == "":
-		return &TaskError{ID: id, Field: "ID", Reason: "is empty"}
-	case len(id) > maxName:
-		return &TaskError{ID: id, Field: "ID", Reason: fmt.Sprintf("%d bytes, expected at most %d (it is the AMQP message id)", len(id), maxName)}
-	case !isText(id):
-		return &TaskError{ID: id, Field: "ID", Reason: "expected UTF-8 without NUL"}
-	case strings.HasSuffix(id, " "):
-		// MySQL would find it equal to the id without the space.
-		return &TaskError{ID: id, Field: "ID", Reason: "ends in a space, which some databases ignore"}
+func taskOf(r *rows.Task) Task {
+	return Task{
+		ID: r.ID, Queue: r.Queue, Exchange: r.Exchange, RoutingKey: r.RoutingKey, DeliverAt: r.DeliverAt,
+		Body: r.Body, ContentType: r.ContentType, Type: r.Type, CorrelationID: r.CorrelationID, Priority: r.Priority,
+		ExpiresAfter: r.ExpiresAfter, UniqueKey: r.UniqueKey, Headers: r.Headers, Tags: r.Tags,
+		Version: r.Version, Status: Status(r.Status), Attempts: r.Attempts, LastError: r.LastError, Sends: r.Sends,
+		SentAt: r.SentAt, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, FinishedAt: r.FinishedAt,
 	}
-	return nil
 }
 
-func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
-
-// millis is an instant as it is written. It rounds up, so that nothing is early.
-func millis(t time.Time) int64 {
-	if t.Unix() < minDue/1000 {
-		return 0
+// taskError returns the error of a task with a problem, nil without one.
+func taskError(id string, problem *rows.FieldError) error {
+	if problem == nil {
+		return nil
 	}
-	return stored(t)
-}
-
-// stored is an instant that was read from a row, or is compared with rows. It ends
-// after maxDue. By Unix, because an instant that is very far away, such as
-// time.Unix(math.MaxInt64, 0), overflows in its milliseconds and in the time.Time
-// itself.
-func stored(t time.Time) int64 {
-	if t.Unix() > maxDue/1000 {
-		return maxDue + 1
-	}
-	if t.Unix() < -maxDue/1000 {
-		return -maxDue
-	}
-	ms := t.UnixMilli()
-	if t.Nanosecond()%int(time.Millisecond) > 0 {
-		ms++
-	}
-	return ms
-}
-
-func encodeHeaders(h map[string]string) (any, error) {
-	if len(h) == 0 {
-		return nil, nil
-	}
-	b, err := json.Marshal(h)
-	return string(b), err
-}
-
-// message is what the relay publishes.
-func (c *claimed) message() amqpx.Message {
-	m := amqpx.Message{
-		ID: c.ID, Queue: c.Queue, Exchange: c.Exchange, RoutingKey: c.RoutingKey,
-		DeliverAt: c.DeliverAt, Body: c.Body, ContentType: c.ContentType, Type: c.Type, CorrelationID: c.CorrelationID, Priority: c.Priority,
-		Version: c.Version, Created: c.CreatedAt, Attempt: c.Attempts + 1,
-	}
-	if len(c.Headers) > 0 {
-		m.Headers = make(map[string]any, len(c.Headers))
-		for k, v := range c.Headers {
-			m.Headers[k] = v
-		}
-	}
-	return m
+	return &TaskError{ID: id, Field: problem.Field, Reason: problem.Reason}
 }

@@ -4,6 +4,9 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // No instant overflows into another: what is too far away is refused, and the
@@ -21,11 +24,11 @@ func TestInstantsDoNotOverflow(t *testing.T) {
 		{time.UnixMilli(math.MinInt64), true},
 		{time.Unix(-1, 0), true},
 	} {
-		task := Task{ID: "a", Queue: "q", DeliverAt: c.at}
-		if err := task.validate(1); (err == nil) != c.possible {
+		task := &rows.Task{ID: "a", Queue: "q", DeliverAt: c.at}
+		if err := relay.Check(task, 1); (err == nil) != c.possible {
 			t.Errorf("%v (%d s): %v", c.at, c.at.Unix(), err)
 		}
-		if ms := millis(c.at); ms < 0 || c.at.Unix() < 0 && ms != 0 {
+		if ms := rows.Millis(c.at); ms < 0 || c.at.Unix() < 0 && ms != 0 {
 			t.Errorf("%v: %d ms", c.at, ms)
 		}
 	}

@@ -1,0 +1,88 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// Ends is how tasks ended from From, inclusive, to To, exclusive.
+type Ends struct {
+	From, To     time.Time
+	Done, Failed int64
+	// Retries counts, of these tasks, the attempts after the first.
+	Retries int64
+	// Late counts the done tasks by how long after their due instants they were done: at
+	// most 1, 2 to 9 ms, then 10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68 and 82 ms, ten
+	// times as much and so on, at most 100,000 s, and beyond. Zeros at the end may be left
+	// out.
+	Late []int64
+}
+
+// Lateness returns how late a share of the done tasks was at most, such as 0.99 of them, to
+// about a tenth: within one count of Late the tasks are taken as evenly spread. It is 0 if
+// none was done.
+func (e Ends) Lateness(share float64) time.Duration {
+	want := share * float64(e.Done)
+	var below float64
+	for i, n := range e.Late {
+		if n > 0 && below+float64(n) >= want {
+			from, to := lateSpan(i)
+			return from + time.Duration(float64(to-from)*max(0, want-below)/float64(n)).Round(time.Millisecond/10)
+		}
+		below += float64(n)
+	}
+	return 0
+}
+
+// Plus adds the tasks of another span; From and To stay.
+func (e Ends) Plus(o Ends) Ends {
+	late := make([]int64, max(len(e.Late), len(o.Late)))
+	for _, counts := range [][]int64{e.Late, o.Late} {
+		for i, n := range counts {
+			late[i] += n
+		}
+	}
+	e.Late = late
+	e.Done, e.Failed, e.Retries = e.Done+o.Done, e.Failed+o.Failed, e.Retries+o.Retries
+	return e
+}
+
+// lateSpan returns the bounds of a class of lateness; the last one has no end.
+func lateSpan(class int) (from, to time.Duration) {
+	last := len(rows.LateBounds) - 1
+	if class > 0 {
+		from = rows.LateBounds[min(class-1, last)]
+	}
+	return from, rows.LateBounds[min(class, last)]
+}
+
+// Ended reads how tasks ended in n spans of the given width, from the instant from on.
+// Widths are whole milliseconds. It reads the row of each task that ended there, by the
+// index of the ends, so the spans should be short where many tasks end.
+func (s *Store) Ended(ctx context.Context, ex Executor, from time.Time, width time.Duration, n int) ([]Ends, error) {
+	if width < time.Millisecond || n < 1 || n > 100_000 {
+		return nil, fmt.Errorf("ended tasks: width %v and %d spans, expected at least 1ms and 1 to 100000", width, n)
+	}
+	start, step := rows.Stored(from), width.Milliseconds()
+	return reading(ctx, s, ex, Filter{}, "reading how tasks ended", func(c rows.Conn, _ rows.Filter) ([]Ends, error) {
+		list, err := c.Ended(ctx, start, step, n)
+		out := make([]Ends, len(list))
+		for i, e := range list {
+			at := start + int64(i)*step
+			out[i] = Ends{From: time.UnixMilli(at), To: time.UnixMilli(at + step), Done: e.Done, Failed: e.Failed, Retries: e.Retries, Late: e.Late}
+		}
+		return out, err
+	})
+}
+
+// CountRetried counts the pending tasks of which an attempt has failed, and which are
+// tried again. It looks at limit of the tasks that are due, those first that were due
+// first.
+func (s *Store) CountRetried(ctx context.Context, ex Executor, limit int64) (int64, error) {
+	return reading(ctx, s, ex, Filter{}, "counting tasks that are tried again", func(c rows.Conn, _ rows.Filter) (int64, error) {
+		return c.CountRetried(ctx, s.pace.Now().UnixMilli(), limit)
+	})
+}

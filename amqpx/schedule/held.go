@@ -1,0 +1,345 @@
+package schedule
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Ceiling bounds how many tasks of a destination, a queue or an exchange with all its routing
+// keys, come there in a second, whatever the number of relays. Any second has at most
+// PerSecond tasks and one Burst; what is beyond waits in the table, those first that are due
+// first, and holds up no other destination. Such tasks are given to the broker about a second
+// before they may go, and Delivery.DueAt is that instant then. Tasks that are sent again
+// count. What a consumer sends does not: a retry, say. Nor do tasks that were with the broker
+// before there was a ceiling.
+type Ceiling struct {
+	Queue    string
+	Exchange string
+	// PerSecond is at most 100000, and may be below 1: 0.1 is one in ten seconds. 0 removes the
+	// ceiling.
+	PerSecond float64
+	// Burst is how many tasks may go at once after a time with fewer; default a tenth of
+	// PerSecond, at least 1.
+	Burst int
+}
+
+// completed returns the ceiling with its default, or what is wrong with it.
+func (x Ceiling) completed() (Ceiling, error) {
+	if _, err := laneOf(topology.Destination{Queue: x.Queue, Exchange: x.Exchange}); err != nil {
+		return x, err
+	}
+	name := topology.Destination{Queue: x.Queue, Exchange: x.Exchange}
+	if x.PerSecond != 0 && !(topology.Ceiling{PerSecond: x.PerSecond, Burst: x.Burst}).Valid() {
+		return x, fmt.Errorf("%w: the ceiling of %s: %v tasks a second and a burst of %d; expected 0 for none, or one a day to %d a second, and a burst of 0 to %d",
+			ErrConfig, name, x.PerSecond, x.Burst, topology.MaxPerSecond, topology.MaxPerSecond)
+	}
+	x.Burst = max(x.Burst, 0) // without a ceiling
+	setDefault(&x.Burst, max(1, int(x.PerSecond/10)))
+	return x, nil
+}
+
+// laneOf is a destination as it is held back.
+func laneOf(d topology.Destination) (rows.Lane, error) {
+	switch {
+	case (d.Queue == "") == (d.Exchange == ""):
+		return rows.Lane{}, fmt.Errorf("%w: queue %q and exchange %q; set one of them", ErrConfig, d.Queue, d.Exchange)
+	case d.RoutingKey != "":
+		return rows.Lane{}, fmt.Errorf("%w: exchange %q with routing key %q; an exchange is held back with all its routing keys: leave the key out", ErrConfig, d.Exchange, d.RoutingKey)
+	case len(d.Queue+d.Exchange) > rows.MaxName || !rows.IsText(d.Queue+d.Exchange):
+		return rows.Lane{}, fmt.Errorf("%w: queue %.300q and exchange %.300q; expected at most %d bytes of UTF-8 without NUL", ErrConfig, d.Queue, d.Exchange, rows.MaxName)
+	}
+	return rows.Lane{Queue: d.Queue, Exchange: d.Exchange}, nil
+}
+
+// longestBy bounds who has paused a destination, in bytes.
+const longestBy = 200
+
+// Pause keeps the tasks of a destination, a queue or an exchange with all its routing keys,
+// in the table from when ex commits, whichever relays run and start later. by says who did
+// it, for people. Recurring tasks go on making theirs. To pause what is paused changes
+// nothing. Errors: ErrConfig for a destination that is none.
+//
+// Batches that a relay is publishing at that moment are published. Tasks whose messages are
+// with the broker already, waiting for their instant or in the destination's queue, are taken
+// back by the relays that run, at most a second or so after the pause and before they are
+// due: their messages have no effect then, and the tasks are sent again after the pause. The
+// attempts of a task that was waiting for a retry are kept. A handler that has begun ends its
+// task. A task that MaxSends has sent more than three times may be handled.
+func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, by string) error {
+	if len(by) > longestBy || !utf8.ValidString(by) {
+		return fmt.Errorf("%w: by: %.300q; expected at most %d bytes of UTF-8", ErrConfig, by, longestBy)
+	}
+	err := s.changeGate(ctx, ex, d, func(_ rows.Conn, g *rows.Gate) error {
+		if !g.Paused() {
+			g.PausedAt, g.PausedBy = s.pace.Now(), by
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("pausing %s: %w", d, err)
+	}
+	pace.Wrote(s.db.DB)
+	return nil
+}
+
+// Resume ends a pause when ex commits. What came due meanwhile is sent at once, or at an even
+// rate over spread, so that it does not come as a flood; what comes due later is not held up
+// by it. A Ceiling holds as well. To resume what is not paused changes nothing. Errors:
+// ErrConfig for a destination that is none, or a spread that is negative or above 30 days.
+func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination, spread time.Duration) error {
+	const longest = 30 * 24 * time.Hour
+	if spread < 0 || spread > longest {
+		return fmt.Errorf("%w: spread: %v; expected 0 to %v", ErrConfig, spread, longest)
+	}
+	err := s.changeGate(ctx, ex, d, func(c rows.Conn, g *rows.Gate) error {
+		if !g.Paused() {
+			return nil
+		}
+		g.PausedAt, g.PausedBy = time.Time{}, ""
+		g.SpreadDue, g.SpreadUntil, g.SpreadRate, g.SpreadFree = time.Time{}, time.Time{}, 0, 0
+		if spread < time.Second {
+			return nil
+		}
+		now := s.pace.Now()
+		n, err := c.CountUnsent(ctx, g.Lane, now.UnixMilli(), mostSpread)
+		if n > 0 {
+			g.SpreadDue, g.SpreadUntil, g.SpreadRate, g.SpreadFree = now, now.Add(spread), float64(n)/spread.Seconds(), now.UnixNano()
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("resuming %s: %w", d, err)
+	}
+	pace.Wake(s.db.DB)
+	return nil
+}
+
+// mostSpread bounds what Resume counts. What is beyond is sent when the time is over.
+const mostSpread = 10_000_000
+
+// SetCeiling sets, changes or removes the ceiling of a destination when ex commits, for all
+// relays of the database. Config.Ceilings do so too, whenever Run begins. Errors: ErrConfig.
+func (s *Store) SetCeiling(ctx context.Context, ex Executor, x Ceiling) error {
+	x, err := x.completed()
+	if err != nil {
+		return err
+	}
+	d := topology.Destination{Queue: x.Queue, Exchange: x.Exchange}
+	err = s.changeGate(ctx, ex, d, func(_ rows.Conn, g *rows.Gate) error {
+		if g.PerSecond != x.PerSecond || g.Burst != x.Burst {
+			// What the old rate has promised for later is not held against the new one.
+			g.PerSecond, g.Burst, g.Free = x.PerSecond, x.Burst, min(g.Free, s.pace.Now().Add(time.Second).UnixNano())
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("the ceiling of %s: %w", d, err)
+	}
+	pace.Wake(s.db.DB)
+	return nil
+}
+
+// changeGate changes what holds a destination back.
+func (s *Store) changeGate(ctx context.Context, ex Executor, d topology.Destination, change func(rows.Conn, *rows.Gate) error) error {
+	l, err := laneOf(d)
+	if err != nil {
+		return err
+	}
+	return s.db.Within(ctx, s.on(ex), func(c rows.Conn) error {
+		g, err := c.LockGate(ctx, l)
+		if err != nil {
+			return err
+		}
+		if err := change(c, g); err != nil {
+			return err
+		}
+		return c.WriteGate(ctx, g)
+	})
+}
+
+// setCeilings writes those of the configuration, and tries until it has, or ctx ends.
+func (s *Store) setCeilings(ctx context.Context) {
+	for _, x := range s.cfg.Ceilings {
+		for ctx.Err() == nil {
+			err := s.pace.Answered(ctx, func(ctx context.Context) error { return s.SetCeiling(ctx, NoTx, x) })
+			if ctx.Err() == nil {
+				s.reports("relay")(err)
+			}
+			if err == nil || pace.Sleep(ctx, s.cfg.PollInterval) != nil {
+				break
+			}
+		}
+	}
+}
+
+// DestinationState is what holds a destination's tasks back.
+type DestinationState struct {
+	// Queue or Exchange is the destination, the latter with all its routing keys.
+	Queue    string `json:"queue,omitempty"`
+	Exchange string `json:"exchange,omitempty"`
+	// PausedAt is since when it is paused, by the database's clock, and PausedBy by whom; zero
+	// if it is not.
+	PausedAt time.Time `json:"paused_at,omitzero"`
+	PausedBy string    `json:"paused_by,omitempty"`
+	// PerSecond and Burst are its Ceiling; 0 without one.
+	PerSecond float64 `json:"per_second,omitempty"`
+	Burst     int     `json:"burst,omitempty"`
+	// SpreadUntil is until when what came due in a pause is sent over a time; zero without that.
+	SpreadUntil time.Time `json:"spread_until,omitzero"`
+	// Waiting counts the tasks that are due and wait for all this, up to MostWaiting.
+	Waiting int64 `json:"waiting"`
+	// Busy reports whether a relay has used the ceiling to the full within ten seconds, so
+	// that Waiting is no sign of trouble.
+	Busy bool `json:"busy"`
+}
+
+// Paused reports whether it is paused.
+func (d DestinationState) Paused() bool { return !d.PausedAt.IsZero() }
+
+// Destination is the queue, or the exchange without a routing key.
+func (d DestinationState) Destination() topology.Destination {
+	return topology.Destination{Queue: d.Queue, Exchange: d.Exchange}
+}
+
+// Name is that of the queue or the exchange.
+func (d DestinationState) Name() string { return cmp.Or(d.Queue, d.Exchange) }
+
+// String returns in English what holds the tasks back, in one line; empty for nothing.
+func (d DestinationState) String() string {
+	var parts []string
+	if d.Paused() {
+		text := "paused since " + d.PausedAt.Format(time.RFC3339)
+		if d.PausedBy != "" {
+			text += " by " + d.PausedBy
+		}
+		parts = append(parts, text)
+	}
+	if d.PerSecond > 0 {
+		parts = append(parts, fmt.Sprintf("at most %v a second, %d at once", d.PerSecond, d.Burst))
+	}
+	if !d.SpreadUntil.IsZero() {
+		parts = append(parts, "what came due in a pause is sent until "+d.SpreadUntil.Format(time.RFC3339))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// MostWaiting is how many tasks of a destination DestinationState counts.
+const MostWaiting = 100_000
+
+// busyFor is how long after its last use a ceiling counts as busy.
+const busyFor = 10 * time.Second
+
+// Destinations returns those that are paused, have a ceiling, or are sent over a time what
+// came due in a pause, by queue and exchange.
+func (s *Store) Destinations(ctx context.Context, ex Executor) ([]DestinationState, error) {
+	return reading(ctx, s, ex, Filter{}, "reading destinations", func(c rows.Conn, _ rows.Filter) ([]DestinationState, error) {
+		return s.states(ctx, c)
+	})
+}
+
+func (s *Store) states(ctx context.Context, c rows.Conn) (list []DestinationState, err error) {
+	gates, err := c.Gates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := s.pace.Now()
+	for _, g := range gates {
+		x := stateOf(g, now)
+		if !x.Paused() && x.PerSecond == 0 && x.SpreadUntil.IsZero() {
+			continue
+		}
+		if x.Waiting, err = c.CountUnsent(ctx, g.Lane, now.UnixMilli(), MostWaiting); err != nil {
+			return nil, err
+		}
+		list = append(list, x)
+	}
+	return list, nil
+}
+
+// heldLanes are those whose tasks wait although they are due, by whether they are paused.
+func (s *Store) heldLanes(ctx context.Context, c rows.Conn) (paused map[rows.Lane]bool, limited map[rows.Lane]*DestinationState, err error) {
+	gates, err := c.Gates(ctx)
+	paused, limited = map[rows.Lane]bool{}, map[rows.Lane]*DestinationState{}
+	for _, g := range gates {
+		x := stateOf(g, s.pace.Now())
+		if g.Paused() {
+			paused[g.Lane] = true
+		} else if x.PerSecond > 0 || !x.SpreadUntil.IsZero() {
+			limited[g.Lane] = &x
+		}
+	}
+	return paused, limited, err
+}
+
+// listUnheld is List lane by lane, where lanes are held back: a paused one may have any number
+// of tasks before those of others.
+func (s *Store) listUnheld(ctx context.Context, c rows.Conn, l rows.Listing, yield func(*rows.Task) bool) error {
+	paused, limited, err := s.heldLanes(ctx, c)
+	if err != nil {
+		return err
+	}
+	if len(paused)+len(limited) == 0 || l.Queue+l.Exchange != "" {
+		if paused[rows.Lane{Queue: l.Queue, Exchange: l.Exchange}] {
+			return nil
+		}
+		return c.List(ctx, l, yield)
+	}
+	lanes, err := c.PendingLanes(ctx)
+	if err != nil {
+		return err
+	}
+	var all []*rows.Task
+	for _, lane := range lanes {
+		if paused[lane] {
+			continue
+		}
+		one := l
+		one.Queue, one.Exchange = lane.Queue, lane.Exchange
+		one.Sent = limited[lane] != nil && limited[lane].Busy
+		if err := c.List(ctx, one, func(t *rows.Task) bool { all = append(all, t); return true }); err != nil {
+			return err
+		}
+		slices.SortFunc(all, func(a, b *rows.Task) int {
+			return cmp.Or(a.DeliverAt.Compare(b.DeliverAt), cmp.Compare(a.ID, b.ID))
+		})
+		all = all[:min(len(all), l.Limit)]
+	}
+	for _, t := range all {
+		if !yield(t) {
+			break
+		}
+	}
+	return nil
+}
+
+func stateOf(g *rows.Gate, now time.Time) DestinationState {
+	x := DestinationState{
+		Queue: g.Queue, Exchange: g.Exchange, PausedAt: utc(g.PausedAt), PausedBy: g.PausedBy, PerSecond: g.PerSecond,
+	}
+	if g.PerSecond > 0 {
+		x.Burst = g.Burst
+		x.Busy = now.Add(-busyFor).UnixNano() < g.Free
+	}
+	if g.Spreads(now) {
+		x.SpreadUntil = utc(g.SpreadUntil)
+		x.Busy = x.Busy || now.Add(-busyFor).UnixNano() < g.SpreadFree
+	}
+	return x
+}
+
+// utc is an instant in UTC; zero stays zero.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.UTC()
+}

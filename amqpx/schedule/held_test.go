@@ -1,0 +1,361 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+var mail = topology.Destination{Queue: "mail"}
+
+// What is due in a pause happens once, after it, also what the broker had; nobody else waits.
+func TestPauseKeepsTasksInTheTable(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		s.consumeAll([]string{"mail", "other"}, Handler(s.db, s.noted(nil)))
+		s.schedule(Task{ID: "sent", Queue: "mail", DeliverAt: s.began.Add(time.Hour)})
+		s.schedule(Task{ID: "later", Queue: "mail", DeliverAt: s.began.Add(5 * time.Hour)})
+		s.schedule(Task{ID: "other", Queue: "other", DeliverAt: s.began.Add(time.Hour)})
+		after(time.Minute)
+		if got, err := s.Get(t.Context(), NoTx, "sent"); err != nil || got.Sends != 1 {
+			t.Fatalf("before the pause it was sent %d times, %v", got.Sends, err)
+		}
+		check(t, s.Pause(t.Context(), NoTx, mail, "alice"))
+		check(t, s.Pause(t.Context(), NoTx, mail, "bob")) // changes nothing
+		s.schedule(Task{ID: "new", Queue: "mail", DeliverAt: time.Now()})
+		after(2 * time.Hour)
+		s.wantEffects("other", "other 1h0m0s")
+		for _, id := range []string{"sent", "new"} {
+			s.wantEffects(id)
+			s.wantTask(id, StatusPending, 0)
+		}
+		states, err := s.Destinations(t.Context(), NoTx)
+		check(t, err)
+		if len(states) != 1 || states[0].PausedBy != "alice" || states[0].PausedAt.Sub(s.began).Round(time.Minute) != time.Minute || states[0].Waiting != 2 {
+			t.Errorf("%+v", states)
+		}
+		check(t, s.Resume(t.Context(), NoTx, mail, 0))
+		after(4 * time.Hour)
+		s.wantEffects("sent", "mail 2h1m2s")
+		s.wantEffects("new", "mail 2h1m2s")
+		s.wantEffects("later", "mail 5h0m0s")
+		if states, err := s.Destinations(t.Context(), NoTx); err != nil || len(states) != 0 {
+			t.Errorf("after the pause: %+v, %v", states, err)
+		}
+	})
+}
+
+// A task that waits for a retry as its destination is paused keeps its attempts.
+func TestPauseKeepsAttempts(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		fails := true
+		s.consume("mail", Handler(s.db, s.noted(func(d *amqpx.Delivery) error {
+			if fails {
+				return errors.New("not now")
+			}
+			if d.Attempt != 2 {
+				t.Errorf("attempt %d, expected 2", d.Attempt)
+			}
+			return nil
+		})), amqpx.WithRetry(topology.Retry{Backoff: time.Hour, Jitter: topology.NoJitter}))
+		s.schedule(Task{ID: "a", Queue: "mail", DeliverAt: time.Now()})
+		after(time.Minute)
+		fails = false
+		s.wantTask("a", StatusPending, 1)
+		check(t, s.Pause(t.Context(), NoTx, mail, ""))
+		after(3 * time.Hour)
+		s.wantTask("a", StatusPending, 1)
+		check(t, s.Resume(t.Context(), NoTx, mail, 0))
+		after(time.Minute)
+		s.wantTask("a", StatusDone, 1)
+	})
+}
+
+// An exchange is paused with all its routing keys, and each of its queues has the effect
+// once.
+func TestPauseOfAnExchange(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		s.consumeAll([]string{"a", "b"}, Handler(s.db, s.noted(nil)))
+		s.exchange("events", "a", "b")
+		s.schedule(Task{ID: "x", Exchange: "events", RoutingKey: "k", DeliverAt: s.began.Add(time.Minute)})
+		after(time.Second)
+		events := topology.Destination{Exchange: "events"}
+		check(t, s.Pause(t.Context(), NoTx, events, ""))
+		after(time.Hour)
+		s.wantEffects("x")
+		check(t, s.Resume(t.Context(), NoTx, events, 0))
+		after(time.Minute)
+		s.wantEffects("x", "a 1h0m3s", "b 1h0m3s")
+	})
+}
+
+// What came due in a pause is spread; what comes due after it is on time.
+func TestResumeSpreads(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		s.consume("mail", Handler(s.db, s.noted(nil)))
+		check(t, s.Pause(t.Context(), NoTx, mail, ""))
+		for i := range 60 {
+			s.schedule(Task{ID: fmt.Sprint("old", i), Queue: "mail", DeliverAt: time.Now()})
+		}
+		after(time.Hour)
+		s.schedule(Task{ID: "young", Queue: "mail", DeliverAt: s.began.Add(time.Hour + 2*time.Minute)})
+		check(t, s.Resume(t.Context(), NoTx, mail, 10*time.Minute))
+		from := time.Since(s.began)
+		after(20 * time.Minute)
+		s.wantEffects("young", "mail 1h2m0s")
+		perMinute := map[int]int{}
+		for _, e := range s.effects {
+			if e.id != "young" {
+				perMinute[int((e.at-from)/time.Minute)]++
+			}
+		}
+		for m := range 10 {
+			if n := perMinute[m]; n < 5 || n > 7 {
+				t.Errorf("minute %d has %d tasks, expected about 6: %v", m, n, perMinute)
+			}
+		}
+	})
+}
+
+// A recurring task goes on making its tasks, which wait; a relay that starts in the pause
+// goes by it too.
+func TestPauseAndRecurringTasks(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		s.consume("mail", Handler(s.db, s.noted(nil)))
+		check(t, s.Pause(t.Context(), NoTx, mail, ""))
+		check(t, s.Schedules().Add(t.Context(), NoTx, Recurring{Name: "hourly", Every: time.Hour, Task: Task{Queue: "mail"}}))
+		defer s.second(Config{})()
+		after(5*time.Hour + time.Minute)
+		if len(s.effects) != 0 {
+			t.Errorf("effects in the pause: %v", s.effects)
+		}
+		check(t, s.Resume(t.Context(), NoTx, mail, 0))
+		after(time.Minute)
+		if len(s.effects) != 5 {
+			t.Errorf("%d effects after it, expected 5: %v", len(s.effects), s.effects)
+		}
+	})
+}
+
+// second runs another store on the database of the site, until the function that it returns
+// is called.
+func (s *site) second(cfg Config) (stop func()) {
+	s.Helper()
+	store, err := New(s.db, s.client, cfg)
+	check(s.T, err)
+	ctx, cancel := context.WithCancel(s.Context())
+	done := make(chan error, 1)
+	go func() { done <- store.Run(ctx) }()
+	return sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.Error(err)
+		}
+	})
+}
+
+// A flood comes at the ceiling, in any second, while relays come and go, and others are on
+// time.
+func TestCeilingOverRelays(t *testing.T) {
+	const rate, burst, flood = 200, 20, 6000
+	cfg := Config{Ceilings: []Ceiling{{Queue: "mail", PerSecond: rate, Burst: burst}}}
+	onSite(t, cfg, func(t *testing.T, s *site) {
+		note := s.noted(nil)
+		plain := func(ctx context.Context, d *amqpx.Delivery) error { return note(ctx, nil, d) }
+		s.consumeAll([]string{"mail", "other"}, plain)
+		tasks := make([]Task, flood)
+		for i := range tasks {
+			tasks[i] = Task{ID: fmt.Sprint(i), Queue: "mail", DeliverAt: s.began}
+		}
+		check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
+		began := time.Since(s.began)
+		stopSecond := s.second(Config{}) // without a ceiling of its own
+		after(5 * time.Second)
+		s.schedule(Task{ID: "other", Queue: "other", DeliverAt: time.Now().Add(time.Second)})
+		due := time.Since(s.began) + time.Second
+		stopThird := s.second(cfg)
+		after(8 * time.Second)
+		stopSecond()
+		stopThird()
+		states, err := s.Destinations(t.Context(), NoTx)
+		check(t, err)
+		if len(states) != 1 || !states[0].Busy || states[0].Waiting < flood/4 || states[0].Waiting > flood {
+			t.Errorf("in the flood: %+v", states)
+		}
+		after(30 * time.Second)
+		s.wantEffects("other", "other "+due.Round(time.Second).String())
+		at := s.instants("mail")
+		if len(at) != flood {
+			t.Fatalf("%d tasks came, expected %d", len(at), flood)
+		}
+		wantCeiling(t, at, rate*11/10+burst)
+		took := at[flood-1] - began
+		if least := time.Duration(flood) * time.Second / rate * 9 / 10; took < least {
+			t.Errorf("all came within %v, expected at least %v", took, least)
+		}
+		if most := time.Duration(flood) * time.Second / rate * 10 / 9; took > most {
+			t.Errorf("all took %v, expected at most %v", took, most)
+		}
+	})
+}
+
+// instants are those of the effects in a queue, in order.
+func (s *site) instants(queue string) (list []time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.effects {
+		if e.queue == queue {
+			list = append(list, e.at)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// wantCeiling fails the test if any second has more instants than most.
+func wantCeiling(t *testing.T, at []time.Duration, most int) {
+	t.Helper()
+	for i, j := 0, 0; j < len(at); j++ {
+		for at[j]-at[i] >= time.Second {
+			i++
+		}
+		if n := j - i + 1; n > most {
+			t.Fatalf("%d tasks within a second from %v, expected at most %d", n, at[i], most)
+		}
+	}
+}
+
+// Tasks that are due at their own pace, below the ceiling, are on time.
+func TestCeilingDelaysNobodyBelowIt(t *testing.T) {
+	cfg := Config{Ceilings: []Ceiling{{Queue: "mail", PerSecond: 10, Burst: 5}}}
+	onSite(t, cfg, func(t *testing.T, s *site) {
+		s.consume("mail", Handler(s.db, s.noted(nil)))
+		from := s.began.Add(time.Hour)
+		for i := range 100 {
+			s.schedule(Task{ID: fmt.Sprint(i), Queue: "mail", DeliverAt: from.Add(time.Duration(i) * 200 * time.Millisecond)})
+		}
+		after(2 * time.Hour)
+		at := s.instants("mail")
+		if len(at) != 100 {
+			t.Fatalf("%d tasks came", len(at))
+		}
+		for i, x := range at {
+			if late := x - time.Hour - time.Duration(i)*200*time.Millisecond; late < 0 || late > 20*time.Millisecond {
+				t.Errorf("task %d is late by %v", i, late)
+			}
+		}
+	})
+}
+
+// Less than one a second works, and tasks whose time is over use nothing of a ceiling.
+func TestSlowCeilingAndExpiry(t *testing.T) {
+	cfg := Config{Ceilings: []Ceiling{{Queue: "mail", PerSecond: 0.1}}}
+	onSite(t, cfg, func(t *testing.T, s *site) {
+		s.consume("mail", Handler(s.db, s.noted(nil)))
+		for i := range 50 {
+			s.schedule(Task{ID: fmt.Sprint("over", i), Queue: "mail", DeliverAt: s.began.Add(-time.Hour), ExpiresAfter: time.Minute})
+		}
+		for i := range 4 {
+			s.schedule(Task{ID: fmt.Sprint(i), Queue: "mail", DeliverAt: s.began})
+		}
+		after(5 * time.Minute)
+		at := s.instants("mail")
+		if len(at) != 4 {
+			t.Fatalf("%d tasks came, expected 4", len(at))
+		}
+		for i := 1; i < len(at); i++ {
+			if gap := at[i] - at[i-1]; gap < 10*time.Second || gap > 12*time.Second {
+				t.Errorf("%v between two, expected 10s", gap)
+			}
+		}
+	})
+}
+
+func TestCeilingsAreChecked(t *testing.T) {
+	for _, x := range []Ceiling{
+		{}, {Queue: "a", Exchange: "b"}, {Queue: "a", PerSecond: -1}, {Queue: "a", PerSecond: 1e6}, {Queue: "a", PerSecond: 1e-9},
+		{Queue: "a", PerSecond: 1, Burst: -1},
+	} {
+		if _, err := New(nil, nil, Config{Ceilings: []Ceiling{x}}); !errors.Is(err, ErrConfig) {
+			t.Errorf("%+v: %v", x, err)
+		}
+	}
+	s, db := openStore(t, nil, Config{})
+	defer func() { _ = db.Close() }()
+	for _, d := range []topology.Destination{{}, {Queue: "a", Exchange: "b"}, {Exchange: "e", RoutingKey: "k"}} {
+		if err := s.Pause(t.Context(), NoTx, d, ""); !errors.Is(err, ErrConfig) {
+			t.Errorf("pausing %v: %v", d, err)
+		}
+	}
+	if err := s.Resume(t.Context(), NoTx, mail, -1); !errors.Is(err, ErrConfig) {
+		t.Error(err)
+	}
+}
+
+// A pause is the caller's transaction's.
+func TestPauseInATransaction(t *testing.T) {
+	s, db := openStore(t, nil, Config{})
+	defer func() { _ = db.Close() }()
+	tx, err := db.BeginTx(t.Context(), nil)
+	check(t, err)
+	check(t, s.Pause(t.Context(), tx, mail, "alice"))
+	check(t, tx.Rollback())
+	if states, err := s.Destinations(t.Context(), NoTx); err != nil || len(states) != 0 {
+		t.Errorf("after a rollback: %+v, %v", states, err)
+	}
+}
+
+// What is held back is neither overdue nor a backlog of the relay, unless no relay uses the
+// ceiling.
+func TestBacklogOfHeldDestinations(t *testing.T) {
+	store, db := openStore(t, &recorder{}, Config{Batch: 10})
+	defer func() { _ = db.Close() }()
+	now := time.Now().Truncate(time.Millisecond)
+	store.pace.Local = func() time.Time { return now }
+	read := func() (b Backlog, unheld []string) {
+		t.Helper()
+		b, err := store.Backlog(t.Context(), nil, 1000)
+		check(t, err)
+		for task, err := range store.List(t.Context(), NoTx, Filter{Status: StatusPending, DueTo: now, Limit: 5, Unheld: true}) {
+			check(t, err)
+			unheld = append(unheld, task.ID)
+		}
+		return b, unheld
+	}
+	for i := range 30 {
+		at := now.Add(time.Duration(i-100) * time.Second)
+		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint("paused", i), Queue: "paused", DeliverAt: at.Add(-time.Hour)}))
+		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint("mail", i), Queue: "mail", DeliverAt: at.Add(-time.Minute)}))
+	}
+	for i, in := range []time.Duration{-40, -30, time.Hour} {
+		check(t, store.Schedule(t.Context(), NoTx, Task{ID: fmt.Sprint("plain", i), Queue: "plain", DeliverAt: now.Add(in)}))
+	}
+	check(t, store.Pause(t.Context(), NoTx, topology.Destination{Queue: "paused"}, ""))
+	check(t, store.SetCeiling(t.Context(), NoTx, Ceiling{Queue: "mail", PerSecond: 1, Burst: 2}))
+	b, unheld := read()
+	if b.Paused != 30 || b.Throttled != 0 || b.Overdue != 32 || b.Unsent != 33 || !b.Oldest.Equal(now.Add(-160*time.Second)) || len(unheld) != 5 || unheld[0] != "mail0" {
+		t.Errorf("without a relay: %+v, %v", b, unheld)
+	}
+	if _, _, err := store.relay.Step(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b, unheld = read()
+	if b.Paused != 30 || b.Throttled < 20 || b.Unsent != 0 || b.Overdue > 10 || len(unheld) == 0 {
+		t.Errorf("while the ceiling is busy: %+v, %v", b, unheld)
+	}
+	for _, id := range unheld {
+		if got, err := store.Get(t.Context(), NoTx, id); err != nil || got.Sends == 0 {
+			t.Errorf("%s was not sent, and is listed: %v", id, err)
+		}
+	}
+	now = now.Add(time.Minute)
+	if b, _ = read(); b.Throttled != 0 || b.Unsent < 20 {
+		t.Errorf("a minute after the relay died: %+v", b)
+	}
+}

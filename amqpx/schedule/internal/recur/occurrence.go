@@ -1,0 +1,64 @@
+package recur
+
+import (
+	"hash/fnv"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// Occurrence is one time at which a recurring task happens.
+type Occurrence struct {
+	ID        string    // of its task
+	At        time.Time // by the timetable, in its time zone
+	DeliverAt time.Time // with jitter
+}
+
+// occurrenceLayout of the instant in an id; a fired one has milliseconds.
+const (
+	occurrenceLayout = "2006-01-02T15:04:05Z"
+	firedLayout      = "2006-01-02T15:04:05.000Z"
+)
+
+// occurrenceOf is the one of a row at an instant.
+func occurrenceOf(s *rows.Schedule, at time.Time) Occurrence {
+	o := Occurrence{ID: s.Name + "@" + at.UTC().Format(occurrenceLayout), At: at, DeliverAt: at}
+	if zone, err := zoneOf(s.TimeZone); err == nil {
+		o.At = at.In(zone)
+	}
+	if ms := s.Jitter.Milliseconds(); ms > 0 {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(o.ID)) // it never fails
+		o.DeliverAt = at.Add(time.Duration(h.Sum64()%uint64(ms+1)) * time.Millisecond)
+	}
+	return o
+}
+
+// Parse takes the id of an occurrence's task apart.
+func Parse(id string) (name string, at time.Time, ok bool) {
+	name, instant, ok := strings.Cut(id, "@")
+	if !ok || checkName(name) != "" {
+		return "", time.Time{}, false
+	}
+	at, err := time.Parse(time.RFC3339, instant)
+	if err != nil || !strings.HasSuffix(instant, "Z") {
+		return "", time.Time{}, false
+	}
+	return name, at, true
+}
+
+// Next returns the next n occurrences after an instant by the timetable alone. The error is
+// an *Error.
+func Next(s *rows.Schedule, after time.Time, n int) ([]Occurrence, error) {
+	SetDefaults(s)
+	t, problems := compile(s)
+	if len(problems) > 0 {
+		return nil, &Error{s.Name, problems}
+	}
+	var list []Occurrence
+	for at := t.Next(after); !at.IsZero() && len(list) < n; at = t.Next(at) {
+		list = append(list, occurrenceOf(s, at))
+	}
+	return list, nil
+}

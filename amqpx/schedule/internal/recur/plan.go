@@ -1,0 +1,316 @@
+package recur
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur/timetable"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+const (
+	// ahead is how long before its instant an occurrence becomes a task at the latest.
+	// Half of that is what a relay may be late without a message's being so.
+	ahead = time.Minute
+	// misfireAfter is how late an occurrence is missed.
+	misfireAfter = time.Minute
+	// mostPlanned bounds what one transaction makes, beside what was missed.
+	mostPlanned = 1000
+	// wrongPause is the pause before a row that cannot be read is looked at again: it may
+	// have been mended, or its time zone may be known by then.
+	wrongPause = time.Hour
+	// never is a plan_at that does not come.
+	never = math.MaxInt64
+	// LargestBody is RabbitMQ's own default limit of a message, in bytes.
+	LargestBody = 16 << 20
+)
+
+// What last_error says of a task that is cancelled here. One that was withdrawn may come
+// back, unlike one that somebody cancelled.
+const (
+	withdrawn = "withdrawn: its schedule was changed"
+	leftOut   = "missed: its schedule's misfire policy leaves it out"
+)
+
+// planning makes the tasks of one row, in a transaction that holds the row.
+type planning struct {
+	*Planner
+
+	c     rows.Conn
+	s     *rows.Schedule
+	table *timetable.Timetable
+	now   time.Time
+	limit error            // this relay cannot read the row, another one may
+	back  map[string]int64 // the versions of the tasks that were withdrawn, by id
+}
+
+// plan brings the tasks of a row up to date: it makes those that are to exist by now, and
+// withdraws those of an older version of the row. A limit is why this relay cannot read
+// the row, and another one may.
+func (p *Planner) plan(ctx context.Context, c rows.Conn, s *rows.Schedule) (limit, err error) {
+	x := &planning{Planner: p, c: c, s: s, now: p.Pace.Now()}
+	lookAt, err := x.update(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return x.limit, c.Planned(ctx, s, lookAt)
+}
+
+// limited reports whether this process cannot read the row, and another may.
+func (p *planning) limited() bool { return p.limit != nil }
+
+// update returns when to look at the row again.
+func (p *planning) update(ctx context.Context) (lookAt int64, err error) {
+	s := p.s
+	fresh, bad := s.Version != s.Planned, s.LastError != ""
+	if fresh {
+		if err := p.withdraw(ctx, s.Paused); err != nil {
+			return 0, err
+		}
+	}
+	readable := p.read()
+	switch {
+	case s.Paused:
+		return never, nil
+	case p.limited(): // the row stays due, for a relay that can read it
+		s.Version = s.Planned
+		return min(s.PlanAt.UnixMilli(), p.now.UnixMilli()), nil
+	case !readable:
+		return p.now.Add(wrongPause).UnixMilli(), nil
+	}
+	var late []time.Time
+	switch {
+	case fresh, bad && s.NextAt.IsZero():
+		s.NextAt = p.table.Next(p.now)
+	case bad, p.now.Sub(s.PlanAt) > misfireAfter:
+		if late, err = p.misfire(ctx); err != nil {
+			return 0, err
+		}
+	}
+	var list []time.Time
+	if s.Overlap == OverlapSkip {
+		list, lookAt, err = p.single(ctx, late)
+	} else {
+		list, lookAt = p.upcoming(late)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return lookAt, p.materialise(ctx, list)
+}
+
+// read checks what the row says, which another program may have written. What another
+// relay may be able to read is no fault of the row: it is the limit.
+func (p *planning) read() bool {
+	var err error
+	s := p.s
+	switch {
+	case s.Bad != nil:
+		err = &Error{s.Name, []*rows.FieldError{s.Bad}}
+	case s.BodySize > LargestBody:
+		err = wrong(s, "Body", "%d bytes, expected at most %d", s.BodySize, LargestBody)
+	case s.BodySize > int64(p.MaxBody):
+		p.limit = wrong(s, "Body", "%d bytes, but this relay's Config.MaxBody is %d; raise it, or another relay plans it", s.BodySize, p.MaxBody)
+		return false
+	default:
+		p.table, err = Check(s, LargestBody, p.CheckTask)
+	}
+	if err == nil {
+		s.LastError = ""
+		return true
+	}
+	if onlyZone(err) {
+		p.limit = err // another relay's time zones may be newer
+	} else {
+		s.NextAt = time.Time{}
+	}
+	if reason := rows.ErrorText(err); reason != s.LastError {
+		p.Log.Warn("a recurring task is wrong; correct its row, or delete it", zap.String("name", s.Name), zap.Error(err))
+		s.LastError = reason
+	}
+	return false
+}
+
+// from is the id of the first occurrence from an instant on.
+func (p *planning) from(at time.Time) string { return occurrenceOf(p.s, at).ID }
+
+// withdraw takes the tasks away that are not due yet, and remembers those that were taken
+// away earlier. With all it takes those too that were moved away from an instant that has
+// passed, in whose place nothing would come.
+func (p *planning) withdraw(ctx context.Context, all bool) (err error) {
+	from := p.from(p.now.Add(-rows.MaxJitter))
+	if all {
+		from = p.s.Name + "@"
+	}
+	p.back, err = p.c.Withdraw(ctx, p.s.Name, from, withdrawn, p.now.UnixMilli())
+	p.s.NextAt = time.Time{}
+	if p.s.LastAt.After(p.now) {
+		p.s.LastAt = time.Time{}
+	}
+	return err
+}
+
+// misfire decides on what was missed, and returns those that are to be made late.
+func (p *planning) misfire(ctx context.Context) ([]time.Time, error) {
+	s := p.s
+	cut := p.now.Add(-misfireAfter)
+	keep := map[string]int{MisfireSkip: 0, MisfireOnce: 1, MisfireAll: s.MisfireLimit}[s.Misfire]
+	var late []time.Time
+	if !s.NextAt.IsZero() && !s.NextAt.After(cut) {
+		late = p.table.Latest(s.NextAt, cut, keep+1)
+		if n := len(late) - keep; n > 0 {
+			s.SkippedAt, late = late[n-1], late[n:]
+		}
+		p.Log.Warn("occurrences of a recurring task were missed", zap.String("name", s.Name), zap.Time("first", s.NextAt),
+			zap.Time("until", cut), zap.String("policy", s.Misfire), zap.Int("made_late", len(late)))
+		s.NextAt = p.table.Next(cut)
+	}
+	if s.Misfire == MisfireAll || p.now.Sub(s.PlanAt) <= misfireAfter {
+		return late, nil
+	}
+	ids, err := p.missed(ctx, cut)
+	if err != nil || len(ids) == 0 {
+		return late, err
+	}
+	if s.Misfire == MisfireOnce && len(late) == 0 {
+		ids = ids[:len(ids)-1] // the last of them is the one
+	}
+	return late, p.leaveOut(ctx, ids)
+}
+
+// missed are the tasks that were made before the outage and that no handler has begun
+// with, in their order.
+func (p *planning) missed(ctx context.Context, cut time.Time) (ids []string, err error) {
+	all, err := p.c.Missed(ctx, p.s.Name, p.from(p.s.PlanAt.Add(-ahead-p.s.Jitter)), cut.UnixMilli())
+	for _, id := range all {
+		if _, at, _ := Parse(id); p.from(at) == id { // and not fired by hand
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
+}
+
+func (p *planning) leaveOut(ctx context.Context, ids []string) error {
+	for _, id := range ids {
+		if err := p.c.LeaveOut(ctx, id, leftOut, p.now.UnixMilli()); err != nil {
+			return err
+		}
+		if _, at, ok := Parse(id); ok && at.After(p.s.SkippedAt) {
+			p.s.SkippedAt = at
+		}
+	}
+	return nil
+}
+
+// upcoming adds what is to be a task by now: all within ahead, and the next one in any
+// case. lookAt is when to look again.
+func (p *planning) upcoming(late []time.Time) (list []time.Time, lookAt int64) {
+	s := p.s
+	list = late
+	last := s.LastAt
+	for !s.NextAt.IsZero() && (!last.After(p.now) || !s.NextAt.After(p.now.Add(ahead))) {
+		if len(list)-len(late) == mostPlanned {
+			return list, p.now.UnixMilli()
+		}
+		last = s.NextAt
+		list, s.NextAt = append(list, last), p.table.Next(last)
+	}
+	switch {
+	case s.NextAt.IsZero():
+		return list, never
+	case s.NextAt.Add(-ahead / 2).Before(last):
+		return list, s.NextAt.Add(-ahead / 2).UnixMilli()
+	}
+	return list, last.UnixMilli()
+}
+
+// single is upcoming for what must not overlap: the next one becomes a task when the last
+// one is no longer pending, and is left out if it is still then.
+func (p *planning) single(ctx context.Context, late []time.Time) (list []time.Time, lookAt int64, err error) {
+	s := p.s
+	if !s.NextAt.IsZero() && !s.NextAt.After(p.now) { // the last of those that are due
+		late = append(late, p.table.Latest(s.NextAt, p.now, 1)...)
+		s.NextAt = p.table.Next(p.now)
+	}
+	busy, err := p.pending(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	if n := len(late); n > 1 || n == 1 && busy {
+		s.SkippedAt = late[n-1]
+		if !busy {
+			s.SkippedAt, late = late[n-2], late[n-1:]
+		}
+	}
+	switch {
+	case busy:
+		return nil, p.recheck(), nil
+	case len(late) > 0:
+		list = late
+	case s.NextAt.IsZero():
+		return nil, never, nil
+	default:
+		list, s.NextAt = []time.Time{s.NextAt}, p.table.Next(s.NextAt)
+	}
+	return list, max(rows.Millis(occurrenceOf(s, list[0]).DeliverAt), p.now.UnixMilli()+1), nil
+}
+
+// pending reports whether the task of the last occurrence is. It may have been purged, or
+// deleted by somebody.
+func (p *planning) pending(ctx context.Context) (bool, error) {
+	if p.s.LastAt.IsZero() {
+		return false, nil
+	}
+	status, err := p.c.Status(ctx, p.from(p.s.LastAt))
+	return status == rows.Pending || status == rows.Running, err
+}
+
+// recheck is when to look again whether the last one is pending: soon after its instant,
+// then more and more seldom, and when the next one would be due.
+func (p *planning) recheck() int64 {
+	due := occurrenceOf(p.s, p.s.LastAt).DeliverAt
+	if due.After(p.now) {
+		return rows.Millis(due)
+	}
+	at := p.now.Add(min(max(p.now.Sub(due)/4, time.Second), time.Minute))
+	if next := p.s.NextAt; !next.IsZero() && next.Before(at) {
+		at = next
+	}
+	return rows.Millis(at)
+}
+
+// materialise makes the tasks of occurrences. One that exists, whatever became of it, stays
+// as it is, unless it was withdrawn.
+func (p *planning) materialise(ctx context.Context, list []time.Time) error {
+	if len(list) == 0 {
+		return nil
+	}
+	first := int64(never)
+	var made []string
+	for _, at := range list {
+		o := occurrenceOf(p.s, at)
+		version := int64(1)
+		if v, again := p.back[o.ID]; again {
+			version = v
+			if err := p.c.Delete(ctx, o.ID); err != nil {
+				return err
+			}
+		}
+		inserted, err := p.c.InsertOccurrence(ctx, p.s, o.ID, rows.Millis(o.DeliverAt), version, p.now.UnixMilli())
+		if err != nil {
+			return err
+		}
+		if inserted {
+			made = append(made, o.ID)
+		}
+		if at.After(p.s.LastAt) {
+			p.s.LastAt = at
+		}
+		first = min(first, rows.Millis(o.DeliverAt))
+	}
+	p.Pace.Due(p.DB.DB, first)
+	return p.c.TagOccurrences(ctx, p.s, made)
+}

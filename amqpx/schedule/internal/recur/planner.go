@@ -1,0 +1,163 @@
+package recur
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// Planner plans the recurring tasks of one database.
+type Planner struct {
+	DB      *rows.DB
+	Pace    *pace.Pace
+	Log     *zap.Logger
+	MaxBody int // of what a caller writes, and of what this relay plans
+
+	CheckTask CheckTask
+	Sendable  func(t *rows.Task) *rows.FieldError // why the sender would refuse it
+
+	asides map[string]aside // rows that are left alone, by name; of the one goroutine that plans
+}
+
+// longestLook bounds the pause between two looks for recurring tasks, so that one that was
+// just written is planned long before its tasks run out.
+const longestLook = 15 * time.Second
+
+// Loop plans recurring tasks until ctx ends.
+func (p *Planner) Loop(ctx context.Context, report func(error)) {
+	for {
+		written := p.Pace.Written()
+		pause, err := p.PlanAll(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		report(err)
+		if !pace.Wait(ctx, pause, min(pause, p.Pace.Interval), written) {
+			return
+		}
+	}
+}
+
+// mostFailures is how many rows may fail in one look. The others are planned all the same;
+// more than that is the database's trouble. Rows that failed are left alone for a time, so
+// that the next look comes to others.
+const mostFailures = 10
+
+// aside is a row that this relay leaves alone for a time, because it could not plan it.
+type aside struct {
+	until time.Time
+	err   error
+}
+
+const (
+	failurePause = 5 * time.Second
+	limitPause   = time.Minute // of a row that another relay may be able to read
+	mostAside    = 5000        // placeholders of a statement
+)
+
+// PlanAll plans all rows that are to be looked at by now, each in a transaction of its own,
+// and returns how long to wait.
+func (p *Planner) PlanAll(ctx context.Context) (pause time.Duration, err error) {
+	pause = min(p.Pace.Interval, longestLook)
+	longest := p.Pace.Longest(pause)
+	maps.DeleteFunc(p.asides, func(_ string, a aside) bool { return !a.until.After(p.Pace.Now()) })
+	for failures := 0; failures < mostFailures && len(p.asides) < mostAside && ctx.Err() == nil; {
+		var next time.Duration
+		err := p.Pace.Answered(ctx, func(ctx context.Context) (err error) { next, err = p.nextLook(ctx, longest); return err })
+		if err != nil {
+			return pause, errors.Join(p.Aside(), err)
+		}
+		if next > 0 {
+			if len(p.asides) > 0 {
+				next = min(pause, next)
+			}
+			return next, p.Aside()
+		}
+		var s *rows.Schedule
+		var limit error
+		err = p.Pace.Answered(ctx, func(ctx context.Context) (err error) { s, limit, err = p.planNext(ctx); return err })
+		switch {
+		case s == nil || ctx.Err() != nil: // the end of this relay is no row's failure
+			return pause, errors.Join(p.Aside(), err)
+		case err == nil && limit != nil:
+			a := aside{until: p.Pace.Now().Add(limitPause)}
+			if s.LastError == "" { // or the row says it
+				a.err = limit
+			}
+			p.leaveAlone(s, a)
+		case err != nil && sqldb.Refused(err) && p.blame(ctx, s, err) == nil:
+		case err != nil:
+			p.leaveAlone(s, aside{p.Pace.Now().Add(failurePause), fmt.Errorf("recurring task %s: %w", s.Name, err)})
+			failures++
+		}
+	}
+	return pause, p.Aside()
+}
+
+func (p *Planner) leaveAlone(s *rows.Schedule, a aside) {
+	if p.asides == nil {
+		p.asides = map[string]aside{}
+	}
+	p.asides[s.Name] = a
+}
+
+// Aside returns the errors of the rows that are left alone.
+func (p *Planner) Aside() error {
+	var errs []error
+	for _, name := range p.leftAlone() {
+		errs = append(errs, p.asides[name].err)
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Planner) leftAlone() []string { return slices.Sorted(maps.Keys(p.asides)) }
+
+// blame writes into a row why the database refuses its tasks, and lets it wait.
+func (p *Planner) blame(ctx context.Context, s *rows.Schedule, why error) error {
+	p.Log.Warn("the database refuses the tasks of a recurring task", zap.String("name", s.Name), zap.Error(why))
+	c, err := p.DB.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	return c.Blame(ctx, s, why, p.Pace.Now().Add(limitPause))
+}
+
+// nextLook is how long it takes until a row is to be looked at, at most longest; 0 for now.
+func (p *Planner) nextLook(ctx context.Context, longest time.Duration) (time.Duration, error) {
+	c, err := p.DB.Conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	at, found, err := c.NextPlan(ctx, p.leftAlone())
+	if err != nil {
+		return 0, err
+	}
+	now := p.Pace.Now().UnixMilli()
+	if !found || at-now > longest.Milliseconds() {
+		return longest, nil
+	}
+	return max(0, time.Duration(at-now)*time.Millisecond), nil
+}
+
+// planNext plans the row that has waited longest. It returns nil when there is none, or
+// another relay has it; and the row with an error that is about it.
+func (p *Planner) planNext(ctx context.Context) (s *rows.Schedule, limit, err error) {
+	err = p.DB.Transact(ctx, func(c rows.Conn) (err error) {
+		limit = nil
+		if s, err = c.ClaimSchedule(ctx, p.Pace.Now().UnixMilli(), p.leftAlone()); err != nil || s == nil {
+			return err
+		}
+		limit, err = p.plan(ctx, c, s)
+		return err
+	})
+	return s, limit, err
+}

@@ -1,0 +1,182 @@
+package recur
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	_ "time/tzdata" // half a megabyte, for a relay in an image without time zones, which could not read what others wrote
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur/timetable"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// Policies of a row; schedule.Misfire and schedule.Overlap document them.
+const (
+	MisfireSkip  = "skip"
+	MisfireOnce  = "once"
+	MisfireAll   = "all"
+	OverlapAllow = "allow"
+	OverlapSkip  = "skip"
+)
+
+// Bounds of a row.
+const (
+	maxName    = 200
+	maxMisfire = 10_000
+)
+
+// Error is what is wrong with a recurring task, field by field.
+type Error struct {
+	Name     string
+	Problems []*rows.FieldError // at least one
+}
+
+func (e *Error) Error() string {
+	texts := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		texts[i] = fmt.Sprintf("recurring task %q: %v", e.Name, p)
+	}
+	return strings.Join(texts, "\n")
+}
+
+func wrong(s *rows.Schedule, field, format string, args ...any) *Error {
+	return &Error{s.Name, []*rows.FieldError{{Field: field, Reason: fmt.Sprintf(format, args...)}}}
+}
+
+// SetDefaults fills in what is empty.
+func SetDefaults(s *rows.Schedule) {
+	s.TimeZone = cmp.Or(s.TimeZone, "UTC")
+	s.Misfire = cmp.Or(s.Misfire, MisfireOnce)
+	s.MisfireLimit = cmp.Or(s.MisfireLimit, 100)
+	s.Overlap = cmp.Or(s.Overlap, OverlapAllow)
+}
+
+// CheckTask returns what is wrong with a task of a body of at most maxBody bytes.
+type CheckTask func(t *rows.Task, maxBody int) *rows.FieldError
+
+// Check fills in defaults and checks a row. An unknown time zone is the last of the
+// problems. The error is an *Error.
+func Check(s *rows.Schedule, maxBody int, checkTask CheckTask) (*timetable.Timetable, error) {
+	SetDefaults(s)
+	found := &Error{Name: s.Name}
+	bad := func(is bool, field, format string, args ...any) {
+		if is {
+			found.Problems = append(found.Problems, &rows.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)})
+		}
+	}
+	reason := checkName(s.Name)
+	bad(reason != "", "Name", "%s", reason)
+	switch {
+	case !s.Start.IsZero() && rows.Millis(s.Start) > rows.MaxDue, !s.End.IsZero() && rows.Millis(s.End) > rows.MaxDue:
+		bad(true, "End", "expected instants up to the year 9999")
+	case !s.Start.IsZero() && !s.End.IsZero() && !s.Start.Before(s.End):
+		bad(true, "End", "%v, expected an instant after Start, %v", s.End, s.Start)
+	}
+	bad(s.Jitter < 0 || s.Jitter > rows.MaxJitter, "Jitter", "%v, expected 0 to %v", s.Jitter, rows.MaxJitter)
+	bad(s.Misfire != MisfireSkip && s.Misfire != MisfireOnce && s.Misfire != MisfireAll, "Misfire", "%q, expected skip, once or all", s.Misfire)
+	bad(s.MisfireLimit < 1 || s.MisfireLimit > maxMisfire, "MisfireLimit", "%d, expected 1 to %d", s.MisfireLimit, maxMisfire)
+	bad(s.Overlap != OverlapAllow && s.Overlap != OverlapSkip, "Overlap", "%q, expected allow or skip", s.Overlap)
+	bad(s.Overlap == OverlapSkip && s.Misfire == MisfireAll, "Overlap", "skip does not go with the misfire policy all, whose occurrences overlap; expected allow, or another policy")
+	task := s.Task
+	task.ID, task.DeliverAt = s.Name, time.Unix(0, 0)
+	if problem := checkTask(&task, maxBody); problem != nil && reason == "" {
+		found.Problems = append(found.Problems, problem)
+	}
+	t, problems := compile(s)
+	if found.Problems = append(found.Problems, problems...); len(found.Problems) > 0 {
+		return nil, found
+	}
+	return t, nil
+}
+
+func checkName(name string) (reason string) {
+	switch {
+	case name == "":
+		return "is empty"
+	case len(name) > maxName:
+		return fmt.Sprintf("%d bytes, expected at most %d", len(name), maxName)
+	case !rows.IsText(name) || strings.Contains(name, "@"):
+		return fmt.Sprintf("%q, expected UTF-8 without @ and NUL", name)
+	case strings.HasSuffix(name, " "):
+		return "ends in a space, which some databases ignore"
+	}
+	return ""
+}
+
+// compile returns the timetable of a row, or what is wrong with that.
+func compile(s *rows.Schedule) (t *timetable.Timetable, problems []*rows.FieldError) {
+	bad := func(field, format string, args ...any) {
+		problems = append(problems, &rows.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case (s.Cron == "") == (s.Every == 0):
+		bad("Cron", "expected either Cron or Every, got %q and %v", s.Cron, s.Every)
+		return nil, problems
+	case s.Every < 0 || s.Every > rows.MaxEvery || s.Every%time.Second != 0:
+		bad("Every", "%v, expected whole seconds up to 100 years", s.Every)
+		return nil, problems
+	}
+	zone, unknown := zoneOf(s.TimeZone)
+	if unknown != nil {
+		zone = time.UTC // for what else is wrong
+	}
+	rule := timetable.Rule{Cron: s.Cron, Zone: zone, Every: s.Every, Anchor: s.Start, Start: s.Start, End: s.End}
+	if s.Start.IsZero() {
+		rule.Anchor = s.CreatedAt.Add(s.Every)
+	}
+	t, err := timetable.New(rule)
+	if err != nil {
+		bad("Cron", "%q: %v", s.Cron, err)
+	}
+	if unknown != nil {
+		bad("TimeZone", "%v", unknown)
+	}
+	return t, problems
+}
+
+// Zones holds time zones that were read, which are files.
+var Zones sync.Map // name -> *time.Location
+
+func zoneOf(name string) (*time.Location, error) {
+	if zone, ok := Zones.Load(name); ok {
+		return zone.(*time.Location), nil //nolint:errcheck,forcetypeassert // it holds nothing else
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil || name == "Local" {
+		return nil, fmt.Errorf("%q is unknown, expected an IANA name such as Europe/Berlin", name)
+	}
+	Zones.Store(name, zone)
+	return zone, nil
+}
+
+// same reports whether two rows say the same, apart from what relays keep.
+func same(a, b *rows.Schedule) bool {
+	return a.Name == b.Name && a.Cron == b.Cron && a.TimeZone == b.TimeZone && a.Every == b.Every &&
+		sameInstant(a.Start, b.Start) && sameInstant(a.End, b.End) && a.Jitter.Milliseconds() == b.Jitter.Milliseconds() &&
+		a.Misfire == b.Misfire && a.MisfireLimit == b.MisfireLimit && a.Overlap == b.Overlap && a.Origin == b.Origin &&
+		sameMessage(&a.Task, &b.Task)
+}
+
+func sameMessage(a, b *rows.Task) bool {
+	return a.Queue == b.Queue && a.Exchange == b.Exchange && a.RoutingKey == b.RoutingKey &&
+		bytes.Equal(a.Body, b.Body) && a.ContentType == b.ContentType && a.Type == b.Type &&
+		a.CorrelationID == b.CorrelationID && a.Priority == b.Priority &&
+		a.ExpiresAfter == b.ExpiresAfter && maps.Equal(a.Headers, b.Headers) && slices.Equal(a.Tags, b.Tags)
+}
+
+// sameInstant compares as the table does.
+func sameInstant(a, b time.Time) bool {
+	return a.IsZero() == b.IsZero() && (a.IsZero() || rows.Millis(a) == rows.Millis(b))
+}
+
+// onlyZone reports whether nothing but the time zone is wrong.
+func onlyZone(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Problems[0].Field == "TimeZone"
+}

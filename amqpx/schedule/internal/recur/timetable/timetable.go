@@ -1,0 +1,101 @@
+// Package timetable computes when something recurs: by a cron expression in a
+// time zone, or by an interval. It is pure: no clock, no I/O but reading the time
+// zone database.
+package timetable
+
+import "time"
+
+// Rule is when something recurs: by Cron in Zone, or by Every.
+type Rule struct {
+	// Cron has 5 fields, or 6 with seconds in front, or is a word such as @daily.
+	Cron string
+	Zone *time.Location
+	// Every counts from Anchor on, whole seconds.
+	Every  time.Duration
+	Anchor time.Time
+	// Start is the first instant that may be one, End the first that may not; zero
+	// for no bound.
+	Start, End time.Time
+}
+
+// Timetable is a Rule that was checked.
+type Timetable struct {
+	next       func(after time.Time) time.Time // zero for none
+	start, end time.Time
+}
+
+// New checks a rule. The error is about Cron.
+func New(r Rule) (*Timetable, error) {
+	t := &Timetable{start: r.Start, end: r.End}
+	if r.Cron == "" {
+		anchor := ceil(r.Anchor)
+		t.next = func(after time.Time) time.Time { return elapsed(anchor, r.Every, after) }
+		return t, nil
+	}
+	spec, err := parse(r.Cron)
+	if err != nil {
+		return nil, err
+	}
+	c := clock{zone: r.Zone, wall: spec.Next}
+	t.next = c.once
+	if spec.Hour&everyHour == everyHour {
+		t.next = c.running
+	}
+	return t, nil
+}
+
+// everyHour are the bits of the hours 0 to 23.
+const everyHour = 1<<24 - 1
+
+// Next is the first instant after the given one; zero for none.
+func (t *Timetable) Next(after time.Time) time.Time {
+	if !t.start.IsZero() && after.Before(t.start) {
+		after = t.start.Add(-1)
+	}
+	at := t.next(after)
+	if at.IsZero() || !t.end.IsZero() && !at.Before(t.end) {
+		return time.Time{}
+	}
+	return at
+}
+
+// Latest are the last instants from from to to, both inclusive, at most n, in
+// their order.
+func (t *Timetable) Latest(from, to time.Time, n int) []time.Time {
+	// Ever longer looks back, because there may be millions of them.
+	for back := time.Minute; ; back *= 2 {
+		begin := to.Add(-back)
+		if begin.Before(from) {
+			begin = from
+		}
+		var list []time.Time
+		for at := t.Next(begin.Add(-1)); !at.IsZero() && !at.After(to); at = t.Next(at) {
+			list = append(list, at)
+		}
+		if len(list) >= n {
+			return list[len(list)-n:]
+		}
+		if !begin.After(from) {
+			return list
+		}
+	}
+}
+
+// elapsed is the first multiple of every after an instant, counted from anchor.
+func elapsed(anchor time.Time, every time.Duration, after time.Time) time.Time {
+	if after.Before(anchor) {
+		return anchor
+	}
+	// Seconds, because a Duration ends after 292 years.
+	step := int64(every / time.Second)
+	n := (after.Unix() - anchor.Unix()) / step
+	return time.Unix(anchor.Unix()+(n+1)*step, 0)
+}
+
+// ceil rounds up to a whole second.
+func ceil(t time.Time) time.Time {
+	if t.Nanosecond() == 0 {
+		return t
+	}
+	return t.Truncate(time.Second).Add(time.Second)
+}

@@ -1,0 +1,156 @@
+package recur
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// Errors of the writes; schedule exports them.
+var (
+	ErrExists = errors.New("there is a recurring task of that name already; Put overwrites it")
+	ErrNone   = errors.New("there is no recurring task of that name")
+)
+
+// Change is what Put did.
+type Change int
+
+// The changes there are.
+const (
+	Created Change = iota
+	Changed
+	Unchanged
+)
+
+// Get reads a row. The error is ErrNone if there is none.
+func Get(ctx context.Context, c rows.Conn, name string) (*rows.Schedule, error) {
+	return found(c.Schedule(ctx, name))
+}
+
+func found(s *rows.Schedule, err error) (*rows.Schedule, error) {
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, ErrNone
+	}
+	return s, err
+}
+
+// Check refuses what cannot be written, and tasks that cannot be sent.
+func (p *Planner) Check(s *rows.Schedule) error {
+	if _, err := Check(s, p.MaxBody, p.CheckTask); err != nil {
+		return err
+	}
+	task := s.Task
+	task.ID = s.Name
+	if problem := p.Sendable(&task); problem != nil {
+		return &Error{s.Name, []*rows.FieldError{problem}}
+	}
+	return nil
+}
+
+// Add inserts a row that was checked, and the task of its next occurrence.
+func (p *Planner) Add(ctx context.Context, c rows.Conn, s *rows.Schedule) error {
+	inserted, err := c.InsertSchedule(ctx, s, p.Pace.Now().UnixMilli())
+	if err != nil {
+		return err
+	}
+	if !inserted {
+		return ErrExists
+	}
+	return p.replan(ctx, c, s.Name)
+}
+
+// Put inserts a row that was checked, or changes the one of that name so that it says the
+// same.
+func (p *Planner) Put(ctx context.Context, c rows.Conn, s *rows.Schedule) (Change, error) {
+	old, err := Get(ctx, c, s.Name)
+	switch {
+	case errors.Is(err, ErrNone):
+		if err := p.Add(ctx, c, s); !errors.Is(err, ErrExists) {
+			return Created, err
+		}
+	case err != nil:
+		return Unchanged, err
+	case old.Bad == nil && same(old, s):
+		return Unchanged, nil
+	}
+	return Changed, p.Edit(ctx, c, s.Name, func(old *rows.Schedule) error {
+		paused := old.Paused
+		*old = *s
+		old.Paused = paused
+		return nil
+	})
+}
+
+// Edit applies change to a row.
+func (p *Planner) Edit(ctx context.Context, c rows.Conn, name string, change func(s *rows.Schedule) error) error {
+	s, err := p.lock(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	if err := change(s); err != nil {
+		return err
+	}
+	s.Name = name
+	if err := p.Check(s); err != nil {
+		return err
+	}
+	if err := c.WriteSchedule(ctx, s); err != nil {
+		return err
+	}
+	return p.replan(ctx, c, name)
+}
+
+// SetPaused pauses or resumes a row.
+func (p *Planner) SetPaused(ctx context.Context, c rows.Conn, name string, paused bool) error {
+	if _, err := p.lock(ctx, c, name); err != nil {
+		return err
+	}
+	if err := c.PauseSchedule(ctx, name, paused); err != nil {
+		return err
+	}
+	return p.replan(ctx, c, name)
+}
+
+// Delete withdraws the tasks that are not due yet, and deletes a row.
+func (p *Planner) Delete(ctx context.Context, c rows.Conn, name string) error {
+	s, err := p.lock(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	x := &planning{Planner: p, c: c, s: s, now: p.Pace.Now()}
+	if err := x.withdraw(ctx, true); err != nil {
+		return err
+	}
+	return c.DeleteSchedule(ctx, name)
+}
+
+// Fired returns the task of one occurrence more, due at an instant.
+func (p *Planner) Fired(ctx context.Context, c rows.Conn, name string, at time.Time) (*rows.Task, error) {
+	s, err := Get(ctx, c, name)
+	if err != nil {
+		return nil, err
+	}
+	t := s.Task
+	t.ID, t.DeliverAt = name+"@"+at.UTC().Format(firedLayout), at
+	if problem := p.CheckTask(&t, p.MaxBody); problem != nil {
+		return nil, &Error{name, []*rows.FieldError{problem}}
+	}
+	return &t, nil
+}
+
+func (p *Planner) lock(ctx context.Context, c rows.Conn, name string) (*rows.Schedule, error) {
+	return found(c.LockSchedule(ctx, name, p.Pace.Now().UnixMilli()))
+}
+
+// replan withdraws what no longer holds, and makes what holds now.
+func (p *Planner) replan(ctx context.Context, c rows.Conn, name string) error {
+	s, err := Get(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	_, err = p.plan(ctx, c, s)
+	return err
+}

@@ -1,0 +1,76 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+const (
+	beatEvery = 10 * time.Second
+	// In a bubble a relay says for so long that it runs, and renews that halfway.
+	beatAhead = 24 * time.Hour
+	keepBeats = 7 * 24 * time.Hour // of a relay that has died
+)
+
+// Beat records that this relay runs, until ctx ends. Nothing depends on it: a relay that may
+// not write there relays all the same.
+func (r *Relay) Beat(ctx context.Context) {
+	id := rand.Text()
+	host, _ := os.Hostname() // empty if unknown
+	row := rows.Relay{Name: fmt.Sprintf("%s:%d", cmp.Or(host, "unknown"), os.Getpid()), Version: moduleVersion(), Started: r.Pace.Now()}
+	every, ahead := beatEvery, time.Duration(0)
+	if r.Pace.Virtual() {
+		every, ahead = beatAhead/2, beatAhead
+	}
+	failed := false
+	for ctx.Err() == nil {
+		now := r.Pace.Now()
+		row.Seen = now.Add(ahead)
+		err := r.onDatabase(ctx, func(c rows.Conn) error { return c.RenewRelay(ctx, id, row, now.Add(-keepBeats)) })
+		if err != nil && !failed && ctx.Err() == nil {
+			r.Log.Warn("schedule: this relay cannot say that it runs; it relays all the same", zap.Error(err))
+		}
+		if failed = err != nil; errors.Is(err, sqldb.ErrDenied) {
+			return
+		}
+		_ = pace.Sleep(ctx, every) // ctx is asked above
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = r.onDatabase(ctx, func(c rows.Conn) error { return c.RemoveRelay(ctx, id) }) // its silence tells too
+}
+
+func (r *Relay) onDatabase(ctx context.Context, do func(rows.Conn) error) error {
+	c, err := r.DB.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	return do(c)
+}
+
+// moduleVersion is the version of rabbitdelay in this program.
+func moduleVersion() string {
+	const module = "github.com/rabbitdelay/rabbitdelay"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module && m.Version != "(devel)" {
+			return m.Version
+		}
+	}
+	return ""
+}

@@ -1,0 +1,40 @@
+package relay
+
+import (
+	"math"
+	"time"
+)
+
+// bucket spaces the tasks of a lane so that any second has at most a rate's number of them
+// and a burst: the generic cell rate algorithm. Instants are nanoseconds since the epoch.
+type bucket struct {
+	interval int64 // between two tasks at the rate
+	burst    int
+	free     int64 // when the next task is due at the rate, without a burst
+}
+
+func newBucket(perSecond float64, burst int, free int64) *bucket {
+	return &bucket{int64(math.Ceil(float64(time.Second) / perSecond)), burst, free}
+}
+
+// slack is how far ahead of the rate a burst may be.
+func (b *bucket) slack() int64 { return int64(b.burst-1) * b.interval }
+
+// opens is when the next task may go.
+func (b *bucket) opens() int64 { return b.free - b.slack() }
+
+// fits is how many tasks may go from now to until.
+func (b *bucket) fits(now, until int64) int {
+	left := until + b.slack() - max(b.free, now)
+	if left < 0 {
+		return 0
+	}
+	return int(min(left/b.interval+1, math.MaxInt32))
+}
+
+// take returns when a task may go that is not to go before an instant.
+func (b *bucket) take(release int64) int64 {
+	at := max(release, b.opens())
+	b.free = max(b.free, at) + b.interval
+	return at
+}

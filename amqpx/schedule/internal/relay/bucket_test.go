@@ -1,0 +1,45 @@
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// Whatever comes when, any second has at most the rate's number and a burst; fits is what
+// take allows; and what waits is spaced without gaps.
+func TestBucketSpacesTasks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rate := rapid.Float64Range(0.5, 2000).Draw(t, "rate")
+		burst := rapid.IntRange(1, 300).Draw(t, "burst")
+		b := newBucket(rate, burst, 0)
+		now := time.Unix(1_700_000_000, 0).UnixNano()
+		var slots []int64
+		for range rapid.IntRange(1, 20).Draw(t, "claims") {
+			now += rapid.Int64Range(0, int64(3*time.Second)).Draw(t, "later")
+			until := now + int64(gateAhead)
+			room := b.fits(now, until)
+			n := min(room, rapid.IntRange(0, 500).Draw(t, "tasks"))
+			for i := range n {
+				at := b.take(now)
+				if at < now || at > until {
+					t.Fatalf("task %d of a room of %d goes %v from now", i, room, time.Duration(at-now))
+				}
+				slots = append(slots, at)
+			}
+			if n == room && b.opens() <= until {
+				t.Fatalf("a room of %d is used up, and one more could go by %v", room, time.Duration(until-b.opens()))
+			}
+		}
+		most := int(rate) + 1 + burst
+		for i, j := 0, 0; j < len(slots); j++ {
+			for slots[j]-slots[i] >= int64(time.Second) {
+				i++
+			}
+			if j-i+1 > most {
+				t.Fatalf("%d tasks within a second, expected at most %d", j-i+1, most)
+			}
+		}
+	})
+}

@@ -1,0 +1,168 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Check returns what is wrong with a task that no sender and no strategy can send, or that
+// the table cannot hold; nil for nothing.
+func Check(t *rows.Task, maxBody int) *rows.FieldError {
+	bad := func(field, format string, args ...any) *rows.FieldError {
+		return &rows.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
+	}
+	if reason := rows.CheckID(t.ID); reason != "" {
+		return bad("ID", "%s", reason)
+	}
+	if reason := rows.CheckID(t.UniqueKey); t.UniqueKey != "" && reason != "" {
+		return bad("UniqueKey", "%s", reason)
+	}
+	switch {
+	case t.Queue == "" && t.Exchange == "":
+		return bad("Queue", "no destination; set Queue, or Exchange and RoutingKey")
+	case t.Queue != "" && (t.Exchange != "" || t.RoutingKey != ""):
+		return bad("Queue", "both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", t.Queue, t.Exchange, t.RoutingKey)
+	case t.DeliverAt.IsZero():
+		return bad("DeliverAt", "is not set; expected an instant, time.Now() for at once")
+	case rows.Millis(t.DeliverAt) > rows.MaxDue:
+		return bad("DeliverAt", "%v, expected at most the year 9999", t.DeliverAt)
+	case t.ExpiresAfter < 0:
+		return bad("ExpiresAfter", "%v, expected 0 for never, or more", t.ExpiresAfter)
+	case len(t.Body) > maxBody:
+		return bad("Body", "%d bytes, expected at most %d (Config.MaxBody): keep the payload in a table and schedule its key", len(t.Body), maxBody)
+	}
+	for _, f := range []struct{ name, value string }{
+		{"Queue", t.Queue}, {"Exchange", t.Exchange}, {"RoutingKey", t.RoutingKey}, {"ContentType", t.ContentType}, {"Type", t.Type}, {"CorrelationID", t.CorrelationID},
+	} {
+		if len(f.value) > rows.MaxName {
+			return bad(f.name, "%d bytes, AMQP allows %d", len(f.value), rows.MaxName)
+		}
+		if !rows.IsText(f.value) {
+			return bad(f.name, "%q, expected UTF-8 without NUL", f.value)
+		}
+	}
+	for k, v := range t.Headers {
+		if k == "" || len(k) > rows.MaxName || !rows.IsText(k) || !rows.IsText(v) {
+			return bad("Headers", "%q: expected names of 1 to %d bytes, and UTF-8 without NUL", k, rows.MaxName)
+		}
+	}
+	m := undated(t)
+	err := m.Check()
+	if err == nil {
+		err = checkKey(destinationOf(t))
+	}
+	if err != nil {
+		return refused(t, err)
+	}
+	return checkTags(t.Tags)
+}
+
+// Bounds of a task's tags.
+const (
+	maxTags = 20
+	maxTag  = 100
+)
+
+func checkTags(tags []string) *rows.FieldError {
+	if len(tags) > maxTags {
+		return &rows.FieldError{Field: "Tags", Reason: fmt.Sprintf("%d tags, expected at most %d", len(tags), maxTags)}
+	}
+	seen := make(map[string]bool, len(tags))
+	for _, tag := range tags {
+		switch {
+		case tag == "" || len(tag) > maxTag || !rows.IsText(tag) || strings.HasSuffix(tag, " "):
+			return &rows.FieldError{Field: "Tags", Reason: fmt.Sprintf("%q, expected 1 to %d bytes of UTF-8 without NUL that do not end in a space", tag, maxTag)}
+		case seen[tag]:
+			return &rows.FieldError{Field: "Tags", Reason: fmt.Sprintf("%q is there twice", tag)}
+		}
+		seen[tag] = true
+	}
+	return nil
+}
+
+// checker is a Sender that knows which messages it would refuse, lister one that knows its
+// destinations. *amqpx.Client is both.
+type (
+	checker interface{ Check(m amqpx.Message) error }
+	lister  interface {
+		Listed(dest topology.Destination) error
+	}
+)
+
+var _ interface {
+	checker
+	lister
+} = (*amqpx.Client)(nil)
+
+// Listed returns the error with which known, which may be nil, or a sender, which may be nil
+// too, refuses a destination, whatever the message.
+func Listed(sender Sender, known func(topology.Destination) error, dest topology.Destination) error {
+	if known != nil {
+		if err := known(dest); err != nil {
+			return err
+		}
+	}
+	if s, ok := sender.(lister); ok {
+		return s.Listed(dest)
+	}
+	return nil
+}
+
+// Lists reports whether a sender knows its destinations.
+func Lists(sender Sender) bool {
+	_, ok := sender.(lister)
+	return ok
+}
+
+// CheckFor returns why a task's destination is not Listed, or why the sender would refuse
+// its message: its strategy has no route for the destination, say.
+func CheckFor(sender Sender, known func(topology.Destination) error, t *rows.Task) *rows.FieldError {
+	if err := Listed(sender, known, destinationOf(t)); err != nil {
+		return refused(t, err)
+	}
+	if s, ok := sender.(checker); ok {
+		if err := s.Check(undated(t)); err != nil {
+			return refused(t, err)
+		}
+	}
+	return nil
+}
+
+// undated is the task's message without an instant, which may be further away than a
+// message can wait.
+func undated(t *rows.Task) amqpx.Message {
+	m := Message(t)
+	m.DeliverAt = time.Time{}
+	return m
+}
+
+func destinationOf(t *rows.Task) topology.Destination {
+	return topology.Destination{Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey}
+}
+
+func refused(t *rows.Task, err error) *rows.FieldError {
+	if me, ok := errors.AsType[*amqpx.MessageError](err); ok {
+		return &rows.FieldError{Field: me.Field, Reason: me.Reason}
+	}
+	if t.Exchange != "" {
+		return &rows.FieldError{Field: "Exchange", Reason: err.Error()}
+	}
+	return &rows.FieldError{Field: "Queue", Reason: err.Error()}
+}
+
+// leastOverhead is what every strategy at least has before the destination in a routing
+// key: its tag and what belongs to that.
+const leastOverhead = len("plugin.")
+
+func checkKey(d topology.Destination) error {
+	if key := d.Key(topology.DefaultPrefix); len(key)+leastOverhead > topology.MaxRoutingKey {
+		return fmt.Errorf("%q is %d bytes long in a routing key, expected at most %d", key, len(key), topology.MaxRoutingKey-leastOverhead)
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// markTimeout bounds the statements that settle a batch.
+const markTimeout = 15 * time.Second
+
+// MarkSent records confirmed publishes. A row that changed meanwhile has another version,
+// and stays to be sent. A row that a handler holds is left to it: it becomes done, or the
+// handler's failure marks it.
+func (r *Relay) MarkSent(ctx context.Context, list []*rows.Task) error {
+	pauses := make([]time.Duration, r.MaxSends)
+	for n := range pauses {
+		pauses[n] = r.Grace << n
+	}
+	defer pace.Wrote(r.DB.DB)
+	return r.settle(ctx, list, rows.MarkSent(r.Pace.Now(), pauses))
+}
+
+// fate is what becomes of a task that was not sent.
+type fate struct {
+	cause  string
+	failed bool
+	until  time.Time // given back until then
+}
+
+// fateOf decides it. retry is when the task's target is tried again.
+func (r *Relay) fateOf(t *rows.Task, err error, retry, now time.Time) fate {
+	f := fate{cause: rows.ErrorText(withoutID(err))}
+	switch judge(err) {
+	case impossible:
+		f.failed = true
+	case destination:
+		switch {
+		case gone(err) && t.Failures+1 >= r.MaxSendFailures:
+			f.failed = true
+		case !gone(err) && !retry.IsZero():
+			f.until = retry
+		default:
+			f.until = now.Add(pace.Backoff(firstPause, t.Failures, longestDestinationPause))
+		}
+	default:
+		f.until = now.Add(pace.Backoff(firstPause, t.Failures, longestBrokerPause))
+	}
+	return f
+}
+
+// SettleFailures returns failed tasks to later claims, or ends them, also when ctx ends. Tasks with the
+// same fate share a statement.
+func (r *Relay) SettleFailures(ctx context.Context, failures map[*rows.Task]error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
+	defer cancel()
+	now := r.Pace.Now()
+	groups := map[fate][]*rows.Task{}
+	for t, err := range failures {
+		f := r.fateOf(t, err, r.troubles.retry(targetOf(t)), now)
+		groups[f] = append(groups[f], t)
+	}
+	var errs []error
+	for f, list := range groups {
+		switch {
+		case list[0].Bad != nil:
+			errs = append(errs, r.failUnreadable(ctx, list, f.cause))
+		case f.failed:
+			errs = append(errs, r.settle(ctx, list, rows.FailUnsendable(f.cause, now)))
+		default:
+			errs = append(errs, r.settle(ctx, list, rows.GiveBack(f.cause, now, f.until)))
+		}
+		r.Log.Warn("tasks could not be sent", zap.Int("tasks", len(list)), zap.String("first", list[0].ID), zap.Bool("failed", f.failed), zap.String("error", f.cause))
+		for _, t := range list {
+			r.SendFailed(t, failures[t], f.failed)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// failUnreadable ends tasks whose rows cannot be read.
+func (r *Relay) failUnreadable(ctx context.Context, list []*rows.Task, cause string) error {
+	for _, t := range list {
+		err := r.DB.Transact(ctx, func(c rows.Conn) error { return c.FailUnreadable(ctx, t.ID, cause, r.Pace.Now().UnixMilli()) })
+		if err != nil {
+			return fmt.Errorf("failing task %q: %w", t.ID, err)
+		}
+	}
+	return nil
+}
+
+// settling is a change of rows that this relay has claimed.
+type settling struct {
+	version int64
+	ids     []string
+	change  rows.Assignment
+	until   time.Time // the end of the lease, after which it is no longer ours
+}
+
+// settleTries is how often settle comes back at once for rows that were locked: another
+// relay's claim holds rows for a moment only. A longer lock is a handler's; the relay does
+// not wait for it and looks again before its next batch.
+const settleTries = 3
+
+// settle changes tasks, version by version: nearly all have version 1, and a row with
+// another one by now is no longer theirs.
+func (r *Relay) settle(ctx context.Context, list []*rows.Task, change rows.Assignment) error {
+	versions := map[int64][]string{}
+	for _, t := range list {
+		versions[t.Version] = append(versions[t.Version], t.ID)
+	}
+	for version, ids := range versions {
+		x := settling{version, ids, change, r.Pace.Now().Add(r.Lease - r.PublishTimeout)}
+		if err := r.settleFree(ctx, &x, settleTries); err != nil {
+			return err
+		}
+		if len(x.ids) > 0 {
+			r.leave(x)
+		}
+	}
+	return nil
+}
+
+// leave keeps rows for settleHeld.
+func (r *Relay) leave(x settling) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = append(r.held, x)
+}
+
+// settleHeld comes back for the rows that settle left behind.
+func (r *Relay) settleHeld(ctx context.Context, tries int) error {
+	r.mu.Lock()
+	held := r.held
+	r.held = nil
+	r.mu.Unlock()
+	var errs []error
+	for _, x := range held {
+		errs = append(errs, r.settleFree(ctx, &x, tries))
+		if len(x.ids) > 0 && r.Pace.Now().Before(x.until) {
+			r.leave(x)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settleFree leaves in x the rows that were locked every time.
+func (r *Relay) settleFree(ctx context.Context, x *settling, tries int) error {
+	for try := 1; ; try++ {
+		var held []string
+		err := r.DB.Transact(ctx, func(c rows.Conn) (err error) {
+			held, err = c.Settle(ctx, x.version, x.ids, x.change)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("marking tasks: %w", err)
+		}
+		if x.ids = held; len(held) == 0 || try >= tries {
+			return nil
+		}
+		if err := pace.Sleep(ctx, pace.Backoff(5*time.Millisecond, try-1, time.Second)); err != nil {
+			return err
+		}
+	}
+}

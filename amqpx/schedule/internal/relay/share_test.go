@@ -1,0 +1,81 @@
+package relay
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+func TestShares(t *testing.T) {
+	for _, c := range []struct {
+		n         int
+		got, most []int
+		want      []int
+	}{
+		{10, nil, nil, []int{}},
+		{10, []int{0}, []int{100}, []int{10}},
+		{10, []int{0}, []int{3}, []int{3}},
+		{10, []int{0, 0}, []int{100, 100}, []int{5, 5}},
+		{11, []int{0, 0}, []int{100, 100}, []int{6, 5}},
+		{10, []int{0, 0}, []int{2, 100}, []int{2, 8}},
+		{10, []int{0, 0, 0, 0}, []int{100, 1, 100, 2}, []int{4, 1, 3, 2}},
+		{2, []int{0, 0, 0}, []int{9, 9, 9}, []int{1, 1, 0}},
+		{10, []int{0, 0}, []int{0, 9}, []int{0, 9}},
+		{4, []int{5, 3, 0}, []int{9, 9, 0}, []int{1, 3, 0}},
+		{2, []int{1, 1, 0, 0}, []int{9, 9, 9, 9}, []int{0, 0, 1, 1}},
+	} {
+		if got := shares(c.n, c.got, c.most); !slices.Equal(got, c.want) {
+			t.Errorf("%d among %v after %v: %v, expected %v", c.n, c.most, c.got, got, c.want)
+		}
+	}
+}
+
+// Shares exceed neither what there is nor a wish, leave nothing that anybody
+// wanted, and nobody who wanted more has less than another.
+func TestSharesAreFair(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 50).Draw(t, "n")
+		most := rapid.SliceOfN(rapid.IntRange(0, 20), 0, 10).Draw(t, "most")
+		had := rapid.SliceOfN(rapid.IntRange(0, 20), len(most), len(most)).Draw(t, "had")
+		got := shares(n, had, most)
+		sum, wanted := 0, 0
+		for i := range most {
+			sum += got[i]
+			wanted += most[i]
+			if got[i] < 0 || got[i] > most[i] {
+				t.Fatalf("%d of at most %d", got[i], most[i])
+			}
+			for j := range most {
+				if got[i] < most[i] && got[j] > 0 && had[j]+got[j] > had[i]+got[i]+1 {
+					t.Fatalf("%v among %v: lane %d could have more", got, most, i)
+				}
+			}
+		}
+		if sum != min(n, wanted) {
+			t.Fatalf("%d of %d are divided among %v", sum, n, most)
+		}
+	})
+}
+
+func TestFittingBytes(t *testing.T) {
+	p := func(wish int, id string, size int64) rows.Pick { return rows.Pick{Wish: wish, ID: id, Size: size} }
+	for _, c := range []struct {
+		bytes int64
+		picks []rows.Pick
+		want  []rows.Pick
+	}{
+		{10, nil, nil},
+		{10, []rows.Pick{p(0, "a", 11)}, []rows.Pick{p(0, "a", 11)}},
+		{10, []rows.Pick{p(0, "a", 4), p(0, "b", 4), p(0, "c", 4), p(0, "d", 1)}, []rows.Pick{p(0, "a", 4), p(0, "b", 4)}},
+		{10, []rows.Pick{p(0, "a", 4), p(0, "b", 4), p(1, "c", 4)}, []rows.Pick{p(0, "a", 4), p(1, "c", 4)}},
+		{10, []rows.Pick{p(0, "a", 9), p(1, "b", 2), p(2, "c", 1), p(2, "d", 0)}, []rows.Pick{p(0, "a", 9), p(2, "c", 1), p(2, "d", 0)}},
+		{10, []rows.Pick{p(0, "a", 11), p(1, "b", 1)}, []rows.Pick{p(0, "a", 11)}},
+	} {
+		if got := fitting(c.bytes, c.picks); !slices.Equal(got, c.want) {
+			t.Errorf("%d bytes of %v: %v, expected %v", c.bytes, c.picks, got, c.want)
+		}
+	}
+}

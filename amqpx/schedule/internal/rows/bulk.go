@@ -1,0 +1,88 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Locked is what of a task may have changed since it was read.
+type Locked struct {
+	Version int64
+	Status  string
+}
+
+// Seen is a task as a page of a bulk change found it.
+type Seen struct {
+	Place
+
+	Version int64
+}
+
+// Order is the order of a bulk change.
+type Order int
+
+// The orders there are.
+const (
+	Forwards  Order = iota
+	Backwards       // from the last due instant to the first
+)
+
+// Page reads the next tasks after a place, without locking them.
+func (c Conn) Page(ctx context.Context, f Filter, after Place, o Order, limit int) (page []Seen, err error) {
+	order, beyond := "due_at, id", ">"
+	if o == Backwards {
+		order, beyond = "due_at DESC, id DESC", "<"
+	}
+	where := f.where()
+	if after.ID != "" {
+		at := Stored(after.DeliverAt)
+		where.and(fmt.Sprintf("due_at %s= ? AND (due_at %s ? OR id %s ?)", beyond, beyond, beyond), at, at, after.ID)
+	}
+	query := fmt.Sprintf("SELECT id, due_at, version FROM rabbitdelay_tasks%s ORDER BY %s LIMIT %d", where, order, limit)
+	err = c.each(ctx, query, where.args, func(scan scanner) error {
+		var s Seen
+		var due int64
+		err := scan(&s.ID, cell{"due_at", &due, &RowError{}}, &s.Version)
+		s.DeliverAt = time.UnixMilli(due)
+		page = append(page, s)
+		return err
+	})
+	return page, err
+}
+
+// LockTasks locks tasks, and returns those that exist and that it got.
+func (c Conn) LockTasks(ctx context.Context, ids []string, l Lock) (map[string]Locked, error) {
+	locked := make(map[string]Locked, len(ids))
+	query := "SELECT id, version, status FROM rabbitdelay_tasks WHERE id IN (" + marks(len(ids)) + ")" + c.lock(l)
+	err := c.each(ctx, query, anys(ids), func(scan scanner) error {
+		var id string
+		var x Locked
+		err := scan(&id, &x.Version, &x.Status)
+		locked[id] = x
+		return err
+	})
+	return locked, err
+}
+
+// Chosen returns those of the ids that the filter chooses.
+func (c Conn) Chosen(ctx context.Context, f Filter, ids []string) ([]string, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	where := f.where()
+	where.and("id IN ("+marks(len(ids))+")", anys(ids)...)
+	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks"+where.String(), where.args...)
+}
+
+// ChangeAll changes tasks that are locked. It goes by their ids alone: with the filter
+// beside them a database whose statistics are behind reads all that the filter chooses,
+// with the rows locked.
+func (c Conn) ChangeAll(ctx context.Context, ids []string, a Assignment) (int64, error) {
+	return c.exec(ctx, "UPDATE rabbitdelay_tasks SET "+a.set+" WHERE id IN ("+marks(len(ids))+")", append(a.args, anys(ids)...)...)
+}
+
+// DeleteAll deletes tasks that are locked.
+func (c Conn) DeleteAll(ctx context.Context, ids []string) (int64, error) {
+	return c.exec(ctx, "DELETE FROM rabbitdelay_tasks WHERE id IN ("+marks(len(ids))+")", anys(ids)...)
+}

@@ -1,0 +1,276 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Lane is a destination as claims divide the table: a queue, or an exchange with all its
+// routing keys.
+type Lane struct{ Queue, Exchange string }
+
+// Lane returns the task's.
+func (t *Task) Lane() Lane { return Lane{t.Queue, t.Exchange} }
+
+// Waiting is a lane that has something to send.
+type Waiting struct {
+	Lane
+
+	First int64 // the earliest instant in it: due_at or, to be sent again, resend_at
+}
+
+// Purpose is why the relay or the sweeper claims tasks.
+type Purpose int
+
+// The purposes there are.
+const (
+	ToSend   Purpose = iota // never sent in this version
+	ToResend                // sent, and still pending
+)
+
+// from is the table, the index and the condition of a purpose. The index has queue and
+// exchange in front and the instant behind them. MySQL has one for both purposes.
+func (c Conn) from(p Purpose) string {
+	if p == ToResend {
+		return c.tasksBy("claim", "resend") + " WHERE status = 'pending' AND resend_at IS NOT NULL"
+	}
+	return c.tasksBy("claim", "claim") + " WHERE status = 'pending' AND resend_at IS NULL"
+}
+
+// instant is what orders the rows of a lane.
+func (c Conn) instant(p Purpose) string {
+	switch {
+	case p == ToResend:
+		return "resend_at"
+	case c.postgres():
+		return "due_at + 0" // the index is on this expression; the migration says why
+	}
+	return "due_at"
+}
+
+// Lanes finds the lanes whose first row has an instant up to until. It costs some steps
+// down an index for each lane that there is, however many rows wait there.
+func (c Conn) Lanes(ctx context.Context, p Purpose, until int64) (list []Waiting, err error) {
+	err = c.each(ctx, c.lanesQuery(p), []any{until}, func(scan scanner) error {
+		var w Waiting
+		err := scan(&w.Queue, &w.Exchange, &w.First)
+		list = append(list, w)
+		return err
+	})
+	return list, err
+}
+
+// lanesQuery goes from each name to the next one by the index. MySQL does that by itself
+// for a GROUP BY of the index's first columns, and cannot for what is written out.
+func (c Conn) lanesQuery(p Purpose) string {
+	const columns = "queue, exchange, first FROM (SELECT queue, exchange, "
+	from, instant := c.from(p), c.instant(p)
+	if c.mysql() {
+		return "SELECT " + columns + "MIN(" + instant + ") AS first FROM " + from + " GROUP BY status, queue, exchange) AS lanes WHERE first <= ?"
+	}
+	next := func(name, after, within string) string {
+		return fmt.Sprintf("(SELECT %s FROM %s%s AND %s > %s ORDER BY %s LIMIT 1)", name, from, within, name, after, name)
+	}
+	names := func(table, name, within string) string {
+		return fmt.Sprintf("%s (name) AS (SELECT %s UNION ALL SELECT %s FROM %s WHERE name IS NOT NULL)",
+			table, next(name, "''", within), next(name, table+".name", within), table)
+	}
+	first := fmt.Sprintf("(SELECT %s FROM %s AND rabbitdelay_tasks.queue = lanes.queue AND rabbitdelay_tasks.exchange = lanes.exchange ORDER BY %s LIMIT 1) AS first",
+		instant, from, instant)
+	return "WITH RECURSIVE " + names("queues", "queue", "") + ", " + names("exchanges", "exchange", " AND queue = ''") +
+		" SELECT " + columns + first + " FROM (SELECT name AS queue, '' AS exchange FROM queues WHERE name IS NOT NULL" +
+		" UNION ALL SELECT '', name FROM exchanges WHERE name IS NOT NULL) AS lanes) AS firsts WHERE first <= ?"
+}
+
+// Wish is what may be claimed of a lane.
+type Wish struct {
+	Lane
+
+	Until     int64    // rows whose instant is not after it
+	After     int64    // and after this one; 0 for all
+	Most      int      // rows
+	Keys      []string // only these routing keys, unless it is empty
+	OtherKeys []string // not these
+	SendsLess int      // rows that were sent less often; 0 for all
+}
+
+// Pick is a row that may be claimed.
+type Pick struct {
+	Wish int   // its index
+	ID   any   // as the driver has it
+	Size int64 // bytes of what varies, the body above all
+}
+
+// narrow is what a wish asks beyond its lane.
+func (w Wish) narrow() *clause {
+	more := &clause{}
+	if n := len(w.Keys); n > 0 {
+		more.and("routing_key IN ("+marks(n)+")", anys(w.Keys)...)
+	}
+	if n := len(w.OtherKeys); n > 0 {
+		more.and("routing_key NOT IN ("+marks(n)+")", anys(w.OtherKeys)...)
+	}
+	if w.SendsLess > 0 {
+		more.and("sends < ?", w.SendsLess)
+	}
+	return more
+}
+
+// Pick locks up to limits rows of each wish, the most urgent first, after skipping so
+// many of each. Rows that another relay is claiming, or a handler is working on, are
+// passed over.
+func (c Conn) Pick(ctx context.Context, p Purpose, wishes []Wish, skip, limits []int, now int64) (picks []Pick, err error) {
+	instant := c.instant(p)
+	var parts []string
+	var args []any
+	for i, w := range wishes {
+		if limits[i] <= 0 {
+			continue
+		}
+		more := w.narrow()
+		if w.After > 0 {
+			more.and(instant+" > ?", w.After)
+		}
+		condition := strings.Join(append([]string{""}, more.conditions...), " AND ")
+		parts = append(parts, fmt.Sprintf("SELECT %d AS lane, id, size FROM (SELECT id, LENGTH(body) + COALESCE(LENGTH(headers), 0) AS size FROM %s AND queue = ? AND exchange = ? AND %s <= ? AND claimed_until <= ?%s ORDER BY %s LIMIT ? OFFSET ?%s) AS picked",
+			i, c.from(p), instant, condition, instant, c.lock(SkipLocked)))
+		args = append(append(args, w.Queue, w.Exchange, w.Until, now), append(more.args, limits[i], skip[i])...)
+	}
+	if len(parts) == 0 {
+		return nil, nil
+	}
+	err = c.each(ctx, strings.Join(parts, " UNION ALL "), args, func(scan scanner) error {
+		var x Pick
+		err := scan(&x.Wish, &x.ID, &x.Size)
+		if b, ok := x.ID.([]byte); ok && !c.sqlite() {
+			x.ID = string(b)
+		}
+		picks = append(picks, x)
+		return err
+	})
+	return picks, err
+}
+
+// Claim takes a lease until an instant on what was picked, and reads it.
+func (c Conn) Claim(ctx context.Context, picks []Pick, until int64) ([]*Task, error) {
+	which := make([]any, len(picks))
+	for i, p := range picks {
+		which[i] = p.ID
+	}
+	condition, args, err := c.anyOf(which)
+	if err != nil {
+		return nil, err
+	}
+	update := "UPDATE rabbitdelay_tasks SET claimed_until = ? WHERE id " + condition
+	if !c.mysql() {
+		return c.tasks(ctx, update+" RETURNING "+taskColumns, append([]any{until}, args...))
+	}
+	if _, err := c.exec(ctx, update, append([]any{until}, args...)...); err != nil {
+		return nil, err
+	}
+	return c.tasks(ctx, "SELECT "+taskColumns+" FROM rabbitdelay_tasks WHERE id "+condition, args)
+}
+
+// MarkSent records a confirmed publish. A later resend_at stays: a handler's failure may have
+// set it. pauses are those before a task is sent again, by how often it was sent.
+func MarkSent(now time.Time, pauses []time.Duration) Assignment {
+	var cases strings.Builder
+	last := len(pauses) - 1
+	for n, pause := range pauses[:max(last, 1)] { // a CASE has at least one WHEN
+		fmt.Fprintf(&cases, " WHEN %d THEN %d", n, pause.Milliseconds())
+	}
+	again := fmt.Sprintf("(CASE WHEN due_at > ? THEN due_at ELSE ? END) + (CASE sends%s ELSE %d END)", cases.String(), pauses[last].Milliseconds())
+	// resend_at comes before sends, because MySQL assigns from left to right.
+	ms := now.UnixMilli()
+	return Assignment{
+		set: "resend_at = CASE WHEN resend_at > " + again + " THEN resend_at ELSE " + again + " END, " +
+			"sent_at = ?, sends = sends + 1, send_failures = 0, claimed_until = 0, " +
+			"last_error = CASE WHEN attempts = 0 THEN NULL ELSE last_error END",
+		args: []any{ms, ms, ms, ms, ms},
+	}
+}
+
+// GiveBack leaves tasks that could not be sent to a claim after until.
+func GiveBack(cause string, now, until time.Time) Assignment {
+	return Assignment{
+		set:  "last_error = ?, updated_at = ?, send_failures = send_failures + 1, claimed_until = ?",
+		args: []any{cause, now.UnixMilli(), until.UnixMilli()}, condition: stillPending,
+	}
+}
+
+// Postpone leaves tasks that were not tried to a claim after until.
+func Postpone(until time.Time) Assignment {
+	return Assignment{set: "claimed_until = ?", args: []any{until.UnixMilli()}}
+}
+
+// FailUnsendable fails tasks that cannot be sent.
+func FailUnsendable(cause string, now time.Time) Assignment {
+	return Assignment{
+		set:  "status = 'failed', finished_at = ?, updated_at = ?, claimed_until = 0, send_failures = send_failures + 1, last_error = ?",
+		args: []any{now.UnixMilli(), now.UnixMilli(), cause}, condition: stillPending,
+	}
+}
+
+// EndLate ends tasks whose time is over.
+func EndLate(now time.Time) Assignment {
+	return Assignment{
+		set:  "status = 'expired', finished_at = ?, updated_at = ?, claimed_until = 0",
+		args: []any{now.UnixMilli(), now.UnixMilli()}, condition: stillPending,
+	}
+}
+
+// Settle changes those of the claimed tasks that nobody holds and that still have the
+// version, and returns the ids of those that somebody holds.
+func (c Conn) Settle(ctx context.Context, version int64, ids []string, a Assignment) (held []string, err error) {
+	condition, which, err := c.anyOf(anys(ids))
+	if err != nil {
+		return nil, err
+	}
+	update := "UPDATE rabbitdelay_tasks SET " + a.set + " WHERE version = ?"
+	if a.condition != "" {
+		update += " AND " + a.condition
+	}
+	args := append(slices.Clone(a.args), version)
+	find := "SELECT id FROM rabbitdelay_tasks WHERE id " + condition + c.lock(SkipLocked)
+	free := ids
+	switch {
+	case c.postgres():
+		free, err = c.texts(ctx, "WITH free AS ("+find+"), settled AS ("+update+" AND id = ANY (ARRAY (SELECT id FROM free))) SELECT id FROM free", append(which, args...)...)
+		return others(ids, free), err
+	case c.mysql():
+		if free, err = c.texts(ctx, find, which...); err != nil || len(free) == 0 {
+			return ids, err
+		}
+	}
+	_, err = c.exec(ctx, update+" AND id IN ("+marks(len(free))+")", append(args, anys(free)...)...)
+	return others(ids, free), err
+}
+
+// others are the ids that are not among some.
+func others(ids, some []string) (list []string) {
+	among := make(map[string]bool, len(some))
+	for _, id := range some {
+		among[id] = true
+	}
+	for _, id := range ids {
+		if !among[id] {
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// FailUnreadable fails a task whose row cannot be read, whatever its version and the type
+// of its id.
+func (c Conn) FailUnreadable(ctx context.Context, id, cause string, now int64) error {
+	const fail = "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = ?, updated_at = ?, claimed_until = 0, last_error = ? WHERE status = 'pending' AND id IN "
+	query, args := fail+"(?)", []any{now, now, cause, id}
+	if c.sqlite() {
+		query, args = fail+"(?, ?)", append(args, []byte(id))
+	}
+	_, err := c.exec(ctx, query, args...)
+	return err
+}

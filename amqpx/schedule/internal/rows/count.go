@@ -1,0 +1,120 @@
+package rows
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// QueueCount is the number of tasks of one queue in one status.
+type QueueCount struct {
+	Queue, Status string
+	Count         int64
+}
+
+// CountByQueue counts tasks by queue and status, in that order.
+func (c Conn) CountByQueue(ctx context.Context, f Filter) (counts []QueueCount, err error) {
+	where := f.where()
+	query := "SELECT queue, status, COUNT(*) FROM rabbitdelay_tasks" + where.String() + " GROUP BY queue, status ORDER BY queue, status"
+	err = c.each(ctx, query, where.args, func(scan scanner) error {
+		var n QueueCount
+		err := scan(&n.Queue, &n.Status, &n.Count)
+		counts = append(counts, n)
+		return err
+	})
+	return counts, err
+}
+
+// Count counts the tasks that a filter chooses.
+func (c Conn) Count(ctx context.Context, f Filter) (int64, error) {
+	where := f.where()
+	return c.number(ctx, "SELECT COUNT(*) FROM rabbitdelay_tasks"+where.String(), where.args...)
+}
+
+// CountUpTo counts as Count, and stops at limit + 1. It reads each status in the order of
+// an index.
+func (c Conn) CountUpTo(ctx context.Context, f Filter, limit int64) (total int64, err error) {
+	for _, status := range Statuses {
+		if f.Status != "" && f.Status != status || total > limit {
+			continue
+		}
+		one := f
+		one.Status = status
+		query, args := c.listQuery(Listing{Filter: one}, "due_at, id", int(min(limit-total, math.MaxInt32))+1)
+		n, err := c.number(ctx, "SELECT COUNT(*) FROM ("+query+") AS bounded", args...)
+		if err != nil {
+			return 0, err
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// CountFinished counts the tasks that came to a status from an instant on and before
+// another, and stops at limit + 1. The status is written out, so that the planner can use
+// the partial index.
+func (c Conn) CountFinished(ctx context.Context, status string, from, to time.Time, limit int64) (int64, error) {
+	return c.number(ctx, fmt.Sprintf("SELECT COUNT(*) FROM (SELECT 1 FROM rabbitdelay_tasks WHERE status = '%s' AND finished_at >= %d AND finished_at < %d LIMIT %d) AS bounded",
+		status, Stored(from), Stored(to), limit+1))
+}
+
+// Bins counts tasks by due instant, in bins of step milliseconds from start on.
+func (c Conn) Bins(ctx context.Context, f Filter, start, step int64, bin func(i int, count int64)) error {
+	where := f.where()
+	// The remainder is taken off first, because / keeps it in MySQL.
+	number := fmt.Sprintf("((due_at - %d) - (due_at - %d) %% %d) / %d", start, start, step, step)
+	return c.each(ctx, "SELECT "+number+" AS bin, COUNT(*) FROM rabbitdelay_tasks"+where.String()+" GROUP BY bin", where.args, func(scan scanner) error {
+		var i float64 // MySQL's quotient is a decimal
+		var count int64
+		err := scan(&i, &count)
+		bin(int(i), count)
+		return err
+	})
+}
+
+// pendingInOrder is what is pending, by the index of its due instants.
+func (c Conn) pendingInOrder() string {
+	return " FROM " + c.tasksBy("status", "") + " WHERE status = 'pending'"
+}
+
+// Oldest returns the due instant of the pending task that was due first, zero if none is
+// due.
+func (c Conn) Oldest(ctx context.Context, now int64) (time.Time, error) {
+	oldest, err := c.number(ctx, "SELECT due_at"+c.pendingInOrder()+" AND due_at <= ? ORDER BY due_at LIMIT 1", now)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	return time.UnixMilli(oldest), err
+}
+
+// CountPending counts the pending tasks that are due after an instant and not after
+// another, and stops at most.
+func (c Conn) CountPending(ctx context.Context, after, until, most int64) (int64, error) {
+	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingInOrder()+" AND due_at > ? AND due_at <= ? LIMIT ?) AS counted", after, until, most)
+}
+
+// CountUnsent counts the tasks of a lane that a claim would find, and stops at most.
+func (c Conn) CountUnsent(ctx context.Context, l Lane, until, most int64) (int64, error) {
+	instant := c.instant(ToSend)
+	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+c.from(ToSend)+" AND queue = ? AND exchange = ? AND "+instant+" <= ? ORDER BY "+instant+" LIMIT ?) AS counted", // by the index
+		l.Queue, l.Exchange, until, most)
+}
+
+// CountKeys counts pending tasks of a lane by routing key, in that order: at most so many,
+// those that are due first.
+func (c Conn) CountKeys(ctx context.Context, l Lane, most int, count func(key string, pending int64)) error {
+	query := fmt.Sprintf("SELECT routing_key, COUNT(*) FROM (SELECT routing_key FROM rabbitdelay_tasks "+
+		"WHERE queue = ? AND exchange = ? AND status = 'pending' ORDER BY due_at LIMIT %d) AS first GROUP BY routing_key ORDER BY routing_key", most)
+	return c.each(ctx, query, []any{l.Queue, l.Exchange}, func(scan scanner) error {
+		var key string
+		var pending int64
+		err := scan(&key, &pending)
+		if err == nil {
+			count(key, pending)
+		}
+		return err
+	})
+}

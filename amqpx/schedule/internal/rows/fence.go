@@ -1,0 +1,130 @@
+package rows
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// Fence is what a message says of its task. The instant of the creation keeps a message
+// of an older task of the same id, whose row has been deleted, from firing the new one.
+type Fence struct {
+	ID      string `json:"id"`
+	Version int64  `json:"version"`
+	Created int64  `json:"created"` // 0 stands for any: foreign publishers' messages may have none
+	Due     int64  `json:"due"`
+}
+
+// fenced compares a row with a Fence.
+const fenced = "id = ? AND version = ? AND created_at BETWEEN ? AND ? AND due_at <= ?"
+
+func (f Fence) args() []any {
+	from, to := f.Created, f.Created
+	if from == 0 {
+		from, to = math.MinInt64, math.MaxInt64
+	}
+	return []any{f.ID, f.Version, from, to, f.Due}
+}
+
+// The fence of a task to a queue is one statement. Of a task to an exchange each queue
+// that gets it records its own effect first, and makes the task done when that has
+// happened: until then it locks nothing of the task, so that one queue's handler waits
+// for no other's. Another queue's failure does not end the task.
+const makeDone = "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, updated_at = ? WHERE "
+
+// Done makes a task to a queue done if it passes the fence, and reports whether it did.
+func (c Conn) Done(ctx context.Context, f Fence, now int64) (bool, error) {
+	return c.changed(ctx, makeDone+fenced+" AND status = 'pending' AND exchange = '' AND "+c.unexpired(now), append([]any{now, now}, f.args()...)...)
+}
+
+// AllDone makes those of the tasks to queues done that pass the fence, by one statement,
+// and returns how many did.
+func (c Conn) AllDone(ctx context.Context, fences []Fence, now int64) (int64, error) {
+	open := stillPending + " AND (exchange = '') IS TRUE AND (" + c.unexpired(now) + ") IS TRUE"
+	if c.postgres() {
+		// To plan what is below costs more than to run it. This is planned once, and written
+		// so that the planner, which does not know how many tasks they are, finds the rows
+		// by their ids: else it reads the whole table, or all that is pending in the index
+		// of the status.
+		list, err := json.Marshal(fences)
+		if err != nil {
+			return 0, err
+		}
+		return c.exec(ctx, "WITH fence AS (SELECT * FROM json_to_recordset("+sqldb.JSON+") AS fence (id text, version bigint, created bigint, due bigint)) "+
+			"UPDATE rabbitdelay_tasks AS tasks SET status = 'done', finished_at = ?, updated_at = ? FROM fence WHERE tasks.id = ANY (ARRAY (SELECT id FROM fence)) AND tasks.id = fence.id"+
+			" AND tasks.version = fence.version AND fence.created IN (0, tasks.created_at) AND tasks.due_at <= fence.due AND "+open, string(list), now, now)
+	}
+	const one = "(" + fenced + ")"
+	args := append(make([]any, 0, 2+5*len(fences)), now, now)
+	for _, f := range fences {
+		args = append(args, f.args()...)
+	}
+	return c.exec(ctx, makeDone+open+" AND ("+one+strings.Repeat(" OR "+one, len(fences)-1)+")", args...)
+}
+
+// ExchangeDone makes a task to an exchange done after its effect in one of its queues,
+// and reports whether it was still to be had.
+func (c Conn) ExchangeDone(ctx context.Context, f Fence, now int64) (bool, error) {
+	return c.changed(ctx, makeDone+fenced+" AND status IN ('pending', 'running', 'failed') AND exchange <> ''", append([]any{now, now}, f.args()...)...)
+}
+
+// RecordEffect records the effect of a queue unless it is recorded already, and reports
+// whether it did. Another delivery of the same queue waits here for the outcome.
+func (c Conn) RecordEffect(ctx context.Context, k EffectKey, now int64) (bool, error) {
+	query := c.insertMissing("rabbitdelay_effects (task_id, created_at, version, queue, done_at, updated_at) VALUES (?, ?, ?, ?, ?, ?)")
+	recorded, err := c.changed(ctx, query, append(k.args(), now, now)...)
+	if err != nil || recorded {
+		return recorded, err
+	}
+	// Unless its effect is there, its row is that of an attempt.
+	return c.changed(ctx, "UPDATE rabbitdelay_effects SET done_at = ?, updated_at = ?"+effectRow+" AND done_at IS NULL AND lease_until <= ?",
+		append(append([]any{now, now}, k.args()...), now)...)
+}
+
+// Expire ends a task whose message came too late.
+func (c Conn) Expire(ctx context.Context, id string, version, now int64) error {
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'expired', finished_at = ?, updated_at = ? WHERE id = ? AND version = ? AND status = 'pending'", now, now, id, version)
+	return err
+}
+
+// Found is a task as a message finds it.
+type Found struct {
+	Version int64 // 0: there is none
+	Created int64
+	Due     int64
+	Status  string
+	ToQueue bool
+	Keyed   bool // it has a unique key
+	Over    bool // its time is: expires_after has passed
+}
+
+// Find reads a task. now is this process's clock.
+func (c Conn) Find(ctx context.Context, id string, now int64, l Lock) (f Found, err error) {
+	var exchange string
+	var keyed, over int
+	query := "SELECT version, created_at, due_at, status, exchange, CASE WHEN unique_key IS NULL THEN 0 ELSE 1 END, CASE WHEN " + c.unexpired(now) + " THEN 0 ELSE 1 END FROM rabbitdelay_tasks WHERE id = ?" + c.lock(l)
+	err = c.one(ctx, query, []any{id}, &f.Version, &f.Created, &f.Due, &f.Status, &exchange, &keyed, &over)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Found{}, nil
+	}
+	f.ToQueue, f.Keyed, f.Over = exchange == "", keyed != 0, over != 0
+	return f, err
+}
+
+// Is reports whether the row is that of a fence's task, in its version.
+func (f Found) Is(x Fence) bool {
+	return f.Version == x.Version && (x.Created == 0 || x.Created == f.Created)
+}
+
+// Open reports whether a message may still have an effect as far as the row says.
+func (f Found) Open(x Fence) bool {
+	return f.Is(x) && (f.Status == Pending || !f.ToQueue && f.Status != Cancelled && f.Status != Expired)
+}
+
+// Late reports whether the row is pending and its time is over.
+func (f Found) Late(x Fence) bool { return f.Is(x) && f.Status == Pending && f.Over }

@@ -1,0 +1,121 @@
+package rows
+
+import (
+	"database/sql"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// RowError is the error of a row that another program wrote and that can never be sent.
+type RowError struct{ reasons []string }
+
+func (e *RowError) Error() string { return strings.Join(e.reasons, "; ") }
+
+// cell reads a value of whatever type, as SQLite has it in every column, and records
+// one that does not fit.
+type cell struct {
+	column string
+	into   any
+	row    *RowError
+}
+
+// Scan makes a cell an sql.Scanner.
+func (c cell) Scan(v any) error {
+	switch into := c.into.(type) {
+	case *string:
+		*into = c.text(v)
+	case *sql.NullString:
+		if into.Valid = v != nil; into.Valid {
+			into.String = c.text(v)
+		}
+	case *int64:
+		*into = c.whole(v)
+	case *int:
+		*into = int(c.whole(v))
+	case *uint8:
+		*into = uint8(min(max(c.whole(v), 0), math.MaxUint8))
+	case *sql.NullInt64:
+		if into.Valid = v != nil; into.Valid {
+			into.Int64 = c.whole(v)
+		}
+	case *[]byte:
+		*into = []byte(c.text(v))
+	}
+	return nil
+}
+
+func (e *RowError) add(column string, v any, want string) {
+	e.reasons = append(e.reasons, fmt.Sprintf("column %s: %v, expected %s", column, v, want))
+}
+
+func (c cell) text(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	case nil:
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+func (c cell) whole(v any) int64 {
+	switch v := v.(type) {
+	case int64:
+		return v
+	case float64:
+		c.row.add(c.column, v, "a whole number")
+		return int64(math.Ceil(min(max(v, -farAway), farAway)))
+	case string, []byte:
+		if n, err := strconv.ParseInt(c.text(v), 10, 64); err == nil {
+			return n
+		}
+	}
+	c.row.add(c.column, fmt.Sprintf("%.100q", c.text(v)), "a whole number")
+	return farAway
+}
+
+// checkTexts records texts that no message can have, and makes them valid.
+func (e *RowError) checkTexts(t *Task) {
+	for _, x := range []struct {
+		column string
+		text   *string
+	}{
+		{"queue", &t.Queue}, {"exchange", &t.Exchange}, {"routing_key", &t.RoutingKey}, {"content_type", &t.ContentType},
+		{"type", &t.Type}, {"correlation_id", &t.CorrelationID}, {"last_error", &t.LastError},
+	} {
+		if !IsText(*x.text) {
+			e.add(x.column, fmt.Sprintf("%.100q", *x.text), "UTF-8 without NUL")
+			*x.text = strings.ToValidUTF8(*x.text, "\uFFFD")
+		}
+	}
+	if reason := CheckID(t.ID); reason != "" {
+		e.reasons = append(e.reasons, "column id: "+reason)
+	}
+}
+
+// IsText reports whether every database takes s as a text: UTF-8 without NUL.
+func IsText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+// maxErrorText bounds last_error, in bytes.
+const maxErrorText = 1024
+
+// ErrorText is an error as last_error can hold it.
+func ErrorText(err error) string {
+	s := []rune(err.Error()) // invalid UTF-8 becomes the replacement character
+	out := make([]byte, 0, min(len(s), maxErrorText))
+	for _, r := range s {
+		if r == 0 {
+			continue
+		}
+		if len(out)+len(string(r)) > maxErrorText {
+			break
+		}
+		out = append(out, string(r)...)
+	}
+	return string(out)
+}

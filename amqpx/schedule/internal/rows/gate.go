@@ -1,0 +1,168 @@
+package rows
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+	"strings"
+	"time"
+)
+
+// Gate is a row of rabbitdelay_destinations: what holds the tasks of a lane back.
+type Gate struct {
+	Lane
+
+	PausedAt time.Time // zero: not paused
+	PausedBy string
+
+	PerSecond float64 // the ceiling; 0: none
+	Burst     int
+	Free      int64 // nanoseconds since the epoch: when the next task is due at that rate
+
+	// What was due by SpreadDue, in a pause, is sent at SpreadRate until SpreadUntil.
+	SpreadDue, SpreadUntil time.Time
+	SpreadRate             float64
+	SpreadFree             int64 // as Free
+}
+
+// Paused reports whether nothing is sent.
+func (g *Gate) Paused() bool { return !g.PausedAt.IsZero() }
+
+// Spreads reports whether what came due in a pause is sent over a time.
+func (g *Gate) Spreads(now time.Time) bool { return g.SpreadRate > 0 && now.Before(g.SpreadUntil) }
+
+const (
+	gateColumns = "queue, exchange, paused_at, paused_by, per_second, burst, free_at, spread_due, spread_until, spread_rate, spread_free"
+	ofLane      = " WHERE queue = ? AND exchange = ?"
+)
+
+// Gates reads those that hold something back, or did.
+func (c Conn) Gates(ctx context.Context) ([]*Gate, error) {
+	return c.gates(ctx, "SELECT "+gateColumns+" FROM rabbitdelay_destinations ORDER BY queue, exchange")
+}
+
+// LockGates locks and reads those of some lanes. Those that another relay has locked are
+// missing.
+func (c Conn) LockGates(ctx context.Context, lanes []Lane) (map[Lane]*Gate, error) {
+	const one = "(queue = ? AND exchange = ?)"
+	args := make([]any, 0, 2*len(lanes))
+	for _, l := range lanes {
+		args = append(args, l.Queue, l.Exchange)
+	}
+	list, err := c.gates(ctx, "SELECT "+gateColumns+" FROM rabbitdelay_destinations WHERE "+one+strings.Repeat(" OR "+one, len(lanes)-1)+c.lock(SkipLocked), args...)
+	by := make(map[Lane]*Gate, len(list))
+	for _, g := range list {
+		by[g.Lane] = g
+	}
+	return by, err
+}
+
+func (c Conn) gates(ctx context.Context, query string, args ...any) (list []*Gate, err error) {
+	err = c.each(ctx, query, args, func(scan scanner) error {
+		g := &Gate{}
+		var paused sql.NullInt64
+		var due, until int64
+		err := scan(&g.Queue, &g.Exchange, &paused, &g.PausedBy, &g.PerSecond, &g.Burst, &g.Free, &due, &until, &g.SpreadRate, &g.SpreadFree)
+		g.PausedAt, g.SpreadDue, g.SpreadUntil = orZero(paused), orNever(due), orNever(until)
+		list = append(list, g)
+		return err
+	})
+	return list, err
+}
+
+// LockGate locks the row of a lane, which it makes if there is none.
+func (c Conn) LockGate(ctx context.Context, l Lane) (*Gate, error) {
+	if _, err := c.exec(ctx, c.insertMissing("rabbitdelay_destinations (queue, exchange) VALUES (?, ?)"), l.Queue, l.Exchange); err != nil {
+		return nil, err
+	}
+	list, err := c.gates(ctx, "SELECT "+gateColumns+" FROM rabbitdelay_destinations"+ofLane+c.lock(Exclusive), l.Queue, l.Exchange)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		return nil, sql.ErrNoRows
+	}
+	return list[0], nil
+}
+
+// WriteGate writes a row that is locked.
+func (c Conn) WriteGate(ctx context.Context, g *Gate) error {
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_destinations SET paused_at = ?, paused_by = ?, per_second = ?, burst = ?, free_at = ?, spread_due = ?, spread_until = ?, spread_rate = ?, spread_free = ?"+ofLane,
+		orNull(g.PausedAt), g.PausedBy, g.PerSecond, g.Burst, g.Free, zeroOr(g.SpreadDue), zeroOr(g.SpreadUntil), g.SpreadRate, g.SpreadFree, g.Queue, g.Exchange)
+	return err
+}
+
+// SpendGate writes what a claim has used of a row that is locked.
+func (c Conn) SpendGate(ctx context.Context, g *Gate) error {
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_destinations SET free_at = ?, spread_free = ?"+ofLane, g.Free, g.SpreadFree, g.Queue, g.Exchange)
+	return err
+}
+
+// Recall takes back up to most tasks of a lane whose messages the broker has, the first to
+// be sent again first, with a resend_at up to an instant. Each has a new version, so that its
+// message has no effect, and is to be sent again. Tasks on which a handler is working are
+// passed over.
+func (c Conn) Recall(ctx context.Context, l Lane, until int64, most int, now int64) (int64, error) {
+	if err := c.WriteFirst(ctx); err != nil {
+		return 0, err
+	}
+	ids, err := c.texts(ctx, "SELECT id FROM "+c.from(ToResend)+" AND queue = ? AND exchange = ? AND resend_at <= ? ORDER BY resend_at LIMIT ?"+c.lock(SkipLocked), l.Queue, l.Exchange, until, most)
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	return c.exec(ctx, "UPDATE rabbitdelay_tasks SET version = version + 1, sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0, updated_at = ? WHERE "+
+		stillPending+" AND id IN ("+marks(len(ids))+")", append([]any{now}, anys(ids)...)...)
+}
+
+// zeroOr is a column that has 0 for no instant.
+func zeroOr(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return Stored(t)
+}
+
+// PendingLanes are the lanes that have pending tasks.
+func (c Conn) PendingLanes(ctx context.Context) ([]Lane, error) {
+	var list []Lane
+	seen := map[Lane]bool{}
+	for _, p := range []Purpose{ToSend, ToResend} {
+		found, err := c.Lanes(ctx, p, math.MaxInt64)
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range found {
+			if !seen[w.Lane] {
+				seen[w.Lane] = true
+				list = append(list, w.Lane)
+			}
+		}
+	}
+	return list, nil
+}
+
+// pendingOf is what is pending in a lane, in the order of an index: only what was sent, if
+// sent is set.
+func (c Conn) pendingOf(l Lane, sent bool) string {
+	condition := ""
+	if sent {
+		condition = " AND resend_at IS NOT NULL"
+	}
+	return " FROM " + c.byDestination(l.Exchange, "queue") + " WHERE queue = ? AND exchange = ? AND status = 'pending' AND due_at <= ?" + condition
+}
+
+// OldestOf returns the due instant of the pending task of a lane that was due first, zero if
+// none is due: of all, or of those that were sent.
+func (c Conn) OldestOf(ctx context.Context, l Lane, sent bool, now int64) (time.Time, error) {
+	oldest, err := c.number(ctx, "SELECT due_at"+c.pendingOf(l, sent)+" ORDER BY due_at LIMIT 1", l.Queue, l.Exchange, now)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, nil
+	}
+	return time.UnixMilli(oldest), err
+}
+
+// CountDue counts the pending tasks of a lane that are due, and stops at most.
+func (c Conn) CountDue(ctx context.Context, l Lane, now, most int64) (int64, error) {
+	return c.number(ctx, "SELECT COUNT(*) FROM (SELECT 1"+c.pendingOf(l, false)+" ORDER BY due_at LIMIT ?) AS counted", l.Queue, l.Exchange, now, most)
+}

@@ -1,0 +1,202 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Get reads a task, also one that can never be sent. The error is sql.ErrNoRows if there
+// is none.
+func (c Conn) Get(ctx context.Context, id string) (*Task, error) {
+	t, err := scanTask(func(dest ...any) error {
+		return c.one(ctx, "SELECT "+taskColumns+" FROM rabbitdelay_tasks WHERE id = ?", []any{id}, dest...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, c.readTags(ctx, []*Task{t})
+}
+
+// tasks reads a query of taskColumns.
+func (c Conn) tasks(ctx context.Context, query string, args []any) (list []*Task, err error) {
+	err = c.each(ctx, query, args, func(scan scanner) error {
+		t, err := scanTask(scan)
+		if err == nil {
+			list = append(list, t)
+		}
+		return err
+	})
+	return list, err
+}
+
+// Sort is an order of tasks: by due instant and id, or by when they ended and id.
+type Sort struct{ Ended, Last bool }
+
+func (s Sort) column() string {
+	if s.Ended {
+		return "finished_at"
+	}
+	return "due_at"
+}
+
+// order is the ORDER BY of both columns.
+func (s Sort) order() string {
+	if s.Last {
+		return s.column() + " DESC, id DESC"
+	}
+	return s.column() + ", id"
+}
+
+// Place returns where a task stands in the order.
+func (s Sort) Place(t *Task) Place {
+	if s.Ended {
+		return Place{t.FinishedAt, t.ID}
+	}
+	return Place{t.DeliverAt, t.ID}
+}
+
+// Listing is a list of tasks. What has no instant in the order, such as the end of a pending
+// task, is left out; only a list by due instants has rows without one, at its end.
+type Listing struct {
+	Filter
+
+	Sort        Sort
+	After       Place // zero: from the first
+	Limit       int
+	WithoutBody bool
+
+	timeless bool // rows whose due_at is no instant, by id
+}
+
+// listPage is how many rows List reads at a time.
+const listPage = 500
+
+// List calls yield with the tasks of a list until that returns false. Each page begins
+// where the last one ended, so that no statement stays open in between.
+func (c Conn) List(ctx context.Context, l Listing, yield func(*Task) bool) error {
+	// SQLite has any value in any column, and sorts texts behind all numbers, where a
+	// place could not tell them apart.
+	l.timeless = l.Sort == Sort{} && c.sqlite() && l.After.ID != "" && Stored(l.After.DeliverAt) > MaxDue
+	columns := taskColumns
+	if l.WithoutBody {
+		columns = bodiless
+	}
+	for left := l.Limit; left > 0; {
+		n := min(left, listPage)
+		query, args := c.listQuery(l, columns, n)
+		page, err := c.tasks(ctx, query, args)
+		if err == nil {
+			err = c.readTags(ctx, page)
+		}
+		if err != nil {
+			return err
+		}
+		for _, t := range page {
+			if !yield(t) {
+				return nil
+			}
+		}
+		left -= len(page)
+		switch {
+		case len(page) == n:
+			l.After = l.Sort.Place(page[n-1])
+		case l.Sort != Sort{} || l.timeless || !c.sqlite() || !l.DueTo.IsZero():
+			return nil
+		default:
+			l.timeless, l.After = true, Place{}
+		}
+	}
+	return nil
+}
+
+// listQuery reads columns, among them due_at and id, of up to n tasks. Without a status
+// it is the union of the statuses, each of which an index has in order. The order makes
+// each database go by that index, and stop.
+func (c Conn) listQuery(l Listing, columns string, n int) (query string, args []any) {
+	order := l.Sort.order()
+	if l.timeless {
+		order = "id"
+	}
+	table := "rabbitdelay_tasks"
+	switch {
+	case l.IDPrefix+l.Tag+l.UniqueKey != "" || len(l.IDs) > 0: // an index of the instant might sort a whole status
+	case l.Sort.Ended:
+		table = c.tasksBy("finished", "")
+	case l.Queue+l.Exchange != "":
+		table = c.byDestination(l.Exchange, "")
+	default:
+		table = c.tasksBy("status", "")
+	}
+	var parts []string
+	for _, status := range Statuses {
+		if l.Status != "" && l.Status != status {
+			continue
+		}
+		one := l.Filter
+		one.Status = status
+		where := one.where()
+		switch {
+		case l.timeless:
+			where.and("due_at > ? AND id > ?", int64(MaxDue), l.After.ID)
+		case l.Sort.Ended:
+			where.and("finished_at <= ?", int64(MaxDue))
+		case c.sqlite():
+			where.and("due_at <= ?", int64(MaxDue))
+		}
+		if l.After.ID != "" && !l.timeless {
+			condition, values := c.beyond(l.Sort, l.After)
+			where.and(condition, values...)
+		}
+		parts = append(parts, fmt.Sprintf("SELECT * FROM (SELECT %s FROM %s%s ORDER BY %s LIMIT %d) AS %s", columns, table, where, order, n, status))
+		args = append(args, where.args...)
+	}
+	query = strings.Join(parts, " UNION ALL ")
+	if len(parts) > 1 {
+		return fmt.Sprintf("SELECT * FROM (%s) AS every ORDER BY %s LIMIT %d", query, order, n), args
+	}
+	return query + " ORDER BY " + order, args
+}
+
+// byDestination is the table with the index of a destination. Without statistics the
+// index of the status would seem as good for ORDER BY due_at, and has a seldom used
+// destination's tasks far apart.
+func (c Conn) byDestination(exchange, sqlite string) string {
+	if exchange != "" {
+		return c.tasksBy("exchange", sqlite)
+	}
+	return c.tasksBy("queue", sqlite)
+}
+
+// Effect is a row of rabbitdelay_effects as it is shown. Instants are zero where there
+// is none.
+type Effect struct {
+	Version    int64
+	Queue      string
+	DoneAt     time.Time
+	Attempts   int
+	LeaseUntil time.Time
+}
+
+// Effects reads what handlers have recorded about a task, by version and queue.
+func (c Conn) Effects(ctx context.Context, id string) (list []Effect, err error) {
+	const query = "SELECT version, queue, COALESCE(done_at, 0), attempts, lease_until FROM rabbitdelay_effects WHERE task_id = ? ORDER BY version, queue"
+	err = c.each(ctx, query, []any{id}, func(scan scanner) error {
+		var e Effect
+		var done, lease int64
+		err := scan(&e.Version, &e.Queue, &done, &e.Attempts, &lease)
+		e.DoneAt, e.LeaseUntil = orNever(done), orNever(lease)
+		list = append(list, e)
+		return err
+	})
+	return list, err
+}
+
+// orNever is the instant of a column that has 0 for none.
+func orNever(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}

@@ -1,0 +1,325 @@
+package rows
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// Schedule is a row of rabbitdelay_schedules. Its fields are those of schedule.Recurring,
+// which documents them.
+type Schedule struct {
+	Name, Cron, TimeZone string
+	Every                time.Duration
+	Start, End           time.Time
+	Jitter               time.Duration
+	Misfire              string
+	MisfireLimit         int
+	Overlap              string
+	Task                 Task
+
+	Paused                    bool
+	Origin                    string
+	Version                   int64
+	NextAt, LastAt, SkippedAt time.Time
+	LastError                 string
+	CreatedAt, UpdatedAt      time.Time
+
+	Planned  int64 // the version that the relays go by
+	PlanAt   time.Time
+	BodySize int64
+	Bad      *FieldError // what another program wrote cannot be read
+}
+
+// FieldError is what is wrong with a field of a task or a schedule.
+type FieldError struct{ Field, Reason string }
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
+
+// Bounds of a Schedule that its columns do not have.
+const (
+	MaxEvery  = 100 * 366 * 24 * time.Hour
+	MaxJitter = 24 * time.Hour
+)
+
+// definition are the columns that a caller writes, in the order of values.
+var definition = []string{
+	"cron", "time_zone", "every_ms", "starts_at", "ends_at", "jitter_ms", "misfire", "misfire_limit", "overlap",
+	"queue", "exchange", "routing_key", "body", "content_type", "type", "correlation_id", "priority", "expires_after", "headers", "tags", "paused", "origin",
+}
+
+func (s *Schedule) values() []any {
+	t := &s.Task
+	return []any{
+		s.Cron, s.TimeZone, s.Every.Milliseconds(), orNull(s.Start), orNull(s.End), s.Jitter.Milliseconds(), s.Misfire, s.MisfireLimit, s.Overlap,
+		t.Queue, t.Exchange, t.RoutingKey, blob(t.Body), t.ContentType, t.Type, t.CorrelationID, t.Priority, expiresAfter(t.ExpiresAfter), asJSON(t.Headers), asJSON(t.Tags), flag(s.Paused), s.Origin,
+	}
+}
+
+// flag is a column of a boolean.
+func flag(set bool) int {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+// scheduleColumns are those of a Schedule in the order of scanSchedule. body is the
+// column, or NULL to leave it out.
+func (c Conn) scheduleColumns(body string) string {
+	return "name, cron, time_zone, every_ms, starts_at, ends_at, jitter_ms, misfire, misfire_limit, overlap, " +
+		"queue, exchange, routing_key, " + body + ", content_type, type, correlation_id, priority, expires_after, headers, tags, paused, origin, version, " +
+		"created_at, updated_at, next_at, last_at, skipped_at, last_error, planned_version, plan_at, " + c.bodySize()
+}
+
+func scanSchedule(scan scanner) (*Schedule, error) {
+	s := &Schedule{}
+	t := &s.Task
+	var every, jitter, created, updated, planAt int64
+	var paused int
+	var start, end, next, last, skipped, expires sql.NullInt64
+	var headers, tags, lastError sql.NullString
+	err := scan(&s.Name, &s.Cron, &s.TimeZone, &every, &start, &end, &jitter, &s.Misfire, &s.MisfireLimit, &s.Overlap,
+		&t.Queue, &t.Exchange, &t.RoutingKey, &t.Body, &t.ContentType, &t.Type, &t.CorrelationID, &t.Priority, &expires, &headers, &tags, &paused, &s.Origin, &s.Version,
+		&created, &updated, &next, &last, &skipped, &lastError, &s.Planned, &planAt, &s.BodySize)
+	if err != nil {
+		return nil, err
+	}
+	s.Paused, s.LastError = paused != 0, lastError.String
+	s.Start, s.End = orZero(start), orZero(end)
+	s.NextAt, s.LastAt, s.SkippedAt = orZero(next), orZero(last), orZero(skipped)
+	s.CreatedAt, s.UpdatedAt, s.PlanAt = time.UnixMilli(created), time.UnixMilli(updated), time.UnixMilli(planAt)
+	if every > MaxEvery.Milliseconds() || jitter > MaxJitter.Milliseconds() {
+		s.Bad = &FieldError{"Every", fmt.Sprintf("every_ms %d and jitter_ms %d, expected at most %d and %d", every, jitter, MaxEvery.Milliseconds(), MaxJitter.Milliseconds())}
+		return s, nil
+	}
+	t.ExpiresAfter = expiresAfterOf(expires)
+	s.Every, s.Jitter = time.Duration(every)*time.Millisecond, time.Duration(jitter)*time.Millisecond
+	if headers.Valid {
+		err := json.Unmarshal([]byte(headers.String), &t.Headers)
+		if err == nil && t.Headers == nil {
+			err = errors.New("null")
+		}
+		if err != nil {
+			s.Bad = &FieldError{"Headers", badHeaders(err)}
+		}
+	}
+	if tags.String != "" {
+		if err := json.Unmarshal([]byte(tags.String), &t.Tags); err != nil {
+			s.Bad = &FieldError{"Tags", fmt.Sprintf("column tags: expected a JSON array of strings: %v", err)}
+		}
+	}
+	return s, nil
+}
+
+// Schedule reads one. The error is sql.ErrNoRows if there is none.
+func (c Conn) Schedule(ctx context.Context, name string) (*Schedule, error) {
+	return scanSchedule(func(dest ...any) error {
+		return c.one(ctx, "SELECT "+c.scheduleColumns("body")+" FROM rabbitdelay_schedules WHERE name = ?", []any{name}, dest...)
+	})
+}
+
+// Schedules reads up to n of them after a name, in the order of their names and without
+// bodies.
+func (c Conn) Schedules(ctx context.Context, after string, n int) ([]*Schedule, error) {
+	return c.schedules(ctx, fmt.Sprintf("SELECT %s FROM rabbitdelay_schedules WHERE name > ? ORDER BY name LIMIT %d", c.scheduleColumns("NULL"), n), after)
+}
+
+func (c Conn) schedules(ctx context.Context, query string, args ...any) (list []*Schedule, err error) {
+	err = c.each(ctx, query, args, func(scan scanner) error {
+		s, err := scanSchedule(scan)
+		if err == nil {
+			list = append(list, s)
+		}
+		return err
+	})
+	return list, err
+}
+
+// ScheduleNames returns the names of an origin, in their order.
+func (c Conn) ScheduleNames(ctx context.Context, origin string) ([]string, error) {
+	return c.texts(ctx, "SELECT name FROM rabbitdelay_schedules WHERE origin = ? ORDER BY name", origin)
+}
+
+// InsertSchedule reports whether it inserted it: there may be one of that name.
+func (c Conn) InsertSchedule(ctx context.Context, s *Schedule, now int64) (bool, error) {
+	values := append([]any{s.Name, now, now}, s.values()...)
+	query := "INSERT INTO rabbitdelay_schedules (name, created_at, updated_at, " + strings.Join(definition, ", ") + ") VALUES (" + marks(len(values)) + ")"
+	if !c.mysql() { // PostgreSQL would abort the caller's transaction
+		query += " ON CONFLICT (name) DO NOTHING"
+	}
+	inserted, err := c.changed(ctx, query, values...)
+	if c.mysql() && sqldb.Duplicate(err) {
+		return false, nil
+	}
+	return inserted, err
+}
+
+// LockSchedule raises the version, by a statement that keeps the relays and other writers
+// off the row until the transaction ends, and reads it.
+func (c Conn) LockSchedule(ctx context.Context, name string, now int64) (*Schedule, error) {
+	if _, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET version = version + 1, updated_at = ? WHERE name = ?", now, name); err != nil {
+		return nil, err
+	}
+	return c.Schedule(ctx, name)
+}
+
+// WriteSchedule writes what a caller may write.
+func (c Conn) WriteSchedule(ctx context.Context, s *Schedule) error {
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET "+strings.Join(definition, " = ?, ")+" = ? WHERE name = ?", append(s.values(), s.Name)...)
+	return err
+}
+
+// PauseSchedule writes nothing else, so that what cannot be read can be paused, and stays
+// as it is.
+func (c Conn) PauseSchedule(ctx context.Context, name string, paused bool) error {
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET paused = ? WHERE name = ?", flag(paused), name)
+	return err
+}
+
+// DeleteSchedule deletes it.
+func (c Conn) DeleteSchedule(ctx context.Context, name string) error {
+	_, err := c.exec(ctx, "DELETE FROM rabbitdelay_schedules WHERE name = ?", name)
+	return err
+}
+
+// Planned writes how far a relay has planned a row, and when it is to be looked at again.
+func (c Conn) Planned(ctx context.Context, s *Schedule, lookAt int64) error {
+	var lastError any
+	if s.LastError != "" {
+		lastError = s.LastError
+	}
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET planned_version = ?, plan_at = ?, next_at = ?, last_at = ?, skipped_at = ?, last_error = ? WHERE name = ?",
+		s.Version, lookAt, orNull(s.NextAt), orNull(s.LastAt), orNull(s.SkippedAt), lastError, s.Name)
+	return err
+}
+
+// Blame writes into a row why the database refuses its tasks, and lets it wait.
+func (c Conn) Blame(ctx context.Context, s *Schedule, why error, lookAt time.Time) error {
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_schedules SET last_error = ?, plan_at = ? WHERE name = ? AND version = ?", ErrorText(why), lookAt.UnixMilli(), s.Name, s.Version)
+	return err
+}
+
+// without excludes rows by their names.
+func without(names []string) *clause {
+	w := &clause{}
+	if len(names) > 0 {
+		w.and("name NOT IN ("+marks(len(names))+")", anys(names)...)
+	}
+	return w
+}
+
+// NextPlan returns when the first of the rows is to be looked at, apart from some; false
+// if there is none.
+func (c Conn) NextPlan(ctx context.Context, except []string) (int64, bool, error) {
+	var at sql.NullInt64
+	where := without(except)
+	err := c.one(ctx, "SELECT MIN(plan_at) FROM rabbitdelay_schedules"+where.String(), where.args, &at)
+	return at.Int64, at.Valid, err
+}
+
+// ClaimSchedule takes the row that has waited longest for the time of the transaction,
+// without its body; nil if no row is to be looked at by now.
+func (c Conn) ClaimSchedule(ctx context.Context, now int64, except []string) (*Schedule, error) {
+	where := without(except)
+	where.and("plan_at <= ?", now)
+	pick := "FROM rabbitdelay_schedules" + where.String() + " ORDER BY plan_at LIMIT 1"
+	columns := c.scheduleColumns("NULL")
+	query := "SELECT " + columns + " " + pick + c.lock(SkipLocked)
+	if c.sqlite() { // a statement that writes from its start; see WriteFirst
+		query = "UPDATE rabbitdelay_schedules SET plan_at = plan_at WHERE name IN (SELECT name " + pick + ") RETURNING " + columns
+	}
+	list, err := c.schedules(ctx, query, where.args...)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	return list[0], nil
+}
+
+// Withdraw cancels the tasks of a schedule that are not due yet, from an id on, with a
+// reason in last_error. Their new version is one that no message has, and that no relay
+// marks which is publishing the old one. It returns the versions, by id, of all that were
+// withdrawn, now or earlier.
+func (c Conn) Withdraw(ctx context.Context, name, from, reason string, now int64) (map[string]int64, error) {
+	to := name + "@" + afterAll
+	if _, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'cancelled', version = version + 1, last_error = ?, finished_at = ?, updated_at = ? "+
+		"WHERE id >= ? AND id < ? AND status = 'pending' AND due_at > ?", reason, now, now, from, to, now); err != nil {
+		return nil, err
+	}
+	versions := map[string]int64{}
+	// The lock also reads what was committed after the caller's transaction began.
+	query := "SELECT id, version FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status = 'cancelled' AND last_error = ?" + c.lock(Exclusive)
+	err := c.each(ctx, query, []any{from, to, reason}, func(scan scanner) error {
+		var id string
+		var version int64
+		err := scan(&id, &version)
+		versions[id] = version
+		return err
+	})
+	return versions, err
+}
+
+// Missed returns the ids of a schedule's tasks, from an id on, that were due by cut and
+// that no handler has begun with, in their order. Those that a handler has are left out.
+func (c Conn) Missed(ctx context.Context, name, from string, cut int64) ([]string, error) {
+	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status = 'pending' AND attempts = 0 AND due_at <= ? "+
+		"AND NOT EXISTS (SELECT 1 FROM rabbitdelay_effects WHERE task_id = id) ORDER BY id"+c.lock(SkipLocked), from, name+"@"+afterAll, cut)
+}
+
+// LeaveOut cancels a pending task with a reason in last_error.
+func (c Conn) LeaveOut(ctx context.Context, id, reason string, now int64) error {
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_tasks SET status = 'cancelled', last_error = ?, finished_at = ?, updated_at = ? WHERE id = ? AND status = 'pending'", reason, now, now, id)
+	return err
+}
+
+// Delete deletes a task.
+func (c Conn) Delete(ctx context.Context, id string) error {
+	_, err := c.exec(ctx, "DELETE FROM rabbitdelay_tasks WHERE id = ?", id)
+	return err
+}
+
+// carried are the columns that a task has from its schedule.
+const carried = "queue, exchange, routing_key, body, content_type, type, correlation_id, priority, expires_after, headers"
+
+// InsertOccurrence makes a task of a schedule unless there is one of that id, and reports
+// whether it did.
+func (c Conn) InsertOccurrence(ctx context.Context, s *Schedule, id string, due, version, now int64) (bool, error) {
+	values, exists := "?, ?, ?, ?, ?", "ON CONFLICT (id) DO NOTHING"
+	switch {
+	case c.mysql():
+		exists = "ON DUPLICATE KEY UPDATE rabbitdelay_tasks.id = rabbitdelay_tasks.id"
+	case c.postgres(): // which takes them for text otherwise
+		values = "CAST(? AS text), CAST(? AS bigint), CAST(? AS bigint), CAST(? AS bigint), CAST(? AS bigint)"
+	}
+	return c.changed(ctx, "INSERT INTO rabbitdelay_tasks (id, due_at, version, created_at, updated_at, "+carried+") SELECT "+values+", "+carried+
+		" FROM rabbitdelay_schedules WHERE name = ? "+exists, id, due, version, now, now, s.Name)
+}
+
+// TagOccurrences writes the tags of a schedule for tasks that were just made of it.
+func (c Conn) TagOccurrences(ctx context.Context, s *Schedule, ids []string) error {
+	if len(ids) == 0 || len(s.Task.Tags) == 0 {
+		return nil
+	}
+	list := make([]*Task, len(ids))
+	for i, id := range ids {
+		list[i] = &Task{ID: id, Tags: s.Task.Tags}
+	}
+	return c.writeTags(ctx, list, Replace)
+}
+
+// LastRuns reads, without bodies, the occurrence of each recurring task that came last of
+// those that were done, failed or expired.
+func (c Conn) LastRuns(ctx context.Context, names []string) ([]*Task, error) {
+	parts, args := make([]string, len(names)), make([]any, 0, 2*len(names))
+	for i, name := range names {
+		parts[i] = fmt.Sprintf("SELECT * FROM (SELECT %s FROM rabbitdelay_tasks WHERE id >= ? AND id < ? AND status IN ('%s', '%s', '%s') ORDER BY id DESC LIMIT 1) AS run%d", bodiless, Done, Failed, Expired, i)
+		args = append(args, name+"@", name+"A") // which follows @
+	}
+	return c.tasks(ctx, strings.Join(parts, " UNION ALL "), args)
+}

@@ -1,0 +1,167 @@
+package rows
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Holder is the pending task of a unique key, whose row is locked.
+type Holder struct {
+	ID           string
+	Version      int64
+	Created, Due int64
+	Over         bool // its time is: expires_after has passed
+}
+
+// byKey is the condition of the pending task of a unique key, as the index has it.
+func (c Conn) byKey() string {
+	if c.mysql() {
+		return "pending_key = ?"
+	}
+	return "unique_key = ? AND status = 'pending'"
+}
+
+// InsertUnique inserts a task, without its tags, unless its unique key has a pending task
+// or its id exists, and reports whether it did. It waits for whoever is about to write,
+// or to end, the pending task of the key.
+func (c Conn) InsertUnique(ctx context.Context, t *Task, now int64) (inserted bool, err error) {
+	query := "INSERT INTO rabbitdelay_tasks (" + strings.Join(written, ", ") + ") VALUES (" + marks(len(written)) + ")"
+	if c.mysql() {
+		// An error would leave a shared lock, and two who have it wait for each other to
+		// get the exclusive one. The change makes a row that is there count as two,
+		// whatever the driver counts.
+		query += " ON DUPLICATE KEY UPDATE updated_at = CASE WHEN " + stillPending + " AND unique_key = VALUES(unique_key) THEN GREATEST(updated_at + 1, VALUES(updated_at)) ELSE updated_at END"
+	} else {
+		query += " ON CONFLICT DO NOTHING"
+	}
+	n, err := c.exec(ctx, query, t.written(now)...)
+	if err != nil || n != 1 || !c.mysql() {
+		return n == 1, err
+	}
+	// With clientFoundRows it may be one that had the id, and is unchanged.
+	h, found, err := c.Holder(ctx, t.UniqueKey, now)
+	return found && h.ID == t.ID, err
+}
+
+// Holder locks the pending task of a unique key, and reports whether there is one.
+func (c Conn) Holder(ctx context.Context, key string, now int64) (h Holder, found bool, err error) {
+	var over int
+	query := "SELECT id, version, created_at, due_at, CASE WHEN " + c.unexpired(now) + " THEN 0 ELSE 1 END FROM rabbitdelay_tasks WHERE " + c.byKey() + c.lock(Exclusive)
+	err = c.one(ctx, query, []any{key}, &h.ID, &h.Version, &h.Created, &h.Due, &over)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Holder{}, false, nil
+	}
+	h.Over = over != 0
+	return h, err == nil, err
+}
+
+// ReplaceBy makes a holder's row that of another task, in a later version.
+func (t *Task) ReplaceBy(h Holder, now int64) Assignment {
+	values := t.written(max(now, h.Created+1))
+	var set strings.Builder
+	for _, column := range written[1:] {
+		set.WriteString(column + " = ?, ")
+	}
+	return Assignment{set: set.String() + "version = version + 1, " + renewed, args: values[1:]}
+}
+
+// Touch changes nothing but updated_at. A handler whose transaction is repeatable read, and
+// which therefore does not see what the caller's transaction commits beside this, cannot
+// change the row, and begins anew.
+func Touch(now int64) Assignment { return Assignment{set: touched, args: []any{now, now}} }
+
+// touched sets updated_at to an instant, and in any case to another one.
+const touched = "updated_at = CASE WHEN updated_at < ? THEN ? ELSE updated_at + 1 END"
+
+// ChangeHolder changes a holder, and reports whether it was still as it was found: where
+// nothing is locked, because there is no transaction, it may not be.
+func (c Conn) ChangeHolder(ctx context.Context, h Holder, a Assignment) (bool, error) {
+	return c.changed(ctx, "UPDATE rabbitdelay_tasks SET "+a.set+" WHERE id = ? AND version = ? AND status = 'pending'", append(a.args, h.ID, h.Version)...)
+}
+
+// RewriteTags writes the tags of a task that has taken a holder's place.
+func (c Conn) RewriteTags(ctx context.Context, h Holder, t *Task) error {
+	as := *t
+	as.ID = h.ID
+	return c.writeTags(ctx, []*Task{&as}, Replace)
+}
+
+// WriteTags writes the tags of a task that was just inserted.
+func (c Conn) WriteTags(ctx context.Context, t *Task) error {
+	return c.writeTags(ctx, []*Task{t}, Refuse)
+}
+
+// Recent is a task of a unique key that is running or was done.
+type Recent struct {
+	ID   string
+	Done int64 // 0: it is running
+}
+
+// RecentOf finds a task of a unique key that is running, or else the last that was done
+// after an instant, and reports whether there is one.
+func (c Conn) RecentOf(ctx context.Context, key string, after int64) (r Recent, found bool, err error) {
+	query := "SELECT id, CASE WHEN status = 'running' THEN 0 ELSE finished_at END AS done FROM rabbitdelay_tasks WHERE unique_key = ? AND (status = 'running' OR status = 'done' AND finished_at > ?)" +
+		" ORDER BY CASE WHEN status = 'running' THEN 0 ELSE 1 END, finished_at DESC LIMIT 1" + c.lock(Current)
+	err = c.one(ctx, query, []any{key, after}, &r.ID, &r.Done)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Recent{}, false, nil
+	}
+	return r, err == nil, err
+}
+
+// HasID reports whether a task exists, as the statement before this one met it.
+func (c Conn) HasID(ctx context.Context, id string) (bool, error) {
+	list, err := c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE id = ?"+c.lock(Current), id)
+	return len(list) > 0, err
+}
+
+// KeyTaken returns a task's unique key, and the pending task that has it, if that is another one.
+func (c Conn) KeyTaken(ctx context.Context, id string) (key, holder string, err error) {
+	keys, err := c.texts(ctx, "SELECT unique_key FROM rabbitdelay_tasks WHERE unique_key IS NOT NULL AND id = ?"+c.lock(Current), id)
+	if err != nil || len(keys) == 0 {
+		return "", "", err
+	}
+	holders, err := c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE "+c.byKey()+" AND id <> ?"+c.lock(Current), keys[0], id)
+	return keys[0], strings.Join(holders, ""), err
+}
+
+// KeysFree returns those of tasks that are not pending, which may become so: of each unique key
+// without a pending task the first. The tasks are locked.
+func (c Conn) KeysFree(ctx context.Context, ids []string) ([]string, error) {
+	keys := map[string]string{} // by id
+	err := c.each(ctx, "SELECT id, unique_key FROM rabbitdelay_tasks WHERE unique_key IS NOT NULL AND id IN ("+marks(len(ids))+")"+c.lock(Current), anys(ids), func(scan scanner) error {
+		var id, key string
+		err := scan(&id, &key)
+		keys[id] = key
+		return err
+	})
+	if err != nil || len(keys) == 0 {
+		return ids, err
+	}
+	var free []string
+	taken := map[string]bool{}
+	for _, id := range ids {
+		key, keyed := keys[id]
+		if keyed && !taken[key] {
+			holders, err := c.texts(ctx, "SELECT id FROM rabbitdelay_tasks WHERE "+c.byKey()+c.lock(Current), key)
+			if err != nil {
+				return nil, fmt.Errorf("looking for the pending task of a unique key: %w", err)
+			}
+			taken[key] = len(holders) > 0
+		}
+		if keyed && taken[key] {
+			continue
+		}
+		taken[key] = keyed
+		free = append(free, id)
+	}
+	return free, nil
+}
+
+// GiveWay ends a task in favour of another one of its unique key.
+func GiveWay(cause string, now int64) Assignment {
+	return Assignment{set: "status = 'cancelled', last_error = ?, finished_at = ?, updated_at = ?", args: []any{cause, now, now}}
+}

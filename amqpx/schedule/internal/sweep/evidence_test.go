@@ -1,0 +1,96 @@
+package sweep
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+func TestGround(t *testing.T) {
+	const minute = 60_000
+	const now, grace = 1000 * minute, 2 * minute
+	for _, c := range []struct {
+		name    string
+		first   int64 // resend_at, in minutes before now
+		reached int64 // minutes before now; -1: nothing is known
+		lively  int64
+		ready   int
+		want    ground
+		ask     bool
+	}{
+		{"consumers have passed it", 5, 3, 3, undecided, passedBy, false},
+		{"they have just come to it", 5, 5, 3, undecided, passedBy, false},
+		{"they passed it and then stopped", 50, 40, 40, undecided, passedBy, false},
+		{"they come nearer", 5, 6, 1, undecided, noGround, false},
+		{"they have stopped", 5, 60, 60, undecided, noGround, true},
+		{"and the queue is full", 5, 60, 60, 1, noGround, false},
+		{"and the queue is empty", 5, 60, 60, 0, queueEmpty, false},
+		{"and nobody knows", 5, 60, 60, unknownDepth, allQuiet, false},
+		{"nothing was ever done", 5, -1, -1, undecided, noGround, true},
+		{"nothing was ever done, and nothing waits", 5, -1, -1, 0, queueEmpty, false},
+		{"only what was sent again is done", 5, 6, -1, 0, queueEmpty, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ago := func(minutes int64) int64 {
+				if minutes < 0 {
+					return 0
+				}
+				return now - minutes*minute
+			}
+			e := evidence{now: now, grace: grace, first: ago(c.first), Passage: rows.Passage{Reached: ago(c.reached), Lively: ago(c.lively)}, ready: c.ready}
+			got, ask := e.ground()
+			if got != c.want || ask != c.ask {
+				t.Errorf("the ground is %q, ask %v; expected %q, %v", got, ask, c.want, c.ask)
+			}
+			if until := e.until(got); got == passedBy && until != e.Reached || got != passedBy && until != now {
+				t.Errorf("until is %d of %+v", until, e)
+			}
+		})
+	}
+}
+
+func TestWindow(t *testing.T) {
+	const grace = 100
+	now := int64(1000)
+	w := &window{}
+	ids := func(n int) (list []string) {
+		for i := range n {
+			list = append(list, fmt.Sprint(i))
+		}
+		return list
+	}
+	// turn advances the time, and settles all but some of what was sent again. It uses
+	// so many of the room.
+	turn := func(g ground, passes int64, unsettled, room, use int) {
+		t.Helper()
+		now += passes
+		if got := w.room(g, now, grace, unsettled); got != room {
+			t.Fatalf("room for %d after %+v, expected %d", got, *w, room)
+		}
+		if use > 0 {
+			w.remember(ids(use), now)
+		}
+	}
+	turn(allQuiet, 0, 0, 10, 10)
+	turn(allQuiet, 10, 10, 0, 0) // they may still come
+	turn(allQuiet, 10, 6, 0, 0)
+	turn(allQuiet, 10, 5, 20, 20) // half of them is enough
+	turn(allQuiet, 10, 0, 40, 7)
+	turn(allQuiet, 10, 0, 40, 40) // it was not used up
+	turn(allQuiet, grace-1, 40, 0, 0)
+	turn(allQuiet, 1, 40, 20, 20)
+	for _, size := range []int{10, 5, 2, 1, 1} {
+		turn(allQuiet, grace, w.sent, size, size)
+	}
+	turn(allQuiet, 1, 0, 2, 2)
+	turn(queueEmpty, grace, 2, 10, 10) // known to be empty
+	turn(queueEmpty, grace, 10, 10, 10)
+	for range 20 {
+		size := min(2*w.size, mostTries)
+		turn(queueEmpty, 1, 0, size, size)
+	}
+	if w.size != mostTries || len(w.out) != watched {
+		t.Errorf("the window is %d and looks after %d, expected %d and %d", w.size, len(w.out), mostTries, watched)
+	}
+}

@@ -1,0 +1,308 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// Inspector looks at a queue; see schedule.QueueInspector.
+type Inspector interface {
+	QueueInfo(ctx context.Context, queue string) (amqpx.QueueInfo, error)
+}
+
+// Sweeper sweeps the tasks of a relay's database.
+type Sweeper struct {
+	*relay.Relay
+
+	Interval  time.Duration
+	Inspector Inspector // nil: the depth of a queue is unknown
+
+	overdueAt pace.Instant // when something is to be sent again next
+
+	mu      sync.Mutex
+	windows map[relay.Target]*window // of destinations with overdue tasks
+}
+
+// Next is the pause until the next sweep. A lease may end at any time.
+func (s *Sweeper) Next(ctx context.Context) time.Duration {
+	if !s.Pace.Virtual() {
+		return s.Interval
+	}
+	c, err := s.DB.Conn(ctx)
+	if err != nil {
+		return s.Interval
+	}
+	if running, err := c.CountRunning(ctx); err != nil || running > 0 {
+		return s.Interval
+	}
+	return max(s.Interval, s.overdueAt.Until(s.Pace.Now(), s.Pace.Longest(s.Interval)))
+}
+
+// Sweep ends what was left behind, and sends overdue tasks again.
+func (s *Sweeper) Sweep(ctx context.Context) error {
+	c, err := s.DB.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.endLeases(ctx, c), s.failTimeless(ctx, c), s.resendOverdue(ctx, c))
+}
+
+// endLeases makes tasks pending again whose leases have ended: their processes have died.
+// Their messages come again; now they can be cancelled, too.
+func (s *Sweeper) endLeases(ctx context.Context, c rows.Conn) error {
+	now := s.Pace.Now().UnixMilli()
+	ids, err := c.EndedLeases(ctx, now)
+	if err != nil {
+		return fmt.Errorf("looking for leases that have ended: %w", err)
+	}
+	for _, id := range ids {
+		ended, err := c.EndLease(ctx, id, now)
+		if err != nil {
+			return fmt.Errorf("ending the lease of task %s: %w", id, err)
+		}
+		if ended {
+			s.Log.Warn("a lease has ended without an outcome; the task is pending again", zap.String("id", id))
+		}
+	}
+	return nil
+}
+
+// failTimeless fails pending tasks that are never due.
+func (s *Sweeper) failTimeless(ctx context.Context, c rows.Conn) error {
+	list, err := c.Timeless(ctx)
+	if err != nil {
+		return fmt.Errorf("looking for tasks without an instant: %w", err)
+	}
+	failures := map[*rows.Task]error{}
+	for _, t := range list {
+		failures[t] = t.Bad
+	}
+	return s.SettleFailures(ctx, failures)
+}
+
+// sweepers is how many destinations are swept at once, so that one that does not answer,
+// or does not confirm, keeps few from theirs.
+const sweepers = 8
+
+// resendOverdue sends overdue tasks again, of each destination what the evidence allows.
+func (s *Sweeper) resendOverdue(ctx context.Context, c rows.Conn) error {
+	now := s.Pace.Now().UnixMilli()
+	lanes, next, err := s.Look(ctx, rows.ToResend, now)
+	if err != nil {
+		return err
+	}
+	if len(lanes) > 0 {
+		next = now
+	}
+	s.overdueAt.Set(next)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	collect := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, err)
+	}
+	slots := make(chan struct{}, sweepers)
+	for _, w := range lanes {
+		found, err := s.suspicions(ctx, c, w, now)
+		collect(err)
+		for _, x := range found {
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				collect(s.sweepTarget(ctx, c, x))
+			})
+		}
+	}
+	wg.Wait()
+	s.forgetWindows(now)
+	return errors.Join(errs...)
+}
+
+// suspicion is a destination some of whose messages may be lost.
+type suspicion struct {
+	relay.Target
+	evidence
+}
+
+// suspicions are the destinations of a lane with tasks whose resend_at has passed, and
+// what the table says of their consumers.
+func (s *Sweeper) suspicions(ctx context.Context, c rows.Conn, w rows.Waiting, now int64) ([]suspicion, error) {
+	firsts := map[string]int64{"": w.First}
+	if w.Exchange != "" {
+		var err error
+		if firsts, err = c.FirstOverdue(ctx, w.Lane, now); err != nil {
+			return nil, fmt.Errorf("looking for overdue tasks: %w", err)
+		}
+	}
+	passages, err := c.Passages(ctx, w.Lane, now)
+	if err != nil {
+		return nil, fmt.Errorf("looking how far consumers have come: %w", err)
+	}
+	list := make([]suspicion, 0, len(firsts))
+	for key, first := range firsts {
+		list = append(list, suspicion{relay.Target{Queue: w.Queue, Exchange: w.Exchange, Key: key}, evidence{
+			now: now, grace: s.Grace.Milliseconds(), first: first, Passage: passages[key], ready: undecided,
+		}})
+	}
+	return list, nil
+}
+
+// sweepTarget sends again what may be of one destination.
+func (s *Sweeper) sweepTarget(ctx context.Context, c rows.Conn, x suspicion) error {
+	g, ask := x.ground()
+	var info amqpx.QueueInfo
+	if ask {
+		var err error
+		if x.ready, info, err = s.depth(ctx, x.Target); err != nil {
+			return err
+		}
+		g, _ = x.ground()
+	}
+	w := s.window(x.Target)
+	switch g {
+	case noGround:
+		if x.ready > 0 && w.worthLogging(x.now) {
+			s.Log.Warn("overdue tasks wait in their queue, and consumers do not come forward; they are not sent again",
+				zap.Stringer("destination", x.Target), zap.Int("ready", info.Ready), zap.Int("consumers", info.Consumers))
+		}
+		return nil
+	case passedBy:
+		_, err := s.resend(ctx, x, g, math.MaxInt)
+		return err
+	}
+	unsettled, err := c.CountUnsettled(ctx, w.out)
+	if err != nil {
+		return fmt.Errorf("counting tasks that were sent again: %w", err)
+	}
+	if w.failing(x.now, x.grace, int(unsettled)) && w.worthLogging(x.now) {
+		s.Log.Warn("tasks were sent again, and no handler settles them; does their consumer run, and is it wrapped in schedule.Handler?",
+			zap.Stringer("destination", x.Target), zap.Int64("tasks", unsettled))
+	}
+	tried, err := s.resend(ctx, x, g, w.room(g, x.now, x.grace, int(unsettled)))
+	w.remember(tried, x.now)
+	return err
+}
+
+// resend sends up to room tasks of a destination again, batch after batch, and returns
+// their ids.
+func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, room int) (tried []string, err error) {
+	total := 0
+	defer func() {
+		if total > 0 {
+			s.Log.Info("overdue tasks sent again", zap.Int("tasks", total), zap.Stringer("destination", x.Target), zap.String("because", string(g)))
+		}
+	}()
+	for room > 0 && err == nil && ctx.Err() == nil {
+		most := min(room, s.Room(x.Target))
+		if most == 0 {
+			break // it is in trouble
+		}
+		list, claimErr := s.Claim(ctx, rows.ToResend, []rows.Wish{x.wish(g, most, s.MaxSends)})
+		if claimErr != nil || len(list) == 0 {
+			return tried, claimErr
+		}
+		rest, failErr := s.giveUp(ctx, x.Target, list)
+		sent, sendErr := s.Launch(context.WithoutCancel(ctx), rows.ToResend, rest)
+		for _, t := range rest {
+			tried = append(tried, t.ID)
+		}
+		total, err = total+sent, errors.Join(failErr, sendErr)
+		if room -= len(list); sent < len(rest) {
+			break // the broker does not take them
+		}
+	}
+	return tried, err
+}
+
+// wish is what may be claimed. Where nothing shows that messages are lost, tasks are not
+// to fail for having been sent often.
+func (x suspicion) wish(g ground, most, maxSends int) rows.Wish {
+	w := rows.Wish{Lane: rows.Lane{Queue: x.Queue, Exchange: x.Exchange}, Until: x.until(g), Most: most, Keys: []string{x.Key}}
+	if g == allQuiet {
+		w.SendsLess = maxSends
+	}
+	return w
+}
+
+// giveUp fails the tasks that were sent as often as they may be, and returns the others.
+func (s *Sweeper) giveUp(ctx context.Context, t relay.Target, list []*rows.Task) (rest []*rows.Task, err error) {
+	failures := map[*rows.Task]error{}
+	for _, c := range list {
+		if c.Sends < s.MaxSends {
+			rest = append(rest, c)
+			continue
+		}
+		failures[c] = fmt.Errorf("%w, which was sent as often as MaxSends allows; look whether the consumer of %s is wrapped in schedule.Handler, then revive the task", relay.ErrMaxSends, t)
+		if c.LastError != "" {
+			failures[c] = fmt.Errorf("%w; before that: %s", failures[c], c.LastError)
+		}
+	}
+	return rest, s.SettleFailures(ctx, failures)
+}
+
+// depthTimeout bounds the look at a queue.
+const depthTimeout = 5 * time.Second
+
+// depth asks the broker for the number of ready messages.
+func (s *Sweeper) depth(ctx context.Context, t relay.Target) (ready int, info amqpx.QueueInfo, err error) {
+	if s.Inspector == nil || t.Queue == "" {
+		return unknownDepth, info, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, depthTimeout)
+	defer cancel()
+	info, err = s.Inspector.QueueInfo(ctx, t.Queue)
+	if err == nil {
+		return info.Ready, info, nil
+	}
+	if ae, ok := errors.AsType[*amqp.Error](err); ok {
+		switch ae.Code {
+		case amqp.NotFound:
+			return 0, info, nil
+		case amqp.AccessRefused, amqp.ResourceLocked:
+			return unknownDepth, info, nil
+		}
+	}
+	return unknownDepth, info, err
+}
+
+// window is that of a destination, as the last sweep left it.
+func (s *Sweeper) window(t relay.Target) *window {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.windows == nil {
+		s.windows = map[relay.Target]*window{}
+	}
+	w := s.windows[t]
+	if w == nil {
+		w = &window{}
+		s.windows[t] = w
+	}
+	w.used = s.Pace.Now().UnixMilli()
+	return w
+}
+
+// forgetWindows drops the windows of destinations that have had nothing overdue for some
+// time.
+func (s *Sweeper) forgetWindows(now int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for t, w := range s.windows {
+		if w.used+2*s.Grace.Milliseconds() < now {
+			delete(s.windows, t)
+		}
+	}
+}

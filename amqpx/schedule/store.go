@@ -1,0 +1,114 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/sweep"
+)
+
+// Migrate creates the tables rabbitdelay_tasks and rabbitdelay_schedules, or brings them
+// to the newest version. It may be called at every start and by many processes at once; it
+// only reads when there is nothing to do. The versions are recorded in rabbitdelay_schema.
+func Migrate(ctx context.Context, db Database) error {
+	return rows.Migrations.Migrate(ctx, sqldb.Of(db))
+}
+
+// Migrations returns the SQL that Migrate runs on an empty database, for a team's own
+// migration tool; empty for an unknown dialect.
+func Migrations(d Dialect) string { return rows.Migrations.Script(sqldb.Dialect(d)) }
+
+// Store schedules, changes and relays tasks. It is safe for many goroutines.
+type Store struct {
+	db      *rows.DB
+	sender  Sender
+	cfg     Config
+	log     *zap.Logger
+	pace    *pace.Pace
+	relay   *relay.Relay
+	sweeper *sweep.Sweeper
+	planner *recur.Planner
+	faults  faults
+}
+
+// New makes a store on a database that Migrate has prepared. sender may be nil in a
+// process that only writes, or looks at, tasks. It does no I/O. The error wraps ErrConfig.
+func New(db Database, sender Sender, cfg Config) (*Store, error) {
+	if sqldb.IsNil(db) {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, ErrNoDatabase)
+	}
+	if x, ok := sender.(interface{ Strategy() amqpx.Strategy }); ok && x.Strategy().Name() == "ttl" {
+		return nil, fmt.Errorf("%w: the sender's strategy is ttl, which has its declared delays only, and what is left of a task's delay may be any; give it the strategy bucket, or auto", ErrConfig)
+	}
+	if sender != nil {
+		longest := sender.MaxDelay()
+		switch {
+		case cfg.Horizon == 0:
+			cfg.Horizon = min(24*time.Hour, longest)
+		case cfg.Horizon > longest:
+			return nil, fmt.Errorf("%w: Horizon: %v; expected at most %v, the longest delay of the sender's strategy", ErrConfig, cfg.Horizon, longest)
+		}
+	}
+	if x, ok := sqldb.Of(db).(interface{ Listener() Listener }); ok && cfg.Listener == nil {
+		cfg.Listener = x.Listener()
+	}
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Store{db: rows.Open(sqldb.Of(db), sqldb.Dialect(cfg.Dialect)), sender: sender, cfg: cfg, log: cfg.Logger}
+	s.pace = pace.New(&pace.Clock{Local: time.Now, Ask: s.askClock, Measured: s.measured}, cfg.PollInterval, max(cfg.Lease, time.Minute))
+	s.relay = relay.New(relay.Config{
+		DB: s.db, Sender: sender, Pace: s.pace, Log: s.log, Report: s.reports("relay"),
+		Horizon: cfg.Horizon, PollInterval: cfg.PollInterval, PublishTimeout: cfg.PublishTimeout, Lease: cfg.Lease, Grace: cfg.Grace,
+		Batch: cfg.Batch, BatchBytes: cfg.BatchBytes, Workers: cfg.Workers, MaxSendFailures: cfg.MaxSendFailures, MaxSends: cfg.MaxSends,
+		Relayed: s.relayed, SendFailed: s.sendFailed,
+	})
+	s.sweeper = &sweep.Sweeper{Relay: s.relay, Interval: cfg.SweepInterval}
+	s.sweeper.Inspector, _ = sender.(QueueInspector)
+	s.planner = &recur.Planner{DB: s.db, Pace: s.pace, Log: s.log, MaxBody: cfg.MaxBody, CheckTask: relay.Check, Sendable: s.sendable}
+	return s, nil
+}
+
+// on returns the connection of an Executor.
+func (s *Store) on(ex Executor) sqldb.Conn {
+	if ex == NoTx {
+		return s.db.DB
+	}
+	return sqldb.On(ex)
+}
+
+// conn returns on's with its dialect.
+func (s *Store) conn(ctx context.Context, ex Executor) (rows.Conn, error) {
+	return s.db.On(ctx, s.on(ex))
+}
+
+// sendable returns why the sender would refuse a task.
+func (s *Store) sendable(t *rows.Task) *rows.FieldError {
+	return relay.CheckFor(s.sender, s.cfg.Destination, t)
+}
+
+// observed runs a hook, whose panic is logged and changes nothing.
+func (s *Store) observed(hook func()) { guard.Observe(s.log, "hook", hook) }
+
+func (s *Store) relayed(n int, resent bool) {
+	if s.cfg.Hooks.Relayed != nil {
+		s.observed(func() { s.cfg.Hooks.Relayed(n, resent) })
+	}
+}
+
+func (s *Store) sendFailed(t *rows.Task, err error, failed bool) {
+	if s.cfg.Hooks.SendFailed != nil {
+		s.observed(func() { s.cfg.Hooks.SendFailed(taskOf(t), err, failed) })
+	}
+}

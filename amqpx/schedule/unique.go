@@ -1,0 +1,255 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// OnPending is what ScheduleUnique does while a task of the same unique key is pending.
+type OnPending string
+
+const (
+	// KeepPending leaves the pending task as it is. This is the default.
+	KeepPending OnPending = "keep"
+	// ReplacePending makes the given task take the place of the pending one, which keeps
+	// its id: a new due instant, destination, payload and tags.
+	ReplacePending OnPending = "replace"
+	// PushBackPending moves the pending task to the due instant of the given one, never
+	// earlier, and at most to Unique.MaxWait after the pending one was scheduled. Its
+	// payload stays.
+	PushBackPending OnPending = "push-back"
+)
+
+// Unique is how ScheduleUnique treats other tasks of the same unique key. The zero value
+// keeps a pending one.
+type Unique struct {
+	OnPending OnPending
+	// MaxWait, of PushBackPending and required there, is how long after it was scheduled
+	// a task is due at the latest, however often it is pushed back. Without it an endless
+	// stream would put it off for ever, as it does with ReplacePending.
+	MaxWait time.Duration
+	// Cooldown refuses the task while one of the key is running, and for so long after
+	// one was done. 0 is not at all; at most Config.Retention.Keep, after which done
+	// tasks are deleted.
+	Cooldown time.Duration
+}
+
+// UniqueOutcome is what ScheduleUnique did.
+type UniqueOutcome string
+
+// The outcomes there are.
+const (
+	UniqueCreated    UniqueOutcome = "created"     // there was no pending task of the key
+	UniqueKept       UniqueOutcome = "kept"        // the pending one stands as it was
+	UniqueReplaced   UniqueOutcome = "replaced"    // it has a new payload and due instant
+	UniquePushedBack UniqueOutcome = "pushed-back" // it has a later due instant
+	UniqueRefused    UniqueOutcome = "refused"     // by Unique.Cooldown
+)
+
+// UniqueResult is the task that stands for a unique key.
+type UniqueResult struct {
+	Outcome UniqueOutcome
+	// ID is that of the pending task; after UniqueRefused that of the one that is running
+	// or was done.
+	ID string
+	// DeliverAt is when the pending task is due; zero after UniqueRefused.
+	DeliverAt time.Time
+	// Until is when the cooldown ends; zero after other outcomes than UniqueRefused, and
+	// while the task is running.
+	Until time.Time
+}
+
+// ScheduleUnique enlists a task with a UniqueKey in ex, like Schedule, or merges it with
+// the pending task of that key: there is never more than one. ID may be empty, and is a
+// UUIDv7 then. In a database it is one transaction.
+//
+// The pending task is locked until ex commits. Its handler waits for that, and so finds
+// what ex has changed; ScheduleUnique waits for a handler that has begun, and for other
+// transactions that schedule the key. A transaction that schedules several keys does so
+// in one order everywhere, or the database may end one of two as a deadlock. A handler
+// that schedules its own key in its transaction schedules the next task.
+//
+// Only pending tasks are merged. While a LeaseHandler works on one, a second task is
+// created; if that work fails and would be retried, its task is cancelled in favour of
+// the second one.
+//
+// Errors: *TaskError for an invalid task, key or Unique; *ExistsError if no task of the
+// key is pending, and the id exists (the transaction can continue after it).
+func (s *Store) ScheduleUnique(ctx context.Context, ex Executor, t Task, u Unique) (UniqueResult, error) {
+	if t.ID == "" {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return UniqueResult{}, fmt.Errorf("making an id: %w", err)
+		}
+		t.ID = id.String()
+	}
+	row := s.hooked(ctx, t)
+	if problem := s.checkUnique(row, u); problem != nil {
+		return UniqueResult{}, taskError(t.ID, problem)
+	}
+	var result UniqueResult
+	err := s.db.Within(ctx, s.on(ex), func(c rows.Conn) (err error) {
+		result, err = uniqueCall{s, c, row, u}.run(ctx)
+		return err
+	})
+	if err != nil {
+		if !errors.Is(err, ErrExists) {
+			err = fmt.Errorf("scheduling task %s of unique key %s: %w", t.ID, t.UniqueKey, err)
+		}
+		return UniqueResult{}, err
+	}
+	if result.Outcome != UniqueKept && result.Outcome != UniqueRefused {
+		s.pace.Due(s.db.DB, rows.Millis(result.DeliverAt))
+	}
+	return result, nil
+}
+
+// checkUnique returns what is wrong with a task of ScheduleUnique.
+func (s *Store) checkUnique(t *rows.Task, u Unique) *rows.FieldError {
+	bad := func(field, format string, args ...any) *rows.FieldError {
+		return &rows.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
+	}
+	pushes := u.OnPending == PushBackPending
+	switch keep := s.cfg.Retention.Keep; {
+	case t.UniqueKey == "":
+		return bad("UniqueKey", "is not set; expected what the task is about, such as reindex-42")
+	case u.OnPending != "" && u.OnPending != KeepPending && u.OnPending != ReplacePending && !pushes:
+		return bad("OnPending", "%q, expected %q, %q or %q", u.OnPending, KeepPending, ReplacePending, PushBackPending)
+	case pushes && u.MaxWait <= 0:
+		return bad("MaxWait", "%v, expected how long after it was scheduled a task that is pushed back is due at the latest", u.MaxWait)
+	case !pushes && u.MaxWait != 0:
+		return bad("MaxWait", "%v, expected 0 unless OnPending is %q", u.MaxWait, PushBackPending)
+	case u.Cooldown < 0 || u.Cooldown > keep:
+		return bad("Cooldown", "%v, expected 0 to %v (Config.Retention.Keep), after which done tasks are deleted", u.Cooldown, keep)
+	}
+	return s.check(t)
+}
+
+// uniqueCall is one call of ScheduleUnique in its transaction.
+type uniqueCall struct {
+	s *Store
+	c rows.Conn
+	t *rows.Task
+	u Unique
+}
+
+// uniqueTries is how often the pending task of a key may end, or another one appear,
+// between the statements of one call. Each time others have got on.
+const uniqueTries = 100
+
+func (x uniqueCall) run(ctx context.Context) (UniqueResult, error) {
+	if refused, err := x.cooling(ctx); err != nil || refused.Outcome != "" {
+		return refused, err
+	}
+	for range uniqueTries {
+		inserted, err := x.c.InsertUnique(ctx, x.t, x.now())
+		if err != nil {
+			return UniqueResult{}, err
+		}
+		if inserted {
+			return x.created(ctx)
+		}
+		h, found, err := x.c.Holder(ctx, x.t.UniqueKey, x.now())
+		if err != nil {
+			return UniqueResult{}, err
+		}
+		result := UniqueResult{}
+		if found {
+			result, err = x.merge(ctx, h)
+		} else {
+			err = x.exists(ctx)
+		}
+		if err != nil || result.Outcome != "" {
+			return result, err
+		}
+	}
+	return UniqueResult{}, fmt.Errorf("its pending task changed %d times meanwhile", uniqueTries)
+}
+
+func (x uniqueCall) now() int64 { return x.s.pace.Now().UnixMilli() }
+
+// cooling is the result of a cooldown that has not ended; zero without one.
+func (x uniqueCall) cooling(ctx context.Context) (UniqueResult, error) {
+	if x.u.Cooldown == 0 {
+		return UniqueResult{}, nil
+	}
+	r, found, err := x.c.RecentOf(ctx, x.t.UniqueKey, x.now()-x.u.Cooldown.Milliseconds())
+	if err != nil || !found {
+		return UniqueResult{}, err
+	}
+	result := UniqueResult{Outcome: UniqueRefused, ID: r.ID}
+	if r.Done > 0 {
+		result.Until = time.UnixMilli(r.Done).Add(x.u.Cooldown)
+	}
+	return result, nil
+}
+
+// created is the result of a task that was inserted. The pending one may have been done
+// while the insertion waited for it: nobody else's can become pending any more, so that
+// this look at the cooldown is the one that counts.
+func (x uniqueCall) created(ctx context.Context) (UniqueResult, error) {
+	refused, err := x.cooling(ctx)
+	if err != nil {
+		return UniqueResult{}, err
+	}
+	if refused.Outcome != "" {
+		_, err := x.c.ChangeHolder(ctx, rows.Holder{ID: x.t.ID, Version: 1}, rows.GiveWay("its unique key cools down: task "+refused.ID+" is running or was done", x.now()))
+		return refused, err
+	}
+	return UniqueResult{Outcome: UniqueCreated, ID: x.t.ID, DeliverAt: time.UnixMilli(rows.Millis(x.t.DeliverAt))}, x.c.WriteTags(ctx, x.t)
+}
+
+// merge merges the task with the pending one of its key. The result is zero if that has
+// ended, and no longer stands in the way.
+func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, error) {
+	if w, _ := ctx.Value(workKey{}).(*work); w != nil && w.id == h.ID {
+		return UniqueResult{}, w.finishOnce(ctx, x.c) // it is the handler's own, whose effect stands
+	}
+	if h.Over {
+		return UniqueResult{}, x.c.Expire(ctx, h.ID, h.Version, x.now())
+	}
+	result := UniqueResult{ID: h.ID}
+	var a rows.Assignment
+	due := h.Due
+	switch {
+	case x.u.OnPending == ReplacePending:
+		result.Outcome, due, a = UniqueReplaced, rows.Millis(x.t.DeliverAt), x.t.ReplaceBy(h, x.now())
+	case x.pushedTo(h) > h.Due:
+		due = x.pushedTo(h)
+		result.Outcome, a = UniquePushedBack, rows.DueAt(due, x.now())
+	default:
+		result.Outcome, a = UniqueKept, rows.Touch(x.now())
+	}
+	result.DeliverAt = time.UnixMilli(due)
+	changed, err := x.c.ChangeHolder(ctx, h, a)
+	if err != nil || !changed {
+		return UniqueResult{}, err
+	}
+	if result.Outcome == UniqueReplaced {
+		err = x.c.RewriteTags(ctx, h, x.t)
+	}
+	return result, err
+}
+
+// pushedTo is the instant to which the pending task is pushed back; 0 if it is not.
+func (x uniqueCall) pushedTo(h rows.Holder) int64 {
+	if x.u.OnPending != PushBackPending {
+		return 0
+	}
+	return min(rows.Millis(x.t.DeliverAt), h.Created+x.u.MaxWait.Milliseconds(), rows.MaxDue)
+}
+
+// exists returns an *ExistsError if a task has the id.
+func (x uniqueCall) exists(ctx context.Context) error {
+	found, err := x.c.HasID(ctx, x.t.ID)
+	if err == nil && found {
+		err = &ExistsError{IDs: []string{x.t.ID}}
+	}
+	return err
+}

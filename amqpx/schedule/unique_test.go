@@ -1,0 +1,268 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+)
+
+// unique schedules a task of the key "k" to the queue "q", and fails the test on an error.
+func (s *site) unique(id string, delay time.Duration, u Unique) UniqueResult {
+	s.Helper()
+	r, err := s.ScheduleUnique(s.Context(), NoTx, Task{ID: id, UniqueKey: "k", Queue: "q", DeliverAt: time.Now().Add(delay), Body: []byte(id)}, u)
+	check(s.T, err)
+	return r
+}
+
+// An event a second pushes the task back by ten, and it happens a minute after the first
+// event at the latest; the last one ten seconds after the last event. The messages of
+// versions that were pushed back have no effect.
+func TestDebounce(t *testing.T) {
+	onSite(t, Config{}, func(_ *testing.T, s *site) {
+		defer s.consume("q", Handler(s.db, s.noted(nil)))()
+		var created []time.Duration
+		var last time.Duration
+		for range 150 {
+			r := s.unique("", 10*time.Second, Unique{OnPending: PushBackPending, MaxWait: time.Minute})
+			last = time.Since(s.began)
+			if r.Outcome == UniqueCreated {
+				created = append(created, last)
+			}
+			after(time.Second)
+		}
+		after(time.Minute)
+		if len(created) != 3 || len(s.effects) != len(created) {
+			s.Fatalf("%d tasks and %d effects, expected 3 each", len(created), len(s.effects))
+		}
+		for i, e := range s.effects {
+			due := min(created[i]+time.Minute, last+10*time.Second)
+			if late := e.at - due; late < 0 || late > time.Second {
+				s.Errorf("effect %d at %v, its task was due at %v", i, e.at, due)
+			}
+		}
+	})
+}
+
+// A task that is worked on under a lease is not merged with. When it fails, and another
+// one of its key is pending, that one does the work.
+func TestUniqueUnderLease(t *testing.T) {
+	for name, c := range map[string]struct {
+		outcome error
+		status  Status
+	}{
+		"done":   {nil, StatusDone},
+		"failed": {errors.New("provider is away"), StatusCancelled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onSite(t, Config{}, func(_ *testing.T, s *site) {
+				p := s.provider()
+				p.work = func(_ context.Context, d *amqpx.Delivery) error {
+					<-time.After(time.Hour)
+					if d.ID == "first" {
+						return c.outcome
+					}
+					return nil
+				}
+				defer s.consume("q", p.handler())()
+				s.unique("first", 0, Unique{})
+				after(time.Minute)
+				if r := s.unique("", 0, Unique{Cooldown: time.Hour}); r.Outcome != UniqueRefused || r.ID != "first" || !r.Until.IsZero() {
+					s.Errorf("%+v, expected it to be refused while first is running", r)
+				}
+				if r := s.unique("second", 2*time.Hour, Unique{}); r.Outcome != UniqueCreated {
+					s.Errorf("%+v, expected it to be created", r)
+				}
+				after(90 * time.Minute)
+				got, err := s.Get(s.Context(), NoTx, "first")
+				check(s.T, err)
+				if got.Status != c.status || c.outcome != nil && !strings.Contains(got.LastError, c.outcome.Error()) {
+					s.Errorf("first is %s (%s), expected %s", got.Status, got.LastError, c.status)
+				}
+				after(5 * time.Hour)
+				s.wantTask("second", StatusDone, 0)
+				if n := len(p.calls); n != 2 {
+					s.Errorf("%d calls, expected one of each task", n)
+				}
+			})
+		})
+	}
+}
+
+// A lease that ends with its process gives way too.
+func TestUniqueLeaseEnds(t *testing.T) {
+	onSite(t, Config{}, func(_ *testing.T, s *site) {
+		s.unique("first", 0, Unique{})
+		c, err := s.Store.db.Conn(s.Context())
+		check(s.T, err)
+		_, err = c.ExecContext(s.Context(), "UPDATE rabbitdelay_tasks SET status = 'running'")
+		check(s.T, err)
+		s.unique("second", time.Hour, Unique{})
+		after(time.Minute)
+		got, err := s.Get(s.Context(), NoTx, "first")
+		check(s.T, err)
+		if got.Status != StatusCancelled || !strings.Contains(got.LastError, "unique key") {
+			s.Errorf("first is %s (%s), expected cancelled for its unique key", got.Status, got.LastError)
+		}
+		s.wantTask("second", StatusPending, 0)
+	})
+}
+
+// A handler that schedules its own key in its transaction schedules the next task, with
+// every policy, to a queue, to an exchange and under a lease.
+func TestHandlerSchedulesItsKey(t *testing.T) {
+	for _, u := range []Unique{{}, {OnPending: ReplacePending}, {OnPending: PushBackPending, MaxWait: time.Hour}} {
+		for name, c := range map[string]struct {
+			task  Task
+			lease bool
+		}{
+			"queue":              {task: Task{Queue: "q"}},
+			"exchange":           {task: Task{Exchange: "events"}},
+			"lease":              {task: Task{Queue: "q"}, lease: true},
+			"lease and exchange": {task: Task{Exchange: "events"}, lease: true},
+		} {
+			t.Run(name+" "+string(u.OnPending), func(t *testing.T) {
+				onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+					note := s.noted(nil)
+					next := func(ctx context.Context, ex Executor) error {
+						task := c.task
+						task.UniqueKey, task.DeliverAt = "k", time.Now().Add(time.Hour)
+						r, err := s.ScheduleUnique(ctx, ex, task, u)
+						if err == nil && r.Outcome != UniqueCreated {
+							err = fmt.Errorf("%+v, expected created", r)
+						}
+						return err
+					}
+					again := func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+						if err := note(ctx, tx, d); err != nil || len(s.effects) > 3 {
+							return err
+						}
+						return next(ctx, tx)
+					}
+					h := Handler(s.db, again)
+					if c.lease {
+						h = LeaseHandler(s.db, func(context.Context, *amqpx.Delivery, string) (Func, error) { return again, nil })
+					}
+					defer s.consume("q", h)()
+					s.exchange("events", "q")
+					check(s.T, next(s.Context(), NoTx))
+					after(10 * time.Hour)
+					if n := len(s.effects); n != 4 {
+						s.Errorf("%d effects, expected 4", n)
+					}
+					n, err := s.CountUpTo(s.Context(), NoTx, Filter{UniqueKey: "k", Status: StatusDone}, 100)
+					check(s.T, err)
+					if n != 4 {
+						s.Errorf("%d tasks are done, expected 4", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// What is pending and has expired will have no effect, so nothing is merged with it.
+func TestUniqueExpired(t *testing.T) {
+	for _, u := range []Unique{{}, {OnPending: ReplacePending}, {OnPending: PushBackPending, MaxWait: time.Hour}} {
+		s, _ := closedStore(t)
+		past := Task{ID: "past", UniqueKey: "k", Queue: "q", DeliverAt: time.Now().Add(-time.Hour), ExpiresAfter: time.Minute}
+		_, err := s.ScheduleUnique(t.Context(), NoTx, past, u)
+		check(t, err)
+		r, err := s.ScheduleUnique(t.Context(), NoTx, Task{ID: "new", UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}, u)
+		check(t, err)
+		if r.Outcome != UniqueCreated || r.ID != "new" {
+			t.Errorf("%s: %+v, expected new to be created", u.OnPending, r)
+		}
+		if got, err := s.Get(t.Context(), NoTx, "past"); err != nil || got.Status != StatusExpired {
+			t.Errorf("%s: past is %s, expected expired (%v)", u.OnPending, got.Status, err)
+		}
+	}
+}
+
+// Failed tasks of a key with a pending one stay failed, one by one, many at once and from
+// their dead letters; of several the first is revived.
+func TestReviveUnique(t *testing.T) {
+	s, db := closedStore(t)
+	fail := func(id string) {
+		t.Helper()
+		r, err := s.ScheduleUnique(t.Context(), NoTx, Task{ID: id, UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}, Unique{})
+		check(t, err)
+		if r.Outcome != UniqueCreated {
+			t.Fatalf("%+v", r)
+		}
+		_, err = db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = ?", id)
+		check(t, err)
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		fail(id)
+	}
+	check(t, s.Schedule(t.Context(), NoTx, Task{ID: "plain", Queue: "q", DeliverAt: time.Now()}))
+	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = 'plain'")
+	check(t, err)
+	if p, err := s.Bulk(t.Context(), Filter{}, BulkRevive(time.Now()), BulkOptions{}); err != nil || p.Changed != 2 {
+		t.Errorf("%d revived (%v), expected a and plain", p.Changed, err)
+	}
+	err = s.Revive(t.Context(), NoTx, "b", time.Now())
+	if taken, ok := errors.AsType[*UniqueError](err); !ok || taken.Pending != "a" || taken.Key != "k" || !errors.Is(err, ErrUnique) {
+		t.Errorf("revive: %v, expected a *UniqueError of a", err)
+	}
+	outcome, why, err := s.RequeueDead(t.Context(), &inspect.DeadLetter{Delivery: &amqpx.Delivery{ID: "b", Version: 1}}, false)
+	if outcome != inspect.RequeueStayed || !strings.Contains(why, "unique key k") || err != nil {
+		t.Errorf("requeue: %s, %q, %v", outcome, why, err)
+	}
+	check(t, s.Cancel(t.Context(), NoTx, "a"))
+	check(t, s.Revive(t.Context(), NoTx, "b", time.Now()))
+	var statuses []string
+	for task, err := range s.List(t.Context(), NoTx, Filter{UniqueKey: "k"}) {
+		check(t, err)
+		statuses = append(statuses, task.ID+" "+string(task.Status))
+	}
+	slices.Sort(statuses)
+	if got := strings.Join(statuses, ", "); got != "a cancelled, b pending, c failed" {
+		t.Errorf("the tasks of the key: %s", got)
+	}
+}
+
+func TestUniqueRefusals(t *testing.T) {
+	s, _ := closedStore(t)
+	task := Task{ID: "x", UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}
+	for field, c := range map[string]struct {
+		change func(*Task)
+		u      Unique
+	}{
+		"OnPending":    {u: Unique{OnPending: "throttle"}},
+		"MaxWait":      {u: Unique{OnPending: PushBackPending}},
+		"MaxWait ":     {u: Unique{MaxWait: time.Second}},
+		"Cooldown":     {u: Unique{Cooldown: -1}},
+		"Cooldown ":    {u: Unique{Cooldown: 8 * 24 * time.Hour}},
+		"UniqueKey":    {change: func(t *Task) { t.UniqueKey = "" }},
+		"UniqueKey ":   {change: func(t *Task) { t.UniqueKey = strings.Repeat("k", 256) }},
+		"UniqueKey  ":  {change: func(t *Task) { t.UniqueKey = "k " }},
+		"UniqueKey   ": {change: func(t *Task) { t.UniqueKey = "k\x00" }},
+		"Queue":        {change: func(t *Task) { t.Queue = "" }},
+		"DeliverAt":    {change: func(t *Task) { t.DeliverAt = time.Time{} }},
+	} {
+		x := task
+		if c.change != nil {
+			c.change(&x)
+		}
+		_, err := s.ScheduleUnique(t.Context(), NoTx, x, c.u)
+		if te, ok := errors.AsType[*TaskError](err); !ok || te.Field != strings.TrimSpace(field) {
+			t.Errorf("%s: %v, expected a *TaskError of that field", field, err)
+		}
+	}
+	err := s.Schedule(t.Context(), NoTx, task)
+	if te, ok := errors.AsType[*TaskError](err); !ok || te.Field != "UniqueKey" || !strings.Contains(te.Reason, "ScheduleUnique") {
+		t.Errorf("Schedule: %v, expected a *TaskError that names ScheduleUnique", err)
+	}
+	if n, err := s.CountUpTo(t.Context(), NoTx, Filter{}, 100); err != nil || n != 0 {
+		t.Errorf("%d tasks (%v), expected none", n, err)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
 )
@@ -39,7 +40,7 @@ func TestTaskOf(t *testing.T) {
 
 // A message can be written whatever a program put into its headers.
 func TestMessagesOf(t *testing.T) {
-	list := asjson.MessagesOf([]amqpx.DeadLetter{{
+	list := asjson.MessagesOf([]inspect.DeadLetter{{
 		Delivery: &amqpx.Delivery{ID: "1", Body: []byte("x")},
 	}, {
 		Delivery: &amqpx.Delivery{ID: "2", Headers: amqp.Table{

@@ -22,32 +22,22 @@ type Recurring struct {
 	Updated   string   `json:"updated"              format:"date-time"`
 }
 
-// RecurringSpec is the caller's part of it.
+// RecurringSpec is the part of it that a caller gives.
 type RecurringSpec struct {
-	Cron          string            `json:"cron,omitempty"           doc:"five fields, or six with seconds in front, or @daily; or every"`
-	TimeZone      string            `json:"time_zone,omitempty"      doc:"of cron, such as Europe/Berlin; default UTC"`
-	Every         string            `json:"every,omitempty"          doc:"an interval instead of cron, such as 15m"`
-	Start         string            `json:"start,omitempty"          doc:"the first instant that may be an occurrence"`
-	End           string            `json:"end,omitempty"            doc:"the first that may not"`
-	Jitter        string            `json:"jitter,omitempty"`
-	Misfire       string            `json:"misfire,omitempty"        enum:"skip,once,all"                                                 doc:"default once"`
-	MisfireLimit  int               `json:"misfire_limit,omitempty"  minimum:"0"`
-	Overlap       string            `json:"overlap,omitempty"        enum:"allow,skip"                                                    doc:"default allow"`
-	Queue         string            `json:"queue,omitempty"`
-	Exchange      string            `json:"exchange,omitempty"`
-	RoutingKey    string            `json:"routing_key,omitempty"`
-	Body          string            `json:"body,omitempty"`
-	BodyBase64    string            `json:"body_base64,omitempty"    doc:"instead of body when that is not UTF-8"`
-	ContentType   string            `json:"content_type,omitempty"`
-	Type          string            `json:"type,omitempty"`
-	CorrelationID string            `json:"correlation_id,omitempty"`
-	Priority      int               `json:"priority,omitempty"       minimum:"0"                                                          maximum:"255"`
-	ExpiresAfter  string            `json:"expires_after,omitempty"`
-	Headers       map[string]string `json:"headers,omitempty"`
-	Tags          []string          `json:"tags,omitempty"           maxItems:"20"`
+	Cron         string `json:"cron,omitempty"          doc:"five fields, or six with seconds in front, or @daily; or every"`
+	TimeZone     string `json:"time_zone,omitempty"     doc:"of cron, such as Europe/Berlin; default UTC"`
+	Every        string `json:"every,omitempty"         doc:"an interval instead of cron, such as 15m"`
+	Start        string `json:"start,omitempty"         doc:"the first instant that may be an occurrence"`
+	End          string `json:"end,omitempty"           doc:"the first that may not"`
+	Jitter       string `json:"jitter,omitempty"`
+	Misfire      string `json:"misfire,omitempty"       enum:"skip,once,all"                                                 doc:"default once"`
+	MisfireLimit int    `json:"misfire_limit,omitempty" minimum:"0"`
+	Overlap      string `json:"overlap,omitempty"       enum:"allow,skip"                                                    doc:"default allow"`
+
+	Content
 }
 
-// RecurringOf is a recurring task in JSON, with up to n of its next instants.
+// RecurringOf returns a recurring task in JSON, with up to n of its next instants.
 func RecurringOf(r schedule.Recurring, now time.Time, n int) Recurring {
 	out := Recurring{
 		Name: r.Name, State: string(r.State(now)), RecurringSpec: specOf(r), Skipped: Instant(r.SkippedAt), LastError: r.LastError, Origin: r.Origin,
@@ -58,12 +48,9 @@ func RecurringOf(r schedule.Recurring, now time.Time, n int) Recurring {
 }
 
 func specOf(r schedule.Recurring) RecurringSpec {
-	t := r.Task
 	out := RecurringSpec{
 		Cron: r.Cron, Every: Duration(r.Every), Start: Instant(r.Start), End: Instant(r.End), Jitter: Duration(r.Jitter),
-		Misfire: string(r.Misfire), Overlap: string(r.Overlap), Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey,
-		ContentType: t.ContentType, Type: t.Type, CorrelationID: t.CorrelationID, Priority: int(t.Priority),
-		ExpiresAfter: Duration(t.ExpiresAfter), Headers: t.Headers, Tags: t.Tags,
+		Misfire: string(r.Misfire), Overlap: string(r.Overlap), Content: contentOf(r.Task),
 	}
 	if r.Cron != "" {
 		out.TimeZone = r.TimeZone
@@ -71,6 +58,5 @@ func specOf(r schedule.Recurring) RecurringSpec {
 	if r.Misfire == schedule.MisfireAll {
 		out.MisfireLimit = r.MisfireLimit
 	}
-	out.Body, out.BodyBase64 = Text(t.Body)
 	return out
 }

@@ -27,26 +27,27 @@ type Task struct {
 	CorrelationID string            `json:"correlation_id,omitempty"`
 	Priority      int               `json:"priority,omitempty"`
 	ExpiresAfter  string            `json:"expires_after,omitempty"`
+	UniqueKey     string            `json:"unique_key,omitempty"     doc:"at most one pending task has it"`
 	Headers       map[string]string `json:"headers,omitempty"`
 	Tags          []string          `json:"tags,omitempty"`
 	Body          string            `json:"body,omitempty"`
 	BodyBase64    string            `json:"body_base64,omitempty"    doc:"instead of body when that is not UTF-8"`
 }
 
-// TaskOf is a task in JSON.
+// TaskOf returns a task in JSON.
 func TaskOf(t schedule.Task) Task {
 	out := Task{
 		ID: t.ID, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey, Status: string(t.Status),
 		Due: shown.Instant(t.DeliverAt), Version: t.Version, Attempts: t.Attempts, LastError: t.LastError, Sends: t.Sends,
 		Sent: Instant(t.SentAt), Created: shown.Instant(t.CreatedAt), Updated: shown.Instant(t.UpdatedAt), Finished: Instant(t.FinishedAt),
 		ContentType: t.ContentType, Type: t.Type, CorrelationID: t.CorrelationID, Priority: int(t.Priority),
-		ExpiresAfter: Duration(t.ExpiresAfter), Headers: t.Headers, Tags: t.Tags,
+		ExpiresAfter: Duration(t.ExpiresAfter), UniqueKey: t.UniqueKey, Headers: t.Headers, Tags: t.Tags,
 	}
 	out.Body, out.BodyBase64 = Text(t.Body)
 	return out
 }
 
-// TasksOf are tasks in JSON.
+// TasksOf returns tasks in JSON.
 func TasksOf(list []schedule.Task) []Task { return listOf(list, TaskOf) }
 
 // Effect is what the handler of a queue has recorded of a task.
@@ -58,7 +59,7 @@ type Effect struct {
 	LeaseUntil string `json:"lease_until,omitempty" format:"date-time"`
 }
 
-// EffectsOf are effects in JSON.
+// EffectsOf returns effects in JSON.
 func EffectsOf(list []schedule.Effect) []Effect {
 	return listOf(list, func(e schedule.Effect) Effect {
 		return Effect{e.Version, e.Queue, Instant(e.DoneAt), e.Attempts, Instant(e.LeaseUntil)}
@@ -72,7 +73,7 @@ type Record struct {
 	Processed string `json:"processed" format:"date-time"`
 }
 
-// RecordsOf are records in JSON.
+// RecordsOf returns records in JSON.
 func RecordsOf(list []idempotency.Record) []Record {
 	return listOf(list, func(r idempotency.Record) Record {
 		return Record{r.Scope, r.Guarded, shown.Instant(r.ProcessedAt)}

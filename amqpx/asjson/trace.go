@@ -23,7 +23,7 @@ type Trace struct {
 	Notes    []string         `json:"notes"                  nullable:"false"`
 }
 
-// TraceOf is a trace in JSON.
+// TraceOf returns a trace in JSON.
 func TraceOf(t trace.Trace) Trace {
 	out := Trace{
 		ID: t.ID, Why: t.Why, Found: t.Found(), Effects: EffectsOf(t.Effects), Records: RecordsOf(t.Records), Lying: MessagesOf(t.Lying),

@@ -1,6 +1,9 @@
-// Package asjson is the JSON of tasks, messages, recurring tasks and traces, as the
-// commands print it with --json and as the HTTP API has it. Instants are RFC 3339 in
-// UTC with milliseconds, durations such as 90s, 30m or 7d; lists are never null.
+// Package asjson is the JSON of tasks, messages, recurring tasks and traces, both for --json of the
+// commands and for the HTTP API. Instants are RFC 3339 in UTC with milliseconds, durations such
+// as 90s, 30m or 7d; lists are never null. It does no I/O. Handlers decode the bodies
+// of messages by amqpx.JSON.
+//
+// A file each: task.go, message.go, recurring.go, trace.go; value.go has the values in them.
 package asjson
 
 import (
@@ -16,7 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Instant is empty for the zero time.
+// Instant returns shown.Instant; nothing for the zero time.
 func Instant(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -24,7 +27,7 @@ func Instant(t time.Time) string {
 	return shown.Instant(t)
 }
 
-// Duration is empty for 0.
+// Duration returns topology.FormatDuration; nothing for 0.
 func Duration(d time.Duration) string {
 	if d == 0 {
 		return ""
@@ -32,7 +35,7 @@ func Duration(d time.Duration) string {
 	return topology.FormatDuration(d)
 }
 
-// Text is a body as it is if that is UTF-8, else in base64 (RFC 4648, with padding).
+// Text returns a UTF-8 body as plain, another one as base64 (RFC 4648, with padding).
 func Text(body []byte) (plain, binary string) {
 	if utf8.Valid(body) {
 		return string(body), ""
@@ -40,7 +43,7 @@ func Text(body []byte) (plain, binary string) {
 	return "", base64.StdEncoding.EncodeToString(body)
 }
 
-// value replaces the numbers that JSON does not have by their names.
+// value replaces numbers that JSON cannot express by their names.
 func value(v any) any {
 	switch v := v.(type) {
 	case float32:

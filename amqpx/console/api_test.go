@@ -142,6 +142,11 @@ func calls() []call {
 		{"GET" + v1 + "/histogram", "", "", 200},
 		{"GET" + v1 + "/histogram", "/histogram?from=now&to=1d&bins=24", "", 200},
 		{"GET" + v1 + "/histogram", "/histogram?from=now", "", 422},
+		{"POST" + v1 + "/destinations/pause", "", `{"queue":"mail"}`, 200},
+		{"POST" + v1 + "/destinations/pause", "", `{}`, 422},
+		{"GET" + v1 + "/destinations", "", "", 200},
+		{"POST" + v1 + "/destinations/resume", "", `{"queue":"mail","spread":"30m"}`, 200},
+		{"POST" + v1 + "/destinations/resume", "", `{"exchange":"e","spread":"soon"}`, 422},
 		{"PUT" + v1 + "/recurring/{name}", "/recurring/nightly", `{"cron":"30 2 * * *","time_zone":"Europe/Berlin","queue":"orders","body":"x","jitter":"5m","tags":["a"]}`, 200},
 		{"PUT" + v1 + "/recurring/{name}", "/recurring/nightly", `{"cron":"not","queue":"orders"}`, 422},
 		{"GET" + v1 + "/recurring", "", "", 200},
@@ -152,13 +157,17 @@ func calls() []call {
 		{"POST" + v1 + "/recurring/{name}/fire", "/recurring/nightly/fire", "", 200},
 		{"DELETE" + v1 + "/recurring/{name}", "/recurring/nightly", "", 204},
 		{"GET" + v1 + "/overview", "", "", 200},
+		{"GET" + v1 + "/history", "/history?over=week", "", 200},
+		{"GET" + v1 + "/history", "/history?over=year", "", 422},
 		{"GET" + v1 + "/status", "", "", 200},
 		{"GET" + v1 + "/doctor", "", "", 200},
 		{"GET" + v1 + "/events", "", "", 200},
 		{"GET" + v1 + "/layouts/retire", "", "", 503},
 		{"POST" + v1 + "/layouts/retire", "", "", 503},
 		{"GET" + v1 + "/queues/{queue}/messages", "/queues/orders.dead/messages?limit=5", "", 200},
-		{"POST" + v1 + "/requeue", "", `{"queue":"orders.dead","dry_run":true}`, 200},
+		{"GET" + v1 + "/queues/{queue}/errors", "/queues/orders.dead/errors?order=most&limit=5", "", 200},
+		{"GET" + v1 + "/queues/{queue}/errors", "/queues/orders.dead/errors?order=worst", "", 422},
+		{"POST" + v1 + "/requeue", "", `{"queue":"orders.dead","dry_run":true,"error_like":"order # was not found"}`, 200},
 		{"POST" + v1 + "/requeue", "", `{"queue":"orders.dead","limit":1,"reasons":["rejected"]}`, 200},
 		{"POST" + v1 + "/requeue", "", `{"queue":"orders.dead"}`, 422},
 		{"GET" + v1 + "/trace/{id}", "/trace/dead-1", "", 200},
@@ -191,7 +200,7 @@ func (w *world) lay() {
 		check(w.t, client.Send(w.t.Context(), amqpx.Message{ID: id, Queue: "orders", Body: []byte("secret body"), Headers: map[string]any{"api-key": "secret key"}}))
 		<-handled
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; {
 		info, err := client.QueueInfo(w.t.Context(), "orders.dead")
 		if err == nil && info.Ready == 2 {
 			break
@@ -336,12 +345,15 @@ func TestAPINamesTheField(t *testing.T) {
 		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","expires_after":"never"}`, "body.expires_after"},
 		{"PUT", "/tasks/a?overwrite=1", `{"queue":"q","due":"1h"}`, "query.overwrite"},
 		{"POST", "/tasks", `{"tasks":[{"id":"a","queue":"q","due":"1h"},{"id":"b","queue":"q","due":"?"}]}`, "body.tasks[1].due"},
+		{"POST", "/tasks", `{"tasks":[{"id":"a","queue":"q","due":"1h"},{"id":"b","queue":"q","due":"1h","body_base64":"?"}]}`, "body.tasks[1].body_base64"},
 		{"POST", "/tasks/a/move", `{"by":"2 days"}`, "body.by"},
 		{"GET", "/tasks?due_from=2h&due_to=1h", "", "query.due_to"},
 		{"GET", "/tasks?status=odd", "", "query.status"},
 		{"GET", "/tasks?limit=1001", "", "query.limit"},
 		{"GET", "/tasks?header=x", "", "query.header"},
 		{"POST", "/tasks/bulk", `{"action":"move-by","filter":{"tag":"x"},"count":1}`, "body.by"},
+		{"POST", "/tasks/bulk", `{"action":"move-to","filter":{"tag":"x"},"count":1}`, "body.to"},
+		{"POST", "/tasks/bulk", `{"action":"cancel","to":"1h","filter":{"tag":"x"},"count":1}`, "body.to"},
 		{"POST", "/tasks/bulk", `{"action":"explode","filter":{"tag":"x"},"count":1}`, "body.action"},
 		{"POST", "/tasks/bulk", `{"action":"cancel","filter":{"tag":"x"},"count":0}`, "body.count"},
 		{"GET", "/histogram?from=1h", "", "query.from"},
@@ -395,7 +407,7 @@ func TestAPITakesAnyID(t *testing.T) {
 			t.Errorf("%s became %v", id, got)
 		}
 		w.must(200, "POST", "/api/v1/tasks/"+path+"/cancel", "")
-		if task, err := w.store.Get(t.Context(), nil, id); err != nil || task.Status != schedule.StatusCancelled {
+		if task, err := w.store.Get(t.Context(), schedule.NoTx, id); err != nil || task.Status != schedule.StatusCancelled {
 			t.Errorf("%s: %v %v", id, task.Status, err)
 		}
 	}
@@ -414,7 +426,7 @@ func TestAPIMovesAddUp(t *testing.T) {
 		})
 	}
 	all.Wait()
-	task, err := w.store.Get(t.Context(), nil, "a")
+	task, err := w.store.Get(t.Context(), schedule.NoTx, "a")
 	check(t, err)
 	if want := time.Date(2030, 1, 1, 10, 0, 0, 0, time.UTC); !task.DeliverAt.Equal(want) {
 		t.Errorf("due %s, expected %s", task.DeliverAt, want)
@@ -441,14 +453,14 @@ func TestAPIReplaces(t *testing.T) {
 	} {
 		w := newWorld(t)
 		w.must(201, "PUT", "/api/v1/tasks/a", tt.body)
-		before, err := w.store.Get(t.Context(), nil, "a")
+		before, err := w.store.Get(t.Context(), schedule.NoTx, "a")
 		check(t, err)
 		if tt.ended != "" {
 			_, err := w.db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = ?, finished_at = 1", tt.ended)
 			check(t, err)
 		}
 		w.must(tt.code, "PUT", fmt.Sprintf("/api/v1/tasks/a?replace=%t", tt.replace), tt.body)
-		task, err := w.store.Get(t.Context(), nil, "a")
+		task, err := w.store.Get(t.Context(), schedule.NoTx, "a")
 		check(t, err)
 		if renewed := tt.code == 201; renewed != (task.Version > before.Version && task.Status == schedule.StatusPending) {
 			t.Errorf("%+v: %s, version %d", tt, task.Status, task.Version)

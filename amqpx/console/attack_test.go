@@ -26,7 +26,7 @@ func TestHostileIDs(t *testing.T) {
 	for _, id := range ids {
 		path := "/api/v1/tasks/" + url.PathEscape(id)
 		if id == "." || id == ".." || id == "/" { // which clients and proxies resolve
-			check(t, w.store.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
+			check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
 		} else {
 			if r := w.ask("PUT", path, `{"queue":"orders","due":"1h","body":"<script>alert(1)</script>"}`); r.code != 201 {
 				t.Errorf("%q: PUT %d %s", id, r.code, r.text)
@@ -63,7 +63,7 @@ func TestHostileIDs(t *testing.T) {
 func TestStrangeBodies(t *testing.T) {
 	w := newWorld(t)
 	w.lay()
-	check(t, w.store.Schedule(t.Context(), nil, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
+	check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
 	token := (&browser{w: w}).token()
 	form := url.Values{"id": {"a"}, "token": {token}}
 	multipart := "--x\r\nContent-Disposition: form-data; name=\"id\"\r\n\r\na\r\n--x\r\nContent-Disposition: form-data; name=\"token\"\r\n\r\n" + token + "\r\n--x--\r\n"
@@ -172,7 +172,7 @@ func TestFormsOfNobody(t *testing.T) {
 		_, err := from.Write([]byte("body=")) // is being read
 		check(t, err)
 	}
-	if got := post("/task-new", strings.NewReader("body=x")); got.Code != http.StatusServiceUnavailable || !strings.Contains(got.Body.String(), "go back, and try again") {
+	if got := post("/task-new", strings.NewReader("body=x")); got.Code != http.StatusServiceUnavailable || !strings.Contains(got.Body.String(), "go back and try again") {
 		t.Errorf("beside %d: %d %s", maxAtOnce, got.Code, got.Body)
 	}
 	if r := w.ask("GET", "/tasks", ""); r.code != 401 {

@@ -20,76 +20,81 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/page"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Identity is who makes a request, and what that may do.
-type Identity = service.Identity
+// Identity is the name and role of whoever makes a request.
+type Identity struct {
+	Name string
+	Role Role
+}
 
-// Role is what somebody may do.
-type Role = service.Role
+// Role is what a caller may do.
+type Role string
 
-// The roles. A viewer looks, without bodies of messages and most values of headers;
-// an operator sees all, and changes things.
+// The roles. A viewer sees everything but the bodies of messages and most values of headers;
+// an operator sees everything and changes things.
 const (
-	RoleViewer   = service.RoleViewer
-	RoleOperator = service.RoleOperator
+	RoleViewer   = Role(service.RoleViewer)
+	RoleOperator = Role(service.RoleOperator)
 )
 
-// ErrNobody is what Identify returns for a request of nobody who is known: it is
-// answered with 401. Any other error of Identify is answered with 503, and logged.
+// ErrNobody is what Identify returns for a request of an unknown caller. It is answered with
+// 401; any other error of Identify is logged and answered with 503.
 var ErrNobody = errors.New("nobody is logged in")
 
-// DefaultKeepAudit is Config.KeepAudit unless it is set.
+// DefaultKeepAudit is the default of Config.KeepAudit.
 const DefaultKeepAudit = 90 * 24 * time.Hour
 
-// Config is what a Console works on, and who may. Where a part is missing, what needs
-// it says so.
+// Config is what a Console works on, and for whom. Each part may be missing; what needs it
+// then reports that.
 type Config struct {
-	// Store and its database have the tasks. The audit and the jobs are there too;
-	// without a database they are in memory.
+	// Store has the tasks, and DB is its database, which also keeps the audit and the jobs.
+	// Without a database these are in memory.
 	Store *schedule.Store
 	DB    *sql.DB
-	// Client is asked for the client that requeues messages, which may have no
-	// connection yet.
+	// Client returns the client that requeues messages, which need not be connected yet.
 	Client func() (*amqpx.Client, error)
-	// Look says how broker and tasks are looked at. Its Tasks and Peek are not used.
+	// Look returns how to look at the broker. Source.Tasks and Source.Peek are not used.
 	Look func(ctx context.Context) (status.Source, error)
-	// Previous are the earlier layouts that may be retired.
+	// Previous returns the earlier layouts that may be retired.
 	Previous func(ctx context.Context) (topology.Topology, error)
-	// Problem tells what keeps the process from working, for the first page.
+	// Problem returns what keeps the process from working, for the first page.
 	Problem func() error
 
-	// Prefix stands before all paths outside, such as /rabbitdelay; empty for none.
-	// Requests may come with it or, from a proxy that strips it, without.
+	// Prefix comes before all paths, such as /rabbitdelay; empty for none. Requests may come
+	// with it or, from a proxy that strips it, without it.
 	Prefix string
-	// Identify tells who makes a request, for an application with a login of its own.
+	// Identify returns who makes a request, in an application with a login of its own.
 	Identify func(r *http.Request) (Identity, error)
-	// FormKey signs the tokens in forms, for Identify. Processes that share the
-	// requests of a user need the same; default: one of each process.
+	// FormKey signs the tokens in forms if Identify is set. Processes that share the requests
+	// of a user need the same key; by default each process makes its own.
 	FormKey []byte
-	// Users is the file of users and tokens, which SetUser and NewToken write, instead
-	// of Identify. It is read again when it changes. With neither, everybody is an
-	// operator, and only requests to localhost, 127.0.0.1 and [::1] are answered.
+	// Users is the file of users and tokens, written by SetUser and NewToken, instead of
+	// Identify. It is read again when it changes. With neither, everybody is an operator,
+	// and only requests to localhost, 127.0.0.1 and [::1] are answered.
 	Users string
-	// Proxy is the network of proxies whose X-Forwarded-For is believed, by which
-	// failed logins are counted.
+	// Proxy is the network of proxies whose X-Forwarded-For is trusted. Failed logins are
+	// counted by that address.
 	Proxy netip.Prefix
 
-	// KeepAudit is how long the entries of the audit and the jobs are kept; default
-	// DefaultKeepAudit, at least an hour.
+	// KeepAudit is how long audit entries and jobs are kept; default DefaultKeepAudit, at
+	// least an hour.
 	KeepAudit time.Duration
 
-	// Title stands at the top of every page, so that two consoles can be told apart;
-	// default "rabbitdelay".
+	// Title stands at the top of every page, so that two consoles can be told apart: one
+	// line of at most 40 characters; default "rabbitdelay".
 	Title string
-	// TraceURL is a link to a task's trace, in which {id} stands for the trace id;
-	// empty for no link.
+	// Color is that of a line above all pages, such as #c62828; empty for none.
+	Color string
+	// TraceURL is a link to a task's trace, http or https, in which {id} stands for the
+	// trace id; empty for no link.
 	TraceURL string
-	// Version of the program, for the API's document.
+	// Version is that of the program, for the OpenAPI document.
 	Version string
-	// Logger gets the audit too; nil is silent.
+	// Logger also gets the audit; nil is silent.
 	Logger *zap.Logger
 }
 
@@ -102,12 +107,12 @@ type Console struct {
 	api   *http.ServeMux
 	pages *page.Pages
 	cross *http.CrossOriginProtection
-	ended chan struct{} // has room for the forms of ended sessions that are being read
-	large chan struct{} // has room for one large request
+	ended chan struct{} // a place for each form of an ended session that is being read
+	large chan struct{} // a place for one large request
 }
 
-// New makes a console. It reads the file of users; until Close it deletes old entries
-// of the audit in the background.
+// New makes a console and reads the file of users. Until Close, it deletes old entries of the
+// audit in the background.
 func New(cfg Config) (*Console, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -117,6 +122,12 @@ func New(cfg Config) (*Console, error) {
 		return nil, fmt.Errorf("console: Prefix: %q; expected none, or one such as /rabbitdelay", cfg.Prefix)
 	case cfg.Identify != nil && cfg.Users != "":
 		return nil, errors.New("console: both Identify and Users; give one")
+	case shown.CheckTitle(cfg.Title) != nil:
+		return nil, fmt.Errorf("console: Title: %w", shown.CheckTitle(cfg.Title))
+	case shown.CheckColor(cfg.Color) != nil:
+		return nil, fmt.Errorf("console: Color: %w", shown.CheckColor(cfg.Color))
+	case shown.CheckTraceLink(cfg.TraceURL) != nil:
+		return nil, fmt.Errorf("console: TraceURL: %w", shown.CheckTraceLink(cfg.TraceURL))
 	case (cfg.Store == nil) != (cfg.DB == nil):
 		return nil, errors.New("console: Store and DB belong together; give both, or neither")
 	case cfg.KeepAudit != 0 && cfg.KeepAudit < time.Hour:
@@ -131,7 +142,7 @@ func New(cfg Config) (*Console, error) {
 		var err error
 		c.users, err = auth.New(auth.Config{
 			Path: cfg.Users, Prefix: cfg.Prefix, Proxy: cfg.Proxy, Logger: cfg.Logger,
-			Note: func(r *http.Request, who Identity, action, why string) {
+			Note: func(r *http.Request, who service.Identity, action, why string) {
 				c.core.Note(r.Context(), who, service.Entry{Action: action, Error: why})
 			},
 		})
@@ -145,26 +156,25 @@ func New(cfg Config) (*Console, error) {
 	mux := http.NewServeMux()
 	api.Register(mux, c.core, cfg.Prefix, cfg.Version, cfg.Logger)
 	c.api = mux
-	c.pages = page.New(c.core, page.Options{Title: cfg.Title, TraceURL: cfg.TraceURL, Logger: cfg.Logger})
+	c.pages = page.New(c.core, page.Options{Title: cfg.Title, Color: cfg.Color, TraceURL: cfg.TraceURL, Logger: cfg.Logger})
 	return c, nil
 }
 
-// Close ends the jobs that run here, which another process can continue, and what runs
-// in the background, and waits for them until ctx ends.
+// Close ends what runs in the background, with the jobs of this process, which another process
+// can continue. It waits for them until ctx ends.
 func (c *Console) Close(ctx context.Context) error { return c.core.Close(ctx) }
 
-// SetUser adds a user to a file of users, or changes one that is there; created tells
-// which. The password has 10 to 72 bytes.
+// SetUser adds a user to a file of users, or changes role and password of an existing one;
+// created reports which. The password has 10 to 72 bytes.
 func SetUser(file, name string, role Role, password []byte) (created bool, err error) {
-	return auth.SetUser(file, name, role, password)
+	return auth.SetUser(file, name, service.Role(role), password)
 }
 
-// NewToken adds a token for a program to a file of users, or replaces the one of that
-// name. The file has only its hash, so nobody can see it again.
+// NewToken adds a token for a program to a file of users, or replaces the one of that name. The
+// file has only its hash, so it cannot be shown again.
 func NewToken(file, name string, role Role) (token string, err error) {
-	return auth.NewToken(file, name, role)
+	return auth.NewToken(file, name, service.Role(role))
 }
 
-// RemoveUser takes the user and the token of a name out of a file of users. Their
-// sessions end.
+// RemoveUser removes the user and the token of a name from a file of users. Their sessions end.
 func RemoveUser(file, name string) error { return auth.Remove(file, name) }

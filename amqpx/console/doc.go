@@ -1,6 +1,6 @@
-// Package console shows and steers what rabbitdelay delays: pages for people and an
-// HTTP API for programs, as an http.Handler. "rabbitdelay serve" is a process around
-// it; an application mounts it behind its own login:
+// Package console shows and changes what rabbitdelay delays: pages for people and an HTTP
+// API for programs, as an http.Handler. "rabbitdelay serve" is a process around it; an
+// application mounts it behind its own login:
 //
 //	c, err := console.New(console.Config{
 //		Store: tasks, DB: db, Prefix: "/admin/delays",
@@ -11,4 +11,9 @@
 //	})
 //	mux.Handle("/admin/delays/", c)
 //	defer c.Close(ctx)
+//
+// console.go has what a Console works on; guard.go is the only place that decides who may
+// do what, before anything is read; body.go reads the bodies of requests. Below it,
+// internal/service knows databases and brokers, internal/page and internal/api know how
+// people and programs see that, and internal/auth knows users.
 package console

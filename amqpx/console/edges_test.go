@@ -204,7 +204,7 @@ func TestNowKnowsFailuresAndLateness(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, page)
 		}
 	}
-	if got := fmt.Sprint(w.must(200, "GET", "/api/v1/overview", "")["ended"]); got != "map[done:20 failed:20 failed_before:0]" {
+	if got := fmt.Sprint(w.must(200, "GET", "/api/v1/overview", "")["ended"]); got != "map[done:20 failed:20 failed_before:0 failed_day:20 retried:0]" {
 		t.Errorf("the overview has %s", got)
 	}
 }

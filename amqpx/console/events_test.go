@@ -13,6 +13,7 @@ import (
 
 // Events outlive the deadlines of requests.
 func TestEventsOutliveDeadlines(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.Close()
 	server := httptest.NewUnstartedServer(w.c)
@@ -42,6 +43,7 @@ func TestEventsOutliveDeadlines(t *testing.T) {
 
 // Who listens is not told any more after the session has ended.
 func TestEventsEndWithTheSession(t *testing.T) {
+	t.Parallel()
 	file, users := withUsers(t)
 	w := newWorld(t, users)
 	for i, path := range []string{"/live", "/live-tasks", "/api/v1/events"} {

@@ -51,7 +51,7 @@ func TestFaultsAreVeiled(t *testing.T) {
 		}
 	}
 	w := newWorld(t, down)
-	check(t, w.store.Schedule(t.Context(), nil, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
+	check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
 	_, err := w.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_audit (id, at, who, action, target, detail, error, result, request, place, state) VALUES ('j', ?, 'anna', 'requeue', 'a', '', ?, '', '', '', 'failed')",
 		time.Now().UnixMilli(), secret.Error())
 	check(t, err)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -22,37 +20,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 )
 
-// policy lets pages load what they are served with, and nothing else.
+// policy allows pages to load only what they are served with.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// Bounds of the bodies of forms: of who is known; to log in by; and of who is not known
-// any more, who gets it back, as the form of a task with a body of 1 MiB.
-const (
-	maxForm  = 24 << 20
-	maxLogin = 64 << 10
-	maxEnded = 4 << 20
-)
-
-const (
-	// maxAtOnce bounds how many forms of who is not known are read at the same time,
-	// and slowForm how long one may take.
-	maxAtOnce = 16
-	slowForm  = 3 * time.Second
-	// largeBody is a request to the API of which one at a time is answered.
-	largeBody = 2 << 20
-)
-
-// largeWait is how long other large requests wait for that.
-var largeWait = 10 * time.Second
-
-// ServeHTTP answers requests with the prefix or without. Everything that decides who
-// may do what is here; the service asks again before it changes something.
+// ServeHTTP answers requests with or without the prefix. Who may do what is decided here; the
+// service checks again before it changes something.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Body != nil && r.Body != http.NoBody {
-		body := &sentBody{from: r.Body, awaited: r.Header.Get("Expect") != ""}
-		r.Body = body
-		defer body.drain(w)
-	}
+	defer drained(w, r)()
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -69,7 +43,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !readable(r.URL) {
-		refuse(w, r, http.StatusBadRequest, "the address has bytes that are no text; expected UTF-8 without NUL")
+		refuse(w, r, http.StatusBadRequest, "the address has bytes that are not text; expected UTF-8 without NUL")
 		return
 	}
 	get := r.Method == http.MethodGet || r.Method == http.MethodHead
@@ -83,8 +57,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	caller, err := c.caller(r)
 	if err != nil && !errors.Is(err, ErrNobody) {
-		c.cfg.Logger.Warn("console: who makes a request could not be found out", zap.Error(err))
-		refuse(w, r, http.StatusServiceUnavailable, "who you are could not be found out; the log says why")
+		c.cfg.Logger.Warn("console: the caller of a request could not be identified", zap.Error(err))
+		refuse(w, r, http.StatusServiceUnavailable, "you could not be identified; the log says why")
 		return
 	}
 	if stream(r) {
@@ -92,7 +66,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r, end = c.watched(r, caller)
 		defer end()
 	}
-	known := err == nil && caller.Role.May(RoleViewer)
+	known := err == nil && caller.Role.May(service.RoleViewer)
 	r = r.WithContext(service.WithCaller(r.Context(), caller))
 	switch {
 	case get && strings.HasPrefix(r.URL.Path, "/assets/"):
@@ -101,7 +75,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.login(w, r)
 	case !known:
 		c.unknown(w, r)
-	case changes(r) && !caller.Role.May(RoleOperator):
+	case changes(r) && !caller.Role.May(service.RoleOperator):
 		c.forbidden(w, r)
 	case isAPI(r):
 		c.operation(w, r)
@@ -112,39 +86,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// What is left of a body when its request is answered is read up to maxDrain and for
-// slowDrain at most.
-const (
-	maxDrain  = 64 << 20
-	slowDrain = 10 * time.Second
-)
-
-// sentBody is a request's body. A client that is still sending it when its connection is
-// closed sees the connection reset, and not the answer.
-type sentBody struct {
-	from    io.Reader
-	awaited bool // the client sends it only once it is asked to, by the first read
-}
-
-func (b *sentBody) Read(p []byte) (int, error) {
-	b.awaited = false
-	return b.from.Read(p)
-}
-
-// Close leaves the rest to drain; the server closes what it has made itself.
-func (b *sentBody) Close() error { return nil }
-
-// drain reads what the answer did not need, before it is sent.
-func (b *sentBody) drain(w http.ResponseWriter) {
-	if b.awaited {
-		return
-	}
-	// httptest's recorder has no deadlines.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(slowDrain))
-	_, _ = io.CopyN(io.Discard, b.from, maxDrain)
-}
-
-// inside is the request as it is without the prefix.
+// inside returns the request without the prefix.
 func (c *Console) inside(r *http.Request) *http.Request {
 	below, ok := strings.CutPrefix(r.URL.Path, c.cfg.Prefix)
 	if !ok || c.cfg.Prefix == "" || below != "" && below[0] != '/' {
@@ -175,8 +117,7 @@ func readable(u *url.URL) bool {
 	return text(u.Path)
 }
 
-// cleaned returns an escaped path without double slashes and dots, as http.ServeMux
-// wants it.
+// cleaned returns an escaped path without double slashes and dots, as http.ServeMux wants it.
 func cleaned(escaped string) string {
 	clean := path.Clean("/" + escaped)
 	if strings.HasSuffix(escaped, "/") && clean != "/" {
@@ -185,8 +126,8 @@ func cleaned(escaped string) string {
 	return clean
 }
 
-// LoopbackHost reports whether a Host header names this machine to itself. Another name
-// for its address is a page's that wants to reach it through a browser here.
+// LoopbackHost reports whether a Host header is a name by which a machine calls itself. With
+// another name for the same address, a page of another site could reach it through a browser.
 func LoopbackHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -198,7 +139,7 @@ func LoopbackHost(host string) bool {
 	return false
 }
 
-// caller is who makes the request; ErrNobody.
+// caller returns who makes the request, or ErrNobody.
 func (c *Console) caller(r *http.Request) (service.Caller, error) {
 	switch {
 	case c.users != nil:
@@ -207,10 +148,11 @@ func (c *Console) caller(r *http.Request) (service.Caller, error) {
 		}
 		return service.Caller{Prefix: c.cfg.Prefix}, ErrNobody
 	case c.cfg.Identify != nil:
-		who, err := c.cfg.Identify(r)
+		id, err := c.cfg.Identify(r)
+		who := service.Identity{Name: id.Name, Role: service.Role(id.Role)}
 		return service.Caller{Identity: who, FormToken: c.form.Token(who.Name), Prefix: c.cfg.Prefix}, err
 	}
-	who := Identity{Name: "local", Role: RoleOperator}
+	who := service.Identity{Name: "local", Role: service.RoleOperator}
 	return service.Caller{Identity: who, FormToken: c.form.Token(who.Name), Prefix: c.cfg.Prefix}, nil
 }
 
@@ -218,8 +160,8 @@ func isAPI(r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, "/api/") || r.URL.Path == "/api"
 }
 
-// changes tells whether a request changes something that others see, too: everything
-// that is no look, but how pages are shown and the end of one's own session.
+// changes reports whether a request changes something that others see too: every request that
+// is not a look, except for preferences and the end of the caller's own session.
 func changes(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -234,19 +176,10 @@ func changes(r *http.Request) bool {
 func (c *Console) operation(w http.ResponseWriter, r *http.Request) {
 	none, pattern := c.api.Handler(r)
 	if pattern != "" {
-		if r.ContentLength < 0 || r.ContentLength > largeBody {
-			select {
-			case c.large <- struct{}{}:
-				defer func() { <-c.large }()
-			case <-r.Context().Done():
-				return
-			case <-time.After(largeWait):
-				w.Header().Set("Retry-After", "10")
-				refuse(w, r, http.StatusServiceUnavailable, fmt.Sprintf("another request of more than %d MiB is being read; send it again later, or in parts", largeBody>>20))
-				return
-			}
+		if end, ok := c.turn(w, r); ok {
+			defer end()
+			c.api.ServeHTTP(w, r)
 		}
-		c.api.ServeHTTP(w, r)
 		return
 	}
 	said := unread{header: w.Header()}
@@ -258,7 +191,7 @@ func (c *Console) operation(w http.ResponseWriter, r *http.Request) {
 	refuse(w, r, said.code, why)
 }
 
-// unread takes an answer's code and headers, and lets its text go.
+// unread keeps an answer's code and headers, and discards its text.
 type unread struct {
 	header http.Header
 	code   int
@@ -268,16 +201,16 @@ func (u *unread) Header() http.Header         { return u.header }
 func (u *unread) Write(p []byte) (int, error) { return len(p), nil }
 func (u *unread) WriteHeader(code int)        { u.code = code }
 
-// stream tells whether the answer to a request does not end by itself.
+// stream reports whether the answer to a request does not end by itself.
 func stream(r *http.Request) bool {
 	return slices.Contains([]string{"/live", "/live-tasks", "/api/v1/events"}, r.URL.Path)
 }
 
-// recheck is how often it is asked whether who listens may still do so.
+// recheck is how often a listener's rights are checked.
 const recheck = 5 * time.Second
 
-// watched ends a request when who made it may make it no more: after a logout
-// elsewhere, a new password, a change of role.
+// watched ends a request once its caller may no longer make it: after a logout elsewhere, a
+// new password or a change of role.
 func (c *Console) watched(r *http.Request, who service.Caller) (*http.Request, func()) {
 	ctx, cancel := context.WithCancel(r.Context())
 	go func() {
@@ -297,7 +230,7 @@ func (c *Console) watched(r *http.Request, who service.Caller) (*http.Request, f
 	return r.WithContext(ctx), cancel
 }
 
-// unknown answers who is not known.
+// unknown answers a caller that is not known.
 func (c *Console) unknown(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case isAPI(r):
@@ -308,11 +241,11 @@ func (c *Console) unknown(w http.ResponseWriter, r *http.Request) {
 			select {
 			case c.ended <- struct{}{}:
 				defer func() { <-c.ended }()
-				// A slow one does not hold its place; httptest's recorder has no deadlines.
+				// httptest's recorder has no deadlines.
 				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(slowForm))
 			default:
 				w.Header().Set("Retry-After", "5")
-				refuse(w, r, http.StatusServiceUnavailable, "your session has ended, and too many forms come at once; go back, and try again")
+				refuse(w, r, http.StatusServiceUnavailable, "your session has ended, and too many forms arrive at once; go back and try again")
 				return
 			}
 		}
@@ -323,7 +256,7 @@ func (c *Console) unknown(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forbidden answers who may only look.
+// forbidden answers a viewer who wants to change something.
 func (c *Console) forbidden(w http.ResponseWriter, r *http.Request) {
 	c.core.Note(r.Context(), service.CallerOf(r.Context()).Identity, service.Entry{Action: "refused", Target: r.Method + " " + r.URL.Path, Error: service.ErrForbidden.Error()})
 	if isAPI(r) {
@@ -331,10 +264,10 @@ func (c *Console) forbidden(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-	c.pages.Problem(w, r, http.StatusForbidden, "You may look, but changing something needs the role operator.")
+	c.pages.Problem(w, r, http.StatusForbidden, "Your role is viewer. Only an operator can change something.")
 }
 
-// login shows the form, and begins a session.
+// login shows the form or begins a session.
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		c.pages.Login(w, r, http.StatusOK, "")
@@ -355,32 +288,18 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// to leads to an address of the pages.
+// to redirects to an address of the pages.
 func (c *Console) to(w http.ResponseWriter, r *http.Request, local string) {
 	http.Redirect(w, r, c.cfg.Prefix+"/"+strings.TrimPrefix(local, "./"), http.StatusSeeOther)
 }
 
-// parse reads a form of at most so many bytes.
-func (c *Console) parse(w http.ResponseWriter, r *http.Request, most int64) bool {
-	r.Body = http.MaxBytesReader(w, r.Body, most)
-	if err := r.ParseForm(); err != nil {
-		code := http.StatusBadRequest
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			code = http.StatusRequestEntityTooLarge
-		}
-		refuse(w, r, code, "the form cannot be read: "+err.Error())
-		return false
-	}
-	return true
-}
-
-// posted answers a form, which must be one of this caller's.
+// posted answers a form, which must have been made for this caller.
 func (c *Console) posted(w http.ResponseWriter, r *http.Request, caller service.Caller) {
 	if !c.parse(w, r, maxForm) {
 		return
 	}
 	if !auth.FormOK(caller, r) {
-		c.pages.Problem(w, r, http.StatusForbidden, "The form is not one of this session. Load its page again.")
+		c.pages.Problem(w, r, http.StatusForbidden, "The form does not belong to this session. Load its page again.")
 		return
 	}
 	if c.users != nil && r.URL.Path == "/logout" {

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-const many = 20_000
+const many = 20_000 / slowdown
 
 // fill schedules many tasks, due at one instant.
 func (w *world) fill() time.Time {
@@ -27,7 +27,7 @@ func (w *world) fill() time.Time {
 		for i := range 1000 {
 			tasks = append(tasks, schedule.Task{ID: fmt.Sprintf("t%05d", from+i), Queue: "orders", DeliverAt: due.Add(time.Duration(from+i) * time.Millisecond)})
 		}
-		check(w.t, w.store.ScheduleBatch(w.t.Context(), nil, tasks))
+		check(w.t, w.store.ScheduleBatch(w.t.Context(), schedule.NoTx, tasks))
 	}
 	return due
 }
@@ -36,7 +36,7 @@ func (w *world) fill() time.Time {
 func (w *world) movedOnce(due time.Time) {
 	w.t.Helper()
 	n, wrong := 0, 0
-	for task, err := range w.store.List(w.t.Context(), nil, schedule.Filter{WithoutBody: true}) {
+	for task, err := range w.store.List(w.t.Context(), schedule.NoTx, schedule.Filter{WithoutBody: true}) {
 		check(w.t, err)
 		var i int
 		_, err = fmt.Sscanf(task.ID, "t%d", &i)
@@ -167,7 +167,7 @@ func TestJobIsStopped(t *testing.T) {
 	}
 	check(t, w.c.Close(t.Context())) // waits for what it was doing
 	at := other.must(200, "GET", "/api/v1/jobs/"+id, "")["done"].(float64)
-	moved, err := w.store.CountUpTo(t.Context(), nil, schedule.Filter{DueFrom: due.Add(time.Hour)}, 0)
+	moved, err := w.store.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{DueFrom: due.Add(time.Hour)}, 0)
 	check(t, err)
 	if at == 0 || at >= many || int64(at) != moved {
 		t.Errorf("it says %v, and %d tasks were moved", at, moved)
@@ -178,7 +178,7 @@ func TestJobIsStopped(t *testing.T) {
 	}
 	other.movedOnce(due)
 	var actions []string
-	entries, err := other.c.core.Audit(t.Context(), Identity{}, id, "", 10)
+	entries, err := other.c.core.Audit(t.Context(), service.Identity{}, id, "", 10)
 	check(t, err)
 	for _, e := range entries {
 		actions = append(actions, e.Action)
@@ -209,7 +209,7 @@ func TestStoppedRequeueKnowsWhatWent(t *testing.T) {
 			for i := range 2 * most {
 				check(t, ch.PublishWithContext(t.Context(), "", "lying", true, false, amqp.Publishing{MessageId: fmt.Sprint(i)}))
 			}
-			who := Identity{Name: "anna", Role: RoleOperator}
+			who := service.Identity{Name: "anna", Role: service.RoleOperator}
 			went := func() int {
 				q, _ := w.broker.Queue("orders")
 				return q.Ready

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 )
 
 // Entries and jobs are deleted some time after, but for jobs that run.
@@ -63,7 +65,7 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 	w.cfg.KeepAudit = 0
 	other = newWorldOn(t, w)
 	for deadline := time.Now().Add(time.Minute); ; { // the first look may be before the first purge
-		o, err := other.c.core.Overview(context.Background(), Identity{Role: RoleOperator})
+		o, err := other.c.core.Overview(context.Background(), service.Identity{Role: service.RoleOperator})
 		check(t, err)
 		if strings.Contains(o.Problem, "old entries of the audit cannot be deleted") {
 			return

@@ -8,19 +8,21 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/auth"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
 const password = "correct horse battery"
 
-// withUsers gives a console the users vera, a viewer, and otto, an operator.
+// withUsers writes a file with the users vera, a viewer, and otto, an operator.
 func withUsers(t *testing.T) (file string, change func(*Config)) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "users.yaml")
@@ -32,7 +34,7 @@ func withUsers(t *testing.T) (file string, change func(*Config)) {
 	return file, func(c *Config) { c.Users = file }
 }
 
-// cheapen gives all users of a file the password by a hash that costs next to nothing,
+// cheapen replaces the hashes of all users of a file by one that costs next to nothing,
 // because the race detector makes the real ones take seconds.
 func cheapen(t *testing.T, file string) {
 	t.Helper()
@@ -94,11 +96,11 @@ func bearer(token string) func(*http.Request) {
 func (w *world) state() string {
 	w.t.Helper()
 	var b strings.Builder
-	for t, err := range w.store.List(w.t.Context(), nil, schedule.Filter{}) {
+	for t, err := range w.store.List(w.t.Context(), schedule.NoTx, schedule.Filter{}) {
 		check(w.t, err)
 		fmt.Fprintf(&b, "%s %d %s %d\n", t.ID, t.DeliverAt.UnixMilli(), t.Status, t.Version)
 	}
-	for r, err := range w.store.Schedules().List(w.t.Context(), nil) {
+	for r, err := range w.store.Schedules().List(w.t.Context(), schedule.NoTx) {
 		check(w.t, err)
 		fmt.Fprintf(&b, "%s %d %v\n", r.Name, r.Version, r.Paused)
 	}
@@ -106,7 +108,7 @@ func (w *world) state() string {
 	check(w.t, err)
 	info, err := client.QueueInfo(w.t.Context(), "orders.dead")
 	check(w.t, err)
-	jobs, err := w.c.core.Jobs(w.t.Context(), Identity{}, 100)
+	jobs, err := w.c.core.Jobs(w.t.Context(), service.Identity{}, 100)
 	check(w.t, err)
 	fmt.Fprintf(&b, "%d dead, %d jobs\n", info.Ready, len(jobs))
 	return b.String()
@@ -115,7 +117,7 @@ func (w *world) state() string {
 // forms are the paths of the pages that change something.
 var forms = []string{
 	"task-cancel", "task-move", "task-fire", "task-revive", "task-new", "bulk", "job-stop", "job-continue",
-	"recurring-edit", "recurring-pause", "recurring-resume", "recurring-fire", "recurring-delete", "requeue", "retire",
+	"recurring-edit", "recurring-pause", "recurring-resume", "recurring-fire", "recurring-delete", "requeue", "retire", "destination-pause", "destination-resume",
 }
 
 // Nothing that changes succeeds for a viewer or for nobody, by any route, and neither
@@ -124,8 +126,8 @@ func TestWhoMayDoWhat(t *testing.T) {
 	file, users := withUsers(t)
 	w := newWorld(t, users)
 	w.lay()
-	check(t, w.store.Schedule(t.Context(), nil, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour), Body: []byte("secret body"), Headers: map[string]string{"api-key": "secret key"}}))
-	_, err := w.store.Schedules().Put(t.Context(), nil, schedule.Recurring{Name: "nightly", Every: time.Hour, Task: schedule.Task{Queue: "orders", Body: []byte("secret body")}})
+	check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour), Body: []byte("secret body"), Headers: map[string]string{"api-key": "secret key"}}))
+	_, err := w.store.Schedules().Put(t.Context(), schedule.NoTx, schedule.Recurring{Name: "nightly", Every: time.Hour, Task: schedule.Task{Queue: "orders", Body: []byte("secret body")}})
 	check(t, err)
 	viewing, err := NewToken(file, "grafana", RoleViewer)
 	check(t, err)
@@ -170,7 +172,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 				}
 			}
 		}
-		for _, path := range []string{"/", "/tasks", "/task?id=a", "/recurring", "/recurring-task?name=nightly", "/dead", "/dead-queue?queue=orders.dead", "/audit", "/layouts"} {
+		for _, path := range []string{"/", "/tasks", "/task?id=a", "/recurring", "/recurring-task?name=nightly", "/dead", "/dead-queue?queue=orders.dead", "/dead-errors?queue=orders.dead", "/audit", "/layouts", "/held"} {
 			if r := w.ask("GET", path, "", who); (r.code == 401) != nobody || strings.Contains(string(r.text), "secret body") || strings.Contains(string(r.text), "secret key") {
 				t.Errorf("%s: GET %s: %d", name, path, r.code)
 			}
@@ -190,7 +192,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		t.Errorf("an operator sees %v", task)
 	}
 	w.must(200, "POST", "/api/v1/tasks/a/cancel", "", bearer(operating))
-	entries, err := w.c.core.Audit(t.Context(), Identity{}, "a", "", 10)
+	entries, err := w.c.core.Audit(t.Context(), service.Identity{}, "a", "", 10)
 	check(t, err)
 	if len(entries) != 1 || entries[0].Who != "token shop" || entries[0].Action != "task.cancel" {
 		t.Errorf("the audit has %+v", entries)
@@ -200,17 +202,17 @@ func TestWhoMayDoWhat(t *testing.T) {
 // The service itself refuses, whoever comes before it.
 func TestServiceRefusesViewers(t *testing.T) {
 	w := newWorld(t)
-	check(t, w.store.Schedule(t.Context(), nil, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
+	check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
 	c, ctx := w.c.core, t.Context()
-	for _, who := range []Identity{{}, {Name: "vera", Role: RoleViewer}, {Name: "x", Role: "admin"}} {
+	for _, who := range []service.Identity{{}, {Name: "vera", Role: service.RoleViewer}, {Name: "x", Role: "admin"}} {
 		for what, do := range map[string]func() error{
 			"schedule": func() error { _, err := c.Schedule(ctx, who, []service.NewTask{{}}); return err },
-			"cancel":   func() error { return c.Cancel(ctx, who, "a") },
-			"move":     func() error { return c.Move(ctx, who, "a", time.Now()) },
-			"fire":     func() error { return c.Fire(ctx, who, "a") },
-			"revive":   func() error { return c.Revive(ctx, who, "a", time.Now()) },
+			"cancel":   func() error { return c.Change(ctx, who, "a", service.Action{Kind: service.Cancel}) },
+			"move":     func() error { return c.Change(ctx, who, "a", service.Action{Kind: service.MoveTo, At: time.Now()}) },
+			"fire":     func() error { return c.Change(ctx, who, "a", service.Action{Kind: service.Fire}) },
+			"revive":   func() error { return c.Change(ctx, who, "a", service.Action{Kind: service.Revive}) },
 			"bulk": func() error {
-				_, err := c.Bulk(ctx, who, schedule.Filter{}, service.BulkAction{Kind: service.BulkCancel}, 1)
+				_, err := c.Bulk(ctx, who, schedule.Filter{}, service.Action{Kind: service.Cancel}, 1)
 				return err
 			},
 			"put":     func() error { _, err := c.PutRecurring(ctx, who, schedule.Recurring{Name: "x"}); return err },
@@ -236,6 +238,7 @@ func TestServiceRefusesViewers(t *testing.T) {
 
 // Sessions end with a changed password, a changed role, and the user.
 func TestSessionsEnd(t *testing.T) {
+	t.Parallel()
 	file, users := withUsers(t)
 	w := newWorld(t, users)
 	look := func(b *browser) int { return w.ask("GET", "/api/v1/counts", "", b.with).code }
@@ -291,7 +294,7 @@ func TestSessionsEnd(t *testing.T) {
 func TestForgedForms(t *testing.T) {
 	_, users := withUsers(t)
 	w := newWorld(t, users)
-	check(t, w.store.Schedule(t.Context(), nil, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
+	check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
 	otto, _ := w.login("otto", password)
 	token := otto.token()
 	form := url.Values{"id": {"a"}, "token": {token}}
@@ -315,13 +318,13 @@ func TestForgedForms(t *testing.T) {
 			t.Errorf("%s token: %d %.200s", name, r.code, r.text)
 		}
 	}
-	if task, err := w.store.Get(t.Context(), nil, "a"); err != nil || task.Status != schedule.StatusPending {
+	if task, err := w.store.Get(t.Context(), schedule.NoTx, "a"); err != nil || task.Status != schedule.StatusPending {
 		t.Fatalf("%v %v", task.Status, err)
 	}
 	if r := w.post("/task-cancel", form, otto, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-origin") }); r.code != 303 {
 		t.Errorf("its own form: %d %.300s", r.code, r.text)
 	}
-	if task, err := w.store.Get(t.Context(), nil, "a"); err != nil || task.Status != schedule.StatusCancelled {
+	if task, err := w.store.Get(t.Context(), schedule.NoTx, "a"); err != nil || task.Status != schedule.StatusCancelled {
 		t.Errorf("%v %v", task.Status, err)
 	}
 }
@@ -338,6 +341,36 @@ func TestLoginsTellNothing(t *testing.T) {
 	}
 	if known.code != 401 || unknown.code != 401 || strip(known) != strip(unknown) {
 		t.Errorf("%d and %d; the answers must not differ:\n%s\n%s", known.code, unknown.code, known.text, unknown.text)
+	}
+}
+
+// The audit has what was refused, and to whom.
+func TestAuditHasRefusals(t *testing.T) {
+	file, users := withUsers(t)
+	w := newWorld(t, users)
+	viewing, err := NewToken(file, "grafana", RoleViewer)
+	check(t, err)
+	<-time.After(1100 * time.Millisecond) // the file is read again
+	vera, _ := w.login("vera", password)
+	if r := w.post("/task-cancel", url.Values{"id": {"a"}, "token": {vera.token()}}, vera); r.code != 403 {
+		t.Errorf("a viewer's form: %d", r.code)
+	}
+	w.must(403, "POST", "/api/v1/tasks/a/cancel", "", bearer(viewing))
+	w.login("otto", "wrong password")
+	w.login("stranger", "wrong password")
+	entries, err := w.c.core.Audit(t.Context(), service.Identity{Name: "otto", Role: service.RoleOperator}, "", "", 10)
+	check(t, err)
+	var got []string
+	for _, e := range entries {
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Who, e.Action, e.Target))+": "+e.Error)
+	}
+	slices.Reverse(got)
+	want := []string{
+		"vera login: ", "vera refused POST /task-cancel: " + service.ErrForbidden.Error(), "token grafana refused POST /api/v1/tasks/a/cancel: " + service.ErrForbidden.Error(),
+		"otto login: " + auth.ErrWrong.Error(), "nobody login: " + auth.ErrWrong.Error(), // what was typed as a name may be a password
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the audit has\n%q\nwant\n%q", got, want)
 	}
 }
 

@@ -30,7 +30,7 @@ func (n narrow) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// littleRoom gives a connection the least room for what comes in.
+// littleRoom leaves a connection the least room for what comes in.
 func littleRoom(_, _ string, c syscall.RawConn) error {
 	var err error
 	cerr := c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1) })
@@ -40,10 +40,11 @@ func littleRoom(_, _ string, c syscall.RawConn) error {
 // Clients of event streams that never read hold up nobody, cost little memory and are
 // cut off.
 func TestStreamsOfWhoDoesNotRead(t *testing.T) {
+	t.Parallel()
 	const each = 50
 	w := newWorld(t)
 	for i := range 50 {
-		check(t, w.store.Schedule(t.Context(), nil, schedule.Task{ID: fmt.Sprint(i), Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
+		check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: fmt.Sprint(i), Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}))
 	}
 	w.server.Close()
 	server := httptest.NewUnstartedServer(w.c)

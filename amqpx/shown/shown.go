@@ -1,9 +1,12 @@
-// Package shown is how people see what others wrote, and instants, in a terminal
-// and on a page.
+// Package shown formats numbers, durations, instants and the texts of other people for
+// terminals, pages and logs. It knows nothing of messages, tasks or the broker.
 package shown
 
 import (
+	"fmt"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -11,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Line keeps what others wrote from steering the terminal, breaking the line,
-// turning it around or hiding in it: such a text is quoted.
+// Line returns s as one line that is safe to print. It quotes text with control
+// characters, line breaks, changes of direction or invisible characters.
 func Line(s string) string {
 	for _, r := range s {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -22,7 +25,53 @@ func Line(s string) string {
 	return s
 }
 
-// Shorten cuts a text to n characters, the last of which then says that it was cut.
+// traceID stands for the id of a trace in a link to it.
+const traceID = "{id}"
+
+// CheckTraceLink returns nil if pattern is an address of a web site in which {id} stands for
+// the id of a trace, or is empty.
+func CheckTraceLink(pattern string) error {
+	if pattern == "" {
+		return nil
+	}
+	u, err := url.Parse(strings.ReplaceAll(pattern, traceID, "0"))
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || !strings.Contains(pattern, traceID) {
+		return fmt.Errorf("%q; expected an address with {id} for the trace's id, such as https://traces.example.org/trace/{id}", Shorten(pattern, 60))
+	}
+	return nil
+}
+
+// TraceLink returns the address of a trace.
+func TraceLink(pattern, id string) string {
+	return strings.ReplaceAll(pattern, traceID, url.QueryEscape(id))
+}
+
+// CheckColor returns nil if color is one such as #c62828, or empty.
+func CheckColor(color string) error {
+	digits, hash := strings.CutPrefix(color, "#")
+	if color == "" || hash && len(digits) == 6 && strings.Trim(strings.ToLower(digits), "0123456789abcdef") == "" {
+		return nil
+	}
+	return fmt.Errorf("%q; expected a colour of six hexadecimal digits, such as #c62828", Shorten(color, 20))
+}
+
+// maxTitle is how long a title may be, so that it has room beside the navigation.
+const maxTitle = 40
+
+// CheckTitle returns nil if title is one short line, or empty.
+func CheckTitle(title string) error {
+	if utf8.RuneCountInString(title) > maxTitle || Line(title) != title || strings.TrimSpace(title) != title {
+		return fmt.Errorf("%q; expected one line of at most %d characters", Shorten(title, 60), maxTitle)
+	}
+	return nil
+}
+
+// OneLine joins the lines of s, such as those of a joined error, with semicolons.
+func OneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' }), "; ")
+}
+
+// Shorten returns at most n characters of s. Where it cuts, the last one is an ellipsis.
 func Shorten(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
@@ -30,10 +79,27 @@ func Shorten(s string, n int) string {
 	return s
 }
 
-// Instant is an instant in UTC, with milliseconds (RFC 3339).
+// Number returns n with its thousands separated: 12,345.
+func Number[N int | int64](n N) string {
+	s := strconv.FormatInt(int64(n), 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// Count returns n with its noun: "1 message" or "2,000 messages".
+func Count[N int | int64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return Number(n) + " " + many
+}
+
+// Instant returns t in UTC with milliseconds (RFC 3339).
 func Instant(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
-// FromNow says how far away an instant is, roughly.
+// FromNow returns the rough distance of at from now: "in 1h30m", "2d1h ago" or "now".
 func FromNow(at, now time.Time) string {
 	d := at.Sub(now).Round(time.Second)
 	switch {
@@ -45,7 +111,7 @@ func FromNow(at, now time.Time) string {
 	return "in " + Roughly(d)
 }
 
-// Roughly has the two largest units of a duration, of many days only these.
+// Roughly returns the two largest units of d; from ten days on, only the days.
 func Roughly(d time.Duration) string {
 	const day = 24 * time.Hour
 	d = d.Round(time.Second)

@@ -26,6 +26,28 @@ func TestShorten(t *testing.T) {
 	}
 }
 
+func TestOneLine(t *testing.T) {
+	if got := OneLine("no route\n\nno broker\n"); got != "no route; no broker" {
+		t.Error(got)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -999: "-999", -1000: "-1,000"} {
+		if got := Number(n); got != want {
+			t.Errorf("%d is %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestCount(t *testing.T) {
+	for n, want := range map[int]string{0: "0 queues", 1: "1 queue", 2: "2 queues", 2000: "2,000 queues"} {
+		if got := Count(n, "queue", "queues"); got != want {
+			t.Errorf("%d is %q, want %q", n, got, want)
+		}
+	}
+}
+
 func TestFromNow(t *testing.T) {
 	now := time.Now()
 	for d, want := range map[time.Duration]string{

@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
-// Take says what waits for a destination, and what it could not see. Give
+// Take returns what waits for a destination, and what it could not see. Give
 // snapshot.Source the management API to see more, and Source a store to see tasks.
 func ExampleTake() {
 	ctx := context.Background()

@@ -6,9 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // soon are the times of DueSoon.
@@ -16,19 +18,20 @@ var soon = []time.Duration{time.Minute, 10 * time.Minute, time.Hour, 24 * time.H
 
 // seen is what Take has read.
 type seen struct {
-	at     time.Time
-	cfg    doctor.Config
-	snap   *doctor.Snapshot        // nil: the broker could not be reached
-	looks  map[string]amqpx.Peeked // by queue
-	known  map[string]Lying        // likewise, from an earlier look
-	tasks  *Tasks
-	unseen []doctor.Unseen
-	notes  []string
-	again  bool // there was an earlier look, which measured the clock
+	at         time.Time
+	cfg        doctor.Config
+	snap       *doctor.Snapshot          // nil: the broker could not be reached
+	looks      map[string]inspect.Peeked // by queue
+	known      map[string]Lying          // likewise, from an earlier look
+	tasks      *Tasks
+	unseen     []doctor.Unseen
+	notes      []string
+	clocks     measured
+	standstill *doctor.Standstill
 }
 
-// nothing is a Status of what could not be seen. Its lists are empty and not nil, which
-// in JSON says that a list is unknown.
+// nothing returns a Status of what could not be seen. Its lists are empty and not nil, because null
+// in JSON means that a list is unknown.
 func (s seen) nothing() Status {
 	return Status{
 		At: s.at, Layouts: []Layout{}, DueSoon: []Due{}, Destinations: []Destination{}, Parked: Lying{Groups: []Group{}}, Alarms: []string{},
@@ -36,10 +39,10 @@ func (s seen) nothing() Status {
 	}
 }
 
-// status makes one of what was seen. It does no I/O.
+// status returns what was seen as a Status. It does no I/O.
 func (s seen) status() Status {
 	out := s.nothing()
-	out.Tasks = s.tasks
+	out.Tasks, out.clocks, out.standstill = s.tasks, s.clocks, s.standstill
 	if s.snap != nil {
 		rep := doctor.Diagnose(s.cfg, *s.snap)
 		out.Broker = &Broker{Version: s.snap.Version, Vhost: s.cfg.Vhost, Source: s.snap.Live.Source}
@@ -49,7 +52,6 @@ func (s seen) status() Status {
 		for _, a := range s.snap.Alarms {
 			out.Alarms = append(out.Alarms, a.Resource+" on "+a.Node)
 		}
-		rep.Unseen = slices.DeleteFunc(rep.Unseen, func(u doctor.Unseen) bool { return s.again && u.Area == doctor.AreaClock })
 		out.Findings, out.Unseen, out.Notes = rep.Findings, append(out.Unseen, rep.Unseen...), append(out.Notes, rep.Notes...)
 	}
 	for i, within := range soon {
@@ -69,13 +71,13 @@ func (s seen) status() Status {
 	return out
 }
 
-// count is what a queue has.
+// count returns the counts of a queue.
 func (s seen) count(queue string) Count {
 	q := s.snap.Live.Queues[queue]
 	return Count{q.Ready(), q.Leaving, q.Unacked}
 }
 
-// layouts are those on the broker, what the configuration has before the others.
+// layouts returns those on the broker, first those of the configuration.
 func (s seen) layouts() []Layout {
 	type key struct {
 		earlier bool
@@ -102,8 +104,8 @@ func (s seen) layouts() []Layout {
 		if live.ArgumentsKnown {
 			q = live.Described(name)
 		}
-		of, ok := topology.DelaysOf(s.cfg.Prefix, name)
-		if _, foreign := topology.Foreign(name); !ok || !q.IsDelay() || foreign && !described {
+		of, ok := naming.DelaysOf(s.cfg.Prefix, name)
+		if _, theirs := foreign.System(name); !ok || !q.IsDelay() || theirs && !described {
 			continue
 		}
 		l, n, ttl := at(of, described), s.count(name), Span(*q.MessageTTL)
@@ -118,7 +120,7 @@ func (s seen) layouts() []Layout {
 	}
 	for name, x := range s.snap.Live.Exchanges {
 		if x.HeldKnown { // the plugin's
-			if of, ok := topology.LayoutOf(s.cfg.Prefix, name); ok {
+			if of, ok := naming.LayoutOf(s.cfg.Prefix, name); ok {
 				l := at(of.Name, slices.ContainsFunc(s.cfg.Want.Exchanges, func(e topology.Exchange) bool { return e.Name == name }))
 				l.Waiting.Ready += x.Held
 			}
@@ -189,7 +191,7 @@ func (s seen) deadLetterQueues() []string {
 	return slices.Compact(out)
 }
 
-// lying is what was seen in a queue.
+// lying returns what was seen in a queue.
 func (s seen) lying(queue string) Lying {
 	if l, ok := s.known[queue]; ok {
 		return l
@@ -223,7 +225,7 @@ func (s seen) lying(queue string) Lying {
 	return l
 }
 
-// clients are connections by name.
+// clients groups connections by name.
 func clients(list []doctor.Connection) []Client {
 	if list == nil {
 		return nil

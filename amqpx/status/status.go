@@ -1,6 +1,9 @@
-// Package status answers the first question of a bad night: what waits, where, and
-// until when. Take reads a broker and a business database; what it returns is data
-// for a terminal, a page or an alert, and says what could not be seen.
+// Package status answers the first question of a bad night: what waits, where, and until when.
+// Take reads a broker and a business database, and changes nothing. What it returns is data for
+// a terminal, a page or an alert, with what could not be seen. It knows no printing.
+//
+// status.go has the model, take.go and tasks.go what is read, and seen.go how the model is made
+// of that, without I/O.
 package status
 
 import (
@@ -11,9 +14,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// Status is what was seen at one moment. What is ready in destinations' queues, of dead
-// letters and parked is counted at that moment; other counts are the management API's,
-// up to 10 s old.
+// Status is what was seen at one moment. The ready messages of destinations' queues, dead letters
+// and parked messages are counted at that moment; other counts come from the management API and
+// are up to 10 s old.
 type Status struct {
 	At time.Time `json:"at"`
 	// Broker is nil if it could not be reached; Unseen says why.
@@ -36,11 +39,21 @@ type Status struct {
 	Findings []doctor.Finding `json:"findings"`
 	// Unseen is what could not be seen, and why.
 	Unseen []doctor.Unseen `json:"unseen"`
-	// Notes say what the look has disturbed, and what is worth knowing.
+	// Notes name what the look has disturbed, and what else is worth knowing.
 	Notes []string `json:"notes"`
+
+	clocks     measured
+	standstill *doctor.Standstill // which the next look goes on with; nil: none
 }
 
-// Complete tells whether everything could be seen.
+// measured are the nodes' clocks, and when they were looked at.
+type measured struct {
+	clocks []doctor.Clock
+	unseen []doctor.Unseen
+	at     time.Time
+}
+
+// Complete reports whether everything could be seen.
 func (s Status) Complete() bool { return len(s.Unseen) == 0 }
 
 // Broker is what was looked at, and by what means.
@@ -59,7 +72,7 @@ type Count struct {
 	Unacked int64 `json:"unacked"`
 }
 
-// Total is all of them.
+// Total returns the sum.
 func (c Count) Total() int64 { return c.Ready + c.Leaving + c.Unacked }
 
 func (c Count) plus(d Count) Count {
@@ -79,7 +92,7 @@ type Layout struct {
 	Delays []Delay `json:"delays"`
 }
 
-// Drained tells whether nothing waits in the layout.
+// Drained reports whether nothing waits in the layout.
 func (l Layout) Drained() bool { return l.Waiting.Total() == 0 }
 
 // Delay is a delay queue.
@@ -97,7 +110,7 @@ type Delay struct {
 // Span is a duration, in JSON whole milliseconds.
 type Span time.Duration
 
-// MarshalJSON gives milliseconds.
+// MarshalJSON writes milliseconds.
 func (s Span) MarshalJSON() ([]byte, error) {
 	return strconv.AppendInt(nil, time.Duration(s).Milliseconds(), 10), nil
 }
@@ -132,7 +145,7 @@ type Destination struct {
 	Dead      *Lying `json:"dead"` // nil without a dead-letter queue
 }
 
-// Unconsumed tells whether a queue has no consumer.
+// Unconsumed reports whether a queue has no consumer.
 func (d Destination) Unconsumed() bool { return !d.Exchange && d.Exists && d.Consumers == 0 }
 
 // Lying is what lies in a dead-letter queue or in the parked queue.
@@ -141,7 +154,7 @@ type Lying struct {
 	Messages int64  `json:"messages"`
 	// Held of them are not ready: a consumer has them, such as a run of requeue.
 	Held int64 `json:"held"`
-	// Looked is how many of them, from the head, Groups tells of.
+	// Looked is the number of messages, from the head, that are in Groups.
 	Looked int     `json:"looked_at"`
 	Groups []Group `json:"groups"`
 	// Oldest is since when the first of those lies there; nil: unknown.
@@ -166,6 +179,9 @@ type Client struct {
 // Tasks are those of a business database.
 type Tasks struct {
 	Counts []TaskCount `json:"counts"`
+	// Held are the destinations that are paused, have a ceiling, or are sent over a time what
+	// came due in a pause. What waits for that is not overdue.
+	Held []schedule.DestinationState `json:"held"`
 	// Overdue is the oldest pending task that is due; nil if there is none.
 	Overdue *Overdue `json:"oldest_overdue"`
 	// Unsent tasks have been due for 10 s and were never given to the broker.
@@ -174,6 +190,12 @@ type Tasks struct {
 	Unsent    int64 `json:"unsent"`
 	Unhandled int64 `json:"unhandled"`
 	More      bool  `json:"more"`
+	// Idle are recurring tasks that make no tasks at present although nobody has paused
+	// them, by name, with the reason.
+	Idle []doctor.IdleRecurring `json:"idle_recurring"`
+	// Unlisted are the destinations of pending tasks that the configuration does not
+	// list and its relays refuse to send to, by name.
+	Unlisted []doctor.UnlistedTasks `json:"unlisted"`
 	// Relays are those that run on the database, or died there within a week, the one
 	// seen last first; nil: unknown.
 	Relays []schedule.Relay `json:"relays"`

@@ -10,9 +10,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // night is what Take has read of a broker in a bad night.
@@ -30,10 +32,10 @@ func night(t *testing.T) seen {
 	want := now.Topology()
 	want.Destinations = dests
 	want = want.WithDestinationQueues("delay", topology.Quorum)
-	live := topology.Live{
+	live := observed.Broker{
 		Source: "management API", BindingsKnown: true,
-		Exchanges: map[string]topology.LiveExchange{"delay.plugin": {HeldKnown: true, Held: 7}},
-		Queues:    map[string]topology.LiveQueue{"invoices": {ArgumentsKnown: true, Consumers: 2}},
+		Exchanges: map[string]observed.Exchange{"delay.plugin": {HeldKnown: true, Held: 7}},
+		Queues:    map[string]observed.Queue{"invoices": {ArgumentsKnown: true, Consumers: 2}},
 		Bindings:  []topology.Binding{{Exchange: "delay.deliver", Queue: "invoices", RoutingKey: "clock.*.*.*.*.*.*.invoices"}},
 	}
 	native, err := dlx.NewNative(dlx.NativeConfig{Queues: 2})
@@ -41,7 +43,7 @@ func night(t *testing.T) seen {
 		t.Fatal(err)
 	}
 	for _, q := range slices.Concat(want.Queues, before.Topology().Queues, native.Topology().Queues) {
-		live.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: q.Type, Durable: true, Arguments: q.Table()}
+		live.Queues[q.Name] = observed.Queue{ArgumentsKnown: true, Type: q.Type, Durable: true, Arguments: q.Table()}
 	}
 	snap := doctor.Snapshot{Version: "4.3.0", Live: live}
 	for queue, c := range map[string]Count{
@@ -56,15 +58,15 @@ func night(t *testing.T) seen {
 		q.Messages, q.Leaving, q.Unacked = c.Total(), c.Leaving, c.Unacked
 		live.Queues[queue] = q
 	}
-	dead := func(id, reason, text string, died int64) amqpx.DeadLetter {
-		return amqpx.ReadDeadLetter(amqp.Delivery{MessageId: id, Timestamp: time.Unix(died, 0), Headers: amqp.Table{
+	dead := func(id, reason, text string, died int64) inspect.DeadLetter {
+		return inspect.ReadDeadLetter(amqp.Delivery{MessageId: id, Timestamp: time.Unix(died, 0), Headers: amqp.Table{
 			amqpx.HeaderReason: reason, amqpx.HeaderQueue: "orders", amqpx.HeaderError: text,
 		}}, "orders.dead", "delay")
 	}
 	snap.Clients = []doctor.Connection{{Name: "shop publish"}, {Name: "relay", Blocked: true}, {Name: "shop publish"}}
 	return seen{
 		at: time.Unix(1000, 0), cfg: doctor.Config{Want: want, Prefix: "delay", Vhost: "/"}, snap: &snap,
-		looks: map[string]amqpx.Peeked{"orders.dead": {Messages: []amqpx.DeadLetter{
+		looks: map[string]inspect.Peeked{"orders.dead": {Messages: []inspect.DeadLetter{
 			dead("1", "rejected", "card expired", 100), dead("2", "attempts", "timeout", 90), dead("3", "rejected", "card stolen", 200),
 		}, More: 3}},
 	}
@@ -131,7 +133,7 @@ func TestRecall(t *testing.T) {
 	if s.recall("delay.parked", &first) {
 		t.Error("the parked queue was not looked into before")
 	}
-	s.snap.Live.Queues["orders.dead"] = topology.LiveQueue{Messages: 5}
+	s.snap.Live.Queues["orders.dead"] = observed.Queue{Messages: 5}
 	if s.recall("orders.dead", &first) {
 		t.Error("orders.dead has changed")
 	}

@@ -11,7 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -31,18 +31,18 @@ const (
 type Source struct {
 	// Want is what the broker should have; see doctor.Config. Its Roles are not used.
 	Want doctor.Config
-	// Broker says how the broker is reached. Its Peek is not used.
+	// Broker is how the broker is reached. Its Peek is not used.
 	Broker snapshot.Source
 	// Tasks is the store of a business database; nil: none.
 	Tasks *schedule.Store
 	// Peek is how many messages of each dead-letter queue, and of the parked queue,
-	// are looked at for their reasons; 0: none, at most amqpx.MaxPeek. See
-	// amqpx.Peek for what a look disturbs.
+	// are looked at for their reasons; 0: none, at most inspect.MaxPeek. See
+	// inspect.Peek for what a look disturbs.
 	Peek int
 	// Before, if given, is an earlier status: a queue that has as many messages as
-	// then is not looked into again, the clock is not measured again, and tasks are
-	// counted again after twenty times as long as it took, which bounds what looking
-	// again and again costs a large database.
+	// then is not looked into again, clocks are measured again after 5 min, delay queues are
+	// watched on, and tasks are counted again after twenty times as long as it took, which
+	// bounds what looking again and again costs a large database.
 	Before *Status
 	// Patience bounds the look at the broker, and three times as long that at the
 	// database, which has to count; default DefaultPatience. What has not answered is in
@@ -50,7 +50,7 @@ type Source struct {
 	Patience time.Duration
 }
 
-// DefaultPatience is that of a Source.
+// DefaultPatience is the default of Source.Patience.
 const DefaultPatience = 40 * time.Second
 
 // answering is how long a database may take to answer at all.
@@ -59,19 +59,18 @@ const answering = 3 * time.Second
 // closeTimeout bounds the goodbye to the broker.
 const closeTimeout = 2 * time.Second
 
-// Take looks at the broker and the database. It changes nothing. A broker or a
-// database that does not answer within Source.Patience is in Status.Unseen; only if neither does, which is
-// all that the Status then says, or the management API is another broker's
-// (*live.ClusterError), is there an error.
+// Take looks at the broker and the database. It changes nothing. A broker or a database that does
+// not answer within Source.Patience is in Status.Unseen. Take returns an error only if neither
+// answers, or if the management API belongs to another broker (*live.ClusterError).
 func Take(ctx context.Context, src Source) (Status, error) {
 	src.Want.Roles = []doctor.Role{} // what the user may do is the doctor's question
-	s := seen{at: time.Now().UTC(), cfg: src.Want.WithDefaults(), again: src.Before != nil, looks: map[string]amqpx.Peeked{}, known: map[string]Lying{}}
+	s := seen{at: time.Now().UTC(), cfg: src.Want.WithDefaults(), looks: map[string]inspect.Peeked{}, known: map[string]Lying{}}
 	var tasks *Tasks
 	tasksErr, read := error(nil), make(chan struct{})
 	at, patience := s.at, cmp.Or(src.Patience, DefaultPatience)
 	go func() {
 		defer close(read)
-		tasksErr = within(ctx, "database", 3*patience, func(ctx context.Context) (err error) { tasks, err = src.readTasks(ctx, at); return err })
+		tasksErr = within(ctx, "database", 3*patience, func(ctx context.Context) (err error) { tasks, err = src.tasks(ctx, at); return err })
 	}()
 	brokerErr := within(ctx, "broker", patience, func(ctx context.Context) error { return s.broker(ctx, src) })
 	<-read
@@ -86,6 +85,9 @@ func Take(ctx context.Context, src Source) (Status, error) {
 		s.unseenf(doctor.AreaDatabase, "%v", tasksErr)
 	} else if s.tasks != nil && s.snap != nil {
 		s.snap.Tasks = &s.tasks.late
+	}
+	if s.tasks != nil && s.tasks.late.Unread != "" && s.snap == nil { // or the doctor says it
+		s.unseenf(doctor.AreaDatabase, "recurring tasks and destinations of tasks: %s", s.tasks.late.Unread)
 	}
 	if s.tasks != nil && s.tasks.unheard != nil {
 		s.unseenf(AreaRelays, "%v", s.tasks.unheard)
@@ -104,9 +106,9 @@ func (s *seen) unseenf(a doctor.Area, format string, args ...any) {
 	s.unseen = append(s.unseen, doctor.Unseen{Area: a, Why: why})
 }
 
-// readTasks reads the figures of the database. Those that take long are taken over
+// tasks reads the figures of the database. Those that take long are taken over
 // from before for a while.
-func (src Source) readTasks(ctx context.Context, now time.Time) (*Tasks, error) {
+func (src Source) tasks(ctx context.Context, now time.Time) (*Tasks, error) {
 	if src.Tasks == nil {
 		return nil, nil
 	}
@@ -120,10 +122,13 @@ func (src Source) readTasks(ctx context.Context, now time.Time) (*Tasks, error) 
 	return readTasks(ctx, src.Tasks, now, before)
 }
 
+// remeasure is how long clocks are not measured again.
+const remeasure = 5 * time.Minute
+
 // recount is how much longer tasks are not counted again than it took.
 const recount = 20
 
-// within looks at something for as long as patience lasts.
+// within calls look, and bounds it by patience.
 func within(ctx context.Context, what string, patience time.Duration, look func(context.Context) error) error {
 	one, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -136,16 +141,31 @@ func within(ctx context.Context, what string, patience time.Duration, look func(
 
 func (s *seen) broker(ctx context.Context, src Source) error {
 	src.Broker.Peek = 0
-	if src.Broker.SkipClock {
+	clocks := measured{at: s.at}
+	switch before := src.Before; {
+	case src.Broker.SkipClock:
 		s.cfg.Skip = append(slices.Clip(s.cfg.Skip), doctor.AreaClock)
+	case before != nil && len(before.clocks.clocks) > 0 && s.at.Sub(before.clocks.at) < remeasure:
+		clocks, src.Broker.SkipClock = before.clocks, true
 	}
-	src.Broker.SkipClock = src.Broker.SkipClock || s.again
-	src.Broker.Hasty = src.Broker.Hasty || s.again
+	if src.Broker.Watch > 0 {
+		src.Broker.Standstill = &doctor.Standstill{}
+		if before := src.Before; before != nil && before.standstill != nil {
+			src.Broker.Standstill, src.Broker.Watch = before.standstill, 0 // time has passed since
+		}
+	}
+	src.Broker.Hasty = src.Broker.Hasty || src.Before != nil
 	snap, err := snapshot.Take(ctx, s.cfg, src.Broker)
 	if err != nil {
 		return err
 	}
-	s.snap = &snap
+	if clocks.clocks != nil {
+		snap.Clocks, snap.Unseen = clocks.clocks, append(snap.Unseen, clocks.unseen...)
+	} else {
+		clocks.clocks = snap.Clocks
+		clocks.unseen = slices.DeleteFunc(slices.Clone(snap.Unseen), func(u doctor.Unseen) bool { return u.Area != doctor.AreaClock })
+	}
+	s.snap, s.clocks, s.standstill = &snap, clocks, src.Broker.Standstill
 	queues := s.deadLetterQueues()
 	if src.Before != nil {
 		queues = slices.DeleteFunc(queues, func(q string) bool { return s.recall(q, src.Before) })
@@ -165,8 +185,8 @@ func (s *seen) broker(ctx context.Context, src Source) error {
 	return nil
 }
 
-// recall takes over what an earlier status knows of a queue that has not changed
-// since.
+// recall takes over what an earlier status knows of a queue that has not changed since, and
+// reports whether it did.
 func (s *seen) recall(queue string, before *Status) bool {
 	was := before.Parked
 	for _, d := range before.Destinations {
@@ -183,7 +203,7 @@ func (s *seen) recall(queue string, before *Status) bool {
 
 // look looks into a queue of dead letters.
 func (s *seen) look(ctx context.Context, conn *amqp.Connection, queue string, src Source) {
-	got, err := amqpx.Peek(ctx, conn, queue, amqpx.PeekOptions{Limit: min(src.Peek, amqpx.MaxPeek), Prefix: s.cfg.Prefix, Management: src.Broker.Management})
+	got, err := inspect.Peek(ctx, conn, queue, inspect.PeekOptions{Limit: min(src.Peek, inspect.MaxPeek), Prefix: s.cfg.Prefix, Management: src.Broker.Management})
 	if err != nil {
 		s.unseenf(AreaDeadLetters, "%v", err)
 		return

@@ -3,36 +3,32 @@ package status_test
 import (
 	"context"
 	"database/sql"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	_ "modernc.org/sqlite"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
 // Who may only look is told what waits, and not what he may not do; and a second look
 // says nothing of the clock, which the first has measured.
 func TestTakeByWhoMayOnlyLook(t *testing.T) {
-	srv := amqptest.NewServer(amqptest.Options{})
-	defer srv.Close()
-	conn, err := srv.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := inmemory.New(t, amqptest.Options{})
+	ch := srv.Channel()
 	if _, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 		t.Fatal(err)
 	}
@@ -59,17 +55,8 @@ func TestTakeByWhoMayOnlyLook(t *testing.T) {
 
 // Instants are in UTC, as in all other JSON, whatever zone the process is in.
 func TestTakeInUTC(t *testing.T) {
-	srv := amqptest.NewServer(amqptest.Options{})
-	defer srv.Close()
-	conn, err := srv.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := inmemory.New(t, amqptest.Options{})
+	ch := srv.Channel()
 	for _, q := range []string{"q", "q.dead"} {
 		if _, err := ch.QueueDeclare(q, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 			t.Fatal(err)
@@ -90,7 +77,7 @@ func TestTakeInUTC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tasks.Schedule(t.Context(), nil, schedule.Task{ID: "late", Queue: "q", DeliverAt: time.Now().Add(-time.Hour)}); err != nil {
+	if err := tasks.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "late", Queue: "q", DeliverAt: time.Now().Add(-time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_relays (id, name, version, started_at, seen_at) VALUES ('x', 'host:1', '', 1, 1)"); err != nil {
@@ -111,4 +98,56 @@ func TestTakeInUTC(t *testing.T) {
 			t.Errorf("%s is %v", name, at)
 		}
 	}
+}
+
+// oneDelay is a management API that has one delay queue.
+type oneDelay struct{}
+
+func (oneDelay) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := "[]"
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/api/queues/"):
+		body = `[{"name":"delay.ttl.1m","type":"quorum","durable":true,"arguments":{"x-message-ttl":60000,"x-dead-letter-exchange":"delay.deliver"}}]`
+	case strings.HasPrefix(r.URL.Path, "/api/overview"):
+		body = "{}"
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+}
+
+// Looks one after another find a delay queue that keeps messages, whatever its TTL, and
+// none of them waits for that.
+func TestTakeAgainFindsStandstill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := inmemory.New(t, amqptest.Options{})
+		ch := srv.Channel()
+		// It keeps what it gets, whatever the management API says of its TTL.
+		if _, err := ch.QueueDeclare("delay.ttl.1m", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.PublishWithContext(t.Context(), "", "delay.ttl.1m", false, false, amqp.Publishing{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the broker has it
+		m, err := live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: oneDelay{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		src := status.Source{Broker: snapshot.Source{
+			Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }, Management: m, SkipClock: true, Watch: time.Second,
+		}}
+		began := time.Now()
+		for time.Since(began) < 3*time.Minute {
+			at := time.Now()
+			s, err := status.Take(t.Context(), src)
+			if err != nil || time.Since(at) > time.Second {
+				t.Fatalf("%v, after %v", err, time.Since(at))
+			}
+			found := slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.ID == "delay-standstill" })
+			if after := time.Since(began); found && after < 2*time.Minute || !found && after > 150*time.Second {
+				t.Errorf("after %v: found is %v", after, found)
+			}
+			src.Before = &s
+			<-time.After(5 * time.Second)
+		}
+	})
 }

@@ -1,7 +1,10 @@
 package status
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
@@ -22,15 +25,52 @@ func Late(ctx context.Context, store *schedule.Store, now time.Time) (doctor.Tas
 	if err != nil { // a user who may not read them sees the tasks
 		relays = nil
 	}
-	return late(ctx, store, now, relays)
+	sum, err := late(ctx, store, now, relays)
+	if err != nil {
+		return sum, err
+	}
+	readTroubles(ctx, store, &sum)
+	return sum, nil
+}
+
+// standstill is how long after its instant an occurrence without a task shows that
+// nobody plans its recurring task. A relay that waits for the one before it looks again
+// within a minute.
+const standstill = 3 * time.Minute
+
+// readTroubles adds what will not happen although nobody has said so.
+func readTroubles(ctx context.Context, store *schedule.Store, sum *doctor.Tasks) {
+	sum.Idle, sum.Unlisted, sum.Unread = []doctor.IdleRecurring{}, []doctor.UnlistedTasks{}, ""
+	for r, err := range store.Schedules().List(ctx, schedule.NoTx) {
+		if err != nil {
+			sum.Unread = err.Error()
+			return
+		}
+		reason := r.LastError
+		if reason == "" && !r.Paused && !r.NextAt.IsZero() && sum.Now.Sub(r.NextAt) > standstill {
+			reason = fmt.Sprintf("its occurrence at %s has passed and is no task: %s", r.NextAt.UTC().Format(time.RFC3339), sum.Relays)
+		}
+		if reason != "" {
+			sum.Idle = append(sum.Idle, doctor.IdleRecurring{Name: r.Name, Reason: reason})
+		}
+	}
+	counts, err := store.Unlisted(ctx)
+	if err != nil {
+		sum.Unread = err.Error()
+		return
+	}
+	for _, c := range counts {
+		sum.Unlisted = append(sum.Unlisted, doctor.UnlistedTasks{Destination: c.Destination.String(), Pending: c.Pending})
+	}
+	slices.SortFunc(sum.Unlisted, func(a, b doctor.UnlistedTasks) int { return cmp.Compare(a.Destination, b.Destination) })
 }
 
 func late(ctx context.Context, store *schedule.Store, now time.Time, relays []schedule.Relay) (doctor.Tasks, error) {
 	unhandledSince := now.Add(-schedule.Config{}.WithDefaults().Grace)
 	sum := doctor.Tasks{Now: now, Relays: schedule.WhoSends(relays, now)}
 	n := 0
-	filter := schedule.Filter{Status: schedule.StatusPending, DueTo: now.Add(-unsentGrace), Limit: maxLate, WithoutBody: true}
-	for task, err := range store.List(ctx, nil, filter) { // the first due first
+	filter := schedule.Filter{Status: schedule.StatusPending, DueTo: now.Add(-unsentGrace), Limit: maxLate, WithoutBody: true, Unheld: true}
+	for task, err := range store.List(ctx, schedule.NoTx, filter) { // the first due first
 		if err != nil {
 			return doctor.Tasks{}, err
 		}
@@ -57,17 +97,24 @@ func late(ctx context.Context, store *schedule.Store, now time.Time, relays []sc
 // unless that is nil.
 func readTasks(ctx context.Context, store *schedule.Store, now time.Time, before *Tasks) (t *Tasks, err error) {
 	t = &Tasks{Counts: []TaskCount{}, read: now}
-	if before != nil {
-		t.Counts, t.due, t.read, t.took = before.Counts, before.due, before.read, before.took
-	} else if err = t.count(ctx, store, now); err != nil {
-		return nil, err
-	}
 	t.Relays, t.unheard = store.Relays(ctx)
 	if t.late, err = late(ctx, store, now, t.Relays); err != nil {
 		return nil, err
 	}
+	if before != nil {
+		t.Counts, t.due, t.read, t.took = before.Counts, before.due, before.read, before.took
+		t.late.Idle, t.late.Unlisted, t.late.Unread = before.late.Idle, before.late.Unlisted, before.late.Unread
+	} else if err = t.countAll(ctx, store, now); err != nil {
+		return nil, err
+	}
+	held, err := store.Destinations(ctx, schedule.NoTx)
+	if err != nil {
+		return nil, err
+	}
+	t.Held = append([]schedule.DestinationState{}, held...)
+	t.Idle, t.Unlisted = t.late.Idle, t.late.Unlisted
 	t.Unsent, t.Unhandled, t.More = t.late.Unsent, t.late.Unhandled, t.late.More
-	for task, err := range store.List(ctx, nil, schedule.Filter{Status: schedule.StatusPending, DueTo: now, Limit: 1, WithoutBody: true}) {
+	for task, err := range store.List(ctx, schedule.NoTx, schedule.Filter{Status: schedule.StatusPending, DueTo: now, Limit: 1, WithoutBody: true, Unheld: true}) {
 		if err != nil {
 			return nil, err
 		}
@@ -78,10 +125,10 @@ func readTasks(ctx context.Context, store *schedule.Store, now time.Time, before
 	return t, nil
 }
 
-// count reads an index of all tasks.
-func (t *Tasks) count(ctx context.Context, store *schedule.Store, now time.Time) error {
+// countAll reads an index of all tasks.
+func (t *Tasks) countAll(ctx context.Context, store *schedule.Store, now time.Time) error {
 	began := time.Now()
-	counts, err := store.Count(ctx, nil, schedule.Filter{})
+	counts, err := store.Count(ctx, schedule.NoTx, schedule.Filter{})
 	if err != nil {
 		return err
 	}
@@ -89,12 +136,13 @@ func (t *Tasks) count(ctx context.Context, store *schedule.Store, now time.Time)
 		t.Counts = append(t.Counts, TaskCount(c))
 	}
 	for _, within := range soon {
-		n, err := store.CountUpTo(ctx, nil, schedule.Filter{Status: schedule.StatusPending, DueFrom: now, DueTo: now.Add(within)}, 0)
+		n, err := store.CountUpTo(ctx, schedule.NoTx, schedule.Filter{Status: schedule.StatusPending, DueFrom: now, DueTo: now.Add(within)}, 0)
 		if err != nil {
 			return err
 		}
 		t.due = append(t.due, n)
 	}
+	readTroubles(ctx, store, &t.late)
 	t.took = time.Since(began)
 	return nil
 }

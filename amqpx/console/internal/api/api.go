@@ -1,6 +1,3 @@
-// Package api is the console's HTTP API, for programs in any language: operations
-// with their OpenAPI document, and the JSON in which the service's answers stand. Who
-// may call what is decided before it, and again by the service.
 package api
 
 import (
@@ -31,16 +28,15 @@ const (
 type api struct {
 	huma.API
 
-	svc service.Service
+	svc *service.Core
 	log *zap.Logger
 }
 
-// Register adds the operations to mux, below /api. Prefix stands before the paths
-// outside.
-func Register(mux *http.ServeMux, svc service.Service, prefix, version string, log *zap.Logger) huma.API {
+// Register adds the operations to mux, below /api. Prefix comes before the paths outside.
+func Register(mux *http.ServeMux, svc *service.Core, prefix, version string, log *zap.Logger) huma.API {
 	cfg := huma.DefaultConfig("rabbitdelay", version)
-	cfg.Info.Description = "Look at and change delayed messages and durable tasks. Instants are RFC 3339 in UTC, durations such as 90s, 30m or 7d. " +
-		"Errors are application/problem+json (RFC 9457); errors[].location names the field. Viewers may read, without bodies and header values; what changes something needs an operator."
+	cfg.Info.Description = "See and change delayed messages and durable tasks. Instants are RFC 3339 in UTC, durations such as 90s, 30m or 7d. " +
+		"Errors are application/problem+json (RFC 9457); errors[].location names the field. Viewers can read everything but bodies and header values; changes need an operator."
 	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "/api/openapi", "", ""
 	cfg.CreateHooks = nil // no links to schemas in answers
 	cfg.RejectUnknownQueryParameters = true
@@ -51,7 +47,7 @@ func Register(mux *http.ServeMux, svc service.Service, prefix, version string, l
 	}
 	cfg.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
 	cfg.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
-		"token":   {Type: "http", Scheme: "bearer", Description: "of rabbitdelay users token"},
+		"token":   {Type: "http", Scheme: "bearer", Description: "made by rabbitdelay users token"},
 		"session": {Type: "apiKey", In: "cookie", Name: "rabbitdelay_session"},
 	}
 	cfg.Security = []map[string][]string{{"token": {}}, {"session": {}}}
@@ -59,6 +55,7 @@ func Register(mux *http.ServeMux, svc service.Service, prefix, version string, l
 	a.tasks()
 	a.bulk()
 	a.recurring()
+	a.held()
 	a.now()
 	a.dead()
 	a.records()
@@ -66,8 +63,7 @@ func Register(mux *http.ServeMux, svc service.Service, prefix, version string, l
 	return a.API
 }
 
-// allowNull says in the document that a pointer to a struct may be null, which huma
-// takes for the struct.
+// allowNull adds to the document that a pointer to a struct may be null, which huma leaves out.
 func allowNull(schemas huma.Registry) {
 	for name, s := range schemas.Map() {
 		t := schemas.TypeFromRef("#/components/schemas/" + name)
@@ -81,8 +77,8 @@ func allowNull(schemas huma.Registry) {
 	}
 }
 
-// schemaName is the name of a type in the document. Apart from those of answers a
-// type has its package's name before its own.
+// schemaName returns the name of a type in the document. Types of other packages than those of
+// answers have their package's name in front.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	for t.Kind() == reflect.Pointer {
@@ -94,7 +90,7 @@ func schemaName(t reflect.Type, hint string) string {
 	return name
 }
 
-// op is an operation; its summary is the beginning of its documentation.
+// op returns an operation.
 func op(method, at, id, tag, summary string, change ...func(*huma.Operation)) huma.Operation {
 	o := huma.Operation{
 		OperationID: id, Method: method, Path: base + at, Summary: summary, Tags: []string{tag},
@@ -123,7 +119,7 @@ func status(code int) func(*huma.Operation) {
 // body is an answer.
 type body[T any] struct{ Body T }
 
-// answer makes an answer of what the service returns.
+// answer returns what the service returned as an answer.
 func answer[T any](a *api, v T, err error) (*body[T], error) {
 	if err != nil {
 		return nil, a.problem(err)

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -11,47 +10,34 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-func itoa(i int) string { return strconv.Itoa(i) }
-
-// bodyFilter is Filter in a body.
-type bodyFilter struct {
-	Queue    string `json:"queue,omitempty"`
-	Exchange string `json:"exchange,omitempty"`
-	Status   string `json:"status,omitempty"    enum:"pending,running,done,cancelled,expired,failed"`
-	DueFrom  string `json:"due_from,omitempty"`
-	DueTo    string `json:"due_to,omitempty"`
-	IDPrefix string `json:"id_prefix,omitempty"`
-	Tag      string `json:"tag,omitempty"`
-	Header   string `json:"header,omitempty"    doc:"name=value"`
-}
-
 type bulkRequest struct {
-	Action string     `json:"action"            enum:"cancel,delete,fire,revive,move-to,move-by"`
-	Filter bodyFilter `json:"filter"`
-	All    bool       `json:"all,omitempty"     doc:"needed where the filter is empty"`
-	To     string     `json:"to,omitempty"      doc:"of move-to and revive: an instant"`
-	By     string     `json:"by,omitempty"      doc:"of move-by: a duration such as 2h or -1d"`
-	Spread string     `json:"spread,omitempty"  doc:"a duration over which due instants are spread"`
-	DryRun bool       `json:"dry_run,omitempty" doc:"only count"`
-	Count  int64      `json:"count,omitempty"   minimum:"0"                                         doc:"the most tasks that may be changed: what a dry run has counted; needed without dry_run"`
+	Action string   `json:"action"            enum:"cancel,delete,fire,revive,move-to,move-by"`
+	Filter Filter   `json:"filter"`
+	IDs    []string `json:"ids,omitempty"     maxItems:"1000"                                           doc:"only tasks with one of these ids"`
+	All    bool     `json:"all,omitempty"     doc:"needed if the filter is empty, and there are no ids"`
+	To     string   `json:"to,omitempty"      doc:"for move-to and revive: an instant"`
+	By     string   `json:"by,omitempty"      doc:"for move-by: a duration such as 2h or -1d"`
+	Spread string   `json:"spread,omitempty"  doc:"a duration over which due instants are spread"`
+	DryRun bool     `json:"dry_run,omitempty" doc:"only count"`
+	Count  int64    `json:"count,omitempty"   minimum:"0"                                               doc:"the most tasks that may be changed, as counted by a dry run; needed without dry_run"`
 }
 
 type bulkAnswer struct {
 	DryRun   bool  `json:"dry_run"`
-	Matching int64 `json:"matching"      doc:"of a dry run: how many would be changed now; else count"`
+	Matching int64 `json:"matching"      doc:"after a dry run, how many tasks would be changed now; otherwise count"`
 	Job      *job  `json:"job,omitempty"`
 }
 
-func (r bulkRequest) read() (f schedule.Filter, act service.BulkAction, err error) {
-	if r.Filter == (bodyFilter{}) && !r.All {
-		return f, act, wrong("body.filter", "is empty, which chooses all tasks; give a condition, or all: true")
+func (r bulkRequest) filterAndAction() (f schedule.Filter, act service.Action, err error) {
+	if r.Filter == (Filter{}) && len(r.IDs) == 0 && !r.All {
+		return f, act, wrong("body.filter", "is empty, which selects all tasks; give a condition, or all: true")
 	}
-	b := r.Filter
-	f, err = Filter{b.Queue, b.Exchange, b.Status, b.DueFrom, b.DueTo, b.IDPrefix, b.Tag, b.Header}.read("body.filter")
+	f, err = r.Filter.read("body.filter")
 	if err != nil {
 		return f, act, err
 	}
-	act.Kind = r.Action
+	f.IDs = r.IDs
+	act.Kind = service.Kind(r.Action)
 	if act.At, _, err = instant("body.to", r.To); err != nil {
 		return f, act, err
 	}
@@ -65,9 +51,9 @@ func (r bulkRequest) read() (f schedule.Filter, act service.BulkAction, err erro
 }
 
 func (a *api) bulk() {
-	huma.Register(a.API, op("POST", "/tasks/bulk", "bulk", tagTasks, "Change all tasks that a filter chooses: count them by a dry run, then start a job"),
+	huma.Register(a.API, op("POST", "/tasks/bulk", "bulk", tagTasks, "Change all tasks that a filter selects: count them with a dry run, then start a job"),
 		func(ctx context.Context, in *struct{ Body bulkRequest }) (*body[bulkAnswer], error) {
-			f, act, err := in.Body.read()
+			f, act, err := in.Body.filterAndAction()
 			if err != nil {
 				return nil, err
 			}
@@ -83,7 +69,7 @@ func (a *api) bulk() {
 		Count int64 `json:"count"`
 		More  bool  `json:"more"  doc:"there are more than up_to"`
 	}
-	huma.Register(a.API, op("GET", "/counts", "count-tasks", tagTasks, "Count the tasks that a filter chooses, up to a bound"),
+	huma.Register(a.API, op("GET", "/counts", "count-tasks", tagTasks, "Count the tasks that a filter selects, up to a limit"),
 		func(ctx context.Context, in *struct {
 			Filter
 
@@ -112,7 +98,7 @@ func (a *api) bulk() {
 		Before int64  `json:"before"`
 		After  int64  `json:"after"`
 	}
-	huma.Register(a.API, op("GET", "/histogram", "histogram", tagTasks, "Count pending tasks by due instant; without from and to in bins that grow, from the oldest overdue to a year ahead"),
+	huma.Register(a.API, op("GET", "/histogram", "histogram", tagTasks, "Count pending tasks by due instant; without from and to, in growing bins from the oldest overdue task to a year ahead"),
 		func(ctx context.Context, in *struct {
 			Queue    string `query:"queue"`
 			Exchange string `query:"exchange"`

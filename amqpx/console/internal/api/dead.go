@@ -5,32 +5,33 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 type requeueRequest struct {
-	Queue        string   `json:"queue"                  minLength:"1"                                      maxLength:"255"                                             doc:"a dead-letter queue, or the parked queue"`
+	Queue        string   `json:"queue"                  minLength:"1"                                                                      maxLength:"255"                                                  doc:"a dead-letter queue, or the parked queue"`
 	Reasons      []string `json:"reasons,omitempty"`
 	IDs          []string `json:"ids,omitempty"`
 	Destinations []string `json:"destinations,omitempty" doc:"a queue, or exchange:routing-key"`
-	Error        string   `json:"error,omitempty"        doc:"a part of the last error"`
+	Error        string   `json:"error,omitempty"        doc:"part of the last error"`
+	ErrorLike    string   `json:"error_like,omitempty"   doc:"those whose last error differs from it in numbers, ids and quoted parts only"`
 	OlderThan    string   `json:"older_than,omitempty"`
 	NewerThan    string   `json:"newer_than,omitempty"`
-	ToQueue      string   `json:"to_queue,omitempty"     doc:"send them there instead of where they belong"`
+	ToQueue      string   `json:"to_queue,omitempty"     doc:"where to send them instead of where they belong"`
 	ToExchange   string   `json:"to_exchange,omitempty"`
 	RoutingKey   string   `json:"routing_key,omitempty"`
-	Rate         float64  `json:"rate,omitempty"         minimum:"0"                                        doc:"the most messages a second; 0 for no limit"`
+	Rate         float64  `json:"rate,omitempty"         minimum:"0"                                                                        doc:"the most messages a second; 0 means no limit"`
 	DryRun       bool     `json:"dry_run,omitempty"`
-	Limit        int      `json:"limit,omitempty"        minimum:"0"                                        doc:"the most messages that may go; needed without dry_run"`
+	Limit        int      `json:"limit,omitempty"        minimum:"0"                                                                        doc:"the most messages that may be sent; needed without dry_run"`
 }
 
-func (r requeueRequest) read() (service.Requeue, error) {
+func (r requeueRequest) requeue() (service.Requeue, error) {
 	out := service.Requeue{
 		Queue: r.Queue, Limit: r.Limit, Rate: r.Rate, To: topology.Destination{Queue: r.ToQueue, Exchange: r.ToExchange, RoutingKey: r.RoutingKey},
-		Filter: amqpx.DeadLetterFilter{Reasons: r.Reasons, IDs: r.IDs, Destinations: r.Destinations, Error: r.Error},
+		Filter: inspect.DeadLetterFilter{Reasons: r.Reasons, IDs: r.IDs, Destinations: r.Destinations, Error: r.Error, ErrorLike: r.ErrorLike},
 	}
 	var err error
 	if out.Filter.OlderThan, err = duration("body.older_than", r.OlderThan); err != nil {
@@ -46,8 +47,8 @@ func (a *api) dead() {
 	type peeked struct {
 		Queue    string           `json:"queue"`
 		Messages []asjson.Message `json:"messages" nullable:"false"`
-		More     int              `json:"more"     doc:"further messages that are ready"`
-		Notes    []string         `json:"notes"    nullable:"false"                      doc:"what the look has disturbed"`
+		More     int              `json:"more"     doc:"further ready messages"`
+		Notes    []string         `json:"notes"    nullable:"false"             doc:"what looking has disturbed"`
 	}
 	huma.Register(a.API, op("GET", "/queues/{queue}/messages", "peek", tagDead, "Look at the head of a dead-letter queue or of the parked queue"),
 		func(ctx context.Context, in *struct {
@@ -59,13 +60,24 @@ func (a *api) dead() {
 			p, err := a.svc.Peek(ctx, who(ctx), in.Queue, in.Limit)
 			return answer(a, peeked{in.Queue, asjson.MessagesOf(p.Messages), p.More, append([]string{}, p.Notes...)}, err)
 		})
+	huma.Register(a.API, op("GET", "/queues/{queue}/errors", "group-errors", tagDead, "Group the messages of a whole dead-letter queue by their errors"),
+		func(ctx context.Context, in *struct {
+			QueuePath
+
+			Order inspect.GroupOrder `query:"order" enum:"newest,oldest,most" default:"newest" doc:"which groups come first"`
+			Limit int                `query:"limit" default:"50"              minimum:"1"      maximum:"1000"                doc:"the most groups"`
+		},
+		) (*body[inspect.ErrorGroups], error) {
+			g, err := a.svc.ErrorGroups(ctx, in.Queue, in.Order, in.Limit)
+			return answer(a, g, err)
+		})
 	type requeued struct {
-		Report *amqpx.RequeueReport `json:"report,omitempty" doc:"of a dry run"`
-		Job    *job                 `json:"job,omitempty"`
+		Report *inspect.RequeueReport `json:"report,omitempty" doc:"after a dry run"`
+		Job    *job                   `json:"job,omitempty"`
 	}
-	huma.Register(a.API, op("POST", "/requeue", "requeue", tagDead, "Send dead letters or parked messages back: see what would become of them by a dry run, then start a job"),
+	huma.Register(a.API, op("POST", "/requeue", "requeue", tagDead, "Send dead letters or parked messages back: see the outcome with a dry run, then start a job"),
 		func(ctx context.Context, in *struct{ Body requeueRequest }) (*body[requeued], error) {
-			r, err := in.Body.read()
+			r, err := in.Body.requeue()
 			if err != nil {
 				return nil, err
 			}

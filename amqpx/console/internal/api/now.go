@@ -8,6 +8,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	broker "github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
@@ -19,8 +20,8 @@ type overview struct {
 	Alarms   []string      `json:"alarms"            nullable:"false"`
 	Rates    *rates        `json:"rates,omitempty"`
 	Horizon  []horizon     `json:"horizon"           nullable:"false"`
-	Lateness []lateness    `json:"lateness"          nullable:"false"`
-	Ended    *ended        `json:"ended,omitempty"   doc:"how tasks came to an end in the last hour"`
+	LastHour []ends        `json:"last_hour"         nullable:"false"                           doc:"how tasks ended, by minute; see also /history"`
+	Ended    *ended        `json:"ended,omitempty"   doc:"how many tasks ended"`
 	Status   broker.Status `json:"status"`
 }
 
@@ -30,9 +31,11 @@ type rates struct {
 }
 
 type ended struct {
-	Done         int64 `json:"done"          doc:"up to 10000, like the others"`
-	Failed       int64 `json:"failed"`
+	Done         int64 `json:"done"          doc:"in the last hour; up to 10000, like the others"`
+	Failed       int64 `json:"failed"        doc:"in the last hour"`
 	FailedBefore int64 `json:"failed_before" doc:"in the hour before"`
+	FailedDay    int64 `json:"failed_day"    doc:"in the last 24 hours"`
+	Retried      int64 `json:"retried"       doc:"an attempt has failed, and they are tried again"`
 }
 
 type horizon struct {
@@ -42,27 +45,36 @@ type horizon struct {
 	More  bool   `json:"more"`
 }
 
-type lateness struct {
-	From  string  `json:"from"   format:"date-time"`
-	P50   float64 `json:"p50_ms"`
-	P99   float64 `json:"p99_ms"`
-	Count int64   `json:"count"  doc:"tasks that were looked at"`
+// ends is how tasks ended in a minute, ten minutes or an hour.
+type ends struct {
+	From    string  `json:"from"    format:"date-time"`
+	To      string  `json:"to"      format:"date-time"`
+	Done    int64   `json:"done"`
+	Failed  int64   `json:"failed"`
+	Retries int64   `json:"retries" doc:"attempts of these tasks after their first"`
+	P50     float64 `json:"p50_ms"  doc:"lateness of the done ones"`
+	P99     float64 `json:"p99_ms"`
+}
+
+func endsOf(list []schedule.Ends) []ends {
+	out := make([]ends, len(list))
+	for i, e := range list {
+		out[i] = ends{shown.Instant(e.From), shown.Instant(e.To), e.Done, e.Failed, e.Retries, millis(e.Lateness(0.5)), millis(e.Lateness(0.99))}
+	}
+	return out
 }
 
 func overviewOf(o service.Overview) overview {
-	out := overview{At: shown.Instant(o.At), Problem: o.Problem, Alarms: []string{}, Horizon: []horizon{}, Lateness: []lateness{}, Status: o.Status}
+	out := overview{At: shown.Instant(o.At), Problem: o.Problem, Alarms: []string{}, Horizon: []horizon{}, LastHour: endsOf(o.History.Hour), Status: o.Status}
 	out.Alarms = append(out.Alarms, o.Alarms...)
 	if o.Rates != nil {
 		out.Rates = &rates{o.Rates.In, o.Rates.Out}
 	}
 	if e := o.Ended; e != nil {
-		out.Ended = &ended{e.Done, e.Failed, e.FailedBefore}
+		out.Ended = &ended{e.Done, e.Failed, e.FailedBefore, e.FailedDay, e.Retried}
 	}
 	for _, h := range o.Horizon {
 		out.Horizon = append(out.Horizon, horizon{h.Name, asjson.Instant(h.Until), h.Count, h.More})
-	}
-	for _, l := range o.Lateness {
-		out.Lateness = append(out.Lateness, lateness{shown.Instant(l.From), millis(l.P50), millis(l.P99), l.Count})
 	}
 	return out
 }
@@ -75,17 +87,29 @@ func (a *api) now() {
 			o, err := a.svc.Overview(ctx, who(ctx))
 			return answer(a, overviewOf(o), err)
 		})
-	huma.Register(a.API, op("GET", "/status", "status", tagNow, "What waits, where and until when, as rabbitdelay status --json has it"),
+	huma.Register(a.API, op("GET", "/status", "status", tagNow, "What waits, where and until when, like rabbitdelay status --json"),
 		func(ctx context.Context, _ *struct{}) (*body[broker.Status], error) {
 			o, err := a.svc.Overview(ctx, who(ctx))
 			return answer(a, o.Status, err)
+		})
+	type history struct {
+		Spans []ends `json:"spans" nullable:"false" doc:"in their order; those without a task are left out"`
+	}
+	huma.Register(a.API, op("GET", "/history", "history", tagNow, "How tasks ended: by minute of the last hour, by ten minutes of the last day, or by hour of the last week"),
+		func(ctx context.Context, in *struct {
+			Over string `query:"over" enum:"hour,day,week" default:"hour"`
+		},
+		) (*body[history], error) {
+			o, err := a.svc.Overview(ctx, who(ctx))
+			over := map[string][]schedule.Ends{"hour": o.History.Hour, "day": o.History.Day, "week": o.History.Week}
+			return answer(a, history{endsOf(over[in.Over])}, err)
 		})
 	type report struct {
 		Findings []doctor.Finding `json:"findings"`
 		Unseen   []doctor.Unseen  `json:"unseen"`
 		Notes    []string         `json:"notes"`
 	}
-	huma.Register(a.API, op("GET", "/doctor", "doctor", tagNow, "What is wrong with the broker, and how to mend it"),
+	huma.Register(a.API, op("GET", "/doctor", "doctor", tagNow, "What is wrong with the broker, and how to fix it"),
 		func(ctx context.Context, _ *struct{}) (*body[report], error) {
 			o, err := a.svc.Overview(ctx, who(ctx))
 			return answer(a, report{o.Status.Findings, o.Status.Unseen, o.Status.Notes}, err)
@@ -93,11 +117,11 @@ func (a *api) now() {
 	sse.Register(a.API, op("GET", "/events", "events", tagNow, "Each new overview, as server-sent events"),
 		map[string]any{"overview": overview{}},
 		func(ctx context.Context, _ *struct{}, send sse.Sender) {
-			_ = a.svc.Watch(ctx, who(ctx), func(o service.Overview) error { return send.Data(overviewOf(o)) }) // whoever listened has gone
+			_ = a.svc.Watch(ctx, who(ctx), func(o service.Overview) error { return send.Data(overviewOf(o)) }) // the listener has gone
 		})
 	type plan struct {
 		Layouts []broker.Layout `json:"layouts"           doc:"earlier ones on the broker"`
-		Plan    string          `json:"plan"              doc:"what would go, and what would stay"`
+		Plan    string          `json:"plan"              doc:"what would be deleted, and what would stay"`
 		Refused string          `json:"refused,omitempty" doc:"why it cannot be done now"`
 	}
 	huma.Register(a.API, op("GET", "/layouts/retire", "retire-plan", tagNow, "What retiring the layouts of delay.previous would delete"),

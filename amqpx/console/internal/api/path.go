@@ -2,36 +2,36 @@ package api
 
 import "github.com/danielgtaylor/huma/v2"
 
-// Names of others are in paths, which cannot have each of them: the router takes a
-// segment of %2F for the end of the path, clients resolve . and .., and proxies change
-// escapes. So each may be in the query, with elsewhere in its place in the path.
+// Ids and names are in paths, which cannot hold all of them: the router takes a segment of %2F
+// for the end of the path, clients resolve . and .., and proxies change escapes. So each may be
+// in the query instead, with elsewhere in its place in the path.
 const elsewhere = "-"
 
-// TaskPath tells of which task, or message, a request is.
+// TaskPath is the id of the task or message of a request.
 type TaskPath struct {
 	ID      string `path:"id"  minLength:"1"   maxLength:"255"                                                                                                doc:"the id, percent-encoded; - if it is in the query"`
-	QueryID string `query:"id" maxLength:"255" doc:"the id, with - in its place in the path: a path cannot have /, . and .., and some proxies change escapes"`
+	QueryID string `query:"id" maxLength:"255" doc:"the id, with - in its place in the path: a path cannot hold /, . and .., and some proxies change escapes"`
 }
 
-// Resolve takes the id from where it is.
+// Resolve reads the id from path or query.
 func (p *TaskPath) Resolve(huma.Context) []error { return resolve(&p.ID, p.QueryID, "id") }
 
-// RecurringPath tells of which recurring task a request is.
+// RecurringPath is the name of the recurring task of a request.
 type RecurringPath struct {
 	Name      string `path:"name"  minLength:"1"   maxLength:"200"                                                                                                  doc:"the name, percent-encoded; - if it is in the query"`
-	QueryName string `query:"name" maxLength:"200" doc:"the name, with - in its place in the path: a path cannot have /, . and .., and some proxies change escapes"`
+	QueryName string `query:"name" maxLength:"200" doc:"the name, with - in its place in the path: a path cannot hold /, . and .., and some proxies change escapes"`
 }
 
-// Resolve takes the name from where it is.
+// Resolve reads the name from path or query.
 func (p *RecurringPath) Resolve(huma.Context) []error { return resolve(&p.Name, p.QueryName, "name") }
 
-// QueuePath tells of which queue a request is.
+// QueuePath is the queue of a request.
 type QueuePath struct {
 	Queue      string `path:"queue"  minLength:"1"   maxLength:"255"                                                                                                   doc:"the queue, percent-encoded; - if it is in the query"`
-	QueryQueue string `query:"queue" maxLength:"255" doc:"the queue, with - in its place in the path: a path cannot have /, . and .., and some proxies change escapes"`
+	QueryQueue string `query:"queue" maxLength:"255" doc:"the queue, with - in its place in the path: a path cannot hold /, . and .., and some proxies change escapes"`
 }
 
-// Resolve takes the queue from where it is.
+// Resolve reads the queue from path or query.
 func (p *QueuePath) Resolve(huma.Context) []error { return resolve(&p.Queue, p.QueryQueue, "queue") }
 
 func resolve(path *string, query, name string) []error {
@@ -40,7 +40,7 @@ func resolve(path *string, query, name string) []error {
 	case *path == elsewhere:
 		*path = query
 	default:
-		return []error{&huma.ErrorDetail{Location: "query." + name, Message: "the path has another one; expected - there"}}
+		return []error{&huma.ErrorDetail{Location: "query." + name, Message: "the path has a different one; expected - there"}}
 	}
 	return nil
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// wrong is a 422 that names a field.
+// wrong returns a 422 that names a field.
 func wrong(location, message string) error {
 	return huma.Error422UnprocessableEntity(message, &huma.ErrorDetail{Location: location, Message: message})
 }
 
-// Bounds of a problem: what is wrong in a request may be all of its megabytes.
+// Bounds of a problem, because megabytes of a request may be wrong.
 const (
 	maxDetails  = 20
 	maxLocation = 200
@@ -46,8 +46,8 @@ func bounded(_ huma.Context, _ string, v any) (any, error) {
 	return m, nil
 }
 
-// located says where a field stands that the service complains of: it knows the name
-// only, and the operation where that is.
+// located adds where a field is that the service rejected. The service knows only its name, the
+// operation knows where it is.
 func located(ctx huma.Context, _ string, v any) (any, error) {
 	m, ok := v.(*huma.ErrorModel)
 	if !ok {
@@ -64,7 +64,7 @@ func located(ctx huma.Context, _ string, v any) (any, error) {
 	return v, nil
 }
 
-// placeOf is where an operation has a field.
+// placeOf returns where an operation has a field.
 func placeOf(o *huma.Operation, field string) string {
 	for _, p := range o.Parameters {
 		if p.Name == field {
@@ -74,7 +74,7 @@ func placeOf(o *huma.Operation, field string) string {
 	return "body"
 }
 
-// problem is what a client is told of an error.
+// problem returns an error as an answer.
 func (a *api) problem(err error) error {
 	if s, ok := err.(huma.StatusError); ok { //nolint:errorlint // made here, and not wrapped
 		return s
@@ -99,8 +99,8 @@ func (a *api) problem(err error) error {
 	case errors.Is(err, schedule.ErrNotFound), errors.Is(err, schedule.ErrNoSchedule), errors.Is(err, service.ErrNoJob):
 		return huma.Error404NotFound(text)
 	case errors.Is(err, schedule.ErrExists):
-		return huma.Error409Conflict("a task of this id is there and says something else; use another id, move it, or give replace=true")
-	case errors.Is(err, schedule.ErrStatus), errors.Is(err, service.ErrJobState):
+		return huma.Error409Conflict("there is already a different task with this id; use another id, move it, or give replace=true")
+	case errors.Is(err, schedule.ErrStatus), errors.Is(err, schedule.ErrUnique), errors.Is(err, service.ErrJobState):
 		return huma.Error409Conflict(text)
 	case errors.Is(err, schedule.ErrConfig), errors.Is(err, amqpx.ErrConfig):
 		return huma.Error422UnprocessableEntity(text)
@@ -109,7 +109,7 @@ func (a *api) problem(err error) error {
 	return huma.Error503ServiceUnavailable(text)
 }
 
-// place is where requests have a Go field, or its name if that is not the same in all.
+// place returns where requests have a Go field, or only its name if that differs between them.
 func place(field string) string {
 	key := snake(field)
 	if key == "id" || key == "name" {
@@ -118,7 +118,7 @@ func place(field string) string {
 	return "body." + key
 }
 
-// snake is the JSON key of a Go field.
+// snake returns the JSON key of a Go field.
 func snake(field string) string {
 	switch field {
 	case "ID":

@@ -17,7 +17,7 @@ type job struct {
 	Detail   string `json:"detail,omitempty"`
 	Who      string `json:"who"`
 	State    string `json:"state"              enum:"running,done,failed,interrupted,stopped"`
-	Total    int64  `json:"total"              doc:"at most so many"`
+	Total    int64  `json:"total"              doc:"the most that it changes"`
 	Done     int64  `json:"done"`
 	Result   string `json:"result,omitempty"`
 	Error    string `json:"error,omitempty"`
@@ -40,17 +40,18 @@ type entry struct {
 	Target string `json:"target,omitempty"`
 	Detail string `json:"detail,omitempty"`
 	Error  string `json:"error,omitempty"  doc:"why it was not done"`
+	Result string `json:"result,omitempty" doc:"what a job or a command has done"`
 }
 
 func entriesOf(list []service.Entry) []entry {
 	out := []entry{}
 	for _, e := range list {
-		out = append(out, entry{e.ID, shown.Instant(e.At), e.Who, e.Action, e.Target, e.Detail, e.Error})
+		out = append(out, entry{e.ID, shown.Instant(e.At), e.Who, e.Action, e.Target, e.Detail, e.Error, e.Result})
 	}
 	return out
 }
 
-// Most bounds a list.
+// Most limits a list.
 type Most struct {
 	Limit int `query:"limit" default:"50" minimum:"1" maximum:"500"`
 }
@@ -78,24 +79,24 @@ func (a *api) records() {
 		func(ctx context.Context, in *jobPath) (*body[job], error) {
 			return one(a.svc.Job(ctx, who(ctx), in.ID))
 		})
-	huma.Register(a.API, op("POST", "/jobs/{id}/stop", "stop-job", tagRecords, "End a running job after what it is doing"),
+	huma.Register(a.API, op("POST", "/jobs/{id}/stop", "stop-job", tagRecords, "Stop a running job after its present step"),
 		func(ctx context.Context, in *jobPath) (*body[job], error) {
 			return one(a.svc.StopJob(ctx, who(ctx), in.ID))
 		})
-	huma.Register(a.API, op("POST", "/jobs/{id}/continue", "continue-job", tagRecords, "Go on with a job that failed, or was interrupted or stopped"),
+	huma.Register(a.API, op("POST", "/jobs/{id}/continue", "continue-job", tagRecords, "Continue a job that failed, or was interrupted or stopped"),
 		func(ctx context.Context, in *jobPath) (*body[job], error) {
 			return one(a.svc.ContinueJob(ctx, who(ctx), in.ID))
 		})
 	type audit struct {
 		Entries []entry `json:"entries"        nullable:"false"`
-		Next    string  `json:"next,omitempty" doc:"before of the next page; none at the end"`
+		Next    string  `json:"next,omitempty" doc:"before for the next page; none at the end"`
 	}
 	huma.Register(a.API, op("GET", "/audit", "audit", tagRecords, "Who changed what, the newest first"),
 		func(ctx context.Context, in *struct {
 			Most
 
-			Target string `query:"target" doc:"a task's id, also of one that a bulk change has changed; a queue, or a name"`
-			Before string `query:"before" doc:"next of the page before"`
+			Target string `query:"target" doc:"a task's id (with the bulk changes that changed it), a queue, or a name"`
+			Before string `query:"before" doc:"next of the previous page"`
 		},
 		) (*body[audit], error) {
 			list, err := a.svc.Audit(ctx, who(ctx), in.Target, in.Before, in.Limit)

@@ -11,29 +11,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// ahead is how many of the next instants an answer has.
+// ahead is the number of next instants in an answer.
 const ahead = 10
 
 func recurringOf(r schedule.Recurring) asjson.Recurring {
 	return asjson.RecurringOf(r, time.Now(), ahead)
 }
 
-// readRecurring is a recurring task as a caller says it.
+// readRecurring reads a recurring task.
 func readRecurring(name string, n asjson.RecurringSpec) (r schedule.Recurring, err error) {
 	r = schedule.Recurring{
 		Name: name, Cron: n.Cron, TimeZone: n.TimeZone, Misfire: schedule.Misfire(n.Misfire), MisfireLimit: n.MisfireLimit, Overlap: schedule.Overlap(n.Overlap),
-		Task: schedule.Task{
-			Queue: n.Queue, Exchange: n.Exchange, RoutingKey: n.RoutingKey, ContentType: n.ContentType, Type: n.Type,
-			CorrelationID: n.CorrelationID, Priority: uint8(n.Priority), Headers: n.Headers, Tags: n.Tags, // the schema bounds it
-		},
 	}
 	if r.Every, err = duration("body.every", n.Every); err != nil {
 		return r, err
 	}
 	if r.Jitter, err = duration("body.jitter", n.Jitter); err != nil {
-		return r, err
-	}
-	if r.Task.ExpiresAfter, err = duration("body.expires_after", n.ExpiresAfter); err != nil {
 		return r, err
 	}
 	if r.Start, _, err = instant("body.start", n.Start); err != nil {
@@ -42,7 +35,7 @@ func readRecurring(name string, n asjson.RecurringSpec) (r schedule.Recurring, e
 	if r.End, _, err = instant("body.end", n.End); err != nil {
 		return r, err
 	}
-	r.Task.Body, err = bytesOf(n.Body, n.BodyBase64)
+	r.Task, err = taskOf("body", n.Content)
 	return r, err
 }
 
@@ -72,7 +65,7 @@ func (a *api) recurring() {
 		func(ctx context.Context, in *RecurringPath) (*body[asjson.Recurring], error) {
 			return one(ctx, in.Name, nil)
 		})
-	huma.Register(a.API, op("PUT", "/recurring/{name}", "put-recurring", tagRecurring, "Create a recurring task, or make the one of the name say the same", large(maxBody)),
+	huma.Register(a.API, op("PUT", "/recurring/{name}", "put-recurring", tagRecurring, "Create a recurring task, or change the one with the name", large(maxBody)),
 		func(ctx context.Context, in *struct {
 			RecurringPath
 
@@ -86,23 +79,23 @@ func (a *api) recurring() {
 			_, err = a.svc.PutRecurring(ctx, who(ctx), r)
 			return one(ctx, in.Name, err)
 		})
-	huma.Register(a.API, op("POST", "/recurring/{name}/pause", "pause-recurring", tagRecurring, "Withdraw the tasks that are not due yet, and make no more"),
+	huma.Register(a.API, op("POST", "/recurring/{name}/pause", "pause-recurring", tagRecurring, "Withdraw its tasks that are not due yet, and make no more"),
 		func(ctx context.Context, in *RecurringPath) (*body[asjson.Recurring], error) {
 			return one(ctx, in.Name, a.svc.PauseRecurring(ctx, who(ctx), in.Name))
 		})
-	huma.Register(a.API, op("POST", "/recurring/{name}/resume", "resume-recurring", tagRecurring, "Go on from now"),
+	huma.Register(a.API, op("POST", "/recurring/{name}/resume", "resume-recurring", tagRecurring, "Make tasks again from now on"),
 		func(ctx context.Context, in *RecurringPath) (*body[asjson.Recurring], error) {
 			return one(ctx, in.Name, a.svc.ResumeRecurring(ctx, who(ctx), in.Name))
 		})
 	type fired struct {
-		ID string `json:"id" doc:"of the task"`
+		ID string `json:"id" doc:"of the new task"`
 	}
-	huma.Register(a.API, op("POST", "/recurring/{name}/fire", "fire-recurring", tagRecurring, "Schedule one occurrence more, due at once"),
+	huma.Register(a.API, op("POST", "/recurring/{name}/fire", "fire-recurring", tagRecurring, "Schedule one more occurrence, due at once"),
 		func(ctx context.Context, in *RecurringPath) (*body[fired], error) {
 			id, err := a.svc.FireRecurring(ctx, who(ctx), in.Name)
 			return answer(a, fired{id}, err)
 		})
-	huma.Register(a.API, op("DELETE", "/recurring/{name}", "delete-recurring", tagRecurring, "Withdraw the tasks that are not due yet, and delete it", status(http.StatusNoContent)),
+	huma.Register(a.API, op("DELETE", "/recurring/{name}", "delete-recurring", tagRecurring, "Withdraw its tasks that are not due yet, and delete it", status(http.StatusNoContent)),
 		func(ctx context.Context, in *RecurringPath) (*struct{}, error) {
 			if err := a.svc.DeleteRecurring(ctx, who(ctx), in.Name); err != nil {
 				return nil, a.problem(err)

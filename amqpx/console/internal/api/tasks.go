@@ -3,8 +3,8 @@ package api
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"strings"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -13,21 +13,34 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// NewTask is a task in requests.
+// NewTask is a task of a request.
 type NewTask struct {
-	Due          string            `json:"due"                      minLength:"1"                                               doc:"an instant: 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or from now such as 90m"`
-	Queue        string            `json:"queue,omitempty"          doc:"the destination: a queue, or exchange and routing_key"`
-	Exchange     string            `json:"exchange,omitempty"`
-	RoutingKey   string            `json:"routing_key,omitempty"`
-	Body         string            `json:"body,omitempty"           doc:"text"`
-	BodyBase64   string            `json:"body_base64,omitempty"    doc:"instead of body"`
-	ContentType  string            `json:"content_type,omitempty"`
-	Type         string            `json:"type,omitempty"`
-	Correlation  string            `json:"correlation_id,omitempty"`
-	Priority     int               `json:"priority,omitempty"       minimum:"0"                                                 maximum:"255"`
-	ExpiresAfter string            `json:"expires_after,omitempty"  doc:"how long after due its effect is worth having"`
-	Headers      map[string]string `json:"headers,omitempty"`
-	Tags         []string          `json:"tags,omitempty"           maxItems:"20"`
+	Due string `json:"due" minLength:"1" doc:"an instant: 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or from now such as 90m"`
+
+	Unique *unique `json:"unique,omitempty"`
+
+	asjson.Content
+}
+
+// unique is how a request treats other tasks of a unique key.
+type unique struct {
+	Key       string `json:"key"                  minLength:"1"                                                                                 maxLength:"255" doc:"what the task is about; at most one pending task has it"`
+	OnPending string `json:"on_pending,omitempty" enum:"keep,replace,push-back"                                                                 default:"keep"  doc:"what happens to a pending task of the key"`
+	MaxWait   string `json:"max_wait,omitempty"   doc:"with push-back: how long after it was scheduled a task is due at the latest, such as 1m"`
+	Cooldown  string `json:"cooldown,omitempty"   doc:"the task is refused while one of the key is running, and for so long after one was done"`
+}
+
+// apply sets it of a task. Its durations are checked here, the rest by the store.
+func (u *unique) apply(at string, out *service.NewTask) (err error) {
+	if u == nil {
+		return nil
+	}
+	out.UniqueKey, out.Unique.OnPending = u.Key, schedule.OnPending(u.OnPending)
+	if out.Unique.MaxWait, err = duration(at+".max_wait", u.MaxWait); err != nil {
+		return err
+	}
+	out.Unique.Cooldown, err = duration(at+".cooldown", u.Cooldown)
+	return err
 }
 
 type newTaskWithID struct {
@@ -35,38 +48,46 @@ type newTaskWithID struct {
 	NewTask
 }
 
-func (n NewTask) task(at, id string) (service.NewTask, error) {
-	t := schedule.Task{
-		ID: id, Queue: n.Queue, Exchange: n.Exchange, RoutingKey: n.RoutingKey, ContentType: n.ContentType, Type: n.Type,
-		CorrelationID: n.Correlation, Priority: uint8(n.Priority), Headers: n.Headers, Tags: n.Tags, // the schema bounds it
-	}
-	out := service.NewTask{}
-	var err error
-	if t.DeliverAt, out.AnyDue, err = instant(at+".due", n.Due); err != nil {
+func (n NewTask) task(at, id string) (out service.NewTask, err error) {
+	if out.Task, err = taskOf(at, n.Content); err != nil {
 		return out, err
 	}
-	if t.ExpiresAfter, err = duration(at+".expires_after", n.ExpiresAfter); err != nil {
+	out.ID = id
+	if err := n.Unique.apply(at+".unique", &out); err != nil {
 		return out, err
 	}
-	t.Body, err = bytesOf(n.Body, n.BodyBase64)
-	out.Task = t
+	out.DeliverAt, out.AnyDue, err = instant(at+".due", n.Due)
 	return out, err
 }
 
-// Filter is in the query of lists.
+// taskOf reads the destination and the message of a task.
+func taskOf(at string, c asjson.Content) (t schedule.Task, err error) {
+	t = schedule.Task{
+		Queue: c.Queue, Exchange: c.Exchange, RoutingKey: c.RoutingKey, ContentType: c.ContentType, Type: c.Type,
+		CorrelationID: c.CorrelationID, Priority: uint8(c.Priority), Headers: c.Headers, Tags: c.Tags, // the schema bounds it
+	}
+	if t.ExpiresAfter, err = duration(at+".expires_after", c.ExpiresAfter); err != nil {
+		return t, err
+	}
+	t.Body, err = bytesOf(at, c.Body, c.BodyBase64)
+	return t, err
+}
+
+// Filter selects tasks, in a query or a body.
 type Filter struct {
-	Queue       string `query:"queue"`
-	Exchange    string `query:"exchange"`
-	Status      string `query:"status"    enum:"pending,running,done,cancelled,expired,failed"`
-	DueFrom     string `query:"due_from"  doc:"due at or after this instant"`
-	DueTo       string `query:"due_to"    doc:"due before this instant"`
-	IDPrefix    string `query:"id_prefix"`
-	Tag         string `query:"tag"`
-	HeaderMatch string `query:"header"    doc:"name=value, for operators"`
+	Queue     string `json:"queue,omitempty"      query:"queue"`
+	Exchange  string `json:"exchange,omitempty"   query:"exchange"`
+	Status    string `json:"status,omitempty"     query:"status"     enum:"pending,running,done,cancelled,expired,failed"`
+	DueFrom   string `json:"due_from,omitempty"   query:"due_from"   doc:"due at or after this instant"`
+	DueTo     string `json:"due_to,omitempty"     query:"due_to"     doc:"due before this instant"`
+	IDPrefix  string `json:"id_prefix,omitempty"  query:"id_prefix"`
+	Tag       string `json:"tag,omitempty"        query:"tag"`
+	UniqueKey string `json:"unique_key,omitempty" query:"unique_key"`
+	Header    string `json:"header,omitempty"     query:"header"     doc:"name=value, for operators"`
 }
 
 func (f Filter) read(at string) (out schedule.Filter, err error) {
-	out = schedule.Filter{Queue: f.Queue, Exchange: f.Exchange, Status: schedule.Status(f.Status), IDPrefix: f.IDPrefix, Tag: f.Tag}
+	out = schedule.Filter{Queue: f.Queue, Exchange: f.Exchange, Status: schedule.Status(f.Status), IDPrefix: f.IDPrefix, Tag: f.Tag, UniqueKey: f.UniqueKey}
 	if out.DueFrom, _, err = instant(at+".due_from", f.DueFrom); err != nil {
 		return out, err
 	}
@@ -76,10 +97,10 @@ func (f Filter) read(at string) (out schedule.Filter, err error) {
 	if !out.DueFrom.IsZero() && !out.DueTo.IsZero() && !out.DueFrom.Before(out.DueTo) {
 		return out, wrong(at+".due_to", "expected an instant after due_from")
 	}
-	if f.HeaderMatch != "" {
+	if f.Header != "" {
 		var ok bool
-		if out.Header, out.HeaderValue, ok = strings.Cut(f.HeaderMatch, "="); !ok || out.Header == "" {
-			return out, wrong(at+".header", quoted(f.HeaderMatch)+"; expected name=value")
+		if out.Header, out.HeaderValue, ok = strings.Cut(f.Header, "="); !ok || out.Header == "" {
+			return out, wrong(at+".header", quoted(f.Header)+"; expected name=value")
 		}
 	}
 	return out, nil
@@ -100,8 +121,9 @@ type taskDetail struct {
 }
 
 type scheduled struct {
-	ID      string `json:"id"`
-	Created bool   `json:"created"         doc:"false: a task that says the same was there"`
+	ID      string `json:"id"                doc:"of the task that stands"`
+	Created bool   `json:"created"           doc:"false: an equal task existed, or one of the unique key"`
+	Outcome string `json:"outcome,omitempty" enum:"created,kept,replaced,pushed-back,refused"             doc:"of a task with a unique key"`
 	Error   string `json:"error,omitempty"`
 }
 
@@ -114,12 +136,13 @@ type outcomes struct {
 const tagTasks = "tasks"
 
 func (a *api) tasks() {
-	huma.Register(a.API, op("GET", "/tasks", "list-tasks", tagTasks, "List tasks in the order of their due instants, without bodies"),
+	huma.Register(a.API, op("GET", "/tasks", "list-tasks", tagTasks, "List tasks, without bodies"),
 		func(ctx context.Context, in *struct {
 			Filter
 
-			Cursor string `query:"cursor" doc:"next of the page before"`
-			Limit  int    `query:"limit"  default:"100"                 minimum:"1" maximum:"1000"`
+			Sort   string `query:"sort"   enum:"due,due-last,ended,ended-last"               default:"due" doc:"the order: by due instant, or by when they ended, which leaves out the others; -last is from the last one on"`
+			Cursor string `query:"cursor" doc:"next of the previous page, of the same order"`
+			Limit  int    `query:"limit"  default:"100"                                      minimum:"1"   maximum:"1000"`
 		},
 		) (*body[tasksPage], error) {
 			f, err := in.Filter.read("query")
@@ -131,6 +154,9 @@ func (a *api) tasks() {
 					return nil, wrong("query.cursor", err.Error())
 				}
 			}
+			if in.Sort != "due" {
+				f.Sort = schedule.Sort(in.Sort)
+			}
 			f.Limit = in.Limit
 			page, err := a.svc.Tasks(ctx, who(ctx), f)
 			return answer(a, tasksPage{asjson.TasksOf(page.Tasks), page.Next.String()}, err)
@@ -140,16 +166,20 @@ func (a *api) tasks() {
 			d, err := a.svc.Task(ctx, who(ctx), in.ID)
 			return answer(a, taskDetail{asjson.TaskOf(d.Task), d.Why, d.TraceID, asjson.EffectsOf(d.Effects), asjson.RecordsOf(d.Records), entriesOf(d.Audit)}, err)
 		})
-	huma.Register(a.API, op("PUT", "/tasks/{id}", "schedule-task", tagTasks, "Schedule a task, once: a task of the id that says the same is no error", large(maxBody)), a.put)
+	huma.Register(a.API, op("PUT", "/tasks/{id}", "schedule-task", tagTasks, "Schedule a task once: an equal task with the same id is no error", large(maxBody)), a.put)
 	put := a.OpenAPI().Paths[base+"/tasks/{id}"].Put
 	put.Responses["201"] = &huma.Response{Description: "Created", Content: put.Responses["200"].Content}
-	huma.Register(a.API, op("POST", "/tasks", "schedule-tasks", tagTasks, "Schedule up to 1000 tasks; each has a result of its own", large(maxBody)), a.batch)
+	huma.Register(a.API, op("POST", "/tasks", "schedule-tasks", tagTasks, "Schedule up to 1000 tasks, each with its own result", large(maxBody)), a.batch)
 	type movement struct {
 		To string `json:"to,omitempty" doc:"an instant, such as 2026-12-24T08:00:00Z or \"tomorrow 08:00 Europe/Berlin\""`
 		By string `json:"by,omitempty" doc:"instead of to: a duration, such as 2h or -1d"`
 	}
-	a.change("cancel", "End a pending task without its effect", func(ctx context.Context, id string) error { return a.svc.Cancel(ctx, who(ctx), id) })
-	a.change("fire", "Make a pending task due at once", func(ctx context.Context, id string) error { return a.svc.Fire(ctx, who(ctx), id) })
+	for kind, summary := range map[service.Kind]string{service.Cancel: "Cancel a pending task, so that it has no effect", service.Fire: "Make a pending task due at once"} {
+		huma.Register(a.API, op("POST", "/tasks/{id}/"+string(kind), string(kind)+"-task", tagTasks, summary),
+			func(ctx context.Context, in *TaskPath) (*body[asjson.Task], error) {
+				return a.changed(ctx, in.ID, service.Action{Kind: kind})
+			})
+	}
 	huma.Register(a.API, op("POST", "/tasks/{id}/move", "move-task", tagTasks, "Move a pending task to another instant"),
 		func(ctx context.Context, in *struct {
 			TaskPath
@@ -160,18 +190,18 @@ func (a *api) tasks() {
 			if (in.Body.To == "") == (in.Body.By == "") {
 				return nil, wrong("body.to", "expected one of to and by")
 			}
+			act := service.Action{Kind: service.MoveTo}
+			var err error
 			if in.Body.By != "" {
-				by, err := shift("body.by", in.Body.By)
-				if err != nil {
-					return nil, err
-				}
-				return a.changed(ctx, in.ID, a.svc.MoveBy(ctx, who(ctx), in.ID, by))
+				act.Kind = service.MoveBy
+				act.By, err = shift("body.by", in.Body.By)
+			} else {
+				act.At, _, err = instant("body.to", in.Body.To)
 			}
-			to, _, err := instant("body.to", in.Body.To)
 			if err != nil {
 				return nil, err
 			}
-			return a.changed(ctx, in.ID, a.svc.Move(ctx, who(ctx), in.ID, to))
+			return a.changed(ctx, in.ID, act)
 		})
 	type revival struct {
 		Due string `json:"due,omitempty" doc:"an instant; default now"`
@@ -183,28 +213,21 @@ func (a *api) tasks() {
 			Body *revival `required:"false"`
 		},
 		) (*body[asjson.Task], error) {
-			at := time.Now()
-			if in.Body != nil && in.Body.Due != "" {
-				var err error
-				if at, _, err = instant("body.due", in.Body.Due); err != nil {
-					return nil, err
-				}
+			act := service.Action{Kind: service.Revive}
+			var err error
+			if in.Body != nil {
+				act.At, _, err = instant("body.due", in.Body.Due)
 			}
-			return a.changed(ctx, in.ID, a.svc.Revive(ctx, who(ctx), in.ID, at))
+			if err != nil {
+				return nil, err
+			}
+			return a.changed(ctx, in.ID, act)
 		})
 }
 
-// change registers what one does to a task without saying more.
-func (a *api) change(verb, summary string, do func(ctx context.Context, id string) error) {
-	huma.Register(a.API, op("POST", "/tasks/{id}/"+verb, verb+"-task", tagTasks, summary),
-		func(ctx context.Context, in *TaskPath) (*body[asjson.Task], error) {
-			return a.changed(ctx, in.ID, do(ctx, in.ID))
-		})
-}
-
-// changed is the task after a change.
-func (a *api) changed(ctx context.Context, id string, err error) (*body[asjson.Task], error) {
-	if err != nil {
+// changed makes a change and returns the task as it is then.
+func (a *api) changed(ctx context.Context, id string, act service.Action) (*body[asjson.Task], error) {
+	if err := a.svc.Change(ctx, who(ctx), id, act); err != nil {
 		return nil, a.problem(err)
 	}
 	d, err := a.svc.Task(ctx, who(ctx), id)
@@ -214,7 +237,7 @@ func (a *api) changed(ctx context.Context, id string, err error) (*body[asjson.T
 type putTask struct {
 	TaskPath
 
-	Replace bool `query:"replace" doc:"overwrite a task of the id that says something else, has ended, or was given a due instant that counts from now"`
+	Replace bool `query:"replace" doc:"overwrite an existing task with the id if it differs, has ended, or the given due instant counts from now"`
 	Body    NewTask
 }
 
@@ -228,7 +251,9 @@ func (a *api) put(ctx context.Context, in *putTask) (*putOutcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Replace = in.Replace
+	if t.Replace = in.Replace; t.Replace && t.UniqueKey != "" {
+		return nil, wrong("body.unique", "expected no unique key with replace, which is about the id; see unique.on_pending")
+	}
 	list, err := a.svc.Schedule(ctx, who(ctx), []service.NewTask{t})
 	if err == nil {
 		err = list[0].Err
@@ -236,7 +261,7 @@ func (a *api) put(ctx context.Context, in *putTask) (*putOutcome, error) {
 	if err != nil {
 		return nil, a.problem(err)
 	}
-	out := &putOutcome{Status: http.StatusOK, Body: scheduled{ID: in.ID, Created: list[0].Created}}
+	out := &putOutcome{Status: http.StatusOK, Body: scheduled{ID: list[0].ID, Created: list[0].Created, Outcome: string(list[0].Outcome)}}
 	if list[0].Created {
 		out.Status = http.StatusCreated
 	}
@@ -244,7 +269,7 @@ func (a *api) put(ctx context.Context, in *putTask) (*putOutcome, error) {
 }
 
 type putTasks struct {
-	Replace bool `query:"replace" doc:"overwrite tasks that say something else, have ended, or were given a due instant that counts from now"`
+	Replace bool `query:"replace" doc:"overwrite existing tasks that differ, have ended, or whose given due instants count from now"`
 	Body    struct {
 		Tasks []newTaskWithID `json:"tasks" minItems:"1" maxItems:"1000" nullable:"false"`
 	}
@@ -253,11 +278,13 @@ type putTasks struct {
 func (a *api) batch(ctx context.Context, in *putTasks) (*body[outcomes], error) {
 	var tasks []service.NewTask
 	for i, n := range in.Body.Tasks {
-		t, err := n.task("body.tasks["+itoa(i)+"]", n.ID)
+		t, err := n.task("body.tasks["+strconv.Itoa(i)+"]", n.ID)
 		if err != nil {
 			return nil, err
 		}
-		t.Replace = in.Replace
+		if t.Replace = in.Replace; t.Replace && t.UniqueKey != "" {
+			return nil, wrong("body.tasks["+strconv.Itoa(i)+"].unique", "expected no unique key with replace, which is about the id; see unique.on_pending")
+		}
 		tasks = append(tasks, t)
 	}
 	list, err := a.svc.Schedule(ctx, who(ctx), tasks)
@@ -266,7 +293,7 @@ func (a *api) batch(ctx context.Context, in *putTasks) (*body[outcomes], error) 
 	}
 	out := outcomes{Tasks: []scheduled{}}
 	for _, r := range list {
-		s := scheduled{ID: r.ID, Created: r.Created}
+		s := scheduled{ID: r.ID, Created: r.Created, Outcome: string(r.Outcome)}
 		if r.Err != nil {
 			s.Error = r.Err.Error()
 			out.Failed++

@@ -11,8 +11,8 @@ import (
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// instant reads an instant: RFC 3339, what schedule.ParseInstant reads, now, or a
-// duration from now. relative tells that it depends on now. Empty is zero.
+// instant reads an instant: RFC 3339, what schedule.ParseInstant reads, now, or a duration from now.
+// relative reports whether it depends on now. Empty is zero.
 func instant(location, s string) (at time.Time, relative bool, err error) {
 	switch s {
 	case "":
@@ -28,7 +28,7 @@ func instant(location, s string) (at time.Time, relative bool, err error) {
 	if d, derr := shift(location, s); derr == nil {
 		return time.Now().Add(d), true, nil
 	}
-	return at, false, wrong(location, quoted(s)+" is no instant; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or from now 90m or -7d")
+	return at, false, wrong(location, quoted(s)+" is not an instant; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or from now 90m or -7d")
 }
 
 // shift reads a duration with a sign.
@@ -36,7 +36,7 @@ func shift(location, s string) (time.Duration, error) {
 	digits := strings.TrimPrefix(strings.TrimPrefix(s, "+"), "-")
 	d, err := topology.ParseDuration(digits)
 	if err != nil || len(s)-len(digits) > 1 {
-		return 0, wrong(location, quoted(s)+" is no duration; expected one such as 90s, 2h or -1d")
+		return 0, wrong(location, quoted(s)+" is not a duration; expected one such as 90s, 2h or -1d")
 	}
 	if strings.HasPrefix(s, "-") {
 		d = -d
@@ -56,12 +56,12 @@ func duration(location, s string) (time.Duration, error) {
 	return d, nil
 }
 
-// maxQuoted is how much of a wrong value stands in an error.
+// maxQuoted is how much of a wrong value an error repeats.
 const maxQuoted = 60
 
 func quoted(s string) string { return "\"" + shortened(s, maxQuoted) + "\"" }
 
-// shortened is the beginning of a text, if it is long.
+// shortened returns the beginning of a long text.
 func shortened(s string, most int) string {
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
@@ -69,16 +69,16 @@ func shortened(s string, most int) string {
 	return s
 }
 
-func bytesOf(plain, binary string) ([]byte, error) {
+func bytesOf(at, plain, binary string) ([]byte, error) {
 	switch {
 	case binary == "":
 		return []byte(plain), nil
 	case plain != "":
-		return nil, wrong("body.body_base64", "both body and body_base64; give one")
+		return nil, wrong(at+".body_base64", "both body and body_base64; give one")
 	}
 	b, err := base64.StdEncoding.DecodeString(binary)
 	if err != nil {
-		return nil, wrong("body.body_base64", "expected base64 (RFC 4648, with padding)")
+		return nil, wrong(at+".body_base64", "expected base64 (RFC 4648, with padding)")
 	}
 	return b, nil
 }

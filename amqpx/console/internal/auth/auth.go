@@ -16,13 +16,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 )
 
-// Config is where users come from, and what requests come through.
+// Config is the source of users and the way of requests.
 type Config struct {
 	// Path of the file of users.
 	Path string
-	// Prefix stands before all paths.
+	// Prefix comes before all paths.
 	Prefix string
-	// Proxy is a network whose X-Forwarded-For is believed.
+	// Proxy is a network whose X-Forwarded-For is trusted.
 	Proxy netip.Prefix
 	// Note records a login or a logout, and why a login was refused; why is empty
 	// after success. A name that no user has is "".
@@ -30,11 +30,11 @@ type Config struct {
 	Logger *zap.Logger
 }
 
-// Auth knows users.
+// Auth identifies callers by sessions and tokens.
 type Auth struct {
 	cfg       Config
 	file      *watched
-	byAddress limiter // logins from browsers that nobody has logged in with
+	byAddress limiter // logins from unknown browsers
 	byBrowser limiter // the others, so that no stranger locks them out
 	noted     limiter // refusals that are recorded
 	ended     ended
@@ -68,7 +68,7 @@ func New(cfg Config) (*Auth, error) {
 	return a, err
 }
 
-// Caller is who makes a request; false: nobody who is known.
+// Caller returns who makes a request, if that is known.
 func (a *Auth) Caller(r *http.Request) (service.Caller, bool) {
 	f := a.file.now()
 	if bearer, ok := bearerOf(r); ok {
@@ -91,13 +91,13 @@ func bearerOf(r *http.Request) (string, bool) {
 	return strings.TrimSpace(token), strings.EqualFold(scheme, "Bearer")
 }
 
-// Errors of Login, for the form. Neither tells whether there is such a user.
+// Errors of Login, for the form. Neither reveals whether there is such a user.
 var (
 	ErrWrong = errors.New("name or password is wrong")
 	ErrMany  = errors.New("too many tries; wait a minute")
 )
 
-// Login begins a session for who has filled in the form: name and password.
+// Login begins a session for the name and password of the form.
 func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
 	name, password := r.PostFormValue("name"), r.PostFormValue("password")
 	name = name[:min(len(name), maxName+1)] // nobody's is longer
@@ -139,8 +139,8 @@ func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// Logout ends the session: here, and in this process for whoever has a copy of its
-// cookie. A changed password ends all sessions of a user.
+// Logout ends the session, in this process also for whoever has a copy of its cookie. A changed
+// password ends all sessions of a user.
 func (a *Auth) Logout(w http.ResponseWriter, r *http.Request) {
 	f := a.file.now()
 	for _, c := range r.CookiesNamed(cookie) {
@@ -155,12 +155,12 @@ func (a *Auth) Logout(w http.ResponseWriter, r *http.Request) {
 func (a *Auth) cookieOf(r *http.Request, name, value string, life time.Duration) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // Secure depends on the way of the request
 		Name: name, Value: value, Path: cmp.Or(a.cfg.Prefix, "/"), MaxAge: int(life.Seconds()), HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		// A header that lies harms nobody but who sent it.
+		// A false header harms only whoever sent it.
 		Secure: r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https"),
 	}
 }
 
-// address is the client's, for the limit.
+// address returns the client's address, for the limit.
 func (a *Auth) address(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -178,7 +178,7 @@ func (a *Auth) address(r *http.Request) string {
 	return host
 }
 
-// network is an address, of IPv6 the network that one customer has.
+// network returns an address, for IPv6 the network of one customer.
 func network(ip netip.Addr) string {
 	if ip = ip.Unmap(); ip.Is6() {
 		p, _ := ip.WithZone("").Prefix(64) // it has 128 bits

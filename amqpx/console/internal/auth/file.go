@@ -27,7 +27,7 @@ import (
 
 // File is the content of a file of users.
 type File struct {
-	// SessionKey signs sessions, 32 bytes in base64. Who has it can make sessions.
+	// SessionKey signs sessions, 32 bytes in base64. Whoever has it can make sessions.
 	SessionKey string  `yaml:"session_key"`
 	Users      []User  `yaml:"users"`
 	Tokens     []Token `yaml:"tokens,omitempty"`
@@ -53,10 +53,10 @@ const (
 	MaxPassword = 72
 
 	keyBytes  = 32
-	tokenMark = "rdt_" // by which scanners for secrets know a token
+	tokenMark = "rdt_" // scanners for secrets recognize a token by it
 	maxName   = 64
 
-	// tokenPrefix stands before a token's name where callers are named.
+	// tokenPrefix comes before a token's name in the names of callers.
 	tokenPrefix = "token "
 )
 
@@ -140,8 +140,8 @@ func checkUser(name string, role service.Role) error {
 	return checkName(name, role)
 }
 
-// SetUser adds a user to a file, or changes password and role of one that is there. It
-// creates a file that does not exist.
+// SetUser adds a user to a file, or changes password and role of an existing one. It creates a
+// missing file.
 func SetUser(path, name string, role service.Role, password []byte) (created bool, err error) {
 	if err := checkUser(name, role); err != nil {
 		return false, err
@@ -164,8 +164,7 @@ func SetUser(path, name string, role service.Role, password []byte) (created boo
 	return created, err
 }
 
-// NewToken adds a token to a file, in place of one of the same name. Nobody can see
-// it again.
+// NewToken adds a token to a file, or replaces the one of that name. It cannot be shown again.
 func NewToken(path, name string, role service.Role) (token string, err error) {
 	if err := checkName(name, role); err != nil {
 		return "", err
@@ -182,10 +181,10 @@ func NewToken(path, name string, role service.Role) (token string, err error) {
 	return token, err
 }
 
-// ErrNoUser says that there is neither a user nor a token of that name.
+// ErrNoUser means that no user and no token has the name.
 var ErrNoUser = errors.New("there is neither a user nor a token of that name")
 
-// Remove takes a user and a token of a name out of a file.
+// Remove removes the user and the token of a name from a file.
 func Remove(path, name string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
@@ -214,8 +213,8 @@ func sum(token string) string {
 	return hex.EncodeToString(s[:])
 }
 
-// change writes a file anew, with its mode and owner: a reader sees the old one or the
-// new one. Changes by several processes follow one another.
+// change writes a file anew, with its mode and owner, so that a reader sees the old one or the new
+// one. Several processes change it one after the other.
 func change(path string, do func(*File)) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -259,7 +258,7 @@ func change(path string, do func(*File)) error {
 	return err
 }
 
-// look is how often a file is looked at for changes.
+// look is how often a file is checked for changes.
 const look = time.Second
 
 // watched is a file that is read again when it has changed.
@@ -287,8 +286,8 @@ func watch(path string, warn func(error)) (*watched, error) {
 	return w, nil
 }
 
-// now returns the file, at most a second old. An empty or missing file knows nobody; one
-// with a mistake is as it was before.
+// now returns the file, at most a second old. An empty or missing file has no users; a file with a
+// mistake stays as it was before.
 func (w *watched) now() *File {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limiter allows each key so much, and forgets keys that have not been used for long.
+// limiter allows each key a rate, and forgets keys that have not been used for long.
 type limiter struct {
 	every time.Duration
 	burst int
@@ -19,7 +19,7 @@ type limiter struct {
 // maxKeys bounds the memory of a limiter.
 const maxKeys = 10_000
 
-// allow tells whether one more is allowed, and takes it.
+// allow reports whether one more is allowed, and takes it.
 func (l *limiter) allow(key string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,7 +49,7 @@ func (l *limiter) forget(now time.Time) {
 	}
 }
 
-// back gives one back, for what was no attempt of an attacker.
+// back forgets a key whose attempts were not an attack.
 func (l *limiter) back(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// lock waits until no other process changes files of dir, and leaves nothing behind.
+// lock waits until no other process changes files in dir, and leaves nothing behind.
 func lock(dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -26,7 +26,7 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { _ = d.Close() }, nil // which unlocks
 }
 
-// keep gives tmp the mode and the owner of the file that it will replace.
+// keep sets mode and owner of tmp to those of the file that it will replace.
 func keep(tmp *os.File, was os.FileInfo) error {
 	if s, ok := was.Sys().(*syscall.Stat_t); ok && int(s.Uid) != os.Geteuid() {
 		if err := tmp.Chown(int(s.Uid), int(s.Gid)); err != nil {

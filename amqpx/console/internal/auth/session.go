@@ -44,13 +44,13 @@ func (f *File) user(name string) (User, bool) {
 	return User{}, false
 }
 
-// session is a new session.
+// session returns a new session.
 func (f *File) session(u User, now time.Time) string {
 	s := strconv.FormatInt(now.Add(life).Unix(), 10) + "." + text.EncodeToString([]byte(u.Name)) + "." + f.mark(u) + "." + random(text)
 	return s + "." + f.sign("session", s)
 }
 
-// whose is the user of a session that is valid.
+// whose returns the user of a valid session.
 func (f *File) whose(session string, now time.Time) (User, bool) {
 	i := strings.LastIndexByte(session, '.')
 	if i < 0 || !hmac.Equal([]byte(session[i+1:]), []byte(f.sign("session", session[:i]))) {
@@ -114,7 +114,7 @@ func (e *ended) has(session string) bool {
 // formToken goes with a session.
 func (f *File) formToken(session string) string { return f.sign("form", session) }
 
-// token is the token that a program has given.
+// token returns the token that a program gave.
 func (f *File) token(given string) (Token, bool) {
 	have := sum(given)
 	for _, t := range f.Tokens {

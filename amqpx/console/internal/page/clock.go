@@ -9,14 +9,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// clock is what delay queues hold, by how long a queue delays: a ring for each unit
-// of time, the shortest outside.
+// clock is what delay queues hold, by their delays: a ring for each unit of time, the shortest
+// outside.
 type clock struct {
 	Rings []ring
 	Total int64
 }
 
-// ring is the queues of one unit: a cell for each number of units.
+// ring has the queues of one unit, a cell for each number of units.
 type ring struct {
 	Name   string
 	Unit   time.Duration
@@ -26,7 +26,7 @@ type ring struct {
 	Most   string
 }
 
-// cell is the queues that delay for Name.
+// cell has the queues that delay for Name.
 type cell struct {
 	Name  string
 	Count int64
@@ -40,8 +40,8 @@ const (
 	clockSize = 240.0 // of the drawing, both ways
 )
 
-// ringUnits are those of the clock layout, the longest first. Another layout's queue
-// stands where its delay belongs.
+// ringUnits are those of the clock layout, the longest first. Queues of other layouts are where
+// their delays belong.
 var ringUnits = []struct {
 	name  string
 	unit  time.Duration
@@ -51,7 +51,7 @@ var ringUnits = []struct {
 	{"minutes", time.Minute, 60}, {"seconds", time.Second, 60}, {"hundredths", 10 * time.Millisecond, 100},
 }
 
-// clockOf is pure.
+// clockOf counts what waits by delay. It is pure.
 func clockOf(layouts []status.Layout) clock {
 	var c clock
 	most := int64(0)
@@ -90,7 +90,7 @@ func clockOf(layouts []status.Layout) clock {
 	return c
 }
 
-// ringOf is the largest unit that fits.
+// ringOf returns the ring of the largest unit that fits.
 func ringOf(ttl time.Duration) int {
 	for i, u := range ringUnits {
 		if ttl >= u.unit {
@@ -100,7 +100,7 @@ func ringOf(ttl time.Duration) int {
 	return len(ringUnits) - 1
 }
 
-// heat is logarithmic, so that one message can be seen beside a million.
+// heat is logarithmic, so that one message is visible beside a million.
 func heat(n, most int64) int {
 	const steps = 5
 	if n <= 0 {
@@ -112,7 +112,7 @@ func heat(n, most int64) int {
 	return 1 + int(math.Floor((steps-1)*math.Log(float64(n))/math.Log(float64(most))+1e-9))
 }
 
-// sector is the outline of a ring's cell, clockwise from the top.
+// sector returns the outline of a cell, clockwise from the top.
 func sector(ring, k, of int) string {
 	const (
 		hole, width, gap = 32.0, 13.0, 1.5

@@ -12,14 +12,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 )
 
-// A page that changes many things counts them first. Its form has a digest of what was
-// counted beside the fields, and what is sent with other fields is counted again.
+// A page that changes many things counts them first. Its form has a digest of what was counted;
+// if it is sent with other fields, it is counted again.
 
-// unsaid are the fields of such a form that do not say what shall be done.
+// unsaid are the fields of such a form that do not matter for what is done.
 var unsaid = []string{service.FormTokenField, "count", "counted", "do", "dry", "zone"}
 
-// typed is what a form says of what shall be done: without fields that are empty, with
-// one kind of line break.
+// typed returns the fields that matter, without empty ones and with one kind of line break.
 func typed(form url.Values) url.Values {
 	v := url.Values{}
 	for name, values := range form {
@@ -33,8 +32,8 @@ func typed(form url.Values) url.Values {
 	return v
 }
 
-// counted is the digest of what a form says. An instant that does not depend on when
-// the form is sent is in it as it was understood: "08:00" is another day tomorrow.
+// counted returns the digest of a form. An absolute time is in it as it was understood, because
+// "08:00" is another day tomorrow.
 func (r *request) counted(form url.Values, at time.Time) string {
 	text := form.Encode() + "\n" + r.prefs.zone.String()
 	if s := form.Get("at"); s != "" && s[0] != '+' && s[0] != '-' {
@@ -44,8 +43,8 @@ func (r *request) counted(form url.Values, at time.Time) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// count answers a form whose button asks for that: at an address that says the same,
-// if that is not too long.
+// count answers a form whose button counts, by an address that says the same if that is not too
+// long.
 func (r *request) count(path string, ask handler) (answer, error) {
 	form := typed(r.form)
 	if path == "requeue" {
@@ -58,7 +57,7 @@ func (r *request) count(path string, ask handler) (answer, error) {
 	return ask(r)
 }
 
-// recounted marks the page on which what was sent stands again.
+// recounted marks the page that shows a form again.
 func recounted(a answer, err error) (answer, error) {
 	switch d := a.data.(type) {
 	case bulkData:

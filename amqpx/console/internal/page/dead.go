@@ -1,19 +1,20 @@
 package page
 
 import (
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// deadData are the queues in which messages lie.
+// deadData are the queues with dead letters or parked messages.
 type deadData struct {
 	Queues []status.Lying
 	Parked status.Lying
@@ -34,9 +35,9 @@ func (p *Pages) dead(r *request) (answer, error) {
 	return answer{name: "dead", title: "Dead letters and parked messages", data: d}, nil
 }
 
-// deadQueueData is what lies at the head of a queue.
+// deadQueueData are the messages at the head of a queue.
 type deadQueueData struct {
-	amqpx.Peeked
+	inspect.Peeked
 
 	Limit   int
 	Reasons []reasonCount
@@ -49,7 +50,7 @@ type reasonCount struct {
 }
 
 func (p *Pages) deadQueue(r *request) (answer, error) {
-	limit, err := number(r, "limit", amqpx.DefaultPeek, amqpx.MaxPeek)
+	limit, err := number(r, "limit", inspect.DefaultPeek, inspect.MaxPeek)
 	if err != nil {
 		return answer{}, err
 	}
@@ -73,7 +74,7 @@ func (p *Pages) deadQueue(r *request) (answer, error) {
 	return answer{name: "dead-queue", title: "Queue " + shown.Line(shown.Shorten(d.Queue, 40)), data: d}, nil
 }
 
-// number is a field with a whole number; empty for its default.
+// number reads a field with a whole number, or returns its default.
 func number(r *request, name string, otherwise, most int) (int, error) {
 	s := r.get(name)
 	if s == "" {
@@ -86,14 +87,14 @@ func number(r *request, name string, otherwise, most int) (int, error) {
 	return n, nil
 }
 
-// requeueData is the form, and what it would do.
+// requeueData is the form, with what it would do.
 type requeueData struct {
 	Fields  url.Values
 	Queue   string
-	Report  *amqpx.RequeueReport // nil before the dry run
+	Report  *inspect.RequeueReport // nil before the dry run
 	Chosen  int
-	Counted string // what the dry run was of
-	Again   bool   // that of something else was seen before
+	Counted string // a digest of what was tried
+	Again   bool   // something else had been tried
 	Results []requeueLine
 	Notes   []string
 	Problem string
@@ -116,14 +117,14 @@ func readRequeue(r *request) (service.Requeue, error) {
 	}{{"reason", &q.Filter.Reasons}, {"ids", &q.Filter.IDs}, {"destination", &q.Filter.Destinations}} {
 		*f.to = lines(strings.Join(r.form[f.name], "\n"))
 	}
-	q.Filter.Error, q.Filter.Header, q.Filter.HeaderValue = r.get("error"), r.get("header"), r.get("value")
+	q.Filter.Error, q.Filter.ErrorLike, q.Filter.Header, q.Filter.HeaderValue = r.get("error"), r.get("error-like"), r.get("header"), r.get("value")
 	q.Filter.Tasks = r.get("tasks") != ""
 	q.To = topology.Destination{Queue: r.get("to-queue"), Exchange: r.get("to-exchange"), RoutingKey: r.get("to-key")}
 	var err error
-	if q.Filter.OlderThan, err = readDuration(r, "older-than"); err != nil {
+	if q.Filter.OlderThan, err = r.duration("older-than"); err != nil {
 		return q, err
 	}
-	if q.Filter.NewerThan, err = readDuration(r, "newer-than"); err != nil {
+	if q.Filter.NewerThan, err = r.duration("newer-than"); err != nil {
 		return q, err
 	}
 	if s := r.get("limit"); s != "" {
@@ -142,14 +143,14 @@ func readRequeue(r *request) (service.Requeue, error) {
 	return q, err
 }
 
-// askRequeue is the form; with "dry" also what would become of each message.
+// askRequeue is the form, and with "dry" the outcome for each message.
 func (p *Pages) askRequeue(r *request) (answer, error) {
 	form := typed(r.form)
 	d := requeueData{Fields: form, Queue: r.form.Get("queue"), Counted: r.counted(form, time.Time{})}
 	a := answer{name: "requeue", title: "Requeue from " + shown.Line(shown.Shorten(d.Queue, 40))}
 	q, err := readRequeue(r)
 	if err == nil && r.get("dry") != "" {
-		var rep amqpx.RequeueReport
+		var rep inspect.RequeueReport
 		if rep, err = p.svc.RequeueDryRun(r.Context(), r.who.Identity, q); err == nil {
 			d.Report, d.Chosen = &rep, rep.Sent+rep.Revived+rep.Removed
 			d.Results, d.Notes = requeueLines(rep), requeueNotes(rep)
@@ -157,7 +158,7 @@ func (p *Pages) askRequeue(r *request) (answer, error) {
 	}
 	if err != nil {
 		problem := describe(err)
-		if problem.Status != 400 {
+		if problem.Status != http.StatusBadRequest {
 			return a, err
 		}
 		d.Problem, a.status = problem.Detail, problem.Status
@@ -166,7 +167,7 @@ func (p *Pages) askRequeue(r *request) (answer, error) {
 	return a, nil
 }
 
-// doRequeue sends what a dry run has chosen, and no more. Anything else it tries again.
+// doRequeue sends what a dry run has chosen, and no more. It tries anything else dry again.
 func (p *Pages) doRequeue(r *request) (answer, error) {
 	if r.form.Get("do") == "count" {
 		return r.count("requeue", p.askRequeue)
@@ -183,18 +184,18 @@ func (p *Pages) doRequeue(r *request) (answer, error) {
 	return answer{to: link("job", "id", j.ID)}, err
 }
 
-// outcomes in words, as the command tells them.
+// outcomes in words, like those of the command.
 var outcomes = []struct {
-	is   amqpx.RequeueOutcome
+	is   inspect.RequeueOutcome
 	text string
 }{
-	{amqpx.RequeueSent, "would be sent to"},
-	{amqpx.RequeueRevived, "would be revived, and sent by a relay to"},
-	{amqpx.RequeueRemoved, "would be removed, because their tasks are over or were sent anew:"},
-	{amqpx.RequeueStayed, "would stay, for"},
+	{inspect.RequeueSent, "would be sent to"},
+	{inspect.RequeueRevived, "would be revived, and sent by a relay to"},
+	{inspect.RequeueRemoved, "would be removed, because their tasks are over or were sent again:"},
+	{inspect.RequeueStayed, "would stay, for"},
 }
 
-func requeueLines(rep amqpx.RequeueReport) []requeueLine {
+func requeueLines(rep inspect.RequeueReport) []requeueLine {
 	var list []requeueLine
 	for _, o := range outcomes {
 		for _, x := range rep.Results {
@@ -208,19 +209,19 @@ func requeueLines(rep amqpx.RequeueReport) []requeueLine {
 			if x.Why != "" {
 				text += ": " + shown.Line(x.Why)
 			}
-			list = append(list, requeueLine{x.Count, text, o.is == amqpx.RequeueStayed})
+			list = append(list, requeueLine{x.Count, text, o.is == inspect.RequeueStayed})
 		}
 	}
 	return list
 }
 
-func requeueNotes(rep amqpx.RequeueReport) []string {
+func requeueNotes(rep inspect.RequeueReport) []string {
 	var list []string
 	if rep.CountsDeliveries && rep.DeliveryLimit != 0 {
-		list = append(list, "Each look costs the messages that stay one delivery of those that the queue allows.")
+		list = append(list, "Each look costs the remaining messages one of the deliveries that the queue allows.")
 	}
 	if rep.Moved > 0 {
-		list = append(list, plural(int64(rep.Moved), "message was", "messages were")+" near the queue's delivery limit and went to its end, as copies.")
+		list = append(list, shown.Count(rep.Moved, "message was", "messages were")+" near the queue's delivery limit and went to its end, as copies.")
 	}
 	return list
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
@@ -143,7 +144,7 @@ func (f *fake) Overview(context.Context, service.Identity) (service.Overview, er
 		{Name: "events:order.late", Queue: "delay.route.events:order.late", Exchange: true, Exists: true},
 	}
 	o.Status.Parked = status.Lying{Queue: "delay.parked"}
-	o.Status.Tasks = &status.Tasks{Counts: []status.TaskCount{{Queue: "mail", Status: schedule.StatusPending, Count: 1_104_233}, {Queue: "orders.expire", Status: schedule.StatusPending, Count: 20_118}, {Queue: "orders.expire", Status: schedule.StatusDone, Count: 9_120_004}}}
+	o.Status.Tasks = &status.Tasks{Counts: []status.TaskCount{{Queue: "mail", Status: schedule.StatusPending, Count: 1_104_233}, {Queue: "orders.expire", Status: schedule.StatusPending, Count: 20_118}, {Queue: "orders.expire", Status: schedule.StatusDone, Count: 9_120_004}, {Queue: "mail", Status: schedule.StatusFailed, Count: 1_204}}}
 	o.Status.Tasks.Relays = []schedule.Relay{
 		{Name: "shop-1:4711", Version: "v1.0.0", Started: f.now.Add(-26 * time.Hour), Seen: f.now.Add(-4 * time.Second)},
 		{Name: "shop-2:17", Version: "v1.0.0", Started: f.now.Add(-50 * time.Hour), Seen: f.now.Add(-7 * time.Hour)},
@@ -159,18 +160,8 @@ func (f *fake) Overview(context.Context, service.Identity) (service.Overview, er
 		}
 		o.Horizon = append(o.Horizon, service.HorizonCount{Name: h.name, Until: f.now.Add(h.until), Count: h.n})
 	}
-	for i := range 60 {
-		p := service.LatenessPoint{From: f.now.Add(time.Duration(i-60) * time.Minute).Truncate(time.Minute), Count: 1200}
-		p.P50 = time.Duration(9+3*math.Sin(float64(i)/5)) * time.Millisecond
-		p.P99 = time.Duration(22+9*math.Sin(float64(i)/3)+float64(i%7)) * time.Millisecond
-		if i > 20 && i < 24 {
-			p.Count = 0
-		}
-		if i == 44 {
-			p.P99 = 88 * time.Millisecond
-		}
-		o.Lateness = append(o.Lateness, p)
-	}
+	o.History = endedBefore(o.At)
+	o.Ended = &service.Ended{Done: 10_000, Failed: 0, FailedBefore: 3, FailedDay: 27, Retried: 4}
 	o.Rates = &service.Rates{In: 412.4, Out: 398.1}
 	if f.calm {
 		return o, nil
@@ -192,6 +183,37 @@ func (f *fake) Overview(context.Context, service.Identity) (service.Overview, er
 	}
 	o.Status.Notes = []string{"dead-letter queues were looked into: their messages have the redelivered flag now"}
 	return o, nil
+}
+
+// endedBefore is a week in which much was done, with a bad hour and some minutes without.
+func endedBefore(now time.Time) (h service.History) {
+	for _, p := range periods {
+		list := []schedule.Ends{}
+		for i := range p.n {
+			if i > p.n/3 && i < p.n/3+4 {
+				continue
+			}
+			from := now.Truncate(p.Width).Add(time.Duration(i+1-p.n) * p.Width)
+			e := schedule.Ends{From: from, To: from.Add(p.Width), Late: make([]int64, 30)}
+			for class := range 20 {
+				e.Late[class] = int64(p.Width.Minutes() * 300 * math.Exp(-math.Pow(float64(class)-5-2*math.Sin(float64(i)/5), 2)/3))
+				e.Done += e.Late[class]
+			}
+			if i == p.n*3/4 {
+				e.Late[20], e.Done, e.Failed, e.Retries = e.Done/50, e.Done+e.Done/50, e.Done/9, e.Done/2
+			}
+			list = append(list, e)
+		}
+		switch p.Name {
+		case "hour":
+			h.Hour = list
+		case "day":
+			h.Day = list
+		case "week":
+			h.Week = list
+		}
+	}
+	return h
 }
 
 func (f *fake) Watch(ctx context.Context, _ service.Identity, each func(service.Overview) error) error {
@@ -220,22 +242,21 @@ func (f *fake) Histogram(_ context.Context, _ schedule.Filter, from, to time.Tim
 		h.From, h.To = f.now.Add(-5*time.Minute), f.now.Add(365*24*time.Hour)
 	}
 	at := h.From
+	if from.IsZero() { // grows, as that of a service
+		for i, hours := range []float64{0, 1. / 60, 5. / 60, 0.25, 0.5, 1, 2, 4, 8, 16, 24, 48, 96, 168, 336, 720, 1440, 2880, 5760, 8784} {
+			b := schedule.Bin{From: at, To: f.now.Add(time.Duration(hours * float64(time.Hour)))}
+			b.Count = int64(4000 * b.To.Sub(b.From).Hours() / (1 + math.Pow(hours/30, 1.5)) * (1.2 + math.Sin(float64(i)*1.7)))
+			if i == 0 && !f.calm {
+				b.Count = 126
+			}
+			h.Bins = append(h.Bins, b)
+			at = b.To
+		}
+		return h, nil
+	}
 	for i := range n {
 		next := h.From.Add(h.To.Sub(h.From) * time.Duration(i+1) / time.Duration(n))
-		if from.IsZero() { // grows
-			x := float64(i+1) / float64(n)
-			next = h.From.Add(time.Duration(float64(h.To.Sub(h.From)) * math.Pow(x, 6))).Truncate(time.Millisecond)
-			if i == 0 {
-				next = f.now
-			}
-		}
-		if i == n-1 {
-			next = h.To
-		}
 		c := int64(30_000 * math.Exp(-math.Pow(float64(i)-30, 2)/90) * (1.2 + math.Sin(float64(i)*1.7)))
-		if i == 0 && !f.calm {
-			c = 126
-		}
 		h.Bins = append(h.Bins, schedule.Bin{From: at, To: next, Count: c})
 		at = next
 	}
@@ -269,12 +290,30 @@ func (f *fake) Tasks(_ context.Context, _ service.Identity, x schedule.Filter) (
 	return p, nil
 }
 
+func (f *fake) Suggest(context.Context) (service.Suggestions, error) {
+	return service.Suggestions{Queues: []string{"mail", "orders.expire", scriptTag}, Tags: []string{"tenant-7", scriptTag}}, f.err
+}
+
+func (f *fake) LastRuns(_ context.Context, names []string) (map[string]schedule.Task, error) {
+	runs := map[string]schedule.Task{}
+	for _, name := range names {
+		switch name {
+		case "nightly-report":
+			due := f.now.Add(-9 * time.Hour)
+			runs[name] = schedule.Task{ID: name + "@20261122T013000Z", Status: schedule.StatusDone, DeliverAt: due, FinishedAt: due.Add(14 * time.Millisecond)}
+		case scriptTag:
+			runs[name] = schedule.Task{ID: name + "@20261122T013000Z", Status: schedule.StatusFailed, DeliverAt: f.now, FinishedAt: f.now, LastError: strings.Repeat(scriptTag, 100)}
+		}
+	}
+	return runs, f.err
+}
+
 func (f *fake) chosen(x schedule.Filter) []schedule.Task {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var list []schedule.Task
 	for _, t := range f.tasks {
-		if x.Queue != "" && t.Queue != x.Queue || x.Exchange != "" && t.Exchange != x.Exchange || x.Status != "" && t.Status != x.Status || !strings.HasPrefix(t.ID, x.IDPrefix) ||
+		if x.Queue != "" && t.Queue != x.Queue || x.Exchange != "" && t.Exchange != x.Exchange || x.Status != "" && t.Status != x.Status || !strings.HasPrefix(t.ID, x.IDPrefix) || len(x.IDs) > 0 && !slices.Contains(x.IDs, t.ID) ||
 			x.Tag != "" && !slices.Contains(t.Tags, x.Tag) || !x.DueFrom.IsZero() && t.DeliverAt.Before(x.DueFrom) || !x.DueTo.IsZero() && !t.DeliverAt.Before(x.DueTo) {
 			continue
 		}
@@ -294,7 +333,7 @@ func (f *fake) Count(_ context.Context, x schedule.Filter, limit int64) (int64, 
 	return min(n, limit), n > limit, f.err
 }
 
-// Task gives everybody the body: hiding it is tested.
+// Task returns the body to everybody, because hiding it is tested.
 func (f *fake) Task(_ context.Context, _ service.Identity, id string) (service.TaskDetail, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -374,29 +413,25 @@ func (f *fake) set(action, id string, from, to schedule.Status, at time.Time) er
 	return nil
 }
 
-func (f *fake) Cancel(_ context.Context, _ service.Identity, id string) error {
-	return f.set("cancel", id, schedule.StatusPending, schedule.StatusCancelled, time.Time{})
+func (f *fake) Change(_ context.Context, _ service.Identity, id string, a service.Action) error {
+	switch a.Kind {
+	case service.Cancel:
+		return f.set("cancel", id, schedule.StatusPending, schedule.StatusCancelled, time.Time{})
+	case service.MoveTo:
+		return f.set("move", id, schedule.StatusPending, schedule.StatusPending, a.At)
+	case service.Fire:
+		return f.set("fire", id, schedule.StatusPending, schedule.StatusPending, f.now)
+	case service.Revive:
+		return f.set("revive", id, schedule.StatusFailed, schedule.StatusPending, a.At)
+	}
+	return fmt.Errorf("the pages do not %s one task", a.Kind)
 }
 
-func (f *fake) MoveBy(context.Context, service.Identity, string, time.Duration) error { return nil }
-
-func (f *fake) Move(_ context.Context, _ service.Identity, id string, to time.Time) error {
-	return f.set("move", id, schedule.StatusPending, schedule.StatusPending, to)
-}
-
-func (f *fake) Fire(_ context.Context, _ service.Identity, id string) error {
-	return f.set("fire", id, schedule.StatusPending, schedule.StatusPending, f.now)
-}
-
-func (f *fake) Revive(_ context.Context, _ service.Identity, id string, at time.Time) error {
-	return f.set("revive", id, schedule.StatusFailed, schedule.StatusPending, at)
-}
-
-func (f *fake) BulkCount(_ context.Context, x schedule.Filter, _ service.BulkAction) (int64, error) {
+func (f *fake) BulkCount(_ context.Context, x schedule.Filter, _ service.Action) (int64, error) {
 	return int64(len(f.chosen(x))), f.err
 }
 
-func (f *fake) Bulk(_ context.Context, _ service.Identity, x schedule.Filter, a service.BulkAction, count int64) (service.Job, error) {
+func (f *fake) Bulk(_ context.Context, _ service.Identity, x schedule.Filter, a service.Action, count int64) (service.Job, error) {
 	what := "at " + a.At.UTC().Format(time.RFC3339)
 	switch {
 	case a.By != 0:
@@ -455,22 +490,46 @@ func (f *fake) DeleteRecurring(_ context.Context, _ service.Identity, name strin
 	return f.called("delete", name)
 }
 
-func (f *fake) Peek(_ context.Context, _ service.Identity, queue string, _ int) (amqpx.Peeked, error) {
-	dead := func(id, reason, err string, body []byte) amqpx.DeadLetter {
-		return amqpx.DeadLetter{
+func (f *fake) Destinations(context.Context) ([]schedule.DestinationState, error) {
+	return []schedule.DestinationState{
+		{Queue: "mail", PausedAt: f.now.Add(-time.Hour), PausedBy: "anna", PerSecond: 100, Burst: 10, Waiting: 12_000},
+		{Exchange: scriptTag, PausedAt: f.now.Add(-time.Hour), PausedBy: scriptTag},
+		{Queue: "posts", SpreadUntil: f.now.Add(time.Hour), Waiting: schedule.MostWaiting, Busy: true},
+	}, f.err
+}
+
+func (f *fake) PauseDestination(_ context.Context, _ service.Identity, d topology.Destination) error {
+	return f.called("pause destination", d.Queue, d.Exchange)
+}
+
+func (f *fake) ResumeDestination(_ context.Context, _ service.Identity, d topology.Destination, spread time.Duration) error {
+	return f.called("resume destination", d.Queue, d.Exchange, spread)
+}
+
+func (f *fake) Peek(_ context.Context, _ service.Identity, queue string, _ int) (inspect.Peeked, error) {
+	dead := func(id, reason, err string, body []byte) inspect.DeadLetter {
+		return inspect.DeadLetter{
 			Delivery: &amqpx.Delivery{ID: id, Queue: queue, Body: body, DueAt: f.now.Add(-time.Hour), Version: 1}, Reason: reason, Error: err, Died: f.now.Add(-40 * time.Minute),
 			Destination: topology.Destination{Queue: "mail"}, Attempts: []string{f.now.Add(-time.Hour).Format(time.RFC3339) + " " + err},
 		}
 	}
-	return amqpx.Peeked{Queue: queue, More: 9, Messages: []amqpx.DeadLetter{
+	return inspect.Peeked{Queue: queue, More: 9, Messages: []inspect.DeadLetter{
 		dead("order-10007-expire", "retries", "smtp: 451 4.3.2 system not accepting network messages", []byte(`{"to":"a@example.org"}`)),
 		dead(scriptTag, "rejected", override, []byte(scriptTag)), dead("", "", "", []byte{0, 255}),
 	}, Notes: []string{"before RabbitMQ 4.0 a quorum queue puts what was read at its end"}}, f.err
 }
 
-func (f *fake) RequeueDryRun(context.Context, service.Identity, service.Requeue) (amqpx.RequeueReport, error) {
-	return amqpx.RequeueReport{Total: 12, Looked: 12, Chosen: 12, Sent: 7, Revived: 3, Stayed: 2, Results: []amqpx.RequeueResult{
-		{Destination: "mail", Outcome: amqpx.RequeueSent, Count: 7}, {Destination: "mail", Outcome: amqpx.RequeueRevived, Count: 3}, {Destination: "sms", Outcome: amqpx.RequeueStayed, Why: "the destination is gone", Count: 2},
+func (f *fake) ErrorGroups(_ context.Context, queue string, order inspect.GroupOrder, _ int) (inspect.ErrorGroups, error) {
+	first, last := f.now.Add(-48*time.Hour), f.now.Add(-40*time.Minute)
+	return inspect.ErrorGroups{Queue: queue, Total: 100_012, Looked: 100_000, Others: 3, AtLeast: true, Notes: []string{"ordered by " + string(order)}, Groups: []inspect.ErrorGroup{
+		{Destination: "mail", Reason: "attempts", ErrorLike: "smtp: # system not accepting network messages", Messages: 99_990, First: &first, Last: &last, ExampleID: "order-10007-expire", Example: "smtp: 451 4.3.2 system not accepting network messages"},
+		{Reason: "rejected", ErrorLike: override, Messages: 6, Last: &last, ExampleID: scriptTag, Example: scriptTag}, {Messages: 1},
+	}}, f.err
+}
+
+func (f *fake) RequeueDryRun(context.Context, service.Identity, service.Requeue) (inspect.RequeueReport, error) {
+	return inspect.RequeueReport{Total: 12, Looked: 12, Chosen: 12, Sent: 7, Revived: 3, Stayed: 2, Results: []inspect.RequeueResult{
+		{Destination: "mail", Outcome: inspect.RequeueSent, Count: 7}, {Destination: "mail", Outcome: inspect.RequeueRevived, Count: 3}, {Destination: "sms", Outcome: inspect.RequeueStayed, Why: "the destination is gone", Count: 2},
 	}}, f.err
 }
 

@@ -1,11 +1,16 @@
 package page
 
 import (
+	"cmp"
+	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -15,12 +20,16 @@ const (
 	narrowest = time.Minute
 )
 
-// histogram is the pending tasks by due instant as a drawing: the x of a bar is its
-// number, its height that of 100.
+// histogram is the drawing of pending tasks by due instant. The x of a bar is its number, its
+// height a percentage: of the fullest bar if all are of one width, and otherwise of the
+// decades of its tasks an hour, so that a wide bar is not higher for being wide.
 type histogram struct {
 	Bars          []bar
 	Ticks         []tick
-	Max, Total    int64
+	Total         int64
+	Top, Bottom   string    // of the axis
+	Lines         []float64 // the y of its lines
+	Scale         string    // what the axis means
 	Before, After int64
 	BeforeHref    string
 	AfterHref     string
@@ -32,7 +41,7 @@ type histogram struct {
 	Problem       string // why there is none
 }
 
-// bar is the tasks of one bin.
+// bar has the tasks of one bin.
 type bar struct {
 	X        float64
 	Y, H     float64
@@ -76,14 +85,11 @@ func (p *Pages) histogram(r *request, o service.Overview) (histogram, error) {
 func draw(r *request, f schedule.Filter, h service.Histogram, zoomed bool) histogram {
 	v := histogram{From: r.stamp(h.From), To: r.stamp(h.To), Before: h.Before, After: h.After, Zoomed: zoomed, Queue: f.Queue}
 	for _, b := range h.Bins {
-		v.Max, v.Total = max(v.Max, b.Count), v.Total+b.Count
+		v.Total += b.Count
 	}
-	top := max(v.Max, 1)
+	heights := v.scale(h.Bins)
 	for i, b := range h.Bins {
-		height := 0.0
-		if b.Count > 0 {
-			height = math.Max(2, 100*float64(b.Count)/float64(top))
-		}
+		height := heights[i]
 		one := bar{X: float64(i), Y: 100 - height, H: height, Count: b.Count, From: r.stamp(b.From), To: r.stamp(b.To), Width: topology.FormatDuration(b.To.Sub(b.From).Round(time.Second))}
 		one.Href = spanHref(f, b.From, b.To)
 		if !b.To.After(r.now) {
@@ -116,7 +122,65 @@ func draw(r *request, f schedule.Filter, h service.Histogram, zoomed bool) histo
 	return v
 }
 
-// spanHref leads into a span: the histogram of it, or its tasks where it is short.
+// scale sets the axis, and returns the heights of the bars.
+func (v *histogram) scale(bins []schedule.Bin) []float64 {
+	heights := make([]float64, len(bins))
+	if len(bins) == 0 {
+		return heights
+	}
+	width := func(b schedule.Bin) time.Duration { return b.To.Sub(b.From) }
+	var most int64
+	least, high := math.Inf(1), 0.0 // tasks an hour
+	even := true
+	for _, b := range bins {
+		most, even = max(most, b.Count), even && (width(b)-width(bins[0])).Abs() < time.Second
+		if rate := hourly(b); rate > 0 {
+			least, high = math.Min(least, rate), math.Max(high, rate)
+		}
+	}
+	if even || most == 0 {
+		for i, b := range bins {
+			heights[i] = barHeight(b.Count, most, 2)
+		}
+		v.Top, v.Bottom, v.Lines = shown.Number(most), "0", []float64{0.5, 50}
+		v.Scale = "Tasks in each " + topology.FormatDuration(width(bins[0]).Round(time.Second)) + "."
+		return heights
+	}
+	low, top := math.Floor(math.Log10(least)), math.Ceil(math.Log10(high))
+	low = math.Min(low, top-1)
+	for i, b := range bins {
+		if rate := hourly(b); rate > 0 {
+			heights[i] = math.Max(3, 100*(math.Log10(rate)-low)/(top-low))
+		}
+	}
+	for y := low; y <= top; y++ {
+		v.Lines = append(v.Lines, math.Max(0.5, 100-100*(y-low)/(top-low)))
+	}
+	v.Top, v.Bottom = decade(top), decade(low)
+	v.Scale = fmt.Sprintf("Tasks an hour, each line ten times the one below. The bars are longer the farther ahead they are: from %s to %s.",
+		topology.FormatDuration(width(narrowestOf(bins)).Round(time.Second)), topology.FormatDuration(width(bins[len(bins)-1]).Round(time.Hour)))
+	return heights
+}
+
+// hourly returns how many tasks an hour a bin has.
+func hourly(b schedule.Bin) float64 {
+	return float64(b.Count) / math.Max(b.To.Sub(b.From).Hours(), 1e-9)
+}
+
+// narrowestOf returns the bin that spans the shortest time.
+func narrowestOf(bins []schedule.Bin) schedule.Bin {
+	return slices.MinFunc(bins, func(a, b schedule.Bin) int { return cmp.Compare(a.To.Sub(a.From), b.To.Sub(b.From)) })
+}
+
+// decade returns a power of ten.
+func decade(exponent float64) string {
+	if exponent < 0 {
+		return strconv.FormatFloat(math.Pow(10, exponent), 'f', int(-exponent), 64)
+	}
+	return shown.Number(int64(math.Pow(10, exponent)))
+}
+
+// spanHref leads into a span: to its histogram, or to its tasks if it is short.
 func spanHref(f schedule.Filter, from, to time.Time) string {
 	if to.Sub(from) >= narrowest {
 		return nowHref(f, from, to)
@@ -129,7 +193,7 @@ func nowHref(f schedule.Filter, from, to time.Time) string {
 	return link("./", "queue", f.Queue, "from", exact(from), "to", exact(to))
 }
 
-// axisText has what differs within a span, and from now.
+// axisText returns the parts of a time that differ within a span, and from now.
 func axisText(t, now time.Time, span time.Duration) string {
 	const day = 24 * time.Hour
 	away := t.Sub(now).Abs()

@@ -5,7 +5,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// jobData is how far a job is.
+// jobData is a job with its progress.
 type jobData struct {
 	service.Job
 
@@ -34,10 +34,10 @@ func jobOf(j service.Job) jobData {
 	return d
 }
 
-// jobActs are what can be done to a job.
+// jobActs are the changes of a job.
 var jobActs = map[string]struct{ label, question string }{
-	"stop":     {"Stop", "End this job after what it is doing? What it has done stays done."},
-	"continue": {"Continue", "Go on with this job where it ended?"},
+	"stop":     {"Stop", "Stop this job after its present step? What it has done stays done."},
+	"continue": {"Continue", "Continue this job where it stopped?"},
 }
 
 func (p *Pages) askJob(name string) handler {
@@ -48,7 +48,7 @@ func (p *Pages) askJob(name string) handler {
 		}
 		a := jobActs[name]
 		return answer{name: "task-act", title: a.label, data: actData{
-			Name: name, Label: a.label, Question: a.question, Path: "job-" + name, IDField: "id", ID: j.ID, BackHref: link("job", "id", j.ID),
+			Label: a.label, Question: a.question, Path: "job-" + name, IDField: "id", ID: j.ID, BackHref: link("job", "id", j.ID),
 			Detail: j.Entry.Action + " " + shown.Line(j.Entry.Detail),
 		}}, nil
 	}

@@ -37,7 +37,7 @@ func (p *Pages) stream(from feed) http.HandlerFunc {
 	}
 }
 
-// beginStream begins an answer of events, and gives what sends one.
+// beginStream begins an answer of events, and returns what sends one.
 func beginStream(w http.ResponseWriter) (send func([]byte) error, err error) {
 	c := http.NewResponseController(w)
 	h := w.Header()
@@ -61,8 +61,7 @@ func beginStream(w http.ResponseWriter) (send func([]byte) error, err error) {
 	}, nil
 }
 
-// feedNow sends the first page's parts. All who look at the same span share one
-// rendering.
+// feedNow sends the parts of the first page. All readers of the same span share one rendering.
 func (p *Pages) feedNow(ctx context.Context, q *request, send func([]byte) error) error {
 	return p.svc.Watch(ctx, q.who.Identity, func(o service.Overview) error {
 		event, err := p.liveEvent(q, o)
@@ -74,14 +73,14 @@ func (p *Pages) feedNow(ctx context.Context, q *request, send func([]byte) error
 }
 
 const (
-	// pace is how often a list of tasks is read again while somebody looks at it, and
-	// relax how many times longer than reading took the pause is at least.
+	// pace is the pause before a list of tasks is read again while somebody looks at it; it is
+	// at least relax times as long as reading took.
 	pace  = 4 * time.Second
 	relax = 20
 )
 
-// feedTasks sends a list of tasks and their number. All who look at the same list
-// share one reading and one rendering.
+// feedTasks sends a list of tasks and their number. All readers of the same list share one
+// reading and one rendering.
 func (p *Pages) feedTasks(ctx context.Context, q *request, send func([]byte) error) error {
 	var last []byte
 	for {
@@ -90,7 +89,7 @@ func (p *Pages) feedTasks(ctx context.Context, q *request, send func([]byte) err
 			return err
 		}
 		if bytes.Equal(event, last) {
-			event = eventOf("same", []byte("1")) // by which both sides see that the other is there
+			event = eventOf("same", []byte("1")) // so both sides see that the other is there
 		} else {
 			last = event
 		}
@@ -105,7 +104,7 @@ func (p *Pages) feedTasks(ctx context.Context, q *request, send func([]byte) err
 	}
 }
 
-// tasksEvent is the newest rendering of a list, and for how long it is good.
+// tasksEvent returns the newest rendering of a list, and for how long it is good.
 func (p *Pages) tasksEvent(q *request) (event []byte, pause time.Duration, err error) {
 	key := []string{"tasks", q.prefs.Zone, string(q.who.Role), q.form.Get("after")}
 	for _, name := range filterFields {
@@ -136,7 +135,7 @@ func (p *Pages) tasksEvent(q *request) (event []byte, pause time.Duration, err e
 	return e.event, max(pace, relax*e.took), nil
 }
 
-// supported leaves out that a server of tests has no deadlines.
+// supported ignores that a server of tests has no deadlines.
 func supported(err error) error {
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil
@@ -144,7 +143,7 @@ func supported(err error) error {
 	return err
 }
 
-// maxKept is how many renderings are kept.
+// maxKept is the most renderings that are kept.
 const maxKept = 200
 
 // liveCache has the newest rendering of each span or list, for each time zone and role.
@@ -154,7 +153,7 @@ type liveCache struct {
 }
 
 type liveEntry struct {
-	turn  chan struct{} // has room for who may read and change the rest
+	turn  chan struct{} // held by whoever reads and changes the rest
 	at    time.Time
 	took  time.Duration
 	event []byte
@@ -175,7 +174,7 @@ func (c *liveCache) entry(key string) *liveEntry {
 }
 
 func (p *Pages) liveEvent(q *request, o service.Overview) ([]byte, error) {
-	e := p.live.entry(fmt.Sprint("now\x00", q.get("from"), "\x00", q.get("to"), "\x00", q.get("queue"), "\x00", q.prefs.Zone, "\x00", q.who.Role))
+	e := p.live.entry(fmt.Sprint("now\x00", q.get("from"), "\x00", q.get("to"), "\x00", q.get("queue"), "\x00", periodOf(q).Name, "\x00", q.prefs.Zone, "\x00", q.who.Role))
 	e.turn <- struct{}{}
 	defer func() { <-e.turn }()
 	if e.event != nil && e.at.Equal(o.At) {
@@ -195,7 +194,7 @@ func (p *Pages) liveEvent(q *request, o service.Overview) ([]byte, error) {
 	return e.event, nil
 }
 
-// eventOf is an event of one name; a line break begins another line of data.
+// eventOf returns an event; each line of data is a line of it.
 func eventOf(name string, data []byte) []byte {
 	var b bytes.Buffer
 	_, _ = fmt.Fprintf(&b, "event: %s\n", name)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// loginData is the form to log in by.
+// loginData is the login form.
 type loginData struct {
 	Problem string
 	Next    string // where to go then
@@ -20,10 +20,9 @@ type loginData struct {
 // maxNext bounds the address to come back to.
 const maxNext = 4096
 
-// Login answers a request that needs somebody to log in, with the form. What a form
-// had in it whose session has ended stays: it is filled in again after the login.
-// The form is sent by POST to login, with the fields name, password, next (where to
-// go then; see Local) and the form token. Problem says why a login was refused.
+// Login answers a request that needs a login with the form, which is sent by POST to login with
+// the fields name, password, next (where to go then; see Local) and the form token. A form whose
+// session has ended is filled in again after the login. Problem says why a login was refused.
 func (p *Pages) Login(w http.ResponseWriter, r *http.Request, status int, problem string) {
 	q, err := p.request(w, r)
 	d := loginData{Problem: problem}
@@ -42,7 +41,7 @@ func (p *Pages) Login(w http.ResponseWriter, r *http.Request, status int, proble
 	p.write(w, q, answer{name: "login", title: "Log in", status: status, data: d})
 }
 
-// formAgain is the address at which a form stands again with its fields.
+// formAgain returns the address of a form with its fields filled in.
 func formAgain(path string, form url.Values) (next string, lost []condition) {
 	v := url.Values{}
 	for name, values := range form {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 )
 
 // nowData is the front page.
@@ -15,7 +16,8 @@ type nowData struct {
 	Horizon   []horizonCell
 	Histogram histogram
 	Clock     clock
-	Lateness  latenessChart
+	Ended     endedChart
+	Dead      []deadLine
 	Relays    []relay
 	Unhandled int64
 	Age       time.Duration // of what is shown
@@ -51,7 +53,7 @@ func (p *Pages) nowData(r *request, o service.Overview) (nowData, error) {
 		return nowData{}, err
 	}
 	d := nowData{
-		Overview: o, Histogram: h, Verdict: judge(o, r.now), Horizon: horizon(o), Clock: clockOf(o.Status.Layouts), Lateness: latenessOf(r, o.At, o.Lateness),
+		Overview: o, Histogram: h, Verdict: judge(o, r.now), Horizon: horizon(o), Clock: clockOf(o.Status.Layouts), Ended: chartEnded(r, o), Dead: deadLines(o),
 		Age: max(0, r.now.Sub(o.At)).Truncate(time.Second),
 	}
 	if t := o.Status.Tasks; t != nil {
@@ -60,6 +62,35 @@ func (p *Pages) nowData(r *request, o service.Overview) (nowData, error) {
 		}
 	}
 	return d, nil
+}
+
+// deadLine is messages that died, or were parked, in one queue for one reason.
+type deadLine struct {
+	Queue    string
+	Messages int64
+	Reason   string // empty: unknown
+	Error    string // of the newest of them
+}
+
+// deadLines returns what lies in the dead-letter queues and the parked queue, as far as
+// somebody has looked.
+func deadLines(o service.Overview) []deadLine {
+	var list []deadLine
+	add := func(l status.Lying) {
+		for _, g := range l.Groups {
+			list = append(list, deadLine{l.Queue, int64(g.Messages), g.Reason, g.Error})
+		}
+		if rest := l.Messages - int64(l.Looked); rest > 0 {
+			list = append(list, deadLine{Queue: l.Queue, Messages: rest})
+		}
+	}
+	for _, d := range o.Status.Destinations {
+		if d.Dead != nil {
+			add(*d.Dead)
+		}
+	}
+	add(o.Status.Parked)
+	return list
 }
 
 // horizonLabels of the names that a service gives.

@@ -1,9 +1,3 @@
-// Package page is the console as people see it: what waits, what is wrong, and the
-// forms that change it. Every page is one level below where the console is mounted,
-// so that relative links hold under any prefix, and works without JavaScript.
-//
-// The handler before it puts a service.Caller into the request's context, and
-// compares the form token of every POST with the caller's.
 package page
 
 import (
@@ -21,9 +15,10 @@ import (
 
 // Options tune the pages. The zero value is ready to use.
 type Options struct {
-	// Title stands at the top of every page, so that two consoles can be told apart;
-	// default "rabbitdelay".
+	// Title is at the top of every page, to tell two consoles apart; default "rabbitdelay".
 	Title string
+	// Color is that of a line above all pages, such as #c62828; empty for none.
+	Color string
 	// TraceURL is a link to a task's trace, in which {id} stands for the trace id;
 	// empty for no link.
 	TraceURL string
@@ -35,14 +30,14 @@ type Options struct {
 
 // Pages is the handler of all pages. What it serves below assets/ needs no login.
 type Pages struct {
-	svc  service.Service
+	svc  Service
 	o    Options
 	mux  *http.ServeMux
 	live liveCache
 }
 
 // New makes the pages of a service.
-func New(svc service.Service, o Options) *Pages {
+func New(svc Service, o Options) *Pages {
 	o.Title = cmp.Or(o.Title, "rabbitdelay")
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -56,33 +51,36 @@ func New(svc service.Service, o Options) *Pages {
 	p.mux.HandleFunc("GET /live-tasks", p.stream(p.feedTasks))
 	for path, h := range map[string]handler{
 		"{$}": p.now, "tasks": p.tasks, "task": p.task, "job": p.job, "audit": p.audit,
-		"recurring": p.recurring, "recurring-task": p.recurringTask,
-		"trace": p.trace, "dead": p.dead, "dead-queue": p.deadQueue, "layouts": p.layouts,
+		"recurring": p.recurring, "recurring-task": p.recurringTask, "held": p.held,
+		"trace": p.trace, "dead": p.dead, "dead-queue": p.deadQueue, "dead-errors": p.deadErrors, "layouts": p.layouts,
 	} {
 		p.mux.HandleFunc("GET /"+path, p.serve(h))
 	}
 	p.mux.HandleFunc("POST /preferences", p.serve(p.setPreferences))
-	// What changes something asks by GET, with the values of a form in the URL, and
-	// does it by POST. So a form whose session has ended can be shown again.
-	for path, a := range map[string]struct{ ask, do handler }{
-		"task-cancel":      {p.askTask("cancel"), p.doTask("cancel")},
-		"task-move":        {p.askTask("move"), p.doTask("move")},
-		"task-fire":        {p.askTask("fire"), p.doTask("fire")},
-		"task-revive":      {p.askTask("revive"), p.doTask("revive")},
-		"task-new":         {p.askNew, p.doNew},
-		"bulk":             {p.askBulk, p.doBulk},
-		"job-stop":         {p.askJob("stop"), p.doJob("stop")},
-		"job-continue":     {p.askJob("continue"), p.doJob("continue")},
-		"recurring-edit":   {p.askRecurring, p.putRecurring},
-		"recurring-pause":  {p.askRecurringAct("pause"), p.doRecurringAct("pause")},
-		"recurring-resume": {p.askRecurringAct("resume"), p.doRecurringAct("resume")},
-		"recurring-fire":   {p.askRecurringAct("fire"), p.doRecurringAct("fire")},
-		"recurring-delete": {p.askRecurringAct("delete"), p.doRecurringAct("delete")},
-		"requeue":          {p.askRequeue, p.doRequeue},
-		"retire":           {p.askRetire, p.doRetire},
-	} {
-		p.mux.HandleFunc("GET /"+path, p.serve(operator(a.ask)))
-		p.mux.HandleFunc("POST /"+path, p.serve(operator(a.do)))
+	// A change asks by GET, with the values of a form in the URL, and is made by POST. So
+	// the form of a session that has ended can be shown again.
+	change := func(path string, ask, do handler) {
+		p.mux.HandleFunc("GET /"+path, p.serve(operator(ask)))
+		p.mux.HandleFunc("POST /"+path, p.serve(operator(do)))
+	}
+	change("task-new", p.askNew, p.doNew)
+	change("bulk", p.askBulk, p.doBulk)
+	change("recurring-edit", p.askRecurring, p.putRecurring)
+	change("requeue", p.askRequeue, p.doRequeue)
+	change("retire", p.askRetire, p.doRetire)
+	for _, a := range acts {
+		if a.name != "" {
+			change("task-"+a.name, p.askTask(a), p.doTask(a))
+		}
+	}
+	for name := range jobActs {
+		change("job-"+name, p.askJob(name), p.doJob(name))
+	}
+	for name := range heldNotices {
+		change("destination-"+name, p.askHeld(name), p.doHeld(name))
+	}
+	for name := range recurringActs {
+		change("recurring-"+name, p.askRecurringAct(name), p.doRecurringAct(name))
 	}
 	p.mux.HandleFunc("/", p.serve(func(*request) (answer, error) { return answer{}, errNoPage }))
 	return p
@@ -92,7 +90,7 @@ func New(svc service.Service, o Options) *Pages {
 // stands in a path.
 func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.mux.ServeHTTP(w, r) }
 
-// request is what a page is made from.
+// request is a request with its caller, preferences and form.
 type request struct {
 	*http.Request
 
@@ -100,10 +98,10 @@ type request struct {
 	now   time.Time // in the reader's time zone
 	prefs preferences
 	form  url.Values // of the query, and over it of the body of a POST
-	still bool       // how far away instants are is left to the browser
+	still bool       // the browser says how far away instants are
 }
 
-// answer is a page, or where to look next.
+// answer is a page or a redirect.
 type answer struct {
 	name   string // of the template
 	title  string
@@ -202,8 +200,8 @@ func (p *Pages) write(w http.ResponseWriter, r *request, a answer) {
 	_, _ = w.Write(body) //nolint:gosec // html/template has escaped it; the reader may have gone
 }
 
-// link is a page's address with its query; of names and values in turn, those that
-// are empty are left out.
+// link returns a page's address with a query of names and values in turn. Empty values are left
+// out.
 func link(path string, pairs ...string) string {
 	v := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -224,5 +222,5 @@ func withQuery(path string, v url.Values) string {
 	return path + "?" + v.Encode()
 }
 
-// get is a field of the form without the spaces around it.
+// get returns a field of the form without the spaces around it.
 func (r *request) get(name string) string { return strings.TrimSpace(r.form.Get(name)) }

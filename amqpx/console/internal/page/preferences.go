@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// preferences are what a reader has chosen. They are in cookies without a path,
-// which a browser keeps for where the console is mounted.
+// preferences are the choices of a reader. They are in cookies without a path, which a browser
+// keeps for where the console is mounted.
 type preferences struct {
 	Theme string // light, dark, or empty for that of the system
 	Zone  string // an IANA name; empty for that of the browser
+	Keys  string // off, or empty for on: the keys of one letter
 	zone  *time.Location
 }
 
@@ -19,12 +20,16 @@ type preferences struct {
 const (
 	themeCookie = "rabbitdelay_theme"
 	zoneCookie  = "rabbitdelay_zone"
+	keysCookie  = "rabbitdelay_keys"
 )
 
 func readPreferences(r *http.Request) preferences {
 	p := preferences{zone: time.UTC}
 	if c, err := r.Cookie(themeCookie); err == nil && (c.Value == "dark" || c.Value == "light") {
 		p.Theme = c.Value
+	}
+	if c, err := r.Cookie(keysCookie); err == nil && c.Value == "off" {
+		p.Keys = c.Value
 	}
 	name := r.URL.Query().Get("zone")
 	if c, err := r.Cookie(zoneCookie); err == nil && name == "" {
@@ -36,7 +41,7 @@ func readPreferences(r *http.Request) preferences {
 	return p
 }
 
-// zoneOf is the time zone of a name; false for none.
+// zoneOf returns the time zone of a name, if there is one.
 func zoneOf(name string) (*time.Location, bool) {
 	zone, err := time.LoadLocation(name)
 	return zone, err == nil && name != "" && name != "Local"
@@ -51,7 +56,7 @@ func (p *Pages) setPreferences(r *request) (answer, error) {
 	if r.form.Has("zone") {
 		name := r.get("zone")
 		if _, ok := zoneOf(name); !ok && name != "" {
-			return answer{}, fieldError("zone", "%q is no time zone; expected a name such as Europe/Berlin or UTC", name)
+			return answer{}, fieldError("zone", "%q is not a time zone; expected a name such as Europe/Berlin or UTC", name)
 		}
 		to.cookies = append(to.cookies, cookie(zoneCookie, url.QueryEscape(name)))
 	}
@@ -67,8 +72,7 @@ func cookie(name, value string) *http.Cookie {
 	return c
 }
 
-// Local is an address of the console that a form gave, to be used in a redirect;
-// "./" if it is anything else, such as another site.
+// Local returns address for a redirect if it is one of the console, otherwise "./".
 func Local(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" ||

@@ -2,8 +2,11 @@ package page
 
 import (
 	"maps"
+	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
@@ -14,17 +17,59 @@ import (
 // recurringData are all recurring tasks.
 type recurringData struct {
 	Tasks  []recurringRow
+	Sorts  []choice // the orders there are
 	Notice string
 }
 
-// recurringRow is one of them.
+// recurringRow is one of them with its next occurrences.
 type recurringRow struct {
 	Recurring schedule.Recurring
 	State     schedule.RecurringState
 	Next      []schedule.Occurrence
+	Last      *schedule.Task // the last occurrence that came to an end, if there is one
 }
 
-// ahead is how many of the next occurrences a page of one has.
+// Late returns how late the last run was, if it was done.
+func (r recurringRow) Late() string {
+	if r.Last == nil || r.Last.Status != schedule.StatusDone {
+		return ""
+	}
+	return short(max(0, r.Last.FinishedAt.Sub(r.Last.DeliverAt))) + " late"
+}
+
+// recurringSorts are the orders of the list; the first is the default.
+var recurringSorts = []struct {
+	name, label string
+	compare     func(a, b recurringRow) int
+}{
+	{"name", "name", func(a, b recurringRow) int { return strings.Compare(a.Recurring.Name, b.Recurring.Name) }},
+	{"next", "next instant", func(a, b recurringRow) int { return compareInstants(a.next(), b.next()) }},
+	{"last", "last run", func(a, b recurringRow) int { return compareInstants(b.ended(), a.ended()) }},
+}
+
+// compareInstants orders those that are zero behind the others.
+func compareInstants(a, b time.Time) int {
+	if a.IsZero() != b.IsZero() {
+		return map[bool]int{true: 1, false: -1}[a.IsZero()]
+	}
+	return a.Compare(b)
+}
+
+func (r recurringRow) next() time.Time {
+	if len(r.Next) == 0 {
+		return time.Time{}
+	}
+	return r.Next[0].DeliverAt
+}
+
+func (r recurringRow) ended() time.Time {
+	if r.Last == nil {
+		return time.Time{}
+	}
+	return r.Last.FinishedAt
+}
+
+// ahead is the number of next occurrences on the page of one.
 const ahead = 10
 
 func (p *Pages) recurring(r *request) (answer, error) {
@@ -33,8 +78,23 @@ func (p *Pages) recurring(r *request) (answer, error) {
 		return answer{}, err
 	}
 	var d recurringData
-	for _, t := range list {
-		d.Tasks = append(d.Tasks, rowOf(t, r.now, 1))
+	names := make([]string, len(list))
+	for i, t := range list {
+		d.Tasks, names[i] = append(d.Tasks, rowOf(t, r.now, 1)), t.Name
+	}
+	runs, err := p.svc.LastRuns(r.Context(), names)
+	if err != nil {
+		return answer{}, err
+	}
+	for i := range d.Tasks {
+		d.Tasks[i].ranLast(runs)
+	}
+	for i, s := range recurringSorts {
+		current := r.get("sort") == s.name || r.get("sort") == "" && i == 0
+		d.Sorts = append(d.Sorts, choice{s.label, link("recurring", "sort", s.name), current})
+		if current {
+			slices.SortStableFunc(d.Tasks, s.compare)
+		}
 	}
 	if r.form.Get("done") == "delete" {
 		d.Notice = "The recurring task was deleted."
@@ -43,10 +103,17 @@ func (p *Pages) recurring(r *request) (answer, error) {
 }
 
 func rowOf(r schedule.Recurring, now time.Time, next int) recurringRow {
-	return recurringRow{r, r.State(now), r.Upcoming(now, next)}
+	return recurringRow{Recurring: r, State: r.State(now), Next: r.Upcoming(now, next)}
 }
 
-// recurringTaskData is one with its next instants.
+// ranLast sets the last run, if there was one.
+func (r *recurringRow) ranLast(runs map[string]schedule.Task) {
+	if t, ok := runs[r.Recurring.Name]; ok {
+		r.Last = &t
+	}
+}
+
+// recurringTaskData is one with who changed it.
 type recurringTaskData struct {
 	recurringRow
 
@@ -54,11 +121,11 @@ type recurringTaskData struct {
 	Notice string
 }
 
-// recurringActs are what can be done to one.
+// recurringActs are the changes of a recurring task.
 var recurringActs = map[string]struct{ label, past, question string }{
-	"pause":  {"Pause", "The recurring task was paused.", "Pause this recurring task? No occurrence follows until it is resumed."},
+	"pause":  {"Pause", "The recurring task was paused.", "Pause this recurring task? It does not occur again until it is resumed."},
 	"resume": {"Resume", "The recurring task was resumed.", "Resume this recurring task?"},
-	"fire":   {"Fire now", "", "Let it happen once more, now?"},
+	"fire":   {"Fire now", "", "Schedule one more occurrence, due now?"},
 	"delete": {"Delete", "", "Delete this recurring task? Its next occurrence is withdrawn."},
 }
 
@@ -69,6 +136,11 @@ func (p *Pages) recurringTask(r *request) (answer, error) {
 		return answer{}, err
 	}
 	d := recurringTaskData{recurringRow: rowOf(t, r.now, ahead), Notice: recurringActs[r.form.Get("done")].past}
+	runs, err := p.svc.LastRuns(r.Context(), []string{name})
+	if err != nil {
+		return answer{}, err
+	}
+	d.ranLast(runs)
 	if !r.who.Role.May(service.RoleOperator) {
 		d.Recurring.Task.Body = nil
 	}
@@ -90,7 +162,7 @@ func (p *Pages) askRecurringAct(name string) handler {
 		}
 		a := recurringActs[name]
 		return answer{name: "task-act", title: a.label, data: actData{
-			Name: name, Label: a.label, Question: a.question, Path: "recurring-" + name, IDField: "name", ID: t.Name,
+			Label: a.label, Question: a.question, Path: "recurring-" + name, IDField: "name", ID: t.Name,
 			BackHref: link("recurring-task", "name", t.Name), Danger: name == "delete", Detail: shown.Line(t.Timetable()) + ", for " + shown.Line(t.Task.Destination().String()),
 		}}, nil
 	}
@@ -117,7 +189,7 @@ func (p *Pages) doRecurringAct(name string) handler {
 	}
 }
 
-// askRecurring is the form for one, new or there already.
+// askRecurring is the form for one, new or existing.
 func (p *Pages) askRecurring(r *request) (answer, error) {
 	d := formData{Fields: url.Values{}, BackHref: "recurring"}
 	if name := r.form.Get("edit"); name != "" {
@@ -154,13 +226,11 @@ func readRecurring(r *request) (schedule.Recurring, error) {
 	if x.Task, err = readMessage(r); err != nil {
 		return x, err
 	}
-	for _, f := range []struct {
-		name string
-		to   *time.Duration
-	}{{"every", &x.Every}, {"jitter", &x.Jitter}} {
-		if *f.to, err = readDuration(r, f.name); err != nil {
-			return x, err
-		}
+	if x.Every, err = r.duration("every"); err != nil {
+		return x, err
+	}
+	if x.Jitter, err = r.duration("jitter"); err != nil {
+		return x, err
 	}
 	if x.Start, err = r.instant("start"); err != nil {
 		return x, err
@@ -182,7 +252,7 @@ func (p *Pages) putRecurring(r *request) (answer, error) {
 		return answer{to: link("recurring-task", "name", x.Name, "done", "put")}, nil
 	}
 	problem := describe(err)
-	if problem.Status != 400 {
+	if problem.Status != http.StatusBadRequest {
 		return answer{}, err
 	}
 	return answer{

@@ -22,13 +22,14 @@ var templateFiles embed.FS
 //go:embed assets
 var assetFiles embed.FS
 
-// view is what every template gets: its own data, and what is around it.
+// view is the data of every template: its own, and what is around it.
 type view struct {
 	Page  string // the template's name
 	Title string
 	Data  any
 
 	Console   string // Options.Title
+	Color     string
 	Who       service.Caller
 	Operator  bool
 	TokenName string
@@ -48,7 +49,7 @@ type navItem struct {
 	Current    bool
 }
 
-// sections are the pages in the navigation, with those below each.
+// sections are the pages in the navigation, with the pages below each.
 var sections = []struct {
 	name, href string
 	pages      []string
@@ -56,14 +57,14 @@ var sections = []struct {
 	{"Now", "./", []string{"now"}},
 	{"Tasks", "tasks?status=pending", []string{"tasks", "task", "task-act", "task-new", "bulk"}},
 	{"Recurring", "recurring", []string{"recurring", "recurring-task", "recurring-edit", "recurring-act"}},
-	{"Dead letters", "dead", []string{"dead", "dead-queue", "requeue"}},
+	{"Dead letters", "dead", []string{"dead", "dead-queue", "dead-errors", "requeue"}},
 	{"Layouts", "layouts", []string{"layouts", "retire"}},
 	{"Audit", "audit", []string{"audit", "job", "job-act"}},
 }
 
 func (p *Pages) view(r *request, a answer) view {
 	v := view{
-		Page: a.name, Title: a.title, Data: a.data, Console: p.o.Title, Who: r.who, Operator: r.who.Role.May(service.RoleOperator),
+		Page: a.name, Title: a.title, Data: a.data, Console: p.o.Title, Color: p.o.Color, Who: r.who, Operator: r.who.Role.May(service.RoleOperator),
 		TokenName: service.FormTokenField, Prefs: r.prefs, Zone: r.prefs.zone.String(), Here: here(r), At: r.stamp(r.now), Asset: assetVersion(), TraceURL: p.o.TraceURL, r: r,
 	}
 	for _, s := range sections {
@@ -76,7 +77,7 @@ func (p *Pages) view(r *request, a answer) view {
 	return v
 }
 
-// here is the address of the page that a form without one of its own comes back to.
+// here returns the address to which a form without one of its own comes back.
 func here(r *request) string {
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	if r.Method == http.MethodPost || name == "preferences" {
@@ -102,8 +103,7 @@ func (p *Pages) part(r *request, a answer, name string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// templates are the pages by their names; each has the layout and the parts that
-// all share.
+// templates are the pages by name; each has the shared layout and parts.
 var templates = sync.OnceValue(func() map[string]*template.Template {
 	shared := template.Must(template.New("").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
 	names, err := fs.Glob(templateFiles, "templates/*.html")
@@ -144,5 +144,5 @@ func serveAsset(w http.ResponseWriter, r *http.Request) {
 	http.ServeFileFS(w, r, assetFiles, strings.TrimPrefix(path.Clean(r.URL.Path), "/")) //nolint:gosec // the files are embedded, and there are no others
 }
 
-// Query is a value of the page's own address.
+// Query returns a value of the page's own address.
 func (v view) Query(name string) string { return v.r.URL.Query().Get(name) }

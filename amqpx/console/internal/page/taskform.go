@@ -1,8 +1,10 @@
 package page
 
 import (
+	"cmp"
 	"encoding/base64"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -21,8 +23,8 @@ const (
 	encodingBase64 = "base64"
 )
 
-// writeMessage fills a form's fields with a task's message. A body with carriage
-// returns is no text there: browsers send every line break as CRLF.
+// writeMessage fills the fields of a form with a task's message. A body with carriage returns is
+// written as base64, because browsers send every line break as CRLF.
 func writeMessage(v url.Values, t schedule.Task) {
 	encoding, body := encodingText, string(t.Body)
 	if !utf8.Valid(t.Body) || strings.ContainsAny(body, "\x00\r") {
@@ -53,7 +55,7 @@ func readMessage(r *request) (schedule.Task, error) {
 	var err error
 	if r.get("encoding") == encodingBase64 {
 		if t.Body, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(r.form.Get("body")), "")); err != nil {
-			return t, fieldError("body", "it is no base64: %v", err)
+			return t, fieldError("body", "it is not base64: %v", err)
 		}
 	}
 	if s := r.get("priority"); s != "" {
@@ -63,7 +65,7 @@ func readMessage(r *request) (schedule.Task, error) {
 		}
 		t.Priority = uint8(n)
 	}
-	if t.ExpiresAfter, err = readDuration(r, "expires-after"); err != nil {
+	if t.ExpiresAfter, err = r.duration("expires-after"); err != nil {
 		return t, err
 	}
 	for _, line := range lines(r.form.Get("headers")) {
@@ -79,7 +81,7 @@ func readMessage(r *request) (schedule.Task, error) {
 	return t, nil
 }
 
-// lines are those that are not empty.
+// lines returns the lines that are not empty.
 func lines(s string) []string {
 	var list []string
 	for line := range strings.Lines(s) {
@@ -90,7 +92,8 @@ func lines(s string) []string {
 	return list
 }
 
-func readDuration(r *request, name string) (time.Duration, error) {
+// duration reads a field; 0 if it is empty.
+func (r *request) duration(name string) (time.Duration, error) {
 	s := r.get(name)
 	if s == "" {
 		return 0, nil
@@ -102,16 +105,24 @@ func readDuration(r *request, name string) (time.Duration, error) {
 	return d, nil
 }
 
-// formData is a form with what stands in its fields.
+// expiry returns a duration for a field; empty for 0.
+func expiry(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return topology.FormatDuration(d)
+}
+
+// formData is a form with the values of its fields.
 type formData struct {
 	Fields   url.Values
 	Problem  string
-	Editing  bool   // of a recurring task that is there
-	From     string // the task that is copied
+	Editing  bool   // an existing recurring task
+	From     string // the task it copies
 	BackHref string
 }
 
-// askNew is the form for a task, with what the URL says, or like the task "copy".
+// askNew is the form for a task, filled in from the URL or from the task "copy".
 func (p *Pages) askNew(r *request) (answer, error) {
 	d := formData{Fields: url.Values{}, BackHref: "tasks"}
 	if id := r.form.Get("copy"); id != "" {
@@ -126,30 +137,42 @@ func (p *Pages) askNew(r *request) (answer, error) {
 	return answer{name: "task-new", title: "Schedule a task", data: d}, nil
 }
 
+// readUnique reads how a task treats others of its unique key.
+func readUnique(r *request, n *service.NewTask) (err error) {
+	n.UniqueKey, n.Unique.OnPending = r.form.Get("unique-key"), schedule.OnPending(r.get("on-pending"))
+	if n.Unique.MaxWait, err = r.duration("max-wait"); err != nil {
+		return err
+	}
+	n.Unique.Cooldown, err = r.duration("cooldown")
+	return err
+}
+
 func (p *Pages) doNew(r *request) (answer, error) {
 	t, err := readMessage(r)
 	if err == nil {
 		t.ID = r.form.Get("id")
-		t.DeliverAt, err = r.instant("at")
+		t.DeliverAt, err = r.required("at")
 	}
-	if err == nil && t.DeliverAt.IsZero() {
-		err = fieldError("at", "no instant; expected one such as tomorrow 08:00 Europe/Berlin or +90m")
-	}
-	created := true
+	n := service.NewTask{Task: t}
 	if err == nil {
-		results, failed := p.svc.Schedule(r.Context(), r.who.Identity, []service.NewTask{{Task: t}})
+		err = readUnique(r, &n)
+	}
+	created, done := true, "scheduled"
+	if err == nil {
+		results, failed := p.svc.Schedule(r.Context(), r.who.Identity, []service.NewTask{n})
 		if err = failed; err == nil && len(results) > 0 {
 			err, t.ID, created = results[0].Err, results[0].ID, results[0].Created
+			done = cmp.Or(string(results[0].Outcome), done)
 		}
 	}
-	if err == nil && !created {
+	if err == nil && !created && n.UniqueKey == "" {
 		err = &schedule.ExistsError{IDs: []string{t.ID}}
 	}
 	if err == nil {
-		return answer{to: link("task", "id", t.ID, "done", "scheduled")}, nil
+		return answer{to: link("task", "id", t.ID, "done", done)}, nil
 	}
 	problem := describe(err)
-	if problem.Status >= 500 || problem.Status == 403 {
+	if problem.Status >= http.StatusInternalServerError || problem.Status == http.StatusForbidden {
 		return answer{}, err
 	}
 	return answer{

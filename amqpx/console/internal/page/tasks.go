@@ -3,12 +3,14 @@ package page
 import (
 	"maps"
 	"net/url"
+	"slices"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// pageSize is how many tasks a page has, and countLimit up to how many it counts:
-// counting more would cost the database more than it tells.
+// pageSize is the number of tasks on a page. Counting stops at countLimit, because more would cost
+// the database more than it is worth.
 const (
 	pageSize   = 50
 	countLimit = 10_000
@@ -27,11 +29,53 @@ type tasksData struct {
 	NextHref   string
 	Bulk       []bulkLink
 	LiveHref   string
+	Suggest    service.Suggestions
+	Due, Ended column // Ended has no address where no task has an end
 	Problem    string // why the filter was not understood
 }
 
-// bulkLink leads to the question whether to change all that the filter chooses.
-type bulkLink struct{ Label, Href string }
+// column is the head of a column by which a list can be sorted.
+type column struct {
+	Href string // sorts by it, or the other way round
+	Aria string // ascending, descending, or none
+}
+
+// columnOf returns the head of the column that sorts by first, or from the last one on.
+func columnOf(sorted, first, last schedule.Sort, filter url.Values) column {
+	c := column{Aria: "none"}
+	next := last
+	switch sorted {
+	case last:
+		c.Aria, next = "descending", first
+	case first:
+		c.Aria = "ascending"
+	}
+	v := maps.Clone(filter)
+	v.Set("sort", string(next))
+	if next == schedule.SortDue {
+		v.Set("sort", "due")
+	}
+	c.Href = withQuery("tasks", v)
+	return c
+}
+
+// readSort reads the order of a list. Without one it is that of due instants, and of what has
+// ended the newest first.
+func readSort(r *request, s schedule.Status) (schedule.Sort, error) {
+	switch x := r.get("sort"); {
+	case x == "" && slices.Contains(finished, s):
+		return schedule.SortEndedLast, nil
+	case x == "" || x == "due":
+		return schedule.SortDue, nil
+	case slices.Contains([]schedule.Sort{schedule.SortDueLast, schedule.SortEnded, schedule.SortEndedLast}, schedule.Sort(x)):
+		return schedule.Sort(x), nil
+	default:
+		return "", fieldError("sort", "%q; expected due, due-last, ended or ended-last", x)
+	}
+}
+
+// bulkLink leads to a change of all tasks that the filter selects.
+type bulkLink struct{ Label, Href, Kind string }
 
 func (p *Pages) tasks(r *request) (answer, error) {
 	d := tasksData{Form: url.Values{}, Statuses: statuses, First: true}
@@ -41,14 +85,29 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	a := answer{name: "tasks", title: "Tasks"}
 	f, err := readFilter(r)
 	if err == nil {
+		f.Sort, err = readSort(r, f.Status)
+	}
+	if err == nil {
 		f.After, err = readCursor(r)
 	}
 	if err != nil {
-		d.Problem, a.data, a.status = err.Error(), d, describe(err).Status
+		d.Problem = err.Error()
+		a.data, a.status = d, describe(err).Status
 		return a, nil
 	}
 	d.Conditions = conditions(r, f)
 	values := filterValues(f)
+	if r.get("sort") != "" {
+		values.Set("sort", r.get("sort"))
+	} else {
+		values.Del("sort")
+	}
+	asked := maps.Clone(d.Form) // relative instants go on
+	maps.DeleteFunc(asked, func(_ string, v []string) bool { return v[0] == "" })
+	d.Due = columnOf(f.Sort, schedule.SortDue, schedule.SortDueLast, asked)
+	if slices.Contains(finished, f.Status) || f.Sort == schedule.SortEnded || f.Sort == schedule.SortEndedLast {
+		d.Ended = columnOf(f.Sort, schedule.SortEnded, schedule.SortEndedLast, asked)
+	}
 	d.First, d.FirstHref = f.After.ID == "", withQuery("tasks", values)
 	f.Limit = pageSize
 	page, err := p.svc.Tasks(r.Context(), r.who.Identity, f)
@@ -57,7 +116,7 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	}
 	d.Tasks = page.Tasks
 	if page.Next.ID != "" {
-		next := filterValues(f)
+		next := maps.Clone(values)
 		next.Set("after", page.Next.String())
 		d.NextHref = withQuery("tasks", next)
 	}
@@ -66,8 +125,11 @@ func (p *Pages) tasks(r *request) (answer, error) {
 		return a, err
 	}
 	d.Bulk = bulkLinks(f.Status, values)
-	asked := maps.Clone(d.Form) // relative instants go on
-	maps.DeleteFunc(asked, func(_ string, v []string) bool { return v[0] == "" })
+	if !r.still {
+		if d.Suggest, err = p.svc.Suggest(r.Context()); err != nil {
+			d.Suggest.Tags = nil // nobody needs them
+		}
+	}
 	if after := r.form.Get("after"); after != "" {
 		asked.Set("after", after)
 	}
@@ -88,16 +150,17 @@ func readCursor(r *request) (schedule.Cursor, error) {
 	return c, nil
 }
 
-// bulkLinks are what can be done to tasks of a status, or of any.
+// bulkLinks returns the changes of tasks with a status, or with any.
 func bulkLinks(s schedule.Status, filter url.Values) []bulkLink {
 	var list []bulkLink
-	for _, b := range bulkKinds {
-		if s != "" && !b.takes(s) {
+	for _, a := range acts {
+		if s != "" && !a.takes(s) {
 			continue
 		}
-		v := url.Values{"action": {b.kind}}
+		v := url.Values{"action": {string(a.kind)}}
 		maps.Copy(v, filter)
-		list = append(list, bulkLink{b.label, withQuery("bulk", v)})
+		v.Del("sort")
+		list = append(list, bulkLink{a.label, withQuery("bulk", v), string(a.kind)})
 	}
 	return list
 }

@@ -8,7 +8,6 @@ import (
 	"html/template"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -20,10 +19,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// functions are those of the templates.
+// functions are for the templates.
 var functions = template.FuncMap{
-	"count":     func(n any) string { return grouped(toInt(n)) },
-	"plural":    func(n any, one, many string) string { return plural(toInt(n), one, many) },
+	"count":     func(n any) string { return shown.Number(toInt(n)) },
+	"plural":    func(n any, one, many string) string { return shown.Count(toInt(n), one, many) },
 	"duration":  formatAny,
 	"shown":     shown.Line,
 	"shorten":   func(n int, s string) string { return shown.Line(shown.Shorten(s, n)) },
@@ -37,7 +36,8 @@ var functions = template.FuncMap{
 	"dict":      dict,
 	"body":      showBody,
 	"action":    func(s string) string { return strings.ReplaceAll(strings.ReplaceAll(s, ".", " "), "-", " ") },
-	"traceLink": func(pattern, id string) string { return strings.ReplaceAll(pattern, "{id}", id) },
+	"escaped":   func(id string) string { return escaped([]string{id}) },
+	"traceLink": shown.TraceLink,
 }
 
 // dict passes several values to a template.
@@ -59,23 +59,6 @@ func toInt(n any) int64 {
 		return int64(n + 0.5)
 	}
 	return 0
-}
-
-// grouped writes a number with separators.
-func grouped(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
-
-// plural is a number with its noun.
-func plural(n int64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return grouped(n) + " " + many
 }
 
 func formatAny(d any) string {
@@ -156,8 +139,8 @@ func showBody(b []byte) bodyView {
 	return v
 }
 
-// printableText tells whether a text can be shown as it is: nothing in it turns
-// the line around or is a control character.
+// printableText reports whether a text can be shown as it is, without control characters or changes
+// of direction.
 func printableText(b []byte) bool {
 	return !slices.ContainsFunc([]rune(string(b)), func(r rune) bool {
 		return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r)

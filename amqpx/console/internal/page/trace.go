@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
 )
 
-// traceData is what has become of an id; a zero one asks for it.
+// traceData is what has become of an id; the zero value asks for one.
 type traceData struct {
 	trace.Trace
 
@@ -34,7 +34,7 @@ func (p *Pages) trace(r *request) (answer, error) {
 	return a, nil
 }
 
-// sentence begins with a capital letter, and ends with a full stop.
+// sentence returns s with a capital letter and a full stop.
 func sentence(s string) string {
 	first, n := utf8.DecodeRuneInString(s)
 	if n == 0 {

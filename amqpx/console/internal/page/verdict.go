@@ -20,30 +20,30 @@ const (
 	levelBad
 )
 
-// verdict says in a line whether all is well.
+// verdict is a line about whether all is well, with reasons.
 type verdict struct {
 	Level   int
 	Text    string
 	Reasons []reason
 }
 
-// Class is the level's in the style sheet.
+// Class returns the level's class in the style sheet.
 func (v verdict) Class() string { return [...]string{"good", "warning", "bad"}[v.Level] }
 
-// reason is one thing that is not well, with where to look.
+// reason is one thing that is not well, and where to look.
 type reason struct {
 	Level int
 	Text  string
 	Href  string
 }
 
-// Class is the level's in the style sheet.
+// Class returns the level's class in the style sheet.
 func (r reason) Class() string { return verdict{Level: r.Level}.Class() }
 
-// Word is the level's for who does not see colours.
+// Word returns the level for readers who do not see colours.
 func (r reason) Word() string { return [...]string{"good", "look", "wrong"}[r.Level] }
 
-// stale is from what age on an overview tells little of now.
+// stale is the age from which an overview is out of date.
 const stale = time.Minute
 
 // judge weighs an overview. It is pure.
@@ -67,15 +67,16 @@ func judge(o service.Overview, now time.Time) verdict {
 		}
 		overdue := overdueHref(o)
 		if t.Unsent > 0 {
-			add(levelBad, overdue, "%s%s overdue and not sent to the broker", more, plural(t.Unsent, "task is", "tasks are"))
+			add(levelBad, overdue, "%s%s overdue and not sent to the broker", more, shown.Count(t.Unsent, "task is", "tasks are"))
 		}
 		if t.Unhandled > 0 {
-			add(levelBad, overdue, "%s%s overdue: sent, and not handled", more, plural(t.Unhandled, "task is", "tasks are"))
+			add(levelBad, overdue, "%s%s overdue: sent, and not handled", more, shown.Count(t.Unhandled, "task is", "tasks are"))
 		}
 		if t.Relays != nil && !slices.ContainsFunc(t.Relays, func(r schedule.Relay) bool { return r.Running(o.At) }) {
 			add(levelBad, "#connections", "No relay runs, so tasks are not sent: %s", schedule.WhoSends(t.Relays, o.At))
 		}
 	}
+	addHeld(o, add)
 	addFailures(o, add)
 	addLateness(o, add)
 	critical, warnings := 0, 0
@@ -87,10 +88,10 @@ func judge(o service.Overview, now time.Time) verdict {
 		}
 	}
 	if critical > 0 {
-		add(levelBad, "#findings", "The doctor has %s", plural(int64(critical), "critical finding", "critical findings"))
+		add(levelBad, "#findings", "The doctor has %s", shown.Count(critical, "critical finding", "critical findings"))
 	}
 	if warnings > 0 {
-		add(levelWarning, "#findings", "The doctor has %s", plural(int64(warnings), "warning", "warnings"))
+		add(levelWarning, "#findings", "The doctor has %s", shown.Count(warnings, "warning", "warnings"))
 	}
 	addPlaces(o, add)
 	for _, u := range s.Unseen {
@@ -102,12 +103,12 @@ func judge(o service.Overview, now time.Time) verdict {
 		v.Level = max(v.Level, r.Level)
 	}
 	slices.SortStableFunc(v.Reasons, func(a, b reason) int { return b.Level - a.Level })
-	v.Text = inShort(v, onTime(o.Lateness))
+	v.Text = inShort(v, onTime(o))
 	return v
 }
 
-// addAway adds what does not answer, and what works all the same; else what keeps the
-// process from working, which is often the same in other words.
+// addAway adds what does not answer and what still works, or else what keeps the process from
+// working, which is often the same in other words.
 func addAway(o service.Overview, add func(level int, href, format string, args ...any)) {
 	broker, noBroker := o.Away(status.AreaBroker)
 	noBroker = noBroker && !o.Brokerless
@@ -123,7 +124,7 @@ func addAway(o service.Overview, add func(level int, href, format string, args .
 	}
 }
 
-// addPlaces adds what lies somewhere, or has nobody who takes it.
+// addPlaces adds queues without consumers, and dead and parked messages.
 func addPlaces(o service.Overview, add func(level int, href, format string, args ...any)) {
 	var dead int64
 	var unconsumed []string
@@ -140,20 +141,20 @@ func addPlaces(o service.Overview, add func(level int, href, format string, args
 		blocked += c.Blocked
 	}
 	if blocked > 0 {
-		add(levelBad, "#connections", "The broker blocks %s", plural(int64(blocked), "connection", "connections"))
+		add(levelBad, "#connections", "The broker blocks %s", shown.Count(blocked, "connection", "connections"))
 	}
 	if len(unconsumed) > 0 {
-		add(levelWarning, "#destinations", "Nobody consumes %s", listed(unconsumed))
+		add(levelWarning, "#destinations", "No consumer takes from %s", listed(unconsumed))
 	}
 	if dead > 0 {
-		add(levelWarning, "dead", "%s", plural(dead, "message has", "messages have")+" died")
+		add(levelWarning, "dead", "%s", shown.Count(dead, "message has", "messages have")+" died")
 	}
 	if n := o.Status.Parked.Messages; n > 0 {
-		add(levelWarning, "dead", "%s parked: nothing was bound for their destination", plural(n, "message is", "messages are"))
+		add(levelWarning, "dead", "%s parked: nothing was bound for their destination", shown.Count(n, "message is", "messages are"))
 	}
 }
 
-// listed is the first few of a list.
+// listed returns the first few names.
 func listed(names []string) string {
 	const show = 3
 	if len(names) > show {
@@ -162,7 +163,7 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// inShort is a verdict without its reasons.
+// inShort returns a verdict without its reasons.
 func inShort(v verdict, onTime bool) string {
 	bad := 0
 	for _, r := range v.Reasons {
@@ -172,9 +173,9 @@ func inShort(v verdict, onTime bool) string {
 	}
 	switch v.Level {
 	case levelBad:
-		return plural(int64(bad), "thing is wrong", "things are wrong")
+		return shown.Count(bad, "thing is wrong", "things are wrong")
 	case levelWarning:
-		look := plural(int64(len(v.Reasons)), "thing needs a look", "things need a look")
+		look := shown.Count(len(v.Reasons), "thing needs a look", "things need a look")
 		if onTime {
 			return "Deliveries are on time; " + look
 		}

@@ -40,11 +40,11 @@ func addFailures(o service.Overview, add addReason) {
 	switch {
 	case e == nil || e.Failed == 0 && e.FailedBefore == 0:
 		if all > 0 {
-			add(levelWarning, href, "%s, none of them in the last two hours", plural(all, "task has failed", "tasks have failed"))
+			add(levelWarning, href, "%s, none of them in the last two hours", shown.Count(all, "task has failed", "tasks have failed"))
 		}
 		return
 	case e.Failed == 0:
-		add(levelWarning, href, "%s in the hour before the last, and none since; %s in all", plural(e.FailedBefore, "task failed", "tasks failed"), grouped(max(all, e.FailedBefore)))
+		add(levelWarning, href, "%s in the hour before the last, and none since; %s in all", shown.Count(e.FailedBefore, "task failed", "tasks failed"), shown.Number(max(all, e.FailedBefore)))
 		return
 	}
 	level := levelWarning
@@ -53,67 +53,60 @@ func addFailures(o service.Overview, add addReason) {
 	}
 	trend := "as many as in the hour before"
 	if e.Failed != e.FailedBefore {
-		trend = map[bool]string{true: "more", false: "fewer"}[e.Failed > e.FailedBefore] + " than the " + grouped(e.FailedBefore) + " of the hour before"
+		trend = map[bool]string{true: "more", false: "fewer"}[e.Failed > e.FailedBefore] + " than the " + shown.Number(e.FailedBefore) + " of the hour before"
 	}
-	add(level, href, "%s in the last hour, %s; %s in all", plural(e.Failed, "task failed", "tasks failed"), trend, grouped(max(all, e.Failed)))
+	add(level, href, "%s in the last hour, %s; %s in all", shown.Count(e.Failed, "task failed", "tasks failed"), trend, shown.Number(max(all, e.Failed)))
 }
 
 // addLateness adds how late the tasks of the last hour were, if they were.
 func addLateness(o service.Overview, add addReason) {
-	median := func(p service.LatenessPoint) time.Duration { return p.P50 }
-	slowest := func(p service.LatenessPoint) time.Duration { return p.P99 }
-	switch half, most := quantile(o.Lateness, median, 0.5), quantile(o.Lateness, slowest, 0.99); {
+	hour := together(o.History.Hour)
+	switch half, most := hour.Lateness(0.5), hour.Lateness(0.99); {
 	case half >= late:
-		level, trend := trendOf(o, median)
+		level, trend := trendOf(o, 0.5)
 		if half < veryLate {
 			level = levelWarning
 		}
-		add(level, "#lateness", "Half of the tasks of the last hour were %s late or more; %s", shown.Roughly(half), trend)
+		add(level, "#ended", "Half of the tasks of the last hour were about %s late or more; %s", shown.Roughly(half), trend)
 	case most >= veryLate:
-		_, trend := trendOf(o, slowest)
-		add(levelWarning, "#lateness", "One task in a hundred of the last hour was %s late or more, retries included; %s", shown.Roughly(most), trend)
+		_, trend := trendOf(o, 0.99)
+		add(levelWarning, "#ended", "One task in a hundred of the last hour was about %s late or more, retries included; %s", shown.Roughly(most), trend)
 	}
 }
 
-// trendOf compares the newest minutes with those before.
-func trendOf(o service.Overview, of func(service.LatenessPoint) time.Duration) (level int, trend string) {
+// trendOf compares the newest minutes with those before, by the lateness of a share.
+func trendOf(o service.Overview, share float64) (level int, trend string) {
 	from := o.At.Add(-newest)
-	i, _ := slices.BinarySearchFunc(o.Lateness, from, func(p service.LatenessPoint, at time.Time) int { return p.From.Compare(at) })
-	before, now := quantile(o.Lateness[:i], of, 0.5), quantile(o.Lateness[i:], of, 0.5)
+	i, _ := slices.BinarySearchFunc(o.History.Hour, from, func(e schedule.Ends, at time.Time) int { return e.From.Compare(at) })
+	sumBefore, sumNow := together(o.History.Hour[:i]), together(o.History.Hour[i:])
+	before, now := sumBefore.Lateness(share), sumNow.Lateness(share)
 	minutes := shown.Roughly(newest)
 	switch {
-	case i == len(o.Lateness):
+	case sumNow.Done == 0:
 		return levelBad, "none was done in the last " + minutes
 	case now < late:
 		return levelWarning, "those of the last " + minutes + " were on time"
-	case i == 0:
+	case sumBefore.Done == 0:
 		return levelBad, "none was done before the last " + minutes
 	case now*10 > before*11:
-		return levelBad, "it grows: " + shown.Roughly(now) + " in the last " + minutes
+		return levelBad, "it is growing: " + shown.Roughly(now) + " in the last " + minutes
 	case now*11 < before*10:
-		return levelBad, "it falls: " + shown.Roughly(now) + " in the last " + minutes
+		return levelBad, "it is falling: " + shown.Roughly(now) + " in the last " + minutes
 	}
-	return levelBad, "it stays so"
+	return levelBad, "it is not changing"
 }
 
 // onTime reports whether tasks were done in the last hour, and almost all of them at
 // their due instants.
-func onTime(points []service.LatenessPoint) bool {
-	return len(points) > 0 && quantile(points, func(p service.LatenessPoint) time.Duration { return p.P99 }, 0.99) < late
+func onTime(o service.Overview) bool {
+	hour := together(o.History.Hour)
+	return hour.Done > 0 && hour.Lateness(0.99) < late
 }
 
-// quantile is what a share of the tasks stayed below, where each minute's tasks count
-// with one figure of it; 0 for none.
-func quantile(points []service.LatenessPoint, of func(service.LatenessPoint) time.Duration, share float64) time.Duration {
-	sorted := slices.SortedFunc(slices.Values(points), func(a, b service.LatenessPoint) int { return int(of(a) - of(b)) })
-	var all, below int64
-	for _, p := range sorted {
-		all += p.Count
+// together adds up spans.
+func together(list []schedule.Ends) (sum schedule.Ends) {
+	for _, e := range list {
+		sum = sum.Plus(e)
 	}
-	for _, p := range sorted {
-		if below += p.Count; float64(below) >= share*float64(all) {
-			return of(p)
-		}
-	}
-	return 0
+	return sum
 }

@@ -3,15 +3,17 @@ package service
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
@@ -22,64 +24,68 @@ import (
 type Config struct {
 	Store *schedule.Store
 	DB    *sql.DB // of Store
-	// Client is asked for each requeue.
+	// Client returns the client that requeues; it is called for each requeue.
 	Client func() (*amqpx.Client, error)
-	// Look says how broker and tasks are looked at; its Tasks is not used.
+	// Look returns how to look at the broker; Source.Tasks is not used.
 	Look func(ctx context.Context) (status.Source, error)
-	// Previous are the layouts that Retire deletes.
+	// Previous returns the layouts that Retire deletes.
 	Previous func(ctx context.Context) (topology.Topology, error)
-	// Problem is what keeps the process from working.
+	// Problem returns what keeps the process from working, if anything.
 	Problem func() error
-	// Keep is how long entries of the audit and jobs are kept.
+	// Keep is how long audit entries and jobs are kept.
 	Keep   time.Duration
 	Logger *zap.Logger
 }
 
-// Core is the Service on a database and a broker.
+// Core is everything that pages and API can see or do. Methods that change something need
+// an operator (ErrForbidden) and record who did it before they do it. A method whose
+// database or broker this process lacks returns ErrUnavailable.
 type Core struct {
 	cfg     Config
 	log     *zap.Logger
 	ledger  ledger
-	ctx     context.Context // of what is under way
+	ctx     context.Context // ends with the Core
 	cancel  context.CancelFunc
 	working sync.WaitGroup
 
 	looks      looks
-	late       lateness
-	histograms histograms
+	history    history
+	histograms kept[Histogram]
+	errors     kept[inspect.ErrorGroups]
+	suggested  suggestions
 	owner      string
-	purged     atomic.Pointer[error] // how the last purge of the ledger went
+	purged     atomic.Pointer[error] // the outcome of the last purge of the ledger
+	unkept     atomic.Pointer[error] // the outcome of the last writing of the history
 }
 
-var _ Service = (*Core)(nil)
-
-// New returns at once. Close ends what it has started.
+// New returns a Core at once, without connecting to anything. Close ends what it started.
 func New(cfg Config) *Core {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	c := &Core{cfg: cfg, log: cfg.Logger, owner: newID()}
+	c := &Core{cfg: cfg, log: cfg.Logger, owner: newID(), ledger: &memory{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.ledger = &memory{}
 	if cfg.DB != nil {
 		db := sqldb.Of(cfg.DB)
-		c.ledger = &table{db: db, dialect: sqldb.NewResolver(db, "")}
+		t := &table{db: db, dialect: sqldb.NewResolver(db, "")}
+		c.ledger = t
+		c.working.Go(func() { c.keepHistory(t) })
 	}
-	c.working.Go(c.keep)
+	c.working.Go(c.purgeOld)
 	return c
 }
 
-// Close ends the jobs of this process, which another can continue, and waits for
+// Close ends the jobs of this process, which another process can continue, and waits for
 // them until ctx ends.
 func (c *Core) Close(ctx context.Context) error {
 	c.cancel()
-	done := make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
 		c.working.Wait()
-		close(done)
+		close(ended)
 	}()
 	select {
-	case <-done:
+	case <-ended:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -98,46 +104,52 @@ func (c *Core) source(ctx context.Context) (status.Source, error) {
 		return status.Source{}, fmt.Errorf("%w: this process has no broker to look at", ErrUnavailable)
 	}
 	src, err := c.cfg.Look(ctx)
-	src.Broker.Hasty = true // who looks at a page waits for it, and it is renewed
+	src.Broker.Hasty = true // somebody waits for the page, which is renewed
 	return src, ofBroker(err)
 }
 
-// harmless are headers that tell nobody's secrets.
-func harmless(name string) bool {
-	name = strings.ToLower(name)
-	return name == "traceparent" || strings.HasPrefix(name, "rabbitdelay-") || strings.HasPrefix(name, "x-death") || strings.HasPrefix(name, "x-first-death")
+// blind returns a source whose broker cannot be looked at.
+func blind(err error) status.Source {
+	var src status.Source
+	src.Broker.Dial = func(context.Context) (*amqp.Connection, error) { return nil, err }
+	return src
 }
 
-// Hidden stands for what only an operator may see.
-const Hidden = "(hidden)"
+const (
+	answering = 3 * time.Second  // for the database to answer at all
+	slowest   = 20 * time.Second // for the database to answer a page or a request
+)
 
-// veil takes out of a task what only an operator may see.
-func veil(who Identity, t *schedule.Task) {
-	if who.Role.May(RoleOperator) {
-		return
+// answers returns nil if the database answers, or if there is none.
+func (c *Core) answers(ctx context.Context) error {
+	if c.cfg.Store == nil {
+		return nil
 	}
-	t.Body, t.Headers = nil, veiled(t.Headers, Hidden)
+	return c.cfg.Store.Ping(ctx, answering)
 }
 
-// veilDead is veil for messages.
-func veilDead(who Identity, list []amqpx.DeadLetter) {
-	if who.Role.May(RoleOperator) {
-		return
+// read calls do, which reads the database, unless that does not answer at all, and bounds
+// how long it may take.
+func read[T any](ctx context.Context, c *Core, do func(context.Context) (T, error)) (T, error) {
+	if err := c.answers(ctx); err != nil {
+		var none T
+		return none, err
 	}
-	for i := range list {
-		d := *list[i].Delivery
-		d.Body, d.Headers = nil, veiled[any](d.Headers, Hidden)
-		list[i].Delivery = &d
+	ctx, cancel := context.WithTimeoutCause(ctx, slowest, errSlow)
+	defer cancel()
+	v, err := do(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errSlow) {
+		err = errSlow
 	}
+	return v, err
 }
 
-func veiled[V any](headers map[string]V, hidden V) map[string]V {
-	out := make(map[string]V, len(headers))
-	for name, value := range headers {
-		if !harmless(name) {
-			value = hidden
-		}
-		out[name] = value
+// readStore is read for what needs the store.
+func readStore[T any](ctx context.Context, c *Core, do func(context.Context, *schedule.Store) (T, error)) (T, error) {
+	s, err := c.store()
+	if err != nil {
+		var none T
+		return none, err
 	}
-	return out
+	return read(ctx, c, func(ctx context.Context) (T, error) { return do(ctx, s) })
 }

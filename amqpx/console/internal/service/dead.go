@@ -2,42 +2,84 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
+// Requeue selects dead letters or parked messages and says where to send them.
+type Requeue struct {
+	Queue  string
+	Filter inspect.DeadLetterFilter
+	To     topology.Destination // zero: where each belongs
+	Limit  int                  // messages
+	Rate   float64              // messages a second; 0: no limit
+}
+
 // goodbye bounds the end of a connection.
 const goodbye = 2 * time.Second
 
-// Peek is a method of DeadLetters.
-func (c *Core) Peek(ctx context.Context, who Identity, queue string, limit int) (amqpx.Peeked, error) {
-	if limit < 1 || limit > amqpx.MaxPeek {
-		return amqpx.Peeked{}, &FieldError{"limit", fmt.Sprintf("%d; expected 1 to %d", limit, amqpx.MaxPeek)}
+// Peek returns what lies at the head of a dead-letter queue or of the parked queue, with
+// bodies only for operators.
+func (c *Core) Peek(ctx context.Context, who Identity, queue string, limit int) (inspect.Peeked, error) {
+	if err := within("limit", limit, inspect.MaxPeek); err != nil {
+		return inspect.Peeked{}, err
 	}
 	src, err := c.source(ctx)
 	if err != nil {
-		return amqpx.Peeked{}, err
+		return inspect.Peeked{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
 	conn, err := src.Broker.Dial(ctx)
 	if err != nil {
-		return amqpx.Peeked{}, ofBroker(err)
+		return inspect.Peeked{}, ofBroker(err)
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // the work is done
-	p, err := amqpx.Peek(ctx, conn, queue, amqpx.PeekOptions{Limit: limit, Prefix: src.Want.Prefix, Management: src.Broker.Management})
+	p, err := inspect.Peek(ctx, conn, queue, inspect.PeekOptions{Limit: limit, Prefix: src.Want.Prefix, Management: src.Broker.Management})
 	veilDead(who, p.Messages)
 	return p, ofBroker(err)
 }
 
-// options are what amqpx.Requeue takes.
-func (c *Core) requeueOptions(ctx context.Context, r Requeue) (*amqpx.Client, amqpx.RequeueOptions, error) {
-	o := amqpx.RequeueOptions{Queue: r.Queue, Filter: r.Filter, To: r.To, Limit: r.Limit, Rate: r.Rate}
+// longestLook bounds a look through a whole queue, for which somebody waits.
+const longestLook = 50 * time.Second
+
+// ErrorGroups groups the messages of a whole queue by their errors. A result is kept for a
+// while, by how long it took, because all messages are held meanwhile.
+func (c *Core) ErrorGroups(ctx context.Context, queue string, order inspect.GroupOrder, limit int) (inspect.ErrorGroups, error) {
+	if err := within("limit", limit, inspect.MaxGroups); err != nil {
+		return inspect.ErrorGroups{}, err
+	}
+	src, err := c.source(ctx)
+	if err != nil {
+		return inspect.ErrorGroups{}, err
+	}
+	g, err := c.errors.get(fmt.Sprintf("%s %d %s", order, limit, queue), func(time.Time) (inspect.ErrorGroups, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, longestLook, errLongQueue)
+		defer cancel()
+		conn, err := src.Broker.Dial(ctx)
+		if err != nil {
+			return inspect.ErrorGroups{}, err
+		}
+		defer func() { _ = conn.CloseDeadline(time.Now().Add(goodbye)) }() // the work is done
+		g, err := inspect.GroupErrors(ctx, conn, queue, inspect.GroupOptions{Limit: limit, Order: order, Prefix: src.Want.Prefix, Management: src.Broker.Management})
+		if err != nil && errors.Is(context.Cause(ctx), errLongQueue) {
+			err = errLongQueue
+		}
+		return g, err
+	})
+	return g, ofBroker(err)
+}
+
+func (c *Core) requeueOptions(ctx context.Context, r Requeue) (*amqpx.Client, inspect.RequeueOptions, error) {
+	o := inspect.RequeueOptions{Queue: r.Queue, Filter: r.Filter, To: r.To, Limit: r.Limit, Rate: r.Rate}
 	if c.cfg.Client == nil {
 		return nil, o, fmt.Errorf("%w: this process has no client of the broker", ErrUnavailable)
 	}
@@ -59,23 +101,24 @@ func (c *Core) requeueOptions(ctx context.Context, r Requeue) (*amqpx.Client, am
 	return client, o, nil
 }
 
-// RequeueDryRun is a method of DeadLetters.
-func (c *Core) RequeueDryRun(ctx context.Context, who Identity, r Requeue) (amqpx.RequeueReport, error) {
+// RequeueDryRun returns what a requeue would do. It needs an operator, because it takes
+// each message and puts it back.
+func (c *Core) RequeueDryRun(ctx context.Context, who Identity, r Requeue) (inspect.RequeueReport, error) {
 	if !who.Role.May(RoleOperator) {
-		return amqpx.RequeueReport{}, fmt.Errorf("requeue: %w", ErrForbidden)
+		return inspect.RequeueReport{}, fmt.Errorf("requeue: %w", ErrForbidden)
 	}
 	client, o, err := c.requeueOptions(ctx, r)
 	if err != nil {
-		return amqpx.RequeueReport{}, err
+		return inspect.RequeueReport{}, err
 	}
 	o.DryRun = true
 	ctx, cancel := context.WithTimeout(ctx, 3*patience)
 	defer cancel()
-	rep, err := client.Requeue(ctx, o)
+	rep, err := inspect.Requeue(ctx, client, o)
 	return rep, ofBroker(err)
 }
 
-// Requeue is a method of DeadLetters.
+// Requeue starts a job that sends at most r.Limit messages.
 func (c *Core) Requeue(ctx context.Context, who Identity, r Requeue) (Job, error) {
 	if _, _, err := c.requeueOptions(ctx, r); err != nil {
 		return Job{}, err
@@ -84,28 +127,28 @@ func (c *Core) Requeue(ctx context.Context, who Identity, r Requeue) (Job, error
 		return Job{}, &FieldError{"limit", fmt.Sprintf("%d; expected how many messages may go, 1 or more: what a dry run has counted", r.Limit)}
 	}
 	q := request{Requeue: &r}
-	return c.start(ctx, who, Entry{Action: "requeue", Target: r.Queue, Detail: q.detail(false)}, int64(r.Limit), q)
+	return c.start(ctx, who, Entry{Action: "requeue", Target: r.Queue, Detail: q.words(false)}, int64(r.Limit), q)
 }
 
 // requeue runs the job.
 func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, error) {
 	before := w.now().Done
 	if r.Limit -= int(before); r.Limit <= 0 {
-		return fmt.Sprintf("%d messages sent", before), nil
+		return shown.Count(before, "message", "messages") + " sent", nil
 	}
 	client, o, err := c.requeueOptions(ctx, r)
 	if err != nil {
 		return "", err
 	}
-	went := func(p amqpx.RequeueReport) int64 { return before + int64(p.Sent+p.Revived+p.Removed) }
-	o.Progress = func(p amqpx.RequeueReport) { w.at(went(p), "") }
-	p, err := client.Requeue(ctx, o)
+	went := func(p inspect.RequeueReport) int64 { return before + int64(p.Sent+p.Revived+p.Removed) }
+	o.Progress = func(p inspect.RequeueReport) { w.at(went(p), "") }
+	p, err := inspect.Requeue(ctx, client, o)
 	w.at(went(p), "")
 	return fmt.Sprintf("%d looked at, %d sent, %d revived, %d removed, %d stayed", p.Looked, p.Sent, p.Revived, p.Removed, p.Stayed), ofBroker(err)
 }
 
-// chosen describes a filter to people, with values of headers if they may see them.
-func chosen(f amqpx.DeadLetterFilter, values bool) string {
+// DescribeDead returns a filter in words, with values of headers only for operators.
+func DescribeDead(f inspect.DeadLetterFilter, values bool) string {
 	var parts []string
 	add := func(name, value string) {
 		if value != "" {
@@ -119,7 +162,8 @@ func chosen(f amqpx.DeadLetterFilter, values bool) string {
 		add("a", "task")
 	}
 	add("error", f.Error)
-	add("header", header(f.Header, f.HeaderValue, values))
+	add("error like", f.ErrorLike)
+	add("header", describeHeader(f.Header, f.HeaderValue, values))
 	if f.OlderThan > 0 {
 		add("older than", topology.FormatDuration(f.OlderThan))
 	}

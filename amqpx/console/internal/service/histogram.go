@@ -3,54 +3,41 @@ package service
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-const (
-	// MaxBins is how many bins a histogram may have.
-	MaxBins = 240
-	// slowest bounds what a page or an answer waits for the database.
-	slowest = 20 * time.Second
-	// keep is how much longer a histogram is not taken again than it took.
-	keep = 20
-)
+// MaxBins is the largest number of bins of a histogram.
+const MaxBins = 240
 
-// histograms keeps the last ones, because each reads the index of all tasks that it
-// counts.
-type histograms struct {
-	mu   sync.Mutex
-	kept map[string]histogramTaken
+// Histogram counts pending tasks by due instant. If nobody chose the span, its bins grow
+// with the distance from now, after one for overdue tasks.
+type Histogram struct {
+	From, To time.Time
+	Bins     []schedule.Bin
+	// Before and After count the tasks outside.
+	Before, After int64
 }
 
-type histogramTaken struct {
-	h     Histogram
-	at    time.Time
-	until time.Time
-}
-
-// maxKept is how many histograms are kept.
-const maxKept = 64
-
-// growing are the ends of the bins of what lies ahead, for a span that nobody has
-// chosen.
+// growing are the ends of the bins ahead of now, for a span that nobody has chosen.
 var growing = []time.Duration{
 	time.Minute, 5 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour,
 	24 * time.Hour, 2 * 24 * time.Hour, 4 * 24 * time.Hour, 7 * 24 * time.Hour, 14 * 24 * time.Hour, 30 * 24 * time.Hour, 60 * 24 * time.Hour,
 	120 * 24 * time.Hour, 240 * 24 * time.Hour, 366 * 24 * time.Hour,
 }
 
-// Histogram is a method of Now.
+// Histogram counts pending tasks by due instant between from and to; if both are zero, from
+// the oldest overdue task to a year ahead.
 func (c *Core) Histogram(ctx context.Context, f schedule.Filter, from, to time.Time, bins int) (Histogram, error) {
 	s, err := c.store()
 	if err != nil {
 		return Histogram{}, err
 	}
+	if err := within("bins", bins, MaxBins); err != nil {
+		return Histogram{}, err
+	}
 	switch {
-	case bins < 1 || bins > MaxBins:
-		return Histogram{}, &FieldError{"bins", fmt.Sprintf("%d; expected 1 to %d", bins, MaxBins)}
 	case from.IsZero() != to.IsZero():
 		return Histogram{}, &FieldError{"from", "from and to belong together; give both, or neither"}
 	case !from.IsZero() && to.Sub(from) < time.Duration(bins)*time.Millisecond:
@@ -58,39 +45,27 @@ func (c *Core) Histogram(ctx context.Context, f schedule.Filter, from, to time.T
 	}
 	f.Status, f.DueFrom, f.DueTo = schedule.StatusPending, time.Time{}, time.Time{}
 	key := fmt.Sprintf("%+v %v %v %d", f, from.UnixMilli(), to.UnixMilli(), bins)
-	now := time.Now()
 	if err := c.answers(ctx); err != nil {
 		return Histogram{}, err
 	}
-	h := &c.histograms
-	h.mu.Lock() // one at a time, so that many who ask cost no more than one
-	defer h.mu.Unlock()
-	if k, ok := h.kept[key]; ok && now.Before(k.until) {
-		return k.h, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, slowest)
-	defer cancel()
-	out, err := takeHistogram(ctx, s, f, from, to, bins, now)
-	if err != nil {
-		return out, err
-	}
-	if h.kept == nil || len(h.kept) >= maxKept {
-		h.kept = map[string]histogramTaken{}
-	}
-	done := time.Now()
-	h.kept[key] = histogramTaken{out, now, done.Add(max(keep*done.Sub(now), time.Second))}
-	return out, nil
+	return c.histograms.get(key, func(now time.Time) (Histogram, error) { // it reads the index of all tasks that it counts
+		ctx, cancel := context.WithTimeout(ctx, slowest)
+		defer cancel()
+		return takeHistogram(ctx, s, f, from, to, bins, now)
+	})
 }
 
 func takeHistogram(ctx context.Context, s *schedule.Store, f schedule.Filter, from, to time.Time, bins int, now time.Time) (h Histogram, err error) {
 	count := func(from, to time.Time) (n int64, err error) {
 		one := f
 		one.DueFrom, one.DueTo = from, to
-		return s.CountUpTo(ctx, nil, one, 0)
+		return s.CountUpTo(ctx, schedule.NoTx, one, 0)
 	}
 	if from.IsZero() {
 		h.From, h.To = now, now.Add(growing[len(growing)-1])
-		for t, err := range s.List(ctx, nil, schedule.Filter{Queue: f.Queue, Exchange: f.Exchange, Status: f.Status, IDPrefix: f.IDPrefix, Tag: f.Tag, Header: f.Header, HeaderValue: f.HeaderValue, Limit: 1, WithoutBody: true}) {
+		first := f
+		first.Limit, first.WithoutBody = 1, true
+		for t, err := range s.List(ctx, schedule.NoTx, first) {
 			if err != nil {
 				return h, err
 			}
@@ -118,7 +93,7 @@ func takeHistogram(ctx context.Context, s *schedule.Store, f schedule.Filter, fr
 		h.From, h.To = from, to
 		width := to.Sub(from) / time.Duration(bins)
 		width = (width + time.Millisecond - 1).Truncate(time.Millisecond)
-		if h.Bins, err = s.Histogram(ctx, nil, f, from, width, bins); err != nil {
+		if h.Bins, err = s.Histogram(ctx, schedule.NoTx, f, from, width, bins); err != nil {
 			return h, err
 		}
 		h.From, h.To = h.Bins[0].From, h.Bins[len(h.Bins)-1].To

@@ -35,7 +35,7 @@ func TestHungDatabase(t *testing.T) {
 		for name, ask := range map[string]func(context.Context) error{
 			"Task":          func(ctx context.Context) error { _, err := c.Task(ctx, who, "a"); return err },
 			"Tasks":         func(ctx context.Context) error { _, err := c.Tasks(ctx, who, schedule.Filter{Limit: 1}); return err },
-			"Cancel":        func(ctx context.Context) error { return c.Cancel(ctx, who, "a") },
+			"Cancel":        func(ctx context.Context) error { return c.Change(ctx, who, "a", Action{Kind: Cancel}) },
 			"RecurringTask": func(ctx context.Context) error { _, err := c.RecurringTask(ctx, who, "a"); return err },
 			"Histogram": func(ctx context.Context) error {
 				_, err := c.Histogram(ctx, schedule.Filter{}, time.Time{}, time.Time{}, 1)

@@ -14,21 +14,44 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// heartbeat is how often a job says that it is alive.
+// JobState is a stage in the life of a job.
+type JobState string
+
+// States of a job.
+const (
+	JobRunning     JobState = "running"
+	JobDone        JobState = "done"
+	JobFailed      JobState = "failed"
+	JobInterrupted JobState = "interrupted" // its process ended
+	JobStopped     JobState = "stopped"     // by StopJob
+)
+
+// Job is a change that takes long and runs in the background.
+type Job struct {
+	ID       string
+	Entry    Entry
+	State    JobState
+	Total    int64
+	Done     int64
+	Result   string // a line, once it is over
+	Finished time.Time
+}
+
+// heartbeat is how often a job reports that it is alive.
 const heartbeat = 2 * time.Second
 
-// request is what a job does, as the ledger keeps it.
+// request is what a job is to do, as the ledger keeps it.
 type request struct {
 	Bulk    *bulkRequest `json:"bulk,omitempty"`
 	Requeue *Requeue     `json:"requeue,omitempty"`
 	Retire  bool         `json:"retire,omitempty"`
 }
 
-// detail describes what is asked for. Values of headers are for operators.
-func (q request) detail(values bool) string {
+// words returns the request in words, with values of headers only for operators.
+func (q request) words(values bool) string {
 	switch {
 	case q.Bulk != nil:
-		return fmt.Sprintf("%s: %s; at most %d tasks", describe(q.Bulk.Filter, values), q.Bulk.Action, q.Bulk.Count)
+		return fmt.Sprintf("%s: %s; at most %d tasks", DescribeTasks(q.Bulk.Filter, values), q.Bulk.Action, q.Bulk.Count)
 	case q.Requeue != nil:
 		r := q.Requeue
 		text := fmt.Sprintf("at most %d messages", r.Limit)
@@ -39,20 +62,20 @@ func (q request) detail(values bool) string {
 			text += fmt.Sprintf(", %g a second", r.Rate)
 		}
 		if !r.Filter.Empty() {
-			text += " with " + chosen(r.Filter, values)
+			text += " with " + DescribeDead(r.Filter, values)
 		}
 		return text
 	}
 	return ""
 }
 
-// detailOf describes a request of the ledger to an operator, "" if there is none.
+// detailOf returns a request of the ledger in words for an operator; "" without one.
 func detailOf(text string) string {
 	var q request
 	if text == "" || json.Unmarshal([]byte(text), &q) != nil { //nolint:musttag // as start writes it
 		return ""
 	}
-	return q.detail(true)
+	return q.words(true)
 }
 
 var (
@@ -67,8 +90,8 @@ type working struct {
 	r  record
 }
 
-// reached records in tx how far the job is, and the tasks that it changed.
-func (w *working) reached(ctx context.Context, tx sqldb.Tx, done int64, place string, ids []any) error {
+// progress records in tx how far the job is and which tasks it changed.
+func (w *working) progress(ctx context.Context, tx sqldb.Conn, done int64, place string, ids []any) error {
 	now := w.now()
 	now.Done, now.place = done, place
 	mine, err := w.c.ledger.reached(ctx, tx, now, ids)
@@ -93,7 +116,7 @@ func (w *working) now() record {
 
 // start records a job and begins it.
 func (c *Core) start(ctx context.Context, who Identity, e Entry, total int64, q request) (Job, error) {
-	e = entry(who, e)
+	e = newEntry(who, e)
 	if !who.Role.May(RoleOperator) {
 		return Job{}, fmt.Errorf("%s: %w", e.Action, ErrForbidden)
 	}
@@ -103,14 +126,14 @@ func (c *Core) start(ctx context.Context, who Identity, e Entry, total int64, q 
 	}
 	r := record{Job: Job{ID: e.ID, Entry: e, State: JobRunning, Total: total}, request: string(text), owner: c.owner}
 	if err := c.record(ctx, r); err != nil {
-		return Job{}, fmt.Errorf("nothing was done, because it could not be recorded: %w", err)
+		return Job{}, fmt.Errorf("%w: %w", ErrNotRecorded, err)
 	}
 	c.logged(e)
 	c.run(r, q)
 	return r.Job, nil
 }
 
-// run does a job that is this process's, in the background.
+// run does a job of this process in the background.
 func (c *Core) run(r record, q request) {
 	w := &working{c: c, r: r}
 	c.working.Go(func() {
@@ -127,7 +150,7 @@ func (c *Core) run(r record, q request) {
 		}
 		cancel(nil)
 		<-beating
-		w.end(result, err)
+		w.finish(result, err)
 	})
 }
 
@@ -141,9 +164,9 @@ func (c *Core) do(ctx context.Context, w *working, q request) (string, error) {
 	return c.retire(ctx)
 }
 
-// beat says now and then that the job is alive and, unless the job does so itself,
-// how far it is, until ctx ends. It ends a job that is not this process's any more.
-func (w *working) beat(ctx context.Context, cancel context.CancelCauseFunc, aliveOnly bool) {
+// beat reports until ctx ends that the job is alive and, unless the job does so itself, how
+// far it is. It ends a job that another process has taken over.
+func (w *working) beat(ctx context.Context, cancel context.CancelCauseFunc, recordsItself bool) {
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
 	for {
@@ -155,13 +178,13 @@ func (w *working) beat(ctx context.Context, cancel context.CancelCauseFunc, aliv
 		r := w.now()
 		var mine bool
 		var err error
-		if aliveOnly {
+		if recordsItself {
 			mine, err = w.c.ledger.alive(ctx, r)
 		} else {
 			mine, err = w.c.ledger.reached(ctx, nil, r, nil)
 		}
 		switch {
-		case err != nil: // it may be back at the next
+		case err != nil: // the database may be back at the next beat
 			w.c.log.Warn("job: heartbeat", zap.String("job", r.ID), zap.Error(err))
 		case !mine:
 			cancel(errNotMine)
@@ -170,8 +193,8 @@ func (w *working) beat(ctx context.Context, cancel context.CancelCauseFunc, aliv
 	}
 }
 
-// end records how a job went.
-func (w *working) end(result string, err error) {
+// finish records the outcome of the job.
+func (w *working) finish(result string, err error) {
 	r := w.now()
 	r.State, r.Result = JobDone, result
 	switch {
@@ -191,7 +214,7 @@ func (w *working) end(result string, err error) {
 		zap.Int64("done", r.Done), zap.String("result", r.Result), zap.String("error", r.Entry.Error))
 }
 
-// Job is a method of Records.
+// Job returns a job of this process, or of another one on the same database.
 func (c *Core) Job(ctx context.Context, who Identity, id string) (Job, error) {
 	r, err := c.job(ctx, id)
 	veilEntry(who, &r.Entry)
@@ -199,12 +222,7 @@ func (c *Core) Job(ctx context.Context, who Identity, id string) (Job, error) {
 }
 
 func (c *Core) job(ctx context.Context, id string) (record, error) {
-	ctx, cancel, err := c.bounded(ctx)
-	defer cancel()
-	if err != nil {
-		return record{}, err
-	}
-	list, err := c.ledger.jobs(ctx, id, 1)
+	list, err := read(ctx, c, func(ctx context.Context) ([]record, error) { return c.ledger.jobs(ctx, id, 1) })
 	if err == nil && len(list) == 0 {
 		err = fmt.Errorf("job %s: %w", id, ErrNoJob)
 	}
@@ -214,17 +232,12 @@ func (c *Core) job(ctx context.Context, id string) (record, error) {
 	return list[0], nil
 }
 
-// Jobs is a method of Records.
+// Jobs returns the newest jobs.
 func (c *Core) Jobs(ctx context.Context, who Identity, limit int) ([]Job, error) {
-	if limit < 1 || limit > MaxEntries {
-		return nil, &FieldError{"limit", fmt.Sprintf("%d; expected 1 to %d", limit, MaxEntries)}
-	}
-	ctx, cancel, err := c.bounded(ctx)
-	defer cancel()
-	if err != nil {
+	if err := within("limit", limit, MaxEntries); err != nil {
 		return nil, err
 	}
-	list, err := c.ledger.jobs(ctx, "", limit)
+	list, err := read(ctx, c, func(ctx context.Context) ([]record, error) { return c.ledger.jobs(ctx, "", limit) })
 	out := make([]Job, len(list))
 	for i, r := range list {
 		out[i] = r.Job
@@ -233,7 +246,7 @@ func (c *Core) Jobs(ctx context.Context, who Identity, limit int) ([]Job, error)
 	return out, err
 }
 
-// StopJob is a method of Records.
+// StopJob ends a running job after its present step, in whichever process it runs.
 func (c *Core) StopJob(ctx context.Context, who Identity, id string) (Job, error) {
 	err := c.recorded(ctx, who, Entry{Action: "job.stop", Target: id}, func() error {
 		if _, err := c.job(ctx, id); err != nil {
@@ -248,7 +261,7 @@ func (c *Core) StopJob(ctx context.Context, who Identity, id string) (Job, error
 	return c.Job(ctx, who, id)
 }
 
-// ContinueJob is a method of Records.
+// ContinueJob goes on with a job that failed, or was interrupted or stopped.
 func (c *Core) ContinueJob(ctx context.Context, who Identity, id string) (Job, error) {
 	err := c.recorded(ctx, who, Entry{Action: "job.continue", Target: id}, func() error {
 		r, err := c.job(ctx, id)

@@ -11,20 +11,28 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
-// previous is what Retire deletes.
-func (c *Core) previous(ctx context.Context) (topology.Topology, topology.RemovalOptions, status.Source, error) {
+// RetirePlan is what a retirement would do.
+type RetirePlan struct {
+	Layouts []status.Layout
+	Text    string // as the command prints it
+	Refused string // why it cannot be done now; empty if it can
+}
+
+// previous returns what Retire deletes.
+func (c *Core) previous(ctx context.Context) (topology.Topology, removal.Options, status.Source, error) {
 	src, err := c.source(ctx)
 	if err != nil {
-		return topology.Topology{}, topology.RemovalOptions{}, src, err
+		return topology.Topology{}, removal.Options{}, src, err
 	}
-	o := topology.RemovalOptions{Prefix: src.Want.Prefix}
+	o := removal.Options{Prefix: src.Want.Prefix}
 	if c.cfg.Previous == nil {
 		return topology.Topology{}, o, src, fmt.Errorf("%w: this process does not know of earlier layouts", ErrUnavailable)
 	}
 	if src.Broker.Management == nil {
-		return topology.Topology{}, o, src, fmt.Errorf("%w: retiring needs the management API, which tells what waits", ErrUnavailable)
+		return topology.Topology{}, o, src, fmt.Errorf("%w: retiring needs the management API, which knows what waits", ErrUnavailable)
 	}
 	t, err := c.cfg.Previous(ctx)
 	for _, q := range t.Queues {
@@ -36,7 +44,7 @@ func (c *Core) previous(ctx context.Context) (topology.Topology, topology.Remova
 	return t, o, src, err
 }
 
-// RetirePlan is a method of Now.
+// RetirePlan returns what Retire would delete, and what stands in the way.
 func (c *Core) RetirePlan(ctx context.Context) (RetirePlan, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
@@ -81,7 +89,7 @@ func (c *Core) RetirePlan(ctx context.Context) (RetirePlan, error) {
 	return p, nil
 }
 
-// Retire is a method of Now.
+// Retire starts a job that deletes the layouts of delay.previous.
 func (c *Core) Retire(ctx context.Context, who Identity) (Job, error) {
 	if !who.Role.May(RoleOperator) {
 		return Job{}, fmt.Errorf("retire: %w", ErrForbidden)

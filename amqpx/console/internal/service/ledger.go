@@ -12,31 +12,43 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// ledger keeps who did what, and the jobs.
+// Entry is a line of the audit: who did what.
+type Entry struct {
+	ID     string
+	At     time.Time
+	Who    string
+	Action string // task.cancel, bulk.move-to, recurring.pause, requeue, retire, login ...
+	Target string // a task's id, a queue, a name; empty for a filter
+	Detail string // the filter, the instant
+	Error  string // why it was not done
+	Result string // what was done, in a line; of jobs and of commands
+}
+
+// ledger keeps the audit and the jobs.
 type ledger interface {
-	// add writes an entry, of a job with its request.
+	// add writes an entry, and that of a job with its request.
 	add(ctx context.Context, r record) error
-	// fail adds the reason why it was not done.
-	fail(ctx context.Context, id, why string) error
-	// entries are the newest, with the request of a job. Those of a target include the
-	// bulk changes of that task.
+	// outcome adds to an entry what was done, and why it failed.
+	outcome(ctx context.Context, id, result, why string) error
+	// entries returns the newest entries, those of jobs with their requests. The entries
+	// of a task include bulk changes that changed it.
 	entries(ctx context.Context, target, before string, limit int) ([]record, error)
 
-	// jobs are the newest, or the one of an id; none is no error.
+	// jobs returns the newest jobs, or only the one with the id, if there is one.
 	jobs(ctx context.Context, id string, limit int) ([]record, error)
-	// alive says that the owner is at work on a job, and reached how far it is and which
-	// tasks it changed, in tx if that is not nil; false: the job is not its any more.
+	// alive records that the owner works on the job; reached records also how far it is
+	// and which tasks it changed, in tx unless that is nil. mine is false once the job
+	// has another owner or was stopped.
 	alive(ctx context.Context, r record) (mine bool, err error)
-	reached(ctx context.Context, tx sqldb.Tx, r record, tasks []any) (mine bool, err error)
-	// end says how a job of the owner went; one that was stopped stays so.
+	reached(ctx context.Context, tx sqldb.Conn, r record, tasks []any) (mine bool, err error)
+	// end records the outcome of a job of the owner. A stopped job stays stopped.
 	end(ctx context.Context, r record) error
-	// stop ends a running job, whoever runs it; false: it does not run.
+	// stop ends a running job, whoever its owner is, and reports whether it ran.
 	stop(ctx context.Context, id string) (bool, error)
-	// take gives a job that is over and not done, or whose owner is silent, to
-	// another owner; false: it cannot go on.
+	// take hands a job that ended without being done, or whose owner is silent, to
+	// another owner, and reports whether it could.
 	take(ctx context.Context, id, owner string) (bool, error)
-	// purge deletes the entries and the jobs from before an instant, but for jobs that
-	// run.
+	// purge deletes entries and jobs from before an instant, except running jobs.
 	purge(ctx context.Context, before time.Time) (int64, error)
 }
 
@@ -44,24 +56,24 @@ type ledger interface {
 type record struct {
 	Job
 
-	request string // what a job does
-	place   string // behind which it goes on
+	request string // what a job is to do
+	place   string // after which it goes on
 	owner   string
 }
 
-// silent is how long nothing was heard of a job whose process is taken for dead.
+// silent is how long a job may not report before its process is taken for dead.
 const silent = 15 * time.Second
 
-// newID is an id that sorts by time.
+// newID returns an id that sorts by time.
 func newID() string {
 	return uuid.Must(uuid.NewV7()).String() // fails where the system has no random numbers
 }
 
-// maxTarget is what the table has room for.
+// maxTarget is the width of the table's column.
 const maxTarget = 255
 
-// entry completes what is to be recorded.
-func entry(who Identity, e Entry) Entry {
+// newEntry completes an entry that is to be recorded.
+func newEntry(who Identity, e Entry) Entry {
 	e.ID, e.At, e.Who = newID(), time.Now(), who.Name
 	if len(e.Target) > maxTarget {
 		e.Target = e.Target[:maxTarget]
@@ -69,19 +81,19 @@ func entry(who Identity, e Entry) Entry {
 	return e
 }
 
-// recorded lets an operator do something, and records it before.
+// recorded calls do for an operator, after it has recorded the entry.
 func (c *Core) recorded(ctx context.Context, who Identity, e Entry, do func() error) error {
-	e = entry(who, e)
+	e = newEntry(who, e)
 	if !who.Role.May(RoleOperator) {
 		return fmt.Errorf("%s: %w", e.Action, ErrForbidden)
 	}
 	if err := c.record(ctx, record{Job: Job{Entry: e, ID: e.ID}}); err != nil {
-		return fmt.Errorf("nothing was done, because it could not be recorded: %w", err)
+		return fmt.Errorf("%w: %w", ErrNotRecorded, err)
 	}
 	err := do()
 	if err != nil {
 		e.Error = err.Error()
-		if ferr := c.ledger.fail(context.WithoutCancel(ctx), e.ID, e.Error); ferr != nil {
+		if ferr := c.ledger.outcome(context.WithoutCancel(ctx), e.ID, "", e.Error); ferr != nil {
 			c.log.Warn("audit: recording a failure", zap.Error(ferr))
 		}
 	}
@@ -97,7 +109,6 @@ func (c *Core) record(ctx context.Context, r record) error {
 	return c.ledger.add(ctx, r)
 }
 
-// logged writes an entry to the log.
 func (c *Core) logged(e Entry) {
 	fields := []zap.Field{zap.String("who", e.Who), zap.String("action", e.Action), zap.String("target", e.Target), zap.String("detail", e.Detail)}
 	if e.Error != "" {
@@ -109,7 +120,7 @@ func (c *Core) logged(e Entry) {
 // Note records what was done or refused elsewhere, such as a login.
 func (c *Core) Note(ctx context.Context, who Identity, e Entry) {
 	who.Name = cmp.Or(who.Name, "nobody")
-	e = entry(who, e)
+	e = newEntry(who, e)
 	if err := c.record(ctx, record{Job: Job{Entry: e, ID: e.ID}}); err != nil {
 		c.log.Warn("audit: not recorded", zap.Error(err))
 	}
@@ -117,20 +128,20 @@ func (c *Core) Note(ctx context.Context, who Identity, e Entry) {
 }
 
 const (
-	purging      = 10 * time.Minute // the pause between two purges
-	purgingAgain = 15 * time.Second // after one that failed
+	purgeEvery = 10 * time.Minute
+	purgeAgain = 15 * time.Second // after one that failed
 )
 
-// keep deletes old entries until the Core is closed.
-func (c *Core) keep() {
+// purgeOld deletes old entries until the Core is closed.
+func (c *Core) purgeOld() {
 	for {
 		n, err := c.ledger.purge(c.ctx, time.Now().Add(-c.cfg.Keep))
 		if c.ctx.Err() != nil {
 			return
 		}
-		pause := purging
+		pause := purgeEvery
 		if err != nil {
-			pause = purgingAgain
+			pause = purgeAgain
 			err = fmt.Errorf("old entries of the audit cannot be deleted: %w", err)
 			c.log.Warn("audit", zap.Error(err))
 		} else if n > 0 {
@@ -145,28 +156,25 @@ func (c *Core) keep() {
 	}
 }
 
-// MaxEntries is how many entries Audit returns at most.
+// MaxEntries is the largest number of entries or jobs that Audit and Jobs return.
 const MaxEntries = 500
 
-// Audit is a method of Records.
+// Audit returns the newest entries, or those before the entry with the id before. With a
+// target it returns only those about it.
 func (c *Core) Audit(ctx context.Context, who Identity, target, before string, limit int) ([]Entry, error) {
-	if limit < 1 || limit > MaxEntries {
-		return nil, &FieldError{"limit", fmt.Sprintf("%d; expected 1 to %d", limit, MaxEntries)}
-	}
-	ctx, cancel, err := c.bounded(ctx)
-	defer cancel()
-	if err != nil {
+	if err := within("limit", limit, MaxEntries); err != nil {
 		return nil, err
 	}
-	return c.entries(ctx, who, target, before, limit)
+	return read(ctx, c, func(ctx context.Context) ([]Entry, error) { return c.visibleEntries(ctx, who, target, before, limit) })
 }
 
-// entries are those of the ledger, as somebody may see them.
-func (c *Core) entries(ctx context.Context, who Identity, target, before string, limit int) ([]Entry, error) {
+// visibleEntries returns entries of the ledger as who may see them.
+func (c *Core) visibleEntries(ctx context.Context, who Identity, target, before string, limit int) ([]Entry, error) {
 	records, err := c.ledger.entries(ctx, target, before, limit)
 	list := make([]Entry, len(records))
 	for i, r := range records {
 		list[i] = r.Entry
+		list[i].Result = cmp.Or(r.Entry.Result, r.Result)
 		if who.Role.May(RoleOperator) {
 			list[i].Detail = cmp.Or(detailOf(r.request), r.Entry.Detail)
 		}

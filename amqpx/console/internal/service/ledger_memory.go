@@ -9,13 +9,13 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// memory is the ledger of a process without a database. The log has all of it, too.
+// memory is the ledger of a process without a database. The log keeps all of it, too.
 type memory struct {
 	mu   sync.Mutex
 	list []record // the oldest first
 }
 
-// remembered is how many entries are kept.
+// remembered is the most entries that are kept.
 const remembered = 1000
 
 func (m *memory) add(_ context.Context, r record) error {
@@ -29,7 +29,7 @@ func (m *memory) add(_ context.Context, r record) error {
 	return nil
 }
 
-// change does something to a record, and tells whether it did.
+// change calls do with a record and returns its result; false without such a record.
 func (m *memory) change(id string, do func(*record) bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -37,9 +37,9 @@ func (m *memory) change(id string, do func(*record) bool) bool {
 	return i >= 0 && do(&m.list[i])
 }
 
-func (m *memory) fail(_ context.Context, id, why string) error {
+func (m *memory) outcome(_ context.Context, id, result, why string) error {
 	m.change(id, func(r *record) bool {
-		r.Entry.Error = why
+		r.Entry.Result, r.Entry.Error = result, why
 		return true
 	})
 	return nil
@@ -75,16 +75,16 @@ func (m *memory) newest(limit int, want func(record) bool) []record {
 	return out
 }
 
-// mine tells whether a job runs and is the owner's.
-func (r *record) mine(owner string) bool { return r.State == JobRunning && r.owner == owner }
+// ownedBy reports whether the job runs and belongs to owner.
+func (r *record) ownedBy(owner string) bool { return r.State == JobRunning && r.owner == owner }
 
 func (m *memory) alive(_ context.Context, now record) (bool, error) {
-	return m.change(now.ID, func(r *record) bool { return r.mine(now.owner) }), nil
+	return m.change(now.ID, func(r *record) bool { return r.ownedBy(now.owner) }), nil
 }
 
-func (m *memory) reached(_ context.Context, _ sqldb.Tx, now record, _ []any) (bool, error) {
+func (m *memory) reached(_ context.Context, _ sqldb.Conn, now record, _ []any) (bool, error) {
 	return m.change(now.ID, func(r *record) bool {
-		if !r.mine(now.owner) {
+		if !r.ownedBy(now.owner) {
 			return false
 		}
 		r.Done, r.place = now.Done, now.place

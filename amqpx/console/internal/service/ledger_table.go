@@ -16,20 +16,19 @@ type table struct {
 	dialect *sqldb.Resolver
 }
 
-// now is the database's instant, in milliseconds: owners of jobs have clocks of
-// their own.
-var now = map[sqldb.Dialect]string{
+// nowSQL is the database's time in milliseconds. Owners of jobs have clocks of their own.
+var nowSQL = map[sqldb.Dialect]string{
 	sqldb.PostgreSQL: "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
 	sqldb.MySQL:      "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
 	sqldb.SQLite:     "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
 }
 
 func withNow(d sqldb.Dialect, query string) string {
-	return strings.ReplaceAll(query, "@now", now[d])
+	return strings.ReplaceAll(query, "@now", nowSQL[d])
 }
 
-// exec runs a statement in which @now is the database's instant, and returns how many
-// rows it changed.
+// exec runs a statement, in which @now is the database's time, and returns how many rows it
+// changed.
 func (t *table) exec(ctx context.Context, on sqldb.Conn, query string, args ...any) (int64, error) {
 	d, err := t.dialect.Resolve(ctx, on)
 	if err != nil {
@@ -43,23 +42,19 @@ func (t *table) exec(ctx context.Context, on sqldb.Conn, query string, args ...a
 }
 
 func (t *table) add(ctx context.Context, r record) error {
-	state, owner := "", ""
-	if r.State != "" {
-		state, owner = string(r.State), r.owner
-	}
 	_, err := t.exec(ctx, t.db, `INSERT INTO rabbitdelay_audit (id, at, who, action, target, detail, error, state, total, done, result, request, place, owner, alive_at)
-  VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, 0, '', ?, '', ?, @now)`,
-		r.ID, r.Entry.At.UnixMilli(), r.Entry.Who, r.Entry.Action, r.Entry.Target, r.Entry.Detail, state, r.Total, r.request, owner)
+  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '', ?, '', ?, @now)`,
+		r.ID, r.Entry.At.UnixMilli(), r.Entry.Who, r.Entry.Action, r.Entry.Target, r.Entry.Detail, r.Entry.Error, string(r.State), r.Total, r.request, r.owner)
 	return err
 }
 
-func (t *table) fail(ctx context.Context, id, why string) error {
-	_, err := t.exec(ctx, t.db, "UPDATE rabbitdelay_audit SET error = ? WHERE id = ?", why, id)
+func (t *table) outcome(ctx context.Context, id, result, why string) error {
+	_, err := t.exec(ctx, t.db, "UPDATE rabbitdelay_audit SET result = ?, error = ? WHERE id = ?", result, why, id)
 	return err
 }
 
 func (t *table) entries(ctx context.Context, target, before string, limit int) ([]record, error) {
-	query, args := "SELECT a.id, at, who, action, target, detail, error, request FROM rabbitdelay_audit a", []any{}
+	query, args := "SELECT a.id, at, who, action, target, detail, error, result, request FROM rabbitdelay_audit a", []any{}
 	if target != "" {
 		query += " JOIN (SELECT id FROM rabbitdelay_audit WHERE target = ? UNION SELECT audit_id FROM rabbitdelay_audit_tasks WHERE task_id = ?) f ON f.id = a.id"
 		args = append(args, target, target)
@@ -72,7 +67,7 @@ func (t *table) entries(ctx context.Context, target, before string, limit int) (
 		var r record
 		var at int64
 		e := &r.Entry
-		err := rows.Scan(&e.ID, &at, &e.Who, &e.Action, &e.Target, &e.Detail, &e.Error, &r.request)
+		err := rows.Scan(&e.ID, &at, &e.Who, &e.Action, &e.Target, &e.Detail, &e.Error, &e.Result, &r.request)
 		r.ID, e.At = e.ID, time.UnixMilli(at)
 		list = append(list, r)
 		return err
@@ -130,7 +125,7 @@ func (t *table) alive(ctx context.Context, r record) (bool, error) {
 	return t.mine(ctx, t.db, r, "alive_at = @now")
 }
 
-func (t *table) reached(ctx context.Context, tx sqldb.Tx, r record, tasks []any) (bool, error) {
+func (t *table) reached(ctx context.Context, tx sqldb.Conn, r record, tasks []any) (bool, error) {
 	on := sqldb.Conn(t.db)
 	if tx != nil {
 		on = tx
@@ -139,31 +134,36 @@ func (t *table) reached(ctx context.Context, tx sqldb.Tx, r record, tasks []any)
 	if err != nil || !mine || len(tasks) == 0 {
 		return mine, err
 	}
+	err = t.changed(ctx, on, r.ID, tasks)
+	return err == nil, err
+}
+
+// changed records which tasks a bulk change has changed.
+func (t *table) changed(ctx context.Context, on sqldb.Conn, id string, tasks []any) error {
+	if len(tasks) == 0 {
+		return nil
+	}
 	args := make([]any, 0, 2*len(tasks))
-	for _, id := range tasks {
-		args = append(args, r.ID, id)
+	for _, task := range tasks {
+		args = append(args, id, task)
 	}
 	// A job may change a task again, such as one that failed once more.
 	d, err := t.dialect.Resolve(ctx, on)
 	if err != nil {
-		return false, err
+		return err
 	}
-	insert, end := "INSERT", " ON CONFLICT DO NOTHING"
-	if d == sqldb.MySQL {
-		insert, end = "INSERT IGNORE", ""
-	}
-	_, err = t.exec(ctx, on, insert+" INTO rabbitdelay_audit_tasks (audit_id, task_id) VALUES (?, ?)"+strings.Repeat(", (?, ?)", len(tasks)-1)+end, args...)
-	return err == nil, err
+	_, err = t.exec(ctx, on, d.InsertMissing("rabbitdelay_audit_tasks (audit_id, task_id) VALUES (?, ?)"+strings.Repeat(", (?, ?)", len(tasks)-1)), args...)
+	return err
 }
 
-// mine changes the row of a job that runs and is the owner's.
+// mine changes the row of a job that runs and belongs to r.owner.
 func (t *table) mine(ctx context.Context, on sqldb.Conn, r record, set string, args ...any) (bool, error) {
 	const where = " WHERE id = ? AND owner = ? AND state = 'running'"
 	n, err := t.exec(ctx, on, "UPDATE rabbitdelay_audit SET "+set+where, append(args, r.ID, r.owner)...)
 	if err != nil || n > 0 {
 		return err == nil, err
 	}
-	// MySQL does not count a row that stays as it is, within one millisecond.
+	// MySQL does not count a row that stays the same, as within one millisecond.
 	var found int
 	d, err := t.dialect.Resolve(ctx, on)
 	if err != nil {
@@ -190,7 +190,7 @@ func (t *table) take(ctx context.Context, id, owner string) (bool, error) {
 	return n > 0, err
 }
 
-// purgeBatch is how many rows one transaction deletes.
+// purgeBatch is the most rows that one transaction deletes.
 const purgeBatch = 1000
 
 func (t *table) purge(ctx context.Context, before time.Time) (int64, error) {
@@ -214,7 +214,7 @@ func (t *table) purge(ctx context.Context, before time.Time) (int64, error) {
 	return n, err
 }
 
-// firstID is before all ids of newID from an instant on.
+// firstID returns what sorts before all ids that newID makes from an instant on.
 func firstID(at time.Time) string {
 	ms := at.UnixMilli()
 	return fmt.Sprintf("%08x-%04x-7", ms>>16, ms&0xffff)

@@ -4,8 +4,12 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
@@ -13,22 +17,86 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
+// Overview is the first page: what one sees in the first five seconds.
+type Overview struct {
+	At     time.Time
+	Status status.Status
+	// Horizon counts the pending tasks by how far ahead they are due, overdue ones first.
+	Horizon []HorizonCount
+	// History is how tasks ended, up to now.
+	History History
+	// Ended counts the tasks that ended in the last hour; nil if unknown.
+	Ended *Ended
+	// Rates are those of the last minute; nil if unknown.
+	Rates *Rates
+	// Alarms are the broker's memory and disk alarms, by node.
+	Alarms []string
+	// Problem is what keeps this process from working; empty if nothing does.
+	Problem string
+	// Brokerless is set if the process has no broker to look at.
+	Brokerless bool
+}
+
+// HorizonCount counts the pending tasks that are due before Until and not before that of
+// the count before it.
+type HorizonCount struct {
+	Name  string // overdue, 1m, 1h, 1d, 7d, 30d, later
+	Until time.Time
+	Count int64
+	More  bool // not all were counted
+}
+
+// Ended counts the tasks that were done or failed within an hour, those that failed in the
+// hour before and within a day, and those that are being tried again after a failed attempt.
+// Each count stops at 10,000.
+type Ended struct{ Done, Failed, FailedBefore, FailedDay, Retried int64 }
+
+// Rates are messages a second.
+type Rates struct{ In, Out float64 }
+
+// Blind returns why nothing of the broker is shown; empty if something is.
+func (o Overview) Blind() string {
+	switch {
+	case o.Status.Broker != nil:
+		return ""
+	case o.Brokerless:
+		return "This console has no broker to look at."
+	}
+	return "The broker could not be looked at."
+}
+
+// Away reports whether the broker, or the database, does not answer, and why.
+func (o Overview) Away(area doctor.Area) (why string, away bool) {
+	i := slices.IndexFunc(o.Status.Unseen, func(u doctor.Unseen) bool { return u.Area == area })
+	if i < 0 {
+		return "", false
+	}
+	return o.Status.Unseen[i].Why, true
+}
+
+func (o *Overview) addUnseen(area doctor.Area, err error) {
+	if _, known := o.Away(area); !known {
+		o.Status.Unseen = append(o.Status.Unseen, doctor.Unseen{Area: area, Why: err.Error()})
+	}
+}
+
 const (
-	fresh    = 4 * time.Second  // an overview is not taken again
-	patience = 10 * time.Second // of one look with the broker
-	waiting  = 2 * time.Second  // for a new overview, where there is an old one
-	counted  = 10_000           // tasks of one count
+	fresh    = 4 * time.Second  // the age from which an overview is taken anew
+	patience = 10 * time.Second // for one look at the broker
+	waiting  = 2 * time.Second  // for a new overview, if there is an old one
+	counted  = 10_000           // tasks, the most of one count
 	peeked   = 20               // messages of each dead-letter queue
 )
 
-// looks share one look among all who ask.
+// looks shares one look among all callers.
 type looks struct {
 	mu   sync.Mutex
 	last *Overview
-	next chan struct{} // closed when the look that is under way has ended; nil: none
+	next chan struct{} // closed when the present look has ended; nil without one
 }
 
-// Overview is a method of Now.
+// Overview returns an overview that is at most a few seconds old and shared by all callers.
+// Here and elsewhere, only operators are told why something is not seen or not done.
 func (c *Core) Overview(ctx context.Context, who Identity) (Overview, error) {
 	o, err := c.overview(ctx)
 	return veilOverview(who, o), err
@@ -66,11 +134,11 @@ func (c *Core) overview(ctx context.Context) (Overview, error) {
 	return *l.last, nil
 }
 
-// look takes an overview for all who wait for it.
+// look takes an overview for all callers that wait for it.
 func (c *Core) look(last *Overview, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(c.ctx, 3*patience)
 	defer cancel()
-	o := c.take(ctx, last)
+	o := c.survey(ctx, last)
 	l := &c.looks
 	l.mu.Lock()
 	l.last, l.next = &o, nil
@@ -78,7 +146,7 @@ func (c *Core) look(last *Overview, done chan struct{}) {
 	close(done)
 }
 
-// Watch is a method of Now.
+// Watch calls each with every new Overview until ctx ends or each fails.
 func (c *Core) Watch(ctx context.Context, who Identity, each func(Overview) error) error {
 	var at time.Time
 	for {
@@ -105,9 +173,8 @@ func (c *Core) Watch(ctx context.Context, who Identity, each func(Overview) erro
 	}
 }
 
-// take looks at everything. What does not answer is in Status.Unseen, and the rest is
-// shown.
-func (c *Core) take(ctx context.Context, last *Overview) Overview {
+// survey looks at everything. What does not answer goes into Status.Unseen.
+func (c *Core) survey(ctx context.Context, last *Overview) Overview {
 	o := Overview{At: time.Now(), Brokerless: c.cfg.Look == nil}
 	src, err := c.source(ctx)
 	if err != nil {
@@ -118,7 +185,7 @@ func (c *Core) take(ctx context.Context, last *Overview) Overview {
 		src.Before = &last.Status
 	}
 	if o.Status, err = status.Take(ctx, src); err != nil {
-		o.unseen(status.AreaBroker, err)
+		o.addUnseen(status.AreaBroker, err)
 	}
 	if err := c.problem(); err != nil {
 		o.Problem = err.Error()
@@ -127,37 +194,39 @@ func (c *Core) take(ctx context.Context, last *Overview) Overview {
 	o.Alarms = o.Status.Alarms
 	_, silent := o.Away(doctor.AreaDatabase)
 	if s := c.cfg.Store; s != nil && !silent {
-		if o.Horizon, err = horizon(ctx, s, o.At); err == nil {
-			o.Lateness, err = c.late.points(ctx, s, o.At)
+		if o.Horizon, err = countAhead(ctx, s, o.At); err == nil {
+			o.History, err = c.history.view(ctx, s, o.At)
 		}
 		if err == nil {
-			o.Ended, err = ended(ctx, s, o.At)
+			o.Ended, err = countEnded(ctx, s, o.At)
 		}
 		if err != nil {
-			o.unseen(doctor.AreaDatabase, err)
+			o.addUnseen(doctor.AreaDatabase, err)
 		}
 	}
 	if m := src.Broker.Management; m != nil && o.Status.Broker != nil {
-		o.Rates = rates(ctx, m)
+		o.Rates = readRates(ctx, m)
 	}
 	c.warn(last, o)
 	return o
 }
 
-// problem is what keeps this process from something that it does by itself.
+// problem returns what keeps this process from doing its own work.
 func (c *Core) problem() error {
 	if c.cfg.Problem != nil {
 		if err := c.cfg.Problem(); err != nil {
 			return err
 		}
 	}
-	if err := c.purged.Load(); err != nil {
-		return *err
+	for _, last := range []*atomic.Pointer[error]{&c.purged, &c.unkept} {
+		if err := last.Load(); err != nil && *err != nil {
+			return *err
+		}
 	}
 	return nil
 }
 
-// horizons are how far ahead pending tasks are counted.
+// horizons are the spans in which pending tasks are counted.
 var horizons = []struct {
 	name  string
 	until time.Duration
@@ -171,7 +240,7 @@ var horizons = []struct {
 	{"later", 0},
 }
 
-func horizon(ctx context.Context, s *schedule.Store, now time.Time) ([]HorizonCount, error) {
+func countAhead(ctx context.Context, s *schedule.Store, now time.Time) ([]HorizonCount, error) {
 	var out []HorizonCount
 	var from time.Time
 	for i, h := range horizons {
@@ -179,7 +248,7 @@ func horizon(ctx context.Context, s *schedule.Store, now time.Time) ([]HorizonCo
 		if i < len(horizons)-1 {
 			f.DueTo = now.Add(h.until)
 		}
-		n, err := s.CountUpTo(ctx, nil, f, counted)
+		n, err := s.CountUpTo(ctx, schedule.NoTx, f, counted)
 		if err != nil {
 			return nil, err
 		}
@@ -189,26 +258,32 @@ func horizon(ctx context.Context, s *schedule.Store, now time.Time) ([]HorizonCo
 	return out, nil
 }
 
-// ended counts what came to an end in the hour until now.
-func ended(ctx context.Context, s *schedule.Store, now time.Time) (*Ended, error) {
+// countEnded counts the tasks that ended until now.
+func countEnded(ctx context.Context, s *schedule.Store, now time.Time) (*Ended, error) {
 	var e Ended
 	for _, x := range []struct {
-		status schedule.Status
-		before time.Duration
-		to     *int64
-	}{{schedule.StatusDone, time.Hour, &e.Done}, {schedule.StatusFailed, time.Hour, &e.Failed}, {schedule.StatusFailed, 2 * time.Hour, &e.FailedBefore}} {
-		from := now.Add(-x.before)
-		n, err := s.CountFinished(ctx, nil, x.status, from, from.Add(time.Hour), counted)
+		status   schedule.Status
+		from, to time.Duration // before now
+		count    *int64
+	}{
+		{schedule.StatusDone, time.Hour, 0, &e.Done},
+		{schedule.StatusFailed, time.Hour, 0, &e.Failed},
+		{schedule.StatusFailed, 2 * time.Hour, time.Hour, &e.FailedBefore},
+		{schedule.StatusFailed, 24 * time.Hour, 0, &e.FailedDay},
+	} {
+		n, err := s.CountFinished(ctx, schedule.NoTx, x.status, now.Add(-x.from), now.Add(-x.to), counted)
 		if err != nil {
 			return nil, err
 		}
-		*x.to = min(n, counted)
+		*x.count = min(n, counted)
 	}
-	return &e, nil
+	var err error
+	e.Retried, err = s.CountRetried(ctx, schedule.NoTx, counted)
+	return &e, err
 }
 
-// rates are those of the virtual host.
-func rates(ctx context.Context, m *live.Management) *Rates {
+// readRates returns those of the virtual host.
+func readRates(ctx context.Context, m *live.Management) *Rates {
 	type rate struct {
 		Rate float64 `json:"rate"`
 	}
@@ -224,4 +299,20 @@ func rates(ctx context.Context, m *live.Management) *Rates {
 		return nil
 	}
 	return &Rates{In: out.Stats.Publish.Rate, Out: out.Stats.Deliver.Rate}
+}
+
+// warn logs that the broker or the database does not answer, when that changes.
+func (c *Core) warn(last *Overview, o Overview) {
+	for _, area := range []doctor.Area{status.AreaBroker, doctor.AreaDatabase} {
+		why, away := o.Away(area)
+		if !away || area == status.AreaBroker && o.Brokerless {
+			continue
+		}
+		if last != nil {
+			if before, _ := last.Away(area); before == why {
+				continue
+			}
+		}
+		c.log.Warn("it does not answer", zap.String("what", string(area)), zap.String("error", why))
+	}
 }

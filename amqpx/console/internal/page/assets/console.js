@@ -100,6 +100,7 @@
       left[Math.min(row, left.length - 1)]?.querySelector("a")?.focus({ preventScroll: true });
     }
     fromNow();
+    picked();
   };
   const fromNow = () => {
     const asOf = document.querySelector("footer time");
@@ -197,9 +198,36 @@
     for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
   });
 
+  // Rows that are selected, on a page that may change below them.
+  const picks = () => [...document.querySelectorAll("#selection td.pick input")];
+  const picked = () => {
+    const all = $("select-all"), count = $("selected");
+    if (!all || !count) return;
+    const boxes = picks(), n = boxes.filter((b) => b.checked).length;
+    all.hidden = false;
+    all.checked = n > 0 && n === boxes.length;
+    all.indeterminate = n > 0 && n < boxes.length;
+    const text = n ? ` ${n}` : "";
+    if (count.textContent !== text) count.textContent = text;
+    for (const b of document.querySelectorAll("#selection button")) b.disabled = !n;
+  };
+  document.addEventListener("change", (e) => {
+    if (e.target.id === "select-all") for (const b of picks()) b.checked = e.target.checked;
+    picked();
+  });
+  addEventListener("pageshow", picked);
+  picked();
+
   // Keys.
   const hint = document.querySelector(".hint-keys");
   if (hint) hint.hidden = false;
+  const showKeys = () => $("keys").open || $("keys").showModal();
+  $("show-keys")?.addEventListener("click", showKeys);
+  const keysOn = $("keys-on");
+  keysOn?.addEventListener("change", () => {
+    root.dataset.keys = keysOn.checked ? "on" : "off";
+    keep("keys", root.dataset.keys);
+  });
   const step = (by) => {
     const links = [...document.querySelectorAll("[data-row]")].map((row) => row.querySelector("a")).filter((a) => a && a.offsetParent !== null);
     if (!links.length) return;
@@ -211,14 +239,15 @@
     k: () => step(-1),
     "/": () => document.querySelector("[data-first]") ? document.querySelector("[data-first]").focus() : location.assign("tasks"),
     f: () => $("find")?.focus(),
+    x: () => document.activeElement?.closest("[data-row]")?.querySelector("td.pick input")?.click(),
     n: () => document.querySelector("a[rel=next]")?.click(),
     r: refresh,
     p: () => live && setPaused(!paused),
     t: toggle,
-    "?": () => $("keys").open || $("keys").showModal(),
+    "?": showKeys,
   };
   document.addEventListener("keydown", (e) => {
-    if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest?.("input, textarea, select, dialog")) return;
+    if (root.dataset.keys === "off" || e.ctrlKey || e.metaKey || e.altKey || e.target.closest?.("input, textarea, select, dialog")) return;
     const nav = document.querySelectorAll(".top nav a")[Number(e.key) - 1];
     const act = keys[e.key] || (nav && (() => nav.click()));
     if (act) { e.preventDefault(); act(); }

@@ -1,0 +1,204 @@
+package page
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// periods are how far back one can look at the tasks that ended. The first is the default.
+var periods = []period{
+	{"hour", time.Minute, 60, func(h service.History) []schedule.Ends { return h.Hour }},
+	{"day", 10 * time.Minute, 144, func(h service.History) []schedule.Ends { return h.Day }},
+	{"week", time.Hour, 168, func(h service.History) []schedule.Ends { return h.Week }},
+}
+
+// period is a part of the history, in spans of one width.
+type period struct {
+	Name  string
+	Width time.Duration
+	n     int // spans
+	of    func(service.History) []schedule.Ends
+}
+
+// periodOf returns the period that the address names.
+func periodOf(r *request) period {
+	for _, p := range periods {
+		if p.Name == r.get("over") {
+			return p
+		}
+	}
+	return periods[0]
+}
+
+// endedChart is how the tasks of a period ended: a bar for each span, and their lateness as
+// two lines. The drawings are Slots by 100.
+type endedChart struct {
+	Period  period
+	Choices []choice
+	Slots   int
+	Rows    []endedRow // the spans in which tasks ended, the oldest first
+	Top     string     // of the bars, tasks a minute
+	Ago     [2]string  // the axis's first and middle label
+
+	P50, P99         string // paths
+	Late, HalfLate   string // the top of the axis of lateness, and half of it
+	LastP50, LastP99 string // of the newest span with done tasks; empty without one
+
+	LastMinute  int64 // tasks done in the last full minute
+	Done        int64
+	Failed      int64
+	Retries     int64
+	FailedInAll int64
+}
+
+// choice is one of several views of a page.
+type choice struct {
+	Name, Href string
+	Current    bool
+}
+
+// endedRow is a span with its bar: what was done, and on top of it what failed.
+type endedRow struct {
+	From                  stamp
+	Done, Failed, Retries int64
+	P50, P99              string
+	X                     int
+	DoneY, DoneH          float64
+	FailedY, FailedH      float64
+}
+
+// chartEnded draws a period of a history. It is pure.
+func chartEnded(r *request, o service.Overview) endedChart {
+	p := periodOf(r)
+	c := endedChart{Period: p, Slots: p.n, Ago: [2]string{topology.FormatDuration(p.Width * time.Duration(p.n)), topology.FormatDuration(p.Width * time.Duration(p.n) / 2)}}
+	for i, x := range periods {
+		over := x.Name
+		if i == 0 {
+			over = ""
+		}
+		c.Choices = append(c.Choices, choice{x.Name, link("./", "over", over, "from", r.get("from"), "to", r.get("to"), "queue", r.get("queue")) + "#ended", x.Name == p.Name})
+	}
+	if t := o.Status.Tasks; t != nil {
+		for _, n := range t.Counts {
+			if n.Status == schedule.StatusFailed {
+				c.FailedInAll += n.Count
+			}
+		}
+	}
+	for _, e := range o.History.Hour {
+		if e.From.Equal(o.At.Truncate(time.Minute).Add(-time.Minute)) {
+			c.LastMinute = e.Done
+		}
+	}
+	list := p.of(o.History)
+	first := o.At.Truncate(p.Width).Add(-p.Width * time.Duration(p.n-1))
+	c.drawBars(r, list, first)
+	c.drawLateness(list, first)
+	if e := o.Ended; e != nil {
+		c.FailedInAll = max(c.FailedInAll, e.FailedDay) // which is newer
+	}
+	return c
+}
+
+func (c *endedChart) drawBars(r *request, list []schedule.Ends, first time.Time) {
+	var most int64
+	for _, e := range list {
+		most = max(most, e.Done+e.Failed)
+	}
+	minutes := c.Period.Width.Minutes()
+	c.Top = perMinute(float64(most) / minutes)
+	for _, e := range list {
+		row := endedRow{
+			From: r.stamp(e.From), Done: e.Done, Failed: e.Failed, Retries: e.Retries, P50: short(e.Lateness(0.5)), P99: short(e.Lateness(0.99)),
+			X: int(e.From.Sub(first) / c.Period.Width), DoneH: barHeight(e.Done, most, 1.5), FailedH: barHeight(e.Failed, most, 4),
+		}
+		if row.X < 0 || row.X >= c.Slots {
+			continue // of an old overview
+		}
+		row.DoneY = math.Max(0, 100-row.DoneH)
+		row.FailedY = math.Max(0, row.DoneY-row.FailedH)
+		c.Rows = append(c.Rows, row)
+		c.Done, c.Failed, c.Retries = c.Done+e.Done, c.Failed+e.Failed, c.Retries+e.Retries
+	}
+}
+
+// barHeight returns the height of a bar in percent; what is not 0 can be seen.
+func barHeight(n, most int64, least float64) float64 {
+	if n == 0 {
+		return 0
+	}
+	return math.Max(least, 100*float64(n)/float64(most))
+}
+
+// perMinute returns a rate with as many digits as say something.
+func perMinute(rate float64) string {
+	if rate < 10 && rate != math.Trunc(rate) {
+		return fmt.Sprintf("%.1f", rate)
+	}
+	return shown.Number(int64(math.Round(rate)))
+}
+
+func (c *endedChart) drawLateness(list []schedule.Ends, first time.Time) {
+	top := 10 * time.Millisecond
+	for _, e := range list {
+		if e.Done > 0 {
+			top = max(top, e.Lateness(0.99))
+			c.LastP50, c.LastP99 = short(e.Lateness(0.5)), short(e.Lateness(0.99))
+		}
+	}
+	top = roundUp(top)
+	c.Late, c.HalfLate = short(top), short(top/2)
+	c.P50, c.P99 = c.linePath(list, first, top, 0.5), c.linePath(list, first, top, 0.99)
+}
+
+// linePath has a gap where nothing was done in a span.
+func (c *endedChart) linePath(list []schedule.Ends, first time.Time, top time.Duration, share float64) string {
+	var b strings.Builder
+	var drawn time.Time
+	for _, e := range list {
+		x, y := float64(e.From.Sub(first))/float64(c.Period.Width)+0.5, 100-100*float64(e.Lateness(share))/float64(top)
+		switch {
+		case e.Done == 0 || x < 0:
+			continue
+		case e.From.Equal(drawn):
+			_, _ = fmt.Fprintf(&b, "L%.2f %.2f", x, y)
+		default:
+			_, _ = fmt.Fprintf(&b, "M%.2f %.2fh.4", x, y)
+		}
+		drawn = e.To
+	}
+	return b.String()
+}
+
+// roundUp returns the next of 1, 2 and 5 times a power of ten.
+func roundUp(d time.Duration) time.Duration {
+	unit := math.Pow(10, math.Floor(math.Log10(float64(d))))
+	for _, f := range []float64{1, 2, 5, 10} {
+		if f*unit >= float64(d) {
+			return time.Duration(f * unit)
+		}
+	}
+	return d
+}
+
+// short returns at most three digits of a duration below a minute.
+func short(d time.Duration) string {
+	switch {
+	case d >= time.Minute:
+		d = d.Truncate(time.Second)
+	case d >= 10*time.Second:
+		d = d.Round(100 * time.Millisecond)
+	case d >= time.Second:
+		d = d.Round(10 * time.Millisecond)
+	default:
+		d = d.Round(time.Millisecond)
+	}
+	return topology.FormatDuration(d)
+}

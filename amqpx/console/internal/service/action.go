@@ -1,0 +1,248 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Kind is what an Action does.
+type Kind string
+
+// Kinds of actions, of which Delete is for bulk changes only.
+const (
+	Cancel Kind = "cancel"
+	Delete Kind = "delete"
+	Fire   Kind = "fire"
+	Revive Kind = "revive"
+	MoveTo Kind = "move-to"
+	MoveBy Kind = "move-by"
+)
+
+// Action is a change of one task or many.
+type Action struct {
+	Kind   Kind
+	At     time.Time     // for MoveTo, and for Revive, where zero means now
+	By     time.Duration // for MoveBy
+	Spread time.Duration // over which due instants of a bulk change are spread
+}
+
+// checked returns the action with its defaults, or a *FieldError.
+func (a Action) checked() (Action, error) {
+	switch {
+	case a.Kind != MoveBy && a.By != 0:
+		return a, &FieldError{"by", "is for move-by"}
+	case a.Kind == MoveBy && a.By == 0:
+		return a, &FieldError{"by", "expected a duration other than 0, such as 2h or -1d"}
+	case a.Kind != MoveTo && a.Kind != Revive && !a.At.IsZero():
+		return a, &FieldError{"to", "is for move-to and revive"}
+	case a.Kind == MoveTo && a.At.IsZero():
+		return a, &FieldError{"to", "expected an instant"}
+	case a.Kind == Revive && a.At.IsZero():
+		a.At = time.Now()
+	}
+	return a, nil
+}
+
+// forMany returns the action as package schedule takes it for many tasks.
+func (a Action) forMany() (schedule.BulkAction, error) {
+	a, err := a.checked()
+	if err != nil {
+		return schedule.BulkAction{}, err
+	}
+	switch a.Kind {
+	case Cancel:
+		return schedule.BulkCancel(), nil
+	case Delete:
+		return schedule.BulkDelete(), nil
+	case Fire:
+		return schedule.BulkFire(), nil
+	case Revive:
+		return schedule.BulkRevive(a.At), nil
+	case MoveTo:
+		return schedule.BulkMoveTo(a.At), nil
+	case MoveBy:
+		return schedule.BulkMoveBy(a.By), nil
+	}
+	return schedule.BulkAction{}, &FieldError{"action", fmt.Sprintf("%q; expected cancel, delete, fire, revive, move-to or move-by", a.Kind)}
+}
+
+// String returns the action as the audit shows it.
+func (a Action) String() string {
+	text := string(a.Kind)
+	if !a.At.IsZero() {
+		text += " " + shown.Instant(a.At)
+	}
+	if a.By != 0 {
+		text += " " + signed(a.By)
+	}
+	if a.Spread > 0 {
+		text += " over " + topology.FormatDuration(a.Spread)
+	}
+	return text
+}
+
+func signed(d time.Duration) string {
+	if d < 0 {
+		return "-" + topology.FormatDuration(-d)
+	}
+	return topology.FormatDuration(d)
+}
+
+// Change does a to the task. The errors are those of the store's methods.
+func (c *Core) Change(ctx context.Context, who Identity, id string, a Action) error {
+	s, err := c.store()
+	if err != nil {
+		return err
+	}
+	if a, err = a.checked(); err != nil {
+		return err
+	}
+	e := Entry{Action: "task." + string(a.Kind), Target: id}
+	var do func() error
+	switch a.Kind {
+	case Cancel:
+		do = func() error { return s.Cancel(ctx, schedule.NoTx, id) }
+	case Fire:
+		do = func() error { return s.FireNow(ctx, schedule.NoTx, id) }
+	case Revive:
+		e.Detail = "due " + shown.Instant(a.At)
+		do = func() error { return s.Revive(ctx, schedule.NoTx, id, a.At) }
+	case MoveTo:
+		e.Action, e.Detail = "task.move", "to "+shown.Instant(a.At)
+		do = func() error { return s.Reschedule(ctx, schedule.NoTx, id, a.At) }
+	case MoveBy:
+		e.Action, e.Detail = "task.move", "by "+signed(a.By)
+		do = func() error { return s.RescheduleBy(ctx, schedule.NoTx, id, a.By) }
+	default:
+		return &FieldError{"action", fmt.Sprintf("%q; expected cancel, fire, revive, move-to or move-by", a.Kind)}
+	}
+	return c.recorded(ctx, who, e, do)
+}
+
+// BulkCount returns how many tasks Bulk would change now.
+func (c *Core) BulkCount(ctx context.Context, f schedule.Filter, a Action) (int64, error) {
+	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (int64, error) {
+		act, err := a.forMany()
+		if err != nil {
+			return 0, err
+		}
+		return s.BulkCount(ctx, all(f), act, schedule.BulkOptions{Spread: a.Spread})
+	})
+}
+
+// Bulk starts a job that changes the tasks that f selects, at most count of them: what was
+// counted and confirmed.
+func (c *Core) Bulk(ctx context.Context, who Identity, f schedule.Filter, a Action, count int64) (Job, error) {
+	if count < 1 {
+		return Job{}, &FieldError{"count", fmt.Sprintf("%d; expected how many tasks may be changed, 1 or more: what a dry run has counted", count)}
+	}
+	s, err := c.store()
+	if err != nil {
+		return Job{}, err
+	}
+	if a, err = a.checked(); err != nil {
+		return Job{}, err
+	}
+	act, err := a.forMany()
+	if err != nil {
+		return Job{}, err
+	}
+	f = all(f)
+	if err := s.CheckBulk(f, act, schedule.BulkOptions{Spread: a.Spread, Limit: count}); err != nil {
+		return Job{}, err
+	}
+	q := request{Bulk: &bulkRequest{f, a, count}}
+	return c.start(ctx, who, Entry{Action: "bulk." + string(a.Kind), Detail: q.words(false)}, count, q)
+}
+
+// all returns f without what makes a page of it.
+func all(f schedule.Filter) schedule.Filter {
+	f.Limit, f.After, f.Sort, f.WithoutBody = 0, schedule.Cursor{}, schedule.SortDue, false
+	return f
+}
+
+// breath is the pause between two batches of a job, in which others get their turn.
+const breath = 20 * time.Millisecond
+
+type bulkRequest struct {
+	Filter schedule.Filter `json:"filter"`
+	Action Action          `json:"action"`
+	Count  int64           `json:"count"`
+}
+
+// bulk runs the job from where it was interrupted.
+func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, error) {
+	s, err := c.store()
+	if err != nil {
+		return "", err
+	}
+	act, err := q.Action.forMany()
+	if err != nil {
+		return "", err
+	}
+	before := w.now().Done
+	changed := func(n int64) string { return shown.Count(before+n, "task", "tasks") + " changed" }
+	o := schedule.BulkOptions{Limit: q.Count - before, Spread: q.Action.Spread, Pause: breath}
+	if o.Limit <= 0 {
+		return changed(0), nil
+	}
+	// Only a move by a duration would change a task again.
+	if q.Action.Kind == MoveBy && w.now().place != "" {
+		if o.After, err = schedule.ParseBulkPlace(w.now().place); err != nil {
+			return "", err
+		}
+	}
+	o.Record = func(ctx context.Context, tx schedule.Executor, p schedule.BulkProgress, ids []any) error {
+		return w.progress(ctx, sqldb.On(tx), before+p.Changed, p.Place.String(), ids)
+	}
+	o.Progress = func(p schedule.BulkProgress) { w.at(before+p.Changed, p.Place.String()) }
+	p, err := s.Bulk(ctx, q.Filter, act, o)
+	if errors.Is(err, errNotMine) {
+		err = errNotMine
+	}
+	return changed(p.Changed), err
+}
+
+// DescribeTasks returns a filter in words, with values of headers only for operators.
+func DescribeTasks(f schedule.Filter, values bool) string {
+	var parts []string
+	add := func(name, value string) {
+		if value != "" {
+			parts = append(parts, name+"="+value)
+		}
+	}
+	add("queue", f.Queue)
+	add("exchange", f.Exchange)
+	add("status", string(f.Status))
+	add("id-prefix", f.IDPrefix)
+	add("unique-key", f.UniqueKey)
+	add("id", strings.Join(f.IDs, " or "))
+	add("tag", f.Tag)
+	add("header", describeHeader(f.Header, f.HeaderValue, values))
+	if !f.DueFrom.IsZero() {
+		add("due-from", shown.Instant(f.DueFrom))
+	}
+	if !f.DueTo.IsZero() {
+		add("due-to", shown.Instant(f.DueTo))
+	}
+	if len(parts) == 0 {
+		return "all"
+	}
+	return strings.Join(parts, " ")
+}
+
+func describeHeader(name, value string, values bool) string {
+	if name == "" || !values {
+		return name
+	}
+	return name + "=" + strconv.Quote(value)
+}

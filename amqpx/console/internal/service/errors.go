@@ -1,0 +1,107 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// Errors of a Core, besides those of package schedule (ErrNotFound, ErrExists, ErrStatus,
+// ErrNoSchedule, *TaskError, *RecurringError).
+var (
+	// ErrForbidden means that the change needs an operator.
+	ErrForbidden = errors.New("it needs the role operator")
+	// ErrUnavailable means that this process lacks what the method needs, such as a
+	// database; the error says what.
+	ErrUnavailable = errors.New("not available")
+	// ErrNoJob means that no job has the id.
+	ErrNoJob = errors.New("there is no such job")
+	// ErrJobState means that the job cannot be continued.
+	ErrJobState = errors.New("expected one that failed, or was interrupted or stopped")
+
+	// ErrBroker means that the broker does not answer, ErrRefused that it answers and
+	// refuses, and ErrNoQueue that it has no such queue.
+	ErrBroker  = errors.New("the broker does not answer")
+	ErrRefused = errors.New("the broker refuses it")
+	ErrNoQueue = errors.New("there is no such queue")
+	// ErrDatabase means that the database does not answer. Drivers do not wrap it;
+	// DatabaseAway recognizes their errors.
+	ErrDatabase = errors.New("the database does not answer")
+
+	errLongQueue = errors.New("the queue is too long to look through while you wait; \"rabbitdelay errors\" takes its time")
+
+	errSlow = errors.New("the database took too long; narrow the filter, by a queue, a status or due instants")
+)
+
+// FieldError names the input that is wrong and says what was expected.
+type FieldError struct{ Field, Reason string }
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
+
+// within returns a *FieldError unless n is from 1 to most.
+func within(field string, n, most int) error {
+	if n < 1 || n > most {
+		return &FieldError{field, fmt.Sprintf("%d; expected 1 to %d", n, most)}
+	}
+	return nil
+}
+
+// ofBroker adds to an error of the broker what kind it is.
+func ofBroker(err error) error {
+	if err == nil || ours(err) || errors.Is(err, inspect.ErrPeek) {
+		return err
+	}
+	kind := ErrBroker
+	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Server {
+		switch e.Code {
+		case amqp.NotFound:
+			kind = ErrNoQueue
+		case amqp.AccessRefused, amqp.NotAllowed, amqp.ResourceLocked, amqp.PreconditionFailed, amqp.NotImplemented:
+			kind = ErrRefused
+		}
+	}
+	return fmt.Errorf("%w: %w", kind, err)
+}
+
+// DatabaseAway reports whether err means that the database does not answer.
+func DatabaseAway(err error) bool {
+	return !errors.Is(err, ErrBroker) && !errors.Is(err, ErrRefused) && (errors.Is(err, ErrDatabase) || errors.Is(err, errSlow) || sqldb.Away(err))
+}
+
+// ours reports whether an error is about the request and in this program's words.
+func ours(err error) bool {
+	if _, ok := errors.AsType[*FieldError](err); ok {
+		return true
+	}
+	return slices.ContainsFunc([]error{
+		ErrForbidden, ErrNoJob, ErrJobState, ErrUnavailable, schedule.ErrNotFound, schedule.ErrNoSchedule, schedule.ErrExists, schedule.ErrStatus, schedule.ErrUnique,
+		schedule.ErrTask, schedule.ErrRecurring, schedule.ErrConfig, amqpx.ErrConfig, errSlow, errLongQueue,
+	}, func(known error) bool { return errors.Is(err, known) })
+}
+
+// untold replaces what a driver or a broker says, for viewers.
+const untold = "the log of this process says why"
+
+// Told returns the text of err for who. The words of drivers and brokers may name users
+// and addresses, so only operators get them.
+func Told(who Identity, err error) string {
+	if who.Role.May(RoleOperator) || ours(err) && !errors.Is(err, ErrBroker) {
+		return err.Error()
+	}
+	for _, known := range []error{ErrBroker, ErrRefused, ErrNoQueue, schedule.ErrNoTable, schedule.ErrDenied, inspect.ErrPeek} {
+		if errors.Is(err, known) {
+			return known.Error() + "; " + untold
+		}
+	}
+	if DatabaseAway(err) {
+		return ErrDatabase.Error() + "; " + untold
+	}
+	return untold
+}

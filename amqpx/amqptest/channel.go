@@ -6,6 +6,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
 // channel is an AMQP channel.
@@ -29,24 +30,23 @@ func newChannel(c *conn, id uint16) *channel {
 	return ch
 }
 
-// onFrame handles a method, or a part of a message.
-func (ch *channel) onFrame(f frame) {
-	if ch.closing && (f.kind != frameMethod || methodIn(f.payload) != channelCloseOk && methodIn(f.payload) != channelClose) {
+// onFrame handles a method or a part of a message.
+func (ch *channel) onFrame(f codec.Frame) {
+	if ch.closing && (f.Kind != codec.FrameMethod || methodIn(f.Payload) != channelCloseOk && methodIn(f.Payload) != channelClose) {
 		return // sent before the client knew
 	}
-	switch f.kind {
-	case frameMethod:
+	switch f.Kind {
+	case codec.FrameMethod:
 		ch.onMethod(f)
-	case frameHeader, frameBody:
+	case codec.FrameHeader, codec.FrameBody:
 		ch.onContent(f)
 	default:
-		ch.conn.fail(rabbit.Refusal(amqp.FrameError, "type %d, all octets = <<>>: {frame_too_large,0,0}", f.kind), 0)
+		ch.conn.fail(rabbit.Refusal(amqp.FrameError, "type %d, all octets = <<>>: {frame_too_large,0,0}", f.Kind), 0)
 	}
 }
 
-func (ch *channel) onMethod(f frame) {
-	d := &decoder{b: f.payload}
-	m := methodOf(d.short(), d.short())
+func (ch *channel) onMethod(f codec.Frame) {
+	m, d := readMethod(f.Payload)
 	ch.conn.srv.calls[m]++
 	if ch.content != nil {
 		ch.conn.fail(rabbit.Refusal(amqp.UnexpectedFrame, "expected content header for class 60, got non content header frame instead"), m)
@@ -57,7 +57,7 @@ func (ch *channel) onMethod(f frame) {
 	if handle != nil {
 		err = handle(ch, d)
 	}
-	if err == nil && d.err != nil {
+	if err == nil && d.Failed() {
 		err = rabbit.Refusal(amqp.SyntaxError, "cannot decode %s", m)
 	}
 	if err != nil {
@@ -65,11 +65,11 @@ func (ch *channel) onMethod(f frame) {
 	}
 }
 
-// handler reads a method's arguments, does it and answers. What it has read of
-// arguments that cannot be decoded is zero, so that it changes nothing.
-type handler func(ch *channel, d *decoder) *rabbit.Error
+// handler reads the arguments of a method, carries it out and answers. Arguments that
+// cannot be decoded are zero; such a method changes nothing.
+type handler func(ch *channel, d *codec.Decoder) *rabbit.Error
 
-// handlers are those of all methods that a client may send on a channel.
+// handlers has the handler of each method that a client may send on a channel.
 func handlers() map[method]handler {
 	return map[method]handler{
 		channelOpen: (*channel).onOpen, channelClose: (*channel).onClose, channelCloseOk: (*channel).onCloseOk, channelFlow: (*channel).onFlow,
@@ -85,14 +85,14 @@ func handlers() map[method]handler {
 	}
 }
 
-// reply answers, unless the client does not want it.
+// reply answers, unless the client wants no answer.
 func (ch *channel) reply(nowait bool, m method, about string, args []byte) {
 	if !nowait {
 		ch.conn.send(ch.id, m, about, args)
 	}
 }
 
-// fail closes the channel, or the connection if the error is one of its.
+// fail closes the channel, or the connection for a hard error.
 func (ch *channel) fail(err *rabbit.Error, m method) {
 	if !err.Soft() {
 		ch.conn.fail(err, m)
@@ -106,7 +106,7 @@ func (ch *channel) fail(err *rabbit.Error, m method) {
 	ch.conn.send(ch.id, channelClose, "", closing(err, m))
 }
 
-// end gives back what the channel holds.
+// end returns the messages that the channel holds to their queues.
 func (ch *channel) end() {
 	ch.content = nil
 	ch.deliveries.Close()
@@ -115,40 +115,40 @@ func (ch *channel) end() {
 	}
 }
 
-func (ch *channel) onOpen(d *decoder) *rabbit.Error {
-	d.shortstr()
+func (ch *channel) onOpen(d *codec.Decoder) *rabbit.Error {
+	d.ShortStr()
 	ch.reply(false, channelOpenOk, "", []byte{0, 0, 0, 0})
 	return nil
 }
 
-func (ch *channel) onClose(*decoder) *rabbit.Error {
+func (ch *channel) onClose(*codec.Decoder) *rabbit.Error {
 	ch.end()
 	delete(ch.conn.channels, ch.id)
 	ch.reply(false, channelCloseOk, "", nil)
 	return nil
 }
 
-func (ch *channel) onCloseOk(*decoder) *rabbit.Error {
+func (ch *channel) onCloseOk(*codec.Decoder) *rabbit.Error {
 	if ch.closing {
 		delete(ch.conn.channels, ch.id)
 	}
 	return nil
 }
 
-func (ch *channel) onFlow(d *decoder) *rabbit.Error {
-	if !d.bits()[0] {
+func (ch *channel) onFlow(d *codec.Decoder) *rabbit.Error {
+	if !d.Bits()[0] {
 		return rabbit.Refusal(amqp.NotImplemented, "active=false")
 	}
 	ch.reply(false, channelFlowOk, "", []byte{1})
 	return nil
 }
 
-func (ch *channel) onConfirmSelect(d *decoder) *rabbit.Error {
+func (ch *channel) onConfirmSelect(d *codec.Decoder) *rabbit.Error {
 	ch.confirming = true
-	ch.reply(d.bits()[0], confirmSelectOk, "", nil)
+	ch.reply(d.Bits()[0], confirmSelectOk, "", nil)
 	return nil
 }
 
-func (ch *channel) onTx(*decoder) *rabbit.Error {
+func (ch *channel) onTx(*codec.Decoder) *rabbit.Error {
 	return rabbit.Refusal(amqp.NotImplemented, "amqptest has no transactions")
 }

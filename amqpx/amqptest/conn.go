@@ -9,9 +9,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// conn is a connection of a client. All but reading happens with the server
+// conn is a client's connection. Everything except reading happens with the server
 // locked.
 type conn struct {
 	srv    *Server
@@ -44,7 +45,8 @@ func newConn(s *Server, n net.Conn, number int) *conn {
 	return &conn{srv: s, net: n, number: number, channels: map[uint16]*channel{}, received: time.Now()}
 }
 
-// greeting is what a client begins with, and what it is told when it does not.
+// greeting opens a connection. It is also the answer to a client that sent something
+// else.
 const greeting = "AMQP\x00\x00\x09\x01"
 
 // serve reads frames until the connection ends.
@@ -62,7 +64,7 @@ func (c *conn) serve() {
 	}
 	c.srv.do(c.start)
 	for {
-		f, err := readFrame(r, c.frameMax)
+		f, err := codec.ReadFrame(r, c.frameMax)
 		done := false
 		c.srv.do(func() { done = c.take(f, err) })
 		if done || c.srv.isClosed() {
@@ -77,8 +79,9 @@ func (s *Server) isClosed() bool {
 	return s.closed
 }
 
-// take handles a frame, or what came instead of one. It returns true at the end.
-func (c *conn) take(f frame, err error) (done bool) {
+// take handles a frame, or the error that came instead of one, and reports whether the
+// connection has ended.
+func (c *conn) take(f codec.Frame, err error) (done bool) {
 	for c.blocked && !c.ended && !c.srv.closed {
 		c.srv.unblocked.Wait() // a broker that blocks a connection does not read it
 		c.srv.advance()
@@ -86,7 +89,7 @@ func (c *conn) take(f frame, err error) (done bool) {
 	switch {
 	case c.ended || c.srv.closed:
 		return true
-	case err == errSyntax: //nolint:errorlint // it is our own, and never wrapped
+	case err == codec.ErrFrame: //nolint:errorlint // it is our own, and never wrapped
 		c.fail(rabbit.Refusal(amqp.FrameError, "cannot decode frame"), 0)
 		return true
 	case err != nil:
@@ -94,8 +97,8 @@ func (c *conn) take(f frame, err error) (done bool) {
 	}
 	c.received = time.Now()
 	switch {
-	case f.kind == frameHeartbeat:
-	case f.channel == 0:
+	case f.Kind == codec.FrameHeartbeat:
+	case f.Channel == 0:
 		c.in.put(c, f, c.onMethod)
 	default:
 		c.onChannel(f)
@@ -104,39 +107,33 @@ func (c *conn) take(f frame, err error) (done bool) {
 }
 
 // onChannel hands a frame to its channel.
-func (c *conn) onChannel(f frame) {
-	ch := c.channels[f.channel]
+func (c *conn) onChannel(f codec.Frame) {
+	ch := c.channels[f.Channel]
 	if ch == nil {
-		if c.closing || !c.open || f.kind == frameMethod && methodIn(f.payload) == channelCloseOk {
+		if c.closing || !c.open || f.Kind == codec.FrameMethod && methodIn(f.Payload) == channelCloseOk {
 			return // both sides may close a channel at once
 		}
-		if f.kind != frameMethod || methodIn(f.payload) != channelOpen {
-			c.fail(rabbit.Refusal(amqp.ChannelError, "expected 'channel.open'"), methodIn(f.payload))
+		if f.Kind != codec.FrameMethod || methodIn(f.Payload) != channelOpen {
+			c.fail(rabbit.Refusal(amqp.ChannelError, "expected 'channel.open'"), methodIn(f.Payload))
 			return
 		}
-		if int(f.channel) > c.srv.opts.ChannelMax {
+		if int(f.Channel) > c.srv.opts.ChannelMax {
 			c.fail(rabbit.Refusal(amqp.NotAllowed, "number of channels opened (%d) has reached the negotiated channel_max (%d)", len(c.channels), c.srv.opts.ChannelMax), channelOpen)
 			return
 		}
 		c.opened++
-		ch = newChannel(c, f.channel)
-		c.channels[f.channel] = ch
+		ch = newChannel(c, f.Channel)
+		c.channels[f.Channel] = ch
 	}
 	ch.in.put(c, f, ch.onFrame)
 }
 
-// methodIn is the method of a method frame.
-func methodIn(payload []byte) method {
-	d := &decoder{b: payload}
-	return methodOf(d.short(), d.short())
-}
-
 // start begins the handshake.
 func (c *conn) start() {
-	var e encoder
-	e.octet(0)
-	e.octet(9)
-	e.table(amqp.Table{
+	var e codec.Encoder
+	e.Octet(0)
+	e.Octet(9)
+	e.Table(amqp.Table{
 		"product": "RabbitMQ", "version": c.srv.opts.Version, "platform": "amqptest", "cluster_name": "rabbit@amqptest",
 		"copyright": "", "information": "a model of RabbitMQ in memory",
 		"capabilities": amqp.Table{
@@ -145,15 +142,14 @@ func (c *conn) start() {
 			"authentication_failure_close": true, "per_consumer_qos": true, "direct_reply_to": true,
 		},
 	})
-	e.longstr("PLAIN AMQPLAIN")
-	e.longstr("en_US")
-	c.send(0, connectionStart, "", e.b)
+	e.LongStr("PLAIN AMQPLAIN")
+	e.LongStr("en_US")
+	c.send(0, connectionStart, "", e.Bytes())
 }
 
-// onMethod handles the methods of the connection itself.
-func (c *conn) onMethod(f frame) {
-	d := &decoder{b: f.payload}
-	m := methodOf(d.short(), d.short())
+// onMethod handles a method of the connection itself.
+func (c *conn) onMethod(f codec.Frame) {
+	m, d := readMethod(f.Payload)
 	c.srv.calls[m]++
 	var err *rabbit.Error
 	switch {
@@ -163,18 +159,18 @@ func (c *conn) onMethod(f frame) {
 		c.send(0, connectionCloseOk, "", nil)
 		c.end()
 	case c.closing:
-	case f.kind != frameMethod:
-		err = rabbit.Refusal(amqp.UnexpectedFrame, "expected method frame, got frame of type %d", f.kind)
+	case f.Kind != codec.FrameMethod:
+		err = rabbit.Refusal(amqp.UnexpectedFrame, "expected method frame, got frame of type %d", f.Kind)
 	case m == connectionStartOk && c.user == nil:
 		c.startOk(d)
 	case m == connectionTuneOk && c.user != nil:
 		c.tuneOk(d)
 	case m == connectionOpen && c.user != nil:
-		err = c.enter(d)
+		err = c.openVhost(d)
 	default:
 		err = rabbit.Refusal(amqp.CommandInvalid, "unimplemented method")
 	}
-	if d.err != nil && err == nil {
+	if d.Failed() && err == nil {
 		err = rabbit.Refusal(amqp.SyntaxError, "cannot decode %s", m)
 	}
 	if err != nil {
@@ -182,31 +178,31 @@ func (c *conn) onMethod(f frame) {
 	}
 }
 
-func (c *conn) startOk(d *decoder) {
-	props := d.table()
-	mechanism := d.shortstr()
-	response := d.longstr()
+func (c *conn) startOk(d *codec.Decoder) {
+	props := d.Table()
+	mechanism := d.ShortStr()
+	response := d.LongStr()
 	c.name, _ = props["connection_name"].(string)
 	c.able, _ = props["capabilities"].(amqp.Table)
 	c.user = c.srv.login(mechanism, response)
 	if c.user == nil {
 		err := rabbit.Refusal(amqp.AccessRefused, "Login was refused using authentication mechanism %s. For details see the broker logfile.", mechanism)
-		if d.err == nil {
+		if !d.Failed() {
 			c.fail(err, connectionStartOk)
 		}
 		return
 	}
-	var e encoder
-	e.short(uint16(c.srv.opts.ChannelMax))
-	e.long(uint32(c.srv.opts.FrameMax))
-	e.short(uint16(c.srv.opts.Heartbeat / time.Second))
-	c.send(0, connectionTune, "", e.b)
+	var e codec.Encoder
+	e.Short(uint16(c.srv.opts.ChannelMax))
+	e.Long(uint32(c.srv.opts.FrameMax))
+	e.Short(uint16(c.srv.opts.Heartbeat / time.Second))
+	c.send(0, connectionTune, "", e.Bytes())
 }
 
-func (c *conn) tuneOk(d *decoder) {
-	d.short()
-	c.frameMax = d.long()
-	c.interval = time.Duration(d.short()) * time.Second
+func (c *conn) tuneOk(d *codec.Decoder) {
+	d.Short()
+	c.frameMax = d.Long()
+	c.interval = time.Duration(d.Short()) * time.Second
 	if c.frameMax == 0 || c.frameMax > uint32(c.srv.opts.FrameMax) {
 		c.frameMax = uint32(c.srv.opts.FrameMax)
 	}
@@ -215,8 +211,8 @@ func (c *conn) tuneOk(d *decoder) {
 	}
 }
 
-// heartbeat sends one when nothing else was sent, and gives up a client from
-// which nothing has come for two intervals.
+// heartbeat sends a heartbeat if nothing else was sent, and ends a connection that has
+// been silent for two intervals.
 func (c *conn) heartbeat() {
 	now := time.Now()
 	switch {
@@ -226,19 +222,19 @@ func (c *conn) heartbeat() {
 		c.end()
 		return
 	case now.Sub(c.sent) >= c.interval/2:
-		c.write(appendFrame(nil, frameHeartbeat, 0, nil))
+		c.write(codec.AppendFrame(nil, codec.Frame{Kind: codec.FrameHeartbeat}))
 	}
 	c.beat.Reset(c.interval / 2)
 }
 
-// enter opens the virtual host.
-func (c *conn) enter(d *decoder) *rabbit.Error {
-	name := d.shortstr()
+// openVhost opens the virtual host.
+func (c *conn) openVhost(d *codec.Decoder) *rabbit.Error {
+	name := d.ShortStr()
 	v := c.srv.broker.VHost(name)
 	if v == nil {
 		return rabbit.Refusal(amqp.NotAllowed, "vhost %s not found", name)
 	}
-	if !c.user.enter(name) {
+	if !c.user.mayEnter(name) {
 		return rabbit.Refusal(amqp.NotAllowed, "access to vhost '%s' refused for user '%s'", name, c.user.Name)
 	}
 	c.vhost, c.vhostName, c.open = v, name, true
@@ -256,17 +252,17 @@ func (c *conn) fail(err *rabbit.Error, m method) {
 	c.send(0, connectionClose, "", closing(err, m))
 }
 
-// closing are the arguments of channel.close and connection.close.
+// closing returns the arguments of channel.close and connection.close.
 func closing(err *rabbit.Error, m method) []byte {
-	var e encoder
-	e.short(uint16(err.Code))
-	e.shortstr(err.Text)
-	e.short(uint16(m >> 16))
-	e.short(uint16(m))
-	return e.b
+	var e codec.Encoder
+	e.Short(uint16(err.Code))
+	e.ShortStr(err.Text)
+	e.Short(uint16(m >> 16))
+	e.Short(uint16(m))
+	return e.Bytes()
 }
 
-// end is the end of the connection, whoever caused it.
+// end ends the connection.
 func (c *conn) end() {
 	if c.ended {
 		return
@@ -289,21 +285,21 @@ func (c *conn) endChannels() {
 	}
 }
 
-// send writes a method, with the content that follows it, unless a script has
-// other plans. about is the queue or exchange that it is about.
+// send writes a method and the content that follows it, unless a Control decides
+// otherwise. about is the queue or exchange that the method concerns.
 func (c *conn) send(channel uint16, m method, about string, args []byte, content ...[]byte) {
 	act := c.srv.faults.act(c, Frame{Method: m.String(), Name: about, Connection: c.name, Channel: channel})
 	if !act.Drop {
-		payload := encoder{}
-		payload.long(uint32(m))
-		b := appendFrame(nil, frameMethod, channel, append(payload.b, args...))
+		var payload codec.Encoder
+		payload.Long(uint32(m))
+		b := codec.AppendFrame(nil, codec.Frame{Kind: codec.FrameMethod, Channel: channel, Payload: append(payload.Bytes(), args...)})
 		for i, part := range content {
+			kind, most := uint8(codec.FrameBody), int(c.frameMax)-codec.FrameOverhead
 			if i == 0 {
-				b = appendFrame(b, frameHeader, channel, part)
-				continue
+				kind, most = codec.FrameHeader, len(part)
 			}
-			for most := int(c.frameMax) - 8; len(part) > 0; part = part[min(most, len(part)):] {
-				b = appendFrame(b, frameBody, channel, part[:min(most, len(part))])
+			for ; len(part) > 0; part = part[min(most, len(part)):] {
+				b = codec.AppendFrame(b, codec.Frame{Kind: kind, Channel: channel, Payload: part[:min(most, len(part))]})
 			}
 		}
 		c.write(b)
@@ -318,19 +314,19 @@ func (c *conn) write(b []byte) {
 	_, _ = c.net.Write(b) // a client that is gone is noticed by the reader
 }
 
-// inbox keeps frames back while a script or the broker takes its time.
+// inbox holds back frames while an earlier one is delayed.
 type inbox struct {
 	stalled bool
-	backlog []frame
+	backlog []codec.Frame
 }
 
-// put handles a frame, now or when its turn comes.
-func (in *inbox) put(c *conn, f frame, handle func(frame)) {
+// put handles a frame now, or queues it behind a delayed one.
+func (in *inbox) put(c *conn, f codec.Frame, handle func(codec.Frame)) {
 	if in.stalled {
 		in.backlog = append(in.backlog, f)
 		return
 	}
-	if f.kind == frameMethod {
+	if f.Kind == codec.FrameMethod {
 		act := c.srv.faults.act(c, arriving(c, f))
 		switch {
 		case act.Drop && act.Cut:
@@ -350,8 +346,8 @@ func (in *inbox) put(c *conn, f frame, handle func(frame)) {
 	handle(f)
 }
 
-// stall does f after a time, and then what has come meanwhile.
-func (in *inbox) stall(c *conn, d time.Duration, handle func(frame), f func()) {
+// stall calls f after d, and then handles the frames that have come meanwhile.
+func (in *inbox) stall(c *conn, d time.Duration, handle func(codec.Frame), f func()) {
 	in.stalled = true
 	time.AfterFunc(d, func() {
 		c.srv.do(func() {

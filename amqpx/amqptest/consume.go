@@ -6,12 +6,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-func (ch *channel) onQos(d *decoder) *rabbit.Error {
-	size := d.long()
-	count := d.short()
-	global := d.bits()[0]
+func (ch *channel) onQos(d *codec.Decoder) *rabbit.Error {
+	size := d.Long()
+	count := d.Short()
+	global := d.Bits()[0]
 	if size != 0 {
 		return rabbit.Refusal(amqp.NotImplemented, "prefetch_size!=0 (%d)", size)
 	}
@@ -22,37 +23,37 @@ func (ch *channel) onQos(d *decoder) *rabbit.Error {
 	return nil
 }
 
-func (ch *channel) onConsume(d *decoder) *rabbit.Error {
-	d.short()
-	name, tag := d.shortstr(), d.shortstr()
-	bits := d.bits()
+func (ch *channel) onConsume(d *codec.Decoder) *rabbit.Error {
+	d.Short()
+	name, tag := d.ShortStr(), d.ShortStr()
+	bits := d.Bits()
 	nowait := bits[3]
-	args := d.table()
+	args := d.Table()
 	q, err := ch.readable(d, name)
 	if err != nil || q == nil {
 		return err
 	}
 	return ch.deliveries.Consume(q, rabbit.Consumer{Tag: tag, NoAck: bits[1], Exclusive: bits[2]}, args, func(tag string) {
-		var e encoder
-		e.shortstr(tag)
-		ch.reply(nowait, basicConsumeOk, q.Name, e.b)
+		var e codec.Encoder
+		e.ShortStr(tag)
+		ch.reply(nowait, basicConsumeOk, q.Name, e.Bytes())
 	})
 }
 
-func (ch *channel) onCancel(d *decoder) *rabbit.Error {
-	tag, nowait := d.shortstr(), d.bits()[0]
+func (ch *channel) onCancel(d *codec.Decoder) *rabbit.Error {
+	tag, nowait := d.ShortStr(), d.Bits()[0]
 	ch.deliveries.Cancel(tag)
-	var e encoder
-	e.shortstr(tag)
-	ch.reply(nowait, basicCancelOk, "", e.b)
+	var e codec.Encoder
+	e.ShortStr(tag)
+	ch.reply(nowait, basicCancelOk, "", e.Bytes())
 	return nil
 }
 
-func (ch *channel) onCancelOk(*decoder) *rabbit.Error { return nil }
+func (ch *channel) onCancelOk(*codec.Decoder) *rabbit.Error { return nil }
 
-func (ch *channel) onGet(d *decoder) *rabbit.Error {
-	d.short()
-	name, noAck := d.shortstr(), d.bits()[0]
+func (ch *channel) onGet(d *codec.Decoder) *rabbit.Error {
+	d.Short()
+	name, noAck := d.ShortStr(), d.Bits()[0]
 	q, err := ch.readable(d, name)
 	if err != nil || q == nil {
 		return err
@@ -65,50 +66,49 @@ func (ch *channel) onGet(d *decoder) *rabbit.Error {
 		ch.reply(false, basicGetEmpty, q.Name, []byte{0})
 		return nil
 	}
-	var e encoder
+	var e codec.Encoder
 	ch.delivered(&e, got)
-	e.long(uint32(q.Ready()))
-	ch.message(basicGetOk, q.Name, e.b, got.Message)
+	e.Long(uint32(q.Ready()))
+	ch.message(basicGetOk, q.Name, e.Bytes(), got.Message)
 	return nil
 }
 
-// Deliver makes a channel a rabbit.Sink.
+// Deliver implements rabbit.Sink.
 func (ch *channel) Deliver(consumer string, got rabbit.Delivery) {
-	var e encoder
-	e.shortstr(consumer)
+	var e codec.Encoder
+	e.ShortStr(consumer)
 	ch.delivered(&e, got)
-	ch.message(basicDeliver, got.Message.RoutingKey(), e.b, got.Message)
+	ch.message(basicDeliver, got.Message.RoutingKey(), e.Bytes(), got.Message)
 }
 
-// Cancelled makes a channel a rabbit.Sink.
+// Cancelled implements rabbit.Sink.
 func (ch *channel) Cancelled(consumer string) {
 	if notify, _ := ch.conn.able["consumer_cancel_notify"].(bool); !notify {
 		return
 	}
-	var e encoder
-	e.shortstr(consumer)
-	e.bool(true) // no answer is expected
-	ch.conn.send(ch.id, basicCancel, "", e.b)
+	var e codec.Encoder
+	e.ShortStr(consumer)
+	e.Bool(true) // no answer is expected
+	ch.conn.send(ch.id, basicCancel, "", e.Bytes())
 }
 
-// delivered are the arguments that basic.deliver and basic.get-ok share.
-func (ch *channel) delivered(e *encoder, got rabbit.Delivery) {
-	e.longlong(got.Tag)
-	e.bool(got.Redelivered)
-	e.shortstr(got.Message.Exchange)
-	e.shortstr(got.Message.RoutingKey())
+// delivered appends the arguments that basic.deliver and basic.get-ok share.
+func (ch *channel) delivered(e *codec.Encoder, got rabbit.Delivery) {
+	e.LongLong(got.Tag)
+	e.Bool(got.Redelivered)
+	e.ShortStr(got.Message.Exchange)
+	e.ShortStr(got.Message.RoutingKey())
 	ch.watch()
 }
 
-// message sends a method with a message.
+// message sends a method and the message that follows it.
 func (ch *channel) message(m method, about string, args []byte, msg *rabbit.Message) {
 	p := msg.Publishing
 	p.Headers = msg.Delivered(ch.conn.srv.broker.Version())
 	ch.conn.send(ch.id, m, about, args, header(p), p.Body)
 }
 
-// watch closes the channel when a delivery waits too long for its
-// acknowledgement.
+// watch closes the channel if a delivery is not acknowledged in time.
 func (ch *channel) watch() {
 	most := ch.conn.srv.opts.ConsumerTimeout
 	if most < 0 || ch.timeout != nil {
@@ -135,31 +135,31 @@ func (ch *channel) overdue() {
 		"This timeout value can be configured, see consumers doc guide to learn more", ch.id, s.opts.ConsumerTimeout.Milliseconds()), 0)
 }
 
-func (ch *channel) onAck(d *decoder) *rabbit.Error {
-	tag, multiple := d.longlong(), d.bits()[0]
-	if d.failed() {
+func (ch *channel) onAck(d *codec.Decoder) *rabbit.Error {
+	tag, multiple := d.LongLong(), d.Bits()[0]
+	if d.Failed() {
 		return nil
 	}
 	return ch.deliveries.Ack(tag, multiple)
 }
 
-func (ch *channel) onNack(d *decoder) *rabbit.Error {
-	tag, bits := d.longlong(), d.bits()
-	if d.failed() {
+func (ch *channel) onNack(d *codec.Decoder) *rabbit.Error {
+	tag, bits := d.LongLong(), d.Bits()
+	if d.Failed() {
 		return nil
 	}
 	return ch.deliveries.Nack(tag, bits[0], bits[1])
 }
 
-func (ch *channel) onReject(d *decoder) *rabbit.Error {
-	tag, requeue := d.longlong(), d.bits()[0]
-	if d.failed() {
+func (ch *channel) onReject(d *codec.Decoder) *rabbit.Error {
+	tag, requeue := d.LongLong(), d.Bits()[0]
+	if d.Failed() {
 		return nil
 	}
 	return ch.deliveries.Reject(tag, requeue)
 }
 
-func (ch *channel) onRecover(d *decoder) *rabbit.Error {
+func (ch *channel) onRecover(d *codec.Decoder) *rabbit.Error {
 	if err := ch.onRecoverAsync(d); err != nil {
 		return err
 	}
@@ -167,8 +167,8 @@ func (ch *channel) onRecover(d *decoder) *rabbit.Error {
 	return nil
 }
 
-func (ch *channel) onRecoverAsync(d *decoder) *rabbit.Error {
-	if !d.bits()[0] {
+func (ch *channel) onRecoverAsync(d *codec.Decoder) *rabbit.Error {
+	if !d.Bits()[0] {
 		return rabbit.Refusal(amqp.NotImplemented, "requeue=false")
 	}
 	ch.deliveries.Recover()

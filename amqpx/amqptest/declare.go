@@ -9,9 +9,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// queueName is a name, or the queue that was declared last.
+// queueName returns name, or if it is empty the queue that was declared last.
 func (ch *channel) queueName(name string) (string, *rabbit.Error) {
 	if name = cmp.Or(name, ch.lastQueue); name == "" {
 		return "", rabbit.Refusal(amqp.NotFound, "no previously declared queue")
@@ -19,13 +20,13 @@ func (ch *channel) queueName(name string) (string, *rabbit.Error) {
 	return name, nil
 }
 
-func (ch *channel) onExchangeDeclare(d *decoder) *rabbit.Error {
-	d.short()
-	s := rabbit.ExchangeSpec{Name: d.shortstr(), Kind: d.shortstr()}
-	bits := d.bits()
+func (ch *channel) onExchangeDeclare(d *codec.Decoder) *rabbit.Error {
+	d.Short()
+	s := rabbit.ExchangeSpec{Name: d.ShortStr(), Kind: d.ShortStr()}
+	bits := d.Bits()
 	passive, nowait := bits[0], bits[4]
-	s.Durable, s.AutoDelete, s.Internal, s.Args = bits[1], bits[2], bits[3], d.table()
-	if d.failed() {
+	s.Durable, s.AutoDelete, s.Internal, s.Args = bits[1], bits[2], bits[3], d.Table()
+	if d.Failed() {
 		return nil
 	}
 	if err := ch.conn.srv.faults.refusal(s.Name); err != nil {
@@ -56,10 +57,10 @@ func (ch *channel) permitAlternate(s rabbit.ExchangeSpec) *rabbit.Error {
 	return cmp.Or(ch.conn.permit(PermissionRead, "exchange", s.Name), ch.conn.permit(PermissionWrite, "exchange", ae))
 }
 
-func (ch *channel) onExchangeDelete(d *decoder) *rabbit.Error {
-	d.short()
-	name, bits := d.shortstr(), d.bits()
-	if d.failed() {
+func (ch *channel) onExchangeDelete(d *codec.Decoder) *rabbit.Error {
+	d.Short()
+	name, bits := d.ShortStr(), d.Bits()
+	if d.Failed() {
 		return nil
 	}
 	err := ch.conn.permit(PermissionConfigure, "exchange", name)
@@ -72,7 +73,7 @@ func (ch *channel) onExchangeDelete(d *decoder) *rabbit.Error {
 	return err
 }
 
-// binding is what a method says that binds or unbinds a queue or an exchange.
+// binding has the arguments of the methods that bind or unbind.
 type binding struct {
 	rabbit.Binding
 
@@ -80,14 +81,14 @@ type binding struct {
 	nowait   bool
 }
 
-// binding reads one; queue.unbind has no flag for nowait.
-func (d *decoder) binding(flag bool) (b binding) {
-	d.short()
-	b.to, b.Source, b.Key = d.shortstr(), d.shortstr(), d.shortstr()
+// readBinding reads a binding; queue.unbind has no flag for nowait.
+func readBinding(d *codec.Decoder, flag bool) (b binding) {
+	d.Short()
+	b.to, b.Source, b.Key = d.ShortStr(), d.ShortStr(), d.ShortStr()
 	if flag {
-		b.nowait = d.bits()[0]
+		b.nowait = d.Bits()[0]
 	}
-	b.Args = d.table()
+	b.Args = d.Table()
 	return b
 }
 
@@ -96,23 +97,23 @@ func (b binding) ofExchange() binding {
 	return b
 }
 
-// ofQueue also finds the queue that is meant by an empty name.
+// ofQueue also resolves an empty queue name.
 func (b binding) ofQueue(ch *channel) (binding, *rabbit.Error) {
 	name, err := ch.queueName(b.to)
 	b.kind, b.to, b.Queue = "queue", name, name
 	return b, err
 }
 
-func (ch *channel) onExchangeBind(d *decoder) *rabbit.Error {
-	return ch.bind(d, d.binding(true).ofExchange(), exchangeBindOk)
+func (ch *channel) onExchangeBind(d *codec.Decoder) *rabbit.Error {
+	return ch.bind(d, readBinding(d, true).ofExchange(), exchangeBindOk)
 }
 
-func (ch *channel) onExchangeUnbind(d *decoder) *rabbit.Error {
-	return ch.unbind(d, d.binding(true).ofExchange(), exchangeUnbindOk)
+func (ch *channel) onExchangeUnbind(d *codec.Decoder) *rabbit.Error {
+	return ch.unbind(d, readBinding(d, true).ofExchange(), exchangeUnbindOk)
 }
 
-func (ch *channel) onQueueBind(d *decoder) *rabbit.Error {
-	b := d.binding(true)
+func (ch *channel) onQueueBind(d *codec.Decoder) *rabbit.Error {
+	b := readBinding(d, true)
 	if b.to == "" && b.Key == "" {
 		b.Key = ch.lastQueue
 	}
@@ -123,24 +124,24 @@ func (ch *channel) onQueueBind(d *decoder) *rabbit.Error {
 	return ch.bind(d, b, queueBindOk)
 }
 
-func (ch *channel) onQueueUnbind(d *decoder) *rabbit.Error {
-	b, err := d.binding(false).ofQueue(ch)
+func (ch *channel) onQueueUnbind(d *codec.Decoder) *rabbit.Error {
+	b, err := readBinding(d, false).ofQueue(ch)
 	if err != nil {
 		return err
 	}
 	return ch.unbind(d, b, queueUnbindOk)
 }
 
-// permitBind asks for what binding takes.
+// permitBind checks the permissions that binding needs.
 func (ch *channel) permitBind(b binding) *rabbit.Error {
 	c := ch.conn
 	return cmp.Or(c.permit(PermissionWrite, b.kind, b.to), c.permit(PermissionRead, "exchange", b.Source), c.srv.faults.refusal(b.to), c.srv.faults.refusal(b.Source))
 }
 
-// bind answers when the binding has its effect; what comes behind it on the
-// channel waits.
-func (ch *channel) bind(d *decoder, b binding, ok method) *rabbit.Error {
-	if d.failed() {
+// bind answers once the binding is effective. Later frames of the channel wait until
+// then.
+func (ch *channel) bind(d *codec.Decoder, b binding, ok method) *rabbit.Error {
+	if d.Failed() {
 		return nil
 	}
 	if err := ch.permitBind(b); err != nil {
@@ -159,8 +160,8 @@ func (ch *channel) bind(d *decoder, b binding, ok method) *rabbit.Error {
 	return nil
 }
 
-func (ch *channel) unbind(d *decoder, b binding, ok method) *rabbit.Error {
-	if d.failed() {
+func (ch *channel) unbind(d *codec.Decoder, b binding, ok method) *rabbit.Error {
+	if d.Failed() {
 		return nil
 	}
 	if err := ch.permitBind(b); err != nil {
@@ -173,13 +174,13 @@ func (ch *channel) unbind(d *decoder, b binding, ok method) *rabbit.Error {
 	return nil
 }
 
-func (ch *channel) onQueueDeclare(d *decoder) *rabbit.Error {
-	d.short()
-	s := rabbit.QueueSpec{Name: d.shortstr()}
-	bits := d.bits()
+func (ch *channel) onQueueDeclare(d *codec.Decoder) *rabbit.Error {
+	d.Short()
+	s := rabbit.QueueSpec{Name: d.ShortStr()}
+	bits := d.Bits()
 	passive, nowait := bits[0], bits[4]
-	s.Durable, s.Exclusive, s.AutoDelete, s.Args = bits[1], bits[2], bits[3], d.table()
-	if d.failed() {
+	s.Durable, s.Exclusive, s.AutoDelete, s.Args = bits[1], bits[2], bits[3], d.Table()
+	if d.Failed() {
 		return nil
 	}
 	if err := ch.conn.srv.faults.refusal(s.Name); err != nil {
@@ -190,15 +191,15 @@ func (ch *channel) onQueueDeclare(d *decoder) *rabbit.Error {
 		return err
 	}
 	ch.lastQueue = s.Name
-	var e encoder
-	e.shortstr(s.Name)
-	e.long(uint32(q.Ready()))
-	e.long(uint32(q.Consumers()))
-	ch.reply(nowait, queueDeclareOk, s.Name, e.b)
+	var e codec.Encoder
+	e.ShortStr(s.Name)
+	e.Long(uint32(q.Ready()))
+	e.Long(uint32(q.Consumers()))
+	ch.reply(nowait, queueDeclareOk, s.Name, e.Bytes())
 	return nil
 }
 
-// declareQueue makes or finds a queue; a new one without a name gets one.
+// declareQueue creates or finds a queue, and names one that has no name.
 func (ch *channel) declareQueue(s *rabbit.QueueSpec, passive bool) (*rabbit.Queue, *rabbit.Error) {
 	c := ch.conn
 	if passive {
@@ -227,10 +228,10 @@ func (ch *channel) declareQueue(s *rabbit.QueueSpec, passive bool) (*rabbit.Queu
 	return c.vhost.DeclareQueue(*s, c)
 }
 
-func (ch *channel) onQueueDelete(d *decoder) *rabbit.Error {
-	d.short()
-	name, bits := d.shortstr(), d.bits()
-	if d.failed() {
+func (ch *channel) onQueueDelete(d *codec.Decoder) *rabbit.Error {
+	d.Short()
+	name, bits := d.ShortStr(), d.Bits()
+	if d.Failed() {
 		return nil
 	}
 	name, err := ch.queueName(name)
@@ -244,28 +245,29 @@ func (ch *channel) onQueueDelete(d *decoder) *rabbit.Error {
 	if err != nil {
 		return err
 	}
-	var e encoder
-	e.long(uint32(n))
-	ch.reply(bits[2], queueDeleteOk, name, e.b)
+	var e codec.Encoder
+	e.Long(uint32(n))
+	ch.reply(bits[2], queueDeleteOk, name, e.Bytes())
 	return nil
 }
 
-func (ch *channel) onQueuePurge(d *decoder) *rabbit.Error {
-	d.short()
-	name, bits := d.shortstr(), d.bits()
+func (ch *channel) onQueuePurge(d *codec.Decoder) *rabbit.Error {
+	d.Short()
+	name, bits := d.ShortStr(), d.Bits()
 	q, err := ch.readable(d, name)
 	if err != nil || q == nil {
 		return err
 	}
-	var e encoder
-	e.long(uint32(q.Purge()))
-	ch.reply(bits[0], queuePurgeOk, q.Name, e.b)
+	var e codec.Encoder
+	e.Long(uint32(q.Purge()))
+	ch.reply(bits[0], queuePurgeOk, q.Name, e.Bytes())
 	return nil
 }
 
-// readable is a queue that the user may read; nil where the arguments were none.
-func (ch *channel) readable(d *decoder, name string) (*rabbit.Queue, *rabbit.Error) {
-	if d.failed() {
+// readable returns a queue that the user may read, nil if the arguments cannot be
+// decoded.
+func (ch *channel) readable(d *codec.Decoder, name string) (*rabbit.Queue, *rabbit.Error) {
+	if d.Failed() {
 		return nil, nil
 	}
 	name, err := ch.queueName(name)

@@ -29,6 +29,12 @@
 // CutConnections, CloseConnections, RefuseConnections and RefuseLogins affect
 // connections.
 //
+// # Expecting
+//
+// Expect and ExpectNone look for the message that waits for a queue, wherever the broker has
+// it until its instant, and show what is there instead. RunUntilIdle lets time pass until
+// nothing is left to happen.
+//
 // # Looking
 //
 // Queue, Queues, Exchanges, Bindings and Connections show the current state;
@@ -49,4 +55,17 @@
 // and memory except the alarm. Durable and transient objects are the same,
 // because the Server is never restarted. Its faults are exact; a real broker's
 // depend on chance.
+//
+// # Files
+//
+// The package puts AMQP in front of the rules in internal/rabbit. It knows connections
+// and frames, and nothing of what a broker does with a message.
+//
+//   - server.go: Options, users, virtual hosts, the one lock; listen.go: sockets
+//   - pipe.go: connections in memory that never block a writer
+//   - conn.go, channel.go: connections and channels, frames in their order
+//   - method.go: the methods of AMQP, and the header frame of a message
+//   - declare.go, publish.go, consume.go: what each method does; user.go: permissions
+//   - faults.go: what a test has asked for; look.go: what it can see; expect.go: what it
+//     expects
 package amqptest

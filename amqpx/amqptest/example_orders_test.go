@@ -98,23 +98,23 @@ func status(t *testing.T, db *sql.DB, id string) (s string) {
 	return s
 }
 
-// What the README shows is what runs here.
-func TestReadmeShowsThisTest(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+// What docs/testing.md shows is what runs here.
+func TestPageShowsThisTest(t *testing.T) {
+	readme, err := os.ReadFile("../../docs/testing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(readme), "## Test your own code\n")
+	_, section, found := strings.Cut(string(readme), "## A delayed message\n")
 	_, code, opened := strings.Cut(section, "```go\n")
 	code, _, closed := strings.Cut(code, "```\n")
 	if !found || !opened || !closed {
-		t.Fatal("README.md has no section with the code")
+		t.Fatal("docs/testing.md has no section with the code")
 	}
 	own, err := os.ReadFile("example_orders_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(own), code) {
-		t.Errorf("README.md shows another test than this file:\n%s", code)
+		t.Errorf("docs/testing.md shows another test than this file:\n%s", code)
 	}
 }

@@ -1,3 +1,5 @@
+//go:build !race
+
 package amqptest_test
 
 import (
@@ -50,7 +52,7 @@ func TestReminders(t *testing.T) {
 		}
 		go func() { consumed <- client.Consume(ctx, "reminders", schedule.Handler(db, remind)) }()
 		first := schedule.Task{ID: "remind", Queue: "reminders", DeliverAt: time.Now().Add(30 * 24 * time.Hour)}
-		if err := store.Schedule(ctx, nil, first); err != nil {
+		if err := store.Schedule(ctx, schedule.NoTx, first); err != nil {
 			t.Fatal(err)
 		}
 
@@ -63,6 +65,49 @@ func TestReminders(t *testing.T) {
 			if got := reminded.Load(); got != step.reminded {
 				t.Errorf("%d reminders after %v more, want %d", got, step.wait, step.reminded)
 			}
+		}
+	})
+}
+
+// What docs/testing.md shows: with pending tasks nothing is idle until the last is done.
+func TestRunUntilTasksAreDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.Start(t, amqptest.Options{})
+		client := opened(t, srv, amqpx.Config{})
+		db, err := sql.Open("sqlite", ":memory:")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		db.SetMaxOpenConns(1)
+		if err := schedule.Migrate(t.Context(), db); err != nil {
+			t.Fatal(err)
+		}
+		store, err := schedule.New(db, client, schedule.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		defer func() { stop(); <-ended; <-ended }()
+		var done atomic.Int64
+		go func() { ended <- store.Run(ctx) }()
+		go func() {
+			ended <- client.Consume(ctx, "q", schedule.Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { done.Add(1); return nil }))
+		}()
+		for id, in := range map[string]time.Duration{"soon": time.Minute, "late": 2 * 24 * time.Hour} {
+			if err := store.Schedule(ctx, schedule.NoTx, schedule.Task{ID: id, Queue: "q", DeliverAt: time.Now().Add(in)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		srv.RunUntilIdle(t, 7*24*time.Hour, func() time.Time {
+			for task := range store.List(t.Context(), schedule.NoTx, schedule.Filter{Status: schedule.StatusPending, Limit: 1}) {
+				return task.DeliverAt
+			}
+			return time.Time{} // none is left
+		})
+		if done.Load() != 2 {
+			t.Errorf("%d tasks are done, want 2", done.Load())
 		}
 	})
 }

@@ -6,9 +6,10 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// faults is what the test has asked for.
+// faults are those in effect.
 type faults struct {
 	named        []*fault
 	denied       []*denial
@@ -27,7 +28,7 @@ const (
 	silent
 )
 
-// fault is about one exchange or queue.
+// fault affects one exchange or queue.
 type fault struct {
 	kind    faultKind
 	name    string
@@ -43,7 +44,7 @@ type denial struct {
 
 type control struct{ decide func(Frame) Action }
 
-// refusal is what declarations of a name, and reading from it, are told.
+// refusal returns the error with which declaring a name, or reading from it, is refused.
 func (f *faults) refusal(name string) *rabbit.Error {
 	for _, x := range f.named {
 		if x.kind == refuses && x.name == name {
@@ -53,14 +54,14 @@ func (f *faults) refusal(name string) *rabbit.Error {
 	return nil
 }
 
-// effect is what the faults for a message's exchange and queues come to.
+// effect is the sum of the faults of a message's exchange and queues.
 type effect struct {
 	refusal        *rabbit.Error
 	returns, nacks bool
 	silent         *fault
 }
 
-// of gathers the faults for a publish.
+// of returns the effect of the faults of these exchanges and queues.
 func (f *faults) of(names []string) effect {
 	var e effect
 	for _, x := range f.named {
@@ -81,7 +82,8 @@ func (f *faults) of(names []string) effect {
 	return e
 }
 
-// add puts something into a list of faults and gives the way to take it out.
+// add appends x to a list of faults, and returns the function that removes it and then
+// calls after.
 func add[T comparable](s *Server, list *[]T, x T, after func()) (undo func()) {
 	s.do(func() { *list = append(*list, x) })
 	return func() {
@@ -110,7 +112,7 @@ func (s *Server) Return(name string) (undo func()) {
 	return add(s, &s.faults.named, &fault{kind: returns, name: name}, nil)
 }
 
-// Nack answers messages to an exchange or a queue with basic.nack.
+// Nack answers messages to an exchange or a queue with basic.nack, and drops them.
 func (s *Server) Nack(name string) (undo func()) {
 	return add(s, &s.faults.named, &fault{kind: nacks, name: name}, nil)
 }
@@ -175,7 +177,7 @@ func (s *Server) CloseConnections(text string) {
 	})
 }
 
-// RefuseConnections makes new connections fail as if nothing listened.
+// RefuseConnections makes Dial fail as if nothing listened.
 func (s *Server) RefuseConnections() (undo func()) { return s.count(&s.faults.refuseDials) }
 
 // RefuseLogins answers every login with 403, as a broker with another password
@@ -195,8 +197,8 @@ func (s *Server) count(n *int) (undo func()) {
 	}
 }
 
-// Frame is a method on its way between a client and the server, with the message
-// that belongs to it.
+// Frame is a method between a client and the server, with the message that belongs
+// to it.
 type Frame struct {
 	Connection string // the client's connection_name
 	Channel    uint16 // 0 for methods of the connection
@@ -208,7 +210,7 @@ type Frame struct {
 	Name string
 }
 
-// Action is what is to become of a Frame. The zero value lets it pass.
+// Action decides about a Frame. The zero Action lets it pass.
 type Action struct {
 	// Drop loses it: what comes from a client has no effect, what goes to one does
 	// not arrive.
@@ -227,7 +229,7 @@ func (s *Server) Control(decide func(Frame) Action) (undo func()) {
 	return add(s, &s.faults.controls, &control{decide}, nil)
 }
 
-// act asks the scripts about a frame.
+// act asks the controls about a frame, the latest first.
 func (f *faults) act(c *conn, fr Frame) Action {
 	if c.closing && fr.FromClient {
 		return Action{}
@@ -273,20 +275,19 @@ func (s *Server) Delay(method, name string, d time.Duration) (undo func()) {
 	})
 }
 
-// arriving describes a method from a client.
-func arriving(c *conn, f frame) Frame {
-	d := &decoder{b: f.payload}
-	m := methodOf(d.short(), d.short())
-	fr := Frame{Connection: c.name, Channel: f.channel, FromClient: true, Method: m.String()}
+// arriving returns the Frame of a method from a client.
+func arriving(c *conn, f codec.Frame) Frame {
+	m, d := readMethod(f.Payload)
+	fr := Frame{Connection: c.name, Channel: f.Channel, FromClient: true, Method: m.String()}
 	switch m {
 	case exchangeDeclare, exchangeDelete, exchangeBind, exchangeUnbind, queueDeclare, queueDelete, queuePurge,
 		queueBind, queueUnbind, basicConsume, basicGet:
-		d.short()
-		fr.Name = d.shortstr()
+		d.Short()
+		fr.Name = d.ShortStr()
 	case basicPublish:
-		d.short()
-		if fr.Name = d.shortstr(); fr.Name == "" {
-			fr.Name = d.shortstr()
+		d.Short()
+		if fr.Name = d.ShortStr(); fr.Name == "" {
+			fr.Name = d.ShortStr()
 		}
 	}
 	return fr

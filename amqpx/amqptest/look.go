@@ -37,10 +37,10 @@ type Message struct {
 	Expires    time.Time // zero if it does not
 }
 
-// Queue is a queue of the virtual host "/"; ok is false if there is none.
+// Queue returns a queue of the virtual host "/"; ok is false if it does not exist.
 func (s *Server) Queue(name string) (state QueueState, ok bool) { return s.QueueIn("/", name) }
 
-// QueueIn is a queue of a virtual host.
+// QueueIn returns a queue of a virtual host; ok is false if either does not exist.
 func (s *Server) QueueIn(vhost, name string) (state QueueState, ok bool) {
 	s.do(func() {
 		if v := s.broker.VHost(vhost); v != nil {
@@ -68,7 +68,7 @@ func (s *Server) queueState(q *rabbit.Queue) QueueState {
 	return st
 }
 
-// Queues are the names of all queues of the virtual host "/".
+// Queues returns the names of all queues of the virtual host "/", sorted.
 func (s *Server) Queues() (names []string) {
 	s.do(func() { names = s.broker.VHost("/").QueueNames() })
 	return names
@@ -81,7 +81,8 @@ type Exchange struct {
 	Arguments                     amqp.Table
 }
 
-// Exchanges are those of the virtual host "/" that clients have declared.
+// Exchanges returns the exchanges of the virtual host "/" that clients have declared,
+// by name.
 func (s *Server) Exchanges() (all []Exchange) {
 	s.do(func() {
 		v := s.broker.VHost("/")
@@ -103,8 +104,7 @@ type Binding struct {
 	Arguments  amqp.Table
 }
 
-// Bindings are those of an exchange of the virtual host "/", in the order in
-// which they were made.
+// Bindings returns the bindings of an exchange of the virtual host "/", oldest first.
 func (s *Server) Bindings(exchange string) (all []Binding) {
 	s.do(func() {
 		if e := s.broker.VHost("/").Exchange(exchange); e != nil {
@@ -126,7 +126,7 @@ type ConnectionState struct {
 	Blocked           bool
 }
 
-// Connections are those that are open, in the order in which they came.
+// Connections returns the open connections, oldest first.
 func (s *Server) Connections() (all []ConnectionState) {
 	s.do(func() {
 		var open []*conn
@@ -151,15 +151,14 @@ func (s *Server) Connections() (all []ConnectionState) {
 	return all
 }
 
-// Publishes is how many messages clients have published to an exchange that was
-// there, whatever became of them.
+// Publishes returns how many messages clients have published to an existing exchange,
+// whatever became of them.
 func (s *Server) Publishes(exchange string) (n int) {
 	s.do(func() { n = s.published[exchange] })
 	return n
 }
 
-// Calls is the number of methods of a kind that clients sent, e.g.
-// "queue.declare".
+// Calls returns how many methods of a kind, such as "queue.declare", clients have sent.
 func (s *Server) Calls(method string) (n int) {
 	s.do(func() {
 		for m, k := range s.calls {
@@ -171,8 +170,8 @@ func (s *Server) Calls(method string) (n int) {
 	return n
 }
 
-// RoundTrips is the number of client methods that have an answer, including
-// those sent with no-wait.
+// RoundTrips returns how many methods that have an answer clients have sent, those with
+// no-wait included.
 func (s *Server) RoundTrips() (n int) {
 	s.do(func() {
 		for m, k := range s.calls {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// pipe is one direction of a connection in memory. Writing never waits: what is
-// not read yet is kept, however much it is. Reading waits on a condition, which
-// a testing/synctest bubble sees through.
+// pipe is one direction of a connection in memory. Writes never block: the pipe keeps
+// whatever is not read yet. Reads wait on a condition, which is durably blocking in a
+// testing/synctest bubble.
 type pipe struct {
 	mu       sync.Mutex
 	more     sync.Cond
@@ -45,7 +45,7 @@ func (p *pipe) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// arrive makes the oldest of what is under way readable.
+// arrive makes the oldest write that is under way readable.
 func (p *pipe) arrive() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,7 +54,7 @@ func (p *pipe) arrive() {
 	p.more.Broadcast()
 }
 
-// Read reads what was written before the end as well.
+// Read also returns what was written before the end.
 func (p *pipe) Read(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +76,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 	}
 }
 
-// end lets the reader read what is there, and then says that it was all.
+// end closes the pipe. Reads return what is left, and then io.EOF.
 func (p *pipe) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,7 +116,7 @@ type pipeConn struct {
 	local, remote pipeAddr
 }
 
-// pipes are the two ends of a connection.
+// pipes returns the two ends of a connection.
 func pipes(client, server string, latency time.Duration) (c, s *pipeConn) {
 	up, down := newPipe(latency), newPipe(latency)
 	return &pipeConn{down, up, pipeAddr(client), pipeAddr(server)}, &pipeConn{up, down, pipeAddr(server), pipeAddr(client)}

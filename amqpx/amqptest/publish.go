@@ -4,9 +4,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// content is a message of which not all frames are here yet.
+// content is a message whose frames have not all arrived.
 type content struct {
 	exchange, key        string
 	mandatory, immediate bool
@@ -15,35 +16,35 @@ type content struct {
 	message              amqp.Publishing
 }
 
-func (ch *channel) onPublish(d *decoder) *rabbit.Error {
-	d.short()
-	ct := &content{exchange: d.shortstr(), key: d.shortstr()}
-	bits := d.bits()
+func (ch *channel) onPublish(d *codec.Decoder) *rabbit.Error {
+	d.Short()
+	ct := &content{exchange: d.ShortStr(), key: d.ShortStr()}
+	bits := d.Bits()
 	ct.mandatory, ct.immediate = bits[0], bits[1]
 	ch.content = ct
 	ch.conn.published = true
 	return nil
 }
 
-// onContent takes the header and then the body of a message.
-func (ch *channel) onContent(f frame) {
+// onContent takes the header frame and then the body frames of a message.
+func (ch *channel) onContent(f codec.Frame) {
 	ct := ch.content
 	if ct == nil && len(ch.conn.srv.faults.controls) > 0 {
 		return // of a publish that a script has dropped
 	}
-	if ct == nil || ct.headed != (f.kind == frameBody) {
+	if ct == nil || ct.headed != (f.Kind == codec.FrameBody) {
 		ch.conn.fail(rabbit.Refusal(amqp.UnexpectedFrame, "expected method frame, got non method frame instead"), 0)
 		return
 	}
-	if f.kind == frameHeader {
+	if f.Kind == codec.FrameHeader {
 		var err error
 		ct.headed = true
-		if ct.size, ct.message, err = properties(f.payload); err != nil {
+		if ct.size, ct.message, err = readHeader(f.Payload); err != nil {
 			ch.conn.fail(rabbit.Refusal(amqp.SyntaxError, "cannot decode properties"), basicPublish)
 			return
 		}
 	} else {
-		ct.message.Body = append(ct.message.Body, f.payload...)
+		ct.message.Body = append(ct.message.Body, f.Payload...)
 	}
 	if uint64(len(ct.message.Body)) < ct.size {
 		return
@@ -55,7 +56,7 @@ func (ch *channel) onContent(f frame) {
 	ch.conn.block()
 }
 
-// publish routes a message and tells its publisher.
+// publish routes a message and answers its publisher.
 func (ch *channel) publish(ct *content) *rabbit.Error {
 	if err := ch.acceptable(ct); err != nil {
 		return err
@@ -91,7 +92,7 @@ func (ch *channel) publish(ct *content) *rabbit.Error {
 	return nil
 }
 
-// acceptable refuses what RabbitMQ refuses whatever the exchange.
+// acceptable refuses what RabbitMQ refuses in any exchange.
 func (ch *channel) acceptable(ct *content) *rabbit.Error {
 	c, size := ch.conn, len(ct.message.Body)
 	switch most := c.srv.opts.MaxMessageSize; {
@@ -114,18 +115,17 @@ func (ch *channel) acceptable(ct *content) *rabbit.Error {
 	return nil
 }
 
-// giveBack returns a message that no queue is there for.
+// giveBack returns an unroutable message to its publisher.
 func (ch *channel) giveBack(ct *content, m *rabbit.Message) {
-	var e encoder
-	e.short(amqp.NoRoute)
-	e.shortstr("NO_ROUTE")
-	e.shortstr(ct.exchange)
-	e.shortstr(ct.key)
-	ch.conn.send(ch.id, basicReturn, ct.exchange, e.b, header(m.Publishing), m.Body)
+	var e codec.Encoder
+	e.Short(amqp.NoRoute)
+	e.ShortStr("NO_ROUTE")
+	e.ShortStr(ct.exchange)
+	e.ShortStr(ct.key)
+	ch.conn.send(ch.id, basicReturn, ct.exchange, e.Bytes(), header(m.Publishing), m.Body)
 }
 
-// confirm tells the publisher of a message what became of it, unless a script
-// keeps silent about it.
+// confirm acks or nacks a message, unless a fault keeps the confirm back.
 func (ch *channel) confirm(about string, fault effect, rejected bool) {
 	if !ch.confirming {
 		return
@@ -135,14 +135,14 @@ func (ch *channel) confirm(about string, fault effect, rejected bool) {
 		if ch.closing || ch.conn.ended {
 			return
 		}
-		var e encoder
-		e.longlong(tag)
-		e.octet(0)
+		var e codec.Encoder
+		e.LongLong(tag)
+		e.Octet(0)
 		m := basicAck
 		if rejected {
 			m = basicNack
 		}
-		ch.conn.send(ch.id, m, about, e.b)
+		ch.conn.send(ch.id, m, about, e.Bytes())
 	}
 	if fault.silent != nil {
 		fault.silent.held = append(fault.silent.held, tell)
@@ -151,7 +151,7 @@ func (ch *channel) confirm(about string, fault effect, rejected bool) {
 	tell()
 }
 
-// block blocks a connection that has published while the server is in alarm.
+// block blocks a connection that has published, while an alarm is in effect.
 func (c *conn) block() {
 	reason := c.srv.faults.alarm
 	if reason == "" || !c.published || c.blocked || !c.open || c.closing {
@@ -159,9 +159,9 @@ func (c *conn) block() {
 	}
 	c.blocked = true
 	if able, _ := c.able["connection.blocked"].(bool); able {
-		var e encoder
-		e.shortstr(reason)
-		c.send(0, connectionBlocked, "", e.b)
+		var e codec.Encoder
+		e.ShortStr(reason)
+		c.send(0, connectionBlocked, "", e.Bytes())
 	}
 }
 

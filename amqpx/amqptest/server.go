@@ -31,7 +31,7 @@ type Options struct {
 	// Version of RabbitMQ whose behaviour is wanted, from 3.10 on, e.g. "3.10.8",
 	// "4.0.5". Default 4.3.0.
 	Version string
-	// Plugin says that the plugin rabbitmq_delayed_message_exchange is enabled.
+	// Plugin enables the plugin rabbitmq_delayed_message_exchange.
 	Plugin bool
 	// Users who may connect. Default guest with the password guest and all rights.
 	Users []User
@@ -146,8 +146,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// do runs f with the server to itself: what is due has happened before, and what
-// comes next is on the timer after.
+// do calls f with the server locked, after everything that is due, and then sets the
+// timer for what comes next.
 func (s *Server) do(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,11 +164,11 @@ func (s *Server) do(f func()) {
 // advance does what is due.
 func (s *Server) advance() { s.broker.Advance(time.Now().Add(s.opts.ClockAhead)) }
 
-// until is the time until an instant of the server's clock.
+// until returns the time until an instant of the server's clock.
 func (s *Server) until(at time.Time) time.Duration { return time.Until(at) - s.opts.ClockAhead }
 
-// Close ends all connections, as a broker that is killed, and waits for what the
-// server has started.
+// Close cuts all connections, as if the broker were killed, and waits for the
+// goroutines of the server.
 func (s *Server) Close() {
 	s.mu.Lock()
 	if !s.closed {
@@ -186,14 +186,14 @@ func (s *Server) Close() {
 	s.running.Wait()
 }
 
-// host is what URL names; nothing looks it up.
+// host is the host of URL; nothing resolves it.
 const host = "amqptest:5672"
 
-// URL is for a client that connects by Dial, as the first user. It carries
+// URL returns the URL for a client that connects by Dial as the first user. It has
 // Options.Heartbeat.
 func (s *Server) URL() string { return s.URLAs(s.opts.Users[0].Name) }
 
-// URLAs is URL for another user.
+// URLAs returns the URL for another user.
 func (s *Server) URLAs(name string) string { return s.url(name, host) }
 
 func (s *Server) url(name, addr string) string {
@@ -205,7 +205,7 @@ func (s *Server) url(name, addr string) string {
 	return u.String()
 }
 
-// Dial connects in memory, whatever the address. It is for amqpx.Config.Dial.
+// Dial connects in memory, whatever the address. Use it as amqpx.Config.Dial.
 func (s *Server) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -218,7 +218,7 @@ func (s *Server) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return s.accept(), nil
 }
 
-// accept makes a connection and serves it.
+// accept creates a connection and serves it.
 func (s *Server) accept() net.Conn {
 	s.number++
 	client, server := pipes(fmt.Sprintf("client-%d", s.number), host, s.opts.Latency)
@@ -228,15 +228,15 @@ func (s *Server) accept() net.Conn {
 	return client
 }
 
-// Connect is a plain connection of amqp091 in memory, as the first user.
+// Connect returns a connection of amqp091-go in memory, as the first user.
 func (s *Server) Connect() (*amqp.Connection, error) {
 	return amqp.DialConfig(s.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
 		return s.Dial(context.Background(), network, addr)
 	}})
 }
 
-// Listen also serves a socket on 127.0.0.1, for clients in other processes, and
-// gives the URL for it. Sockets do not work inside a testing/synctest bubble.
+// Listen also serves a socket on 127.0.0.1, for clients in other processes, and returns
+// its URL. Sockets do not work inside a testing/synctest bubble.
 func (s *Server) Listen() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

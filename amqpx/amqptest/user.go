@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest/internal/rabbit"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
 // Permission is a kind of right to queues and exchanges.
@@ -33,8 +34,8 @@ func newUser(u User) *user {
 	}}
 }
 
-// pattern reads a permission. Every method asks for one or two, and that to
-// everything is the usual one.
+// pattern compiles a permission. The permission to everything needs no regular
+// expression: every method asks for one or two.
 func pattern(p string) func(name string) bool {
 	switch p {
 	case "":
@@ -45,7 +46,7 @@ func pattern(p string) func(name string) bool {
 	return regexp.MustCompile(p).MatchString
 }
 
-// may tells whether a user has a right to a name.
+// may reports whether a user has a permission for a name.
 func (s *Server) may(u *user, p Permission, name string) bool {
 	if name == "" {
 		name = "amq.default"
@@ -58,7 +59,7 @@ func (s *Server) may(u *user, p Permission, name string) bool {
 	return u.allowed[p](name)
 }
 
-// permit refuses what the user of a connection may not do, in RabbitMQ's words.
+// permit returns RabbitMQ's refusal if the user of a connection lacks a permission.
 func (c *conn) permit(p Permission, kind, name string) *rabbit.Error {
 	if c.srv.may(c.user, p, name) {
 		return nil
@@ -70,7 +71,8 @@ func (c *conn) permit(p Permission, kind, name string) *rabbit.Error {
 	return rabbit.Refusal(amqp.AccessRefused, "%saccess to %s '%s' in vhost '%s' refused for user '%s'", verb, kind, name, c.vhostName, c.user.Name)
 }
 
-// permitAny is what looking takes since 4.3.
+// permitAny is permit for any of the permissions, which a passive declaration needs
+// since 4.3.
 func (c *conn) permitAny(kind, name string) *rabbit.Error {
 	if !c.srv.broker.Version().AtLeast(4, 3, 0) {
 		return nil
@@ -83,7 +85,7 @@ func (c *conn) permitAny(kind, name string) *rabbit.Error {
 	return rabbit.Refusal(amqp.AccessRefused, "access to %s '%s' in vhost '%s' refused for user '%s'", kind, name, c.vhostName, c.user.Name)
 }
 
-// login checks the answer to connection.start.
+// login returns the user that an answer to connection.start names; nil to refuse it.
 func (s *Server) login(mechanism, response string) *user {
 	var name, password string
 	switch mechanism {
@@ -94,11 +96,9 @@ func (s *Server) login(mechanism, response string) *user {
 		}
 		name, password = parts[1], parts[2]
 	case "AMQPLAIN":
-		d := &decoder{}
-		e := &encoder{}
-		e.longstr(response)
-		d.b = e.b
-		t := d.table()
+		var e codec.Encoder
+		e.LongStr(response)
+		t := codec.NewDecoder(e.Bytes()).Table()
 		name, _ = t["LOGIN"].(string)
 		password, _ = t["PASSWORD"].(string)
 	}
@@ -109,7 +109,7 @@ func (s *Server) login(mechanism, response string) *user {
 	return u
 }
 
-// enter tells whether a user may use a virtual host.
-func (u *user) enter(vhost string) bool {
+// mayEnter reports whether a user may use a virtual host.
+func (u *user) mayEnter(vhost string) bool {
 	return u.VHosts == nil || slices.Contains(u.VHosts, vhost)
 }

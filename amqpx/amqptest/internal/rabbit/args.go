@@ -9,8 +9,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// inequivalent is RabbitMQ's refusal of a declaration that differs from what is
-// there; received and current are already in its words.
+// inequivalent returns RabbitMQ's refusal of a declaration that differs from the existing
+// object; received and current are in its words.
 func inequivalent(arg, of, received, current string) *Error {
 	return precondition("inequivalent arg '%s' for %s: received %s but current is %s", arg, of, received, current)
 }
@@ -45,7 +45,7 @@ func described(v any, ok bool) string {
 	return fmt.Sprintf("the value '%v' of type '%s'", v, typeName(v))
 }
 
-// typeName is what RabbitMQ calls the type of a value in a table.
+// typeName returns RabbitMQ's word for the type of a value in a table.
 func typeName(v any) string {
 	switch v.(type) {
 	case string:
@@ -87,7 +87,7 @@ func typeName(v any) string {
 // maxTTL is the broker's bound for TTLs and expirations: ten years, in ms.
 const maxTTL = 10 * 365 * 86400 * 1000
 
-// arguments checks one value after the other and keeps the first refusal.
+// arguments reads the values of a table and keeps the first refusal.
 type arguments struct {
 	table amqp.Table
 	of    string // "queue 'q' in vhost '/'"
@@ -100,7 +100,7 @@ func (a *arguments) refusef(key, format string, args ...any) {
 	}
 }
 
-// number is a whole number from lo to hi, or absent where there is none.
+// number returns an integer from lo to hi, or absent if the key is missing.
 func (a *arguments) number(key string, lo, hi, absent int64) int64 {
 	v, ok := a.table[key]
 	if !ok {
@@ -132,8 +132,8 @@ func (a *arguments) text(key string) (s string, ok bool) {
 	return s, ok
 }
 
-// oneOf is one of the words that are allowed; what is wrong with another is given
-// as a format for it.
+// oneOf returns a value that must be one of the allowed words. wrong is the refusal of
+// another one, with VALUE in its place.
 func (a *arguments) oneOf(key, wrong string, allowed ...string) string {
 	s, ok := a.text(key)
 	if !ok || slices.Contains(allowed, s) {

@@ -12,7 +12,7 @@ import (
 // Options of a Broker.
 type Options struct {
 	Version Version
-	// Plugin says whether exchanges may have the type x-delayed-message.
+	// Plugin: exchanges may have the type x-delayed-message.
 	Plugin bool
 	// DefaultQueueType of queues that are declared without one, default classic.
 	DefaultQueueType string
@@ -30,19 +30,19 @@ type Broker struct {
 	seq    uint64 // of messages and events, in the order they came
 }
 
-// New is a broker with the virtual host "/", at an instant.
+// New returns a broker with the virtual host "/" whose clock shows now.
 func New(opts Options, now time.Time) *Broker {
 	b := &Broker{opts: opts, now: now.UnixMilli(), vhosts: map[string]*VHost{}}
 	b.AddVHost("/")
 	return b
 }
 
-// AddVHost makes a virtual host with what every one has.
+// AddVHost creates a virtual host with the exchanges that every one has.
 func (b *Broker) AddVHost(name string) *VHost {
 	if v := b.vhosts[name]; v != nil {
 		return v
 	}
-	v := &VHost{broker: b, name: name, exchanges: map[string]*Exchange{}, queues: map[string]*Queue{}}
+	v := &VHost{broker: b, name: name, exchanges: map[string]*Exchange{}, queues: map[string]*Queue{}, delayed: map[*Message]bool{}}
 	for name, kind := range map[string]string{
 		"": "direct", "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout",
 		"amq.headers": "headers", "amq.match": "headers", "amq.rabbitmq.trace": "topic",
@@ -56,15 +56,15 @@ func (b *Broker) AddVHost(name string) *VHost {
 	return v
 }
 
-// VHost is the virtual host of a name, nil if there is none.
+// VHost returns a virtual host, nil if it does not exist.
 func (b *Broker) VHost(name string) *VHost { return b.vhosts[name] }
 
-// Version is the one whose rules apply.
+// Version returns the version whose rules apply.
 func (b *Broker) Version() Version { return b.opts.Version }
 
 func (b *Broker) is(major, minor, patch int) bool { return b.opts.Version.AtLeast(major, minor, patch) }
 
-// CloseOwner ends a connection: its exclusive queues go.
+// CloseOwner deletes the exclusive queues of a connection that has ended.
 func (b *Broker) CloseOwner(owner any) {
 	for _, v := range b.vhosts {
 		for _, q := range v.queues {
@@ -75,7 +75,7 @@ func (b *Broker) CloseOwner(owner any) {
 	}
 }
 
-// event is something that happens at an instant.
+// event runs when the clock reaches an instant.
 type event struct {
 	at  int64
 	seq uint64
@@ -98,14 +98,14 @@ func (e *events) Pop() any {
 	return x
 }
 
-// at has f run when the broker's clock reaches an instant.
+// at schedules f for an instant of the broker's clock.
 func (b *Broker) at(ms int64, f func()) {
 	b.seq++
 	heap.Push(&b.events, event{ms, b.seq, f})
 }
 
-// Advance moves the clock, and does what is due until then. The clock never
-// goes back.
+// Advance moves the clock to now and runs the events until then. The clock never goes
+// back.
 func (b *Broker) Advance(now time.Time) {
 	ms := now.UnixMilli()
 	for len(b.events) > 0 && b.events[0].at <= ms {
@@ -116,7 +116,7 @@ func (b *Broker) Advance(now time.Time) {
 	b.now = max(b.now, ms)
 }
 
-// Next is when there is something to do, if there is.
+// Next returns the instant of the next event; ok is false if there is none.
 func (b *Broker) Next() (at time.Time, ok bool) {
 	if len(b.events) == 0 {
 		return time.Time{}, false
@@ -130,18 +130,19 @@ type VHost struct {
 	name      string
 	exchanges map[string]*Exchange
 	queues    map[string]*Queue
+	delayed   map[*Message]bool // that the plugin has
 }
 
-// Queue is the queue of a name, nil if there is none.
+// Queue returns a queue, nil if it does not exist.
 func (v *VHost) Queue(name string) *Queue { return v.queues[name] }
 
-// Exchange is the exchange of a name, nil if there is none.
+// Exchange returns an exchange, nil if it does not exist.
 func (v *VHost) Exchange(name string) *Exchange { return v.exchanges[name] }
 
-// QueueNames are those of all queues, sorted.
+// QueueNames returns the names of all queues, sorted.
 func (v *VHost) QueueNames() []string { return slices.Sorted(maps.Keys(v.queues)) }
 
-// ExchangeNames are those of all exchanges, sorted.
+// ExchangeNames returns the names of all exchanges, sorted.
 func (v *VHost) ExchangeNames() []string { return slices.Sorted(maps.Keys(v.exchanges)) }
 
 func (v *VHost) is(major, minor, patch int) bool { return v.broker.is(major, minor, patch) }

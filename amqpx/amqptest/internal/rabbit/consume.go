@@ -9,11 +9,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Sink is told what a channel's consumers get.
+// Sink receives what the consumers of a channel get.
 type Sink interface {
-	// Deliver is a message for a consumer.
+	// Deliver hands out a message to a consumer.
 	Deliver(consumer string, d Delivery)
-	// Cancelled says that the consumer's queue is gone.
+	// Cancelled is called when the queue of a consumer is deleted.
 	Cancelled(consumer string)
 }
 
@@ -24,7 +24,7 @@ type Delivery struct {
 	Message     *Message
 }
 
-// Channel keeps what the consumers and getters of an AMQP channel hold.
+// Channel has the consumers and the unsettled deliveries of an AMQP channel.
 type Channel struct {
 	broker    *Broker
 	owner     any // the connection
@@ -37,7 +37,7 @@ type Channel struct {
 	names     int
 }
 
-// held is a message that was delivered and not settled.
+// held is an unsettled delivery.
 type held struct {
 	tag      uint64
 	message  *Message
@@ -59,12 +59,13 @@ type Consumer struct {
 	inFlight int
 }
 
-// NewChannel is a channel of a connection.
+// NewChannel returns a channel of the connection owner.
 func (b *Broker) NewChannel(owner any, sink Sink) *Channel {
 	return &Channel{broker: b, owner: owner, sink: sink, consumers: map[string]*Consumer{}}
 }
 
-// Qos bounds what consumers hold. global bounds all of the channel together.
+// Qos bounds the unsettled deliveries of each later consumer, or with global those of the
+// whole channel.
 func (c *Channel) Qos(prefetch int, global bool) *Error {
 	if !global {
 		c.prefetch = prefetch
@@ -79,8 +80,8 @@ func (c *Channel) Qos(prefetch int, global bool) *Error {
 	return nil
 }
 
-// Consume begins a consumer; an empty tag gets one. begun is called before the
-// first delivery.
+// Consume starts a consumer, and names one without a tag. It calls begun before the first
+// delivery.
 func (c *Channel) Consume(q *Queue, k Consumer, args amqp.Table, begun func(tag string)) *Error {
 	if k.Tag == "" {
 		c.names++
@@ -110,7 +111,7 @@ func (c *Channel) Consume(q *Queue, k Consumer, args amqp.Table, begun func(tag 
 	return nil
 }
 
-// Cancel ends a consumer; what it holds stays with the channel.
+// Cancel ends a consumer. Its unsettled deliveries stay with the channel.
 func (c *Channel) Cancel(tag string) {
 	k := c.consumers[tag]
 	if k == nil {
@@ -125,8 +126,8 @@ func (k *Consumer) leave() {
 	k.queue.consumers = slices.DeleteFunc(k.queue.consumers, func(x *Consumer) bool { return x == k })
 }
 
-// left is what follows when a consumer has left: the next one's turn, or the end of
-// a queue that goes with its last one.
+// left follows the end of a consumer: it is the next one's turn, or the end of an
+// auto-delete queue.
 func (q *Queue) left() {
 	q.use()
 	if q.AutoDelete && len(q.consumers) == 0 && !q.gone {
@@ -135,7 +136,7 @@ func (q *Queue) left() {
 	q.pump()
 }
 
-// Get takes one message; ok is false if none is ready.
+// Get delivers one message; ok is false if none is ready.
 func (c *Channel) Get(q *Queue, noAck bool) (d Delivery, ok bool, err *Error) {
 	if q.single && q.quorum {
 		return d, false, Refusal(amqp.ResourceLocked, "cannot obtain access to locked %s. basic.get operations "+
@@ -143,16 +144,16 @@ func (c *Channel) Get(q *Queue, noAck bool) (d Delivery, ok bool, err *Error) {
 	}
 	q.use()
 	q.expire()
-	l := q.lines.next()
+	l := q.lines.nextLine()
 	if l == nil {
 		return d, false, nil
 	}
-	d = c.hand(q.lines.take(l), q, nil, noAck)
+	d = c.hand(q.lines.popFirst(l), q, nil, noAck)
 	q.expire() // the next one is at the head now
 	return d, true, nil
 }
 
-// hand makes a delivery of a message.
+// hand delivers a message, to a consumer or for k nil to basic.get.
 func (c *Channel) hand(m *Message, q *Queue, k *Consumer, noAck bool) Delivery {
 	c.tag++
 	d := Delivery{Tag: c.tag, Redelivered: m.returned, Message: m}
@@ -166,8 +167,8 @@ func (c *Channel) hand(m *Message, q *Queue, k *Consumer, noAck bool) Delivery {
 	return d
 }
 
-// Oldest is when the delivery was made that has waited for its settlement
-// longest.
+// Oldest returns the instant of the oldest unsettled delivery; ok is false if there is
+// none.
 func (c *Channel) Oldest(quorumOnly bool) (ms int64, ok bool) {
 	for _, h := range c.unacked {
 		if !quorumOnly || h.queue.quorum {
@@ -177,8 +178,8 @@ func (c *Channel) Oldest(quorumOnly bool) (ms int64, ok bool) {
 	return 0, false
 }
 
-// Settle ends deliveries: the one with the tag, or with multiple all up to it,
-// where 0 is all.
+// settle removes the delivery with the tag, or with multiple all up to it, where 0 means
+// all.
 func (c *Channel) settle(tag uint64, multiple bool) ([]*held, *Error) {
 	i := sort.Search(len(c.unacked), func(i int) bool { return c.unacked[i].tag >= tag })
 	var done []*held
@@ -207,35 +208,35 @@ func (h *held) release() {
 	}
 }
 
-// Ack settles deliveries for good.
+// Ack acknowledges deliveries.
 func (c *Channel) Ack(tag uint64, multiple bool) *Error {
 	done, err := c.settle(tag, multiple)
 	c.pumpFor(done)
 	return err
 }
 
-// Reject gives a message back by basic.reject, to the queue or to be dead-lettered.
+// Reject is basic.reject: the message is requeued or dead-lettered.
 func (c *Channel) Reject(tag uint64, requeue bool) *Error {
 	done, err := c.settle(tag, false)
 	c.giveBack(done, giving{requeue: requeue, asked: true, failed: true})
 	return err
 }
 
-// Nack gives messages back by basic.nack, which is no failure since 4.3.
+// Nack is basic.nack, which does not count as a failure since 4.3.
 func (c *Channel) Nack(tag uint64, multiple, requeue bool) *Error {
 	done, err := c.settle(tag, multiple)
 	c.giveBack(done, giving{requeue: requeue, asked: true, failed: !c.broker.is(4, 3, 0)})
 	return err
 }
 
-// giving is how messages come back.
+// giving describes how messages come back to their queue.
 type giving struct {
 	requeue bool // or they are dead-lettered
 	asked   bool // by the consumer, not by the end of its channel
 	failed  bool // it counts as a failed delivery
 }
 
-// giveBack returns what was held.
+// giveBack returns settled deliveries to their queues.
 func (c *Channel) giveBack(done []*held, how giving) {
 	for _, h := range done {
 		if !h.queue.gone {
@@ -245,7 +246,7 @@ func (c *Channel) giveBack(done []*held, how giving) {
 	c.pumpFor(done)
 }
 
-// comeBack makes a message ready again, or dead-letters it.
+// comeBack makes a returned message ready again, or dead-letters it.
 func (q *Queue) comeBack(m *Message, how giving) {
 	again := *m
 	again.returned = true
@@ -275,13 +276,13 @@ func (q *Queue) comeBack(m *Message, how giving) {
 	q.expire()
 }
 
-// Recover gives back all that the channel holds.
+// Recover requeues all unsettled deliveries of the channel.
 func (c *Channel) Recover() {
 	done, _ := c.settle(0, true)
 	c.giveBack(done, giving{requeue: true, asked: true, failed: !c.broker.is(4, 3, 0)})
 }
 
-// Close ends the channel: its consumers end, what they hold goes back.
+// Close ends the channel and its consumers, and requeues the unsettled deliveries.
 func (c *Channel) Close() {
 	done, _ := c.settle(0, true)
 	ended := c.consumers
@@ -295,10 +296,10 @@ func (c *Channel) Close() {
 	}
 }
 
-// Holds is how many deliveries await their settlement.
+// Holds returns the number of unsettled deliveries.
 func (c *Channel) Holds() int { return len(c.unacked) }
 
-// Consuming is how many consumers the channel has.
+// Consuming returns the number of consumers.
 func (c *Channel) Consuming() int { return len(c.consumers) }
 
 func (c *Channel) pumpFor(done []*held) {
@@ -320,7 +321,7 @@ func (c *Channel) pumpAll() {
 	}
 }
 
-// takes tells whether a consumer may have one more.
+// takes reports whether a consumer may get one more message.
 func (k *Consumer) takes() bool {
 	if k.NoAck {
 		return true
@@ -329,7 +330,7 @@ func (k *Consumer) takes() bool {
 	return (k.prefetch == 0 || k.inFlight < k.prefetch) && (c.global == 0 || len(c.unacked) < c.global)
 }
 
-// next is the consumer whose turn it is, nil if none takes one.
+// next returns the consumer whose turn it is, nil if none takes a message.
 func (q *Queue) next() *Consumer {
 	for i, k := range q.consumers {
 		if !k.takes() {
@@ -353,17 +354,17 @@ func (q *Queue) next() *Consumer {
 	return nil
 }
 
-// pump delivers as much as the consumers take.
+// pump delivers as many messages as the consumers take.
 func (q *Queue) pump() {
 	now := q.vhost.broker.now
 	handed := false
 	for !q.gone {
-		l := q.lines.next()
+		l := q.lines.nextLine()
 		if l == nil || len(q.consumers) == 0 {
 			break
 		}
 		if m := l.first(); m.expires != 0 && m.expires <= now && m.queued < now {
-			q.giveUp(q.lines.take(l), reasonExpired)
+			q.giveUp(q.lines.popFirst(l), reasonExpired)
 			continue
 		}
 		k := q.next()
@@ -371,7 +372,7 @@ func (q *Queue) pump() {
 			break
 		}
 		handed = true
-		k.channel.sink.Deliver(k.Tag, k.channel.hand(q.lines.take(l), q, k, k.NoAck))
+		k.channel.sink.Deliver(k.Tag, k.channel.hand(q.lines.popFirst(l), q, k, k.NoAck))
 	}
 	if handed {
 		q.expire() // the next one is at the head now

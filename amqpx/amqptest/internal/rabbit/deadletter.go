@@ -7,21 +7,22 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// What the dead-letter worker of an at-least-once queue works on at a time, and
-// how long it waits before it tries again what could not be routed, in ms.
+// deadLetterPrefetch is how many dead letters the worker of an at-least-once queue has at
+// a time, deadLetterRetry how many ms it waits before it retries one that could not be
+// routed.
 const (
 	deadLetterPrefetch = 32
 	deadLetterRetry    = 180_000
 )
 
-// deadLetter waits in its at-least-once queue until it is safe elsewhere.
+// deadLetter is a message in an at-least-once queue that is not yet safe elsewhere.
 type deadLetter struct {
 	message *Message
 	reason  string
 	retry   int64 // when it is tried again; 0: it has not been tried
 }
 
-// giveUp dead-letters a message, or drops it.
+// giveUp dead-letters a message, or drops it if the queue has no dead-letter exchange.
 func (q *Queue) giveUp(m *Message, reason string) {
 	switch {
 	case q.deadLetter == nil:
@@ -36,8 +37,8 @@ func (q *Queue) giveUp(m *Message, reason string) {
 	}
 }
 
-// targets are where a dead letter goes, and how it looks. Queues where it would
-// go round for ever are left out.
+// targets returns the queues of a dead letter, without those that would make a cycle, and
+// the dead letter.
 func (q *Queue) targets(m *Message, reason string) ([]*Queue, *Message) {
 	dead := m.died(q.Name, reason, q.vhost.broker.now)
 	if q.vhost.is(4, 0, 0) {
@@ -54,7 +55,8 @@ func (q *Queue) targets(m *Message, reason string) ([]*Queue, *Message) {
 	return slices.DeleteFunc(queues, func(to *Queue) bool { return reason != reasonRejected && dead.cycle(to.Name) }), dead
 }
 
-// without are headers without one of them; those of a message never change.
+// without returns a copy of headers that lacks one; the headers of a message never
+// change.
 func without(headers amqp.Table, name string) amqp.Table {
 	if _, ok := headers[name]; !ok {
 		return headers
@@ -64,9 +66,9 @@ func without(headers amqp.Table, name string) amqp.Table {
 	return rest
 }
 
-// forwardDead forwards the dead letters of an at-least-once queue in their order.
-// Those that no queue takes stay and are tried again; when as many of them have
-// gathered as the worker takes, what is behind them waits too.
+// forwardDead forwards the dead letters of an at-least-once queue in their order. One that
+// no queue takes stays and is retried. deadLetterPrefetch of those hold up all behind
+// them.
 func (q *Queue) forwardDead() {
 	b := q.vhost.broker
 	for i := 0; i < len(q.dead) && i < deadLetterPrefetch && !q.gone; {
@@ -89,7 +91,7 @@ func (q *Queue) forwardDead() {
 	}
 }
 
-// safe tells whether all queues will take the message, and there is one.
+// safe reports whether there are queues, and all of them will take the message.
 func safe(queues []*Queue, m *Message) bool {
 	for _, q := range queues {
 		if q.overflow == "reject-publish" && q.full(m) {

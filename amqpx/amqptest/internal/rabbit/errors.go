@@ -15,7 +15,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 
-// Soft tells whether only the channel is closed.
+// Soft reports whether the error closes only the channel.
 func (e *Error) Soft() bool {
 	switch e.Code {
 	case amqp.ContentTooLarge, amqp.NoRoute, amqp.NoConsumers, amqp.AccessRefused, amqp.NotFound, amqp.ResourceLocked, amqp.PreconditionFailed:
@@ -24,7 +24,7 @@ func (e *Error) Soft() bool {
 	return false
 }
 
-// codeNames are what the texts begin with.
+// codeNames has the word with which the text of each code begins.
 var codeNames = map[int]string{
 	amqp.ContentTooLarge:    "CONTENT_TOO_LARGE",
 	amqp.NoRoute:            "NO_ROUTE",
@@ -46,7 +46,7 @@ var codeNames = map[int]string{
 	amqp.InternalError:      "INTERNAL_ERROR",
 }
 
-// Refusal is an Error whose text begins with the code's name, as RabbitMQ's do.
+// Refusal returns an Error whose text begins with the name of its code.
 func Refusal(code int, format string, args ...any) *Error {
 	text := fmt.Sprintf(format, args...)
 	if name := codeNames[code]; name != "" {
@@ -61,7 +61,7 @@ func Refusal(code int, format string, args ...any) *Error {
 // maxText is how long a reply text may be, in bytes.
 const maxText = 255
 
-// deprecated refuses what is not permitted any more since 4.3.
+// deprecated returns the refusal of a feature that 4.3 no longer permits.
 func deprecated(feature string) *Error {
 	return Refusal(amqp.InternalError, "Feature `%s` is deprecated.\nBy default, this feature is not permitted anymore.\n"+
 		"The feature will be removed from a future major RabbitMQ version, regardless of the configuration; actual version to be determined.\n"+

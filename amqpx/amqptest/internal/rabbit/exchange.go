@@ -11,7 +11,7 @@ import (
 // delayedKind is the exchange type of the plugin.
 const delayedKind = "x-delayed-message"
 
-// ExchangeSpec is what exchange.declare says.
+// ExchangeSpec has the arguments of exchange.declare.
 type ExchangeSpec struct {
 	Name, Kind                    string
 	Durable, AutoDelete, Internal bool
@@ -45,7 +45,7 @@ func (b *Binding) same(x *Binding) bool {
 		(len(b.Args) == 0 && len(x.Args) == 0 || reflect.DeepEqual(b.Args, x.Args))
 }
 
-// kind is how the exchange routes: that of x-delayed-message is in an argument.
+// kind returns how the exchange routes. x-delayed-message has it in an argument.
 func (e *Exchange) kind() string {
 	if e.Kind == delayedKind {
 		k, _ := e.Args["x-delayed-type"].(string)
@@ -56,8 +56,8 @@ func (e *Exchange) kind() string {
 
 func (e *Exchange) of() string { return "exchange '" + e.Name + "' in vhost '" + e.vhost.name + "'" }
 
-// CheckExchangeKind refuses exchange types that the broker does not have. Before
-// 4.0 that ends the connection.
+// CheckExchangeKind refuses exchange types that the broker does not have. Before 4.0 that
+// error closes the connection.
 func (v *VHost) CheckExchangeKind(kind string) *Error {
 	switch kind {
 	case "direct", "fanout", "topic", "headers":
@@ -89,7 +89,7 @@ func notDefault() *Error {
 	return Refusal(amqp.AccessRefused, "operation not permitted on the default exchange")
 }
 
-// DeclareExchange makes an exchange, or checks that the one there is the same.
+// DeclareExchange creates an exchange, or checks that the existing one is the same.
 func (v *VHost) DeclareExchange(s ExchangeSpec) *Error {
 	if err := v.CheckExchangeKind(s.Kind); err != nil {
 		return err
@@ -137,8 +137,8 @@ func (e *Exchange) equivalent(s ExchangeSpec) *Error {
 	return sameArgs(e.of(), e.Args, s.Args, keys)
 }
 
-// DeleteExchange removes an exchange and the bindings from and to it. One that
-// is not there is deleted already.
+// DeleteExchange removes an exchange and the bindings from and to it. It succeeds if the
+// exchange does not exist.
 func (v *VHost) DeleteExchange(name string, ifUnused bool) *Error {
 	if name == "" {
 		return notDefault()
@@ -181,7 +181,7 @@ func (v *VHost) Bind(b Binding, owner any) (effective int64, err *Error) {
 	return b.effective, nil
 }
 
-// ends looks at both ends of a binding.
+// ends checks both ends of a binding and returns the source.
 func (v *VHost) ends(b Binding, owner any) (*Exchange, *Error) {
 	if b.Source == "" || b.Queue == "" && b.ToExchange == "" {
 		return nil, notDefault()
@@ -242,7 +242,8 @@ func (e *Exchange) add(b *Binding) {
 	}
 }
 
-// firstWord is where a topic pattern is filed: "" for a wildcard and for none.
+// firstWord returns the key of a topic pattern in Exchange.topic: "" for a wildcard and
+// for an empty pattern.
 func firstWord(pattern []string) string {
 	if len(pattern) == 0 || pattern[0] == "*" || pattern[0] == "#" {
 		return ""
@@ -250,13 +251,13 @@ func firstWord(pattern []string) string {
 	return pattern[0]
 }
 
-// Unbind removes a binding. One that is not there is removed already, and so it is
-// when its exchange or queue is not.
+// Unbind removes a binding. It succeeds if the binding, its exchange or its queue does
+// not exist.
 func (v *VHost) Unbind(b Binding, owner any) *Error {
 	e, err := v.ends(b, owner)
 	switch {
 	case err == nil:
-		e.remove(b.same)
+		e.removeBindings(b.same)
 	case err.Code == amqp.NotFound:
 		return nil
 	}
@@ -266,11 +267,11 @@ func (v *VHost) Unbind(b Binding, owner any) *Error {
 // unbindAll removes bindings from all exchanges.
 func (v *VHost) unbindAll(which func(*Binding) bool) {
 	for _, e := range v.exchanges {
-		e.remove(which)
+		e.removeBindings(which)
 	}
 }
 
-func (e *Exchange) remove(which func(*Binding) bool) {
+func (e *Exchange) removeBindings(which func(*Binding) bool) {
 	before := len(e.bindings)
 	e.bindings = slices.DeleteFunc(e.bindings, which)
 	if len(e.bindings) == before {
@@ -287,5 +288,5 @@ func (e *Exchange) remove(which func(*Binding) bool) {
 	}
 }
 
-// Bindings of the exchange, in the order in which they were made.
+// Bindings returns the bindings of the exchange, oldest first.
 func (e *Exchange) Bindings() []*Binding { return e.bindings }

@@ -2,8 +2,8 @@ package rabbit
 
 import "slices"
 
-// lines are the messages that are ready in a queue: those that came back, and
-// one line per priority.
+// lines has the ready messages of a queue: those that came back, and one line for each
+// priority.
 type lines struct {
 	back   line   // quorum queues deliver first what came back, since 4.0
 	levels []line // by priority, from the lowest
@@ -15,7 +15,7 @@ type lines struct {
 	bytes       int64
 }
 
-// line is in the order of the messages' places.
+// line is a queue of messages ordered by seq.
 type line struct {
 	items []*Message
 	head  int
@@ -41,7 +41,7 @@ func (l *line) pop() *Message {
 	return m
 }
 
-// insert puts a message at its place, which mostly is the end or the beginning.
+// insert puts a message at its place, mostly the end or the beginning.
 func (l *line) insert(m *Message) {
 	i, _ := slices.BinarySearchFunc(l.items[l.head:], m, func(a, b *Message) int {
 		if a.seq < b.seq {
@@ -52,7 +52,7 @@ func (l *line) insert(m *Message) {
 	l.items = slices.Insert(l.items, l.head+i, m)
 }
 
-// newLines are as many as the type of the queue has priorities on this version.
+// newLines returns empty lines, one for each priority of the queue's type and version.
 func (q *Queue) newLines() lines {
 	n, level := q.maxPriority+1, func(m *Message) int { return min(int(m.Priority), q.maxPriority) }
 	var ls lines
@@ -100,8 +100,8 @@ func (ls *lines) putBack(m *Message, first bool) {
 	ls.bytes += size(m)
 }
 
-// next is the line of the message that is next, nil if none is.
-func (ls *lines) next() *line {
+// nextLine returns the line whose first message is next, nil if all are empty.
+func (ls *lines) nextLine() *line {
 	if ls.back.len() > 0 {
 		return &ls.back
 	}
@@ -117,8 +117,8 @@ func (ls *lines) next() *line {
 	return nil
 }
 
-// take removes the first message of a line.
-func (ls *lines) take(l *line) *Message {
+// popFirst removes the first message of a line.
+func (ls *lines) popFirst(l *line) *Message {
 	m := l.pop()
 	ls.count--
 	ls.bytes -= size(m)
@@ -135,7 +135,7 @@ func (ls *lines) take(l *line) *Message {
 // heads calls f with the lines whose first message may expire.
 func (ls *lines) heads(f func(*line)) {
 	if ls.merged {
-		if l := ls.next(); l != nil {
+		if l := ls.nextLine(); l != nil {
 			f(l)
 		}
 		return

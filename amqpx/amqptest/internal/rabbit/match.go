@@ -16,9 +16,9 @@ func words(key string) []string {
 	return strings.Split(key, ".")
 }
 
-// matchWords tells whether a topic binding matches a routing key: "*" is one
-// word, "#" any number of words. It remembers the last "#" and comes back to it,
-// so that no pattern takes more than the product of both lengths.
+// matchWords reports whether a topic binding matches a routing key: "*" is one word, "#"
+// any number of words. It backtracks to the last "#" only, so its time is at most the
+// product of both lengths.
 func matchWords(p, k []string) bool {
 	var i, j int
 	hash, from := -1, 0
@@ -42,7 +42,7 @@ func matchWords(p, k []string) bool {
 	return i == len(p)
 }
 
-// matchHeaders tells whether the headers of a message satisfy the arguments of a
+// matchHeaders reports whether the headers of a message satisfy the arguments of a
 // binding to a headers exchange. Arguments that begin with "x-" count with
 // all-with-x and any-with-x only.
 func matchHeaders(args, headers amqp.Table) bool {

@@ -41,7 +41,7 @@ func TestMatchTopic(t *testing.T) {
 	}
 }
 
-// plainMatch says what a topic binding is, without a thought of time.
+// plainMatch reports whether topic pattern p matches key k, in the plainest way and however slowly.
 func plainMatch(p, k []string) bool {
 	switch {
 	case len(p) == 0:

@@ -11,8 +11,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Message is a message in a queue, or on its way there. What it carries is
-// shared by its copies in other queues and never changed.
+// Message is a message in a queue, or on its way there. Copies in other queues share its
+// content, which never changes.
 type Message struct {
 	amqp.Publishing
 	Exchange    string
@@ -33,7 +33,7 @@ type Message struct {
 	queued     int64    // when it came into the queue
 }
 
-// death is a queue that gave up a message for a reason, as often as it did.
+// death counts how often a queue gave up a message for a reason.
 type death struct {
 	queue, reason, exchange string
 	count                   int64
@@ -51,7 +51,7 @@ const (
 	reasonDeliveryLimit = "delivery_limit"
 )
 
-// newMessage is what was published. The broker removes BCC.
+// newMessage returns the message that was published, without its header BCC.
 func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (m *Message, err *Error) {
 	m = &Message{Publishing: p, Exchange: exchange, RoutingKeys: []string{key}}
 	if m.RoutingKeys, err = appendKeys(m.RoutingKeys, p.Headers, "CC"); err != nil {
@@ -79,7 +79,7 @@ func (v *VHost) newMessage(exchange, key string, p amqp.Publishing) (m *Message,
 	return m, nil
 }
 
-// appendKeys adds the routing keys of a header.
+// appendKeys appends the routing keys in a header.
 func appendKeys(keys []string, headers amqp.Table, name string) ([]string, *Error) {
 	v, ok := headers[name]
 	if !ok {
@@ -97,7 +97,7 @@ func appendKeys(keys []string, headers amqp.Table, name string) ([]string, *Erro
 	return keys, nil
 }
 
-// expiration reads the property, in ms; -1 is none.
+// expiration returns the property in ms, -1 if it is empty.
 func expiration(s string) (int64, *Error) {
 	if s == "" {
 		return -1, nil
@@ -139,8 +139,8 @@ func readDeaths(headers amqp.Table) []death {
 	return ds
 }
 
-// died is the message after it died in a queue: with the death on record, and
-// without its expiration.
+// died returns the message after it died in a queue: with the death on record and without
+// its expiration.
 func (m *Message) died(queue, reason string, now int64) *Message {
 	d := death{queue: queue, reason: reason, exchange: m.Exchange, count: 1, at: time.Unix(now/1000, 0), expiration: m.Expiration}
 	for _, k := range m.RoutingKeys {
@@ -168,8 +168,8 @@ func (m *Message) died(queue, reason string, now int64) *Message {
 	return dead
 }
 
-// cycle tells whether a dead letter for a queue would go round without anybody
-// having rejected it.
+// cycle reports whether a dead letter has been in a queue before without having been
+// rejected anywhere since.
 func (m *Message) cycle(queue string) bool {
 	for _, d := range m.deaths {
 		if d.reason == reasonRejected {
@@ -182,8 +182,8 @@ func (m *Message) cycle(queue string) bool {
 	return false
 }
 
-// Delivered are the headers with which the message is delivered: its own and
-// the broker's.
+// Delivered returns the headers with which the message is delivered: its own and the
+// broker's.
 func (m *Message) Delivered(v Version) amqp.Table {
 	died := len(m.deaths) > 0 && !m.foreign
 	if !died && !m.quorum {
@@ -217,11 +217,11 @@ func (m *Message) Delivered(v Version) amqp.Table {
 	return h
 }
 
-// failures is how many deliveries of the message have failed, as its header has it.
+// failures returns how many deliveries of the message have failed, as x-delivery-count.
 // Before 4.3 those in other queues count until one fails in this one.
 func (m *Message) failures(v Version) int64 { return cmp.Or(m.counted(v), m.carried) }
 
-// counted is how many of these count towards the delivery limit of its queue.
+// counted returns how many of these count towards the delivery limit of its queue.
 func (m *Message) counted(v Version) int64 {
 	if v.AtLeast(4, 3, 0) {
 		return m.carried + m.deliveries
@@ -243,13 +243,13 @@ func (d death) table() amqp.Table {
 	return t
 }
 
-// keys are what the message is routed by.
+// keys returns the routing keys, those of BCC included.
 func (m *Message) keys() []string { return append(slices.Clip(m.RoutingKeys), m.hidden...) }
 
-// RoutingKey is the one that it was published or dead-lettered with.
+// RoutingKey returns the key with which it was published or dead-lettered.
 func (m *Message) RoutingKey() string { return m.RoutingKeys[0] }
 
-// Expires is when it expires, zero if it does not.
+// Expires returns when it expires, zero if it does not.
 func (m *Message) Expires() time.Time {
 	if m.expires == 0 {
 		return time.Time{}

@@ -6,14 +6,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Outcome says what became of a message that was published.
+// Outcome is what became of a published message.
 type Outcome struct {
 	Routed   bool // some queue is there for it
 	Rejected bool // a queue that is full refused it
 }
 
-// Prepare reads a message and finds its queues. A refusal is about the exchange
-// or the message.
+// Prepare checks a message and finds its queues. The error is about the exchange or the
+// message.
 func (v *VHost) Prepare(exchange, key string, p amqp.Publishing) (*Message, []*Queue, *Error) {
 	e := v.exchanges[exchange]
 	if e == nil {
@@ -29,8 +29,7 @@ func (v *VHost) Prepare(exchange, key string, p amqp.Publishing) (*Message, []*Q
 	return m, v.route(exchange, m.keys(), m.Headers), nil
 }
 
-// Publish puts a message into the queues that Prepare found, or has the plugin
-// hold it.
+// Publish puts a message into the queues that Prepare found, or has the plugin delay it.
 func (v *VHost) Publish(m *Message, queues []*Queue) Outcome {
 	if v.delay(m) {
 		return Outcome{}
@@ -42,7 +41,7 @@ func (v *VHost) Publish(m *Message, queues []*Queue) Outcome {
 	return out
 }
 
-// delay has the plugin hold a message until it is due.
+// delay has the plugin hold a message until it is due, and reports whether it does.
 func (v *VHost) delay(m *Message) bool {
 	e := v.exchanges[m.Exchange]
 	ms, ok := integer(m.Headers["x-delay"])
@@ -50,7 +49,9 @@ func (v *VHost) delay(m *Message) bool {
 		return false
 	}
 	b := v.broker
+	v.delayed[m] = true
 	b.at(b.now+ms, func() {
+		delete(v.delayed, m)
 		h := maps.Clone(m.Headers)
 		h["x-delay"] = negative(m.Headers["x-delay"])
 		m.Headers = h
@@ -78,12 +79,12 @@ func negative(v any) any {
 	return -n
 }
 
-// full tells whether one message more would be over the queue's bounds.
+// full reports whether one more message would exceed the queue's limits.
 func (q *Queue) full(m *Message) bool {
-	return q.maxLen >= 0 && int64(q.Ready()+q.delayed) >= q.maxLen || q.maxBytes >= 0 && q.lines.bytes+size(m) > q.maxBytes
+	return q.maxLen >= 0 && int64(q.Ready()+len(q.delayed)) >= q.maxLen || q.maxBytes >= 0 && q.lines.bytes+size(m) > q.maxBytes
 }
 
-// enqueue takes a copy of a message, or refuses it.
+// enqueue takes a copy of a message, and reports false if the queue refuses it.
 func (q *Queue) enqueue(m *Message) bool {
 	if q.gone {
 		return true
@@ -114,8 +115,7 @@ func (q *Queue) take(m *Message) {
 	q.expire()
 }
 
-// scheduleExpiry has a message expire after the shorter of the queue's TTL and
-// its own.
+// scheduleExpiry makes a message expire after the shorter of the queue's TTL and its own.
 func (q *Queue) scheduleExpiry(m *Message) {
 	ttl := q.ttl
 	if own, _ := expiration(m.Expiration); own >= 0 && (ttl < 0 || own < ttl) {
@@ -131,7 +131,7 @@ func (q *Queue) scheduleExpiry(m *Message) {
 	}
 }
 
-// expire gives up what has expired and stands at the head of its line.
+// expire dead-letters the expired messages at the heads of the lines.
 func (q *Queue) expire() {
 	now := q.vhost.broker.now
 	for again := true; again; {
@@ -139,7 +139,7 @@ func (q *Queue) expire() {
 		var due []*Message
 		q.lines.heads(func(l *line) {
 			for m := l.first(); m != nil && m.expires != 0 && m.expires <= now; m = l.first() {
-				due = append(due, q.lines.take(l))
+				due = append(due, q.lines.popFirst(l))
 				again = q.lines.merged
 				if again {
 					return // another line may be next now
@@ -152,16 +152,16 @@ func (q *Queue) expire() {
 	}
 }
 
-// dropOverflow gives up the oldest while there are too many.
+// dropOverflow dead-letters the oldest messages until the limits are kept.
 func (q *Queue) dropOverflow() {
 	if q.overflow == "reject-publish" || q.overflow == "reject-publish-dlx" {
 		return
 	}
 	for q.maxLen >= 0 && int64(q.Ready()) > q.maxLen || q.maxBytes >= 0 && q.lines.bytes > q.maxBytes {
-		l := q.lines.next()
+		l := q.lines.nextLine()
 		if l == nil {
 			return
 		}
-		q.giveUp(q.lines.take(l), reasonMaxLen)
+		q.giveUp(q.lines.popFirst(l), reasonMaxLen)
 	}
 }

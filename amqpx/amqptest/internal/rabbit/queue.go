@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// QueueSpec is what queue.declare says.
+// QueueSpec has the arguments of queue.declare.
 type QueueSpec struct {
 	Name                           string
 	Durable, AutoDelete, Exclusive bool
@@ -41,9 +41,9 @@ type Queue struct {
 	waiting   int   // messages that a consumer or a getter holds
 	dead      []*deadLetter
 	consumers []*Consumer
-	used      int64 // when it was last declared, got from or consumed
-	delayed   int   // messages that wait for an instant of their own
-	purges    int   // how often it was purged, which those do not survive
+	used      int64             // when it was last declared, got from or consumed
+	delayed   map[*Message]bool // that wait for an instant of their own
+	purges    int               // how often it was purged, which those do not survive
 	gone      bool
 }
 
@@ -77,7 +77,7 @@ func (q *Queue) locked() *Error {
 		"declared on another connection or the exclusive property value does not match that of the original declaration.", q.of())
 }
 
-// Find is the queue for whoever may use it.
+// Find returns a queue that the connection owner may use.
 func (v *VHost) Find(name string, owner any) (*Queue, *Error) {
 	q := v.queues[name]
 	if q == nil {
@@ -89,7 +89,7 @@ func (v *VHost) Find(name string, owner any) (*Queue, *Error) {
 	return q, nil
 }
 
-// DeclareQueue makes a queue, or checks that the one there is the same.
+// DeclareQueue creates a queue, or checks that the existing one is the same.
 func (v *VHost) DeclareQueue(s QueueSpec, owner any) (*Queue, *Error) {
 	if strings.HasPrefix(s.Name, "amq.") && v.queues[s.Name] == nil {
 		return nil, reserved("queue", s.Name)
@@ -111,7 +111,7 @@ func (v *VHost) DeclareNamed(s QueueSpec, owner any) (*Queue, *Error) {
 		q.use()
 		return q, nil
 	}
-	q := &Queue{QueueSpec: s, vhost: v}
+	q := &Queue{QueueSpec: s, vhost: v, delayed: map[*Message]bool{}}
 	if err := q.configure(); err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (q *Queue) equivalent(s QueueSpec, owner any) *Error {
 	return sameArgs(q.of(), have, want, keys)
 }
 
-// typed are the arguments with a type of queue, if they have none.
+// typed returns the arguments with kind as their queue type if they have none.
 func typed(args amqp.Table, kind string) amqp.Table {
 	all := amqp.Table{"x-queue-type": kind}
 	maps.Copy(all, args)
@@ -234,7 +234,7 @@ func (q *Queue) configureLimit() {
 	}
 }
 
-// use puts off the end of a queue that expires when nobody uses it.
+// use postpones the end of a queue with x-expires.
 func (q *Queue) use() {
 	if q.idle == 0 {
 		return
@@ -248,8 +248,8 @@ func (q *Queue) use() {
 	})
 }
 
-// DeleteQueue removes a queue with its messages and says how many were ready.
-// One that is not there is deleted already.
+// DeleteQueue removes a queue with its messages and returns how many were ready. It
+// succeeds if the queue does not exist.
 func (v *VHost) DeleteQueue(name string, owner any, ifUnused, ifEmpty bool) (int, *Error) {
 	q := v.queues[name]
 	if q == nil {
@@ -269,7 +269,7 @@ func (v *VHost) DeleteQueue(name string, owner any, ifUnused, ifEmpty bool) (int
 	return n, nil
 }
 
-// remove ends a queue: its consumers are told.
+// remove deletes a queue and cancels its consumers.
 func (v *VHost) remove(q *Queue) {
 	q.gone = true
 	delete(v.queues, q.Name)
@@ -281,32 +281,32 @@ func (v *VHost) remove(q *Queue) {
 	q.consumers = nil
 }
 
-// Purge drops what is ready.
+// Purge drops the ready messages and returns how many there were.
 func (q *Queue) Purge() int {
 	n := q.Ready()
 	q.lines = q.newLines()
-	q.delayed = 0
+	clear(q.delayed)
 	q.purges++
 	return n
 }
 
-// Ready is how many messages may be delivered.
+// Ready returns how many messages can be delivered.
 func (q *Queue) Ready() int { return q.lines.count }
 
-// Unacked is how many are with consumers.
+// Unacked returns how many messages await their settlement.
 func (q *Queue) Unacked() int { return q.waiting }
 
-// Dying is how many dead letters wait until they can be routed.
+// Dying returns how many dead letters of an at-least-once queue cannot be routed yet.
 func (q *Queue) Dying() int { return len(q.dead) }
 
-// Delayed is how many wait for an instant of their own (RabbitMQ 4.4).
-func (q *Queue) Delayed() int { return q.delayed }
+// Delayed returns how many messages wait for an instant of their own (RabbitMQ 4.4).
+func (q *Queue) Delayed() int { return len(q.delayed) }
 
-// Consumers is how many there are.
+// Consumers returns how many consumers the queue has.
 func (q *Queue) Consumers() int { return len(q.consumers) }
 
-// Quorum tells the type.
+// Quorum reports whether it is a quorum queue.
 func (q *Queue) Quorum() bool { return q.quorum }
 
-// Messages are those that are ready, in the order of their delivery.
+// Messages returns the ready messages in the order of their delivery.
 func (q *Queue) Messages() []*Message { return q.lines.all() }

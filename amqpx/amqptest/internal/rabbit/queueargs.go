@@ -2,7 +2,7 @@ package rabbit
 
 import "math"
 
-// queueArg is an argument of queues that has no effect here but to be refused.
+// queueArg is an argument of queues that has no effect here, but may be refused.
 type queueArg struct {
 	key     string
 	classic bool // a classic queue takes it
@@ -10,8 +10,8 @@ type queueArg struct {
 	check   func(a *arguments, key string)
 }
 
-// queueArgs are the arguments that one type of queue or another does not take, or
-// whose values are looked at, on a version.
+// queueArgs returns the arguments that a type of queue does not take on a version, or
+// whose values are checked.
 func queueArgs(v Version) []queueArg {
 	positive := func(a *arguments, key string) { a.number(key, 1, math.MaxInt64, 0) }
 	natural := func(a *arguments, key string) { a.number(key, 0, math.MaxInt64, 0) }
@@ -50,7 +50,7 @@ func queueArgs(v Version) []queueArg {
 	return all
 }
 
-// known refuses what the type of a queue does not take, and then wrong values.
+// known refuses arguments that the type of a queue does not take, and then wrong values.
 func (a *arguments) known(quorum bool, v Version) {
 	kind := "rabbit_classic_queue"
 	if quorum {

@@ -6,8 +6,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// route gives the queues that a message with these routing keys goes to, each
-// once. An exchange with no match of its own hands the message to its alternate
+// route returns the queues of a message with these routing keys, each once. An exchange with no match of its own hands the message to its alternate
 // exchange; an exchange is visited once.
 func (v *VHost) route(exchange string, keys []string, headers amqp.Table) (queues []*Queue) {
 	var work []*Exchange
@@ -38,7 +37,7 @@ func (v *VHost) route(exchange string, keys []string, headers amqp.Table) (queue
 	return queues
 }
 
-// matching are the bindings by which the exchange itself routes a message.
+// matching returns the bindings by which the exchange itself routes a message.
 func (e *Exchange) matching(keys []string, headers amqp.Table) (found []*Binding) {
 	switch e.kind() {
 	case "fanout":

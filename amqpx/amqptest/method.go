@@ -1,70 +1,10 @@
 package amqptest
 
 import (
-	"bufio"
-	"encoding/binary"
-	"io"
-	"time"
-
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
-
-// Types of frames.
-const (
-	frameMethod    = 1
-	frameHeader    = 2
-	frameBody      = 3
-	frameHeartbeat = 8
-	frameEnd       = 0xCE
-)
-
-// frame is one on the wire.
-type frame struct {
-	kind    uint8
-	channel uint16
-	payload []byte
-}
-
-// readChunk bounds what is allocated for bytes that have only been announced.
-const readChunk = 64 << 10
-
-// readFrame reads a frame of at most limit bytes, its head and end included.
-func readFrame(r *bufio.Reader, limit uint32) (frame, error) {
-	var head [7]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return frame{}, err
-	}
-	f := frame{kind: head[0], channel: binary.BigEndian.Uint16(head[1:])}
-	size := binary.BigEndian.Uint32(head[3:])
-	if limit != 0 && uint64(size)+8 > uint64(limit) {
-		return frame{}, errSyntax
-	}
-	for left := int(size); left > 0; {
-		n := min(left, readChunk)
-		at := len(f.payload)
-		f.payload = append(f.payload, make([]byte, n)...)
-		if _, err := io.ReadFull(r, f.payload[at:]); err != nil {
-			return frame{}, err
-		}
-		left -= n
-	}
-	end, err := r.ReadByte()
-	if err != nil {
-		return frame{}, err
-	}
-	if end != frameEnd {
-		return frame{}, errSyntax
-	}
-	return f, nil
-}
-
-func appendFrame(b []byte, kind uint8, channel uint16, payload []byte) []byte {
-	b = append(b, kind)
-	b = binary.BigEndian.AppendUint16(b, channel)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
-	b = append(b, payload...)
-	return append(b, frameEnd)
-}
 
 // method names a method as AMQP does, "queue.declare"; its number is class and
 // method.
@@ -162,85 +102,34 @@ var methodNames = map[method]string{
 	txSelect: "tx.select", txCommit: "tx.commit", txRollback: "tx.rollback",
 }
 
-// properties reads the header frame of a message: how long its body is, and
-// what comes with it.
-func properties(payload []byte) (size uint64, p amqp.Publishing, err error) {
-	d := &decoder{b: payload}
-	d.short() // class
-	d.short() // weight
-	size = d.longlong()
-	flags := d.short()
-	has := func(bit int) bool { return flags>>bit&1 == 1 }
-	text := func(bit int, s *string) {
-		if has(bit) {
-			*s = d.shortstr()
-		}
-	}
-	text(15, &p.ContentType)
-	text(14, &p.ContentEncoding)
-	if has(13) {
-		p.Headers = d.table()
-	}
-	if has(12) {
-		p.DeliveryMode = d.octet()
-	}
-	if has(11) {
-		p.Priority = d.octet()
-	}
-	text(10, &p.CorrelationId)
-	text(9, &p.ReplyTo)
-	text(8, &p.Expiration)
-	text(7, &p.MessageId)
-	if has(6) {
-		p.Timestamp = timestamp(d.longlong())
-	}
-	text(5, &p.Type)
-	text(4, &p.UserId)
-	text(3, &p.AppId)
-	return size, p, d.err
+// readMethod returns the method of a method frame, and a Decoder of its arguments.
+func readMethod(payload []byte) (method, *codec.Decoder) {
+	d := codec.NewDecoder(payload)
+	return methodOf(d.Short(), d.Short()), d
 }
 
-// header writes the header frame of a message.
+// methodIn returns the method of a method frame.
+func methodIn(payload []byte) method {
+	m, _ := readMethod(payload)
+	return m
+}
+
+// header returns the header frame's payload of a message.
 func header(p amqp.Publishing) []byte {
-	var props encoder
-	var flags uint16
-	text := func(bit int, s string) {
-		if s != "" {
-			flags |= 1 << bit
-			props.shortstr(s)
-		}
-	}
-	octet := func(bit int, v uint8) {
-		if v != 0 {
-			flags |= 1 << bit
-			props.octet(v)
-		}
-	}
-	text(15, p.ContentType)
-	text(14, p.ContentEncoding)
-	if p.Headers != nil {
-		flags |= 1 << 13
-		props.table(p.Headers)
-	}
-	octet(12, p.DeliveryMode)
-	octet(11, p.Priority)
-	text(10, p.CorrelationId)
-	text(9, p.ReplyTo)
-	text(8, p.Expiration)
-	text(7, p.MessageId)
-	if !p.Timestamp.IsZero() {
-		flags |= 1 << 6
-		props.longlong(uint64(p.Timestamp.Unix()))
-	}
-	text(5, p.Type)
-	text(4, p.UserId)
-	text(3, p.AppId)
-	e := encoder{}
-	e.short(60)
-	e.short(0)
-	e.longlong(uint64(len(p.Body)))
-	e.short(flags)
-	return append(e.b, props.b...)
+	var e codec.Encoder
+	e.Short(60) // the class basic
+	e.Short(0)
+	e.LongLong(uint64(len(p.Body)))
+	e.Properties(p)
+	return e.Bytes()
 }
 
-func timestamp(seconds uint64) time.Time { return time.Unix(int64(seconds), 0) }
+// readHeader reads what header writes: the length of the body, and the properties.
+func readHeader(payload []byte) (size uint64, p amqp.Publishing, err error) {
+	d := codec.NewDecoder(payload)
+	d.Short()
+	d.Short()
+	size = d.LongLong()
+	p = d.Properties()
+	return size, p, d.Err()
+}

@@ -1,0 +1,249 @@
+package amqptest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// spy is a test that is allowed to fail.
+type spy struct {
+	testing.TB
+
+	texts []string
+}
+
+type fatal struct{}
+
+func (s *spy) Errorf(format string, args ...any) {
+	s.texts = append(s.texts, fmt.Sprintf(format, args...))
+}
+func (s *spy) Fatalf(format string, args ...any) { s.Errorf(format, args...); panic(fatal{}) }
+
+// failure runs do, and returns what it fails the test with.
+func failure(t *testing.T, do func(t testing.TB)) string {
+	t.Helper()
+	s := &spy{TB: t}
+	func() {
+		defer func() {
+			if r := recover(); r != nil && r != (fatal{}) {
+				panic(r)
+			}
+		}()
+		do(s)
+	}()
+	return strings.Join(s.texts, "\n")
+}
+
+// opened is a client of a server, which ends with the test.
+func opened(t *testing.T, srv *amqptest.Server, cfg amqpx.Config) *amqpx.Client {
+	t.Helper()
+	cfg.URL, cfg.Dial = srv.URL(), srv.Dial
+	c, err := amqpx.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return c
+}
+
+func strategy[S amqpx.Strategy](t *testing.T) func(S, error) amqpx.Strategy {
+	t.Helper()
+	return func(s S, err error) amqpx.Strategy {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+}
+
+// Whatever delays a message, it is found under the queue to which it comes, until it was
+// consumed.
+func TestExpect(t *testing.T) {
+	for name, s := range map[string]amqpx.Strategy{
+		"bucket": strategy[*dlx.Bucket](t)(dlx.NewBucket(dlx.BucketConfig{})), "prefix": strategy[*dlx.Bucket](t)(dlx.NewBucket(dlx.BucketConfig{Prefix: "later"})),
+		"classic": strategy[*dlx.Bucket](t)(dlx.NewBucket(dlx.BucketConfig{QueueType: topology.Classic})),
+		"ttl":     strategy[*dlx.TTL](t)(dlx.NewTTL(dlx.TTLConfig{Delays: []time.Duration{90 * time.Second}})),
+		"native":  strategy[*dlx.Native](t)(dlx.NewNative(dlx.NativeConfig{})), "plugin": strategy[*plugin.Strategy](t)(plugin.New(plugin.Config{})),
+		"celery": strategy[*dlx.Levels](t)(dlx.NewLevels(dlx.LevelsConfig{Layout: "celery", QueueType: topology.Classic})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				version := map[string]string{"native": "4.4.0", "plugin": "4.0.5"}[name]
+				srv := amqptest.Start(t, amqptest.Options{Version: version, Plugin: name == "plugin"})
+				c := opened(t, srv, amqpx.Config{Strategy: s})
+				if name == "celery" {
+					ch := plainChannel(t, srv)
+					for _, q := range []string{"q", "other"} {
+						if _, err := ch.QueueDeclare(q, true, false, false, false, amqp.Table{"x-queue-type": "classic"}); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				srv.ExpectNone(t, amqptest.Want{Queue: "q"})
+				m := amqpx.Message{ID: "a", Queue: "q", Type: "paid", Delay: 90 * time.Second, Body: []byte(`{"order":42}`)}
+				if err := c.Send(t.Context(), m); err != nil {
+					t.Fatal(err)
+				}
+				due := time.Now().Add(90 * time.Second)
+				got := srv.Expect(t, amqptest.Want{Queue: "q", ID: "a", Type: "paid", Body: `{ "order": 42 }`, In: 90 * time.Second, Within: time.Millisecond})
+				if got.In == "q" || !got.Due.Equal(due) || string(got.Body) != `{"order":42}` {
+					t.Errorf("in %q, due %v, body %q", got.In, got.Due, got.Body)
+				}
+				srv.ExpectNone(t, amqptest.Want{Queue: "other"})
+				srv.ExpectNone(t, amqptest.Want{Queue: "q", Due: due.Add(2 * time.Second)})
+				srv.RunUntilIdle(t, time.Hour)
+				if got := srv.Expect(t, amqptest.Want{Queue: "q", Due: due}); got.In != "q" {
+					t.Errorf("after its time it is in %q", got.In)
+				}
+				if late := time.Since(due); late < 0 || late > 2*time.Second {
+					t.Errorf("idle %v after its time", late)
+				}
+				if err := c.Send(t.Context(), amqpx.Message{Queue: "other"}); err != nil {
+					t.Fatal(err)
+				}
+				consumed := 0
+				go func() {
+					_ = c.Consume(t.Context(), "q", func(context.Context, *amqpx.Delivery) error { consumed++; return nil })
+				}()
+				srv.RunUntilIdle(t, time.Hour) // what lies in other does not count
+				if srv.ExpectNone(t, amqptest.Want{Queue: "q"}); consumed != 1 {
+					t.Errorf("consumed %d", consumed)
+				}
+			})
+		})
+	}
+}
+
+// A message to an exchange is found under each queue that gets it.
+func TestExpectThroughExchange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.Start(t, amqptest.Options{})
+		c := opened(t, srv, amqpx.Config{})
+		ch := plainChannel(t, srv)
+		if err := ch.ExchangeDeclare("shop", "fanout", true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []string{"mail", "audit"} {
+			if _, err := ch.QueueDeclare(q, true, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := ch.QueueBind(q, "", "shop", false, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Send(t.Context(), amqpx.Message{ID: "a", Exchange: "shop", RoutingKey: "paid", Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []string{"mail", "audit"} {
+			srv.Expect(t, amqptest.Want{Queue: q, ID: "a", In: time.Hour})
+		}
+		srv.ExpectNone(t, amqptest.Want{Queue: "paid"})
+	})
+}
+
+func plainChannel(t *testing.T, srv *amqptest.Server) *amqp.Channel {
+	t.Helper()
+	conn, err := srv.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+// A failure shows what waits instead, and in what it differs.
+func TestExpectFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.Start(t, amqptest.Options{})
+		c := opened(t, srv, amqpx.Config{})
+		if got := failure(t, func(t testing.TB) { t.Helper(); srv.Expect(t, amqptest.Want{Queue: "q"}) }); got != `no message waits for queue "q"; these do: none` {
+			t.Error(got)
+		}
+		for i, delay := range []time.Duration{time.Minute, 15 * time.Minute} {
+			if err := c.Send(t.Context(), amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: delay, Body: []byte("x")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, x := range []struct {
+			want amqptest.Want
+			text []string
+		}{
+			{amqptest.Want{Queue: "q", Body: "x"}, []string{`2 messages wait, and not one, for queue "q", body "x"`, `id "0"`, `id "1"`}},
+			{amqptest.Want{Queue: "q", ID: "0", In: 2 * time.Minute}, []string{`no message waits for queue "q", id "0", due in 2m0s (`, `id "0", type "", body "x", due in 1m0s (2000-01-01T00:01:00.000Z) (another due)`, `(another id)`}},
+			{amqptest.Want{Queue: "q", ID: "1", Type: "t"}, []string{"(another type)"}},
+			{amqptest.Want{Queue: "q", ID: "1", Body: "y"}, []string{"(another body)"}},
+			{amqptest.Want{Queue: "elsewhere"}, []string{`queue "q", id "0"`}},
+		} {
+			got := failure(t, func(t testing.TB) { t.Helper(); srv.Expect(t, x.want) })
+			for _, text := range x.text {
+				if !strings.Contains(got, text) {
+					t.Errorf("failure is %q; expected it to have %q", got, text)
+				}
+			}
+		}
+		if got := failure(t, func(t testing.TB) { t.Helper(); srv.ExpectNone(t, amqptest.Want{Queue: "q", ID: "1"}) }); !strings.Contains(got, `expected no message for queue "q", id "1"; these wait:`) || strings.Contains(got, `id "0"`) {
+			t.Error(got)
+		}
+		if got := failure(t, func(t testing.TB) { t.Helper(); srv.RunUntilIdle(t, 10*time.Minute) }); got != `not idle after 10m0s: message "1" waits for q` {
+			t.Error(got)
+		}
+	})
+}
+
+// Retries are over when RunUntilIdle returns, and so is what its caller names.
+func TestRunUntilIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.Start(t, amqptest.Options{})
+		c := opened(t, srv, amqpx.Config{})
+		runs := 0
+		go func() {
+			_ = c.Consume(t.Context(), "q", func(context.Context, *amqpx.Delivery) error {
+				runs++
+				<-time.After(3 * time.Second)
+				return errors.New("no")
+			}, amqpx.WithRetry(topology.Retry{MaxAttempts: 4, Backoff: time.Hour}))
+		}()
+		if err := c.Send(t.Context(), amqpx.Message{ID: "a", Queue: "q", Delay: 24 * time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		until := began.Add(60 * 24 * time.Hour)
+		srv.RunUntilIdle(t, 90*24*time.Hour, func() time.Time {
+			if time.Now().Before(until) {
+				return until
+			}
+			return time.Time{}
+		})
+		srv.Expect(t, amqptest.Want{Queue: "q.dead", ID: "a"})
+		if took := time.Since(began); runs != 4 || took < 60*24*time.Hour || took > 60*24*time.Hour+time.Minute {
+			t.Errorf("%d runs, idle after %v", runs, took)
+		}
+	})
+	// In real time.
+	srv := amqptest.Start(t, amqptest.Options{})
+	c := opened(t, srv, amqpx.Config{})
+	if err := c.Send(t.Context(), amqpx.Message{ID: "a", Queue: "q", Delay: 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	srv.RunUntilIdle(t, time.Minute)
+	if got := srv.Expect(t, amqptest.Want{Queue: "q"}); got.In != "q" || time.Now().Before(got.Due) {
+		t.Errorf("in %q, %v before its time", got.In, time.Until(got.Due))
+	}
+}

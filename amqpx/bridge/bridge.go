@@ -64,7 +64,7 @@ func New(c *amqpx.Client, cfg Config) (*Bridge, error) {
 	return &Bridge{c: c, x: cfg.Exchange, n: n}, nil
 }
 
-// Stats may be called at any time.
+// Stats returns the counts so far.
 func (b *Bridge) Stats() Stats {
 	return Stats{Delayed: b.delayed.Load(), Delivered: b.delivered.Load(), Dead: b.dead.Load(), Failed: b.failed.Load()}
 }
@@ -72,8 +72,8 @@ func (b *Bridge) Stats() Stats {
 // ErrStarting is Health's answer until both queues are consumed for the first time.
 var ErrStarting = errors.New("starting")
 
-// Health is nil while the bridge works, else the client's *amqpx.HealthError, or
-// ErrStarting.
+// Health returns nil while the bridge works, and otherwise ErrStarting or the client's
+// *amqpx.HealthError.
 func (b *Bridge) Health() error {
 	own := 0
 	for _, k := range b.c.Stats().Consumers {
@@ -87,16 +87,19 @@ func (b *Bridge) Health() error {
 	return b.c.Health()
 }
 
-// Run declares what is missing of Exchange.Topology, unless declare is false, and bridges
-// until ctx ends; what is under way is finished. It fails with *topology.ConflictError if
-// the broker has something else under one of the names, the plugin's exchange above all,
-// and with the errors of Client.Consume.
-func (b *Bridge) Run(ctx context.Context, declare bool) error {
-	if declare {
-		if err := b.c.Apply(ctx, b.x.Topology()); err != nil {
-			return fmt.Errorf("bridge %s: %w", b.x.Name, b.x.Explain(err))
-		}
+// Declare creates what is missing of Exchange.Topology on the broker. It fails with
+// *plan.ConflictError if the broker has something else under one of the names, the
+// plugin's exchange above all, and with the errors of Client.Apply.
+func (b *Bridge) Declare(ctx context.Context) error {
+	if err := b.c.Apply(ctx, b.x.Topology()); err != nil {
+		return fmt.Errorf("bridge %s: %w", b.x.Name, b.x.Explain(err))
 	}
+	return nil
+}
+
+// Run bridges until ctx ends, and finishes the messages that are under way. It declares
+// nothing: see Declare. It fails with the errors of Client.Consume.
+func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, q := range []string{b.x.Queue(), b.x.DueQueue()} {
 		g.Go(func() error { return b.consume(ctx, q) })
@@ -108,8 +111,8 @@ func (b *Bridge) consume(ctx context.Context, queue string) error {
 	return b.c.Consume(ctx, queue, b.handle, amqpx.WithConcurrency(b.n), amqpx.WithDeadLetterQueue(b.x.DeadQueue()), amqpx.WithRetry(patience))
 }
 
-// handle is take, bounded and counted. What the end of the process cuts off goes back
-// as it is.
+// handle calls take within tryTimeout and counts the outcome. A message whose try is cut
+// off because the process ends returns to its queue unchanged.
 func (b *Bridge) handle(ctx context.Context, d *amqpx.Delivery) error {
 	try, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
@@ -130,11 +133,11 @@ func (b *Bridge) handle(ctx context.Context, d *amqpx.Delivery) error {
 // those under way.
 const tryTimeout = 10 * time.Second
 
-// patience is how long a message is tried that its queues refuse: for years.
+// patience retries a message that its queues refuse for years.
 var patience = topology.Retry{MaxAttempts: 1_000_000, Backoff: time.Second, MaxBackoff: time.Minute}
 
-// take is the handler of both queues. The header says what is to be done: the delay
-// while it has to begin, and negated, as the plugin leaves it, when it is over.
+// take is the handler of both queues. It goes by the header: a positive delay has yet to
+// begin; a negative one, as the plugin leaves it, is over.
 func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 	b.unexpire(d)
 	delay, err := Delay(d.Headers)
@@ -154,7 +157,7 @@ func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 	return nil
 }
 
-// deliver sends a message to where consumers are.
+// deliver sends a message to the exchange for consumers.
 func (b *Bridge) deliver(ctx context.Context, d *amqpx.Delivery) error {
 	err := b.c.Forward(ctx, d, topology.Destination{Exchange: b.x.Due(), RoutingKey: d.RoutingKey}, 0)
 	if err := b.judge(d, err); err != nil {
@@ -164,8 +167,8 @@ func (b *Bridge) deliver(ctx context.Context, d *amqpx.Delivery) error {
 	return nil
 }
 
-// judge says what an error of Forward means for the message: one that lies in it is
-// final, any other is tried again.
+// judge returns the error of Forward, as a rejection if the message itself is the cause.
+// Any other error is retried.
 func (b *Bridge) judge(d *amqpx.Delivery, err error) error {
 	ae, _ := errors.AsType[*amqp.Error](err)
 	switch {
@@ -181,7 +184,7 @@ func (b *Bridge) judge(d *amqpx.Delivery, err error) error {
 	return err
 }
 
-// unexpire makes a message what it was that expired before a bridge took it.
+// unexpire restores a message that expired before a bridge took it.
 func (b *Bridge) unexpire(d *amqpx.Delivery) {
 	deaths, _ := d.Headers["x-death"].([]any)
 	for _, e := range deaths {

@@ -18,7 +18,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/bridge"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // site is a broker in memory with a bridge's exchange.
@@ -79,7 +81,7 @@ func (s *site) start() (b *bridge.Bridge, stop func()) {
 	}
 	ctx, cancel := context.WithCancel(s.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- b.Run(ctx, true) }()
+	go func() { ended <- b.Run(ctx) }()
 	synctest.Wait()
 	return b, func() {
 		s.Helper()
@@ -354,7 +356,7 @@ func TestBridgeParksWithReason(t *testing.T) {
 			s.Errorf("stats %+v", got)
 		}
 		s.bind("late", "unwanted", nil)
-		rep, err := s.open().Requeue(s.Context(), amqpx.RequeueOptions{Queue: s.x.DeadQueue(), Filter: amqpx.DeadLetterFilter{IDs: []string{"a"}}})
+		rep, err := inspect.Requeue(s.Context(), s.open(), inspect.RequeueOptions{Queue: s.x.DeadQueue(), Filter: inspect.DeadLetterFilter{IDs: []string{"a"}}})
 		if err != nil || rep.Sent != 1 {
 			s.Fatalf("requeue: %+v, %v", rep, err)
 		}
@@ -396,6 +398,79 @@ func TestBridgeWasAway(t *testing.T) {
 	}
 }
 
+// A message that amqp091 cannot read is set aside with the reason, whether a bridge
+// takes it in or it has expired before one did; its neighbours do not wait for it, and
+// the bridge keeps its connections.
+func TestBridgeSetsAsideWhatCannotBeRead(t *testing.T) {
+	deep := amqp.Table{}
+	for range 35 {
+		deep = amqp.Table{"t": deep}
+	}
+	for name, headers := range map[string]amqp.Table{
+		"wide": {bridge.Header: 1000, "ids": make([]any, 9000)},
+		"deep": {bridge.Header: 1000, "a": deep},
+	} {
+		for _, expired := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, expired %t", name, expired), func(t *testing.T) {
+				inMemory(t, "4.3.0", "topic", func(s *site) {
+					s.bind("out", "#", nil)
+					bad := amqp.Publishing{MessageId: "bad", Headers: headers, Body: []byte("kept"), AppId: "old"}
+					if expired {
+						bad.Expiration = "100"
+					}
+					good := func(id string) amqp.Publishing {
+						return amqp.Publishing{MessageId: id, Headers: amqp.Table{bridge.Header: 1000}}
+					}
+					s.publish("k", good("before"))
+					s.publish("k", bad)
+					s.publish("k", good("after"))
+					<-time.After(time.Second) // without a bridge
+					c := s.open()
+					b, err := bridge.New(c, bridge.Config{Exchange: s.x})
+					if err != nil {
+						s.Fatal(err)
+					}
+					ctx, stop := context.WithCancel(s.Context())
+					ended := make(chan error, 1)
+					go func() { ended <- b.Run(ctx) }()
+					<-time.After(5 * time.Second)
+					var out []string
+					for _, m := range s.messages("out") {
+						out = append(out, m.MessageId)
+					}
+					if slices.Sort(out); !slices.Equal(out, []string{"after", "before"}) {
+						s.Errorf("the application got %q", out)
+					}
+					dead, err := inspect.Peek(ctx, dialed(s), s.x.DeadQueue(), inspect.PeekOptions{})
+					if err != nil || len(dead.Messages) != 1 {
+						s.Fatalf("dead letters: %+v, %v", dead, err)
+					}
+					if l := dead.Messages[0]; l.Reason != inspect.ReasonUnreadable || string(l.Body) != "kept" || l.ID != "bad" {
+						s.Errorf("dead letter %+v", l)
+					}
+					if st := c.Stats(); st.Consume.Sessions != 1 || st.Publish.Sessions != 1 || b.Health() != nil {
+						s.Errorf("%d and %d connections, health %v", st.Consume.Sessions, st.Publish.Sessions, b.Health())
+					}
+					stop()
+					if err := <-ended; err != nil {
+						s.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+func dialed(s *site) *amqp.Connection {
+	s.Helper()
+	conn, err := s.Connect()
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
 // An exchange of the plugin, or of another type, is refused, and so is what could not
 // be bridged.
 func TestBridgeRefuses(t *testing.T) {
@@ -412,7 +487,7 @@ func TestBridgeRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, conflict := errors.AsType[*topology.ConflictError](b.Run(t.Context(), true)); !conflict {
+		if _, conflict := errors.AsType[*plan.ConflictError](b.Declare(t.Context())); !conflict {
 			t.Error("the plugin's exchange is no conflict")
 		}
 		for _, x := range []bridge.Exchange{{}, {Name: "shop"}, {Name: "shop", Type: "x-delayed-message"}, {Name: "delay.plugin", Type: "topic"}, {Name: "amq.topic", Type: "topic"}} {

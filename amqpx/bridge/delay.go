@@ -13,17 +13,17 @@ import (
 // Header is the header by which producers ask the plugin for a delay, in milliseconds.
 const Header = "x-delay"
 
-// MaxDelay is the plugin's longest delay: what asks for more is delivered at once, by
-// the plugin as by the bridge.
+// MaxDelay is the plugin's longest delay. Plugin and bridge deliver a message that asks
+// for more at once.
 const MaxDelay = math.MaxUint32 * time.Millisecond
 
 // ErrDelay is wrapped by the error of a header that the plugin would not have taken.
 var ErrDelay = errors.New("invalid " + Header)
 
-// Delay is how long the plugin would delay a message with these headers. Integers and
-// strings of digits are milliseconds, and of a float the fraction is cut off. What is
-// absent, 0, negative, of another type, or more than MaxDelay is 0: at once. A string that
-// is no number is an error, as it is for the plugin, which ends the producer's channel.
+// Delay returns how long the plugin would delay a message with these headers. Integers
+// and strings of digits are milliseconds; the fraction of a float is cut off. A value that
+// is absent, 0, negative, of another type, or more than MaxDelay is no delay. A string
+// that is no number is an error (ErrDelay); the plugin closes the producer's channel.
 func Delay(headers amqp.Table) (time.Duration, error) {
 	ms, err := milliseconds(headers[Header])
 	if err != nil || ms <= 0 || ms > math.MaxUint32 {
@@ -32,7 +32,7 @@ func Delay(headers amqp.Table) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-// milliseconds is a value of the header; what overflows is MaxInt64.
+// milliseconds returns a value of the header, MaxInt64 if it overflows.
 func milliseconds(v any) (int64, error) {
 	switch v := v.(type) {
 	case int8:

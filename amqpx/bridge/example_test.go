@@ -39,7 +39,7 @@ func Example() {
 	if err := client.Apply(ctx, want); err != nil {
 		log.Fatal(err)
 	}
-	go b.Run(ctx, false)
+	go b.Run(ctx)
 
 	producer, err := srv.Connect()
 	if err != nil {

@@ -9,14 +9,16 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// Types are those that an exchange of the plugin can have as its x-delayed-type.
+// Types returns the possible values of x-delayed-type.
 func Types() []string {
 	return []string{amqp.ExchangeDirect, amqp.ExchangeTopic, amqp.ExchangeFanout, amqp.ExchangeHeaders}
 }
 
-// Exchange is what the plugin had.
+// Exchange is the exchange of the plugin that a bridge replaces.
 type Exchange struct {
 	Name string // under which producers publish
 	Type string // its x-delayed-type: one of Types
@@ -25,18 +27,19 @@ type Exchange struct {
 // ErrExchange is wrapped by every error of Exchange.Validate.
 var ErrExchange = errors.New("invalid exchange")
 
-// maxName leaves room for the longest name that is made of the exchange's, and for a
-// strategy's words before it.
+// maxName leaves room for the suffixes of Exchange's names and the prefixes of a
+// strategy.
 const maxName = 160
 
-// Validate refuses what cannot be bridged. Prefix is that of the delay objects.
+// Validate returns an error that wraps ErrExchange if the exchange cannot be bridged.
+// Prefix is that of the delay objects.
 func (x Exchange) Validate(prefix string) error {
 	switch {
 	case x.Name == "" || len(x.Name) > maxName:
 		return fmt.Errorf("%w: name %q; expected 1 to %d bytes", ErrExchange, x.Name, maxName)
 	case strings.HasPrefix(x.Name, "amq."):
 		return fmt.Errorf("%w: the broker has %q by itself, and no plugin delays in it", ErrExchange, x.Name)
-	case topology.Reserved(prefix, x.Name):
+	case naming.Reserved(prefix, x.Name):
 		return fmt.Errorf("%w: %q belongs to the delay strategies with prefix %q; its messages are delayed without a bridge", ErrExchange, x.Name, prefix)
 	case !slices.Contains(Types(), x.Type):
 		return fmt.Errorf("%w: type %q; expected the x-delayed-type that it had: %s", ErrExchange, x.Type, strings.Join(Types(), ", "))
@@ -44,22 +47,24 @@ func (x Exchange) Validate(prefix string) error {
 	return nil
 }
 
-// Due is the exchange, of Type, to which consumers bind their queues: messages come to
-// it when they are due, with their routing key.
+// Due returns the name of the exchange, of Type, to which consumers bind their queues.
+// Messages reach it when they are due, with their routing key.
 func (x Exchange) Due() string { return x.Name + ".due" }
 
-// Queue takes everything that producers publish.
+// Queue returns the name of the queue that takes everything producers publish.
 func (x Exchange) Queue() string { return x.Name + ".bridge" }
 
-// DueQueue has what is due, on its way to Due.
+// DueQueue returns the name of the queue of due messages on their way to Due.
 func (x Exchange) DueQueue() string { return x.Name + ".bridge.due" }
 
-// DeadQueue keeps what could not be delivered, with the reason.
+// DeadQueue returns the name of the queue of messages that could not be delivered, with
+// the reason.
 func (x Exchange) DeadQueue() string { return x.Name + ".bridge.dead" }
 
-// Topology is what a bridge needs. Under the old name there is a topic exchange, whatever
-// Type is: only that takes every routing key into one queue. All queues are quorum
-// queues. What expires in Queue goes to DueQueue, and has its delay all the same.
+// Topology returns what a bridge needs on the broker. The old name becomes a topic
+// exchange, whatever Type is: only that takes every routing key into one queue. All
+// queues are quorum queues. A message that expires in Queue goes to DueQueue and is still
+// delayed.
 func (x Exchange) Topology() topology.Topology {
 	in := topology.Destination{Queue: x.Queue(), DeadLetter: x.DueQueue()}
 	due := topology.Destination{Queue: x.DueQueue(), DeadLetter: x.DeadQueue()}
@@ -76,8 +81,8 @@ func (x Exchange) Topology() topology.Topology {
 	}
 }
 
-// Bypasses are bindings of the exchange that are not the bridge's: what they lead to gets
-// every message at once, and undelayed.
+// Bypasses returns the bindings of the exchange that are not the bridge's. Their queues
+// get every message at once.
 func (x Exchange) Bypasses(found []topology.Binding) (all []topology.Binding) {
 	for _, b := range found {
 		if b.Exchange == x.Name && b.Queue != x.Queue() {
@@ -87,10 +92,10 @@ func (x Exchange) Bypasses(found []topology.Binding) (all []topology.Binding) {
 	return all
 }
 
-// Explain adds what to do to an error that says that the exchange is there with another
-// type; it returns any other as it is, nil included.
+// Explain adds what to do to the *plan.ConflictError of an exchange that exists with
+// another type. It returns any other error unchanged, nil included.
 func (x Exchange) Explain(err error) error {
-	c, conflict := errors.AsType[*topology.ConflictError](err)
+	c, conflict := errors.AsType[*plan.ConflictError](err)
 	if !conflict || c.Kind != topology.KindExchange || c.Name != x.Name {
 		return err
 	}

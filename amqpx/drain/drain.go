@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/plugin/table"
 )
 
@@ -15,15 +16,15 @@ import (
 const DefaultMargin = time.Minute
 
 // Shell evaluates an Erlang expression on the node whose table is drained, as
-// "rabbitmqctl eval" does with its standard input, and gives what it prints as it
-// prints it. Close waits for the end, and has its error.
+// "rabbitmqctl eval" does with its standard input, and returns its output while it runs.
+// Close waits for its end and returns its error.
 type Shell func(ctx context.Context, expression string) (io.ReadCloser, error)
 
 // Config is for one run.
 type Config struct {
 	Client *amqpx.Client // sends; its strategy must not be the plugin; not used with DryRun
 	Shell  Shell
-	// OtherBroker says that Shell reaches another broker than the client's, to which
+	// OtherBroker: Shell reaches another broker than the client's, to which
 	// the messages move. Without it that is an error.
 	OtherBroker bool
 	// State is the file that says, after a kill, what was sent and not yet deleted. It
@@ -42,20 +43,20 @@ type Config struct {
 	// Default DefaultMargin; at least 10 s.
 	Margin time.Duration
 	// LeaveOut names what messages may lose: "expiration", "user-id", or a header
-	// that NotCarried names; with "priority" one above 4 becomes 4 and is sent
+	// that inspect.NotCarried names; with "priority" one above 4 becomes 4 and is sent
 	// where quorum delay queues would refuse it. Without it such messages stay.
 	LeaveOut []string
 	// DryRun is asked what would be refused; nothing is sent, deleted or noted in State.
 	// Nil to move the messages.
-	DryRun *amqpx.Rehearsal
+	DryRun *inspect.Rehearsal
 	// Progress is called now and then; nil for nobody.
 	Progress func(Report)
 
 	portion int // rows; portionRows unless a test says otherwise
 }
 
-// Report is what became of the messages. Found is the sum of Sent, Soon and those of
-// Refused.
+// Report counts what became of the messages. Found is the sum of Sent, Soon and the
+// counts of Refused.
 type Report struct {
 	Node  string `json:"node"`
 	Found int64  `json:"found"`
@@ -93,22 +94,22 @@ type Refused struct {
 	Count    int64  `json:"count"`
 }
 
-// ErrNoTable says that the node has no table of the plugin.
+// ErrNoTable is the error for a node without the plugin's table.
 var ErrNoTable = errors.New("the node has no table of the plugin: the plugin is not enabled there, or messages wait on other nodes")
 
-// ErrIncomplete says that the shell ended before it had printed everything.
+// ErrIncomplete is the error for a shell that ended before it had printed everything.
 var ErrIncomplete = errors.New("the answer of the broker's shell ends too soon")
 
-// ErrOtherBroker says that Shell and Client are not of the same broker, or that the
+// ErrOtherBroker is the error if Shell and Client reach different brokers, or if the
 // connection of Lock has ended.
 var ErrOtherBroker = errors.New("the node is of another broker than the connection that holds the lock")
 
-// ErrSameBroker says that Config.OtherBroker is set and wrong, or that somebody drains
-// that broker into itself.
+// ErrSameBroker is the error if Config.OtherBroker is set although Shell and Client reach
+// the same broker, or if somebody drains that broker into itself.
 var ErrSameBroker = errors.New("the node is of the connection's own broker, or its plugin is being drained")
 
-// Look reads how many rows the table has, of all virtual hosts, without reading them. It
-// needs the Lock, by which it finds out whether the node is of the client's broker.
+// Look counts the rows of the table, of all virtual hosts, without reading them. It needs
+// the Lock, whose queue shows whether the node belongs to the client's broker.
 func Look(ctx context.Context, cfg Config) (table.Head, error) {
 	var head table.Head
 	err := each(ctx, cfg.Shell, table.Look(cfg.Vhost, lockQueue(cfg.Prefix)), func(l table.Line) error {
@@ -132,13 +133,13 @@ func Look(ctx context.Context, cfg Config) (table.Head, error) {
 	return head, nil
 }
 
-// Run moves what waits, while the caller holds the Lock. It reads the table in the order of the due instants, sends a
-// portion, notes each message in State when the broker has confirmed it, and deletes
-// the portion's rows from the table before it goes on.
+// Run moves what waits, while the caller holds the Lock. It reads the table by due
+// instant, sends a portion, records each message in State once the broker has confirmed
+// it, and deletes the portion's rows from the table before it continues.
 //
 // After an error, and after a kill, nothing is lost: call it again with the same
-// State. What was sent and not noted, some hundred messages at most, is sent again
-// under its id. A message without an id gets one that is the same in each run.
+// State. Messages that were sent and not recorded, a few hundred at most, are sent again
+// under their ids. A message without an id gets one that is the same in each run.
 func Run(ctx context.Context, cfg Config) (Report, error) {
 	if cfg.Margin == 0 {
 		cfg.Margin = DefaultMargin
@@ -153,12 +154,13 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	r := &run{cfg: cfg, rep: Report{Node: string(head.Node), Elsewhere: head.Elsewhere, Exchanges: []Moved{}, Refused: []Refused{}}, to: cfg.Client}
+	r := &run{cfg: cfg, rep: Report{Node: string(head.Node), Elsewhere: head.Elsewhere, Exchanges: []Moved{}, Refused: []Refused{}}}
 	if cfg.DryRun != nil {
-		r.to = cfg.DryRun
+		r.to = cfg.DryRun.PassOn
 		err := r.walk(ctx)
 		return r.rep, err
 	}
+	r.to = by(cfg.Client)
 	if r.journal, err = openJournal(cfg.State, fmt.Sprintf("%q %q", head.Node, cfg.Vhost)); err != nil {
 		return Report{}, err
 	}

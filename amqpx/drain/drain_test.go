@@ -18,6 +18,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
@@ -192,7 +193,7 @@ func TestMoveOnAFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		j.f = noNotes{j.f.(*os.File)}
-		r := run{cfg: Config{Shell: f.shell, Margin: DefaultMargin, Prefix: "delay", portion: 50}, to: w.client, journal: j}
+		r := run{cfg: Config{Shell: f.shell, Margin: DefaultMargin, Prefix: "delay", portion: 50}, to: by(w.client), journal: j}
 		for i := range f.rows {
 			r.portion = append(r.portion, new(f.rows[i]))
 		}
@@ -229,7 +230,7 @@ func TestDryRunAsksTheBroker(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 		before := w.srv.Queues()
-		if cfg.DryRun, err = amqpx.Rehearse(conn, client); err != nil {
+		if cfg.DryRun, err = inspect.Rehearse(conn, client); err != nil {
 			t.Fatal(err)
 		}
 		dry, err := Run(t.Context(), cfg)

@@ -19,11 +19,11 @@ import (
 type fakeTable struct {
 	mu   sync.Mutex
 	rows []table.Row
-	// cut says what becomes of the nth answer, from 0: how many of its bytes come, and
+	// cut is what becomes of the nth answer, from 0: how many of its bytes come, and
 	// the error at its end.
 	cut   func(n int, answer string) (string, error)
 	calls int
-	// foreign says that the table is of another broker than the client.
+	// foreign: the table is of another broker than the client.
 	foreign bool
 }
 

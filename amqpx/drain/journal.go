@@ -13,9 +13,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/plugin/table"
 )
 
-// A journal says what was sent and may still be in the plugin's table. It is a text
-// file: a line that names the table, "sent ID" for each message that the broker has
-// confirmed, and "deleted" when all before it are gone from the table.
+// journal records which messages were sent and may still be in the plugin's table. It is
+// a text file: a line that names the table, "sent ID" for each message that the broker
+// has confirmed, and "deleted" when the rows of all before it are deleted.
 type journal struct {
 	mu      sync.Mutex
 	f       file
@@ -35,8 +35,8 @@ const (
 	deletedLine = "deleted"
 )
 
-// openJournal opens or makes the journal of a table. What a killed process wrote of
-// its last line counts for nothing.
+// openJournal opens or creates the journal of a table. It cuts off the unfinished last
+// line of a killed process.
 func openJournal(path, of string) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -87,8 +87,8 @@ func (j *journal) read(path, head string) error {
 	return lines.Err()
 }
 
-// write takes back what it could not write whole: on a disk that was full for a while
-// the next line would otherwise be written behind the half of this one.
+// write appends a line. It truncates a line that it could not write whole, or else the
+// next one would follow half a line after a full disk.
 func (j *journal) write(s string) error {
 	n, err := j.f.Write([]byte(s))
 	if err == nil || n == 0 {
@@ -101,8 +101,8 @@ func (j *journal) write(s string) error {
 	return errors.Join(err, terr)
 }
 
-// sent notes a message that was confirmed. A killed process has noted it, a machine
-// that loses its power perhaps not.
+// sent records a confirmed message. The record survives the end of the process, but not
+// necessarily a power failure.
 func (j *journal) sent(id table.ID) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -110,10 +110,10 @@ func (j *journal) sent(id table.ID) error {
 	return j.write(sentWord + id.String() + "\n")
 }
 
-// sync lets what was noted outlive the machine's power.
+// sync makes the records survive a power failure.
 func (j *journal) sync() error { return j.f.Sync() }
 
-// deleted notes that nothing of what was sent is in the table any more.
+// deleted records that the rows of all messages sent are deleted.
 func (j *journal) deleted() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

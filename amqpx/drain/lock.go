@@ -9,20 +9,20 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// ErrLocked says that another connection drains the plugin, or one of a machine that
-// has gone, until the broker misses its heartbeats.
+// ErrLocked is the error if another connection drains the plugin. The connection of a
+// machine that has gone counts until the broker misses its heartbeats.
 var ErrLocked = errors.New("another process drains the plugin of this virtual host")
 
-// The lock of a process that was killed goes when the broker has found its connection
+// The broker releases the lock of a killed process when it has found its connection
 // closed.
 const (
 	lockWait  = 15 * time.Second
 	lockPause = 250 * time.Millisecond
 )
 
-// Lock keeps others from draining until the connection ends: two at once would send
-// everything twice. It needs the right to configure the queue PREFIX.plugin-drain, and
-// waits up to 15 s for one that is held.
+// Lock prevents others from draining until the connection ends: two at once would send
+// everything twice. It needs permission to configure the queue PREFIX.plugin-drain, and
+// waits up to 15 s for a lock that is held before it fails with ErrLocked.
 func Lock(ctx context.Context, conn *amqp.Connection, prefix string) error {
 	deadline := time.Now().Add(lockWait)
 	tick := time.NewTicker(lockPause)

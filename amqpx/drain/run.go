@@ -15,8 +15,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 	"github.com/rabbitdelay/rabbitdelay/plugin/table"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // A portion is sent and deleted before the next is read.
@@ -29,23 +32,27 @@ const (
 	sendFor = 30 * time.Second
 )
 
-// run is one run.
+// run is a call of Run.
 type run struct {
 	cfg     Config
 	rep     Report
-	to      passer
+	to      passOn
 	journal *journal
 	offset  time.Duration // the broker's clock minus this process's
 	portion []*table.Row
 	bytes   int
 }
 
-// passer is an *amqpx.Client, or the *amqpx.Rehearsal of one.
-type passer interface {
-	PassOn(ctx context.Context, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error
+// passOn is inspect.PassOn by a client, or that of an *inspect.Rehearsal.
+type passOn func(ctx context.Context, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error
+
+func by(c *amqpx.Client) passOn {
+	return func(ctx context.Context, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
+		return inspect.PassOn(ctx, c, raw, to, at, offset)
+	}
 }
 
-// resume deletes what an earlier run had sent.
+// resume deletes the rows of messages that an earlier run has sent.
 func (r *run) resume(ctx context.Context) error {
 	n := int64(len(r.journal.pending))
 	if n == 0 {
@@ -56,7 +63,7 @@ func (r *run) resume(ctx context.Context) error {
 	return err
 }
 
-// walk reads the table once.
+// walk reads the table from its first row to its last, and moves it portion by portion.
 func (r *run) walk(ctx context.Context) error {
 	ended := false
 	s := table.Selection{Vhost: r.cfg.Vhost, Exchanges: r.cfg.Exchanges, Margin: r.cfg.Margin}
@@ -85,7 +92,7 @@ func (r *run) walk(ctx context.Context) error {
 	return err
 }
 
-// move sends a portion and deletes what went.
+// move sends a portion and deletes the rows of the messages sent.
 func (r *run) move(ctx context.Context) error {
 	rows := r.portion
 	r.portion, r.bytes = nil, 0
@@ -104,7 +111,7 @@ func (r *run) move(ctx context.Context) error {
 	return err
 }
 
-// delete deletes what is sent from the plugin's table.
+// delete deletes the rows of messages that were sent, and returns how many there were.
 func (r *run) delete(ctx context.Context) (int64, error) {
 	if err := r.journal.sync(); err != nil {
 		return 0, err
@@ -135,7 +142,7 @@ func (r *run) delete(ctx context.Context) (int64, error) {
 // deleteFor is how long a deletion may take.
 const deleteFor = 10 * time.Minute
 
-// sendAll sends side by side, and stops at what is no fault of one message.
+// sendAll sends concurrently. It stops at an error that is not about one message.
 func (r *run) sendAll(ctx context.Context, rows []*table.Row) error {
 	var (
 		mu    sync.Mutex
@@ -198,10 +205,10 @@ func (r *run) refuse(exchange, why string) {
 	r.rep.Refused = append(r.rep.Refused, Refused{exchange, why, 1})
 }
 
-// tooSoon is why a message stays that came to be due while those before it were sent.
+// tooSoon is the reason of a message that became due while those before it were sent.
 const tooSoon = "due too soon"
 
-// send sends one message, unless it says why it stays. Its error ends the run.
+// send sends a message, or returns the reason why it stays. An error ends the run.
 func (r *run) send(ctx context.Context, row *table.Row) (why string, err error) {
 	if row.DueAt().Sub(time.Now().Add(r.offset)) < r.cfg.Margin/2 {
 		return tooSoon, nil
@@ -212,20 +219,22 @@ func (r *run) send(ctx context.Context, row *table.Row) (why string, err error) 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendFor) // an outcome that nobody waits for would be unknown
 	defer cancel()
-	err = r.to.PassOn(ctx, raw, dest, row.DueAt(), r.offset)
+	err = r.to(ctx, raw, dest, row.DueAt(), r.offset)
 	if why := refusal(err); why != "" {
 		return why, nil
 	}
 	return "", err
 }
 
-// message is the row as it was published, where it goes, or why it stays.
+// message returns a row as it was published and its destination, or the reason why it
+// stays.
 func (r *run) message(row *table.Row) (raw amqp.Delivery, dest topology.Destination, why string) {
 	if len(row.Unreadable) > 0 {
 		return raw, dest, "the broker cannot take it apart: " + string(row.Unreadable)
 	}
-	raw, err := properties(row.Properties)
-	if err != nil {
+	properties := codec.NewDecoder(row.Properties)
+	raw = delivered(properties.Properties())
+	if err := properties.Err(); err != nil {
 		return raw, dest, "its properties cannot be read: " + err.Error()
 	}
 	if len(row.Keys) != 1 {
@@ -235,7 +244,7 @@ func (r *run) message(row *table.Row) (raw amqp.Delivery, dest topology.Destinat
 	if raw.MessageId == "" {
 		raw.MessageId = row.MessageID(r.rep.Node)
 	}
-	lost := amqpx.NotCarried(raw)
+	lost := inspect.NotCarried(raw)
 	if raw.UserId != "" && raw.UserId != r.cfg.User {
 		lost = append(lost, "user-id")
 		raw.UserId = ""
@@ -248,13 +257,22 @@ func (r *run) message(row *table.Row) (raw amqp.Delivery, dest topology.Destinat
 		return raw, dest, "it would lose " + strings.Join(lost, ", ")
 	}
 	dest = topology.Destination{Exchange: raw.Exchange, RoutingKey: raw.RoutingKey}
-	if topology.Reserved(r.cfg.Prefix, raw.Exchange) {
+	if naming.Reserved(r.cfg.Prefix, raw.Exchange) {
 		var ok bool
-		if dest, ok = amqpx.PluginDestination(r.cfg.Prefix, raw.RoutingKey); !ok {
+		if dest, ok = inspect.PluginDestination(r.cfg.Prefix, raw.RoutingKey); !ok {
 			return raw, dest, "nothing tells where it belongs"
 		}
 	}
 	return raw, dest, ""
+}
+
+// delivered returns a message as a consumer gets it.
+func delivered(p amqp.Publishing) amqp.Delivery {
+	return amqp.Delivery{
+		Headers: p.Headers, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, DeliveryMode: p.DeliveryMode, Priority: p.Priority,
+		CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, Expiration: p.Expiration, MessageId: p.MessageId, Timestamp: p.Timestamp,
+		Type: p.Type, UserId: p.UserId, AppId: p.AppId,
+	}
 }
 
 // normalPriority is the highest that overtakes no other message in a quorum queue.
@@ -262,8 +280,8 @@ const normalPriority = 4
 
 func (r *run) leaves(name string) bool { return slices.Contains(r.cfg.LeaveOut, name) }
 
-// refusal is why a message, and not the run, fails: in words that are the same for all
-// that fail so.
+// refusal returns the reason of an error that is about one message, the same text for all
+// messages with that reason; empty for an error that ends the run.
 func refusal(err error) string {
 	if e, ok := errors.AsType[*amqpx.MessageError](err); ok {
 		return e.Error()
@@ -287,8 +305,8 @@ func refusal(err error) string {
 	return ""
 }
 
-// each calls do for what an expression prints. It reads no further than do has come,
-// so that the broker prints no faster than that.
+// each calls do for each line that an expression prints. It does not read ahead, so the
+// broker prints no faster than do works.
 func each(ctx context.Context, shell Shell, expression string, do func(table.Line) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

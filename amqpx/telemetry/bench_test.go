@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/trace"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -41,9 +43,10 @@ func onSamplers(b *testing.B, run func(b *testing.B, tel *telemetry.Telemetry)) 
 func BenchmarkSend(b *testing.B) {
 	onSamplers(b, func(b *testing.B, tel *telemetry.Telemetry) {
 		end := amqpx.SendEnd{ID: "id", Destination: topology.Destination{Queue: "orders"}, Duration: time.Millisecond, Tries: 1}
+		hook := tel.Hook()
 		for b.Loop() {
-			m := amqpx.Message{Queue: "orders", Headers: make(map[string]any, 4)}
-			tel.SendEnd(tel.SendStart(context.Background(), &m), end)
+			m := amqpx.Message{Queue: "orders"}
+			hook.SendEnd(hook.SendStart(context.Background(), m, amqp.Table{}), end)
 		}
 	})
 }
@@ -54,18 +57,19 @@ func BenchmarkHandle(b *testing.B) {
 			"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 		}}
 		end := amqpx.HandleEnd{Delivery: d, Outcome: amqpx.OutcomeAcked, Lateness: time.Millisecond, Duration: time.Microsecond}
+		hook := tel.Hook()
 		for b.Loop() {
-			tel.HandleEnd(tel.HandleStart(context.Background(), d), end)
+			hook.HandleEnd(hook.HandleStart(context.Background(), d), end)
 		}
 	})
 }
 
 func BenchmarkManyDestinations(b *testing.B) {
-	tel := observing(b, trace.NeverSample())
+	hook := observing(b, trace.NeverSample()).Hook()
 	i := 0
 	for b.Loop() {
-		m := amqpx.Message{Queue: strconv.Itoa(i % 100_000), Headers: map[string]any{}}
-		tel.SendStart(context.Background(), &m)
+		m := amqpx.Message{Queue: strconv.Itoa(i % 100_000)}
+		hook.SendStart(context.Background(), m, amqp.Table{})
 		i++
 	}
 }

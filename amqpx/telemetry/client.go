@@ -15,23 +15,28 @@ const (
 	stateKey      = attribute.Key("rabbitdelay.state")
 )
 
-// connectionStates are those that are reported.
+// connectionStates are the states that are reported.
 var connectionStates = []amqpx.State{amqpx.StateConnecting, amqpx.StateConnected, amqpx.StateBlocked, amqpx.StateDisconnected, amqpx.StateClosed}
 
-// ObserveClient reports Client.Stats at each collection, until Unregister. The
-// attributes tell the clients of one process apart, such as
-// semconv.MessagingClientID("billing"); they must differ.
+// ObserveClient reports Client.Stats at each collection, until Unregister. Attributes such
+// as semconv.MessagingClientID("billing") distinguish the clients of a process; each needs
+// its own.
 func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	m := &maker{meter: t.meter}
 	sessions, err := t.meter.Int64ObservableCounter("rabbitdelay.connection.sessions", metric.WithUnit("{connection}"), metric.WithDescription("Connections that were made so far: more than one means that one was lost."))
 	m.note(err)
+	returned, err := t.meter.Int64ObservableCounter("rabbitdelay.consumer.returned", metric.WithUnit("{message}"), metric.WithDescription("Messages that came before their instant and were sent back for the rest."))
+	m.note(err)
 	g := clientGauges{
 		connection: m.gauge("rabbitdelay.connection.state", "{connection}", "1 for the state that a connection is in, 0 for the others."),
 		sessions:   sessions,
+		behind:     m.gauge("rabbitdelay.client.clock_behind", "{client}", "1 while this process's clock is seen behind those of the brokers and the publishers, else 0."),
+		held:       m.gauge("rabbitdelay.consumer.held", "{message}", "Messages that were handed out and whose instant is to come."),
+		returned:   returned,
 		sending:    m.gauge("rabbitdelay.client.sending", "{message}", "Messages between the call of a send and its outcome."),
 		inFlight:   m.gauge("rabbitdelay.client.in_flight", "{message}", "Messages that were written and await their confirm."),
 		stuck:      m.gauge("rabbitdelay.client.stuck_queues", "{queue}", "Queues that have confirmed nothing for a second although messages wait for it."),
-		consuming:  m.gauge("rabbitdelay.consumer.consuming", "{consumer}", "1 while the broker delivers to a consumer, else 0."),
+		consuming:  m.gauge("rabbitdelay.consumer.consuming", "{consumer}", "1 while the broker delivers to a consumer or it is paused, else 0."),
 		running:    m.gauge("rabbitdelay.consumer.running", "{message}", "Handlers that run."),
 		waiting:    m.gauge("rabbitdelay.consumer.waiting", "{message}", "Messages that were handed out and no handler has begun."),
 		settling:   m.gauge("rabbitdelay.consumer.settling", "{message}", "Messages whose retry or dead letter is being published."),
@@ -43,14 +48,14 @@ func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyVa
 	return t.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		g.observe(o, c.Stats(), time.Now(), t.destinations, attributes)
 		return nil
-	}, g.connection, g.sessions, g.sending, g.inFlight, g.stuck, g.consuming, g.running, g.waiting, g.settling, g.oldest)
+	}, g.connection, g.sessions, g.behind, g.sending, g.inFlight, g.stuck, g.consuming, g.held, g.returned, g.running, g.waiting, g.settling, g.oldest)
 }
 
 type clientGauges struct {
-	connection, sending, inFlight, stuck  metric.Int64ObservableGauge
-	consuming, running, waiting, settling metric.Int64ObservableGauge
-	sessions                              metric.Int64ObservableCounter
-	oldest                                metric.Float64ObservableGauge
+	connection, behind, sending, inFlight, stuck metric.Int64ObservableGauge
+	consuming, held, running, waiting, settling  metric.Int64ObservableGauge
+	sessions, returned                           metric.Int64ObservableCounter
+	oldest                                       metric.Float64ObservableGauge
 }
 
 func (g *clientGauges) observe(o metric.Observer, s amqpx.Stats, now time.Time, all *destinations, own []attribute.KeyValue) {
@@ -69,12 +74,15 @@ func (g *clientGauges) observe(o metric.Observer, s amqpx.Stats, now time.Time, 
 		}
 		o.ObserveInt64(g.sessions, int64(c.Sessions), with(connectionKey.String(c.name)))
 	}
+	o.ObserveInt64(g.behind, oneIf(!s.ClockBehind.IsZero()), with())
 	o.ObserveInt64(g.sending, int64(s.Sending), with())
 	o.ObserveInt64(g.inFlight, int64(s.InFlight), with())
 	o.ObserveInt64(g.stuck, int64(len(s.Stuck)), with())
 	for d, k := range perDestination(s.Consumers, all) {
 		at := with(d.attribute())
 		o.ObserveInt64(g.consuming, oneIf(k.consuming), at)
+		o.ObserveInt64(g.held, k.held, at)
+		o.ObserveInt64(g.returned, k.returned, at)
 		o.ObserveInt64(g.running, k.running, at)
 		o.ObserveInt64(g.waiting, k.waiting, at)
 		o.ObserveInt64(g.settling, k.settling, at)
@@ -86,11 +94,12 @@ func (g *clientGauges) observe(o metric.Observer, s amqpx.Stats, now time.Time, 
 	}
 }
 
-// consumers are those of a destination, summed up.
+// consumers sums up the consumers of a destination.
 type consumers struct {
-	consuming                  bool // all of them
-	running, waiting, settling int64
-	oldest                     time.Time
+	consuming                        bool // all of them
+	held, running, waiting, settling int64
+	returned                         int64
+	oldest                           time.Time
 }
 
 func perDestination(list []amqpx.ConsumerStats, all *destinations) map[*destination]*consumers {
@@ -102,7 +111,9 @@ func perDestination(list []amqpx.ConsumerStats, all *destinations) map[*destinat
 			sum = &consumers{consuming: true}
 			sums[d] = sum
 		}
-		sum.consuming = sum.consuming && k.State == amqpx.ConsumerConsuming
+		sum.consuming = sum.consuming && (k.State == amqpx.ConsumerConsuming || k.State == amqpx.ConsumerPaused)
+		sum.held += int64(k.Held)
+		sum.returned += int64(k.Returned)
 		sum.running += int64(k.Running)
 		sum.waiting += int64(k.Waiting)
 		sum.settling += int64(k.Settling)

@@ -15,8 +15,8 @@ import (
 // other is the name of all destinations beyond the limit.
 const other = "_OTHER"
 
-// destinations are those that were seen. The name of a queue or of an exchange is a
-// destination; a routing key is not.
+// destinations has the destinations seen so far: names of queues and exchanges, without
+// routing keys.
 type destinations struct {
 	most int
 	rest *destination
@@ -51,7 +51,7 @@ func (d *destinations) get(name string) *destination {
 	return d.all[name]
 }
 
-// destination has what is recorded of it again and again, made once.
+// destination caches the names, options and attributes with which it is recorded.
 type destination struct {
 	name                  string
 	sendSpan, processSpan string
@@ -90,12 +90,12 @@ var outcomes = [...]amqpx.Outcome{
 	amqpx.OutcomeAcked, amqpx.OutcomeRetried, amqpx.OutcomeSnoozed, amqpx.OutcomeDeadLettered, amqpx.OutcomeRequeued, amqpx.OutcomeLost,
 }
 
-// options are those of one set of attributes, made when it first occurs.
+// options caches the record options of one set of attributes.
 type options struct {
 	made atomic.Pointer[[]metric.RecordOption]
 }
 
-func (o *options) get(attributes func() []attribute.KeyValue) []metric.RecordOption {
+func (o *options) of(attributes func() []attribute.KeyValue) []metric.RecordOption {
 	if made := o.made.Load(); made != nil {
 		return *made
 	}

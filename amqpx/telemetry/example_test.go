@@ -38,7 +38,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	client, err := amqpx.Open(ctx, amqpx.Config{URL: broker.URL(), Dial: broker.Dial, Hooks: []amqpx.Hook{observe}})
+	client, err := amqpx.Open(ctx, amqpx.Config{URL: broker.URL(), Dial: broker.Dial, Hooks: []amqpx.Hook{observe.Hook()}})
 	if err != nil {
 		log.Fatal(err)
 	}

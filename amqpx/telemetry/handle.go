@@ -13,10 +13,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// HandleStart begins the span of a delivery. The handler's context has it, and the
-// message's baggage. It ends when the message's fate is settled; what the handler
-// took is in messaging.process.duration.
-func (t *Telemetry) HandleStart(ctx context.Context, d *amqpx.Delivery) context.Context {
+// handleStart begins the span of a delivery. The handler's context carries it and the
+// message's baggage. The span ends when the message is settled; the time of the handler
+// alone is in messaging.process.duration.
+func (t *Telemetry) handleStart(ctx context.Context, d *amqpx.Delivery) context.Context {
 	dest := t.destinations.get(d.Queue)
 	opts := dest.process
 	if len(d.Headers) > 0 {
@@ -31,16 +31,16 @@ func (t *Telemetry) HandleStart(ctx context.Context, d *amqpx.Delivery) context.
 	default:
 		opts = append(slices.Clip(opts), trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: sent}))
 	}
-	ctx, _ = t.tracer.Start(ctx, dest.processSpan, opts...) //nolint:spancheck // HandleEnd ends it
+	ctx, _ = t.tracer.Start(ctx, dest.processSpan, opts...) //nolint:spancheck // handleEnd ends it
 	return ctx
 }
 
-// HandleEnd ends the span and records the outcome.
-func (t *Telemetry) HandleEnd(ctx context.Context, e amqpx.HandleEnd) {
+// handleEnd ends the span and records the outcome.
+func (t *Telemetry) handleEnd(ctx context.Context, e amqpx.HandleEnd) {
 	dest := t.destinations.get(e.Delivery.Queue)
 	class := handleError(e)
 	if i := slices.Index(outcomes[:], e.Outcome); i >= 0 {
-		opts := dest.processed[i][class].get(func() []attribute.KeyValue {
+		opts := dest.processed[i][class].of(func() []attribute.KeyValue {
 			all := append(slices.Clip(processAttributes), dest.attribute(), outcomeKey.String(string(e.Outcome)))
 			if class > 0 {
 				all = append(all, semconv.ErrorTypeKey.String(handleErrors[class]))
@@ -73,11 +73,11 @@ const (
 	latenessKey = attribute.Key("rabbitdelay.lateness") // seconds
 )
 
-// handleErrors are the values of error.type for a handler; the first is success,
-// which a snooze is too.
+// handleErrors are the values of error.type for a handler. The first is success, which
+// includes a snooze.
 var handleErrors = [...]string{"", "panic", "rejected", "timeout", "canceled", other}
 
-// handleError is the index of a handler's error.
+// handleError returns the index in handleErrors of how a handler ended.
 func handleError(e amqpx.HandleEnd) int {
 	class := other
 	switch {

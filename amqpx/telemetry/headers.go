@@ -7,8 +7,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// headers are those of a message, for a propagator. Values other than strings are
-// absent to it.
+// headers presents the headers of a message to a propagator, which sees only strings.
 type headers map[string]any
 
 var _ propagation.TextMapCarrier = headers(nil)
@@ -28,20 +27,18 @@ func (h headers) Keys() []string {
 	return keys
 }
 
-// creation is the context with which a message was made, invalid if its headers have
-// none that can be read.
+// creation returns the context in which a message was created, invalid if its headers
+// have none that can be read.
 func (t *Telemetry) creation(h propagation.TextMapCarrier) trace.SpanContext {
 	return trace.SpanContextFromContext(t.propagator.Extract(context.Background(), h))
 }
 
 // inject writes the context: the baggage, and the trace if somebody records it. A
 // link to a span that nobody has would lead nowhere, and each header costs broker and
-// client time; a parent that is not sampled says that its children are not either. A
-// tracestate without a readable traceparent is another trace's.
+// client time; a parent that is not sampled says that its children are not either.
 func (t *Telemetry) inject(ctx context.Context, h headers) {
 	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() && !sc.IsSampled() && !t.parents {
 		ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	}
-	delete(h, "tracestate")
 	t.propagator.Inject(ctx, h)
 }

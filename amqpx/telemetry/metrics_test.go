@@ -79,6 +79,9 @@ func TestMetricsOfAClient(t *testing.T) {
 		m.want(t, 1, "rabbitdelay.consumer.consuming", destination, "orders")
 		m.want(t, 1, "rabbitdelay.consumer.running", destination, "orders")
 		m.want(t, 2, "rabbitdelay.consumer.waiting", destination, "orders")
+		m.want(t, 0, "rabbitdelay.consumer.held", destination, "orders")
+		m.want(t, 0, "rabbitdelay.consumer.returned", destination, "orders")
+		m.want(t, 0, "rabbitdelay.client.clock_behind")
 		m.want(t, 1, state, "rabbitdelay.connection", "consume", "rabbitdelay.state", "connected")
 		close(hold)
 		s.srv.Block("low on memory")
@@ -111,7 +114,7 @@ func TestMetricsOfAStore(t *testing.T) {
 		check(t, err)
 		now := time.Now()
 		for id, in := range map[string]time.Duration{"a": -time.Minute, "b": time.Second, "c": time.Hour / 2, "d": 30 * 24 * time.Hour} {
-			check(t, s.store.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "tasks", DeliverAt: now.Add(in)}))
+			check(t, s.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "tasks", DeliverAt: now.Add(in)}))
 		}
 		const pending, horizon = "rabbitdelay.tasks.pending", "rabbitdelay.horizon"
 		m := s.metrics()
@@ -180,14 +183,14 @@ func TestSlowDatabase(t *testing.T) {
 func TestManyDestinations(t *testing.T) {
 	onSite(t, telemetry.Config{MaxDestinations: 3}, func(t *testing.T, s *site) {
 		const queues, each = 10_000, 10
+		hook := s.telemetry.Hook()
 		var all sync.WaitGroup
 		for g := range each {
 			all.Go(func() {
 				for i := range queues {
 					name := fmt.Sprintf("user.%d", g*queues+i)
-					m := amqpx.Message{Queue: name, Headers: amqp.Table{}}
-					ctx := s.telemetry.SendStart(t.Context(), &m)
-					s.telemetry.SendEnd(ctx, amqpx.SendEnd{Destination: topology.Destination{Queue: name}})
+					ctx := hook.SendStart(t.Context(), amqpx.Message{Queue: name}, amqp.Table{})
+					hook.SendEnd(ctx, amqpx.SendEnd{Destination: topology.Destination{Queue: name}})
 				}
 			})
 		}

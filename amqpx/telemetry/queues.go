@@ -35,7 +35,7 @@ func (t *Telemetry) ObserveQueues(c *amqpx.Client, given []topology.Destination,
 		return readQueues(ctx, c, t.watched(c, given))
 	}}
 	return t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		q, ok := all.get(ctx)
+		q, ok := all.recent(ctx)
 		if !ok {
 			return nil
 		}
@@ -54,7 +54,7 @@ func (t *Telemetry) ObserveQueues(c *amqpx.Client, given []topology.Destination,
 	}, ready, consumers, dead, parked)
 }
 
-// watched are the queues that are looked at, with their dead-letter queues.
+// watched returns the queues to look at, with their dead-letter queues.
 func (t *Telemetry) watched(c *amqpx.Client, given []topology.Destination) map[string]string {
 	list := map[string]string{}
 	add := func(d topology.Destination) {
@@ -103,7 +103,7 @@ func readQueues(ctx context.Context, c *amqpx.Client, watched map[string]string)
 	return q, err
 }
 
-// look asks about a queue; false: there is none that the user may see.
+// look asks about a queue, and reports whether it exists and the user may see it.
 func look(ctx context.Context, c *amqpx.Client, name string) (amqpx.QueueInfo, bool, error) {
 	info, err := c.QueueInfo(ctx, name)
 	if refused, ok := errors.AsType[*amqp.Error](err); ok {

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel"
 )
 
-// reading keeps what was read of a database or a broker. Whoever asks gets what is
-// there; when that is old, it is read again in the background.
+// reading caches figures of a database or a broker. get returns the cached ones, and has
+// old ones read again in the background.
 type reading[T any] struct {
 	read     func(ctx context.Context) (T, error)
 	interval time.Duration
@@ -28,8 +28,8 @@ const (
 	restFactor  = 9 // times as long as a read took, nothing is read
 )
 
-// get is the figures, and whether there are any that are not too old.
-func (r *reading[T]) get(ctx context.Context) (value T, ok bool) {
+// recent returns the figures, and reports whether they are recent enough to be used.
+func (r *reading[T]) recent(ctx context.Context) (value T, ok bool) {
 	wait := r.refresh()
 	t := time.NewTimer(patience)
 	defer t.Stop()
@@ -47,7 +47,8 @@ func (r *reading[T]) get(ctx context.Context) (value T, ok bool) {
 // done is closed.
 var done = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// refresh begins to read if it is time to; the channel is closed when that has ended.
+// refresh starts a read if one is due, and returns a channel that is closed when no read
+// runs any more.
 func (r *reading[T]) refresh() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// SendStart begins the span of a send, and puts its context into the headers of a
+// sendStart begins the span of a send, and adds its context to the headers of a
 // message that has none.
-func (t *Telemetry) SendStart(ctx context.Context, m *amqpx.Message) context.Context {
+func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, added amqp.Table) context.Context {
 	d := t.destinations.get(nameOf(m.Queue, m.Exchange, m.RoutingKey))
 	creation := trace.SpanContext{}
 	opts := d.send
@@ -29,21 +29,21 @@ func (t *Telemetry) SendStart(ctx context.Context, m *amqpx.Message) context.Con
 			}
 		}
 	}
-	ctx, _ = t.tracer.Start(ctx, d.sendSpan, opts...) //nolint:spancheck // SendEnd ends it
+	ctx, _ = t.tracer.Start(ctx, d.sendSpan, opts...) //nolint:spancheck // sendEnd ends it
 	if !creation.IsValid() {
-		if m.Headers == nil { // by a hook before this one
-			m.Headers = amqp.Table{}
+		if _, ok := m.Headers["tracestate"]; ok {
+			added["tracestate"] = "" // without a readable traceparent it is another trace's
 		}
-		t.inject(ctx, headers(m.Headers))
+		t.inject(ctx, headers(added))
 	}
 	return ctx
 }
 
-// SendEnd ends the span and records the outcome.
-func (t *Telemetry) SendEnd(ctx context.Context, e amqpx.SendEnd) {
+// sendEnd ends the span and records the outcome.
+func (t *Telemetry) sendEnd(ctx context.Context, e amqpx.SendEnd) {
 	d := t.destinations.get(nameOf(e.Destination.Queue, e.Destination.Exchange, e.Destination.RoutingKey))
 	class := sendError(e.Err)
-	opts := d.sent[class].get(func() []attribute.KeyValue {
+	opts := d.sent[class].of(func() []attribute.KeyValue {
 		all := append(slices.Clip(sendAttributes), d.attribute())
 		if class > 0 {
 			all = append(all, semconv.ErrorTypeKey.String(sendErrors[class]))
@@ -73,7 +73,7 @@ const (
 	triesKey = attribute.Key("rabbitdelay.tries")
 )
 
-// nameOf is the destination for metrics: a queue, or an exchange. The default
+// nameOf returns the destination for metrics: a queue or an exchange. The default
 // exchange routes by queue name.
 func nameOf(queue, exchange, routingKey string) string {
 	switch {
@@ -85,7 +85,7 @@ func nameOf(queue, exchange, routingKey string) string {
 	return routingKey
 }
 
-// fullName is a destination as the conventions name it: {exchange}:{routing key}
+// fullName returns a destination as the conventions name it: {exchange}:{routing key}
 // where both are given.
 func fullName(d topology.Destination) string {
 	if d.Queue == "" && d.Exchange != "" && d.RoutingKey != "" {
@@ -97,7 +97,7 @@ func fullName(d topology.Destination) string {
 // sendErrors are the values of error.type for a send; the first is success.
 var sendErrors = [...]string{"", "invalid", "blocked", "unroutable", "nacked", "closed", "timeout", "canceled", "refused", other}
 
-// sendError is the index of an error.
+// sendError returns the index in sendErrors of an error.
 func sendError(err error) int {
 	class := other
 	var refused *amqp.Error
@@ -124,7 +124,7 @@ func sendError(err error) int {
 	return slices.Index(sendErrors[:], class)
 }
 
-// isInvalid tells whether the message can never be sent.
+// isInvalid reports whether the message can never be sent.
 func isInvalid(err error) bool {
 	var key *topology.KeyError
 	return errors.Is(err, amqpx.ErrMessage) || errors.Is(err, topology.ErrDelay) || errors.Is(err, topology.ErrDestination) || errors.As(err, &key)

@@ -53,7 +53,7 @@ func onSite(t *testing.T, cfg telemetry.Config, test func(t *testing.T, s *site)
 		var err error
 		s.telemetry, err = telemetry.New(cfg)
 		check(t, err)
-		s.Client, err = amqpx.Open(t.Context(), amqpx.Config{URL: s.srv.URL(), Dial: s.srv.Dial, Hooks: []amqpx.Hook{s.telemetry}})
+		s.Client, err = amqpx.Open(t.Context(), amqpx.Config{URL: s.srv.URL(), Dial: s.srv.Dial, Hooks: []amqpx.Hook{s.telemetry.Hook()}})
 		check(t, err)
 		defer func() { _ = s.Close(context.Background()) }()
 		s.db, err = sql.Open("sqlite", ":memory:")
@@ -74,7 +74,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// after lets time pass, and everything in the bubble come to rest.
+// after waits for d, and then until everything in the bubble has come to rest.
 func after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()

@@ -13,8 +13,8 @@ import (
 
 const horizonKey = attribute.Key("rabbitdelay.horizon")
 
-// horizons are those of rabbitdelay.tasks.pending: what is due within a minute, what
-// is due after that within an hour, and so on.
+// horizons are the horizons of rabbitdelay.tasks.pending: due within a minute, after that
+// within an hour, and so on.
 var horizons = []struct {
 	name   string
 	within time.Duration
@@ -24,14 +24,14 @@ var horizons = []struct {
 // a database some seconds.
 const maxCount = 1_000_000
 
-// relayParts are those of schedule.Fault.
-var relayParts = []string{"relay", "sweep", "recurring", "purge", "clock", "listen"}
+// relayParts are the values of schedule.Fault.Part.
+var relayParts = []string{"relay", "recall", "sweep", "recurring", "purge", "clock", "listen"}
 
 // ObserveStore reports the tasks of a store's table and the health of its relay, until
 // Unregister. It reads the table at most once in Config.Interval, for at most 10 s, in
 // the background: a collection waits 250 ms for it and then reports what was read
-// before. Counts end at a million. Errors go to otel.Handle. The attributes tell the
-// stores of one process apart.
+// before. Counts end at a million. Errors go to otel.Handle. The attributes distinguish
+// the stores of a process.
 func (t *Telemetry) ObserveStore(s *schedule.Store, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	within := make([]time.Duration, len(horizons))
 	for i, h := range horizons {
@@ -47,6 +47,7 @@ func (t *Telemetry) observeStore(backlog *reading[schedule.Backlog], health func
 	m := &maker{meter: t.meter}
 	pending := m.gauge("rabbitdelay.tasks.pending", "{task}", "Pending tasks by when they are due, up to a million each.")
 	unsent := m.gauge("rabbitdelay.relay.backlog", "{task}", "Pending tasks that the relay should have given to the broker by now, up to a million.")
+	held := m.gauge("rabbitdelay.tasks.held", "{task}", "Tasks that are due and wait because their destination is paused or for its ceiling, up to a million each; no other figure has them.")
 	oldest := m.seconds("rabbitdelay.tasks.oldest_overdue", "How long ago the pending task was due that was due first; 0 for none.")
 	running := m.gauge("rabbitdelay.relay.running", "{relay}", "1 while this process runs the relay, else 0.")
 	failing := m.gauge("rabbitdelay.relay.failing", "{part}", "1 while a part of the relay fails, else 0.")
@@ -63,7 +64,7 @@ func (t *Telemetry) observeStore(backlog *reading[schedule.Backlog], health func
 		for _, part := range relayParts {
 			o.ObserveInt64(failing, oneIf(runs && fails(err, part)), with(partKey.String(part)))
 		}
-		b, ok := backlog.get(ctx)
+		b, ok := backlog.recent(ctx)
 		if !ok {
 			return nil
 		}
@@ -76,16 +77,18 @@ func (t *Telemetry) observeStore(backlog *reading[schedule.Backlog], health func
 			}
 			o.ObserveInt64(pending, n, with(horizonKey.String(name)))
 		}
+		o.ObserveInt64(held, b.Paused, with(reasonKey.String("paused")))
+		o.ObserveInt64(held, b.Throttled, with(reasonKey.String("ceiling")))
 		age := 0.0
 		if !b.Oldest.IsZero() {
 			age = b.At.Sub(b.Oldest).Seconds()
 		}
 		o.ObserveFloat64(oldest, age, with())
 		return nil
-	}, pending, unsent, oldest, running, failing)
+	}, pending, held, unsent, oldest, running, failing)
 }
 
-// fails tells whether a part of the relay is among the faults.
+// fails reports whether a part of the relay is among the faults.
 func fails(err error, part string) bool {
 	health, ok := errors.AsType[*schedule.HealthError](err)
 	if !ok {

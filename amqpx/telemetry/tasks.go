@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// taskInstruments are those of schedule.Hooks.
+// taskInstruments are the instruments of schedule.Hooks.
 type taskInstruments struct {
 	sent, unsent, purged, errors metric.Int64Counter
 	skew                         metric.Float64Gauge
@@ -32,7 +32,7 @@ func (m *maker) taskInstruments() taskInstruments {
 	}
 }
 
-// begin shows the counters before they count, so that their first increase is seen.
+// begin adds 0 to the counters, so that their first increase is visible.
 func (i *taskInstruments) begin() {
 	ctx := context.Background()
 	for _, resent := range []bool{false, true} {
@@ -54,9 +54,9 @@ const (
 	reasonKey = attribute.Key("rabbitdelay.reason")
 )
 
-// Hooks are those of a store, for schedule.Config.Hooks. They record, and then call
-// those of next. A task gets the trace context and the baggage of the context in which
-// it is scheduled, unless it has its own; each message of the task has it.
+// Hooks returns the hooks of a store, for schedule.Config.Hooks. They record, and then
+// call those of next. A task and each of its messages carry the trace context and the
+// baggage of the context in which it was scheduled, unless the task has its own.
 func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
 	t.tasks.begin()
 	h := next
@@ -100,7 +100,7 @@ func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
 	return h
 }
 
-// capture puts the context into a task's headers.
+// capture writes the context into a task's headers.
 func (t *Telemetry) capture(ctx context.Context, task *schedule.Task) {
 	own := propagation.MapCarrier(task.Headers)
 	if t.creation(own).IsValid() || !trace.SpanContextFromContext(ctx).IsValid() {
@@ -123,7 +123,7 @@ func (t *Telemetry) MessageSkipped(ctx context.Context, d *amqpx.Delivery, reaso
 	t.skip(ctx, d, string(reason))
 }
 
-// skip counts, and notes the reason on the handler's span.
+// skip counts, and sets the reason on the handler's span.
 func (t *Telemetry) skip(ctx context.Context, d *amqpx.Delivery, reason string) {
 	t.skipped.Add(ctx, 1, metric.WithAttributes(t.destinations.get(d.Queue).attribute(), reasonKey.String(reason)))
 	trace.SpanFromContext(ctx).SetAttributes(reasonKey.String(reason))

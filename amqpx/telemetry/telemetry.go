@@ -11,6 +11,13 @@
 //
 // Metrics tell destinations apart by name, up to Config.MaxDestinations, and never
 // messages. docs/telemetry.md lists them all.
+//
+//   - telemetry.go: Config and the instruments
+//   - send.go, handle.go, tasks.go: the hooks, with their spans and counters
+//   - headers.go: the trace context in a message's headers
+//   - destinations.go: what is recorded of each destination, and how many there are
+//   - client.go, store.go, queues.go: what a collection observes; reading.go: values
+//     that are read in the background
 package telemetry
 
 import (
@@ -56,8 +63,7 @@ type Config struct {
 // ErrConfig is wrapped by the errors of New about its Config.
 var ErrConfig = errors.New("invalid configuration")
 
-// Telemetry observes clients, as an amqpx.Hook in amqpx.Config.Hooks, and stores, by
-// Hooks. It is safe for many goroutines and clients.
+// Telemetry observes clients, by Hook, and stores, by Hooks. It is safe for many goroutines and clients.
 type Telemetry struct {
 	tracer       trace.Tracer
 	meter        metric.Meter
@@ -73,10 +79,10 @@ type Telemetry struct {
 	tasks           taskInstruments
 }
 
-var (
-	_ amqpx.SendHook   = (*Telemetry)(nil)
-	_ amqpx.HandleHook = (*Telemetry)(nil)
-)
+// Hook returns the hook of a client, for amqpx.Config.Hooks.
+func (t *Telemetry) Hook() amqpx.Hook {
+	return amqpx.Hook{SendStart: t.sendStart, SendEnd: t.sendEnd, HandleStart: t.handleStart, HandleEnd: t.handleEnd}
+}
 
 // Bucket boundaries, in seconds. Those of lateness go from a millisecond to a day.
 var (
@@ -84,7 +90,7 @@ var (
 	latenesses = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
 )
 
-// New makes a Telemetry. Errors wrap ErrConfig, or are the meter's.
+// New returns a Telemetry. Errors wrap ErrConfig, or are the meter's.
 func New(cfg Config) (*Telemetry, error) {
 	if cfg.TracerProvider == nil {
 		cfg.TracerProvider = otel.GetTracerProvider()
@@ -125,7 +131,7 @@ func New(cfg Config) (*Telemetry, error) {
 	return t, m.err
 }
 
-// maker makes instruments and keeps the first error.
+// maker creates instruments and keeps the first error.
 type maker struct {
 	meter metric.Meter
 	err   error

@@ -16,6 +16,7 @@ import (
 	api "go.opentelemetry.io/otel/trace"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 )
@@ -122,7 +123,7 @@ func TestContextSurvivesRetriesAndRequeues(t *testing.T) {
 			t.Errorf("the dead letter has traceparent %q, expected the first send's %q", got, traceparent(first))
 		}
 		stop = s.consume("orders", failing(0))
-		_, err := s.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "orders.dead"})
+		_, err := inspect.Requeue(t.Context(), s.Client, inspect.RequeueOptions{Queue: "orders.dead"})
 		check(t, err)
 		after(time.Minute)
 		stop()
@@ -160,9 +161,9 @@ func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
 		ctx, request := s.tracer.Start(t.Context(), "request")
 		due := time.Now().Add(time.Minute)
 		for _, id := range []string{"plain", "moved", "fired", "revived"} {
-			check(t, s.store.Schedule(ctx, nil, schedule.Task{ID: id, Queue: "tasks", DeliverAt: due, Headers: map[string]string{"own": id}}))
+			check(t, s.store.Schedule(ctx, schedule.NoTx, schedule.Task{ID: id, Queue: "tasks", DeliverAt: due, Headers: map[string]string{"own": id}}))
 		}
-		check(t, s.store.Schedule(t.Context(), nil, schedule.Task{ID: "without", Queue: "tasks", DeliverAt: due}))
+		check(t, s.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "without", Queue: "tasks", DeliverAt: due}))
 		request.End()
 		rejected := false
 		handle := schedule.Handler(s.db, func(_ context.Context, _ *sql.Tx, d *amqpx.Delivery) error {
@@ -174,11 +175,11 @@ func TestContextOfATaskIsThatOfItsScheduling(t *testing.T) {
 		}, schedule.OnSkip(s.telemetry.TaskSkipped))
 		stopRelay := s.run(s.store.Run)
 		after(time.Second)
-		check(t, s.store.Reschedule(t.Context(), nil, "moved", due.Add(time.Minute)))
-		check(t, s.store.FireNow(t.Context(), nil, "fired"))
+		check(t, s.store.Reschedule(t.Context(), schedule.NoTx, "moved", due.Add(time.Minute)))
+		check(t, s.store.FireNow(t.Context(), schedule.NoTx, "fired"))
 		stop := s.consume("tasks", handle)
 		after(3 * time.Minute)
-		if _, err := s.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "tasks.dead", Tasks: s.store}); err != nil {
+		if _, err := inspect.Requeue(t.Context(), s.Client, inspect.RequeueOptions{Queue: "tasks.dead", Tasks: s.store}); err != nil {
 			t.Fatal(err)
 		}
 		after(time.Minute)
@@ -307,10 +308,10 @@ func TestContextThatIsNotSampled(t *testing.T) {
 			Propagator: w3c, ParentSpans: parents,
 		})
 		check(t, err)
-		m := amqpx.Message{Queue: "orders"}
-		tel.SendEnd(tel.SendStart(baggage.ContextWithBaggage(t.Context(), carried), &m), amqpx.SendEnd{})
-		if _, ok := m.Headers["traceparent"]; ok != parents || m.Headers["baggage"] != "tenant=blue" {
-			t.Errorf("ParentSpans %v: headers %v", parents, m.Headers)
+		hook, added := tel.Hook(), amqp.Table{}
+		hook.SendEnd(hook.SendStart(baggage.ContextWithBaggage(t.Context(), carried), amqpx.Message{Queue: "orders"}, added), amqpx.SendEnd{})
+		if _, ok := added["traceparent"]; ok != parents || added["baggage"] != "tenant=blue" {
+			t.Errorf("ParentSpans %v: headers %v", parents, added)
 		}
 	}
 }
@@ -320,15 +321,15 @@ func TestNoProviders(t *testing.T) {
 	tel, err := telemetry.New(telemetry.Config{})
 	check(t, err)
 	sent := api.NewSpanContext(api.SpanContextConfig{TraceID: api.TraceID{1}, SpanID: api.SpanID{2}, TraceFlags: api.FlagsSampled})
-	m := amqpx.Message{Queue: "orders"}
-	ctx := tel.SendStart(api.ContextWithSpanContext(t.Context(), sent), &m)
-	tel.SendEnd(ctx, amqpx.SendEnd{})
-	if m.Headers["traceparent"] != traceparent(sent) {
-		t.Errorf("headers %v, expected the context of the caller", m.Headers)
+	hook, added := tel.Hook(), amqp.Table{}
+	ctx := hook.SendStart(api.ContextWithSpanContext(t.Context(), sent), amqpx.Message{Queue: "orders"}, added)
+	hook.SendEnd(ctx, amqpx.SendEnd{})
+	if added["traceparent"] != traceparent(sent) {
+		t.Errorf("headers %v, expected the context of the caller", added)
 	}
-	d := &amqpx.Delivery{Queue: "orders", Headers: m.Headers}
-	ctx = tel.HandleStart(t.Context(), d)
-	tel.HandleEnd(ctx, amqpx.HandleEnd{Delivery: d, Outcome: amqpx.OutcomeAcked})
+	d := &amqpx.Delivery{Queue: "orders", Headers: added}
+	ctx = hook.HandleStart(t.Context(), d)
+	hook.HandleEnd(ctx, amqpx.HandleEnd{Delivery: d, Outcome: amqpx.OutcomeAcked})
 	if got := api.SpanContextFromContext(ctx); got.TraceID() != sent.TraceID() {
 		t.Errorf("the handler has the context %v, expected the sender's", got)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
-// Take says what has become of a message. With a database it knows the row of a task
+// Take returns what has become of a message. With a database it knows the row of a task
 // and the records of idempotency as well.
 func ExampleTake() {
 	ctx := context.Background()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/hung"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
@@ -19,17 +20,8 @@ import (
 // The dead-letter queues are searched although the database says nothing.
 func TestTakeBesideAHungDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := amqptest.NewServer(amqptest.Options{})
-		defer srv.Close()
-		conn, err := srv.Connect()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		ch, err := conn.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		srv := inmemory.New(t, amqptest.Options{})
+		ch := srv.Channel()
 		if _, err := ch.QueueDeclare("q.dead", true, false, false, false, nil); err != nil {
 			t.Fatal(err)
 		}

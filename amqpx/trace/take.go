@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -22,9 +22,9 @@ import (
 
 // Source is what Take reads.
 type Source struct {
-	// Status says how the broker and the tasks are reached, and which destinations
+	// Status is how the broker and the tasks are reached, and which destinations
 	// there are. Its Peek is how many messages of each dead-letter queue, and of the
-	// parked queue, are searched; default and most amqpx.MaxPeek.
+	// parked queue, are searched; default and most inspect.MaxPeek.
 	Status status.Source
 	// DB has the records of idempotency; nil: none.
 	DB *sql.DB
@@ -38,13 +38,13 @@ type Source struct {
 const closeTimeout = 2 * time.Second
 
 // Take finds out what is known of a message or task id. It changes nothing; see
-// amqpx.Peek for what the search in dead-letter queues disturbs. What does not
+// inspect.Peek for what the search in dead-letter queues disturbs. What does not
 // answer is in Trace.Unseen; the errors are those of status.Take.
 func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	if id == "" {
 		return Trace{}, errors.New("trace: the id is empty; expected a message id or a task's id")
 	}
-	limit := min(cmp.Or(src.Status.Peek, amqpx.MaxPeek), amqpx.MaxPeek)
+	limit := min(cmp.Or(src.Status.Peek, inspect.MaxPeek), inspect.MaxPeek)
 	src.Status.Peek, src.Status.Broker.SkipClock, src.Status.Broker.Delays = 0, true, true
 	s, err := status.Take(ctx, src.Status)
 	if err != nil {
@@ -101,7 +101,7 @@ func (t *Trace) row(ctx context.Context, store *schedule.Store, s status.Status)
 		return
 	}
 	t.Relays = s.Tasks.Relays
-	task, err := store.Get(ctx, nil, t.ID)
+	task, err := store.Get(ctx, schedule.NoTx, t.ID)
 	switch {
 	case errors.Is(err, schedule.ErrNotFound):
 		t.TasksKnown = true
@@ -111,7 +111,7 @@ func (t *Trace) row(ctx context.Context, store *schedule.Store, s status.Status)
 		return
 	}
 	t.Task, t.TasksKnown = &task, true
-	if t.Effects, err = store.Effects(ctx, nil, t.ID); err != nil {
+	if t.Effects, err = store.Effects(ctx, schedule.NoTx, t.ID); err != nil {
 		t.unseen(doctor.AreaDatabase, err)
 	}
 	d := task.Destination()
@@ -183,7 +183,7 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 			t.Searched = append(t.Searched, Searched{Queue: q, Messages: held[q]})
 			continue
 		}
-		got, err := amqpx.Peek(ctx, conn, q, amqpx.PeekOptions{Limit: limit, Prefix: src.Status.Want.Prefix, Management: src.Status.Broker.Management})
+		got, err := inspect.Peek(ctx, conn, q, inspect.PeekOptions{Limit: limit, Prefix: src.Status.Want.Prefix, Management: src.Status.Broker.Management})
 		if err != nil {
 			t.unseen(status.AreaDeadLetters, err)
 			continue

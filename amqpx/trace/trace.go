@@ -1,13 +1,16 @@
-// Package trace answers why one message or task has not happened, or that it has:
-// its row, what handlers have recorded of it, and where it lies.
+// Package trace answers why one message or task has not happened, or that it has: its row, what
+// handlers have recorded of it, and where its message is. It changes nothing.
+//
+// trace.go has the model, take.go reads broker and database, and why.go says in a sentence what
+// they mean, without I/O.
 package trace
 
 import (
 	"slices"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
@@ -17,20 +20,19 @@ import (
 type Trace struct {
 	ID string
 	At time.Time
-	// Why says in a sentence what has become of it, or why nothing has.
+	// Why is a sentence: what has become of it, or why nothing has.
 	Why string
-	// Task is its row; nil if there is none. TasksKnown tells whether the table was
-	// read.
+	// Task is its row; nil if there is none. TasksKnown is set if the table was read.
 	Task       *schedule.Task
 	TasksKnown bool
 	Effects    []schedule.Effect
-	// Records are those of idempotency in Scopes; RecordsKnown tells whether they
+	// Records are those of idempotency in Scopes; RecordsKnown is set if they
 	// were read.
 	Records      []idempotency.Record
 	Scopes       []string
 	RecordsKnown bool
 	// Lying are the messages with this id in the queues that were searched.
-	Lying    []amqpx.DeadLetter
+	Lying    []inspect.DeadLetter
 	Searched []Searched
 	// Waiting are delay queues that are not empty. A message there cannot be looked
 	// at without making it late, so any of them may have it.
@@ -47,11 +49,10 @@ type Trace struct {
 	Notes  []string
 }
 
-// Complete tells whether everything could be seen that can be.
+// Complete reports whether everything could be seen that can be.
 func (t Trace) Complete() bool { return len(t.Unseen) == 0 }
 
-// Everywhere reports whether every place was searched in which the broker may have the
-// message.
+// Everywhere reports whether every place was searched where the broker may have the message.
 func (t Trace) Everywhere() bool {
 	return t.searched() && t.Complete() && len(t.Waiting)+len(t.Unsearched) == 0
 }
@@ -61,7 +62,7 @@ func (t Trace) searched() bool {
 	return !slices.ContainsFunc(t.Searched, func(s Searched) bool { return !s.All() })
 }
 
-// Found tells whether anything is known of the id.
+// Found reports whether anything is known of the id.
 func (t Trace) Found() bool { return t.Task != nil || len(t.Records)+len(t.Lying) > 0 }
 
 // Searched is a queue that was looked into from its head.
@@ -71,5 +72,5 @@ type Searched struct {
 	Messages int64  `json:"messages"`
 }
 
-// All tells whether every message was looked at.
+// All reports whether every message was looked at.
 func (s Searched) All() bool { return int64(s.Looked) >= s.Messages }

@@ -3,11 +3,10 @@ package trace
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -16,7 +15,7 @@ import (
 // unsentGrace is how long a working relay may take to send a task that is due.
 const unsentGrace = 10 * time.Second
 
-// Explain is the sentence of Why, from what the other fields say. It does no I/O.
+// Explain returns the sentence of Why from the other fields. It does no I/O.
 func (t *Trace) Explain() string {
 	if t.Task != nil {
 		return t.whyTask(*t.Task)
@@ -65,7 +64,7 @@ func (t *Trace) whyTask(k schedule.Task) string {
 	return t.whySent(k)
 }
 
-// whySent is about a task that is due, was sent, and has not happened.
+// whySent explains a task that is due, was sent, and has not happened.
 func (t *Trace) whySent(k schedule.Task) string {
 	begin := fmt.Sprintf("it was due at %s and sent at %s, and no handler has committed its effect: ", shown.Instant(k.DeliverAt), shown.Instant(k.SentAt))
 	d := t.Destination
@@ -91,7 +90,7 @@ func (t *Trace) whyRunning() string {
 	return "a handler began to work on it and its lease is over; a relay makes it pending again" + t.unlessSent()
 }
 
-// unlessSent adds that no relay runs, if none does.
+// unlessSent returns that no relay runs, if none does.
 func (t *Trace) unlessSent() string {
 	if t.Relays == nil || slices.ContainsFunc(t.Relays, func(r schedule.Relay) bool { return r.Running(t.At) }) {
 		return ""
@@ -99,23 +98,23 @@ func (t *Trace) unlessSent() string {
 	return "; " + schedule.WhoSends(t.Relays, t.At)
 }
 
-func (t *Trace) whyLying(m amqpx.DeadLetter) string {
+func (t *Trace) whyLying(m inspect.DeadLetter) string {
 	since := ""
 	if !m.Died.IsZero() {
 		since = " since " + shown.Instant(m.Died)
 	}
-	if m.Reason == amqpx.ReasonParked {
+	if m.Reason == inspect.ReasonParked {
 		return fmt.Sprintf("it is parked in %s%s: it was due, and nothing was bound for its destination%s; rabbitdelay requeue sends it there once that exists", m.Queue, since, named(m.Destination))
 	}
 	why := m.Reason
 	switch m.Reason {
-	case amqpx.ReasonRejected:
+	case inspect.ReasonRejected:
 		why = "its handler rejected it"
-	case amqpx.ReasonAttempts:
-		why = fmt.Sprintf("its %s failed", plural(m.Attempt, "attempt"))
-	case amqpx.ReasonDeliveries:
+	case inspect.ReasonAttempts:
+		why = fmt.Sprintf("its %s failed", shown.Count(m.Attempt, "attempt", "attempts"))
+	case inspect.ReasonDeliveries:
 		why = "it was delivered again and again without an outcome"
-	case amqpx.ReasonExpired, amqpx.ReasonMaxLen, amqpx.ReasonDeliveryLimit:
+	case inspect.ReasonExpired, inspect.ReasonMaxLen, inspect.ReasonDeliveryLimit:
 		why = "the broker took it out of its queue (" + m.Reason + ")"
 	case "":
 		why = "nothing says why"
@@ -158,17 +157,10 @@ func attempts(n int) string {
 	if n == 0 {
 		return "no recorded attempt"
 	}
-	return plural(n, "attempt")
+	return shown.Count(n, "attempt", "attempts")
 }
 
-func failed(n int) string { return plural(n, "attempt") + " failed" }
-
-func plural(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return strconv.Itoa(n) + " " + what
-}
+func failed(n int) string { return shown.Count(n, "attempt", "attempts") + " failed" }
 
 func lastError(s string) string {
 	if s == "" {

@@ -10,13 +10,15 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
-func (d Delay) layout(l Layout) dlx.BucketConfig {
+func (d Delay) bucketConfig(l Layout) dlx.BucketConfig {
 	return dlx.BucketConfig{
 		Prefix: d.Prefix, Layout: l.Layout, Radices: l.Radices, Resolution: l.Resolution,
 		QueueType: d.QueueType, TopicPermissions: d.TopicPermissions,
@@ -27,18 +29,18 @@ func (d Delay) levels(l Layout) dlx.LevelsConfig {
 	return dlx.LevelsConfig{Prefix: d.Prefix, Layout: l.Layout, QueueType: d.QueueType}
 }
 
-// Foreign tells whether the delay queues are another system's, whose programs
-// declare the queues that they consume.
+// Foreign reports whether the delay queues belong to another system, whose programs declare
+// the queues that they consume.
 func (d Delay) Foreign() bool {
-	return d.Strategy == StrategyBucket && topology.IsForeignLayout(d.Bucket.Layout)
+	return d.Strategy == StrategyBucket && foreign.IsLayout(d.Bucket.Layout)
 }
 
-// bucket is the strategy of a layout, which may be another system's.
+// bucket makes the strategy of a layout, which may be another system's.
 func (d Delay) bucket() (amqpx.Strategy, error) {
-	if topology.IsForeignLayout(d.Bucket.Layout) {
+	if foreign.IsLayout(d.Bucket.Layout) {
 		return dlx.NewLevels(d.levels(d.Bucket))
 	}
-	return dlx.NewBucket(d.layout(d.Bucket))
+	return dlx.NewBucket(d.bucketConfig(d.Bucket))
 }
 
 func (d Delay) ttl() (*dlx.TTL, error) {
@@ -48,11 +50,11 @@ func (d Delay) ttl() (*dlx.TTL, error) {
 	})
 }
 
-func (d Delay) native() (*dlx.Native, error) {
+func (d Delay) nativeStrategy() (*dlx.Native, error) {
 	return dlx.NewNative(dlx.NativeConfig{Prefix: d.Prefix, Queues: d.Native.Queues, TopicPermissions: d.TopicPermissions})
 }
 
-// offline are the strategies that need no broker to be made.
+// offline makes the strategies that need no broker.
 func (c *Config) offline() ([]amqpx.Strategy, error) {
 	var list []amqpx.Strategy
 	if s := c.Delay.Strategy; s == StrategyBucket || s == StrategyAuto {
@@ -70,7 +72,7 @@ func (c *Config) offline() ([]amqpx.Strategy, error) {
 		list = append(list, t)
 	}
 	if s := c.Delay.Strategy; s == StrategyNative || s == StrategyAuto && c.Delay.Native.Auto {
-		n, err := c.Delay.native()
+		n, err := c.Delay.nativeStrategy()
 		if err != nil {
 			return nil, err
 		}
@@ -79,12 +81,11 @@ func (c *Config) offline() ([]amqpx.Strategy, error) {
 	return list, nil
 }
 
-// Strategy makes the strategy that the settings ask for. It connects to the
-// broker only to probe for the plugin: with the plugin strategy, and with auto
-// if a range for the plugin is set; and with auto, if that may take native, for
-// delays by an instant. What the broker lacks, auto works without, and the plugin
-// strategy is an error; the native strategy is proven by each client. The choice
-// and its reason are logged.
+// Strategy makes the strategy of the settings and logs it with the reason. It connects to the
+// broker only to probe for the plugin (strategy plugin, or auto with a range for the plugin) and
+// for delays by an instant (auto with delay.native.auto). Auto works without what the broker
+// lacks; without the plugin, the strategy plugin is an error. Each client proves the strategy
+// native for itself.
 func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func (c *Config) Strategy(ctx context.Context, log *zap.Logger) (amqpx.Strategy,
 	return c.withPrevious(s)
 }
 
-// Offline is Strategy without a look at the broker, which is taken to have what the
+// Offline is Strategy without a look at the broker. It assumes that the broker has what the
 // settings ask for.
 func (c *Config) Offline() (amqpx.Strategy, error) {
 	if err := c.Validate(); err != nil {
@@ -131,7 +132,7 @@ func (c *Config) choose(p probes) (s amqpx.Strategy, reason string, err error) {
 	case StrategyPlugin:
 		s, err = p.plugin()
 	case StrategyNative:
-		s, err = c.Delay.native()
+		s, err = c.Delay.nativeStrategy()
 	default:
 		return c.auto(p)
 	}
@@ -139,9 +140,9 @@ func (c *Config) choose(p probes) (s amqpx.Strategy, reason string, err error) {
 }
 
 func (c *Config) auto(has probes) (amqpx.Strategy, string, error) {
-	var cfg amqpx.AutoConfig
+	var cfg auto.Config
 	var err error
-	if cfg.Bucket, err = dlx.NewBucket(c.Delay.layout(c.Delay.Bucket)); err != nil {
+	if cfg.Bucket, err = dlx.NewBucket(c.Delay.bucketConfig(c.Delay.Bucket)); err != nil {
 		return nil, "", err
 	}
 	reason := "bucket for every delay"
@@ -172,17 +173,17 @@ func (c *Config) auto(has probes) (amqpx.Strategy, string, error) {
 		case err != nil:
 			return nil, "", err
 		default:
-			if cfg.Native, err = c.Delay.native(); err != nil {
+			if cfg.Native, err = c.Delay.nativeStrategy(); err != nil {
 				return nil, "", err
 			}
 			reason += "; native instead of bucket, because the broker delays by an instant"
 		}
 	}
-	a, err := amqpx.NewAuto(cfg)
+	a, err := auto.New(cfg)
 	return a, reason, err
 }
 
-// drained is a strategy whose destinations stay bound to what was before.
+// drained is a strategy whose destinations stay bound to the previous layouts.
 type drained struct {
 	amqpx.Strategy
 	previous []amqpx.Strategy
@@ -203,7 +204,7 @@ func (c *Config) withPrevious(s amqpx.Strategy) (amqpx.Strategy, error) {
 	return d, nil
 }
 
-// before is an earlier strategy.
+// before makes an earlier strategy.
 func (d Delay) before(p Previous) (amqpx.Strategy, error) {
 	d.QueueType = cmp.Or(p.QueueType, d.QueueType)
 	switch p.Strategy {
@@ -214,13 +215,13 @@ func (d Delay) before(p Previous) (amqpx.Strategy, error) {
 		return plugin.New(plugin.Config{Prefix: d.Prefix})
 	case StrategyNative:
 		d.Native.Queues = p.Queues
-		return d.native()
+		return d.nativeStrategy()
 	}
 	d.Bucket = Layout{Layout: p.Layout, Radices: p.Radices, Resolution: p.Resolution}
 	return d.bucket()
 }
 
-// Canary is that of the strategy: nothing is sent through the previous ones.
+// Canary is that of the present strategy, because nothing is sent through the previous ones.
 func (d *drained) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	if s, ok := d.Strategy.(amqpx.Canary); ok {
 		return s.Canary(queue)
@@ -241,15 +242,15 @@ func (d *drained) Bindings(dest topology.Destination) []topology.Binding {
 	return bindings
 }
 
-// Client is the configuration of an amqpx.Client with the strategy; it reads the
-// TLS files and the password file, to say at once that it cannot. Without a broker's
-// address it fails with ErrNoBroker.
+// Client returns the configuration of an amqpx.Client with the strategy. It reads the TLS files
+// and the password file, so that a mistake shows at once. Without a broker's address it returns
+// ErrNoBroker.
 func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error) {
 	b := &c.Broker
 	if b.first() == "" {
 		return amqpx.Config{}, ErrNoBroker
 	}
-	getTLS, problem := b.TLS.load(log)
+	getTLS, problem := b.TLS.reloading(log)
 	if problem == nil && b.PasswordFile != "" {
 		if _, err := readSecret(b.PasswordFile); err != nil {
 			problem = &Problem{Path: "broker.password_file", Message: err.Error()}
@@ -258,9 +259,10 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 	if problem != nil {
 		return amqpx.Config{}, &Error{File: c.file, Problems: []Problem{*problem}}
 	}
-	cfg := b.client()
-	cfg.GetTLS, cfg.ExternalAuth, cfg.Login = getTLS, b.ExternalAuth, b.source()
+	cfg := b.Config
+	cfg.GetTLS, cfg.Login, cfg.URL, cfg.URLs = getTLS, b.source(), "", nil
 	cfg.Strategy, cfg.QueueType, cfg.Destinations = s, c.Delay.QueueType, c.Topology.Destinations
+	cfg.Lead = c.Delay.Lead
 	cfg.Logger = log
 	for _, u := range b.nodes() {
 		cfg.URLs = append(cfg.URLs, string(u))
@@ -268,25 +270,15 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 	return cfg, nil
 }
 
-// Listed returns the error with which a client of this configuration refuses a
-// destination that broker.declare, listed, leaves out; nil with another one.
+// Listed returns the error with which a client of this configuration refuses dest, because
+// broker.declare is listed and the file does not list it; otherwise nil.
 func (c *Config) Listed(dest topology.Destination) error {
 	return amqpx.Config{Declare: c.Broker.Declare, Destinations: c.Topology.Destinations}.Listed(dest)
 }
 
-// client is what amqpx takes as it is.
-func (b *Broker) client() amqpx.Config {
-	return amqpx.Config{
-		Declare: b.Declare, ConnectionName: b.ConnectionName, Heartbeat: b.Heartbeat, DialTimeout: b.DialTimeout,
-		ReconnectMin: b.ReconnectMin, ReconnectMax: b.ReconnectMax, SendTimeout: b.SendTimeout,
-		MaxInFlight: b.MaxInFlight, MaxBody: b.MaxBody, MaxRouteQueues: b.MaxRouteQueues,
-	}
-}
-
-// Describe is everything that has to exist on the broker: what the strategy
-// needs, what the file describes, the destinations' queues, and the bindings
-// that lead to them. It fails with *topology.MergeError when the file describes
-// an object of the strategy otherwise than the strategy.
+// Describe returns everything that has to exist on the broker: what the strategy needs, what
+// the file describes, the destinations' queues, and the bindings that lead to them. It fails
+// with *topology.MergeError if file and strategy describe the same object differently.
 func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 	own := c.ownQueues()
 	var bound topology.Topology
@@ -299,7 +291,7 @@ func (c *Config) Describe(s amqpx.Strategy) (topology.Topology, error) {
 	return s.Topology().Merge(own, bound)
 }
 
-// ownQueues is what the file describes, with the queues of its destinations.
+// ownQueues returns what the file describes, with the queues of its destinations.
 func (c *Config) ownQueues() topology.Topology {
 	own := c.Topology
 	if c.Delay.Foreign() {
@@ -310,9 +302,9 @@ func (c *Config) ownQueues() topology.Topology {
 	return own
 }
 
-// DescribePrevious is what retire deletes: the queues, exchanges and bindings of the
-// previous layouts that the present one does not have, and the bindings of the
-// file's destinations for them. What layouts share is not in it.
+// DescribePrevious returns what retire deletes: the queues, exchanges and bindings of the
+// previous layouts that the present one does not share, and the bindings of the file's
+// destinations for them.
 func (c *Config) DescribePrevious(s amqpx.Strategy) (topology.Topology, error) {
 	d, ok := s.(*drained)
 	if !ok {
@@ -340,8 +332,8 @@ func (c *Config) DescribePrevious(s amqpx.Strategy) (topology.Topology, error) {
 	return before.Without(shared), nil
 }
 
-// DescribeAll is Describe together with the queues of the previous layouts:
-// everything that the settings stand for, as destroy needs it.
+// DescribeAll returns what Describe does and the queues of the previous layouts, as destroy
+// needs it.
 func (c *Config) DescribeAll(s amqpx.Strategy) (topology.Topology, error) {
 	all, err := c.Describe(s)
 	if err != nil {

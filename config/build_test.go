@@ -224,7 +224,7 @@ func writePair(t *testing.T) (cert, key string) {
 func TestTLSFiles(t *testing.T) {
 	cert, key := writePair(t)
 	c := &Config{Broker: Broker{
-		URL: "amqps://h/", ExternalAuth: true, TLS: TLS{CA: cert, Cert: cert, Key: key, ServerName: "rabbit"},
+		URL: "amqps://h/", Config: amqpx.Config{ExternalAuth: true}, TLS: TLS{CA: cert, Cert: cert, Key: key, ServerName: "rabbit"},
 	}}
 	client, err := c.Client(nil, nil)
 	if err != nil {

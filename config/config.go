@@ -10,63 +10,49 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// Config is all settings of a process. Load makes one; the path of each setting
-// in YAML is its field's name in lower case with underscores.
+// Config holds all settings of a process. Load makes one. In YAML, the path of a setting is its
+// field's name in lower case with underscores.
 type Config struct {
 	Broker   Broker
 	Delay    Delay
 	Database Database
 	Serve    Serve
-	// Topology is what the file's exchanges, queues, bindings and destinations
-	// describe, without what the strategy needs.
+	// Topology has the exchanges, queues, bindings and destinations of the file, without
+	// what the strategy needs.
 	Topology topology.Topology
 	// Schedules are the file's recurring tasks, for schedule.Schedules.Apply.
 	Schedules []schedule.Recurring
 
 	file    string
-	origins yamldoc.Places // path -> where its value came from
+	origins yamldoc.Places // of the values that were given, by path
 }
 
-// Broker says how to connect.
+// Broker is how to connect to the broker.
 type Broker struct {
-	// URL of the broker, amqp:// or amqps://. Default: the environment variable
-	// AMQP_URL. Without an address nothing connects: ErrNoBroker.
+	// URL of the broker, amqp:// or amqps://. Default: the environment variable AMQP_URL.
+	// Without an address nothing connects, see ErrNoBroker.
 	URL URL
 	// URLs are nodes of the same cluster, beside URL or instead of it. All are tried
 	// in a random order.
 	URLs []URL
-	// Username and Password replace those of the URLs. PasswordFile names a file
-	// with the password instead, which is read at each connection.
+	// Username and Password replace those of the URLs. PasswordFile names a file with the
+	// password instead, which is read for each connection.
 	Username     string
 	Password     Secret
 	PasswordFile string
 	// ManagementURL of the management API, http:// or https://, with user and
-	// password where they differ from the broker's. Default: port 15672 (15671
-	// with amqps) of each of the brokers' hosts whose AMQP port is the default, of
-	// which one that answers is taken.
+	// password if they differ from the broker's. Default: port 15672 (15671 with amqps) of those
+	// brokers' hosts whose AMQP port is the default; one that answers is used.
 	ManagementURL URL
-	// TLS files for amqps.
-	TLS TLS
-	// ExternalAuth authenticates by the client certificate.
-	ExternalAuth bool
-	// ConnectionName is shown by the broker's management, default "rabbitdelay".
-	ConnectionName string
-
-	// These are amqpx.Config's fields of the same names. In Go 0 means the
-	// default; an explicit 0 in a file is an error.
-	Heartbeat    time.Duration
-	DialTimeout  time.Duration
-	ReconnectMin time.Duration
-	ReconnectMax time.Duration
-	SendTimeout  time.Duration
-	MaxInFlight  int
-	MaxBody      int
-	Declare      amqpx.Declaration
-	// MaxRouteQueues bounds the route queues that a client makes.
-	MaxRouteQueues int
+	TLS           TLS
+	// Config is the client's own part: ExternalAuth, ConnectionName, Declare, Heartbeat,
+	// DialTimeout, ReconnectMin, ReconnectMax, SendTimeout, MaxInFlight, MaxBody and
+	// MaxRouteQueues are settings. In Go 0 means the default; an explicit 0 in a file is an
+	// error. Config.Client sets its addresses, login, strategy, destinations and logger.
+	amqpx.Config `json:"-"`
 }
 
-// TLS names PEM files, and what the broker's certificate must say.
+// TLS names PEM files for amqps, and the name in the broker's certificate.
 type TLS struct {
 	CA         string // certificates to trust instead of the system's
 	Cert       string // client certificate
@@ -83,7 +69,7 @@ const (
 	StrategyAuto   = "auto"
 )
 
-// Delay says how messages are delayed.
+// Delay is how messages are delayed.
 type Delay struct {
 	// Strategy is bucket (the default), ttl, plugin, native or auto.
 	Strategy string
@@ -96,16 +82,24 @@ type Delay struct {
 	// message; see dlx.BucketConfig. Default false.
 	TopicPermissions bool
 
+	// Lead is how long before its instant a message reaches its consumer, which holds it
+	// until then; see amqpx.Config. Default 0, with Exact 400 ms.
+	Lead time.Duration
+	// Exact is a lead for messages to the millisecond, and a resolution to go with it: unless
+	// they are given, Lead is 400 ms and Bucket.Resolution 100 ms. All consumers must hold
+	// messages: those of amqpx do.
+	Exact bool
+
 	Bucket Layout
 	TTL    TTL
 	Plugin Plugin
 	Native Native
-	// Previous is what the strategies had before. Destinations stay bound to it, so
-	// that what still waits in its queues arrives.
+	// Previous are earlier layouts. Destinations stay bound to them, so that what still waits
+	// in their queues arrives.
 	Previous []Previous
 }
 
-// Previous is a layout that messages may still wait in.
+// Previous is a layout in which messages may still wait.
 type Previous struct {
 	Strategy  string             // bucket (the default), ttl, plugin or native
 	QueueType topology.QueueType // default Delay.QueueType
@@ -133,16 +127,15 @@ type TTL struct {
 	RoundUp bool
 }
 
-// Plugin strategy. With the auto strategy, the plugin is used, where the broker
-// has it, for delays from Min to Max, and not at all when both are 0.
+// Plugin strategy. With the auto strategy, the plugin takes delays from Min to Max, if the
+// broker has it; none if both are 0.
 type Plugin struct {
 	Min time.Duration
 	Max time.Duration // default: 2^32-1 ms, about 49 days
 }
 
-// Native strategy; see dlx.NativeConfig. With the auto strategy, Auto lets it take
-// all delays that neither the ttl strategy nor the plugin takes, where the broker
-// delays by an instant.
+// Native strategy; see dlx.NativeConfig. With the auto strategy and Auto, it takes all delays
+// that neither the ttl strategy nor the plugin takes, if the broker delays by an instant.
 type Native struct {
 	Queues int
 	Auto   bool
@@ -154,17 +147,22 @@ type Database struct {
 	URL URL
 }
 
-// Serve says how rabbitdelay serve answers.
+// Serve is how rabbitdelay serve answers.
 type Serve struct {
 	// Listen is HOST:PORT, default 127.0.0.1:8086.
 	Listen string
 	// Users is the file of users and tokens.
 	Users string
-	// PathPrefix stands before all paths, such as /rabbitdelay.
+	// PathPrefix comes before all paths, such as /rabbitdelay.
 	PathPrefix string
-	// TrustedProxy is the address or network of proxies whose X-Forwarded-For is
-	// believed.
+	// TrustedProxy is the address or network of proxies whose X-Forwarded-For is trusted.
 	TrustedProxy string
+	// Title stands at the top of every page, default rabbitdelay.
+	Title string
+	// Color is that of a line above all pages, such as #c62828.
+	Color string
+	// TraceURL is a link to a trace, in which {id} stands for its id.
+	TraceURL string
 	// KeepAudit is how long the audit and the jobs are kept, default 90 days, at least an hour.
 	KeepAudit time.Duration
 	// TLS files for https.
@@ -191,7 +189,7 @@ func (c *Config) DelayGiven() bool {
 	return c.file != ""
 }
 
-// Destination is that of the file for a queue, or the queue with the defaults.
+// Destination returns the file's destination for a queue, or the queue with the defaults.
 func (c *Config) Destination(queue string) topology.Destination {
 	for _, d := range c.Topology.Destinations {
 		if d.Queue == queue {
@@ -201,5 +199,5 @@ func (c *Config) Destination(queue string) topology.Destination {
 	return topology.Destination{Queue: queue}
 }
 
-// File is the file that the configuration was read from; empty for none.
+// File returns the file from which the configuration was read; empty for none.
 func (c *Config) File() string { return c.file }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/config/internal/dbdriver"
@@ -62,20 +62,19 @@ func driverOf(u URL) (dbdriver.Driver, idempotency.Dialect, error) {
 		return dbdriver.Driver{}, "", err
 	}
 	if dialect != idempotency.SQLite {
-		if err := amqpx.CheckURL(string(u)); err != nil {
+		if err := brokerurl.Check(string(u)); err != nil {
 			return dbdriver.Driver{}, "", err
 		}
 	}
 	d, ok := dbdriver.Of(dialect)
 	if !ok {
-		return d, "", fmt.Errorf("%w; add to it: import _ %q", ErrNoDriver, "github.com/rabbitdelay/rabbitdelay/config/"+string(dialect))
+		return d, "", fmt.Errorf("%w; add to it: import _ %q", ErrNoDriver, "github.com/rabbitdelay/rabbitdelay/config/"+dialect)
 	}
 	return d, dialect, nil
 }
 
-// checkDatabase says what is wrong with a database's URL. A program that links no
-// driver for it may have nothing to do with the database, and only the scheme is
-// checked.
+// checkDatabase returns what is wrong with a database's URL. A program without its driver may
+// have nothing to do with the database, so then only the scheme is checked.
 func checkDatabase(u URL) error {
 	d, _, err := driverOf(u)
 	if errors.Is(err, ErrNoDriver) {
@@ -111,7 +110,7 @@ type Migration struct {
 // Migrations are those of all components, in the order in which they run.
 func Migrations() []Migration {
 	return []Migration{
-		{Component: "idempotency", Migrate: idempotency.Migrate, Script: idempotency.Migrations},
-		{Component: "schedule", Migrate: schedule.Migrate, Script: schedule.Migrations},
+		{"idempotency", func(ctx context.Context, db *sql.DB) error { return idempotency.Migrate(ctx, db) }, idempotency.Migrations},
+		{"schedule", func(ctx context.Context, db *sql.DB) error { return schedule.Migrate(ctx, db) }, schedule.Migrations},
 	}
 }

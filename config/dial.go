@@ -9,24 +9,48 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // Dial opens a plain AMQP connection, without supervision, to the first node
 // that answers: to plan, apply and destroy, and to probe. The caller closes it.
-// See amqpx.Dial for its errors.
+// See inspect.Dial for its errors.
 func (c *Config) Dial(ctx context.Context) (*amqp.Connection, error) {
 	cfg, err := c.Client(nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	cfg.ConnectionName = cmp.Or(cfg.ConnectionName, "rabbitdelay") + " setup"
-	return amqpx.Dial(ctx, cfg)
+	return inspect.Dial(ctx, cfg)
+}
+
+// Node is the way to one of the addresses of the configuration.
+type Node struct {
+	Address string // host and port
+	Dial    func(ctx context.Context) (*amqp.Connection, error)
+}
+
+// Nodes returns the way to each of broker.url and broker.urls, by which Dial reaches
+// that one alone.
+func (c *Config) Nodes() ([]Node, error) {
+	var nodes []Node
+	for _, u := range c.Broker.nodes() {
+		uri, err := brokerurl.Parse(string(u))
+		if err != nil {
+			return nil, fmt.Errorf("broker.url: %w", err)
+		}
+		one := *c
+		one.Broker.URL, one.Broker.URLs = u, nil
+		nodes = append(nodes, Node{Address: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), Dial: one.Dial})
+	}
+	return nodes, nil
 }
 
 // managementTimeout bounds one inspection through the management API.
@@ -48,13 +72,13 @@ func (c *Config) Management() (*live.Management, error) {
 	}
 	cfg := live.ManagementConfig{Timeout: managementTimeout}
 	for _, node := range b.nodes() {
-		uri, err := amqpx.ParseURL(string(node))
+		uri, err := brokerurl.Parse(string(node))
 		if err != nil {
 			return nil, fmt.Errorf("broker.url: %w", err)
 		}
 		user := url.UserPassword(uri.Username, uri.Password)
 		if b.separate() {
-			name, password, err := b.login(string(node))
+			name, password, err := b.credentials(string(node))
 			if err != nil {
 				return nil, &Error{File: c.file, Problems: []Problem{{Path: "broker.password_file", Message: err.Error()}}}
 			}
@@ -86,7 +110,7 @@ func (c *Config) Management() (*live.Management, error) {
 		return nil, ErrNoManagement
 	}
 	cfg.URL, cfg.URLs = cfg.URLs[0], cfg.URLs[1:]
-	getTLS, problem := b.TLS.load(nil)
+	getTLS, problem := b.TLS.reloading(nil)
 	if problem != nil {
 		return nil, &Error{File: c.file, Problems: []Problem{*problem}}
 	}

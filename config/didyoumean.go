@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// DidYouMean is "; did you mean a or b?" for the up to three candidates that
-// somebody who wrote word may have meant, else empty.
+// DidYouMean returns "; did you mean a or b?" for up to three candidates that somebody who wrote
+// word may have meant; otherwise nothing.
 func DidYouMean(word string, candidates []string) string {
 	names := meant(word, candidates)
 	if len(names) == 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// file is what a YAML document says.
+// file is the content of a YAML document.
 type file struct {
 	*yamldoc.Reader
 	values    map[string][]string  // of the settings by path, not yet read as what they are
@@ -24,8 +24,8 @@ type file struct {
 	overridden func(path string) bool
 }
 
-// readFile takes a document apart. Values that are overridden are not expanded,
-// so that a variable that only they refer to need not be set.
+// readFile takes a document apart. Overridden values are not expanded, so that variables to which
+// only they refer need not be set.
 func readFile(data []byte, overridden func(path string) bool) *file {
 	f := &file{Reader: yamldoc.Parse(data), values: map[string][]string{}, overridden: overridden}
 	f.Hidden = ofSettings // which may be passwords
@@ -52,14 +52,14 @@ func (f *file) keys() map[string]yamldoc.Field {
 	return fields
 }
 
-// ofSettings tells whether a path leads to a setting, or is the document's, and
-// does not lead into the topology.
+// ofSettings reports whether a path leads to a setting, or is that of the document, rather than
+// into the topology.
 func ofSettings(path string) bool {
 	section, _, _ := strings.Cut(path, ".")
 	return path == "" || slices.Contains(sections(), section)
 }
 
-// sections are the top-level keys of the settings.
+// sections returns the top-level keys of the settings.
 func sections() []string {
 	var keys []string
 	for _, s := range settings {
@@ -93,7 +93,7 @@ func (f *file) fields(prefix string, list []setting) map[string]yamldoc.Field {
 	return fields
 }
 
-// section reads a mapping of settings; an empty value is one without any.
+// section reads a mapping of settings, which may be empty.
 func (f *file) section(n *yaml.Node, path string, list []setting) {
 	f.MayBeNull()
 	if !yamldoc.IsNull(n) {
@@ -106,15 +106,17 @@ func (f *file) previousLayout(n *yaml.Node, path string) {
 	f.previous++
 }
 
-// setting reads one, or tells what it is.
+// setting reads a setting, or describes it.
 func (f *file) setting(s setting, read yamldoc.Field) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		f.Explain(s.usage, s.byDef)
+		if s.help != "" {
+			f.Explain(s.meaning(), s.byDefault())
+		}
 		f.kind(kindOf(s.field(&Config{})), read)(n, path)
 	}
 }
 
-// kind reads a value, or tells of which kind it is.
+// kind reads a value, or describes its kind.
 func (f *file) kind(k yamldoc.Kind, read yamldoc.Field) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		if k == yamldoc.List || !f.Describing(k) {

@@ -66,12 +66,15 @@ func TestInvalid(t *testing.T) {
 		{"items", "delay: {ttl: {delays: [60s, x, 1h, y]}}\n", "", []string{
 			`line 1, column 23: delay.ttl.delays: item 2: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "x"; item 4: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "y"`}},
 
-		{"serve", "serve: {listen: here, path_prefix: /a/, trusted_proxy: 10.0.0.0/40, keep_audit: 0s, tls: {cert: c}}\n", "", []string{
+		{"serve", "serve: {listen: here, path_prefix: /a/, trusted_proxy: 10.0.0.0/40, keep_audit: 0s, tls: {cert: c}, title: \"a\\nb\", color: red, trace_url: 'javascript:{id}'}\n", "", []string{
 			`serve.tls.key: is not set, but serve.tls.cert is; https needs both`,
 			`line 1, column 17: serve.listen: "here"; expected HOST:PORT, such as 127.0.0.1:8086 or :8086`,
 			`line 1, column 36: serve.path_prefix: "/a/"; expected a path such as /rabbitdelay`,
 			`line 1, column 56: serve.trusted_proxy: "10.0.0.0/40"; expected an address or a network, such as 10.0.0.0/8`,
 			`line 1, column 81: serve.keep_audit: 0s; expected 1h to 3650d`,
+			`line 1, column 108: serve.title: "a\nb"; expected one line of at most 40 characters`,
+			`line 1, column 123: serve.color: "red"; expected a colour of six hexadecimal digits, such as #c62828`,
+			`line 1, column 139: serve.trace_url: "javascript:{id}"; expected an address with {id} for the trace's id, such as https://traces.example.org/trace/{id}`,
 		}},
 		{"schedules", "schedules:\n- {name: a, cron: '0 8 * *', queue: q}\n- {name: a, every: 1h, queue: q}\n- {name: b, every: 10, queue: q, start: soon, priority: 256}\n- {name: c, cron: '@daily', time_zone: Mars/Phobos, queue: q}\n- {name: d, cron: '@daily'}\n- {name: e, cron: '@daily', queue: q, overlap: skip, misfire: all, headers: x}\n", "", []string{
 			`line 2, column 19: schedules[0].cron: "0 8 * *": 4 fields, expected 5 (minute hour day month weekday), 6 with seconds in front, or one of @hourly, @daily, @weekly, @monthly, @yearly`,

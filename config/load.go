@@ -17,33 +17,31 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// Source says where Load reads from, beside the environment.
+// Source is what Load reads besides the environment.
 type Source struct {
 	// File is the path of the YAML file; empty for none.
 	File string
-	// Overrides are values of settings that win over all others, by path, such as
+	// Overrides are values that win over all others, by the path of the setting, such as
 	// "broker.url".
 	Overrides map[string]Override
-	// Defaults are values by path that all other sources override; lists are
+	// Defaults are values that all other sources override, by path; the items of a list are
 	// separated by commas.
 	Defaults map[string]string
 }
 
-// Override is the value of a setting with a name for where it came from, which
-// errors print: "--url".
+// Override is the value of a setting with the name of its source for errors, such as "--url".
 type Override struct {
 	Value  string
 	Origin string
 }
 
-// FileVariable is the environment variable that names the YAML file for the
-// commands, as their flag -f does. Load does not read it.
+// FileVariable is the environment variable that names the YAML file for the commands, like their
+// flag -f. Load does not read it.
 const FileVariable = envPrefix + "_FILE"
 
-// Load reads the settings and validates them. An environment variable that is set
-// and empty counts as not set; a flag or a value of the file that is empty is an
-// error. Every problem is reported, with
-// the place the value came from, in one *Error.
+// Load reads and validates the settings. An empty environment variable counts as not set; an
+// empty flag, or value in the file, is an error. One *Error reports all problems, each with the
+// place of its value.
 func Load(src Source) (*Config, error) {
 	var data []byte
 	if src.File != "" {
@@ -60,10 +58,14 @@ func Load(src Source) (*Config, error) {
 
 func load(data []byte, src Source) (*Config, error) {
 	l := &loader{
-		src: src, v: viper.New(),
+		src: src, v: viper.NewWithOptions(viper.KeyDelimiter("\x00")), // paths are its keys
 		c: &Config{file: src.File, origins: yamldoc.Places{}},
 	}
 	l.layers(data)
+	if src.File != "" && l.file.Empty() {
+		keys := slices.Sorted(maps.Keys(l.file.keys()))
+		l.file.Problems.Addf(yamldoc.Place{}, "", "it is empty, or has only comments; expected at least one of the keys %s, or {} for a file without settings", strings.Join(keys, ", "))
+	}
 	l.read()
 	l.reconcile()
 	l.topology()
@@ -84,54 +86,70 @@ type loader struct {
 	c    *Config
 }
 
-// layers gives viper the file, the environment and the overrides.
+// rank orders the sources of values: a higher one wins.
+type rank int
+
+const (
+	byDefault rank = iota
+	byFile
+	byVariable
+	byFlag
+)
+
+// given is a value with its source. All layers of viper hold such values, but for the
+// environment, which it reads itself: so whatever it returns also says which source won.
+type given struct {
+	rank  rank
+	texts []string
+	place yamldoc.Place
+}
+
+// value returns what viper decides for a setting.
+func (l *loader) value(path string) (given, bool) {
+	switch v := l.v.Get(path).(type) {
+	case given:
+		return v, true
+	case string:
+		name := variable(path)
+		return given{byVariable, []string{v}, yamldoc.Place{Origin: name}}, true
+	}
+	return given{}, false
+}
+
+// layers hands viper the overrides, the environment, the file and the defaults.
 func (l *loader) layers(data []byte) {
 	known := map[string]bool{FileVariable: true}
 	for _, s := range settings {
 		name := variable(s.path)
 		known[name] = true
-		_ = l.v.BindEnv(s.path, name) // fails without a key only
+		_ = l.v.BindEnv(s.path, name) // fails only without a key
 		if o, ok := l.src.Overrides[s.path]; ok {
-			l.v.Set(s.path, o.Value)
+			l.v.Set(s.path, given{byFlag, []string{o.Value}, yamldoc.Place{Origin: o.Origin}})
 		}
 	}
 	for path, value := range l.src.Defaults {
-		l.v.SetDefault(path, value)
+		l.v.SetDefault(path, given{texts: []string{value}})
 	}
 	if url := os.Getenv("AMQP_URL"); url != "" {
-		l.v.SetDefault("broker.url", url)
-		l.c.origins["broker.url"] = yamldoc.Place{Origin: "AMQP_URL"}
+		l.v.SetDefault("broker.url", given{byDefault, []string{url}, yamldoc.Place{Origin: "AMQP_URL"}})
 	}
-	l.file = readFile(data, func(path string) bool { return l.above(path) != "" })
+	l.file = readFile(data, func(path string) bool { // the file is not in yet
+		path, _, _ = strings.Cut(path, "[")
+		g, _ := l.value(path)
+		return g.rank > byFile
+	})
 	l.unknownVariables(known)
-
-	tree := map[string]any{}
+	values := map[string]any{}
 	for path, texts := range l.file.values {
-		if !strings.HasPrefix(path, previousPath) {
-			insert(tree, strings.Split(path, "."), texts)
-		}
+		values[path] = given{byFile, texts, l.file.Places[path]}
 	}
-	if err := l.v.MergeConfigMap(tree); err != nil {
+	if err := l.v.MergeConfigMap(values); err != nil {
 		l.file.Problems.Addf(yamldoc.Place{}, "", "%v", err)
 	}
 }
 
-// insert puts a value into nested maps.
-func insert(tree map[string]any, keys, value []string) {
-	if len(keys) == 1 {
-		tree[keys[0]] = value
-		return
-	}
-	below, ok := tree[keys[0]].(map[string]any)
-	if !ok {
-		below = map[string]any{}
-		tree[keys[0]] = below
-	}
-	insert(below, keys[1:], value)
-}
-
-// unknownVariables finds what looks like a setting and is none: a misspelt
-// override would go unnoticed.
+// unknownVariables reports variables that look like a setting and are none, because a misspelt
+// one would go unnoticed.
 func (l *loader) unknownVariables(known map[string]bool) {
 	names := slices.Sorted(maps.Keys(known))
 	for _, kv := range os.Environ() {
@@ -149,13 +167,12 @@ func (l *loader) unknownVariables(known map[string]bool) {
 	}
 }
 
-// service matches the variables that Kubernetes puts into every container for a
-// Service, and Docker for a link, which may well be called rabbitdelay-broker.
+// service matches the variables that Kubernetes puts into every container for a Service, and
+// Docker for a link, either of which may be called rabbitdelay-broker.
 var service = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$`)
 
-// serviceVariable tells whether a variable was injected for a service. Its plain
-// …_PORT is an address, such as tcp://10.0.0.1:5672, and no number that somebody
-// may have taken for a setting.
+// serviceVariable reports whether a variable was injected for a service. The plain …_PORT of a
+// service is an address, such as tcp://10.0.0.1:5672; a number may be meant as a setting.
 func serviceVariable(name, value string) bool {
 	if strings.HasSuffix(name, "_PORT") {
 		protocol, _, ok := strings.Cut(value, "://")
@@ -164,34 +181,17 @@ func serviceVariable(name, value string) bool {
 	return service.MatchString(name)
 }
 
-// above names what wins over the file for a setting; empty for nothing.
-func (l *loader) above(path string) string {
-	path, _, _ = strings.Cut(path, "[")
-	if o, ok := l.src.Overrides[path]; ok {
-		return o.Origin
-	}
-	if name := variable(path); os.Getenv(name) != "" {
-		return name
-	}
-	return ""
-}
-
 // read turns the texts that viper chose into values.
 func (l *loader) read() {
 	for _, s := range settings {
-		var texts []string
-		switch v := l.v.Get(s.path).(type) {
-		case []string:
-			texts = v
-		case string:
-			texts = []string{v}
-			if isList(s.field(l.c)) {
-				texts = strings.Split(v, ",")
-			}
-		default:
+		g, ok := l.value(s.path)
+		if !ok {
 			continue
 		}
-		l.assign(s, texts)
+		if g.rank != byFile && isList(s.field(l.c)) {
+			g.texts = strings.Split(g.texts[0], ",")
+		}
+		l.assign(s, g)
 	}
 	l.c.Delay.Previous = make([]Previous, l.file.previous)
 	for i := range l.c.Delay.Previous {
@@ -199,28 +199,24 @@ func (l *loader) read() {
 		l.c.origins[item] = l.file.Places[item]
 		for _, s := range previousSettings(item, &l.c.Delay.Previous[i]) {
 			if texts, ok := l.file.values[s.path]; ok {
-				l.assign(s, texts)
+				l.assign(s, given{byFile, texts, l.file.Places[s.path]})
 			}
 		}
 	}
 }
 
-// assign gives a setting its value, and remembers where that came from.
-func (l *loader) assign(s setting, texts []string) {
-	place := yamldoc.Place{Origin: l.above(s.path)}
-	if _, ok := l.file.values[s.path]; ok && place.Origin == "" {
-		place = l.file.Places[s.path]
+// assign sets the value of a setting, and remembers where it came from.
+func (l *loader) assign(s setting, g given) {
+	written := g.place != yamldoc.Place{}
+	if written {
+		l.c.origins[s.path] = g.place
 	}
-	given := place != yamldoc.Place{}
-	if given {
-		l.c.origins[s.path] = place
-	}
-	if err := assign(s.field(l.c), texts, given); err != nil {
-		l.file.Problems.Addf(place, s.path, "%v", err)
+	if err := parse(s.field(l.c), g.texts, written); err != nil {
+		l.file.Problems.Addf(g.place, s.path, "%v", err)
 	}
 }
 
-// topology checks what stands in the file beside the settings.
+// topology checks the rest of the file.
 func (l *loader) topology() {
 	l.c.Topology, l.c.Schedules = l.file.topology, l.file.schedules
 	err := l.c.Topology.Validate(topology.DelayPrefix(cmp.Or(l.c.Delay.Prefix, topology.DefaultPrefix)))

@@ -38,6 +38,8 @@ delay:
   prefix: later
   queue_type: classic
   topic_permissions: true
+  lead: 150ms
+  exact: true
   bucket: {radices: [10, 60, 60], resolution: 100ms}
   ttl: {delays: [60s, 15m, 7d], round_up: true}
   plugin: {min: 1ms, max: 1h}
@@ -53,6 +55,9 @@ serve:
   users: users.yaml
   path_prefix: /delays
   trusted_proxy: 10.0.0.0/8
+  title: shop (staging)
+  color: "#c62828"
+  trace_url: https://traces.example.org/trace/{id}
   keep_audit: 30d
   tls: {cert: serve.pem, key: serve.key}
 queues:
@@ -100,19 +105,19 @@ func TestLoadEverything(t *testing.T) {
 	want := &Config{
 		file: "shop.yaml",
 		Broker: Broker{
-			URL:            "amqps://user:p%40ss@rabbit-1:5671/shop",
-			URLs:           []URL{"amqps://user:p%40ss@rabbit-2:5671/shop"},
-			ManagementURL:  "https://rabbit-1:15671",
-			TLS:            TLS{CA: "ca.pem", Cert: "client.pem", Key: "client.key", ServerName: "rabbit"},
-			ExternalAuth:   true,
-			ConnectionName: "shop anywhere",
-			Heartbeat:      5 * time.Second, DialTimeout: 3 * time.Second,
-			ReconnectMin: 50 * time.Millisecond, ReconnectMax: time.Minute,
-			SendTimeout: 15 * time.Second, MaxInFlight: 500, MaxBody: 1 << 20, MaxRouteQueues: 250,
-			Declare: amqpx.DeclareNothing,
+			URL:           "amqps://user:p%40ss@rabbit-1:5671/shop",
+			URLs:          []URL{"amqps://user:p%40ss@rabbit-2:5671/shop"},
+			ManagementURL: "https://rabbit-1:15671",
+			TLS:           TLS{CA: "ca.pem", Cert: "client.pem", Key: "client.key", ServerName: "rabbit"},
+			Config: amqpx.Config{
+				ExternalAuth: true, ConnectionName: "shop anywhere", Heartbeat: 5 * time.Second, DialTimeout: 3 * time.Second,
+				ReconnectMin: 50 * time.Millisecond, ReconnectMax: time.Minute,
+				SendTimeout: 15 * time.Second, MaxInFlight: 500, MaxBody: 1 << 20, MaxRouteQueues: 250,
+				Declare: amqpx.DeclareNothing,
+			},
 		},
 		Delay: Delay{
-			Strategy: StrategyAuto, Prefix: "later", QueueType: topology.Classic, TopicPermissions: true,
+			Strategy: StrategyAuto, Prefix: "later", QueueType: topology.Classic, TopicPermissions: true, Lead: 150 * time.Millisecond, Exact: true,
 			Bucket:   Layout{Radices: []int{10, 60, 60}, Resolution: 100 * time.Millisecond},
 			TTL:      TTL{Delays: []time.Duration{time.Minute, 15 * time.Minute, 168 * time.Hour}, RoundUp: true},
 			Plugin:   Plugin{Min: time.Millisecond, Max: time.Hour},
@@ -121,7 +126,7 @@ func TestLoadEverything(t *testing.T) {
 		},
 		Database: Database{URL: "postgres://shop:p%40ss@db/shop"},
 		Serve: Serve{
-			Listen: "0.0.0.0:8443", Users: "users.yaml", PathPrefix: "/delays", TrustedProxy: "10.0.0.0/8", KeepAudit: 30 * 24 * time.Hour, TLS: ServeTLS{Cert: "serve.pem", Key: "serve.key"},
+			Listen: "0.0.0.0:8443", Users: "users.yaml", PathPrefix: "/delays", TrustedProxy: "10.0.0.0/8", Title: "shop (staging)", Color: "#c62828", TraceURL: "https://traces.example.org/trace/{id}", KeepAudit: 30 * 24 * time.Hour, TLS: ServeTLS{Cert: "serve.pem", Key: "serve.key"},
 		},
 		Topology: topology.Topology{
 			Queues:       []topology.Queue{{Name: "orders.expire", MaxLength: &length}},
@@ -256,11 +261,11 @@ func TestEnvironment(t *testing.T) {
 		"BROKER_EXTERNAL_AUTH": "true", "BROKER_CONNECTION_NAME": "c", "BROKER_HEARTBEAT": "2s",
 		"BROKER_DIAL_TIMEOUT": "2s", "BROKER_RECONNECT_MIN": "2s", "BROKER_RECONNECT_MAX": "3s",
 		"BROKER_SEND_TIMEOUT": "2s", "BROKER_MAX_IN_FLIGHT": "2", "BROKER_MAX_BODY": "2", "BROKER_MAX_ROUTE_QUEUES": "2", "BROKER_DECLARE": "missing",
-		"DELAY_STRATEGY": "ttl", "DELAY_PREFIX": "p", "DELAY_QUEUE_TYPE": "classic", "DELAY_TOPIC_PERMISSIONS": "true",
+		"DELAY_STRATEGY": "auto", "DELAY_LEAD": "1s", "DELAY_EXACT": "true", "DELAY_PREFIX": "p", "DELAY_QUEUE_TYPE": "classic", "DELAY_TOPIC_PERMISSIONS": "true",
 		"DELAY_BUCKET_LAYOUT": "", "DELAY_BUCKET_RADICES": "10, 60", "DELAY_BUCKET_RESOLUTION": "1s",
 		"DELAY_TTL_DELAYS": "60s,15m", "DELAY_TTL_ROUND_UP": "true",
 		"DELAY_PLUGIN_MIN": "1s", "DELAY_PLUGIN_MAX": "2s", "DELAY_NATIVE_QUEUES": "2", "DELAY_NATIVE_AUTO": "true", "DATABASE_URL": "sqlite:x.db",
-		"SERVE_LISTEN": ":1", "SERVE_USERS": "u", "SERVE_PATH_PREFIX": "/p", "SERVE_TRUSTED_PROXY": "::1", "SERVE_KEEP_AUDIT": "1d", "SERVE_TLS_CERT": "c", "SERVE_TLS_KEY": "k",
+		"SERVE_LISTEN": ":1", "SERVE_USERS": "u", "SERVE_PATH_PREFIX": "/p", "SERVE_TRUSTED_PROXY": "::1", "SERVE_KEEP_AUDIT": "1d", "SERVE_TITLE": "t", "SERVE_COLOR": "#000000", "SERVE_TRACE_URL": "http://t/{id}", "SERVE_TLS_CERT": "c", "SERVE_TLS_KEY": "k",
 	}
 	for name, value := range given {
 		t.Setenv("RABBITDELAY_"+name, value)

@@ -9,14 +9,13 @@ import (
 	"os"
 	"strings"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 )
 
-// Secret is a password. Every way of printing it leaves it out; string(s) is the
-// password itself.
+// Secret is a password. No way of printing shows it; string(s) is the password itself.
 type Secret string
 
-// String is empty for none, else "xxxxx".
+// String returns "xxxxx", or nothing for an empty password.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -30,7 +29,7 @@ func (s Secret) GoString() string { return s.String() }
 // MarshalText is String, for JSON.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// nodes are the brokers' URLs.
+// nodes returns the brokers' URLs.
 func (b *Broker) nodes() []URL {
 	if b.URL == "" {
 		return b.URLs
@@ -38,7 +37,7 @@ func (b *Broker) nodes() []URL {
 	return append([]URL{b.URL}, b.URLs...)
 }
 
-// first is a broker's URL, empty without one.
+// first returns the first URL; empty without one.
 func (b *Broker) first() URL {
 	for _, u := range b.nodes() {
 		return u
@@ -46,33 +45,33 @@ func (b *Broker) first() URL {
 	return ""
 }
 
-// secure reports whether the brokers are reached by TLS. Without an address that is
-// not known, and the TLS files may be for it.
+// secure reports whether the brokers are reached by TLS. Without an address that is unknown, and
+// the TLS files may be meant for it.
 func (b *Broker) secure() bool {
 	return b.first() == "" || strings.HasPrefix(string(b.first()), "amqps:")
 }
 
-// Vhost returns the virtual host of the brokers' URLs; "/" without one.
+// Vhost returns the virtual host of the brokers' URLs; "/" without a URL.
 func (c *Config) Vhost() (string, error) {
 	if c.Broker.first() == "" {
 		return "/", nil
 	}
-	uri, err := amqpx.ParseURL(string(c.Broker.first()))
+	uri, err := brokerurl.Parse(string(c.Broker.first()))
 	return uri.Vhost, err
 }
 
-// ErrNoBroker is in the error of what needs a broker, where no setting has an address.
-// None is guessed: a program without its settings would declare its queues on whatever
-// broker happens to run beside it.
+// ErrNoBroker is returned by whatever needs a broker if no setting gives an address. None is
+// guessed: a program without its settings would declare its queues on whatever broker happens
+// to run beside it.
 var ErrNoBroker = errors.New("no broker is given; set AMQP_URL, --url of a command, or broker.url in the file to an address such as amqp://host:5672/vhost")
 
-// separate tells whether user or password stand apart from the URLs.
+// separate reports whether user or password are given apart from the URLs.
 func (b *Broker) separate() bool { return b.Username != "" || b.Password != "" || b.PasswordFile != "" }
 
-// login reads user and password that stand apart from a URL. The file is read anew
-// by each call, because a secret that is mounted may be renewed.
-func (b *Broker) login(uri string) (username, password string, err error) {
-	u, err := amqpx.ParseURL(uri)
+// credentials returns user and password that are given apart from a URL. Each call reads the file
+// anew, because a mounted secret may be renewed.
+func (b *Broker) credentials(uri string) (username, password string, err error) {
+	u, err := brokerurl.Parse(uri)
 	if err != nil {
 		return "", "", err
 	}
@@ -83,17 +82,16 @@ func (b *Broker) login(uri string) (username, password string, err error) {
 	return username, password, err
 }
 
-// source is login for a client, nil where the URLs have it all.
+// source returns login for a client; nil if the URLs have user and password.
 func (b *Broker) source() func(context.Context) (username, password string, err error) {
 	if !b.separate() {
 		return nil
 	}
 	own, uri := *b, string(b.first())
-	return func(context.Context) (string, string, error) { return own.login(uri) }
+	return func(context.Context) (string, string, error) { return own.credentials(uri) }
 }
 
-// readSecret reads a file that has nothing but a password, and perhaps the end of
-// its line.
+// readSecret reads a file with a password and perhaps the end of its line.
 func readSecret(file string) (string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -123,33 +121,16 @@ func (k *checker) login(b *Broker) {
 	}
 }
 
-// ranks of sources: a higher one wins.
-const (
-	byDefault = iota
-	byFile
-	byVariable
-	byFlag
-)
-
-func (l *loader) rank(path string) int {
-	if _, ok := l.src.Overrides[path]; ok {
-		return byFlag
-	}
-	if os.Getenv(variable(path)) != "" {
-		return byVariable
-	}
-	if _, ok := l.file.values[path]; ok {
-		return byFile
-	}
-	return byDefault
-}
-
-// reconcile settles what several sources say of the same thing under different
-// names: what comes from a higher source stands alone. Who gives --url means that
-// broker and that user, whatever the file has.
+// reconcile settles what several sources give under different names: the value of the higher
+// source stands alone. Whoever gives --url means that broker and that user, whatever the file
+// says.
 func (l *loader) reconcile() {
 	b := &l.c.Broker
-	single, several := l.rank("broker.url"), l.rank("broker.urls")
+	rankOf := func(path string) rank {
+		g, _ := l.value(path)
+		return g.rank
+	}
+	single, several := rankOf("broker.url"), rankOf("broker.urls")
 	switch {
 	case len(b.URLs) == 0:
 	case single > several:
@@ -165,7 +146,7 @@ func (l *loader) reconcile() {
 		parsed, err := url.Parse(string(u))
 		inURL = inURL || err == nil && parsed.User != nil
 	}
-	name, word, file := l.rank("broker.username"), l.rank("broker.password"), l.rank("broker.password_file")
+	name, word, file := rankOf("broker.username"), rankOf("broker.password"), rankOf("broker.password_file")
 	if inURL && at > name {
 		b.Username = ""
 	}

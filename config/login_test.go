@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// who tells where a client of the settings connects and as whom.
+// who returns where a client of the settings connects and as whom.
 func who(t *testing.T, c *Config) string {
 	t.Helper()
 	var hosts []string

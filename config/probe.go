@@ -15,8 +15,8 @@ func (c *Config) newPlugin() (*plugin.Strategy, error) {
 	return plugin.New(plugin.Config{Prefix: c.Delay.Prefix, MaxDelay: c.Delay.Plugin.Max})
 }
 
-// pluginStrategy makes the plugin strategy when the broker has the plugin; the
-// error wraps live.ErrNoPlugin when it has not.
+// pluginStrategy makes the plugin strategy. Without the plugin on the broker, the error wraps
+// live.ErrNoPlugin.
 func (c *Config) pluginStrategy(ctx context.Context) (*plugin.Strategy, error) {
 	s, err := c.newPlugin()
 	if err != nil {
@@ -30,7 +30,7 @@ func (c *Config) pluginStrategy(ctx context.Context) (*plugin.Strategy, error) {
 	return s, nil
 }
 
-// probeInstants asks the broker whether it delays by an instant.
+// probeInstants returns live.ErrInstantsIgnored unless the broker delays by an instant.
 func (c *Config) probeInstants(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -56,7 +56,11 @@ func (f *file) schedule(n *yaml.Node, path string) {
 		}
 		f.Problems.Addf(place, at, format, args...)
 	}
-	for _, se := range wrongFields(r.Validate()) {
+	for _, err := range unjoined(r.Validate()) {
+		se, ok := errors.AsType[*schedule.RecurringError](err)
+		if !ok {
+			continue
+		}
 		field := snake(se.Field)
 		if se.Field == "CorrelationID" {
 			field = "correlation_id"
@@ -70,25 +74,11 @@ func (f *file) schedule(n *yaml.Node, path string) {
 	}
 }
 
-// wrongFields returns every *schedule.RecurringError that err wraps.
-func wrongFields(err error) (list []*schedule.RecurringError) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, err := range joined.Unwrap() {
-			list = append(list, wrongFields(err)...)
-		}
-		return list
-	}
-	if se, ok := errors.AsType[*schedule.RecurringError](err); ok {
-		list = append(list, se)
-	}
-	return list
-}
-
 // parsed reads a single value.
-func (f *file) parsed(parse func(string) error) yamldoc.Field {
+func (f *file) parsed(read func(string) error) yamldoc.Field {
 	return f.kind(yamldoc.Scalar, func(n *yaml.Node, path string) {
 		if text, ok := f.text(n, path); ok {
-			if err := parse(text); err != nil {
+			if err := read(text); err != nil {
 				f.Failf(n, path, "%v", err)
 			}
 		}

@@ -6,10 +6,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// Schema is the JSON schema (draft 2020-12) of the YAML file, for editors. It comes
-// from the functions that read the file, so it has the same keys and kinds of values;
-// only a number, true or false in quotes, which Load takes for a setting, is not in
-// it. Values and what they mean together are checked by Load.
+// Schema returns the JSON schema (draft 2020-12) of the YAML file, for editors. It is made by the
+// functions that read the file, so it has the same keys and kinds of values, except that Load
+// also accepts a number, true or false in quotes. Values, and what they mean together, are
+// checked by Load.
 func Schema() []byte {
 	f := readFile(nil, func(string) bool { return false })
 	root := schemaOf(f.Describe(f.keys()))
@@ -27,7 +27,7 @@ func Schema() []byte {
 	return append(text, '\n')
 }
 
-// schemaOf puts a shape into words of JSON schema.
+// schemaOf returns the JSON schema of a shape.
 func schemaOf(s *yamldoc.Shape) map[string]any {
 	out := map[string]any{}
 	switch s.Kind {

@@ -127,7 +127,7 @@ func TestSchemaHasTheKeysOfTheLoader(t *testing.T) {
 		t.Errorf("%d mappings only", seen)
 	}
 	for _, s := range settings {
-		if !bytes.Contains(Schema(), []byte(s.usage)) && !strings.ContainsAny(s.usage, "<>&") {
+		if !bytes.Contains(Schema(), []byte(s.help)) && !strings.ContainsAny(s.help, "<>&") {
 			t.Errorf("the schema does not explain %s", s.path)
 		}
 	}

@@ -4,17 +4,13 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // DefaultListen is where rabbitdelay serve answers.
 const DefaultListen = "127.0.0.1:8086"
-
-// maxKeep is how long an audit can be kept.
-const maxKeep = 3650 * 24 * time.Hour
 
 func (k *checker) serve(s *Serve) {
 	if _, _, err := net.SplitHostPort(s.Listen); err != nil {
@@ -26,19 +22,15 @@ func (k *checker) serve(s *Serve) {
 	if _, err := s.Proxy(); err != nil {
 		k.badf("serve.trusted_proxy", "%q; expected an address or a network, such as 10.0.0.0/8", yamldoc.Clip(s.TrustedProxy))
 	}
-	if (s.KeepAudit != 0 || k.given("serve.keep_audit")) && (s.KeepAudit < time.Hour || s.KeepAudit > maxKeep) {
-		k.badf("serve.keep_audit", "%s; expected 1h to %s", topology.FormatDuration(s.KeepAudit), topology.FormatDuration(maxKeep))
-	}
-	if (s.TLS.Cert == "") != (s.TLS.Key == "") {
-		missing, there := "key", "cert"
-		if s.TLS.Cert == "" {
-			missing, there = "cert", "key"
+	for path, err := range map[string]error{"serve.title": shown.CheckTitle(s.Title), "serve.color": shown.CheckColor(s.Color), "serve.trace_url": shown.CheckTraceLink(s.TraceURL)} {
+		if err != nil {
+			k.badf(path, "%v", err)
 		}
-		k.badf("serve.tls."+missing, "is not set, but serve.tls.%s is; https needs both", there)
 	}
+	k.pair("serve.tls", s.TLS.Cert, s.TLS.Key, "https needs both")
 }
 
-// Proxy is the network of TrustedProxy; the zero value without.
+// Proxy returns the network of TrustedProxy; the zero value without one.
 func (s *Serve) Proxy() (netip.Prefix, error) {
 	switch {
 	case s.TrustedProxy == "":
@@ -53,7 +45,7 @@ func (s *Serve) Proxy() (netip.Prefix, error) {
 	return a.Prefix(a.BitLen())
 }
 
-// Loopback tells whether Listen can be reached from this machine only.
+// Loopback reports whether Listen can be reached from this machine only.
 func (s *Serve) Loopback() bool {
 	host, _, err := net.SplitHostPort(s.Listen)
 	if err != nil {

@@ -1,9 +1,9 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,53 +27,37 @@ func TestSettingsAreListed(t *testing.T) {
 	}
 }
 
-// The list says what is true of the defaults.
+// What the list has in words is true.
 func TestSettingsDefaults(t *testing.T) {
-	client := amqpx.Config{}.WithDefaults()
-	retrieved := &Config{Broker: Broker{
-		Heartbeat: client.Heartbeat, DialTimeout: client.DialTimeout, ReconnectMin: client.ReconnectMin, ReconnectMax: client.ReconnectMax,
-		SendTimeout: client.SendTimeout, MaxInFlight: client.MaxInFlight, MaxBody: client.MaxBody, MaxRouteQueues: client.MaxRouteQueues, Declare: client.Declare, ConnectionName: client.ConnectionName,
-	}}
-	retrieved.setDefaults()
-	retrieved.Delay.Bucket.Layout = dlx.LayoutClock
 	steps := func(c dlx.BucketConfig) string { return topology.FormatDuration(c.WithDefaults().Resolution) }
-	resolutions := steps(dlx.BucketConfig{}) + "; hex and radices: " + steps(dlx.BucketConfig{Layout: dlx.LayoutHex}) + "; binary: " + steps(dlx.BucketConfig{Layout: dlx.LayoutBinary})
-	retrieved.Delay.Plugin.Max = plugin.MaxDelay
-	retrieved.Serve.KeepAudit = console.DefaultKeepAudit
-	retrieved.Delay.Native.Queues = dlx.DefaultNativeQueues
-	for _, s := range settings {
-		var want string
-		switch f := s.field(retrieved).(type) {
-		case *time.Duration:
-			want = topology.FormatDuration(*f)
-		case *int, *bool:
-			want = fmt.Sprint(deref(f))
-		case *string:
-			want = cmp.Or(*f, s.byDef)
-		case *topology.QueueType:
-			want = string(*f)
-		case *amqpx.Declaration:
-			want = string(*f)
-		default:
-			continue
-		}
-		if s.path == "delay.bucket.resolution" { // it depends on the layout
-			want = resolutions
-		}
-		if want != s.byDef {
-			t.Errorf("%s is by default %s, listed is %s", s.path, want, s.byDef)
+	for path, want := range map[string]string{
+		"delay.bucket.resolution": steps(dlx.BucketConfig{}) + "; hex, radices and exact: " + steps(dlx.BucketConfig{Layout: dlx.LayoutHex}) + "; binary: " + steps(dlx.BucketConfig{Layout: dlx.LayoutBinary}),
+		"serve.keep_audit":        topology.FormatDuration(console.DefaultKeepAudit),
+		"broker.max_route_queues": fmt.Sprint(amqpx.DefaultMaxRouteQueues),
+		"delay.plugin.max":        topology.FormatDuration(plugin.MaxDelay),
+	} {
+		i := slices.IndexFunc(settings, func(s setting) bool { return s.path == path })
+		if got := settings[i].byDefault(); got != want {
+			t.Errorf("%s is by default %s, listed is %s", path, want, got)
 		}
 	}
 }
 
-func deref(v any) any {
-	switch v := v.(type) {
-	case *int:
-		return *v
-	case *bool:
-		return *v
+// Bounds stand in the row, or are those of the package that checks the value.
+func TestSettingsMeanings(t *testing.T) {
+	for path, want := range map[string]string{
+		"broker.max_route_queues": ", 1 to 100000",
+		"broker.send_timeout":     ", 1ms to 1d",
+		"delay.native.queues":     ", 1 to 64",
+		"delay.queue_type":        ": quorum or classic",
+		"serve.keep_audit":        ", 1h to 3650d",
+		"delay.plugin.min":        ", 0s to 49d17h2m47.295s",
+	} {
+		i := slices.IndexFunc(settings, func(s setting) bool { return s.path == path })
+		if got := settings[i].meaning(); !strings.HasSuffix(got, want) {
+			t.Errorf("%s: %q, expected %q at its end", path, got, want)
+		}
 	}
-	return v
 }
 
 // What Kubernetes injects for Services, and Docker for links, is no mistake.
@@ -141,7 +125,7 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 		switch field := s.field(&Config{}).(type) {
 		case *time.Duration, *int:
 			value, want = "0", zero[s.path]
-			if s.path == "delay.plugin.min" { // the only one of which 0 is a value
+			if s.path == "delay.plugin.min" || s.path == "delay.lead" { // of which 0 is a value
 				continue
 			}
 		case *bool, *[]int, *[]URL, *[]time.Duration:

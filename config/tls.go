@@ -8,17 +8,17 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/tlsfiles"
 )
 
-// load reads the files, and gives a function that reads them again at each
+// reloading reads the files, and returns a function that reads them again at each
 // handshake; nil when nothing is set. A problem names the setting.
-func (t TLS) load(log *zap.Logger) (func() *tls.Config, *Problem) {
+func (t TLS) reloading(log *zap.Logger) (func() *tls.Config, *Problem) {
 	if t == (TLS{}) {
 		return nil, nil
 	}
-	get, err := amqpx.TLSFiles(t).Load(log)
-	if fe, ok := errors.AsType[*amqpx.TLSFileError](err); ok {
+	get, err := tlsfiles.Files(t).Load(log)
+	if fe, ok := errors.AsType[*tlsfiles.Error](err); ok {
 		return nil, &Problem{Path: "broker.tls." + strings.ToLower(fe.Field), Message: fe.Text}
 	}
 	return get, nil

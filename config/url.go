@@ -1,6 +1,8 @@
 package config
 
-import "github.com/rabbitdelay/rabbitdelay/amqpx"
+import (
+	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
+)
 
 // URL is the address of a broker, a management API or a database. It may hold a
 // password, so every way of printing it leaves the password out; string(u) is
@@ -12,7 +14,7 @@ func (u URL) String() string {
 	if u == "" {
 		return ""
 	}
-	return amqpx.RedactURL(string(u))
+	return brokerurl.Redact(string(u))
 }
 
 // GoString is String, for %#v.

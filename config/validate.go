@@ -5,29 +5,49 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// setDefaults fills in what the settings' documentation says. What amqpx and dlx
-// have defaults for stays zero.
+// setDefaults fills in the defaults, except those of amqpx and dlx.
 func (c *Config) setDefaults() {
 	c.Serve.Listen = cmp.Or(c.Serve.Listen, DefaultListen)
 	c.Delay.Strategy = cmp.Or(c.Delay.Strategy, StrategyBucket)
 	c.Delay.Prefix = cmp.Or(c.Delay.Prefix, topology.DefaultPrefix)
 	c.Delay.QueueType = cmp.Or(c.Delay.QueueType, topology.Quorum)
+	if c.Delay.Exact {
+		c.setExact()
+	}
 }
 
-// Validate checks every setting and reports all that is wrong, in one *Error.
-// Load calls it; use it for a Config that was built or changed in Go.
+// Of delay.exact: what the clock's steps and a broker under load are late by, and steps that
+// cost less than those without a lead.
+const (
+	exactLead       = 400 * time.Millisecond
+	exactResolution = 100 * time.Millisecond
+)
+
+func (c *Config) setExact() {
+	if _, given := c.origins["delay.lead"]; !given {
+		c.Delay.Lead = cmp.Or(c.Delay.Lead, exactLead)
+	}
+	if b := &c.Delay.Bucket; cmp.Or(b.Layout, dlx.LayoutClock) == dlx.LayoutClock && len(b.Radices) == 0 {
+		b.Resolution = cmp.Or(b.Resolution, exactResolution)
+	}
+}
+
+// Validate checks every setting and reports all problems in one *Error. Load calls it; use it for
+// a Config that was built or changed in Go.
 func (c *Config) Validate() error {
 	c.setDefaults()
 	if problems := c.problems(); len(problems) > 0 {
@@ -42,8 +62,7 @@ type checker struct {
 	origins  yamldoc.Places
 }
 
-// given tells whether a setting was written down. A 0 then means 0, and not the
-// default.
+// given reports whether a setting was written down, so that a 0 is a 0 and not the default.
 func (k *checker) given(path string) bool {
 	_, ok := k.origins[path]
 	return ok
@@ -55,6 +74,7 @@ func (k *checker) badf(path, format string, args ...any) {
 
 func (c *Config) problems() []Problem {
 	k := &checker{origins: c.origins}
+	k.bounds(c)
 	k.broker(&c.Broker)
 	k.delay(&c.Delay)
 	if c.Database.URL != "" {
@@ -67,6 +87,37 @@ func (c *Config) problems() []Problem {
 		k.destinations(c)
 	}
 	return k.problems
+}
+
+// bounds checks what the rows of the settings bound.
+func (k *checker) bounds(c *Config) {
+	for _, s := range settings {
+		v := reflect.ValueOf(s.field(c)).Elem()
+		switch b := s.bounds; {
+		case len(b.oneOf) > 0:
+			if !slices.Contains(b.oneOf, v.String()) {
+				k.badf(s.path, "%q; expected %s", yamldoc.Clip(v.String()), b)
+			}
+		case b.max > 0:
+			d := time.Duration(v.Int())
+			switch {
+			case (d != 0 || k.given(s.path)) && (d < b.min || d > b.max):
+				k.badf(s.path, "%s; expected %s", topology.FormatDuration(d), b)
+			case d%time.Millisecond != 0:
+				k.badf(s.path, "%s; expected whole milliseconds", topology.FormatDuration(d))
+			}
+		}
+	}
+}
+
+// pair checks that a certificate has its key.
+func (k *checker) pair(path, cert, key, why string) {
+	switch {
+	case cert == "" && key != "":
+		k.badf(path+".cert", "is not set, but %s.key is; %s", path, why)
+	case cert != "" && key == "":
+		k.badf(path+".key", "is not set, but %s.cert is; %s", path, why)
+	}
 }
 
 func (k *checker) broker(b *Broker) {
@@ -85,7 +136,7 @@ func (k *checker) broker(b *Broker) {
 		u, err := url.Parse(string(b.ManagementURL))
 		if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
 			k.badf("broker.management_url", managementForm)
-		} else if err := amqpx.CheckURL(string(b.ManagementURL)); err != nil {
+		} else if err := brokerurl.Check(string(b.ManagementURL)); err != nil {
 			k.badf("broker.management_url", "%v", err)
 		}
 	}
@@ -98,68 +149,41 @@ func (k *checker) broker(b *Broker) {
 			}
 		}
 	}
-	if (b.TLS.Cert == "") != (b.TLS.Key == "") {
-		missing, there := "key", "cert"
-		if b.TLS.Cert == "" {
-			missing, there = "cert", "key"
-		}
-		k.badf("broker.tls."+missing, "is not set, but broker.tls.%s is; a client certificate needs both", there)
-	}
+	k.pair("broker.tls", b.TLS.Cert, b.TLS.Key, "a client certificate needs both")
 	if b.ExternalAuth && (b.TLS.Cert == "" || !secure) {
 		k.badf("broker.external_auth", "true; it needs amqps:// and a client certificate (broker.tls.cert and broker.tls.key)")
 	}
 	k.client(b)
 }
 
-// client checks what amqpx has the bounds of. A 0 that somebody has written down
-// is a 0, and not the default.
+// client checks what amqpx bounds.
 func (k *checker) client(b *Broker) {
-	given := b.client()
-	c := given.WithDefaults()
-	c.URL = "amqp://checked-above/"
-	for path, put := range map[string]func(){
-		"heartbeat":     func() { c.Heartbeat = given.Heartbeat },
-		"dial_timeout":  func() { c.DialTimeout = given.DialTimeout },
-		"reconnect_min": func() { c.ReconnectMin = given.ReconnectMin },
-		"reconnect_max": func() { c.ReconnectMax = given.ReconnectMax },
-		"send_timeout":  func() { c.SendTimeout = given.SendTimeout },
-		"max_in_flight": func() { c.MaxInFlight = given.MaxInFlight },
-		"max_body":      func() { c.MaxBody = given.MaxBody },
-
-		"max_route_queues": func() { c.MaxRouteQueues = given.MaxRouteQueues },
-	} {
-		if k.given("broker." + path) {
-			put()
+	c := Config{Broker: Broker{Config: b.WithDefaults()}}
+	c.Broker.Config.URL, c.Broker.Config.URLs = "amqp://checked-above/", nil
+	for _, s := range settings {
+		if k.given(s.path) { // a 0 that was written down is a 0
+			if v := reflect.ValueOf(s.field(&c)).Elem(); strings.HasPrefix(s.path, "broker.") && v.CanInt() {
+				v.Set(reflect.ValueOf(s.field(&Config{Broker: *b})).Elem())
+			}
 		}
 	}
-	k.fields(c.Validate(), "broker")
+	k.fieldErrors(c.Broker.Config.Validate(), "broker")
 }
 
-// brokerURL tells whether the URL is amqps.
+// brokerURL checks a URL and reports whether it is amqps.
 func (k *checker) brokerURL(path string, u URL) (secure bool) {
-	if _, err := amqpx.ParseURL(string(u)); err != nil {
+	if _, err := brokerurl.Parse(string(u)); err != nil {
 		k.badf(path, "%v", err)
 	}
 	return strings.HasPrefix(string(u), "amqps:")
 }
 
-// short is a duration in an error.
-func short(d time.Duration) string { return topology.FormatDuration(d) }
-
 func (k *checker) delay(d *Delay) {
-	switch d.Strategy {
-	case StrategyBucket, StrategyTTL, StrategyPlugin, StrategyNative, StrategyAuto:
-	default:
-		k.badf("delay.strategy", "%q; expected auto, bucket, ttl, plugin or native", yamldoc.Clip(d.Strategy))
-	}
 	if err := topology.CheckPrefix(d.Prefix); err != nil {
-		k.fields(err, "delay")
-	}
-	if d.QueueType != topology.Quorum && d.QueueType != topology.Classic {
-		k.badf("delay.queue_type", "%q; expected quorum or classic", yamldoc.Clip(string(d.QueueType)))
+		k.fieldErrors(err, "delay")
 	}
 	k.layout(*d, d.Bucket, "delay.bucket")
-	if d.Strategy == StrategyAuto && topology.IsForeignLayout(d.Bucket.Layout) {
+	if d.Strategy == StrategyAuto && foreign.IsLayout(d.Bucket.Layout) {
 		k.badf("delay.strategy", "auto; the layout %s needs strategy: bucket", d.Bucket.Layout)
 	}
 	for i, l := range d.Previous {
@@ -169,10 +193,28 @@ func (k *checker) delay(d *Delay) {
 	case len(d.TTL.Delays) == 0 && d.Strategy == StrategyTTL:
 		k.badf("delay.ttl.delays", "is empty; list the delays of the ttl strategy, such as [60s, 15m]")
 	case len(d.TTL.Delays) > 0:
-		k.fields(dlx.TTLConfig{Delays: d.TTL.Delays}.Validate(), "delay.ttl")
+		k.fieldErrors(dlx.TTLConfig{Delays: d.TTL.Delays}.Validate(), "delay.ttl")
 	}
-	k.plugin(&d.Plugin)
+	if p := d.Plugin; p.Max > 0 && p.Max < p.Min && p.Min <= plugin.MaxDelay {
+		k.badf("delay.plugin.min", "%s; expected at most delay.plugin.max, %s", topology.FormatDuration(p.Min), topology.FormatDuration(p.Max))
+	}
 	k.native(d.Native.Queues, "delay.native")
+	k.lead(d)
+}
+
+// lead refuses a lead that no message can have or no consumer heeds.
+func (k *checker) lead(d *Delay) {
+	path, value := "delay.lead", topology.FormatDuration(d.Lead)
+	if d.Exact {
+		path, value = "delay.exact", "true"
+	}
+	switch {
+	case d.Lead == 0:
+	case d.Strategy == StrategyTTL:
+		k.badf(path, "%s; the ttl strategy has only the delays that are declared, and none less a lead; use strategy: bucket", value)
+	case d.Foreign():
+		k.badf(path, "%s; consumers of the layout %s do not hold messages; leave it out", value, d.Bucket.Layout)
+	}
 }
 
 // native checks the number of holding queues.
@@ -181,12 +223,12 @@ func (k *checker) native(queues int, path string) {
 		k.badf(path+".queues", "0; expected 1 or more; leave it out for the default")
 		return
 	}
-	k.fields(dlx.NativeConfig{Queues: queues}.Validate(), path)
+	k.fieldErrors(dlx.NativeConfig{Queues: queues}.Validate(), path)
 }
 
 func (k *checker) previous(d Delay, p Previous, path string) {
 	d.QueueType = cmp.Or(p.QueueType, d.QueueType)
-	if p.QueueType != "" && p.QueueType != topology.Quorum && p.QueueType != topology.Classic {
+	if p.QueueType != "" && !slices.Contains(queueTypes, string(p.QueueType)) {
 		k.badf(path+".queue_type", "%q; expected quorum or classic", yamldoc.Clip(string(p.QueueType)))
 	}
 	strategy := cmp.Or(p.Strategy, StrategyBucket)
@@ -194,7 +236,7 @@ func (k *checker) previous(d Delay, p Previous, path string) {
 	case StrategyBucket:
 		k.layout(d, Layout{Layout: p.Layout, Radices: p.Radices, Resolution: p.Resolution}, path)
 	case StrategyTTL:
-		k.fields(dlx.TTLConfig{Delays: p.Delays}.Validate(), path)
+		k.fieldErrors(dlx.TTLConfig{Delays: p.Delays}.Validate(), path)
 	case StrategyPlugin:
 	case StrategyNative:
 		k.native(p.Queues, path)
@@ -212,70 +254,55 @@ func (k *checker) previous(d Delay, p Previous, path string) {
 
 func (k *checker) layout(d Delay, l Layout, path string) {
 	switch {
-	case topology.IsForeignLayout(l.Layout):
+	case foreign.IsLayout(l.Layout):
 		k.foreignLayout(d, l, path)
 	case l.Resolution == 0 && k.given(path+".resolution"):
 		k.badf(path+".resolution", "0s; expected 10ms or more; leave it out for the default")
 	case l.Layout != "" && !slices.Contains(layouts, l.Layout):
 		k.badf(path+".layout", "%q; expected binary, celery, clock, hex or nservicebus, or radices instead", yamldoc.Clip(l.Layout))
 	default:
-		k.fields(Delay{}.layout(l).Validate(), path)
+		k.fieldErrors(Delay{}.bucketConfig(l).Validate(), path)
 	}
 }
 
 var layouts = []string{dlx.LayoutClock, dlx.LayoutHex, dlx.LayoutBinary}
 
-// foreignLayout checks what another system has decided.
+// foreignLayout checks a layout of another system.
 func (k *checker) foreignLayout(d Delay, l Layout, path string) {
 	if len(l.Radices) > 0 || k.given(path+".radices") {
 		k.badf(path+".radices", "are set; the layout %s has its own", l.Layout)
 	}
 	if l.Resolution != 0 && l.Resolution != time.Second || l.Resolution == 0 && k.given(path+".resolution") {
-		k.badf(path+".resolution", "%s; expected 1s, which the layout %s has", short(l.Resolution), l.Layout)
+		k.badf(path+".resolution", "%s; expected 1s, which the layout %s has", topology.FormatDuration(l.Resolution), l.Layout)
 	}
 	if l.Layout == dlx.LayoutNServiceBus && d.QueueType == topology.Classic {
 		k.badf(path+".layout", "%s; it needs queue_type: quorum", l.Layout)
 	}
 }
 
-func (k *checker) plugin(p *Plugin) {
-	if (p.Max != 0 || k.given("delay.plugin.max")) && (p.Max < time.Millisecond || p.Max > plugin.MaxDelay) {
-		k.badf("delay.plugin.max", "%s; expected 1ms to %s", short(p.Max), short(plugin.MaxDelay))
-	}
-	switch {
-	case p.Min < 0 || p.Min > plugin.MaxDelay:
-		k.badf("delay.plugin.min", "%s; expected 0s to %s", short(p.Min), short(plugin.MaxDelay))
-	case p.Max > 0 && p.Max < p.Min:
-		k.badf("delay.plugin.min", "%s; expected at most delay.plugin.max, %s", short(p.Min), short(p.Max))
-	}
-	for _, f := range []struct {
-		name string
-		d    time.Duration
-	}{{"min", p.Min}, {"max", p.Max}} {
-		if f.d%time.Millisecond != 0 {
-			k.badf("delay.plugin."+f.name, "%s; expected whole milliseconds", short(f.d))
+// fieldErrors turns the errors of other packages about fields of their Config into problems of the
+// settings under path.
+func (k *checker) fieldErrors(err error, path string) {
+	for _, e := range unjoined(err) {
+		if f, ok := errors.AsType[*topology.FieldError](e); ok {
+			k.badf(path+"."+snake(f.Field), "%s; expected %s", f.Given(), f.Want)
+		} else {
+			k.badf(path, "%v", e)
 		}
 	}
 }
 
-// fields turns what other packages say about their Config's fields into
-// problems of the settings under path.
-func (k *checker) fields(err error, path string) {
-	if err == nil {
-		return
-	}
-	if list, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range list.Unwrap() {
-			k.fields(e, path)
-		}
-		return
-	}
-	f, ok := errors.AsType[*topology.FieldError](err)
+// unjoined returns the errors that err joins, at any depth.
+func unjoined(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
-		k.badf(path, "%v", err)
-		return
+		return slices.DeleteFunc([]error{err}, func(err error) bool { return err == nil })
 	}
-	k.badf(path+"."+snake(f.Field), "%s; expected %s", f.Given(), f.Want)
+	var list []error
+	for _, e := range joined.Unwrap() {
+		list = append(list, unjoined(e)...)
+	}
+	return list
 }
 
 // snake is the YAML key of a Go field: QueueType -> queue_type.
@@ -290,7 +317,7 @@ func snake(field string) string {
 	return b.String()
 }
 
-// destinations finds those whose name is too long for a strategy's routing keys.
+// destinations reports those whose name is too long for a strategy's routing keys.
 func (k *checker) destinations(c *Config) {
 	strategies, err := c.offline()
 	if err != nil {

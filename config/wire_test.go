@@ -2,15 +2,19 @@ package config
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -19,12 +23,13 @@ import (
 const wireFile = "../docs/wire.json"
 
 // wireVersion rises when a program that follows an earlier docs/wire.md would be wrong.
-const wireVersion = 1
+const wireVersion = 2
 
 type wireVectors struct {
-	Version int
-	Layouts []wireLayout
-	Retries []wireRetry
+	Version  int
+	Layouts  []wireLayout
+	Messages []wireMessage
+	Retries  []wireRetry
 }
 
 type wireLayout struct {
@@ -78,6 +83,20 @@ type wirePublish struct {
 	Mandatory  bool           `json:"mandatory"`
 	WaitsMS    int64          `json:"waits_ms"`
 	Hops       int            `json:"hops"`
+}
+
+// wireMessage is what is published for an instant, by the first layout: of a delay, which has
+// one by the producer's clock, or asked for.
+type wireMessage struct {
+	Queue      string         `json:"queue"`
+	NowMS      int64          `json:"now_ms"`
+	DelayMS    int64          `json:"delay_ms,omitempty"`
+	DueMS      int64          `json:"due_ms"`
+	LeadMS     int64          `json:"lead_ms,omitempty"`
+	OffsetMS   int64          `json:"clock_offset_ms,omitempty"`
+	Exchange   string         `json:"exchange"`
+	RoutingKey string         `json:"routing_key"`
+	Headers    map[string]any `json:"headers"`
 }
 
 type wireRetry struct {
@@ -194,6 +213,70 @@ func routeVector(t *testing.T, s amqpx.Strategy, target wireTarget, delay time.D
 	return v
 }
 
+// wireMessages are what a client publishes to a broker in memory, as it lies there.
+func wireMessages(t *testing.T) (list []wireMessage) {
+	t.Helper()
+	const instant = 0
+	for _, c := range []struct{ delay, until, lead, offset time.Duration }{
+		{delay: 90 * time.Second},
+		{delay: 90 * time.Second, lead: 400 * time.Millisecond},
+		{delay: 1234 * time.Millisecond, lead: 400 * time.Millisecond},
+		{delay: 300 * time.Millisecond, lead: 400 * time.Millisecond},
+		{delay: instant, until: 90 * time.Second},
+		{delay: instant, until: time.Hour + time.Millisecond, lead: time.Minute},
+		{delay: instant, until: 90 * time.Second, offset: 19 * time.Millisecond},
+		{delay: instant, until: 90 * time.Second, offset: 250 * time.Millisecond},
+		{delay: instant, until: 90 * time.Second, lead: 400 * time.Millisecond, offset: -time.Hour},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			srv := amqptest.NewServer(amqptest.Options{})
+			defer srv.Close()
+			client, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Lead: c.lead})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = client.Close(context.Background()) }()
+			now := time.Now()
+			m := amqpx.Message{Queue: "orders.expire", Delay: c.delay, ClockOffset: c.offset}
+			if c.until > 0 {
+				m.DeliverAt = now.Add(c.until + c.offset)
+			}
+			if err := client.Send(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, wireMessage{
+				Queue: m.Queue, NowMS: now.UnixMilli(), DelayMS: c.delay.Milliseconds(), DueMS: now.Add(c.delay + c.until + c.offset).UnixMilli(),
+				LeadMS: c.lead.Milliseconds(), OffsetMS: c.offset.Milliseconds(),
+			})
+			list[len(list)-1].read(t, srv, client.Strategy(), max(0, c.delay+c.until-c.lead))
+		})
+	}
+	return list
+}
+
+// read takes the message out of the queue in which it waits.
+func (m *wireMessage) read(t *testing.T, srv *amqptest.Server, s amqpx.Strategy, delay time.Duration) {
+	t.Helper()
+	conn, err := srv.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Route(topology.Destination{Queue: m.Queue}, delay, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, ok, err := ch.Get(cmp.Or(r.Queue, m.Queue), true)
+	if err != nil || !ok {
+		t.Fatalf("no message in %q: %v", r.Queue, err)
+	}
+	m.Exchange, m.RoutingKey, m.Headers = d.Exchange, d.RoutingKey, d.Headers
+}
+
 func wireRetries() (list []wireRetry) {
 	for _, r := range []topology.Retry{
 		{},
@@ -243,6 +326,8 @@ func (v wireVectors) text(t *testing.T) []byte {
 		b.WriteString("}")
 	}
 	b.WriteString("],\n")
+	lines("messages", len(v.Messages), func(i int) any { return v.Messages[i] })
+	b.WriteString(",\n")
 	lines("retries", len(v.Retries), func(i int) any { return v.Retries[i] })
 	b.WriteString("}\n")
 	return b.Bytes()
@@ -251,7 +336,7 @@ func (v wireVectors) text(t *testing.T) []byte {
 // The vectors are those of the code. A line that changes is a message that a program in
 // another language sends nowhere.
 func TestWireVectors(t *testing.T) {
-	v := wireVectors{Version: wireVersion, Retries: wireRetries()}
+	v := wireVectors{Version: wireVersion, Messages: wireMessages(t), Retries: wireRetries()}
 	for _, c := range wireConfigurations {
 		var l wireLayout
 		l.fill(t, c.delay, c.delays, c.targets)

@@ -33,7 +33,7 @@ type BucketConfig struct {
 	// dead-letters at least once (RabbitMQ 3.10 or later). Classic queues are
 	// faster, and can lose messages when a broker dies between two hops.
 	QueueType topology.QueueType
-	// TopicPermissions lets messages enter through one topic exchange, where
+	// TopicPermissions has messages enter through one topic exchange, where
 	// the broker holds each routing key against the user's topic permissions.
 	// Without it they enter through a fanout exchange per queue, which is
 	// faster and needs only the right to write to it.
@@ -161,12 +161,12 @@ func (b *Bucket) Name() string { return "bucket" }
 // Prefix begins the names of all broker objects.
 func (b *Bucket) Prefix() string { return b.prefix }
 
-// MaxDelay is the longest delay: all digits at their largest.
+// MaxDelay returns the longest delay: all digits at their largest.
 func (b *Bucket) MaxDelay() time.Duration {
 	return time.Duration(b.layout.max) * b.layout.resolution
 }
 
-// Resolution is the step to which delays are rounded up.
+// Resolution returns the step to which delays are rounded up.
 func (b *Bucket) Resolution() time.Duration { return b.layout.resolution }
 
 // Bindings connect the delivery exchange with the destination's target queue.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 func TestBucketConfigErrors(t *testing.T) {
@@ -265,7 +266,7 @@ func TestBucketTopology(t *testing.T) {
 				t.Fatalf("%+v: queue %+v", c, q)
 			}
 			quorum := q.Type == topology.Quorum
-			if q.DeadLetter.AtLeastOnce != quorum || (q.Overflow == topology.OverflowRejectPublish) != quorum {
+			if q.DeadLetter.AtLeastOnce != quorum || (q.Overflow == argument.RejectPublish) != quorum {
 				t.Errorf("%+v: queue %s: at least once %v, overflow %q", c, q.Name, q.DeadLetter.AtLeastOnce, q.Overflow)
 			}
 			if other, ok := ttls[*q.MessageTTL]; ok || *q.MessageTTL > topology.MaxTTL {

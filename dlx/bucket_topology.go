@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // Topology is the delivery exchange, a queue with its entry exchange for each
@@ -78,7 +79,7 @@ func delayQueue(name string, ttl time.Duration, next string, qt topology.QueueTy
 	}
 	if qt == topology.Quorum {
 		q.DeadLetter.AtLeastOnce = true
-		q.Overflow = topology.OverflowRejectPublish // any other turns at-least-once off
+		q.Overflow = argument.RejectPublish // any other turns at-least-once off
 		limit := topology.NoDeliveryLimit
 		q.DeliveryLimit = &limit
 	}

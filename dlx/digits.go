@@ -41,7 +41,7 @@ func (l *layout) number(delay, tolerance time.Duration) (n int64, d digits, hops
 	return n, d, hops, true
 }
 
-// write gives the digits of n and how many of them are not 0, which is the
+// write returns the digits of n and how many of them are not 0, which is the
 // number of queues that the message passes through.
 func (l *layout) write(n int64) (d digits, hops int) {
 	for i := len(l.radices) - 1; i >= 0 && n > 0; i-- {
@@ -54,7 +54,7 @@ func (l *layout) write(n int64) (d digits, hops int) {
 	return d, hops
 }
 
-// fewestHops gives the number from lo to hi with the fewest digits other than
+// fewestHops returns the number from lo to hi with the fewest digits other than
 // 0, and of those the smallest.
 //
 // Only lo itself and lo rounded up to each position can be that number: a larger

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 )
 
 // Layouts of other systems, which Levels takes.
 const (
-	LayoutNServiceBus = topology.NServiceBus
-	LayoutCelery      = topology.Celery
+	LayoutNServiceBus = foreign.NServiceBus
+	LayoutCelery      = foreign.Celery
 )
 
 // HeaderNServiceBusDelay is on messages that NServiceBus delays, an int32 in seconds.
@@ -49,7 +51,7 @@ func (c LevelsConfig) Validate() error {
 	c = c.WithDefaults()
 	errs := []error{checkNames("levels", c.Prefix, c.QueueType)}
 	switch {
-	case !topology.IsForeignLayout(c.Layout):
+	case !foreign.IsLayout(c.Layout):
 		errs = append(errs, &topology.FieldError{Of: "levels", Field: "Layout", Value: c.Layout, Want: "celery or nservicebus"})
 	case c.Layout == LayoutNServiceBus && c.QueueType == topology.Classic:
 		errs = append(errs, &topology.FieldError{Of: "levels", Field: "QueueType", Value: string(c.QueueType), Want: "quorum; NServiceBus has its delays in no others"})
@@ -88,9 +90,9 @@ func NewLevels(c LevelsConfig) (*Levels, error) {
 		return nil, err
 	}
 	l.tag = c.Layout
-	s := &Levels{system: c.Layout, prefix: c.Prefix, layout: l, queueType: c.QueueType, deliver: topology.ForeignDelivery(c.Layout)}
+	s := &Levels{system: c.Layout, prefix: c.Prefix, layout: l, queueType: c.QueueType, deliver: foreign.Delivery(c.Layout)}
 	for i := range l.radices {
-		s.names = append(s.names, topology.ForeignLevel(c.Layout, i))
+		s.names = append(s.names, foreign.Level(c.Layout, i))
 	}
 	return s, nil
 }
@@ -106,7 +108,7 @@ func (s *Levels) MaxDelay() time.Duration {
 	return time.Duration(s.layout.max) * s.layout.resolution
 }
 
-// Resolution is the step to which delays are rounded up, a second.
+// Resolution returns the step to which delays are rounded up, a second.
 func (s *Levels) Resolution() time.Duration { return s.layout.resolution }
 
 // Topology is the parked queue, and the levels as the other system declares them.
@@ -133,7 +135,7 @@ func (s *Levels) Topology() topology.Topology {
 func (s *Levels) queue(name string, ttl time.Duration, next string) topology.Queue {
 	q := delayQueue(name, ttl, next, s.queueType)
 	q.DeliveryLimit = nil
-	q.Overflow = topology.OverflowRejectPublish
+	q.Overflow = argument.RejectPublish
 	return q
 }
 
@@ -144,7 +146,7 @@ func (s *Levels) queue(name string, ttl time.Duration, next string) topology.Que
 func (s *Levels) Bindings(dest topology.Destination) []topology.Binding {
 	return []topology.Binding{{
 		Exchange: s.deliver, Queue: dest.TargetQueue(s.prefix),
-		RoutingKey: topology.ForeignBinding + dest.Key(s.prefix),
+		RoutingKey: foreign.Binding + dest.Key(s.prefix),
 	}}
 }
 
@@ -154,7 +156,7 @@ func (s *Levels) Bindings(dest topology.Destination) []topology.Binding {
 //
 // Its errors are those of Bucket.Route.
 func (s *Levels) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
-	key, err := destinationKey(s.Name(), dest, s.prefix, len(topology.ForeignBinding))
+	key, err := destinationKey(s.Name(), dest, s.prefix, len(foreign.Binding))
 	if err != nil {
 		return topology.Route{}, err
 	}

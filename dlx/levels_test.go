@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 )
 
 // declared is what another system declares and publishes. celery.json was recorded
@@ -125,7 +126,7 @@ func TestLevelsAreTheirs(t *testing.T) {
 			}
 		}
 		for _, name := range namesOf(newLevels(t, c).Topology()) {
-			system, ok := topology.Foreign(name)
+			system, ok := foreign.System(name)
 			if parked := name == topology.ParkedQueue(topology.DefaultPrefix); ok == parked || ok && system != c.Layout {
 				t.Errorf("%s belongs to %q, %t", name, system, ok)
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // Looking at a message costs it nothing: every quorum queue has a delivery limit
@@ -32,7 +33,7 @@ func TestQuorumQueuesHaveADeliveryLimitThatNobodyReaches(t *testing.T) {
 		if q.Type == topology.Classic {
 			want = nil
 		}
-		if got := q.Table()[topology.ArgDeliveryLimit]; got != want {
+		if got := q.Table()[argument.DeliveryLimit]; got != want {
 			t.Errorf("%s queue %s: limit %v, want %v", q.Type, q.Name, got, want)
 		}
 	}

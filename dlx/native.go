@@ -119,14 +119,14 @@ func (n *Native) key(number int, dest string) string {
 }
 
 // Bindings connect the delivery exchange with the destination's target queue.
-// Route says whether the destination is possible at all.
+// Route checks whether the destination is possible at all.
 func (n *Native) Bindings(dest topology.Destination) []topology.Binding {
 	return []topology.Binding{{
 		Exchange: n.deliver, Queue: dest.TargetQueue(n.prefix), RoutingKey: nativeTag + ".*." + dest.Key(n.prefix),
 	}}
 }
 
-// Route gives the way through one of the holding queues, with the name of the
+// Route returns the way through one of the holding queues, with the name of the
 // header that is to carry the instant at which delay ends, rounded up to whole
 // milliseconds. A tolerance changes nothing: there is one hop for every delay.
 //
@@ -184,8 +184,8 @@ func spread(key string, ms int64) uint64 {
 	return h>>32 ^ h>>11
 }
 
-// Canary gives what proves that a broker delays: the bindings to a queue that a
-// client declares for it, named topology.CanaryQueue and something of its own, and
+// Canary returns what proves that a broker delays: the bindings to a queue that a
+// client declares for it, named naming.CanaryQueue and something of its own, and
 // a way through each holding queue to there. A message whose header has an instant
 // to come must arrive after one without the header that was published behind it.
 func (n *Native) Canary(queue string) ([]topology.Binding, []topology.Route) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 func TestNativeConfigErrors(t *testing.T) {
@@ -137,7 +138,7 @@ func TestNativeSpreads(t *testing.T) {
 func TestNativeCanary(t *testing.T) {
 	for _, c := range []dlx.NativeConfig{{}, {Queues: 12, TopicPermissions: true}} {
 		s := newNative(t, c)
-		queue := topology.CanaryQueue("delay") + "x"
+		queue := naming.CanaryQueue("delay") + "x"
 		bindings, routes := s.Canary(queue)
 		top, err := s.Topology().Merge(topology.Topology{Queues: []topology.Queue{{Name: queue}}, Bindings: bindings})
 		if err != nil {

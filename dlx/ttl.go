@@ -17,7 +17,7 @@ type TTLConfig struct {
 	// Delays are the delays that can be used: whole milliseconds from 1ms to
 	// ten years, each once, at most 1000. A delay of 0 needs none.
 	Delays []time.Duration
-	// RoundUp gives a delay that is not declared the next longer one that is.
+	// RoundUp replaces a delay that is not declared by the next longer one that is.
 	// Otherwise such a delay is an error.
 	RoundUp bool
 	// QueueType is the type of the delay queues. Default topology.Quorum; see
@@ -113,10 +113,10 @@ func (t *TTL) Name() string { return "ttl" }
 // Prefix begins the names of all broker objects.
 func (t *TTL) Prefix() string { return t.prefix }
 
-// MaxDelay is the longest declared delay.
+// MaxDelay returns the longest declared delay.
 func (t *TTL) MaxDelay() time.Duration { return t.delays[len(t.delays)-1] }
 
-// Declares tells whether a delay is one of the declared ones, exactly.
+// Declares reports whether a delay is one of the declared ones, exactly.
 func (t *TTL) Declares(delay time.Duration) bool {
 	_, ok := slices.BinarySearch(t.delays, delay)
 	return ok
@@ -141,7 +141,7 @@ func (t *TTL) Topology() topology.Topology {
 }
 
 // Bindings connect the delivery exchange with the destination's target queue.
-// Route says whether the destination is possible at all.
+// Route checks whether the destination is possible at all.
 func (t *TTL) Bindings(dest topology.Destination) []topology.Binding {
 	return []topology.Binding{{
 		Exchange:   t.deliver,
@@ -150,7 +150,7 @@ func (t *TTL) Bindings(dest topology.Destination) []topology.Binding {
 	}}
 }
 
-// Route gives the exchange and the routing key that carry a message for exactly
+// Route returns the exchange and the routing key that carry a message for exactly
 // delay, which must be 0 or declared; with a tolerance, or with RoundUp, for the
 // next longer declared one.
 //

@@ -5,14 +5,16 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // What live.Management inspects tells which exchanges a broker must lose before it
 // becomes RabbitMQ 4.3.
 func ExampleSurvey() {
-	found := topology.Live{
-		Exchanges: map[string]topology.LiveExchange{"orders": {
-			Kind: "x-delayed-message", Arguments: map[string]any{topology.ArgDelayedType: "topic"}, Held: 1200, HeldKnown: true,
+	found := observed.Broker{
+		Exchanges: map[string]observed.Exchange{"orders": {
+			Kind: "x-delayed-message", Arguments: map[string]any{argument.DelayedType: "topic"}, Held: 1200, HeldKnown: true,
 		}},
 		Bindings: []topology.Binding{{Exchange: "orders", Queue: "orders.expire", RoutingKey: "order.#"}},
 	}

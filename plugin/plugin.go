@@ -7,9 +7,10 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// MaxDelay is the longest delay of the plugin: 2^32-1 ms, about 49.7 days. The
+// MaxDelay returns the longest delay of the plugin: 2^32-1 ms, about 49.7 days. The
 // plugin does not delay a message with a longer one at all.
 const MaxDelay = math.MaxUint32 * time.Millisecond
 
@@ -27,7 +28,7 @@ const (
 type Config struct {
 	// Prefix begins the names of all broker objects. Default "delay".
 	Prefix string
-	// MaxDelay is the longest delay that is accepted: whole milliseconds from 1ms
+	// MaxDelay returns the longest delay that is accepted: whole milliseconds from 1ms
 	// to 2^32-1 ms. Default 2^32-1 ms. The plugin holds about 3 kB of memory per
 	// waiting message on one node, so a lower bound is wise.
 	MaxDelay time.Duration
@@ -112,14 +113,14 @@ func (s *Strategy) Topology() topology.Topology {
 	t := topology.DeliveryTopology(s.prefix)
 	t.Exchanges = append(t.Exchanges, topology.Exchange{
 		Name: s.exchange, Kind: exchangeKind,
-		Arguments: map[string]any{topology.ArgDelayedType: "topic"},
+		Arguments: map[string]any{argument.DelayedType: "topic"},
 	})
 	t.Bindings = append(t.Bindings, topology.Binding{Exchange: s.exchange, ToExchange: s.deliver, RoutingKey: "#"})
 	return t
 }
 
 // Bindings connect the delivery exchange with the destination's target queue.
-// Route says whether the destination is possible at all.
+// Route checks whether the destination is possible at all.
 func (s *Strategy) Bindings(dest topology.Destination) []topology.Binding {
 	return []topology.Binding{{
 		Exchange:   s.deliver,
@@ -128,7 +129,7 @@ func (s *Strategy) Bindings(dest topology.Destination) []topology.Binding {
 	}}
 }
 
-// Route gives the exchange, the routing key and the x-delay header that carry a
+// Route returns the exchange, the routing key and the x-delay header that carry a
 // message for delay, rounded up to whole milliseconds. A tolerance changes
 // nothing: the plugin's delays are exact.
 //

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // Delayed is an x-delayed-message exchange of a virtual host.
@@ -16,7 +17,7 @@ type Delayed struct {
 	// Waiting is how many messages the node that was asked holds for it, nil if that
 	// was not told.
 	Waiting *int64 `json:"waiting"`
-	// Own tells that it belongs to rabbitdelay's strategy plugin.
+	// Own reports whether it belongs to rabbitdelay's strategy plugin.
 	Own bool `json:"own"`
 	// Bound is what it routes to; From are the exchanges that route to it.
 	Bound []Bound  `json:"bound"`
@@ -33,14 +34,14 @@ type Bound struct {
 
 // Survey finds the x-delayed-message exchanges of a virtual host, ordered by name.
 // Prefix is that of rabbitdelay's objects.
-func Survey(found topology.Live, prefix string) []Delayed {
+func Survey(found observed.Broker, prefix string) []Delayed {
 	list := []Delayed{}
 	for name, e := range found.Exchanges {
 		if e.Kind != exchangeKind {
 			continue
 		}
 		d := Delayed{Name: name, Own: name == exchangeName(prefix), Bound: []Bound{}, From: []string{}}
-		d.Type, _ = e.Arguments[topology.ArgDelayedType].(string)
+		d.Type, _ = e.Arguments[argument.DelayedType].(string)
 		if e.HeldKnown {
 			d.Waiting = &e.Held
 		}

@@ -6,14 +6,15 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 func TestSurvey(t *testing.T) {
-	delayed := func(kind string, held int64, known bool) topology.LiveExchange {
-		return topology.LiveExchange{Kind: "x-delayed-message", Arguments: map[string]any{"x-delayed-type": kind}, Held: held, HeldKnown: known}
+	delayed := func(kind string, held int64, known bool) observed.Exchange {
+		return observed.Exchange{Kind: "x-delayed-message", Arguments: map[string]any{"x-delayed-type": kind}, Held: held, HeldKnown: known}
 	}
-	list := plugin.Survey(topology.Live{
-		Exchanges: map[string]topology.LiveExchange{
+	list := plugin.Survey(observed.Broker{
+		Exchanges: map[string]observed.Exchange{
 			"orders": delayed("topic", 7, true), "delay.plugin": delayed("topic", 0, true), "blind": delayed("", 0, false),
 			"amq.topic": {Kind: "topic"},
 		},

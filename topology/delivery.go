@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // DeliveryExchange is the topic exchange in which every strategy ends. Its
@@ -14,25 +16,6 @@ func DeliveryExchange(prefix string) string { return prefix + ".deliver" }
 // ParkedQueue holds messages whose destination is gone. The fanout exchange of
 // the same name feeds it.
 func ParkedQueue(prefix string) string { return prefix + ".parked" }
-
-// LockQueue is the queue by which one connection at a time makes the bindings of a
-// layout on a broker before RabbitMQ 4.3. It is exclusive to that connection.
-func LockQueue(prefix string) string { return prefix + ".lock" }
-
-// CreationLock is the queue by which one connection at a time creates a queue. It is
-// exclusive to that connection.
-func CreationLock(prefix, queue string) string {
-	sum := sha256.Sum256([]byte(queue))
-	return LockQueue(prefix) + "." + base64.RawURLEncoding.EncodeToString(sum[:12])
-}
-
-// CanaryQueue begins the names of the temporary queues to which a client sends
-// messages that prove that the broker delays by an instant.
-func CanaryQueue(prefix string) string { return prefix + ".canary." }
-
-// RequeueConsumer begins the tags of the consumers by which a run of requeue takes
-// messages.
-const RequeueConsumer = "requeue-"
 
 // DeliveryTopology returns the objects that all strategies share: the delivery exchange
 // and, as its alternate, the parked queue. They depend on neither the queue
@@ -44,7 +27,7 @@ func DeliveryTopology(prefix string) Topology {
 	return t
 }
 
-// ParkedTopology is the parked queue with its exchange.
+// ParkedTopology returns the parked queue with its exchange.
 func ParkedTopology(prefix string) Topology {
 	parked := ParkedQueue(prefix)
 	return Topology{
@@ -54,7 +37,7 @@ func ParkedTopology(prefix string) Topology {
 	}
 }
 
-// RouteQueue is the queue that forwards to the exchange of an exchange
+// RouteQueue returns the queue that forwards to the exchange of an exchange
 // destination: messages expire in it at once and are dead-lettered to the
 // exchange with the destination's routing key. It is always a quorum queue with
 // at-least-once dead-lettering, because a classic one would silently drop
@@ -67,7 +50,7 @@ func (d Destination) RouteQueue(prefix string) Queue {
 		Type:       Quorum,
 		MessageTTL: &ttl,
 		DeadLetter: &DeadLetter{Exchange: d.Exchange, RoutingKey: &key, AtLeastOnce: true},
-		Overflow:   OverflowRejectPublish,
+		Overflow:   argument.RejectPublish,
 	}.unlimited()
 }
 

@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Destination is where a delayed message ends: a queue, or an exchange (of any
@@ -21,19 +25,45 @@ type Destination struct {
 	// Retry is what consumers of Queue do with a message whose handler failed;
 	// nil means the consumer's own default.
 	Retry *Retry
+	// Lead is how long before its instant a delayed message reaches the consumer, which
+	// holds it until then, at most MaxLead; nil means the client's own. See amqpx.Config.
+	Lead *time.Duration
+	// Ceiling bounds how many tasks of package schedule come here in a second; nil means any
+	// number. An exchange has one for all its routing keys.
+	Ceiling *Ceiling
 	// DeadLetter is the queue for messages whose attempts are used up or that
 	// were rejected; empty means Queue + ".dead".
 	DeadLetter string
 }
 
-// ToExchange tells whether the destination is an exchange.
+// Ceiling is a bound of schedule.Config.Ceilings, which documents it.
+type Ceiling struct {
+	PerSecond float64 // MinPerSecond to MaxPerSecond
+	Burst     int     // 0 means a tenth of PerSecond, at least 1
+}
+
+// Bounds of a Ceiling: one a day, and 100000 a second.
+const (
+	MinPerSecond = 1.0 / (24 * 60 * 60)
+	MaxPerSecond = 100_000
+)
+
+// Valid reports whether it is within its bounds.
+func (c Ceiling) Valid() bool {
+	return c.PerSecond >= MinPerSecond && c.PerSecond <= MaxPerSecond && c.Burst >= 0 && c.Burst <= MaxPerSecond
+}
+
+// MaxLead is the longest lead.
+const MaxLead = time.Minute
+
+// ToExchange reports whether the destination is an exchange.
 func (d Destination) ToExchange() bool { return d.Queue == "" }
 
 // ServerNamed reports whether the broker has named the queue (amq.gen-...). Only the
 // broker makes such a queue, and none beside it for its dead letters.
 func (d Destination) ServerNamed() bool { return strings.HasPrefix(d.Queue, "amq.") }
 
-// DeadLetterQueue is the queue for failed messages of a queue destination.
+// DeadLetterQueue returns the queue for failed messages of a queue destination.
 func (d Destination) DeadLetterQueue() string {
 	if d.DeadLetter != "" {
 		return d.DeadLetter
@@ -53,7 +83,7 @@ func (d Destination) String() string {
 // label is the destination's name in YAML.
 func (d Destination) label() string { return cmp.Or(d.Name, d.String()) }
 
-// TargetQueue is the queue to which delay strategies bind the destination: the
+// TargetQueue returns the queue to which delay strategies bind the destination: the
 // queue itself, or the route queue that forwards to the exchange. Different
 // destinations have different target queues.
 func (d Destination) TargetQueue(prefix string) string {
@@ -63,13 +93,13 @@ func (d Destination) TargetQueue(prefix string) string {
 	return routeQueueName(prefix, d.Exchange, d.RoutingKey)
 }
 
-// Key is the part of a routing key that names the destination: the target
+// Key returns the part of a routing key that names the destination: the target
 // queue's name with topic wildcards escaped, so that it can stand in a binding.
 func (d Destination) Key(prefix string) string {
 	return escapeTopicWords(d.TargetQueue(prefix))
 }
 
-// DestinationOf is the destination with this Key. It is false for an exchange
+// DestinationOf returns the destination with this Key. It is false for an exchange
 // destination whose name is too long to stand in it.
 func DestinationOf(prefix, key string) (Destination, bool) {
 	words := strings.Split(key, ".")
@@ -110,7 +140,7 @@ func escapeTopicWords(name string) string {
 	return strings.Join(words, ".")
 }
 
-// Queues are what a queue destination needs: the queue and its dead-letter
+// Queues returns what a queue destination needs: the queue and its dead-letter
 // queue. Messages that the broker gives up on, for example because of a
 // policy's length or delivery limit, go to the dead-letter queue too instead of
 // being dropped.
@@ -119,7 +149,7 @@ func (d Destination) Queues(t QueueType) []Queue {
 	q := Queue{Name: d.Queue, Type: t, DeadLetter: &DeadLetter{RoutingKey: &dead}}
 	if t != Classic {
 		q.DeadLetter.AtLeastOnce = true
-		q.Overflow = OverflowRejectPublish
+		q.Overflow = argument.RejectPublish
 	}
 	return []Queue{Queue{Name: dead, Type: t}.unlimited(), q.unlimited()}
 }
@@ -140,7 +170,7 @@ func (d Destination) Validate(prefix string) error {
 	case d.Queue == "": // the default exchange routes to the queue of that name
 		name = d.RoutingKey
 	}
-	if Reserved(prefix, name) {
+	if naming.Reserved(prefix, name) {
 		return refuse(fmt.Sprintf("belongs to the delay strategies with prefix %q; choose another name or another prefix", prefix))
 	}
 	return nil
@@ -149,7 +179,7 @@ func (d Destination) Validate(prefix string) error {
 // ErrDestination is wrapped by every *KeyError and *DestinationError.
 var ErrDestination = errors.New("invalid destination")
 
-// DestinationError says why messages cannot be sent to a destination.
+// DestinationError explains why messages cannot be sent to a destination.
 type DestinationError struct {
 	Destination Destination
 	Reason      string

@@ -7,7 +7,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// FieldError says which field of a Config is wrong, its value and its bound.
+// FieldError names the field of a Config that is wrong, its value and its bound.
 type FieldError struct {
 	Of    string // whose field, e.g. "bucket"; may be empty
 	Field string // the Go name, e.g. "Resolution"
@@ -23,7 +23,7 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("%s is %s; it must be %s", name, e.Given(), e.Want)
 }
 
-// Given is Value as a message shows it: text in quotes, durations as
+// Given returns Value as a message shows it: text in quotes, durations as
 // FormatDuration writes them.
 func (e *FieldError) Given() string {
 	switch v := e.Value.(type) {

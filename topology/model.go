@@ -1,14 +1,14 @@
-// Package topology describes, as data, what must exist on a RabbitMQ broker:
-// exchanges, queues, bindings and destinations. It reads and validates the YAML
-// form, compares it with what was found on a broker (Compare), and decides what may
-// be deleted there (PlanRemoval).
-//
-// It does no I/O. Package live reads brokers and changes them.
 package topology
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
+	"slices"
+	"strconv"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // QueueType is the value of a queue's x-queue-type argument.
@@ -41,27 +41,25 @@ const (
 	KindDestination Kind = "destination"
 )
 
-// Exchange finds an exchange by name.
+// Exchange returns an exchange by name.
 func (t Topology) Exchange(name string) (Exchange, bool) {
-	for _, e := range t.Exchanges {
-		if e.Name == name {
-			return e, true
-		}
+	i := slices.IndexFunc(t.Exchanges, func(e Exchange) bool { return e.Name == name })
+	if i < 0 {
+		return Exchange{}, false
 	}
-	return Exchange{}, false
+	return t.Exchanges[i], true
 }
 
-// Queue finds a queue by name.
+// Queue returns a queue by name.
 func (t Topology) Queue(name string) (Queue, bool) {
-	for _, q := range t.Queues {
-		if q.Name == name {
-			return q, true
-		}
+	i := slices.IndexFunc(t.Queues, func(q Queue) bool { return q.Name == name })
+	if i < 0 {
+		return Queue{}, false
 	}
-	return Queue{}, false
+	return t.Queues[i], true
 }
 
-// Empty tells whether there is nothing to declare; destinations do not count.
+// Empty reports whether there is nothing to declare; destinations do not count.
 func (t Topology) Empty() bool {
 	return len(t.Exchanges) == 0 && len(t.Queues) == 0 && len(t.Bindings) == 0
 }
@@ -91,18 +89,21 @@ type Queue struct {
 	Arguments            map[string]any
 }
 
-// IsDelay tells whether messages wait in the queue to be dead-lettered by its
+// QueueType returns the queue's type, Quorum where none is set.
+func (q Queue) QueueType() QueueType { return cmp.Or(q.Type, Quorum) }
+
+// IsDelay reports whether messages wait in the queue to be dead-lettered by its
 // TTL: it has both a message TTL and a dead-letter exchange.
 func (q Queue) IsDelay() bool { return q.MessageTTL != nil && q.DeadLetter != nil }
 
-// Native tells whether messages wait in the queue for an instant of their own, as
+// Native reports whether messages wait in the queue for an instant of their own, as
 // in those of the native strategy: it dead-letters at once what is ready, to the
 // routing key that the message has.
 func (q Queue) Native() bool {
 	return q.IsDelay() && *q.MessageTTL == 0 && q.DeadLetter.RoutingKey == nil
 }
 
-// DeadLetter says where a queue sends messages that expire, are rejected, or
+// DeadLetter is where a queue sends messages that expire, are rejected, or
 // exceed a limit.
 type DeadLetter struct {
 	Exchange   string  // x-dead-letter-exchange; "" is the default exchange
@@ -123,6 +124,19 @@ type Binding struct {
 	Arguments  map[string]any
 }
 
+// String describes the binding: source, destination, routing key, arguments.
+func (b Binding) String() string {
+	dest := "queue " + strconv.Quote(b.Queue)
+	if b.ToExchange != "" {
+		dest = "exchange " + strconv.Quote(b.ToExchange)
+	}
+	s := fmt.Sprintf("%q -> %s, routing key %q", b.Exchange, dest, b.RoutingKey)
+	if len(b.Arguments) > 0 {
+		s += ", arguments " + argument.Format(b.Arguments)
+	}
+	return s
+}
+
 // NoDeliveryLimit is the delivery limit of every quorum queue that the delay
 // strategies and their destinations have: one that no message reaches. Without
 // it RabbitMQ has a limit of 20 since 4.0, and until 4.2 each read that puts a
@@ -141,35 +155,31 @@ func (q Queue) unlimited() Queue {
 	return q
 }
 
-// Table is the queue's arguments as they go over the wire.
+// Table returns the queue's arguments as they go over the wire.
 func (q Queue) Table() map[string]any {
 	t := map[string]any{}
 	maps.Copy(t, q.Arguments)
-	qt := q.Type
-	if qt == "" {
-		qt = Quorum
-	}
-	t[ArgQueueType] = string(qt)
+	t[argument.QueueType] = string(q.QueueType())
 	if q.MessageTTL != nil {
-		t[ArgMessageTTL] = q.MessageTTL.Milliseconds()
+		t[argument.MessageTTL] = q.MessageTTL.Milliseconds()
 	}
 	if d := q.DeadLetter; d != nil {
-		t[ArgDeadLetterExchange] = d.Exchange
+		t[argument.DeadLetterExchange] = d.Exchange
 		if d.RoutingKey != nil {
-			t[ArgDeadLetterRoutingKey] = *d.RoutingKey
+			t[argument.DeadLetterRoutingKey] = *d.RoutingKey
 		}
 		if d.AtLeastOnce {
-			t[ArgDeadLetterStrategy] = StrategyAtLeastOnce
+			t[argument.DeadLetterStrategy] = argument.AtLeastOnce
 		}
 	}
 	if q.Overflow != "" {
-		t[ArgOverflow] = q.Overflow
+		t[argument.Overflow] = q.Overflow
 	}
-	setInt(t, ArgMaxLength, q.MaxLength)
-	setInt(t, ArgMaxLengthBytes, q.MaxLengthBytes)
-	setInt(t, ArgDeliveryLimit, q.DeliveryLimit)
+	setInt(t, argument.MaxLength, q.MaxLength)
+	setInt(t, argument.MaxLengthBytes, q.MaxLengthBytes)
+	setInt(t, argument.DeliveryLimit, q.DeliveryLimit)
 	if q.SingleActiveConsumer {
-		t[ArgSingleActiveConsumer] = true
+		t[argument.SingleActiveConsumer] = true
 	}
 	return t
 }
@@ -180,12 +190,12 @@ func setInt(t map[string]any, key string, v *int64) {
 	}
 }
 
-// Table is the exchange's arguments as they go over the wire.
+// Table returns the exchange's arguments as they go over the wire.
 func (e Exchange) Table() map[string]any {
 	t := map[string]any{}
 	maps.Copy(t, e.Arguments)
 	if e.AlternateExchange != "" {
-		t[ArgAlternateExchange] = e.AlternateExchange
+		t[argument.AlternateExchange] = e.AlternateExchange
 	}
 	return t
 }

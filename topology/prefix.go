@@ -25,21 +25,3 @@ func CheckPrefix(prefix string) error {
 	}
 	return nil
 }
-
-// Reserved reports whether a name belongs to the strategies with this prefix, to
-// their shared delivery objects, or to the delays of another system (see Foreign).
-func Reserved(prefix, name string) bool {
-	if _, ok := Foreign(name); ok {
-		return true
-	}
-	rest, ok := strings.CutPrefix(name, prefix)
-	if !ok || !strings.HasPrefix(rest, ".") {
-		return false
-	}
-	word, _, _ := strings.Cut(rest[1:], ".")
-	switch word {
-	case "bucket", "ttl", "plugin", "native", "canary", "deliver", "parked", "route", "lock", "declared":
-		return true
-	}
-	return false
-}

@@ -12,6 +12,7 @@ import (
 // up. A field that is 0 means its default.
 type Retry struct {
 	MaxAttempts int           // deliveries in all, the first one included; default 5, 1 to 1,000,000
+	Immediate   int           // further runs of the handler at once, in each attempt that fails; default 0, up to 100
 	Backoff     time.Duration // delay before the second attempt; default 1s, from 1ms
 	MaxBackoff  time.Duration // bound of the exponential growth; default 10m, or Backoff if that is longer
 	Multiplier  float64       // growth per attempt; default 2, 1 to 1000
@@ -24,6 +25,7 @@ const NoJitter = -1
 
 const (
 	maxAttempts   = 1_000_000
+	maxImmediate  = 100
 	maxMultiplier = 1000
 )
 
@@ -64,6 +66,7 @@ func (r Retry) Validate() error {
 		}
 	}
 	want(r.MaxAttempts >= 1 && r.MaxAttempts <= maxAttempts, "MaxAttempts", r.MaxAttempts, fmt.Sprintf("1 to %d", maxAttempts))
+	want(r.Immediate >= 0 && r.Immediate <= maxImmediate, "Immediate", r.Immediate, fmt.Sprintf("0 to %d", maxImmediate))
 	want(r.Backoff >= time.Millisecond && r.Backoff <= MaxTTL, "Backoff", r.Backoff, "1ms to "+FormatDuration(MaxTTL))
 	want(r.MaxBackoff >= r.Backoff && r.MaxBackoff <= MaxTTL, "MaxBackoff", r.MaxBackoff,
 		FormatDuration(r.Backoff)+" (Backoff) to "+FormatDuration(MaxTTL))
@@ -73,7 +76,7 @@ func (r Retry) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Delay is how long a message waits for its next delivery after the given attempt
+// Delay returns how long a message waits for its next delivery after the given attempt
 // (1 is the first delivery) failed, of a valid policy with its defaults. rnd is a
 // random number from 0 to 1; the delay grows with it from (1-Jitter) of the
 // exponential value to all of it. The result never exceeds MaxBackoff.

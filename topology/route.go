@@ -26,10 +26,15 @@ type Route struct {
 	Mandatory bool
 }
 
+// HeaderInstant is the header by which RabbitMQ 4.4 and later hold a message in a
+// quorum queue: int64, milliseconds of the epoch. A value of another type, an
+// instant in the past, an older broker, a classic queue and a stream delay nothing.
+const HeaderInstant = "x-opt-delivery-time"
+
 // ErrDelay is wrapped by every *DelayError.
 var ErrDelay = errors.New("invalid delay")
 
-// DelayError says why a strategy has no route for a delay, and what it does
+// DelayError explains why a strategy has no route for a delay, and what it does
 // accept.
 type DelayError struct {
 	Strategy string
@@ -59,7 +64,7 @@ func (e *DelayError) Unwrap() error { return ErrDelay }
 // MaxRoutingKey is the longest routing key or object name of AMQP 0-9-1, in bytes.
 const MaxRoutingKey = 255
 
-// KeyError says that a destination's name does not fit into a routing key
+// KeyError reports a destination's name that does not fit into a routing key
 // together with the strategy's own words.
 type KeyError struct {
 	Strategy string

@@ -3,21 +3,19 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // MaxTTL is the longest x-message-ttl and x-expires that a broker accepts: ten
 // years of 365 days, from RabbitMQ 3.10.2 on.
 const MaxTTL = 315_360_000_000 * time.Millisecond
-
-// OverflowRejectPublishDLX is reject-publish which also dead-letters what it
-// refuses; classic queues only.
-const OverflowRejectPublishDLX = "reject-publish-dlx"
 
 // Validate checks a topology against the rules of brokers and of the delay
 // strategies, including mistakes that a broker accepts silently. It reports all
@@ -81,6 +79,7 @@ func (v *validator) run() {
 	for i, d := range v.t.Destinations {
 		v.destination(fmt.Sprintf("destinations[%d]", i), d)
 	}
+	v.ceilings()
 	v.duplicates()
 }
 
@@ -106,7 +105,7 @@ func (v *validator) duplicates() {
 		check(KindQueue, q.Name, fmt.Sprintf("queues[%d]", i), ".name", fmt.Sprintf("queue %q", yamldoc.Clip(q.Name)))
 	}
 	for i, b := range v.t.Bindings {
-		check(KindBinding, bindingKey(b), fmt.Sprintf("bindings[%d]", i), "", "the same binding")
+		check(KindBinding, b.String(), fmt.Sprintf("bindings[%d]", i), "", "the same binding")
 	}
 	for i, d := range v.t.Destinations {
 		path := fmt.Sprintf("destinations[%d]", i)
@@ -146,18 +145,18 @@ func (v *validator) short(path, s string) {
 
 // ownField maps arguments that have a field of their own to it.
 var ownField = map[string]string{
-	ArgQueueType: "type", ArgMessageTTL: "message_ttl", ArgDeadLetterExchange: "dead_letter.exchange",
-	ArgDeadLetterRoutingKey: "dead_letter.routing_key", ArgDeadLetterStrategy: "dead_letter.at_least_once",
-	ArgOverflow: "overflow", ArgMaxLength: "max_length", ArgMaxLengthBytes: "max_length_bytes",
-	ArgDeliveryLimit: "delivery_limit", ArgSingleActiveConsumer: "single_active_consumer",
-	ArgAlternateExchange: "alternate_exchange",
+	argument.QueueType: "type", argument.MessageTTL: "message_ttl", argument.DeadLetterExchange: "dead_letter.exchange",
+	argument.DeadLetterRoutingKey: "dead_letter.routing_key", argument.DeadLetterStrategy: "dead_letter.at_least_once",
+	argument.Overflow: "overflow", argument.MaxLength: "max_length", argument.MaxLengthBytes: "max_length_bytes",
+	argument.DeliveryLimit: "delivery_limit", argument.SingleActiveConsumer: "single_active_consumer",
+	argument.AlternateExchange: "alternate_exchange",
 }
 
 // arguments checks a table: no argument that has a field, so that nothing can
 // be said twice, and only what AMQP can carry.
 func (v *validator) arguments(path string, t map[string]any) {
 	path += ".arguments"
-	for _, k := range sortedKeys(t) {
+	for _, k := range slices.Sorted(maps.Keys(t)) {
 		at := path + "." + k
 		if field, ok := ownField[k]; ok {
 			v.addf(at, "%s has a field of its own; set %s instead", k, field)
@@ -172,7 +171,7 @@ func (v *validator) arguments(path string, t map[string]any) {
 	}
 }
 
-// carried tells whether AMQP 0-9-1 can carry a value in a table.
+// carried reports whether AMQP 0-9-1 can carry a value in a table.
 func carried(v any) bool {
 	switch x := v.(type) {
 	case nil, bool, string, []byte, time.Time, float32, float64, int, int8, int16, int32, int64, uint8, uint16, uint32:
@@ -180,7 +179,7 @@ func carried(v any) bool {
 	case []any:
 		return !slices.ContainsFunc(x, func(e any) bool { return !carried(e) })
 	}
-	t, ok := table(v)
+	t, ok := argument.AsTable(v)
 	for _, e := range t {
 		ok = ok && carried(e)
 	}
@@ -212,9 +211,9 @@ func (v *validator) exchange(path string, e Exchange) {
 			v.addf(path+".type", "unknown exchange type %q; expected direct, fanout, topic, headers, or one that a plugin adds (x-...)", yamldoc.Clip(e.Kind))
 		}
 	}
-	if e.Kind == "x-delayed-message" {
-		if s, ok := e.Arguments[ArgDelayedType].(string); !ok || s == "" {
-			v.addf(path+".arguments."+ArgDelayedType, "an x-delayed-message exchange needs it: the type that routes after the delay, e.g. topic; got %s", FormatValue(e.Arguments[ArgDelayedType]))
+	if e.Kind == argument.DelayedExchange {
+		if s, ok := e.Arguments[argument.DelayedType].(string); !ok || s == "" {
+			v.addf(path+".arguments."+argument.DelayedType, "an x-delayed-message exchange needs it: the type that routes after the delay, e.g. topic; got %s", argument.Format(e.Arguments[argument.DelayedType]))
 		}
 	}
 	if e.AlternateExchange != "" {
@@ -247,6 +246,22 @@ func (v *validator) binding(path string, b Binding) {
 	v.arguments(path, b.Arguments)
 }
 
+// ceilings reports exchanges with several.
+func (v *validator) ceilings() {
+	first := map[string]int{}
+	for i, d := range v.t.Destinations {
+		if d.Exchange == "" || d.Ceiling == nil {
+			continue
+		}
+		at, listed := first[d.Exchange]
+		if !listed {
+			first[d.Exchange] = i
+		} else if *v.t.Destinations[at].Ceiling != *d.Ceiling {
+			v.addf(fmt.Sprintf("destinations[%d].ceiling", i), "exchange %q has another ceiling at destinations[%d]; it has one for all its routing keys", yamldoc.Clip(d.Exchange), at)
+		}
+	}
+}
+
 func (v *validator) destination(path string, d Destination) {
 	v.short(path+".name", d.Name)
 	if err := d.Validate(v.prefix); err != nil {
@@ -273,10 +288,16 @@ func (v *validator) destination(path string, d Destination) {
 	if d.Retry != nil {
 		v.retry(path+".retry", *d.Retry)
 	}
+	if d.Ceiling != nil && !d.Ceiling.Valid() {
+		v.addf(path+".ceiling", "expected per_second of one a day (0.0000116) to %d, and a burst of 1 to %d, got %v and %d", MaxPerSecond, MaxPerSecond, d.Ceiling.PerSecond, d.Ceiling.Burst)
+	}
+	if d.Lead != nil && (*d.Lead < 0 || *d.Lead > MaxLead || *d.Lead%time.Millisecond != 0) {
+		v.addf(path+".lead", "expected 0 to %s in whole milliseconds, got %s", FormatDuration(MaxLead), FormatDuration(*d.Lead))
+	}
 }
 
 var retryKeys = map[string]string{
-	"MaxAttempts": "max_attempts", "Backoff": "backoff", "MaxBackoff": "max_backoff", "Multiplier": "multiplier", "Jitter": "jitter",
+	"MaxAttempts": "max_attempts", "Immediate": "immediate", "Backoff": "backoff", "MaxBackoff": "max_backoff", "Multiplier": "multiplier", "Jitter": "jitter",
 }
 
 func (v *validator) retry(path string, r Retry) {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
@@ -78,13 +79,13 @@ func (v *validator) count(path string, n *int64, least int64) {
 func (v *validator) overflow(path string, q Queue, classic bool) {
 	path += ".overflow"
 	switch q.Overflow {
-	case "", OverflowDropHead, OverflowRejectPublish:
-	case OverflowRejectPublishDLX:
+	case "", argument.DropHead, argument.RejectPublish:
+	case argument.RejectPublishDLX:
 		if !classic {
-			v.addf(path, "a quorum queue takes %s for %s; expected %s or %s", OverflowRejectPublishDLX, OverflowDropHead, OverflowDropHead, OverflowRejectPublish)
+			v.addf(path, "a quorum queue takes %s for %s; expected %s or %s", argument.RejectPublishDLX, argument.DropHead, argument.DropHead, argument.RejectPublish)
 		}
 	default:
-		v.addf(path, "unknown overflow %q; expected %s, %s, or on a classic queue %s", yamldoc.Clip(q.Overflow), OverflowDropHead, OverflowRejectPublish, OverflowRejectPublishDLX)
+		v.addf(path, "unknown overflow %q; expected %s, %s, or on a classic queue %s", yamldoc.Clip(q.Overflow), argument.DropHead, argument.RejectPublish, argument.RejectPublishDLX)
 	}
 }
 
@@ -107,8 +108,8 @@ func (v *validator) deadLetter(path string, q Queue, classic bool) {
 	}
 	if classic {
 		v.addf(path+".at_least_once", "only quorum queues dead-letter at least once and this is a classic one; remove it or change the type")
-	} else if q.Overflow != OverflowRejectPublish {
-		v.addf(path+".at_least_once", "it needs overflow: %s, got %q; with any other the broker dead-letters at most once and does not say so", OverflowRejectPublish, q.Overflow)
+	} else if q.Overflow != argument.RejectPublish {
+		v.addf(path+".at_least_once", "it needs overflow: %s, got %q; with any other the broker dead-letters at most once and does not say so", argument.RejectPublish, q.Overflow)
 	}
 }
 
@@ -116,31 +117,31 @@ func (v *validator) deadLetter(path string, q Queue, classic bool) {
 // in it, when nobody has consumed from it for a while. Nobody ever consumes
 // from a delay queue.
 func (v *validator) expires(path string, q Queue) {
-	value, ok := q.Arguments[ArgExpires]
+	value, ok := q.Arguments[argument.Expires]
 	if !ok {
 		return
 	}
-	path += ".arguments." + ArgExpires
+	path += ".arguments." + argument.Expires
 	if q.IsDelay() || v.prefix != "" && strings.HasPrefix(q.Name, v.prefix+".") {
-		v.addf(path, "a delay queue must not expire: the broker would delete it with the messages that wait in it; remove %s", ArgExpires)
+		v.addf(path, "a delay queue must not expire: the broker would delete it with the messages that wait in it; remove %s", argument.Expires)
 		return
 	}
-	if n, ok := integer(value); !ok || n < 1 || n > MaxTTL.Milliseconds() {
-		v.addf(path, "expected 1 to %d milliseconds, got %s", MaxTTL.Milliseconds(), FormatValue(value))
+	if n, ok := argument.Integer(value); !ok || n < 1 || n > MaxTTL.Milliseconds() {
+		v.addf(path, "expected 1 to %d milliseconds, got %s", MaxTTL.Milliseconds(), argument.Format(value))
 	}
 }
 
 func (v *validator) priorities(path string, q Queue, classic bool) {
-	value, ok := q.Arguments[ArgMaxPriority]
+	value, ok := q.Arguments[argument.MaxPriority]
 	if !ok {
 		return
 	}
-	path += ".arguments." + ArgMaxPriority
+	path += ".arguments." + argument.MaxPriority
 	if !classic {
-		v.addf(path, "quorum queues take no %s: they have two priorities of their own (4.0 or later); remove it or make the queue classic", ArgMaxPriority)
+		v.addf(path, "quorum queues take no %s: they have two priorities of their own (4.0 or later); remove it or make the queue classic", argument.MaxPriority)
 		return
 	}
-	if n, ok := integer(value); !ok || n < 0 || n > 255 {
-		v.addf(path, "expected 0 to 255, got %s", FormatValue(value))
+	if n, ok := argument.Integer(value); !ok || n < 0 || n > 255 {
+		v.addf(path, "expected 0 to 255, got %s", argument.Format(value))
 	}
 }

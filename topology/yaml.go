@@ -37,10 +37,10 @@ func ParseYAML(data []byte, opts ...Option) (Topology, error) {
 func YAMLFields(doc *yamldoc.Reader, t *Topology) map[string]yamldoc.Field {
 	d := &decoder{doc}
 	return map[string]yamldoc.Field{
-		"exchanges":    list(d, &t.Exchanges, d.exchange),
-		"queues":       list(d, &t.Queues, d.queue),
-		"bindings":     list(d, &t.Bindings, d.binding),
-		"destinations": list(d, &t.Destinations, d.destination),
+		"exchanges":    list(d, &t.Exchanges, d.readExchange),
+		"queues":       list(d, &t.Queues, d.readQueue),
+		"bindings":     list(d, &t.Bindings, d.readBinding),
+		"destinations": list(d, &t.Destinations, d.readDestination),
 	}
 }
 

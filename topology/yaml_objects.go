@@ -8,35 +8,35 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-func (d *decoder) exchange(n *yaml.Node, path string) (e Exchange) {
+func (d *decoder) readExchange(n *yaml.Node, path string) (e Exchange) {
 	d.Mapping(n, path, map[string]yamldoc.Field{
 		"name":               d.text(&e.Name),
 		"type":               d.text(&e.Kind),
 		"auto_delete":        d.boolean(&e.AutoDelete),
 		"internal":           d.boolean(&e.Internal),
 		"alternate_exchange": d.text(&e.AlternateExchange),
-		"arguments":          func(n *yaml.Node, p string) { e.Arguments = d.arguments(n, p) },
+		"arguments":          func(n *yaml.Node, p string) { e.Arguments = d.readArguments(n, p) },
 	})
 	return e
 }
 
-func (d *decoder) queue(n *yaml.Node, path string) (q Queue) {
+func (d *decoder) readQueue(n *yaml.Node, path string) (q Queue) {
 	d.Mapping(n, path, map[string]yamldoc.Field{
 		"name":                   d.text(&q.Name),
 		"type":                   d.text((*string)(&q.Type)),
 		"message_ttl":            optional(&q.MessageTTL, d.duration),
-		"dead_letter":            func(n *yaml.Node, p string) { q.DeadLetter = d.deadLetter(n, p) },
+		"dead_letter":            func(n *yaml.Node, p string) { q.DeadLetter = d.readDeadLetter(n, p) },
 		"overflow":               d.text(&q.Overflow),
 		"max_length":             optional(&q.MaxLength, d.integer),
 		"max_length_bytes":       optional(&q.MaxLengthBytes, d.integer),
 		"delivery_limit":         optional(&q.DeliveryLimit, d.integer),
 		"single_active_consumer": d.boolean(&q.SingleActiveConsumer),
-		"arguments":              func(n *yaml.Node, p string) { q.Arguments = d.arguments(n, p) },
+		"arguments":              func(n *yaml.Node, p string) { q.Arguments = d.readArguments(n, p) },
 	})
 	return q
 }
 
-func (d *decoder) deadLetter(n *yaml.Node, path string) *DeadLetter {
+func (d *decoder) readDeadLetter(n *yaml.Node, path string) *DeadLetter {
 	dl := &DeadLetter{}
 	named := false
 	exchange := d.text(&dl.Exchange)
@@ -51,42 +51,56 @@ func (d *decoder) deadLetter(n *yaml.Node, path string) *DeadLetter {
 	return dl
 }
 
-func (d *decoder) binding(n *yaml.Node, path string) (b Binding) {
+func (d *decoder) readBinding(n *yaml.Node, path string) (b Binding) {
 	d.Mapping(n, path, map[string]yamldoc.Field{
 		"exchange":    d.text(&b.Exchange),
 		"queue":       d.text(&b.Queue),
 		"to_exchange": d.text(&b.ToExchange),
 		"routing_key": d.text(&b.RoutingKey),
-		"arguments":   func(n *yaml.Node, p string) { b.Arguments = d.arguments(n, p) },
+		"arguments":   func(n *yaml.Node, p string) { b.Arguments = d.readArguments(n, p) },
 	})
 	return b
 }
 
-func (d *decoder) destination(n *yaml.Node, path string) (dest Destination) {
+func (d *decoder) readDestination(n *yaml.Node, path string) (dest Destination) {
 	d.Mapping(n, path, map[string]yamldoc.Field{
 		"name":        d.text(&dest.Name),
 		"queue":       d.text(&dest.Queue),
 		"exchange":    d.text(&dest.Exchange),
 		"routing_key": d.text(&dest.RoutingKey),
-		"retry":       func(n *yaml.Node, p string) { dest.Retry = d.retry(n, p) },
+		"retry":       func(n *yaml.Node, p string) { dest.Retry = d.readRetry(n, p) },
+		"lead":        optional(&dest.Lead, d.duration),
+		"ceiling":     func(n *yaml.Node, p string) { dest.Ceiling = d.readCeiling(n, p) },
 		"dead_letter": d.text(&dest.DeadLetter),
 	})
 	return dest
 }
 
-// retry reads a policy. In Go a field that is 0 means its default; who writes a 0
+func (d *decoder) readCeiling(n *yaml.Node, path string) *Ceiling {
+	c := &Ceiling{}
+	var burst int64
+	d.Mapping(n, path, map[string]yamldoc.Field{
+		"per_second": d.float(&c.PerSecond),
+		"burst":      notZero(d, &burst, d.integer, "1 or more tasks at once"),
+	})
+	c.Burst = int(burst)
+	return c
+}
+
+// readRetry reads a policy. In Go a field that is 0 means its default; who writes a 0
 // down means 0.
-func (d *decoder) retry(n *yaml.Node, path string) *Retry {
+func (d *decoder) readRetry(n *yaml.Node, path string) *Retry {
 	r := &Retry{}
-	var attempts int64
+	var attempts, immediate int64
 	d.Mapping(n, path, map[string]yamldoc.Field{
 		"max_attempts": notZero(d, &attempts, d.integer, "1 or more deliveries in all"),
+		"immediate":    d.integer(&immediate),
 		"backoff":      notZero(d, &r.Backoff, d.duration, "1ms or more"),
 		"max_backoff":  notZero(d, &r.MaxBackoff, d.duration, "backoff or more"),
 		"multiplier":   notZero(d, &r.Multiplier, d.float, "1 or more"),
 		"jitter":       d.jitter(&r.Jitter),
 	})
-	r.MaxAttempts = int(attempts)
+	r.MaxAttempts, r.Immediate = int(attempts), int(immediate)
 	return r
 }
 

@@ -46,7 +46,7 @@ bindings:
 destinations:
   - name: expire
     queue: implicit
-    retry: {max_attempts: 5, backoff: 1s, max_backoff: 10m, multiplier: 2, jitter: 0.2}
+    retry: {max_attempts: 5, immediate: 2, backoff: 1s, max_backoff: 10m, multiplier: 2, jitter: 0.2}
   - {exchange: orders, routing_key: order.paid, name: paid}
 `
 
@@ -80,7 +80,7 @@ func TestParseYAMLReadsEveryField(t *testing.T) {
 			{Exchange: "delay.parked", Queue: "plain"},
 		},
 		Destinations: []topology.Destination{
-			{Name: "expire", Queue: "implicit", Retry: &topology.Retry{MaxAttempts: 5, Backoff: time.Second, MaxBackoff: 10 * time.Minute, Multiplier: 2, Jitter: 0.2}},
+			{Name: "expire", Queue: "implicit", Retry: &topology.Retry{MaxAttempts: 5, Immediate: 2, Backoff: time.Second, MaxBackoff: 10 * time.Minute, Multiplier: 2, Jitter: 0.2}},
 			{Name: "paid", Exchange: "orders", RoutingKey: "order.paid"},
 		},
 	}
@@ -172,6 +172,7 @@ var mistakes = []struct {
 	{"destination of a strategy", "destinations:\n  - {queue: delay.bucket.1s}\n", "2:5", "destinations[0]", "belongs to the delay strategies"},
 	{"dead letter to itself", "destinations:\n  - {queue: a, dead_letter: a}\n", "2:29", "destinations[0].dead_letter", "for ever"},
 	{"attempts", "destinations:\n  - {queue: a, retry: {max_attempts: -1}}\n", "2:38", "destinations[0].retry.max_attempts", "expected 1 to 1000000, got -1"},
+	{"immediate", "destinations:\n  - {queue: a, retry: {immediate: 101}}\n", "2:35", "destinations[0].retry.immediate", "expected 0 to 100, got 101"},
 	{"backoff bounds", "destinations:\n  - {queue: a, retry: {backoff: 10s, max_backoff: 5s}}\n", "2:51", "destinations[0].retry.max_backoff", "expected 10s (Backoff) to 3650d, got 5s"},
 	{"multiplier", "destinations:\n  - {queue: a, retry: {multiplier: 0.5}}\n", "2:36", "destinations[0].retry.multiplier", "expected 1 to 1000, got 0.5"},
 	{"jitter", "destinations:\n  - {queue: a, retry: {jitter: 1.5}}\n", "2:32", "destinations[0].retry.jitter", "0 to 1"},

@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// scalar tells whether a node is a single value of one of the tags.
+// scalar reports whether a node is a single value of one of the tags.
 func (d *decoder) scalar(n *yaml.Node, path, expected string, kind yamldoc.Kind, tags ...string) bool {
 	if d.Describing(kind) {
 		return false
@@ -93,7 +93,7 @@ func (d *decoder) duration(dst *time.Duration) yamldoc.Field {
 // maxDepth bounds the nesting of an argument's value.
 const maxDepth = 16
 
-func (d *decoder) arguments(n *yaml.Node, path string) map[string]any {
+func (d *decoder) readArguments(n *yaml.Node, path string) map[string]any {
 	d.MayBeNull()
 	if d.Describing(yamldoc.Table) {
 		return nil

@@ -15,7 +15,7 @@ Index = list_to_atom(atom_to_list(Table) ++ "_index"),
 Tables = case mnesia:system_info(is_running) of yes -> mnesia:system_info(tables); _ -> [] end,
 `
 
-// Selection says which rows of the table are read.
+// Selection is which rows of the table are read.
 type Selection struct {
 	Vhost string
 	// Exchanges are the names of those whose messages are read; empty for all.
@@ -37,7 +37,7 @@ Head = fun(More) ->
 end,
 `
 
-// Look is the expression that prints a Head, which tells whether the node's broker has a
+// Look is the expression that prints a Head, which reports whether the node's broker has a
 // queue, and no row.
 func Look(vhost, queue string) string {
 	return names + head + fmt.Sprintf(`Head([",\"has_queue\":", atom_to_list(rabbit_amqqueue:exists(rabbit_misc:r(%s, queue, %s)))]).
@@ -169,7 +169,7 @@ func binary(s string) string {
 	return `base64:decode(<<"` + base64.StdEncoding.EncodeToString([]byte(s)) + `">>)`
 }
 
-// ID tells one row of a node's table from all others.
+// ID identifies a row of a node's table.
 type ID struct {
 	Due int64  // epoch ms, by the broker's clock
 	Ref []byte // an Erlang reference

@@ -23,7 +23,7 @@ type Head struct {
 	Rows int64  `json:"rows"` // of all virtual hosts; -1 where the node has no table of the plugin
 	// Elsewhere is how many other nodes have a table of their own.
 	Elsewhere int `json:"elsewhere"`
-	// HasQueue tells whether the node's broker has the queue that Look was asked about.
+	// HasQueue reports whether the node's broker has the queue that Look was asked about.
 	HasQueue bool `json:"has_queue"`
 }
 
@@ -77,13 +77,13 @@ func ParseLine(line []byte) (l Line, ok bool, err error) {
 	return l, true, nil
 }
 
-// ID tells the row from all others of its node.
+// ID identifies the row among those of its node.
 func (r *Row) ID() ID { return ID{r.Due, r.Ref} }
 
-// DueAt is the due instant, by the broker's clock.
+// DueAt returns the due instant, by the broker's clock.
 func (r *Row) DueAt() time.Time { return time.UnixMilli(r.Due) }
 
-// MessageID is an id for a message that has none: the same however often the row is
+// MessageID returns an id for a message that has none: the same however often the row is
 // read, and no other row's.
 func (r *Row) MessageID(node string) string {
 	sum := sha256.Sum256([]byte(node + "\n" + r.ID().String()))

@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// quorumDelays tells whether the configuration relies on at-least-once
+// quorumDelays reports whether the configuration relies on at-least-once
 // dead-lettering.
 func (x *examination) quorumDelays() bool {
 	return slices.ContainsFunc(x.cfg.Want.Queues, func(q topology.Queue) bool { return q.DeadLetter != nil && q.DeadLetter.AtLeastOnce })

@@ -1,32 +1,124 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
 func (x *examination) checkClock() {
-	c := x.snap.Clock
-	if c == nil {
+	if len(x.snap.Clocks) == 0 {
 		x.unseenf(AreaClock, "the clocks were not compared; that needs the permission to use exclusive queues (amq.gen-…) and the default exchange, or the management API")
 		return
 	}
-	direction := "ahead of"
-	difference := c.Difference()
-	if difference < 0 {
-		direction, difference = "behind", -difference
+	x.checkOwnClock()
+	x.checkNodeClocks()
+}
+
+// checkOwnClock compares this machine's clock with those of the nodes.
+func (x *examination) checkOwnClock() {
+	var off []Clock
+	var names []string
+	for _, c := range x.snap.Clocks {
+		if c.certainly(Clock{}, x.cfg.ClockTolerance) {
+			off = append(off, c)
+			if c.Node != "" {
+				names = append(names, c.Node)
+			}
+		}
 	}
-	certain := c.Low > x.cfg.ClockTolerance || c.High < -x.cfg.ClockTolerance
-	if !certain {
+	if len(off) == 0 {
 		return
 	}
-	x.found(Finding{
-		ID: "clock-difference", Severity: SeverityWarning,
-		What: fmt.Sprintf("The broker's clock is %v %s this machine's (±%v).", roughly(difference), direction, roughly(c.Resolution())),
+	f := Finding{
+		ID: "clock-difference", Severity: SeverityWarning, Objects: names,
+		What: fmt.Sprintf("%s clock is %s this machine's (±%v).", off[0].whose(), off[0].ahead(), roughly(off[0].Resolution())),
 		Why: "A delay is measured by the broker, but an instant (DeliverAt, --at, a task's due time) is turned into a delay by the sender's clock: " +
 			"messages come too early or too late by that much, and the lateness that consumers report is wrong.",
 		Mend: "timedatectl set-ntp true   # or chronyc makestep, on the machine whose clock is wrong",
+	}
+	if len(off) > 1 {
+		f.What = fmt.Sprintf("The clocks of %s differ from this machine's: %s.", counted(len(off), "node", "nodes"), figures(off))
+		if low, high := apart(off); len(off) == len(x.snap.Clocks) && !high.certainly(low, x.cfg.ClockTolerance) {
+			f.Mend = "timedatectl set-ntp true   # or chronyc makestep, on this machine: the nodes agree with each other"
+		}
+	}
+	x.found(f)
+}
+
+// checkNodeClocks compares the nodes' clocks with each other. They were read at the same
+// time, so this machine's does not matter.
+func (x *examination) checkNodeClocks() {
+	low, high := apart(x.snap.Clocks)
+	if !high.certainly(low, x.cfg.ClockTolerance) {
+		return
+	}
+	x.found(Finding{
+		ID: "node-clocks", Severity: SeverityWarning, Objects: astray(x.snap.Clocks, x.cfg.ClockTolerance),
+		What: fmt.Sprintf("The nodes' clocks are up to %v apart; by this machine's: %s.", roughly(high.Difference()-low.Difference()), figures(x.snap.Clocks)),
+		Why: "A quorum queue keeps the instant at which a message expires by its leader's clock. After a change of leader, as the restart or the loss of a node brings it, " +
+			"messages come early or late by the difference, at each hop anew. rabbitdelay's consumers hold what is early, or send it back for the rest; others handle it.",
+		Mend: "timedatectl set-ntp true   # or chronyc makestep, on the nodes whose clocks are wrong; setting one back makes what waits there late by as much, once",
 	})
+}
+
+// apart returns the clocks that are furthest behind and furthest ahead.
+func apart(clocks []Clock) (low, high Clock) {
+	byDifference := func(a, b Clock) int { return cmp.Compare(a.Difference(), b.Difference()) }
+	return slices.MinFunc(clocks, byDifference), slices.MaxFunc(clocks, byDifference)
+}
+
+// astray returns the nodes whose clocks differ from that of most others. Where there is no
+// telling, those are the two that are furthest apart.
+func astray(clocks []Clock, tolerance time.Duration) []string {
+	sorted := slices.SortedFunc(slices.Values(clocks), func(a, b Clock) int { return cmp.Compare(a.Difference(), b.Difference()) })
+	middle, low, high := sorted[len(sorted)/2], sorted[0], sorted[len(sorted)-1]
+	var wrong, ends []string
+	for _, c := range clocks {
+		if len(clocks) > 2 && c.certainly(middle, tolerance) {
+			wrong = append(wrong, c.Node)
+		}
+		if c == low || c == high {
+			ends = append(ends, c.Node)
+		}
+	}
+	if len(wrong) == 0 {
+		return ends
+	}
+	return wrong
+}
+
+// certainly reports whether two clocks differ by more than the tolerance, however badly they
+// are known.
+func (c Clock) certainly(other Clock, tolerance time.Duration) bool {
+	return c.Low-other.High > tolerance || other.Low-c.High > tolerance
+}
+
+// whose is "The broker's", or names the node.
+func (c Clock) whose() string {
+	if c.Node == "" {
+		return "The broker's"
+	}
+	return c.Node + "'s"
+}
+
+// ahead is "2ms behind" or "1.5s ahead of".
+func (c Clock) ahead() string {
+	if d := c.Difference(); d < 0 {
+		return fmt.Sprintf("%v behind", roughly(-d))
+	}
+	return fmt.Sprintf("%v ahead of", roughly(c.Difference()))
+}
+
+// figures lists clocks: "rabbit@a 2ms behind (±1ms), rabbit@b 30s ahead (±1ms)".
+func figures(clocks []Clock) string {
+	texts := make([]string, len(clocks))
+	for i, c := range clocks {
+		texts[i] = fmt.Sprintf("%s %s (±%v)", c.Node, strings.TrimSuffix(c.ahead(), " of"), roughly(c.Resolution()))
+	}
+	return strings.Join(texts, ", ")
 }
 
 func roughly(d time.Duration) time.Duration {

@@ -6,9 +6,12 @@ import (
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// ours tells whether an object belongs to the delay strategies.
+// ours reports whether an object belongs to the delay strategies.
 func (x *examination) ours(name string) bool { return strings.HasPrefix(name, x.cfg.Prefix+".") }
 
 // checkMissing reports what apply would create.
@@ -18,8 +21,8 @@ func (x *examination) checkMissing() {
 	retired := x.retired()
 	for _, s := range x.plan.Steps {
 		switch {
-		case s.Action == topology.ActionCreate && retired[s.Name] != "":
-		case s.Action == topology.ActionCreate:
+		case s.Action == plan.ActionCreate && retired[s.Name] != "":
+		case s.Action == plan.ActionCreate:
 			missing[s.Kind] = append(missing[s.Kind], s.Name)
 		case s.Kind == topology.KindExchange && x.ours(s.Name):
 			there = true
@@ -54,7 +57,7 @@ func (x *examination) checkMissing() {
 		})
 	}
 	x.noteRetired(retired)
-	if n := x.plan.Count(topology.ActionUnverified); n > 0 {
+	if n := x.plan.Count(plan.ActionUnverified); n > 0 {
 		x.unseenf(AreaBindings, "%s could not be verified; that needs the management API", counted(n, "binding", "bindings"))
 	}
 }
@@ -62,12 +65,12 @@ func (x *examination) checkMissing() {
 // checkConflicts reports objects that exist with other arguments.
 func (x *examination) checkConflicts() {
 	var once []string // queues that dead-letter at most once
-	var alike []topology.Step
+	var alike []plan.Step
 	for _, s := range x.foreignDiffers(x.plan.Conflicts()) {
 		switch {
-		case s.Kind == topology.KindQueue && onlyArguments(s.Mismatches, topology.ArgDeadLetterStrategy, topology.ArgOverflow):
+		case s.Kind == topology.KindQueue && onlyArguments(s.Mismatches, argument.DeadLetterStrategy, argument.Overflow):
 			once = append(once, s.Name)
-		case s.Kind == topology.KindExchange && onlyArguments(s.Mismatches, topology.ArgAlternateExchange) && x.ours(s.Name):
+		case s.Kind == topology.KindExchange && onlyArguments(s.Mismatches, argument.AlternateExchange) && x.ours(s.Name):
 			x.alternateExchange(s)
 		default:
 			alike = append(alike, s)
@@ -87,7 +90,7 @@ func (x *examination) checkConflicts() {
 	}
 }
 
-func onlyArguments(mismatches []topology.Mismatch, names ...string) bool {
+func onlyArguments(mismatches []argument.Mismatch, names ...string) bool {
 	for _, m := range mismatches {
 		if !slices.Contains(names, m.Argument) {
 			return false
@@ -101,7 +104,7 @@ func onlyArguments(mismatches []topology.Mismatch, names ...string) bool {
 func (x *examination) replace(names []string) string {
 	var parts []string
 	for _, n := range names {
-		l, ok := topology.LayoutOf(x.cfg.Prefix, n)
+		l, ok := naming.LayoutOf(x.cfg.Prefix, n)
 		_, queue := x.want[n]
 		if !queue || len(names) > shown { // an exchange between queues, or so many that it is all of them
 			n = l.Name
@@ -116,10 +119,10 @@ func (x *examination) replace(names []string) string {
 	return x.destroy(parts) + " && " + x.apply() + "   # destroy refuses while messages wait in them; what comes in between is parked"
 }
 
-func (x *examination) alternateExchange(s topology.Step) {
+func (x *examination) alternateExchange(s plan.Step) {
 	what := fmt.Sprintf("The exchange %s has no alternate exchange.", s.Name)
 	if have := s.Mismatches[0].Have; have != nil {
-		what = fmt.Sprintf("The exchange %s has the alternate exchange %s.", s.Name, topology.FormatValue(have))
+		what = fmt.Sprintf("The exchange %s has the alternate exchange %s.", s.Name, argument.Format(have))
 	}
 	why := "What it cannot route is not parked: an at-least-once queue before it stops, with everything behind it."
 	mend := x.ctl("set_policy", "--apply-to", "exchanges", "delay-alternate", "^"+regexpQuote(s.Name)+"$", fmt.Sprintf(`{"alternate-exchange":%q}`, topology.ParkedQueue(x.cfg.Prefix))) +
@@ -135,7 +138,7 @@ func (x *examination) alternateExchange(s topology.Step) {
 
 // otherwise reports the first of the steps, together with the other delay queues
 // that differ in the same way, and returns those that are left.
-func (x *examination) otherwise(steps []topology.Step) (left []topology.Step) {
+func (x *examination) otherwise(steps []plan.Step) (left []plan.Step) {
 	s := steps[0]
 	names := []string{s.Name}
 	for _, other := range steps[1:] {
@@ -167,12 +170,12 @@ func (x *examination) otherwise(steps []topology.Step) (left []topology.Step) {
 	return left
 }
 
-func (x *examination) delayQueue(s topology.Step) bool {
-	_, ok := topology.LayoutOf(x.cfg.Prefix, s.Name)
+func (x *examination) delayQueue(s plan.Step) bool {
+	_, ok := naming.LayoutOf(x.cfg.Prefix, s.Name)
 	return ok && s.Kind == topology.KindQueue
 }
 
-func differences(s topology.Step) []string {
+func differences(s plan.Step) []string {
 	parts := make([]string, len(s.Mismatches))
 	for i, m := range s.Mismatches {
 		parts[i] = m.String()

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // destinationQueues are the queues to which messages are delivered: those that
@@ -49,7 +51,7 @@ func (x *examination) checkDestinations() {
 	}
 }
 
-func (x *examination) checkConsumers(name string, q topology.LiveQueue) {
+func (x *examination) checkConsumers(name string, q observed.Queue) {
 	switch waiting := q.Ready(); {
 	case q.Consumers == 0 && q.Messages > 0:
 		x.found(Finding{
@@ -68,7 +70,7 @@ func (x *examination) checkConsumers(name string, q topology.LiveQueue) {
 	}
 }
 
-func (x *examination) checkConsumerTimeout(name string, q topology.LiveQueue) {
+func (x *examination) checkConsumerTimeout(name string, q observed.Queue) {
 	ms, ok := lower(q.Arguments["x-consumer-timeout"], q.EffectivePolicy["consumer-timeout"])
 	timeout := time.Duration(ms) * time.Millisecond
 	if !ok || timeout >= x.cfg.MinConsumerTimeout || x.version.Before(3, 12, 0) { // older brokers have no timeout of a queue's own
@@ -84,7 +86,7 @@ func (x *examination) checkConsumerTimeout(name string, q topology.LiveQueue) {
 
 // ownPolicy is the command that gives a queue a policy of its own. Only one
 // policy applies to a queue, so it has the settings of the one that does now.
-func (x *examination) ownPolicy(queue string, q topology.LiveQueue, settings map[string]any) string {
+func (x *examination) ownPolicy(queue string, q observed.Queue, settings map[string]any) string {
 	definition, priority := map[string]any{}, 0
 	for _, p := range x.snap.Live.Policies {
 		if p.Name == q.Policy && !p.Operator {
@@ -100,24 +102,10 @@ func (x *examination) ownPolicy(queue string, q topology.LiveQueue, settings map
 	return x.ctl("set_policy", "--priority", strconv.Itoa(priority), "--apply-to", "queues", "rabbitdelay-"+queue, "^"+regexpQuote(queue)+"$", string(text))
 }
 
-func number(v any) (int64, bool) {
-	switch n := v.(type) {
-	case float64:
-		return int64(n), true
-	case int64:
-		return n, true
-	case int32:
-		return int64(n), true
-	case int:
-		return int64(n), true
-	}
-	return 0, false
-}
-
 // lower is the lower of an argument and a policy, which is what the broker takes.
-func lower(argument, policy any) (int64, bool) {
-	a, okA := number(argument)
-	p, okP := number(policy)
+func lower(own, policy any) (int64, bool) {
+	a, okA := argument.Integer(own)
+	p, okP := argument.Integer(policy)
 	switch {
 	case okA && okP:
 		return min(a, p), true
@@ -127,15 +115,15 @@ func lower(argument, policy any) (int64, bool) {
 	return a, okA
 }
 
-// deadLetterExchange tells whether the broker has somewhere to send what it
+// deadLetterExchange reports whether the broker has somewhere to send what it
 // gives up on.
-func deadLetterExchange(q topology.LiveQueue) bool {
-	_, argument := q.Arguments[topology.ArgDeadLetterExchange]
+func deadLetterExchange(q observed.Queue) bool {
+	_, own := q.Arguments[argument.DeadLetterExchange]
 	_, policy := q.EffectivePolicy["dead-letter-exchange"]
-	return argument || policy
+	return own || policy
 }
 
-func (x *examination) checkDeliveryLimit(name string, q topology.LiveQueue) {
+func (x *examination) checkDeliveryLimit(name string, q observed.Queue) {
 	limit, byDefault := q.DeliveryLimit(x.version)
 	if limit < 0 || deadLetterExchange(q) {
 		return
@@ -161,7 +149,7 @@ func (x *examination) deadLetterQueue(queue string) string {
 	return topology.Destination{Queue: queue}.DeadLetterQueue()
 }
 
-// unlessThere says how to make the queue that a command needs.
+// unlessThere explains how to make the queue that a command needs, if it is missing.
 func (x *examination) unlessThere(queue string) string {
 	if _, ok := x.snap.Live.Queues[queue]; ok {
 		return ""
@@ -204,34 +192,34 @@ func (x *examination) checkDeadLetters() {
 
 // overflow is what a queue does when it is full: of argument and policy a classic
 // queue heeds the first, a quorum queue the second.
-func overflow(q topology.LiveQueue) string {
-	argument, _ := q.Arguments[topology.ArgOverflow].(string)
+func overflow(q observed.Queue) string {
+	own, _ := q.Arguments[argument.Overflow].(string)
 	policy, _ := q.EffectivePolicy["overflow"].(string)
 	if q.Type == topology.Classic {
-		return cmp.Or(argument, policy)
+		return cmp.Or(own, policy)
 	}
-	return cmp.Or(policy, argument)
+	return cmp.Or(policy, own)
 }
 
 // checkDrops reports limits by which a destination queue throws messages away.
-func (x *examination) checkDrops(name string, q topology.LiveQueue) {
+func (x *examination) checkDrops(name string, q observed.Queue) {
 	var limits []string
 	report := func(format string, args ...any) { limits = append(limits, fmt.Sprintf(format, args...)) }
-	if ms, ok := lower(q.Arguments[topology.ArgExpires], q.EffectivePolicy["expires"]); ok {
+	if ms, ok := lower(q.Arguments[argument.Expires], q.EffectivePolicy["expires"]); ok {
 		report("the queue itself is deleted after %v without use", time.Duration(ms)*time.Millisecond)
 	}
-	if o := q.EffectivePolicy["overflow"]; q.Type == topology.Quorum && q.Arguments[topology.ArgDeadLetterStrategy] == topology.StrategyAtLeastOnce && o != nil && o != topology.OverflowRejectPublish {
+	if o := q.EffectivePolicy["overflow"]; q.Type == topology.Quorum && q.Arguments[argument.DeadLetterStrategy] == argument.AtLeastOnce && o != nil && o != argument.RejectPublish {
 		report("dead letters may be lost on their way, because overflow %v turns at-least-once off", o)
 	}
 	if !deadLetterExchange(q) {
-		if ms, ok := lower(q.Arguments[topology.ArgMessageTTL], q.EffectivePolicy["message-ttl"]); ok {
+		if ms, ok := lower(q.Arguments[argument.MessageTTL], q.EffectivePolicy["message-ttl"]); ok {
 			report("messages older than %v are dropped", time.Duration(ms)*time.Millisecond)
 		}
-		if o := overflow(q); o == "" || o == topology.OverflowDropHead {
-			if n, ok := lower(q.Arguments[topology.ArgMaxLength], q.EffectivePolicy["max-length"]); ok {
+		if o := overflow(q); o == "" || o == argument.DropHead {
+			if n, ok := lower(q.Arguments[argument.MaxLength], q.EffectivePolicy["max-length"]); ok {
 				report("of more than %s messages the oldest are dropped", thousands(n))
 			}
-			if n, ok := lower(q.Arguments[topology.ArgMaxLengthBytes], q.EffectivePolicy["max-length-bytes"]); ok {
+			if n, ok := lower(q.Arguments[argument.MaxLengthBytes], q.EffectivePolicy["max-length-bytes"]); ok {
 				report("of more than %s bytes the oldest messages are dropped", thousands(n))
 			}
 		}

@@ -1,8 +1,3 @@
-// Package doctor finds what is wrong with a broker before it bites: policies
-// that would fire delays early, dead-lettering that is not what was asked for,
-// messages that wait nowhere, permissions that are missing.
-//
-// It looks at a Snapshot and talks to nobody. Package live/snapshot takes one.
 package doctor
 
 import (
@@ -12,9 +7,12 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// Severity says how bad a finding is.
+// Severity is how bad a finding is.
 type Severity string
 
 const (
@@ -37,7 +35,7 @@ type Finding struct {
 	Objects []string `json:"objects,omitempty"`
 }
 
-// PluginUse says what the configuration wants of the x-delayed-message plugin.
+// PluginUse is what the configuration needs the x-delayed-message plugin for.
 type PluginUse int
 
 // The uses there are.
@@ -84,8 +82,8 @@ type Config struct {
 	// Vhost and File stand in the commands that mend; File may be empty.
 	Vhost, File string
 
-	// ClockTolerance is how much the broker's clock and this process's may
-	// differ, default 1 s.
+	// ClockTolerance is how much the clocks of the broker's nodes and of this process
+	// may differ, default 1 s.
 	ClockTolerance time.Duration
 	// Backlog is how many messages may wait in a destination queue, default 10,000.
 	Backlog int64
@@ -110,11 +108,11 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// WantsInstants tells whether the configuration relies on the broker to delay by an
+// WantsInstants reports whether the configuration relies on the broker to delay by an
 // instant.
 func (c Config) WantsInstants() bool {
 	return slices.ContainsFunc(c.Want.Queues, func(q topology.Queue) bool {
-		l, ok := topology.LayoutOf(c.Prefix, q.Name)
+		l, ok := naming.LayoutOf(c.Prefix, q.Name)
 		return ok && l.Native()
 	})
 }
@@ -124,7 +122,7 @@ type Report struct {
 	Broker   string    `json:"broker"` // version
 	Source   string    `json:"source"` // how the broker was read
 	Vhost    string    `json:"vhost"`
-	Clock    *Clock    `json:"clock"` // nil: not measured
+	Clocks   []Clock   `json:"clocks"` // of the nodes; empty: not measured
 	Parked   int64     `json:"parked"`
 	Findings []Finding `json:"findings"`
 	// Unseen lists what could not be checked.
@@ -133,13 +131,13 @@ type Report struct {
 	Notes []string `json:"notes"`
 }
 
-// Clean tells whether nothing was found. What was not looked at is in Unseen.
+// Clean reports whether nothing was found. What was not looked at is in Unseen.
 func (r Report) Clean() bool { return len(r.Findings) == 0 }
 
 // Complete reports whether everything that was not skipped was checked.
 func (r Report) Complete() bool { return len(r.Unseen) == 0 }
 
-// Count is how many findings have the severity.
+// Count returns the number of findings with the severity.
 func (r Report) Count(s Severity) int {
 	n := 0
 	for _, f := range r.Findings {
@@ -154,21 +152,21 @@ func (r Report) Count(s Severity) int {
 type examination struct {
 	cfg     Config
 	snap    Snapshot
-	plan    topology.Plan
-	version topology.Version
+	plan    plan.Plan
+	version observed.Version
 	want    map[string]topology.Queue // by name
 	left    []leftover
 	queues  []string // to which messages are delivered
 	rep     Report
 }
 
-// Diagnose says what is wrong. Critical findings come first. It does no I/O.
+// Diagnose reports what is wrong, critical findings first. It does no I/O.
 func Diagnose(cfg Config, snap Snapshot) Report {
 	cfg = cfg.WithDefaults()
 	x := &examination{
-		cfg: cfg, snap: snap, version: topology.ParseVersion(snap.Version), want: map[string]topology.Queue{},
+		cfg: cfg, snap: snap, version: observed.ParseVersion(snap.Version), want: map[string]topology.Queue{},
 		rep: Report{
-			Broker: snap.Version, Source: snap.Live.Source, Vhost: cfg.Vhost, Clock: snap.Clock,
+			Broker: snap.Version, Source: snap.Live.Source, Vhost: cfg.Vhost, Clocks: append([]Clock{}, snap.Clocks...),
 			Findings: []Finding{}, Unseen: []Unseen{}, Notes: slices.Clone(snap.Notes),
 		},
 	}
@@ -184,12 +182,12 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 	for _, l := range x.left {
 		checked.Queues = append(slices.Clip(checked.Queues), l.queue)
 	}
-	x.plan = topology.Compare(cfg.Want, snap.Live)
-	x.plan.Warnings = topology.Compare(checked, snap.Live).Warnings
+	x.plan = plan.Compare(cfg.Want, snap.Live)
+	x.plan.Warnings = plan.Compare(checked, snap.Live).Warnings
 
 	for _, check := range []func(){
 		x.checkVersion, x.checkPlugin, x.checkInstants, x.checkNodes, x.checkAlarms, x.checkClock, x.checkPermissions,
-		x.checkMissing, x.checkConflicts, x.checkPolicies, x.checkStrays, x.checkPlaces, x.checkLeftovers, x.checkParked, x.checkForeign,
+		x.checkStandstill, x.checkMissing, x.checkConflicts, x.checkPolicies, x.checkStrays, x.checkPlaces, x.checkLeftovers, x.checkParked, x.checkForeign,
 		x.checkDestinations, x.checkDeadLetters, x.checkRoutes, x.checkRouteCount, x.checkTasks, x.checkSettings,
 	} {
 		check()
@@ -210,7 +208,7 @@ func rank(s Severity) int {
 	return 1
 }
 
-// unseenf notes what could not be looked at.
+// unseenf records what could not be looked at.
 func (x *examination) unseenf(a Area, format string, args ...any) {
 	why := fmt.Sprintf(format, args...)
 	if slices.Contains(x.cfg.Skip, a) {

@@ -11,6 +11,9 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // healthy is a cluster of three nodes on which everything is as it should be.
@@ -30,9 +33,9 @@ func healthy(t *testing.T) (Config, Snapshot) {
 	nodes := []string{"n1", "n2", "n3"}
 	s := Snapshot{
 		Version: "4.3.6", ExchangeTypes: []string{"topic"}, Flags: map[string]bool{"stream_queue": true}, NodesComplete: true,
-		Clock: &Clock{},
-		Live: topology.Live{
-			Source: "management API", Exchanges: map[string]topology.LiveExchange{}, Queues: map[string]topology.LiveQueue{},
+		Clocks: []Clock{{}},
+		Live: observed.Broker{
+			Source: "management API", Exchanges: map[string]observed.Exchange{}, Queues: map[string]observed.Queue{},
 			BindingsKnown: true, PoliciesKnown: true, Bindings: slices.Clone(want.Bindings),
 		},
 	}
@@ -40,16 +43,16 @@ func healthy(t *testing.T) (Config, Snapshot) {
 		s.Nodes = append(s.Nodes, Node{Name: n, Running: true})
 	}
 	for _, e := range want.Exchanges {
-		s.Live.Exchanges[e.Name] = topology.LiveExchange{ArgumentsKnown: true, Kind: e.Kind, Durable: true, Arguments: e.Table()}
+		s.Live.Exchanges[e.Name] = observed.Exchange{ArgumentsKnown: true, Kind: e.Kind, Durable: true, Arguments: e.Table()}
 	}
 	for _, q := range want.Queues {
-		s.Live.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Consumers: 1, Members: nodes, Online: nodes, Node: "n1"}
+		s.Live.Queues[q.Name] = observed.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Consumers: 1, Members: nodes, Online: nodes, Node: "n1"}
 	}
 	return Config{Want: want, File: "delays.yaml"}, s
 }
 
 // alter changes one queue of a snapshot.
-func (s *Snapshot) alter(name string, change func(q *topology.LiveQueue)) {
+func (s *Snapshot) alter(name string, change func(q *observed.Queue)) {
 	q := s.Live.Queues[name]
 	args := amqp.Table{}
 	maps.Copy(args, q.Arguments)
@@ -60,10 +63,10 @@ func (s *Snapshot) alter(name string, change func(q *topology.LiveQueue)) {
 
 // leaving has dead letters of a delay queue wait for the next queue.
 func (s *Snapshot) leaving(name string, n int64) {
-	s.alter(name, func(q *topology.LiveQueue) { q.Messages, q.Leaving = n, n })
+	s.alter(name, func(q *observed.Queue) { q.Messages, q.Leaving = n, n })
 }
 
-func (s *Snapshot) add(name string, q topology.LiveQueue) { s.Live.Queues[name] = q }
+func (s *Snapshot) add(name string, q observed.Queue) { s.Live.Queues[name] = q }
 
 // nativeQueues are the parked queue, and that of a native strategy that has one.
 func nativeQueues() []topology.Queue {
@@ -79,12 +82,12 @@ func (s *Snapshot) native(c *Config) {
 	for _, q := range nativeQueues()[1:] {
 		c.Want.Queues = append(c.Want.Queues, q)
 		nodes := []string{"n1", "n2", "n3"}
-		s.add(q.Name, topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Members: nodes, Online: nodes})
+		s.add(q.Name, observed.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Members: nodes, Online: nodes})
 	}
 }
 
-func policy(name, pattern, applyTo string, definition map[string]any) topology.Policy {
-	return topology.Policy{Name: name, Pattern: pattern, ApplyTo: applyTo, Definition: definition}
+func policy(name, pattern, applyTo string, definition map[string]any) observed.Policy {
+	return observed.Policy{Name: name, Pattern: pattern, ApplyTo: applyTo, Definition: definition}
 }
 
 const firstQueue = "delay.bucket.r3x3.100ms"
@@ -128,11 +131,11 @@ var findingCases = []struct {
 	{name: "instants over AMQP", spoil: func(c *Config, s *Snapshot) { s.native(c); s.Live.BindingsKnown = false }, note: "does not count"},
 	{name: "a length limit where messages wait for an instant", spoil: func(c *Config, s *Snapshot) {
 		s.native(c)
-		s.Live.Policies = []topology.Policy{policy("short", "^delay.native", "queues", map[string]any{"max-length": 100.0})}
+		s.Live.Policies = []observed.Policy{policy("short", "^delay.native", "queues", map[string]any{"max-length": 100.0})}
 	}, id: "policy-max-length", sev: SeverityCritical, text: "busy for ever"},
 	{name: "messages that wait for an instant that nobody has", spoil: func(_ *Config, s *Snapshot) {
 		n := nativeQueues()
-		s.add("delay.native.1", topology.LiveQueue{ArgumentsKnown: true, Messages: 3, Type: topology.Quorum, Arguments: n[1].Table()})
+		s.add("delay.native.1", observed.Queue{ArgumentsKnown: true, Messages: 3, Type: topology.Quorum, Arguments: n[1].Table()})
 	}, id: "leftover-unbound", sev: SeverityCritical, text: "delay: {previous: [{strategy: native}]}"},
 
 	{name: "node down", spoil: func(_ *Config, s *Snapshot) { s.Nodes[1].Running = false }, id: "node-down", sev: SeverityWarning, text: "n2"},
@@ -163,110 +166,110 @@ var findingCases = []struct {
 	{name: "binding missing", spoil: func(_ *Config, s *Snapshot) { s.Live.Bindings = s.Live.Bindings[1:] }, id: "binding-missing", sev: SeverityCritical, text: "1 binding is missing"},
 	{name: "bindings unknown", spoil: func(_ *Config, s *Snapshot) { s.Live.Bindings, s.Live.BindingsKnown = nil, false }, blind: AreaBindings},
 	{name: "no alternate exchange", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Exchanges["delay.deliver"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "topic", Durable: true}
+		s.Live.Exchanges["delay.deliver"] = observed.Exchange{ArgumentsKnown: true, Kind: "topic", Durable: true}
 	}, id: "alternate-exchange", sev: SeverityCritical, text: `set_policy --apply-to exchanges delay-alternate '^delay\.deliver$' '{"alternate-exchange":"delay.parked"}'`},
 	{name: "entry with an alternate exchange", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Exchanges["delay.bucket.r3x3.300ms"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "fanout", Durable: true, Arguments: amqp.Table{"alternate-exchange": "x"}}
+		s.Live.Exchanges["delay.bucket.r3x3.300ms"] = observed.Exchange{ArgumentsKnown: true, Kind: "fanout", Durable: true, Arguments: amqp.Table{"alternate-exchange": "x"}}
 	}, id: "alternate-exchange", sev: SeverityCritical, text: "would vanish"},
 	{name: "exchange of another type", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Exchanges["delay.bucket.r3x3.level-0"] = topology.LiveExchange{ArgumentsKnown: true, Kind: "direct", Durable: true}
+		s.Live.Exchanges["delay.bucket.r3x3.level-0"] = observed.Exchange{ArgumentsKnown: true, Kind: "direct", Durable: true}
 	}, id: "exchange-differs", sev: SeverityCritical, text: `wanted "topic", found "direct"`},
 	{name: "at most once by arguments", spoil: func(_ *Config, s *Snapshot) {
-		s.alter(firstQueue, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgDeadLetterStrategy) })
+		s.alter(firstQueue, func(q *observed.Queue) { delete(q.Arguments, argument.DeadLetterStrategy) })
 	}, id: "dead-letter-at-most-once", sev: SeverityCritical, text: "rabbitdelay destroy -f delays.yaml --layout " + firstQueue + " && rabbitdelay apply -f delays.yaml"},
 	{name: "overflow by arguments", spoil: func(_ *Config, s *Snapshot) {
 		for _, n := range []string{firstQueue, "delay.bucket.r3x3.200ms"} {
-			s.alter(n, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgOverflow) })
+			s.alter(n, func(q *observed.Queue) { delete(q.Arguments, argument.Overflow) })
 		}
 	}, id: "dead-letter-at-most-once", sev: SeverityCritical, text: "--layout delay.bucket.r3x3.100ms,delay.bucket.r3x3.200ms && "},
 	{name: "another TTL", spoil: func(_ *Config, s *Snapshot) {
-		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Arguments[topology.ArgMessageTTL] = 5 })
+		s.alter(firstQueue, func(q *observed.Queue) { q.Arguments[argument.MessageTTL] = 5 })
 	}, id: "queue-differs", sev: SeverityCritical, text: "x-message-ttl: wanted 100, found 5"},
 	{name: "queues of an older version", spoil: func(c *Config, s *Snapshot) {
 		for _, q := range c.Want.Queues {
-			s.alter(q.Name, func(q *topology.LiveQueue) { delete(q.Arguments, topology.ArgDeliveryLimit) })
+			s.alter(q.Name, func(q *observed.Queue) { delete(q.Arguments, argument.DeliveryLimit) })
 		}
 	}, id: "queue-differs", sev: SeverityCritical, text: "4 queues exist otherwise than described, delay.bucket.r3x3.300ms"},
 	{name: "destination of one's own", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q", func(q *topology.LiveQueue) { q.Arguments[topology.ArgDeliveryLimit] = 5 })
+		s.alter("q", func(q *observed.Queue) { q.Arguments[argument.DeliveryLimit] = 5 })
 	}, id: "queue-differs", sev: SeverityWarning, text: "describe the queue under queues as it is, or give the one described another name"},
 
 	{name: "policy lowers the TTL", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", "delay", "queues", map[string]any{"message-ttl": 50.0})}
+		s.Live.Policies = []observed.Policy{policy("p", "delay", "queues", map[string]any{"message-ttl": 50.0})}
 	}, id: "policy-message-ttl", sev: SeverityCritical, text: `set_policy --priority 0 --apply-to queues p '^(?!delay\.)(?=.*(?:delay))' '{"message-ttl":50}'`},
 	{name: "policy with a longer TTL", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", "^delay.bucket", "queues", map[string]any{"message-ttl": 5e9})}
+		s.Live.Policies = []observed.Policy{policy("p", "^delay.bucket", "queues", map[string]any{"message-ttl": 5e9})}
 	}},
 	{name: "operator policy expires", spoil: func(_ *Config, s *Snapshot) {
 		p := policy("p", "100ms", "", map[string]any{"expires": 5000.0})
 		p.Operator = true
-		s.Live.Policies = []topology.Policy{p}
+		s.Live.Policies = []observed.Policy{p}
 	}, id: "policy-expires", sev: SeverityCritical, text: "set_operator_policy --priority 0 --apply-to all p"},
 	{name: "policy on all queues drops dead letters", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", ".*", "queues", map[string]any{"message-ttl": 6e4})}
+		s.Live.Policies = []observed.Policy{policy("p", ".*", "queues", map[string]any{"message-ttl": 6e4})}
 	}, id: "policy-message-ttl", sev: SeverityCritical, text: `on 2 queues of dead letters or parked messages: delay.parked and q.dead. Messages that nobody has handled after 1m0s would be dropped. ` +
 		`rabbitmqctl -p / set_policy --priority 0 --apply-to queues p '^(?!delay\.|.*\.dead$)(?=.*(?:.*))'`},
 	{name: "policy after its cure", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", `^(?!delay\.|.*\.dead$)(?=.*(?:.*))`, "queues", map[string]any{"message-ttl": 6e4})}
+		s.Live.Policies = []observed.Policy{policy("p", `^(?!delay\.|.*\.dead$)(?=.*(?:.*))`, "queues", map[string]any{"message-ttl": 6e4})}
 	}},
 	{name: "policy whose cure came before a destination", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", `^(?!delay\.)(?=.*(?:a|d))`, "queues", map[string]any{"message-ttl": 6e4})}
+		s.Live.Policies = []observed.Policy{policy("p", `^(?!delay\.)(?=.*(?:a|d))`, "queues", map[string]any{"message-ttl": 6e4})}
 	}, id: "policy-message-ttl", sev: SeverityCritical, text: `p '^(?!.*\.dead$)(?!delay\.)(?=.*(?:a|d))'`},
 	{name: "policy deletes the parked queue", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", "parked", "all", map[string]any{"expires": 5000.0})}
+		s.Live.Policies = []observed.Policy{policy("p", "parked", "all", map[string]any{"expires": 5000.0})}
 	}, id: "policy-expires", sev: SeverityCritical, text: "would delete the queue, with the messages that lie in it"},
 	{name: "policy bounds dead letters", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", "dead$", "queues", map[string]any{"max-length": 10.0})}
+		s.Live.Policies = []observed.Policy{policy("p", "dead$", "queues", map[string]any{"max-length": 10.0})}
 	}, id: "policy-max-length", sev: SeverityWarning, text: "1 queue of dead letters or parked messages: q.dead. Of a full queue the oldest messages would be dropped"},
 	{name: "policy drops dead letters of a full queue", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", "dead$", "queues", map[string]any{"max-length": 10.0})}
-		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages, q.Consumers = 10, 0 })
+		s.Live.Policies = []observed.Policy{policy("p", "dead$", "queues", map[string]any{"max-length": 10.0})}
+		s.alter("q.dead", func(q *observed.Queue) { q.Messages, q.Consumers = 10, 0 })
 	}, id: "policy-max-length", sev: SeverityCritical},
 	{name: "operator policy has dead letters refused", spoil: func(_ *Config, s *Snapshot) {
 		p := policy("p", "dead$", "quorum_queues", map[string]any{"max-length-bytes": 1000.0, "overflow": "reject-publish"})
 		p.Operator = true
-		s.Live.Policies = []topology.Policy{p}
+		s.Live.Policies = []observed.Policy{p}
 	}, id: "policy-max-length-bytes", sev: SeverityWarning, text: "A full queue would refuse messages, which their consumers then hold unacknowledged"},
 	{name: "policy sends dead letters elsewhere", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", "dead$", "queues", map[string]any{"message-ttl": 0.0, "dead-letter-exchange": "x"})}
+		s.Live.Policies = []observed.Policy{policy("p", "dead$", "queues", map[string]any{"message-ttl": 0.0, "dead-letter-exchange": "x"})}
 	}, id: "policy-message-ttl", sev: SeverityWarning, text: `sent on to the exchange "x", where requeue does not find them`},
 	{name: "policy on dead letters of a destination that a program has bound", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "graveyard"})
-		s.add("graveyard", topology.LiveQueue{ArgumentsKnown: true, Type: topology.Classic, Durable: true})
-		s.Live.Policies = []topology.Policy{policy("p", "^grave", "classic_queues", map[string]any{"message-ttl": 1.0})}
+		s.add("graveyard", observed.Queue{ArgumentsKnown: true, Type: topology.Classic, Durable: true})
+		s.Live.Policies = []observed.Policy{policy("p", "^grave", "classic_queues", map[string]any{"message-ttl": 1.0})}
 	}, id: "policy-message-ttl", sev: SeverityCritical, text: `'^(?!graveyard$)(?=.*(?:^grave))'`},
 	{name: "policy that harms no dead letters", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", "dead$|parked$", "queues", map[string]any{"overflow": "reject-publish", "dead-letter-exchange": "x", "delivery-limit": -1.0})}
+		s.Live.Policies = []observed.Policy{policy("p", "dead$|parked$", "queues", map[string]any{"overflow": "reject-publish", "dead-letter-exchange": "x", "delivery-limit": -1.0})}
 	}},
 	{name: "policy drops at the head", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", "100ms", "queues", map[string]any{"overflow": "drop-head"})}
+		s.Live.Policies = []observed.Policy{policy("p", "100ms", "queues", map[string]any{"overflow": "drop-head"})}
 	}, id: "dead-letter-at-most-once", sev: SeverityCritical, text: `The policy "p" sets overflow to "drop-head" on 1 delay queue`},
 	{name: "policy limits the length", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", "100ms", "queues", map[string]any{"max-length": 10.0})}
+		s.Live.Policies = []observed.Policy{policy("p", "100ms", "queues", map[string]any{"max-length": 10.0})}
 	}, id: "policy-max-length", sev: SeverityWarning},
 	{name: "policy with lookahead on a queue that is missing", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", "(?=d)delay", "queues", map[string]any{"expires": 1.0})}
+		s.Live.Policies = []observed.Policy{policy("p", "(?=d)delay", "queues", map[string]any{"expires": 1.0})}
 		delete(s.Live.Queues, firstQueue)
 	}, id: "policy-unreadable", sev: SeverityWarning},
 	{name: "policy that leaves delays out", spoil: func(_ *Config, s *Snapshot) {
-		s.Live.Policies = []topology.Policy{policy("p", `^(?!delay\.)(?=.*(?:delay))`, "queues", map[string]any{"expires": 1.0})}
+		s.Live.Policies = []observed.Policy{policy("p", `^(?!delay\.)(?=.*(?:delay))`, "queues", map[string]any{"expires": 1.0})}
 		delete(s.Live.Queues, firstQueue)
 	}, id: "queue-missing", sev: SeverityCritical},
 	{name: "unlisted policy in force", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.PoliciesKnown = false
-		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Policy, q.EffectivePolicy = "p", map[string]any{"message-ttl": 5.0} })
+		s.alter(firstQueue, func(q *observed.Queue) { q.Policy, q.EffectivePolicy = "p", map[string]any{"message-ttl": 5.0} })
 	}, id: "policy-message-ttl", sev: SeverityCritical, text: "list_policies", blind: AreaPolicies},
 	{name: "policy on an older layout that drains", spoil: func(_ *Config, s *Snapshot) {
 		s.oldLayout(7)
-		s.Live.Policies = []topology.Policy{policy("p", "hex", "queues", map[string]any{"message-ttl": 5.0})}
+		s.Live.Policies = []observed.Policy{policy("p", "hex", "queues", map[string]any{"message-ttl": 5.0})}
 	}, id: "policy-message-ttl", sev: SeverityCritical, text: "delay.bucket.hex.2s"},
 
 	{name: "classic on a cluster", spoil: func(_ *Config, s *Snapshot) {
-		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Type = topology.Classic })
-		s.Live.Queues[firstQueue].Arguments[topology.ArgQueueType] = "quorum" // so that this is the only finding
+		s.alter(firstQueue, func(q *observed.Queue) { q.Type = topology.Classic })
+		s.Live.Queues[firstQueue].Arguments[argument.QueueType] = "quorum" // so that this is the only finding
 	}, id: "classic-on-cluster", sev: SeverityWarning, text: "one node of 3"},
 	{name: "few replicas", spoil: func(_ *Config, s *Snapshot) {
-		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Members, q.Online = []string{"n1"}, []string{"n1"} })
+		s.alter(firstQueue, func(q *observed.Queue) { q.Members, q.Online = []string{"n1"}, []string{"n1"} })
 	}, id: "quorum-members", sev: SeverityWarning, text: "rabbitmq-queues grow"},
 	{name: "no advanced.config", spoil: func(_ *Config, s *Snapshot) {
 		s.Nodes[1].FilesKnown = true
@@ -280,10 +283,10 @@ var findingCases = []struct {
 		s.Nodes = append(s.Nodes, Node{Name: "n4", Running: true}, Node{Name: "n5", Running: true})
 	}},
 	{name: "a replica down", spoil: func(_ *Config, s *Snapshot) {
-		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Members, q.Online = []string{"n1", "n2", "n3"}, []string{"n1", "n2"} })
+		s.alter(firstQueue, func(q *observed.Queue) { q.Members, q.Online = []string{"n1", "n2", "n3"}, []string{"n1", "n2"} })
 	}, id: "quorum-offline", sev: SeverityWarning},
 	{name: "no majority", spoil: func(_ *Config, s *Snapshot) {
-		s.alter(firstQueue, func(q *topology.LiveQueue) { q.Members, q.Online = []string{"n1", "n2", "n3"}, []string{"n1"} })
+		s.alter(firstQueue, func(q *observed.Queue) { q.Members, q.Online = []string{"n1", "n2", "n3"}, []string{"n1"} })
 	}, id: "quorum-lost", sev: SeverityCritical},
 	{name: "nodes unknown", spoil: func(_ *Config, s *Snapshot) { s.Nodes = nil }, blind: AreaNodes},
 	{name: "some nodes", spoil: func(_ *Config, s *Snapshot) { s.NodesComplete = false }, blind: AreaNodes},
@@ -293,7 +296,7 @@ var findingCases = []struct {
 	{name: "another layout with destinations of its own", spoil: func(_ *Config, s *Snapshot) {
 		s.oldLayout(7)
 		s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.deliver", Queue: "payments", RoutingKey: "hex.*.*.*.*.*.*.*.*.payments"})
-		s.add("payments", topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Consumers: 1, Arguments: amqp.Table{"x-dead-letter-exchange": ""}})
+		s.add("payments", observed.Queue{ArgumentsKnown: true, Type: topology.Quorum, Consumers: 1, Arguments: amqp.Table{"x-dead-letter-exchange": ""}})
 	}, note: "7 messages wait in 1 queue of delay.bucket.hex"},
 	{name: "a layout that was retired", spoil: func(c *Config, _ *Snapshot) {
 		c.Want.Bindings = append(slices.Clone(c.Want.Bindings), topology.Binding{Exchange: "delay.deliver", Queue: "q", RoutingKey: "hex.*.*.*.*.*.*.*.*.q"})
@@ -303,7 +306,7 @@ var findingCases = []struct {
 		c.Want.Bindings = append(slices.Clone(c.Want.Bindings), topology.Binding{Exchange: "delay.deliver", Queue: "q", RoutingKey: "hex.*.*.*.*.*.*.*.*.q"})
 	}, id: "binding-missing", sev: SeverityCritical, text: "1 binding is missing"},
 	{name: "the same layout of classic queues that drain", spoil: func(_ *Config, s *Snapshot) {
-		s.add("delay.bucket.r3x3-classic.100ms", topology.LiveQueue{
+		s.add("delay.bucket.r3x3-classic.100ms", observed.Queue{
 			ArgumentsKnown: true, Type: topology.Classic, Messages: 7, Arguments: amqp.Table{"x-message-ttl": 100.0, "x-dead-letter-exchange": "delay.deliver"},
 		})
 	}, note: "7 messages wait in 1 queue of delay.bucket.r3x3-classic"},
@@ -313,11 +316,11 @@ var findingCases = []struct {
 		q := topology.Queue{Name: "delay.ttl.1m", MessageTTL: &minute, DeadLetter: &topology.DeadLetter{Exchange: "delay.deliver"}}
 		c.Want.Queues = append(c.Want.Queues, q)
 		for _, name := range []string{"delay.ttl.1m", "delay.ttl.2m"} {
-			s.add(name, topology.LiveQueue{ArgumentsKnown: true, Durable: true, Type: topology.Quorum, Arguments: q.Table()})
+			s.add(name, observed.Queue{ArgumentsKnown: true, Durable: true, Type: topology.Quorum, Arguments: q.Table()})
 		}
 	}, note: "rabbitdelay destroy -f delays.yaml --layout delay.ttl.2m"},
 	{name: "a TTL that was removed, with messages and its strategy", spoil: func(_ *Config, s *Snapshot) {
-		s.add("delay.ttl.2m", topology.LiveQueue{ArgumentsKnown: true, Messages: 1, Arguments: amqp.Table{"x-message-ttl": 120000.0, "x-dead-letter-exchange": "delay.deliver"}})
+		s.add("delay.ttl.2m", observed.Queue{ArgumentsKnown: true, Messages: 1, Arguments: amqp.Table{"x-message-ttl": 120000.0, "x-dead-letter-exchange": "delay.deliver"}})
 	}, id: "leftover-unbound", sev: SeverityCritical, text: "delay: {previous: [{strategy: ttl, delays: [2m]}]}"},
 	{name: "an old layout that drains", spoil: func(_ *Config, s *Snapshot) {
 		s.oldLayout(7)
@@ -326,41 +329,41 @@ var findingCases = []struct {
 		}
 	}, note: "7 messages wait in 1 queue of delay.bucket.hex"},
 	{name: "a queue of others", spoil: func(_ *Config, s *Snapshot) {
-		s.add("delay.bucketful", topology.LiveQueue{ArgumentsKnown: true, Arguments: amqp.Table{"x-message-ttl": 1, "x-dead-letter-exchange": "x"}})
+		s.add("delay.bucketful", observed.Queue{ArgumentsKnown: true, Arguments: amqp.Table{"x-message-ttl": 1, "x-dead-letter-exchange": "x"}})
 	}},
 	{name: "parked", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("delay.parked", func(q *topology.LiveQueue) { q.Messages = 1234 })
+		s.alter("delay.parked", func(q *observed.Queue) { q.Messages = 1234 })
 		s.ParkedSamples = []Parked{{"clock.1.a:b", "a:b"}, {"r3x3.0.0.q", ""}, {"r3x3.0.0.xq", ""}}
 	}, id: "parked-messages", sev: SeverityCritical, text: "a:b, q and r3x3.0.0.xq"},
 
 	{name: "nobody consumes", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q", func(q *topology.LiveQueue) { q.Consumers, q.Messages = 0, 1 })
+		s.alter("q", func(q *observed.Queue) { q.Consumers, q.Messages = 0, 1 })
 	}, id: "destination-unconsumed", sev: SeverityWarning, text: "start the service that consumes q"},
-	{name: "nobody consumes, and nothing waits", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *topology.LiveQueue) { q.Consumers = 0 }) }},
+	{name: "nobody consumes, and nothing waits", spoil: func(_ *Config, s *Snapshot) { s.alter("q", func(q *observed.Queue) { q.Consumers = 0 }) }},
 	{name: "backlog", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q", func(q *topology.LiveQueue) { q.Messages = 10_001 })
+		s.alter("q", func(q *observed.Queue) { q.Messages = 10_001 })
 	}, id: "destination-backlog", sev: SeverityWarning, text: "10,001 messages wait"},
 	{name: "unacknowledged is no backlog", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q", func(q *topology.LiveQueue) { q.Messages, q.Unacked = 10_001, 10_001 })
+		s.alter("q", func(q *observed.Queue) { q.Messages, q.Unacked = 10_001, 10_001 })
 	}},
 	{name: "consumer timeout", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"consumer-timeout": 5000.0} })
+		s.alter("q", func(q *observed.Queue) { q.EffectivePolicy = map[string]any{"consumer-timeout": 5000.0} })
 	}, id: "destination-consumer-timeout", sev: SeverityWarning, text: "within 5s"},
 	{name: "consumer timeout that is long enough", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"consumer-timeout": 60_000.0} })
+		s.alter("q", func(q *observed.Queue) { q.EffectivePolicy = map[string]any{"consumer-timeout": 60_000.0} })
 	}},
 	{name: "default delivery limit", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", nil) }, id: "destination-delivery-limit", sev: SeverityWarning, text: "after 20 deliveries, RabbitMQ's default since 4.0"},
 	{name: "default delivery limit before 4.0", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", nil); s.Version = "3.13.7" }, note: "x-death"},
 	{name: "no delivery limit", spoil: func(_ *Config, s *Snapshot) { s.foreign("f", amqp.Table{"x-delivery-limit": -1}) }},
 	{name: "a dead-letter exchange by policy", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", nil)
-		s.alter("f", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"dead-letter-exchange": ""} })
+		s.alter("f", func(q *observed.Queue) { q.EffectivePolicy = map[string]any{"dead-letter-exchange": ""} })
 	}},
 	{name: "destination that drops", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-message-ttl": 1000, "x-max-length": 5, "x-max-length-bytes": 6000})
 	}, id: "destination-drops", sev: SeverityWarning, text: "messages older than 1s are dropped; of more than 5 messages the oldest are dropped; of more than 6,000 bytes"},
 	{name: "destination whose dead letters may be lost", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q", func(q *topology.LiveQueue) {
+		s.alter("q", func(q *observed.Queue) {
 			q.EffectivePolicy, q.Policy = map[string]any{"overflow": "drop-head"}, "p"
 		})
 	}, id: "destination-drops", sev: SeverityWarning, text: "overflow drop-head turns at-least-once off"},
@@ -368,7 +371,7 @@ var findingCases = []struct {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-max-length": 5, "x-max-length-bytes": 6000, "x-overflow": "reject-publish"})
 	}, id: "destination-refuses", sev: SeverityWarning, text: "The destination queue f refuses more than 5 messages or 6,000 bytes."},
 	{name: "destination that refuses by policy, and dead letters wait", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q", func(q *topology.LiveQueue) {
+		s.alter("q", func(q *observed.Queue) {
 			q.Policy, q.EffectivePolicy = "p", map[string]any{"max-length-bytes": 5000.0, "overflow": "reject-publish"}
 			q.ReadyBytes = 4000
 		})
@@ -376,22 +379,22 @@ var findingCases = []struct {
 	}, id: "destination-refuses", sev: SeverityCritical, text: "refuses more than 5,000 bytes; 40 messages that are due wait in delay queues. After 32"},
 	{name: "dead letters on their way, and room for them", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-max-length": 100, "x-overflow": "reject-publish"})
-		s.alter("f", func(q *topology.LiveQueue) { q.Messages = 79 })
+		s.alter("f", func(q *observed.Queue) { q.Messages = 79 })
 		s.leaving(firstQueue, 40)
 	}, id: "destination-refuses", sev: SeverityWarning, text: "routing_key: f), whose route queue waits alone"},
 	{name: "destination without a leader, and dead letters wait", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q", func(q *topology.LiveQueue) { q.State = "minority" })
+		s.alter("q", func(q *observed.Queue) { q.State = "minority" })
 		s.leaving(firstQueue, 1)
 	}, id: "destination-refuses", sev: SeverityCritical, text: "takes no messages: it is minority; 1 message that is due waits"},
 	{name: "a classic queue's own overflow beats a policy's", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-max-length": 5, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": ""})
-		s.alter("f", func(q *topology.LiveQueue) {
+		s.alter("f", func(q *observed.Queue) {
 			q.Type, q.EffectivePolicy = topology.Classic, map[string]any{"overflow": "drop-head"}
 		})
 	}, id: "destination-refuses", sev: SeverityWarning},
 	{name: "a policy's overflow beats a quorum queue's own", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-max-length": 5, "x-overflow": "reject-publish", "x-dead-letter-exchange": ""})
-		s.alter("f", func(q *topology.LiveQueue) { q.EffectivePolicy = map[string]any{"overflow": "drop-head"} })
+		s.alter("f", func(q *observed.Queue) { q.EffectivePolicy = map[string]any{"overflow": "drop-head"} })
 	}},
 	{name: "reject-publish without a bound", spoil: func(_ *Config, s *Snapshot) {
 		s.foreign("f", amqp.Table{"x-delivery-limit": -1, "x-overflow": "reject-publish"})
@@ -400,13 +403,13 @@ var findingCases = []struct {
 		s.foreign("f", amqp.Table{"x-expires": 1000, "x-dead-letter-exchange": ""})
 	}, id: "destination-drops", sev: SeverityWarning, text: "deleted after 1s without use"},
 	{name: "dead letters", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages, q.Consumers = 1234, 0 })
+		s.alter("q.dead", func(q *observed.Queue) { q.Messages, q.Consumers = 1234, 0 })
 	}, id: "dead-letters", sev: SeverityWarning, text: "Dead letters wait: 1,234 in q.dead."},
 	{name: "the cure of dead letters", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages, q.Consumers = 1, 0 })
+		s.alter("q.dead", func(q *observed.Queue) { q.Messages, q.Consumers = 1, 0 })
 	}, id: "dead-letters", sev: SeverityWarning, text: `mend the cause, then send them back: rabbitdelay requeue --queue q.dead -f delays.yaml`},
 	{name: "dead letters with a consumer", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("q.dead", func(q *topology.LiveQueue) { q.Messages = 1234 })
+		s.alter("q.dead", func(q *observed.Queue) { q.Messages = 1234 })
 	}, note: "1,234 dead letters are in q.dead, which has 1 consumer"},
 	{name: "tasks without a relay", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
@@ -416,6 +419,13 @@ var findingCases = []struct {
 		now := time.Now()
 		s.Tasks = &Tasks{Unhandled: 1000, More: true, OldestUnhandled: now.Add(-time.Hour), Now: now}
 	}, id: "tasks-not-handled", sev: SeverityWarning, text: "At least 1,000 tasks are overdue and still pending although they were sent to the broker"},
+	{name: "recurring task that cannot be planned", spoil: func(_ *Config, s *Snapshot) {
+		s.Tasks = &Tasks{Idle: []IdleRecurring{{"nightly", "column headers: null"}, {"two words", "no zone"}}}
+	}, id: "recurring-not-planned", sev: SeverityCritical, text: `2 recurring tasks make no tasks at present: "nightly": column headers: null and "two words": no zone.`},
+	{name: "tasks for what is not listed", spoil: func(_ *Config, s *Snapshot) {
+		s.Tasks = &Tasks{Unlisted: []UnlistedTasks{{"odd", 1}, {"x:k", 2000}}}
+	}, id: "tasks-not-listed", sev: SeverityWarning, text: `Pending tasks have destinations that the file does not list: 1 task for odd and 2,000 tasks for x:k.`},
+	{name: "recurring tasks unread", spoil: func(_ *Config, s *Snapshot) { s.Tasks = &Tasks{Unread: "denied"} }, blind: AreaDatabase},
 	{name: "no tasks that are overdue", spoil: func(_ *Config, s *Snapshot) { s.Tasks = &Tasks{} }},
 	{name: "no database", spoil: func(_ *Config, s *Snapshot) { s.Unseen = []Unseen{{AreaDatabase, "no answer"}} }, blind: AreaDatabase},
 	{name: "asked for less", spoil: func(c *Config, s *Snapshot) {
@@ -423,13 +433,13 @@ var findingCases = []struct {
 		c.Skip = []Area{AreaDatabase}
 	}, note: "not looked at, as asked (database): no answer"},
 	{name: "route stuck", spoil: func(_ *Config, s *Snapshot) {
-		s.alter("delay.route.amq.topic:a.b", func(q *topology.LiveQueue) { q.Messages = 2 })
+		s.alter("delay.route.amq.topic:a.b", func(q *observed.Queue) { q.Messages = 2 })
 	}, id: "route-stuck", sev: SeverityCritical, text: "2 messages wait for the exchange amq.topic"},
 }
 
 // oldLayout adds a queue of the hex layout with messages.
 func (s *Snapshot) oldLayout(messages int64) {
-	s.add("delay.bucket.hex.2s", topology.LiveQueue{
+	s.add("delay.bucket.hex.2s", observed.Queue{
 		ArgumentsKnown: true, Type: topology.Quorum, Messages: messages,
 		Arguments: amqp.Table{"x-message-ttl": 2000.0, "x-dead-letter-exchange": "delay.bucket.hex.level-0"},
 	})
@@ -438,7 +448,7 @@ func (s *Snapshot) oldLayout(messages int64) {
 
 // foreign adds a quorum queue that is bound to the delivery exchange.
 func (s *Snapshot) foreign(name string, args amqp.Table) {
-	s.add(name, topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: args, Consumers: 1})
+	s.add(name, observed.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: args, Consumers: 1})
 	s.Live.Bindings = append(s.Live.Bindings, topology.Binding{Exchange: "delay.deliver", Queue: name, RoutingKey: "r3x3.*.*." + name})
 }
 
@@ -506,7 +516,7 @@ func TestNoMendLosesMessages(t *testing.T) {
 func TestReportOrder(t *testing.T) {
 	cfg, snap := healthy(t)
 	snap.Nodes[0].Running = false
-	snap.alter("delay.parked", func(q *topology.LiveQueue) { q.Messages = 3 })
+	snap.alter("delay.parked", func(q *observed.Queue) { q.Messages = 3 })
 	r := Diagnose(cfg, snap)
 	if len(r.Findings) != 2 || r.Findings[0].ID != "parked-messages" || r.Count(SeverityCritical) != 1 || r.Count(SeverityWarning) != 1 || r.Parked != 3 {
 		t.Errorf("got %+v", r)
@@ -524,7 +534,7 @@ func TestPreviousLayoutSetting(t *testing.T) {
 		"ttl":             "delay: {previous: [{strategy: ttl, delays: [2m, 1h30m]}]}",
 		"clock-1m4s500ms": "delay: {previous: [{layout: clock, resolution: 1m4s500ms}]}",
 	} {
-		if got := previous(topology.Layout{Name: "delay.ttl", Tag: tag}, twoMinutes); got != want {
+		if got := previous(naming.Layout{Name: "delay.ttl", Tag: tag}, twoMinutes); got != want {
 			t.Errorf("%s: got %s", tag, got)
 		}
 	}
@@ -598,7 +608,7 @@ func TestNeedsOfACanary(t *testing.T) {
 
 func TestRender(t *testing.T) {
 	cfg, snap := healthy(t)
-	snap.Clock = &Clock{Low: -3 * time.Millisecond, High: -time.Millisecond, Method: "x"}
+	snap.Clocks = []Clock{{Low: -3 * time.Millisecond, High: -time.Millisecond, Method: "x"}}
 	snap.Notes = []string{"a\tnote\x1b[2J with " + strings.Repeat("many words ", 20)}
 	var clean, spoilt, coloured strings.Builder
 	if err := Diagnose(cfg, snap).Render(&clean, Style{}); err != nil {

@@ -5,12 +5,14 @@ import (
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // checkForeign looks at what another system's delays do to messages of ours.
 func (x *examination) checkForeign() {
 	for _, e := range x.cfg.Want.Exchanges {
-		if topology.IsForeignDelivery(e.Name) {
+		if foreign.IsDelivery(e.Name) {
 			x.checkUnparked(e.Name)
 			x.checkSuffixes(e.Name)
 		}
@@ -29,7 +31,7 @@ func (x *examination) checkUnparked(deliver string) {
 	}
 	leaving := int64(0)
 	for name, q := range x.snap.Live.Queues {
-		if _, ok := topology.Foreign(name); ok {
+		if _, ok := foreign.System(name); ok {
 			leaving += q.Leaving
 		}
 	}
@@ -67,12 +69,12 @@ func (x *examination) checkSuffixes(deliver string) {
 
 // foreignDiffers reports another system's objects that are otherwise than described,
 // and returns the steps that are about others.
-func (x *examination) foreignDiffers(steps []topology.Step) (left []topology.Step) {
+func (x *examination) foreignDiffers(steps []plan.Step) (left []plan.Step) {
 	var names []string
-	var first topology.Step
+	var first plan.Step
 	var system string
 	for _, s := range steps {
-		of, ok := topology.Foreign(s.Name)
+		of, ok := foreign.System(s.Name)
 		if !ok {
 			left = append(left, s)
 			continue
@@ -97,7 +99,7 @@ func (x *examination) foreignDiffers(steps []topology.Step) (left []topology.Ste
 func deliveries(cfg Config) []string {
 	var names []string
 	for _, e := range cfg.Want.Exchanges {
-		if e.Name == topology.DeliveryExchange(cfg.Prefix) || topology.IsForeignDelivery(e.Name) {
+		if e.Name == topology.DeliveryExchange(cfg.Prefix) || foreign.IsDelivery(e.Name) {
 			names = append(names, e.Name)
 		}
 	}

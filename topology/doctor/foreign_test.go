@@ -7,6 +7,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // celery is a broker with Celery's levels and a worker's queue.
@@ -20,15 +21,15 @@ func celery(t *testing.T) (Config, Snapshot) {
 	cfg.Want = l.Topology()
 	cfg.Want.Destinations = []topology.Destination{{Queue: "celery"}}
 	cfg.Want.Bindings = append(cfg.Want.Bindings, l.Bindings(cfg.Want.Destinations[0])...)
-	s.Live.Exchanges, s.Live.Queues = map[string]topology.LiveExchange{}, map[string]topology.LiveQueue{}
+	s.Live.Exchanges, s.Live.Queues = map[string]observed.Exchange{}, map[string]observed.Queue{}
 	s.Live.Bindings = slices.Clone(cfg.Want.Bindings)
 	for _, e := range cfg.Want.Exchanges {
-		s.Live.Exchanges[e.Name] = topology.LiveExchange{ArgumentsKnown: true, Kind: e.Kind, Durable: true, Arguments: e.Table()}
+		s.Live.Exchanges[e.Name] = observed.Exchange{ArgumentsKnown: true, Kind: e.Kind, Durable: true, Arguments: e.Table()}
 	}
 	nodes := []string{"n1", "n2", "n3"}
 	dead := topology.Queue{Name: "celery", DeadLetter: &topology.DeadLetter{Exchange: "graveyard"}}
 	for _, q := range append(cfg.Want.Queues, dead) {
-		s.Live.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Consumers: 1, Members: nodes, Online: nodes, Node: "n1"}
+		s.Live.Queues[q.Name] = observed.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: q.Table(), Consumers: 1, Members: nodes, Online: nodes, Node: "n1"}
 	}
 	return cfg, s
 }
@@ -54,7 +55,7 @@ func TestForeignFindings(t *testing.T) {
 			name: "other arguments", id: "foreign-differs",
 			spoil: func(_ *Config, s *Snapshot) {
 				for _, name := range []string{"celery_delayed_3", "celery_delayed_4"} {
-					s.alter(name, func(q *topology.LiveQueue) {
+					s.alter(name, func(q *observed.Queue) {
 						q.Type = topology.Classic
 						q.Arguments["x-queue-type"] = "classic"
 						delete(q.Arguments, "x-dead-letter-strategy")
@@ -80,7 +81,7 @@ func TestForeignFindings(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg, s := celery(t)
-			s.Live.Policies = []topology.Policy{parked}
+			s.Live.Policies = []observed.Policy{parked}
 			if c.spoil != nil {
 				c.spoil(&cfg, &s)
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Every object that a strategy makes tells its layout by its name, with the tag
@@ -52,7 +53,7 @@ func TestLayoutOfEveryStrategy(t *testing.T) {
 	}
 
 	for name, s := range made {
-		want := topology.Layout{Name: strings.TrimSuffix(name, " checked")}
+		want := naming.Layout{Name: strings.TrimSuffix(name, " checked")}
 		want.Tag, _, _ = strings.Cut(s.Bindings(topology.Destination{Queue: "q"})[0].RoutingKey, ".")
 		top := s.Topology()
 		var names []string
@@ -63,14 +64,14 @@ func TestLayoutOfEveryStrategy(t *testing.T) {
 			names = append(names, e.Name)
 		}
 		for _, object := range names {
-			l, ok := topology.LayoutOf("x", object)
+			l, ok := naming.LayoutOf("x", object)
 			if shared := object == "x.deliver" || object == "x.parked"; ok == shared || ok && l != want {
 				t.Errorf("%s: %s is of %+v (%v), want %+v", name, object, l, ok, want)
 			}
 		}
 	}
 	for _, other := range []string{"x", "x.", "x.bucketful", "y.bucket.1s", "x.route.a:b", "x.canary.a", "orders", ""} {
-		if l, ok := topology.LayoutOf("x", other); ok {
+		if l, ok := naming.LayoutOf("x", other); ok {
 			t.Errorf("%q is of %+v", other, l)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // leftover is a delay queue that the configuration does not have: of an older
@@ -15,7 +17,7 @@ import (
 type leftover struct {
 	queue    topology.Queue
 	messages int64
-	layout   topology.Layout
+	layout   naming.Layout
 }
 
 // leftovers are the delay queues of the prefix that are on the broker and not
@@ -23,7 +25,7 @@ type leftover struct {
 func (x *examination) leftovers() []leftover {
 	var out []leftover
 	for name, live := range x.snap.Live.Queues {
-		layout, ok := topology.LayoutOf(x.cfg.Prefix, name)
+		layout, ok := naming.LayoutOf(x.cfg.Prefix, name)
 		if _, wanted := x.want[name]; !ok || wanted || !live.ArgumentsKnown {
 			continue
 		}
@@ -87,7 +89,7 @@ func (x *examination) leftoverLayout(name string, queues []leftover) {
 // some queues of it (the ttl strategy's), the others one by one.
 func (x *examination) partsOf(name string, queues []leftover) []string {
 	for _, q := range x.cfg.Want.Queues {
-		if l, ok := topology.LayoutOf(x.cfg.Prefix, q.Name); ok && l.Name == name {
+		if l, ok := naming.LayoutOf(x.cfg.Prefix, q.Name); ok && l.Name == name {
 			var names []string
 			for _, l := range queues {
 				names = append(names, l.queue.Name)
@@ -107,7 +109,7 @@ const RetiredAdvice = "take it out of delay.previous in every file that has it; 
 func (x *examination) retired() map[string]string {
 	there := map[string]bool{}
 	seen := func(name string) {
-		if l, ok := topology.LayoutOf(x.cfg.Prefix, name); ok {
+		if l, ok := naming.LayoutOf(x.cfg.Prefix, name); ok {
 			there[l.Tag] = true
 		}
 	}
@@ -133,11 +135,11 @@ func (x *examination) retired() map[string]string {
 	return out
 }
 
-// noteRetired notes each layout whose bindings are missing.
+// noteRetired adds a note for each layout whose bindings are missing.
 func (x *examination) noteRetired(retired map[string]string) {
 	tags := map[string]bool{}
 	for _, s := range x.plan.Steps {
-		if s.Action == topology.ActionCreate && retired[s.Name] != "" {
+		if s.Action == plan.ActionCreate && retired[s.Name] != "" {
 			tags[retired[s.Name]] = true
 		}
 	}
@@ -149,7 +151,7 @@ func (x *examination) noteRetired(retired map[string]string) {
 var layoutTag = regexp.MustCompile(`^(?:(clock|hex|binary)|r([0-9]+(?:x[0-9]+)*))(?:-([0-9a-z]+))?$`)
 
 // previous is the setting that keeps destinations bound to a layout.
-func previous(l topology.Layout, queues []leftover) string {
+func previous(l naming.Layout, queues []leftover) string {
 	if l.Native() {
 		return "delay: {previous: [{strategy: native}]}"
 	}
@@ -171,7 +173,7 @@ func previous(l topology.Layout, queues []leftover) string {
 	return "delay: {previous: [{" + layout + "}]}"
 }
 
-// boundFor tells whether anything is bound to the delivery exchange for the
+// boundFor reports whether anything is bound to the delivery exchange for the
 // routing keys of a layout.
 func (x *examination) boundFor(tag string) bool {
 	return slices.ContainsFunc(x.snap.Live.Bindings, func(b topology.Binding) bool {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // DefaultExchange is the name of the default exchange in permissions.
@@ -20,7 +22,7 @@ type Need struct {
 	Binding topology.Binding
 }
 
-// Needs are the permissions that roles need on what is described. Of the delay
+// Needs returns the permissions that roles need on what is described. Of the delay
 // queues of one layout, which permissions name by a pattern, it takes three.
 func Needs(cfg Config) []Need {
 	var out []Need
@@ -108,7 +110,7 @@ func canaries(cfg Config) []Need {
 		return nil
 	}
 	var out []Need
-	queue, deliver := topology.CanaryQueue(cfg.Prefix)+"doctor", topology.DeliveryExchange(cfg.Prefix)
+	queue, deliver := naming.CanaryQueue(cfg.Prefix)+"doctor", topology.DeliveryExchange(cfg.Prefix)
 	for _, role := range []Role{RoleProducer, RoleConsumer} {
 		if !slices.Contains(cfg.Roles, role) {
 			continue
@@ -129,7 +131,7 @@ func canaries(cfg Config) []Need {
 func leftOut(cfg Config) map[string]bool {
 	left, taken := map[string]bool{}, map[string]int{}
 	for _, q := range cfg.Want.Queues {
-		if layout, ok := topology.DelaysOf(cfg.Prefix, q.Name); ok {
+		if layout, ok := naming.DelaysOf(cfg.Prefix, q.Name); ok {
 			taken[layout]++
 			left[q.Name] = taken[layout] > 3
 		}
@@ -141,9 +143,9 @@ func leftOut(cfg Config) map[string]bool {
 func entries(cfg Config) []string {
 	var names []string
 	for _, e := range cfg.Want.Exchanges {
-		_, foreign := topology.Foreign(e.Name)
+		_, theirs := foreign.System(e.Name)
 		switch {
-		case foreign && !topology.IsForeignDelivery(e.Name):
+		case theirs && !foreign.IsDelivery(e.Name):
 			names = append(names, e.Name)
 		case strings.HasPrefix(e.Name, cfg.Prefix+".") && e.AlternateExchange == "" && e.Name != topology.ParkedQueue(cfg.Prefix):
 			names = append(names, e.Name)
@@ -211,10 +213,10 @@ func (x *examination) denied(role Role, op string, names []string) {
 // pattern matches a name, and with that of a delay queue all of its layout: only
 // some of them were looked at. Canaries have names of their own.
 func (x *examination) pattern(name string) string {
-	if canary := topology.CanaryQueue(x.cfg.Prefix); strings.HasPrefix(name, canary) {
+	if canary := naming.CanaryQueue(x.cfg.Prefix); strings.HasPrefix(name, canary) {
 		return regexp.QuoteMeta(canary) + ".*"
 	}
-	if l, ok := topology.LayoutOf(x.cfg.Prefix, name); ok && strings.HasPrefix(name, l.Name+".") && !strings.HasPrefix(name, l.Name+".level-") {
+	if l, ok := naming.LayoutOf(x.cfg.Prefix, name); ok && strings.HasPrefix(name, l.Name+".") && !strings.HasPrefix(name, l.Name+".level-") {
 		return regexp.QuoteMeta(l.Name+".") + "[0-9][^.]*"
 	}
 	return regexp.QuoteMeta(name)

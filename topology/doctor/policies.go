@@ -8,20 +8,22 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // checkPolicies reports what policies do to delay queues, and to queues in which
 // dead letters and parked messages lie, once for each policy and setting.
 func (x *examination) checkPolicies() {
 	type group struct {
-		first topology.Warning
+		first plan.Warning
 		names []string
 	}
 	var order []string
 	groups := map[string]*group{}
 	for _, w := range x.plan.Warnings {
-		key := strings.Join([]string{w.Policy, w.Key, topology.FormatValue(w.Value), strconv.FormatBool(w.Kept)}, "\x00")
+		key := strings.Join([]string{w.Policy, w.Key, argument.Format(w.Value), strconv.FormatBool(w.Kept)}, "\x00")
 		if groups[key] == nil {
 			groups[key] = &group{first: w}
 			order = append(order, key)
@@ -48,7 +50,7 @@ func (x *examination) checkPolicies() {
 		}
 		x.found(Finding{
 			ID: id, Severity: x.severityOf(w, g.names), Objects: g.names,
-			What: fmt.Sprintf("%s sets %s to %s on %s: %s.", policyName(w.Policy), w.Key, topology.FormatValue(w.Value),
+			What: fmt.Sprintf("%s sets %s to %s on %s: %s.", policyName(w.Policy), w.Key, argument.Format(w.Value),
 				counted(len(g.names), one, many), list(g.names)),
 			Why:  sentence(w.Effect),
 			Mend: x.exempt(w),
@@ -65,8 +67,8 @@ func (x *examination) checkPolicies() {
 
 // severityOf is critical for what loses messages, or delivers them early, as things
 // are now. A length does so once it is reached.
-func (x *examination) severityOf(w topology.Warning, names []string) Severity {
-	limit, _ := number(w.Value)
+func (x *examination) severityOf(w plan.Warning, names []string) Severity {
+	limit, _ := argument.Integer(w.Value)
 	full := func(name string) bool {
 		q := x.snap.Live.Queues[name]
 		has := map[string]int64{"max-length": q.Ready(), "max-length-bytes": q.ReadyBytes}[w.Key]
@@ -92,8 +94,8 @@ func sentence(s string) string { return strings.ToUpper(s[:1]) + s[1:] + "." }
 
 // exempt is the command that takes out of a policy all that it harms. The broker's
 // regular expressions know lookahead.
-func (x *examination) exempt(w topology.Warning) string {
-	i := slices.IndexFunc(x.snap.Live.Policies, func(p topology.Policy) bool { return p.Name == w.Policy && p.Definition[w.Key] != nil })
+func (x *examination) exempt(w plan.Warning) string {
+	i := slices.IndexFunc(x.snap.Live.Policies, func(p observed.Policy) bool { return p.Name == w.Policy && p.Definition[w.Key] != nil })
 	if i < 0 {
 		return x.ctl("list_policies") + "; " + x.ctl("list_operator_policies") + "   # then narrow the pattern of the one that matches, or clear it"
 	}

@@ -5,12 +5,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // checkRefuses reports a destination queue that gives messages back to the delay
 // queues: the broker has 32 dead letters of a queue under way and then stops it.
-func (x *examination) checkRefuses(name string, q topology.LiveQueue) {
+func (x *examination) checkRefuses(name string, q observed.Queue) {
 	most, full := bound(q)
 	var what, mend string
 	switch {
@@ -26,7 +28,7 @@ func (x *examination) checkRefuses(name string, q topology.LiveQueue) {
 	}
 	severity, waiting := SeverityWarning, int64(0)
 	for other, q := range x.snap.Live.Queues {
-		if _, delays := topology.DelaysOf(x.cfg.Prefix, other); delays {
+		if _, delays := naming.DelaysOf(x.cfg.Prefix, other); delays {
 			waiting += q.Leaving
 		}
 	}
@@ -45,14 +47,14 @@ func (x *examination) checkRefuses(name string, q topology.LiveQueue) {
 // bound returns the length at which a queue refuses messages, if any, and
 // whether it has reached it. A quorum queue that was full refuses until it is
 // down to four fifths.
-func bound(q topology.LiveQueue) (most string, full bool) {
-	if !strings.HasPrefix(overflow(q), topology.OverflowRejectPublish) { // or reject-publish-dlx
+func bound(q observed.Queue) (most string, full bool) {
+	if !strings.HasPrefix(overflow(q), argument.RejectPublish) { // or reject-publish-dlx
 		return "", false
 	}
-	if n, ok := lower(q.Arguments[topology.ArgMaxLength], q.EffectivePolicy["max-length"]); ok {
+	if n, ok := lower(q.Arguments[argument.MaxLength], q.EffectivePolicy["max-length"]); ok {
 		most, full = counted(n, "message", "messages"), q.Ready()*5 >= n*4
 	}
-	if n, ok := lower(q.Arguments[topology.ArgMaxLengthBytes], q.EffectivePolicy["max-length-bytes"]); ok {
+	if n, ok := lower(q.Arguments[argument.MaxLengthBytes], q.EffectivePolicy["max-length-bytes"]); ok {
 		most = strings.TrimPrefix(most+" or "+counted(n, "byte", "bytes"), " or ")
 		full = full || q.ReadyBytes*5 >= n*4
 	}

@@ -41,12 +41,12 @@ func (r Report) Render(w io.Writer, s Style) error {
 		p.wrapped("", margin, p.paint(yellow, "NOT EVERYTHING WAS LOOKED AT:")+" "+strings.Join(r.areas(), ", "))
 	}
 	p.linef("%s, virtual host %q, read by %s", p.paint(bold, "RabbitMQ "+r.Broker), r.Vhost, r.Source)
-	if c := r.Clock; c != nil {
-		d, direction := c.Difference(), "ahead of"
-		if d < 0 {
-			d, direction = -d, "behind"
+	for _, c := range r.Clocks {
+		whose := "broker's clock"
+		if len(r.Clocks) > 1 {
+			whose = "clock of " + visible(c.Node)
 		}
-		p.linef("broker's clock: %v %s this machine's, ±%v (by %s)", roughly(d), direction, roughly(c.Resolution()), c.Method)
+		p.linef("%s: %s this machine's, ±%v (by %s)", whose, c.ahead(), roughly(c.Resolution()), c.Method)
 	}
 	for _, f := range r.Findings {
 		colour := yellow

@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 func TestTooManyRouteQueues(t *testing.T) {
 	for queues, want := range map[int]bool{3: false, 4: true} {
-		snap := Snapshot{Live: topology.Live{Queues: map[string]topology.LiveQueue{"delay.routed": {}, "other.route.x": {}}}}
+		snap := Snapshot{Live: observed.Broker{Queues: map[string]observed.Queue{"delay.routed": {}, "other.route.x": {}}}}
 		for i := range queues {
-			snap.Live.Queues[fmt.Sprintf("delay.route.events:order.%d", i)] = topology.LiveQueue{}
+			snap.Live.Queues[fmt.Sprintf("delay.route.events:order.%d", i)] = observed.Queue{}
 		}
 		found := false
 		for _, f := range Diagnose(Config{MaxRouteQueues: 3}, snap).Findings {

@@ -5,17 +5,18 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // Snapshot is what was seen of a broker. What could not be seen is left at its
 // zero value, with a note.
 type Snapshot struct {
 	Version string // that the broker reports, e.g. "4.3.6"
-	Live    topology.Live
+	Live    observed.Broker
 
 	// ExchangeTypes are those that the broker knows; nil: unknown.
 	ExchangeTypes []string
-	// Instants tells whether quorum queues delay by topology.HeaderInstant; nil:
+	// Instants reports whether quorum queues delay by topology.HeaderInstant; nil:
 	// nobody asked.
 	Instants *bool
 	// Flags are the feature flags, true for enabled ones; nil: unknown.
@@ -36,8 +37,10 @@ type Snapshot struct {
 	// Denied are the permissions that the connected user lacks, of those that it
 	// needs.
 	Denied []Access
-	// Clock is the difference between the clocks; nil: not measured.
-	Clock *Clock
+	// Clocks are those of the nodes, by name, as far as they were measured.
+	Clocks []Clock
+	// Standing are the delay queues that were found to keep messages.
+	Standing []Standing
 	// ParkedSamples are parked messages that were looked at.
 	ParkedSamples []Parked
 	// Tasks are those of the business database; nil: there is none, or it could
@@ -65,14 +68,15 @@ const (
 	AreaInstants     Area = "instants"      // whether the broker delays by them
 	AreaFeatureFlags Area = "feature-flags" // of RabbitMQ 3.10
 	AreaVersion      Area = "version"       // of the broker
-	AreaClock        Area = "clock"         // whether it agrees with this machine's
+	AreaClock        Area = "clock"         // of each node, whether it agrees with this machine's and the others
+	AreaStandstill   Area = "standstill"    // whether delay queues keep messages
 	AreaDatabase     Area = "database"      // tasks that are overdue
 )
 
 // Areas are all of them.
 var Areas = []Area{
 	AreaManagement, AreaObjects, AreaArguments, AreaBindings, AreaPolicies, AreaNodes, AreaAlarms, AreaPlugin, AreaInstants,
-	AreaFeatureFlags, AreaVersion, AreaClock, AreaDatabase,
+	AreaFeatureFlags, AreaVersion, AreaClock, AreaStandstill, AreaDatabase,
 }
 
 // Unseen is something that could not be looked at.
@@ -81,7 +85,7 @@ type Unseen struct {
 	Why  string `json:"why"`
 }
 
-// Tasks sum up the pending tasks of a business database that are overdue.
+// Tasks sums up the pending tasks of a business database that are overdue.
 type Tasks struct {
 	// Unsent tasks were never given to the broker, Unhandled ones were and are
 	// pending still. More tells that there are further ones of either kind.
@@ -91,9 +95,30 @@ type Tasks struct {
 	OldestUnsent, OldestUnhandled time.Time
 	// LastError is one that was noted on an unsent task, empty for none.
 	LastError string
+	// Idle are recurring tasks that make no tasks at present although nobody has
+	// paused them, by name.
+	Idle []IdleRecurring
+	// Unlisted are the destinations of pending tasks that the configuration does not
+	// list, by name, where it has to (declare: listed).
+	Unlisted []UnlistedTasks
+	// Unread is why Idle and Unlisted are not known; empty if they are.
+	Unread string
 	// Relays is who would send them, as a sentence: schedule.WhoSends.
 	Relays string
 	Now    time.Time // when that was
+}
+
+// IdleRecurring is a recurring task that makes no tasks, and the reason.
+type IdleRecurring struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// UnlistedTasks are pending tasks of a destination that clients of the configuration
+// refuse to send to.
+type UnlistedTasks struct {
+	Destination string `json:"destination"`
+	Pending     int64  `json:"pending"` // at most 10,000 are counted
 }
 
 // Node is a node of a cluster.
@@ -132,26 +157,28 @@ type Access struct {
 	Role      Role   // that needs it first, in the order producer, consumer, bootstrapper
 }
 
-// Clock is how much the broker's clock is ahead of this process's. It is
-// negative when it is behind. The true difference lies between Low and High.
+// Clock is how much a node's clock is ahead of this process's. It is negative when it
+// is behind. The true difference lies between Low and High.
 type Clock struct {
+	Node      string // or the address; empty for the broker, of which no more is known
 	Low, High time.Duration
 	Method    string // how it was measured
 }
 
-// Difference is the middle of what is possible.
+// Difference returns the middle of what is possible.
 func (c Clock) Difference() time.Duration { return c.Low + (c.High-c.Low)/2 }
 
-// Resolution is how far the true difference may be from Difference.
+// Resolution returns how far the true difference may be from Difference.
 func (c Clock) Resolution() time.Duration { return (c.High - c.Low) / 2 }
 
-// MarshalJSON gives {"difference_ms":…,"resolution_ms":…,"method":…}.
+// MarshalJSON returns {"node":…,"difference_ms":…,"resolution_ms":…,"method":…}.
 func (c Clock) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
+		Node       string  `json:"node"`
 		Difference float64 `json:"difference_ms"`
 		Resolution float64 `json:"resolution_ms"`
 		Method     string  `json:"method"`
-	}{millis(c.Difference()), millis(c.Resolution()), c.Method})
+	}{c.Node, millis(c.Difference()), millis(c.Resolution()), c.Method})
 }
 
 func millis(d time.Duration) float64 {

@@ -7,16 +7,16 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // checkStrays reports bindings that lead messages out of the delays to where nobody
 // sent them, once for each queue or exchange that gets them.
 func (x *examination) checkStrays() {
-	to := func(s topology.Stray) string {
+	to := func(s observed.Stray) string {
 		return s.Queue + "\x00" + s.ToExchange + "\x00" + strconv.FormatBool(s.Early)
 	}
-	strays := slices.SortedStableFunc(slices.Values(x.plan.Strays), func(a, b topology.Stray) int { return cmp.Compare(to(a), to(b)) })
+	strays := slices.SortedStableFunc(slices.Values(x.plan.Strays), func(a, b observed.Stray) int { return cmp.Compare(to(a), to(b)) })
 	for len(strays) > 0 {
 		n := 1
 		for n < len(strays) && to(strays[n]) == to(strays[0]) {
@@ -28,7 +28,7 @@ func (x *examination) checkStrays() {
 }
 
 // stray reports bindings with one destination.
-func (x *examination) stray(all []topology.Stray) {
+func (x *examination) stray(all []observed.Stray) {
 	first := all[0]
 	kind, name := "queue", first.Queue
 	if first.ToExchange != "" {

@@ -11,6 +11,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // A binding out of the delays that leads to where nobody sent the messages is found,
@@ -46,7 +49,7 @@ func TestStrayBindings(t *testing.T) {
 		"out of a layout that was":           {[]topology.Binding{{Exchange: "delay.bucket.hex.level-0", Queue: "spy", RoutingKey: "#"}}, "before they are due", ""},
 		"a program's destination":            {[]topology.Binding{deliver("p", "r3x3.*.*.p"), deliver("a.b", "r3x3.*.*.a.b"), deliver("x#", "r3x3.*.*.x#"), deliver("*", "r3x3.*.*.%2A")}, "", ""},
 		"a destination of a layout that was": {[]topology.Binding{deliver("p", "hex.*.*.*.*.*.*.*.*.p"), deliver("p", "r5x4-1s.*.*.p"), deliver("p", "ttl.*.p"), deliver("p", "plugin.p"), deliver("p", "native.*.p")}, "", ""},
-		"a client's second binding":          {[]topology.Binding{bound(deliver("q", "r3x3.*.*.q"), amqp.Table{topology.ArgBinder: "c"}), bound(deliver("p", "r3x3.*.*.p"), amqp.Table{topology.ArgBinder: "c"})}, "", ""},
+		"a client's second binding":          {[]topology.Binding{bound(deliver("q", "r3x3.*.*.q"), amqp.Table{argument.Binder: "c"}), bound(deliver("p", "r3x3.*.*.p"), amqp.Table{argument.Binder: "c"})}, "", ""},
 		"a canary":                           {[]topology.Binding{deliver("delay.canary.1", "native.*.delay.canary.1")}, "", ""},
 		"a route":                            {[]topology.Binding{deliver("delay.route.x:k", "r3x3.*.*.delay.route.x:k")}, "", ""},
 		"parked messages":                    {[]topology.Binding{{Exchange: "delay.parked", Queue: "alert"}}, "", ""},
@@ -59,9 +62,9 @@ func TestStrayBindings(t *testing.T) {
 			if found != (c.what != "") || !strings.Contains(f.What, c.what) || !strings.Contains(f.Mend, c.mend) {
 				t.Errorf("got %+v, want %q and %q", f, c.what, c.mend)
 			}
-			plan := topology.Compare(cfg.Want, s.Live)
-			if found != strings.Contains(plan.String(), "warning: binding "+c.add[0].String()) || plan.Refusal(false) != nil {
-				t.Errorf("plan: %v\n%s", plan.Refusal(false), plan)
+			p := plan.Compare(cfg.Want, s.Live)
+			if found != strings.Contains(p.String(), "warning: binding "+c.add[0].String()) || p.Refusal(false) != nil {
+				t.Errorf("plan: %v\n%s", p.Refusal(false), p)
 			}
 		})
 	}
@@ -102,7 +105,7 @@ func TestNoStrategyStrays(t *testing.T) {
 	p, err := plugin.New(plugin.Config{})
 	keep(p, err)
 
-	var live topology.Live
+	var live observed.Broker
 	for _, s := range all {
 		live.Bindings = append(live.Bindings, s.Topology().Bindings...)
 		for _, d := range []topology.Destination{{Queue: "q"}, {Queue: "a.b"}, {Exchange: "x", RoutingKey: "a.b"}} {
@@ -110,7 +113,7 @@ func TestNoStrategyStrays(t *testing.T) {
 		}
 	}
 	for _, s := range all {
-		if strays := topology.Compare(s.Topology(), live).Strays; len(strays) > 0 {
+		if strays := plan.Compare(s.Topology(), live).Strays; len(strays) > 0 {
 			t.Errorf("%T: %v and %d more", s, strays[0], len(strays)-1)
 		}
 		if got := live.Delivered(s.Topology()); !slices.Equal(got, []string{"a.b", "q"}) {

@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Definitions is the topology as RabbitMQ's definitions in JSON, for `rabbitmqctl
+// Definitions returns the topology as RabbitMQ's definitions in JSON, for `rabbitmqctl
 // import_definitions`, the management API (POST /api/definitions) or
 // `definitions.local.path`. The virtual host must exist. Importing deletes
 // nothing, and leaves objects that exist as they are.

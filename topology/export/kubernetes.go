@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // KubernetesOptions say where the objects belong.
@@ -28,7 +29,7 @@ type KubernetesOptions struct {
 // ErrKubernetes is wrapped by what the operator's resources cannot express.
 var ErrKubernetes = errors.New("no resource of the messaging topology operator")
 
-// Kubernetes is the topology as resources of RabbitMQ's messaging topology
+// Kubernetes returns the topology as resources of RabbitMQ's messaging topology
 // operator (rabbitmq.com/v1beta1: Queue, Exchange, Binding), as one stream of YAML.
 // Queues stay on the broker when their resources are deleted (deletionPolicy:
 // retain); an operator too old to know that deletes them only when they are empty.
@@ -76,8 +77,8 @@ func resources(t topology.Topology, o KubernetesOptions) (all []encodable) {
 	}
 	for _, q := range t.Queues {
 		arguments := maps.Clone(q.Table())
-		kind, _ := arguments[topology.ArgQueueType].(string)
-		delete(arguments, topology.ArgQueueType)
+		kind, _ := arguments[argument.QueueType].(string)
+		delete(arguments, argument.QueueType)
 		add("Queue", objectName(q.Name), queueSpec{q.Name, o.Vhost, kind, true, arguments, true, "retain", cluster}, nil)
 	}
 	for _, b := range t.Bindings {

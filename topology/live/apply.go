@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // ApplyOptions are the options of Apply. The zero value is ready to use.
@@ -36,14 +37,14 @@ type ApplyOptions struct {
 // policies.
 //
 // Before RabbitMQ 4.3 it binds under a lock, the exclusive queue
-// topology.LockQueue, so that the broker routes by every binding when Apply
+// naming.LockQueue, so that the broker routes by every binding when Apply
 // returns, whichever client made it (see LateBindings). A connection can hold
 // the lock only once: run one Apply at a time on it. Without the right to
 // configure that queue it binds without the lock; where another has held it for
 // 15 s, those who wait do so one after the other, or one more every 15 s.
 //
 // Errors, joined when there are several: *topology.ValidationError,
-// *topology.PolicyError, *topology.ConflictError, *ObjectError, or the context's.
+// *plan.PolicyError, *plan.ConflictError, *ObjectError, or the context's.
 // The Report says what exists now, also with an error. The bindings are not tried
 // when a queue or an exchange failed.
 func (b Broker) Apply(ctx context.Context, want topology.Topology, opts ApplyOptions) (Report, error) {
@@ -90,9 +91,9 @@ func (a *applier) apply(ctx context.Context) error {
 	}
 	for i, s := range a.report.Plan.Steps {
 		switch s.Action {
-		case topology.ActionCreate:
+		case plan.ActionCreate:
 			a.report.Results[i].State = StateCreated
-		case topology.ActionSame:
+		case plan.ActionSame:
 			a.report.Results[i].State = StateExisted
 		default: // it was declared
 		}
@@ -102,25 +103,25 @@ func (a *applier) apply(ctx context.Context) error {
 
 // look refuses before anything is touched.
 func (a *applier) look(ctx context.Context) error {
-	plan, err := a.Plan(ctx, a.want)
+	p, err := a.Plan(ctx, a.want)
 	if err != nil {
 		return fmt.Errorf("apply: %w", err)
 	}
-	a.report.Plan = &plan
-	return plan.Refusal(a.opts.Force)
+	a.report.Plan = &p
+	return p.Refusal(a.opts.Force)
 }
 
 // readBack checks that what is in force is what was described.
 func (a *applier) readBack(ctx context.Context) error {
-	plan, err := a.Plan(ctx, a.want)
+	now, err := a.Plan(ctx, a.want)
 	if err != nil {
 		return fmt.Errorf("apply: everything is declared, reading it back failed: %w", err)
 	}
-	if err := plan.Refusal(a.opts.Force); err != nil {
+	if err := now.Refusal(a.opts.Force); err != nil {
 		return fmt.Errorf("apply: everything is declared, but: %w", err)
 	}
-	for _, s := range plan.Steps {
-		if s.Action == topology.ActionCreate {
+	for _, s := range now.Steps {
+		if s.Action == plan.ActionCreate {
 			return &ObjectError{Kind: s.Kind, Name: s.Name, Op: "declare", Err: errVanished}
 		}
 	}
@@ -153,7 +154,7 @@ func (a *applier) declareAlone(ctx context.Context, stage []declaration, results
 	return a.declare(ctx, stage, results)
 }
 
-// bindsTopics tells whether a binding's exchange is a topic exchange or not known.
+// bindsTopics reports whether a binding's exchange is a topic exchange or not known.
 func bindsTopics(t topology.Topology) bool {
 	return slices.ContainsFunc(t.Bindings, func(b topology.Binding) bool {
 		e, described := t.Exchange(b.Exchange)

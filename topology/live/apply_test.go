@@ -10,6 +10,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
+	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
 // blockedConn opens no channel until it is released.
@@ -27,7 +31,7 @@ func TestApplyAndDestroyEndWithTheContext(t *testing.T) {
 			return Broker{Conn: c}.Apply(ctx, top, ApplyOptions{})
 		},
 		"destroy": func(ctx context.Context, c Conn) (Report, error) {
-			return Broker{Conn: c}.Destroy(ctx, top, topology.RemovalOptions{})
+			return Broker{Conn: c}.Destroy(ctx, top, removal.Options{})
 		},
 	} {
 		conn := blockedConn{make(chan struct{})}
@@ -57,11 +61,11 @@ func TestApplyOnADeadConnectionTriesNothing(t *testing.T) {
 }
 
 type fixedInspector struct {
-	live topology.Live
+	live observed.Broker
 	err  error
 }
 
-func (i fixedInspector) Inspect(context.Context, topology.Topology) (topology.Live, error) {
+func (i fixedInspector) Inspect(context.Context, topology.Topology) (observed.Broker, error) {
 	return i.live, i.err
 }
 
@@ -75,10 +79,10 @@ func TestApplyAsksTheInspectorFirst(t *testing.T) {
 		want error
 	}{
 		"error":    {fixedInspector{err: broken}, broken},
-		"conflict": {fixedInspector{live: topology.Live{Queues: map[string]topology.LiveQueue{"q": {Mismatches: []topology.Mismatch{{Argument: "x"}}}}}}, topology.ErrConflict},
-		"policy": {fixedInspector{live: topology.Live{Policies: []topology.Policy{
+		"conflict": {fixedInspector{live: observed.Broker{Queues: map[string]observed.Queue{"q": {Mismatches: []argument.Mismatch{{Argument: "x"}}}}}}, plan.ErrConflict},
+		"policy": {fixedInspector{live: observed.Broker{Policies: []observed.Policy{
 			{Name: "p", Pattern: "q", ApplyTo: "all", Definition: map[string]any{"expires": 1}},
-		}}}, topology.ErrPolicy},
+		}}}, plan.ErrPolicy},
 	} {
 		report, err := Broker{Conn: deadConn{}, Inspector: c.insp}.Apply(t.Context(), top, ApplyOptions{})
 		if !errors.Is(err, c.want) || report.Count(StateUntried) != 1 {

@@ -5,6 +5,9 @@ import (
 	"fmt"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
+	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
 // Broker is a broker that is to be looked at and changed.
@@ -17,7 +20,7 @@ type Broker struct {
 	Inspector Inspector
 }
 
-func (b Broker) inspect(ctx context.Context, want topology.Topology) (topology.Live, error) {
+func (b Broker) inspect(ctx context.Context, want topology.Topology) (observed.Broker, error) {
 	if b.Inspector != nil {
 		return b.Inspector.Inspect(ctx, want)
 	}
@@ -26,17 +29,17 @@ func (b Broker) inspect(ctx context.Context, want topology.Topology) (topology.L
 
 // Plan compares a topology with what is there. Its error is that of looking;
 // conflicts are part of the plan.
-func (b Broker) Plan(ctx context.Context, want topology.Topology) (topology.Plan, error) {
+func (b Broker) Plan(ctx context.Context, want topology.Topology) (plan.Plan, error) {
 	found, err := b.inspect(ctx, want)
 	if err != nil {
-		return topology.Plan{}, fmt.Errorf("plan: %w", err)
+		return plan.Plan{}, fmt.Errorf("plan: %w", err)
 	}
-	return topology.Compare(want, found), nil
+	return plan.Compare(want, found), nil
 }
 
-// Removal says what Destroy would do now. Its error is that of looking; whether
+// Removal returns what Destroy would do now. Its error is that of looking; whether
 // Destroy would refuse is part of the answer.
-func (b Broker) Removal(ctx context.Context, t topology.Topology, opts topology.RemovalOptions) (topology.Removal, error) {
+func (b Broker) Removal(ctx context.Context, t topology.Topology, opts removal.Options) (removal.Plan, error) {
 	d := newDestroyer(b, t, opts)
 	err := d.plan(ctx)
 	return d.removal, err

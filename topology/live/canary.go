@@ -10,12 +10,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // ErrInstantsIgnored is wrapped by every *InstantsIgnoredError.
 var ErrInstantsIgnored = errors.New("the broker does not delay by an instant in a header")
 
-// InstantsIgnoredError says that a broker hands messages on at once that carry
+// InstantsIgnoredError reports a broker that hands on at once messages that carry
 // topology.HeaderInstant with an instant to come.
 type InstantsIgnoredError struct {
 	Broker string // product and version, as far as it gave them
@@ -35,7 +37,7 @@ func (e *InstantsIgnoredError) Unwrap() error { return ErrInstantsIgnored }
 // when it is behind. The true difference lies between Low and High.
 type Clock struct{ Low, High time.Duration }
 
-// ClockError says that the clocks of a broker and this process are too far apart
+// ClockError means that the clocks of a broker and this process are too far apart
 // for delays by an instant.
 type ClockError struct {
 	Clock
@@ -74,18 +76,21 @@ var errNoCanary = fmt.Errorf("messages that should prove that the broker delays 
 
 // Prove finds out whether a broker delays by an instant in each of the queues that
 // ways leads through, all at once, by messages to a temporary queue below
-// topology.CanaryQueue(prefix). ways is what amqpx.Canary has.
+// naming.CanaryQueue(prefix). ways is what amqpx.Canary has.
 //
 // A message with an instant to come is published, and behind it messages without,
 // all through the same queue. Where the first comes out first, it was not delayed,
-// whatever any clock says and however slow the broker is. It takes some 300 ms, and
-// 1.3 s where the clocks disagree.
+// whatever any clock says and however slow the broker is; where the others come first,
+// it waited. A client's clock that is behind may make an instant to come one of the past:
+// it is tried again with one that is to come by the broker's clock, which the x-death of
+// the others tells. The queue is not exclusive, because what comes after the client's end
+// would be parked. It takes some 300 ms, and 1.3 s where the clocks disagree.
 //
 // The errors are *InstantsIgnoredError, *ClockError, and others when there is no
 // verdict. The clock is that of the node that is furthest ahead. Without routes there is
 // nothing to prove.
 func (b Broker) Prove(ctx context.Context, prefix string, ways func(queue string) ([]topology.Binding, []topology.Route)) (Clock, error) {
-	queue := topology.CanaryQueue(prefix) + rand.Text()
+	queue := naming.CanaryQueue(prefix) + rand.Text()
 	bindings, routes := ways(queue)
 	if len(routes) == 0 {
 		return Clock{}, nil
@@ -113,7 +118,7 @@ func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Con
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // the answer is there
 	defer context.AfterFunc(ctx, func() { _ = conn.CloseDeadline(time.Now()) })()
-	queue := topology.CanaryQueue(prefix) + rand.Text()
+	queue := naming.CanaryQueue(prefix) + rand.Text()
 	holding := queue + ".held"
 	routes := []topology.Route{{RoutingKey: holding, Queue: holding, InstantHeader: topology.HeaderInstant, Mandatory: true}}
 	_, err = Broker{Conn: conn}.prove(ctx, routes, func(ch *amqp.Channel) (string, error) {
@@ -121,8 +126,8 @@ func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Con
 			return "", err
 		}
 		return queue, declareCanary(ch, holding, amqp.Table{
-			topology.ArgQueueType: string(topology.Quorum), topology.ArgMessageTTL: int64(0),
-			topology.ArgDeadLetterExchange: "", topology.ArgDeadLetterRoutingKey: queue,
+			argument.QueueType: string(topology.Quorum), argument.MessageTTL: int64(0),
+			argument.DeadLetterExchange: "", argument.DeadLetterRoutingKey: queue,
 		})
 	})
 	if _, clock := errors.AsType[*ClockError](err); clock {
@@ -140,9 +145,9 @@ func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Con
 // declareCanary declares a temporary queue, classic unless its arguments say so.
 func declareCanary(ch *amqp.Channel, name string, args amqp.Table) error {
 	if args == nil {
-		args = amqp.Table{topology.ArgQueueType: string(topology.Classic)}
+		args = amqp.Table{argument.QueueType: string(topology.Classic)}
 	}
-	args[topology.ArgExpires] = canaryExpires.Milliseconds()
+	args[argument.Expires] = canaryExpires.Milliseconds()
 	if _, err := ch.QueueDeclare(name, true, false, false, false, args); err != nil {
 		return fmt.Errorf("declare %s, which the proof that the broker delays needs (with the rights to configure, write to and read it): %w", name, err)
 	}

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // canary is one proof under way, on one channel.
@@ -62,7 +63,7 @@ func (c *canary) listen(ch *amqp.Channel, queue string) (err error) {
 	return err
 }
 
-// errCanaryGone says that a canary cannot go on.
+// errCanaryGone means that a canary cannot go on.
 var errCanaryGone = errors.New("the canary's channel or queue is gone")
 
 // run is nil when all queues delay. Nothing is under way any more when it gives
@@ -78,8 +79,8 @@ func (c *canary) run(ctx context.Context) error {
 }
 
 func (c *canary) rounds(ctx context.Context) error {
-	if err := sleep(ctx, canarySettle); err != nil {
-		return err
+	if wait.For(ctx, canarySettle) != nil {
+		return context.Cause(ctx)
 	}
 	// At first without an instant: that the way is open, and what time it is there.
 	if err := c.round(ctx, func(w *canaryWay) error { return c.send(ctx, w, false) }); err != nil {
@@ -118,23 +119,23 @@ func (c *canary) rounds(ctx context.Context) error {
 // process's; what then comes at once may only be late, and is tried again with an
 // instant that is surely to come.
 func (w *canaryWay) hold(cautious bool) {
-	wait := canaryWait
+	delay := canaryWait
 	if cautious || !w.clock.agrees() {
-		wait += w.clock.High
+		delay += w.clock.High
 	}
-	w.instant = time.UnixMilli(time.Now().Add(wait).UnixMilli())
+	w.instant = time.UnixMilli(time.Now().Add(delay).UnixMilli())
 	w.ignored, w.overtook = false, time.Time{}
 }
 
-// agrees tells whether the clocks may be the same.
+// agrees reports whether the clocks may be the same.
 func (c Clock) agrees() bool { return c.Low <= 0 && c.High >= 0 }
 
 // send sends a message, one that should wait or one that should not.
-func (c *canary) send(ctx context.Context, w *canaryWay, wait bool) error {
+func (c *canary) send(ctx context.Context, w *canaryWay, delayed bool) error {
 	c.number++
 	id := strconv.Itoa(c.number)
 	m := amqp.Publishing{MessageId: id, Type: "canary", DeliveryMode: amqp.Persistent}
-	if wait {
+	if delayed {
 		m.Headers = amqp.Table{w.route.InstantHeader: w.instant.UnixMilli()}
 		w.held = id
 	}

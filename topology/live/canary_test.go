@@ -16,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // holding is a broker with the queues of the native strategy.
@@ -65,7 +66,7 @@ func (h *holding) prove(t *testing.T) (live.Clock, error) {
 	synctest.Wait()
 	for _, q := range h.Queues() {
 		state, _ := h.Queue(q)
-		if strings.HasPrefix(q, topology.CanaryQueue("delay")) || state.Ready+state.Delayed+state.DeadLetters > 0 {
+		if strings.HasPrefix(q, naming.CanaryQueue("delay")) || state.Ready+state.Delayed+state.DeadLetters > 0 {
 			t.Errorf("%s is left behind, with %d messages ready, %d delayed, %d dying", q, state.Ready, state.Delayed, state.DeadLetters)
 		}
 	}

@@ -5,20 +5,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 const (
 	// declareTries bounds the tries of one declaration that failed for a reason
 	// that passes, such as two processes creating one quorum queue.
 	declareTries = 6
-	firstPause   = 50 * time.Millisecond
+	// The pauses between them.
+	firstPause, lastPause = 100 * time.Millisecond, 2 * time.Second
 )
 
 // declaration is something to declare.
@@ -107,7 +108,7 @@ func setStates(results []Result, s State) {
 }
 
 // pipelined declares without waiting for each answer; a last operation with an
-// answer tells that all went well.
+// answer shows that all went well.
 func (a *applier) pipelined(ctx context.Context, stage []declaration) error {
 	errs := make([]error, len(stage)) // of a run, at its beginning
 	onChannels(a.Conn, len(stage), func(s *session, from, to int) {
@@ -153,20 +154,18 @@ func fenced(ch *amqp.Channel, ops func() error) error {
 
 // declareOne declares with an answer, again if the reason may pass.
 func (a *applier) declareOne(ctx context.Context, s *session, o declaration) error {
-	pause := firstPause
 	for try := 1; ; try++ {
 		err := s.do(ctx, func(ch *amqp.Channel) error { return o.declare(ch, false) })
 		if err == nil || try == declareTries || !a.mayPass(o, err) {
 			return err
 		}
-		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
-			return err
+		if wait.For(ctx, wait.Backoff(firstPause, lastPause, try)) != nil {
+			return context.Cause(ctx)
 		}
-		pause *= 2
 	}
 }
 
-// mayPass tells whether a refusal may be over soon: a timeout of the broker's
+// mayPass reports whether a refusal may be over soon: a timeout of the broker's
 // metadata store or of a queue's leader, or an object that is missing although
 // it belongs to this topology, because another process is making it.
 func (a *applier) mayPass(o declaration, err error) bool {
@@ -191,7 +190,7 @@ func (a *applier) mayPass(o declaration, err error) bool {
 	return false
 }
 
-// isConnectionLost tells an error of the whole connection, after which no
+// isConnectionLost distinguishes an error of the whole connection, after which no
 // channel can be opened, from one of a channel.
 func isConnectionLost(err error) bool {
 	var e *amqp.Error
@@ -226,7 +225,7 @@ func (a *applier) connectionLost(stage []declaration, results []Result, reason, 
 	return fmt.Errorf("apply: the connection was lost: %w", reason)
 }
 
-// refusedBy tells whether a refusal names the object as one that exists otherwise,
+// refusedBy reports whether a refusal names the object as one that exists otherwise,
 // or its exchange type as one that does not.
 func (o declaration) refusedBy(e *amqp.Error) bool {
 	if o.kind == topology.KindExchange && strings.Contains(e.Reason, "unknown exchange type '"+o.exchangeType+"'") {

@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
 // ErrMessagesDeleted is wrapped by the *ObjectError of a quorum queue that
@@ -18,7 +19,7 @@ var ErrMessagesDeleted = errors.New("messages that arrived meanwhile were delete
 // deletion is what became of one object.
 type deletion struct {
 	Result
-	came topology.QueueCount // what came to a queue meanwhile, and keeps it
+	came removal.QueueCount // what came to a queue meanwhile, and keeps it
 	err  error
 }
 
@@ -33,7 +34,7 @@ func deleted(err error) deletion {
 
 func stays(reason string) deletion { return deletion{Result: Result{State: StateKept, Reason: reason}} }
 
-func deleteStep(ctx context.Context, s *session, step topology.RemovalStep) deletion {
+func deleteStep(ctx context.Context, s *session, step removal.Step) deletion {
 	switch step.Kind {
 	case topology.KindQueue:
 		return deleteQueueStep(ctx, s, step)
@@ -47,7 +48,7 @@ func deleteStep(ctx context.Context, s *session, step topology.RemovalStep) dele
 // A classic queue is deleted on that condition by the broker. For a quorum queue
 // the broker refuses the condition (by closing the connection), so it is looked
 // at just before.
-func deleteQueueStep(ctx context.Context, s *session, step topology.RemovalStep) deletion {
+func deleteQueueStep(ctx context.Context, s *session, step removal.Step) deletion {
 	if step.Forced {
 		n, err := deleteQueue(ctx, s, step.Name, false)
 		d := deleted(err)
@@ -74,9 +75,9 @@ func deleteQueueStep(ctx context.Context, s *session, step topology.RemovalStep)
 	return d
 }
 
-// inUse tells whether a queue stays, because something came to it or because that
+// inUse reports whether a queue stays, because something came to it or because that
 // cannot be found out.
-func inUse(ctx context.Context, s *session, step topology.RemovalStep) (deletion, bool) {
+func inUse(ctx context.Context, s *session, step removal.Step) (deletion, bool) {
 	q, err := countQueue(ctx, s, step.Name)
 	switch {
 	case err != nil:
@@ -84,14 +85,14 @@ func inUse(ctx context.Context, s *session, step topology.RemovalStep) (deletion
 	case q == nil || q.Messages+q.Consumers == 0:
 		return deletion{}, false
 	}
-	came := topology.QueueCount{Queue: step.Name, Messages: q.Messages, Consumers: q.Consumers, Delay: step.Layout != ""}
+	came := removal.QueueCount{Queue: step.Name, Messages: q.Messages, Consumers: q.Consumers, Delay: step.Layout != ""}
 	d := stays(came.String() + " came meanwhile")
 	d.came = came
 	return d, true
 }
 
 // deleteExchangeStep deletes an exchange unless somebody has bound to it meanwhile.
-func deleteExchangeStep(ctx context.Context, s *session, step topology.RemovalStep) deletion {
+func deleteExchangeStep(ctx context.Context, s *session, step removal.Step) deletion {
 	err := deleteExchange(ctx, s, step.Name, !step.Forced)
 	if !step.Forced && isCode(err, amqp.PreconditionFailed) {
 		return stays("somebody bound to it meanwhile")
@@ -100,7 +101,7 @@ func deleteExchangeStep(ctx context.Context, s *session, step topology.RemovalSt
 }
 
 // failures are the errors of the deletions that failed.
-func failures(steps []topology.RemovalStep, done []deletion) error {
+func failures(steps []removal.Step, done []deletion) error {
 	var errs []error
 	for i, s := range steps {
 		if done[i].err != nil {
@@ -112,7 +113,7 @@ func failures(steps []topology.RemovalStep, done []deletion) error {
 
 // came is the error of queues to which something came meanwhile.
 func came(done []deletion) error {
-	full, busy := &topology.NotEmptyError{}, &topology.ConsumersError{}
+	full, busy := &removal.NotEmptyError{}, &removal.ConsumersError{}
 	for _, d := range done {
 		switch {
 		case d.came.Messages > 0:

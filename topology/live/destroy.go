@@ -10,6 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
 // Destroy deletes a layout: the delay queues that the topology describes, the
@@ -21,9 +23,9 @@ import (
 // broker uses it; everything else only with the option Destinations. The report
 // says what stayed, and why.
 //
-// It refuses before it touches anything: with a *topology.NotEmptyError while
-// messages wait, a *topology.ConsumersError while consumers are attached to
-// what would go, and topology.ErrUnseen when it cannot know. Then it first
+// It refuses before it touches anything: with a *removal.NotEmptyError while
+// messages wait, a *removal.ConsumersError while consumers are attached to
+// what would go, and removal.ErrUnseen when it cannot know. Then it first
 // unbinds the delay queues from their entry exchanges and waits for 6 s, until
 // all entered messages are counted; if there is one, it binds them again.
 //
@@ -33,7 +35,7 @@ import (
 // ErrMessagesDeleted. A queue that got a message or a consumer meanwhile stays,
 // together with the objects it needs: the queue for its dead letters is deleted
 // after it.
-func (b Broker) Destroy(ctx context.Context, t topology.Topology, opts topology.RemovalOptions) (Report, error) {
+func (b Broker) Destroy(ctx context.Context, t topology.Topology, opts removal.Options) (Report, error) {
 	began := time.Now()
 	d := newDestroyer(b, t, opts)
 	err := d.destroy(ctx)
@@ -52,9 +54,9 @@ const (
 type destroyer struct {
 	Broker
 	t       topology.Topology
-	opts    topology.RemovalOptions
-	removal topology.Removal
-	early   []topology.RemovalStep // those that went before the removal was made anew
+	opts    removal.Options
+	removal removal.Plan
+	early   []removal.Step // those that went before the removal was made anew
 	report  Report
 	results map[object]Result // of what was tried
 }
@@ -65,9 +67,9 @@ type object struct {
 	name string
 }
 
-func objectOf(s topology.RemovalStep) object { return object{s.Kind, s.Name} }
+func objectOf(s removal.Step) object { return object{s.Kind, s.Name} }
 
-func newDestroyer(b Broker, t topology.Topology, opts topology.RemovalOptions) *destroyer {
+func newDestroyer(b Broker, t topology.Topology, opts removal.Options) *destroyer {
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
 	return &destroyer{Broker: b, t: t, opts: opts, results: map[object]Result{}}
 }
@@ -108,7 +110,7 @@ func (d *destroyer) destroy(ctx context.Context) error {
 
 // close takes the way in away and counts, until nothing can be on its way any
 // more. Messages are then the error that they are before.
-func (d *destroyer) close(ctx context.Context, order topology.RemovalOrder) error {
+func (d *destroyer) close(ctx context.Context, order removal.Order) error {
 	if err := d.delete(ctx, order.WayIn); err != nil {
 		return err
 	}
@@ -116,10 +118,10 @@ func (d *destroyer) close(ctx context.Context, order topology.RemovalOrder) erro
 		return nil
 	}
 	for end := time.Now().Add(statsAge); time.Now().Before(end); {
-		if err := sleep(ctx, countEvery); err != nil {
-			return err
+		if wait.For(ctx, countEvery) != nil {
+			return context.Cause(ctx)
 		}
-		now, _, err := d.look(ctx)
+		now, _, err := d.deletable(ctx)
 		if err != nil {
 			return err
 		}
@@ -132,7 +134,7 @@ func (d *destroyer) close(ctx context.Context, order topology.RemovalOrder) erro
 
 // reopen puts the way in back. It ignores the end of the context, within reason:
 // half of the bindings is worse than waiting.
-func (d *destroyer) reopen(ctx context.Context, ways []topology.RemovalStep) error {
+func (d *destroyer) reopen(ctx context.Context, ways []removal.Step) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	errs := sideBySide(d.Conn, len(ways), func(s *session, i int) error {
@@ -153,7 +155,7 @@ func (d *destroyer) reopen(ctx context.Context, ways []topology.RemovalStep) err
 
 // stages deletes stage by stage. After each, what something needs that stayed is
 // left where it is.
-func (d *destroyer) stages(ctx context.Context, stages [][]topology.RemovalStep) error {
+func (d *destroyer) stages(ctx context.Context, stages [][]removal.Step) error {
 	var errs []error
 	for _, steps := range stages {
 		errs = append(errs, d.delete(ctx, d.removal.Going(steps)))
@@ -162,7 +164,7 @@ func (d *destroyer) stages(ctx context.Context, stages [][]topology.RemovalStep)
 }
 
 // delete deletes objects side by side.
-func (d *destroyer) delete(ctx context.Context, steps []topology.RemovalStep) error {
+func (d *destroyer) delete(ctx context.Context, steps []removal.Step) error {
 	done := make([]deletion, len(steps))
 	sideBySide(d.Conn, len(steps), func(s *session, i int) error {
 		done[i] = deleteStep(ctx, s, steps[i])
@@ -179,14 +181,14 @@ func (d *destroyer) delete(ctx context.Context, steps []topology.RemovalStep) er
 
 // finish makes the report: what was done, and of everything else what was found.
 func (d *destroyer) finish() {
-	planned := func(s topology.RemovalStep) bool {
-		return slices.ContainsFunc(d.removal.Steps, func(t topology.RemovalStep) bool { return objectOf(t) == objectOf(s) })
+	planned := func(s removal.Step) bool {
+		return slices.ContainsFunc(d.removal.Steps, func(t removal.Step) bool { return objectOf(t) == objectOf(s) })
 	}
 	for _, s := range append(slices.DeleteFunc(d.early, planned), d.removal.Steps...) {
 		r, tried := d.results[objectOf(s)]
 		switch {
 		case tried:
-		case s.Action == topology.ActionAbsent:
+		case s.Action == removal.ActionAbsent:
 			r.State = StateAbsent
 		case s.Kind == topology.KindBinding && d.results[object{topology.KindExchange, s.Binding.Exchange}].State == StateDeleted:
 			r.State = StateDeleted

@@ -8,49 +8,53 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
 // plan looks at the broker and decides. What only the management API counts may be
 // over since, so that is looked at again before it counts.
 func (d *destroyer) plan(ctx context.Context) error {
 	for deadline := time.Now().Add(statsAge); ; {
-		removal, stale, err := d.look(ctx)
+		now, stale, err := d.deletable(ctx)
 		if err != nil {
 			return err
 		}
-		d.removal = removal
-		if !stale || !errors.Is(removal.Refusal(), topology.ErrNotEmpty) || time.Now().After(deadline) {
+		d.removal = now
+		if !stale || !errors.Is(now.Refusal(), removal.ErrNotEmpty) || time.Now().After(deadline) {
 			return nil
 		}
-		if err := sleep(ctx, countEvery); err != nil {
-			return err
+		if wait.For(ctx, countEvery) != nil {
+			return context.Cause(ctx)
 		}
 	}
 }
 
-// look is what would be deleted now. AMQP knows ready messages and consumers as
+// deletable returns what would be deleted now. AMQP knows ready messages and consumers as
 // they are, the management API all messages as they were some seconds ago; stale
-// tells that only the latter saw some.
-func (d *destroyer) look(ctx context.Context) (r topology.Removal, stale bool, err error) {
+// reports that only the latter saw some.
+func (d *destroyer) deletable(ctx context.Context) (r removal.Plan, stale bool, err error) {
 	found, err := d.inspect(ctx, d.t)
 	if err == nil && found.BindingsKnown { // AMQP knows no others
 		stale, err = d.recount(ctx, found)
 	}
 	if err != nil {
-		return topology.Removal{}, false, fmt.Errorf("destroy: %w", err)
+		return removal.Plan{}, false, fmt.Errorf("destroy: %w", err)
 	}
-	return topology.PlanRemoval(d.t, found, d.opts), stale, nil
+	return removal.Decide(d.t, found, d.opts), stale, nil
 }
 
 // recount adds what AMQP knows of the queues that may be deleted.
-func (d *destroyer) recount(ctx context.Context, found topology.Live) (stale bool, err error) {
+func (d *destroyer) recount(ctx context.Context, found observed.Broker) (stale bool, err error) {
 	var queues []string
 	for _, q := range d.t.Queues {
-		if _, there := found.Queues[q.Name]; there && (d.opts.Destinations || topology.Reserved(d.opts.Prefix, q.Name)) {
+		if _, there := found.Queues[q.Name]; there && (d.opts.Destinations || naming.Reserved(d.opts.Prefix, q.Name)) {
 			queues = append(queues, q.Name)
 		}
 	}
-	now := make([]*topology.LiveQueue, len(queues))
+	now := make([]*observed.Queue, len(queues))
 	errs := sideBySide(d.Conn, len(queues), func(s *session, i int) (err error) {
 		now[i], err = countQueue(ctx, s, queues[i])
 		return objectFailed(topology.KindQueue, queues[i], err)

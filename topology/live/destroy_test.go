@@ -13,19 +13,21 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
 // overview is what a management API shows of a topology: that all is there, and no
 // message in it.
 type overview topology.Topology
 
-func (o overview) Inspect(context.Context, topology.Topology) (topology.Live, error) {
-	found := topology.Live{BindingsKnown: true, Exchanges: map[string]topology.LiveExchange{}, Queues: map[string]topology.LiveQueue{}, Bindings: o.Bindings}
+func (o overview) Inspect(context.Context, topology.Topology) (observed.Broker, error) {
+	found := observed.Broker{BindingsKnown: true, Exchanges: map[string]observed.Exchange{}, Queues: map[string]observed.Queue{}, Bindings: o.Bindings}
 	for _, e := range o.Exchanges {
-		found.Exchanges[e.Name] = topology.LiveExchange{ArgumentsKnown: true, Kind: e.Kind, Durable: true, Arguments: e.Table()}
+		found.Exchanges[e.Name] = observed.Exchange{ArgumentsKnown: true, Kind: e.Kind, Durable: true, Arguments: e.Table()}
 	}
 	for _, q := range o.Queues {
-		found.Queues[q.Name] = topology.LiveQueue{ArgumentsKnown: true, Type: q.Type, Durable: true, Arguments: q.Table()}
+		found.Queues[q.Name] = observed.Queue{ArgumentsKnown: true, Type: q.Type, Durable: true, Arguments: q.Table()}
 	}
 	return found, nil
 }
@@ -60,8 +62,8 @@ func TestDestroyKeepsTheDeadLettersOfAQueueThatFills(t *testing.T) {
 			<-last
 			publish(t, conn, "orders")
 		}()
-		report, err := live.Broker{Conn: conn, Inspector: overview(top)}.Destroy(t.Context(), top, topology.RemovalOptions{Destinations: true})
-		if full, ok := errors.AsType[*topology.NotEmptyError](err); !ok || full.Total != 1 {
+		report, err := live.Broker{Conn: conn, Inspector: overview(top)}.Destroy(t.Context(), top, removal.Options{Destinations: true})
+		if full, ok := errors.AsType[*removal.NotEmptyError](err); !ok || full.Total != 1 {
 			t.Errorf("got %s, %v", report, err)
 		}
 		if left := srv.Queues(); !slices.Equal(left, []string{"orders", "orders.dead"}) {

@@ -17,14 +17,14 @@ import (
 // nothing; if not, one process declares while the others wait. It does not ask
 // the Inspector.
 //
-// A topology counts as there when its topology.DeclaredExchange is, which is
+// A topology counts as there when its live.DeclaredExchange is, which is
 // declared after everything else, and all exchanges and queues. A single
 // binding that was deleted since goes unnoticed; Apply creates it again.
 func (b Broker) Ensure(ctx context.Context, want topology.Topology, opts ApplyOptions) error {
 	b.Inspector = nil
 	opts.locked = true
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
-	l := &look{s: &session{conn: b.Conn}, want: want, declared: topology.DeclaredExchange(opts.Prefix, want)}
+	l := &look{s: &session{conn: b.Conn}, want: want, declared: DeclaredExchange(opts.Prefix, want)}
 	defer func() { go l.s.close() }() // nobody need wait for the answer
 	unlock, err := lockUnless(ctx, b.Conn, opts, func() (bool, error) { return l.there(ctx) })
 	if err != nil || unlock == nil {
@@ -44,7 +44,7 @@ type look struct {
 	declared string
 }
 
-// there tells whether the topology is there. What is declared last is looked for
+// there reports whether the topology is there. What is declared last is looked for
 // first and with an answer: amqp091 may send more on a channel that the broker
 // closes, over which the broker ends the connection, and without the topology that
 // would be the rule. Where only a part is missing it still happens: whoever has lost
@@ -88,12 +88,12 @@ func exchangeExists(ch *amqp.Channel, name string, noWait bool) error {
 	return ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, noWait, nil)
 }
 
-// MarkDeclared declares the topology.DeclaredExchange of a topology that was
+// MarkDeclared declares the live.DeclaredExchange of a topology that was
 // applied.
 func (b Broker) MarkDeclared(ctx context.Context, prefix string, t topology.Topology) error {
 	s := &session{conn: b.Conn}
 	defer s.close()
-	e := topology.Exchange{Name: topology.DeclaredExchange(prefix, t), Kind: amqp.ExchangeFanout}
+	e := topology.Exchange{Name: DeclaredExchange(prefix, t), Kind: amqp.ExchangeFanout}
 	if err := s.do(ctx, func(ch *amqp.Channel) error { return declareExchange(ch, e, false) }); err != nil {
 		return objectError(topology.KindExchange, e.Name, "declare", e.Table(), err)
 	}
@@ -101,21 +101,21 @@ func (b Broker) MarkDeclared(ctx context.Context, prefix string, t topology.Topo
 }
 
 // Verify checks, for a client that may not declare, whether a topology was
-// declared: by its topology.DeclaredExchange, or else by its exchanges.
+// declared: by its live.DeclaredExchange, or else by its exchanges.
 // RabbitMQ 4.3 and later show an exchange only to users with some right to it;
 // Verify assumes that exchanges it may not see exist. If others do not exist, the
 // error is a *MissingError.
 func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) error {
 	s := &session{conn: b.Conn}
 	defer s.close()
-	err := lookForExchange(ctx, s, topology.DeclaredExchange(prefix, t))
+	err := lookForExchange(ctx, s, DeclaredExchange(prefix, t))
 	if _, missing := errors.AsType[*ObjectError](err); missing {
 		return b.VerifyExchanges(ctx, t)
 	}
 	return err
 }
 
-// VerifyExchanges is Verify without a look at the topology.DeclaredExchange:
+// VerifyExchanges is Verify without a look at the live.DeclaredExchange:
 // something has turned out to be missing.
 func (b Broker) VerifyExchanges(ctx context.Context, t topology.Topology) error {
 	answers := sideBySide(b.Conn, len(t.Exchanges), func(s *session, i int) error {
@@ -137,7 +137,7 @@ func (b Broker) VerifyExchanges(ctx context.Context, t topology.Topology) error 
 	return missing
 }
 
-// MissingError says which exchanges of a topology do not exist.
+// MissingError lists the exchanges of a topology that do not exist.
 type MissingError struct {
 	Exchanges []string
 	Total     int   // how many the topology has

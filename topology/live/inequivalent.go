@@ -6,7 +6,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // inequivalent takes the broker's text apart that says why an object exists
@@ -23,16 +23,16 @@ type brokerText string
 
 // parseInequivalent reads a Mismatch from the error of a declaration; wanted is
 // the table that was declared.
-func parseInequivalent(err error, wanted map[string]any) (topology.Mismatch, bool) {
+func parseInequivalent(err error, wanted map[string]any) (argument.Mismatch, bool) {
 	var e *amqp.Error
 	if !errors.As(err, &e) || e.Code != amqp.PreconditionFailed {
-		return topology.Mismatch{}, false
+		return argument.Mismatch{}, false
 	}
 	arg := inequivalent.FindStringSubmatch(e.Reason)
 	if arg == nil {
-		return topology.Mismatch{}, false
+		return argument.Mismatch{}, false
 	}
-	m := topology.Mismatch{Argument: arg[1], Have: brokerText("another value")}
+	m := argument.Mismatch{Argument: arg[1], Have: brokerText("another value")}
 	if values := receivedText.FindStringSubmatch(e.Reason); values != nil {
 		m.Want, m.Have = brokerValue(values[1]), brokerValue(values[2])
 	}

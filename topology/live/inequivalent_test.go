@@ -8,12 +8,12 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // The texts are what RabbitMQ 3.10, 4.0 and 4.3 answer.
 func TestInequivalentArgumentsAreRead(t *testing.T) {
-	wanted := map[string]any{topology.ArgMessageTTL: int64(61000), topology.ArgQueueType: "quorum", topology.ArgDeadLetterExchange: "it's 'x'", topology.ArgSingleActiveConsumer: true}
+	wanted := map[string]any{argument.MessageTTL: int64(61000), argument.QueueType: "quorum", argument.DeadLetterExchange: "it's 'x'", argument.SingleActiveConsumer: true}
 	for text, want := range map[string]string{
 		"inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received '61000' but current is '60000'":                                           "x-message-ttl: wanted 61000, found 60000",
 		"inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received the value '61000' of type 'long' but current is none":                     "x-message-ttl: wanted 61000, found none",
@@ -49,7 +49,7 @@ func FuzzInequivalent(f *testing.F) {
 	f.Add("inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received '61000' but current is '60000'")
 	f.Add("inequivalent arg '")
 	f.Fuzz(func(t *testing.T, reason string) {
-		m, ok := parseInequivalent(&amqp.Error{Code: amqp.PreconditionFailed, Reason: reason}, map[string]any{topology.ArgMessageTTL: 1})
+		m, ok := parseInequivalent(&amqp.Error{Code: amqp.PreconditionFailed, Reason: reason}, map[string]any{argument.MessageTTL: 1})
 		if ok && (m.Argument == "" || m.String() == "") {
 			t.Errorf("%q was read as %+v", reason, m)
 		}

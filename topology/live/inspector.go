@@ -8,6 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // Inspector reads what is on a broker. NewAMQPInspector works with a plain
@@ -15,7 +17,7 @@ import (
 type Inspector interface {
 	// Inspect reads at least the objects that want names. An object that does
 	// not exist is absent from the answer, without an error.
-	Inspect(ctx context.Context, want topology.Topology) (topology.Live, error)
+	Inspect(ctx context.Context, want topology.Topology) (observed.Broker, error)
 }
 
 // NewAMQPInspector inspects with declarations only. It learns whether an object
@@ -29,9 +31,9 @@ func NewAMQPInspector(conn Conn) Inspector { return &amqpInspector{conn} }
 type amqpInspector struct{ conn Conn }
 
 // Inspect declares what is wanted, on a few channels.
-func (i *amqpInspector) Inspect(ctx context.Context, want topology.Topology) (topology.Live, error) {
-	exchanges := make([]*topology.LiveExchange, len(want.Exchanges))
-	queues := make([]*topology.LiveQueue, len(want.Queues))
+func (i *amqpInspector) Inspect(ctx context.Context, want topology.Topology) (observed.Broker, error) {
+	exchanges := make([]*observed.Exchange, len(want.Exchanges))
+	queues := make([]*observed.Queue, len(want.Queues))
 	failed := cmp.Or(sideBySide(i.conn, len(exchanges), func(s *session, n int) (err error) {
 		exchanges[n], err = inspectExchange(ctx, s, want.Exchanges[n])
 		return inspectFailed(topology.KindExchange, want.Exchanges[n].Name, err)
@@ -43,9 +45,9 @@ func (i *amqpInspector) Inspect(ctx context.Context, want topology.Topology) (to
 		})...)
 	}
 	if failed != nil {
-		return topology.Live{}, failed
+		return observed.Broker{}, failed
 	}
-	found := topology.Live{Source: "AMQP", Exchanges: map[string]topology.LiveExchange{}, Queues: map[string]topology.LiveQueue{}}
+	found := observed.Broker{Source: "AMQP", Exchanges: map[string]observed.Exchange{}, Queues: map[string]observed.Queue{}}
 	for n, e := range exchanges {
 		if e != nil {
 			found.Exchanges[want.Exchanges[n].Name] = *e
@@ -67,7 +69,7 @@ func inspectFailed(kind topology.Kind, name string, err error) error {
 }
 
 // inspectExchange looks at an exchange; nil if there is none.
-func inspectExchange(ctx context.Context, s *session, e topology.Exchange) (*topology.LiveExchange, error) {
+func inspectExchange(ctx context.Context, s *session, e topology.Exchange) (*observed.Exchange, error) {
 	err := s.do(ctx, func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, nil)
 	})
@@ -78,28 +80,28 @@ func inspectExchange(ctx context.Context, s *session, e topology.Exchange) (*top
 		err = s.do(ctx, func(ch *amqp.Channel) error { return declareExchange(ch, e, false) })
 	}
 	if m, ok := parseInequivalent(err, e.Table()); ok {
-		return &topology.LiveExchange{Mismatches: []topology.Mismatch{m}}, nil
+		return &observed.Exchange{Mismatches: []argument.Mismatch{m}}, nil
 	}
-	return &topology.LiveExchange{}, err
+	return &observed.Exchange{}, err
 }
 
 // inspectQueue looks at a queue; nil if there is none.
-func inspectQueue(ctx context.Context, s *session, q topology.Queue) (*topology.LiveQueue, error) {
+func inspectQueue(ctx context.Context, s *session, q topology.Queue) (*observed.Queue, error) {
 	found, err := countQueue(ctx, s, q.Name)
 	if found == nil || err != nil {
 		return found, err
 	}
 	err = s.do(ctx, func(ch *amqp.Channel) error { return declareQueue(ch, q, false) })
 	if m, ok := parseInequivalent(err, q.Table()); ok {
-		found.Mismatches, err = []topology.Mismatch{m}, nil
+		found.Mismatches, err = []argument.Mismatch{m}, nil
 	}
 	return found, err
 }
 
 // countQueue counts what is ready in a queue, and its consumers; nil if there is
 // none.
-func countQueue(ctx context.Context, s *session, queue string) (*topology.LiveQueue, error) {
-	var q topology.LiveQueue
+func countQueue(ctx context.Context, s *session, queue string) (*observed.Queue, error) {
+	var q observed.Queue
 	err := s.do(ctx, func(ch *amqp.Channel) error {
 		state, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		q.Messages, q.Consumers = int64(state.Messages), int64(state.Consumers)

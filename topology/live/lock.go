@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// LateBindings tells whether a broker of that version may answer a bind before
+// LateBindings reports whether a broker of that version may answer a bind before
 // it routes by the binding. From 3.12 to 4.2 one with Mnesia commits the
 // binding and only then, in a second transaction, what its topic exchange
 // routes by: a client that makes the same binding in between is told at once
@@ -20,7 +23,7 @@ import (
 // too, may see what a newer one is binding. A version that cannot be read
 // counts as one that may.
 func LateBindings(version string) bool {
-	return !topology.ParseVersion(version).AtLeast(4, 3, 0)
+	return !observed.ParseVersion(version).AtLeast(4, 3, 0)
 }
 
 const (
@@ -30,20 +33,20 @@ const (
 	lockWait = 15 * time.Second
 	// creationWait is that for a single queue.
 	creationWait   = 5 * time.Second
-	firstLockPause = 25 * time.Millisecond
+	firstLockPause = 50 * time.Millisecond
 	// maxLockPause keeps many who wait from slowing down the one that they wait for:
 	// what each looks for in between is not there, which closes a channel.
-	maxLockPause = 2 * time.Second
+	maxLockPause = 3 * time.Second
 	// unlockTimeout is for a broker that does not answer: the lock then ends with
 	// the connection.
 	unlockTimeout = 5 * time.Second
 )
 
-// ErrUnlocked says that something has to be done without the lock that would keep
+// ErrUnlocked means that something has to be done without the lock that would keep
 // others from doing it at the same time.
 var ErrUnlocked = errors.New("no lock")
 
-// errLocked says that the lock could not be had for too long.
+// errLocked means that the lock could not be had for too long.
 var errLocked = errors.New("another connection has held the lock for too long")
 
 // lock keeps other connections from binding, where the broker needs it.
@@ -64,7 +67,7 @@ func lock(ctx context.Context, conn Conn, opts ApplyOptions) (unlock func(), err
 func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (bool, error)) (unlock func(), err error) {
 	s := &session{conn: conn}
 	for passed := 0; ; passed++ {
-		name := topology.LockQueue(opts.Prefix)
+		name := naming.LockQueue(opts.Prefix)
 		if passed > 0 {
 			name = fmt.Sprintf("%s.%d", name, passed+1)
 		}
@@ -92,11 +95,11 @@ func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (
 // LockCreation keeps other clients from creating a queue, and from using one that
 // another is creating: the broker shows a quorum queue before it takes messages, and
 // before RabbitMQ 4.3 before it has its TTL. It waits up to 5 s for who has the lock. The
-// error then, or without the right to configure topology.CreationLock, wraps
+// error then, or without the right to configure naming.CreationLock, wraps
 // ErrUnlocked: the queue can be created all the same.
 func LockCreation(ctx context.Context, conn Conn, prefix, queue string) (unlock func(), err error) {
 	s := &session{conn: conn}
-	name := topology.CreationLock(prefix, queue)
+	name := naming.CreationLock(prefix, queue)
 	_, err = take(ctx, s, name, creationWait, func() (bool, error) { return false, nil })
 	if err == nil {
 		return func() { releaseLock(s, name) }, nil
@@ -110,9 +113,9 @@ func LockCreation(ctx context.Context, conn Conn, prefix, queue string) (unlock 
 
 // take tries for a lock until it is held, or done says before a try that there is
 // nothing to do. Its error is errLocked when another has had it for that long.
-func take(ctx context.Context, s *session, name string, wait time.Duration, done func() (bool, error)) (held bool, err error) {
-	deadline := time.Now().Add(wait)
-	for pause := firstLockPause; ; pause = min(2*pause, maxLockPause) {
+func take(ctx context.Context, s *session, name string, within time.Duration, done func() (bool, error)) (held bool, err error) {
+	deadline := time.Now().Add(within)
+	for try := 1; ; try++ {
 		if ok, err := done(); ok || err != nil {
 			return false, err
 		}
@@ -126,13 +129,13 @@ func take(ctx context.Context, s *session, name string, wait time.Duration, done
 		case time.Now().After(deadline):
 			return false, errLocked
 		}
-		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
-			return false, err
+		if wait.For(ctx, wait.Backoff(firstLockPause, maxLockPause, try)) != nil {
+			return false, context.Cause(ctx)
 		}
 	}
 }
 
-// isRefusal tells an error that says something of one lock from one that ends all.
+// isRefusal distinguishes an error about one lock from one that ends everything.
 func isRefusal(err error) bool {
 	_, answered := errors.AsType[*amqp.Error](err)
 	return answered && !isConnectionLost(err)
@@ -146,7 +149,7 @@ func unlocked(opts ApplyOptions, why error) {
 
 func declareLock(ctx context.Context, s *session, name string) error {
 	return s.do(ctx, func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclare(name, false, false, true, false, amqp.Table{topology.ArgQueueType: string(topology.Classic)})
+		_, err := ch.QueueDeclare(name, false, false, true, false, amqp.Table{argument.QueueType: string(topology.Classic)})
 		return err
 	})
 }

@@ -14,12 +14,13 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // DefaultManagementTimeout bounds one inspection when ManagementConfig.Timeout is 0.
 const DefaultManagementTimeout = 30 * time.Second
 
-// ManagementConfig says where the management API is.
+// ManagementConfig is where the management API is, and how to log in to it.
 type ManagementConfig struct {
 	// URL is the API's address without a path, e.g. "http://127.0.0.1:15672". It
 	// may carry the user and password.
@@ -99,23 +100,23 @@ func newEndpoint(raw string, cfg ManagementConfig) (endpoint, error) {
 
 // Inspect reads the whole virtual host. A user without the tag policymaker gets
 // an answer with PoliciesKnown false.
-func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (topology.Live, error) {
+func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (observed.Broker, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
-	found := topology.Live{Source: "management API", BindingsKnown: true}
+	found := observed.Broker{Source: "management API", BindingsKnown: true}
 	var err error
 	if found.Exchanges, err = m.exchanges(ctx); err != nil {
-		return topology.Live{}, m.failed("exchanges", err)
+		return observed.Broker{}, m.failed("exchanges", err)
 	}
-	if found.Queues, err = m.queues(ctx); err != nil {
-		return topology.Live{}, m.failed("queues", err)
+	if found.Queues, err = m.Queues(ctx); err != nil {
+		return observed.Broker{}, err
 	}
 	if found.Bindings, found.Unbind, err = m.bindings(ctx); err != nil {
-		return topology.Live{}, m.failed("bindings", err)
+		return observed.Broker{}, m.failed("bindings", err)
 	}
 	found.Policies, err = m.policies(ctx)
 	if err != nil && !IsDenied(err) {
-		return topology.Live{}, m.failed("policies", err)
+		return observed.Broker{}, m.failed("policies", err)
 	}
 	found.PoliciesKnown = err == nil
 	return found.WithCurrentPolicies(), nil
@@ -146,7 +147,7 @@ func (o *jsonObject) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*map[string]any)(o))
 }
 
-func (m *Management) exchanges(ctx context.Context) (map[string]topology.LiveExchange, error) {
+func (m *Management) exchanges(ctx context.Context) (map[string]observed.Exchange, error) {
 	var list []struct {
 		Name       string     `json:"name"`
 		Type       string     `json:"type"`
@@ -159,9 +160,9 @@ func (m *Management) exchanges(ctx context.Context) (map[string]topology.LiveExc
 	if err := m.get(ctx, "exchanges", "name,type,durable,auto_delete,internal,arguments,messages_delayed", &list); err != nil {
 		return nil, err
 	}
-	out := make(map[string]topology.LiveExchange, len(list))
+	out := make(map[string]observed.Exchange, len(list))
 	for _, e := range list {
-		x := topology.LiveExchange{
+		x := observed.Exchange{
 			ArgumentsKnown: true,
 			Kind:           e.Type,
 			Durable:        e.Durable,
@@ -201,15 +202,18 @@ type queueAnswer struct {
 	Node    string   `json:"node"`
 	Leader  string   `json:"leader"`
 	State   string   `json:"state"`
+
+	Stats jsonObject `json:"message_stats"` // absent while there are no such figures
 }
 
-func (q queueAnswer) live() topology.LiveQueue {
+func (q queueAnswer) live() observed.Queue {
 	kind := strings.TrimSuffix(strings.TrimPrefix(q.Type, "rabbit_"), "_queue")
 	leaving := int64(0)
 	if q.Ready != nil {
 		leaving = max(0, q.Messages-*q.Ready-q.Unacked-q.Delayed)
 	}
-	return topology.LiveQueue{
+	published, _ := q.Stats["publish"].(float64)
+	return observed.Queue{
 		ArgumentsKnown:  true,
 		Type:            cmp.Or(topology.QueueType(kind), topology.Classic),
 		Durable:         q.Durable,
@@ -221,6 +225,7 @@ func (q queueAnswer) live() topology.LiveQueue {
 		Leaving:         leaving,
 		ReadyBytes:      q.ReadyBytes,
 		Consumers:       q.Consumers,
+		Published:       int64(published),
 		Members:         q.Members,
 		Online:          q.Online,
 		Node:            cmp.Or(q.Node, q.Leader),
@@ -231,12 +236,13 @@ func (q queueAnswer) live() topology.LiveQueue {
 	}
 }
 
-func (m *Management) queues(ctx context.Context) (map[string]topology.LiveQueue, error) {
+// Queues reads all queues of the virtual host, by name.
+func (m *Management) Queues(ctx context.Context) (map[string]observed.Queue, error) {
 	var list []queueAnswer
 	if err := m.get(ctx, "queues", queueColumns, &list); err != nil {
-		return nil, err
+		return nil, m.failed("queues", err)
 	}
-	out := make(map[string]topology.LiveQueue, len(list))
+	out := make(map[string]observed.Queue, len(list))
 	for _, q := range list {
 		out[q.Name] = q.live()
 	}
@@ -274,8 +280,8 @@ func (m *Management) bindings(ctx context.Context) (out []topology.Binding, unbi
 	return out, unbind, nil
 }
 
-func (m *Management) policies(ctx context.Context) ([]topology.Policy, error) {
-	var out []topology.Policy
+func (m *Management) policies(ctx context.Context) ([]observed.Policy, error) {
+	var out []observed.Policy
 	for _, kind := range []string{"policies", "operator-policies"} {
 		var list []struct {
 			Name       string     `json:"name"`
@@ -288,7 +294,7 @@ func (m *Management) policies(ctx context.Context) ([]topology.Policy, error) {
 			return nil, err
 		}
 		for _, p := range list {
-			out = append(out, topology.Policy{
+			out = append(out, observed.Policy{
 				Name: p.Name, Operator: kind == "operator-policies", Pattern: p.Pattern, ApplyTo: p.ApplyTo, Priority: p.Priority, Definition: p.Definition,
 			})
 		}

@@ -34,7 +34,7 @@ func IsDenied(err error) bool {
 	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
 }
 
-// ClusterError says that the management API and the AMQP connection belong to
+// ClusterError means that the management API and the AMQP connection belong to
 // different brokers.
 type ClusterError struct {
 	Endpoint         string
@@ -66,14 +66,23 @@ func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) err
 // maxErrorBody bounds what a StatusError keeps.
 const maxErrorBody = 64 << 10
 
-// Vhost is the virtual host that is read.
+// Vhost returns the virtual host that is read.
 func (m *Management) Vhost() string { return m.cfg.Vhost }
 
-// Endpoint is the address, without user and password, of the API that answered
+// Endpoint returns the address, without user and password, of the API that answered
 // last, or will be asked first.
 func (m *Management) Endpoint() string { return m.endpoints[m.at.Load()].url }
 
-// InVhost is a path below the virtual host, such as
+// Each returns a Management for each node's API alone.
+func (m *Management) Each() []*Management {
+	all := make([]*Management, len(m.endpoints))
+	for i, e := range m.endpoints {
+		all[i] = &Management{endpoints: []endpoint{e}, cfg: m.cfg, transport: m.transport}
+	}
+	return all
+}
+
+// InVhost returns a path below the virtual host, such as
 // InVhost("queues") + "?columns=name".
 func (m *Management) InVhost(kind string, names ...string) string {
 	words := []string{"/api", kind, url.PathEscape(m.cfg.Vhost)}
@@ -119,7 +128,7 @@ func (m *Management) Call(ctx context.Context, method, path string, body, out an
 	return RoundTrip{}, errors.Join(failed...)
 }
 
-// neverSent tells whether a request failed before there was a connection for it.
+// neverSent reports whether a request failed before there was a connection for it.
 func neverSent(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"

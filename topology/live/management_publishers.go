@@ -15,7 +15,7 @@ type Publisher struct {
 
 // UnroutedPublishers are the connections with an open channel that has published what
 // no queue got at once. Those into an x-delayed-message exchange are among them: the
-// plugin tells the broker that what it holds was not routed. The broker does not tell
+// plugin reports what it holds to the broker as not routed. The broker does not reveal
 // into which exchange a channel publishes, unless it keeps detailed rates. Its figures
 // are up to 5 s old. Those of other users are left out without the tag monitoring.
 func (m *Management) UnroutedPublishers(ctx context.Context) ([]Publisher, error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // answers are what a broker says about the virtual host "a/b".
@@ -64,13 +65,13 @@ func TestInspectReadsEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := topology.Live{
+	want := observed.Broker{
 		Source: "management API", BindingsKnown: true, PoliciesKnown: true,
-		Exchanges: map[string]topology.LiveExchange{
+		Exchanges: map[string]observed.Exchange{
 			"":  {ArgumentsKnown: true, Kind: "direct", Durable: true, Arguments: amqp.Table{}},
 			"x": {ArgumentsKnown: true, Kind: "topic", Durable: true, Internal: true, Arguments: amqp.Table{"alternate-exchange": "y"}},
 		},
-		Queues: map[string]topology.LiveQueue{
+		Queues: map[string]observed.Queue{
 			"q": {
 				ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: amqp.Table{"x-message-ttl": 60000.0}, Messages: 9, Unacked: 4, Leaving: 1, Consumers: 1,
 				Members: []string{"a", "b"}, Online: []string{"a"}, Node: "a", State: "running",
@@ -87,7 +88,7 @@ func TestInspectReadsEverything(t *testing.T) {
 			`"x" -> queue "q", routing key "k", arguments {n: 1}`: s.URL + "/api/bindings/a%2Fb/e/x/q/q/k~1",
 			`"x" -> exchange "y", routing key ""`:                 s.URL + "/api/bindings/a%2Fb/e/x/e/y/~",
 		},
-		Policies: []topology.Policy{
+		Policies: []observed.Policy{
 			{Name: "p", Pattern: "^q", ApplyTo: "queues", Priority: 2, Definition: map[string]any{"expires": 5.0}},
 			{Name: "o", Operator: true, Pattern: "q", ApplyTo: "queues", Definition: map[string]any{"expires": 9.0}},
 		},

@@ -10,6 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // pluginName is as rabbitmq-plugins knows it.
@@ -18,7 +20,7 @@ const pluginName = "rabbitmq_delayed_message_exchange"
 // ErrNoPlugin is wrapped by every *NoPluginError.
 var ErrNoPlugin = errors.New("the delayed message plugin is not available")
 
-// NoPluginError says that a broker does not know the x-delayed-message
+// NoPluginError reports a broker that does not know the x-delayed-message
 // exchange type.
 type NoPluginError struct {
 	Product string // what the broker calls itself, e.g. "RabbitMQ"
@@ -43,10 +45,10 @@ func (e *NoPluginError) broker() string {
 	return "the broker"
 }
 
-// runs tells whether the broker's version can run the plugin; an unknown
+// runs reports whether the broker's version can run the plugin; an unknown
 // version may.
 func (e *NoPluginError) runs() bool {
-	return !topology.ParseVersion(e.Version).AtLeast(4, 3, 0)
+	return !observed.ParseVersion(e.Version).AtLeast(4, 3, 0)
 }
 
 // Unwrap makes errors.Is(err, ErrNoPlugin) true.
@@ -100,7 +102,7 @@ func probe(conn *amqp.Connection) error {
 	// One fixed name: should the connection break before the deletion, the next
 	// probe takes the same exchange and deletes it.
 	name := topology.DefaultPrefix + ".plugin.probe"
-	err = ch.ExchangeDeclare(name, delayedExchange, false, true, false, false, amqp.Table{topology.ArgDelayedType: "topic"})
+	err = ch.ExchangeDeclare(name, delayedExchange, false, true, false, false, amqp.Table{argument.DelayedType: "topic"})
 	if err == nil {
 		return ch.ExchangeDelete(name, false, false)
 	}
@@ -118,7 +120,7 @@ func probe(conn *amqp.Connection) error {
 	return err
 }
 
-// unknownType tells the broker's refusal of the exchange type from others with
+// unknownType distinguishes the broker's refusal of the exchange type from others with
 // the same code: brokers before 4.0 answer 503 and close the connection, later
 // ones 406 and close the channel.
 func unknownType(e *amqp.Error) bool {

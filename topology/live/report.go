@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // State is what Apply or Destroy did about an object.
@@ -51,11 +52,11 @@ type Report struct {
 	Results []Result `json:"results"`
 	// Plan is what an Inspector found before, the policies included that Force
 	// overrode; nil without one.
-	Plan *topology.Plan `json:"plan,omitempty"`
-	Took time.Duration  `json:"-"`
+	Plan *plan.Plan    `json:"plan,omitempty"`
+	Took time.Duration `json:"-"`
 }
 
-// Count is how many objects have the state.
+// Count returns the number of objects in the state.
 func (r Report) Count(s State) int {
 	n := 0
 	for _, x := range r.Results {
@@ -80,7 +81,7 @@ func (r Report) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// ObjectError says which object the broker refused to declare or delete, and
+// ObjectError names the object that the broker refused to declare or delete, and
 // why; errors.As finds the *amqp091.Error in it.
 type ObjectError struct {
 	Kind topology.Kind
@@ -102,7 +103,7 @@ func (e *ObjectError) Error() string {
 	return msg
 }
 
-// Unwrap gives the broker's error.
+// Unwrap returns the broker's error.
 func (e *ObjectError) Unwrap() error { return e.Err }
 
 // quoteName: a binding's description already has its quotes.
@@ -116,7 +117,7 @@ func quoteName(k topology.Kind, name string) string {
 // objectError types the error of a declaration.
 func objectError(kind topology.Kind, name, op string, table map[string]any, err error) error {
 	if m, ok := parseInequivalent(err, table); ok {
-		return &topology.ConflictError{Kind: kind, Name: name, Argument: m.Argument, Want: m.Want, Have: m.Have}
+		return &plan.ConflictError{Kind: kind, Name: name, Argument: m.Argument, Want: m.Want, Have: m.Have}
 	}
 	return &ObjectError{Kind: kind, Name: name, Op: op, Err: err}
 }

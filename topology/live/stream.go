@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // TypeStream is the x-queue-type of a stream.
@@ -37,7 +38,7 @@ func OtherType(ctx context.Context, conn Conn, q topology.Queue) (string, error)
 		return "", nil
 	}
 	for _, m := range found.Queues[q.Name].Mismatches {
-		if have, ok := m.Have.(string); ok && m.Argument == topology.ArgQueueType {
+		if have, ok := m.Have.(string); ok && m.Argument == argument.QueueType {
 			return have, nil
 		}
 	}

@@ -38,7 +38,7 @@ func (p Place) String() string {
 	return fmt.Sprintf("line %d, column %d", p.Line, p.Column)
 }
 
-// Places says for paths where their values came from.
+// Places maps paths to where their values came from.
 type Places map[string]Place
 
 // nearest is the place of a path, or of the nearest value around it.
@@ -76,12 +76,12 @@ func (ps *Problems) Add(found []Problem, places Places) {
 	}
 }
 
-// At tells whether there is a problem at path itself.
+// At reports whether there is a problem at path itself.
 func (ps Problems) At(path string) bool {
 	return slices.ContainsFunc(ps, func(p Problem) bool { return p.Path == path })
 }
 
-// Cover tells whether there is a problem at path, or at a value that contains it.
+// Cover reports whether there is a problem at path, or at a value that contains it.
 func (ps Problems) Cover(path string) bool {
 	return slices.ContainsFunc(ps, func(p Problem) bool {
 		rest, ok := strings.CutPrefix(path, p.Path)

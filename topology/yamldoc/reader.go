@@ -22,7 +22,7 @@ type Reader struct {
 	// read. An unquoted value is then read as if what came out stood there, a
 	// quoted one stays text.
 	Expand func(path, text string) (string, error)
-	// Hidden tells of which values no message may show the content; nil for none.
+	// Hidden reports which values no message may show; nil for none.
 	Hidden func(path string) bool
 
 	root  *yaml.Node
@@ -62,6 +62,11 @@ func (r *Reader) syntax(err error) {
 		text = "an alias (a value that begins with *) without its anchor; put the value in quotes if it is none"
 	}
 	r.Problems.Addf(at, "", "not YAML: %s", text)
+}
+
+// Empty reports whether the document has no value: nothing, null, or only comments.
+func (r *Reader) Empty() bool {
+	return len(r.Problems) == 0 && (r.root == nil || IsNull(r.root))
 }
 
 // Document reads the document's keys; an empty one has none. Of one that is too large
@@ -203,10 +208,10 @@ func (r *Reader) expand(n *yaml.Node, path string) {
 	}
 }
 
-// IsNull tells whether a value is empty.
+// IsNull reports whether a value is empty.
 func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// describe says in words what a node is.
+// describe returns what a node is, in words.
 func (r *Reader) describe(n *yaml.Node, path string) string {
 	switch {
 	case n.Kind == yaml.MappingNode:

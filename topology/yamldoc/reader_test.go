@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// read gives what stands at every path of a document whose keys are a list and
+// read returns what stands at every path of a document whose keys are a list and
 // single values.
 func read(r *yamldoc.Reader, keys ...string) string {
 	var got []string

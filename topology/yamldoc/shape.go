@@ -61,7 +61,7 @@ func (r *Reader) Explain(meaning, byDefault string) {
 	}
 }
 
-// MayBeNull notes that what is being described may be left empty.
+// MayBeNull records that what is being described may be left empty.
 func (r *Reader) MayBeNull() {
 	if r.shape != nil {
 		r.shape.Null = true

@@ -1,6 +1,11 @@
 package snapshot
 
 import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
@@ -51,7 +56,27 @@ func narrow(readings []reading) (low, high time.Duration, ok bool) {
 	return low, high, len(readings) > 0 && low <= high
 }
 
-// estimate is the best of several ways to measure, by name.
+// heard adds readings of the clock of a node, which one way gave.
+func (c *collector) heard(node, method string, readings ...reading) {
+	if c.clocks[node] == nil {
+		c.clocks[node] = map[string][]reading{}
+	}
+	c.clocks[node][method] = append(c.clocks[node][method], readings...)
+}
+
+// estimates returns the clocks of the nodes, by name.
+func (c *collector) estimates() []doctor.Clock {
+	var all []doctor.Clock
+	for _, node := range slices.Sorted(maps.Keys(c.clocks)) {
+		if clock := estimate(c.clocks[node]); clock != nil {
+			clock.Node = node
+			all = append(all, *clock)
+		}
+	}
+	return all
+}
+
+// estimate returns what the best of several ways to measure gave, by name.
 func estimate(ways map[string][]reading) *doctor.Clock {
 	var best *doctor.Clock
 	for _, method := range []string{methodDeath, methodConnected, methodDate} {
@@ -68,3 +93,32 @@ const (
 	methodConnected = "connected_at of the management API"
 	methodDate      = "Date of the management API"
 )
+
+// dates asks the management API of each node for its name, and hears the time in its
+// answer. A node that does not answer is asked by AMQP.
+func (c *collector) dates(ctx context.Context) {
+	if !c.managed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, sampleWait)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, m := range c.src.Management.Each() {
+		wg.Go(func() {
+			var overview struct {
+				Node string `json:"node"`
+			}
+			x, err := m.Call(ctx, http.MethodGet, "/api/overview?columns=node", nil, &overview)
+			if err != nil || x.Date.IsZero() {
+				return
+			}
+			// The times of the exchange are this machine's; a test may have set Now off.
+			off := time.Until(c.src.Now())
+			mu.Lock()
+			defer mu.Unlock()
+			c.heard(overview.Node, methodDate, dateReading(x.Sent.Add(off), x.Received.Add(off), x.Date))
+		})
+	}
+	wg.Wait()
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Counts of the management API are up to 10 s old: a queue tells its own every 5 s,
@@ -67,8 +68,8 @@ func (c *collector) watched() []string {
 	}
 	names = append(names, c.snap.Live.Delivered(c.cfg.Want)...)
 	for name := range c.snap.Live.Queues {
-		layout, _ := topology.LayoutOf(c.cfg.Prefix, name)
-		if _, delays := topology.DelaysOf(c.cfg.Prefix, name); c.src.Delays && delays && !layout.Native() {
+		layout, _ := naming.LayoutOf(c.cfg.Prefix, name)
+		if _, delays := naming.DelaysOf(c.cfg.Prefix, name); c.src.Delays && delays && !layout.Native() {
 			names = append(names, name)
 		}
 	}
@@ -126,7 +127,7 @@ func (c *collector) consumers(ctx context.Context) {
 		return
 	}
 	for _, x := range list {
-		if n, ok := kept[x.Queue.Name]; ok && !strings.HasPrefix(x.Tag, topology.RequeueConsumer) {
+		if n, ok := kept[x.Queue.Name]; ok && !strings.HasPrefix(x.Tag, naming.RequeueConsumer) {
 			kept[x.Queue.Name] = n + 1
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // older is a management API whose counts change after 5 s.
@@ -104,13 +105,13 @@ func TestCounts(t *testing.T) {
 				}
 				x := collector{
 					cfg: doctor.Config{Want: topology.Topology{Destinations: []topology.Destination{{Queue: "q"}}}.WithDestinationQueues("delay", topology.Quorum), Prefix: "delay"},
-					src: Source{Management: m, Hasty: c.hasty, Now: time.Now}, conn: conn, managed: true, clocks: map[string][]reading{}, visited: map[string]bool{}, older: map[string]int64{},
+					src: Source{Management: m, Hasty: c.hasty, Now: time.Now}, conn: conn, managed: true, visited: map[string]bool{}, older: map[string]int64{},
 				}
 				q, err := m.Queue(t.Context(), "q.dead")
 				if err != nil {
 					t.Fatal(err)
 				}
-				x.snap.Live.Queues = map[string]topology.LiveQueue{"q.dead": *q}
+				x.snap.Live.Queues = map[string]observed.Queue{"q.dead": *q}
 				if err := x.counts(t.Context()); err != nil {
 					t.Fatal(err)
 				}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -16,12 +15,7 @@ import (
 // get reads one thing from the management API. What the user may not read, or a
 // version does not have, is no error: it stays unknown.
 func (c *collector) get(ctx context.Context, path string, out any) bool {
-	x, err := c.src.Management.Call(ctx, http.MethodGet, path, nil, out)
-	if !x.Date.IsZero() {
-		// The times of the exchange are this machine's; a test may have set Now off.
-		off := time.Until(c.src.Now())
-		c.clocks[methodDate] = append(c.clocks[methodDate], dateReading(x.Sent.Add(off), x.Received.Add(off), x.Date))
-	}
+	_, err := c.src.Management.Call(ctx, http.MethodGet, path, nil, out)
 	if err != nil && !live.IsDenied(err) && ctx.Err() == nil {
 		c.unseenf(doctor.AreaManagement, "the management API did not answer %s: %s", path, oneLine(err))
 	}
@@ -37,8 +31,12 @@ func (c *collector) management(ctx context.Context) error {
 		Types []struct {
 			Name string `json:"name"`
 		} `json:"exchange_types"`
+		Rates string `json:"rates_mode"`
 	}
 	if c.get(ctx, "/api/overview", &overview) {
+		if overview.Rates == "none" {
+			c.uncounted = "the broker counts no messages (management.rates_mode)"
+		}
 		c.snap.ExchangeTypes = []string{}
 		for _, t := range overview.Types {
 			c.snap.ExchangeTypes = append(c.snap.ExchangeTypes, t.Name)
@@ -125,7 +123,7 @@ func (c *collector) alarms(ctx context.Context) {
 }
 
 // connections finds those that are blocked, rabbitdelay's, and the doctor's own,
-// whose time of connecting tells the broker's clock.
+// whose time of connecting tells the clock of its node.
 func (c *collector) connections(ctx context.Context) {
 	var list []struct {
 		Name        string `json:"name"`
@@ -133,15 +131,20 @@ func (c *collector) connections(ctx context.Context) {
 		State       string `json:"state"`
 		ConnectedAt int64  `json:"connected_at"`
 		Vhost       string `json:"vhost"`
+		Node        string `json:"node"`
+		Protocol    string `json:"protocol"`
 		Client      struct {
 			Product string `json:"product"`
 		} `json:"client_properties"`
 	}
-	if !c.get(ctx, "/api/connections?columns=name,user_provided_name,state,connected_at,vhost,client_properties", &list) {
+	if !c.get(ctx, "/api/connections?columns=name,user_provided_name,state,connected_at,vhost,node,protocol,client_properties", &list) {
 		return
 	}
 	c.snap.Clients = []doctor.Connection{}
 	for _, k := range list {
+		if k.Vhost == c.src.Management.Vhost() && k.Protocol != "" && !strings.HasPrefix(k.Protocol, "AMQP 0") {
+			c.uncounted = "the broker does not count what clients of other protocols publish (" + k.Protocol + ")"
+		}
 		blocked := k.State == "blocked" || k.State == "blocking"
 		own := c.src.ConnectionName != "" && strings.HasPrefix(k.Given, c.src.ConnectionName)
 		if k.Client.Product == "rabbitdelay" && !own && k.Vhost == c.src.Management.Vhost() {
@@ -149,7 +152,7 @@ func (c *collector) connections(ctx context.Context) {
 		}
 		switch {
 		case own && k.ConnectedAt > 0:
-			c.clocks[methodConnected] = append(c.clocks[methodConnected], connectedReading(c.dialed, c.connected, k.ConnectedAt))
+			c.heard(k.Node, methodConnected, connectedReading(c.dialed, c.connected, k.ConnectedAt))
 		case blocked:
 			name := k.Name
 			if k.Given != "" {

@@ -5,17 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // objects reads the objects, by the best way there is.
 func (c *collector) objects(ctx context.Context) error {
 	if c.src.Management != nil {
+		c.inspected = time.Now()
 		found, err := c.inspect(ctx)
 		if _, foreign := errors.AsType[*live.ClusterError](err); foreign {
 			return err
@@ -38,17 +40,17 @@ func (c *collector) objects(ctx context.Context) error {
 }
 
 // inspect reads the management API, if it is this broker's.
-func (c *collector) inspect(ctx context.Context) (topology.Live, error) {
+func (c *collector) inspect(ctx context.Context) (observed.Broker, error) {
 	if err := c.src.Management.SameCluster(ctx, c.conn); err != nil {
-		return topology.Live{}, err
+		return observed.Broker{}, err
 	}
 	return c.src.Management.Inspect(ctx, c.cfg.Want)
 }
 
 // passive finds out what exists. Since RabbitMQ 4.3 that takes some right to an
 // object; what the user may not look at is taken to be there.
-func (c *collector) passive(ctx context.Context) (topology.Live, error) {
-	found := topology.Live{Source: "AMQP, by passive declarations", Exchanges: map[string]topology.LiveExchange{}, Queues: map[string]topology.LiveQueue{}}
+func (c *collector) passive(ctx context.Context) (observed.Broker, error) {
+	found := observed.Broker{Source: "AMQP, by passive declarations", Exchanges: map[string]observed.Exchange{}, Queues: map[string]observed.Queue{}}
 	var hidden []string
 	exists := func(name string, look func(*amqp.Channel) error) (bool, error) {
 		err := c.try(look)
@@ -69,11 +71,11 @@ func (c *collector) passive(ctx context.Context) (topology.Live, error) {
 			return found, fmt.Errorf("exchange %s: %w", e.Name, err)
 		}
 		if there {
-			found.Exchanges[e.Name] = topology.LiveExchange{}
+			found.Exchanges[e.Name] = observed.Exchange{}
 		}
 	}
 	for _, want := range c.cfg.Want.Queues {
-		var q topology.LiveQueue
+		var q observed.Queue
 		there, err := exists(want.Name, func(ch *amqp.Channel) error {
 			state, err := ch.QueueDeclarePassive(want.Name, true, false, false, false, nil)
 			q.Messages, q.Consumers = int64(state.Messages), int64(state.Consumers)

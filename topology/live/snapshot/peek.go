@@ -7,6 +7,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // maxPeek bounds Source.Peek.
@@ -18,7 +19,7 @@ func (c *collector) peek(ctx context.Context) error {
 	if c.src.Peek <= 0 || c.snap.Live.Queues[parked].Messages == 0 {
 		return nil
 	}
-	v := topology.ParseVersion(c.snap.Version)
+	v := observed.ParseVersion(c.snap.Version)
 	switch {
 	case !c.managed:
 		c.notef("parked messages were not read; that needs the management API")

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // The management API writes properties and headers as a list where a message has
@@ -29,7 +29,7 @@ func TestPeekAtMessagesWithoutProperties(t *testing.T) {
 	}
 	c := collector{cfg: doctor.Config{Prefix: "delay"}, src: Source{Management: i, Peek: 4}, managed: true}
 	c.snap.Version = "4.3.0"
-	c.snap.Live.Queues = map[string]topology.LiveQueue{"delay.parked": {Messages: 4}}
+	c.snap.Live.Queues = map[string]observed.Queue{"delay.parked": {Messages: 4}}
 	if err := c.peek(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
@@ -47,13 +48,13 @@ func (c *collector) denied(n doctor.Need) (doctor.Access, error) {
 		case n.Binding.ToExchange != "":
 			return ch.ExchangeUnbind(n.Binding.ToExchange, noBinding, n.Name, false, nil)
 		case n.Kind == topology.KindQueue && n.Operation == "configure":
-			_, err := ch.QueueDeclare(n.Name, true, false, false, false, amqp.Table{topology.ArgDeadLetterExchange: int32(1)})
+			_, err := ch.QueueDeclare(n.Name, true, false, false, false, amqp.Table{argument.DeadLetterExchange: int32(1)})
 			return err
 		case n.Kind == topology.KindQueue:
 			_, err := ch.Consume(n.Name, "", false, false, false, false, amqp.Table{"x-priority": "none"})
 			return err
 		case n.Operation == "configure":
-			return ch.ExchangeDeclare(n.Name, amqp.ExchangeTopic, true, false, false, false, amqp.Table{topology.ArgAlternateExchange: int32(1)})
+			return ch.ExchangeDeclare(n.Name, amqp.ExchangeTopic, true, false, false, false, amqp.Table{argument.AlternateExchange: int32(1)})
 		default: // the destination's permission comes first
 			source := "amq.topic"
 			if n.Name == source {
@@ -80,7 +81,7 @@ func (c *collector) denied(n doctor.Need) (doctor.Access, error) {
 	return doctor.Access{}, nil
 }
 
-// about tells whether a refusal is about an object. The broker cuts its text at
+// about reports whether a refusal is about an object. The broker cuts its text at
 // 255 bytes.
 func about(e *amqp.Error, kind topology.Kind, name string) bool {
 	_, rest, ok := strings.Cut(e.Reason, "access to "+string(kind)+" '")

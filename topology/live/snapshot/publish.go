@@ -3,12 +3,13 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
@@ -20,57 +21,55 @@ const (
 	sampleWait  = 3 * time.Second // for what is still under way
 )
 
-// publishing does what needs publishing, on a connection of its own: under an
+// publishing asks for the right to publish, on a connection of its own: under an
 // alarm the broker stops reading a connection that has published.
 func (c *collector) publishing(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, sampleFor+2*sampleWait)
+	i := slices.IndexFunc(doctor.Needs(c.cfg), func(n doctor.Need) bool { return n.Name == doctor.DefaultExchange })
+	if i < 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*sampleWait)
 	defer cancel()
-	conn, hangUp, err := c.dial(ctx)
+	conn, hangUp, err := dial(ctx, c.src.Dial)
 	if err != nil {
 		return err
 	}
 	defer hangUp()
-	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 1))
-	done := make(chan published, 1)
-	go func() { done <- c.publish(ctx, conn) }()
-	var p published
-	select {
-	case b, open := <-blocked:
-		if open { // else the connection has ended, and what waits returns
-			c.snap.Blocked = b.Reason
-			cancel() // hangs up, so that what waits returns
-		}
-		p = <-done
-	case p = <-done:
-		select {
-		case b := <-blocked:
-			c.snap.Blocked = b.Reason
-		default:
-		}
+	denied := false
+	c.snap.Blocked = unlessBlocked(ctx, conn, func(ctx context.Context) { denied = mayNotPublish(ctx, conn) })
+	if denied {
+		c.snap.Denied = append(c.snap.Denied, doctor.Needs(c.cfg)[i].Access)
 	}
-	if p.denied != (doctor.Access{}) {
-		c.snap.Denied = append(c.snap.Denied, p.denied)
-	}
-	c.clocks[methodDeath] = p.readings
 	return nil
 }
 
-type published struct {
-	denied   doctor.Access
-	readings []reading
-}
-
-func (c *collector) publish(ctx context.Context, conn *amqp.Connection) published {
-	var p published
-	for _, n := range doctor.Needs(c.cfg) {
-		if n.Name == doctor.DefaultExchange && mayNotPublish(ctx, conn) {
-			p.denied = n.Access
+// unlessBlocked runs what publishes on a connection, ends its context when the broker
+// blocks the connection, and returns the reason for that.
+func unlessBlocked(ctx context.Context, conn *amqp.Connection, run func(ctx context.Context)) (reason string) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = conn.CloseDeadline(time.Now()) })() // what waits returns
+	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 1))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		run(ctx)
+	}()
+	select {
+	case b, open := <-blocked:
+		if open { // else the connection has ended, and what waits returns
+			reason = b.Reason
+			cancel()
+		}
+		<-done
+	case <-done:
+		select {
+		case b := <-blocked:
+			reason = b.Reason
+		default:
 		}
 	}
-	if !c.src.SkipClock {
-		p.readings, _ = c.sampleClock(ctx, conn) // a user who may not simply has none
-	}
-	return p
+	return reason
 }
 
 // mayNotPublish asks for the permission to publish to the default exchange, with
@@ -94,25 +93,16 @@ func mayNotPublish(ctx context.Context, conn *amqp.Connection) bool {
 	return denied
 }
 
-// sampleClock sends messages through a queue in which they expire at once. The
-// broker notes in their x-death header when they did, in whole seconds.
-func (c *collector) sampleClock(ctx context.Context, conn *amqp.Connection) ([]reading, error) {
-	ch, err := conn.Channel()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = ch.Close() }()
-	in, err := ch.QueueDeclare("", false, true, true, false, nil)
-	if err != nil {
-		return nil, err
-	}
-	out, err := ch.QueueDeclare("", false, true, true, false, amqp.Table{
-		topology.ArgMessageTTL: int32(0), topology.ArgDeadLetterExchange: "", topology.ArgDeadLetterRoutingKey: in.Name,
+// sample sends messages through a queue in which they expire at once. The broker
+// notes in their x-death header when they did, in whole seconds.
+func (c *collector) sample(ctx context.Context, v *visit) ([]reading, error) {
+	out, err := v.ch.QueueDeclare("", false, true, true, false, amqp.Table{
+		argument.MessageTTL: int32(0), argument.DeadLetterExchange: "", argument.DeadLetterRoutingKey: v.queue,
 	})
 	if err != nil {
 		return nil, err
 	}
-	deliveries, err := ch.Consume(in.Name, "", true, true, false, false, nil)
+	deliveries, err := v.ch.Consume(v.queue, "", true, true, false, false, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +120,7 @@ func (c *collector) sampleClock(ctx context.Context, conn *amqp.Connection) ([]r
 				continue
 			}
 			sent = append(sent, c.src.Now())
-			err := ch.PublishWithContext(ctx, "", out.Name, false, false, amqp.Publishing{MessageId: strconv.Itoa(len(sent) - 1)})
+			err := v.ch.PublishWithContext(ctx, "", out.Name, false, false, amqp.Publishing{MessageId: strconv.Itoa(len(sent) - 1)})
 			if err != nil {
 				return readings, err
 			}

@@ -2,6 +2,9 @@ package snapshot_test
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -31,4 +34,31 @@ func TestTakeWhereAConnectionEnds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The clock of each node is measured, and one that does not answer does not keep the
+// others from being looked at.
+func TestTakeOfSeveralNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := snapshot.Source{}
+		for _, address := range []string{"n1:5672", "n2:5672"} {
+			srv := amqptest.NewServer(amqptest.Options{})
+			t.Cleanup(srv.Close)
+			src.Nodes = append(src.Nodes, snapshot.Node{Address: address, Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }})
+		}
+		src.Dial = src.Nodes[0].Dial
+		src.Nodes = append(src.Nodes, snapshot.Node{Address: "n3:5672", Dial: func(context.Context) (*amqp.Connection, error) { return nil, errors.New("no route") }})
+		snap, err := snapshot.Take(t.Context(), doctor.Config{Roles: []doctor.Role{}}, src)
+		if err != nil || len(snap.Clocks) != 2 || snap.Clocks[0].Node != "n1:5672" || snap.Clocks[1].Node != "n2:5672" {
+			t.Fatalf("%v; %+v", err, snap.Clocks)
+		}
+		if c := snap.Clocks[1]; c.Low > 0 || c.High < 0 || c.Resolution().Seconds() > 0.01 {
+			t.Errorf("%+v", c)
+		}
+		if !slices.ContainsFunc(snap.Unseen, func(u doctor.Unseen) bool {
+			return u.Area == doctor.AreaClock && strings.Contains(u.Why, "n3:5672") && strings.Contains(u.Why, "no route")
+		}) {
+			t.Errorf("unseen: %+v", snap.Unseen)
+		}
+	})
 }

@@ -24,6 +24,9 @@ type Source struct {
 	// connections have and no others, so that they are found in the management
 	// API; empty if they have none.
 	ConnectionName string
+	// Nodes are the ways to single nodes of the cluster, whose clocks are measured; nil
+	// for that of Dial alone.
+	Nodes []Node
 	// Management reads the management API; nil for none.
 	Management *live.Management
 	// ProbePlugin reports whether the broker has the x-delayed-message plugin.
@@ -44,10 +47,22 @@ type Source struct {
 	// old contradicts the broker's own.
 	Hasty bool
 	// SkipClock leaves out the second in which messages through queues of its own
-	// measure the broker's clock. Others of Take's readings may still tell it.
+	// measure the nodes' clocks. Others of Take's readings may still tell them.
 	SkipClock bool
+	// Standstill watches delay queues that may keep messages for longer than their TTL; nil:
+	// none are looked for. Take gives it a look, and others while a queue with a TTL of at
+	// most Watch is not decided, for about twice that and 17 s at most. Given again, it
+	// decides those with a longer TTL.
+	Standstill *doctor.Standstill
+	Watch      time.Duration
 	// Now is this process's clock, default time.Now.
 	Now func() time.Time
+}
+
+// Node is the way to a node of a cluster, or to several behind one address.
+type Node struct {
+	Address string // host and port, for people
+	Dial    func(ctx context.Context) (*amqp.Connection, error)
 }
 
 // closeTimeout bounds the goodbye to the broker.
@@ -56,7 +71,7 @@ const closeTimeout = 2 * time.Second
 // Take takes a snapshot of a broker. It declares nothing permanent, and neither
 // sends messages to others' queues nor takes any. It tests permissions by
 // requests that the broker refuses for another reason if the user has the
-// right, and the clock by messages through its own exclusive queues. Over AMQP
+// right, and the clocks by messages through its own exclusive queues. Over AMQP
 // alone, for a user who may configure the objects, it declares existing objects
 // again as described.
 //
@@ -66,14 +81,14 @@ const closeTimeout = 2 * time.Second
 //
 // It fails only when it cannot connect, when the management API is another
 // broker's (*live.ClusterError), or when the context ends; what else it cannot see
-// it says in doctor.Snapshot.Unseen.
+// it lists in doctor.Snapshot.Unseen.
 func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, error) {
 	if src.Now == nil {
 		src.Now = time.Now
 	}
-	c := &collector{cfg: cfg.WithDefaults(), src: src, clocks: map[string][]reading{}, visited: map[string]bool{}, older: map[string]int64{}}
+	c := &collector{cfg: cfg.WithDefaults(), src: src, clocks: map[string]map[string][]reading{}, visited: map[string]bool{}, older: map[string]int64{}}
 	began := src.Now()
-	conn, hangUp, err := c.dial(ctx)
+	conn, hangUp, err := dial(ctx, src.Dial)
 	if err != nil {
 		return doctor.Snapshot{}, err
 	}
@@ -81,7 +96,7 @@ func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, 
 	c.conn, c.dialed, c.connected = conn, began, src.Now()
 	c.snap.Version, _ = conn.Properties["version"].(string)
 
-	for _, step := range []func(context.Context) error{c.objects, c.management, c.plugin, c.instants, c.permissions, c.publishing, c.counts, c.peek} {
+	for _, step := range []func(context.Context) error{c.objects, c.management, c.plugin, c.instants, c.permissions, c.publishing, c.measure, c.standstill, c.counts, c.peek} {
 		if err := step(ctx); err != nil {
 			return doctor.Snapshot{}, err
 		}
@@ -89,7 +104,7 @@ func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, 
 			return doctor.Snapshot{}, context.Cause(ctx)
 		}
 	}
-	c.snap.Clock = estimate(c.clocks)
+	c.snap.Clocks = c.estimates()
 	return c.snap, nil
 }
 
@@ -99,17 +114,19 @@ type collector struct {
 	snap doctor.Snapshot
 
 	conn              *amqp.Connection
-	dialed, connected time.Time // before and after conn was dialed
-	managed           bool      // the management API answers
-	clocks            map[string][]reading
-	visited           map[string]bool  // queues of dead letters that a run of requeue is at
-	older             map[string]int64 // and how many messages the management API has of each
+	dialed, connected time.Time                       // before and after conn was dialed
+	managed           bool                            // the management API answers
+	inspected         time.Time                       // when it was read
+	uncounted         string                          // why it does not count all that is published; empty if it does
+	clocks            map[string]map[string][]reading // by node and way to measure
+	visited           map[string]bool                 // queues of dead letters that a run of requeue is at
+	older             map[string]int64                // and how many messages the management API has of each
 }
 
 // dial connects; the connection ends with the context, because the client
 // library cannot interrupt what waits for the broker's answer.
-func (c *collector) dial(ctx context.Context) (conn *amqp.Connection, hangUp func(), err error) {
-	conn, err = c.src.Dial(ctx)
+func dial(ctx context.Context, to func(context.Context) (*amqp.Connection, error)) (conn *amqp.Connection, hangUp func(), err error) {
+	conn, err = to(ctx)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,0 +1,50 @@
+package config
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// Messages of each release from 0.1.0 on, which wait on a broker during an upgrade, are read as they
+// were meant. Each release adds its wire.json; none is ever changed.
+func TestMessagesOfEarlierReleases(t *testing.T) {
+	files, err := filepath.Glob("testdata/*/wire.json")
+	if err != nil || len(files) == 0 {
+		t.Fatal("there are no vectors of earlier releases", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var old struct {
+			Messages []struct {
+				Queue   string
+				Due     int64 `json:"due_ms"`
+				Headers map[string]any
+			}
+		}
+		if err := json.Unmarshal(data, &old); err != nil || len(old.Messages) < 5 {
+			t.Fatalf("%s has %d messages: %v", file, len(old.Messages), err)
+		}
+		for _, m := range old.Messages {
+			headers := amqp.Table{}
+			for name, v := range m.Headers {
+				if n, ok := v.(float64); ok {
+					v = int64(n)
+				}
+				headers[name] = v
+			}
+			d := amqpx.ReadDelivery(amqp.Delivery{MessageId: "m", Headers: headers}, m.Queue, "delay")
+			if d.DueAt.UnixMilli() != m.Due {
+				t.Errorf("%s: a message with %v is due at %v, want %d ms", file, m.Headers, d.DueAt, m.Due)
+			}
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package argument
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Mismatch is one argument or property in which two descriptions of an object
+// differ. Want and Have are nil where the argument is absent, or a Go value, or
+// the broker's text of it.
+type Mismatch struct {
+	Argument string
+	Want     any
+	Have     any
+}
+
+func (m Mismatch) String() string {
+	return fmt.Sprintf("%s: wanted %s, found %s", m.Argument, Format(m.Want), Format(m.Have))
+}
+
+// Format writes an argument's value for people: nil as "none", text in
+// quotes, tables and lists in YAML's flow form with sorted keys.
+func Format(v any) string {
+	switch x := v.(type) {
+	case nil:
+		return "none"
+	case string:
+		return strconv.Quote(x)
+	case []byte:
+		return strconv.Quote(string(x))
+	case time.Time:
+		return x.UTC().Format(time.RFC3339)
+	case []any:
+		parts := make([]string, len(x))
+		for i, e := range x {
+			parts[i] = Format(e)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	}
+	if t, ok := AsTable(v); ok {
+		return formatTable(t)
+	}
+	if n, ok := Integer(v); ok { // a float of JSON reads like the integer it equals
+		return strconv.FormatInt(n, 10)
+	}
+	return fmt.Sprint(v)
+}
+
+// AsTable returns a value that is a table, whatever its type is called: a client of
+// AMQP has one of its own.
+func AsTable(v any) (map[string]any, bool) {
+	r, kind := reflect.ValueOf(v), reflect.TypeFor[map[string]any]()
+	if r.Kind() != reflect.Map || !r.CanConvert(kind) {
+		return nil, false
+	}
+	return reflect.TypeAssert[map[string]any](r.Convert(kind))
+}
+
+func formatTable(t map[string]any) string {
+	parts := make([]string, 0, len(t))
+	for _, k := range slices.Sorted(maps.Keys(t)) {
+		parts = append(parts, k+": "+Format(t[k]))
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
+}
+
+// Equal compares argument values as the broker does: integers of any width
+// are equal when their numbers are, and so is a float without a fraction, which
+// is how JSON carries integers.
+func Equal(a, b any) bool {
+	if x, ok := Integer(a); ok {
+		y, ok := Integer(b)
+		return ok && x == y
+	}
+	switch x := a.(type) {
+	case float32, float64:
+		y, ok := float(b)
+		z, _ := float(a)
+		return ok && y == z
+	case string:
+		return sameText([]byte(x), b)
+	case []byte:
+		return sameText(x, b)
+	case time.Time:
+		y, ok := b.(time.Time)
+		return ok && x.Unix() == y.Unix()
+	case []any:
+		y, ok := b.([]any)
+		return ok && slices.EqualFunc(x, y, Equal)
+	}
+	if x, ok := AsTable(a); ok {
+		y, ok := AsTable(b)
+		return ok && len(Diff(x, y)) == 0
+	}
+	return a == b
+}
+
+func sameText(a []byte, b any) bool {
+	switch y := b.(type) {
+	case string:
+		return string(a) == y
+	case []byte:
+		return bytes.Equal(a, y)
+	}
+	return false
+}
+
+// Integer returns an argument that is an integer of any width.
+func Integer(v any) (int64, bool) {
+	switch x := v.(type) {
+	case int:
+		return int64(x), true
+	case int8:
+		return int64(x), true
+	case int16:
+		return int64(x), true
+	case int32:
+		return int64(x), true
+	case int64:
+		return x, true
+	case uint8:
+		return int64(x), true
+	case uint16:
+		return int64(x), true
+	case uint32:
+		return int64(x), true
+	case float64:
+		if x == math.Trunc(x) && math.Abs(x) < 1<<53 {
+			return int64(x), true
+		}
+	case float32:
+		return Integer(float64(x))
+	}
+	return 0, false
+}
+
+func float(v any) (float64, bool) {
+	switch x := v.(type) {
+	case float64:
+		return x, true
+	case float32:
+		return float64(x), true
+	}
+	i, ok := Integer(v)
+	return float64(i), ok
+}
+
+// Diff lists, in the order of their names, the arguments in which two
+// tables differ.
+func Diff(want, have map[string]any) []Mismatch {
+	var diffs []Mismatch
+	names := slices.Sorted(maps.Keys(want))
+	for k := range have {
+		if _, ok := want[k]; !ok {
+			names = append(names, k)
+		}
+	}
+	sort.Strings(names)
+	for _, k := range names {
+		w, inWant := want[k]
+		h, inHave := have[k]
+		if inWant != inHave || !Equal(w, h) {
+			diffs = append(diffs, Mismatch{Argument: k, Want: w, Have: h})
+		}
+	}
+	return diffs
+}
+
+// DiffProperty compares one property of an object.
+func DiffProperty(name string, want, have any) []Mismatch {
+	if Equal(want, have) {
+		return nil
+	}
+	return []Mismatch{{Argument: name, Want: want, Have: have}}
+}

@@ -1,0 +1,237 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+)
+
+// Bounds of Standstill.
+const (
+	// A queue is watched for longer than its TTL by as much again, within these bounds, so
+	// that neither a busy broker nor a steady flow looks like a standstill.
+	minBeyond, maxBeyond = 5 * time.Second, time.Minute
+	// FiguresLag is how old the management API's figures may be.
+	FiguresLag = 11 * time.Second
+)
+
+// Delay is a queue in which messages wait for as long as its TTL.
+type Delay struct {
+	Layout string
+	Next   string // the exchange to which it dead-letters; those of one position share it
+	TTL    time.Duration
+}
+
+// feeds reports whether messages may go from the queue to another one.
+func (d Delay) feeds(to Delay) bool {
+	return d.Layout == to.Layout && d.Next != to.Next && d.TTL > to.TTL
+}
+
+// patience is how long the queue is watched before its messages are counted.
+func (d Delay) patience() time.Duration { return d.TTL + min(max(d.TTL, minBeyond), maxBeyond) }
+
+// Delays returns the delay queues of a broker, by name, without those in which each message
+// has an instant of its own.
+func Delays(cfg Config, live observed.Broker) map[string]Delay {
+	cfg = cfg.WithDefaults()
+	described := map[string]topology.Queue{}
+	for _, q := range cfg.Want.Queues {
+		described[q.Name] = q
+	}
+	out := map[string]Delay{}
+	for name, have := range live.Queues {
+		q, ours := described[name]
+		if have.ArgumentsKnown {
+			q = have.Described(name)
+		}
+		layout, ok := naming.DelaysOf(cfg.Prefix, name)
+		if _, theirs := foreign.System(name); ok && q.IsDelay() && !q.Native() && (ours || !theirs) {
+			out[name] = Delay{layout, q.DeadLetter.Exchange, *q.MessageTTL}
+		}
+	}
+	return out
+}
+
+// Look is what delay queues have at one moment.
+type Look struct {
+	At    time.Time
+	Ready map[string]int64 // as the broker counts them at that moment
+	// All: Ready has every delay queue; only with such a look a watch begins.
+	All bool
+	// Figures are those of the management API, up to FiguresLag older than Read; nil: not
+	// read.
+	Figures map[string]Figures
+	Read    time.Time
+}
+
+// Figures are what only the management API tells of a queue.
+type Figures struct {
+	Leaving   int64 // dead letters on their way
+	Published int64 // by channels, since the broker counts
+}
+
+// Standing is a delay queue that keeps messages for longer than its TTL.
+type Standing struct {
+	Queue    string        `json:"queue"`
+	TTL      time.Duration `json:"-"`
+	Messages int64         `json:"messages"` // that are ready
+	Kept     int64         `json:"kept"`     // at least so many of them were there all the time
+	For      time.Duration `json:"-"`        // that time
+}
+
+// Standstill finds delay queues that keep messages for longer than their TTL, by several looks
+// at what they have. It takes no messages, and does no I/O. The zero value is ready.
+//
+// A queue is moving when its count falls between two looks. Of one whose count has not fallen
+// for longer than its TTL, everything must have come since; what did come is at most what
+// channels have published to it and to the queues that dead-letter towards it, what these
+// queues have less than before, and what was on its way. What it has more than that has stayed
+// for too long.
+type Standstill struct {
+	queues  map[string]*watched
+	figures map[string]Figures
+}
+
+// watched is a queue whose count has not fallen.
+type watched struct {
+	since   Look               // from when on
+	figures map[string]Figures // no newer than since
+	ready   int64              // at the last look
+	then    int64              // what was ready when it had been watched for long enough,
+	until   Look               // which was then
+	found   *Standing
+}
+
+// Take takes in a look, which must be later than those before.
+func (s *Standstill) Take(delays map[string]Delay, l Look) {
+	if s.queues == nil {
+		s.queues = map[string]*watched{}
+	}
+	if l.Figures != nil && s.figures == nil {
+		s.figures = l.Figures
+	}
+	for name, d := range delays {
+		ready, counted := l.Ready[name]
+		if !counted {
+			continue
+		}
+		w := s.queues[name]
+		if ready == 0 || w != nil && ready < w.ready {
+			delete(s.queues, name)
+			w = nil
+		}
+		if ready > 0 {
+			s.watch(delays, name, d, w, l)
+		}
+	}
+	maps.DeleteFunc(s.queues, func(name string, _ *watched) bool { _, there := delays[name]; return !there })
+	if l.Figures != nil {
+		s.figures = l.Figures
+	}
+}
+
+func (s *Standstill) watch(delays map[string]Delay, name string, d Delay, w *watched, l Look) {
+	switch {
+	case w == nil && l.All:
+		s.queues[name] = &watched{since: l, figures: s.figures, ready: l.Ready[name]}
+		return
+	case w == nil:
+		return
+	case w.until.At.IsZero() && l.At.Sub(w.since.At) > d.patience():
+		w.then, w.until = l.Ready[name], l
+	case !w.until.At.IsZero() && l.Figures != nil && l.Read.Sub(w.until.At) >= FiguresLag:
+		came, known := w.came(delays, name, l.Figures)
+		w.found = nil
+		if kept := w.then - came; known && kept > 0 {
+			w.found = &Standing{Queue: name, TTL: d.TTL, Messages: l.Ready[name], Kept: kept, For: w.until.At.Sub(w.since.At)}
+			w.then, w.until = l.Ready[name], l
+		} else {
+			s.queues[name] = &watched{since: l, figures: s.figures}
+			if !l.All {
+				delete(s.queues, name)
+				return
+			}
+		}
+	}
+	s.queues[name].ready = l.Ready[name]
+}
+
+// came returns how many messages have come into a queue at most, between since and until,
+// by figures that are newer than both.
+func (w *watched) came(delays map[string]Delay, name string, now map[string]Figures) (n int64, known bool) {
+	if w.figures == nil {
+		return 0, false
+	}
+	before, after := int64(0), int64(0)
+	for other, d := range delays {
+		if other != name && !d.feeds(delays[name]) {
+			continue
+		}
+		published := now[other].Published - w.figures[other].Published
+		was, counted := w.since.Ready[other]
+		if published < 0 || !counted {
+			return 0, false // the broker counts anew, or does not show the queue
+		}
+		n += published
+		if other != name {
+			before += was
+			after += w.until.Ready[other]
+			n += max(now[other].Leaving, w.figures[other].Leaving)
+		}
+	}
+	return max(0, n+before-after), true
+}
+
+// Open returns the queues with a TTL of at most longest that may stand still and are not
+// decided, by name, and how many of them wait for newer figures of the management API.
+func (s *Standstill) Open(delays map[string]Delay, longest time.Duration) (names []string, waiting int) {
+	for name, w := range s.queues {
+		if delays[name].TTL > longest || w.found != nil {
+			continue
+		}
+		names = append(names, name)
+		if !w.until.At.IsZero() {
+			waiting++
+		}
+	}
+	slices.Sort(names)
+	return names, waiting
+}
+
+// Found returns the queues that stand still, by TTL.
+func (s *Standstill) Found() []Standing {
+	var all []Standing
+	for _, w := range s.queues {
+		if w.found != nil {
+			all = append(all, *w.found)
+		}
+	}
+	slices.SortFunc(all, func(a, b Standing) int { return cmp.Or(cmp.Compare(a.TTL, b.TTL), cmp.Compare(a.Queue, b.Queue)) })
+	return all
+}
+
+// checkStandstill reports delay queues that keep messages.
+func (x *examination) checkStandstill() {
+	var names, figures []string
+	for _, s := range x.snap.Standing {
+		names = append(names, s.Queue)
+		figures = append(figures, fmt.Sprintf("%s (at least %d of %d for %v)", s.Queue, s.Kept, s.Messages, s.For.Round(time.Second)))
+	}
+	if len(names) == 0 {
+		return
+	}
+	x.found(Finding{
+		ID: "delay-standstill", Severity: SeverityCritical, Objects: names,
+		What: fmt.Sprintf("%s messages for longer than the TTL, and none left: %s.", counted(len(names), "delay queue keeps", "delay queues keep"), list(figures)),
+		Why: "They are late, with everything behind them. After a node's clock was set back and the node restarted, its queues stand still until the clock has caught up; " +
+			"on RabbitMQ 3.10 after a full disk until a restart; a queue without a majority of its members, until these are back.",
+		Mend: "rabbitmqctl eval 'erlang:universaltime().'   # on each node; docs/operations.md, \"Nothing comes any more\", says what to do next",
+	})
+}

@@ -1,0 +1,119 @@
+package snapshot_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
+)
+
+const slow = "delay.ttl.1s"
+
+// told is a management API that has one delay queue, into which so many messages were
+// published.
+type told struct{ published *atomic.Int64 }
+
+func (m told) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := "[]"
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/api/queues/"):
+		body = fmt.Sprintf(`[{"name":%q,"type":"quorum","durable":true,"arguments":{"x-message-ttl":1000,"x-dead-letter-exchange":"delay.deliver"},
+			"messages":3,"messages_ready":3,"message_stats":{"publish":%d}}]`, slow, m.published.Load())
+	case strings.HasPrefix(r.URL.Path, "/api/overview"):
+		body = "{}"
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+}
+
+// A queue whose messages stay is found, one through which they pass is not, and without the
+// management API there is no telling which of them one is whose count does not fall.
+func TestTakeFindsStandstill(t *testing.T) {
+	for name, c := range map[string]struct {
+		flow    bool // as many come as leave, unseen between the looks
+		moves   bool
+		blind   bool
+		found   int64
+		unseen  bool
+		seconds float64 // at most
+	}{
+		"stands still":                  {found: 3, seconds: 20},
+		"moves":                         {moves: true, seconds: 2},
+		"a flow":                        {flow: true, seconds: 20},
+		"without the management API":    {blind: true, unseen: true, seconds: 8},
+		"moves, without management API": {blind: true, moves: true, seconds: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := amqptest.NewServer(amqptest.Options{})
+				defer srv.Close()
+				conn, err := srv.Connect()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = conn.Close() }()
+				ch, err := conn.Channel()
+				if err != nil {
+					t.Fatal(err)
+				}
+				// It keeps what it gets, whatever the management API says of its TTL.
+				if _, err := ch.QueueDeclare(slow, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+					t.Fatal(err)
+				}
+				for range 3 {
+					if err := ch.PublishWithContext(t.Context(), "", slow, false, false, amqp.Publishing{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait() // the broker has them
+				published := &atomic.Int64{}
+				published.Store(3)
+				if c.flow {
+					time.AfterFunc(6*time.Second, func() { published.Store(9) })
+				}
+				if c.moves {
+					time.AfterFunc(time.Second, func() { _, _, _ = ch.Get(slow, true) })
+				}
+				cfg := doctor.Config{Roles: []doctor.Role{}}
+				src := snapshot.Source{
+					Dial:      func(context.Context) (*amqp.Connection, error) { return srv.Connect() },
+					SkipClock: true, Standstill: &doctor.Standstill{}, Watch: time.Second,
+				}
+				if c.blind {
+					ttl, deliver := time.Second, topology.DeadLetter{Exchange: "delay.deliver"}
+					cfg.Want.Queues = []topology.Queue{{Name: slow, Type: topology.Quorum, MessageTTL: &ttl, DeadLetter: &deliver}}
+				} else if src.Management, err = live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: told{published}}); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				snap, err := snapshot.Take(t.Context(), cfg, src)
+				if took := time.Since(began); err != nil || took.Seconds() > c.seconds {
+					t.Fatalf("%v, after %v", err, took)
+				}
+				kept := int64(0)
+				for _, s := range snap.Standing {
+					kept += s.Kept
+				}
+				unseen := false
+				for _, u := range snap.Unseen {
+					unseen = unseen || u.Area == doctor.AreaStandstill
+				}
+				if kept != c.found || unseen != c.unseen {
+					t.Errorf("found %+v; unseen %+v", snap.Standing, snap.Unseen)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,75 @@
+// Package wait holds the few ways in which this module waits: for a time, for a call
+// that may hang, for a lock whose holder may hang, and ever longer between attempts. It
+// knows nothing of what is waited for.
+package wait
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// For waits for d. It returns early, with the context's error, when ctx ends.
+func For(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Done runs f, which may hang on a broker that has stopped reading, and returns its
+// error. When ctx ends first it returns the context's error, and f goes on in its
+// goroutine until it returns by itself.
+func Done(ctx context.Context, f func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return Result(ctx, done)
+}
+
+// Result returns what comes from done, or the context's error when ctx ends first.
+func Result(ctx context.Context, done <-chan error) error {
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Backoff returns the pause after an attempt, counted from 1. It doubles from lo up to hi
+// and is a random point in the upper half of that, so that many clients do not come back
+// at once.
+func Backoff(lo, hi time.Duration, attempt int) time.Duration {
+	d := hi
+	if shift := max(attempt, 1) - 1; shift < 32 && lo<<shift>>shift == lo && lo<<shift < hi {
+		d = lo << shift
+	}
+	return d/2 + rand.N(d/2+1)
+}
+
+// Mutex is a lock that a caller stops waiting for when its context ends: the holder may
+// be talking to a broker that does not answer. Use NewMutex.
+type Mutex chan struct{}
+
+// NewMutex returns an unlocked Mutex.
+func NewMutex() Mutex { return make(Mutex, 1) }
+
+// Lock returns nil once the caller holds the lock, or the context's error.
+func (m Mutex) Lock(ctx context.Context) error {
+	select {
+	case m <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Unlock releases the lock.
+func (m Mutex) Unlock() { <-m }

@@ -1,0 +1,72 @@
+package topology
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"pgregory.net/rapid"
+)
+
+func arguments() *rapid.Generator[amqp.Table] {
+	value := rapid.OneOf(
+		rapid.Map(rapid.Int64(), func(i int64) any { return i }),
+		rapid.Map(rapid.String(), func(s string) any { return s }),
+		rapid.Map(rapid.Bool(), func(b bool) any { return b }),
+		rapid.Map(rapid.SliceOfN(rapid.Int32(), 0, 3), func(l []int32) any {
+			out := make([]any, len(l))
+			for i := range l {
+				out[i] = l[i]
+			}
+			return out
+		}),
+	)
+	return rapid.Map(rapid.MapOfN(rapid.StringN(1, 5, -1), value, 0, 4), func(m map[string]any) amqp.Table { return m })
+}
+
+func topologies() *rapid.Generator[Topology] {
+	return rapid.Custom(func(t *rapid.T) Topology {
+		name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"})
+		var top Topology
+		for range rapid.IntRange(0, 4).Draw(t, "exchanges") {
+			top.Exchanges = append(top.Exchanges, Exchange{Name: name.Draw(t, "name"), Kind: "topic"})
+		}
+		for range rapid.IntRange(0, 4).Draw(t, "queues") {
+			n := name.Draw(t, "name") // one description per name, so that no two contradict
+			ttl := time.Duration(n[0]) * time.Second
+			top.Queues = append(top.Queues, Queue{Name: n, MessageTTL: &ttl})
+		}
+		for range rapid.IntRange(0, 4).Draw(t, "bindings") {
+			top.Bindings = append(top.Bindings, Binding{Exchange: name.Draw(t, "source"), Queue: name.Draw(t, "queue"), Arguments: arguments().Draw(t, "arguments")})
+		}
+		return top
+	})
+}
+
+// Merging is idempotent and associative, and the order of the operands decides
+// only the order of the objects.
+func TestMergeLaws(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b, c := topologies().Draw(t, "a"), topologies().Draw(t, "b"), topologies().Draw(t, "c")
+		merge := func(x Topology, more ...Topology) Topology {
+			out, err := x.Merge(more...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out
+		}
+		text := func(x Topology) string { return fmt.Sprintf("%v %v %v", x.Exchanges, len(x.Queues), x.Bindings) }
+		ab := merge(a, b)
+		if text(merge(ab, a, b)) != text(ab) {
+			t.Fatal("not idempotent")
+		}
+		if text(merge(ab, c)) != text(merge(a, merge(b, c))) {
+			t.Fatal("not associative")
+		}
+		ba := merge(b, a)
+		if len(ba.Exchanges) != len(ab.Exchanges) || len(ba.Queues) != len(ab.Queues) || len(ba.Bindings) != len(ab.Bindings) {
+			t.Fatal("the operands' order decides what is in it")
+		}
+	})
+}

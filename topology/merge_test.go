@@ -1,0 +1,87 @@
+package topology_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+func TestMergeIsTheUnionInOrder(t *testing.T) {
+	a := topology.Topology{
+		Exchanges:    []topology.Exchange{{Name: "x", Kind: "topic"}},
+		Queues:       []topology.Queue{{Name: "b", Type: topology.Quorum}, {Name: "a"}},
+		Bindings:     []topology.Binding{{Exchange: "x", Queue: "a", RoutingKey: "k"}},
+		Destinations: []topology.Destination{{Queue: "a"}},
+	}
+	b := topology.Topology{
+		Exchanges: []topology.Exchange{{Name: "y", Kind: "fanout"}, {Name: "x", Kind: "topic", Arguments: map[string]any{}}},
+		Queues:    []topology.Queue{{Name: "c"}, {Name: "b"}}, // the type's default is Quorum
+		Bindings: []topology.Binding{
+			{Exchange: "x", Queue: "a", RoutingKey: "k", Arguments: map[string]any{}},
+			{Exchange: "x", Queue: "a", RoutingKey: "other"},
+			{Exchange: "x", ToExchange: "a", RoutingKey: "k"},
+			{Exchange: "x", Queue: "a", RoutingKey: "k", Arguments: map[string]any{"n": 1}},
+		},
+		Destinations: []topology.Destination{{Queue: "b"}, {Name: "a", Queue: "a"}},
+	}
+	got, err := a.Merge(b, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := topology.Topology{
+		Exchanges:    []topology.Exchange{a.Exchanges[0], b.Exchanges[0]},
+		Queues:       []topology.Queue{a.Queues[0], a.Queues[1], b.Queues[0]},
+		Bindings:     []topology.Binding{a.Bindings[0], b.Bindings[1], b.Bindings[2], b.Bindings[3]},
+		Destinations: []topology.Destination{a.Destinations[0], b.Destinations[0]},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if len(a.Queues) != 2 || len(b.Queues) != 2 {
+		t.Error("Merge changed its operands")
+	}
+}
+
+func TestMergeRefusesContradictions(t *testing.T) {
+	a := topology.Topology{
+		Exchanges:    []topology.Exchange{{Name: "x", Kind: "topic"}},
+		Queues:       []topology.Queue{{Name: "q", MessageTTL: new(time.Second)}},
+		Destinations: []topology.Destination{{Queue: "d", Retry: &topology.Retry{MaxAttempts: 2}}},
+	}
+	b := topology.Topology{
+		Exchanges:    []topology.Exchange{{Name: "x", Kind: "direct", Internal: true}},
+		Queues:       []topology.Queue{{Name: "q", Type: topology.Classic, MessageTTL: new(time.Minute)}},
+		Destinations: []topology.Destination{{Queue: "d", Retry: &topology.Retry{MaxAttempts: 3}}},
+	}
+	got, err := a.Merge(b)
+	var merge *topology.MergeError
+	if !errors.As(err, &merge) || !errors.Is(err, topology.ErrMerge) || !got.Empty() {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	if merge.Kind != topology.KindExchange || merge.Name != "x" || len(merge.Mismatches) != 2 {
+		t.Errorf("first error is %+v", merge)
+	}
+	for _, text := range []string{
+		`exchange "x" is described twice with different values: type is "topic" in one and "direct" in the other, internal is false in one and true in the other`,
+		`queue "q"`, `x-message-ttl is 1000 in one and 60000 in the other, x-queue-type is "quorum" in one and "classic" in the other`,
+		`destination "d"`,
+	} {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("the error does not say %s:\n%v", text, err)
+		}
+	}
+}
+
+func TestLookups(t *testing.T) {
+	top := topology.DeliveryTopology("p")
+	if e, ok := top.Exchange("p.deliver"); !ok || e.AlternateExchange != "p.parked" {
+		t.Errorf("exchange: %+v, %v", e, ok)
+	}
+	if _, ok := top.Queue("p.deliver"); ok {
+		t.Error("found a queue with the name of an exchange")
+	}
+}

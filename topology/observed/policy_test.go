@@ -1,0 +1,35 @@
+package observed
+
+import "testing"
+
+// The broker's own regular expressions decide; of what Go's do not know, the
+// usual way to leave something out is understood.
+func TestMatchPattern(t *testing.T) {
+	for _, c := range []struct {
+		pattern, name     string
+		matches, readable bool
+	}{
+		{"^orders", "orders.expire", true, true},
+		{"expire", "orders.expire", true, true},
+		{"^expire", "orders.expire", false, true},
+		{`^(?!amq\.).*`, "amq.gen-x", false, true},
+		{`^(?!amq\.).*`, "delay.bucket.1m", true, true},
+		{`^(?!delay\.)(?=.*x)`, "delay.x", false, true},
+		{`^(?!delay\.)(?=.*x)`, "orders.x", true, true},
+		{`^(?!delay\.)(?=.*x)`, "orders.y", false, true},
+		{`^(?!.*\.dead$)(?!delay\.)(?=.*(?:a|d))`, "d.dead", false, true},
+		{`^(?!.*\.dead$)(?!delay\.)(?=.*(?:a|d))`, "d", true, true},
+		{`^(?!(a|b)\.)c`, "a.c", false, true},
+		{`^(?!(a|b)\.)c`, "cd", true, true},
+		{`^(?!(a|b)\.)c`, "dc", false, true},
+		{`^(?!a`, "a", false, false},
+		{`(?!a)b`, "b", false, false},
+		{`^(?=a)`, "a", true, true},
+		{`^(?<!a)b`, "b", false, false},
+	} {
+		matches, readable := matchPattern(c.pattern, c.name)
+		if matches != c.matches || readable != c.readable {
+			t.Errorf("%s and %s: matches %t, readable %t", c.pattern, c.name, matches, readable)
+		}
+	}
+}

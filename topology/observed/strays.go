@@ -1,0 +1,163 @@
+package observed
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+)
+
+// Stray is a binding that leads messages out of the delays and that nobody
+// described: its destination gets copies, early if the source is not the delivery
+// exchange. Where it is the delivery exchange, a message that matches is not parked
+// when its destination is gone.
+type Stray struct {
+	topology.Binding
+
+	// Early reports whether the copies come before the message is due.
+	Early bool
+	// Unbind is the address at which the management API deletes it; empty if unknown.
+	Unbind string
+}
+
+// Effect returns what the binding does, as the second half of a sentence.
+func (s Stray) Effect() string {
+	if s.Early {
+		return "copies of messages leave the delays by it, before they are due"
+	}
+	return "copies of the messages that it matches leave by it, and such a message is not parked when its destination is gone"
+}
+
+// Advice returns how to remove the binding.
+func (s Stray) Advice() string {
+	if s.Unbind == "" {
+		return "unbind it"
+	}
+	return "unbind it: curl -u USER -X DELETE '" + s.Unbind + "'"
+}
+
+// Strays returns such bindings of the layouts' exchanges and of the delivery exchange. A
+// binding is in order if it is described, if it leads from one object of a layout
+// that is not described to another, and if it has the shape by which a destination
+// is bound to the delivery exchange for a layout: configurations with the same
+// prefix, earlier layouts and programs bind destinations that nothing here describes.
+func (l Broker) Strays(want topology.Topology) []Stray {
+	prefix, ok := prefixOf(want)
+	if !ok {
+		return nil
+	}
+	described, exchanges, shape := map[string]bool{}, map[string]bool{}, shapesOf(prefix, want, l)
+	for _, b := range want.Bindings {
+		described[b.String()] = true
+	}
+	for _, e := range want.Exchanges {
+		exchanges[e.Name] = true
+	}
+	var out []Stray
+	for _, b := range l.Bindings {
+		layout, early := naming.LayoutOf(prefix, b.Exchange)
+		// What is not described may be another configuration's, and so may be a binding of the
+		// exchange before all queues of a ttl or native layout.
+		if !exchanges[b.Exchange] || layout.Ambiguous() && b.Exchange == layout.Name {
+			early = early && !staysIn(b, prefix, layout)
+		}
+		if !early && (b.Exchange != topology.DeliveryExchange(prefix) || shape.delivers(b)) {
+			continue
+		}
+		plain := b
+		if plain.Arguments[argument.Binder] != nil { // a client's second binding of the same
+			plain.Arguments = nil
+		}
+		if !described[plain.String()] {
+			out = append(out, Stray{b, early, l.Unbind[b.String()]})
+		}
+	}
+	return out
+}
+
+// Delivered returns the queues that are bound to the delivery exchange as destinations
+// are, the strategies' own left out, sorted.
+func (l Broker) Delivered(want topology.Topology) []string {
+	prefix, ok := prefixOf(want)
+	if !ok {
+		return nil
+	}
+	shape, queues := shapesOf(prefix, want, l), map[string]bool{}
+	for _, b := range l.Bindings {
+		if b.Exchange == topology.DeliveryExchange(prefix) && shape.delivers(b) && !naming.Reserved(prefix, b.Queue) {
+			queues[b.Queue] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(queues))
+}
+
+// prefixOf returns the prefix of the strategies' objects in the topology.
+func prefixOf(t topology.Topology) (string, bool) {
+	for _, e := range t.Exchanges {
+		prefix, ok := strings.CutSuffix(e.Name, ".parked")
+		if q, there := t.Queue(e.Name); ok && there && !q.IsDelay() && e.Kind == "fanout" {
+			return prefix, true
+		}
+	}
+	return "", false
+}
+
+// staysIn reports whether a binding of a layout's exchange stays in the layout or
+// ends in the delivery exchange.
+func staysIn(b topology.Binding, prefix string, of naming.Layout) bool {
+	if b.ToExchange == topology.DeliveryExchange(prefix) {
+		return true
+	}
+	to, own := naming.LayoutOf(prefix, b.Queue+b.ToExchange)
+	return own && to.Name == of.Name
+}
+
+// shapes are those of the bindings by which destinations are bound to the delivery
+// exchange.
+type shapes struct {
+	prefix string
+	// words is how many words of its own a layout has, by its tag, where the tag does
+	// not tell.
+	words map[string]int
+}
+
+// shapesOf reads the words of layouts off the bindings that hand their messages to
+// the delivery exchange, such as "hex.*.*.0.0.#": those described, then those there.
+func shapesOf(prefix string, want topology.Topology, live Broker) shapes {
+	s := shapes{prefix, map[string]int{"ttl": 1, "native": 1, "plugin": 0}}
+	for _, b := range slices.Concat(want.Bindings, live.Bindings) {
+		layout, ok := naming.LayoutOf(prefix, b.Exchange)
+		digits, handed := strings.CutSuffix(b.RoutingKey, ".#")
+		if _, known := s.words[layout.Tag]; ok && handed && !known && b.ToExchange == topology.DeliveryExchange(prefix) {
+			s.words[layout.Tag] = strings.Count(digits, ".")
+		}
+	}
+	return s
+}
+
+// delivers reports whether a binding of the delivery exchange takes the messages of
+// its queue and no others: the layout's tag, "*" for each of its words, and the
+// destination's key. For a layout that is not there no messages come.
+func (s shapes) delivers(b topology.Binding) bool {
+	key, ok := strings.CutSuffix(b.RoutingKey, "."+topology.Destination{Queue: b.Queue}.Key(s.prefix))
+	if b.Queue == "" || !ok || len(b.Arguments) > 0 && b.Arguments[argument.Binder] == nil {
+		return false
+	}
+	tag, stars, _ := strings.Cut(key, ".")
+	words := 0
+	if stars != "" {
+		words = strings.Count(stars, ".") + 1
+	}
+	if stars != strings.TrimSuffix(strings.Repeat("*.", words), ".") || strings.ContainsAny(tag, "*#") {
+		return false
+	}
+	wanted, known := s.words[tag]
+	if radices, ok := strings.CutPrefix(tag, "r"); ok && !known {
+		digits, _, _ := strings.Cut(radices, "-")
+		wanted, known = strings.Count(digits, "x")+1, true
+	}
+	return !known || words == wanted
+}

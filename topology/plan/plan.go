@@ -1,0 +1,180 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+)
+
+// Action is what Apply would do about an object.
+type Action string
+
+const (
+	// ActionCreate: the object is missing.
+	ActionCreate Action = "create"
+	// ActionSame: it exists as described.
+	ActionSame Action = "same"
+	// ActionConflict: it exists and differs. Brokers do not change an object in place.
+	ActionConflict Action = "conflict"
+	// ActionUnverified: its existence could not be checked (bindings
+	// over AMQP). Apply declares it again, which changes nothing if it exists.
+	ActionUnverified Action = "unverified"
+)
+
+// Step is one object of a plan.
+type Step struct {
+	Kind       topology.Kind
+	Name       string // of a binding, its description
+	Action     Action
+	Mismatches []argument.Mismatch // of a conflict: the arguments that differ, as far as they could be read
+	Messages   int64               // of an existing queue
+}
+
+// Plan compares a described topology with what is on a broker.
+type Plan struct {
+	Source   string // how the broker was read: "management API" or "AMQP"
+	Steps    []Step // exchanges, queues, bindings, each in the order of the description
+	Warnings []Warning
+	// Strays are bindings out of the delays that nobody described.
+	Strays []observed.Stray
+	// PoliciesChecked reports whether the policies could be read.
+	PoliciesChecked bool
+}
+
+// Compare finds wanted objects that are missing on a broker or differ.
+func Compare(want topology.Topology, live observed.Broker) Plan {
+	p := Plan{Source: live.Source, PoliciesChecked: live.PoliciesKnown, Warnings: policyWarnings(want, live), Strays: live.Strays(want)}
+	for _, e := range want.Exchanges {
+		p.Steps = append(p.Steps, compareExchange(e, live))
+	}
+	for _, q := range want.Queues {
+		p.Steps = append(p.Steps, compareQueue(q, live))
+	}
+	missing := map[string]bool{} // objects to be created have no bindings yet
+	for _, s := range p.Steps {
+		if s.Action == ActionCreate {
+			missing[string(s.Kind)+s.Name] = true
+		}
+	}
+	bound := map[string]bool{}
+	for _, b := range live.Bindings {
+		bound[b.String()] = true
+	}
+	for _, b := range want.Bindings {
+		s := Step{Kind: topology.KindBinding, Name: b.String(), Action: ActionCreate}
+		switch {
+		case bound[b.String()]:
+			s.Action = ActionSame
+		case live.BindingsKnown,
+			missing[string(topology.KindExchange)+b.Exchange],
+			b.Queue != "" && missing[string(topology.KindQueue)+b.Queue],
+			b.ToExchange != "" && missing[string(topology.KindExchange)+b.ToExchange]:
+		default:
+			s.Action = ActionUnverified
+		}
+		p.Steps = append(p.Steps, s)
+	}
+	return p
+}
+
+func compareExchange(want topology.Exchange, live observed.Broker) Step {
+	s := Step{Kind: topology.KindExchange, Name: want.Name, Action: ActionCreate}
+	have, ok := live.Exchanges[want.Name]
+	if !ok {
+		return s
+	}
+	s.Mismatches = have.Mismatches
+	if have.ArgumentsKnown {
+		s.Mismatches = argument.DiffProperty("type", want.Kind, have.Kind)
+		s.Mismatches = append(s.Mismatches, argument.DiffProperty("durable", true, have.Durable)...)
+		s.Mismatches = append(s.Mismatches, argument.DiffProperty("auto_delete", want.AutoDelete, have.AutoDelete)...)
+		s.Mismatches = append(s.Mismatches, argument.DiffProperty("internal", want.Internal, have.Internal)...)
+		s.Mismatches = append(s.Mismatches, onlyCompared(argument.Diff(want.Table(), have.Arguments), comparedExchangeArguments(want.Kind))...)
+	}
+	return s.settled()
+}
+
+func compareQueue(want topology.Queue, live observed.Broker) Step {
+	s := Step{Kind: topology.KindQueue, Name: want.Name, Action: ActionCreate}
+	have, ok := live.Queues[want.Name]
+	if !ok {
+		return s
+	}
+	s.Messages = have.Messages
+	s.Mismatches = have.Mismatches
+	if have.ArgumentsKnown {
+		args := map[string]any{}
+		maps.Copy(args, have.Arguments)
+		if have.Type != "" { // declared without x-queue-type, it has one all the same
+			args[argument.QueueType] = string(have.Type)
+		}
+		s.Mismatches = argument.DiffProperty("durable", true, have.Durable)
+		s.Mismatches = append(s.Mismatches, argument.DiffProperty("auto_delete", false, have.AutoDelete)...)
+		s.Mismatches = append(s.Mismatches, argument.DiffProperty("exclusive", false, have.Exclusive)...)
+		s.Mismatches = append(s.Mismatches, onlyCompared(argument.Diff(want.Table(), args), comparedQueueArguments)...)
+	}
+	return s.settled()
+}
+
+// settled sets the action of an object that exists.
+func (s Step) settled() Step {
+	s.Action = ActionSame
+	if len(s.Mismatches) > 0 {
+		s.Action = ActionConflict
+	}
+	return s
+}
+
+// Count returns the number of objects with the action.
+func (p Plan) Count(a Action) int {
+	n := 0
+	for _, s := range p.Steps {
+		if s.Action == a {
+			n++
+		}
+	}
+	return n
+}
+
+// Empty reports whether there is nothing to do: nothing to create and no
+// conflict. Unverified bindings do not count, because applying them again
+// changes nothing unless somebody removed one.
+func (p Plan) Empty() bool { return p.Count(ActionCreate)+p.Count(ActionConflict) == 0 }
+
+// Conflicts returns the objects that exist and differ.
+func (p Plan) Conflicts() []Step {
+	var out []Step
+	for _, s := range p.Steps {
+		if s.Action == ActionConflict {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// comparedQueueArguments are the arguments that a broker compares when a queue
+// is declared again (those which its queue types know, up to 4.3). It accepts a
+// difference in any other, and so does the plan.
+var comparedQueueArguments = map[string]bool{
+	argument.QueueType: true, argument.MessageTTL: true, argument.DeadLetterExchange: true, argument.DeadLetterRoutingKey: true,
+	argument.DeadLetterStrategy: true, argument.Overflow: true, argument.MaxLength: true, argument.MaxLengthBytes: true,
+	argument.DeliveryLimit: true, argument.SingleActiveConsumer: true, argument.Expires: true, argument.MaxPriority: true,
+	"x-max-in-memory-length": true, "x-max-in-memory-bytes": true, "x-quorum-initial-group-size": true,
+	"x-quorum-target-group-size": true, "x-queue-leader-locator": true, "x-queue-mode": true,
+	"x-queue-version": true, "x-queue-master-locator": true,
+}
+
+// comparedExchangeArguments: a broker compares alternate-exchange only. The
+// type inside an x-delayed-message exchange decides where messages go, so a
+// difference there is a conflict as well; other exchanges may have it from producers
+// that left the plugin, and take no notice of it.
+func comparedExchangeArguments(kind string) map[string]bool {
+	return map[string]bool{argument.AlternateExchange: true, argument.DelayedType: kind == argument.DelayedExchange}
+}
+
+func onlyCompared(diffs []argument.Mismatch, compared map[string]bool) []argument.Mismatch {
+	return slices.DeleteFunc(diffs, func(m argument.Mismatch) bool { return !compared[m.Argument] })
+}

@@ -1,0 +1,201 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+)
+
+// policyWarnings checks the policies on queues of ours, and on the exchanges that
+// feed delay queues. Each queue is judged by what it may never do: a delay queue
+// neither fires early nor loses a message, a kept one loses none.
+func policyWarnings(want topology.Topology, live observed.Broker) []Warning {
+	var out []Warning
+	unreadable := map[string]bool{}
+	for _, q := range want.Queues {
+		if q.IsDelay() {
+			e, broken := live.PolicyOn(q)
+			out = append(out, delayWarnings(q, e)...)
+			addAll(unreadable, broken)
+		}
+	}
+	for _, q := range live.Kept(want) {
+		e, broken := live.PolicyOn(q)
+		out = append(out, keptWarnings(q, e)...)
+		addAll(unreadable, broken)
+	}
+	out = append(out, feedWarnings(want, live)...)
+	for _, name := range slices.Sorted(maps.Keys(unreadable)) {
+		out = append(out, Warning{
+			Kind: topology.KindQueue, Name: "*", Policy: name,
+			Effect: "its pattern uses regular expressions that cannot be checked here",
+			Advice: "make sure that it matches no delay queue, no queue of dead letters and not the parked queue",
+		})
+	}
+	return out
+}
+
+func addAll(set map[string]bool, names []string) {
+	for _, n := range names {
+		set[n] = true
+	}
+}
+
+const exemptAdvice = "narrow the policy's pattern, or give the object a policy of its own with a higher priority"
+
+// feedWarnings are about policies on the exchanges before delay queues.
+func feedWarnings(want topology.Topology, live observed.Broker) []Warning {
+	delays, feeds := map[string]bool{}, map[string]bool{}
+	for _, q := range want.Queues {
+		delays[q.Name] = q.IsDelay()
+	}
+	for _, b := range want.Bindings {
+		feeds[b.Exchange] = feeds[b.Exchange] || delays[b.Queue]
+	}
+	var out []Warning
+	for _, x := range want.Exchanges {
+		if !feeds[x.Name] || x.AlternateExchange != "" {
+			continue
+		}
+		e := live.PolicyOnExchange(x.Name)
+		if v, ok := e.Definition["alternate-exchange"]; ok {
+			out = append(out, Warning{
+				Kind: topology.KindExchange, Name: x.Name, Policy: e.Source["alternate-exchange"], Key: "alternate-exchange", Value: v,
+				Effect: "a message whose delay queue is missing would vanish into it instead of coming back to its publisher",
+				Advice: exemptAdvice,
+			})
+		}
+	}
+	return out
+}
+
+// delayWarnings returns what a policy does to a delay queue. The broker takes the
+// lower of argument and policy for TTL, expiry and lengths, the policy for the
+// overflow of a quorum queue, and the argument for dead-lettering.
+func delayWarnings(q topology.Queue, e observed.Effective) []Warning {
+	var out []Warning
+	warn := func(key, effect string) {
+		out = append(out, Warning{
+			Kind: topology.KindQueue, Name: q.Name, Policy: e.Source[key], Key: key, Value: e.Definition[key],
+			Effect: effect, Advice: exemptAdvice,
+		})
+	}
+	if ttl, ok := argument.Integer(e.Definition["message-ttl"]); ok && ttl < q.MessageTTL.Milliseconds() {
+		warn("message-ttl", fmt.Sprintf("delays of %v would fire after %v", *q.MessageTTL, time.Duration(ttl)*time.Millisecond))
+	}
+	if _, ok := e.Definition["expires"]; ok {
+		warn("expires", "the broker would delete the queue, with the messages that wait in it")
+	}
+	if v, ok := e.Definition["overflow"]; ok && q.DeadLetter.AtLeastOnce && v != argument.RejectPublish {
+		warn("overflow", "dead-lettering at least once would silently become at most once, which can lose messages")
+	}
+	if v, ok := e.Definition["dead-letter-strategy"]; ok && !q.DeadLetter.AtLeastOnce && v == argument.AtLeastOnce && q.QueueType() == topology.Quorum {
+		warn("dead-letter-strategy", "the queue would dead-letter otherwise than described")
+	}
+	if _, ok := e.Definition["dead-letter-routing-key"]; ok && q.DeadLetter.RoutingKey == nil {
+		warn("dead-letter-routing-key", "every message would lose the routing key that leads to its destination")
+	}
+	if limit, ok := argument.Integer(e.Definition["delivery-limit"]); ok && limit >= 0 && (q.DeliveryLimit == nil || limit < *q.DeliveryLimit) {
+		warn("delivery-limit", "a message that is looked at more often would be sent on before it is due")
+	}
+	effect := "a full queue would send its oldest messages on before they are due"
+	if q.Overflow == argument.RejectPublish {
+		effect = "a full queue would refuse messages"
+	}
+	if q.Native() {
+		effect += ", or, with overflow drop-head and nothing but delayed messages in it, keep a processor busy for ever"
+	}
+	length := func(key string, own *int64) {
+		if limit, ok := argument.Integer(e.Definition[key]); ok && (own == nil || limit < *own) {
+			warn(key, effect)
+		}
+	}
+	length("max-length", q.MaxLength)
+	length("max-length-bytes", q.MaxLengthBytes)
+	return out
+}
+
+// Warning is a policy that changes an object of ours so that it no longer does
+// what it is for.
+type Warning struct {
+	Kind   topology.Kind
+	Name   string // of the object
+	Policy string // the policy's name; empty if unknown
+	Key    string // of the policy's definition, e.g. "message-ttl"
+	Value  any
+	Effect string // what would happen
+	Advice string // what to do
+	// Kept reports whether the object is a queue in which messages lie until somebody
+	// handles them: dead letters, or the parked queue.
+	Kept bool
+	// Mild reports whether messages are lost only once a bound is reached. Apply does
+	// not refuse then.
+	Mild bool
+}
+
+func (w Warning) String() string {
+	by := "a policy"
+	if w.Policy != "" {
+		by = fmt.Sprintf("policy %q", w.Policy)
+	}
+	if w.Key == "" {
+		return fmt.Sprintf("%s %q, %s: %s; %s", w.Kind, w.Name, by, w.Effect, w.Advice)
+	}
+	return fmt.Sprintf("%s %q: %s sets %s to %s: %s; %s", w.Kind, w.Name, by, w.Key, argument.Format(w.Value), w.Effect, w.Advice)
+}
+
+// keptWarnings returns how messages would leave a kept queue unasked.
+func keptWarnings(q topology.Queue, e observed.Effective) []Warning {
+	var out []Warning
+	warn := func(mild bool, key, effect string) {
+		out = append(out, Warning{
+			Kind: topology.KindQueue, Name: q.Name, Policy: e.Source[key], Key: key, Value: e.Definition[key],
+			Effect: effect, Advice: exemptAdvice, Kept: true, Mild: mild,
+		})
+	}
+	gone := "dropped"
+	exchange, forwards := e.Definition["dead-letter-exchange"]
+	if q.DeadLetter != nil { // the argument counts
+		exchange, forwards = q.DeadLetter.Exchange, true
+	}
+	if forwards {
+		gone = fmt.Sprintf("sent on to the exchange %q, where requeue does not find them", exchange)
+	}
+	if ttl, ok := argument.Integer(e.Definition["message-ttl"]); ok && (q.MessageTTL == nil || ttl < q.MessageTTL.Milliseconds()) {
+		warn(forwards, "message-ttl", fmt.Sprintf("messages that nobody has handled after %v would be %s", time.Duration(ttl)*time.Millisecond, gone))
+	}
+	if _, ok := e.Definition["expires"]; ok {
+		warn(false, "expires", "the broker would delete the queue, with the messages that lie in it")
+	}
+	effect := "of a full queue the oldest messages would be " + gone
+	if strings.HasPrefix(overflow(q, e), argument.RejectPublish) {
+		effect = "a full queue would refuse messages, which their consumers then hold unacknowledged"
+	}
+	length := func(key string, own *int64) {
+		if limit, ok := argument.Integer(e.Definition[key]); ok && (own == nil || limit < *own) {
+			warn(true, key, effect)
+		}
+	}
+	length("max-length", q.MaxLength)
+	length("max-length-bytes", q.MaxLengthBytes)
+	if limit, ok := argument.Integer(e.Definition["delivery-limit"]); ok && limit >= 0 && q.QueueType() == topology.Quorum && (q.DeliveryLimit == nil || limit < *q.DeliveryLimit) {
+		warn(true, "delivery-limit", "a message that is looked at more often would be "+gone)
+	}
+	return out
+}
+
+// overflow is what a queue does when it is full: of argument and policy a classic
+// queue heeds the first, a quorum queue the second.
+func overflow(q topology.Queue, e observed.Effective) string {
+	policy, _ := e.Definition["overflow"].(string)
+	if policy == "" || q.QueueType() == topology.Classic && q.Overflow != "" {
+		return q.Overflow
+	}
+	return policy
+}

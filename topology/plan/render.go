@@ -1,0 +1,185 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+)
+
+// maxListed is how many objects of one kind and action are listed one by one.
+const maxListed = 12
+
+var signs = map[Action]string{ActionCreate: "+", ActionSame: "=", ActionConflict: "!", ActionUnverified: "?"}
+
+var kindPlural = map[topology.Kind]string{topology.KindExchange: "exchanges", topology.KindQueue: "queues", topology.KindBinding: "bindings"}
+
+// String renders the plan for people: conflicts first, then objects to create,
+// then unchanged ones. Long lists are cut; Render lists everything.
+func (p Plan) String() string {
+	var b strings.Builder
+	_ = p.Render(&b, false) // a strings.Builder takes everything
+	return b.String()
+}
+
+// Render writes the plan for people. With all, no list is cut.
+func (p Plan) Render(w io.Writer, all bool) error {
+	var b strings.Builder
+	if n := p.Count(ActionUnverified); n > 0 {
+		fmt.Fprintf(&b, "INCOMPLETE: %d bindings could not be verified, because %s does not show them; apply declares them again, which changes nothing if they exist\n", n, p.Source)
+	}
+	for _, a := range []Action{ActionConflict, ActionCreate, ActionUnverified, ActionSame} {
+		for _, kind := range []topology.Kind{topology.KindExchange, topology.KindQueue, topology.KindBinding} {
+			p.renderGroup(&b, a, kind, all)
+		}
+	}
+	for _, line := range groupWarnings(p.Warnings) {
+		b.WriteString("warning: " + line + "\n")
+	}
+	for i, x := range p.Strays {
+		if !all && i == maxListed {
+			fmt.Fprintf(&b, "warning: %d more bindings that nobody described\n", len(p.Strays)-i)
+			break
+		}
+		fmt.Fprintf(&b, "warning: binding %s: nobody described it; %s; %s\n", x, x.Effect(), x.Advice())
+	}
+	if !p.PoliciesChecked {
+		fmt.Fprintf(&b, "note: policies were not checked; reading them needs the management API and a user with the tag policymaker\n")
+	}
+	fmt.Fprintf(&b, "%d to create, %d the same, %d in conflict", p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict))
+	if n := p.Count(ActionUnverified); n > 0 {
+		fmt.Fprintf(&b, ", %d bindings not verified", n)
+	}
+	fmt.Fprintf(&b, " (read by %s)\n", p.Source)
+	if p.Count(ActionConflict) > 0 {
+		b.WriteString("RabbitMQ cannot change an object in place: give the new one another name, or empty and delete the old one.\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (p Plan) renderGroup(b *strings.Builder, a Action, kind topology.Kind, all bool) {
+	listed, more := 0, 0
+	for _, s := range p.Steps {
+		if s.Action != a || s.Kind != kind {
+			continue
+		}
+		// What is the same is listed on demand only, a conflict always.
+		if !all && (a == ActionSame || listed == maxListed && a != ActionConflict) {
+			more++
+			continue
+		}
+		listed++
+		fmt.Fprintf(b, "%s %-10s %s %s\n", signs[a], a, kind, s.Name)
+		for _, m := range s.Mismatches {
+			fmt.Fprintf(b, "      %s\n", m)
+		}
+	}
+	if more > 0 {
+		also := ""
+		if listed > 0 {
+			also = "more "
+		}
+		fmt.Fprintf(b, "%s %-10s %d %s%s\n", signs[a], a, more, also, kindPlural[kind])
+	}
+}
+
+// groupWarnings returns one line for what one policy does to many objects. Kept queues are
+// named, up to maxListed.
+func groupWarnings(warnings []Warning) []string {
+	type group struct {
+		first Warning
+		more  []string
+	}
+	var order []string
+	groups := map[string]*group{}
+	for _, w := range warnings {
+		key := strings.Join([]string{string(w.Kind), w.Policy, w.Key, argument.Format(w.Value), strconv.FormatBool(w.Kept)}, "\x00")
+		if g, ok := groups[key]; ok {
+			g.more = append(g.more, strconv.Quote(w.Name))
+			continue
+		}
+		groups[key] = &group{first: w}
+		order = append(order, key)
+	}
+	lines := make([]string, len(order))
+	for i, key := range order {
+		g := groups[key]
+		lines[i] = g.first.String()
+		switch n := len(g.more); {
+		case n > 0 && n <= maxListed && g.first.Kept:
+			lines[i] += " (and " + strings.Join(g.more, ", ") + ")"
+		case n > 0:
+			lines[i] += fmt.Sprintf(" (and %d more %s)", n, kindPlural[g.first.Kind])
+		}
+	}
+	return lines
+}
+
+type jsonMismatch struct {
+	Argument string `json:"argument"`
+	Want     any    `json:"want"`
+	Have     any    `json:"have"`
+}
+
+type jsonStep struct {
+	Kind       topology.Kind  `json:"kind"`
+	Name       string         `json:"name"`
+	Action     Action         `json:"action"`
+	Messages   int64          `json:"messages,omitempty"`
+	Mismatches []jsonMismatch `json:"mismatches,omitempty"`
+}
+
+type jsonWarning struct {
+	Kind   topology.Kind `json:"kind"`
+	Name   string        `json:"name"`
+	Policy string        `json:"policy,omitempty"`
+	Key    string        `json:"key,omitempty"`
+	Value  any           `json:"value,omitempty"`
+	Effect string        `json:"effect"`
+	Advice string        `json:"advice"`
+}
+
+type jsonStray struct {
+	Exchange   string `json:"exchange"`
+	Queue      string `json:"queue,omitempty"`
+	ToExchange string `json:"to_exchange,omitempty"`
+	RoutingKey string `json:"routing_key"`
+	Effect     string `json:"effect"`
+	Advice     string `json:"advice"`
+}
+
+// MarshalJSON returns {"source":…,"policies_checked":…,"create":n,"same":n,
+// "conflict":n,"unverified":n,"steps":[…],"warnings":[…],"strays":[…]}.
+func (p Plan) MarshalJSON() ([]byte, error) {
+	steps := make([]jsonStep, len(p.Steps))
+	for i, s := range p.Steps {
+		steps[i] = jsonStep{Kind: s.Kind, Name: s.Name, Action: s.Action, Messages: s.Messages}
+		for _, m := range s.Mismatches {
+			steps[i].Mismatches = append(steps[i].Mismatches, jsonMismatch(m))
+		}
+	}
+	warnings := make([]jsonWarning, len(p.Warnings))
+	for i, w := range p.Warnings {
+		warnings[i] = jsonWarning{w.Kind, w.Name, w.Policy, w.Key, w.Value, w.Effect, w.Advice}
+	}
+	strays := make([]jsonStray, len(p.Strays))
+	for i, x := range p.Strays {
+		strays[i] = jsonStray{x.Exchange, x.Queue, x.ToExchange, x.RoutingKey, x.Effect(), x.Advice()}
+	}
+	return json.Marshal(struct {
+		Source          string        `json:"source"`
+		PoliciesChecked bool          `json:"policies_checked"`
+		Create          int           `json:"create"`
+		Same            int           `json:"same"`
+		Conflict        int           `json:"conflict"`
+		Unverified      int           `json:"unverified"`
+		Steps           []jsonStep    `json:"steps"`
+		Warnings        []jsonWarning `json:"warnings"`
+		Strays          []jsonStray   `json:"strays"`
+	}{p.Source, p.PoliciesChecked, p.Count(ActionCreate), p.Count(ActionSame), p.Count(ActionConflict), p.Count(ActionUnverified), steps, warnings, strays})
+}

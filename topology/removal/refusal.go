@@ -1,0 +1,190 @@
+package removal
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
+)
+
+// QueueCount is what is in a queue, or in the plugin's exchange.
+type QueueCount struct {
+	Queue     string `json:"queue"`
+	Messages  int64  `json:"messages"`
+	Consumers int64  `json:"consumers,omitempty"`
+	// Delay reports whether the messages wait there for their delay.
+	Delay bool `json:"delay"`
+}
+
+// String is "2 messages" or, without any, "1 consumer".
+func (c QueueCount) String() string {
+	if c.Messages > 0 {
+		return counted(c.Messages, "message")
+	}
+	return counted(c.Consumers, "consumer")
+}
+
+// ErrNotEmpty is wrapped by every *NotEmptyError.
+var ErrNotEmpty = errors.New("queues hold messages")
+
+// NotEmptyError lists the queues that hold messages, for which Destroy refuses.
+type NotEmptyError struct {
+	Queues []QueueCount // those that are not empty
+	Total  int64
+	Bound  *int64 // Options.Messages
+}
+
+func (e *NotEmptyError) add(c QueueCount) {
+	e.Queues = append(e.Queues, c)
+	e.Total += c.Messages
+}
+
+func (e *NotEmptyError) Error() string {
+	var delayed int64
+	for _, q := range e.Queues {
+		if q.Delay {
+			delayed += q.Messages
+		}
+	}
+	advice := "let them drain"
+	if e.Bound != nil {
+		advice = fmt.Sprintf("at most %d may be deleted", *e.Bound)
+	}
+	return fmt.Sprintf("refused: %s in %s, %d of them waiting in delay queues (%s); %s",
+		counted(e.Total, "message"), counted(int64(len(e.Queues)), "queue"), delayed, listCounts(e.Queues, func(q QueueCount) int64 { return q.Messages }), advice)
+}
+
+// Unwrap makes errors.Is(err, ErrNotEmpty) true.
+func (e *NotEmptyError) Unwrap() error { return ErrNotEmpty }
+
+// ErrConsumers is wrapped by every *ConsumersError.
+var ErrConsumers = errors.New("queues have consumers")
+
+// ConsumersError lists the queues with consumers among those to be deleted.
+type ConsumersError struct{ Queues []QueueCount }
+
+func (e *ConsumersError) Error() string {
+	return fmt.Sprintf("refused: consumers are attached (%s); stop them first",
+		listCounts(e.Queues, func(q QueueCount) int64 { return q.Consumers }))
+}
+
+// Unwrap makes errors.Is(err, ErrConsumers) true.
+func (e *ConsumersError) Unwrap() error { return ErrConsumers }
+
+// maxListed is how many queues a refusal names.
+const maxListed = 12
+
+// listCounts is "orders 2, mails 1", cut where it gets long.
+func listCounts(queues []QueueCount, count func(QueueCount) int64) string {
+	var parts []string
+	for _, q := range queues[:min(len(queues), maxListed)] {
+		parts = append(parts, fmt.Sprintf("%s %d", q.Queue, count(q)))
+	}
+	if more := len(queues) - maxListed; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more queues", more))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// ErrUnseen is the reason why Destroy refuses without the management API.
+var ErrUnseen = errors.New("AMQP alone does not show unacknowledged messages, messages in transit between queues, or other users of the layout")
+
+// errHeld is the like of the plugin's exchange.
+var errHeld = errors.New("the number of messages in the x-delayed-message exchange cannot be read")
+
+// errUncounted is the like of the native strategy's queues, with Force too.
+var errUncounted = fmt.Errorf("messages that wait for an instant are not counted by AMQP; give the management API: %w", ErrUnseen)
+
+// refusal is why nothing may be touched: messages and consumers, a broker that
+// shows too little, and destinations that are others' of the same names.
+func (x *remover) refusal(steps []Step) error {
+	going := slices.DeleteFunc(slices.Clone(steps), func(s Step) bool { return s.Action != ActionDelete })
+	errs := []error{x.notEmpty(going), x.consumed(going), x.uncounted(going)}
+	if !x.opts.Force {
+		errs = append(errs, x.hidden(going), x.conflicts(going))
+	}
+	return errors.Join(errs...)
+}
+
+// notEmpty is the error of messages that may not go, or not so many.
+func (x *remover) notEmpty(going []Step) error {
+	full := &NotEmptyError{Bound: x.opts.Messages}
+	refused := false
+	for _, s := range going {
+		if s.Messages > 0 {
+			full.add(s.count())
+			refused = refused || !x.forced(s.part)
+		}
+	}
+	if refused || x.opts.Messages != nil && full.Total > *x.opts.Messages {
+		return full
+	}
+	return nil
+}
+
+func (x *remover) consumed(going []Step) error {
+	busy := &ConsumersError{}
+	for _, s := range going {
+		if s.Consumers > 0 && !x.forced(s.part) {
+			busy.Queues = append(busy.Queues, s.count())
+		}
+	}
+	if len(busy.Queues) == 0 {
+		return nil
+	}
+	return busy
+}
+
+func (s Step) count() QueueCount {
+	return QueueCount{Queue: s.Name, Messages: s.Messages, Consumers: s.Consumers, Delay: s.part == ownPart}
+}
+
+// hidden is what cannot be seen of what is going.
+func (x *remover) hidden(going []Step) error {
+	var errs []error
+	for _, s := range going {
+		if have := x.live.Exchanges[s.Name]; s.Kind == topology.KindExchange && x.delayed(s.Name) && !have.HeldKnown {
+			errs = append(errs, errHeld)
+		}
+	}
+	if len(going) > 0 && !x.live.BindingsKnown {
+		errs = append(errs, ErrUnseen)
+	}
+	return errors.Join(errs...)
+}
+
+// uncounted is the error of queues whose messages AMQP does not count: who forces
+// something must still be told how many go.
+func (x *remover) uncounted(going []Step) error {
+	native := slices.ContainsFunc(going, func(s Step) bool {
+		l, ok := naming.LayoutOf(x.opts.Prefix, s.Name)
+		return ok && l.Native() && s.Kind == topology.KindQueue
+	})
+	if native && !x.live.BindingsKnown {
+		return errUncounted
+	}
+	return nil
+}
+
+func (x *remover) delayed(exchange string) bool {
+	e, _ := x.t.Exchange(exchange)
+	return e.Kind == argument.DelayedExchange
+}
+
+// conflicts are the destinations' queues and the file's own objects that are not
+// the ones described. The names of delay queues belong to the strategies, however
+// they were declared.
+func (x *remover) conflicts(going []Step) error {
+	declared := map[object]bool{}
+	for _, s := range going {
+		declared[s.object()] = s.part == declaredPart
+	}
+	p := plan.Compare(x.t, x.live)
+	p.Steps = slices.DeleteFunc(p.Steps, func(s plan.Step) bool { return !declared[object{s.Kind, s.Name}] })
+	return p.Refusal(true)
+}

@@ -1,0 +1,105 @@
+package removal
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Render writes the removal for people: what would go, layout by layout, then
+// what would stay and why. With all, nothing is summed up.
+func (r Plan) Render(w io.Writer, all bool) error {
+	groups := r.groups(all)
+	var b strings.Builder
+	for _, a := range []Action{ActionDelete, ActionKeep} {
+		for _, g := range groups {
+			if g.Action == a {
+				fmt.Fprintf(&b, "%-7s %s\n", a, g)
+			}
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// group are objects that are told of together: the first, and how many.
+type group struct {
+	Step
+	counts map[topology.Kind]int
+}
+
+// groups puts together what has one line. What holds messages has its own, and so
+// has what is no layout's.
+func (r Plan) groups(all bool) []*group {
+	var order []*group
+	groups := map[string]*group{}
+	for _, s := range r.Steps {
+		if s.Action == ActionAbsent {
+			continue
+		}
+		key := strings.Join([]string{string(s.Action), s.Layout, s.Reason}, "\x00")
+		if all || s.Messages+s.Consumers > 0 || s.Layout == "" && s.Kind != topology.KindBinding {
+			key += "\x00" + string(s.Kind) + s.Name
+		}
+		g := groups[key]
+		if g == nil {
+			g = &group{s, map[topology.Kind]int{}}
+			groups[key], order = g, append(order, g)
+		}
+		g.counts[s.Kind]++
+	}
+	return order
+}
+
+func (g *group) String() string {
+	text := g.subject()
+	if g.Messages > 0 {
+		text += ", with " + counted(g.Messages, "message")
+	}
+	if g.Consumers > 0 {
+		text += ", with " + counted(g.Consumers, "consumer")
+	}
+	if g.Reason != "" {
+		text += ": " + g.Reason
+	}
+	return text
+}
+
+// subject is the object, or "3 queues, 1 binding of delay.ttl".
+func (g *group) subject() string {
+	if len(g.counts) == 1 && g.counts[g.Kind] == 1 {
+		return string(g.Kind) + " " + g.Name
+	}
+	var parts []string
+	for _, k := range []topology.Kind{topology.KindQueue, topology.KindExchange, topology.KindBinding} {
+		if n := g.counts[k]; n > 0 {
+			parts = append(parts, counted(int64(n), string(k)))
+		}
+	}
+	return strings.Join(parts, ", ") + " of " + cmp.Or(g.Layout, "destinations")
+}
+
+// counted is "1 message" or "2 messages".
+func counted(n int64, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
+// MarshalJSON returns {"kind":…,"name":…,"action":…,"reason":…,"messages":n,"consumers":n},
+// without what is empty.
+func (s Step) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Kind      topology.Kind `json:"kind"`
+		Name      string        `json:"name"`
+		Action    Action        `json:"action"`
+		Reason    string        `json:"reason,omitempty"`
+		Messages  int64         `json:"messages,omitempty"`
+		Consumers int64         `json:"consumers,omitempty"`
+	}{s.Kind, s.Name, s.Action, s.Reason, s.Messages, s.Consumers})
+}

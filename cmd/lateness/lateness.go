@@ -36,7 +36,8 @@ func (r *Record) Add(at, due time.Time) {
 	}
 }
 
-// Summary gives the percentiles, all 0 without a value, and how many were early.
+// Summary returns the percentiles, all 0 without a value, and how many messages were
+// early.
 func (r *Record) Summary() (p Percentiles, early int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,8 +50,8 @@ func (r *Record) Summary() (p Percentiles, early int) {
 	}, r.early
 }
 
-// Percentile is the smallest value that at least that share of all are not above: the
-// nearest rank. The values are sorted, and at least one.
+// Percentile returns the nearest rank: the smallest value that is not exceeded by at
+// least that share of all. The values are sorted, and there is at least one.
 func Percentile[T any](sorted []T, share float64) T {
 	const rounding = 1e-9 // 0.07 of 100 is 7, and not a little more
 	rank := int(math.Ceil(share*float64(len(sorted)) - rounding))

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,10 +14,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// Flags gives a program's root the flags of all its commands, and what checks them.
+// Flags adds the flags of all commands to the root of a program, and their checks.
 func (p *Program) Flags(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
-	root.Args = NoArgs
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return p.check(c) }
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see %s --help%s", err, c.CommandPath(), nearFlag(c, err))
@@ -34,17 +34,48 @@ func (p *Program) Flags(root *cobra.Command) {
 		"queue-type": {"quorum", "classic"},
 		"log-level":  {"debug", "info", "warn", "error"},
 	} {
-		_ = root.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flags exist
+		complete(root, name, values)
 	}
 }
 
-// Given tells whether a flag of the command was given.
+// choices is the annotation of a flag that takes one of a few words.
+const choices = "rabbitdelay_choices"
+
+// Choice adds a flag that takes one of words, which its help lists after usage and
+// a shell completes. Other words are refused before the command runs.
+func Choice(c *cobra.Command, target *string, name, value, usage string, words ...string) {
+	f := c.Flags()
+	f.StringVar(target, name, value, usage+oneOf(words))
+	_ = f.SetAnnotation(name, choices, words) // the flag exists
+	complete(c, name, words)
+}
+
+// complete has a shell complete a flag's words.
+func complete(c *cobra.Command, name string, words []string) {
+	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+}
+
+// oneOf returns "a, b or c".
+func oneOf(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// Exclusive returns an error if two flags were given that exclude each other.
+func (p *Program) Exclusive(a, b string) error {
+	if p.Given(a) && p.Given(b) {
+		return fmt.Errorf("both --%s and --%s; give one", a, b)
+	}
+	return nil
+}
+
+// Given reports whether a flag of the command was given.
 func (p *Program) Given(flag string) bool { return p.flags(flag) }
 
-// check is for every command before it runs.
+// check runs before every command.
 func (p *Program) check(c *cobra.Command) error {
 	p.flags = c.Flags().Changed
-	if err := checkEmpty(c); err != nil {
+	if err := cmp.Or(checkEmpty(c), checkChoices(c)); err != nil {
 		return err
 	}
 	if _, err := zapcore.ParseLevel(p.LogLevel); err != nil {
@@ -70,16 +101,33 @@ func checkEmpty(c *cobra.Command) error {
 	return empty
 }
 
-// hideZeros keeps a default of 0s, which means nothing or what the flag's help says, out
-// of the help, as pflag does with other zero values.
-func hideZeros(c *cobra.Command) {
+// checkChoices finds a word that is none of its flag's.
+func checkChoices(c *cobra.Command) (wrong error) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if words := f.Annotations[choices]; words != nil && wrong == nil && !slices.Contains(words, f.Value.String()) {
+			wrong = fmt.Errorf("--%s: %q; expected %s", f.Name, f.Value, oneOf(words))
+		}
+	})
+	return wrong
+}
+
+// finish completes a command and those below it: without Args they take no
+// arguments, a group prints its help, and the help shows no default of 0s, which means
+// nothing, or what the usage of the flag names.
+func finish(c *cobra.Command) {
+	if c.Args == nil {
+		c.Args = NoArgs
+	}
+	if c.RunE == nil {
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if f.DefValue == "0s" {
 			f.DefValue = ""
 		}
 	})
 	for _, sub := range c.Commands() {
-		hideZeros(sub)
+		finish(sub)
 	}
 }
 
@@ -100,7 +148,7 @@ func NoArgs(c *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q; see %s --help%s", yamldoc.Clip(args[0]), c.CommandPath(), config.DidYouMean(args[0], names))
 }
 
-// nearFlag says which flag may have been meant.
+// nearFlag returns a hint at the flag that may have been meant.
 func nearFlag(c *cobra.Command, err error) string {
 	name, ok := strings.CutPrefix(err.Error(), "unknown flag: ")
 	if !ok {

@@ -1,5 +1,7 @@
-// Package program is what rabbitdelay's programs have in common: the flags of all
-// their commands, the settings that these lead to, and how a run ends.
+// Package program has what the programs rabbitdelay and rabbitdelay-lab share: the
+// flags of all their commands (flags.go), the settings that these lead to
+// (settings.go), and how a run ends (program.go). It knows no command, and neither
+// broker nor database.
 package program
 
 import (
@@ -34,7 +36,7 @@ type Program struct {
 	flags                          func(name string) bool // whether a flag was given
 }
 
-// New is a program that reads its settings from flags and prints to t.
+// New returns a program that reads its settings from flags and prints to t.
 func New(t *term.Terminal) *Program {
 	return &Program{Terminal: t, flags: func(string) bool { return false }}
 }
@@ -54,7 +56,7 @@ func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string,
 	t, end := term.New(ctx, stdin, stdout, stderr)
 	defer end()
 	c := root(New(t))
-	hideZeros(c)
+	finish(c)
 	t.Name = c.Name()
 	c.SetArgs(args)
 	c.SetIn(stdin)
@@ -94,7 +96,7 @@ type StatusError struct {
 
 func (s *StatusError) Error() string { return fmt.Sprintf("exit status %d", s.Code) }
 
-// Unwrap gives what is printed.
+// Unwrap returns Err.
 func (s *StatusError) Unwrap() error { return s.Err }
 
 // Exit ends the program with a code; what happened has been printed.

@@ -36,12 +36,20 @@ func (p *Program) Load(more map[string]config.Override, defaults map[string]stri
 	return config.Load(config.Source{File: file, Overrides: overrides, Defaults: defaults})
 }
 
-// Database is the setting that a command's flag --db stands for.
+// Database returns the setting that the flag --db of a command stands for.
 func (p *Program) Database(db string) map[string]config.Override {
 	if !p.Given("db") {
 		return nil
 	}
 	return map[string]config.Override{"database.url": {Value: db, Origin: "--db"}}
+}
+
+// LogBeginning has the logs say when a process began that runs for weeks, unless
+// --log-level was given.
+func (p *Program) LogBeginning() {
+	if !p.Given("log-level") {
+		p.LogLevel = "info"
+	}
 }
 
 // Logger writes to standard error.

@@ -1,10 +1,13 @@
 package term
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"golang.org/x/term"
 )
@@ -25,7 +28,7 @@ func (i *input) Read(p []byte) (int, error) {
 	return copy(p, b), err
 }
 
-// until is what read gives, or the end of ctx.
+// until returns what read returns, or the end of ctx.
 func until(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -47,7 +50,27 @@ func until(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	}
 }
 
-// Secret asks on the terminal that is standard input for what is not shown.
+// Interactive reports whether somebody can be asked: whether standard input is a
+// terminal.
+func (t *Terminal) Interactive() bool { return Is(t.Stdin) }
+
+// Ask asks on standard error, and returns a line of standard input, empty at its
+// end.
+func (t *Terminal) Ask(question string) (string, error) {
+	if _, err := fmt.Fprint(t.Stderr, question); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(t.Stdin).ReadString('\n')
+	switch {
+	case errors.Is(err, io.EOF):
+		err = nil
+	case err != nil:
+		_, _ = fmt.Fprintln(t.Stderr) // ends the question's line
+	}
+	return strings.TrimSpace(line), err
+}
+
+// Secret asks on the terminal that is standard input, without showing the answer.
 func (t *Terminal) Secret(ctx context.Context, question string) ([]byte, error) {
 	in, ok := unwrap(t.Stdin).(*os.File)
 	if !ok {

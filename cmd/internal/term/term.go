@@ -1,5 +1,6 @@
-// Package term prints what commands have to say: results to standard output, for
-// people or as JSON, and everything else to standard error.
+// Package term prints the output of commands: results to standard output, as text
+// for people (table.go) or as JSON, and everything else to standard error. input.go
+// asks, progress.go shows how far something is.
 package term
 
 import (
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
@@ -27,13 +29,13 @@ type Terminal struct {
 	Stdout, Stderr io.Writer
 	JSON, Quiet    bool
 
-	waiting atomic.Bool // there is a line that a note takes the place of
+	waiting atomic.Bool // there is a line whose place a note takes
 	lost    atomic.Pointer[error]
 }
 
-// New gives a terminal whose standard error several goroutines may write to. What
-// comes after the function returned is called is dropped. What waits for standard
-// input gets ctx's error when that ends.
+// New returns a terminal whose standard error several goroutines may write to, and
+// the function that ends it: what is written later is dropped. Whatever waits for
+// standard input gets the error of ctx when that ends.
 func New(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (t *Terminal, end func()) {
 	errs := &serialWriter{w: stderr}
 	return &Terminal{Stdin: &input{ctx, stdin}, Stdout: stdout, Stderr: errs}, errs.end
@@ -49,7 +51,7 @@ func (t *Terminal) PrintJSON(v any) error {
 	return err
 }
 
-// Printf writes to standard output for people. Lost has its error.
+// Printf writes to standard output for people. Lost returns its error.
 func (t *Terminal) Printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(t, format, args...)
 }
@@ -63,8 +65,8 @@ func (t *Terminal) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Lost is why something that Printf or Write had to write is missing on standard
-// output, nil if nothing is.
+// Lost returns why something that Printf or Write had to write is missing on
+// standard output, nil if nothing is.
 func (t *Terminal) Lost() error {
 	if err := t.lost.Load(); err != nil {
 		return *err
@@ -72,7 +74,7 @@ func (t *Terminal) Lost() error {
 	return nil
 }
 
-// Notef tells on standard error what is going on: a line, or with --json an object.
+// Notef writes to standard error what is going on: a line, or with --json an object.
 func (t *Terminal) Notef(format string, args ...any) {
 	if t.Quiet {
 		return
@@ -103,17 +105,16 @@ func (t *Terminal) PrintError(err error) {
 		return
 	}
 	if _, ok := errors.AsType[*config.Error](err); !ok {
-		text = OneLine(text)
+		text = shown.OneLine(text)
 	}
 	_, _ = fmt.Fprintf(t.Stderr, "%s: %s\n", t.Name, text)
 }
 
-// hidden is what user:password@ looks like in a URL. What quotes an argument, such
-// as the parser of flags, does not know that it is one.
+// hidden matches user:password@ in a URL: an error may quote an argument without
+// knowing that it is one, as the parser of flags does.
 var hidden = regexp.MustCompile(`(://[^\s:/@"']*:)[^\s"']*@`)
 
-// Waiting shows on a terminal what takes a while; the function returned takes it
-// off the screen.
+// Waiting shows on a terminal what takes a while, until done is called.
 func (t *Terminal) Waiting(what string) (done func()) {
 	if t.Quiet || !Is(t.Stderr) {
 		return func() {}
@@ -129,13 +130,13 @@ func (t *Terminal) clear() {
 	}
 }
 
-// Is tells whether a stream is a terminal.
+// Is reports whether a stream is a terminal.
 func Is(stream any) bool {
 	f, ok := unwrap(stream).(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// unwrap is what the process was given as the stream.
+// unwrap returns what the process was given as the stream.
 func unwrap(stream any) any {
 	switch s := stream.(type) {
 	case *serialWriter:
@@ -146,7 +147,7 @@ func unwrap(stream any) any {
 	return stream
 }
 
-// Size is the number of columns and rows of a terminal, 0 when they are not known.
+// Size returns the number of columns and rows of a terminal, 0 if they are unknown.
 func Size(stream any) (columns, rows int) {
 	if f, ok := stream.(*os.File); ok {
 		if columns, rows, err := term.GetSize(int(f.Fd())); err == nil {
@@ -156,13 +157,8 @@ func Size(stream any) (columns, rows int) {
 	return 0, 0
 }
 
-// OneLine joins the lines of a joined error.
-func OneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' }), "; ")
-}
-
-// serialWriter lets the loggers of a run, its connections and its own messages
-// share one writer, and drops what comes after the run has ended.
+// serialWriter is a writer that the loggers of a run, its connections and its own
+// messages share. It drops what comes after the run has ended.
 type serialWriter struct {
 	mu    sync.Mutex
 	w     io.Writer

@@ -41,7 +41,7 @@ func (s *stage) openConsole(ctx context.Context) error {
 	return nil
 }
 
-// look says how the console looks at the broker.
+// look returns what the console looks at the broker with.
 func (s *stage) look(ctx context.Context) (src status.Source, err error) {
 	c := *s.cfg
 	c.Broker.ConnectionName = s.name + " console"

@@ -75,8 +75,8 @@ func (p *posts) entries() []entry {
 	}
 }
 
-// showLedger compares what was done with what the database holds. Its error says
-// which promises were broken.
+// showLedger compares what was done with what the database holds. Its error names
+// the broken promises.
 func (s *stage) showLedger(ctx context.Context) error {
 	orders, broken := s.account(ctx, "orders", s.Orders, s.orders.entries(), &s.orders.late)
 	posts, wrong := s.account(ctx, "posts", s.Posts, s.posts.entries(), &s.posts.published)
@@ -91,8 +91,8 @@ func (s *stage) showLedger(ctx context.Context) error {
 	return errors.Join(s.PrintJSON(json.RawMessage(line+"}")), broken, wrong)
 }
 
-// account counts for one story, and prints for people or gives the members of an
-// object of JSON.
+// account counts for one story, and prints the counts for people or returns them as
+// the members of a JSON object.
 func (s *stage) account(ctx context.Context, story string, told int, entries []entry, late *lateness.Record) (members string, err error) {
 	var text, broken, list []string
 	for _, e := range entries {

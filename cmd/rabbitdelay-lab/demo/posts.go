@@ -30,15 +30,15 @@ var postTables = []string{
 	"publications (post_id VARCHAR(64) NOT NULL, at_ms BIGINT NOT NULL)",
 }
 
-// change is what an author does to a post. Its instants are parts of the time from
-// the post's writing until it was first to be published.
+// change is an act of an author on a post. Its instants are fractions of the time
+// from the writing of the post to its first due instant.
 type change struct {
 	at float64
 	do func(p *posts, ctx context.Context, tx *sql.Tx, id string, to time.Time) error
 	to float64
 }
 
-// fates are those of twenty posts.
+// fates are the changes to twenty posts.
 var fates = [20][]change{
 	0:  {},                          // rolled back
 	1:  {{0.4, (*posts).move, 1.4}}, // later

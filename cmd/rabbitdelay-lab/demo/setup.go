@@ -1,7 +1,7 @@
-// Package demo tells two stories with the SDK, on a real broker and a real
-// database: orders.go and posts.go are what an application would write, setup.go
-// is what they play on, console.go shows it, ledger.go compares what was done with
-// what came of it.
+// Package demo runs two stories with the SDK, on a real broker and a real
+// database. orders.go and posts.go have the code that an application would have,
+// setup.go what they run on, console.go the console beside them, and ledger.go
+// compares what was done with what came of it.
 package demo
 
 import (
@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,7 +43,7 @@ type Options struct {
 	Hold          bool   // the console stays open after the stories
 }
 
-// stage is what the stories play on.
+// stage is the broker, the database and the clients that the stories run on.
 type stage struct {
 	*program.Program
 	Options
@@ -61,7 +62,7 @@ type stage struct {
 	sent, handled atomic.Int64 // messages
 }
 
-// Run tells the stories and prints the ledger. What it made is removed at the end,
+// Run runs the stories and prints the ledger. What it made is removed at the end,
 // also after an error or Ctrl-C. It fails when a promise was broken.
 func Run(ctx context.Context, p *program.Program, o Options) (err error) {
 	s := &stage{Program: p, Options: o, name: "rabbitdelay-demo-" + uuid.NewString()[:8]}
@@ -141,7 +142,7 @@ func (s *stage) makeFile() (config.URL, error) {
 	return config.URL("sqlite:" + filepath.Join(dir, "demo.db")), err
 }
 
-// makeSchema makes what MySQL calls a database, and gives the URL to it.
+// makeSchema creates a schema, which MySQL calls a database, and returns its URL.
 func (s *stage) makeSchema(ctx context.Context, u config.URL) (config.URL, error) {
 	server, dialect, err := config.OpenDB(u)
 	if err != nil {
@@ -206,7 +207,7 @@ func (s *stage) wipe(ctx context.Context, strategy amqpx.Strategy) error {
 		return err
 	}
 	defer conn.Close()
-	all.Exchanges = append(all.Exchanges, topology.Exchange{Name: topology.DeclaredExchange(s.name, strategy.Topology())})
+	all.Exchanges = append(all.Exchanges, topology.Exchange{Name: live.DeclaredExchange(s.name, strategy.Topology())})
 	return live.Broker{Conn: conn}.Wipe(ctx, all)
 }
 
@@ -221,7 +222,7 @@ func (s *stage) work(ctx context.Context, all *errgroup.Group) {
 	}
 }
 
-// play tells the stories side by side, until all has happened.
+// play runs the stories side by side, until everything has happened.
 func (s *stage) play(ctx context.Context) error {
 	working, stop := context.WithCancel(ctx)
 	defer stop()
@@ -255,7 +256,7 @@ func (s *stage) play(ctx context.Context) error {
 }
 
 // settle waits until no task is pending and every message was handled, or none can
-// be expected any more: the ledger says then what is missing.
+// be expected any more: the ledger then shows what is missing.
 func (s *stage) settle(ctx context.Context) error {
 	for patience := time.Now().Add(30 * time.Second); time.Now().Before(patience); {
 		var pending int
@@ -268,7 +269,8 @@ func (s *stage) settle(ctx context.Context) error {
 	return nil
 }
 
-// pauseUntil tells whether the instant came before the end of the context.
+// pauseUntil waits, and reports whether the instant came before the end of the
+// context.
 func pauseUntil(ctx context.Context, at time.Time) bool {
 	select {
 	case <-time.After(time.Until(at)):
@@ -280,6 +282,9 @@ func pauseUntil(ctx context.Context, at time.Time) bool {
 
 // exec runs a statement with question marks for placeholders.
 func (s *stage) exec(ctx context.Context, ex schedule.Executor, query string, args ...any) error {
-	_, err := ex.ExecContext(ctx, s.dialect.Bind(query), args...)
+	for n := 1; s.dialect == idempotency.PostgreSQL && strings.Contains(query, "?"); n++ {
+		query = strings.Replace(query, "?", "$"+strconv.Itoa(n), 1)
+	}
+	_, err := ex.ExecContext(ctx, query, args...)
 	return err
 }

@@ -23,21 +23,7 @@ sorted set polled every second, and the x-delayed-message plugin. Its results
 are ratios of the two.
 
 Scenarios, all unless some are named:
-  publish   confirmed publishing beside the raw client
-  consume   bare, idempotent and task handlers beside the raw client
-  telemetry Send and a bare handler with and without OpenTelemetry
-  schedule  writing and relaying tasks beside plain rows and SendBatch, and their
-            lateness beside destinations that take no messages
-  bulk      moving many tasks at once, and the relay's lateness meanwhile
-  console   how long pages take beside many tasks, and what 100 browsers cost
-  latency   lateness at a steady rate beside polling and the plugin
-  sustain   the highest rate with a p99 lateness under 1 s, by layout, and the plugin's
-  native    lateness at rising rates by the native strategy and the buckets, on a
-            broker that delays by an instant (RabbitMQ 4.4)
-  cost      the broker's processor time per message and hop, by layout
-  declare   the time to declare a layout, and the memory that it takes
-  pending   memory, disk and publish rate while messages pile up
-
+` + bench.Help() + `
 The broker is the one at --url or AMQP_URL, which gets queues with names of their
 own that are removed; else a container or a private node is started. PostgreSQL
 and Redis are started from the installed programs; without them their baselines
@@ -62,7 +48,7 @@ The exit code is 0 even when targets are missed, because they depend on the mach
 	f.IntVar(&o.Pending, "pending", 0, "waiting messages of pending, and tasks that bulk moves and console shows (default 1000000)")
 	f.IntVar(&o.Body, "body", 0, "bytes of each body (default 256)")
 	f.IntVar(&o.Concurrency, "concurrency", 0, "handlers of consume (default 64)")
-	f.StringVar(&report, "report", "", "write plots and a page, index.html, into this folder")
+	f.StringVar(&report, "report", "", "write result.json with every value, and the tables as result.md, into this folder")
 	return c
 }
 
@@ -101,10 +87,10 @@ func (a *app) showBench(result *bench.Result, report string) error {
 		if err := result.WriteReport(report); err != nil {
 			return fmt.Errorf("--report: %w", err)
 		}
-		a.Notef("report: %s", strings.TrimSuffix(report, "/")+"/index.html")
+		a.Notef("report: %s", strings.TrimSuffix(report, "/")+"/result.md")
 	}
 	if a.JSON {
 		return a.PrintJSON(result)
 	}
-	return result.WriteTable(a.Stdout)
+	return result.Write(a.Stdout, bench.Text)
 }

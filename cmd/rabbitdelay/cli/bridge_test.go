@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/bridge"
 )
 
 // A bridge runs until it is stopped, answers probes meanwhile, and says what it did.
@@ -49,7 +50,7 @@ func TestBridge(t *testing.T) {
 	if code := <-ended; code != 0 {
 		t.Fatalf("exit code %d: %s", code, errs.String())
 	}
-	var got bridged
+	var got bridge.Stats
 	if err := json.Unmarshal([]byte(out.String()), &got); err != nil || got.Delayed != 1 || got.Delivered != 2 || got.Dead != 0 {
 		t.Errorf("result %q, %v", out.String(), err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 )
 
 // byHand is a broker in memory and the command line on it.
@@ -148,14 +149,16 @@ func TestConsumeTouchesNoOthers(t *testing.T) {
 }
 
 // A message that another program put into the queue before its time is printed
-// as it is, and said so once; what is a clock's difference early is waited for.
+// as it is, and said so once; what is early by a clock's difference or its lead is waited for.
 func TestConsumeOfEarlyMessages(t *testing.T) {
 	b := newByHand(t)
-	for _, in := range []time.Duration{time.Hour, 2 * time.Hour, maxHold - time.Millisecond} {
+	for _, in := range []time.Duration{time.Hour, 2 * time.Hour, 19 * time.Millisecond} {
 		b.fillWith(t, "orders", amqp.Publishing{MessageId: in.String(), Headers: amqp.Table{amqpx.HeaderDue: time.Now().Add(in).UnixMilli()}})
 	}
-	code, stdout, stderr := b.run(t, "consume", "--queue", "orders", "--count", "3", "--timeout", "1m", "--json")
-	if n := b.ready(t, "orders"); code != 0 || n != 0 || !strings.Contains(stdout, `{"received":3,"early":2,`) {
+	led := amqp.Table{amqpx.HeaderDue: time.Now().Add(500 * time.Millisecond).UnixMilli(), amqpx.HeaderLead: int64(1000)}
+	b.fillWith(t, "orders", amqp.Publishing{MessageId: "with a lead", Headers: led})
+	code, stdout, stderr := b.run(t, "consume", "--queue", "orders", "--count", "4", "--timeout", "1m", "--json")
+	if n := b.ready(t, "orders"); code != 0 || n != 0 || !strings.Contains(stdout, `{"received":4,"early":2,`) {
 		t.Errorf("exit %d, %d left, output %s", code, n, stdout)
 	}
 	var e struct{ Note string }
@@ -173,11 +176,11 @@ func TestConsumeCreatesNoMoreThanNeeded(t *testing.T) {
 		t.Errorf("exit %d, errors %s", code, stderr)
 	}
 	code, _, stderr = b.run(t, "consume", "--queue", "mail.dead", "--count", "1", "--timeout", "10ms")
-	if code != exitTimeout || stderr != "created queue mail.dead\n" {
+	if code != app.ExitTimeout || stderr != "created queue mail.dead\n" {
 		t.Errorf("exit %d, errors %s", code, stderr)
 	}
 	code, _, stderr = b.run(t, "consume", "--queue", "try", "--count", "1", "--timeout", "10ms", "--json")
-	if code != exitTimeout || stderr != `{"note":"created queue try and try.dead"}`+"\n" {
+	if code != app.ExitTimeout || stderr != `{"note":"created queue try and try.dead"}`+"\n" {
 		t.Errorf("exit %d, errors %s", code, stderr)
 	}
 	if got := b.Queues(); !slices.Equal(got, []string{"mail.dead", "orders.dead", "try", "try.dead"}) {
@@ -330,7 +333,7 @@ func TestEmptyFlagsAreErrors(t *testing.T) {
 			t.Errorf("%q: exit %d, output %s, errors %s", args, code, stdout, stderr)
 		}
 	}
-	if code, _, stderr := run(t, "", "doctor", "--url", ""); code != exitBlind || !strings.Contains(stderr, "--url is empty") {
+	if code, _, stderr := run(t, "", "doctor", "--url", ""); code != app.ExitUnseen || !strings.Contains(stderr, "--url is empty") {
 		t.Errorf("exit %d, errors %s", code, stderr)
 	}
 	t.Setenv("AMQP_URL", "")

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 )
 
 // hungDatabase accepts connections and says nothing.
@@ -25,9 +27,9 @@ func hungDatabase(t *testing.T) (url string) {
 			go func() { _, _ = io.Copy(io.Discard, c); _ = c.Close() }()
 		}
 	}()
-	before := answering
-	answering = 300 * time.Millisecond
-	t.Cleanup(func() { answering = before })
+	before := app.Answering
+	app.Answering = 300 * time.Millisecond
+	t.Cleanup(func() { app.Answering = before })
 	return "postgres://shop:hunter2@" + l.Addr().String() + "/shop"
 }
 
@@ -62,7 +64,7 @@ func TestServeBesideAHungDatabase(t *testing.T) {
 	_, broker := memoryBroker(t)
 	db := hungDatabase(t)
 	for _, more := range [][]string{nil, {"--no-relay"}} {
-		s := serve(t, append(more, "--db", db, "--url", broker)...)
+		s := startServe(t, append(more, "--db", db, "--url", broker)...)
 		for deadline := time.Now().Add(time.Minute); ; {
 			code, text := s.get("/readyz")
 			if code != 503 {

@@ -9,7 +9,7 @@ import (
 )
 
 // mayBeNull are keys of what is no list, or a list that says so when it is unknown.
-var mayBeNull = []string{"broker", "tasks", "oldest", "oldest_overdue", "dead", "clients", "relays", "clock", "waiting"}
+var mayBeNull = []string{"broker", "tasks", "oldest", "oldest_overdue", "dead", "clients", "relays", "waiting"}
 
 // nulls are the paths of what is null in a value, but may not be.
 func nulls(at string, v any) (list []string) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
@@ -46,7 +48,10 @@ func TestRequeue(t *testing.T) {
 		t.Errorf("one: exit %d, %q\n%s", code, stderr, stdout)
 	}
 	code, stdout, stderr = b.run(t, "requeue", "--queue", "q.dead", "--yes", "--json")
-	var got requeued
+	var got struct {
+		Queue string `json:"queue"`
+		inspect.RequeueReport
+	}
 	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 2 || stderr != "" || got.Queue != "q.dead" || got.Sent != 2 || got.Stayed != 2 || len(got.Results) != 2 {
 		t.Errorf("--json: exit %d, %q, %v\n%s", code, stderr, err, stdout)
 	}
@@ -153,14 +158,15 @@ func TestReviveRemovesTheDeadLetter(t *testing.T) {
 func TestRequeueUsage(t *testing.T) {
 	b := newByHand(t)
 	for args, want := range map[string]string{
-		"":                                       "give one of --queue and --parked",
-		"--queue q --parked":                     "give one of --queue and --parked",
+		"":                                       "give one of --queue, --parked and --from",
+		"--queue q --parked":                     "give one of --queue, --parked and --from",
 		"--queue q --to-queue a --to-exchange b": "give one destination",
 		"--queue q --routing-key b":              "--routing-key is for --to-exchange",
 		"--queue q --in-flight 0":                "expected 1 to 1000",
-		"--queue q --in-flight 2000":             "1 to 1000",
+		"--queue q --in-flight 2000":             "--in-flight: 2000; expected 1 to 1000",
+		"--queue q --reason bogus":               `--reason: "bogus"; expected rejected, attempts,`,
 		"--queue q --header n":                   "expected name=value",
-		"--queue q --to-queue q":                 "another queue",
+		"--queue q --to-queue q":                 `--to-queue: "q"; expected another queue`,
 		"--queue delay.bucket.1s":                "on their way",
 		"--queue q --rate -1":                    "0 or more",
 		"--queue q --limit -1":                   "0 or more",
@@ -203,6 +209,7 @@ func TestDiscard(t *testing.T) {
 	bad[0].MessageId, bad[0].Headers["ids"] = "bad", make([]any, 9000)
 	b.fill(t, "q", 0)
 	b.fillWith(t, "q.dead", append(deadLetters("q", 2, "rejected"), bad...)...)
+	file := filepath.Join(t.TempDir(), "bad.jsonl")
 
 	if code, stdout, stderr := b.run(t, "peek", "--queue", "q.dead"); code != 0 || !strings.Contains(stdout, "3. bad\n   reason   unreadable\n") {
 		t.Errorf("peek: exit %d, %q\n%s", code, stderr, stdout)
@@ -214,14 +221,148 @@ func TestDiscard(t *testing.T) {
 	}{
 		{"requeue --yes", "1 stayed, for an unknown destination: its headers cannot be read", 2, 1},
 		{"consume --count 1 --timeout 20s", "message bad cannot be read, and the message goes back to the queue", 1, 1},
-		{"discard", "give --yes", 1, 1},
+		{"discard --no-save", "give --yes", 1, 1},
+		{"discard --yes", "give --save for the messages", 1, 1},
+		{"discard --yes --save x --no-save", "give --save for the messages", 1, 1},
 		{"discard --reason rejected --dry-run", "looked at 1 of 1 messages", 0, 1},
 		{"discard --reason unreadable --dry-run", "1 would be discarded", 0, 1},
-		{"discard --reason unreadable --yes", "1 discarded", 0, 0},
+		{"discard --reason unreadable --yes --save " + file, "1 discarded", 0, 0},
 	} {
 		code, stdout, stderr := b.run(t, append(strings.Fields(c.args), "--queue", "q.dead")...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.says) || b.ready(t, "q.dead") != c.left {
 			t.Errorf("%s: exit %d, %d left, %q\n%s", c.args, code, b.ready(t, "q.dead"), stderr, stdout)
 		}
+	}
+	code, stdout, stderr := b.run(t, "requeue", "--from", file, "--yes")
+	if code != 2 || !strings.Contains(stdout, "1 stayed, for an unknown destination: its headers cannot be read, wherever it goes") || !strings.Contains(stdout, "(line 1)") {
+		t.Errorf("back: exit %d, %q\n%s", code, stderr, stdout)
+	}
+}
+
+// What was discarded is in a file that its owner alone may read, and from there it goes back,
+// mended or not.
+func TestDiscardAndSendAgain(t *testing.T) {
+	b := newByHand(t)
+	b.fill(t, "q", 0)
+	letters := append(deadLetters("q", 3, "rejected"), deadLetters("gone", 1, "rejected")...)
+	letters[1].Body = []byte{0, 0xff}
+	b.fillWith(t, "q.dead", letters...)
+	file := filepath.Join(t.TempDir(), "q.jsonl")
+
+	code, stdout, stderr := b.run(t, "discard", "--queue", "q.dead", "--yes", "--save", file)
+	if code != 0 || !strings.Contains(stdout, "3 discarded, of q\n") || !strings.Contains(stderr, "4 messages are in "+file) || b.ready(t, "q.dead") != 0 {
+		t.Fatalf("discard: exit %d, %q\n%s", code, stderr, stdout)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	b.fillWith(t, "q.dead", deadLetters("q", 1, "rejected")...)
+	code, _, stderr = b.run(t, "discard", "--queue", "q.dead", "--yes", "--save", file)
+	if code != 1 || !strings.Contains(stderr, file+" is there already, and no file is written over") || b.ready(t, "q.dead") != 1 {
+		t.Errorf("an existing file: exit %d, %q", code, stderr)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mended := strings.Replace(string(text), `"body":"body"`, `"body":"mended"`, 1)
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(mended[:len(mended)-20])
+	code, _, stderr = b.run(t, "requeue", "--from", file, "--yes")
+	if code != 1 || !strings.Contains(stderr, file+":4: it is cut off") || !strings.Contains(stderr, "nothing was sent") || b.ready(t, "q") != 0 {
+		t.Errorf("cut off: exit %d, %q", code, stderr)
+	}
+	write(mended)
+	code, stdout, stderr = b.run(t, "requeue", "--from", file, "--dry-run")
+	if code != 2 || !strings.Contains(stdout, "3 would be sent to q\n") || !strings.Contains(stdout, "1 would stay, for gone: the destination does not exist (line 4)") || b.ready(t, "q") != 0 {
+		t.Errorf("dry: exit %d, %q\n%s", code, stderr, stdout)
+	}
+	code, stdout, stderr = b.run(t, "requeue", "--from", file, "--skip", "1", "--destination", "q", "--yes", "--json")
+	if code != 0 || !strings.Contains(stdout, `"from":"`+file+`"`) || !strings.Contains(stdout, `"sent":2,`) || !strings.Contains(stdout, `"line":4`) {
+		t.Errorf("the others: exit %d, %q\n%s", code, stderr, stdout)
+	}
+	if code, stdout, stderr = b.run(t, "requeue", "--from", file, "--id", "q-0", "--yes"); code != 0 {
+		t.Errorf("one: exit %d, %q\n%s", code, stderr, stdout)
+	}
+	code, stdout, _ = b.run(t, "peek", "--queue", "q", "--json")
+	var bodies []string
+	for line := range strings.Lines(stdout) {
+		var m struct {
+			ID, Body string
+			Base64   string `json:"body_base64"`
+		}
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatal(err)
+		}
+		bodies = append(bodies, m.ID+" "+m.Body+m.Base64)
+	}
+	if want := []string{"q-1 AP8=", "q-2 body", "q-0 mended"}; code != 0 || !slices.Equal(bodies, want) {
+		t.Errorf("exit %d, came %q, want %q", code, bodies, want)
+	}
+}
+
+// Where there is a database, the audit has who did what, and what came of it; where it cannot be
+// written, nothing is done.
+func TestCommandsAreInTheAudit(t *testing.T) {
+	b := newByHand(t)
+	dir := t.TempDir()
+	db := "sqlite:" + filepath.Join(dir, "tasks.db")
+	for _, args := range [][]string{{"migrate", "--db", db}, {"tasks", "add", "--db", db, "--queue", "q", "--delay", "1h", "--id", "t"}} {
+		if code, _, stderr := run(t, "", args...); code != 0 {
+			t.Fatalf("%v: exit %d, %s", args, code, stderr)
+		}
+	}
+	b.fill(t, "q", 0)
+	b.fillWith(t, "q.dead", append(deadLetters("q", 2, "rejected"), deadLetters("gone", 1, "attempts")...)...)
+	for _, args := range []string{
+		"requeue --queue q.dead --header n=secret --yes", "requeue --queue q.dead --dry-run", "requeue --queue q.dead --id q-0 --yes --actor ann",
+		"discard --queue q.dead --destination q --yes --no-save --actor ann", "discard --queue q.dead --yes --save " + dir + " --actor ann",
+		"tasks cancel --queue q --yes --actor bob",
+	} {
+		b.run(t, append(strings.Fields(args), "--db", db)...)
+	}
+	x, _, err := config.OpenDB(config.URL(db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = x.Close() }()
+	rows, err := x.QueryContext(t.Context(), "SELECT who, action, target, detail, result, error, (SELECT COUNT(*) FROM rabbitdelay_audit_tasks WHERE audit_id = id) FROM rabbitdelay_audit ORDER BY id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	want := []string{
+		"@|requeue|q.dead|header n|3 looked at, 0 sent, 0 revived, 0 removed, 0 stayed||0",
+		"ann|requeue|q.dead|id q-0|3 looked at, 1 sent, 0 revived, 0 removed, 0 stayed||0",
+		"ann|discard|q.dead|destination q|2 looked at, 1 discarded, 0 stayed||0",
+		"ann|discard|q.dead|into " + dir + "|0 looked at, 0 discarded, 0 stayed|--save: " + dir + " is there already, and no file is written over; give another name|0",
+		"bob|bulk.cancel||queue=q|1 task changed||1",
+	}
+	var got []string
+	for rows.Next() {
+		var who, action, target, detail, result, why string
+		var tasks int
+		if err := rows.Scan(&who, &action, &target, &detail, &result, &why, &tasks); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(who, "@") {
+			who = "@"
+		}
+		got = append(got, strings.Join([]string{who, action, target, detail, result, why, fmt.Sprint(tasks)}, "|"))
+	}
+	if rows.Err() != nil || !slices.Equal(got, want) {
+		t.Errorf("%v\n%s\nwant\n%s", rows.Err(), strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if _, err := x.ExecContext(t.Context(), "DROP TABLE rabbitdelay_audit"); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := b.run(t, "discard", "--queue", "q.dead", "--yes", "--no-save", "--db", db)
+	if code != 1 || !strings.Contains(stderr, "nothing was done, because it could not be recorded") || b.ready(t, "q.dead") != 1 {
+		t.Errorf("without the table: exit %d, %q", code, stderr)
 	}
 }

@@ -1,27 +1,28 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"io"
+	"runtime"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/layout"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/messages"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/plugin"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/schedules"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/serve"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/tasks"
 	"github.com/rabbitdelay/rabbitdelay/config"
 	_ "github.com/rabbitdelay/rabbitdelay/config/mysql"    // mysql://
 	_ "github.com/rabbitdelay/rabbitdelay/config/postgres" // postgres://
 	_ "github.com/rabbitdelay/rabbitdelay/config/sqlite"   // sqlite:
 )
-
-// Exit codes beside those that every program has.
-const (
-	exitToDo    = 2 // plan: there is something to do; requeue, plugin drain: messages stayed
-	exitTimeout = 3 // consume: fewer messages came than were wanted
-)
-
-// app is one run of the command.
-type app struct{ *program.Program }
 
 // Run executes the command line and returns the process's exit code. Output goes
 // to stdout; errors, logs and progress to stderr.
@@ -30,7 +31,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 func command(p *program.Program) *cobra.Command {
-	a := &app{p}
+	a := &app.App{Program: p, Version: readBuild().Version}
 	version := false
 	root := &cobra.Command{
 		Use:   "rabbitdelay",
@@ -50,9 +51,10 @@ are JSON, one object a line: errors as {"error":"…"}, notes as {"note":"…"}.
 
 Exit codes:
     0  success
-    1  error, wrong usage included; doctor: findings (see --fail-on); trace: nothing is known
-    2  plan: something to create, or not everything could be seen; doctor: not everything could be checked;
-       requeue, plugin drain: messages stayed; status, trace, plugin status: not everything could be seen
+    1  error, wrong usage included; doctor: findings (see --fail-on);
+       trace: nothing is known
+    2  plan: something to create; requeue, plugin drain: messages stayed;
+       plan, doctor, status, trace, plugin status: not everything could be seen
     3  consume: fewer messages came than were wanted
   130  Ctrl-C`,
 		Example: `  rabbitdelay plan
@@ -61,7 +63,7 @@ Exit codes:
   rabbitdelay doctor -f delays.yaml`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if version {
-				return a.printVersion()
+				return printVersion(a)
 			}
 			return c.Help()
 		},
@@ -71,24 +73,108 @@ Exit codes:
 	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
 		err := check(c, args)
 		if c.Name() == "doctor" {
-			return blind(err)
+			return layout.Blind(err)
 		}
 		return err
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
-	root.AddCommand(
-		a.planCommand(), a.applyCommand(), a.destroyCommand(), a.retireCommand(), a.requeueCommand(), a.discardCommand(), a.tasksCommand(), a.schedulesCommand(), a.serveCommand(), a.usersCommand(), a.bridgeCommand(),
-		a.sendCommand(), a.consumeCommand(), a.peekCommand(), a.statusCommand(), a.traceCommand(), a.migrateCommand(), a.doctorCommand(),
-		a.pluginCommand(), a.validateCommand(), a.exportCommand(), a.schemaCommand(), a.settingsCommand(), a.versionCommand(),
-	)
+	for _, act := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Messages:", []*cobra.Command{
+			messages.SendCommand(a), messages.ConsumeCommand(a), messages.PeekCommand(a), messages.ErrorsCommand(a), messages.RequeueCommand(a), messages.DiscardCommand(a), messages.TraceCommand(a),
+		}},
+		{"Tasks of a database:", []*cobra.Command{tasks.Command(a), schedules.Command(a), tasks.MigrateCommand(a)}},
+		{"The broker:", []*cobra.Command{
+			layout.PlanCommand(a), layout.ApplyCommand(a), layout.DestroyCommand(a), layout.RetireCommand(a), layout.StatusCommand(a), layout.DoctorCommand(a),
+		}},
+		{"Services:", []*cobra.Command{serve.Command(a), serve.HealthCommand(a), serve.UsersCommand(a), plugin.BridgeCommand(a)}},
+		{"The plugin:", []*cobra.Command{plugin.Command(a)}},
+		{"Settings and the file:", []*cobra.Command{
+			settingsCommand(a), layout.ValidateCommand(a), layout.ExportCommand(a), layout.SchemaCommand(a), versionCommand(a),
+		}},
+	} {
+		root.AddGroup(&cobra.Group{ID: act.title, Title: act.title})
+		for _, c := range act.commands {
+			c.GroupID = act.title
+			root.AddCommand(c)
+		}
+	}
 	return root
 }
 
-// openWith connects a client by the settings.
-func (a *app) openWith(ctx context.Context, c *config.Config, s amqpx.Strategy) (*amqpx.Client, error) {
-	cfg, err := c.Client(s, a.Logger())
-	if err != nil {
-		return nil, err
+func settingsCommand(a *app.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "settings",
+		Short: "List all settings with their defaults and environment variables",
+		Long: `settings lists all settings: path in the YAML file, type, default, environment
+variable and meaning. Lists in the environment are separated by commas. The
+environment overrides the file; an empty variable counts as not set. The flags
+--url, --strategy, --queue-type and --db set broker.url, delay.strategy,
+delay.queue_type and database.url.
+
+The file's other sections have no variables: exchanges, queues, bindings and
+destinations describe objects on the broker, schedules recurring tasks.`,
+		Example: `  rabbitdelay settings
+  rabbitdelay settings --json | jq -r .variable`,
+		RunE: func(*cobra.Command, []string) error { return printSettings(a) },
 	}
-	return amqpx.Open(ctx, cfg)
+}
+
+// printSettings prints two rows for each setting, or with --json a line.
+func printSettings(a *app.App) error {
+	_, err := term.List(a.Terminal, nil, term.Each(config.Settings()), func(s config.Setting) (any, []string) {
+		return s, []string{s.Path, s.Type, "default " + s.Default + "\n  " + cmp.Or(s.Variable, "(file only)"), "", s.Meaning}
+	})
+	return err
+}
+
+// version is set by the linker for releases: -X …/cli.version=v1.2.3.
+var version string
+
+// build describes the binary.
+type build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func readBuild() build {
+	b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if ok {
+		b.Version = cmp.Or(b.Version, info.Main.Version)
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Revision = s.Value
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
+			}
+		}
+	}
+	b.Version = cmp.Or(b.Version, "(devel)")
+	return b
+}
+
+func versionCommand(a *app.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Example: `  rabbitdelay version --json
+  rabbitdelay --version`,
+		RunE: func(*cobra.Command, []string) error { return printVersion(a) },
+	}
+}
+
+func printVersion(a *app.App) error {
+	b := readBuild()
+	revision := ""
+	if len(b.Revision) >= 12 {
+		revision = " (" + b.Revision[:12] + ")"
+	}
+	return a.Show(b, "rabbitdelay %s%s, %s, %s\n", b.Version, revision, b.Go, b.Platform)
 }

@@ -4,12 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"net"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
@@ -35,6 +34,8 @@ func TestUsageErrors(t *testing.T) {
 		{"send --queue q --at tomorrow", `invalid argument "tomorrow" for "--at" flag: "tomorrow" is no instant; expected one such as 2026-12-24T08:00:00Z, "tomorrow 08:00 Europe/Berlin" or +90m; see rabbitdelay send --help`},
 		{"send --queue q --count 0", "--count: 0; expected 1 or more"},
 		{"send --queue q --concurrency 0", "--concurrency: 0; expected 1 to 1024"},
+		{"send --queue q --delay -1s", "--delay: -1s; expected 0 or more"},
+		{"send --queue q --tolerance -1s", "--tolerance: -1s; expected 0 or more"},
 		{"send --queue q --spread -1s", "--spread: -1s; expected 0 or more"},
 		{"send --queue q --timeout -1s", "--timeout: -1s; expected 0 or more"},
 		{"send --queue q --header novalue", `--header: expected name=value, got "novalue"`},
@@ -73,7 +74,7 @@ func TestUnreachableBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"plan"}, {"apply"}, {"destroy"},
+		{"plan"}, {"apply"}, {"destroy", "--yes"},
 		{"send", "--queue", "q", "--timeout", "300ms"},
 		{"consume", "--queue", "q", "--timeout", "300ms"},
 		{"send", "--queue", "q", "--strategy", "plugin", "--timeout", "300ms"},
@@ -93,6 +94,11 @@ func TestMigratePrint(t *testing.T) {
 		code, stdout, stderr := run(t, "", "migrate", "--db", db, "--print")
 		if code != 0 || !strings.Contains(stdout, "rabbitdelay_processed") || !strings.Contains(stdout, "rabbitdelay_tasks") || stderr != "" {
 			t.Errorf("%s: exit %d, errors %s, output:\n%s", db, code, stderr, stdout)
+		}
+		var script struct{ Database, SQL string }
+		code, asJSON, stderr := run(t, "", "migrate", "--db", db, "--print", "--json")
+		if err := json.Unmarshal([]byte(asJSON), &script); err != nil || code != 0 || script.SQL+"\n" != stdout {
+			t.Errorf("%s with --json: exit %d, %v, errors %s, output:\n%s", db, code, err, stderr, asJSON)
 		}
 	}
 }
@@ -130,42 +136,6 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-func TestSenderMessages(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "body")
-	if err := os.WriteFile(file, []byte("from a file"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a := &app{program.New(&term.Terminal{Stdin: strings.NewReader("from standard input")})}
-	for flag, want := range map[string]string{"plain": "plain", "": "", "-": "from standard input", "@" + file: "from a file"} {
-		s := &sender{body: flag, count: 1, concurrency: 1}
-		s.message.Queue = "q"
-		if err := s.check(a); err != nil || string(s.next(0).Body) != want {
-			t.Errorf("--body %q is %q, %v", flag, s.next(0).Body, err)
-		}
-	}
-	s := &sender{count: 3, concurrency: 1, delay: duration(time.Second), spread: duration(2 * time.Second), headers: []string{"a=b=c", "d="}}
-	s.message.Queue, s.message.ID = "q", "x"
-	if err := s.check(a); err != nil {
-		t.Fatal(err)
-	}
-	drawn := map[time.Duration]bool{}
-	for range 1000 {
-		m := s.next(2)
-		if m.ID != "x-3" || m.Delay < time.Second || m.Delay > 3*time.Second || !m.DeliverAt.IsZero() || m.Headers["a"] != "b=c" || m.Headers["d"] != "" {
-			t.Fatalf("got %+v", m)
-		}
-		drawn[m.Delay] = true
-	}
-	if len(drawn) < 100 {
-		t.Errorf("1000 draws from 2001 delays gave %d different ones", len(drawn))
-	}
-	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	s.at, s.count = instant(at), 1
-	if m := s.next(0); m.ID != "x" || m.Delay != 0 || m.DeliverAt.Before(at) || m.DeliverAt.After(at.Add(2*time.Second)) {
-		t.Errorf("got %+v", m)
-	}
-}
-
 func TestInterruptedBeforeStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -178,22 +148,21 @@ func TestInterruptedBeforeStart(t *testing.T) {
 
 // No command's help shows a default that says nothing, or Go's words for a type.
 func TestHelp(t *testing.T) {
-	var look func(args []string)
-	look = func(args []string) {
-		_, text, _ := run(t, "", append(slices.Clone(args), "--help")...)
-		_, flags, _ := strings.Cut(text, "\nFlags:\n")
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		_, text, _ := run(t, "", append(strings.Fields(c.CommandPath())[1:], "--help")...)
+		_, flags, ok := strings.Cut(text, "\nFlags:\n")
+		if !ok {
+			t.Errorf("the help of %q has no flags", c.CommandPath())
+		}
 		for _, bad := range []string{"(default 0", "(default [])", "stringArray"} {
 			if strings.Contains(flags, bad) {
-				t.Errorf("%q has %q", args, bad)
+				t.Errorf("the help of %q has %q", c.CommandPath(), bad)
 			}
 		}
-		_, list, _ := strings.Cut(text, "\nAvailable Commands:\n")
-		list, _, _ = strings.Cut(list, "\n\n")
-		for line := range strings.Lines(list) {
-			if name := strings.Fields(line)[0]; name != "help" && name != "completion" {
-				look(append(slices.Clone(args), name))
-			}
+		for _, sub := range c.Commands() {
+			walk(sub)
 		}
 	}
-	look(nil)
+	walk(command(program.New(&term.Terminal{})))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 )
 
-// on gives run a database, and returns a runner that expects an exit code.
+// onDatabase sets a database, and returns a runner of commands that expects an exit code.
 func onDatabase(t *testing.T) func(code int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	t.Setenv("RABBITDELAY_DATABASE_URL", "sqlite:"+t.TempDir()+"/tasks.db")

@@ -56,7 +56,7 @@ func tasksDB(t *testing.T) string {
 	return file
 }
 
-func serve(t *testing.T, args ...string) *served {
+func startServe(t *testing.T, args ...string) *served {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -125,24 +125,24 @@ func memoryBroker(t *testing.T) (srv *amqptest.Server, url string) {
 	return srv, url
 }
 
-// The README's commands do what stands beside them.
-func TestREADMEAPI(t *testing.T) {
+// The examples of docs/api.md do what stands beside them.
+func TestExamplesOfTheAPI(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("skipped: there is no curl")
 	}
-	text, err := os.ReadFile("../../../README.md")
+	text, err := os.ReadFile("../../../docs/api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text2, _ := strings.Cut(string(text), "\n## Console and API\n")
+	_, text2, _ := strings.Cut(string(text), "\n## Examples\n")
 	_, script, _ := strings.Cut(text2, "```sh\n")
 	script, _, ok := strings.Cut(script, "```")
 	if !ok || strings.Count(script, "curl ") != 9 {
-		t.Fatalf("README.md has other examples than this test expects:\n%s", script)
+		t.Fatalf("docs/api.md has other examples than this test expects:\n%s", script)
 	}
 	file := tasksDB(t)
 	_, broker := memoryBroker(t)
-	s := serve(t, "--db", "sqlite:"+file, "--url", broker)
+	s := startServe(t, "--db", "sqlite:"+file, "--url", broker)
 	s.until("/readyz", 200)
 	script = strings.ReplaceAll(script, "http://127.0.0.1:8086", s.url)
 	out, err := exec.CommandContext(t.Context(), "sh", "-ec", script).CombinedOutput()
@@ -175,7 +175,7 @@ func TestServeWithoutBroker(t *testing.T) {
 	}
 	at := l.Addr().String()
 	_ = l.Close()
-	s := serve(t, "--db", "sqlite:"+file, "--url", "amqp://guest:guest@"+at+"/")
+	s := startServe(t, "--db", "sqlite:"+file, "--url", "amqp://guest:guest@"+at+"/")
 	if code, text := s.get("/readyz"); code != 503 || !strings.Contains(text, `"ok":false`) {
 		t.Errorf("readyz: %d %s", code, text)
 	}
@@ -197,7 +197,7 @@ func TestServeWithoutBroker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Schedule(t.Context(), nil, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now()}); err != nil {
+	if err := store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	srv := amqptest.NewServer(amqptest.Options{})
@@ -205,7 +205,7 @@ func TestServeWithoutBroker(t *testing.T) {
 	forward(t, at, srv)
 	s.until("/readyz", 200)
 	for deadline := time.Now().Add(time.Minute); ; {
-		if task, err := store.Get(t.Context(), nil, "a"); err == nil && task.Sends == 1 {
+		if task, err := store.Get(t.Context(), schedule.NoTx, "a"); err == nil && task.Sends == 1 {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -224,7 +224,7 @@ func TestServeInterruptsJobs(t *testing.T) {
 	b.fill(t, "lying", 100)
 	b.fill(t, "orders", 0)
 	file := tasksDB(t)
-	s := serve(t, "--db", "sqlite:"+file, "--url", b.url)
+	s := startServe(t, "--db", "sqlite:"+file, "--url", b.url)
 	s.until("/readyz", 200)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/api/v1/requeue", strings.NewReader(`{"queue":"lying","to_queue":"orders","limit":100,"rate":20}`))
 	if err != nil {
@@ -260,7 +260,7 @@ func TestServeInterruptsJobs(t *testing.T) {
 	}
 }
 
-// forward lets the server in memory answer at an address.
+// forward makes the server in memory reachable at an address.
 func forward(t *testing.T, at string, srv *amqptest.Server) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", at)
@@ -296,7 +296,7 @@ func TestServeWithoutDatabase(t *testing.T) {
 	if err := client.Send(t.Context(), amqpx.Message{Queue: "orders", Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, "--url", broker)
+	s := startServe(t, "--url", broker)
 	s.until("/readyz", 200)
 	if code, text := s.get("/api/v1/tasks"); code != 503 || !strings.Contains(text, "no database of tasks") {
 		t.Errorf("tasks: %d %s", code, text)
@@ -377,7 +377,7 @@ func TestServeProbe(t *testing.T) {
 func TestServeCutsOffSlowRequests(t *testing.T) {
 	file := tasksDB(t)
 	_, broker := memoryBroker(t)
-	s := serve(t, "--db", "sqlite:"+file, "--url", broker)
+	s := startServe(t, "--db", "sqlite:"+file, "--url", broker)
 	var slow []net.Conn
 	for range 200 {
 		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "http://"))

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
 func TestTasksUsageErrors(t *testing.T) {
@@ -16,6 +18,8 @@ func TestTasksUsageErrors(t *testing.T) {
 		"users add anna":                                 `--role: ""; expected viewer or operator`,
 		"users add anna --role viewer":                   "no file of users; give --users, serve.users in the file, or RABBITDELAY_SERVE_USERS",
 		"users token --role viewer":                      `expected one name, got ""; see rabbitdelay users token --help`,
+		"tasks pause":                                    "no destination, or two; give --queue or --exchange",
+		"tasks resume --queue a --exchange b":            "no destination, or two; give --queue or --exchange",
 		"tasks fly":                                      `unknown command "fly"; see rabbitdelay tasks --help`,
 		"tasks list x":                                   `unexpected argument "x"; see rabbitdelay tasks list --help`,
 		"tasks show":                                     "no task id; give one or more; see rabbitdelay tasks show --help",
@@ -24,7 +28,7 @@ func TestTasksUsageErrors(t *testing.T) {
 		"tasks cancel x --queue q":                       "both task ids and --queue; give either ids or filters",
 		"tasks cancel x --yes":                           "--yes with task ids; it is for filters",
 		"tasks cancel --all --queue q":                   "both --all and --queue; give one",
-		"tasks cancel --all " + from:                     "cannot ask, because standard input is not a terminal; give --yes to change the tasks without asking, or --dry-run to count them",
+		"tasks cancel --all " + from:                     "cannot ask, because standard input is not a terminal; give --yes to go on without asking, or --dry-run to see what would happen",
 		"tasks reschedule x --by 1h --delay 1h":          "--by with --delay or --at; give one",
 		"tasks reschedule x --by 0s":                     `invalid argument "0s" for "--by" flag: expected a duration other than 0 such as 2h or -1d, got "0s"; see rabbitdelay tasks reschedule --help`,
 		"tasks reschedule --all --by 1h --after x --yes": `--after: "x" is no cursor; expected one that was printed before, such as 1767225600000/order-42`,
@@ -59,6 +63,36 @@ func TestTasksDatabaseFromEnvironment(t *testing.T) {
 	}
 	if code, stdout, stderr := run(t, "", "tasks", "list"); code != 0 || stdout != "" || stderr != "no such tasks\n" {
 		t.Errorf("exit %d, output %s, errors %s", code, stdout, stderr)
+	}
+}
+
+// The outcome of a unique key is the first word, and no error.
+func TestTasksAddUnique(t *testing.T) {
+	t.Setenv("RABBITDELAY_DATABASE_URL", "sqlite:"+t.TempDir()+"/tasks.db")
+	for _, step := range []struct {
+		args, want string
+		code       int
+	}{
+		{"migrate", "", 0},
+		{"tasks add --unique-key k --id a --queue q --delay 1m", "created: a, due ", 0},
+		{"tasks add --unique-key k --id b --queue q --delay 2m", "kept: a, due ", 0},
+		{"tasks add --unique-key k --queue q --delay 2m --on-pending push-back --max-wait 5m", "pushed-back: a, due ", 0},
+		{"tasks add --unique-key k --queue other --on-pending replace --json", `"outcome":"replaced","id":"a","queue":"other"`, 0},
+		{"tasks show a", "unique key", 0},
+		{"tasks list --unique-key k --json", `"unique_key":"k"`, 0},
+		{"tasks list --unique-key other --json", "", 0},
+		{"tasks add --unique-key k --queue q --on-pending push-back", "MaxWait", 1},
+		{"tasks add --unique-key k --queue q --replace", "--replace", 1},
+		{"tasks add --queue q --cooldown 1h", "--unique-key", 1},
+	} {
+		code, stdout, stderr := run(t, "", strings.Fields(step.args)...)
+		out := stdout
+		if step.code != 0 {
+			out = stderr
+		}
+		if code != step.code || !strings.Contains(out, step.want) || step.want == "" && stdout != "" && step.args != "migrate" {
+			t.Errorf("%s: exit %d, expected %d and %q\n%s%s", step.args, code, step.code, step.want, stdout, stderr)
+		}
 	}
 }
 
@@ -103,35 +137,39 @@ func TestTasksBulk(t *testing.T) {
 	}
 }
 
-func TestMoment(t *testing.T) {
-	for text, want := range map[string]time.Duration{"now": 0, "2h": 2 * time.Hour, "+2h": 2 * time.Hour, "-7d": -7 * 24 * time.Hour, "0s": 0} {
-		var m moment
-		if err := m.Set(text); err != nil || (time.Until(m.at)-want).Abs() > time.Minute || m.String() != text {
-			t.Errorf("%s is %v, %v", text, m.at, err)
-		}
+// A move by a duration must not be repeated from its beginning, so an interrupted one
+// says how to go on.
+func TestInterruptedMove(t *testing.T) {
+	do := onDatabase(t)
+	for _, id := range []string{"a", "b"} {
+		do(0, "tasks", "add", "--id", id, "--queue", "q", "--delay", "1h")
 	}
-	var m moment
-	if err := m.Set("2026-01-31T08:00:00Z"); err != nil || !m.at.Equal(time.Date(2026, 1, 31, 8, 0, 0, 0, time.UTC)) {
-		t.Error(m.at, err)
+	db, _, err := config.OpenDB(config.URL(os.Getenv("RABBITDELAY_DATABASE_URL")))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, bad := range []string{"", "-", "--1h", "+-1h", "-+1h", "1", "tomorrow"} {
-		if err := m.Set(bad); err == nil {
-			t.Errorf("%q is taken", bad)
+	defer func() { _ = db.Close() }()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		for moved := 0; moved == 0 && ctx.Err() == nil; <-time.After(10 * time.Millisecond) {
+			_ = db.QueryRowContext(ctx, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = 2").Scan(&moved) // it asks again
 		}
+		cancel()
+	}()
+	var out, errs strings.Builder
+	code := Run(ctx, strings.Fields("tasks reschedule --all --by 1h --yes --batch 1 --pause 1h"), strings.NewReader(""), &out, &errs)
+	if code != 130 || !strings.HasPrefix(out.String(), "1 of 2 tasks moved in ") {
+		t.Errorf("exit %d, %s", code, out.String())
 	}
-}
-
-func TestRemedies(t *testing.T) {
-	for want, e := range map[string]schedule.StatusError{
-		"use revive":        {Action: "fire", Status: schedule.StatusFailed},
-		"nothing to cancel": {Action: "cancel", Status: schedule.StatusFailed},
-		"has happened":      {Action: "revive", Status: schedule.StatusDone},
-		"nothing to do":     {Action: "cancel", Status: schedule.StatusCancelled},
-		"or replace it":     {Action: "reschedule", Status: schedule.StatusCancelled},
-		"reschedule or fi":  {Action: "revive", Status: schedule.StatusPending},
-	} {
-		if got := remedy(&e); !strings.Contains(got, want) {
-			t.Errorf("%+v: %s", e, got)
-		}
+	_, after, _ := strings.Cut(errs.String(), "rabbitdelay: interrupted; to go on, give the same command with --after '")
+	after, _, ok := strings.Cut(after, "': without it, tasks would be moved twice\n")
+	if !ok {
+		t.Fatalf("errors %s", errs.String())
+	}
+	do(0, "tasks", "reschedule", "--all", "--by", "1h", "--yes", "--after", after)
+	stdout, _ := do(0, "tasks", "list", "--json")
+	if strings.Count(stdout, `"version":2`) != 2 {
+		t.Errorf("each was not moved once:\n%s", stdout)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 )
 
 // One command answers why a task or a message has not happened, over AMQP and with a
@@ -22,7 +23,7 @@ func TestTrace(t *testing.T) {
 	t.Setenv("RABBITDELAY_DELAY_BUCKET_RADICES", "2") // a layout of few queues
 	t.Setenv("RABBITDELAY_DELAY_BUCKET_RESOLUTION", "1s")
 	for _, args := range [][]string{
-		{"migrate"}, {"apply"}, {"send", "--queue", "unbound", "--delay", "1s", "--id", "parked"},
+		{"migrate"}, {"apply"},
 		{"tasks", "add", "--id", "late", "--queue", "orders"}, {"tasks", "add", "--id", "gone", "--queue", "orders", "--delay", "1h"},
 		{"tasks", "cancel", "gone"},
 	} {
@@ -31,9 +32,9 @@ func TestTrace(t *testing.T) {
 		}
 	}
 	b.fillWith(t, "payments.dead", amqp.Publishing{MessageId: "payment", Headers: amqp.Table{
-		amqpx.HeaderReason: amqpx.ReasonRejected, amqpx.HeaderQueue: "payments", amqpx.HeaderError: "card expired",
+		amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: "payments", amqpx.HeaderError: "card expired",
 	}})
-	park(t, b, "unbound")
+	park(t, b, "parked")
 	for id, want := range map[string]string{
 		"late": "a relay", "gone": "it was cancelled", "payment": "its handler rejected it, the last error: card expired",
 		"parked": "it is parked in delay.parked", "other": "nothing is known of this id in what could be seen",
@@ -54,16 +55,26 @@ func TestTrace(t *testing.T) {
 			t.Errorf("%s: exit %d, output %s", id, code, stdout)
 		}
 	}
+	if code, stdout, stderr := b.run(t, "trace", ""); code != 1 || stdout != "" || !strings.Contains(stderr, "the id is empty") {
+		t.Errorf("an empty id: exit %d, %s%s", code, stdout, stderr)
+	}
 	if code, _, stderr := b.run(t, "trace"); code != 1 || !strings.Contains(stderr, "expected one message id or task id") {
 		t.Errorf("without an id: exit %d, %s", code, stderr)
 	}
 }
 
-// park deletes a queue and waits until its message is parked.
-func park(t *testing.T, b *byHand, queue string) {
+// park sends a message, takes its destination away, and waits until it is parked.
+func park(t *testing.T, b *byHand, id string) {
 	t.Helper()
-	if _, err := b.channel(t).QueueDelete(queue, false, false, false); err != nil {
-		t.Fatal(err)
+	const queue = "unbound"
+	for came := 1; came > 0; { // on a busy machine it may come before the queue is gone
+		if code, _, stderr := b.run(t, "send", "--queue", queue, "--delay", "1s", "--id", id); code != 0 {
+			t.Fatalf("send: exit %d, %s", code, stderr)
+		}
+		var err error
+		if came, err = b.channel(t).QueueDelete(queue, false, false, false); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for {
 		if q, _ := b.Queue("delay.parked"); q.Ready == 1 {

@@ -43,6 +43,18 @@ func TestValidate(t *testing.T) {
 	if code, _, stderr = run(t, "", "validate", "-f", plugin); code != 0 {
 		t.Errorf("with the plugin: %d, %s", code, stderr)
 	}
+	for _, text := range []string{"", "\n\n", "# broker: {url: x}\n", "---\n", "null\n"} { // perhaps emptied by mistake
+		empty := writeFile(t, text)
+		want := empty + ": it is empty, or has only comments; expected at least one of the keys bindings, broker, database, delay, destinations, exchanges, queues, schedules, serve, or {} for a file without settings"
+		for _, command := range []string{"validate", "apply", "plan"} {
+			if code, stdout, stderr := run(t, "", command, "-f", empty); code != 1 || stdout != "" || !strings.Contains(stderr, want) {
+				t.Errorf("%s of %q: %d, %s%s", command, text, code, stdout, stderr)
+			}
+		}
+	}
+	if code, _, stderr := run(t, "", "validate", "-f", writeFile(t, "{}\n")); code != 0 {
+		t.Errorf("{}: %d, %s", code, stderr)
+	}
 	t.Setenv(config.FileVariable, "")
 	if code, _, stderr = run(t, "", "validate"); code != 1 || stderr != "rabbitdelay: no file; give -f, or set RABBITDELAY_FILE\n" {
 		t.Errorf("%d, %s", code, stderr)
@@ -54,6 +66,9 @@ func TestExportAndSchema(t *testing.T) {
 	code, stdout, stderr := run(t, "", "export", "-f", file)
 	if code != 0 || !json.Valid([]byte(stdout)) || !strings.Contains(stdout, `"vhost": "shop"`) {
 		t.Errorf("%d, %s", code, stderr)
+	}
+	if code, same, stderr := run(t, "", "export", "-f", file, "--json"); code != 0 || same != stdout {
+		t.Errorf("with --json: %d, %s%s", code, same, stderr)
 	}
 	code, stdout, stderr = run(t, "", "export", "-f", file, "--format", "kubernetes", "--cluster", "rabbit")
 	if code != 0 || !strings.HasPrefix(stdout, "apiVersion: rabbitmq.com/v1beta1\n") {
@@ -67,6 +82,9 @@ func TestExportAndSchema(t *testing.T) {
 		if code, _, stderr := run(t, "", strings.Fields(args)...); code != 1 || stderr != "rabbitdelay: "+want+"\n" {
 			t.Errorf("%s: %d, %s", args, code, stderr)
 		}
+	}
+	if code, stdout, stderr := run(t, "", "export", "--format", "kubernetes", "--cluster", "rabbit", "--json"); code != 1 || stdout != "" || !strings.Contains(stderr, "--format kubernetes is YAML; leave --json out") {
+		t.Errorf("kubernetes with --json: %d, %s%s", code, stdout, stderr)
 	}
 	if code, stdout, _ := run(t, "", "schema"); code != 0 || stdout != string(config.Schema()) {
 		t.Errorf("schema: %d, %s", code, stdout)

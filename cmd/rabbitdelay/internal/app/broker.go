@@ -1,0 +1,203 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
+)
+
+// Broker is a broker and what should be on it.
+type Broker struct {
+	live.Broker
+
+	Config   *config.Config
+	Strategy amqpx.Strategy
+	Want     topology.Topology
+	// Readable reports whether the inspector reads the management API; the AMQP
+	// one declares in order to look.
+	Readable bool
+
+	conn *amqp.Connection
+}
+
+// Close closes the connection.
+func (b *Broker) Close() { Close(b.conn) }
+
+// Broker reads the settings, connects, and finds the best way to look at the
+// broker.
+func (a *App) Broker(ctx context.Context) (*Broker, error) {
+	c, err := a.Load(nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{Config: c}
+	if b.Strategy, err = c.Strategy(ctx, a.Logger()); err != nil {
+		return nil, err
+	}
+	if b.Want, err = c.Describe(b.Strategy); err != nil {
+		return nil, err
+	}
+	return b, a.Connect(ctx, b)
+}
+
+// Connect connects to the broker and finds the best way to look at it.
+func (a *App) Connect(ctx context.Context, b *Broker) (err error) {
+	if b.conn, err = b.Config.Dial(ctx); err != nil {
+		return err
+	}
+	b.Conn = b.conn
+	looking, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	m, why, err := management(looking, b.Config, b.conn)
+	if err == nil && why == nil {
+		_, why = m.Inspect(looking, topology.Topology{})
+	}
+	switch err = cmp.Or(ctx.Err(), err); {
+	case err != nil:
+		b.Close()
+		return err
+	case why == nil:
+		b.Inspector, b.Readable = m, true
+	default:
+		a.Notef("note: looking at the broker over AMQP, which shows neither bindings nor policies: %s", shown.OneLine(why.Error()))
+		b.Inspector = live.NewAMQPInspector(b.conn)
+	}
+	return nil
+}
+
+// management returns the management API of the broker, or why it does not answer.
+// The API of another broker is an error.
+func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (m *live.Management, why, err error) {
+	if m, err = c.Management(); errors.Is(err, config.ErrNoManagement) {
+		return nil, err, nil
+	} else if err != nil {
+		return nil, nil, err
+	}
+	why = m.SameCluster(ctx, conn)
+	if foreign, ok := errors.AsType[*live.ClusterError](why); ok {
+		return nil, nil, foreign
+	}
+	return m, why, nil
+}
+
+// Close closes a connection on which nothing is under way.
+func Close(conn *amqp.Connection) { _ = conn.CloseDeadline(time.Now().Add(2 * time.Second)) }
+
+// Open connects a client by the settings.
+func (a *App) Open(ctx context.Context, c *config.Config, s amqpx.Strategy) (*amqpx.Client, error) {
+	cfg, err := c.Client(s, a.Logger())
+	if err != nil {
+		return nil, err
+	}
+	return amqpx.Open(ctx, cfg)
+}
+
+// OpenUndeclared connects a client that declares nothing, because a command by
+// hand may have been given the wrong file. The management API is nil if it does
+// not answer.
+func (a *App) OpenUndeclared(ctx context.Context, c *config.Config) (*amqpx.Client, *live.Management, error) {
+	conn, err := c.Dial(ctx) // returns what answered, instead of trying for long
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := a.ManagementIfThere(ctx, c, conn)
+	Close(conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := c.Strategy(ctx, a.Logger())
+	if err != nil {
+		return nil, nil, err
+	}
+	c.Broker.Declare = amqpx.DeclareNothing
+	client, err := a.Open(ctx, c, Undeclared{s})
+	return client, m, err
+}
+
+// Undeclared is a strategy whose objects need not be there.
+type Undeclared struct{ amqpx.Strategy }
+
+// Topology returns nothing.
+func (Undeclared) Topology() topology.Topology { return topology.Topology{} }
+
+// ManagementIfThere returns the broker's management API, nil if it does not
+// answer: whatever needs it reports that itself.
+func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amqp.Connection) (*live.Management, error) {
+	m, why, err := management(ctx, c, conn)
+	if err == nil && why == nil {
+		return m, nil
+	}
+	if m != nil && c.Broker.ManagementURL != "" {
+		a.Notef("note: the management API at %s does not answer: %v", m.Endpoint(), why)
+	}
+	return nil, err
+}
+
+// Examined fills in what a look at the broker needs, by the settings. The name
+// is that of the connection.
+func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config, src *snapshot.Source, name string) (err error) {
+	cfg.Prefix, cfg.File, cfg.Plugin, cfg.MaxRouteQueues = c.Delay.Prefix, c.File(), pluginUse(c), c.Broker.MaxRouteQueues
+	if cfg.Want, err = a.described(ctx, c); err != nil {
+		return err
+	}
+	// A name of its own, by which the management API shows when it connected.
+	c.Broker.ConnectionName = name + " " + uuid.NewString()
+	src.Dial, src.ConnectionName = c.Dial, c.Broker.ConnectionName
+	nodes, err := c.Nodes()
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		src.Nodes = append(src.Nodes, snapshot.Node(n))
+	}
+	src.ProbePlugin = func(ctx context.Context) (bool, error) {
+		err := live.ProbePlugin(ctx, c.Dial)
+		if errors.Is(err, live.ErrNoPlugin) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	if cfg.Vhost, err = c.Vhost(); err != nil {
+		return err
+	}
+	src.Management, err = c.Management()
+	if errors.Is(err, config.ErrNoManagement) || errors.Is(err, config.ErrNoBroker) {
+		return nil // what then cannot be seen is reported where it is missing
+	}
+	return err
+}
+
+// described returns what should exist. Without the plugin that the configuration
+// asks for, it returns what does not depend on it.
+func (a *App) described(ctx context.Context, c *config.Config) (topology.Topology, error) {
+	s, err := c.Strategy(ctx, a.Logger())
+	if errors.Is(err, live.ErrNoPlugin) {
+		return topology.DeliveryTopology(c.Delay.Prefix).Merge(c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType))
+	}
+	if err != nil {
+		return topology.Topology{}, err
+	}
+	return c.Describe(s)
+}
+
+func pluginUse(c *config.Config) doctor.PluginUse {
+	switch {
+	case c.Delay.Strategy == config.StrategyPlugin:
+		return doctor.PluginRequired
+	case c.Delay.Strategy == config.StrategyAuto && (c.Delay.Plugin.Min > 0 || c.Delay.Plugin.Max > 0):
+		return doctor.PluginOptional
+	}
+	return doctor.PluginUnused
+}

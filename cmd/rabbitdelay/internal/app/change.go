@@ -1,0 +1,141 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
+)
+
+// Change is a command that changes or removes something. Run takes its steps, in
+// this order.
+type Change interface {
+	// Count looks at what would be changed, and returns the question to ask; one
+	// without a text need not be asked. With --dry-run it is not asked either.
+	Count(ctx context.Context) (Question, error)
+	// Do does it, or with --dry-run finds out what it would do.
+	Do(ctx context.Context) error
+	// Tell prints what Do did, also when that failed on the way, and returns how
+	// the command ends.
+	Tell(took time.Duration, failed error) error
+}
+
+// Question is asked before something is changed.
+type Question struct {
+	Text     string // with what to type
+	Answer   string // the one that consents; default yes
+	Declined string // the error of any other answer: what was not done
+}
+
+// Recorded is a Change that is in the audit where there is a database.
+type Recorded interface {
+	Change
+	// Entry returns what is about to be done.
+	Entry() console.AuditEntry
+	// Outcome returns what Do has done, in a line.
+	Outcome() string
+}
+
+// Consent is the leave to change something: given by --yes, needless with --dry-run,
+// else asked for. Run records who has it in the audit of a database.
+type Consent struct {
+	*App
+
+	Yes, DryRun bool
+
+	DB     *sql.DB              // with the audit; nil: there is none
+	Record *console.AuditRecord // while Do runs; nil without an audit
+
+	actor string
+}
+
+// Register adds the flags --yes and --dry-run, the latter with its help.
+func (c *Consent) Register(f *pflag.FlagSet, dryRun string) {
+	f.BoolVarP(&c.Yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&c.DryRun, "dry-run", false, dryRun)
+}
+
+// RegisterActor adds the flag --actor.
+func (c *Consent) RegisterActor(f *pflag.FlagSet) {
+	f.StringVar(&c.actor, "actor", "", "who does this, for the audit of the database; default user@host")
+}
+
+// Possible returns an error if nobody can be asked, before anything is begun.
+func (c *Consent) Possible() error {
+	if c.Yes || c.DryRun || c.Interactive() {
+		return nil
+	}
+	return errors.New("cannot ask, because standard input is not a terminal; give --yes to go on without asking, or --dry-run to see what would happen")
+}
+
+// Run counts, asks, does and tells.
+func (c *Consent) Run(ctx context.Context, x Change) error {
+	question, err := x.Count(ctx)
+	if err != nil {
+		return err
+	}
+	if question.Text != "" && !c.Yes && !c.DryRun {
+		if err := c.Confirm(question); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	if err = c.do(ctx, x); errors.Is(err, console.ErrNotRecorded) {
+		return fmt.Errorf("%w; without database.url and --db nothing is recorded", err)
+	}
+	return x.Tell(time.Since(began), err)
+}
+
+// do does x, and records it where there is an audit.
+func (c *Consent) do(ctx context.Context, x Change) error {
+	r, ok := x.(Recorded)
+	if !ok || c.DB == nil || c.DryRun {
+		return x.Do(ctx)
+	}
+	e := r.Entry()
+	e.Who = cmp.Or(c.actor, whoami())
+	return console.NewAudit(c.DB).Record(ctx, e, func(record *console.AuditRecord) (string, error) {
+		c.Record = record
+		err := x.Do(ctx)
+		return r.Outcome(), err
+	})
+}
+
+// whoami returns the user and the host of this process.
+func whoami() string {
+	name := strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return name + "@" + host
+}
+
+// GoOn adds to the error of an interrupted change how to go on; nil stays nil.
+func GoOn(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w; give the command again to go on", err)
+}
+
+// Confirm asks a question, and returns an error unless the answer consents.
+func (a *App) Confirm(q Question) error {
+	answer, err := a.Ask(q.Text)
+	if err == nil && answer != cmp.Or(q.Answer, "yes") {
+		err = errors.New(q.Declined)
+	}
+	return err
+}

@@ -1,0 +1,168 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// DatabaseUsage is the help of --db.
+const DatabaseUsage = "database: postgres://…, mysql://… or sqlite:path; default database.url, RABBITDELAY_DATABASE_URL"
+
+var errNoDatabase = errors.New("no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL")
+
+// openDB opens a database that exists: a missing file of SQLite is a mistake
+// here, not a new database.
+func openDB(cfg *config.Config) (*sql.DB, error) {
+	u := cfg.Database.URL
+	if u == "" {
+		return nil, errNoDatabase
+	}
+	if d, err := config.Dialect(u); err == nil && d == idempotency.SQLite && !strings.Contains(string(u), "mode=") {
+		separator := config.URL("?")
+		if strings.Contains(string(u), "?") {
+			separator = "&"
+		}
+		u += separator + "mode=rw"
+	}
+	db, _, err := config.OpenDB(u)
+	if err != nil {
+		return nil, fmt.Errorf("--db: %w", err)
+	}
+	return db, nil
+}
+
+// OpenAudit opens the database with the audit, for a Consent; end closes it. Without a
+// database in the settings it does nothing.
+func (c *Consent) OpenAudit(cfg *config.Config) (end func(), err error) {
+	if cfg.Database.URL == "" || c.DB != nil {
+		return func() {}, nil
+	}
+	if c.DB, err = openDB(cfg); err != nil {
+		return nil, err
+	}
+	return func() { _ = c.DB.Close() }, nil
+}
+
+// Store is the tasks of a database.
+type Store struct {
+	*schedule.Store
+
+	DB *sql.DB
+}
+
+// Close closes the database, in which nothing is under way.
+func (s *Store) Close() { _ = s.DB.Close() }
+
+// InTx runs do in a transaction, which what names in the errors of the database.
+func (s *Store) InTx(ctx context.Context, what string, do func(tx *sql.Tx) error) error {
+	tx, err := s.DB.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	defer func() { _ = tx.Rollback() }() // nothing after the commit
+	if err := do(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("%s: committing: %w", what, err)
+	}
+	return nil
+}
+
+// OpenStore opens the database of the settings, which need not answer yet.
+func (a *App) OpenStore(cfg *config.Config) (*Store, error) {
+	db, err := openDB(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s, err := schedule.New(db, nil, schedule.Config{Destination: cfg.Listed, Logger: a.Logger()})
+	if err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	return &Store{s, db}, nil
+}
+
+// WithStore runs do on the tasks of the database that --db names.
+func (a *App) WithStore(ctx context.Context, db string, do func(ctx context.Context, s *Store) error) error {
+	cfg, err := a.Load(a.Database(db), nil)
+	if err != nil {
+		return err
+	}
+	s, err := a.OpenStore(cfg)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := CheckTasks(ctx, s.Store); err != nil {
+		return err
+	}
+	return do(ctx, s)
+}
+
+// Answering is how long a database may take to answer at all: some have to be
+// woken. Tests have less patience.
+var Answering = 10 * time.Second
+
+// CheckDatabase returns why a database does not answer.
+func CheckDatabase(ctx context.Context, s *schedule.Store) error {
+	if err := s.Ping(ctx, Answering); err != nil {
+		if text := err.Error(); strings.Contains(text, "unable to open database file") || strings.Contains(text, "readonly database") { // all that SQLite reports
+			err = fmt.Errorf("%w; expected a file that is there, and the right to write it and its directory; \"rabbitdelay migrate\" makes a new one", err)
+		}
+		return fmt.Errorf("connecting to the database: %w", err)
+	}
+	return nil
+}
+
+// CheckTasks returns why a database has no tasks to work with, before anything
+// is begun.
+func CheckTasks(ctx context.Context, s *schedule.Store) error {
+	if err := CheckDatabase(ctx, s); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, Answering)
+	defer cancel()
+	for _, err := range s.List(ctx, schedule.NoTx, schedule.Filter{Status: schedule.StatusPending, Limit: 1, WithoutBody: true}) {
+		return err
+	}
+	return nil
+}
+
+// ApplySchedules writes the file's recurring tasks; without a file, nothing.
+func (a *App) ApplySchedules(ctx context.Context, s schedule.Schedules, cfg *config.Config) (schedule.Applied, error) {
+	if cfg.File() == "" {
+		return schedule.Applied{}, nil
+	}
+	done, err := s.Apply(ctx, schedule.NoTx, cfg.Schedules)
+	if err != nil {
+		return done, err
+	}
+	if len(done.Unlisted) > 0 {
+		a.Notef("recurring tasks from a configuration file that are not in %s: %s; they go on; to end one, \"rabbitdelay schedules delete NAME\"",
+			cfg.File(), strings.Join(done.Unlisted, ", "))
+	}
+	return done, nil
+}
+
+// AppliedText returns what ApplySchedules changed, empty for nothing.
+func AppliedText(done schedule.Applied) string {
+	var parts []string
+	for _, p := range []struct {
+		did   string
+		names []string
+	}{{"created", done.Created}, {"changed", done.Changed}} {
+		if len(p.names) > 0 {
+			parts = append(parts, fmt.Sprintf("%s %s", p.did, strings.Join(p.names, ", ")))
+		}
+	}
+	return strings.Join(parts, "; ")
+}

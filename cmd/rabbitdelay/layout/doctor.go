@@ -1,0 +1,283 @@
+package layout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
+)
+
+// doctorTimeout bounds one look at a broker, beside the time for which delay queues are
+// watched.
+const doctorTimeout = 2 * time.Minute
+
+// doctorStandstill is the default of --standstill.
+const doctorStandstill = 10 * time.Second
+
+// doctorRun is one run of doctor.
+type doctorRun struct {
+	*app.App
+
+	peek     int
+	roles    []string
+	skip     []string
+	amqpOnly bool
+	db       string
+	failOn   string
+
+	standstill app.Duration
+}
+
+// fails reports whether findings are as severe as --fail-on wants them.
+func (d *doctorRun) fails(r doctor.Report) bool {
+	return r.Count(doctor.SeverityCritical) > 0 || d.failOn == string(doctor.SeverityWarning) && !r.Clean()
+}
+
+// DoctorCommand returns the command doctor. Whatever keeps it from looking ends it
+// with ExitUnseen.
+func DoctorCommand(a *app.App) *cobra.Command {
+	d := &doctorRun{App: a, standstill: app.Duration(doctorStandstill)}
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find problems on the broker before they cost messages",
+		Long: `doctor compares the live broker with what the settings and the file describe, and
+looks for what breaks delays: policies that lower a TTL or expire a queue,
+dead-lettering that falls back to at most once, missing queues, bindings and
+permissions, parked messages and dead letters, alarms, clocks of nodes that differ,
+delay queues that keep messages for longer than their TTL, messages in older layouts,
+and, with a database, overdue tasks that no relay sends, recurring
+tasks that cannot be planned and tasks for destinations that are not listed. Each
+finding says why it matters and how to mend it, without losing a message.
+
+The clock of each node is measured that an address of the settings leads to
+(broker.url, broker.urls). Delay queues with a TTL of up to --standstill are watched
+until their counts fall, which takes as long as their TTL; one whose count does not is
+watched for about twice as long, and 12 s for the management API's figures.
+
+It cannot see the settings of RabbitMQ's nodes: the size of the Raft log,
+consumer_timeout, dead_letter_worker_publisher_confirm_timeout. It notes a node
+without advanced.config, where the last one would stand; docs/rabbitmq.conf and
+docs/advanced.config recommend values and say how to look.
+
+It reads the management API if that answers, else what AMQP shows. Its first
+line lists what it could not check; a report with such a line is not clean. It
+changes nothing, and takes no message out of your queues.
+
+Exit code: 0 nothing is wrong; 1 findings, with --fail-on critical only critical
+ones; 2 none of these, but not everything could be checked (see --amqp-only and
+--skip), or nothing could.`,
+		Example: `  rabbitdelay doctor -f delays.yaml
+  rabbitdelay doctor -f delays.yaml --json | jq -r '.findings[] | .severity + " " + .what'
+  rabbitdelay doctor -f delays.yaml --fail-on critical
+  rabbitdelay doctor --role producer --amqp-only --url amqp://producer:secret@broker/`,
+		Args: func(c *cobra.Command, args []string) error { return Blind(program.NoArgs(c, args)) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := d.examine(c.Context())
+			switch {
+			case err != nil && c.Context().Err() != nil:
+				return err
+			case err != nil:
+				return Blind(err)
+			}
+			return d.report(r)
+		},
+	}
+	c.Flags().BoolVar(&d.amqpOnly, "amqp-only", false, "check over AMQP alone, and do not report what only the management API shows as unchecked")
+	c.Flags().StringSliceVar(&d.skip, "skip", nil, "do not check these areas: "+strings.Join(areaNames(), ", "))
+	c.Flags().StringVar(&d.db, "db", "", app.DatabaseUsage+"; without it tasks are not checked")
+	c.Flags().StringSliceVar(&d.roles, "role", nil, "what the user is for: producer, consumer, bootstrapper (default: all; without bootstrapper if broker.declare is nothing)")
+	program.Choice(c, &d.failOn, "fail-on", string(doctor.SeverityWarning), "exit with 1 for findings of this `SEVERITY` or above: ", string(doctor.SeverityWarning), string(doctor.SeverityCritical))
+	c.Flags().IntVar(&d.peek, "peek", 0, "read up to this many parked messages, show their destinations, and put them back")
+	c.Flags().Var(&d.standstill, "standstill", "the longest TTL of delay queues to watch, 0 for none")
+	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions( // the flag exists
+		[]string{string(doctor.RoleProducer), string(doctor.RoleConsumer), string(doctor.RoleBootstrapper)}, cobra.ShellCompDirectiveNoFileComp))
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return Blind(fmt.Errorf("%w; see %s --help", err, c.CommandPath()))
+	})
+	return c
+}
+
+// report prints what was found, and returns how the command ends.
+func (d *doctorRun) report(r doctor.Report) (err error) {
+	if d.JSON {
+		err = d.PrintJSON(r)
+	} else {
+		if d.Quiet {
+			r.Notes = nil
+		}
+		err = r.Render(d.Stdout, d.style())
+	}
+	switch {
+	case err != nil:
+		return Blind(err)
+	case d.fails(r):
+		return program.Exit(program.ExitError)
+	case !r.Complete():
+		return program.Exit(app.ExitUnseen)
+	}
+	return nil
+}
+
+func areaNames() []string {
+	names := make([]string, len(doctor.Areas))
+	for i, a := range doctor.Areas {
+		names[i] = string(a)
+	}
+	return names
+}
+
+// skipped returns the areas that need not be looked at. AMQP alone shows nothing of
+// most of them.
+func (d *doctorRun) skipped() ([]doctor.Area, error) {
+	var areas []doctor.Area
+	if d.amqpOnly {
+		areas = slices.DeleteFunc(slices.Clone(doctor.Areas), func(a doctor.Area) bool { return a == doctor.AreaDatabase })
+	}
+	for _, n := range d.skip {
+		if !slices.Contains(doctor.Areas, doctor.Area(n)) {
+			return nil, fmt.Errorf("--skip: %q; expected %s", n, strings.Join(areaNames(), ", "))
+		}
+		areas = append(areas, doctor.Area(n))
+	}
+	return areas, nil
+}
+
+// Blind returns the error of a doctor who could not look.
+func Blind(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &program.StatusError{Code: app.ExitUnseen, Err: err}
+}
+
+func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
+	c, err := d.Load(d.Database(d.db), nil)
+	if err != nil {
+		return doctor.Report{}, err
+	}
+	cfg, src := doctor.Config{}, snapshot.Source{Peek: d.peek}
+	if cfg.Roles, err = parseRoles(d.roles, c.Broker.Declare); err != nil {
+		return doctor.Report{}, err
+	}
+	if cfg.Skip, err = d.skipped(); err != nil {
+		return doctor.Report{}, err
+	}
+	if d.standstill > 0 && !slices.Contains(cfg.Skip, doctor.AreaStandstill) {
+		src.Standstill, src.Watch = &doctor.Standstill{}, time.Duration(d.standstill)
+	}
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout+3*src.Watch)
+	defer cancel()
+	defer d.Waiting("looking at the broker")()
+	if err := d.Examined(ctx, c, &cfg, &src, "rabbitdelay doctor"); err != nil {
+		return doctor.Report{}, err
+	}
+	if d.amqpOnly {
+		src.Management = nil
+	}
+	src.ProbeInstants = func(ctx context.Context) (bool, error) {
+		err := proveInstants(ctx, c)
+		if errors.Is(err, live.ErrInstantsIgnored) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	snap, err := snapshot.Take(ctx, cfg, src)
+	if err != nil {
+		return doctor.Report{}, err
+	}
+	if c.Database.URL != "" {
+		if snap.Tasks, err = d.overdueTasks(ctx, c); err != nil {
+			snap.Unseen = append(snap.Unseen, doctor.Unseen{Area: doctor.AreaDatabase, Why: shown.OneLine(err.Error())})
+		}
+	}
+	return doctor.Diagnose(cfg, snap), nil
+}
+
+// proveInstants proves the holding queues as each client does, with the same rights,
+// or a queue of its own if they do not exist yet.
+func proveInstants(ctx context.Context, c *config.Config) error {
+	s, err := c.Offline()
+	if err != nil {
+		return err
+	}
+	conn, err := c.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer app.Close(conn)
+	if canary, ok := s.(amqpx.Canary); ok {
+		_, err = live.Broker{Conn: conn}.Prove(ctx, c.Delay.Prefix, canary.Canary)
+	}
+	if _, clock := errors.AsType[*live.ClockError](err); clock {
+		return nil // it delays; how far apart the clocks are is a finding of its own
+	}
+	if err == nil || errors.Is(err, live.ErrInstantsIgnored) {
+		return err
+	}
+	if own := live.ProbeInstants(ctx, c.Delay.Prefix, c.Dial); own == nil || errors.Is(own, live.ErrInstantsIgnored) {
+		return own
+	}
+	return err
+}
+
+func parseRoles(names []string, declare amqpx.Declaration) ([]doctor.Role, error) {
+	var roles []doctor.Role
+	for _, n := range names {
+		switch r := doctor.Role(n); r {
+		case doctor.RoleProducer, doctor.RoleConsumer, doctor.RoleBootstrapper:
+			roles = append(roles, r)
+		default:
+			return nil, fmt.Errorf("--role: %q; expected producer, consumer or bootstrapper", n)
+		}
+	}
+	if len(roles) > 0 {
+		return roles, nil
+	}
+	if declare == amqpx.DeclareNothing {
+		return []doctor.Role{doctor.RoleProducer, doctor.RoleConsumer}, nil
+	}
+	return []doctor.Role{doctor.RoleProducer, doctor.RoleConsumer, doctor.RoleBootstrapper}, nil
+}
+
+// style returns how the report looks: on a terminal coloured, unless NO_COLOR is
+// set, and as wide as that is.
+func (d *doctorRun) style() doctor.Style {
+	s := doctor.Style{}
+	if !term.Is(d.Stdout) {
+		return s
+	}
+	s.Color = os.Getenv("NO_COLOR") == "" && !strings.EqualFold(os.Getenv("TERM"), "dumb")
+	columns, _ := term.Size(d.Stdout)
+	s.Width = min(columns, 120)
+	return s
+}
+
+// overdueTasks sums up the tasks that do not happen when they should.
+func (d *doctorRun) overdueTasks(ctx context.Context, c *config.Config) (*doctor.Tasks, error) {
+	s, err := d.OpenStore(c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	if err := app.CheckTasks(ctx, s.Store); err != nil {
+		return nil, err
+	}
+	sum, err := status.Late(ctx, s.Store, time.Now())
+	return &sum, err
+}

@@ -1,0 +1,172 @@
+package layout
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology/export"
+)
+
+// ValidateCommand returns the command validate.
+func ValidateCommand(a *app.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "validate",
+		Short: "Check a file without a broker",
+		Long: `validate reads the file as all commands do, with the environment and the flags,
+and reports everything that is wrong with it, by line and column: unknown keys,
+wrong values, contradictions, names that are too long, objects that are described
+otherwise than the strategy needs them. An empty file, or one of only comments, is a
+mistake to every command; {} is a file without settings. It asks neither a broker nor
+a database, and does not read the files that the settings name.
+
+With --json a valid file prints {"file":"…","strategy":"…","exchanges":N,
+"queues":N,"bindings":N,"destinations":N,"schedules":N}, which counts what apply
+would declare.
+
+Exit code: 0 the file is valid, 1 it is not, cannot be read, or none was given.`,
+		Example: `  rabbitdelay validate -f delays.yaml
+  RABBITDELAY_FILE=delays.yaml rabbitdelay validate --json`,
+		RunE: func(*cobra.Command, []string) error { return validate(a) },
+	}
+}
+
+func validate(a *app.App) error {
+	c, err := a.Load(nil, nil)
+	if err != nil {
+		return err
+	}
+	if c.File() == "" {
+		return fmt.Errorf("no file; give -f, or set %s", config.FileVariable)
+	}
+	s, err := c.Offline()
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.File(), err)
+	}
+	t, err := c.Describe(s)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.File(), err)
+	}
+	v := validated{c.File(), s.Name(), len(t.Exchanges), len(t.Queues), len(t.Bindings), len(c.Topology.Destinations), len(c.Schedules)}
+	if a.Quiet && !a.JSON {
+		return nil
+	}
+	return a.Show(v, "%s is valid: strategy %s; with its delay queues %d exchanges, %d queues, %d bindings; destinations: %d, schedules: %d\n",
+		v.File, v.Strategy, v.Exchanges, v.Queues, v.Bindings, v.Destinations, v.Schedules)
+}
+
+// validated is the result of validate.
+type validated struct {
+	File         string `json:"file"`
+	Strategy     string `json:"strategy"`
+	Exchanges    int    `json:"exchanges"`
+	Queues       int    `json:"queues"`
+	Bindings     int    `json:"bindings"`
+	Destinations int    `json:"destinations"`
+	Schedules    int    `json:"schedules"`
+}
+
+// SchemaCommand returns the command schema, which prints the schema of the file.
+func SchemaCommand(a *app.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON schema of the file, for editors",
+		Long: `schema prints the JSON schema (draft 2020-12) of the YAML file. Editors with the
+YAML language server complete and check a file whose first line names it:
+
+  # yaml-language-server: $schema=rabbitdelay.schema.json
+
+It has the keys and the kinds of values; "rabbitdelay validate" checks what the
+values mean too.`,
+		Example: `  rabbitdelay schema > rabbitdelay.schema.json`,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := a.Stdout.Write(config.Schema())
+			return err
+		},
+	}
+}
+
+// Formats of export.
+const (
+	formatDefinitions = "definitions"
+	formatKubernetes  = "kubernetes"
+)
+
+// exporter is one run of export.
+type exporter struct {
+	*app.App
+
+	format string
+	to     export.KubernetesOptions
+}
+
+// ExportCommand returns the command export.
+func ExportCommand(a *app.App) *cobra.Command {
+	x := &exporter{App: a}
+	c := &cobra.Command{
+		Use:   "export",
+		Short: "Write what apply would declare in the form of another tool",
+		Long: `export writes everything that the settings and the file describe, delay queues
+included, for teams whose brokers' objects are made by another tool. It asks no
+broker, and takes the plugin to be there if the settings ask for it.
+
+  definitions  RabbitMQ's definitions in JSON, with --json too, for rabbitmqctl import_definitions;
+               the virtual host must exist
+  kubernetes   resources of RabbitMQ's messaging topology operator
+               (rabbitmq.com/v1beta1: Exchange, Queue, Binding); deleting them
+               leaves the queues on the broker (deletionPolicy: retain)
+
+The virtual host is that of the broker's URL. After an import "rabbitdelay plan"
+has nothing to create, and clients with broker.declare: nothing can work.`,
+		Example: `  rabbitdelay export -f delays.yaml --format definitions > definitions.json
+  rabbitdelay export -f delays.yaml --format kubernetes --cluster rabbit | kubectl apply -n shop -f -`,
+		RunE: func(*cobra.Command, []string) error { return x.export() },
+	}
+	f := c.Flags()
+	program.Choice(c, &x.format, "format", formatDefinitions, "", formatDefinitions, formatKubernetes)
+	f.StringVar(&x.to.Cluster, "cluster", "", "kubernetes: name of the RabbitmqCluster")
+	f.StringVar(&x.to.ClusterNamespace, "cluster-namespace", "", "kubernetes: namespace of the RabbitmqCluster, if it is another")
+	f.StringVar(&x.to.Namespace, "namespace", "", "kubernetes: namespace of the resources; default that of kubectl")
+	return c
+}
+
+func (x *exporter) export() error {
+	switch {
+	case x.format == formatKubernetes && x.JSON:
+		return errors.New("--format kubernetes is YAML; leave --json out, or convert it, as with yq -o json")
+	case x.format == formatKubernetes && x.to.Cluster == "":
+		return errors.New("--format kubernetes needs --cluster, the name of the RabbitmqCluster")
+	case x.format == formatDefinitions && x.to != export.KubernetesOptions{}:
+		return errors.New("--cluster, --cluster-namespace and --namespace are for --format kubernetes")
+	}
+	c, err := x.Load(nil, nil)
+	if err != nil {
+		return err
+	}
+	s, err := c.Offline()
+	if err != nil {
+		return err
+	}
+	t, err := c.Describe(s)
+	if err != nil {
+		return err
+	}
+	if x.to.Vhost, err = c.Vhost(); err != nil {
+		return fmt.Errorf("broker.url: %w", err)
+	}
+	var text []byte
+	if x.format == formatDefinitions {
+		text, err = export.Definitions(t, x.to.Vhost)
+	} else {
+		text, err = export.Kubernetes(t, x.to)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = x.Stdout.Write(text)
+	return err
+}

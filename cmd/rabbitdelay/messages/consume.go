@@ -1,0 +1,267 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// receiver is one run of consume.
+type receiver struct {
+	*app.App
+
+	queue    string
+	count    int64 // 0: no end
+	timeout  app.Duration
+	prefetch int
+
+	received int64
+	late     lateness.Record
+	noted    bool // that a message was early
+	bar      term.Progress
+}
+
+// defaultPrefetch keeps a terminal busy, and is little to give back.
+const defaultPrefetch = 64
+
+// maxPrefetch is AMQP's.
+const maxPrefetch = 65535
+
+// ConsumeCommand returns the command consume.
+func ConsumeCommand(a *app.App) *cobra.Command {
+	r := &receiver{App: a}
+	c := &cobra.Command{
+		Use:   "consume",
+		Short: "Take messages out of a queue, print them and say how late they are",
+		Long: `consume takes messages out of a queue for good: what it has printed is gone from
+the broker, and whatever consumes the queue in production does not see it. It is
+for queues of one's own, to try and to measure. To look at what waits for somebody
+else, use "rabbitdelay peek".
+
+It prints a line for each message, unless --quiet, and one with the result at the
+end, with --json {"received":N,"early":N,"lateness_ms":{"p50":N,"p99":N,"max":N}}.
+Early are messages that came before their due instant by this process's clock.
+A message is acknowledged after its line was written; when that fails, a full disk
+or a broken pipe, the message goes back to the queue and consume ends with an
+error. It takes exactly --count messages and touches no others. Give --count instead
+of "| head": what consume has read by the time that head ends is gone unseen.
+
+It refuses the queues of the delay strategies, such as delay.bucket.1m, and
+streams. A message whose headers no Go client can read goes back to the queue, and
+consume ends with an error.
+
+It declares no layout. If the queue does not exist, consume creates it as a
+destination and says so.
+
+Exit code: 0 when --count messages arrived, or after Ctrl-C without --count; 3
+when the timeout or Ctrl-C came first; 1 for errors.`,
+		Example: `  rabbitdelay send --queue try.me --delay 5s --body hello
+  rabbitdelay consume --queue try.me --count 1 --timeout 1m
+  rabbitdelay consume --queue try.load --count 20000 --timeout 2m --quiet --json`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := r.check(); err != nil {
+				return err
+			}
+			return r.receive(c.Context())
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&r.queue, "queue", "", "the queue")
+	f.Int64Var(&r.count, "count", 0, "stop after this many messages; default no end")
+	f.Var(&r.timeout, "timeout", "stop this long after the connection is ready; default never")
+	f.IntVar(&r.prefetch, "prefetch", defaultPrefetch, "messages that the broker delivers ahead of acknowledgement, 1 to 65535")
+	return c
+}
+
+func (r *receiver) check() error {
+	switch {
+	case r.queue == "":
+		return errors.New("no queue; give --queue")
+	case r.count < 0:
+		return fmt.Errorf("--count: %d; expected 0 (no end) or more", r.count)
+	case r.timeout < 0:
+		return fmt.Errorf("--timeout: %s; expected 0 (none) or more", r.timeout.String())
+	case r.prefetch < 1 || r.prefetch > maxPrefetch:
+		return fmt.Errorf("--prefetch: %d; expected 1 to %d", r.prefetch, maxPrefetch)
+	case !r.Quiet && closed(r.Stdout):
+		return errors.New("standard output is closed, so the messages would be lost unseen; give --quiet to take them without printing")
+	}
+	return nil
+}
+
+func (r *receiver) receive(ctx context.Context) error {
+	signal.Ignore(syscall.SIGPIPE) // a broken pipe is an error of the write then, and the message goes back
+	c, err := r.Load(nil, nil)
+	if err != nil {
+		return err
+	}
+	if err := notReserved(c.Delay.Prefix, r.queue); err != nil {
+		return err
+	}
+	d, err := knock(ctx, r.App, c)
+	if err != nil {
+		return err
+	}
+	if err := r.ensureQueue(d); err != nil {
+		d.close()
+		return err
+	}
+	if r.timeout > 0 {
+		// It is for the messages; connecting and declaring have their own.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.timeout))
+		defer cancel()
+	}
+	if r.Quiet || r.JSON || !term.Is(r.Stdout) {
+		r.bar = r.Progress(int(r.count), "receiving")
+	}
+	err = r.consume(ctx, d)
+	r.bar.Clear()
+	if serr := r.printSummary(); err == nil {
+		err = serr
+	}
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil && (r.count > 0 && r.received < r.count || r.count == 0 && errors.Is(ctx.Err(), context.DeadlineExceeded)) {
+		return program.Exit(app.ExitTimeout)
+	}
+	return nil
+}
+
+// closed reports whether standard output was closed when the process began. The Go
+// runtime opens the null device in its place, for reading too.
+func closed(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	if !ok {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	if err != nil {
+		return false
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return true
+	}
+	if !os.SameFile(null, info) {
+		return false
+	}
+	_, err = f.Read(make([]byte, 1))
+	return errors.Is(err, io.EOF)
+}
+
+// received is the result of consume.
+type received struct {
+	Received int64                `json:"received"`
+	Early    int                  `json:"early"`
+	Lateness lateness.Percentiles `json:"lateness_ms"`
+}
+
+// receivedMessage is the line of one message.
+type receivedMessage struct {
+	ID       string `json:"id"`
+	Due      string `json:"due,omitempty"`
+	Received string `json:"received"`
+	Lateness *int64 `json:"lateness_ms,omitempty"`
+	Attempt  int    `json:"attempt"`
+	Body     string `json:"body,omitempty"`
+	Binary   string `json:"body_base64,omitempty"` // instead of body when that is not UTF-8
+}
+
+var errGoesBack = errors.New("the message goes back to the queue")
+
+// take prints a message and counts it.
+func (r *receiver) take(d amqp.Delivery) error {
+	at := time.Now()
+	if why, ok := d.Headers[amqpx.HeaderUnreadable].(string); ok {
+		return fmt.Errorf("message %s cannot be read, and %w: %s; rabbitdelay peek shows it, and rabbitdelay discard --reason %s removes it", d.MessageId, errGoesBack, why, inspect.ReasonUnreadable)
+	}
+	if !r.Quiet {
+		if err := r.printDelivery(d, at); err != nil {
+			return fmt.Errorf("printing message %s, %w: %w", d.MessageId, errGoesBack, err)
+		}
+	}
+	if due, ok := dueOf(d); ok {
+		r.late.Add(at, due)
+		r.noteEarly(d.MessageId, due.Sub(at))
+	}
+	r.bar.Add(1)
+	r.received++
+	return nil
+}
+
+// noteEarly explains the first message that came before it was due by more than
+// clocks differ; the summary counts the others.
+func (r *receiver) noteEarly(id string, by time.Duration) {
+	if by > maxHold && !r.noted {
+		r.noted = true
+		r.Notef("note: message %s came %s before it is due: another program put it into the queue, or this machine's clock is behind the broker's", shown.Line(id), topology.FormatDuration(by.Truncate(time.Millisecond)))
+	}
+}
+
+// dueOf returns the instant at which a message is due, if its headers say so.
+func dueOf(d amqp.Delivery) (time.Time, bool) {
+	due, ok := integer(d.Headers[amqpx.HeaderDue])
+	return time.UnixMilli(due), ok
+}
+
+// integer reads a header of any width.
+func integer(v any) (int64, bool) {
+	switch v := v.(type) {
+	case int64:
+		return v, true
+	case int32:
+		return int64(v), true
+	case int16:
+		return int64(v), true
+	}
+	return 0, false
+}
+
+// printDelivery writes a message's line to standard output, which is not buffered.
+func (r *receiver) printDelivery(d amqp.Delivery, at time.Time) error {
+	m := receivedMessage{ID: d.MessageId, Received: shown.Instant(at), Attempt: 1}
+	if due, ok := dueOf(d); ok {
+		late := at.UnixMilli() - due.UnixMilli()
+		m.Due, m.Lateness = shown.Instant(due), &late
+	}
+	if n, ok := integer(d.Headers[amqpx.HeaderAttempt]); ok {
+		m.Attempt = int(n)
+	}
+	m.Body, m.Binary = asjson.Text(d.Body)
+	late := ""
+	if m.Lateness != nil {
+		late = fmt.Sprintf("%+d ms", *m.Lateness)
+	}
+	attempt := ""
+	if m.Attempt > 1 {
+		attempt = fmt.Sprintf("attempt %d  ", m.Attempt)
+	}
+	return r.Show(m, "%s  %8s  %s  %s%q\n", m.Received, late, shown.Line(m.ID), attempt, app.BodyText(d.Body))
+}
+
+// printSummary prints the last line.
+func (r *receiver) printSummary() error {
+	p, early := r.late.Summary()
+	out := received{Received: r.received, Early: early, Lateness: p}
+	return r.Show(out, "%d received, %d early, lateness p50 %d ms, p99 %d ms, max %d ms\n", out.Received, early, p.P50, p.P99, p.Max)
+}

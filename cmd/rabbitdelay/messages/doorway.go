@@ -1,0 +1,203 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+)
+
+// doorway looks at a broker before a command by hand changes it.
+type doorway struct {
+	*app.App
+
+	c    *config.Config
+	conn *amqp.Connection
+}
+
+// knock connects. Unlike a service, a command by hand does not wait for a broker
+// that is not there: the error has what answered.
+func knock(ctx context.Context, a *app.App, c *config.Config) (*doorway, error) {
+	conn, err := c.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &doorway{a, c, conn}, nil
+}
+
+func (d *doorway) close() { app.Close(d.conn) }
+
+// has declares passively. An object that the user may not see is assumed to
+// exist.
+func (d *doorway) has(look func(*amqp.Channel) error) (bool, error) {
+	ch, err := d.conn.Channel()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = ch.Close() }()
+	err = look(ch)
+	ae, refused := errors.AsType[*amqp.Error](err)
+	switch {
+	case err == nil, refused && (ae.Code == amqp.AccessRefused || ae.Code == amqp.ResourceLocked):
+		return true, nil
+	case refused && ae.Code == amqp.NotFound:
+		return false, nil
+	}
+	return false, err
+}
+
+func (d *doorway) hasQueue(name string) (bool, error) {
+	return d.has(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		return err
+	})
+}
+
+// hasOneOf reports whether one of the exchanges is there.
+func (d *doorway) hasOneOf(exchanges ...string) (bool, error) {
+	for _, name := range exchanges {
+		there, err := d.has(func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclarePassive(name, amqp.ExchangeTopic, true, false, false, false, nil)
+		})
+		if there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
+}
+
+// layout prints what declaring the strategy's topology is about to create, and asks
+// where that may not be meant: most often somebody has forgotten -f. It is silent if the
+// layout exists.
+func (d *doorway) layout(s amqpx.Strategy, yes bool) error {
+	prefix := d.c.Delay.Prefix
+	if d.c.Broker.Declare == amqpx.DeclareNothing {
+		return nil
+	}
+	t := s.Topology()
+	own := ownExchanges(t, prefix)
+	if there, err := d.hasOneOf(sample(own)...); there || err != nil {
+		return err
+	}
+	other, err := d.otherLayout(prefix)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("the %s strategy (%s), %d queues and %d exchanges whose names begin with %q",
+		s.Name(), strings.Join(layoutsOf(own, prefix), ", "), len(t.Queues), len(t.Exchanges), prefix+".")
+	if system := s.Name(); foreign.IsLayout(system) {
+		what = fmt.Sprintf("the delays of %s as it does itself, %d queues and %d exchanges", system, len(t.Queues), len(t.Exchanges))
+	}
+	beside := ""
+	if other != "" {
+		beside = fmt.Sprintf(", beside %s, which is there with the same prefix", other)
+	}
+	switch chosen := d.c.DelayGiven(); {
+	case yes, chosen:
+	case d.Interactive():
+		return d.Confirm(app.Question{Text: "This declares " + what + beside + ". Type yes: ", Declined: "nothing was declared; give the file of the layout with -f"})
+	case other != "":
+		return fmt.Errorf("the broker has %s; the defaults need %s, which it does not have; give the layout's file with -f, or --yes to declare the default one beside it", other, what)
+	}
+	d.Notef("declaring %s%s", what, beside)
+	return nil
+}
+
+// otherLayout names what there is of the prefix; empty for nothing.
+func (d *doorway) otherLayout(prefix string) (string, error) {
+	there, err := d.hasOneOf(topology.DeliveryExchange(prefix))
+	if !there || err != nil {
+		return "", err
+	}
+	for _, layout := range []string{dlx.LayoutClock, dlx.LayoutHex, dlx.LayoutBinary} {
+		for _, qt := range []topology.QueueType{topology.Quorum, topology.Classic} {
+			b, err := dlx.NewBucket(dlx.BucketConfig{Prefix: prefix, Layout: layout, QueueType: qt})
+			if err != nil {
+				return "", err
+			}
+			own := ownExchanges(b.Topology(), prefix)
+			if there, err := d.hasOneOf(sample(own)...); err != nil {
+				return "", err
+			} else if there {
+				return "the layout " + strings.Join(layoutsOf(own, prefix), ", "), nil
+			}
+		}
+	}
+	return "another layout", nil
+}
+
+// ownExchanges returns those that no other layout has.
+func ownExchanges(t topology.Topology, prefix string) []string {
+	var names []string
+	for _, e := range t.Exchanges {
+		if _, ok := naming.DelaysOf(prefix, e.Name); ok {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}
+
+// sample is enough of a list to tell whether its layout is there, although
+// somebody may have deleted a part of it.
+func sample(names []string) []string {
+	if len(names) < 3 {
+		return names
+	}
+	return []string{names[0], names[len(names)/2], names[len(names)-1]}
+}
+
+// layoutsOf names the layouts of exchanges, as doctor and destroy do.
+func layoutsOf(exchanges []string, prefix string) []string {
+	var names []string
+	for _, e := range exchanges {
+		if layout, ok := naming.DelaysOf(prefix, e); ok && !slices.Contains(names, layout) {
+			names = append(names, layout)
+		}
+	}
+	return names
+}
+
+// missing returns the queues that a destination needs and the broker does not have.
+func (d *doorway) missing(dest topology.Destination) ([]string, error) {
+	needs := []string{dest.TargetQueue(d.c.Delay.Prefix)}
+	if !dest.ToExchange() && !d.c.Delay.Foreign() {
+		needs = append(needs, d.c.Destination(dest.Queue).DeadLetterQueue())
+	}
+	var names []string
+	for _, q := range needs {
+		if there, err := d.hasQueue(q); err != nil {
+			return nil, err
+		} else if !there {
+			names = append(names, q)
+		}
+	}
+	return names, nil
+}
+
+// created reports the queues that a command has made: nobody may read from a queue of
+// such a name.
+func created(a *app.App, c *config.Config, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	var known []string
+	for _, d := range c.Topology.Destinations {
+		known = append(known, d.Queue)
+	}
+	hint := config.DidYouMean(names[0], known)
+	if slices.Contains(known, names[0]) {
+		hint = ""
+	}
+	a.Notef("created queue %s%s", strings.Join(names, " and "), hint)
+}

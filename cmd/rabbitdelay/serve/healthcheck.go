@@ -1,0 +1,92 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// healthTimeout bounds a healthcheck, below the 30 s that Docker waits.
+const healthTimeout = 10 * time.Second
+
+// HealthCommand returns the command healthcheck.
+func HealthCommand(a *app.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "healthcheck [URL]",
+		Short: "Ask a serve that runs beside it whether it is alive, for Docker's HEALTHCHECK",
+		Long: `healthcheck asks for /healthz at serve.listen and serve.path_prefix, or for the URL, and
+exits with 0 if the answer is 200 within 10 s, else with 1. The container image has it
+as its HEALTHCHECK. Name the URL where serve answers elsewhere (--listen, --probe), or
+/readyz to ask whether broker and database work too. It does not verify certificates:
+it asks its own machine.`,
+		Example: `  rabbitdelay healthcheck
+  rabbitdelay healthcheck http://127.0.0.1:8087/readyz`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			var address string
+			if len(args) == 1 {
+				address = args[0]
+			} else {
+				cfg, err := a.Load(nil, nil)
+				if err != nil {
+					return err
+				}
+				address = healthURL(&cfg.Serve)
+			}
+			if err := healthy(c.Context(), address); err != nil {
+				return err
+			}
+			return a.Show(map[string]bool{"ok": true}, "ok\n")
+		},
+	}
+}
+
+// healthURL returns the address of /healthz of a serve with these settings on this machine.
+func healthURL(s *config.Serve) string {
+	host, port, _ := net.SplitHostPort(cmp.Or(s.Listen, config.DefaultListen))
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	u := url.URL{Scheme: "http", Host: net.JoinHostPort(host, port), Path: s.PathPrefix + "/healthz"}
+	if s.TLS.Cert != "" {
+		u.Scheme = "https"
+	}
+	return u.String()
+}
+
+// healthy returns nil if address answers 200.
+func healthy(ctx context.Context, address string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("%q; expected an address such as http://127.0.0.1:8086/healthz", address)
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // it asks its own machine
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
+		return fmt.Errorf("%s answered %s: %s", u.Redacted(), res.Status, strings.TrimSpace(string(body)))
+	}
+	return nil
+}

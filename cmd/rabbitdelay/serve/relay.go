@@ -1,0 +1,310 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/probe"
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+const (
+	// again is the pause before serve tries again to begin with what was not there.
+	again = 2 * time.Second
+	// opening is how long it waits for a broker before it reports what is wrong.
+	opening = 10 * time.Second
+	// preparing bounds what is written to the database before it relays.
+	preparing = time.Minute
+	// watching is the pause between two looks at the database where nothing is relayed.
+	watching = 5 * time.Second
+)
+
+// relayPart is the part of serve in the background: the client and the relay.
+type relayPart struct {
+	*app.App
+
+	cfg     *config.Config
+	db      *sql.DB // nil: no relay
+	metrics *probe.Metrics
+
+	horizon  app.Duration
+	grace    app.Duration
+	maxSends int
+	poll     app.Duration
+	batch    int
+	workers  int
+
+	sent, resent  atomic.Int64
+	postponed     atomic.Int64
+	failed        atomic.Int64
+	purged        atomic.Int64
+	interruptions atomic.Int64
+
+	relays bool // and there is a database
+
+	mu       sync.Mutex
+	client   *amqpx.Client
+	store    *schedule.Store // that relays
+	observed bool            // by the metrics
+	problem  error           // why it has not begun
+}
+
+// relayed is the result of serve.
+type relayed struct {
+	Relayed   int64   `json:"relayed"`
+	Resent    int64   `json:"resent"`
+	Postponed int64   `json:"postponed"`
+	Failed    int64   `json:"failed"`
+	Purged    int64   `json:"purged"`
+	Errors    int64   `json:"errors"`
+	Seconds   float64 `json:"seconds"`
+}
+
+func (r *relayPart) register(f *pflag.FlagSet) {
+	d := schedule.Config{}.WithDefaults()
+	r.grace, r.maxSends, r.poll, r.batch, r.workers = app.Duration(d.Grace), d.MaxSends, app.Duration(d.PollInterval), d.Batch, d.Workers
+	f.Var(&r.horizon, "horizon", "how long before its due instant a task is sent to the broker; default 1d, or the strategy's longest delay if that is shorter")
+	f.Var(&r.grace, "grace", "how long after its due instant a pending task may be sent again, if its message is lost")
+	f.IntVar(&r.maxSends, "max-sends", r.maxSends, "how often a task is sent that no handler settles, before it fails")
+	f.Var(&r.poll, "poll", "longest pause between two looks for new tasks")
+	f.IntVar(&r.batch, "batch", r.batch, "tasks taken at once")
+	f.IntVar(&r.workers, "workers", r.workers, "batches processed at the same time")
+}
+
+// check returns what is wrong with the flags, before anything is begun.
+func (r *relayPart) check() error {
+	c := r.config(nil).WithDefaults()
+	if c.Horizon == 0 {
+		c.Horizon = time.Hour // the strategy's
+	}
+	return c.Validate()
+}
+
+func (r *relayPart) config(listener schedule.Listener) schedule.Config {
+	return schedule.Config{
+		Horizon: time.Duration(r.horizon), Grace: time.Duration(r.grace), MaxSends: r.maxSends, PollInterval: time.Duration(r.poll),
+		Batch: r.batch, Workers: r.workers, Ceilings: r.ceilings(), Listener: listener, Hooks: r.metrics.Hooks(r.hooks()), Logger: r.Logger(),
+	}
+}
+
+// ceilings are those of the file; none before it is read.
+func (r *relayPart) ceilings() []schedule.Ceiling {
+	if r.cfg == nil {
+		return nil
+	}
+	return r.cfg.Ceilings()
+}
+
+// connectAndRelay connects, and relays if it is to, until ctx ends. What is not there is tried
+// again.
+func (r *relayPart) connectAndRelay(ctx context.Context) {
+	log := r.Logger()
+	told := ""
+	for ctx.Err() == nil {
+		err := r.once(ctx)
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		r.mu.Lock()
+		r.problem = err
+		r.mu.Unlock()
+		if text := err.Error(); text != told {
+			told = text
+			log.Warn("cannot begin, and tries again", zap.Error(err))
+		}
+		r.interruptions.Add(1)
+		select {
+		case <-ctx.Done():
+		case <-time.After(again):
+		}
+	}
+}
+
+// close ends the client, at once when ctx has ended.
+func (r *relayPart) close(ctx context.Context) {
+	r.mu.Lock()
+	client := r.client
+	r.mu.Unlock()
+	if client != nil {
+		_ = client.Close(ctx) // nothing is under way
+	}
+}
+
+// once begins, and returns nil when ctx has ended.
+func (r *relayPart) once(ctx context.Context) error {
+	client, err := r.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	r.mu.Lock()
+	store := r.store
+	r.client = client
+	r.mu.Unlock()
+	if r.db != nil && store == nil {
+		if store, err = r.prepare(ctx, client); err != nil {
+			return fmt.Errorf("database: %w", err)
+		}
+	}
+	if err := r.begun(store); err != nil {
+		return err
+	}
+	if !r.relays {
+		return r.watch(ctx, store)
+	}
+	r.Logger().Info("relaying tasks", zap.Stringer("database", r.cfg.Database.URL), zap.String("broker", client.BrokerVersion()),
+		zap.String("strategy", client.Strategy().Name()))
+	return store.Run(ctx)
+}
+
+// begun records that nothing keeps the process from working.
+func (r *relayPart) begun(store *schedule.Store) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.problem = nil
+	if r.relays {
+		r.store = store
+	}
+	if r.observed {
+		return nil
+	}
+	r.observed = true
+	return r.metrics.Observe(r.client, r.store, r.cfg.Topology.Destinations)
+}
+
+// watch looks at the database, which nothing else here asks, until ctx ends.
+func (r *relayPart) watch(ctx context.Context, store *schedule.Store) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watching):
+		}
+		if store == nil {
+			continue
+		}
+		if err := app.CheckDatabase(ctx, store); err != nil {
+			return fmt.Errorf("database: %w", err)
+		}
+	}
+}
+
+// connect opens the client once; it connects again by itself.
+func (r *relayPart) connect(ctx context.Context) (*amqpx.Client, error) {
+	r.mu.Lock()
+	client := r.client
+	r.mu.Unlock()
+	if client != nil {
+		return client, nil
+	}
+	c := *r.cfg
+	s, err := c.Strategy(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	if !r.relays { // it sends no delayed message, but requeues
+		c.Broker.Declare = amqpx.DeclareNothing
+		s = app.Undeclared{Strategy: s}
+	}
+	cfg, err := c.Client(s, r.Logger())
+	if err != nil {
+		return nil, err
+	}
+	cfg.Hooks = append(cfg.Hooks, r.metrics.Hook())
+	ctx, cancel := context.WithTimeout(ctx, opening)
+	defer cancel()
+	return amqpx.Open(ctx, cfg)
+}
+
+// prepare returns the store that relays, and writes the file's recurring tasks.
+func (r *relayPart) prepare(ctx context.Context, client *amqpx.Client) (*schedule.Store, error) {
+	ctx, cancel := context.WithTimeout(ctx, preparing)
+	defer cancel()
+	look, err := schedule.New(r.db, nil, schedule.Config{Destination: r.cfg.Listed, Logger: r.Logger()})
+	if err != nil {
+		return nil, err
+	}
+	if err := app.CheckTasks(ctx, look); err != nil || !r.relays {
+		return look, err
+	}
+	listener, err := config.Listener(r.cfg.Database.URL)
+	if err != nil {
+		return nil, err
+	}
+	applied, err := r.ApplySchedules(ctx, look.Schedules(), r.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if text := app.AppliedText(applied); text != "" {
+		r.Logger().Info("recurring tasks were written: " + text)
+	}
+	return schedule.New(r.db, client, r.config(listener))
+}
+
+// theClient returns the client, for a requeue.
+func (r *relayPart) theClient() (*amqpx.Client, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.client == nil {
+		return nil, cmp.Or(r.problem, probe.ErrStarting)
+	}
+	return r.client, nil
+}
+
+// health returns what keeps this process from working.
+func (r *relayPart) health() error {
+	r.mu.Lock()
+	client, store, problem, observed := r.client, r.store, r.problem, r.observed
+	r.mu.Unlock()
+	switch {
+	case problem != nil:
+		return problem
+	case !observed: // it has not begun
+		return probe.ErrStarting
+	case store == nil:
+		return client.Health()
+	}
+	return errors.Join(client.Health(), store.Health())
+}
+
+func (r *relayPart) hooks() schedule.Hooks {
+	return schedule.Hooks{
+		Relayed: func(n int, resent bool) {
+			if resent {
+				r.resent.Add(int64(n))
+			} else {
+				r.sent.Add(int64(n))
+			}
+		},
+		SendFailed: func(_ schedule.Task, _ error, failed bool) {
+			if failed {
+				r.failed.Add(1)
+			} else {
+				r.postponed.Add(1)
+			}
+		},
+		Purged: func(n int64) { r.purged.Add(n) },
+		Error:  func(string, error) { r.interruptions.Add(1) },
+	}
+}
+
+// summary prints the last line.
+func (r *relayPart) summary(took time.Duration) error {
+	out := relayed{
+		Relayed: r.sent.Load(), Resent: r.resent.Load(), Postponed: r.postponed.Load(), Failed: r.failed.Load(),
+		Purged: r.purged.Load(), Errors: r.interruptions.Load(), Seconds: app.Seconds(took),
+	}
+	return r.Show(out, "%d tasks relayed, %d sent again, %d sends postponed, %d tasks failed, %d finished ones deleted, %d errors, in %.1f s\n",
+		out.Relayed, out.Resent, out.Postponed, out.Failed, out.Purged, out.Errors, took.Seconds())
+}

@@ -1,0 +1,324 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/tlsfiles"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/probe"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+const (
+	maxHeader = 64 << 10
+	goodbye   = 5 * time.Second // for what is under way when it is stopped
+)
+
+// serveRun is one run of serve.
+type serveRun struct {
+	*app.App
+
+	db      string
+	listen  string
+	users   string
+	prefix  string
+	probe   string
+	noRelay bool
+	relay   relayPart
+}
+
+// Command returns the command serve.
+func Command(a *app.App) *cobra.Command {
+	r := &serveRun{App: a, relay: relayPart{App: a}}
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Send a database's tasks to the broker, with a console, an API and metrics, until stopped",
+		Long: `serve is one process with everything that runs: it sends the tasks in the table
+rabbitdelay_tasks, whichever program wrote them, to the broker with their remaining
+delay; sends tasks again whose messages are evidently lost; makes the tasks of
+recurring ones; deletes finished ones after their retention; and shows and steers all
+that by pages and an HTTP API. Several on one database share the work, and any of
+them may stop at any time. Without a database it shows what the broker has.
+
+It answers at http://127.0.0.1:8086 by default, to this machine only and without a
+login. --listen with another address needs --users, a file that "rabbitdelay users"
+writes: viewers look, operators change things too. The API's document is
+/api/openapi.json. /healthz, /readyz and /metrics need no login; to keep them apart,
+--probe HOST:PORT answers them there, and only there.
+
+/healthz answers 200 while the process runs; /readyz 200 while the broker, the
+database and every part of the relay work, else 503 and what is wrong, as
+{"ok":false,"problem":"..."}. A broker or a database that is gone, or was not there
+when it started, is no reason to end: pages and readyz say so, and it goes on by itself.
+
+It runs until SIGINT or SIGTERM, then finishes what it has begun (a few seconds),
+prints a line with what it did, with --json {"relayed":N,"resent":N,
+"postponed":N,"failed":N,"purged":N,"errors":N,"seconds":S}, and exits with 0.
+Postponed counts sends that are tried again, failed the tasks that cannot be sent,
+errors those of database and broker in between. It exits with 1 when the settings
+are wrong, or an address cannot be used.
+
+New tasks are seen at once on PostgreSQL, by LISTEN and NOTIFY, and within --poll
+elsewhere.`,
+		Example: `  rabbitdelay serve --db postgres://user:password@host/shop -f delays.yaml
+  rabbitdelay serve -f delays.yaml --listen :8086 --users users.yaml
+  RABBITDELAY_DATABASE_URL=sqlite:shop.db rabbitdelay serve --poll 200ms --json`,
+		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
+	}
+	f := c.Flags()
+	f.StringVar(&r.db, "db", "", app.DatabaseUsage+"; without it there are no tasks")
+	f.StringVar(&r.listen, "listen", "", "answer at this `HOST:PORT`; default serve.listen, else "+config.DefaultListen)
+	f.StringVar(&r.users, "users", "", "the `FILE` of users and tokens; default serve.users")
+	f.StringVar(&r.prefix, "path-prefix", "", "what stands before all paths, such as /rabbitdelay, behind a proxy")
+	f.StringVar(&r.probe, "probe", "", "answer /healthz, /readyz and /metrics at this `HOST:PORT` instead")
+	f.BoolVar(&r.noRelay, "no-relay", false, "only show and steer; relays are other processes")
+	r.relay.register(f)
+	return c
+}
+
+// load reads the settings.
+func (r *serveRun) load() (*config.Config, error) {
+	r.LogBeginning()
+	overrides := map[string]config.Override{}
+	for _, o := range []struct{ path, flag, value string }{
+		{"database.url", "db", r.db}, {"serve.listen", "listen", r.listen}, {"serve.users", "users", r.users}, {"serve.path_prefix", "path-prefix", r.prefix},
+	} {
+		if r.Given(o.flag) {
+			overrides[o.path] = config.Override{Value: o.value, Origin: "--" + o.flag}
+		}
+	}
+	cfg, err := r.Load(overrides, map[string]string{"broker.connection_name": "rabbitdelay serve"}) // status shows it
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Serve.Users == "" && !cfg.Serve.Loopback() {
+		return nil, fmt.Errorf("--listen: %s can be reached from other machines, where everybody might change everything; give --users FILE, which \"rabbitdelay users add\" writes, or listen at 127.0.0.1", cfg.Serve.Listen)
+	}
+	if cfg.FirstURL() == "" {
+		return nil, config.ErrNoBroker // there is nothing to wait for
+	}
+	return cfg, nil
+}
+
+func (r *serveRun) run(ctx context.Context) (err error) {
+	cfg, err := r.load()
+	if err != nil {
+		return err
+	}
+	r.relay.cfg = cfg
+	secure, err := serveTLS(cfg.Serve.TLS, r.Logger())
+	if err != nil {
+		return err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Serve.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w; expected an address of this machine that no other process has, such as %s", err, config.DefaultListen)
+	}
+	defer l.Close()
+	if cfg.Database.URL != "" {
+		store, err := r.database(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		defer store.Close()
+		r.relay.db, r.relay.relays = store.DB, !r.noRelay
+	}
+	if r.relay.metrics, err = probe.NewMetrics(); err != nil {
+		return err
+	}
+	defer func() { _ = r.relay.metrics.Close(context.WithoutCancel(ctx)) }() // nothing is exported
+	if err := r.relay.check(); err != nil {
+		return err
+	}
+	p := probe.New(r.relay.metrics)
+	p.Set(r.relay.health)
+	c, err := r.console(cfg)
+	if err != nil {
+		return err
+	}
+	log := r.Logger()
+	handler := http.Handler(c)
+	if r.probe == "" {
+		handler = besideConsole(p, c, cfg.Serve.Users == "")
+	} else {
+		at, err := p.Listen(ctx, r.probe)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		log.Info("answering probes", zap.Stringer("address", at))
+	}
+	server := probe.Server(handler)
+	server.MaxHeaderBytes, server.TLSConfig, server.ErrorLog = maxHeader, secure, zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))
+	served := make(chan error, 1)
+	go func() {
+		if secure != nil {
+			served <- server.ServeTLS(l, "", "")
+		} else {
+			served <- server.Serve(l)
+		}
+	}()
+	log.Info("serving", zap.String("url", address(cfg, l.Addr())), zap.String("users", cmp.Or(cfg.Serve.Users, "everybody on this machine")))
+	return r.until(ctx, server, served, c, p)
+}
+
+// database opens the database, which need not answer yet. A file of SQLite must be
+// there: it does not come back by itself.
+func (r *serveRun) database(ctx context.Context, cfg *config.Config) (*app.Store, error) {
+	store, err := r.OpenStore(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if d, _ := config.Dialect(cfg.Database.URL); d == idempotency.SQLite {
+		if err := app.CheckTasks(ctx, store.Store); err != nil {
+			store.Close()
+			return nil, err
+		}
+	}
+	return store, nil
+}
+
+// besideConsole answers a probe's requests beside the console's. Metrics that are
+// asked for under another name than this machine's are left to the console where
+// nobody logs in: it refuses them.
+func besideConsole(p *probe.Probe, c *console.Console, everybody bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		foreign := everybody && req.URL.Path == "/metrics" && !console.LoopbackHost(req.Host)
+		if p.Answers(req) && !foreign {
+			p.ServeHTTP(w, req)
+			return
+		}
+		c.ServeHTTP(w, req)
+	})
+}
+
+// serveTLS returns what https needs, nil for http. Files that have changed are used
+// from the next connection on.
+func serveTLS(files config.ServeTLS, log *zap.Logger) (*tls.Config, error) {
+	if files.Cert == "" {
+		return nil, nil //nolint:nilnil // http
+	}
+	current, err := tlsfiles.Files{Cert: files.Cert, Key: files.Key}.Load(log)
+	if bad, ok := errors.AsType[*tlsfiles.Error](err); ok {
+		return nil, fmt.Errorf("serve.tls.%s: %w", strings.ToLower(bad.Field), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &current().Certificates[0], nil },
+		MinVersion:     tls.VersionTLS12,
+	}, nil
+}
+
+// until runs the relay until ctx ends, or until the server can answer no more.
+func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan error, c *console.Console, p *probe.Probe) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		err := <-served
+		cancel()
+		ended <- err
+	}()
+	start := time.Now()
+	stop := context.AfterFunc(ctx, func() {
+		r.Logger().Info("stopping; what is under way is finished")
+		p.Set(func() error { return probe.ErrStopping })
+	})
+	defer stop()
+	r.relay.connectAndRelay(ctx)
+	<-ctx.Done()
+	bye, done := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	defer done()
+	closing := c.Close(bye) // ends those who watch, too
+	r.relay.close(ctx)      // not before: jobs send by its client
+	if err := server.Shutdown(bye); err != nil {
+		_ = server.Close() // who still reads has had time
+	}
+	err := <-ended
+	if errors.Is(err, http.ErrServerClosed) {
+		err = nil
+	}
+	if closing != nil {
+		r.Logger().Warn("a job did not end in time; another process can continue it")
+	}
+	return errors.Join(err, r.relay.summary(time.Since(start)))
+}
+
+// address returns the URL of the console.
+func address(cfg *config.Config, at net.Addr) string {
+	scheme := "http"
+	if cfg.Serve.TLS.Cert != "" {
+		scheme = "https"
+	}
+	return scheme + "://" + at.String() + cfg.Serve.PathPrefix + "/"
+}
+
+// relook is how long the answer to what the broker should have is kept: it depends on
+// whether the broker has the plugin.
+const relook = 5 * time.Minute
+
+// look returns what the console looks at the broker with.
+func (r *serveRun) look(cfg *config.Config) func(ctx context.Context) (status.Source, error) {
+	var mu sync.Mutex
+	var known status.Source
+	var at time.Time
+	return func(ctx context.Context) (status.Source, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !at.IsZero() && time.Since(at) < relook {
+			return known, nil
+		}
+		c, src := *cfg, status.Source{}
+		if err := r.Examined(ctx, &c, &src.Want, &src.Broker, "rabbitdelay serve"); err != nil {
+			return src, err
+		}
+		known, at = src, time.Now()
+		return src, nil
+	}
+}
+
+// console returns the console of the settings.
+func (r *serveRun) console(cfg *config.Config) (*console.Console, error) {
+	proxy, err := cfg.Serve.Proxy()
+	if err != nil {
+		return nil, err
+	}
+	log := r.Logger()
+	out := console.Config{
+		DB: r.relay.db, Client: r.relay.theClient, Problem: r.relay.health, Prefix: cfg.Serve.PathPrefix, Users: cfg.Serve.Users, Proxy: proxy,
+		KeepAudit: cfg.Serve.KeepAudit, Title: cfg.Serve.Title, Color: cfg.Serve.Color, TraceURL: cfg.Serve.TraceURL, Version: r.Version, Logger: log,
+		Look: r.look(cfg),
+		Previous: func(ctx context.Context) (topology.Topology, error) {
+			s, err := cfg.Strategy(ctx, nil)
+			if err != nil {
+				return topology.Topology{}, err
+			}
+			return cfg.DescribePrevious(s)
+		},
+	}
+	if r.relay.db != nil {
+		if out.Store, err = schedule.New(r.relay.db, nil, schedule.Config{Destination: cfg.Listed, Hooks: r.relay.metrics.Hooks(schedule.Hooks{}), Logger: log}); err != nil {
+			return nil, err
+		}
+	}
+	return console.New(out)
+}

@@ -1,0 +1,178 @@
+package serve
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// usersRun is one run of a subcommand of users.
+type usersRun struct {
+	*app.App
+
+	file string
+	role string
+}
+
+// UsersCommand returns the command users.
+func UsersCommand(a *app.App) *cobra.Command {
+	r := &usersRun{App: a}
+	c := &cobra.Command{
+		Use:   "users",
+		Short: "Write the file of users and tokens for serve",
+		Long: `users writes the file that "rabbitdelay serve --users" reads: who may log in at the
+console, and tokens for programs. A viewer looks, without bodies of messages; an
+operator changes things too. The file has hashes of passwords and tokens, and the key
+that signs sessions; let nobody but serve read it. A running serve reads it again when
+it has changed: a new password or role ends the user's sessions.`,
+		Example: `  rabbitdelay users add anna --role operator --users users.yaml
+  rabbitdelay users token grafana --role viewer --users users.yaml`,
+	}
+	c.PersistentFlags().StringVar(&r.file, "users", "", "the `FILE` of users and tokens; default serve.users")
+	c.AddCommand(r.addCommand(), r.tokenCommand(), r.removeCommand())
+	return c
+}
+
+func (r *usersRun) roleFlag(c *cobra.Command) *cobra.Command {
+	program.Choice(c, &r.role, "role", "", "", string(console.RoleViewer), string(console.RoleOperator))
+	return c
+}
+
+// oneName is an argument check.
+func oneName(c *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return fmt.Errorf("expected one name, got %q; see %s --help", strings.Join(args, " "), c.CommandPath())
+	}
+	return nil
+}
+
+func (r *usersRun) addCommand() *cobra.Command {
+	return r.roleFlag(&cobra.Command{
+		Use:   "add NAME",
+		Short: "Add a user, or change password and role",
+		Long: `add asks for a password on the terminal, twice; without a terminal it reads a line
+from standard input. A password has 10 to 72 bytes.`,
+		Example: `  rabbitdelay users add anna --role operator --users users.yaml
+  pass show delays/anna | rabbitdelay users add anna --role operator --users users.yaml`,
+		Args: oneName,
+		RunE: func(c *cobra.Command, args []string) error {
+			return r.write(func(file string) error {
+				password, err := r.password(c.Context())
+				if err != nil {
+					return err
+				}
+				created, err := console.SetUser(file, args[0], console.Role(r.role), password)
+				if err != nil {
+					return err
+				}
+				did := "changed"
+				if created {
+					did = "added"
+				}
+				r.Notef("%s %s to %s as %s", did, shown.Line(args[0]), file, r.role)
+				return nil
+			})
+		},
+	})
+}
+
+func (r *usersRun) tokenCommand() *cobra.Command {
+	return r.roleFlag(&cobra.Command{
+		Use:   "token NAME",
+		Short: "Make a token for a program, and print it once",
+		Long: `token prints a new token for requests to the API, as "Authorization: Bearer TOKEN".
+It takes the place of one of the same name. The file has its hash only.`,
+		Example: `  rabbitdelay users token grafana --role viewer --users users.yaml`,
+		Args:    oneName,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return r.write(func(file string) error {
+				token, err := console.NewToken(file, args[0], console.Role(r.role))
+				if err != nil {
+					return err
+				}
+				return r.Show(map[string]string{"token": token}, "%s\n", token)
+			})
+		},
+	})
+}
+
+func (r *usersRun) removeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "remove NAME",
+		Short:   "Take the user and the token of a name out of the file",
+		Example: `  rabbitdelay users remove anna --users users.yaml`,
+		Args:    oneName,
+		RunE: func(_ *cobra.Command, args []string) error {
+			file, err := r.path()
+			if err != nil {
+				return err
+			}
+			if err := console.RemoveUser(file, args[0]); err != nil {
+				return err
+			}
+			r.Notef("removed %s from %s", shown.Line(args[0]), file)
+			return nil
+		},
+	}
+}
+
+// path returns the file.
+func (r *usersRun) path() (string, error) {
+	var more map[string]config.Override
+	if r.Given("users") {
+		more = map[string]config.Override{"serve.users": {Value: r.file, Origin: "--users"}}
+	}
+	cfg, err := r.Load(more, nil)
+	if err != nil {
+		return "", err
+	}
+	if cfg.Serve.Users == "" {
+		return "", errors.New("no file of users; give --users, serve.users in the file, or RABBITDELAY_SERVE_USERS")
+	}
+	return cfg.Serve.Users, nil
+}
+
+// write checks what every change needs.
+func (r *usersRun) write(do func(file string) error) error {
+	if r.role == "" {
+		return errors.New(`--role: ""; expected viewer or operator`)
+	}
+	file, err := r.path()
+	if err != nil {
+		return err
+	}
+	return do(file)
+}
+
+// password returns what somebody types twice, or a line of standard input.
+func (r *usersRun) password(ctx context.Context) ([]byte, error) {
+	if term.Is(r.Stdin) {
+		first, err := r.Secret(ctx, "Password: ")
+		if err != nil {
+			return nil, err
+		}
+		second, err := r.Secret(ctx, "Again: ")
+		if err == nil && !bytes.Equal(first, second) {
+			err = errors.New("the two passwords differ; nothing was changed")
+		}
+		return first, err
+	}
+	line, err := bufio.NewReader(r.Stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return []byte(strings.TrimRight(line, "\r\n")), nil
+}

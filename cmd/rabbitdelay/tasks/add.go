@@ -1,0 +1,135 @@
+package tasks
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+)
+
+// MessageFlags are the flags of what a task sends.
+type MessageFlags struct {
+	task    schedule.Task
+	body    string
+	headers []string
+	expires app.Duration
+}
+
+// Register adds the flags. The help of those that may be repeated ends with list.
+func (m *MessageFlags) Register(f *pflag.FlagSet, list string) {
+	t := &m.task
+	f.StringVar(&t.Queue, "queue", "", "destination queue")
+	f.StringVar(&t.Exchange, "exchange", "", "destination exchange, with --routing-key")
+	f.StringVar(&t.RoutingKey, "routing-key", "", "routing key of --exchange")
+	f.StringVar(&m.body, "body", "", "the body; @file reads a file, - reads standard input")
+	f.StringVar(&t.ContentType, "content-type", "", "content type of the body")
+	f.StringVar(&t.Type, "type", "", "the message's type")
+	f.StringVar(&t.CorrelationID, "correlation-id", "", "the message's correlation id")
+	f.Uint8Var(&t.Priority, "priority", 0, "the message's priority, 0 to 255")
+	f.Var(&m.expires, "expires-after", "how long after its due instant a task is no longer worth doing; default never")
+	f.StringArrayVar(&m.headers, "header", nil, "a header, `name=value`; repeatable"+list)
+	f.StringArrayVar(&t.Tags, "tag", nil, "a `tag`, by which tasks are found; repeatable"+list)
+}
+
+// Apply changes the task as the flags that were given say.
+func (m *MessageFlags) Apply(a *app.App, t *schedule.Task) (err error) {
+	if err := a.Exclusive("queue", "exchange"); err != nil {
+		return err
+	}
+	for _, given := range []struct {
+		flag string
+		set  func()
+	}{
+		{"queue", func() { t.Queue, t.Exchange, t.RoutingKey = m.task.Queue, "", "" }},
+		{"exchange", func() { t.Queue, t.Exchange = "", m.task.Exchange }},
+		{"routing-key", func() { t.RoutingKey = m.task.RoutingKey }},
+		{"body", func() { t.Body, err = app.ReadBody(m.body, a.Stdin) }},
+		{"content-type", func() { t.ContentType = m.task.ContentType }},
+		{"type", func() { t.Type = m.task.Type }},
+		{"correlation-id", func() { t.CorrelationID = m.task.CorrelationID }},
+		{"priority", func() { t.Priority = m.task.Priority }},
+		{"expires-after", func() { t.ExpiresAfter = time.Duration(m.expires) }},
+		{"header", func() { t.Headers, err = app.ParseHeaders(m.headers) }},
+		{"tag", func() { t.Tags = m.task.Tags }},
+	} {
+		if a.Given(given.flag) {
+			given.set()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *tasks) addCommand() *cobra.Command {
+	var message MessageFlags
+	var w when
+	var unique uniqueFlags
+	id, replace := "", false
+	c := &cobra.Command{
+		Use:   "add",
+		Short: "Schedule a task",
+		Long: `add schedules a task, due now unless --delay or --at is given. An id that exists
+is an error, unless --replace puts the task in its place.
+
+With --unique-key there is never more than one pending task of the key: one that there
+is is kept, replaced or pushed back, as --on-pending says, and keeps its id. The first
+word of the output, with --json "outcome", is created, kept, replaced, pushed-back or
+refused (by --cooldown); none of them is an error.`,
+		Example: `  rabbitdelay tasks add --id post-7 --queue posts.publish --at "tomorrow 08:00 Europe/Berlin" --body '{"post":7}'
+  rabbitdelay tasks add --unique-key reindex-42 --on-pending push-back --delay 5s --max-wait 1m --queue search.reindex`,
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			t := schedule.Task{ID: id}
+			if t.DeliverAt, err = w.instant(x.App); err != nil {
+				return err
+			}
+			if err := message.Apply(x.App, &t); err != nil {
+				return err
+			}
+			if err := unique.check(x.App); err != nil {
+				return err
+			}
+			if unique.key != "" {
+				return x.addUnique(c.Context(), t, unique)
+			}
+			return x.add(c.Context(), t, replace)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&id, "id", "", "the task's id; default a UUIDv7")
+	w.registerDue(c, "; default now")
+	message.Register(f, "")
+	f.BoolVar(&replace, "replace", false, "take the place of a task with the same id")
+	unique.register(c)
+	return c
+}
+
+func (x *tasks) add(ctx context.Context, t schedule.Task, replace bool) error {
+	var opts []schedule.Option
+	if replace {
+		opts = append(opts, schedule.Replace())
+	}
+	if t.ID == "" {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return err
+		}
+		t.ID = id.String()
+	}
+	return x.with(ctx, func(ctx context.Context, s *app.Store) error {
+		if err := s.Schedule(ctx, schedule.NoTx, t, opts...); err != nil {
+			return err
+		}
+		added, err := s.Get(ctx, schedule.NoTx, t.ID)
+		if err != nil {
+			return err
+		}
+		return x.changed(added)
+	})
+}

@@ -1,0 +1,15 @@
+// Package tasks has the commands on scheduled tasks: rabbitdelay tasks, and
+// migrate, which makes their tables. It asks the store of amqpx/schedule, and
+// sends nothing; only revive talks to a broker.
+//
+//	tasks.go    the group of commands
+//	filter.go   flags that choose tasks
+//	list.go     list, show
+//	count.go    count
+//	add.go      add; the flags of what a task sends, which schedules has too
+//	change.go   cancel, fire, reschedule, delete: by ids
+//	bulk.go     the same by filters
+//	held.go     pause, resume, held: destinations
+//	revive.go   revive, and the dead letters of what was revived
+//	migrate.go  migrate
+package tasks

@@ -1,0 +1,145 @@
+package tasks
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+)
+
+// filterFlags choose tasks.
+type filterFlags struct {
+	queue, exchange, status, prefix, tag, key, header string
+	from, to                                          moment
+}
+
+// filterNames are the names of filterFlags.
+var filterNames = []string{"queue", "exchange", "status", "due-from", "due-to", "id-prefix", "tag", "unique-key", "header"}
+
+func (x *filterFlags) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&x.queue, "queue", "", "tasks for this queue")
+	f.StringVar(&x.exchange, "exchange", "", "tasks for this exchange")
+	f.StringVar(&x.tag, "tag", "", "tasks with this tag")
+	f.StringVar(&x.key, "unique-key", "", "tasks with this unique key")
+	f.StringVar(&x.header, "header", "", "tasks with this header, `name=value`")
+	program.Choice(c, &x.status, "status", "", "", string(schedule.StatusPending), string(schedule.StatusRunning), string(schedule.StatusDone),
+		string(schedule.StatusCancelled), string(schedule.StatusExpired), string(schedule.StatusFailed))
+	f.Var(&x.from, "due-from", "tasks due at or after this instant, or this long from now, such as 2h or -7d")
+	f.Var(&x.to, "due-to", "tasks due before this instant, or before this long from now")
+	f.StringVar(&x.prefix, "id-prefix", "", "tasks whose id has this prefix")
+}
+
+func (x *filterFlags) filter() (f schedule.Filter, err error) {
+	f = schedule.Filter{Queue: x.queue, Exchange: x.exchange, Status: schedule.Status(x.status), DueFrom: x.from.at, DueTo: x.to.at, IDPrefix: x.prefix, Tag: x.tag, UniqueKey: x.key}
+	if x.header != "" {
+		if f.Header, f.HeaderValue, err = app.ParseHeader(x.header); err != nil {
+			return f, err
+		}
+	}
+	if !f.DueFrom.IsZero() && !f.DueTo.IsZero() && !f.DueFrom.Before(f.DueTo) {
+		return f, fmt.Errorf("--due-to: %s; expected an instant after --due-from, %s", shown.Instant(f.DueTo), shown.Instant(f.DueFrom))
+	}
+	return f, nil
+}
+
+// moment is a flag: an instant, or a duration from now.
+type moment struct {
+	at   time.Time
+	text string
+}
+
+func (m *moment) String() string { return m.text }
+
+// Type implements pflag.Value.
+func (*moment) Type() string { return "time" }
+
+// Set implements pflag.Value.
+func (m *moment) Set(s string) error {
+	if s == "now" {
+		*m = moment{time.Now(), s}
+		return nil
+	}
+	var i app.Instant
+	if s != "" && s[0] != '+' && s[0] != '-' && i.Set(s) == nil {
+		*m = moment{time.Time(i), s}
+		return nil
+	}
+	d, err := signed(s)
+	if err != nil {
+		return fmt.Errorf("expected an instant such as 2026-01-31T08:00:00Z, now, or a duration from now such as 2h or -7d, got %q", s)
+	}
+	*m = moment{time.Now().Add(d), s}
+	return nil
+}
+
+// shift is a flag: a duration that may have a sign.
+type shift time.Duration
+
+func (s *shift) String() string {
+	d := app.Duration(time.Duration(*s).Abs())
+	if *s < 0 {
+		return "-" + d.String()
+	}
+	return d.String()
+}
+
+// Type implements pflag.Value.
+func (*shift) Type() string { return "duration" }
+
+// Set implements pflag.Value.
+func (s *shift) Set(text string) error {
+	d, err := signed(text)
+	if err != nil || d == 0 {
+		return fmt.Errorf("expected a duration other than 0 such as 2h or -1d, got %q", text)
+	}
+	*s = shift(d)
+	return nil
+}
+
+// signed reads a duration that may have one sign.
+func signed(text string) (time.Duration, error) {
+	digits := strings.TrimLeft(text, "+-")
+	var d app.Duration
+	if err := d.Set(digits); err != nil {
+		return 0, err
+	}
+	switch text[:len(text)-len(digits)] {
+	case "", "+":
+		return time.Duration(d), nil
+	case "-":
+		return -time.Duration(d), nil
+	}
+	return 0, fmt.Errorf("more than one sign in %q", text)
+}
+
+// when is the flags --delay and --at.
+type when struct {
+	delay app.Duration
+	at    app.Instant
+}
+
+func (w *when) registerDue(c *cobra.Command, fallback string) {
+	c.Flags().Var(&w.delay, "delay", "due this long from now, such as 1500ms, 30m or 7d"+fallback)
+	c.Flags().Var(&w.at, "at", `due at this instant instead, such as 2026-01-31T08:00:00Z or "tomorrow 08:00 Europe/Berlin"`)
+}
+
+// instant returns when the task is to be due.
+func (w *when) instant(a *app.App) (time.Time, error) {
+	if err := a.Exclusive("delay", "at"); err != nil {
+		return time.Time{}, err
+	}
+	if w.delay < 0 {
+		return time.Time{}, fmt.Errorf("--delay: %s; expected 0 or more", w.delay.String())
+	}
+	if at := time.Time(w.at); !at.IsZero() {
+		return at, nil
+	}
+	return time.Now().Add(time.Duration(w.delay)), nil
+}

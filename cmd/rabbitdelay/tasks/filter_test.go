@@ -1,0 +1,42 @@
+package tasks
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+func TestMoment(t *testing.T) {
+	for text, want := range map[string]time.Duration{"now": 0, "2h": 2 * time.Hour, "+2h": 2 * time.Hour, "-7d": -7 * 24 * time.Hour, "0s": 0} {
+		var m moment
+		if err := m.Set(text); err != nil || (time.Until(m.at)-want).Abs() > time.Minute || m.String() != text {
+			t.Errorf("%s is %v, %v", text, m.at, err)
+		}
+	}
+	var m moment
+	if err := m.Set("2026-01-31T08:00:00Z"); err != nil || !m.at.Equal(time.Date(2026, 1, 31, 8, 0, 0, 0, time.UTC)) {
+		t.Error(m.at, err)
+	}
+	for _, bad := range []string{"", "-", "--1h", "+-1h", "-+1h", "1", "tomorrow"} {
+		if err := m.Set(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func TestRemedies(t *testing.T) {
+	for want, e := range map[string]schedule.StatusError{
+		"use revive":        {Action: "fire", Status: schedule.StatusFailed},
+		"nothing to cancel": {Action: "cancel", Status: schedule.StatusFailed},
+		"has happened":      {Action: "revive", Status: schedule.StatusDone},
+		"nothing to do":     {Action: "cancel", Status: schedule.StatusCancelled},
+		"or replace it":     {Action: "reschedule", Status: schedule.StatusCancelled},
+		"reschedule or fi":  {Action: "revive", Status: schedule.StatusPending},
+	} {
+		if got := remedy(&e); !strings.Contains(got, want) {
+			t.Errorf("%+v: %s", e, got)
+		}
+	}
+}

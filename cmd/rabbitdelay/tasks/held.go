@@ -1,0 +1,162 @@
+package tasks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"os/user"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// held is one run of a command that changes what holds a destination back.
+type held struct {
+	*tasks
+
+	to topology.Destination
+}
+
+func (h *held) register(c *cobra.Command) {
+	c.Flags().StringVar(&h.to.Queue, "queue", "", "the queue whose tasks these are")
+	c.Flags().StringVar(&h.to.Exchange, "exchange", "", "or the exchange, with all its routing keys")
+}
+
+// apply does it to the destination, and prints how that is then.
+func (h *held) apply(ctx context.Context, do func(ctx context.Context, s *schedule.Store) error) error {
+	if (h.to.Queue == "") == (h.to.Exchange == "") {
+		return errors.New("no destination, or two; give --queue or --exchange")
+	}
+	return h.with(ctx, func(ctx context.Context, s *app.Store) error {
+		if err := do(ctx, s.Store); err != nil {
+			return err
+		}
+		list, err := s.Destinations(ctx, schedule.NoTx)
+		if err != nil {
+			return err
+		}
+		state := schedule.DestinationState{Queue: h.to.Queue, Exchange: h.to.Exchange}
+		for _, x := range list {
+			if x.Destination() == h.to {
+				state = x
+			}
+		}
+		if err := h.Show(asjson.HeldOf(state), "%s: %s\n", shown.Line(state.Name()), shown.Line(cmp.Or(state.String(), "its tasks are sent"))); err != nil {
+			return err
+		}
+		return h.noteRelays(ctx, s, state)
+	})
+}
+
+// noteRelays warns that nobody takes back what the broker has.
+func (h *held) noteRelays(ctx context.Context, s *app.Store, state schedule.DestinationState) error {
+	if !state.Paused() {
+		return nil
+	}
+	relays, err := s.Relays(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	if len(relays) == 0 || !relays[0].Running(now) { // the one seen last first
+		h.Notef("%s, so nobody takes back the tasks that the broker has: they happen when they are due, until a relay starts", schedule.WhoSends(append([]schedule.Relay{}, relays...), now))
+	}
+	return nil
+}
+
+// operator is who runs the command.
+func operator() string {
+	name := os.Getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return cmp.Or(name, "unknown") + "@" + host
+}
+
+func (x *tasks) pauseCommand() *cobra.Command {
+	h := held{tasks: x}
+	by := ""
+	c := &cobra.Command{
+		Use:   "pause {--queue QUEUE | --exchange EXCHANGE}",
+		Short: "Keep the tasks of a destination in the table until resume",
+		Long: `pause keeps the tasks of a destination in the table. Every relay of the database goes
+by it, also one that starts later. Tasks whose messages the broker has are taken
+back within a second or so, before they are due; handlers that have begun end
+their tasks. Recurring tasks go on making theirs. To pause what is paused changes
+nothing. Consumers are not stopped: what others send comes to them as before.`,
+		Example: `  rabbitdelay tasks pause --queue mail
+  rabbitdelay tasks resume --queue mail --spread 30m`,
+		Args: program.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return h.apply(c.Context(), func(ctx context.Context, s *schedule.Store) error {
+				return s.Pause(ctx, schedule.NoTx, h.to, cmp.Or(by, operator()))
+			})
+		},
+	}
+	h.register(c)
+	c.Flags().StringVar(&by, "by", "", "who pauses it, for people; default you, as user@host")
+	return c
+}
+
+func (x *tasks) resumeCommand() *cobra.Command {
+	h := held{tasks: x}
+	var spread app.Duration
+	c := &cobra.Command{
+		Use:   "resume {--queue QUEUE | --exchange EXCHANGE}",
+		Short: "Send the tasks of a paused destination again",
+		Long: `resume ends a pause. What came due in it is sent at once, or with --spread at an even
+rate over that time; what comes due later does not wait for it. To resume what is
+not paused changes nothing.`,
+		Example: `  rabbitdelay tasks resume --queue mail --spread 30m`,
+		Args:    program.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return h.apply(c.Context(), func(ctx context.Context, s *schedule.Store) error {
+				return s.Resume(ctx, schedule.NoTx, h.to, time.Duration(spread))
+			})
+		},
+	}
+	h.register(c)
+	c.Flags().Var(&spread, "spread", "send what came due in the pause over this time, up to 30d; less than 1s is at once")
+	return c
+}
+
+func (x *tasks) heldCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "held",
+		Short: "List destinations that are paused or have a ceiling",
+		Long: `held lists the destinations whose tasks are held back: paused, since when and by whom,
+or with a ceiling, and how many tasks are due and wait for that, at most 100000.
+With --json one object a line.`,
+		Example: `  rabbitdelay tasks held --json | jq -r 'select(.paused_at) | .queue'`,
+		Args:    program.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return x.with(c.Context(), func(ctx context.Context, s *app.Store) error {
+				list, err := s.Destinations(ctx, schedule.NoTx)
+				if err != nil {
+					return err
+				}
+				n, err := term.List(x.Terminal, []string{"DESTINATION", "WAITING", "STATE"}, term.Each(list), func(d schedule.DestinationState) (any, []string) {
+					return asjson.HeldOf(d), []string{shown.Line(d.Name()), strconv.FormatInt(d.Waiting, 10), shown.Line(d.String())}
+				})
+				if err == nil && n == 0 {
+					x.Notef("no destination is held back")
+				}
+				return err
+			})
+		},
+	}
+}

@@ -1,0 +1,115 @@
+package tasks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/config"
+)
+
+// MigrateCommand returns the command migrate.
+func MigrateCommand(a *app.App) *cobra.Command {
+	db, printOnly := "", false
+	c := &cobra.Command{
+		Use:   "migrate",
+		Short: "Create or update rabbitdelay's tables in the business database",
+		Long: `migrate brings the tables of idempotency and schedule in the business database
+to their newest version, and writes the recurring tasks of the file's section
+schedules. It may run again and in many processes at once. With --print it prints
+the SQL of the tables instead, for your own migration tool, and does not connect.
+
+A recurring task that was removed from the file goes on, and is named in a note.`,
+		Example: `  rabbitdelay migrate --db postgres://user:password@host/shop
+  rabbitdelay migrate --db mysql: --print > 0042_rabbitdelay.sql`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if printOnly && a.Given("db") {
+				return printMigrations(a, config.URL(db))
+			}
+			cfg, err := a.Load(a.Database(db), nil)
+			switch {
+			case err != nil:
+				return err
+			case cfg.Database.URL == "":
+				return errors.New("no database; give --db, or database.url in the file")
+			case printOnly:
+				return printMigrations(a, cfg.Database.URL)
+			}
+			return migrate(c.Context(), a, cfg)
+		},
+	}
+	c.Flags().StringVar(&db, "db", "", "database: postgres://…, mysql://… or sqlite:path")
+	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL instead of running it")
+	return c
+}
+
+// migrated is the result of migrate.
+type migrated struct {
+	Database string   `json:"database"`
+	Migrated []string `json:"migrated"`
+	Created  []string `json:"schedules_created,omitempty"`
+	Changed  []string `json:"schedules_changed,omitempty"`
+}
+
+func migrate(ctx context.Context, a *app.App, cfg *config.Config) error {
+	conn, dialect, err := config.OpenDB(cfg.Database.URL)
+	if err != nil {
+		return fmt.Errorf("--db: %w", err)
+	}
+	defer func() { _ = conn.Close() }() // nothing is under way
+	store, err := schedule.New(conn, nil, schedule.Config{Destination: cfg.Listed, Logger: a.Logger()})
+	if err != nil {
+		return err
+	}
+	if err := app.CheckDatabase(ctx, store); err != nil {
+		return err
+	}
+	out, name := migrated{Database: dialect}, databaseName(cfg.Database.URL)
+	for _, m := range config.Migrations() {
+		if err := m.Migrate(ctx, conn); err != nil {
+			return fmt.Errorf("migrating %s in %s: %w", m.Component, name, err)
+		}
+		out.Migrated = append(out.Migrated, m.Component)
+	}
+	applied, err := a.ApplySchedules(ctx, store.Schedules(), cfg)
+	if err != nil {
+		return err
+	}
+	out.Created, out.Changed = applied.Created, applied.Changed
+	recurring := ""
+	if text := app.AppliedText(applied); text != "" {
+		recurring = "recurring tasks: " + text + "\n"
+	}
+	return a.Show(out, "%s is up to date: %s\n%s", name, strings.Join(out.Migrated, ", "), recurring)
+}
+
+// databaseName returns a database as people know it: a file by its path, which
+// holds no password, without the parameters, which might.
+func databaseName(u config.URL) string {
+	if path, ok := strings.CutPrefix(string(u), "sqlite:"); ok {
+		path, _, _ = strings.Cut(path, "?")
+		return "sqlite:" + path
+	}
+	return u.String()
+}
+
+func printMigrations(a *app.App, u config.URL) error {
+	dialect, err := config.Dialect(u)
+	if err != nil {
+		return fmt.Errorf("--db: %w", err)
+	}
+	var scripts []string
+	for _, m := range config.Migrations() {
+		scripts = append(scripts, strings.TrimSpace(m.Script(dialect)))
+	}
+	sql := strings.Join(scripts, "\n")
+	return a.Show(struct {
+		Database string `json:"database"`
+		SQL      string `json:"sql"`
+	}{dialect, sql}, "%s\n", sql)
+}

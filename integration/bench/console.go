@@ -3,13 +3,13 @@ package bench
 import (
 	"bufio"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,178 +21,164 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
-	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
+
+// site is a console beside many pending tasks.
+type site struct {
+	*httptest.Server
+
+	middle string // due instant of the task in the middle, Unix milliseconds
+}
+
+// openSite fills the table of tasks, one every 100 ms from tomorrow on, and serves the
+// console.
+func openSite(ctx context.Context, r *run, s *Scenario) (end func(context.Context) error, err error) {
+	if err := postgres(ctx, r, s); err != nil {
+		return nil, err
+	}
+	b, err := r.at(ctx, s, newest)
+	if err != nil {
+		return nil, err
+	}
+	store, err := schedule.New(r.db, nil, schedule.Config{})
+	if err != nil {
+		return nil, err
+	}
+	c, err := console.New(console.Config{Store: store, DB: r.db, Look: func(context.Context) (src status.Source, err error) {
+		src.Want.Prefix = topology.DefaultPrefix
+		src.Broker.Dial = func(context.Context) (*amqp.Connection, error) { return dialRaw(b.URL()) }
+		src.Broker.SkipClock = true
+		return src, nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	const fill = `INSERT INTO rabbitdelay_tasks (id, queue, due_at, body, created_at, updated_at)
+		SELECT 'task-' || lpad(i::text, 9, '0'), CASE WHEN i % 100 = 0 THEN 'seldom' ELSE 'often' END, $2::bigint + 86400000 + i::bigint * 100, '', $2::bigint, $2::bigint FROM generate_series(1, $1) i`
+	now := time.Now()
+	_, err = r.db.ExecContext(ctx, fill, r.o.Pending, now.UnixMilli())
+	if err == nil {
+		_, err = r.db.ExecContext(ctx, "ANALYZE rabbitdelay_tasks")
+	}
+	middle := now.Add(24*time.Hour + time.Duration(r.o.Pending)*50*time.Millisecond)
+	r.site = &site{httptest.NewServer(c), strconv.FormatInt(middle.UnixMilli(), 10)}
+	end = func(ctx context.Context) error {
+		r.site.Close()
+		return errors.Join(c.Close(ctx), r.empty(ctx, "rabbitdelay_tasks"))
+	}
+	if err != nil {
+		return nil, joined(err, end(context.WithoutCancel(ctx)))
+	}
+	return end, nil
+}
+
+// get reads the lines of a page until its end or that of ctx.
+func (s *site) get(ctx context.Context, path string, line func(string)) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/"+path, http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := s.Client().Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("status %d", resp.StatusCode)
+	}
+	for lines := bufio.NewReaderSize(resp.Body, 1<<16); ; {
+		text, err := lines.ReadString('\n')
+		line(text)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// load times n loads of a page, from the request to the last byte.
+func load(n int, path string) work {
+	return func(ctx context.Context, t *turn) error {
+		var took []float64
+		for i := range n + 3 {
+			began := time.Now()
+			if err := t.site.get(ctx, strings.ReplaceAll(path, "{middle}", t.site.middle), func(string) {}); err != nil {
+				return err
+			}
+			if i >= 3 { // the first have no connections and no plans yet
+				took = append(took, 1000*time.Since(began).Seconds())
+			}
+		}
+		t.row.addPercentiles("ms", took, 0.5, 0.99)
+		return nil
+	}
+}
 
 // watchers is how many browsers look at the first page at once.
 const watchers = 100
 
-// consolePages are what is loaded, by what they show.
-var consolePages = []struct{ name, path string }{
-	{"Now", ""}, {"Now, a day", "?from=%2B1h&to=%2B25h"}, {"Tasks", "tasks"}, {"Tasks of a queue", "tasks?queue=seldom"}, {"Tasks by a prefix of ids", "tasks?prefix=task-0000012"},
-	{"Tasks due within an hour", "tasks?status=pending&from=%2B24h&to=%2B25h"}, {"Tasks, far down", "tasks?queue=often&status=pending&after=%d/task-"}, {"one task", "task?id=task-000000012"},
-}
-
-// console measures how long pages take beside many pending tasks, and what a hundred
-// browsers cost that watch the first one.
-func (r *run) console(ctx context.Context, s *Scenario) (err error) {
-	db, err := r.database(ctx, s)
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	defer func() {
-		_, gone := db.ExecContext(context.WithoutCancel(ctx), "DELETE FROM rabbitdelay_tasks WHERE id LIKE 'task-%'")
-		err = errors.Join(err, gone)
-	}()
-	// A task every 100 ms from tomorrow on.
-	const fill = `INSERT INTO rabbitdelay_tasks (id, queue, due_at, body, created_at, updated_at)
-		SELECT 'task-' || lpad(i::text, 9, '0'), CASE WHEN i % 100 = 0 THEN 'seldom' ELSE 'often' END, $2::bigint + 86400000 + i::bigint * 100, '', $2::bigint, $2::bigint FROM generate_series(1, $1) i`
-	if _, err := db.ExecContext(ctx, fill, r.o.Pending, now.UnixMilli()); err != nil {
-		return err
-	}
-	if _, err := db.ExecContext(ctx, "ANALYZE rabbitdelay_tasks"); err != nil {
-		return err
-	}
-	store, err := schedule.New(db, nil, schedule.Config{})
-	if err != nil {
-		return err
-	}
-	c, err := console.New(console.Config{Store: store, DB: db, Look: r.looked})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, c.Close(context.WithoutCancel(ctx))) }()
-	server := httptest.NewServer(c)
-	defer server.Close()
-	group := number(float64(r.o.Pending)) + " pending tasks"
-	middle := now.Add(24*time.Hour + time.Duration(r.o.Pending)*50*time.Millisecond).UnixMilli()
-	for _, p := range consolePages {
-		path := p.path
-		if strings.Contains(path, "%d/") {
-			path = fmt.Sprintf(path, middle)
-		}
-		if err := r.load(ctx, server, path, s.find(group, p.name, false)); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-	}
-	return r.watched(ctx, server, db, s.find(fmt.Sprintf("%d browsers, %s", watchers, group), "the first page, live", false))
-}
-
-// looked is how the console looks at the benchmark's broker.
-func (r *run) looked(context.Context) (src status.Source, err error) {
-	src.Want.Prefix = topology.DefaultPrefix
-	src.Broker.Dial = func(context.Context) (*amqp.Connection, error) { return amqp.Dial(r.main.URL()) }
-	src.Broker.SkipClock = true
-	return src, nil
-}
-
-// load times a page from the request to its last byte.
-func (r *run) load(ctx context.Context, server *httptest.Server, path string, c *Case) error {
-	n := 200
-	if r.o.Quick {
-		n = 20
-	}
-	took := make([]float64, 0, n)
-	for i := range n + 3 {
-		began := time.Now()
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/"+path, http.NoBody)
-		if err != nil {
-			return err
-		}
-		resp, err := server.Client().Do(req)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(io.Discard, resp.Body)
-		if err = errors.Join(err, resp.Body.Close()); err != nil {
-			return err
-		}
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("status %d", resp.StatusCode)
-		}
-		if i >= 3 { // the first have no connections and no plans yet
-			took = append(took, float64(time.Since(began))/float64(time.Millisecond))
-		}
-	}
-	slices.Sort(took)
-	c.add(metricP50, "ms", lateness.Percentile(took, 0.5))
-	c.add(metricP99, "ms", lateness.Percentile(took, 0.99))
-	return nil
-}
-
-// watched counts what watching costs for a while.
-func (r *run) watched(ctx context.Context, server *httptest.Server, db *sql.DB, c *Case) error {
-	long := time.Minute
-	if r.o.Quick {
-		long = 10 * time.Second
-	}
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	var events, bytes atomic.Int64
-	var all errgroup.Group
-	var first sync.WaitGroup
-	for range watchers {
-		first.Add(1)
-		all.Go(func() error {
-			once := sync.OnceFunc(first.Done)
-			defer once()
-			req, err := http.NewRequestWithContext(watching, http.MethodGet, server.URL+"/live", http.NoBody)
-			if err != nil {
-				return err
-			}
-			resp, err := server.Client().Do(req)
-			if err != nil {
-				return err
-			}
-			defer resp.Body.Close()
-			for lines := bufio.NewReaderSize(resp.Body, 1<<16); ; {
-				line, err := lines.ReadString('\n')
-				bytes.Add(int64(len(line)))
-				if err != nil {
-					if watching.Err() != nil {
-						return nil
+// watch counts what it costs when browsers watch the first page for so long.
+func watch(long time.Duration) work {
+	return func(ctx context.Context, t *turn) error {
+		watching, stop := context.WithCancel(ctx)
+		defer stop()
+		var events, bytes atomic.Int64
+		var all errgroup.Group
+		var first sync.WaitGroup
+		first.Add(watchers)
+		for range watchers {
+			all.Go(func() error {
+				once := sync.OnceFunc(first.Done)
+				defer once()
+				err := t.site.get(watching, "live", func(line string) {
+					bytes.Add(int64(len(line)))
+					if line == "event: now\n" {
+						events.Add(1)
+						once()
 					}
-					return err
+				})
+				if watching.Err() != nil {
+					return nil
 				}
-				if line == "event: now\n" {
-					events.Add(1)
-					once()
-				}
-			}
-		})
+				return err
+			})
+		}
+		first.Wait()
+		look := func() (now [5]float64, err error) {
+			var transactions float64 // that have ended; outside of one, each statement is its own
+			err = t.db.QueryRowContext(ctx, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()").Scan(&transactions)
+			return [5]float64{float64(time.Now().UnixMicro()) / 1e6, float64(events.Load()), float64(bytes.Load()) / 1024, ownProcessor(), transactions}, err
+		}
+		before, err := look()
+		if err == nil {
+			err = wait.For(ctx, long)
+		}
+		after, aerr := look()
+		stop()
+		if err := errors.Join(err, aerr, all.Wait()); err != nil {
+			return err
+		}
+		seconds := after[0] - before[0]
+		for i, m := range [][2]string{{"events", "a second, all browsers"}, {"sent", "KiB/s, all browsers"}, {"processor", "of a core, server and browsers' readers"}, {"transactions", "a second, of the database"}} {
+			t.row.add(m[0], m[1], (after[i+1]-before[i+1])/seconds)
+		}
+		return nil
 	}
-	first.Wait()
-	before, err := statements(ctx, db)
-	if err != nil {
-		return errors.Join(err, all.Wait())
-	}
-	events.Store(0)
-	bytes.Store(0)
-	cpu, began := ownProcessor(), time.Now()
-	select {
-	case <-time.After(long):
-	case <-ctx.Done():
-	}
-	seconds := time.Since(began).Seconds()
-	spent := (ownProcessor() - cpu).Seconds()
-	sent, size := events.Load(), bytes.Load()
-	after, err := statements(ctx, db)
-	stop()
-	if err := errors.Join(err, all.Wait()); err != nil {
-		return err
-	}
-	c.add("events", "a second, all browsers", float64(sent)/seconds)
-	c.add("sent", "KiB/s, all browsers", float64(size)/1024/seconds)
-	c.add("processor", "of a core, server and browsers' readers", spent/seconds)
-	c.add("transactions", "a second, of the database", float64(after-before)/seconds)
-	return nil
 }
 
-// statements is how many transactions the database has ended; outside of one, each
-// statement is its own.
-func statements(ctx context.Context, db *sql.DB) (n int64, err error) {
-	err = db.QueryRowContext(ctx, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()").Scan(&n)
-	return n, err
+// ownProcessor is how many seconds of processor time this process has taken, in hundredths;
+// 0 on other systems than Linux.
+func ownProcessor() (seconds float64) {
+	content, _ := os.ReadFile("/proc/self/stat")
+	if _, after, ok := strings.Cut(string(content), ") "); ok {
+		for _, ticks := range strings.Fields(after)[11:13] { // utime and stime
+			n, _ := strconv.ParseFloat(ticks, 64)
+			seconds += n / 100
+		}
+	}
+	return seconds
 }

@@ -10,61 +10,64 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Names of the scenarios, in the order in which they run.
-const (
-	ScenarioPublish   = "publish"
-	ScenarioConsume   = "consume"
-	ScenarioTelemetry = "telemetry"
-	ScenarioSchedule  = "schedule"
-	ScenarioBulk      = "bulk"
-	ScenarioConsole   = "console"
-	ScenarioLatency   = "latency"
-	ScenarioSustain   = "sustain"
-	ScenarioNative    = "native"
-	ScenarioCost      = "cost"
-	ScenarioDeclare   = "declare"
-	ScenarioPending   = "pending"
-)
-
-// Scenarios are all scenarios in the order in which they run.
-func Scenarios() []string {
-	return []string{ScenarioPublish, ScenarioConsume, ScenarioTelemetry, ScenarioSchedule, ScenarioBulk, ScenarioConsole, ScenarioLatency, ScenarioSustain, ScenarioNative, ScenarioCost, ScenarioDeclare, ScenarioPending}
-}
-
-// Options say what is measured. Zero values take the defaults given at each
-// field, the second of two being that of Quick.
+// Options select what is measured. Zero values take the defaults.
 type Options struct {
 	// Scenarios to run, default all.
 	Scenarios []string
-	// QueueTypes of delay and destination queues, default quorum and classic.
-	// Sustain and pending, which take long, take the first only.
+	// QueueTypes of delay and destination queues, default quorum and classic. Scenarios
+	// that take long use the first only.
 	QueueTypes []topology.QueueType
-	// Messages per repeat of publish, consume, telemetry, schedule and cost, default 30,000 or 1,500.
-	Messages int
-	// Rate of the latency scenario in messages per second, and of the tasks whose
-	// lateness schedule and bulk measure; default 1,000 or 300.
-	Rate int
-	// Repeats of each case, default 3 or 1; latency and pending have fewer.
-	Repeats int
-	// Pending is the number of waiting messages in that scenario, and of tasks that
-	// bulk moves and console shows; default 1,000,000 or 5,000.
-	Pending int
-	// Body is the size of every body in bytes, default 256.
-	Body int
-	// Concurrency of the consume scenario, default 64.
-	Concurrency int
-	// Quick makes everything small enough to find out in a few minutes whether it
-	// works; its figures mean nothing.
+	// Quick makes everything small, to find out in a few minutes whether it works. Its
+	// figures mean nothing.
 	Quick bool
+	Sizes
 
-	// URL of the broker; default AMQP_URL, else one is started.
+	// URL of the broker. Default: AMQP_URL, else a broker is started for each scenario.
 	URL string
 
-	// Progress is told of each step of known length; it returns what takes
-	// advances, and what ends the step. Default: nobody is told.
+	// Progress is called for each group of cases. It returns what advances the bar by so
+	// many repeats, and what ends it. Default: no progress.
 	Progress func(what string, total int) (add func(n int), done func())
-	// Log receives lines about what is used and what is left out.
+	// Log receives lines about what is used and what is left out. Default: none.
 	Log func(line string)
+}
+
+// Sizes are the options that the figures depend on. The second of two defaults is that of
+// Options.Quick.
+type Sizes struct {
+	// Messages per repeat of publish, consume, telemetry, schedule and cost, default 30,000 or 1,500.
+	Messages int `json:"messages"`
+	// Rate of latency in messages per second, and of the tasks whose lateness schedule
+	// and bulk measure; default 1,000 or 300.
+	Rate int `json:"rate"`
+	// Repeats of each case, default 3 or 1; at most 2 for latency and native, and 1 for
+	// bulk, console and pending.
+	Repeats int `json:"repeats"`
+	// Pending is the number of waiting messages of pending, and of tasks that bulk moves
+	// and console shows; default 1,000,000 or 5,000.
+	Pending int `json:"pending"`
+	// Body is the size of every body in bytes, default 256.
+	Body int `json:"body_bytes"`
+	// Concurrency of consume and telemetry, default 64.
+	Concurrency int `json:"concurrency"`
+}
+
+// size is a field of Sizes, with its defaults and bounds.
+type size struct {
+	name                string
+	value               *int
+	full, quick, lo, hi int
+}
+
+func (s *Sizes) all() []size {
+	return []size{
+		{"messages", &s.Messages, 30_000, 1_500, 100, 10_000_000},
+		{"rate", &s.Rate, 1_000, 300, 10, 100_000},
+		{"repeats", &s.Repeats, 3, 1, 1, 100},
+		{"pending", &s.Pending, 1_000_000, 5_000, 1_000, 100_000_000},
+		{"body", &s.Body, 256, 256, minBody, 1 << 20},
+		{"concurrency", &s.Concurrency, 64, 64, 1, 10_000},
+	}
 }
 
 // ErrOptions is wrapped by errors about Options.
@@ -72,15 +75,13 @@ var ErrOptions = errors.New("benchmark not possible")
 
 // WithDefaults returns the options with their defaults filled in.
 func (o Options) WithDefaults() Options {
-	normal := func(full, quick int) int {
-		if o.Quick {
-			return quick
-		}
-		return full
-	}
-	set := func(field *int, full, quick int) {
-		if *field == 0 {
-			*field = normal(full, quick)
+	for _, s := range o.all() {
+		switch {
+		case *s.value != 0:
+		case o.Quick:
+			*s.value = s.quick
+		default:
+			*s.value = s.full
 		}
 	}
 	if len(o.Scenarios) == 0 {
@@ -89,12 +90,6 @@ func (o Options) WithDefaults() Options {
 	if len(o.QueueTypes) == 0 {
 		o.QueueTypes = []topology.QueueType{topology.Quorum, topology.Classic}
 	}
-	set(&o.Messages, 30_000, 1_500)
-	set(&o.Rate, 1_000, 300)
-	set(&o.Repeats, 3, 1)
-	set(&o.Pending, 1_000_000, 5_000)
-	set(&o.Body, 256, 256)
-	set(&o.Concurrency, 64, 64)
 	if o.Progress == nil {
 		o.Progress = func(string, int) (func(int), func()) { return func(int) {}, func() {} }
 	}
@@ -104,8 +99,8 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// Validate checks the options, after WithDefaults, and reports all that is
-// wrong at once.
+// Validate checks the options after WithDefaults. It reports everything that is wrong at
+// once.
 func (o Options) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -121,27 +116,17 @@ func (o Options) Validate() error {
 			bad("queue type %q; expected quorum or classic", t)
 		}
 	}
-	for _, f := range []struct {
-		name          string
-		value, lo, hi int
-	}{
-		{"messages", o.Messages, 100, 10_000_000},
-		{"rate", o.Rate, 10, 100_000},
-		{"repeats", o.Repeats, 1, 100},
-		{"pending", o.Pending, 1_000, 100_000_000},
-		{"body", o.Body, minBody, 1 << 20},
-		{"concurrency", o.Concurrency, 1, 10_000},
-	} {
-		if f.value < f.lo || f.value > f.hi {
-			bad("%s: %d; expected %d to %d", f.name, f.value, f.lo, f.hi)
+	for _, s := range o.all() {
+		if *s.value < s.lo || *s.value > s.hi {
+			bad("%s: %d; expected %d to %d", s.name, *s.value, s.lo, s.hi)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Run measures the scenarios one after the other. A scenario that lacks a part,
-// such as PostgreSQL, is left out with a note, unless nothing else was asked for.
-// The result is also returned with an error, as far as it came.
+// Run measures the scenarios one after the other. What lacks a server, such as
+// PostgreSQL, is left out with a note; it is an error if nothing else was asked for. The
+// result is returned with an error too, as far as it got.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	o = o.WithDefaults()
 	if err := o.Validate(); err != nil {

@@ -2,175 +2,208 @@ package bench
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
-	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Sizes of the publish scenario.
 const (
 	batchSize      = 5000    // of SendBatch where it is not what is measured
 	maxStream      = 200_000 // messages of one SendBatch, for the memory
 	sendGoroutines = 64
+	minBody        = 16 // leaves room for a number and an instant in every body
 )
 
-// halfAnHour is the delay most asked for: one hop.
-func halfAnHour(int) time.Duration { return 30 * time.Minute }
-
-// anyDelay is in one of 50 queues: nothing comes out during a repeat.
-func anyDelay(i int) time.Duration {
-	return span{10 * time.Minute, time.Hour - time.Millisecond}.at(i)
+// body is a payload that begins with a number, so that no two are the same.
+func body(size, number int) []byte {
+	b := make([]byte, size)
+	binary.BigEndian.PutUint64(b, uint64(number))
+	return b
 }
 
-// publish compares confirmed publishing through the bucket strategy with raw
-// pipelined publishing into a plain queue of the same type.
-func (r *run) publish(ctx context.Context, s *Scenario) error {
-	for _, t := range r.o.QueueTypes {
-		if err := r.publishInto(ctx, s, t); err != nil {
-			return fmt.Errorf("%s queues: %w", t, err)
+// delayFor is the delay of the i-th message.
+type delayFor func(i int) time.Duration
+
+// span is a range of delays, both ends included.
+type span struct{ lo, hi time.Duration }
+
+func (s span) String() string {
+	return fmt.Sprintf("delays %.0f-%.0f s", s.lo.Seconds(), s.hi.Seconds())
+}
+
+// at is the delay of the i-th message: whole milliseconds of the span, evenly, and the same
+// in each run.
+func (s span) at(i int) time.Duration {
+	var p rand.PCG
+	p.Seed(27, uint64(i))
+	return s.lo + time.Duration(p.Uint64()%uint64((s.hi-s.lo).Milliseconds()+1))*time.Millisecond
+}
+
+// sendBatch sends n messages by one SendBatch.
+func sendBatch(n int, delay delayFor) work {
+	return func(ctx context.Context, t *turn) error {
+		return t.measure(n, func() error { return t.sendBatches(ctx, n, n, delay) })
+	}
+}
+
+// sendBatches sends n messages by SendBatch, so many at a time. At the end of each batch
+// it waits for the last confirms, so that a continuous stream is one batch.
+func (t *turn) sendBatches(ctx context.Context, n, batch int, delay delayFor) error {
+	msgs := make([]amqpx.Message, min(n, batch, maxStream))
+	for sent := 0; sent < n; sent += len(msgs) {
+		msgs = msgs[:min(len(msgs), n-sent)]
+		for i := range msgs {
+			msgs[i] = amqpx.Message{Queue: t.c.queue, Delay: delay(sent + i), Body: body(t.o.Body, sent+i)}
+		}
+		if err := t.c.SendBatch(ctx, msgs); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (r *run) publishInto(ctx context.Context, s *Scenario, t topology.QueueType) (err error) {
-	c, err := r.open(ctx, r.main, "publish-"+string(t), t, clock(t))
-	if err != nil {
-		return err
+// send sends n messages by Send from many goroutines.
+func send(n int, delay delayFor) work {
+	return func(ctx context.Context, t *turn) error {
+		return t.measure(n, func() error {
+			return parallel(n, func(i int) error {
+				return t.c.Send(ctx, amqpx.Message{Queue: t.c.queue, Delay: delay(i), Body: body(t.o.Body, i)})
+			})
+		})
 	}
-	defer func() { err = joined(err, c.close(ctx)) }()
-	coarse, err := r.open(ctx, r.main, "publish-100ms-"+string(t), t, bucket(inTenths(dlx.LayoutClock, t)))
-	if err != nil {
-		return err
+}
+
+// parallel calls f with the numbers below n from many goroutines.
+func parallel(n int, f func(i int) error) error {
+	var next atomic.Int64
+	var all errgroup.Group
+	for range sendGoroutines {
+		all.Go(func() error {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				if err := f(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	}
-	defer func() { err = joined(err, coarse.close(ctx)) }()
-	plain, err := c.plain("plain", t)
-	if err != nil {
-		return err
-	}
-	raw, err := newRawPublisher(c.conn, r.o.Body, plain)
-	if err != nil {
-		return err
-	}
-	spread, err := r.spread(c, t)
-	if err != nil {
-		return err
-	}
-	n := r.o.Messages
-	group := string(t) + " queues"
-	const (
-		one      = "raw client, one goroutine, 1024 in flight"
-		many     = "raw client, 64 goroutines"
-		toMany   = "raw client, 64 goroutines, 50 queues"
-		batchAny = "SendBatch, one goroutine, 10-60 min"
-		sendAny  = "Send, 64 goroutines, 10-60 min"
-	)
-	works := []struct {
-		name string
-		raw  string // beside which it is measured; empty: it is itself a baseline
-		do   func(advance func(int)) error
-	}{
-		{one, "", func(advance func(int)) error {
-			return raw.pipelined(ctx, n, amqpx.DefaultMaxInFlight, advance)
-		}},
-		{"SendBatch, one goroutine, 30 min", one, func(advance func(int)) error {
-			return c.sendBatches(ctx, n, n, r.o.Body, halfAnHour, advance)
-		}},
-		{batchAny, one, func(advance func(int)) error {
-			return c.sendBatches(ctx, n, n, r.o.Body, anyDelay, advance)
-		}},
-		{batchAny + atTenths, "", func(advance func(int)) error {
-			return coarse.sendBatches(ctx, n, n, r.o.Body, anyDelay, advance)
-		}},
-		{many, "", func(advance func(int)) error {
-			return raw.shared(ctx, n, sendGoroutines, advance)
-		}},
-		{"Send, 64 goroutines, 30 min", many, func(advance func(int)) error {
-			return c.sendShared(ctx, n, r.o.Body, halfAnHour, advance)
-		}},
-		{sendAny, many, func(advance func(int)) error {
-			return c.sendShared(ctx, n, r.o.Body, anyDelay, advance)
-		}},
-		{sendAny + atTenths, "", func(advance func(int)) error {
-			return coarse.sendShared(ctx, n, r.o.Body, anyDelay, advance)
-		}},
-		{toMany, "", func(advance func(int)) error {
-			return spread.shared(ctx, n, sendGoroutines, advance)
-		}},
-	}
-	add, done := r.o.Progress("publish, "+group, n*r.o.Repeats*len(works))
-	defer done()
-	var variants []variant
-	for _, w := range works {
-		kase := s.find(group, w.name, w.raw == "")
-		variants = append(variants, variant{func(context.Context) error {
-			k, err := measured(func() error { return w.do(add) })
+	return all.Wait()
+}
+
+// rawPipelined publishes n messages from one goroutine, as many of them unconfirmed as amqpx has
+// by default.
+func rawPipelined(n int, to targets) work {
+	return rawly(n, to, func(ctx context.Context, publish rawPublish) error {
+		ring := make([]*amqp.DeferredConfirmation, amqpx.DefaultMaxInFlight)
+		for i := range n + len(ring) {
+			at := i % len(ring)
+			if err := confirmed(ctx, ring[at]); err != nil {
+				return err
+			}
+			ring[at] = nil
+			if i < n {
+				var err error
+				if ring[at], err = publish(i); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// rawShared publishes n messages from many goroutines, each of which waits for its own confirm.
+func rawShared(n int, to targets) work {
+	return rawly(n, to, func(ctx context.Context, publish rawPublish) error {
+		return parallel(n, func(i int) error {
+			c, err := publish(i)
 			if err != nil {
 				return err
 			}
-			kase.record(k, n)
-			return errors.Join(c.purge(), coarse.purge())
-		}})
-	}
-	if err := interleave(ctx, r.o.Repeats, variants); err != nil {
-		return err
-	}
-	for _, w := range works {
-		if w.raw == "" {
-			continue
-		}
-		ours, base := s.find(group, w.name, false), s.find(group, w.raw, true)
-		s.ratio(fmt.Sprintf("%s, %s: rate / raw", w.name, group), ours, base, metricRate, 0.90, false)
-		s.ratio(fmt.Sprintf("%s, %s: allocations / raw", w.name, group), ours, base, metricAllocations, 2, true)
-	}
-	s.ratio(fmt.Sprintf("%s, %s: rate / raw into as many queues", sendAny, group),
-		s.find(group, sendAny, false), s.find(group, toMany, true), metricRate, 0.90, false)
-	for _, name := range []string{batchAny, sendAny} {
-		s.ratio(fmt.Sprintf("%s, %s: rate / with a resolution of 100 ms", name, group),
-			s.find(group, name, false), s.find(group, name+atTenths, true), metricRate, 0.90, false)
-	}
-	return nil
+			return confirmed(ctx, c)
+		})
+	})
 }
 
-// spread publishes into as many plain queues as there are delay queues for the
-// delays of anyDelay.
-func (r *run) spread(c *client, t topology.QueueType) (*rawPublisher, error) {
-	queues := make([]string, 50)
-	for i := range queues {
-		var err error
-		if queues[i], err = c.plain(fmt.Sprintf("plain-%d", i), t); err != nil {
-			return nil, err
-		}
-	}
-	return newRawPublisher(c.conn, r.o.Body, queues...)
+// rawPublish publishes the i-th message.
+type rawPublish func(i int) (*amqp.DeferredConfirmation, error)
+
+// target is where a message is published, and what its route needs.
+type target struct {
+	exchange, key string
+	mandatory     bool
+	headers       amqp.Table
 }
 
-// sendBatches sends n messages by SendBatch, so many at a time. At the end of
-// each batch it waits for the last confirms, so that a continuous stream is one
-// batch.
-func (c *client) sendBatches(ctx context.Context, n, batch, size int, delay func(i int) time.Duration, advance func(int)) error {
-	msgs := make([]amqpx.Message, min(n, batch, maxStream))
-	for sent := 0; sent < n; {
-		msgs = msgs[:min(len(msgs), n-sent)]
-		for i := range msgs {
-			msgs[i] = amqpx.Message{Queue: c.queue, Delay: delay(sent + i), Body: body(size, uint64(sent+i))}
-		}
-		if err := c.SendBatch(ctx, msgs); err != nil {
+// targets are those of the messages of a client by their numbers.
+type targets func(c *client) (func(i int) (target, error), error)
+
+// plainQueues are so many queues without anything to them, at random.
+func plainQueues(n int) targets {
+	return func(c *client) (func(i int) (target, error), error) {
+		names, err := c.plain(n)
+		return func(int) (target, error) { return target{key: names[rand.N(len(names))]}, nil }, err
+	}
+}
+
+// sameRoutes are the exchanges, keys and headers by which amqpx delays, so that the broker does the
+// same for both.
+func sameRoutes(delay delayFor) targets {
+	return func(c *client) (func(i int) (target, error), error) {
+		to := topology.Destination{Queue: c.queue}
+		return func(i int) (target, error) {
+			d := delay(i)
+			r, err := c.routes.Route(to, d, 0)
+			return target{r.Exchange, r.RoutingKey, r.Mandatory, amqp.Table{amqpx.HeaderDue: time.Now().Add(d).UnixMilli()}}, err
+		}, nil
+	}
+}
+
+// rawly is what a careful program does with amqp091-go itself, on a channel in confirm mode.
+func rawly(n int, to targets, do func(ctx context.Context, publish rawPublish) error) work {
+	return func(ctx context.Context, t *turn) error {
+		next, err := to(t.c)
+		if err != nil {
 			return err
 		}
-		sent += len(msgs)
-		advance(len(msgs))
+		ch, err := t.c.conn.Channel()
+		if err != nil {
+			return err
+		}
+		defer ch.Close()
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		return t.measure(n, func() error {
+			return do(ctx, func(i int) (*amqp.DeferredConfirmation, error) {
+				at, err := next(i)
+				if err != nil {
+					return nil, err
+				}
+				return ch.PublishWithDeferredConfirmWithContext(ctx, at.exchange, at.key, at.mandatory, false, amqp.Publishing{
+					DeliveryMode: amqp.Persistent, Headers: at.headers, Body: body(t.o.Body, i),
+				})
+			})
+		})
 	}
-	return nil
 }
 
-// sendShared sends n messages by Send from many goroutines.
-func (c *client) sendShared(ctx context.Context, n, size int, delay func(i int) time.Duration, advance func(int)) error {
-	return parallel(n, sendGoroutines, advance, func(i int) error {
-		return c.Send(ctx, amqpx.Message{Queue: c.queue, Delay: delay(i), Body: body(size, uint64(i))})
-	})
+// confirmed waits for a confirm; nil is one that nobody waits for.
+func confirmed(ctx context.Context, c *amqp.DeferredConfirmation) error {
+	if c == nil {
+		return nil
+	}
+	if acked, err := c.WaitContext(ctx); err != nil || !acked {
+		return errors.Join(errors.New("the broker did not confirm a message"), err)
+	}
+	return nil
 }

@@ -2,7 +2,11 @@ package bench
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 )
 
 // Result is everything that one run measured.
@@ -15,14 +19,11 @@ type Result struct {
 	Scenarios []*Scenario `json:"scenarios"`
 }
 
-// Sizes are the options that the figures depend on.
-type Sizes struct {
-	Messages    int `json:"messages"`
-	Rate        int `json:"rate"`
-	Repeats     int `json:"repeats"`
-	Pending     int `json:"pending"`
-	Body        int `json:"body_bytes"`
-	Concurrency int `json:"concurrency"`
+// Machine is what the figures were measured on.
+type Machine struct {
+	OS    string `json:"os"`
+	Cores int    `json:"cores"`
+	Go    string `json:"go"`
 }
 
 // Scenario is what was measured for one question.
@@ -41,7 +42,6 @@ type Case struct {
 	Group    string    `json:"group"` // cases of one group are comparable
 	Baseline bool      `json:"baseline"`
 	Metrics  []*Metric `json:"metrics"`
-	Curve    []Point   `json:"curve,omitempty"` // distribution or course, for the plots
 }
 
 // Metric is one figure of a case, with a value for each repeat.
@@ -52,12 +52,6 @@ type Metric struct {
 	Median float64   `json:"median"`
 	Min    float64   `json:"min"`
 	Max    float64   `json:"max"`
-}
-
-// Point of a curve.
-type Point struct {
-	X float64 `json:"x"`
-	Y float64 `json:"y"`
 }
 
 // Target is a claim with what was measured for it.
@@ -72,11 +66,32 @@ type Target struct {
 	Met    bool    `json:"met"`
 }
 
+// Names of metrics that claims refer to.
+const (
+	metricRate        = "rate"
+	metricAllocations = "allocations"
+	metricP50         = "p50"
+	metricP99         = "p99"
+	metricMemory      = "memory per message"
+	metricLastTenth   = "last tenth / first"
+)
+
+// notef adds a note of one line, once.
 func (s *Scenario) notef(format string, args ...any) {
-	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
+	s.Notes = once(s.Notes, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
-// find returns a case, made on first use.
+// uses adds a server, once.
+func (s *Scenario) uses(server string) { s.Servers = once(s.Servers, server) }
+
+func once(list []string, one string) []string {
+	if slices.Contains(list, one) {
+		return list
+	}
+	return append(list, one)
+}
+
+// find returns a case. It makes it on first use.
 func (s *Scenario) find(group, name string, baseline bool) *Case {
 	for _, c := range s.Cases {
 		if c.Group == group && c.Name == name {
@@ -99,6 +114,18 @@ func (c *Case) add(name, unit string, value float64) {
 	m.Median, m.Min, m.Max = spread(m.Values)
 }
 
+// addPercentiles records percentiles of values, which it sorts.
+func (c *Case) addPercentiles(unit string, values []float64, shares ...float64) {
+	slices.Sort(values)
+	for _, share := range shares {
+		name := fmt.Sprintf("p%.0f", 100*share)
+		if share == 1 {
+			name = "max"
+		}
+		c.add(name, unit, lateness.Percentile(values, share))
+	}
+}
+
 func (c *Case) metric(name string) *Metric {
 	for _, m := range c.Metrics {
 		if m.Name == name {
@@ -108,59 +135,50 @@ func (c *Case) metric(name string) *Metric {
 	return nil
 }
 
-// ratio claims that ours divided by the baseline is at least, or at most, the
-// bound. Repeats are compared pair by pair, because they ran side by side. There
-// is no claim when one of the two was not measured.
-func (s *Scenario) ratio(text string, ours, baseline *Case, metric string, bound float64, atMost bool) {
-	a, b := ours.metric(metric), baseline.metric(metric)
-	if a == nil || b == nil {
-		return
-	}
-	var ratios []float64
-	for i := range min(len(a.Values), len(b.Values)) {
-		if b.Values[i] != 0 {
-			ratios = append(ratios, a.Values[i]/b.Values[i])
+// values are those of a case's metric, none if it was not measured.
+func (s *Scenario) values(group, name, metric string) (values []float64, unit string) {
+	for _, c := range s.Cases {
+		if m := c.metric(metric); m != nil && c.Group == group && c.Name == name {
+			return m.Values, m.Unit
 		}
 	}
-	s.claim(text, "x", ratios, bound, atMost)
+	return nil, ""
 }
 
-// atMost claims that a figure is at most the bound.
-func (s *Scenario) atMost(text string, c *Case, metric string, bound float64) {
-	if m := c.metric(metric); m != nil {
-		s.claim(text, m.Unit, m.Values, bound, true)
+// judge compares what was measured with what a group claims.
+func (s *Scenario) judge(group string, claims []claim) {
+	for _, c := range claims {
+		values, unit := s.values(group, c.ours, c.metric)
+		text := c.ours + ": " + c.metric
+		if c.over != "" {
+			base, _ := s.values(group, c.over, c.metric)
+			values, unit = ratios(values, base), "x"
+			text += " / " + c.over
+		}
+		if len(values) == 0 {
+			continue
+		}
+		t := Target{Text: text + "; " + group, Unit: unit, Bound: c.bound, AtMost: c.atMost}
+		t.Value, t.Low, t.High = spread(values)
+		t.Met = t.Value == c.bound || t.Value < c.bound == c.atMost
+		s.Targets = append(s.Targets, t)
 	}
 }
 
-// atLeast claims that a figure is at least the bound.
-func (s *Scenario) atLeast(text string, c *Case, metric string, bound float64) {
-	if m := c.metric(metric); m != nil {
-		s.claim(text, m.Unit, m.Values, bound, false)
-	}
-}
-
-func (s *Scenario) claim(text, unit string, values []float64, bound float64, atMost bool) {
-	if len(values) == 0 {
-		return
-	}
-	t := Target{Text: text, Unit: unit, Bound: bound, AtMost: atMost}
-	t.Value, t.Low, t.High = spread(values)
-	t.Met = t.Value >= bound
-	if atMost {
-		t.Met = t.Value <= bound
-	}
-	s.Targets = append(s.Targets, t)
-}
-
-// Missed counts the targets that were not met.
-func (r *Result) Missed() (missed, total int) {
-	for _, s := range r.Scenarios {
-		for _, t := range s.Targets {
-			total++
-			if !t.Met {
-				missed++
-			}
+// ratios divides repeat by repeat, because these ran side by side.
+func ratios(a, b []float64) []float64 {
+	var list []float64
+	for i := range min(len(a), len(b)) {
+		if b[i] != 0 {
+			list = append(list, a[i]/b[i])
 		}
 	}
-	return missed, total
+	return list
+}
+
+// spread returns the median and the range of values, of which there is at least one.
+func spread(values []float64) (median, lowest, highest float64) {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2, sorted[0], sorted[n-1]
 }

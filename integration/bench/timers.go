@@ -2,164 +2,166 @@ package bench
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"fmt"
-	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// through RabbitMQ, by whatever strategy the client has.
-type rabbit struct {
-	c        *client
-	prefetch int
-}
-
-func (r rabbit) start(ctx context.Context, came func(content []byte, at time.Time)) (func() error, error) {
-	ended := make(chan error, 1)
-	go func() {
-		ended <- r.c.Consume(ctx, r.c.queue, func(_ context.Context, d *amqpx.Delivery) error {
-			came(d.Body, time.Now())
-			return nil
-		}, amqpx.WithPrefetch(r.prefetch))
-	}()
-	return func() error { return errors.Join(<-ended, r.c.purge()) }, nil
-}
-
-func (r rabbit) keep(ctx context.Context, list []kept) error {
-	msgs := make([]amqpx.Message, len(list))
-	for i, k := range list {
-		msgs[i] = amqpx.Message{Queue: r.c.queue, DeliverAt: k.due, Body: k.content}
-	}
-	return r.c.SendBatch(ctx, msgs)
-}
-
-// pollEvery is the usual period of a table that is polled.
-const pollEvery = time.Second
-
-// pollTake is how many rows one look takes; it looks again at once while there
-// are as many.
-const pollTake = 5000
-
-// poll looks every second until ctx ends. take gives what is due, and how many
-// that was.
-func poll(ctx context.Context, take func(ctx context.Context) (int, error)) (stop func() error) {
-	ended := make(chan error, 1)
-	go func() {
-		ticker := time.NewTicker(pollEvery)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				ended <- nil
-				return
-			case <-ticker.C:
+// byClient keeps messages by the strategy of the case's client.
+func byClient(_ context.Context, t *turn) (timer, error) {
+	return timer{
+		run: func(ctx context.Context, came func([]byte)) error { return t.c.receive(ctx, t.c.queue, came) },
+		keep: func(ctx context.Context, list []kept) error {
+			msgs := make([]amqpx.Message, len(list))
+			for i, k := range list {
+				msgs[i] = amqpx.Message{Queue: t.c.queue, DeliverAt: k.due, Body: k.content}
 			}
-			for n := pollTake; n == pollTake; {
-				var err error
-				if n, err = take(ctx); err != nil {
-					if ctx.Err() != nil {
-						err = nil
-					}
-					ended <- err
-					return
-				}
-			}
+			return t.c.SendBatch(ctx, msgs)
+		},
+	}, nil
+}
+
+// receive consumes a queue until ctx ends. Its prefetch lets it take what comes in bursts.
+func (c *client) receive(ctx context.Context, queue string, came func(content []byte)) error {
+	return c.Consume(ctx, queue, func(_ context.Context, d *amqpx.Delivery) error {
+		came(d.Body)
+		return nil
+	}, amqpx.WithPrefetch(500))
+}
+
+// byRelay keeps messages as tasks for so many queues in turn, while something else goes on.
+func byRelay(queues int, other beside) func(ctx context.Context, t *turn) (timer, error) {
+	return func(ctx context.Context, t *turn) (timer, error) {
+		names, err := t.c.plain(queues)
+		if err != nil {
+			return timer{}, err
 		}
-	}()
-	return func() error { return <-ended }
+		store, err := schedule.New(t.db, t.c.Client, schedule.Config{})
+		if err != nil {
+			return timer{}, err
+		}
+		end, err := other(ctx, t, store)
+		if err != nil {
+			return timer{}, err
+		}
+		var count atomic.Int64
+		return timer{
+			run: func(ctx context.Context, came func([]byte)) error {
+				var all errgroup.Group
+				all.Go(func() error { return store.Run(ctx) })
+				for _, q := range names {
+					all.Go(func() error { return t.c.receive(ctx, q, came) })
+				}
+				return errors.Join(all.Wait(), end(), t.empty(ctx, "rabbitdelay_tasks"))
+			},
+			keep: func(ctx context.Context, list []kept) error {
+				batch := make([]schedule.Task, len(list))
+				for i, k := range list {
+					queue := names[int(count.Add(1))%len(names)]
+					batch[i] = schedule.Task{ID: uuid.NewString(), Queue: queue, DeliverAt: k.due, Body: k.content}
+				}
+				return store.ScheduleBatch(ctx, schedule.NoTx, batch)
+			},
+		}, nil
+	}
 }
 
-// polledTable is an indexed table in PostgreSQL that is polled every second.
-type polledTable struct{ db *sql.DB }
-
-const polledSchema = `CREATE TABLE IF NOT EXISTS bench_polled (id BIGSERIAL PRIMARY KEY, due_us BIGINT NOT NULL, body BYTEA NOT NULL);
+const polledTable = `CREATE TABLE IF NOT EXISTS bench_polled (id BIGSERIAL PRIMARY KEY, due_us BIGINT NOT NULL, body BYTEA NOT NULL);
 CREATE INDEX IF NOT EXISTS bench_polled_due ON bench_polled (due_us)`
 
-func (p polledTable) start(ctx context.Context, came func(content []byte, at time.Time)) (func() error, error) {
-	if _, err := p.db.ExecContext(ctx, polledSchema); err != nil {
-		return nil, err
+// byTable keeps messages in an indexed table of PostgreSQL.
+func byTable(ctx context.Context, t *turn) (timer, error) {
+	if _, err := t.db.ExecContext(ctx, polledTable); err != nil {
+		return timer{}, err
 	}
-	if _, err := p.db.ExecContext(ctx, "TRUNCATE bench_polled"); err != nil {
-		return nil, err
-	}
-	return poll(ctx, func(ctx context.Context) (int, error) {
-		rows, err := p.db.QueryContext(ctx, `DELETE FROM bench_polled WHERE id IN
-			(SELECT id FROM bench_polled WHERE due_us <= $1 ORDER BY due_us LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING body`,
-			time.Now().UnixMicro(), pollTake)
+	take := func(ctx context.Context, now int64) (list []string, err error) {
+		rows, err := t.db.QueryContext(ctx, `DELETE FROM bench_polled WHERE id IN
+			(SELECT id FROM bench_polled WHERE due_us <= $1 ORDER BY due_us LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING body`, now, pollTake)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		defer rows.Close()
-		n := 0
-		for ; rows.Next(); n++ {
-			var content []byte
+		for rows.Next() {
+			var content string
 			if err := rows.Scan(&content); err != nil {
-				return n, err
+				return list, err
 			}
-			came(content, time.Now())
+			list = append(list, content)
 		}
-		return n, rows.Err()
-	}), nil
-}
-
-func (p polledTable) keep(ctx context.Context, list []kept) error {
-	for len(list) > 0 {
-		m := min(len(list), rowsPerInsert)
-		var q strings.Builder
-		q.WriteString("INSERT INTO bench_polled (due_us, body) VALUES ")
-		args := make([]any, 0, 2*m)
-		for i, k := range list[:m] {
-			if i > 0 {
-				q.WriteString(", ")
-			}
-			fmt.Fprintf(&q, "($%d, $%d)", 2*i+1, 2*i+2)
-			args = append(args, k.due.UnixMicro(), k.content)
-		}
-		if _, err := p.db.ExecContext(ctx, q.String(), args...); err != nil {
-			return err
-		}
-		list = list[m:]
+		return list, rows.Err()
 	}
-	return nil
+	return timer{
+		run: func(ctx context.Context, came func([]byte)) error {
+			return errors.Join(poll(ctx, came, take), t.empty(ctx, "bench_polled"))
+		},
+		keep: func(ctx context.Context, list []kept) error {
+			dues, bodies := make([]int64, len(list)), make([][]byte, len(list))
+			for i, k := range list {
+				dues[i], bodies[i] = k.due.UnixMicro(), k.content
+			}
+			_, err := t.db.ExecContext(ctx, "INSERT INTO bench_polled (due_us, body) SELECT * FROM unnest($1::bigint[], $2::bytea[])", dues, bodies)
+			return err
+		},
+	}, nil
 }
-
-// polledSet is a sorted set in Redis that is polled every second.
-type polledSet struct{ db *redis.Client }
-
-const polledKey = "bench:polled"
 
 // takeDue removes and returns what is due.
 var takeDue = redis.NewScript(`local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
 for i = 1, #due do redis.call('ZREM', KEYS[1], due[i]) end
 return due`)
 
-func (p polledSet) start(ctx context.Context, came func(content []byte, at time.Time)) (func() error, error) {
-	if err := p.db.Del(ctx, polledKey).Err(); err != nil {
-		return nil, err
+// bySet keeps messages in a sorted set of Redis.
+func bySet(_ context.Context, t *turn) (timer, error) {
+	const key = "bench:polled"
+	take := func(ctx context.Context, now int64) ([]string, error) {
+		return takeDue.Run(ctx, t.redis, []string{key}, now, pollTake).StringSlice()
 	}
-	return poll(ctx, func(ctx context.Context) (int, error) {
-		list, err := takeDue.Run(ctx, p.db, []string{polledKey}, time.Now().UnixMicro(), pollTake).StringSlice()
-		if err != nil {
-			return 0, err
-		}
-		for _, content := range list {
-			came([]byte(content), time.Now())
-		}
-		return len(list), nil
-	}), nil
+	return timer{
+		run: func(ctx context.Context, came func([]byte)) error {
+			return errors.Join(poll(ctx, came, take), t.redis.Del(context.WithoutCancel(ctx), key).Err())
+		},
+		keep: func(ctx context.Context, list []kept) error {
+			_, err := t.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+				for _, k := range list {
+					pipe.ZAdd(ctx, key, redis.Z{Score: float64(k.due.UnixMicro()), Member: k.content})
+				}
+				return nil
+			})
+			return err
+		},
+	}, nil
 }
 
-func (p polledSet) keep(ctx context.Context, list []kept) error {
-	_, err := p.db.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for _, k := range list {
-			pipe.ZAdd(ctx, polledKey, redis.Z{Score: float64(k.due.UnixMicro()), Member: k.content})
+// pollTake is how many messages one look takes. It looks again at once while there are as
+// many.
+const pollTake = 5000
+
+// poll looks every second, the usual period. take removes what is due and returns it.
+func poll(ctx context.Context, came func(content []byte), take func(ctx context.Context, now int64) ([]string, error)) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
 		}
-		return nil
-	})
-	return err
+		for n := pollTake; n == pollTake; {
+			list, err := take(ctx, time.Now().UnixMicro())
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+			for _, content := range list {
+				came([]byte(content))
+			}
+			n = len(list)
+		}
+	}
 }

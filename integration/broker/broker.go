@@ -77,6 +77,10 @@ type Options struct {
 	// rabbitmq.conf has no name for.
 	Advanced string
 
+	// Clock is by how much the clock of a private node is ahead of the machine's; see
+	// [Broker.SetClock]. A container has the machine's.
+	Clock time.Duration
+
 	// Dir is where the temporary directory of a node is made. Default:
 	// os.TempDir.
 	Dir string

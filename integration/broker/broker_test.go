@@ -104,7 +104,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// answers tells whether a broker shakes hands within a time.
+// answers reports whether a broker shakes hands in time.
 func answers(url string, within time.Duration) bool {
 	conn, err := amqp.DialConfig(url, amqp.Config{Dial: amqp.DefaultDial(within)})
 	if err != nil {
@@ -325,5 +325,14 @@ func TestStartIsCancelled(t *testing.T) {
 				t.Errorf("left in the directory: %v, %v", entries, err)
 			}
 		})
+	}
+}
+
+// A version that is not here is not replaced by one that is.
+func TestOneVersion(t *testing.T) {
+	t.Setenv(EnvURL, "")
+	t.Setenv(EnvTestVersion, "0.1")
+	if lines, err := Versions(t.Context()); !errors.Is(err, ErrNoBroker) {
+		t.Errorf("found %v, %v", lines, err)
 	}
 }

@@ -160,7 +160,7 @@ func pull(ctx context.Context, docker client.APIClient, name string) error {
 	return fail(nil)
 }
 
-// matches tells whether version belongs to the release line, or to the exact
+// matches reports whether version belongs to the release line, or is the exact
 // version, that is wanted.
 func matches(version, wanted string) bool {
 	return version == wanted || strings.HasPrefix(version, wanted+".")

@@ -139,7 +139,7 @@ func (tr traces) left(t *testing.T) []string {
 // eventuallyGone waits until nothing of a broker is left.
 func (tr traces) eventuallyGone(t *testing.T) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(servers.Patience)
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
 	for {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +34,7 @@ type node struct {
 	dir     string
 	env     []string
 	ports   nodePorts
+	clock   []string // environment of a broker whose clock is not the machine's
 
 	mu        sync.Mutex
 	broker    *guard.Process // nil when it does not run
@@ -99,7 +101,7 @@ func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 		ports:   nodePorts{amqp: ports[0], management: ports[1], distribution: ports[2], epmd: ports[3]},
 	}
 	n.env = n.environment(filepath.Dir(scripts))
-	if err := n.configure(o, version); err != nil {
+	if err := errors.Join(n.configure(o, version), n.setClock(o.Clock)); err != nil {
 		return fail(errors.Join(err, os.RemoveAll(dir)))
 	}
 	where := addresses{amqp: loopback.Address(n.ports.amqp)}
@@ -196,13 +198,13 @@ func (n *node) start(context.Context) error {
 		return errors.New("it runs already")
 	}
 	if n.portIndex == nil {
-		p, err := n.run(n.epmd, "-port", strconv.Itoa(n.ports.epmd), "-address", loopback.Host)
+		p, err := n.run(nil, n.epmd, "-port", strconv.Itoa(n.ports.epmd), "-address", loopback.Host)
 		if err != nil {
 			return err
 		}
 		n.portIndex = p
 	}
-	p, err := n.run(filepath.Join(n.scripts, "rabbitmq-server"))
+	p, err := n.run(n.clock, filepath.Join(n.scripts, "rabbitmq-server"))
 	if err != nil {
 		return err
 	}
@@ -210,15 +212,16 @@ func (n *node) start(context.Context) error {
 	return nil
 }
 
-// run starts a program under the guard, with its output in the node's log.
-func (n *node) run(path string, args ...string) (*guard.Process, error) {
+// run starts a program under the guard, with its output in the node's log, and more in its
+// environment than all have.
+func (n *node) run(more []string, path string, args ...string) (*guard.Process, error) {
 	output, err := os.OpenFile(n.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer output.Close()
 	cmd := exec.Command(path, args...)
-	cmd.Env, cmd.Dir = n.env, n.dir
+	cmd.Env, cmd.Dir = slices.Concat(n.env, more), n.dir
 	cmd.Stdout, cmd.Stderr = output, output
 	p, err := n.guard.Start(cmd)
 	if err != nil {
@@ -236,6 +239,7 @@ func (n *node) stop(ctx context.Context) error {
 		return nil
 	}
 	err := n.broker.Stop(ctx, syscall.SIGTERM)
+	forgetClock(n.broker.ID())
 	n.broker = nil
 	return err
 }
@@ -247,6 +251,7 @@ func (n *node) kill(context.Context) error {
 		return nil
 	}
 	err := n.broker.Kill()
+	forgetClock(n.broker.ID())
 	n.broker = nil
 	return err
 }

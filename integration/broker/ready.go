@@ -16,7 +16,7 @@ import (
 const (
 	// startup is how long a broker may take to accept connections. It takes 5 to
 	// 10 seconds on a machine that has nothing else to do.
-	startup = 2 * time.Minute
+	startup = 5 * time.Minute
 
 	// poll is how often readiness is asked for.
 	poll = 100 * time.Millisecond
@@ -96,7 +96,7 @@ func waitReady(ctx context.Context, url, managementURL string, ended func(contex
 	}
 }
 
-// refused tells an answer that does not change by waiting: credentials or the
+// refused reports whether waiting will not change the answer: credentials or the
 // virtual host are wrong, or the URL is.
 func refused(err error) bool {
 	if answer, ok := errors.AsType[*amqp.Error](err); ok {

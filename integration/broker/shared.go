@@ -3,6 +3,10 @@ package broker
 import (
 	"context"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
 
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
@@ -14,9 +18,18 @@ var shared servers.Shared[string, *Broker]
 // share. The first call starts it. CloseShared, called by TestMain, ends it.
 // The test fails when there is no broker; it is skipped when
 // RABBITDELAY_SKIP_INTEGRATION is 1.
+//
+// A broker without settings of its own always has its management API, and one
+// without a version is the newest, so that a process starts one of each version.
 func Shared(t servers.TB, o Options) *Broker {
 	t.Helper()
-	key := fmt.Sprintf("%q %q %q %t %t %q %q", o.URL, o.Version, o.Source, o.Management, o.Plugin, o.Config, o.Advanced)
+	if o.Config == "" && o.Advanced == "" {
+		o.Management = true
+	}
+	if o.Version == "" {
+		o.Version = newest()
+	}
+	key := fmt.Sprintf("%q %q %q %t %t %q %q %v", o.URL, o.Version, o.Source, o.Management, o.Plugin, o.Config, o.Advanced, o.Clock)
 	b, err := shared.Use(t, key, func() (*Broker, error) {
 		o.Log = func(line string) { t.Logf("%s", line) }
 		return Start(context.Background(), o)
@@ -26,6 +39,26 @@ func Shared(t servers.TB, o Options) *Broker {
 	}
 	return b
 }
+
+// newest returns the newest release line that is here, or "" when Start is to find out.
+var newest = sync.OnceValue(func() string {
+	if os.Getenv(servers.EnvSkip) == "1" || os.Getenv(EnvURL) != "" {
+		return ""
+	}
+	lines, err := Versions(context.Background())
+	if err != nil {
+		return ""
+	}
+	next := ""
+	if _, tag, ok := strings.Cut(os.Getenv(EnvNextImage), ":"); ok {
+		next = line(tag)
+	}
+	lines = slices.DeleteFunc(lines, func(l string) bool { return l == next })
+	if len(lines) == 0 {
+		return ""
+	}
+	return lines[len(lines)-1]
+})
 
 // CloseShared ends the brokers that Shared started.
 func CloseShared() error { return shared.Close() }

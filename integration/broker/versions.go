@@ -9,11 +9,14 @@ import (
 	"strings"
 )
 
+// EnvTestVersion names the only release line that Versions returns, such as 4.0.
+const EnvTestVersion = "RABBITDELAY_TEST_VERSION"
+
 // Versions returns the release lines that Start can give without pulling an
 // image, such as "3.10", "4.0" and "4.3", the oldest first: of the broker at
 // AMQP_URL alone when that is set, else of the images and of the installed
-// rabbitmq-server. It fails with an error that wraps ErrNoBroker when there is
-// none.
+// rabbitmq-server, or of these the one that RABBITDELAY_TEST_VERSION names. It
+// fails with an error that wraps ErrNoBroker when there is none.
 func Versions(ctx context.Context) ([]string, error) {
 	if url := os.Getenv(EnvURL); url != "" {
 		b, err := use(ctx, Options{URL: url, Log: func(string) {}})
@@ -35,6 +38,9 @@ func Versions(ctx context.Context) ([]string, error) {
 			lines = append(lines, line(version))
 		}
 		errs = append(errs, err)
+	}
+	if only := os.Getenv(EnvTestVersion); only != "" {
+		lines = slices.DeleteFunc(lines, func(l string) bool { return l != only })
 	}
 	if len(lines) == 0 {
 		return nil, fmt.Errorf("%w; tried: %w", ErrNoBroker, errors.Join(errs...))

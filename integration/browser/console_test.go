@@ -22,7 +22,7 @@ func shared(t *testing.T, delay string) *site {
 	t.Helper()
 	openBrowser(t)
 	path := filepath.Join(t.TempDir(), "tasks.db")
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(WAL)&_txlock=immediate")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func shared(t *testing.T, delay string) *site {
 }
 
 // pages are all that can be looked at.
-var pages = []string{"", "tasks", "tasks?queue=mail&status=pending", "task?id=a", "trace?id=a", "trace", "recurring", "recurring-task?name=nightly", "dead", "dead-queue?queue=mail.dead", "layouts", "audit"}
+var pages = []string{"", "tasks", "tasks?queue=mail&status=pending", "task?id=a", "trace?id=a", "trace", "recurring", "recurring-task?name=nightly", "dead", "dead-queue?queue=mail.dead", "dead-errors?queue=mail.dead", "layouts", "audit"}
 
 // TestConsole takes the way of an operator through pages and actions.
 func TestConsole(t *testing.T) {
@@ -44,6 +44,7 @@ func TestConsole(t *testing.T) {
 	anna := s.open(t, "anna")
 
 	t.Run("tasks", func(t *testing.T) { anna.with(t).changeTasks() })
+	t.Run("selected tasks", func(t *testing.T) { anna.with(t).selectTasks() })
 	t.Run("recurring", func(t *testing.T) { anna.with(t).changeRecurring() })
 	t.Run("dead letters", func(t *testing.T) { anna.with(t).requeue() })
 	t.Run("layouts", func(t *testing.T) { anna.with(t).retire() })
@@ -56,7 +57,7 @@ func TestConsole(t *testing.T) {
 			if title := eval[string](b, "document.title"); !strings.HasSuffix(title, " · rabbitdelay") {
 				t.Errorf("%s: the title is %q", path, title)
 			}
-			for _, width := range []int64{1280, 360, 320} {
+			for _, width := range []int64{1440, 1280, 1024, 768, 390, 320} {
 				b.window(width, 800, 1, "light")
 				if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
 					t.Errorf("%s is %d wide in a window of %d", path, got, width)
@@ -67,7 +68,7 @@ func TestConsole(t *testing.T) {
 		if code := b.visit("nothing"); code != http.StatusNotFound {
 			t.Errorf("%d", code)
 		}
-		b.shows("This leads nowhere")
+		b.shows("There is no such page")
 	})
 	t.Run("audit", func(t *testing.T) {
 		b := anna.with(t)
@@ -85,12 +86,31 @@ func TestConsole(t *testing.T) {
 	t.Run("live", func(t *testing.T) { s.live(t) })
 	t.Run("live tasks", func(t *testing.T) { s.liveTasks(t) })
 	t.Run("keyboard", func(t *testing.T) { s.keyboard(t) })
+	t.Run("sizes", func(t *testing.T) { s.sizes(t) })
 	t.Run("contrast", func(t *testing.T) { s.contrast(t) })
 }
 
 // with is the tab for another test.
 func (b *tab) with(t *testing.T) *tab {
 	return &tab{t: t, ctx: b.ctx, site: b.site}
+}
+
+// selectTasks takes two of three rows, and changes these alone.
+func (b *tab) selectTasks() {
+	s := b.site
+	s.add(b.t, "picked", "picked 1", "picked <2>", "picked&3")
+	b.visit(address("tasks", "queue", "picked"))
+	b.do(chromedp.Click(chromedp.CSS(`input[name=chosen][value="picked+1"]`)), chromedp.Click(chromedp.CSS(`input[name=chosen][value="picked%263"]`)))
+	b.becomes("it counts", `document.getElementById("selected").textContent === " 2"`)
+	b.leads(press(`document.querySelector('#selection button[value="cancel"]')`))
+	b.shows("Cancel 2 pending tasks?")
+	b.click("Cancel 2 tasks")
+	b.becomes("the job is done", `document.querySelector(".status.done") !== null`)
+	for id, want := range map[string]schedule.Status{"picked 1": schedule.StatusCancelled, "picked <2>": schedule.StatusPending, "picked&3": schedule.StatusCancelled} {
+		if got := s.task(b.t, id).Status; got != want {
+			b.t.Errorf("%s is %s, expected %s", id, got, want)
+		}
+	}
 }
 
 func (b *tab) changeTasks() {
@@ -129,7 +149,7 @@ func (b *tab) changeTasks() {
 	}
 	b.visit(address("task-new", "id", "c", "queue", "mail", "at", "+1h"))
 	b.click("Schedule")
-	b.shows("There is such a task already")
+	b.shows("There is already such a task")
 
 	if _, err := s.db.ExecContext(b.t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'no', finished_at = updated_at WHERE id = 'd'"); err != nil {
 		b.t.Fatal(err)
@@ -230,7 +250,7 @@ func (b *tab) requeue() {
 	b.visit("dead-queue?queue=mail.dead")
 	b.shows("no such address")
 	b.click("Requeue…")
-	b.click("Try it without sending")
+	b.click("Try without sending")
 	b.shows("2 of 2 messages would go")
 	b.fill(map[string]string{"limit": "1"})
 	b.click("Requeue 2 messages")
@@ -238,9 +258,9 @@ func (b *tab) requeue() {
 	b.fill(map[string]string{"limit": "2", "ids": "none"})
 	b.do(chromedp.Focus(chromedp.CSS("#limit")))
 	b.leads(chromedp.KeyEvent("\r")) // only tries it
-	b.shows("Nothing would go")
+	b.shows("No message would be sent")
 	b.fill(map[string]string{"ids": "dead-1"})
-	b.click("Try it without sending")
+	b.click("Try without sending")
 	b.shows("1 of 2 messages would go")
 	if n := s.lying(b.t, "mail.dead"); n != 2 {
 		b.t.Errorf("the dry run left %d", n)
@@ -266,7 +286,7 @@ func (b *tab) retire() {
 	b.shows("nothing of the earlier layouts is on the broker")
 }
 
-// viewerLooksOnly sees that nothing that changes is shown to a viewer, or done.
+// viewerLooksOnly checks that a viewer is shown no action, and that none succeeds.
 func (s *site) viewerLooksOnly(t *testing.T) {
 	s.add(t, "mail", "not a viewer's")
 	b := s.open(t, "vera")
@@ -377,7 +397,7 @@ func (b *tab) stopJob() {
 	b.click("Continue…")
 	b.click("Continue")
 	b.becomes("the job is done", `document.querySelector("main .status")?.textContent === "done"`)
-	b.shows("60000 tasks changed")
+	b.shows("60,000 tasks changed")
 	if at := moved(); at != n {
 		b.t.Errorf("%d moves, expected %d", at, n)
 	}
@@ -485,8 +505,12 @@ func (s *site) keyboard(t *testing.T) {
 	for _, key := range []string{"j", "j", "k"} {
 		b.do(chromedp.KeyEvent(key))
 	}
-	if at := eval[int](b, `[...document.querySelectorAll("tr[data-row] td:first-child a")].indexOf(document.activeElement)`); at != 0 {
+	if at := eval[int](b, `[...document.querySelectorAll("tr[data-row] td[data-label=Task] a")].indexOf(document.activeElement)`); at != 0 {
 		t.Errorf("row %d has the focus", at)
+	}
+	b.do(chromedp.KeyEvent("x"))
+	if n := eval[int](b, `document.querySelectorAll("td.pick input:checked").length`); n != 1 || eval[string](b, `document.getElementById("selected").textContent`) != " 1" {
+		t.Errorf("%d rows are selected", n)
 	}
 	b.do(chromedp.KeyEvent("/"))
 	if name := eval[string](b, "document.activeElement.name"); name != "queue" {
@@ -501,7 +525,57 @@ func (s *site) keyboard(t *testing.T) {
 	if !eval[bool](b, `document.getElementById("keys").open`) {
 		t.Error("no list of keys")
 	}
+	b.do(chromedp.Click(chromedp.CSS("#keys-on")))
+	b.visit("tasks")
+	b.do(chromedp.KeyEvent("/"), chromedp.KeyEvent("?"))
+	if eval[bool](b, `document.getElementById("keys").open || document.activeElement.name === "queue"`) {
+		t.Error("keys of one letter do something although they are off")
+	}
+	b.do(chromedp.Click(chromedp.CSS("#show-keys")))
+	if !eval[bool](b, `document.getElementById("keys").open && !document.getElementById("keys-on").checked`) {
+		t.Error("the list of keys does not say that they are off")
+	}
 }
+
+// sizes: on a large and a small screen, a tablet and a phone the head has one line, or two
+// with the pages below, no word is broken, and buttons can be hit.
+func (s *site) sizes(t *testing.T) {
+	b := s.open(t, "anna")
+	for _, path := range pages {
+		for width, head := range map[int64]int64{1440: 56, 1024: 56, 768: 84, 390: 84} {
+			b.window(width, 900, 1, "light")
+			b.visit(path)
+			if got := eval[int64](b, `document.querySelector(".top").offsetHeight`); got > head {
+				t.Errorf("%s: the head is %d high in a window of %d", path, got, width)
+			}
+			if bad := eval[string](b, brokenScript); bad != "" {
+				t.Errorf("%s, %d: broken words: %s", path, width, bad)
+			}
+			if bad := eval[string](b, smallScript); bad != "" {
+				t.Errorf("%s, %d: small buttons: %s", path, width, bad)
+			}
+		}
+	}
+}
+
+// brokenScript lists words that go on in the next line, except names and texts of others.
+const brokenScript = `(() => {
+	const bad = new Set(), range = document.createRange();
+	const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+	for (let n; (n = walk.nextNode());) {
+		if (n.parentElement.closest("bdi, pre, svg, script, .sr, [hidden], dialog:not([open])")) continue;
+		for (const word of n.data.matchAll(/[\p{L}\d,.]+/gu)) {
+			range.setStart(n, word.index);
+			range.setEnd(n, word.index + word[0].length);
+			const tops = new Set([...range.getClientRects()].filter((r) => r.width > 1).map((r) => Math.round(r.top / 8)));
+			if (tops.size > 1) bad.add(word[0]);
+		}
+	}
+	return [...bad].join(" ");
+})()`
+
+// smallScript lists buttons of less than 24 pixels.
+const smallScript = `[...document.querySelectorAll("button, .button")].filter((b) => b.offsetParent && !b.closest(".sr") && getComputedStyle(b).position !== "absolute" && (b.offsetHeight < 24 || b.offsetWidth < 24)).map((b) => b.textContent).join(" ")`
 
 // contrast: text has at least 4.5:1 before its background, in dark and light.
 func (s *site) contrast(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
 var update = flag.Bool("update", false, "take the README's pictures of the console anew")
@@ -30,8 +31,8 @@ func TestImages(t *testing.T) {
 	s := shared(t, "strategy: bucket")
 	s.live24(t)
 	b := s.open(t, "anna")
-	take := func(name, path, scheme string, height int64) {
-		b.window(1200, height, 1, scheme)
+	take := func(name, path, scheme string, width, height int64) {
+		b.window(width, height, 1, scheme)
 		b.visit(path)
 		b.do(chromedp.Sleep(time.Second)) // until what is live has come
 		png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
@@ -47,10 +48,19 @@ func TestImages(t *testing.T) {
 	}
 	b.visit("")
 	b.becomes("it has looked", `document.querySelector(".verdict h2") !== null`)
-	b.do(chromedp.Sleep(10 * time.Second)) // the management API's counts are up to 5 s old
-	take("console-now.png", "", "light", 900)
-	take("console-tasks.png", "tasks?queue=mail&status=pending", "dark", 560)
-	take("console-bulk.png", "bulk?action=move-by&by=2h&queue=mail&status=pending", "light", 420)
+	// The console has kept the minutes before as they were without these tasks.
+	if _, err := s.db.ExecContext(t.Context(), "DELETE FROM rabbitdelay_history"); err != nil {
+		t.Fatal(err)
+	}
+	suite.Eventually(t, "the minutes are kept again", func() bool { // it looks once a minute
+		var kept int
+		err := s.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_history").Scan(&kept)
+		return err == nil && kept > 0
+	})
+	take("console-now.png", "", "light", 1200, 1180)
+	take("console-tasks.png", "tasks?status=failed", "dark", 1200, 640)
+	take("console-bulk.png", "bulk?action=move-by&by=2h&queue=mail&status=pending", "light", 1200, 420)
+	take("console-phone.png", "", "dark", 390, 840)
 }
 
 // live24 is a day's work: tasks of the next year, what was done in the last hour, and
@@ -84,6 +94,18 @@ func (s *site) live24(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for i := range 40 {
+		finished := now.Add(-time.Duration(random.Float64() * random.Float64() * float64(20*time.Hour))).UnixMilli()
+		why := []string{
+			"smtp: 451 4.3.2 mx1.example.org: system not accepting network messages, try again later",
+			"POST https://api.example.com/v1/charges: 503 Service Unavailable", "order 10492: no such customer",
+		}[i%3]
+		const failed = "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, body, attempts, last_error, created_at, updated_at, finished_at) VALUES (?, ?, ?, 'failed', '', ?, ?, ?, ?, ?)"
+		if _, err := s.db.ExecContext(t.Context(), failed, fmt.Sprintf("%s-%d", []string{"mail", "orders"}[i%2], 9000+i), []string{"mail", "orders"}[i%2], finished-3_600_000, 5, why, finished-7_200_000, finished, finished); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.die(t, "mail", "mail-8812", "mail-8813", "mail-8819")
 	for _, x := range [][3]string{{"60", "2s", "58s"}, {"900", "2m", "58m"}, {"700", "1h", "22h"}, {"500", "1d", "28d"}, {"40", "33d", "200d"}} {
 		args := []string{"send", "--queue", "orders", "--count", x[0], "--delay", x[1], "--spread", x[2], "-f", s.file}
 		var out lines

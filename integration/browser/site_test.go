@@ -17,6 +17,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
@@ -200,7 +201,7 @@ func (s *site) die(t *testing.T, queue string, ids ...string) {
 	for _, id := range ids {
 		err := ch.PublishWithContext(t.Context(), "", queue+".dead", true, false, amqp.Publishing{
 			MessageId: id, DeliveryMode: amqp.Persistent, Body: []byte(`<script>document.title = "caught"</script>`), Timestamp: time.Now(),
-			Headers: amqp.Table{amqpx.HeaderReason: amqpx.ReasonRejected, amqpx.HeaderQueue: queue, amqpx.HeaderError: "no such address"},
+			Headers: amqp.Table{amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: queue, amqpx.HeaderError: "no such address"},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -81,7 +81,7 @@ type tab struct {
 	console []string // what the browser complains about
 }
 
-const patience = 2 * time.Minute
+const patience = servers.Patience
 
 // open is a tab with cookies of its own, with whom has logged in.
 func (s *site) open(t *testing.T, who string) *tab {

@@ -42,12 +42,15 @@ type Options struct {
 	TickTime time.Duration
 	// Advanced is the nodes' advanced.config, in Erlang terms. Default: none.
 	Advanced string
+	// Ahead is by how much the clocks of the first nodes are ahead, in whole seconds. It needs
+	// broker.FaketimeAvailable.
+	Ahead []time.Duration
 	// Log receives a line when the cluster is up. Default: it is dropped.
 	Log func(line string)
 }
 
 const (
-	startup  = 3 * time.Minute
+	startup  = 5 * time.Minute
 	removal  = time.Minute
 	poll     = 200 * time.Millisecond
 	amqpPort = "5672/tcp"
@@ -159,13 +162,16 @@ func (c *Cluster) createNodes(ctx context.Context, name, image string, o Options
 		conf = append(conf, fmt.Sprintf("cluster_formation.classic_config.nodes.%d = rabbit@%s", i+1, host(i)))
 	}
 	// A reader can be read once, so every node has its own.
-	files := func() []testcontainers.ContainerFile {
+	files := func(i int) []testcontainers.ContainerFile {
 		list := []testcontainers.ContainerFile{
 			file("/etc/rabbitmq/conf.d/90-cluster.conf", strings.Join(conf, "\n")+"\n"),
 			file("/etc/rabbitmq/enabled_plugins", "[].\n"),
 		}
 		if o.Advanced != "" {
 			list = append(list, file("/etc/rabbitmq/advanced.config", o.Advanced))
+		}
+		if i < len(o.Ahead) && o.Ahead[i] != 0 {
+			list = append(list, clock(o.Ahead[i])...)
 		}
 		return list
 	}
@@ -193,7 +199,7 @@ func (c *Cluster) createNodes(ctx context.Context, name, image string, o Options
 				"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": fmt.Sprintf("-kernel net_ticktime %d",
 					max(1, int(o.TickTime/time.Second))),
 			},
-			Files:              files(),
+			Files:              files(i),
 			ConfigModifier:     func(c *dockercontainer.Config) { c.Hostname = n.host },
 			HostConfigModifier: func(h *dockercontainer.HostConfig) { h.PortBindings = published },
 		})
@@ -205,6 +211,20 @@ func (c *Cluster) createNodes(ctx context.Context, name, image string, o Options
 		}
 	}
 	return nil
+}
+
+// clock has a node set its clock itself, when it has become the user that it runs as.
+func clock(ahead time.Duration) []testcontainers.ContainerFile {
+	const inside = "/usr/local/lib/libfaketime.so"
+	path, _ := broker.FaketimeAvailable()
+	var env strings.Builder
+	for _, v := range broker.ClockVariables(inside, ahead) {
+		fmt.Fprintf(&env, "export %s\n", v)
+	}
+	return []testcontainers.ContainerFile{
+		{HostFilePath: path, ContainerFilePath: inside, FileMode: 0o755},
+		file("/etc/rabbitmq/rabbitmq-env.conf", env.String()),
+	}
 }
 
 func host(i int) string { return "n" + strconv.Itoa(i+1) }

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func eventually(t *testing.T, what string, holds func() (bool, error)) {
 	t.Helper()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(servers.Patience)
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -31,13 +31,13 @@ func eventually(t *testing.T, what string, holds func() (bool, error)) {
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("%s: not within two minutes (%v)", what, err)
+			t.Fatalf("%s: not within %v (%v)", what, servers.Patience, err)
 		case <-ticker.C:
 		}
 	}
 }
 
-// running tells how many nodes a node sees.
+// running checks how many nodes a node sees.
 func running(t *testing.T, c *cluster.Cluster, i int) func(want int) func() (bool, error) {
 	return func(want int) func() (bool, error) {
 		return func() (bool, error) {

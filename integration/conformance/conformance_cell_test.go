@@ -18,9 +18,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 )
 
-// heartbeat lets a machine stand still for a while without that connections are
+// heartbeat is long enough for a machine to stand still for a while without connections being
 // lost, which would make duplicates that are nobody's fault.
 const heartbeat = time.Minute
 
@@ -133,19 +134,19 @@ func (c *cell) open(t *testing.T, s amqpx.Strategy) *amqpx.Client {
 	t.Helper()
 	top := s.Topology()
 	for _, q := range top.Queues {
-		if _, theirs := topology.Foreign(q.Name); !theirs {
+		if _, theirs := foreign.System(q.Name); !theirs {
 			c.ownQueue(q.Name)
 		}
 	}
 	for _, x := range top.Exchanges {
-		if _, theirs := topology.Foreign(x.Name); !theirs {
+		if _, theirs := foreign.System(x.Name); !theirs {
 			c.ownExchange(x.Name)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*suite.Patience)
 	defer cancel()
 	client, err := amqpx.Open(ctx, amqpx.Config{
-		URL: c.url, Strategy: s, QueueType: c.queueType, Heartbeat: heartbeat, Logger: c.log,
+		URL: c.url, Strategy: s, QueueType: c.queueType, Heartbeat: heartbeat, SendTimeout: suite.Patience, DialTimeout: suite.Patience, Logger: c.log,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +159,7 @@ func (c *cell) open(t *testing.T, s amqpx.Strategy) *amqpx.Client {
 	return client
 }
 
-// cannot says what the cell lacks of what a case needs, "" for nothing.
+// cannot returns what the cell lacks of what a case needs; "" if nothing.
 func (c *cell) cannot(needs capability) string {
 	for bit, reason := range capabilityReason {
 		if needs&^c.can&bit != 0 {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -327,7 +328,7 @@ func caseAttemptsUsedUp(t *testing.T, c *cell) {
 	c.send(t, m)
 	take(t, seen, 3, "attempts")
 	in := c.plain(t, q+".dead")
-	dead(t, take(t, in, 1, "the dead letter")[0], m, amqpx.ReasonAttempts, "never works", 3)
+	dead(t, take(t, in, 1, "the dead letter")[0], m, inspect.ReasonAttempts, "never works", 3)
 	c.nothing(t, q+".dead", in)
 	for len(seen) > 0 {
 		if h := <-seen; h.Attempt > 3 {
@@ -350,7 +351,7 @@ func caseReject(t *testing.T, c *cell) {
 	in := c.plain(t, custom)
 	for _, a := range take(t, in, 2, "dead letters") {
 		text := map[string]string{"rejected": "not wanted", "wrapped": "handler: not wanted"}[a.MessageId]
-		dead(t, a, example(a.MessageId, q), amqpx.ReasonRejected, text, 1)
+		dead(t, a, example(a.MessageId, q), inspect.ReasonRejected, text, 1)
 	}
 	c.nothing(t, custom, in)
 }
@@ -373,13 +374,13 @@ func casePanic(t *testing.T, c *cell) {
 	if count["panics"] != 2 || count["fine"] != 1 {
 		t.Errorf("attempts: %v", count)
 	}
-	dead(t, take(t, c.plain(t, q+".dead"), 1, "the dead letter")[0], m, amqpx.ReasonAttempts, "handler panicked: out of cheese", 2)
+	dead(t, take(t, c.plain(t, q+".dead"), 1, "the dead letter")[0], m, inspect.ReasonAttempts, "handler panicked: out of cheese", 2)
 }
 
 // Duplicates, retries and handlers that run at once leave one effect each.
 func caseEffectOnce(t *testing.T, c *cell) {
 	const n, copies = 25, 3
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "effects.db")+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "effects.db")+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(WAL)&_txlock=immediate")
 	suite.MustSucceed(t, err)
 	t.Cleanup(func() { suite.MustSucceed(t, db.Close()) })
 	suite.MustSucceed(t, idempotency.Migrate(t.Context(), db))

@@ -75,7 +75,7 @@ func (b *scoreboard) cellEnded(t *testing.T, p place) {
 	}
 }
 
-// skip notes where something did not run and why. For a whole cell short is
+// skip records where something did not run, and why. For a whole cell, short is
 // what it shows instead of counts.
 func (b *scoreboard) skip(p place, where, short, reason string) {
 	b.mu.Lock()

@@ -28,10 +28,11 @@ import (
 // tell types apart, so a broker has one of each.
 var foreignTypes = map[string]topology.QueueType{dlx.LayoutNServiceBus: topology.Quorum, dlx.LayoutCelery: topology.Classic}
 
-// How many cells of one broker run at a time. Their cases mostly wait, all at once.
+// How many cells of one broker run at a time, beside those of the other brokers. Their
+// cases mostly wait, all at once.
 const (
 	cellsAtOnce         = 3
-	cellsAtOnceInMemory = 6
+	cellsAtOnceInMemory = 8
 )
 
 // target is a broker to run cells on.
@@ -44,6 +45,7 @@ type target struct {
 // What is not at hand is skipped with its reason; without any broker it fails,
 // after the cells in memory.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	skip := os.Getenv(servers.EnvSkip) == "1"
 	var here, lines []string
 	if !skip {
@@ -76,6 +78,7 @@ func TestConformance(t *testing.T) {
 	t.Cleanup(func() { board.publish(t, lines, rows) })
 	for _, line := range lines {
 		t.Run(line, func(t *testing.T) {
+			t.Parallel()
 			if line == suite.Memory {
 				conformanceInMemory(t, board, rows)
 				return
@@ -128,7 +131,7 @@ func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place,
 	runCells(t, board, func(place) target { return on }, rows, line, without, cellsAtOnce)
 }
 
-// lacks says why a broker cannot do a strategy, by its name; "" where it can.
+// lacks maps a strategy's name to why a broker cannot do it; "" where it can.
 type lacks map[string]string
 
 // runCells runs the cells of one column, each on its broker, some at once.
@@ -152,7 +155,7 @@ func runCells(t *testing.T, board *scoreboard, on func(place) target, rows []pla
 	cells.Wait()
 }
 
-// startLine starts a broker of a release line, with the plugin where there is
+// startLine returns a broker of a release line, with the plugin where there is
 // one. A line that is not here is tried all the same: its image may be there to
 // be pulled.
 func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
@@ -160,9 +163,11 @@ func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
 		return nil, fmt.Errorf("%s names a broker of another version", broker.EnvURL)
 	}
 	path, _ := broker.PluginAvailable(line)
-	b, err := broker.Start(t.Context(), broker.Options{
-		Version: line, Plugin: path != "", Log: func(line string) { t.Log(line) },
-	})
+	options := broker.Options{Version: line, Plugin: path != "", Log: func(line string) { t.Log(line) }}
+	if here {
+		return broker.Shared(t, options), nil
+	}
+	b, err := broker.Start(t.Context(), options)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +179,7 @@ func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
 	return b, nil
 }
 
-// pluginMissing says why the broker has not the plugin, "" if it has.
+// pluginMissing returns why the broker lacks the plugin; "" if it has it.
 func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
 	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
 	path, reason := broker.PluginAvailable(line)

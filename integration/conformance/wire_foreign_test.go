@@ -17,11 +17,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/guard"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // celeryImage is what integration/images/build.sh makes of Debian's Celery.
@@ -37,6 +39,7 @@ func onForeignVhosts(t *testing.T, test func(t *testing.T, v *suite.Vhost)) {
 	}
 	for _, line := range []string{"4.0", "4.3"} {
 		t.Run(line, func(t *testing.T) {
+			t.Parallel()
 			if !slices.Contains(versions, line) {
 				t.Skipf("skipped: no RabbitMQ %s here", line)
 			}
@@ -137,6 +140,7 @@ func task(name string, delay time.Duration) amqpx.Message {
 // A Go client delays a task that Celery's worker executes, whoever declared the
 // levels first, and Celery's own countdown works beside it.
 func TestCelery(t *testing.T) {
+	t.Parallel()
 	onForeignVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		image, err := exec.CommandContext(t.Context(), "docker", "image", "ls", "--quiet", celeryImage).Output()
 		if err != nil || len(image) == 0 {
@@ -159,9 +163,9 @@ func TestCelery(t *testing.T) {
 			w.says("ready")
 			client = suite.OpenClient(t, cfg)
 		}
-		plan, err := v.Managed().Plan(t.Context(), levels.Topology())
-		if err != nil || plan.Count(topology.ActionSame) != len(plan.Steps) {
-			t.Errorf("the levels differ from ours: %+v, %v", plan.Conflicts(), err)
+		p, err := v.Managed().Plan(t.Context(), levels.Topology())
+		if err != nil || p.Count(plan.ActionSame) != len(p.Steps) {
+			t.Errorf("the levels differ from ours: %+v, %v", p.Conflicts(), err)
 		}
 
 		due := map[string]time.Time{"countdown": time.Now().Add(3 * time.Second)}
@@ -192,6 +196,7 @@ func TestCelery(t *testing.T) {
 // endpoint's own binding once. With a policy on the delivery exchange one whose queue
 // is gone is parked instead of stopping a level.
 func TestNServiceBus(t *testing.T) {
+	t.Parallel()
 	onForeignVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		levels, err := dlx.NewLevels(dlx.LevelsConfig{Layout: dlx.LayoutNServiceBus})
 		if err != nil {
@@ -215,7 +220,7 @@ func TestNServiceBus(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, q := range []string{"delay.parked", "Sales"} {
-			suite.WaitFor(t, "a message in "+q, func() bool { return suite.MessagesIn(t, v, q) == 1 })
+			suite.Eventually(t, "a message in "+q, func() bool { return suite.MessagesIn(t, v, q) == 1 })
 		}
 		d, _, err := ch.Get("Sales", true)
 		if err != nil || d.MessageId != "sold" || d.Type != "Sales.Expire" || d.Headers[dlx.HeaderNServiceBusDelay] != int32(3) {
@@ -225,7 +230,7 @@ func TestNServiceBus(t *testing.T) {
 			t.Errorf("it came after %v", took)
 		}
 		parked, _, err := ch.Get("delay.parked", true)
-		if dead := amqpx.ReadDeadLetter(parked, "delay.parked", "delay"); err != nil || dead.Reason != amqpx.ReasonParked || dead.Destination.Queue != "gone" {
+		if dead := inspect.ReadDeadLetter(parked, "delay.parked", "delay"); err != nil || dead.Reason != inspect.ReasonParked || dead.Destination.Queue != "gone" {
 			t.Errorf("parked for %+v: %s, %v", dead.Destination, dead.Reason, err)
 		}
 	})

@@ -118,7 +118,7 @@ func (installed) killed(instance) error                    { return nil }
 func (installed) removed(instance) error                   { return nil }
 
 const (
-	startup = time.Minute
+	startup = 3 * time.Minute
 	poll    = 50 * time.Millisecond
 )
 

@@ -262,7 +262,7 @@ func TestKilled(t *testing.T) {
 				t.Fatalf("%v: %s", err, stderr.String())
 			}
 			dir, address := place[0], place[1]
-			deadline := time.After(20 * time.Second)
+			deadline := time.After(servers.Patience)
 			ticker := time.NewTicker(poll)
 			defer ticker.Stop()
 			for {

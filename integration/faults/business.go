@@ -37,7 +37,7 @@ func startBusiness(ctx context.Context, kind database.Kind, dir string) (_ *busi
 	var own string // past the wire
 	if kind == SQLite {
 		b.driver = "sqlite"
-		b.dsn = filepath.Join(dir, "business.db") + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(wal)&_txlock=immediate"
+		b.dsn = filepath.Join(dir, "business.db") + "?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_txlock=immediate"
 		own = b.dsn
 	} else {
 		if b.server, err = database.Start(ctx, kind, database.Options{}); err != nil {

@@ -52,7 +52,7 @@ type Verdict struct {
 // maxBroken bounds how many violations of a kind are listed.
 const maxBroken = 20
 
-// Clean tells whether every promise was kept.
+// Clean reports whether every promise was kept.
 func (v Verdict) Clean() bool { return v.Lost+v.Early+v.Twice+v.Phantom == 0 }
 
 // String lists what was broken, in one line for each.

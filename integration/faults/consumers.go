@@ -119,7 +119,7 @@ func lastLine(file string) string {
 	return lines[len(lines)-1]
 }
 
-// order gives a process an order and returns what is closed when that process
+// order sends a process an order and returns a channel that is closed when the process
 // ends.
 func (cs *consumers) order(aim int, what string) (ended <-chan struct{}, err error) {
 	cs.mu.Lock()

@@ -34,6 +34,7 @@ var (
 	rate      = flag.Float64("rate", 150, "messages per second")
 	on        = flag.String("on", "node,cluster", "what to run on: node, cluster or both")
 	strategy  = flag.String("strategy", "bucket", "bucket, ttl, plugin or native")
+	lead      = flag.Duration("lead", 400*time.Millisecond, "how long before its instant a message of the second producer reaches a consumer; 0: none")
 	queueType = flag.String("queue-type", "quorum", "quorum or classic")
 	version   = flag.String("version", "4.3", "the release line of RabbitMQ")
 	databases = flag.String("database", string(database.PostgreSQL), "PostgreSQL, MariaDB, MySQL or SQLite")
@@ -136,7 +137,7 @@ func threeNodes(t *testing.T) faults.Brokers {
 	return c
 }
 
-// mustBeSafe tells whether the design promises that nothing is lost: quorum
+// mustBeSafe reports whether the design promises that nothing is lost: quorum
 // queues with at-least-once dead-lettering.
 func mustBeSafe(s faults.Strategy) bool { return s.QueueType == topology.Quorum && s.Name != "plugin" }
 
@@ -188,7 +189,7 @@ func TestFaults(t *testing.T) {
 	for place := range strings.SplitSeq(*on, ",") {
 		t.Run(place, func(t *testing.T) {
 			cfg := faults.Config{
-				Strategy: faults.Strategy{Name: *strategy, QueueType: topology.QueueType(*queueType)},
+				Strategy: faults.Strategy{Name: *strategy, QueueType: topology.QueueType(*queueType)}, Lead: *lead,
 				Database: database.Kind(*databases), Seed: *seed, Duration: *duration, Rate: *rate,
 			}
 			if *kinds != "" {

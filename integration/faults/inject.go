@@ -25,7 +25,7 @@ const (
 	healTime = 4 * time.Minute
 )
 
-// inject lets a fault happen, waits as long as it lasts, and heals it. When ctx
+// inject causes a fault, waits as long as it lasts, and heals it. When ctx
 // ends it heals at once.
 func (r *rig) inject(ctx context.Context, f Fault) error {
 	// What was begun is healed whatever becomes of the run.
@@ -87,7 +87,7 @@ func (r *rig) injectNetwork(ctx context.Context, f Fault) {
 
 func (r *rig) injectBroker(ctx, steady context.Context, f Fault) error {
 	b, i := r.brokers, f.Aim%r.brokers.Nodes()
-	// between lets something happen to a node, waits, and takes it back.
+	// between does something to a node, waits, and undoes it.
 	between := func(begin, end func(context.Context, int) error) error {
 		if err := begin(steady, i); err != nil {
 			return err

@@ -20,6 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/faults"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -137,7 +138,9 @@ func (l *rolling) service(delay string) *service {
 	l.must(err)
 	cfg, err := c.Client(strategy, nil)
 	l.must(err)
-	s.client, err = amqpx.Open(l.t.Context(), cfg)
+	ctx, cancel := context.WithTimeout(l.t.Context(), servers.Patience)
+	defer cancel()
+	s.client, err = amqpx.Open(ctx, cfg)
 	l.must(err)
 	sending, stopSending := context.WithCancel(context.Background())
 	consuming, stopConsuming := context.WithCancel(context.Background())

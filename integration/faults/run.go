@@ -12,14 +12,16 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
-// Config says what a run does.
+// Config describes a run.
 type Config struct {
 	Name     string   // what the broker is, for the report
 	Brokers  Brokers  // required; the caller closes it
 	Strategy Strategy // required
 	Second   *Strategy
+	Lead     time.Duration // of the second producer's messages, which consumers hold
 	Database database.Kind // default PostgreSQL
 
 	Kinds    []Kind        // default all that the brokers and the database can have
@@ -153,10 +155,13 @@ func (r *run) connect(ctx context.Context) error {
 			return err
 		}
 		conf.ConnectionName = fmt.Sprintf("faults producer %d", i)
+		if i == 1 && s.Name != "ttl" {
+			conf.Lead = r.cfg.Lead
+		}
 		if conf.Logger, err = logger(fmt.Sprintf("%s/producer-%d.log", r.cfg.Dir, i)); err != nil {
 			return err
 		}
-		openCtx, cancel := context.WithTimeout(ctx, time.Minute)
+		openCtx, cancel := context.WithTimeout(ctx, servers.Patience)
 		c, err := amqpx.Open(openCtx, conf)
 		cancel()
 		if err != nil {
@@ -222,7 +227,7 @@ func (r *run) inject(ctx context.Context) {
 	}
 }
 
-// progress tells every half minute how far the run is.
+// progress logs every half minute how far the run has come.
 func (r *run) progress(ctx context.Context) {
 	began := time.Now()
 	ticker := time.NewTicker(30 * time.Second)
@@ -302,7 +307,7 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-// unsettled says what a run that ends without having settled still waited for: messages
+// unsettled describes what a run that ended without settling still waited for: messages
 // without their effect, messages in queues, or an answer.
 func unsettled(v Verdict, waiting int, err error) string {
 	const named = 5

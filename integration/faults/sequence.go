@@ -51,7 +51,7 @@ const (
 	Conflict        Kind = "database-conflict"     // a competitor provokes serialization failures
 )
 
-// spec says how a kind of fault takes part in a sequence.
+// spec is how often, and for how long, a kind of fault occurs in a sequence.
 type spec struct {
 	kind   Kind
 	group  string        // faults of one group are never at once

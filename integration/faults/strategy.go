@@ -11,7 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Strategy says how messages are delayed in a run.
+// Strategy is how a run delays its messages.
 type Strategy struct {
 	Name      string             `json:"name"`       // bucket, ttl, plugin or native
 	QueueType topology.QueueType `json:"queue_type"` // of the delay queues and of the destination

@@ -45,7 +45,7 @@ func (w *wire) close() {
 	w.done.Wait()
 }
 
-// cutAt says what is cut from now on; empty ends it.
+// cutAt sets what is cut from now on; an empty kind cuts nothing.
 func (w *wire) cutAt(k Kind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +117,7 @@ func (p *wirePair) forward(from io.Reader, to io.Writer, pass func([]byte) bool)
 	}
 }
 
-// request tells whether data from the client goes on. Drivers write a commit as
+// request reports whether data from the client is passed on. Drivers write a commit as
 // a statement of its own, in one piece.
 func (p *wirePair) request(data []byte) bool {
 	if !bytes.Contains(bytes.ToLower(data), []byte("commit")) {
@@ -137,7 +137,7 @@ func (p *wirePair) request(data []byte) bool {
 	return true
 }
 
-// answer tells whether data from the server goes on.
+// answer reports whether data from the server is passed on.
 func (p *wirePair) answer([]byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
 // answering is a server that notes what it receives and says ok to each piece.
@@ -62,7 +64,7 @@ func (a *answering) received() string {
 // ended.
 func ask(t *testing.T, c net.Conn, what string) error {
 	t.Helper()
-	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(servers.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Write([]byte(what)); err != nil {

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
 // envChild makes the test binary start a process under a guard, print its id
@@ -58,7 +60,7 @@ func child(dir string) {
 	select {}
 }
 
-// alive tells whether a process group has a member. A process that ended and
+// alive reports whether a process group has a member. A process that ended and
 // was not waited for by its new parent counts as gone.
 func alive(t *testing.T, group int) bool {
 	t.Helper()
@@ -92,7 +94,7 @@ func alive(t *testing.T, group int) bool {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(15 * time.Second)
+	deadline := time.After(servers.Patience)
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for !holds() {
@@ -190,7 +192,7 @@ func TestProcess(t *testing.T) {
 	eventually(t, "the group ends", func() bool { return !alive(t, p.pid) })
 
 	p = start("exec sleep 600")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), servers.Patience)
 	defer cancel()
 	if err := p.Stop(ctx, syscall.SIGTERM); err != nil {
 		t.Errorf("Stop: %v", err)
@@ -244,7 +246,7 @@ func TestSignalsReachNobodyElse(t *testing.T) {
 			<-p.Ended()
 			eventually(t, "what it left ends with it", func() bool { return !alive(t, p.pid) })
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), servers.Patience)
 		if err := errors.Join(p.Stop(ctx, syscall.SIGTERM), p.Kill()); err != nil {
 			t.Errorf("%s: %v", script, err)
 		}

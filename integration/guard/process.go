@@ -24,8 +24,11 @@ type Process struct {
 // Ended is closed when the process has ended, and what it left in its group.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
+// ID returns the number by which the system knows the process.
+func (p *Process) ID() int { return p.pid }
+
 // Wait waits for the process to end, and kills it when ctx ends first. The
-// error says how it ended, like that of exec.Cmd.Wait.
+// error is how it ended, like that of exec.Cmd.Wait.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.ended:

@@ -70,7 +70,7 @@ func (c *collector) ids() map[string]int {
 // await waits until done says so.
 func (c *collector) await(t testing.TB, what string, done func(got []*amqpx.Delivery) bool) {
 	t.Helper()
-	deadline := time.After(60 * time.Second)
+	deadline := time.After(suite.Patience)
 	for {
 		c.mu.Lock()
 		ok := done(c.got)
@@ -82,19 +82,20 @@ func (c *collector) await(t testing.TB, what string, done func(got []*amqpx.Deli
 		select {
 		case <-c.more:
 		case <-deadline:
-			t.Fatalf("%s: not within a minute; %d deliveries so far", what, n)
+			t.Fatalf("%s: not within %v; %d deliveries so far", what, suite.Patience, n)
 		}
 	}
 }
 
 func TestSendsSurviveLostConnections(t *testing.T) {
+	t.Parallel()
 	c, p := throughProxy(t, amqpx.Config{})
 	q := suite.NewQueue(t)
 	col := newCollector()
 	suite.Consume(t, c, q, col.handle)
 
 	const senders, each = 8, 60
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)
 	defer cancel()
 	var wg sync.WaitGroup
 	for s := range senders {
@@ -126,6 +127,7 @@ func TestSendsSurviveLostConnections(t *testing.T) {
 }
 
 func TestBatchSurvivesALostConnection(t *testing.T) {
+	t.Parallel()
 	c, p := throughProxy(t, amqpx.Config{MaxInFlight: 64})
 	q := suite.NewQueue(t)
 	col := newCollector()
@@ -156,6 +158,7 @@ func distinct(got []*amqpx.Delivery) map[string]bool {
 // A connection that ends between the publish and its confirm: the send is
 // repeated under the same id and succeeds; the message may come twice.
 func TestCutBeforeTheConfirm(t *testing.T) {
+	t.Parallel()
 	c, p := throughProxy(t, amqpx.Config{})
 	q := suite.NewQueue(t)
 	col := newCollector()
@@ -182,6 +185,7 @@ func TestCutBeforeTheConfirm(t *testing.T) {
 }
 
 func TestOutcomeUnknownIsToldFromNotSent(t *testing.T) {
+	t.Parallel()
 	c, p := throughProxy(t, amqpx.Config{})
 	q := suite.NewQueue(t)
 	if err := c.Send(t.Context(), amqpx.Message{Queue: q}); err != nil {
@@ -239,6 +243,7 @@ func TestOutcomeUnknownIsToldFromNotSent(t *testing.T) {
 }
 
 func TestCutBeforeTheAcknowledgement(t *testing.T) {
+	t.Parallel()
 	c, p := throughProxy(t, amqpx.Config{})
 	q := suite.NewQueue(t)
 	col := newCollector()
@@ -259,7 +264,7 @@ type stateLog struct {
 	states []amqpx.StateEvent
 }
 
-func (l *stateLog) ConnectionState(e amqpx.StateEvent) {
+func (l *stateLog) add(e amqpx.StateEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.states = append(l.states, e)
@@ -284,7 +289,7 @@ func TestBlockedBroker(t *testing.T) {
 		t.Skip("skipped: the broker at AMQP_URL is not ours to raise an alarm on")
 	}
 	states := &stateLog{}
-	c := suite.OpenClient(t, amqpx.Config{Hooks: []amqpx.Hook{states}})
+	c := suite.OpenClient(t, amqpx.Config{Hooks: []amqpx.Hook{{ConnectionState: states.add}}})
 	q := suite.NewQueue(t)
 	col := newCollector()
 	if err := c.Send(t.Context(), amqpx.Message{ID: "before", Queue: q}); err != nil {
@@ -306,7 +311,7 @@ func TestBlockedBroker(t *testing.T) {
 	}()
 
 	// The broker notices at its next look at the memory.
-	suite.WaitFor(t, "the alarm", func() bool {
+	suite.Eventually(t, "the alarm", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := c.Send(ctx, amqpx.Message{ID: "during", Queue: q})
@@ -329,12 +334,13 @@ func TestBlockedBroker(t *testing.T) {
 		t.Fatalf("after the alarm: %v", err)
 	}
 	col.await(t, "the message sent during the alarm", func(got []*amqpx.Delivery) bool { return distinct(got)["after"] })
-	suite.WaitFor(t, "the Unblocked state", func() bool { return states.saw(amqpx.StateUnblocked) })
+	suite.Eventually(t, "the Unblocked state", func() bool { return states.saw(amqpx.StateUnblocked) })
 }
 
 // A delay queue that somebody deleted is declared again, and the message that
 // the broker returned is sent.
 func TestMissingDelayQueueIsDeclaredAgain(t *testing.T) {
+	t.Parallel()
 	const delay = 300 * time.Millisecond
 	single, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: delay}) // the same queue, however long a send takes
 	if err != nil {
@@ -365,6 +371,7 @@ func TestMissingDelayQueueIsDeclaredAgain(t *testing.T) {
 // A client that only sends notices that its destination was deleted, without a
 // new connection, and what is due later finds it there again.
 func TestDeletedDestinationIsDeclaredAgain(t *testing.T) {
+	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{RecheckInterval: 50 * time.Millisecond})
 	q := suite.NewQueue(t)
 	suite.Send(t, c, amqpx.Message{ID: "1", Queue: q, Delay: time.Hour})
@@ -376,7 +383,7 @@ func TestDeletedDestinationIsDeclaredAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	suite.WaitFor(t, "the queue to be declared again", func() bool {
+	suite.Eventually(t, "the queue to be declared again", func() bool {
 		suite.Send(t, c, amqpx.Message{ID: "2", Queue: q, Delay: time.Hour})
 		ch, err := conn.Channel()
 		if err != nil {
@@ -393,6 +400,7 @@ func TestDeletedDestinationIsDeclaredAgain(t *testing.T) {
 }
 
 func TestDestinationThatCannotBe(t *testing.T) {
+	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
 	err := c.Send(t.Context(), amqpx.Message{Exchange: "no.such.exchange", RoutingKey: "k", Delay: time.Second})
 	if !errors.Is(err, topology.ErrDestination) || !errors.Is(err, amqpx.ErrNotSent) || !strings.Contains(err.Error(), "no.such.exchange") {
@@ -428,7 +436,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	p.Cut()
 	waiting := make(chan error, 1)
 	go func() { waiting <- c.Send(t.Context(), amqpx.Message{Queue: q}) }()
-	suite.WaitFor(t, "the send to begin", func() bool { return c.Stats().Sending == 1 })
+	suite.Eventually(t, "the send to begin", func() bool { return c.Stats().Sending == 1 })
 	ctx, cancel := contextWithin(t, 100*time.Millisecond)
 	defer cancel()
 	if left, ok := errors.AsType[*amqpx.CloseError](c.Close(ctx)); !ok || left.Unconfirmed != 1 {

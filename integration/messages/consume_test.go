@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -25,6 +26,7 @@ var quickRetry = topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond,
 // When a consumer ends, handlers that run finish and acknowledge; what was
 // handed out and not begun stays in the queue.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
 	q := suite.NewQueue(t)
 	var handled atomic.Int64
@@ -63,6 +65,7 @@ func TestDrain(t *testing.T) {
 }
 
 func TestDrainTimeout(t *testing.T) {
+	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
 	q := suite.NewQueue(t)
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -85,6 +88,7 @@ func TestDrainTimeout(t *testing.T) {
 // A failing handler is retried with a growing delay, then the message is dead,
 // with every attempt on record.
 func TestRetriesThenDeadLetter(t *testing.T) {
+	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
 	q := suite.NewQueue(t)
 	col := newCollector()
@@ -115,7 +119,7 @@ func TestRetriesThenDeadLetter(t *testing.T) {
 	if string(dead.Body) != "body" || dead.MessageId != "m" || dead.ContentType != "text/plain" || dead.Headers["mine"] != "kept" {
 		t.Errorf("dead letter: %+v", dead)
 	}
-	if dead.Headers[amqpx.HeaderReason] != amqpx.ReasonAttempts || dead.Headers[amqpx.HeaderError] != "attempt 3 of 3 failed" {
+	if dead.Headers[amqpx.HeaderReason] != inspect.ReasonAttempts || dead.Headers[amqpx.HeaderError] != "attempt 3 of 3 failed" {
 		t.Errorf("reason %v, error %v", dead.Headers[amqpx.HeaderReason], dead.Headers[amqpx.HeaderError])
 	}
 	list, _ := dead.Headers[amqpx.HeaderAttempts].([]any)
@@ -125,6 +129,7 @@ func TestRetriesThenDeadLetter(t *testing.T) {
 }
 
 func TestRejectAndRetryIn(t *testing.T) {
+	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
 	q := suite.NewQueue(t)
 	col := newCollector()
@@ -137,7 +142,7 @@ func TestRejectAndRetryIn(t *testing.T) {
 	})
 	suite.Send(t, c, amqpx.Message{ID: "m", Queue: q})
 	dead := suite.RawGet(t, q+".dead")
-	if dead.Headers[amqpx.HeaderReason] != amqpx.ReasonRejected || dead.Headers[amqpx.HeaderError] != "never" {
+	if dead.Headers[amqpx.HeaderReason] != inspect.ReasonRejected || dead.Headers[amqpx.HeaderError] != "never" {
 		t.Errorf("dead letter: %v", dead.Headers)
 	}
 	if len(col.got) != 2 {
@@ -151,6 +156,7 @@ func TestRejectAndRetryIn(t *testing.T) {
 // Whatever a foreign publisher sends, the consumer lives and the message ends
 // in the dead-letter queue.
 func TestHostileMessages(t *testing.T) {
+	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
 	q := suite.NewQueue(t)
 	suite.Consume(t, c, q, func(_ context.Context, d *amqpx.Delivery) error {
@@ -173,7 +179,7 @@ func TestHostileMessages(t *testing.T) {
 		if err := ch.PublishWithContext(t.Context(), "", q, false, false, amqp.Publishing{MessageId: name, Headers: headers, Body: []byte(name)}); err != nil {
 			t.Fatal(err)
 		}
-		if dead := suite.RawGet(t, q+".dead"); string(dead.Body) != name || dead.Headers[amqpx.HeaderReason] != amqpx.ReasonAttempts {
+		if dead := suite.RawGet(t, q+".dead"); string(dead.Body) != name || dead.Headers[amqpx.HeaderReason] != inspect.ReasonAttempts {
 			t.Errorf("%s: dead letter %q, %v", name, dead.Body, dead.Headers)
 		}
 	}
@@ -181,6 +187,7 @@ func TestHostileMessages(t *testing.T) {
 
 // A queue that is deleted under its consumer is declared and bound again.
 func TestConsumerOutlivesItsQueue(t *testing.T) {
+	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
 	q := suite.NewQueue(t)
 	col := newCollector()
@@ -193,7 +200,7 @@ func TestConsumerOutlivesItsQueue(t *testing.T) {
 	// A message that comes while the queue is gone is parked, not lost; the
 	// probe goes on until the queue is bound again.
 	n := 1
-	suite.WaitFor(t, "delivery to the new queue", func() bool {
+	suite.Eventually(t, "delivery to the new queue", func() bool {
 		n++
 		suite.Send(t, c, amqpx.Message{ID: fmt.Sprint(n), Queue: q, Delay: 100 * time.Millisecond})
 		select {
@@ -228,7 +235,7 @@ func TestConsumerOutlivesRefusals(t *testing.T) {
 	ctl("set_permissions", "guest", "^$", "^$", "^$")
 	defer ctl("set_permissions", "guest", ".*", ".*", ".*")
 	ctl("close_all_connections", "test")
-	suite.WaitFor(t, "the consumer to be refused", func() bool {
+	suite.Eventually(t, "the consumer to be refused", func() bool {
 		return logs.FilterMessage("consumer ended; starting again").Filter(func(e observer.LoggedEntry) bool {
 			return strings.Contains(fmt.Sprint(e.ContextMap()["error"]), "ACCESS_REFUSED")
 		}).Len() > 0
@@ -239,6 +246,7 @@ func TestConsumerOutlivesRefusals(t *testing.T) {
 }
 
 func TestConsumeRefusesBadOptions(t *testing.T) {
+	t.Parallel()
 	c := suite.OpenClient(t, amqpx.Config{})
 	h := func(context.Context, *amqpx.Delivery) error { return nil }
 	for name, err := range map[string]error{
@@ -258,6 +266,7 @@ func TestConsumeRefusesBadOptions(t *testing.T) {
 
 // A stream is refused at once, instead of being read from what comes next on.
 func TestConsumeRefusesAStream(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		if _, err := v.Channel(t).QueueDeclare("stream", true, false, false, false, amqp.Table{"x-queue-type": "stream"}); err != nil {
 			t.Fatal(err)
@@ -274,8 +283,8 @@ func TestConsumeRefusesAStream(t *testing.T) {
 			t.Error("the refused consumer has left a dead-letter queue")
 		}
 		suite.Eventually(t, "requeue is refused", func() bool { // the broker counts what is in a stream some seconds later
-			_, err := c.Requeue(ctx, amqpx.RequeueOptions{Queue: "stream"})
-			return errors.Is(err, amqpx.ErrPeek)
+			_, err := inspect.Requeue(ctx, c, inspect.RequeueOptions{Queue: "stream"})
+			return errors.Is(err, inspect.ErrPeek)
 		})
 		ran := suite.RunCLI(t.Context(), "consume", "--url", v.URL, "--queue", "stream", "--timeout", "20s")
 		if ran.Code != 1 || !strings.Contains(ran.Stderr, "it is a stream") {

@@ -18,6 +18,7 @@ import (
 // message to the parked queue. From 3.12 to 4.2 the broker answers a bind that
 // another connection is just making before it routes by it.
 func TestFirstUseByManyClientsAtOneInstant(t *testing.T) {
+	t.Parallel()
 	const clients, each, rounds = 9, 30, 6
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		all := make([]*amqpx.Client, clients)
@@ -79,6 +80,7 @@ func sendsTo(t *testing.T, c *amqpx.Client, d topology.Destination, client, each
 // A message that came into a route queue before the queue had its TTL is sent on, to
 // its exchange, by whoever uses the destination next.
 func TestMessageWithoutTTLInARouteQueue(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		ch, err := v.Conn.Channel()
 		if err != nil {
@@ -99,11 +101,11 @@ func TestMessageWithoutTTLInARouteQueue(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		suite.WaitFor(t, "40 messages in "+route.Name, func() bool { return suite.MessagesIn(t, v, route.Name) == 40 })
+		suite.Eventually(t, "40 messages in "+route.Name, func() bool { return suite.MessagesIn(t, v, route.Name) == 40 })
 		if err := c.Send(t.Context(), amqpx.Message{Exchange: d.Exchange, RoutingKey: d.RoutingKey, Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
-		suite.WaitFor(t, "40 messages in end", func() bool { return suite.MessagesIn(t, v, "end") == 40 })
+		suite.Eventually(t, "40 messages in end", func() bool { return suite.MessagesIn(t, v, "end") == 40 })
 		if n := suite.MessagesIn(t, v, route.Name); n > 0 {
 			t.Errorf("%d are still in %s", n, route.Name)
 		}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -19,65 +18,51 @@ import (
 // Looking at a message never costs it: RabbitMQ 4.0 to 4.2 drop, or dead-letter,
 // what was taken and put back 20 times, unless the queue has a limit of its own.
 func TestLooksCostNothing(t *testing.T) {
-	lines := suite.ConformanceLines
-	if here, err := broker.Versions(t.Context()); err == nil {
-		lines = here
-	}
-	for _, line := range lines {
-		t.Run(line, func(t *testing.T) {
-			b := broker.Shared(t, broker.Options{Version: line})
-			// A single queue, however long a send takes.
-			hour, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
-			if err != nil {
-				t.Fatal(err)
+	t.Parallel()
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		// A single queue, however long a send takes.
+		hour, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: hour})
+		l := newLooker(t, v)
+		dest := topology.Destination{Queue: "looks"}
+		hold := make(chan struct{})
+		stop := suite.Consume(t, c, dest.Queue, func(ctx context.Context, d *amqpx.Delivery) error {
+			if d.ID == "dead" {
+				return amqpx.Reject(errors.New("no"))
 			}
-			c := suite.OpenClient(t, amqpx.Config{URL: b.URL(), Strategy: hour})
-			l := newLooker(t, b.URL())
-			dest := topology.Destination{Queue: "looks"}
-			hold := make(chan struct{})
-			stop := suite.Consume(t, c, dest.Queue, func(ctx context.Context, d *amqpx.Delivery) error {
-				if d.ID == "dead" {
-					return amqpx.Reject(errors.New("no"))
-				}
-				<-hold
-				return nil
-			})
-			suite.Send(t, c, amqpx.Message{ID: "dead", Queue: dest.Queue}, amqpx.Message{ID: "later", Queue: dest.Queue, Delay: time.Hour})
-			l.look(t, dest.DeadLetterQueue(), 100)
-			close(hold)
-			if err := stop(); err != nil {
-				t.Fatal(err)
-			}
-			suite.Send(t, c, amqpx.Message{ID: "waits", Queue: dest.Queue})
-			l.look(t, dest.Queue, 100)
-			l.publish(t, topology.ParkedQueue("delay"), "parked")
-			l.look(t, topology.ParkedQueue("delay"), 100)
-			l.look(t, "delay.bucket.r2-1h.1h", 30)
-
-			col := newCollector()
-			suite.Consume(t, c, dest.Queue, col.handle)
-			col.await(t, "the message that was looked at", func(got []*amqpx.Delivery) bool { return len(got) > 0 })
-			if got := col.ids(); got["waits"] != 1 || got["later"] != 0 {
-				t.Errorf("delivered %v, want waits alone", got)
-			}
+			<-hold
+			return nil
 		})
-	}
+		suite.Send(t, c, amqpx.Message{ID: "dead", Queue: dest.Queue}, amqpx.Message{ID: "later", Queue: dest.Queue, Delay: time.Hour})
+		l.look(t, dest.DeadLetterQueue(), 100)
+		close(hold)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		suite.Send(t, c, amqpx.Message{ID: "waits", Queue: dest.Queue})
+		l.look(t, dest.Queue, 100)
+		l.publish(t, topology.ParkedQueue("delay"), "parked")
+		l.look(t, topology.ParkedQueue("delay"), 100)
+		l.look(t, "delay.bucket.r2-1h.1h", 30)
+
+		col := newCollector()
+		suite.Consume(t, c, dest.Queue, col.handle)
+		col.await(t, "the message that was looked at", func(got []*amqpx.Delivery) bool { return len(got) > 0 })
+		if got := col.ids(); got["waits"] != 1 || got["later"] != 0 {
+			t.Errorf("delivered %v, want waits alone", got)
+		}
+	})
 }
 
 // looker is a plain client that takes messages and puts them back.
 type looker struct{ ch *amqp.Channel }
 
-func newLooker(t *testing.T, url string) *looker {
+func newLooker(t *testing.T, v *suite.Vhost) *looker {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := v.Channel(t)
 	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +83,7 @@ func (l *looker) look(t *testing.T, queue string, n int) {
 	t.Helper()
 	var ids []string
 	for range n + 1 {
-		suite.WaitFor(t, "the message in "+queue, func() bool {
+		suite.Eventually(t, "the message in "+queue, func() bool {
 			d, ok, err := l.ch.Get(queue, false)
 			if err != nil {
 				t.Fatal(err)

@@ -8,16 +8,18 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // A hundred looks lose nothing and move nothing, also where the queue has a
 // delivery limit of 20: there they are refused if they counted.
 func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
-		version := topology.ParseVersion(v.Broker.Version())
+		version := observed.ParseVersion(v.Broker.Version())
 		ch, err := v.Conn.Channel()
 		if err != nil {
 			t.Fatal(err)
@@ -45,16 +47,16 @@ func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
 			}
 		}
 		for queue, want := range want {
-			suite.WaitFor(t, "the messages", func() bool {
+			suite.Eventually(t, "the messages", func() bool {
 				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 				return err == nil && q.Messages == 5
 			})
 			suite.Known(t, v, queue)
 			refused := queue == "limited" && version.Before(4, 3, 0) || queue == "plain" && version.AtLeast(4, 0, 0) && version.Before(4, 3, 0)
 			for look := range 100 {
-				got, err := amqpx.Peek(t.Context(), v.Conn, queue, amqpx.PeekOptions{Management: v.Mgmt})
+				got, err := inspect.Peek(t.Context(), v.Conn, queue, inspect.PeekOptions{Management: v.Mgmt})
 				switch {
-				case refused && !errors.Is(err, amqpx.ErrPeek):
+				case refused && !errors.Is(err, inspect.ErrPeek):
 					t.Fatalf("%s, look %d: %v, want ErrPeek", queue, look, err)
 				case !refused && (err != nil || idsOf(got) != strings.Join(want, " ")):
 					t.Fatalf("%s, look %d: %s (%v), want %v", queue, look, idsOf(got), err, want)
@@ -62,7 +64,7 @@ func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
 				if refused || version.Before(4, 0, 0) { // which puts what was read at the end
 					continue
 				}
-				if got, err := amqpx.Peek(t.Context(), v.Conn, queue, amqpx.PeekOptions{Limit: 2, Management: v.Mgmt}); err != nil || got.More != 3 || idsOf(got) != strings.Join(want[:2], " ") {
+				if got, err := inspect.Peek(t.Context(), v.Conn, queue, inspect.PeekOptions{Limit: 2, Management: v.Mgmt}); err != nil || got.More != 3 || idsOf(got) != strings.Join(want[:2], " ") {
 					t.Fatalf("%s, look %d at two: %s, %d more (%v)", queue, look, idsOf(got), got.More, err)
 				}
 			}
@@ -79,7 +81,7 @@ func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
 	})
 }
 
-func idsOf(p amqpx.Peeked) string {
+func idsOf(p inspect.Peeked) string {
 	ids := make([]string, len(p.Messages))
 	for i, m := range p.Messages {
 		ids[i] = m.ID

@@ -17,6 +17,7 @@ import (
 // declares and all come up. On the line of another data centre, one that comes
 // later binds nothing, and neither does one that may not declare.
 func TestReadyAtOnce(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 		defer cancel()

@@ -16,8 +16,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // readyIn counts on one channel, however often it is asked.
@@ -37,9 +39,10 @@ func readyIn(t *testing.T, v *suite.Vhost) func(queue string) int {
 // policy's neither; and where messages keep their place, they keep it. Over AMQP
 // alone a limit is not known, and nothing that might count is done.
 func TestRequeueLeavesTheRest(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := suite.Requeuer(t, v)
-		version := topology.ParseVersion(v.Broker.Version())
+		version := observed.ParseVersion(v.Broker.Version())
 		suite.Makes(t, v, "q", suite.QuorumQueue)
 		v.Manage(t, http.MethodPut, v.Mgmt.InVhost("policies", "three"), map[string]any{"pattern": "^policy$", "definition": map[string]any{"delivery-limit": 3}, "apply-to": "queues"})
 		queues := map[string]amqp.Table{
@@ -50,13 +53,13 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 			suite.Buries(t, v, name, "q", 12, args)
 		}
 		for name := range queues {
-			choose := func(n string) amqpx.RequeueOptions {
-				return amqpx.RequeueOptions{Queue: name, Filter: amqpx.DeadLetterFilter{Header: "n", HeaderValue: n}}
+			choose := func(n string) inspect.RequeueOptions {
+				return inspect.RequeueOptions{Queue: name, Filter: inspect.DeadLetterFilter{Header: "n", HeaderValue: n}}
 			}
-			looks := func(o amqpx.RequeueOptions, times, sent int) {
+			looks := func(o inspect.RequeueOptions, times, sent int) {
 				t.Helper()
 				for range times {
-					if r, err := c.Requeue(t.Context(), o); err != nil || r.Looked < 11 || r.Sent != sent {
+					if r, err := inspect.Requeue(t.Context(), c, o); err != nil || r.Looked < 11 || r.Sent != sent {
 						t.Fatalf("%s: %v, %+v", name, err, r)
 					}
 				}
@@ -64,7 +67,7 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 			if refused := name != "classic" && version.Before(4, 3, 0); refused {
 				o := choose("5")
 				o.DryRun = true
-				if _, err := c.Requeue(t.Context(), o); !errors.Is(err, amqpx.ErrPeek) {
+				if _, err := inspect.Requeue(t.Context(), c, o); !errors.Is(err, inspect.ErrPeek) {
 					t.Errorf("%s: a dry run over AMQP alone: %v", name, err)
 				}
 			}
@@ -94,6 +97,7 @@ func TestRequeueLeavesTheRest(t *testing.T) {
 // A consumer that rejects everything at once gets each dead letter once in a run,
 // and two operators at the same moment share the messages.
 func TestRequeueOfARejectedCard(t *testing.T) {
+	t.Parallel()
 	const n = 60
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c, other := suite.Requeuer(t, v), suite.Requeuer(t, v)
@@ -113,12 +117,12 @@ func TestRequeueOfARejectedCard(t *testing.T) {
 		}
 		ready := readyIn(t, v)
 		dead := func() bool { return ready("q.dead") == n }
-		suite.WaitFor(t, "all are dead", dead)
+		suite.Eventually(t, "all are dead", dead)
 		var runs sync.WaitGroup
 		var sent, again atomic.Int64
 		for _, c := range []*amqpx.Client{c, other} {
 			runs.Go(func() {
-				r, err := c.Requeue(ctx, amqpx.RequeueOptions{Queue: "q.dead"})
+				r, err := inspect.Requeue(ctx, c, inspect.RequeueOptions{Queue: "q.dead"})
 				if err != nil {
 					t.Error(err)
 				}
@@ -127,7 +131,7 @@ func TestRequeueOfARejectedCard(t *testing.T) {
 			})
 		}
 		runs.Wait()
-		suite.WaitFor(t, "all are dead again", dead)
+		suite.Eventually(t, "all are dead again", dead)
 		if sent.Load() != n || handled.Load() != 2*n {
 			t.Errorf("%d dead letters were sent %d times and handled %d times; %d came back during the run", n, sent.Load(), handled.Load(), again.Load())
 		}
@@ -145,6 +149,7 @@ func TestRequeueOfARejectedCard(t *testing.T) {
 
 // Destinations that take nothing, or only some, keep nobody else from theirs.
 func TestRequeueToDestinationsInTrouble(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := suite.Requeuer(t, v)
 		suite.Makes(t, v, "good", suite.QuorumQueue)
@@ -152,7 +157,7 @@ func TestRequeueToDestinationsInTrouble(t *testing.T) {
 		for _, died := range []string{"full", "gone", "good"} {
 			suite.Buries(t, v, "dead", died, 10, suite.QuorumQueue)
 		}
-		r, err := c.Requeue(t.Context(), amqpx.RequeueOptions{Queue: "dead"})
+		r, err := inspect.Requeue(t.Context(), c, inspect.RequeueOptions{Queue: "dead"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,9 +165,7 @@ func TestRequeueToDestinationsInTrouble(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		for queue, want := range map[string]int{"good": 10, "full": 2, "dead": 18} {
-			if n := suite.MessagesIn(t, v, queue); n != want {
-				t.Errorf("%s has %d messages, want %d", queue, n, want)
-			}
+			suite.Gathers(t, v, queue, want)
 		}
 	})
 }
@@ -170,6 +173,7 @@ func TestRequeueToDestinationsInTrouble(t *testing.T) {
 // A command that is killed at any moment loses nothing, and leaves at most one
 // message twice.
 func TestRequeueKilled(t *testing.T) {
+	t.Parallel()
 	const n, kills = 300, 5
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		suite.Makes(t, v, "q", suite.QuorumQueue)
@@ -186,11 +190,11 @@ func TestRequeueKilled(t *testing.T) {
 		for range kills {
 			child := run()
 			came := ready("q") + 1 + rand.IntN(n/kills/2)
-			suite.WaitFor(t, fmt.Sprintf("%d messages came", came), func() bool { return ready("q") >= came })
+			suite.Eventually(t, fmt.Sprintf("%d messages came", came), func() bool { return ready("q") >= came })
 			_ = child.Process.Kill()
 			_ = child.Wait()
 		}
-		suite.WaitFor(t, "the broker has noticed", func() bool {
+		suite.Eventually(t, "the broker has noticed", func() bool {
 			return ready("q")+ready("q.dead") >= n
 		})
 		if err := run().Wait(); err != nil {

@@ -22,15 +22,13 @@ import (
 // for those of a batch whose ids begin with "half ".
 type sendWatcher struct{ connected, repeated atomic.Int64 }
 
-func (w *sendWatcher) ConnectionState(e amqpx.StateEvent) {
+func (w *sendWatcher) connection(e amqpx.StateEvent) {
 	if e.Connection == "publish" && e.State == amqpx.StateConnected {
 		w.connected.Add(1)
 	}
 }
 
-func (w *sendWatcher) SendStart(ctx context.Context, _ *amqpx.Message) context.Context { return ctx }
-
-func (w *sendWatcher) SendEnd(_ context.Context, e amqpx.SendEnd) {
+func (w *sendWatcher) sent(_ context.Context, e amqpx.SendEnd) {
 	if e.Err == nil && e.Tries > 1 && !strings.HasPrefix(e.ID, "half ") {
 		w.repeated.Add(1)
 	}
@@ -40,6 +38,7 @@ func (w *sendWatcher) SendEnd(_ context.Context, e amqpx.SendEnd) {
 // and for good as not sent; all others go through, on the connection that was there
 // before, and at their first try once a message for their queue was confirmed.
 func TestRefusedAccessIsFinalAndDisturbsNobody(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, refusedAccess)
 }
 
@@ -51,7 +50,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 	watcher := &sendWatcher{}
 	client := suite.OpenClient(t, amqpx.Config{
 		URL:   v.User(t, "narrow", "", [3]string{".*", `^(delay\.(bucket\.([0-9]+s|level-.*)|deliver|route.*|parked)|orders.*)$`, ".*"}),
-		Hooks: []amqpx.Hook{watcher}, Declare: amqpx.DeclareNothing,
+		Hooks: []amqpx.Hook{{ConnectionState: watcher.connection, SendEnd: watcher.sent}}, Declare: amqpx.DeclareNothing,
 	})
 
 	// The tolerance keeps a message that had to wait in the queue that has confirmed one.
@@ -114,6 +113,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 // A right is taken away while messages are on their way: what was in flight may
 // have been taken, what comes after was not sent.
 func TestRevokedAccess(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, revokedAccess)
 }
 
@@ -169,13 +169,14 @@ func (o odd) Route(dest topology.Destination, delay, tolerance time.Duration) (t
 // What a broker refuses by closing the channel without a word of whose message it
 // was fails that message, as not sent, and no other.
 func TestRefusedMessageOfWhichTheBrokerSaysNothing(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		bucket, err := dlx.NewBucket(dlx.BucketConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		watcher := &sendWatcher{}
-		client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: odd{bucket}, Hooks: []amqpx.Hook{watcher}})
+		client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Strategy: odd{bucket}, Hooks: []amqpx.Hook{{ConnectionState: watcher.connection, SendEnd: watcher.sent}}})
 		batch := make([]amqpx.Message, 300)
 		for i := range batch {
 			batch[i] = amqpx.Message{Queue: "even", Delay: time.Duration(i%7) * time.Minute}

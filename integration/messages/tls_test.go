@@ -110,6 +110,7 @@ func tlsFront(t testing.TB, a authority) string {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	ours, others := newAuthority(t), newAuthority(t)
 	front := tlsFront(t, ours)
 	client := ours.issue(t, x509.ExtKeyUsageClientAuth)
@@ -141,6 +142,7 @@ func TestTLS(t *testing.T) {
 
 // Bad credentials fail at once, and the password is nowhere in the error.
 func TestOpenWithBadCredentials(t *testing.T) {
+	t.Parallel()
 	u, err := url.Parse(broker.Shared(t, broker.Options{}).URL())
 	if err != nil {
 		t.Fatal(err)
@@ -157,6 +159,7 @@ func TestOpenWithBadCredentials(t *testing.T) {
 }
 
 func TestOpenWithoutABroker(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := contextWithin(t, 500*time.Millisecond)
 	defer cancel()
 	_, err := amqpx.Open(ctx, suite.FastReconnect(amqpx.Config{URL: "amqp://guest:s3cret@127.0.0.1:1/"}))

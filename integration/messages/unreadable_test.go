@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
@@ -16,6 +17,7 @@ import (
 // connection: the messages are seen, set aside with what they had, and their neighbours
 // are handled.
 func TestUnreadableMessages(t *testing.T) {
+	t.Parallel()
 	deep := amqp.Table{}
 	for range 35 {
 		deep = amqp.Table{"t": deep}
@@ -27,7 +29,7 @@ func TestUnreadableMessages(t *testing.T) {
 	}
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := suite.OpenClient(t, amqpx.Config{URL: v.URL})
-		conn, err := amqpx.Dial(t.Context(), amqpx.Config{URL: v.URL})
+		conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: v.URL})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +52,7 @@ func TestUnreadableMessages(t *testing.T) {
 					}
 				}
 			}
-			suite.WaitFor(t, "the messages", func() bool {
+			suite.Eventually(t, "the messages", func() bool {
 				q, err := ch.QueueDeclarePassive(kind, true, false, false, false, nil)
 				return err == nil && q.Messages == 6
 			})
@@ -67,9 +69,9 @@ func TestUnreadableMessages(t *testing.T) {
 					if err != nil || !ok {
 						t.Fatalf("%s: %v, %v", queue, ok, err)
 					}
-					l := amqpx.ReadDeadLetter(raw, queue, "delay")
+					l := inspect.ReadDeadLetter(raw, queue, "delay")
 					given, _ := l.Headers[amqpx.HeaderRaw].([]byte)
-					if l.Reason == amqpx.ReasonUnreadable && string(l.Body) == l.ID && strings.HasPrefix(l.ID, "bad-") && len(given) > 200 {
+					if l.Reason == inspect.ReasonUnreadable && string(l.Body) == l.ID && strings.HasPrefix(l.ID, "bad-") && len(given) > 200 {
 						n++
 					}
 				}
@@ -80,8 +82,8 @@ func TestUnreadableMessages(t *testing.T) {
 			unreadable(kind, 6)
 			col := newCollector()
 			suite.Consume(t, c, kind, col.handle)
-			suite.WaitFor(t, "the good ones", func() bool { return len(col.ids()) == 3 })
-			suite.WaitFor(t, "the dead letters", func() bool {
+			suite.Eventually(t, "the good ones", func() bool { return len(col.ids()) == 3 })
+			suite.Eventually(t, "the dead letters", func() bool {
 				q, err := c.QueueInfo(t.Context(), kind+".dead")
 				return err == nil && q.Ready == 3
 			})

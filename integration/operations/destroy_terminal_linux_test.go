@@ -44,12 +44,13 @@ func terminal(t *testing.T) (keys, stdin *os.File) {
 // On a terminal destroy and discard ask, and take nothing for a yes but what they asked
 // for.
 func TestCLIAsksOnATerminal(t *testing.T) {
+	t.Parallel()
 	v := suite.NewVhost(t, broker.Shared(t, broker.Options{Management: true}))
 	file := filepath.Join(t.TempDir(), "delays.yaml")
-	if err := os.WriteFile(file, []byte("delay: {bucket: {radices: [2], resolution: 1h}}\n"), 0o600); err != nil {
+	yaml := fmt.Appendf(nil, "broker: {management_url: %q}\ndelay: {bucket: {radices: [2], resolution: 1h}}\n", v.Mgmt.Endpoint())
+	if err := os.WriteFile(file, yaml, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("RABBITDELAY_BROKER_MANAGEMENT_URL", v.Mgmt.Endpoint())
 	answering := func(answer string, args ...string) suite.Ran {
 		keys, stdin := terminal(t)
 		if _, err := keys.WriteString(answer + "\n"); err != nil {
@@ -64,7 +65,7 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 	}
 	suite.Publish(t, v, "delay.parked", 2)
 	for _, answer := range []struct{ is, says string }{{"y", "no message was discarded"}, {"yes", "2 discarded"}} {
-		r := answering(answer.is, "discard", "--parked")
+		r := answering(answer.is, "discard", "--parked", "--no-save")
 		if !strings.Contains(r.Stderr, "Discard 2 of 2 messages in delay.parked for good? Type yes: ") || !strings.Contains(r.Stderr+r.Stdout, answer.says) {
 			t.Errorf("%q: %s", answer.is, r)
 		}
@@ -91,6 +92,7 @@ func TestCLIAsksOnATerminal(t *testing.T) {
 
 // Who presses Ctrl-C instead of giving a password sees again what is typed.
 func TestCLIInterruptedPassword(t *testing.T) {
+	t.Parallel()
 	keys, stdin := terminal(t)
 	modes := func() *term.State {
 		s, err := term.GetState(int(stdin.Fd()))

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
 // shared are the objects that stay when a layout goes and another is there.
@@ -20,6 +21,7 @@ var sharedObjects = []string{"exchange delay.deliver", "exchange delay.parked", 
 
 // A layout that messages have left goes, and nothing of what others use.
 func TestDestroyBesideALiveLayout(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
 			v := suite.NewVhost(t, v.Broker)
@@ -28,7 +30,7 @@ func TestDestroyBesideALiveLayout(t *testing.T) {
 			suite.MustApply(t, v.Unmanaged(), current)
 			before := v.Objects(t)
 			suite.MustApply(t, v.Unmanaged(), old)
-			report, err := v.Managed().Destroy(t.Context(), old, topology.RemovalOptions{Destinations: true})
+			report, err := v.Managed().Destroy(t.Context(), old, removal.Options{Destinations: true})
 			if err != nil {
 				t.Fatalf("%s: %s, %v", qt, report, err)
 			}
@@ -48,13 +50,13 @@ func TestDestroyBesideALiveLayout(t *testing.T) {
 			(&shop{Vhost: v}).arrives(t, toQueue.Queue, "1")
 
 			// When the last layout goes, what they shared goes too.
-			if report, err = v.Managed().Destroy(t.Context(), current, topology.RemovalOptions{}); err != nil {
+			if report, err = v.Managed().Destroy(t.Context(), current, removal.Options{}); err != nil {
 				t.Fatalf("%s: the last: %s, %v", qt, report, err)
 			}
 			if left, want := v.Objects(t), []string{"queue orders.expire", "queue orders.expire.dead"}; !slices.Equal(left, want) {
 				t.Errorf("%s: left: %v, want %v", qt, left, want)
 			}
-			again, err := v.Managed().Destroy(t.Context(), current, topology.RemovalOptions{})
+			again, err := v.Managed().Destroy(t.Context(), current, removal.Options{})
 			if err != nil || again.Count(live.StateDeleted) != 0 {
 				t.Errorf("%s: of nothing: %s, %v", qt, again, err)
 			}
@@ -79,6 +81,7 @@ func layoutOf(t *testing.T, c dlx.BucketConfig, dests ...topology.Destination) t
 // Messages stop it before anything is touched, those as well that only the
 // management API counts.
 func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		const waiting, under = "delay.bucket.r2-1h.1h", "delay.bucket.r2.100ms"
 		hour := layoutOf(t, dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour, QueueType: topology.Quorum}, toQueue)
@@ -86,8 +89,8 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 		suite.Publish(t, v, waiting, 3)
 		suite.Publish(t, v, "orders.expire", 2) // which stays, with what is in it
 		before := v.Objects(t)
-		report, err := v.Managed().Destroy(t.Context(), hour, topology.RemovalOptions{})
-		full, ok := errors.AsType[*topology.NotEmptyError](err)
+		report, err := v.Managed().Destroy(t.Context(), hour, removal.Options{})
+		full, ok := errors.AsType[*removal.NotEmptyError](err)
 		if !ok || full.Total != 3 || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "3 of them waiting in delay queues ("+waiting+" 3)") {
 			t.Errorf("got %s, %v", report, err)
 		}
@@ -96,10 +99,10 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 			t.Errorf("a destroy that refused changed something: %v\n%s", err, plan)
 		}
 		n := int64(2)
-		if _, err := v.Managed().Destroy(t.Context(), hour, topology.RemovalOptions{Force: true, Messages: &n}); !errors.Is(err, topology.ErrNotEmpty) {
+		if _, err := v.Managed().Destroy(t.Context(), hour, removal.Options{Force: true, Messages: &n}); !errors.Is(err, removal.ErrNotEmpty) {
 			t.Errorf("with a bound of two: %v", err)
 		}
-		report, err = v.Managed().Destroy(t.Context(), hour, topology.RemovalOptions{Force: true})
+		report, err = v.Managed().Destroy(t.Context(), hour, removal.Options{Force: true})
 		if err != nil || messagesOf(report) != 3 {
 			t.Errorf("forced: %s with %d messages, %v", report, messagesOf(report), err)
 		}
@@ -112,19 +115,19 @@ func TestDestroyRefusesWhileMessagesWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		suite.Publish(t, v, under, 2)
-		suite.WaitFor(t, "the dead letters to be under way", func() bool {
+		suite.Eventually(t, "the dead letters to be under way", func() bool {
 			q, err := ch.QueueDeclarePassive(under, true, false, false, false, nil)
 			return err == nil && q.Messages == 0
 		})
-		suite.WaitFor(t, "them to be counted", func() bool {
+		suite.Eventually(t, "them to be counted", func() bool {
 			current, err := v.Mgmt.Inspect(t.Context(), short)
 			return err == nil && current.Queues[under].Messages == 2
 		})
 		for name, c := range map[string]struct {
 			insp live.Inspector
 			want error
-		}{"the management API": {v.Mgmt, topology.ErrNotEmpty}, "AMQP alone": {nil, topology.ErrUnseen}} {
-			report, err := live.Broker{Conn: v.Conn, Inspector: c.insp}.Destroy(t.Context(), short, topology.RemovalOptions{})
+		}{"the management API": {v.Mgmt, removal.ErrNotEmpty}, "AMQP alone": {nil, removal.ErrUnseen}} {
+			report, err := live.Broker{Conn: v.Conn, Inspector: c.insp}.Destroy(t.Context(), short, removal.Options{})
 			if !errors.Is(err, c.want) || report.Count(live.StateDeleted) != 0 {
 				t.Errorf("%s: %s, %v, want %v", name, report, err, c.want)
 			}
@@ -142,6 +145,7 @@ func messagesOf(r live.Report) int64 {
 
 // Who sends while the layout is being destroyed keeps it: the way in is put back.
 func TestDestroyGivesWayToASender(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		hour := layoutOf(t, dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour, QueueType: topology.Quorum}, toQueue)
 		suite.MustApply(t, v.Unmanaged(), hour)
@@ -153,7 +157,7 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		wg.Go(func() {
-			suite.WaitFor(t, "the way in to be closed", func() bool {
+			suite.Eventually(t, "the way in to be closed", func() bool {
 				current, err := v.Mgmt.Inspect(t.Context(), hour)
 				return err == nil && !slices.ContainsFunc(current.Bindings, func(b topology.Binding) bool { return b.Exchange == "delay.bucket.r2-1h.1h" })
 			})
@@ -161,8 +165,8 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		report, err := v.Managed().Destroy(t.Context(), hour, topology.RemovalOptions{})
-		if !errors.Is(err, topology.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
+		report, err := v.Managed().Destroy(t.Context(), hour, removal.Options{})
+		if !errors.Is(err, removal.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
 			t.Errorf("got %s, %v", report, err)
 		}
 		wg.Wait()
@@ -174,6 +178,7 @@ func TestDestroyGivesWayToASender(t *testing.T) {
 
 // Destinations go when they are asked for, and not from under a consumer.
 func TestDestroyDestinations(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		top := smallLayout(t, []int{2}, 100*time.Millisecond, toQueue)
 		suite.MustApply(t, v.Unmanaged(), top)
@@ -181,9 +186,9 @@ func TestDestroyDestinations(t *testing.T) {
 		if _, err := ch.Consume("orders.expire", "somebody", false, false, false, false, nil); err != nil {
 			t.Fatal(err)
 		}
-		o := topology.RemovalOptions{Destinations: true}
+		o := removal.Options{Destinations: true}
 		report, err := v.Managed().Destroy(t.Context(), top, o)
-		if !errors.Is(err, topology.ErrConsumers) || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "orders.expire 1") {
+		if !errors.Is(err, removal.ErrConsumers) || report.Count(live.StateDeleted) != 0 || !strings.Contains(err.Error(), "orders.expire 1") {
 			t.Errorf("with a consumer: %s, %v", report, err)
 		}
 		if err := ch.Cancel("somebody", false); err != nil {
@@ -192,7 +197,7 @@ func TestDestroyDestinations(t *testing.T) {
 		suite.Publish(t, v, "orders.expire", 1)
 		for _, force := range []bool{false, true} {
 			o.Force = force
-			if report, err := v.Managed().Destroy(t.Context(), top, o); !errors.Is(err, topology.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
+			if report, err := v.Managed().Destroy(t.Context(), top, o); !errors.Is(err, removal.ErrNotEmpty) || report.Count(live.StateDeleted) != 0 {
 				t.Errorf("with a message, forced %v: %s, %v", force, report, err)
 			}
 		}
@@ -206,10 +211,11 @@ func TestDestroyDestinations(t *testing.T) {
 
 // Over AMQP alone nothing goes that others may use, even when forced.
 func TestDestroyOverAMQPAlone(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		top := smallLayout(t, []int{2}, 100*time.Millisecond, toQueue)
 		suite.MustApply(t, v.Unmanaged(), top)
-		report, err := v.Unmanaged().Destroy(t.Context(), top, topology.RemovalOptions{Force: true})
+		report, err := v.Unmanaged().Destroy(t.Context(), top, removal.Options{Force: true})
 		if err != nil {
 			t.Fatalf("%s, %v", report, err)
 		}
@@ -224,7 +230,8 @@ func TestDestroyOverAMQPAlone(t *testing.T) {
 
 // Layouts under delay.previous are counted, and go with the present one.
 func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
 		const destinations = "\ndestinations: [{queue: orders.expire}]\n"
 		old := suite.CommandOn(t, v, "delay: {bucket: {radices: [2], resolution: 1h}}"+destinations)
 		now := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}, previous: [{radices: [2], resolution: 1h}]}"+destinations)
@@ -260,14 +267,15 @@ func TestCLIDestroyCountsPreviousLayouts(t *testing.T) {
 
 // A layout that no file describes any more goes by its name.
 func TestCLIDestroyByName(t *testing.T) {
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
 		const destinations = "\ndestinations: [{queue: orders.expire}]\n"
 		two := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1m, 2m]}}"+destinations)
 		one := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1m]}}"+destinations)
 		if r := one("apply"); r.Code != 0 {
 			t.Fatal(r)
 		}
-		// What says that the layout is complete goes with any part of it.
+		// The mark of a complete layout goes with any part of it.
 		want := slices.DeleteFunc(v.Objects(t), func(name string) bool { return strings.Contains(name, ".declared.") })
 		if r := two("apply"); r.Code != 0 {
 			t.Fatal(r)
@@ -289,7 +297,8 @@ func TestCLIDestroyByName(t *testing.T) {
 
 // Without a terminal nobody can be asked.
 func TestCLIDestroyAsks(t *testing.T) {
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
 		cmd := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}\n")
 		if r := cmd("apply"); r.Code != 0 {
 			t.Fatal(r)

@@ -18,10 +18,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
 // What the doctor says of nodes and replicas.
 func TestDoctorOnCluster(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(servers.EnvSkip) == "1" || testing.Short() {
 		t.Skip("skipped: it starts a cluster")
 	}
@@ -60,6 +62,19 @@ func TestDoctorOnCluster(t *testing.T) {
 	}
 	c.clean(t, "a cluster")
 
+	// One address leads to one node, and the others are named; with all of them each clock is
+	// known.
+	if r := c.examine(t); len(r.Clocks) != 1 || !strings.Contains(fmt.Sprint(r.Unseen), "no address of the settings led to rabbit@n") {
+		t.Errorf("clocks %+v, unseen %+v", r.Clocks, r.Unseen)
+	}
+	for _, url := range cl.URLs() {
+		c.src.Nodes = append(c.src.Nodes, snapshot.Node{Address: url, Dial: func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }})
+	}
+	clocks := c.examine(t).Clocks
+	if len(clocks) != 3 || clocks[0].Node != "rabbit@n1" || clocks[1].Node != "rabbit@n2" || clocks[2].Node != "rabbit@n3" {
+		t.Errorf("clocks %+v", clocks)
+	}
+
 	// Replicas: one queue has two, and classic queues have one each.
 	const few = "delay.bucket.r3.100ms"
 	suite.Docker(t, "exec", names[0], "rabbitmq-queues", "delete_member", "--vhost", "/", few, "rabbit@n3")
@@ -88,6 +103,9 @@ func TestDoctorOnCluster(t *testing.T) {
 		return node && replica
 	})
 	t.Logf("\n%s", render(r))
+	if len(r.Clocks) != 2 || !strings.Contains(fmt.Sprint(r.Unseen), cl.URLs()[2]) {
+		t.Errorf("without a node: clocks %+v, unseen %+v", r.Clocks, r.Unseen)
+	}
 	if f, _ := find(r, "node-down", ""); !slices.Equal(f.Objects, []string{"rabbit@n3"}) {
 		t.Errorf("got %+v", f)
 	}

@@ -13,12 +13,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // Two configurations with one prefix are both in order, whether their queues are
 // empty or not.
 func TestDoctorOfTwoConfigurations(t *testing.T) {
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
 		one := suite.CommandOn(t, v, "delay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n")
 		two := suite.CommandOn(t, v, "delay: {strategy: ttl, ttl: {delays: [1h]}}\ndestinations: [{queue: payments.expire}]\n")
 		for _, cmd := range []func(...string) suite.Ran{one, two} {
@@ -35,7 +37,7 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 			if r := two("send", "--queue", "payments.expire", "--delay", "1h"); r.Code != 0 {
 				t.Fatal(r)
 			}
-			suite.WaitFor(t, "the message to be counted", func() bool {
+			suite.Eventually(t, "the message to be counted", func() bool {
 				found, err := v.Mgmt.Inspect(t.Context(), topology.Topology{})
 				return err == nil && found.Queues["delay.ttl.1h"].Messages > 0
 			})
@@ -53,6 +55,7 @@ func TestDoctorOfTwoConfigurations(t *testing.T) {
 
 // What could not be looked at is not clean, and stands in the first line.
 func TestDoctorCommandWithoutManagement(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		const yaml = "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\n"
 		cmd := suite.CommandOn(t, v, yaml)
@@ -83,14 +86,14 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 
 // The management API of another broker says nothing about this one.
 func TestManagementOfAnotherBroker(t *testing.T) {
+	t.Parallel()
 	versions, err := broker.Versions(t.Context())
 	if err != nil || len(versions) < 2 {
 		t.Skipf("skipped: it takes two brokers, and there are %v", versions)
 	}
 	here := suite.NewVhost(t, broker.Shared(t, broker.Options{Version: versions[0], Management: true}))
 	there := broker.Shared(t, broker.Options{Version: versions[1], Management: true})
-	cmd := suite.CommandOn(t, here, "delay: {bucket: {radices: [2]}}\n")
-	t.Setenv("RABBITDELAY_BROKER_MANAGEMENT_URL", there.ManagementURL())
+	cmd := suite.CommandWith(t, here, "delay: {bucket: {radices: [2]}}\n", there.ManagementURL())
 	own, _ := here.Conn.Properties["cluster_name"].(string)
 	for command, code := range map[string]int{"plan": 1, "apply": 1, "doctor": 2, "destroy --yes": 1} {
 		r := cmd(strings.Fields(command)...)
@@ -105,6 +108,7 @@ func TestManagementOfAnotherBroker(t *testing.T) {
 
 // The doctor's cure of a queue that is not as described keeps what is in it.
 func TestDoctorReplacesAQueue(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		const queue = "delay.bucket.r3x3.300ms"
 		file := "delay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n"
@@ -115,8 +119,8 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 		want := smallLayout(t, []int{3, 3}, 100*time.Millisecond, toQueue)
 		q, _ := want.Queue(queue)
 		args := q.Table()
-		delete(args, topology.ArgDeadLetterStrategy)
-		args[topology.ArgMessageTTL] = int64(3_600_000) // so that the message stays
+		delete(args, argument.DeadLetterStrategy)
+		args[argument.MessageTTL] = int64(3_600_000) // so that the message stays
 		(&clinic{Vhost: v}).redeclare(t, queue, args)
 		r := cmd("doctor")
 		if r.Code != 1 || !strings.Contains(r.Stdout, "destroy -f") || !strings.Contains(r.Stdout, "--layout "+queue+" && rabbitdelay apply") {
@@ -143,6 +147,7 @@ func TestDoctorReplacesAQueue(t *testing.T) {
 
 // Dead letters, and tasks that no relay sends, are found.
 func TestDoctorFindsWhatWaitsForPeople(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		db := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
 		cmd := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}\ndestinations: [{queue: orders.expire}]\ndatabase: {url: '"+db+"'}\n")
@@ -171,7 +176,7 @@ func TestDoctorFindsWhatWaitsForPeople(t *testing.T) {
 		if err := ch.PublishWithContext(t.Context(), "", "orders.expire.dead", false, false, amqp.Publishing{DeliveryMode: amqp.Persistent}); err != nil {
 			t.Fatal(err)
 		}
-		suite.WaitFor(t, "both findings", func() bool {
+		suite.Eventually(t, "both findings", func() bool {
 			r := cmd("doctor")
 			return r.Code == 1 && strings.Contains(r.Stdout, "Dead letters wait: 1 in orders.expire.dead.") &&
 				strings.Contains(r.Stdout, "2 tasks are overdue and not yet sent to the broker, the oldest for 1h0m")

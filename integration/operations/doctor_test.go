@@ -20,6 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
@@ -34,7 +35,7 @@ type clinic struct {
 
 func newClinic(t *testing.T, v *suite.Vhost, radices []int, dests ...topology.Destination) *clinic {
 	t.Helper()
-	const name = "doctor's test"
+	name := "doctor's test " + v.Name // others examine the same broker
 	c := &clinic{Vhost: v, cfg: doctor.Config{Want: smallLayout(t, radices, 100*time.Millisecond, dests...), Vhost: v.Name}}
 	c.src = snapshot.Source{
 		Management: v.Mgmt, ConnectionName: name,
@@ -204,11 +205,11 @@ func (c *clinic) spoil(t *testing.T) {
 
 	want, _ := c.cfg.Want.Queue(qOnce)
 	args := want.Table()
-	delete(args, topology.ArgDeadLetterStrategy)
+	delete(args, argument.DeadLetterStrategy)
 	c.redeclare(t, qOnce, args)
 	want, _ = c.cfg.Want.Queue(qOther)
 	args = want.Table()
-	args[topology.ArgMessageTTL] = 5
+	args[argument.MessageTTL] = 5
 	c.redeclare(t, qOther, args)
 	c.redeclare(t, qGone, nil)
 
@@ -256,7 +257,7 @@ func (c *clinic) spoil(t *testing.T) {
 	c.policy(t, false, "tight", "^plain$", "queues", tight)
 }
 
-// hasConsumerTimeouts tells whether a policy may set one, which is so since 3.12.
+// hasConsumerTimeouts reports whether a policy may set one, as it may since 3.12.
 func (c *clinic) hasConsumerTimeouts() bool {
 	var major, minor int
 	_, err := fmt.Sscanf(c.Broker.Line(), "%d.%d", &major, &minor)
@@ -308,6 +309,7 @@ func hasAll(r doctor.Report, expected map[string]string) (missing []string) {
 }
 
 func TestDoctorFindsEverything(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := newClinic(t, v, clinicRadices, clinicDestinations()...)
 		if err := c.Channel(t).ExchangeDeclare("nowhere", "topic", true, false, false, false, nil); err != nil {
@@ -348,8 +350,8 @@ func TestDoctorFindsEverything(t *testing.T) {
 		if !r.Complete() && !strings.HasPrefix(c.Broker.Version(), "3.10.") {
 			t.Errorf("unseen: %v", r.Unseen)
 		}
-		if r.Parked != 2 || r.Clock == nil || r.Clock.Low > 5*time.Second || r.Clock.High < 5*time.Second-10*time.Millisecond {
-			t.Errorf("parked %d, clock %+v", r.Parked, r.Clock)
+		if r.Parked != 2 || len(r.Clocks) != 1 || r.Clocks[0].Low > 5*time.Second || r.Clocks[0].High < 5*time.Second-10*time.Millisecond {
+			t.Errorf("parked %d, clocks %+v", r.Parked, r.Clocks)
 		}
 		if f, _ := find(r, "parked-messages", ""); strings.Contains(f.Why, "elsewhere") != (c.Broker.Line() != "4.0") {
 			t.Errorf("where the parked messages were going: %q", f.Why)
@@ -376,6 +378,7 @@ func TestDoctorFindsEverything(t *testing.T) {
 // Without the management API the doctor finds what AMQP shows, says what it does
 // not, and takes nothing for wrong that it cannot see.
 func TestDoctorOverAMQP(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := newClinic(t, v, clinicRadices, clinicDestinations()...)
 		if err := c.Channel(t).ExchangeDeclare("nowhere", "topic", true, false, false, false, nil); err != nil {
@@ -383,7 +386,7 @@ func TestDoctorOverAMQP(t *testing.T) {
 		}
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
 		c.src.Management = nil
-		if r := c.examine(t); !r.Clean() || r.Complete() || !strings.Contains(fmt.Sprint(r.Unseen), "without the management API") || r.Clock == nil {
+		if r := c.examine(t); !r.Clean() || r.Complete() || !strings.Contains(fmt.Sprint(r.Unseen), "without the management API") || len(r.Clocks) != 1 {
 			t.Errorf("before anything is spoilt:\n%s", render(r))
 		}
 		c.spoil(t)
@@ -399,8 +402,8 @@ func TestDoctorOverAMQP(t *testing.T) {
 		if missing := hasAll(r, expected); len(missing) > 0 {
 			t.Errorf("not found: %v\n%s", missing, render(r))
 		}
-		if r.Clock == nil || r.Clock.High > -4*time.Second {
-			t.Errorf("clock %+v", r.Clock)
+		if len(r.Clocks) != 1 || r.Clocks[0].High > -4*time.Second {
+			t.Errorf("clocks %+v", r.Clocks)
 		}
 		for _, note := range []string{"could not be verified", "policies", "nodes are unknown", "arguments of 1 destination queue"} {
 			if !strings.Contains(fmt.Sprint(r.Unseen), note) {
@@ -433,6 +436,7 @@ func (c *clinic) inventory(t *testing.T) string {
 
 // The doctor changes nothing, whatever it may do and in whatever way it looks.
 func TestDoctorChangesNothing(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := newClinic(t, v, clinicRadices, clinicDestinations()...)
 		want := c.cfg.Want
@@ -441,7 +445,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 		suite.MustApply(t, v.Unmanaged(), some)
 		c.publish(t, "", some.Queues[0].Name, 3, nil)
 		before := ""
-		suite.WaitFor(t, "the counts to settle", func() bool {
+		suite.Eventually(t, "the counts to settle", func() bool {
 			now := c.inventory(t)
 			settled := now == before && strings.Contains(now, some.Queues[0].Name+" 3 ")
 			before = now
@@ -452,7 +456,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 			c.examine(t)
 			c.examine(t)
 		}
-		suite.WaitFor(t, "nothing to have changed", func() bool { return c.inventory(t) == before })
+		suite.Eventually(t, "nothing to have changed", func() bool { return c.inventory(t) == before })
 		if after := c.inventory(t); after != before {
 			t.Errorf("before\n%s\nafter\n%s", before, after)
 		}
@@ -461,6 +465,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 
 // Messages on their way through a route queue are no finding.
 func TestDoctorWaitsForRoutes(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := newClinic(t, v, []int{2}, topology.Destination{Name: "ev", Exchange: "amq.fanout", RoutingKey: "a.b"})
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
@@ -482,8 +487,10 @@ func TestDoctorWaitsForRoutes(t *testing.T) {
 
 // Alarms and blocked connections, by both ways to look.
 func TestDoctorSeesAlarms(t *testing.T) {
+	t.Parallel()
 	for _, line := range []string{"4.3", "3.10"} {
 		t.Run(line, func(t *testing.T) {
+			t.Parallel()
 			b := ownBroker(t, line)
 			c := newClinic(t, suite.NewVhost(t, b), []int{2}, topology.Destination{Queue: "orders.expire"})
 			suite.MustApply(t, c.Vhost.Unmanaged(), c.cfg.Want)
@@ -558,7 +565,8 @@ func mustCtl(t *testing.T, b *broker.Broker, args ...string) {
 
 // The command: exit codes, JSON on one line, and no strategy that cannot be.
 func TestDoctorCommand(t *testing.T) {
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
 		file := filepath.Join(t.TempDir(), "delays.yaml")
 		yaml := fmt.Sprintf("broker: {management_url: %q}\ndelay: {bucket: {radices: [3, 3]}}\ndestinations: [{queue: orders.expire}]\n", v.Mgmt.Endpoint())
 		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
@@ -583,7 +591,7 @@ func TestDoctorCommand(t *testing.T) {
 		var report struct {
 			Broker   string
 			Source   string
-			Clock    map[string]any
+			Clocks   []map[string]any
 			Findings []doctor.Finding
 			Unseen   []doctor.Unseen
 			Notes    []string
@@ -592,7 +600,7 @@ func TestDoctorCommand(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		if code != 0 || len(report.Unseen) > 0 || report.Broker != v.Broker.Version() || report.Findings == nil || len(report.Findings) > 0 || report.Notes == nil ||
-			report.Source != "management API" || report.Clock["method"] == nil || report.Clock["resolution_ms"] == nil {
+			report.Source != "management API" || len(report.Clocks) != 1 || report.Clocks[0]["method"] == nil || report.Clocks[0]["resolution_ms"] == nil {
 			t.Errorf("after apply: exit %d, %s", code, out)
 		}
 		code, out = command("doctor", "--strategy", "plugin")

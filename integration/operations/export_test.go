@@ -11,10 +11,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/export"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // What rabbitmqctl has imported leaves apply nothing to do.
 func TestExportedDefinitionsAreAllOfIt(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		want := buckets(t, "binary", topology.Quorum)
 		text, err := export.Definitions(want, v.Name)
@@ -36,13 +38,13 @@ func TestExportedDefinitionsAreAllOfIt(t *testing.T) {
 				t.Fatalf("%s: %.2000v\n%s", args[0], err, out)
 			}
 		}
-		plan, err := v.Managed().Plan(t.Context(), want)
+		p, err := v.Managed().Plan(t.Context(), want)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !plan.Empty() || plan.Count(topology.ActionUnverified) > 0 {
+		if !p.Empty() || p.Count(plan.ActionUnverified) > 0 {
 			var text strings.Builder
-			_ = plan.Render(&text, false)
+			_ = p.Render(&text, false)
 			t.Errorf("after the import there is something to do:\n%s", text.String())
 		}
 	})

@@ -85,7 +85,7 @@ func TestLabDemoInterrupted(t *testing.T) {
 	go func() {
 		ended <- runLab(ctx, "demo", "--story", "orders", "--strategy", "ttl", "--queue-type", "classic", "--url", b.URL(), "-q")
 	}()
-	deadline := time.After(time.Minute)
+	deadline := time.After(suite.Patience)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for begun := false; !begun; {

@@ -21,19 +21,23 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // A broker that ignores instants is refused, and so is a holding queue that ignores
 // them on a broker that does not; nothing is parked, and no canary stays.
 func TestCanaryOnBrokers(t *testing.T) {
+	t.Parallel()
 	lines := suite.ConformanceLines
 	if here, err := broker.Versions(t.Context()); err == nil {
 		lines = here
 	}
 	for _, line := range lines {
 		t.Run(line, func(t *testing.T) {
+			t.Parallel()
 			b := broker.Shared(t, broker.Options{Version: line})
 			delays := suite.InstantsIgnored(t, b) == ""
 			t.Logf("RabbitMQ %s delays by an instant: %t", b.Version(), delays)
@@ -63,7 +67,7 @@ func TestCanaryOnBrokers(t *testing.T) {
 			classic := nativeOf(t, "canary-classic")
 			name := classic.Topology().Queues[1].Name
 			if _, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{
-				topology.ArgQueueType: "classic", topology.ArgMessageTTL: int64(0), topology.ArgDeadLetterExchange: topology.DeliveryExchange("canary-classic"),
+				argument.QueueType: "classic", argument.MessageTTL: int64(0), argument.DeadLetterExchange: topology.DeliveryExchange("canary-classic"),
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -114,6 +118,7 @@ func nativeUsers(t *testing.T) map[string][3]string {
 // nothing else; the doctor agrees on what they lack. In memory, and where a broker is
 // at hand that delays by an instant.
 func TestNativeLeastPrivilege(t *testing.T) {
+	t.Parallel()
 	t.Run(suite.Memory, func(t *testing.T) {
 		opts := amqptest.Options{Version: "4.4.0", Users: []amqptest.User{{Name: "guest", Password: "guest", Configure: ".*", Write: ".*", Read: ".*"}}}
 		for name, p := range nativeUsers(t) {
@@ -173,7 +178,7 @@ func nativePrivileges(t *testing.T, adminURL string, userURL func(name string) s
 	ch, err := admin.Channel()
 	suite.MustSucceed(t, err)
 	for _, q := range []string{"listener", "orders.other"} {
-		_, err := ch.QueueDeclare(q, true, false, false, false, amqp.Table{topology.ArgQueueType: "classic"})
+		_, err := ch.QueueDeclare(q, true, false, false, false, amqp.Table{argument.QueueType: "classic"})
 		suite.MustSucceed(t, err)
 	}
 	suite.MustSucceed(t, ch.ExchangeDeclare("events", "topic", true, false, false, false, nil))
@@ -190,7 +195,7 @@ func nativePrivileges(t *testing.T, adminURL string, userURL func(name string) s
 	suite.MustApply(t, live.Broker{Conn: boots}, want)
 
 	open := func(url string) (*amqpx.Client, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)
 		defer cancel()
 		return amqpx.Open(ctx, amqpx.Config{URL: url, Strategy: strategy, Declare: amqpx.DeclareNothing})
 	}
@@ -223,7 +228,7 @@ func nativePrivileges(t *testing.T, adminURL string, userURL func(name string) s
 		<-handled
 	}
 	for queue, id := range map[string]string{"orders.expire.dead": "rejected", "listener": "event"} {
-		suite.WaitFor(t, id+" in "+queue, func() bool {
+		suite.Eventually(t, id+" in "+queue, func() bool {
 			d, ok, err := ch.Get(queue, true)
 			suite.MustSucceed(t, err)
 			return ok && d.MessageId == id
@@ -299,6 +304,7 @@ func nativeDoctor(t *testing.T, userURL func(name string) string) {
 
 // Topic permissions narrow a producer of the native strategy to its destinations.
 func TestNativeTopicPermissions(t *testing.T) {
+	t.Parallel()
 	v := delayingVhost(t)
 	strategy, err := dlx.NewNative(dlx.NativeConfig{TopicPermissions: true})
 	suite.MustSucceed(t, err)
@@ -313,13 +319,13 @@ func TestNativeTopicPermissions(t *testing.T) {
 	ch := v.Channel(t)
 	for id, delay := range map[string]time.Duration{"0": 0, "100": 100 * time.Millisecond} {
 		suite.Send(t, c, amqpx.Message{ID: id, Queue: toQueue.Queue, Delay: delay})
-		suite.WaitFor(t, "message "+id, func() bool {
+		suite.Eventually(t, "message "+id, func() bool {
 			d, ok, err := ch.Get(toQueue.Queue, true)
 			suite.MustSucceed(t, err)
 			return ok && d.MessageId == id
 		})
 	}
-	canary := topology.CanaryQueue("delay") + strings.Repeat("A", 26)
+	canary := naming.CanaryQueue("delay") + strings.Repeat("A", 26)
 	_, err = ch.QueueDeclare(canary, true, false, false, false, nil)
 	suite.MustSucceed(t, err)
 	listens := func(key string) func(ch *amqp.Channel) error {

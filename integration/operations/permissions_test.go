@@ -16,6 +16,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/auto"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -98,16 +100,16 @@ func newShopWith(t *testing.T, v *suite.Vhost, topicPermissions bool) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	auto, err := amqpx.NewAuto(amqpx.AutoConfig{Bucket: bucket, TTL: ttl})
+	chosen, err := auto.New(auto.Config{Bucket: bucket, TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &shop{Vhost: v, strategy: auto, docs: documentedPermissions(t)}
+	s := &shop{Vhost: v, strategy: chosen, docs: documentedPermissions(t)}
 	own := topology.Topology{Destinations: []topology.Destination{toQueue, toEvents}}.WithDestinationQueues("delay", topology.Quorum)
 	for _, d := range own.Destinations {
-		own.Bindings = append(own.Bindings, auto.Bindings(d)...)
+		own.Bindings = append(own.Bindings, chosen.Bindings(d)...)
 	}
-	if s.want, err = auto.Topology().Merge(own); err != nil {
+	if s.want, err = chosen.Topology().Merge(own); err != nil {
 		t.Fatal(err)
 	}
 	// What others own: the exchange, and a queue of somebody else's.
@@ -136,7 +138,7 @@ func (s *shop) arrives(t *testing.T, queue, id string) amqp.Delivery {
 	t.Helper()
 	ch := s.Channel(t)
 	var got amqp.Delivery
-	suite.WaitFor(t, "message "+id+" in "+queue, func() bool {
+	suite.Eventually(t, "message "+id+" in "+queue, func() bool {
 		d, ok, err := ch.Get(queue, true)
 		if err != nil {
 			t.Fatal(err)
@@ -166,7 +168,7 @@ func refuses(t *testing.T, brokerURL string, tries map[string]func(ch *amqp.Chan
 			select {
 			case e := <-closed:
 				err = e
-			case <-time.After(5 * time.Second):
+			case <-time.After(suite.Patience):
 			}
 		}
 		if e, ok := errors.AsType[*amqp.Error](err); !ok || e == nil || e.Code != amqp.AccessRefused {
@@ -238,6 +240,7 @@ func (s *shop) lacks(t *testing.T, brokerURL string, role doctor.Role) []string 
 
 // Users with the documented permissions do their work, and nothing else.
 func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		s := newShop(t, v)
 		bootstrapper := s.User(t, "shop-bootstrapper", "", s.docs["shop-bootstrapper"])
@@ -359,7 +362,7 @@ func (s *shop) consumes(t *testing.T, brokerURL string) {
 		}
 	}
 	suite.Send(t, admin, amqpx.Message{ID: "rejected", Queue: toQueue.Queue, Delay: 100 * time.Millisecond})
-	if d := s.arrives(t, "orders.expire.dead", "rejected"); d.Headers[amqpx.HeaderReason] != amqpx.ReasonRejected {
+	if d := s.arrives(t, "orders.expire.dead", "rejected"); d.Headers[amqpx.HeaderReason] != inspect.ReasonRejected {
 		t.Errorf("dead letter %v", d.Headers)
 	}
 	if got := s.lacks(t, brokerURL, doctor.RoleConsumer); len(got) > 0 {
@@ -381,6 +384,7 @@ func (s *shop) consumes(t *testing.T, brokerURL string) {
 // A service that declares what is missing does everything with one user, on an
 // empty virtual host.
 func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		s := newShop(t, v)
 		service := s.User(t, "shop-service", "", s.docs["shop-service"])
@@ -409,6 +413,7 @@ func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
 // Topic permissions narrow a producer to its destinations, beside producers that
 // go by the other way in.
 func TestTopicPermissions(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		others := newShop(t, v)
 		suite.MustApply(t, v.Unmanaged(), others.want)
@@ -446,6 +451,7 @@ func TestTopicPermissions(t *testing.T) {
 
 // The doctor's management user reads what it needs without any other right.
 func TestDoctorPrivileges(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := newClinic(t, v, []int{2}, toQueue)
 		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
@@ -468,6 +474,7 @@ func TestDoctorPrivileges(t *testing.T) {
 
 // The operator looks at dead letters and sends them back, and can do nothing else.
 func TestOperatorsRights(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		operator := v.User(t, "shop-operator", "monitoring", documentedPermissions(t)["shop-operator"])
 		suite.Makes(t, v, "orders.expire", suite.QuorumQueue)

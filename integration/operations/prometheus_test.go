@@ -66,6 +66,7 @@ func readRules(t *testing.T) ruleFile {
 // Prometheus takes the rules, each alert fires in their test and none does before, and
 // each leads to a place in the documents.
 func TestPrometheusRules(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(servers.EnvSkip) == "1" {
 		t.Skipf("skipped: %s is 1", servers.EnvSkip)
 	}
@@ -116,6 +117,7 @@ func checkRunbook(t *testing.T, alert, link string) {
 // Every query of the dashboard and of the rules finds data where there is traffic of
 // every kind.
 func TestPrometheusFindsData(t *testing.T) {
+	t.Parallel()
 	v := suite.NewVhost(t, broker.Shared(t, broker.Options{Management: true}))
 	metrics, tel := observed(t)
 	service := httptest.NewServer(metrics)
@@ -152,7 +154,7 @@ func TestPrometheusFindsData(t *testing.T) {
 	for from, list := range queries {
 		for _, q := range list {
 			var last error
-			suite.WaitFor(t, from+": data for "+q, func() bool {
+			suite.Eventually(t, from+": data for "+q, func() bool {
 				var n int
 				n, last = p.Count(t.Context(), q)
 				return n > 0 || last != nil
@@ -230,9 +232,9 @@ func observed(t *testing.T) (http.Handler, *telemetry.Telemetry) {
 // probes at an address.
 func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe string) {
 	t.Helper()
-	client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Hooks: []amqpx.Hook{tel}})
+	client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Hooks: []amqpx.Hook{tel.Hook()}})
 	file := filepath.Join(t.TempDir(), "tasks.db")
-	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(wal)")
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +278,7 @@ func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe s
 		t.Fatal(err)
 	}
 	for id, in := range map[string]time.Duration{"now": 0, "hour": time.Hour / 2, "day": 12 * time.Hour, "week": 72 * time.Hour, "later": 1000 * time.Hour} {
-		if err := store.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "tasks", DeliverAt: time.Now().Add(in)}); err != nil {
+		if err := store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "tasks", DeliverAt: time.Now().Add(in)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 
 // Earlier layouts of every kind go once they are empty, and nothing else does.
 func TestCLIRetire(t *testing.T) {
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
 		const destinations = "\ndestinations: [{queue: orders.expire}, {name: x, exchange: amq.topic, routing_key: a.b}]\n"
 		present := suite.CommandOn(t, v, "delay: {bucket: {radices: [2]}}"+destinations)
 		earlier := []func(...string) suite.Ran{

@@ -16,6 +16,7 @@ import (
 // A broker of each version starts with the settings that are recommended, and
 // uses them.
 func TestRecommendedSettings(t *testing.T) {
+	t.Parallel()
 	conf, err := os.ReadFile("../../docs/rabbitmq.conf")
 	if err != nil {
 		t.Fatal(err)
@@ -30,6 +31,7 @@ func TestRecommendedSettings(t *testing.T) {
 	}
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
+			t.Parallel()
 			b := broker.Shared(t, broker.Options{Version: version, Management: true, Config: string(conf), Advanced: string(advanced)})
 			m, err := live.NewManagement(live.ManagementConfig{URL: b.ManagementURL()})
 			if err != nil {
@@ -40,7 +42,7 @@ func TestRecommendedSettings(t *testing.T) {
 			}
 			// By which the doctor knows that there is an advanced.config. A node shows its
 			// files some seconds after its start.
-			suite.WaitFor(t, "the node's files", func() bool {
+			suite.Eventually(t, "the node's files", func() bool {
 				_, err := m.Call(t.Context(), http.MethodGet, "/api/nodes", nil, &nodes)
 				return err == nil && len(nodes) == 1 && nodes[0].Files != nil
 			})

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
@@ -16,7 +17,8 @@ import (
 // One command tells what waits and what lies there, and why; over AMQP alone it says
 // what it cannot know.
 func TestCLIStatus(t *testing.T) {
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
 		const destinations = "\ndestinations: [{queue: orders.expire}]\n"
 		old := suite.CommandOn(t, v, "delay: {bucket: {radices: [2], resolution: 1h}}"+destinations)
 		now := suite.CommandOn(t, v, "delay: {bucket: {radices: [2], resolution: 30m}, previous: [{radices: [2], resolution: 1h}]}"+destinations)
@@ -33,7 +35,7 @@ func TestCLIStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		for queue, p := range map[string]amqp.Publishing{
-			"orders.expire.dead": {MessageId: "order-42", Headers: amqp.Table{amqpx.HeaderReason: amqpx.ReasonRejected, amqpx.HeaderQueue: "orders.expire", amqpx.HeaderError: "card expired"}},
+			"orders.expire.dead": {MessageId: "order-42", Headers: amqp.Table{amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: "orders.expire", amqpx.HeaderError: "card expired"}},
 			"delay.parked":       {MessageId: "order-43"},
 		} {
 			if err := ch.PublishWithContext(t.Context(), "", queue, true, false, p); err != nil {
@@ -43,7 +45,7 @@ func TestCLIStatus(t *testing.T) {
 		suite.Known(t, v, "orders.expire.dead")
 		suite.Known(t, v, "delay.parked")
 		var s status.Status
-		suite.WaitFor(t, "everything to be counted", func() bool {
+		suite.Eventually(t, "everything to be counted", func() bool {
 			r := now("status", "--json")
 			if r.Code != 0 {
 				t.Fatal(r)

@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // buckets is what a bucket strategy and one destination need. The clock has 195
@@ -51,18 +52,19 @@ func bothInspectors(v *suite.Vhost) map[string]live.Inspector {
 }
 
 func TestTopologyPlanApplyPlan(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
 			want := buckets(t, dlx.LayoutClock, qt)
 			objects := len(want.Exchanges) + len(want.Queues) + len(want.Bindings)
 			fresh := suite.NewVhost(t, v.Broker)
 			for name, insp := range bothInspectors(fresh) {
-				plan, err := live.Broker{Inspector: insp}.Plan(t.Context(), want)
+				p, err := live.Broker{Inspector: insp}.Plan(t.Context(), want)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if plan.Count(topology.ActionCreate) != objects || plan.Empty() {
-					t.Errorf("%s %s before: %d of %d to create\n%s", name, qt, plan.Count(topology.ActionCreate), objects, plan)
+				if p.Count(plan.ActionCreate) != objects || p.Empty() {
+					t.Errorf("%s %s before: %d of %d to create\n%s", name, qt, p.Count(plan.ActionCreate), objects, p)
 				}
 			}
 			cold := suite.MustApply(t, fresh.Managed(), want)
@@ -78,7 +80,7 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 				t.Errorf("%s: apply without inspector: %s, want %d declared", qt, bare, objects)
 			}
 			for name, insp := range bothInspectors(fresh) {
-				plan, err := live.Broker{Inspector: insp}.Plan(t.Context(), want)
+				p, err := live.Broker{Inspector: insp}.Plan(t.Context(), want)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -86,8 +88,8 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 				if name == "AMQP" {
 					unverified = len(want.Bindings)
 				}
-				if !plan.Empty() || plan.Count(topology.ActionUnverified) != unverified || plan.Count(topology.ActionSame) != objects-unverified {
-					t.Errorf("%s %s after:\n%s", name, qt, plan)
+				if !p.Empty() || p.Count(plan.ActionUnverified) != unverified || p.Count(plan.ActionSame) != objects-unverified {
+					t.Errorf("%s %s after:\n%s", name, qt, p)
 				}
 			}
 		}
@@ -95,6 +97,7 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 }
 
 func TestTopologyApplyFromManyProcesses(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
 			want := buckets(t, dlx.LayoutClock, qt)
@@ -111,12 +114,12 @@ func TestTopologyApplyFromManyProcesses(t *testing.T) {
 			if err := errors.Join(errs...); err != nil {
 				t.Fatalf("%s: %v", qt, err)
 			}
-			plan, err := v.Managed().Plan(t.Context(), want)
+			p, err := v.Managed().Plan(t.Context(), want)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !plan.Empty() {
-				t.Errorf("%s:\n%s", qt, plan)
+			if !p.Empty() {
+				t.Errorf("%s:\n%s", qt, p)
 			}
 		}
 	})
@@ -125,6 +128,7 @@ func TestTopologyApplyFromManyProcesses(t *testing.T) {
 // Objects that exist otherwise: every property that a broker compares, seen by
 // both inspectors, and by Apply itself.
 func TestTopologyConflictsAreNamed(t *testing.T) {
+	t.Parallel()
 	ttl := func(d time.Duration) *time.Duration { return &d }
 	key := "k"
 	have := topology.Topology{
@@ -172,12 +176,12 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		suite.MustApply(t, v.Unmanaged(), have)
 		for name, insp := range bothInspectors(v) {
-			plan, err := live.Broker{Inspector: insp}.Plan(t.Context(), want)
+			p, err := live.Broker{Inspector: insp}.Plan(t.Context(), want)
 			if err != nil {
 				t.Fatal(err)
 			}
 			found := map[string]string{}
-			for _, s := range plan.Conflicts() {
+			for _, s := range p.Conflicts() {
 				found[s.Name] = s.Mismatches[0].String()
 			}
 			for object, text := range expected {
@@ -190,8 +194,8 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 			}
 		}
 		report, err := v.Unmanaged().Apply(t.Context(), want, live.ApplyOptions{})
-		var conflict *topology.ConflictError
-		if !errors.As(err, &conflict) || !errors.Is(err, topology.ErrConflict) {
+		var conflict *plan.ConflictError
+		if !errors.As(err, &conflict) || !errors.Is(err, plan.ErrConflict) {
 			t.Fatalf("apply: got %v, want conflicts", err)
 		}
 		for _, name := range []string{"kind", "internal", "alternate"} {
@@ -204,7 +208,7 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 		}
 		queuesOnly := topology.Topology{Queues: want.Queues, Bindings: want.Bindings}
 		report, err = v.Unmanaged().Apply(t.Context(), queuesOnly, live.ApplyOptions{})
-		if !errors.Is(err, topology.ErrConflict) || report.Count(live.StateFailed) != 5 || report.Count(live.StateDeclared) != 2 || report.Count(live.StateUntried) != 1 {
+		if !errors.Is(err, plan.ErrConflict) || report.Count(live.StateFailed) != 5 || report.Count(live.StateDeclared) != 2 || report.Count(live.StateUntried) != 1 {
 			t.Errorf("apply of the queues: %s, %v", report, err)
 		}
 		found, err := v.Mgmt.Inspect(t.Context(), want)
@@ -218,6 +222,7 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 }
 
 func TestTopologyApplyNamesWhatTheBrokerRefuses(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		_, err := live.Broker{Conn: v.Dial(t)}.Apply(t.Context(), topology.Topology{
 			Exchanges: []topology.Exchange{{Name: "good", Kind: "topic"}, {Name: "odd", Kind: "x-no-such-type"}},
@@ -241,7 +246,8 @@ func TestTopologyApplyNamesWhatTheBrokerRefuses(t *testing.T) {
 }
 
 func TestTopologyApplyRespectsTheContext(t *testing.T) {
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	t.Parallel()
+	suite.OnNewest(t, func(t *testing.T, v *suite.Vhost) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		report, err := v.Unmanaged().Apply(ctx, buckets(t, dlx.LayoutBinary, topology.Classic), live.ApplyOptions{})
@@ -252,6 +258,7 @@ func TestTopologyApplyRespectsTheContext(t *testing.T) {
 }
 
 func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		want := buckets(t, dlx.LayoutBinary, topology.Quorum)
 		queue := longest(want)
@@ -262,7 +269,7 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 		}
 		put("short", map[string]any{"message-ttl": 5000, "overflow": "drop-head"})
 		report, err := v.Managed().Apply(t.Context(), want, live.ApplyOptions{})
-		var refused *topology.PolicyError
+		var refused *plan.PolicyError
 		if !errors.As(err, &refused) || len(refused.Warnings) != 2 || report.Count(live.StateUntried) != len(report.Results) {
 			t.Fatalf("got %s, %v", report, err)
 		}
@@ -278,12 +285,12 @@ func TestTopologyPoliciesThatBreakDelayQueues(t *testing.T) {
 			t.Errorf("forced: %v", report.Plan.Warnings)
 		}
 		// Now the queue exists, and the broker itself says what is in force.
-		plan, err := v.Managed().Plan(t.Context(), want)
+		p, err := v.Managed().Plan(t.Context(), want)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(plan.Warnings) != 2 || plan.Warnings[0].Policy != "short" || !plan.Empty() {
-			t.Errorf("after:\n%s", plan)
+		if len(p.Warnings) != 2 || p.Warnings[0].Policy != "short" || !p.Empty() {
+			t.Errorf("after:\n%s", p)
 		}
 		put("short", map[string]any{"message-ttl": queue.MessageTTL.Milliseconds(), "overflow": "reject-publish"})
 		suite.MustApply(t, v.Managed(), want)

@@ -48,7 +48,7 @@ var errUndo = errors.New("undo this transaction")
 func Check(t *testing.T, open func(t *testing.T, db *sql.DB, dialect schedule.Dialect) Library) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
-		db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(10000)&_txlock=immediate")
+		db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(180000)&_txlock=immediate")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	if err := place("undone", errUndo); !errors.Is(err, errUndo) {
 		t.Fatalf("error is %v", err)
 	}
-	if _, err := tasks.Get(t.Context(), nil, "undone"); !errors.Is(err, schedule.ErrNotFound) {
+	if _, err := tasks.Get(t.Context(), schedule.NoTx, "undone"); !errors.Is(err, schedule.ErrNotFound) {
 		t.Errorf("the task of a transaction that was undone: %v", err)
 	}
 	// Two statements, of which the second one fails: neither counts.
@@ -137,11 +137,11 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	for i := range batch {
 		batch[i] = schedule.Task{ID: fmt.Sprint("b", i), Queue: "q", DeliverAt: due}
 	}
-	must(t, tasks.Schedule(t.Context(), nil, batch[500]))
+	must(t, tasks.Schedule(t.Context(), schedule.NoTx, batch[500]))
 	if err := tasks.ScheduleBatch(t.Context(), lib.Many(), batch); !errors.Is(err, schedule.ErrExists) {
 		t.Errorf("error is %v, expected ErrExists", err)
 	}
-	if _, err := tasks.Get(t.Context(), nil, "b0"); !errors.Is(err, schedule.ErrNotFound) {
+	if _, err := tasks.Get(t.Context(), schedule.NoTx, "b0"); !errors.Is(err, schedule.ErrNotFound) {
 		t.Errorf("a batch that failed left a task: %v", err)
 	}
 
@@ -163,7 +163,7 @@ func checkOn(t *testing.T, db *sql.DB, dialect schedule.Dialect, open func(t *te
 	}
 	fail = false
 	must(t, handle(t.Context(), delivery))
-	if got, err := tasks.Get(t.Context(), nil, "kept"); err != nil || got.Status != schedule.StatusDone || status() != "expired" {
+	if got, err := tasks.Get(t.Context(), schedule.NoTx, "kept"); err != nil || got.Status != schedule.StatusDone || status() != "expired" {
 		t.Errorf("the task is %s, the order %s (%v)", got.Status, status(), err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 // Whenever the process is killed, nothing is lost and nothing early, and what comes twice
 // has one id, if it had one.
 func TestBridgeKilled(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		const n, kills = 3000, 4
 		x := bridge.Exchange{Name: "shop", Type: "direct"}

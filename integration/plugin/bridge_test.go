@@ -19,6 +19,7 @@ import (
 // A producer of the plugin may look for its exchange, or declare it as the topic that it
 // is now, with the plugin's argument. Only who declares the plugin's type has to change.
 func TestBridgeProducersDeclarations(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		c := suite.Requeuer(t, v)
 		suite.MustSucceed(t, c.Apply(t.Context(), bridge.Exchange{Name: "shop", Type: "direct"}.Topology()))
@@ -45,6 +46,7 @@ func TestBridgeProducersDeclarations(t *testing.T) {
 // with what their publisher set, also while a bridge is ended and another begins; and
 // what expires before a bridge takes it has its delay all the same.
 func TestBridge(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		for _, kind := range bridge.Types() {
 			t.Run(kind, func(t *testing.T) { bridges(t, v, bridge.Exchange{Name: "shop-" + kind, Type: kind}) })
@@ -83,7 +85,7 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 			t.Fatal(err)
 		}
 	}
-	suite.WaitFor(t, "expired messages", func() bool {
+	suite.Eventually(t, "expired messages", func() bool {
 		q, err := c.QueueInfo(t.Context(), x.DueQueue())
 		return err == nil && q.Ready == messages/4
 	})
@@ -112,7 +114,7 @@ func bridges(t *testing.T, v *suite.Vhost, x bridge.Exchange) {
 	defer endSecond()
 	ended := make(chan struct{})
 	go func() { defer close(ended); runBridge(t, second, open(), x, nil) }()
-	suite.WaitFor(t, "all messages", func() bool {
+	suite.Eventually(t, "all messages", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(came) == messages
@@ -139,7 +141,11 @@ func runBridge(t *testing.T, ctx context.Context, c *amqpx.Client, x bridge.Exch
 			end()
 		}()
 	}
-	if err := b.Run(ctx, true); err != nil {
+	if err := b.Declare(ctx); err != nil {
+		t.Errorf("bridge: %v", err)
+		return
+	}
+	if err := b.Run(ctx); err != nil {
 		t.Errorf("bridge: %v", err)
 	}
 }
@@ -147,6 +153,7 @@ func runBridge(t *testing.T, ctx context.Context, c *amqpx.Client, x bridge.Exch
 // A queue that is bound to the old name would get everything undelayed; where the name is
 // another exchange's, its bindings stay: without them the plugin drops what waits.
 func TestBridgeRefusesBypasses(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		ch := v.Channel(t)
 		suite.MustSucceed(t, ch.ExchangeDeclare("shop", "topic", true, false, false, false, nil))
@@ -171,11 +178,12 @@ func TestBridgeRefusesBypasses(t *testing.T) {
 // What the plugin has delivered, and another program moves to a bridge, was delayed: it
 // goes on at once, and is to the consumer what the plugin made of it.
 func TestBridgeAfterThePlugin(t *testing.T) {
+	t.Parallel()
 	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
 		delays(t, v, "old", "direct", "paid")
 		ch := v.Channel(t)
 		delayed(t, ch, "old", "paid", 200*time.Millisecond, amqp.Publishing{MessageId: "m"})
-		d := takesAll(t, v, "old", 1, 30*time.Second)[0]
+		d := takesAll(t, v, "old", 1, suite.Patience)[0]
 		if !strings.HasPrefix(fmt.Sprint(d.Headers["x-delay"]), "-") {
 			t.Fatalf("the plugin left %+v", d.Headers)
 		}
@@ -192,8 +200,8 @@ func TestBridgeAfterThePlugin(t *testing.T) {
 		suite.MustSucceed(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- b.Run(ctx, true) }()
-		got := takesAll(t, v, "out", 1, 30*time.Second)
+		go func() { ended <- b.Run(ctx) }()
+		got := takesAll(t, v, "out", 1, suite.Patience)
 		stop()
 		suite.MustSucceed(t, <-ended)
 		if s := b.Stats(); len(got) != 1 || s.Delayed != 0 || fmt.Sprint(got[0].Headers["x-delay"]) != fmt.Sprint(d.Headers["x-delay"]) {

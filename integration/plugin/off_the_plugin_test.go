@@ -46,14 +46,14 @@ func (a *arrivals) reads(t *testing.T, v *suite.Vhost, queue string) {
 	}()
 }
 
-// all tells whether everything came.
+// all reports whether everything came.
 func (a *arrivals) all() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.came) == len(a.due)
 }
 
-// complete waits until nothing more can come, and says what is missing and what came more
+// complete waits until nothing more can come, and reports what is missing and what came more
 // than once.
 func (a *arrivals) complete(t *testing.T) {
 	t.Helper()
@@ -125,7 +125,7 @@ func (p *producer) published(t *testing.T, more int) {
 		return p.n
 	}
 	until := count() + more
-	suite.WaitFor(t, "more messages of "+p.name, func() bool { return count() >= until })
+	suite.Eventually(t, "more messages of "+p.name, func() bool { return count() >= until })
 }
 
 // byPlugin publishes as a producer of the plugin.
@@ -157,6 +157,7 @@ func byClient(c *amqpx.Client, exchange, key string) func(string, time.Duration)
 // the other cannot change, and move to a bridge there. Producers and consumers run all
 // the time, and every message comes once, and not early.
 func TestOffThePlugin(t *testing.T) {
+	t.Parallel()
 	if path, reason := broker.PluginAvailable("4.0"); path == "" {
 		t.Skip("skipped: " + reason)
 	}
@@ -207,7 +208,7 @@ func TestOffThePlugin(t *testing.T) {
 	orders.sends(byClient(open(old), "orders", "order.new"))
 	running.Go(func() { runBridge(t, ctx, open(next), bridge.Exchange{Name: "bills", Type: "direct"}, nil) })
 	ch := next.Channel(t)
-	suite.WaitFor(t, "the bridge", func() bool {
+	suite.Eventually(t, "the bridge", func() bool {
 		probe, err := next.Conn.Channel()
 		suite.MustSucceed(t, err)
 		defer func() { _ = probe.Close() }()
@@ -230,7 +231,7 @@ func TestOffThePlugin(t *testing.T) {
 	}
 	drain(old, "--exchange", "orders")
 	drain(next, "--exchange", "bills", "--other-broker")
-	suite.WaitFor(t, "an empty plugin", func() bool { waiting, _ := status(); return waiting == 0 })
+	suite.Eventually(t, "an empty plugin", func() bool { waiting, _ := status(); return waiting == 0 })
 
 	ch = old.Channel(t)
 	suite.MustSucceed(t, ch.ExchangeDelete("orders", false, false))

@@ -16,7 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // ctlOf is the command that reaches the broker's own shell.
@@ -77,6 +77,7 @@ func reportOf(t *testing.T, r suite.Ran) (rep drainReport) {
 // What waits arrives through the delay queues as it was published, at its instant;
 // what cannot be carried unchanged, and what is due at once, through the plugin.
 func TestPluginDrain(t *testing.T) {
+	t.Parallel()
 	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
 		ctl := ctlOf(t, v)
 		delays(t, v, "orders \xe2\x82\xac", "topic", "order.#")
@@ -100,7 +101,7 @@ func TestPluginDrain(t *testing.T) {
 		delayed(t, ch, exchange, "order.a", 90*time.Second, full, amqp.Publishing{Body: []byte("no id")}, amqp.Publishing{MessageId: "empty"})
 		delayed(t, ch, exchange, "order.a", 90*time.Second, amqp.Publishing{MessageId: "urgent", Priority: 9})
 		sent, stay := 4, 3
-		if topology.ParseVersion(v.Broker.Version()).AtLeast(4, 0, 0) {
+		if observed.ParseVersion(v.Broker.Version()).AtLeast(4, 0, 0) {
 			sent, stay = 3, 4 // its priority would hold up others
 		}
 		delayed(t, ch, exchange, "order.a", 90*time.Second, amqp.Publishing{MessageId: "cc", Headers: amqp.Table{"CC": []any{"order.b"}}},
@@ -169,6 +170,7 @@ func messagesToDrain(t *testing.T) int {
 
 // Killed at any instant, it loses nothing, and no message comes under two ids.
 func TestPluginDrainKilled(t *testing.T) {
+	t.Parallel()
 	n := messagesToDrain(t)
 	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
 		ctl := ctlOf(t, v)
@@ -289,6 +291,7 @@ func sizeOf(file string) int64 {
 // A node without the plugin's table, and one of another broker, are told before anything
 // is read.
 func TestPluginDrainFromTheWrongNode(t *testing.T) {
+	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
 		ctl := ctlOf(t, v)
 		command := suite.CommandOn(t, v, fewQueues)

@@ -22,6 +22,7 @@ func onPlugins(t *testing.T, test func(t *testing.T, v *suite.Vhost)) {
 	t.Helper()
 	for _, line := range pluginLines {
 		t.Run(line, func(t *testing.T) {
+			t.Parallel()
 			if path, reason := broker.PluginAvailable(line); path == "" {
 				t.Skip("skipped: " + reason)
 			}
@@ -68,6 +69,7 @@ func delayed(t *testing.T, ch *amqp.Channel, exchange, key string, by time.Durat
 // The command shows what waits, where it goes, who publishes and what is in the way,
 // and exits with 0 when nothing is.
 func TestPluginStatus(t *testing.T) {
+	t.Parallel()
 	onPlugins(t, func(t *testing.T, v *suite.Vhost) {
 		command := suite.CommandOn(t, v, "")
 		if r := command("plugin", "status"); r.Code != 0 || !strings.Contains(r.Stdout, "has no x-delayed-message exchange") {
@@ -86,7 +88,7 @@ func TestPluginStatus(t *testing.T) {
 		}
 		var s status
 		var r suite.Ran
-		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); <-time.After(time.Second) {
+		for deadline := time.Now().Add(suite.Patience); time.Now().Before(deadline); <-time.After(time.Second) {
 			r, s = command("plugin", "status", "--json"), status{}
 			if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil {
 				t.Fatalf("%v: %s", err, r)

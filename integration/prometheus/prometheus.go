@@ -32,7 +32,7 @@ type Server struct {
 }
 
 const (
-	startup = 30 * time.Second
+	startup = 3 * time.Minute
 	poll    = 50 * time.Millisecond
 )
 

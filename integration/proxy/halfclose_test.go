@@ -6,6 +6,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
 func TestHalfClose(t *testing.T) {
@@ -30,7 +32,7 @@ func TestHalfClose(t *testing.T) {
 	}
 	defer broker.Close()
 	for _, c := range []net.Conn{client, broker} {
-		if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(servers.Patience)); err != nil {
 			t.Fatal(err)
 		}
 	}

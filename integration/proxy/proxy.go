@@ -37,7 +37,7 @@ var (
 	BasicAck     = [2]uint16{60, 80}
 )
 
-// Is tells whether the frame is the method.
+// Is reports whether the frame is the method m, sent in direction d.
 func (f Frame) Is(d Direction, m [2]uint16) bool {
 	return f.Type == 1 && f.Direction == d && f.Class == m[0] && f.Method == m[1]
 }
@@ -213,7 +213,7 @@ func (p *Proxy) forward(pr *pair, from io.Reader, to io.Writer, d Direction) {
 	}
 }
 
-// wants tells whether the connection is to be cut at a frame.
+// wants reports whether the connection is to be cut at a frame.
 func (p *Proxy) wants(f Frame) bool {
 	p.mu.Lock()
 	cutAt := p.cutAt
@@ -221,7 +221,7 @@ func (p *Proxy) wants(f Frame) bool {
 	return cutAt != nil && cutAt(f)
 }
 
-// pass waits while the direction is stalled, and tells whether to go on.
+// pass waits while the direction is stalled, and reports whether to go on.
 func (p *Proxy) pass(d Direction) bool {
 	p.mu.Lock()
 	for p.stalled[d] && !p.closed {

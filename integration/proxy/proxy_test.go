@@ -7,6 +7,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/servers"
 )
 
 func frame(typ byte, class, method uint16, payload int) []byte {
@@ -92,7 +94,7 @@ func TestCutStallAndRefuse(t *testing.T) {
 		_, err := io.ReadFull(c, make([]byte, 8))
 		return err
 	}
-	if err := say(5 * time.Second); err != nil {
+	if err := say(servers.Patience); err != nil {
 		t.Fatal(err)
 	}
 	p.Stall(ToClient, true)
@@ -100,18 +102,18 @@ func TestCutStallAndRefuse(t *testing.T) {
 		t.Fatal("a stalled connection answered")
 	}
 	p.Stall(ToClient, false)
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(servers.Patience))
 	if _, err := io.ReadFull(c, make([]byte, 8)); err != nil {
 		t.Fatalf("after the stall: %v", err)
 	}
 	p.Refuse(true)
 	p.Cut()
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(servers.Patience))
 	if _, err := c.Read(make([]byte, 1)); err == nil {
 		t.Fatal("a cut connection answered")
 	}
 	if c2, err := net.Dial("tcp", p.Addr()); err == nil {
-		_ = c2.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = c2.SetDeadline(time.Now().Add(servers.Patience))
 		if _, err := c2.Read(make([]byte, 1)); err == nil {
 			t.Fatal("a refused connection answered")
 		}

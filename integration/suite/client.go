@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,10 +16,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 )
 
-// FastReconnect keeps tests of lost connections short.
+// FastReconnect keeps tests of lost connections short, and gives what a test sends the time
+// of a busy machine.
 func FastReconnect(cfg amqpx.Config) amqpx.Config {
+	cfg.SendTimeout = cmp.Or(cfg.SendTimeout, Patience)
 	cfg.ReconnectMin, cfg.ReconnectMax = 5*time.Millisecond, 50*time.Millisecond
-	cfg.Heartbeat = 2 * time.Second
+	cfg.Heartbeat = 5 * time.Second
 	return cfg
 }
 
@@ -28,7 +31,9 @@ func OpenClient(t testing.TB, cfg amqpx.Config) *amqpx.Client {
 	if cfg.URL == "" {
 		cfg.URL = broker.Shared(t, broker.Options{}).URL()
 	}
-	c, err := amqpx.Open(t.Context(), FastReconnect(cfg))
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	c, err := amqpx.Open(ctx, FastReconnect(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,21 +92,6 @@ func Consume(t testing.TB, c *amqpx.Client, queue string, h amqpx.Handler, opts 
 	return stop
 }
 
-// WaitFor polls a condition that nothing announces.
-func WaitFor(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(30 * time.Second)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: not within 30 s", what)
-		}
-	}
-}
-
 // RawChannel is that of a program that does not use rabbitdelay.
 func RawChannel(t testing.TB) *amqp.Channel {
 	t.Helper()
@@ -122,7 +112,7 @@ func RawGet(t testing.TB, queue string) amqp.Delivery {
 	t.Helper()
 	ch := RawChannel(t)
 	var d amqp.Delivery
-	WaitFor(t, "a message in "+queue, func() bool {
+	Eventually(t, "a message in "+queue, func() bool {
 		got, ok, err := ch.Get(queue, true)
 		if err != nil {
 			t.Fatal(err)

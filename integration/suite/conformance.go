@@ -24,7 +24,7 @@ var (
 // Memory is the column of amqptest.
 const Memory = "memory"
 
-// InstantsIgnored says that the broker does not delay by an instant, "" if it does.
+// InstantsIgnored returns why the broker cannot delay by an instant; "" if it can.
 func InstantsIgnored(t *testing.T, b *broker.Broker) string {
 	err := live.ProbeInstants(t.Context(), "cf-probe", func(context.Context) (*amqp.Connection, error) { return amqp.Dial(b.URL()) })
 	switch {

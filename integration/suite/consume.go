@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"context"
 	"testing"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
@@ -9,7 +10,9 @@ import (
 // Send sends messages, or fails the test.
 func Send(t testing.TB, c *amqpx.Client, msgs ...amqpx.Message) {
 	t.Helper()
-	if err := c.SendBatch(t.Context(), msgs); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	if err := c.SendBatch(ctx, msgs); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 // together.
 func Gathers(t *testing.T, v *Vhost, queue string, want int) {
 	t.Helper()
-	WaitFor(t, fmt.Sprintf("%d messages in %s", want, queue), func() bool {
+	Eventually(t, fmt.Sprintf("%d messages in %s", want, queue), func() bool {
 		return MessagesIn(t, v, queue)+MessagesIn(t, v, "delay.parked") >= want
 	})
 	if got := MessagesIn(t, v, queue); got != want {

@@ -23,7 +23,7 @@ func (v *Vhost) User(t *testing.T, name, tags string, permissions [3]string) str
 	return u.String()
 }
 
-// Permit gives a user of this virtual host, by its full name, permissions: configure,
+// Permit grants permissions to a user of this virtual host, by its full name: configure,
 // write, read.
 func (v *Vhost) Permit(t *testing.T, name string, permissions [3]string) {
 	t.Helper()
@@ -31,7 +31,7 @@ func (v *Vhost) Permit(t *testing.T, name string, permissions [3]string) {
 	v.Manage(t, http.MethodPut, v.Mgmt.InVhost("permissions", name), body)
 }
 
-// PermitTopics gives the user of a URL topic permissions, by exchange: write, read.
+// PermitTopics grants topic permissions to the user of a URL, by exchange: write, read.
 func (v *Vhost) PermitTopics(t *testing.T, userURL string, permissions map[string][2]string) {
 	t.Helper()
 	u, err := url.Parse(userURL)

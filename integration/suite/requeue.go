@@ -8,8 +8,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
-	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // Requeuer is a client with few queues.
@@ -35,7 +36,7 @@ func Buries(t *testing.T, v *Vhost, queue, died string, n int, args amqp.Table) 
 	for i := range n {
 		dc, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{
 			MessageId: fmt.Sprintf("%s-%04d", died, i), DeliveryMode: amqp.Persistent,
-			Headers: amqp.Table{amqpx.HeaderReason: amqpx.ReasonRejected, amqpx.HeaderQueue: died, "n": fmt.Sprint(i)},
+			Headers: amqp.Table{amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: died, "n": fmt.Sprint(i)},
 		})
 		if err != nil || !dc.Wait() {
 			t.Fatal(err)
@@ -74,7 +75,7 @@ var QuorumQueue = amqp.Table{"x-queue-type": "quorum"}
 // for a look.
 func Known(t *testing.T, v *Vhost, queue string) {
 	t.Helper()
-	if topology.ParseVersion(v.Broker.Version()).AtLeast(4, 3, 0) {
+	if observed.ParseVersion(v.Broker.Version()).AtLeast(4, 3, 0) {
 		return
 	}
 	Eventually(t, "the policies of "+queue+" are known", func() bool {

@@ -53,18 +53,29 @@ func OnVhosts(t *testing.T, test func(t *testing.T, v *Vhost)) {
 	t.Helper()
 	versions, err := broker.Versions(t.Context())
 	if err != nil {
-		broker.Shared(t, broker.Options{Management: true}) // skips or fails with the reason
+		broker.Shared(t, broker.Options{}) // skips or fails with the reason
 	}
 	for _, version := range versions {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel() // the brokers know nothing of each other, and most of the time is waiting
-			b := broker.Shared(t, broker.Options{Version: version, Management: true})
-			if b.ManagementURL() == "" {
-				t.Skipf("skipped: the broker at AMQP_URL is used without its management API; set %s", broker.EnvManagementURL)
-			}
-			test(t, NewVhost(t, b))
-		})
+		onVhost(t, version, version, test)
 	}
+}
+
+// OnNewest runs a test whose outcome no version decides in a fresh virtual host on the
+// newest broker.
+func OnNewest(t *testing.T, test func(t *testing.T, v *Vhost)) {
+	t.Helper()
+	onVhost(t, "newest", "", test)
+}
+
+func onVhost(t *testing.T, name, version string, test func(t *testing.T, v *Vhost)) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel() // the brokers know nothing of each other, and most of the time is waiting
+		b := broker.Shared(t, broker.Options{Version: version})
+		if b.ManagementURL() == "" {
+			t.Skipf("skipped: the broker at AMQP_URL is used without its management API; set %s", broker.EnvManagementURL)
+		}
+		test(t, NewVhost(t, b))
+	})
 }
 
 var vhostNumber atomic.Int64
@@ -89,17 +100,29 @@ func NamedVhost(t *testing.T, b *broker.Broker, name string) *Vhost {
 	password, _ := u.User.Password()
 	m.User = nil
 	v := &Vhost{Name: name, Broker: b}
-	v.Mgmt, err = live.NewManagement(live.ManagementConfig{URL: m.String(), Username: u.User.Username(), Password: password, Vhost: v.Name})
+	v.Mgmt, err = live.NewManagement(live.ManagementConfig{URL: m.String(), Username: u.User.Username(), Password: password, Vhost: v.Name, Timeout: Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
 	v.Manage(t, http.MethodPut, "/api/vhosts/"+v.Name, map[string]any{})
-	t.Cleanup(func() { v.Manage(t, http.MethodDelete, "/api/vhosts/"+v.Name, nil) })
+	t.Cleanup(func() { v.remove(t) })
 	v.Permit(t, u.User.Username(), [3]string{".*", ".*", ".*"})
 	u.Path = "/" + v.Name
 	v.URL = u.String()
 	v.Conn = v.Dial(t)
 	return v
+}
+
+// remove deletes the virtual host. A broker of ours takes up to half a minute for the queues
+// of a layout, for which nobody waits: what is left ends with the broker.
+func (v *Vhost) remove(t *testing.T) {
+	if v.Broker.Source() == broker.Environment {
+		v.Manage(t, http.MethodDelete, "/api/vhosts/"+v.Name, nil)
+		return
+	}
+	go func() {
+		_, _ = v.Mgmt.Call(context.Background(), http.MethodDelete, "/api/vhosts/"+v.Name, nil, nil)
+	}()
 }
 
 // Manage changes something through the management API, also when the test has ended.

@@ -23,6 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // update writes what the commands of docs/operations.md print into that page.
@@ -140,7 +141,7 @@ func (n *night) counted(t *testing.T) {
 				return false
 			}
 		}
-		return !slices.ContainsFunc(current.Bindings, func(b topology.Binding) bool { return b.Arguments[topology.ArgBinder] != nil })
+		return !slices.ContainsFunc(current.Bindings, func(b topology.Binding) bool { return b.Arguments[argument.Binder] != nil })
 	})
 }
 
@@ -172,8 +173,8 @@ func (n *night) happens(t *testing.T) {
 	n.Manage(t, http.MethodDelete, "/api/policies/"+n.Name+"/tried", nil)
 
 	// An order is cancelled, one fails, one is sent twice.
-	suite.MustSucceed(t, n.store.Schedule(ctx, nil, schedule.Task{ID: "order-42-expire", Queue: "orders.expire", DeliverAt: time.Now().Add(30 * time.Minute)}))
-	suite.MustSucceed(t, n.store.Cancel(ctx, nil, "order-42-expire"))
+	suite.MustSucceed(t, n.store.Schedule(ctx, schedule.NoTx, schedule.Task{ID: "order-42-expire", Queue: "orders.expire", DeliverAt: time.Now().Add(30 * time.Minute)}))
+	suite.MustSucceed(t, n.store.Cancel(ctx, schedule.NoTx, "order-42-expire"))
 	effect := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
 	var handled atomic.Int64
 	n.send(t, n.client, 1, "order-7", "orders.expire", 0)

@@ -79,7 +79,7 @@ func hoursInABubble(t *testing.T, driver, dsn string) {
 	defer stop()
 	relayed, consumed := make(chan error, 1), make(chan error, 1)
 	go func() { relayed <- store.Run(ctx) }()
-	suite.MustSucceed(t, store.ScheduleBatch(ctx, nil, []schedule.Task{
+	suite.MustSucceed(t, store.ScheduleBatch(ctx, schedule.NoTx, []schedule.Task{
 		{ID: "soon", Queue: "q", DeliverAt: began.Add(time.Minute)},
 		{ID: "slow", Queue: "q", DeliverAt: began.Add(3 * time.Hour)},
 		{ID: "expires", Queue: "other", DeliverAt: began.Add(time.Hour), ExpiresAfter: 30 * time.Minute},
@@ -93,7 +93,7 @@ func hoursInABubble(t *testing.T, driver, dsn string) {
 		t.Errorf("handled after %v, want %v", handled, want)
 	}
 	for id, want := range map[string]schedule.Status{"soon": schedule.StatusDone, "slow": schedule.StatusDone, "expires": schedule.StatusExpired} {
-		if got, err := store.Get(ctx, nil, id); err != nil || got.Status != want {
+		if got, err := store.Get(ctx, schedule.NoTx, id); err != nil || got.Status != want {
 			t.Errorf("%s is %s (%v), want %s", id, got.Status, err, want)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
 // businessDB is an empty database of one kind.
@@ -75,7 +75,7 @@ func eachMySQL(t *testing.T, test func(t *testing.T, db businessDB)) {
 func openSQLite(t testing.TB) businessDB {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "business.db")
-	dsn := "file:" + file + "?_pragma=busy_timeout(20000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"
+	dsn := "file:" + file + "?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func openServer(t testing.TB, d idempotency.Dialect, kind database.Kind) busines
 	db.SetMaxOpenConns(8) // of the 100 and 151 that the servers allow all tests
 	t.Cleanup(func() {
 		_ = db.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), suite.Patience)
 		defer cancel()
 		if _, err := admin.ExecContext(ctx, "DROP DATABASE "+name); err != nil {
 			t.Errorf("dropping %s: %v", name, err)

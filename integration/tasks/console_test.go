@@ -24,7 +24,7 @@ func TestConsoleOnEveryDatabase(t *testing.T) {
 		for i := range 60 {
 			tasks = append(tasks, schedule.Task{ID: "t" + string(rune('A'+i)), Queue: "q", DeliverAt: now.Add(time.Duration(i-9) * time.Hour), Tags: []string{"blue"}})
 		}
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ?, due_at = ? WHERE id = 'tA'", now.Add(-time.Minute).UnixMilli(), now.Add(-time.Minute-250*time.Millisecond).UnixMilli())
 		c, err := console.New(console.Config{Store: s, DB: db.DB, Look: func(context.Context) (status.Source, error) { return status.Source{}, nil }})
 		suite.MustSucceed(t, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // documentedRights are those of docs/permissions.md on the tables, by part and table.
@@ -80,7 +81,7 @@ func newRightsUser(t *testing.T, owner businessDB) rightsUser {
 		suite.MustSucceed(t, err)
 		cfg.User, cfg.Passwd = name, "opensesame"
 		u.db.dsn = cfg.FormatDSN()
-		// MySQL lets nobody in who has no right at all.
+		// A user without any right cannot log in to MySQL.
 		owner.mustExec(t, "CREATE TABLE IF NOT EXISTS nothing (a INTEGER)")
 		owner.mustExec(t, "GRANT SELECT ON nothing TO "+u.name)
 	}
@@ -180,7 +181,7 @@ func (x *rightsWork) task(name string) schedule.Task {
 
 // owned makes a task by the owner.
 func (x *rightsWork) owned(task schedule.Task) schedule.Task {
-	suite.MustSucceed(x.t, x.store(x.owner, nil).Schedule(x.t.Context(), nil, task))
+	suite.MustSucceed(x.t, x.store(x.owner, nil).Schedule(x.t.Context(), schedule.NoTx, task))
 	return task
 }
 
@@ -197,12 +198,16 @@ func first(steps ...func() error) error {
 func (x *rightsWork) write() error {
 	s, ctx, a, b := x.store(x.db, nil), x.t.Context(), x.task("write"), x.task("write")
 	return first(
-		func() error { return s.Schedule(ctx, nil, a) },
-		func() error { return s.Schedule(ctx, nil, a, schedule.Replace()) },
-		func() error { return s.Reschedule(ctx, nil, a.ID, a.DeliverAt.Add(time.Hour)) },
-		func() error { return s.FireNow(ctx, nil, a.ID) },
-		func() error { return s.Cancel(ctx, nil, a.ID) },
-		func() error { return s.Schedule(ctx, nil, b) },
+		func() error { return s.Schedule(ctx, schedule.NoTx, a) },
+		func() error { return s.Schedule(ctx, schedule.NoTx, a, schedule.Replace()) },
+		func() error { return s.Reschedule(ctx, schedule.NoTx, a.ID, a.DeliverAt.Add(time.Hour)) },
+		func() error { return s.FireNow(ctx, schedule.NoTx, a.ID) },
+		func() error {
+			_, err := s.ScheduleUnique(ctx, schedule.NoTx, schedule.Task{UniqueKey: "k", Queue: "q", DeliverAt: time.Now()}, schedule.Unique{OnPending: schedule.ReplacePending, Cooldown: time.Hour})
+			return err
+		},
+		func() error { return s.Cancel(ctx, schedule.NoTx, a.ID) },
+		func() error { return s.Schedule(ctx, schedule.NoTx, b) },
 		func() error {
 			_, err := s.Bulk(ctx, schedule.Filter{Tag: "tag", IDPrefix: b.ID}, schedule.BulkCancel(), schedule.BulkOptions{})
 			return err
@@ -214,12 +219,14 @@ func (x *rightsWork) recur() error {
 	c, ctx := x.store(x.db, nil).Schedules(), x.t.Context()
 	r := schedule.Recurring{Name: x.task("nightly").ID, Every: time.Hour, Task: schedule.Task{Queue: "q", Tags: []string{"tag"}}}
 	return first(
-		func() error { return c.Add(ctx, nil, r) },
-		func() error { return c.Pause(ctx, nil, r.Name) },
-		func() error { return c.Resume(ctx, nil, r.Name) },
-		func() error { _, err := c.Fire(ctx, nil, r.Name); return err },
-		func() error { return c.Delete(ctx, nil, r.Name) },
-		func() error { return x.store(x.db, nil).Schedule(ctx, nil, x.task("replaced"), schedule.Replace()) },
+		func() error { return c.Add(ctx, schedule.NoTx, r) },
+		func() error { return c.Pause(ctx, schedule.NoTx, r.Name) },
+		func() error { return c.Resume(ctx, schedule.NoTx, r.Name) },
+		func() error { _, err := c.Fire(ctx, schedule.NoTx, r.Name); return err },
+		func() error { return c.Delete(ctx, schedule.NoTx, r.Name) },
+		func() error {
+			return x.store(x.db, nil).Schedule(ctx, schedule.NoTx, x.task("replaced"), schedule.Replace())
+		},
 	)
 }
 
@@ -262,7 +269,7 @@ func (x *rightsWork) relay() error {
 	fresh, name, old := x.task("relay"), x.task("hourly").ID, x.task("old")
 	fresh.DeliverAt = time.Now()
 	x.owned(fresh)
-	suite.MustSucceed(x.t, owner.Schedules().Add(x.t.Context(), nil, schedule.Recurring{Name: name, Every: time.Hour, Task: schedule.Task{Queue: "q", Tags: []string{"tag"}}}))
+	suite.MustSucceed(x.t, owner.Schedules().Add(x.t.Context(), schedule.NoTx, schedule.Recurring{Name: name, Every: time.Hour, Task: schedule.Task{Queue: "q", Tags: []string{"tag"}}}))
 	x.owned(old)
 	x.owner.mustExec(x.t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = ?", old.ID)
 	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_effects (task_id, version, created_at, queue, updated_at) VALUES (?, 1, 1, 'q', 1)", old.ID)
@@ -294,13 +301,14 @@ func (x *rightsWork) view() error {
 	s, ctx := x.store(x.db, nil), x.t.Context()
 	task := x.owned(x.task("view"))
 	return first(
-		func() error { _, err := s.Get(ctx, nil, task.ID); return err },
-		func() error { return each(s.List(ctx, nil, schedule.Filter{Tag: "tag", IDPrefix: task.ID})) },
-		func() error { _, err := s.Count(ctx, nil, schedule.Filter{}); return err },
-		func() error { return each(s.Schedules().List(ctx, nil)) },
+		func() error { _, err := s.Get(ctx, schedule.NoTx, task.ID); return err },
+		func() error { return each(s.List(ctx, schedule.NoTx, schedule.Filter{Tag: "tag", IDPrefix: task.ID})) },
+		func() error { _, err := s.Count(ctx, schedule.NoTx, schedule.Filter{}); return err },
+		func() error { return each(s.Schedules().List(ctx, schedule.NoTx)) },
 		func() error { return x.reads("rabbitdelay_effects") },
 		func() error { return x.reads("rabbitdelay_processed") },
 		func() error { _, err := s.Relays(ctx); return err },
+		func() error { _, err := s.Destinations(ctx, schedule.NoTx); return err },
 	)
 }
 
@@ -316,6 +324,9 @@ func (x *rightsWork) operate() error {
 		func() error { return x.reads("rabbitdelay_effects") },
 		func() error { return x.reads("rabbitdelay_processed") },
 		func() error { _, err := s.Relays(ctx); return err },
+		func() error {
+			return s.Pause(ctx, schedule.NoTx, topology.Destination{Queue: x.task("paused").ID}, "operator")
+		},
 	)
 }
 
@@ -326,6 +337,8 @@ func (x *rightsWork) console() error {
 	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_audit (id, at, who, action, detail, error, result, request, place) VALUES ('0', 0, 'x', 'x', '', '', '', '', '')")
 	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_audit_tasks WHERE audit_id = '0'")
 	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_audit_tasks (audit_id, task_id) VALUES ('0', 'x')")
+	x.owner.mustExec(x.t, "DELETE FROM rabbitdelay_history")
+	x.owner.mustExec(x.t, "INSERT INTO rabbitdelay_history (width_ms, begins_at, done, failed, retries, late) VALUES (3600000, 0, 0, 0, 0, '[]')")
 	c, err := console.New(console.Config{Store: x.store(x.db, nil), DB: x.db.DB})
 	suite.MustSucceed(x.t, err)
 	defer func() { suite.MustSucceed(x.t, c.Close(context.Background())) }()
@@ -337,7 +350,7 @@ func (x *rightsWork) console() error {
 			c.ServeHTTP(got, r)
 			text := got.Body.String()
 			switch {
-			case got.Code < 300 && !strings.Contains(text, "old entries of the audit cannot be deleted"):
+			case got.Code < 300 && !strings.Contains(text, "old entries of the audit cannot be deleted") && !strings.Contains(text, "the history of ended tasks cannot be kept"):
 			case strings.Contains(text, "lacks a right"):
 				return fmt.Errorf("%s %s: %w: %s", method, path, schedule.ErrDenied, text)
 			default:
@@ -361,6 +374,7 @@ func (x *rightsWork) console() error {
 		ask("POST", "/tasks/"+task+"/cancel", ""),
 		ask("PUT", "/recurring/"+name, `{"every":"1h","queue":"q","tags":["tag"]}`),
 		ask("POST", "/recurring/"+name+"/pause", ""),
+		ask("POST", "/destinations/pause", `{"queue":"`+name+`"}`),
 		ask("DELETE", "/recurring/"+name, ""),
 		ask("GET", "/audit", ""),
 		ask("GET", "/audit?target="+task, ""),
@@ -368,14 +382,15 @@ func (x *rightsWork) console() error {
 	)
 }
 
-// purged waits until the console has deleted an old entry of the audit, or says why it
-// cannot.
+// purged waits until the console has deleted an old entry of the audit and of the history,
+// which it does when it has written the rest of that, or says why it cannot.
 func (x *rightsWork) purged(ask func(method, path, body string) func() error) error {
 	for {
 		if err := ask("GET", "/overview", "")(); err != nil {
 			return err
 		}
-		if x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit WHERE id = '0'")+x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit_tasks WHERE audit_id = '0'") == 0 {
+		if x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit WHERE id = '0'")+x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_audit_tasks WHERE audit_id = '0'")+
+			x.owner.queryInt(x.t, "SELECT COUNT(*) FROM rabbitdelay_history WHERE begins_at = 0") == 0 {
 			return nil
 		}
 		<-time.After(5 * time.Millisecond)

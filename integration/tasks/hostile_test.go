@@ -12,6 +12,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -61,7 +62,7 @@ func rejectedAll(t *testing.T, queue string, messages map[string]amqp.Publishing
 		p, ok := messages[string(d.Body)]
 		text, _ := d.Headers[amqpx.HeaderError].(string)
 		// Without an id it gets one when it is published again.
-		if !ok || p.MessageId != "" && d.MessageId != p.MessageId || d.Headers[amqpx.HeaderReason] != amqpx.ReasonRejected || !strings.Contains(text, reason) {
+		if !ok || p.MessageId != "" && d.MessageId != p.MessageId || d.Headers[amqpx.HeaderReason] != inspect.ReasonRejected || !strings.Contains(text, reason) {
 			t.Errorf("dead letter %q: %v", d.Body, d.Headers)
 		}
 		if attempts, _ := d.Headers[amqpx.HeaderAttempts].([]any); len(attempts) != 1 {
@@ -97,7 +98,7 @@ func TestHostileTasks(t *testing.T) {
 		publishRaw(t, q, messages)
 		rejectedAll(t, q, messages, schedule.ErrNotTask.Error())
 
-		if err := tasks.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: q, DeliverAt: time.Now()}); err != nil {
+		if err := tasks.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: q, DeliverAt: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		// An id of no task, which reads like SQL, is no task and no statement.
@@ -106,8 +107,8 @@ func TestHostileTasks(t *testing.T) {
 		if got := <-done; got != id {
 			t.Errorf("handled %q, want %q", got, id)
 		}
-		suite.WaitFor(t, "the commit of "+id, func() bool { // the handler returns before it
-			task, err := tasks.Get(t.Context(), nil, id)
+		suite.Eventually(t, "the commit of "+id, func() bool { // the handler returns before it
+			task, err := tasks.Get(t.Context(), schedule.NoTx, id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -150,7 +151,7 @@ func TestHostileIDs(t *testing.T) {
 		publishRaw(t, q, task)
 		rejectedAll(t, q, task, idempotency.ErrTask.Error())
 		publishRaw(t, q, good)
-		suite.WaitFor(t, "the good messages", func() bool {
+		suite.Eventually(t, "the good messages", func() bool {
 			for len(done) > 0 {
 				delete(good, <-done)
 			}

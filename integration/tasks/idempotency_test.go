@@ -351,7 +351,7 @@ func TestIdempotencyConnectionLost(t *testing.T) {
 			}
 			return err
 		})
-		// pgx tells that it could not even send the commit.
+		// pgx reports that it could not even send the commit.
 		if err := handle(t.Context(), orderDelivery("m", "1")); err == nil || errors.Is(err, idempotency.ErrCommit) == (db.pool != nil) {
 			t.Fatalf("error is %v, expected ErrCommit unless by pgx", err)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// leaseEnv tells a child process that it works under a lease: the driver, the
+// leaseEnv makes a child process work under a lease. It holds the driver, the
 // database and the instant of the task in milliseconds, one a line.
 const leaseEnv = "RABBITDELAY_TEST_LEASE"
 
@@ -68,7 +68,7 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 		db.mustExec(t, "CREATE TABLE provider (id VARCHAR(255) PRIMARY KEY)")
 		db.mustExec(t, "CREATE TABLE effects (id VARCHAR(255) NOT NULL)")
 		due := time.Now().Add(-time.Second).Truncate(time.Millisecond)
-		suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "charge", Queue: "orders.charge", DeliverAt: due}))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "charge", Queue: "orders.charge", DeliverAt: due}))
 
 		child := exec.CommandContext(t.Context(), os.Args[0])
 		child.Env = append(os.Environ(), fmt.Sprintf("%s=%s\n%s\n%d", leaseEnv, driver, db.dsn, due.UnixMilli()))
@@ -98,7 +98,7 @@ func TestLeaseOfAKilledProcess(t *testing.T) {
 		if err := child.Wait(); err == nil {
 			t.Error("the child ended by itself")
 		}
-		within(t, time.Minute, "another does the work", func() bool {
+		suite.Eventually(t, "another does the work", func() bool {
 			err := handle(t.Context(), leasedDelivery(due, true))
 			if err != nil && !amqpx.IsSnoozed(err) {
 				t.Fatal(err)

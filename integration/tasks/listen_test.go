@@ -33,7 +33,7 @@ func TestListener(t *testing.T) {
 		case <-woken:
 		case err := <-ended:
 			t.Fatalf("%s: ended with %v", why, err)
-		case <-time.After(30 * time.Second):
+		case <-time.After(suite.Patience):
 			t.Fatalf("%s: not woken", why)
 		}
 	}
@@ -42,7 +42,7 @@ func TestListener(t *testing.T) {
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(30 * time.Second):
+		case <-time.After(suite.Patience):
 			t.Fatalf("%s: does not end", why)
 			return nil
 		}

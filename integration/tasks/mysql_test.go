@@ -27,7 +27,7 @@ func TestScheduleExistsAfterSnapshot(t *testing.T) {
 			suite.MustSucceed(t, err)
 			var n int
 			suite.MustSucceed(t, tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks").Scan(&n))
-			suite.MustSucceed(t, s.Schedule(t.Context(), nil, tasks[0]))
+			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, tasks[0]))
 			err = s.ScheduleBatch(t.Context(), tx, tasks)
 			var exists *schedule.ExistsError
 			if !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{tasks[0].ID}) {

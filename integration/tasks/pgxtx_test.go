@@ -36,7 +36,7 @@ func TestPgxExecutors(t *testing.T) {
 		batch[i] = orderTask(fmt.Sprintf("b%03d", i), due)
 	}
 	there := batch[500].ID
-	suite.MustSucceed(t, s.Schedule(t.Context(), pgxtx.On(nil), batch[500]))
+	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, batch[500]))
 	count := func() int64 { return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks") }
 
 	pooled, err := db.pool.Acquire(t.Context())
@@ -79,7 +79,7 @@ func TestPgxExecutors(t *testing.T) {
 	}
 }
 
-// trips notes what goes to the server in one round trip, each.
+// trips records what goes to the server, one entry for each round trip.
 type trips struct {
 	mu   sync.Mutex
 	sent []string
@@ -127,7 +127,7 @@ func TestPgxRoundTrips(t *testing.T) {
 	defer traced.Close()
 	store := newStore(t, db, nil, schedule.Config{})
 	due := time.Now()
-	suite.MustSucceed(t, store.Schedule(t.Context(), nil, orderTask("a", due)))
+	suite.MustSucceed(t, store.Schedule(t.Context(), schedule.NoTx, orderTask("a", due)))
 	nothing := func(context.Context, pgx.Tx, *amqpx.Delivery) error { return nil }
 	d := &amqpx.Delivery{ID: "a", Queue: "q", Version: 1, DueAt: due.Add(time.Second)}
 	suite.MustSucceed(t, pgxtx.TaskHandler(traced, nothing)(t.Context(), d))
@@ -226,7 +226,7 @@ func TestSwallowedError(t *testing.T) {
 	}
 }
 
-// A guard of the other driver says which one it needs.
+// A guard for the other driver fails, and the error says which transactions there are.
 func TestPgxWhen(t *testing.T) {
 	t.Parallel()
 	db := openPgx(t)
@@ -236,17 +236,17 @@ func TestPgxWhen(t *testing.T) {
 		err = tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM orders WHERE id = $1 AND status = 'unpaid')", string(d.Body)).Scan(&unpaid)
 		return unpaid, err
 	}
-	handle := db.idempotentHandler(o.cancel, s.option(), pgxtx.When(ask))
+	handle := db.idempotentHandler(o.cancel, s.option(), idempotency.When(ask))
 	suite.MustSucceed(t, handle(t.Context(), orderDelivery("m1", "1")))
 	suite.MustSucceed(t, handle(t.Context(), orderDelivery("m2", "1")))
 	if n := o.effects(t, "1"); n != 1 || s.count(idempotency.SkipGuarded) != 1 {
 		t.Errorf("%d effects and %d guarded, expected 1 and 1", n, s.count(idempotency.SkipGuarded))
 	}
 	yes := idempotency.When(func(context.Context, *sql.Tx, *amqpx.Delivery) (bool, error) { return true, nil })
-	if err := db.idempotentHandler(o.cancel, yes)(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "database/sql") {
+	if err := db.idempotentHandler(o.cancel, yes)(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "takes *sql.Tx") {
 		t.Errorf("error is %v", err)
 	}
-	if err := idempotency.Handler(db.DB, txFunc(o.cancel).sql, pgxtx.When(ask))(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "idempotency.When") {
+	if err := idempotency.Handler(db.DB, txFunc(o.cancel).sql, idempotency.When(ask))(t.Context(), orderDelivery("m3", "1")); err == nil || !strings.Contains(err.Error(), "takes pgx.Tx") {
 		t.Errorf("error is %v", err)
 	}
 }

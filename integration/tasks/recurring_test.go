@@ -20,7 +20,7 @@ import (
 func occurrencesOf(t *testing.T, s *schedule.Store, name string) []schedule.Task {
 	t.Helper()
 	var list []schedule.Task
-	for task, err := range s.List(t.Context(), nil, schedule.Filter{IDPrefix: name + "@"}) {
+	for task, err := range s.List(t.Context(), schedule.NoTx, schedule.Filter{IDPrefix: name + "@"}) {
 		suite.MustSucceed(t, err)
 		list = append(list, task)
 	}
@@ -42,7 +42,7 @@ func TestRecurringRelays(t *testing.T) {
 			if i%2 == 0 {
 				r.Cron, r.Every = "", time.Second
 			}
-			suite.MustSucceed(t, s.Schedules().Add(t.Context(), nil, r))
+			suite.MustSucceed(t, s.Schedules().Add(t.Context(), schedule.NoTx, r))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var relays sync.WaitGroup
@@ -91,10 +91,10 @@ func TestRecurringOutage(t *testing.T) {
 		s := newStore(t, db, &outbox{}, schedule.Config{})
 		for _, r := range []schedule.Recurring{{Name: "skip", Misfire: schedule.MisfireSkip}, {Name: "once"}, {Name: "all", Misfire: schedule.MisfireAll}, {Name: "ten", Misfire: schedule.MisfireAll, MisfireLimit: 10}} {
 			r.Cron, r.Task = "@hourly", schedule.Task{Queue: "q"}
-			suite.MustSucceed(t, s.Schedules().Add(t.Context(), nil, r))
+			suite.MustSucceed(t, s.Schedules().Add(t.Context(), schedule.NoTx, r))
 			// The task of the first hour had been made when all relays ended.
 			first := time.Now().Truncate(time.Hour).Add(-71 * time.Hour)
-			suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: r.Name + "@" + first.UTC().Format("2006-01-02T15:04:05Z"), Queue: "q", DeliverAt: first}))
+			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: r.Name + "@" + first.UTC().Format("2006-01-02T15:04:05Z"), Queue: "q", DeliverAt: first}))
 			db.mustExec(t, "UPDATE rabbitdelay_schedules SET plan_at = ?, last_at = ?, next_at = ? WHERE name = ?",
 				first.UnixMilli(), first.UnixMilli(), first.Add(time.Hour).UnixMilli(), r.Name)
 		}
@@ -128,7 +128,7 @@ func TestRecurringChanges(t *testing.T) {
 		}}
 		// Programs that start together.
 		changes := make([]schedule.Change, 8)
-		for _, err := range together(8, func(i int) (err error) { changes[i], err = x.Put(ctx, nil, r); return err }) {
+		for _, err := range together(8, func(i int) (err error) { changes[i], err = x.Put(ctx, schedule.NoTx, r); return err }) {
 			suite.MustSucceed(t, err)
 		}
 		created := 0
@@ -152,11 +152,11 @@ func TestRecurringChanges(t *testing.T) {
 		}
 		first := taskOf(t, s, id).Version
 		expect(schedule.StatusPending, first)
-		suite.MustSucceed(t, x.Pause(ctx, nil, "a"))
+		suite.MustSucceed(t, x.Pause(ctx, schedule.NoTx, "a"))
 		expect(schedule.StatusCancelled, first+1)
-		suite.MustSucceed(t, x.Resume(ctx, nil, "a"))
+		suite.MustSucceed(t, x.Resume(ctx, schedule.NoTx, "a"))
 		expect(schedule.StatusPending, first+1)
-		if c, err := x.Put(ctx, nil, r); err != nil || c != schedule.Unchanged {
+		if c, err := x.Put(ctx, schedule.NoTx, r); err != nil || c != schedule.Unchanged {
 			t.Errorf("put: %s, %v", c, err)
 		}
 
@@ -177,11 +177,11 @@ func TestRecurringChanges(t *testing.T) {
 		if got := taskOf(t, s, fired); got.Status != schedule.StatusPending || fmt.Sprint(got.Tags) != "[t]" {
 			t.Errorf("fired: %+v", got)
 		}
-		suite.MustSucceed(t, x.Edit(ctx, nil, "a", func(r *schedule.Recurring) error { r.Jitter = time.Minute; return nil }))
+		suite.MustSucceed(t, x.Edit(ctx, schedule.NoTx, "a", func(r *schedule.Recurring) error { r.Jitter = time.Minute; return nil }))
 		expect(schedule.StatusPending, first+2)
-		suite.MustSucceed(t, x.Delete(ctx, nil, "a"))
+		suite.MustSucceed(t, x.Delete(ctx, schedule.NoTx, "a"))
 		expect(schedule.StatusCancelled, first+3)
-		if _, err := x.Get(ctx, nil, "a"); !errors.Is(err, schedule.ErrNoSchedule) {
+		if _, err := x.Get(ctx, schedule.NoTx, "a"); !errors.Is(err, schedule.ErrNoSchedule) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -211,14 +211,14 @@ func TestRecurringThousand(t *testing.T) {
 			return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_schedules WHERE plan_at = 0 AND name <> 'zone'") == 0
 		})
 		suite.Eventually(t, "the row of an unknown zone says so", func() bool { // and stays due, for a relay that knows the zone
-			r, err := s.Schedules().Get(t.Context(), nil, "zone")
+			r, err := s.Schedules().Get(t.Context(), schedule.NoTx, "zone")
 			return err == nil && r.LastError != ""
 		})
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'"); n != 1000 {
 			t.Errorf("%d tasks, expected 1000", n)
 		}
 		for _, name := range []string{"cron", "zone", "every"} {
-			r, err := s.Schedules().Get(t.Context(), nil, name)
+			r, err := s.Schedules().Get(t.Context(), schedule.NoTx, name)
 			if err != nil || r.LastError == "" {
 				t.Errorf("%s: %q, %v", name, r.LastError, err)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
@@ -50,13 +51,13 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 			for i := range each {
 				id := fmt.Sprintf("%s-%d", status, i)
 				if status != "gone" {
-					suite.MustSucceed(t, store.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "q", DeliverAt: time.Now().Add(time.Hour)}))
+					suite.MustSucceed(t, store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "q", DeliverAt: time.Now().Add(time.Hour)}))
 				}
 				if status != "gone" && status != schedule.StatusPending {
 					db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = ?, finished_at = ? WHERE id = ?", string(status), time.Now().UnixMilli(), id)
 				}
 				sure, err := ch.PublishWithDeferredConfirm("", "q.dead", true, false, amqp.Publishing{MessageId: id, Headers: amqp.Table{
-					amqpx.HeaderReason: amqpx.ReasonAttempts, amqpx.HeaderQueue: "q", amqpx.HeaderError: "timeout", amqpx.HeaderVersion: int64(1),
+					amqpx.HeaderReason: inspect.ReasonAttempts, amqpx.HeaderQueue: "q", amqpx.HeaderError: "timeout", amqpx.HeaderVersion: int64(1),
 				}})
 				suite.MustSucceed(t, err)
 				if !sure.Wait() {
@@ -65,7 +66,7 @@ func TestCLIRequeueOfTasks(t *testing.T) {
 			}
 		}
 		r := do("requeue", "--queue", "q.dead", "--yes", "--json", "--in-flight", "4", "--rate", "1000")
-		var rep amqpx.RequeueReport
+		var rep inspect.RequeueReport
 		if err := json.Unmarshal([]byte(r.Stdout), &rep); err != nil || r.Code != 2 || rep.Sent != each || rep.Revived != each || rep.Removed != 2*each || rep.Stayed != each {
 			t.Errorf("%v, %s", err, r)
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// deployment is what of docs/kubernetes.yaml has to fit the programs.
+// deployment is what of docs/kubernetes/rabbitdelay.yaml has to fit the programs.
 type deployment struct {
 	Kind     string
 	Metadata struct{ Name string }
@@ -54,7 +54,7 @@ type httpProbe struct {
 
 func documentedDeployments(t *testing.T) map[string]deployment {
 	t.Helper()
-	f, err := os.Open("../../docs/kubernetes.yaml")
+	f, err := os.Open("../../docs/kubernetes/rabbitdelay.yaml")
 	suite.MustSucceed(t, err)
 	defer func() { _ = f.Close() }()
 	out := map[string]deployment{}
@@ -212,7 +212,7 @@ func TestRollingUpdate(t *testing.T) {
 	go func() {
 		n := 0
 		for ; producing.Err() == nil; n++ {
-			if err := s.Schedule(t.Context(), nil, schedule.Task{ID: fmt.Sprintf("task-%d", n), Queue: queue, DeliverAt: time.Now().Add(time.Second)}); err != nil {
+			if err := s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: fmt.Sprintf("task-%d", n), Queue: queue, DeliverAt: time.Now().Add(time.Second)}); err != nil {
 				t.Error(err)
 				break
 			}

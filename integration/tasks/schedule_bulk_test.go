@@ -28,7 +28,7 @@ func TestBulkBesideAHandler(t *testing.T) {
 				tasks[i].Tags = []string{"even"}
 			}
 		}
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 
 		working, finish, handled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		if db.dialect == idempotency.SQLite { // which has one writer at a time

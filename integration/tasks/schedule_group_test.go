@@ -36,16 +36,16 @@ func TestScheduleGroup(t *testing.T) {
 		for i := range list {
 			list[i] = schedule.Task{ID: fmt.Sprintf("t%d", i), Queue: "q", DeliverAt: due}
 		}
-		if err := store.ScheduleBatch(t.Context(), nil, list); err != nil {
+		if err := store.ScheduleBatch(t.Context(), schedule.NoTx, list); err != nil {
 			t.Fatal(err)
 		}
 		want := make([]int64, rows)
 		for i := range count {
 			switch {
 			case i%10 == 0:
-				err = store.Cancel(t.Context(), nil, list[i].ID)
+				err = store.Cancel(t.Context(), schedule.NoTx, list[i].ID)
 			case i%7 == 0:
-				err = store.Reschedule(t.Context(), nil, list[i].ID, due)
+				err = store.Reschedule(t.Context(), schedule.NoTx, list[i].ID, due)
 			default:
 				want[i%rows]++
 			}

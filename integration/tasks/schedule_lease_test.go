@@ -53,7 +53,7 @@ func TestScheduleLeases(t *testing.T) {
 			return &amqpx.Delivery{ID: fmt.Sprint("t", n), Version: 1, Queue: "q", Attempt: 1, MaxAttempts: 3, DueAt: past, Body: []byte{byte(n)}}
 		}
 		for n := range count {
-			suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: fmt.Sprint("t", n), Queue: "q", DeliverAt: past}))
+			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: fmt.Sprint("t", n), Queue: "q", DeliverAt: past}))
 		}
 		for i, err := range together(count*processes, func(i int) error {
 			for {
@@ -80,7 +80,7 @@ func TestScheduleLeases(t *testing.T) {
 		}
 
 		// A process that died.
-		suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "t0", Queue: "q", DeliverAt: past}, schedule.Replace()))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "t0", Queue: "q", DeliverAt: past}, schedule.Replace()))
 		dying := delivery(0)
 		dying.Version = 2
 		ctx, die := context.WithCancelCause(t.Context())
@@ -92,7 +92,7 @@ func TestScheduleLeases(t *testing.T) {
 		_ = dead(ctx, dying)
 		db.mustExec(t, "UPDATE rabbitdelay_effects SET lease_token = 'dead', attempts = 1 WHERE version = 2")
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'running' WHERE id = 't0'")
-		if err := s.Cancel(t.Context(), nil, "t0"); !errors.Is(err, schedule.ErrStatus) {
+		if err := s.Cancel(t.Context(), schedule.NoTx, "t0"); !errors.Is(err, schedule.ErrStatus) {
 			t.Errorf("cancel of a running task: %v", err)
 		}
 		again := db.leaseHandler(func(context.Context, *amqpx.Delivery, string) (txFunc, error) { return nil, nil })

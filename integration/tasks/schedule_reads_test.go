@@ -286,7 +286,7 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 	list := func(f schedule.Filter) func() error {
 		return func() error {
 			f.Limit = 20
-			for _, err := range s.List(ctx, nil, f) {
+			for _, err := range s.List(ctx, schedule.NoTx, f) {
 				if err != nil {
 					return err
 				}
@@ -303,18 +303,18 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 	}
 	return []action{
 		{"relay and sweep", func() error { return r.relay(t, stage) }},
-		{"schedule", func() error { return s.Schedule(ctx, nil, orderTask(fmt.Sprint("new-", stage), soon)) }},
+		{"schedule", func() error { return s.Schedule(ctx, schedule.NoTx, orderTask(fmt.Sprint("new-", stage), soon)) }},
 		{"schedule many", func() error {
-			return s.ScheduleBatch(ctx, nil, []schedule.Task{orderTask(fmt.Sprint("new-a-", stage), soon), orderTask(fmt.Sprint("new-b-", stage), soon)})
+			return s.ScheduleBatch(ctx, schedule.NoTx, []schedule.Task{orderTask(fmt.Sprint("new-a-", stage), soon), orderTask(fmt.Sprint("new-b-", stage), soon)})
 		}},
-		{"replace", func() error { return s.Schedule(ctx, nil, orderTask(act(0), soon), schedule.Replace()) }},
-		{"cancel", func() error { return s.Cancel(ctx, nil, act(1)) }},
-		{"cancel many", func() error { _, err := s.CancelBatch(ctx, nil, ids(2, 12)); return err }},
-		{"reschedule", func() error { return s.Reschedule(ctx, nil, act(12), soon) }},
+		{"replace", func() error { return s.Schedule(ctx, schedule.NoTx, orderTask(act(0), soon), schedule.Replace()) }},
+		{"cancel", func() error { return s.Cancel(ctx, schedule.NoTx, act(1)) }},
+		{"cancel many", func() error { _, err := s.CancelBatch(ctx, schedule.NoTx, ids(2, 12)); return err }},
+		{"reschedule", func() error { return s.Reschedule(ctx, schedule.NoTx, act(12), soon) }},
 		{"handle", func() error { return done(ctx, delivery(act(13))) }},
 		{"handle, and fail", func() error { _ = fails(ctx, delivery(act(14))); return nil }},
 		{"handle together", func() error { return r.together(ctx, ids(20, 30), delivery) }},
-		{"get", func() error { _, err := s.Get(ctx, nil, act(0)); return err }},
+		{"get", func() error { _, err := s.Get(ctx, schedule.NoTx, act(0)); return err }},
 		{"list", list(schedule.Filter{})},
 		{"list after", list(schedule.Filter{After: schedule.Cursor{DeliverAt: soon, ID: act(50)}})},
 		{"list after, at one instant", list(schedule.Filter{Status: schedule.StatusPending, After: schedule.Cursor{DeliverAt: sameInstant, ID: fmt.Sprintf("t%08d", stage-100)}})},
@@ -326,24 +326,25 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 		{"list of a queue's time", list(schedule.Filter{Queue: "q2", DueFrom: soon, DueTo: soon.Add(time.Second)})},
 		{"list of a prefix", list(schedule.Filter{IDPrefix: fmt.Sprintf("act-%d-1", stage)})},
 		{"count of a queue's time", func() error {
-			_, err := s.Count(ctx, nil, schedule.Filter{Queue: "q2", DueFrom: soon, DueTo: soon.Add(time.Second)})
+			_, err := s.Count(ctx, schedule.NoTx, schedule.Filter{Queue: "q2", DueFrom: soon, DueTo: soon.Add(time.Second)})
 			return err
 		}},
 		{"histogram of a time", func() error {
-			_, err := s.Histogram(ctx, nil, schedule.Filter{Status: schedule.StatusPending}, soon, time.Second, 10)
+			_, err := s.Histogram(ctx, schedule.NoTx, schedule.Filter{Status: schedule.StatusPending}, soon, time.Second, 10)
 			return err
 		}},
 		{"count of a status, bounded", func() error {
-			_, err := s.CountUpTo(ctx, nil, schedule.Filter{Status: schedule.StatusPending, DueFrom: r.now.Add(48 * time.Hour)}, 50)
+			_, err := s.CountUpTo(ctx, schedule.NoTx, schedule.Filter{Status: schedule.StatusPending, DueFrom: r.now.Add(48 * time.Hour)}, 50)
 			return err
 		}},
-		{"count of a queue, bounded", func() error { _, err := s.CountUpTo(ctx, nil, schedule.Filter{Queue: "q1"}, 50); return err }},
-		{"lateness", func() error {
-			_, err := s.Lateness(ctx, nil, r.now.Add(-24*time.Hour), r.now.Add(-24*time.Hour+time.Minute), 20)
+		{"count of a queue, bounded", func() error { _, err := s.CountUpTo(ctx, schedule.NoTx, schedule.Filter{Queue: "q1"}, 50); return err }},
+		{"how tasks ended, of a minute with none", func() error {
+			_, err := s.Ended(ctx, schedule.NoTx, r.now.Add(-240*time.Hour), time.Minute, 1)
 			return err
 		}},
+		{"tasks that are tried again", func() error { _, err := s.CountRetried(ctx, schedule.NoTx, 5); return err }},
 		{"count of finished ones, bounded", func() error {
-			_, err := s.CountFinished(ctx, nil, schedule.StatusDone, r.now.Add(-24*time.Hour), r.now.Add(-23*time.Hour), 20)
+			_, err := s.CountFinished(ctx, schedule.NoTx, schedule.StatusDone, r.now.Add(-24*time.Hour), r.now.Add(-23*time.Hour), 20)
 			return err
 		}},
 		{"backlog", func() error { _, err := s.Backlog(ctx, []time.Duration{time.Minute, 24 * time.Hour}, 50); return err }},

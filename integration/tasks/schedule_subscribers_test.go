@@ -58,11 +58,11 @@ func TestScheduleSubscribers(t *testing.T) {
 			tasks = append(tasks, schedule.Task{ID: fmt.Sprint(i), Exchange: exchange, DeliverAt: due})
 			copies = append(copies, amqpx.Message{ID: fmt.Sprint(i), Version: 1, Exchange: exchange, DeliverAt: due})
 		}
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 		runStore(t, s)
 		suite.MustSucceed(t, client.SendBatch(t.Context(), copies))
 		for i := 0; i < n; i += 3 {
-			suite.MustSucceed(t, s.Cancel(t.Context(), nil, fmt.Sprint(i)))
+			suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, fmt.Sprint(i)))
 		}
 		want := func(subscriber int) (count int64) {
 			for i := range n {
@@ -75,7 +75,7 @@ func TestScheduleSubscribers(t *testing.T) {
 		effects := func(what, queue string) int64 {
 			return db.queryInt(t, "SELECT COUNT("+what+") FROM effects WHERE queue = ?", queue)
 		}
-		within(t, time.Minute, "every subscriber has its effects", func() bool {
+		suite.Eventually(t, "every subscriber has its effects", func() bool {
 			for i, queue := range subscribers {
 				if effects("DISTINCT id", queue) < want(i) {
 					return false
@@ -84,7 +84,7 @@ func TestScheduleSubscribers(t *testing.T) {
 			return true
 		})
 		// The copies, which have no effect, are through as well.
-		within(t, time.Minute, "every message is settled", func() bool {
+		suite.Eventually(t, "every message is settled", func() bool {
 			for _, queue := range subscribers {
 				if info, err := client.QueueInfo(t.Context(), queue); err != nil || info.Ready > 0 {
 					return false
@@ -118,7 +118,7 @@ func bindAll(t *testing.T, exchange string, queues []string) {
 		}
 	})
 	for _, queue := range queues {
-		suite.WaitFor(t, "queue "+queue+" is there", func() bool {
+		suite.Eventually(t, "queue "+queue+" is there", func() bool {
 			own, err := conn.Channel()
 			suite.MustSucceed(t, err)
 			defer func() { _ = own.Close() }()
@@ -153,13 +153,13 @@ func testConcurrentSubscribers(t *testing.T, level sql.IsolationLevel, rounds in
 			schedule.WithTxOptions(&sql.TxOptions{Isolation: level}))
 		for round := range rounds {
 			id := fmt.Sprint(round)
-			suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Exchange: "events", DeliverAt: past}))
+			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Exchange: "events", DeliverAt: past}))
 			skips.Store(0)
 			cancelled := false
 			for i, err := range together(1+subscribers*deliveries, func(i int) error {
 				if i == 0 {
 					for {
-						err := s.Cancel(t.Context(), nil, id)
+						err := s.Cancel(t.Context(), schedule.NoTx, id)
 						if err == nil || !strings.Contains(err.Error(), "Deadlock") { // as others' isolation level has it
 							return err
 						}
@@ -227,11 +227,11 @@ func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 			}, onSkip),
 		} {
 			done, cancelled := name+" done", name+" cancelled"
-			suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: done, Exchange: "events", DeliverAt: past}))
+			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: done, Exchange: "events", DeliverAt: past}))
 			ended := make(chan error, 1)
 			go func() { ended <- slow(t.Context(), to("slow", done)) }()
 			<-hanging
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), suite.Patience)
 			for _, queue := range []string{"mail", "audit"} {
 				if err := db.taskHandler(effect)(ctx, to(queue, done)); err != nil {
 					t.Errorf("%s beside %s that hangs: %v", queue, name, err)
@@ -249,10 +249,10 @@ func TestSubscribersDoNotWaitForEachOther(t *testing.T) {
 			if name != "Handler" || t.Failed() {
 				continue // what has a lease cannot be cancelled
 			}
-			suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: cancelled, Exchange: "events", DeliverAt: past}))
+			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: cancelled, Exchange: "events", DeliverAt: past}))
 			go func() { ended <- slow(t.Context(), to("slow", cancelled)) }()
 			<-hanging
-			suite.MustSucceed(t, s.Cancel(t.Context(), nil, cancelled))
+			suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, cancelled))
 			goOn <- struct{}{}
 			suite.MustSucceed(t, <-ended)
 			if n := db.queryInt(t, "SELECT COUNT(*) FROM effects WHERE id = ?", cancelled); n != 0 || skipped.Load() != schedule.SkipCancelled {

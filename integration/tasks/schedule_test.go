@@ -107,7 +107,7 @@ func orderTask(id string, at time.Time) schedule.Task {
 
 func taskOf(t *testing.T, s *schedule.Store, id string) schedule.Task {
 	t.Helper()
-	got, err := s.Get(t.Context(), nil, id)
+	got, err := s.Get(t.Context(), schedule.NoTx, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestScheduleInTransaction(t *testing.T) {
 		suite.MustSucceed(t, s.Schedule(t.Context(), tx, orderTask("b", due)))
 		commit()
 
-		if _, err := s.Get(t.Context(), nil, "gone"); !errors.Is(err, schedule.ErrNotFound) {
+		if _, err := s.Get(t.Context(), schedule.NoTx, "gone"); !errors.Is(err, schedule.ErrNotFound) {
 			t.Errorf("error is %v, expected ErrNotFound", err)
 		}
 		got := taskOf(t, s, "a")
@@ -165,20 +165,20 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		due := time.Now().Add(time.Hour)
-		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("a", due)))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("a", due)))
 		var exists *schedule.ExistsError
-		if err := s.Schedule(t.Context(), nil, orderTask("a", due)); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"a"}) {
+		if err := s.Schedule(t.Context(), schedule.NoTx, orderTask("a", due)); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"a"}) {
 			t.Errorf("error is %v, expected ExistsError of a", err)
 		}
-		suite.MustSucceed(t, s.Cancel(t.Context(), nil, "a"))
+		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "a"))
 		again := orderTask("a", due.Add(time.Hour))
 		again.Body = []byte("new")
-		suite.MustSucceed(t, s.Schedule(t.Context(), nil, again, schedule.Replace()))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, again, schedule.Replace()))
 		got := taskOf(t, s, "a")
 		if got.Version != 2 || got.Status != schedule.StatusPending || string(got.Body) != "new" || !got.FinishedAt.IsZero() {
 			t.Errorf("after Replace: %+v", got)
 		}
-		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("fresh", due), schedule.Replace()))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("fresh", due), schedule.Replace()))
 		if v := taskOf(t, s, "fresh").Version; v != 1 {
 			t.Errorf("version is %d, expected 1", v)
 		}
@@ -187,24 +187,24 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		for i := range many {
 			many[i] = orderTask(fmt.Sprintf("m%04d", i), due)
 		}
-		suite.MustSucceed(t, s.Schedule(t.Context(), nil, many[1100]))
-		if err := s.ScheduleBatch(t.Context(), nil, many); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"m1100"}) {
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, many[1100]))
+		if err := s.ScheduleBatch(t.Context(), schedule.NoTx, many); !errors.As(err, &exists) || !slices.Equal(exists.IDs, []string{"m1100"}) {
 			t.Errorf("error is %v, expected ExistsError of m1100", err)
 		}
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 3 {
 			t.Errorf("%d tasks after a batch that failed, expected 3", n)
 		}
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, many, schedule.Replace()))
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, nil))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, many, schedule.Replace()))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, nil))
 		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 1202 {
 			t.Errorf("%d tasks, expected 1202", n)
 		}
-		if err := s.ScheduleBatch(t.Context(), nil, []schedule.Task{orderTask("x", due), orderTask("x", due)}); !errors.Is(err, schedule.ErrTask) {
+		if err := s.ScheduleBatch(t.Context(), schedule.NoTx, []schedule.Task{orderTask("x", due), orderTask("x", due)}); !errors.Is(err, schedule.ErrTask) {
 			t.Errorf("error is %v, expected ErrTask: one id twice", err)
 		}
 		// Of many that schedule one id at once, one succeeds.
 		var made atomic.Int32
-		for _, err := range together(6, func(int) error { return s.Schedule(t.Context(), nil, orderTask("race", due)) }) {
+		for _, err := range together(6, func(int) error { return s.Schedule(t.Context(), schedule.NoTx, orderTask("race", due)) }) {
 			if err == nil {
 				made.Add(1)
 			} else if !errors.Is(err, schedule.ErrExists) {
@@ -214,7 +214,7 @@ func TestScheduleTwiceAndReplace(t *testing.T) {
 		if made.Load() != 1 {
 			t.Errorf("%d scheduled one id, expected 1", made.Load())
 		}
-		n, err := s.CancelBatch(t.Context(), nil, []string{"m0001", "m0002", "a", "nobody", "m0001"})
+		n, err := s.CancelBatch(t.Context(), schedule.NoTx, []string{"m0001", "m0002", "a", "nobody", "m0001"})
 		if err != nil || n != 3 {
 			t.Errorf("cancelled %d (%v), expected 3", n, err)
 		}
@@ -240,7 +240,7 @@ func TestScheduleRefusesBadTasks(t *testing.T) {
 		"DeliverAt: 12000":      {ID: "x", Queue: "q", DeliverAt: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)},
 		"ContentType: \"a\\x00": {ID: "x", Queue: "q", DeliverAt: at, ContentType: "a\x00"},
 	} {
-		err := s.Schedule(t.Context(), nil, bad)
+		err := s.Schedule(t.Context(), schedule.NoTx, bad)
 		if !errors.Is(err, schedule.ErrTask) || !strings.Contains(err.Error(), field) {
 			t.Errorf("error is %v, expected one with %q", err, field)
 		}
@@ -249,7 +249,7 @@ func TestScheduleRefusesBadTasks(t *testing.T) {
 		t.Errorf("%d tasks, expected none", n)
 	}
 	ten := orderTask("ten years", at.AddDate(10, 0, 0))
-	suite.MustSucceed(t, s.Schedule(t.Context(), nil, ten))
+	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, ten))
 }
 
 func TestScheduleChanges(t *testing.T) {
@@ -257,12 +257,12 @@ func TestScheduleChanges(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		s := newStore(t, db, nil, schedule.Config{})
 		due := time.Now().Add(time.Hour).Truncate(time.Millisecond)
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, []schedule.Task{orderTask("a", due), orderTask("b", due), orderTask("c", due)}))
-		suite.MustSucceed(t, s.Reschedule(t.Context(), nil, "a", due.Add(time.Minute)))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, []schedule.Task{orderTask("a", due), orderTask("b", due), orderTask("c", due)}))
+		suite.MustSucceed(t, s.Reschedule(t.Context(), schedule.NoTx, "a", due.Add(time.Minute)))
 		if got := taskOf(t, s, "a"); got.Version != 2 || !got.DeliverAt.Equal(due.Add(time.Minute)) {
 			t.Errorf("after Reschedule: %+v", got)
 		}
-		suite.MustSucceed(t, s.FireNow(t.Context(), nil, "a"))
+		suite.MustSucceed(t, s.FireNow(t.Context(), schedule.NoTx, "a"))
 		if got := taskOf(t, s, "a"); got.Version != 3 || got.DeliverAt.After(time.Now()) {
 			t.Errorf("after FireNow: %+v", got)
 		}
@@ -273,22 +273,22 @@ func TestScheduleChanges(t *testing.T) {
 		if got := taskOf(t, s, "b"); got.Status != schedule.StatusPending {
 			t.Errorf("after a rolled-back Cancel: %+v", got)
 		}
-		suite.MustSucceed(t, s.Cancel(t.Context(), nil, "b"))
+		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "b"))
 		var late *schedule.StatusError
 		for action, err := range map[string]error{
-			"cancel":     s.Cancel(t.Context(), nil, "b"),
-			"reschedule": s.Reschedule(t.Context(), nil, "b", due),
-			"fire":       s.FireNow(t.Context(), nil, "b"),
-			"revive":     s.Revive(t.Context(), nil, "b", due),
+			"cancel":     s.Cancel(t.Context(), schedule.NoTx, "b"),
+			"reschedule": s.Reschedule(t.Context(), schedule.NoTx, "b", due),
+			"fire":       s.FireNow(t.Context(), schedule.NoTx, "b"),
+			"revive":     s.Revive(t.Context(), schedule.NoTx, "b", due),
 		} {
 			if !errors.As(err, &late) || late.Status != schedule.StatusCancelled || late.Action != action || !errors.Is(err, schedule.ErrStatus) {
 				t.Errorf("%s of a cancelled task: %v", action, err)
 			}
 		}
-		if err := s.Cancel(t.Context(), nil, "nobody"); !errors.Is(err, schedule.ErrNotFound) {
+		if err := s.Cancel(t.Context(), schedule.NoTx, "nobody"); !errors.Is(err, schedule.ErrNotFound) {
 			t.Errorf("error is %v, expected ErrNotFound", err)
 		}
-		if err := s.Reschedule(t.Context(), nil, "c", time.Time{}); !errors.Is(err, schedule.ErrTask) {
+		if err := s.Reschedule(t.Context(), schedule.NoTx, "c", time.Time{}); !errors.Is(err, schedule.ErrTask) {
 			t.Errorf("error is %v, expected ErrTask", err)
 		}
 	})
@@ -325,22 +325,22 @@ func TestScheduleHandlerFence(t *testing.T) {
 			}
 		}
 		for _, id := range []string{"once", "moved", "cancelled", "fails", "rejected", "panics"} {
-			suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask(id, past)))
+			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask(id, past)))
 		}
 		suite.MustSucceed(t, deliver("once", 1, 1))
 		skipped("once", 1, schedule.SkipDuplicate)
 		if got := taskOf(t, s, "once"); got.Status != schedule.StatusDone || got.FinishedAt.IsZero() || effects("once") != 1 {
 			t.Errorf("after the effect: %+v", got)
 		}
-		suite.MustSucceed(t, s.Reschedule(t.Context(), nil, "moved", past))
+		suite.MustSucceed(t, s.Reschedule(t.Context(), schedule.NoTx, "moved", past))
 		skipped("moved", 1, schedule.SkipStale)
 		suite.MustSucceed(t, deliver("moved", 2, 1))
-		suite.MustSucceed(t, s.Cancel(t.Context(), nil, "cancelled"))
+		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "cancelled"))
 		skipped("cancelled", 1, schedule.SkipCancelled)
 		skipped("nobody", 1, schedule.SkipMissing)
 		// An id that is used again after a purge must not be fired by the first
 		// one's message, which has the same version.
-		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("reused", past.Add(time.Hour))))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("reused", past.Add(time.Hour))))
 		skipped("reused", 1, schedule.SkipStale)
 
 		fail = func() error { return boom }
@@ -373,7 +373,7 @@ func TestScheduleHandlerFence(t *testing.T) {
 			t.Errorf("after a panic: %+v", got)
 		}
 		fail = nil
-		suite.MustSucceed(t, s.Revive(t.Context(), nil, "fails", past))
+		suite.MustSucceed(t, s.Revive(t.Context(), schedule.NoTx, "fails", past))
 		if got := taskOf(t, s, "fails"); got.Status != schedule.StatusPending || got.Version != 2 || got.Attempts != 0 || got.LastError != "" {
 			t.Errorf("after Revive: %+v", got)
 		}
@@ -401,13 +401,13 @@ func TestScheduleConcurrentFence(t *testing.T) {
 			schedule.OnSkip(func(context.Context, *amqpx.Delivery, schedule.SkipReason) { skips.Add(1) }))
 		for round := range 60 {
 			id := fmt.Sprint(round)
-			suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask(id, past)))
+			suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask(id, past)))
 			effects.Store(0)
 			skips.Store(0)
 			cancelled := false
 			for i, err := range together(4, func(i int) error {
 				if i == 0 {
-					return s.Cancel(t.Context(), nil, id)
+					return s.Cancel(t.Context(), schedule.NoTx, id)
 				}
 				return handle(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Version: 1, Attempt: 1, MaxAttempts: 3})
 			}) {
@@ -443,8 +443,8 @@ func TestScheduleRelaysShare(t *testing.T) {
 		for i := range tasks {
 			tasks[i] = orderTask(fmt.Sprint(i), time.Now().Add(30*time.Minute))
 		}
-		suite.MustSucceed(t, first.ScheduleBatch(t.Context(), nil, tasks))
-		suite.MustSucceed(t, first.Schedule(t.Context(), nil, orderTask("far", time.Now().Add(2*time.Hour))))
+		suite.MustSucceed(t, first.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
+		suite.MustSucceed(t, first.Schedule(t.Context(), schedule.NoTx, orderTask("far", time.Now().Add(2*time.Hour))))
 		stops := []func(){runStore(t, first), runStore(t, newStore(t, db, &out, cfg)), runStore(t, newStore(t, db, &out, cfg))}
 		suite.Eventually(t, "all are sent", func() bool { return len(out.messages()) >= n })
 		for _, stop := range stops {
@@ -496,7 +496,7 @@ func TestScheduleBadDestinations(t *testing.T) {
 			bad.Queue = []string{"gone", "full", "impossible"}[i%3]
 			tasks = append(tasks, bad, orderTask(fmt.Sprintf("good-%d", i), soon))
 		}
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 		// Rows that another program wrote badly.
 		db.mustExec(t, `INSERT INTO rabbitdelay_tasks (id, queue, due_at, headers) VALUES ('bad-json', 'q', 1, '{"a": 1}')`)
 		stop := runStore(t, s)
@@ -534,7 +534,7 @@ func TestScheduleBadDestinations(t *testing.T) {
 // listedTask reads by List, which also gives rows whose headers cannot be read.
 func listedTask(t *testing.T, s *schedule.Store, id string) schedule.Task {
 	t.Helper()
-	for got, err := range s.List(t.Context(), nil, schedule.Filter{IDPrefix: id}) {
+	for got, err := range s.List(t.Context(), schedule.NoTx, schedule.Filter{IDPrefix: id}) {
 		suite.MustSucceed(t, err)
 		if got.ID == id {
 			return got
@@ -551,10 +551,10 @@ func TestScheduleSweeper(t *testing.T) {
 		var out outbox
 		s := newStore(t, db, &out, schedule.Config{PollInterval: 5 * time.Millisecond, Grace: 20 * time.Millisecond})
 		past := time.Now().Add(-time.Second)
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, []schedule.Task{
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, []schedule.Task{
 			orderTask("lost", past), orderTask("waits", past.Add(time.Hour)), orderTask("done", past), orderTask("cancelled", past),
 		}))
-		suite.MustSucceed(t, s.Cancel(t.Context(), nil, "cancelled"))
+		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "cancelled"))
 		handle := db.taskHandler(func(context.Context, schedule.Executor, *amqpx.Delivery) error { return nil })
 		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "done", Version: 1, Queue: "q"}))
 		stop := runStore(t, s)
@@ -587,17 +587,17 @@ func TestScheduleListAndCount(t *testing.T) {
 			x.Queue = []string{"q1", "q2"}[i%2]
 			tasks = append(tasks, x)
 		}
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 		var cancel []string
 		for _, x := range tasks[:100] {
 			cancel = append(cancel, x.ID)
 		}
-		_, err := s.CancelBatch(t.Context(), nil, cancel)
+		_, err := s.CancelBatch(t.Context(), schedule.NoTx, cancel)
 		suite.MustSucceed(t, err)
 		list := func(f schedule.Filter) (got []string) {
 			t.Helper()
 			last := schedule.Cursor{}
-			for x, err := range s.List(t.Context(), nil, f) {
+			for x, err := range s.List(t.Context(), schedule.NoTx, f) {
 				suite.MustSucceed(t, err)
 				if x.DeliverAt.Before(last.DeliverAt) || (x.DeliverAt.Equal(last.DeliverAt) && x.ID <= last.ID) {
 					t.Fatalf("%s comes after %s", x.ID, last.ID)
@@ -634,15 +634,15 @@ func TestScheduleListAndCount(t *testing.T) {
 				t.Errorf("%s: %d tasks, expected %d", name, len(got), c.want)
 			}
 		}
-		for range s.List(t.Context(), nil, schedule.Filter{}) {
+		for range s.List(t.Context(), schedule.NoTx, schedule.Filter{}) {
 			break // stopping early is allowed
 		}
-		for _, err := range s.List(t.Context(), nil, schedule.Filter{Status: "odd"}) {
+		for _, err := range s.List(t.Context(), schedule.NoTx, schedule.Filter{Status: "odd"}) {
 			if err == nil {
 				t.Error("an unknown status is listed")
 			}
 		}
-		counts, err := s.Count(t.Context(), nil, schedule.Filter{})
+		counts, err := s.Count(t.Context(), schedule.NoTx, schedule.Filter{})
 		suite.MustSucceed(t, err)
 		want := []schedule.QueueCount{
 			{Queue: "q1", Status: schedule.StatusCancelled, Count: 50}, {Queue: "q1", Status: schedule.StatusPending, Count: 600},
@@ -651,7 +651,7 @@ func TestScheduleListAndCount(t *testing.T) {
 		if !slices.Equal(counts, want) {
 			t.Errorf("counts are %v, expected %v", counts, want)
 		}
-		bins, err := s.Histogram(t.Context(), nil, schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
+		bins, err := s.Histogram(t.Context(), schedule.NoTx, schedule.Filter{Status: schedule.StatusPending}, base.Add(5*time.Second), 10*time.Second, 3)
 		suite.MustSucceed(t, err)
 		if len(bins) != 3 || bins[0].Count != 50 || bins[1].Count != 100 || bins[2].Count != 100 || !bins[1].From.Equal(base.Add(15*time.Second)) {
 			t.Errorf("histogram is %v", bins)
@@ -674,7 +674,7 @@ func TestSchedulePurge(t *testing.T) {
 		for i := range 250 {
 			tasks = append(tasks, orderTask(fmt.Sprint(i), time.Now()))
 		}
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 		old := time.Now().Add(-10 * 24 * time.Hour).UnixMilli()
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ? WHERE id < '2'", old) // 0, 1, 10-19, 100-199
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = ? WHERE id = '30'", old)
@@ -698,13 +698,13 @@ func TestScheduleMigrate(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db businessDB) {
 		s, err := db.newStore(nil, schedule.Config{})
 		suite.MustSucceed(t, err)
-		if err := s.Schedule(t.Context(), nil, orderTask("a", time.Now())); !errors.Is(err, schedule.ErrNoTable) {
+		if err := s.Schedule(t.Context(), schedule.NoTx, orderTask("a", time.Now())); !errors.Is(err, schedule.ErrNoTable) {
 			t.Errorf("error is %v, expected ErrNoTable", err)
 		}
 		for _, err := range together(8, func(int) error { return db.migrateTasks(t.Context()) }) {
 			suite.MustSucceed(t, err)
 		}
-		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("a", time.Now())))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("a", time.Now())))
 		db.mustExec(t, "DROP TABLE rabbitdelay_task_tags")
 		db.mustExec(t, "DROP TABLE rabbitdelay_tasks")
 		db.mustExec(t, "DROP TABLE rabbitdelay_schema")
@@ -714,7 +714,7 @@ func TestScheduleMigrate(t *testing.T) {
 			}
 		}
 		suite.MustSucceed(t, db.migrateTasks(t.Context()))
-		suite.MustSucceed(t, s.Schedule(t.Context(), nil, orderTask("a", time.Now())))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, orderTask("a", time.Now())))
 		// The contract: a row by plain SQL, with a destination and an instant only.
 		db.mustExec(t, "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('plain', 'q', 1)")
 		if got := taskOf(t, s, "plain"); got.Status != schedule.StatusPending || got.Version != 1 || time.Since(got.CreatedAt).Abs() > time.Minute {

@@ -93,7 +93,7 @@ func fillOrders(t *testing.T, db businessDB, n int) (*schedule.Store, time.Time)
 		for i := range 1000 {
 			tasks = append(tasks, orderTask(fmt.Sprintf("t%05d", from+i), due))
 		}
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 	}
 	return s, due
 }
@@ -106,7 +106,7 @@ func TestServeKilledAmidBulk(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		store, due := fillOrders(t, db, n)
 		moved := func() int64 {
-			count, err := store.CountUpTo(t.Context(), nil, schedule.Filter{DueFrom: due.Add(time.Hour)}, 0)
+			count, err := store.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{DueFrom: due.Add(time.Hour)}, 0)
 			suite.MustSucceed(t, err)
 			return count
 		}

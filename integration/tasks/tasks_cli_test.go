@@ -59,8 +59,8 @@ func TestCLITasks(t *testing.T) {
 			tasks = append(tasks, x)
 		}
 		tasks = append(tasks, schedule.Task{ID: "x\x1b[31m", Exchange: "events", RoutingKey: "k", DeliverAt: base.Add(24 * time.Hour), Body: []byte{0xff}, Headers: map[string]string{"a": "b"}})
-		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), nil, tasks))
-		suite.MustSucceed(t, s.Cancel(t.Context(), nil, "a-000"))
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
+		suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "a-000"))
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'boom', attempts = 3, finished_at = 1 WHERE id = 'b-001'")
 		db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'done', finished_at = 1 WHERE id = 'a-002'")
 
@@ -198,7 +198,7 @@ func TestCLIRelay(t *testing.T) {
 				if d.ID != id || d.Version != 1 || d.DueAt.UnixMilli() != due || string(d.Body) != "hello" || time.Now().UnixMilli() < due {
 					t.Errorf("got %+v", d)
 				}
-			case <-time.After(time.Minute):
+			case <-time.After(suite.Patience):
 				t.Fatalf("%s did not come: %s", id, stop())
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,27 +17,29 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// documented are the statements of docs/tasks.md for a database, by the first
-// words of their comments.
+// documented are the statements of docs/sql for a database, by the first words of their comments.
 func documented(t *testing.T, d idempotency.Dialect) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/tasks.md")
+	text, err := os.ReadFile(map[idempotency.Dialect]string{
+		idempotency.PostgreSQL: "../../docs/sql/postgresql.sql", idempotency.MySQL: "../../docs/sql/mysql.sql", idempotency.SQLite: "../../docs/sql/sqlite.sql",
+	}[d])
 	if err != nil {
 		t.Fatal(err)
 	}
-	title := map[idempotency.Dialect]string{
-		idempotency.PostgreSQL: "PostgreSQL", idempotency.MySQL: "MySQL and MariaDB", idempotency.SQLite: "SQLite",
-	}[d]
-	_, section, ok := strings.Cut(string(text), "\n## "+title+"\n")
-	if !ok {
-		t.Fatalf("docs/tasks.md has no section %q", title)
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
 	statements := map[string]string{}
-	for _, m := range regexp.MustCompile("(?s)```sql\n-- ([^\n:]+).*?\n(.*?);\n```").FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile(`(?ms)^-- ([^\n:]+)[^\n]*\n([A-Z].*?);$`).FindAllStringSubmatch(string(text), -1) {
 		statements[m[1]] = m[2]
 	}
 	return statements
+}
+
+// namedQuery is a documented statement with question marks in place of its :parameters,
+// each of which it gives to value.
+func namedQuery(statement string, value func(name string)) string {
+	return regexp.MustCompile(`:[a-z]+`).ReplaceAllStringFunc(statement, func(name string) string {
+		value(name[1:])
+		return "?"
+	})
 }
 
 // named runs a documented statement, whose :parameters are replaced by the
@@ -46,13 +47,12 @@ func documented(t *testing.T, d idempotency.Dialect) map[string]string {
 func named(t *testing.T, db businessDB, statement string, values map[string]any) int64 {
 	t.Helper()
 	var args []any
-	query := regexp.MustCompile(`:[a-z]+`).ReplaceAllStringFunc(statement, func(name string) string {
-		v, ok := values[name[1:]]
+	query := namedQuery(statement, func(name string) {
+		v, ok := values[name]
 		if !ok {
 			t.Fatalf("%s: no value for %s", statement, name)
 		}
 		args = append(args, v)
-		return "?"
 	})
 	res, err := db.ExecContext(t.Context(), db.bind(query), args...)
 	if err != nil {
@@ -128,8 +128,8 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	const id = "order-42-expire"
 	s := newStore(t, db, nil, schedule.Config{})
 	doc := documented(t, db.dialect)
-	if len(doc) != 13 {
-		t.Fatalf("%d documented statements, expected 13", len(doc))
+	if len(doc) != 18 {
+		t.Fatalf("%d documented statements, expected 18", len(doc))
 	}
 	body := []byte(`{"order":42}`)
 	empty := func() { db.mustExec(t, "DELETE FROM rabbitdelay_tasks") }
@@ -137,7 +137,7 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 	worn := func(status schedule.Status) {
 		t.Helper()
 		empty()
-		suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: time.Now().Add(10 * time.Minute), Body: body}))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: time.Now().Add(10 * time.Minute), Body: body}))
 		db.mustExec(t, `UPDATE rabbitdelay_tasks SET version = 3, attempts = 2, last_error = 'x', sent_at = 5, sends = 4, send_failures = 1, resend_at = 9,
 			claimed_until = 99, content_type = 'x', headers = '{"a":"b"}'`)
 		if status != schedule.StatusPending {
@@ -153,14 +153,14 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		t.Error("an id is scheduled twice")
 	}
 	empty()
-	suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(30 * time.Minute), Body: body}))
+	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(30 * time.Minute), Body: body}))
 	same(t, "schedule", bySQL, rowOf(t, db, id))
 
 	empty()
 	named(t, db, doc["schedule to an exchange, with headers"], nil)
 	bySQL = rowOf(t, db, "post-7")
 	empty()
-	suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{
+	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{
 		ID: "post-7", Exchange: "events", RoutingKey: "post.publish", DeliverAt: in(24 * time.Hour), Body: []byte(`{"post":7}`),
 		ContentType: "application/json", Headers: map[string]string{"tenant": "blue"},
 	}))
@@ -173,12 +173,12 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 		do        func() error
 	}{
 		{"schedule, or replace whatever has this id", schedule.StatusCancelled, nil, func() error {
-			return s.Schedule(t.Context(), nil, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(45 * time.Minute), Body: body}, schedule.Replace())
+			return s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Queue: "orders.expire", DeliverAt: in(45 * time.Minute), Body: body}, schedule.Replace())
 		}},
-		{"move", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Reschedule(t.Context(), nil, id, in(time.Hour)) }},
-		{"fire now", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.FireNow(t.Context(), nil, id) }},
-		{"cancel", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Cancel(t.Context(), nil, id) }},
-		{"revive", schedule.StatusFailed, []schedule.Status{schedule.StatusPending, schedule.StatusDone, schedule.StatusCancelled}, func() error { return s.Revive(t.Context(), nil, id, time.Now()) }},
+		{"move", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Reschedule(t.Context(), schedule.NoTx, id, in(time.Hour)) }},
+		{"fire now", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.FireNow(t.Context(), schedule.NoTx, id) }},
+		{"cancel", schedule.StatusPending, []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusFailed}, func() error { return s.Cancel(t.Context(), schedule.NoTx, id) }},
+		{"revive", schedule.StatusFailed, []schedule.Status{schedule.StatusPending, schedule.StatusDone, schedule.StatusCancelled}, func() error { return s.Revive(t.Context(), schedule.NoTx, id, time.Now()) }},
 	} {
 		worn(c.from)
 		other := func() {
@@ -249,9 +249,9 @@ func documentedTaskStatements(t *testing.T, db businessDB) {
 func consumeFromExchange(t *testing.T, s *schedule.Store, db businessDB, doc map[string]string) {
 	t.Helper()
 	due := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
-	suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "e", Exchange: "events", DeliverAt: due}))
-	suite.MustSucceed(t, s.Schedule(t.Context(), nil, schedule.Task{ID: "cancelled", Exchange: "events", DeliverAt: due}))
-	suite.MustSucceed(t, s.Cancel(t.Context(), nil, "cancelled"))
+	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "e", Exchange: "events", DeliverAt: due}))
+	suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "cancelled", Exchange: "events", DeliverAt: due}))
+	suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, "cancelled"))
 	for _, x := range []struct {
 		id, queue string
 		version   int

@@ -3,30 +3,107 @@ import java.io.*;
 import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.util.*;
-import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.locks.LockSupport;
+import java.util.concurrent.*;
 
 /**
- * Consumes delayed messages. Usage: Consumer URL QUEUE COUNT. Bodies say what becomes of a message: "fail" fails on
- * each of two attempts, "reject" is given up at once, any other succeeds.
+ * Consumes delayed messages, none before its instant. Usage: Consumer URL QUEUE COUNT. Bodies say what becomes of a
+ * message: "fail" fails on each of two attempts, "reject" is given up at once, any other succeeds.
  */
 final class Consumer {
-    private static final String OURS = "x-death|x-(first|last)-death-.*|x-delay|x-delivery-count|x-acquired-count|x-opt-.*|B?CC";
+    private static final String OURS = "x-death|x-(first|last)-death-.*|x-delay|x-delivery-count|x-acquired-count|x-opt-.*|B?CC"
+        + "|rabbitdelay-(lead|absolute|clock-offset|returned)";
     private static final int MAX_ATTEMPTS = 2;
     private static final long BACKOFF = 300; // ms
+    private static final int PREFETCH = 200; // the lead times the rate, and what is being handled
+    private static final long ALLOWED = 2000; // ms by which clocks may differ
+
+    private final String queue;
+    private final Producer producer;
+    private final Channel channel;
+    private final CountDownLatch left;
+    private final ScheduledExecutorService held = Executors.newSingleThreadScheduledExecutor(); // messages, unacknowledged
+
+    private Consumer(Connection connection, String queue, int count) throws IOException {
+        this.queue = queue;
+        producer = new Producer(connection);
+        channel = connection.createChannel();
+        left = new CountDownLatch(count);
+    }
+
+    /** Holds a message until its instant, or decides that it is sent back for the rest of its delay. */
+    private void hold(Delivery m) {
+        long now = System.currentTimeMillis(), lead = number(m, "rabbitdelay-lead", 0);
+        long early = number(m, "rabbitdelay-due", 0) - number(m, "rabbitdelay-clock-offset", 0) - now;
+        Date sent = m.getProperties().getTimestamp();
+        if (early < -ALLOWED) {
+            begin(m, now + lead, false); // this clock may be ahead
+        } else if (early <= lead + ALLOWED) {
+            begin(m, now + early, false);
+        } else if (!Boolean.TRUE.equals(headers(m).get("rabbitdelay-absolute")) && sent != null && sent.getTime() - now > ALLOWED) {
+            begin(m, now + lead, false); // the publisher's clock is ahead, or this one behind; a delay is the same by both
+        } else if (number(m, "rabbitdelay-returned", 0) >= 5) {
+            begin(m, now + Math.min(early, 60_000), early > 60_000);
+        } else {
+            begin(m, now, true);
+        }
+    }
+
+    /** Begins at an instant, by this clock whatever is done to it meanwhile. */
+    private void begin(Delivery m, long at, boolean back) {
+        long wait = at - System.currentTimeMillis();
+        if (wait > 0) {
+            held.schedule(() -> begin(m, at, back), wait, TimeUnit.MILLISECONDS);
+            return;
+        }
+        if (left.getCount() == 0) {
+            return; // it goes back to the queue with the connection
+        }
+        try {
+            if (back) {
+                sendBack(m);
+            } else {
+                handle(m);
+            }
+            channel.basicAck(m.getEnvelope().getDeliveryTag(), false);
+            if (!back) {
+                left.countDown();
+            }
+        } catch (Exception e) { // nobody looks at what a task of an executor throws
+            e.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    /** Under its id and for its instant, as no attempt. */
+    private void sendBack(Delivery m) throws IOException {
+        Map<String, Object> headers = kept(m);
+        headers.put("rabbitdelay-absolute", true);
+        headers.put("rabbitdelay-returned", number(m, "rabbitdelay-returned", 0) + 1);
+        long offset = number(m, "rabbitdelay-clock-offset", 0);
+        producer.send(queue, number(m, "rabbitdelay-due", 0), m.getBody(), m.getProperties(), headers, 0, offset);
+    }
+
+    private void handle(Delivery m) throws IOException {
+        long attempt = number(m, "rabbitdelay-attempt", 1);
+        String body = new String(m.getBody(), StandardCharsets.UTF_8);
+        System.out.print(String.join("\t", m.getProperties().getMessageId(), "" + attempt, "" + number(m, "rabbitdelay-due", 0),
+            "" + System.currentTimeMillis(), body) + "\n");
+        if (body.equals("reject") || body.equals("fail")) {
+            again(m, attempt, body.equals("reject") ? "rejected" : "it failed");
+        }
+    }
 
     /** The next attempt, or the dead letter. The received message is acknowledged after it is confirmed. */
-    private static void again(Producer producer, String queue, Delivery m, long attempt, String error) throws IOException {
+    private void again(Delivery m, long attempt, String error) throws IOException {
         boolean dead = error.equals("rejected") || attempt >= MAX_ATTEMPTS;
-        Map<String, Object> headers = new HashMap<>(headers(m));
-        headers.keySet().removeIf(name -> name.matches(OURS));
+        Map<String, Object> headers = kept(m);
         List<Object> failed = new ArrayList<>((List<?>) headers.getOrDefault("rabbitdelay-attempts", List.of()));
         failed.add(Instant.now() + " " + error);
         headers.put("rabbitdelay-error", error);
         headers.put("rabbitdelay-attempts", failed.subList(Math.max(0, failed.size() - 32), failed.size()));
         headers.put("rabbitdelay-attempt", dead ? attempt : attempt + 1);
         if (!dead) {
-            producer.send(queue, BACKOFF, m.getBody(), m.getProperties(), headers);
+            producer.send(queue, System.currentTimeMillis() + BACKOFF, m.getBody(), m.getProperties(), headers, 0, 0);
             return;
         }
         headers.put("rabbitdelay-reason", error.equals("rejected") ? "rejected" : "attempts");
@@ -40,39 +117,33 @@ final class Consumer {
         return headers == null ? Map.of() : headers;
     }
 
-    private static long number(Map<String, Object> headers, String name, long otherwise) {
-        return ((Number) headers.getOrDefault(name, otherwise)).longValue();
+    private static Map<String, Object> kept(Delivery m) {
+        Map<String, Object> headers = new HashMap<>(headers(m));
+        headers.keySet().removeIf(name -> name.matches(OURS));
+        return headers;
+    }
+
+    private static long number(Delivery m, String name, long otherwise) {
+        return ((Number) headers(m).getOrDefault(name, otherwise)).longValue();
     }
 
     public static void main(String[] args) throws Exception {
-        String queue = args[1];
-        CountDownLatch left = new CountDownLatch(Integer.parseInt(args[2]));
         Connection connection = Destination.connect(args[0]);
-        Destination.declare(connection, queue);
-        Producer producer = new Producer(connection);
-        Channel channel = connection.createChannel();
-        channel.basicQos(10);
-        channel.basicConsume(queue, false, new DefaultConsumer(channel) {
+        Destination.declare(connection, args[1]);
+        Consumer consumer = new Consumer(connection, args[1], Integer.parseInt(args[2]));
+        consumer.channel.basicQos(PREFETCH);
+        consumer.channel.basicConsume(args[1], false, new DefaultConsumer(consumer.channel) {
             @Override
-            public void handleDelivery(String tag, Envelope envelope, AMQP.BasicProperties properties, byte[] body) throws IOException {
-                handle(producer, queue, new Delivery(envelope, properties, body));
-                channel.basicAck(envelope.getDeliveryTag(), false);
-                left.countDown();
+            public void handleDelivery(String tag, Envelope envelope, AMQP.BasicProperties properties, byte[] body) {
+                consumer.held.execute(() -> consumer.hold(new Delivery(envelope, properties, body)));
             }
         });
-        left.await();
-        channel.close(); // after the last acknowledgement
-        connection.close();
-    }
-
-    private static void handle(Producer producer, String queue, Delivery m) throws IOException {
-        long due = number(headers(m), "rabbitdelay-due", 0), attempt = number(headers(m), "rabbitdelay-attempt", 1);
-        // The broker's clock and this one may differ by milliseconds.
-        LockSupport.parkNanos(1_000_000 * Math.min(20, due - System.currentTimeMillis())); // not at all if it is negative
-        String body = new String(m.getBody(), StandardCharsets.UTF_8);
-        System.out.print(String.join("\t", m.getProperties().getMessageId(), "" + attempt, "" + due, "" + System.currentTimeMillis(), body) + "\n");
-        if (body.equals("reject") || body.equals("fail")) {
-            again(producer, queue, m, attempt, body.equals("reject") ? "rejected" : "it failed");
-        }
+        consumer.left.await();
+        consumer.held.submit(() -> {
+            consumer.channel.close(); // after the last acknowledgement; what is held goes back to the queue
+            connection.close();
+            return null;
+        }).get();
+        consumer.held.shutdownNow();
     }
 }

@@ -10,6 +10,7 @@ final class Destination {
     static Connection connect(String url) throws Exception {
         ConnectionFactory factory = new ConnectionFactory();
         factory.setUri(url);
+        factory.setHandshakeTimeout(60_000); // a busy broker takes its time
         return factory.newConnection();
     }
 

@@ -4,7 +4,10 @@ import java.nio.charset.StandardCharsets;
 import java.util.*;
 import java.util.concurrent.TimeoutException;
 
-/** Sends delayed messages. Usage: Producer route | Producer URL QUEUE, with lines on standard input. */
+/**
+ * Sends delayed messages. Usage: Producer route | Producer URL QUEUE, with lines on standard input: id, delay in ms, body,
+ * and a lead in ms if it is to have one.
+ */
 final class Producer {
     private final Channel channel;
     private volatile String returned;
@@ -28,9 +31,19 @@ final class Producer {
         }
     }
 
-    void send(String queue, long delay, byte[] body, AMQP.BasicProperties properties, Map<String, Object> headers) throws IOException {
-        Delay to = new Delay(queue, delay);
-        headers.put("rabbitdelay-due", System.currentTimeMillis() + delay);
+    /**
+     * Delivers at an instant in ms, lead ms before it to a consumer that holds it; offset is by how much the clock of that
+     * instant is ahead.
+     */
+    void send(String queue, long due, byte[] body, AMQP.BasicProperties properties, Map<String, Object> headers, long lead, long offset) throws IOException {
+        Delay to = new Delay(queue, Math.max(0, due - offset - lead - System.currentTimeMillis()));
+        headers.put("rabbitdelay-due", due);
+        if (lead > 0) {
+            headers.put("rabbitdelay-lead", lead);
+        }
+        if (offset != 0) {
+            headers.put("rabbitdelay-clock-offset", offset);
+        }
         publish(to.exchange, to.routingKey, body, properties, headers);
     }
 
@@ -48,7 +61,8 @@ final class Producer {
                 continue;
             }
             var properties = new AMQP.BasicProperties.Builder().messageId(f[0]).contentType("text/plain").build();
-            producer.send(args[1], Long.parseLong(f[1]), f[2].getBytes(StandardCharsets.UTF_8), properties, new HashMap<>());
+            long due = System.currentTimeMillis() + Long.parseLong(f[1]);
+            producer.send(args[1], due, f[2].getBytes(StandardCharsets.UTF_8), properties, new HashMap<>(), f.length > 3 ? Long.parseLong(f[3]) : 0, 0);
             out.print("confirmed\t" + f[0] + "\n");
         }
         if (connection != null) {

@@ -1,28 +1,59 @@
 <?php
-// Consumes delayed messages. Usage: consumer.php URL QUEUE COUNT. Bodies say what becomes of a message: "fail" fails
-// on each of two attempts, "reject" is given up at once, any other succeeds.
+// Consumes delayed messages, none before its instant. Usage: consumer.php URL QUEUE COUNT. Bodies say what becomes of a
+// message: "fail" fails on each of two attempts, "reject" is given up at once, any other succeeds.
 
 require __DIR__ . '/producer.php';
 
+use PhpAmqpLib\Exception\AMQPTimeoutException;
 use PhpAmqpLib\Message\AMQPMessage;
 
-const OURS = '/^(x-death$|x-(first|last)-death-|x-delay$|x-delivery-count$|x-acquired-count$|x-opt-|B?CC$)/';
+const OURS = '/^(x-death$|x-(first|last)-death-|x-delay$|x-delivery-count$|x-acquired-count$|x-opt-|B?CC$'
+    . '|rabbitdelay-(lead|absolute|clock-offset|returned)$)/';
 const MAX_ATTEMPTS = 2;
 const BACKOFF = 300; // ms
+const PREFETCH = 200; // the lead times the rate, and what is being handled
+const ALLOWED = 2000; // ms by which clocks may differ
+
+// How long a message waits here, in ms, and whether it is then sent back for the rest of its delay.
+function hold(AMQPMessage $m, array $headers, int $now): array
+{
+    $lead = $headers['rabbitdelay-lead'] ?? 0;
+    $early = ($headers['rabbitdelay-due'] ?? 0) - ($headers['rabbitdelay-clock-offset'] ?? 0) - $now;
+    $sent = $m->has('timestamp') ? $m->get('timestamp') * 1000 : 0;
+    $absolute = $headers['rabbitdelay-absolute'] ?? false;
+    return match (true) {
+        $early < -ALLOWED => [$lead, false], // this clock may be ahead
+        $early <= $lead + ALLOWED => [max(0, $early), false],
+        // The publisher's clock is ahead, or this one behind; a delay is the same by both.
+        !$absolute && $sent - $now > ALLOWED => [$lead, false],
+        ($headers['rabbitdelay-returned'] ?? 0) >= 5 => [min($early, 60000), $early > 60000],
+        default => [0, true],
+    };
+}
+
+function headers(AMQPMessage $m): array
+{
+    return $m->has('application_headers') ? $m->get('application_headers')->getNativeData() : [];
+}
+
+function kept(array $headers): array
+{
+    return array_filter($headers, fn($name) => !preg_match(OURS, $name), ARRAY_FILTER_USE_KEY);
+}
 
 // The next attempt, or the dead letter. The received message is acknowledged after it is confirmed.
 function again($channel, string $queue, AMQPMessage $m, array $headers, int $attempt, string $error): void
 {
     $dead = $error === 'rejected' || $attempt >= MAX_ATTEMPTS;
-    $headers = array_filter($headers, fn($name) => !preg_match(OURS, $name), ARRAY_FILTER_USE_KEY);
     $failed = array_slice(array_values($headers['rabbitdelay-attempts'] ?? []), -31);
     $failed[] = (new DateTime('now', new DateTimeZone('UTC')))->format('Y-m-d\TH:i:s.v\Z') . ' ' . $error;
+    $headers = kept($headers);
     $headers['rabbitdelay-error'] = $error;
     $headers['rabbitdelay-attempts'] = $failed;
     $headers['rabbitdelay-attempt'] = $dead ? $attempt : $attempt + 1;
     $properties = ['application_headers' => $headers] + $m->get_properties();
     if (!$dead) {
-        send($channel, $queue, BACKOFF, $m->body, $properties);
+        send($channel, $queue, now_ms() + BACKOFF, $m->body, $properties);
         return;
     }
     $properties['application_headers'] += [
@@ -32,29 +63,44 @@ function again($channel, string $queue, AMQPMessage $m, array $headers, int $att
     publish_confirmed($channel, '', "$queue.dead", $m->body, $properties);
 }
 
+// Under its id and for its instant, as no attempt.
+function send_back($channel, string $queue, AMQPMessage $m, array $old): void
+{
+    $headers = ['rabbitdelay-absolute' => true, 'rabbitdelay-returned' => ($old['rabbitdelay-returned'] ?? 0) + 1] + kept($old);
+    $properties = ['application_headers' => $headers] + $m->get_properties();
+    send($channel, $queue, $old['rabbitdelay-due'], $m->body, $properties, 0, $old['rabbitdelay-clock-offset'] ?? 0);
+}
+
+function handle($channel, string $queue, AMQPMessage $m, array $headers): void
+{
+    [$due, $attempt] = [$headers['rabbitdelay-due'] ?? 0, $headers['rabbitdelay-attempt'] ?? 1];
+    echo implode("\t", [$m->get('message_id'), $attempt, $due, now_ms(), $m->body]), "\n";
+    if ($m->body === 'reject' || $m->body === 'fail') {
+        again($channel, $queue, $m, $headers, $attempt, $m->body === 'reject' ? 'rejected' : 'it failed');
+    }
+}
+
 [, $url, $queue, $count] = $argv;
 $connection = connect($url);
 declare_destination($connection, $queue);
 $channel = $connection->channel();
 $publishing = confirming($connection);
-$channel->basic_qos(0, 10, false);
-$channel->basic_consume($queue, '', false, false, false, false, function (AMQPMessage $m) use ($publishing, $queue, &$count) {
-    $headers = $m->has('application_headers') ? $m->get('application_headers')->getNativeData() : [];
-    [$due, $attempt] = [$headers['rabbitdelay-due'] ?? 0, $headers['rabbitdelay-attempt'] ?? 1];
-    $early = $due - microtime(true) * 1000;
-    if ($early > 0) { // the broker's clock and this one may differ by milliseconds
-        usleep((int) (min($early, 20) * 1000));
-    }
-    echo implode("\t", [$m->get('message_id'), $attempt, $due, (int) (microtime(true) * 1000), $m->body]), "\n";
-    if ($m->body === 'reject') {
-        again($publishing, $queue, $m, $headers, $attempt, 'rejected');
-    } elseif ($m->body === 'fail') {
-        again($publishing, $queue, $m, $headers, $attempt, 'it failed');
-    }
-    $m->ack();
-    $count--;
+$channel->basic_qos(0, PREFETCH, false);
+$held = new SplMinHeap(); // by the instant at which each may begin; unacknowledged
+$channel->basic_consume($queue, '', false, false, false, false, function (AMQPMessage $m) use ($held) {
+    [$wait, $back] = hold($m, headers($m), $now = now_ms());
+    $held->insert([$now + $wait, $m->getDeliveryTag(), $back, $m]);
 });
 while ($count > 0) {
-    $channel->wait(null, false, 60);
+    try {
+        $channel->wait(null, false, $held->isEmpty() ? 60 : max(1, $held->top()[0] - now_ms()) / 1000);
+    } catch (AMQPTimeoutException) { // the next one is due
+    }
+    while ($count > 0 && !$held->isEmpty() && $held->top()[0] <= now_ms()) {
+        [, , $back, $m] = $held->extract();
+        $back ? send_back($publishing, $queue, $m, headers($m)) : handle($publishing, $queue, $m, headers($m));
+        $m->ack();
+        $count -= $back ? 0 : 1;
+    }
 }
-$connection->close();
+$connection->close(); // what is held goes back to the queue

@@ -1,5 +1,6 @@
 <?php
-// Sends delayed messages. Usage: producer.php route | producer.php URL QUEUE, with lines on standard input.
+// Sends delayed messages. Usage: producer.php route | producer.php URL QUEUE, with lines on standard input: id, delay in
+// ms, body, and a lead in ms if it is to have one.
 
 require __DIR__ . '/destination.php';
 
@@ -25,10 +26,18 @@ function publish_confirmed($channel, string $exchange, string $key, string $body
     $channel->wait_for_pending_acks_returns(30);
 }
 
-function send($channel, string $queue, int $delay, string $body, array $properties): void
+function now_ms(): int
 {
-    [$exchange, $key] = route($queue, $delay);
-    $properties['application_headers']['rabbitdelay-due'] = (int) floor(microtime(true) * 1000) + $delay;
+    return (int) floor(microtime(true) * 1000);
+}
+
+// Delivers at an instant in ms, $lead ms before it to a consumer that holds it; $offset is by how much the clock of that
+// instant is ahead.
+function send($channel, string $queue, int $due, string $body, array $properties, int $lead = 0, int $offset = 0): void
+{
+    [$exchange, $key] = route($queue, max(0, $due - $offset - $lead - now_ms()));
+    $added = ['rabbitdelay-due' => $due, 'rabbitdelay-lead' => $lead, 'rabbitdelay-clock-offset' => $offset];
+    $properties['application_headers'] = array_filter($added) + ($properties['application_headers'] ?? []);
     publish_confirmed($channel, $exchange, $key, $body, $properties);
 }
 
@@ -43,7 +52,8 @@ if ($argv[1] !== 'route') {
 while (($line = fgets(STDIN)) !== false) {
     $fields = explode("\t", rtrim($line, "\n"));
     if ($argv[1] !== 'route') {
-        send($channel, $argv[2], (int) $fields[1], $fields[2], ['message_id' => $fields[0], 'content_type' => 'text/plain']);
+        $properties = ['message_id' => $fields[0], 'content_type' => 'text/plain'];
+        send($channel, $argv[2], now_ms() + (int) $fields[1], $fields[2], $properties, (int) ($fields[3] ?? 0));
         echo "confirmed\t$fields[0]\n";
         continue;
     }

@@ -1,7 +1,8 @@
-"""Consumes delayed messages. Usage: consumer.py URL QUEUE COUNT. Bodies say what becomes of a message: "fail" fails
-on each of two attempts, "reject" is given up at once, any other succeeds."""
+"""Consumes delayed messages, none before its instant. Usage: consumer.py URL QUEUE COUNT. Bodies say what becomes of a
+message: "fail" fails on each of two attempts, "reject" is given up at once, any other succeeds."""
 
 import datetime
+import heapq
 import sys
 import time
 
@@ -9,9 +10,27 @@ import pika
 
 import producer
 
-OURS = ("x-death", "x-first-death-", "x-last-death-", "x-delay", "x-delivery-count", "x-acquired-count", "x-opt-", "CC", "BCC")
+OURS = ("x-death", "x-first-death-", "x-last-death-", "x-delay", "x-delivery-count", "x-acquired-count", "x-opt-", "CC", "BCC",
+        "rabbitdelay-lead", "rabbitdelay-absolute", "rabbitdelay-clock-offset", "rabbitdelay-returned")
 MAX_ATTEMPTS = 2
 BACKOFF_MS = 300
+PREFETCH = 200  # the lead times the rate, and what is being handled
+ALLOWED_MS = 2000  # by which clocks may differ
+
+
+def hold(headers, properties, now):
+    """How long a message waits here, in ms, and whether it is then sent back for the rest of its delay."""
+    lead = headers.get("rabbitdelay-lead", 0)
+    early = headers.get("rabbitdelay-due", 0) - headers.get("rabbitdelay-clock-offset", 0) - now
+    if early <= 0:
+        return (lead if early < -ALLOWED_MS else 0), False  # this clock may be ahead
+    if early <= lead + ALLOWED_MS:
+        return early, False
+    if not headers.get("rabbitdelay-absolute") and (properties.timestamp or 0) * 1000 - now > ALLOWED_MS:
+        return lead, False  # the publisher's clock is ahead, or this one behind; a delay is the same by both
+    if headers.get("rabbitdelay-returned", 0) >= 5:
+        return min(early, 60_000), early > 60_000
+    return 0, True
 
 
 def again(channel, queue, properties, body, attempt, error):
@@ -24,11 +43,27 @@ def again(channel, queue, properties, body, attempt, error):
     headers["rabbitdelay-attempt"] = attempt if dead else attempt + 1
     properties.headers = headers
     if not dead:
-        producer.publish(channel, queue, BACKOFF_MS, body, properties)
+        producer.publish(channel, queue, producer.now_ms() + BACKOFF_MS, body, properties)
         return
     headers["rabbitdelay-reason"] = "rejected" if error == "rejected" else "attempts"
     headers["rabbitdelay-queue"] = headers["rabbitdelay-destination"] = queue
     channel.basic_publish("", queue + ".dead", body, properties, mandatory=True)
+
+
+def send_back(channel, queue, properties, body):
+    """Under its id and for its instant, as no attempt."""
+    old = properties.headers
+    properties.headers = {k: v for k, v in old.items() if not k.startswith(OURS)}
+    properties.headers.update({"rabbitdelay-absolute": True, "rabbitdelay-returned": old.get("rabbitdelay-returned", 0) + 1})
+    producer.publish(channel, queue, old["rabbitdelay-due"], body, properties, offset=old.get("rabbitdelay-clock-offset", 0))
+
+
+def handle(channel, queue, properties, body):
+    headers = properties.headers or {}
+    attempt = headers.get("rabbitdelay-attempt", 1)
+    print(properties.message_id, attempt, headers.get("rabbitdelay-due", 0), producer.now_ms(), body.decode(), sep="\t", flush=True)
+    if body in (b"reject", b"fail"):
+        again(channel, queue, properties, body, attempt, "rejected" if body == b"reject" else "it failed")
 
 
 def main():
@@ -37,24 +72,23 @@ def main():
     producer.declare(connection, queue)
     channel = connection.channel()
     channel.confirm_delivery()
-    channel.basic_qos(prefetch_count=10)
-    for method, properties, body in channel.consume(queue):
-        headers = properties.headers or {}
-        due, attempt = headers.get("rabbitdelay-due", 0), headers.get("rabbitdelay-attempt", 1)
-        early = due - time.time() * 1000
-        if early > 0:  # the broker's clock and this one may differ by milliseconds
-            time.sleep(min(early, 20) / 1000)
-        print(properties.message_id, attempt, due, int(time.time() * 1000), body.decode(), sep="\t", flush=True)
-        if body == b"reject":
-            again(channel, queue, properties, body, attempt, "rejected")
-        elif body == b"fail":
-            again(channel, queue, properties, body, attempt, "it failed")
-        channel.basic_ack(method.delivery_tag)
-        count -= 1
-        if count == 0:
-            break
-    channel.cancel()
-    connection.close()
+    channel.basic_qos(prefetch_count=PREFETCH)
+    held = []  # by the instant at which each may begin; unacknowledged
+
+    def receive(_channel, method, properties, body):
+        now = producer.now_ms()
+        wait, back = hold(properties.headers or {}, properties, now)
+        heapq.heappush(held, (now + wait, method.delivery_tag, back, properties, body))
+
+    channel.basic_consume(queue, receive)
+    while count > 0:
+        connection.process_data_events(max(0, held[0][0] - time.time() * 1000) / 1000 if held else 60)
+        while held and held[0][0] <= producer.now_ms() and count > 0:
+            _, tag, back, properties, body = heapq.heappop(held)
+            (send_back if back else handle)(channel, queue, properties, body)
+            channel.basic_ack(tag)
+            count -= not back
+    connection.close()  # what is held goes back to the queue
 
 
 if __name__ == "__main__":

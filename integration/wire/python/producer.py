@@ -1,4 +1,5 @@
-"""Sends delayed messages. Usage: producer.py route | producer.py URL QUEUE, with lines on standard input."""
+"""Sends delayed messages. Usage: producer.py route | producer.py URL QUEUE, with lines on standard input:
+id, delay in ms, body, and a lead in ms if it is to have one."""
 
 import sys
 import time
@@ -36,14 +37,20 @@ def declare(connection, queue):
     channel.close()
 
 
-def publish(channel, queue, delay_ms, body, properties):
-    """Returns when the broker has the message. It raises UnroutableError for one that came back, NackError for one
-    that was refused."""
-    exchange, routing_key = delay.route(queue, delay_ms)
-    now = int(time.time() * 1000)
+def now_ms():
+    return time.time_ns() // 1_000_000
+
+
+def publish(channel, queue, due, body, properties, lead=0, offset=0):
+    """Delivers at an instant in ms, lead ms before it to a consumer that holds it; offset is by how much the clock of
+    that instant is ahead. Returns when the broker has the message. It raises UnroutableError for one that came back,
+    NackError for one that was refused."""
+    now = now_ms()
+    exchange, routing_key = delay.route(queue, max(0, due - offset - lead - now))
     properties.delivery_mode = 2
     properties.timestamp = now // 1000
-    properties.headers = dict(properties.headers or {}, **{"rabbitdelay-due": now + delay_ms})
+    added = {"rabbitdelay-due": due, "rabbitdelay-lead": lead, "rabbitdelay-clock-offset": offset}
+    properties.headers = dict(properties.headers or {}, **{k: v for k, v in added.items() if v})
     channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
 
 
@@ -62,8 +69,9 @@ def main():
     channel = connection.channel()
     channel.confirm_delivery()
     for line in sys.stdin:
-        name, ms, body = line.rstrip("\n").split("\t")
-        publish(channel, queue, int(ms), body.encode(), pika.BasicProperties(message_id=name, content_type="text/plain"))
+        name, ms, body, *lead = line.rstrip("\n").split("\t")
+        properties = pika.BasicProperties(message_id=name, content_type="text/plain")
+        publish(channel, queue, now_ms() + int(ms), body.encode(), properties, *map(int, lead))
         print("confirmed", name, sep="\t", flush=True)
     connection.close()
 

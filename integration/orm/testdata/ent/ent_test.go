@@ -54,7 +54,7 @@ func (l library) InTx(ctx context.Context, do func(ex schedule.Executor, insert 
 	return tx.Commit()
 }
 
-func (l library) Many() schedule.Executor { return nil }
+func (l library) Many() schedule.Executor { return schedule.NoTx }
 
 // inTx is a driver in a transaction that somebody else ends. ent begins one for
 // each change by itself.

@@ -1,0 +1,205 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+)
+
+const mebibyte = 1 << 20
+
+// processorTime measures what n messages cost the broker in processor time, from their
+// publishing until they are in the destination queue. Unlike a rate, that hardly depends
+// on what else the machine does. direct is what a message without a hop costs.
+func processorTime(n int, delay delayFor, direct *float64) work {
+	return func(ctx context.Context, t *turn) error {
+		hops := 0.0
+		for i := range n {
+			route, err := t.c.Strategy().Route(topology.Destination{Queue: t.c.queue}, delay(i), 0)
+			if err != nil {
+				return err
+			}
+			hops += float64(route.Hops) / float64(n)
+		}
+		taken, took, err := t.spent(ctx, func() error {
+			if err := t.sendBatches(ctx, n, batchSize, delay); err != nil {
+				return err
+			}
+			return t.filled(ctx, n)
+		})
+		if err != nil {
+			return err
+		}
+		if err := t.c.purge(); err != nil {
+			return err
+		}
+		// What an idle broker takes, its answers to this question included, is not theirs.
+		idle, during, err := t.spent(ctx, func() error { return wait.For(ctx, 3*time.Second) })
+		if err != nil {
+			return err
+		}
+		each := (taken - idle*took/during) * 1e6 / float64(n)
+		t.row.add("hops", "per message", hops)
+		t.row.add("broker's CPU", "us per message", each)
+		if hops == 0 {
+			*direct = each
+		} else {
+			t.row.add("broker's CPU per hop", "us", (each-*direct)/hops)
+		}
+		t.row.add(metricRate, "messages/s per core of the broker", 1e6/each)
+		return nil
+	}
+}
+
+// spent returns how many seconds of processor time the broker took during f, and how many
+// seconds that was.
+func (t *turn) spent(ctx context.Context, f func() error) (processor, took float64, err error) {
+	const milliseconds = "element(1, erlang:statistics(runtime))."
+	began, before := time.Now(), 0.0
+	if err := t.eval(ctx, milliseconds, &before); err != nil {
+		return 0, 0, err
+	}
+	if err := f(); err != nil {
+		return 0, 0, err
+	}
+	err = t.eval(ctx, milliseconds, &processor)
+	return (processor - before) / 1000, time.Since(began).Seconds(), err
+}
+
+// eval reads the numbers that an expression prints on the broker.
+func (t *turn) eval(ctx context.Context, expression string, numbers ...any) error {
+	out, err := t.broker.Ctl(ctx, "--silent", "eval", expression)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Sscan(out, numbers...); err != nil {
+		return fmt.Errorf("the broker printed %q: %w", out, err)
+	}
+	return nil
+}
+
+// filled waits until n messages are in the destination queue.
+func (t *turn) filled(ctx context.Context, n int) error {
+	ch, err := t.c.conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer ch.Close()
+	for {
+		q, err := ch.QueueDeclarePassive(t.c.queue, true, false, false, false, nil)
+		if err != nil || q.Messages >= n {
+			return err
+		}
+		if err := wait.For(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// declareLayout declares a layout that is not there twice, and takes it away.
+func declareLayout(c *client) work {
+	return func(ctx context.Context, t *turn) (err error) {
+		conn, err := dialRaw(t.broker.URL())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.CloseDeadline(time.Now().Add(2 * time.Second)) }() // the work is done
+		prefix := t.tag + "-declare"
+		layout, err := c.strategy(prefix)
+		if err != nil {
+			return err
+		}
+		want := layout.Topology()
+		t.row.add("queues", "", float64(len(want.Queues)))
+		t.row.add("exchanges", "", float64(len(want.Exchanges)))
+		t.row.add("bindings", "", float64(len(want.Bindings)))
+		before, err := t.weigh(ctx)
+		if err != nil {
+			return err
+		}
+		all := want
+		all.Exchanges = append(slices.Clone(want.Exchanges), topology.Exchange{Name: live.DeclaredExchange(prefix, want)})
+		b := live.Broker{Conn: conn}
+		defer func() { err = joined(err, b.Wipe(context.WithoutCancel(ctx), all)) }()
+		for _, when := range []string{"first time", "again"} {
+			began := time.Now()
+			if err := b.Ensure(ctx, want, live.ApplyOptions{Prefix: prefix}); err != nil {
+				return err
+			}
+			t.row.add(when, "s", time.Since(began).Seconds())
+		}
+		after, err := t.weigh(ctx)
+		t.row.add("Erlang's memory", "MiB", (after.erlang-before.erlang)/mebibyte)
+		return err
+	}
+}
+
+// pile publishes n messages that wait for 1 to 32 days: nothing comes out, and they are in
+// the 31 queues of the days and the first of the months.
+func pile(n int) work {
+	return func(ctx context.Context, t *turn) error {
+		before, err := t.weigh(ctx)
+		if err != nil {
+			return err
+		}
+		far := span{24 * time.Hour, 32*24*time.Hour - time.Millisecond}
+		const parts = 10
+		rates := make([]float64, parts)
+		for i := range rates {
+			began := time.Now()
+			if err := t.sendBatches(ctx, n/parts, batchSize, far.at); err != nil {
+				return err
+			}
+			rates[i] = float64(n/parts) / time.Since(began).Seconds()
+			now, err := t.weigh(ctx)
+			if err != nil {
+				return err
+			}
+			t.row.add("publish rate by tenth", "messages/s", rates[i])
+			t.row.add("memory by tenth", "MiB", now.rss/mebibyte)
+		}
+		t.row.add("first tenth", "messages/s", rates[0])
+		t.row.add("last tenth", "messages/s", rates[parts-1])
+		t.row.add(metricLastTenth, "x", rates[parts-1]/rates[0])
+		after, err := t.settled(ctx)
+		t.row.add("memory before", "MiB", before.rss/mebibyte)
+		t.row.add("memory after", "MiB", after.rss/mebibyte)
+		t.row.add(metricMemory, "bytes", (after.rss-before.rss)/float64(n))
+		t.row.add("Erlang's memory per message", "bytes", (after.erlang-before.erlang)/float64(n))
+		t.row.add("disk per message", "bytes", (after.disk-before.disk)/float64(n))
+		return err
+	}
+}
+
+// weight is what a broker takes up, in bytes: Erlang's memory, the resident set of its
+// process, and the size of its data.
+type weight struct{ erlang, rss, disk float64 }
+
+// weigh collects garbage before it looks.
+func (t *turn) weigh(ctx context.Context) (w weight, err error) {
+	err = t.eval(ctx, `[garbage_collect(P) || P <- processes()], io:format("~b ~s ~s", [erlang:memory(total),
+		os:cmd("grep VmRSS /proc/" ++ os:getpid() ++ "/status | tr -dc 0-9"),
+		os:cmd("du -sk '" ++ rabbit_mnesia:dir() ++ "' | cut -f1 | tr -dc 0-9")]).`, &w.erlang, &w.rss, &w.disk)
+	return weight{w.erlang, w.rss * 1024, w.disk * 1024}, err
+}
+
+// settled weighs until the memory no longer falls: what was just published is still on its
+// way to the disk.
+func (t *turn) settled(ctx context.Context) (now weight, err error) {
+	last, err := t.weigh(ctx)
+	for i := 0; i < 10 && err == nil; i++ {
+		if err = wait.For(ctx, time.Second); err == nil {
+			now, err = t.weigh(ctx)
+		}
+		if now.rss >= 0.98*last.rss {
+			break
+		}
+		last = now
+	}
+	return now, err
+}

@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
+)
+
+// Between which rates the highest is searched, per second, and how often the interval in
+// which it lies is halved. climbs are enough repeats for any search.
+const (
+	slowest = 500.0
+	fastest = 64_000.0
+	halving = 3
+	climbs  = 8 + halving
+)
+
+// search finds the highest rate that holds.
+type search struct {
+	held     float64 // the highest that did
+	failed   float64 // the lowest that did not
+	halvings int
+}
+
+// next is the rate to try: twice the last until one fails, then the middle. It is 0 when
+// the answer is found.
+func (e *search) next() float64 {
+	switch {
+	case e.failed == 0 && e.held == 0:
+		return slowest
+	case e.failed == 0 && e.held < fastest:
+		return 2 * e.held
+	case e.failed == 0 || e.held == 0 || e.halvings == halving:
+		return 0
+	}
+	return math.Sqrt(e.held * e.failed)
+}
+
+func (e *search) record(rate float64, held bool) {
+	if e.failed > 0 {
+		e.halvings++
+	}
+	if held {
+		e.held = rate
+	} else {
+		e.failed = rate
+	}
+}
+
+// climb finds the highest rate at which the p99 lateness stays under so many milliseconds. A
+// repeat tries one rate, so that the searches of a group take turns.
+func climb(most float64, f flow) work {
+	var e search
+	var last float64 // p99 of the highest rate that held
+	return func(ctx context.Context, t *turn) error {
+		if f.rate = e.next(); f.rate == 0 || t.o.Quick && e.held > 0 {
+			return nil
+		}
+		via, err := byClient(ctx, t)
+		if err != nil {
+			return err
+		}
+		o, err := f.through(ctx, via, t.o.Body, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		p99 := math.Inf(1)
+		if len(o.late) > 0 {
+			p99 = lateness.Percentile(o.late, 0.99)
+		}
+		held := o.kept && o.missing == 0 && p99 < most
+		e.record(f.rate, held)
+		t.o.Log(fmt.Sprintf("%s, %s: %.0f/s, p99 %.0f ms late, rate kept: %t", t.row.Group, t.row.Name, f.rate, p99, o.kept))
+		if held {
+			last = p99
+		}
+		switch {
+		case e.next() > 0 && (!t.o.Quick || !held):
+		case e.held == 0:
+			t.s.notef("%s (%s): not even %.0f/s were sustained", t.row.Name, t.row.Group, slowest)
+		default:
+			t.row.add(metricRate, "messages/s", e.held)
+			t.row.add(metricP99, "ms late", last)
+		}
+		return nil
+	}
+}

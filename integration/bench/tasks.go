@@ -1,0 +1,173 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// write schedules n tasks, the i-th as long after now as late says.
+func write(ctx context.Context, store *schedule.Store, n int, task schedule.Task, late delayFor) error {
+	for written := 0; written < n; written += batchSize {
+		list := make([]schedule.Task, min(batchSize, n-written))
+		for i := range list {
+			list[i] = task
+			list[i].ID, list[i].DeliverAt = uuid.NewString(), time.Now().Add(late(written+i))
+		}
+		if err := store.ScheduleBatch(ctx, schedule.NoTx, list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scheduleBatch writes n tasks.
+func scheduleBatch(n int) work {
+	return func(ctx context.Context, t *turn) error {
+		store, err := schedule.New(t.db, nil, schedule.Config{})
+		if err != nil {
+			return err
+		}
+		err = t.measure(n, func() error {
+			return write(ctx, store, n, schedule.Task{Queue: t.c.queue, Body: body(t.o.Body, 0)}, anyDelay)
+		})
+		return errors.Join(err, t.empty(ctx, "rabbitdelay_tasks"))
+	}
+}
+
+// relay sends n tasks that are written already.
+func relay(n int) work {
+	return func(ctx context.Context, t *turn) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		var relayed atomic.Int64
+		store, err := schedule.New(t.db, t.c.Client, schedule.Config{Hooks: schedule.Hooks{
+			Relayed: func(k int, _ bool) {
+				if relayed.Add(int64(k)) >= int64(n) {
+					cancel()
+				}
+			},
+		}})
+		if err == nil {
+			err = write(ctx, store, n, schedule.Task{Queue: t.c.queue, Body: body(t.o.Body, 0)}, anyDelay)
+		}
+		if err != nil {
+			return err
+		}
+		ended := make(chan error, 1)
+		err = t.measure(n, func() error {
+			go func() {
+				ended <- store.Run(ctx)
+				cancel()
+			}()
+			<-ctx.Done()
+			return nil
+		})
+		return errors.Join(err, <-ended, t.empty(ctx, "rabbitdelay_tasks"))
+	}
+}
+
+// beside begins what goes on while tasks are measured.
+type beside func(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error)
+
+// alone is nothing beside.
+func alone(context.Context, *turn, *schedule.Store) (end func() error, err error) {
+	return func() error { return nil }, nil
+}
+
+// move moves so many other tasks by an hour. It schedules them beyond the relay's horizon
+// before it begins.
+func move(n int) beside {
+	return func(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
+		late := func(i int) time.Duration { return 48*time.Hour + anyDelay(i) }
+		if err := write(ctx, store, n, schedule.Task{Queue: "moved"}, late); err != nil {
+			return nil, err
+		}
+		row := t.s.find("a move by an hour", number(float64(n))+" tasks", false)
+		ended := make(chan error, 1)
+		go func() {
+			began := time.Now()
+			done, err := store.Bulk(context.WithoutCancel(ctx), schedule.Filter{Queue: "moved"}, schedule.BulkMoveBy(time.Hour), schedule.BulkOptions{})
+			took := time.Since(began).Seconds()
+			row.add("took", "s", took)
+			row.add(metricRate, "tasks/s", float64(n)/took)
+			row.add("longest transaction", "ms", 1000*done.Longest.Seconds()) // no lock is held longer
+			ended <- err
+		}()
+		return func() error { return <-ended }, nil
+	}
+}
+
+// backlog is how many overdue tasks each destination in trouble has.
+const backlog = 3000
+
+// trouble makes a queue that is full and one that belongs to another connection, and
+// schedules overdue tasks to each of them and to an exchange that does not exist.
+func trouble(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
+	full, exclusive := t.c.queue+".full", t.c.queue+".exclusive"
+	ch, err := t.c.conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	end = func() error {
+		_, err := ch.QueueDelete(full, false, false, false)
+		_, eerr := ch.QueueDelete(exclusive, false, false, false)
+		return errors.Join(err, eerr, ch.Close())
+	}
+	_, err = ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	if err == nil {
+		err = ch.PublishWithContext(ctx, "", full, false, false, amqp.Publishing{})
+	}
+	if err == nil {
+		_, err = ch.QueueDeclare(exclusive, false, false, true, false, nil)
+	}
+	overdue := func(int) time.Duration { return -time.Hour }
+	for _, task := range []schedule.Task{{Queue: full}, {Queue: exclusive}, {Exchange: t.c.queue + ".missing"}} {
+		if err == nil {
+			err = write(ctx, store, backlog, task, overdue)
+		}
+	}
+	if err != nil {
+		return nil, joined(err, end())
+	}
+	return end, nil
+}
+
+// Of a flood at a ceiling.
+const (
+	flooded = 100_000
+	ceiling = 1000 // a second
+)
+
+// flood schedules overdue tasks to a queue with a ceiling, and measures at what rate they come
+// there.
+func flood(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
+	mail := t.c.queue + ".mail"
+	ch, err := t.c.conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	err = store.SetCeiling(ctx, schedule.NoTx, schedule.Ceiling{Queue: mail, PerSecond: ceiling})
+	if err == nil {
+		err = write(ctx, store, flooded, schedule.Task{Queue: mail, Body: body(t.o.Body, 0)}, func(int) time.Duration { return -time.Hour })
+	}
+	if err != nil {
+		return nil, joined(err, ch.Close())
+	}
+	row := t.s.find("a flood at a ceiling", number(ceiling)+" tasks/s", false)
+	began := time.Now()
+	return func() error {
+		q, err := ch.QueueDeclarePassive(mail, true, false, false, false, nil)
+		row.add(metricRate, "tasks/s", float64(q.Messages)/time.Since(began).Seconds())
+		if err == nil {
+			_, err = ch.QueueDelete(mail, false, false, false)
+		}
+		return errors.Join(err, store.SetCeiling(context.WithoutCancel(ctx), schedule.NoTx, schedule.Ceiling{Queue: mail}), ch.Close())
+	}, nil
+}

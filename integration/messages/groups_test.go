@@ -1,0 +1,47 @@
+package messages_test
+
+import (
+	"fmt"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+)
+
+// A look through a whole queue leaves every message in its place, except in a quorum queue before
+// 4.0. What else it changes is the redelivered flag, and before 4.3 the count of a quorum queue.
+func TestGroupErrorsLeavesEverythingInPlace(t *testing.T) {
+	t.Parallel()
+	const n, looks = 2500, 2
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		version := observed.ParseVersion(v.Broker.Version())
+		for queue, args := range map[string]amqp.Table{
+			"quorum.dead": {"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit}, "classic.dead": {"x-queue-type": "classic"},
+		} {
+			suite.Buries(t, v, queue, "q", n, args)
+			suite.Known(t, v, queue)
+			for range looks {
+				g, err := inspect.GroupErrors(t.Context(), v.Conn, queue, inspect.GroupOptions{Management: v.Mgmt})
+				if err != nil || g.Looked != n || len(g.Groups) != 1 || g.Groups[0].Messages != n {
+					t.Fatalf("%s: %v, %+v", queue, err, g)
+				}
+			}
+			ch := v.Channel(t)
+			moved := queue == "quorum.dead" && version.Before(4, 0, 0)
+			counted := queue == "quorum.dead" && version.Before(4, 3, 0)
+			for i := range n {
+				m, ok, err := ch.Get(queue, true)
+				if want := fmt.Sprintf("q-%04d", i); err != nil || !ok || (m.MessageId != want && !moved) || !m.Redelivered {
+					t.Fatalf("%s: %q (%v, %v), want %s as redelivered", queue, m.MessageId, ok, err, want)
+				}
+				if count, _ := m.Headers["x-delivery-count"].(int64); (count == looks) != counted && count != 0 {
+					t.Fatalf("%s: %s has a delivery count of %d", queue, m.MessageId, count)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,114 @@
+package tasks_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A flood is spaced by the ceiling whichever of several relays claims it, and others get
+// their turn meanwhile.
+func TestCeilingOnEachDatabase(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		const rate, burst, flood = 500, 50, 2000
+		cfg := schedule.Config{PollInterval: 50 * time.Millisecond, Ceilings: []schedule.Ceiling{{Queue: "mail", PerSecond: rate, Burst: burst}}}
+		var out outbox
+		first := newStore(t, db, &out, cfg)
+		suite.MustSucceed(t, first.SetCeiling(t.Context(), schedule.NoTx, cfg.Ceilings[0])) // before the second one starts
+		now := time.Now()
+		tasks := make([]schedule.Task, 0, flood+1)
+		for i := range flood {
+			tasks = append(tasks, schedule.Task{ID: fmt.Sprint("mail-", i), Queue: "mail", DeliverAt: now})
+		}
+		suite.MustSucceed(t, first.ScheduleBatch(t.Context(), schedule.NoTx, append(tasks, schedule.Task{ID: "other", Queue: "other", DeliverAt: now})))
+		runStore(t, first)
+		stop := runStore(t, newStore(t, db, &out, schedule.Config{PollInterval: 50 * time.Millisecond}))
+		suite.Eventually(t, "some are sent", func() bool { return len(out.messages()) > flood/4 })
+		if out.count("other") != 1 {
+			t.Errorf("another queue's task is sent %d times beside a flood, expected once", out.count("other"))
+		}
+		states, err := first.Destinations(t.Context(), schedule.NoTx)
+		suite.MustSucceed(t, err)
+		if len(states) != 1 || states[0].PerSecond != rate || states[0].Burst != burst || !states[0].Busy {
+			t.Errorf("in the flood: %+v", states)
+		}
+		stop()
+		suite.Eventually(t, "all are sent", func() bool { return len(out.messages()) == flood+1 })
+		var due []time.Time
+		for _, m := range out.messages() {
+			if m.Queue == "mail" {
+				due = append(due, m.DeliverAt)
+			}
+		}
+		slices.SortFunc(due, time.Time.Compare)
+		for i, j := 0, 0; j < len(due); j++ {
+			for due[j].Sub(due[i]) >= time.Second {
+				i++
+			}
+			if n := j - i + 1; n > rate*11/10+burst {
+				t.Fatalf("%d tasks within a second, expected at most %d", n, rate*11/10+burst)
+			}
+		}
+		took := due[len(due)-1].Sub(due[0])
+		t.Logf("%d tasks in %v: %.3f of the ceiling", flood, took, float64(flood-burst)/took.Seconds()/rate)
+	})
+}
+
+// A pause takes back what the broker has, on every database, and ends with what it kept.
+func TestPauseOnEachDatabase(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		mail := topology.Destination{Queue: "mail"}
+		var out outbox
+		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
+		runStore(t, s)
+		var tasks []schedule.Task
+		for i := range 1200 { // more than a batch
+			tasks = append(tasks, schedule.Task{ID: fmt.Sprint("mail-", i), Queue: "mail", DeliverAt: time.Now().Add(30 * time.Second)})
+		}
+		far := schedule.Task{ID: "far", Queue: "mail", DeliverAt: time.Now().Add(10 * time.Hour)}
+		other := schedule.Task{ID: "other", Queue: "other", DeliverAt: time.Now().Add(30 * time.Second)}
+		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, append(tasks, far, other)))
+		sent := func() int64 { return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends = 1") }
+		suite.Eventually(t, "all are marked as sent", func() bool { return sent() == 1202 })
+		suite.MustSucceed(t, s.Pause(t.Context(), schedule.NoTx, mail, "alice"))
+		suite.Eventually(t, "those that come soon are taken back", func() bool { return sent() == 2 })
+		if got := taskOf(t, s, "mail-7"); got.Version != 2 || got.Status != schedule.StatusPending || !got.SentAt.IsZero() {
+			t.Errorf("taken back: %+v", got)
+		}
+		for _, id := range []string{"far", "other"} {
+			if got := taskOf(t, s, id); got.Version != 1 || got.Sends != 1 {
+				t.Errorf("%s: %+v", id, got)
+			}
+		}
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "new", Queue: "mail", DeliverAt: time.Now()}))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "proof", Queue: "other", DeliverAt: time.Now()}))
+		suite.Eventually(t, "another queue's is sent", func() bool { return out.count("proof") == 1 })
+		states, err := s.Destinations(t.Context(), schedule.NoTx)
+		suite.MustSucceed(t, err)
+		if len(states) != 1 || states[0].PausedBy != "alice" || states[0].PausedAt.IsZero() || states[0].Waiting != 1 || states[0].Destination() != mail {
+			t.Errorf("%+v", states)
+		}
+		if out.count("new") != 0 {
+			t.Error("sent in the pause")
+		}
+		suite.MustSucceed(t, s.Resume(t.Context(), schedule.NoTx, mail, 0))
+		suite.Eventually(t, "all are sent again", func() bool { return out.count("new") == 1 && out.count("mail-0") == 2 && sent() == 1204 })
+		post := topology.Destination{Queue: "post"}
+		suite.MustSucceed(t, s.Pause(t.Context(), schedule.NoTx, post, ""))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "newer", Queue: "post", DeliverAt: time.Now().Add(-time.Second)}))
+		suite.MustSucceed(t, s.Resume(t.Context(), schedule.NoTx, post, time.Hour))
+		states, err = s.Destinations(t.Context(), schedule.NoTx)
+		suite.MustSucceed(t, err)
+		if len(states) != 1 || states[0].SpreadUntil.IsZero() || !states[0].PausedAt.IsZero() {
+			t.Errorf("%+v", states)
+		}
+		suite.Eventually(t, "the first of the spread ones is sent", func() bool { return out.count("newer") == 1 })
+	})
+}

@@ -1,0 +1,419 @@
+package tasks_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// keyed is a task of the key k to the queue q, due after a delay.
+func keyed(delay time.Duration) schedule.Task {
+	return schedule.Task{UniqueKey: "k", Queue: "q", DeliverAt: time.Now().Add(delay), Body: []byte(delay.String())}
+}
+
+// Producers of one key in transactions of their own and the handler of its tasks at the
+// same instant: a handler that begins after a producer has committed sees what that wrote,
+// and there is such a handler. There are never two pending tasks.
+func TestUniqueKeyLosesNothing(t *testing.T) {
+	t.Parallel()
+	toQueue, toExchange := schedule.Task{Queue: "q"}, schedule.Task{Exchange: "events"}
+	for name, c := range map[string]struct {
+		u   schedule.Unique
+		to  schedule.Task
+		sql string
+	}{
+		"keep":                 {schedule.Unique{}, toQueue, ""},
+		"keep, to an exchange": {schedule.Unique{}, toExchange, ""},
+		"replace":              {schedule.Unique{OnPending: schedule.ReplacePending}, toQueue, ""},
+		"push back":            {schedule.Unique{OnPending: schedule.PushBackPending, MaxWait: time.Hour}, toQueue, ""},
+		"by SQL, keep":         {sql: "schedule with a unique key, keep"},
+		"by SQL, replace":      {sql: "schedule with a unique key, replace"},
+		"by SQL, push back":    {sql: "schedule with a unique key, push back"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachDatabase(t, func(t *testing.T, db businessDB) { contend(t, db, c.u, c.to, c.sql) })
+		})
+	}
+}
+
+func contend(t *testing.T, db businessDB, u schedule.Unique, to schedule.Task, statement string) {
+	t.Helper()
+	const rounds, producers = 40, 6
+	s := newStore(t, db, nil, schedule.Config{})
+	db.mustExec(t, "CREATE TABLE events (id INT NOT NULL PRIMARY KEY)")
+	c := &contention{t: t, db: db, s: s, seen: map[int]bool{}}
+	c.schedule = func(ctx context.Context, tx *sql.Tx) error {
+		task := to
+		task.UniqueKey, task.DeliverAt = "k", time.Now()
+		_, err := s.ScheduleUnique(ctx, tx, task, u)
+		return err
+	}
+	if statement != "" {
+		query := db.bind(namedQuery(strings.ReplaceAll(documented(t, db.dialect)[statement], " + 5 * 1000", ""), func(string) {}))
+		c.schedule = func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, query, rand.Text())
+			return err
+		}
+	}
+	c.handle = schedule.Handler(db.DB, c.effect, schedule.OnSkip(func(context.Context, *amqpx.Delivery, schedule.SkipReason) { c.found = nil }))
+	for round := range rounds {
+		var wg sync.WaitGroup
+		for i := range producers {
+			wg.Go(func() { c.produce(round*producers + i) })
+		}
+		wg.Go(c.consume)
+		wg.Wait()
+		c.consume()
+		for i := range (round + 1) * producers {
+			if !c.seen[i] {
+				t.Fatalf("no handler has seen event %d, and no task is pending", i)
+			}
+		}
+	}
+	if n := c.undone.Load(); n > rounds*producers/4 {
+		t.Errorf("the database undid %d of %d transactions", n, rounds*producers)
+	}
+	t.Logf("%d transactions were undone", c.undone.Load())
+}
+
+// contention is producers and a handler of one key.
+type contention struct {
+	t        *testing.T
+	db       businessDB
+	s        *schedule.Store
+	handle   amqpx.Handler
+	schedule func(ctx context.Context, tx *sql.Tx) error // the key, due now
+	undone   atomic.Int64
+	found    []int        // by the effect that runs, of which there is one at a time
+	seen     map[int]bool // by effects that were committed
+}
+
+// produce writes an event and schedules the key, in one transaction.
+func (c *contention) produce(event int) {
+	for {
+		err := c.tryProduce(event)
+		if err == nil {
+			return
+		}
+		if c.undone.Add(1); c.t.Context().Err() != nil || !undone(err) {
+			c.t.Errorf("event %d: %v", event, err)
+			return
+		}
+	}
+}
+
+func (c *contention) tryProduce(event int) error {
+	tx, err := c.db.BeginTx(c.t.Context(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(c.t.Context(), c.db.bind("INSERT INTO events (id) VALUES (?)"), event); err != nil {
+		return err
+	}
+	if err := c.schedule(c.t.Context(), tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// effect reads the events there are.
+func (c *contention) effect(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error {
+	rows, err := tx.QueryContext(ctx, "SELECT id FROM events")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	c.found = nil
+	for rows.Next() {
+		var id int
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		c.found = append(c.found, id)
+	}
+	return errors.Join(rows.Err(), rows.Close())
+}
+
+// consume handles the pending task, as often as there is one.
+func (c *contention) consume() {
+	for range 3 {
+		var pending []schedule.Task
+		for task, err := range c.s.List(c.t.Context(), schedule.NoTx, schedule.Filter{Status: schedule.StatusPending}) {
+			if err != nil {
+				c.t.Error(err)
+				return
+			}
+			pending = append(pending, task)
+		}
+		if len(pending) > 1 {
+			c.t.Errorf("%d pending tasks of one key", len(pending))
+		}
+		for _, p := range pending {
+			d := &amqpx.Delivery{ID: p.ID, Queue: "q", Exchange: p.Exchange, Version: p.Version, Created: p.CreatedAt, DueAt: p.DeliverAt, Attempt: 1, MaxAttempts: 100}
+			if err := c.handle(c.t.Context(), d); err != nil {
+				c.t.Errorf("handling %s: %v", p.ID, err)
+				continue
+			}
+			for _, id := range c.found {
+				c.seen[id] = true
+			}
+		}
+	}
+}
+
+// undone reports whether the database undid a transaction only because of another one.
+func undone(err error) bool {
+	text := err.Error()
+	for _, part := range []string{"40001", "40P01", "1213", "1020", "SQLITE_BUSY", "database is locked"} {
+		if strings.Contains(text, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// What ScheduleUnique does to the row of the pending task, and what it returns.
+func TestScheduleUnique(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		u := uniqueRows{t, db, newStore(t, db, nil, schedule.Config{})}
+		u.merges()
+		u.cools()
+		u.giveWay()
+	})
+}
+
+type uniqueRows struct {
+	t  *testing.T
+	db businessDB
+	s  *schedule.Store
+}
+
+// do schedules a task and fails the test unless the outcome is as expected.
+func (x uniqueRows) do(task schedule.Task, u schedule.Unique, want schedule.UniqueOutcome) schedule.UniqueResult {
+	x.t.Helper()
+	r, err := x.s.ScheduleUnique(x.t.Context(), schedule.NoTx, task, u)
+	suite.MustSucceed(x.t, err)
+	if r.Outcome != want {
+		x.t.Errorf("%+v, expected %s", r, want)
+	}
+	if r.Outcome != schedule.UniqueRefused && !r.DeliverAt.Equal(taskOf(x.t, x.s, r.ID).DeliverAt) {
+		x.t.Errorf("%+v, the task is due at %v", r, taskOf(x.t, x.s, r.ID).DeliverAt)
+	}
+	return r
+}
+
+// wear leaves a row as after a send and a failed attempt.
+func (x uniqueRows) wear() {
+	x.db.mustExec(x.t, "UPDATE rabbitdelay_tasks SET attempts = 2, last_error = 'x', sent_at = 5, sends = 4, send_failures = 1, resend_at = 9, claimed_until = 99 WHERE status = 'pending'")
+}
+
+func (x uniqueRows) merges() {
+	t, minute := x.t, time.Minute
+	push := schedule.Unique{OnPending: schedule.PushBackPending, MaxWait: 20 * minute}
+	first := keyed(minute)
+	first.Tags, first.Headers = []string{"a", "b"}, map[string]string{"n": "1"}
+	id := x.do(first, schedule.Unique{}, schedule.UniqueCreated).ID
+	if len(id) != 36 {
+		t.Errorf("id %q, expected a UUID", id)
+	}
+	x.wear()
+
+	before := rowOf(t, x.db, id)
+	other := keyed(2 * minute)
+	other.ID, other.Queue, other.Tags = "other", "elsewhere", []string{"c"}
+	if r := x.do(other, schedule.Unique{}, schedule.UniqueKept); r.ID != id {
+		t.Errorf("%+v, expected the pending task %s", r, id)
+	}
+	x.do(keyed(0), push, schedule.UniqueKept) // not earlier
+	same(t, "keep", before, rowOf(t, x.db, id))
+
+	x.do(keyed(5*minute), push, schedule.UniquePushedBack)
+	got := taskOf(t, x.s, id)
+	if string(got.Body) != "1m0s" || got.Version != 2 || got.Attempts != 0 || got.Sends != 0 || len(got.Tags) != 2 {
+		t.Errorf("pushed back: %+v, expected the old payload in version 2, to be sent anew", got)
+	}
+	x.wear()
+	if r := x.do(keyed(time.Hour), push, schedule.UniquePushedBack); !r.DeliverAt.Equal(got.CreatedAt.Add(push.MaxWait)) {
+		t.Errorf("%+v, expected it to be due at most %v after %v", r, push.MaxWait, got.CreatedAt)
+	}
+	x.wear()
+	x.do(keyed(2*time.Hour), push, schedule.UniqueKept)
+	if got := taskOf(t, x.s, id); got.Version != 3 || got.Sends != 4 {
+		t.Errorf("at the longest wait: %+v, expected it to stay as it is", got)
+	}
+
+	if r := x.do(other, schedule.Unique{OnPending: schedule.ReplacePending}, schedule.UniqueReplaced); r.ID != id {
+		t.Errorf("%+v, expected the pending task %s", r, id)
+	}
+	old := got
+	got = taskOf(t, x.s, id)
+	if got.Queue != "elsewhere" || string(got.Body) != "2m0s" || got.Version != 4 || got.Attempts != 0 || got.Sends != 0 || !got.CreatedAt.After(old.CreatedAt) ||
+		len(got.Headers) != 0 || !slices.Equal(got.Tags, []string{"c"}) || got.UniqueKey != "k" {
+		t.Errorf("replaced: %+v, expected the new payload in version 4, to be sent anew", got)
+	}
+
+	suite.MustSucceed(t, x.s.Cancel(t.Context(), schedule.NoTx, id))
+	tx, err := x.db.BeginTx(t.Context(), nil)
+	suite.MustSucceed(t, err)
+	again := keyed(0)
+	again.ID = id
+	if _, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); !errors.Is(err, schedule.ErrExists) {
+		t.Errorf("the id of a finished task: %v, expected ErrExists", err)
+	}
+	again.ID = "next"
+	if r, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); err != nil || r.Outcome != schedule.UniqueCreated {
+		t.Errorf("in the same transaction: %+v, %v", r, err)
+	}
+	again.ID = id // whose pending task is another one
+	if r, err := x.s.ScheduleUnique(t.Context(), tx, again, schedule.Unique{}); err != nil || r.Outcome != schedule.UniqueKept || r.ID != "next" {
+		t.Errorf("in the same transaction: %+v, %v, expected next to be kept", r, err)
+	}
+	suite.MustSucceed(t, tx.Rollback())
+	if n := x.db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); n != 1 {
+		t.Errorf("%d tasks after the rollback, expected 1", n)
+	}
+}
+
+// cools refuses a task while the cooldown lasts, also one that waited for the handler of
+// the task before it.
+func (x uniqueRows) cools() {
+	t := x.t
+	hour := schedule.Unique{Cooldown: time.Hour}
+	id := x.do(keyed(0), hour, schedule.UniqueCreated).ID
+	result := make(chan schedule.UniqueResult, 1)
+	handle := schedule.Handler(x.db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error {
+		go func() {
+			r, err := x.s.ScheduleUnique(t.Context(), schedule.NoTx, keyed(0), hour)
+			if err != nil {
+				t.Error(err)
+			}
+			result <- r
+		}()
+		<-time.After(100 * time.Millisecond) // so that it most likely waits; the outcome is the same if not
+		return nil
+	})
+	task := taskOf(t, x.s, id)
+	suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Version: 1, DueAt: task.DeliverAt}))
+	until := taskOf(t, x.s, id).FinishedAt.Add(time.Hour)
+	for _, r := range []schedule.UniqueResult{<-result, x.do(keyed(0), hour, schedule.UniqueRefused)} {
+		if r.Outcome != schedule.UniqueRefused || r.ID != id || !r.Until.Equal(until) || !r.DeliverAt.IsZero() {
+			t.Errorf("%+v, expected it to be refused until %v for %s", r, until, id)
+		}
+	}
+	if n := x.db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE status = 'pending'"); n != 0 {
+		t.Errorf("%d pending tasks, expected none", n)
+	}
+	x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = finished_at - 3600001 WHERE id = ?", id)
+	x.do(keyed(0), hour, schedule.UniqueCreated)
+	x.db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
+}
+
+// giveWay ends work under a lease that fails while another task of its key is pending.
+func (x uniqueRows) giveWay() {
+	t := x.t
+	id := x.do(keyed(0), schedule.Unique{}, schedule.UniqueCreated).ID
+	handle := schedule.LeaseHandler(x.db.DB, func(context.Context, *amqpx.Delivery, string) (schedule.Func, error) {
+		x.do(keyed(0), schedule.Unique{}, schedule.UniqueCreated)
+		return nil, errors.New("provider is away")
+	})
+	task := taskOf(t, x.s, id)
+	if err := handle(t.Context(), &amqpx.Delivery{ID: id, Queue: "q", Version: 1, DueAt: task.DeliverAt, Attempt: 1, MaxAttempts: 3}); err == nil {
+		t.Error("the handler has no error")
+	}
+	if got := taskOf(t, x.s, id); got.Status != schedule.StatusCancelled || !strings.Contains(got.LastError, "provider is away") || got.FinishedAt.IsZero() {
+		t.Errorf("%+v, expected it to be cancelled with its error", got)
+	}
+	for range 2 {
+		x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE status = 'pending'")
+		x.do(keyed(0), schedule.Unique{}, schedule.UniqueCreated)
+	}
+	p, err := x.s.Bulk(t.Context(), schedule.Filter{UniqueKey: "k"}, schedule.BulkRevive(time.Now()), schedule.BulkOptions{})
+	if err != nil || p.Changed != 0 {
+		t.Errorf("%d revived beside a pending task of the key (%v), expected none", p.Changed, err)
+	}
+	x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE status = 'pending'")
+	p, err = x.s.Bulk(t.Context(), schedule.Filter{UniqueKey: "k"}, schedule.BulkRevive(time.Now()), schedule.BulkOptions{})
+	if err != nil || p.Changed != 1 {
+		t.Errorf("%d of 3 failed tasks revived (%v), expected 1", p.Changed, err)
+	}
+}
+
+// The documented statements do to the row of the pending task what ScheduleUnique does.
+func TestDocumentedUniqueStatements(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		doc := documented(t, db.dialect)
+		x := uniqueRows{t, db, newStore(t, db, nil, schedule.Config{})}
+		task := func(id string, delay time.Duration) schedule.Task {
+			return schedule.Task{ID: id, UniqueKey: "reindex-42", Queue: "search.reindex", DeliverAt: time.Now().Add(delay), Body: []byte(`{"product":42}`)}
+		}
+		byAPI := map[string]schedule.Unique{
+			"keep": {}, "replace": {OnPending: schedule.ReplacePending}, "push back": {OnPending: schedule.PushBackPending, MaxWait: time.Minute},
+		}
+		for name, u := range byAPI {
+			statement := doc["schedule with a unique key, "+name]
+			both := func(what string, prepare func()) (id string) {
+				t.Helper()
+				var rows [2]map[string]string
+				for i, do := range []func(){
+					func() { named(t, db, statement, map[string]any{"id": "new"}) },
+					func() {
+						_, err := x.s.ScheduleUnique(t.Context(), schedule.NoTx, task("new", 5*time.Second), u)
+						suite.MustSucceed(t, err)
+					},
+				} {
+					db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
+					prepare()
+					do()
+					stands := tableOf(t, db, doc["which task stands"])
+					if len(stands) != 1 {
+						t.Fatalf("%s, %s: %v stand, expected one task", name, what, stands)
+					}
+					id = stands[0].([]string)[0]
+					rows[i] = rowOf(t, db, id)
+				}
+				same(t, name+", "+what, rows[0], rows[1])
+				return id
+			}
+			worn := func(delay time.Duration) func() {
+				return func() {
+					pending := task("pending", delay)
+					pending.Exchange, pending.RoutingKey, pending.Queue, pending.Body, pending.Type = "e", "k", "", []byte("old"), "t"
+					x.do(pending, schedule.Unique{}, schedule.UniqueCreated)
+					x.wear()
+				}
+			}
+			if id := both("none is pending", func() {}); id != "new" {
+				t.Errorf("%s: %s stands, expected the new task", name, id)
+			}
+			for what, delay := range map[string]time.Duration{"one is due at once": 0, "one is due later": time.Hour} {
+				if id := both(what, worn(delay)); id != "pending" {
+					t.Errorf("%s, %s: %s stands, expected the pending task", name, what, id)
+				}
+			}
+			for earlier, want := range map[string]int64{"running": 1, "done": 1, "failed": 0} {
+				db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
+				x.do(task("earlier", 0), schedule.Unique{}, schedule.UniqueCreated)
+				db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = ?, finished_at = ?", earlier, time.Now().UnixMilli())
+				named(t, db, statement, map[string]any{"id": "new"})
+				if n := named(t, db, doc["refuse"], map[string]any{"id": "new"}); n != want {
+					t.Errorf("%s: refuse changed %d rows after one that is %s, expected %d", name, n, earlier, want)
+				}
+			}
+		}
+	})
+}

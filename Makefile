@@ -3,26 +3,42 @@
 
 GO ?= go
 
-# Of `go test ./...`, with the brokers and databases that it starts.
+# Of one package's tests, with the brokers and databases that they start.
 TEST_TIMEOUT ?= 40m
 
-# Packages, and tests of one package, that run at once: most of them wait for a broker.
-TEST_PACKAGES ?= 2
-TEST_PARALLEL ?= 4
+# Packages that run at once without the race detector, beside two with it, and tests of one package:
+# most of them wait for a broker and not for a processor.
+TEST_PACKAGES ?= 1
+TEST_PARALLEL ?= 6
 
 # `make test RACE=` tests without the race detector, which needs a C compiler.
 RACE ?= -race
 
-# Packages that share no memory among goroutines, or whose users' tests do it for them (console that
-# of auth): the race detector would only make them ten times slower.
-UNRACED := amqpx/console/internal/auth amqpx/schedule/internal/timetable dlx
+# The race detector watches where goroutines of the product share memory, and there once: in the
+# packages themselves, and in integration/messages, whose clients lose their connections. It would only
+# slow down the rest, tenfold where SQLite or bcrypt works: what one goroutine does, and what repeats on
+# servers and in a browser what the packages' own tests do in memory. `make test-all` watches everything.
+UNWATCHED := /integration/|/auth$$|/timetable$$|/dlx$$|/plugin$$|/plugin/table$$
 
-# Tests that -race leaves out, by their build tag.
-SIMULATIONS = $(shell grep -l '^//go:build !race' amqpx/schedule/*_test.go | xargs grep -oh '^func Test[A-Za-z0-9]*' | cut -c 6- | paste -sd '|')
+# Tests that take longest begin first.
+WATCHED_PACKAGES = ./integration/messages $$($(GO) list ./... | grep -Ev '$(UNWATCHED)')
+UNWATCHED_PACKAGES = $(patsubst %,./integration/%,tasks operations faults conformance browser) \
+	$$($(GO) list ./... | grep -E '$(UNWATCHED)' | grep -v '/integration/messages$$')
+
+# Tests that -race leaves out, by their build tag, and their packages.
+SIMULATIONS = $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^//go:build !race' . | xargs grep -l '^func Test')
+SIMULATE = $(PLAIN) $(GO_TEST) 1 -run '^($(shell cat $(SIMULATIONS) | sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' | paste -sd '|'))$$' $(sort $(dir $(SIMULATIONS)))
+
+# vet is part of make lint.
+GO_TEST = $(GO) test -vet=off -timeout $(TEST_TIMEOUT) -parallel $(TEST_PARALLEL) -p
+
+# What the race detector does not watch needs no C, so that lint and all tests share what is compiled.
+# gorm's driver for SQLite is C too, which takes minutes, and nothing calls it.
+PLAIN := CGO_ENABLED=0
 
 # The tests beside sqlx, gorm, bun and ent are a module of their own, which follows the dependencies of
-# this one by itself. gorm's driver for SQLite is C, which takes minutes to compile, and nothing calls it.
-ORM := cd integration/orm && CGO_ENABLED=0 GOFLAGS=-mod=mod
+# this one by itself.
+ORM := cd integration/orm && $(PLAIN) GOFLAGS=-mod=mod
 
 # Where the conformance suite writes its table, which go test keeps to itself when all is well.
 TABLE := $(CURDIR)/.cache/conformance.txt
@@ -49,25 +65,46 @@ demo: ## run the main job on a real broker: orders that expire unless they are p
 	@$(GO) run ./cmd/rabbitdelay-lab demo $(ARGS)
 
 .PHONY: test
-test: setup ## test everything on real brokers and databases, with the race detector
+test: setup ## test everything on real brokers and databases, with the race detector where memory is shared
 	@mkdir -p $(CACHE)
-	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO) test $(RACE) -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) \
-		$$($(GO) list ./integration/... && $(GO) list ./... | grep -v -e /integration/ $(patsubst %,-e '/%$$',$(UNRACED)))
-	$(GO) test -timeout $(TEST_TIMEOUT) $(patsubst %,./%,$(UNRACED))
-	$(GO) test -timeout $(TEST_TIMEOUT) -run '^($(SIMULATIONS))$$' ./amqpx/schedule
-	$(ORM) $(GO) test -timeout $(TEST_TIMEOUT) ./...
-	@[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE)
+	@status=0; $(MAKE) --no-print-directory --keep-going --jobs=2 test-watched test-unwatched test-others || status=$$?; \
+	[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE); exit $$status
+
+# The runs of make test, side by side: go test prints a package's lines together when it has ended.
+.PHONY: test-watched test-unwatched test-others
+test-watched:
+	$(GO_TEST) 1 $(RACE) $(WATCHED_PACKAGES)
+test-unwatched:
+	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(PLAIN) $(GO_TEST) $(TEST_PACKAGES) $(UNWATCHED_PACKAGES)
+test-others:
+	$(ORM) $(GO_TEST) 1 ./...
+	$(SIMULATE)
+
+# Versions on which make test-all repeats what make test runs on the newest alone.
+OLDER_VERSIONS := 3.10 4.0
+
+.PHONY: test-all
+test-all: setup ## test everything with the race detector, and every case on every version: weekly and before a release
+	@mkdir -p $(CACHE)
+	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO_TEST) $(TEST_PACKAGES) $(RACE) ./...
+	@for version in $(OLDER_VERSIONS); do \
+		echo "on RabbitMQ $$version alone"; \
+		RABBITDELAY_TEST_VERSION=$$version $(GO_TEST) $(TEST_PACKAGES) $(RACE) $(patsubst %,./integration/%,messages operations tasks browser) || exit 1; \
+	done
+	$(SIMULATE)
+	$(ORM) $(GO_TEST) 1 ./...
+	@cat $(TABLE)
 
 .PHONY: conformance
 conformance: setup ## run every strategy on every queue type and RabbitMQ version at hand, and show the table
 	@mkdir -p $(CACHE)
 	@rm -f $(TABLE)
-	@RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO) test $(RACE) -timeout $(TEST_TIMEOUT) -count=1 -run '^TestConformance$$' ./integration/conformance; \
+	@RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(PLAIN) $(GO) test -timeout $(TEST_TIMEOUT) -count=1 -run '^TestConformance$$' ./integration/conformance; \
 	status=$$?; [ ! -f $(TABLE) ] || cat $(TABLE); exit $$status
 
 .PHONY: test-short
 test-short: ## test what needs neither a broker nor a database
-	RABBITDELAY_SKIP_INTEGRATION=1 $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
+	RABBITDELAY_SKIP_INTEGRATION=1 $(PLAIN) $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
 	$(ORM) RABBITDELAY_SKIP_INTEGRATION=1 $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: setup
@@ -86,11 +123,18 @@ bench: ## measure beside the raw client, polling and the plugin, half an hour or
 # Once each, so that they cannot rot; for figures: -count=10 -benchtime=1s, and benchstat.
 .PHONY: microbench
 microbench: ## run every Go benchmark once
-	$(GO) test -run '^$$' -bench . -benchtime 1x -benchmem ./amqpx ./amqpx/telemetry ./dlx ./plugin
+	$(PLAIN) $(GO) test -run '^$$' -bench . -benchtime 1x -benchmem $(sort $(dir $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^func Benchmark' .)))
 
 .PHONY: build
 build: ## build the commands into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/rabbitdelay ./cmd/rabbitdelay-lab
+
+# Of what `make release` builds.
+VERSION ?= 0.0.0
+
+.PHONY: release
+release: ## build all files of a release into dist/, and publish nothing (VERSION=0.1.0)
+	@.ci/release/build.sh $(VERSION)
 
 # Of the container image.
 IMAGE ?= rabbitdelay:latest
@@ -108,7 +152,7 @@ fmt: ## format the Go files
 
 .PHONY: lint
 lint: $(LINT) ## check the Go files
-	@"$$(cat $(LINT))" run ./...
+	@$(PLAIN) "$$(cat $(LINT))" run ./...
 	@lint="$$(cat $(LINT))"; $(ORM) "$$lint" run ./...
 
 # It asks the database of Go's vulnerabilities, so it is no part of lint, which works offline.
@@ -134,7 +178,7 @@ $(LINT): Makefile
 		fi; \
 	done; \
 	echo "building golangci-lint $(LINT_VERSION)" >&2; \
-	GOBIN="$(CURDIR)/$(CACHE)/bin" $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && \
+	$(PLAIN) GOBIN="$(CURDIR)/$(CACHE)/bin" $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && \
 	echo "$(CURDIR)/$(CACHE)/bin/golangci-lint" >$@
 
 # Of `make faults`: how long each run breaks things, and the seed of the sequence in which it does.
@@ -145,13 +189,13 @@ SEED ?= 1
 
 .PHONY: faults
 faults: setup ## break brokers, networks, consumers and databases for long, and print the ledger (DURATION=1h SEED=7)
-	$(GO) test -count=1 -v -timeout 0 -run '^(TestFaults|TestLayoutsChange)$$' ./integration/faults -args -duration $(DURATION) -seed $(SEED) $(ARGS)
+	$(GO) test -count=1 -v -timeout 0 -parallel 1 -run '^(TestFaults|TestLayoutsChange)$$' ./integration/faults -args -duration $(DURATION) -seed $(SEED) $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## run every fuzz test for a while (FUZZ_TIME=10s)
-	@for package in $$($(GO) list ./...); do \
-		for test in $$($(GO) test -list '^Fuzz' "$$package" | grep '^Fuzz'); do \
-			echo "$$package $$test"; \
-			$(GO) test -run '^$$' -fuzz "^$$test\$$" -fuzztime $(FUZZ_TIME) "$$package" || exit 1; \
+	@grep -rl '^func Fuzz' --include='*_test.go' --exclude-dir=$(CACHE) . | sort | while read -r file; do \
+		for test in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
+			echo "$${file%/*} $$test"; \
+			$(PLAIN) $(GO) test -run '^$$' -fuzz "^$$test\$$" -fuzztime $(FUZZ_TIME) "$${file%/*}" || exit 1; \
 		done; \
 	done

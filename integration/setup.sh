@@ -85,6 +85,10 @@ tests)
 		if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
 			packages="$packages prometheus"
 		fi
+		# Brokers that need not wait for the disk.
+		if can_install && [ -z "$(ls /usr/lib/*/libeatmydata.so 2>/dev/null)" ]; then
+			packages="$packages libeatmydata1"
+		fi
 		# Clocks of brokers that are wrong.
 		if can_install && [ -z "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1 2>/dev/null)" ]; then
 			packages="$packages libfaketime"

@@ -76,7 +76,7 @@ const (
 func (r *run) at(ctx context.Context, s *Scenario, p place) (*broker.Broker, error) {
 	b, ok := r.brokers[p]
 	if !ok {
-		o := broker.Options{URL: r.o.URL, Log: r.o.Log}
+		o := broker.Options{URL: r.o.URL, Durable: true, Log: r.o.Log}
 		var err error
 		switch p {
 		case plugged:

@@ -81,6 +81,11 @@ type Options struct {
 	// [Broker.SetClock]. A container has the machine's.
 	Clock time.Duration
 
+	// Durable makes the broker wait for the disk, as it does by itself. Otherwise it does not
+	// where libeatmydata is installed: what it confirmed outlives its process, but not the
+	// machine's power.
+	Durable bool
+
 	// Dir is where the temporary directory of a node is made. Default:
 	// os.TempDir.
 	Dir string

@@ -19,11 +19,10 @@ func FaketimeAvailable() (path, reason string) {
 	if path = os.Getenv(EnvFaketime); path != "" {
 		return path, ""
 	}
-	found, err := filepath.Glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
-	if err != nil || len(found) == 0 {
-		return "", "libfaketime is not installed; `make setup` does that, or name its file by " + EnvFaketime
+	if found := firstOf("/usr/lib/*/faketime/libfaketimeMT.so.1"); len(found) > 0 {
+		return found[0], ""
 	}
-	return found[0], ""
+	return "", "libfaketime is not installed; `make setup` does that, or name its file by " + EnvFaketime
 }
 
 // SetClock sets the clock of the broker ahead of the machine's, or behind where that is
@@ -43,7 +42,7 @@ func (b *Broker) SetClock(ahead time.Duration) error {
 func (n *node) setClock(ahead time.Duration) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.clock = nil
+	n.clock = Preload{}
 	file := filepath.Join(n.dir, "clock")
 	if ahead == 0 {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -55,21 +54,19 @@ func (n *node) setClock(ahead time.Duration) error {
 	if path == "" {
 		return errors.New(reason)
 	}
-	n.clock = append(clockVariables(path), "FAKETIME_TIMESTAMP_FILE="+file, "FAKETIME_CACHE_DURATION=1")
+	n.clock = faketime(path, "FAKETIME_TIMESTAMP_FILE="+file, "FAKETIME_CACHE_DURATION=1")
 	return os.WriteFile(file, []byte(offset(ahead)+"\n"), 0o600)
 }
 
-// ClockVariables are the environment of a process whose clock is ahead by that much, with
-// libfaketime at path.
-func ClockVariables(path string, ahead time.Duration) []string {
-	return append(clockVariables(path), "FAKETIME="+offset(ahead))
+// ClockAhead sets a broker's clock ahead by that much, with the libfaketime of
+// [FaketimeAvailable].
+func ClockAhead(path string, ahead time.Duration) Preload {
+	return faketime(path, "FAKETIME="+offset(ahead))
 }
 
-func clockVariables(path string) []string {
-	return []string{
-		"LD_PRELOAD=" + path,
-		"FAKETIME_DONT_FAKE_MONOTONIC=1", // a node whose waits end by a wrong clock shows nothing
-	}
+func faketime(path string, settings ...string) Preload {
+	// A node whose waits end by a wrong clock shows nothing.
+	return Preload{libraries: []string{path}, env: append(settings, "FAKETIME_DONT_FAKE_MONOTONIC=1")}
 }
 
 func offset(ahead time.Duration) string { return fmt.Sprintf("%+ds", int(ahead.Seconds())) }

@@ -185,6 +185,9 @@ func containerFiles(o Options, chosen image) ([]testcontainers.ContainerFile, er
 			FileMode:          0o644,
 		})
 	}
+	if !o.Durable {
+		files = append(files, Hasty().ContainerFiles()...)
+	}
 	if o.Plugin {
 		path, reason := PluginAvailable(cmp.Or(o.Version, line(chosen.version)))
 		if path == "" {

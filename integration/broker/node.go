@@ -34,9 +34,10 @@ type node struct {
 	dir     string
 	env     []string
 	ports   nodePorts
-	clock   []string // environment of a broker whose clock is not the machine's
+	hasty   Preload // unless it waits for the disk
 
 	mu        sync.Mutex
+	clock     Preload        // where that is not the machine's
 	broker    *guard.Process // nil when it does not run
 	portIndex *guard.Process // epmd, likewise
 }
@@ -99,6 +100,9 @@ func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 		epmd:    epmd,
 		dir:     dir,
 		ports:   nodePorts{amqp: ports[0], management: ports[1], distribution: ports[2], epmd: ports[3]},
+	}
+	if !o.Durable {
+		n.hasty = Hasty()
 	}
 	n.env = n.environment(filepath.Dir(scripts))
 	if err := errors.Join(n.configure(o, version), n.setClock(o.Clock)); err != nil {
@@ -204,7 +208,7 @@ func (n *node) start(context.Context) error {
 		}
 		n.portIndex = p
 	}
-	p, err := n.run(n.clock, filepath.Join(n.scripts, "rabbitmq-server"))
+	p, err := n.run(n.hasty.With(n.clock).variables(), filepath.Join(n.scripts, "rabbitmq-server"))
 	if err != nil {
 		return err
 	}

@@ -170,10 +170,12 @@ func (c *Cluster) createNodes(ctx context.Context, name, image string, o Options
 		if o.Advanced != "" {
 			list = append(list, file("/etc/rabbitmq/advanced.config", o.Advanced))
 		}
+		preload := broker.Hasty()
 		if i < len(o.Ahead) && o.Ahead[i] != 0 {
-			list = append(list, clock(o.Ahead[i])...)
+			path, _ := broker.FaketimeAvailable()
+			preload = preload.With(broker.ClockAhead(path, o.Ahead[i]))
 		}
-		return list
+		return append(list, preload.ContainerFiles()...)
 	}
 	secret := rand.Text()
 	for i := range o.Nodes {
@@ -211,20 +213,6 @@ func (c *Cluster) createNodes(ctx context.Context, name, image string, o Options
 		}
 	}
 	return nil
-}
-
-// clock has a node set its clock itself, when it has become the user that it runs as.
-func clock(ahead time.Duration) []testcontainers.ContainerFile {
-	const inside = "/usr/local/lib/libfaketime.so"
-	path, _ := broker.FaketimeAvailable()
-	var env strings.Builder
-	for _, v := range broker.ClockVariables(inside, ahead) {
-		fmt.Fprintf(&env, "export %s\n", v)
-	}
-	return []testcontainers.ContainerFile{
-		{HostFilePath: path, ContainerFilePath: inside, FileMode: 0o755},
-		file("/etc/rabbitmq/rabbitmq-env.conf", env.String()),
-	}
 }
 
 func host(i int) string { return "n" + strconv.Itoa(i+1) }

@@ -1,0 +1,33 @@
+package broker
+
+import (
+	"strings"
+	"testing"
+)
+
+// A broker waits for the disk where that is wanted, and else does not where libeatmydata is
+// installed.
+func TestHasty(t *testing.T) {
+	if len(Hasty().libraries) == 0 {
+		t.Skip("skipped: libeatmydata is not installed; `make setup` does that")
+	}
+	for _, source := range []Source{Node, Container} {
+		t.Run(string(source), func(t *testing.T) {
+			needSource(t, source)
+			t.Parallel()
+			for _, durable := range []bool{false, true} {
+				b, err := Start(t.Context(), Options{Source: source, Durable: durable})
+				if err != nil {
+					t.Fatal(err)
+				}
+				loaded, err := b.Ctl(t.Context(), "eval", `os:cmd("cat /proc/" ++ os:getpid() ++ "/maps").`)
+				if err := b.Close(); err != nil {
+					t.Error(err)
+				}
+				if hasty := strings.Contains(loaded, "libeatmydata"); err != nil || hasty == durable {
+					t.Errorf("durable %t, but libeatmydata is loaded: %t (%v)", durable, hasty, err)
+				}
+			}
+		})
+	}
+}

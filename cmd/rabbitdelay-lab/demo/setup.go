@@ -98,7 +98,7 @@ func (s *stage) findBroker(ctx context.Context) (err error) {
 		return err
 	}
 	defer s.Waiting("looking for a broker")()
-	s.broker, err = broker.Start(ctx, broker.Options{URL: string(s.cfg.FirstURL()), Management: true, Log: func(line string) { s.Notef("%s", line) }})
+	s.broker, err = broker.Start(ctx, broker.Options{URL: string(s.cfg.FirstURL()), Management: true, Durable: true, Log: func(line string) { s.Notef("%s", line) }})
 	if err != nil {
 		return err
 	}

@@ -61,12 +61,18 @@ func TestScheduleSubscribers(t *testing.T) {
 		suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, tasks))
 		runStore(t, s)
 		suite.MustSucceed(t, client.SendBatch(t.Context(), copies))
+		cancelled := map[int]bool{}
 		for i := 0; i < n; i += 3 {
-			suite.MustSucceed(t, s.Cancel(t.Context(), schedule.NoTx, fmt.Sprint(i)))
+			err := s.Cancel(t.Context(), schedule.NoTx, fmt.Sprint(i))
+			if cancelled[i] = err == nil; errors.Is(err, schedule.ErrStatus) {
+				t.Logf("too late on this machine: %v", err)
+			} else {
+				suite.MustSucceed(t, err)
+			}
 		}
 		want := func(subscriber int) (count int64) {
 			for i := range n {
-				if i%3 != 0 && (subscriber != 1 || i%7 != 0) {
+				if !cancelled[i] && (subscriber != 1 || i%7 != 0) {
 					count++
 				}
 			}

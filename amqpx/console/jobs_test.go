@@ -108,19 +108,22 @@ func TestJobIsTakenOver(t *testing.T) {
 	w := newWorld(t)
 	due := w.fill()
 	other := newWorldOn(t, w)
+	// What the process reports of its life is not there to be read.
+	quiet := func(how string) {
+		_, err := w.db.ExecContext(t.Context(), how)
+		check(t, err)
+	}
 	id := w.begun()
 	if r := other.ask("POST", "/api/v1/jobs/"+id+"/continue", ""); r.code != 409 || !strings.Contains(string(r.text), "is running") {
 		t.Fatalf("a job that runs: %d %s", r.code, r.text)
 	}
-	for {
-		_, err := w.db.ExecContext(t.Context(), "UPDATE rabbitdelay_audit SET alive_at = 0 WHERE id = ?", id)
-		check(t, err)
-		if r := other.ask("POST", "/api/v1/jobs/"+id+"/continue", ""); r.code == 200 {
-			break
-		} else if j := other.must(200, "GET", "/api/v1/jobs/"+id, ""); j["state"] == "done" {
-			t.Fatalf("it was done before it could be taken over: %s", r.text)
-		}
+	quiet("CREATE TRIGGER quiet AFTER UPDATE OF alive_at ON rabbitdelay_audit WHEN new.alive_at > 0 BEGIN UPDATE rabbitdelay_audit SET alive_at = 0 WHERE id = new.id; END")
+	quiet("UPDATE rabbitdelay_audit SET alive_at = 0")
+	if r := other.ask("POST", "/api/v1/jobs/"+id+"/continue", ""); r.code != 200 {
+		t.Fatalf("a job that does not say that it lives: %d %s", r.code, r.text)
 	}
+	quiet("DROP TRIGGER quiet")
+	quiet("UPDATE rabbitdelay_audit SET alive_at = CAST(unixepoch('subsec') * 1000 AS INTEGER)")
 	if j := other.finished(map[string]any{"id": id}); j["state"] != "done" || j["done"] != float64(many) {
 		t.Errorf("taken over: %v", j)
 	}

@@ -163,6 +163,8 @@ type Serve struct {
 	Color string
 	// TraceURL is a link to a trace, in which {id} stands for its id.
 	TraceURL string
+	// Discarded is the directory in which discards of the console keep messages.
+	Discarded string
 	// KeepAudit is how long the audit and the jobs are kept, default 90 days, at least an hour.
 	KeepAudit time.Duration
 	// TLS files for https.

@@ -58,6 +58,7 @@ serve:
   title: shop (staging)
   color: "#c62828"
   trace_url: https://traces.example.org/trace/{id}
+  discarded: /var/lib/rabbitdelay/discarded
   keep_audit: 30d
   tls: {cert: serve.pem, key: serve.key}
 queues:
@@ -126,7 +127,7 @@ func TestLoadEverything(t *testing.T) {
 		},
 		Database: Database{URL: "postgres://shop:p%40ss@db/shop"},
 		Serve: Serve{
-			Listen: "0.0.0.0:8443", Users: "users.yaml", PathPrefix: "/delays", TrustedProxy: "10.0.0.0/8", Title: "shop (staging)", Color: "#c62828", TraceURL: "https://traces.example.org/trace/{id}", KeepAudit: 30 * 24 * time.Hour, TLS: ServeTLS{Cert: "serve.pem", Key: "serve.key"},
+			Listen: "0.0.0.0:8443", Users: "users.yaml", PathPrefix: "/delays", TrustedProxy: "10.0.0.0/8", Title: "shop (staging)", Color: "#c62828", TraceURL: "https://traces.example.org/trace/{id}", Discarded: "/var/lib/rabbitdelay/discarded", KeepAudit: 30 * 24 * time.Hour, TLS: ServeTLS{Cert: "serve.pem", Key: "serve.key"},
 		},
 		Topology: topology.Topology{
 			Queues:       []topology.Queue{{Name: "orders.expire", MaxLength: &length}},
@@ -265,7 +266,7 @@ func TestEnvironment(t *testing.T) {
 		"DELAY_BUCKET_LAYOUT": "", "DELAY_BUCKET_RADICES": "10, 60", "DELAY_BUCKET_RESOLUTION": "1s",
 		"DELAY_TTL_DELAYS": "60s,15m", "DELAY_TTL_ROUND_UP": "true",
 		"DELAY_PLUGIN_MIN": "1s", "DELAY_PLUGIN_MAX": "2s", "DELAY_NATIVE_QUEUES": "2", "DELAY_NATIVE_AUTO": "true", "DATABASE_URL": "sqlite:x.db",
-		"SERVE_LISTEN": ":1", "SERVE_USERS": "u", "SERVE_PATH_PREFIX": "/p", "SERVE_TRUSTED_PROXY": "::1", "SERVE_KEEP_AUDIT": "1d", "SERVE_TITLE": "t", "SERVE_COLOR": "#000000", "SERVE_TRACE_URL": "http://t/{id}", "SERVE_TLS_CERT": "c", "SERVE_TLS_KEY": "k",
+		"SERVE_LISTEN": ":1", "SERVE_USERS": "u", "SERVE_PATH_PREFIX": "/p", "SERVE_TRUSTED_PROXY": "::1", "SERVE_KEEP_AUDIT": "1d", "SERVE_TITLE": "t", "SERVE_COLOR": "#000000", "SERVE_TRACE_URL": "http://t/{id}", "SERVE_DISCARDED": "d", "SERVE_TLS_CERT": "c", "SERVE_TLS_KEY": "k",
 	}
 	for name, value := range given {
 		t.Setenv("RABBITDELAY_"+name, value)

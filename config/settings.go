@@ -134,6 +134,8 @@ var settings = []setting{
 		help: "colour of a line above all pages, such as #c62828 for production"},
 	{path: "serve.trace_url", field: func(c *Config) any { return &c.Serve.TraceURL }, def: "none",
 		help: "link to a task's trace, with {id} for the trace's id, such as https://traces.example.org/trace/{id}"},
+	{path: "serve.discarded", field: func(c *Config) any { return &c.Serve.Discarded }, def: "none",
+		help: "directory in which the console and the API keep the messages that they discard; without it they discard none"},
 	{path: "serve.keep_audit", field: func(c *Config) any { return &c.Serve.KeepAudit }, def: "90d", bounds: bounds{min: time.Hour, max: maxKeep},
 		help: "how long the audit and the jobs are kept"},
 	{path: "serve.tls.cert", field: func(c *Config) any { return &c.Serve.TLS.Cert }, def: "none",

@@ -84,6 +84,11 @@ type Config struct {
 	// least an hour.
 	KeepAudit time.Duration
 
+	// Discarded is the directory in which discards keep the messages that they remove, a file
+	// for each job, which only its owner may read; empty for no discards. Nothing deletes the
+	// files.
+	Discarded string
+
 	// Title stands at the top of every page, so that two consoles can be told apart: one
 	// line of at most 40 characters; default "rabbitdelay".
 	Title string
@@ -151,7 +156,7 @@ func New(cfg Config) (*Console, error) {
 		}
 	}
 	c.core = service.New(service.Config{
-		Store: cfg.Store, DB: cfg.DB, Client: cfg.Client, Look: cfg.Look, Previous: cfg.Previous, Problem: cfg.Problem, Keep: cmp.Or(cfg.KeepAudit, DefaultKeepAudit), Logger: cfg.Logger,
+		Store: cfg.Store, DB: cfg.DB, Client: cfg.Client, Look: cfg.Look, Previous: cfg.Previous, Problem: cfg.Problem, Keep: cmp.Or(cfg.KeepAudit, DefaultKeepAudit), Discarded: cfg.Discarded, Logger: cfg.Logger,
 	})
 	mux := http.NewServeMux()
 	api.Register(mux, c.core, cfg.Prefix, cfg.Version, cfg.Logger)

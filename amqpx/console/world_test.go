@@ -69,7 +69,7 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 	want := client.Strategy().Topology()
 	want.Destinations = []topology.Destination{{Queue: "orders"}}
 	w.cfg = Config{
-		Store: w.store, DB: w.db, Version: "test",
+		Store: w.store, DB: w.db, Version: "test", Discarded: filepath.Join(t.TempDir(), "discarded"),
 		Client: func() (*amqpx.Client, error) { return client, nil },
 		Look: func(context.Context) (status.Source, error) {
 			return status.Source{

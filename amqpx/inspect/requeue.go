@@ -155,8 +155,8 @@ func (r *RequeueReport) add(f fate, line int) {
 // maxLines is how many lines a result names.
 const maxLines = 20
 
-// gone is how many have left the queue.
-func (r *RequeueReport) gone() int { return r.Sent + r.Revived + r.Removed + r.Discarded }
+// Gone is how many have left the queue.
+func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.Discarded }
 
 // Requeue sends dead letters, or parked messages, back to where they belong. Each is
 // published under its id, with the headers of the application, and acknowledged
@@ -282,7 +282,7 @@ func (r *requeue) run(ctx context.Context) error {
 }
 
 // full reports whether no more may go.
-func (r *requeue) full() bool { return r.o.Limit > 0 && r.rep.gone() >= r.o.Limit }
+func (r *requeue) full() bool { return r.o.Limit > 0 && r.rep.Gone() >= r.o.Limit }
 
 // maxPortion bounds the messages in memory.
 const maxPortion = 250
@@ -292,7 +292,7 @@ const maxPortion = 250
 func (r *requeue) portion() int {
 	n := min(r.portions.next(), r.rep.Total-r.rep.Looked)
 	if r.o.Limit > 0 && r.o.Filter.Empty() {
-		n = min(n, r.o.Limit-r.rep.gone())
+		n = min(n, r.o.Limit-r.rep.Gone())
 	}
 	if r.o.Rate > 0 && r.o.Filter.Empty() {
 		n = min(n, max(1, int(r.o.Rate)))
@@ -330,7 +330,7 @@ func (r *requeue) process(ctx context.Context) error {
 				return err
 			}
 		}
-		full := r.o.Limit > 0 && r.rep.gone()+len(round) >= r.o.Limit
+		full := r.o.Limit > 0 && r.rep.Gone()+len(round) >= r.o.Limit
 		if len(round) == r.o.InFlight || len(round) > 0 && (len(r.taken) == 0 || full) {
 			if err := r.pace(ctx, len(round)); err != nil {
 				return err

@@ -302,7 +302,7 @@ func (s *site) viewerLooksOnly(t *testing.T) {
 		}
 	}
 	// With the token of a viewer's own session.
-	for _, path := range []string{"task-cancel", "task-move", "task-fire", "task-revive", "task-new", "bulk", "job-stop", "job-continue", "recurring-edit", "recurring-pause", "recurring-resume", "recurring-fire", "recurring-delete", "requeue", "retire"} {
+	for _, path := range []string{"task-cancel", "task-move", "task-fire", "task-revive", "task-new", "bulk", "job-stop", "job-continue", "recurring-edit", "recurring-pause", "recurring-resume", "recurring-fire", "recurring-delete", "requeue", "discard", "retire"} {
 		for _, method := range []string{"GET", "POST"} {
 			code := eval[int](b, fmt.Sprintf(`(async () => {
 				const form = new URLSearchParams({token: document.querySelector("[name=token]").value, id: "not a viewer's", name: "nightly", queue: "mail", action: "cancel", count: "1", at: "+1h", every: "1m"});

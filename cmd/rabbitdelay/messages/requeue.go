@@ -338,7 +338,7 @@ func (r *requeueRun) Tell(took time.Duration, failed error) error {
 	case failed != nil && r.report.Line > 0:
 		return fmt.Errorf("%w; give the command again with --skip %d to go on", failed, r.report.Line)
 	case failed != nil && r.saved != nil:
-		return fmt.Errorf("%w; give the command again with another --file to go on", failed)
+		return fmt.Errorf("%w; give the command again with another --save to go on", failed)
 	}
 	return app.GoOn(failed)
 }

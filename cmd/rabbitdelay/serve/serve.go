@@ -305,7 +305,7 @@ func (r *serveRun) console(cfg *config.Config) (*console.Console, error) {
 	log := r.Logger()
 	out := console.Config{
 		DB: r.relay.db, Client: r.relay.theClient, Problem: r.relay.health, Prefix: cfg.Serve.PathPrefix, Users: cfg.Serve.Users, Proxy: proxy,
-		KeepAudit: cfg.Serve.KeepAudit, Title: cfg.Serve.Title, Color: cfg.Serve.Color, TraceURL: cfg.Serve.TraceURL, Version: r.Version, Logger: log,
+		KeepAudit: cfg.Serve.KeepAudit, Discarded: cfg.Serve.Discarded, Title: cfg.Serve.Title, Color: cfg.Serve.Color, TraceURL: cfg.Serve.TraceURL, Version: r.Version, Logger: log,
 		Look: r.look(cfg),
 		Previous: func(ctx context.Context) (topology.Topology, error) {
 			s, err := cfg.Strategy(ctx, nil)

@@ -11,8 +11,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-type requeueRequest struct {
-	Queue        string   `json:"queue"                  minLength:"1"                                                                      maxLength:"255"                                                  doc:"a dead-letter queue, or the parked queue"`
+// ChosenMessages are those of a queue that a change is about.
+type ChosenMessages struct {
+	Queue        string   `json:"queue"                  minLength:"1"                                                                      maxLength:"255"                                             doc:"a dead-letter queue, or the parked queue"`
 	Reasons      []string `json:"reasons,omitempty"`
 	IDs          []string `json:"ids,omitempty"`
 	Destinations []string `json:"destinations,omitempty" doc:"a queue, or exchange:routing-key"`
@@ -20,24 +21,29 @@ type requeueRequest struct {
 	ErrorLike    string   `json:"error_like,omitempty"   doc:"those whose last error differs from it in numbers, ids and quoted parts only"`
 	OlderThan    string   `json:"older_than,omitempty"`
 	NewerThan    string   `json:"newer_than,omitempty"`
-	ToQueue      string   `json:"to_queue,omitempty"     doc:"where to send them instead of where they belong"`
-	ToExchange   string   `json:"to_exchange,omitempty"`
-	RoutingKey   string   `json:"routing_key,omitempty"`
-	Rate         float64  `json:"rate,omitempty"         minimum:"0"                                                                        doc:"the most messages a second; 0 means no limit"`
 	DryRun       bool     `json:"dry_run,omitempty"`
-	Limit        int      `json:"limit,omitempty"        minimum:"0"                                                                        doc:"the most messages that may be sent; needed without dry_run"`
+	Limit        int      `json:"limit,omitempty"        minimum:"0"                                                                        doc:"the most messages that may go; needed without dry_run"`
 }
 
-func (r requeueRequest) requeue() (service.Requeue, error) {
+type requeueRequest struct {
+	ChosenMessages
+
+	ToQueue    string  `json:"to_queue,omitempty"    doc:"where to send them instead of where they belong"`
+	ToExchange string  `json:"to_exchange,omitempty"`
+	RoutingKey string  `json:"routing_key,omitempty"`
+	Rate       float64 `json:"rate,omitempty"        minimum:"0"                                           doc:"the most messages a second; 0 means no limit"`
+}
+
+func (c ChosenMessages) requeue() (service.Requeue, error) {
 	out := service.Requeue{
-		Queue: r.Queue, Limit: r.Limit, Rate: r.Rate, To: topology.Destination{Queue: r.ToQueue, Exchange: r.ToExchange, RoutingKey: r.RoutingKey},
-		Filter: inspect.DeadLetterFilter{Reasons: r.Reasons, IDs: r.IDs, Destinations: r.Destinations, Error: r.Error, ErrorLike: r.ErrorLike},
+		Queue: c.Queue, Limit: c.Limit,
+		Filter: inspect.DeadLetterFilter{Reasons: c.Reasons, IDs: c.IDs, Destinations: c.Destinations, Error: c.Error, ErrorLike: c.ErrorLike},
 	}
 	var err error
-	if out.Filter.OlderThan, err = duration("body.older_than", r.OlderThan); err != nil {
+	if out.Filter.OlderThan, err = duration("body.older_than", c.OlderThan); err != nil {
 		return out, err
 	}
-	out.Filter.NewerThan, err = duration("body.newer_than", r.NewerThan)
+	out.Filter.NewerThan, err = duration("body.newer_than", c.NewerThan)
 	return out, err
 }
 
@@ -75,19 +81,30 @@ func (a *api) dead() {
 		Report *inspect.RequeueReport `json:"report,omitempty" doc:"after a dry run"`
 		Job    *job                   `json:"job,omitempty"`
 	}
+	// change tries it dry, or starts a job.
+	change := func(ctx context.Context, r service.Requeue, dryRun bool, err error) (*body[requeued], error) {
+		if err != nil {
+			return nil, err
+		}
+		if dryRun {
+			rep, err := a.svc.RequeueDryRun(ctx, who(ctx), r)
+			return answer(a, requeued{Report: &rep}, err)
+		}
+		j, err := a.svc.Requeue(ctx, who(ctx), r)
+		started := jobOf(j)
+		return answer(a, requeued{Job: &started}, err)
+	}
 	huma.Register(a.API, op("POST", "/requeue", "requeue", tagDead, "Send dead letters or parked messages back: see the outcome with a dry run, then start a job"),
 		func(ctx context.Context, in *struct{ Body requeueRequest }) (*body[requeued], error) {
 			r, err := in.Body.requeue()
-			if err != nil {
-				return nil, err
-			}
-			if in.Body.DryRun {
-				rep, err := a.svc.RequeueDryRun(ctx, who(ctx), r)
-				return answer(a, requeued{Report: &rep}, err)
-			}
-			j, err := a.svc.Requeue(ctx, who(ctx), r)
-			started := jobOf(j)
-			return answer(a, requeued{Job: &started}, err)
+			r.Rate, r.To = in.Body.Rate, topology.Destination{Queue: in.Body.ToQueue, Exchange: in.Body.ToExchange, RoutingKey: in.Body.RoutingKey}
+			return change(ctx, r, in.Body.DryRun, err)
+		})
+	huma.Register(a.API, op("POST", "/discard", "discard", tagDead, "Remove dead letters or parked messages, and keep them in a file: see how many with a dry run, then start a job"),
+		func(ctx context.Context, in *struct{ Body ChosenMessages }) (*body[requeued], error) {
+			r, err := in.Body.requeue()
+			r.Discard = true
+			return change(ctx, r, in.Body.DryRun, err)
 		})
 	huma.Register(a.API, op("GET", "/trace/{id}", "trace", tagDead, "What has become of a message or task, dead-letter queues included"),
 		func(ctx context.Context, in *TaskPath) (*body[asjson.Trace], error) {

@@ -96,7 +96,7 @@ func (a *api) problem(err error) error {
 		return huma.Error409Conflict(text)
 	case errors.Is(err, service.ErrForbidden):
 		return huma.Error403Forbidden(text)
-	case errors.Is(err, schedule.ErrNotFound), errors.Is(err, schedule.ErrNoSchedule), errors.Is(err, service.ErrNoJob):
+	case errors.Is(err, schedule.ErrNotFound), errors.Is(err, schedule.ErrNoSchedule), errors.Is(err, service.ErrNoJob), errors.Is(err, service.ErrNoMessages):
 		return huma.Error404NotFound(text)
 	case errors.Is(err, schedule.ErrExists):
 		return huma.Error409Conflict("there is already a different task with this id; use another id, move it, or give replace=true")

@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"io"
 
 	"github.com/danielgtaylor/huma/v2"
+	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
@@ -86,6 +88,21 @@ func (a *api) records() {
 	huma.Register(a.API, op("POST", "/jobs/{id}/continue", "continue-job", tagRecords, "Continue a job that failed, or was interrupted or stopped"),
 		func(ctx context.Context, in *jobPath) (*body[job], error) {
 			return one(a.svc.ContinueJob(ctx, who(ctx), in.ID))
+		})
+	huma.Register(a.API, op("GET", "/jobs/{id}/messages", "discarded-messages", tagRecords, "Get the messages that a discard has removed, if this process keeps them: JSON lines, for rabbitdelay requeue --from"),
+		func(ctx context.Context, in *jobPath) (*huma.StreamResponse, error) {
+			kept, err := a.svc.Discarded(ctx, who(ctx), in.ID)
+			if err != nil {
+				return nil, a.problem(err)
+			}
+			return &huma.StreamResponse{Body: func(to huma.Context) {
+				defer func() { _ = kept.Close() }() // only read
+				to.SetHeader("Content-Type", "application/jsonl")
+				to.SetHeader("Content-Disposition", `attachment; filename="discarded-`+in.ID+`.jsonl"`)
+				if _, err := io.Copy(to.BodyWriter(), kept); err != nil {
+					a.log.Warn("discarded messages were not sent in full", zap.String("job", in.ID), zap.Error(err))
+				}
+			}}, nil
 		})
 	type audit struct {
 		Entries []entry `json:"entries"        nullable:"false"`

@@ -91,6 +91,7 @@ func number(r *request, name string, otherwise, most int) (int, error) {
 type requeueData struct {
 	Fields  url.Values
 	Queue   string
+	Discard bool                   // instead
 	Report  *inspect.RequeueReport // nil before the dry run
 	Chosen  int
 	Counted string // a digest of what was tried
@@ -110,7 +111,7 @@ type requeueLine struct {
 const maxRequeue = 1_000_000
 
 func readRequeue(r *request) (service.Requeue, error) {
-	q := service.Requeue{Queue: r.form.Get("queue")}
+	q := service.Requeue{Queue: r.form.Get("queue"), Discard: discards(r)}
 	for _, f := range []struct {
 		name string
 		to   *[]string
@@ -143,16 +144,22 @@ func readRequeue(r *request) (service.Requeue, error) {
 	return q, err
 }
 
+// discards reports whether a page is about discards: their form is that of a requeue.
+func discards(r *request) bool { return strings.HasSuffix(r.URL.Path, "/discard") }
+
 // askRequeue is the form, and with "dry" the outcome for each message.
 func (p *Pages) askRequeue(r *request) (answer, error) {
 	form := typed(r.form)
-	d := requeueData{Fields: form, Queue: r.form.Get("queue"), Counted: r.counted(form, time.Time{})}
+	d := requeueData{Fields: form, Queue: r.form.Get("queue"), Discard: discards(r), Counted: r.counted(form, time.Time{})}
 	a := answer{name: "requeue", title: "Requeue from " + shown.Line(shown.Shorten(d.Queue, 40))}
+	if d.Discard {
+		a.title = "Discard from " + shown.Line(shown.Shorten(d.Queue, 40))
+	}
 	q, err := readRequeue(r)
 	if err == nil && r.get("dry") != "" {
 		var rep inspect.RequeueReport
 		if rep, err = p.svc.RequeueDryRun(r.Context(), r.who.Identity, q); err == nil {
-			d.Report, d.Chosen = &rep, rep.Sent+rep.Revived+rep.Removed
+			d.Report, d.Chosen = &rep, rep.Gone()
 			d.Results, d.Notes = requeueLines(rep), requeueNotes(rep)
 		}
 	}
@@ -170,7 +177,7 @@ func (p *Pages) askRequeue(r *request) (answer, error) {
 // doRequeue sends what a dry run has chosen, and no more. It tries anything else dry again.
 func (p *Pages) doRequeue(r *request) (answer, error) {
 	if r.form.Get("do") == "count" {
-		return r.count("requeue", p.askRequeue)
+		return r.count(strings.TrimPrefix(r.URL.Path, "/"), p.askRequeue)
 	}
 	q, err := readRequeue(r)
 	if err != nil || r.form.Get("counted") != r.counted(typed(r.form), time.Time{}) {
@@ -192,6 +199,7 @@ var outcomes = []struct {
 	{inspect.RequeueSent, "would be sent to"},
 	{inspect.RequeueRevived, "would be revived, and sent by a relay to"},
 	{inspect.RequeueRemoved, "would be removed, because their tasks are over or were sent again:"},
+	{inspect.RequeueDiscarded, "would be discarded, of"},
 	{inspect.RequeueStayed, "would stay, for"},
 }
 

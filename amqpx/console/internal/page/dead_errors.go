@@ -21,7 +21,7 @@ type groupOrder struct {
 type errorRow struct {
 	inspect.ErrorGroup
 
-	Requeue string // the form that has this group chosen
+	Requeue, Discard string // the forms that have this group chosen
 }
 
 // groupOrders are in the order of their links.
@@ -49,7 +49,10 @@ func (p *Pages) deadErrors(r *request) (answer, error) {
 		return answer{}, err
 	}
 	for _, g := range d.Groups {
-		d.Rows = append(d.Rows, errorRow{g, link("requeue", "queue", queue, "reason", g.Reason, "destination", g.Destination, "error-like", g.ErrorLike)})
+		form := func(page string) string {
+			return link(page, "queue", queue, "reason", g.Reason, "destination", g.Destination, "error-like", g.ErrorLike)
+		}
+		d.Rows = append(d.Rows, errorRow{g, form("requeue"), form("discard")})
 	}
 	return answer{name: "dead-errors", title: "Errors in " + shown.Line(shown.Shorten(queue, 40)), data: d}, nil
 }

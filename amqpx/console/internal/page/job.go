@@ -12,6 +12,7 @@ type jobData struct {
 	Running   bool
 	Resumable bool
 	BackHref  string
+	Kept      string // where the messages are that it has discarded
 }
 
 func (p *Pages) job(r *request) (answer, error) {
@@ -26,8 +27,11 @@ func jobOf(j service.Job) jobData {
 	d := jobData{Job: j, Running: j.State == service.JobRunning, BackHref: "tasks"}
 	d.Resumable = j.State == service.JobInterrupted || j.State == service.JobStopped || j.State == service.JobFailed
 	switch j.Entry.Action {
-	case "requeue":
+	case "requeue", "discard":
 		d.BackHref = link("dead-queue", "queue", j.Entry.Target)
+		if j.Entry.Action == "discard" && !d.Running && j.Done > 0 {
+			d.Kept = "api/v1/jobs/" + j.ID + "/messages"
+		}
 	case "retire":
 		d.BackHref = "layouts"
 	}

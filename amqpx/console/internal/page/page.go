@@ -67,6 +67,7 @@ func New(svc Service, o Options) *Pages {
 	change("bulk", p.askBulk, p.doBulk)
 	change("recurring-edit", p.askRecurring, p.putRecurring)
 	change("requeue", p.askRequeue, p.doRequeue)
+	change("discard", p.askRequeue, p.doRequeue)
 	change("retire", p.askRetire, p.doRetire)
 	for _, a := range acts {
 		if a.name != "" {

@@ -31,6 +31,7 @@ var kinds = []struct {
 	{errNoPage, http.StatusNotFound, "There is no such page", "Use the navigation to find what you need."},
 	{schedule.ErrNotFound, http.StatusNotFound, "There is no such task", "Finished tasks are deleted after a while. A message that was sent without a task may be among the dead letters."},
 	{schedule.ErrNoSchedule, http.StatusNotFound, "There is no such recurring task", "It may have been deleted; the audit says by whom."},
+	{service.ErrNoMessages, http.StatusNotFound, "There are no such messages", "The process that has discarded them keeps them, in the directory serve.discarded."},
 	{service.ErrNoJob, http.StatusNotFound, "There is no such job", "The audit lists all of them."},
 	{service.ErrJobState, http.StatusConflict, "This job cannot go on", "Somebody else may have been faster. You changed nothing."},
 	{service.ErrForbidden, http.StatusForbidden, "You may not do this", "Your role is viewer. Only an operator can change something. Nothing was changed."},

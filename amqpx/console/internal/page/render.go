@@ -57,7 +57,7 @@ var sections = []struct {
 	{"Now", "./", []string{"now"}},
 	{"Tasks", "tasks?status=pending", []string{"tasks", "task", "task-act", "task-new", "bulk"}},
 	{"Recurring", "recurring", []string{"recurring", "recurring-task", "recurring-edit", "recurring-act"}},
-	{"Dead letters", "dead", []string{"dead", "dead-queue", "dead-errors", "requeue"}},
+	{"Dead letters", "dead", []string{"dead", "dead-queue", "dead-errors", "requeue", "discard"}},
 	{"Layouts", "layouts", []string{"layouts", "retire"}},
 	{"Audit", "audit", []string{"audit", "job", "job-act"}},
 }

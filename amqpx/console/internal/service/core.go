@@ -33,8 +33,10 @@ type Config struct {
 	// Problem returns what keeps the process from working, if anything.
 	Problem func() error
 	// Keep is how long audit entries and jobs are kept.
-	Keep   time.Duration
-	Logger *zap.Logger
+	Keep time.Duration
+	// Discarded is the directory in which discards keep messages; "" for no discards.
+	Discarded string
+	Logger    *zap.Logger
 }
 
 // Core is everything that pages and API can see or do. Methods that change something need

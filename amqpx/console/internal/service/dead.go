@@ -21,6 +21,16 @@ type Requeue struct {
 	To     topology.Destination // zero: where each belongs
 	Limit  int                  // messages
 	Rate   float64              // messages a second; 0: no limit
+	// Discard removes them instead, and keeps them in a file of the job.
+	Discard bool
+}
+
+// action is the job's name.
+func (r Requeue) action() string {
+	if r.Discard {
+		return "discard"
+	}
+	return "requeue"
 }
 
 // goodbye bounds the end of a connection.
@@ -79,9 +89,15 @@ func (c *Core) ErrorGroups(ctx context.Context, queue string, order inspect.Grou
 }
 
 func (c *Core) requeueOptions(ctx context.Context, r Requeue) (*amqpx.Client, inspect.RequeueOptions, error) {
-	o := inspect.RequeueOptions{Queue: r.Queue, Filter: r.Filter, To: r.To, Limit: r.Limit, Rate: r.Rate}
+	o := inspect.RequeueOptions{Queue: r.Queue, Filter: r.Filter, To: r.To, Limit: r.Limit, Rate: r.Rate, Discard: r.Discard}
+	if r.Discard {
+		o.InFlight = discardedAtOnce
+	}
 	if c.cfg.Client == nil {
 		return nil, o, fmt.Errorf("%w: this process has no client of the broker", ErrUnavailable)
+	}
+	if r.Discard && c.cfg.Discarded == "" {
+		return nil, o, errNoDiscards
 	}
 	src, err := c.source(ctx)
 	if err != nil {
@@ -105,7 +121,7 @@ func (c *Core) requeueOptions(ctx context.Context, r Requeue) (*amqpx.Client, in
 // each message and puts it back.
 func (c *Core) RequeueDryRun(ctx context.Context, who Identity, r Requeue) (inspect.RequeueReport, error) {
 	if !who.Role.May(RoleOperator) {
-		return inspect.RequeueReport{}, fmt.Errorf("requeue: %w", ErrForbidden)
+		return inspect.RequeueReport{}, fmt.Errorf("%s: %w", r.action(), ErrForbidden)
 	}
 	client, o, err := c.requeueOptions(ctx, r)
 	if err != nil {
@@ -118,8 +134,11 @@ func (c *Core) RequeueDryRun(ctx context.Context, who Identity, r Requeue) (insp
 	return rep, ofBroker(err)
 }
 
-// Requeue starts a job that sends at most r.Limit messages.
+// Requeue starts a job that sends or discards at most r.Limit messages.
 func (c *Core) Requeue(ctx context.Context, who Identity, r Requeue) (Job, error) {
+	if !who.Role.May(RoleOperator) {
+		return Job{}, fmt.Errorf("%s: %w", r.action(), ErrForbidden)
+	}
 	if _, _, err := c.requeueOptions(ctx, r); err != nil {
 		return Job{}, err
 	}
@@ -127,24 +146,30 @@ func (c *Core) Requeue(ctx context.Context, who Identity, r Requeue) (Job, error
 		return Job{}, &FieldError{"limit", fmt.Sprintf("%d; expected how many messages may go, 1 or more: what a dry run has counted", r.Limit)}
 	}
 	q := request{Requeue: &r}
-	return c.start(ctx, who, Entry{Action: "requeue", Target: r.Queue, Detail: q.words(false)}, int64(r.Limit), q)
+	return c.start(ctx, who, Entry{Action: r.action(), Target: r.Queue, Detail: q.words(false)}, int64(r.Limit), q)
 }
 
 // requeue runs the job.
 func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, error) {
 	before := w.now().Done
 	if r.Limit -= int(before); r.Limit <= 0 {
-		return shown.Count(before, "message", "messages") + " sent", nil
+		return shown.Count(before, "message", "messages") + " done before", nil
 	}
 	client, o, err := c.requeueOptions(ctx, r)
 	if err != nil {
 		return "", err
 	}
-	went := func(p inspect.RequeueReport) int64 { return before + int64(p.Sent+p.Revived+p.Removed) }
+	went := func(p inspect.RequeueReport) int64 { return before + int64(p.Gone()) }
 	o.Progress = func(p inspect.RequeueReport) { w.at(went(p), "") }
-	p, err := inspect.Requeue(ctx, client, o)
+	var p inspect.RequeueReport
+	kept := ""
+	if r.Discard {
+		p, kept, err = c.discard(ctx, w, client, o)
+	} else {
+		p, err = inspect.Requeue(ctx, client, o)
+	}
 	w.at(went(p), "")
-	return fmt.Sprintf("%d looked at, %d sent, %d revived, %d removed, %d stayed", p.Looked, p.Sent, p.Revived, p.Removed, p.Stayed), ofBroker(err)
+	return fates(p, r.Discard) + kept, ofBroker(err)
 }
 
 // DescribeDead returns a filter in words, with values of headers only for operators.

@@ -23,6 +23,8 @@ var (
 	ErrUnavailable = errors.New("not available")
 	// ErrNoJob means that no job has the id.
 	ErrNoJob = errors.New("there is no such job")
+	// ErrNoMessages means that a job has discarded none, or keeps them with another process.
+	ErrNoMessages = errors.New("this process keeps no discarded messages of it")
 	// ErrJobState means that the job cannot be continued.
 	ErrJobState = errors.New("expected one that failed, or was interrupted or stopped")
 
@@ -81,7 +83,7 @@ func ours(err error) bool {
 		return true
 	}
 	return slices.ContainsFunc([]error{
-		ErrForbidden, ErrNoJob, ErrJobState, ErrUnavailable, schedule.ErrNotFound, schedule.ErrNoSchedule, schedule.ErrExists, schedule.ErrStatus, schedule.ErrUnique,
+		ErrForbidden, ErrNoJob, ErrNoMessages, ErrJobState, ErrUnavailable, schedule.ErrNotFound, schedule.ErrNoSchedule, schedule.ErrExists, schedule.ErrStatus, schedule.ErrUnique,
 		schedule.ErrTask, schedule.ErrRecurring, schedule.ErrConfig, amqpx.ErrConfig, errSlow, errLongQueue,
 	}, func(known error) bool { return errors.Is(err, known) })
 }

@@ -17,7 +17,7 @@ type Entry struct {
 	ID     string
 	At     time.Time
 	Who    string
-	Action string // task.cancel, bulk.move-to, recurring.pause, requeue, retire, login ...
+	Action string // task.cancel, bulk.move-to, recurring.pause, requeue, discard, retire, login ...
 	Target string // a task's id, a queue, a name; empty for a filter
 	Detail string // the filter, the instant
 	Error  string // why it was not done

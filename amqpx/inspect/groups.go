@@ -162,7 +162,7 @@ func (g *grouping) look(ctx context.Context, conn *amqp.Connection) error {
 	if g.out.Looked == 0 || t.ch.IsClosed() {
 		return err
 	}
-	return cmp.Or(err, t.putAllBack())
+	return cmp.Or(err, t.putBack())
 }
 
 // put puts a message into its group.

@@ -166,8 +166,7 @@ func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.D
 // A run takes the messages that are ready when it begins, and no more: not those
 // that come meanwhile, nor what it sent and died again. Messages that are not
 // chosen, or cannot go, are held until the run ends and then put back, in their
-// place (before RabbitMQ 4.0, at a quorum queue's end; of more than some 8,000 of them a
-// quorum queue may change the order). Before RabbitMQ 4.3 a quorum
+// place (before RabbitMQ 4.0, at a quorum queue's end). Before RabbitMQ 4.3 a quorum
 // queue counts that towards its delivery limit; see RequeueOptions.Management. A
 // destination that is gone, forbidden or full is not tried again in the same run. Nor
 // is one that gives no answer within 10 s; its message may have been taken, and may

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -20,13 +21,8 @@ type taker struct {
 	queue  string
 	forced context.Context // when it ends, nothing is waited for any more
 	took   int             // so far
-	lots   []lot           // as they were taken
-}
-
-// lot is messages of one consumer.
-type lot struct {
-	last  uint64 // delivery tag
-	count int
+	lots   [][]uint64      // delivery tags of those that are held, by the consumer that took them
+	robbed bool            // others take what is put back, so that there is nothing to wait for
 }
 
 // takeIdle is how long a portion waits for a further message before it asks
@@ -64,9 +60,13 @@ func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err 
 	if len(taken) == 0 && ctx.Err() == nil {
 		taken, err = t.takeOne(ctx)
 	}
-	if n := len(taken); n > 0 {
-		t.took += n
-		t.lots = append(t.lots, lot{taken[n-1].DeliveryTag, n})
+	if len(taken) > 0 {
+		t.took += len(taken)
+		tags := make([]uint64, len(taken))
+		for i := range taken {
+			tags[i] = taken[i].DeliveryTag
+		}
+		t.lots = append(t.lots, tags)
 	}
 	return taken, cmp.Or(err, ctx.Err())
 }
@@ -118,43 +118,70 @@ func (t *taker) ask(ctx context.Context, request func() error) error {
 	return err
 }
 
-// putBack returns the messages that are held to the queue, in its order.
-func (t *taker) putBack(held int) error {
-	if err := t.ch.Nack(0, true, true); err != nil { // by basic.reject 4.3 counts it
+// acknowledge takes a message off the queue.
+func (t *taker) acknowledge(raw *amqp.Delivery) error {
+	if err := raw.Ack(false); err != nil {
 		return err
 	}
-	return t.ask(t.forced, func() error { return t.seen(held) })
-}
-
-// putAllBack returns all messages that were taken, none of which was acknowledged. It waits for
-// each lot: of a quorum queue a broker has 32 returns under way at a time, and mixes up the lots
-// of those that wait.
-func (t *taker) putAllBack() error {
-	back := 0
-	for _, l := range t.lots {
-		back += l.count
-		if err := t.ch.Nack(l.last, true, true); err != nil {
-			return err
-		}
-		if err := t.ask(t.forced, func() error { return t.seen(back) }); err != nil {
-			return err
+	for i := range t.lots {
+		if at, ok := slices.BinarySearch(t.lots[i], raw.DeliveryTag); ok {
+			t.lots[i] = slices.Delete(t.lots[i], at, at+1)
+			return nil
 		}
 	}
 	return nil
 }
 
-// seen waits until so many messages are ready again, for a second: somebody may
-// have taken them. A quorum queue answers before it has put them back, and a run that
-// begins then would find none.
-func (t *taker) seen(back int) error {
-	for try := range 50 {
-		q, err := t.ch.QueueDeclarePassive(t.queue, true, false, false, false, nil)
-		if err != nil || q.Messages >= back {
+// held is how many messages are taken and not acknowledged.
+func (t *taker) held() (n int) {
+	for _, tags := range t.lots {
+		n += len(tags)
+	}
+	return n
+}
+
+// putBack returns the messages that are held to the queue, in its order. It waits for each lot:
+// of a quorum queue a broker has 32 returns under way at a time, and mixes up the lots of those
+// that wait.
+func (t *taker) putBack() error {
+	if t.held() == 0 {
+		return nil
+	}
+	there, err := t.ready()
+	for _, tags := range t.lots {
+		if len(tags) == 0 || err != nil {
+			continue
+		}
+		if err = t.ch.Nack(tags[len(tags)-1], true, true); err != nil { // by basic.reject 4.3 counts it
 			return err
+		}
+		there, err = t.seen(there + len(tags))
+	}
+	return err
+}
+
+// seen waits until so many messages are ready, for a second: somebody may have taken them. A
+// quorum queue answers before it has put them back, and a run that begins then would find none.
+// It returns how many are.
+func (t *taker) seen(want int) (there int, err error) {
+	for try := range 50 {
+		if there, err = t.ready(); err != nil || there >= want || t.robbed {
+			return there, err
 		}
 		<-time.After(time.Duration(try) * time.Millisecond)
 	}
-	return nil
+	t.robbed = true
+	return there, nil
+}
+
+// ready is how many messages of the queue are there to be taken.
+func (t *taker) ready() (n int, err error) {
+	err = t.ask(t.forced, func() error {
+		q, err := t.ch.QueueDeclarePassive(t.queue, true, false, false, false, nil)
+		n = q.Messages
+		return err
+	})
+	return n, err
 }
 
 // portions bound how many messages are taken at a time. How long they are shows when they

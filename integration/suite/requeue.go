@@ -33,13 +33,20 @@ func Buries(t *testing.T, v *Vhost, queue, died string, n int, args amqp.Table) 
 	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
 	}
+	confirms := make([]*amqp.DeferredConfirmation, n)
 	for i := range n {
-		dc, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{
+		var err error
+		confirms[i], err = ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{
 			MessageId: fmt.Sprintf("%s-%04d", died, i), DeliveryMode: amqp.Persistent,
 			Headers: amqp.Table{amqpx.HeaderReason: inspect.ReasonRejected, amqpx.HeaderQueue: died, "n": fmt.Sprint(i)},
 		})
-		if err != nil || !dc.Wait() {
+		if err != nil {
 			t.Fatal(err)
+		}
+	}
+	for _, dc := range confirms {
+		if !dc.Wait() {
+			t.Fatalf("%s takes no message", queue)
 		}
 	}
 }
@@ -49,14 +56,27 @@ func Drains(t *testing.T, v *Vhost, queue string) (ids []string) {
 	t.Helper()
 	ch := v.Channel(t)
 	for {
-		d, ok, err := ch.Get(queue, true)
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !ok {
+		if q.Messages == 0 {
 			return ids
 		}
-		ids = append(ids, d.MessageId)
+		from, err := ch.ConsumeWithContext(t.Context(), queue, "drains", true, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range q.Messages {
+			d := <-from
+			ids = append(ids, d.MessageId)
+		}
+		if err := ch.Cancel("drains", false); err != nil {
+			t.Fatal(err)
+		}
+		for d := range from {
+			ids = append(ids, d.MessageId)
+		}
 	}
 }
 

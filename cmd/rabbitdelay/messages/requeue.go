@@ -56,9 +56,8 @@ id, with its headers. It acknowledges a message when the broker has confirmed it
 
 It takes what is there when it begins and no more: a message that dies again
 meanwhile stays. What the filters do not choose stays in its place (on RabbitMQ
-before 4.0 at the queue's end; of more than some 8,000 a quorum queue may change the
-order), and so does what cannot go: requeue says how many,
-and why. It stops trying a destination that is gone, full or forbidden, and
+before 4.0 at a quorum queue's end), and so does what cannot go: requeue says how
+many, and why. It stops trying a destination that is gone, full or forbidden, and
 creates none.
 
 Interrupted, it loses nothing. Killed, it leaves at most --in-flight messages that

@@ -1,0 +1,44 @@
+package messages_test
+
+import (
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+)
+
+// What a requeue leaves behind stays in its order, also where it is more than a quorum queue puts
+// back at a time (32 portions of 250). Before 4.0 such a queue takes it at its end.
+func TestRequeueKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	const n, queue = 9000, "quorum.dead"
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		if observed.ParseVersion(v.Broker.Version()).Before(4, 0, 0) {
+			t.Skip("skipped: before 4.0 the order changes")
+		}
+		suite.Buries(t, v, queue, "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
+		suite.Known(t, v, queue)
+		client := suite.OpenClient(t, amqpx.Config{URL: v.URL})
+		gone := []string{"q-0000", "q-0249", "q-0250", "q-4711", "q-8999"} // first and last of portions, too
+		rep, err := inspect.Requeue(t.Context(), client, inspect.RequeueOptions{
+			Queue: queue, Filter: inspect.DeadLetterFilter{IDs: gone}, Discard: true, InFlight: 3, Management: v.Mgmt,
+		})
+		if err != nil || rep.Discarded != len(gone) || rep.PutBack != n-len(gone) {
+			t.Fatalf("%v, %+v", err, rep)
+		}
+		ids := suite.Drains(t, v, queue)
+		if len(ids) != n-len(gone) {
+			t.Errorf("%d are left, want %d", len(ids), n-len(gone))
+		}
+		for i := range ids[1:] {
+			if ids[i] >= ids[i+1] {
+				t.Fatalf("%q comes after %q", ids[i+1], ids[i])
+			}
+		}
+	})
+}

@@ -123,7 +123,7 @@ func (q *queueSource) take(ctx context.Context, n int) ([]*letter, error) {
 // nothing else is sent before.
 func (q *queueSource) acknowledge(round []*letter) error {
 	for _, l := range round {
-		if err := q.taker.acknowledge(&l.raw); err != nil {
+		if err := q.remove(&l.raw); err != nil {
 			return fmt.Errorf("message %s was %s and could not be acknowledged, so that it may come twice: %w", l.ID, l.fate.outcome, err)
 		}
 		q.rep.PutBack--
@@ -141,7 +141,7 @@ func (q *queueSource) keep(l *letter) error {
 	if err := q.copyBack(&l.raw); err != nil {
 		return fmt.Errorf("message %s was delivered %d times and may be dropped when it is put back; a copy could not be made: %w", l.raw.MessageId, count+1, err)
 	}
-	if err := q.taker.acknowledge(&l.raw); err != nil {
+	if err := q.remove(&l.raw); err != nil {
 		return err
 	}
 	q.rep.Moved++

@@ -118,8 +118,8 @@ func (t *taker) ask(ctx context.Context, request func() error) error {
 	return err
 }
 
-// acknowledge takes a message off the queue.
-func (t *taker) acknowledge(raw *amqp.Delivery) error {
+// remove takes a message off the queue.
+func (t *taker) remove(raw *amqp.Delivery) error {
 	if err := raw.Ack(false); err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ exists is an error; see "rabbitdelay schedules edit".`,
 			if err := r.Validate(); err != nil {
 				return err
 			}
-			return x.change(c.Context(), names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, _ string) error { return s.Add(ctx, tx, r) })
+			return x.change(c, names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, _ string) error { return s.Add(ctx, tx, r) })
 		},
 	}
 	d.register(c.Flags())
@@ -127,7 +127,7 @@ yet are withdrawn in the same transaction; it goes on from now.`,
   rabbitdelay schedules edit nightly --end 2026-12-31T00:00:00Z`,
 		Args: oneSchedule,
 		RunE: func(c *cobra.Command, names []string) error {
-			return x.change(c.Context(), names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error {
+			return x.change(c, names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error {
 				return s.Edit(ctx, tx, name, func(r *schedule.Recurring) error { return d.apply(x.App, r) })
 			})
 		},
@@ -138,8 +138,8 @@ yet are withdrawn in the same transaction; it goes on from now.`,
 
 // change does it to every name, each in a transaction of its own, and prints the
 // recurring task as it is then.
-func (x *schedules) change(ctx context.Context, names []string, do func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error) error {
-	return x.each(ctx, names, func(ctx context.Context, s *app.Store, name string) (err error) {
+func (x *schedules) change(c *cobra.Command, names []string, do func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error) error {
+	return x.changeEach(c, names, func(ctx context.Context, s *app.Store, name string) (err error) {
 		var r schedule.Recurring
 		err = s.InTx(ctx, "recurring task "+name, func(tx *sql.Tx) error {
 			if err := do(ctx, s.Schedules(), tx, name); err != nil {
@@ -186,7 +186,7 @@ func (x *schedules) changeCommand(verb, short string, change func(schedule.Sched
 		Example: "  rabbitdelay schedules " + verb + " nightly",
 		Args:    someSchedules,
 		RunE: func(c *cobra.Command, names []string) error {
-			return x.change(c.Context(), names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error {
+			return x.change(c, names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error {
 				return change(s, ctx, tx, name)
 			})
 		},
@@ -203,7 +203,7 @@ occurrence is pending.`,
 		Example: `  rabbitdelay schedules fire nightly`,
 		Args:    someSchedules,
 		RunE: func(c *cobra.Command, names []string) error {
-			return x.each(c.Context(), names, func(ctx context.Context, s *app.Store, name string) error {
+			return x.changeEach(c, names, func(ctx context.Context, s *app.Store, name string) error {
 				id, err := s.Schedules().Fire(ctx, schedule.NoTx, name)
 				if err != nil {
 					return err
@@ -225,7 +225,7 @@ migrate or relay.`,
 		Example: `  rabbitdelay schedules delete nightly`,
 		Args:    someSchedules,
 		RunE: func(c *cobra.Command, names []string) error {
-			return x.each(c.Context(), names, func(ctx context.Context, s *app.Store, name string) error {
+			return x.changeEach(c, names, func(ctx context.Context, s *app.Store, name string) error {
 				if err := s.Schedules().Delete(ctx, schedule.NoTx, name); err != nil {
 					return err
 				}

@@ -16,6 +16,7 @@ import (
 // schedules is one run of a subcommand of schedules.
 type schedules struct {
 	*app.App
+	app.Actor
 
 	db string
 }
@@ -39,10 +40,13 @@ pauses, resumes or deletes any.`,
   rabbitdelay schedules pause nightly`,
 	}
 	c.PersistentFlags().StringVar(&x.db, "db", "", app.DatabaseUsage)
-	c.AddCommand(
-		x.listCommand(), x.showCommand(), x.nextCommand(), x.addCommand(), x.editCommand(),
-		x.pauseCommand(), x.resumeCommand(), x.fireCommand(), x.deleteCommand(),
-	)
+	c.AddCommand(x.listCommand(), x.showCommand(), x.nextCommand())
+	for _, change := range []*cobra.Command{
+		x.addCommand(), x.editCommand(), x.pauseCommand(), x.resumeCommand(), x.fireCommand(), x.deleteCommand(),
+	} {
+		x.RegisterActor(change.Flags())
+		c.AddCommand(change)
+	}
 	return c
 }
 
@@ -61,6 +65,13 @@ func (x *schedules) each(ctx context.Context, names []string, do func(ctx contex
 			}
 		}
 		return program.Exit(code)
+	})
+}
+
+// changeEach is each for a change, which is recorded.
+func (x *schedules) changeEach(c *cobra.Command, names []string, do func(ctx context.Context, s *app.Store, name string) error) error {
+	return x.each(c.Context(), names, func(ctx context.Context, s *app.Store, name string) error {
+		return x.Audited(ctx, s.DB, "recurring."+c.Name(), name, func() error { return do(ctx, s, name) })
 	})
 }
 

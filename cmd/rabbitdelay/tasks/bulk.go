@@ -66,7 +66,7 @@ func (b *bulk) spreads(c *cobra.Command) {
 }
 
 // bulkFlags are the flags that mean nothing with ids.
-var bulkFlags = []string{"all", "yes", "dry-run", "batch", "pause", "limit", "spread", "after", "actor"}
+var bulkFlags = []string{"all", "yes", "dry-run", "batch", "pause", "limit", "spread", "after"}
 
 // byFilter reports whether the tasks are chosen by filters, not by ids.
 func (b *bulk) byFilter(ids []string) (bool, error) {
@@ -105,13 +105,13 @@ func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, o
 	if err != nil {
 		return err
 	}
+	b.name, b.action = c.Name(), action
 	if !many {
-		return b.x.change(c.Context(), ids, one)
+		return b.change(c.Context(), ids, one)
 	}
 	if b.chosen, err = b.filter(); err != nil {
 		return err
 	}
-	b.name, b.action = c.Name(), action
 	b.options = schedule.BulkOptions{Batch: b.batch, Pause: time.Duration(b.pause), Spread: time.Duration(b.spread), Limit: b.limit}
 	if b.after != "" {
 		if b.options.After, err = schedule.ParseBulkPlace(b.after); err != nil {

@@ -15,18 +15,20 @@ import (
 
 // change does it to every id, each in a transaction of its own, and prints the
 // task as it is then.
-func (x *tasks) change(ctx context.Context, ids []string, do change) error {
-	return x.with(ctx, func(ctx context.Context, s *app.Store) error {
-		return x.each(ids, func(id string) (t schedule.Task, err error) {
-			err = s.InTx(ctx, "task "+id, func(tx *sql.Tx) error {
-				if err := do(ctx, s.Store, tx, id); err != nil {
+func (b *bulk) change(ctx context.Context, ids []string, do change) error {
+	return b.x.with(ctx, func(ctx context.Context, s *app.Store) error {
+		return b.x.each(ids, func(id string) (t schedule.Task, err error) {
+			err = b.Audited(ctx, s.DB, "task."+b.name, id, func() error {
+				return s.InTx(ctx, "task "+id, func(tx *sql.Tx) error {
+					if err := do(ctx, s.Store, tx, id); err != nil {
+						return err
+					}
+					t, err = s.Get(ctx, tx, id)
 					return err
-				}
-				t, err = s.Get(ctx, tx, id)
-				return err
+				})
 			})
 			return t, err
-		}, x.changed)
+		}, b.x.changed)
 	})
 }
 

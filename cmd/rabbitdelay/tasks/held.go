@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
-	"os/user"
 	"strconv"
 	"time"
 
@@ -23,6 +21,7 @@ import (
 // held is one run of a command that changes what holds a destination back.
 type held struct {
 	*tasks
+	app.Actor
 
 	to topology.Destination
 }
@@ -30,15 +29,17 @@ type held struct {
 func (h *held) register(c *cobra.Command) {
 	c.Flags().StringVar(&h.to.Queue, "queue", "", "the queue whose tasks these are")
 	c.Flags().StringVar(&h.to.Exchange, "exchange", "", "or the exchange, with all its routing keys")
+	h.RegisterActor(c.Flags())
 }
 
 // apply does it to the destination, and prints how that is then.
-func (h *held) apply(ctx context.Context, do func(ctx context.Context, s *schedule.Store) error) error {
+func (h *held) apply(ctx context.Context, action string, do func(ctx context.Context, s *schedule.Store) error) error {
 	if (h.to.Queue == "") == (h.to.Exchange == "") {
 		return errors.New("no destination, or two; give --queue or --exchange")
 	}
 	return h.with(ctx, func(ctx context.Context, s *app.Store) error {
-		if err := do(ctx, s.Store); err != nil {
+		target := schedule.DestinationState{Queue: h.to.Queue, Exchange: h.to.Exchange}.Name()
+		if err := h.Audited(ctx, s.DB, action, target, func() error { return do(ctx, s.Store) }); err != nil {
 			return err
 		}
 		list, err := s.Destinations(ctx, schedule.NoTx)
@@ -74,22 +75,8 @@ func (h *held) noteRelays(ctx context.Context, s *app.Store, state schedule.Dest
 	return nil
 }
 
-// operator is who runs the command.
-func operator() string {
-	name := os.Getenv("USER")
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return cmp.Or(name, "unknown") + "@" + host
-}
-
 func (x *tasks) pauseCommand() *cobra.Command {
 	h := held{tasks: x}
-	by := ""
 	c := &cobra.Command{
 		Use:   "pause {--queue QUEUE | --exchange EXCHANGE}",
 		Short: "Keep the tasks of a destination in the table until resume",
@@ -102,13 +89,12 @@ nothing. Consumers are not stopped: what others send comes to them as before.`,
   rabbitdelay tasks resume --queue mail --spread 30m`,
 		Args: program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return h.apply(c.Context(), func(ctx context.Context, s *schedule.Store) error {
-				return s.Pause(ctx, schedule.NoTx, h.to, cmp.Or(by, operator()))
+			return h.apply(c.Context(), "destination.pause", func(ctx context.Context, s *schedule.Store) error {
+				return s.Pause(ctx, schedule.NoTx, h.to, h.Name())
 			})
 		},
 	}
 	h.register(c)
-	c.Flags().StringVar(&by, "by", "", "who pauses it, for people; default you, as user@host")
 	return c
 }
 
@@ -124,13 +110,42 @@ not paused changes nothing.`,
 		Example: `  rabbitdelay tasks resume --queue mail --spread 30m`,
 		Args:    program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return h.apply(c.Context(), func(ctx context.Context, s *schedule.Store) error {
+			return h.apply(c.Context(), "destination.resume", func(ctx context.Context, s *schedule.Store) error {
 				return s.Resume(ctx, schedule.NoTx, h.to, time.Duration(spread))
 			})
 		},
 	}
 	h.register(c)
 	c.Flags().Var(&spread, "spread", "send what came due in the pause over this time, up to 30d; less than 1s is at once")
+	return c
+}
+
+func (x *tasks) ceilingCommand() *cobra.Command {
+	h := held{tasks: x}
+	var ceiling schedule.Ceiling
+	c := &cobra.Command{
+		Use:   "ceiling {--queue QUEUE | --exchange EXCHANGE} --per-second N",
+		Short: "Bound how many tasks a second come to a destination",
+		Long: `ceiling bounds how many tasks come to a destination in a second, over all relays of the
+database, at once and until it is changed. --per-second 0 takes the bound away. What is
+beyond waits in the table. A relay whose configuration has a ceiling for the destination
+writes that when it starts, so change it there too.`,
+		Example: `  rabbitdelay tasks ceiling --queue mail --per-second 50
+  rabbitdelay tasks ceiling --queue mail --per-second 0`,
+		Args: program.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !x.Given("per-second") {
+				return errors.New("no rate; give --per-second, 0 for no ceiling")
+			}
+			ceiling.Queue, ceiling.Exchange = h.to.Queue, h.to.Exchange
+			return h.apply(c.Context(), "destination.ceiling", func(ctx context.Context, s *schedule.Store) error {
+				return s.SetCeiling(ctx, schedule.NoTx, ceiling)
+			})
+		},
+	}
+	h.register(c)
+	c.Flags().Float64Var(&ceiling.PerSecond, "per-second", 0, "tasks a second, such as 50 or 0.1; 0 for no ceiling")
+	c.Flags().IntVar(&ceiling.Burst, "burst", 0, "how many may go at once after a time with fewer; default a tenth of --per-second, at least 1")
 	return c
 }
 

@@ -36,8 +36,8 @@ the broker, to remove dead letters.
 list and count select tasks by destination, status, due instant, id prefix, tag
 and header. cancel, reschedule, fire and revive take ids and change each in its own
 transaction, or take the same filters: they then count the tasks, ask, and change
-them in batches. delete takes filters only. pause and resume take a destination. The exit code is 1 if a task does not
-exist or its status does not allow the change.`,
+them in batches. delete takes filters only. pause, resume and ceiling take a destination. The exit code
+is 1 if a task does not exist or its status does not allow the change.`,
 		Example: `  rabbitdelay tasks list --db postgres://user:password@host/shop --status failed
   rabbitdelay tasks reschedule order-42-expire --delay 30m
   rabbitdelay tasks cancel --queue mail --tag campaign-7
@@ -47,7 +47,7 @@ exist or its status does not allow the change.`,
 	c.AddCommand(
 		x.listCommand(), x.showCommand(), x.countCommand(), x.addCommand(),
 		x.cancelCommand(), x.rescheduleCommand(), x.fireCommand(), x.reviveCommand(), x.deleteCommand(),
-		x.pauseCommand(), x.resumeCommand(), x.heldCommand(),
+		x.pauseCommand(), x.resumeCommand(), x.ceilingCommand(), x.heldCommand(),
 	)
 	return c
 }

@@ -49,24 +49,35 @@ type Recorded interface {
 // else asked for. Run records who has it in the audit of a database.
 type Consent struct {
 	*App
+	Actor
 
 	Yes, DryRun bool
 
 	DB     *sql.DB              // with the audit; nil: there is none
 	Record *console.AuditRecord // while Do runs; nil without an audit
+}
 
-	actor string
+// Actor is who changes something, in the audit of the database.
+type Actor struct{ name string }
+
+// RegisterActor adds the flag --actor.
+func (a *Actor) RegisterActor(f *pflag.FlagSet) {
+	f.StringVar(&a.name, "actor", "", "who does this, for the audit of the database; default user@host")
+}
+
+// Name is who it is: what the flag says, or the user and the host of this process.
+func (a *Actor) Name() string { return cmp.Or(a.name, whoami()) }
+
+// Audited does something, and records it in the audit of the database.
+func (a *Actor) Audited(ctx context.Context, db *sql.DB, action, target string, do func() error) error {
+	e := console.AuditEntry{Who: a.Name(), Action: action, Target: target}
+	return console.NewAudit(db).Record(ctx, e, func(*console.AuditRecord) (string, error) { return "", do() })
 }
 
 // Register adds the flags --yes and --dry-run, the latter with its help.
 func (c *Consent) Register(f *pflag.FlagSet, dryRun string) {
 	f.BoolVarP(&c.Yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&c.DryRun, "dry-run", false, dryRun)
-}
-
-// RegisterActor adds the flag --actor.
-func (c *Consent) RegisterActor(f *pflag.FlagSet) {
-	f.StringVar(&c.actor, "actor", "", "who does this, for the audit of the database; default user@host")
 }
 
 // Possible returns an error if nobody can be asked, before anything is begun.
@@ -102,7 +113,7 @@ func (c *Consent) do(ctx context.Context, x Change) error {
 		return x.Do(ctx)
 	}
 	e := r.Entry()
-	e.Who = cmp.Or(c.actor, whoami())
+	e.Who = c.Name()
 	return console.NewAudit(c.DB).Record(ctx, e, func(record *console.AuditRecord) (string, error) {
 		c.Record = record
 		err := x.Do(ctx)

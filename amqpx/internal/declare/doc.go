@@ -24,4 +24,13 @@
 // of 54 runs. Hence the lock of the queue's name, which is held for two round trips or during the
 // creation, and hence whoever finds messages in a route queue, or has created it, rejects them,
 // which sends them where expiring would have.
+//
+// What follows from errors and locks:
+//
+//   - A try for a destination ends by itself, not with its callers, and a failed one's error is
+//     everybody's answer for up to a second. Permanent are 405, 403 for 2 s, a queue name or limit
+//     that the broker refuses, a missing exchange, and three connections in a row that ended over
+//     it. A 541 is tried again on a connection of its own, so that it takes no others along.
+//   - A client goes on without a lock after 5 s, without the right to it, or with DeclareNothing.
+//     Queues that other programs create at that moment remain a risk.
 package declare

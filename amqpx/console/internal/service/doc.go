@@ -12,4 +12,17 @@
 //   - recurring.go, dead.go, layouts.go: recurring tasks, dead letters, retirement
 //   - jobs.go: the life of a job; ledger.go: audit and jobs, kept by ledger_table.go in
 //     the database or by ledger_memory.go without one
+//
+// Why it is built so:
+//
+//   - All readers share one look, taken while somebody looks. What reads an index of all tasks is
+//     kept for twenty times as long as it took, at most a twentieth of the database's time. A
+//     hanging database gives no error, so readers first ask something cheap (Store.Ping).
+//   - The history is written once, two minutes after its span, as a function of the tasks: any
+//     console may write it, writing twice changes nothing, and a later console reads what is
+//     missing. A counter raised by handlers would have none of that, and all would wait for its
+//     row. Relays write none: without a console nobody looks.
+//   - A batch of a job, the job's place and the ids of its tasks commit together, if the job is
+//     still this process's: a process that takes over, even from one that is only slow, moves
+//     nothing twice.
 package service

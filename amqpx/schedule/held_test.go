@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -357,5 +358,40 @@ func TestBacklogOfHeldDestinations(t *testing.T) {
 	now = now.Add(time.Minute)
 	if b, _ = read(); b.Throttled != 0 || b.Unsent < 20 {
 		t.Errorf("a minute after the relay died: %+v", b)
+	}
+}
+
+// A claim that waited since its look, as on a slow database, goes by what holds a destination
+// back by then: nothing is sent in a pause, and no more than a new ceiling allows.
+func TestClaimGoesByTheGatesOfItsInstant(t *testing.T) {
+	s, db := openStore(t, &recorder{}, Config{})
+	defer func() { _ = db.Close() }()
+	var tasks []Task
+	for i := range 20 {
+		tasks = append(tasks, Task{ID: fmt.Sprint(i), Queue: "mail", DeliverAt: time.Now()})
+	}
+	check(t, s.ScheduleBatch(t.Context(), NoTx, tasks))
+	until := time.Now().Add(time.Minute).UnixMilli()
+	lanes, _, err := s.relay.Look(t.Context(), rows.ToSend, until)
+	check(t, err)
+	if len(lanes) != 1 {
+		t.Fatalf("due: %v", lanes)
+	}
+	claim := func() int {
+		t.Helper()
+		list, err := s.relay.Claim(t.Context(), rows.ToSend, []rows.Wish{{Lane: lanes[0].Lane, Until: until, Most: 100}})
+		check(t, err)
+		return len(list)
+	}
+	check(t, s.Pause(t.Context(), NoTx, mail, "alice"))
+	if n := claim(); n != 0 {
+		t.Errorf("%d tasks claimed in a pause", n)
+	}
+	check(t, s.Resume(t.Context(), NoTx, mail, 0))
+	_, _, err = s.relay.Look(t.Context(), rows.ToSend, until)
+	check(t, err)
+	check(t, s.SetCeiling(t.Context(), NoTx, Ceiling{Queue: "mail", PerSecond: 1, Burst: 3}))
+	if n := claim(); n > 4 {
+		t.Errorf("%d tasks claimed with a ceiling of one a second and three at once", n)
 	}
 }

@@ -165,26 +165,33 @@ type admission struct {
 }
 
 // admit locks the gates of the wishes until the transaction ends, and lowers the wishes to
-// what they allow.
+// what they allow. It reads them anew: a claim may have waited long since the look.
 func (r *Relay) admit(ctx context.Context, c rows.Conn, wishes []rows.Wish) (*admission, error) {
 	a := &admission{now: r.Pace.Now(), valves: map[rows.Lane]*valve{}, wishes: append([]rows.Wish(nil), wishes...)}
-	known := r.known()
+	known, err := r.readGates(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	var lanes []rows.Lane
 	for _, w := range wishes {
-		if _, listed := a.valves[w.Lane]; !listed && known.limited(w.Lane, a.now) {
+		_, listed := a.valves[w.Lane]
+		switch g := known[w.Lane]; {
+		case listed || g == nil:
+		case g.Paused():
+			a.valves[w.Lane] = openValve(g, a.now)
+		case known.limited(w.Lane, a.now):
 			a.valves[w.Lane] = nil
 			lanes = append(lanes, w.Lane)
 		}
 	}
-	if len(lanes) == 0 {
-		return a, nil
-	}
-	locked, err := c.LockGates(ctx, lanes)
-	if err != nil {
-		return nil, fmt.Errorf("reading ceilings: %w", err)
-	}
-	for l, g := range locked {
-		a.valves[l] = openValve(g, a.now)
+	if len(lanes) > 0 {
+		locked, err := c.LockGates(ctx, lanes)
+		if err != nil {
+			return nil, fmt.Errorf("reading ceilings: %w", err)
+		}
+		for l, g := range locked {
+			a.valves[l] = openValve(g, a.now)
+		}
 	}
 	for i, w := range a.wishes {
 		if v, limited := a.valves[w.Lane]; limited {

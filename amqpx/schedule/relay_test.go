@@ -96,6 +96,29 @@ func bubble(t *testing.T, sender Sender, cfg Config, test func(t *testing.T, s *
 	})
 }
 
+// A database that fails at once is asked again after an interval, not at once, whatever was
+// known to be due.
+func TestRelayDoesNotSpinOnAFault(t *testing.T) {
+	failures, enough := 0, func() {}
+	cfg := Config{Horizon: time.Minute, Hooks: Hooks{Error: func(string, error) {
+		if failures++; failures == 1000 {
+			enough()
+		}
+	}}}
+	bubble(t, &recorder{}, cfg, func(t *testing.T, s *Store, db *sql.DB) {
+		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(2 * time.Hour)}))
+		spins := make(chan struct{})
+		enough = func() { close(spins) }
+		<-time.After(time.Hour + 30*time.Minute)
+		check(t, db.Close())
+		select {
+		case <-spins:
+			t.Error("the relay asks without a pause")
+		case <-time.After(time.Hour):
+		}
+	})
+}
+
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

@@ -75,12 +75,10 @@ func (r *Relay) Loop(ctx context.Context) {
 		if err != nil || (found > 0 && sent == 0) {
 			pause = r.PollInterval // do not spin on a fault
 		}
-		now := r.Pace.Now()
-		wait := r.ahead.Until(now.Add(r.Horizon), pause)
-		if next := r.troubles.next(now); !next.IsZero() {
-			wait = min(wait, next.Sub(now))
+		wait := pause
+		if err == nil { // or what is known is of an earlier look
+			wait = r.idle(pause)
 		}
-		wait = r.opens.Until(now, wait)
 		for waiting := true; waiting; {
 			select {
 			case <-ctx.Done():
@@ -95,6 +93,16 @@ func (r *Relay) Loop(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// idle is how long there is nothing to do, as far as is known, and at most pause.
+func (r *Relay) idle(pause time.Duration) time.Duration {
+	now := r.Pace.Now()
+	wait := r.ahead.Until(now.Add(r.Horizon), pause)
+	if next := r.troubles.next(now); !next.IsZero() {
+		wait = min(wait, next.Sub(now))
+	}
+	return r.opens.Until(now, wait)
 }
 
 // Step claims one batch, publishes it and marks it. It returns how many were claimed and

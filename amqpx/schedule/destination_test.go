@@ -151,3 +151,18 @@ func TestSlowRefusalHoldsUpNobodyElse(t *testing.T) {
 		}
 	})
 }
+
+// A broker that refuses logins, as one does that starts, says nothing of the destinations:
+// their tasks wait for it.
+func TestRefusedLoginFailsNoTask(t *testing.T) {
+	onSite(t, Config{}, func(_ *testing.T, s *site) {
+		defer s.consume("q", Handler(s.db, s.noted(nil)))()
+		accept := s.srv.RefuseLogins()
+		s.srv.CutConnections()
+		s.schedule(Task{ID: "a", Queue: "q", DeliverAt: time.Now()})
+		after(5 * time.Minute)
+		accept()
+		after(5 * time.Minute)
+		s.wantTask("a", StatusDone, 0)
+	})
+}

@@ -114,6 +114,9 @@ func gone(err error) bool {
 	if errors.Is(err, topology.ErrDestination) {
 		return true
 	}
+	if _, dialing := errors.AsType[*amqpx.DialError](err); dialing {
+		return false // a broker that refuses the login says nothing of the destination
+	}
 	ae, ok := errors.AsType[*amqp.Error](err)
 	return ok && (ae.Code == amqp.NotFound || ae.Code == amqp.AccessRefused)
 }

@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"context"
+	"database/sql"
 	"math"
 	"testing"
 	"time"
@@ -31,5 +33,35 @@ func TestInstantsDoNotOverflow(t *testing.T) {
 		if ms := rows.Millis(c.at); ms < 0 || c.at.Unix() < 0 && ms != 0 {
 			t.Errorf("%v: %d ms", c.at, ms)
 		}
+	}
+}
+
+// meanwhile is a database to which something happens after the next statement.
+type meanwhile struct {
+	*sql.DB
+
+	happens func()
+}
+
+func (m *meanwhile) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	r, err := m.DB.ExecContext(ctx, query, args...)
+	if f := m.happens; f != nil {
+		m.happens = nil
+		f()
+	}
+	return r, err
+}
+
+// A change that finds no task, which appears before it can say so, changes that one.
+func TestChangeOfATaskThatAppears(t *testing.T) {
+	s, db := openStore(t, nil, Config{})
+	defer func() { _ = db.Close() }()
+	task := Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(time.Hour)}
+	ex := &meanwhile{db, func() { check(t, s.Schedule(t.Context(), NoTx, task)) }}
+	check(t, s.Cancel(t.Context(), ex, "a"))
+	got, err := s.Get(t.Context(), NoTx, "a")
+	check(t, err)
+	if got.Status != StatusCancelled {
+		t.Errorf("the task is %s", got.Status)
 	}
 }

@@ -172,13 +172,21 @@ func DueBy(d time.Duration, now int64) Assignment {
 // Change changes a task that has the wanted status. Otherwise it returns the status that
 // it has; the error is sql.ErrNoRows if there is no such task.
 func (c Conn) Change(ctx context.Context, id, want string, a Assignment) (changed bool, status string, err error) {
-	changed, err = c.changed(ctx, "UPDATE rabbitdelay_tasks SET "+a.set+" WHERE id = ? AND status = '"+want+"'", append(a.args, id)...)
-	if err != nil || changed {
-		return changed, want, err
+	for range changeTries {
+		changed, err = c.changed(ctx, "UPDATE rabbitdelay_tasks SET "+a.set+" WHERE id = ? AND status = '"+want+"'", append(a.args, id)...)
+		if err != nil || changed {
+			return changed, want, err
+		}
+		err = c.one(ctx, "SELECT status FROM rabbitdelay_tasks WHERE id = ?"+c.lock(Current), []any{id}, &status)
+		if err != nil || status != want { // otherwise it became so between the statements
+			break
+		}
 	}
-	err = c.one(ctx, "SELECT status FROM rabbitdelay_tasks WHERE id = ?"+c.lock(Current), []any{id}, &status)
 	return false, status, err
 }
+
+// changeTries is how often a task may change between the statements of one Change.
+const changeTries = 100
 
 // CancelPending cancels those of the tasks that are pending, and returns how many were.
 func (c Conn) CancelPending(ctx context.Context, ids []string, now int64) (total int64, err error) {

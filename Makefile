@@ -23,7 +23,7 @@ UNWATCHED := /integration/|/auth$$|/timetable$$|/dlx$$|/plugin$$|/plugin/table$$
 # Tests that take longest begin first.
 WATCHED_PACKAGES = ./integration/messages $$($(GO) list ./... | grep -Ev '$(UNWATCHED)')
 UNWATCHED_PACKAGES = $(patsubst %,./integration/%,tasks operations faults conformance browser) \
-	$$($(GO) list ./... | grep -E '$(UNWATCHED)' | grep -v '/integration/messages$$')
+	$$($(GO) list ./... | grep -E '$(UNWATCHED)' | grep -Ev '/integration/(messages|simulate)$$')
 
 # Tests that -race leaves out, by their build tag, and their packages.
 SIMULATIONS = $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^//go:build !race' . | xargs grep -l '^func Test')
@@ -190,6 +190,18 @@ SEED ?= 1
 .PHONY: faults
 faults: setup ## break brokers, networks, consumers and databases for long, and print the ledger (DURATION=1h SEED=7)
 	$(GO) test -count=1 -v -timeout 0 -parallel 1 -run '^(TestFaults|TestLayoutsChange)$$' ./integration/faults -args -duration $(DURATION) -seed $(SEED) $(ARGS)
+
+# Of `make simulate`: the first seed, and how many. One seed alone is shown with its trace.
+FROM ?= 1
+SEEDS ?= 1000
+
+.PHONY: simulate
+simulate: ## run the whole system in virtual time, faults and all, from each of many seeds (FROM=1 SEEDS=100000)
+	$(PLAIN) $(GO) test -count=1 -v -timeout 0 -run '^TestSeeds$$' ./integration/simulate -args -from $(FROM) -seeds $(SEEDS)
+
+.PHONY: simulate-defects
+simulate-defects: ## plant mistakes in copies of the source, and count the seeds until each is found (SEEDS=1000)
+	$(PLAIN) $(GO) test -count=1 -v -timeout 0 -run '^TestDefects$$' ./integration/simulate -args -plant . -from $(FROM) -seeds $(SEEDS)
 
 .PHONY: fuzz
 fuzz: ## run every fuzz test for a while (FUZZ_TIME=10s)

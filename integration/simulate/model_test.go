@@ -1,0 +1,489 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// state is what the model knows of a task.
+type state struct {
+	status  schedule.Status // "" for a task that does not exist
+	due     int64           // ms
+	exact   bool            // due is the row's, and not only a lower bound of it
+	payload string
+	took    int // subscribers of an exchange that have had their effect, as bits
+}
+
+// effect is the name of the event that a handler's effect is.
+const effect = "effect in"
+
+// slack is by how much a handler may be early by docs/guarantees.md: what adjusting clocks may
+// make, and the millisecond to which instants are rounded.
+const slack = 20 + 1
+
+// after returns the states in which an event may leave a task; none if it cannot have happened.
+func (i item) after(e *event, s state) (all []state) {
+	switch {
+	case errors.Is(e.err, schedule.ErrExists):
+		return when(s.status != "", s)
+	case errors.Is(e.err, schedule.ErrNotFound):
+		return when(s.status == "", s)
+	case errors.Is(e.err, schedule.ErrStatus):
+		return when(s.status != "" && (s.status != schedule.StatusPending || i.Dest == leaseQueue), s)
+	}
+	if e.maybe {
+		all = append(all, s)
+	}
+	pending := s.status == schedule.StatusPending
+	due := millis(e.due)
+	fresh := state{status: schedule.StatusPending, due: due, exact: true, payload: e.payload}
+	moved := s
+	moved.due = due
+	switch e.what {
+	case "schedule", string(schedule.UniqueCreated):
+		return append(all, when(s.status == "", fresh)...)
+	case "replace":
+		return append(all, fresh)
+	case string(schedule.UniqueReplaced):
+		return append(all, when(pending, fresh)...)
+	case string(schedule.UniqueKept):
+		return append(all, when(pending && (!s.exact || s.due == due), s)...)
+	case string(schedule.UniquePushedBack):
+		moved.exact = !e.maybe
+		moved.due = max(s.due, due)
+		if e.maybe {
+			moved.due = s.due // at least
+		}
+		return append(all, when(pending && due >= s.due || pending && e.maybe, moved)...)
+	case "cancel":
+		s.status = schedule.StatusCancelled
+		return append(all, when(pending, s)...)
+	case "move":
+		return append(all, when(pending, moved)...)
+	case "move by":
+		s.due += e.by.Milliseconds()
+		return append(all, when(pending, s)...)
+	case "fire":
+		moved.due, moved.exact = e.at.UnixMilli(), false
+		return append(all, when(pending, moved)...)
+	case "bulk cancel":
+		if pending {
+			s.status = schedule.StatusCancelled
+		}
+		return append(all, s)
+	case "bulk move":
+		if pending {
+			s.due = due
+		}
+		return append(all, s)
+	case "requeue":
+		if s.status == schedule.StatusFailed {
+			s.status, s.due, s.exact = schedule.StatusPending, e.at.UnixMilli(), false
+		}
+		return append(all, s)
+	}
+	return i.happens(e, s)
+}
+
+// happens is after for an effect.
+func (i item) happens(e *event, s state) []state {
+	queue, _ := strings.CutPrefix(e.what, effect)
+	bit := 1 << slices.Index(subscribers[i.Dest], queue)
+	first := s.status == schedule.StatusPending
+	if s.took&bit != 0 || !first && (s.status != schedule.StatusDone || !exchange(i.Dest)) ||
+		e.payload != s.payload || e.at.UnixMilli() < s.due-slack {
+		return nil
+	}
+	s.status, s.took = schedule.StatusDone, s.took|bit
+	return []state{s}
+}
+
+// millis rounds up, as due instants are.
+func millis(t time.Time) int64 { return t.Add(time.Millisecond - 1).UnixMilli() }
+
+func when(possible bool, s state) []state {
+	if possible {
+		return []state{s}
+	}
+	return nil
+}
+
+// explains reports whether an order of the events, each between its call and its return, leads
+// to the end.
+func (i item) explains(events []*event, mayDie bool, end func(state) bool) bool {
+	type node struct {
+		done uint64
+		at   state
+	}
+	seen := map[node]bool{}
+	var search func(n node) bool
+	search = func(n node) bool {
+		if seen[n] {
+			return false
+		}
+		seen[n] = true
+		if n.done == 1<<len(events)-1 && end(n.at) {
+			return true
+		}
+		if n.at.status == schedule.StatusPending && mayDie {
+			failed := n
+			failed.at.status = schedule.StatusFailed
+			if search(failed) {
+				return true
+			}
+		}
+		first := int64(math.MaxInt64) // return of those that are left
+		for k, e := range events {
+			if n.done&(1<<k) == 0 {
+				first = min(first, e.ret)
+			}
+		}
+		for k, e := range events {
+			if n.done&(1<<k) != 0 || e.call > first {
+				continue
+			}
+			for _, next := range i.after(e, n.at) {
+				if search(node{n.done | 1<<k, next}) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	return search(node{})
+}
+
+// check compares the history and what is left with the model.
+func (w *world) check() {
+	rows := map[string]schedule.Task{}
+	for t, err := range w.procs[0].store.List(context.Background(), schedule.NoTx, schedule.Filter{}) {
+		if err != nil {
+			w.violationf("list: %v", err)
+			return
+		}
+		rows[t.ID] = t
+	}
+	if err := w.readEffects(); err != nil {
+		w.violationf("effects: %v", err)
+		return
+	}
+	for _, id := range w.sortedIDs() {
+		if i := w.sc.Items[id]; i.Task {
+			w.checkTask(i, rows)
+		} else {
+			w.checkMessage(i)
+		}
+	}
+	w.checkRecurring(rows)
+	w.checkCounts(rows)
+	w.checkBroker(rows)
+	w.checkProcesses()
+}
+
+// readEffects adds to the runs what the database has of them.
+func (w *world) readEffects() error {
+	found, err := w.procs[0].db.QueryContext(context.Background(), "SELECT run FROM effects")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = found.Close() }()
+	for found.Next() {
+		var call int64
+		if err := found.Scan(&call); err != nil {
+			return err
+		}
+		w.runs[call].took = true
+	}
+	return found.Err()
+}
+
+// runsOf returns the runs of an item's handlers in a queue, or in all, in their order.
+func (w *world) runsOf(id, queue string) (list []*run) {
+	for _, call := range slices.Sorted(maps.Keys(w.runs)) {
+		if r := w.runs[call]; r.id == id && (queue == "" || r.queue == queue) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+func effects(runs []*run) (n int) {
+	for _, r := range runs {
+		if r.took {
+			n++
+		}
+	}
+	return n
+}
+
+// checkTask finds out whether the model explains a task.
+func (w *world) checkTask(i item, rows map[string]schedule.Task) {
+	var events []*event
+	for _, e := range w.events {
+		if e.id == i.ID {
+			events = append(events, e)
+		}
+	}
+	for _, r := range w.runsOf(i.ID, "") {
+		if r.took {
+			events = append(events, &event{what: effect + r.queue, id: i.ID, call: r.call, ret: r.ret, at: r.at, payload: r.payload})
+		}
+	}
+	if w.sc.mayDie(i) {
+		for _, q := range w.requeues {
+			x := *q
+			x.maybe = true
+			events = append(events, &x)
+		}
+	}
+	slices.SortFunc(events, func(a, b *event) int { return int(a.call - b.call) })
+	for _, e := range events {
+		if e.ret == 0 {
+			e.ret = math.MaxInt64 // its process was killed
+		}
+	}
+	row, exists := rows[i.ID]
+	payload, _ := strings.CutPrefix(string(row.Body), "body of ")
+	if !i.explains(events, w.sc.mayDie(i), func(s state) bool {
+		return row.Status == s.status && (!exists || payload == s.payload && (!s.exact || row.DeliverAt.UnixMilli() == s.due))
+	}) {
+		w.violationf("no order of its events explains task %s, which is %q (due %v, payload %q, %d sends, %s) in the end:%s",
+			i.ID, row.Status, row.DeliverAt.Sub(w.epoch), payload, row.Sends, row.LastError, w.history(events))
+	}
+	switch row.Status {
+	case schedule.StatusPending, schedule.StatusRunning:
+		w.violationf("task %s is %s %v after it was due (%d sends, %s)", i.ID, row.Status, time.Since(row.DeliverAt), row.Sends, row.LastError)
+	case schedule.StatusDone:
+		for _, q := range subscribers[i.Dest] {
+			if effects(w.runsOf(i.ID, q)) == 0 && w.faulty.IsZero() {
+				w.violationf("task %s had no effect in %s", i.ID, q)
+			}
+		}
+	}
+	if w.sc.calm() {
+		w.checkCalmTask(i, row, events)
+	}
+}
+
+// history is the events of an item as text.
+func (w *world) history(events []*event) string {
+	var b strings.Builder
+	for _, e := range events {
+		fmt.Fprintf(&b, "\n    %v..%v %s due %v by %v payload %q err %v maybe %t", e.at.Sub(w.epoch), max(0, e.back.Sub(w.epoch)), e.what, e.due.Sub(w.epoch), e.by, e.payload, e.err, e.maybe)
+	}
+	return b.String()
+}
+
+// checkCalmTask checks what holds where there were no faults.
+func (w *world) checkCalmTask(i item, row schedule.Task, events []*event) {
+	if row.Sends > 1 {
+		w.violationf("task %s was sent %d times without faults", i.ID, row.Sends)
+	}
+	if row.Status != schedule.StatusDone || !w.undelayed() {
+		return
+	}
+	last := row.DeliverAt
+	for _, e := range events {
+		if !strings.HasPrefix(e.what, effect) {
+			last = later(last, e.back)
+		}
+	}
+	for _, r := range w.runsOf(i.ID, "") {
+		if late := r.at.Sub(last); r.took && late > w.mostLate() {
+			w.violationf("task %s had its effect %v late without faults", i.ID, late)
+		}
+	}
+}
+
+// undelayed reports whether nothing holds anything up.
+func (w *world) undelayed() bool {
+	return w.sc.Strategy != "ttl" && !w.sc.has("pause", "stop consumers")
+}
+
+// mostLate is how late an effect may be without faults: by the resolution, what the network and
+// the database take, retries, and handlers that have the database to themselves.
+func (w *world) mostLate() time.Duration {
+	late := 10*time.Second + 100*w.sc.Latency + 500*w.sc.DBTakes
+	for _, i := range w.sc.Items {
+		late += 2 * i.Slow
+	}
+	return late
+}
+
+// checkMessage checks what became of a message.
+func (w *world) checkMessage(i item) {
+	var e *event
+	for _, x := range w.events {
+		if x.id == i.ID {
+			e = x
+		}
+	}
+	if e == nil {
+		return // its process was down
+	}
+	if i.Dest == nowhere && e.err == nil {
+		w.violationf("message %s to an exchange that does not exist was sent", i.ID)
+	}
+	due := e.at
+	if e.due.After(e.at) {
+		due = e.due
+	}
+	for _, r := range w.runsOf(i.ID, "") {
+		if r.at.UnixMilli() < due.UnixMilli()-slack {
+			w.violationf("message %s was handled in %s %v before it was due", i.ID, r.queue, due.Sub(r.at))
+		}
+	}
+	for _, q := range subscribers[i.Dest] {
+		runs := w.runsOf(i.ID, q)
+		n := effects(runs)
+		switch {
+		case e.err != nil && !e.maybe && len(runs) > 0:
+			w.violationf("message %s was not sent (%v), and handled in %s", i.ID, e.err, q)
+		case e.err == nil && n == 0 && !w.sc.mayDie(i) && !w.sc.has("wipe"):
+			w.violationf("message %s was sent and had no effect in %s: %d runs, %s", i.ID, q, len(runs), w.history([]*event{e}))
+		case e.err == nil && n == 0 && i.mayDie() && !w.sc.mayDie(item{Dest: i.Dest}) && len(runs) == 0 && !w.sc.has("wipe"):
+			w.violationf("message %s was sent and never handled in %s", i.ID, q)
+		case n > 1 && (strings.HasSuffix(q, idemQueue) || w.sc.calm()):
+			w.violationf("message %s had %d effects in %s", i.ID, n, q)
+		}
+		if w.sc.calm() && len(w.requeues) == 0 && e.err == nil {
+			w.checkCalmMessage(i, q, runs, later(due, e.back))
+		}
+	}
+}
+
+// checkCalmMessage checks what holds where there were no faults.
+func (w *world) checkCalmMessage(i item, queue string, runs []*run, due time.Time) {
+	want := 1
+	switch {
+	case i.How == rejects:
+	case i.How != never:
+		want = min(i.Times+1, maxAttempts)
+	}
+	if len(runs) != want {
+		w.violationf("the handler of message %s in %s ran %d times without faults, expected %d", i.ID, queue, len(runs), want)
+		return
+	}
+	if late := runs[0].at.Sub(due); w.undelayed() && late > w.mostLate() {
+		w.violationf("message %s was handled in %s %v late without faults", i.ID, queue, late)
+	}
+}
+
+// checkRecurring checks that the occurrences are those of the timetable.
+func (w *world) checkRecurring(rows map[string]schedule.Task) {
+	if w.sc.Every == 0 {
+		return
+	}
+	seen := map[string]bool{}
+	for at := w.first; at.Before(w.withdrew.at); at = at.Add(w.sc.Every) {
+		var id string
+		for x := range rows {
+			if _, instant, ok := schedule.ParseOccurrence(x); ok && instant.Equal(at) {
+				id = x
+			}
+		}
+		seen[id] = true
+		n := effects(w.runsOf(id, ""))
+		all := (w.sc.Misfire == schedule.MisfireAll || w.sc.calm()) && !w.sc.mayDie(item{Dest: taskQueue, Task: true})
+		if n > 1 || n == 0 && all {
+			w.violationf("the recurring task of %v had %d effects (row %q: %s, %s)", at.Sub(w.epoch), n, id, rows[id].Status, rows[id].LastError)
+		}
+	}
+	for id, row := range rows {
+		if _, at, ok := schedule.ParseOccurrence(id); ok && !seen[id] && at.Before(w.withdrew.at) {
+			w.violationf("task %s is no occurrence (%s)", id, row.Status)
+		}
+	}
+	for _, r := range w.runs {
+		if _, at, ok := schedule.ParseOccurrence(r.id); ok && r.took && r.at.Before(at.Add(-slack*time.Millisecond)) {
+			w.violationf("%s had its effect %v early", r.id, at.Sub(r.at))
+		}
+	}
+}
+
+// checkCounts compares what the store counts with its rows.
+func (w *world) checkCounts(rows map[string]schedule.Task) {
+	counts, err := w.procs[0].store.Count(context.Background(), schedule.NoTx, schedule.Filter{})
+	if err != nil {
+		w.violationf("count: %v", err)
+	}
+	want := map[schedule.QueueCount]int64{}
+	for _, t := range rows {
+		want[schedule.QueueCount{Queue: t.Queue, Status: t.Status}]++
+	}
+	for _, c := range counts {
+		key := schedule.QueueCount{Queue: c.Queue, Status: c.Status}
+		if want[key] != c.Count {
+			w.violationf("%d tasks of %q are counted as %s, and %d are", c.Count, c.Queue, c.Status, want[key])
+		}
+		delete(want, key)
+	}
+	if len(want) > 0 {
+		w.violationf("not counted: %v", want)
+	}
+}
+
+// checkBroker checks what is left in queues.
+func (w *world) checkBroker(rows map[string]schedule.Task) {
+	dead := map[string]int{}
+	for _, name := range w.srv.Queues() {
+		q, _ := w.srv.Queue(name)
+		if q.Unacked+q.DeadLetters+q.Delayed > 0 || q.Ready > 0 && !strings.HasSuffix(name, ".dead") {
+			w.violationf("queue %s is left with %d ready, %d unacknowledged, %d delayed messages and %d dead letters", name, q.Ready, q.Unacked, q.Delayed, q.DeadLetters)
+			continue
+		}
+		for _, m := range q.Messages {
+			i, ok := w.itemOf(m.MessageId)
+			queue := strings.TrimSuffix(name, ".dead")
+			reason, _ := m.Headers[amqpx.HeaderReason].(string)
+			text, _ := m.Headers[amqpx.HeaderError].(string)
+			dead[queue+" "+m.MessageId]++
+			switch {
+			case !ok || !w.sc.mayDie(i) || !slices.Contains(subscribers[i.Dest], queue):
+				w.violationf("%s is in %s (%s: %s)", m.MessageId, name, reason, text)
+			case w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}): // of anything
+			case reason != map[bool]string{true: "rejected", false: "attempts"}[i.How == rejects] || !strings.Contains(text, "by the scenario"):
+				w.violationf("%s is in %s with the reason %q and the error %q", m.MessageId, name, reason, text)
+			}
+		}
+	}
+	for _, e := range w.events {
+		i := w.sc.Items[e.id]
+		for _, q := range subscribers[i.Dest] {
+			sent := !i.Task && e.err == nil || i.Task && rows[i.ID].Status == schedule.StatusFailed
+			if n := dead[q+" "+i.ID]; i.mayDie() && !w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}) && sent && !w.sc.has("wipe") && effects(w.runsOf(i.ID, q)) == 0 && (n == 0 || n > 1 && w.sc.calm() && !i.Task) {
+				w.violationf("%s has died and is in %s.dead %d times", i.ID, q, n)
+			}
+		}
+	}
+}
+
+// checkProcesses checks that nobody is in trouble, or holds anything.
+func (w *world) checkProcesses() {
+	for _, p := range w.procs {
+		if err := p.client.Health(); err != nil {
+			w.violationf("%s: %v", p.name, err)
+		}
+		if err := p.store.Health(); p.relays && err != nil {
+			w.violationf("%s: relay: %v", p.name, err)
+		}
+		st := p.client.Stats()
+		if st.Sending+st.InFlight+len(st.Stuck) > 0 {
+			w.violationf("%s is left sending: %+v", p.name, st)
+		}
+		for _, c := range st.Consumers {
+			if c.Running+c.Held+c.Waiting+c.Settling > 0 {
+				w.violationf("%s is left with %+v", p.name, c)
+			}
+		}
+	}
+}

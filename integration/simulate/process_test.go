@@ -1,0 +1,288 @@
+package simulate
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// process is a program of the system: a client and a store, with a relay or consumers or both.
+// One that was killed comes back as another process.
+type process struct {
+	w               *world
+	name            string
+	relays, handles bool
+
+	db     *sql.DB
+	link   *link
+	client *amqpx.Client
+	store  *schedule.Store
+
+	ctx     context.Context // ends when the process does, by itself
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
+	stopped func() // ends the consumers
+	errs    []error
+
+	mu      sync.Mutex
+	wires   map[*wire]bool
+	stalled bool
+	killed  bool
+}
+
+// wire is a connection to the broker that may go dead without a word.
+type wire struct {
+	net.Conn
+
+	p *process
+}
+
+// dark reports whether nothing passes any more.
+func (x *wire) dark() bool {
+	x.p.mu.Lock()
+	defer x.p.mu.Unlock()
+	return !x.p.wires[x]
+}
+
+func (x *wire) Write(b []byte) (int, error) {
+	if x.dark() {
+		return len(b), nil
+	}
+	return x.Conn.Write(b)
+}
+
+func (x *wire) Read(b []byte) (int, error) {
+	for {
+		if n, err := x.Conn.Read(b); err != nil || !x.dark() {
+			return n, err
+		}
+	}
+}
+
+// dial connects to the broker.
+func (p *process) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	p.mu.Lock()
+	killed, stalled := p.killed, p.stalled
+	p.mu.Unlock()
+	if stalled {
+		<-ctx.Done()
+	}
+	if killed || stalled {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: errGone}
+	}
+	c, err := p.w.srv.Dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	x := &wire{c, p}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wires[x] = true
+	return x, nil
+}
+
+// stall makes the connections of a process dead, and further ones impossible, until the
+// function that it returns is called.
+func (p *process) stall() (undo func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stalled = true
+	for x := range p.wires {
+		p.wires[x] = false
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.stalled = false
+	}
+}
+
+// start begins a process, and returns it when its client has connected.
+func (w *world) start(n int) (*process, error) {
+	p := &process{w: w, name: fmt.Sprintf("process %d", n), wires: map[*wire]bool{}}
+	p.relays = n > 0 && (!w.sc.Split || n <= 2)
+	p.handles = n > 0 && (!w.sc.Split || n > 2)
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.db, p.link = w.db.open()
+	s, err := w.sc.strategy()
+	if err != nil {
+		return nil, err
+	}
+	opening, cancel := context.WithTimeout(p.ctx, 10*time.Minute)
+	defer cancel()
+	p.client, err = amqpx.Open(opening, amqpx.Config{URL: w.srv.URL(), Dial: p.dial, Strategy: s, Lead: w.sc.Lead, ConnectionName: p.name})
+	if err != nil {
+		_ = p.db.Close()
+		return nil, fmt.Errorf("%s: open: %w", p.name, err)
+	}
+	cfg := schedule.Config{Horizon: min(w.sc.Horizon, p.client.MaxDelay())}
+	if w.sc.Strategy == "ttl" {
+		p.relays = false
+		p.store, err = schedule.New(p.db, nil, cfg)
+	} else {
+		p.store, err = schedule.New(p.db, p.client, cfg)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p.relays {
+		p.run("relay", func() error { return p.store.Run(p.ctx) })
+	}
+	p.stopped = func() {}
+	p.consume()
+	return p, nil
+}
+
+// run runs a part of the process until it ends.
+func (p *process) run(what string, part func() error) {
+	p.ended.Go(func() {
+		if err := part(); err != nil {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.errs = append(p.errs, fmt.Errorf("%s: %s: %w", p.name, what, err))
+		}
+	})
+}
+
+// consume begins to consume where the process does so.
+func (p *process) consume() {
+	if !p.handles || p.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(p.ctx)
+	done := make(chan struct{})
+	p.stopped = func() { cancel(); <-done }
+	retry := topology.Retry{MaxAttempts: maxAttempts, Backoff: time.Second, Jitter: topology.NoJitter}
+	var list []amqpx.Consumer
+	for queue, h := range p.handlers() {
+		list = append(list, amqpx.Consumer{Queue: queue, Handler: h, Options: []amqpx.ConsumeOption{
+			amqpx.WithRetry(retry), amqpx.WithMiddleware(p.noted), amqpx.WithDrainTimeout(10 * time.Second),
+		}})
+	}
+	p.run("consumers", func() error {
+		defer close(done)
+		for {
+			err := p.client.ConsumeAll(ctx, list...)
+			if ctx.Err() != nil && errors.Is(err, amqpx.ErrDrainTimeout) {
+				return nil
+			}
+			if ctx.Err() != nil || !p.w.sc.has("deny", "refuse logins") {
+				return err
+			}
+			select { // a refusal before the first message is final: begin again, as a supervisor does
+			case <-after(10 * time.Second):
+			case <-ctx.Done():
+			}
+		}
+	})
+}
+
+// handlers are those of all queues.
+func (p *process) handlers() map[string]amqpx.Handler {
+	h := map[string]amqpx.Handler{}
+	for _, q := range []string{plainQueue, "msg.plain"} {
+		h[q] = func(ctx context.Context, d *amqpx.Delivery) error {
+			r, err := p.work(ctx, d)
+			if err == nil {
+				p.w.took(r)
+			}
+			return err
+		}
+	}
+	effect := func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+		r, err := p.work(ctx, d)
+		if err != nil {
+			return err
+		}
+		return insert(ctx, tx, r)
+	}
+	for _, q := range []string{idemQueue, "msg.idem"} {
+		h[q] = idempotency.Handler(p.db, effect, idempotency.WithGroup(p.w.sc.Group))
+	}
+	for _, q := range []string{taskQueue, "ev.a", "ev.b"} {
+		h[q] = schedule.Handler(p.db, effect, schedule.WithGroup(p.w.sc.Group))
+	}
+	h[leaseQueue] = schedule.LeaseHandler(p.db, func(ctx context.Context, d *amqpx.Delivery, _ string) (schedule.Func, error) {
+		r, err := p.work(ctx, d)
+		return func(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error { return insert(ctx, tx, r) }, err
+	})
+	return h
+}
+
+// insert is an effect in the database.
+func insert(ctx context.Context, tx *sql.Tx, r *run) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO effects (run) VALUES (?)", r.call)
+	return err
+}
+
+// noted records when a delivery is over, for the runs of its handler.
+func (p *process) noted(next amqpx.Handler) amqpx.Handler {
+	return func(ctx context.Context, d *amqpx.Delivery) error {
+		runs := &[]*run{}
+		defer func() { p.w.over(*runs) }()
+		return next(context.WithValue(ctx, noting{}, runs), d)
+	}
+}
+
+type noting struct{}
+
+// work is what every handler does: it fails as its item says, and takes its time.
+func (p *process) work(ctx context.Context, d *amqpx.Delivery) (*run, error) {
+	r, i, failed := p.w.began(p, d)
+	if runs, ok := ctx.Value(noting{}).(*[]*run); ok {
+		*runs = append(*runs, r)
+	}
+	select {
+	case <-after(i.Slow):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-p.link.dead:
+		return nil, errGone
+	}
+	switch {
+	case i.How == rejects:
+		return nil, amqpx.Reject(errors.New("rejected by the scenario"))
+	case failed && i.How == panics:
+		panic("by the scenario")
+	case failed:
+		return nil, errors.New("failed by the scenario")
+	}
+	return r, nil
+}
+
+// kill ends a process without a word. What is left of it is cleared away without any effect.
+func (p *process) kill() {
+	p.mu.Lock()
+	p.killed = true
+	for x := range p.wires {
+		_ = x.Conn.Close()
+	}
+	p.mu.Unlock()
+	p.link.kill()
+	p.stop()
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	p.w.background(func() {
+		_ = p.client.Close(gone)
+		p.ended.Wait()
+		_ = p.db.Close()
+	})
+}
+
+// close ends a process in order.
+func (p *process) close() error {
+	p.stop()
+	p.ended.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return errors.Join(append(p.errs, p.client.Close(ctx), p.db.Close())...)
+}

@@ -1,0 +1,324 @@
+package simulate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
+)
+
+// Destinations: a queue is named by its handler; an exchange has two queues.
+const (
+	plainQueue = "plain" // a plain amqpx.Handler
+	idemQueue  = "idem"  // idempotency.Handler
+	taskQueue  = "task"  // schedule.Handler
+	leaseQueue = "lease" // schedule.LeaseHandler
+	messages   = "msg"   // a fanout exchange with a plain and an idempotent subscriber
+	tasks      = "ev"    // a fanout exchange with two subscribers of tasks
+	nowhere    = "nowhere"
+)
+
+// subscribers are the queues of the destinations.
+var subscribers = map[string][]string{
+	plainQueue: {plainQueue}, idemQueue: {idemQueue}, taskQueue: {taskQueue}, leaseQueue: {leaseQueue},
+	messages: {"msg.plain", "msg.idem"}, tasks: {"ev.a", "ev.b"}, nowhere: nil,
+}
+
+// exchange reports whether a destination is one.
+func exchange(dest string) bool { return dest == messages || dest == tasks || dest == nowhere }
+
+// maxAttempts of every consumer.
+const maxAttempts = 3
+
+// failure is how the handlers of an item fail.
+type failure string
+
+const (
+	never   failure = ""
+	errs    failure = "errors"  // then it succeeds
+	panics  failure = "panics"  // then it succeeds
+	rejects failure = "rejects" // always
+)
+
+// item is a message or a task of the scenario.
+type item struct {
+	ID    string
+	Dest  string
+	Task  bool
+	Key   string // unique key
+	How   failure
+	Times int // how often each queue's handler fails
+	Slow  time.Duration
+	made  time.Duration // when the scenario makes it
+}
+
+// mayDie reports whether its handlers can use up its attempts.
+func (i item) mayDie() bool {
+	return i.How == rejects || i.How != never && i.Times >= maxAttempts || i.Dest == nowhere
+}
+
+// step is what happens at an instant of the scenario: an operation of a process, or a fault.
+type step struct {
+	At   time.Duration
+	What string
+	On   int           // the process
+	IDs  []string      // what it is about
+	In   time.Duration // delay or due instant, from the step on
+	Abs  bool          // a message has DeliverAt
+	For  time.Duration // how long a fault lasts
+	Name string        // queue, method or mode
+	N    int
+}
+
+func (s step) String() string {
+	text := fmt.Sprintf("%v: %s %s", s.At, s.What, strings.Join(append(slices.Clone(s.IDs), s.Name), " "))
+	if s.In != 0 {
+		text += fmt.Sprintf(" in %v", s.In)
+	}
+	if s.For != 0 {
+		text += fmt.Sprintf(" for %v", s.For)
+	}
+	if s.N != 0 {
+		text += fmt.Sprintf(" n=%d", s.N)
+	}
+	return fmt.Sprintf("%s (process %d)", text, s.On)
+}
+
+// Faults and operations.
+var (
+	faultKinds = []string{"cut all", "cut at", "silence", "alarm", "nack", "deny", "restart", "refuse logins", "kill", "stall", "db fails", "db hangs", "commits break", "wipe"}
+	taskOps    = []string{"schedule", "schedule", "schedule", "replace", "unique", "unique", "cancel", "cancel", "move", "move", "move by", "fire", "bulk cancel", "bulk move"}
+	otherOps   = []string{"send", "send", "send", "batch", "pause", "requeue", "stop consumers"}
+)
+
+// isFault reports whether a step disturbs the system.
+func (s step) isFault() bool { return slices.Contains(faultKinds, s.What) }
+
+// scenario is everything that a seed decides.
+type scenario struct {
+	Seed     uint64
+	Version  string // of the broker
+	Strategy string
+	Lead     time.Duration
+	Horizon  time.Duration
+	Latency  time.Duration // of the network, one way
+	DBTakes  time.Duration // of a statement, at most
+	Ahead    time.Duration // of the broker's clock
+	Split    bool          // relays and consumers are processes of their own
+	Group    int
+	Length   time.Duration
+	Misfire  schedule.Misfire
+	Every    time.Duration // of the recurring task; 0 for none
+	Items    map[string]item
+	Steps    []step
+}
+
+func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
+
+// span is a duration between two, and mostly a short one.
+func span(r *rand.Rand, least, most time.Duration) time.Duration {
+	x := r.Float64()
+	return (least + time.Duration(x*x*float64(most-least))).Truncate(time.Millisecond)
+}
+
+// draw makes the scenario of a seed. One in three has no faults, and is held to more.
+func draw(seed uint64) *scenario {
+	r := rand.New(rand.NewPCG(seed, 0))
+	sc := &scenario{
+		Seed:     seed,
+		Version:  pick(r, "3.10.8", "4.0.5", "4.3.0", "4.3.0"),
+		Strategy: pick(r, "radices", "radices", "radices", "radices", "binary", "binary", "hex", "clock", "ttl", "native"),
+		Lead:     pick(r, 0, 0, time.Second, 10*time.Second),
+		Horizon:  pick(r, time.Minute, 10*time.Minute, 6*time.Hour),
+		Latency:  pick(r, 0, time.Millisecond, 20*time.Millisecond),
+		DBTakes:  pick(r, 0, 2*time.Millisecond, 50*time.Millisecond),
+		Ahead:    pick(r, 0, 0, 0, 90*time.Minute, -90*time.Minute),
+		Split:    r.IntN(2) == 0,
+		Group:    pick(r, 1, 1, 20),
+		Length:   span(r, 5*time.Minute, 2*time.Hour),
+		Misfire:  pick(r, schedule.MisfireAll, schedule.MisfireAll, schedule.MisfireOnce, schedule.MisfireSkip),
+		Every:    pick(r, 0, time.Minute, 7*time.Minute),
+		Items:    map[string]item{},
+	}
+	if sc.Strategy == "native" {
+		sc.Version, sc.Ahead = "4.4.0", 0
+	}
+	if sc.Strategy == "ttl" { // which times no tasks
+		sc.Lead, sc.Every = 0, 0
+	}
+	for range 8 + r.IntN(25) {
+		sc.Steps = append(sc.Steps, sc.operation(r))
+	}
+	if r.IntN(3) > 0 {
+		for range 1 + r.IntN(6) {
+			sc.Steps = append(sc.Steps, sc.fault(r))
+		}
+	}
+	slices.SortStableFunc(sc.Steps, func(a, b step) int { return int(a.At - b.At) })
+	return sc
+}
+
+// processes is how many there are; number 0 has neither a relay nor consumers.
+func (sc *scenario) processes() int {
+	if sc.Split {
+		return 5
+	}
+	return 3
+}
+
+// mayDie is that of the item, or what the faults can do to it: a database that is away uses up
+// the attempts of what needs it, and so does a broker that refuses a right to send.
+func (sc *scenario) mayDie(i item) bool {
+	needsDB := i.Dest != plainQueue // of one queue of an exchange at least
+	return i.mayDie() || needsDB && sc.has("db fails", "db hangs", "commits break") || i.Task && sc.has("deny")
+}
+
+// has reports whether the scenario has a step of one of these kinds.
+func (sc *scenario) has(kinds ...string) bool {
+	return slices.ContainsFunc(sc.Steps, func(s step) bool { return slices.Contains(kinds, s.What) })
+}
+
+// calm reports whether nothing disturbs the system.
+func (sc *scenario) calm() bool { return !sc.has(faultKinds...) }
+
+func (sc *scenario) add(r *rand.Rand, at time.Duration, task bool, dests ...string) string {
+	i := item{ID: fmt.Sprintf("m%d", len(sc.Items)+1), Dest: pick(r, dests...), Task: task, made: at}
+	if task {
+		i.ID = "t" + i.ID[1:]
+	}
+	switch r.IntN(8) {
+	case 0:
+		i.How, i.Times = errs, 1+r.IntN(2*maxAttempts)
+	case 1:
+		i.How, i.Times = panics, 1+r.IntN(maxAttempts-1)
+	case 2:
+		i.How = rejects
+	case 3:
+		i.Slow = span(r, time.Second, time.Minute)
+	}
+	if i.Dest == tasks && i.mayDie() { // then the row of one queue's failure says nothing of the other
+		i.How, i.Times = never, 0
+	}
+	sc.Items[i.ID] = i
+	return i.ID
+}
+
+func (sc *scenario) operation(r *rand.Rand) step {
+	s := step{At: span(r, 0, sc.Length), On: r.IntN(sc.processes()), In: span(r, 0, sc.Length), Abs: r.IntN(2) == 0}
+	if r.IntN(6) == 0 {
+		s.In = 0
+	}
+	if s.What = pick(r, taskOps...); r.IntN(3) == 0 {
+		s.What = pick(r, otherOps...)
+	}
+	if sc.Strategy == "ttl" {
+		s.What = pick(r, "send", "send", "batch", "requeue", "stop consumers")
+	}
+	switch s.What {
+	case "send", "batch":
+		for range map[string]int{"send": 1, "batch": 1 + r.IntN(8)}[s.What] {
+			s.IDs = append(s.IDs, sc.add(r, s.At, false, plainQueue, idemQueue, messages, messages))
+		}
+		if r.IntN(20) == 0 && s.What == "send" {
+			s.IDs = []string{sc.add(r, s.At, false, nowhere)}
+		}
+	case "schedule":
+		for range 1 + r.IntN(3) {
+			s.IDs = append(s.IDs, sc.add(r, s.At, true, taskQueue, taskQueue, taskQueue, leaseQueue, tasks, tasks, nowhere))
+		}
+	case "unique":
+		id := sc.add(r, s.At, true, taskQueue)
+		i := sc.Items[id]
+		i.Key = pick(r, "k1", "k2")
+		sc.Items[id] = i
+		s.IDs, s.Name = []string{id}, string(pick(r, schedule.KeepPending, schedule.ReplacePending, schedule.PushBackPending))
+	case "pause":
+		s.Name, s.For, s.In = pick(r, taskQueue, tasks), span(r, time.Second, sc.Length/2), pick(r, 0, time.Minute)
+	case "requeue":
+		s.Name = pick(r, plainQueue, idemQueue, taskQueue, leaseQueue, "msg.plain", "msg.idem") + ".dead"
+	case "stop consumers":
+		s.For = span(r, time.Second, 20*time.Minute)
+	default:
+		s.IDs = []string{sc.anyTask(r)}
+		made := sc.Items[s.IDs[0]].made
+		s.At = made + span(r, 0, sc.Length-made)
+		if s.What == "move by" {
+			s.In -= sc.Length / 4
+		}
+		if strings.HasPrefix(s.What, "bulk") {
+			s.IDs = append(s.IDs, sc.anyTask(r), sc.anyTask(r))
+		}
+	}
+	return s
+}
+
+// anyTask is one that was made before, or one that never is.
+func (sc *scenario) anyTask(r *rand.Rand) string {
+	var ids []string
+	for n := range len(sc.Items) {
+		if id := fmt.Sprintf("t%d", n+1); sc.Items[id].Task {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return sc.add(r, 0, true, taskQueue)
+	}
+	return pick(r, ids...)
+}
+
+func (sc *scenario) fault(r *rand.Rand) step {
+	s := step{At: span(r, 0, sc.Length), On: 1 + r.IntN(sc.processes()-1), What: pick(r, faultKinds...), For: span(r, 100*time.Millisecond, 5*time.Minute)}
+	switch s.What {
+	case "cut at":
+		s.Name, s.N = pick(r, "basic.publish", "basic.ack", "basic.ack", "basic.deliver", "queue.declare-ok", "queue.bind", "confirm.select-ok", "basic.nack"), 1+r.IntN(5)
+	case "silence":
+		s.Name = pick(r, taskQueue, plainQueue, idemQueue, "plain.dead", tasks)
+	case "nack":
+		s.Name = pick(r, taskQueue, plainQueue, idemQueue, "plain.dead", "task.dead")
+	case "deny":
+		s.Name = pick(r, string("write"), "read", "configure")
+	case "commits break":
+		s.N, s.Name = 1+r.IntN(4), pick(r, "applied", "undone")
+	}
+	return s
+}
+
+// strategy is that of all clients.
+func (sc *scenario) strategy() (amqpx.Strategy, error) {
+	switch sc.Strategy {
+	case "ttl":
+		return dlx.NewTTL(dlx.TTLConfig{RoundUp: true, Delays: []time.Duration{
+			time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, time.Hour, 24 * time.Hour,
+		}})
+	case "native":
+		return dlx.NewNative(dlx.NativeConfig{Queues: 1})
+	case "radices":
+		return dlx.NewBucket(dlx.BucketConfig{Radices: []int{8, 8, 8, 8, 8, 8}, Resolution: 100 * time.Millisecond})
+	case "hex":
+		return dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutHex, Resolution: time.Second})
+	case "binary":
+		return dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutBinary, Resolution: 10 * time.Millisecond})
+	}
+	return dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutClock, Resolution: 100 * time.Millisecond})
+}
+
+// String lists the scenario as steps that can be read.
+func (sc *scenario) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "RabbitMQ %s, strategy %s, lead %v, horizon %v, latency %v, statements %v, broker's clock %v, split %t, groups of %d, recurring every %v (%s), %v long\n",
+		sc.Version, sc.Strategy, sc.Lead, sc.Horizon, sc.Latency, sc.DBTakes, sc.Ahead, sc.Split, sc.Group, sc.Every, sc.Misfire, sc.Length)
+	for _, s := range sc.Steps {
+		fmt.Fprintf(&b, "  %v\n", s)
+		for _, id := range s.IDs {
+			if i := sc.Items[id]; i.How != never || i.Slow != 0 {
+				fmt.Fprintf(&b, "    %s to %s: its handlers %s %d times, take %v\n", id, i.Dest, i.How, i.Times, i.Slow)
+			}
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,62 @@
+package simulate
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// mostRuns bounds how often shrink runs a scenario.
+const mostRuns = 200
+
+// shrink leaves out steps, and makes the rest plain, while a scenario fails alike.
+func shrink(sc *scenario, run func(*scenario) []string) *scenario {
+	first := run(sc)
+	if len(first) == 0 {
+		return sc // it failed by chance
+	}
+	runs := 0
+	fails := func(x *scenario) bool {
+		runs++
+		wrong := run(x)
+		return len(wrong) > 0 && alike(wrong[0], first[0])
+	}
+	try := func(change func(*scenario)) bool {
+		x := *sc
+		change(&x)
+		if runs > mostRuns || !fails(&x) {
+			return false
+		}
+		sc = &x
+		return true
+	}
+	for size := max(1, len(sc.Steps)/2); size >= 1; size /= 2 {
+		for at := 0; at < len(sc.Steps); {
+			end := min(at+size, len(sc.Steps))
+			if !try(func(x *scenario) { x.Steps = slices.Delete(slices.Clone(sc.Steps), at, end) }) {
+				at = end
+			}
+		}
+	}
+	for _, plain := range []func(*scenario){
+		func(x *scenario) { x.Every = 0 },
+		func(x *scenario) { x.Misfire = schedule.MisfireAll },
+		func(x *scenario) { x.Group = 1 },
+		func(x *scenario) { x.Lead = 0 },
+		func(x *scenario) { x.Ahead = 0 },
+		func(x *scenario) { x.Latency = 0 },
+		func(x *scenario) { x.DBTakes = 0 },
+		func(x *scenario) { x.Strategy, x.Version = "radices", "4.3.0" },
+		func(x *scenario) { x.Horizon = 6 * time.Hour },
+	} {
+		try(plain)
+	}
+	return sc
+}
+
+// alike reports whether two violations differ only in ids, instants and the like.
+func alike(a, b string) bool {
+	return inspect.Alike(a[:min(40, len(a))]) == inspect.Alike(b[:min(40, len(b))])
+}

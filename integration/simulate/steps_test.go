@@ -1,0 +1,294 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// call runs an operation, and notes when it began and ended.
+func (w *world) call(e *event, do func() error) *event {
+	w.mu.Lock()
+	e.call, e.at = w.next(), time.Now()
+	w.mu.Unlock()
+	err := do()
+	w.mu.Lock()
+	e.ret, e.back, e.err = w.next(), time.Now(), err
+	w.mu.Unlock()
+	w.logf("  %s %s: %v", e.what, e.id, err)
+	return e
+}
+
+// note adds an operation to the history.
+func (w *world) note(e event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, &e)
+}
+
+// definite reports whether an error means that a task's change did not happen.
+func definite(err error) bool {
+	return errors.Is(err, schedule.ErrExists) || errors.Is(err, schedule.ErrNotFound) || errors.Is(err, schedule.ErrStatus)
+}
+
+// operate runs step n of a scenario on a process.
+func (w *world) operate(p *process, n int, s step) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	due := time.Now().Add(s.In)
+	payload := func(id string) string { return fmt.Sprintf("%s of step %d", id, n) }
+	one := func(id string, do func() error) {
+		e := w.call(&event{what: s.What, id: id, due: due, by: s.In, payload: payload(id)}, do)
+		e.maybe = e.err != nil && !definite(e.err)
+		w.note(*e)
+	}
+	defer w.wake()
+	switch s.What {
+	case "send", "batch":
+		w.send(ctx, p, s)
+	case "schedule":
+		w.schedule(ctx, p, s, payload)
+	case "replace":
+		t := w.task(s.IDs[0], w.sc.Items[s.IDs[0]].Dest, payload(s.IDs[0]))
+		t.DeliverAt = due
+		if t.UniqueKey != "" {
+			return // only ScheduleUnique takes keys
+		}
+		one(t.ID, func() error { return p.store.Schedule(ctx, schedule.NoTx, t, schedule.Replace()) })
+	case "unique":
+		w.unique(ctx, p, s, payload(s.IDs[0]))
+	case "cancel":
+		one(s.IDs[0], func() error { return p.store.Cancel(ctx, schedule.NoTx, s.IDs[0]) })
+	case "move":
+		one(s.IDs[0], func() error { return p.store.Reschedule(ctx, schedule.NoTx, s.IDs[0], due) })
+	case "move by":
+		one(s.IDs[0], func() error { return p.store.RescheduleBy(ctx, schedule.NoTx, s.IDs[0], s.In) })
+	case "fire":
+		one(s.IDs[0], func() error { return p.store.FireNow(ctx, schedule.NoTx, s.IDs[0]) })
+	case "bulk cancel", "bulk move":
+		action := schedule.BulkCancel()
+		if s.What == "bulk move" {
+			action = schedule.BulkMoveTo(due)
+		}
+		e := w.call(&event{what: s.What, due: due}, func() error {
+			_, err := p.store.Bulk(ctx, schedule.Filter{IDs: s.IDs}, action, schedule.BulkOptions{Batch: 2})
+			return err
+		})
+		e.maybe = e.err != nil
+		for _, id := range unrepeated(s.IDs) {
+			x := *e
+			x.id = id
+			w.note(x)
+		}
+	case "requeue":
+		e := w.call(&event{what: s.What, id: s.Name}, func() error {
+			_, err := inspect.Requeue(ctx, p.client, inspect.RequeueOptions{Queue: s.Name, Tasks: p.store})
+			return err
+		})
+		w.mu.Lock()
+		w.requeues = append(w.requeues, e)
+		w.mu.Unlock()
+	case "pause":
+		dest := topology.Destination{Queue: s.Name}
+		if exchange(s.Name) {
+			dest = topology.Destination{Exchange: s.Name}
+		}
+		if err := p.store.Pause(ctx, schedule.NoTx, dest, "simulation"); err == nil {
+			w.wake()
+			<-after(s.For)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_ = p.store.Resume(ctx, schedule.NoTx, dest, s.In) // settle repeats it
+	case "stop consumers":
+		p.mu.Lock()
+		stop := p.stopped
+		p.stopped = func() {}
+		p.mu.Unlock()
+		if stop != nil && p.handles {
+			stop()
+			<-after(s.For)
+			p.consume()
+		}
+	}
+}
+
+func unrepeated(ids []string) (list []string) {
+	seen := map[string]bool{}
+	for _, id := range ids {
+		if !seen[id] {
+			list = append(list, id)
+		}
+		seen[id] = true
+	}
+	return list
+}
+
+// send sends messages.
+func (w *world) send(ctx context.Context, p *process, s step) {
+	var msgs []amqpx.Message
+	for _, id := range s.IDs {
+		m := amqpx.Message{ID: id, Body: []byte("body of " + id), ContentType: "text/plain", Headers: amqp.Table{"x-payload": id}}
+		if dest := w.sc.Items[id].Dest; exchange(dest) {
+			m.Exchange, m.RoutingKey = dest, "k"
+		} else {
+			m.Queue = dest
+		}
+		if m.Delay = s.In; s.Abs {
+			m.Delay, m.DeliverAt = 0, time.Now().Add(s.In)
+		}
+		msgs = append(msgs, m)
+	}
+	e := w.call(&event{what: s.What, due: time.Now().Add(s.In)}, func() error {
+		if s.What == "send" {
+			return p.client.Send(ctx, msgs[0])
+		}
+		return p.client.SendBatch(ctx, msgs)
+	})
+	batch, inParts := errors.AsType[*amqpx.BatchError](e.err)
+	for i, m := range msgs {
+		x := *e
+		x.id = m.ID
+		if inParts {
+			x.err = nil
+			if failed := batch.Failed[i]; failed != nil {
+				x.err = failed
+			}
+		}
+		x.maybe = errors.Is(x.err, amqpx.ErrOutcomeUnknown)
+		w.note(x)
+	}
+}
+
+// schedule schedules tasks, all or none of them.
+func (w *world) schedule(ctx context.Context, p *process, s step, payload func(string) string) {
+	var list []schedule.Task
+	for _, id := range s.IDs {
+		t := w.task(id, w.sc.Items[id].Dest, payload(id))
+		t.DeliverAt = time.Now().Add(s.In)
+		list = append(list, t)
+	}
+	e := w.call(&event{what: s.What, due: time.Now().Add(s.In)}, func() error {
+		if len(list) == 1 {
+			return p.store.Schedule(ctx, schedule.NoTx, list[0])
+		}
+		return p.store.ScheduleBatch(ctx, schedule.NoTx, list)
+	})
+	e.maybe = e.err != nil && !definite(e.err)
+	for _, t := range list {
+		x := *e
+		x.id, x.payload = t.ID, payload(t.ID)
+		w.note(x)
+	}
+}
+
+// maxWait is Unique.MaxWait.
+const maxWait = time.Hour
+
+// unique schedules a task of a unique key. What became of it is an event of the task that
+// stands for the key then, or perhaps of any.
+func (w *world) unique(ctx context.Context, p *process, s step, payload string) {
+	i := w.sc.Items[s.IDs[0]]
+	t := w.task(i.ID, i.Dest, payload)
+	t.DeliverAt = time.Now().Add(s.In)
+	u := schedule.Unique{OnPending: schedule.OnPending(s.Name)}
+	if u.OnPending == schedule.PushBackPending {
+		u.MaxWait = maxWait
+	}
+	var r schedule.UniqueResult
+	e := w.call(&event{what: "unique " + s.Name, id: i.ID, due: t.DeliverAt, payload: payload}, func() (err error) {
+		r, err = p.store.ScheduleUnique(ctx, schedule.NoTx, t, u)
+		return err
+	})
+	if e.err == nil {
+		e.what, e.id, e.due = string(r.Outcome), r.ID, r.DeliverAt
+		w.note(*e)
+		return
+	}
+	x := *e
+	x.what, x.maybe = string(schedule.UniqueCreated), !definite(e.err)
+	w.note(x)
+	for _, id := range w.sortedIDs() {
+		if x.maybe && id != i.ID && w.sc.Items[id].Key == i.Key && u.OnPending != schedule.KeepPending {
+			y := x
+			y.id, y.what = id, map[schedule.OnPending]string{schedule.ReplacePending: "replaced", schedule.PushBackPending: "pushed-back"}[u.OnPending]
+			w.note(y)
+		}
+	}
+}
+
+// disturb has a fault for a while.
+func (w *world) disturb(s step) {
+	undo := func() {}
+	switch s.What {
+	case "cut all":
+		w.srv.CutConnections()
+	case "cut at":
+		undo = w.srv.CutAt(s.Name, s.N)
+	case "silence":
+		undo = w.srv.Silence(s.Name)
+	case "alarm":
+		undo = w.srv.Block("low on memory")
+	case "nack":
+		undo = w.srv.Nack(s.Name)
+	case "deny":
+		undo = w.srv.Deny("", amqptest.Permission(s.Name), "^(plain|task|delay.*)$")
+	case "restart":
+		undo = w.srv.RefuseConnections()
+		w.srv.CloseConnections("broker restarts")
+	case "refuse logins":
+		undo = w.srv.RefuseLogins()
+		w.srv.CutConnections()
+	case "kill":
+		w.mu.Lock()
+		p := w.procs[s.On]
+		w.procs[s.On] = nil
+		w.mu.Unlock()
+		if p != nil {
+			p.kill()
+			undo = func() { w.revive(s.On) }
+		}
+	case "stall":
+		if p := w.process(s.On); p != nil {
+			undo = p.stall()
+		}
+	case "db fails":
+		undo = w.db.fail()
+	case "db hangs":
+		undo = w.db.hang()
+	case "commits break":
+		w.db.breakCommits(s.N, s.Name == "applied")
+		undo = func() { w.db.breakCommits(0, false) }
+	case "wipe":
+		w.wipe()
+	}
+	<-after(s.For)
+	undo()
+	w.logf("  %s is over", s.What)
+}
+
+// wipe loses the messages that are in the broker's queues.
+func (w *world) wipe() {
+	c, err := w.srv.Connect()
+	if err != nil {
+		return // it is down
+	}
+	defer func() { _ = c.Close() }()
+	for _, q := range w.srv.Queues() {
+		ch, err := c.Channel()
+		if err != nil {
+			return
+		}
+		_, _ = ch.QueuePurge(q, false)
+		_ = ch.Close()
+	}
+}

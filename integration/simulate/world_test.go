@@ -1,0 +1,380 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// recurring is the name of the recurring task, if the scenario has one.
+const recurring = "r"
+
+// world is a system that runs a scenario, and its history.
+type world struct {
+	sc    *scenario
+	srv   *amqptest.Server
+	db    *database
+	epoch time.Time
+	rest  sync.WaitGroup // of killed processes
+
+	mu       sync.Mutex
+	procs    []*process // nil while one is down
+	seq      int64
+	runs     map[int64]*run
+	tries    map[string]int // runs of handlers by queue and id
+	events   []*event
+	requeues []*event
+	faulty   time.Time // when the last fault ended
+	first    time.Time // occurrence of the recurring task
+	withdrew *event    // its pause
+	wrong    []string
+	trace    []string
+}
+
+// event is an operation: it takes effect between its call and its return, if err does not say
+// otherwise.
+type event struct {
+	what      string
+	id        string
+	call, ret int64
+	at, back  time.Time
+	due       time.Time
+	by        time.Duration
+	payload   string
+	err       error
+	maybe     bool // nobody knows whether it took effect
+}
+
+// run is a run of a handler's function.
+type run struct {
+	call, ret int64
+	at        time.Time
+	id, queue string
+	payload   string
+	took      bool // a plain handler has had its effect
+}
+
+// execute runs a scenario in a bubble, and returns what is wrong with its history.
+func execute(t *testing.T, sc *scenario) (w *world) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w = &world{sc: sc, epoch: time.Now(), runs: map[int64]*run{}, tries: map[string]int{}}
+		heartbeat := time.Duration(0)
+		if sc.has("stall") {
+			heartbeat = 10 * time.Second
+		}
+		w.srv = amqptest.NewServer(amqptest.Options{Version: sc.Version, Latency: sc.Latency, ClockAhead: sc.Ahead, Heartbeat: heartbeat})
+		defer w.srv.Close()
+		var err error
+		if w.db, err = newDatabase(sc.DBTakes, sc.Seed); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		w.play()
+		w.settle()
+		w.check()
+		w.shutDown()
+	})
+	return w
+}
+
+// prepare makes the tables, the exchanges and the processes.
+func (w *world) prepare() error {
+	db, _ := w.db.open()
+	defer func() { _ = db.Close() }()
+	ctx := context.Background()
+	if err := errors.Join(schedule.Migrate(ctx, db), idempotency.Migrate(ctx, db)); err != nil {
+		return err
+	}
+	if _, err := db.ExecContext(ctx, "CREATE TABLE effects (run INTEGER PRIMARY KEY)"); err != nil {
+		return err
+	}
+	for n := range w.sc.processes() {
+		p, err := w.start(n)
+		if err != nil {
+			return err
+		}
+		w.procs = append(w.procs, p)
+	}
+	var t topology.Topology
+	for _, name := range []string{messages, tasks} {
+		t.Exchanges = append(t.Exchanges, topology.Exchange{Name: name, Kind: "fanout"})
+		for _, q := range subscribers[name] {
+			t.Queues = append(t.Queues, topology.Destination{Queue: q}.Queues(topology.Quorum)...)
+			t.Bindings = append(t.Bindings, topology.Binding{Exchange: name, Queue: q})
+		}
+	}
+	if err := w.procs[0].client.Apply(ctx, t); err != nil {
+		return err
+	}
+	if w.sc.Every == 0 {
+		return nil
+	}
+	w.first = w.epoch.Add(10 * time.Minute)
+	r := schedule.Recurring{Name: recurring, Every: w.sc.Every, Start: w.first, Misfire: w.sc.Misfire, Task: w.task(recurring, taskQueue, recurring)}
+	return w.procs[0].store.Schedules().Add(ctx, schedule.NoTx, r)
+}
+
+// play runs the steps, each at its instant.
+func (w *world) play() {
+	var steps sync.WaitGroup
+	for n, s := range w.sc.Steps {
+		steps.Go(func() {
+			<-after(s.At)
+			w.logf("%v", s)
+			if s.isFault() {
+				w.disturb(s)
+				w.mu.Lock()
+				w.faulty = later(w.faulty, time.Now())
+				w.mu.Unlock()
+			} else if p := w.process(s.On); p != nil {
+				w.operate(p, n, s)
+			}
+		})
+	}
+	steps.Wait()
+	<-after(max(0, w.sc.Length-time.Since(w.epoch)))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// background runs the clearing away of what was killed.
+func (w *world) background(f func()) { w.rest.Go(f) }
+
+// process returns one that is up, or nil.
+func (w *world) process(n int) *process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.procs[n]
+}
+
+// next numbers what happens.
+func (w *world) next() int64 {
+	w.seq++
+	return w.seq
+}
+
+func (w *world) logf(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.trace = append(w.trace, fmt.Sprintf("%v  %s", time.Since(w.epoch), fmt.Sprintf(format, args...)))
+}
+
+// violation notes what must not be; nothing else is as important.
+func (w *world) violationf(format string, args ...any) {
+	w.logf("VIOLATION "+format, args...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
+}
+
+// wake has the relays look: in a bubble they do not know what other processes write.
+func (w *world) wake() {
+	w.mu.Lock()
+	procs := slices.Clone(w.procs)
+	w.mu.Unlock()
+	for _, p := range procs {
+		if p != nil {
+			p.store.Wake()
+		}
+	}
+}
+
+// itemOf is what a delivery is about.
+func (w *world) itemOf(id string) (item, bool) {
+	if name, _, ok := schedule.ParseOccurrence(id); ok && name == recurring {
+		return item{ID: id, Dest: taskQueue, Task: true}, true
+	}
+	i, ok := w.sc.Items[id]
+	return i, ok
+}
+
+// began notes a run of a handler, and reports whether it is one that fails.
+func (w *world) began(p *process, d *amqpx.Delivery) (*run, item, bool) {
+	i, known := w.itemOf(d.ID)
+	payload, _ := strings.CutPrefix(string(d.Body), "body of ")
+	w.logf("%s runs %s from %s, version %d, attempt %d, redelivered %t", p.name, d.ID, d.Queue, d.Version, d.Attempt, d.Redelivered)
+	switch {
+	case !known:
+		w.violationf("%s was delivered, and nobody sent it", d.ID)
+	case payload == string(d.Body) || d.Headers["x-payload"] != payload || d.ContentType != "text/plain":
+		w.violationf("%s came with body %q, headers %v, type %q", d.ID, d.Body, d.Headers, d.ContentType)
+	case !slices.Contains(subscribers[i.Dest], d.Queue):
+		w.violationf("%s to %s came to %s", d.ID, i.Dest, d.Queue)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := &run{call: w.next(), at: time.Now(), id: d.ID, queue: d.Queue, payload: payload}
+	w.runs[r.call] = r
+	key := d.Queue + " " + d.ID
+	w.tries[key]++
+	return r, i, w.tries[key] <= i.Times
+}
+
+// took notes the effect of a plain handler.
+func (w *world) took(r *run) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.took = true
+}
+
+// over notes that the outcome of runs is settled.
+func (w *world) over(runs []*run) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range runs {
+		r.ret = w.next()
+	}
+}
+
+// task is one as the scenario makes it.
+func (w *world) task(id, dest, payload string) schedule.Task {
+	t := schedule.Task{
+		ID: id, Body: []byte("body of " + payload), ContentType: "text/plain",
+		Headers: map[string]string{"x-payload": payload}, UniqueKey: w.sc.Items[id].Key,
+	}
+	if id == recurring {
+		t.ID = ""
+	}
+	if exchange(dest) {
+		t.Exchange, t.RoutingKey = dest, "k"
+	} else {
+		t.Queue = dest
+	}
+	return t
+}
+
+// settle lets time pass until nothing is left to be done, or the bound is over.
+func (w *world) settle() {
+	for n := range w.sc.processes() {
+		w.revive(n)
+	}
+	p := w.procs[0]
+	w.retry("resume", func(ctx context.Context) error {
+		var all error
+		for _, dest := range []topology.Destination{{Queue: taskQueue}, {Exchange: tasks}} {
+			all = errors.Join(all, p.store.Resume(ctx, schedule.NoTx, dest, 0))
+		}
+		return all
+	})
+	if w.sc.Every > 0 {
+		w.withdrew = w.call(&event{what: "withdraw"}, func() error {
+			return w.retry("pause of the recurring task", func(ctx context.Context) error {
+				return p.store.Schedules().Pause(ctx, schedule.NoTx, recurring)
+			})
+		})
+	}
+	w.wake()
+	for end := time.Now().Add(w.bound()); w.busy() && time.Now().Before(end); {
+		<-after(time.Minute)
+	}
+	<-after(time.Minute)
+	synctest.Wait()
+}
+
+// retry repeats what must work now that all faults are over.
+func (w *world) retry(what string, do func(ctx context.Context) error) (err error) {
+	for range 10 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		err = do(ctx)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		<-after(10 * time.Second)
+	}
+	w.violationf("%s fails without faults: %v", what, err)
+	return err
+}
+
+// bound is how long after the last fault and the last instant everything must be done.
+func (w *world) bound() time.Duration {
+	bound := 2*w.sc.Length + 10*time.Minute // what is moved and paused is due within the first
+	if !w.sc.calm() {
+		bound += 90 * time.Minute // Grace doubles with each of the sends that a fault has made vain
+	}
+	if w.sc.Strategy == "ttl" {
+		bound += 48 * time.Hour // rounded up
+	}
+	return bound
+}
+
+// busy reports whether something waits that is not dead.
+func (w *world) busy() bool {
+	n, err := w.procs[0].store.CountUpTo(context.Background(), schedule.NoTx, schedule.Filter{Status: schedule.StatusPending}, 1)
+	if err != nil || n > 0 {
+		return true
+	}
+	for _, name := range w.srv.Queues() {
+		q, _ := w.srv.Queue(name)
+		if q.Unacked+q.DeadLetters+q.Delayed > 0 || q.Ready > 0 && !isDead(name) {
+			return true
+		}
+	}
+	return false
+}
+
+func isDead(queue string) bool {
+	return strings.HasSuffix(queue, ".dead") || queue == topology.ParkedQueue("delay")
+}
+
+// revive starts a process that is down.
+func (w *world) revive(n int) {
+	if w.process(n) != nil {
+		return
+	}
+	var p *process
+	if w.retry(fmt.Sprintf("start of process %d", n), func(context.Context) (err error) {
+		p, err = w.start(n)
+		return err
+	}) != nil {
+		panic(strings.Join(w.wrong, "\n"))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.procs[n] = p
+}
+
+// shutDown ends everything in order.
+func (w *world) shutDown() {
+	for _, p := range w.procs {
+		if err := p.close(); err != nil {
+			w.violationf("end: %v", err)
+		}
+	}
+	w.rest.Wait()
+	<-after(time.Second)
+	if open := w.srv.Connections(); len(open) > 0 {
+		w.violationf("connections are left open: %+v", open)
+	}
+	if n := len(w.db.sessions); n > 0 {
+		w.violationf("%d sessions of the database are left open", n)
+	}
+	_ = w.db.close()
+}
+
+// timeline is the trace, with all events.
+func (w *world) timeline() string { return strings.Join(w.trace, "\n") }
+
+// sortedIDs are those of the scenario's items.
+func (w *world) sortedIDs() []string { return slices.Sorted(maps.Keys(w.sc.Items)) }

@@ -117,7 +117,7 @@ func (w *world) state() string {
 // forms are the paths of the pages that change something.
 var forms = []string{
 	"task-cancel", "task-move", "task-fire", "task-revive", "task-new", "bulk", "job-stop", "job-continue",
-	"recurring-edit", "recurring-pause", "recurring-resume", "recurring-fire", "recurring-delete", "requeue", "discard", "retire", "destination-pause", "destination-resume",
+	"recurring-edit", "recurring-pause", "recurring-resume", "recurring-fire", "recurring-delete", "requeue", "discard", "retire", "destination-pause", "destination-resume", "destination-ceiling",
 }
 
 // discarded reads bodies, which no viewer sees.

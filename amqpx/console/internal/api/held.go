@@ -6,6 +6,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -45,6 +46,17 @@ func (a *api) held() {
 		func(ctx context.Context, in *struct{ Body Destination }) (*body[asjson.Held], error) {
 			d := in.Body.topology()
 			return one(ctx, d, a.svc.PauseDestination(ctx, who(ctx), d))
+		})
+	type ceiling struct {
+		Destination
+
+		PerSecond float64 `json:"per_second"      minimum:"0" maximum:"100000"                                                                   doc:"tasks a second, such as 50 or 0.1; 0 for no ceiling"`
+		Burst     int     `json:"burst,omitempty" minimum:"0" doc:"how many may go at once after a time with fewer; default a tenth, at least 1"`
+	}
+	huma.Register(a.API, op("POST", "/destinations/ceiling", "set-ceiling", tagDestinations, "Bound how many tasks a second come to a destination, over all relays"),
+		func(ctx context.Context, in *struct{ Body ceiling }) (*body[asjson.Held], error) {
+			d := in.Body.topology()
+			return one(ctx, d, a.svc.SetCeiling(ctx, who(ctx), schedule.Ceiling{Queue: d.Queue, Exchange: d.Exchange, PerSecond: in.Body.PerSecond, Burst: in.Body.Burst}))
 		})
 	type resumed struct {
 		Destination

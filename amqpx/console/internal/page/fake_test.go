@@ -502,6 +502,10 @@ func (f *fake) PauseDestination(_ context.Context, _ service.Identity, d topolog
 	return f.called("pause destination", d.Queue, d.Exchange)
 }
 
+func (f *fake) SetCeiling(_ context.Context, _ service.Identity, x schedule.Ceiling) error {
+	return f.called("ceiling", x.Queue, x.Exchange)
+}
+
 func (f *fake) ResumeDestination(_ context.Context, _ service.Identity, d topology.Destination, spread time.Duration) error {
 	return f.called("resume destination", d.Queue, d.Exchange, spread)
 }

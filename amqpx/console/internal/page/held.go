@@ -1,6 +1,9 @@
 package page
 
 import (
+	"strconv"
+	"time"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
@@ -14,7 +17,7 @@ type heldData struct {
 	Most         int64
 }
 
-var heldNotices = map[string]string{"pause": "The destination was paused.", "resume": "The destination was resumed."}
+var heldNotices = map[string]string{"pause": "The destination was paused.", "resume": "The destination was resumed.", "ceiling": "The ceiling was set."}
 
 func (p *Pages) held(r *request) (answer, error) {
 	list, err := p.svc.Destinations(r.Context())
@@ -26,7 +29,8 @@ type heldActData struct {
 	Name, Queue, Exchange string
 	Path, Label, Question string
 	Detail                string
-	Spread                bool
+	Spread, Ceiling       bool
+	PerSecond             string
 }
 
 // destination is that of a form.
@@ -46,10 +50,14 @@ func (p *Pages) askHeld(name string) handler {
 		}
 		x := schedule.DestinationState{Queue: d.Queue, Exchange: d.Exchange}
 		data := heldActData{Name: x.Name(), Queue: d.Queue, Exchange: d.Exchange, Path: "destination-" + name}
-		if name == "pause" {
+		switch name {
+		case "ceiling":
+			data.Label, data.Question, data.Ceiling, data.PerSecond = "Set the ceiling", "How many tasks a second?", true, r.get("per-second")
+			data.Detail = "Over all relays, at once. What is beyond waits in the table. A relay whose configuration has a ceiling for this destination writes that when it starts."
+		case "pause":
 			data.Label, data.Question = "Pause", "Pause this destination?"
 			data.Detail = "Its tasks stay in the table until it is resumed, and those that the broker has are taken back. Handlers that have begun end their tasks."
-		} else {
+		default:
 			data.Label, data.Question, data.Spread = "Resume", "Resume this destination?", true
 			data.Detail = "What came due in the pause is sent; what comes due later does not wait for it."
 		}
@@ -63,15 +71,30 @@ func (p *Pages) doHeld(name string) handler {
 		if err != nil {
 			return answer{}, err
 		}
-		if name == "pause" {
+		switch name {
+		case "ceiling":
+			err = p.setCeiling(r, d)
+		case "pause":
 			err = p.svc.PauseDestination(r.Context(), r.who.Identity, d)
-		} else if spread, wrong := r.duration("spread"); wrong != nil {
-			err = wrong
-		} else {
-			err = p.svc.ResumeDestination(r.Context(), r.who.Identity, d, spread)
+		default:
+			var spread time.Duration
+			if spread, err = r.duration("spread"); err == nil {
+				err = p.svc.ResumeDestination(r.Context(), r.who.Identity, d, spread)
+			}
 		}
 		return answer{to: link("held", "done", name)}, err
 	}
+}
+
+func (p *Pages) setCeiling(r *request, d topology.Destination) (err error) {
+	x := schedule.Ceiling{Queue: d.Queue, Exchange: d.Exchange}
+	if x.PerSecond, err = strconv.ParseFloat(r.get("per-second"), 64); err != nil {
+		return fieldError("per-second", "%q; expected tasks a second, such as 50 or 0.1, or 0 for no ceiling", r.get("per-second"))
+	}
+	if x.Burst, err = number(r, "burst", 0, topology.MaxPerSecond); err != nil {
+		return err
+	}
+	return p.svc.SetCeiling(r.Context(), r.who.Identity, x)
 }
 
 // addHeld adds the destinations that are paused.

@@ -74,8 +74,8 @@ var asking = map[string]url.Values{
 	"task-cancel": {"id": {"binary"}}, "task-fire": {"id": {"binary"}}, "task-move": {"id": {"binary"}, "at": {"+1h"}}, "task-revive": {"id": {"order-10035-expire"}},
 	"task-new": {"id": {"new"}, "at": {"+1h"}, "queue": {"mail"}}, "bulk": {"action": {"cancel"}, "queue": {"mail"}, "count": {"3"}}, "job-stop": {"id": {"running"}}, "job-continue": {"id": {"interrupted"}},
 	"recurring-edit": {"name": {"new"}, "every": {"1m"}, "queue": {"mail"}}, "recurring-pause": {"name": {"heartbeat"}}, "recurring-resume": {"name": {"heartbeat"}}, "recurring-fire": {"name": {"heartbeat"}}, "recurring-delete": {"name": {"heartbeat"}},
-	"requeue": {"queue": {"mail.dead"}, "count": {"3"}}, "retire": {},
-	"destination-pause": {"queue": {"mail"}}, "destination-resume": {"exchange": {"events"}, "spread": {"30m"}},
+	"requeue": {"queue": {"mail.dead"}, "count": {"3"}}, "discard": {"queue": {"mail.dead"}, "count": {"3"}}, "retire": {},
+	"destination-pause": {"queue": {"mail"}}, "destination-resume": {"exchange": {"events"}, "spread": {"30m"}}, "destination-ceiling": {"queue": {"mail"}, "per-second": {"50"}},
 }
 
 func TestPages(t *testing.T) {

@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
@@ -41,6 +42,17 @@ func (c *Core) ResumeDestination(ctx context.Context, who Identity, d topology.D
 		e.Detail = "over " + topology.FormatDuration(spread)
 	}
 	return c.changeDestination(ctx, who, e, d, func(s *schedule.Store) error { return s.Resume(ctx, schedule.NoTx, d, spread) })
+}
+
+// SetCeiling bounds how many tasks a second come to a destination; 0 takes the bound away.
+func (c *Core) SetCeiling(ctx context.Context, who Identity, x schedule.Ceiling) error {
+	e := Entry{Action: "destination.ceiling", Detail: "none"}
+	if x.PerSecond != 0 {
+		e.Detail = fmt.Sprintf("%g a second", x.PerSecond)
+	}
+	return c.changeDestination(ctx, who, e, topology.Destination{Queue: x.Queue, Exchange: x.Exchange}, func(s *schedule.Store) error {
+		return s.SetCeiling(ctx, schedule.NoTx, x)
+	})
 }
 
 func (c *Core) changeDestination(ctx context.Context, who Identity, e Entry, d topology.Destination, do func(*schedule.Store) error) error {

@@ -13,17 +13,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// A hundred clients start together on a virtual host that has nothing; one
-// declares and all come up. On the line of another data centre, one that comes
+// Many clients start together on a virtual host that has nothing; one
+// declares and all come up. Watched by the race detector, as here, a hundred of them
+// at each of three brokers would leave two processors to nobody else. On the line of another data centre, one that comes
 // later binds nothing, and neither does one that may not declare.
 func TestReadyAtOnce(t *testing.T) {
 	t.Parallel()
+	const clients = 25
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
-		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 		defer cancel()
 		began := time.Now()
 		var all errgroup.Group
-		for range 100 {
+		for range clients {
 			all.Go(func() error {
 				c, err := amqpx.Open(ctx, amqpx.Config{URL: v.URL})
 				if err != nil {
@@ -33,9 +35,9 @@ func TestReadyAtOnce(t *testing.T) {
 			})
 		}
 		if err := all.Wait(); err != nil {
-			t.Fatalf("a hundred clients: %v", err)
+			t.Fatalf("%d clients: %v", clients, err)
 		}
-		t.Logf("a hundred clients on a cold broker: %v", time.Since(began))
+		t.Logf("%d clients on a cold broker: %v", clients, time.Since(began))
 
 		p, url, err := proxy.ForURL(v.URL)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 
 // Patience bounds every wait of a test for something that must come. It says nothing
 // about how fast it should come, so that a busy machine fails no test.
-const Patience = 3 * time.Minute
+const Patience = 6 * time.Minute
 
 // EnvSkip makes tests that need a broker or a database skip when it is 1.
 // Otherwise they fail when there is none.

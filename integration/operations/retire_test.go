@@ -43,9 +43,15 @@ func TestCLIRetire(t *testing.T) {
 			if left := v.Objects(t); !slices.Equal(left, all) {
 				t.Errorf("a retire that refused left %v, want %v", left, all)
 			}
-			if _, err := v.Channel(t).QueuePurge(queue, false); err != nil {
+			ch := v.Channel(t)
+			if _, err := ch.QueuePurge(queue, false); err != nil {
 				t.Fatal(err)
 			}
+			suite.Eventually(t, queue+" is empty", func() bool {
+				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+				suite.MustSucceed(t, err)
+				return q.Messages == 0
+			})
 		}
 		if r := present("retire", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "delay.previous is empty") {
 			t.Error(r)

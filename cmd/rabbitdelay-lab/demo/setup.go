@@ -82,7 +82,7 @@ func (s *stage) later(undo func(context.Context) error) { s.undo = append(s.undo
 
 func (s *stage) clear(ctx context.Context) (err error) {
 	defer s.Waiting("removing what the demo made")()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Minute)
 	defer cancel()
 	for _, undo := range slices.Backward(s.undo) {
 		err = errors.Join(err, undo(ctx))

@@ -120,6 +120,7 @@ func (p *Pace) ring() {
 // Wait pauses, and reports whether ctx goes on. A pause that is longer than the interval
 // ends an interval after something was written.
 func Wait(ctx context.Context, pause, interval time.Duration, written <-chan struct{}) bool {
+	end := time.Now().Add(pause)
 	after := time.After(pause)
 	for {
 		select {
@@ -128,7 +129,7 @@ func Wait(ctx context.Context, pause, interval time.Duration, written <-chan str
 		case <-after:
 			return true
 		case <-written:
-			after, written = time.After(interval), nil
+			after, written = time.After(min(interval, time.Until(end))), nil
 		}
 	}
 }

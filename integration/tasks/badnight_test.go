@@ -226,13 +226,13 @@ func printedOn(page, printed string) bool {
 // The page may leave lines out, and nothing else.
 func TestPrintedOnPage(t *testing.T) {
 	t.Parallel()
-	const printed = "due 2026-11-22T19:30:45.719Z (in 3m)\nlooked at (all)\n- the table\n\n3 findings\n"
+	const printed = "due 2026-11-22T19:30:45.719Z (in 3m)\nlooked at (all) in 3ms\n- the table\n\n3 findings\n"
 	for page, want := range map[string]bool{
 		printed: true,
-		"due 2026-11-22T20:00:00.000Z (in 29m46s)\n…\n3 findings\n":      true,
-		"due 2026-11-22T20:00:00.000Z (in 29m46s)\nlooked at (all)\n…\n": true,
-		"due 2026-11-22T20:00:00.000Z (in 29m46s)\n…\n- another table\n": false,
-		"due 2026-11-22T20:00:00.000Z (in 29m46s)\n3 findings\n":         false,
+		"due 2026-11-22T20:00:00.000Z (in 29m46s)\n…\n3 findings\n":             true,
+		"due 2026-11-22T20:00:00.000Z (in 29m46s)\nlooked at (all) in 5ms\n…\n": true,
+		"due 2026-11-22T20:00:00.000Z (in 29m46s)\n…\n- another table\n":        false,
+		"due 2026-11-22T20:00:00.000Z (in 29m46s)\n3 findings\n":                false,
 		"…\n": false, // the first line is never left out
 	} {
 		if printedOn(page, printed) != want {
@@ -252,7 +252,7 @@ func masked(text string) string {
 	for _, m := range []struct{ pattern, with string }{
 		{`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( UTC|Z|[+-]\d\d:\d\d)?`, "INSTANT"},
 		{`\b\d\d:\d\d:\d\d(\.\d+)?\b`, "INSTANT"},
-		{`\b(\d+(\.\d+)?(d|h|ms|µs|m|s)\s?)+\b`, "DURATION"},
+		{`\b(\d+(\.\d+)?(d|h|ms|µs|m|s) ?)+\b`, "DURATION"},
 		{`\b\d+(\.\d+)? s\b`, "DURATION"},
 		{`DURATION ?(behind|ahead of) this`, "DURATION from this"},
 		{`\b\d+\.\d+\.\d+\b`, "VERSION"},

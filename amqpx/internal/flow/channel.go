@@ -19,6 +19,9 @@ type confirmChannel struct {
 	ended chan struct{} // closed when the channel has ended, after err is set
 	err   error
 
+	uses atomic.Int64 // publications without their answer
+	left atomic.Bool  // no more are to come
+
 	mu       sync.Mutex
 	returns  chan amqp.Return               // filled by amqp091's reader, before the confirm
 	returned map[returnKey]returnedMessages // those taken from the channel and not yet matched
@@ -56,6 +59,22 @@ func openConfirmChannel(conn *amqp.Connection, room int) (*confirmChannel, error
 		close(c.ended)
 	}()
 	return c, nil
+}
+
+func (c *confirmChannel) use() { c.uses.Add(1) }
+
+func (c *confirmChannel) unuse() {
+	if c.uses.Add(-1) == 0 {
+		c.closeLeft()
+	}
+}
+
+// closeLeft closes a channel that was left, when it has all its answers. What is published
+// on it at the same instant is refused unwritten.
+func (c *confirmChannel) closeLeft() {
+	if c.left.Load() && c.uses.Load() == 0 {
+		go func() { _ = c.ch.Close() }()
+	}
 }
 
 // takeReturn matches a returned message with its publication. amqp091's reader
@@ -108,23 +127,29 @@ func (s *slot) get(ctx context.Context, conn *amqp.Connection, room int) (*confi
 		return c, nil
 	}
 	// The lock is held until the broker has answered, also when nobody waits any more.
+	var c *confirmChannel
 	opened := make(chan error, 1)
 	go func() {
 		defer s.mu.Unlock()
-		c, err := openConfirmChannel(conn, room)
-		if err == nil {
+		var err error
+		if c, err = openConfirmChannel(conn, room); err == nil {
 			s.cur.Store(c)
 		}
 		opened <- err
 	}()
 	select {
 	case err := <-opened:
-		if err != nil {
-			return nil, err
-		}
-		return s.cur.Load(), nil
+		return c, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// leave lets the next user open another channel.
+func (s *slot) leave() {
+	if c := s.cur.Swap(nil); c != nil {
+		c.left.Store(true)
+		c.closeLeft()
 	}
 }
 

@@ -14,7 +14,9 @@ import (
 // closing their channel, with everything unconfirmed on it, so not all share one:
 // a way on which the broker has not yet taken a message is tried on a channel
 // beside the shared one, and a message that may be the reason for a close gets one
-// to itself.
+// to itself. So does one of a way on which nothing is confirmed: a channel of RabbitMQ
+// 3.10 to 4.0 waits up to half a minute for the leader of a quorum queue that it has
+// not used yet, and with it all that was published on it after that.
 type Publisher struct {
 	Window *Window
 
@@ -30,15 +32,20 @@ type Publisher struct {
 const maxReturns = 1024
 
 // maxAlone bounds the channels of messages that are published alone.
-const maxAlone = 16
+const maxAlone = 64
 
 // NewPublisher returns a Publisher with at most maxInFlight unconfirmed messages of up to
 // 16 KiB. onStuck is called with the queues that have stopped confirming.
 func NewPublisher(conn *amqp.Connection, maxInFlight int, onStuck func([]string)) *Publisher {
-	return &Publisher{
-		conn: conn, room: min(maxInFlight, maxReturns), Window: newWindow(maxInFlight, onStuck),
+	p := &Publisher{
+		conn: conn, room: min(maxInFlight, maxReturns),
 		shared: newSlot(), trial: newSlot(), alone: semaphore.NewWeighted(maxAlone),
 	}
+	p.Window = newWindow(maxInFlight, func(queues []string) {
+		p.trial.leave()
+		onStuck(queues)
+	})
+	return p
 }
 
 // Open opens the channel that the first message needs.
@@ -70,13 +77,16 @@ type Address struct {
 // With alone the message gets a channel to itself. An error means that nothing was
 // written.
 func (p *Publisher) Publish(ctx context.Context, s Share, alone bool, to Address, msg amqp.Publishing) (Publication, error) {
+	alone = alone || s.probe
 	on, err := p.channel(ctx, s.proven, alone)
 	if err != nil {
 		p.Window.GiveUp(s)
 		return Publication{}, err
 	}
+	on.use()
 	dc, err := on.ch.PublishWithDeferredConfirm(to.Exchange, to.RoutingKey, to.Mandatory, false, msg)
 	if err != nil {
+		on.unuse()
 		if alone {
 			p.closeOwn(on)
 		}
@@ -167,6 +177,7 @@ func (p *Publisher) finish(x *Publication) Outcome {
 		said = silence
 	}
 	p.Window.leave(x.share, said)
+	x.on.unuse()
 	if x.alone {
 		p.closeOwn(x.on)
 	}

@@ -77,6 +77,7 @@ type lane struct {
 	moved    time.Time // the last answer, or the first publish of those in flight
 	stuck    bool
 	next     time.Time // when a stuck lane gets its next message
+	probed   bool      // a message that tries a way into it is on its way
 }
 
 // way is a Way with what the broker has said of it on this connection. Window.mu guards
@@ -84,6 +85,7 @@ type lane struct {
 type way struct {
 	proven  bool // a message was confirmed
 	trial   int  // unconfirmed messages on the channel for what is not proven
+	round   int  // counts how often those were written off
 	refusal standing
 }
 
@@ -129,6 +131,8 @@ type Share struct {
 	cost   int64
 	round  int
 	proven bool // when it was given
+	trial  int  // the way's round, then
+	probe  bool // it gets a channel to itself: the trial channel may be held up
 }
 
 // Cost returns what a message takes of the window.
@@ -244,6 +248,10 @@ func (win *Window) gate(w *way, l *lane) (open bool, moved <-chan struct{}, wait
 	win.mu.Lock()
 	defer win.mu.Unlock()
 	switch {
+	case l.stuck && !w.proven:
+		if l.probed {
+			return false, win.moved, stuckAfter
+		}
 	case w.proven && w.trial > 0:
 		// It moves to the shared channel when the trial channel has all its confirms:
 		// on two channels at once its messages could overtake each other.
@@ -262,7 +270,13 @@ func (win *Window) gate(w *way, l *lane) (open bool, moved <-chan struct{}, wait
 func (win *Window) enterNow(w *way, l *lane, cost int64) Share {
 	win.mu.Lock()
 	defer win.mu.Unlock()
-	if !w.proven {
+	probe := l.stuck && !w.proven
+	switch {
+	case probe: // which may overtake those on the trial channel
+		l.probed = true
+		w.trial = 0
+		w.round++
+	case !w.proven:
 		w.trial++
 	}
 	if l.inflight == 0 {
@@ -275,7 +289,7 @@ func (win *Window) enterNow(w *way, l *lane, cost int64) Share {
 		win.watching = true
 		time.AfterFunc(stuckAfter, win.look)
 	}
-	return Share{way: w, lane: l, cost: cost, round: l.round, proven: w.proven}
+	return Share{way: w, lane: l, cost: cost, round: l.round, proven: w.proven, trial: w.round, probe: probe}
 }
 
 // answer is what the broker has said about a message.
@@ -307,13 +321,16 @@ func (win *Window) leave(s Share, a answer) {
 		l.stuck = false
 		win.showStuck()
 	}
-	if !s.proven {
+	switch {
+	case s.probe:
+		l.probed = false
+	case !s.proven && s.trial == w.round:
 		w.trial--
 	}
 	if a == taken && (!w.proven || w.refusal.err != nil) {
 		w.proven, w.refusal = true, standing{}
 	}
-	if unstuck || !s.proven && w.trial == 0 {
+	if unstuck || s.probe || !s.proven && w.trial == 0 {
 		close(win.moved)
 		win.moved = make(chan struct{})
 	}

@@ -196,3 +196,32 @@ func TestAWindowIsSeenWithoutALock(t *testing.T) {
 		}
 	})
 }
+
+// A way on which nothing is confirmed is tried on a channel of its own, by one message at a
+// time: the trial channel may be held up by another.
+func TestAStuckTrialIsProbed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newWindow(100, func([]string) {})
+		e := f.Find(Way{Exchange: "x"}, "queue", func() string { return "" })
+		lost, _ := f.TryEnter(e, windowBytes)
+		time.Sleep(3 * stuckAfter)
+		probe, ok := f.TryEnter(e, windowBytes)
+		if lost.probe || !ok || !probe.probe {
+			t.Fatalf("the first is a probe: %t; the next: %t, and comes: %t", lost.probe, probe.probe, ok)
+		}
+		time.Sleep(3 * stuckAfter)
+		if _, ok := f.TryEnter(e, windowBytes); ok {
+			t.Fatal("there are two probes at once")
+		}
+		f.leave(probe, taken)
+		next, ok := f.TryEnter(e, windowBytes)
+		if !ok || !next.proven || next.probe {
+			t.Errorf("after the probe's confirm: %t, proven %t, a probe: %t", ok, next.proven, next.probe)
+		}
+		f.leave(lost, taken) // late
+		f.leave(next, taken)
+		if n := e.way.trial; n != 0 || f.InFlight() != 0 {
+			t.Errorf("%d on the trial channel, %d in flight", n, f.InFlight())
+		}
+	})
+}

@@ -204,12 +204,12 @@ func TestAStuckTrialIsProbed(t *testing.T) {
 		f := newWindow(100, func([]string) {})
 		e := f.Find(Way{Exchange: "x"}, "queue", func() string { return "" })
 		lost, _ := f.TryEnter(e, windowBytes)
-		time.Sleep(3 * stuckAfter)
+		<-time.After(3 * stuckAfter)
 		probe, ok := f.TryEnter(e, windowBytes)
 		if lost.probe || !ok || !probe.probe {
 			t.Fatalf("the first is a probe: %t; the next: %t, and comes: %t", lost.probe, probe.probe, ok)
 		}
-		time.Sleep(3 * stuckAfter)
+		<-time.After(3 * stuckAfter)
 		if _, ok := f.TryEnter(e, windowBytes); ok {
 			t.Fatal("there are two probes at once")
 		}

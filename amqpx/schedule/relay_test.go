@@ -99,16 +99,17 @@ func bubble(t *testing.T, sender Sender, cfg Config, test func(t *testing.T, s *
 // A database that fails at once is asked again after an interval, not at once, whatever was
 // known to be due.
 func TestRelayDoesNotSpinOnAFault(t *testing.T) {
-	failures, enough := 0, func() {}
+	var failures atomic.Int64
+	var enough atomic.Pointer[chan struct{}] // made in the bubble
 	cfg := Config{Horizon: time.Minute, Hooks: Hooks{Error: func(string, error) {
-		if failures++; failures == 1000 {
-			enough()
+		if failures.Add(1) == 1000 {
+			close(*enough.Load())
 		}
 	}}}
 	bubble(t, &recorder{}, cfg, func(t *testing.T, s *Store, db *sql.DB) {
 		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(2 * time.Hour)}))
 		spins := make(chan struct{})
-		enough = func() { close(spins) }
+		enough.Store(&spins)
 		<-time.After(time.Hour + 30*time.Minute)
 		check(t, db.Close())
 		select {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,16 +130,21 @@ func (h handlers) consume(ctx context.Context) error {
 func TestHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, client, tasks := shop(t)
+		var mu sync.Mutex
 		texted, charged := map[string]int{}, map[string]int{}
 		h := handlers{
 			db: db, client: client, tasks: tasks,
 			text: func(_ context.Context, phone string) error {
+				mu.Lock()
+				defer mu.Unlock()
 				if texted[phone]++; texted[phone] < 3 {
 					return errProviderDown
 				}
 				return nil
 			},
 			pay: func(_ context.Context, order, key string) (string, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				if charged[key]++; charged[key] == 1 {
 					return "", errors.New("not yet")
 				}

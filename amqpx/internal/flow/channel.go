@@ -145,8 +145,8 @@ func (s *slot) get(ctx context.Context, conn *amqp.Connection, room int) (*confi
 	}
 }
 
-// leave lets the next user open another channel.
-func (s *slot) leave() {
+// renew lets the next user open another channel.
+func (s *slot) renew() {
 	if c := s.cur.Swap(nil); c != nil {
 		c.left.Store(true)
 		c.closeLeft()

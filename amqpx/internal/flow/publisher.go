@@ -42,7 +42,7 @@ func NewPublisher(conn *amqp.Connection, maxInFlight int, onStuck func([]string)
 		shared: newSlot(), trial: newSlot(), alone: semaphore.NewWeighted(maxAlone),
 	}
 	p.Window = newWindow(maxInFlight, func(queues []string) {
-		p.trial.leave()
+		p.trial.renew()
 		onStuck(queues)
 	})
 	return p

@@ -61,7 +61,16 @@ func openConfirmChannel(conn *amqp.Connection, room int) (*confirmChannel, error
 	return c, nil
 }
 
-func (c *confirmChannel) use() { c.uses.Add(1) }
+// use reports whether a message may be published on the channel, which then is not closed
+// before its unuse.
+func (c *confirmChannel) use() bool {
+	c.uses.Add(1)
+	if c.left.Load() {
+		c.unuse()
+		return false
+	}
+	return true
+}
 
 func (c *confirmChannel) unuse() {
 	if c.uses.Add(-1) == 0 {
@@ -69,8 +78,7 @@ func (c *confirmChannel) unuse() {
 	}
 }
 
-// closeLeft closes a channel that was left, when it has all its answers. What is published
-// on it at the same instant is refused unwritten.
+// closeLeft closes a channel that was left, when it has all its answers.
 func (c *confirmChannel) closeLeft() {
 	if c.left.Load() && c.uses.Load() == 0 {
 		go func() { _ = c.ch.Close() }()

@@ -15,8 +15,8 @@ import (
 // a way on which the broker has not yet taken a message is tried on a channel
 // beside the shared one, and a message that may be the reason for a close gets one
 // to itself. So does one of a way on which nothing is confirmed: a channel of RabbitMQ
-// 3.10 to 4.0 waits up to half a minute for the leader of a quorum queue that it has
-// not used yet, and with it all that was published on it after that.
+// 4.0 waits up to half a minute for the leader of a quorum queue that it has not used
+// yet, and with it all that was published on it after that.
 type Publisher struct {
 	Window *Window
 
@@ -79,11 +79,13 @@ type Address struct {
 func (p *Publisher) Publish(ctx context.Context, s Share, alone bool, to Address, msg amqp.Publishing) (Publication, error) {
 	alone = alone || s.probe
 	on, err := p.channel(ctx, s.proven, alone)
+	for err == nil && !on.use() {
+		on, err = p.channel(ctx, s.proven, alone)
+	}
 	if err != nil {
 		p.Window.GiveUp(s)
 		return Publication{}, err
 	}
-	on.use()
 	dc, err := on.ch.PublishWithDeferredConfirm(to.Exchange, to.RoutingKey, to.Mandatory, false, msg)
 	if err != nil {
 		on.unuse()

@@ -105,13 +105,19 @@ func belowPrefix(t *testing.T, base, id string) {
 		if len(seen) > 40 {
 			continue
 		}
-		for _, m := range regexp.MustCompile(`(?:href|src|action)="([^"#]+)"`).FindAllStringSubmatch(text, -1) {
-			link, err := where.Parse(strings.ReplaceAll(m[1], "&amp;", "&"))
+		for _, m := range regexp.MustCompile(`(href|src|action)="([^"#]+)"`).FindAllStringSubmatch(text, -1) {
+			link, err := where.Parse(strings.ReplaceAll(m[2], "&amp;", "&"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			path := link.Scheme + link.Host + link.Path
-			if link.Scheme == "data" || strings.HasSuffix(path, "/logout") || strings.HasSuffix(path, "/preferences") || strings.HasSuffix(path, "/destination-pause") || strings.HasSuffix(path, "/destination-ceiling") || seen[path] {
+			if link.Scheme == "data" || seen[path] {
+				continue
+			}
+			if m[1] == "action" { // a form is sent with its fields
+				if !strings.HasPrefix(link.String(), base+"/") {
+					t.Errorf("a form of %s leads out, to %s", where, link)
+				}
 				continue
 			}
 			seen[path] = true

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"strings"
 	"testing"
@@ -171,5 +172,27 @@ func TestInterruptedMove(t *testing.T) {
 	stdout, _ := do(0, "tasks", "list", "--json")
 	if strings.Count(stdout, `"version":2`) != 2 {
 		t.Errorf("each was not moved once:\n%s", stdout)
+	}
+}
+
+func TestTasksListSorts(t *testing.T) {
+	t.Setenv("RABBITDELAY_DATABASE_URL", "sqlite:"+tasksDB(t))
+	for _, id := range []string{"a", "b", "c"} {
+		run(t, "", "tasks", "add", "--id", id, "--queue", "mail", "--delay", "1h")
+	}
+	run(t, "", "tasks", "cancel", "b")
+	for sort, want := range map[string]string{"due-last": "cba", "ended": "b", "ended-last": "b"} {
+		_, out, _ := run(t, "", "tasks", "list", "--sort", sort, "--json")
+		var ids []string
+		for line := range strings.Lines(out) {
+			var task struct{ ID string }
+			if err := json.Unmarshal([]byte(line), &task); err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, task.ID)
+		}
+		if got := strings.Join(ids, ""); got != want {
+			t.Errorf("--sort %s: %q, want %q: %s", sort, got, want, out)
+		}
 	}
 }

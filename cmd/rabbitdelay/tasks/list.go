@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 )
@@ -23,15 +24,15 @@ const listLimit = 100
 
 func (x *tasks) listCommand() *cobra.Command {
 	var flags filterFlags
-	limit := 0
+	limit, sort := 0, ""
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List tasks in the order of their due instants",
-		Long: `list prints tasks in the order of their due instants, with --json one object a
-line. The column AT says where a pending task is: in the table only, or with the
-broker. Bodies are not listed; see "tasks show".`,
+		Short: "List tasks in the order of their due instants, or of --sort",
+		Long: `list prints tasks in the order of their due instants, or of --sort, with --json one
+object a line. The column AT says where a pending task is: in the table only, or with
+the broker. Bodies are not listed; see "tasks show".`,
 		Example: `  rabbitdelay tasks list --queue orders.expire --status pending --due-to 1h
-  rabbitdelay tasks list --status failed --json`,
+  rabbitdelay tasks list --status failed --sort ended-last --limit 20`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := flags.filter()
 			if err != nil {
@@ -43,11 +44,12 @@ broker. Bodies are not listed; see "tasks show".`,
 			if !x.Given("limit") && !x.JSON {
 				limit = listLimit
 			}
-			f.Limit, f.WithoutBody = limit, true
+			f.Limit, f.Sort, f.WithoutBody = limit, schedule.Sort(sort), true
 			return x.with(c.Context(), func(ctx context.Context, s *app.Store) error { return x.list(ctx, s, f) })
 		},
 	}
 	flags.register(c)
+	program.Choice(c, &sort, "sort", "", "another order, -last with the last one first: ", string(schedule.SortDueLast), string(schedule.SortEnded), string(schedule.SortEndedLast))
 	c.Flags().IntVar(&limit, "limit", 0, "the most tasks to list, 0 for all; default 100, with --json all")
 	return c
 }

@@ -15,6 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/drain"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
@@ -89,6 +90,7 @@ Exit code: 0 all went, or with --dry-run would go; 2 some stayed; 1 error.`,
 	f.Var(&r.margin, "margin", "leave to the plugin what is due sooner than this, 10s or more")
 	f.StringSliceVar(&r.o.LeaveOut, "leave-out", nil, "send messages without this: expiration, user-id, priority (above 4), or a header such as x-death")
 	r.Register(f, "say what would become of the messages, and leave them")
+	r.RegisterActor(f)
 	f.BoolVar(&r.o.OtherBroker, "other-broker", false, "--rabbitmqctl reaches another broker than --url, to which the messages move")
 	return c
 }
@@ -115,7 +117,26 @@ func (r *drainRun) drain(ctx context.Context) (err error) {
 	}
 	r.o.Margin, r.o.Prefix, r.o.Shell = time.Duration(r.margin), r.cfg.Delay.Prefix, evalBy(r.command)
 	r.o.Vhost, r.o.User = r.conn.Config.Vhost, userOf(r.conn)
+	end, err := r.OpenAudit(r.cfg)
+	if err != nil {
+		return err
+	}
+	defer end()
 	return r.Run(ctx, r)
+}
+
+// Entry returns what is about to be done.
+func (r *drainRun) Entry() console.AuditEntry {
+	return console.AuditEntry{Action: "plugin.drain", Target: r.o.Vhost, Detail: strings.Join(r.o.Exchanges, ", ")}
+}
+
+// Outcome returns how many messages were moved.
+func (r *drainRun) Outcome() string {
+	stayed := r.report.Soon
+	for _, x := range r.report.Refused {
+		stayed += x.Count
+	}
+	return fmt.Sprintf("%s moved, %s stayed", shown.Count(r.report.Sent, "message", "messages"), shown.Number(stayed))
 }
 
 // Count counts the rows of the plugin's table.

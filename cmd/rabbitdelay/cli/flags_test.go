@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
+)
+
+// A flag of a command that has the name of one of all commands would be taken in its place.
+func TestNoFlagHidesAnother(t *testing.T) {
+	visited := 0
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		visited++
+		own := func(f *pflag.Flag) {
+			c.VisitParents(func(parent *cobra.Command) {
+				if parent.PersistentFlags().Lookup(f.Name) != nil {
+					t.Errorf("--%s of %s hides that of %s", f.Name, c.CommandPath(), parent.CommandPath())
+				}
+			})
+		}
+		c.LocalNonPersistentFlags().VisitAll(own)
+		c.PersistentFlags().VisitAll(own)
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	terminal, end := term.New(t.Context(), strings.NewReader(""), io.Discard, io.Discard)
+	defer end()
+	visit(command(program.New(terminal)))
+	if visited < 40 {
+		t.Errorf("%d commands; expected 40 or more", visited)
+	}
+}

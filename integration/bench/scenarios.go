@@ -14,7 +14,7 @@ var scenarios = []scenario{
 	{name: "publish", about: "confirmed publishing beside the raw client", groups: publishing},
 	{name: "consume", about: "bare, idempotent and task handlers beside the raw client", groups: consuming},
 	{name: "telemetry", about: "Send and a bare handler with and without OpenTelemetry", groups: observing},
-	{name: "schedule", about: "writing tasks, relaying them beside SendBatch, and their lateness beside\ndestinations that take no messages and beside a flood at a ceiling", groups: scheduling},
+	{name: "schedule", about: "writing tasks, also of unique keys, relaying them beside SendBatch, and their lateness\nbeside destinations that take no messages, a flood at a ceiling and a stream of unique keys", groups: scheduling},
 	{name: "bulk", about: "moving many tasks at once, and the relay's lateness meanwhile", groups: moving},
 	{name: "console", about: "how long pages take beside many tasks, and what 100 browsers cost", prepare: openSite, groups: browsing},
 	{name: "latency", about: "lateness at a steady rate beside polling and the plugin", groups: waiting},
@@ -145,6 +145,8 @@ func scheduling(o Options) []group {
 	n, c := o.Messages, clock(o.QueueTypes[0])
 	overdue := fmt.Sprintf("beside %d overdue tasks for each of a full, an exclusive and a missing destination", backlog)
 	spaced := fmt.Sprintf("beside a flood of %d at a ceiling of %d/s", flooded, ceiling)
+	pushing := fmt.Sprintf("ScheduleUnique, %d keys, each pushes back the pending task", uniqueKeys)
+	debounced := fmt.Sprintf("beside %d tasks/s of %d unique keys that push each other back", o.Rate, uniqueKeys)
 	// Tasks are due within a second: to later ones the relay could come late without
 	// anybody noticing.
 	f := flow{rate: float64(o.Rate), delays: span{0, time.Second}, warm: 5 * time.Second, measure: 30 * time.Second}
@@ -162,13 +164,23 @@ func scheduling(o Options) []group {
 			claims: []claim{atLeast("relay", metricRate, "SendBatch", 0.5)},
 		},
 		{
+			title: fmt.Sprintf("one task a transaction, %d writers", writers), repeats: o.Repeats,
+			cases: []kase{
+				{name: "Schedule", baseline: true, on: c, needs: postgres, work: scheduleEach(n/10, plainly)},
+				{name: "ScheduleUnique, new keys", on: c, needs: postgres, work: scheduleEach(n/10, fresh)},
+				{name: pushing, on: c, needs: postgres, work: scheduleEach(n/10, pushBack)},
+			},
+			claims: []claim{atLeast(pushing, metricRate, "Schedule", 0.5)},
+		},
+		{
 			title: fmt.Sprintf("%d tasks/s for 10 queues, due within a second", o.Rate), repeats: o.Repeats,
 			cases: []kase{
 				{name: "alone", baseline: true, on: c, needs: postgres, work: steady(f, byRelay(10, alone))},
 				{name: overdue, on: c, needs: postgres, work: steady(f, byRelay(10, trouble))},
 				{name: spaced, on: c, needs: postgres, work: steady(f, byRelay(10, flood))},
+				{name: debounced, on: c, needs: postgres, work: steady(f, byRelay(10, debounce(o.Rate)))},
 			},
-			claims: []claim{atMost(spaced, metricP50, "alone", 1.5), atMost(overdue, metricP50, "alone", 1.5), atMost(overdue, metricP99, "alone", 1.5)},
+			claims: []claim{atMost(spaced, metricP50, "alone", 1.5), atMost(debounced, metricP50, "alone", 1.5), atMost(overdue, metricP50, "alone", 1.5), atMost(overdue, metricP99, "alone", 1.5)},
 		},
 	}
 }

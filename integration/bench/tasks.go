@@ -3,11 +3,13 @@ package bench
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
@@ -38,6 +40,93 @@ func scheduleBatch(n int) work {
 			return write(ctx, store, n, schedule.Task{Queue: t.c.queue, Body: body(t.o.Body, 0)}, anyDelay)
 		})
 		return errors.Join(err, t.empty(ctx, "rabbitdelay_tasks"))
+	}
+}
+
+// Of unique keys.
+const (
+	writers    = 16
+	uniqueKeys = 100 // that many tasks share
+)
+
+// scheduleEach writes n tasks one by one from some goroutines, each in a transaction of its own.
+func scheduleEach(n int, one func(ctx context.Context, store *schedule.Store, i int, task schedule.Task) error) work {
+	return func(ctx context.Context, t *turn) error {
+		store, err := schedule.New(t.db, nil, schedule.Config{})
+		if err != nil {
+			return err
+		}
+		err = t.measure(n, func() error {
+			all, ctx := errgroup.WithContext(ctx)
+			for w := range writers {
+				all.Go(func() error {
+					for i := w; i < n; i += writers {
+						task := schedule.Task{ID: uuid.NewString(), Queue: t.c.queue, Body: body(t.o.Body, 0), DeliverAt: time.Now().Add(anyDelay(i))}
+						if err := one(ctx, store, i, task); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			}
+			return all.Wait()
+		})
+		return errors.Join(err, t.empty(ctx, "rabbitdelay_tasks"))
+	}
+}
+
+func plainly(ctx context.Context, store *schedule.Store, _ int, task schedule.Task) error {
+	return store.Schedule(ctx, schedule.NoTx, task)
+}
+
+// fresh schedules a task whose unique key no other has.
+func fresh(ctx context.Context, store *schedule.Store, _ int, task schedule.Task) error {
+	task.UniqueKey = task.ID
+	return scheduleUnique(ctx, store, task)
+}
+
+// pushBack schedules a task of one of uniqueKeys, which pushes back the pending one.
+func pushBack(ctx context.Context, store *schedule.Store, i int, task schedule.Task) error {
+	task.UniqueKey = strconv.Itoa(i % uniqueKeys)
+	return scheduleUnique(ctx, store, task)
+}
+
+func scheduleUnique(ctx context.Context, store *schedule.Store, task schedule.Task) error {
+	_, err := store.ScheduleUnique(ctx, schedule.NoTx, task, schedule.Unique{OnPending: schedule.PushBackPending, MaxWait: 48 * time.Hour})
+	return err
+}
+
+// debounce schedules tasks of a few unique keys at the rate that is measured, each of which
+// pushes back the one before.
+func debounce(rate int) beside {
+	return func(ctx context.Context, t *turn, store *schedule.Store) (end func() error, err error) {
+		during, stop := context.WithCancel(ctx)
+		row := t.s.find("a stream of unique keys", number(float64(rate))+" tasks/s asked for", false)
+		var all errgroup.Group
+		var merged atomic.Int64
+		began := time.Now()
+		for w := range writers {
+			all.Go(func() error {
+				for i := w; ; i += writers {
+					select {
+					case <-during.Done():
+						return nil
+					case <-time.After(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(rate)))):
+					}
+					task := schedule.Task{ID: uuid.NewString(), Queue: t.c.queue, Body: body(t.o.Body, 0), DeliverAt: time.Now().Add(time.Hour)}
+					if err := pushBack(ctx, store, i, task); err != nil {
+						return err
+					}
+					merged.Add(1)
+				}
+			})
+		}
+		return func() error {
+			stop()
+			err := all.Wait()
+			row.add(metricRate, "tasks/s", float64(merged.Load())/time.Since(began).Seconds())
+			return err
+		}, nil
 	}
 }
 

@@ -49,7 +49,7 @@ func inEachVersion(t *testing.T, opts amqptest.Options, test func(t *testing.T, 
 	}
 }
 
-// after lets time pass, and everything in the bubble come to rest.
+// after waits for d of the bubble's time, and for everything in the bubble to come to rest.
 func after(d time.Duration) { inmemory.After(d) }
 
 // within is a context that ends after a time.

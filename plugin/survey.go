@@ -60,8 +60,8 @@ func Survey(found observed.Broker, prefix string) []Delayed {
 	return list
 }
 
-// InTheWay says, in the order in which it is to be done, what must go before a
-// broker can become RabbitMQ 4.3 without a loss.
+// InTheWay returns what must go before a broker can become RabbitMQ 4.3 without a
+// loss, a sentence each, in the order in which it is to be done.
 func InTheWay(list []Delayed) []string {
 	out := []string{}
 	waiting, unknown := int64(0), 0

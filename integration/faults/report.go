@@ -56,8 +56,8 @@ func (r *run) report() *Report {
 // onTime is the lateness below which an effect shows that an outage is over.
 const onTime = time.Second
 
-// recoveries notes, for each fault, how long after it was over a message was
-// confirmed that was sent after it, and an effect came on time.
+// recoveries records, for each fault, how long after its end a message sent since was
+// confirmed, and an effect came on time.
 func recoveries(injected []Injected, sent []Sent, effects []Effect) {
 	type span struct{ began, ended time.Time }
 	var acknowledged []span

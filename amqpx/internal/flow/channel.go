@@ -153,7 +153,7 @@ func (s *slot) get(ctx context.Context, conn *amqp.Connection, room int) (*confi
 	}
 }
 
-// renew lets the next user open another channel.
+// renew drops the channel: the next user opens another.
 func (s *slot) renew() {
 	if c := s.cur.Swap(nil); c != nil {
 		c.left.Store(true)

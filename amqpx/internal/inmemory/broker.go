@@ -31,7 +31,7 @@ func New(t testing.TB, o amqptest.Options) *Broker {
 	return b
 }
 
-// After lets time pass, and everything in the bubble come to rest.
+// After waits for d of the bubble's time, and for everything in the bubble to come to rest.
 func After(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()

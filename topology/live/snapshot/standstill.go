@@ -103,7 +103,7 @@ func (w watch) look(ctx context.Context, names []string, l doctor.Look) (busy []
 	return busy, nil
 }
 
-// undecided says that queues may stand still.
+// undecided records that queues may stand still, and why that cannot be seen.
 func (c *collector) undecided(queues []string) {
 	why := c.uncounted
 	if !c.managed {

@@ -90,6 +90,13 @@ type Options struct {
 	// os.TempDir.
 	Dir string
 
+	// Data is the directory of the broker's data, which is kept. Default: one that ends with
+	// the broker.
+	Data string
+
+	// Port is where the broker listens. Default: a free one.
+	Port int
+
 	// Log receives one line that says which broker is used and why. Default: it
 	// is dropped.
 	Log func(line string)

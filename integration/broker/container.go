@@ -131,6 +131,7 @@ func newContainer(ctx context.Context, g *guard.Guard, o Options) (_ server, whe
 	if err != nil {
 		return nil, addresses{}, "", err
 	}
+	ports[0] = cmp.Or(o.Port, ports[0])
 	where.amqp = host + ":" + strconv.Itoa(ports[0])
 	exposed := []string{amqpPort}
 	published := network.PortMap{network.MustParsePort(amqpPort): {{HostIP: bind, HostPort: strconv.Itoa(ports[0])}}}
@@ -157,6 +158,9 @@ func newContainer(ctx context.Context, g *guard.Guard, o Options) (_ server, whe
 			Env: map[string]string{"RABBITMQ_NODENAME": "rabbit@localhost"},
 			HostConfigModifier: func(h *dockercontainer.HostConfig) {
 				h.PortBindings = published
+				if o.Data != "" {
+					h.Binds = []string{o.Data + ":/var/lib/rabbitmq"}
+				}
 			},
 		},
 		Logger: tclog.NewNoopLogger(),

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +88,7 @@ func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 	if err != nil {
 		return fail(err)
 	}
+	ports[0] = cmp.Or(o.Port, ports[0])
 	dir, err := os.MkdirTemp(o.Dir, "rabbitdelay-broker-")
 	if err != nil {
 		return fail(err)
@@ -104,7 +106,7 @@ func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 	if !o.Durable {
 		n.hasty = Hasty()
 	}
-	n.env = n.environment(filepath.Dir(scripts))
+	n.env = n.environment(filepath.Dir(scripts), cmp.Or(o.Data, filepath.Join(dir, "data")))
 	if err := errors.Join(n.configure(o, version), n.setClock(o.Clock)); err != nil {
 		return fail(errors.Join(err, os.RemoveAll(dir)))
 	}
@@ -117,7 +119,7 @@ func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 
 // environment keeps the node from reading or writing anything of the system's
 // broker, whose settings may stand in the environment too.
-func (n *node) environment(home string) []string {
+func (n *node) environment(home, data string) []string {
 	var env []string
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
@@ -137,7 +139,7 @@ func (n *node) environment(home string) []string {
 		"ERL_INETRC="+in("inetrc"),
 		"ERL_CRASH_DUMP_SECONDS=0",
 		"RABBITMQ_BASE="+n.dir,
-		"RABBITMQ_MNESIA_BASE="+in("data"),
+		"RABBITMQ_MNESIA_BASE="+data,
 		"RABBITMQ_LOG_BASE="+in("log"),
 		"RABBITMQ_CONF_ENV_FILE="+in("rabbitmq-env.conf"),
 		"RABBITMQ_CONFIG_FILE="+in("rabbitmq.conf"),

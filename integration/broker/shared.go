@@ -29,7 +29,7 @@ func Shared(t servers.TB, o Options) *Broker {
 	if o.Version == "" {
 		o.Version = newest()
 	}
-	key := fmt.Sprintf("%q %q %q %t %t %q %q %v %t", o.URL, o.Version, o.Source, o.Management, o.Plugin, o.Config, o.Advanced, o.Clock, o.Durable)
+	key := fmt.Sprintf("%q %q %q %t %t %q %q %v %t %q %d", o.URL, o.Version, o.Source, o.Management, o.Plugin, o.Config, o.Advanced, o.Clock, o.Durable, o.Data, o.Port)
 	b, err := shared.Use(t, key, func() (*Broker, error) {
 		o.Log = func(line string) { t.Logf("%s", line) }
 		return Start(context.Background(), o)

@@ -34,7 +34,7 @@ var ErrDismissed = errors.New("guard: dismissed already")
 func (g *Guard) watch(pid int) error { return g.tell("process", strconv.Itoa(pid)) }
 
 // Directory has a directory removed, with everything in it, when this process
-// ends.
+// ends. What is mounted there is unmounted first.
 func (g *Guard) Directory(path string) error { return g.tell("directory", path) }
 
 // Container has a container removed, running or not, with its volumes, when

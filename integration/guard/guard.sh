@@ -63,6 +63,7 @@ for attempt in 0 1 2 3 4 5 6 7 8 9; do
 	END
 	while IFS= read -r path; do
 		[ -n "$path" ] || continue
+		umount -l -- "$path" 2>/dev/null # of its own file system
 		rm -rf -- "$path" 2>/dev/null
 		[ ! -e "$path" ] || left=1
 	done <<-END

@@ -167,8 +167,8 @@ func promised(t *testing.T, r *faults.Report) {
 	if !r.Verdict.Clean() {
 		t.Errorf("seed %d: %s", r.Seed, r.Verdict)
 	}
-	if r.Parked+r.Dead > 0 {
-		t.Errorf("seed %d: %d messages parked and %d dead", r.Seed, r.Parked, r.Dead)
+	if r.Waiting+r.Parked+r.Dead > 0 {
+		t.Errorf("seed %d: %d messages wait, %d parked and %d dead", r.Seed, r.Waiting, r.Parked, r.Dead)
 	}
 	if r.Verdict.Acknowledged == 0 || len(r.Injected) == 0 {
 		t.Errorf("seed %d: %d messages acknowledged under %d faults: nothing was tested", r.Seed, r.Verdict.Acknowledged, len(r.Injected))

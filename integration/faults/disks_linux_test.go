@@ -1,0 +1,152 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/faults"
+	"github.com/rabbitdelay/rabbitdelay/integration/guard"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// disk is a file system of its own.
+type disk struct {
+	dir  string   // where it is mounted
+	args []string // of mount, before dir
+}
+
+// newDisk mounts one until the test ends, which is skipped where that is impossible.
+func newDisk(t *testing.T, args ...string) *disk {
+	t.Helper()
+	skipIfAsked(t)
+	d := &disk{dir: t.TempDir(), args: args}
+	g, err := guard.New()
+	if err == nil {
+		err = g.Directory(d.dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.mount(); err != nil {
+		t.Skipf("skipped: no file system can be mounted here: %v", errors.Join(err, g.Dismiss()))
+	}
+	t.Cleanup(func() {
+		_ = d.unmount() // a power cut may have ended in the middle
+		if err := g.Dismiss(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func (d *disk) mount() error { return command("mount", append(d.args, d.dir)...) }
+
+func (d *disk) unmount() error { return command("umount", d.dir) }
+
+func command(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, out)
+	}
+	return nil
+}
+
+// powered is a broker whose Kill is a loss of power: what the disk was not told to keep is gone.
+type powered struct {
+	faults.Brokers
+	disk *disk
+}
+
+func (p powered) Kill(ctx context.Context, i int) error {
+	if err := p.mark(); err != nil {
+		return err
+	}
+	root, err := os.Open(p.disk.dir)
+	if err != nil {
+		return err
+	}
+	const shutdown, noLogFlush = 0x8004587d, 2 // EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_NOLOGFLUSH
+	err = errors.Join(unix.IoctlSetPointerInt(int(root.Fd()), shutdown, noLogFlush), root.Close())
+	return errors.Join(err, p.Brokers.Kill(ctx, i), p.disk.unmount())
+}
+
+func (p powered) Start(ctx context.Context, i int) error {
+	if err := p.disk.mount(); err != nil {
+		return err
+	}
+	synced, err := os.ReadFile(filepath.Join(p.disk.dir, "synced"))
+	if errors.Is(err, unix.EIO) && ctx.Err() == nil {
+		// A container that was created meanwhile still has the file system that was cut off.
+		if err := p.disk.unmount(); err != nil {
+			return err
+		}
+		<-time.After(100 * time.Millisecond)
+		return p.Start(ctx, i)
+	}
+	if err != nil {
+		return err
+	}
+	// Without a loss that is sure, nothing lost would prove nothing.
+	written, err := os.ReadFile(filepath.Join(p.disk.dir, "written"))
+	if len(synced) == 0 || len(written) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("after a loss of power %d synced bytes and %d others are there, want some and none (%w)", len(synced), len(written), err)
+	}
+	return p.Brokers.Start(ctx, i)
+}
+
+// mark writes two files, of which one must outlive the loss of power.
+func (p powered) mark() error {
+	for _, name := range []string{"synced", "written"} {
+		f, err := os.Create(filepath.Join(p.disk.dir, name))
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(name)
+		if err == nil && name == "synced" {
+			err = f.Sync()
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The power fails while messages are sent and wait. `-queue-type classic` shows what is lost
+// without quorum queues.
+func TestPowerLoss(t *testing.T) {
+	t.Parallel()
+	skipIfAsked(t)
+	image := filepath.Join(t.TempDir(), "disk")
+	err := os.WriteFile(image, nil, 0o600)
+	if err == nil {
+		err = os.Truncate(image, 1<<30)
+	}
+	if err == nil {
+		err = command("mkfs.ext4", "-q", "-F", image)
+	}
+	if err != nil {
+		t.Skipf("skipped: no file system can be made here: %v", err)
+	}
+	d := newDisk(t, "-o", "loop", image)
+	b := node(t, broker.Options{Version: *version, Data: d.dir, Durable: true})
+	unix.Sync() // a broker's first start leaves its cookie to the system
+	cfg := faults.Config{
+		Name: "power loss", Brokers: powered{b, d},
+		Strategy: faults.Strategy{Name: "bucket", QueueType: topology.QueueType(*queueType)},
+		Seed:     *seed, Duration: *duration / 2, Rate: *rate, Kinds: []faults.Kind{faults.Kill},
+	}
+	r := run(t, cfg)
+	if mustBeSafe(cfg.Strategy) {
+		promised(t, r)
+	}
+}

@@ -57,7 +57,7 @@ LINT := $(CACHE)/golangci-lint-$(LINT_VERSION)
 
 .PHONY: help
 help: ## say what the targets do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s%s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: ## run the main job on a real broker: orders that expire unless they are paid (ARGS=...)

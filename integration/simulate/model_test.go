@@ -21,6 +21,8 @@ type state struct {
 	exact   bool            // due is the row's, and not only a lower bound of it
 	payload string
 	took    int // subscribers of an exchange that have had their effect, as bits
+
+	from, to int64 // ms between which it was made
 }
 
 // effect is the name of the event that a handler's effect is.
@@ -45,7 +47,8 @@ func (i item) after(e *event, s state) (all []state) {
 	}
 	pending := s.status == schedule.StatusPending
 	due := millis(e.due)
-	fresh := state{status: schedule.StatusPending, due: due, exact: true, payload: e.payload}
+	fresh := state{status: schedule.StatusPending, due: due, exact: true, payload: e.payload, from: e.at.UnixMilli(), to: e.back.UnixMilli()}
+	atMost := func(made int64) int64 { return min(millis(e.asked), made+e.wait.Milliseconds()) } // of what is pushed back
 	moved := s
 	moved.due = due
 	switch e.what {
@@ -56,14 +59,16 @@ func (i item) after(e *event, s state) (all []state) {
 	case string(schedule.UniqueReplaced):
 		return append(all, when(pending, fresh)...)
 	case string(schedule.UniqueKept):
-		return append(all, when(pending && (!s.exact || s.due == due), s)...)
+		return append(all, when(pending && (!s.exact || s.due == due) && (e.wait == 0 || atMost(s.from) <= due), s)...)
+	case string(schedule.UniqueRefused):
+		return append(all, when(s.status == schedule.StatusDone, s)...)
 	case string(schedule.UniquePushedBack):
 		moved.exact = !e.maybe
 		moved.due = max(s.due, due)
 		if e.maybe {
 			moved.due = s.due // at least
 		}
-		return append(all, when(pending && due >= s.due || pending && e.maybe, moved)...)
+		return append(all, when(pending && (e.maybe || due >= s.due && atMost(s.from) <= due && due <= atMost(s.to)), moved)...)
 	case "cancel":
 		s.status = schedule.StatusCancelled
 		return append(all, when(pending, s)...)
@@ -76,11 +81,17 @@ func (i item) after(e *event, s state) (all []state) {
 		moved.due, moved.exact = e.at.UnixMilli(), false
 		return append(all, when(pending, moved)...)
 	case "bulk cancel":
+		if i.Dest == leaseQueue { // it may be running
+			all = append(all, s)
+		}
 		if pending {
 			s.status = schedule.StatusCancelled
 		}
 		return append(all, s)
 	case "bulk move":
+		if i.Dest == leaseQueue {
+			all = append(all, s)
+		}
 		if pending {
 			s.due = due
 		}
@@ -141,6 +152,13 @@ func (i item) explains(events []*event, mayDie bool, end func(state) bool) bool 
 				return true
 			}
 		}
+		if n.at.status == schedule.StatusPending && i.Ends > 0 {
+			over := n
+			over.at.status = schedule.StatusExpired
+			if search(over) {
+				return true
+			}
+		}
 		first := int64(math.MaxInt64) // return of those that are left
 		for k, e := range events {
 			if n.done&(1<<k) == 0 {
@@ -184,6 +202,8 @@ func (w *world) check() {
 		}
 	}
 	w.checkRecurring(rows)
+	w.checkCooldowns(rows)
+	w.checkCeiling()
 	w.checkCounts(rows)
 	w.checkBroker(rows)
 	w.checkProcesses()
@@ -269,9 +289,79 @@ func (w *world) checkTask(i item, rows map[string]schedule.Task) {
 			}
 		}
 	}
+	w.checkExpiry(i, row)
+	w.checkLeases(i)
 	if w.sc.calm() {
 		w.checkCalmTask(i, row, events)
 	}
+}
+
+// checkExpiry checks that a task has expired, or not, by its instant.
+func (w *world) checkExpiry(i item, row schedule.Task) {
+	over := row.DeliverAt.Add(i.Ends)
+	switch {
+	case i.Ends == 0:
+	case row.Status == schedule.StatusExpired && row.FinishedAt.Before(over):
+		w.violationf("task %s expired %v early", i.ID, over.Sub(row.FinishedAt))
+	case row.Status == schedule.StatusDone && row.FinishedAt.After(over.Add(w.mostLate())):
+		w.violationf("task %s had its effect %v after it expired", i.ID, row.FinishedAt.Sub(over))
+	}
+}
+
+// checkLeases checks that no two handlers work on a leased task at once.
+func (w *world) checkLeases(i item) {
+	runs := w.runsOf(i.ID, leaseQueue)
+	for n, a := range runs {
+		for _, b := range runs[n+1:] {
+			if a.payload == b.payload && a.version == b.version && a.end.After(b.at) {
+				w.violationf("two handlers worked on task %s at %v", i.ID, b.at.Sub(w.epoch))
+			}
+		}
+	}
+}
+
+// paused reports whether a task's destination was paused at an instant, for longer than it takes
+// to take messages back.
+func (w *world) paused(i item, at time.Time) bool {
+	var since *event
+	for _, g := range w.gates {
+		if g.what == "pause" && g.id == i.Dest && g.err == nil && at.Sub(g.back) > w.mostLate() && (since == nil || g.call > since.call) {
+			since = g
+		}
+	}
+	return since != nil && !slices.ContainsFunc(w.gates, func(g *event) bool {
+		return g.what == "resume" && g.id == i.Dest && (g.ret == 0 || g.ret > since.call) && !g.at.After(at)
+	})
+}
+
+// checkWaits checks how long what a handler did not settle waited.
+func (w *world) checkWaits(id string) {
+	last := map[string]*run{} // by queue
+	for _, r := range w.runsOf(id, "") {
+		before := last[r.queue]
+		last[r.queue] = r
+		if before == nil || before.version != r.version || w.sc.has("requeue") {
+			continue
+		}
+		want := time.Duration(0)
+		switch {
+		case r.attempt == before.attempt+1:
+			want = backoff << (before.attempt - 1)
+		case r.snoozed == before.snoozed+1:
+			want = nap
+		}
+		if got := r.at.Sub(before.at); got < want-slack*time.Millisecond {
+			w.violationf("attempt %d of %s in %s came %v after the one before, expected %v", r.attempt, id, r.queue, got, want)
+		}
+	}
+}
+
+// mayDoubt reports whether a relay may take a task's message for lost without a fault: behind an
+// exchange while nobody consumes, and where slow transactions hold the database for longer than
+// the lease, so that no failure can be recorded.
+func (w *world) mayDoubt(i item) bool {
+	slow := i.Dest == leaseQueue && slices.ContainsFunc(slices.Collect(maps.Values(w.sc.Items)), func(x item) bool { return x.Slow > 0 })
+	return slow || exchange(i.Dest) && w.sc.has("stop consumers", "change layout")
 }
 
 // history is the events of an item as text.
@@ -285,8 +375,14 @@ func (w *world) history(events []*event) string {
 
 // checkCalmTask checks what holds where there were no faults.
 func (w *world) checkCalmTask(i item, row schedule.Task, events []*event) {
-	if row.Sends > 1 {
+	if row.Sends > 1 && !w.mayDoubt(i) {
 		w.violationf("task %s was sent %d times without faults", i.ID, row.Sends)
+	}
+	w.checkWaits(i.ID)
+	for n, r := range slices.DeleteFunc(w.runsOf(i.ID, ""), func(r *run) bool { return !r.took }) {
+		if n == 0 && w.paused(i, r.at) { // another queue may have its effect later
+			w.violationf("task %s had its effect %v, while %s was paused", i.ID, r.at.Sub(w.epoch), i.Dest)
+		}
 	}
 	if row.Status != schedule.StatusDone || !w.undelayed() {
 		return
@@ -306,7 +402,7 @@ func (w *world) checkCalmTask(i item, row schedule.Task, events []*event) {
 
 // undelayed reports whether nothing holds anything up.
 func (w *world) undelayed() bool {
-	return w.sc.Strategy != "ttl" && !w.sc.has("pause", "stop consumers")
+	return w.sc.Strategy != "ttl" && !w.sc.has("pause", "stop consumers", "change layout")
 }
 
 // mostLate is how late an effect may be without faults: by the resolution, what the network and
@@ -314,7 +410,10 @@ func (w *world) undelayed() bool {
 func (w *world) mostLate() time.Duration {
 	late := 10*time.Second + 100*w.sc.Latency + 500*w.sc.DBTakes
 	for _, i := range w.sc.Items {
-		late += 2 * i.Slow
+		late += 2*i.Slow + nap*time.Duration(map[failure]int{snoozes: i.Times}[i.How])
+	}
+	if w.sc.Ceiling {
+		late += w.sc.spread()
 	}
 	return late
 }
@@ -366,15 +465,74 @@ func (w *world) checkCalmMessage(i item, queue string, runs []*run, due time.Tim
 	want := 1
 	switch {
 	case i.How == rejects:
+	case i.How == snoozes:
+		want = i.Times + 1
 	case i.How != never:
 		want = min(i.Times+1, maxAttempts)
 	}
-	if len(runs) != want {
+	w.checkWaits(i.ID)
+	switch {
+	case i.Slow > 0 && w.sc.has("stop consumers", "change layout"): // which may cut it off
+	case w.sc.Group > 1 && strings.HasSuffix(queue, idemQueue): // what fails in a group runs again alone
+	case len(runs) != want:
 		w.violationf("the handler of message %s in %s ran %d times without faults, expected %d", i.ID, queue, len(runs), want)
 		return
 	}
-	if late := runs[0].at.Sub(due); w.undelayed() && late > w.mostLate() {
+	most := w.mostLate()
+	if queue == plainQueue && w.held(due, i.made) {
+		most = 100*time.Millisecond + 10*w.sc.Latency
+	}
+	if late := runs[0].at.Sub(due); w.undelayed() && late > most {
 		w.violationf("message %s was handled in %s %v late without faults", i.ID, queue, late)
+	}
+}
+
+// held reports whether what is due at an instant waits for it in its consumer, where there are
+// slots enough.
+func (w *world) held(due time.Time, made time.Duration) bool {
+	slow := 0
+	for _, i := range w.sc.Items {
+		if i.Slow > 0 && i.Dest == plainQueue {
+			slow++
+		}
+	}
+	return w.sc.Lead >= 10*time.Second && due.Sub(w.epoch.Add(made)) > 2*w.sc.Lead && slow < 8
+}
+
+// checkCooldowns checks that no task was accepted while its key cooled down.
+func (w *world) checkCooldowns(rows map[string]schedule.Task) {
+	for _, e := range w.events {
+		if e.cool == 0 || e.err != nil || e.what == string(schedule.UniqueRefused) {
+			continue
+		}
+		for _, i := range w.sc.Items {
+			row := rows[i.ID]
+			if i.Key == "" || i.Key != w.sc.Items[e.id].Key || row.Status != schedule.StatusDone || !row.FinishedAt.Add(e.cool).After(e.back.Add(time.Millisecond)) {
+				continue
+			}
+			for _, r := range w.runsOf(i.ID, "") {
+				if r.took && r.ret != 0 && r.ret < e.call {
+					w.violationf("task %s was %s at %v, when %s was done and its key cooled down for %v", e.id, e.what, e.at.Sub(w.epoch), i.ID, e.cool)
+				}
+			}
+		}
+	}
+}
+
+// checkCeiling checks that tasks were sent to come no faster than their queue's ceiling.
+func (w *world) checkCeiling() {
+	if !w.sc.Ceiling || w.sc.has("requeue") {
+		return
+	}
+	var dues []int64
+	for s := range w.slots {
+		dues = append(dues, s.due)
+	}
+	slices.Sort(dues)
+	for n := 1; n < len(dues); n++ {
+		if d := dues[n] - dues[n-1]; d < int64(1000/perSecond)-2 {
+			w.violationf("two tasks of %s came %d ms after each other, at %v", taskQueue, d, time.UnixMilli(dues[n]).Sub(w.epoch))
+		}
 	}
 }
 
@@ -404,8 +562,12 @@ func (w *world) checkRecurring(rows map[string]schedule.Task) {
 		}
 	}
 	for _, r := range w.runs {
-		if _, at, ok := schedule.ParseOccurrence(r.id); ok && r.took && r.at.Before(at.Add(-slack*time.Millisecond)) {
+		_, at, ok := schedule.ParseOccurrence(r.id)
+		if ok && r.took && r.at.Before(at.Add(-slack*time.Millisecond)) {
 			w.violationf("%s had its effect %v early", r.id, at.Sub(r.at))
+		}
+		if late := r.at.Sub(at); ok && r.took && w.sc.calm() && w.undelayed() && late > w.mostLate() {
+			w.violationf("%s had its effect %v late without faults", r.id, late)
 		}
 	}
 }
@@ -437,6 +599,9 @@ func (w *world) checkBroker(rows map[string]schedule.Task) {
 	dead := map[string]int{}
 	for _, name := range w.srv.Queues() {
 		q, _ := w.srv.Queue(name)
+		if strings.HasPrefix(name, "delay.lock") || strings.HasPrefix(name, "delay.canary") {
+			w.violationf("queue %s is left", name)
+		}
 		if q.Unacked+q.DeadLetters+q.Delayed > 0 || q.Ready > 0 && !strings.HasSuffix(name, ".dead") {
 			w.violationf("queue %s is left with %d ready, %d unacknowledged, %d delayed messages and %d dead letters", name, q.Ready, q.Unacked, q.Delayed, q.DeadLetters)
 			continue
@@ -459,7 +624,8 @@ func (w *world) checkBroker(rows map[string]schedule.Task) {
 	for _, e := range w.events {
 		i := w.sc.Items[e.id]
 		for _, q := range subscribers[i.Dest] {
-			sent := !i.Task && e.err == nil || i.Task && rows[i.ID].Status == schedule.StatusFailed
+			// Of a task whose consumer was lost between its row and its dead letter the row says it.
+			sent := !i.Task && e.err == nil || i.Task && rows[i.ID].Status == schedule.StatusFailed && w.sc.calm()
 			if n := dead[q+" "+i.ID]; i.mayDie() && !w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}) && sent && !w.sc.has("wipe") && effects(w.runsOf(i.ID, q)) == 0 && (n == 0 || n > 1 && w.sc.calm() && !i.Task) {
 				w.violationf("%s has died and is in %s.dead %d times", i.ID, q, n)
 			}

@@ -113,7 +113,11 @@ func (w *world) start(n int) (*process, error) {
 	p.handles = n > 0 && (!w.sc.Split || n > 2)
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.db, p.link = w.db.open()
-	s, err := w.sc.strategy()
+	strategy := w.sc.strategy
+	if w.changed[n] {
+		strategy = w.sc.changed
+	}
+	s, err := strategy()
 	if err != nil {
 		return nil, err
 	}
@@ -211,10 +215,11 @@ func (p *process) handlers() map[string]amqpx.Handler {
 	for _, q := range []string{taskQueue, "ev.a", "ev.b"} {
 		h[q] = schedule.Handler(p.db, effect, schedule.WithGroup(p.w.sc.Group))
 	}
-	h[leaseQueue] = schedule.LeaseHandler(p.db, func(ctx context.Context, d *amqpx.Delivery, _ string) (schedule.Func, error) {
+	h[leaseQueue] = schedule.LeaseHandler(p.db, func(ctx context.Context, d *amqpx.Delivery, key string) (schedule.Func, error) {
+		p.w.keyed(d, key)
 		r, err := p.work(ctx, d)
 		return func(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error { return insert(ctx, tx, r) }, err
-	})
+	}, schedule.WithLease(10*time.Second))
 	return h
 }
 
@@ -241,6 +246,7 @@ func (p *process) work(ctx context.Context, d *amqpx.Delivery) (*run, error) {
 	if runs, ok := ctx.Value(noting{}).(*[]*run); ok {
 		*runs = append(*runs, r)
 	}
+	defer p.w.ended(r)
 	select {
 	case <-after(i.Slow):
 	case <-ctx.Done():
@@ -251,6 +257,8 @@ func (p *process) work(ctx context.Context, d *amqpx.Delivery) (*run, error) {
 	switch {
 	case i.How == rejects:
 		return nil, amqpx.Reject(errors.New("rejected by the scenario"))
+	case failed && i.How == snoozes:
+		return nil, amqpx.Snooze(nap)
 	case failed && i.How == panics:
 		panic("by the scenario")
 	case failed:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
@@ -21,6 +22,8 @@ const (
 	messages   = "msg"   // a fanout exchange with a plain and an idempotent subscriber
 	tasks      = "ev"    // a fanout exchange with two subscribers of tasks
 	nowhere    = "nowhere"
+
+	delays = "delays" // all delay queues
 )
 
 // subscribers are the queues of the destinations.
@@ -43,6 +46,12 @@ const (
 	errs    failure = "errors"  // then it succeeds
 	panics  failure = "panics"  // then it succeeds
 	rejects failure = "rejects" // always
+	snoozes failure = "snoozes" // then it succeeds
+)
+
+const (
+	backoff = time.Second // before the first retry, doubled with each
+	nap     = 20 * time.Second
 )
 
 // item is a message or a task of the scenario.
@@ -54,12 +63,14 @@ type item struct {
 	How   failure
 	Times int // how often each queue's handler fails
 	Slow  time.Duration
+	Ends  time.Duration // schedule.Task.ExpiresAfter
 	made  time.Duration // when the scenario makes it
+	due   time.Duration // when it is due at first
 }
 
 // mayDie reports whether its handlers can use up its attempts.
 func (i item) mayDie() bool {
-	return i.How == rejects || i.How != never && i.Times >= maxAttempts || i.Dest == nowhere
+	return i.How == rejects || (i.How == errs || i.How == panics) && i.Times >= maxAttempts || i.Dest == nowhere
 }
 
 // step is what happens at an instant of the scenario: an operation of a process, or a fault.
@@ -70,7 +81,8 @@ type step struct {
 	IDs  []string      // what it is about
 	In   time.Duration // delay or due instant, from the step on
 	Abs  bool          // a message has DeliverAt
-	For  time.Duration // how long a fault lasts
+	For  time.Duration // how long a fault lasts; MaxWait of a unique key
+	Cool time.Duration // Cooldown of a unique key
 	Name string        // queue, method or mode
 	N    int
 }
@@ -83,6 +95,9 @@ func (s step) String() string {
 	if s.For != 0 {
 		text += fmt.Sprintf(" for %v", s.For)
 	}
+	if s.Cool != 0 {
+		text += fmt.Sprintf(" with a cooldown of %v", s.Cool)
+	}
 	if s.N != 0 {
 		text += fmt.Sprintf(" n=%d", s.N)
 	}
@@ -91,9 +106,10 @@ func (s step) String() string {
 
 // Faults and operations.
 var (
-	faultKinds = []string{"cut all", "cut at", "silence", "alarm", "nack", "deny", "restart", "refuse logins", "kill", "stall", "db fails", "db hangs", "commits break", "wipe"}
+	faultKinds = []string{"cut all", "cut at", "cut at", "silence", "alarm", "nack", "deny", "restart", "refuse logins", "kill", "stall", "db fails", "db hangs", "commits break", "wipe"}
 	taskOps    = []string{"schedule", "schedule", "schedule", "replace", "unique", "unique", "cancel", "cancel", "move", "move", "move by", "fire", "bulk cancel", "bulk move"}
 	otherOps   = []string{"send", "send", "send", "batch", "pause", "requeue", "stop consumers"}
+	layouts    = []string{"radices", "binary", "hex", "clock"}
 )
 
 // isFault reports whether a step disturbs the system.
@@ -104,6 +120,8 @@ type scenario struct {
 	Seed     uint64
 	Version  string // of the broker
 	Strategy string
+	Next     string // the strategy after the layout is changed
+	Ceiling  bool   // of the queue of tasks, one in two seconds
 	Lead     time.Duration
 	Horizon  time.Duration
 	Latency  time.Duration // of the network, one way
@@ -154,6 +172,11 @@ func draw(seed uint64) *scenario {
 	for range 8 + r.IntN(25) {
 		sc.Steps = append(sc.Steps, sc.operation(r))
 	}
+	if slices.Contains(layouts, sc.Strategy) && r.IntN(4) == 0 {
+		sc.Next = pick(r, layouts...)
+		sc.Steps = append(sc.Steps, step{At: span(r, 0, sc.Length), What: "change layout", For: span(r, time.Second, time.Minute)})
+	}
+	sc.Ceiling = r.IntN(4) == 0
 	if r.IntN(3) > 0 {
 		for range 1 + r.IntN(6) {
 			sc.Steps = append(sc.Steps, sc.fault(r))
@@ -183,15 +206,27 @@ func (sc *scenario) has(kinds ...string) bool {
 	return slices.ContainsFunc(sc.Steps, func(s step) bool { return slices.Contains(kinds, s.What) })
 }
 
+// perSecond is the ceiling of the queue of tasks.
+const perSecond = 0.5
+
+// spread is how long the ceiling may make its tasks late.
+func (sc *scenario) spread() time.Duration {
+	n := 10 + 2*len(sc.Items)
+	if sc.Every > 0 {
+		n += int(sc.Length / sc.Every)
+	}
+	return time.Duration(float64(n) / perSecond * float64(time.Second))
+}
+
 // calm reports whether nothing disturbs the system.
 func (sc *scenario) calm() bool { return !sc.has(faultKinds...) }
 
-func (sc *scenario) add(r *rand.Rand, at time.Duration, task bool, dests ...string) string {
-	i := item{ID: fmt.Sprintf("m%d", len(sc.Items)+1), Dest: pick(r, dests...), Task: task, made: at}
+func (sc *scenario) add(r *rand.Rand, at, in time.Duration, task bool, dests ...string) string {
+	i := item{ID: fmt.Sprintf("m%d", len(sc.Items)+1), Dest: pick(r, dests...), Task: task, made: at, due: at + in}
 	if task {
 		i.ID = "t" + i.ID[1:]
 	}
-	switch r.IntN(8) {
+	switch r.IntN(9) {
 	case 0:
 		i.How, i.Times = errs, 1+r.IntN(2*maxAttempts)
 	case 1:
@@ -200,6 +235,11 @@ func (sc *scenario) add(r *rand.Rand, at time.Duration, task bool, dests ...stri
 		i.How = rejects
 	case 3:
 		i.Slow = span(r, time.Second, time.Minute)
+	case 4:
+		i.How, i.Times = snoozes, 1+r.IntN(2*maxAttempts)
+	}
+	if task && r.IntN(4) == 0 {
+		i.Ends = span(r, time.Second, 2*time.Minute)
 	}
 	if i.Dest == tasks && i.mayDie() { // then the row of one queue's failure says nothing of the other
 		i.How, i.Times = never, 0
@@ -222,20 +262,21 @@ func (sc *scenario) operation(r *rand.Rand) step {
 	switch s.What {
 	case "send", "batch":
 		for range map[string]int{"send": 1, "batch": 1 + r.IntN(8)}[s.What] {
-			s.IDs = append(s.IDs, sc.add(r, s.At, false, plainQueue, idemQueue, messages, messages))
+			s.IDs = append(s.IDs, sc.add(r, s.At, s.In, false, plainQueue, idemQueue, messages, messages))
 		}
-		if r.IntN(20) == 0 && s.What == "send" {
-			s.IDs = []string{sc.add(r, s.At, false, nowhere)}
+		if r.IntN(20) == 0 {
+			s.IDs[0] = sc.add(r, s.At, s.In, false, nowhere)
 		}
 	case "schedule":
 		for range 1 + r.IntN(3) {
-			s.IDs = append(s.IDs, sc.add(r, s.At, true, taskQueue, taskQueue, taskQueue, leaseQueue, tasks, tasks, nowhere))
+			s.IDs = append(s.IDs, sc.add(r, s.At, s.In, true, taskQueue, taskQueue, taskQueue, leaseQueue, tasks, tasks, nowhere))
 		}
 	case "unique":
-		id := sc.add(r, s.At, true, taskQueue)
+		id := sc.add(r, s.At, s.In, true, taskQueue)
 		i := sc.Items[id]
-		i.Key = pick(r, "k1", "k2")
+		i.Key, i.Ends = pick(r, "k1", "k2"), 0
 		sc.Items[id] = i
+		s.For, s.Cool = span(r, time.Second, 2*sc.Length), pick(r, 0, 0, time.Minute, 30*time.Minute)
 		s.IDs, s.Name = []string{id}, string(pick(r, schedule.KeepPending, schedule.ReplacePending, schedule.PushBackPending))
 	case "pause":
 		s.Name, s.For, s.In = pick(r, taskQueue, tasks), span(r, time.Second, sc.Length/2), pick(r, 0, time.Minute)
@@ -245,8 +286,15 @@ func (sc *scenario) operation(r *rand.Rand) step {
 		s.For = span(r, time.Second, 20*time.Minute)
 	default:
 		s.IDs = []string{sc.anyTask(r)}
-		made := sc.Items[s.IDs[0]].made
-		s.At = made + span(r, 0, sc.Length-made)
+		i := sc.Items[s.IDs[0]]
+		switch r.IntN(4) { // many when the relay sends it, or its message comes
+		case 0:
+			s.At = i.made + span(r, 0, 300*time.Millisecond)
+		case 1:
+			s.At = min(i.due, sc.Length) + span(r, 0, 500*time.Millisecond)
+		default:
+			s.At = i.made + span(r, 0, sc.Length-i.made)
+		}
 		if s.What == "move by" {
 			s.In -= sc.Length / 4
 		}
@@ -266,20 +314,24 @@ func (sc *scenario) anyTask(r *rand.Rand) string {
 		}
 	}
 	if len(ids) == 0 {
-		return sc.add(r, 0, true, taskQueue)
+		return sc.add(r, 0, 0, true, taskQueue)
 	}
 	return pick(r, ids...)
 }
 
 func (sc *scenario) fault(r *rand.Rand) step {
 	s := step{At: span(r, 0, sc.Length), On: 1 + r.IntN(sc.processes()-1), What: pick(r, faultKinds...), For: span(r, 100*time.Millisecond, 5*time.Minute)}
+	if r.IntN(2) == 0 { // when something is sent, or comes
+		x := pick(r, sc.Steps...)
+		s.At = min(x.At+pick(r, 0, x.In), sc.Length) + span(r, 0, time.Second)
+	}
 	switch s.What {
 	case "cut at":
 		s.Name, s.N = pick(r, "basic.publish", "basic.ack", "basic.ack", "basic.deliver", "queue.declare-ok", "queue.bind", "confirm.select-ok", "basic.nack"), 1+r.IntN(5)
 	case "silence":
 		s.Name = pick(r, taskQueue, plainQueue, idemQueue, "plain.dead", tasks)
 	case "nack":
-		s.Name = pick(r, taskQueue, plainQueue, idemQueue, "plain.dead", "task.dead")
+		s.Name = pick(r, delays, delays, taskQueue, plainQueue, idemQueue, "plain.dead", "task.dead")
 	case "deny":
 		s.Name = pick(r, string("write"), "read", "configure")
 	case "commits break":
@@ -297,26 +349,45 @@ func (sc *scenario) strategy() (amqpx.Strategy, error) {
 		}})
 	case "native":
 		return dlx.NewNative(dlx.NativeConfig{Queues: 1})
-	case "radices":
-		return dlx.NewBucket(dlx.BucketConfig{Radices: []int{8, 8, 8, 8, 8, 8}, Resolution: 100 * time.Millisecond})
-	case "hex":
-		return dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutHex, Resolution: time.Second})
-	case "binary":
-		return dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutBinary, Resolution: 10 * time.Millisecond})
 	}
-	return dlx.NewBucket(dlx.BucketConfig{Layout: dlx.LayoutClock, Resolution: 100 * time.Millisecond})
+	l := layout(sc.Strategy)
+	return dlx.NewBucket(dlx.BucketConfig{Layout: l.Layout, Radices: l.Radices, Resolution: l.Resolution})
+}
+
+// changed is the strategy of all clients after the layout was changed.
+func (sc *scenario) changed() (amqpx.Strategy, error) {
+	c, err := config.Load(config.Source{})
+	if err != nil {
+		return nil, err
+	}
+	was := layout(sc.Strategy)
+	c.Delay.Bucket = layout(sc.Next)
+	c.Delay.Previous = []config.Previous{{Layout: was.Layout, Radices: was.Radices, Resolution: was.Resolution}}
+	return c.Offline()
+}
+
+func layout(name string) config.Layout {
+	switch name {
+	case "radices":
+		return config.Layout{Radices: []int{8, 8, 8, 8, 8, 8}, Resolution: 100 * time.Millisecond}
+	case "hex":
+		return config.Layout{Layout: dlx.LayoutHex, Resolution: time.Second}
+	case "binary":
+		return config.Layout{Layout: dlx.LayoutBinary, Resolution: 10 * time.Millisecond}
+	}
+	return config.Layout{Layout: dlx.LayoutClock, Resolution: 100 * time.Millisecond}
 }
 
 // String lists the scenario as steps that can be read.
 func (sc *scenario) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "RabbitMQ %s, strategy %s, lead %v, horizon %v, latency %v, statements %v, broker's clock %v, split %t, groups of %d, recurring every %v (%s), %v long\n",
-		sc.Version, sc.Strategy, sc.Lead, sc.Horizon, sc.Latency, sc.DBTakes, sc.Ahead, sc.Split, sc.Group, sc.Every, sc.Misfire, sc.Length)
+	fmt.Fprintf(&b, "RabbitMQ %s, strategy %s, lead %v, horizon %v, latency %v, statements %v, broker's clock %v, split %t, groups of %d, recurring every %v (%s), %v long, then %q, ceiling %t\n",
+		sc.Version, sc.Strategy, sc.Lead, sc.Horizon, sc.Latency, sc.DBTakes, sc.Ahead, sc.Split, sc.Group, sc.Every, sc.Misfire, sc.Length, sc.Next, sc.Ceiling)
 	for _, s := range sc.Steps {
 		fmt.Fprintf(&b, "  %v\n", s)
 		for _, id := range s.IDs {
-			if i := sc.Items[id]; i.How != never || i.Slow != 0 {
-				fmt.Fprintf(&b, "    %s to %s: its handlers %s %d times, take %v\n", id, i.Dest, i.How, i.Times, i.Slow)
+			if i := sc.Items[id]; i.How != never || i.Slow+i.Ends != 0 {
+				fmt.Fprintf(&b, "    %s to %s: its handlers %s %d times, take %v; it expires after %v\n", id, i.Dest, i.How, i.Times, i.Slow, i.Ends)
 			}
 		}
 	}

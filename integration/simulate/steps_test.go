@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -102,13 +104,17 @@ func (w *world) operate(p *process, n int, s step) {
 		if exchange(s.Name) {
 			dest = topology.Destination{Exchange: s.Name}
 		}
-		if err := p.store.Pause(ctx, schedule.NoTx, dest, "simulation"); err == nil {
+		paused := w.call(&event{what: s.What, id: s.Name}, func() error { return p.store.Pause(ctx, schedule.NoTx, dest, "simulation") })
+		if paused.err == nil {
 			w.wake()
 			<-after(s.For)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		_ = p.store.Resume(ctx, schedule.NoTx, dest, s.In) // settle repeats it
+		resumed := w.call(&event{what: "resume", id: s.Name}, func() error { return p.store.Resume(ctx, schedule.NoTx, dest, s.In) }) // settle repeats it
+		w.mu.Lock()
+		w.gates = append(w.gates, paused, resumed)
+		w.mu.Unlock()
 	case "stop consumers":
 		p.mu.Lock()
 		stop := p.stopped
@@ -137,7 +143,7 @@ func unrepeated(ids []string) (list []string) {
 func (w *world) send(ctx context.Context, p *process, s step) {
 	var msgs []amqpx.Message
 	for _, id := range s.IDs {
-		m := amqpx.Message{ID: id, Body: []byte("body of " + id), ContentType: "text/plain", Headers: amqp.Table{"x-payload": id}}
+		m := amqpx.Message{ID: id, Body: []byte("body of " + id), ContentType: "text/plain", CorrelationID: id, Headers: amqp.Table{"x-payload": id}}
 		if dest := w.sc.Items[id].Dest; exchange(dest) {
 			m.Exchange, m.RoutingKey = dest, "k"
 		} else {
@@ -184,15 +190,16 @@ func (w *world) schedule(ctx context.Context, p *process, s step, payload func(s
 		return p.store.ScheduleBatch(ctx, schedule.NoTx, list)
 	})
 	e.maybe = e.err != nil && !definite(e.err)
+	existing, exists := errors.AsType[*schedule.ExistsError](e.err)
 	for _, t := range list {
+		if exists && !slices.Contains(existing.IDs, t.ID) {
+			continue
+		}
 		x := *e
 		x.id, x.payload = t.ID, payload(t.ID)
 		w.note(x)
 	}
 }
-
-// maxWait is Unique.MaxWait.
-const maxWait = time.Hour
 
 // unique schedules a task of a unique key. What became of it is an event of the task that
 // stands for the key then, or perhaps of any.
@@ -200,18 +207,21 @@ func (w *world) unique(ctx context.Context, p *process, s step, payload string) 
 	i := w.sc.Items[s.IDs[0]]
 	t := w.task(i.ID, i.Dest, payload)
 	t.DeliverAt = time.Now().Add(s.In)
-	u := schedule.Unique{OnPending: schedule.OnPending(s.Name)}
+	u := schedule.Unique{OnPending: schedule.OnPending(s.Name), Cooldown: s.Cool}
 	if u.OnPending == schedule.PushBackPending {
-		u.MaxWait = maxWait
+		u.MaxWait = s.For
 	}
 	var r schedule.UniqueResult
-	e := w.call(&event{what: "unique " + s.Name, id: i.ID, due: t.DeliverAt, payload: payload}, func() (err error) {
+	e := w.call(&event{what: "unique " + s.Name, id: i.ID, due: t.DeliverAt, asked: t.DeliverAt, wait: u.MaxWait, cool: u.Cooldown, payload: payload}, func() (err error) {
 		r, err = p.store.ScheduleUnique(ctx, schedule.NoTx, t, u)
 		return err
 	})
 	if e.err == nil {
 		e.what, e.id, e.due = string(r.Outcome), r.ID, r.DeliverAt
 		w.note(*e)
+		if r.Outcome == schedule.UniqueRefused && !r.Until.After(e.at) {
+			w.violationf("task %s was refused although the cooldown of %s ended at %v", i.ID, r.ID, r.Until.Sub(w.epoch))
+		}
 		return
 	}
 	x := *e
@@ -239,7 +249,7 @@ func (w *world) disturb(s step) {
 	case "alarm":
 		undo = w.srv.Block("low on memory")
 	case "nack":
-		undo = w.srv.Nack(s.Name)
+		undo = w.nack(s.Name)
 	case "deny":
 		undo = w.srv.Deny("", amqptest.Permission(s.Name), "^(plain|task|delay.*)$")
 	case "restart":
@@ -274,6 +284,43 @@ func (w *world) disturb(s step) {
 	<-after(s.For)
 	undo()
 	w.logf("  %s is over", s.What)
+}
+
+// nack has messages to a queue refused, or those to all delay queues of a strategy.
+func (w *world) nack(name string) (undo func()) {
+	if name != delays {
+		return w.srv.Nack(name)
+	}
+	var undos []func()
+	for _, x := range w.srv.Exchanges() {
+		if strings.HasPrefix(x.Name, "delay.bucket.") || strings.HasPrefix(x.Name, "delay.native.") || strings.HasPrefix(x.Name, "delay.ttl.") {
+			undos = append(undos, w.srv.Nack(x.Name))
+		}
+	}
+	return func() {
+		for _, undo := range undos {
+			undo()
+		}
+	}
+}
+
+// changeLayout replaces every process by one with the next layout, one after another.
+func (w *world) changeLayout(pause time.Duration) {
+	for n := range w.sc.processes() {
+		w.mu.Lock()
+		p := w.procs[n]
+		w.procs[n] = nil
+		w.changed[n] = true
+		w.mu.Unlock()
+		if p == nil {
+			continue // it was killed, and comes back with the next layout
+		}
+		if err := p.close(); err != nil && w.sc.calm() {
+			w.violationf("end of %s: %v", p.name, err)
+		}
+		w.revive(n)
+		<-after(pause)
+	}
 }
 
 // wipe loses the messages that are in the broker's queues.

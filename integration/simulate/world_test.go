@@ -37,9 +37,13 @@ type world struct {
 	tries    map[string]int // runs of handlers by queue and id
 	events   []*event
 	requeues []*event
-	faulty   time.Time // when the last fault ended
-	first    time.Time // occurrence of the recurring task
-	withdrew *event    // its pause
+	gates    []*event // pauses of destinations and their ends
+	slots    map[slot]bool
+	keys     map[string]string // idempotency keys of leased work
+	changed  map[int]bool      // processes with the next layout
+	faulty   time.Time         // when the last fault ended
+	first    time.Time         // occurrence of the recurring task
+	withdrew *event            // its pause
 	wrong    []string
 	trace    []string
 }
@@ -53,6 +57,9 @@ type event struct {
 	at, back  time.Time
 	due       time.Time
 	by        time.Duration
+	asked     time.Time // of a unique key: due, MaxWait and Cooldown
+	wait      time.Duration
+	cool      time.Duration
 	payload   string
 	err       error
 	maybe     bool // nobody knows whether it took effect
@@ -61,17 +68,27 @@ type event struct {
 // run is a run of a handler's function.
 type run struct {
 	call, ret int64
-	at        time.Time
+	at, end   time.Time // end is zero for one that was killed
 	id, queue string
+	version   int64
+	attempt   int
+	snoozed   int
 	payload   string
 	took      bool // a plain handler has had its effect
+}
+
+// slot is an instant at which a task was sent to come, which a ceiling has let through.
+type slot struct {
+	id      string
+	version int64
+	due     int64 // ms
 }
 
 // execute runs a scenario in a bubble, and returns what is wrong with its history.
 func execute(t *testing.T, sc *scenario) (w *world) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w = &world{sc: sc, epoch: time.Now(), runs: map[int64]*run{}, tries: map[string]int{}}
+		w = &world{sc: sc, epoch: time.Now(), runs: map[int64]*run{}, tries: map[string]int{}, slots: map[slot]bool{}, keys: map[string]string{}, changed: map[int]bool{}}
 		heartbeat := time.Duration(0)
 		if sc.has("stall") {
 			heartbeat = 10 * time.Second
@@ -122,6 +139,11 @@ func (w *world) prepare() error {
 	if err := w.procs[0].client.Apply(ctx, t); err != nil {
 		return err
 	}
+	if w.sc.Ceiling {
+		if err := w.procs[0].store.SetCeiling(ctx, schedule.NoTx, schedule.Ceiling{Queue: taskQueue, PerSecond: perSecond, Burst: 1}); err != nil {
+			return err
+		}
+	}
 	if w.sc.Every == 0 {
 		return nil
 	}
@@ -137,7 +159,9 @@ func (w *world) play() {
 		steps.Go(func() {
 			<-after(s.At)
 			w.logf("%v", s)
-			if s.isFault() {
+			if s.What == "change layout" {
+				w.changeLayout(s.For)
+			} else if s.isFault() {
 				w.disturb(s)
 				w.mu.Lock()
 				w.faulty = later(w.faulty, time.Now())
@@ -217,18 +241,39 @@ func (w *world) began(p *process, d *amqpx.Delivery) (*run, item, bool) {
 	switch {
 	case !known:
 		w.violationf("%s was delivered, and nobody sent it", d.ID)
-	case payload == string(d.Body) || d.Headers["x-payload"] != payload || d.ContentType != "text/plain":
-		w.violationf("%s came with body %q, headers %v, type %q", d.ID, d.Body, d.Headers, d.ContentType)
+	case payload == string(d.Body) || d.Headers["x-payload"] != payload || d.CorrelationID != payload || d.ContentType != "text/plain":
+		w.violationf("%s came with body %q, headers %v, correlation id %q, type %q", d.ID, d.Body, d.Headers, d.CorrelationID, d.ContentType)
 	case !slices.Contains(subscribers[i.Dest], d.Queue):
 		w.violationf("%s to %s came to %s", d.ID, i.Dest, d.Queue)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r := &run{call: w.next(), at: time.Now(), id: d.ID, queue: d.Queue, payload: payload}
+	r := &run{call: w.next(), at: time.Now(), id: d.ID, queue: d.Queue, version: d.Version, attempt: d.Attempt, snoozed: d.Snoozes, payload: payload}
+	if d.Queue == taskQueue && d.Attempt == 1 && d.Snoozes == 0 {
+		w.slots[slot{d.ID, d.Version, d.DueAt.UnixMilli()}] = true
+	}
 	w.runs[r.call] = r
 	key := d.Queue + " " + d.ID
 	w.tries[key]++
 	return r, i, w.tries[key] <= i.Times
+}
+
+// ended notes when a handler's function ended.
+func (w *world) ended(r *run) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.end = time.Now()
+}
+
+// keyed notes the idempotency key of leased work, which is that of all its attempts.
+func (w *world) keyed(d *amqpx.Delivery, key string) {
+	w.mu.Lock()
+	before, again := w.keys[string(d.Body)]
+	w.keys[string(d.Body)] = key
+	w.mu.Unlock()
+	if again && before != key {
+		w.violationf("%s has the idempotency keys %q and %q", d.ID, before, key)
+	}
 }
 
 // took notes the effect of a plain handler.
@@ -250,8 +295,8 @@ func (w *world) over(runs []*run) {
 // task is one as the scenario makes it.
 func (w *world) task(id, dest, payload string) schedule.Task {
 	t := schedule.Task{
-		ID: id, Body: []byte("body of " + payload), ContentType: "text/plain",
-		Headers: map[string]string{"x-payload": payload}, UniqueKey: w.sc.Items[id].Key,
+		ID: id, Body: []byte("body of " + payload), ContentType: "text/plain", CorrelationID: payload,
+		Headers: map[string]string{"x-payload": payload}, UniqueKey: w.sc.Items[id].Key, ExpiresAfter: w.sc.Items[id].Ends,
 	}
 	if id == recurring {
 		t.ID = ""
@@ -294,7 +339,7 @@ func (w *world) settle() {
 
 // retry repeats what must work now that all faults are over.
 func (w *world) retry(what string, do func(ctx context.Context) error) (err error) {
-	for range 10 {
+	for range 60 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		err = do(ctx)
 		cancel()
@@ -312,6 +357,9 @@ func (w *world) bound() time.Duration {
 	bound := 2*w.sc.Length + 10*time.Minute // what is moved and paused is due within the first
 	if !w.sc.calm() {
 		bound += 90 * time.Minute // Grace doubles with each of the sends that a fault has made vain
+	}
+	if w.sc.Ceiling {
+		bound += w.sc.spread()
 	}
 	if w.sc.Strategy == "ttl" {
 		bound += 48 * time.Hour // rounded up

@@ -150,3 +150,38 @@ func TestPowerLoss(t *testing.T) {
 		promised(t, r)
 	}
 }
+
+// filled is a broker whose Pause fills its disk. Resume gives the space back and restarts it: from 4.3
+// on it has ended itself, before that some of its queues stand still.
+type filled struct {
+	faults.Brokers
+	disk *disk
+}
+
+func (f filled) Pause(context.Context, int) error {
+	filler, err := os.Create(f.filler())
+	for page := make([]byte, os.Getpagesize()); err == nil; {
+		_, err = filler.Write(page)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	return filler.Close()
+}
+
+func (f filled) Resume(ctx context.Context, i int) error {
+	return errors.Join(os.Remove(f.filler()), f.Stop(ctx, i), f.Start(ctx, i))
+}
+
+func (f filled) filler() string { return filepath.Join(f.disk.dir, "filler") }
+
+// The disk is full while messages are sent and wait, without an alarm before that.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	d := newDisk(t, "-t", "tmpfs", "-o", "size=256m", "none")
+	b := node(t, broker.Options{Version: *version, Data: d.dir, Config: "disk_free_limit.absolute = 1MB"})
+	promised(t, run(t, faults.Config{
+		Name: "disk full", Brokers: filled{b, d}, Strategy: faults.Strategy{Name: "bucket", QueueType: topology.Quorum},
+		Seed: *seed, Duration: *duration / 2, Rate: *rate, Kinds: []faults.Kind{faults.Freeze},
+	}))
+}

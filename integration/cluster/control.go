@@ -3,8 +3,11 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -74,6 +77,36 @@ func (c *Cluster) Join(ctx context.Context, i int) error {
 		EndpointConfig: &network.EndpointSettings{Aliases: []string{n.host}},
 	})
 	return c.explain(i, "join", err)
+}
+
+// Mute keeps from the other nodes what a node says; it still hears them. That needs root, nsenter and
+// iptables.
+func (c *Cluster) Mute(ctx context.Context, i int) error {
+	return c.explain(i, "mute", c.filter(ctx, i, "--append"))
+}
+
+// Unmute takes Mute back.
+func (c *Cluster) Unmute(ctx context.Context, i int) error {
+	return c.explain(i, "unmute", c.filter(ctx, i, "--delete"))
+}
+
+// filter changes the rule that drops a node's packets to the others.
+func (c *Cluster) filter(ctx context.Context, i int, change string) error {
+	looked, err := c.docker.ContainerInspect(ctx, c.nodes[i].container, client.ContainerInspectOptions{})
+	if err != nil {
+		return err
+	}
+	at := looked.Container.NetworkSettings.Networks[c.network]
+	if at == nil {
+		return errors.New("it has left")
+	}
+	out, err := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", looked.Container.State.Pid),
+		"iptables", "--wait", change, "OUTPUT", "--destination", netip.PrefixFrom(at.IPAddress, at.IPPrefixLen).String(), "--jump", "DROP",
+	).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("nsenter: %w: %s", err, out)
+	}
+	return nil
 }
 
 // Ctl runs rabbitmqctl on a node and returns what it printed.

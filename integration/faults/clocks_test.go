@@ -2,7 +2,6 @@ package faults_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -344,20 +343,7 @@ func testClocksOfACluster(t *testing.T, ahead time.Duration) {
 	if path, reason := broker.FaketimeAvailable(); path == "" {
 		t.Skipf("skipped: %s", reason)
 	}
-	nodes, err := cluster.Start(t.Context(), cluster.Options{
-		Ahead: []time.Duration{ahead}, Advanced: advanced(), Log: func(line string) { t.Log(line) },
-	})
-	if errors.Is(err, cluster.ErrUnavailable) {
-		t.Skipf("skipped: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := nodes.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	nodes := threeNodes(t, cluster.Options{Ahead: []time.Duration{ahead}, Advanced: advanced()})
 	c := clocksOf(t, topology.Quorum, nodes.URLs()...)
 	consumer := c.consume("right")
 	returned := func() uint64 { return consumer.Stats().Consumers[0].Returned }

@@ -82,15 +82,15 @@ func skipIfAsked(t *testing.T) {
 	}
 }
 
-// advanced is the brokers' advanced.config. Their default for the time after
+// advanced is the brokers' advanced.config, with more settings of RabbitMQ. Their default for the time after
 // which an at-least-once queue publishes a dead letter again whose confirm it
 // missed, as it does when the target was not up yet, would hold up every run by
 // three minutes or more after its last fault.
-func advanced() string {
-	if *resend == 0 {
-		return ""
+func advanced(more ...string) string {
+	if *resend != 0 {
+		more = append(more, fmt.Sprintf("{dead_letter_worker_publisher_confirm_timeout, %d}", resend.Milliseconds()))
 	}
-	return fmt.Sprintf("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].\n", resend.Milliseconds())
+	return fmt.Sprintf("[{rabbit, [%s]}].\n", strings.Join(more, ", "))
 }
 
 func directory(t *testing.T, name string) string {
@@ -120,9 +120,10 @@ func node(t *testing.T, o broker.Options) faults.Brokers {
 	return faults.OneNode(b)
 }
 
-func threeNodes(t *testing.T) faults.Brokers {
+func threeNodes(t *testing.T, o cluster.Options) *cluster.Cluster {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Options{Version: *version, Advanced: advanced(), Log: func(line string) { t.Log(line) }})
+	o.Log = func(line string) { t.Log(line) }
+	c, err := cluster.Start(t.Context(), o)
 	if errors.Is(err, cluster.ErrUnavailable) {
 		t.Skipf("skipped: %v", err)
 	}
@@ -203,7 +204,7 @@ func TestFaults(t *testing.T) {
 				cfg.Brokers = node(t, broker.Options{Version: *version, Plugin: *strategy == "plugin"})
 			case "cluster":
 				cfg.Name = "three nodes"
-				cfg.Brokers = threeNodes(t)
+				cfg.Brokers = threeNodes(t, cluster.Options{Version: *version, Advanced: advanced()})
 			default:
 				t.Fatalf("-on %q; want node, cluster or both", place)
 			}

@@ -1,0 +1,54 @@
+package faults_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/cluster"
+	"github.com/rabbitdelay/rabbitdelay/integration/faults"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// oneWay is a cluster in whose every second partition the node that leaves still hears the others.
+type oneWay struct {
+	*cluster.Cluster
+	turn int // of one partition after the other
+}
+
+func (o *oneWay) Leave(ctx context.Context, i int) error {
+	if o.turn%2 == 0 {
+		return o.Cluster.Leave(ctx, i)
+	}
+	return o.Mute(ctx, i)
+}
+
+func (o *oneWay) Join(ctx context.Context, i int) error {
+	o.turn++
+	if o.turn%2 == 1 {
+		return o.Cluster.Join(ctx, i)
+	}
+	return o.Unmute(ctx, i)
+}
+
+// A node is cut off from the two others, in both directions and in one; pause_minority, which 4.0
+// still has, pauses it, or all.
+func TestPartitions(t *testing.T) {
+	t.Parallel()
+	skipIfAsked(t)
+	for _, program := range []string{"nsenter", "iptables"} {
+		if _, err := exec.LookPath(program); err != nil || os.Getuid() != 0 {
+			t.Skipf("skipped: only root with %s mutes a node (%v)", program, err)
+		}
+	}
+	nodes := threeNodes(t, cluster.Options{
+		Version: "4.0", TickTime: 4 * time.Second, Advanced: advanced("{cluster_partition_handling, pause_minority}"),
+	})
+	const twice10s = 80 // a seed that begins with two partitions of 10 s, of different nodes
+	promised(t, run(t, faults.Config{
+		Name: "pause_minority", Brokers: &oneWay{Cluster: nodes}, Strategy: faults.Strategy{Name: "bucket", QueueType: topology.Quorum},
+		Seed: twice10s, Duration: *duration, Rate: *rate, Kinds: []faults.Kind{faults.Partition},
+	}))
+}

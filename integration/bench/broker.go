@@ -20,7 +20,7 @@ func processorTime(n int, delay delayFor, direct *float64) work {
 	return func(ctx context.Context, t *turn) error {
 		hops := 0.0
 		for i := range n {
-			route, err := t.c.Strategy().Route(topology.Destination{Queue: t.c.queue}, delay(i), 0)
+			route, err := t.c.Strategy().Route(topology.Destination{Queue: t.c.queue}, delay(i)-t.c.lead, 0)
 			if err != nil {
 				return err
 			}

@@ -327,6 +327,7 @@ func costing(o Options) []group {
 			way("clock layout, whole seconds", fine, wholeSeconds),
 			way("clock layout", fine, soon.at),
 			way("clock layout"+atTenths, tenths(dlx.LayoutClock, t), soon.at),
+			{name: "clock layout" + exactly, on: exact(t), work: processorTime(o.Messages, soon.at, direct)},
 			way("clock layout"+atTenths+", topic permissions", checked, soon.at),
 			way("hex layout"+atTenths, tenths(dlx.LayoutHex, t), soon.at),
 			way("binary layout"+atTenths, tenths(dlx.LayoutBinary, t), soon.at),

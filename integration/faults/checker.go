@@ -17,7 +17,7 @@ const (
 	Lost    Violation = "lost"    // acknowledged, and without an effect
 	Early   Violation = "early"   // an effect, or a handler's run, before the due instant
 	Twice   Violation = "twice"   // more than one effect
-	Phantom Violation = "phantom" // an effect of a message that was not sent, or that nobody sent
+	Phantom Violation = "phantom" // an effect of a message that was not sent or was cancelled, or that nobody sent
 )
 
 // Broken is one broken promise.

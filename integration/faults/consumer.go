@@ -16,6 +16,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -33,6 +34,7 @@ type consumerConfig struct {
 	Serializable bool     `json:"serializable"` // its transactions are
 	Seen         string   `json:"seen"`         // file to which every run of the handler is appended
 	Log          string   `json:"log"`          // file, or empty
+	Tasks        bool     `json:"tasks"`        // there are some beside the messages
 }
 
 // Orders that a consumer process takes on its standard input.
@@ -88,8 +90,8 @@ func consume(cfg consumerConfig) error {
 		return err
 	}
 	defer db.Close()
-	db.SetMaxOpenConns(concurrency + 2)
-	db.SetMaxIdleConns(concurrency + 2)
+	db.SetMaxOpenConns(2*concurrency + 2)
+	db.SetMaxIdleConns(2*concurrency + 2)
 
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -107,31 +109,57 @@ func consume(cfg consumerConfig) error {
 	if err != nil {
 		return err
 	}
+	consume := c.consuming(ctx, stop, client)
+	tasks := func() error { return nil }
+	if cfg.Tasks {
+		tasks = consume(taskQueue, schedule.Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
+			// The fence has let it pass: a message of before a move is no run of the handler.
+			if err := c.note(d); err != nil {
+				return err
+			}
+			return c.effect(ctx, tx, d)
+		}))
+	}
 	var opts []idempotency.HandlerOption
 	if cfg.Serializable {
 		opts = append(opts, idempotency.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelSerializable}))
 	}
 	handle := idempotency.Handler(db, c.effect, opts...)
-	err = client.Consume(ctx, destination, func(ctx context.Context, d *amqpx.Delivery) error {
+	messages := consume(destination, func(ctx context.Context, d *amqpx.Delivery) error {
 		if err := c.note(d); err != nil {
 			return err
 		}
-		// A database that does not answer must not hold a handler for ever.
-		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-		defer cancel()
-		if err := handle(ctx, d); err != nil {
-			return err
-		}
-		if c.dieBeforeAck.CompareAndSwap(true, false) {
-			die()
-		}
-		return nil
-	}, amqpx.WithConcurrency(concurrency), amqpx.WithDrainTimeout(drainTimeout),
-		amqpx.WithRetry(topology.Retry{MaxAttempts: 100_000, Backoff: 200 * time.Millisecond, MaxBackoff: 2 * time.Second}))
+		return handle(ctx, d)
+	})
+	err = errors.Join(messages(), tasks())
 	if errors.Is(err, amqpx.ErrDrainTimeout) {
 		return nil // what was ordered; the process takes the handler with it
 	}
 	return errors.Join(err, client.Close(context.WithoutCancel(ctx)))
+}
+
+// consuming returns what begins to consume a queue, which returns what waits for the end of that.
+func (c *consumer) consuming(ctx context.Context, stop func(), client *amqpx.Client) func(string, amqpx.Handler) func() error {
+	return func(queue string, handle amqpx.Handler) func() error {
+		ended := make(chan error, 1)
+		go func() {
+			defer stop() // one does not go on without the other
+			ended <- client.Consume(ctx, queue, func(ctx context.Context, d *amqpx.Delivery) error {
+				// A database that does not answer must not hold a handler for ever.
+				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+				defer cancel()
+				if err := handle(ctx, d); err != nil {
+					return err
+				}
+				if c.dieBeforeAck.CompareAndSwap(true, false) {
+					die()
+				}
+				return nil
+			}, amqpx.WithConcurrency(concurrency), amqpx.WithDrainTimeout(drainTimeout),
+				amqpx.WithRetry(topology.Retry{MaxAttempts: 100_000, Backoff: 200 * time.Millisecond, MaxBackoff: 2 * time.Second}))
+		}()
+		return func() error { return <-ended }
+	}
 }
 
 // open tries until a broker lets it in: the process may be started while there

@@ -32,6 +32,7 @@ var (
 	duration  = flag.Duration("duration", 30*time.Second, "how long each run sends and breaks things")
 	seed      = flag.Uint64("seed", earlySeed, "of the sequence of faults")
 	rate      = flag.Float64("rate", 150, "messages per second")
+	tasks     = flag.Float64("tasks", 20, "tasks per second beside the messages of TestFaults")
 	on        = flag.String("on", "node,cluster", "what to run on: node, cluster or both")
 	strategy  = flag.String("strategy", "bucket", "bucket, ttl, plugin or native")
 	lead      = flag.Duration("lead", 400*time.Millisecond, "how long before its instant a message of the second producer reaches a consumer; 0: none")
@@ -191,7 +192,7 @@ func TestFaults(t *testing.T) {
 		t.Run(place, func(t *testing.T) {
 			cfg := faults.Config{
 				Strategy: faults.Strategy{Name: *strategy, QueueType: topology.QueueType(*queueType)}, Lead: *lead,
-				Database: database.Kind(*databases), Seed: *seed, Duration: *duration, Rate: *rate,
+				Database: database.Kind(*databases), Seed: *seed, Duration: *duration, Rate: *rate, Tasks: *tasks,
 			}
 			if *kinds != "" {
 				for k := range strings.SplitSeq(*kinds, ",") {

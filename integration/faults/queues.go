@@ -72,7 +72,7 @@ func (r *run) waiting(ctx context.Context) (total int, err error) {
 
 func (r *run) delayQueues() []string {
 	route := topology.Destination{Exchange: events, RoutingKey: eventKey}
-	names := []string{destination, route.TargetQueue(topology.DefaultPrefix)}
+	names := []string{destination, taskQueue, route.TargetQueue(topology.DefaultPrefix)}
 	for _, c := range r.clients {
 		for _, q := range c.Strategy().Topology().Queues {
 			if q.Name != topology.ParkedQueue(topology.DefaultPrefix) && !slices.Contains(names, q.Name) {
@@ -86,10 +86,13 @@ func (r *run) delayQueues() []string {
 // leftOver counts the parked messages and the dead letters.
 func (r *run) leftOver() (parked, dead int, err error) {
 	err = r.onChannel(func(open func() (*amqp.Channel, error)) error {
-		var err, err2 error
+		var err error
 		parked, err = depth(open, topology.ParkedQueue(topology.DefaultPrefix))
-		dead, err2 = depth(open, topology.Destination{Queue: destination}.DeadLetterQueue())
-		return errors.Join(err, err2)
+		for _, q := range []string{destination, taskQueue} {
+			n, err2 := depth(open, topology.Destination{Queue: q}.DeadLetterQueue())
+			dead, err = dead+n, errors.Join(err, err2)
+		}
+		return err
 	})
 	return parked, dead, err
 }

@@ -28,6 +28,7 @@ type Config struct {
 	Seed     uint64        // of the sequence of faults
 	Duration time.Duration // of sending and of injecting
 	Rate     float64       // messages per second, default 150
+	Tasks    float64       // per second, beside the messages; default none
 	Settle   time.Duration // at most this long is waited for the last effects, default 10 min
 
 	Dir string            // for files; required
@@ -100,6 +101,7 @@ type run struct {
 	clients  []*amqpx.Client
 	strategy amqpx.Strategy
 	ledger   Ledger
+	tasks    *tasks // nil: none
 
 	mu       sync.Mutex
 	injected []Injected
@@ -122,6 +124,12 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := r.connect(ctx); err != nil {
 		return err
 	}
+	if r.cfg.Tasks > 0 {
+		var err error
+		if r.tasks, err = startTasks(ctx, r.rig.business.db, r.clients[0], &r.ledger, r.cfg.Tasks); err != nil {
+			return err
+		}
+	}
 	for _, q := range r.strategy.Topology().Queues {
 		if q.MessageTTL != nil && *q.MessageTTL <= MaxDelay {
 			r.rig.queues = append(r.rig.queues, q.Name)
@@ -135,7 +143,7 @@ func (r *run) prepare(ctx context.Context) error {
 		cfgs[i] = consumerConfig{
 			URLs: r.rig.network.from(consuming, i), Strategy: r.cfg.Strategy,
 			Driver: r.rig.business.driver, DSN: r.rig.business.dsn,
-			Serializable: i == 1 && r.cfg.Database == database.PostgreSQL,
+			Serializable: i == 1 && r.cfg.Database == database.PostgreSQL, Tasks: r.tasks != nil,
 		}
 	}
 	r.rig.consumers, err = startConsumers(r.cfg.Dir, cfgs)
@@ -186,10 +194,14 @@ func (r *run) work(ctx context.Context) error {
 	if s := r.cfg.Second; s != nil && s.Name == "ttl" {
 		p.strategy = *s // its delays are possible for both
 	}
-	var injecting, reporting sync.WaitGroup
+	var injecting, reporting, scheduling sync.WaitGroup
+	if r.tasks != nil {
+		scheduling.Go(func() { r.tasks.run(ctx) })
+	}
 	injecting.Go(func() { r.inject(ctx) })
 	reporting.Go(func() { r.progress(ctx) })
 	err := p.run(ctx)
+	scheduling.Wait()
 	injecting.Wait() // healing may take longer than sending
 	cancel()
 	reporting.Wait()
@@ -334,6 +346,9 @@ func (r *run) close() error {
 	var errs []error
 	if r.rig.consumers != nil {
 		_ = r.rig.consumers.close() // its errors were told by settle
+	}
+	if r.tasks != nil {
+		r.tasks.end()
 	}
 	for _, c := range r.clients {
 		errs = append(errs, c.Close(context.Background()))

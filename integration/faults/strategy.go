@@ -3,6 +3,7 @@ package faults
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
@@ -71,7 +72,8 @@ const (
 func workloadTopology(t topology.QueueType) topology.Topology {
 	return topology.Topology{
 		Exchanges: []topology.Exchange{{Name: events, Kind: "topic"}},
-		Queues:    topology.Destination{Queue: destination}.Queues(t), // as the client declares it
-		Bindings:  []topology.Binding{{Exchange: events, Queue: destination, RoutingKey: "order.*"}},
+		Queues: slices.Concat( // as the client declares them
+			topology.Destination{Queue: destination}.Queues(t), topology.Destination{Queue: taskQueue}.Queues(t)),
+		Bindings: []topology.Binding{{Exchange: events, Queue: destination, RoutingKey: "order.*"}},
 	}
 }

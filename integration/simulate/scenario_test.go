@@ -109,7 +109,7 @@ var (
 	faultKinds = []string{"cut all", "cut at", "cut at", "silence", "alarm", "nack", "deny", "restart", "refuse logins", "kill", "stall", "db fails", "db hangs", "commits break", "wipe"}
 	taskOps    = []string{"schedule", "schedule", "schedule", "replace", "unique", "unique", "cancel", "cancel", "move", "move", "move by", "fire", "bulk cancel", "bulk move"}
 	otherOps   = []string{"send", "send", "send", "batch", "pause", "requeue", "stop consumers"}
-	layouts    = []string{"radices", "binary", "hex", "clock"}
+	layouts    = []string{"radices", "binary", "hex", "clock", "fine"}
 )
 
 // isFault reports whether a step disturbs the system.
@@ -150,7 +150,7 @@ func draw(seed uint64) *scenario {
 	sc := &scenario{
 		Seed:     seed,
 		Version:  pick(r, "3.10.8", "4.0.5", "4.3.0", "4.3.0"),
-		Strategy: pick(r, "radices", "radices", "radices", "radices", "binary", "binary", "hex", "clock", "ttl", "native"),
+		Strategy: pick(r, "radices", "radices", "radices", "binary", "binary", "hex", "clock", "clock", "ttl", "native"),
 		Lead:     pick(r, 0, 0, time.Second, 10*time.Second),
 		Horizon:  pick(r, time.Minute, 10*time.Minute, 6*time.Hour),
 		Latency:  pick(r, 0, time.Millisecond, 20*time.Millisecond),
@@ -173,7 +173,7 @@ func draw(seed uint64) *scenario {
 		sc.Steps = append(sc.Steps, sc.operation(r))
 	}
 	if slices.Contains(layouts, sc.Strategy) && r.IntN(4) == 0 {
-		sc.Next = pick(r, layouts...)
+		sc.Next = pick(r, append(layouts, "fine", "fine")...) // other digits under the same names
 		sc.Steps = append(sc.Steps, step{At: span(r, 0, sc.Length), What: "change layout", For: span(r, time.Second, time.Minute)})
 	}
 	sc.Ceiling = r.IntN(4) == 0
@@ -244,6 +244,9 @@ func (sc *scenario) add(r *rand.Rand, at, in time.Duration, task bool, dests ...
 	if i.Dest == tasks && i.mayDie() { // then the row of one queue's failure says nothing of the other
 		i.How, i.Times = never, 0
 	}
+	if i.Dest == leaseQueue && i.How == never && i.Slow == 0 {
+		i.Slow = 30 * time.Second // three leases
+	}
 	sc.Items[i.ID] = i
 	return i.ID
 }
@@ -284,6 +287,9 @@ func (sc *scenario) operation(r *rand.Rand) step {
 		s.Name = pick(r, plainQueue, idemQueue, taskQueue, leaseQueue, "msg.plain", "msg.idem") + ".dead"
 	case "stop consumers":
 		s.For = span(r, time.Second, 20*time.Minute)
+		if last, ok := sc.Items[fmt.Sprintf("m%d", len(sc.Items))]; ok && sc.Lead > 0 { // while they hold a message
+			s.At = min(max(0, last.due-sc.Lead/2), sc.Length)
+		}
 	default:
 		s.IDs = []string{sc.anyTask(r)}
 		i := sc.Items[s.IDs[0]]
@@ -374,6 +380,8 @@ func layout(name string) config.Layout {
 		return config.Layout{Layout: dlx.LayoutHex, Resolution: time.Second}
 	case "binary":
 		return config.Layout{Layout: dlx.LayoutBinary, Resolution: 10 * time.Millisecond}
+	case "fine":
+		return config.Layout{Layout: dlx.LayoutClock, Resolution: 10 * time.Millisecond}
 	}
 	return config.Layout{Layout: dlx.LayoutClock, Resolution: 100 * time.Millisecond}
 }

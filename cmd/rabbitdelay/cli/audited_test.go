@@ -11,25 +11,25 @@ import (
 )
 
 // Every change by a command is in the audit: of one task, one recurring task, one destination,
-// with the error of one that fails. What only looks, or adds a task as an application does, is not.
+// with what is new and the error of one that fails. What only looks, or adds a task as an application does, is not.
 func TestChangesAreRecorded(t *testing.T) {
 	path := t.TempDir() + "/tasks.db"
 	t.Setenv("RABBITDELAY_DATABASE_URL", "sqlite:"+path)
 	for _, args := range []string{
 		"migrate",
 		"tasks add --id a --queue mail --delay 1h",
-		"tasks reschedule a --delay 2h --actor ann", "tasks fire a --actor ann", "tasks cancel a --actor ann", "tasks cancel a --actor ann",
-		"tasks pause --queue mail --actor ann", "tasks ceiling --queue mail --per-second 5 --actor ann", "tasks resume --queue mail --actor ann",
+		"tasks reschedule a --at 2099-12-24T08:00:00Z --actor ann", "tasks reschedule a --by 2h --actor ann", "tasks fire a --actor ann", "tasks cancel a --actor ann", "tasks cancel a --actor ann",
+		"tasks pause --queue mail --actor ann", "tasks ceiling --queue mail --per-second 5 --actor ann", "tasks resume --queue mail --spread 30m --actor ann", "tasks ceiling --queue mail --per-second 0 --actor ann",
 		"schedules add n --every 1h --queue mail --actor ann", "schedules edit n --every 2h --actor ann", "schedules pause n --actor ann",
 		"schedules resume n --actor ann", "schedules fire n --actor ann", "schedules delete n --actor ann",
 		"tasks list", "tasks show a", "tasks held", "schedules list",
 	} {
 		run(t, "", strings.Fields(args)...)
 	}
-	got := auditOf(t, path, "action || ' ' || target || CASE WHEN error = '' THEN '' ELSE ' failed' END")
+	got := auditOf(t, path, "action || ' ' || target || CASE WHEN detail = '' THEN '' ELSE ' ' || detail END || CASE WHEN error = '' THEN '' ELSE ' failed' END")
 	want := []string{
-		"task.reschedule a", "task.fire a", "task.cancel a", "task.cancel a failed",
-		"destination.pause mail", "destination.ceiling mail", "destination.resume mail",
+		"task.reschedule a to 2099-12-24T08:00:00.000Z", "task.reschedule a by 2h", "task.fire a", "task.cancel a", "task.cancel a failed",
+		"destination.pause mail", "destination.ceiling mail 5 a second", "destination.resume mail over 30m", "destination.ceiling mail none",
 		"recurring.add n", "recurring.edit n", "recurring.pause n", "recurring.resume n", "recurring.fire n", "recurring.delete n",
 	}
 	if !slices.Equal(got, want) {

@@ -28,12 +28,13 @@ type bulk struct {
 	filterFlags
 	app.Consent
 
-	x     *tasks
-	name  string // of the command
-	did   string // what it has done, such as "cancelled"
-	of    string // to which tasks
-	noIDs bool   // it takes filters only
-	again string // the flag without which it must not be repeated, if any
+	x      *tasks
+	name   string // of the command
+	did    string // what it has done, such as "cancelled"
+	of     string // to which tasks
+	noIDs  bool   // it takes filters only
+	detail string // of a change by ids, for the audit
+	again  string // the flag without which it must not be repeated, if any
 
 	all           bool
 	batch         int

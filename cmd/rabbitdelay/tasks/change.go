@@ -9,8 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // change does it to every id, each in a transaction of its own, and prints the
@@ -18,7 +20,7 @@ import (
 func (b *bulk) change(ctx context.Context, ids []string, do change) error {
 	return b.x.with(ctx, func(ctx context.Context, s *app.Store) error {
 		return b.x.each(ids, func(id string) (t schedule.Task, err error) {
-			err = b.Audited(ctx, s.DB, "task."+b.name, id, func() error {
+			err = b.Audited(ctx, s.DB, "task."+b.name, id, b.detail, func() error {
 				return s.InTx(ctx, "task "+id, func(tx *sql.Tx) error {
 					if err := do(ctx, s.Store, tx, id); err != nil {
 						return err
@@ -103,6 +105,7 @@ effect.
 			if err != nil {
 				return err
 			}
+			b.detail = "to " + shown.Instant(at)
 			return b.run(c, ids, schedule.BulkMoveTo(at), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
 				return s.Reschedule(ctx, tx, id, at)
 			})
@@ -120,6 +123,7 @@ func (x *tasks) moveBy(c *cobra.Command, b *bulk, ids []string, by time.Duration
 	if x.Given("delay") || x.Given("at") {
 		return errors.New("--by with --delay or --at; give one")
 	}
+	b.detail = "by " + topology.FormatDuration(by)
 	return b.run(c, ids, schedule.BulkMoveBy(by), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
 		return s.RescheduleBy(ctx, tx, id, by)
 	})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -23,7 +24,8 @@ type held struct {
 	*tasks
 	app.Actor
 
-	to topology.Destination
+	to     topology.Destination
+	detail string // for the audit
 }
 
 func (h *held) register(c *cobra.Command) {
@@ -39,7 +41,7 @@ func (h *held) apply(ctx context.Context, action string, do func(ctx context.Con
 	}
 	return h.with(ctx, func(ctx context.Context, s *app.Store) error {
 		target := schedule.DestinationState{Queue: h.to.Queue, Exchange: h.to.Exchange}.Name()
-		if err := h.Audited(ctx, s.DB, action, target, func() error { return do(ctx, s.Store) }); err != nil {
+		if err := h.Audited(ctx, s.DB, action, target, h.detail, func() error { return do(ctx, s.Store) }); err != nil {
 			return err
 		}
 		list, err := s.Destinations(ctx, schedule.NoTx)
@@ -110,6 +112,9 @@ not paused changes nothing.`,
 		Example: `  rabbitdelay tasks resume --queue mail --spread 30m`,
 		Args:    program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if spread > 0 {
+				h.detail = "over " + topology.FormatDuration(time.Duration(spread))
+			}
 			return h.apply(c.Context(), "destination.resume", func(ctx context.Context, s *schedule.Store) error {
 				return s.Resume(ctx, schedule.NoTx, h.to, time.Duration(spread))
 			})
@@ -138,6 +143,10 @@ writes that when it starts, so change it there too.`,
 				return errors.New("no rate; give --per-second, 0 for no ceiling")
 			}
 			ceiling.Queue, ceiling.Exchange = h.to.Queue, h.to.Exchange
+			h.detail = "none"
+			if ceiling.PerSecond != 0 {
+				h.detail = fmt.Sprintf("%g a second", ceiling.PerSecond)
+			}
 			return h.apply(c.Context(), "destination.ceiling", func(ctx context.Context, s *schedule.Store) error {
 				return s.SetCeiling(ctx, schedule.NoTx, ceiling)
 			})

@@ -68,9 +68,10 @@ func (a *Actor) RegisterActor(f *pflag.FlagSet) {
 // Name is who it is: what the flag says, or the user and the host of this process.
 func (a *Actor) Name() string { return cmp.Or(a.name, whoami()) }
 
-// Audited does something, and records it in the audit of the database.
-func (a *Actor) Audited(ctx context.Context, db *sql.DB, action, target string, do func() error) error {
-	e := console.AuditEntry{Who: a.Name(), Action: action, Target: target}
+// Audited does something, and records it in the audit of the database. detail is what the
+// action and its target leave open, such as the new instant.
+func (a *Actor) Audited(ctx context.Context, db *sql.DB, action, target, detail string, do func() error) error {
+	e := console.AuditEntry{Who: a.Name(), Action: action, Target: target, Detail: detail}
 	return console.NewAudit(db).Record(ctx, e, func(*console.AuditRecord) (string, error) { return "", do() })
 }
 

@@ -44,6 +44,9 @@ const choices = "rabbitdelay_choices"
 // Choice adds a flag that takes one of words, which its help lists after usage and
 // a shell completes. Other words are refused before the command runs.
 func Choice(c *cobra.Command, target *string, name, value, usage string, words ...string) {
+	if usage != "" {
+		usage += ": "
+	}
 	f := c.Flags()
 	f.StringVar(target, name, value, usage+oneOf(words))
 	_ = f.SetAnnotation(name, choices, words) // the flag exists

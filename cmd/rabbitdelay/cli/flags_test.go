@@ -12,13 +12,19 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 )
 
-// A flag of a command that has the name of one of all commands would be taken in its place.
-func TestNoFlagHidesAnother(t *testing.T) {
+// A flag of a command that has the name of one of all commands would be taken in its place. The
+// words that a flag takes stand apart from what it is for.
+func TestFlags(t *testing.T) {
 	visited := 0
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {
 		visited++
 		own := func(f *pflag.Flag) {
+			for _, word := range f.Annotations["rabbitdelay_choices"] {
+				if before, _, _ := strings.Cut(f.Usage, word); before != "" && !strings.HasSuffix(before, " ") {
+					t.Errorf("--%s of %s: usage %q", f.Name, c.CommandPath(), f.Usage)
+				}
+			}
 			c.VisitParents(func(parent *cobra.Command) {
 				if parent.PersistentFlags().Lookup(f.Name) != nil {
 					t.Errorf("--%s of %s hides that of %s", f.Name, c.CommandPath(), parent.CommandPath())

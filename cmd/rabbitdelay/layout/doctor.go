@@ -102,7 +102,7 @@ ones; 2 none of these, but not everything could be checked (see --amqp-only and
 	c.Flags().StringSliceVar(&d.skip, "skip", nil, "do not check these areas: "+strings.Join(areaNames(), ", "))
 	c.Flags().StringVar(&d.db, "db", "", app.DatabaseUsage+"; without it tasks are not checked")
 	c.Flags().StringSliceVar(&d.roles, "role", nil, "what the user is for: producer, consumer, bootstrapper (default: all; without bootstrapper if broker.declare is nothing)")
-	program.Choice(c, &d.failOn, "fail-on", string(doctor.SeverityWarning), "exit with 1 for findings of this `SEVERITY` or above: ", string(doctor.SeverityWarning), string(doctor.SeverityCritical))
+	program.Choice(c, &d.failOn, "fail-on", string(doctor.SeverityWarning), "exit with 1 for findings of this `SEVERITY` or above", string(doctor.SeverityWarning), string(doctor.SeverityCritical))
 	c.Flags().IntVar(&d.peek, "peek", 0, "read up to this many parked messages, show their destinations, and put them back")
 	c.Flags().Var(&d.standstill, "standstill", "the longest TTL of delay queues to watch, 0 for none")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions( // the flag exists

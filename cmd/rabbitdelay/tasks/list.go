@@ -49,7 +49,7 @@ the broker. Bodies are not listed; see "tasks show".`,
 		},
 	}
 	flags.register(c)
-	program.Choice(c, &sort, "sort", "", "another order, -last with the last one first: ", string(schedule.SortDueLast), string(schedule.SortEnded), string(schedule.SortEndedLast))
+	program.Choice(c, &sort, "sort", "", "another order, -last with the last one first", string(schedule.SortDueLast), string(schedule.SortEnded), string(schedule.SortEndedLast))
 	c.Flags().IntVar(&limit, "limit", 0, "the most tasks to list, 0 for all; default 100, with --json all")
 	return c
 }

@@ -88,6 +88,7 @@ type Want struct {
 // none, or more than one, and shows what waits instead. What a consumer has taken waits no more.
 func (s *Server) Expect(t testing.TB, w Want) Waiting {
 	t.Helper()
+	w.check(t)
 	all := s.Waiting()
 	var found []Waiting
 	for _, m := range all {
@@ -109,9 +110,21 @@ func (s *Server) Expect(t testing.TB, w Want) Waiting {
 // ExpectNone fails the test if a message waits for w.Queue as described, and shows which.
 func (s *Server) ExpectNone(t testing.TB, w Want) {
 	t.Helper()
+	w.check(t)
 	found := slices.DeleteFunc(s.Waiting(), func(m Waiting) bool { return w.differs(m) != "" })
 	if len(found) > 0 {
 		t.Errorf("expected no message for %s; these wait:%s", w, w.list(found))
+	}
+}
+
+// check ends the test if nothing could be as described.
+func (w Want) check(t testing.TB) {
+	t.Helper()
+	switch {
+	case w.Queue == "":
+		t.Fatalf("Want.Queue is not set; expected the queue to which the message comes")
+	case !w.Due.IsZero() && w.In != 0:
+		t.Fatalf("both Want.Due and Want.In; set one")
 	}
 }
 

@@ -201,6 +201,19 @@ func TestExpectFailures(t *testing.T) {
 		if got := failure(t, func(t testing.TB) { t.Helper(); srv.ExpectNone(t, amqptest.Want{Queue: "q", ID: "1"}) }); !strings.Contains(got, `expected no message for queue "q", id "1"; these wait:`) || strings.Contains(got, `id "0"`) {
 			t.Error(got)
 		}
+		for text, want := range map[string]amqptest.Want{
+			"Want.Queue is not set":     {ID: "1"},
+			"both Want.Due and Want.In": {Queue: "nobody's", Due: time.Now(), In: time.Minute},
+		} {
+			for _, expect := range []func(testing.TB){
+				func(t testing.TB) { t.Helper(); srv.Expect(t, want) },
+				func(t testing.TB) { t.Helper(); srv.ExpectNone(t, want) },
+			} {
+				if got := failure(t, expect); !strings.HasPrefix(got, text) {
+					t.Errorf("%s: failure is %q; expected %q", want, got, text)
+				}
+			}
+		}
 		if got := failure(t, func(t testing.TB) { t.Helper(); srv.RunUntilIdle(t, 10*time.Minute) }); got != `not idle after 10m0s: message "1" waits for q` {
 			t.Error(got)
 		}

@@ -93,6 +93,9 @@ func (m *SavedMessage) UnmarshalJSON(data []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&l); err != nil {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field == "body" {
+			return fmt.Errorf("\"body\" is JSON's %s; expected a text, as jq's tojson makes it", wrong.Value)
+		}
 		return err
 	}
 	switch {

@@ -178,6 +178,7 @@ func TestSavedInWithAMistake(t *testing.T) {
 	for text, says := range map[string]string{
 		"\n{\"queue\":\"q\",\"body\":\"\"}\n\n{\"queue\":\"q\"}\n":         path + ":4: expected one of",
 		"{\"queue\":\"q\",\"body\":\"\"}\n{\"queue\":\"q\",\"bo":           path + ":2: it is cut off",
+		"{\"queue\":\"q\",\"body\":\"\"}\n{\"queue\":\"q\",\"body\":{}}\n": path + `:2: "body" is JSON's object; expected a text`,
 		"{\"queue\":\"q\",\"body\":\"\"}\n{\"queue\":\"q\",\"body\":\"\"}": "",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -17,7 +17,7 @@ import (
 // openDatabase takes the database that was given, or opens the file's, and returns how tasks
 // are configured on it. There may be none.
 func (s *Service) openDatabase(o Options) (tasks schedule.Config, err error) {
-	tasks = schedule.Config{Logger: s.Logger}
+	tasks = schedule.Config{Logger: s.Logger, Ceilings: s.Config.Ceilings()}
 	u := s.Config.Database.URL
 	switch {
 	case o.Database != nil:

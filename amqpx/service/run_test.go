@@ -319,6 +319,28 @@ func TestGivenDatabase(t *testing.T) {
 	}
 }
 
+// The relay bounds what comes to a destination as the file has it.
+func TestCeilingOfTheFile(t *testing.T) {
+	srv := amqptest.Start(t, amqptest.Options{})
+	s := open(t, srv, service.Options{Migrate: true}, atDatabase(t),
+		"destinations: [{name: mail, queue: mail, ceiling: {per_second: 5, burst: 2}}]")
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	ended := running(ctx, s, func(ctx context.Context) error {
+		defer stop()
+		for ctx.Err() == nil {
+			list, err := s.Tasks.Destinations(ctx, schedule.NoTx)
+			if err != nil || len(list) == 1 && list[0].PerSecond == 5 && list[0].Burst == 2 {
+				return err
+			}
+			<-time.After(time.Millisecond)
+		}
+		return ctx.Err()
+	})
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // Requests that run are answered at the end, and an address in use is an error.
 func TestServeHTTP(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

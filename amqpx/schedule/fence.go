@@ -123,6 +123,8 @@ func whyNot(row rows.Found, f rows.Fence, d *amqpx.Delivery) (SkipReason, error)
 		return SkipCancelled, nil
 	case row.Status == rows.Expired:
 		return SkipExpired, nil
+	case row.Status == rows.Failed && row.ToQueue && d.Redelivered:
+		return "", errFailed
 	case row.Status == rows.Failed:
 		return SkipFailed, nil
 	}

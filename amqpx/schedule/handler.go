@@ -136,6 +136,10 @@ type heldError struct{ rest time.Duration }
 
 func (e *heldError) Error() string { return "another attempt holds the lease" }
 
+// errFailed is the error of a message that comes again after its task has failed: its consumer
+// may have ended before the dead letter was safe.
+var errFailed = errors.New("the task has failed")
+
 // skipError is the error of a message for which there is nothing to do.
 type skipError struct{ reason SkipReason }
 
@@ -226,12 +230,27 @@ func (h *handler) conclude(ctx context.Context, d *amqpx.Delivery, a *attempt, e
 	if held, ok := errors.AsType[*heldError](err); ok {
 		return amqpx.Snooze(held.rest)
 	}
+	if errors.Is(err, errFailed) {
+		return h.deadLetter(ctx, d)
+	}
 	if _, ok := errors.AsType[*foreignError](err); ok {
 		return amqpx.Reject(err)
 	}
 	err = d.Verdict(err)
 	h.failed(ctx, d, a, err)
 	return err
+}
+
+// deadLetter rejects the message of a task that has failed, with the error of its last attempt.
+func (h *handler) deadLetter(ctx context.Context, d *amqpx.Delivery) error {
+	c, err := h.db.Conn(ctx)
+	if err == nil {
+		var task *rows.Task
+		if task, err = c.Get(ctx, d.ID); err == nil {
+			return amqpx.Reject(errors.New(task.LastError))
+		}
+	}
+	return amqpx.Reject(fmt.Errorf("%w, and its error cannot be read: %w", errFailed, err))
 }
 
 // notBegun is what becomes of a message whose attempt could not begin.

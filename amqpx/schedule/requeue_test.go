@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
@@ -90,6 +91,44 @@ func TestRequeueRevives(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// A task whose consumer ends between the row's failure and the confirm of its dead letter
+// has a dead letter all the same.
+func TestFailedTaskHasItsDeadLetter(t *testing.T) {
+	no := amqpx.Reject(errors.New("no"))
+	for name, handler := range map[string]func(s *site) amqpx.Handler{
+		"Handler": func(s *site) amqpx.Handler {
+			return Handler(s.db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return no })
+		},
+		"in groups": func(s *site) amqpx.Handler {
+			return Handler(s.db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return no }, WithGroup(8))
+		},
+		"LeaseHandler": func(s *site) amqpx.Handler {
+			return LeaseHandler(s.db, func(context.Context, *amqpx.Delivery, string) (Func, error) { return nil, no })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onSite(t, Config{}, func(t *testing.T, s *site) {
+				stop := s.consume("q", handler(s))
+				undo := s.srv.Nack("q.dead")
+				s.schedule(Task{ID: "a", Queue: "q", DeliverAt: time.Now()})
+				after(time.Minute)
+				s.wantTask("a", StatusFailed, 1)
+				s.srv.CutConnections()
+				undo()
+				after(time.Minute)
+				dead := s.srv.Expect(t, amqptest.Want{Queue: "q.dead"})
+				if why := dead.Headers[amqpx.HeaderError]; why != "no" {
+					t.Errorf("the error of the dead letter is %v, want no", why)
+				}
+				if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Attempts != 1 {
+					t.Errorf("%d attempts (%v), want 1", task.Attempts, err)
+				}
+				stop()
+			})
+		})
+	}
 }
 
 // Of a task to an exchange one queue's dead letter goes back to that queue alone.

@@ -68,7 +68,7 @@ func TestSavedMessageRefuses(t *testing.T) {
 		`{"body":"x"}`:  `no "queue"`,
 		`{"queue":"q"}`: `expected one of "body", a text, and "body_base64"`,
 		`{"queue":"q","body":"x","body_base64":"eA=="}`:                        `expected one of "body"`,
-		`{"queue":"q","body":{"a":1}}`:                                         "cannot unmarshal object",
+		`{"queue":"q","body":{"a":1}}`:                                         `"body" is JSON's object; expected a text`,
 		`{"queue":"q","boby":"x"}`:                                             `unknown field "boby"`,
 		`{"queue":"q","body_base64":"?"}`:                                      "expected base64",
 		`{"queue":"q","body":"x","message_id":7}`:                              "expected a string",

@@ -170,8 +170,9 @@ func all(f schedule.Filter) schedule.Filter {
 	return f
 }
 
-// breath is the pause between two batches of a job, in which others get their turn.
-const breath = 20 * time.Millisecond
+// breath is the longest pause after a batch of a job. Who waits for SQLite's lock looks every
+// 100 ms.
+const breath = 110 * time.Millisecond
 
 type bulkRequest struct {
 	Filter schedule.Filter `json:"filter"`
@@ -191,7 +192,7 @@ func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, err
 	}
 	before := w.now().Done
 	changed := func(n int64) string { return shown.Count(before+n, "task", "tasks") + " changed" }
-	o := schedule.BulkOptions{Limit: q.Count - before, Spread: q.Action.Spread, Pause: breath}
+	o := schedule.BulkOptions{Limit: q.Count - before, Spread: q.Action.Spread}
 	if o.Limit <= 0 {
 		return changed(0), nil
 	}
@@ -204,7 +205,15 @@ func (c *Core) bulk(ctx context.Context, w *working, q bulkRequest) (string, err
 	o.Record = func(ctx context.Context, tx schedule.Executor, p schedule.BulkProgress, ids []any) error {
 		return w.progress(ctx, sqldb.On(tx), before+p.Changed, p.Place.String(), ids)
 	}
-	o.Progress = func(p schedule.BulkProgress) { w.at(before+p.Changed, p.Place.String()) }
+	began := time.Now()
+	o.Progress = func(p schedule.BulkProgress) {
+		w.at(before+p.Changed, p.Place.String())
+		select { // as long as the batch took, so that others get their turn
+		case <-time.After(min(time.Since(began), breath)):
+		case <-ctx.Done():
+		}
+		began = time.Now()
+	}
 	p, err := s.Bulk(ctx, q.Filter, act, o)
 	if errors.Is(err, errNotMine) {
 		err = errNotMine

@@ -620,6 +620,8 @@ func (w *world) checkBroker(rows map[string]schedule.Task) {
 			case !ok || !w.sc.mayDie(i) || !slices.Contains(subscribers[i.Dest], queue):
 				w.violationf("%s is in %s (%s: %s)", m.MessageId, name, reason, text)
 			case w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}): // of anything
+			case i.Task && !w.sc.calm() && reason == "rejected" && strings.Contains(text, "by the scenario"):
+				// Its consumer was lost when the task had failed: the next one rejects the message.
 			case reason != map[bool]string{true: "rejected", false: "attempts"}[i.How == rejects] || !strings.Contains(text, "by the scenario"):
 				w.violationf("%s is in %s with the reason %q and the error %q", m.MessageId, name, reason, text)
 			}
@@ -628,8 +630,7 @@ func (w *world) checkBroker(rows map[string]schedule.Task) {
 	for _, e := range w.events {
 		i := w.sc.Items[e.id]
 		for _, q := range subscribers[i.Dest] {
-			// Of a task whose consumer was lost between its row and its dead letter the row says it.
-			sent := !i.Task && e.err == nil || i.Task && rows[i.ID].Status == schedule.StatusFailed && w.sc.calm()
+			sent := !i.Task && e.err == nil || i.Task && rows[i.ID].Status == schedule.StatusFailed
 			if n := dead[q+" "+i.ID]; i.mayDie() && !w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}) && sent && !w.sc.has("wipe") && effects(w.runsOf(i.ID, q)) == 0 && (n == 0 || n > 1 && w.sc.calm() && !i.Task) {
 				w.violationf("%s has died and is in %s.dead %d times", i.ID, q, n)
 			}

@@ -191,6 +191,14 @@ SEED ?= 1
 faults: setup ## break brokers, networks, consumers and databases for long, and print the ledger (DURATION=1h SEED=7)
 	$(GO) test -count=1 -v -timeout 0 -parallel 1 -run '^(TestFaults|TestLayoutsChange)$$' ./integration/faults -args -duration $(DURATION) -seed $(SEED) $(ARGS)
 
+# Of `make soak`: how long, and the picture of what may grow.
+SOAK ?= 2h
+CURVES ?= $(CURDIR)/$(CACHE)/soak.svg
+
+.PHONY: soak
+soak: setup ## send at a steady rate without faults, and see that nothing grows (SOAK=2h)
+	$(PLAIN) $(GO) test -count=1 -v -timeout 0 -run '^TestSoak$$' ./integration/faults -args -soak $(SOAK) -curves $(CURVES) $(ARGS)
+
 # Of `make simulate`: the first seed, and how many. One seed alone is shown with its trace.
 FROM ?= 1
 SEEDS ?= 1000

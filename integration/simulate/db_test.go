@@ -26,6 +26,7 @@ type database struct {
 	raw      conn
 	rng      *rand.Rand
 	failing  int
+	refused  int           // statements while it failed
 	hung     chan struct{} // closed when the database answers again; nil while it does
 	breaks   int           // commits to break off
 	applied  bool          // those commits take effect all the same
@@ -125,6 +126,13 @@ func (d *database) fail() (undo func()) {
 	}
 }
 
+// asked is how many statements were refused.
+func (d *database) asked() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.refused
+}
+
 // hang leaves everybody without an answer until the function that it returns is called.
 func (d *database) hang() (undo func()) {
 	d.mu.Lock()
@@ -166,6 +174,9 @@ func (s *session) answer(ctx context.Context) error {
 	if s.d.latency > 0 {
 		pause = time.Duration(s.d.rng.Int64N(int64(s.d.latency)))
 	}
+	if s.d.failing > 0 {
+		pause += time.Millisecond // time passes also for who asks without a pause
+	}
 	s.d.mu.Unlock()
 	if hung == nil {
 		closed := make(chan struct{})
@@ -184,6 +195,9 @@ func (s *session) answer(ctx context.Context) error {
 	}
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
+	if s.d.failing > 0 {
+		s.d.refused++
+	}
 	if s.ended || s.d.failing > 0 {
 		s.ended = true
 		return errAway

@@ -73,7 +73,7 @@ var defects = []defect{
 	{"dead letters that went stay", "amqpx/inspect/requeue_send.go", "r.src.acknowledge(gone)", "r.src.acknowledge(gone[:0])"},
 	{"failures revive cancelled tasks", "amqpx/schedule/internal/rows/attempt.go", "status IN ('pending', 'running')\"+noLease", "status <> 'done'\"+noLease"},
 	{"layouts share a tag", "dlx/layout.go", "if resolution != defaultResolution(name) {", "if resolution != defaultResolution(name) && name == \"\" {"},
-	{"connections left open", "amqpx/internal/declare/conns.go", "\t\tp.retire(d)\n\t\twire.CloseConn(d.conn)", "\t\tp.retire(d)"},
+	{"connections left open", "amqpx/internal/declare/conns.go", "p.begin(func(context.Context) { wire.CloseConn(d.conn) })", "p.begin(func(context.Context) {})"},
 }
 
 // Each planted defect is found. It says within how many seeds.

@@ -312,13 +312,22 @@ func (w *world) checkExpiry(i item, row schedule.Task) {
 	}
 }
 
-// checkLeases checks that no two handlers work on a leased task at once.
+// checkLeases checks that no two handlers work on a leased task at once, and that it does not
+// change meanwhile.
 func (w *world) checkLeases(i item) {
 	runs := w.runsOf(i.ID, leaseQueue)
 	for n, a := range runs {
 		for _, b := range runs[n+1:] {
 			if a.payload == b.payload && a.version == b.version && a.end.After(b.at) {
 				w.violationf("two handlers worked on task %s at %v", i.ID, b.at.Sub(w.epoch))
+			}
+		}
+		for _, e := range w.events {
+			if e.what == "replace" && e.id == i.ID && e.back.After(a.at) && e.at.Before(a.end) {
+				break // which takes the task from its handler
+			}
+			if e.id == i.ID && e.err == nil && e.at.After(a.at) && e.back.Before(a.end) && slices.Contains([]string{"cancel", "move", "move by", "fire"}, e.what) {
+				w.violationf("%s of task %s succeeded at %v, while a handler worked on it", e.what, i.ID, e.at.Sub(w.epoch))
 			}
 		}
 	}
@@ -361,11 +370,9 @@ func (w *world) checkWaits(id string) {
 }
 
 // mayDoubt reports whether a relay may take a task's message for lost without a fault: behind an
-// exchange while nobody consumes, and where slow transactions hold the database for longer than
-// the lease, so that no failure can be recorded.
+// exchange while nobody consumes, and where slow transactions keep its failure from being recorded.
 func (w *world) mayDoubt(i item) bool {
-	slow := i.Dest == leaseQueue && slices.ContainsFunc(slices.Collect(maps.Values(w.sc.Items)), func(x item) bool { return x.Slow > 0 })
-	return slow || exchange(i.Dest) && w.sc.has("stop consumers", "change layout")
+	return (i.Dest == leaseQueue || i.How != never) && w.sc.slow() || exchange(i.Dest) && w.sc.has("stop consumers", "change layout")
 }
 
 // history is the events of an item as text.
@@ -414,7 +421,7 @@ func (w *world) undelayed() bool {
 func (w *world) mostLate() time.Duration {
 	late := 10*time.Second + 100*w.sc.Latency + 500*w.sc.DBTakes
 	for _, i := range w.sc.Items {
-		late += 2*i.Slow + nap*time.Duration(map[failure]int{snoozes: i.Times}[i.How])
+		late += time.Duration(2+i.Times)*i.Slow + nap*time.Duration(map[failure]int{snoozes: i.Times}[i.How])
 	}
 	if w.sc.Ceiling {
 		late += w.sc.spread()
@@ -630,6 +637,9 @@ func (w *world) checkBroker(rows map[string]schedule.Task) {
 	for _, e := range w.events {
 		i := w.sc.Items[e.id]
 		for _, q := range subscribers[i.Dest] {
+			if !i.Task && e.err == nil && effects(w.runsOf(i.ID, q)) == 0 && dead[q+" "+i.ID] == 0 && !w.sc.has("wipe") {
+				w.violationf("message %s was sent, had no effect in %s, and is no dead letter", i.ID, q)
+			}
 			sent := !i.Task && e.err == nil || i.Task && rows[i.ID].Status == schedule.StatusFailed
 			if n := dead[q+" "+i.ID]; i.mayDie() && !w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}) && sent && !w.sc.has("wipe") && effects(w.runsOf(i.ID, q)) == 0 && (n == 0 || n > 1 && w.sc.calm() && !i.Task) {
 				w.violationf("%s has died and is in %s.dead %d times", i.ID, q, n)

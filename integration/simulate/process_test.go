@@ -30,7 +30,7 @@ type process struct {
 	ctx     context.Context // ends when the process does, by itself
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
-	stopped func() // ends the consumers
+	stopped func() // ends the consumers; nil while there are none
 	errs    []error
 
 	mu      sync.Mutex
@@ -141,7 +141,6 @@ func (w *world) start(n int) (*process, error) {
 	if p.relays {
 		p.run("relay", func() error { return p.store.Run(p.ctx) })
 	}
-	p.stopped = func() {}
 	p.consume()
 	return p, nil
 }
@@ -164,7 +163,9 @@ func (p *process) consume() {
 	}
 	ctx, cancel := context.WithCancel(p.ctx)
 	done := make(chan struct{})
+	p.mu.Lock()
 	p.stopped = func() { cancel(); <-done }
+	p.mu.Unlock()
 	retry := topology.Retry{MaxAttempts: maxAttempts, Backoff: time.Second, Jitter: topology.NoJitter}
 	var list []amqpx.Consumer
 	for queue, h := range p.handlers() {
@@ -188,6 +189,19 @@ func (p *process) consume() {
 			}
 		}
 	})
+}
+
+// pause ends the consumers, if there are any, and begins again after a while.
+func (p *process) pause(d time.Duration) {
+	p.mu.Lock()
+	stop := p.stopped
+	p.stopped = nil
+	p.mu.Unlock()
+	if stop != nil {
+		stop()
+		<-after(d)
+		p.consume()
+	}
 }
 
 // handlers are those of all queues.

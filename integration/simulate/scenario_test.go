@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -195,10 +196,19 @@ func (sc *scenario) processes() int {
 }
 
 // mayDie is that of the item, or what the faults can do to it: a database that is away uses up
-// the attempts of what needs it, and so does a broker that refuses a right to send.
+// the attempts of what needs it, so does a broker that refuses a right to send, and of leased
+// work whatever keeps its lease from being renewed.
 func (sc *scenario) mayDie(i item) bool {
 	needsDB := i.Dest != plainQueue // of one queue of an exchange at least
-	return i.mayDie() || needsDB && sc.has("db fails", "db hangs", "commits break") || i.Task && sc.has("deny")
+	return i.mayDie() || needsDB && sc.has("db fails", "db hangs", "commits break") || i.Task && sc.has("deny") || i.Dest == leaseQueue && sc.slow()
+}
+
+// slow reports whether transactions of handlers may hold the database for longer than a lease,
+// or than a failure waits to be recorded.
+func (sc *scenario) slow() bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(sc.Items)), func(x item) bool {
+		return x.Slow > 0 && x.Dest != plainQueue && x.Dest != leaseQueue
+	})
 }
 
 // has reports whether the scenario has a step of one of these kinds.
@@ -247,6 +257,9 @@ func (sc *scenario) add(r *rand.Rand, at, in time.Duration, task bool, dests ...
 	if i.Dest == leaseQueue && i.How == never && i.Slow == 0 {
 		i.Slow = 30 * time.Second // three leases
 	}
+	if i.How != never && r.IntN(3) == 0 {
+		i.Slow = span(r, time.Second, 20*time.Second) // before it fails
+	}
 	sc.Items[i.ID] = i
 	return i.ID
 }
@@ -285,19 +298,26 @@ func (sc *scenario) operation(r *rand.Rand) step {
 		s.Name, s.For, s.In = pick(r, taskQueue, tasks), span(r, time.Second, sc.Length/2), pick(r, 0, time.Minute)
 	case "requeue":
 		s.Name = pick(r, plainQueue, idemQueue, taskQueue, leaseQueue, "msg.plain", "msg.idem") + ".dead"
+		if i, ok := sc.anyDead(r); ok { // when it has died
+			s.Name, s.At = i.Dest+".dead", min(i.due+span(r, 5*time.Second, 5*time.Minute), sc.Length)
+		}
 	case "stop consumers":
-		s.For = span(r, time.Second, 20*time.Minute)
+		if s.For = span(r, time.Second, 20*time.Minute); r.IntN(3) == 0 {
+			s.N, s.For = sc.processes(), s.For+3*time.Minute // all of them
+		}
 		if last, ok := sc.Items[fmt.Sprintf("m%d", len(sc.Items))]; ok && sc.Lead > 0 { // while they hold a message
 			s.At = min(max(0, last.due-sc.Lead/2), sc.Length)
 		}
 	default:
 		s.IDs = []string{sc.anyTask(r)}
 		i := sc.Items[s.IDs[0]]
-		switch r.IntN(4) { // many when the relay sends it, or its message comes
+		switch r.IntN(5) { // many when the relay sends it, its message comes, or its handler works
 		case 0:
 			s.At = i.made + span(r, 0, 300*time.Millisecond)
 		case 1:
 			s.At = min(i.due, sc.Length) + span(r, 0, 500*time.Millisecond)
+		case 2:
+			s.At = min(i.due, sc.Length) + span(r, 0, i.Slow+time.Second)
 		default:
 			s.At = i.made + span(r, 0, sc.Length-i.made)
 		}
@@ -325,11 +345,42 @@ func (sc *scenario) anyTask(r *rand.Rand) string {
 	return pick(r, ids...)
 }
 
+// anyDead is a message or task of one queue whose handlers can use up its attempts, if there is one.
+func (sc *scenario) anyDead(r *rand.Rand) (i item, ok bool) {
+	var list []item
+	for _, id := range slices.Sorted(maps.Keys(sc.Items)) {
+		if x := sc.Items[id]; x.mayDie() && !exchange(x.Dest) {
+			list = append(list, x)
+		}
+	}
+	if len(list) == 0 {
+		return i, false
+	}
+	return pick(r, list...), true
+}
+
+// lastOf is the last step of a kind, or another one.
+func (sc *scenario) lastOf(kind string, other step) step {
+	for _, s := range sc.Steps {
+		if s.What == kind {
+			other = s
+		}
+	}
+	return other
+}
+
 func (sc *scenario) fault(r *rand.Rand) step {
 	s := step{At: span(r, 0, sc.Length), On: 1 + r.IntN(sc.processes()-1), What: pick(r, faultKinds...), For: span(r, 100*time.Millisecond, 5*time.Minute)}
-	if r.IntN(2) == 0 { // when something is sent, or comes
-		x := pick(r, sc.Steps...)
-		s.At = min(x.At+pick(r, 0, x.In), sc.Length) + span(r, 0, time.Second)
+	x := pick(r, sc.Steps...)
+	if s.What == "nack" && r.IntN(2) == 0 {
+		x = sc.lastOf("requeue", x)
+	}
+	if x.What == "requeue" || r.IntN(2) == 0 { // around the instant when something is claimed, sent, comes, or is worked on
+		at := min(x.At+pick(r, 0, x.In, x.In, x.In-sc.Horizon), sc.Length)
+		for _, id := range x.IDs {
+			at += span(r, 0, sc.Items[id].Slow)
+		}
+		s.At = max(0, at+span(r, 0, time.Second)-pick(r, 0, 0, s.For/2))
 	}
 	switch s.What {
 	case "cut at":
@@ -338,6 +389,9 @@ func (sc *scenario) fault(r *rand.Rand) step {
 		s.Name = pick(r, taskQueue, plainQueue, idemQueue, "plain.dead", tasks)
 	case "nack":
 		s.Name = pick(r, delays, delays, taskQueue, plainQueue, idemQueue, "plain.dead", "task.dead")
+		if x.What == "requeue" {
+			s.Name = strings.TrimSuffix(x.Name, ".dead")
+		}
 	case "deny":
 		s.Name = pick(r, string("write"), "read", "configure")
 	case "commits break":

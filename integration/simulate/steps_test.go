@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -116,15 +117,17 @@ func (w *world) operate(p *process, n int, s step) {
 		w.gates = append(w.gates, paused, resumed)
 		w.mu.Unlock()
 	case "stop consumers":
-		p.mu.Lock()
-		stop := p.stopped
-		p.stopped = func() {}
-		p.mu.Unlock()
-		if stop != nil && p.handles {
-			stop()
-			<-after(s.For)
-			p.consume()
+		var all sync.WaitGroup
+		for n := range max(1, s.N) {
+			x := p
+			if s.N > 0 {
+				x = w.process(n)
+			}
+			if x != nil {
+				all.Go(func() { x.pause(s.For) })
+			}
 		}
+		all.Wait()
 	}
 }
 
@@ -273,6 +276,12 @@ func (w *world) disturb(s step) {
 		}
 	case "db fails":
 		undo = w.db.fail()
+		before := w.db.asked()
+		defer func() {
+			if n := w.db.asked() - before; n > mostAsked(s.For, w.sc.processes()) {
+				w.violationf("the database was asked %d times while it was away for %v", n, s.For)
+			}
+		}()
 	case "db hangs":
 		undo = w.db.hang()
 	case "commits break":
@@ -284,6 +293,12 @@ func (w *world) disturb(s step) {
 	<-after(s.For)
 	undo()
 	w.logf("  %s is over", s.What)
+}
+
+// mostAsked is how often processes may ask a database that is away: the parts of a relay and
+// the handlers, each after a pause.
+func mostAsked(away time.Duration, processes int) int {
+	return processes * (100 + 10*int(away/time.Second))
 }
 
 // nack has messages to a queue refused, or those to all delay queues of a strategy.

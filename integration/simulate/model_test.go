@@ -650,6 +650,13 @@ func (w *world) checkBroker(rows map[string]schedule.Task) {
 
 // checkProcesses checks that nobody is in trouble, or holds anything.
 func (w *world) checkProcesses() {
+	names := map[string]bool{}
+	for _, c := range w.srv.Connections() {
+		if names[c.Name] {
+			w.violationf("connection %q is open more than once", c.Name)
+		}
+		names[c.Name] = true
+	}
 	for _, p := range w.procs {
 		if err := p.client.Health(); err != nil {
 			w.violationf("%s: %v", p.name, err)

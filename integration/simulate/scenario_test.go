@@ -297,6 +297,7 @@ func (sc *scenario) operation(r *rand.Rand) step {
 	case "pause":
 		s.Name, s.For, s.In = pick(r, taskQueue, tasks), span(r, time.Second, sc.Length/2), pick(r, 0, time.Minute)
 	case "requeue":
+		s.In = 0
 		s.Name = pick(r, plainQueue, idemQueue, taskQueue, leaseQueue, "msg.plain", "msg.idem") + ".dead"
 		if i, ok := sc.anyDead(r); ok { // when it has died
 			s.Name, s.At = i.Dest+".dead", min(i.due+span(r, 5*time.Second, 5*time.Minute), sc.Length)
@@ -375,7 +376,10 @@ func (sc *scenario) fault(r *rand.Rand) step {
 	if s.What == "nack" && r.IntN(2) == 0 {
 		x = sc.lastOf("requeue", x)
 	}
-	if x.What == "requeue" || r.IntN(2) == 0 { // around the instant when something is claimed, sent, comes, or is worked on
+	switch {
+	case x.What == "requeue": // meanwhile
+		s.At = max(0, x.At-s.For/2)
+	case r.IntN(2) == 0: // around the instant when something is claimed, sent, comes, or is worked on
 		at := min(x.At+pick(r, 0, x.In, x.In, x.In-sc.Horizon), sc.Length)
 		for _, id := range x.IDs {
 			at += span(r, 0, sc.Items[id].Slow)

@@ -241,13 +241,17 @@ func (h *handler) conclude(ctx context.Context, d *amqpx.Delivery, a *attempt, e
 	return err
 }
 
-// deadLetter rejects the message of a task that has failed, with the error of its last attempt.
+// deadLetter ends the message of a task that has failed, with the error of its last attempt.
 func (h *handler) deadLetter(ctx context.Context, d *amqpx.Delivery) error {
 	c, err := h.db.Conn(ctx)
 	if err == nil {
 		var task *rows.Task
 		if task, err = c.Get(ctx, d.ID); err == nil {
-			return amqpx.Reject(errors.New(task.LastError))
+			err = errors.New(task.LastError)
+			if d.MaxAttempts > 0 && d.Attempt >= d.MaxAttempts {
+				return err
+			}
+			return amqpx.Reject(err)
 		}
 	}
 	return amqpx.Reject(fmt.Errorf("%w, and its error cannot be read: %w", errFailed, err))

@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // What becomes of a dead message of version 2, by the row of its task.
@@ -98,6 +99,9 @@ func TestRequeueRevives(t *testing.T) {
 func TestFailedTaskHasItsDeadLetter(t *testing.T) {
 	no := amqpx.Reject(errors.New("no"))
 	for name, handler := range map[string]func(s *site) amqpx.Handler{
+		"the last attempt": func(s *site) amqpx.Handler {
+			return Handler(s.db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return errors.New("no") })
+		},
 		"Handler": func(s *site) amqpx.Handler {
 			return Handler(s.db, func(context.Context, *sql.Tx, *amqpx.Delivery) error { return no })
 		},
@@ -110,7 +114,11 @@ func TestFailedTaskHasItsDeadLetter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onSite(t, Config{}, func(t *testing.T, s *site) {
-				stop := s.consume("q", handler(s))
+				retry, reason := topology.Retry{}, inspect.ReasonRejected
+				if name == "the last attempt" {
+					retry.MaxAttempts, reason = 1, inspect.ReasonAttempts
+				}
+				stop := s.consume("q", handler(s), amqpx.WithRetry(retry))
 				undo := s.srv.Nack("q.dead")
 				s.schedule(Task{ID: "a", Queue: "q", DeliverAt: time.Now()})
 				after(time.Minute)
@@ -119,8 +127,8 @@ func TestFailedTaskHasItsDeadLetter(t *testing.T) {
 				undo()
 				after(time.Minute)
 				dead := s.srv.Expect(t, amqptest.Want{Queue: "q.dead"})
-				if why := dead.Headers[amqpx.HeaderError]; why != "no" {
-					t.Errorf("the error of the dead letter is %v, want no", why)
+				if got, why := dead.Headers[amqpx.HeaderReason], dead.Headers[amqpx.HeaderError]; got != reason || why != "no" {
+					t.Errorf("the dead letter has the reason %v and the error %v, want %s and no", got, why, reason)
 				}
 				if task, err := s.Get(t.Context(), NoTx, "a"); err != nil || task.Attempts != 1 {
 					t.Errorf("%d attempts (%v), want 1", task.Attempts, err)

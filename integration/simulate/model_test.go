@@ -627,8 +627,6 @@ func (w *world) checkBroker(rows map[string]schedule.Task) {
 			case !ok || !w.sc.mayDie(i) || !slices.Contains(subscribers[i.Dest], queue):
 				w.violationf("%s is in %s (%s: %s)", m.MessageId, name, reason, text)
 			case w.sc.mayDie(item{Dest: i.Dest, Task: i.Task}): // of anything
-			case i.Task && !w.sc.calm() && reason == "rejected" && strings.Contains(text, "by the scenario"):
-				// Its consumer was lost when the task had failed: the next one rejects the message.
 			case reason != map[bool]string{true: "rejected", false: "attempts"}[i.How == rejects] || !strings.Contains(text, "by the scenario"):
 				w.violationf("%s is in %s with the reason %q and the error %q", m.MessageId, name, reason, text)
 			}

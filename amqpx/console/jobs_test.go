@@ -163,6 +163,14 @@ func TestJobIsStopped(t *testing.T) {
 	w := newWorld(t)
 	due := w.fill()
 	other := newWorldOn(t, w)
+	// Each transaction takes longer than those who wait for the file's lock wait until they look again.
+	for _, statement := range []string{
+		"CREATE VIEW slow AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 300000) SELECT max(i) AS i FROM n",
+		"CREATE TRIGGER slow AFTER UPDATE ON rabbitdelay_tasks WHEN OLD.id LIKE '%00' BEGIN SELECT i FROM slow; END",
+	} {
+		_, err := w.db.ExecContext(t.Context(), statement)
+		check(t, err)
+	}
 	id := w.begun()
 	j := other.must(200, "POST", "/api/v1/jobs/"+id+"/stop", "")
 	if j["state"] != "stopped" {
@@ -175,6 +183,8 @@ func TestJobIsStopped(t *testing.T) {
 	if at == 0 || at >= many || int64(at) != moved {
 		t.Errorf("it says %v, and %d tasks were moved", at, moved)
 	}
+	_, err = w.db.ExecContext(t.Context(), "DROP TRIGGER slow")
+	check(t, err)
 	other.must(200, "POST", "/api/v1/jobs/"+id+"/continue", "")
 	if j = other.finished(j); j["state"] != "done" {
 		t.Errorf("continued: %v", j)

@@ -43,9 +43,9 @@ type Task struct {
 	Type          string
 	CorrelationID string
 	Priority      uint8
-	// ExpiresAfter, counted from DeliverAt by the database's clock, ends the time in
-	// which the effect is worth having: a message that is handled later, and a task that was not sent by
-	// then, has none. 0 is for ever. Fractions of a millisecond round up.
+	// ExpiresAfter, counted from DeliverAt by the database's clock, is how long the
+	// effect is worth having: a message that is handled later, and a task that was
+	// not sent by then, has none. 0 is for ever. Fractions of a millisecond round up.
 	ExpiresAfter time.Duration
 	// UniqueKey, for ScheduleUnique, says what the task is about; at most one pending task
 	// has it. 1 to 255 bytes of UTF-8 without NUL that do not end in a space. Keys are

@@ -10,6 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
@@ -64,6 +66,9 @@ type Delivery struct {
 	// Headers are all headers as received.
 	Headers amqp.Table
 
+	deliveries int64 // how often it was delivered before, as far as it says so
+	returned   int64 // how often a consumer sent it back before its instant
+
 	received *received // nil in a Delivery that a test made
 }
 
@@ -95,11 +100,6 @@ func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
 		Expiration: p.Expiration, UserID: p.UserID, DeliveryMode: p.DeliveryMode,
 		DueAt: header.Instant(raw.Headers, HeaderDue), Created: header.Instant(raw.Headers, HeaderCreated),
 	}
-	if _, carried := raw.Headers[HeaderCarried]; carried && !naming.Reserved(prefix, raw.Exchange) {
-		// Not by a consumer of ours. The broker has compared the property with who was
-		// logged in; a header anybody may write.
-		d.UserID = raw.UserId
-	}
 	if n, ok := header.Int(raw.Headers, HeaderAttempt); ok && n >= 1 && n <= math.MaxInt32 {
 		d.Attempt = int(n)
 	}
@@ -109,8 +109,52 @@ func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
 	if v, ok := header.Int(raw.Headers, HeaderVersion); ok {
 		d.Version = v
 	}
+	if n, ok := header.Int(raw.Headers, header.Deliveries); ok && raw.Redelivered {
+		d.deliveries = n
+	}
+	if n, ok := header.Int(raw.Headers, HeaderReturned); ok {
+		d.returned = min(max(n, 0), math.MaxInt32)
+	}
+	if _, carried := raw.Headers[HeaderCarried]; carried && !naming.Reserved(prefix, raw.Exchange) {
+		// Not by a consumer of ours. The broker has compared the property with who was
+		// logged in; a header anybody may write.
+		d.UserID = raw.UserId
+	}
 	d.Exchange, d.RoutingKey = header.SentTo(prefix, raw.Exchange, raw.RoutingKey, raw.Headers, queue)
 	return d
+}
+
+// arrival reads what a message says of its instants. Values that nobody could mean count
+// as absent.
+func arrival(raw amqp.Delivery) lasthop.Arrival {
+	a := lasthop.Arrival{Sent: raw.Timestamp, Due: header.Instant(raw.Headers, HeaderDue)}
+	if lead, ok := header.Int(raw.Headers, HeaderLead); ok && lead > 0 && lead <= topology.MaxLead.Milliseconds() {
+		a.Lead = time.Duration(lead) * time.Millisecond
+	}
+	if offset, ok := header.Int(raw.Headers, HeaderClockOffset); ok && offset > -header.MaxEpochMilli && offset < header.MaxEpochMilli {
+		a.Offset = time.Duration(offset) * time.Millisecond
+	}
+	if n, ok := header.Int(raw.Headers, HeaderReturned); ok && n > 0 {
+		a.Returned = int(min(n, math.MaxInt32))
+	}
+	a.Absolute, _ = raw.Headers[HeaderAbsolute].(bool)
+	a.Expired = lastExpiry(raw.Headers)
+	return a
+}
+
+// lastExpiry returns when the message left its last delay queue, by the broker's clock in
+// whole seconds; zero if it left none. The broker lists the latest death first.
+func lastExpiry(headers amqp.Table) time.Time {
+	deaths, _ := headers["x-death"].([]any)
+	if len(deaths) == 0 {
+		return time.Time{}
+	}
+	death, _ := deaths[0].(amqp.Table)
+	if reason, _ := death["reason"].(string); reason != "expired" {
+		return time.Time{}
+	}
+	at, _ := death["time"].(time.Time)
+	return at
 }
 
 // properties are those that the message cannot keep while it waits.

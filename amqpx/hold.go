@@ -2,15 +2,10 @@ package amqpx
 
 import (
 	"container/heap"
-	"math"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
-	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // holding is the stage between intake and handling: messages that the broker has handed
@@ -105,20 +100,20 @@ func newBusyIDs() busyIDs {
 
 // mark records that a message is handled. It reports false, and records nothing, for
 // one that is delivered again while it is.
-func (b *busyIDs) mark(id string, redelivered bool) bool {
+func (b *busyIDs) mark(d *Delivery) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if redelivered && id != "" && b.count[id] > 0 {
+	if d.Redelivered && d.ID != "" && b.count[d.ID] > 0 {
 		return false
 	}
-	b.count[id]++
+	b.count[d.ID]++
 	return true
 }
 
-func (b *busyIDs) unmark(id string) {
+func (b *busyIDs) unmark(d *Delivery) {
 	b.mu.Lock()
-	if b.count[id]--; b.count[id] == 0 {
-		delete(b.count, id)
+	if b.count[d.ID]--; b.count[d.ID] == 0 {
+		delete(b.count, d.ID)
 	}
 	b.mu.Unlock()
 	select {
@@ -129,49 +124,19 @@ func (b *busyIDs) unmark(id string) {
 
 // job is a message on its way to its handler.
 type job struct {
-	raw   amqp.Delivery
-	sub   *subscription
-	at    time.Time // when the handler may begin
-	again bool      // it goes back to the broker at that instant: it is still too early
+	raw    amqp.Delivery
+	d      *Delivery
+	sub    *subscription
+	at     time.Time     // when the handler may begin
+	again  bool          // it goes back to the broker at that instant: it is still too early
+	offset time.Duration // of the clock of its due instant
 }
 
 // newJob decides when the handler may begin.
 func (k *consumer) newJob(raw amqp.Delivery, s *subscription, now time.Time) *job {
-	wait, again := k.c.clocks.Wait(arrival(raw), now)
-	return &job{raw: raw, sub: s, at: now.Add(wait), again: again}
-}
-
-// arrival reads what a message says of its instants. Values that nobody could mean count
-// as absent.
-func arrival(raw amqp.Delivery) lasthop.Arrival {
-	a := lasthop.Arrival{Sent: raw.Timestamp, Due: header.Instant(raw.Headers, HeaderDue)}
-	if lead, ok := header.Int(raw.Headers, HeaderLead); ok && lead > 0 && lead <= topology.MaxLead.Milliseconds() {
-		a.Lead = time.Duration(lead) * time.Millisecond
-	}
-	if offset, ok := header.Int(raw.Headers, HeaderClockOffset); ok && offset > -header.MaxEpochMilli && offset < header.MaxEpochMilli {
-		a.Offset = time.Duration(offset) * time.Millisecond
-	}
-	if n, ok := header.Int(raw.Headers, HeaderReturned); ok && n > 0 {
-		a.Returned = int(min(n, math.MaxInt32))
-	}
-	a.Absolute, _ = raw.Headers[HeaderAbsolute].(bool)
-	a.Expired = lastExpiry(raw.Headers)
-	return a
-}
-
-// lastExpiry returns when the message left its last delay queue, by the broker's clock in
-// whole seconds; zero if it left none. The broker lists the latest death first.
-func lastExpiry(headers amqp.Table) time.Time {
-	deaths, _ := headers["x-death"].([]any)
-	if len(deaths) == 0 {
-		return time.Time{}
-	}
-	death, _ := deaths[0].(amqp.Table)
-	if reason, _ := death["reason"].(string); reason != "expired" {
-		return time.Time{}
-	}
-	at, _ := death["time"].(time.Time)
-	return at
+	d, a := k.deliveryOf(raw), arrival(raw)
+	wait, again := k.c.clocks.Wait(a, now)
+	return &job{raw: raw, d: d, sub: s, at: now.Add(wait), again: again, offset: a.Offset}
 }
 
 // jobs is a heap by the instant at which each may begin.

@@ -147,7 +147,11 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 			s.room.take(c)
 		case slots <- struct{}{}:
 			j := s.held.next()
-			if !k.ids.mark(j.raw.MessageId, j.raw.Redelivered) {
+			if s.lost() { // it comes again
+				<-k.slots
+				continue
+			}
+			if !k.ids.mark(j.d) {
 				s.held.setAside(j)
 				<-k.slots
 				continue

@@ -7,7 +7,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
@@ -16,74 +15,59 @@ import (
 // The retry or dead letter of a failed message is published without a slot,
 // because the broker may take long to accept it.
 func (k *consumer) process(j *job) {
-	if j.sub.lost() { // cannot be acknowledged any more; the broker delivers it again
-		k.running.Add(-1)
-		k.ids.unmark(j.raw.MessageId)
-		<-k.slots
-		return
-	}
-	d := k.deliveryOf(j.raw)
-	ctx := k.c.hooks.handleStart(k.handlers, d)
-	end := HandleEnd{Delivery: d, Panicked: true}
-	var v verdict
-	judged := false
+	ctx := k.c.hooks.handleStart(k.handlers, j.d)
+	end := HandleEnd{Delivery: j.d, Panicked: true}
 	start := time.Now()
-	if !d.DueAt.IsZero() {
-		end.Lateness = start.Sub(d.DueAt)
+	if !j.d.DueAt.IsZero() {
+		end.Lateness = start.Sub(j.d.DueAt)
 	}
 	k.begunAt.Store(start.UnixNano())
 	k.lateness.Store(int64(end.Lateness))
+	v := ownVerdict(askRetry, "", errGoexit)
 	defer func() { // also when the handler ends this goroutine
-		if !judged {
-			v = ownVerdict(askRetry, "", errGoexit)
-			k.setWait(d, &v)
-		}
-		k.running.Add(-1)
-		k.ids.unmark(j.raw.MessageId)
 		end.Duration, end.Err = time.Since(start), v.err
+		k.running.Add(-1)
+		k.ids.unmark(j.d)
+		k.handled.Add(1)
 		if v.err == nil {
 			defer func() { <-k.slots }()
 		} else {
+			k.failed.Add(1)
 			<-k.slots
 		}
-		k.handled.Add(1)
-		if v.err != nil {
-			k.failed.Add(1)
-		}
-		k.settling.Add(1)
-		end.Outcome = k.settle(ctx, j, d, v)
-		k.settling.Add(-1)
+		end.Outcome = k.settle(ctx, j, v)
 		k.c.hooks.handleEnd(ctx, end)
 	}()
-	v, end.Panicked = k.judge(ctx, d)
-	judged = true
+	v, end.Panicked = k.judge(ctx, j.d)
 }
 
 // settle acknowledges a message, gives it back or replaces it. What it sends has the values
 // of ctx.
-func (k *consumer) settle(ctx context.Context, j *job, d *Delivery, v verdict) Outcome {
-	switch {
-	case v.err == nil:
-		return k.ack(j, OutcomeAcked)
-	case v.ask == askRequeue:
-		return k.putBack(j, d, v)
-	case v.ask == askRecount:
+func (k *consumer) settle(ctx context.Context, j *job, v verdict) Outcome {
+	k.settling.Add(1)
+	defer k.settling.Add(-1)
+	switch v.ask {
+	case askAck:
+		return j.ack(OutcomeAcked)
+	case askRequeue: // after a pause: the broker delivers it again at once
+		k.log.Debug("requeued", zap.String("id", j.d.ID), zap.String("error", v.text))
+		k.linger(j, v.delay)
+		return j.giveBack()
+	case askRecount:
 		if err := j.raw.Reject(true); err != nil { // which RabbitMQ 4.3 counts, unlike basic.nack
 			return OutcomeLost
 		}
 		return OutcomeRequeued
 	}
-	return k.replace(ctx, j, k.successor(d, v))
+	return k.replace(ctx, j, k.successor(j.d, v))
 }
 
 // refuse sends back a message that no handler has begun.
 func (k *consumer) refuse(j *job) {
-	k.settling.Add(1)
-	k.replace(k.handlers, j, k.rest(k.deliveryOf(j.raw), arrival(j.raw).Offset))
-	k.settling.Add(-1)
+	k.settle(k.handlers, j, verdict{ask: askReturn, offset: j.offset})
 }
 
-func (k *consumer) ack(j *job, o Outcome) Outcome {
+func (j *job) ack(o Outcome) Outcome {
 	if err := j.raw.Ack(false); err != nil {
 		return OutcomeLost
 	}
@@ -98,13 +82,6 @@ const (
 	passMax     = 10 * time.Second
 )
 
-// requeueMin, doubled with each delivery that the broker counts, up to requeueMax,
-// is how long a requeued message is kept from the queue.
-const (
-	requeueMin = time.Second
-	requeueMax = 10 * time.Second
-)
-
 // replace publishes a message in place of the received one and acknowledges that
 // one when the broker has confirmed. Until then the received one stays
 // unacknowledged, so that nothing is lost; when neither is possible it goes back
@@ -117,7 +94,7 @@ func (k *consumer) replace(values context.Context, j *job, m successor) Outcome 
 	}
 	for try := 1; ; try++ {
 		if j.sub.lost() || j.sub.live.Err() != nil || try > 1 && k.ending.Err() != nil {
-			return k.giveBack(j)
+			return j.giveBack()
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(values), passTimeout)
 		stop := context.AfterFunc(j.sub.live, cancel)
@@ -131,7 +108,7 @@ func (k *consumer) replace(values context.Context, j *job, m successor) Outcome 
 			if m.outcome == OutcomeReturned {
 				k.returned.Add(1)
 			}
-			return k.ack(j, m.outcome)
+			return j.ack(m.outcome)
 		}
 		k.stuck.Warn(k.log, "", "could not publish the message's "+string(m.outcome)+" form; trying again", zap.String("id", m.ID), zap.Error(err))
 		switch {
@@ -140,7 +117,7 @@ func (k *consumer) replace(values context.Context, j *job, m successor) Outcome 
 			continue
 		case errors.Is(err, ErrMessage), errors.Is(err, ErrClosed):
 			k.linger(j, passMax) // it comes back at once
-			return k.giveBack(j)
+			return j.giveBack()
 		}
 		k.linger(j, wait.Backoff(passMin, passMax, try))
 	}
@@ -174,15 +151,7 @@ func (k *consumer) linger(j *job, d time.Duration) {
 	}
 }
 
-// putBack returns a message that its handler requeues to the queue, after a pause: the
-// broker delivers it again at once.
-func (k *consumer) putBack(j *job, d *Delivery, v verdict) Outcome {
-	k.log.Debug("requeued", zap.String("id", d.ID), zap.String("error", v.text))
-	k.linger(j, wait.Backoff(requeueMin, requeueMax, int(min(max(d.deliveries(), 0), header.MaxDeliveries))+1))
-	return k.giveBack(j)
-}
-
-func (k *consumer) giveBack(j *job) Outcome {
+func (j *job) giveBack() Outcome {
 	if err := j.raw.Nack(false, true); err != nil {
 		return OutcomeLost
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 type rejectError struct{ err error }
@@ -152,16 +153,25 @@ func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
 	if d.received == nil || err == nil || IsRejected(err) || IsRequeued(err) || !IsSnoozed(err) && d.Attempt >= d.MaxAttempts {
 		return 0, false
 	}
-	return d.received.consumer.retryDelay(d, err), true
+	return d.received.consumer.nextDelay(d, askedDelay(err), err), true
 }
 
-// retryDelay is the delay before the next delivery, one that the strategy has.
-func (k *consumer) retryDelay(d *Delivery, err error) time.Duration {
+// askedDelay returns the delay that an error asks for, 0 for none.
+func askedDelay(err error) time.Duration {
 	if e, ok := errors.AsType[*snoozeError](err); ok {
-		return k.possible(e.delay)
+		return e.delay
 	}
 	if e, ok := errors.AsType[*retryInError](err); ok {
-		return k.possible(e.delay)
+		return e.delay
+	}
+	return 0
+}
+
+// nextDelay is the delay before the next delivery, one that the strategy has: what was asked
+// for, or the back-off.
+func (k *consumer) nextDelay(d *Delivery, asked time.Duration, err error) time.Duration {
+	if asked > 0 {
+		return k.possible(asked)
 	}
 	r := d.received
 	r.once.Do(func() {
@@ -171,4 +181,24 @@ func (k *consumer) retryDelay(d *Delivery, err error) time.Duration {
 		}
 	})
 	return k.possible(r.backoff)
+}
+
+// possible is the delay nearest to d that the strategy has: a declared one of
+// ttl, or the strategy's maximum.
+func (k *consumer) possible(d time.Duration) time.Duration {
+	_, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, d, 0)
+	de, ok := errors.AsType[*topology.DelayError](err)
+	if !ok {
+		return d
+	}
+	if len(de.Declared) == 0 {
+		return min(d, k.c.strategy.MaxDelay())
+	}
+	best := de.Declared[0]
+	for _, x := range de.Declared {
+		if (x >= d && (best < d || x < best)) || (best < d && x > best) {
+			best = x
+		}
+	}
+	return best
 }

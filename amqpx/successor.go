@@ -2,7 +2,6 @@ package amqpx
 
 import (
 	"cmp"
-	"errors"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -25,35 +24,37 @@ type successor struct {
 func (k *consumer) successor(d *Delivery, v verdict) successor {
 	switch {
 	case v.ask == askReturn:
-		return k.rest(d, v.offset)
+		return k.rest(d, v)
 	case v.ask == askSnooze:
-		k.log.Debug("snoozed", zap.String("id", d.ID), zap.Int("snoozes", d.Snoozes), zap.Duration("delay", v.delay))
-		s := k.later(d, v.delay, OutcomeSnoozed)
-		s.Attempt = d.Attempt
-		d.properties().Record(s.own, d.Snoozes)
-		s.own[HeaderSnoozes] = int64(d.Snoozes) + 1
-		return s
+		return k.later(d, v, OutcomeSnoozed)
 	case v.ask == askRetry && d.Attempt < d.MaxAttempts:
-		k.log.Debug("retried", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Duration("delay", v.delay), zap.String("error", v.text))
-		s := k.later(d, v.delay, OutcomeRetried)
-		s.Attempt = d.Attempt + 1
-		d.properties().RecordFailure(s.own, d.Snoozes, v.text)
-		return s
+		return k.later(d, v, OutcomeRetried)
 	}
 	return k.deadLetter(d, v)
 }
 
-// copyOf is the delivery as a message to its queue again, with nothing of its past.
-func (k *consumer) copyOf(d *Delivery, o Outcome) successor {
+// copyOf is the delivery as a message to its queue again, with what is known of its past.
+func (k *consumer) copyOf(d *Delivery, v verdict, o Outcome) successor {
 	s := successor{Message: d.message(), outcome: o}
-	s.Queue, s.own = k.queue, amqp.Table{}
+	s.Queue, s.Attempt, s.own = k.queue, d.Attempt, amqp.Table{}
 	header.Origin(s.own, d.Exchange, d.RoutingKey)
+	d.properties().Record(s.own, d.Snoozes)
+	if o == OutcomeRetried || o == OutcomeDeadLettered {
+		header.RecordFailure(s.own, v.text)
+	}
 	return s
 }
 
-// later is the message after a delay.
-func (k *consumer) later(d *Delivery, delay time.Duration, o Outcome) successor {
-	s := k.copyOf(d, o)
+// later is the message after a delay, for the next attempt or, snoozed, for the same one.
+func (k *consumer) later(d *Delivery, v verdict, o Outcome) successor {
+	delay := k.nextDelay(d, v.delay, v.err)
+	k.log.Debug(string(o), zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Int("snoozes", d.Snoozes), zap.Duration("delay", delay), zap.String("error", v.text))
+	s := k.copyOf(d, v, o)
+	if o == OutcomeSnoozed {
+		s.own[HeaderSnoozes] = int64(d.Snoozes) + 1
+	} else {
+		s.Attempt++
+	}
 	s.Delay = delay
 	if behind := d.DueAt.Sub(time.Now().Add(delay)); behind > 0 && behind < maxDelay {
 		// This clock is behind the publisher's. An instant before the message's own
@@ -64,16 +65,14 @@ func (k *consumer) later(d *Delivery, delay time.Duration, o Outcome) successor 
 }
 
 // rest is a message that is too early, for the rest of its delay. It is no attempt, and keeps
-// its instant, whose clock is ahead of this process's by offset. It has a route where the
+// its instant, whose clock is ahead of this process's by v.offset. It has a route where the
 // strategy has not just the delay that is left.
-func (k *consumer) rest(d *Delivery, offset time.Duration) successor {
+func (k *consumer) rest(d *Delivery, v verdict) successor {
 	k.log.Debug("sent back: too early", zap.String("id", d.ID), zap.Time("due", d.DueAt))
-	s := k.copyOf(d, OutcomeReturned)
-	s.Attempt, s.DeliverAt, s.ClockOffset = d.Attempt, d.DueAt, offset
-	returned, _ := header.Int(d.Headers, HeaderReturned)
-	s.own[HeaderReturned] = max(returned, 0) + 1
-	d.properties().Record(s.own, d.Snoozes)
-	left := time.Until(d.DueAt.Add(-offset))
+	s := k.copyOf(d, v, OutcomeReturned)
+	s.DeliverAt, s.ClockOffset = d.DueAt, v.offset
+	s.own[HeaderReturned] = d.returned + 1
+	left := time.Until(d.DueAt.Add(-v.offset))
 	delay := k.possible(left)
 	if delay == left {
 		return s
@@ -91,32 +90,11 @@ func (k *consumer) deadLetter(d *Delivery, v verdict) successor {
 		level = zap.InfoLevel
 	}
 	k.log.Log(level, "dead-lettered", zap.String("id", d.ID), zap.String("reason", reason), zap.Int("attempt", d.Attempt), zap.String("error", v.text))
-	s := k.copyOf(d, OutcomeDeadLettered)
-	s.Attempt, s.DeliverAt, s.route = d.Attempt, d.DueAt, straightTo(topology.Destination{Queue: k.dead})
+	s := k.copyOf(d, v, OutcomeDeadLettered)
+	s.DeliverAt, s.route = d.DueAt, straightTo(topology.Destination{Queue: k.dead})
 	s.own[HeaderReason], s.own[HeaderQueue] = reason, k.queue
 	if raw, ok := d.Headers[HeaderRaw].([]byte); ok && reason == header.ReasonUnreadable {
 		s.own[HeaderRaw] = raw[:min(len(raw), header.MaxOfUser)]
 	}
-	d.properties().RecordFailure(s.own, d.Snoozes, v.text)
 	return s
-}
-
-// possible is the delay nearest to d that the strategy has: a declared one of
-// ttl, or the strategy's maximum.
-func (k *consumer) possible(d time.Duration) time.Duration {
-	_, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, d, 0)
-	de, ok := errors.AsType[*topology.DelayError](err)
-	if !ok {
-		return d
-	}
-	if len(de.Declared) == 0 {
-		return min(d, k.c.strategy.MaxDelay())
-	}
-	best := de.Declared[0]
-	for _, x := range de.Declared {
-		if (x >= d && (best < d || x < best)) || (best < d && x > best) {
-			best = x
-		}
-	}
-	return best
 }

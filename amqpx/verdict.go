@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // verdict is what is to become of a message. It is read from the handler's error once,
@@ -20,7 +21,7 @@ import (
 type verdict struct {
 	ask    ask
 	reason string        // of askBury
-	delay  time.Duration // of what is sent again
+	delay  time.Duration // before it comes again, as its error asks for; 0: back-off
 	offset time.Duration // of askReturn: the clock of the due instant minus this process's
 	err    error         // for hooks; nil: success
 	text   string        // of err
@@ -29,7 +30,8 @@ type verdict struct {
 type ask int
 
 const (
-	askRetry ask = iota // while there are attempts left
+	askAck   ask = iota
+	askRetry     // while there are attempts left
 	askSnooze
 	askRequeue
 	askBury
@@ -53,26 +55,16 @@ func (k *consumer) unhandled(d *Delivery) (v verdict, ok bool) {
 	if why, ok := d.Headers[HeaderUnreadable].(string); ok {
 		return ownVerdict(askBury, header.ReasonUnreadable, fmt.Errorf("cannot be read, and was not handled: %s", why)), true
 	}
-	n := d.deliveries()
-	if n <= header.MaxDeliveries {
+	if d.deliveries <= header.MaxDeliveries {
 		return verdict{}, false
 	}
-	switch before, seen := k.counts.put(d, n); {
+	switch before, seen := k.counts.put(d); {
 	case !seen:
 		return ownVerdict(askRecount, "", errRecount), true
-	case n > before:
+	case d.deliveries > before:
 		return ownVerdict(askBury, header.ReasonDeliveries, errDeliveries), true
 	}
 	return verdict{}, false
-}
-
-// deliveries is how often the message was delivered before, as far as it says so.
-func (d *Delivery) deliveries() int64 {
-	if !d.Redelivered {
-		return 0
-	}
-	n, _ := header.Int(d.Headers, header.Deliveries)
-	return n
 }
 
 // counts are the large counts of deliveries that messages had. Only one that rises when
@@ -82,11 +74,18 @@ type counts struct {
 	last map[string]int64
 }
 
+// requeueMin, doubled with each delivery that the broker counts, up to requeueMax,
+// is how long a requeued message is kept from the queue.
+const (
+	requeueMin = time.Second
+	requeueMax = 10 * time.Second
+)
+
 // maxCounts bounds the messages that are remembered.
 const maxCounts = 1000
 
 // put keeps a message's count, and returns the one before.
-func (c *counts) put(d *Delivery, n int64) (before int64, seen bool) {
+func (c *counts) put(d *Delivery) (before int64, seen bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.last == nil || len(c.last) >= maxCounts {
@@ -98,7 +97,7 @@ func (c *counts) put(d *Delivery, n int64) (before int64, seen bool) {
 		key = string(sum[:])
 	}
 	before, seen = c.last[key]
-	c.last[key] = n
+	c.last[key] = d.deliveries
 	return before, seen
 }
 
@@ -122,51 +121,41 @@ func (k *consumer) judge(ctx context.Context, d *Delivery) (v verdict, panicked 
 
 // repeatable reports whether the handler may run again at once: its error asks for nothing
 // else.
-func (v verdict) repeatable() bool { return v.err != nil && v.ask == askRetry && !asksFor(v.err) }
+func (v verdict) repeatable() bool { return v.ask == askRetry && v.delay == 0 }
 
 // tryOnce runs the handler once.
 func (k *consumer) tryOnce(ctx context.Context, d *Delivery) (v verdict, panicked bool) {
-	p := guard.Call("handler", func() { v.err = k.handler(ctx, d) })
-	if p == nil && v.err == nil {
+	var err error
+	p := guard.Call("handler", func() { err = k.handler(ctx, d) })
+	if p == nil && err == nil {
 		return v, false
 	}
 	if p == nil {
-		p = guard.Call("error of the handler", func() { v.err = d.Verdict(v.err) })
-	}
-	if p == nil {
-		p = guard.Call("error of the handler", func() { k.complete(d, &v) })
+		p = guard.Call("error of the handler", func() { v = verdictOn(d, d.Verdict(err)) })
 	}
 	if p != nil {
 		p.Log(k.log, zap.String("id", d.ID))
-		v.err, v.text = p, p.Error()
-		k.setWait(d, &v)
+		v = ownVerdict(askRetry, "", p)
 	}
 	return v, p != nil
 }
 
-// complete fills in what the error of a verdict means.
-func (k *consumer) complete(d *Delivery, v *verdict) {
+// verdictOn reads what an error of the user's asks for.
+func verdictOn(d *Delivery, err error) verdict {
+	v := verdict{ask: askRetry, delay: askedDelay(err), err: err, text: err.Error()}
 	switch {
-	case IsRequeued(v.err):
+	case IsRequeued(err):
 		v.ask = askRequeue
-	case IsRejected(v.err):
+	case IsRejected(err):
 		v.ask, v.reason = askBury, header.ReasonRejected
-	case IsSnoozed(v.err):
+	case IsSnoozed(err):
 		v.ask = askSnooze
 	}
-	if early, ok := errors.AsType[*lasthop.EarlyError](v.err); ok {
+	if early, ok := errors.AsType[*lasthop.EarlyError](err); ok {
 		v.ask, v.offset = askReturn, early.Offset
 	}
-	k.setWait(d, v)
-	v.text = v.err.Error()
-}
-
-// setWait sets how long the message waits, if it is to be sent again.
-func (k *consumer) setWait(d *Delivery, v *verdict) {
-	if v.repeatable() && d.received.immediate.Load() > 0 {
-		return
+	if v.ask == askRequeue {
+		v.delay = wait.Backoff(requeueMin, requeueMax, int(min(max(d.deliveries, 0), header.MaxDeliveries))+1)
 	}
-	if v.delay == 0 && (v.ask == askSnooze || v.ask == askRetry && d.Attempt < d.MaxAttempts) {
-		v.delay = k.retryDelay(d, v.err)
-	}
+	return v
 }

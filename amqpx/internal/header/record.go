@@ -33,10 +33,9 @@ func (p *Properties) Record(own amqp.Table, snoozes int) {
 	p.Carry(own)
 }
 
-// RecordFailure is Record with an attempt added that fails now, with a text.
-func (p *Properties) RecordFailure(own amqp.Table, snoozes int, text string) {
-	p.Record(own, snoozes)
-	list := append(FailedAttempts(p.Headers), cut(time.Now().UTC().Format(time.RFC3339Nano)+" "+text, maxAttemptText))
+// RecordFailure adds an attempt to own that fails now, with a text.
+func RecordFailure(own amqp.Table, text string) {
+	list := append(FailedAttempts(own), cut(time.Now().UTC().Format(time.RFC3339Nano)+" "+text, maxAttemptText))
 	own[Attempts] = list[max(0, len(list)-maxAttemptLog):]
 	own[Error] = cut(text, maxErrorText)
 }

@@ -10,7 +10,8 @@ func TestAttemptsAreBounded(t *testing.T) {
 	var p Properties
 	for range 100 {
 		own := amqp.Table{}
-		p.RecordFailure(own, 0, "it failed")
+		p.Record(own, 0)
+		RecordFailure(own, "it failed")
 		p.Headers = own
 	}
 	if list := FailedAttempts(p.Headers); len(list) != maxAttemptLog {

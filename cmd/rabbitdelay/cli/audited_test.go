@@ -48,9 +48,8 @@ func TestDrainIsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, broker := memoryBroker(t)
-	t.Setenv("RABBITDELAY_DATABASE_URL", "sqlite:"+path)
-	run(t, "", "migrate")
-	code, out, errs := run(t, "", "plugin", "drain", "--rabbitmqctl", "sh "+ctl, "--state", dir+"/state", "--strategy", "bucket",
+	run(t, "", "migrate", "--db", "sqlite:"+path)
+	code, out, errs := run(t, "", "plugin", "drain", "--db", "sqlite:"+path, "--rabbitmqctl", "sh "+ctl, "--state", dir+"/state", "--strategy", "bucket",
 		"--exchange", "orders", "--yes", "--actor", "ann", "--url", broker)
 	got := auditOf(t, path, "action || ' ' || target || ' ' || detail || ': ' || result")
 	if want := []string{"plugin.drain / orders: 0 messages moved, 1 stayed"}; code != 0 || !slices.Equal(got, want) {

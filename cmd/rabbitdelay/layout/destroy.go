@@ -92,7 +92,7 @@ an error.`,
 	}
 	f := c.Flags()
 	r.Register(f, "show what would go and what would stay, and delete nothing")
-	r.RegisterActor(f)
+	r.RegisterAudit(f)
 	f.BoolVar(&r.force, "force", false, "delete delay queues with their messages, and go on without the management API")
 	f.Int64Var(&r.messages, "messages", 0, "with --force: the most messages that may be deleted, else refuse; required for destinations with messages or consumers")
 	f.BoolVar(&r.destinations, "destinations", false, "also delete the destinations' queues and dead-letter queues, and the file's own exchanges, queues and bindings")
@@ -348,7 +348,7 @@ an error.`,
 	}
 	f := c.Flags()
 	r.Register(f, "show what would go and what would stay, and delete nothing")
-	r.RegisterActor(f)
+	r.RegisterAudit(f)
 	f.BoolVar(&r.all, "all", false, "list every object")
 	return c
 }

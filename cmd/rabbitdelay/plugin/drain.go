@@ -90,7 +90,7 @@ Exit code: 0 all went, or with --dry-run would go; 2 some stayed; 1 error.`,
 	f.Var(&r.margin, "margin", "leave to the plugin what is due sooner than this, 10s or more")
 	f.StringSliceVar(&r.o.LeaveOut, "leave-out", nil, "send messages without this: expiration, user-id, priority (above 4), or a header such as x-death")
 	r.Register(f, "say what would become of the messages, and leave them")
-	r.RegisterActor(f)
+	r.RegisterAudit(f)
 	f.BoolVar(&r.o.OtherBroker, "other-broker", false, "--rabbitmqctl reaches another broker than --url, to which the messages move")
 	return c
 }

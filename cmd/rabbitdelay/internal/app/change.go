@@ -53,6 +53,8 @@ type Consent struct {
 
 	Yes, DryRun bool
 
+	db string // --db, of a command that wants it for the audit alone
+
 	DB     *sql.DB              // with the audit; nil: there is none
 	Record *console.AuditRecord // while Do runs; nil without an audit
 }
@@ -79,6 +81,12 @@ func (a *Actor) Audited(ctx context.Context, db *sql.DB, action, target, detail 
 func (c *Consent) Register(f *pflag.FlagSet, dryRun string) {
 	f.BoolVarP(&c.Yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&c.DryRun, "dry-run", false, dryRun)
+}
+
+// RegisterAudit adds the flags --actor and --db, for what needs no database otherwise.
+func (c *Consent) RegisterAudit(f *pflag.FlagSet) {
+	c.RegisterActor(f)
+	f.StringVar(&c.db, "db", "", DatabaseUsage+"; without it there is no audit")
 }
 
 // Possible returns an error if nobody can be asked, before anything is begun.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -42,10 +43,12 @@ func openDB(cfg *config.Config) (*sql.DB, error) {
 // OpenAudit opens the database with the audit, for a Consent; end closes it. Without a
 // database in the settings it does nothing.
 func (c *Consent) OpenAudit(cfg *config.Config) (end func(), err error) {
-	if cfg.Database.URL == "" || c.DB != nil {
+	its := *cfg
+	its.Database.URL = cmp.Or(config.URL(c.db), cfg.Database.URL)
+	if its.Database.URL == "" || c.DB != nil {
 		return func() {}, nil
 	}
-	if c.DB, err = openDB(cfg); err != nil {
+	if c.DB, err = openDB(&its); err != nil {
 		return nil, err
 	}
 	return func() { _ = c.DB.Close() }, nil

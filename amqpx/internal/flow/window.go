@@ -316,7 +316,7 @@ func (win *Window) leave(s Share, a answer) {
 	if a != silence {
 		l.moved = time.Now()
 	}
-	unstuck := a != silence && l.stuck
+	unstuck := l.stuck && (a != silence || l.inflight == 0) // what was never written tells nothing
 	if unstuck {
 		l.stuck = false
 		win.showStuck()

@@ -225,3 +225,24 @@ func TestAStuckTrialIsProbed(t *testing.T) {
 		}
 	})
 }
+
+// Messages that wait for longer than a second and are then not written, as while an alarm blocks
+// the connection, do not leave their queue stuck.
+func TestWhatWasNotWrittenTellsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := testWindow(10)
+		e := into(f, "q", "a")
+		prove(f, e)
+		held := fill(f, e)
+		<-time.After(2 * stuckAfter)
+		if len(f.Stuck()) != 1 {
+			t.Fatalf("stuck after two seconds: %v", f.Stuck())
+		}
+		for _, s := range held {
+			f.GiveUp(s)
+		}
+		if left := f.Stuck(); len(left) > 0 {
+			t.Errorf("stuck with nothing in flight: %v", left)
+		}
+	})
+}

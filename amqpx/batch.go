@@ -55,7 +55,7 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 	}
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()
-	start := time.Now()
+	start, now := time.Now(), c.cfg.Now()
 	b := &batch{c: c, items: make([]prepared, len(msgs)), start: start, outcome: outcome}
 	if c.hooks.sends {
 		b.ctxs = make([]context.Context, len(msgs))
@@ -66,7 +66,7 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 			m = &Message{}
 			b.ctxs[i], *m = c.hooks.sendStart(ctx, msgs[i])
 		}
-		if err := c.prepareAs(&b.items[i], m, nil, start); err != nil {
+		if err := c.prepareAs(&b.items[i], m, nil, now); err != nil {
 			err = &indexError{i, err}
 			for j := range b.ctxs[:min(i+1, len(b.ctxs))] {
 				c.endSend(b.ctxs[j], &b.items[j], start, err)

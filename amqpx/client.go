@@ -31,6 +31,7 @@ type Client struct {
 	log      *zap.Logger
 	decl     *declare.Declarer
 	clocks   lasthop.Judge
+	began    time.Time // monotonic
 	sizes    sizes
 
 	pub *wire.Link[*session]
@@ -85,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, strategy: strategy, hooks: newHooks(cfg.Hooks, cfg.Logger), log: cfg.Logger, running: map[*consumer]struct{}{}, pauses: newPauses()}
+	c := &Client{cfg: cfg, strategy: strategy, began: time.Now(), hooks: newHooks(cfg.Hooks, cfg.Logger), log: cfg.Logger, running: map[*consumer]struct{}{}, pauses: newPauses()}
 	c.over, c.cut = context.WithCancel(context.Background())
 	c.stop, c.stopCancel = context.WithCancel(context.Background())
 	c.forced, c.force = context.WithCancelCause(context.Background())

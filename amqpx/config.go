@@ -145,6 +145,8 @@ type Config struct {
 	// none, nor does a message with a Tolerance.
 	Lead time.Duration
 
+	// Now is this process's wall clock, default time.Now: a test gives one that is wrong.
+	Now func() time.Time
 	// Logger, default silent, but for one line to slog.Default while Open waits in
 	// vain.
 	Logger *zap.Logger
@@ -168,6 +170,9 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.MaxRouteQueues, DefaultMaxRouteQueues)
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{}).DialContext

@@ -135,7 +135,7 @@ type job struct {
 // newJob decides when the handler may begin.
 func (k *consumer) newJob(raw amqp.Delivery, s *subscription, now time.Time) *job {
 	d, a := k.deliveryOf(raw), arrival(raw)
-	wait, again := k.c.clocks.Wait(a, now)
+	wait, again := k.c.clocks.Wait(a, k.c.cfg.Now(), time.Since(k.c.began))
 	return &job{raw: raw, d: d, sub: s, at: now.Add(wait), again: again, offset: a.Offset}
 }
 

@@ -37,6 +37,8 @@ type inside struct{ c *Client }
 
 func (s inside) Begin() (end func(), err error) { return s.c.consumers.Done, s.c.startConsuming(nil) }
 
+func (s inside) Now() time.Time { return s.c.cfg.Now() }
+
 func (s inside) Stopped() context.Context { return s.c.stop }
 
 func (s inside) Forced() context.Context { return s.c.forced }
@@ -116,7 +118,7 @@ func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inn
 // and published.
 func (r *rehearsal) pass(ctx context.Context, parcel inner.Parcel) error {
 	m := passing(parcel)
-	p, err := r.c.prepare(&m, nil, time.Now())
+	p, err := r.c.prepare(&m, nil, r.c.cfg.Now())
 	if err != nil {
 		return err
 	}

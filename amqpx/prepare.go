@@ -155,7 +155,7 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 // publishes anything: *MessageError, *topology.DelayError, *topology.KeyError or
 // *topology.DestinationError. It needs no connection.
 func (c *Client) Check(m Message) error {
-	return c.prepareAs(&prepared{}, &m, nil, time.Now())
+	return c.prepareAs(&prepared{}, &m, nil, c.cfg.Now())
 }
 
 // newID is a UUIDv7. Its random part comes from the runtime's generator, which the

@@ -37,7 +37,7 @@ func (c *Client) Send(ctx context.Context, m Message) error {
 		return c.sendOne(ctx, m, nil)
 	}
 	p := &prepared{}
-	if err := c.prepareAs(p, &m, nil, time.Now()); err != nil {
+	if err := c.prepareAs(p, &m, nil, c.cfg.Now()); err != nil {
 		return err
 	}
 	return c.deliver(ctx, p)
@@ -49,7 +49,7 @@ func (c *Client) sendOne(ctx context.Context, m Message, direct *topology.Route)
 	start := time.Now()
 	ctx, m = c.hooks.sendStart(ctx, m)
 	p := &prepared{}
-	err := c.prepareAs(p, &m, direct, start)
+	err := c.prepareAs(p, &m, direct, c.cfg.Now())
 	if err == nil {
 		err = c.deliver(ctx, p)
 	}
@@ -149,7 +149,7 @@ func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) atte
 	w := sess.pub.Window
 	cost := w.Cost(p.pub.Body)
 	for {
-		route, err := c.route(p, p.begin(time.Now()))
+		route, err := c.route(p, p.begin(c.cfg.Now()))
 		if err != nil {
 			return impossible(err)
 		}
@@ -165,7 +165,7 @@ func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) atte
 		if err != nil {
 			return impossible(c.deadline(stuckError(err)))
 		}
-		later, err := c.route(p, p.begin(time.Now()))
+		later, err := c.route(p, p.begin(c.cfg.Now()))
 		if err != nil || later.Exchange != route.Exchange || later.Queue != route.Queue {
 			w.GiveUp(s) // by what is left after the wait it goes into another queue
 			continue
@@ -308,7 +308,7 @@ func (c *Client) learnSize(p *prepared, err error) error {
 	if !ok {
 		return err
 	}
-	c.sizes.learn(limit, time.Now())
+	c.sizes.learn(limit, c.cfg.Now())
 	return brokerLimit(len(p.pub.Body), limit)
 }
 

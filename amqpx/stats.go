@@ -141,7 +141,7 @@ func (c *Client) Stats() Stats {
 			s.Stuck = append(s.Stuck, StuckQueue(q))
 		}
 	}
-	if _, since, behind := c.clocks.Behind(time.Now()); behind {
+	if _, since, behind := c.clocks.Behind(c.cfg.Now()); behind {
 		s.ClockBehind = since
 	}
 	if at := c.closingSince.Load(); at != nil {

@@ -2,7 +2,6 @@ package amqpx
 
 import (
 	"cmp"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
@@ -56,7 +55,7 @@ func (k *consumer) later(d *Delivery, v verdict, o Outcome) successor {
 		s.Attempt++
 	}
 	s.Delay = delay
-	if behind := d.DueAt.Sub(time.Now().Add(delay)); behind > 0 && behind < maxDelay {
+	if behind := d.DueAt.Sub(k.c.cfg.Now().Add(delay)); behind > 0 && behind < maxDelay {
 		// This clock is behind the publisher's. An instant before the message's own
 		// would say that it is an older one.
 		s.DeliverAt, s.ClockOffset, s.Delay = d.DueAt, behind, 0
@@ -72,7 +71,7 @@ func (k *consumer) rest(d *Delivery, v verdict) successor {
 	s := k.copyOf(d, v, OutcomeReturned)
 	s.DeliverAt, s.ClockOffset = d.DueAt, v.offset
 	s.own[HeaderReturned] = d.returned + 1
-	left := time.Until(d.DueAt.Add(-v.offset))
+	left := d.DueAt.Add(-v.offset).Sub(k.c.cfg.Now())
 	delay := k.possible(left)
 	if delay == left {
 		return s

@@ -98,7 +98,7 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 }
 
 // early reports whether a letter was parked before it was due, and has to wait.
-func (r *requeue) early(l *letter) bool { return l.DueAt.After(time.Now()) }
+func (r *requeue) early(l *letter) bool { return l.DueAt.After(r.c.Now()) }
 
 // existsFor is how long a destination that was there is taken to be.
 const existsFor = time.Second

@@ -40,7 +40,7 @@ func (h *handler) suspect(ctx context.Context, d *amqpx.Delivery) (*attempt, err
 	if err != nil {
 		return nil, err
 	}
-	now := h.now().UnixMilli()
+	now := h.clock.Now().UnixMilli()
 	row, err := c.Find(ctx, d.ID, now, rows.Unlocked)
 	if err != nil || !row.Open(fenceOf(d, now)) {
 		return nil, err
@@ -80,7 +80,7 @@ func (h *handler) beginAttempt(ctx context.Context, a *attempt, d *amqpx.Deliver
 	err := h.db.Transact(ctx, func(c rows.Conn) (err error) {
 		over = nil
 		a.begun = time.Now()
-		if a.clock, err = c.Clock(ctx, h.now); err != nil {
+		if a.clock, err = c.Clock(ctx, h.own); err != nil {
 			return err
 		}
 		now := a.clock.UnixMilli()

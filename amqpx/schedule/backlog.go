@@ -45,7 +45,7 @@ func (s *Store) Backlog(ctx context.Context, horizons []time.Duration, most int6
 }
 
 func (s *Store) backlog(ctx context.Context, c rows.Conn, horizons []time.Duration, most int64) (b Backlog, err error) {
-	now := s.pace.Now().UnixMilli()
+	now := s.nowOn(ctx, c).UnixMilli()
 	b.At = time.UnixMilli(now)
 	paused, limited, err := s.heldLanes(ctx, c)
 	if err != nil {

@@ -14,7 +14,7 @@ func TestBacklog(t *testing.T) {
 	store, db := openStore(t, &recorder{}, Config{Horizon: time.Hour})
 	defer func() { _ = db.Close() }()
 	now := time.Now().Truncate(time.Millisecond)
-	store.pace.Local = func() time.Time { return now }
+	store.goBy(func() time.Time { return now })
 	horizons := []time.Duration{time.Minute, time.Hour}
 	read := func(most int64) Backlog {
 		t.Helper()

@@ -21,7 +21,7 @@ import (
 // goes on where the first ended, with all actions but BulkMoveBy also without
 // BulkOptions.After. Errors: ErrConfig.
 func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (BulkProgress, error) {
-	r := bulkRun{s: s, action: a, opts: o, began: s.pace.Now()}
+	r := bulkRun{s: s, action: a, opts: o, began: s.now(ctx, NoTx)}
 	if err := r.action.validate(&f, &r.opts, r.began); err != nil {
 		return r.done, err
 	}
@@ -229,7 +229,7 @@ func anys(ids []string) []any {
 }
 
 func (r *bulkRun) apply(ctx context.Context, c rows.Conn, ids []string) (int64, error) {
-	now := r.s.pace.Now().UnixMilli()
+	now := r.s.nowOn(ctx, c).UnixMilli()
 	if r.action.verb == "revive" {
 		free, err := c.KeysFree(ctx, ids)
 		if err != nil || len(free) == 0 {

@@ -8,7 +8,19 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
+
+// goBy makes now the clock of this process and of a database within it.
+func (s *Store) goBy(now func() time.Time) {
+	began := now()
+	s.pace.Local, s.own = now, now
+	s.pace.Up = func() time.Duration { return now().Sub(began) }
+}
 
 // The best of the measurements counts, and a slow one is no difference.
 func TestClockSkewIsReported(t *testing.T) {
@@ -27,6 +39,49 @@ func TestClockSkewIsReported(t *testing.T) {
 			t.Errorf("skew is %v ± %v (%v), reported %v, expected an hour", skew, uncertainty, err, seen)
 		}
 	})
+}
+
+// What a store writes is by the database's clock, also where no relay runs.
+func TestWritesGoByTheDatabasesClock(t *testing.T) {
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
+		s, db := openStore(t, nil, Config{Now: func() time.Time { return time.Now().Add(ahead) }})
+		defer func() { _ = db.Close() }()
+		began := time.Now().Add(-time.Second)
+		right := func(what string, at time.Time) {
+			t.Helper()
+			if at.Before(began) || at.After(time.Now().Add(time.Second)) {
+				t.Errorf("a clock ahead by %v: %s at %v", ahead, what, at.Sub(began))
+			}
+		}
+		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: began.Add(2 * time.Hour)}))
+		check(t, s.FireNow(t.Context(), NoTx, "a"))
+		task, err := s.Get(t.Context(), NoTx, "a")
+		check(t, err)
+		right("created", task.CreatedAt)
+		right("fired", task.DeliverAt)
+		check(t, s.Pause(t.Context(), NoTx, topology.Destination{Queue: "q"}, "me"))
+		held, err := s.Destinations(t.Context(), NoTx)
+		check(t, err)
+		right("paused", held[0].PausedAt)
+		start := began.Add(10 * time.Minute).Truncate(time.Second)
+		check(t, s.Schedules().Add(t.Context(), NoTx, Recurring{Name: "r", Every: time.Minute, Start: start, Task: toQ()}))
+		if _, err := s.Get(t.Context(), NoTx, "r@"+start.UTC().Format(time.RFC3339)); err != nil {
+			t.Errorf("a clock ahead by %v: the first occurrence: %v", ahead, err)
+		}
+	}
+}
+
+// A consumer whose clock is ahead makes no retry later by that: its delay is the same by every clock.
+func TestRetryByAClockThatIsAhead(t *testing.T) {
+	s, db := openStore(t, nil, Config{})
+	defer func() { _ = db.Close() }()
+	h := newHandler(s.db.DB, nil, nil)
+	for attempt, want := range []bool{true, false} {
+		d := &amqpx.Delivery{Attempt: attempt + 1, DueAt: time.Now().Add(2 * time.Hour), Headers: amqp.Table{amqpx.HeaderDue: int64(1)}}
+		if err := h.tooEarly(t.Context(), d); (err != nil) != want {
+			t.Errorf("attempt %d, due by a clock that is 2 h ahead: %v", attempt+1, err)
+		}
+	}
 }
 
 // A relay whose clock differs from the database's goes by the database's: what it

@@ -138,9 +138,8 @@ type Config struct {
 	// Retention is how long finished tasks stay.
 	Retention Retention
 	// MaxClockSkew is the difference between this process's and the database's
-	// clock beyond which a warning is logged; default 1 second. ClockInterval is
-	// how often it is measured, and this process's clock corrected by it; default
-	// 1 minute.
+	// clock beyond which Run logs a warning; default 1 second. ClockInterval is
+	// how often it measures the database's; default 1 minute.
 	MaxClockSkew  time.Duration
 	ClockInterval time.Duration
 	// Destination, optional, refuses destinations of tasks, beside those that the
@@ -148,6 +147,8 @@ type Config struct {
 	Destination func(topology.Destination) error
 	// Hooks observe the store; see Hooks.
 	Hooks Hooks
+	// Now is this process's wall clock, default time.Now: a test gives one that is wrong.
+	Now func() time.Time
 	// Logger; nil is silent.
 	Logger *zap.Logger
 }
@@ -215,6 +216,9 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.Retention.Batch, 1000)
 	setDefault(&c.MaxClockSkew, time.Second)
 	setDefault(&c.ClockInterval, time.Minute)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}

@@ -83,6 +83,6 @@ func (s *Store) Ended(ctx context.Context, ex Executor, from time.Time, width ti
 // first.
 func (s *Store) CountRetried(ctx context.Context, ex Executor, limit int64) (int64, error) {
 	return reading(ctx, s, ex, Filter{}, "counting tasks that are tried again", func(c rows.Conn, _ rows.Filter) (int64, error) {
-		return c.CountRetried(ctx, s.pace.Now().UnixMilli(), limit)
+		return c.CountRetried(ctx, s.nowOn(ctx, c).UnixMilli(), limit)
 	})
 }

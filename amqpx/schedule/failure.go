@@ -66,7 +66,7 @@ func (h *handler) record(ctx context.Context, d *amqpx.Delivery, a *attempt, f r
 // recordOnce also ends the attempt a that was recorded before it ran, if it was.
 func (h *handler) recordOnce(ctx context.Context, d *amqpx.Delivery, a *attempt, f rows.Failure, again time.Duration) error {
 	return h.db.Transact(ctx, func(c rows.Conn) error {
-		now, err := c.Clock(ctx, h.now) // by which the relays judge when to send again
+		now, err := c.Clock(ctx, h.own) // by which the relays judge when to send again
 		if err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ type pass struct {
 // fence admits one message of a task: it makes a task to a queue done, and
 // records the effect of one to an exchange. Otherwise it returns why not.
 func (h *handler) fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery) (p pass, why SkipReason, err error) {
-	now := h.now().UnixMilli()
+	now := h.clock.Now().UnixMilli()
 	f := fenceOf(d, now)
 	// The row decides whether the task goes to a queue. The message mostly knows, but
 	// may have come through an exchange of the user's, or be a test's.
@@ -85,7 +85,7 @@ func (h *handler) finish(ctx context.Context, c rows.Conn, d *amqpx.Delivery, p 
 	if !p.exchange {
 		return nil
 	}
-	now := h.now().UnixMilli()
+	now := h.clock.Now().UnixMilli()
 	f := fenceOf(d, now)
 	done, err := c.ExchangeDone(ctx, f, now)
 	if err != nil || done {

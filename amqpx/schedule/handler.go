@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
@@ -51,6 +52,9 @@ func OnFailure(hook func(ctx context.Context, d *amqpx.Delivery, err error, fina
 
 // WithDialect sets the dialect of a database that is not recognised.
 func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = sqldb.Dialect(d) } }
+
+// WithNow sets this process's wall clock, default time.Now: a test gives one that is wrong.
+func WithNow(now func() time.Time) HandlerOption { return func(h *handler) { h.local = now } }
 
 // WithTxOptions sets the isolation of the transactions; the default is the database's,
 // and every level is right for the fence. Messages that came through an exchange have READ
@@ -102,12 +106,12 @@ func (fn Func) call(ctx context.Context, tx sqldb.Tx, d *amqpx.Delivery) error {
 }
 
 func newHandler(db sqldb.DB, fn Func, opts []HandlerOption) *handler {
-	h := &handler{fn: fn, now: time.Now}
+	h := &handler{fn: fn, local: time.Now, own: time.Now}
 	for _, o := range opts {
 		o(h)
 	}
 	h.db = rows.Open(db, h.given)
-	h.clock = h.newClock()
+	h.clock = pace.NewClock(h.local, h.askClock, nil)
 	if h.group > 1 {
 		h.gather = sqldb.NewGather(db, h.txOpts, h.group, h.together)
 	}
@@ -115,11 +119,11 @@ func newHandler(db sqldb.DB, fn Func, opts []HandlerOption) *handler {
 }
 
 type handler struct {
-	db  *rows.DB
-	fn  Func
-	now func() time.Time // this process's clock
-
-	clock *dueClock // the database's
+	db    *rows.DB
+	fn    Func
+	local func() time.Time // this process's clock
+	own   func() time.Time // the clock of a database that is part of this process
+	clock *pace.Clock      // the database's
 
 	group  int
 	gather *sqldb.Gather[piece] // nil: each task has a transaction of its own

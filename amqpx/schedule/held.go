@@ -78,9 +78,9 @@ func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, 
 	if len(by) > longestBy || !utf8.ValidString(by) {
 		return fmt.Errorf("%w: by: %.300q; expected at most %d bytes of UTF-8", ErrConfig, by, longestBy)
 	}
-	err := s.changeGate(ctx, ex, d, func(_ rows.Conn, g *rows.Gate) error {
+	err := s.changeGate(ctx, ex, d, func(c rows.Conn, g *rows.Gate) error {
 		if !g.Paused() {
-			g.PausedAt, g.PausedBy = s.pace.Now(), by
+			g.PausedAt, g.PausedBy = s.nowOn(ctx, c), by
 		}
 		return nil
 	})
@@ -109,7 +109,7 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 		if spread < time.Second {
 			return nil
 		}
-		now := s.pace.Now()
+		now := s.nowOn(ctx, c)
 		n, err := c.CountUnsent(ctx, g.Lane, now.UnixMilli(), mostSpread)
 		if n > 0 {
 			g.SpreadDue, g.SpreadUntil, g.SpreadRate, g.SpreadFree = now, now.Add(spread), float64(n)/spread.Seconds(), now.UnixNano()
@@ -134,10 +134,10 @@ func (s *Store) SetCeiling(ctx context.Context, ex Executor, x Ceiling) error {
 		return err
 	}
 	d := topology.Destination{Queue: x.Queue, Exchange: x.Exchange}
-	err = s.changeGate(ctx, ex, d, func(_ rows.Conn, g *rows.Gate) error {
+	err = s.changeGate(ctx, ex, d, func(c rows.Conn, g *rows.Gate) error {
 		if g.PerSecond != x.PerSecond || g.Burst != x.Burst {
 			// What the old rate has promised for later is not held against the new one.
-			g.PerSecond, g.Burst, g.Free = x.PerSecond, x.Burst, min(g.Free, s.pace.Now().Add(time.Second).UnixNano())
+			g.PerSecond, g.Burst, g.Free = x.PerSecond, x.Burst, min(g.Free, s.nowOn(ctx, c).Add(time.Second).UnixNano())
 		}
 		return nil
 	})
@@ -251,7 +251,7 @@ func (s *Store) states(ctx context.Context, c rows.Conn) (list []DestinationStat
 	if err != nil {
 		return nil, err
 	}
-	now := s.pace.Now()
+	now := s.nowOn(ctx, c)
 	for _, g := range gates {
 		x := stateOf(g, now)
 		if !x.Paused() && x.PerSecond == 0 && x.SpreadUntil.IsZero() {
@@ -270,7 +270,7 @@ func (s *Store) heldLanes(ctx context.Context, c rows.Conn) (paused map[rows.Lan
 	gates, err := c.Gates(ctx)
 	paused, limited = map[rows.Lane]bool{}, map[rows.Lane]*DestinationState{}
 	for _, g := range gates {
-		x := stateOf(g, s.pace.Now())
+		x := stateOf(g, s.nowOn(ctx, c))
 		if g.Paused() {
 			paused[g.Lane] = true
 		} else if x.PerSecond > 0 || !x.SpreadUntil.IsZero() {

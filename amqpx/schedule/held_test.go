@@ -318,7 +318,7 @@ func TestBacklogOfHeldDestinations(t *testing.T) {
 	store, db := openStore(t, &recorder{}, Config{Batch: 10})
 	defer func() { _ = db.Close() }()
 	now := time.Now().Truncate(time.Millisecond)
-	store.pace.Local = func() time.Time { return now }
+	store.goBy(func() time.Time { return now })
 	read := func() (b Backlog, unheld []string) {
 		t.Helper()
 		b, err := store.Backlog(t.Context(), nil, 1000)

@@ -192,7 +192,7 @@ func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delive
 		if err != nil {
 			return err
 		}
-		now := h.now().UnixMilli()
+		now := h.clock.Now().UnixMilli()
 		ours, err := c.CompleteLease(ctx, a.EffectKey, a.token, now)
 		if err != nil {
 			return err

@@ -85,7 +85,7 @@ func newWorld(t *rapid.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.store.pace.Local = func() time.Time { return w.now }
+	w.store.goBy(func() time.Time { return w.now })
 	w.handler = newHandler(sqldb.Of(db), w.effect, []HandlerOption{
 		OnSkip(func(_ context.Context, _ *amqpx.Delivery, r SkipReason) { w.skipped = r }),
 		OnFailure(func(_ context.Context, _ *amqpx.Delivery, _ error, _ bool, err error) {
@@ -94,7 +94,7 @@ func newWorld(t *rapid.T) *world {
 			}
 		}),
 	})
-	w.handler.now = w.store.pace.Local
+	w.handler.own, w.handler.clock = w.store.own, w.store.pace.Clock
 	return w
 }
 

@@ -131,8 +131,8 @@ func TestRelayEndsWhilePlanning(t *testing.T) {
 		c.now = c.now.Add(time.Hour)
 		ctx, end := context.WithCancel(t.Context())
 		calls := 0
-		was := s.pace.Local
-		s.pace.Local = func() time.Time {
+		was := s.pace.Up
+		s.pace.Up = func() time.Duration {
 			if calls++; calls == k {
 				end()
 			}
@@ -141,7 +141,7 @@ func TestRelayEndsWhilePlanning(t *testing.T) {
 		if _, err := s.planner.PlanAll(ctx); err == nil {
 			planned++
 		}
-		s.pace.Local = was
+		s.pace.Up = was
 		end()
 		if s.planner.Aside() != nil {
 			t.Fatalf("left alone after call %d: %v", k, s.planner.Aside())

@@ -33,7 +33,7 @@ func newCalendar(t *testing.T, relays int) *calendar {
 	for range relays {
 		s, err := New(db, nil, Config{})
 		check(t, err)
-		s.pace.Local = func() time.Time { return c.now }
+		s.goBy(func() time.Time { return c.now })
 		c.stores = append(c.stores, s)
 	}
 	return c

@@ -98,7 +98,7 @@ func TestRecurringTwoYears(t *testing.T) {
 		Recurring{Name: "alone", Cron: "45 1 * * *", TimeZone: "Europe/Berlin", Overlap: OverlapSkip, Task: toQ()})
 	s, err := New(c.db, nil, Config{})
 	check(t, err)
-	s.pace.Local = func() time.Time { return c.now }
+	s.goBy(func() time.Time { return c.now })
 	for i := range list {
 		check(t, s.Schedules().Add(t.Context(), NoTx, list[i]))
 		list[i].CreatedAt = c.now

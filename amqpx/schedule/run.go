@@ -132,7 +132,7 @@ func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	setDefault(&r.Keep, s.cfg.Retention.Keep)
 	setDefault(&r.KeepFailed, s.cfg.Retention.KeepFailed)
 	setDefault(&r.Batch, s.cfg.Retention.Batch)
-	return s.db.Purge(ctx, rows.Keep{Finished: r.Keep, Failed: r.KeepFailed, Batch: r.Batch}, s.pace.Now())
+	return s.db.Purge(ctx, rows.Keep{Finished: r.Keep, Failed: r.KeepFailed, Batch: r.Batch}, s.now(ctx, NoTx))
 }
 
 func (s *Store) askClock(ctx context.Context) (time.Time, error) {
@@ -140,16 +140,16 @@ func (s *Store) askClock(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	return c.Clock(ctx, s.pace.Local)
+	return c.Clock(ctx, s.own)
 }
 
 // ClockSkew measures the database's clock minus this process's, as the best of
 // three tries; on SQLite, and in a testing/synctest bubble, it is 0. The true difference
-// is within uncertainty of it. The relay goes by the database's clock: Run measures the
-// difference before it begins, and regularly after that, corrects this process's clock by
-// it, and warns beyond MaxClockSkew. Due instants come from the clocks of the programs
-// that write tasks; if those differ from the database's, their tasks are early or
-// late by as much.
+// is within uncertainty of it. Store and handlers go by the database's clock: they measure it
+// once a minute on what they do with the database, Run every ClockInterval, which warns beyond
+// MaxClockSkew; a step of this process's clock changes nothing between. Due instants come from
+// the clocks of the programs that write tasks; if those differ from the database's, their tasks
+// are early or late by as much.
 func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration, err error) {
 	best, err := s.pace.Measure(ctx)
 	return best.Skew, best.Uncertainty, err

@@ -99,7 +99,10 @@ func (x Schedules) LastRuns(ctx context.Context, ex Executor, names []string) (m
 
 // write runs do in ex, in a transaction of its own if that is a database.
 func (x Schedules) write(ctx context.Context, ex Executor, what string, do func(p *recur.Planner, c rows.Conn) error) error {
-	err := x.s.db.Within(ctx, x.s.on(ex), func(c rows.Conn) error { return do(x.s.planner, c) })
+	err := x.s.db.Within(ctx, x.s.on(ex), func(c rows.Conn) error {
+		x.s.refresh(ctx, c)
+		return do(x.s.planner, c)
+	})
 	pace.Wrote(x.s.db.DB)
 	if err == nil {
 		return nil
@@ -187,7 +190,7 @@ func (x Schedules) Delete(ctx context.Context, ex Executor, name string) error {
 // timetable goes on as it was; a pause and Overlap do not keep it. Errors:
 // ErrNoSchedule.
 func (x Schedules) Fire(ctx context.Context, ex Executor, name string) (id string, err error) {
-	now := x.s.pace.Now().Truncate(time.Millisecond)
+	now := x.s.now(ctx, ex).Truncate(time.Millisecond)
 	err = x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error {
 		t, err := p.Fired(ctx, c, name, now)
 		if err != nil {

@@ -35,6 +35,7 @@ type Store struct {
 	cfg     Config
 	log     *zap.Logger
 	pace    *pace.Pace
+	own     func() time.Time // the clock of a database that is part of this process
 	relay   *relay.Relay
 	sweeper *sweep.Sweeper
 	planner *recur.Planner
@@ -67,7 +68,8 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{db: rows.Open(sqldb.Of(db), sqldb.Dialect(cfg.Dialect)), sender: sender, cfg: cfg, log: cfg.Logger}
-	s.pace = pace.New(&pace.Clock{Local: time.Now, Ask: s.askClock, Measured: s.measured}, cfg.PollInterval, max(cfg.Lease, time.Minute))
+	s.own = time.Now
+	s.pace = pace.New(pace.NewClock(cfg.Now, s.askClock, s.measured), cfg.PollInterval, max(cfg.Lease, time.Minute))
 	s.relay = relay.New(relay.Config{
 		DB: s.db, Sender: sender, Pace: s.pace, Log: s.log, Report: s.reports("relay"),
 		Horizon: cfg.Horizon, PollInterval: cfg.PollInterval, PublishTimeout: cfg.PublishTimeout, Lease: cfg.Lease, Grace: cfg.Grace,
@@ -91,6 +93,25 @@ func (s *Store) on(ex Executor) sqldb.Conn {
 // conn returns on's with its dialect.
 func (s *Store) conn(ctx context.Context, ex Executor) (rows.Conn, error) {
 	return s.db.On(ctx, s.on(ex))
+}
+
+// now is the database's instant. Where it is to be measured, that is on the connection of the
+// Executor: a transaction may have the only one.
+func (s *Store) now(ctx context.Context, ex Executor) time.Time {
+	c, err := s.conn(ctx, ex)
+	if err != nil {
+		return s.pace.Now() // and the caller fails
+	}
+	return s.nowOn(ctx, c)
+}
+
+func (s *Store) nowOn(ctx context.Context, c rows.Conn) time.Time {
+	s.refresh(ctx, c)
+	return s.pace.Now()
+}
+
+func (s *Store) refresh(ctx context.Context, c rows.Conn) {
+	s.pace.Refresh(ctx, func(ctx context.Context) (time.Time, error) { return c.Clock(ctx, s.own) })
 }
 
 // sendable returns why the sender would refuse a task.

@@ -148,14 +148,14 @@ func (x uniqueCall) run(ctx context.Context) (UniqueResult, error) {
 		return refused, err
 	}
 	for range uniqueTries {
-		inserted, err := x.c.InsertUnique(ctx, x.t, x.now())
+		inserted, err := x.c.InsertUnique(ctx, x.t, x.now(ctx))
 		if err != nil {
 			return UniqueResult{}, err
 		}
 		if inserted {
 			return x.created(ctx)
 		}
-		h, found, err := x.c.Holder(ctx, x.t.UniqueKey, x.now())
+		h, found, err := x.c.Holder(ctx, x.t.UniqueKey, x.now(ctx))
 		if err != nil {
 			return UniqueResult{}, err
 		}
@@ -172,14 +172,14 @@ func (x uniqueCall) run(ctx context.Context) (UniqueResult, error) {
 	return UniqueResult{}, fmt.Errorf("its pending task changed %d times meanwhile", uniqueTries)
 }
 
-func (x uniqueCall) now() int64 { return x.s.pace.Now().UnixMilli() }
+func (x uniqueCall) now(ctx context.Context) int64 { return x.s.nowOn(ctx, x.c).UnixMilli() }
 
 // cooling is the result of a cooldown that has not ended; zero without one.
 func (x uniqueCall) cooling(ctx context.Context) (UniqueResult, error) {
 	if x.u.Cooldown == 0 {
 		return UniqueResult{}, nil
 	}
-	r, found, err := x.c.RecentOf(ctx, x.t.UniqueKey, x.now()-x.u.Cooldown.Milliseconds())
+	r, found, err := x.c.RecentOf(ctx, x.t.UniqueKey, x.now(ctx)-x.u.Cooldown.Milliseconds())
 	if err != nil || !found {
 		return UniqueResult{}, err
 	}
@@ -199,7 +199,7 @@ func (x uniqueCall) created(ctx context.Context) (UniqueResult, error) {
 		return UniqueResult{}, err
 	}
 	if refused.Outcome != "" {
-		_, err := x.c.ChangeHolder(ctx, rows.Holder{ID: x.t.ID, Version: 1}, rows.GiveWay("its unique key cools down: task "+refused.ID+" is running or was done", x.now()))
+		_, err := x.c.ChangeHolder(ctx, rows.Holder{ID: x.t.ID, Version: 1}, rows.GiveWay("its unique key cools down: task "+refused.ID+" is running or was done", x.now(ctx)))
 		return refused, err
 	}
 	return UniqueResult{Outcome: UniqueCreated, ID: x.t.ID, DeliverAt: time.UnixMilli(rows.Millis(x.t.DeliverAt))}, x.c.WriteTags(ctx, x.t)
@@ -212,19 +212,19 @@ func (x uniqueCall) merge(ctx context.Context, h rows.Holder) (UniqueResult, err
 		return UniqueResult{}, w.finishOnce(ctx, x.c) // it is the handler's own, whose effect stands
 	}
 	if h.Over {
-		return UniqueResult{}, x.c.Expire(ctx, h.ID, h.Version, x.now())
+		return UniqueResult{}, x.c.Expire(ctx, h.ID, h.Version, x.now(ctx))
 	}
 	result := UniqueResult{ID: h.ID}
 	var a rows.Assignment
 	due := h.Due
 	switch {
 	case x.u.OnPending == ReplacePending:
-		result.Outcome, due, a = UniqueReplaced, rows.Millis(x.t.DeliverAt), x.t.ReplaceBy(h, x.now())
+		result.Outcome, due, a = UniqueReplaced, rows.Millis(x.t.DeliverAt), x.t.ReplaceBy(h, x.now(ctx))
 	case x.pushedTo(h) > h.Due:
 		due = x.pushedTo(h)
-		result.Outcome, a = UniquePushedBack, rows.DueAt(due, x.now())
+		result.Outcome, a = UniquePushedBack, rows.DueAt(due, x.now(ctx))
 	default:
-		result.Outcome, a = UniqueKept, rows.Touch(x.now())
+		result.Outcome, a = UniqueKept, rows.Touch(x.now(ctx))
 	}
 	result.DeliverAt = time.UnixMilli(due)
 	changed, err := x.c.ChangeHolder(ctx, h, a)

@@ -118,7 +118,7 @@ func (s *Store) check(t *rows.Task) *rows.FieldError {
 }
 
 func (s *Store) insert(ctx context.Context, c rows.Conn, list []*rows.Task, on rows.OnExisting) error {
-	existing, err := c.Insert(ctx, list, s.pace.Now().UnixMilli(), on)
+	existing, err := c.Insert(ctx, list, s.nowOn(ctx, c).UnixMilli(), on)
 	if err == nil && len(existing) > 0 {
 		err = &ExistsError{IDs: existing}
 	}
@@ -129,7 +129,7 @@ func (s *Store) insert(ctx context.Context, c rows.Conn, list []*rows.Task, on r
 // handler that is running on it; handlers of a task to an exchange undo their effects
 // instead. Errors: ErrNotFound, or *StatusError when it is too late.
 func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
-	return s.change(ctx, ex, id, "cancel", StatusPending, rows.Cancel(s.pace.Now().UnixMilli()))
+	return s.change(ctx, ex, id, "cancel", StatusPending, rows.Cancel(s.now(ctx, ex).UnixMilli()))
 }
 
 // CancelBatch cancels those of the tasks that are pending, and returns how many
@@ -137,7 +137,7 @@ func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
 func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int, error) {
 	var total int64
 	err := s.db.Within(ctx, s.on(ex), func(c rows.Conn) (err error) {
-		total, err = c.CancelPending(ctx, ids, s.pace.Now().UnixMilli())
+		total, err = c.CancelPending(ctx, ids, s.nowOn(ctx, c).UnixMilli())
 		return err
 	})
 	if err != nil {
@@ -156,17 +156,17 @@ func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverA
 // runs, so that several at once add up, when ex commits. It ends at the bounds of an
 // instant: at once, and the year 9999. Its attempts start anew. Errors: as Cancel.
 func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by time.Duration) error {
-	err := s.change(ctx, ex, id, "reschedule", StatusPending, rows.DueBy(by, s.pace.Now().UnixMilli()))
+	err := s.change(ctx, ex, id, "reschedule", StatusPending, rows.DueBy(by, s.now(ctx, ex).UnixMilli()))
 	if err == nil {
 		s.Wake()
 	}
 	return err
 }
 
-// FireNow makes a pending task due at once, when ex commits: at this process's
-// instant, which Run corrects by the database's. Errors: as Cancel.
+// FireNow makes a pending task due at once by the database's clock, when
+// ex commits. Errors: as Cancel.
 func (s *Store) FireNow(ctx context.Context, ex Executor, id string) error {
-	return s.move(ctx, ex, id, "fire", StatusPending, s.pace.Now().Truncate(time.Millisecond))
+	return s.move(ctx, ex, id, "fire", StatusPending, s.now(ctx, ex).Truncate(time.Millisecond))
 }
 
 // Revive makes a failed task pending again, due at deliverAt; an instant in the
@@ -181,7 +181,7 @@ func (s *Store) move(ctx context.Context, ex Executor, id, action string, want S
 	if at.IsZero() || due > rows.MaxDue {
 		return &TaskError{ID: id, Field: "DeliverAt", Reason: fmt.Sprintf("%v, expected an instant up to the year 9999", at)}
 	}
-	err := s.change(ctx, ex, id, action, want, rows.DueAt(due, s.pace.Now().UnixMilli()))
+	err := s.change(ctx, ex, id, action, want, rows.DueAt(due, s.now(ctx, ex).UnixMilli()))
 	if err == nil {
 		s.pace.Due(s.db.DB, due)
 	}

@@ -21,6 +21,7 @@ type process struct {
 	w               *world
 	name            string
 	relays, handles bool
+	now             func() time.Time // its wall clock
 
 	db     *sql.DB
 	link   *link
@@ -109,6 +110,7 @@ func (p *process) stall() (undo func()) {
 // start begins a process, and returns it when its client has connected.
 func (w *world) start(n int) (*process, error) {
 	p := &process{w: w, name: fmt.Sprintf("process %d", n), wires: map[*wire]bool{}}
+	p.now = func() time.Time { return time.Now().Add(time.Duration(w.clocks[n].Load())) }
 	p.relays = n > 0 && (!w.sc.Split || n <= 2)
 	p.handles = n > 0 && (!w.sc.Split || n > 2)
 	p.ctx, p.stop = context.WithCancel(context.Background())
@@ -123,12 +125,12 @@ func (w *world) start(n int) (*process, error) {
 	}
 	opening, cancel := context.WithTimeout(p.ctx, 10*time.Minute)
 	defer cancel()
-	p.client, err = amqpx.Open(opening, amqpx.Config{URL: w.srv.URL(), Dial: p.dial, Strategy: s, Lead: w.sc.Lead, ConnectionName: p.name})
+	p.client, err = amqpx.Open(opening, amqpx.Config{URL: w.srv.URL(), Dial: p.dial, Strategy: s, Lead: w.sc.Lead, ConnectionName: p.name, Now: p.now})
 	if err != nil {
 		_ = p.db.Close()
 		return nil, fmt.Errorf("%s: open: %w", p.name, err)
 	}
-	cfg := schedule.Config{Horizon: min(w.sc.Horizon, p.client.MaxDelay())}
+	cfg := schedule.Config{Horizon: min(w.sc.Horizon, p.client.MaxDelay()), Now: p.now}
 	if w.sc.Strategy == "ttl" {
 		p.relays = false
 		p.store, err = schedule.New(p.db, nil, cfg)
@@ -227,13 +229,13 @@ func (p *process) handlers() map[string]amqpx.Handler {
 		h[q] = idempotency.Handler(p.db, effect, idempotency.WithGroup(p.w.sc.Group))
 	}
 	for _, q := range []string{taskQueue, "ev.a", "ev.b"} {
-		h[q] = schedule.Handler(p.db, effect, schedule.WithGroup(p.w.sc.Group))
+		h[q] = schedule.Handler(p.db, effect, schedule.WithGroup(p.w.sc.Group), schedule.WithNow(p.now))
 	}
 	h[leaseQueue] = schedule.LeaseHandler(p.db, func(ctx context.Context, d *amqpx.Delivery, key string) (schedule.Func, error) {
 		p.w.keyed(d, key)
 		r, err := p.work(ctx, d)
 		return func(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error { return insert(ctx, tx, r) }, err
-	}, schedule.WithLease(10*time.Second))
+	}, schedule.WithLease(10*time.Second), schedule.WithNow(p.now))
 	return h
 }
 

@@ -107,11 +107,15 @@ func (s step) String() string {
 
 // Faults and operations.
 var (
-	faultKinds = []string{"cut all", "cut at", "cut at", "silence", "alarm", "nack", "deny", "restart", "refuse logins", "kill", "stall", "db fails", "db hangs", "commits break", "wipe"}
-	taskOps    = []string{"schedule", "schedule", "schedule", "replace", "unique", "unique", "cancel", "cancel", "move", "move", "move by", "fire", "bulk cancel", "bulk move"}
-	otherOps   = []string{"send", "send", "send", "batch", "pause", "requeue", "stop consumers"}
-	layouts    = []string{"radices", "binary", "hex", "clock", "fine"}
+	faultKinds  = append(drawnFaults, jump)
+	drawnFaults = []string{"cut all", "cut at", "cut at", "silence", "alarm", "nack", "deny", "restart", "refuse logins", "kill", "stall", "db fails", "db hangs", "commits break", "wipe"}
+	taskOps     = []string{"schedule", "schedule", "schedule", "replace", "unique", "unique", "cancel", "cancel", "move", "move", "move by", "fire", "bulk cancel", "bulk move"}
+	otherOps    = []string{"send", "send", "send", "batch", "pause", "requeue", "stop consumers"}
+	layouts     = []string{"radices", "binary", "hex", "clock", "fine"}
 )
+
+// jump sets the clock of a process to a wrong time for a while.
+const jump = "clock jumps"
 
 // isFault reports whether a step disturbs the system.
 func (s step) isFault() bool { return slices.Contains(faultKinds, s.What) }
@@ -125,10 +129,11 @@ type scenario struct {
 	Ceiling  bool   // of the queue of tasks, one in two seconds
 	Lead     time.Duration
 	Horizon  time.Duration
-	Latency  time.Duration // of the network, one way
-	DBTakes  time.Duration // of a statement, at most
-	Ahead    time.Duration // of the broker's clock
-	Split    bool          // relays and consumers are processes of their own
+	Latency  time.Duration   // of the network, one way
+	DBTakes  time.Duration   // of a statement, at most
+	Ahead    time.Duration   // of the broker's clock
+	Clocks   []time.Duration // of the processes, by how much they are ahead; none if they are right
+	Split    bool            // relays and consumers are processes of their own
 	Group    int
 	Length   time.Duration
 	Misfire  schedule.Misfire
@@ -183,8 +188,42 @@ func draw(seed uint64) *scenario {
 			sc.Steps = append(sc.Steps, sc.fault(r))
 		}
 	}
+	sc.drawClocks(rand.New(rand.NewPCG(seed, 2)))
 	slices.SortStableFunc(sc.Steps, func(a, b step) int { return int(a.At - b.At) })
 	return sc
+}
+
+// drawClocks makes clocks wrong, or has them set to a wrong time for a while, in every fourth
+// scenario. The native strategy goes by a difference that a connection has measured.
+func (sc *scenario) drawClocks(r *rand.Rand) {
+	if sc.Strategy == "native" || r.IntN(4) > 0 {
+		return
+	}
+	wrong := func() time.Duration {
+		by := pick(r, time.Second, 5*time.Second, 30*time.Second, span(r, time.Minute, 3*time.Hour), time.Hour)
+		return pick(r, by, -by)
+	}
+	for range sc.processes() {
+		sc.Clocks = append(sc.Clocks, pick(r, 0, wrong()))
+	}
+	for range r.IntN(3) {
+		sc.Steps = append(sc.Steps, step{At: span(r, 0, sc.Length), What: jump, On: r.IntN(sc.processes()), In: wrong(), For: span(r, time.Second, sc.Length)})
+	}
+}
+
+// apart is how far the clocks are from each other at most, the broker's among them.
+func (sc *scenario) apart() time.Duration {
+	if len(sc.Clocks) == 0 {
+		return 0
+	}
+	low, high := slices.Clone(sc.Clocks), slices.Clone(sc.Clocks)
+	for _, s := range sc.Steps {
+		if s.What == jump {
+			low[s.On] += min(0, s.In)
+			high[s.On] += max(0, s.In)
+		}
+	}
+	return max(0, sc.Ahead, slices.Max(high)) - min(0, sc.Ahead, slices.Min(low))
 }
 
 // processes is how many there are; number 0 has neither a relay nor consumers.
@@ -371,7 +410,7 @@ func (sc *scenario) lastOf(kind string, other step) step {
 }
 
 func (sc *scenario) fault(r *rand.Rand) step {
-	s := step{At: span(r, 0, sc.Length), On: 1 + r.IntN(sc.processes()-1), What: pick(r, faultKinds...), For: span(r, 100*time.Millisecond, 5*time.Minute)}
+	s := step{At: span(r, 0, sc.Length), On: 1 + r.IntN(sc.processes()-1), What: pick(r, drawnFaults...), For: span(r, 100*time.Millisecond, 5*time.Minute)}
 	x := pick(r, sc.Steps...)
 	if s.What == "nack" && r.IntN(2) == 0 {
 		x = sc.lastOf("requeue", x)
@@ -447,8 +486,8 @@ func layout(name string) config.Layout {
 // String lists the scenario as steps that can be read.
 func (sc *scenario) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "RabbitMQ %s, strategy %s, lead %v, horizon %v, latency %v, statements %v, broker's clock %v, split %t, groups of %d, recurring every %v (%s), %v long, then %q, ceiling %t\n",
-		sc.Version, sc.Strategy, sc.Lead, sc.Horizon, sc.Latency, sc.DBTakes, sc.Ahead, sc.Split, sc.Group, sc.Every, sc.Misfire, sc.Length, sc.Next, sc.Ceiling)
+	fmt.Fprintf(&b, "RabbitMQ %s, strategy %s, lead %v, horizon %v, latency %v, statements %v, broker's clock %v, processes' %v, split %t, groups of %d, recurring every %v (%s), %v long, then %q, ceiling %t\n",
+		sc.Version, sc.Strategy, sc.Lead, sc.Horizon, sc.Latency, sc.DBTakes, sc.Ahead, sc.Clocks, sc.Split, sc.Group, sc.Every, sc.Misfire, sc.Length, sc.Next, sc.Ceiling)
 	for _, s := range sc.Steps {
 		fmt.Fprintf(&b, "  %v\n", s)
 		for _, id := range s.IDs {

@@ -153,7 +153,7 @@ func (w *world) send(ctx context.Context, p *process, s step) {
 			m.Queue = dest
 		}
 		if m.Delay = s.In; s.Abs {
-			m.Delay, m.DeliverAt = 0, time.Now().Add(s.In)
+			m.Delay, m.DeliverAt = 0, p.now().Add(s.In) // its clock says when
 		}
 		msgs = append(msgs, m)
 	}
@@ -289,6 +289,9 @@ func (w *world) disturb(s step) {
 		undo = func() { w.db.breakCommits(0, false) }
 	case "wipe":
 		w.wipe()
+	case jump:
+		w.clocks[s.On].Add(int64(s.In))
+		undo = func() { w.clocks[s.On].Add(-int64(s.In)) }
 	}
 	<-after(s.For)
 	undo()

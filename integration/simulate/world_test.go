@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,11 +25,12 @@ const recurring = "r"
 
 // world is a system that runs a scenario, and its history.
 type world struct {
-	sc    *scenario
-	srv   *amqptest.Server
-	db    *database
-	epoch time.Time
-	rest  sync.WaitGroup // of killed processes
+	sc     *scenario
+	srv    *amqptest.Server
+	db     *database
+	epoch  time.Time
+	rest   sync.WaitGroup // of killed processes
+	clocks []atomic.Int64 // of the processes, ns ahead
 
 	mu       sync.Mutex
 	procs    []*process // nil while one is down
@@ -95,6 +97,10 @@ func execute(t *testing.T, sc *scenario) (w *world) {
 		}
 		w.srv = amqptest.NewServer(amqptest.Options{Version: sc.Version, Latency: sc.Latency, ClockAhead: sc.Ahead, Heartbeat: heartbeat})
 		defer w.srv.Close()
+		w.clocks = make([]atomic.Int64, sc.processes())
+		for n, ahead := range sc.Clocks {
+			w.clocks[n].Store(int64(ahead))
+		}
 		var err error
 		if w.db, err = newDatabase(sc.DBTakes, sc.Seed); err != nil {
 			t.Fatal(err)
@@ -354,7 +360,7 @@ func (w *world) retry(what string, do func(ctx context.Context) error) (err erro
 
 // bound is how long after the last fault and the last instant everything must be done.
 func (w *world) bound() time.Duration {
-	bound := 2*w.sc.Length + 10*time.Minute // what is moved and paused is due within the first
+	bound := 2*w.sc.Length + 10*time.Minute + w.sc.apart() // what is moved and paused is due within the first
 	if !w.sc.calm() {
 		bound += 90 * time.Minute // Grace doubles with each of the sends that a fault has made vain
 	}

@@ -29,6 +29,8 @@ type Client interface {
 	// Begin counts a run for which Close waits, until end is called, and connects to
 	// consume.
 	Begin() (end func(), err error)
+	// Now is the wall clock.
+	Now() time.Time
 	// Stopped ends when Close is called, Forced when it is to wait for nothing any more.
 	Stopped() context.Context
 	Forced() context.Context

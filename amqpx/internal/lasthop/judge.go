@@ -14,9 +14,9 @@
 //     is the same by every clock, but no instant.
 //   - Earlier, and nothing explains it: the broker let it go. Send it back for the rest; after
 //     five times hold it for a minute before, so that no policy makes a loop.
-//   - Late by more than that, with a lead: the own clock may be ahead, so the lead counts from the
-//     arrival, unless clocks agreed within 10 minutes and the broker let it go as planned; then
-//     it waited behind others.
+//   - Later than its lead by more than that: the own clock may be ahead, or the publisher's behind,
+//     so the lead counts from the arrival, unless clocks agreed within 10 minutes and the broker let
+//     it go as planned; then it waited behind others.
 //
 // A step of the own clock, detected by the monotonic one, forgets what was seen.
 package lasthop
@@ -56,7 +56,7 @@ type Arrival struct {
 // ready; it is safe for concurrent use.
 type Judge struct {
 	mu     sync.Mutex
-	base   time.Time // the first reading of the own clock, and what tells its steps
+	base   time.Time // when the process began, by the own clock as it was first seen or last set
 	agreed time.Time // when the own clock last agreed with a broker's
 	behind time.Time // when it was last seen behind a broker's and a publisher's
 	since  time.Time // since when it is
@@ -64,8 +64,9 @@ type Judge struct {
 }
 
 // Wait returns how long a message that arrives now waits in the consumer, and whether it is
-// then sent back to the broker for the rest of its delay, instead of being handled.
-func (j *Judge) Wait(a Arrival, now time.Time) (wait time.Duration, again bool) {
+// then sent back to the broker for the rest of its delay, instead of being handled. The process
+// has been up for as long as its monotonic clock says.
+func (j *Judge) Wait(a Arrival, now time.Time, up time.Duration) (wait time.Duration, again bool) {
 	if a.Due.IsZero() {
 		return 0, false
 	}
@@ -75,15 +76,15 @@ func (j *Judge) Wait(a Arrival, now time.Time) (wait time.Duration, again bool) 
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.look(a, now)
+	j.look(a, now, up)
 	early := due.Sub(now)
 	switch {
 	case a.immediate(due):
 		return 0, false
-	case early <= 0:
-		return j.late(a, due, now), false
+	case early < a.rest(due)-Allowed && !j.queued(a, due, now):
+		return a.rest(due), false // a clock is wrong
 	case early <= a.Lead+Allowed:
-		return early, false
+		return max(0, early), false
 	case j.trustsBroker(a, now):
 		return a.Lead, false
 	case a.Returned >= patience: // something sends it here again and again, as a policy does
@@ -100,15 +101,16 @@ func (a Arrival) immediate(due time.Time) bool {
 	return a.Expired.IsZero() && a.Lead == 0 && !a.Absolute && !a.Sent.IsZero() && due.Sub(a.Sent) < time.Second
 }
 
-// late returns the wait of a message whose instant has passed by the own clock. If that
-// clock may be ahead, the lead counts from now: the broker has waited for the rest.
-func (j *Judge) late(a Arrival, due, now time.Time) time.Duration {
-	if a.Lead == 0 || now.Sub(due) <= Allowed {
-		return 0
-	}
-	asPlanned := within(a.Expired.Sub(due.Add(-a.Lead)), time.Second+Allowed)
-	if asPlanned && recent(j.agreed, now) {
-		return 0 // the clocks agree: it waited behind others
+// queued reports whether a message that comes later than was planned is known to have waited behind
+// others: the clocks agree, and the broker let it go as planned.
+func (j *Judge) queued(a Arrival, due, now time.Time) bool {
+	return recent(j.agreed, now) && within(a.Expired.Sub(due.Add(-a.Lead)), time.Second+Allowed)
+}
+
+// rest is what the broker has left of the wait: the lead, or the whole of a shorter one.
+func (a Arrival) rest(due time.Time) time.Duration {
+	if a.Expired.IsZero() && !a.Sent.IsZero() {
+		return max(0, min(a.Lead, due.Sub(a.Sent)))
 	}
 	return a.Lead
 }
@@ -124,9 +126,10 @@ func (j *Judge) trustsBroker(a Arrival, now time.Time) bool {
 }
 
 // look takes in what a message tells of the clocks.
-func (j *Judge) look(a Arrival, now time.Time) {
-	if j.base.IsZero() || !within(stepped(j.base, now), Allowed) {
-		j.base, j.agreed, j.behind, j.since = now, time.Time{}, time.Time{}, time.Time{}
+func (j *Judge) look(a Arrival, now time.Time, up time.Duration) {
+	now = now.Round(0) // by the wall clock alone
+	if began := now.Add(-up); j.base.IsZero() || !within(began.Sub(j.base), Allowed) {
+		j.base, j.agreed, j.behind, j.since = began, time.Time{}, time.Time{}, time.Time{}
 	}
 	if a.Expired.IsZero() {
 		return
@@ -148,11 +151,6 @@ func (j *Judge) Behind(now time.Time) (by time.Duration, since time.Time, behind
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.by, j.since, recent(j.behind, now)
-}
-
-// stepped returns by how much the own clock was set since base.
-func stepped(base, now time.Time) time.Duration {
-	return now.Round(0).Sub(base.Round(0)) - now.Sub(base)
 }
 
 func recent(at, now time.Time) bool { return !at.IsZero() && now.Sub(at) <= memory }

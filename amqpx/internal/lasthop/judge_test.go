@@ -34,7 +34,7 @@ func (w world) receive(j *Judge) (wait time.Duration, again bool, rest time.Dura
 		a.Due = due.Add(w.publisher)
 	}
 	a.Expired = left.Add(w.broker).Truncate(time.Second)
-	wait, again = j.Wait(a, arrived.Add(w.own))
+	wait, again = j.Wait(a, arrived.Add(w.own), arrived.Sub(epoch))
 	return wait, again, due.Sub(arrived)
 }
 
@@ -55,6 +55,11 @@ func TestJudge(t *testing.T) {
 		"policy with a TTL":                      {world{delay: hour, early: 59 * time.Minute}, true, 0},
 		"own clock an hour ahead":                {world{delay: 60e9, own: hour}, false, 0},
 		"own clock an hour ahead, lead":          {world{delay: 60e9, lead: 4e8, own: hour}, false, 0},
+		"own clock 5 s ahead, long lead":         {world{delay: 60e9, lead: 10e9, own: 5e9}, false, 0},
+		"own clock 9 s ahead, instant, lead":     {world{delay: 60e9, lead: 10e9, own: 9e9, absolute: true}, false, 0},
+		"publisher 5 s behind, long lead":        {world{delay: 60e9, lead: 10e9, publisher: -5e9}, false, 0},
+		"5 s apart to both sides, long lead":     {world{delay: 60e9, lead: 10e9, publisher: -5e9, own: 5e9, broker: -90 * time.Minute}, false, 0},
+		"behind others for 5 s, long lead":       {world{delay: 60e9, lead: 10e9, queued: 5e9}, false, 5e9},
 		"own clock an hour behind":               {world{delay: 60e9, own: -hour}, false, 0},
 		"own clock an hour behind, lead":         {world{delay: 60e9, lead: 4e8, own: -hour}, false, 0},
 		"own clock behind, instant":              {world{delay: 60e9, absolute: true, own: -hour}, false, 0},
@@ -71,6 +76,20 @@ func TestJudge(t *testing.T) {
 		if late := wait - rest; !again && (late < 0 || late > c.late) {
 			t.Errorf("%s: handled %v after its instant, want 0 to %v", name, late, c.late)
 		}
+	}
+}
+
+// A message that waited behind others is on time where the own clock is known to be right, and so is
+// one that nothing has delayed because its lead is longer.
+func TestLongLeads(t *testing.T) {
+	j := &Judge{}
+	world{delay: 60e9, lead: 10e9}.receive(j)
+	if wait, _, rest := (world{delay: 60e9, lead: 10e9, queued: 5e9}).receive(j); wait != rest {
+		t.Errorf("behind others for 5 s, waits %v of %v", wait, rest)
+	}
+	a := Arrival{Due: epoch.Add(3 * time.Second), Lead: 10 * time.Second, Sent: epoch.Truncate(time.Second)}
+	if wait, again := (&Judge{}).Wait(a, epoch, 0); again || wait != 3*time.Second {
+		t.Errorf("a delay of 3 s with a lead of 10 s waits %v, sent back is %v", wait, again)
 	}
 }
 
@@ -112,7 +131,7 @@ func TestNoLoop(t *testing.T) {
 // Whoever forges an offset gains no more than by a forged instant.
 func TestForgedOffset(t *testing.T) {
 	a := Arrival{Due: epoch.Add(time.Minute), Sent: epoch, Absolute: true, Offset: 1000 * time.Hour}
-	if _, again := (&Judge{}).Wait(a, epoch); !again {
+	if _, again := (&Judge{}).Wait(a, epoch, 0); !again {
 		t.Error("an offset of 1000 hours was believed")
 	}
 }

@@ -10,41 +10,105 @@ import (
 // ErrClock is the error of a database's clock that cannot be gone by.
 var ErrClock = errors.New("this process's clock and the database's are more than a day apart; set them right")
 
-// Clock is the database's clock as this process knows it: its own, corrected by the
-// difference that was measured last.
+// Clock is the database's clock as this process knows it: by the instant that was measured last,
+// and this process's monotonic clock since then. So no step of its own wall clock changes it.
 type Clock struct {
-	Local func() time.Time                             // this process's
+	Local func() time.Time                             // this process's wall clock
+	Up    func() time.Duration                         // its monotonic one
 	Ask   func(ctx context.Context) (time.Time, error) // the database's
-	// Measured gets each difference that is measured: the database's clock minus this
-	// process's. The true one is within uncertainty of it.
+	// Measured, optional, gets each difference that is measured: the database's clock minus
+	// this process's. The true one is within uncertainty of it.
 	Measured func(skew, uncertainty time.Duration)
 
-	offset atomic.Int64 // nanoseconds
+	known  atomic.Pointer[reading]
+	asking chan struct{} // holds an element while somebody refreshes
+	asked  time.Duration // when that began last
 }
 
-// Now is the database's instant.
-func (c *Clock) Now() time.Time { return c.Local().Add(c.Offset()) }
+// reading is an instant of the database by the monotonic clock.
+type reading struct {
+	at time.Time
+	up time.Duration
+}
 
-// Offset is the correction of this process's clock.
-func (c *Clock) Offset() time.Duration { return time.Duration(c.offset.Load()) }
+// NewClock makes a Clock of this process's wall clock.
+func NewClock(local func() time.Time, ask func(ctx context.Context) (time.Time, error), measured func(skew, uncertainty time.Duration)) *Clock {
+	began := time.Now()
+	return &Clock{
+		Local: local, Up: func() time.Duration { return time.Since(began) }, Ask: ask, Measured: measured,
+		asking: make(chan struct{}, 1),
+	}
+}
+
+// Now is the database's instant; before it was measured, this process's.
+func (c *Clock) Now() time.Time {
+	r := c.known.Load()
+	if r == nil {
+		return c.Local()
+	}
+	return r.at.Add(c.Up() - r.up)
+}
+
+// Offset is the database's clock minus this process's, in whole milliseconds.
+func (c *Clock) Offset() time.Duration {
+	if c.known.Load() == nil {
+		return 0
+	}
+	return c.Now().Sub(c.Local()).Round(time.Millisecond)
+}
+
+// refreshEvery is the age at which Refresh measures again.
+const refreshEvery = time.Minute
+
+// Refresh measures by ask where that is due, and waits for somebody else's first measurement. What
+// the database does not tell now is asked a minute later.
+func (c *Clock) Refresh(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) {
+	if r := c.known.Load(); r != nil {
+		if c.Up()-r.up < refreshEvery {
+			return
+		}
+		select {
+		case c.asking <- struct{}{}:
+		default:
+			return
+		}
+	} else {
+		select {
+		case c.asking <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+	}
+	defer func() { <-c.asking }()
+	if up := c.Up(); c.asked == 0 || up-c.asked >= refreshEvery {
+		c.asked = up
+		_ = c.adjust(ctx, ask)
+	}
+}
 
 // Sample is one measurement of the difference.
-type Sample struct{ Skew, Uncertainty time.Duration }
+type Sample struct {
+	Skew, Uncertainty time.Duration
+
+	began reading // by this process's clocks
+}
 
 // samples are as many as are taken at a time, of which the best counts.
 const samples = 3
 
-func (c *Clock) sample(ctx context.Context) (Sample, error) {
-	before := c.Local()
-	at, err := c.Ask(ctx)
-	took := c.Local().Sub(before)
-	return Sample{at.Sub(before.Add(took / 2)), took/2 + time.Millisecond}, err
+func (c *Clock) sample(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) (Sample, error) {
+	began := reading{c.Local().Round(0), c.Up()}
+	at, err := ask(ctx)
+	took := c.Up() - began.up
+	return Sample{at.Sub(began.at.Add(took / 2)), took/2 + time.Millisecond, began}, err
 }
 
 // Measure measures the difference as the best of three samples.
-func (c *Clock) Measure(ctx context.Context) (best Sample, err error) {
+func (c *Clock) Measure(ctx context.Context) (best Sample, err error) { return c.measure(ctx, c.Ask) }
+
+func (c *Clock) measure(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) (best Sample, err error) {
 	for i := range samples {
-		x, err := c.sample(ctx)
+		x, err := c.sample(ctx, ask)
 		if err != nil {
 			return Sample{}, err
 		}
@@ -52,7 +116,9 @@ func (c *Clock) Measure(ctx context.Context) (best Sample, err error) {
 			best = x
 		}
 	}
-	c.Measured(best.Skew, best.Uncertainty)
+	if c.Measured != nil {
+		c.Measured(best.Skew, best.Uncertainty)
+	}
 	return best, nil
 }
 
@@ -73,13 +139,15 @@ const farthestClock = 24 * time.Hour
 
 // Adjust measures and corrects the clock. It returns ErrClock, and leaves the clock as it
 // was, where the correction would be none.
-func (c *Clock) Adjust(ctx context.Context) error {
-	x, err := c.Measure(ctx)
+func (c *Clock) Adjust(ctx context.Context) error { return c.adjust(ctx, c.Ask) }
+
+func (c *Clock) adjust(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) error {
+	x, err := c.measure(ctx, ask)
 	if err == nil && x.Skew.Abs()-x.Uncertainty > farthestClock {
 		err = ErrClock
 	}
 	if err == nil {
-		c.offset.Store(int64(x.correction()))
+		c.known.Store(&reading{x.began.at.Add(x.correction()), x.began.up})
 	}
 	return err
 }

@@ -1,6 +1,8 @@
 package pace
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 )
@@ -10,14 +12,42 @@ func TestCorrection(t *testing.T) {
 		x    Sample
 		want time.Duration
 	}{
-		{Sample{0, 0}, 0},
-		{Sample{20 * time.Millisecond, 0}, 0},
-		{Sample{-21500 * time.Microsecond, time.Millisecond}, -22 * time.Millisecond},
-		{Sample{time.Second, 980 * time.Millisecond}, 0},
-		{Sample{time.Hour, time.Second}, time.Hour},
+		{Sample{Skew: 0, Uncertainty: 0}, 0},
+		{Sample{Skew: 20 * time.Millisecond, Uncertainty: 0}, 0},
+		{Sample{Skew: -21500 * time.Microsecond, Uncertainty: time.Millisecond}, -22 * time.Millisecond},
+		{Sample{Skew: time.Second, Uncertainty: 980 * time.Millisecond}, 0},
+		{Sample{Skew: time.Hour, Uncertainty: time.Second}, time.Hour},
 	} {
 		if got := c.x.correction(); got != c.want {
 			t.Errorf("%+v: %v, expected %v", c.x, got, c.want)
 		}
+	}
+}
+
+// A step of this process's clock changes the offset, and not what the database's clock says.
+func TestStep(t *testing.T) {
+	epoch, ahead, up, asked := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), time.Duration(0), time.Duration(0), 0
+	var err error
+	ask := func(context.Context) (time.Time, error) { asked++; return epoch.Add(up), err }
+	c := NewClock(func() time.Time { return epoch.Add(up + ahead) }, ask, nil)
+	c.Up = func() time.Duration { return up }
+	expect := func(what string, offset time.Duration, times int) {
+		t.Helper()
+		c.Refresh(t.Context(), ask)
+		if c.Now() != epoch.Add(up) || c.Offset() != offset || asked != times*samples {
+			t.Errorf("%s: off by %v, offset %v, asked %d times", what, c.Now().Sub(epoch.Add(up)), c.Offset(), asked)
+		}
+	}
+	expect("at first", 0, 1)
+	ahead = time.Hour
+	expect("after a step", -time.Hour, 1)
+	up += refreshEvery
+	expect("measured again", -time.Hour, 2)
+	up, err = up+refreshEvery, errors.New("away")
+	for range 3 {
+		c.Refresh(t.Context(), ask) // once
+	}
+	if err = nil; c.Now() != epoch.Add(up) || asked != 2*samples+1 {
+		t.Errorf("after an error: off by %v, asked %d times", c.Now().Sub(epoch.Add(up)), asked)
 	}
 }

@@ -73,6 +73,10 @@ var defects = []defect{
 	{"dead letters that went stay", "amqpx/inspect/requeue_send.go", "r.src.acknowledge(gone)", "r.src.acknowledge(gone[:0])"},
 	{"failures revive cancelled tasks", "amqpx/schedule/internal/rows/attempt.go", "status IN ('pending', 'running')\"+noLease", "status <> 'done'\"+noLease"},
 	{"layouts share a tag", "dlx/layout.go", "if resolution != defaultResolution(name) {", "if resolution != defaultResolution(name) && name == \"\" {"},
+	{"clocks not compared with the database's", "amqpx/schedule/internal/pace/clock.go", "return x.Skew.Round(time.Millisecond)", "return 0 * x.Skew"},
+	{"leads end by any clock", "amqpx/internal/lasthop/judge.go", "return a.rest(due), false // a clock is wrong", "return max(0, early), false"},
+	{"the clock of an instant forgotten", "amqpx/delivery.go", "a.Offset = time.Duration(offset)", "a.Offset = 0 * time.Duration(offset)"},
+	{"tasks are due by the handler's clock", "amqpx/schedule/early.go", "d.DueAt.Sub(h.clock.Now()) > clockSlack", "d.DueAt.Sub(h.clock.Local()) > clockSlack"},
 	{"connections left open", "amqpx/internal/declare/conns.go", "p.begin(func(context.Context) { wire.CloseConn(d.conn) })", "p.begin(func(context.Context) {})"},
 }
 

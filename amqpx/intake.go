@@ -178,8 +178,7 @@ func (k *consumer) handling(s *subscription, do func()) {
 
 // receive holds a message until it may be handled. One that is far too early goes back.
 func (k *consumer) receive(raw amqp.Delivery, s *subscription) {
-	now := time.Now()
-	s.held.add(k.newJob(raw, s, now), now)
+	s.held.add(k.newJob(raw, s), time.Now())
 }
 
 // beginHandBack begins to end the intake of a subscription, if there is one, and closes the

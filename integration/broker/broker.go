@@ -97,6 +97,10 @@ type Options struct {
 	// Port is where the broker listens. Default: a free one.
 	Port int
 
+	// Beside is a private node that a private node can form a cluster with: it goes by the same
+	// cookie and epmd, and ends first.
+	Beside *Broker
+
 	// Log receives one line that says which broker is used and why. Default: it
 	// is dropped.
 	Log func(line string)

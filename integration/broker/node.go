@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -30,12 +31,15 @@ const debianScripts = "/usr/lib/rabbitmq/bin"
 // starts as a daemon would stay behind for ever.
 type node struct {
 	guard   *guard.Guard
+	name    string
 	scripts string // directory of rabbitmq-server and rabbitmqctl
 	epmd    string // path of the program
 	dir     string
 	env     []string
 	ports   nodePorts
 	hasty   Preload // unless it waits for the disk
+	cookie  string
+	beside  bool // another node's epmd is its own
 
 	mu        sync.Mutex
 	clock     Preload        // where that is not the machine's
@@ -98,10 +102,19 @@ func newNode(g *guard.Guard, o Options) (server, addresses, string, error) {
 	}
 	n := &node{
 		guard:   g,
+		name:    "rabbitdelay@localhost",
+		cookie:  rand.Text(),
 		scripts: scripts,
 		epmd:    epmd,
 		dir:     dir,
 		ports:   nodePorts{amqp: ports[0], management: ports[1], distribution: ports[2], epmd: ports[3]},
+	}
+	if o.Beside != nil {
+		first, ok := o.Beside.server.(*node)
+		if !ok {
+			return fail(errors.New("the node to be beside is no private one"))
+		}
+		n.name, n.cookie, n.beside, n.ports.epmd = fmt.Sprintf("rabbitdelay%d@localhost", ports[0]), first.cookie, true, first.ports.epmd
 	}
 	if !o.Durable {
 		n.hasty = Hasty()
@@ -131,7 +144,7 @@ func (n *node) environment(home, data string) []string {
 	in := func(name string) string { return filepath.Join(n.dir, name) }
 	return append(env,
 		"HOME="+n.dir, // of the Erlang cookie
-		"RABBITMQ_NODENAME=rabbitdelay@localhost",
+		"RABBITMQ_NODENAME="+n.name,
 		"RABBITMQ_DIST_PORT="+strconv.Itoa(n.ports.distribution),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
 		"ERL_EPMD_PORT="+strconv.Itoa(n.ports.epmd),
@@ -176,6 +189,9 @@ func (n *node) configure(o Options, version string) error {
 			return err
 		}
 	}
+	if err := os.WriteFile(filepath.Join(n.dir, ".erlang.cookie"), []byte(n.cookie), 0o400); err != nil {
+		return err
+	}
 	for _, name := range []string{"conf.d", "data", "log", "plugins"} {
 		if err := os.Mkdir(filepath.Join(n.dir, name), 0o700); err != nil {
 			return err
@@ -203,7 +219,7 @@ func (n *node) start(context.Context) error {
 	if n.broker != nil {
 		return errors.New("it runs already")
 	}
-	if n.portIndex == nil {
+	if n.portIndex == nil && !n.beside {
 		p, err := n.run(nil, n.epmd, "-port", strconv.Itoa(n.ports.epmd), "-address", loopback.Host)
 		if err != nil {
 			return err

@@ -50,10 +50,10 @@ type Options struct {
 }
 
 const (
-	startup  = 5 * time.Minute
-	removal  = time.Minute
-	poll     = 200 * time.Millisecond
-	amqpPort = "5672/tcp"
+	startup   = 5 * time.Minute
+	removal   = time.Minute
+	pollEvery = 200 * time.Millisecond
+	amqpPort  = "5672/tcp"
 )
 
 // Cluster is a running cluster. Its methods are safe for concurrent use by
@@ -124,7 +124,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 			return nil, err
 		}
 	}
-	if err := c.waitFormed(ctx); err != nil {
+	if err := waitFormed(ctx, len(c.nodes), func(i int, args ...string) (string, error) { return c.Ctl(ctx, i, args...) }); err != nil {
 		return nil, err
 	}
 	if o.Log != nil {

@@ -37,38 +37,60 @@ func eventually(t *testing.T, what string, holds func() (bool, error)) {
 	}
 }
 
-// running checks how many nodes a node sees.
-func running(t *testing.T, c *cluster.Cluster, i int) func(want int) func() (bool, error) {
-	return func(want int) func() (bool, error) {
-		return func() (bool, error) {
-			out, err := c.Ctl(t.Context(), i, "--silent", "eval", "length(rabbit_nodes:list_running()).")
-			return strings.TrimSpace(out) == fmt.Sprint(want), err
+// controlled is a cluster of either kind.
+type controlled interface {
+	Nodes() int
+	URLs() []string
+	Leader(ctx context.Context, from int, queue string) (int, error)
+	Kill(ctx context.Context, i int) error
+	Start(ctx context.Context, i int) error
+	Leave(ctx context.Context, i int) error
+	Join(ctx context.Context, i int) error
+	Ctl(ctx context.Context, i int, args ...string) (string, error)
+	Close() error
+}
+
+func TestContainers(t *testing.T) {
+	testCluster(t, func(o cluster.Options) (controlled, error) {
+		o.TickTime = 4 * time.Second
+		return cluster.Start(t.Context(), o)
+	})
+	for _, kind := range []string{"container", "network"} {
+		out, err := exec.Command("docker", kind, "ls", "--quiet", "--filter", fmt.Sprintf("name=rabbitdelay-%d-", os.Getpid())).Output()
+		if err != nil || len(out) > 0 {
+			t.Errorf("%ss left behind: %q (%v)", kind, out, err)
 		}
 	}
 }
 
-func TestCluster(t *testing.T) {
+func TestNodes(t *testing.T) {
+	testCluster(t, func(o cluster.Options) (controlled, error) { return cluster.StartNodes(t.Context(), o) })
+}
+
+func testCluster(t *testing.T, start func(cluster.Options) (controlled, error)) {
+	t.Helper()
 	if testing.Short() || os.Getenv(servers.EnvSkip) == "1" {
 		t.Skip("skipped: a cluster takes half a minute to start")
 	}
-	c, err := cluster.Start(t.Context(), cluster.Options{TickTime: 4 * time.Second, Log: func(line string) { t.Log(line) }})
+	c, err := start(cluster.Options{Log: func(line string) { t.Log(line) }})
 	if errors.Is(err, cluster.ErrUnavailable) {
 		t.Skipf("skipped: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	defer func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-		for _, kind := range []string{"container", "network"} {
-			out, err := exec.Command("docker", kind, "ls", "--quiet", "--filter", fmt.Sprintf("name=rabbitdelay-%d-", os.Getpid())).Output()
-			if err != nil || len(out) > 0 {
-				t.Errorf("%ss left behind: %q (%v)", kind, out, err)
-			}
+	}()
+	// sees reports whether a node sees that many nodes run.
+	sees := func(i, want int) func() (bool, error) {
+		return func() (bool, error) {
+			out, err := c.Ctl(t.Context(), i, "--silent", "eval", "length([N || N <- [node() | nodes()], rabbit:is_running(N)]).")
+			return strings.TrimSpace(out) == fmt.Sprint(want), err
 		}
-	})
+	}
 
 	const queue = "q"
 	publish(t, c.URLs()[0], queue, 10)
@@ -90,19 +112,17 @@ func TestCluster(t *testing.T) {
 	if err := c.Start(t.Context(), leader); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node is back", running(t, c, other)(3))
+	eventually(t, "the node is back", sees(other, 3))
 
 	if err := c.Leave(t.Context(), leader); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the others give it up", running(t, c, other)(2))
-	if err := c.WaitReady(t.Context(), leader); err != nil {
-		t.Errorf("clients do not reach the node that is cut off: %v", err)
-	}
+	eventually(t, "the others give it up", sees(other, 2))
+	_ = channel(t, c.URLs()[leader]) // clients reach it
 	if err := c.Join(t.Context(), leader); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "they find each other again", running(t, c, other)(3))
+	eventually(t, "they find each other again", sees(other, 3))
 	publish(t, c.URLs()[leader], queue, 1)
 	if n := messages(t, c.URLs()[other], queue); n != 11 {
 		t.Errorf("%d messages after the partition, want 11", n)

@@ -23,20 +23,20 @@ import (
 // Stop ends a node in good order. Its data and its port are kept for Start.
 func (c *Cluster) Stop(ctx context.Context, i int) error {
 	_, err := c.docker.ContainerStop(ctx, c.nodes[i].container, client.ContainerStopOptions{})
-	return c.explain(i, "stop", err)
+	return explain(i, "stop", err)
 }
 
 // Kill ends a node as a crash would.
 func (c *Cluster) Kill(ctx context.Context, i int) error {
 	name := c.nodes[i].container
 	if _, err := c.docker.ContainerKill(ctx, name, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
-		return c.explain(i, "kill", err)
+		return explain(i, "kill", err)
 	}
 	// The signal was only sent; Start would find the container running.
 	wait := c.docker.ContainerWait(ctx, name, client.ContainerWaitOptions{Condition: dockercontainer.WaitConditionNotRunning})
 	select {
 	case err := <-wait.Error:
-		return c.explain(i, "kill", err)
+		return explain(i, "kill", err)
 	case <-wait.Result:
 		return nil
 	}
@@ -46,7 +46,7 @@ func (c *Cluster) Kill(ctx context.Context, i int) error {
 // connections. A node of a cluster comes up only together with a majority.
 func (c *Cluster) Start(ctx context.Context, i int) error {
 	if _, err := c.docker.ContainerStart(ctx, c.nodes[i].container, client.ContainerStartOptions{}); err != nil {
-		return c.explain(i, "start", err)
+		return explain(i, "start", err)
 	}
 	return c.WaitReady(ctx, i)
 }
@@ -54,19 +54,19 @@ func (c *Cluster) Start(ctx context.Context, i int) error {
 // Pause freezes a node; its connections stay open.
 func (c *Cluster) Pause(ctx context.Context, i int) error {
 	_, err := c.docker.ContainerPause(ctx, c.nodes[i].container, client.ContainerPauseOptions{})
-	return c.explain(i, "pause", err)
+	return explain(i, "pause", err)
 }
 
 // Resume takes Pause back.
 func (c *Cluster) Resume(ctx context.Context, i int) error {
 	_, err := c.docker.ContainerUnpause(ctx, c.nodes[i].container, client.ContainerUnpauseOptions{})
-	return c.explain(i, "resume", err)
+	return explain(i, "resume", err)
 }
 
 // Leave cuts a node off from the other nodes. Clients still reach it.
 func (c *Cluster) Leave(ctx context.Context, i int) error {
 	_, err := c.docker.NetworkDisconnect(ctx, c.network, client.NetworkDisconnectOptions{Container: c.nodes[i].container})
-	return c.explain(i, "cut off", err)
+	return explain(i, "cut off", err)
 }
 
 // Join takes Leave back.
@@ -76,18 +76,18 @@ func (c *Cluster) Join(ctx context.Context, i int) error {
 		Container:      n.container,
 		EndpointConfig: &network.EndpointSettings{Aliases: []string{n.host}},
 	})
-	return c.explain(i, "join", err)
+	return explain(i, "join", err)
 }
 
 // Mute keeps from the other nodes what a node says; it still hears them. That needs root, nsenter and
 // iptables.
 func (c *Cluster) Mute(ctx context.Context, i int) error {
-	return c.explain(i, "mute", c.filter(ctx, i, "--append"))
+	return explain(i, "mute", c.filter(ctx, i, "--append"))
 }
 
 // Unmute takes Mute back.
 func (c *Cluster) Unmute(ctx context.Context, i int) error {
-	return c.explain(i, "unmute", c.filter(ctx, i, "--delete"))
+	return explain(i, "unmute", c.filter(ctx, i, "--delete"))
 }
 
 // filter changes the rule that drops a node's packets to the others.
@@ -113,18 +113,25 @@ func (c *Cluster) filter(ctx context.Context, i int, change string) error {
 func (c *Cluster) Ctl(ctx context.Context, i int, args ...string) (string, error) {
 	code, reader, err := c.nodes[i].running.Exec(ctx, append([]string{"rabbitmqctl"}, args...), tcexec.Multiplexed())
 	if err != nil {
-		return "", c.explain(i, "rabbitmqctl", err)
+		return "", explain(i, "rabbitmqctl", err)
 	}
 	out, err := io.ReadAll(reader)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit status %d: %s", code, strings.TrimSpace(string(out)))
 	}
-	return string(out), c.explain(i, "rabbitmqctl "+strings.Join(args, " "), err)
+	return string(out), explain(i, "rabbitmqctl "+strings.Join(args, " "), err)
 }
 
 // Leader returns the node that leads a quorum queue, as told by node from.
 func (c *Cluster) Leader(ctx context.Context, from int, queue string) (int, error) {
-	out, err := c.Ctl(ctx, from, "--silent", "list_queues", "--formatter", "json", "name", "leader")
+	return leader(func(args ...string) (string, error) { return c.Ctl(ctx, from, args...) }, queue, func(name string) int {
+		return slices.IndexFunc(c.nodes, func(n *node) bool { return name == "rabbit@"+n.host })
+	})
+}
+
+// leader is Leader by what a node's rabbitmqctl says; number is that of a node by its name, or -1.
+func leader(ctl func(args ...string) (string, error), queue string, number func(name string) int) (int, error) {
+	out, err := ctl("--silent", "list_queues", "--formatter", "json", "name", "leader")
 	if err != nil {
 		return 0, err
 	}
@@ -139,11 +146,10 @@ func (c *Cluster) Leader(ctx context.Context, from int, queue string) (int, erro
 		if q.Name != queue {
 			continue
 		}
-		leader := slices.IndexFunc(c.nodes, func(n *node) bool { return q.Leader == "rabbit@"+n.host })
-		if leader < 0 {
-			return 0, fmt.Errorf("cluster: queue %s is led by %q, which is no node of this cluster", queue, q.Leader)
+		if i := number(q.Leader); i >= 0 {
+			return i, nil
 		}
-		return leader, nil
+		return 0, fmt.Errorf("cluster: queue %s is led by %q, which is no node of this cluster", queue, q.Leader)
 	}
 	return 0, fmt.Errorf("cluster: there is no queue %s", queue)
 }
@@ -152,7 +158,7 @@ func (c *Cluster) Leader(ctx context.Context, from int, queue string) (int, erro
 func (c *Cluster) WaitReady(ctx context.Context, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, startup)
 	defer cancel()
-	return c.poll(ctx, fmt.Sprintf("node %d does not accept connections", i), func() error {
+	return poll(ctx, fmt.Sprintf("node %d does not accept connections", i), func() error {
 		conn, err := amqp.DialConfig(c.nodes[i].url, amqp.Config{
 			Dial: amqp.DefaultDial(5 * time.Second), Properties: amqp.Table{"connection_name": "rabbitdelay launcher"},
 		})
@@ -166,24 +172,27 @@ func (c *Cluster) WaitReady(ctx context.Context, i int) error {
 	})
 }
 
-// waitFormed waits until every node knows all others.
-func (c *Cluster) waitFormed(ctx context.Context) error {
-	return c.poll(ctx, "the nodes do not find each other", func() error {
-		for i := range c.nodes {
-			out, err := c.Ctl(ctx, i, "--silent", "eval", "length(rabbit_nodes:list_running()).")
+// runningNodes is how many nodes a node sees run, on every version.
+const runningNodes = "length([N || N <- [node() | nodes()], rabbit:is_running(N)])."
+
+// waitFormed waits until every node knows all n.
+func waitFormed(ctx context.Context, n int, ctl func(i int, args ...string) (string, error)) error {
+	return poll(ctx, "the nodes do not find each other", func() error {
+		for i := range n {
+			out, err := ctl(i, "--silent", "eval", runningNodes)
 			if err != nil {
 				return err
 			}
-			if got := strings.TrimSpace(out); got != fmt.Sprint(len(c.nodes)) {
-				return fmt.Errorf("node %d sees %s running nodes, want %d", i, got, len(c.nodes))
+			if got := strings.TrimSpace(out); got != fmt.Sprint(n) {
+				return fmt.Errorf("node %d sees %s running nodes, want %d", i, got, n)
 			}
 		}
 		return nil
 	})
 }
 
-func (c *Cluster) poll(ctx context.Context, what string, try func() error) error {
-	ticker := time.NewTicker(poll)
+func poll(ctx context.Context, what string, try func() error) error {
+	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
 		err := try()
@@ -206,7 +215,7 @@ func (c *Cluster) remove(ctx context.Context, n *node) error {
 	return nil
 }
 
-func (c *Cluster) explain(i int, what string, err error) error {
+func explain(i int, what string, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -33,7 +33,7 @@ var (
 	seed      = flag.Uint64("seed", earlySeed, "of the sequence of faults")
 	rate      = flag.Float64("rate", 150, "messages per second")
 	tasks     = flag.Float64("tasks", 20, "tasks per second beside the messages of TestFaults")
-	on        = flag.String("on", "node,cluster", "what to run on: node, cluster or both")
+	on        = flag.String("on", "node,cluster", "what to run on, separated by commas: node, cluster (containers), nodes (three, without Docker)")
 	strategy  = flag.String("strategy", "bucket", "bucket, ttl, plugin or native")
 	lead      = flag.Duration("lead", 400*time.Millisecond, "how long before its instant a message of the second producer reaches a consumer; 0: none")
 	queueType = flag.String("queue-type", "quorum", "quorum or classic")
@@ -139,6 +139,25 @@ func threeNodes(t *testing.T, o cluster.Options) *cluster.Cluster {
 	return c
 }
 
+// withoutDocker is threeNodes on the server that is installed.
+func withoutDocker(t *testing.T, o cluster.Options) faults.Brokers {
+	t.Helper()
+	o.Log = func(line string) { t.Log(line) }
+	c, err := cluster.StartNodes(t.Context(), o)
+	if errors.Is(err, cluster.ErrUnavailable) {
+		t.Skipf("skipped: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
 // mustBeSafe reports whether the design promises that nothing is lost: quorum
 // queues with at-least-once dead-lettering.
 func mustBeSafe(s faults.Strategy) bool { return s.QueueType == topology.Quorum && s.Name != "plugin" }
@@ -206,8 +225,11 @@ func TestFaults(t *testing.T) {
 			case "cluster":
 				cfg.Name = "three nodes"
 				cfg.Brokers = threeNodes(t, cluster.Options{Version: *version, Advanced: advanced()})
+			case "nodes":
+				cfg.Name = "three nodes"
+				cfg.Brokers = withoutDocker(t, cluster.Options{Advanced: advanced()})
 			default:
-				t.Fatalf("-on %q; want node, cluster or both", place)
+				t.Fatalf("-on %q; want node, cluster (of containers), nodes (without Docker), or several with commas", place)
 			}
 			r := run(t, cfg)
 			reports = append(reports, r)

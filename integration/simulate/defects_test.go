@@ -31,7 +31,7 @@ var defects = []defect{
 	{"attempts are not counted", "amqpx/successor.go", "s.Attempt++", "s.Attempt += 0"},
 	{"reason of dead letters lost", "amqpx/successor.go", "s.own[HeaderReason], s.own[HeaderQueue] = reason, k.queue", "s.own[HeaderQueue] = k.queue"},
 	{"error of dead letters lost", "amqpx/successor.go", "if o == OutcomeRetried || o == OutcomeDeadLettered {", "if o == OutcomeRetried {"},
-	{"early messages not held", "amqpx/hold.go", "at: now.Add(wait), again: again}", "at: now.Add(min(wait, 0)), again: again && wait < 0}"},
+	{"early messages not held", "amqpx/hold.go", "at: time.Now().Add(wait), again: again,", "at: time.Now().Add(min(wait, 0)), again: again && wait < 0,"},
 	{"refusals taken for confirms", "amqpx/internal/flow/publisher.go", "return Outcome{Kind: Nacked, Err: ErrNacked}", "return Outcome{Kind: Confirmed}"},
 	{"lost messages taken for confirmed", "amqpx/internal/flow/next.go", "\tcase Lost:\n", "\tcase Lost:\n\t\tif o.Kind == Lost {\n\t\t\treturn t, Step{Do: Finish}\n\t\t}\n"},
 	{"unknown outcomes taken for not sent", "amqpx/internal/flow/next.go", "\tcase Expired:\n\t\tt.Unknown = true\n", "\tcase Expired:\n"},

@@ -194,6 +194,11 @@ func (w *world) check() {
 		w.violationf("effects: %v", err)
 		return
 	}
+	for _, e := range w.events {
+		if e.maybe && w.sc.calm() && !w.sc.slow() {
+			w.violationf("%s of %s failed without faults: %v", e.what, e.id, e.err)
+		}
+	}
 	for _, id := range w.sortedIDs() {
 		if i := w.sc.Items[id]; i.Task {
 			w.checkTask(i, rows)

@@ -109,7 +109,7 @@ func (j *Judge) queued(a Arrival, due, now time.Time) bool {
 
 // rest is what the broker has left of the wait: the lead, or the whole of a shorter one.
 func (a Arrival) rest(due time.Time) time.Duration {
-	if a.Expired.IsZero() && !a.Sent.IsZero() {
+	if !a.Sent.IsZero() {
 		return max(0, min(a.Lead, due.Sub(a.Sent)))
 	}
 	return a.Lead

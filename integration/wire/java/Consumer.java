@@ -33,12 +33,13 @@ final class Consumer {
     /** Holds a message until its instant, or decides that it is sent back for the rest of its delay. */
     private void hold(Delivery m) {
         long now = System.currentTimeMillis(), lead = number(m, "rabbitdelay-lead", 0);
-        long early = number(m, "rabbitdelay-due", 0) - number(m, "rabbitdelay-clock-offset", 0) - now;
+        long due = number(m, "rabbitdelay-due", 0) - number(m, "rabbitdelay-clock-offset", 0), early = due - now;
         Date sent = m.getProperties().getTimestamp();
-        if (early < -ALLOWED) {
-            begin(m, now + lead, false); // this clock may be ahead
+        long rest = sent == null ? lead : Math.max(0, Math.min(lead, due - sent.getTime()));
+        if (early < rest - ALLOWED) {
+            begin(m, now + rest, false); // a clock may be wrong
         } else if (early <= lead + ALLOWED) {
-            begin(m, now + early, false);
+            begin(m, now + Math.max(0, early), false);
         } else if (!Boolean.TRUE.equals(headers(m).get("rabbitdelay-absolute")) && sent != null && sent.getTime() - now > ALLOWED) {
             begin(m, now + lead, false); // the publisher's clock is ahead, or this one behind; a delay is the same by both
         } else if (number(m, "rabbitdelay-returned", 0) >= 5) {

@@ -18,11 +18,13 @@ const ALLOWED = 2000; // ms by which clocks may differ
 function hold(AMQPMessage $m, array $headers, int $now): array
 {
     $lead = $headers['rabbitdelay-lead'] ?? 0;
-    $early = ($headers['rabbitdelay-due'] ?? 0) - ($headers['rabbitdelay-clock-offset'] ?? 0) - $now;
+    $due = ($headers['rabbitdelay-due'] ?? 0) - ($headers['rabbitdelay-clock-offset'] ?? 0);
+    $early = $due - $now;
     $sent = $m->has('timestamp') ? $m->get('timestamp') * 1000 : 0;
+    $rest = max(0, min($lead, $due - $sent));
     $absolute = $headers['rabbitdelay-absolute'] ?? false;
     return match (true) {
-        $early < -ALLOWED => [$lead, false], // this clock may be ahead
+        $early < $rest - ALLOWED => [$rest, false], // a clock may be wrong
         $early <= $lead + ALLOWED => [max(0, $early), false],
         // The publisher's clock is ahead, or this one behind; a delay is the same by both.
         !$absolute && $sent - $now > ALLOWED => [$lead, false],

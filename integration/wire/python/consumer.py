@@ -21,12 +21,13 @@ ALLOWED_MS = 2000  # by which clocks may differ
 def hold(headers, properties, now):
     """How long a message waits here, in ms, and whether it is then sent back for the rest of its delay."""
     lead = headers.get("rabbitdelay-lead", 0)
-    early = headers.get("rabbitdelay-due", 0) - headers.get("rabbitdelay-clock-offset", 0) - now
-    if early <= 0:
-        return (lead if early < -ALLOWED_MS else 0), False  # this clock may be ahead
+    due, sent = headers.get("rabbitdelay-due", 0) - headers.get("rabbitdelay-clock-offset", 0), (properties.timestamp or 0) * 1000
+    early, rest = due - now, max(0, min(lead, due - sent))
+    if early < rest - ALLOWED_MS:
+        return rest, False  # a clock may be wrong
     if early <= lead + ALLOWED_MS:
-        return early, False
-    if not headers.get("rabbitdelay-absolute") and (properties.timestamp or 0) * 1000 - now > ALLOWED_MS:
+        return max(0, early), False
+    if not headers.get("rabbitdelay-absolute") and sent - now > ALLOWED_MS:
         return lead, False  # the publisher's clock is ahead, or this one behind; a delay is the same by both
     if headers.get("rabbitdelay-returned", 0) >= 5:
         return min(early, 60_000), early > 60_000

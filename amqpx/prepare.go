@@ -19,6 +19,7 @@ type prepared struct {
 	dest      topology.Destination
 	way       way
 	start     time.Time
+	up        time.Duration // of the client, at start
 	asked     time.Duration // the delay at start
 	due       int64         // epoch ms, by the clock of the message's DeliverAt
 	aim       int64         // epoch ms, by this process's clock: when the delay that start asks for ends; not before due less the lead
@@ -129,7 +130,7 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	}
 	*p = prepared{
 		tries: t,
-		dest:  dest, way: w, start: now, asked: asked, due: due, aim: aim, offset: m.ClockOffset, lead: lead,
+		dest:  dest, way: w, start: now, up: time.Since(c.began), asked: asked, due: due, aim: aim, offset: m.ClockOffset, lead: lead,
 		lowers: m.own != nil && m.as == nil, tolerance: m.Tolerance, first: r,
 		user: m.Headers, own: m.own, attempt: int64(max(m.Attempt, 1)), version: m.Version, created: milliOf(m.Created),
 		pub: amqp.Publishing{
@@ -167,11 +168,18 @@ func newID(now time.Time) string {
 	return u.String()
 }
 
-// begin returns now, the instant for which a route is looked for. A delay that counts from
-// when its message is first written is counted from there.
-func (p *prepared) begin(now time.Time) time.Time {
+// begin returns the instant for which a route is looked for. A delay is the same by every clock: its
+// time passes by the monotonic one. One that counts from when its message is first written is counted
+// from there.
+func (c *Client) begin(p *prepared) time.Time {
+	if p.from == fromEpoch {
+		return c.cfg.Now()
+	}
+	up := time.Since(c.began)
+	now := p.start.Add(up - p.up)
 	if p.from == fromWrite && p.tries.Count == 0 {
 		p.restart(now)
+		p.up = up
 	}
 	return now
 }

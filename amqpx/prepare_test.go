@@ -247,3 +247,19 @@ func TestDeadLettersReturnIsFinal(t *testing.T) {
 		t.Errorf("got %+v", s)
 	}
 }
+
+// A step of the wall clock while a message waits to be written makes no delay shorter. An instant is by
+// that clock.
+func TestDelaysPassByTheMonotonicClock(t *testing.T) {
+	ahead := time.Duration(0)
+	c := &Client{cfg: Config{Now: func() time.Time { return time.Now().Add(ahead) }}, began: time.Now()}
+	for from, want := range map[origin]time.Duration{fromCall: 0, fromWrite: 0, fromEpoch: time.Hour} {
+		ahead = 0
+		p := &prepared{from: from, start: c.cfg.Now(), up: time.Since(c.began)}
+		start := p.start
+		ahead = time.Hour
+		if got := c.begin(p).Sub(start).Truncate(time.Minute); got != want {
+			t.Errorf("origin %d: %v later, expected %v", from, got, want)
+		}
+	}
+}

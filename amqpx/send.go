@@ -149,7 +149,7 @@ func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) atte
 	w := sess.pub.Window
 	cost := w.Cost(p.pub.Body)
 	for {
-		route, err := c.route(p, p.begin(c.cfg.Now()))
+		route, err := c.route(p, c.begin(p))
 		if err != nil {
 			return impossible(err)
 		}
@@ -165,7 +165,7 @@ func (c *Client) publish(ctx context.Context, p *prepared, enter enterFunc) atte
 		if err != nil {
 			return impossible(c.deadline(stuckError(err)))
 		}
-		later, err := c.route(p, p.begin(c.cfg.Now()))
+		later, err := c.route(p, c.begin(p))
 		if err != nil || later.Exchange != route.Exchange || later.Queue != route.Queue {
 			w.GiveUp(s) // by what is left after the wait it goes into another queue
 			continue

@@ -211,6 +211,13 @@ func (sc *scenario) drawClocks(r *rand.Rand) {
 	}
 }
 
+// sets reports whether a process's clock is wrong by a jump at some time in between.
+func (sc *scenario) sets(process int, from, to time.Duration) bool {
+	return slices.ContainsFunc(sc.Steps, func(s step) bool {
+		return s.What == jump && s.On == process && s.At <= to && s.At+s.For >= from
+	})
+}
+
 // apart is how far the clocks are from each other at most, the broker's among them.
 func (sc *scenario) apart() time.Duration {
 	if len(sc.Clocks) == 0 {

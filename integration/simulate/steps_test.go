@@ -157,7 +157,11 @@ func (w *world) send(ctx context.Context, p *process, s step) {
 		}
 		msgs = append(msgs, m)
 	}
-	e := w.call(&event{what: s.What, due: time.Now().Add(s.In)}, func() error {
+	due := time.Now().Add(s.In)
+	if s.Abs && w.sc.sets(s.On, s.At, s.At+s.In) {
+		due = time.Time{} // its clock says when that is
+	}
+	e := w.call(&event{what: s.What, due: due}, func() error {
 		if s.What == "send" {
 			return p.client.Send(ctx, msgs[0])
 		}

@@ -45,7 +45,7 @@ func TestClockSkewIsReported(t *testing.T) {
 func TestWritesGoByTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		s, db := openStore(t, nil, Config{Now: func() time.Time { return time.Now().Add(ahead) }})
-		defer func() { _ = db.Close() }()
+		t.Cleanup(func() { _ = db.Close() })
 		began := time.Now().Add(-time.Second)
 		right := func(what string, at time.Time) {
 			t.Helper()

@@ -22,7 +22,7 @@ import (
 
 // document is the served OpenAPI document.
 type document struct {
-	t        *testing.T
+	t        testing.TB
 	doc      map[string]any
 	compiler *jsonschema.Compiler
 	seen     map[string]map[string]bool // operation -> codes that were validated

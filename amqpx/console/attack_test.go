@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -188,4 +189,36 @@ func TestFormsOfNobody(t *testing.T) {
 	if got := post("/task-new", strings.NewReader("body=x")); got.Code != http.StatusUnauthorized {
 		t.Errorf("after them: %d", got.Code)
 	}
+}
+
+// FuzzAPIBody asks the operations that write tasks. None fails, and each refusal is JSON that says why.
+func FuzzAPIBody(f *testing.F) {
+	w := newWorld(f)
+	operations := []struct{ method, path string }{
+		{http.MethodPut, "/api/v1/tasks/a"},
+		{http.MethodPost, "/api/v1/tasks"},
+		{http.MethodPost, "/api/v1/tasks/bulk"},
+		{http.MethodPost, "/api/v1/tasks/a/move"},
+		{http.MethodPut, "/api/v1/recurring/r"},
+	}
+	for n, body := range []string{
+		`{"queue":"orders","due":"1h","tags":null,"headers":{"a":"b"},"body":"x"}`,
+		`{"tasks":[{"id":"b","queue":"orders","due":"2026-01-02T08:00:00Z"}]}`,
+		`{"action":"move","by":"1h","filter":{"queue":"x","due_before":"1h"},"dry_run":true}`,
+		`{"due":"1h"}`,
+		`{"every":"1h","queue":"orders","tags":["a"]}`,
+	} {
+		f.Add(uint8(n), []byte(body))
+	}
+	f.Fuzz(func(t *testing.T, n uint8, body []byte) {
+		o := operations[int(n)%len(operations)]
+		r := httptest.NewRequestWithContext(t.Context(), o.method, o.path, bytes.NewReader(body))
+		r.Host = "localhost"
+		r.Header.Set("Content-Type", "application/json")
+		got := httptest.NewRecorder()
+		w.c.ServeHTTP(got, r)
+		if got.Code >= 500 || !json.Valid(got.Body.Bytes()) {
+			t.Errorf("%s %s %q: %d %.300s", o.method, o.path, body, got.Code, got.Body)
+		}
+	})
 }

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener"))
 }
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func check(t *testing.T, err error) {
 
 // world is a console on a database and a broker in memory.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	db     *sql.DB
 	store  *schedule.Store
 	broker *amqptest.Server
@@ -52,7 +52,7 @@ type world struct {
 	server *httptest.Server
 }
 
-func newWorld(t *testing.T, change ...func(*Config)) *world {
+func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	w := &world{t: t, broker: amqptest.NewServer(amqptest.Options{})}
 	t.Cleanup(w.broker.Close)
@@ -97,7 +97,7 @@ type reply struct {
 	text   []byte
 }
 
-func (r reply) json(t *testing.T) map[string]any {
+func (r reply) json(t testing.TB) map[string]any {
 	t.Helper()
 	var out map[string]any
 	if err := json.Unmarshal(r.text, &out); err != nil {

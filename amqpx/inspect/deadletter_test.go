@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -74,4 +75,26 @@ func TestReadDeadLetter(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzReadDeadLetter reads messages with any headers, as anybody may publish them.
+func FuzzReadDeadLetter(f *testing.F) {
+	for _, h := range []amqp.Table{
+		{"x-death": []any{amqp.Table{"queue": "q", "reason": "rejected", "time": time.Unix(1, 0), "exchange": "", "routing-keys": []any{"q"}, "count": int64(1)}}},
+		{amqpx.HeaderReason: "attempts", amqpx.HeaderQueue: "q", amqpx.HeaderAttempts: []any{"2026-01-02T08:00:00Z failed"}, amqpx.HeaderDue: int64(1)},
+		{"x-first-death-queue": "delay.parked", amqpx.HeaderDestination: "q"},
+	} {
+		var e codec.Encoder
+		e.Table(h)
+		f.Add(e.Bytes(), "delay.deliver", "clock.0.0.0.0.0.0.q", "delay.parked")
+	}
+	f.Fuzz(func(t *testing.T, headers []byte, exchange, key, queue string) {
+		d := codec.NewDecoder(headers)
+		raw := amqp.Delivery{Headers: d.Table(), Exchange: exchange, RoutingKey: key}
+		l := inspect.ReadDeadLetter(raw, queue, "delay")
+		filter := inspect.DeadLetterFilter{OlderThan: time.Hour}
+		if filter.Matches(&l, l.Died) {
+			t.Fatalf("%+v is older than an hour when it dies", l)
+		}
+	})
 }

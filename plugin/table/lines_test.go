@@ -48,3 +48,22 @@ func TestID(t *testing.T) {
 		}
 	}
 }
+
+// Whatever is printed is a line, nothing, or an error; a row's id is read as it is written.
+func FuzzParseLine(f *testing.F) {
+	f.Add([]byte(`{"node":"cmFiYml0QGE=","now":5,"rows":7,"elsewhere":1}`))
+	f.Add([]byte(`{"due":9,"exchange":"b3JkZXJz","ref":"AQ==","keys":["YQ=="],"properties":"AAA=","body":""}`))
+	f.Add([]byte(`{"end":true,"soon":3,"other":4}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		l, ok, err := ParseLine(line)
+		if ok && err != nil || !ok && l != (Line{}) {
+			t.Fatalf("%+v, %t, %v", l, ok, err)
+		}
+		if l.Row == nil || len(l.Row.Ref) == 0 {
+			return
+		}
+		if id, err := ParseID(l.Row.ID().String()); err != nil || id.Due != l.Row.Due || !bytes.Equal(id.Ref, l.Row.Ref) {
+			t.Fatalf("%v: %v, %v", l.Row.ID(), id, err)
+		}
+	})
+}

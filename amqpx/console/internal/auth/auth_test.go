@@ -1,7 +1,9 @@
 package auth
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,6 +20,7 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
@@ -282,4 +285,29 @@ func TestLogoutEndsTheSession(t *testing.T) {
 	if _, ok := a.Caller(other); !ok {
 		t.Error("another session of the user has ended too")
 	}
+}
+
+// FuzzUsersFile reads any file. One that is taken is read again as it is written.
+func FuzzUsersFile(f *testing.F) {
+	key := base64.StdEncoding.EncodeToString(make([]byte, keyBytes))
+	f.Add([]byte("session_key: " + key + "\nusers:\n- name: a\n  role: viewer\n  password: $2a$04$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUVWXYZ0123456\n"))
+	f.Add([]byte("session_key: " + key + "\ntokens:\n- name: ci\n  role: operator\n  sha256: " + strings.Repeat("0a", 32) + "\n"))
+	f.Add([]byte("users: {a: [b]}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		file, err := parse(text)
+		if err != nil {
+			return
+		}
+		written, err := yaml.Marshal(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := parse(written)
+		if err != nil {
+			t.Fatalf("%q became %q: %v", text, written, err)
+		}
+		if twice, err := yaml.Marshal(again); err != nil || !bytes.Equal(twice, written) {
+			t.Fatalf("%q became %q and then %q: %v", text, written, twice, err)
+		}
+	})
 }

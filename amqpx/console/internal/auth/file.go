@@ -74,16 +74,21 @@ func Read(path string) (*File, error) {
 	} else if runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0 {
 		return nil, fmt.Errorf("%s: mode %04o; expected a file that others cannot write; run chmod o-w %s", path, info.Mode().Perm(), path)
 	}
+	f, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+func parse(text []byte) (*File, error) {
 	f := &File{}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	if err := d.Decode(f); err != nil {
-		return nil, fmt.Errorf("%s: expected session_key, users and tokens, as \"rabbitdelay users add\" writes them: %w", path, err)
+		return nil, fmt.Errorf("expected session_key, users and tokens, as \"rabbitdelay users add\" writes them: %w", err)
 	}
-	if err := f.check(); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return f, nil
+	return f, f.check()
 }
 
 func (f *File) check() error {

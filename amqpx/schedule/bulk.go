@@ -163,7 +163,7 @@ func (s *Store) CheckBulk(f Filter, a BulkAction, o BulkOptions) error {
 // BulkCount returns the number of tasks that Bulk would change now. BulkOptions.After is
 // not looked at. Errors: ErrConfig.
 func (s *Store) BulkCount(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (int64, error) {
-	now := s.now(ctx, NoTx)
+	now := s.nowIn(ctx, NoTx)
 	if err := a.validate(&f, &o, now); err != nil {
 		return 0, err
 	}

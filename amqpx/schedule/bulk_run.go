@@ -21,7 +21,7 @@ import (
 // goes on where the first ended, with all actions but BulkMoveBy also without
 // BulkOptions.After. Errors: ErrConfig.
 func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions) (BulkProgress, error) {
-	r := bulkRun{s: s, action: a, opts: o, began: s.now(ctx, NoTx)}
+	r := bulkRun{s: s, action: a, opts: o, began: s.nowIn(ctx, NoTx)}
 	if err := r.action.validate(&f, &r.opts, r.began); err != nil {
 		return r.done, err
 	}

@@ -22,7 +22,7 @@ func (s *Store) RequeueDead(ctx context.Context, l *inspect.DeadLetter, dryRun b
 		return "", "", err
 	}
 	for {
-		row, err := c.Find(ctx, l.ID, s.now(ctx, NoTx).UnixMilli(), rows.Unlocked)
+		row, err := c.Find(ctx, l.ID, s.nowIn(ctx, NoTx).UnixMilli(), rows.Unlocked)
 		if err != nil {
 			return "", "", err
 		}
@@ -30,7 +30,7 @@ func (s *Store) RequeueDead(ctx context.Context, l *inspect.DeadLetter, dryRun b
 		if outcome != inspect.RequeueRevived || dryRun {
 			return outcome, why, nil
 		}
-		err = s.Revive(ctx, NoTx, l.ID, s.now(ctx, NoTx))
+		err = s.Revive(ctx, NoTx, l.ID, s.nowIn(ctx, NoTx))
 		if changed := new(*StatusError); errors.As(err, changed) || errors.Is(err, ErrNotFound) {
 			continue // somebody was faster
 		}

@@ -132,7 +132,7 @@ func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	setDefault(&r.Keep, s.cfg.Retention.Keep)
 	setDefault(&r.KeepFailed, s.cfg.Retention.KeepFailed)
 	setDefault(&r.Batch, s.cfg.Retention.Batch)
-	return s.db.Purge(ctx, rows.Keep{Finished: r.Keep, Failed: r.KeepFailed, Batch: r.Batch}, s.now(ctx, NoTx))
+	return s.db.Purge(ctx, rows.Keep{Finished: r.Keep, Failed: r.KeepFailed, Batch: r.Batch}, s.nowIn(ctx, NoTx))
 }
 
 func (s *Store) askClock(ctx context.Context) (time.Time, error) {

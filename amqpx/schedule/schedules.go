@@ -190,7 +190,7 @@ func (x Schedules) Delete(ctx context.Context, ex Executor, name string) error {
 // timetable goes on as it was; a pause and Overlap do not keep it. Errors:
 // ErrNoSchedule.
 func (x Schedules) Fire(ctx context.Context, ex Executor, name string) (id string, err error) {
-	now := x.s.now(ctx, ex).Truncate(time.Millisecond)
+	now := x.s.nowIn(ctx, ex).Truncate(time.Millisecond)
 	err = x.writeOne(ctx, ex, name, func(p *recur.Planner, c rows.Conn) error {
 		t, err := p.Fired(ctx, c, name, now)
 		if err != nil {

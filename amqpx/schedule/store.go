@@ -95,9 +95,9 @@ func (s *Store) conn(ctx context.Context, ex Executor) (rows.Conn, error) {
 	return s.db.On(ctx, s.on(ex))
 }
 
-// now is the database's instant. Where it is to be measured, that is on the connection of the
+// nowIn is the database's instant. Where it is to be measured, that is on the connection of the
 // Executor: a transaction may have the only one.
-func (s *Store) now(ctx context.Context, ex Executor) time.Time {
+func (s *Store) nowIn(ctx context.Context, ex Executor) time.Time {
 	c, err := s.conn(ctx, ex)
 	if err != nil {
 		return s.pace.Now() // and the caller fails

@@ -129,7 +129,7 @@ func (s *Store) insert(ctx context.Context, c rows.Conn, list []*rows.Task, on r
 // handler that is running on it; handlers of a task to an exchange undo their effects
 // instead. Errors: ErrNotFound, or *StatusError when it is too late.
 func (s *Store) Cancel(ctx context.Context, ex Executor, id string) error {
-	return s.change(ctx, ex, id, "cancel", StatusPending, rows.Cancel(s.now(ctx, ex).UnixMilli()))
+	return s.change(ctx, ex, id, "cancel", StatusPending, rows.Cancel(s.nowIn(ctx, ex).UnixMilli()))
 }
 
 // CancelBatch cancels those of the tasks that are pending, and returns how many
@@ -156,7 +156,7 @@ func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverA
 // runs, so that several at once add up, when ex commits. It ends at the bounds of an
 // instant: at once, and the year 9999. Its attempts start anew. Errors: as Cancel.
 func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by time.Duration) error {
-	err := s.change(ctx, ex, id, "reschedule", StatusPending, rows.DueBy(by, s.now(ctx, ex).UnixMilli()))
+	err := s.change(ctx, ex, id, "reschedule", StatusPending, rows.DueBy(by, s.nowIn(ctx, ex).UnixMilli()))
 	if err == nil {
 		s.Wake()
 	}
@@ -166,7 +166,7 @@ func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by tim
 // FireNow makes a pending task due at once by the database's clock, when
 // ex commits. Errors: as Cancel.
 func (s *Store) FireNow(ctx context.Context, ex Executor, id string) error {
-	return s.move(ctx, ex, id, "fire", StatusPending, s.now(ctx, ex).Truncate(time.Millisecond))
+	return s.move(ctx, ex, id, "fire", StatusPending, s.nowIn(ctx, ex).Truncate(time.Millisecond))
 }
 
 // Revive makes a failed task pending again, due at deliverAt; an instant in the
@@ -181,7 +181,7 @@ func (s *Store) move(ctx context.Context, ex Executor, id, action string, want S
 	if at.IsZero() || due > rows.MaxDue {
 		return &TaskError{ID: id, Field: "DeliverAt", Reason: fmt.Sprintf("%v, expected an instant up to the year 9999", at)}
 	}
-	err := s.change(ctx, ex, id, action, want, rows.DueAt(due, s.now(ctx, ex).UnixMilli()))
+	err := s.change(ctx, ex, id, action, want, rows.DueAt(due, s.nowIn(ctx, ex).UnixMilli()))
 	if err == nil {
 		s.pace.Due(s.db.DB, due)
 	}

@@ -60,7 +60,7 @@ func (c *Clock) Offset() time.Duration {
 // refreshEvery is the age at which Refresh measures again.
 const refreshEvery = time.Minute
 
-// Refresh measures by ask where that is due, and waits for somebody else's first measurement. What
+// Refresh measures once by ask where that is due, and waits for somebody else's first measurement. What
 // the database does not tell now is asked a minute later.
 func (c *Clock) Refresh(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) {
 	if r := c.known.Load(); r != nil {
@@ -82,7 +82,7 @@ func (c *Clock) Refresh(ctx context.Context, ask func(ctx context.Context) (time
 	defer func() { <-c.asking }()
 	if up := c.Up(); c.asked == 0 || up-c.asked >= refreshEvery {
 		c.asked = up
-		_ = c.adjust(ctx, ask)
+		_ = c.adjust(ctx, ask, 1)
 	}
 }
 
@@ -93,7 +93,7 @@ type Sample struct {
 	began reading // by this process's clocks
 }
 
-// samples are as many as are taken at a time, of which the best counts.
+// samples are as many as Measure and Adjust take at a time, of which the best counts.
 const samples = 3
 
 func (c *Clock) sample(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) (Sample, error) {
@@ -104,10 +104,12 @@ func (c *Clock) sample(ctx context.Context, ask func(ctx context.Context) (time.
 }
 
 // Measure measures the difference as the best of three samples.
-func (c *Clock) Measure(ctx context.Context) (best Sample, err error) { return c.measure(ctx, c.Ask) }
+func (c *Clock) Measure(ctx context.Context) (best Sample, err error) {
+	return c.measure(ctx, c.Ask, samples)
+}
 
-func (c *Clock) measure(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) (best Sample, err error) {
-	for i := range samples {
+func (c *Clock) measure(ctx context.Context, ask func(ctx context.Context) (time.Time, error), times int) (best Sample, err error) {
+	for i := range times {
 		x, err := c.sample(ctx, ask)
 		if err != nil {
 			return Sample{}, err
@@ -139,10 +141,10 @@ const farthestClock = 24 * time.Hour
 
 // Adjust measures and corrects the clock. It returns ErrClock, and leaves the clock as it
 // was, where the correction would be none.
-func (c *Clock) Adjust(ctx context.Context) error { return c.adjust(ctx, c.Ask) }
+func (c *Clock) Adjust(ctx context.Context) error { return c.adjust(ctx, c.Ask, samples) }
 
-func (c *Clock) adjust(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) error {
-	x, err := c.measure(ctx, ask)
+func (c *Clock) adjust(ctx context.Context, ask func(ctx context.Context) (time.Time, error), times int) error {
+	x, err := c.measure(ctx, ask, times)
 	if err == nil && x.Skew.Abs()-x.Uncertainty > farthestClock {
 		err = ErrClock
 	}

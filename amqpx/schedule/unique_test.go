@@ -100,6 +100,7 @@ func TestUniqueUnderLease(t *testing.T) {
 func TestUniqueLeaseEnds(t *testing.T) {
 	onSite(t, Config{}, func(_ *testing.T, s *site) {
 		s.unique("first", 0, Unique{})
+		after(time.Second) // or the first look of the sweeper may find it running
 		c, err := s.Store.db.Conn(s.Context())
 		check(s.T, err)
 		_, err = c.ExecContext(s.Context(), "UPDATE rabbitdelay_tasks SET status = 'running'")

@@ -55,7 +55,7 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 	}
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()
-	start, now := time.Now(), c.cfg.Now()
+	start, now, up := time.Now(), c.cfg.Now(), time.Since(c.began)
 	b := &batch{c: c, items: make([]prepared, len(msgs)), start: start, outcome: outcome}
 	if c.hooks.sends {
 		b.ctxs = make([]context.Context, len(msgs))
@@ -73,6 +73,7 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 			}
 			return err
 		}
+		b.items[i].up = up // of all at one instant, as their start is
 		if b.items[i].from == fromCall {
 			b.items[i].from = fromWrite
 		}

@@ -97,10 +97,21 @@ type Sample struct {
 const samples = 3
 
 func (c *Clock) sample(ctx context.Context, ask func(ctx context.Context) (time.Time, error)) (Sample, error) {
-	began := reading{c.Local().Round(0), c.Up()}
+	began := c.read()
 	at, err := ask(ctx)
 	took := c.Up() - began.up
 	return Sample{at.Sub(began.at.Add(took / 2)), took/2 + time.Millisecond, began}, err
+}
+
+// read reads both clocks of this process at one instant, unless it is interrupted again and again.
+func (c *Clock) read() (r reading) {
+	for range 10 {
+		before := c.Up()
+		if r = (reading{c.Local().Round(0), c.Up()}); r.up-before < time.Millisecond {
+			break
+		}
+	}
+	return r
 }
 
 // Measure measures the difference as the best of three samples.

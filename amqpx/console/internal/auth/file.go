@@ -88,7 +88,10 @@ func parse(text []byte) (*File, error) {
 	if err := d.Decode(f); err != nil {
 		return nil, fmt.Errorf("expected session_key, users and tokens, as \"rabbitdelay users add\" writes them: %w", err)
 	}
-	return f, f.check()
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 func (f *File) check() error {

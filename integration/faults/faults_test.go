@@ -125,25 +125,20 @@ func threeNodes(t *testing.T, o cluster.Options) *cluster.Cluster {
 	t.Helper()
 	o.Log = func(line string) { t.Log(line) }
 	c, err := cluster.Start(t.Context(), o)
-	if errors.Is(err, cluster.ErrUnavailable) {
-		t.Skipf("skipped: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
+	return started(t, c, err)
 }
 
 // withoutDocker is threeNodes on the server that is installed.
-func withoutDocker(t *testing.T, o cluster.Options) faults.Brokers {
+func withoutDocker(t *testing.T, o cluster.Options) *cluster.Nodes {
 	t.Helper()
 	o.Log = func(line string) { t.Log(line) }
 	c, err := cluster.StartNodes(t.Context(), o)
+	return started(t, c, err)
+}
+
+// started ends a cluster with the test, or skips a test that cannot have one.
+func started[C faults.Brokers](t *testing.T, c C, err error) C {
+	t.Helper()
 	if errors.Is(err, cluster.ErrUnavailable) {
 		t.Skipf("skipped: %v", err)
 	}

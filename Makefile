@@ -8,7 +8,7 @@ TEST_TIMEOUT ?= 40m
 
 # Packages that run at once without the race detector, beside two with it, and tests of one package:
 # most of them wait for a broker and not for a processor.
-TEST_PACKAGES ?= 2
+TEST_PACKAGES ?= 1
 TEST_PARALLEL ?= 3
 
 # `make test RACE=` tests without the race detector, which needs a C compiler.

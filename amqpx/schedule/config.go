@@ -138,8 +138,8 @@ type Config struct {
 	// Retention is how long finished tasks stay.
 	Retention Retention
 	// MaxClockSkew is the difference between this process's and the database's
-	// clock beyond which Run logs a warning; default 1 second. ClockInterval is
-	// how often it measures the database's; default 1 minute.
+	// clock beyond which a warning is logged; default 1 second. ClockInterval is
+	// how often Run measures it, and others once a minute; default 1 minute.
 	MaxClockSkew  time.Duration
 	ClockInterval time.Duration
 	// Destination, optional, refuses destinations of tasks, beside those that the

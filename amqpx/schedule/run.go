@@ -146,8 +146,8 @@ func (s *Store) askClock(ctx context.Context) (time.Time, error) {
 // ClockSkew measures the database's clock minus this process's, as the best of
 // three tries; on SQLite, and in a testing/synctest bubble, it is 0. The true difference
 // is within uncertainty of it. Store and handlers go by the database's clock: they measure it
-// once a minute on what they do with the database, Run every ClockInterval, which warns beyond
-// MaxClockSkew; a step of this process's clock changes nothing between. Due instants come from
+// once a minute as they use the database, Run every ClockInterval, and the store warns beyond
+// MaxClockSkew. Between two measurements a step of this process's clock changes nothing. Due instants come from
 // the clocks of the programs that write tasks; if those differ from the database's, their tasks
 // are early or late by as much.
 func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration, err error) {

@@ -210,7 +210,7 @@ func (w *world) logf(format string, args ...any) {
 	w.trace = append(w.trace, fmt.Sprintf("%v  %s", time.Since(w.epoch), fmt.Sprintf(format, args...)))
 }
 
-// violation notes what must not be; nothing else is as important.
+// violationf records what must not be; nothing else is as important.
 func (w *world) violationf(format string, args ...any) {
 	w.logf("VIOLATION "+format, args...)
 	w.mu.Lock()
@@ -239,7 +239,7 @@ func (w *world) itemOf(id string) (item, bool) {
 	return i, ok
 }
 
-// began notes a run of a handler, and reports whether it is one that fails.
+// began records a run of a handler, and reports whether it is one that fails.
 func (w *world) began(p *process, d *amqpx.Delivery) (*run, item, bool) {
 	i, known := w.itemOf(d.ID)
 	payload, _ := strings.CutPrefix(string(d.Body), "body of ")
@@ -264,14 +264,14 @@ func (w *world) began(p *process, d *amqpx.Delivery) (*run, item, bool) {
 	return r, i, w.tries[key] <= i.Times
 }
 
-// ended notes when a handler's function ended.
+// ended records when a handler's function ended.
 func (w *world) ended(r *run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r.end = time.Now()
 }
 
-// keyed notes the idempotency key of leased work, which is that of all its attempts.
+// keyed records the idempotency key of leased work, which is that of all its attempts.
 func (w *world) keyed(d *amqpx.Delivery, key string) {
 	w.mu.Lock()
 	before, again := w.keys[string(d.Body)]
@@ -282,14 +282,14 @@ func (w *world) keyed(d *amqpx.Delivery, key string) {
 	}
 }
 
-// took notes the effect of a plain handler.
+// took records the effect of a plain handler.
 func (w *world) took(r *run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r.took = true
 }
 
-// over notes that the outcome of runs is settled.
+// over records that the outcome of runs is settled.
 func (w *world) over(runs []*run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -315,7 +315,7 @@ func (w *world) task(id, dest, payload string) schedule.Task {
 	return t
 }
 
-// settle lets time pass until nothing is left to be done, or the bound is over.
+// settle waits in virtual time until nothing is left to be done, or the bound is over.
 func (w *world) settle() {
 	for n := range w.sc.processes() {
 		w.revive(n)

@@ -112,3 +112,22 @@ func TestPauseOnEachDatabase(t *testing.T) {
 		suite.Eventually(t, "the first of the spread ones is sent", func() bool { return out.count("newer") == 1 })
 	})
 }
+
+// A store whose clock is an hour ahead fires and pauses by the database's, on every database.
+func TestWrongClockOnEachDatabase(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{Now: func() time.Time { return time.Now().Add(time.Hour) }})
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(10 * time.Hour)}))
+		suite.MustSucceed(t, s.FireNow(t.Context(), schedule.NoTx, "a"))
+		suite.MustSucceed(t, s.Pause(t.Context(), schedule.NoTx, topology.Destination{Queue: "q"}, "me"))
+		states, err := s.Destinations(t.Context(), schedule.NoTx)
+		suite.MustSucceed(t, err)
+		a := taskOf(t, s, "a")
+		for what, at := range map[string]time.Time{"created": a.CreatedAt, "fired": a.DeliverAt, "paused": states[0].PausedAt} {
+			if time.Since(at).Abs() > 30*time.Minute {
+				t.Errorf("%s %v from now", what, time.Until(at))
+			}
+		}
+	})
+}

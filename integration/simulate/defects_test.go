@@ -80,6 +80,15 @@ var defects = []defect{
 	{"connections left open", "amqpx/internal/declare/conns.go", "p.begin(func(context.Context) { wire.CloseConn(d.conn) })", "p.begin(func(context.Context) {})"},
 }
 
+// The source still has the place of each defect.
+func TestDefectsCanBePlanted(t *testing.T) {
+	for _, d := range defects {
+		if _, err := d.planted(); err != nil {
+			t.Errorf("%s: %v", d.name, err)
+		}
+	}
+}
+
 // Each planted defect is found. It says within how many seeds.
 func TestDefects(t *testing.T) {
 	if *plant == "" {
@@ -105,23 +114,31 @@ func TestDefects(t *testing.T) {
 // replay is what a failing seed prints.
 var replay = regexp.MustCompile(`replay: make simulate FROM=(\d+)`)
 
+func (d defect) path() string { return filepath.Join("..", "..", d.file) }
+
+// planted returns the file with the defect.
+func (d defect) planted() ([]byte, error) {
+	source, err := os.ReadFile(d.path())
+	if n := strings.Count(string(source), d.was); err == nil && n != 1 {
+		err = fmt.Errorf("%s has %q %d times, expected once", d.file, d.was, n)
+	}
+	return []byte(strings.Replace(string(source), d.was, d.is, 1)), err
+}
+
 // seedsUntilFound builds the simulation with the defect and runs it; 0: it was not found.
 func (d defect) seedsUntilFound(t *testing.T) (n uint64, err error) {
 	t.Helper()
-	root, err := filepath.Abs("../..")
+	path, err := filepath.Abs(d.path())
 	if err != nil {
 		return 0, err
 	}
-	path, dir := filepath.Join(root, d.file), t.TempDir()
-	source, err := os.ReadFile(path)
+	source, err := d.planted()
 	if err != nil {
 		return 0, err
 	}
-	if strings.Count(string(source), d.was) != 1 {
-		return 0, fmt.Errorf("%s has %q %d times, expected once", d.file, d.was, strings.Count(string(source), d.was))
-	}
+	dir := t.TempDir()
 	planted, overlay, program := filepath.Join(dir, "planted.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "simulate.test")
-	if err := os.WriteFile(planted, []byte(strings.Replace(string(source), d.was, d.is, 1)), 0o600); err != nil {
+	if err := os.WriteFile(planted, source, 0o600); err != nil {
 		return 0, err
 	}
 	replaced, err := json.Marshal(map[string]any{"Replace": map[string]string{path: planted}})

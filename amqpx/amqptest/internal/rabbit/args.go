@@ -1,7 +1,10 @@
 package rabbit
 
 import (
+	"cmp"
 	"fmt"
+	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -26,63 +29,44 @@ func sameArgs(of string, have, want amqp.Table, keys []string) *Error {
 		if hok && wok && typeName(h) == typeName(w) {
 			return inequivalent(k, of, fmt.Sprintf("'%v'", w), fmt.Sprintf("'%v'", h))
 		}
+		described := func(v any, ok bool) string {
+			if !ok {
+				return "none"
+			}
+			return fmt.Sprintf("the value '%v' of type '%s'", v, typeName(v))
+		}
 		return inequivalent(k, of, described(w, wok), described(h, hok))
 	}
 	return nil
 }
 
-func sameFlag(arg, of string, have, want bool) *Error {
-	if have == want {
-		return nil
-	}
-	return inequivalent(arg, of, fmt.Sprintf("'%t'", want), fmt.Sprintf("'%t'", have))
+// flag is a property that a declaration must repeat.
+type flag struct {
+	arg        string
+	have, want bool
 }
 
-func described(v any, ok bool) string {
-	if !ok {
-		return "none"
+func sameFlags(of string, flags ...flag) *Error {
+	for _, f := range flags {
+		if f.have != f.want {
+			return inequivalent(f.arg, of, fmt.Sprintf("'%t'", f.want), fmt.Sprintf("'%t'", f.have))
+		}
 	}
-	return fmt.Sprintf("the value '%v' of type '%s'", v, typeName(v))
+	return nil
 }
 
-// typeName returns RabbitMQ's word for the type of a value in a table.
-func typeName(v any) string {
-	switch v.(type) {
-	case string:
-		return "longstr"
-	case bool:
-		return "bool"
-	case int8:
-		return "byte"
-	case uint8:
-		return "unsignedbyte"
-	case int16:
-		return "short"
-	case uint16:
-		return "unsignedshort"
-	case int32:
-		return "signedint"
-	case uint32:
-		return "unsignedint"
-	case int64, int:
-		return "long"
-	case float32:
-		return "float"
-	case float64:
-		return "double"
-	case amqp.Decimal:
-		return "decimal"
-	case time.Time:
-		return "timestamp"
-	case amqp.Table:
-		return "table"
-	case []any:
-		return "array"
-	case []byte:
-		return "binary"
-	}
-	return "void"
+// typeNames has RabbitMQ's words for the types of values in a table.
+var typeNames = map[reflect.Type]string{
+	reflect.TypeFor[string](): "longstr", reflect.TypeFor[[]byte](): "binary", reflect.TypeFor[bool](): "bool",
+	reflect.TypeFor[int8](): "byte", reflect.TypeFor[uint8](): "unsignedbyte",
+	reflect.TypeFor[int16](): "short", reflect.TypeFor[uint16](): "unsignedshort",
+	reflect.TypeFor[int32](): "signedint", reflect.TypeFor[uint32](): "unsignedint",
+	reflect.TypeFor[int64](): "long", reflect.TypeFor[int](): "long",
+	reflect.TypeFor[float32](): "float", reflect.TypeFor[float64](): "double", reflect.TypeFor[amqp.Decimal](): "decimal",
+	reflect.TypeFor[time.Time](): "timestamp", reflect.TypeFor[amqp.Table](): "table", reflect.TypeFor[[]any](): "array",
 }
+
+func typeName(v any) string { return cmp.Or(typeNames[reflect.TypeOf(v)], "void") }
 
 // maxTTL is the broker's bound for TTLs and expirations: ten years, in ms.
 const maxTTL = 10 * 365 * 86400 * 1000
@@ -120,22 +104,19 @@ func (a *arguments) number(key string, lo, hi, absent int64) int64 {
 	return n
 }
 
-func (a *arguments) text(key string) (s string, ok bool) {
-	v, ok := a.table[key]
-	if !ok {
-		return "", false
-	}
-	s, ok = v.(string)
-	if !ok {
+// typed returns an argument of a type; ok is false if the key is missing or its value is of another.
+func typed[T any](a *arguments, key string) (x T, ok bool) {
+	v, set := a.table[key]
+	if x, ok = v.(T); set && !ok {
 		a.refusef(key, "{unacceptable_type,%s}", typeName(v))
 	}
-	return s, ok
+	return x, ok
 }
 
 // oneOf returns a value that must be one of the allowed words. wrong is the refusal of
 // another one, with VALUE in its place.
 func (a *arguments) oneOf(key, wrong string, allowed ...string) string {
-	s, ok := a.text(key)
+	s, ok := typed[string](a, key)
 	if !ok || slices.Contains(allowed, s) {
 		return s
 	}
@@ -143,14 +124,69 @@ func (a *arguments) oneOf(key, wrong string, allowed ...string) string {
 	return ""
 }
 
-func (a *arguments) boolean(key string) bool {
-	v, ok := a.table[key]
-	if !ok {
-		return false
+// queueArg is an argument of queues that has no effect here, but may be refused.
+type queueArg struct {
+	key     string
+	classic bool // a classic queue takes it
+	quorum  bool
+	check   func(a *arguments, key string)
+}
+
+// queueArgs returns the arguments that a type of queue does not take on a version, or
+// whose values are checked.
+func queueArgs(v Version) []queueArg {
+	positive := func(a *arguments, key string) { a.number(key, 1, math.MaxInt64, 0) }
+	natural := func(a *arguments, key string) { a.number(key, 0, math.MaxInt64, 0) }
+	all := []queueArg{
+		{"x-max-priority", true, false, nil},
+		{"x-queue-mode", true, false, func(a *arguments, key string) {
+			if !v.AtLeast(4, 3, 0) {
+				a.oneOf(key, `"unsupported queue mode 'VALUE'"`, "default", "lazy")
+			}
+		}},
+		{"x-queue-version", true, false, func(a *arguments, key string) {
+			least := int64(1)
+			if v.AtLeast(4, 3, 0) {
+				least = 2
+			}
+			if n := a.number(key, 0, math.MaxInt64, 2); n < least || n > 2 {
+				a.refusef(key, `"unsupported queue version '%d'"`, n)
+			}
+		}},
+		{"x-queue-master-locator", true, false, nil},
+		{"x-queue-leader-locator", v.AtLeast(3, 12, 0), true, func(a *arguments, key string) {
+			a.oneOf(key, "invalid_queue_locator_arg", "client-local", "balanced", "random", "least-leaders")
+		}},
+		{"x-delivery-limit", false, true, nil},
+		{"x-dead-letter-strategy", false, true, nil},
+		{"x-quorum-initial-group-size", false, true, positive},
+		{"x-max-in-memory-length", false, true, natural},
+		{"x-max-in-memory-bytes", false, true, natural},
+		{"x-max-age", false, false, nil},
+		{"x-initial-cluster-size", false, false, nil},
+		{"x-stream-max-segment-size-bytes", false, false, nil},
 	}
-	b, ok := v.(bool)
-	if !ok {
-		a.refusef(key, "{unacceptable_type,%s}", typeName(v))
+	if v.AtLeast(4, 3, 0) {
+		all = append(all, queueArg{"x-consumer-timeout", false, true, natural})
 	}
-	return b
+	return all
+}
+
+// known refuses arguments that the type of a queue does not take, and then wrong values.
+func (a *arguments) known(quorum bool, v Version) {
+	kind := "rabbit_classic_queue"
+	if quorum {
+		kind = "rabbit_quorum_queue"
+	}
+	all := queueArgs(v)
+	for _, x := range all {
+		if _, ok := a.table[x.key]; ok && a.err == nil && (quorum && !x.quorum || !quorum && !x.classic) {
+			a.err = precondition("invalid arg '%s' for %s of queue type %s", x.key, a.of, kind)
+		}
+	}
+	for _, x := range all {
+		if _, ok := a.table[x.key]; ok && a.err == nil && x.check != nil {
+			x.check(a, x.key)
+		}
+	}
 }

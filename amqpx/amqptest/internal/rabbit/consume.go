@@ -67,11 +67,7 @@ func (b *Broker) NewChannel(owner any, sink Sink) *Channel {
 // Qos bounds the unsettled deliveries of each later consumer, or with global those of the
 // whole channel.
 func (c *Channel) Qos(prefetch int, global bool) *Error {
-	if !global {
-		c.prefetch = prefetch
-		return nil
-	}
-	if c.broker.is(4, 3, 0) { // which takes it for each consumer
+	if !global || c.broker.is(4, 3, 0) { // which takes it for each consumer
 		c.prefetch = prefetch
 		return nil
 	}
@@ -196,16 +192,12 @@ func (c *Channel) settle(tag uint64, multiple bool) ([]*held, *Error) {
 		c.unacked = slices.Delete(c.unacked, i, i+1)
 	}
 	for _, h := range done {
-		h.release()
+		h.queue.waiting--
+		if h.consumer != nil {
+			h.consumer.inFlight--
+		}
 	}
 	return done, nil
-}
-
-func (h *held) release() {
-	h.queue.waiting--
-	if h.consumer != nil {
-		h.consumer.inFlight--
-	}
 }
 
 // Ack acknowledges deliveries.
@@ -333,14 +325,13 @@ func (k *Consumer) takes() bool {
 // next returns the consumer whose turn it is, nil if none takes a message.
 func (q *Queue) next() *Consumer {
 	for i, k := range q.consumers {
-		if !k.takes() {
-			if q.single {
-				return nil
-			}
-			continue
-		}
-		if q.single {
+		switch takes := k.takes(); {
+		case q.single && !takes:
+			return nil
+		case q.single:
 			return k
+		case !takes:
+			continue
 		}
 		// To the end of those with its priority.
 		j := i

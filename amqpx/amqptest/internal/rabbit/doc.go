@@ -6,12 +6,12 @@
 //
 // Nothing here is safe for concurrent use.
 //
-//   - broker.go: the node, its clock and its events; version.go: whose rules apply
-//   - exchange.go, route.go, match.go: exchanges, bindings and routing
-//   - queue.go, args.go, queueargs.go: queues and their arguments
+//   - broker.go: the version whose rules apply, the node, its clock and its events
+//   - exchange.go, route.go: exchanges, bindings and routing
+//   - queue.go, args.go: queues and their arguments
 //   - message.go: a message and the record of its deaths
-//   - publish.go, native.go: the way into a queue, TTLs and limits
+//   - publish.go: the way into a queue, TTLs and limits
 //   - lines.go: the order in which a queue delivers
 //   - consume.go: channels, consumers, deliveries and their end
-//   - deadletter.go: the way out of a queue; errors.go: refusals in RabbitMQ's words
+//   - deadletter.go: the way out of a queue, and where it ends; errors.go: refusals in RabbitMQ's words
 package rabbit

@@ -122,13 +122,9 @@ func (e *Exchange) equivalent(s ExchangeSpec) *Error {
 	if e.Kind != s.Kind {
 		return inequivalent("type", e.of(), "'"+s.Kind+"'", "'"+e.Kind+"'")
 	}
-	for _, f := range []struct {
-		arg        string
-		have, want bool
-	}{{"durable", e.Durable, s.Durable}, {"auto_delete", e.AutoDelete, s.AutoDelete}, {"internal", e.Internal, s.Internal}} {
-		if err := sameFlag(f.arg, e.of(), f.have, f.want); err != nil {
-			return err
-		}
+	err := sameFlags(e.of(), flag{"durable", e.Durable, s.Durable}, flag{"auto_delete", e.AutoDelete, s.AutoDelete}, flag{"internal", e.Internal, s.Internal})
+	if err != nil {
+		return err
 	}
 	keys := []string{"alternate-exchange"}
 	if e.Kind == delayedKind {

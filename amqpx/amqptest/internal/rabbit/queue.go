@@ -101,7 +101,7 @@ func (v *VHost) DeclareQueue(s QueueSpec, owner any) (*Queue, *Error) {
 // begin with "amq.".
 func (v *VHost) DeclareNamed(s QueueSpec, owner any) (*Queue, *Error) {
 	if kind := v.broker.opts.DefaultQueueType; kind != "" && !s.Exclusive && s.Durable && !s.AutoDelete {
-		s.Args = typed(s.Args, kind)
+		s.Args = withType(s.Args, kind)
 	}
 	s.Durable = s.Durable && !s.Exclusive
 	if q := v.queues[s.Name]; q != nil {
@@ -130,15 +130,12 @@ func (q *Queue) equivalent(s QueueSpec, owner any) *Error {
 	if s.Exclusive != (q.owner != nil) {
 		return q.locked()
 	}
-	if err := sameFlag("durable", q.of(), q.Durable, s.Durable); err != nil {
-		return err
-	}
-	if err := sameFlag("auto_delete", q.of(), q.AutoDelete, s.AutoDelete); err != nil {
+	if err := sameFlags(q.of(), flag{"durable", q.Durable, s.Durable}, flag{"auto_delete", q.AutoDelete, s.AutoDelete}); err != nil {
 		return err
 	}
 	have, want := q.Args, s.Args
 	if q.vhost.is(4, 0, 0) || !q.quorum && want["x-queue-type"] != "quorum" {
-		have, want = typed(have, "classic"), typed(want, "classic") // which is what no type says
+		have, want = withType(have, "classic"), withType(want, "classic") // which is what no type says
 	}
 	keys := classicArgs
 	if q.quorum {
@@ -147,8 +144,8 @@ func (q *Queue) equivalent(s QueueSpec, owner any) *Error {
 	return sameArgs(q.of(), have, want, keys)
 }
 
-// typed returns the arguments with kind as their queue type if they have none.
-func typed(args amqp.Table, kind string) amqp.Table {
+// withType returns the arguments with kind as their queue type if they have none.
+func withType(args amqp.Table, kind string) amqp.Table {
 	all := amqp.Table{"x-queue-type": kind}
 	maps.Copy(all, args)
 	return all
@@ -168,7 +165,7 @@ func (q *Queue) configure() *Error {
 	q.maxLen = a.number("x-max-length", 0, math.MaxInt64, -1)
 	q.maxBytes = a.number("x-max-length-bytes", 0, math.MaxInt64, -1)
 	q.configureDeadLetters(a)
-	q.single = a.boolean("x-single-active-consumer")
+	q.single, _ = typed[bool](a, "x-single-active-consumer")
 	strategy := a.oneOf("x-dead-letter-strategy", "invalid_dlx_strategy", "at-most-once", "at-least-once")
 	q.atLeastOnce = q.quorum && strategy == "at-least-once" && q.overflow == "reject-publish" && q.deadLetter != nil
 	priority := a.number("x-max-priority", 0, math.MaxInt64, 0)
@@ -193,7 +190,7 @@ func (q *Queue) configureDeadLetters(a *arguments) {
 			a.err = precondition("invalid type '%s' for arg 'x-dead-letter-exchange' in %s", typeName(x), q.of())
 		}
 	}
-	if k, ok := a.text("x-dead-letter-routing-key"); ok {
+	if k, ok := typed[string](a, "x-dead-letter-routing-key"); ok {
 		q.deadKey = &k
 		if q.deadLetter == nil {
 			a.refusef("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined")
@@ -203,23 +200,7 @@ func (q *Queue) configureDeadLetters(a *arguments) {
 }
 
 func (q *Queue) configureQuorum(a *arguments) {
-	q.configureLimit()
-	for _, f := range []struct {
-		wrong bool
-		name  string
-	}{{!q.Durable && !q.Exclusive, "non-durable"}, {q.AutoDelete, "auto-delete"}, {q.Exclusive, "exclusive-owner"}} {
-		if f.wrong && a.err == nil {
-			a.err = precondition("invalid property '%s' for %s", f.name, q.of())
-		}
-	}
-	if q.overflow == "reject-publish-dlx" {
-		q.overflow = "drop-head" // a quorum queue does not know it
-	}
-}
-
-// configureLimit reads how many deliveries may fail. RabbitMQ does not look at the
-// type: what is no number is more than any count.
-func (q *Queue) configureLimit() {
+	// RabbitMQ does not look at the type: what is no number is more than any count.
 	v, set := q.Args["x-delivery-limit"]
 	n, whole := integer(v)
 	switch since4 := q.vhost.is(4, 0, 0); {
@@ -231,6 +212,17 @@ func (q *Queue) configureLimit() {
 		q.limit = n
 	default:
 		q.limit = math.MaxInt64
+	}
+	for _, f := range []struct {
+		wrong bool
+		name  string
+	}{{!q.Durable && !q.Exclusive, "non-durable"}, {q.AutoDelete, "auto-delete"}, {q.Exclusive, "exclusive-owner"}} {
+		if f.wrong && a.err == nil {
+			a.err = precondition("invalid property '%s' for %s", f.name, q.of())
+		}
+	}
+	if q.overflow == "reject-publish-dlx" {
+		q.overflow = "drop-head" // a quorum queue does not know it
 	}
 }
 

@@ -24,12 +24,6 @@ type channel struct {
 	timeout    *time.Timer
 }
 
-func newChannel(c *conn, id uint16) *channel {
-	ch := &channel{conn: c, id: id}
-	ch.deliveries = c.srv.broker.NewChannel(c, ch)
-	return ch
-}
-
 // onFrame handles a method or a part of a message.
 func (ch *channel) onFrame(f codec.Frame) {
 	if ch.closing && (f.Kind != codec.FrameMethod || methodIn(f.Payload) != channelCloseOk && methodIn(f.Payload) != channelClose) {
@@ -74,12 +68,15 @@ func handlers() map[method]handler {
 	return map[method]handler{
 		channelOpen: (*channel).onOpen, channelClose: (*channel).onClose, channelCloseOk: (*channel).onCloseOk, channelFlow: (*channel).onFlow,
 		exchangeDeclare: (*channel).onExchangeDeclare, exchangeDelete: (*channel).onExchangeDelete,
-		exchangeBind: (*channel).onExchangeBind, exchangeUnbind: (*channel).onExchangeUnbind,
+		exchangeBind: onBinding("exchange", exchangeBindOk), exchangeUnbind: onBinding("exchange", exchangeUnbindOk),
 		queueDeclare: (*channel).onQueueDeclare, queueDelete: (*channel).onQueueDelete, queuePurge: (*channel).onQueuePurge,
-		queueBind: (*channel).onQueueBind, queueUnbind: (*channel).onQueueUnbind,
-		basicQos: (*channel).onQos, basicConsume: (*channel).onConsume, basicCancel: (*channel).onCancel, basicCancelOk: (*channel).onCancelOk,
-		basicGet: (*channel).onGet, basicAck: (*channel).onAck, basicNack: (*channel).onNack, basicReject: (*channel).onReject,
-		basicRecover: (*channel).onRecover, basicRecoverAsync: (*channel).onRecoverAsync,
+		queueBind: onBinding("queue", queueBindOk), queueUnbind: onBinding("queue", queueUnbindOk),
+		basicQos: (*channel).onQos, basicConsume: (*channel).onConsume, basicGet: (*channel).onGet, basicCancel: (*channel).onCancel,
+		basicCancelOk: func(*channel, *codec.Decoder) *rabbit.Error { return nil },
+		basicAck:      onSettle(func(c *rabbit.Channel, tag uint64, bits [8]bool) *rabbit.Error { return c.Ack(tag, bits[0]) }),
+		basicNack:     onSettle(func(c *rabbit.Channel, tag uint64, bits [8]bool) *rabbit.Error { return c.Nack(tag, bits[0], bits[1]) }),
+		basicReject:   onSettle(func(c *rabbit.Channel, tag uint64, bits [8]bool) *rabbit.Error { return c.Reject(tag, bits[0]) }),
+		basicRecover:  (*channel).onRecover, basicRecoverAsync: (*channel).onRecoverAsync,
 		basicPublish: (*channel).onPublish, confirmSelect: (*channel).onConfirmSelect,
 		txSelect: (*channel).onTx, txCommit: (*channel).onTx, txRollback: (*channel).onTx,
 	}

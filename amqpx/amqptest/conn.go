@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -65,18 +66,12 @@ func (c *conn) serve() {
 	c.srv.do(c.start)
 	for {
 		f, err := codec.ReadFrame(r, c.frameMax)
-		done := false
+		done := true // what do does not run has ended with the server
 		c.srv.do(func() { done = c.take(f, err) })
-		if done || c.srv.isClosed() {
+		if done {
 			return
 		}
 	}
-}
-
-func (s *Server) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
 }
 
 // take handles a frame, or the error that came instead of one, and reports whether the
@@ -122,7 +117,8 @@ func (c *conn) onChannel(f codec.Frame) {
 			return
 		}
 		c.opened++
-		ch = newChannel(c, f.Channel)
+		ch = &channel{conn: c, id: f.Channel}
+		ch.deliveries = c.srv.broker.NewChannel(c, ch)
 		c.channels[f.Channel] = ch
 	}
 	ch.in.put(c, f, ch.onFrame)
@@ -227,14 +223,13 @@ func (c *conn) heartbeat() {
 	c.beat.Reset(c.interval / 2)
 }
 
-// openVhost opens the virtual host.
 func (c *conn) openVhost(d *codec.Decoder) *rabbit.Error {
 	name := d.ShortStr()
 	v := c.srv.broker.VHost(name)
 	if v == nil {
 		return rabbit.Refusal(amqp.NotAllowed, "vhost %s not found", name)
 	}
-	if !c.user.mayEnter(name) {
+	if c.user.VHosts != nil && !slices.Contains(c.user.VHosts, name) {
 		return rabbit.Refusal(amqp.NotAllowed, "access to vhost '%s' refused for user '%s'", name, c.user.Name)
 	}
 	c.vhost, c.vhostName, c.open = v, name, true

@@ -49,8 +49,6 @@ func (ch *channel) onCancel(d *codec.Decoder) *rabbit.Error {
 	return nil
 }
 
-func (ch *channel) onCancelOk(*codec.Decoder) *rabbit.Error { return nil }
-
 func (ch *channel) onGet(d *codec.Decoder) *rabbit.Error {
 	d.Short()
 	name, noAck := d.ShortStr(), d.Bits()[0]
@@ -98,7 +96,9 @@ func (ch *channel) delivered(e *codec.Encoder, got rabbit.Delivery) {
 	e.Bool(got.Redelivered)
 	e.ShortStr(got.Message.Exchange)
 	e.ShortStr(got.Message.RoutingKey())
-	ch.watch()
+	if most := ch.conn.srv.opts.ConsumerTimeout; most >= 0 && ch.timeout == nil {
+		ch.timeout = time.AfterFunc(most, func() { ch.conn.srv.do(ch.overdue) })
+	}
 }
 
 // message sends a method and the message that follows it.
@@ -108,15 +108,7 @@ func (ch *channel) message(m method, about string, args []byte, msg *rabbit.Mess
 	ch.conn.send(ch.id, m, about, args, header(p), p.Body)
 }
 
-// watch closes the channel if a delivery is not acknowledged in time.
-func (ch *channel) watch() {
-	most := ch.conn.srv.opts.ConsumerTimeout
-	if most < 0 || ch.timeout != nil {
-		return
-	}
-	ch.timeout = time.AfterFunc(most, func() { ch.conn.srv.do(ch.overdue) })
-}
-
+// overdue closes the channel if a delivery was not acknowledged in time.
 func (ch *channel) overdue() {
 	if ch.closing || ch.conn.ended {
 		return
@@ -135,28 +127,15 @@ func (ch *channel) overdue() {
 		"This timeout value can be configured, see consumers doc guide to learn more", ch.id, s.opts.ConsumerTimeout.Milliseconds()), 0)
 }
 
-func (ch *channel) onAck(d *codec.Decoder) *rabbit.Error {
-	tag, multiple := d.LongLong(), d.Bits()[0]
-	if d.Failed() {
-		return nil
+// onSettle returns the handler of basic.ack, nack or reject.
+func onSettle(settle func(c *rabbit.Channel, tag uint64, bits [8]bool) *rabbit.Error) handler {
+	return func(ch *channel, d *codec.Decoder) *rabbit.Error {
+		tag, bits := d.LongLong(), d.Bits()
+		if d.Failed() {
+			return nil
+		}
+		return settle(ch.deliveries, tag, bits)
 	}
-	return ch.deliveries.Ack(tag, multiple)
-}
-
-func (ch *channel) onNack(d *codec.Decoder) *rabbit.Error {
-	tag, bits := d.LongLong(), d.Bits()
-	if d.Failed() {
-		return nil
-	}
-	return ch.deliveries.Nack(tag, bits[0], bits[1])
-}
-
-func (ch *channel) onReject(d *codec.Decoder) *rabbit.Error {
-	tag, requeue := d.LongLong(), d.Bits()[0]
-	if d.Failed() {
-		return nil
-	}
-	return ch.deliveries.Reject(tag, requeue)
 }
 
 func (ch *channel) onRecover(d *codec.Decoder) *rabbit.Error {

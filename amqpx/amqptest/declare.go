@@ -37,7 +37,10 @@ func (ch *channel) onExchangeDeclare(d *codec.Decoder) *rabbit.Error {
 	if passive {
 		err = cmp.Or(c.permitAny("exchange", s.Name), c.vhost.CheckExchange(s.Name))
 	} else {
-		err = cmp.Or(c.vhost.CheckExchangeKind(s.Kind), c.permit(PermissionConfigure, "exchange", s.Name), ch.permitAlternate(s))
+		err = cmp.Or(c.vhost.CheckExchangeKind(s.Kind), c.permit(PermissionConfigure, "exchange", s.Name))
+		if ae, ok := s.Args["alternate-exchange"].(string); ok && err == nil && c.vhost.Exchange(s.Name) == nil {
+			err = cmp.Or(c.permit(PermissionRead, "exchange", s.Name), c.permit(PermissionWrite, "exchange", ae))
+		}
 		if err == nil {
 			err = c.vhost.DeclareExchange(s)
 		}
@@ -46,15 +49,6 @@ func (ch *channel) onExchangeDeclare(d *codec.Decoder) *rabbit.Error {
 		ch.reply(nowait, exchangeDeclareOk, s.Name, nil)
 	}
 	return err
-}
-
-// permitAlternate asks for what a new exchange's alternate exchange takes.
-func (ch *channel) permitAlternate(s rabbit.ExchangeSpec) *rabbit.Error {
-	ae, ok := s.Args["alternate-exchange"].(string)
-	if !ok || ch.conn.vhost.Exchange(s.Name) != nil {
-		return nil
-	}
-	return cmp.Or(ch.conn.permit(PermissionRead, "exchange", s.Name), ch.conn.permit(PermissionWrite, "exchange", ae))
 }
 
 func (ch *channel) onExchangeDelete(d *codec.Decoder) *rabbit.Error {
@@ -73,105 +67,50 @@ func (ch *channel) onExchangeDelete(d *codec.Decoder) *rabbit.Error {
 	return err
 }
 
-// binding has the arguments of the methods that bind or unbind.
-type binding struct {
-	rabbit.Binding
-
-	kind, to string // what is bound
-	nowait   bool
-}
-
-// readBinding reads a binding; queue.unbind has no flag for nowait.
-func readBinding(d *codec.Decoder, flag bool) (b binding) {
-	d.Short()
-	b.to, b.Source, b.Key = d.ShortStr(), d.ShortStr(), d.ShortStr()
-	if flag {
-		b.nowait = d.Bits()[0]
-	}
-	b.Args = d.Table()
-	return b
-}
-
-func (b binding) ofExchange() binding {
-	b.kind, b.ToExchange = "exchange", b.to
-	return b
-}
-
-// ofQueue also resolves an empty queue name.
-func (b binding) ofQueue(ch *channel) (binding, *rabbit.Error) {
-	name, err := ch.queueName(b.to)
-	b.kind, b.to, b.Queue = "queue", name, name
-	return b, err
-}
-
-func (ch *channel) onExchangeBind(d *codec.Decoder) *rabbit.Error {
-	return ch.bind(d, readBinding(d, true).ofExchange(), exchangeBindOk)
-}
-
-func (ch *channel) onExchangeUnbind(d *codec.Decoder) *rabbit.Error {
-	return ch.unbind(d, readBinding(d, true).ofExchange(), exchangeUnbindOk)
-}
-
-func (ch *channel) onQueueBind(d *codec.Decoder) *rabbit.Error {
-	b := readBinding(d, true)
-	if b.to == "" && b.Key == "" {
-		b.Key = ch.lastQueue
-	}
-	b, err := b.ofQueue(ch)
-	if err != nil {
-		return err
-	}
-	return ch.bind(d, b, queueBindOk)
-}
-
-func (ch *channel) onQueueUnbind(d *codec.Decoder) *rabbit.Error {
-	b, err := readBinding(d, false).ofQueue(ch)
-	if err != nil {
-		return err
-	}
-	return ch.unbind(d, b, queueUnbindOk)
-}
-
-// permitBind checks the permissions that binding needs.
-func (ch *channel) permitBind(b binding) *rabbit.Error {
-	c := ch.conn
-	return cmp.Or(c.permit(PermissionWrite, b.kind, b.to), c.permit(PermissionRead, "exchange", b.Source), c.srv.faults.refusal(b.to), c.srv.faults.refusal(b.Source))
-}
-
-// bind answers once the binding is effective. Later frames of the channel wait until
-// then.
-func (ch *channel) bind(d *codec.Decoder, b binding, ok method) *rabbit.Error {
-	if d.Failed() {
+// onBinding returns the handler of a method about a binding of a queue or an exchange, which ok answers.
+func onBinding(kind string, ok method) handler {
+	return func(ch *channel, d *codec.Decoder) *rabbit.Error {
+		c := ch.conn
+		d.Short()
+		to, b := d.ShortStr(), rabbit.Binding{Source: d.ShortStr(), Key: d.ShortStr()}
+		nowait := ok != queueUnbindOk && d.Bits()[0] // queue.unbind has no such flag
+		b.Args = d.Table()
+		if kind == "exchange" {
+			b.ToExchange = to
+		} else {
+			if ok == queueBindOk && to == "" && b.Key == "" {
+				b.Key = ch.lastQueue
+			}
+			var err *rabbit.Error
+			if to, err = ch.queueName(to); err != nil {
+				return err
+			}
+			b.Queue = to
+		}
+		if d.Failed() {
+			return nil
+		}
+		err := cmp.Or(c.permit(PermissionWrite, kind, to), c.permit(PermissionRead, "exchange", b.Source), c.srv.faults.refusal(to), c.srv.faults.refusal(b.Source))
+		if err != nil {
+			return err
+		}
+		var effective int64 // the answer comes once the binding is
+		if ok == queueBindOk || ok == exchangeBindOk {
+			effective, err = c.vhost.Bind(b, c)
+		} else {
+			err = c.vhost.Unbind(b, c)
+		}
+		if err != nil {
+			return err
+		}
+		reply := func() { ch.reply(nowait, ok, to, nil) }
+		if late := c.srv.until(time.UnixMilli(effective)); late > 0 {
+			ch.in.stall(c, late, ch.onFrame, reply) // with what comes later on the channel
+			return nil
+		}
+		reply()
 		return nil
 	}
-	if err := ch.permitBind(b); err != nil {
-		return err
-	}
-	effective, err := ch.conn.vhost.Bind(b.Binding, ch.conn)
-	if err != nil {
-		return err
-	}
-	reply := func() { ch.reply(b.nowait, ok, b.to, nil) }
-	if late := ch.conn.srv.until(time.UnixMilli(effective)); late > 0 {
-		ch.in.stall(ch.conn, late, ch.onFrame, reply)
-		return nil
-	}
-	reply()
-	return nil
-}
-
-func (ch *channel) unbind(d *codec.Decoder, b binding, ok method) *rabbit.Error {
-	if d.Failed() {
-		return nil
-	}
-	if err := ch.permitBind(b); err != nil {
-		return err
-	}
-	if err := ch.conn.vhost.Unbind(b.Binding, ch.conn); err != nil {
-		return err
-	}
-	ch.reply(b.nowait, ok, b.to, nil)
-	return nil
 }
 
 func (ch *channel) onQueueDeclare(d *codec.Decoder) *rabbit.Error {

@@ -61,7 +61,7 @@
 // The package puts AMQP in front of the rules in internal/rabbit. It knows connections
 // and frames, and nothing of what a broker does with a message.
 //
-//   - server.go: Options, users, virtual hosts, the one lock; listen.go: sockets
+//   - server.go: Options, users, virtual hosts, the one lock; sockets
 //   - pipe.go: connections in memory that never block a writer
 //   - conn.go, channel.go: connections and channels, frames in their order
 //   - method.go: the methods of AMQP, and the header frame of a message

@@ -42,10 +42,8 @@ func (s *Server) Waiting() (all []Waiting) {
 	s.do(func() {
 		v := s.broker.VHost("/")
 		for _, w := range v.Waiting(s.transit()) {
-			p := w.Message.Publishing
-			p.Headers = w.Message.Delivered(s.broker.Version())
-			one := Waiting{Message: Message{p, w.Message.Exchange, w.Message.RoutingKey(), w.Message.Expires()}, In: w.Queue}
-			if ms, ok := p.Headers["rabbitdelay-due"].(int64); ok {
+			one := Waiting{Message: s.seen(w.Message), In: w.Queue}
+			if ms, ok := one.Headers["rabbitdelay-due"].(int64); ok {
 				one.Due = time.UnixMilli(ms)
 			}
 			for _, one.Queue = range w.Ends {

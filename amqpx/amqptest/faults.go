@@ -152,7 +152,11 @@ func (s *Server) Unblock() {
 	s.do(func() {
 		s.faults.alarm = ""
 		for c := range s.conns {
-			c.unblock()
+			able, _ := c.able["connection.blocked"].(bool)
+			if able && c.blocked {
+				c.send(0, connectionUnblocked, "", nil)
+			}
+			c.blocked = false
 		}
 		s.unblocked.Broadcast()
 	})

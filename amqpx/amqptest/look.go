@@ -45,27 +45,27 @@ func (s *Server) QueueIn(vhost, name string) (state QueueState, ok bool) {
 	s.do(func() {
 		if v := s.broker.VHost(vhost); v != nil {
 			if q := v.Queue(name); q != nil {
-				state, ok = s.queueState(q), true
+				state, ok = QueueState{
+					Name: q.Name, Type: "classic", Durable: q.Durable, Arguments: q.Args,
+					Ready: q.Ready(), Unacked: q.Unacked(), Consumers: q.Consumers(), Delayed: q.Delayed(), DeadLetters: q.Dying(),
+				}, true
+				if q.Quorum() {
+					state.Type = "quorum"
+				}
+				for _, m := range q.Messages() {
+					state.Messages = append(state.Messages, s.seen(m))
+				}
 			}
 		}
 	})
 	return state, ok
 }
 
-func (s *Server) queueState(q *rabbit.Queue) QueueState {
-	st := QueueState{
-		Name: q.Name, Type: "classic", Durable: q.Durable, Arguments: q.Args,
-		Ready: q.Ready(), Unacked: q.Unacked(), Consumers: q.Consumers(), Delayed: q.Delayed(), DeadLetters: q.Dying(),
-	}
-	if q.Quorum() {
-		st.Type = "quorum"
-	}
-	for _, m := range q.Messages() {
-		p := m.Publishing
-		p.Headers = m.Delivered(s.broker.Version())
-		st.Messages = append(st.Messages, Message{p, m.Exchange, m.RoutingKey(), m.Expires()})
-	}
-	return st
+// seen returns a message as a consumer would get it.
+func (s *Server) seen(m *rabbit.Message) Message {
+	p := m.Publishing
+	p.Headers = m.Delivered(s.broker.Version())
+	return Message{p, m.Exchange, m.RoutingKey(), m.Expires()}
 }
 
 // Queues returns the names of all queues of the virtual host "/", sorted.

@@ -10,8 +10,6 @@ import (
 // method.
 type method uint32
 
-func methodOf(class, m uint16) method { return method(uint32(class)<<16 | uint32(m)) }
-
 func (m method) String() string {
 	if s, ok := methodNames[m]; ok {
 		return s
@@ -105,7 +103,7 @@ var methodNames = map[method]string{
 // readMethod returns the method of a method frame, and a Decoder of its arguments.
 func readMethod(payload []byte) (method, *codec.Decoder) {
 	d := codec.NewDecoder(payload)
-	return methodOf(d.Short(), d.Short()), d
+	return method(uint32(d.Short())<<16 | uint32(d.Short())), d
 }
 
 // methodIn returns the method of a method frame.
@@ -122,14 +120,4 @@ func header(p amqp.Publishing) []byte {
 	e.LongLong(uint64(len(p.Body)))
 	e.Properties(p)
 	return e.Bytes()
-}
-
-// readHeader reads what header writes: the length of the body, and the properties.
-func readHeader(payload []byte) (size uint64, p amqp.Publishing, err error) {
-	d := codec.NewDecoder(payload)
-	d.Short()
-	d.Short()
-	size = d.LongLong()
-	p = d.Properties()
-	return size, p, d.Err()
 }

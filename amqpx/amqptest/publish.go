@@ -37,9 +37,10 @@ func (ch *channel) onContent(f codec.Frame) {
 		return
 	}
 	if f.Kind == codec.FrameHeader {
-		var err error
-		ct.headed = true
-		if ct.size, ct.message, err = readHeader(f.Payload); err != nil {
+		d := codec.NewDecoder(f.Payload)
+		d.Long() // as header writes it: class and weight
+		ct.headed, ct.size, ct.message = true, d.LongLong(), d.Properties()
+		if d.Failed() {
 			ch.conn.fail(rabbit.Refusal(amqp.SyntaxError, "cannot decode properties"), basicPublish)
 			return
 		}
@@ -162,15 +163,5 @@ func (c *conn) block() {
 		var e codec.Encoder
 		e.ShortStr(reason)
 		c.send(0, connectionBlocked, "", e.Bytes())
-	}
-}
-
-func (c *conn) unblock() {
-	if !c.blocked {
-		return
-	}
-	c.blocked = false
-	if able, _ := c.able["connection.blocked"].(bool); able {
-		c.send(0, connectionUnblocked, "", nil)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"strconv"
@@ -105,7 +106,13 @@ type Server struct {
 //
 // It panics if an option is invalid.
 func NewServer(opts Options) *Server {
-	opts = opts.withDefaults()
+	opts.Version = cmp.Or(opts.Version, DefaultVersion)
+	opts.FrameMax = cmp.Or(opts.FrameMax, DefaultFrameMax)
+	opts.ChannelMax = cmp.Or(opts.ChannelMax, DefaultChannelMax)
+	opts.ConsumerTimeout = cmp.Or(opts.ConsumerTimeout, DefaultConsumerTimeout)
+	if opts.Users == nil {
+		opts.Users = []User{{Name: "guest", Password: "guest", Configure: ".*", Write: ".*", Read: ".*"}}
+	}
 	v, err := rabbit.ParseVersion(opts.Version)
 	if err != nil {
 		panic("amqptest: " + err.Error())
@@ -126,24 +133,15 @@ func NewServer(opts Options) *Server {
 	}
 	s.unblocked.L = &s.mu
 	for _, u := range opts.Users {
-		s.users[u.Name] = newUser(u)
+		s.users[u.Name] = &user{u, map[Permission]func(string) bool{
+			PermissionConfigure: pattern(u.Configure), PermissionWrite: pattern(u.Write), PermissionRead: pattern(u.Read),
+		}}
 	}
 	for _, name := range opts.VHosts {
 		s.broker.AddVHost(name)
 	}
 	s.timer = time.AfterFunc(time.Hour, func() { s.do(func() {}) })
 	return s
-}
-
-func (o Options) withDefaults() Options {
-	o.Version = cmp.Or(o.Version, DefaultVersion)
-	o.FrameMax = cmp.Or(o.FrameMax, DefaultFrameMax)
-	o.ChannelMax = cmp.Or(o.ChannelMax, DefaultChannelMax)
-	o.ConsumerTimeout = cmp.Or(o.ConsumerTimeout, DefaultConsumerTimeout)
-	if o.Users == nil {
-		o.Users = []User{{Name: "guest", Password: "guest", Configure: ".*", Write: ".*", Read: ".*"}}
-	}
-	return o
 }
 
 // do calls f with the server locked, after everything that is due, and then sets the
@@ -215,17 +213,12 @@ func (s *Server) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 	if s.closed || s.faults.refuseDials > 0 {
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: pipeAddr(addr), Err: syscall.ECONNREFUSED}
 	}
-	return s.accept(), nil
-}
-
-// accept creates a connection and serves it.
-func (s *Server) accept() net.Conn {
 	s.number++
 	client, server := pipes(fmt.Sprintf("client-%d", s.number), host, s.opts.Latency)
 	c := newConn(s, server, s.number)
 	s.conns[c] = struct{}{}
 	s.running.Go(c.serve)
-	return client
+	return client, nil
 }
 
 // Connect returns a connection of amqp091-go in memory, as the first user.
@@ -250,4 +243,30 @@ func (s *Server) Listen() (string, error) {
 	s.listeners = append(s.listeners, l)
 	s.running.Go(func() { s.listen(l) })
 	return s.url(s.opts.Users[0].Name, l.Addr().String()), nil
+}
+
+// listen joins each socket to a connection in memory, so that the server never
+// waits for a client that does not read.
+func (s *Server) listen(l net.Listener) {
+	for {
+		socket, err := l.Accept()
+		if err != nil {
+			return
+		}
+		mem, err := s.Dial(context.Background(), "tcp", l.Addr().String())
+		if err != nil {
+			_ = socket.Close()
+			continue
+		}
+		// Copy both ways until one side ends. Bytes that the server has already written still
+		// reach the socket.
+		s.running.Go(func() {
+			_, _ = io.Copy(mem, socket) // the end of either side is the end of both
+			_ = mem.Close()
+		})
+		s.running.Go(func() {
+			_, _ = io.Copy(socket, mem)
+			_ = socket.Close()
+		})
+	}
 }

@@ -2,7 +2,6 @@ package amqptest
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -26,12 +25,6 @@ type user struct {
 	User
 
 	allowed map[Permission]func(name string) bool
-}
-
-func newUser(u User) *user {
-	return &user{u, map[Permission]func(string) bool{
-		PermissionConfigure: pattern(u.Configure), PermissionWrite: pattern(u.Write), PermissionRead: pattern(u.Read),
-	}}
 }
 
 // pattern compiles a permission. The permission to everything needs no regular
@@ -107,9 +100,4 @@ func (s *Server) login(mechanism, response string) *user {
 		return nil
 	}
 	return u
-}
-
-// mayEnter reports whether a user may use a virtual host.
-func (u *user) mayEnter(vhost string) bool {
-	return u.VHosts == nil || slices.Contains(u.VHosts, vhost)
 }

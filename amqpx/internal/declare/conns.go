@@ -3,7 +3,9 @@ package declare
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,7 +64,10 @@ const (
 )
 
 func newConns(over context.Context, cfg wire.Config, direct bool) *conns {
-	p := &conns{over: over, cfg: cfg, direct: direct, log: cfg.Log.Named("declare"), dials: wait.NewMutex(), alone: make(chan struct{}, maxAloneConns), open: map[*connection]struct{}{}}
+	p := &conns{
+		over: over, cfg: cfg, direct: direct, log: cfg.Log.Named("declare"), dials: wait.NewMutex(),
+		alone: make(chan struct{}, maxAloneConns), open: map[*connection]struct{}{},
+	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
@@ -78,8 +83,9 @@ func (p *conns) begin(f func(ctx context.Context)) bool {
 	return !p.closed
 }
 
-// close ends the connections and what runs on them.
-func (p *conns) close() {
+// Close ends the connections and what runs on them.
+func (c *Declarer) Close() {
+	p := c.conns
 	p.mu.Lock()
 	p.closed = true
 	p.show()
@@ -98,11 +104,7 @@ func (p *conns) close() {
 func (p *conns) all() []*connection {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all []*connection
-	for d := range p.open {
-		all = append(all, d)
-	}
-	return all
+	return slices.Collect(maps.Keys(p.open))
 }
 
 // loan is the use of a connection.
@@ -169,16 +171,6 @@ func (p *conns) node(sess *Session) string {
 	return sess.URL
 }
 
-func (p *conns) dial(ctx context.Context, sess *Session) (*amqp.Connection, error) {
-	cfg := p.cfg
-	if node := p.node(sess); node != sess.URL {
-		cfg.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return p.cfg.Dial(ctx, network, node)
-		}
-	}
-	return wire.Open(ctx, p.over, cfg, sess.URL, "declare")
-}
-
 // join adds a user to the shared connection; nil when there is none to the node. A
 // session that publishes nothing does not mind which it is.
 func (p *conns) join(sess *Session) *connection {
@@ -207,7 +199,13 @@ func (p *conns) connect(ctx context.Context, sess *Session) (*connection, error)
 	if failed != nil && pause > 0 {
 		return nil, failed
 	}
-	conn, err := p.dial(ctx, sess)
+	cfg, node := p.cfg, p.node(sess)
+	if node != sess.URL {
+		cfg.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return p.cfg.Dial(ctx, network, node)
+		}
+	}
+	conn, err := wire.Open(ctx, p.over, cfg, sess.URL, "declare")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
@@ -219,8 +217,14 @@ func (p *conns) connect(ctx context.Context, sess *Session) (*connection, error)
 	p.failed, p.fails = nil, 0
 	p.sessions++
 	p.show()
-	d := &connection{conn: conn, node: p.node(sess), url: sess.URL, users: 1}
-	d.idle = time.AfterFunc(declareIdle, func() { p.expire(d) })
+	d := &connection{conn: conn, node: node, url: sess.URL, users: 1}
+	d.idle = time.AfterFunc(declareIdle, func() {
+		p.change(d, func() {
+			if d.users == 0 { // nobody has just come
+				p.takeOut(d)
+			}
+		})
+	})
 	d.idle.Stop()
 	p.open[d] = struct{}{}
 	p.log.Debug("connected", zap.String("broker", wire.Broker(conn)))
@@ -228,31 +232,19 @@ func (p *conns) connect(ctx context.Context, sess *Session) (*connection, error)
 }
 
 func (p *conns) lend(d *connection) loan {
-	var once sync.Once
-	leave := func() { once.Do(func() { p.leave(d) }) }
-	return loan{conn: d.conn, end: leave, spoil: func() { p.retire(d); leave() }}
-}
-
-func (p *conns) leave(d *connection) {
-	p.change(d, func() {
-		d.users--
-		if d.users == 0 && !d.done {
-			d.idle.Reset(declareIdle)
-		}
+	leave := sync.OnceFunc(func() {
+		p.change(d, func() {
+			d.users--
+			if d.users == 0 && !d.done {
+				d.idle.Reset(declareIdle)
+			}
+		})
 	})
+	return loan{conn: d.conn, end: leave, spoil: func() { p.retire(d); leave() }}
 }
 
 // retire takes a connection out of use.
 func (p *conns) retire(d *connection) { p.change(d, func() { p.takeOut(d) }) }
-
-// expire retires a connection that has been idle, unless somebody has just come.
-func (p *conns) expire(d *connection) {
-	p.change(d, func() {
-		if d.users == 0 {
-			p.takeOut(d)
-		}
-	})
-}
 
 func (p *conns) takeOut(d *connection) {
 	d.done = true
@@ -297,8 +289,9 @@ type shown struct {
 	conn *amqp.Connection
 }
 
-func (p *conns) status() Status {
-	s := p.shown.Load()
+// Status returns the state of the shared connection. It takes no lock.
+func (c *Declarer) Status() Status {
+	s := c.conns.shown.Load()
 	if s == nil {
 		return Status{}
 	}
@@ -308,7 +301,7 @@ func (p *conns) status() Status {
 	return s.Status
 }
 
-// show keeps the state for status; the caller holds p.mu.
+// show keeps the state for Status; the caller holds p.mu.
 func (p *conns) show() {
 	var s shown
 	switch {

@@ -11,7 +11,9 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Strategy is what is declared.
@@ -68,20 +70,9 @@ type Declarer struct {
 // New returns a Declarer. The end of over cuts its connections.
 func New(over context.Context, cfg Config) *Declarer {
 	c := &Declarer{cfg: cfg, log: cfg.Wire.Log, over: over, conns: newConns(over, cfg.Wire, cfg.Direct), mu: wait.NewMutex()}
-	c.dests, c.own = newDestinations(c), newOwnBindings(c)
+	c.own = newOwnBindings(c)
+	c.dests = &destinations{c: c, known: map[destKey]*destination{}, sweepAt: minSweep, creating: map[string]wait.Mutex{}, routes: map[string]bool{}}
 	return c
-}
-
-// Ensure declares and binds a destination on first use in a session. An error that wraps
-// topology.ErrDestination is final. Any other may pass: it comes at once when a try has
-// just failed, and is worth another call after a pause.
-func (c *Declarer) Ensure(ctx context.Context, s *Session, dest topology.Destination) error {
-	return c.dests.ensure(ctx, s, dest)
-}
-
-// Consume declares and binds a queue for a consumer, whatever is known of it.
-func (c *Declarer) Consume(ctx context.Context, s *Session, dest topology.Destination) error {
-	return c.dests.declare(ctx, s, dest)
 }
 
 // Do runs f on a connection that the broker may end over what f asks, and gives the
@@ -118,12 +109,141 @@ func (c *Declarer) beside(ctx context.Context, f func(ctx context.Context) error
 	return wait.Result(ctx, done)
 }
 
-// Unbind takes this client's own bindings away, if the broker answers soon. It is called
-// before Close, while there is a publishing connection.
-func (c *Declarer) Unbind() { c.own.close() }
+// Strategy declares the strategy's topology where it is not there, on a connection that is
+// new and has published nothing, or checks that it is there. The caller closes the
+// connection when ctx ends first, which ends what is under way.
+func (c *Declarer) Strategy(ctx context.Context, conn *amqp.Connection) error {
+	return c.beside(ctx, func(whole context.Context) error { // also during Close, whose handlers may send
+		if err := c.mu.Lock(ctx); err != nil {
+			return err
+		}
+		defer c.mu.Unlock()
+		return c.declareStrategy(whole, conn, c.ensureTopology)
+	})
+}
 
-// Close ends the connections and what runs on them.
-func (c *Declarer) Close() { c.conns.close() }
+// declareStrategy declares by one of the functions below, for a caller that holds mu.
+func (c *Declarer) declareStrategy(ctx context.Context, conn *amqp.Connection, declare func(context.Context, *amqp.Connection, topology.Topology) error) error {
+	began := time.Now()
+	if err := declare(ctx, conn, c.cfg.Strategy.Topology()); err != nil {
+		what := "declare"
+		if c.cfg.OnlyLook {
+			what = "look for"
+		}
+		return fmt.Errorf("%s the %s strategy's topology: %w", what, c.cfg.Strategy.Name(), err)
+	}
+	c.declared, c.lookEnded = time.Now(), false
+	c.log.Debug("declared", zap.String("strategy", c.cfg.Strategy.Name()), zap.Duration("took", time.Since(began)))
+	return nil
+}
 
-// Status returns the state of the shared connection. It takes no lock.
-func (c *Declarer) Status() Status { return c.conns.status() }
+// ensureTopology declares a topology that is not there. A look over which the broker ended
+// the connection is not repeated: see live.Broker.Ensure.
+func (c *Declarer) ensureTopology(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
+	switch {
+	case c.cfg.OnlyLook:
+		return notApplied(live.Broker{Conn: conn}.Verify(ctx, c.cfg.Strategy.Prefix(), t))
+	case c.lookEnded:
+		if err := c.declareAll(ctx, conn, t); err != nil {
+			return err
+		}
+		return live.Broker{Conn: conn}.MarkDeclared(ctx, c.cfg.Strategy.Prefix(), t)
+	}
+	err := live.Broker{Conn: conn}.Ensure(ctx, t, c.applying())
+	c.lookEnded = endsConnection(err)
+	return err
+}
+
+// notApplied adds to a missing exchange what to do about it.
+func notApplied(err error) error {
+	if wire.IsCode(err, amqp.NotFound) {
+		return fmt.Errorf("%w; %w", err, errNotApplied)
+	}
+	return err
+}
+
+// declareAll declares a topology of which something is missing.
+func (c *Declarer) declareAll(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
+	if c.cfg.OnlyLook {
+		return notApplied(live.Broker{Conn: conn}.VerifyExchanges(ctx, t))
+	}
+	_, err := live.Broker{Conn: conn}.Apply(ctx, t, c.applying())
+	return err
+}
+
+// applying is how this client declares a topology.
+func (c *Declarer) applying() live.ApplyOptions {
+	return live.ApplyOptions{Prefix: c.cfg.Strategy.Prefix(), Unlocked: func(err error) {
+		c.log.Warn("created bindings without the lock against concurrent binding", zap.String("lock", naming.LockQueue(c.cfg.Strategy.Prefix())), zap.Error(err))
+	}}
+}
+
+// redeclareTimeout bounds one declaration of everything.
+const redeclareTimeout = time.Minute
+
+// Again declares again everything that messages need, unless that was done after the
+// instant given. It goes on when its caller does not wait any more. Its errors are final
+// when Config.Wire.Permanent or a *topology.DestinationError says so.
+func (c *Declarer) Again(ctx context.Context, s *Session, after time.Time) error {
+	return c.beside(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, redeclareTimeout)
+		defer cancel()
+		return c.Do(ctx, s, func(conn *amqp.Connection) error {
+			return believed(ctx, false, func() error { return c.redeclare(ctx, conn, after) })
+		})
+	})
+}
+
+// redeclare is Again on a connection. What may be new is proven again.
+func (c *Declarer) redeclare(ctx context.Context, conn *amqp.Connection, after time.Time) error {
+	if err := c.mu.Lock(ctx); err != nil {
+		return err
+	}
+	defer c.mu.Unlock()
+	if c.declared.After(after) {
+		return nil
+	}
+	c.dests.mu.Lock()
+	c.dests.epoch++
+	c.dests.mu.Unlock()
+	unproven := c.unprove()
+	err := c.declareStrategy(ctx, conn, c.declareAll)
+	if unproven == nil {
+		return err
+	}
+	if err == nil {
+		err = c.Prove(ctx, unproven)
+	}
+	if err != nil {
+		wire.CloseConn(unproven.Conn) // the next session declares and proves, or says why not
+	}
+	return err
+}
+
+// Apply declares a topology beside the strategy's own, such as the exchanges
+// and queues of an application. It fails with *plan.ConflictError when the
+// broker has something else under one of the names.
+func (c *Declarer) Apply(ctx context.Context, t topology.Topology) error {
+	s, err := c.cfg.Publishing(ctx)
+	if err != nil {
+		return err
+	}
+	return c.Do(ctx, s, func(conn *amqp.Connection) error {
+		if err := c.mu.Lock(ctx); err != nil { // of a connection's Applies one at a time
+			return err
+		}
+		defer c.mu.Unlock()
+		_, err := live.Broker{Conn: conn}.Apply(ctx, t, c.applying())
+		return err
+	})
+}
+
+// exchangeExists asks for an exchange of any type.
+func exchangeExists(ch *amqp.Channel, name string) error {
+	return ch.ExchangeDeclarePassive(name, amqp.ExchangeTopic, true, false, false, false, nil)
+}
+
+func queueExists(ch *amqp.Channel, name string) error {
+	_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+	return err
+}

@@ -205,14 +205,17 @@ func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 		return nil // another created it in the meantime, such as a consumer with its own dead-letter queue
 	}
 	if err != nil {
-		d.c.dests.dropRoute(q.Name)
+		d.c.dests.mu.Lock()
+		delete(d.c.dests.routes, q.Name)
+		d.c.dests.mu.Unlock()
 		return fmt.Errorf("declare queue %s: %w", q.Name, err)
 	}
 	return nil
 }
 
-// maybeUnfinished reports whether another client may still be creating the target queue, of which the broker says nothing but that it is empty. What comes
-// there too early waits in a delay queue for three minutes, with all behind it.
+// maybeUnfinished reports whether another client may still be creating the target queue, of
+// which the broker says nothing but that it is empty. What comes there too early waits in a
+// delay queue for three minutes, with all behind it.
 func (d *declaration) maybeUnfinished(q amqp.Queue) bool {
 	return q.Messages == 0 && q.Consumers == 0 && d.look.awaited && !d.c.cfg.OnlyLook &&
 		q.Name == d.dest.TargetQueue(d.c.cfg.Strategy.Prefix())

@@ -73,10 +73,6 @@ const (
 	maxEnds = 2
 )
 
-func newDestinations(c *Declarer) *destinations {
-	return &destinations{c: c, known: map[destKey]*destination{}, sweepAt: minSweep, creating: map[string]wait.Mutex{}, routes: map[string]bool{}}
-}
-
 func keyOf(d topology.Destination) destKey { return destKey{d.Queue, d.Exchange, d.RoutingKey} }
 
 func (ds *destinations) entry(sess *Session, k destKey) (*destination, stamp) {
@@ -109,23 +105,17 @@ func (ds *destinations) sweep() {
 	ds.sweepAt = max(minSweep, 2*len(ds.known))
 }
 
-// forgetAll makes every destination be looked at again before its next message.
-func (ds *destinations) forgetAll() {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
-	ds.epoch++
-}
-
-// ensure declares and binds the destination on first use in a session. An error
-// that wraps topology.ErrDestination is final. Any other may pass: it comes at
-// once when a try has just failed, and is worth another call after a pause.
-func (ds *destinations) ensure(ctx context.Context, sess *Session, dest topology.Destination) error {
+// Ensure declares and binds a destination on first use in a session. An error that wraps
+// topology.ErrDestination is final. Any other may pass: it comes at once when a try has
+// just failed, and is worth another call after a pause.
+func (c *Declarer) Ensure(ctx context.Context, sess *Session, dest topology.Destination) error {
+	ds := c.dests
 	for {
 		d, want := ds.entry(sess, keyOf(dest))
 		d.mu.Lock()
 		switch {
 		case d.ok == want:
-			if d.try == nil && time.Since(d.at) > ds.c.cfg.Recheck {
+			if d.try == nil && time.Since(d.at) > c.cfg.Recheck {
 				ds.start(d, sess, dest, want)
 			}
 			d.mu.Unlock()
@@ -148,9 +138,9 @@ func (ds *destinations) ensure(ctx context.Context, sess *Session, dest topology
 	}
 }
 
-// declare declares and binds the destination for a consumer, whatever is known
-// of it.
-func (ds *destinations) declare(ctx context.Context, sess *Session, dest topology.Destination) error {
+// Consume declares and binds a queue for a consumer, whatever is known of it.
+func (c *Declarer) Consume(ctx context.Context, sess *Session, dest topology.Destination) error {
+	ds := c.dests
 	for {
 		d, _ := ds.entry(sess, keyOf(dest))
 		d.mu.Lock()
@@ -250,10 +240,4 @@ func (ds *destinations) addRoute(queue string) bool {
 	}
 	ds.routes[queue] = true
 	return true
-}
-
-func (ds *destinations) dropRoute(queue string) {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
-	delete(ds.routes, queue)
 }

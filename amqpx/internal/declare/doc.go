@@ -4,8 +4,8 @@
 //
 // It is given what it needs, in Config, and knows neither messages nor the client.
 //
-//   - declarer.go: a Declarer, which has all of the below
-//   - topology.go: declares the strategy's topology, again where something was deleted
+//   - declarer.go: a Declarer, which has all of the below, and declares the strategy's topology, again
+//     where something was deleted
 //   - destinations.go: which destinations exist and are bound, one try at a time for each
 //   - destination.go: looks for one destination, and creates what is missing of it
 //   - own.go: second bindings, where a broker answers before it routes

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,7 +46,8 @@ func whyFinal(err error, ends int) string {
 		return ""
 	}
 	switch {
-	case isTimeout(ae):
+	case strings.Contains(ae.Reason, "timeout"), strings.Contains(ae.Reason, "timed out"):
+		// The broker makes that up when its metadata store or a queue's leader does not answer.
 		return ""
 	case ae.Code == amqp.ResourceLocked:
 		return "is exclusive to another connection, and no other can bind it; send to a queue that is not, or let its owner declare it without exclusive"
@@ -61,12 +63,6 @@ func whyFinal(err error, ends int) string {
 	return ""
 }
 
-// isTimeout recognizes a refusal that a broker makes up when its metadata store or a
-// queue's leader does not answer.
-func isTimeout(e *amqp.Error) bool {
-	return strings.Contains(e.Reason, "timeout") || strings.Contains(e.Reason, "timed out")
-}
-
 // isReserved reports whether the name alone is refused.
 func isReserved(e *amqp.Error) bool { return strings.Contains(e.Reason, "reserved prefix") }
 
@@ -74,15 +70,10 @@ func isReserved(e *amqp.Error) bool { return strings.Contains(e.Reason, "reserve
 // because of what it was asked.
 func endsConnection(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
-	if !ok || !e.Server {
-		return false
-	}
-	switch e.Code {
-	case amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError, amqp.UnexpectedFrame,
-		amqp.ResourceError, amqp.NotAllowed, amqp.NotImplemented, amqp.InternalError:
-		return true
-	}
-	return false
+	return ok && e.Server && slices.Contains([]int{
+		amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError, amqp.UnexpectedFrame,
+		amqp.ResourceError, amqp.NotAllowed, amqp.NotImplemented, amqp.InternalError,
+	}, e.Code)
 }
 
 // saysNothing reports whether an error says nothing of the destination.

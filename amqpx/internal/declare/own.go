@@ -86,7 +86,13 @@ func ownKey(b topology.Binding) string {
 
 // withdraw takes bindings away when their time has come, until there are none.
 func (o *ownBindings) withdraw(ctx context.Context) {
-	for o.more() {
+	more := func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.sweeper = len(o.until) > 0
+		return o.sweeper
+	}
+	for more() {
 		if wait.For(ctx, ownStays/2) != nil {
 			return
 		}
@@ -94,13 +100,6 @@ func (o *ownBindings) withdraw(ctx context.Context) {
 			o.c.log.Debug("could not take this client's own bindings away; trying again", zap.Error(err))
 		}
 	}
-}
-
-func (o *ownBindings) more() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.sweeper = len(o.until) > 0
-	return o.sweeper
 }
 
 // takeAway removes the bindings whose time has come by an instant.
@@ -130,26 +129,23 @@ func (o *ownBindings) takeAway(ctx context.Context, by time.Time) error {
 			if err != nil && saysNothing(err) {
 				return err
 			}
-			o.forget(b) // also when the queue is gone
+			o.mu.Lock()                                                      // also when the queue is gone
+			if key := ownKey(b.Binding); o.until[key].until.Equal(b.until) { // not made again in the meantime
+				delete(o.until, key)
+			}
+			o.mu.Unlock()
 		}
 		return nil
 	})
 }
 
-func (o *ownBindings) forget(b ownBinding) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if key := ownKey(b.Binding); o.until[key].until.Equal(b.until) { // not made again in the meantime
-		delete(o.until, key)
-	}
-}
-
-// close takes all of them away, if the broker answers soon.
-func (o *ownBindings) close() {
-	if _, connected := o.c.cfg.Current(); !connected {
+// Unbind takes this client's own bindings away, if the broker answers soon. It is called
+// before Close, while there is a publishing connection.
+func (c *Declarer) Unbind() {
+	if _, connected := c.cfg.Current(); !connected {
 		return
 	}
-	ctx, cancel := context.WithTimeout(o.c.over, wire.CloseWait)
+	ctx, cancel := context.WithTimeout(c.over, wire.CloseWait)
 	defer cancel()
-	_ = o.takeAway(ctx, time.Now().Add(ownStays))
+	_ = c.own.takeAway(ctx, time.Now().Add(ownStays))
 }

@@ -104,8 +104,9 @@ func (a *attempt) open(ctx context.Context, rawURL string) (*amqp.Connection, er
 		a.uri.Username = user // for errors
 		ac.SASL = []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}
 	}
-	conn, err := amqp.DialConfig(plainURL(rawURL), ac)
-	if a.stop != nil && !a.stop() { // ctx ended during the handshake
+	_, rest, _ := strings.Cut(rawURL, ":")
+	conn, err := amqp.DialConfig("amqp:"+rest, ac) // secure encrypts, and amqp091 does not
+	if a.stop != nil && !a.stop() {                // ctx ended during the handshake
 		if err == nil {
 			CloseConn(conn)
 		}
@@ -160,13 +161,6 @@ func (a *attempt) secure(ctx context.Context, c net.Conn) (net.Conn, error) {
 	}
 	_ = c.Close()
 	return nil, err
-}
-
-// plainURL returns a URL with which amqp091 does not encrypt, because that is done
-// already.
-func plainURL(rawURL string) string {
-	_, rest, _ := strings.Cut(rawURL, ":")
-	return "amqp:" + rest
 }
 
 // CloseConn closes in order, and waits 2 s at most for a broker that is stuck.

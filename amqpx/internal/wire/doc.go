@@ -7,7 +7,7 @@
 //
 //   - link.go: a Link, which connects again and again, and those who wait for it
 //   - status.go: the one state of a Link and the one place where it changes
-//   - dial.go, failure.go, greeting.go: one connection, and why there is none
+//   - dial.go, failure.go: one connection, and why there is none
 //   - nodes.go: where to connect
 //   - writer.go: gathers writes below AMQP
 //   - channel.go: channels that come and go

@@ -9,7 +9,9 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -29,7 +31,9 @@ func (a *attempt) failed(reason string, err error) error {
 
 // explain puts a failed handshake into words.
 func (a *attempt) explain(ctx context.Context, err error) error {
-	heard, failed := a.first.said()
+	a.first.mu.Lock()
+	heard, failed := a.first.heard, a.first.err
+	a.first.mu.Unlock()
 	if failed != nil && len(heard) == 0 && ctx.Err() == nil {
 		heard = a.askHTTP(ctx)
 	}
@@ -117,7 +121,7 @@ func refusal(uri amqp.URI, err error) (string, bool) {
 		return fmt.Sprintf("the broker hung up when the virtual host %q was opened: %v; does it exist, and may the user %q use it?", uri.Vhost, err, uri.Username), true
 	case ae.Code == amqp.AccessRefused:
 		text := fmt.Sprintf("the broker refused the user %q: %v; is the password right, and percent-encoded where it stands in a URL?", uri.Username, err)
-		if uri.Username == "guest" && !isLoopback(uri.Host) {
+		if ip := net.ParseIP(uri.Host); uri.Username == "guest" && uri.Host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			text += " RabbitMQ takes guest from its own host only, unless loopback_users says otherwise"
 		}
 		return text, true
@@ -127,21 +131,81 @@ func refusal(uri amqp.URI, err error) (string, bool) {
 	return "", false
 }
 
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+func isTLSError(err error) bool {
+	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	_, otherHost := errors.AsType[x509.HostnameError](err)
+	_, plain := errors.AsType[tls.RecordHeaderError](err)
+	return unverified || unknown || otherHost || plain
 }
 
-func isTLSError(err error) bool {
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return true
+// greeting is a connection that remembers what the other end said first, and why nothing
+// more was heard.
+type greeting struct {
+	net.Conn
+	mu    sync.Mutex // amqp091 may still read when its dial has failed
+	heard []byte
+	err   error
+}
+
+func (g *greeting) of(c net.Conn) net.Conn {
+	g.Conn = c
+	return g
+}
+
+// greetingSize is enough to distinguish protocols.
+const greetingSize = 8
+
+func (g *greeting) Read(p []byte) (int, error) {
+	n, err := g.Conn.Read(p)
+	err = withoutAddresses(err)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err == nil {
+		g.err = err
 	}
-	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return true
+	if missing := greetingSize - len(g.heard); missing > 0 {
+		g.heard = append(g.heard, p[:min(n, missing)]...)
 	}
-	if _, ok := errors.AsType[x509.HostnameError](err); ok {
-		return true
+	return n, err
+}
+
+func (g *greeting) Write(p []byte) (int, error) {
+	n, err := g.Conn.Write(p)
+	return n, withoutAddresses(err)
+}
+
+// withoutAddresses returns a network error without its addresses, so that its text is the
+// same for every connection: the local port is another each time, and the broker's address
+// is known.
+func withoutAddresses(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return &net.OpError{Op: op.Op, Err: op.Err}
 	}
-	_, ok := errors.AsType[tls.RecordHeaderError](err)
-	return ok
+	return err
+}
+
+// askTimeout bounds the question.
+const askTimeout = 2 * time.Second
+
+// askHTTP finds out whether what keeps silent is an HTTP server, as RabbitMQ's
+// management is one: to it the AMQP header is the beginning of a request, and it waits
+// for the rest.
+func (a *attempt) askHTTP(ctx context.Context) []byte {
+	ctx, cancel := context.WithTimeout(ctx, min(askTimeout, a.cfg.DialTimeout))
+	defer cancel()
+	conn, err := a.cfg.Dial(ctx, "tcp", hostPort(a.uri))
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		return nil
+	}
+	answer := make([]byte, len("HTTP/"))
+	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "HTTP/" {
+		return nil
+	}
+	return answer
 }

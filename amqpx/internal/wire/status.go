@@ -99,25 +99,18 @@ func (c lost) apply(s *Status, now time.Time) {
 		s.State = StateDisconnected
 	}
 	s.Session, s.Alarm, s.Err = nil, "", c.err
-	s.Refused = refusedSince(s.Refused, now, c.err)
+	switch { // the first of several refusals in a row counts
+	case !IsCode(c.err, amqp.AccessRefused) && !IsCode(c.err, amqp.NotAllowed):
+		s.Refused = time.Time{}
+	case s.Refused.IsZero():
+		s.Refused = now
+	}
 }
 
 func (closing) apply(s *Status, _ time.Time) { s.Session, s.Err = nil, ErrClosed }
 
 func (closed) apply(s *Status, _ time.Time) {
 	*s = Status{State: StateClosed, Sessions: s.Sessions, Since: s.Since, Err: ErrClosed}
-}
-
-// refusedSince returns the instant of the first of several refusals in a row; zero if err
-// is none.
-func refusedSince(since, now time.Time, err error) time.Time {
-	switch {
-	case !IsCode(err, amqp.AccessRefused) && !IsCode(err, amqp.NotAllowed):
-		return time.Time{}
-	case since.IsZero():
-		return now
-	}
-	return since
 }
 
 // IsCode reports whether err is the broker's with a reply code of AMQP.

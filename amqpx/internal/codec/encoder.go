@@ -98,13 +98,6 @@ func (e *Encoder) value(v any) {
 	case float64:
 		e.Octet('d')
 		e.LongLong(math.Float64bits(v))
-	default:
-		e.composed(v)
-	}
-}
-
-func (e *Encoder) composed(v any) {
-	switch v := v.(type) {
 	case string:
 		e.Octet('S')
 		e.LongStr(v)

@@ -129,7 +129,7 @@ func (t Tries) Next(o Outcome) (Tries, Step) {
 
 // afterRefusal is Next after the broker has closed the channel because of the message.
 func (t Tries) afterRefusal(o Outcome) (Tries, Step) {
-	if t.doubt != "" && !sameReason(o.Err, t.doubt) {
+	if ae, ok := errors.AsType[*amqp.Error](o.Err); t.doubt != "" && (!ok || ae.Reason != t.doubt) {
 		t.Unknown = true // that time it was another message's doing
 	}
 	t.doubt = ""
@@ -158,9 +158,4 @@ func Because(err, last error) error {
 		return err
 	}
 	return fmt.Errorf("%w; the try before: %w", err, last)
-}
-
-func sameReason(err error, reason string) bool {
-	ae, ok := errors.AsType[*amqp.Error](err)
-	return ok && ae.Reason == reason
 }

@@ -58,17 +58,11 @@ func (p *Properties) Apply(pub *amqp.Publishing) {
 	}
 }
 
-// foreign reports whether somebody else's client published the message first: ours
-// writes the due instant on every message.
-func (p *Properties) foreign() bool {
-	_, ours := p.Headers[Due]
-	_, carried := p.Headers[Carried]
-	return carried || !ours
-}
-
 // Carry adds what a foreign message has to own, the headers that it is published with.
 func (p *Properties) Carry(own amqp.Table) {
-	if !p.foreign() {
+	_, ours := p.Headers[Due] // which our client writes on every message
+	_, carried := p.Headers[Carried]
+	if ours && !carried {
 		return
 	}
 	if t := p.Carried(); len(t) > 0 {

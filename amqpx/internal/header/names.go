@@ -1,6 +1,7 @@
 package header
 
 import (
+	"reflect"
 	"strings"
 	"time"
 
@@ -91,25 +92,14 @@ func Kept(name string) bool { return !strings.HasPrefix(name, OwnPrefix) && !Rou
 
 // Int reads an integer header of any width.
 func Int(h amqp.Table, name string) (int64, bool) {
-	switch v := h[name].(type) {
-	case int64:
-		return v, true
-	case int32:
-		return int64(v), true
-	case int16:
-		return int64(v), true
-	case int8:
-		return int64(v), true
-	case uint8:
-		return int64(v), true
-	case uint16:
-		return int64(v), true
-	case uint32:
-		return int64(v), true
-	case int:
-		return int64(v), true
+	switch v := reflect.ValueOf(h[name]); v.Kind() {
+	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Int:
+		return v.Int(), true
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
+		return int64(v.Uint()), true //nolint:gosec // of 32 bits at most
+	default:
+		return 0, false
 	}
-	return 0, false
 }
 
 // MaxEpochMilli is the end of the year 9999, the last that RFC 3339 can write.

@@ -65,13 +65,6 @@ func (m *Measure) Table(t amqp.Table, depth int) {
 	}
 }
 
-func (m *Measure) array(list []any, depth int) {
-	m.container(len(list), depth)
-	for i := 0; i < len(list) && m.Err == nil; i++ {
-		m.Value(list[i], depth)
-	}
-}
-
 // container measures what a table or an array has beside its elements.
 func (m *Measure) container(elements, depth int) {
 	m.Add(4)
@@ -111,7 +104,10 @@ func (m *Measure) Value(v any, depth int) {
 	case amqp.Table:
 		m.Table(v, depth+1)
 	case []any:
-		m.array(v, depth+1)
+		m.container(len(v), depth+1)
+		for i := 0; i < len(v) && m.Err == nil; i++ {
+			m.Value(v[i], depth+1)
+		}
 	default:
 		m.Failf("%q has a value of the type %T; expected what an AMQP table can hold: bool, integers but uint and uint64, float, string, []byte, time.Time, amqp091.Decimal, amqp091.Table and []any of these", m.name, v)
 	}

@@ -188,11 +188,8 @@ func (c *conn) startOk(d *codec.Decoder) {
 		}
 		return
 	}
-	var e codec.Encoder
-	e.Short(uint16(c.srv.opts.ChannelMax))
-	e.Long(uint32(c.srv.opts.FrameMax))
-	e.Short(uint16(c.srv.opts.Heartbeat / time.Second))
-	c.send(0, connectionTune, "", e.Bytes())
+	o := c.srv.opts
+	c.send(0, connectionTune, "", encode(uint16(o.ChannelMax), uint32(o.FrameMax), uint16(o.Heartbeat/time.Second)))
 }
 
 func (c *conn) tuneOk(d *codec.Decoder) {
@@ -249,12 +246,7 @@ func (c *conn) fail(err *rabbit.Error, m method) {
 
 // closing returns the arguments of channel.close and connection.close.
 func closing(err *rabbit.Error, m method) []byte {
-	var e codec.Encoder
-	e.Short(uint16(err.Code))
-	e.ShortStr(err.Text)
-	e.Short(uint16(m >> 16))
-	e.Short(uint16(m))
-	return e.Bytes()
+	return encode(uint16(err.Code), err.Text, uint32(m))
 }
 
 // end ends the connection.

@@ -34,18 +34,14 @@ func (ch *channel) onConsume(d *codec.Decoder) *rabbit.Error {
 		return err
 	}
 	return ch.deliveries.Consume(q, rabbit.Consumer{Tag: tag, NoAck: bits[1], Exclusive: bits[2]}, args, func(tag string) {
-		var e codec.Encoder
-		e.ShortStr(tag)
-		ch.reply(nowait, basicConsumeOk, q.Name, e.Bytes())
+		ch.reply(nowait, basicConsumeOk, q.Name, encode(tag))
 	})
 }
 
 func (ch *channel) onCancel(d *codec.Decoder) *rabbit.Error {
 	tag, nowait := d.ShortStr(), d.Bits()[0]
 	ch.deliveries.Cancel(tag)
-	var e codec.Encoder
-	e.ShortStr(tag)
-	ch.reply(nowait, basicCancelOk, "", e.Bytes())
+	ch.reply(nowait, basicCancelOk, "", encode(tag))
 	return nil
 }
 
@@ -64,19 +60,15 @@ func (ch *channel) onGet(d *codec.Decoder) *rabbit.Error {
 		ch.reply(false, basicGetEmpty, q.Name, []byte{0})
 		return nil
 	}
-	var e codec.Encoder
-	ch.delivered(&e, got)
-	e.Long(uint32(q.Ready()))
-	ch.message(basicGetOk, q.Name, e.Bytes(), got.Message)
+	m := got.Message
+	ch.message(basicGetOk, q.Name, m, got.Tag, got.Redelivered, m.Exchange, m.RoutingKey(), uint32(q.Ready()))
 	return nil
 }
 
 // Deliver implements rabbit.Sink.
 func (ch *channel) Deliver(consumer string, got rabbit.Delivery) {
-	var e codec.Encoder
-	e.ShortStr(consumer)
-	ch.delivered(&e, got)
-	ch.message(basicDeliver, got.Message.RoutingKey(), e.Bytes(), got.Message)
+	m := got.Message
+	ch.message(basicDeliver, m.RoutingKey(), m, consumer, got.Tag, got.Redelivered, m.Exchange, m.RoutingKey())
 }
 
 // Cancelled implements rabbit.Sink.
@@ -84,28 +76,16 @@ func (ch *channel) Cancelled(consumer string) {
 	if notify, _ := ch.conn.able["consumer_cancel_notify"].(bool); !notify {
 		return
 	}
-	var e codec.Encoder
-	e.ShortStr(consumer)
-	e.Bool(true) // no answer is expected
-	ch.conn.send(ch.id, basicCancel, "", e.Bytes())
+	ch.conn.send(ch.id, basicCancel, "", encode(consumer, true)) // no answer is expected
 }
 
-// delivered appends the arguments that basic.deliver and basic.get-ok share.
-func (ch *channel) delivered(e *codec.Encoder, got rabbit.Delivery) {
-	e.LongLong(got.Tag)
-	e.Bool(got.Redelivered)
-	e.ShortStr(got.Message.Exchange)
-	e.ShortStr(got.Message.RoutingKey())
+// message delivers a message, and watches that it is acknowledged in time.
+func (ch *channel) message(m method, about string, msg *rabbit.Message, args ...any) {
 	if most := ch.conn.srv.opts.ConsumerTimeout; most >= 0 && ch.timeout == nil {
 		ch.timeout = time.AfterFunc(most, func() { ch.conn.srv.do(ch.overdue) })
 	}
-}
-
-// message sends a method and the message that follows it.
-func (ch *channel) message(m method, about string, args []byte, msg *rabbit.Message) {
-	p := msg.Publishing
-	p.Headers = msg.Delivered(ch.conn.srv.broker.Version())
-	ch.conn.send(ch.id, m, about, args, header(p), p.Body)
+	p := ch.conn.srv.seen(msg).Publishing
+	ch.conn.send(ch.id, m, about, encode(args...), header(p), p.Body)
 }
 
 // overdue closes the channel if a delivery was not acknowledged in time.

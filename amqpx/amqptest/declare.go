@@ -130,11 +130,7 @@ func (ch *channel) onQueueDeclare(d *codec.Decoder) *rabbit.Error {
 		return err
 	}
 	ch.lastQueue = s.Name
-	var e codec.Encoder
-	e.ShortStr(s.Name)
-	e.Long(uint32(q.Ready()))
-	e.Long(uint32(q.Consumers()))
-	ch.reply(nowait, queueDeclareOk, s.Name, e.Bytes())
+	ch.reply(nowait, queueDeclareOk, s.Name, encode(s.Name, uint32(q.Ready()), uint32(q.Consumers())))
 	return nil
 }
 
@@ -184,9 +180,7 @@ func (ch *channel) onQueueDelete(d *codec.Decoder) *rabbit.Error {
 	if err != nil {
 		return err
 	}
-	var e codec.Encoder
-	e.Long(uint32(n))
-	ch.reply(bits[2], queueDeleteOk, name, e.Bytes())
+	ch.reply(bits[2], queueDeleteOk, name, encode(uint32(n)))
 	return nil
 }
 
@@ -197,9 +191,7 @@ func (ch *channel) onQueuePurge(d *codec.Decoder) *rabbit.Error {
 	if err != nil || q == nil {
 		return err
 	}
-	var e codec.Encoder
-	e.Long(uint32(q.Purge()))
-	ch.reply(bits[0], queuePurgeOk, q.Name, e.Bytes())
+	ch.reply(bits[0], queuePurgeOk, q.Name, encode(uint32(q.Purge())))
 	return nil
 }
 

@@ -1,6 +1,8 @@
 package amqptest
 
 import (
+	"fmt"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
@@ -110,6 +112,30 @@ func readMethod(payload []byte) (method, *codec.Decoder) {
 func methodIn(payload []byte) method {
 	m, _ := readMethod(payload)
 	return m
+}
+
+// encode returns the arguments of a method: numbers, short strings and single flags.
+func encode(values ...any) []byte {
+	var e codec.Encoder
+	for _, v := range values {
+		switch v := v.(type) {
+		case uint8:
+			e.Octet(v)
+		case uint16:
+			e.Short(v)
+		case uint32:
+			e.Long(v)
+		case uint64:
+			e.LongLong(v)
+		case string:
+			e.ShortStr(v)
+		case bool:
+			e.Bool(v)
+		default:
+			panic(fmt.Sprintf("amqptest: an argument of the type %T", v))
+		}
+	}
+	return e.Bytes()
 }
 
 // header returns the header frame's payload of a message.

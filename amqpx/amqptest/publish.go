@@ -87,7 +87,8 @@ func (ch *channel) publish(ct *content) *rabbit.Error {
 		out = v.Publish(m, queues)
 	}
 	if ct.mandatory && (fault.returns || !out.Routed && !fault.nacks) {
-		ch.giveBack(ct, m)
+		args := encode(uint16(amqp.NoRoute), "NO_ROUTE", ct.exchange, ct.key)
+		ch.conn.send(ch.id, basicReturn, ct.exchange, args, header(m.Publishing), m.Body)
 	}
 	ch.confirm(names[0], fault, out.Rejected || fault.nacks)
 	return nil
@@ -116,16 +117,6 @@ func (ch *channel) acceptable(ct *content) *rabbit.Error {
 	return nil
 }
 
-// giveBack returns an unroutable message to its publisher.
-func (ch *channel) giveBack(ct *content, m *rabbit.Message) {
-	var e codec.Encoder
-	e.Short(amqp.NoRoute)
-	e.ShortStr("NO_ROUTE")
-	e.ShortStr(ct.exchange)
-	e.ShortStr(ct.key)
-	ch.conn.send(ch.id, basicReturn, ct.exchange, e.Bytes(), header(m.Publishing), m.Body)
-}
-
 // confirm acks or nacks a message, unless a fault keeps the confirm back.
 func (ch *channel) confirm(about string, fault effect, rejected bool) {
 	if !ch.confirming {
@@ -136,14 +127,11 @@ func (ch *channel) confirm(about string, fault effect, rejected bool) {
 		if ch.closing || ch.conn.ended {
 			return
 		}
-		var e codec.Encoder
-		e.LongLong(tag)
-		e.Octet(0)
 		m := basicAck
 		if rejected {
 			m = basicNack
 		}
-		ch.conn.send(ch.id, m, about, e.Bytes())
+		ch.conn.send(ch.id, m, about, encode(tag, uint8(0)))
 	}
 	if fault.silent != nil {
 		fault.silent.held = append(fault.silent.held, tell)
@@ -160,8 +148,6 @@ func (c *conn) block() {
 	}
 	c.blocked = true
 	if able, _ := c.able["connection.blocked"].(bool); able {
-		var e codec.Encoder
-		e.ShortStr(reason)
-		c.send(0, connectionBlocked, "", e.Bytes())
+		c.send(0, connectionBlocked, "", encode(reason))
 	}
 }

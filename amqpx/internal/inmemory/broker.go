@@ -26,9 +26,7 @@ type Broker struct {
 // New starts a broker.
 func New(t testing.TB, o amqptest.Options) *Broker {
 	t.Helper()
-	b := &Broker{TB: t, Server: amqptest.NewServer(o)}
-	t.Cleanup(b.Server.Close)
-	return b
+	return &Broker{TB: t, Server: amqptest.Start(t, o)}
 }
 
 // After waits for d of the bubble's time, and for everything in the bubble to come to rest.

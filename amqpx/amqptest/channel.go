@@ -9,7 +9,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/codec"
 )
 
-// channel is an AMQP channel.
 type channel struct {
 	conn *conn
 	id   uint16

@@ -101,7 +101,6 @@ func (c *conn) take(f codec.Frame, err error) (done bool) {
 	return c.ended
 }
 
-// onChannel hands a frame to its channel.
 func (c *conn) onChannel(f codec.Frame) {
 	ch := c.channels[f.Channel]
 	if ch == nil {
@@ -124,7 +123,6 @@ func (c *conn) onChannel(f codec.Frame) {
 	ch.in.put(c, f, ch.onFrame)
 }
 
-// start begins the handshake.
 func (c *conn) start() {
 	var e codec.Encoder
 	e.Octet(0)
@@ -234,7 +232,6 @@ func (c *conn) openVhost(d *codec.Decoder) *rabbit.Error {
 	return nil
 }
 
-// fail closes the connection with an error.
 func (c *conn) fail(err *rabbit.Error, m method) {
 	if c.closing || c.ended {
 		return
@@ -249,7 +246,6 @@ func closing(err *rabbit.Error, m method) []byte {
 	return encode(uint16(err.Code), err.Text, uint32(m))
 }
 
-// end ends the connection.
 func (c *conn) end() {
 	if c.ended {
 		return

@@ -28,7 +28,6 @@ const (
 	silent
 )
 
-// fault affects one exchange or queue.
 type fault struct {
 	kind    faultKind
 	name    string

@@ -108,7 +108,6 @@ func readMethod(payload []byte) (method, *codec.Decoder) {
 	return method(uint32(d.Short())<<16 | uint32(d.Short())), d
 }
 
-// methodIn returns the method of a method frame.
 func methodIn(payload []byte) method {
 	m, _ := readMethod(payload)
 	return m

@@ -159,7 +159,6 @@ func (s *Server) do(f func()) {
 	}
 }
 
-// advance does what is due.
 func (s *Server) advance() { s.broker.Advance(time.Now().Add(s.opts.ClockAhead)) }
 
 // until returns the time until an instant of the server's clock.

@@ -46,7 +46,6 @@ type conns struct {
 	shown    atomic.Pointer[shown]
 }
 
-// connection is one connection with its users.
 type connection struct {
 	conn  *amqp.Connection
 	node  string // where to dial, which may be a URL with its password

@@ -15,9 +15,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
-// look is one look at a destination.
 type look struct {
 	awaited bool // messages wait to be published on the strength of it
 	failed  int  // how many before it in a row have failed
@@ -49,7 +49,6 @@ func (c *Declarer) destination(ctx context.Context, conn *amqp.Connection, dest 
 	return err
 }
 
-// declaration is that of one destination.
 type declaration struct {
 	c     *Declarer
 	dest  topology.Destination
@@ -258,14 +257,23 @@ func isDown(err error) bool {
 }
 
 // creating keeps this client's other destinations, and other clients, from creating
-// the same queue. Whoever has it may be stuck: after some seconds there is only
-// something to lose by waiting longer.
+// the same queue. A dead-letter queue may belong to many destinations, and a RabbitMQ 3.10 has
+// been seen to answer 541, which ends the connection, while another was creating the same queue.
+// Whoever has it may be stuck: after some seconds there is only something to lose by waiting
+// longer.
 func (d *declaration) creating(ctx context.Context, queue string) (unlock func(), err error) {
-	m := d.c.dests.creatingOf(queue)
-	wait, cancel := context.WithTimeout(ctx, creatingWait)
+	ds := d.c.dests
+	ds.mu.Lock()
+	m := ds.creating[queue]
+	if m == nil {
+		m = wait.NewMutex()
+		ds.creating[queue] = m
+	}
+	ds.mu.Unlock()
+	patience, cancel := context.WithTimeout(ctx, creatingWait)
 	defer cancel()
 	own := m.Unlock
-	if m.Lock(wait) != nil {
+	if m.Lock(patience) != nil {
 		own = func() {}
 	}
 	all, err := live.LockCreation(ctx, d.ch.Conn, d.c.cfg.Strategy.Prefix(), queue)

@@ -54,7 +54,6 @@ type failure struct {
 	refused bool      // access was refused, and that stood
 }
 
-// try is one attempt to declare a destination.
 type try struct {
 	stamp stamp // zero: for a consumer
 	done  chan struct{}
@@ -214,20 +213,6 @@ func (ds *destinations) run(ctx context.Context, d *destination, t *try, sess *S
 		}
 		ds.c.log.Log(level, "destination cannot be used", zap.String("destination", dest.String()), zap.Error(now.err))
 	}
-}
-
-// creatingOf is held while a queue is created. A dead-letter queue may belong to
-// many destinations, and a RabbitMQ 3.10 has been seen to answer 541, which ends
-// the connection, while another was creating the same queue.
-func (ds *destinations) creatingOf(queue string) wait.Mutex {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
-	m := ds.creating[queue]
-	if m == nil {
-		m = wait.NewMutex()
-		ds.creating[queue] = m
-	}
-	return m
 }
 
 // addRoute counts a route queue that this client is about to make. It reports

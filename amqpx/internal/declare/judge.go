@@ -119,7 +119,6 @@ func Passes(err error) bool {
 // *topology.DestinationError: no destination would do.
 var errNotApplied = errors.New("this client may not declare (DeclareNothing): run rabbitdelay apply with the same settings first")
 
-// errNoAnswer is the error of a declaration that the broker did not answer.
 var errNoAnswer = errors.New("no answer from the broker")
 
 // Final reports whether declaring again is pointless: the broker has something else under

@@ -71,7 +71,6 @@ func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amq
 	return conn, err
 }
 
-// attempt is one attempt to connect.
 type attempt struct {
 	cfg  Config
 	over context.Context

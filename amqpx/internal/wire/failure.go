@@ -185,7 +185,6 @@ func withoutAddresses(err error) error {
 	return err
 }
 
-// askTimeout bounds the question.
 const askTimeout = 2 * time.Second
 
 // askHTTP finds out whether what keeps silent is an HTTP server, as RabbitMQ's

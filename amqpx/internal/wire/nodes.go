@@ -19,7 +19,6 @@ type nodes struct {
 
 func newNodes(urls []string) *nodes { return &nodes{all: urls, failed: map[string]error{}} }
 
-// next chooses the URL to try now.
 func (n *nodes) next() string {
 	if len(n.round) == 0 {
 		for _, i := range rand.Perm(len(n.all)) {

@@ -37,7 +37,6 @@ type Channel struct {
 	names     int
 }
 
-// held is an unsettled delivery.
 type held struct {
 	tag      uint64
 	message  *Message

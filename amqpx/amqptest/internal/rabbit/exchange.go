@@ -260,7 +260,6 @@ func (v *VHost) Unbind(b Binding, owner any) *Error {
 	return err
 }
 
-// unbindAll removes bindings from all exchanges.
 func (v *VHost) unbindAll(which func(*Binding) bool) {
 	for _, e := range v.exchanges {
 		e.removeBindings(which)

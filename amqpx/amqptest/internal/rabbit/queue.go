@@ -151,7 +151,6 @@ func withType(args amqp.Table, kind string) amqp.Table {
 	return all
 }
 
-// configure reads the arguments.
 func (q *Queue) configure() *Error {
 	a := &arguments{table: q.Args, of: q.of()}
 	kinds := []string{"classic", "quorum"}

@@ -58,26 +58,20 @@ func (e *Exchange) matching(keys []string, headers amqp.Table) (found []*Binding
 			found = append(found, e.direct[k]...)
 		}
 	case "topic":
-		for _, k := range keys {
-			found = e.appendTopic(found, words(k))
-		}
-	}
-	return slices.DeleteFunc(found, func(b *Binding) bool { return b.effective > e.vhost.broker.now })
-}
-
-func (e *Exchange) appendTopic(found []*Binding, k []string) []*Binding {
-	filed := [][]*Binding{e.topic[""]}
-	if first := firstWord(k); first != "" {
-		filed = append(filed, e.topic[first])
-	}
-	for _, bindings := range filed {
-		for _, b := range bindings {
-			if matchWords(b.pattern, k) {
-				found = append(found, b)
+		for _, key := range keys {
+			k := words(key)
+			filed := e.topic[""]
+			if first := firstWord(k); first != "" {
+				filed = slices.Concat(filed, e.topic[first])
+			}
+			for _, b := range filed {
+				if matchWords(b.pattern, k) {
+					found = append(found, b)
+				}
 			}
 		}
 	}
-	return found
+	return slices.DeleteFunc(found, func(b *Binding) bool { return b.effective > e.vhost.broker.now })
 }
 
 // words splits a routing key as RabbitMQ does: an empty key has no words, and

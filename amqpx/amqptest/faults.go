@@ -1,6 +1,7 @@
 package amqptest
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"time"
@@ -19,20 +20,13 @@ type faults struct {
 	refuseLogins int
 }
 
-type faultKind int
-
-const (
-	refuses faultKind = iota
-	returns
-	nacks
-	silent
-)
-
+// fault is what happens to messages of one exchange or queue.
 type fault struct {
-	kind    faultKind
-	name    string
-	refusal *rabbit.Error
-	held    []func() // confirms that are kept back
+	name           string
+	refusal        *rabbit.Error
+	returns, nacks bool
+	silent         bool
+	held           []func() // confirms that are kept back
 }
 
 type denial struct {
@@ -46,7 +40,7 @@ type control struct{ decide func(Frame) Action }
 // refusal returns the error with which declaring a name, or reading from it, is refused.
 func (f *faults) refusal(name string) *rabbit.Error {
 	for _, x := range f.named {
-		if x.kind == refuses && x.name == name {
+		if x.refusal != nil && x.name == name {
 			return x.refusal
 		}
 	}
@@ -67,14 +61,9 @@ func (f *faults) of(names []string) effect {
 		if !slices.Contains(names, x.name) {
 			continue
 		}
-		switch x.kind {
-		case refuses:
-			e.refusal = x.refusal
-		case returns:
-			e.returns = true
-		case nacks:
-			e.nacks = true
-		case silent:
+		e.refusal = cmp.Or(x.refusal, e.refusal)
+		e.returns, e.nacks = e.returns || x.returns, e.nacks || x.nacks
+		if x.silent {
 			e.silent = x
 		}
 	}
@@ -102,24 +91,24 @@ func add[T comparable](s *Server, list *[]T, x T, after func()) (undo func()) {
 // others). The text gets the code's name before it: Refuse("q", 404, "no queue
 // 'q'") says "NOT_FOUND - no queue 'q'".
 func (s *Server) Refuse(name string, code int, text string) (undo func()) {
-	return add(s, &s.faults.named, &fault{kind: refuses, name: name, refusal: rabbit.Refusal(code, "%s", text)}, nil)
+	return add(s, &s.faults.named, &fault{name: name, refusal: rabbit.Refusal(code, "%s", text)}, nil)
 }
 
 // Return returns as unroutable all mandatory messages to an exchange or a
 // queue, and drops other messages to it.
 func (s *Server) Return(name string) (undo func()) {
-	return add(s, &s.faults.named, &fault{kind: returns, name: name}, nil)
+	return add(s, &s.faults.named, &fault{name: name, returns: true}, nil)
 }
 
 // Nack answers messages to an exchange or a queue with basic.nack, and drops them.
 func (s *Server) Nack(name string) (undo func()) {
-	return add(s, &s.faults.named, &fault{kind: nacks, name: name}, nil)
+	return add(s, &s.faults.named, &fault{name: name, nacks: true}, nil)
 }
 
 // Silence keeps back the confirms of messages published to an exchange, or that
 // come to a queue. The messages themselves arrive. Undoing it sends the confirms.
 func (s *Server) Silence(name string) (undo func()) {
-	f := &fault{kind: silent, name: name}
+	f := &fault{name: name, silent: true}
 	return add(s, &s.faults.named, f, func() {
 		for _, tell := range f.held {
 			tell()

@@ -96,7 +96,7 @@ func Int(h amqp.Table, name string) (int64, bool) {
 	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Int:
 		return v.Int(), true
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
-		return int64(v.Uint()), true //nolint:gosec // of 32 bits at most
+		return int64(v.Uint()), true
 	default:
 		return 0, false
 	}

@@ -158,7 +158,7 @@ func integer(v any) (int64, bool) {
 	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Int:
 		return n.Int(), true
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
-		return int64(n.Uint()), true //nolint:gosec // of 32 bits at most
+		return int64(n.Uint()), true
 	default:
 		return 0, false
 	}

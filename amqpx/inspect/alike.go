@@ -30,23 +30,23 @@ func Alike(text string) string {
 				n, instead = end, "…"
 			}
 		case isWord(r):
-			n = wordLength(text)
+			if n = strings.IndexFunc(text, func(r rune) bool { return !isWord(r) }); n < 0 {
+				n = len(text)
+			}
+			if isUUID(text) {
+				n = uuidLength
+			}
 			instead = wordAlike(text[:n])
 		}
-		out = appendAlike(out, cmp.Or(instead, text[:n]))
+		piece := cmp.Or(instead, text[:n])
+		if end := len(out); piece[0] == '#' && end > 1 && strings.IndexByte(".:,-/", out[end-1]) >= 0 && out[end-2] == '#' {
+			out, piece = out[:end-1], piece[1:] // numbers with a character between them are one
+		}
+		out = append(out, piece...)
 		after, _ = utf8.DecodeLastRuneInString(text[:n])
 		text = text[n:]
 	}
 	return strings.ToValidUTF8(string(out[:min(len(out), maxAlike)]), "")
-}
-
-// appendAlike adds a piece; numbers with a character between them are one.
-func appendAlike(out []byte, piece string) []byte {
-	n := len(out)
-	if piece[0] == '#' && n > 1 && strings.IndexByte(".:,-/", out[n-1]) >= 0 && out[n-2] == '#' {
-		out, piece = out[:n-1], piece[1:]
-	}
-	return append(out, piece...)
 }
 
 func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
@@ -76,18 +76,6 @@ func quoted(text string, open rune) int {
 	return 0
 }
 
-// wordLength is how long the word is at the beginning of a text; a UUID is one.
-func wordLength(text string) int {
-	if isUUID(text) {
-		return uuidLength
-	}
-	n := strings.IndexFunc(text, func(r rune) bool { return !isWord(r) })
-	if n < 0 {
-		n = len(text)
-	}
-	return n
-}
-
 const uuidLength = 36
 
 func isUUID(text string) bool {
@@ -103,44 +91,32 @@ func isUUID(text string) bool {
 	return true
 }
 
-func isHex(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
-}
+func isHex(c byte) bool { return strings.IndexByte("0123456789abcdefABCDEF", c) >= 0 }
 
 // minID is how long a word with digits is at least that may be an id.
 const minID = 8
 
 // wordAlike returns what stands for a word; empty for the word itself.
 func wordAlike(word string) string {
-	digits, runs, hex := 0, 0, true
-	in := false
+	var b strings.Builder // the word with a # for each run of digits
+	runs, hex, in := 0, true, false
 	for _, r := range word {
 		digit := unicode.IsDigit(r)
-		if digit {
-			digits++
-			if !in {
-				runs++
-			}
+		switch {
+		case !digit:
+			b.WriteRune(r)
+		case !in:
+			b.WriteByte('#')
+			runs++
 		}
 		in = digit
 		hex = hex && r < utf8.RuneSelf && isHex(byte(r))
 	}
 	switch {
-	case digits == 0:
+	case runs == 0:
 		return ""
 	case isUUID(word), isSpan(word), len(word) >= minID && (hex || runs > 1):
 		return "#"
-	}
-	var b strings.Builder
-	in = false
-	for _, r := range word {
-		if digit := unicode.IsDigit(r); !digit {
-			b.WriteRune(r)
-			in = false
-		} else if !in {
-			b.WriteByte('#')
-			in = true
-		}
 	}
 	return b.String()
 }

@@ -1,18 +1,16 @@
 // Package inspect is for whoever looks after the queues of services: commands, consoles,
 // and scripts of an administrator. A service that sends and consumes does not need it.
 //
-//   - deadletter.go, filter.go: a message as it lies in a dead-letter queue, and which of them
+//   - deadletter.go: a message as it lies in a dead-letter queue, and which of them
 //   - peek.go: Peek shows what lies at the head of a queue, and leaves it there
 //   - groups.go: GroupErrors groups the messages of a whole queue by their errors; alike.go:
 //     which are alike
 //   - take.go: messages of a queue, held and put back
-//   - requeue.go: Requeue sends dead letters back, or discards them; requeue_queue.go,
-//     requeue_from.go: where it takes them from; requeue_send.go: what becomes of a message
-//   - saved.go: messages in a file, saved_values.go the types of their headers; savefile.go
-//     writes it
-//   - passon.go: PassOn sends on what another program published; rehearsal.go: what would be
-//     refused
-//   - dial.go: a connection of one's own
+//   - requeue.go: Requeue sends dead letters back, or discards them; requeue_queue.go: where it
+//     takes them from; requeue_send.go: what becomes of a message
+//   - saved.go: messages in a file, saved_values.go the types of their headers
+//   - passon.go: PassOn sends on what another program published; what of it would be refused;
+//     a connection of one's own
 //
 // What it needs of a Client beside its methods it has from internal/inner.
 //

@@ -133,28 +133,6 @@ type RequeueResult struct {
 	Lines       []int          `json:"lines,omitempty"` // of RequeueOptions.From that stayed, the first 20
 }
 
-// add counts a message, which came from a line of RequeueOptions.From unless that is 0.
-func (r *RequeueReport) add(f fate, line int) {
-	for _, n := range []*int{&r.Chosen, map[RequeueOutcome]*int{RequeueSent: &r.Sent, RequeueRevived: &r.Revived, RequeueRemoved: &r.Removed, RequeueStayed: &r.Stayed, RequeueDiscarded: &r.Discarded}[f.outcome]} {
-		*n++
-	}
-	i := slices.IndexFunc(r.Results, func(x RequeueResult) bool {
-		return x.Destination == f.dest && x.Outcome == f.outcome && x.Why == f.why
-	})
-	if i < 0 {
-		i = len(r.Results)
-		r.Results = append(r.Results, RequeueResult{Destination: f.dest, Outcome: f.outcome, Why: f.why})
-	}
-	x := &r.Results[i]
-	x.Count++
-	if line > 0 && f.outcome == RequeueStayed && len(x.Lines) < maxLines {
-		x.Lines = append(x.Lines, line)
-	}
-}
-
-// maxLines is how many lines a result names.
-const maxLines = 20
-
 // Gone is how many have left the queue.
 func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.Discarded }
 
@@ -185,6 +163,9 @@ func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.D
 // for a queue that does not exist).
 func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (RequeueReport, error) {
 	o.InFlight = cmp.Or(o.InFlight, 1)
+	if o.Progress == nil {
+		o.Progress = func(RequeueReport) {}
+	}
 	prefix := client.Strategy().Prefix()
 	if err := o.Validate(prefix); err != nil {
 		return RequeueReport{}, err
@@ -198,11 +179,14 @@ func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (Reque
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.Stopped(), cancel)()
-	r := &requeue{c: c, prefix: prefix, o: o, began: time.Now(), portions: portions{most: maxPortion}, refused: map[topology.Destination]string{}, existed: map[topology.Destination]time.Time{}, rep: RequeueReport{Results: []RequeueResult{}}}
+	r := &requeue{
+		c: c, prefix: prefix, o: o, began: time.Now(), rep: RequeueReport{Results: []RequeueResult{}}, portions: portions{most: maxPortion},
+		refused: map[topology.Destination]string{}, existed: map[topology.Destination]time.Time{},
+	}
 	if o.From != nil {
-		r.src = newSavedSource(o.From, prefix)
+		r.src = &savedSource{list: o.From, prefix: prefix}
 	} else {
-		r.src = &queueSource{taker: taker{queue: o.Queue, forced: c.Forced()}, client: client, c: c, o: &r.o, prefix: prefix, rep: &r.rep}
+		r.src = &queueSource{taker: taker{queue: o.Queue, forced: c.Forced()}, client: client, r: r}
 	}
 	if r.rep.Total, err = r.src.begin(ctx); err == nil {
 		err = r.run(ctx)
@@ -236,7 +220,7 @@ func (o *RequeueOptions) Validate(prefix string) error {
 		return bad("Rate", o.Rate, "0 or more messages a second")
 	case o.Filter.OlderThan < 0 || o.Filter.NewerThan < 0:
 		return bad("Filter", fmt.Sprintf("%v, %v", o.Filter.OlderThan, o.Filter.NewerThan), "durations of 0 or more")
-	case slices.ContainsFunc(o.Filter.Reasons, unknownReason):
+	case slices.ContainsFunc(o.Filter.Reasons, func(reason string) bool { return !slices.Contains(deadReasons, reason) }):
 		return bad("Reasons", strings.Join(o.Filter.Reasons, ", "), strings.Join(deadReasons, ", "))
 	case o.Discard && o.To != topology.Destination{}:
 		return bad("To", o.To.String(), "none with Discard")
@@ -316,18 +300,13 @@ func (r *requeue) process(ctx context.Context) error {
 			round = append(round, l)
 			return err
 		}
-		switch {
-		case !chosen:
-			r.progress()
-		case l.fate.outcome == RequeueStayed || r.o.DryRun:
-			r.settle(l)
-		default:
-			round = append(round, l)
-		}
-		if !chosen || l.fate.outcome == RequeueStayed || r.o.DryRun {
+		if stays := !chosen || l.fate.Outcome == RequeueStayed || r.o.DryRun; stays {
+			r.settle(l, chosen)
 			if err := r.src.keep(l); err != nil {
 				return err
 			}
+		} else {
+			round = append(round, l)
 		}
 		full := r.o.Limit > 0 && r.rep.Gone()+len(round) >= r.o.Limit
 		if len(round) == r.o.InFlight || len(round) > 0 && (len(r.taken) == 0 || full) {
@@ -350,13 +329,28 @@ func (r *requeue) process(ctx context.Context) error {
 	return nil
 }
 
-func (r *requeue) progress() {
-	if r.o.Progress != nil {
-		r.o.Progress(r.rep)
-	}
-}
+// maxLines is how many lines a result names.
+const maxLines = 20
 
-func (r *requeue) settle(l *letter) {
-	r.rep.add(l.fate, l.line)
-	r.progress()
+// settle counts a letter, if it was chosen, and tells the progress.
+func (r *requeue) settle(l *letter, chosen bool) {
+	if rep := &r.rep; chosen {
+		rep.Chosen++
+		*map[RequeueOutcome]*int{
+			RequeueSent: &rep.Sent, RequeueRevived: &rep.Revived, RequeueRemoved: &rep.Removed, RequeueStayed: &rep.Stayed, RequeueDiscarded: &rep.Discarded,
+		}[l.fate.Outcome]++
+		i := slices.IndexFunc(rep.Results, func(x RequeueResult) bool {
+			return x.Destination == l.fate.Destination && x.Outcome == l.fate.Outcome && x.Why == l.fate.Why
+		})
+		if i < 0 {
+			i = len(rep.Results)
+			rep.Results = append(rep.Results, l.fate)
+		}
+		x := &rep.Results[i]
+		x.Count++
+		if l.line > 0 && x.Outcome == RequeueStayed && len(x.Lines) < maxLines {
+			x.Lines = append(x.Lines, l.line)
+		}
+	}
+	r.o.Progress(r.rep)
 }

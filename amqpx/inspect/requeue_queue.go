@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 
@@ -11,7 +12,6 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -37,10 +37,7 @@ type queueSource struct {
 	taker
 
 	client *amqpx.Client
-	c      inner.Client // the same
-	o      *RequeueOptions
-	prefix string
-	rep    *RequeueReport // of which it fills in what the queue costs
+	r      *requeue // in whose report it fills in what the queue costs
 
 	sess  *wire.Session
 	limit int64 // how often a message may be put back
@@ -53,7 +50,7 @@ type queueSource struct {
 
 // begin looks at the queue and opens the channel.
 func (q *queueSource) begin(ctx context.Context) (total int, err error) {
-	if q.sess, err = q.c.Consuming(ctx); err != nil {
+	if q.sess, err = q.r.c.Consuming(ctx); err != nil {
 		return 0, err
 	}
 	info, err := q.client.QueueInfo(ctx, q.queue)
@@ -83,16 +80,16 @@ func (q *queueSource) learnLimit(ctx context.Context) error {
 	if version.AtLeast(4, 3, 0) {
 		return nil
 	}
-	limit, err := returns(ctx, q.o.Management, q.queue, version)
+	limit, err := returns(ctx, q.r.o.Management, q.queue, version)
 	switch {
 	case err == nil && limit >= topology.NoDeliveryLimit, err != nil && q.classic(ctx):
 		return nil
 	case err == nil:
-		q.limit, q.rep.DeliveryLimit, q.rep.CountsDeliveries = limit, limit, true
-	case ctx.Err() == nil && (q.o.DryRun || errors.Is(err, live.ErrStream)):
+		q.limit, q.r.rep.DeliveryLimit, q.r.rep.CountsDeliveries = limit, limit, true
+	case ctx.Err() == nil && (q.r.o.DryRun || errors.Is(err, live.ErrStream)):
 		return peekRefused(q.queue, err)
 	default:
-		q.limit, q.rep.DeliveryLimit, q.rep.CountsDeliveries = 0, -1, true
+		q.limit, q.r.rep.DeliveryLimit, q.r.rep.CountsDeliveries = 0, -1, true
 	}
 	return ctx.Err()
 }
@@ -102,7 +99,7 @@ func (q *queueSource) learnLimit(ctx context.Context) error {
 func (q *queueSource) classic(ctx context.Context) bool {
 	ours := topology.Destination{Queue: "any", DeadLetter: q.queue}.Queues(topology.Quorum)[:1]
 	other := ""
-	err := q.c.Declaring(ctx, func(conn *amqp.Connection) (err error) {
+	err := q.r.c.Declaring(ctx, func(conn *amqp.Connection) (err error) {
 		other, err = live.OtherType(ctx, conn, ours[0])
 		return err
 	})
@@ -111,10 +108,10 @@ func (q *queueSource) classic(ctx context.Context) bool {
 
 func (q *queueSource) take(ctx context.Context, n int) ([]*letter, error) {
 	taken, err := q.receive(ctx, n)
-	q.rep.PutBack += len(taken) // unless it goes
+	q.r.rep.PutBack += len(taken) // unless it goes
 	list := make([]*letter, len(taken))
 	for i, raw := range taken {
-		list[i] = &letter{raw: raw, DeadLetter: ReadDeadLetter(raw, q.queue, q.prefix)}
+		list[i] = &letter{raw: raw, DeadLetter: ReadDeadLetter(raw, q.queue, q.r.prefix)}
 	}
 	return list, err
 }
@@ -124,9 +121,9 @@ func (q *queueSource) take(ctx context.Context, n int) ([]*letter, error) {
 func (q *queueSource) acknowledge(round []*letter) error {
 	for _, l := range round {
 		if err := q.remove(&l.raw); err != nil {
-			return fmt.Errorf("message %s was %s and could not be acknowledged, so that it may come twice: %w", l.ID, l.fate.outcome, err)
+			return fmt.Errorf("message %s was %s and could not be acknowledged, so that it may come twice: %w", l.ID, l.fate.Outcome, err)
 		}
-		q.rep.PutBack--
+		q.r.rep.PutBack--
 	}
 	return q.ask(q.forced, func() error { return q.ch.Qos(1, 0, false) }) // its answer comes after the acknowledgements
 }
@@ -135,7 +132,7 @@ func (q *queueSource) acknowledge(round []*letter) error {
 // drop it, a copy goes to the queue's end instead.
 func (q *queueSource) keep(l *letter) error {
 	count, _ := header.Int(l.raw.Headers, header.Deliveries)
-	if !q.rep.CountsDeliveries || count+1 < q.limit {
+	if !q.r.rep.CountsDeliveries || count+1 < q.limit {
 		return nil
 	}
 	if err := q.copyBack(&l.raw); err != nil {
@@ -144,8 +141,8 @@ func (q *queueSource) keep(l *letter) error {
 	if err := q.remove(&l.raw); err != nil {
 		return err
 	}
-	q.rep.Moved++
-	q.rep.PutBack--
+	q.r.rep.Moved++
+	q.r.rep.PutBack--
 	return nil
 }
 
@@ -206,7 +203,7 @@ func (q *queueSource) copyBack(raw *amqp.Delivery) error {
 // openCopies opens the channel for copies, which the run keeps.
 func (q *queueSource) openCopies(ctx context.Context) error {
 	q.endCopies()
-	sess, err := q.c.Publishing(ctx, true)
+	sess, err := q.r.c.Publishing(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -235,4 +232,56 @@ func (q *queueSource) end(left []*letter) error {
 		left = left[1:]
 	}
 	return errors.Join(err, q.putBack())
+}
+
+// savedSource is RequeueOptions.From. What stays is there all the same.
+type savedSource struct {
+	list   iter.Seq2[SavedMessage, error]
+	prefix string
+
+	next func() (SavedMessage, error, bool)
+	stop func()
+	read int // messages, in this pass
+}
+
+// begin reads all messages once, to find every mistake before anything is sent.
+func (s *savedSource) begin(ctx context.Context) (total int, err error) {
+	for _, err := range s.list {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return 0, fmt.Errorf("nothing was sent: %w", err)
+		}
+		total++
+	}
+	s.next, s.stop = iter.Pull2(s.list)
+	return total, nil
+}
+
+func (s *savedSource) take(ctx context.Context, n int) (list []*letter, err error) {
+	for len(list) < n {
+		if err := ctx.Err(); err != nil {
+			return list, err
+		}
+		m, err, ok := s.next()
+		if err != nil || !ok {
+			return list, err
+		}
+		s.read++
+		l := &letter{raw: m.Message, line: m.Line, DeadLetter: ReadDeadLetter(m.Message, m.Queue, s.prefix)}
+		if l.line == 0 {
+			l.line = s.read
+		}
+		list = append(list, l)
+	}
+	return list, nil
+}
+
+func (s *savedSource) keep(*letter) error          { return nil }
+func (s *savedSource) acknowledge([]*letter) error { return nil }
+
+func (s *savedSource) end([]*letter) error {
+	s.stop()
+	return nil
 }

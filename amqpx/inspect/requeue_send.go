@@ -23,18 +23,11 @@ type letter struct {
 	raw  amqp.Delivery
 	line int                  // of RequeueOptions.From; 0 without
 	dest topology.Destination // where it goes
-	fate fate
-}
-
-// fate is what becomes of a letter.
-type fate struct {
-	outcome RequeueOutcome
-	dest    string
-	why     string
+	fate RequeueResult        // what becomes of it
 }
 
 func (l *letter) stays(why string) {
-	l.fate = fate{RequeueStayed, l.dest.String(), why}
+	l.fate = RequeueResult{Destination: l.dest.String(), Outcome: RequeueStayed, Why: why}
 }
 
 // decide reports whether a letter is chosen, and records what is to become of it.
@@ -51,50 +44,42 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	if elsewhere {
 		l.dest = r.o.To
 	}
-	l.fate = fate{outcome: RequeueSent, dest: l.dest.String()}
+	l.fate = RequeueResult{Destination: l.dest.String(), Outcome: RequeueSent}
+	why := r.refused[l.dest]
 	switch {
 	case r.o.Discard:
-		l.fate.outcome = RequeueDiscarded
+		l.fate.Outcome = RequeueDiscarded
 		return true, nil
 	case l.Reason == ReasonUnreadable:
-		l.stays("its headers cannot be read, wherever it goes; rabbitdelay discard removes it")
-		return true, nil
+		why = "its headers cannot be read, wherever it goes; rabbitdelay discard removes it"
 	case l.Reason == "" && !elsewhere:
-		l.stays("it is no dead letter: nothing tells that it died; give a destination to move it all the same")
-		return true, nil
+		why = "it is no dead letter: nothing tells that it died; give a destination to move it all the same"
 	case l.dest == topology.Destination{}:
-		l.stays("nothing tells where it belongs; give a destination")
-		return true, nil
+		why = "nothing tells where it belongs; give a destination"
 	case l.dest.Queue == l.Queue:
-		l.stays("it died in this very queue; give another destination")
-		return true, nil
+		why = "it died in this very queue; give another destination"
 	case l.Version != 0 && elsewhere:
-		l.stays("a task goes where its row says; leave the destination out")
-		return true, nil
+		why = "a task goes where its row says; leave the destination out"
 	case l.Version != 0 && r.o.Tasks == nil:
-		l.stays("the row of its task decides; give the database")
-		return true, nil
+		why = "the row of its task decides; give the database"
 	case l.Version != 0:
-		if l.fate.outcome, l.fate.why, err = r.o.Tasks.RequeueDead(ctx, &l.DeadLetter, r.o.DryRun); err != nil {
+		if l.fate.Outcome, l.fate.Why, err = r.o.Tasks.RequeueDead(ctx, &l.DeadLetter, r.o.DryRun); err != nil {
 			return true, fmt.Errorf("task %s: %w", l.ID, err)
 		}
-		switch l.fate.outcome {
+		switch l.fate.Outcome {
 		case RequeueSent:
 		case RequeueRevived, RequeueRemoved, RequeueStayed:
 			return true, nil
 		default:
-			l.stays(fmt.Sprintf("the task store gave the unknown outcome %q", l.fate.outcome))
-			return true, nil
+			why = fmt.Sprintf("the task store gave the unknown outcome %q", l.fate.Outcome)
 		}
 	}
-	if why := r.refused[l.dest]; why != "" {
+	if why != "" {
 		l.stays(why)
-		return true, nil
+	} else if r.o.DryRun || r.early(l) {
+		err = r.exists(ctx, l)
 	}
-	if r.o.DryRun || r.early(l) {
-		return true, r.exists(ctx, l)
-	}
-	return true, nil
+	return true, err
 }
 
 // early reports whether a letter was parked before it was due, and has to wait.
@@ -140,10 +125,10 @@ func (r *requeue) send(ctx context.Context, round []*letter) error {
 	} else {
 		stop = r.sendAll(ctx, round)
 	}
-	gone := slices.DeleteFunc(slices.Clone(round), func(l *letter) bool { return l.fate.outcome == RequeueStayed })
+	gone := slices.DeleteFunc(slices.Clone(round), func(l *letter) bool { return l.fate.Outcome == RequeueStayed })
 	err := r.src.acknowledge(gone)
 	for _, l := range round {
-		r.settle(l)
+		r.settle(l, true)
 	}
 	return errors.Join(stop, err)
 }
@@ -169,13 +154,22 @@ func (r *requeue) save(round []*letter) error {
 	return fmt.Errorf("messages that could not be saved stay: %w", err)
 }
 
+// sendTimeout bounds the sending of one message.
+const sendTimeout = 10 * time.Second
+
 // sendAll sends a round, side by side.
 func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
 	errs := make([]error, len(round))
 	var all sync.WaitGroup
 	for i, l := range round {
-		if l.fate.outcome == RequeueSent {
-			all.Go(func() { errs[i] = r.sendOne(ctx, l) })
+		if l.fate.Outcome == RequeueSent {
+			all.Go(func() {
+				// Not until the run ends: an outcome that nobody waits for would be one that nobody knows.
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTimeout)
+				defer cancel()
+				defer context.AfterFunc(r.c.Forced(), cancel)()
+				errs[i] = r.c.Pass(ctx, r.parcel(l))
+			})
 		}
 	}
 	all.Wait()
@@ -218,18 +212,6 @@ func (r *requeue) pace(ctx context.Context, n int) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// sendTimeout bounds the sending of one message.
-const sendTimeout = 10 * time.Second
-
-// sendOne sends a letter. It does not end with the run: an outcome that nobody
-// waits for would be one that nobody knows.
-func (r *requeue) sendOne(ctx context.Context, l *letter) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTimeout)
-	defer cancel()
-	defer context.AfterFunc(r.c.Forced(), cancel)()
-	return r.c.Pass(ctx, r.parcel(l))
 }
 
 // parcel is a letter as it is sent.

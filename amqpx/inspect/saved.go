@@ -9,6 +9,9 @@ import (
 	"io"
 	"iter"
 	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -203,4 +206,98 @@ func readSaved(in *bufio.Reader) (m SavedMessage, err error) {
 		err = fmt.Errorf("it is cut off: %w; a message is removed from its queue only when its line is whole, so take the line out of the file", err)
 	}
 	return m, err
+}
+
+// SaveFile is a new file of messages, one a line, for RequeueOptions.Save.
+type SaveFile struct {
+	mu      sync.Mutex
+	f       *os.File
+	path    string
+	size    int64 // of what is safe on disk
+	written int
+	broken  error // why nothing more can be written
+}
+
+// CreateSaveFile creates a file that only its owner may read. A file that is there already
+// is an error that wraps fs.ErrExist: none is written over.
+func CreateSaveFile(path string) (*SaveFile, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = syncFolder(filepath.Dir(path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &SaveFile{f: f, path: path}, nil
+}
+
+// syncFolder makes a new name safe on disk.
+func syncFolder(dir string) error {
+	if runtime.GOOS == "windows" { // where a folder cannot be opened for it
+		return nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Save appends messages, and returns nil when they are safe on disk. After an error none of
+// them are in the file, and nothing more can be saved in it.
+func (s *SaveFile) Save(list []SavedMessage) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken != nil {
+		return s.broken
+	}
+	n, err := s.append(list)
+	if err == nil {
+		s.size += n
+		s.written += len(list)
+		return nil
+	}
+	s.broken = fmt.Errorf("writing %s: %w", s.path, err)
+	if err := s.f.Truncate(s.size); err != nil {
+		s.broken = fmt.Errorf("%w; its last line may be cut off: %w", s.broken, err)
+	}
+	return s.broken
+}
+
+// append writes messages, and returns how many bytes they have.
+func (s *SaveFile) append(list []SavedMessage) (n int64, err error) {
+	out := bufio.NewWriterSize(s.f, 1<<20)
+	for _, m := range list {
+		line, err := m.MarshalJSON()
+		if err == nil && len(line) >= maxSavedLine {
+			err = fmt.Errorf("it has more than %d MiB in JSON", maxSavedLine>>20)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("message %q: %w", m.Message.MessageId, err)
+		}
+		_, _ = out.Write(append(line, '\n')) // Flush returns its error
+		n += int64(len(line)) + 1
+	}
+	if err := out.Flush(); err != nil {
+		return n, err
+	}
+	return n, s.f.Sync()
+}
+
+// Written is how many messages are in the file.
+func (s *SaveFile) Written() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.written
+}
+
+// Close closes the file, and removes it if no message is in it.
+func (s *SaveFile) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.f.Close()
+	if s.written == 0 {
+		err = errors.Join(err, os.Remove(s.path))
+	}
+	return err
 }

@@ -231,26 +231,19 @@ func init() { //nolint:gochecknoinits // a table nests: its reader reads values
 		"float32": float(func(f float64) any { return float32(f) }, 32),
 		"float64": float(func(f float64) any { return f }, 64),
 		"decimal": readDecimal,
-		"time": func(raw json.RawMessage) (any, error) {
-			var s seconds
-			err := s.UnmarshalJSON(raw)
-			return s.Time, err
-		},
-		"bytes": func(raw json.RawMessage) (any, error) {
-			var b base64String
-			err := b.UnmarshalJSON(raw)
-			return []byte(b), err
-		},
-		"base64": func(raw json.RawMessage) (any, error) {
-			var b base64String
-			err := b.UnmarshalJSON(raw)
-			return string(b), err
-		},
-		"table": func(raw json.RawMessage) (any, error) {
-			var h savedHeaders
-			err := h.UnmarshalJSON(raw)
-			return amqp.Table(h), err
-		},
+		"time":    itself(func(s seconds) any { return s.Time }),
+		"bytes":   itself(func(b base64String) any { return []byte(b) }),
+		"base64":  itself(func(b base64String) any { return string(b) }),
+		"table":   itself(func(h savedHeaders) any { return amqp.Table(h) }),
+	}
+}
+
+// itself is for a type that reads itself.
+func itself[T any](as func(T) any) func(json.RawMessage) (any, error) {
+	return func(raw json.RawMessage) (any, error) {
+		var v T
+		err := json.Unmarshal(raw, &v)
+		return as(v), err
 	}
 }
 

@@ -57,8 +57,18 @@ func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err 
 	for raw := range from {
 		taken = append(taken, raw)
 	}
-	if len(taken) == 0 && ctx.Err() == nil {
-		taken, err = t.takeOne(ctx)
+	if len(taken) == 0 && ctx.Err() == nil { // nothing came in time: the queue itself knows whether it is empty
+		var one []amqp.Delivery
+		err = t.ask(ctx, func() error {
+			raw, ok, err := t.ch.Get(t.queue, false)
+			if err == nil && ok {
+				one = []amqp.Delivery{raw}
+			}
+			return err
+		})
+		if err == nil { // or Get may still run
+			taken = one
+		}
 	}
 	if len(taken) > 0 {
 		t.took += len(taken)
@@ -92,21 +102,6 @@ func (t *taker) arrived(ctx context.Context, from <-chan amqp.Delivery, n int) (
 	return taken
 }
 
-// takeOne asks the queue itself whether it is empty, when nothing came in time.
-func (t *taker) takeOne(ctx context.Context) (taken []amqp.Delivery, err error) {
-	err = t.ask(ctx, func() error {
-		raw, ok, err := t.ch.Get(t.queue, false)
-		if err == nil && ok {
-			taken = []amqp.Delivery{raw}
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return taken, nil
-}
-
 // ask runs a request, and explains the end of the channel.
 func (t *taker) ask(ctx context.Context, request func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
@@ -132,19 +127,11 @@ func (t *taker) remove(raw *amqp.Delivery) error {
 	return nil
 }
 
-// held is how many messages are taken and not acknowledged.
-func (t *taker) held() (n int) {
-	for _, tags := range t.lots {
-		n += len(tags)
-	}
-	return n
-}
-
 // putBack returns the messages that are held to the queue, in its order. It waits for each lot:
 // of a quorum queue a broker has 32 returns under way at a time, and mixes up the lots of those
 // that wait.
 func (t *taker) putBack() error {
-	if t.held() == 0 {
+	if !slices.ContainsFunc(t.lots, func(tags []uint64) bool { return len(tags) > 0 }) {
 		return nil
 	}
 	there, err := t.ready()

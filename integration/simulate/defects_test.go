@@ -69,7 +69,7 @@ var defects = []defect{
 	{"headers lost on retries", "amqpx/delivery.go", "Headers: d.Headers, Version", "Version"},
 	{"every other occurrence skipped", "amqpx/schedule/internal/recur/plan.go", "append(list, last), p.table.Next(last)", "append(list, last), p.table.Next(p.table.Next(last))"},
 	{"tasks of one instant counted once", "amqpx/schedule/internal/rows/count.go", "SELECT queue, status, COUNT(*)", "SELECT queue, status, COUNT(DISTINCT due_at)"},
-	{"dead letters that stay are removed", "amqpx/inspect/requeue_send.go", "slices.DeleteFunc(slices.Clone(round), func(l *letter) bool { return l.fate.outcome == RequeueStayed })", "slices.Clone(round)"},
+	{"dead letters that stay are removed", "amqpx/inspect/requeue_send.go", "slices.DeleteFunc(slices.Clone(round), func(l *letter) bool { return l.fate.Outcome == RequeueStayed })", "slices.Clone(round)"},
 	{"dead letters that went stay", "amqpx/inspect/requeue_send.go", "r.src.acknowledge(gone)", "r.src.acknowledge(gone[:0])"},
 	{"failures revive cancelled tasks", "amqpx/schedule/internal/rows/attempt.go", "status IN ('pending', 'running')\"+noLease", "status <> 'done'\"+noLease"},
 	{"layouts share a tag", "dlx/layout.go", "if resolution != defaultResolution(name) {", "if resolution != defaultResolution(name) && name == \"\" {"},

@@ -2,10 +2,9 @@
 // of a client. It reads and changes the plugin's table through the broker's own shell,
 // which the caller provides; it knows neither rabbitmqctl nor SSH.
 //
-//   - drain.go: Config, Report, Look and Run
+//   - drain.go: Config, Report, Look and Run, and the Lock: one drain for each virtual host
 //   - run.go: portions of the table: read, send, record, delete
 //   - journal.go: the file that makes a killed run repeatable
-//   - lock.go: one drain for each virtual host
 //
 // Why it is built so:
 //

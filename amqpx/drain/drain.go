@@ -7,6 +7,8 @@ import (
 	"io"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/plugin/table"
@@ -156,15 +158,15 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	}
 	r := &run{cfg: cfg, rep: Report{Node: string(head.Node), Elsewhere: head.Elsewhere, Exchanges: []Moved{}, Refused: []Refused{}}}
 	if cfg.DryRun != nil {
-		r.to = cfg.DryRun.PassOn
 		err := r.walk(ctx)
 		return r.rep, err
 	}
-	r.to = by(cfg.Client)
 	if r.journal, err = openJournal(cfg.State, fmt.Sprintf("%q %q", head.Node, cfg.Vhost)); err != nil {
 		return Report{}, err
 	}
-	err = r.resume(ctx)
+	if r.rep.Resumed = int64(len(r.journal.pending)); r.rep.Resumed > 0 { // sent by an earlier run, and not deleted
+		_, err = r.delete(ctx)
+	}
 	if err == nil {
 		err = r.walk(ctx)
 	}
@@ -172,3 +174,51 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 }
 
 const minMargin = 10 * time.Second
+
+// ErrLocked is the error if another connection drains the plugin. The connection of a
+// machine that has gone counts until the broker misses its heartbeats.
+var ErrLocked = errors.New("another process drains the plugin of this virtual host")
+
+// The broker releases the lock of a killed process when it has found its connection
+// closed.
+const (
+	lockWait  = 15 * time.Second
+	lockPause = 250 * time.Millisecond
+)
+
+// Lock prevents others from draining until the connection ends: two at once would send
+// everything twice. It needs permission to configure the queue PREFIX.plugin-drain, and
+// waits up to 15 s for a lock that is held before it fails with ErrLocked.
+func Lock(ctx context.Context, conn *amqp.Connection, prefix string) error {
+	deadline := time.Now().Add(lockWait)
+	tick := time.NewTicker(lockPause)
+	defer tick.Stop()
+	for {
+		err := lockOnce(conn, lockQueue(prefix))
+		if !errors.Is(err, ErrLocked) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func lockQueue(prefix string) string { return prefix + ".plugin-drain" }
+
+func lockOnce(conn *amqp.Connection, name string) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	_, err = ch.QueueDeclare(name, false, true, true, false, amqp.Table{"x-queue-type": "classic"})
+	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.ResourceLocked {
+		return ErrLocked
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", name, err)
+	}
+	return nil
+}

@@ -193,7 +193,7 @@ func TestMoveOnAFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		j.f = noNotes{j.f.(*os.File)}
-		r := run{cfg: Config{Shell: f.shell, Margin: DefaultMargin, Prefix: "delay", portion: 50}, to: by(w.client), journal: j}
+		r := run{cfg: Config{Client: w.client, Shell: f.shell, Margin: DefaultMargin, Prefix: "delay", portion: 50}, journal: j}
 		for i := range f.rows {
 			r.portion = append(r.portion, new(f.rows[i]))
 		}

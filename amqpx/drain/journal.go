@@ -110,9 +110,6 @@ func (j *journal) sent(id table.ID) error {
 	return j.write(sentWord + id.String() + "\n")
 }
 
-// sync makes the records survive a power failure.
-func (j *journal) sync() error { return j.f.Sync() }
-
 // deleted records that the rows of all messages sent are deleted.
 func (j *journal) deleted() error {
 	j.mu.Lock()

@@ -36,31 +36,10 @@ const (
 type run struct {
 	cfg     Config
 	rep     Report
-	to      passOn
 	journal *journal
 	offset  time.Duration // the broker's clock minus this process's
 	portion []*table.Row
 	bytes   int
-}
-
-// passOn is inspect.PassOn by a client, or that of an *inspect.Rehearsal.
-type passOn func(ctx context.Context, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error
-
-func by(c *amqpx.Client) passOn {
-	return func(ctx context.Context, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
-		return inspect.PassOn(ctx, c, raw, to, at, offset)
-	}
-}
-
-// resume deletes the rows of messages that an earlier run has sent.
-func (r *run) resume(ctx context.Context) error {
-	n := int64(len(r.journal.pending))
-	if n == 0 {
-		return nil
-	}
-	r.rep.Resumed = n
-	_, err := r.delete(ctx)
-	return err
 }
 
 // walk reads the table from its first row to its last, and moves it portion by portion.
@@ -113,7 +92,7 @@ func (r *run) move(ctx context.Context) error {
 
 // delete deletes the rows of messages that were sent, and returns how many there were.
 func (r *run) delete(ctx context.Context) (int64, error) {
-	if err := r.journal.sync(); err != nil {
+	if err := r.journal.f.Sync(); err != nil { // so that the records survive a power failure
 		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, deleteFor)
@@ -163,6 +142,7 @@ func (r *run) sendAll(ctx context.Context, rows []*table.Row) error {
 			why, err := r.send(ctx, row)
 			mu.Lock()
 			defer mu.Unlock()
+			exchange := string(row.Exchange)
 			switch {
 			case err != nil:
 				stop = cmp.Or(stop, err)
@@ -171,10 +151,12 @@ func (r *run) sendAll(ctx context.Context, rows []*table.Row) error {
 				r.rep.Soon++
 				return
 			case why != "":
-				r.refuse(string(row.Exchange), why)
+				same := func(x Refused) bool { return x.Exchange == exchange && x.Why == why }
+				entry(&r.rep.Refused, same, Refused{Exchange: exchange, Why: why}).Count++
 				return
 			}
-			r.moved(string(row.Exchange))
+			r.rep.Sent++
+			entry(&r.rep.Exchanges, func(x Moved) bool { return x.Exchange == exchange }, Moved{Exchange: exchange}).Sent++
 			if r.journal != nil {
 				stop = cmp.Or(stop, r.journal.sent(row.ID()))
 			}
@@ -184,25 +166,14 @@ func (r *run) sendAll(ctx context.Context, rows []*table.Row) error {
 	return errors.Join(stop, ctx.Err())
 }
 
-func (r *run) moved(exchange string) {
-	r.rep.Sent++
-	for i := range r.rep.Exchanges {
-		if x := &r.rep.Exchanges[i]; x.Exchange == exchange {
-			x.Sent++
-			return
-		}
+// entry returns the one of a list that is meant, and adds it if there is none.
+func entry[T any](list *[]T, meant func(T) bool, added T) *T {
+	i := slices.IndexFunc(*list, meant)
+	if i < 0 {
+		i = len(*list)
+		*list = append(*list, added)
 	}
-	r.rep.Exchanges = append(r.rep.Exchanges, Moved{exchange, 1})
-}
-
-func (r *run) refuse(exchange, why string) {
-	for i := range r.rep.Refused {
-		if x := &r.rep.Refused[i]; x.Exchange == exchange && x.Why == why {
-			x.Count++
-			return
-		}
-	}
-	r.rep.Refused = append(r.rep.Refused, Refused{exchange, why, 1})
+	return &(*list)[i]
 }
 
 // tooSoon is the reason of a message that became due while those before it were sent.
@@ -219,7 +190,11 @@ func (r *run) send(ctx context.Context, row *table.Row) (why string, err error) 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendFor) // an outcome that nobody waits for would be unknown
 	defer cancel()
-	err = r.to(ctx, raw, dest, row.DueAt(), r.offset)
+	if r.cfg.DryRun != nil {
+		err = r.cfg.DryRun.PassOn(ctx, raw, dest, row.DueAt(), r.offset)
+	} else {
+		err = inspect.PassOn(ctx, r.cfg.Client, raw, dest, row.DueAt(), r.offset)
+	}
 	if why := refusal(err); why != "" {
 		return why, nil
 	}
@@ -233,7 +208,12 @@ func (r *run) message(row *table.Row) (raw amqp.Delivery, dest topology.Destinat
 		return raw, dest, "the broker cannot take it apart: " + string(row.Unreadable)
 	}
 	properties := codec.NewDecoder(row.Properties)
-	raw = delivered(properties.Properties())
+	p := properties.Properties()
+	raw = amqp.Delivery{
+		Headers: p.Headers, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, DeliveryMode: p.DeliveryMode, Priority: p.Priority,
+		CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, Expiration: p.Expiration, MessageId: p.MessageId, Timestamp: p.Timestamp,
+		Type: p.Type, UserId: p.UserId, AppId: p.AppId,
+	}
 	if err := properties.Err(); err != nil {
 		return raw, dest, "its properties cannot be read: " + err.Error()
 	}
@@ -264,15 +244,6 @@ func (r *run) message(row *table.Row) (raw amqp.Delivery, dest topology.Destinat
 		}
 	}
 	return raw, dest, ""
-}
-
-// delivered returns a message as a consumer gets it.
-func delivered(p amqp.Publishing) amqp.Delivery {
-	return amqp.Delivery{
-		Headers: p.Headers, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, DeliveryMode: p.DeliveryMode, Priority: p.Priority,
-		CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, Expiration: p.Expiration, MessageId: p.MessageId, Timestamp: p.Timestamp,
-		Type: p.Type, UserId: p.UserId, AppId: p.AppId,
-	}
 }
 
 // normalPriority is the highest that overtakes no other message in a quorum queue.

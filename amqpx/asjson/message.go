@@ -2,33 +2,10 @@ package asjson
 
 import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
+	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
-
-// Content is the destination and the message of a task, as a caller gives them.
-type Content struct {
-	Queue         string            `json:"queue,omitempty"          doc:"the destination: a queue, or exchange and routing_key"`
-	Exchange      string            `json:"exchange,omitempty"`
-	RoutingKey    string            `json:"routing_key,omitempty"`
-	Body          string            `json:"body,omitempty"           doc:"text"`
-	BodyBase64    string            `json:"body_base64,omitempty"    doc:"instead of a body that is not UTF-8"`
-	ContentType   string            `json:"content_type,omitempty"`
-	Type          string            `json:"type,omitempty"`
-	CorrelationID string            `json:"correlation_id,omitempty"`
-	Priority      int               `json:"priority,omitempty"       minimum:"0"                                                 maximum:"255"`
-	ExpiresAfter  string            `json:"expires_after,omitempty"  doc:"how long after due the effect is worth having"`
-	Headers       map[string]string `json:"headers,omitempty"`
-	Tags          []string          `json:"tags,omitempty"           maxItems:"20"`
-}
-
-func contentOf(t schedule.Task) Content {
-	out := Content{
-		Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey, ContentType: t.ContentType, Type: t.Type, CorrelationID: t.CorrelationID,
-		Priority: int(t.Priority), ExpiresAfter: Duration(t.ExpiresAfter), Headers: t.Headers, Tags: t.Tags,
-	}
-	out.Body, out.BodyBase64 = Text(t.Body)
-	return out
-}
 
 // Message is a message in a queue.
 type Message struct {
@@ -75,4 +52,34 @@ func MessagesOf(list []inspect.DeadLetter) []Message {
 		i++
 		return MessageOf(i, m)
 	})
+}
+
+// Trace is what has become of one message or task.
+type Trace struct {
+	ID       string           `json:"id"`
+	Why      string           `json:"why"                    doc:"what has become of it, or why nothing has"`
+	Found    bool             `json:"found"                  doc:"something is known of the id"`
+	Task     *Task            `json:"task,omitempty"`
+	Effects  []Effect         `json:"effects"                nullable:"false"`
+	Records  []Record         `json:"records"                nullable:"false"`
+	Lying    []Message        `json:"lying"                  nullable:"false"`
+	Searched []trace.Searched `json:"searched"               nullable:"false"`
+	Scopes   []string         `json:"scopes"                 nullable:"false"                                doc:"in which records were looked for"`
+	Waiting  []status.Delay   `json:"delay_queues_not_empty" nullable:"false"                                doc:"any of them may have it"`
+	Other    []string         `json:"destinations_not_empty" nullable:"false"                                doc:"queues that are not searched, because their consumers would wait; any of them may have it"`
+	Unseen   []doctor.Unseen  `json:"unseen"                 nullable:"false"                                doc:"what could not be seen, and why"`
+	Notes    []string         `json:"notes"                  nullable:"false"`
+}
+
+// TraceOf returns a trace in JSON.
+func TraceOf(t trace.Trace) Trace {
+	out := Trace{
+		ID: t.ID, Why: t.Why, Found: t.Found(), Effects: EffectsOf(t.Effects), Records: RecordsOf(t.Records), Lying: MessagesOf(t.Lying),
+		Searched: append([]trace.Searched{}, t.Searched...), Scopes: append([]string{}, t.Scopes...), Waiting: append([]status.Delay{}, t.Waiting...),
+		Other: append([]string{}, t.Unsearched...), Unseen: append([]doctor.Unseen{}, t.Unseen...), Notes: append([]string{}, t.Notes...),
+	}
+	if t.Task != nil {
+		out.Task = new(TaskOf(*t.Task))
+	}
+	return out
 }

@@ -3,7 +3,7 @@
 // as 90s, 30m or 7d; lists are never null. It does no I/O. Handlers decode the bodies
 // of messages by amqpx.JSON.
 //
-// A file each: task.go, message.go, recurring.go, trace.go; value.go has the values in them.
+// task.go has tasks, recurring ones too, message.go messages and traces, value.go the values in them.
 package asjson
 
 import (

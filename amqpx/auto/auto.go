@@ -32,6 +32,7 @@ type Config struct {
 // configuration and the delay alone, so two producers never disagree.
 type Strategy struct {
 	cfg  Config
+	all  []amqpx.Strategy // that may be chosen, Bucket first
 	topo topology.Topology
 }
 
@@ -40,41 +41,31 @@ func New(c Config) (*Strategy, error) {
 	if c.Bucket == nil {
 		return nil, fmt.Errorf("%w: Bucket is nil; the auto strategy needs it for the delays of no other strategy", amqpx.ErrConfig)
 	}
-	topo := c.Bucket.Topology()
-	var more []topology.Topology
+	all := []amqpx.Strategy{c.Bucket}
 	if c.TTL != nil {
-		if err := samePrefix(c.Bucket, c.TTL); err != nil {
-			return nil, err
-		}
-		more = append(more, c.TTL.Topology())
+		all = append(all, c.TTL)
 	}
 	if c.Plugin != nil {
-		if err := samePrefix(c.Bucket, c.Plugin); err != nil {
-			return nil, err
-		}
-		if c.PluginMin < 0 || c.PluginMax < c.PluginMin || c.PluginMax > c.Plugin.MaxDelay() {
-			return nil, fmt.Errorf("%w: plugin range %v to %v; expected 0 or more, in order, and at most %v", amqpx.ErrConfig, c.PluginMin, c.PluginMax, c.Plugin.MaxDelay())
-		}
-		more = append(more, c.Plugin.Topology())
+		all = append(all, c.Plugin)
 	}
 	if c.Native != nil {
-		if err := samePrefix(c.Bucket, c.Native); err != nil {
-			return nil, err
-		}
-		more = append(more, c.Native.Topology())
+		all = append(all, c.Native)
 	}
-	topo, err := topo.Merge(more...)
+	var more []topology.Topology
+	for _, s := range all[1:] {
+		if s.Prefix() != c.Bucket.Prefix() {
+			return nil, fmt.Errorf("%w: the %s strategy has the prefix %q and the %s strategy %q; give both the same", amqpx.ErrConfig, c.Bucket.Name(), c.Bucket.Prefix(), s.Name(), s.Prefix())
+		}
+		more = append(more, s.Topology())
+	}
+	if c.Plugin != nil && (c.PluginMin < 0 || c.PluginMax < c.PluginMin || c.PluginMax > c.Plugin.MaxDelay()) {
+		return nil, fmt.Errorf("%w: plugin range %v to %v; expected 0 or more, in order, and at most %v", amqpx.ErrConfig, c.PluginMin, c.PluginMax, c.Plugin.MaxDelay())
+	}
+	topo, err := c.Bucket.Topology().Merge(more...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", amqpx.ErrConfig, err)
 	}
-	return &Strategy{cfg: c, topo: topo}, nil
-}
-
-func samePrefix(a, b amqpx.Strategy) error {
-	if a.Prefix() != b.Prefix() {
-		return fmt.Errorf("%w: the %s strategy has the prefix %q and the %s strategy %q; give both the same", amqpx.ErrConfig, a.Name(), a.Prefix(), b.Name(), b.Prefix())
-	}
-	return nil
+	return &Strategy{cfg: c, all: all, topo: topo}, nil
 }
 
 // Name is auto.
@@ -103,17 +94,11 @@ func (a *Strategy) MaxDelay() time.Duration {
 
 // Bindings are those of all strategies.
 func (a *Strategy) Bindings(dest topology.Destination) []topology.Binding {
-	b := a.cfg.Bucket.Bindings(dest)
-	if a.cfg.TTL != nil {
-		b = append(b, a.cfg.TTL.Bindings(dest)...)
+	var all []topology.Binding
+	for _, s := range a.all {
+		all = append(all, s.Bindings(dest)...)
 	}
-	if a.cfg.Plugin != nil {
-		b = append(b, a.cfg.Plugin.Bindings(dest)...)
-	}
-	if a.cfg.Native != nil {
-		b = append(b, a.cfg.Native.Bindings(dest)...)
-	}
-	return b
+	return all
 }
 
 // Canary is that of the native strategy; without it there is nothing to prove.

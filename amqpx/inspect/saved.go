@@ -68,18 +68,15 @@ func (m SavedMessage) MarshalJSON() ([]byte, error) {
 		Expiration: text(d.Expiration), UserID: text(d.UserId), AppID: text(d.AppId), Headers: savedHeaders(d.Headers),
 	}
 	if !m.Saved.IsZero() {
-		at := m.Saved.UTC().Truncate(time.Millisecond)
-		l.Saved = &at
+		l.Saved = new(m.Saved.UTC().Truncate(time.Millisecond))
 	}
 	if !d.Timestamp.IsZero() {
 		l.Timestamp = &seconds{d.Timestamp}
 	}
 	if isText(d.Body) {
-		s := string(d.Body)
-		l.Body = &s
+		l.Body = new(string(d.Body))
 	} else {
-		b := base64String(d.Body)
-		l.BodyBase64 = &b
+		l.BodyBase64 = new(base64String(d.Body))
 	}
 	return marshal(l)
 }

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,11 +58,7 @@ func New(c *amqpx.Client, cfg Config) (*Bridge, error) {
 			return nil, fmt.Errorf("a bridge needs every delay up to %v, as strategy bucket has it: %w", MaxDelay, err)
 		}
 	}
-	n := cfg.Concurrency
-	if n == 0 {
-		n = DefaultConcurrency
-	}
-	return &Bridge{c: c, x: cfg.Exchange, n: n}, nil
+	return &Bridge{c: c, x: cfg.Exchange, n: cmp.Or(cfg.Concurrency, DefaultConcurrency)}, nil
 }
 
 // Stats returns the counts so far.
@@ -102,13 +99,11 @@ func (b *Bridge) Declare(ctx context.Context) error {
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, q := range []string{b.x.Queue(), b.x.DueQueue()} {
-		g.Go(func() error { return b.consume(ctx, q) })
+		g.Go(func() error {
+			return b.c.Consume(ctx, q, b.handle, amqpx.WithConcurrency(b.n), amqpx.WithDeadLetterQueue(b.x.DeadQueue()), amqpx.WithRetry(patience))
+		})
 	}
 	return g.Wait()
-}
-
-func (b *Bridge) consume(ctx context.Context, queue string) error {
-	return b.c.Consume(ctx, queue, b.handle, amqpx.WithConcurrency(b.n), amqpx.WithDeadLetterQueue(b.x.DeadQueue()), amqpx.WithRetry(patience))
 }
 
 // handle calls take within tryTimeout and counts the outcome. A message whose try is cut
@@ -145,7 +140,11 @@ func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 		return amqpx.Reject(err)
 	}
 	if delay == 0 {
-		return b.deliver(ctx, d)
+		if err := b.judge(d, b.c.Forward(ctx, d, topology.Destination{Exchange: b.x.Due(), RoutingKey: d.RoutingKey}, 0)); err != nil {
+			return err
+		}
+		b.delivered.Add(1)
+		return nil
 	}
 	asked := d.Headers[Header]
 	d.Headers[Header] = -delay.Milliseconds()
@@ -154,16 +153,6 @@ func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 		return err
 	}
 	b.delayed.Add(1)
-	return nil
-}
-
-// deliver sends a message to the exchange for consumers.
-func (b *Bridge) deliver(ctx context.Context, d *amqpx.Delivery) error {
-	err := b.c.Forward(ctx, d, topology.Destination{Exchange: b.x.Due(), RoutingKey: d.RoutingKey}, 0)
-	if err := b.judge(d, err); err != nil {
-		return err
-	}
-	b.delivered.Add(1)
 	return nil
 }
 

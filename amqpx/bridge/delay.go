@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -25,58 +26,28 @@ var ErrDelay = errors.New("invalid " + Header)
 // is absent, 0, negative, of another type, or more than MaxDelay is no delay. A string
 // that is no number is an error (ErrDelay); the plugin closes the producer's channel.
 func Delay(headers amqp.Table) (time.Duration, error) {
-	ms, err := milliseconds(headers[Header])
-	if err != nil || ms <= 0 || ms > math.MaxUint32 {
-		return 0, err
+	value := headers[Header]
+	if text, ok := value.([]byte); ok {
+		value = string(text)
+	}
+	ms := int64(0)
+	switch v := reflect.ValueOf(value); {
+	case v.CanInt():
+		ms = v.Int()
+	case v.CanUint():
+		ms = int64(v.Uint())
+	case v.CanFloat():
+		if f := v.Float(); f > 0 && f < math.MaxUint32+1 { // not NaN, nor what overflows
+			ms = int64(f)
+		}
+	case v.Kind() == reflect.String:
+		var err error
+		if ms, err = strconv.ParseInt(v.String(), 10, 64); err != nil && !errors.Is(err, strconv.ErrRange) {
+			return 0, fmt.Errorf("%w: %q; expected milliseconds", ErrDelay, v.String())
+		}
+	}
+	if ms <= 0 || ms > math.MaxUint32 {
+		return 0, nil
 	}
 	return time.Duration(ms) * time.Millisecond, nil
-}
-
-// milliseconds returns a value of the header, MaxInt64 if it overflows.
-func milliseconds(v any) (int64, error) {
-	switch v := v.(type) {
-	case int8:
-		return int64(v), nil
-	case uint8:
-		return int64(v), nil
-	case int16:
-		return int64(v), nil
-	case uint16:
-		return int64(v), nil
-	case int32:
-		return int64(v), nil
-	case uint32:
-		return int64(v), nil
-	case int64:
-		return v, nil
-	case int:
-		return int64(v), nil
-	case float32:
-		return truncated(float64(v)), nil
-	case float64:
-		return truncated(v), nil
-	case string:
-		return parsed(v)
-	case []byte:
-		return parsed(string(v))
-	}
-	return 0, nil
-}
-
-func truncated(f float64) int64 {
-	switch {
-	case f > math.MaxUint32+1:
-		return math.MaxInt64
-	case f > 0:
-		return int64(f)
-	}
-	return 0
-}
-
-func parsed(s string) (int64, error) {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil && !errors.Is(err, strconv.ErrRange) {
-		return 0, fmt.Errorf("%w: %q; expected milliseconds", ErrDelay, s)
-	}
-	return n, nil
 }

@@ -113,7 +113,7 @@ func (s seen) layouts() []Layout {
 		if least, ok := shortest[place(of, q)]; !ok || ttl < least {
 			shortest[place(of, q)] = ttl
 		}
-		l.Waiting = l.Waiting.plus(n)
+		l.Waiting = Count{l.Waiting.Ready + n.Ready, l.Waiting.Leaving + n.Leaving, l.Waiting.Unacked + n.Unacked}
 		if n.Total() > 0 && !q.Native() { // there each message has an instant of its own
 			l.Delays = append(l.Delays, Delay{Queue: name, TTL: ttl, Waiting: n, place: place(of, q)})
 		}
@@ -158,9 +158,9 @@ func (s seen) destinations() []Destination {
 		listed[target] = true
 		q, exists := s.snap.Live.Queues[target]
 		one := Destination{Name: d.String(), Queue: target, Exchange: d.ToExchange(), Exists: exists, Waiting: s.count(target), Consumers: q.Consumers}
-		if dead := d.DeadLetterQueue(); !one.Exchange && s.has(dead) {
-			lying := s.lying(dead)
-			one.Dead = &lying
+		dead := d.DeadLetterQueue()
+		if _, there := s.snap.Live.Queues[dead]; there && !one.Exchange {
+			one.Dead = new(s.lying(dead))
 		}
 		out = append(out, one)
 	}
@@ -173,8 +173,6 @@ func (s seen) destinations() []Destination {
 	slices.SortFunc(out, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
-
-func (s seen) has(queue string) bool { _, ok := s.snap.Live.Queues[queue]; return ok }
 
 // deadLetterQueues are those that have messages, with the parked queue.
 func (s seen) deadLetterQueues() []string {

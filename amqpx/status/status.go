@@ -75,10 +75,6 @@ type Count struct {
 // Total returns the sum.
 func (c Count) Total() int64 { return c.Ready + c.Leaving + c.Unacked }
 
-func (c Count) plus(d Count) Count {
-	return Count{c.Ready + d.Ready, c.Leaving + d.Leaving, c.Unacked + d.Unacked}
-}
-
 // Layout is a set of delay queues, or the plugin's exchange.
 type Layout struct {
 	Name string `json:"name"`

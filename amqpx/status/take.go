@@ -53,9 +53,6 @@ type Source struct {
 // DefaultPatience is the default of Source.Patience.
 const DefaultPatience = 40 * time.Second
 
-// answering is how long a database may take to answer at all.
-const answering = 3 * time.Second
-
 // closeTimeout bounds the goodbye to the broker.
 const closeTimeout = 2 * time.Second
 
@@ -70,7 +67,7 @@ func Take(ctx context.Context, src Source) (Status, error) {
 	at, patience := s.at, cmp.Or(src.Patience, DefaultPatience)
 	go func() {
 		defer close(read)
-		tasksErr = within(ctx, "database", 3*patience, func(ctx context.Context) (err error) { tasks, err = src.tasks(ctx, at); return err })
+		tasksErr = within(ctx, "database", 3*patience, func(ctx context.Context) (err error) { tasks, err = readTasks(ctx, src, at); return err })
 	}()
 	brokerErr := within(ctx, "broker", patience, func(ctx context.Context) error { return s.broker(ctx, src) })
 	<-read
@@ -106,27 +103,8 @@ func (s *seen) unseenf(a doctor.Area, format string, args ...any) {
 	s.unseen = append(s.unseen, doctor.Unseen{Area: a, Why: why})
 }
 
-// tasks reads the figures of the database. Those that take long are taken over
-// from before for a while.
-func (src Source) tasks(ctx context.Context, now time.Time) (*Tasks, error) {
-	if src.Tasks == nil {
-		return nil, nil
-	}
-	if err := src.Tasks.Ping(ctx, answering); err != nil {
-		return nil, err
-	}
-	var before *Tasks
-	if b := src.Before; b != nil && b.Tasks != nil && now.Sub(b.Tasks.read) < recount*b.Tasks.took {
-		before = b.Tasks
-	}
-	return readTasks(ctx, src.Tasks, now, before)
-}
-
 // remeasure is how long clocks are not measured again.
 const remeasure = 5 * time.Minute
-
-// recount is how much longer tasks are not counted again than it took.
-const recount = 20
 
 // within calls look, and bounds it by patience.
 func within(ctx context.Context, what string, patience time.Duration, look func(context.Context) error) error {

@@ -93,15 +93,28 @@ func late(ctx context.Context, store *schedule.Store, now time.Time, relays []sc
 	return sum, nil
 }
 
-// readTasks reads the figures of a database; counts of all tasks are those of before,
-// unless that is nil.
-func readTasks(ctx context.Context, store *schedule.Store, now time.Time, before *Tasks) (t *Tasks, err error) {
+const (
+	answering = 3 * time.Second // how long a database may take to answer at all
+	recount   = 20              // how much longer tasks are not counted again than it took
+)
+
+// readTasks reads the figures of the database; nil if there is none. Those that take long are
+// taken over from Source.Before for a while.
+func readTasks(ctx context.Context, src Source, now time.Time) (t *Tasks, err error) {
+	store := src.Tasks
+	if store == nil {
+		return nil, nil
+	}
+	if err := store.Ping(ctx, answering); err != nil {
+		return nil, err
+	}
 	t = &Tasks{Counts: []TaskCount{}, read: now}
 	t.Relays, t.unheard = store.Relays(ctx)
 	if t.late, err = late(ctx, store, now, t.Relays); err != nil {
 		return nil, err
 	}
-	if before != nil {
+	if b := src.Before; b != nil && b.Tasks != nil && now.Sub(b.Tasks.read) < recount*b.Tasks.took {
+		before := b.Tasks
 		t.Counts, t.due, t.read, t.took = before.Counts, before.due, before.read, before.took
 		t.late.Idle, t.late.Unlisted, t.late.Unread = before.late.Idle, before.late.Unlisted, before.late.Unread
 	} else if err = t.countAll(ctx, store, now); err != nil {

@@ -50,7 +50,12 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	if err != nil {
 		return Trace{}, err
 	}
-	t := Trace{ID: id, At: s.At, Unseen: relevant(s.Unseen)}
+	t := Trace{ID: id, At: s.At}
+	for _, u := range s.Unseen { // what a doctor would have looked at does not matter here
+		if u.Area == status.AreaBroker || u.Area == doctor.AreaDatabase || u.Area == doctor.AreaManagement {
+			t.Unseen = append(t.Unseen, u)
+		}
+	}
 	patience := cmp.Or(src.Status.Patience, status.DefaultPatience)
 	t.database(ctx, src, s, patience)
 	for _, l := range s.Layouts {
@@ -73,13 +78,6 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	return t, nil
 }
 
-// relevant leaves out what a doctor would have looked at.
-func relevant(all []doctor.Unseen) []doctor.Unseen {
-	return slices.DeleteFunc(slices.Clone(all), func(u doctor.Unseen) bool {
-		return u.Area != status.AreaBroker && u.Area != doctor.AreaDatabase && u.Area != doctor.AreaManagement
-	})
-}
-
 func (t *Trace) unseen(a doctor.Area, err error) {
 	t.Unseen = append(t.Unseen, doctor.Unseen{Area: a, Why: strings.ReplaceAll(err.Error(), "\n", "; ")})
 }
@@ -92,7 +90,16 @@ func (t *Trace) database(ctx context.Context, src Source, s status.Status, patie
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	t.row(ctx, src.Status.Tasks, s)
-	t.records(ctx, src, s)
+	if src.DB == nil {
+		return
+	}
+	t.Scopes = unique(append(t.queues(s), src.Scopes...))
+	var err error
+	t.Records, err = idempotency.Find(ctx, src.DB, t.ID, t.Scopes...)
+	t.RecordsKnown = err == nil
+	if err != nil && !errors.Is(err, idempotency.ErrNoTable) { // without the table nobody records
+		t.unseen(doctor.AreaDatabase, err)
+	}
 }
 
 // row reads the task, and what handlers have recorded of it.
@@ -137,20 +144,6 @@ func (t *Trace) queues(s status.Status) []string {
 		list = append(list, e.Queue)
 	}
 	return list
-}
-
-// records reads what idempotency has.
-func (t *Trace) records(ctx context.Context, src Source, s status.Status) {
-	if src.DB == nil {
-		return
-	}
-	t.Scopes = unique(append(t.queues(s), src.Scopes...))
-	var err error
-	t.Records, err = idempotency.Find(ctx, src.DB, t.ID, t.Scopes...)
-	t.RecordsKnown = err == nil
-	if err != nil && !errors.Is(err, idempotency.ErrNoTable) { // without the table nobody records
-		t.unseen(doctor.AreaDatabase, err)
-	}
 }
 
 func unique(list []string) []string {

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -14,6 +15,8 @@ import (
 
 // unsentGrace is how long a working relay may take to send a task that is due.
 const unsentGrace = 10 * time.Second
+
+const noError = "no error is recorded"
 
 // Explain returns the sentence of Why from the other fields. It does no I/O.
 func (t *Trace) Explain() string {
@@ -42,9 +45,18 @@ func (t *Trace) whyTask(k schedule.Task) string {
 	case schedule.StatusExpired:
 		return fmt.Sprintf("its time was over: it was due at %s, was worth doing for %s, and expired at %s", shown.Instant(k.DeliverAt), topology.FormatDuration(k.ExpiresAfter), shown.Instant(k.FinishedAt))
 	case schedule.StatusFailed:
-		return fmt.Sprintf("it failed at %s after %s: %s; rabbitdelay tasks revive makes it pending again", shown.Instant(k.FinishedAt), attempts(k.Attempts), lastError(k.LastError))
+		attempts := "no recorded attempt"
+		if k.Attempts > 0 {
+			attempts = shown.Count(k.Attempts, "attempt", "attempts")
+		}
+		return fmt.Sprintf("it failed at %s after %s: %s; rabbitdelay tasks revive makes it pending again", shown.Instant(k.FinishedAt), attempts, cmp.Or(k.LastError, noError))
 	case schedule.StatusRunning:
-		return t.whyRunning()
+		for _, e := range t.Effects {
+			if e.LeaseUntil.After(t.At) {
+				return fmt.Sprintf("a handler of %s works on it, under a lease until %s", e.Queue, shown.Instant(e.LeaseUntil))
+			}
+		}
+		return "a handler began to work on it and its lease is over; a relay makes it pending again" + t.unlessSent()
 	case schedule.StatusPending:
 	}
 	switch late := t.At.Sub(k.DeliverAt); {
@@ -70,7 +82,7 @@ func (t *Trace) whySent(k schedule.Task) string {
 	d := t.Destination
 	switch {
 	case k.Attempts > 0:
-		return begin + fmt.Sprintf("%s, the last error: %s", failed(k.Attempts), lastError(k.LastError))
+		return begin + fmt.Sprintf("%s failed, the last error: %s", shown.Count(k.Attempts, "attempt", "attempts"), cmp.Or(k.LastError, noError))
 	case d != nil && !d.Exists:
 		return begin + "the queue " + d.Name + " does not exist"
 	case d != nil && d.Unconsumed():
@@ -79,15 +91,6 @@ func (t *Trace) whySent(k schedule.Task) string {
 		return begin + fmt.Sprintf("%d messages are ready in the queue %s before %d consumers", d.Waiting.Ready, d.Name, d.Consumers)
 	}
 	return begin + "its message is on its way, in a consumer's hands or lost, and the relay sends a lost one again"
-}
-
-func (t *Trace) whyRunning() string {
-	for _, e := range t.Effects {
-		if e.LeaseUntil.After(t.At) {
-			return fmt.Sprintf("a handler of %s works on it, under a lease until %s", e.Queue, shown.Instant(e.LeaseUntil))
-		}
-	}
-	return "a handler began to work on it and its lease is over; a relay makes it pending again" + t.unlessSent()
 }
 
 // unlessSent returns that no relay runs, if none does.
@@ -104,7 +107,11 @@ func (t *Trace) whyLying(m inspect.DeadLetter) string {
 		since = " since " + shown.Instant(m.Died)
 	}
 	if m.Reason == inspect.ReasonParked {
-		return fmt.Sprintf("it is parked in %s%s: it was due, and nothing was bound for its destination%s; rabbitdelay requeue sends it there once that exists", m.Queue, since, named(m.Destination))
+		to := m.Destination.String()
+		if to != "" {
+			to = " " + to
+		}
+		return fmt.Sprintf("it is parked in %s%s: it was due, and nothing was bound for its destination%s; rabbitdelay requeue sends it there once that exists", m.Queue, since, to)
 	}
 	why := m.Reason
 	switch m.Reason {
@@ -144,27 +151,4 @@ func (t *Trace) whyUnknown() string {
 		text += fmt.Sprintf("; it may be in one of %d destinations' queues that are not empty, which are not looked into because their consumers would wait", n)
 	}
 	return text + "; or it is in a consumer's hands, was handled without a record, or was never sent"
-}
-
-func named(d topology.Destination) string {
-	if s := d.String(); s != "" {
-		return " " + s
-	}
-	return ""
-}
-
-func attempts(n int) string {
-	if n == 0 {
-		return "no recorded attempt"
-	}
-	return shown.Count(n, "attempt", "attempts")
-}
-
-func failed(n int) string { return shown.Count(n, "attempt", "attempts") + " failed" }
-
-func lastError(s string) string {
-	if s == "" {
-		return "no error is recorded"
-	}
-	return s
 }

@@ -22,106 +22,65 @@ var connectionStates = []amqpx.State{amqpx.StateConnecting, amqpx.StateConnected
 // as semconv.MessagingClientID("billing") distinguish the clients of a process; each needs
 // its own.
 func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyValue) (metric.Registration, error) {
-	m := &maker{meter: t.meter}
-	sessions, err := t.meter.Int64ObservableCounter("rabbitdelay.connection.sessions", metric.WithUnit("{connection}"), metric.WithDescription("Connections that were made so far: more than one means that one was lost."))
-	m.note(err)
-	returned, err := t.meter.Int64ObservableCounter("rabbitdelay.consumer.returned", metric.WithUnit("{message}"), metric.WithDescription("Messages that came before their instant and were sent back for the rest."))
-	m.note(err)
-	g := clientGauges{
-		connection: m.gauge("rabbitdelay.connection.state", "{connection}", "1 for the state that a connection is in, 0 for the others."),
-		sessions:   sessions,
-		behind:     m.gauge("rabbitdelay.client.clock_behind", "{client}", "1 while this process's clock is seen behind those of the brokers and the publishers, else 0."),
-		held:       m.gauge("rabbitdelay.consumer.held", "{message}", "Messages that were handed out and whose instant is to come."),
-		returned:   returned,
-		sending:    m.gauge("rabbitdelay.client.sending", "{message}", "Messages between the call of a send and its outcome."),
-		inFlight:   m.gauge("rabbitdelay.client.in_flight", "{message}", "Messages that were written and await their confirm."),
-		stuck:      m.gauge("rabbitdelay.client.stuck_queues", "{queue}", "Queues that have confirmed nothing for a second although messages wait for it."),
-		consuming:  m.gauge("rabbitdelay.consumer.consuming", "{consumer}", "1 while the broker delivers to a consumer or it is paused, else 0."),
-		running:    m.gauge("rabbitdelay.consumer.running", "{message}", "Handlers that run."),
-		waiting:    m.gauge("rabbitdelay.consumer.waiting", "{message}", "Messages that were handed out and no handler has begun."),
-		settling:   m.gauge("rabbitdelay.consumer.settling", "{message}", "Messages whose retry or dead letter is being published."),
-		oldest:     m.seconds("rabbitdelay.consumer.oldest_waiting", "How long the first of those that wait for a handler could have begun."),
+	m := &maker{meter: t.meter, own: attributes}
+	connection := m.gauge("rabbitdelay.connection.state", "{connection}", "1 for the state that a connection is in, 0 for the others.")
+	sessions := m.total("rabbitdelay.connection.sessions", "{connection}", "Connections that were made so far: more than one means that one was lost.")
+	behind := m.gauge("rabbitdelay.client.clock_behind", "{client}", "1 while this process's clock is seen behind those of the brokers and the publishers, else 0.")
+	sending := m.gauge("rabbitdelay.client.sending", "{message}", "Messages between the call of a send and its outcome.")
+	inFlight := m.gauge("rabbitdelay.client.in_flight", "{message}", "Messages that were written and await their confirm.")
+	stuck := m.gauge("rabbitdelay.client.stuck_queues", "{queue}", "Queues that have confirmed nothing for a second although messages wait for it.")
+	consuming := m.gauge("rabbitdelay.consumer.consuming", "{consumer}", "1 while the broker delivers to a consumer or it is paused, else 0.")
+	oldest := m.seconds("rabbitdelay.consumer.oldest_waiting", "How long the first of those that wait for a handler could have begun.")
+	sums := []struct { // over the consumers of a destination
+		instrument metric.Int64Observable
+		of         func(amqpx.ConsumerStats) int64
+	}{
+		{m.gauge("rabbitdelay.consumer.held", "{message}", "Messages that were handed out and whose instant is to come."), func(k amqpx.ConsumerStats) int64 { return int64(k.Held) }},
+		{m.total("rabbitdelay.consumer.returned", "{message}", "Messages that came before their instant and were sent back for the rest."), func(k amqpx.ConsumerStats) int64 { return int64(k.Returned) }},
+		{m.gauge("rabbitdelay.consumer.running", "{message}", "Handlers that run."), func(k amqpx.ConsumerStats) int64 { return int64(k.Running) }},
+		{m.gauge("rabbitdelay.consumer.waiting", "{message}", "Messages that were handed out and no handler has begun."), func(k amqpx.ConsumerStats) int64 { return int64(k.Waiting) }},
+		{m.gauge("rabbitdelay.consumer.settling", "{message}", "Messages whose retry or dead letter is being published."), func(k amqpx.ConsumerStats) int64 { return int64(k.Settling) }},
 	}
-	if m.err != nil {
-		return nil, m.err
-	}
-	return t.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		g.observe(o, c.Stats(), time.Now(), t.destinations, attributes)
+	return m.register(func(_ context.Context, o metric.Observer) error {
+		s, now := c.Stats(), time.Now()
+		for name, k := range map[string]amqpx.ConnectionStats{"publish": s.Publish, "consume": s.Consume} {
+			if k.State == "" {
+				continue // none is wanted
+			}
+			for _, state := range connectionStates {
+				o.ObserveInt64(connection, oneIf(k.State == state), m.with(connectionKey.String(name), stateKey.String(string(state))))
+			}
+			o.ObserveInt64(sessions, int64(k.Sessions), m.with(connectionKey.String(name)))
+		}
+		o.ObserveInt64(behind, oneIf(!s.ClockBehind.IsZero()), m.with())
+		o.ObserveInt64(sending, int64(s.Sending), m.with())
+		o.ObserveInt64(inFlight, int64(s.InFlight), m.with())
+		o.ObserveInt64(stuck, int64(len(s.Stuck)), m.with())
+		of := map[*destination][]amqpx.ConsumerStats{}
+		for _, k := range s.Consumers {
+			d := t.destinations.get(k.Queue)
+			of[d] = append(of[d], k)
+		}
+		for d, consumers := range of {
+			at, all, age := m.with(d.attribute()), true, time.Duration(0)
+			for _, k := range consumers {
+				all = all && (k.State == amqpx.ConsumerConsuming || k.State == amqpx.ConsumerPaused)
+				if !k.Oldest.IsZero() {
+					age = max(age, now.Sub(k.Oldest))
+				}
+			}
+			o.ObserveInt64(consuming, oneIf(all), at)
+			o.ObserveFloat64(oldest, age.Seconds(), at)
+			for _, sum := range sums {
+				n := int64(0)
+				for _, k := range consumers {
+					n += sum.of(k)
+				}
+				o.ObserveInt64(sum.instrument, n, at)
+			}
+		}
 		return nil
-	}, g.connection, g.sessions, g.behind, g.sending, g.inFlight, g.stuck, g.consuming, g.held, g.returned, g.running, g.waiting, g.settling, g.oldest)
-}
-
-type clientGauges struct {
-	connection, behind, sending, inFlight, stuck metric.Int64ObservableGauge
-	consuming, held, running, waiting, settling  metric.Int64ObservableGauge
-	sessions, returned                           metric.Int64ObservableCounter
-	oldest                                       metric.Float64ObservableGauge
-}
-
-func (g *clientGauges) observe(o metric.Observer, s amqpx.Stats, now time.Time, all *destinations, own []attribute.KeyValue) {
-	with := func(more ...attribute.KeyValue) metric.ObserveOption {
-		return metric.WithAttributes(append(more, own...)...)
-	}
-	for _, c := range []struct {
-		name string
-		amqpx.ConnectionStats
-	}{{"publish", s.Publish}, {"consume", s.Consume}} {
-		if c.State == "" {
-			continue // none is wanted
-		}
-		for _, state := range connectionStates {
-			o.ObserveInt64(g.connection, oneIf(c.State == state), with(connectionKey.String(c.name), stateKey.String(string(state))))
-		}
-		o.ObserveInt64(g.sessions, int64(c.Sessions), with(connectionKey.String(c.name)))
-	}
-	o.ObserveInt64(g.behind, oneIf(!s.ClockBehind.IsZero()), with())
-	o.ObserveInt64(g.sending, int64(s.Sending), with())
-	o.ObserveInt64(g.inFlight, int64(s.InFlight), with())
-	o.ObserveInt64(g.stuck, int64(len(s.Stuck)), with())
-	for d, k := range perDestination(s.Consumers, all) {
-		at := with(d.attribute())
-		o.ObserveInt64(g.consuming, oneIf(k.consuming), at)
-		o.ObserveInt64(g.held, k.held, at)
-		o.ObserveInt64(g.returned, k.returned, at)
-		o.ObserveInt64(g.running, k.running, at)
-		o.ObserveInt64(g.waiting, k.waiting, at)
-		o.ObserveInt64(g.settling, k.settling, at)
-		age := 0.0
-		if !k.oldest.IsZero() {
-			age = max(0, now.Sub(k.oldest).Seconds())
-		}
-		o.ObserveFloat64(g.oldest, age, at)
-	}
-}
-
-// consumers sums up the consumers of a destination.
-type consumers struct {
-	consuming                        bool // all of them
-	held, running, waiting, settling int64
-	returned                         int64
-	oldest                           time.Time
-}
-
-func perDestination(list []amqpx.ConsumerStats, all *destinations) map[*destination]*consumers {
-	sums := map[*destination]*consumers{}
-	for _, k := range list {
-		d := all.get(k.Queue)
-		sum := sums[d]
-		if sum == nil {
-			sum = &consumers{consuming: true}
-			sums[d] = sum
-		}
-		sum.consuming = sum.consuming && (k.State == amqpx.ConsumerConsuming || k.State == amqpx.ConsumerPaused)
-		sum.held += int64(k.Held)
-		sum.returned += int64(k.Returned)
-		sum.running += int64(k.Running)
-		sum.waiting += int64(k.Waiting)
-		sum.settling += int64(k.Settling)
-		if !k.Oldest.IsZero() && (sum.oldest.IsZero() || k.Oldest.Before(sum.oldest)) {
-			sum.oldest = k.Oldest
-		}
-	}
-	return sums
+	})
 }
 
 func oneIf(yes bool) int64 {

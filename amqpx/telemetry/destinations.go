@@ -25,10 +25,6 @@ type destinations struct {
 	all map[string]*destination
 }
 
-func newDestinations(most int) *destinations {
-	return &destinations{most: most, rest: newDestination(other), all: map[string]*destination{}}
-}
-
 func (d *destinations) get(name string) *destination {
 	d.mu.RLock()
 	found, full := d.all[name], len(d.all) >= d.most

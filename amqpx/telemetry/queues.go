@@ -20,38 +20,32 @@ import (
 // Client.QueueInfo does, at most once in Config.Interval and in the background as for
 // ObserveStore. Queues that do not exist, or that the user may not see, are left out.
 func (t *Telemetry) ObserveQueues(c *amqpx.Client, given []topology.Destination, attributes ...attribute.KeyValue) (metric.Registration, error) {
-	m := &maker{meter: t.meter}
+	m := &maker{meter: t.meter, own: attributes}
 	ready := m.gauge("rabbitdelay.queue.ready", "{message}", "Messages in a destination's queue that wait for a consumer.")
 	consumers := m.gauge("rabbitdelay.queue.consumers", "{consumer}", "Consumers of a destination's queue, in all processes.")
 	dead := m.gauge("rabbitdelay.dead_letters", "{message}", "Messages in a destination's dead-letter queue.")
 	parked := m.gauge("rabbitdelay.parked", "{message}", "Messages in the parked queue, whose destination is gone.")
-	if m.err != nil {
-		return nil, m.err
-	}
-	with := func(more ...attribute.KeyValue) metric.ObserveOption {
-		return metric.WithAttributes(append(more, attributes...)...)
-	}
 	all := &reading[queues]{interval: t.interval, read: func(ctx context.Context) (queues, error) {
 		return readQueues(ctx, c, t.watched(c, given))
 	}}
-	return t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+	return m.register(func(ctx context.Context, o metric.Observer) error {
 		q, ok := all.recent(ctx)
 		if !ok {
 			return nil
 		}
 		for name, x := range q.of {
-			at := with(semconv.MessagingDestinationName(name))
+			at := m.with(semconv.MessagingDestinationName(name))
 			o.ObserveInt64(ready, int64(x.own.Ready), at)
 			o.ObserveInt64(consumers, int64(x.own.Consumers), at)
-			if x.hasDead {
+			if x.dead != nil {
 				o.ObserveInt64(dead, int64(x.dead.Ready), at)
 			}
 		}
-		if q.hasParked {
-			o.ObserveInt64(parked, int64(q.parked.Ready), with())
+		if q.parked != nil {
+			o.ObserveInt64(parked, int64(q.parked.Ready), m.with())
 		}
 		return nil
-	}, ready, consumers, dead, parked)
+	})
 }
 
 // watched returns the queues to look at, with their dead-letter queues.
@@ -73,44 +67,39 @@ func (t *Telemetry) watched(c *amqpx.Client, given []topology.Destination) map[s
 
 // queues are what was read.
 type queues struct {
-	of        map[string]queue
-	parked    amqpx.QueueInfo
-	hasParked bool
+	of     map[string]queue // those that are there
+	parked *amqpx.QueueInfo // nil: not there
 }
 
-type queue struct {
-	own, dead amqpx.QueueInfo
-	hasDead   bool
-}
+type queue struct{ own, dead *amqpx.QueueInfo }
 
 func readQueues(ctx context.Context, c *amqpx.Client, watched map[string]string) (q queues, err error) {
 	q.of = make(map[string]queue, len(watched))
 	for name, deadName := range watched {
 		var x queue
-		var exists bool
-		if x.own, exists, err = look(ctx, c, name); err != nil {
+		if x.own, err = look(ctx, c, name); err != nil {
 			return queues{}, err
 		}
-		if !exists {
+		if x.own == nil {
 			continue
 		}
-		if x.dead, x.hasDead, err = look(ctx, c, deadName); err != nil {
+		if x.dead, err = look(ctx, c, deadName); err != nil {
 			return queues{}, err
 		}
 		q.of[name] = x
 	}
-	q.parked, q.hasParked, err = look(ctx, c, topology.ParkedQueue(c.Strategy().Prefix()))
+	q.parked, err = look(ctx, c, topology.ParkedQueue(c.Strategy().Prefix()))
 	return q, err
 }
 
-// look asks about a queue, and reports whether it exists and the user may see it.
-func look(ctx context.Context, c *amqpx.Client, name string) (amqpx.QueueInfo, bool, error) {
+// look asks about a queue; nil if it does not exist or the user may not see it.
+func look(ctx context.Context, c *amqpx.Client, name string) (*amqpx.QueueInfo, error) {
 	info, err := c.QueueInfo(ctx, name)
 	if refused, ok := errors.AsType[*amqp.Error](err); ok {
 		switch refused.Code {
 		case amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked:
-			return info, false, nil
+			return nil, nil
 		}
 	}
-	return info, err == nil, err
+	return &info, err
 }

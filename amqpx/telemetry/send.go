@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
@@ -34,7 +35,14 @@ func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, added amqp.T
 		if _, ok := m.Headers["tracestate"]; ok {
 			added["tracestate"] = "" // without a readable traceparent it is another trace's
 		}
-		t.inject(ctx, headers(added))
+		// Of a trace that nobody records only the baggage: a link to a span that nobody has would
+		// lead nowhere, and each header costs broker and client time. A parent that is not sampled
+		// says that its children are not either.
+		if sc := trace.SpanContextFromContext(ctx); sc.IsValid() && !sc.IsSampled() && !t.parents {
+			t.propagator.Inject(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), headers(added))
+		} else {
+			t.propagator.Inject(ctx, headers(added))
+		}
 	}
 	return ctx
 }
@@ -101,6 +109,7 @@ var sendErrors = [...]string{"", "invalid", "blocked", "unroutable", "nacked", "
 func sendError(err error) int {
 	class := other
 	var refused *amqp.Error
+	var key *topology.KeyError
 	switch {
 	case err == nil:
 		return 0
@@ -118,14 +127,34 @@ func sendError(err error) int {
 		class = "timeout"
 	case errors.Is(err, context.Canceled):
 		class = "canceled"
-	case isInvalid(err):
+	case errors.Is(err, amqpx.ErrMessage), errors.Is(err, topology.ErrDelay), errors.Is(err, topology.ErrDestination), errors.As(err, &key):
 		class = "invalid"
 	}
 	return slices.Index(sendErrors[:], class)
 }
 
-// isInvalid reports whether the message can never be sent.
-func isInvalid(err error) bool {
-	var key *topology.KeyError
-	return errors.Is(err, amqpx.ErrMessage) || errors.Is(err, topology.ErrDelay) || errors.Is(err, topology.ErrDestination) || errors.As(err, &key)
+// headers presents the headers of a message to a propagator, which sees only strings.
+type headers map[string]any
+
+var _ propagation.TextMapCarrier = headers(nil)
+
+func (h headers) Get(key string) string {
+	s, _ := h[key].(string)
+	return s
+}
+
+func (h headers) Set(key, value string) { h[key] = value }
+
+func (h headers) Keys() []string {
+	keys := make([]string, 0, len(h))
+	for k := range h {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// creation returns the context in which a message was created, invalid if its headers
+// have none that can be read.
+func (t *Telemetry) creation(h propagation.TextMapCarrier) trace.SpanContext {
+	return trace.SpanContextFromContext(t.propagator.Extract(context.Background(), h))
 }

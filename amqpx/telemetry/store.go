@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -40,64 +41,42 @@ func (t *Telemetry) ObserveStore(s *schedule.Store, attributes ...attribute.KeyV
 	backlog := &reading[schedule.Backlog]{interval: t.interval, read: func(ctx context.Context) (schedule.Backlog, error) {
 		return s.Backlog(ctx, within, maxCount)
 	}}
-	return t.observeStore(backlog, s.Health, attributes)
-}
-
-func (t *Telemetry) observeStore(backlog *reading[schedule.Backlog], health func() error, own []attribute.KeyValue) (metric.Registration, error) {
-	m := &maker{meter: t.meter}
+	m := &maker{meter: t.meter, own: attributes}
 	pending := m.gauge("rabbitdelay.tasks.pending", "{task}", "Pending tasks by when they are due, up to a million each.")
 	unsent := m.gauge("rabbitdelay.relay.backlog", "{task}", "Pending tasks that the relay should have given to the broker by now, up to a million.")
 	held := m.gauge("rabbitdelay.tasks.held", "{task}", "Tasks that are due and wait because their destination is paused or for its ceiling, up to a million each; no other figure has them.")
 	oldest := m.seconds("rabbitdelay.tasks.oldest_overdue", "How long ago the pending task was due that was due first; 0 for none.")
 	running := m.gauge("rabbitdelay.relay.running", "{relay}", "1 while this process runs the relay, else 0.")
 	failing := m.gauge("rabbitdelay.relay.failing", "{part}", "1 while a part of the relay fails, else 0.")
-	if m.err != nil {
-		return nil, m.err
-	}
-	with := func(more ...attribute.KeyValue) metric.ObserveOption {
-		return metric.WithAttributes(append(more, own...)...)
-	}
-	return t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		err := health()
+	return m.register(func(ctx context.Context, o metric.Observer) error {
+		err := s.Health()
 		runs := !errors.Is(err, schedule.ErrNotRunning)
-		o.ObserveInt64(running, oneIf(runs), with())
+		health, faulty := errors.AsType[*schedule.HealthError](err)
+		o.ObserveInt64(running, oneIf(runs), m.with())
 		for _, part := range relayParts {
-			o.ObserveInt64(failing, oneIf(runs && fails(err, part)), with(partKey.String(part)))
+			fails := runs && faulty && slices.ContainsFunc(health.Faults, func(f schedule.Fault) bool { return f.Part == part })
+			o.ObserveInt64(failing, oneIf(fails), m.with(partKey.String(part)))
 		}
 		b, ok := backlog.recent(ctx)
 		if !ok {
 			return nil
 		}
-		o.ObserveInt64(unsent, b.Unsent, with())
-		o.ObserveInt64(pending, b.Overdue, with(horizonKey.String("overdue")))
+		o.ObserveInt64(unsent, b.Unsent, m.with())
+		o.ObserveInt64(pending, b.Overdue, m.with(horizonKey.String("overdue")))
 		for i, n := range b.Within {
 			name := "later"
 			if i < len(horizons) {
 				name = horizons[i].name
 			}
-			o.ObserveInt64(pending, n, with(horizonKey.String(name)))
+			o.ObserveInt64(pending, n, m.with(horizonKey.String(name)))
 		}
-		o.ObserveInt64(held, b.Paused, with(reasonKey.String("paused")))
-		o.ObserveInt64(held, b.Throttled, with(reasonKey.String("ceiling")))
+		o.ObserveInt64(held, b.Paused, m.with(reasonKey.String("paused")))
+		o.ObserveInt64(held, b.Throttled, m.with(reasonKey.String("ceiling")))
 		age := 0.0
 		if !b.Oldest.IsZero() {
 			age = b.At.Sub(b.Oldest).Seconds()
 		}
-		o.ObserveFloat64(oldest, age, with())
+		o.ObserveFloat64(oldest, age, m.with())
 		return nil
-	}, pending, held, unsent, oldest, running, failing)
-}
-
-// fails reports whether a part of the relay is among the faults.
-func fails(err error, part string) bool {
-	health, ok := errors.AsType[*schedule.HealthError](err)
-	if !ok {
-		return false
-	}
-	for _, f := range health.Faults {
-		if f.Part == part {
-			return true
-		}
-	}
-	return false
+	})
 }

@@ -14,24 +14,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// taskInstruments are the instruments of schedule.Hooks.
-type taskInstruments struct {
-	sent, unsent, purged, errors metric.Int64Counter
-	skew                         metric.Float64Gauge
-}
-
-func (m *maker) taskInstruments() taskInstruments {
-	skew, err := m.meter.Float64Gauge("rabbitdelay.relay.clock_skew", metric.WithUnit("s"), metric.WithDescription("The database's clock minus this process's, as last measured."))
-	m.note(err)
-	return taskInstruments{
-		sent:   m.counter("rabbitdelay.relay.sent", "{task}", "Tasks whose message was confirmed; resent ones are the sweeper's."),
-		unsent: m.counter("rabbitdelay.relay.send_failures", "{task}", "Tasks that could not be sent: they are tried again, or failed for good."),
-		purged: m.counter("rabbitdelay.relay.purged", "{task}", "Finished tasks that were deleted after their retention."),
-		errors: m.counter("rabbitdelay.relay.errors", "{error}", "Errors of the relay's parts, which go on."),
-		skew:   skew,
-	}
-}
-
 // begin adds 0 to the counters, so that their first increase is visible.
 func (i *taskInstruments) begin() {
 	ctx := context.Background()

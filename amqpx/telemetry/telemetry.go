@@ -13,19 +13,22 @@
 // messages. docs/telemetry.md lists them all.
 //
 //   - telemetry.go: Config and the instruments
-//   - send.go, handle.go, tasks.go: the hooks, with their spans and counters
-//   - headers.go: the trace context in a message's headers
+//   - send.go, handle.go, tasks.go: the hooks, with their spans and counters, and the trace
+//     context in a message's headers
 //   - destinations.go: what is recorded of each destination, and how many there are
 //   - client.go, store.go, queues.go: what a collection observes; reading.go: values
 //     that are read in the background
 package telemetry
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
@@ -79,6 +82,12 @@ type Telemetry struct {
 	tasks           taskInstruments
 }
 
+// taskInstruments are the instruments of schedule.Hooks.
+type taskInstruments struct {
+	sent, unsent, purged, errors metric.Int64Counter
+	skew                         metric.Float64Gauge
+}
+
 // Hook returns the hook of a client, for amqpx.Config.Hooks.
 func (t *Telemetry) Hook() amqpx.Hook {
 	return amqpx.Hook{SendStart: t.sendStart, SendEnd: t.sendEnd, HandleStart: t.handleStart, HandleEnd: t.handleEnd}
@@ -92,23 +101,13 @@ var (
 
 // New returns a Telemetry. Errors wrap ErrConfig, or are the meter's.
 func New(cfg Config) (*Telemetry, error) {
-	if cfg.TracerProvider == nil {
-		cfg.TracerProvider = otel.GetTracerProvider()
-	}
-	if cfg.MeterProvider == nil {
-		cfg.MeterProvider = otel.GetMeterProvider()
-	}
+	cfg.TracerProvider, cfg.MeterProvider = cmp.Or(cfg.TracerProvider, otel.GetTracerProvider()), cmp.Or(cfg.MeterProvider, otel.GetMeterProvider())
+	cfg.MaxDestinations, cfg.Interval = cmp.Or(cfg.MaxDestinations, 200), cmp.Or(cfg.Interval, 30*time.Second)
 	if cfg.Propagator == nil {
 		cfg.Propagator = otel.GetTextMapPropagator()
 		if len(cfg.Propagator.Fields()) == 0 {
 			cfg.Propagator = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 		}
-	}
-	if cfg.MaxDestinations == 0 {
-		cfg.MaxDestinations = 200
-	}
-	if cfg.Interval == 0 {
-		cfg.Interval = 30 * time.Second
 	}
 	if cfg.MaxDestinations < 1 || cfg.MaxDestinations > 10_000 {
 		return nil, fmt.Errorf("%w: MaxDestinations: %d; expected 1 to 10000", ErrConfig, cfg.MaxDestinations)
@@ -120,20 +119,31 @@ func New(cfg Config) (*Telemetry, error) {
 		tracer:     cfg.TracerProvider.Tracer(ScopeName, trace.WithSchemaURL(semconv.SchemaURL)),
 		meter:      cfg.MeterProvider.Meter(ScopeName, metric.WithSchemaURL(semconv.SchemaURL)),
 		propagator: cfg.Propagator, parents: cfg.ParentSpans, interval: cfg.Interval,
-		destinations: newDestinations(cfg.MaxDestinations),
+		destinations: &destinations{most: cfg.MaxDestinations, rest: newDestination(other), all: map[string]*destination{}},
 	}
 	m := &maker{meter: t.meter}
 	t.sendDuration = m.histogram("messaging.client.operation.duration", "Time from the call to the broker's confirm or the error, for each message sent.", durations)
 	t.processDuration = m.histogram("messaging.process.duration", "Time that a handler took, for each delivery.", durations)
 	t.lateness = m.histogram("rabbitdelay.lateness", "Start of a message's handler minus its due instant.", latenesses)
 	t.skipped = m.counter("rabbitdelay.skipped", "{message}", "Messages that were acknowledged without an effect.")
-	t.tasks = m.taskInstruments()
+	t.tasks = taskInstruments{
+		sent:   m.counter("rabbitdelay.relay.sent", "{task}", "Tasks whose message was confirmed; resent ones are the sweeper's."),
+		unsent: m.counter("rabbitdelay.relay.send_failures", "{task}", "Tasks that could not be sent: they are tried again, or failed for good."),
+		purged: m.counter("rabbitdelay.relay.purged", "{task}", "Finished tasks that were deleted after their retention."),
+		errors: m.counter("rabbitdelay.relay.errors", "{error}", "Errors of the relay's parts, which go on."),
+	}
+	var err error
+	t.tasks.skew, err = t.meter.Float64Gauge("rabbitdelay.relay.clock_skew", metric.WithUnit("s"), metric.WithDescription("The database's clock minus this process's, as last measured."))
+	m.note(err)
 	return t, m.err
 }
 
-// maker creates instruments and keeps the first error.
+// maker creates instruments and keeps the first error. Those that are observed get a callback
+// in common.
 type maker struct {
 	meter metric.Meter
+	own   []attribute.KeyValue // of everything that is observed
+	all   []metric.Observable
 	err   error
 }
 
@@ -155,14 +165,36 @@ func (m *maker) counter(name, unit, description string) metric.Int64Counter {
 	return c
 }
 
-func (m *maker) gauge(name, unit, description string) metric.Int64ObservableGauge {
+func (m *maker) gauge(name, unit, description string) metric.Int64Observable {
 	g, err := m.meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
-	m.note(err)
-	return g
+	return observed(m, g, err)
 }
 
-func (m *maker) seconds(name, description string) metric.Float64ObservableGauge {
+func (m *maker) total(name, unit, description string) metric.Int64Observable {
+	c, err := m.meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	return observed(m, c, err)
+}
+
+func (m *maker) seconds(name, description string) metric.Float64Observable {
 	g, err := m.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(description))
+	return observed(m, g, err)
+}
+
+func observed[I metric.Observable](m *maker, instrument I, err error) I {
 	m.note(err)
-	return g
+	m.all = append(m.all, instrument)
+	return instrument
+}
+
+// with returns the attributes of an observation.
+func (m *maker) with(more ...attribute.KeyValue) metric.ObserveOption {
+	return metric.WithAttributes(append(more, m.own...)...)
+}
+
+// register has the instruments observed at each collection.
+func (m *maker) register(observe func(context.Context, metric.Observer) error) (metric.Registration, error) {
+	if m.err != nil {
+		return nil, m.err
+	}
+	return m.meter.RegisterCallback(observe, m.all...)
 }

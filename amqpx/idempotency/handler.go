@@ -98,11 +98,16 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	alone := func() error {
 		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
 			p.skipped = ""
-			fresh, err := h.record(ctx, tx, p)
+			// The record is the first statement of the transaction, for three reasons: a concurrent
+			// one with the same id waits here for the outcome of this one, before fn has read
+			// anything; a deferred transaction of SQLite takes its write lock here, and need not turn
+			// a read lock into one, which can fail; and MySQL's repeatable read takes its snapshot
+			// after the wait.
+			n, err := h.insert(ctx, tx, []*piece{p})
 			if err != nil {
 				return fmt.Errorf("recording message %q: %w", id, sqldb.Explain(err))
 			}
-			if !fresh {
+			if n != 1 {
 				p.skipped = SkipDuplicate
 				return nil
 			}
@@ -137,7 +142,12 @@ func (h *handler) effect(tx sqldb.Tx, p *piece) error {
 		}
 		if !ok {
 			p.skipped = SkipGuarded
-			return h.markGuarded(p.ctx, tx, p.scope, p.id)
+			d, err := h.dialect.Resolve(p.ctx, tx)
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(p.ctx, d.Bind("UPDATE rabbitdelay_processed SET outcome = 'guarded' WHERE scope = ? AND message_id = ?"), p.scope, p.id)
+			return err
 		}
 	}
 	ctx, own := sqldb.Hand(p.ctx, tx)
@@ -188,17 +198,6 @@ func (h *handler) identify(d *amqpx.Delivery) (scope, id string, err error) {
 	return scope, id, nil
 }
 
-// record inserts the message id and tells whether it was new. It is the first
-// statement of the transaction, for three reasons: a concurrent one with the
-// same id waits here for the outcome of this one, before fn has read anything; a
-// deferred transaction of SQLite takes its write lock here, and need not turn a
-// read lock into one, which can fail; and MySQL's repeatable read takes its
-// snapshot after the wait.
-func (h *handler) record(ctx context.Context, tx sqldb.Tx, p *piece) (bool, error) {
-	n, err := h.insert(ctx, tx, []*piece{p})
-	return n == 1, err
-}
-
 // insert records messages, and tells how many of them were new.
 func (h *handler) insert(ctx context.Context, tx sqldb.Tx, pieces []*piece) (int64, error) {
 	d, err := h.dialect.Resolve(ctx, tx)
@@ -245,13 +244,4 @@ func insertAll(d sqldb.Dialect, pieces []*piece, now int64) (query string, args 
 		args = append(args, p.scope, p.id, now)
 	}
 	return d.Bind(query), args, nil
-}
-
-func (h *handler) markGuarded(ctx context.Context, tx sqldb.Tx, scope, id string) error {
-	d, err := h.dialect.Resolve(ctx, tx)
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, d.Bind("UPDATE rabbitdelay_processed SET outcome = 'guarded' WHERE scope = ? AND message_id = ?"), scope, id)
-	return err
 }

@@ -38,7 +38,7 @@
 // A broker or a database that is gone while Run runs is no error: the client connects again,
 // handlers retry, and Health says what is wrong.
 //
-//   - service.go: Options, Open, Close; database.go: the database and its tables
+//   - service.go: Options, Open, Close; the database and its tables
 //   - run.go: Run, and the end of a process
 //   - http.go: what answers over HTTP
 package service

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 	"github.com/rabbitdelay/rabbitdelay/config"
@@ -119,7 +121,19 @@ func (s *Service) open(ctx context.Context, o Options) error {
 			return fmt.Errorf("database: %w", err)
 		}
 	}
-	if err := s.connect(ctx, o.Client); err != nil {
+	strategy, err := s.Config.Strategy(ctx, s.Logger)
+	if err != nil {
+		return err
+	}
+	cfg, err := s.Config.Client(strategy, s.Logger)
+	if err != nil {
+		return err
+	}
+	if o.Client != nil {
+		o.Client(&cfg)
+	}
+	cfg.Hooks = append(cfg.Hooks, s.Telemetry.Hook())
+	if s.Client, err = amqpx.Open(ctx, cfg); err != nil {
 		return err
 	}
 	if s.database != nil {
@@ -137,22 +151,83 @@ func (s *Service) open(ctx context.Context, o Options) error {
 	return s.observe()
 }
 
-// connect opens the client.
-func (s *Service) connect(ctx context.Context, change func(*amqpx.Config)) error {
-	strategy, err := s.Config.Strategy(ctx, s.Logger)
+// openDatabase takes the database that was given, or opens the file's, and returns how tasks
+// are configured on it. There may be none.
+func (s *Service) openDatabase(o Options) (tasks schedule.Config, err error) {
+	tasks = schedule.Config{Logger: s.Logger, Ceilings: s.Config.Ceilings()}
+	u := s.Config.Database.URL
+	switch {
+	case o.Database != nil:
+		s.database = o.Database
+		s.DB, _ = o.Database.(*sql.DB)
+	case u != "":
+		if tasks.Listener, err = config.Listener(u); err != nil {
+			return tasks, err
+		}
+		if s.DB, tasks.Dialect, err = config.OpenDB(u); err != nil {
+			return tasks, err
+		}
+		s.database, s.ownDB = s.DB, true
+	}
+	return tasks, nil
+}
+
+// Pauses between tries to reach a database, and how long one may take.
+const (
+	databasePause    = time.Second
+	databasePatience = 5 * time.Second
+)
+
+// prepare waits until the database answers, and makes sure of its tables.
+func (s *Service) prepare(ctx context.Context, migrate bool) error {
+	look, err := schedule.New(s.database, nil, schedule.Config{Logger: s.Logger})
 	if err != nil {
 		return err
 	}
-	cfg, err := s.Config.Client(strategy, s.Logger)
+	for told := false; ; {
+		err := look.Ping(ctx, databasePatience)
+		if err == nil {
+			break
+		}
+		if !told {
+			told = true
+			s.Logger.Warn("waiting for the database", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("it did not answer: %w", err)
+		case <-time.After(databasePause):
+		}
+	}
+	if migrate {
+		if err := idempotency.Migrate(ctx, s.database); err != nil {
+			return err
+		}
+		return schedule.Migrate(ctx, s.database)
+	}
+	if _, err := look.CountUpTo(ctx, schedule.NoTx, schedule.Filter{}, 1); err != nil {
+		return fmt.Errorf("%w; set Options.Migrate, or run rabbitdelay migrate at deployment, if the tables are not there", err)
+	}
+	return nil
+}
+
+// applySchedules writes the file's recurring tasks, if it has some.
+func (s *Service) applySchedules(ctx context.Context) error {
+	if len(s.Config.Schedules) == 0 {
+		return nil
+	}
+	done, err := s.Tasks.Schedules().Apply(ctx, schedule.NoTx, s.Config.Schedules)
 	if err != nil {
 		return err
 	}
-	if change != nil {
-		change(&cfg)
+	if len(done.Created)+len(done.Changed) > 0 {
+		s.Logger.Info("recurring tasks were written", zap.Strings("created", done.Created), zap.Strings("changed", done.Changed))
 	}
-	cfg.Hooks = append(cfg.Hooks, s.Telemetry.Hook())
-	s.Client, err = amqpx.Open(ctx, cfg)
-	return err
+	if len(done.Unlisted) > 0 {
+		s.Logger.Warn("recurring tasks of an earlier file go on; to end one, rabbitdelay schedules delete NAME",
+			zap.String("names", strings.Join(done.Unlisted, ", ")))
+	}
+	return nil
 }
 
 // observe makes the metrics of what was opened.

@@ -2,7 +2,6 @@
 package tlsfiles
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -70,13 +69,13 @@ type reloader struct {
 }
 
 // pemFiles are the files' contents.
-type pemFiles struct{ ca, cert, key []byte }
+type pemFiles struct{ ca, cert, key string }
 
 func (r *reloader) current() *tls.Config {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	raw, err := r.files.read()
-	if err == nil && raw.equal(r.raw) {
+	if err == nil && raw == r.raw {
 		r.bad = ""
 		return r.cfg
 	}
@@ -96,24 +95,22 @@ func (r *reloader) current() *tls.Config {
 	return r.cfg
 }
 
-func (p pemFiles) equal(q pemFiles) bool {
-	return bytes.Equal(p.ca, q.ca) && bytes.Equal(p.cert, q.cert) && bytes.Equal(p.key, q.key)
-}
-
 func (f Files) read() (raw pemFiles, err error) {
 	for _, x := range []struct {
 		name, field string
-		into        *[]byte
+		into        *string
 	}{{f.CA, "CA", &raw.ca}, {f.Cert, "Cert", &raw.cert}, {f.Key, "Key", &raw.key}} {
 		if x.name == "" {
 			continue
 		}
-		if *x.into, err = os.ReadFile(x.name); err != nil {
+		text, err := os.ReadFile(x.name)
+		if err != nil {
 			if pe, ok := errors.AsType[*fs.PathError](err); ok {
 				err = pe.Err
 			}
 			return raw, &Error{x.field, fmt.Sprintf("cannot read %s: %v", x.name, err)}
 		}
+		*x.into = string(text)
 	}
 	return raw, nil
 }
@@ -122,12 +119,12 @@ func (f Files) parse(raw pemFiles) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.ServerName}
 	if f.CA != "" {
 		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(raw.ca) {
+		if !cfg.RootCAs.AppendCertsFromPEM([]byte(raw.ca)) {
 			return nil, &Error{"CA", f.CA + " has no certificate in PEM form"}
 		}
 	}
 	if f.Cert != "" || f.Key != "" {
-		pair, err := tls.X509KeyPair(raw.cert, raw.key)
+		pair, err := tls.X509KeyPair([]byte(raw.cert), []byte(raw.key))
 		if err != nil {
 			return nil, &Error{"Cert", fmt.Sprintf("certificate %s with key %s: %v", f.Cert, f.Key, err)}
 		}

@@ -36,7 +36,7 @@ var defects = []defect{
 	{"lost messages taken for confirmed", "amqpx/internal/flow/next.go", "\tcase Lost:\n", "\tcase Lost:\n\t\tif o.Kind == Lost {\n\t\t\treturn t, Step{Do: Finish}\n\t\t}\n"},
 	{"unknown outcomes taken for not sent", "amqpx/internal/flow/next.go", "\tcase Expired:\n\t\tt.Unknown = true\n", "\tcase Expired:\n"},
 	{"leads taken twice", "amqpx/prepare.go", "max(asked-lead, 0)", "max(asked-2*lead, 0)"},
-	{"idempotency without its record", "amqpx/idempotency/handler.go", "\t\t\tif !fresh {", "\t\t\tif !fresh && false {"},
+	{"idempotency without its record", "amqpx/idempotency/handler.go", "\t\t\tif n != 1 {", "\t\t\tif n != 1 && false {"},
 	{"fence without version", "amqpx/schedule/internal/rows/fence.go", `const fenced = "id = ? AND version = ? AND`, `const fenced = "id = ? AND version >= ? AND`},
 	{"fence without status", "amqpx/schedule/internal/rows/fence.go", `makeDone+fenced+" AND status = 'pending' AND exchange = ''`, `makeDone+fenced+" AND exchange = ''`},
 	{"effects of subscribers not recorded", "amqpx/schedule/fence.go", "return pass{true, row.Created}, passed, err", "return pass{true, row.Created}, err == nil || passed, err"},

@@ -1,12 +1,71 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
+	"embed"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
+
+//go:embed migrations
+var files embed.FS
+
+var migrations = sqldb.Migrations{Component: "idempotency", Files: files}
+
+// Migrate creates the table rabbitdelay_processed, or brings it to the newest
+// version. It may be called at every start and by many processes at once; it
+// only reads when there is nothing to do. The versions are recorded in
+// rabbitdelay_schema.
+func Migrate(ctx context.Context, db Database) error {
+	return migrations.Migrate(ctx, sqldb.Of(db))
+}
+
+// Migrations is the SQL that Migrate runs on an empty database, for a team's own
+// migration tool; empty for an unknown dialect.
+func Migrations(d Dialect) string { return migrations.Script(sqldb.Dialect(d)) }
+
+// Record is what a handler has recorded of a message.
+type Record struct {
+	Scope string // the handler's: the queue, unless it was given another
+	ID    string // the message id, or what WithKey made of it
+	// Guarded: When or OnlyIf said no, and the effect was left out. Otherwise it
+	// was committed.
+	Guarded     bool
+	ProcessedAt time.Time
+}
+
+// Find reads the records of a message in the given scopes, in their order. Records
+// are found by scope and id; no index knows the id alone. No record means that the
+// effect was not committed in these scopes, or was longer ago than Retention.Keep.
+// Errors: ErrNoTable.
+func Find(ctx context.Context, db *sql.DB, id string, scopes ...string) ([]Record, error) {
+	conn := sqldb.Of(db)
+	d, err := sqldb.NewResolver(conn, "").Resolve(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	var found []Record
+	for _, scope := range scopes {
+		r := Record{Scope: scope, ID: id}
+		var outcome string
+		var at int64
+		err := conn.QueryRowContext(ctx, d.Bind("SELECT outcome, processed_at FROM rabbitdelay_processed WHERE scope = ? AND message_id = ?"), scope, id).Scan(&outcome, &at)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("reading the record of message %q in %q: %w", id, scope, sqldb.Explain(err))
+		}
+		r.Guarded, r.ProcessedAt = outcome != "done", time.UnixMilli(at)
+		found = append(found, r)
+	}
+	return found, nil
+}
 
 // Retention is how long records are kept. A repetition that comes later is not
 // recognised any more, so Keep must be longer than a message can wait in the
@@ -20,16 +79,7 @@ type Retention struct {
 
 // WithDefaults fills in what is zero.
 func (r Retention) WithDefaults() Retention {
-	if r.Keep == 0 {
-		r.Keep = 7 * 24 * time.Hour
-	}
-	if r.Every == 0 {
-		r.Every = 10 * time.Minute
-	}
-	if r.Batch == 0 {
-		r.Batch = 1000
-	}
-	return r
+	return Retention{cmp.Or(r.Keep, 7*24*time.Hour), cmp.Or(r.Every, 10*time.Minute), cmp.Or(r.Batch, 1000)}
 }
 
 // Validate checks the bounds.

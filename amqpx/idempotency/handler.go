@@ -198,27 +198,19 @@ func (h *handler) identify(d *amqpx.Delivery) (scope, id string, err error) {
 	return scope, id, nil
 }
 
-// insert records messages, and tells how many of them were new.
+// insert records messages, and returns how many of them were new.
 func (h *handler) insert(ctx context.Context, tx sqldb.Tx, pieces []*piece) (int64, error) {
+	const (
+		into        = "INTO rabbitdelay_processed (scope, message_id, outcome, processed_at) "
+		row         = "(?, ?, 'done', ?)"
+		unlessThere = " ON CONFLICT (scope, message_id) DO NOTHING"
+	)
 	d, err := h.dialect.Resolve(ctx, tx)
 	if err != nil {
 		return 0, err
 	}
-	query, args, err := insertAll(d, pieces, h.now().UnixMilli())
-	if err != nil {
-		return 0, err
-	}
-	res, err := tx.ExecContext(ctx, query, args...)
-	if err != nil {
-		return 0, err
-	}
-	return res.RowsAffected()
-}
-
-// insertAll is the statement that records messages, those of them that are new.
-func insertAll(d sqldb.Dialect, pieces []*piece, now int64) (query string, args []any, err error) {
-	const into = "INTO rabbitdelay_processed (scope, message_id, outcome, processed_at) "
-	const unlessThere = " ON CONFLICT (scope, message_id) DO NOTHING"
+	now := h.now().UnixMilli()
+	query, args := "INSERT "+into, []any{}
 	if d == sqldb.PostgreSQL && len(pieces) > 1 {
 		type record struct {
 			Scope string `json:"scope"`
@@ -229,19 +221,23 @@ func insertAll(d sqldb.Dialect, pieces []*piece, now int64) (query string, args 
 			records[i] = record{p.scope, p.id}
 		}
 		list, err := json.Marshal(records)
-		return d.Bind("INSERT " + into + "SELECT scope, id, 'done', CAST(? AS bigint) FROM json_to_recordset(" + sqldb.JSON + ") AS message (scope text, id text)" + unlessThere),
-			[]any{now, string(list)}, err
+		if err != nil {
+			return 0, err
+		}
+		query += "SELECT scope, id, 'done', CAST(? AS bigint) FROM json_to_recordset(" + sqldb.JSON + ") AS message (scope text, id text)" + unlessThere
+		args = append(args, now, string(list))
+	} else {
+		values := "VALUES " + row + strings.Repeat(", "+row, len(pieces)-1)
+		if query += values + unlessThere; d == sqldb.MySQL {
+			query = "INSERT IGNORE " + into + values // IGNORE would also turn bad values into warnings; identify saw to those
+		}
+		for _, p := range pieces {
+			args = append(args, p.scope, p.id, now)
+		}
 	}
-	const row = "(?, ?, 'done', ?)"
-	values := into + "VALUES " + row + strings.Repeat(", "+row, len(pieces)-1)
-	query = "INSERT " + values + unlessThere
-	if d == sqldb.MySQL {
-		// IGNORE would also turn bad values into warnings; identify saw to those.
-		query = "INSERT IGNORE " + values
+	res, err := tx.ExecContext(ctx, d.Bind(query), args...)
+	if err != nil {
+		return 0, err
 	}
-	args = make([]any, 0, 3*len(pieces))
-	for _, p := range pieces {
-		args = append(args, p.scope, p.id, now)
-	}
-	return d.Bind(query), args, nil
+	return res.RowsAffected()
 }

@@ -171,7 +171,13 @@ func (g *grouping) put(l DeadLetter) {
 	k := groupKey{l.Destination.String(), l.Reason, Alike(l.Error)}
 	x := g.groups[k]
 	if x == nil {
-		g.makeRoom()
+		if len(g.groups) >= MaxGroups { // the smaller half gives room
+			for _, x := range g.sorted(GroupsMost)[MaxGroups/2:] {
+				g.out.Others += x.Messages
+				delete(g.groups, groupKey{x.Destination, x.Reason, x.ErrorLike})
+			}
+			g.out.AtLeast = true
+		}
 		x = &ErrorGroup{Destination: k.destination, Reason: k.reason, ErrorLike: k.like}
 		g.groups[k] = x
 	}
@@ -187,19 +193,6 @@ func (g *grouping) put(l DeadLetter) {
 			x.Last = &at
 		}
 	}
-}
-
-// makeRoom drops the smaller half of the groups if there are too many.
-func (g *grouping) makeRoom() {
-	if len(g.groups) < MaxGroups {
-		return
-	}
-	list := g.sorted(GroupsMost)
-	for _, x := range list[MaxGroups/2:] {
-		g.out.Others += x.Messages
-		delete(g.groups, groupKey{x.Destination, x.Reason, x.ErrorLike})
-	}
-	g.out.AtLeast = true
 }
 
 // groupOrders are what a group is sorted by, the largest first.

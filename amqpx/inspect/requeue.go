@@ -267,8 +267,10 @@ func (r *requeue) run(ctx context.Context) error {
 // full reports whether no more may go.
 func (r *requeue) full() bool { return r.o.Limit > 0 && r.rep.Gone() >= r.o.Limit }
 
-// maxPortion bounds the messages in memory.
-const maxPortion = 250
+const (
+	maxPortion = 250 // messages in memory
+	maxLines   = 20  // that a result names
+)
 
 // portion is how many messages to take next: few when they go slowly, because what
 // is taken is kept from everybody else.
@@ -328,9 +330,6 @@ func (r *requeue) process(ctx context.Context) error {
 	}
 	return nil
 }
-
-// maxLines is how many lines a result names.
-const maxLines = 20
 
 // settle counts a letter, if it was chosen, and tells the progress.
 func (r *requeue) settle(l *letter, chosen bool) {

@@ -85,8 +85,10 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 // early reports whether a letter was parked before it was due, and has to wait.
 func (r *requeue) early(l *letter) bool { return l.DueAt.After(r.c.Now()) }
 
-// existsFor is how long a destination that was there is taken to be.
-const existsFor = time.Second
+const (
+	existsFor   = time.Second      // how long a destination that was there is taken to be
+	sendTimeout = 10 * time.Second // of one message
+)
 
 // exists keeps a letter whose destination is not there. A client that declares
 // would create it, and nobody would read it.
@@ -153,9 +155,6 @@ func (r *requeue) save(round []*letter) error {
 	}
 	return fmt.Errorf("messages that could not be saved stay: %w", err)
 }
-
-// sendTimeout bounds the sending of one message.
-const sendTimeout = 10 * time.Second
 
 // sendAll sends a round, side by side.
 func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {

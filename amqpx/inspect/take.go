@@ -25,12 +25,10 @@ type taker struct {
 	robbed bool            // others take what is put back, so that there is nothing to wait for
 }
 
-// takeIdle is how long a portion waits for a further message before it asks
-// whether there is one.
-const takeIdle = 100 * time.Millisecond
-
-// syncTimeout bounds a round trip to the queue's broker.
-const syncTimeout = 30 * time.Second
+const (
+	takeIdle    = 100 * time.Millisecond // how long a portion waits for a further message before it asks whether there is one
+	syncTimeout = 30 * time.Second       // of a round trip to the queue's broker
+)
 
 // receive takes up to n messages; none means that there are none. A consumer whose
 // prefetch is n gets n messages and no more, because none of them is acknowledged

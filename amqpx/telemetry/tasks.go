@@ -14,21 +14,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// begin adds 0 to the counters, so that their first increase is visible.
-func (i *taskInstruments) begin() {
-	ctx := context.Background()
-	for _, resent := range []bool{false, true} {
-		i.sent.Add(ctx, 0, metric.WithAttributes(resentKey.Bool(resent)))
-	}
-	for _, final := range []bool{false, true} { // destinations are not known before they fail
-		i.unsent.Add(ctx, 0, metric.WithAttributes(finalKey.Bool(final)))
-	}
-	i.purged.Add(ctx, 0)
-	for _, part := range relayParts {
-		i.errors.Add(ctx, 0, metric.WithAttributes(partKey.String(part)))
-	}
-}
-
 const (
 	resentKey = attribute.Key("rabbitdelay.resent")
 	finalKey  = attribute.Key("rabbitdelay.final")
@@ -40,7 +25,16 @@ const (
 // call those of next. A task and each of its messages carry the trace context and the
 // baggage of the context in which it was scheduled, unless the task has its own.
 func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
-	t.tasks.begin()
+	// Counters begin at 0, so that their first increase is visible.
+	ctx := context.Background()
+	for _, yes := range []bool{false, true} { // destinations are not known before they fail
+		t.tasks.sent.Add(ctx, 0, metric.WithAttributes(resentKey.Bool(yes)))
+		t.tasks.unsent.Add(ctx, 0, metric.WithAttributes(finalKey.Bool(yes)))
+	}
+	t.tasks.purged.Add(ctx, 0)
+	for _, part := range relayParts {
+		t.tasks.errors.Add(ctx, 0, metric.WithAttributes(partKey.String(part)))
+	}
 	h := next
 	h.BeforeSchedule = func(ctx context.Context, task *schedule.Task) {
 		t.capture(ctx, task)

@@ -1,7 +1,6 @@
-// Package asjson is the JSON of tasks, messages, recurring tasks and traces, both for --json of the
-// commands and for the HTTP API. Instants are RFC 3339 in UTC with milliseconds, durations such
-// as 90s, 30m or 7d; lists are never null. It does no I/O. Handlers decode the bodies
-// of messages by amqpx.JSON.
+// Package asjson is the JSON of tasks, messages, recurring tasks and traces, both for --json of the commands and
+// for the HTTP API. Instants are RFC 3339 in UTC with milliseconds, durations such as 90s, 30m or 7d; lists are
+// never null. It does no I/O. Handlers decode the bodies of messages by amqpx.JSON.
 //
 // task.go has tasks, recurring ones too, message.go messages and traces, value.go the values in them.
 package asjson

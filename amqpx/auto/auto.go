@@ -17,19 +17,18 @@ type Config struct {
 	Bucket *dlx.Bucket
 	// TTL takes the delays that it declares exactly; nil for none.
 	TTL *dlx.TTL
-	// Plugin takes delays from PluginMin to PluginMax, both inclusive; nil for
-	// none. Give it only when the probe has found the plugin.
+	// Plugin takes delays from PluginMin to PluginMax, both inclusive; nil for none. Give it only when the probe
+	// has found the plugin.
 	Plugin               amqpx.Strategy
 	PluginMin, PluginMax time.Duration
-	// Native takes every delay that is left, instead of Bucket, whose queues stay;
-	// nil for none. Give it only when live.ProbeInstants has found that the broker
-	// delays by an instant.
+	// Native takes every delay that is left, instead of Bucket, whose queues stay; nil for none. Give it only
+	// when live.ProbeInstants has found that the broker delays by an instant.
 	Native *dlx.Native
 }
 
-// Strategy chooses a strategy by the delay: ttl where the delay is declared exactly,
-// else plugin in its range, else native if it is given, else bucket. The choice depends on the
-// configuration and the delay alone, so two producers never disagree.
+// Strategy chooses a strategy by the delay: ttl where the delay is declared exactly, else plugin in its range,
+// else native if it is given, else bucket. The choice depends on the configuration and the delay alone, so two
+// producers never disagree.
 type Strategy struct {
 	cfg  Config
 	all  []amqpx.Strategy // that may be chosen, Bucket first

@@ -21,9 +21,9 @@ const DefaultConcurrency = 64
 // Config configures a Bridge.
 type Config struct {
 	Exchange Exchange
-	// Concurrency is how many messages of each of the two queues are under way at once,
-	// default DefaultConcurrency, at most 65535. With more than 1, messages that are due
-	// at about the same time may change places.
+	// Concurrency is how many messages of each of the two queues are under way at once, default
+	// DefaultConcurrency, at most 65535. With more than 1, messages that are due at about the same time may
+	// change places.
 	Concurrency int
 }
 
@@ -35,9 +35,8 @@ type Stats struct {
 	Failed    int64 `json:"failed"`    // tries that failed, and were or will be repeated
 }
 
-// Bridge takes messages that producers publish as they did for the plugin, delays them by
-// the client's strategy, and sends them on when they are due. Several may run for one
-// exchange.
+// Bridge takes messages that producers publish as they did for the plugin, delays them by the client's strategy,
+// and sends them on when they are due. Several may run for one exchange.
 type Bridge struct {
 	c *amqpx.Client
 	x Exchange
@@ -46,9 +45,8 @@ type Bridge struct {
 	delayed, delivered, dead, failed atomic.Int64
 }
 
-// New makes a bridge. It fails with ErrExchange, or with the *topology.DelayError of a
-// strategy that lacks a delay which producers may ask for: up to MaxDelay, in steps of a
-// millisecond.
+// New makes a bridge. It fails with ErrExchange, or with the *topology.DelayError of a strategy that lacks a
+// delay which producers may ask for: up to MaxDelay, in steps of a millisecond.
 func New(c *amqpx.Client, cfg Config) (*Bridge, error) {
 	if err := cfg.Exchange.Validate(c.Strategy().Prefix()); err != nil {
 		return nil, err
@@ -69,8 +67,7 @@ func (b *Bridge) Stats() Stats {
 // ErrStarting is Health's answer until both queues are consumed for the first time.
 var ErrStarting = errors.New("starting")
 
-// Health returns nil while the bridge works, and otherwise ErrStarting or the client's
-// *amqpx.HealthError.
+// Health returns nil while the bridge works, and otherwise ErrStarting or the client's *amqpx.HealthError.
 func (b *Bridge) Health() error {
 	own := 0
 	for _, k := range b.c.Stats().Consumers {
@@ -84,9 +81,9 @@ func (b *Bridge) Health() error {
 	return b.c.Health()
 }
 
-// Declare creates what is missing of Exchange.Topology on the broker. It fails with
-// *plan.ConflictError if the broker has something else under one of the names, the
-// plugin's exchange above all, and with the errors of Client.Apply.
+// Declare creates what is missing of Exchange.Topology on the broker. It fails with *plan.ConflictError if the
+// broker has something else under one of the names, the plugin's exchange above all, and with the errors of
+// Client.Apply.
 func (b *Bridge) Declare(ctx context.Context) error {
 	if err := b.c.Apply(ctx, b.x.Topology()); err != nil {
 		return fmt.Errorf("bridge %s: %w", b.x.Name, b.x.Explain(err))
@@ -94,8 +91,8 @@ func (b *Bridge) Declare(ctx context.Context) error {
 	return nil
 }
 
-// Run bridges until ctx ends, and finishes the messages that are under way. It declares
-// nothing: see Declare. It fails with the errors of Client.Consume.
+// Run bridges until ctx ends, and finishes the messages that are under way. It declares nothing: see Declare. It
+// fails with the errors of Client.Consume.
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, q := range []string{b.x.Queue(), b.x.DueQueue()} {
@@ -106,8 +103,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// handle calls take within tryTimeout and counts the outcome. A message whose try is cut
-// off because the process ends returns to its queue unchanged.
+// handle calls take within tryTimeout and counts the outcome. A message whose try is cut off because the process
+// ends returns to its queue unchanged.
 func (b *Bridge) handle(ctx context.Context, d *amqpx.Delivery) error {
 	try, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
@@ -124,15 +121,14 @@ func (b *Bridge) handle(ctx context.Context, d *amqpx.Delivery) error {
 	return err
 }
 
-// tryTimeout bounds a try: the message then waits for the next without a place among
-// those under way.
+// tryTimeout bounds a try: the message then waits for the next without a place among those under way.
 const tryTimeout = 10 * time.Second
 
 // patience retries a message that its queues refuse for years.
 var patience = topology.Retry{MaxAttempts: 1_000_000, Backoff: time.Second, MaxBackoff: time.Minute}
 
-// take is the handler of both queues. It goes by the header: a positive delay has yet to
-// begin; a negative one, as the plugin leaves it, is over.
+// take is the handler of both queues. It goes by the header: a positive delay has yet to begin; a negative one,
+// as the plugin leaves it, is over.
 func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 	b.unexpire(d)
 	delay, err := Delay(d.Headers)
@@ -156,8 +152,8 @@ func (b *Bridge) take(ctx context.Context, d *amqpx.Delivery) error {
 	return nil
 }
 
-// judge returns the error of Forward, as a rejection if the message itself is the cause.
-// Any other error is retried.
+// judge returns the error of Forward, as a rejection if the message itself is the cause. Any other error is
+// retried.
 func (b *Bridge) judge(d *amqpx.Delivery, err error) error {
 	ae, _ := errors.AsType[*amqp.Error](err)
 	switch {

@@ -14,17 +14,16 @@ import (
 // Header is the header by which producers ask the plugin for a delay, in milliseconds.
 const Header = "x-delay"
 
-// MaxDelay is the plugin's longest delay. Plugin and bridge deliver a message that asks
-// for more at once.
+// MaxDelay is the plugin's longest delay. Plugin and bridge deliver a message that asks for more at once.
 const MaxDelay = math.MaxUint32 * time.Millisecond
 
 // ErrDelay is wrapped by the error of a header that the plugin would not have taken.
 var ErrDelay = errors.New("invalid " + Header)
 
-// Delay returns how long the plugin would delay a message with these headers. Integers
-// and strings of digits are milliseconds; the fraction of a float is cut off. A value that
-// is absent, 0, negative, of another type, or more than MaxDelay is no delay. A string
-// that is no number is an error (ErrDelay); the plugin closes the producer's channel.
+// Delay returns how long the plugin would delay a message with these headers. Integers and strings of digits are
+// milliseconds; the fraction of a float is cut off. A value that is absent, 0, negative, of another type, or more
+// than MaxDelay is no delay. A string that is no number is an error (ErrDelay); the plugin closes the producer's
+// channel.
 func Delay(headers amqp.Table) (time.Duration, error) {
 	value := headers[Header]
 	if text, ok := value.([]byte); ok {

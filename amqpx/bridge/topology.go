@@ -27,12 +27,11 @@ type Exchange struct {
 // ErrExchange is wrapped by every error of Exchange.Validate.
 var ErrExchange = errors.New("invalid exchange")
 
-// maxName leaves room for the suffixes of Exchange's names and the prefixes of a
-// strategy.
+// maxName leaves room for the suffixes of Exchange's names and the prefixes of a strategy.
 const maxName = 160
 
-// Validate returns an error that wraps ErrExchange if the exchange cannot be bridged.
-// Prefix is that of the delay objects.
+// Validate returns an error that wraps ErrExchange if the exchange cannot be bridged. Prefix is that of the delay
+// objects.
 func (x Exchange) Validate(prefix string) error {
 	switch {
 	case x.Name == "" || len(x.Name) > maxName:
@@ -47,8 +46,8 @@ func (x Exchange) Validate(prefix string) error {
 	return nil
 }
 
-// Due returns the name of the exchange, of Type, to which consumers bind their queues.
-// Messages reach it when they are due, with their routing key.
+// Due returns the name of the exchange, of Type, to which consumers bind their queues. Messages reach it when
+// they are due, with their routing key.
 func (x Exchange) Due() string { return x.Name + ".due" }
 
 // Queue returns the name of the queue that takes everything producers publish.
@@ -57,14 +56,12 @@ func (x Exchange) Queue() string { return x.Name + ".bridge" }
 // DueQueue returns the name of the queue of due messages on their way to Due.
 func (x Exchange) DueQueue() string { return x.Name + ".bridge.due" }
 
-// DeadQueue returns the name of the queue of messages that could not be delivered, with
-// the reason.
+// DeadQueue returns the name of the queue of messages that could not be delivered, with the reason.
 func (x Exchange) DeadQueue() string { return x.Name + ".bridge.dead" }
 
-// Topology returns what a bridge needs on the broker. The old name becomes a topic
-// exchange, whatever Type is: only that takes every routing key into one queue. All
-// queues are quorum queues. A message that expires in Queue goes to DueQueue and is still
-// delayed.
+// Topology returns what a bridge needs on the broker. The old name becomes a topic exchange, whatever Type is:
+// only that takes every routing key into one queue. All queues are quorum queues. A message that expires in Queue
+// goes to DueQueue and is still delayed.
 func (x Exchange) Topology() topology.Topology {
 	in := topology.Destination{Queue: x.Queue(), DeadLetter: x.DueQueue()}
 	due := topology.Destination{Queue: x.DueQueue(), DeadLetter: x.DeadQueue()}
@@ -81,8 +78,8 @@ func (x Exchange) Topology() topology.Topology {
 	}
 }
 
-// Bypasses returns the bindings of the exchange that are not the bridge's. Their queues
-// get every message at once.
+// Bypasses returns the bindings of the exchange that are not the bridge's. Their queues get every message at
+// once.
 func (x Exchange) Bypasses(found []topology.Binding) (all []topology.Binding) {
 	for _, b := range found {
 		if b.Exchange == x.Name && b.Queue != x.Queue() {
@@ -92,8 +89,8 @@ func (x Exchange) Bypasses(found []topology.Binding) (all []topology.Binding) {
 	return all
 }
 
-// Explain adds what to do to the *plan.ConflictError of an exchange that exists with
-// another type. It returns any other error unchanged, nil included.
+// Explain adds what to do to the *plan.ConflictError of an exchange that exists with another type. It returns any
+// other error unchanged, nil included.
 func (x Exchange) Explain(err error) error {
 	c, conflict := errors.AsType[*plan.ConflictError](err)
 	if !conflict || c.Kind != topology.KindExchange || c.Name != x.Name {

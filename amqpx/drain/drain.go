@@ -17,20 +17,19 @@ import (
 // DefaultMargin is Config.Margin if that is 0.
 const DefaultMargin = time.Minute
 
-// Shell evaluates an Erlang expression on the node whose table is drained, as
-// "rabbitmqctl eval" does with its standard input, and returns its output while it runs.
-// Close waits for its end and returns its error.
+// Shell evaluates an Erlang expression on the node whose table is drained, as "rabbitmqctl eval" does with its
+// standard input, and returns its output while it runs. Close waits for its end and returns its error.
 type Shell func(ctx context.Context, expression string) (io.ReadCloser, error)
 
 // Config is for one run.
 type Config struct {
 	Client *amqpx.Client // sends; its strategy must not be the plugin; not used with DryRun
 	Shell  Shell
-	// OtherBroker: Shell reaches another broker than the client's, to which
-	// the messages move. Without it that is an error.
+	// OtherBroker: Shell reaches another broker than the client's, to which the messages move. Without it that is
+	// an error.
 	OtherBroker bool
-	// State is the file that says, after a kill, what was sent and not yet deleted. It
-	// is made if there is none, and kept.
+	// State is the file that says, after a kill, what was sent and not yet deleted. It is made if there is none,
+	// and kept.
 	State string
 	// Vhost is the client's virtual host.
 	Vhost string
@@ -40,16 +39,15 @@ type Config struct {
 	Prefix string
 	// Exchanges are the names of those to drain; empty for all of the virtual host.
 	Exchanges []string
-	// Margin is how far ahead a message must be due to be taken; the plugin delivers
-	// what is due sooner. Sending and deleting some 2,000 messages must take less.
-	// Default DefaultMargin; at least 10 s.
+	// Margin is how far ahead a message must be due to be taken; the plugin delivers what is due sooner. Sending
+	// and deleting some 2,000 messages must take less. Default DefaultMargin; at least 10 s.
 	Margin time.Duration
-	// LeaveOut names what messages may lose: "expiration", "user-id", or a header
-	// that inspect.NotCarried names; with "priority" one above 4 becomes 4 and is sent
-	// where quorum delay queues would refuse it. Without it such messages stay.
+	// LeaveOut names what messages may lose: "expiration", "user-id", or a header that inspect.NotCarried names;
+	// with "priority" one above 4 becomes 4 and is sent where quorum delay queues would refuse it. Without it
+	// such messages stay.
 	LeaveOut []string
-	// DryRun is asked what would be refused; nothing is sent, deleted or noted in State.
-	// Nil to move the messages.
+	// DryRun is asked what would be refused; nothing is sent, deleted or noted in State. Nil to move the
+	// messages.
 	DryRun *inspect.Rehearsal
 	// Progress is called now and then; nil for nobody.
 	Progress func(Report)
@@ -57,8 +55,7 @@ type Config struct {
 	portion int // rows; portionRows unless a test says otherwise
 }
 
-// Report counts what became of the messages. Found is the sum of Sent, Soon and the
-// counts of Refused.
+// Report counts what became of the messages. Found is the sum of Sent, Soon and the counts of Refused.
 type Report struct {
 	Node  string `json:"node"`
 	Found int64  `json:"found"`
@@ -74,8 +71,8 @@ type Report struct {
 	Deleted int64 `json:"deleted"`
 	// Resumed were sent by an earlier run that was killed before it deleted them.
 	Resumed int64 `json:"resumed"`
-	// Twice were sent and then delivered by the plugin too, before they could be
-	// deleted: they come twice, under one id if they had one.
+	// Twice were sent and then delivered by the plugin too, before they could be deleted: they come twice, under
+	// one id if they had one.
 	Twice int64 `json:"twice"`
 	// Other are of other virtual hosts, or of exchanges that were not chosen.
 	Other int64 `json:"other"`
@@ -102,16 +99,16 @@ var ErrNoTable = errors.New("the node has no table of the plugin: the plugin is 
 // ErrIncomplete is the error for a shell that ended before it had printed everything.
 var ErrIncomplete = errors.New("the answer of the broker's shell ends too soon")
 
-// ErrOtherBroker is the error if Shell and Client reach different brokers, or if the
-// connection of Lock has ended.
+// ErrOtherBroker is the error if Shell and Client reach different brokers, or if the connection of Lock has
+// ended.
 var ErrOtherBroker = errors.New("the node is of another broker than the connection that holds the lock")
 
-// ErrSameBroker is the error if Config.OtherBroker is set although Shell and Client reach
-// the same broker, or if somebody drains that broker into itself.
+// ErrSameBroker is the error if Config.OtherBroker is set although Shell and Client reach the same broker, or if
+// somebody drains that broker into itself.
 var ErrSameBroker = errors.New("the node is of the connection's own broker, or its plugin is being drained")
 
-// Look counts the rows of the table, of all virtual hosts, without reading them. It needs
-// the Lock, whose queue shows whether the node belongs to the client's broker.
+// Look counts the rows of the table, of all virtual hosts, without reading them. It needs the Lock, whose queue
+// shows whether the node belongs to the client's broker.
 func Look(ctx context.Context, cfg Config) (table.Head, error) {
 	var head table.Head
 	err := each(ctx, cfg.Shell, table.Look(cfg.Vhost, lockQueue(cfg.Prefix)), func(l table.Line) error {
@@ -135,13 +132,13 @@ func Look(ctx context.Context, cfg Config) (table.Head, error) {
 	return head, nil
 }
 
-// Run moves what waits, while the caller holds the Lock. It reads the table by due
-// instant, sends a portion, records each message in State once the broker has confirmed
-// it, and deletes the portion's rows from the table before it continues.
+// Run moves what waits, while the caller holds the Lock. It reads the table by due instant, sends a portion,
+// records each message in State once the broker has confirmed it, and deletes the portion's rows from the table
+// before it continues.
 //
-// After an error, and after a kill, nothing is lost: call it again with the same
-// State. Messages that were sent and not recorded, a few hundred at most, are sent again
-// under their ids. A message without an id gets one that is the same in each run.
+// After an error, and after a kill, nothing is lost: call it again with the same State. Messages that were sent
+// and not recorded, a few hundred at most, are sent again under their ids. A message without an id gets one that
+// is the same in each run.
 func Run(ctx context.Context, cfg Config) (Report, error) {
 	if cfg.Margin == 0 {
 		cfg.Margin = DefaultMargin
@@ -175,20 +172,19 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 
 const minMargin = 10 * time.Second
 
-// ErrLocked is the error if another connection drains the plugin. The connection of a
-// machine that has gone counts until the broker misses its heartbeats.
+// ErrLocked is the error if another connection drains the plugin. The connection of a machine that has gone
+// counts until the broker misses its heartbeats.
 var ErrLocked = errors.New("another process drains the plugin of this virtual host")
 
-// The broker releases the lock of a killed process when it has found its connection
-// closed.
+// The broker releases the lock of a killed process when it has found its connection closed.
 const (
 	lockWait  = 15 * time.Second
 	lockPause = 250 * time.Millisecond
 )
 
-// Lock prevents others from draining until the connection ends: two at once would send
-// everything twice. It needs permission to configure the queue PREFIX.plugin-drain, and
-// waits up to 15 s for a lock that is held before it fails with ErrLocked.
+// Lock prevents others from draining until the connection ends: two at once would send everything twice. It needs
+// permission to configure the queue PREFIX.plugin-drain, and waits up to 15 s for a lock that is held before it
+// fails with ErrLocked.
 func Lock(ctx context.Context, conn *amqp.Connection, prefix string) error {
 	deadline := time.Now().Add(lockWait)
 	tick := time.NewTicker(lockPause)

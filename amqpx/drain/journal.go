@@ -13,9 +13,9 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/plugin/table"
 )
 
-// journal records which messages were sent and may still be in the plugin's table. It is
-// a text file: a line that names the table, "sent ID" for each message that the broker
-// has confirmed, and "deleted" when the rows of all before it are deleted.
+// journal records which messages were sent and may still be in the plugin's table. It is a text file: a line that
+// names the table, "sent ID" for each message that the broker has confirmed, and "deleted" when the rows of all
+// before it are deleted.
 type journal struct {
 	mu      sync.Mutex
 	f       file
@@ -35,8 +35,7 @@ const (
 	deletedLine = "deleted"
 )
 
-// openJournal opens or creates the journal of a table. It cuts off the unfinished last
-// line of a killed process.
+// openJournal opens or creates the journal of a table. It cuts off the unfinished last line of a killed process.
 func openJournal(path, of string) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -87,8 +86,8 @@ func (j *journal) read(path, head string) error {
 	return lines.Err()
 }
 
-// write appends a line. It truncates a line that it could not write whole, or else the
-// next one would follow half a line after a full disk.
+// write appends a line. It truncates a line that it could not write whole, or else the next one would follow half
+// a line after a full disk.
 func (j *journal) write(s string) error {
 	n, err := j.f.Write([]byte(s))
 	if err == nil || n == 0 {
@@ -101,8 +100,8 @@ func (j *journal) write(s string) error {
 	return errors.Join(err, terr)
 }
 
-// sent records a confirmed message. The record survives the end of the process, but not
-// necessarily a power failure.
+// sent records a confirmed message. The record survives the end of the process, but not necessarily a power
+// failure.
 func (j *journal) sent(id table.ID) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

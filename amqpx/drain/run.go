@@ -201,8 +201,7 @@ func (r *run) send(ctx context.Context, row *table.Row) (why string, err error) 
 	return "", err
 }
 
-// message returns a row as it was published and its destination, or the reason why it
-// stays.
+// message returns a row as it was published and its destination, or the reason why it stays.
 func (r *run) message(row *table.Row) (raw amqp.Delivery, dest topology.Destination, why string) {
 	if len(row.Unreadable) > 0 {
 		return raw, dest, "the broker cannot take it apart: " + string(row.Unreadable)
@@ -251,8 +250,8 @@ const normalPriority = 4
 
 func (r *run) leaves(name string) bool { return slices.Contains(r.cfg.LeaveOut, name) }
 
-// refusal returns the reason of an error that is about one message, the same text for all
-// messages with that reason; empty for an error that ends the run.
+// refusal returns the reason of an error that is about one message, the same text for all messages with that
+// reason; empty for an error that ends the run.
 func refusal(err error) string {
 	if e, ok := errors.AsType[*amqpx.MessageError](err); ok {
 		return e.Error()
@@ -276,8 +275,8 @@ func refusal(err error) string {
 	return ""
 }
 
-// each calls do for each line that an expression prints. It does not read ahead, so the
-// broker prints no faster than do works.
+// each calls do for each line that an expression prints. It does not read ahead, so the broker prints no faster
+// than do works.
 func each(ctx context.Context, shell Shell, expression string, do func(table.Line) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

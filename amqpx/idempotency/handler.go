@@ -16,26 +16,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
-// Func is the effect of a message. Everything it does with tx commits together
-// with the record of the message, or not at all. It returns every error of tx,
-// because a database may have undone the transaction by then, and it neither
-// commits nor rolls back. It may run again for the same delivery when the
-// database undid the transaction because of another one (a deadlock, a
-// serialization failure), so effects outside tx are not covered.
+// Func is the effect of a message. Everything it does with tx commits together with the record of the message, or
+// not at all. It returns every error of tx, because a database may have undone the transaction by then, and it
+// neither commits nor rolls back. It may run again for the same delivery when the database undid the transaction
+// because of another one (a deadlock, a serialization failure), so effects outside tx are not covered.
 type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
 
 // Sentinels that errors.Is finds in what the handler returns.
 var (
-	// ErrKey: the message has no id, or one that cannot be a key. It is
-	// dead-lettered, because a repetition of it could not be recognised.
+	// ErrKey: the message has no id, or one that cannot be a key. It is dead-lettered, because a repetition of it
+	// could not be recognised.
 	ErrKey = errors.New("a repeated delivery of this message could not be recognised")
-	// ErrTask: the message stands for a task to this queue, whose row says whether
-	// its effect is still wanted, and becomes done with it. It is dead-lettered;
-	// schedule.Handler consumes it.
+	// ErrTask: the message stands for a task to this queue, whose row says whether its effect is still wanted,
+	// and becomes done with it. It is dead-lettered; schedule.Handler consumes it.
 	ErrTask = errors.New("message is a task")
-	// ErrCommit: the commit failed and may have happened all the same, for
-	// instance because the connection was lost. The message is retried, and the
-	// record decides.
+	// ErrCommit: the commit failed and may have happened all the same, for instance because the connection was
+	// lost. The message is retried, and the record decides.
 	ErrCommit = sqldb.ErrCommit
 	// ErrNoTable: the table rabbitdelay_processed does not exist; run Migrate.
 	ErrNoTable = sqldb.ErrNoTable
@@ -44,20 +40,17 @@ var (
 // maxKey is the longest scope or message id in bytes, as long as AMQP's own.
 const maxKey = 255
 
-// Handler wraps fn for Client.Consume. For each message it opens a transaction,
-// records the message id, runs fn and commits. When the id is recorded already
-// the effect is skipped and the message acknowledged. Of several consumers that
-// get the same message at once, one commits; the others wait for it in the
-// database, then skip, or take over when it failed.
+// Handler wraps fn for Client.Consume. For each message it opens a transaction, records the message id, runs fn
+// and commits. When the id is recorded already the effect is skipped and the message acknowledged. Of several
+// consumers that get the same message at once, one commits; the others wait for it in the database, then skip, or
+// take over when it failed.
 //
-// The handler returns fn's error or the database's, which retries the message.
-// A message without a usable key is rejected with ErrKey, and that of a task to this
-// queue with ErrTask. A task to an exchange is taken like any other message, for
-// services without the table of tasks; one of its queues needs schedule.Handler. A panic in fn rolls
-// back and is passed on.
+// The handler returns fn's error or the database's, which retries the message. A message without a usable key is
+// rejected with ErrKey, and that of a task to this queue with ErrTask. A task to an exchange is taken like any
+// other message, for services without the table of tasks; one of its queues needs schedule.Handler. A panic in fn
+// rolls back and is passed on.
 //
-// To test the handler, call it with a Delivery that has ID and, unless there is
-// a scope, Queue.
+// To test the handler, call it with a Delivery that has ID and, unless there is a scope, Queue.
 func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {
 	h := &handler{db: sqldb.Of(db), fn: fn, now: time.Now}
 	for _, o := range opts {
@@ -98,11 +91,10 @@ func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) error {
 	alone := func() error {
 		return sqldb.Transact(ctx, h.db, h.txOpts, func(tx sqldb.Tx) error {
 			p.skipped = ""
-			// The record is the first statement of the transaction, for three reasons: a concurrent
-			// one with the same id waits here for the outcome of this one, before fn has read
-			// anything; a deferred transaction of SQLite takes its write lock here, and need not turn
-			// a read lock into one, which can fail; and MySQL's repeatable read takes its snapshot
-			// after the wait.
+			// The record is the first statement of the transaction, for three reasons: a concurrent one with the
+			// same id waits here for the outcome of this one, before fn has read anything; a deferred transaction
+			// of SQLite takes its write lock here, and need not turn a read lock into one, which can fail; and
+			// MySQL's repeatable read takes its snapshot after the wait.
 			n, err := h.insert(ctx, tx, []*piece{p})
 			if err != nil {
 				return fmt.Errorf("recording message %q: %w", id, sqldb.Explain(err))
@@ -154,8 +146,8 @@ func (h *handler) effect(tx sqldb.Tx, p *piece) error {
 	return h.fn(ctx, own, p.d)
 }
 
-// together records several messages in one statement and runs their effects. It
-// goes on only when all of them are new.
+// together records several messages in one statement and runs their effects. It goes on only when all of them are
+// new.
 func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []*piece) error {
 	// Groups that have messages in common meet in the same order.
 	sorted := slices.SortedFunc(slices.Values(pieces), func(a, b *piece) int {

@@ -17,32 +17,29 @@ var files embed.FS
 
 var migrations = sqldb.Migrations{Component: "idempotency", Files: files}
 
-// Migrate creates the table rabbitdelay_processed, or brings it to the newest
-// version. It may be called at every start and by many processes at once; it
-// only reads when there is nothing to do. The versions are recorded in
+// Migrate creates the table rabbitdelay_processed, or brings it to the newest version. It may be called at every
+// start and by many processes at once; it only reads when there is nothing to do. The versions are recorded in
 // rabbitdelay_schema.
 func Migrate(ctx context.Context, db Database) error {
 	return migrations.Migrate(ctx, sqldb.Of(db))
 }
 
-// Migrations is the SQL that Migrate runs on an empty database, for a team's own
-// migration tool; empty for an unknown dialect.
+// Migrations is the SQL that Migrate runs on an empty database, for a team's own migration tool; empty for an
+// unknown dialect.
 func Migrations(d Dialect) string { return migrations.Script(sqldb.Dialect(d)) }
 
 // Record is what a handler has recorded of a message.
 type Record struct {
 	Scope string // the handler's: the queue, unless it was given another
 	ID    string // the message id, or what WithKey made of it
-	// Guarded: When or OnlyIf said no, and the effect was left out. Otherwise it
-	// was committed.
+	// Guarded: When or OnlyIf said no, and the effect was left out. Otherwise it was committed.
 	Guarded     bool
 	ProcessedAt time.Time
 }
 
-// Find reads the records of a message in the given scopes, in their order. Records
-// are found by scope and id; no index knows the id alone. No record means that the
-// effect was not committed in these scopes, or was longer ago than Retention.Keep.
-// Errors: ErrNoTable.
+// Find reads the records of a message in the given scopes, in their order. Records are found by scope and id; no
+// index knows the id alone. No record means that the effect was not committed in these scopes, or was longer ago
+// than Retention.Keep. Errors: ErrNoTable.
 func Find(ctx context.Context, db *sql.DB, id string, scopes ...string) ([]Record, error) {
 	conn := sqldb.Of(db)
 	d, err := sqldb.NewResolver(conn, "").Resolve(ctx, conn)
@@ -67,10 +64,9 @@ func Find(ctx context.Context, db *sql.DB, id string, scopes ...string) ([]Recor
 	return found, nil
 }
 
-// Retention is how long records are kept. A repetition that comes later is not
-// recognised any more, so Keep must be longer than a message can wait in the
-// broker after its first delivery: consumer outages, retries, dead letters that
-// are put back by hand.
+// Retention is how long records are kept. A repetition that comes later is not recognised any more, so Keep must
+// be longer than a message can wait in the broker after its first delivery: consumer outages, retries, dead
+// letters that are put back by hand.
 type Retention struct {
 	Keep  time.Duration // age at which a record may be deleted; default 7 days
 	Every time.Duration // pause between two purges; default 10 minutes
@@ -95,10 +91,9 @@ func (r Retention) Validate() error {
 	return nil
 }
 
-// Purge deletes the records that are older than olderThan and returns how many.
-// It deletes batch rows at a time, each batch in a statement and transaction of
-// its own, found by an index, so that it holds no lock for long. An error comes
-// with the number deleted before it.
+// Purge deletes the records that are older than olderThan and returns how many. It deletes batch rows at a time,
+// each batch in a statement and transaction of its own, found by an index, so that it holds no lock for long. An
+// error comes with the number deleted before it.
 func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int) (int64, error) {
 	before := time.Now().Add(-olderThan).UnixMilli()
 	return sqldb.Purge(ctx, sqldb.Of(db), "", sqldb.Expired{
@@ -107,10 +102,9 @@ func Purge(ctx context.Context, db Database, olderThan time.Duration, batch int)
 	}, batch)
 }
 
-// RunPurge purges now and then every r.Every until ctx ends, and returns nil
-// then. It returns an error at once only for an r that is not valid; the errors
-// of a purge go to report, which may be nil, and the next purge tries again.
-// Several processes may run it.
+// RunPurge purges now and then every r.Every until ctx ends, and returns nil then. It returns an error at once
+// only for an r that is not valid; the errors of a purge go to report, which may be nil, and the next purge tries
+// again. Several processes may run it.
 func RunPurge(ctx context.Context, db Database, r Retention, report func(deleted int64, err error)) error {
 	if err := r.Validate(); err != nil {
 		return err

@@ -10,9 +10,9 @@ import (
 // maxAlike is how many bytes of an error's text decide what it is like.
 const maxAlike = 1 << 10
 
-// Alike returns the text of an error without what differs between two messages that failed of
-// the same: numbers, with the unit of time or the colons and points between them, and ids
-// become #, quoted parts "…". Only the first 1,024 bytes count.
+// Alike returns the text of an error without what differs between two messages that failed of the same: numbers,
+// with the unit of time or the colons and points between them, and ids become #, quoted parts "…". Only the first
+// 1,024 bytes count.
 //
 //	order 42 was not found       order # was not found
 //	dial tcp 10.0.0.7:5432: …    dial tcp #: …
@@ -54,8 +54,7 @@ func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 // closing quotes by their opening ones.
 var closing = map[rune]rune{'"': '"', '\'': '\'', '`': '`', '“': '”', '‘': '’', '«': '»', '„': '“'}
 
-// joins reports whether a quote beside the character is a part of a word, or of what stands for
-// one.
+// joins reports whether a quote beside the character is a part of a word, or of what stands for one.
 func joins(r rune) bool { return isWord(r) || r == '#' }
 
 // quoted returns how long the quoted part is at the beginning of a text; 0 if it has no end.

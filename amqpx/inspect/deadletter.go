@@ -32,32 +32,30 @@ const (
 	ReasonDeliveryLimit = "delivery_limit" // the queue's delivery limit
 )
 
-// DeadLetter is a message as it lies in a dead-letter queue or in the parked queue.
-// Its Delivery's Queue is that queue; Attempt is the attempt that failed last;
-// Exchange and RoutingKey are what a handler saw.
+// DeadLetter is a message as it lies in a dead-letter queue or in the parked queue. Its Delivery's Queue is that
+// queue; Attempt is the attempt that failed last; Exchange and RoutingKey are what a handler saw.
 type DeadLetter struct {
 	*amqpx.Delivery
 
-	// Reason is why it lies there: one of the Reason constants, or "rejected" by
-	// a consumer that is not rabbitdelay's. It is empty for a message that is no
-	// dead letter.
+	// Reason is why it lies there: one of the Reason constants, or "rejected" by a consumer that is not
+	// rabbitdelay's. It is empty for a message that is no dead letter.
 	Reason string
 	// Error is the last error's text; empty if none is known.
 	Error string
 	// Attempts are the failed ones, "instant error" each, at most the last 32.
 	Attempts []string
-	// Died is when it came to lie there, by the clock of the consumer or the
-	// broker, the latter in whole seconds; zero if nothing tells.
+	// Died is when it came to lie there, by the clock of the consumer or the broker, the latter in whole seconds;
+	// zero if nothing tells.
 	Died time.Time
-	// Destination is where it belongs: the queue in which it died, or where a
-	// parked message was sent to. It is zero if nothing tells.
+	// Destination is where it belongs: the queue in which it died, or where a parked message was sent to. It is
+	// zero if nothing tells.
 	Destination topology.Destination
 	// Requeued is when Requeue sent it last; zero if never.
 	Requeued time.Time
 }
 
-// ReadDeadLetter decodes a message that was received from a queue. Prefix is that
-// of the delay objects, Strategy.Prefix.
+// ReadDeadLetter decodes a message that was received from a queue. Prefix is that of the delay objects,
+// Strategy.Prefix.
 func ReadDeadLetter(raw amqp.Delivery, queue, prefix string) DeadLetter {
 	l := DeadLetter{Delivery: amqpx.ReadDelivery(raw, queue, prefix), Died: raw.Timestamp, Requeued: header.Instant(raw.Headers, header.Requeued)}
 	l.Error, _ = raw.Headers[header.Error].(string)
@@ -113,8 +111,7 @@ func parkedFor(raw amqp.Delivery, prefix string) topology.Destination {
 			return dest
 		}
 	}
-	// A message to an exchange says so itself; where the exchange's name ends, the
-	// routing key decides.
+	// A message to an exchange says so itself; where the exchange's name ends, the routing key decides.
 	name, _ := raw.Headers[header.Destination].(string)
 	for i := range len(name) {
 		dest := topology.Destination{Exchange: name[:i], RoutingKey: name[min(i+1, len(name)):]}
@@ -131,8 +128,8 @@ type death struct {
 	at                           time.Time
 }
 
-// lastDeath is the newest death in a queue that is none of the strategies', and ok.
-// Without one it has the instant of the newest alone.
+// lastDeath is the newest death in a queue that is none of the strategies', and ok. Without one it has the
+// instant of the newest alone.
 func lastDeath(h amqp.Table, prefix string) (d death, ok bool) {
 	list, _ := h["x-death"].([]any)
 	var newest time.Time
@@ -156,8 +153,8 @@ func lastDeath(h amqp.Table, prefix string) (d death, ok bool) {
 	return death{at: newest}, false
 }
 
-// DeadLetterFilter chooses dead letters. Its zero value chooses all, and each field
-// that is set narrows the choice.
+// DeadLetterFilter chooses dead letters. Its zero value chooses all, and each field that is set narrows the
+// choice.
 type DeadLetterFilter struct {
 	Reasons      []string // one of them, each a constant such as ReasonRejected
 	IDs          []string // one of them
@@ -167,8 +164,8 @@ type DeadLetterFilter struct {
 	ErrorLike    string   // an error, or an ErrorGroup's: those that are Alike
 	// Header with HeaderValue, as text, among the application's headers.
 	Header, HeaderValue string
-	// OlderThan and NewerThan compare how long it has lain there, see
-	// DeadLetter.Died; 0 does not. What does not tell is not chosen.
+	// OlderThan and NewerThan compare how long it has lain there, see DeadLetter.Died; 0 does not. What does not
+	// tell is not chosen.
 	OlderThan, NewerThan time.Duration
 }
 

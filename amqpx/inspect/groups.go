@@ -45,8 +45,8 @@ type GroupOptions struct {
 	Order GroupOrder
 	// Prefix of the delay objects; default topology.DefaultPrefix.
 	Prefix string
-	// Management has the type and the delivery limit of the queue. Without it
-	// queues are looked through from RabbitMQ 4.3 on only.
+	// Management has the type and the delivery limit of the queue. Without it queues are looked through from
+	// RabbitMQ 4.3 on only.
 	Management *live.Management
 	// Progress is called after every portion of messages.
 	Progress func(looked, total int)
@@ -58,19 +58,17 @@ type ErrorGroups struct {
 	Total  int          `json:"total"`     // ready at the beginning; no more are looked at
 	Looked int          `json:"looked_at"` // of them; fewer if somebody else had some
 	Groups []ErrorGroup `json:"groups"`
-	// Others are messages of groups that are not returned, because there are more than
-	// GroupOptions.Limit. Beyond MaxGroups the smallest groups of those seen so far are
-	// given up for others, so that a group that is returned may have some here too:
-	// AtLeast.
+	// Others are messages of groups that are not returned, because there are more than GroupOptions.Limit. Beyond
+	// MaxGroups the smallest groups of those seen so far are given up for others, so that a group that is
+	// returned may have some here too: AtLeast.
 	Others  int  `json:"others"`
 	AtLeast bool `json:"at_least,omitempty"`
 	// Notes are what the look has disturbed.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// ErrorGroup is messages that belong to one destination, and died for one reason and of errors
-// that are alike. A DeadLetterFilter with Destinations, Reasons and ErrorLike of a group chooses
-// them, for Requeue.
+// ErrorGroup is messages that belong to one destination, and died for one reason and of errors that are alike. A
+// DeadLetterFilter with Destinations, Reasons and ErrorLike of a group chooses them, for Requeue.
 type ErrorGroup struct {
 	Destination string     `json:"destination"`          // a queue, or "exchange:routing key"; empty if unknown
 	Reason      string     `json:"reason"`               // empty for what is no dead letter
@@ -84,22 +82,19 @@ type ErrorGroup struct {
 	Task        bool       `json:"task,omitempty"`       // it is a task's
 }
 
-// GroupErrors looks through a whole queue and groups its messages by their errors. It holds
-// every message until it has seen the last, and then puts all of them back, in their
-// order except in a quorum queue before RabbitMQ 4.0. Its memory does not grow with the queue: it keeps groups, and no messages.
+// GroupErrors looks through a whole queue and groups its messages by their errors. It holds every message until
+// it has seen the last, and then puts all of them back, in their order except in a quorum queue before RabbitMQ
+// 4.0. Its memory does not grow with the queue: it keeps groups, and no messages.
 //
-// What a look changes is what Peek changes, for all messages: it acknowledges none and
-// spends no delivery limit (a queue in which it would, is refused with a *PeekError), the
-// messages have the redelivered flag afterwards, and RabbitMQ before 4.3 counts a delivery in
-// x-delivery-count. While it
-// looks, consumers do not get them, and the broker remembers each that is held, which costs it
-// some hundred bytes of memory. Two looks at the same time share the messages, and each
-// sees a part (Looked).
+// What a look changes is what Peek changes, for all messages: it acknowledges none and spends no delivery limit
+// (a queue in which it would, is refused with a *PeekError), the messages have the redelivered flag afterwards,
+// and RabbitMQ before 4.3 counts a delivery in x-delivery-count. While it looks, consumers do not get them, and
+// the broker remembers each that is held, which costs it some hundred bytes of memory. Two looks at the same time
+// share the messages, and each sees a part (Looked).
 //
-// When ctx ends, everything is put back. If the process or the connection ends in between,
-// the broker puts the messages back and counts a delivery, which RabbitMQ from 4.0 on compares
-// with a delivery limit. A look that takes longer than the broker's consumer timeout (30 min)
-// ends so. Errors are those of Peek.
+// When ctx ends, everything is put back. If the process or the connection ends in between, the broker puts the
+// messages back and counts a delivery, which RabbitMQ from 4.0 on compares with a delivery limit. A look that
+// takes longer than the broker's consumer timeout (30 min) ends so. Errors are those of Peek.
 func GroupErrors(ctx context.Context, conn *amqp.Connection, queue string, o GroupOptions) (ErrorGroups, error) {
 	if o.Limit < 0 || o.Limit > MaxGroups {
 		return ErrorGroups{}, fmt.Errorf("group %s: limit %d; expected 1 to %d, or 0 for %d", queue, o.Limit, MaxGroups, DefaultGroups)

@@ -41,13 +41,12 @@ func (e *PeekError) Unwrap() error { return ErrPeek }
 
 // PeekOptions tune Peek.
 type PeekOptions struct {
-	// Limit is how many messages are read, from the queue's head; default
-	// DefaultPeek, at most MaxPeek.
+	// Limit is how many messages are read, from the queue's head; default DefaultPeek, at most MaxPeek.
 	Limit int
 	// Prefix of the delay objects; default topology.DefaultPrefix.
 	Prefix string
-	// Management has the type and the delivery limit of the queue. Without it
-	// queues are looked into from RabbitMQ 4.3 on only.
+	// Management has the type and the delivery limit of the queue. Without it queues are looked into from
+	// RabbitMQ 4.3 on only.
 	Management *live.Management
 }
 
@@ -55,8 +54,8 @@ type PeekOptions struct {
 type Peeked struct {
 	Queue    string
 	Messages []DeadLetter // in the queue's order; Reason is empty for what is no dead letter
-	// More is how many further messages were ready. Messages that consumers hold
-	// unacknowledged are not counted, and not seen.
+	// More is how many further messages were ready. Messages that consumers hold unacknowledged are not counted,
+	// and not seen.
 	More int
 	// Notes are what the look has disturbed.
 	Notes []string
@@ -64,29 +63,25 @@ type Peeked struct {
 	moved bool // messages that were read before lie before these now
 }
 
-// Peek reads the messages at the head of a queue and puts them back at once. It
-// acknowledges none, and spends no delivery limit:
+// Peek reads the messages at the head of a queue and puts them back at once. It acknowledges none, and spends no
+// delivery limit:
 //
-//   - RabbitMQ 4.3 and later counts a message that is put back by basic.nack as
-//     acquired, not as delivered in vain.
-//   - Before, every way back counts towards the limit of a quorum queue, 20 by
-//     default from 4.0 on. Peek then looks only into queues whose limit nobody
-//     reaches, such as those that rabbitdelay declares, and into classic ones; for
-//     others it returns a *PeekError that says what to do.
+//   - RabbitMQ 4.3 and later counts a message that is put back by basic.nack as acquired, not as delivered in
+//     vain.
+//   - Before, every way back counts towards the limit of a quorum queue, 20 by default from 4.0 on. Peek then
+//     looks only into queues whose limit nobody reaches, such as those that rabbitdelay declares, and into
+//     classic ones; for others it returns a *PeekError that says what to do.
 //
-// It does not look into delay queues and route queues, whose messages would be
-// late, nor into streams (*PeekError).
+// It does not look into delay queues and route queues, whose messages would be late, nor into streams
+// (*PeekError).
 //
-// While it looks, for some milliseconds, consumers do not get these messages, and
-// after it they have the redelivered flag. They go back to their place, except in
-// quorum queues before RabbitMQ 4.0, which put them at the end; Notes say so. To
-// keep them in order Peek may read more messages than it returns, up to MaxPeek. If
-// the process or the connection ends in between, the broker puts them back and
-// counts a delivery.
+// While it looks, for some milliseconds, consumers do not get these messages, and after it they have the
+// redelivered flag. They go back to their place, except in quorum queues before RabbitMQ 4.0, which put them at
+// the end; Notes say so. To keep them in order Peek may read more messages than it returns, up to MaxPeek. If the
+// process or the connection ends in between, the broker puts them back and counts a delivery.
 //
-// The user needs the right to read the queue. The error wraps an *amqp.Error with
-// the code NotFound, AccessRefused, or ResourceLocked for a queue that is exclusive
-// or has a single active consumer.
+// The user needs the right to read the queue. The error wraps an *amqp.Error with the code NotFound,
+// AccessRefused, or ResourceLocked for a queue that is exclusive or has a single active consumer.
 func Peek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOptions) (Peeked, error) {
 	if o.Limit < 0 || o.Limit > MaxPeek {
 		return Peeked{}, fmt.Errorf("peek %s: limit %d; expected 1 to %d, or 0 for %d", queue, o.Limit, MaxPeek, DefaultPeek)
@@ -143,9 +138,9 @@ var (
 	errLimitNotYet  = errors.New("the management API does not know yet whether a policy sets it, as for some seconds after the queue was declared or its node started: try again in 10 s")
 )
 
-// returns is how often a message of a queue may be put back. From RabbitMQ 4.3 on
-// that costs nothing; before, a quorum queue compares each time with its delivery
-// limit, which a policy may have set, so that only the management API knows it.
+// returns is how often a message of a queue may be put back. From RabbitMQ 4.3 on that costs nothing; before, a
+// quorum queue compares each time with its delivery limit, which a policy may have set, so that only the
+// management API knows it.
 func returns(ctx context.Context, m *live.Management, queue string, v observed.Version) (int64, error) {
 	counts := !v.Known() || v.Before(4, 3, 0)
 	if m == nil {
@@ -185,8 +180,8 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions)
 	size := 0
 	var last amqp.Delivery
 	read := 0
-	// A quorum queue keeps what came back before the rest, each behind what was there
-	// already. So whoever takes one of these takes all, and they stay in order.
+	// A quorum queue keeps what came back before the rest, each behind what was there already. So whoever takes
+	// one of these takes all, and they stay in order.
 	for (read < o.Limit || last.Redelivered) && read < MaxPeek && size < maxPeekBytes && ctx.Err() == nil {
 		raw, ok, failed := ch.Get(p.Queue, false)
 		if err = failed; err != nil || !ok {

@@ -18,49 +18,44 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// RequeueOptions choose what Requeue takes, and what it does with it. Only Queue, or From,
-// is required.
+// RequeueOptions choose what Requeue takes, and what it does with it. Only Queue, or From, is required.
 type RequeueOptions struct {
 	// Queue is a dead-letter queue, or the parked queue (topology.ParkedQueue).
 	Queue string
-	// From has the messages instead, such as SavedIn for a file that Save has filled. It
-	// is read to its end before anything is sent, so that a mistake in it sends nothing,
-	// and then once more. It stays as it is: a second run sends the messages again, under
-	// the same ids.
+	// From has the messages instead, such as SavedIn for a file that Save has filled. It is read to its end
+	// before anything is sent, so that a mistake in it sends nothing, and then once more. It stays as it is: a
+	// second run sends the messages again, under the same ids.
 	From iter.Seq2[SavedMessage, error]
 	// Filter chooses among its messages. The zero value chooses all.
 	Filter DeadLetterFilter
-	// To is where they go, a queue or an exchange with a routing key. The zero
-	// value: each to where it belongs, DeadLetter.Destination. Messages that are no
-	// dead letters go only with To.
+	// To is where they go, a queue or an exchange with a routing key. The zero value: each to where it belongs,
+	// DeadLetter.Destination. Messages that are no dead letters go only with To.
 	To topology.Destination
-	// KeepAttempts leaves the number of the attempt that failed last as it is, so
-	// that a message whose attempts are used up has one more. Otherwise attempts
-	// start anew. What the earlier ones failed of stays with the message either way.
+	// KeepAttempts leaves the number of the attempt that failed last as it is, so that a message whose attempts
+	// are used up has one more. Otherwise attempts start anew. What the earlier ones failed of stays with the
+	// message either way.
 	KeepAttempts bool
 	// Limit ends the run after so many messages that went; 0 for no limit.
 	Limit int
 	// Rate is how many messages may go each second; 0 for no limit.
 	Rate float64
-	// InFlight is how many messages are sent at a time, 1 to 1000, default 1. A
-	// process that is killed may leave so many that come twice.
+	// InFlight is how many messages are sent at a time, 1 to 1000, default 1. A process that is killed may leave
+	// so many that come twice.
 	InFlight int
-	// Discard removes the messages instead, those that cannot be read too, and the dead
-	// letters of tasks without asking Tasks: for good, unless Save keeps them.
+	// Discard removes the messages instead, those that cannot be read too, and the dead letters of tasks without
+	// asking Tasks: for good, unless Save keeps them.
 	Discard bool
-	// Save keeps messages before Discard removes them, InFlight at a time; SaveFile.Save is
-	// one. A message is removed only when Save has returned nil for it. An error ends the
-	// run, and the messages stay.
+	// Save keeps messages before Discard removes them, InFlight at a time; SaveFile.Save is one. A message is
+	// removed only when Save has returned nil for it. An error ends the run, and the messages stay.
 	Save func([]SavedMessage) error
 	// DryRun decides about each message and puts it back.
 	DryRun bool
-	// Management has the queue's delivery limit, towards which a message that is put
-	// back counts before RabbitMQ 4.3. Without it nothing is put back there, unless
-	// the queue is a classic one: what stays goes to the end of the queue as a copy,
-	// and DryRun returns a *PeekError.
+	// Management has the queue's delivery limit, towards which a message that is put back counts before RabbitMQ
+	// 4.3. Without it nothing is put back there, unless the queue is a classic one: what stays goes to the end of
+	// the queue as a copy, and DryRun returns a *PeekError.
 	Management *live.Management
-	// Tasks decides about dead letters of tasks; *schedule.Store is one. Without it
-	// they stay where they are, because a message alone does not revive a task.
+	// Tasks decides about dead letters of tasks; *schedule.Store is one. Without it they stay where they are,
+	// because a message alone does not revive a task.
 	Tasks TaskStore
 	// Progress is called after every message that was looked at.
 	Progress func(RequeueReport)
@@ -68,11 +63,10 @@ type RequeueOptions struct {
 
 // TaskStore decides about the dead letter of a task.
 type TaskStore interface {
-	// RequeueDead decides what becomes of it: RequeueSent, its message is to be sent;
-	// RequeueRevived, its row is pending again and the dead letter can go;
-	// RequeueRemoved, the task is over or has a newer message, and the dead letter
-	// can go; RequeueStayed, for the reason why, as for every other outcome. With dryRun
-	// it changes nothing.
+	// RequeueDead decides what becomes of it: RequeueSent, its message is to be sent; RequeueRevived, its row is
+	// pending again and the dead letter can go; RequeueRemoved, the task is over or has a newer message, and the
+	// dead letter can go; RequeueStayed, for the reason why, as for every other outcome. With dryRun it changes
+	// nothing.
 	RequeueDead(ctx context.Context, l *DeadLetter, dryRun bool) (outcome RequeueOutcome, why string, err error)
 }
 
@@ -102,21 +96,20 @@ type RequeueReport struct {
 
 	Discarded int `json:"discarded"`
 
-	// Line is the line of From up to which all is done, so that another run need not begin
-	// before the next; 0 without From.
+	// Line is the line of From up to which all is done, so that another run need not begin before the next; 0
+	// without From.
 	Line int `json:"line,omitempty"`
 
-	// Again counts messages that were sent back during the run, by this one or
-	// another, and have died again. They are not chosen.
+	// Again counts messages that were sent back during the run, by this one or another, and have died again. They
+	// are not chosen.
 	Again int `json:"again"`
-	// Moved counts messages that stayed and went to the end of the queue, as copies,
-	// because its delivery limit might have dropped them had they been put back.
+	// Moved counts messages that stayed and went to the end of the queue, as copies, because its delivery limit
+	// might have dropped them had they been put back.
 	Moved int `json:"moved"`
 	// PutBack counts messages that were taken and put back.
 	PutBack int `json:"put_back"`
-	// CountsDeliveries: the broker counts each message that is put back
-	// towards a delivery limit (quorum queues before RabbitMQ 4.3), and DeliveryLimit
-	// is that limit; -1: unknown.
+	// CountsDeliveries: the broker counts each message that is put back towards a delivery limit (quorum queues
+	// before RabbitMQ 4.3), and DeliveryLimit is that limit; -1: unknown.
 	CountsDeliveries bool  `json:"counts_deliveries"`
 	DeliveryLimit    int64 `json:"delivery_limit"`
 
@@ -136,31 +129,25 @@ type RequeueResult struct {
 // Gone is how many have left the queue.
 func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.Discarded }
 
-// Requeue sends dead letters, or parked messages, back to where they belong. Each is
-// published under its id, with the headers of the application, and acknowledged
-// when the broker has confirmed it. It goes straight to its destination, without a
-// delay, unless it was parked before it was due.
+// Requeue sends dead letters, or parked messages, back to where they belong. Each is published under its id, with
+// the headers of the application, and acknowledged when the broker has confirmed it. It goes straight to its
+// destination, without a delay, unless it was parked before it was due.
 //
-// A run takes the messages that are ready when it begins, and no more: not those
-// that come meanwhile, nor what it sent and died again. Messages that are not
-// chosen, or cannot go, are held until the run ends and then put back, in their
-// place (before RabbitMQ 4.0, at a quorum queue's end). Before RabbitMQ 4.3 a quorum
-// queue counts that towards its delivery limit; see RequeueOptions.Management. A
-// destination that is gone, forbidden or full is not tried again in the same run. Nor
-// is one that gives no answer within 10 s; its message may have been taken, and may
-// come twice.
+// A run takes the messages that are ready when it begins, and no more: not those that come meanwhile, nor what it
+// sent and died again. Messages that are not chosen, or cannot go, are held until the run ends and then put back,
+// in their place (before RabbitMQ 4.0, at a quorum queue's end). Before RabbitMQ 4.3 a quorum queue counts that
+// towards its delivery limit; see RequeueOptions.Management. A destination that is gone, forbidden or full is not
+// tried again in the same run. Nor is one that gives no answer within 10 s; its message may have been taken, and
+// may come twice.
 //
-// When ctx ends, messages that are being sent are seen to their end. A process that
-// is killed, or a connection that is lost, leaves at most InFlight messages that
-// were sent and are still there: a second run sends them again, under the same ids.
-// Before 4.3 the broker counts a delivery for each message that was held, and drops
-// one that has no more left.
-// Two runs at once share the messages. The broker's consumer timeout (30 min) bounds
+// When ctx ends, messages that are being sent are seen to their end. A process that is killed, or a connection
+// that is lost, leaves at most InFlight messages that were sent and are still there: a second run sends them
+// again, under the same ids. Before 4.3 the broker counts a delivery for each message that was held, and drops
+// one that has no more left. Two runs at once share the messages. The broker's consumer timeout (30 min) bounds
 // how long messages may be held, and so a run that leaves messages behind.
 //
-// The report is what was done, also beside an error. Errors: those of amqpx, ErrConfig,
-// ErrClosed and ErrBlocked, a *PeekError for a stream, the context's, an *amqp091.Error (NotFound
-// for a queue that does not exist).
+// The report is what was done, also beside an error. Errors: those of amqpx, ErrConfig, ErrClosed and ErrBlocked,
+// a *PeekError for a stream, the context's, an *amqp091.Error (NotFound for a queue that does not exist).
 func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (RequeueReport, error) {
 	o.InFlight = cmp.Or(o.InFlight, 1)
 	if o.Progress == nil {
@@ -197,8 +184,8 @@ func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (Reque
 	return r.rep, err
 }
 
-// Validate checks every field but Tasks. Prefix is that of the delay objects,
-// Strategy.Prefix. Errors: amqpx.ErrConfig.
+// Validate checks every field but Tasks. Prefix is that of the delay objects, Strategy.Prefix. Errors:
+// amqpx.ErrConfig.
 func (o *RequeueOptions) Validate(prefix string) error {
 	bad := func(field string, value any, want string) error {
 		return fmt.Errorf("%w: requeue: %w", amqpx.ErrConfig, &topology.FieldError{Field: field, Value: value, Want: want})
@@ -272,8 +259,8 @@ const (
 	maxLines   = 20  // that a result names
 )
 
-// portion is how many messages to take next: few when they go slowly, because what
-// is taken is kept from everybody else.
+// portion is how many messages to take next: few when they go slowly, because what is taken is kept from
+// everybody else.
 func (r *requeue) portion() int {
 	n := min(r.portions.next(), r.rep.Total-r.rep.Looked)
 	if r.o.Limit > 0 && r.o.Filter.Empty() {

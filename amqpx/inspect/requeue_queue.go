@@ -70,10 +70,9 @@ func (q *queueSource) begin(ctx context.Context) (total int, err error) {
 	})
 }
 
-// learnLimit finds out how often the queue lets a message be put back. Since RabbitMQ
-// 4.3 that does not count. Before, a quorum queue takes the lower of an argument and
-// a policy, and AMQP shows no policy: a declaration with the very argument succeeds
-// under any. Without the management API only a classic queue is known to drop
+// learnLimit finds out how often the queue lets a message be put back. Since RabbitMQ 4.3 that does not count.
+// Before, a quorum queue takes the lower of an argument and a policy, and AMQP shows no policy: a declaration
+// with the very argument succeeds under any. Without the management API only a classic queue is known to drop
 // nothing.
 func (q *queueSource) learnLimit(ctx context.Context) error {
 	version := wire.Version(q.sess.Broker)
@@ -94,8 +93,8 @@ func (q *queueSource) learnLimit(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// classic reports whether the queue is known to be a classic one: a declaration as a
-// quorum queue is refused because of the type.
+// classic reports whether the queue is known to be a classic one: a declaration as a quorum queue is refused
+// because of the type.
 func (q *queueSource) classic(ctx context.Context) bool {
 	ours := topology.Destination{Queue: "any", DeadLetter: q.queue}.Queues(topology.Quorum)[:1]
 	other := ""
@@ -116,8 +115,7 @@ func (q *queueSource) take(ctx context.Context, n int) ([]*letter, error) {
 	return list, err
 }
 
-// acknowledge takes messages off the queue, and returns when the broker has done it:
-// nothing else is sent before.
+// acknowledge takes messages off the queue, and returns when the broker has done it: nothing else is sent before.
 func (q *queueSource) acknowledge(round []*letter) error {
 	for _, l := range round {
 		if err := q.remove(&l.raw); err != nil {
@@ -128,8 +126,8 @@ func (q *queueSource) acknowledge(round []*letter) error {
 	return q.ask(q.forced, func() error { return q.ch.Qos(1, 0, false) }) // its answer comes after the acknowledgements
 }
 
-// keep makes sure that a message which stays can be put back: where the queue might
-// drop it, a copy goes to the queue's end instead.
+// keep makes sure that a message which stays can be put back: where the queue might drop it, a copy goes to the
+// queue's end instead.
 func (q *queueSource) keep(l *letter) error {
 	count, _ := header.Int(l.raw.Headers, header.Deliveries)
 	if !q.r.rep.CountsDeliveries || count+1 < q.limit {
@@ -146,8 +144,8 @@ func (q *queueSource) keep(l *letter) error {
 	return nil
 }
 
-// copyHeaders are the headers of a message as its copy has them. By CC the broker would
-// route the copy to other queues too, so that is carried.
+// copyHeaders are the headers of a message as its copy has them. By CC the broker would route the copy to other
+// queues too, so that is carried.
 func copyHeaders(raw *amqp.Delivery) amqp.Table {
 	if _, ok := raw.Headers[header.CC]; !ok {
 		return raw.Headers

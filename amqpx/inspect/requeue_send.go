@@ -90,8 +90,8 @@ const (
 	sendTimeout = 10 * time.Second // of one message
 )
 
-// exists keeps a letter whose destination is not there. A client that declares
-// would create it, and nobody would read it.
+// exists keeps a letter whose destination is not there. A client that declares would create it, and nobody would
+// read it.
 func (r *requeue) exists(ctx context.Context, l *letter) error {
 	if time.Since(r.existed[l.dest]) < existsFor {
 		return nil
@@ -231,8 +231,7 @@ func (r *requeue) parcel(l *letter) inner.Parcel {
 	return p
 }
 
-// refuse keeps a letter because its destination takes none, and with it all
-// others of this run.
+// refuse keeps a letter because its destination takes none, and with it all others of this run.
 func (r *requeue) refuse(l *letter, why string) {
 	r.refused[l.dest] = why
 	l.stays(why)

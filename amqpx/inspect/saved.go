@@ -19,9 +19,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// SavedMessage is a message outside of a broker, with all its properties, headers and its
-// body. In JSON it is a line of a file that SaveFile writes and SavedIn reads; docs/operations.md
-// describes it.
+// SavedMessage is a message outside of a broker, with all its properties, headers and its body. In JSON it is a
+// line of a file that SaveFile writes and SavedIn reads; docs/operations.md describes it.
 type SavedMessage struct {
 	Queue   string    // from which it was taken
 	Saved   time.Time // when it was
@@ -86,8 +85,8 @@ func isText(body []byte) bool {
 	return utf8.Valid(body) && !bytes.ContainsFunc(body, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t' })
 }
 
-// UnmarshalJSON reads what MarshalJSON has written, and perhaps somebody has edited. Queue
-// and one of body and body_base64 must be there; a name that is unknown is an error.
+// UnmarshalJSON reads what MarshalJSON has written, and perhaps somebody has edited. Queue and one of body and
+// body_base64 must be there; a name that is unknown is an error.
 func (m *SavedMessage) UnmarshalJSON(data []byte) error {
 	var l savedLine
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -136,9 +135,8 @@ func marshal(v any) ([]byte, error) {
 // maxSavedLine bounds a line. RabbitMQ takes bodies of up to 512 MiB, by default 16 or 128.
 const maxSavedLine = 1 << 30
 
-// SavedIn returns the messages of a file that a SaveFile has written. It reads the file anew
-// each time, a line at a time. Blank lines are left out. The first line that is no message ends it
-// with a *SavedError.
+// SavedIn returns the messages of a file that a SaveFile has written. It reads the file anew each time, a line at
+// a time. Blank lines are left out. The first line that is no message ends it with a *SavedError.
 func SavedIn(path string) iter.Seq2[SavedMessage, error] {
 	return func(yield func(SavedMessage, error) bool) {
 		f, err := os.Open(path)
@@ -215,8 +213,8 @@ type SaveFile struct {
 	broken  error // why nothing more can be written
 }
 
-// CreateSaveFile creates a file that only its owner may read. A file that is there already
-// is an error that wraps fs.ErrExist: none is written over.
+// CreateSaveFile creates a file that only its owner may read. A file that is there already is an error that wraps
+// fs.ErrExist: none is written over.
 func CreateSaveFile(path string) (*SaveFile, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err == nil {
@@ -240,8 +238,8 @@ func syncFolder(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Save appends messages, and returns nil when they are safe on disk. After an error none of
-// them are in the file, and nothing more can be saved in it.
+// Save appends messages, and returns nil when they are safe on disk. After an error none of them are in the file,
+// and nothing more can be saved in it.
 func (s *SaveFile) Save(list []SavedMessage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A header's value in a file has its AMQP type, because a consumer may ask for it. Strings,
-// booleans, null and arrays are those of JSON, and a whole number is an int64; of all others the
-// type stands before the value, as in {"int32": 5}.
+// A header's value in a file has its AMQP type, because a consumer may ask for it. Strings, booleans, null and
+// arrays are those of JSON, and a whole number is an int64; of all others the type stands before the value, as in
+// {"int32": 5}.
 
 // savedHeaders is a table, in JSON an object.
 type savedHeaders amqp.Table
@@ -25,8 +25,8 @@ type savedHeaders amqp.Table
 // text is a string, in JSON {"base64": ...} if it is not UTF-8.
 type text string
 
-// seconds is an instant as AMQP has it, in JSON RFC 3339 or, beyond the years that has, the
-// seconds since the epoch.
+// seconds is an instant as AMQP has it, in JSON RFC 3339 or, beyond the years that has, the seconds since the
+// epoch.
 type seconds struct{ time.Time }
 
 const encoded = "base64:" // before the name of a header that is not UTF-8

@@ -30,9 +30,9 @@ const (
 	syncTimeout = 30 * time.Second       // of a round trip to the queue's broker
 )
 
-// receive takes up to n messages; none means that there are none. A consumer whose
-// prefetch is n gets n messages and no more, because none of them is acknowledged
-// before it is cancelled; a basic.get for each would be n round trips.
+// receive takes up to n messages; none means that there are none. A consumer whose prefetch is n gets n messages
+// and no more, because none of them is acknowledged before it is cancelled; a basic.get for each would be n round
+// trips.
 func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err error) {
 	tag := fmt.Sprintf("%s%010d", naming.RequeueConsumer, t.took) // a broker puts back by tag
 	var from <-chan amqp.Delivery
@@ -125,9 +125,8 @@ func (t *taker) remove(raw *amqp.Delivery) error {
 	return nil
 }
 
-// putBack returns the messages that are held to the queue, in its order. It waits for each lot:
-// of a quorum queue a broker has 32 returns under way at a time, and mixes up the lots of those
-// that wait.
+// putBack returns the messages that are held to the queue, in its order. It waits for each lot: of a quorum queue
+// a broker has 32 returns under way at a time, and mixes up the lots of those that wait.
 func (t *taker) putBack() error {
 	if !slices.ContainsFunc(t.lots, func(tags []uint64) bool { return len(tags) > 0 }) {
 		return nil
@@ -145,9 +144,8 @@ func (t *taker) putBack() error {
 	return err
 }
 
-// seen waits until so many messages are ready, for a second: somebody may have taken them. A
-// quorum queue answers before it has put them back, and a run that begins then would find none.
-// It returns how many are.
+// seen waits until so many messages are ready, for a second: somebody may have taken them. A quorum queue answers
+// before it has put them back, and a run that begins then would find none. It returns how many are.
 func (t *taker) seen(want int) (there int, err error) {
 	for try := range 50 {
 		if there, err = t.ready(); err != nil || there >= want || t.robbed {
@@ -169,9 +167,8 @@ func (t *taker) ready() (n int, err error) {
 	return n, err
 }
 
-// portions bound how many messages are taken at a time. How long they are shows when they
-// are there, so that the first portion is small, and each at most twice as large as the one
-// before.
+// portions bound how many messages are taken at a time. How long they are shows when they are there, so that the
+// first portion is small, and each at most twice as large as the one before.
 type portions struct {
 	most    int // of one
 	grown   int // how many the last one might have had

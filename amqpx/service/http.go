@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Probe answers GET /healthz with 200 while the process runs, and GET /readyz with 200 while
-// ready returns nil, else with 503 and what is wrong, as {"ok":false,"problem":"…"}. Give it
-// Service.Health. Let a liveness probe ask /healthz: a restart does not bring a broker back.
+// Probe answers GET /healthz with 200 while the process runs, and GET /readyz with 200 while ready returns nil,
+// else with 503 and what is wrong, as {"ok":false,"problem":"…"}. Give it Service.Health. Let a liveness probe
+// ask /healthz: a restart does not bring a broker back.
 func Probe(ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
@@ -37,9 +37,9 @@ func answer(w http.ResponseWriter, err error) {
 // requestDrain is how long ServeHTTP waits for requests at its end.
 const requestDrain = 10 * time.Second
 
-// ServeHTTP returns the part that answers requests at addr, HOST:PORT. At its end it accepts no
-// further ones, and waits up to 10 s for those that run. An address that cannot be used is an
-// error, which ends the service. For other settings write a Part of your own.
+// ServeHTTP returns the part that answers requests at addr, HOST:PORT. At its end it accepts no further ones, and
+// waits up to 10 s for those that run. An address that cannot be used is an error, which ends the service. For
+// other settings write a Part of your own.
 func ServeHTTP(addr string, h http.Handler) Part {
 	return func(ctx context.Context) error {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)

@@ -17,8 +17,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/faketime"
 )
 
-// Part is something that a service runs until ctx ends. It then finishes what it has begun and
-// returns. An error ends the service; nil does not.
+// Part is something that a service runs until ctx ends. It then finishes what it has begun and returns. An error
+// ends the service; nil does not.
 type Part func(ctx context.Context) error
 
 // Consume returns the part that consumes a queue; see amqpx.Client.Consume.
@@ -26,12 +26,11 @@ func (s *Service) Consume(queue string, handler amqpx.Handler, opts ...amqpx.Con
 	return func(ctx context.Context) error { return s.Client.Consume(ctx, queue, handler, opts...) }
 }
 
-// Run runs the parts, and on a database the relay of tasks (schedule.Store.Run) and the purge of
-// idempotency's records, until a part fails for good, ctx ends, or the process gets SIGTERM or
-// SIGINT. Then it ends in order and closes what Open opened: first all parts end what they take
-// in and finish what they have begun, which may send and schedule meanwhile; then what was sent
-// is confirmed; then the connections and the database are closed. That takes DrainTimeout at
-// most. A second signal cuts it short, a third ends the process at once.
+// Run runs the parts, and on a database the relay of tasks (schedule.Store.Run) and the purge of idempotency's
+// records, until a part fails for good, ctx ends, or the process gets SIGTERM or SIGINT. Then it ends in order
+// and closes what Open opened: first all parts end what they take in and finish what they have begun, which may
+// send and schedule meanwhile; then what was sent is confirmed; then the connections and the database are closed.
+// That takes DrainTimeout at most. A second signal cuts it short, a third ends the process at once.
 //
 // It returns nil when it was asked to stop and all was finished; see the package's comment.
 func (s *Service) Run(ctx context.Context, parts ...Part) error {
@@ -68,8 +67,7 @@ func (s *Service) Run(ctx context.Context, parts ...Part) error {
 // abandon is how long Run waits for parts that do not notice that the drain time is over.
 const abandon = 3 * time.Second
 
-// ErrCutOff is in Run's error when the end of the process did not wait for all that ran. Its
-// messages come again.
+// ErrCutOff is in Run's error when the end of the process did not wait for all that ran. Its messages come again.
 var ErrCutOff = errors.New("what still ran was cut off")
 
 var (
@@ -116,8 +114,8 @@ func (s *Service) own() []Part {
 	}
 }
 
-// onSignals ends the service at the first signal, and its drain time at the second. In a
-// testing/synctest bubble, in which Go can not wait for signals, it does nothing.
+// onSignals ends the service at the first signal, and its drain time at the second. In a testing/synctest bubble,
+// in which Go can not wait for signals, it does nothing.
 func (s *Service) onSignals(end, force context.CancelCauseFunc) (stop func()) {
 	if faketime.Inside() {
 		return func() {}

@@ -25,8 +25,8 @@ import (
 // DefaultDrainTimeout leaves some of the 30 s that Kubernetes gives a process to end.
 const DefaultDrainTimeout = 25 * time.Second
 
-// Options of Open. The zero value reads the file that RABBITDELAY_FILE names, and without one
-// the environment alone.
+// Options of Open. The zero value reads the file that RABBITDELAY_FILE names, and without one the environment
+// alone.
 type Options struct {
 	// File is the YAML file; the environment overrides it, see package config.
 	File string
@@ -36,26 +36,24 @@ type Options struct {
 	// Zap is a logger of zap instead.
 	Zap *zap.Logger
 
-	// Database is one that the program has opened: a *sql.DB, or pgxtx.Database of a pool. It
-	// stays open. Default: database.url of the file. With neither there are no tasks, and DB
-	// and Tasks are nil.
+	// Database is one that the program has opened: a *sql.DB, or pgxtx.Database of a pool. It stays open.
+	// Default: database.url of the file. With neither there are no tasks, and DB and Tasks are nil.
 	Database schedule.Database
-	// Migrate creates the tables of schedule and idempotency, or brings them to the newest
-	// version. Without it they have to be there: rabbitdelay migrate makes them at deployment.
+	// Migrate creates the tables of schedule and idempotency, or brings them to the newest version. Without it
+	// they have to be there: rabbitdelay migrate makes them at deployment.
 	Migrate bool
 
-	// Telemetry; the zero value uses OpenTelemetry's global providers, which record nothing
-	// until the program sets some.
+	// Telemetry; the zero value uses OpenTelemetry's global providers, which record nothing until the program
+	// sets some.
 	Telemetry telemetry.Config
 
-	// Client and Tasks change what the file has made of their configurations, such as
-	// Client.Dial and Client.Hooks, or Tasks.Horizon and Tasks.Hooks.
+	// Client and Tasks change what the file has made of their configurations, such as Client.Dial and
+	// Client.Hooks, or Tasks.Horizon and Tasks.Hooks.
 	Client func(*amqpx.Config)
 	Tasks  func(*schedule.Config)
 
-	// DrainTimeout is how long the end of Run may take in order, default 25 s; keep it below
-	// the grace period of the process. Then handlers get the end of their context and two
-	// seconds to notice.
+	// DrainTimeout is how long the end of Run may take in order, default 25 s; keep it below the grace period of
+	// the process. Then handlers get the end of their context and two seconds to notice.
 	DrainTimeout time.Duration
 }
 
@@ -78,9 +76,9 @@ type Service struct {
 // openTimeout bounds Open when its context has no deadline.
 const openTimeout = 30 * time.Second
 
-// Open reads the file, opens its database and connects to its broker. It waits for both until
-// ctx ends (30 s without a deadline), and writes the file's recurring tasks. What it opened is
-// closed by Run, or by Close. Errors: see the package's comment.
+// Open reads the file, opens its database and connects to its broker. It waits for both until ctx ends (30 s
+// without a deadline), and writes the file's recurring tasks. What it opened is closed by Run, or by Close.
+// Errors: see the package's comment.
 func Open(ctx context.Context, o Options) (s *Service, err error) {
 	if o.Logger != nil && o.Zap != nil {
 		return nil, fmt.Errorf("%w: both Logger and Zap; give one", config.ErrConfig)
@@ -151,8 +149,8 @@ func (s *Service) open(ctx context.Context, o Options) error {
 	return s.observe()
 }
 
-// openDatabase takes the database that was given, or opens the file's, and returns how tasks
-// are configured on it. There may be none.
+// openDatabase takes the database that was given, or opens the file's, and returns how tasks are configured on
+// it. There may be none.
 func (s *Service) openDatabase(o Options) (tasks schedule.Config, err error) {
 	tasks = schedule.Config{Logger: s.Logger, Ceilings: s.Config.Ceilings()}
 	u := s.Config.Database.URL
@@ -245,8 +243,8 @@ func (s *Service) observe() error {
 	return err
 }
 
-// Health returns nil while the client works and the relay runs, and else why not: for a
-// readiness probe, see Probe. Before Run it is schedule.ErrNotRunning where there is a database.
+// Health returns nil while the client works and the relay runs, and else why not: for a readiness probe, see
+// Probe. Before Run it is schedule.ErrNotRunning where there is a database.
 func (s *Service) Health() error {
 	if s.stopping.Load() {
 		return ErrStopping

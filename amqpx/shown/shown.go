@@ -1,5 +1,5 @@
-// Package shown formats numbers, durations, instants and the texts of other people for
-// terminals, pages and logs. It knows nothing of messages, tasks or the broker.
+// Package shown formats numbers, durations, instants and the texts of other people for terminals, pages and logs.
+// It knows nothing of messages, tasks or the broker.
 package shown
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// Line returns s as one line that is safe to print. It quotes text with control
-// characters, line breaks, changes of direction or invisible characters.
+// Line returns s as one line that is safe to print. It quotes text with control characters, line breaks, changes
+// of direction or invisible characters.
 func Line(s string) string {
 	for _, r := range s {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -28,8 +28,8 @@ func Line(s string) string {
 // traceID stands for the id of a trace in a link to it.
 const traceID = "{id}"
 
-// CheckTraceLink returns nil if pattern is an address of a web site in which {id} stands for
-// the id of a trace, or is empty.
+// CheckTraceLink returns nil if pattern is an address of a web site in which {id} stands for the id of a trace,
+// or is empty.
 func CheckTraceLink(pattern string) error {
 	if pattern == "" {
 		return nil

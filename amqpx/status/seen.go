@@ -30,8 +30,8 @@ type seen struct {
 	standstill *doctor.Standstill
 }
 
-// nothing returns a Status of what could not be seen. Its lists are empty and not nil, because null
-// in JSON means that a list is unknown.
+// nothing returns a Status of what could not be seen. Its lists are empty and not nil, because null in JSON means
+// that a list is unknown.
 func (s seen) nothing() Status {
 	return Status{
 		At: s.at, Layouts: []Layout{}, DueSoon: []Due{}, Destinations: []Destination{}, Parked: Lying{Groups: []Group{}}, Alarms: []string{},
@@ -87,8 +87,8 @@ func (s seen) layouts() []Layout {
 	for _, q := range s.cfg.Want.Queues {
 		wanted[q.Name] = q
 	}
-	// Queues of one position of a layout dead-letter to one exchange. What is left of
-	// a delay behind them is less than the shortest of them.
+	// Queues of one position of a layout dead-letter to one exchange. What is left of a delay behind them is less
+	// than the shortest of them.
 	shortest := map[string]Span{}
 	place := func(layout string, q topology.Queue) string { return layout + " " + q.DeadLetter.Exchange }
 	found := map[key]*Layout{}

@@ -1,9 +1,9 @@
-// Package status answers the first question of a bad night: what waits, where, and until when.
-// Take reads a broker and a business database, and changes nothing. What it returns is data for
-// a terminal, a page or an alert, with what could not be seen. It knows no printing.
+// Package status answers the first question of a bad night: what waits, where, and until when. Take reads a
+// broker and a business database, and changes nothing. What it returns is data for a terminal, a page or an
+// alert, with what could not be seen. It knows no printing.
 //
-// status.go has the model, take.go and tasks.go what is read, and seen.go how the model is made
-// of that, without I/O.
+// status.go has the model, take.go and tasks.go what is read, and seen.go how the model is made of that, without
+// I/O.
 package status
 
 import (
@@ -14,9 +14,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// Status is what was seen at one moment. The ready messages of destinations' queues, dead letters
-// and parked messages are counted at that moment; other counts come from the management API and
-// are up to 10 s old.
+// Status is what was seen at one moment. The ready messages of destinations' queues, dead letters and parked
+// messages are counted at that moment; other counts come from the management API and are up to 10 s old.
 type Status struct {
 	At time.Time `json:"at"`
 	// Broker is nil if it could not be reached; Unseen says why.
@@ -24,17 +23,16 @@ type Status struct {
 	// Layouts are the sets of delay queues, those of the configuration first.
 	Layouts []Layout `json:"layouts"`
 	DueSoon []Due    `json:"due_soon"`
-	// Destinations are the configured ones, and with the management API all that
-	// are bound.
+	// Destinations are the configured ones, and with the management API all that are bound.
 	Destinations []Destination `json:"destinations"`
 	Parked       Lying         `json:"parked"`
 	// Tasks is nil without a database, or if it could not be read.
 	Tasks *Tasks `json:"tasks"`
-	// Clients are the connections of rabbitdelay's clients and relays, by name. Nil:
-	// unknown; it needs the management API.
+	// Clients are the connections of rabbitdelay's clients and relays, by name. Nil: unknown; it needs the
+	// management API.
 	Clients []Client `json:"clients"`
-	// Alarms are the broker's, such as "memory on rabbit@a"; empty if there are none,
-	// or if they could not be seen.
+	// Alarms are the broker's, such as "memory on rabbit@a"; empty if there are none, or if they could not be
+	// seen.
 	Alarms   []string         `json:"alarms"`
 	Findings []doctor.Finding `json:"findings"`
 	// Unseen is what could not be seen, and why.
@@ -63,9 +61,8 @@ type Broker struct {
 	Source  string `json:"source"` // management API, or AMQP
 }
 
-// Count is how many messages a queue has. Ready ones wait; Leaving ones are dead
-// letters on their way, which the next queue has not confirmed; Unacked ones a
-// consumer holds. AMQP alone knows Ready only.
+// Count is how many messages a queue has. Ready ones wait; Leaving ones are dead letters on their way, which the
+// next queue has not confirmed; Unacked ones a consumer holds. AMQP alone knows Ready only.
 type Count struct {
 	Ready   int64 `json:"ready"`
 	Leaving int64 `json:"leaving"`
@@ -78,13 +75,13 @@ func (c Count) Total() int64 { return c.Ready + c.Leaving + c.Unacked }
 // Layout is a set of delay queues, or the plugin's exchange.
 type Layout struct {
 	Name string `json:"name"`
-	// Earlier: the configuration does not have these queues; they belong to a
-	// layout that was, or to another process.
+	// Earlier: the configuration does not have these queues; they belong to a layout that was, or to another
+	// process.
 	Earlier bool  `json:"earlier"`
 	Queues  int   `json:"queues"`
 	Waiting Count `json:"waiting"`
-	// Delays are the queues that are not empty, the shortest first; none of the native
-	// strategy, whose queues hold messages until an instant that each has.
+	// Delays are the queues that are not empty, the shortest first; none of the native strategy, whose queues
+	// hold messages until an instant that each has.
 	Delays []Delay `json:"delays"`
 }
 
@@ -95,8 +92,8 @@ func (l Layout) Drained() bool { return l.Waiting.Total() == 0 }
 type Delay struct {
 	Queue string `json:"queue"`
 	TTL   Span   `json:"ttl_ms"`
-	// Latest is after what time, from when it came into the queue, a message is due
-	// at the latest: the TTL, and those of the shorter queues that it may still pass.
+	// Latest is after what time, from when it came into the queue, a message is due at the latest: the TTL, and
+	// those of the shorter queues that it may still pass.
 	Latest  Span  `json:"latest_ms"`
 	Waiting Count `json:"waiting"`
 
@@ -121,11 +118,10 @@ func (s *Span) UnmarshalJSON(data []byte) error {
 // Due is what will be due within a time.
 type Due struct {
 	Within Span `json:"within_ms"`
-	// OnBroker is at least so many messages: those in queues that all leave in
-	// time. Others may have little of a long delay left.
+	// OnBroker is at least so many messages: those in queues that all leave in time. Others may have little of a
+	// long delay left.
 	OnBroker int64 `json:"on_broker_at_least"`
-	// Tasks are pending ones of the database, sent to the broker or not; nil:
-	// unknown.
+	// Tasks are pending ones of the database, sent to the broker or not; nil: unknown.
 	Tasks *int64 `json:"tasks"`
 }
 
@@ -175,25 +171,24 @@ type Client struct {
 // Tasks are those of a business database.
 type Tasks struct {
 	Counts []TaskCount `json:"counts"`
-	// Held are the destinations that are paused, have a ceiling, or are sent over a time what
-	// came due in a pause. What waits for that is not overdue.
+	// Held are the destinations that are paused, have a ceiling, or are sent over a time what came due in a
+	// pause. What waits for that is not overdue.
 	Held []schedule.DestinationState `json:"held"`
 	// Overdue is the oldest pending task that is due; nil if there is none.
 	Overdue *Overdue `json:"oldest_overdue"`
-	// Unsent tasks have been due for 10 s and were never given to the broker.
-	// Unhandled ones were, and have been due for 2 min. More tells that not all were
-	// counted.
+	// Unsent tasks have been due for 10 s and were never given to the broker. Unhandled ones were, and have been
+	// due for 2 min. More tells that not all were counted.
 	Unsent    int64 `json:"unsent"`
 	Unhandled int64 `json:"unhandled"`
 	More      bool  `json:"more"`
-	// Idle are recurring tasks that make no tasks at present although nobody has paused
-	// them, by name, with the reason.
+	// Idle are recurring tasks that make no tasks at present although nobody has paused them, by name, with the
+	// reason.
 	Idle []doctor.IdleRecurring `json:"idle_recurring"`
-	// Unlisted are the destinations of pending tasks that the configuration does not
-	// list and its relays refuse to send to, by name.
+	// Unlisted are the destinations of pending tasks that the configuration does not list and its relays refuse
+	// to send to, by name.
 	Unlisted []doctor.UnlistedTasks `json:"unlisted"`
-	// Relays are those that run on the database, or died there within a week, the one
-	// seen last first; nil: unknown.
+	// Relays are those that run on the database, or died there within a week, the one seen last first; nil:
+	// unknown.
 	Relays []schedule.Relay `json:"relays"`
 
 	late    doctor.Tasks
@@ -203,8 +198,8 @@ type Tasks struct {
 	took    time.Duration // to read them
 }
 
-// TaskCount is how many tasks of a queue have a status. Queue is empty for those
-// whose destination is an exchange.
+// TaskCount is how many tasks of a queue have a status. Queue is empty for those whose destination is an
+// exchange.
 type TaskCount struct {
 	Queue  string          `json:"queue"`
 	Status schedule.Status `json:"status"`

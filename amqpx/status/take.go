@@ -18,9 +18,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
-// AreaBroker is the Area of a broker that could not be reached, AreaDeadLetters of
-// dead-letter queues that were not looked into, AreaRelays of the relays of a
-// database.
+// AreaBroker is the Area of a broker that could not be reached, AreaDeadLetters of dead-letter queues that were
+// not looked into, AreaRelays of the relays of a database.
 const (
 	AreaBroker      doctor.Area = "broker"
 	AreaDeadLetters doctor.Area = "dead-letters"
@@ -35,18 +34,15 @@ type Source struct {
 	Broker snapshot.Source
 	// Tasks is the store of a business database; nil: none.
 	Tasks *schedule.Store
-	// Peek is how many messages of each dead-letter queue, and of the parked queue,
-	// are looked at for their reasons; 0: none, at most inspect.MaxPeek. See
-	// inspect.Peek for what a look disturbs.
+	// Peek is how many messages of each dead-letter queue, and of the parked queue, are looked at for their
+	// reasons; 0: none, at most inspect.MaxPeek. See inspect.Peek for what a look disturbs.
 	Peek int
-	// Before, if given, is an earlier status: a queue that has as many messages as
-	// then is not looked into again, clocks are measured again after 5 min, delay queues are
-	// watched on, and tasks are counted again after twenty times as long as it took, which
-	// bounds what looking again and again costs a large database.
+	// Before, if given, is an earlier status: a queue that has as many messages as then is not looked into again,
+	// clocks are measured again after 5 min, delay queues are watched on, and tasks are counted again after
+	// twenty times as long as it took, which bounds what looking again and again costs a large database.
 	Before *Status
-	// Patience bounds the look at the broker, and three times as long that at the
-	// database, which has to count; default DefaultPatience. What has not answered is in
-	// Status.Unseen, a database that says nothing after 3 s.
+	// Patience bounds the look at the broker, and three times as long that at the database, which has to count;
+	// default DefaultPatience. What has not answered is in Status.Unseen, a database that says nothing after 3 s.
 	Patience time.Duration
 }
 
@@ -56,9 +52,9 @@ const DefaultPatience = 40 * time.Second
 // closeTimeout bounds the goodbye to the broker.
 const closeTimeout = 2 * time.Second
 
-// Take looks at the broker and the database. It changes nothing. A broker or a database that does
-// not answer within Source.Patience is in Status.Unseen. Take returns an error only if neither
-// answers, or if the management API belongs to another broker (*live.ClusterError).
+// Take looks at the broker and the database. It changes nothing. A broker or a database that does not answer
+// within Source.Patience is in Status.Unseen. Take returns an error only if neither answers, or if the management
+// API belongs to another broker (*live.ClusterError).
 func Take(ctx context.Context, src Source) (Status, error) {
 	src.Want.Roles = []doctor.Role{} // what the user may do is the doctor's question
 	s := seen{at: time.Now().UTC(), cfg: src.Want.WithDefaults(), looks: map[string]inspect.Peeked{}, known: map[string]Lying{}}
@@ -163,8 +159,8 @@ func (s *seen) broker(ctx context.Context, src Source) error {
 	return nil
 }
 
-// recall takes over what an earlier status knows of a queue that has not changed since, and
-// reports whether it did.
+// recall takes over what an earlier status knows of a queue that has not changed since, and reports whether it
+// did.
 func (s *seen) recall(queue string, before *Status) bool {
 	was := before.Parked
 	for _, d := range before.Destinations {

@@ -11,15 +11,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
-// A working relay sends a task long before unsentGrace after its due instant.
-// Handlers get the same time as the relay allows before it sends again.
+// A working relay sends a task long before unsentGrace after its due instant. Handlers get the same time as the
+// relay allows before it sends again.
 const (
 	unsentGrace = 10 * time.Second
 	maxLate     = 1000 // tasks that are looked at
 )
 
-// Late sums up the pending tasks that should have been sent, or handled, and who
-// would send them.
+// Late sums up the pending tasks that should have been sent, or handled, and who would send them.
 func Late(ctx context.Context, store *schedule.Store, now time.Time) (doctor.Tasks, error) {
 	relays, err := store.Relays(ctx)
 	if err != nil { // a user who may not read them sees the tasks
@@ -33,9 +32,8 @@ func Late(ctx context.Context, store *schedule.Store, now time.Time) (doctor.Tas
 	return sum, nil
 }
 
-// standstill is how long after its instant an occurrence without a task shows that
-// nobody plans its recurring task. A relay that waits for the one before it looks again
-// within a minute.
+// standstill is how long after its instant an occurrence without a task shows that nobody plans its recurring
+// task. A relay that waits for the one before it looks again within a minute.
 const standstill = 3 * time.Minute
 
 // readTroubles adds what will not happen although nobody has said so.
@@ -98,8 +96,8 @@ const (
 	recount   = 20              // how much longer tasks are not counted again than it took
 )
 
-// readTasks reads the figures of the database; nil if there is none. Those that take long are
-// taken over from Source.Before for a while.
+// readTasks reads the figures of the database; nil if there is none. Those that take long are taken over from
+// Source.Before for a while.
 func readTasks(ctx context.Context, src Source, now time.Time) (t *Tasks, err error) {
 	store := src.Tasks
 	if store == nil {

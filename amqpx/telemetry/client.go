@@ -18,9 +18,8 @@ const (
 // connectionStates are the states that are reported.
 var connectionStates = []amqpx.State{amqpx.StateConnecting, amqpx.StateConnected, amqpx.StateBlocked, amqpx.StateDisconnected, amqpx.StateClosed}
 
-// ObserveClient reports Client.Stats at each collection, until Unregister. Attributes such
-// as semconv.MessagingClientID("billing") distinguish the clients of a process; each needs
-// its own.
+// ObserveClient reports Client.Stats at each collection, until Unregister. Attributes such as
+// semconv.MessagingClientID("billing") distinguish the clients of a process; each needs its own.
 func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	m := &maker{meter: t.meter, own: attributes}
 	connection := m.gauge("rabbitdelay.connection.state", "{connection}", "1 for the state that a connection is in, 0 for the others.")

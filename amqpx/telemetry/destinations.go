@@ -15,8 +15,7 @@ import (
 // other is the name of all destinations beyond the limit.
 const other = "_OTHER"
 
-// destinations has the destinations seen so far: names of queues and exchanges, without
-// routing keys.
+// destinations has the destinations seen so far: names of queues and exchanges, without routing keys.
 type destinations struct {
 	most int
 	rest *destination

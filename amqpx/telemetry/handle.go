@@ -13,9 +13,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 )
 
-// handleStart begins the span of a delivery. The handler's context carries it and the
-// message's baggage. The span ends when the message is settled; the time of the handler
-// alone is in messaging.process.duration.
+// handleStart begins the span of a delivery. The handler's context carries it and the message's baggage. The span
+// ends when the message is settled; the time of the handler alone is in messaging.process.duration.
 func (t *Telemetry) handleStart(ctx context.Context, d *amqpx.Delivery) context.Context {
 	dest := t.destinations.get(d.Queue)
 	opts := dest.process
@@ -73,8 +72,7 @@ const (
 	latenessKey = attribute.Key("rabbitdelay.lateness") // seconds
 )
 
-// handleErrors are the values of error.type for a handler. The first is success, which
-// includes a snooze.
+// handleErrors are the values of error.type for a handler. The first is success, which includes a snooze.
 var handleErrors = [...]string{"", "panic", "rejected", "timeout", "canceled", other}
 
 // handleError returns the index in handleErrors of how a handler ended.

@@ -13,12 +13,11 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// ObserveQueues reports what lies in the queues of the destinations, in their
-// dead-letter queues and in the parked queue, until Unregister. Queues that the client
-// consumes are reported without being given, with their dead-letter queue if it has the
-// default name. Of at most Config.MaxDestinations queues the broker is asked, as
-// Client.QueueInfo does, at most once in Config.Interval and in the background as for
-// ObserveStore. Queues that do not exist, or that the user may not see, are left out.
+// ObserveQueues reports what lies in the queues of the destinations, in their dead-letter queues and in the
+// parked queue, until Unregister. Queues that the client consumes are reported without being given, with their
+// dead-letter queue if it has the default name. Of at most Config.MaxDestinations queues the broker is asked, as
+// Client.QueueInfo does, at most once in Config.Interval and in the background as for ObserveStore. Queues that
+// do not exist, or that the user may not see, are left out.
 func (t *Telemetry) ObserveQueues(c *amqpx.Client, given []topology.Destination, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	m := &maker{meter: t.meter, own: attributes}
 	ready := m.gauge("rabbitdelay.queue.ready", "{message}", "Messages in a destination's queue that wait for a consumer.")

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel"
 )
 
-// reading caches figures of a database or a broker. get returns the cached ones, and has
-// old ones read again in the background.
+// reading caches figures of a database or a broker. get returns the cached ones, and has old ones read again in
+// the background.
 type reading[T any] struct {
 	read     func(ctx context.Context) (T, error)
 	interval time.Duration
@@ -47,8 +47,7 @@ func (r *reading[T]) recent(ctx context.Context) (value T, ok bool) {
 // done is closed.
 var done = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// refresh starts a read if one is due, and returns a channel that is closed when no read
-// runs any more.
+// refresh starts a read if one is due, and returns a channel that is closed when no read runs any more.
 func (r *reading[T]) refresh() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()

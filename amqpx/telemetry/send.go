@@ -16,8 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// sendStart begins the span of a send, and adds its context to the headers of a
-// message that has none.
+// sendStart begins the span of a send, and adds its context to the headers of a message that has none.
 func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, added amqp.Table) context.Context {
 	d := t.destinations.get(nameOf(m.Queue, m.Exchange, m.RoutingKey))
 	creation := trace.SpanContext{}
@@ -35,9 +34,9 @@ func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, added amqp.T
 		if _, ok := m.Headers["tracestate"]; ok {
 			added["tracestate"] = "" // without a readable traceparent it is another trace's
 		}
-		// Of a trace that nobody records only the baggage: a link to a span that nobody has would
-		// lead nowhere, and each header costs broker and client time. A parent that is not sampled
-		// says that its children are not either.
+		// Of a trace that nobody records only the baggage: a link to a span that nobody has would lead nowhere,
+		// and each header costs broker and client time. A parent that is not sampled says that its children are
+		// not either.
 		if sc := trace.SpanContextFromContext(ctx); sc.IsValid() && !sc.IsSampled() && !t.parents {
 			t.propagator.Inject(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), headers(added))
 		} else {
@@ -81,8 +80,7 @@ const (
 	triesKey = attribute.Key("rabbitdelay.tries")
 )
 
-// nameOf returns the destination for metrics: a queue or an exchange. The default
-// exchange routes by queue name.
+// nameOf returns the destination for metrics: a queue or an exchange. The default exchange routes by queue name.
 func nameOf(queue, exchange, routingKey string) string {
 	switch {
 	case queue != "":
@@ -93,8 +91,7 @@ func nameOf(queue, exchange, routingKey string) string {
 	return routingKey
 }
 
-// fullName returns a destination as the conventions name it: {exchange}:{routing key}
-// where both are given.
+// fullName returns a destination as the conventions name it: {exchange}:{routing key} where both are given.
 func fullName(d topology.Destination) string {
 	if d.Queue == "" && d.Exchange != "" && d.RoutingKey != "" {
 		return d.Exchange + ":" + d.RoutingKey
@@ -153,8 +150,7 @@ func (h headers) Keys() []string {
 	return keys
 }
 
-// creation returns the context in which a message was created, invalid if its headers
-// have none that can be read.
+// creation returns the context in which a message was created, invalid if its headers have none that can be read.
 func (t *Telemetry) creation(h propagation.TextMapCarrier) trace.SpanContext {
 	return trace.SpanContextFromContext(t.propagator.Extract(context.Background(), h))
 }

@@ -21,9 +21,9 @@ const (
 	reasonKey = attribute.Key("rabbitdelay.reason")
 )
 
-// Hooks returns the hooks of a store, for schedule.Config.Hooks. They record, and then
-// call those of next. A task and each of its messages carry the trace context and the
-// baggage of the context in which it was scheduled, unless the task has its own.
+// Hooks returns the hooks of a store, for schedule.Config.Hooks. They record, and then call those of next. A task
+// and each of its messages carry the trace context and the baggage of the context in which it was scheduled,
+// unless the task has its own.
 func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
 	// Counters begin at 0, so that their first increase is visible.
 	ctx := context.Background()

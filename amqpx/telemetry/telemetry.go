@@ -1,23 +1,21 @@
-// Package telemetry makes OpenTelemetry traces and metrics of what a client and a
-// store do. It imports OpenTelemetry's API only; the program chooses the SDK and the
-// exporters.
+// Package telemetry makes OpenTelemetry traces and metrics of what a client and a store do. It imports
+// OpenTelemetry's API only; the program chooses the SDK and the exporters.
 //
-// Names follow OpenTelemetry's semantic conventions for messaging, version 1.43 (in
-// development). A span for sending and one for handling are joined by a link, because
-// a delay of a month is no part of either; Config.ParentSpans makes one trace of them.
-// The context of a sampled trace lies in the message's headers, as it was when it was
-// first sent or its task scheduled, and stays there through retries, snoozes, dead
-// letters and requeues.
+// Names follow OpenTelemetry's semantic conventions for messaging, version 1.43 (in development). A span for
+// sending and one for handling are joined by a link, because a delay of a month is no part of either;
+// Config.ParentSpans makes one trace of them. The context of a sampled trace lies in the message's headers, as it
+// was when it was first sent or its task scheduled, and stays there through retries, snoozes, dead letters and
+// requeues.
 //
-// Metrics tell destinations apart by name, up to Config.MaxDestinations, and never
-// messages. docs/telemetry.md lists them all.
+// Metrics tell destinations apart by name, up to Config.MaxDestinations, and never messages. docs/telemetry.md
+// lists them all.
 //
 //   - telemetry.go: Config and the instruments
-//   - send.go, handle.go, tasks.go: the hooks, with their spans and counters, and the trace
-//     context in a message's headers
+//   - send.go, handle.go, tasks.go: the hooks, with their spans and counters, and the trace context in a
+//     message's headers
 //   - destinations.go: what is recorded of each destination, and how many there are
-//   - client.go, store.go, queues.go: what a collection observes; reading.go: values
-//     that are read in the background
+//   - client.go, store.go, queues.go: what a collection observes; reading.go: values that are read in the
+//     background
 package telemetry
 
 import (
@@ -40,26 +38,25 @@ import (
 // ScopeName is the name of the instrumentation scope.
 const ScopeName = "github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 
-// Config configures a Telemetry. The zero value uses OpenTelemetry's global
-// providers.
+// Config configures a Telemetry. The zero value uses OpenTelemetry's global providers.
 type Config struct {
 	// TracerProvider, default the global one.
 	TracerProvider trace.TracerProvider
 	// MeterProvider, default the global one.
 	MeterProvider metric.MeterProvider
-	// Propagator reads and writes the trace context in headers; default the global
-	// one, or W3C's trace context and baggage if none is set there when New is called.
+	// Propagator reads and writes the trace context in headers; default the global one, or W3C's trace context
+	// and baggage if none is set there when New is called.
 	Propagator propagation.TextMapPropagator
-	// ParentSpans makes the span of a handler a child of the span that sent its
-	// message, instead of a trace of its own with a link. Such a trace lasts as long as
-	// the delay, and most backends assemble traces of minutes only.
+	// ParentSpans makes the span of a handler a child of the span that sent its message, instead of a trace of
+	// its own with a link. Such a trace lasts as long as the delay, and most backends assemble traces of minutes
+	// only.
 	ParentSpans bool
-	// MaxDestinations is how many destinations are told apart in span names and
-	// metrics, default 200, 1 to 10,000; further ones are "_OTHER". With more than 200
-	// raise the SDK's own limit of 2000 attribute sets for each instrument.
+	// MaxDestinations is how many destinations are told apart in span names and metrics, default 200, 1 to
+	// 10,000; further ones are "_OTHER". With more than 200 raise the SDK's own limit of 2000 attribute sets for
+	// each instrument.
 	MaxDestinations int
-	// Interval is how old figures of the database and of queues may be, default 30 s, 1 s
-	// to 1 h. Reading them takes at most a tenth of the time.
+	// Interval is how old figures of the database and of queues may be, default 30 s, 1 s to 1 h. Reading them
+	// takes at most a tenth of the time.
 	Interval time.Duration
 }
 
@@ -138,8 +135,7 @@ func New(cfg Config) (*Telemetry, error) {
 	return t, m.err
 }
 
-// maker creates instruments and keeps the first error. Those that are observed get a callback
-// in common.
+// maker creates instruments and keeps the first error. Those that are observed get a callback in common.
 type maker struct {
 	meter metric.Meter
 	own   []attribute.KeyValue // of everything that is observed

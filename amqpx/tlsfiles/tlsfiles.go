@@ -29,11 +29,10 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 
-// Load reads the files, and returns a function for amqpx.Config.GetTLS that reads them
-// again at each handshake. Files that cannot be used then (a certificate that has
-// been replaced before its key, a file that is half written) are logged, and those
-// that worked last stay in use until the next handshake. The error is a
-// *Error. A nil log is silent.
+// Load reads the files, and returns a function for amqpx.Config.GetTLS that reads them again at each handshake.
+// Files that cannot be used then (a certificate that has been replaced before its key, a file that is half
+// written) are logged, and those that worked last stay in use until the next handshake. The error is a *Error. A
+// nil log is silent.
 func (f Files) Load(log *zap.Logger) (current func() *tls.Config, err error) {
 	if log == nil {
 		log = zap.NewNop()

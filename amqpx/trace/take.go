@@ -22,24 +22,22 @@ import (
 
 // Source is what Take reads.
 type Source struct {
-	// Status is how the broker and the tasks are reached, and which destinations
-	// there are. Its Peek is how many messages of each dead-letter queue, and of the
-	// parked queue, are searched; default and most inspect.MaxPeek.
+	// Status is how the broker and the tasks are reached, and which destinations there are. Its Peek is how many
+	// messages of each dead-letter queue, and of the parked queue, are searched; default and most
+	// inspect.MaxPeek.
 	Status status.Source
 	// DB has the records of idempotency; nil: none.
 	DB *sql.DB
-	// Queues are further ones that may have the message dead, and Scopes further
-	// ones of idempotency. The queues of the destinations and of the task are
-	// searched anyway.
+	// Queues are further ones that may have the message dead, and Scopes further ones of idempotency. The queues
+	// of the destinations and of the task are searched anyway.
 	Queues, Scopes []string
 }
 
 // closeTimeout bounds the goodbye to the broker.
 const closeTimeout = 2 * time.Second
 
-// Take finds out what is known of a message or task id. It changes nothing; see
-// inspect.Peek for what the search in dead-letter queues disturbs. What does not
-// answer is in Trace.Unseen; the errors are those of status.Take.
+// Take finds out what is known of a message or task id. It changes nothing; see inspect.Peek for what the search
+// in dead-letter queues disturbs. What does not answer is in Trace.Unseen; the errors are those of status.Take.
 func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	if id == "" {
 		return Trace{}, errors.New("trace: the id is empty; expected a message id or a task's id")
@@ -193,8 +191,8 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 	}
 }
 
-// candidates are the queues that may have the message dead or parked, with how many
-// messages of each somebody holds.
+// candidates are the queues that may have the message dead or parked, with how many messages of each somebody
+// holds.
 func (t *Trace) candidates(s status.Status) (held map[string]int64, queues []string) {
 	held = map[string]int64{s.Parked.Queue: s.Parked.Held}
 	for _, q := range t.queues(s) { // of those that are not listed nothing is known

@@ -1,8 +1,8 @@
-// Package trace answers why one message or task has not happened, or that it has: its row, what
-// handlers have recorded of it, and where its message is. It changes nothing.
+// Package trace answers why one message or task has not happened, or that it has: its row, what handlers have
+// recorded of it, and where its message is. It changes nothing.
 //
-// trace.go has the model, take.go reads broker and database, and why.go says in a sentence what
-// they mean, without I/O.
+// trace.go has the model, take.go reads broker and database, and why.go says in a sentence what they mean,
+// without I/O.
 package trace
 
 import (
@@ -26,19 +26,18 @@ type Trace struct {
 	Task       *schedule.Task
 	TasksKnown bool
 	Effects    []schedule.Effect
-	// Records are those of idempotency in Scopes; RecordsKnown is set if they
-	// were read.
+	// Records are those of idempotency in Scopes; RecordsKnown is set if they were read.
 	Records      []idempotency.Record
 	Scopes       []string
 	RecordsKnown bool
 	// Lying are the messages with this id in the queues that were searched.
 	Lying    []inspect.DeadLetter
 	Searched []Searched
-	// Waiting are delay queues that are not empty. A message there cannot be looked
-	// at without making it late, so any of them may have it.
+	// Waiting are delay queues that are not empty. A message there cannot be looked at without making it late, so
+	// any of them may have it.
 	Waiting []status.Delay
-	// Unsearched are destinations' queues that are not empty. A look there would keep
-	// messages from their consumers.
+	// Unsearched are destinations' queues that are not empty. A look there would keep messages from their
+	// consumers.
 	Unsearched []string
 	// Relays are those of the database; nil: unknown.
 	Relays []schedule.Relay

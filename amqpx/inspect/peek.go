@@ -160,9 +160,7 @@ func returns(ctx context.Context, m *live.Management, queue string, v observed.V
 	}
 	limit, _ := q.DeliveryLimit(v)
 	switch {
-	case limit < 0 && q.Type != topology.Quorum:
-		return math.MaxInt64, nil
-	case q.EffectivePolicy == nil:
+	case q.EffectivePolicy == nil && (limit >= 0 || q.Type == topology.Quorum):
 		return 0, errLimitNotYet
 	case limit < 0:
 		return math.MaxInt64, nil

@@ -15,9 +15,6 @@ const (
 	stateKey      = attribute.Key("rabbitdelay.state")
 )
 
-// connectionStates are the states that are reported.
-var connectionStates = []amqpx.State{amqpx.StateConnecting, amqpx.StateConnected, amqpx.StateBlocked, amqpx.StateDisconnected, amqpx.StateClosed}
-
 // ObserveClient reports Client.Stats at each collection, until Unregister. Attributes such as
 // semconv.MessagingClientID("billing") distinguish the clients of a process; each needs its own.
 func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyValue) (metric.Registration, error) {
@@ -46,7 +43,7 @@ func (t *Telemetry) ObserveClient(c *amqpx.Client, attributes ...attribute.KeyVa
 			if k.State == "" {
 				continue // none is wanted
 			}
-			for _, state := range connectionStates {
+			for _, state := range []amqpx.State{amqpx.StateConnecting, amqpx.StateConnected, amqpx.StateBlocked, amqpx.StateDisconnected, amqpx.StateClosed} {
 				o.ObserveInt64(connection, oneIf(k.State == state), m.with(connectionKey.String(name), stateKey.String(string(state))))
 			}
 			o.ObserveInt64(sessions, int64(k.Sessions), m.with(connectionKey.String(name)))

@@ -50,7 +50,6 @@ func (d *destinations) get(name string) *destination {
 type destination struct {
 	name                  string
 	sendSpan, processSpan string
-	send, process         []trace.SpanStartOption
 
 	lateness  []metric.RecordOption
 	sent      [len(sendErrors)]options
@@ -62,15 +61,13 @@ func newDestination(name string) *destination {
 	if name == other {
 		d.sendSpan, d.processSpan = "send", "process"
 	}
-	d.send = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(sendAttributes...)}
-	d.process = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(processAttributes...)}
 	d.lateness = recordOptions(d.attribute())
 	return d
 }
 
 func (d *destination) attribute() attribute.KeyValue { return semconv.MessagingDestinationName(d.name) }
 
-// Attributes of every send, and of every handler.
+// Attributes of every send, and of every handler, and how their spans begin.
 var (
 	sendAttributes = []attribute.KeyValue{
 		semconv.MessagingSystemRabbitMQ, semconv.MessagingOperationName("send"), semconv.MessagingOperationTypeSend,
@@ -78,6 +75,8 @@ var (
 	processAttributes = []attribute.KeyValue{
 		semconv.MessagingSystemRabbitMQ, semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess,
 	}
+	sendOptions    = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(sendAttributes...)}
+	processOptions = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(processAttributes...)}
 )
 
 // outcomes are those of a delivery, in the order of destination.processed.

@@ -17,7 +17,7 @@ import (
 // ends when the message is settled; the time of the handler alone is in messaging.process.duration.
 func (t *Telemetry) handleStart(ctx context.Context, d *amqpx.Delivery) context.Context {
 	dest := t.destinations.get(d.Queue)
-	opts := dest.process
+	opts := processOptions
 	if len(d.Headers) > 0 {
 		ctx = t.propagator.Extract(ctx, headers(d.Headers))
 	}

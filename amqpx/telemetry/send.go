@@ -20,7 +20,7 @@ import (
 func (t *Telemetry) sendStart(ctx context.Context, m amqpx.Message, added amqp.Table) context.Context {
 	d := t.destinations.get(nameOf(m.Queue, m.Exchange, m.RoutingKey))
 	creation := trace.SpanContext{}
-	opts := d.send
+	opts := sendOptions
 	if len(m.Headers) > 0 {
 		if creation = t.creation(headers(m.Headers)); creation.IsValid() {
 			opts = append(slices.Clip(opts), trace.WithLinks(trace.Link{SpanContext: creation}))

@@ -37,7 +37,14 @@ func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
 	}
 	h := next
 	h.BeforeSchedule = func(ctx context.Context, task *schedule.Task) {
-		t.capture(ctx, task)
+		// The task gets the context, unless it has one of its own.
+		if own := propagation.MapCarrier(task.Headers); !t.creation(own).IsValid() && trace.SpanContextFromContext(ctx).IsValid() {
+			delete(own, "tracestate")
+			if task.Headers == nil {
+				task.Headers = map[string]string{}
+			}
+			t.propagator.Inject(ctx, propagation.MapCarrier(task.Headers))
+		}
 		if next.BeforeSchedule != nil {
 			next.BeforeSchedule(ctx, task)
 		}
@@ -74,19 +81,6 @@ func (t *Telemetry) Hooks(next schedule.Hooks) schedule.Hooks {
 		}
 	}
 	return h
-}
-
-// capture writes the context into a task's headers.
-func (t *Telemetry) capture(ctx context.Context, task *schedule.Task) {
-	own := propagation.MapCarrier(task.Headers)
-	if t.creation(own).IsValid() || !trace.SpanContextFromContext(ctx).IsValid() {
-		return
-	}
-	delete(own, "tracestate")
-	if task.Headers == nil {
-		task.Headers = map[string]string{}
-	}
-	t.propagator.Inject(ctx, propagation.MapCarrier(task.Headers))
 }
 
 // TaskSkipped counts a message without an effect, for schedule.OnSkip.

@@ -157,8 +157,17 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 		return
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // the work is done
-	held, queues := t.candidates(s)
-	queues = unique(append(queues, src.Queues...))
+	// The queues that may have the message dead or parked, with how many messages of each somebody holds.
+	held := map[string]int64{s.Parked.Queue: s.Parked.Held}
+	for _, q := range t.queues(s) { // of those that are not listed nothing is known
+		held[topology.Destination{Queue: q}.DeadLetterQueue()] = 0
+	}
+	for _, d := range s.Destinations {
+		if d.Dead != nil {
+			held[d.Dead.Queue] = d.Dead.Held
+		}
+	}
+	queues := unique(append(slices.Collect(maps.Keys(held)), src.Queues...))
 	ready, err := live.Counts(ctx, conn, queues)
 	if err != nil {
 		t.unseen(status.AreaDeadLetters, err)
@@ -189,19 +198,4 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 			t.Notes = append(t.Notes, fmt.Sprintf("%s: %s", q, n))
 		}
 	}
-}
-
-// candidates are the queues that may have the message dead or parked, with how many messages of each somebody
-// holds.
-func (t *Trace) candidates(s status.Status) (held map[string]int64, queues []string) {
-	held = map[string]int64{s.Parked.Queue: s.Parked.Held}
-	for _, q := range t.queues(s) { // of those that are not listed nothing is known
-		held[topology.Destination{Queue: q}.DeadLetterQueue()] = 0
-	}
-	for _, d := range s.Destinations {
-		if d.Dead != nil {
-			held[d.Dead.Queue] = d.Dead.Held
-		}
-	}
-	return held, slices.Collect(maps.Keys(held))
 }

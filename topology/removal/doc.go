@@ -1,6 +1,6 @@
 // Package removal decides which objects of a topology may be deleted from a broker, so
 // that nothing is lost that somebody still needs: the decision (removal.go) by what an
-// object is (rules.go), by other layouts (layouts.go) and by what needs it (needs.go),
+// object is and by other layouts (rules.go) and by what needs it (needs.go),
 // the order of deletion (order.go), why nothing may be touched (refusal.go), and all
 // of it for people and machines (render.go). It does no I/O; package live deletes.
 //

@@ -24,7 +24,7 @@ type Order struct {
 type stage int
 
 const (
-	withItsExchange stage = iota // a binding of what layouts share, or of the plugin's exchange
+	withItsExchange stage = iota // a binding of what layouts share, or of the plugin's exchange, which needs it up to the end
 	wayIn
 	marks
 	delayQueues
@@ -39,47 +39,35 @@ const (
 	declaredExchanges
 )
 
+// stage finds the way into a layout by this: the exchanges between delay queues have an
+// alternate exchange, those before them have none.
 func (x *remover) stage(s Step) stage {
-	switch s.part {
-	case ownPart:
-		return x.ownStage(s)
-	case leadPart:
-		return leads
-	case sharedPart:
-		return x.sharedStage(s)
-	case declaredPart, foreignPart:
-	}
-	return map[topology.Kind]stage{topology.KindBinding: declaredBindings, topology.KindQueue: declaredQueues, topology.KindExchange: declaredExchanges}[s.Kind]
-}
-
-// ownStage finds the way in by this: the exchanges between delay queues have an
-// alternate exchange, those before them have none. What the plugin's exchange holds
-// needs its binding up to the end.
-func (x *remover) ownStage(s Step) stage {
 	source, described := x.t.Exchange(s.Binding.Exchange)
-	switch {
-	case s.Kind == topology.KindQueue:
+	switch own, shared := s.part == ownPart, s.part == sharedPart; {
+	case s.part == leadPart:
+		return leads
+	case own && s.Kind == topology.KindQueue:
 		return delayQueues
-	case s.Kind == topology.KindExchange:
+	case own && s.Kind == topology.KindExchange:
 		return ownExchanges
-	case source.Kind == argument.DelayedExchange:
+	case own && source.Kind == argument.DelayedExchange, shared && s.Kind == topology.KindBinding:
 		return withItsExchange
-	case described && source.AlternateExchange == "" && s.Binding.Queue != "":
+	case own && described && source.AlternateExchange == "" && s.Binding.Queue != "":
 		return wayIn
-	}
-	return ownBindings
-}
-
-func (x *remover) sharedStage(s Step) stage {
-	switch {
-	case s.Kind == topology.KindQueue:
+	case own:
+		return ownBindings
+	case shared && s.Kind == topology.KindQueue:
 		return sharedQueues
-	case s.Kind == topology.KindBinding:
-		return withItsExchange
-	case s.Name == topology.ParkedQueue(x.opts.Prefix):
+	case shared && s.Name == topology.ParkedQueue(x.opts.Prefix):
 		return parkedExchange
+	case shared:
+		return sharedExchanges
+	case s.Kind == topology.KindQueue:
+		return declaredQueues
+	case s.Kind == topology.KindExchange:
+		return declaredExchanges
 	}
-	return sharedExchanges
+	return declaredBindings
 }
 
 // Order returns what is to be deleted, in its order.
@@ -111,7 +99,13 @@ func (r Plan) deadLettersLast(queues []Step) [][]Step {
 		for _, s := range queues {
 			left[s.object()] = true
 		}
-		takes := func(s Step) bool { return r.needed(s, left) }
+		// takes reports whether one of the other objects is among those that need a step's.
+		takes := func(s Step) bool {
+			i := slices.IndexFunc(r.Steps, func(t Step) bool { return t.object() == s.object() })
+			return slices.ContainsFunc(r.needs[i], func(n need) bool {
+				return slices.ContainsFunc(n.from, func(o object) bool { return left[o] && o != s.object() })
+			})
+		}
 		first := slices.DeleteFunc(slices.Clone(queues), takes)
 		queues = slices.DeleteFunc(slices.Clone(queues), func(s Step) bool { return !takes(s) })
 		if len(first) == 0 {
@@ -120,12 +114,4 @@ func (r Plan) deadLettersLast(queues []Step) [][]Step {
 		stages = append(stages, first)
 	}
 	return stages
-}
-
-// needed reports whether one of the other objects is among those that need a step's.
-func (r Plan) needed(s Step, others map[object]bool) bool {
-	i := slices.IndexFunc(r.Steps, func(t Step) bool { return t.object() == s.object() })
-	return slices.ContainsFunc(r.needs[i], func(n need) bool {
-		return slices.ContainsFunc(n.from, func(o object) bool { return others[o] && o != s.object() })
-	})
 }

@@ -39,11 +39,6 @@ type NotEmptyError struct {
 	Bound  *int64 // Options.Messages
 }
 
-func (e *NotEmptyError) add(c QueueCount) {
-	e.Queues = append(e.Queues, c)
-	e.Total += c.Messages
-}
-
 func (e *NotEmptyError) Error() string {
 	var delayed int64
 	for _, q := range e.Queues {
@@ -97,94 +92,61 @@ var ErrUnseen = errors.New("AMQP alone does not show unacknowledged messages, me
 // errHeld is the like of the plugin's exchange.
 var errHeld = errors.New("the number of messages in the x-delayed-message exchange cannot be read")
 
-// errUncounted is the like of the native strategy's queues, with Force too.
+// errUncounted is the like of the native strategy's queues, with Force too: who forces something
+// must still be told how many go.
 var errUncounted = fmt.Errorf("messages that wait for an instant are not counted by AMQP; give the management API: %w", ErrUnseen)
 
-// refusal is why nothing may be touched: messages and consumers, a broker that
-// shows too little, and destinations that are others' of the same names.
+// refusal is why nothing may be touched: messages that may not go, or not so many, consumers, a
+// broker that shows too little, and destinations' queues and the file's own objects that are not
+// the ones described. The names of delay queues belong to the strategies, however they were declared.
 func (x *remover) refusal(steps []Step) error {
-	going := slices.DeleteFunc(slices.Clone(steps), func(s Step) bool { return s.Action != ActionDelete })
-	errs := []error{x.notEmpty(going), x.consumed(going), x.uncounted(going)}
-	if !x.opts.Force {
-		errs = append(errs, x.hidden(going), x.conflicts(going))
-	}
-	return errors.Join(errs...)
-}
-
-// notEmpty is the error of messages that may not go, or not so many.
-func (x *remover) notEmpty(going []Step) error {
-	full := &NotEmptyError{Bound: x.opts.Messages}
-	refused := false
-	for _, s := range going {
+	full, busy := &NotEmptyError{Bound: x.opts.Messages}, &ConsumersError{}
+	var going, refused, native bool
+	var hidden []error
+	declared := map[object]bool{}
+	for _, s := range steps {
+		if s.Action != ActionDelete {
+			continue
+		}
+		going = true
+		declared[s.object()] = s.part == declaredPart
+		count := QueueCount{Queue: s.Name, Messages: s.Messages, Consumers: s.Consumers, Delay: s.part == ownPart}
 		if s.Messages > 0 {
-			full.add(s.count())
+			full.Queues, full.Total = append(full.Queues, count), full.Total+s.Messages
 			refused = refused || !x.forced(s.part)
 		}
-	}
-	if refused || x.opts.Messages != nil && full.Total > *x.opts.Messages {
-		return full
-	}
-	return nil
-}
-
-func (x *remover) consumed(going []Step) error {
-	busy := &ConsumersError{}
-	for _, s := range going {
 		if s.Consumers > 0 && !x.forced(s.part) {
-			busy.Queues = append(busy.Queues, s.count())
+			busy.Queues = append(busy.Queues, count)
+		}
+		switch s.Kind {
+		case topology.KindQueue:
+			l, ok := naming.LayoutOf(x.opts.Prefix, s.Name)
+			native = native || ok && l.Native()
+		case topology.KindExchange:
+			if e, _ := x.t.Exchange(s.Name); e.Kind == argument.DelayedExchange && !x.live.Exchanges[s.Name].HeldKnown {
+				hidden = append(hidden, errHeld)
+			}
+		case topology.KindBinding:
 		}
 	}
-	if len(busy.Queues) == 0 {
-		return nil
-	}
-	return busy
-}
-
-func (s Step) count() QueueCount {
-	return QueueCount{Queue: s.Name, Messages: s.Messages, Consumers: s.Consumers, Delay: s.part == ownPart}
-}
-
-// hidden is what cannot be seen of what is going.
-func (x *remover) hidden(going []Step) error {
 	var errs []error
-	for _, s := range going {
-		if have := x.live.Exchanges[s.Name]; s.Kind == topology.KindExchange && x.delayed(s.Name) && !have.HeldKnown {
-			errs = append(errs, errHeld)
-		}
+	if refused || x.opts.Messages != nil && full.Total > *x.opts.Messages {
+		errs = append(errs, full)
 	}
-	if len(going) > 0 && !x.live.BindingsKnown {
-		errs = append(errs, ErrUnseen)
+	if len(busy.Queues) > 0 {
+		errs = append(errs, busy)
+	}
+	if native && !x.live.BindingsKnown {
+		errs = append(errs, errUncounted)
+	}
+	if !x.opts.Force {
+		errs = append(errs, hidden...)
+		if going && !x.live.BindingsKnown {
+			errs = append(errs, ErrUnseen)
+		}
+		p := plan.Compare(x.t, x.live)
+		p.Steps = slices.DeleteFunc(p.Steps, func(s plan.Step) bool { return !declared[object{s.Kind, s.Name}] })
+		errs = append(errs, p.Refusal(true))
 	}
 	return errors.Join(errs...)
-}
-
-// uncounted is the error of queues whose messages AMQP does not count: who forces
-// something must still be told how many go.
-func (x *remover) uncounted(going []Step) error {
-	native := slices.ContainsFunc(going, func(s Step) bool {
-		l, ok := naming.LayoutOf(x.opts.Prefix, s.Name)
-		return ok && l.Native() && s.Kind == topology.KindQueue
-	})
-	if native && !x.live.BindingsKnown {
-		return errUncounted
-	}
-	return nil
-}
-
-func (x *remover) delayed(exchange string) bool {
-	e, _ := x.t.Exchange(exchange)
-	return e.Kind == argument.DelayedExchange
-}
-
-// conflicts are the destinations' queues and the file's own objects that are not
-// the ones described. The names of delay queues belong to the strategies, however
-// they were declared.
-func (x *remover) conflicts(going []Step) error {
-	declared := map[object]bool{}
-	for _, s := range going {
-		declared[s.object()] = s.part == declaredPart
-	}
-	p := plan.Compare(x.t, x.live)
-	p.Steps = slices.DeleteFunc(p.Steps, func(s plan.Step) bool { return !declared[object{s.Kind, s.Name}] })
-	return p.Refusal(true)
 }

@@ -98,7 +98,7 @@ const (
 // was found on the broker.
 func Decide(t topology.Topology, live observed.Broker, opts Options) Plan {
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
-	x := &remover{t: t, live: live, opts: opts, layouts: survey(t, live, opts)}
+	x := survey(t, live, opts)
 	r := Plan{Source: live.Source, Steps: x.steps()}
 	for i := range r.Steps {
 		s := &r.Steps[i]
@@ -121,10 +121,7 @@ func Decide(t topology.Topology, live observed.Broker, opts Options) Plan {
 
 // settle keeps what something needs that stays, and what that needs in its turn.
 func (r *Plan) settle() {
-	going := map[object]bool{}
-	for _, s := range r.Steps {
-		going[s.object()] = s.Action == ActionDelete
-	}
+	going := r.going()
 	for changed := true; changed; {
 		changed = false
 		for i := range r.Steps {
@@ -136,6 +133,14 @@ func (r *Plan) settle() {
 			}
 		}
 	}
+}
+
+func (r *Plan) going() map[object]bool {
+	going := map[object]bool{}
+	for _, s := range r.Steps {
+		going[s.object()] = s.Action == ActionDelete
+	}
+	return going
 }
 
 // Keep marks an object as staying, and keeps the objects that it needs.
@@ -150,10 +155,7 @@ func (r *Plan) Keep(stays Step, reason string) {
 
 // Going returns those of the steps whose objects are still to be deleted.
 func (r Plan) Going(steps []Step) []Step {
-	going := map[object]bool{}
-	for _, s := range r.Steps {
-		going[s.object()] = s.Action == ActionDelete
-	}
+	going := r.going()
 	return slices.DeleteFunc(slices.Clone(steps), func(s Step) bool { return !going[s.object()] })
 }
 
@@ -197,12 +199,10 @@ func (s Step) object() object { return object{s.Kind, s.Name} }
 func queueNamed(name string) object    { return object{topology.KindQueue, name} }
 func exchangeNamed(name string) object { return object{topology.KindExchange, name} }
 
-func binding(b topology.Binding) object { return object{topology.KindBinding, b.String()} }
-
-// ends returns the objects that a binding connects.
-func ends(b topology.Binding) []object {
+// target is where a binding leads to.
+func target(b topology.Binding) object {
 	if b.ToExchange != "" {
-		return []object{exchangeNamed(b.Exchange), exchangeNamed(b.ToExchange)}
+		return exchangeNamed(b.ToExchange)
 	}
-	return []object{exchangeNamed(b.Exchange), queueNamed(b.Queue)}
+	return queueNamed(b.Queue)
 }

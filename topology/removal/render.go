@@ -56,7 +56,16 @@ func (r Plan) groups(all bool) []*group {
 }
 
 func (g *group) String() string {
-	text := g.subject()
+	text := string(g.Kind) + " " + g.Name
+	if len(g.counts) > 1 || g.counts[g.Kind] > 1 { // "3 queues, 1 binding of delay.ttl"
+		var parts []string
+		for _, k := range []topology.Kind{topology.KindQueue, topology.KindExchange, topology.KindBinding} {
+			if n := g.counts[k]; n > 0 {
+				parts = append(parts, counted(int64(n), string(k)))
+			}
+		}
+		text = strings.Join(parts, ", ") + " of " + cmp.Or(g.Layout, "destinations")
+	}
 	if g.Messages > 0 {
 		text += ", with " + counted(g.Messages, "message")
 	}
@@ -67,20 +76,6 @@ func (g *group) String() string {
 		text += ": " + g.Reason
 	}
 	return text
-}
-
-// subject is the object, or "3 queues, 1 binding of delay.ttl".
-func (g *group) subject() string {
-	if len(g.counts) == 1 && g.counts[g.Kind] == 1 {
-		return string(g.Kind) + " " + g.Name
-	}
-	var parts []string
-	for _, k := range []topology.Kind{topology.KindQueue, topology.KindExchange, topology.KindBinding} {
-		if n := g.counts[k]; n > 0 {
-			parts = append(parts, counted(int64(n), string(k)))
-		}
-	}
-	return strings.Join(parts, ", ") + " of " + cmp.Or(g.Layout, "destinations")
 }
 
 // counted is "1 message" or "2 messages".

@@ -29,10 +29,69 @@ import (
 //   - What was not seen counts as in use.
 //   - What something needs that stays, stays as well; see needs.
 type remover struct {
-	t       topology.Topology
-	live    observed.Broker
-	opts    Options
-	layouts layouts
+	t    topology.Topology
+	live observed.Broker
+	opts Options
+
+	going  map[string]bool          // the layouts that are to be destroyed, by tag
+	unsure map[string]naming.Layout // those of them that others may use and nobody named, by tag
+	beside []besideObject           // the objects of other layouts that are on the broker, by name
+}
+
+type besideObject struct {
+	object string
+	layout naming.Layout
+}
+
+// survey finds out which layouts there are.
+func survey(t topology.Topology, live observed.Broker, opts Options) *remover {
+	x := &remover{t: t, live: live, opts: opts, going: map[string]bool{}, unsure: map[string]naming.Layout{}}
+	described := map[string]bool{}
+	describe := func(name string) {
+		described[name] = true
+		if own, ok := naming.LayoutOf(opts.Prefix, name); ok {
+			x.going[own.Tag] = true
+			if own.Ambiguous() && !opts.nameLayout(own, name) {
+				x.unsure[own.Tag] = own
+			}
+		}
+	}
+	for _, e := range t.Exchanges {
+		describe(e.Name)
+	}
+	for _, q := range t.Queues {
+		describe(q.Name)
+	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(live.Exchanges)), maps.Keys(live.Queues))
+	slices.Sort(names)
+	for _, name := range names {
+		if other, ok := naming.LayoutOf(opts.Prefix, name); ok && !described[name] {
+			x.beside = append(x.beside, besideObject{name, other})
+		}
+	}
+	return x
+}
+
+// nameLayout reports whether the caller asked for an object of a layout by name.
+func (o Options) nameLayout(l naming.Layout, object string) bool {
+	return slices.Contains(o.Layouts, l.Name) || slices.Contains(o.Layouts, object)
+}
+
+// mayUse is which other layout may use an object of a layout, empty without
+// another. A layout of the same name belongs to the other configuration too;
+// naming the layout would delete both, so the object must be named.
+func (x *remover) mayUse(own naming.Layout, object string) string {
+	if len(x.beside) == 0 {
+		return ""
+	}
+	other, name := x.beside[0].layout.Name, own.Name
+	if slices.ContainsFunc(x.beside, func(b besideObject) bool { return b.layout.Name == own.Name }) {
+		name = object
+	}
+	if other == own.Name {
+		other = x.beside[0].object
+	}
+	return fmt.Sprintf("the layout %s may use it too; to delete it anyway, give --layout %s", other, name)
 }
 
 // steps are the objects, to be deleted if they are there.
@@ -138,83 +197,66 @@ const (
 
 // rule is why an object stays whatever becomes of the others, empty if it need not.
 func (x *remover) rule(s Step) string {
+	belongs := cmp.Or(s.Binding.Exchange, s.Name)
+	seen := x.live.BindingsKnown
 	switch s.part {
-	case ownPart:
-		return x.ownRule(s)
+	case ownPart: // what has a name that does not tell configurations apart stays
+		layout, _ := naming.LayoutOf(x.opts.Prefix, belongs)
+		if layout.Ambiguous() && !x.opts.nameLayout(layout, belongs) {
+			return x.mayUse(layout, belongs)
+		}
 	case leadPart:
 		return x.leadRule(s.Binding)
 	case sharedPart:
-		return x.sharedRule(s)
+		switch {
+		case !seen:
+			return unseen
+		case len(x.beside) > 0:
+			return fmt.Sprintf("the layout %s exists too", x.beside[0].layout.Name)
+		case s.Messages > 0:
+			return "it holds " + counted(s.Messages, "message")
+		case s.Consumers > 0:
+			return "it has " + counted(s.Consumers, "consumer")
+		}
 	case foreignPart:
-		system, _ := foreign.System(cmp.Or(s.Binding.Exchange, s.Name))
+		system, _ := foreign.System(belongs)
 		return "it belongs to the delays of " + system
 	case declaredPart:
-	}
-	switch {
-	case !x.opts.Destinations:
-		return notOurs
-	case !x.live.BindingsKnown && !x.opts.Force:
-		return unseen
-	}
-	return ""
-}
-
-// ownRule keeps what has a name that does not tell configurations apart.
-func (x *remover) ownRule(s Step) string {
-	name := s.Name
-	if s.Kind == topology.KindBinding {
-		name = s.Binding.Exchange
-	}
-	layout, _ := naming.LayoutOf(x.opts.Prefix, name)
-	if !layout.Ambiguous() || x.opts.nameLayout(layout, name) {
-		return ""
-	}
-	return x.layouts.mayUse(layout, name)
-}
-
-func (x *remover) leadRule(b topology.Binding) string {
-	tag := naming.Tag(b.RoutingKey)
-	if leadsFromForeign(b) {
-		return x.foreignLeadRule(b)
-	}
-	if !x.layouts.going[tag] {
-		return "it belongs to the layout " + tag + ", which is not to be destroyed"
-	}
-	if !x.live.BindingsKnown {
-		return unseen
-	}
-	if other := x.layouts.sharing(tag); other != "" {
-		return "the layout " + other + " uses it too"
-	}
-	if layout, ok := x.layouts.unsure[tag]; ok {
-		return x.layouts.mayUse(layout, layout.Name)
-	}
-	return ""
-}
-
-// foreignLeadRule keeps a binding while another system's levels hold messages: one
-// that finds no queue there holds up those behind it.
-func (x *remover) foreignLeadRule(b topology.Binding) string {
-	system, _ := foreign.System(b.Exchange)
-	for _, name := range slices.Sorted(maps.Keys(x.live.Queues)) {
-		if of, ok := foreign.System(name); ok && of == system && x.live.Queues[name].Messages > 0 {
-			return "messages wait in the delays of " + system + ", and some may need it"
+		switch {
+		case !x.opts.Destinations:
+			return notOurs
+		case !seen && !x.opts.Force:
+			return unseen
 		}
 	}
 	return ""
 }
 
-func (x *remover) sharedRule(s Step) string {
-	other := x.layouts.beside()
-	switch {
-	case !x.live.BindingsKnown:
+func (x *remover) leadRule(b topology.Binding) string {
+	if leadsFromForeign(b) {
+		// One that finds no queue there holds up those behind it.
+		system, _ := foreign.System(b.Exchange)
+		for name, q := range x.live.Queues {
+			if of, ok := foreign.System(name); ok && of == system && q.Messages > 0 {
+				return "messages wait in the delays of " + system + ", and some may need it"
+			}
+		}
+		return ""
+	}
+	tag := naming.Tag(b.RoutingKey)
+	if !x.going[tag] {
+		return "it belongs to the layout " + tag + ", which is not to be destroyed"
+	}
+	if !x.live.BindingsKnown {
 		return unseen
-	case other != "":
-		return fmt.Sprintf("the layout %s exists too", other)
-	case s.Messages > 0:
-		return "it holds " + counted(s.Messages, "message")
-	case s.Consumers > 0:
-		return "it has " + counted(s.Consumers, "consumer")
+	}
+	for _, other := range x.beside {
+		if other.layout.Tag == tag {
+			return "the layout " + other.layout.Name + " uses it too"
+		}
+	}
+	if layout, ok := x.unsure[tag]; ok {
+		return x.mayUse(layout, layout.Name)
 	}
 	return ""
 }

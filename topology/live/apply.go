@@ -50,8 +50,13 @@ type ApplyOptions struct {
 func (b Broker) Apply(ctx context.Context, want topology.Topology, opts ApplyOptions) (Report, error) {
 	began := time.Now()
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
-	a := newApplier(b, want, opts)
-	err := a.apply(ctx)
+	a := &applier{Broker: b, want: want, opts: opts, names: map[string]bool{}}
+	stages := declarations(want)
+	for _, o := range slices.Concat(stages...) {
+		a.report.Results = append(a.report.Results, Result{Kind: o.kind, Name: o.name, State: StateUntried})
+		a.names[o.name] = true
+	}
+	err := a.apply(ctx, stages)
 	a.report.Took = time.Since(began)
 	return a.report, err
 }
@@ -60,34 +65,35 @@ type applier struct {
 	Broker
 	want   topology.Topology
 	opts   ApplyOptions
-	stages [][]declaration
 	names  map[string]bool // of everything to be declared
 	report Report
 }
 
-func newApplier(b Broker, want topology.Topology, opts ApplyOptions) *applier {
-	a := &applier{Broker: b, want: want, opts: opts, stages: declarations(want), names: map[string]bool{}}
-	for _, o := range slices.Concat(a.stages...) {
-		a.report.Results = append(a.report.Results, Result{Kind: o.kind, Name: o.name, State: StateUntried})
-		a.names[o.name] = true
-	}
-	return a
-}
-
-func (a *applier) apply(ctx context.Context) error {
+func (a *applier) apply(ctx context.Context, stages [][]declaration) error {
 	described := a.want
 	described.Destinations = nil // nothing is declared for them
 	if err := described.Validate(topology.AllowUndeclared()); err != nil {
 		return fmt.Errorf("apply: %w", err)
 	}
+	if a.Inspector != nil { // refuse before anything is touched
+		p, err := a.Plan(ctx, a.want)
+		if err != nil {
+			return fmt.Errorf("apply: %w", err)
+		}
+		a.report.Plan = &p
+		if err := p.Refusal(a.opts.Force); err != nil {
+			return err
+		}
+	}
+	results := a.report.Results
+	for _, stage := range stages {
+		if err := a.declareAlone(ctx, stage, results[:len(stage)]); err != nil {
+			return err
+		}
+		results = results[len(stage):]
+	}
 	if a.Inspector == nil {
-		return a.declareAll(ctx)
-	}
-	if err := a.look(ctx); err != nil {
-		return err
-	}
-	if err := a.declareAll(ctx); err != nil {
-		return err
+		return nil
 	}
 	for i, s := range a.report.Plan.Steps {
 		switch s.Action {
@@ -99,16 +105,6 @@ func (a *applier) apply(ctx context.Context) error {
 		}
 	}
 	return a.readBack(ctx)
-}
-
-// look refuses before anything is touched.
-func (a *applier) look(ctx context.Context) error {
-	p, err := a.Plan(ctx, a.want)
-	if err != nil {
-		return fmt.Errorf("apply: %w", err)
-	}
-	a.report.Plan = &p
-	return p.Refusal(a.opts.Force)
 }
 
 // readBack checks that what is in force is what was described.
@@ -129,18 +125,6 @@ func (a *applier) readBack(ctx context.Context) error {
 }
 
 var errVanished = errors.New("it was declared and is already gone; another process is deleting it")
-
-// declareAll declares stage by stage.
-func (a *applier) declareAll(ctx context.Context) error {
-	results := a.report.Results
-	for _, stage := range a.stages {
-		if err := a.declareAlone(ctx, stage, results[:len(stage)]); err != nil {
-			return err
-		}
-		results = results[len(stage):]
-	}
-	return nil
-}
 
 // declareAlone declares one stage, bindings of topic exchanges under the lock.
 func (a *applier) declareAlone(ctx context.Context, stage []declaration, results []Result) error {

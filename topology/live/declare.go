@@ -112,7 +112,16 @@ func setStates(results []Result, s State) {
 func (a *applier) pipelined(ctx context.Context, stage []declaration) error {
 	errs := make([]error, len(stage)) // of a run, at its beginning
 	onChannels(a.Conn, len(stage), func(s *session, from, to int) {
-		errs[from] = s.do(ctx, func(ch *amqp.Channel) error { return pipeline(ch, stage[from:to]) })
+		errs[from] = s.do(ctx, func(ch *amqp.Channel) error {
+			return fenced(ch, func() error {
+				for _, o := range stage[from:to] {
+					if err := o.declare(ch, true); err != nil {
+						return err
+					}
+				}
+				return ch.Qos(0, 0, false) // answered after everything before it
+			})
+		})
 	})
 	return telling(errs)
 }
@@ -126,17 +135,6 @@ func telling(errs []error) error {
 		}
 	}
 	return cmp.Or(errs...)
-}
-
-func pipeline(ch *amqp.Channel, part []declaration) error {
-	return fenced(ch, func() error {
-		for _, o := range part {
-			if err := o.declare(ch, true); err != nil {
-				return err
-			}
-		}
-		return ch.Qos(0, 0, false) // answered after everything before it
-	})
 }
 
 // fenced runs operations without an answer and a last one with, and gives the
@@ -169,11 +167,8 @@ func (a *applier) declareOne(ctx context.Context, s *session, o declaration) err
 // metadata store or of a queue's leader, or an object that is missing although
 // it belongs to this topology, because another process is making it.
 func (a *applier) mayPass(o declaration, err error) bool {
-	var e *amqp.Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	if _, conflict := parseInequivalent(err, o.table); conflict {
+	e, answered := errors.AsType[*amqp.Error](err)
+	if _, conflict := parseInequivalent(err, o.table); conflict || !answered {
 		return false
 	}
 	switch e.Code {
@@ -193,8 +188,8 @@ func (a *applier) mayPass(o declaration, err error) bool {
 // isConnectionLost distinguishes an error of the whole connection, after which no
 // channel can be opened, from one of a channel.
 func isConnectionLost(err error) bool {
-	var e *amqp.Error
-	if !errors.As(err, &e) {
+	e, answered := errors.AsType[*amqp.Error](err)
+	if !answered {
 		return true // of the network
 	}
 	switch e.Code {
@@ -205,32 +200,25 @@ func isConnectionLost(err error) bool {
 	return false
 }
 
-// connectionLost names the object that the broker refused before the connection
-// ended, where the broker says it: before 4.0 an unknown exchange type ends it,
-// and so does an operation that the client library sends right after the broker
-// has closed the channel for the one before.
+// connectionLost names the object that the broker refused before the connection ended, where the
+// broker says it: before 4.0 an unknown exchange type ends it, and so does an operation that the
+// client library sends right after the broker has closed the channel for the one before.
 func (a *applier) connectionLost(stage []declaration, results []Result, reason, err error) error {
-	var e *amqp.Error
-	if !errors.As(reason, &e) {
+	e, answered := errors.AsType[*amqp.Error](reason)
+	if !answered {
 		reason = err
+		e, answered = errors.AsType[*amqp.Error](reason)
 	}
-	if errors.As(reason, &e) {
-		for i, o := range stage {
-			if o.refusedBy(e) {
-				results[i].State = StateFailed
-				return objectError(o.kind, o.name, "declare", o.table, reason)
-			}
+	if !answered {
+		return fmt.Errorf("apply: the connection was lost: %w", reason)
+	}
+	for i, o := range stage {
+		_, conflict := parseInequivalent(e, o.table)
+		if o.kind == topology.KindExchange && strings.Contains(e.Reason, "unknown exchange type '"+o.exchangeType+"'") ||
+			conflict && strings.Contains(e.Reason, fmt.Sprintf("%s '%s' in vhost", o.kind, o.name)) {
+			results[i].State = StateFailed
+			return objectError(o.kind, o.name, "declare", o.table, reason)
 		}
 	}
 	return fmt.Errorf("apply: the connection was lost: %w", reason)
-}
-
-// refusedBy reports whether a refusal names the object as one that exists otherwise,
-// or its exchange type as one that does not.
-func (o declaration) refusedBy(e *amqp.Error) bool {
-	if o.kind == topology.KindExchange && strings.Contains(e.Reason, "unknown exchange type '"+o.exchangeType+"'") {
-		return true
-	}
-	_, conflict := parseInequivalent(e, o.table)
-	return conflict && strings.Contains(e.Reason, fmt.Sprintf("%s '%s' in vhost", o.kind, o.name))
 }

@@ -39,7 +39,11 @@ func deleteStep(ctx context.Context, s *session, step removal.Step) deletion {
 	case topology.KindQueue:
 		return deleteQueueStep(ctx, s, step)
 	case topology.KindExchange:
-		return deleteExchangeStep(ctx, s, step)
+		err := deleteExchange(ctx, s, step.Name, !step.Forced)
+		if !step.Forced && isCode(err, amqp.PreconditionFailed) {
+			return stays("somebody bound to it meanwhile")
+		}
+		return deleted(err)
 	}
 	return deleted(s.do(ctx, func(ch *amqp.Channel) error { return unbind(ch, step.Binding) }))
 }
@@ -91,44 +95,24 @@ func inUse(ctx context.Context, s *session, step removal.Step) (deletion, bool) 
 	return d, true
 }
 
-// deleteExchangeStep deletes an exchange unless somebody has bound to it meanwhile.
-func deleteExchangeStep(ctx context.Context, s *session, step removal.Step) deletion {
-	err := deleteExchange(ctx, s, step.Name, !step.Forced)
-	if !step.Forced && isCode(err, amqp.PreconditionFailed) {
-		return stays("somebody bound to it meanwhile")
-	}
-	return deleted(err)
+// Wipe deletes everything that the topology describes, including messages,
+// without checking for users. It is for objects that a test or a demo created
+// for itself.
+func (b Broker) Wipe(ctx context.Context, t topology.Topology) error {
+	queues := sideBySide(b.Conn, len(t.Queues), func(s *session, i int) error {
+		_, err := deleteQueue(ctx, s, t.Queues[i].Name, false)
+		return objectFailed(topology.KindQueue, t.Queues[i].Name, err)
+	})
+	exchanges := sideBySide(b.Conn, len(t.Exchanges), func(s *session, i int) error {
+		return objectFailed(topology.KindExchange, t.Exchanges[i].Name, deleteExchange(ctx, s, t.Exchanges[i].Name, false))
+	})
+	return errors.Join(errors.Join(queues...), errors.Join(exchanges...))
 }
 
-// failures are the errors of the deletions that failed.
-func failures(steps []removal.Step, done []deletion) error {
-	var errs []error
-	for i, s := range steps {
-		if done[i].err != nil {
-			errs = append(errs, &ObjectError{Kind: s.Kind, Name: s.Name, Op: "delete", Err: done[i].err})
-		}
+// objectFailed is the error of deleting an object, none if it is not there.
+func objectFailed(kind topology.Kind, name string, err error) error {
+	if err == nil || isCode(err, amqp.NotFound) {
+		return nil
 	}
-	return errors.Join(errs...)
-}
-
-// came is the error of queues to which something came meanwhile.
-func came(done []deletion) error {
-	full, busy := &removal.NotEmptyError{}, &removal.ConsumersError{}
-	for _, d := range done {
-		switch {
-		case d.came.Messages > 0:
-			full.Queues = append(full.Queues, d.came)
-			full.Total += d.came.Messages
-		case d.came.Consumers > 0:
-			busy.Queues = append(busy.Queues, d.came)
-		}
-	}
-	var errs []error
-	if full.Total > 0 {
-		errs = append(errs, full)
-	}
-	if len(busy.Queues) > 0 {
-		errs = append(errs, busy)
-	}
-	return errors.Join(errs...)
+	return &ObjectError{Kind: kind, Name: name, Op: "delete", Err: err}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
@@ -108,6 +111,60 @@ func (d *destroyer) destroy(ctx context.Context) error {
 	return errors.Join(err, d.stages(ctx, order.Declared))
 }
 
+// plan looks at the broker and decides. What only the management API counts may be
+// over since, so that is looked at again before it counts.
+func (d *destroyer) plan(ctx context.Context) error {
+	for deadline := time.Now().Add(statsAge); ; {
+		now, stale, err := d.deletable(ctx)
+		if err != nil {
+			return err
+		}
+		d.removal = now
+		if !stale || !errors.Is(now.Refusal(), removal.ErrNotEmpty) || time.Now().After(deadline) {
+			return nil
+		}
+		if wait.For(ctx, countEvery) != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// deletable returns what would be deleted now. AMQP knows ready messages and consumers as
+// they are, the management API all messages as they were some seconds ago; stale
+// reports that only the latter saw some.
+func (d *destroyer) deletable(ctx context.Context) (r removal.Plan, stale bool, err error) {
+	found, err := d.inspect(ctx, d.t)
+	if err == nil && found.BindingsKnown { // AMQP knows no others
+		stale, err = d.recount(ctx, found)
+	}
+	if err != nil {
+		return removal.Plan{}, false, fmt.Errorf("destroy: %w", err)
+	}
+	return removal.Decide(d.t, found, d.opts), stale, nil
+}
+
+// recount adds what AMQP knows of the queues that may be deleted.
+func (d *destroyer) recount(ctx context.Context, found observed.Broker) (stale bool, err error) {
+	var queues []string
+	for _, q := range d.t.Queues {
+		if _, there := found.Queues[q.Name]; there && (d.opts.Destinations || naming.Reserved(d.opts.Prefix, q.Name)) {
+			queues = append(queues, q.Name)
+		}
+	}
+	now, errs := lookAt(d.Conn, queues, func(s *session, name string) (string, *observed.Queue, error) {
+		q, err := countQueue(ctx, s, name)
+		return name, q, objectFailed(topology.KindQueue, name, err)
+	})
+	stale = true
+	for name, counted := range now {
+		q := found.Queues[name]
+		q.Messages, q.Consumers = max(q.Messages, counted.Messages), counted.Consumers
+		found.Queues[name] = q
+		stale = stale && counted.Messages == 0
+	}
+	return stale, cmp.Or(errs...)
+}
+
 // close takes the way in away and counts, until nothing can be on its way any
 // more. Messages are then the error that they are before.
 func (d *destroyer) close(ctx context.Context, order removal.Order) error {
@@ -170,13 +227,31 @@ func (d *destroyer) delete(ctx context.Context, steps []removal.Step) error {
 		done[i] = deleteStep(ctx, s, steps[i])
 		return nil
 	})
+	full, busy := &removal.NotEmptyError{}, &removal.ConsumersError{}
+	var errs []error
 	for i, s := range steps {
 		d.results[objectOf(s)] = done[i].Result
 		if done[i].State != StateDeleted {
 			d.removal.Keep(s, done[i].Reason)
 		}
+		if done[i].err != nil {
+			errs = append(errs, &ObjectError{Kind: s.Kind, Name: s.Name, Op: "delete", Err: done[i].err})
+		}
+		switch came := done[i].came; {
+		case came.Messages > 0:
+			full.Queues = append(full.Queues, came)
+			full.Total += came.Messages
+		case came.Consumers > 0:
+			busy.Queues = append(busy.Queues, came)
+		}
 	}
-	return errors.Join(failures(steps, done), came(done))
+	if full.Total > 0 {
+		errs = append(errs, full)
+	}
+	if len(busy.Queues) > 0 {
+		errs = append(errs, busy)
+	}
+	return errors.Join(errs...)
 }
 
 // finish makes the report: what was done, and of everything else what was found.

@@ -3,13 +3,18 @@ package live
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // Ensure is Apply for many processes that often start with the same topology.
@@ -24,9 +29,9 @@ func (b Broker) Ensure(ctx context.Context, want topology.Topology, opts ApplyOp
 	b.Inspector = nil
 	opts.locked = true
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
-	l := &look{s: &session{conn: b.Conn}, want: want, declared: DeclaredExchange(opts.Prefix, want)}
-	defer func() { go l.s.close() }() // nobody need wait for the answer
-	unlock, err := lockUnless(ctx, b.Conn, opts, func() (bool, error) { return l.there(ctx) })
+	s, declared := &session{conn: b.Conn}, DeclaredExchange(opts.Prefix, want)
+	defer func() { go s.close() }() // nobody need wait for the answer
+	unlock, err := lockUnless(ctx, b.Conn, opts, func() (bool, error) { return isThere(ctx, s, want, declared) })
 	if err != nil || unlock == nil {
 		return err
 	}
@@ -37,50 +42,37 @@ func (b Broker) Ensure(ctx context.Context, want topology.Topology, opts ApplyOp
 	return b.MarkDeclared(ctx, opts.Prefix, want)
 }
 
-// look looks for a topology.
-type look struct {
-	s        *session
-	want     topology.Topology
-	declared string
-}
-
-// there reports whether the topology is there. What is declared last is looked for
-// first and with an answer: amqp091 may send more on a channel that the broker
-// closes, over which the broker ends the connection, and without the topology that
-// would be the rule. Where only a part is missing it still happens: whoever has lost
-// a connection to Ensure had better Apply on the next.
-func (l *look) there(ctx context.Context) (bool, error) {
-	for _, ask := range []func(ch *amqp.Channel) error{
-		func(ch *amqp.Channel) error { return exchangeExists(ch, l.declared, false) },
-		func(ch *amqp.Channel) error { return lookFor(ch, l.want, l.declared) },
-	} {
-		err := l.s.do(ctx, ask)
-		if _, answered := errors.AsType[*amqp.Error](err); answered && !isConnectionLost(err) {
-			return false, nil
-		}
-		if err != nil {
+// isThere reports whether a topology is there. What is declared last is looked for first and
+// with an answer: amqp091 may send more on a channel that the broker closes, over which the broker
+// ends the connection, and without the topology that would be the rule. Where only a part is
+// missing it still happens: whoever has lost a connection to Ensure had better Apply on the next.
+func isThere(ctx context.Context, s *session, t topology.Topology, declared string) (bool, error) {
+	last := func(ch *amqp.Channel) error { return exchangeExists(ch, declared, false) }
+	all := func(ch *amqp.Channel) error {
+		return fenced(ch, func() error { // only the last question is answered when everything is there
+			for _, e := range t.Exchanges {
+				if err := exchangeExists(ch, e.Name, true); err != nil {
+					return err
+				}
+			}
+			for _, q := range t.Queues {
+				if _, err := ch.QueueDeclarePassive(q.Name, true, false, false, true, nil); err != nil {
+					return err
+				}
+			}
+			return last(ch)
+		})
+	}
+	for _, ask := range []func(ch *amqp.Channel) error{last, all} {
+		switch err := s.do(ctx, ask); {
+		case err == nil:
+		case isConnectionLost(err):
 			return false, err
+		default:
+			return false, nil
 		}
 	}
 	return true, nil
-}
-
-// lookFor finds out whether all exchanges and queues of a topology, and another
-// exchange, are there. Only the last question is answered when they are.
-func lookFor(ch *amqp.Channel, t topology.Topology, last string) error {
-	return fenced(ch, func() error {
-		for _, e := range t.Exchanges {
-			if err := exchangeExists(ch, e.Name, true); err != nil {
-				return err
-			}
-		}
-		for _, q := range t.Queues {
-			if _, err := ch.QueueDeclarePassive(q.Name, true, false, false, true, nil); err != nil {
-				return err
-			}
-		}
-		return exchangeExists(ch, last, false)
-	})
 }
 
 // exchangeExists asks for an exchange of any type.
@@ -162,4 +154,32 @@ func lookForExchange(ctx context.Context, s *session, name string) error {
 		return &ObjectError{Kind: topology.KindExchange, Name: name, Op: "look for", Err: err}
 	}
 	return err
+}
+
+// DeclaredExchange returns the name of the exchange that marks a topology as
+// completely declared. Nothing is bound to it.
+//
+// The name has a hash of the exchanges, queues and bindings with all their arguments, whatever
+// their order.
+func DeclaredExchange(prefix string, t topology.Topology) string {
+	var lines []string
+	line := func(v any) {
+		text, err := json.Marshal(v) // with the keys of maps in order
+		if err != nil {
+			text = fmt.Append(nil, v)
+		}
+		lines = append(lines, string(text))
+	}
+	for _, e := range t.Exchanges {
+		line([]any{topology.KindExchange, e.Name, e.Kind, e.AutoDelete, e.Internal, e.Table()})
+	}
+	for _, q := range t.Queues {
+		line([]any{topology.KindQueue, q.Name, q.Table()})
+	}
+	for _, b := range t.Bindings {
+		line([]any{topology.KindBinding, b.Exchange, b.Queue, b.ToExchange, b.RoutingKey, b.Arguments})
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(slices.Compact(lines), "\n")))
+	return naming.DeclaredExchange(prefix) + hex.EncodeToString(sum[:12])
 }

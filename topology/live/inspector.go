@@ -3,7 +3,9 @@ package live
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -32,33 +34,37 @@ type amqpInspector struct{ conn Conn }
 
 // Inspect declares what is wanted, on a few channels.
 func (i *amqpInspector) Inspect(ctx context.Context, want topology.Topology) (observed.Broker, error) {
-	exchanges := make([]*observed.Exchange, len(want.Exchanges))
-	queues := make([]*observed.Queue, len(want.Queues))
-	failed := cmp.Or(sideBySide(i.conn, len(exchanges), func(s *session, n int) (err error) {
-		exchanges[n], err = inspectExchange(ctx, s, want.Exchanges[n])
-		return inspectFailed(topology.KindExchange, want.Exchanges[n].Name, err)
-	})...)
-	if failed == nil {
-		failed = cmp.Or(sideBySide(i.conn, len(queues), func(s *session, n int) (err error) {
-			queues[n], err = inspectQueue(ctx, s, want.Queues[n])
-			return inspectFailed(topology.KindQueue, want.Queues[n].Name, err)
-		})...)
+	exchanges, errs := lookAt(i.conn, want.Exchanges, func(s *session, e topology.Exchange) (string, *observed.Exchange, error) {
+		found, err := inspectExchange(ctx, s, e)
+		return e.Name, found, inspectFailed(topology.KindExchange, e.Name, err)
+	})
+	if err := cmp.Or(errs...); err != nil {
+		return observed.Broker{}, err
 	}
-	if failed != nil {
-		return observed.Broker{}, failed
+	queues, errs := lookAt(i.conn, want.Queues, func(s *session, q topology.Queue) (string, *observed.Queue, error) {
+		found, err := inspectQueue(ctx, s, q)
+		return q.Name, found, inspectFailed(topology.KindQueue, q.Name, err)
+	})
+	if err := cmp.Or(errs...); err != nil {
+		return observed.Broker{}, err
 	}
-	found := observed.Broker{Source: "AMQP", Exchanges: map[string]observed.Exchange{}, Queues: map[string]observed.Queue{}}
-	for n, e := range exchanges {
-		if e != nil {
-			found.Exchanges[want.Exchanges[n].Name] = *e
+	return observed.Broker{Source: "AMQP", Exchanges: exchanges, Queues: queues}, nil
+}
+
+// lookAt looks at objects side by side and returns what is there, by name, and the error of each.
+func lookAt[W, F any](conn Conn, wanted []W, look func(s *session, w W) (name string, found *F, err error)) (map[string]F, []error) {
+	found, names := make([]*F, len(wanted)), make([]string, len(wanted))
+	errs := sideBySide(conn, len(wanted), func(s *session, i int) (err error) {
+		names[i], found[i], err = look(s, wanted[i])
+		return err
+	})
+	there := map[string]F{}
+	for i, f := range found {
+		if f != nil {
+			there[names[i]] = *f
 		}
 	}
-	for n, q := range queues {
-		if q != nil {
-			found.Queues[want.Queues[n].Name] = *q
-		}
-	}
-	return found, nil
+	return there, errs
 }
 
 func inspectFailed(kind topology.Kind, name string, err error) error {
@@ -111,4 +117,64 @@ func countQueue(ctx context.Context, s *session, queue string) (*observed.Queue,
 		return nil, nil
 	}
 	return &q, err
+}
+
+// Count is what a queue has now, by the broker's own answer. Messages that a consumer
+// holds are not ready.
+type Count struct {
+	Ready, Consumers int64
+	Missing          bool // there is no such queue
+}
+
+// Counts counts what is ready in queues, by passive declarations on a few channels. It
+// leaves out queues that the user may not see, or that belong to another connection
+// alone. Its error is that of the connection or the context.
+func Counts(ctx context.Context, conn Conn, queues []string) (map[string]Count, error) {
+	counts, errs := lookAt(conn, queues, func(s *session, name string) (string, *Count, error) {
+		q, err := countQueue(ctx, s, name)
+		if refusal, ok := errors.AsType[*amqp.Error](err); err != nil {
+			if ok && refusal.Server {
+				err = nil
+			}
+			return name, nil, err
+		}
+		if q == nil {
+			return name, &Count{Missing: true}, nil
+		}
+		return name, &Count{Ready: q.Messages, Consumers: q.Consumers}, nil
+	})
+	return counts, errors.Join(errs...)
+}
+
+// TypeStream is the x-queue-type of a stream.
+const TypeStream = "stream"
+
+// ErrStream refuses to take messages out of a stream.
+var ErrStream = errors.New("it is a stream, which can be read from any place without taking anything: consume it with x-stream-offset")
+
+// ConsumeQueue consumes from a queue, with acknowledgements, unless it is a stream:
+// ErrStream. A stream would begin with what comes next. The argument says what holds
+// without it, and the broker refuses it for a stream.
+func ConsumeQueue(ch *amqp.Channel, queue, tag string) (<-chan amqp.Delivery, error) {
+	deliveries, err := ch.Consume(queue, tag, false, false, false, false, amqp.Table{"x-priority": int32(0)})
+	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "rabbit_stream_queue") {
+		return nil, fmt.Errorf("%w: %w", ErrStream, err)
+	}
+	return deliveries, err
+}
+
+// OtherType is the type of a queue that is there and has another type than q; "" if
+// there is no such queue, or if the user may not declare it.
+func OtherType(ctx context.Context, conn Conn, q topology.Queue) (string, error) {
+	q = topology.Queue{Name: q.Name, Type: q.Type} // the broker names the first argument that differs
+	found, err := NewAMQPInspector(conn).Inspect(ctx, topology.Topology{Queues: []topology.Queue{q}})
+	if isCode(err, amqp.AccessRefused) {
+		return "", nil
+	}
+	for _, m := range found.Queues[q.Name].Mismatches {
+		if have, ok := m.Have.(string); ok && m.Argument == argument.QueueType {
+			return have, nil
+		}
+	}
+	return "", err
 }

@@ -82,7 +82,7 @@ func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (
 			}
 			return func() { releaseLock(s, name) }, nil
 		case errors.Is(err, errLocked):
-		case isRefusal(err):
+		case !isConnectionLost(err): // it is about this lock
 			unlocked(opts, err)
 			return func() {}, nil
 		default:
@@ -105,7 +105,7 @@ func LockCreation(ctx context.Context, conn Conn, prefix, queue string) (unlock 
 		return func() { releaseLock(s, name) }, nil
 	}
 	s.close()
-	if errors.Is(err, errLocked) || isRefusal(err) {
+	if errors.Is(err, errLocked) || !isConnectionLost(err) {
 		err = fmt.Errorf("%w: %w", ErrUnlocked, err)
 	}
 	return nil, err
@@ -120,7 +120,10 @@ func take(ctx context.Context, s *session, name string, within time.Duration, do
 			return false, err
 		}
 		// The deadline does not end a try: its answer would find nobody.
-		err := declareLock(ctx, s, name)
+		err := s.do(ctx, func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(name, false, false, true, false, amqp.Table{argument.QueueType: string(topology.Classic)})
+			return err
+		})
 		switch {
 		case err == nil:
 			return true, nil
@@ -135,32 +138,16 @@ func take(ctx context.Context, s *session, name string, within time.Duration, do
 	}
 }
 
-// isRefusal distinguishes an error about one lock from one that ends everything.
-func isRefusal(err error) bool {
-	_, answered := errors.AsType[*amqp.Error](err)
-	return answered && !isConnectionLost(err)
-}
-
 func unlocked(opts ApplyOptions, why error) {
 	if opts.Unlocked != nil {
 		opts.Unlocked(why)
 	}
 }
 
-func declareLock(ctx context.Context, s *session, name string) error {
-	return s.do(ctx, func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclare(name, false, false, true, false, amqp.Table{argument.QueueType: string(topology.Classic)})
-		return err
-	})
-}
-
 // releaseLock works also when the context has ended under which the lock was taken.
 func releaseLock(s *session, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), unlockTimeout)
 	defer cancel()
-	_ = s.do(ctx, func(ch *amqp.Channel) error {
-		_, err := ch.QueueDelete(name, false, false, false)
-		return err
-	})
+	_, _ = deleteQueue(ctx, s, name, false)
 	s.close()
 }

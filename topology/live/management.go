@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -178,6 +179,10 @@ func (m *Management) exchanges(ctx context.Context) (map[string]observed.Exchang
 	return out, nil
 }
 
+// queueColumns are what queueAnswer reads.
+const queueColumns = "name,type,durable,auto_delete,exclusive,arguments,consumers,policy,operator_policy,effective_policy_definition," +
+	"messages,messages_ready,messages_unacknowledged,messages_delayed,message_bytes_ready,members,online,node,leader,state,message_stats.publish"
+
 // queueAnswer is a queue as the API describes it.
 type queueAnswer struct {
 	Name            string     `json:"name"`
@@ -249,6 +254,20 @@ func (m *Management) Queues(ctx context.Context) (map[string]observed.Queue, err
 	return out, nil
 }
 
+// Queue reads one queue; nil if there is none.
+func (m *Management) Queue(ctx context.Context, name string) (*observed.Queue, error) {
+	var q queueAnswer
+	_, err := m.Call(ctx, http.MethodGet, m.InVhost("queues", name)+"?columns="+queueColumns, nil, &q)
+	if status, ok := errors.AsType[*StatusError](err); ok && status.Code == http.StatusNotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, m.failed("queue "+name, err)
+	}
+	found := q.live()
+	return &found, nil
+}
+
 // bindings are all but those of the default exchange, to which every queue is bound,
 // with the address at which each is deleted.
 func (m *Management) bindings(ctx context.Context) (out []topology.Binding, unbind map[string]string, err error) {
@@ -300,4 +319,41 @@ func (m *Management) policies(ctx context.Context) ([]observed.Policy, error) {
 		}
 	}
 	return out, nil
+}
+
+// Publisher is a connection that publishes.
+type Publisher struct {
+	User       string `json:"user"`
+	Connection string `json:"connection"` // as the broker calls it
+}
+
+// UnroutedPublishers are the connections with an open channel that has published what
+// no queue got at once. Those into an x-delayed-message exchange are among them: the
+// plugin reports what it holds to the broker as not routed. The broker does not reveal
+// into which exchange a channel publishes, unless it keeps detailed rates. Its figures
+// are up to 5 s old. Those of other users are left out without the tag monitoring.
+func (m *Management) UnroutedPublishers(ctx context.Context) ([]Publisher, error) {
+	var channels []struct {
+		User       string     `json:"user"`
+		Connection jsonObject `json:"connection_details"`
+		Stats      jsonObject `json:"message_stats"` // a list while there are no such figures
+	}
+	path := m.InVhost("vhosts") + "/channels?columns=user,connection_details.name,message_stats.drop_unroutable,message_stats.return_unroutable"
+	if _, err := m.Call(ctx, http.MethodGet, path, nil, &channels); err != nil {
+		return nil, m.failed("channels", err)
+	}
+	list := []Publisher{}
+	for _, c := range channels {
+		name, _ := c.Connection["name"].(string)
+		dropped, _ := c.Stats["drop_unroutable"].(float64)
+		returned, _ := c.Stats["return_unroutable"].(float64)
+		p := Publisher{c.User, name}
+		if dropped+returned > 0 && !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b Publisher) int {
+		return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.Connection, b.Connection))
+	})
+	return list, nil
 }

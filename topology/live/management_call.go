@@ -160,16 +160,12 @@ func (m *Management) ask(ctx context.Context, e endpoint, left int, method, path
 	x.Received = time.Now()
 	x.Date, _ = http.ParseTime(resp.Header.Get("Date")) // zero without one
 	if resp.StatusCode/100 != 2 {
-		return x, true, statusError(path, resp)
+		var b bytes.Buffer
+		_, _ = b.ReadFrom(io.LimitReader(resp.Body, maxErrorBody)) // what came of it helps, if anything did
+		return x, true, &StatusError{Path: path, Code: resp.StatusCode, Body: b.Bytes()}
 	}
 	if out == nil {
 		return x, true, nil
 	}
 	return x, true, json.NewDecoder(resp.Body).Decode(out)
-}
-
-func statusError(path string, resp *http.Response) error {
-	var b bytes.Buffer
-	_, _ = b.ReadFrom(io.LimitReader(resp.Body, maxErrorBody)) // what came of it helps, if anything did
-	return &StatusError{Path: path, Code: resp.StatusCode, Body: b.Bytes()}
 }

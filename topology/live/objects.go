@@ -2,10 +2,13 @@ package live
 
 import (
 	"context"
+	"errors"
+	"regexp"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 func declareExchange(ch *amqp.Channel, e topology.Exchange, noWait bool) error {
@@ -72,4 +75,66 @@ func field(v any) any {
 		return list
 	}
 	return v
+}
+
+// inequivalent takes the broker's text apart that says why an object exists
+// with another argument. The text is cut at 255 bytes, so its end may be missing.
+var (
+	inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)' for (?:queue|exchange) '`)
+	receivedText = regexp.MustCompile(`': received (.*) but current is (.*)$`)
+	typedValue   = regexp.MustCompile(`^the value '(.*)' of type '(\w+)'$`)
+	plainValue   = regexp.MustCompile(`^'(.*)'$`)
+)
+
+// brokerText is a value as the broker wrote it.
+type brokerText string
+
+// parseInequivalent reads a Mismatch from the error of a declaration; wanted is
+// the table that was declared.
+func parseInequivalent(err error, wanted map[string]any) (argument.Mismatch, bool) {
+	e, answered := errors.AsType[*amqp.Error](err)
+	if !answered || e.Code != amqp.PreconditionFailed {
+		return argument.Mismatch{}, false
+	}
+	arg := inequivalent.FindStringSubmatch(e.Reason)
+	if arg == nil {
+		return argument.Mismatch{}, false
+	}
+	m := argument.Mismatch{Argument: arg[1], Have: brokerText("another value")}
+	values := receivedText.FindStringSubmatch(e.Reason)
+	if values != nil {
+		m.Want, m.Have = brokerValue(values[1]), brokerValue(values[2])
+	}
+	want, known := wanted[m.Argument]
+	_, text := want.(string)
+	if text && values != nil || m.Argument == "type" { // of an exchange; the other properties are booleans
+		m.Want, m.Have = plainText(m.Want), plainText(m.Have)
+	}
+	if known {
+		m.Want = want
+	}
+	return m, true
+}
+
+func plainText(v any) any {
+	if text, ok := v.(brokerText); ok {
+		return string(text)
+	}
+	return v
+}
+
+func brokerValue(text string) any {
+	if text == "none" {
+		return nil
+	}
+	if typed := typedValue.FindStringSubmatch(text); typed != nil {
+		if typed[2] == "longstr" {
+			return typed[1]
+		}
+		return brokerText(typed[1])
+	}
+	if plain := plainValue.FindStringSubmatch(text); plain != nil {
+		return brokerText(plain[1])
+	}
+	return brokerText(text)
 }

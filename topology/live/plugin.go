@@ -30,7 +30,7 @@ type NoPluginError struct {
 
 func (e *NoPluginError) Error() string {
 	advice := "or enable it (rabbitmq-plugins enable " + pluginName + ") where it is installed"
-	if !e.runs() {
+	if observed.ParseVersion(e.Version).AtLeast(4, 3, 0) {
 		advice = "this version cannot run it, as it needs Mnesia, which RabbitMQ 4.3 removed"
 	}
 	return fmt.Sprintf("%s does not have the plugin %s; use the strategy bucket (any delay) or ttl (declared delays), which need none; %s: %v",
@@ -45,10 +45,11 @@ func (e *NoPluginError) broker() string {
 	return "the broker"
 }
 
-// runs reports whether the broker's version can run the plugin; an unknown
-// version may.
-func (e *NoPluginError) runs() bool {
-	return !observed.ParseVersion(e.Version).AtLeast(4, 3, 0)
+// noPlugin is the error about the broker of a connection.
+func noPlugin(conn *amqp.Connection, cause error) *NoPluginError {
+	product, _ := conn.Properties["product"].(string)
+	version, _ := conn.Properties["version"].(string)
+	return &NoPluginError{Product: product, Version: version, Cause: cause}
 }
 
 // Unwrap makes errors.Is(err, ErrNoPlugin) true.
@@ -110,23 +111,12 @@ func probe(conn *amqp.Connection) error {
 	switch {
 	case !refused:
 		return err
-	case unknownType(e):
-		product, _ := conn.Properties["product"].(string)
-		version, _ := conn.Properties["version"].(string)
-		return &NoPluginError{Product: product, Version: version, Cause: err}
+	// Brokers before 4.0 answer 503 to an unknown type and close the connection, later ones 406 and
+	// close the channel.
+	case (e.Code == amqp.CommandInvalid || e.Code == amqp.PreconditionFailed) && strings.Contains(e.Reason, "exchange type"):
+		return noPlugin(conn, err)
 	case e.Code == amqp.AccessRefused:
 		return nil // brokers look at the type before the permission
 	}
 	return err
-}
-
-// unknownType distinguishes the broker's refusal of the exchange type from others with
-// the same code: brokers before 4.0 answer 503 and close the connection, later
-// ones 406 and close the channel.
-func unknownType(e *amqp.Error) bool {
-	switch e.Code {
-	case amqp.CommandInvalid, amqp.PreconditionFailed:
-		return strings.Contains(e.Reason, "exchange type")
-	}
-	return false
 }

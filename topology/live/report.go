@@ -3,6 +3,7 @@ package live
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -91,7 +92,11 @@ type ObjectError struct {
 }
 
 func (e *ObjectError) Error() string {
-	msg := fmt.Sprintf("%s %s %s: %v", e.Op, e.Kind, quoteName(e.Kind, e.Name), e.Err)
+	name := e.Name // a binding's description already has its quotes
+	if e.Kind != topology.KindBinding {
+		name = strconv.Quote(name)
+	}
+	msg := fmt.Sprintf("%s %s %s: %v", e.Op, e.Kind, name, e.Err)
 	if amqpErr, ok := errors.AsType[*amqp.Error](e.Err); ok {
 		switch {
 		case amqpErr.Code == amqp.AccessRefused:
@@ -105,14 +110,6 @@ func (e *ObjectError) Error() string {
 
 // Unwrap returns the broker's error.
 func (e *ObjectError) Unwrap() error { return e.Err }
-
-// quoteName: a binding's description already has its quotes.
-func quoteName(k topology.Kind, name string) string {
-	if k == topology.KindBinding {
-		return name
-	}
-	return fmt.Sprintf("%q", name)
-}
 
 // objectError types the error of a declaration.
 func objectError(kind topology.Kind, name, op string, table map[string]any, err error) error {

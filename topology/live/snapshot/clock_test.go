@@ -11,7 +11,7 @@ func sampled(theta, step, latency time.Duration) []reading {
 	var out []reading
 	start := time.Unix(1_700_000_000, 123_456_789)
 	for at := start; at.Before(start.Add(1050 * time.Millisecond)); at = at.Add(step) {
-		out = append(out, deathReading(at, at.Add(2*latency), at.Add(latency).Add(theta).Truncate(time.Second)))
+		out = append(out, newReading(at, at.Add(2*latency), at.Add(latency).Add(theta).Truncate(time.Second), deathResolution))
 	}
 	return out
 }
@@ -49,8 +49,8 @@ func TestClockReadingsThatContradict(t *testing.T) {
 func TestClockTakesTheBestWay(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	ways := map[string][]reading{
-		methodDate:      {dateReading(at, at.Add(time.Millisecond), at)},
-		methodConnected: {connectedReading(at, at.Add(30*time.Millisecond), at.Add(9*time.Millisecond).UnixMilli())},
+		methodDate:      {newReading(at, at.Add(time.Millisecond), at, dateResolution)},
+		methodConnected: {newReading(at, at.Add(30*time.Millisecond), at.Add(9*time.Millisecond), connectedResolution)},
 	}
 	if c := estimate(ways); c == nil || c.Method != methodConnected || c.Low != -21*time.Millisecond || c.High != 10*time.Millisecond {
 		t.Errorf("got %+v", c)

@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
@@ -18,7 +19,11 @@ import (
 func (c *collector) objects(ctx context.Context) error {
 	if c.src.Management != nil {
 		c.inspected = time.Now()
-		found, err := c.inspect(ctx)
+		var found observed.Broker
+		err := c.src.Management.SameCluster(ctx, c.conn)
+		if err == nil {
+			found, err = c.src.Management.Inspect(ctx, c.cfg.Want)
+		}
 		if _, foreign := errors.AsType[*live.ClusterError](err); foreign {
 			return err
 		}
@@ -39,36 +44,31 @@ func (c *collector) objects(ctx context.Context) error {
 	return err
 }
 
-// inspect reads the management API, if it is this broker's.
-func (c *collector) inspect(ctx context.Context) (observed.Broker, error) {
-	if err := c.src.Management.SameCluster(ctx, c.conn); err != nil {
-		return observed.Broker{}, err
-	}
-	return c.src.Management.Inspect(ctx, c.cfg.Want)
-}
-
 // passive finds out what exists. Since RabbitMQ 4.3 that takes some right to an
 // object; what the user may not look at is taken to be there.
 func (c *collector) passive(ctx context.Context) (observed.Broker, error) {
 	found := observed.Broker{Source: "AMQP, by passive declarations", Exchanges: map[string]observed.Exchange{}, Queues: map[string]observed.Queue{}}
-	var hidden []string
-	exists := func(name string, look func(*amqp.Channel) error) (bool, error) {
+	hidden := 0
+	exists := func(kind topology.Kind, name string, look func(*amqp.Channel) error) (bool, error) {
 		err := c.try(look)
 		if refused(err) {
-			hidden = append(hidden, name)
+			hidden++
 			return true, nil
 		}
 		if isCode(err, amqp.NotFound) {
 			return false, nil
 		}
-		return err == nil, cmp.Or(context.Cause(ctx), err)
+		if err = cmp.Or(context.Cause(ctx), err); err != nil {
+			return false, fmt.Errorf("%s %s: %w", kind, name, err)
+		}
+		return true, nil
 	}
 	for _, e := range c.cfg.Want.Exchanges {
-		there, err := exists(e.Name, func(ch *amqp.Channel) error {
+		there, err := exists(topology.KindExchange, e.Name, func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, nil)
 		})
 		if err != nil {
-			return found, fmt.Errorf("exchange %s: %w", e.Name, err)
+			return found, err
 		}
 		if there {
 			found.Exchanges[e.Name] = observed.Exchange{}
@@ -76,20 +76,20 @@ func (c *collector) passive(ctx context.Context) (observed.Broker, error) {
 	}
 	for _, want := range c.cfg.Want.Queues {
 		var q observed.Queue
-		there, err := exists(want.Name, func(ch *amqp.Channel) error {
+		there, err := exists(topology.KindQueue, want.Name, func(ch *amqp.Channel) error {
 			state, err := ch.QueueDeclarePassive(want.Name, true, false, false, false, nil)
 			q.Messages, q.Consumers = int64(state.Messages), int64(state.Consumers)
 			return err
 		})
 		if err != nil {
-			return found, fmt.Errorf("queue %s: %w", want.Name, err)
+			return found, err
 		}
 		if there {
 			found.Queues[want.Name] = q
 		}
 	}
-	if len(hidden) > 0 {
-		c.unseenf(doctor.AreaObjects, "%d objects could not be seen; RabbitMQ %s requires some right to each", len(hidden), c.snap.Version)
+	if hidden > 0 {
+		c.unseenf(doctor.AreaObjects, "%d objects could not be seen; RabbitMQ %s requires some right to each", hidden, c.snap.Version)
 	}
 	return found, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -63,20 +64,20 @@ func (c *collector) denied(n doctor.Need) (doctor.Access, error) {
 			return ch.ExchangeUnbind(n.Name, noBinding, source, false, nil)
 		}
 	})
+	write := doctor.Access{Operation: "write", Kind: topology.KindQueue, Name: n.Binding.Queue, Role: n.Role}
+	if n.Binding.Queue == "" {
+		write.Kind, write.Name = topology.KindExchange, n.Binding.ToExchange
+	}
 	e, ok := errors.AsType[*amqp.Error](err)
 	switch {
 	case err == nil:
-		return doctor.Access{}, nil
 	case !ok || c.conn.IsClosed():
 		return doctor.Access{}, err
 	case e.Code != amqp.AccessRefused:
-		return doctor.Access{}, nil
 	case about(e, n.Kind, n.Name):
 		return n.Access, nil
-	case n.Binding.Queue != "" && about(e, topology.KindQueue, n.Binding.Queue):
-		return doctor.Access{Operation: "write", Kind: topology.KindQueue, Name: n.Binding.Queue, Role: n.Role}, nil
-	case n.Binding.ToExchange != "" && about(e, topology.KindExchange, n.Binding.ToExchange):
-		return doctor.Access{Operation: "write", Kind: topology.KindExchange, Name: n.Binding.ToExchange, Role: n.Role}, nil
+	case write.Name != "" && about(e, write.Kind, write.Name):
+		return write, nil
 	}
 	return doctor.Access{}, nil
 }
@@ -86,4 +87,71 @@ func (c *collector) denied(n doctor.Need) (doctor.Access, error) {
 func about(e *amqp.Error, kind topology.Kind, name string) bool {
 	_, rest, ok := strings.Cut(e.Reason, "access to "+string(kind)+" '")
 	return ok && (strings.HasPrefix(rest, name+"'") || strings.HasPrefix(name, rest))
+}
+
+// publishing asks for the right to publish to the default exchange, on a connection of its own: under an
+// alarm the broker stops reading a connection that has published.
+func (c *collector) publishing(ctx context.Context) error {
+	i := slices.IndexFunc(doctor.Needs(c.cfg), func(n doctor.Need) bool { return n.Name == doctor.DefaultExchange })
+	if i < 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*sampleWait)
+	defer cancel()
+	conn, hangUp, err := dial(ctx, c.src.Dial)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	denied := false
+	c.snap.Blocked = unlessBlocked(ctx, conn, func(ctx context.Context) {
+		_ = onChannel(conn, func(ch *amqp.Channel) error {
+			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+			// The broker refuses the message for its properties if not for the permission.
+			err := ch.PublishWithContext(ctx, "", noBinding, false, false, amqp.Publishing{Expiration: "none"})
+			if err != nil {
+				return err
+			}
+			select {
+			case e := <-closed:
+				denied = e != nil && e.Code == amqp.AccessRefused
+			case <-time.After(sampleWait):
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	})
+	if denied {
+		c.snap.Denied = append(c.snap.Denied, doctor.Needs(c.cfg)[i].Access)
+	}
+	return nil
+}
+
+// unlessBlocked runs what publishes on a connection, ends its context when the broker
+// blocks the connection, and returns the reason for that.
+func unlessBlocked(ctx context.Context, conn *amqp.Connection, run func(ctx context.Context)) (reason string) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = conn.CloseDeadline(time.Now()) })() // what waits returns
+	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 1))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		run(ctx)
+	}()
+	select {
+	case b, open := <-blocked:
+		if open { // else the connection has ended, and what waits returns
+			reason = b.Reason
+			cancel()
+		}
+		<-done
+	case <-done:
+		select {
+		case b := <-blocked:
+			reason = b.Reason
+		default:
+		}
+	}
+	return reason
 }

@@ -42,7 +42,12 @@ func (c *collector) standstill(ctx context.Context) error {
 		case waiting < len(open):
 			decidable = time.Time{}
 		case !c.managed || c.uncounted != "":
-			c.undecided(open)
+			why := c.uncounted
+			if !c.managed {
+				why = "that takes the management API"
+			}
+			some := strings.Join(open[:min(len(open), 3)], ", ")
+			c.unseenf(doctor.AreaStandstill, "delay queues whose count has not fallen for longer than their TTL (%d, such as %s) either keep messages, or as many come as leave; there is no telling: %s", len(open), some, why)
 			return nil
 		case decidable.IsZero():
 			decidable = time.Now()
@@ -101,14 +106,4 @@ func (w watch) look(ctx context.Context, names []string, l doctor.Look) (busy []
 	}
 	w.src.Standstill.Take(w.delays, l)
 	return busy, nil
-}
-
-// undecided records that queues may stand still, and why that cannot be seen.
-func (c *collector) undecided(queues []string) {
-	why := c.uncounted
-	if !c.managed {
-		why = "that takes the management API"
-	}
-	some := strings.Join(queues[:min(len(queues), 3)], ", ")
-	c.unseenf(doctor.AreaStandstill, "delay queues whose count has not fallen for longer than their TTL (%d, such as %s) either keep messages, or as many come as leave; there is no telling: %s", len(queues), some, why)
 }

@@ -2,17 +2,13 @@ package doctor
 
 import (
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
-
-// quorumDelays reports whether the configuration relies on at-least-once
-// dead-lettering.
-func (x *examination) quorumDelays() bool {
-	return slices.ContainsFunc(x.cfg.Want.Queues, func(q topology.Queue) bool { return q.DeadLetter != nil && q.DeadLetter.AtLeastOnce })
-}
 
 func (x *examination) checkVersion() {
 	v := x.version
@@ -28,8 +24,26 @@ func (x *examination) checkVersion() {
 			Mend: "upgrade RabbitMQ to 3.10.2 or later",
 		})
 	}
-	if v.AtLeast(3, 10, 0) && v.Before(3, 11, 0) && x.quorumDelays() {
-		x.checkStreamQueue()
+	// Whether the configuration relies on at-least-once dead-lettering.
+	quorum := slices.ContainsFunc(x.cfg.Want.Queues, atLeastOnce)
+	// 3.10 dead-letters at least once only with the feature flag.
+	if v.AtLeast(3, 10, 0) && v.Before(3, 11, 0) && quorum {
+		enabled, known := x.snap.Flags["stream_queue"]
+		switch {
+		case !known:
+			x.unseenf(AreaFeatureFlags, "the feature flag stream_queue, which RabbitMQ 3.10 needs for at-least-once dead-lettering, could not be read; that needs a user with the tag administrator")
+		case !enabled:
+			x.found(Finding{
+				ID: "feature-flag-off", Severity: SeverityCritical,
+				What: "The feature flag stream_queue is disabled.",
+				Why: fmt.Sprintf("RabbitMQ %s then silently dead-letters at most once, whatever the queues' arguments: "+
+					"a message is lost when a queue cannot take it over.", x.snap.Version),
+				// A change of policy makes the queues work their settings out again.
+				Mend: "rabbitmqctl enable_feature_flag stream_queue && " +
+					x.ctl("set_policy", "--apply-to", "queues", "delay-refresh", "^"+regexp.QuoteMeta(x.cfg.Prefix)+`\.`, `{"queue-leader-locator":"balanced"}`) +
+					" && " + x.ctl("clear_policy", "delay-refresh"),
+			})
+		}
 	}
 	if v.Before(4, 0, 1) {
 		x.notef("RabbitMQ %s drops a message that comes back to a queue with its old x-death header; rabbitdelay leaves it out, and so must consumers in other languages that publish a received message again", x.snap.Version)
@@ -40,29 +54,8 @@ func (x *examination) checkVersion() {
 			break
 		}
 	}
-	if x.quorumDelays() || x.cfg.Plugin == PluginRequired {
-		return
-	}
-	x.notef("the delay queues are classic: messages between two of them are lost when the broker is killed")
-}
-
-// checkStreamQueue: 3.10 dead-letters at least once only with the feature flag.
-func (x *examination) checkStreamQueue() {
-	enabled, known := x.snap.Flags["stream_queue"]
-	switch {
-	case x.snap.Flags == nil || !known:
-		x.unseenf(AreaFeatureFlags, "the feature flag stream_queue, which RabbitMQ 3.10 needs for at-least-once dead-lettering, could not be read; that needs a user with the tag administrator")
-	case !enabled:
-		x.found(Finding{
-			ID: "feature-flag-off", Severity: SeverityCritical,
-			What: "The feature flag stream_queue is disabled.",
-			Why: fmt.Sprintf("RabbitMQ %s then silently dead-letters at most once, whatever the queues' arguments: "+
-				"a message is lost when a queue cannot take it over.", x.snap.Version),
-			// A change of policy makes the queues work their settings out again.
-			Mend: "rabbitmqctl enable_feature_flag stream_queue && " +
-				x.ctl("set_policy", "--apply-to", "queues", "delay-refresh", "^"+regexpQuote(x.cfg.Prefix)+`\.`, `{"queue-leader-locator":"balanced"}`) +
-				" && " + x.ctl("clear_policy", "delay-refresh"),
-		})
+	if !quorum && x.cfg.Plugin != PluginRequired {
+		x.notef("the delay queues are classic: messages between two of them are lost when the broker is killed")
 	}
 }
 
@@ -121,8 +114,7 @@ func (x *examination) checkInstants() {
 }
 
 func (x *examination) checkNodes() {
-	var down []string
-	var split []string
+	var down, split []string
 	for _, n := range x.snap.Nodes {
 		if x.snap.NodesComplete && !n.Running {
 			down = append(down, n.Name)
@@ -131,14 +123,12 @@ func (x *examination) checkNodes() {
 			split = append(split, n.Name)
 		}
 	}
-	if len(split) > 0 {
-		x.found(Finding{
-			ID: "network-partition", Severity: SeverityCritical,
-			What: "The cluster is partitioned: " + list(split) + " lost touch with other nodes.",
-			Why:  "Both sides may change the same queues and bindings; messages of one side are dropped when they are joined again.",
-			Mend: "rabbitmqctl cluster_status   # let consumers empty the classic queues of the smaller side before its nodes are restarted (stop_app, start_app)", Objects: split,
-		})
-	}
+	x.about(split, Finding{
+		ID: "network-partition", Severity: SeverityCritical,
+		What: "The cluster is partitioned: " + list(split) + " lost touch with other nodes.",
+		Why:  "Both sides may change the same queues and bindings; messages of one side are dropped when they are joined again.",
+		Mend: "rabbitmqctl cluster_status   # let consumers empty the classic queues of the smaller side before its nodes are restarted (stop_app, start_app)",
+	})
 	if len(down) > 0 {
 		x.found(Finding{
 			ID: "node-down", Severity: SeverityWarning,
@@ -149,6 +139,8 @@ func (x *examination) checkNodes() {
 	}
 }
 
+const blocksAll = "The broker takes no messages from anybody in the cluster: Send waits until its deadline, retries and dead letters wait too."
+
 func (x *examination) checkAlarms() {
 	for _, resource := range []string{"memory", "disk"} {
 		var nodes []string
@@ -157,34 +149,53 @@ func (x *examination) checkAlarms() {
 				nodes = append(nodes, a.Node)
 			}
 		}
-		if len(nodes) == 0 {
-			continue
-		}
 		mend := "rabbitmqctl set_vm_memory_high_watermark 0.6   # after finding out with rabbitmq-diagnostics memory_breakdown what uses it"
 		if resource == "disk" {
 			mend = "df -h $(rabbitmqctl eval 'rabbit:data_dir().' | tr -d '\"')   # and free some; the limit: rabbitmqctl set_disk_free_limit mem_relative 1.0"
 		}
-		x.found(Finding{
+		x.about(nodes, Finding{
 			ID: "alarm-" + resource, Severity: SeverityCritical,
 			What: fmt.Sprintf("The %s alarm is in effect on %s.", resource, list(nodes)),
-			Why:  "The broker takes no messages from anybody in the cluster: Send waits until its deadline, retries and dead letters wait too.",
-			Mend: mend, Objects: nodes,
+			Why:  blocksAll,
+			Mend: mend,
 		})
 	}
 	if len(x.snap.Alarms) == 0 && x.snap.Blocked != "" {
 		x.found(Finding{
 			ID: "connection-blocked", Severity: SeverityCritical,
 			What: fmt.Sprintf("The broker blocks connections that publish: %q.", x.snap.Blocked),
-			Why:  "The broker takes no messages from anybody in the cluster: Send waits until its deadline, retries and dead letters wait too.",
+			Why:  blocksAll,
 			Mend: "rabbitmq-diagnostics alarms   # says which resource on which node is short",
 		})
 	}
-	if n := len(x.snap.BlockedConnections); n > 0 {
-		x.found(Finding{
-			ID: "connections-blocked", Severity: SeverityWarning,
-			What: fmt.Sprintf("%s blocked: %s.", counted(n, "connection is", "connections are"), list(x.snap.BlockedConnections)),
-			Why:  "Messages sent on them wait, and fail at their deadlines.",
-			Mend: "rabbitmq-diagnostics alarms   # the connections go on by themselves when the alarm is over", Objects: x.snap.BlockedConnections,
-		})
+	blocked := x.snap.BlockedConnections
+	x.about(blocked, Finding{
+		ID: "connections-blocked", Severity: SeverityWarning,
+		What: fmt.Sprintf("%s blocked: %s.", counted(len(blocked), "connection is", "connections are"), list(blocked)),
+		Why:  "Messages sent on them wait, and fail at their deadlines.",
+		Mend: "rabbitmq-diagnostics alarms   # the connections go on by themselves when the alarm is over",
+	})
+}
+
+// checkSettings looks for what shows of a node's own settings, which is the names of
+// its configuration files: dead_letter_worker_publisher_confirm_timeout can stand
+// in advanced.config only. What stands in the files cannot be seen.
+func (x *examination) checkSettings() {
+	if !slices.ContainsFunc(x.cfg.Want.Queues, atLeastOnce) {
+		return
+	}
+	var without []string
+	for _, n := range x.snap.Nodes {
+		// By its usual name, or one that was chosen (RABBITMQ_ADVANCED_CONFIG_FILE).
+		advanced := func(file string) bool { return strings.HasPrefix(path.Base(file), "advanced") }
+		if n.Running && n.FilesKnown && !slices.ContainsFunc(n.ConfigFiles, advanced) {
+			without = append(without, n.Name)
+		}
+	}
+	if len(without) > 0 {
+		x.notef("no advanced.config on %s, so dead_letter_worker_publisher_confirm_timeout is probably at its 3 minutes: messages that fall due around a restart may be that late, and none is lost; docs/advanced.config has the setting, docs/rabbitmq.conf what else suits delays and cannot be seen from here",
+			list(without))
 	}
 }
+
+func atLeastOnce(q topology.Queue) bool { return q.DeadLetter != nil && q.DeadLetter.AtLeastOnce }

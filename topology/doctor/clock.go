@@ -131,7 +131,3 @@ func roughly(d time.Duration) time.Duration {
 		return d.Round(100 * time.Microsecond)
 	}
 }
-
-func (x *examination) notef(format string, args ...any) {
-	x.rep.Notes = append(x.rep.Notes, fmt.Sprintf(format, args...))
-}

@@ -1,13 +1,17 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
@@ -47,11 +51,8 @@ func (x *examination) checkMissing() {
 		{topology.KindBinding, "binding is", "bindings are", "Messages that need it are returned to their sender or parked; a destination without its binding gets nothing."},
 	} {
 		names := missing[m.kind]
-		if len(names) == 0 {
-			continue
-		}
-		x.found(Finding{
-			ID: string(m.kind) + "-missing", Severity: SeverityCritical, Objects: names,
+		x.about(names, Finding{
+			ID: string(m.kind) + "-missing", Severity: SeverityCritical,
 			What: fmt.Sprintf("%s missing: %s.", counted(len(names), m.one, m.many), list(names)),
 			Why:  m.why, Mend: x.apply(),
 		})
@@ -76,18 +77,22 @@ func (x *examination) checkConflicts() {
 			alike = append(alike, s)
 		}
 	}
-	for len(alike) > 0 {
-		alike = x.otherwise(alike)
+	// Delay queues that differ in the same way are told of together.
+	for _, steps := range grouped(alike, func(s plan.Step) string {
+		if _, ok := naming.LayoutOf(x.cfg.Prefix, s.Name); ok && s.Kind == topology.KindQueue {
+			return strings.Join(differences(s), "\x00")
+		}
+		return "\x00" + string(s.Kind) + s.Name
+	}) {
+		x.otherwise(steps)
 	}
-	if len(once) > 0 {
-		x.found(Finding{
-			ID: "dead-letter-at-most-once", Severity: SeverityCritical, Objects: once,
-			What: fmt.Sprintf("%s at most once: %s.", counted(len(once), "queue dead-letters", "queues dead-letter"), list(once)),
-			Why: "Without both x-dead-letter-strategy: at-least-once and x-overflow: reject-publish the broker drops a message that the next queue " +
-				"cannot take at that moment.",
-			Mend: x.replace(once),
-		})
-	}
+	x.about(once, Finding{
+		ID: "dead-letter-at-most-once", Severity: SeverityCritical,
+		What: fmt.Sprintf("%s at most once: %s.", counted(len(once), "queue dead-letters", "queues dead-letter"), list(once)),
+		Why: "Without both x-dead-letter-strategy: at-least-once and x-overflow: reject-publish the broker drops a message that the next queue " +
+			"cannot take at that moment.",
+		Mend: x.replace(once),
+	})
 }
 
 func onlyArguments(mismatches []argument.Mismatch, names ...string) bool {
@@ -119,14 +124,19 @@ func (x *examination) replace(names []string) string {
 	return x.destroy(parts) + " && " + x.apply() + "   # destroy refuses while messages wait in them; what comes in between is parked"
 }
 
+// alternatePolicy is the command that parks what an exchange cannot route.
+func (x *examination) alternatePolicy(exchange string) string {
+	return x.ctl("set_policy", "--apply-to", "exchanges", "delay-alternate", "^"+regexp.QuoteMeta(exchange)+"$",
+		fmt.Sprintf(`{"alternate-exchange":%q}`, topology.ParkedQueue(x.cfg.Prefix)))
+}
+
 func (x *examination) alternateExchange(s plan.Step) {
 	what := fmt.Sprintf("The exchange %s has no alternate exchange.", s.Name)
 	if have := s.Mismatches[0].Have; have != nil {
 		what = fmt.Sprintf("The exchange %s has the alternate exchange %s.", s.Name, argument.Format(have))
 	}
 	why := "What it cannot route is not parked: an at-least-once queue before it stops, with everything behind it."
-	mend := x.ctl("set_policy", "--apply-to", "exchanges", "delay-alternate", "^"+regexpQuote(s.Name)+"$", fmt.Sprintf(`{"alternate-exchange":%q}`, topology.ParkedQueue(x.cfg.Prefix))) +
-		"   # helps at once; then, for clients that declare: " + x.replace([]string{s.Name})
+	mend := x.alternatePolicy(s.Name) + "   # helps at once; then, for clients that declare: " + x.replace([]string{s.Name})
 	if s.Mismatches[0].Want == nil {
 		why = "A message whose delay queue is missing would vanish into it instead of coming back to its sender."
 		mend = x.replace([]string{s.Name})
@@ -136,17 +146,12 @@ func (x *examination) alternateExchange(s plan.Step) {
 	})
 }
 
-// otherwise reports the first of the steps, together with the other delay queues
-// that differ in the same way, and returns those that are left.
-func (x *examination) otherwise(steps []plan.Step) (left []plan.Step) {
+// otherwise reports objects that differ in the same way from what is described.
+func (x *examination) otherwise(steps []plan.Step) {
 	s := steps[0]
-	names := []string{s.Name}
-	for _, other := range steps[1:] {
-		if x.delayQueue(s) && x.delayQueue(other) && slices.Equal(differences(s), differences(other)) {
-			names = append(names, other.Name)
-		} else {
-			left = append(left, other)
-		}
+	var names []string
+	for _, same := range steps {
+		names = append(names, same.Name)
 	}
 	what := fmt.Sprintf("The %s %s exists otherwise than described: ", s.Kind, s.Name)
 	if len(names) > 1 {
@@ -167,12 +172,6 @@ func (x *examination) otherwise(steps []plan.Step) (left []plan.Step) {
 		f.Mend = "describe the queue under queues as it is, or give the one described another name"
 	}
 	x.found(f)
-	return left
-}
-
-func (x *examination) delayQueue(s plan.Step) bool {
-	_, ok := naming.LayoutOf(x.cfg.Prefix, s.Name)
-	return ok && s.Kind == topology.KindQueue
 }
 
 func differences(s plan.Step) []string {
@@ -181,4 +180,44 @@ func differences(s plan.Step) []string {
 		parts[i] = m.String()
 	}
 	return parts
+}
+
+// checkStrays reports bindings that lead messages out of the delays to where nobody
+// sent them, once for each queue or exchange that gets them.
+func (x *examination) checkStrays() {
+	to := func(s observed.Stray) string {
+		return s.Queue + "\x00" + s.ToExchange + "\x00" + strconv.FormatBool(s.Early)
+	}
+	strays := slices.SortedStableFunc(slices.Values(x.plan.Strays), func(a, b observed.Stray) int { return cmp.Compare(to(a), to(b)) })
+	for _, all := range grouped(strays, to) {
+		x.stray(all)
+	}
+}
+
+// stray reports bindings with one destination.
+func (x *examination) stray(all []observed.Stray) {
+	first := all[0]
+	kind, name := "queue", first.Queue
+	if first.ToExchange != "" {
+		kind, name = "exchange", first.ToExchange
+	}
+	when, why := "", "A handler there acts on messages that are somebody else's, beside their own consumer. What such a binding matches is not parked when its destination is gone, but lost to it."
+	if first.Early {
+		when, why = ", before they are due", "A handler there acts on them too early, and their own consumer again when they are due."
+	}
+	var objects, keys []string
+	for _, s := range all {
+		objects = append(objects, s.Binding.String())
+		keys = append(keys, fmt.Sprintf("%q of %s", s.RoutingKey, s.Exchange))
+	}
+	mend := first.Advice()
+	if len(all) > 1 {
+		mend += fmt.Sprintf("; and likewise the other %d", len(all)-1)
+	}
+	x.found(Finding{
+		ID: "stray-binding", Severity: SeverityCritical, Objects: objects,
+		What: fmt.Sprintf("The %s %s gets copies of messages%s, by the routing key%s %s.", kind, name, when, strings.Repeat("s", min(1, len(all)-1)), list(keys)),
+		Why:  why,
+		Mend: mend + "   # or describe it under bindings, if it is meant",
+	})
 }

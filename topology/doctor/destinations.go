@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
@@ -99,7 +101,7 @@ func (x *examination) ownPolicy(queue string, q observed.Queue, settings map[str
 	if err != nil {
 		return x.ctl("list_policies") // cannot happen to what came as JSON
 	}
-	return x.ctl("set_policy", "--priority", strconv.Itoa(priority), "--apply-to", "queues", "rabbitdelay-"+queue, "^"+regexpQuote(queue)+"$", string(text))
+	return x.ctl("set_policy", "--priority", strconv.Itoa(priority), "--apply-to", "queues", "rabbitdelay-"+queue, "^"+regexp.QuoteMeta(queue)+"$", string(text))
 }
 
 // lower is the lower of an argument and a policy, which is what the broker takes.
@@ -257,4 +259,76 @@ func (x *examination) checkRoutes() {
 			Mend: fmt.Sprintf("rabbitmqadmin -V %s declare binding source=%s destination=QUEUE routing_key=%s", shellQuote(x.cfg.Vhost), shellQuote(d.Exchange), shellQuote(d.RoutingKey)),
 		})
 	}
+}
+
+// checkRefuses reports a destination queue that gives messages back to the delay
+// queues: the broker has 32 dead letters of a queue under way and then stops it.
+func (x *examination) checkRefuses(name string, q observed.Queue) {
+	most, full := bound(q)
+	var what, mend string
+	switch {
+	case slices.Contains([]string{"down", "minority", "stopped", "crashed"}, q.State):
+		what, full = "takes no messages: it is "+q.State, true
+		mend = "rabbitmqctl cluster_status   # start the nodes that are down"
+	case most == "":
+		return
+	default:
+		what = "refuses more than " + most
+		mend = fmt.Sprintf("%s; %s   # take the bound out of the policy; an argument needs a queue of another name. Or send through an exchange (exchange: amq.direct, routing_key: %s), whose route queue waits alone: rabbitmqadmin -V %s declare binding source=amq.direct destination=%s routing_key=%[3]s",
+			x.ctl("list_policies"), x.ctl("list_operator_policies"), shellQuote(name), shellQuote(x.cfg.Vhost), shellQuote(name))
+	}
+	severity, waiting := SeverityWarning, int64(0)
+	for other, q := range x.snap.Live.Queues {
+		if _, delays := naming.DelaysOf(x.cfg.Prefix, other); delays {
+			waiting += q.Leaving
+		}
+	}
+	if full && waiting > 0 {
+		severity = SeverityCritical
+		what += "; " + counted(waiting, "message that is due waits", "messages that are due wait") + " in delay queues"
+	}
+	x.found(Finding{
+		ID: "destination-refuses", Severity: severity, Objects: []string{name},
+		What: fmt.Sprintf("The destination queue %s %s.", name, what),
+		Why:  "After 32 refused messages a quorum delay queue stops delivering to all destinations; a classic one loses the refused messages.",
+		Mend: mend,
+	})
+}
+
+// bound returns the length at which a queue refuses messages, if any, and
+// whether it has reached it. A quorum queue that was full refuses until it is
+// down to four fifths.
+func bound(q observed.Queue) (most string, full bool) {
+	if !strings.HasPrefix(overflow(q), argument.RejectPublish) { // or reject-publish-dlx
+		return "", false
+	}
+	if n, ok := lower(q.Arguments[argument.MaxLength], q.EffectivePolicy["max-length"]); ok {
+		most, full = counted(n, "message", "messages"), q.Ready()*5 >= n*4
+	}
+	if n, ok := lower(q.Arguments[argument.MaxLengthBytes], q.EffectivePolicy["max-length-bytes"]); ok {
+		most = strings.TrimPrefix(most+" or "+counted(n, "byte", "bytes"), " or ")
+		full = full || q.ReadyBytes*5 >= n*4
+	}
+	return most, full
+}
+
+// checkRouteCount finds route queues that multiply: a routing key with a number in
+// it needs another one for each number.
+func (x *examination) checkRouteCount() {
+	var names []string
+	for name := range x.snap.Live.Queues {
+		if strings.HasPrefix(name, x.cfg.Prefix+".route.") {
+			names = append(names, name)
+		}
+	}
+	if len(names) <= x.cfg.MaxRouteQueues {
+		return
+	}
+	slices.Sort(names)
+	x.found(Finding{
+		ID: "route-queues", Severity: SeverityWarning, Objects: names,
+		What: fmt.Sprintf("There are %d route queues, more than %d: %s.", len(names), x.cfg.MaxRouteQueues, list(names)),
+		Why:  "Each routing key of an exchange destination keeps a quorum queue of its own for ever. Thousands of them cost the broker memory and time.",
+		Mend: "Delay to one queue that is bound to the exchange by a pattern, or whose consumer republishes, and delete route queues that are unused and empty; or raise broker.max_route_queues if so many are intended",
+	})
 }

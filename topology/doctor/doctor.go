@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -193,19 +194,12 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 		check()
 	}
 	slices.SortStableFunc(x.rep.Findings, func(a, b Finding) int {
-		return cmp.Compare(rank(a.Severity), rank(b.Severity))
+		return strings.Compare(string(a.Severity), string(b.Severity)) // "critical" before "warning"
 	})
 	if x.rep.Notes == nil {
 		x.rep.Notes = []string{}
 	}
 	return x.rep
-}
-
-func rank(s Severity) int {
-	if s == SeverityCritical {
-		return 0
-	}
-	return 1
 }
 
 // unseenf records what could not be looked at.
@@ -218,4 +212,31 @@ func (x *examination) unseenf(a Area, format string, args ...any) {
 	x.rep.Unseen = append(x.rep.Unseen, Unseen{a, why})
 }
 
+func (x *examination) notef(format string, args ...any) {
+	x.rep.Notes = append(x.rep.Notes, fmt.Sprintf(format, args...))
+}
+
 func (x *examination) found(f Finding) { x.rep.Findings = append(x.rep.Findings, f) }
+
+// about reports a finding about objects; without any there is none.
+func (x *examination) about(objects []string, f Finding) {
+	if len(objects) > 0 {
+		f.Objects = objects
+		x.found(f)
+	}
+}
+
+// grouped puts together what has the same key, in the order of the first of each.
+func grouped[T any](all []T, key func(T) string) [][]T {
+	var groups [][]T
+	at := map[string]int{}
+	for _, v := range all {
+		i, known := at[key(v)]
+		if !known {
+			i = len(groups)
+			at[key(v)], groups = i, append(groups, nil)
+		}
+		groups[i] = append(groups[i], v)
+	}
+	return groups
+}

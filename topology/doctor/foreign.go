@@ -41,9 +41,8 @@ func (x *examination) checkUnparked(deliver string) {
 	}
 	x.found(Finding{
 		ID: "foreign-unparked", Severity: SeverityWarning, Objects: []string{deliver}, What: what,
-		Why: "A message whose destination is gone when it is due stays in its level, which tries again every few minutes. 32 of them stop that level for everybody, the other system's messages included; a classic level loses them.",
-		Mend: x.ctl("set_policy", "--apply-to", "exchanges", "delay-alternate", "^"+regexpQuote(deliver)+"$", fmt.Sprintf(`{"alternate-exchange":%q}`, topology.ParkedQueue(x.cfg.Prefix))) +
-			"   # such messages are parked then; a policy conflicts with nobody's declarations",
+		Why:  "A message whose destination is gone when it is due stays in its level, which tries again every few minutes. 32 of them stop that level for everybody, the other system's messages included; a classic level loses them.",
+		Mend: x.alternatePolicy(deliver) + "   # such messages are parked then; a policy conflicts with nobody's declarations",
 	})
 }
 
@@ -72,26 +71,23 @@ func (x *examination) checkSuffixes(deliver string) {
 func (x *examination) foreignDiffers(steps []plan.Step) (left []plan.Step) {
 	var names []string
 	var first plan.Step
-	var system string
 	for _, s := range steps {
-		of, ok := foreign.System(s.Name)
-		if !ok {
+		if _, ok := foreign.System(s.Name); !ok {
 			left = append(left, s)
 			continue
 		}
 		if len(names) == 0 {
-			first, system = s, of
+			first = s
 		}
 		names = append(names, s.Name)
 	}
-	if len(names) > 0 {
-		x.found(Finding{
-			ID: "foreign-differs", Severity: SeverityCritical, Objects: names,
-			What: fmt.Sprintf("%s of %s otherwise than described: %s: %s.", counted(len(names), "object", "objects"), system, list(names), strings.Join(differences(first), "; ")),
-			Why:  "Apply and declaring clients fail. They are the other system's, and it could not start either if they were changed.",
-			Mend: "set delay.queue_type to the type that its queues have (Celery: broker_native_delayed_delivery_queue_type), or broker.declare: nothing   # which takes them as they are",
-		})
-	}
+	system, _ := foreign.System(first.Name)
+	x.about(names, Finding{
+		ID: "foreign-differs", Severity: SeverityCritical,
+		What: fmt.Sprintf("%s of %s otherwise than described: %s: %s.", counted(len(names), "object", "objects"), system, list(names), strings.Join(differences(first), "; ")),
+		Why:  "Apply and declaring clients fail. They are the other system's, and it could not start either if they were changed.",
+		Mend: "set delay.queue_type to the type that its queues have (Celery: broker_native_delayed_delivery_queue_type), or broker.declare: nothing   # which takes them as they are",
+	})
 	return left
 }
 

@@ -41,16 +41,8 @@ func (x *examination) leftovers() []leftover {
 
 // checkLeftovers looks at what the configuration does not have, layout by layout.
 func (x *examination) checkLeftovers() {
-	byName := map[string][]leftover{}
-	var order []string
-	for _, l := range x.left {
-		if byName[l.layout.Name] == nil {
-			order = append(order, l.layout.Name)
-		}
-		byName[l.layout.Name] = append(byName[l.layout.Name], l)
-	}
-	for _, name := range order {
-		x.leftoverLayout(name, byName[name])
+	for _, queues := range grouped(x.left, func(l leftover) string { return l.layout.Name }) {
+		x.leftoverLayout(queues[0].layout.Name, queues)
 	}
 }
 

@@ -16,23 +16,14 @@ import (
 // checkPolicies reports what policies do to delay queues, and to queues in which
 // dead letters and parked messages lie, once for each policy and setting.
 func (x *examination) checkPolicies() {
-	type group struct {
-		first plan.Warning
-		names []string
-	}
-	var order []string
-	groups := map[string]*group{}
-	for _, w := range x.plan.Warnings {
-		key := strings.Join([]string{w.Policy, w.Key, argument.Format(w.Value), strconv.FormatBool(w.Kept)}, "\x00")
-		if groups[key] == nil {
-			groups[key] = &group{first: w}
-			order = append(order, key)
+	for _, all := range grouped(x.plan.Warnings, func(w plan.Warning) string {
+		return strings.Join([]string{w.Policy, w.Key, argument.Format(w.Value), strconv.FormatBool(w.Kept)}, "\x00")
+	}) {
+		w := all[0]
+		var names []string
+		for _, same := range all {
+			names = append(names, same.Name)
 		}
-		groups[key].names = append(groups[key].names, w.Name)
-	}
-	for _, key := range order {
-		g := groups[key]
-		w := g.first
 		if w.Key == "" {
 			x.found(Finding{
 				ID: "policy-unreadable", Severity: SeverityWarning, What: fmt.Sprintf("The policy %s may match delay queues or dead letters; it could not be checked: %s.", w.Policy, w.Effect),
@@ -49,9 +40,9 @@ func (x *examination) checkPolicies() {
 			one, many = "queue of dead letters or parked messages", "queues of dead letters or parked messages"
 		}
 		x.found(Finding{
-			ID: id, Severity: x.severityOf(w, g.names), Objects: g.names,
+			ID: id, Severity: x.severityOf(w, names), Objects: names,
 			What: fmt.Sprintf("%s sets %s to %s on %s: %s.", policyName(w.Policy), w.Key, argument.Format(w.Value),
-				counted(len(g.names), one, many), list(g.names)),
+				counted(len(names), one, many), list(names)),
 			Why:  sentence(w.Effect),
 			Mend: x.exempt(w),
 		})
@@ -129,12 +120,12 @@ var curedBefore = regexp.MustCompile(`^\^(\(\?!.*\)\(\?=\.\*\(\?:.*\)\))$`)
 func (x *examination) harmed(policy string) []string {
 	var out []string
 	for _, w := range x.plan.Warnings {
-		pattern := regexpQuote(w.Name) + "$"
+		pattern := regexp.QuoteMeta(w.Name) + "$"
 		switch {
 		case w.Policy != policy:
 			continue
 		case x.ours(w.Name):
-			pattern = regexpQuote(x.cfg.Prefix) + `\.`
+			pattern = regexp.QuoteMeta(x.cfg.Prefix) + `\.`
 		case strings.HasSuffix(w.Name, ".dead"):
 			pattern = `.*\.dead$`
 		}

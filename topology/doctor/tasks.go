@@ -5,54 +5,40 @@ import (
 	"time"
 )
 
-// checkRecurring reports recurring tasks that do not recur.
-func (x *examination) checkRecurring() {
-	t := x.snap.Tasks
-	if t.Unread != "" {
-		x.unseenf(AreaDatabase, "recurring tasks and destinations of tasks: %s", t.Unread)
-	}
-	var names, reasons []string
-	for _, r := range t.Idle {
-		names = append(names, r.Name)
-		reasons = append(reasons, fmt.Sprintf("%q: %s", r.Name, r.Reason))
-	}
-	if len(names) == 0 {
-		return
-	}
-	x.found(Finding{
-		ID: "recurring-not-planned", Severity: SeverityCritical, Objects: names,
-		What: fmt.Sprintf("%s no tasks at present: %s.", counted(len(names), "recurring task makes", "recurring tasks make"), list(reasons)),
-		Why:  "Its occurrences do not happen until the reason is gone. Other recurring tasks go on.",
-		Mend: "rabbitdelay schedules show" + x.fileFlag() + " " + shellQuote(names[0]) + "   # shows it whole; correct its row, its file or its relay, and it goes on by its misfire policy",
-	})
-}
-
-// checkUnlisted reports tasks that a relay with this configuration refuses to send.
-func (x *examination) checkUnlisted() {
-	var names, each []string
-	for _, u := range x.snap.Tasks.Unlisted {
-		names = append(names, u.Destination)
-		each = append(each, fmt.Sprintf("%s for %s", counted(u.Pending, "task", "tasks"), u.Destination))
-	}
-	if len(names) == 0 {
-		return
-	}
-	x.found(Finding{
-		ID: "tasks-not-listed", Severity: SeverityWarning, Objects: names,
-		What: fmt.Sprintf("Pending tasks have destinations that the file does not list: %s.", list(each)),
-		Why:  "With declare: listed a relay refuses to send them when they are due. They were written by another program, or before the file changed.",
-		Mend: "rabbitdelay tasks list --status pending" + x.fileFlag() + "   # shows them, with --queue those of one; add their destinations to the file and apply it, or cancel them",
-	})
-}
-
-// checkTasks reports tasks of the business database that should have happened.
+// checkTasks reports tasks of the business database that should have happened, recurring tasks that
+// do not recur, and tasks that a relay with this configuration refuses to send.
 func (x *examination) checkTasks() {
 	t := x.snap.Tasks
 	if t == nil {
 		return
 	}
-	x.checkRecurring()
-	x.checkUnlisted()
+	if t.Unread != "" {
+		x.unseenf(AreaDatabase, "recurring tasks and destinations of tasks: %s", t.Unread)
+	}
+	var idle, reasons []string
+	for _, r := range t.Idle {
+		idle = append(idle, r.Name)
+		reasons = append(reasons, fmt.Sprintf("%q: %s", r.Name, r.Reason))
+	}
+	if len(idle) > 0 {
+		x.found(Finding{
+			ID: "recurring-not-planned", Severity: SeverityCritical, Objects: idle,
+			What: fmt.Sprintf("%s no tasks at present: %s.", counted(len(idle), "recurring task makes", "recurring tasks make"), list(reasons)),
+			Why:  "Its occurrences do not happen until the reason is gone. Other recurring tasks go on.",
+			Mend: "rabbitdelay schedules show" + x.fileFlag() + " " + shellQuote(idle[0]) + "   # shows it whole; correct its row, its file or its relay, and it goes on by its misfire policy",
+		})
+	}
+	var unlisted, each []string
+	for _, u := range t.Unlisted {
+		unlisted = append(unlisted, u.Destination)
+		each = append(each, fmt.Sprintf("%s for %s", counted(u.Pending, "task", "tasks"), u.Destination))
+	}
+	x.about(unlisted, Finding{
+		ID: "tasks-not-listed", Severity: SeverityWarning,
+		What: fmt.Sprintf("Pending tasks have destinations that the file does not list: %s.", list(each)),
+		Why:  "With declare: listed a relay refuses to send them when they are due. They were written by another program, or before the file changed.",
+		Mend: "rabbitdelay tasks list --status pending" + x.fileFlag() + "   # shows them, with --queue those of one; add their destinations to the file and apply it, or cancel them",
+	})
 	number := func(n int64) string {
 		text := counted(n, "task is", "tasks are")
 		if t.More {

@@ -36,8 +36,6 @@ func thousands(n int64) string {
 	return s
 }
 
-func regexpQuote(s string) string { return regexp.QuoteMeta(s) }
-
 // ctl is a rabbitmqctl command for the virtual host, its arguments quoted for a
 // shell where they need it.
 func (x *examination) ctl(command string, args ...string) string {

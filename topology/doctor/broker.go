@@ -16,8 +16,7 @@ func (x *examination) checkVersion() {
 	case !v.Known():
 		x.unseenf(AreaVersion, "the broker does not report its version (%q); checks that depend on it were skipped", x.snap.Version)
 	case v.Before(3, 10, 2):
-		x.found(Finding{
-			ID: "broker-too-old", Severity: SeverityCritical,
+		x.found(Finding{ID: "broker-too-old", Severity: SeverityCritical,
 			What: fmt.Sprintf("RabbitMQ %s is older than 3.10.2.", x.snap.Version),
 			Why: "Quorum queues have neither a message TTL nor at-least-once dead-lettering before 3.10, so quorum delay queues do not work; " +
 				"before 3.10.2 no TTL may exceed 2^32-1 ms, so the long buckets are refused.",
@@ -33,8 +32,7 @@ func (x *examination) checkVersion() {
 		case !known:
 			x.unseenf(AreaFeatureFlags, "the feature flag stream_queue, which RabbitMQ 3.10 needs for at-least-once dead-lettering, could not be read; that needs a user with the tag administrator")
 		case !enabled:
-			x.found(Finding{
-				ID: "feature-flag-off", Severity: SeverityCritical,
+			x.found(Finding{ID: "feature-flag-off", Severity: SeverityCritical,
 				What: "The feature flag stream_queue is disabled.",
 				Why: fmt.Sprintf("RabbitMQ %s then silently dead-letters at most once, whatever the queues' arguments: "+
 					"a message is lost when a queue cannot take it over.", x.snap.Version),
@@ -71,8 +69,7 @@ func (x *examination) checkPlugin() {
 		x.notef("the plugin keeps its messages on one node and in its memory: they are lost with that node")
 		return
 	}
-	f := Finding{
-		ID: "plugin-missing", Severity: SeverityCritical,
+	f := Finding{ID: "plugin-missing", Severity: SeverityCritical,
 		What: fmt.Sprintf("RabbitMQ %s does not have the plugin rabbitmq_delayed_message_exchange, which delay.strategy asks for.", x.snap.Version),
 		Why:  "No message can be delayed with this configuration.",
 		Mend: "rabbitmq-plugins enable rabbitmq_delayed_message_exchange   # where it is installed; or delay.strategy: bucket",
@@ -105,8 +102,7 @@ func (x *examination) checkInstants() {
 	if x.snap.Instants == nil || *x.snap.Instants {
 		return
 	}
-	x.found(Finding{
-		ID: "instants-ignored", Severity: SeverityCritical,
+	x.found(Finding{ID: "instants-ignored", Severity: SeverityCritical,
 		What: fmt.Sprintf("RabbitMQ %s ignores the header %s, by which the native strategy delays.", x.snap.Version, topology.HeaderInstant),
 		Why:  "Clients find that out when they connect, and send nothing: every message would be delivered at once.",
 		Mend: "delay.strategy: bucket   # any delay, on every broker; or upgrade all nodes to RabbitMQ 4.4 or later",
@@ -123,15 +119,13 @@ func (x *examination) checkNodes() {
 			split = append(split, n.Name)
 		}
 	}
-	x.about(split, Finding{
-		ID: "network-partition", Severity: SeverityCritical,
+	x.about(split, Finding{ID: "network-partition", Severity: SeverityCritical,
 		What: "The cluster is partitioned: " + list(split) + " lost touch with other nodes.",
 		Why:  "Both sides may change the same queues and bindings; messages of one side are dropped when they are joined again.",
 		Mend: "rabbitmqctl cluster_status   # let consumers empty the classic queues of the smaller side before its nodes are restarted (stop_app, start_app)",
 	})
 	if len(down) > 0 {
-		x.found(Finding{
-			ID: "node-down", Severity: SeverityWarning,
+		x.found(Finding{ID: "node-down", Severity: SeverityWarning,
 			What: "Nodes of the cluster are down: " + list(down) + ".",
 			Why:  "Classic queues and the plugin's messages on them are out of reach; quorum queues tolerate one failure fewer.",
 			Mend: "rabbitmqctl -n " + down[0] + " start_app   # or start the node itself; its messages wait for it", Objects: down,
@@ -153,24 +147,21 @@ func (x *examination) checkAlarms() {
 		if resource == "disk" {
 			mend = "df -h $(rabbitmqctl eval 'rabbit:data_dir().' | tr -d '\"')   # and free some; the limit: rabbitmqctl set_disk_free_limit mem_relative 1.0"
 		}
-		x.about(nodes, Finding{
-			ID: "alarm-" + resource, Severity: SeverityCritical,
+		x.about(nodes, Finding{ID: "alarm-" + resource, Severity: SeverityCritical,
 			What: fmt.Sprintf("The %s alarm is in effect on %s.", resource, list(nodes)),
 			Why:  blocksAll,
 			Mend: mend,
 		})
 	}
 	if len(x.snap.Alarms) == 0 && x.snap.Blocked != "" {
-		x.found(Finding{
-			ID: "connection-blocked", Severity: SeverityCritical,
+		x.found(Finding{ID: "connection-blocked", Severity: SeverityCritical,
 			What: fmt.Sprintf("The broker blocks connections that publish: %q.", x.snap.Blocked),
 			Why:  blocksAll,
 			Mend: "rabbitmq-diagnostics alarms   # says which resource on which node is short",
 		})
 	}
 	blocked := x.snap.BlockedConnections
-	x.about(blocked, Finding{
-		ID: "connections-blocked", Severity: SeverityWarning,
+	x.about(blocked, Finding{ID: "connections-blocked", Severity: SeverityWarning,
 		What: fmt.Sprintf("%s blocked: %s.", counted(len(blocked), "connection is", "connections are"), list(blocked)),
 		Why:  "Messages sent on them wait, and fail at their deadlines.",
 		Mend: "rabbitmq-diagnostics alarms   # the connections go on by themselves when the alarm is over",

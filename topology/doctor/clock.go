@@ -13,12 +13,6 @@ func (x *examination) checkClock() {
 		x.unseenf(AreaClock, "the clocks were not compared; that needs the permission to use exclusive queues (amq.gen-…) and the default exchange, or the management API")
 		return
 	}
-	x.checkOwnClock()
-	x.checkNodeClocks()
-}
-
-// checkOwnClock compares this machine's clock with those of the nodes.
-func (x *examination) checkOwnClock() {
 	var off []Clock
 	var names []string
 	for _, c := range x.snap.Clocks {
@@ -29,12 +23,30 @@ func (x *examination) checkOwnClock() {
 			}
 		}
 	}
-	if len(off) == 0 {
+	if len(off) > 0 {
+		x.ownClock(off, names)
+	}
+	// The nodes' clocks were read at the same time, so this machine's does not matter.
+	low, high := apart(x.snap.Clocks)
+	if !high.certainly(low, x.cfg.ClockTolerance) {
 		return
 	}
-	f := Finding{
-		ID: "clock-difference", Severity: SeverityWarning, Objects: names,
-		What: fmt.Sprintf("%s clock is %s this machine's (±%v).", off[0].whose(), off[0].ahead(), roughly(off[0].Resolution())),
+	x.found(Finding{ID: "node-clocks", Severity: SeverityWarning, Objects: astray(x.snap.Clocks, x.cfg.ClockTolerance),
+		What: fmt.Sprintf("The nodes' clocks are up to %v apart; by this machine's: %s.", roughly(high.Difference()-low.Difference()), figures(x.snap.Clocks)),
+		Why: "A quorum queue keeps the instant at which a message expires by its leader's clock. After a change of leader, as the restart or the loss of a node brings it, " +
+			"messages come early or late by the difference, at each hop anew. rabbitdelay's consumers hold what is early, or send it back for the rest; others handle it.",
+		Mend: "timedatectl set-ntp true   # or chronyc makestep, on the nodes whose clocks are wrong; setting one back makes what waits there late by as much, once",
+	})
+}
+
+// ownClock reports nodes whose clocks differ from this machine's.
+func (x *examination) ownClock(off []Clock, names []string) {
+	whose := "The broker's"
+	if off[0].Node != "" {
+		whose = off[0].Node + "'s"
+	}
+	f := Finding{ID: "clock-difference", Severity: SeverityWarning, Objects: names,
+		What: fmt.Sprintf("%s clock is %s this machine's (±%v).", whose, off[0].ahead(), roughly(off[0].Resolution())),
 		Why: "A delay is measured by the broker, but an instant (DeliverAt, --at, a task's due time) is turned into a delay by the sender's clock: " +
 			"messages come too early or too late by that much, and the lateness that consumers report is wrong.",
 		Mend: "timedatectl set-ntp true   # or chronyc makestep, on the machine whose clock is wrong",
@@ -46,22 +58,6 @@ func (x *examination) checkOwnClock() {
 		}
 	}
 	x.found(f)
-}
-
-// checkNodeClocks compares the nodes' clocks with each other. They were read at the same
-// time, so this machine's does not matter.
-func (x *examination) checkNodeClocks() {
-	low, high := apart(x.snap.Clocks)
-	if !high.certainly(low, x.cfg.ClockTolerance) {
-		return
-	}
-	x.found(Finding{
-		ID: "node-clocks", Severity: SeverityWarning, Objects: astray(x.snap.Clocks, x.cfg.ClockTolerance),
-		What: fmt.Sprintf("The nodes' clocks are up to %v apart; by this machine's: %s.", roughly(high.Difference()-low.Difference()), figures(x.snap.Clocks)),
-		Why: "A quorum queue keeps the instant at which a message expires by its leader's clock. After a change of leader, as the restart or the loss of a node brings it, " +
-			"messages come early or late by the difference, at each hop anew. rabbitdelay's consumers hold what is early, or send it back for the rest; others handle it.",
-		Mend: "timedatectl set-ntp true   # or chronyc makestep, on the nodes whose clocks are wrong; setting one back makes what waits there late by as much, once",
-	})
 }
 
 // apart returns the clocks that are furthest behind and furthest ahead.
@@ -94,14 +90,6 @@ func astray(clocks []Clock, tolerance time.Duration) []string {
 // are known.
 func (c Clock) certainly(other Clock, tolerance time.Duration) bool {
 	return c.Low-other.High > tolerance || other.Low-c.High > tolerance
-}
-
-// whose is "The broker's", or names the node.
-func (c Clock) whose() string {
-	if c.Node == "" {
-		return "The broker's"
-	}
-	return c.Node + "'s"
 }
 
 // ahead is "2ms behind" or "1.5s ahead of".

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,10 +23,11 @@ func (x *examination) ours(name string) bool { return strings.HasPrefix(name, x.
 func (x *examination) checkMissing() {
 	missing := map[topology.Kind][]string{}
 	there := false
-	retired := x.retired()
+	retired, gone := x.retired(), map[string]bool{} // gone are the tags of layouts whose bindings are missing
 	for _, s := range x.plan.Steps {
 		switch {
 		case s.Action == plan.ActionCreate && retired[s.Name] != "":
+			gone[retired[s.Name]] = true
 		case s.Action == plan.ActionCreate:
 			missing[s.Kind] = append(missing[s.Kind], s.Name)
 		case s.Kind == topology.KindExchange && x.ours(s.Name):
@@ -33,8 +35,7 @@ func (x *examination) checkMissing() {
 		}
 	}
 	if !there && len(missing[topology.KindExchange]) > 0 {
-		x.found(Finding{
-			ID: "topology-missing", Severity: SeverityWarning,
+		x.found(Finding{ID: "topology-missing", Severity: SeverityWarning,
 			What: fmt.Sprintf("The virtual host %q has none of the delay topology.", x.cfg.Vhost),
 			Why:  "The first client that may declare creates it; clients that may not (broker.declare: nothing) fail until then.",
 			Mend: x.apply(),
@@ -51,13 +52,14 @@ func (x *examination) checkMissing() {
 		{topology.KindBinding, "binding is", "bindings are", "Messages that need it are returned to their sender or parked; a destination without its binding gets nothing."},
 	} {
 		names := missing[m.kind]
-		x.about(names, Finding{
-			ID: string(m.kind) + "-missing", Severity: SeverityCritical,
+		x.about(names, Finding{ID: string(m.kind) + "-missing", Severity: SeverityCritical,
 			What: fmt.Sprintf("%s missing: %s.", counted(len(names), m.one, m.many), list(names)),
 			Why:  m.why, Mend: x.apply(),
 		})
 	}
-	x.noteRetired(retired)
+	for _, tag := range slices.Sorted(maps.Keys(gone)) {
+		x.notef("the layout %s is not on the broker, and destinations are not bound for it: %s", tag, RetiredAdvice)
+	}
 	if n := x.plan.Count(plan.ActionUnverified); n > 0 {
 		x.unseenf(AreaBindings, "%s could not be verified; that needs the management API", counted(n, "binding", "bindings"))
 	}
@@ -86,8 +88,7 @@ func (x *examination) checkConflicts() {
 	}) {
 		x.otherwise(steps)
 	}
-	x.about(once, Finding{
-		ID: "dead-letter-at-most-once", Severity: SeverityCritical,
+	x.about(once, Finding{ID: "dead-letter-at-most-once", Severity: SeverityCritical,
 		What: fmt.Sprintf("%s at most once: %s.", counted(len(once), "queue dead-letters", "queues dead-letter"), list(once)),
 		Why: "Without both x-dead-letter-strategy: at-least-once and x-overflow: reject-publish the broker drops a message that the next queue " +
 			"cannot take at that moment.",
@@ -141,9 +142,7 @@ func (x *examination) alternateExchange(s plan.Step) {
 		why = "A message whose delay queue is missing would vanish into it instead of coming back to its sender."
 		mend = x.replace([]string{s.Name})
 	}
-	x.found(Finding{
-		ID: "alternate-exchange", Severity: SeverityCritical, Objects: []string{s.Name}, What: what, Why: why, Mend: mend,
-	})
+	x.found(Finding{ID: "alternate-exchange", Severity: SeverityCritical, Objects: []string{s.Name}, What: what, Why: why, Mend: mend})
 }
 
 // otherwise reports objects that differ in the same way from what is described.
@@ -157,8 +156,7 @@ func (x *examination) otherwise(steps []plan.Step) {
 	if len(names) > 1 {
 		what = fmt.Sprintf("%d queues exist otherwise than described, %s: ", len(names), list(names))
 	}
-	f := Finding{
-		ID: string(s.Kind) + "-differs", Severity: SeverityCritical, Objects: names, What: what + strings.Join(differences(s), "; ") + ".",
+	f := Finding{ID: string(s.Kind) + "-differs", Severity: SeverityCritical, Objects: names, What: what + strings.Join(differences(s), "; ") + ".",
 		Why: "A broker does not change an object in place, so apply and declaring clients fail, and the queue does not behave as its wanted arguments promise.",
 	}
 	switch {
@@ -214,8 +212,7 @@ func (x *examination) stray(all []observed.Stray) {
 	if len(all) > 1 {
 		mend += fmt.Sprintf("; and likewise the other %d", len(all)-1)
 	}
-	x.found(Finding{
-		ID: "stray-binding", Severity: SeverityCritical, Objects: objects,
+	x.found(Finding{ID: "stray-binding", Severity: SeverityCritical, Objects: objects,
 		What: fmt.Sprintf("The %s %s gets copies of messages%s, by the routing key%s %s.", kind, name, when, strings.Repeat("s", min(1, len(all)-1)), list(keys)),
 		Why:  why,
 		Mend: mend + "   # or describe it under bindings, if it is meant",

@@ -56,15 +56,13 @@ func (x *examination) checkDestinations() {
 func (x *examination) checkConsumers(name string, q observed.Queue) {
 	switch waiting := q.Ready(); {
 	case q.Consumers == 0 && q.Messages > 0:
-		x.found(Finding{
-			ID: "destination-unconsumed", Severity: SeverityWarning, Objects: []string{name},
+		x.found(Finding{ID: "destination-unconsumed", Severity: SeverityWarning, Objects: []string{name},
 			What: fmt.Sprintf("%s in the destination queue %s, which has no consumer.", counted(q.Messages, "message waits", "messages wait"), name),
 			Why:  "They arrived on time, but nothing consumes them.",
 			Mend: "start the service that consumes " + name + "   # the messages wait until it does",
 		})
 	case waiting > x.cfg.Backlog:
-		x.found(Finding{
-			ID: "destination-backlog", Severity: SeverityWarning, Objects: []string{name},
+		x.found(Finding{ID: "destination-backlog", Severity: SeverityWarning, Objects: []string{name},
 			What: fmt.Sprintf("%s in the destination queue %s, more than %s.", counted(waiting, "message waits", "messages wait"), name, thousands(x.cfg.Backlog)),
 			Why:  "Its consumers do not keep up: each message is delayed by those before it.",
 			Mend: fmt.Sprintf("start more consumers of %s, or raise their concurrency (WithConcurrency); it has %s now", name, counted(q.Consumers, "consumer", "consumers")),
@@ -78,8 +76,7 @@ func (x *examination) checkConsumerTimeout(name string, q observed.Queue) {
 	if !ok || timeout >= x.cfg.MinConsumerTimeout || x.version.Before(3, 12, 0) { // older brokers have no timeout of a queue's own
 		return
 	}
-	x.found(Finding{
-		ID: "destination-consumer-timeout", Severity: SeverityWarning, Objects: []string{name},
+	x.found(Finding{ID: "destination-consumer-timeout", Severity: SeverityWarning, Objects: []string{name},
 		What: fmt.Sprintf("Consumers of %s must acknowledge a message within %v.", name, timeout),
 		Why:  "The broker closes the channel of a consumer that takes longer: all its unacknowledged messages are delivered again, and slow handlers never finish.",
 		Mend: x.ownPolicy(name, q, map[string]any{"consumer-timeout": 1_800_000}) + "   # an argument of the queue itself needs a new queue",
@@ -134,8 +131,7 @@ func (x *examination) checkDeliveryLimit(name string, q observed.Queue) {
 	if byDefault {
 		origin = ", RabbitMQ's default since 4.0"
 	}
-	x.found(Finding{
-		ID: "destination-delivery-limit", Severity: SeverityWarning, Objects: []string{name},
+	x.found(Finding{ID: "destination-delivery-limit", Severity: SeverityWarning, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, counted(limit, "delivery", "deliveries"), origin),
 		Why:  "A delivery counts if it ends without an acknowledgement, because the consumer died or returned the message. A consumer that crashes in a loop loses its messages.",
 		Mend: x.ownPolicy(name, q, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": x.deadLetterQueue(name)}) + x.unlessThere(x.deadLetterQueue(name)),
@@ -184,8 +180,7 @@ func (x *examination) checkDeadLetters() {
 	if len(moves) > 1 {
 		mend += fmt.Sprintf("; and likewise for the other %d", len(moves)-1)
 	}
-	x.found(Finding{
-		ID: "dead-letters", Severity: SeverityWarning, Objects: names,
+	x.found(Finding{ID: "dead-letters", Severity: SeverityWarning, Objects: names,
 		What: "Dead letters wait: " + strings.Join(counts, ", ") + ".",
 		Why:  "Handlers gave up on them, or the broker did. Their headers rabbitdelay-reason and rabbitdelay-error say why; they stay until someone handles them.",
 		Mend: mend,
@@ -233,8 +228,7 @@ func (x *examination) checkDrops(name string, q observed.Queue) {
 	if q.Policy != "" || q.OperatorPolicy != "" {
 		mend = x.ctl("list_policies") + "; " + x.ctl("list_operator_policies") + "   # then narrow the pattern of the one that matches"
 	}
-	x.found(Finding{
-		ID: "destination-drops", Severity: SeverityWarning, Objects: []string{name},
+	x.found(Finding{ID: "destination-drops", Severity: SeverityWarning, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s drops messages: %s.", name, strings.Join(limits, "; ")),
 		Why:  "Nothing reports a message that is lost in this way.",
 		Mend: mend,
@@ -252,8 +246,7 @@ func (x *examination) checkRoutes() {
 		if waiting == 0 {
 			continue
 		}
-		x.found(Finding{
-			ID: "route-stuck", Severity: SeverityCritical, Objects: []string{queue},
+		x.found(Finding{ID: "route-stuck", Severity: SeverityCritical, Objects: []string{queue},
 			What: fmt.Sprintf("%s for the exchange %s with the routing key %q.", counted(waiting, "message waits", "messages wait"), d.Exchange, d.RoutingKey),
 			Why:  fmt.Sprintf("The exchange has no route for them. They stay in %s, and the broker tries again every few minutes; nothing is lost.", queue),
 			Mend: fmt.Sprintf("rabbitmqadmin -V %s declare binding source=%s destination=QUEUE routing_key=%s", shellQuote(x.cfg.Vhost), shellQuote(d.Exchange), shellQuote(d.RoutingKey)),
@@ -287,8 +280,7 @@ func (x *examination) checkRefuses(name string, q observed.Queue) {
 		severity = SeverityCritical
 		what += "; " + counted(waiting, "message that is due waits", "messages that are due wait") + " in delay queues"
 	}
-	x.found(Finding{
-		ID: "destination-refuses", Severity: severity, Objects: []string{name},
+	x.found(Finding{ID: "destination-refuses", Severity: severity, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s %s.", name, what),
 		Why:  "After 32 refused messages a quorum delay queue stops delivering to all destinations; a classic one loses the refused messages.",
 		Mend: mend,
@@ -325,8 +317,7 @@ func (x *examination) checkRouteCount() {
 		return
 	}
 	slices.Sort(names)
-	x.found(Finding{
-		ID: "route-queues", Severity: SeverityWarning, Objects: names,
+	x.found(Finding{ID: "route-queues", Severity: SeverityWarning, Objects: names,
 		What: fmt.Sprintf("There are %d route queues, more than %d: %s.", len(names), x.cfg.MaxRouteQueues, list(names)),
 		Why:  "Each routing key of an exchange destination keeps a quorum queue of its own for ever. Thousands of them cost the broker memory and time.",
 		Mend: "Delay to one queue that is bound to the exchange by a pattern, or whose consumer republishes, and delete route queues that are unused and empty; or raise broker.max_route_queues if so many are intended",

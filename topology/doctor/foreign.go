@@ -39,8 +39,7 @@ func (x *examination) checkUnparked(deliver string) {
 	if leaving > 0 {
 		what += " " + counted(leaving, "message that is due waits", "messages that are due wait") + " in the levels before it."
 	}
-	x.found(Finding{
-		ID: "foreign-unparked", Severity: SeverityWarning, Objects: []string{deliver}, What: what,
+	x.found(Finding{ID: "foreign-unparked", Severity: SeverityWarning, Objects: []string{deliver}, What: what,
 		Why:  "A message whose destination is gone when it is due stays in its level, which tries again every few minutes. 32 of them stop that level for everybody, the other system's messages included; a classic level loses them.",
 		Mend: x.alternatePolicy(deliver) + "   # such messages are parked then; a policy conflicts with nobody's declarations",
 	})
@@ -56,8 +55,7 @@ func (x *examination) checkSuffixes(deliver string) {
 			if !ok || b.Exchange != deliver || end == key || !strings.HasSuffix(key, "."+end) {
 				continue
 			}
-			x.found(Finding{
-				ID: "foreign-suffix", Severity: SeverityCritical, Objects: []string{d.String()},
+			x.found(Finding{ID: "foreign-suffix", Severity: SeverityCritical, Objects: []string{d.String()},
 				What: fmt.Sprintf("Messages for %s reach %s too, which is bound to %s by %q.", d, b.Queue+b.ToExchange, deliver, b.RoutingKey),
 				Why:  "The other system binds by the end of the routing key, so a name that ends with a dot and another one's name gets both their messages.",
 				Mend: "give the destination a name that does not end with ." + end,
@@ -82,8 +80,7 @@ func (x *examination) foreignDiffers(steps []plan.Step) (left []plan.Step) {
 		names = append(names, s.Name)
 	}
 	system, _ := foreign.System(first.Name)
-	x.about(names, Finding{
-		ID: "foreign-differs", Severity: SeverityCritical,
+	x.about(names, Finding{ID: "foreign-differs", Severity: SeverityCritical,
 		What: fmt.Sprintf("%s of %s otherwise than described: %s: %s.", counted(len(names), "object", "objects"), system, list(names), strings.Join(differences(first), "; ")),
 		Why:  "Apply and declaring clients fail. They are the other system's, and it could not start either if they were changed.",
 		Mend: "set delay.queue_type to the type that its queues have (Celery: broker_native_delayed_delivery_queue_type), or broker.declare: nothing   # which takes them as they are",

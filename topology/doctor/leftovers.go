@@ -2,14 +2,12 @@ package doctor
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
-	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
 // leftover is a delay queue that the configuration does not have: of an older
@@ -39,57 +37,43 @@ func (x *examination) leftovers() []leftover {
 	return out
 }
 
-// checkLeftovers looks at what the configuration does not have, layout by layout.
+// checkLeftovers looks at what the configuration does not have, layout by layout. It may belong to
+// another process with the same prefix, so its existence is no finding. Messages in it for which no
+// destination is bound are one.
 func (x *examination) checkLeftovers() {
 	for _, queues := range grouped(x.left, func(l leftover) string { return l.layout.Name }) {
-		x.leftoverLayout(queues[0].layout.Name, queues)
-	}
-}
-
-// leftoverLayout judges a layout that is not this configuration's. It may
-// belong to another process with the same prefix, so its existence is no
-// finding. Messages in it for which no destination is bound are one.
-func (x *examination) leftoverLayout(name string, queues []leftover) {
-	var full []string
-	var messages int64
-	for _, l := range queues {
-		messages += l.messages
-		if l.messages > 0 {
-			full = append(full, l.queue.Name)
-		}
-	}
-	if messages == 0 {
-		x.notef("%s, drained: yes. It has %s that this configuration does not use; they belong to an older layout or to another process. Once no process uses them:\n%s",
-			name, counted(len(queues), "empty delay queue", "empty delay queues"), x.destroy(x.partsOf(name, queues)))
-		return
-	}
-	layout := queues[0].layout
-	if x.snap.Live.BindingsKnown && !x.boundFor(layout.Tag) {
-		x.found(Finding{
-			ID: "leftover-unbound", Severity: SeverityCritical, Objects: full,
-			What: fmt.Sprintf("%s in %s of the layout %s, for which no destination is bound.", counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), name),
-			Why:  "They will be parked when they are due, instead of arriving.",
-			Mend: "set " + previous(layout, queues) + " in the file that has their destinations, then " + x.apply(),
-		})
-		return
-	}
-	x.notef("%s in %s of %s, drained: no. It is an older layout or another configuration's; they still arrive, because destinations are bound for it",
-		counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), name)
-}
-
-// partsOf are what destroy takes: the layout, or where this configuration uses
-// some queues of it (the ttl strategy's), the others one by one.
-func (x *examination) partsOf(name string, queues []leftover) []string {
-	for _, q := range x.cfg.Want.Queues {
-		if l, ok := naming.LayoutOf(x.cfg.Prefix, q.Name); ok && l.Name == name {
-			var names []string
-			for _, l := range queues {
-				names = append(names, l.queue.Name)
+		layout := queues[0].layout
+		var full, all []string
+		var messages int64
+		for _, l := range queues {
+			all = append(all, l.queue.Name)
+			messages += l.messages
+			if l.messages > 0 {
+				full = append(full, l.queue.Name)
 			}
-			return names
+		}
+		switch {
+		case messages == 0:
+			parts := []string{layout.Name}
+			if slices.ContainsFunc(x.cfg.Want.Queues, func(q topology.Queue) bool {
+				l, ok := naming.LayoutOf(x.cfg.Prefix, q.Name)
+				return ok && l.Name == layout.Name
+			}) {
+				parts = all // this configuration uses some queues of the layout (the ttl strategy's)
+			}
+			x.notef("%s, drained: yes. It has %s that this configuration does not use; they belong to an older layout or to another process. Once no process uses them:\n%s",
+				layout.Name, counted(len(queues), "empty delay queue", "empty delay queues"), x.destroy(parts))
+		case x.snap.Live.BindingsKnown && !x.boundFor(layout.Tag):
+			x.about(full, Finding{ID: "leftover-unbound", Severity: SeverityCritical,
+				What: fmt.Sprintf("%s in %s of the layout %s, for which no destination is bound.", counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), layout.Name),
+				Why:  "They will be parked when they are due, instead of arriving.",
+				Mend: "set " + previous(layout, queues) + " in the file that has their destinations, then " + x.apply(),
+			})
+		default:
+			x.notef("%s in %s of %s, drained: no. It is an older layout or another configuration's; they still arrive, because destinations are bound for it",
+				counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), layout.Name)
 		}
 	}
-	return []string{name}
 }
 
 // RetiredAdvice is what to do about an earlier layout that is not on the broker any
@@ -125,19 +109,6 @@ func (x *examination) retired() map[string]string {
 		}
 	}
 	return out
-}
-
-// noteRetired adds a note for each layout whose bindings are missing.
-func (x *examination) noteRetired(retired map[string]string) {
-	tags := map[string]bool{}
-	for _, s := range x.plan.Steps {
-		if s.Action == plan.ActionCreate && retired[s.Name] != "" {
-			tags[retired[s.Name]] = true
-		}
-	}
-	for _, tag := range slices.Sorted(maps.Keys(tags)) {
-		x.notef("the layout %s is not on the broker, and destinations are not bound for it: %s", tag, RetiredAdvice)
-	}
 }
 
 var layoutTag = regexp.MustCompile(`^(?:(clock|hex|binary)|r([0-9]+(?:x[0-9]+)*))(?:-([0-9a-z]+))?$`)

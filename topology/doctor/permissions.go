@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -22,106 +23,102 @@ type Need struct {
 	Binding topology.Binding
 }
 
-// Needs returns the permissions that roles need on what is described. Of the delay
-// queues of one layout, which permissions name by a pattern, it takes three.
+// Needs returns the permissions that roles need on what is described, each once, for the first role
+// that needs it. Of the delay queues of one layout, which permissions name by a pattern, it takes three.
 func Needs(cfg Config) []Need {
-	var out []Need
-	add := func(role Role, op string, kind topology.Kind, name string) {
-		if slices.Contains(cfg.Roles, role) {
-			out = append(out, Need{Access: Access{Operation: op, Kind: kind, Name: name, Role: role}})
-		}
+	type asked struct {
+		Access
+
+		bound string
 	}
-	left := leftOut(cfg)
-	for _, role := range []Role{RoleProducer, RoleConsumer} { // a retry is a delayed message
-		for _, e := range append(deliveries(cfg), entries(cfg)...) {
+	seen := map[asked]bool{}
+	return slices.DeleteFunc(append(clientNeeds(cfg), bootstrapperNeeds(cfg)...), func(n Need) bool {
+		key := asked{n.Access, n.Binding.Queue}
+		key.Role = ""
+		if seen[key] || !slices.Contains(cfg.Roles, n.Role) {
+			return true
+		}
+		seen[key] = true
+		return false
+	})
+}
+
+// clientNeeds are those of producers and consumers, whose retries are delayed messages.
+func clientNeeds(cfg Config) []Need {
+	var out []Need
+	add := func(role Role, op string, kind topology.Kind, name string, b topology.Binding) {
+		out = append(out, Need{Access{op, kind, name, role}, b})
+	}
+	left, deliver, both := leftOut(cfg), deliveries(cfg), []Role{RoleProducer, RoleConsumer}
+	for _, role := range both {
+		for _, e := range slices.Concat(deliver, entries(cfg)) {
 			if !left[e] {
-				add(role, "write", topology.KindExchange, e)
+				add(role, "write", topology.KindExchange, e, topology.Binding{})
 			}
 		}
 	}
-	out = append(out, binds(cfg)...)
-	out = append(out, canaries(cfg)...)
+	// To make sure that a destination is bound before the first message goes that way, by binding it.
+	for _, role := range both {
+		for _, d := range cfg.Want.Destinations {
+			if role == RoleConsumer && d.ToExchange() {
+				continue // what it retries goes to its queue
+			}
+			for _, e := range deliver {
+				add(role, "read", topology.KindExchange, e, topology.Binding{Exchange: e, Queue: d.TargetQueue(cfg.Prefix)})
+			}
+		}
+	}
+	// To prove, before the first message of a connection, that the broker delays by an instant.
+	if cfg.WantsInstants() {
+		queue, e := naming.CanaryQueue(cfg.Prefix)+"doctor", topology.DeliveryExchange(cfg.Prefix)
+		for _, role := range both {
+			add(role, "configure", topology.KindQueue, queue, topology.Binding{})
+			add(role, "read", topology.KindQueue, queue, topology.Binding{})
+			add(role, "read", topology.KindExchange, e, topology.Binding{Exchange: e, Queue: queue})
+		}
+	}
 	for _, d := range cfg.Want.Destinations {
 		if !d.ToExchange() {
-			add(RoleConsumer, "read", topology.KindQueue, d.Queue)
+			add(RoleConsumer, "read", topology.KindQueue, d.Queue, topology.Binding{})
 		}
 	}
 	if len(cfg.Want.Destinations) > 0 {
-		add(RoleConsumer, "write", topology.KindExchange, DefaultExchange) // dead letters
+		add(RoleConsumer, "write", topology.KindExchange, DefaultExchange, topology.Binding{}) // dead letters
 	}
+	return out
+}
+
+func bootstrapperNeeds(cfg Config) []Need {
+	var out []Need
+	add := func(op string, kind topology.Kind, name string) {
+		out = append(out, Need{Access: Access{op, kind, name, RoleBootstrapper}})
+	}
+	left := leftOut(cfg)
 	for _, e := range cfg.Want.Exchanges {
 		if left[e.Name] {
 			continue
 		}
-		add(RoleBootstrapper, "configure", topology.KindExchange, e.Name)
+		add("configure", topology.KindExchange, e.Name)
 		if e.AlternateExchange != "" {
-			add(RoleBootstrapper, "write", topology.KindExchange, e.AlternateExchange)
+			add("write", topology.KindExchange, e.AlternateExchange)
 		}
 	}
 	for _, q := range cfg.Want.Queues {
 		if left[q.Name] {
 			continue
 		}
-		add(RoleBootstrapper, "configure", topology.KindQueue, q.Name)
+		add("configure", topology.KindQueue, q.Name)
 		if q.DeadLetter != nil {
-			add(RoleBootstrapper, "read", topology.KindQueue, q.Name)
-			exchange := q.DeadLetter.Exchange
-			if exchange == "" {
-				exchange = DefaultExchange
-			}
-			add(RoleBootstrapper, "write", topology.KindExchange, exchange)
+			add("read", topology.KindQueue, q.Name)
+			add("write", topology.KindExchange, cmp.Or(q.DeadLetter.Exchange, DefaultExchange))
 		}
 	}
 	sources := map[string]bool{}
 	for _, b := range cfg.Want.Bindings {
-		if slices.Contains(cfg.Roles, RoleBootstrapper) && !sources[b.Exchange] && !left[b.Exchange] {
+		if !sources[b.Exchange] && !left[b.Exchange] {
 			sources[b.Exchange] = true
-			out = append(out, Need{Access: Access{Operation: "read", Kind: topology.KindExchange, Name: b.Exchange, Role: RoleBootstrapper}, Binding: b})
+			out = append(out, Need{Access{"read", topology.KindExchange, b.Exchange, RoleBootstrapper}, b})
 		}
-	}
-	return distinct(out)
-}
-
-// binds are what it takes to make sure that a destination is bound before the first
-// message goes that way, by binding it.
-func binds(cfg Config) []Need {
-	var out []Need
-	for _, role := range []Role{RoleProducer, RoleConsumer} {
-		if !slices.Contains(cfg.Roles, role) {
-			continue
-		}
-		for _, d := range cfg.Want.Destinations {
-			if role == RoleConsumer && d.ToExchange() {
-				continue // what it retries goes to its queue
-			}
-			for _, deliver := range deliveries(cfg) {
-				a := Access{Operation: "read", Kind: topology.KindExchange, Name: deliver, Role: role}
-				out = append(out, Need{Access: a, Binding: topology.Binding{Exchange: deliver, Queue: d.TargetQueue(cfg.Prefix)}})
-			}
-		}
-	}
-	return out
-}
-
-// canaries are what it takes to prove, before the first message of a connection,
-// that the broker delays by an instant.
-func canaries(cfg Config) []Need {
-	if !cfg.WantsInstants() {
-		return nil
-	}
-	var out []Need
-	queue, deliver := naming.CanaryQueue(cfg.Prefix)+"doctor", topology.DeliveryExchange(cfg.Prefix)
-	for _, role := range []Role{RoleProducer, RoleConsumer} {
-		if !slices.Contains(cfg.Roles, role) {
-			continue
-		}
-		for _, op := range []string{"configure", "read"} {
-			out = append(out, Need{Access: Access{Operation: op, Kind: topology.KindQueue, Name: queue, Role: role}})
-		}
-		out = append(out, Need{
-			Access:  Access{Operation: "read", Kind: topology.KindExchange, Name: deliver, Role: role},
-			Binding: topology.Binding{Exchange: deliver, Queue: queue},
-		})
 	}
 	return out
 }
@@ -154,25 +151,6 @@ func entries(cfg Config) []string {
 	return names
 }
 
-// distinct keeps each permission once, for the first role that needs it.
-func distinct(all []Need) []Need {
-	type asked struct {
-		Access
-
-		bound string
-	}
-	seen := map[asked]bool{}
-	return slices.DeleteFunc(all, func(n Need) bool {
-		key := asked{n.Access, n.Binding.Queue}
-		key.Role = ""
-		if seen[key] {
-			return true
-		}
-		seen[key] = true
-		return false
-	})
-}
-
 func (x *examination) checkPermissions() {
 	for _, role := range []Role{RoleProducer, RoleConsumer, RoleBootstrapper} {
 		for _, op := range []string{"configure", "write", "read"} {
@@ -182,49 +160,38 @@ func (x *examination) checkPermissions() {
 					names = append(names, a.Name)
 				}
 			}
-			if len(names) > 0 {
-				x.denied(role, op, names)
-			}
+			x.about(names, Finding{ID: "permission-" + op, Severity: SeverityCritical,
+				What: fmt.Sprintf("The user lacks the right to %s %s, which a %s needs.", op, list(names), role),
+				Why: map[Role]string{
+					RoleProducer:     "Messages cannot be sent: the broker closes the channel of a publisher without the right to write.",
+					RoleConsumer:     "A consumer cannot consume, or cannot retry and dead-letter, which leaves the message unacknowledged for ever.",
+					RoleBootstrapper: "What is missing cannot be declared, neither by apply nor by clients (broker.declare: missing); clients that need not may say broker.declare: nothing.",
+				}[role],
+				Mend: x.ctl("set_permissions", "USER", "CONFIGURE", "WRITE", "READ") + fmt.Sprintf("   # with ^(%s)$ in %s; docs/permissions.md has the patterns for each role",
+					x.patterns(names), strings.ToUpper(op)),
+			})
 		}
 	}
 }
 
-func (x *examination) denied(role Role, op string, names []string) {
-	why := map[Role]string{
-		RoleProducer:     "Messages cannot be sent: the broker closes the channel of a publisher without the right to write.",
-		RoleConsumer:     "A consumer cannot consume, or cannot retry and dead-letter, which leaves the message unacknowledged for ever.",
-		RoleBootstrapper: "What is missing cannot be declared, neither by apply nor by clients (broker.declare: missing); clients that need not may say broker.declare: nothing.",
-	}[role]
-	var patterns []string
-	for _, n := range names {
-		if p := x.pattern(n); !slices.Contains(patterns, p) {
-			patterns = append(patterns, p)
+// patterns match names, and with that of a delay queue all of its layout: only some of them were
+// looked at. Canaries have names of their own.
+func (x *examination) patterns(names []string) string {
+	var out []string
+	for _, name := range names {
+		pattern := regexp.QuoteMeta(name)
+		canary := naming.CanaryQueue(x.cfg.Prefix)
+		if l, ok := naming.LayoutOf(x.cfg.Prefix, name); strings.HasPrefix(name, canary) {
+			pattern = regexp.QuoteMeta(canary) + ".*"
+		} else if ok && strings.HasPrefix(name, l.Name+".") && !strings.HasPrefix(name, l.Name+".level-") {
+			pattern = regexp.QuoteMeta(l.Name+".") + "[0-9][^.]*"
+		}
+		if !slices.Contains(out, pattern) {
+			out = append(out, pattern)
 		}
 	}
-	x.found(Finding{
-		ID: "permission-" + op, Severity: SeverityCritical, Objects: names,
-		What: fmt.Sprintf("The user lacks the right to %s %s, which a %s needs.", op, list(names), role),
-		Why:  why,
-		Mend: x.ctl("set_permissions", "USER", "CONFIGURE", "WRITE", "READ") + fmt.Sprintf("   # with ^(%s)$ in %s; docs/permissions.md has the patterns for each role",
-			strings.Join(first(patterns, shown), "|"), strings.ToUpper(op)),
-	})
-}
-
-// pattern matches a name, and with that of a delay queue all of its layout: only
-// some of them were looked at. Canaries have names of their own.
-func (x *examination) pattern(name string) string {
-	if canary := naming.CanaryQueue(x.cfg.Prefix); strings.HasPrefix(name, canary) {
-		return regexp.QuoteMeta(canary) + ".*"
+	if len(out) > shown {
+		out = append(out[:shown], "…")
 	}
-	if l, ok := naming.LayoutOf(x.cfg.Prefix, name); ok && strings.HasPrefix(name, l.Name+".") && !strings.HasPrefix(name, l.Name+".level-") {
-		return regexp.QuoteMeta(l.Name+".") + "[0-9][^.]*"
-	}
-	return regexp.QuoteMeta(name)
-}
-
-func first(names []string, n int) []string {
-	if len(names) > n {
-		return append(slices.Clone(names[:n]), "…")
-	}
-	return names
+	return strings.Join(out, "|")
 }

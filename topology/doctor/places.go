@@ -44,33 +44,28 @@ func (x *examination) checkPlaces() {
 			part = append(part, q.Name)
 		}
 	}
-	x.about(classic, Finding{
-		ID: "classic-on-cluster", Severity: SeverityWarning,
+	x.about(classic, Finding{ID: "classic-on-cluster", Severity: SeverityWarning,
 		What: fmt.Sprintf("%s live on one node of %d: %s.", counted(len(classic), "classic delay queue", "classic delay queues"), nodes, list(classic)),
 		Why:  "While that node is down their messages are late. If it is lost, so are they, and messages in transit between two queues when it was killed.",
 		Mend: "set delay.queue_type: quorum, and describe destination queues that stay classic under queues, then " + x.apply() + "   # the classic delay queues drain beside the new ones",
 	})
-	x.about(dead, Finding{
-		ID: "quorum-lost", Severity: SeverityCritical,
+	x.about(dead, Finding{ID: "quorum-lost", Severity: SeverityCritical,
 		What: fmt.Sprintf("%s no majority of replicas: %s.", counted(len(dead), "quorum queue has", "quorum queues have"), list(dead)),
 		Why:  "They take and give no messages until a majority of their nodes is back.",
 		Mend: "rabbitmqctl cluster_status   # start the nodes that are down",
 	})
-	x.about(few, Finding{
-		ID: "quorum-members", Severity: SeverityWarning,
+	x.about(few, Finding{ID: "quorum-members", Severity: SeverityWarning,
 		What: fmt.Sprintf("%s fewer replicas than the cluster of %d nodes could hold: %s.", counted(len(few), "quorum queue has", "quorum queues have"), nodes, list(few)),
 		Why:  "They were created when there were fewer nodes. With fewer than three replicas, the loss of one node stops them.",
 		Mend: fmt.Sprintf("rabbitmq-queues grow NODE all --vhost-pattern '^%s$' --queue-pattern '^%s\\.'   # for each node that lacks them", regexp.QuoteMeta(x.cfg.Vhost), regexp.QuoteMeta(x.cfg.Prefix)),
 	})
-	x.about(part, Finding{
-		ID: "quorum-offline", Severity: SeverityWarning,
+	x.about(part, Finding{ID: "quorum-offline", Severity: SeverityWarning,
 		What: fmt.Sprintf("%s a replica that is down: %s.", counted(len(part), "quorum queue has", "quorum queues have"), list(part)),
 		Why:  "The loss of one more node may stop them.",
 		Mend: "rabbitmqctl cluster_status   # start the node that is down",
 	})
 	if nodes > 1 && x.cfg.Plugin == PluginRequired {
-		x.found(Finding{
-			ID: "plugin-on-cluster", Severity: SeverityWarning,
+		x.found(Finding{ID: "plugin-on-cluster", Severity: SeverityWarning,
 			What: fmt.Sprintf("The plugin delays messages on a cluster of %d nodes.", nodes),
 			Why:  "Each message waits on one node only and is not replicated: it is late while that node is down, and lost with it.",
 			Mend: "delay.strategy: bucket   # with delay.queue_type: quorum; messages in the plugin still arrive as long as it stays enabled",
@@ -111,8 +106,7 @@ func (x *examination) checkParked() {
 		}
 		why += fmt.Sprintf(" The first %s for %s.", counted(len(x.snap.ParkedSamples), "is", "are"), list(dests))
 	}
-	x.found(Finding{
-		ID: "parked-messages", Severity: SeverityCritical, Objects: []string{parked},
+	x.found(Finding{ID: "parked-messages", Severity: SeverityCritical, Objects: []string{parked},
 		What: fmt.Sprintf("%s in the queue %s.", counted(x.rep.Parked, "message is", "messages are"), parked),
 		Why:  why,
 		Mend: "declare the destination (" + x.apply() + "), then send them there: " + x.requeue("--parked"),

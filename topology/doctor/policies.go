@@ -25,8 +25,7 @@ func (x *examination) checkPolicies() {
 			names = append(names, same.Name)
 		}
 		if w.Key == "" {
-			x.found(Finding{
-				ID: "policy-unreadable", Severity: SeverityWarning, What: fmt.Sprintf("The policy %s may match delay queues or dead letters; it could not be checked: %s.", w.Policy, w.Effect),
+			x.found(Finding{ID: "policy-unreadable", Severity: SeverityWarning, What: fmt.Sprintf("The policy %s may match delay queues or dead letters; it could not be checked: %s.", w.Policy, w.Effect),
 				Why: "A policy that lowers a TTL fires long delays early and drops dead letters, and one that expires a queue deletes its messages.", Mend: x.apply() + "   # and look again: the broker itself tells what is in force on queues that exist",
 			})
 			continue
@@ -39,8 +38,7 @@ func (x *examination) checkPolicies() {
 		if w.Kept {
 			one, many = "queue of dead letters or parked messages", "queues of dead letters or parked messages"
 		}
-		x.found(Finding{
-			ID: id, Severity: x.severityOf(w, names), Objects: names,
+		x.found(Finding{ID: id, Severity: x.severityOf(w, names), Objects: names,
 			What: fmt.Sprintf("%s sets %s to %s on %s: %s.", policyName(w.Policy), w.Key, argument.Format(w.Value),
 				counted(len(names), one, many), list(names)),
 			Why:  sentence(w.Effect),

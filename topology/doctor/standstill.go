@@ -224,8 +224,7 @@ func (x *examination) checkStandstill() {
 		names = append(names, s.Queue)
 		figures = append(figures, fmt.Sprintf("%s (at least %d of %d for %v)", s.Queue, s.Kept, s.Messages, s.For.Round(time.Second)))
 	}
-	x.about(names, Finding{
-		ID: "delay-standstill", Severity: SeverityCritical,
+	x.about(names, Finding{ID: "delay-standstill", Severity: SeverityCritical,
 		What: fmt.Sprintf("%s messages for longer than the TTL, and none left: %s.", counted(len(names), "delay queue keeps", "delay queues keep"), list(figures)),
 		Why: "They are late, with everything behind them. After a node's clock was set back and the node restarted, its queues stand still until the clock has caught up; " +
 			"on RabbitMQ 3.10 after a full disk until a restart; a queue without a majority of its members, until these are back.",

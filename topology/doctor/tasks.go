@@ -21,8 +21,7 @@ func (x *examination) checkTasks() {
 		reasons = append(reasons, fmt.Sprintf("%q: %s", r.Name, r.Reason))
 	}
 	if len(idle) > 0 {
-		x.found(Finding{
-			ID: "recurring-not-planned", Severity: SeverityCritical, Objects: idle,
+		x.found(Finding{ID: "recurring-not-planned", Severity: SeverityCritical, Objects: idle,
 			What: fmt.Sprintf("%s no tasks at present: %s.", counted(len(idle), "recurring task makes", "recurring tasks make"), list(reasons)),
 			Why:  "Its occurrences do not happen until the reason is gone. Other recurring tasks go on.",
 			Mend: "rabbitdelay schedules show" + x.fileFlag() + " " + shellQuote(idle[0]) + "   # shows it whole; correct its row, its file or its relay, and it goes on by its misfire policy",
@@ -33,8 +32,7 @@ func (x *examination) checkTasks() {
 		unlisted = append(unlisted, u.Destination)
 		each = append(each, fmt.Sprintf("%s for %s", counted(u.Pending, "task", "tasks"), u.Destination))
 	}
-	x.about(unlisted, Finding{
-		ID: "tasks-not-listed", Severity: SeverityWarning,
+	x.about(unlisted, Finding{ID: "tasks-not-listed", Severity: SeverityWarning,
 		What: fmt.Sprintf("Pending tasks have destinations that the file does not list: %s.", list(each)),
 		Why:  "With declare: listed a relay refuses to send them when they are due. They were written by another program, or before the file changed.",
 		Mend: "rabbitdelay tasks list --status pending" + x.fileFlag() + "   # shows them, with --queue those of one; add their destinations to the file and apply it, or cancel them",
@@ -52,16 +50,14 @@ func (x *examination) checkTasks() {
 		if t.LastError != "" {
 			why += fmt.Sprintf(" The last error noted is %q.", t.LastError)
 		}
-		x.found(Finding{
-			ID: "tasks-not-relayed", Severity: SeverityCritical,
+		x.found(Finding{ID: "tasks-not-relayed", Severity: SeverityCritical,
 			What: fmt.Sprintf("%s overdue and not yet sent to the broker, the oldest for %v.", number(t.Unsent), since(t.OldestUnsent)),
 			Why:  why,
 			Mend: "rabbitdelay serve" + x.fileFlag() + "   # with the database of the file, or --db; or start the service that runs Tasks.Run, again where it is hung",
 		})
 	}
 	if t.Unhandled > 0 {
-		x.found(Finding{
-			ID: "tasks-not-handled", Severity: SeverityWarning,
+		x.found(Finding{ID: "tasks-not-handled", Severity: SeverityWarning,
 			What: fmt.Sprintf("%s overdue and still pending although they were sent to the broker, the oldest for %v.", number(t.Unhandled), since(t.OldestUnhandled)),
 			Why:  "Their messages wait in their queue, or their handlers fail; the relay sends them again from time to time.",
 			Mend: "rabbitdelay tasks list --status pending" + x.fileFlag() + "   # shows them, with the last error of their handlers; start or mend the service that handles them",

@@ -86,8 +86,7 @@ func astray(clocks []Clock, tolerance time.Duration) []string {
 	return wrong
 }
 
-// certainly reports whether two clocks differ by more than the tolerance, however badly they
-// are known.
+// certainly reports whether two clocks differ by more than the tolerance, however badly they are known.
 func (c Clock) certainly(other Clock, tolerance time.Duration) bool {
 	return c.Low-other.High > tolerance || other.Low-c.High > tolerance
 }

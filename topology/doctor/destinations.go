@@ -114,8 +114,7 @@ func lower(own, policy any) (int64, bool) {
 	return a, okA
 }
 
-// deadLetterExchange reports whether the broker has somewhere to send what it
-// gives up on.
+// deadLetterExchange reports whether the broker has somewhere to send what it gives up on.
 func deadLetterExchange(q observed.Queue) bool {
 	_, own := q.Arguments[argument.DeadLetterExchange]
 	_, policy := q.EffectivePolicy["dead-letter-exchange"]
@@ -287,9 +286,8 @@ func (x *examination) checkRefuses(name string, q observed.Queue) {
 	})
 }
 
-// bound returns the length at which a queue refuses messages, if any, and
-// whether it has reached it. A quorum queue that was full refuses until it is
-// down to four fifths.
+// bound returns the length at which a queue refuses messages, if any, and whether it has reached it. A quorum
+// queue that was full refuses until it is down to four fifths.
 func bound(q observed.Queue) (most string, full bool) {
 	if !strings.HasPrefix(overflow(q), argument.RejectPublish) { // or reject-publish-dlx
 		return "", false

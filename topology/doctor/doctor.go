@@ -17,8 +17,7 @@ import (
 type Severity string
 
 const (
-	// SeverityCritical findings lose messages, deliver them early or do not deliver them,
-	// as things are now.
+	// SeverityCritical findings lose messages, deliver them early or do not deliver them, as things are now.
 	SeverityCritical Severity = "critical"
 	// SeverityWarning findings will do so when something else happens: a node is lost, a handler
 	// fails, a backlog grows.
@@ -74,17 +73,14 @@ type Config struct {
 	Prefix string
 	// Plugin is the use of the x-delayed-message plugin.
 	Plugin PluginUse
-	// Skip lists areas that need not be checked; if they cannot be seen, the
-	// report is complete all the same.
+	// Skip lists areas that need not be checked; if they cannot be seen, the report is complete all the same.
 	Skip []Area
-	// Roles of the connected user; those without the permissions are findings. Nil:
-	// all; empty: none.
+	// Roles of the connected user; those without the permissions are findings. Nil: all; empty: none.
 	Roles []Role
 	// Vhost and File stand in the commands that mend; File may be empty.
 	Vhost, File string
 
-	// ClockTolerance is how much the clocks of the broker's nodes and of this process
-	// may differ, default 1 s.
+	// ClockTolerance is how much the clocks of the broker's nodes and of this process may differ, default 1 s.
 	ClockTolerance time.Duration
 	// Backlog is how many messages may wait in a destination queue, default 10,000.
 	Backlog int64
@@ -109,8 +105,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// WantsInstants reports whether the configuration relies on the broker to delay by an
-// instant.
+// WantsInstants reports whether the configuration relies on the broker to delay by an instant.
 func (c Config) WantsInstants() bool {
 	return slices.ContainsFunc(c.Want.Queues, func(q topology.Queue) bool {
 		l, ok := naming.LayoutOf(c.Prefix, q.Name)

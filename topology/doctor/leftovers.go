@@ -18,8 +18,7 @@ type leftover struct {
 	layout   naming.Layout
 }
 
-// leftovers are the delay queues of the prefix that are on the broker and not
-// described.
+// leftovers are the delay queues of the prefix that are on the broker and not described.
 func (x *examination) leftovers() []leftover {
 	var out []leftover
 	for name, live := range x.snap.Live.Queues {
@@ -76,8 +75,7 @@ func (x *examination) checkLeftovers() {
 	}
 }
 
-// RetiredAdvice is what to do about an earlier layout that is not on the broker any
-// more.
+// RetiredAdvice is what to do about an earlier layout that is not on the broker any more.
 const RetiredAdvice = "take it out of delay.previous in every file that has it; until then apply, and each service that starts with it, binds destinations for it again"
 
 // retired are the described bindings of layouts that are neither described nor on
@@ -136,8 +134,7 @@ func previous(l naming.Layout, queues []leftover) string {
 	return "delay: {previous: [{" + layout + "}]}"
 }
 
-// boundFor reports whether anything is bound to the delivery exchange for the
-// routing keys of a layout.
+// boundFor reports whether anything is bound to the delivery exchange for the routing keys of a layout.
 func (x *examination) boundFor(tag string) bool {
 	return slices.ContainsFunc(x.snap.Live.Bindings, func(b topology.Binding) bool {
 		first, _, _ := strings.Cut(b.RoutingKey, ".")

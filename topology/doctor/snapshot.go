@@ -8,16 +8,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Snapshot is what was seen of a broker. What could not be seen is left at its
-// zero value, with a note.
+// Snapshot is what was seen of a broker. What could not be seen is left at its zero value, with a note.
 type Snapshot struct {
 	Version string // that the broker reports, e.g. "4.3.6"
 	Live    observed.Broker
 
 	// ExchangeTypes are those that the broker knows; nil: unknown.
 	ExchangeTypes []string
-	// Instants reports whether quorum queues delay by topology.HeaderInstant; nil:
-	// nobody asked.
+	// Instants reports whether quorum queues delay by topology.HeaderInstant; nil: nobody asked.
 	Instants *bool
 	// Flags are the feature flags, true for enabled ones; nil: unknown.
 	Flags map[string]bool
@@ -34,8 +32,7 @@ type Snapshot struct {
 	// Clients are the connections of rabbitdelay's clients and relays; nil: unknown.
 	Clients []Connection
 
-	// Denied are the permissions that the connected user lacks, of those that it
-	// needs.
+	// Denied are the permissions that the connected user lacks, of those that it needs.
 	Denied []Access
 	// Clocks are those of the nodes, by name, as far as they were measured.
 	Clocks []Clock
@@ -43,8 +40,7 @@ type Snapshot struct {
 	Standing []Standing
 	// ParkedSamples are parked messages that were looked at.
 	ParkedSamples []Parked
-	// Tasks are those of the business database; nil: there is none, or it could
-	// not be looked at.
+	// Tasks are those of the business database; nil: there is none, or it could not be looked at.
 	Tasks *Tasks
 
 	// Unseen is what could not be looked at.
@@ -95,8 +91,7 @@ type Tasks struct {
 	OldestUnsent, OldestUnhandled time.Time
 	// LastError is one that was noted on an unsent task, empty for none.
 	LastError string
-	// Idle are recurring tasks that make no tasks at present although nobody has
-	// paused them, by name.
+	// Idle are recurring tasks that make no tasks at present although nobody has paused them, by name.
 	Idle []IdleRecurring
 	// Unlisted are the destinations of pending tasks that the configuration does not
 	// list, by name, where it has to (declare: listed).
@@ -114,8 +109,7 @@ type IdleRecurring struct {
 	Reason string `json:"reason"`
 }
 
-// UnlistedTasks are pending tasks of a destination that clients of the configuration
-// refuse to send to.
+// UnlistedTasks are pending tasks of a destination that clients of the configuration refuse to send to.
 type UnlistedTasks struct {
 	Destination string `json:"destination"`
 	Pending     int64  `json:"pending"` // at most 10,000 are counted

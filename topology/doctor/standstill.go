@@ -65,8 +65,7 @@ type Look struct {
 	Ready map[string]int64 // as the broker counts them at that moment
 	// All: Ready has every delay queue; only with such a look a watch begins.
 	All bool
-	// Figures are those of the management API, up to FiguresLag older than Read; nil: not
-	// read.
+	// Figures are those of the management API, up to FiguresLag older than Read; nil: not read.
 	Figures map[string]Figures
 	Read    time.Time
 }
@@ -89,11 +88,10 @@ type Standing struct {
 // Standstill finds delay queues that keep messages for longer than their TTL, by several looks
 // at what they have. It takes no messages, and does no I/O. The zero value is ready.
 //
-// A queue is moving when its count falls between two looks. Of one whose count has not fallen
-// for longer than its TTL, everything must have come since; what did come is at most what
-// channels have published to it and to the queues that dead-letter towards it, what these
-// queues have less than before, and what was on its way. What it has more than that has stayed
-// for too long.
+// A queue is moving when its count falls between two looks. Of one whose count has not fallen for longer than
+// its TTL, everything must have come since; what did come is at most what channels have published to it and to
+// the queues that dead-letter towards it, what these queues have less than before, and what was on its way.
+// What it has more than that has stayed for too long.
 type Standstill struct {
 	queues  map[string]*watched
 	figures map[string]Figures

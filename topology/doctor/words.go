@@ -36,8 +36,7 @@ func thousands(n int64) string {
 	return s
 }
 
-// ctl is a rabbitmqctl command for the virtual host, its arguments quoted for a
-// shell where they need it.
+// ctl is a rabbitmqctl command for the virtual host, its arguments quoted for a shell where they need it.
 func (x *examination) ctl(command string, args ...string) string {
 	all := []string{"rabbitmqctl", "-p", shellQuote(x.cfg.Vhost), command}
 	for _, a := range args {
@@ -49,14 +48,12 @@ func (x *examination) ctl(command string, args ...string) string {
 // apply is the command that creates what is missing.
 func (x *examination) apply() string { return "rabbitdelay apply" + x.fileFlag() }
 
-// destroy is the command that deletes layouts, or single queues of one. It
-// refuses while messages are in them.
+// destroy is the command that deletes layouts, or single queues of one. It refuses while messages are in them.
 func (x *examination) destroy(names []string) string {
 	return "rabbitdelay destroy" + x.fileFlag() + " --layout " + shellQuote(strings.Join(names, ","))
 }
 
-// requeue is the command that sends messages back to where they belong. It counts
-// them and asks.
+// requeue is the command that sends messages back to where they belong. It counts them and asks.
 func (x *examination) requeue(from string) string {
 	return "rabbitdelay requeue " + from + x.fileFlag()
 }

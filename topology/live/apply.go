@@ -14,39 +14,32 @@ import (
 
 // ApplyOptions are the options of Apply. The zero value is ready to use.
 type ApplyOptions struct {
-	// Force applies although policies would break delay queues or lose dead letters.
-	// Conflicts stay errors.
+	// Force applies although policies would break delay queues or lose dead letters. Conflicts stay errors.
 	Force bool
 	// Prefix begins the name of the lock, see Apply. Default topology.DefaultPrefix.
 	Prefix string
-	// Unlocked, if set, is called with the reason when bindings are created
-	// without the lock.
+	// Unlocked, if set, is called with the reason when bindings are created without the lock.
 	Unlocked func(error)
 
 	locked bool // the caller has the lock
 }
 
-// Apply declares what the topology describes: exchanges, then queues, then
-// bindings. It is idempotent, many processes may run it at once, and it deletes
-// nothing. What is on the broker already stays untouched; if it differs, that
-// is an error.
+// Apply declares what the topology describes: exchanges, then queues, then bindings. It is idempotent, many
+// processes may run it at once, and it deletes nothing. What is on the broker already stays untouched; if it
+// differs, that is an error.
 //
-// With an Inspector it looks first, and touches nothing if an object conflicts
-// or a policy would break a delay queue or lose dead letters. It looks again afterwards, to check
-// that the effective settings are the described ones. Only Management sees
-// policies.
+// With an Inspector it looks first, and touches nothing if an object conflicts or a policy would break a delay
+// queue or lose dead letters. It looks again afterwards, to check that the effective settings are the described
+// ones. Only Management sees policies.
 //
-// Before RabbitMQ 4.3 it binds under a lock, the exclusive queue
-// naming.LockQueue, so that the broker routes by every binding when Apply
-// returns, whichever client made it (see LateBindings). A connection can hold
-// the lock only once: run one Apply at a time on it. Without the right to
-// configure that queue it binds without the lock; where another has held it for
-// 15 s, those who wait do so one after the other, or one more every 15 s.
+// Before RabbitMQ 4.3 it binds under a lock, the exclusive queue naming.LockQueue, so that the broker routes by
+// every binding when Apply returns, whichever client made it (see LateBindings). A connection can hold the lock
+// only once: run one Apply at a time on it. Without the right to configure that queue it binds without the
+// lock; where another has held it for 15 s, those who wait do so one after the other, or one more every 15 s.
 //
-// Errors, joined when there are several: *topology.ValidationError,
-// *plan.PolicyError, *plan.ConflictError, *ObjectError, or the context's.
-// The Report says what exists now, also with an error. The bindings are not tried
-// when a queue or an exchange failed.
+// Errors, joined when there are several: *topology.ValidationError, *plan.PolicyError, *plan.ConflictError,
+// *ObjectError, or the context's. The Report says what exists now, also with an error. The bindings are not
+// tried when a queue or an exchange failed.
 func (b Broker) Apply(ctx context.Context, want topology.Topology, opts ApplyOptions) (Report, error) {
 	began := time.Now()
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)

@@ -27,8 +27,7 @@ func (b Broker) inspect(ctx context.Context, want topology.Topology) (observed.B
 	return NewAMQPInspector(b.Conn).Inspect(ctx, want)
 }
 
-// Plan compares a topology with what is there. Its error is that of looking;
-// conflicts are part of the plan.
+// Plan compares a topology with what is there. Its error is that of looking; conflicts are part of the plan.
 func (b Broker) Plan(ctx context.Context, want topology.Topology) (plan.Plan, error) {
 	found, err := b.inspect(ctx, want)
 	if err != nil {

@@ -42,8 +42,7 @@ func (e *InstantsIgnoredError) Unwrap() error { return ErrInstantsIgnored }
 // when it is behind. The true difference lies between Low and High.
 type Clock struct{ Low, High time.Duration }
 
-// ClockError means that the clocks of a broker and this process are too far apart
-// for delays by an instant.
+// ClockError means that the clocks of a broker and this process are too far apart for delays by an instant.
 type ClockError struct {
 	Clock
 
@@ -79,21 +78,18 @@ const (
 // errNoCanary is why a canary has no verdict.
 var errNoCanary = fmt.Errorf("messages that should prove that the broker delays by an instant did not come back within %v, as they would not while an alarm blocks publishers", canaryTimeout)
 
-// Prove finds out whether a broker delays by an instant in each of the queues that
-// ways leads through, all at once, by messages to a temporary queue below
-// naming.CanaryQueue(prefix). ways is what amqpx.Canary has.
+// Prove finds out whether a broker delays by an instant in each of the queues that ways leads through, all at
+// once, by messages to a temporary queue below naming.CanaryQueue(prefix). ways is what amqpx.Canary has.
 //
-// A message with an instant to come is published, and behind it messages without,
-// all through the same queue. Where the first comes out first, it was not delayed,
-// whatever any clock says and however slow the broker is; where the others come first,
-// it waited. A client's clock that is behind may make an instant to come one of the past:
-// it is tried again with one that is to come by the broker's clock, which the x-death of
-// the others tells. The queue is not exclusive, because what comes after the client's end
-// would be parked. It takes some 300 ms, and 1.3 s where the clocks disagree.
+// A message with an instant to come is published, and behind it messages without, all through the same queue.
+// Where the first comes out first, it was not delayed, whatever any clock says and however slow the broker is;
+// where the others come first, it waited. A client's clock that is behind may make an instant to come one of
+// the past: it is tried again with one that is to come by the broker's clock, which the x-death of the others
+// tells. The queue is not exclusive, because what comes after the client's end would be parked. It takes some
+// 300 ms, and 1.3 s where the clocks disagree.
 //
-// The errors are *InstantsIgnoredError, *ClockError, and others when there is no
-// verdict. The clock is that of the node that is furthest ahead. Without routes there is
-// nothing to prove.
+// The errors are *InstantsIgnoredError, *ClockError, and others when there is no verdict. The clock is that of
+// the node that is furthest ahead. Without routes there is nothing to prove.
 func (b Broker) Prove(ctx context.Context, prefix string, ways func(queue string) ([]topology.Binding, []topology.Route)) (Clock, error) {
 	queue := naming.CanaryQueue(prefix) + rand.Text()
 	bindings, routes := ways(queue)
@@ -221,8 +217,7 @@ type canaryWay struct {
 // errCanaryGone means that a canary cannot go on.
 var errCanaryGone = errors.New("the canary's channel or queue is gone")
 
-// run is nil when all queues delay. Nothing is under way any more when it gives
-// that, or ErrInstantsIgnored.
+// run is nil when all queues delay. Nothing is under way any more when it gives that, or ErrInstantsIgnored.
 func (c *canary) run(ctx context.Context) error {
 	err := c.rounds(ctx)
 	if (errors.Is(err, errCanaryGone) || errors.Is(err, amqp.ErrClosed)) && c.ch.IsClosed() {
@@ -269,10 +264,9 @@ func (c *canary) rounds(ctx context.Context) error {
 	return nil
 }
 
-// hold chooses an instant to come by the broker's clock, not far: what is known of
-// that clock is a second wide. Where the clocks may agree it is chosen by this
-// process's; what then comes at once may only be late, and is tried again with an
-// instant that is surely to come.
+// hold chooses an instant to come by the broker's clock, not far: what is known of that clock is a second wide.
+// Where the clocks may agree it is chosen by this process's; what then comes at once may only be late, and is
+// tried again with an instant that is surely to come.
 func (w *canaryWay) hold(cautious bool) {
 	delay := canaryWait
 	if cautious || w.clock.Low > 0 || w.clock.High < 0 {
@@ -384,8 +378,7 @@ func expiredAt(d amqp.Delivery, queue string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// clock is that of the node that is furthest ahead, or the error of one that is too
-// far away.
+// clock is that of the node that is furthest ahead, or the error of one that is too far away.
 func (c *canary) clock() (Clock, error) {
 	furthest := c.ways[0].clock
 	for _, w := range c.ways {

@@ -25,9 +25,8 @@ type outcome struct {
 	err error
 }
 
-// do runs one operation. The client library cannot interrupt one, so when the
-// context ends first, the operation is left to end by itself (with the
-// broker's answer or with the connection), and its channel is closed then.
+// do runs one operation. The client library cannot interrupt one, so when the context ends first, the operation
+// is left to end by itself (with the broker's answer or with the connection), and its channel is closed then.
 func (s *session) do(ctx context.Context, op func(*amqp.Channel) error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -71,9 +70,8 @@ func (s *session) close() {
 }
 
 const (
-	// maxChannels is how many channels work side by side: the broker works on one
-	// operation per channel at a time, and since 4.0 each waits for its metadata
-	// store, which takes several in one go.
+	// maxChannels is how many channels work side by side: the broker works on one operation per channel at a
+	// time, and since 4.0 each waits for its metadata store, which takes several in one go.
 	maxChannels = 8
 	// perChannel is the least number of operations that is worth a channel.
 	perChannel = 16
@@ -94,8 +92,7 @@ func onChannels(conn Conn, n int, work func(s *session, from, to int)) {
 	wg.Wait()
 }
 
-// sideBySide runs operations 0 to n-1 on several channels, and returns the error
-// of each.
+// sideBySide runs operations 0 to n-1 on several channels, and returns the error of each.
 func sideBySide(conn Conn, n int, op func(s *session, i int) error) []error {
 	errs := make([]error, n)
 	onChannels(conn, n, func(s *session, from, to int) {

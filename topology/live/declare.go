@@ -33,8 +33,7 @@ type declaration struct {
 	declare      func(ch *amqp.Channel, noWait bool) error
 }
 
-// declarations are stage by stage what there is to declare. Those of one stage do not
-// depend on each other.
+// declarations are stage by stage what there is to declare. Those of one stage do not depend on each other.
 func declarations(t topology.Topology) [][]declaration {
 	var exchanges, queues, bindings []declaration
 	for _, e := range t.Exchanges {
@@ -58,8 +57,7 @@ func declarations(t topology.Topology) [][]declaration {
 	return [][]declaration{exchanges, queues, bindings}
 }
 
-// declare runs one stage: pipelined, and if that fails one by one, so that the
-// error names the object.
+// declare runs one stage: pipelined, and if that fails one by one, so that the error names the object.
 func (a *applier) declare(ctx context.Context, stage []declaration, results []Result) error {
 	reason := a.pipelined(ctx, stage)
 	if reason == nil {
@@ -107,8 +105,7 @@ func setStates(results []Result, s State) {
 	}
 }
 
-// pipelined declares without waiting for each answer; a last operation with an
-// answer shows that all went well.
+// pipelined declares without waiting for each answer; a last operation with an answer shows that all went well.
 func (a *applier) pipelined(ctx context.Context, stage []declaration) error {
 	errs := make([]error, len(stage)) // of a run, at its beginning
 	onChannels(a.Conn, len(stage), func(s *session, from, to int) {

@@ -11,9 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
-// ErrMessagesDeleted is wrapped by the *ObjectError of a quorum queue that
-// received a message between the last count and its deletion. Brokers cannot
-// delete a quorum queue only if it is empty.
+// ErrMessagesDeleted is wrapped by the *ObjectError of a quorum queue that received a message between the last
+// count and its deletion. Brokers cannot delete a quorum queue only if it is empty.
 var ErrMessagesDeleted = errors.New("messages that arrived meanwhile were deleted with it")
 
 // deletion is what became of one object.
@@ -23,8 +22,7 @@ type deletion struct {
 	err  error
 }
 
-// deleted is the outcome of what ends in an error, or in none. What is not there
-// any more is deleted.
+// deleted is the outcome of what ends in an error, or in none. What is not there any more is deleted.
 func deleted(err error) deletion {
 	if err == nil || isCode(err, amqp.NotFound) {
 		return deletion{Result: Result{State: StateDeleted}}
@@ -48,10 +46,9 @@ func deleteStep(ctx context.Context, s *session, step removal.Step) deletion {
 	return deleted(s.do(ctx, func(ch *amqp.Channel) error { return unbind(ch, step.Binding) }))
 }
 
-// deleteQueueStep deletes a queue that is empty and has no consumer, or is forced.
-// A classic queue is deleted on that condition by the broker. For a quorum queue
-// the broker refuses the condition (by closing the connection), so it is looked
-// at just before.
+// deleteQueueStep deletes a queue that is empty and has no consumer, or is forced. A classic queue is deleted
+// on that condition by the broker. For a quorum queue the broker refuses the condition (by closing the
+// connection), so it is looked at just before.
 func deleteQueueStep(ctx context.Context, s *session, step removal.Step) deletion {
 	if step.Forced {
 		n, err := deleteQueue(ctx, s, step.Name, false)
@@ -79,8 +76,7 @@ func deleteQueueStep(ctx context.Context, s *session, step removal.Step) deletio
 	return d
 }
 
-// inUse reports whether a queue stays, because something came to it or because that
-// cannot be found out.
+// inUse reports whether a queue stays, because something came to it or because that cannot be found out.
 func inUse(ctx context.Context, s *session, step removal.Step) (deletion, bool) {
 	q, err := countQueue(ctx, s, step.Name)
 	switch {
@@ -95,9 +91,8 @@ func inUse(ctx context.Context, s *session, step removal.Step) (deletion, bool) 
 	return d, true
 }
 
-// Wipe deletes everything that the topology describes, including messages,
-// without checking for users. It is for objects that a test or a demo created
-// for itself.
+// Wipe deletes everything that the topology describes, including messages, without checking for users. It is
+// for objects that a test or a demo created for itself.
 func (b Broker) Wipe(ctx context.Context, t topology.Topology) error {
 	queues := sideBySide(b.Conn, len(t.Queues), func(s *session, i int) error {
 		_, err := deleteQueue(ctx, s, t.Queues[i].Name, false)

@@ -17,27 +17,22 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
-// Destroy deletes a layout: the delay queues that the topology describes, the
-// exchanges before and between them, and the bindings of destinations for it.
-// Configurations that differ may have the ttl strategy's layout in common, or the
-// plugin's: it stays while the broker has a layout that the topology does not
-// describe, unless the options' Layouts name it. What layouts share (the delivery
-// exchange, the parked queue, route queues) goes only when nothing else on the
-// broker uses it; everything else only with the option Destinations. The report
-// says what stayed, and why.
+// Destroy deletes a layout: the delay queues that the topology describes, the exchanges before and between
+// them, and the bindings of destinations for it. Configurations that differ may have the ttl strategy's layout
+// in common, or the plugin's: it stays while the broker has a layout that the topology does not describe,
+// unless the options' Layouts name it. What layouts share (the delivery exchange, the parked queue, route
+// queues) goes only when nothing else on the broker uses it; everything else only with the option Destinations.
+// The report says what stayed, and why.
 //
-// It refuses before it touches anything: with a *removal.NotEmptyError while
-// messages wait, a *removal.ConsumersError while consumers are attached to
-// what would go, and removal.ErrUnseen when it cannot know. Then it first
-// unbinds the delay queues from their entry exchanges and waits for 6 s, until
-// all entered messages are counted; if there is one, it binds them again.
+// It refuses before it touches anything: with a *removal.NotEmptyError while messages wait, a
+// *removal.ConsumersError while consumers are attached to what would go, and removal.ErrUnseen when it cannot
+// know. Then it first unbinds the delay queues from their entry exchanges and waits for 6 s, until all entered
+// messages are counted; if there is one, it binds them again.
 //
-// A quorum queue is counted just before its deletion, because the broker has no
-// deletion on condition for it. A message that is published straight into the
-// queue in that millisecond is deleted with it, and reported as
-// ErrMessagesDeleted. A queue that got a message or a consumer meanwhile stays,
-// together with the objects it needs: the queue for its dead letters is deleted
-// after it.
+// A quorum queue is counted just before its deletion, because the broker has no deletion on condition for it. A
+// message that is published straight into the queue in that millisecond is deleted with it, and reported as
+// ErrMessagesDeleted. A queue that got a message or a consumer meanwhile stays, together with the objects it
+// needs: the queue for its dead letters is deleted after it.
 func (b Broker) Destroy(ctx context.Context, t topology.Topology, opts removal.Options) (Report, error) {
 	began := time.Now()
 	d := newDestroyer(b, t, opts)
@@ -129,9 +124,8 @@ func (d *destroyer) plan(ctx context.Context) error {
 	}
 }
 
-// deletable returns what would be deleted now. AMQP knows ready messages and consumers as
-// they are, the management API all messages as they were some seconds ago; stale
-// reports that only the latter saw some.
+// deletable returns what would be deleted now. AMQP knows ready messages and consumers as they are, the
+// management API all messages as they were some seconds ago; stale reports that only the latter saw some.
 func (d *destroyer) deletable(ctx context.Context) (r removal.Plan, stale bool, err error) {
 	found, err := d.inspect(ctx, d.t)
 	if err == nil && found.BindingsKnown { // AMQP knows no others
@@ -210,8 +204,7 @@ func (d *destroyer) reopen(ctx context.Context, ways []removal.Step) error {
 	return errors.Join(errs...)
 }
 
-// stages deletes stage by stage. After each, what something needs that stayed is
-// left where it is.
+// stages deletes stage by stage. After each, what something needs that stayed is left where it is.
 func (d *destroyer) stages(ctx context.Context, stages [][]removal.Step) error {
 	var errs []error
 	for _, steps := range stages {

@@ -17,14 +17,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// Ensure is Apply for many processes that often start with the same topology.
-// If everything exists, it finds that out in two round trips and declares
-// nothing; if not, one process declares while the others wait. It does not ask
-// the Inspector.
+// Ensure is Apply for many processes that often start with the same topology. If everything exists, it finds
+// that out in two round trips and declares nothing; if not, one process declares while the others wait. It does
+// not ask the Inspector.
 //
-// A topology counts as there when its live.DeclaredExchange is, which is
-// declared after everything else, and all exchanges and queues. A single
-// binding that was deleted since goes unnoticed; Apply creates it again.
+// A topology counts as there when its live.DeclaredExchange is, which is declared after everything else, and
+// all exchanges and queues. A single binding that was deleted since goes unnoticed; Apply creates it again.
 func (b Broker) Ensure(ctx context.Context, want topology.Topology, opts ApplyOptions) error {
 	b.Inspector = nil
 	opts.locked = true
@@ -80,8 +78,7 @@ func exchangeExists(ch *amqp.Channel, name string, noWait bool) error {
 	return ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, noWait, nil)
 }
 
-// MarkDeclared declares the live.DeclaredExchange of a topology that was
-// applied.
+// MarkDeclared declares the live.DeclaredExchange of a topology that was applied.
 func (b Broker) MarkDeclared(ctx context.Context, prefix string, t topology.Topology) error {
 	s := &session{conn: b.Conn}
 	defer s.close()
@@ -92,11 +89,10 @@ func (b Broker) MarkDeclared(ctx context.Context, prefix string, t topology.Topo
 	return nil
 }
 
-// Verify checks, for a client that may not declare, whether a topology was
-// declared: by its live.DeclaredExchange, or else by its exchanges.
-// RabbitMQ 4.3 and later show an exchange only to users with some right to it;
-// Verify assumes that exchanges it may not see exist. If others do not exist, the
-// error is a *MissingError.
+// Verify checks, for a client that may not declare, whether a topology was declared: by its
+// live.DeclaredExchange, or else by its exchanges. RabbitMQ 4.3 and later show an exchange only to users with
+// some right to it; Verify assumes that exchanges it may not see exist. If others do not exist, the error is a
+// *MissingError.
 func (b Broker) Verify(ctx context.Context, prefix string, t topology.Topology) error {
 	s := &session{conn: b.Conn}
 	defer s.close()
@@ -159,8 +155,7 @@ func lookForExchange(ctx context.Context, s *session, name string) error {
 // DeclaredExchange returns the name of the exchange that marks a topology as
 // completely declared. Nothing is bound to it.
 //
-// The name has a hash of the exchanges, queues and bindings with all their arguments, whatever
-// their order.
+// The name has a hash of the exchanges, queues and bindings with all their arguments, whatever their order.
 func DeclaredExchange(prefix string, t topology.Topology) string {
 	var lines []string
 	line := func(v any) {

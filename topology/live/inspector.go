@@ -22,12 +22,10 @@ type Inspector interface {
 	Inspect(ctx context.Context, want topology.Topology) (observed.Broker, error)
 }
 
-// NewAMQPInspector inspects with declarations only. It learns whether an object
-// exists and whether it equals the wanted one (the first difference if not), by
-// passive declaration and then by declaring it again as it is wanted. Bindings
-// and policies stay unknown. The user needs the permission to configure the
-// objects. An object that another process deletes between the two steps is
-// created again.
+// NewAMQPInspector inspects with declarations only. It learns whether an object exists and whether it equals
+// the wanted one (the first difference if not), by passive declaration and then by declaring it again as it is
+// wanted. Bindings and policies stay unknown. The user needs the permission to configure the objects. An object
+// that another process deletes between the two steps is created again.
 func NewAMQPInspector(conn Conn) Inspector { return &amqpInspector{conn} }
 
 type amqpInspector struct{ conn Conn }
@@ -104,8 +102,7 @@ func inspectQueue(ctx context.Context, s *session, q topology.Queue) (*observed.
 	return found, err
 }
 
-// countQueue counts what is ready in a queue, and its consumers; nil if there is
-// none.
+// countQueue counts what is ready in a queue, and its consumers; nil if there is none.
 func countQueue(ctx context.Context, s *session, queue string) (*observed.Queue, error) {
 	var q observed.Queue
 	err := s.do(ctx, func(ch *amqp.Channel) error {
@@ -119,8 +116,7 @@ func countQueue(ctx context.Context, s *session, queue string) (*observed.Queue,
 	return &q, err
 }
 
-// Count is what a queue has now, by the broker's own answer. Messages that a consumer
-// holds are not ready.
+// Count is what a queue has now, by the broker's own answer. Messages that a consumer holds are not ready.
 type Count struct {
 	Ready, Consumers int64
 	Missing          bool // there is no such queue
@@ -152,9 +148,8 @@ const TypeStream = "stream"
 // ErrStream refuses to take messages out of a stream.
 var ErrStream = errors.New("it is a stream, which can be read from any place without taking anything: consume it with x-stream-offset")
 
-// ConsumeQueue consumes from a queue, with acknowledgements, unless it is a stream:
-// ErrStream. A stream would begin with what comes next. The argument says what holds
-// without it, and the broker refuses it for a stream.
+// ConsumeQueue consumes from a queue, with acknowledgements, unless it is a stream: ErrStream. A stream would
+// begin with what comes next. The argument says what holds without it, and the broker refuses it for a stream.
 func ConsumeQueue(ch *amqp.Channel, queue, tag string) (<-chan amqp.Delivery, error) {
 	deliveries, err := ch.Consume(queue, tag, false, false, false, false, amqp.Table{"x-priority": int32(0)})
 	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "rabbit_stream_queue") {

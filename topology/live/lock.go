@@ -15,21 +15,18 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// LateBindings reports whether a broker of that version may answer a bind before
-// it routes by the binding. From 3.12 to 4.2 one with Mnesia commits the
-// binding and only then, in a second transaction, what its topic exchange
-// routes by: a client that makes the same binding in between is told at once
-// that it exists. In a cluster whose nodes are being replaced an older node,
-// too, may see what a newer one is binding. A version that cannot be read
-// counts as one that may.
+// LateBindings reports whether a broker of that version may answer a bind before it routes by the binding. From
+// 3.12 to 4.2 one with Mnesia commits the binding and only then, in a second transaction, what its topic
+// exchange routes by: a client that makes the same binding in between is told at once that it exists. In a
+// cluster whose nodes are being replaced an older node, too, may see what a newer one is binding. A version
+// that cannot be read counts as one that may.
 func LateBindings(version string) bool {
 	return !observed.ParseVersion(version).AtLeast(4, 3, 0)
 }
 
 const (
-	// lockWait is how long whoever holds the lock is believed to be at work. Binding
-	// takes a second or two, but the lock of a machine that died stays until the
-	// broker misses its heartbeats.
+	// lockWait is how long whoever holds the lock is believed to be at work. Binding takes a second or two, but
+	// the lock of a machine that died stays until the broker misses its heartbeats.
 	lockWait = 15 * time.Second
 	// creationWait is that for a single queue.
 	creationWait   = 5 * time.Second
@@ -37,8 +34,7 @@ const (
 	// maxLockPause keeps many who wait from slowing down the one that they wait for:
 	// what each looks for in between is not there, which closes a channel.
 	maxLockPause = 3 * time.Second
-	// unlockTimeout is for a broker that does not answer: the lock then ends with
-	// the connection.
+	// unlockTimeout is for a broker that does not answer: the lock then ends with the connection.
 	unlockTimeout = 5 * time.Second
 )
 
@@ -59,10 +55,9 @@ func lock(ctx context.Context, conn Conn, opts ApplyOptions) (unlock func(), err
 	return lockUnless(ctx, conn, opts, func() (bool, error) { return false, nil })
 }
 
-// lockUnless takes the lock, unless done says first that there is nothing to do,
-// which it asks again after each wait; unlock then is nil. Without the right to the
-// lock's queue it goes on all the same, and says so. When another has the lock for too
-// long, it does so with a second lock, and then with a third: all who wait at once
+// lockUnless takes the lock, unless done says first that there is nothing to do, which it asks again after each
+// wait; unlock then is nil. Without the right to the lock's queue it goes on all the same, and says so. When
+// another has the lock for too long, it does so with a second lock, and then with a third: all who wait at once
 // would be too much for a broker that is slow already.
 func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (bool, error)) (unlock func(), err error) {
 	s := &session{conn: conn}
@@ -92,10 +87,9 @@ func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (
 	}
 }
 
-// LockCreation keeps other clients from creating a queue, and from using one that
-// another is creating: the broker shows a quorum queue before it takes messages, and
-// before RabbitMQ 4.3 before it has its TTL. It waits up to 5 s for who has the lock. The
-// error then, or without the right to configure naming.CreationLock, wraps
+// LockCreation keeps other clients from creating a queue, and from using one that another is creating: the
+// broker shows a quorum queue before it takes messages, and before RabbitMQ 4.3 before it has its TTL. It waits
+// up to 5 s for who has the lock. The error then, or without the right to configure naming.CreationLock, wraps
 // ErrUnlocked: the queue can be created all the same.
 func LockCreation(ctx context.Context, conn Conn, prefix, queue string) (unlock func(), err error) {
 	s := &session{conn: conn}

@@ -40,9 +40,8 @@ type ManagementConfig struct {
 	Timeout time.Duration
 }
 
-// Management is RabbitMQ's management API, as an Inspector that reads a whole
-// virtual host: objects with all their arguments, bindings, message counts and
-// policies. It is safe for concurrent use.
+// Management is RabbitMQ's management API, as an Inspector that reads a whole virtual host: objects with all
+// their arguments, bindings, message counts and policies. It is safe for concurrent use.
 type Management struct {
 	endpoints []endpoint
 	at        atomic.Int32 // of endpoints: the one that answered last
@@ -327,11 +326,10 @@ type Publisher struct {
 	Connection string `json:"connection"` // as the broker calls it
 }
 
-// UnroutedPublishers are the connections with an open channel that has published what
-// no queue got at once. Those into an x-delayed-message exchange are among them: the
-// plugin reports what it holds to the broker as not routed. The broker does not reveal
-// into which exchange a channel publishes, unless it keeps detailed rates. Its figures
-// are up to 5 s old. Those of other users are left out without the tag monitoring.
+// UnroutedPublishers are the connections with an open channel that has published what no queue got at once.
+// Those into an x-delayed-message exchange are among them: the plugin reports what it holds to the broker as
+// not routed. The broker does not reveal into which exchange a channel publishes, unless it keeps detailed
+// rates. Its figures are up to 5 s old. Those of other users are left out without the tag monitoring.
 func (m *Management) UnroutedPublishers(ctx context.Context) ([]Publisher, error) {
 	var channels []struct {
 		User       string     `json:"user"`

@@ -34,8 +34,7 @@ func IsDenied(err error) bool {
 	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
 }
 
-// ClusterError means that the management API and the AMQP connection belong to
-// different brokers.
+// ClusterError means that the management API and the AMQP connection belong to different brokers.
 type ClusterError struct {
 	Endpoint         string
 	AMQP, Management string // names of the clusters
@@ -46,9 +45,8 @@ func (e *ClusterError) Error() string {
 		e.AMQP, e.Endpoint, e.Management)
 }
 
-// SameCluster compares the name of the cluster that an AMQP connection tells in
-// its server properties with that of the management API. The error is a
-// *ClusterError where both are known and differ.
+// SameCluster compares the name of the cluster that an AMQP connection tells in its server properties with that
+// of the management API. The error is a *ClusterError where both are known and differ.
 func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) error {
 	var overview struct {
 		Name string `json:"cluster_name"`
@@ -82,8 +80,7 @@ func (m *Management) Each() []*Management {
 	return all
 }
 
-// InVhost returns a path below the virtual host, such as
-// InVhost("queues") + "?columns=name".
+// InVhost returns a path below the virtual host, such as InVhost("queues") + "?columns=name".
 func (m *Management) InVhost(kind string, names ...string) string {
 	words := []string{"/api", kind, url.PathEscape(m.cfg.Vhost)}
 	for _, n := range names {
@@ -96,11 +93,10 @@ func (m *Management) InVhost(kind string, names ...string) string {
 // the answer, in whole seconds; zero if it gave none.
 type RoundTrip struct{ Sent, Received, Date time.Time }
 
-// Call sends a request to a path such as "/api/overview", with body as JSON
-// unless it is nil, and decodes the answer into out unless that is nil.
-// ManagementConfig.Timeout bounds it. An answer other than success is a
-// *StatusError. Where there are several nodes, one that does not answer is passed
-// over, but a request that may have changed something is not made again.
+// Call sends a request to a path such as "/api/overview", with body as JSON unless it is nil, and decodes the
+// answer into out unless that is nil. ManagementConfig.Timeout bounds it. An answer other than success is a
+// *StatusError. Where there are several nodes, one that does not answer is passed over, but a request that may
+// have changed something is not made again.
 func (m *Management) Call(ctx context.Context, method, path string, body, out any) (RoundTrip, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
@@ -134,8 +130,7 @@ func neverSent(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-// ask sends a request to one node, which gets its share of the time for those that
-// are left.
+// ask sends a request to one node, which gets its share of the time for those that are left.
 func (m *Management) ask(ctx context.Context, e endpoint, left int, method, path string, sent []byte, out any) (x RoundTrip, answered bool, err error) {
 	if deadline, ok := ctx.Deadline(); ok && left > 1 {
 		var cancel context.CancelFunc

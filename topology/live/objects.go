@@ -89,8 +89,7 @@ var (
 // brokerText is a value as the broker wrote it.
 type brokerText string
 
-// parseInequivalent reads a Mismatch from the error of a declaration; wanted is
-// the table that was declared.
+// parseInequivalent reads a Mismatch from the error of a declaration; wanted is the table that was declared.
 func parseInequivalent(err error, wanted map[string]any) (argument.Mismatch, bool) {
 	e, answered := errors.AsType[*amqp.Error](err)
 	if !answered || e.Code != amqp.PreconditionFailed {

@@ -20,8 +20,7 @@ const pluginName = "rabbitmq_delayed_message_exchange"
 // ErrNoPlugin is wrapped by every *NoPluginError.
 var ErrNoPlugin = errors.New("the delayed message plugin is not available")
 
-// NoPluginError reports a broker that does not know the x-delayed-message
-// exchange type.
+// NoPluginError reports a broker that does not know the x-delayed-message exchange type.
 type NoPluginError struct {
 	Product string // what the broker calls itself, e.g. "RabbitMQ"
 	Version string // its version, e.g. "4.0.5"
@@ -66,9 +65,8 @@ const closeTimeout = 2 * time.Second
 // a connection of its own, which dial makes and ProbePlugin closes, because a broker
 // before RabbitMQ 4.0 closes the whole connection over an unknown exchange type.
 //
-// It returns nil when the plugin is there, a *NoPluginError when it is not, and
-// another error if the probe failed: dial failed, the connection broke, or ctx
-// ended.
+// It returns nil when the plugin is there, a *NoPluginError when it is not, and another error if the probe
+// failed: dial failed, the connection broke, or ctx ended.
 func ProbePlugin(ctx context.Context, dial func(ctx context.Context) (*amqp.Connection, error)) error {
 	conn, err := dial(ctx)
 	if err != nil {

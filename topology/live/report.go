@@ -27,8 +27,7 @@ const (
 	StateFailed State = "failed"
 	// StateUntried: it was neither made nor looked at, since something failed before.
 	StateUntried State = "not tried"
-	// StateUnknown: it was sent to the broker, but the connection or the
-	// context ended before an answer.
+	// StateUnknown: it was sent to the broker, but the connection or the context ended before an answer.
 	StateUnknown State = "unknown"
 	// StateDeleted: Destroy removed it.
 	StateDeleted State = "deleted"
@@ -47,12 +46,10 @@ type Result struct {
 	Reason   string        `json:"reason,omitempty"`   // why Destroy kept it
 }
 
-// Report is what Apply or Destroy did, object by object. It is complete also
-// when they return an error.
+// Report is what Apply or Destroy did, object by object. It is complete also when they return an error.
 type Report struct {
 	Results []Result `json:"results"`
-	// Plan is what an Inspector found before, the policies included that Force
-	// overrode; nil without one.
+	// Plan is what an Inspector found before, the policies included that Force overrode; nil without one.
 	Plan *plan.Plan    `json:"plan,omitempty"`
 	Took time.Duration `json:"-"`
 }

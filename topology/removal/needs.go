@@ -9,8 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// need is a reason to keep an object; it holds as long as all objects that it
-// comes from stay.
+// need is a reason to keep an object; it holds as long as all objects that it comes from stay.
 type need struct {
 	from   []object
 	reason string

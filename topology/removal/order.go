@@ -89,9 +89,8 @@ func (r Plan) Order() Order {
 	}
 }
 
-// deadLettersLast puts queues into stages, each of which has those that take no
-// dead letters of queues in later ones. Queues that dead-letter in a circle
-// share one stage.
+// deadLettersLast puts queues into stages, each of which has those that take no dead letters of queues in later
+// ones. Queues that dead-letter in a circle share one stage.
 func (r Plan) deadLettersLast(queues []Step) [][]Step {
 	var stages [][]Step
 	for len(queues) > 0 {

@@ -8,34 +8,27 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// Options say what to delete. The zero value deletes a layout only if
-// that verifiably loses nothing.
+// Options say what to delete. The zero value deletes a layout only if that verifiably loses nothing.
 type Options struct {
 	// Prefix of the delay objects, default DefaultPrefix.
 	Prefix string
-	// Layouts are deleted although another layout may use them, which the names of
-	// the ttl strategy's and of the plugin's objects do not show: "delay.ttl",
-	// "delay.plugin", or a queue of the ttl strategy, "delay.ttl.15m". They need to
-	// be in the topology as well; see Live.Layout.
+	// Layouts are deleted although another layout may use them, which the names of the ttl strategy's and of
+	// the plugin's objects do not show: "delay.ttl", "delay.plugin", or a queue of the ttl strategy,
+	// "delay.ttl.15m". They need to be in the topology as well; see Live.Layout.
 	Layouts []string
-	// Destinations also deletes described objects that belong to no strategy:
-	// the destinations' queues with their dead-letter queues, and the file's
-	// own exchanges, queues and bindings. An object that something else is
-	// bound to stays, and so does a dead-letter queue while its destination's
-	// queue stays.
+	// Destinations also deletes described objects that belong to no strategy: the destinations' queues with
+	// their dead-letter queues, and the file's own exchanges, queues and bindings. An object that something
+	// else is bound to stays, and so does a dead-letter queue while its destination's queue stays.
 	Destinations bool
-	// Force deletes delay queues with their messages, even without the
-	// management API; objects that others may use then stay. With Destinations
-	// it also deletes objects that differ from their description.
+	// Force deletes delay queues with their messages, even without the management API; objects that others may
+	// use then stay. With Destinations it also deletes objects that differ from their description.
 	Force bool
-	// Messages bounds what Force deletes: it refuses when more messages would
-	// go. Nil sets no limit for delay queues; under Destinations it then
-	// deletes no message and no queue with a consumer.
+	// Messages bounds what Force deletes: it refuses when more messages would go. Nil sets no limit for delay
+	// queues; under Destinations it then deletes no message and no queue with a consumer.
 	Messages *int64
 }
 
-// Plan is what Destroy would delete and what it would keep, object by object,
-// and whether it would refuse.
+// Plan is what Destroy would delete and what it would keep, object by object, and whether it would refuse.
 type Plan struct {
 	Source  string // how the broker was read: "management API" or "AMQP"
 	Steps   []Step
@@ -62,8 +55,7 @@ type Step struct {
 	// Layout is the layout whose own the object is; empty for what layouts share,
 	// and for what is no layout's at all.
 	Layout string
-	// Messages and Consumers of a queue, and the messages that the plugin's
-	// exchange holds.
+	// Messages and Consumers of a queue, and the messages that the plugin's exchange holds.
 	Messages  int64
 	Consumers int64
 	// Forced objects go with what is in them, or bound to them.
@@ -79,23 +71,19 @@ type Step struct {
 type part int
 
 const (
-	// ownPart is a layout's alone: its delay queues and the exchanges before and
-	// between them.
+	// ownPart is a layout's alone: its delay queues and the exchanges before and between them.
 	ownPart part = iota
 	// leadPart binds a destination to the delivery exchange for one layout.
 	leadPart
-	// sharedPart serves all layouts of a prefix: the delivery exchange, the parked
-	// queue, the route queues.
+	// sharedPart serves all layouts of a prefix: the delivery exchange, the parked queue, the route queues.
 	sharedPart
-	// declaredPart is everything else: destinations' queues, and what a file
-	// describes of its own.
+	// declaredPart is everything else: destinations' queues, and what a file describes of its own.
 	declaredPart
 	// foreignPart is another system's, see Foreign.
 	foreignPart
 )
 
-// Decide decides about every object that the topology describes, from what
-// was found on the broker.
+// Decide decides about every object that the topology describes, from what was found on the broker.
 func Decide(t topology.Topology, live observed.Broker, opts Options) Plan {
 	opts.Prefix = cmp.Or(opts.Prefix, topology.DefaultPrefix)
 	x := survey(t, live, opts)

@@ -32,8 +32,7 @@ type group struct {
 	counts map[topology.Kind]int
 }
 
-// groups puts together what has one line. What holds messages has its own, and so
-// has what is no layout's.
+// groups puts together what has one line. What holds messages has its own, and so has what is no layout's.
 func (r Plan) groups(all bool) []*group {
 	var order []*group
 	groups := map[string]*group{}

@@ -77,9 +77,8 @@ func (o Options) nameLayout(l naming.Layout, object string) bool {
 	return slices.Contains(o.Layouts, l.Name) || slices.Contains(o.Layouts, object)
 }
 
-// mayUse is which other layout may use an object of a layout, empty without
-// another. A layout of the same name belongs to the other configuration too;
-// naming the layout would delete both, so the object must be named.
+// mayUse is which other layout may use an object of a layout, empty without another. A layout of the same name
+// belongs to the other configuration too; naming the layout would delete both, so the object must be named.
 func (x *remover) mayUse(own naming.Layout, object string) string {
 	if len(x.beside) == 0 {
 		return ""
@@ -166,8 +165,7 @@ func (x *remover) bindings() []Step {
 	return steps
 }
 
-// step is an object that belongs where a name says; of a binding that is its
-// source.
+// step is an object that belongs where a name says; of a binding that is its source.
 func (x *remover) step(kind topology.Kind, name, belongs string, there bool) Step {
 	s := Step{Kind: kind, Name: name, Action: ActionAbsent}
 	if there {

@@ -50,10 +50,9 @@ const (
 	dateResolution = 2 * time.Second
 )
 
-// narrow combines readings: the difference satisfies all of them. Whole seconds
-// become milliseconds in this way, because among many readings some lie just
-// before and some just after the second's end. It fails where the readings
-// contradict each other, because a clock was set meanwhile.
+// narrow combines readings: the difference satisfies all of them. Whole seconds become milliseconds in this
+// way, because among many readings some lie just before and some just after the second's end. It fails where
+// the readings contradict each other, because a clock was set meanwhile.
 func narrow(readings []reading) (low, high time.Duration, ok bool) {
 	low, high = math.MinInt64, math.MaxInt64
 	for _, r := range readings {

@@ -139,8 +139,7 @@ func (c *collector) consumers(ctx context.Context) {
 	}
 }
 
-// busyRoutes are route queues with messages: those on their way are there for a
-// moment.
+// busyRoutes are route queues with messages: those on their way are there for a moment.
 func (c *collector) busyRoutes() []string {
 	var names []string
 	for _, d := range c.cfg.Want.Destinations {
@@ -151,9 +150,8 @@ func (c *collector) busyRoutes() []string {
 	return names
 }
 
-// held are queues of dead letters in which nothing is ready, while an older count has
-// some, which somebody holds or which are gone, or while a run of requeue is there and
-// what it holds is not counted yet.
+// held are queues of dead letters in which nothing is ready, while an older count has some, which somebody
+// holds or which are gone, or while a run of requeue is there and what it holds is not counted yet.
 func (c *collector) held() []string {
 	return slices.DeleteFunc(c.kept(), func(n string) bool {
 		q := c.snap.Live.Queues[n]

@@ -61,8 +61,7 @@ func (c *collector) management(ctx context.Context) error {
 	return nil
 }
 
-// nodes are listed for users with the tag monitoring; others see those that have
-// queues.
+// nodes are listed for users with the tag monitoring; others see those that have queues.
 func (c *collector) nodes(ctx context.Context) {
 	var list []struct {
 		Name       string   `json:"name"`
@@ -94,8 +93,7 @@ func (c *collector) nodes(ctx context.Context) {
 	}
 }
 
-// alarms are a health check, which every user may read; it answers 503 with the
-// alarms when there are any.
+// alarms are a health check, which every user may read; it answers 503 with the alarms when there are any.
 func (c *collector) alarms(ctx context.Context) {
 	_, err := c.src.Management.Call(ctx, http.MethodGet, "/api/health/checks/alarms", nil, nil)
 	status, ok := errors.AsType[*live.StatusError](err)
@@ -198,9 +196,8 @@ func (c *collector) peek(ctx context.Context) error {
 	return nil
 }
 
-// destinationIn reads the destination from a message's properties. The management
-// API writes those and the headers as an empty list where there are none; then the
-// routing key says it.
+// destinationIn reads the destination from a message's properties. The management API writes those and the
+// headers as an empty list where there are none; then the routing key says it.
 func destinationIn(properties json.RawMessage) string {
 	var p struct {
 		Headers json.RawMessage `json:"headers"`

@@ -82,8 +82,7 @@ func (c *collector) denied(n doctor.Need) (doctor.Access, error) {
 	return doctor.Access{}, nil
 }
 
-// about reports whether a refusal is about an object. The broker cuts its text at
-// 255 bytes.
+// about reports whether a refusal is about an object. The broker cuts its text at 255 bytes.
 func about(e *amqp.Error, kind topology.Kind, name string) bool {
 	_, rest, ok := strings.Cut(e.Reason, "access to "+string(kind)+" '")
 	return ok && (strings.HasPrefix(rest, name+"'") || strings.HasPrefix(name, rest))

@@ -1,6 +1,5 @@
-// Package snapshot reads from a broker what package doctor judges, by the
-// management API or, if that does not answer, by AMQP. It changes nothing on
-// the broker.
+// Package snapshot reads from a broker what package doctor judges, by the management API or, if that does not
+// answer, by AMQP. It changes nothing on the broker.
 package snapshot
 
 import (
@@ -20,26 +19,21 @@ import (
 type Source struct {
 	// Dial opens a connection, which Take closes. Required.
 	Dial func(ctx context.Context) (*amqp.Connection, error)
-	// ConnectionName is the beginning of the connection_name that Dial's
-	// connections have and no others, so that they are found in the management
-	// API; empty if they have none.
+	// ConnectionName is the beginning of the connection_name that Dial's connections have and no others, so
+	// that they are found in the management API; empty if they have none.
 	ConnectionName string
-	// Nodes are the ways to single nodes of the cluster, whose clocks are measured; nil
-	// for that of Dial alone.
+	// Nodes are the ways to single nodes of the cluster, whose clocks are measured; nil for that of Dial alone.
 	Nodes []Node
 	// Management reads the management API; nil for none.
 	Management *live.Management
-	// ProbePlugin reports whether the broker has the x-delayed-message plugin.
-	// It is called if the configuration uses the plugin and the management API
-	// does not show it; nil leaves the question open.
+	// ProbePlugin reports whether the broker has the x-delayed-message plugin. It is called if the
+	// configuration uses the plugin and the management API does not show it; nil leaves the question open.
 	ProbePlugin func(ctx context.Context) (bool, error)
-	// ProbeInstants reports whether the broker delays by an instant. It is called if
-	// the configuration relies on that, and makes a temporary queue; nil leaves the
-	// question open.
+	// ProbeInstants reports whether the broker delays by an instant. It is called if the configuration relies
+	// on that, and makes a temporary queue; nil leaves the question open.
 	ProbeInstants func(ctx context.Context) (bool, error)
-	// Peek is how many parked messages are read and put back, at most 100.
-	// Default 0, because RabbitMQ before 4.3 counts each read as a delivery;
-	// see Take.
+	// Peek is how many parked messages are read and put back, at most 100. Default 0, because RabbitMQ before
+	// 4.3 counts each read as a delivery; see Take.
 	Peek int
 	// Delays counts anew what is ready in delay queues too.
 	Delays bool
@@ -49,10 +43,9 @@ type Source struct {
 	// SkipClock leaves out the second in which messages through queues of its own
 	// measure the nodes' clocks. Others of Take's readings may still tell them.
 	SkipClock bool
-	// Standstill watches delay queues that may keep messages for longer than their TTL; nil:
-	// none are looked for. Take gives it a look, and others while a queue with a TTL of at
-	// most Watch is not decided, for about twice that and 17 s at most. Given again, it
-	// decides those with a longer TTL.
+	// Standstill watches delay queues that may keep messages for longer than their TTL; nil: none are looked
+	// for. Take gives it a look, and others while a queue with a TTL of at most Watch is not decided, for about
+	// twice that and 17 s at most. Given again, it decides those with a longer TTL.
 	Standstill *doctor.Standstill
 	Watch      time.Duration
 	// Now is this process's clock, default time.Now.
@@ -68,20 +61,16 @@ type Node struct {
 // closeTimeout bounds the goodbye to the broker.
 const closeTimeout = 2 * time.Second
 
-// Take takes a snapshot of a broker. It declares nothing permanent, and neither
-// sends messages to others' queues nor takes any. It tests permissions by
-// requests that the broker refuses for another reason if the user has the
-// right, and the clocks by messages through its own exclusive queues. Over AMQP
-// alone, for a user who may configure the objects, it declares existing objects
-// again as described.
+// Take takes a snapshot of a broker. It declares nothing permanent, and neither sends messages to others'
+// queues nor takes any. It tests permissions by requests that the broker refuses for another reason if the user
+// has the right, and the clocks by messages through its own exclusive queues. Over AMQP alone, for a user who
+// may configure the objects, it declares existing objects again as described.
 //
-// With Peek, parked messages are got and put back by the management API.
-// RabbitMQ 4.0 to 4.2 counts that as a delivery and drops a message after the
-// twentieth, so Take does not peek there.
+// With Peek, parked messages are got and put back by the management API. RabbitMQ 4.0 to 4.2 counts that as a
+// delivery and drops a message after the twentieth, so Take does not peek there.
 //
-// It fails only when it cannot connect, when the management API is another
-// broker's (*live.ClusterError), or when the context ends; what else it cannot see
-// it lists in doctor.Snapshot.Unseen.
+// It fails only when it cannot connect, when the management API is another broker's (*live.ClusterError), or
+// when the context ends; what else it cannot see it lists in doctor.Snapshot.Unseen.
 func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, error) {
 	if src.Now == nil {
 		src.Now = time.Now

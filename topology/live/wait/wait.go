@@ -1,6 +1,5 @@
-// Package wait holds the few ways in which this module waits: for a time, for a call
-// that may hang, for a lock whose holder may hang, and ever longer between attempts. It
-// knows nothing of what is waited for.
+// Package wait holds the few ways in which this module waits: for a time, for a call that may hang, for a lock
+// whose holder may hang, and ever longer between attempts. It knows nothing of what is waited for.
 package wait
 
 import (
@@ -21,9 +20,8 @@ func For(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Done runs f, which may hang on a broker that has stopped reading, and returns its
-// error. When ctx ends first it returns the context's error, and f goes on in its
-// goroutine until it returns by itself.
+// Done runs f, which may hang on a broker that has stopped reading, and returns its error. When ctx ends first
+// it returns the context's error, and f goes on in its goroutine until it returns by itself.
 func Done(ctx context.Context, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -43,9 +41,8 @@ func Result(ctx context.Context, done <-chan error) error {
 	}
 }
 
-// Backoff returns the pause after an attempt, counted from 1. It doubles from lo up to hi
-// and is a random point in the upper half of that, so that many clients do not come back
-// at once.
+// Backoff returns the pause after an attempt, counted from 1. It doubles from lo up to hi and is a random point
+// in the upper half of that, so that many clients do not come back at once.
 func Backoff(lo, hi time.Duration, attempt int) time.Duration {
 	d := hi
 	if shift := max(attempt, 1) - 1; shift < 32 && lo<<shift>>shift == lo && lo<<shift < hi {

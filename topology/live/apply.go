@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
@@ -97,11 +99,7 @@ func (a *applier) apply(ctx context.Context, stages [][]declaration) error {
 		default: // it was declared
 		}
 	}
-	return a.readBack(ctx)
-}
-
-// readBack checks that what is in force is what was described.
-func (a *applier) readBack(ctx context.Context) error {
+	// What is in force has to be what was described.
 	now, err := a.Plan(ctx, a.want)
 	if err != nil {
 		return fmt.Errorf("apply: everything is declared, reading it back failed: %w", err)
@@ -111,22 +109,26 @@ func (a *applier) readBack(ctx context.Context) error {
 	}
 	for _, s := range now.Steps {
 		if s.Action == plan.ActionCreate {
-			return &ObjectError{Kind: s.Kind, Name: s.Name, Op: "declare", Err: errVanished}
+			return &ObjectError{Kind: s.Kind, Name: s.Name, Op: "declare", Err: errors.New("it was declared and is already gone; another process is deleting it")}
 		}
 	}
 	return nil
 }
 
-var errVanished = errors.New("it was declared and is already gone; another process is deleting it")
-
 // declareAlone declares one stage, bindings of topic exchanges under the lock.
 func (a *applier) declareAlone(ctx context.Context, stage []declaration, results []Result) error {
 	if !a.opts.locked && len(stage) > 0 && stage[0].kind == topology.KindBinding && bindsTopics(a.want) {
-		unlock, err := lock(ctx, a.Conn, a.opts)
-		if err != nil {
-			return err
+		version := ""
+		if c, ok := a.Conn.(*amqp.Connection); ok {
+			version, _ = c.Properties["version"].(string)
 		}
-		defer unlock()
+		if LateBindings(version) {
+			unlock, err := lockUnless(ctx, a.Conn, a.opts, never)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+		}
 	}
 	return a.declare(ctx, stage, results)
 }

@@ -214,7 +214,6 @@ type canaryWay struct {
 	ignored  bool
 }
 
-// errCanaryGone means that a canary cannot go on.
 var errCanaryGone = errors.New("the canary's channel or queue is gone")
 
 // run is nil when all queues delay. Nothing is under way any more when it gives that, or ErrInstantsIgnored.
@@ -276,7 +275,6 @@ func (w *canaryWay) hold(cautious bool) {
 	w.ignored, w.overtook = false, time.Time{}
 }
 
-// send sends a message, one that should wait or one that should not.
 func (c *canary) send(ctx context.Context, w *canaryWay, delayed bool) error {
 	c.number++
 	id := strconv.Itoa(c.number)

@@ -22,7 +22,6 @@ const (
 	firstPause, lastPause = 100 * time.Millisecond, 2 * time.Second
 )
 
-// declaration is something to declare.
 type declaration struct {
 	kind  topology.Kind
 	name  string
@@ -147,7 +146,6 @@ func fenced(ch *amqp.Channel, ops func() error) error {
 	return err
 }
 
-// declareOne declares with an answer, again if the reason may pass.
 func (a *applier) declareOne(ctx context.Context, s *session, o declaration) error {
 	for try := 1; ; try++ {
 		err := s.do(ctx, func(ch *amqp.Channel) error { return o.declare(ch, false) })

@@ -15,7 +15,6 @@ import (
 // count and its deletion. Brokers cannot delete a quorum queue only if it is empty.
 var ErrMessagesDeleted = errors.New("messages that arrived meanwhile were deleted with it")
 
-// deletion is what became of one object.
 type deletion struct {
 	Result
 	came removal.QueueCount // what came to a queue meanwhile, and keeps it

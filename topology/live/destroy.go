@@ -48,7 +48,6 @@ const (
 	countEvery = time.Second
 )
 
-// destroyer carries a Removal out.
 type destroyer struct {
 	Broker
 	t       topology.Topology
@@ -59,7 +58,6 @@ type destroyer struct {
 	results map[object]Result // of what was tried
 }
 
-// object identifies an object on the broker.
 type object struct {
 	kind topology.Kind
 	name string
@@ -213,7 +211,6 @@ func (d *destroyer) stages(ctx context.Context, stages [][]removal.Step) error {
 	return errors.Join(errs...)
 }
 
-// delete deletes objects side by side.
 func (d *destroyer) delete(ctx context.Context, steps []removal.Step) error {
 	done := make([]deletion, len(steps))
 	sideBySide(d.Conn, len(steps), func(s *session, i int) error {

@@ -73,7 +73,6 @@ func isThere(ctx context.Context, s *session, t topology.Topology, declared stri
 	return true, nil
 }
 
-// exchangeExists asks for an exchange of any type.
 func exchangeExists(ch *amqp.Channel, name string, noWait bool) error {
 	return ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, noWait, nil)
 }

@@ -45,15 +45,8 @@ var ErrUnlocked = errors.New("no lock")
 // errLocked means that the lock could not be had for too long.
 var errLocked = errors.New("another connection has held the lock for too long")
 
-// lock keeps other connections from binding, where the broker needs it.
-func lock(ctx context.Context, conn Conn, opts ApplyOptions) (unlock func(), err error) {
-	if c, ok := conn.(*amqp.Connection); ok {
-		if version, _ := c.Properties["version"].(string); !LateBindings(version) {
-			return func() {}, nil
-		}
-	}
-	return lockUnless(ctx, conn, opts, func() (bool, error) { return false, nil })
-}
+// never says to lockUnless and take that there is something to do in any case.
+func never() (bool, error) { return false, nil }
 
 // lockUnless takes the lock, unless done says first that there is nothing to do, which it asks again after each
 // wait; unlock then is nil. Without the right to the lock's queue it goes on all the same, and says so. When
@@ -94,7 +87,7 @@ func lockUnless(ctx context.Context, conn Conn, opts ApplyOptions, done func() (
 func LockCreation(ctx context.Context, conn Conn, prefix, queue string) (unlock func(), err error) {
 	s := &session{conn: conn}
 	name := naming.CreationLock(prefix, queue)
-	_, err = take(ctx, s, name, creationWait, func() (bool, error) { return false, nil })
+	_, err = take(ctx, s, name, creationWait, never)
 	if err == nil {
 		return func() { releaseLock(s, name) }, nil
 	}

@@ -46,10 +46,8 @@ type Management struct {
 	endpoints []endpoint
 	at        atomic.Int32 // of endpoints: the one that answered last
 	cfg       ManagementConfig
-	transport http.RoundTripper
 }
 
-// endpoint is one node's API.
 type endpoint struct{ url, username, password string }
 
 var _ Inspector = (*Management)(nil)
@@ -64,17 +62,11 @@ func NewManagement(cfg ManagementConfig) (*Management, error) {
 		}
 		endpoints = append(endpoints, e)
 	}
-	if cfg.Vhost == "" {
-		cfg.Vhost = "/"
-	}
+	cfg.Vhost = cmp.Or(cfg.Vhost, "/")
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = DefaultManagementTimeout
 	}
-	transport := cfg.Transport
-	if transport == nil {
-		transport = http.DefaultTransport
-	}
-	m := &Management{endpoints: endpoints, cfg: cfg, transport: transport}
+	m := &Management{endpoints: endpoints, cfg: cfg}
 	m.at.Store(rand.Int32N(int32(len(endpoints)))) // bounded by what one configures
 	return m, nil
 }
@@ -163,12 +155,7 @@ func (m *Management) exchanges(ctx context.Context) (map[string]observed.Exchang
 	out := make(map[string]observed.Exchange, len(list))
 	for _, e := range list {
 		x := observed.Exchange{
-			ArgumentsKnown: true,
-			Kind:           e.Type,
-			Durable:        e.Durable,
-			AutoDelete:     e.AutoDelete,
-			Internal:       e.Internal,
-			Arguments:      e.Arguments,
+			ArgumentsKnown: true, Kind: e.Type, Durable: e.Durable, AutoDelete: e.AutoDelete, Internal: e.Internal, Arguments: e.Arguments,
 		}
 		if e.Delayed != nil {
 			x.Held, x.HeldKnown = *e.Delayed, true
@@ -178,7 +165,6 @@ func (m *Management) exchanges(ctx context.Context) (map[string]observed.Exchang
 	return out, nil
 }
 
-// queueColumns are what queueAnswer reads.
 const queueColumns = "name,type,durable,auto_delete,exclusive,arguments,consumers,policy,operator_policy,effective_policy_definition," +
 	"messages,messages_ready,messages_unacknowledged,messages_delayed,message_bytes_ready,members,online,node,leader,state,message_stats.publish"
 
@@ -218,25 +204,12 @@ func (q queueAnswer) live() observed.Queue {
 	}
 	published, _ := q.Stats["publish"].(float64)
 	return observed.Queue{
-		ArgumentsKnown:  true,
-		Type:            cmp.Or(topology.QueueType(kind), topology.Classic),
-		Durable:         q.Durable,
-		AutoDelete:      q.AutoDelete,
-		Exclusive:       q.Exclusive,
-		Arguments:       q.Arguments,
-		Messages:        q.Messages,
-		Unacked:         q.Unacked,
-		Leaving:         leaving,
-		ReadyBytes:      q.ReadyBytes,
-		Consumers:       q.Consumers,
-		Published:       int64(published),
-		Members:         q.Members,
-		Online:          q.Online,
-		Node:            cmp.Or(q.Node, q.Leader),
-		State:           q.State,
-		EffectivePolicy: q.EffectivePolicy,
-		Policy:          q.Policy,
-		OperatorPolicy:  q.OperatorPolicy,
+		ArgumentsKnown: true, Type: cmp.Or(topology.QueueType(kind), topology.Classic),
+		Durable: q.Durable, AutoDelete: q.AutoDelete, Exclusive: q.Exclusive, Arguments: q.Arguments,
+		Messages: q.Messages, Unacked: q.Unacked, Leaving: leaving, ReadyBytes: q.ReadyBytes,
+		Consumers: q.Consumers, Published: int64(published),
+		Members: q.Members, Online: q.Online, Node: cmp.Or(q.Node, q.Leader), State: q.State,
+		EffectivePolicy: q.EffectivePolicy, Policy: q.Policy, OperatorPolicy: q.OperatorPolicy,
 	}
 }
 

@@ -61,7 +61,6 @@ func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) err
 	return nil
 }
 
-// maxErrorBody bounds what a StatusError keeps.
 const maxErrorBody = 64 << 10
 
 // Vhost returns the virtual host that is read.
@@ -75,7 +74,7 @@ func (m *Management) Endpoint() string { return m.endpoints[m.at.Load()].url }
 func (m *Management) Each() []*Management {
 	all := make([]*Management, len(m.endpoints))
 	for i, e := range m.endpoints {
-		all[i] = &Management{endpoints: []endpoint{e}, cfg: m.cfg, transport: m.transport}
+		all[i] = &Management{endpoints: []endpoint{e}, cfg: m.cfg}
 	}
 	return all
 }
@@ -117,17 +116,13 @@ func (m *Management) Call(ctx context.Context, method, path string, body, out an
 			return x, err
 		}
 		failed = append(failed, err)
-		if ctx.Err() != nil || method != http.MethodGet && !neverSent(err) {
+		op, network := errors.AsType[*net.OpError](err)
+		neverSent := network && op.Op == "dial" // there was no connection for it
+		if ctx.Err() != nil || method != http.MethodGet && !neverSent {
 			break
 		}
 	}
 	return RoundTrip{}, errors.Join(failed...)
-}
-
-// neverSent reports whether a request failed before there was a connection for it.
-func neverSent(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "dial"
 }
 
 // ask sends a request to one node, which gets its share of the time for those that are left.
@@ -147,7 +142,7 @@ func (m *Management) ask(ctx context.Context, e endpoint, left int, method, path
 	req.SetBasicAuth(e.username, e.password)
 	req.Close = true // no idle connection stays behind
 	x.Sent = time.Now()
-	resp, err := (&http.Client{Transport: m.transport}).Do(req)
+	resp, err := (&http.Client{Transport: m.cfg.Transport}).Do(req)
 	if err != nil {
 		return x, false, err
 	}

@@ -54,9 +54,6 @@ func noPlugin(conn *amqp.Connection, cause error) *NoPluginError {
 // Unwrap makes errors.Is(err, ErrNoPlugin) true.
 func (e *NoPluginError) Unwrap() []error { return []error{ErrNoPlugin, e.Cause} }
 
-// delayedExchange is the type of exchange that the plugin adds.
-const delayedExchange = "x-delayed-message"
-
 // closeTimeout bounds the goodbye to the broker after a probe.
 const closeTimeout = 2 * time.Second
 
@@ -101,7 +98,7 @@ func probe(conn *amqp.Connection) error {
 	// One fixed name: should the connection break before the deletion, the next
 	// probe takes the same exchange and deletes it.
 	name := topology.DefaultPrefix + ".plugin.probe"
-	err = ch.ExchangeDeclare(name, delayedExchange, false, true, false, false, amqp.Table{argument.DelayedType: "topic"})
+	err = ch.ExchangeDeclare(name, argument.DelayedExchange, false, true, false, false, amqp.Table{argument.DelayedType: "topic"})
 	if err == nil {
 		return ch.ExchangeDelete(name, false, false)
 	}

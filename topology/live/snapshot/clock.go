@@ -185,7 +185,7 @@ func (c *collector) visits(ctx context.Context) []*visit {
 			met = append(met, v)
 		case v.err == nil:
 			v.hangUp()
-		case refused(v.err): // that is a finding about permissions, or nobody's business
+		case isCode(v.err, amqp.AccessRefused): // that is a finding about permissions, or nobody's business
 		case ctx.Err() == nil:
 			c.unseenf(doctor.AreaClock, "the clock of %s was not looked at: %s", cmp.Or(v.address, "the broker"), oneLine(v.err))
 		}

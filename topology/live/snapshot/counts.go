@@ -34,7 +34,11 @@ func (c *collector) counts(ctx context.Context) error {
 	for {
 		var routes, held []string
 		if time.Since(began) < routesFor {
-			routes = c.busyRoutes()
+			for _, d := range c.cfg.Want.Destinations { // what is on its way is in its route queue for a moment
+				if q := d.TargetQueue(c.cfg.Prefix); d.ToExchange() && c.snap.Live.Queues[q].Messages > 0 {
+					routes = append(routes, q)
+				}
+			}
 		}
 		if time.Since(began) < heldFor && !c.src.Hasty {
 			held = c.held()
@@ -86,7 +90,6 @@ func (c *collector) kept() []string {
 	return names
 }
 
-// count asks the broker itself.
 func (c *collector) count(ctx context.Context, queues []string) error {
 	counted, err := live.Counts(ctx, c.conn, queues)
 	busy := false
@@ -137,17 +140,6 @@ func (c *collector) consumers(ctx context.Context) {
 		q.Consumers = n
 		c.snap.Live.Queues[name] = q
 	}
-}
-
-// busyRoutes are route queues with messages: those on their way are there for a moment.
-func (c *collector) busyRoutes() []string {
-	var names []string
-	for _, d := range c.cfg.Want.Destinations {
-		if q := d.TargetQueue(c.cfg.Prefix); d.ToExchange() && c.snap.Live.Queues[q].Messages > 0 {
-			names = append(names, q)
-		}
-	}
-	return names
 }
 
 // held are queues of dead letters in which nothing is ready, while an older count has some, which somebody

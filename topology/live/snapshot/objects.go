@@ -36,7 +36,7 @@ func (c *collector) objects(ctx context.Context) error {
 		c.unseenf(doctor.AreaManagement, "without the management API (broker.management_url), dead letters in transit, undescribed queues and blocked connections cannot be checked")
 	}
 	found, err := live.NewAMQPInspector(c.conn).Inspect(ctx, c.cfg.Want)
-	if refused(err) {
+	if isCode(err, amqp.AccessRefused) {
 		c.unseenf(doctor.AreaArguments, "the user may not configure the objects, so only their existence was checked, not their arguments")
 		found, err = c.passive(ctx)
 	}
@@ -50,8 +50,8 @@ func (c *collector) passive(ctx context.Context) (observed.Broker, error) {
 	found := observed.Broker{Source: "AMQP, by passive declarations", Exchanges: map[string]observed.Exchange{}, Queues: map[string]observed.Queue{}}
 	hidden := 0
 	exists := func(kind topology.Kind, name string, look func(*amqp.Channel) error) (bool, error) {
-		err := c.try(look)
-		if refused(err) {
+		err := onChannel(c.conn, look)
+		if isCode(err, amqp.AccessRefused) {
 			hidden++
 			return true, nil
 		}

@@ -42,7 +42,7 @@ const noBinding = "rabbitdelay.doctor.no-such-binding"
 // denied asks for one permission. The broker checks it before it looks at
 // arguments that are wrong on purpose, or for a binding that is not there.
 func (c *collector) denied(n doctor.Need) (doctor.Access, error) {
-	err := c.try(func(ch *amqp.Channel) error {
+	err := onChannel(c.conn, func(ch *amqp.Channel) error {
 		switch {
 		case n.Binding.Queue != "":
 			return ch.QueueUnbind(n.Binding.Queue, noBinding, n.Name, nil)

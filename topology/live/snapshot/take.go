@@ -58,9 +58,6 @@ type Node struct {
 	Dial    func(ctx context.Context) (*amqp.Connection, error)
 }
 
-// closeTimeout bounds the goodbye to the broker.
-const closeTimeout = 2 * time.Second
-
 // Take takes a snapshot of a broker. It declares nothing permanent, and neither sends messages to others'
 // queues nor takes any. It tests permissions by requests that the broker refuses for another reason if the user
 // has the right, and the clocks by messages through its own exclusive queues. Over AMQP alone, for a user who
@@ -85,7 +82,7 @@ func Take(ctx context.Context, cfg doctor.Config, src Source) (doctor.Snapshot, 
 	c.conn, c.dialed, c.connected = conn, began, src.Now()
 	c.snap.Version, _ = conn.Properties["version"].(string)
 
-	for _, step := range []func(context.Context) error{c.objects, c.management, c.plugin, c.instants, c.permissions, c.publishing, c.measure, c.standstill, c.counts, c.peek} {
+	for _, step := range []func(context.Context) error{c.objects, c.management, c.probes, c.permissions, c.publishing, c.measure, c.standstill, c.counts, c.peek} {
 		if err := step(ctx); err != nil {
 			return doctor.Snapshot{}, err
 		}
@@ -126,7 +123,7 @@ func dial(ctx context.Context, to func(context.Context) (*amqp.Connection, error
 	})
 	return conn, func() {
 		if stop() {
-			_ = conn.CloseDeadline(time.Now().Add(closeTimeout)) // the work is done
+			_ = conn.CloseDeadline(time.Now().Add(2 * time.Second)) // the work is done
 		} else {
 			<-done
 		}
@@ -141,9 +138,7 @@ func (c *collector) unseenf(a doctor.Area, format string, args ...any) {
 	c.snap.Unseen = append(c.snap.Unseen, doctor.Unseen{Area: a, Why: fmt.Sprintf(format, args...)})
 }
 
-// try runs one operation on a channel of its own, since a refusal closes it.
-func (c *collector) try(op func(ch *amqp.Channel) error) error { return onChannel(c.conn, op) }
-
+// onChannel runs one operation on a channel of its own, since a refusal closes it.
 func onChannel(conn *amqp.Connection, op func(ch *amqp.Channel) error) error {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -159,36 +154,28 @@ func isCode(err error, code int) bool {
 	return ok && e.Code == code
 }
 
-func refused(err error) bool { return isCode(err, amqp.AccessRefused) }
-
-// plugin asks for the plugin where it matters and is not known.
-func (c *collector) plugin(ctx context.Context) error {
-	if c.cfg.Plugin == doctor.PluginUnused || c.snap.ExchangeTypes != nil || c.src.ProbePlugin == nil {
-		return nil
+// probes ask for the plugin, and whether the broker delays by instants, where that matters and is
+// not known.
+func (c *collector) probes(ctx context.Context) error {
+	if c.cfg.Plugin != doctor.PluginUnused && c.snap.ExchangeTypes == nil && c.src.ProbePlugin != nil {
+		there, err := c.src.ProbePlugin(ctx)
+		switch {
+		case err != nil:
+			c.unseenf(doctor.AreaPlugin, "the probe for the plugin failed: %s", oneLine(err))
+		case there:
+			c.snap.ExchangeTypes = []string{"x-delayed-message"}
+		default:
+			c.snap.ExchangeTypes = []string{}
+		}
 	}
-	there, err := c.src.ProbePlugin(ctx)
-	switch {
-	case err != nil:
-		c.unseenf(doctor.AreaPlugin, "the probe for the plugin failed: %s", oneLine(err))
-	case there:
-		c.snap.ExchangeTypes = []string{"x-delayed-message"}
-	default:
-		c.snap.ExchangeTypes = []string{}
+	if ctx.Err() == nil && c.cfg.WantsInstants() && c.src.ProbeInstants != nil {
+		delays, err := c.src.ProbeInstants(ctx)
+		if err != nil {
+			c.unseenf(doctor.AreaInstants, "the probe for delays by an instant failed: %s", oneLine(err))
+			return nil
+		}
+		c.snap.Instants = &delays
 	}
-	return nil
-}
-
-// instants asks whether the broker delays by them, where it matters.
-func (c *collector) instants(ctx context.Context) error {
-	if !c.cfg.WantsInstants() || c.src.ProbeInstants == nil {
-		return nil
-	}
-	delays, err := c.src.ProbeInstants(ctx)
-	if err != nil {
-		c.unseenf(doctor.AreaInstants, "the probe for delays by an instant failed: %s", oneLine(err))
-		return nil
-	}
-	c.snap.Instants = &delays
 	return nil
 }
 

@@ -101,11 +101,9 @@ func (c Clock) ahead() string {
 
 // figures lists clocks: "rabbit@a 2ms behind (±1ms), rabbit@b 30s ahead (±1ms)".
 func figures(clocks []Clock) string {
-	texts := make([]string, len(clocks))
-	for i, c := range clocks {
-		texts[i] = fmt.Sprintf("%s %s (±%v)", c.Node, strings.TrimSuffix(c.ahead(), " of"), roughly(c.Resolution()))
-	}
-	return strings.Join(texts, ", ")
+	return strings.Join(texts(clocks, func(c Clock) string {
+		return fmt.Sprintf("%s %s (±%v)", c.Node, strings.TrimSuffix(c.ahead(), " of"), roughly(c.Resolution()))
+	}), ", ")
 }
 
 func roughly(d time.Duration) time.Duration {

@@ -38,7 +38,7 @@ func (x *examination) checkMissing() {
 		x.found(Finding{ID: "topology-missing", Severity: SeverityWarning,
 			What: fmt.Sprintf("The virtual host %q has none of the delay topology.", x.cfg.Vhost),
 			Why:  "The first client that may declare creates it; clients that may not (broker.declare: nothing) fail until then.",
-			Mend: x.apply(),
+			Mend: x.run("apply"),
 		})
 		return
 	}
@@ -54,7 +54,7 @@ func (x *examination) checkMissing() {
 		names := missing[m.kind]
 		x.about(names, Finding{ID: string(m.kind) + "-missing", Severity: SeverityCritical,
 			What: fmt.Sprintf("%s missing: %s.", counted(len(names), m.one, m.many), list(names)),
-			Why:  m.why, Mend: x.apply(),
+			Why:  m.why, Mend: x.run("apply"),
 		})
 	}
 	for _, tag := range slices.Sorted(maps.Keys(gone)) {
@@ -97,12 +97,7 @@ func (x *examination) checkConflicts() {
 }
 
 func onlyArguments(mismatches []argument.Mismatch, names ...string) bool {
-	for _, m := range mismatches {
-		if !slices.Contains(names, m.Argument) {
-			return false
-		}
-	}
-	return len(mismatches) > 0
+	return len(mismatches) > 0 && !slices.ContainsFunc(mismatches, func(m argument.Mismatch) bool { return !slices.Contains(names, m.Argument) })
 }
 
 // replace deletes queues and exchanges of layouts, which is refused while
@@ -120,9 +115,9 @@ func (x *examination) replace(names []string) string {
 		}
 	}
 	if len(parts) == 0 { // what layouts share
-		return "rabbitdelay destroy" + x.fileFlag() + " && " + x.apply() + "   # when nothing is sent any more and all has drained; destroy refuses before"
+		return x.run("destroy") + " && " + x.run("apply") + "   # when nothing is sent any more and all has drained; destroy refuses before"
 	}
-	return x.destroy(parts) + " && " + x.apply() + "   # destroy refuses while messages wait in them; what comes in between is parked"
+	return x.destroy(parts) + " && " + x.run("apply") + "   # destroy refuses while messages wait in them; what comes in between is parked"
 }
 
 // alternatePolicy is the command that parks what an exchange cannot route.
@@ -148,10 +143,7 @@ func (x *examination) alternateExchange(s plan.Step) {
 // otherwise reports objects that differ in the same way from what is described.
 func (x *examination) otherwise(steps []plan.Step) {
 	s := steps[0]
-	var names []string
-	for _, same := range steps {
-		names = append(names, same.Name)
-	}
+	names := texts(steps, func(s plan.Step) string { return s.Name })
 	what := fmt.Sprintf("The %s %s exists otherwise than described: ", s.Kind, s.Name)
 	if len(names) > 1 {
 		what = fmt.Sprintf("%d queues exist otherwise than described, %s: ", len(names), list(names))
@@ -172,13 +164,7 @@ func (x *examination) otherwise(steps []plan.Step) {
 	x.found(f)
 }
 
-func differences(s plan.Step) []string {
-	parts := make([]string, len(s.Mismatches))
-	for i, m := range s.Mismatches {
-		parts[i] = m.String()
-	}
-	return parts
-}
+func differences(s plan.Step) []string { return texts(s.Mismatches, argument.Mismatch.String) }
 
 // checkStrays reports bindings that lead messages out of the delays to where nobody
 // sent them, once for each queue or exchange that gets them.
@@ -188,33 +174,25 @@ func (x *examination) checkStrays() {
 	}
 	strays := slices.SortedStableFunc(slices.Values(x.plan.Strays), func(a, b observed.Stray) int { return cmp.Compare(to(a), to(b)) })
 	for _, all := range grouped(strays, to) {
-		x.stray(all)
+		first := all[0]
+		kind, name := "queue", first.Queue
+		if first.ToExchange != "" {
+			kind, name = "exchange", first.ToExchange
+		}
+		when, why := "", "A handler there acts on messages that are somebody else's, beside their own consumer. What such a binding matches is not parked when its destination is gone, but lost to it."
+		if first.Early {
+			when, why = ", before they are due", "A handler there acts on them too early, and their own consumer again when they are due."
+		}
+		objects := texts(all, func(s observed.Stray) string { return s.Binding.String() })
+		keys := texts(all, func(s observed.Stray) string { return fmt.Sprintf("%q of %s", s.RoutingKey, s.Exchange) })
+		mend := first.Advice()
+		if len(all) > 1 {
+			mend += fmt.Sprintf("; and likewise the other %d", len(all)-1)
+		}
+		x.found(Finding{ID: "stray-binding", Severity: SeverityCritical, Objects: objects,
+			What: fmt.Sprintf("The %s %s gets copies of messages%s, by the routing key%s %s.", kind, name, when, strings.Repeat("s", min(1, len(all)-1)), list(keys)),
+			Why:  why,
+			Mend: mend + "   # or describe it under bindings, if it is meant",
+		})
 	}
-}
-
-// stray reports bindings with one destination.
-func (x *examination) stray(all []observed.Stray) {
-	first := all[0]
-	kind, name := "queue", first.Queue
-	if first.ToExchange != "" {
-		kind, name = "exchange", first.ToExchange
-	}
-	when, why := "", "A handler there acts on messages that are somebody else's, beside their own consumer. What such a binding matches is not parked when its destination is gone, but lost to it."
-	if first.Early {
-		when, why = ", before they are due", "A handler there acts on them too early, and their own consumer again when they are due."
-	}
-	var objects, keys []string
-	for _, s := range all {
-		objects = append(objects, s.Binding.String())
-		keys = append(keys, fmt.Sprintf("%q of %s", s.RoutingKey, s.Exchange))
-	}
-	mend := first.Advice()
-	if len(all) > 1 {
-		mend += fmt.Sprintf("; and likewise the other %d", len(all)-1)
-	}
-	x.found(Finding{ID: "stray-binding", Severity: SeverityCritical, Objects: objects,
-		What: fmt.Sprintf("The %s %s gets copies of messages%s, by the routing key%s %s.", kind, name, when, strings.Repeat("s", min(1, len(all)-1)), list(keys)),
-		Why:  why,
-		Mend: mend + "   # or describe it under bindings, if it is meant",
-	})
 }

@@ -130,28 +130,19 @@ func (x *examination) checkDeliveryLimit(name string, q observed.Queue) {
 	if byDefault {
 		origin = ", RabbitMQ's default since 4.0"
 	}
+	d := topology.Destination{Queue: name}
+	if i := slices.IndexFunc(x.cfg.Want.Destinations, func(d topology.Destination) bool { return d.Queue == name }); i >= 0 {
+		d = x.cfg.Want.Destinations[i]
+	}
+	dead, first := d.DeadLetterQueue(), ""
+	if _, there := x.snap.Live.Queues[dead]; !there {
+		first = "   # first describe " + dead + " under queues, and " + x.run("apply")
+	}
 	x.found(Finding{ID: "destination-delivery-limit", Severity: SeverityWarning, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s drops a message after %s%s, and has no dead-letter exchange.", name, counted(limit, "delivery", "deliveries"), origin),
 		Why:  "A delivery counts if it ends without an acknowledgement, because the consumer died or returned the message. A consumer that crashes in a loop loses its messages.",
-		Mend: x.ownPolicy(name, q, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": x.deadLetterQueue(name)}) + x.unlessThere(x.deadLetterQueue(name)),
+		Mend: x.ownPolicy(name, q, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": dead}) + first,
 	})
-}
-
-func (x *examination) deadLetterQueue(queue string) string {
-	for _, d := range x.cfg.Want.Destinations {
-		if d.Queue == queue {
-			return d.DeadLetterQueue()
-		}
-	}
-	return topology.Destination{Queue: queue}.DeadLetterQueue()
-}
-
-// unlessThere explains how to make the queue that a command needs, if it is missing.
-func (x *examination) unlessThere(queue string) string {
-	if _, ok := x.snap.Live.Queues[queue]; ok {
-		return ""
-	}
-	return "   # first describe " + queue + " under queues, and " + x.apply()
 }
 
 // checkDeadLetters reports messages that a handler or the broker gave up on.
@@ -170,7 +161,7 @@ func (x *examination) checkDeadLetters() {
 		}
 		names = append(names, dead)
 		counts = append(counts, thousands(q.Messages)+" in "+dead)
-		moves = append(moves, x.requeue("--queue "+shellQuote(dead)))
+		moves = append(moves, x.run("requeue --queue "+shellQuote(dead)))
 	}
 	if len(names) == 0 {
 		return
@@ -237,12 +228,9 @@ func (x *examination) checkDrops(name string, q observed.Queue) {
 // checkRoutes reports exchange destinations whose messages do not get on.
 func (x *examination) checkRoutes() {
 	for _, d := range x.cfg.Want.Destinations {
-		if !d.ToExchange() {
-			continue
-		}
 		queue := d.TargetQueue(x.cfg.Prefix)
 		waiting := x.snap.Live.Queues[queue].Messages
-		if waiting == 0 {
+		if waiting == 0 || !d.ToExchange() {
 			continue
 		}
 		x.found(Finding{ID: "route-stuck", Severity: SeverityCritical, Objects: []string{queue},

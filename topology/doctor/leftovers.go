@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -66,7 +67,7 @@ func (x *examination) checkLeftovers() {
 			x.about(full, Finding{ID: "leftover-unbound", Severity: SeverityCritical,
 				What: fmt.Sprintf("%s in %s of the layout %s, for which no destination is bound.", counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), layout.Name),
 				Why:  "They will be parked when they are due, instead of arriving.",
-				Mend: "set " + previous(layout, queues) + " in the file that has their destinations, then " + x.apply(),
+				Mend: "set " + previous(layout, queues) + " in the file that has their destinations, then " + x.run("apply"),
 			})
 		default:
 			x.notef("%s in %s of %s, drained: no. It is an older layout or another configuration's; they still arrive, because destinations are bound for it",
@@ -82,22 +83,13 @@ const RetiredAdvice = "take it out of delay.previous in every file that has it; 
 // the broker, with their layout's tag: those of delay.previous after retire.
 func (x *examination) retired() map[string]string {
 	there := map[string]bool{}
-	seen := func(name string) {
+	for _, name := range slices.Concat(
+		texts(x.cfg.Want.Queues, func(q topology.Queue) string { return q.Name }), slices.Collect(maps.Keys(x.snap.Live.Queues)),
+		texts(x.cfg.Want.Exchanges, func(e topology.Exchange) string { return e.Name }), slices.Collect(maps.Keys(x.snap.Live.Exchanges)),
+	) {
 		if l, ok := naming.LayoutOf(x.cfg.Prefix, name); ok {
 			there[l.Tag] = true
 		}
-	}
-	for _, q := range x.cfg.Want.Queues {
-		seen(q.Name)
-	}
-	for _, e := range x.cfg.Want.Exchanges {
-		seen(e.Name)
-	}
-	for name := range x.snap.Live.Queues {
-		seen(name)
-	}
-	for name := range x.snap.Live.Exchanges {
-		seen(name)
 	}
 	out := map[string]string{}
 	for _, b := range x.cfg.Want.Bindings {
@@ -118,10 +110,7 @@ func previous(l naming.Layout, queues []leftover) string {
 	}
 	m := layoutTag.FindStringSubmatch(l.Tag)
 	if m == nil { // the ttl strategy's
-		delays := make([]string, len(queues))
-		for i, q := range queues {
-			delays[i] = strings.TrimPrefix(q.queue.Name, l.Name+".")
-		}
+		delays := texts(queues, func(q leftover) string { return strings.TrimPrefix(q.queue.Name, l.Name+".") })
 		return "delay: {previous: [{strategy: ttl, delays: [" + strings.Join(delays, ", ") + "]}]}"
 	}
 	layout := "layout: " + m[1]

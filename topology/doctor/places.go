@@ -47,7 +47,7 @@ func (x *examination) checkPlaces() {
 	x.about(classic, Finding{ID: "classic-on-cluster", Severity: SeverityWarning,
 		What: fmt.Sprintf("%s live on one node of %d: %s.", counted(len(classic), "classic delay queue", "classic delay queues"), nodes, list(classic)),
 		Why:  "While that node is down their messages are late. If it is lost, so are they, and messages in transit between two queues when it was killed.",
-		Mend: "set delay.queue_type: quorum, and describe destination queues that stay classic under queues, then " + x.apply() + "   # the classic delay queues drain beside the new ones",
+		Mend: "set delay.queue_type: quorum, and describe destination queues that stay classic under queues, then " + x.run("apply") + "   # the classic delay queues drain beside the new ones",
 	})
 	x.about(dead, Finding{ID: "quorum-lost", Severity: SeverityCritical,
 		What: fmt.Sprintf("%s no majority of replicas: %s.", counted(len(dead), "quorum queue has", "quorum queues have"), list(dead)),
@@ -109,6 +109,6 @@ func (x *examination) checkParked() {
 	x.found(Finding{ID: "parked-messages", Severity: SeverityCritical, Objects: []string{parked},
 		What: fmt.Sprintf("%s in the queue %s.", counted(x.rep.Parked, "message is", "messages are"), parked),
 		Why:  why,
-		Mend: "declare the destination (" + x.apply() + "), then send them there: " + x.requeue("--parked"),
+		Mend: "declare the destination (" + x.run("apply") + "), then send them there: " + x.run("requeue --parked"),
 	})
 }

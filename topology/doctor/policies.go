@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -20,15 +21,16 @@ func (x *examination) checkPolicies() {
 		return strings.Join([]string{w.Policy, w.Key, argument.Format(w.Value), strconv.FormatBool(w.Kept)}, "\x00")
 	}) {
 		w := all[0]
-		var names []string
-		for _, same := range all {
-			names = append(names, same.Name)
-		}
+		names := texts(all, func(w plan.Warning) string { return w.Name })
 		if w.Key == "" {
 			x.found(Finding{ID: "policy-unreadable", Severity: SeverityWarning, What: fmt.Sprintf("The policy %s may match delay queues or dead letters; it could not be checked: %s.", w.Policy, w.Effect),
-				Why: "A policy that lowers a TTL fires long delays early and drops dead letters, and one that expires a queue deletes its messages.", Mend: x.apply() + "   # and look again: the broker itself tells what is in force on queues that exist",
+				Why: "A policy that lowers a TTL fires long delays early and drops dead letters, and one that expires a queue deletes its messages.", Mend: x.run("apply") + "   # and look again: the broker itself tells what is in force on queues that exist",
 			})
 			continue
+		}
+		policy := "A policy"
+		if w.Policy != "" {
+			policy = "The policy " + strconv.Quote(w.Policy)
 		}
 		id := "policy-" + w.Key
 		if w.Key == "overflow" {
@@ -39,9 +41,9 @@ func (x *examination) checkPolicies() {
 			one, many = "queue of dead letters or parked messages", "queues of dead letters or parked messages"
 		}
 		x.found(Finding{ID: id, Severity: x.severityOf(w, names), Objects: names,
-			What: fmt.Sprintf("%s sets %s to %s on %s: %s.", policyName(w.Policy), w.Key, argument.Format(w.Value),
+			What: fmt.Sprintf("%s sets %s to %s on %s: %s.", policy, w.Key, argument.Format(w.Value),
 				counted(len(names), one, many), list(names)),
-			Why:  sentence(w.Effect),
+			Why:  strings.ToUpper(w.Effect[:1]) + w.Effect[1:] + ".",
 			Mend: x.exempt(w),
 		})
 	}
@@ -72,15 +74,6 @@ func (x *examination) severityOf(w plan.Warning, names []string) Severity {
 	return SeverityCritical
 }
 
-func policyName(name string) string {
-	if name == "" {
-		return "A policy"
-	}
-	return "The policy " + strconv.Quote(name)
-}
-
-func sentence(s string) string { return strings.ToUpper(s[:1]) + s[1:] + "." }
-
 // exempt is the command that takes out of a policy all that it harms. The broker's
 // regular expressions know lookahead.
 func (x *examination) exempt(w plan.Warning) string {
@@ -103,11 +96,7 @@ func (x *examination) exempt(w plan.Warning) string {
 	} else {
 		pattern += `(?=.*(?:` + p.Pattern + `))`
 	}
-	applyTo := p.ApplyTo
-	if applyTo == "" {
-		applyTo = "all"
-	}
-	return x.ctl(command, "--priority", fmt.Sprint(p.Priority), "--apply-to", applyTo, p.Name, pattern, string(definition))
+	return x.ctl(command, "--priority", fmt.Sprint(p.Priority), "--apply-to", cmp.Or(p.ApplyTo, "all"), p.Name, pattern, string(definition))
 }
 
 // curedBefore is the pattern of a policy that has been narrowed like this.

@@ -217,11 +217,10 @@ func (s *Standstill) Found() []Standing {
 
 // checkStandstill reports delay queues that keep messages.
 func (x *examination) checkStandstill() {
-	var names, figures []string
-	for _, s := range x.snap.Standing {
-		names = append(names, s.Queue)
-		figures = append(figures, fmt.Sprintf("%s (at least %d of %d for %v)", s.Queue, s.Kept, s.Messages, s.For.Round(time.Second)))
-	}
+	names := texts(x.snap.Standing, func(s Standing) string { return s.Queue })
+	figures := texts(x.snap.Standing, func(s Standing) string {
+		return fmt.Sprintf("%s (at least %d of %d for %v)", s.Queue, s.Kept, s.Messages, s.For.Round(time.Second))
+	})
 	x.about(names, Finding{ID: "delay-standstill", Severity: SeverityCritical,
 		What: fmt.Sprintf("%s messages for longer than the TTL, and none left: %s.", counted(len(names), "delay queue keeps", "delay queues keep"), list(figures)),
 		Why: "They are late, with everything behind them. After a node's clock was set back and the node restarted, its queues stand still until the clock has caught up; " +

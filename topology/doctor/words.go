@@ -9,6 +9,15 @@ import (
 // shown is how many names a sentence lists; Finding.Objects has all.
 const shown = 3
 
+// texts are what is said of each.
+func texts[T any](all []T, text func(T) string) []string {
+	out := make([]string, len(all))
+	for i, v := range all {
+		out[i] = text(v)
+	}
+	return out
+}
+
 // list is "a, b, c and 4 more".
 func list(names []string) string {
 	if len(names) <= shown+1 {
@@ -45,24 +54,17 @@ func (x *examination) ctl(command string, args ...string) string {
 	return strings.Join(all, " ")
 }
 
-// apply is the command that creates what is missing.
-func (x *examination) apply() string { return "rabbitdelay apply" + x.fileFlag() }
+// run is a command of rabbitdelay's with the file.
+func (x *examination) run(command string) string {
+	if x.cfg.File == "" {
+		return "rabbitdelay " + command
+	}
+	return "rabbitdelay " + command + " -f " + shellQuote(x.cfg.File)
+}
 
 // destroy is the command that deletes layouts, or single queues of one. It refuses while messages are in them.
 func (x *examination) destroy(names []string) string {
-	return "rabbitdelay destroy" + x.fileFlag() + " --layout " + shellQuote(strings.Join(names, ","))
-}
-
-// requeue is the command that sends messages back to where they belong. It counts them and asks.
-func (x *examination) requeue(from string) string {
-	return "rabbitdelay requeue " + from + x.fileFlag()
-}
-
-func (x *examination) fileFlag() string {
-	if x.cfg.File == "" {
-		return ""
-	}
-	return " -f " + shellQuote(x.cfg.File)
+	return x.run("destroy") + " --layout " + shellQuote(strings.Join(names, ","))
 }
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9_./:=@,+-]+$`)

@@ -1,6 +1,6 @@
 // Package removal decides which objects of a topology may be deleted from a broker, so that nothing is lost
-// that somebody still needs: the decision (removal.go) by what an object is and by other layouts (rules.go) and
-// by what needs it (needs.go), the order of deletion (order.go), why nothing may be touched (refusal.go), and
+// that somebody still needs: the decision (removal.go) by what an object is, by other layouts
+// and by what needs it (rules.go), the order of deletion (order.go), why nothing may be touched (refusal.go), and
 // all of it for people and machines (render.go). It does no I/O; package live deletes.
 //
 // What a name does not tell apart stays. Names of the ttl strategy, of the native strategy and of the plugin do

@@ -2,9 +2,12 @@ package removal
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
@@ -99,8 +102,12 @@ func Decide(t topology.Topology, live observed.Broker, opts Options) Plan {
 	}
 	r.settle()
 	if slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Action == ActionDelete && s.part != declaredPart }) {
-		for _, s := range x.marks() {
-			r.Steps, r.needs = append(r.Steps, s), append(r.needs, nil)
+		// The exchanges that say that a topology is complete.
+		for _, name := range slices.Sorted(maps.Keys(live.Exchanges)) {
+			if strings.HasPrefix(name, naming.DeclaredExchange(opts.Prefix)) {
+				r.Steps = append(r.Steps, Step{Kind: topology.KindExchange, Name: name, Action: ActionDelete, part: sharedPart, stage: marks})
+				r.needs = append(r.needs, nil)
+			}
 		}
 	}
 	r.refusal = x.refusal(r.Steps)
@@ -114,7 +121,9 @@ func (r *Plan) settle() {
 		changed = false
 		for i := range r.Steps {
 			s := &r.Steps[i]
-			n := slices.IndexFunc(r.needs[i], func(n need) bool { return n.stands(going) })
+			n := slices.IndexFunc(r.needs[i], func(n need) bool {
+				return !slices.ContainsFunc(n.from, func(o object) bool { return going[o] })
+			})
 			if s.Action == ActionDelete && n >= 0 {
 				s.Action, s.Reason = ActionKeep, r.needs[i][n].reason
 				going[s.object()], changed = false, true

@@ -93,25 +93,55 @@ func (x *remover) mayUse(own naming.Layout, object string) string {
 	return fmt.Sprintf("the layout %s may use it too; to delete it anyway, give --layout %s", other, name)
 }
 
-// steps are the objects, to be deleted if they are there.
+// steps are the objects, to be deleted if they are there: bindings, those described and clients' second ones of
+// the same, then queues and exchanges.
 func (x *remover) steps() []Step {
-	steps := x.bindings()
+	var steps []Step
+	add := func(s Step, there bool) {
+		s.Action = ActionAbsent
+		if there {
+			s.Action = ActionDelete
+		}
+		s.place(x.opts.Prefix)
+		s.stage = x.stage(s)
+		switch s.Kind {
+		case topology.KindQueue:
+			s.Forced = x.forced(s.part)
+		case topology.KindExchange:
+			e, _ := x.t.Exchange(s.Name)
+			s.Forced = x.opts.Force && s.part == ownPart || e.Kind == argument.DelayedExchange // which delivers by its binding up to the end
+		case topology.KindBinding:
+		}
+		steps = append(steps, s)
+	}
+	bound, ours := map[string]bool{}, map[string]bool{}
+	for _, b := range x.live.Bindings {
+		bound[b.String()] = true
+	}
+	for _, b := range x.t.Bindings {
+		_, there := x.live.Exchanges[b.Exchange]
+		if x.live.BindingsKnown {
+			there = bound[b.String()]
+		}
+		add(Step{Kind: topology.KindBinding, Name: b.String(), Binding: b}, there)
+		ours[b.String()] = true
+	}
+	for _, b := range x.live.Bindings {
+		plain := b
+		plain.Arguments = nil
+		if b.Arguments[argument.Binder] != nil && ours[plain.String()] {
+			add(Step{Kind: topology.KindBinding, Name: b.String(), Binding: b}, true)
+		}
+	}
 	for _, q := range x.t.Queues {
 		have, there := x.live.Queues[q.Name]
-		s := x.step(topology.KindQueue, q.Name, q.Name, there)
-		s.Messages, s.Consumers, s.Type = have.Messages, have.Consumers, cmp.Or(have.Type, q.QueueType())
-		s.Forced = x.forced(s.part)
-		steps = append(steps, s)
+		add(Step{
+			Kind: topology.KindQueue, Name: q.Name, Messages: have.Messages, Consumers: have.Consumers, Type: cmp.Or(have.Type, q.QueueType()),
+		}, there)
 	}
 	for _, e := range x.t.Exchanges {
 		have, there := x.live.Exchanges[e.Name]
-		s := x.step(topology.KindExchange, e.Name, e.Name, there)
-		s.Messages = have.Held
-		s.Forced = x.opts.Force && s.part == ownPart || e.Kind == argument.DelayedExchange // which delivers by its binding up to the end
-		steps = append(steps, s)
-	}
-	for i := range steps {
-		steps[i].stage = x.stage(steps[i])
+		add(Step{Kind: topology.KindExchange, Name: e.Name, Messages: have.Held}, there)
 	}
 	return steps
 }
@@ -121,71 +151,28 @@ func (x *remover) forced(p part) bool {
 	return x.opts.Force && (p == ownPart || p == declaredPart && x.opts.Messages != nil)
 }
 
-// marks are the exchanges that say that a topology is complete.
-func (x *remover) marks() []Step {
-	var steps []Step
-	for _, name := range slices.Sorted(maps.Keys(x.live.Exchanges)) {
-		if strings.HasPrefix(name, naming.DeclaredExchange(x.opts.Prefix)) {
-			steps = append(steps, Step{Kind: topology.KindExchange, Name: name, Action: ActionDelete, part: sharedPart, stage: marks})
-		}
+// place finds out what an object belongs to, by its name; of a binding by that of its source.
+func (s *Step) place(prefix string) {
+	name := s.Name
+	if s.Kind == topology.KindBinding {
+		name = s.Binding.Exchange
 	}
-	return steps
-}
-
-// bindings are those described, and clients' second bindings of the same.
-func (x *remover) bindings() []Step {
-	var steps []Step
-	bound, ours := map[string]bool{}, map[string]bool{}
-	for _, b := range x.live.Bindings {
-		bound[b.String()] = true
-	}
-	add := func(b topology.Binding, there bool) {
-		s := x.step(topology.KindBinding, b.String(), b.Exchange, there)
-		s.Binding = b
-		if leadsFromForeign(b) {
-			s.part = leadPart
-		}
-		steps = append(steps, s)
-	}
-	for _, b := range x.t.Bindings {
-		_, there := x.live.Exchanges[b.Exchange]
-		if x.live.BindingsKnown {
-			there = bound[b.String()]
-		}
-		add(b, there)
-		ours[b.String()] = true
-	}
-	for _, b := range x.live.Bindings {
-		plain := b
-		plain.Arguments = nil
-		if b.Arguments[argument.Binder] != nil && ours[plain.String()] {
-			add(b, true)
-		}
-	}
-	return steps
-}
-
-// step is an object that belongs where a name says; of a binding that is its source.
-func (x *remover) step(kind topology.Kind, name, belongs string, there bool) Step {
-	s := Step{Kind: kind, Name: name, Action: ActionAbsent}
-	if there {
-		s.Action = ActionDelete
-	}
-	layout, own := naming.LayoutOf(x.opts.Prefix, belongs)
-	_, theirs := foreign.System(belongs)
+	layout, own := naming.LayoutOf(prefix, name)
+	_, theirs := foreign.System(name)
 	switch {
+	case leadsFromForeign(s.Binding):
+		s.part = leadPart
 	case theirs:
 		s.part = foreignPart
 	case own:
 		s.part, s.Layout = ownPart, layout.Name
-	case kind == topology.KindBinding && belongs == topology.DeliveryExchange(x.opts.Prefix):
+	case s.Kind == topology.KindBinding && name == topology.DeliveryExchange(prefix):
 		s.part = leadPart
-	case naming.Reserved(x.opts.Prefix, belongs):
+	case naming.Reserved(prefix, name):
 		s.part = sharedPart
 	default:
 		s.part = declaredPart
 	}
-	return s
 }
 
 const (
@@ -263,4 +250,63 @@ func (x *remover) leadRule(b topology.Binding) string {
 // destination of rabbitdelay's.
 func leadsFromForeign(b topology.Binding) bool {
 	return foreign.IsDelivery(b.Exchange) && b.Queue != "" && strings.HasPrefix(b.RoutingKey, foreign.Binding)
+}
+
+// need is a reason to keep an object; it holds as long as all objects that it comes from stay.
+type need struct {
+	from   []object
+	reason string
+}
+
+// needs lists the reasons on the broker to keep an object. What a layout's own exchange leads to
+// does not need it.
+func (x *remover) needs(s Step) []need {
+	if s.Action != ActionDelete || s.part == leadPart || s.part == ownPart && (s.Kind != topology.KindExchange || x.opts.Force) {
+		return nil
+	}
+	var out []need
+	add := func(reason string, from ...object) { out = append(out, need{from, reason}) }
+	if b := s.Binding; s.Kind == topology.KindBinding {
+		if s.part == sharedPart {
+			add("both its ends are kept", exchangeNamed(b.Exchange), target(b))
+		}
+		return out
+	}
+	for _, b := range x.live.Bindings {
+		o, bound := s.object(), object{topology.KindBinding, b.String()}
+		switch {
+		case o == queueNamed(b.Queue):
+			add(fmt.Sprintf("the exchange %s leads to it by the routing key %q", b.Exchange, b.RoutingKey), bound, exchangeNamed(b.Exchange))
+		case o == exchangeNamed(b.ToExchange):
+			add("the exchange "+b.Exchange+" leads to it", bound, exchangeNamed(b.Exchange))
+		case o == exchangeNamed(b.Exchange) && s.part != ownPart:
+			add(fmt.Sprintf("it leads to the %s %s", target(b).kind, target(b).name), bound, target(b))
+		}
+	}
+	if s.part == ownPart {
+		return out
+	}
+	queue := s.Kind == topology.KindQueue
+	for _, other := range slices.Sorted(maps.Keys(x.live.Queues)) {
+		args := x.live.Queues[other].Arguments
+		to, key := args[argument.DeadLetterExchange], args[argument.DeadLetterRoutingKey]
+		if queue && to == "" && key == s.Name || !queue && to == s.Name {
+			add("the queue "+other+" dead-letters to it", queueNamed(other))
+		}
+	}
+	if queue {
+		// Consumers publish dead letters by themselves, whatever arguments their queue has.
+		for _, d := range x.t.Destinations {
+			if _, there := x.live.Queues[d.Queue]; there && d.DeadLetterQueue() == s.Name {
+				add("the queue "+d.Queue+" dead-letters to it", queueNamed(d.Queue))
+			}
+		}
+		return out
+	}
+	for _, other := range slices.Sorted(maps.Keys(x.live.Exchanges)) {
+		if x.live.Exchanges[other].Arguments[argument.AlternateExchange] == s.Name {
+			add("it is the alternate exchange of "+other, exchangeNamed(other))
+		}
+	}
+	return out
 }

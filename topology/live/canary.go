@@ -96,16 +96,13 @@ func (b Broker) Prove(ctx context.Context, prefix string, ways func(queue string
 	if len(routes) == 0 {
 		return Clock{}, nil
 	}
-	return b.prove(ctx, routes, func(ch *amqp.Channel) (string, error) {
-		if err := declareCanary(ch, queue, nil); err != nil {
-			return "", err
-		}
+	return b.prove(ctx, queue, routes, func(ch *amqp.Channel) error {
 		for _, x := range bindings {
 			if err := ch.QueueBind(queue, x.RoutingKey, x.Exchange, false, x.Arguments); err != nil {
-				return "", fmt.Errorf("bind %s to %s: %w", queue, x.Exchange, err)
+				return fmt.Errorf("bind %s to %s: %w", queue, x.Exchange, err)
 			}
 		}
-		return queue, nil
+		return nil
 	})
 }
 
@@ -122,11 +119,8 @@ func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Con
 	queue := naming.CanaryQueue(prefix) + rand.Text()
 	holding := queue + ".held"
 	routes := []topology.Route{{RoutingKey: holding, Queue: holding, InstantHeader: topology.HeaderInstant, Mandatory: true}}
-	_, err = Broker{Conn: conn}.prove(ctx, routes, func(ch *amqp.Channel) (string, error) {
-		if err := declareCanary(ch, queue, nil); err != nil {
-			return "", err
-		}
-		return queue, declareCanary(ch, holding, amqp.Table{
+	_, err = Broker{Conn: conn}.prove(ctx, queue, routes, func(ch *amqp.Channel) error {
+		return declareCanary(ch, holding, amqp.Table{
 			argument.QueueType: string(topology.Quorum), argument.MessageTTL: int64(0),
 			argument.DeadLetterExchange: "", argument.DeadLetterRoutingKey: queue,
 		})
@@ -140,11 +134,7 @@ func ProbeInstants(ctx context.Context, prefix string, dial func(ctx context.Con
 	return err
 }
 
-// declareCanary declares a temporary queue, classic unless its arguments say so.
 func declareCanary(ch *amqp.Channel, name string, args amqp.Table) error {
-	if args == nil {
-		args = amqp.Table{argument.QueueType: string(topology.Classic)}
-	}
 	args[argument.Expires] = canaryExpires.Milliseconds()
 	if _, err := ch.QueueDeclare(name, true, false, false, false, args); err != nil {
 		return fmt.Errorf("declare %s, which the proof that the broker delays needs (with the rights to configure, write to and read it): %w", name, err)
@@ -152,9 +142,9 @@ func declareCanary(ch *amqp.Channel, name string, args amqp.Table) error {
 	return nil
 }
 
-// prove runs a canary through routes to a queue that declare makes, and deletes
-// the queue when nothing is on its way there any more.
-func (b Broker) prove(ctx context.Context, routes []topology.Route, declare func(ch *amqp.Channel) (string, error)) (Clock, error) {
+// prove runs a canary through routes, which lead makes lead to a temporary queue, and deletes the queue when
+// nothing is on its way there any more.
+func (b Broker) prove(ctx context.Context, queue string, routes []topology.Route, lead func(ch *amqp.Channel) error) (Clock, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, canaryTimeout, errNoCanary)
 	defer cancel()
 	c := &canary{broker: "the broker"}
@@ -167,7 +157,10 @@ func (b Broker) prove(ctx context.Context, routes []topology.Route, declare func
 	s := &session{conn: b.Conn}
 	defer s.close()
 	err := s.do(ctx, func(ch *amqp.Channel) error {
-		queue, err := declare(ch)
+		err := declareCanary(ch, queue, amqp.Table{argument.QueueType: string(topology.Classic)})
+		if err == nil {
+			err = lead(ch)
+		}
 		if err != nil {
 			return err
 		}
@@ -255,10 +248,8 @@ func (c *canary) rounds(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, w := range c.ways {
-		if w.ignored {
-			return &InstantsIgnoredError{Broker: c.broker, Queue: w.route.Queue}
-		}
+	if i := slices.IndexFunc(c.ways, func(w *canaryWay) bool { return w.ignored }); i >= 0 {
+		return &InstantsIgnoredError{Broker: c.broker, Queue: c.ways[i].route.Queue}
 	}
 	return nil
 }

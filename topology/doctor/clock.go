@@ -39,7 +39,6 @@ func (x *examination) checkClock() {
 	})
 }
 
-// ownClock reports nodes whose clocks differ from this machine's.
 func (x *examination) ownClock(off []Clock, names []string) {
 	whose := "The broker's"
 	if off[0].Node != "" {

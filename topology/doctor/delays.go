@@ -19,7 +19,6 @@ import (
 // ours reports whether an object belongs to the delay strategies.
 func (x *examination) ours(name string) bool { return strings.HasPrefix(name, x.cfg.Prefix+".") }
 
-// checkMissing reports what apply would create.
 func (x *examination) checkMissing() {
 	missing := map[topology.Kind][]string{}
 	there := false
@@ -65,7 +64,6 @@ func (x *examination) checkMissing() {
 	}
 }
 
-// checkConflicts reports objects that exist with other arguments.
 func (x *examination) checkConflicts() {
 	var once []string // queues that dead-letter at most once
 	var alike []plan.Step

@@ -188,7 +188,6 @@ func overflow(q observed.Queue) string {
 	return cmp.Or(policy, own)
 }
 
-// checkDrops reports limits by which a destination queue throws messages away.
 func (x *examination) checkDrops(name string, q observed.Queue) {
 	var limits []string
 	report := func(format string, args ...any) { limits = append(limits, fmt.Sprintf(format, args...)) }
@@ -225,7 +224,6 @@ func (x *examination) checkDrops(name string, q observed.Queue) {
 	})
 }
 
-// checkRoutes reports exchange destinations whose messages do not get on.
 func (x *examination) checkRoutes() {
 	for _, d := range x.cfg.Want.Destinations {
 		queue := d.TargetQueue(x.cfg.Prefix)

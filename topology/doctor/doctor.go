@@ -144,7 +144,6 @@ func (r Report) Count(s Severity) int {
 	return n
 }
 
-// examination is one run of Diagnose.
 type examination struct {
 	cfg     Config
 	snap    Snapshot
@@ -197,7 +196,6 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 	return x.rep
 }
 
-// unseenf records what could not be looked at.
 func (x *examination) unseenf(a Area, format string, args ...any) {
 	why := fmt.Sprintf(format, args...)
 	if slices.Contains(x.cfg.Skip, a) {

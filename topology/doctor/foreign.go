@@ -9,7 +9,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// checkForeign looks at what another system's delays do to messages of ours.
 func (x *examination) checkForeign() {
 	for _, e := range x.cfg.Want.Exchanges {
 		if foreign.IsDelivery(e.Name) {

@@ -10,7 +10,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// checkPlaces looks at the nodes on which delay queues live.
 func (x *examination) checkPlaces() {
 	nodes := len(x.snap.Nodes)
 	if nodes == 0 {
@@ -73,19 +72,6 @@ func (x *examination) checkPlaces() {
 	}
 }
 
-// destinationOf is the described destination that a routing key of the delivery
-// exchange ends with, or the key when there is none.
-func (x *examination) destinationOf(key string) string {
-	name, longest := key, 0
-	for _, d := range x.cfg.Want.Destinations {
-		end := "." + d.Key(x.cfg.Prefix)
-		if len(end) > longest && strings.HasSuffix(key, end) {
-			name, longest = cmp.Or(d.Queue, d.Name), len(end)
-		}
-	}
-	return name
-}
-
 func (x *examination) checkParked() {
 	parked := topology.ParkedQueue(x.cfg.Prefix)
 	x.rep.Parked = x.snap.Live.Queues[parked].Messages
@@ -96,9 +82,12 @@ func (x *examination) checkParked() {
 	if len(x.snap.ParkedSamples) > 0 {
 		var dests []string
 		for _, p := range x.snap.ParkedSamples {
-			d := p.Destination
-			if d == "" {
-				d = x.destinationOf(p.RoutingKey)
+			d, longest := cmp.Or(p.Destination, p.RoutingKey), 0
+			for _, described := range x.cfg.Want.Destinations { // with whose key that of the message ends
+				end := "." + described.Key(x.cfg.Prefix)
+				if p.Destination == "" && len(end) > longest && strings.HasSuffix(p.RoutingKey, end) {
+					d, longest = cmp.Or(described.Queue, described.Name), len(end)
+				}
 			}
 			if !slices.Contains(dests, d) {
 				dests = append(dests, d)

@@ -83,7 +83,6 @@ func (r Report) Render(w io.Writer, s Style) error {
 	return err
 }
 
-// areas are what was not looked at, each once.
 func (r Report) areas() []string {
 	var areas []string
 	for _, u := range r.Unseen {

@@ -215,7 +215,6 @@ func (s *Standstill) Found() []Standing {
 	return all
 }
 
-// checkStandstill reports delay queues that keep messages.
 func (x *examination) checkStandstill() {
 	names := texts(x.snap.Standing, func(s Standing) string { return s.Queue })
 	figures := texts(x.snap.Standing, func(s Standing) string {

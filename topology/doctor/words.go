@@ -9,7 +9,6 @@ import (
 // shown is how many names a sentence lists; Finding.Objects has all.
 const shown = 3
 
-// texts are what is said of each.
 func texts[T any](all []T, text func(T) string) []string {
 	out := make([]string, len(all))
 	for i, v := range all {
@@ -54,7 +53,6 @@ func (x *examination) ctl(command string, args ...string) string {
 	return strings.Join(all, " ")
 }
 
-// run is a command of rabbitdelay's with the file.
 func (x *examination) run(command string) string {
 	if x.cfg.File == "" {
 		return "rabbitdelay " + command

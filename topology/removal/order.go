@@ -20,7 +20,6 @@ type Order struct {
 	Declared [][]Step
 }
 
-// stage is when an object goes.
 type stage int
 
 const (

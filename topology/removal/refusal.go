@@ -71,7 +71,6 @@ func (e *ConsumersError) Error() string {
 // Unwrap makes errors.Is(err, ErrConsumers) true.
 func (e *ConsumersError) Unwrap() error { return ErrConsumers }
 
-// maxListed is how many queues a refusal names.
 const maxListed = 12
 
 // listCounts is "orders 2, mails 1", cut where it gets long.

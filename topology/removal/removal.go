@@ -185,7 +185,6 @@ func (r Plan) Messages() int64 {
 	return n
 }
 
-// object identifies an object on the broker.
 type object struct {
 	kind topology.Kind
 	name string
@@ -196,7 +195,6 @@ func (s Step) object() object { return object{s.Kind, s.Name} }
 func queueNamed(name string) object    { return object{topology.KindQueue, name} }
 func exchangeNamed(name string) object { return object{topology.KindExchange, name} }
 
-// target is where a binding leads to.
 func target(b topology.Binding) object {
 	if b.ToExchange != "" {
 		return exchangeNamed(b.ToExchange)

@@ -77,7 +77,6 @@ func (g *group) String() string {
 	return text
 }
 
-// counted is "1 message" or "2 messages".
 func counted(n int64, one string) string {
 	if n == 1 {
 		return "1 " + one

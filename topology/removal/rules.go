@@ -43,7 +43,6 @@ type besideObject struct {
 	layout naming.Layout
 }
 
-// survey finds out which layouts there are.
 func survey(t topology.Topology, live observed.Broker, opts Options) *remover {
 	x := &remover{t: t, live: live, opts: opts, going: map[string]bool{}, unsure: map[string]naming.Layout{}}
 	described := map[string]bool{}

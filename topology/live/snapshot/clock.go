@@ -165,7 +165,6 @@ func (c *collector) measure(ctx context.Context) error {
 	return nil
 }
 
-// visits connects to all nodes, to each once.
 func (c *collector) visits(ctx context.Context) []*visit {
 	ways := c.src.Nodes
 	if len(ways) == 0 {

@@ -81,7 +81,6 @@ func (c *collector) watched() []string {
 	return slices.DeleteFunc(slices.Compact(names), func(n string) bool { _, there := c.snap.Live.Queues[n]; return !there })
 }
 
-// kept are the queues of dead letters and parked messages.
 func (c *collector) kept() []string {
 	var names []string
 	for _, q := range c.snap.Live.Kept(c.cfg.Want) {

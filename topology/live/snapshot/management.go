@@ -25,7 +25,6 @@ func (c *collector) get(ctx context.Context, path string, out any) bool {
 	return err == nil
 }
 
-// management reads what only the management API has.
 func (c *collector) management(ctx context.Context) error {
 	if !c.managed {
 		return nil
@@ -159,10 +158,6 @@ func (c *collector) connections(ctx context.Context) {
 	}
 }
 
-// maxPeek bounds Source.Peek.
-const maxPeek = 100
-
-// peek looks at parked messages.
 func (c *collector) peek(ctx context.Context) error {
 	parked := topology.ParkedQueue(c.cfg.Prefix)
 	if c.src.Peek <= 0 || c.snap.Live.Queues[parked].Messages == 0 {
@@ -182,7 +177,7 @@ func (c *collector) peek(ctx context.Context) error {
 		Properties json.RawMessage `json:"properties"`
 	}
 	_, err := c.src.Management.Call(ctx, http.MethodPost, c.src.Management.InVhost("queues", parked)+"/get", map[string]any{
-		"count": min(c.src.Peek, maxPeek), "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": 1,
+		"count": min(c.src.Peek, 100), "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": 1,
 	}, &got)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -205,9 +200,6 @@ func destinationIn(properties json.RawMessage) string {
 	var headers map[string]any
 	_ = json.Unmarshal(properties, &p)
 	_ = json.Unmarshal(p.Headers, &headers)
-	d, _ := headers[headerDestination].(string)
+	d, _ := headers["rabbitdelay-destination"].(string)
 	return d
 }
-
-// headerDestination is the header in which rabbitdelay says where a message goes.
-const headerDestination = "rabbitdelay-destination"

@@ -15,7 +15,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// objects reads the objects, by the best way there is.
 func (c *collector) objects(ctx context.Context) error {
 	if c.src.Management != nil {
 		c.inspected = time.Now()

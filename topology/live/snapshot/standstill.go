@@ -75,7 +75,6 @@ func (c *collector) standstill(ctx context.Context) error {
 	}
 }
 
-// watch is the looks at the delay queues of one snapshot.
 type watch struct {
 	*collector
 

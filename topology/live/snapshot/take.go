@@ -154,8 +154,7 @@ func isCode(err error, code int) bool {
 	return ok && e.Code == code
 }
 
-// probes ask for the plugin, and whether the broker delays by instants, where that matters and is
-// not known.
+// probes ask for the plugin, and whether the broker delays by instants, where that matters and is not known.
 func (c *collector) probes(ctx context.Context) error {
 	if c.cfg.Plugin != doctor.PluginUnused && c.snap.ExchangeTypes == nil && c.src.ProbePlugin != nil {
 		there, err := c.src.ProbePlugin(ctx)

@@ -3,9 +3,13 @@ package live
 import (
 	"context"
 	"errors"
+	"regexp"
 	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
 // Conn opens channels; *amqp091.Connection is one.
@@ -106,4 +110,131 @@ func sideBySide(conn Conn, n int, op func(s *session, i int) error) []error {
 func isCode(err error, code int) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return ok && e.Code == code
+}
+
+func declareExchange(ch *amqp.Channel, e topology.Exchange, noWait bool) error {
+	return ch.ExchangeDeclare(e.Name, e.Kind, true, e.AutoDelete, e.Internal, noWait, table(e.Table()))
+}
+
+func declareQueue(ch *amqp.Channel, q topology.Queue, noWait bool) error {
+	_, err := ch.QueueDeclare(q.Name, true, false, false, noWait, table(q.Table()))
+	return err
+}
+
+func bind(ch *amqp.Channel, b topology.Binding, noWait bool) error {
+	if b.ToExchange != "" {
+		return ch.ExchangeBind(b.ToExchange, b.RoutingKey, b.Exchange, noWait, table(b.Arguments))
+	}
+	return ch.QueueBind(b.Queue, b.RoutingKey, b.Exchange, noWait, table(b.Arguments))
+}
+
+func unbind(ch *amqp.Channel, b topology.Binding) error {
+	if b.ToExchange != "" {
+		return ch.ExchangeUnbind(b.ToExchange, b.RoutingKey, b.Exchange, false, table(b.Arguments))
+	}
+	return ch.QueueUnbind(b.Queue, b.RoutingKey, b.Exchange, table(b.Arguments))
+}
+
+// deleteQueue deletes a queue, on condition that it is empty and unused.
+func deleteQueue(ctx context.Context, s *session, name string, onCondition bool) (messages int64, err error) {
+	err = s.do(ctx, func(ch *amqp.Channel) error {
+		n, err := ch.QueueDelete(name, onCondition, onCondition, false)
+		messages = int64(n)
+		return err
+	})
+	return messages, err
+}
+
+func deleteExchange(ctx context.Context, s *session, name string, ifUnused bool) error {
+	return s.do(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(name, ifUnused, false) })
+}
+
+// table converts nested tables to the client library's own type, the only one
+// it can encode, and every int to an int64: of an int it writes 32 bits.
+func table(t map[string]any) amqp.Table {
+	if t == nil {
+		return nil
+	}
+	out := make(amqp.Table, len(t))
+	for k, v := range t {
+		out[k] = field(v)
+	}
+	return out
+}
+
+func field(v any) any {
+	switch x := v.(type) {
+	case int:
+		return int64(x)
+	case map[string]any:
+		return table(x)
+	case []any:
+		list := make([]any, len(x))
+		for i, e := range x {
+			list[i] = field(e)
+		}
+		return list
+	}
+	return v
+}
+
+// inequivalent takes the broker's text apart that says why an object exists
+// with another argument. The text is cut at 255 bytes, so its end may be missing.
+var (
+	inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)' for (?:queue|exchange) '`)
+	receivedText = regexp.MustCompile(`': received (.*) but current is (.*)$`)
+	typedValue   = regexp.MustCompile(`^the value '(.*)' of type '(\w+)'$`)
+	plainValue   = regexp.MustCompile(`^'(.*)'$`)
+)
+
+// brokerText is a value as the broker wrote it.
+type brokerText string
+
+// parseInequivalent reads a Mismatch from the error of a declaration; wanted is the table that was declared.
+func parseInequivalent(err error, wanted map[string]any) (argument.Mismatch, bool) {
+	e, answered := errors.AsType[*amqp.Error](err)
+	if !answered || e.Code != amqp.PreconditionFailed {
+		return argument.Mismatch{}, false
+	}
+	arg := inequivalent.FindStringSubmatch(e.Reason)
+	if arg == nil {
+		return argument.Mismatch{}, false
+	}
+	m := argument.Mismatch{Argument: arg[1], Have: brokerText("another value")}
+	values := receivedText.FindStringSubmatch(e.Reason)
+	if values != nil {
+		m.Want, m.Have = brokerValue(values[1]), brokerValue(values[2])
+	}
+	want, known := wanted[m.Argument]
+	_, text := want.(string)
+	if text && values != nil || m.Argument == "type" { // of an exchange; the other properties are booleans
+		m.Want, m.Have = plainText(m.Want), plainText(m.Have)
+	}
+	if known {
+		m.Want = want
+	}
+	return m, true
+}
+
+func plainText(v any) any {
+	if text, ok := v.(brokerText); ok {
+		return string(text)
+	}
+	return v
+}
+
+func brokerValue(text string) any {
+	if text == "none" {
+		return nil
+	}
+	if typed := typedValue.FindStringSubmatch(text); typed != nil {
+		if typed[2] == "longstr" {
+			return typed[1]
+		}
+		return brokerText(typed[1])
+	}
+	if plain := plainValue.FindStringSubmatch(text); plain != nil {
+		return brokerText(plain[1])
+	}
+	return brokerText(text)
 }

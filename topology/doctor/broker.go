@@ -149,8 +149,7 @@ func (x *examination) checkAlarms() {
 		}
 		x.about(nodes, Finding{ID: "alarm-" + resource, Severity: SeverityCritical,
 			What: fmt.Sprintf("The %s alarm is in effect on %s.", resource, list(nodes)),
-			Why:  blocksAll,
-			Mend: mend,
+			Why:  blocksAll, Mend: mend,
 		})
 	}
 	if len(x.snap.Alarms) == 0 && x.snap.Blocked != "" {

@@ -189,8 +189,7 @@ func (x *examination) checkStrays() {
 		}
 		x.found(Finding{ID: "stray-binding", Severity: SeverityCritical, Objects: objects,
 			What: fmt.Sprintf("The %s %s gets copies of messages%s, by the routing key%s %s.", kind, name, when, strings.Repeat("s", min(1, len(all)-1)), list(keys)),
-			Why:  why,
-			Mend: mend + "   # or describe it under bindings, if it is meant",
+			Why:  why, Mend: mend + "   # or describe it under bindings, if it is meant",
 		})
 	}
 }

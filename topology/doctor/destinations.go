@@ -219,8 +219,7 @@ func (x *examination) checkDrops(name string, q observed.Queue) {
 	}
 	x.found(Finding{ID: "destination-drops", Severity: SeverityWarning, Objects: []string{name},
 		What: fmt.Sprintf("The destination queue %s drops messages: %s.", name, strings.Join(limits, "; ")),
-		Why:  "Nothing reports a message that is lost in this way.",
-		Mend: mend,
+		Why:  "Nothing reports a message that is lost in this way.", Mend: mend,
 	})
 }
 

@@ -67,12 +67,9 @@ const (
 
 // Config is what the broker is compared with.
 type Config struct {
-	// Want is everything that should exist, destinations included.
-	Want topology.Topology
-	// Prefix of the delay objects, default "delay".
-	Prefix string
-	// Plugin is the use of the x-delayed-message plugin.
-	Plugin PluginUse
+	Want   topology.Topology // everything that should exist, destinations included
+	Prefix string            // of the delay objects, default "delay"
+	Plugin PluginUse         // the use of the x-delayed-message plugin
 	// Skip lists areas that need not be checked; if they cannot be seen, the report is complete all the same.
 	Skip []Area
 	// Roles of the connected user; those without the permissions are findings. Nil: all; empty: none.
@@ -82,13 +79,11 @@ type Config struct {
 
 	// ClockTolerance is how much the clocks of the broker's nodes and of this process may differ, default 1 s.
 	ClockTolerance time.Duration
-	// Backlog is how many messages may wait in a destination queue, default 10,000.
-	Backlog int64
+	Backlog        int64 // how many messages may wait in a destination queue, default 10,000
 	// MinConsumerTimeout is the shortest consumer timeout of a destination queue
 	// that leaves handlers enough time, default 1 min.
 	MinConsumerTimeout time.Duration
-	// MaxRouteQueues is how many route queues there may be, default 100.
-	MaxRouteQueues int
+	MaxRouteQueues     int // how many route queues there may be, default 100
 }
 
 // WithDefaults fills in what is not set.

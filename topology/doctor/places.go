@@ -97,7 +97,6 @@ func (x *examination) checkParked() {
 	}
 	x.found(Finding{ID: "parked-messages", Severity: SeverityCritical, Objects: []string{parked},
 		What: fmt.Sprintf("%s in the queue %s.", counted(x.rep.Parked, "message is", "messages are"), parked),
-		Why:  why,
-		Mend: "declare the destination (" + x.run("apply") + "), then send them there: " + x.run("requeue --parked"),
+		Why:  why, Mend: "declare the destination (" + x.run("apply") + "), then send them there: " + x.run("requeue --parked"),
 	})
 }

@@ -13,38 +13,27 @@ type Snapshot struct {
 	Version string // that the broker reports, e.g. "4.3.6"
 	Live    observed.Broker
 
-	// ExchangeTypes are those that the broker knows; nil: unknown.
-	ExchangeTypes []string
+	ExchangeTypes []string // those that the broker knows; nil: unknown
 	// Instants reports whether quorum queues delay by topology.HeaderInstant; nil: nobody asked.
 	Instants *bool
-	// Flags are the feature flags, true for enabled ones; nil: unknown.
-	Flags map[string]bool
+	Flags    map[string]bool // the feature flags, true for enabled ones; nil: unknown
 	// Nodes of the cluster; nil: unknown. Where only some could be seen, because
 	// queues name them, they are all here and NodesComplete is false.
-	Nodes         []Node
-	NodesComplete bool
-	// Alarms in effect.
-	Alarms []Alarm
-	// Blocked is why the broker blocked a connection of the doctor's own.
-	Blocked string
-	// BlockedConnections are the names of connections that the broker has blocked.
-	BlockedConnections []string
-	// Clients are the connections of rabbitdelay's clients and relays; nil: unknown.
-	Clients []Connection
+	Nodes              []Node
+	NodesComplete      bool
+	Alarms             []Alarm      // in effect
+	Blocked            string       // why the broker blocked a connection of the doctor's own
+	BlockedConnections []string     // the names of connections that the broker has blocked
+	Clients            []Connection // the connections of rabbitdelay's clients and relays; nil: unknown
 
-	// Denied are the permissions that the connected user lacks, of those that it needs.
-	Denied []Access
-	// Clocks are those of the nodes, by name, as far as they were measured.
-	Clocks []Clock
-	// Standing are the delay queues that were found to keep messages.
-	Standing []Standing
-	// ParkedSamples are parked messages that were looked at.
-	ParkedSamples []Parked
+	Denied        []Access   // the permissions that the connected user lacks, of those that it needs
+	Clocks        []Clock    // those of the nodes, by name, as far as they were measured
+	Standing      []Standing // the delay queues that were found to keep messages
+	ParkedSamples []Parked   // parked messages that were looked at
 	// Tasks are those of the business database; nil: there is none, or it could not be looked at.
 	Tasks *Tasks
 
-	// Unseen is what could not be looked at.
-	Unseen []Unseen
+	Unseen []Unseen // what could not be looked at
 	Notes  []string
 }
 
@@ -89,18 +78,15 @@ type Tasks struct {
 	More              bool
 	// OldestUnsent and OldestUnhandled are since when the first of them is due.
 	OldestUnsent, OldestUnhandled time.Time
-	// LastError is one that was noted on an unsent task, empty for none.
-	LastError string
+	LastError                     string // one that was noted on an unsent task, empty for none
 	// Idle are recurring tasks that make no tasks at present although nobody has paused them, by name.
 	Idle []IdleRecurring
 	// Unlisted are the destinations of pending tasks that the configuration does not
 	// list, by name, where it has to (declare: listed).
 	Unlisted []UnlistedTasks
-	// Unread is why Idle and Unlisted are not known; empty if they are.
-	Unread string
-	// Relays is who would send them, as a sentence: schedule.WhoSends.
-	Relays string
-	Now    time.Time // when that was
+	Unread   string    // why Idle and Unlisted are not known; empty if they are
+	Relays   string    // who would send them, as a sentence: schedule.WhoSends
+	Now      time.Time // when that was
 }
 
 // IdleRecurring is a recurring task that makes no tasks, and the reason.
@@ -117,11 +103,10 @@ type UnlistedTasks struct {
 
 // Node is a node of a cluster.
 type Node struct {
-	Name       string
-	Running    bool
-	Partitions []string // nodes that it has lost touch with
-	// ConfigFiles are the paths of the files that it has read its settings from.
-	ConfigFiles []string
+	Name        string
+	Running     bool
+	Partitions  []string // nodes that it has lost touch with
+	ConfigFiles []string // the paths of the files that it has read its settings from
 	FilesKnown  bool
 }
 

@@ -34,9 +34,6 @@ func (d Delay) feeds(to Delay) bool {
 	return d.Layout == to.Layout && d.Next != to.Next && d.TTL > to.TTL
 }
 
-// patience is how long the queue is watched before its messages are counted.
-func (d Delay) patience() time.Duration { return d.TTL + min(max(d.TTL, minBeyond), maxBeyond) }
-
 // Delays returns the delay queues of a broker, by name, without those in which each message
 // has an instant of its own.
 func Delays(cfg Config, live observed.Broker) map[string]Delay {
@@ -64,9 +61,8 @@ type Look struct {
 	At    time.Time
 	Ready map[string]int64 // as the broker counts them at that moment
 	// All: Ready has every delay queue; only with such a look a watch begins.
-	All bool
-	// Figures are those of the management API, up to FiguresLag older than Read; nil: not read.
-	Figures map[string]Figures
+	All     bool
+	Figures map[string]Figures // those of the management API, up to FiguresLag older than Read; nil: not read
 	Read    time.Time
 }
 
@@ -142,7 +138,7 @@ func (s *Standstill) watch(delays map[string]Delay, name string, d Delay, w *wat
 		return
 	case w == nil:
 		return
-	case w.until.At.IsZero() && l.At.Sub(w.since.At) > d.patience():
+	case w.until.At.IsZero() && l.At.Sub(w.since.At) > d.TTL+min(max(d.TTL, minBeyond), maxBeyond):
 		w.then, w.until = l.Ready[name], l
 	case !w.until.At.IsZero() && l.Figures != nil && l.Read.Sub(w.until.At) >= FiguresLag:
 		came, known := w.came(delays, name, l.Figures)

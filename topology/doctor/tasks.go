@@ -48,8 +48,7 @@ func (x *examination) checkTasks() {
 		}
 		x.found(Finding{ID: "tasks-not-relayed", Severity: SeverityCritical,
 			What: fmt.Sprintf("%s overdue and not yet sent to the broker, the oldest for %v.", number(t.Unsent), since(t.OldestUnsent)),
-			Why:  why,
-			Mend: x.run("serve") + "   # with the database of the file, or --db; or start the service that runs Tasks.Run, again where it is hung",
+			Why:  why, Mend: x.run("serve") + "   # with the database of the file, or --db; or start the service that runs Tasks.Run, again where it is hung",
 		})
 	}
 	if t.Unhandled > 0 {

@@ -128,13 +128,6 @@ func bind(ch *amqp.Channel, b topology.Binding, noWait bool) error {
 	return ch.QueueBind(b.Queue, b.RoutingKey, b.Exchange, noWait, table(b.Arguments))
 }
 
-func unbind(ch *amqp.Channel, b topology.Binding) error {
-	if b.ToExchange != "" {
-		return ch.ExchangeUnbind(b.ToExchange, b.RoutingKey, b.Exchange, false, table(b.Arguments))
-	}
-	return ch.QueueUnbind(b.Queue, b.RoutingKey, b.Exchange, table(b.Arguments))
-}
-
 // deleteQueue deletes a queue, on condition that it is empty and unused.
 func deleteQueue(ctx context.Context, s *session, name string, onCondition bool) (messages int64, err error) {
 	err = s.do(ctx, func(ch *amqp.Channel) error {

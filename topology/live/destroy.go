@@ -296,7 +296,13 @@ func deleteStep(ctx context.Context, s *session, step removal.Step) deletion {
 		}
 		return deleted(err)
 	}
-	return deleted(s.do(ctx, func(ch *amqp.Channel) error { return unbind(ch, step.Binding) }))
+	return deleted(s.do(ctx, func(ch *amqp.Channel) error {
+		b := step.Binding
+		if b.ToExchange != "" {
+			return ch.ExchangeUnbind(b.ToExchange, b.RoutingKey, b.Exchange, false, table(b.Arguments))
+		}
+		return ch.QueueUnbind(b.Queue, b.RoutingKey, b.Exchange, table(b.Arguments))
+	}))
 }
 
 // deleteQueueStep deletes a queue that is empty and has no consumer, or is forced. A classic queue is deleted

@@ -37,12 +37,9 @@ type ManagementConfig struct {
 	// Username and Password override those of the URL; "guest" if neither gives
 	// one. The user needs the tag management, and policymaker for the policies.
 	Username, Password string
-	// Vhost is the virtual host; empty means "/".
-	Vhost string
-	// Transport carries custom TLS settings; nil means the default.
-	Transport http.RoundTripper
-	// Timeout bounds one inspection; 0 means DefaultManagementTimeout.
-	Timeout time.Duration
+	Vhost              string            // the virtual host; empty means "/"
+	Transport          http.RoundTripper // carries custom TLS settings; nil means the default
+	Timeout            time.Duration     // bounds one inspection; 0 means DefaultManagementTimeout
 }
 
 // Management is RabbitMQ's management API, as an Inspector that reads a whole virtual host: objects with all

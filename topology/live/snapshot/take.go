@@ -26,9 +26,8 @@ type Source struct {
 	// that they are found in the management API; empty if they have none.
 	ConnectionName string
 	// Nodes are the ways to single nodes of the cluster, whose clocks are measured; nil for that of Dial alone.
-	Nodes []Node
-	// Management reads the management API; nil for none.
-	Management *live.Management
+	Nodes      []Node
+	Management *live.Management // reads the management API; nil for none
 	// ProbePlugin reports whether the broker has the x-delayed-message plugin. It is called if the
 	// configuration uses the plugin and the management API does not show it; nil leaves the question open.
 	ProbePlugin func(ctx context.Context) (bool, error)
@@ -37,9 +36,8 @@ type Source struct {
 	ProbeInstants func(ctx context.Context) (bool, error)
 	// Peek is how many parked messages are read and put back, at most 100. Default 0, because RabbitMQ before
 	// 4.3 counts each read as a delivery; see Take.
-	Peek int
-	// Delays counts anew what is ready in delay queues too.
-	Delays bool
+	Peek   int
+	Delays bool // counts anew what is ready in delay queues too
 	// Hasty takes counts of dead letters as they are, also where one that is up to 5 s
 	// old contradicts the broker's own.
 	Hasty bool

@@ -19,12 +19,18 @@ func (p *Program) Flags(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return p.check(c) }
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see %s --help%s", err, c.CommandPath(), nearFlag(c, err))
+		hint := ""
+		if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: "); unknown {
+			var names []string
+			c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+			hint = config.DidYouMean(name, names)
+		}
+		return fmt.Errorf("%w; see %s --help%s", err, c.CommandPath(), hint)
 	})
 	f := root.PersistentFlags()
-	f.StringVar(&p.url, "url", "", "broker, amqp://user:password@host:5672/vhost or amqps://…")
-	f.StringVar(&p.strategy, "strategy", "", "bucket (default), ttl, plugin, native or auto")
-	f.StringVar(&p.queueType, "queue-type", "", "quorum (default) or classic")
+	Setting(f, "broker.url", "url", "broker, amqp://user:password@host:5672/vhost or amqps://…")
+	Setting(f, "delay.strategy", "strategy", "bucket (default), ttl, plugin, native or auto")
+	Setting(f, "delay.queue_type", "queue-type", "quorum (default) or classic")
 	f.StringVarP(&p.file, "file", "f", "", "YAML file with settings and topology; default: the one named by RABBITDELAY_FILE")
 	f.BoolVar(&p.JSON, "json", false, "print JSON, the result as one line at the end")
 	f.BoolVarP(&p.Quiet, "quiet", "q", false, "print the result only")
@@ -38,8 +44,18 @@ func (p *Program) Flags(root *cobra.Command) {
 	}
 }
 
-// choices is the annotation of a flag that takes one of a few words.
-const choices = "rabbitdelay_choices"
+// Annotations of flags.
+const (
+	choices = "rabbitdelay_choices" // the words of which the flag takes one
+	setting = "rabbitdelay_setting" // the path of the setting that it overrides
+)
+
+// Setting adds a flag that overrides the setting at path, and returns its value.
+func Setting(f *pflag.FlagSet, path, name, usage string) *string {
+	value := f.String(name, "", usage)
+	_ = f.SetAnnotation(name, setting, []string{path}) // the flag exists
+	return value
+}
 
 // Choice adds a flag that takes one of words, which its help lists after usage and
 // a shell completes. Other words are refused before the command runs.
@@ -73,45 +89,33 @@ func (p *Program) Exclusive(a, b string) error {
 }
 
 // Given reports whether a flag of the command was given.
-func (p *Program) Given(flag string) bool { return p.flags(flag) }
+func (p *Program) Given(flag string) bool { return p.flags.Changed(flag) }
 
-// check runs before every command.
+// mayBeEmpty are the flags of which empty text is a value.
+var mayBeEmpty = []string{"body", "routing-key"}
+
+// check runs before every command. Flags that were given empty or as blanks are errors, most often
+// because a variable in a script is not set: their defaults would be a surprise.
 func (p *Program) check(c *cobra.Command) error {
-	p.flags = c.Flags().Changed
-	if err := cmp.Or(checkEmpty(c), checkChoices(c)); err != nil {
+	p.flags = c.Flags()
+	var empty, wrong error
+	p.flags.Visit(func(f *pflag.Flag) {
+		list, ok := f.Value.(pflag.SliceValue)
+		nothing := blank(f.Value.String()) || ok && !slices.ContainsFunc(list.GetSlice(), func(s string) bool { return !blank(s) })
+		if nothing && empty == nil && !slices.Contains(mayBeEmpty, f.Name) {
+			empty = fmt.Errorf("--%s is empty, perhaps from an unset variable; give a value, or leave the flag out", f.Name)
+		}
+		if words := f.Annotations[choices]; words != nil && wrong == nil && !slices.Contains(words, f.Value.String()) {
+			wrong = fmt.Errorf("--%s: %q; expected %s", f.Name, f.Value, oneOf(words))
+		}
+	})
+	if err := cmp.Or(empty, wrong); err != nil {
 		return err
 	}
 	if _, err := zapcore.ParseLevel(p.LogLevel); err != nil {
 		return fmt.Errorf("--log-level: %q; expected debug, info, warn or error", p.LogLevel)
 	}
 	return nil
-}
-
-// mayBeEmpty are the flags of which empty text is a value.
-var mayBeEmpty = []string{"body", "routing-key"}
-
-// checkEmpty finds flags that were given empty or as blanks, most often because a
-// variable in a script is not set: their defaults would be a surprise.
-func checkEmpty(c *cobra.Command) error {
-	var empty error
-	c.Flags().Visit(func(f *pflag.Flag) {
-		list, ok := f.Value.(pflag.SliceValue)
-		nothing := blank(f.Value.String()) || ok && !slices.ContainsFunc(list.GetSlice(), func(s string) bool { return !blank(s) })
-		if nothing && empty == nil && !slices.Contains(mayBeEmpty, f.Name) {
-			empty = fmt.Errorf("--%s is empty, perhaps from an unset variable; give a value, or leave the flag out", f.Name)
-		}
-	})
-	return empty
-}
-
-// checkChoices finds a word that is none of its flag's.
-func checkChoices(c *cobra.Command) (wrong error) {
-	c.Flags().Visit(func(f *pflag.Flag) {
-		if words := f.Annotations[choices]; words != nil && wrong == nil && !slices.Contains(words, f.Value.String()) {
-			wrong = fmt.Errorf("--%s: %q; expected %s", f.Name, f.Value, oneOf(words))
-		}
-	})
-	return wrong
 }
 
 // finish completes a command and those below it: without Args they take no
@@ -149,15 +153,4 @@ func NoArgs(c *cobra.Command, args []string) error {
 		names = append(names, sub.Name())
 	}
 	return fmt.Errorf("unknown command %q; see %s --help%s", yamldoc.Clip(args[0]), c.CommandPath(), config.DidYouMean(args[0], names))
-}
-
-// nearFlag returns a hint at the flag that may have been meant.
-func nearFlag(c *cobra.Command, err error) string {
-	name, ok := strings.CutPrefix(err.Error(), "unknown flag: ")
-	if !ok {
-		return ""
-	}
-	var names []string
-	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
-	return config.DidYouMean(name, names)
 }

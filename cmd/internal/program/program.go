@@ -1,7 +1,6 @@
 // Package program has what the programs rabbitdelay and rabbitdelay-lab share: the
-// flags of all their commands (flags.go), the settings that these lead to
-// (settings.go), and how a run ends (program.go). It knows no command, and neither
-// broker nor database.
+// flags of all their commands (flags.go), the settings that these lead to, and how a run
+// ends (program.go). It knows no command, and neither broker nor database.
 package program
 
 import (
@@ -15,8 +14,12 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
+	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
 // Exit codes of every program. Usage errors are errors.
@@ -32,13 +35,13 @@ type Program struct {
 
 	LogLevel string // --log-level
 
-	url, strategy, queueType, file string
-	flags                          func(name string) bool // whether a flag was given
+	file  string
+	flags *pflag.FlagSet // of the command
 }
 
 // New returns a program that reads its settings from flags and prints to t.
 func New(t *term.Terminal) *Program {
-	return &Program{Terminal: t, flags: func(string) bool { return false }}
+	return &Program{Terminal: t, flags: &pflag.FlagSet{}}
 }
 
 // Main is a process's: it calls run, which the first signal interrupts, and
@@ -105,4 +108,49 @@ func Exit(code int) error {
 		return nil
 	}
 	return &StatusError{Code: code}
+}
+
+// Load reads the settings. Flags override everything; defaults are those of this command.
+func (p *Program) Load(defaults map[string]string) (*config.Config, error) {
+	overrides := map[string]config.Override{}
+	p.flags.Visit(func(f *pflag.Flag) {
+		for _, path := range f.Annotations[setting] {
+			overrides[path] = config.Override{Value: f.Value.String(), Origin: "--" + f.Name}
+		}
+	})
+	if _, ok := overrides["broker.url"]; !ok {
+		for _, name := range []string{"RABBITDELAY_BROKER_URL", "AMQP_URL"} {
+			if value, set := os.LookupEnv(name); set && value == "" {
+				p.Notef("note: %s is set and empty, which counts as not set", name)
+			}
+		}
+	}
+	file := p.file
+	if !p.Given("file") {
+		file = os.Getenv(config.FileVariable)
+	}
+	return config.Load(config.Source{File: file, Overrides: overrides, Defaults: defaults})
+}
+
+// LogBeginning has the logs say when a process began that runs for weeks, unless
+// --log-level was given.
+func (p *Program) LogBeginning() {
+	if !p.Given("log-level") {
+		p.LogLevel = "info"
+	}
+}
+
+// Logger writes to standard error.
+func (p *Program) Logger() *zap.Logger {
+	level, err := zapcore.ParseLevel(p.LogLevel)
+	if err != nil {
+		level = zapcore.WarnLevel
+	}
+	enc := zap.NewProductionEncoderConfig()
+	enc.EncodeTime = zapcore.ISO8601TimeEncoder
+	encoder := zapcore.NewConsoleEncoder(enc)
+	if p.JSON {
+		encoder = zapcore.NewJSONEncoder(enc)
+	}
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(p.Stderr)), level))
 }

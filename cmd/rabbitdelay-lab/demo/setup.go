@@ -39,8 +39,7 @@ import (
 // Options say how much is told; a story of 0 is left out.
 type Options struct {
 	Orders, Posts int
-	DB            string // --db
-	Hold          bool   // the console stays open after the stories
+	Hold          bool // the console stays open after the stories
 }
 
 // stage is the broker, the database and the clients that the stories run on.
@@ -94,7 +93,7 @@ func (s *stage) clear(ctx context.Context) (err error) {
 var wholeSeconds = map[string]string{"delay.ttl.delays": "4s,5s,6s,7s"}
 
 func (s *stage) findBroker(ctx context.Context) (err error) {
-	if s.cfg, err = s.Load(s.Database(s.DB), wholeSeconds); err != nil {
+	if s.cfg, err = s.Load(wholeSeconds); err != nil {
 		return err
 	}
 	defer s.Waiting("looking for a broker")()

@@ -61,7 +61,7 @@ func (a *app) bench(c *cobra.Command, o bench.Options, report string) error {
 	if a.Given("strategy") {
 		return fmt.Errorf("--strategy: bench compares the strategies and takes none")
 	}
-	cfg, err := a.Load(nil, nil)
+	cfg, err := a.Load(nil)
 	if err != nil {
 		return err
 	}

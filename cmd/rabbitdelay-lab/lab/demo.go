@@ -53,7 +53,7 @@ lost or done twice, or published although it was cancelled.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.DB, "db", "", "database server: postgres://… or mysql://… (default SQLite)")
+	program.Setting(f, "database.url", "db", "database server: postgres://… or mysql://… (default SQLite)")
 	f.IntVar(&o.Orders, "orders", 200, "number of orders")
 	f.IntVar(&o.Posts, "posts", 100, "number of posts")
 	f.StringVar(&story, "story", "all", "orders, posts or all")

@@ -38,7 +38,6 @@ type doctorRun struct {
 	roles    []string
 	skip     []string
 	amqpOnly bool
-	db       string
 	failOn   string
 
 	standstill app.Duration
@@ -100,7 +99,7 @@ ones; 2 none of these, but not everything could be checked (see --amqp-only and
 	}
 	c.Flags().BoolVar(&d.amqpOnly, "amqp-only", false, "check over AMQP alone, and do not report what only the management API shows as unchecked")
 	c.Flags().StringSliceVar(&d.skip, "skip", nil, "do not check these areas: "+strings.Join(areaNames(), ", "))
-	c.Flags().StringVar(&d.db, "db", "", app.DatabaseUsage+"; without it tasks are not checked")
+	app.DatabaseFlag(c.Flags(), "; without it tasks are not checked")
 	c.Flags().StringSliceVar(&d.roles, "role", nil, "what the user is for: producer, consumer, bootstrapper (default: all; without bootstrapper if broker.declare is nothing)")
 	program.Choice(c, &d.failOn, "fail-on", string(doctor.SeverityWarning), "exit with 1 for findings of this `SEVERITY` or above", string(doctor.SeverityWarning), string(doctor.SeverityCritical))
 	c.Flags().IntVar(&d.peek, "peek", 0, "read up to this many parked messages, show their destinations, and put them back")
@@ -167,7 +166,7 @@ func Blind(err error) error {
 }
 
 func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
-	c, err := d.Load(d.Database(d.db), nil)
+	c, err := d.Load(nil)
 	if err != nil {
 		return doctor.Report{}, err
 	}

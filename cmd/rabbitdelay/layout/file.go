@@ -36,7 +36,7 @@ Exit code: 0 the file is valid, 1 it is not, cannot be read, or none was given.`
 }
 
 func validate(a *app.App) error {
-	c, err := a.Load(nil, nil)
+	c, err := a.Load(nil)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (x *exporter) export() error {
 	case x.format == formatDefinitions && x.to != export.KubernetesOptions{}:
 		return errors.New("--cluster, --cluster-namespace and --namespace are for --format kubernetes")
 	}
-	c, err := x.Load(nil, nil)
+	c, err := x.Load(nil)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,6 @@ const defaultWatch = 5 * time.Second
 type statusRun struct {
 	*app.App
 
-	db       string
 	peek     int
 	watch    bool
 	interval app.Duration
@@ -76,7 +75,7 @@ error; 2 shown, but not everything could be seen.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&r.db, "db", "", app.DatabaseUsage+"; without it no tasks are shown")
+	app.DatabaseFlag(f, "; without it no tasks are shown")
 	f.IntVar(&r.peek, "peek", defaultStatusPeek, "how many messages of each dead-letter queue to look at for their reasons, 0 for none")
 	f.BoolVarP(&r.watch, "watch", "w", false, "look again and again, until Ctrl-C")
 	f.Var(&r.interval, "interval", "with --watch: the pause between two looks")
@@ -85,7 +84,7 @@ error; 2 shown, but not everything could be seen.`,
 }
 
 func (r *statusRun) run(ctx context.Context) error {
-	c, err := r.Load(r.Database(r.db), nil)
+	c, err := r.Load(nil)
 	if err != nil {
 		return err
 	}

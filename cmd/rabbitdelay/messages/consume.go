@@ -109,7 +109,7 @@ func (r *receiver) check() error {
 
 func (r *receiver) receive(ctx context.Context) error {
 	signal.Ignore(syscall.SIGPIPE) // a broken pipe is an error of the write then, and the message goes back
-	c, err := r.Load(nil, nil)
+	c, err := r.Load(nil)
 	if err != nil {
 		return err
 	}

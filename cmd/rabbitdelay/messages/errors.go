@@ -68,7 +68,7 @@ func (r *errorsRun) run(ctx context.Context) error {
 	case r.o.Limit < 1 || r.o.Limit > inspect.MaxGroups:
 		return fmt.Errorf("--limit: %d; expected 1 to %d", r.o.Limit, inspect.MaxGroups)
 	}
-	c, err := r.Load(nil, nil)
+	c, err := r.Load(nil)
 	if err != nil {
 		return err
 	}

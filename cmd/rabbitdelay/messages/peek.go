@@ -61,7 +61,7 @@ Exit code: 0 shown, also when the queue is empty; 1 refused, or an error.`,
 }
 
 func peek(ctx context.Context, a *app.App, queue string, limit int) error {
-	c, err := a.Load(nil, nil)
+	c, err := a.Load(nil)
 	if err != nil {
 		return err
 	}

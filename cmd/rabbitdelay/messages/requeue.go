@@ -33,7 +33,6 @@ type requeueRun struct {
 	skip         int    // lines of it
 	header       string
 	older, newer app.Duration
-	db           string
 
 	file   string // that discard writes
 	noFile bool
@@ -122,7 +121,7 @@ func (r *requeueRun) choiceFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.Limit, "limit", 0, "the most messages that go, 0 for all")
 	r.Register(f, "say what would become of them, and put them back")
 	r.RegisterActor(f)
-	f.StringVar(&r.db, "db", "", app.DatabaseUsage)
+	app.DatabaseFlag(f, "")
 }
 
 func (r *requeueRun) check() error {
@@ -186,7 +185,7 @@ func (r *requeueRun) requeue(ctx context.Context) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	cfg, err := r.Load(r.Database(r.db), nil)
+	cfg, err := r.Load(nil)
 	if err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func (s *sender) next(i int) amqpx.Message {
 }
 
 func (s *sender) send(ctx context.Context) error {
-	c, err := s.Load(nil, nil)
+	c, err := s.Load(nil)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,6 @@ import (
 type traceRun struct {
 	*app.App
 
-	db     string
 	limit  int
 	queues []string
 	scopes []string
@@ -70,7 +69,7 @@ and not every place was searched in which it may be.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&r.db, "db", "", app.DatabaseUsage+"; without it only the broker is searched")
+	app.DatabaseFlag(f, "; without it only the broker is searched")
 	f.IntVar(&r.limit, "limit", inspect.MaxPeek, "how many messages of each dead-letter queue to search")
 	f.StringSliceVar(&r.queues, "queue", nil, "search this queue too")
 	f.StringSliceVar(&r.scopes, "scope", nil, "look for a record of idempotency in this scope too")
@@ -78,7 +77,7 @@ and not every place was searched in which it may be.`,
 }
 
 func (r *traceRun) trace(ctx context.Context, id string) error {
-	c, err := r.Load(r.Database(r.db), nil)
+	c, err := r.Load(nil)
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (r *bridgeRun) load(ctx context.Context) error {
 		r.LogBeginning()
 	}
 	var err error
-	if r.cfg, err = r.Load(nil, map[string]string{"broker.connection_name": "rabbitdelay bridge"}); err != nil {
+	if r.cfg, err = r.Load(map[string]string{"broker.connection_name": "rabbitdelay bridge"}); err != nil {
 		return err
 	}
 	if err := r.x.Validate(r.cfg.Delay.Prefix); err != nil {

@@ -102,7 +102,7 @@ func (r *drainRun) drain(ctx context.Context) (err error) {
 	if err := r.Possible(); err != nil {
 		return err
 	}
-	if r.cfg, err = r.Load(nil, nil); err != nil {
+	if r.cfg, err = r.Load(nil); err != nil {
 		return err
 	}
 	if s := r.cfg.Delay.Strategy; s == config.StrategyPlugin || s == config.StrategyAuto {

@@ -59,7 +59,7 @@ Exit code: 0 shown; 1 error; 2 shown, but not everything could be seen.`,
 }
 
 func status(ctx context.Context, a *app.App) error {
-	c, err := a.Load(nil, nil)
+	c, err := a.Load(nil)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ by the misfire policy or because the one before was still pending. A task whose
 state is wrong was written by another program; LAST ERROR says what is wrong.`,
 		Example: `  rabbitdelay schedules list
   rabbitdelay schedules list --json | jq -r 'select(.state == "wrong") | .name'`,
-		RunE: func(c *cobra.Command, _ []string) error { return x.WithStore(c.Context(), x.db, x.list) },
+		RunE: func(c *cobra.Command, _ []string) error { return x.WithStore(c.Context(), x.list) },
 	}
 }
 

@@ -17,8 +17,6 @@ import (
 type schedules struct {
 	*app.App
 	app.Actor
-
-	db string
 }
 
 // Command returns the command schedules.
@@ -39,7 +37,7 @@ pauses, resumes or deletes any.`,
   rabbitdelay schedules next nightly
   rabbitdelay schedules pause nightly`,
 	}
-	c.PersistentFlags().StringVar(&x.db, "db", "", app.DatabaseUsage)
+	app.DatabaseFlag(c.PersistentFlags(), "")
 	c.AddCommand(x.listCommand(), x.showCommand(), x.nextCommand())
 	for _, change := range []*cobra.Command{
 		x.addCommand(), x.editCommand(), x.pauseCommand(), x.resumeCommand(), x.fireCommand(), x.deleteCommand(),
@@ -53,7 +51,7 @@ pauses, resumes or deletes any.`,
 // each does something with every name. One that fails does not hold up the
 // others, and has a line of its own on standard error.
 func (x *schedules) each(ctx context.Context, names []string, do func(ctx context.Context, s *app.Store, name string) error) error {
-	return x.WithStore(ctx, x.db, func(ctx context.Context, s *app.Store) error {
+	return x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		code := program.ExitOK
 		for _, name := range names {
 			if err := do(ctx, s, name); err != nil {

@@ -39,7 +39,7 @@ it asks its own machine.`,
 			if len(args) == 1 {
 				address = args[0]
 			} else {
-				cfg, err := a.Load(nil, nil)
+				cfg, err := a.Load(nil)
 				if err != nil {
 					return err
 				}

@@ -20,6 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/tlsfiles"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/probe"
 	"github.com/rabbitdelay/rabbitdelay/config"
@@ -35,10 +36,6 @@ const (
 type serveRun struct {
 	*app.App
 
-	db      string
-	listen  string
-	users   string
-	prefix  string
 	probe   string
 	noRelay bool
 	relay   relayPart
@@ -83,10 +80,10 @@ elsewhere.`,
 		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
 	}
 	f := c.Flags()
-	f.StringVar(&r.db, "db", "", app.DatabaseUsage+"; without it there are no tasks")
-	f.StringVar(&r.listen, "listen", "", "answer at this `HOST:PORT`; default serve.listen, else "+config.DefaultListen)
-	f.StringVar(&r.users, "users", "", "the `FILE` of users and tokens; default serve.users")
-	f.StringVar(&r.prefix, "path-prefix", "", "what stands before all paths, such as /rabbitdelay, behind a proxy")
+	app.DatabaseFlag(f, "; without it there are no tasks")
+	program.Setting(f, "serve.listen", "listen", "answer at this `HOST:PORT`; default serve.listen, else "+config.DefaultListen)
+	program.Setting(f, "serve.users", "users", "the `FILE` of users and tokens; default serve.users")
+	program.Setting(f, "serve.path_prefix", "path-prefix", "what stands before all paths, such as /rabbitdelay, behind a proxy")
 	f.StringVar(&r.probe, "probe", "", "answer /healthz, /readyz and /metrics at this `HOST:PORT` instead")
 	f.BoolVar(&r.noRelay, "no-relay", false, "only show and steer; relays are other processes")
 	r.relay.register(f)
@@ -96,15 +93,7 @@ elsewhere.`,
 // load reads the settings.
 func (r *serveRun) load() (*config.Config, error) {
 	r.LogBeginning()
-	overrides := map[string]config.Override{}
-	for _, o := range []struct{ path, flag, value string }{
-		{"database.url", "db", r.db}, {"serve.listen", "listen", r.listen}, {"serve.users", "users", r.users}, {"serve.path_prefix", "path-prefix", r.prefix},
-	} {
-		if r.Given(o.flag) {
-			overrides[o.path] = config.Override{Value: o.value, Origin: "--" + o.flag}
-		}
-	}
-	cfg, err := r.Load(overrides, map[string]string{"broker.connection_name": "rabbitdelay serve"}) // status shows it
+	cfg, err := r.Load(map[string]string{"broker.connection_name": "rabbitdelay serve"}) // status shows it
 	if err != nil {
 		return nil, err
 	}

@@ -16,14 +16,12 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
-	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
 // usersRun is one run of a subcommand of users.
 type usersRun struct {
 	*app.App
 
-	file string
 	role string
 }
 
@@ -41,7 +39,7 @@ it has changed: a new password or role ends the user's sessions.`,
 		Example: `  rabbitdelay users add anna --role operator --users users.yaml
   rabbitdelay users token grafana --role viewer --users users.yaml`,
 	}
-	c.PersistentFlags().StringVar(&r.file, "users", "", "the `FILE` of users and tokens; default serve.users")
+	program.Setting(c.PersistentFlags(), "serve.users", "users", "the `FILE` of users and tokens; default serve.users")
 	c.AddCommand(r.addCommand(), r.tokenCommand(), r.removeCommand())
 	return c
 }
@@ -131,11 +129,7 @@ func (r *usersRun) removeCommand() *cobra.Command {
 
 // path returns the file.
 func (r *usersRun) path() (string, error) {
-	var more map[string]config.Override
-	if r.Given("users") {
-		more = map[string]config.Override{"serve.users": {Value: r.file, Origin: "--users"}}
-	}
-	cfg, err := r.Load(more, nil)
+	cfg, err := r.Load(nil)
 	if err != nil {
 		return "", err
 	}

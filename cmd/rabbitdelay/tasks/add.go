@@ -122,7 +122,7 @@ func (x *tasks) add(ctx context.Context, t schedule.Task, replace bool) error {
 		}
 		t.ID = id.String()
 	}
-	return x.with(ctx, func(ctx context.Context, s *app.Store) error {
+	return x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		if err := s.Schedule(ctx, schedule.NoTx, t, opts...); err != nil {
 			return err
 		}

@@ -122,7 +122,7 @@ func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, o
 	if err := b.Possible(); err != nil {
 		return err
 	}
-	return b.x.with(c.Context(), func(ctx context.Context, s *app.Store) error {
+	return b.x.WithStore(c.Context(), func(ctx context.Context, s *app.Store) error {
 		b.store, b.DB = s, s.DB
 		return b.Run(ctx, b)
 	})

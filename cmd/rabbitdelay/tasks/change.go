@@ -18,7 +18,7 @@ import (
 // change does it to every id, each in a transaction of its own, and prints the
 // task as it is then.
 func (b *bulk) change(ctx context.Context, ids []string, do change) error {
-	return b.x.with(ctx, func(ctx context.Context, s *app.Store) error {
+	return b.x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		return b.x.each(ids, func(id string) (t schedule.Task, err error) {
 			err = b.Audited(ctx, s.DB, "task."+b.name, id, b.detail, func() error {
 				return s.InTx(ctx, "task "+id, func(tx *sql.Tx) error {

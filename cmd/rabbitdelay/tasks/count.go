@@ -58,13 +58,13 @@ With --json each number is a line, {"queue":"…","status":"…","count":N} or
 				return err
 			}
 			if !x.Given("per") {
-				return x.with(c.Context(), func(ctx context.Context, s *app.Store) error { return x.count(ctx, s, f) })
+				return x.WithStore(c.Context(), func(ctx context.Context, s *app.Store) error { return x.count(ctx, s, f) })
 			}
 			from, n, err := bins(f, time.Duration(per))
 			if err != nil {
 				return err
 			}
-			return x.with(c.Context(), func(ctx context.Context, s *app.Store) error {
+			return x.WithStore(c.Context(), func(ctx context.Context, s *app.Store) error {
 				return x.histogram(ctx, s, f, from, time.Duration(per), n)
 			})
 		},

@@ -39,7 +39,7 @@ func (h *held) apply(ctx context.Context, action string, do func(ctx context.Con
 	if (h.to.Queue == "") == (h.to.Exchange == "") {
 		return errors.New("no destination, or two; give --queue or --exchange")
 	}
-	return h.with(ctx, func(ctx context.Context, s *app.Store) error {
+	return h.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		target := schedule.DestinationState{Queue: h.to.Queue, Exchange: h.to.Exchange}.Name()
 		if err := h.Audited(ctx, s.DB, action, target, h.detail, func() error { return do(ctx, s.Store) }); err != nil {
 			return err
@@ -168,7 +168,7 @@ With --json one object a line.`,
 		Example: `  rabbitdelay tasks held --json | jq -r 'select(.paused_at) | .queue'`,
 		Args:    program.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return x.with(c.Context(), func(ctx context.Context, s *app.Store) error {
+			return x.WithStore(c.Context(), func(ctx context.Context, s *app.Store) error {
 				list, err := s.Destinations(ctx, schedule.NoTx)
 				if err != nil {
 					return err

@@ -45,7 +45,7 @@ the broker. Bodies are not listed; see "tasks show".`,
 				limit = listLimit
 			}
 			f.Limit, f.Sort, f.WithoutBody = limit, schedule.Sort(sort), true
-			return x.with(c.Context(), func(ctx context.Context, s *app.Store) error { return x.list(ctx, s, f) })
+			return x.WithStore(c.Context(), func(ctx context.Context, s *app.Store) error { return x.list(ctx, s, f) })
 		},
 	}
 	flags.register(c)
@@ -113,7 +113,7 @@ func (x *tasks) showCommand() *cobra.Command {
 		Example: `  rabbitdelay tasks show order-42-expire --json`,
 		Args:    someTasks,
 		RunE: func(c *cobra.Command, ids []string) error {
-			return x.with(c.Context(), func(ctx context.Context, s *app.Store) error {
+			return x.WithStore(c.Context(), func(ctx context.Context, s *app.Store) error {
 				return x.each(ids, func(id string) (schedule.Task, error) { return s.Get(ctx, schedule.NoTx, id) }, func(t schedule.Task) error { return Show(x.Terminal, t) })
 			})
 		},

@@ -9,13 +9,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
 // MigrateCommand returns the command migrate.
 func MigrateCommand(a *app.App) *cobra.Command {
-	db, printOnly := "", false
+	var db *string
+	printOnly := false
 	c := &cobra.Command{
 		Use:   "migrate",
 		Short: "Create or update rabbitdelay's tables in the business database",
@@ -29,9 +31,9 @@ A recurring task that was removed from the file goes on, and is named in a note.
   rabbitdelay migrate --db mysql: --print > 0042_rabbitdelay.sql`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if printOnly && a.Given("db") {
-				return printMigrations(a, config.URL(db))
+				return printMigrations(a, config.URL(*db))
 			}
-			cfg, err := a.Load(a.Database(db), nil)
+			cfg, err := a.Load(nil)
 			switch {
 			case err != nil:
 				return err
@@ -43,7 +45,7 @@ A recurring task that was removed from the file goes on, and is named in a note.
 			return migrate(c.Context(), a, cfg)
 		},
 	}
-	c.Flags().StringVar(&db, "db", "", "database: postgres://…, mysql://… or sqlite:path")
+	db = program.Setting(c.Flags(), "database.url", "db", "database: postgres://…, mysql://… or sqlite:path")
 	c.Flags().BoolVar(&printOnly, "print", false, "print the SQL instead of running it")
 	return c
 }

@@ -66,7 +66,7 @@ them.
 // removeDead removes dead letters whose tasks have newer messages: those with these
 // ids, or any.
 func (x *tasks) removeDead(ctx context.Context, queues, ids []string) error {
-	cfg, err := x.Load(x.Database(x.db), nil)
+	cfg, err := x.Load(nil)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (x *tasks) removeDead(ctx context.Context, queues, ids []string) error {
 		return nil
 	}
 	defer func() { _ = client.Close(context.WithoutCancel(ctx)) }() // nothing is under way
-	return x.with(ctx, func(ctx context.Context, s *app.Store) error {
+	return x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		for _, dead := range deadLetterQueues(cfg, queues) {
 			rep, err := inspect.Requeue(ctx, client, inspect.RequeueOptions{
 				Queue: dead, Filter: inspect.DeadLetterFilter{IDs: ids, Tasks: true}, Management: management, Tasks: superseded{s.Store},

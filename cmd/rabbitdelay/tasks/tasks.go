@@ -1,7 +1,6 @@
 package tasks
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -17,15 +16,11 @@ import (
 )
 
 // tasks is one run of a subcommand of tasks.
-type tasks struct {
-	*app.App
-
-	db string
-}
+type tasks struct{ *app.App }
 
 // Command returns the command tasks.
 func Command(a *app.App) *cobra.Command {
-	x := &tasks{App: a}
+	x := &tasks{a}
 	c := &cobra.Command{
 		Use:   "tasks",
 		Short: "Look at, cancel, move, fire and revive scheduled tasks",
@@ -43,18 +38,13 @@ is 1 if a task does not exist or its status does not allow the change.`,
   rabbitdelay tasks cancel --queue mail --tag campaign-7
   rabbitdelay tasks reschedule --queue mail --at "tomorrow 08:00 Europe/Berlin" --spread 10m`,
 	}
-	c.PersistentFlags().StringVar(&x.db, "db", "", app.DatabaseUsage)
+	app.DatabaseFlag(c.PersistentFlags(), "")
 	c.AddCommand(
 		x.listCommand(), x.showCommand(), x.countCommand(), x.addCommand(),
 		x.cancelCommand(), x.rescheduleCommand(), x.fireCommand(), x.reviveCommand(), x.deleteCommand(),
 		x.pauseCommand(), x.resumeCommand(), x.ceilingCommand(), x.heldCommand(),
 	)
 	return c
-}
-
-// with runs do on the tasks of the database.
-func (x *tasks) with(ctx context.Context, do func(ctx context.Context, s *app.Store) error) error {
-	return x.WithStore(ctx, x.db, do)
 }
 
 // someTasks is an argument check.

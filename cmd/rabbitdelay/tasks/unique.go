@@ -51,7 +51,7 @@ type uniqueTask struct {
 
 func (x *tasks) addUnique(ctx context.Context, t schedule.Task, u uniqueFlags) error {
 	t.UniqueKey = u.key
-	return x.with(ctx, func(ctx context.Context, s *app.Store) error {
+	return x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		r, err := s.ScheduleUnique(ctx, schedule.NoTx, t, schedule.Unique{
 			OnPending: schedule.OnPending(u.onPending), MaxWait: time.Duration(u.maxWait), Cooldown: time.Duration(u.cooldown),
 		})

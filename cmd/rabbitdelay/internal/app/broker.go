@@ -38,7 +38,7 @@ func (b *Broker) Close() { Close(b.conn) }
 // Broker reads the settings, connects, and finds the best way to look at the
 // broker.
 func (a *App) Broker(ctx context.Context) (*Broker, error) {
-	c, err := a.Load(nil, nil)
+	c, err := a.Load(nil)
 	if err != nil {
 		return nil, err
 	}

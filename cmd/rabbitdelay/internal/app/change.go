@@ -86,7 +86,7 @@ func (c *Consent) Register(f *pflag.FlagSet, dryRun string) {
 // RegisterAudit adds the flags --actor and --db, for what needs no database otherwise.
 func (c *Consent) RegisterAudit(f *pflag.FlagSet) {
 	c.RegisterActor(f)
-	f.StringVar(&c.db, "db", "", DatabaseUsage+"; without it there is no audit")
+	f.StringVar(&c.db, "db", "", databaseUsage+"; without it there is no audit")
 }
 
 // Possible returns an error if nobody can be asked, before anything is begun.

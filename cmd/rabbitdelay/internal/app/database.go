@@ -9,13 +9,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// DatabaseUsage is the help of --db.
-const DatabaseUsage = "database: postgres://…, mysql://… or sqlite:path; default database.url, RABBITDELAY_DATABASE_URL"
+const databaseUsage = "database: postgres://…, mysql://… or sqlite:path; default database.url, RABBITDELAY_DATABASE_URL"
+
+// DatabaseFlag adds the flag --db for database.url; its help ends with more.
+func DatabaseFlag(f *pflag.FlagSet, more string) {
+	program.Setting(f, "database.url", "db", databaseUsage+more)
+}
 
 var errNoDatabase = errors.New("no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL")
 
@@ -94,9 +101,9 @@ func (a *App) OpenStore(cfg *config.Config) (*Store, error) {
 	return &Store{s, db}, nil
 }
 
-// WithStore runs do on the tasks of the database that --db names.
-func (a *App) WithStore(ctx context.Context, db string, do func(ctx context.Context, s *Store) error) error {
-	cfg, err := a.Load(a.Database(db), nil)
+// WithStore runs do on the tasks of the database of the settings.
+func (a *App) WithStore(ctx context.Context, do func(ctx context.Context, s *Store) error) error {
+	cfg, err := a.Load(nil)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,10 @@
 // Package term prints the output of commands: results to standard output, as text
-// for people (table.go) or as JSON, and everything else to standard error. input.go
-// asks, progress.go shows how far something is.
+// for people (table.go) or as JSON, and everything else to standard error. It asks, and
+// shows how far something is.
 package term
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +16,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
+	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
@@ -178,4 +181,125 @@ func (s *serialWriter) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
+}
+
+// input reads until the run's context ends. A terminal or a pipe cannot be told to
+// stop: the process ends, and the reading with it.
+type input struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (i *input) Read(p []byte) (int, error) {
+	b, err := until(i.ctx, func() ([]byte, error) {
+		b := make([]byte, len(p)) // not p, which its owner has back when the context ends
+		n, err := i.r.Read(b)
+		return b[:n], err
+	})
+	return copy(p, b), err
+}
+
+// until returns what read returns, or the end of ctx.
+func until(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		b, err := read()
+		done <- result{b, err}
+	}()
+	select {
+	case r := <-done:
+		return r.b, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Interactive reports whether somebody can be asked: whether standard input is a
+// terminal.
+func (t *Terminal) Interactive() bool { return Is(t.Stdin) }
+
+// Ask asks on standard error, and returns a line of standard input, empty at its
+// end.
+func (t *Terminal) Ask(question string) (string, error) {
+	if _, err := fmt.Fprint(t.Stderr, question); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(t.Stdin).ReadString('\n')
+	switch {
+	case errors.Is(err, io.EOF):
+		err = nil
+	case err != nil:
+		_, _ = fmt.Fprintln(t.Stderr) // ends the question's line
+	}
+	return strings.TrimSpace(line), err
+}
+
+// Secret asks on the terminal that is standard input, without showing the answer.
+func (t *Terminal) Secret(ctx context.Context, question string) ([]byte, error) {
+	in, ok := unwrap(t.Stdin).(*os.File)
+	if !ok {
+		return nil, fmt.Errorf("%w: standard input is no terminal", os.ErrInvalid)
+	}
+	fd := int(in.Fd())
+	shown, err := term.GetState(fd)
+	if err != nil {
+		return nil, err
+	}
+	_, _ = fmt.Fprint(t.Stderr, question) // who answers has seen it, or not
+	secret, err := until(ctx, func() ([]byte, error) { return term.ReadPassword(fd) })
+	_, _ = fmt.Fprintln(t.Stderr)
+	if ctx.Err() != nil {
+		_ = term.Restore(fd, shown) // that what is typed shows again; the process ends
+	}
+	return secret, err
+}
+
+// Progress is a progress bar on a terminal, and nothing elsewhere.
+type Progress struct{ bar *progressbar.ProgressBar }
+
+// Progress draws nothing without a total.
+func (t *Terminal) Progress(total int, what string) Progress {
+	if t.Quiet || !Is(t.Stderr) || total < 1 {
+		return Progress{}
+	}
+	return Progress{progressbar.NewOptions(total,
+		progressbar.OptionSetWriter(t.Stderr),
+		progressbar.OptionSetDescription(what),
+		progressbar.OptionSetWidth(30),
+		progressbar.OptionShowCount(),
+		progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetPredictTime(false),
+		progressbar.OptionSetTheme(progressbar.Theme{Saucer: "#", SaucerPadding: ".", BarStart: "[", BarEnd: "]"}),
+	)}
+}
+
+// Add moves the bar on.
+func (p Progress) Add(n int) {
+	if p.bar != nil {
+		_ = p.bar.Add(n) // drawing only
+	}
+}
+
+// Set moves the bar to n of the total, with another description.
+func (p Progress) Set(n int, what string) {
+	if p.bar != nil {
+		p.bar.Describe(what)
+		_ = p.bar.Set(n)
+	}
+}
+
+// Clear takes the bar off the screen.
+func (p Progress) Clear() {
+	if p.bar != nil {
+		_ = p.bar.Clear()
+		_ = p.bar.Exit()
+	}
 }

@@ -3,9 +3,9 @@
 // topology/live, and judges by topology/doctor; only doctor and status look into a
 // database.
 //
-//	plan.go                    plan, apply
-//	destroy.go                 destroy, retire: count, ask, do, tell
-//	doctor.go                  what is wrong
-//	status.go, status_page.go  what waits where
-//	file.go                    the file, without a broker: validate, schema, export
+//	plan.go     plan, apply
+//	destroy.go  destroy, retire: count, ask, do, tell
+//	doctor.go   what is wrong
+//	status.go   what waits where
+//	file.go     the file, without a broker: validate, schema, export
 package layout

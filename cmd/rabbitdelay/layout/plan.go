@@ -56,17 +56,6 @@ func Planned(a *app.App, p plan.Plan, all bool) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := problems(p); err != nil {
-		return err
-	}
-	if !p.Empty() || p.Count(plan.ActionUnverified) > 0 {
-		return program.Exit(app.ExitToDo)
-	}
-	return nil
-}
-
-// problems returns why a plan cannot be applied.
-func problems(p plan.Plan) error {
 	var errs []error
 	if n := p.Count(plan.ActionConflict); n > 0 {
 		errs = append(errs, fmt.Errorf("%d objects exist on the broker with other arguments", n))
@@ -74,7 +63,13 @@ func problems(p plan.Plan) error {
 	if n := len(p.Grave()); n > 0 {
 		errs = append(errs, fmt.Errorf("policies would break delays or lose dead letters, in %s", shown.Count(n, "case", "cases")))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if !p.Empty() || p.Count(plan.ActionUnverified) > 0 {
+		return program.Exit(app.ExitToDo)
+	}
+	return nil
 }
 
 // applied is the result of apply.

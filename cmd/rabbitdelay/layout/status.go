@@ -1,31 +1,34 @@
 package layout
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// defaultStatusPeek is how many dead letters of each queue status looks at.
-const defaultStatusPeek = 20
-
-// statusStandstill is the longest TTL of delay queues of which one look finds out whether they
-// keep messages; --watch finds out of all in time.
-const statusStandstill = time.Second
-
-// defaultWatch is how often status --watch looks; the management API's counts are
-// up to 5 s old.
-const defaultWatch = 5 * time.Second
+const (
+	defaultStatusPeek = 20 // dead letters of each queue that status looks at
+	// statusStandstill is the longest TTL of delay queues of which one look finds out whether they
+	// keep messages; --watch finds out of all in time.
+	statusStandstill = time.Second
+	defaultWatch     = 5 * time.Second // the management API's counts are up to 5 s old
+)
 
 // statusRun is one run of status.
 type statusRun struct {
@@ -154,20 +157,19 @@ func (r *statusRun) repeat(ctx context.Context, c *config.Config, src status.Sou
 
 // draw shows the nth look, on a terminal in place of the one before.
 func (r *statusRun) draw(s status.Status, failed error, n int) error {
-	if r.JSON || !term.Is(r.Stdout) {
-		if failed != nil {
-			r.PrintError(failed)
-			return nil
+	screen := !r.JSON && term.Is(r.Stdout)
+	switch {
+	case failed != nil:
+		if screen {
+			r.Printf("%s", clearScreen)
 		}
+		r.PrintError(failed)
+		return nil
+	case !screen:
 		if n > 0 && !r.JSON {
 			r.Printf("\n")
 		}
 		return r.print(s)
-	}
-	if failed != nil {
-		r.Printf("%s", clearScreen)
-		r.PrintError(failed)
-		return nil
 	}
 	var page strings.Builder
 	if err := r.printPage(&page, s); err != nil {
@@ -179,4 +181,259 @@ func (r *statusRun) draw(s status.Status, failed error, n int) error {
 	}
 	r.Printf("%s%s", clearScreen, text)
 	return nil
+}
+
+func (r *statusRun) print(s status.Status) error {
+	if r.JSON {
+		return r.PrintJSON(s)
+	}
+	return r.printPage(r.Stdout, s)
+}
+
+func (r *statusRun) printPage(w io.Writer, s status.Status) error {
+	p := &statusPage{Status: s, Table: term.NewTable(w), quiet: r.Quiet}
+	p.all()
+	return p.Flush()
+}
+
+// onScreen returns a text cut to a terminal: what is below its end would push the top
+// out of sight.
+func onScreen(text string, width, height int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	if more := len(lines) - (height - 1); more > 0 {
+		lines = append(lines[:max(height-2, 0)], fmt.Sprintf("... %d more lines; a higher window shows them", more+1))
+	}
+	for i, l := range lines {
+		lines[i] = shown.Shorten(l, width)
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// statusPage is a status on its way to a terminal.
+type statusPage struct {
+	status.Status
+	*term.Table
+
+	quiet bool
+}
+
+// heading begins a table of its own.
+func (p *statusPage) heading(cells ...string) {
+	p.Linef("")
+	p.Row(cells...)
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+func (p *statusPage) all() {
+	if b := p.Broker; b != nil {
+		p.Linef("RabbitMQ %s, virtual host %q at %s, read by %s", b.Version, b.Vhost, shown.Instant(p.At), b.Source)
+		p.layouts()
+		p.dueSoon()
+		p.destinations()
+		for _, d := range p.Destinations {
+			if d.Dead != nil && d.Dead.Messages > 0 {
+				p.lying("DEAD LETTERS", *d.Dead)
+			}
+		}
+		if p.Parked.Messages > 0 {
+			p.lying("PARKED", p.Parked)
+		}
+	} else {
+		p.Linef("the broker could not be looked at, %s", shown.Instant(p.At))
+		p.dueSoon()
+	}
+	p.tasks()
+	p.relays()
+	p.clients()
+	p.findings()
+	if len(p.Unseen) > 0 {
+		p.Linef("\nNOT SEEN")
+		for _, u := range p.Unseen {
+			p.Linef("%s: %s", u.Area, shown.Line(u.Why))
+		}
+	}
+	if len(p.Notes) > 0 && !p.quiet {
+		p.Linef("\nNOTES")
+		for _, n := range p.Notes {
+			p.Linef("- %s", strings.ReplaceAll(n, "\n", "\n  "))
+		}
+	}
+}
+
+func (p *statusPage) layouts() {
+	if len(p.Layouts) == 0 {
+		p.Linef("\nno layout is there")
+		return
+	}
+	p.heading("LAYOUT", "DELAY", "READY", "ON THEIR WAY", "")
+	for _, l := range p.Layouts {
+		state := ""
+		switch {
+		case l.Earlier && l.Drained():
+			state = "earlier, drained"
+		case l.Earlier:
+			state = "earlier, not drained"
+		case l.Drained():
+			state = "nothing waits"
+		}
+		p.Row(shown.Line(l.Name), "all", number(l.Waiting.Ready), number(l.Waiting.Leaving+l.Waiting.Unacked), state)
+		for _, d := range l.Delays {
+			p.Row("", topology.FormatDuration(time.Duration(d.TTL)), number(d.Waiting.Ready), number(d.Waiting.Leaving+d.Waiting.Unacked))
+		}
+	}
+}
+
+func (p *statusPage) dueSoon() {
+	p.heading("DUE WITHIN", "ON THE BROKER", "TASKS")
+	for _, d := range p.DueSoon {
+		broker, tasks := "unknown", ""
+		if p.Broker != nil {
+			broker = "at least " + number(d.OnBroker)
+		}
+		if d.Tasks != nil {
+			tasks = number(*d.Tasks)
+		}
+		p.Row(topology.FormatDuration(time.Duration(d.Within)), broker, tasks)
+	}
+}
+
+func (p *statusPage) destinations() {
+	if len(p.Destinations) == 0 {
+		return
+	}
+	p.heading("DESTINATION", "READY", "UNACKED", "CONSUMERS", "DEAD LETTERS")
+	for _, d := range p.Destinations {
+		consumers, dead := number(d.Consumers), ""
+		switch {
+		case !d.Exists:
+			consumers = "it does not exist"
+		case d.Exchange:
+			consumers = "exchange"
+		case d.Unconsumed():
+			consumers = "none"
+		}
+		if d.Dead != nil {
+			dead = number(d.Dead.Messages)
+		}
+		p.Row(shown.Line(d.Name), number(d.Waiting.Ready), number(d.Waiting.Unacked+d.Waiting.Leaving), consumers, dead)
+	}
+}
+
+// lying prints what lies in a queue, by destination and reason.
+func (p *statusPage) lying(what string, l status.Lying) {
+	text := fmt.Sprintf("%s in %s: %d", what, shown.Line(l.Queue), l.Messages)
+	if l.Oldest != nil {
+		text += ", the oldest since " + term.When(*l.Oldest, p.At)
+	}
+	switch {
+	case l.Looked == 0:
+		text += "; not looked at"
+	case int64(l.Looked) < l.Messages:
+		text += fmt.Sprintf("; of the first %d:", l.Looked)
+	}
+	p.Linef("\n%s", text)
+	if l.Looked == 0 {
+		return
+	}
+	p.Row("  DESTINATION", "REASON", "MESSAGES", "LAST ERROR")
+	for _, g := range l.Groups {
+		p.Row("  "+orUnknown(g.Destination), orUnknown(g.Reason), strconv.Itoa(g.Messages), term.ShortError(g.Error))
+	}
+}
+
+func orUnknown(s string) string { return shown.Line(cmp.Or(s, "unknown")) }
+
+func (p *statusPage) tasks() {
+	t := p.Tasks
+	if t == nil {
+		return
+	}
+	p.heading("TASKS FOR", "STATUS", "COUNT")
+	for _, c := range t.Counts {
+		p.Row(shown.Line(cmp.Or(c.Queue, "(exchanges)")), string(c.Status), number(c.Count))
+	}
+	if len(t.Counts) == 0 {
+		p.Linef("none")
+	}
+	for _, h := range t.Held {
+		p.Linef("tasks for %s: %s; due and waiting for that: %d", shown.Line(h.Name()), shown.Line(h.String()), h.Waiting)
+	}
+	for _, r := range t.Idle {
+		p.Linef("the recurring task %q makes no tasks: %s", shown.Line(r.Name), shown.Line(r.Reason))
+	}
+	for _, u := range t.Unlisted {
+		p.Linef("pending tasks for %s, which the file does not list: %d; a relay refuses to send them", shown.Line(u.Destination), u.Pending)
+	}
+	o := t.Overdue
+	if o == nil {
+		p.Linef("no task is overdue")
+		return
+	}
+	place, lastError := "it was not sent to the broker yet", ""
+	if o.Sent {
+		place = "it was sent to the broker and is not done"
+	}
+	if o.LastError != "" {
+		lastError = ", last error: " + term.ShortError(o.LastError)
+	}
+	p.Linef("the oldest overdue task is %s for %s, due %s: %s, failed attempts: %d%s", shown.Line(o.ID), shown.Line(o.Destination),
+		term.When(o.Due, p.At), place, o.Attempts, lastError)
+	if t.Unsent+t.Unhandled > 0 {
+		atLeast := ""
+		if t.More {
+			atLeast = "at least "
+		}
+		p.Linef("overdue in all: %s%d not sent, %d sent and not handled", atLeast, t.Unsent, t.Unhandled)
+	}
+}
+
+func (p *statusPage) relays() {
+	if p.Tasks == nil || p.Tasks.Relays == nil {
+		return
+	}
+	if len(p.Tasks.Relays) > 0 {
+		p.heading("RELAY", "VERSION", "STARTED", "LAST SEEN")
+	}
+	running := 0
+	for _, r := range p.Tasks.Relays {
+		seen := shown.FromNow(r.Seen, p.At)
+		if silent := r.Silent(p.At); silent == "" {
+			running++
+		} else {
+			seen += ": " + shown.Line(silent)
+		}
+		p.Row(shown.Line(r.Name), shown.Line(cmp.Or(r.Version, "unknown")), shown.Instant(r.Started), seen)
+	}
+	if running == 0 || p.Tasks.Unsent > 0 {
+		p.Linef("%s", shown.Line(schedule.WhoSends(p.Tasks.Relays, p.At)))
+	}
+}
+
+func (p *statusPage) clients() {
+	if p.Clients == nil {
+		return
+	}
+	p.heading("CLIENT", "CONNECTIONS", "BLOCKED")
+	for _, c := range p.Clients {
+		p.Row(shown.Line(c.Name), strconv.Itoa(c.Connections), strconv.Itoa(c.Blocked))
+	}
+	if len(p.Clients) == 0 {
+		p.Linef("none is connected")
+	}
+}
+
+func (p *statusPage) findings() {
+	if p.Broker == nil {
+		return
+	}
+	if len(p.Findings) == 0 {
+		p.Linef("\ndoctor found nothing")
+		return
+	}
+	p.Linef("\nDOCTOR FOUND (rabbitdelay doctor says how to mend it)")
+	for _, f := range p.Findings {
+		p.Row(fmt.Sprintf("%s %s: %s", f.Severity, f.ID, shown.Line(f.What)))
+	}
+	_ = p.Flush() // the next one has the error
 }

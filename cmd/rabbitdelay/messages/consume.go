@@ -1,17 +1,21 @@
 package messages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
@@ -21,7 +25,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/cmd/lateness"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
 // receiver is one run of consume.
@@ -39,11 +46,10 @@ type receiver struct {
 	bar      term.Progress
 }
 
-// defaultPrefetch keeps a terminal busy, and is little to give back.
-const defaultPrefetch = 64
-
-// maxPrefetch is AMQP's.
-const maxPrefetch = 65535
+const (
+	defaultPrefetch = 64    // keeps a terminal busy, and is little to give back
+	maxPrefetch     = 65535 // AMQP's
+)
 
 // ConsumeCommand returns the command consume.
 func ConsumeCommand(a *app.App) *cobra.Command {
@@ -76,12 +82,7 @@ when the timeout or Ctrl-C came first; 1 for errors.`,
 		Example: `  rabbitdelay send --queue try.me --delay 5s --body hello
   rabbitdelay consume --queue try.me --count 1 --timeout 1m
   rabbitdelay consume --queue try.load --count 20000 --timeout 2m --quiet --json`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := r.check(); err != nil {
-				return err
-			}
-			return r.receive(c.Context())
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return r.receive(c.Context()) },
 	}
 	f := c.Flags()
 	f.StringVar(&r.queue, "queue", "", "the queue")
@@ -108,13 +109,20 @@ func (r *receiver) check() error {
 }
 
 func (r *receiver) receive(ctx context.Context) error {
+	if err := r.check(); err != nil {
+		return err
+	}
 	signal.Ignore(syscall.SIGPIPE) // a broken pipe is an error of the write then, and the message goes back
 	c, err := r.Load(nil)
 	if err != nil {
 		return err
 	}
-	if err := notReserved(c.Delay.Prefix, r.queue); err != nil {
-		return err
+	// A message taken out of a queue of the delay strategies never arrives.
+	switch prefix := c.Delay.Prefix; {
+	case r.queue == topology.ParkedQueue(prefix):
+		return fmt.Errorf("--queue: %q holds messages whose destination is missing, and consume would delete them; look at them by rabbitdelay peek, and send them on by rabbitdelay requeue", r.queue)
+	case naming.Reserved(prefix, r.queue):
+		return fmt.Errorf("--queue: %q belongs to the delay strategies with prefix %q, and messages that consume takes out of it never arrive; give the destination queue instead; rabbitdelay status counts this one", r.queue, prefix)
 	}
 	d, err := knock(ctx, r.App, c)
 	if err != nil {
@@ -135,10 +143,9 @@ func (r *receiver) receive(ctx context.Context) error {
 	}
 	err = r.consume(ctx, d)
 	r.bar.Clear()
-	if serr := r.printSummary(); err == nil {
-		err = serr
-	}
-	if err != nil {
+	p, early := r.late.Summary()
+	perr := r.Show(received{r.received, early, p}, "%d received, %d early, lateness p50 %d ms, p99 %d ms, max %d ms\n", r.received, early, p.P50, p.P99, p.Max)
+	if err := cmp.Or(err, perr); err != nil {
 		return err
 	}
 	if ctx.Err() != nil && (r.count > 0 && r.received < r.count || r.count == 0 && errors.Is(ctx.Err(), context.DeadlineExceeded)) {
@@ -202,20 +209,15 @@ func (r *receiver) take(d amqp.Delivery) error {
 	}
 	if due, ok := dueOf(d); ok {
 		r.late.Add(at, due)
-		r.noteEarly(d.MessageId, due.Sub(at))
+		if by := due.Sub(at); by > maxHold && !r.noted { // beyond what clocks differ; the summary counts the others
+			r.noted = true
+			r.Notef("note: message %s came %s before it is due: another program put it into the queue, or this machine's clock is behind the broker's",
+				shown.Line(d.MessageId), topology.FormatDuration(by.Truncate(time.Millisecond)))
+		}
 	}
 	r.bar.Add(1)
 	r.received++
 	return nil
-}
-
-// noteEarly explains the first message that came before it was due by more than
-// clocks differ; the summary counts the others.
-func (r *receiver) noteEarly(id string, by time.Duration) {
-	if by > maxHold && !r.noted {
-		r.noted = true
-		r.Notef("note: message %s came %s before it is due: another program put it into the queue, or this machine's clock is behind the broker's", shown.Line(id), topology.FormatDuration(by.Truncate(time.Millisecond)))
-	}
 }
 
 // dueOf returns the instant at which a message is due, if its headers say so.
@@ -259,9 +261,222 @@ func (r *receiver) printDelivery(d amqp.Delivery, at time.Time) error {
 	return r.Show(m, "%s  %8s  %s  %s%q\n", m.Received, late, shown.Line(m.ID), attempt, app.BodyText(d.Body))
 }
 
-// printSummary prints the last line.
-func (r *receiver) printSummary() error {
-	p, early := r.late.Summary()
-	out := received{Received: r.received, Early: early, Lateness: p}
-	return r.Show(out, "%d received, %d early, lateness p50 %d ms, p99 %d ms, max %d ms\n", out.Received, early, p.P50, p.P99, p.Max)
+// ensureQueue creates the queue, and the dead-letter queue of a destination, where
+// it does not exist. A dead-letter queue gets none of its own.
+func (r *receiver) ensureQueue(d *doorway) error {
+	there, err := d.hasQueue(r.queue)
+	if there || err != nil {
+		return err
+	}
+	destinations := d.c.Topology.Destinations
+	listed := slices.ContainsFunc(destinations, func(x topology.Destination) bool { return x.Queue == r.queue || x.DeadLetterQueue() == r.queue })
+	if declare := d.c.Broker.Declare; declare == amqpx.DeclareNothing || declare == amqpx.DeclareListed && !listed {
+		return fmt.Errorf("the queue %q does not exist, and broker.declare: %s does not allow creating it", r.queue, declare)
+	}
+	queues := d.c.Destination(r.queue).Queues(d.c.Delay.QueueType)
+	if strings.HasSuffix(r.queue, ".dead") || slices.ContainsFunc(destinations, func(x topology.Destination) bool {
+		return !x.ToExchange() && x.DeadLetterQueue() == r.queue
+	}) {
+		queues = []topology.Queue{{Name: r.queue, Type: d.c.Delay.QueueType}}
+	}
+	ch, err := d.conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }()
+	var names []string
+	for _, q := range queues {
+		if there, err := d.hasQueue(q.Name); err != nil {
+			return err
+		} else if there {
+			continue
+		}
+		if _, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Table()); err != nil {
+			return fmt.Errorf("declare queue %s: %w", q.Name, err)
+		}
+		names = append(names, q.Name)
+	}
+	slices.Reverse(names) // the one that was asked for first
+	created(r.App, d.c, names)
+	return nil
+}
+
+// consume ends with the context, when enough messages came, or with an error that
+// another connection would not mend.
+func (r *receiver) consume(ctx context.Context, d *doorway) error {
+	for {
+		err := r.session(ctx, d.conn)
+		lost := d.conn.IsClosed()
+		d.close()
+		switch {
+		case err == nil, errors.Is(err, errGoesBack):
+			return err
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // what ended it is no error of the session's
+		case !lost:
+			return err
+		}
+		if d = r.again(ctx, d.c, err); d == nil {
+			return nil
+		}
+	}
+}
+
+// again connects until it can, or the context ends: nil.
+func (r *receiver) again(ctx context.Context, c *config.Config, err error) *doorway {
+	const pause = time.Second
+	log := r.Logger()
+	for {
+		log.Warn("connection lost; connecting again", zap.Error(err))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		var d *doorway
+		if d, err = knock(ctx, r.App, c); err == nil {
+			return d
+		}
+	}
+}
+
+// session is a consumer on one connection. Its delivery tags count from 1.
+type session struct {
+	ch       *amqp.Channel
+	prefetch uint64
+	wanted   uint64 // 0: no end
+	printed  uint64 // the last delivery that was
+	acked    uint64
+}
+
+const consumerTag = "rabbitdelay"
+
+// session consumes from one connection. At its end what was printed is
+// acknowledged, and what was not goes back with the channel.
+func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	s := &session{ch: ch, prefetch: uint64(r.prefetch)}
+	if r.count > 0 {
+		s.wanted = uint64(r.count - r.received)
+		s.prefetch = min(s.prefetch, s.wanted)
+	}
+	gone := ch.NotifyClose(make(chan *amqp.Error, 1))
+	if err := ch.Qos(int(s.prefetch), 0, false); err != nil {
+		return err
+	}
+	deliveries, err := live.ConsumeQueue(ch, r.queue, consumerTag)
+	if err != nil {
+		return fmt.Errorf("consume %s: %w", r.queue, err)
+	}
+	defer func() { r.received -= int64(s.printed - s.acked) }() // they come again
+	open, err := r.takeAll(ctx, s, deliveries)
+	if open {
+		return errors.Join(err, s.finish(conn))
+	}
+	if !ch.IsClosed() {
+		return fmt.Errorf("consume %s: the broker cancelled the consumer; was the queue deleted?", r.queue)
+	}
+	if e := <-gone; e != nil {
+		return fmt.Errorf("consume %s: %w", r.queue, e)
+	}
+	return fmt.Errorf("consume %s: %w", r.queue, amqp.ErrClosed)
+}
+
+// ackPause is how long a message that was printed waits for others to be
+// acknowledged with it.
+const ackPause = 100 * time.Millisecond
+
+// takeAll prints what comes until it is enough or the context ends. It reports
+// whether the consumer is still open: the broker may have ended it.
+func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan amqp.Delivery) (open bool, err error) {
+	tick := time.NewTicker(ackPause)
+	defer tick.Stop()
+	for r.count == 0 || r.received < r.count {
+		select {
+		case <-ctx.Done():
+			return true, nil
+		case <-tick.C:
+			s.ack()
+		case d, ok := <-deliveries:
+			if !ok {
+				return false, nil
+			}
+			if wait := untilDue(d); wait > 0 {
+				s.ack()
+				select {
+				case <-time.After(wait):
+				case <-ctx.Done():
+				}
+				if ctx.Err() != nil {
+					return true, nil // it goes back
+				}
+			}
+			if err := r.take(d); err != nil {
+				return true, err
+			}
+			s.printed = d.DeliveryTag
+			if s.printed-s.acked >= max(s.prefetch/4, 1) {
+				s.ack()
+			}
+		}
+	}
+	return true, nil
+}
+
+// maxHold bounds how early a message may be by this process's clock, beside its lead, and
+// still be waited for: the broker's clock may differ by a millisecond or two.
+const maxHold = 20 * time.Millisecond
+
+// untilDue returns how long a message that came soon enough before its instant waits for it.
+func untilDue(d amqp.Delivery) time.Duration {
+	due, ok := dueOf(d)
+	lead, _ := integer(d.Headers[amqpx.HeaderLead])
+	lead = min(max(lead, 0), topology.MaxLead.Milliseconds())
+	if wait := time.Until(due); ok && wait <= maxHold+time.Duration(lead)*time.Millisecond {
+		return wait
+	}
+	return 0
+}
+
+// ack acknowledges what was printed, many at a time: of single acknowledgements a
+// quorum queue's broker has 32 under way, and forgets the others when the channel
+// is closed. With a count the last ones wait for the end, so that the broker hands
+// out no more than are wanted: on RabbitMQ 4.0 to 4.2 one that is handed out and
+// given back is a step nearer to its queue's delivery limit.
+func (s *session) ack() {
+	through := s.printed
+	if s.wanted > 0 {
+		through = min(through, s.wanted-s.prefetch)
+	}
+	_ = s.ackThrough(through) // otherwise the connection is lost, and they come again
+}
+
+func (s *session) ackThrough(tag uint64) error {
+	if tag <= s.acked {
+		return nil
+	}
+	err := s.ch.Ack(tag, true)
+	if err == nil {
+		s.acked = tag
+	}
+	return err
+}
+
+// ackTimeout bounds the last acknowledgements: a broker that has stopped reading
+// does not keep the command.
+const ackTimeout = 5 * time.Second
+
+// finish acknowledges all that was printed.
+func (s *session) finish(conn *amqp.Connection) error {
+	defer time.AfterFunc(ackTimeout, func() { _ = conn.CloseDeadline(time.Now()) }).Stop()
+	if err := s.ch.Cancel(consumerTag, false); err != nil { // nothing more is handed out for what is acknowledged now
+		return err
+	}
+	if err := s.ackThrough(s.printed); err != nil {
+		return err
+	}
+	return s.ch.Close() // after the acknowledgements, which the connection's end might overtake
 }

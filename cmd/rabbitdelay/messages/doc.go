@@ -4,9 +4,8 @@
 //
 //	send.go     messages with a delay
 //	doorway.go  what sending or consuming is about to declare
-//	consume.go  the command and what it prints; receive.go takes the messages
-//	peek.go     messages, where they lie; errors.go groups them by their errors
-//	requeue.go  a run of requeue or discard: count, ask, do, tell
-//	discard.go  the command discard, and what it asks
+//	consume.go  the command, what it prints, and how it takes the messages
+//	peek.go     messages, where they lie, and grouped by their errors
+//	requeue.go  requeue and discard: count, ask, do, tell
 //	trace.go    one message or task, wherever it is
 package messages

@@ -64,8 +64,12 @@ func (d *doorway) hasQueue(name string) (bool, error) {
 	})
 }
 
-// hasOneOf reports whether one of the exchanges is there.
+// hasOneOf reports whether one of the exchanges is there. It asks for three of many, although somebody may
+// have deleted a part of a layout.
 func (d *doorway) hasOneOf(exchanges ...string) (bool, error) {
+	if n := len(exchanges); n > 3 {
+		exchanges = []string{exchanges[0], exchanges[n/2], exchanges[n-1]}
+	}
 	for _, name := range exchanges {
 		there, err := d.has(func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclarePassive(name, amqp.ExchangeTopic, true, false, false, false, nil)
@@ -87,7 +91,7 @@ func (d *doorway) layout(s amqpx.Strategy, yes bool) error {
 	}
 	t := s.Topology()
 	own := ownExchanges(t, prefix)
-	if there, err := d.hasOneOf(sample(own)...); there || err != nil {
+	if there, err := d.hasOneOf(own...); there || err != nil {
 		return err
 	}
 	other, err := d.otherLayout(prefix)
@@ -95,7 +99,7 @@ func (d *doorway) layout(s amqpx.Strategy, yes bool) error {
 		return err
 	}
 	what := fmt.Sprintf("the %s strategy (%s), %d queues and %d exchanges whose names begin with %q",
-		s.Name(), strings.Join(layoutsOf(own, prefix), ", "), len(t.Queues), len(t.Exchanges), prefix+".")
+		s.Name(), layoutsOf(own, prefix), len(t.Queues), len(t.Exchanges), prefix+".")
 	if system := s.Name(); foreign.IsLayout(system) {
 		what = fmt.Sprintf("the delays of %s as it does itself, %d queues and %d exchanges", system, len(t.Queues), len(t.Exchanges))
 	}
@@ -127,10 +131,10 @@ func (d *doorway) otherLayout(prefix string) (string, error) {
 				return "", err
 			}
 			own := ownExchanges(b.Topology(), prefix)
-			if there, err := d.hasOneOf(sample(own)...); err != nil {
+			if there, err := d.hasOneOf(own...); err != nil {
 				return "", err
 			} else if there {
-				return "the layout " + strings.Join(layoutsOf(own, prefix), ", "), nil
+				return "the layout " + layoutsOf(own, prefix), nil
 			}
 		}
 	}
@@ -148,24 +152,15 @@ func ownExchanges(t topology.Topology, prefix string) []string {
 	return names
 }
 
-// sample is enough of a list to tell whether its layout is there, although
-// somebody may have deleted a part of it.
-func sample(names []string) []string {
-	if len(names) < 3 {
-		return names
-	}
-	return []string{names[0], names[len(names)/2], names[len(names)-1]}
-}
-
 // layoutsOf names the layouts of exchanges, as doctor and destroy do.
-func layoutsOf(exchanges []string, prefix string) []string {
+func layoutsOf(exchanges []string, prefix string) string {
 	var names []string
 	for _, e := range exchanges {
 		if layout, ok := naming.DelaysOf(prefix, e); ok && !slices.Contains(names, layout) {
 			names = append(names, layout)
 		}
 	}
-	return names
+	return strings.Join(names, ", ")
 }
 
 // missing returns the queues that a destination needs and the broker does not have.

@@ -16,7 +16,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // peekTimeout bounds one look into a queue.
@@ -45,15 +48,7 @@ look into delay queues, where it would make messages late; see "rabbitdelay stat
 Exit code: 0 shown, also when the queue is empty; 1 refused, or an error.`,
 		Example: `  rabbitdelay peek --queue orders.expire.dead
   rabbitdelay peek --queue delay.parked --limit 100 --json | jq -r .id`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			switch {
-			case queue == "":
-				return errors.New("no queue; give --queue")
-			case limit < 1 || limit > inspect.MaxPeek:
-				return fmt.Errorf("--limit: %d; expected 1 to %d", limit, inspect.MaxPeek)
-			}
-			return peek(c.Context(), a, queue, limit)
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return peek(c.Context(), a, queue, limit) },
 	}
 	c.Flags().StringVar(&queue, "queue", "", "the queue to look into")
 	c.Flags().IntVar(&limit, "limit", inspect.DefaultPeek, "the most messages to show")
@@ -61,6 +56,12 @@ Exit code: 0 shown, also when the queue is empty; 1 refused, or an error.`,
 }
 
 func peek(ctx context.Context, a *app.App, queue string, limit int) error {
+	switch {
+	case queue == "":
+		return errors.New("no queue; give --queue")
+	case limit < 1 || limit > inspect.MaxPeek:
+		return fmt.Errorf("--limit: %d; expected 1 to %d", limit, inspect.MaxPeek)
+	}
 	c, err := a.Load(nil)
 	if err != nil {
 		return err
@@ -126,4 +127,126 @@ func printMessage(a *app.App, position int, m inspect.DeadLetter) error {
 	}
 	table.Field("   body", shown.Shorten(app.BodyText(m.Body), maxBodyShown))
 	return table.Flush()
+}
+
+// errorsRun is one run of errors.
+type errorsRun struct {
+	*app.App
+
+	queue  string
+	parked bool
+	order  string
+	o      inspect.GroupOptions
+}
+
+// ErrorsCommand returns the command errors.
+func ErrorsCommand(a *app.App) *cobra.Command {
+	r := &errorsRun{App: a}
+	c := &cobra.Command{
+		Use:   "errors",
+		Short: "Group the messages of a whole dead-letter queue by their errors",
+		Long: `errors looks through a whole dead-letter queue, or the parked queue, and groups its
+messages by destination, reason and error. Errors count as the same if they differ
+only in numbers, ids and quoted parts. Each group has how many there are, when the
+first and the last came, and an example. "rabbitdelay requeue" and "rabbitdelay
+discard" take the text of a group with --error-like.
+
+It takes no message away and spends no delivery limit. It holds all messages until it
+has seen the last, and puts them back in their order; meanwhile consumers do not get
+them, "status" counts them as held, and the broker remembers each. Afterwards they
+have the redelivered flag. Before RabbitMQ 4.3 the look counts a delivery for each
+message, so it needs the management API there, and refuses queues with a delivery
+limit, as peek does.
+
+Exit code: 0 shown, also when the queue is empty; 1 refused, or an error.`,
+		Example: `  rabbitdelay errors --queue orders.expire.dead
+  rabbitdelay errors --queue orders.expire.dead --order most --limit 5
+  rabbitdelay errors --parked --json | jq -r '.groups[].error_like'`,
+		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
+	}
+	f := c.Flags()
+	f.StringVar(&r.queue, "queue", "", "the dead-letter queue")
+	f.BoolVar(&r.parked, "parked", false, "the parked queue instead")
+	f.IntVar(&r.o.Limit, "limit", inspect.DefaultGroups, "the most groups to show; the messages of the others are counted")
+	program.Choice(c, &r.order, "order", string(inspect.GroupsNewest), "which groups come first: those with the newest dead letters, the oldest, or the most",
+		string(inspect.GroupsNewest), string(inspect.GroupsOldest), string(inspect.GroupsMost))
+	return c
+}
+
+func (r *errorsRun) run(ctx context.Context) error {
+	switch {
+	case !oneOf(r.queue != "", r.parked):
+		return errors.New("give one of --queue and --parked")
+	case r.o.Limit < 1 || r.o.Limit > inspect.MaxGroups:
+		return fmt.Errorf("--limit: %d; expected 1 to %d", r.o.Limit, inspect.MaxGroups)
+	}
+	c, err := r.Load(nil)
+	if err != nil {
+		return err
+	}
+	if r.parked {
+		r.queue = topology.ParkedQueue(c.Delay.Prefix)
+	}
+	conn, err := c.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer app.Close(conn)
+	if r.o.Management, err = r.ManagementIfThere(ctx, c, conn); err != nil {
+		return err
+	}
+	r.o.Order, r.o.Prefix = inspect.GroupOrder(r.order), c.Delay.Prefix
+	var bar *term.Progress
+	r.o.Progress = func(looked, total int) {
+		if bar == nil {
+			bar = new(r.Progress(total, "looked at"))
+		}
+		bar.Set(looked, "looked at")
+	}
+	began := time.Now()
+	g, err := inspect.GroupErrors(ctx, conn, r.queue, r.o)
+	if bar != nil {
+		bar.Clear()
+	}
+	if err != nil {
+		return err
+	}
+	return r.printGroups(g, time.Since(began))
+}
+
+func (r *errorsRun) printGroups(g inspect.ErrorGroups, took time.Duration) error {
+	if r.JSON {
+		return r.PrintJSON(struct {
+			inspect.ErrorGroups
+			Seconds float64 `json:"seconds"`
+		}{g, app.Seconds(took)})
+	}
+	r.Printf("%s: %s of %s in %.2f s\n", shown.Line(g.Queue), shown.Number(g.Looked), shown.Count(g.Total, "message", "messages"), took.Seconds())
+	now := time.Now()
+	for i, x := range g.Groups {
+		r.Printf("%d. %s\n", i+1, shown.Line(cmp.Or(x.ErrorLike, "(no error is known)")))
+		t := r.Table()
+		t.Row("   messages", shown.Number(x.Messages))
+		t.Field("   reason", x.Reason)
+		t.Field("   destination", x.Destination)
+		if x.First != nil {
+			t.When("   first", *x.First, now)
+			t.When("   last", *x.Last, now)
+		}
+		t.Field("   example", x.ExampleID)
+		t.Field("   error", shown.Shorten(x.Example, maxBodyShown))
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	if g.Others > 0 {
+		r.Printf("%s in other groups\n", shown.Count(g.Others, "message is", "messages are"))
+	}
+	if g.AtLeast {
+		r.Notef("note: there are more than %d groups, so that those shown may have some of the others too", inspect.MaxGroups)
+	}
+	for _, n := range g.Notes {
+		r.Notef("note: %s", n)
+	}
+	return nil
 }

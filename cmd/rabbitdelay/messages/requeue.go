@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"slices"
 	"strconv"
@@ -23,16 +24,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// requeueRun is one run of requeue, or of discard (discard.go).
+// requeueRun is one run of requeue, or of discard.
 type requeueRun struct {
 	app.Consent
 
-	o            inspect.RequeueOptions
-	parked       bool
-	from         string // a file instead
-	skip         int    // lines of it
-	header       string
-	older, newer app.Duration
+	o      inspect.RequeueOptions
+	parked bool
+	from   string // a file instead
+	skip   int    // lines of it
+	header string
 
 	file   string // that discard writes
 	noFile bool
@@ -116,8 +116,8 @@ func (r *requeueRun) choiceFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Filter.Error, "error", "", "messages whose last error contains this text")
 	f.StringVar(&o.Filter.ErrorLike, "error-like", "", "messages whose last error differs from this text in numbers, ids and quoted parts only, as \"rabbitdelay errors\" shows it")
 	f.StringVar(&r.header, "header", "", "messages with this header, `name=value`")
-	f.Var(&r.older, "older-than", "messages that died at least this long ago")
-	f.Var(&r.newer, "newer-than", "messages that died at most this long ago")
+	f.Var((*app.Duration)(&o.Filter.OlderThan), "older-than", "messages that died at least this long ago")
+	f.Var((*app.Duration)(&o.Filter.NewerThan), "newer-than", "messages that died at most this long ago")
 	f.IntVar(&o.Limit, "limit", 0, "the most messages that go, 0 for all")
 	r.Register(f, "say what would become of them, and put them back")
 	r.RegisterActor(f)
@@ -139,7 +139,7 @@ func (r *requeueRun) check() error {
 		return errors.New("both --to-queue and --to-exchange or --routing-key; give one destination")
 	case r.Given("routing-key") && o.To.Exchange == "":
 		return errors.New("--routing-key is for --to-exchange; give both")
-	case r.older < 0 || r.newer < 0:
+	case o.Filter.OlderThan < 0 || o.Filter.NewerThan < 0:
 		return errors.New("--older-than, --newer-than: expected 0 or more")
 	case o.InFlight < 1: // the SDK takes 0 for the default
 		return fmt.Errorf("--in-flight: %d; expected 1 to 1000", o.InFlight)
@@ -147,7 +147,6 @@ func (r *requeueRun) check() error {
 	if r.from != "" {
 		o.From = r.lines()
 	}
-	o.Filter.OlderThan, o.Filter.NewerThan = time.Duration(r.older), time.Duration(r.newer)
 	o.DryRun = r.DryRun
 	if r.header == "" {
 		return nil
@@ -307,8 +306,12 @@ func (r *requeueRun) Outcome() string {
 // messages.
 func (r *requeueRun) Do(ctx context.Context) (err error) {
 	if r.file != "" && !r.DryRun {
-		if r.saved, err = createFile(r.file); err != nil {
-			return err
+		r.saved, err = inspect.CreateSaveFile(r.file)
+		switch {
+		case errors.Is(err, fs.ErrExist):
+			return fmt.Errorf("--save: %s is there already, and no file is written over; give another name", r.file)
+		case err != nil:
+			return fmt.Errorf("--save: %w", err)
 		}
 		defer func() { err = errors.Join(err, r.saved.Close()) }()
 		r.o.Save = r.saved.Save
@@ -430,4 +433,62 @@ func (r *requeueRun) notes(rep inspect.RequeueReport) {
 	case rep.Moved > 0:
 		r.Notef("note: %s were near the queue's delivery limit and went to its end, as copies", shown.Number(rep.Moved))
 	}
+}
+
+// DiscardCommand returns the command discard.
+func DiscardCommand(a *app.App) *cobra.Command {
+	r := &requeueRun{Consent: app.Consent{App: a}, o: inspect.RequeueOptions{Discard: true, InFlight: 250}}
+	c := &cobra.Command{
+		Use:   "discard",
+		Short: "Remove dead letters or parked messages, and keep them in a file",
+		Long: `discard removes messages from a dead-letter queue, or from the parked queue: those
+that nobody wants any more, and those that cannot be sent back because their
+headers are beyond what a Go client can read (--reason unreadable). It counts those
+that are chosen, asks, and removes at most so many. The row of a task stays what it
+is.
+
+It writes them to --save first: a line of JSON for each, with all properties,
+headers and the body, in a new file that only its owner may read. A message is
+removed when its line is safe on disk. So whatever happens, an interruption, a full
+disk or kill -9, a message is in the queue, in the file, or in both. "rabbitdelay
+requeue --from FILE" sends them again, also after an editor has mended a body.
+--no-save keeps nothing.
+
+What is not chosen stays in its place, at the costs that "rabbitdelay requeue
+--help" names for RabbitMQ before 4.3.
+
+Exit code: 0 removed, or with --dry-run could be; 1 error.`,
+		Example: `  rabbitdelay discard --queue orders.expire.dead --reason rejected --save rejected.jsonl
+  rabbitdelay discard --queue orders.expire.dead --older-than 720h --dry-run
+  rabbitdelay discard --parked --destination orders.gone --no-save`,
+		RunE: func(c *cobra.Command, _ []string) error { return r.requeue(c.Context()) },
+	}
+	f := c.Flags()
+	r.choiceFlags(f)
+	f.StringVar(&r.file, "save", "", "the new `file` for the messages")
+	f.BoolVar(&r.noFile, "no-save", false, "lose them for good")
+	return c
+}
+
+// countDiscarded counts those that are chosen.
+func (r *requeueRun) countDiscarded(ctx context.Context) (app.Question, error) {
+	o := r.o
+	o.DryRun = true
+	rep, err := inspect.Requeue(ctx, r.client, o)
+	if err != nil {
+		return app.Question{}, err
+	}
+	if rep.Discarded == 0 {
+		return app.Question{}, errors.New("none of the messages is chosen; nothing was discarded")
+	}
+	r.o.Limit = rep.Discarded
+	how := "for good"
+	if r.file != "" {
+		how = "and keep them in " + shown.Line(r.file)
+	}
+	return app.Question{
+		Text: fmt.Sprintf("Discard %s of %s in %s %s? Type yes: ",
+			shown.Number(rep.Discarded), shown.Count(r.ready, "message", "messages"), shown.Line(r.o.Queue), how),
+		Declined: "no message was discarded",
+	}, nil
 }

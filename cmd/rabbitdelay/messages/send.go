@@ -71,12 +71,7 @@ message was confirmed, 1 for errors, 130 after Ctrl-C.`,
 		Example: `  rabbitdelay send --queue orders.expire --delay 30m --body '{"order":42}'
   rabbitdelay send --exchange events --routing-key post.publish --at 2026-12-24T08:00:00Z --body @post.json
   rabbitdelay send --queue load --count 20000 --delay 5s --spread 30s --body x`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := s.check(); err != nil {
-				return err
-			}
-			return s.send(c.Context())
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return s.send(c.Context()) },
 	}
 	f := c.Flags()
 	f.StringVar(&s.message.Queue, "queue", "", "destination queue")
@@ -158,6 +153,9 @@ func (s *sender) next(i int) amqpx.Message {
 }
 
 func (s *sender) send(ctx context.Context) error {
+	if err := s.check(); err != nil {
+		return err
+	}
 	c, err := s.Load(nil)
 	if err != nil {
 		return err

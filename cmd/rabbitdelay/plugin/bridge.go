@@ -87,11 +87,10 @@ begun, prints a line with what it did, with --json {"delayed":N,"delivered":N,"d
 // maxConcurrency is a quarter of AMQP's prefetch.
 const maxConcurrency = math.MaxUint16 / 4
 
-func (r *bridgeRun) load(ctx context.Context) error {
+func (r *bridgeRun) run(ctx context.Context) (err error) {
 	if !r.dryRun {
 		r.LogBeginning()
 	}
-	var err error
 	if r.cfg, err = r.Load(map[string]string{"broker.connection_name": "rabbitdelay bridge"}); err != nil {
 		return err
 	}
@@ -101,19 +100,14 @@ func (r *bridgeRun) load(ctx context.Context) error {
 	if r.concurrency < 1 || r.concurrency > maxConcurrency {
 		return fmt.Errorf("--concurrency: %d; expected 1 to %d", r.concurrency, maxConcurrency)
 	}
-	r.strategy, err = r.cfg.Strategy(ctx, r.Logger())
-	return err
-}
-
-func (r *bridgeRun) run(ctx context.Context) error {
-	if err := r.load(ctx); err != nil {
+	if r.strategy, err = r.cfg.Strategy(ctx, r.Logger()); err != nil {
 		return err
 	}
 	b := &app.Broker{Config: r.cfg, Strategy: r.strategy, Want: r.x.Topology()}
 	if err := r.Connect(ctx, b); err != nil {
 		return err
 	}
-	err := r.look(ctx, b)
+	err = r.look(ctx, b)
 	b.Close()
 	if err != nil || r.dryRun {
 		return err
@@ -209,7 +203,7 @@ func (r *bridgeRun) open(ctx context.Context) (*amqpx.Client, error) {
 	}
 	own := []topology.Destination{{Queue: r.x.Queue(), DeadLetter: r.x.DueQueue()}, {Queue: r.x.DueQueue(), DeadLetter: r.x.DeadQueue()}}
 	cfg.Destinations = append(cfg.Destinations, own...)
-	cfg.Hooks = append(cfg.Hooks, r.metrics.Hook(), troubled(seldom(r.Logger())))
+	cfg.Hooks = append(cfg.Hooks, r.metrics.Hook(), troubled(r.Logger()))
 	client, err := amqpx.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -220,16 +214,12 @@ func (r *bridgeRun) open(ctx context.Context) (*amqpx.Client, error) {
 	return client, nil
 }
 
-// seldom returns a logger that writes one line of a kind every ten seconds.
-func seldom(log *zap.Logger) *zap.Logger {
-	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+// troubled returns a hook that logs messages that do not get on: they are tried for years,
+// without a word from the client. It logs one line of a kind every ten seconds.
+func troubled(log *zap.Logger) amqpx.Hook {
+	log = log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, 10*time.Second, 1, 0)
 	}))
-}
-
-// troubled returns a hook that logs messages that do not get on: they are tried for years,
-// without a word from the client.
-func troubled(log *zap.Logger) amqpx.Hook {
 	return amqpx.Hook{HandleEnd: func(_ context.Context, e amqpx.HandleEnd) {
 		if e.Outcome == amqpx.OutcomeRetried {
 			log.Warn("a message does not get on; it is tried again", zap.String("id", e.Delivery.ID), zap.Int("attempt", e.Delivery.Attempt), zap.Error(e.Err))

@@ -109,7 +109,9 @@ exists is an error; see "rabbitdelay schedules edit".`,
 			if err := r.Validate(); err != nil {
 				return err
 			}
-			return x.change(c, names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, _ string) error { return s.Add(ctx, tx, r) })
+			return x.change(c, names, func(s schedule.Schedules, ctx context.Context, tx schedule.Executor, _ string) error {
+				return s.Add(ctx, tx, r)
+			})
 		},
 	}
 	d.register(c.Flags())
@@ -127,7 +129,7 @@ yet are withdrawn in the same transaction; it goes on from now.`,
   rabbitdelay schedules edit nightly --end 2026-12-31T00:00:00Z`,
 		Args: oneSchedule,
 		RunE: func(c *cobra.Command, names []string) error {
-			return x.change(c, names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error {
+			return x.change(c, names, func(s schedule.Schedules, ctx context.Context, tx schedule.Executor, name string) error {
 				return s.Edit(ctx, tx, name, func(r *schedule.Recurring) error { return d.apply(x.App, r) })
 			})
 		},
@@ -136,13 +138,16 @@ yet are withdrawn in the same transaction; it goes on from now.`,
 	return c
 }
 
+// change is a method of the recurring tasks.
+type change func(s schedule.Schedules, ctx context.Context, tx schedule.Executor, name string) error
+
 // change does it to every name, each in a transaction of its own, and prints the
 // recurring task as it is then.
-func (x *schedules) change(c *cobra.Command, names []string, do func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error) error {
+func (x *schedules) change(c *cobra.Command, names []string, do change) error {
 	return x.changeEach(c, names, func(ctx context.Context, s *app.Store, name string) (err error) {
 		var r schedule.Recurring
 		err = s.InTx(ctx, "recurring task "+name, func(tx *sql.Tx) error {
-			if err := do(ctx, s.Schedules(), tx, name); err != nil {
+			if err := do(s.Schedules(), ctx, tx, name); err != nil {
 				return err
 			}
 			r, err = s.Schedules().Get(ctx, tx, name)
@@ -171,25 +176,13 @@ func (x *schedules) changed(r schedule.Recurring) error {
 	return err
 }
 
-func (x *schedules) pauseCommand() *cobra.Command {
-	return x.changeCommand("pause", "Withdraw the tasks that are not due yet, and make no more", schedule.Schedules.Pause)
-}
-
-func (x *schedules) resumeCommand() *cobra.Command {
-	return x.changeCommand("resume", "Go on from now; what would have happened meanwhile does not", schedule.Schedules.Resume)
-}
-
-func (x *schedules) changeCommand(verb, short string, change func(schedule.Schedules, context.Context, schedule.Executor, string) error) *cobra.Command {
+func (x *schedules) changeCommand(verb, short string, do change) *cobra.Command {
 	return &cobra.Command{
 		Use:     verb + " NAME...",
 		Short:   short,
 		Example: "  rabbitdelay schedules " + verb + " nightly",
 		Args:    someSchedules,
-		RunE: func(c *cobra.Command, names []string) error {
-			return x.change(c, names, func(ctx context.Context, s schedule.Schedules, tx *sql.Tx, name string) error {
-				return change(s, ctx, tx, name)
-			})
-		},
+		RunE:    func(c *cobra.Command, names []string) error { return x.change(c, names, do) },
 	}
 }
 

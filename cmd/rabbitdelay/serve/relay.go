@@ -39,12 +39,7 @@ type relayPart struct {
 	db      *sql.DB // nil: no relay
 	metrics *probe.Metrics
 
-	horizon  app.Duration
-	grace    app.Duration
-	maxSends int
-	poll     app.Duration
-	batch    int
-	workers  int
+	flags schedule.Config
 
 	sent, resent  atomic.Int64
 	postponed     atomic.Int64
@@ -73,14 +68,14 @@ type relayed struct {
 }
 
 func (r *relayPart) register(f *pflag.FlagSet) {
-	d := schedule.Config{}.WithDefaults()
-	r.grace, r.maxSends, r.poll, r.batch, r.workers = app.Duration(d.Grace), d.MaxSends, app.Duration(d.PollInterval), d.Batch, d.Workers
-	f.Var(&r.horizon, "horizon", "how long before its due instant a task is sent to the broker; default 1d, or the strategy's longest delay if that is shorter")
-	f.Var(&r.grace, "grace", "how long after its due instant a pending task may be sent again, if its message is lost")
-	f.IntVar(&r.maxSends, "max-sends", r.maxSends, "how often a task is sent that no handler settles, before it fails")
-	f.Var(&r.poll, "poll", "longest pause between two looks for new tasks")
-	f.IntVar(&r.batch, "batch", r.batch, "tasks taken at once")
-	f.IntVar(&r.workers, "workers", r.workers, "batches processed at the same time")
+	d, c := schedule.Config{}.WithDefaults(), &r.flags
+	c.Grace, c.PollInterval = d.Grace, d.PollInterval
+	f.Var((*app.Duration)(&c.Horizon), "horizon", "how long before its due instant a task is sent to the broker; default 1d, or the strategy's longest delay if that is shorter")
+	f.Var((*app.Duration)(&c.Grace), "grace", "how long after its due instant a pending task may be sent again, if its message is lost")
+	f.IntVar(&c.MaxSends, "max-sends", d.MaxSends, "how often a task is sent that no handler settles, before it fails")
+	f.Var((*app.Duration)(&c.PollInterval), "poll", "longest pause between two looks for new tasks")
+	f.IntVar(&c.Batch, "batch", d.Batch, "tasks taken at once")
+	f.IntVar(&c.Workers, "workers", d.Workers, "batches processed at the same time")
 }
 
 // check returns what is wrong with the flags, before anything is begun.
@@ -93,18 +88,9 @@ func (r *relayPart) check() error {
 }
 
 func (r *relayPart) config(listener schedule.Listener) schedule.Config {
-	return schedule.Config{
-		Horizon: time.Duration(r.horizon), Grace: time.Duration(r.grace), MaxSends: r.maxSends, PollInterval: time.Duration(r.poll),
-		Batch: r.batch, Workers: r.workers, Ceilings: r.ceilings(), Listener: listener, Hooks: r.metrics.Hooks(r.hooks()), Logger: r.Logger(),
-	}
-}
-
-// ceilings are those of the file; none before it is read.
-func (r *relayPart) ceilings() []schedule.Ceiling {
-	if r.cfg == nil {
-		return nil
-	}
-	return r.cfg.Ceilings()
+	c := r.flags
+	c.Ceilings, c.Listener, c.Hooks, c.Logger = r.cfg.Ceilings(), listener, r.metrics.Hooks(r.hooks()), r.Logger()
+	return c
 }
 
 // connectAndRelay connects, and relays if it is to, until ctx ends. What is not there is tried

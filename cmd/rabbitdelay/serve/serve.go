@@ -156,6 +156,10 @@ func (r *serveRun) run(ctx context.Context) (err error) {
 	}
 	server := probe.Server(handler)
 	server.MaxHeaderBytes, server.TLSConfig, server.ErrorLog = maxHeader, secure, zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))
+	scheme := "http"
+	if secure != nil {
+		scheme = "https"
+	}
 	served := make(chan error, 1)
 	go func() {
 		if secure != nil {
@@ -164,7 +168,7 @@ func (r *serveRun) run(ctx context.Context) (err error) {
 			served <- server.Serve(l)
 		}
 	}()
-	log.Info("serving", zap.String("url", address(cfg, l.Addr())), zap.String("users", cmp.Or(cfg.Serve.Users, "everybody on this machine")))
+	log.Info("serving", zap.String("url", scheme+"://"+l.Addr().String()+cfg.Serve.PathPrefix+"/"), zap.String("users", cmp.Or(cfg.Serve.Users, "everybody on this machine")))
 	return r.until(ctx, server, served, c, p)
 }
 
@@ -250,15 +254,6 @@ func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan
 		r.Logger().Warn("a job did not end in time; another process can continue it")
 	}
 	return errors.Join(err, r.relay.summary(time.Since(start)))
-}
-
-// address returns the URL of the console.
-func address(cfg *config.Config, at net.Addr) string {
-	scheme := "http"
-	if cfg.Serve.TLS.Cert != "" {
-		scheme = "https"
-	}
-	return scheme + "://" + at.String() + cfg.Serve.PathPrefix + "/"
 }
 
 // relook is how long the answer to what the broker should have is kept: it depends on

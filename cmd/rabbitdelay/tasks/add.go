@@ -2,13 +2,18 @@ package tasks
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 )
 
@@ -17,7 +22,6 @@ type MessageFlags struct {
 	task    schedule.Task
 	body    string
 	headers []string
-	expires app.Duration
 }
 
 // Register adds the flags. The help of those that may be repeated ends with list.
@@ -31,7 +35,7 @@ func (m *MessageFlags) Register(f *pflag.FlagSet, list string) {
 	f.StringVar(&t.Type, "type", "", "the message's type")
 	f.StringVar(&t.CorrelationID, "correlation-id", "", "the message's correlation id")
 	f.Uint8Var(&t.Priority, "priority", 0, "the message's priority, 0 to 255")
-	f.Var(&m.expires, "expires-after", "how long after its due instant a task is no longer worth doing; default never")
+	f.Var((*app.Duration)(&t.ExpiresAfter), "expires-after", "how long after its due instant a task is no longer worth doing; default never")
 	f.StringArrayVar(&m.headers, "header", nil, "a header, `name=value`; repeatable"+list)
 	f.StringArrayVar(&t.Tags, "tag", nil, "a `tag`, by which tasks are found; repeatable"+list)
 }
@@ -53,7 +57,7 @@ func (m *MessageFlags) Apply(a *app.App, t *schedule.Task) (err error) {
 		{"type", func() { t.Type = m.task.Type }},
 		{"correlation-id", func() { t.CorrelationID = m.task.CorrelationID }},
 		{"priority", func() { t.Priority = m.task.Priority }},
-		{"expires-after", func() { t.ExpiresAfter = time.Duration(m.expires) }},
+		{"expires-after", func() { t.ExpiresAfter = m.task.ExpiresAfter }},
 		{"header", func() { t.Headers, err = app.ParseHeaders(m.headers) }},
 		{"tag", func() { t.Tags = m.task.Tags }},
 	} {
@@ -131,5 +135,62 @@ func (x *tasks) add(ctx context.Context, t schedule.Task, replace bool) error {
 			return err
 		}
 		return x.changed(added)
+	})
+}
+
+// uniqueFlags are what add does about other tasks of a unique key.
+type uniqueFlags struct {
+	key string
+	schedule.Unique
+}
+
+func (u *uniqueFlags) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&u.key, "unique-key", "", "what the task is about; at most one pending task has the key")
+	program.Choice(c, (*string)(&u.OnPending), "on-pending", string(schedule.KeepPending), "with --unique-key, what happens to a pending task of the key",
+		string(schedule.KeepPending), string(schedule.ReplacePending), string(schedule.PushBackPending))
+	f.Var((*app.Duration)(&u.MaxWait), "max-wait", "with --on-pending push-back, how long after it was scheduled a task is due at the latest")
+	f.Var((*app.Duration)(&u.Cooldown), "cooldown", "with --unique-key, refuse the task while one of the key is running, and for so long after one was done")
+}
+
+// check returns the error of flags that have no meaning without --unique-key, or with it.
+func (u *uniqueFlags) check(a *app.App) error {
+	if u.key != "" {
+		return a.Exclusive("unique-key", "replace")
+	}
+	for _, name := range []string{"unique-key", "on-pending", "max-wait", "cooldown"} {
+		if a.Given(name) {
+			return fmt.Errorf("--%s: expected --unique-key with what the task is about, such as reindex-42", name)
+		}
+	}
+	return nil
+}
+
+// uniqueTask is what add --unique-key prints: the task that stands, and what was done.
+type uniqueTask struct {
+	Outcome string `json:"outcome"`
+	asjson.Task
+}
+
+func (x *tasks) addUnique(ctx context.Context, t schedule.Task, u uniqueFlags) error {
+	t.UniqueKey = u.key
+	return x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
+		r, err := s.ScheduleUnique(ctx, schedule.NoTx, t, u.Unique)
+		if err != nil {
+			return err
+		}
+		stands, err := s.Get(ctx, schedule.NoTx, r.ID)
+		if err != nil {
+			return err
+		}
+		stands.Body = nil
+		when := string(stands.Status)
+		switch {
+		case r.Outcome != schedule.UniqueRefused:
+			when = fmt.Sprintf("due %s, version %d", term.When(stands.DeliverAt, time.Now()), stands.Version)
+		case !r.Until.IsZero():
+			when = "done, and refuses others until " + term.When(r.Until, time.Now())
+		}
+		return x.Show(uniqueTask{string(r.Outcome), asjson.TaskOf(stands)}, "%s: %s, %s\n", string(r.Outcome), shown.Line(r.ID), when)
 	})
 }

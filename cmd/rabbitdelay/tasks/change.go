@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
@@ -22,7 +24,7 @@ func (b *bulk) change(ctx context.Context, ids []string, do change) error {
 		return b.x.each(ids, func(id string) (t schedule.Task, err error) {
 			err = b.Audited(ctx, s.DB, "task."+b.name, id, b.detail, func() error {
 				return s.InTx(ctx, "task "+id, func(tx *sql.Tx) error {
-					if err := do(ctx, s.Store, tx, id); err != nil {
+					if err := do(s.Store, ctx, tx, id); err != nil {
 						return err
 					}
 					t, err = s.Get(ctx, tx, id)
@@ -48,9 +50,7 @@ done, not cancelled.
   rabbitdelay tasks cancel --queue mail --tag campaign-7`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, ids []string) error {
-			return b.run(c, ids, schedule.BulkCancel(), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
-				return s.Cancel(ctx, tx, id)
-			})
+			return b.run(c, ids, schedule.BulkCancel(), (*schedule.Store).Cancel)
 		},
 	}
 	b.register(c)
@@ -67,9 +67,7 @@ func (x *tasks) fireCommand() *cobra.Command {
   rabbitdelay tasks fire --tag campaign-7 --spread 10m`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, ids []string) error {
-			return b.run(c, ids, schedule.BulkFire(), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
-				return s.FireNow(ctx, tx, id)
-			})
+			return b.run(c, ids, schedule.BulkFire(), (*schedule.Store).FireNow)
 		},
 	}
 	b.register(c)
@@ -94,11 +92,15 @@ effect.
   rabbitdelay tasks reschedule --queue mail --by -2h`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, ids []string) error {
-			if x.Given("by") {
-				b.again = "--after"
-				return x.moveBy(c, &b, ids, time.Duration(by))
-			}
-			if !x.Given("delay") && !x.Given("at") {
+			switch due := x.Given("delay") || x.Given("at"); {
+			case x.Given("by") && due:
+				return errors.New("--by with --delay or --at; give one")
+			case x.Given("by"):
+				b.again, b.detail = "--after", "by "+topology.FormatDuration(time.Duration(by))
+				return b.run(c, ids, schedule.BulkMoveBy(time.Duration(by)), func(s *schedule.Store, ctx context.Context, tx schedule.Executor, id string) error {
+					return s.RescheduleBy(ctx, tx, id, time.Duration(by))
+				})
+			case !due:
 				return errors.New("no instant; give --delay, --at or --by")
 			}
 			at, err := w.instant(x.App)
@@ -106,7 +108,7 @@ effect.
 				return err
 			}
 			b.detail = "to " + shown.Instant(at)
-			return b.run(c, ids, schedule.BulkMoveTo(at), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+			return b.run(c, ids, schedule.BulkMoveTo(at), func(s *schedule.Store, ctx context.Context, tx schedule.Executor, id string) error {
 				return s.Reschedule(ctx, tx, id, at)
 			})
 		},
@@ -117,16 +119,6 @@ effect.
 	b.spreads(c)
 	c.Flags().StringVar(&b.after, "after", "", "with --by, go on behind the task at which an interrupted run stopped")
 	return c
-}
-
-func (x *tasks) moveBy(c *cobra.Command, b *bulk, ids []string, by time.Duration) error {
-	if x.Given("delay") || x.Given("at") {
-		return errors.New("--by with --delay or --at; give one")
-	}
-	b.detail = "by " + topology.FormatDuration(by)
-	return b.run(c, ids, schedule.BulkMoveBy(by), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
-		return s.RescheduleBy(ctx, tx, id, by)
-	})
 }
 
 func (x *tasks) deleteCommand() *cobra.Command {
@@ -145,4 +137,184 @@ It ` + bulkWay,
 	}
 	b.register(c)
 	return c
+}
+
+const (
+	bulkHelp = "With filters instead of ids it " + bulkWay
+	bulkWay  = `counts the tasks, asks, and changes them in
+batches, each in its own transaction. Interrupted, it goes on when it is given
+again.`
+)
+
+// bulk is one command that changes tasks by their ids or by a filter.
+type bulk struct {
+	filterFlags
+	app.Consent
+
+	x      *tasks
+	name   string // of the command
+	did    string // what it has done, such as "cancelled"
+	of     string // to which tasks
+	noIDs  bool   // it takes filters only
+	detail string // of a change by ids, for the audit
+	again  string // the flag without which it must not be repeated, if any
+
+	all   bool
+	after string
+
+	store   *app.Store
+	action  schedule.BulkAction
+	options schedule.BulkOptions
+	result  changeLine
+}
+
+func (b *bulk) register(c *cobra.Command) {
+	b.App = b.x.App
+	b.filterFlags.register(c)
+	f := c.Flags()
+	f.BoolVar(&b.all, "all", false, "all "+b.of+" tasks, without a filter")
+	b.Register(f, "only count")
+	b.RegisterActor(f)
+	f.IntVar(&b.options.Batch, "batch", 500, "tasks of one transaction, up to 5000")
+	f.Var((*app.Duration)(&b.options.Pause), "pause", "pause between two batches; default none")
+	f.Int64Var(&b.options.Limit, "limit", 0, "the most tasks to change, 0 for all")
+}
+
+// spreads adds the flag of commands that give tasks a new due instant.
+func (b *bulk) spreads(c *cobra.Command) {
+	c.Flags().Var((*app.Duration)(&b.options.Spread), "spread", "spread the due instants of many tasks over this long; default all at once")
+}
+
+// bulkFlags are the flags that mean nothing with ids.
+var bulkFlags = []string{"all", "yes", "dry-run", "batch", "pause", "limit", "spread", "after"}
+
+// byFilter reports whether the tasks are chosen by filters, not by ids.
+func (b *bulk) byFilter(ids []string) (bool, error) {
+	given := func(names []string) string {
+		for _, name := range names {
+			if b.Given(name) {
+				return name
+			}
+		}
+		return ""
+	}
+	filter := given(filterNames)
+	switch {
+	case len(ids) > 0 && filter != "":
+		return false, fmt.Errorf("both task ids and --%s; give either ids or filters", filter)
+	case len(ids) > 0 && given(bulkFlags) != "":
+		return false, fmt.Errorf("--%s with task ids; it is for filters", given(bulkFlags))
+	case len(ids) > 0:
+		return false, nil
+	case filter != "" && b.all:
+		return false, fmt.Errorf("both --all and --%s; give one", filter)
+	case filter == "" && !b.all && b.noIDs:
+		return false, errors.New("no task; give a filter such as --queue, or --all")
+	case filter == "" && !b.all:
+		return false, errors.New("no task; give ids, a filter such as --queue, or --all")
+	}
+	return true, nil
+}
+
+// change is a method of the store.
+type change func(s *schedule.Store, ctx context.Context, tx schedule.Executor, id string) error
+
+// run does one to each of the ids, or action to what the filter chooses.
+func (b *bulk) run(c *cobra.Command, ids []string, action schedule.BulkAction, one change) error {
+	many, err := b.byFilter(ids)
+	if err != nil {
+		return err
+	}
+	b.name, b.action = c.Name(), action
+	if !many {
+		return b.change(c.Context(), ids, one)
+	}
+	if b.chosen, err = b.filter(); err != nil {
+		return err
+	}
+	if b.after != "" {
+		if b.options.After, err = schedule.ParseBulkPlace(b.after); err != nil {
+			return fmt.Errorf("--after: %w", err)
+		}
+	}
+	if err := b.Possible(); err != nil {
+		return err
+	}
+	return b.x.WithStore(c.Context(), func(ctx context.Context, s *app.Store) error {
+		b.store, b.DB = s, s.DB
+		return b.Run(ctx, b)
+	})
+}
+
+// changeLine is the result, and with --dry-run what it would be.
+type changeLine struct {
+	Changed  int64   `json:"changed"`
+	Matching int64   `json:"matching"` // at the beginning
+	After    string  `json:"after,omitempty"`
+	Seconds  float64 `json:"seconds"`
+}
+
+// Count counts the tasks.
+func (b *bulk) Count(ctx context.Context) (q app.Question, err error) {
+	b.result.Matching, err = b.store.BulkCount(ctx, b.chosen, b.action, b.options)
+	if b.result.Matching > 0 {
+		q = app.Question{
+			Text:     fmt.Sprintf("%s will be %s. Type yes to go on: ", shown.Count(b.result.Matching, "task", "tasks"), b.did),
+			Declined: "no task was changed",
+		}
+	}
+	return q, err
+}
+
+// Entry returns the run as the audit has it.
+func (b *bulk) Entry() console.AuditEntry {
+	return console.AuditEntry{Action: "bulk." + b.name, Detail: console.DescribeTasks(b.chosen)}
+}
+
+// Outcome returns how many tasks were changed.
+func (b *bulk) Outcome() string { return shown.Count(b.result.Changed, "task", "tasks") + " changed" }
+
+// Do changes the tasks.
+func (b *bulk) Do(ctx context.Context) error {
+	n := b.result.Matching
+	if b.DryRun || n == 0 {
+		return nil
+	}
+	bar := b.Progress(int(n), b.did)
+	defer bar.Clear()
+	b.options.Progress = func(p schedule.BulkProgress) { bar.Set(int(min(p.Changed, n)), b.did) }
+	if b.Record != nil {
+		b.options.Record = func(ctx context.Context, tx schedule.Executor, _ schedule.BulkProgress, ids []any) error {
+			return b.Record.Changed(ctx, tx, ids)
+		}
+	}
+	p, err := b.store.Bulk(ctx, b.chosen, b.action, b.options)
+	b.result.Changed = p.Changed
+	if err != nil {
+		b.result.After = p.Place.String()
+	}
+	return err
+}
+
+// Tell prints how many tasks were changed.
+func (b *bulk) Tell(took time.Duration, failed error) error {
+	l := &b.result
+	format := "%[1]s of %[2]s tasks %[3]s in %.2[4]f s\n"
+	switch {
+	case b.DryRun:
+		format = "dry run: %[2]s tasks would be %[3]s\n"
+	case l.Matching > 0:
+		l.Seconds = app.Seconds(took)
+	}
+	if err := b.Show(*l, format, shown.Number(l.Changed), shown.Number(l.Matching), b.did, l.Seconds); err != nil {
+		return err
+	}
+	if failed == nil || b.again == "" || l.After == "" {
+		return app.GoOn(failed)
+	}
+	how := fmt.Sprintf("to go on, give the same command with %s '%s': without it, tasks would be %s twice", b.again, l.After, b.did)
+	if errors.Is(failed, context.Canceled) { // whose own error has no place for it
+		return &program.StatusError{Code: program.ExitInterrupt, Err: errors.New("interrupted; " + how)}
+	}
+	return fmt.Errorf("%w; %s", failed, how)
 }

@@ -4,11 +4,9 @@
 //
 //	tasks.go    the group of commands
 //	filter.go   flags that choose tasks
-//	list.go     list, show
-//	count.go    count
-//	add.go      add; the flags of what a task sends, which schedules has too
-//	change.go   cancel, fire, reschedule, delete: by ids
-//	bulk.go     the same by filters
+//	list.go     list, show, count
+//	add.go      add, with a unique key or without; the flags of what a task sends, which schedules has too
+//	change.go   cancel, fire, reschedule, delete: by ids or by filters
 //	held.go     pause, resume, held: destinations
 //	revive.go   revive, and the dead letters of what was revived
 //	migrate.go  migrate

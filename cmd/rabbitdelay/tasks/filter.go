@@ -15,29 +15,31 @@ import (
 
 // filterFlags choose tasks.
 type filterFlags struct {
-	queue, exchange, status, prefix, tag, key, header string
-	from, to                                          moment
+	chosen   schedule.Filter
+	header   string
+	from, to moment
 }
 
 // filterNames are the names of filterFlags.
 var filterNames = []string{"queue", "exchange", "status", "due-from", "due-to", "id-prefix", "tag", "unique-key", "header"}
 
 func (x *filterFlags) register(c *cobra.Command) {
-	f := c.Flags()
-	f.StringVar(&x.queue, "queue", "", "tasks for this queue")
-	f.StringVar(&x.exchange, "exchange", "", "tasks for this exchange")
-	f.StringVar(&x.tag, "tag", "", "tasks with this tag")
-	f.StringVar(&x.key, "unique-key", "", "tasks with this unique key")
+	f, chosen := c.Flags(), &x.chosen
+	f.StringVar(&chosen.Queue, "queue", "", "tasks for this queue")
+	f.StringVar(&chosen.Exchange, "exchange", "", "tasks for this exchange")
+	f.StringVar(&chosen.Tag, "tag", "", "tasks with this tag")
+	f.StringVar(&chosen.UniqueKey, "unique-key", "", "tasks with this unique key")
 	f.StringVar(&x.header, "header", "", "tasks with this header, `name=value`")
-	program.Choice(c, &x.status, "status", "", "", string(schedule.StatusPending), string(schedule.StatusRunning), string(schedule.StatusDone),
+	program.Choice(c, (*string)(&chosen.Status), "status", "", "", string(schedule.StatusPending), string(schedule.StatusRunning), string(schedule.StatusDone),
 		string(schedule.StatusCancelled), string(schedule.StatusExpired), string(schedule.StatusFailed))
 	f.Var(&x.from, "due-from", "tasks due at or after this instant, or this long from now, such as 2h or -7d")
 	f.Var(&x.to, "due-to", "tasks due before this instant, or before this long from now")
-	f.StringVar(&x.prefix, "id-prefix", "", "tasks whose id has this prefix")
+	f.StringVar(&chosen.IDPrefix, "id-prefix", "", "tasks whose id has this prefix")
 }
 
 func (x *filterFlags) filter() (f schedule.Filter, err error) {
-	f = schedule.Filter{Queue: x.queue, Exchange: x.exchange, Status: schedule.Status(x.status), DueFrom: x.from.at, DueTo: x.to.at, IDPrefix: x.prefix, Tag: x.tag, UniqueKey: x.key}
+	f = x.chosen
+	f.DueFrom, f.DueTo = x.from.at, x.to.at
 	if x.header != "" {
 		if f.Header, f.HeaderValue, err = app.ParseHeader(x.header); err != nil {
 			return f, err

@@ -57,24 +57,19 @@ func (h *held) apply(ctx context.Context, action string, do func(ctx context.Con
 		if err := h.Show(asjson.HeldOf(state), "%s: %s\n", shown.Line(state.Name()), shown.Line(cmp.Or(state.String(), "its tasks are sent"))); err != nil {
 			return err
 		}
-		return h.noteRelays(ctx, s, state)
-	})
-}
-
-// noteRelays warns that nobody takes back what the broker has.
-func (h *held) noteRelays(ctx context.Context, s *app.Store, state schedule.DestinationState) error {
-	if !state.Paused() {
+		if !state.Paused() {
+			return nil
+		}
+		relays, err := s.Relays(ctx)
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		if len(relays) == 0 || !relays[0].Running(now) { // the one seen last first
+			h.Notef("%s, so nobody takes back the tasks that the broker has: they happen when they are due, until a relay starts", schedule.WhoSends(append([]schedule.Relay{}, relays...), now))
+		}
 		return nil
-	}
-	relays, err := s.Relays(ctx)
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	if len(relays) == 0 || !relays[0].Running(now) { // the one seen last first
-		h.Notef("%s, so nobody takes back the tasks that the broker has: they happen when they are due, until a relay starts", schedule.WhoSends(append([]schedule.Relay{}, relays...), now))
-	}
-	return nil
+	})
 }
 
 func (x *tasks) pauseCommand() *cobra.Command {

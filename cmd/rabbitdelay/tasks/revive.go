@@ -2,7 +2,6 @@ package tasks
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"slices"
 	"time"
@@ -41,8 +40,8 @@ them.
 			if err != nil {
 				return err
 			}
-			queues, revived := []string{b.queue}, false
-			err = b.run(c, ids, schedule.BulkRevive(at), func(ctx context.Context, s *schedule.Store, tx *sql.Tx, id string) error {
+			queues, revived := []string{b.chosen.Queue}, false
+			err = b.run(c, ids, schedule.BulkRevive(at), func(s *schedule.Store, ctx context.Context, tx schedule.Executor, id string) error {
 				if err := s.Revive(ctx, tx, id, at); err != nil {
 					return err
 				}

@@ -2,11 +2,16 @@ package app
 
 import (
 	"fmt"
+	"io"
 	"math"
+	"os"
+	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Exit codes beside those of every program. The help of rabbitdelay has the table.
@@ -32,4 +37,80 @@ func BodyText(body []byte) string {
 		return fmt.Sprintf("(%d bytes)", len(body))
 	}
 	return string(body)
+}
+
+// Duration is a flag in the syntax of the YAML file, days included.
+type Duration time.Duration
+
+func (d *Duration) String() string { return topology.FormatDuration(time.Duration(*d)) }
+
+// Type implements pflag.Value.
+func (*Duration) Type() string { return "duration" }
+
+// Set implements pflag.Value.
+func (d *Duration) Set(s string) error {
+	v, err := topology.ParseDuration(s)
+	*d = Duration(v)
+	return err
+}
+
+// Instant is a flag in the syntax of schedule.ParseInstant.
+type Instant time.Time
+
+func (i *Instant) String() string {
+	if time.Time(*i).IsZero() {
+		return ""
+	}
+	return time.Time(*i).Format(time.RFC3339Nano)
+}
+
+// Type implements pflag.Value.
+func (*Instant) Type() string { return "time" }
+
+// Set implements pflag.Value.
+func (i *Instant) Set(s string) error {
+	t, err := schedule.ParseInstant(s, time.Now())
+	*i = Instant(t)
+	return err
+}
+
+// ParseHeader reads the name=value of --header.
+func ParseHeader(pair string) (name, value string, err error) {
+	name, value, ok := strings.Cut(pair, "=")
+	if !ok || name == "" {
+		return "", "", fmt.Errorf("--header: expected name=value, got %q", pair)
+	}
+	return name, value, nil
+}
+
+// ParseHeaders reads the name=value pairs of several --header.
+func ParseHeaders(pairs []string) (map[string]string, error) {
+	headers := make(map[string]string, len(pairs))
+	for _, p := range pairs {
+		name, value, err := ParseHeader(p)
+		if err != nil {
+			return nil, err
+		}
+		headers[name] = value
+	}
+	return headers, nil
+}
+
+// ReadBody returns what --body stands for: text, @file, or - for standard input.
+func ReadBody(flag string, stdin io.Reader) ([]byte, error) {
+	switch {
+	case flag == "-":
+		b, err := io.ReadAll(stdin)
+		if err != nil {
+			return nil, fmt.Errorf("--body: reading standard input: %w", err)
+		}
+		return b, nil
+	case strings.HasPrefix(flag, "@"):
+		b, err := os.ReadFile(flag[1:])
+		if err != nil {
+			return nil, fmt.Errorf("--body: %w", err)
+		}
+		return b, nil
+	}
+	return []byte(flag), nil
 }

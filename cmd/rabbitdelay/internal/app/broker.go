@@ -149,7 +149,15 @@ func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amq
 // is that of the connection.
 func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config, src *snapshot.Source, name string) (err error) {
 	cfg.Prefix, cfg.File, cfg.Plugin, cfg.MaxRouteQueues = c.Delay.Prefix, c.File(), pluginUse(c), c.Broker.MaxRouteQueues
-	if cfg.Want, err = a.described(ctx, c); err != nil {
+	switch s, serr := c.Strategy(ctx, a.Logger()); {
+	case serr == nil:
+		cfg.Want, err = c.Describe(s)
+	case errors.Is(serr, live.ErrNoPlugin): // what does not depend on it
+		cfg.Want, err = topology.DeliveryTopology(c.Delay.Prefix).Merge(c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType))
+	default:
+		err = serr
+	}
+	if err != nil {
 		return err
 	}
 	// A name of its own, by which the management API shows when it connected.
@@ -177,19 +185,6 @@ func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config
 		return nil // what then cannot be seen is reported where it is missing
 	}
 	return err
-}
-
-// described returns what should exist. Without the plugin that the configuration
-// asks for, it returns what does not depend on it.
-func (a *App) described(ctx context.Context, c *config.Config) (topology.Topology, error) {
-	s, err := c.Strategy(ctx, a.Logger())
-	if errors.Is(err, live.ErrNoPlugin) {
-		return topology.DeliveryTopology(c.Delay.Prefix).Merge(c.Topology.WithDestinationQueues(c.Delay.Prefix, c.Delay.QueueType))
-	}
-	if err != nil {
-		return topology.Topology{}, err
-	}
-	return c.Describe(s)
 }
 
 func pluginUse(c *config.Config) doctor.PluginUse {

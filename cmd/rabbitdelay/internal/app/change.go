@@ -27,6 +27,10 @@ type Change interface {
 	// Tell prints what Do did, also when that failed on the way, and returns how
 	// the command ends.
 	Tell(took time.Duration, failed error) error
+	// Entry returns what is about to be done, and Outcome what Do has done, in a line: for the audit where
+	// there is a database.
+	Entry() console.AuditEntry
+	Outcome() string
 }
 
 // Question is asked before something is changed.
@@ -34,15 +38,6 @@ type Question struct {
 	Text     string // with what to type
 	Answer   string // the one that consents; default yes
 	Declined string // the error of any other answer: what was not done
-}
-
-// Recorded is a Change that is in the audit where there is a database.
-type Recorded interface {
-	Change
-	// Entry returns what is about to be done.
-	Entry() console.AuditEntry
-	// Outcome returns what Do has done, in a line.
-	Outcome() string
 }
 
 // Consent is the leave to change something: given by --yes, needless with --dry-run,
@@ -68,7 +63,20 @@ func (a *Actor) RegisterActor(f *pflag.FlagSet) {
 }
 
 // Name is who it is: what the flag says, or the user and the host of this process.
-func (a *Actor) Name() string { return cmp.Or(a.name, whoami()) }
+func (a *Actor) Name() string {
+	if a.name != "" {
+		return a.name
+	}
+	name := strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return name + "@" + host
+}
 
 // Audited does something, and records it in the audit of the database. detail is what the
 // action and its target leave open, such as the new instant.
@@ -117,30 +125,16 @@ func (c *Consent) Run(ctx context.Context, x Change) error {
 
 // do does x, and records it where there is an audit.
 func (c *Consent) do(ctx context.Context, x Change) error {
-	r, ok := x.(Recorded)
-	if !ok || c.DB == nil || c.DryRun {
+	if c.DB == nil || c.DryRun {
 		return x.Do(ctx)
 	}
-	e := r.Entry()
+	e := x.Entry()
 	e.Who = c.Name()
 	return console.NewAudit(c.DB).Record(ctx, e, func(record *console.AuditRecord) (string, error) {
 		c.Record = record
 		err := x.Do(ctx)
-		return r.Outcome(), err
+		return x.Outcome(), err
 	})
-}
-
-// whoami returns the user and the host of this process.
-func whoami() string {
-	name := strconv.Itoa(os.Getuid())
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return name + "@" + host
 }
 
 // GoOn adds to the error of an interrupted change how to go on; nil stays nil.

@@ -78,7 +78,7 @@ func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string,
 	} else if ctx.Err() != nil {
 		code = ExitInterrupt
 		if errors.Is(err, context.Canceled) {
-			err = errInterrupted
+			err = errors.New("interrupted")
 		}
 	}
 	if err != nil {
@@ -87,8 +87,6 @@ func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string,
 	}
 	return code
 }
-
-var errInterrupted = errors.New("interrupted")
 
 // StatusError is an error that ends the program with a code of its own. Err is printed
 // unless it is nil.

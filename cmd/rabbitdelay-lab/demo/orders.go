@@ -29,7 +29,6 @@ var orderTables = []string{
 	"cancellations (order_id VARCHAR(64) NOT NULL, at_ms BIGINT NOT NULL)",
 }
 
-// life is that of one order.
 func (o *orders) life(ctx context.Context, number int) error {
 	id, expiry := fmt.Sprintf("order-%d", number), 4*time.Second+rand.N(4*time.Second)
 	if o.strategy != config.StrategyBucket {

@@ -58,7 +58,6 @@ var fates = [20][]change{
 
 var errRollback = errors.New("the author thinks better of it")
 
-// life is that of one post.
 func (p *posts) life(ctx context.Context, number int) error {
 	id, fate := fmt.Sprintf("post-%d", number), number%len(fates)
 	written, wait := time.Now(), 3*time.Second+rand.N(3*time.Second)

@@ -16,7 +16,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// app is one run of the command.
 type app struct{ *program.Program }
 
 // Run executes the command line and returns the process's exit code. Output goes

@@ -122,7 +122,6 @@ destinations describe objects on the broker, schedules recurring tasks.`,
 	}
 }
 
-// printSettings prints two rows for each setting, or with --json a line.
 func printSettings(a *app.App) error {
 	_, err := term.List(a.Terminal, nil, term.Each(config.Settings()), func(s config.Setting) (any, []string) {
 		return s, []string{s.Path, s.Type, "default " + s.Default + "\n  " + cmp.Or(s.Variable, "(file only)"), "", s.Meaning}
@@ -133,7 +132,6 @@ func printSettings(a *app.App) error {
 // version is set by the linker for releases: -X …/cli.version=v1.2.3.
 var version string
 
-// build describes the binary.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`

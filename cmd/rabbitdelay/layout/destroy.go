@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +24,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/removal"
 )
 
-// destroyed is the result of destroy.
 type destroyed struct {
 	Deleted  int     `json:"deleted"`
 	Absent   int     `json:"absent"`
@@ -33,7 +33,6 @@ type destroyed struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-// wouldDestroy is the result of destroy --dry-run.
 type wouldDestroy struct {
 	Delete   int    `json:"would_delete"`
 	Keep     int    `json:"would_keep"`
@@ -164,16 +163,10 @@ func (r *destroyRun) choose(ctx context.Context) (err error) {
 	return err
 }
 
-// layoutNames returns the layouts that a broker has.
 func layoutNames(found observed.Broker, prefix string) []string {
-	names := []string{}
-	for q := range found.Queues {
-		if l, ok := naming.LayoutOf(prefix, q); ok {
-			names = append(names, l.Name)
-		}
-	}
-	for e := range found.Exchanges {
-		if l, ok := naming.LayoutOf(prefix, e); ok {
+	var names []string
+	for _, object := range slices.AppendSeq(slices.Collect(maps.Keys(found.Queues)), maps.Keys(found.Exchanges)) {
+		if l, ok := naming.LayoutOf(prefix, object); ok {
 			names = append(names, l.Name)
 		}
 	}
@@ -230,7 +223,6 @@ func (r *destroyRun) show() error {
 	return r.removal.Render(r.Stdout, r.all)
 }
 
-// Entry returns the run as the audit has it.
 func (r *destroyRun) Entry() console.AuditEntry {
 	e := console.AuditEntry{Action: "destroy", Detail: strings.Join(r.layouts, ", ")}
 	if r.retire {
@@ -245,7 +237,6 @@ func (r *destroyRun) Entry() console.AuditEntry {
 	return e
 }
 
-// Outcome returns what is gone.
 func (r *destroyRun) Outcome() string {
 	messages := int64(0)
 	for _, x := range r.report.Results {
@@ -264,7 +255,6 @@ func (r *destroyRun) Do(ctx context.Context) (err error) {
 	return err
 }
 
-// Tell prints what is gone.
 func (r *destroyRun) Tell(_ time.Duration, failed error) (err error) {
 	m, rep := r.removal, r.report
 	switch {

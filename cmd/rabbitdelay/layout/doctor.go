@@ -27,10 +27,8 @@ import (
 // watched.
 const doctorTimeout = 2 * time.Minute
 
-// doctorStandstill is the default of --standstill.
 const doctorStandstill = 10 * time.Second
 
-// doctorRun is one run of doctor.
 type doctorRun struct {
 	*app.App
 
@@ -201,7 +199,12 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 		return doctor.Report{}, err
 	}
 	if c.Database.URL != "" {
-		if snap.Tasks, err = d.overdueTasks(ctx, c); err != nil {
+		err := d.WithStoreOf(ctx, c, func(ctx context.Context, s *app.Store) error {
+			sum, err := status.Late(ctx, s.Store, time.Now())
+			snap.Tasks = &sum
+			return err
+		})
+		if err != nil {
 			snap.Unseen = append(snap.Unseen, doctor.Unseen{Area: doctor.AreaDatabase, Why: shown.OneLine(err.Error())})
 		}
 	}
@@ -265,18 +268,4 @@ func (d *doctorRun) style() doctor.Style {
 	columns, _ := term.Size(d.Stdout)
 	s.Width = min(columns, 120)
 	return s
-}
-
-// overdueTasks sums up the tasks that do not happen when they should.
-func (d *doctorRun) overdueTasks(ctx context.Context, c *config.Config) (*doctor.Tasks, error) {
-	s, err := d.OpenStore(c)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	if err := app.CheckTasks(ctx, s.Store); err != nil {
-		return nil, err
-	}
-	sum, err := status.Late(ctx, s.Store, time.Now())
-	return &sum, err
 }

@@ -59,7 +59,6 @@ func validate(a *app.App) error {
 		v.File, v.Strategy, v.Exchanges, v.Queues, v.Bindings, v.Destinations, v.Schedules)
 }
 
-// validated is the result of validate.
 type validated struct {
 	File         string `json:"file"`
 	Strategy     string `json:"strategy"`
@@ -90,13 +89,11 @@ values mean too.`,
 	}
 }
 
-// Formats of export.
 const (
 	formatDefinitions = "definitions"
 	formatKubernetes  = "kubernetes"
 )
 
-// exporter is one run of export.
 type exporter struct {
 	*app.App
 

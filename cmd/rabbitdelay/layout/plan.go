@@ -72,7 +72,6 @@ func Planned(a *app.App, p plan.Plan, all bool) (err error) {
 	return nil
 }
 
-// applied is the result of apply.
 type applied struct {
 	Created int     `json:"created"`
 	Existed int     `json:"existed"`

@@ -30,7 +30,6 @@ const (
 	defaultWatch     = 5 * time.Second // the management API's counts are up to 5 s old
 )
 
-// statusRun is one run of status.
 type statusRun struct {
 	*app.App
 
@@ -114,7 +113,6 @@ func (r *statusRun) run(ctx context.Context) error {
 	return r.repeat(ctx, c, src)
 }
 
-// look takes one status.
 func (r *statusRun) look(ctx context.Context, c *config.Config, src status.Source) (status.Status, error) {
 	if src.Before == nil {
 		defer r.Waiting("looking at the broker")()
@@ -128,7 +126,6 @@ func (r *statusRun) look(ctx context.Context, c *config.Config, src status.Sourc
 	return status.Take(ctx, src)
 }
 
-// clearScreen moves to the top of a terminal and clears what is below.
 const clearScreen = "\x1b[H\x1b[2J"
 
 // repeat looks until Ctrl-C. What cannot be looked at now may be back at the next
@@ -209,7 +206,6 @@ func onScreen(text string, width, height int) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// statusPage is a status on its way to a terminal.
 type statusPage struct {
 	status.Status
 	*term.Table
@@ -320,7 +316,6 @@ func (p *statusPage) destinations() {
 	}
 }
 
-// lying prints what lies in a queue, by destination and reason.
 func (p *statusPage) lying(what string, l status.Lying) {
 	text := fmt.Sprintf("%s in %s: %d", what, shown.Line(l.Queue), l.Messages)
 	if l.Oldest != nil {

@@ -31,7 +31,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
-// receiver is one run of consume.
 type receiver struct {
 	*app.App
 
@@ -176,14 +175,12 @@ func closed(out io.Writer) bool {
 	return errors.Is(err, io.EOF)
 }
 
-// received is the result of consume.
 type received struct {
 	Received int64                `json:"received"`
 	Early    int                  `json:"early"`
 	Lateness lateness.Percentiles `json:"lateness_ms"`
 }
 
-// receivedMessage is the line of one message.
 type receivedMessage struct {
 	ID       string `json:"id"`
 	Due      string `json:"due,omitempty"`
@@ -196,7 +193,6 @@ type receivedMessage struct {
 
 var errGoesBack = errors.New("the message goes back to the queue")
 
-// take prints a message and counts it.
 func (r *receiver) take(d amqp.Delivery) error {
 	at := time.Now()
 	if why, ok := d.Headers[amqpx.HeaderUnreadable].(string); ok {
@@ -220,13 +216,11 @@ func (r *receiver) take(d amqp.Delivery) error {
 	return nil
 }
 
-// dueOf returns the instant at which a message is due, if its headers say so.
 func dueOf(d amqp.Delivery) (time.Time, bool) {
 	due, ok := integer(d.Headers[amqpx.HeaderDue])
 	return time.UnixMilli(due), ok
 }
 
-// integer reads a header of any width.
 func integer(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int64:

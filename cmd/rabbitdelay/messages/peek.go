@@ -129,7 +129,6 @@ func printMessage(a *app.App, position int, m inspect.DeadLetter) error {
 	return table.Flush()
 }
 
-// errorsRun is one run of errors.
 type errorsRun struct {
 	*app.App
 

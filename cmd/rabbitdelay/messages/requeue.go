@@ -256,7 +256,6 @@ func (r *requeueRun) Count(ctx context.Context) (q app.Question, err error) {
 	}, nil
 }
 
-// waiting counts the messages in the queue or the file.
 func (r *requeueRun) waiting(ctx context.Context) (n int, err error) {
 	if r.from == "" {
 		info, err := r.client.QueueInfo(ctx, r.o.Queue)
@@ -271,7 +270,6 @@ func (r *requeueRun) waiting(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// Entry returns the run as the audit has it.
 func (r *requeueRun) Entry() console.AuditEntry {
 	e := console.AuditEntry{Action: "requeue", Target: r.o.Queue, Detail: console.DescribeDeadLetters(r.o.Filter)}
 	add := func(text string) { e.Detail = strings.TrimPrefix(e.Detail+"; "+text, "; ") }
@@ -293,7 +291,6 @@ func (r *requeueRun) Entry() console.AuditEntry {
 	return e
 }
 
-// Outcome returns the counts of the run.
 func (r *requeueRun) Outcome() string {
 	p := r.report
 	if r.o.Discard {
@@ -325,7 +322,6 @@ func (r *requeueRun) Do(ctx context.Context) (err error) {
 	return err
 }
 
-// Tell prints what became of the messages.
 func (r *requeueRun) Tell(took time.Duration, failed error) error {
 	if errors.Is(failed, inspect.ErrPeek) || r.file != "" && r.saved == nil && failed != nil { // before it looked at anything
 		return failed
@@ -344,7 +340,6 @@ func (r *requeueRun) Tell(took time.Duration, failed error) error {
 	return app.GoOn(failed)
 }
 
-// requeued is the result of requeue.
 type requeued struct {
 	Queue  string `json:"queue,omitempty"`
 	From   string `json:"from,omitempty"`
@@ -416,7 +411,6 @@ func lineNumbers(x inspect.RequeueResult) string {
 	return " (line " + strings.Join(list, ", ") + ")"
 }
 
-// notes prints what concerns no single message.
 func (r *requeueRun) notes(rep inspect.RequeueReport) {
 	if r.saved != nil && r.saved.Written() > 0 {
 		r.Notef("%s in %s, readable by its owner alone; to send them again: rabbitdelay requeue --from %[2]s", shown.Count(r.saved.Written(), "message is", "messages are"), shown.Line(r.file))
@@ -470,7 +464,6 @@ Exit code: 0 removed, or with --dry-run could be; 1 error.`,
 	return c
 }
 
-// countDiscarded counts those that are chosen.
 func (r *requeueRun) countDiscarded(ctx context.Context) (app.Question, error) {
 	o := r.o
 	o.DryRun = true

@@ -20,7 +20,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// sender is one run of send.
 type sender struct {
 	*app.App
 
@@ -40,7 +39,6 @@ type sender struct {
 	attempted atomic.Int64
 }
 
-// sent is the result of send.
 type sent struct {
 	Sent      int64   `json:"sent"`
 	Confirmed int64   `json:"confirmed"`
@@ -251,7 +249,6 @@ func (s *sender) sendAll(ctx context.Context, client *amqpx.Client, bar term.Pro
 	return first
 }
 
-// account counts what became of a batch.
 func (s *sender) account(n int, err error) {
 	batch, partial := errors.AsType[*amqpx.BatchError](err)
 	switch {

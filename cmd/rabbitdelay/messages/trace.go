@@ -21,7 +21,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// traceRun is one run of trace.
 type traceRun struct {
 	*app.App
 
@@ -157,7 +156,6 @@ func orNone(t time.Time) string {
 	return shown.Instant(t)
 }
 
-// printSearch prints where it looked, and where not.
 func (r *traceRun) printSearch(t trace.Trace) {
 	r.Printf("\nlooked at\n")
 	switch {

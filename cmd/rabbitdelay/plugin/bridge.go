@@ -22,7 +22,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// bridgeRun is one run of bridge.
 type bridgeRun struct {
 	*app.App
 
@@ -36,7 +35,6 @@ type bridgeRun struct {
 	metrics  *probe.Metrics
 }
 
-// bridged is the result of bridge.
 type bridged struct {
 	bridge.Stats
 
@@ -115,7 +113,7 @@ func (r *bridgeRun) run(ctx context.Context) (err error) {
 	return r.bridge(ctx)
 }
 
-// look returns an error for objects that must not be there. A dry run shows what is
+// look returns an error for objects that must not be there, and for queues that are bound past the bridge. A dry run shows what is
 // missing.
 func (r *bridgeRun) look(ctx context.Context, b *app.Broker) error {
 	p, err := b.Plan(ctx, b.Want)
@@ -124,32 +122,23 @@ func (r *bridgeRun) look(ctx context.Context, b *app.Broker) error {
 	}
 	refusal := r.x.Explain(p.Refusal(false))
 	if refusal == nil { // else the bindings are those of another exchange, which needs them
-		if err := r.bypassed(ctx, b); err != nil {
+		found, err := b.Inspector.Inspect(ctx, r.x.Topology())
+		if err != nil {
 			return err
+		}
+		if all := r.x.Bypasses(found.Bindings); found.BindingsKnown && len(all) > 0 {
+			var names []string
+			for _, x := range all[:min(len(all), 3)] {
+				names = append(names, x.String())
+			}
+			return fmt.Errorf("%s of exchange %q past the bridge would deliver everything undelayed: %s; bind to %q instead, then remove them",
+				shown.Count(len(all), "binding", "bindings"), r.x.Name, strings.Join(names, "; "), r.x.Due())
 		}
 	}
 	if r.dryRun {
 		return layout.Planned(r.App, p, true)
 	}
 	return refusal
-}
-
-// bypassed refuses queues that are bound past the bridge.
-func (r *bridgeRun) bypassed(ctx context.Context, b *app.Broker) error {
-	found, err := b.Inspector.Inspect(ctx, r.x.Topology())
-	if err != nil || !found.BindingsKnown {
-		return err
-	}
-	all := r.x.Bypasses(found.Bindings)
-	if len(all) == 0 {
-		return nil
-	}
-	var names []string
-	for _, x := range all[:min(len(all), 3)] {
-		names = append(names, x.String())
-	}
-	return fmt.Errorf("%s of exchange %q past the bridge would deliver everything undelayed: %s; bind to %q instead, then remove them",
-		shown.Count(len(all), "binding", "bindings"), r.x.Name, strings.Join(names, "; "), r.x.Due())
 }
 
 // bridge runs until ctx ends.

@@ -24,7 +24,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
 
-// drainRun is one run of plugin drain.
 type drainRun struct {
 	app.Consent
 
@@ -125,12 +124,10 @@ func (r *drainRun) drain(ctx context.Context) (err error) {
 	return r.Run(ctx, r)
 }
 
-// Entry returns what is about to be done.
 func (r *drainRun) Entry() console.AuditEntry {
 	return console.AuditEntry{Action: "plugin.drain", Target: r.o.Vhost, Detail: strings.Join(r.o.Exchanges, ", ")}
 }
 
-// Outcome returns how many messages were moved.
 func (r *drainRun) Outcome() string {
 	stayed := r.report.Soon
 	for _, x := range r.report.Refused {
@@ -139,7 +136,6 @@ func (r *drainRun) Outcome() string {
 	return fmt.Sprintf("%s moved, %s stayed", shown.Count(r.report.Sent, "message", "messages"), shown.Number(stayed))
 }
 
-// Count counts the rows of the plugin's table.
 func (r *drainRun) Count(ctx context.Context) (app.Question, error) {
 	done := r.Waiting("looking at the plugin's table")
 	head, err := drain.Look(ctx, r.o)
@@ -182,7 +178,6 @@ func (r *drainRun) Do(ctx context.Context) error {
 	return err
 }
 
-// Tell prints what became of the messages.
 func (r *drainRun) Tell(took time.Duration, failed error) error {
 	if r.report.Node == "" {
 		return failed // nothing was read
@@ -199,7 +194,6 @@ func (r *drainRun) Tell(took time.Duration, failed error) error {
 	return failed
 }
 
-// explainLook adds which setting is wrong.
 func explainLook(err error) error {
 	switch {
 	case errors.Is(err, drain.ErrOtherBroker):
@@ -210,7 +204,6 @@ func explainLook(err error) error {
 	return err
 }
 
-// userOf returns the user of a connection.
 func userOf(conn *amqp.Connection) string {
 	for _, s := range conn.Config.SASL {
 		switch s := s.(type) {
@@ -223,7 +216,6 @@ func userOf(conn *amqp.Connection) string {
 	return ""
 }
 
-// drained is the result of plugin drain.
 type drained struct {
 	DryRun bool `json:"dry_run,omitempty"`
 	drain.Report
@@ -288,7 +280,6 @@ func evalBy(command string) drain.Shell {
 	}
 }
 
-// evaluation is a command that runs.
 type evaluation struct {
 	io.Reader
 	command   string
@@ -296,7 +287,6 @@ type evaluation struct {
 	complaint beginning
 }
 
-// Close waits for the command's end.
 func (e *evaluation) Close() error {
 	err := e.c.Wait()
 	if err == nil {

@@ -23,7 +23,6 @@ import (
 // pluginTimeout bounds a look: on RabbitMQ 3.10 each count reads the whole table.
 const pluginTimeout = 2 * time.Minute
 
-// pluginStatus is the result of plugin status.
 type pluginStatus struct {
 	Vhost     string           `json:"vhost"`
 	Exchanges []plugin.Delayed `json:"exchanges"`

@@ -27,7 +27,6 @@ type definition struct {
 	message          tasks.MessageFlags
 }
 
-// bound is an instant, or none.
 type bound struct {
 	app.Instant
 
@@ -41,7 +40,6 @@ func (b *bound) String() string {
 	return b.Instant.String()
 }
 
-// Set implements pflag.Value.
 func (b *bound) Set(s string) error {
 	if s == "none" {
 		*b = bound{none: true}
@@ -68,7 +66,6 @@ func (d *definition) register(f *pflag.FlagSet) {
 	d.message.Register(f, "; edit: in place of all")
 }
 
-// apply changes the recurring task as the flags that were given say.
 func (d *definition) apply(a *app.App, r *schedule.Recurring) error {
 	if err := a.Exclusive("cron", "every"); err != nil {
 		return err

@@ -19,7 +19,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/tasks"
 )
 
-// schedules is one run of a subcommand of schedules.
 type schedules struct {
 	*app.App
 	app.Actor
@@ -82,7 +81,6 @@ func (x *schedules) changeEach(c *cobra.Command, names []string, do func(ctx con
 	})
 }
 
-// someSchedules is an argument check.
 func someSchedules(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("no name of a recurring task; give one or more; see %s --help", c.CommandPath())
@@ -90,7 +88,6 @@ func someSchedules(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// oneSchedule is an argument check.
 func oneSchedule(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("expected one name of a recurring task, got %q; see %s --help", strings.Join(args, " "), c.CommandPath())
@@ -225,7 +222,6 @@ the gap; an expression of every hour goes on through both.`,
 	return c
 }
 
-// nextOf prints what the flags say.
 func (x *schedules) nextOf(d *definition, after time.Time, count int) error {
 	r := schedule.Recurring{Name: "preview", CreatedAt: time.Now()}
 	if err := d.apply(x.App, &r); err != nil {
@@ -241,7 +237,6 @@ func (x *schedules) nextOf(d *definition, after time.Time, count int) error {
 	return x.printNext(list)
 }
 
-// occurrenceLine is an occurrence as --json has it.
 type occurrenceLine struct {
 	Local string `json:"local"`
 	Due   string `json:"due"`

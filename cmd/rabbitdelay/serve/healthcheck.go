@@ -66,7 +66,6 @@ func healthURL(s *config.Serve) string {
 	return u.String()
 }
 
-// healthy returns nil if address answers 200.
 func healthy(ctx context.Context, address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {

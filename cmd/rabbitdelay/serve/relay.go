@@ -56,7 +56,6 @@ type relayPart struct {
 	problem  error           // why it has not begun
 }
 
-// relayed is the result of serve.
 type relayed struct {
 	Relayed   int64   `json:"relayed"`
 	Resent    int64   `json:"resent"`
@@ -285,7 +284,6 @@ func (r *relayPart) hooks() schedule.Hooks {
 	}
 }
 
-// summary prints the last line.
 func (r *relayPart) summary(took time.Duration) error {
 	out := relayed{
 		Relayed: r.sent.Load(), Resent: r.resent.Load(), Postponed: r.postponed.Load(), Failed: r.failed.Load(),

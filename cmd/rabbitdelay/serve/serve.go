@@ -32,7 +32,6 @@ const (
 	goodbye   = 5 * time.Second // for what is under way when it is stopped
 )
 
-// serveRun is one run of serve.
 type serveRun struct {
 	*app.App
 
@@ -90,7 +89,6 @@ elsewhere.`,
 	return c
 }
 
-// load reads the settings.
 func (r *serveRun) load() (*config.Config, error) {
 	r.LogBeginning()
 	cfg, err := r.Load(map[string]string{"broker.connection_name": "rabbitdelay serve"}) // status shows it
@@ -280,7 +278,6 @@ func (r *serveRun) look(cfg *config.Config) func(ctx context.Context) (status.So
 	}
 }
 
-// console returns the console of the settings.
 func (r *serveRun) console(cfg *config.Config) (*console.Console, error) {
 	proxy, err := cfg.Serve.Proxy()
 	if err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 )
 
-// usersRun is one run of a subcommand of users.
 type usersRun struct {
 	*app.App
 
@@ -44,111 +43,87 @@ it has changed: a new password or role ends the user's sessions.`,
 	return c
 }
 
-func (r *usersRun) roleFlag(c *cobra.Command) *cobra.Command {
-	program.Choice(c, &r.role, "role", "", "", string(console.RoleViewer), string(console.RoleOperator))
+// command completes a command on one name; change gets the file.
+func (r *usersRun) command(c *cobra.Command, role bool, change func(ctx context.Context, file, name string) error) *cobra.Command {
+	if role {
+		program.Choice(c, &r.role, "role", "", "", string(console.RoleViewer), string(console.RoleOperator))
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) != 1 || args[0] == "" {
+			return fmt.Errorf("expected one name, got %q; see %s --help", strings.Join(args, " "), c.CommandPath())
+		}
+		return nil
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if role && r.role == "" {
+			return errors.New(`--role: ""; expected viewer or operator`)
+		}
+		cfg, err := r.Load(nil)
+		if err != nil {
+			return err
+		}
+		if cfg.Serve.Users == "" {
+			return errors.New("no file of users; give --users, serve.users in the file, or RABBITDELAY_SERVE_USERS")
+		}
+		return change(c.Context(), cfg.Serve.Users, args[0])
+	}
 	return c
 }
 
-// oneName is an argument check.
-func oneName(c *cobra.Command, args []string) error {
-	if len(args) != 1 || args[0] == "" {
-		return fmt.Errorf("expected one name, got %q; see %s --help", strings.Join(args, " "), c.CommandPath())
-	}
-	return nil
-}
-
 func (r *usersRun) addCommand() *cobra.Command {
-	return r.roleFlag(&cobra.Command{
+	return r.command(&cobra.Command{
 		Use:   "add NAME",
 		Short: "Add a user, or change password and role",
 		Long: `add asks for a password on the terminal, twice; without a terminal it reads a line
 from standard input. A password has 10 to 72 bytes.`,
 		Example: `  rabbitdelay users add anna --role operator --users users.yaml
   pass show delays/anna | rabbitdelay users add anna --role operator --users users.yaml`,
-		Args: oneName,
-		RunE: func(c *cobra.Command, args []string) error {
-			return r.write(func(file string) error {
-				password, err := r.password(c.Context())
-				if err != nil {
-					return err
-				}
-				created, err := console.SetUser(file, args[0], console.Role(r.role), password)
-				if err != nil {
-					return err
-				}
-				did := "changed"
-				if created {
-					did = "added"
-				}
-				r.Notef("%s %s to %s as %s", did, shown.Line(args[0]), file, r.role)
-				return nil
-			})
-		},
+	}, true, func(ctx context.Context, file, name string) error {
+		password, err := r.password(ctx)
+		if err != nil {
+			return err
+		}
+		created, err := console.SetUser(file, name, console.Role(r.role), password)
+		if err != nil {
+			return err
+		}
+		did := "changed"
+		if created {
+			did = "added"
+		}
+		r.Notef("%s %s to %s as %s", did, shown.Line(name), file, r.role)
+		return nil
 	})
 }
 
 func (r *usersRun) tokenCommand() *cobra.Command {
-	return r.roleFlag(&cobra.Command{
+	return r.command(&cobra.Command{
 		Use:   "token NAME",
 		Short: "Make a token for a program, and print it once",
 		Long: `token prints a new token for requests to the API, as "Authorization: Bearer TOKEN".
 It takes the place of one of the same name. The file has its hash only.`,
 		Example: `  rabbitdelay users token grafana --role viewer --users users.yaml`,
-		Args:    oneName,
-		RunE: func(_ *cobra.Command, args []string) error {
-			return r.write(func(file string) error {
-				token, err := console.NewToken(file, args[0], console.Role(r.role))
-				if err != nil {
-					return err
-				}
-				return r.Show(map[string]string{"token": token}, "%s\n", token)
-			})
-		},
+	}, true, func(_ context.Context, file, name string) error {
+		token, err := console.NewToken(file, name, console.Role(r.role))
+		if err != nil {
+			return err
+		}
+		return r.Show(map[string]string{"token": token}, "%s\n", token)
 	})
 }
 
 func (r *usersRun) removeCommand() *cobra.Command {
-	return &cobra.Command{
+	return r.command(&cobra.Command{
 		Use:     "remove NAME",
 		Short:   "Take the user and the token of a name out of the file",
 		Example: `  rabbitdelay users remove anna --users users.yaml`,
-		Args:    oneName,
-		RunE: func(_ *cobra.Command, args []string) error {
-			file, err := r.path()
-			if err != nil {
-				return err
-			}
-			if err := console.RemoveUser(file, args[0]); err != nil {
-				return err
-			}
-			r.Notef("removed %s from %s", shown.Line(args[0]), file)
-			return nil
-		},
-	}
-}
-
-// path returns the file.
-func (r *usersRun) path() (string, error) {
-	cfg, err := r.Load(nil)
-	if err != nil {
-		return "", err
-	}
-	if cfg.Serve.Users == "" {
-		return "", errors.New("no file of users; give --users, serve.users in the file, or RABBITDELAY_SERVE_USERS")
-	}
-	return cfg.Serve.Users, nil
-}
-
-// write checks what every change needs.
-func (r *usersRun) write(do func(file string) error) error {
-	if r.role == "" {
-		return errors.New(`--role: ""; expected viewer or operator`)
-	}
-	file, err := r.path()
-	if err != nil {
-		return err
-	}
-	return do(file)
+	}, false, func(_ context.Context, file, name string) error {
+		if err := console.RemoveUser(file, name); err != nil {
+			return err
+		}
+		r.Notef("removed %s from %s", shown.Line(name), file)
+		return nil
+	})
 }
 
 // password returns what somebody types twice, or a line of standard input.

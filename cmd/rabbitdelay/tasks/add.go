@@ -166,7 +166,6 @@ func (u *uniqueFlags) check(a *app.App) error {
 	return nil
 }
 
-// uniqueTask is what add --unique-key prints: the task that stands, and what was done.
 type uniqueTask struct {
 	Outcome string `json:"outcome"`
 	asjson.Task

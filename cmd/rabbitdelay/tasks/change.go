@@ -146,7 +146,6 @@ batches, each in its own transaction. Interrupted, it goes on when it is given
 again.`
 )
 
-// bulk is one command that changes tasks by their ids or by a filter.
 type bulk struct {
 	filterFlags
 	app.Consent
@@ -180,7 +179,6 @@ func (b *bulk) register(c *cobra.Command) {
 	f.Int64Var(&b.options.Limit, "limit", 0, "the most tasks to change, 0 for all")
 }
 
-// spreads adds the flag of commands that give tasks a new due instant.
 func (b *bulk) spreads(c *cobra.Command) {
 	c.Flags().Var((*app.Duration)(&b.options.Spread), "spread", "spread the due instants of many tasks over this long; default all at once")
 }
@@ -254,7 +252,6 @@ type changeLine struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-// Count counts the tasks.
 func (b *bulk) Count(ctx context.Context) (q app.Question, err error) {
 	b.result.Matching, err = b.store.BulkCount(ctx, b.chosen, b.action, b.options)
 	if b.result.Matching > 0 {
@@ -266,15 +263,12 @@ func (b *bulk) Count(ctx context.Context) (q app.Question, err error) {
 	return q, err
 }
 
-// Entry returns the run as the audit has it.
 func (b *bulk) Entry() console.AuditEntry {
 	return console.AuditEntry{Action: "bulk." + b.name, Detail: console.DescribeTasks(b.chosen)}
 }
 
-// Outcome returns how many tasks were changed.
 func (b *bulk) Outcome() string { return shown.Count(b.result.Changed, "task", "tasks") + " changed" }
 
-// Do changes the tasks.
 func (b *bulk) Do(ctx context.Context) error {
 	n := b.result.Matching
 	if b.DryRun || n == 0 {
@@ -296,7 +290,6 @@ func (b *bulk) Do(ctx context.Context) error {
 	return err
 }
 
-// Tell prints how many tasks were changed.
 func (b *bulk) Tell(took time.Duration, failed error) error {
 	l := &b.result
 	format := "%[1]s of %[2]s tasks %[3]s in %.2[4]f s\n"

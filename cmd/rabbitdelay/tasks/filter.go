@@ -20,7 +20,6 @@ type filterFlags struct {
 	from, to moment
 }
 
-// filterNames are the names of filterFlags.
 var filterNames = []string{"queue", "exchange", "status", "due-from", "due-to", "id-prefix", "tag", "unique-key", "header"}
 
 func (x *filterFlags) register(c *cobra.Command) {
@@ -59,10 +58,8 @@ type moment struct {
 
 func (m *moment) String() string { return m.text }
 
-// Type implements pflag.Value.
 func (*moment) Type() string { return "time" }
 
-// Set implements pflag.Value.
 func (m *moment) Set(s string) error {
 	if s == "now" {
 		*m = moment{time.Now(), s}
@@ -92,10 +89,8 @@ func (s *shift) String() string {
 	return d.String()
 }
 
-// Type implements pflag.Value.
 func (*shift) Type() string { return "duration" }
 
-// Set implements pflag.Value.
 func (s *shift) Set(text string) error {
 	d, err := signed(text)
 	if err != nil || d == 0 {
@@ -105,7 +100,6 @@ func (s *shift) Set(text string) error {
 	return nil
 }
 
-// signed reads a duration that may have one sign.
 func signed(text string) (time.Duration, error) {
 	digits := strings.TrimLeft(text, "+-")
 	var d app.Duration
@@ -132,7 +126,6 @@ func (w *when) registerDue(c *cobra.Command, fallback string) {
 	c.Flags().Var(&w.at, "at", `due at this instant instead, such as 2026-01-31T08:00:00Z or "tomorrow 08:00 Europe/Berlin"`)
 }
 
-// instant returns when the task is to be due.
 func (w *when) instant(a *app.App) (time.Time, error) {
 	if err := a.Exclusive("delay", "at"); err != nil {
 		return time.Time{}, err

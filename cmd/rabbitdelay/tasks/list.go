@@ -97,7 +97,6 @@ func first[T any](items iter.Seq2[T, error], limit int, more *bool) iter.Seq2[T,
 	}
 }
 
-// place returns where a pending task is: in the table only, or with the broker too.
 func place(t schedule.Task) string {
 	switch {
 	case t.Status != schedule.StatusPending:
@@ -167,21 +166,18 @@ func MessageRows(table *term.Table, t schedule.Task) {
 	table.Row("body", shown.Line(app.BodyText(t.Body)))
 }
 
-// queueLine is the number of tasks of one queue in one status.
 type queueLine struct {
 	Queue  string          `json:"queue"`
 	Status schedule.Status `json:"status"`
 	Count  int64           `json:"count"`
 }
 
-// binLine is the number of tasks that are due within a while.
 type binLine struct {
 	From  string `json:"from"`
 	To    string `json:"to"`
 	Count int64  `json:"count"`
 }
 
-// totalLine is the result of count.
 type totalLine struct {
 	Total int64 `json:"total"`
 }
@@ -225,7 +221,6 @@ With --json each number is a line, {"queue":"…","status":"…","count":N} or
 	return c
 }
 
-// numberLine is a line of a count.
 type numberLine struct {
 	object any
 	cells  []string

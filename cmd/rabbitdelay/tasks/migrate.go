@@ -50,7 +50,6 @@ A recurring task that was removed from the file goes on, and is named in a note.
 	return c
 }
 
-// migrated is the result of migrate.
 type migrated struct {
 	Database string   `json:"database"`
 	Migrated []string `json:"migrated"`

@@ -15,7 +15,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 )
 
-// tasks is one run of a subcommand of tasks.
 type tasks struct{ *app.App }
 
 // Command returns the command tasks.
@@ -47,7 +46,6 @@ is 1 if a task does not exist or its status does not allow the change.`,
 	return c
 }
 
-// someTasks is an argument check.
 func someTasks(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("no task id; give one or more; see %s --help", c.CommandPath())
@@ -55,7 +53,6 @@ func someTasks(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// refused is the line of a task that could not be shown or changed.
 type refused struct {
 	ID    string `json:"id"`
 	Error string `json:"error"`
@@ -85,7 +82,6 @@ func (x *tasks) each(ids []string, do func(id string) (schedule.Task, error), sh
 	return program.Exit(code)
 }
 
-// advise adds what to do to the errors that point out a mistake.
 func advise(err error) error {
 	if se, ok := errors.AsType[*schedule.StatusError](err); ok {
 		return fmt.Errorf("%w; %s", err, remedy(se))
@@ -112,7 +108,6 @@ func remedy(e *schedule.StatusError) string {
 	return "to run it after all, schedule a task with another id, or replace it"
 }
 
-// changed prints a task as it is after a change.
 func (x *tasks) changed(t schedule.Task) error {
 	t.Body = nil // nobody changed it
 	due := ""

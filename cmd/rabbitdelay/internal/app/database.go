@@ -107,6 +107,11 @@ func (a *App) WithStore(ctx context.Context, do func(ctx context.Context, s *Sto
 	if err != nil {
 		return err
 	}
+	return a.WithStoreOf(ctx, cfg, do)
+}
+
+// WithStoreOf is WithStore with settings that were read before.
+func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx context.Context, s *Store) error) error {
 	s, err := a.OpenStore(cfg)
 	if err != nil {
 		return err

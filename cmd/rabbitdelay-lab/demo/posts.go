@@ -135,17 +135,6 @@ func (p *posts) cancel(ctx context.Context, tx *sql.Tx, id string, _ time.Time) 
 
 var errCrash = errors.New("as if the process had died before it acknowledged")
 
-func (p *posts) skip(_ context.Context, _ *amqpx.Delivery, why schedule.SkipReason) {
-	switch why {
-	case schedule.SkipStale:
-		p.stale.Add(1)
-	case schedule.SkipCancelled:
-		p.cancelled.Add(1)
-	case schedule.SkipDuplicate:
-		p.repeated.Add(1)
-	}
-}
-
 // handler publishes each post once. A message in four comes again after its effect.
 func (p *posts) handler() amqpx.Handler {
 	publish := schedule.Handler(p.db,
@@ -154,7 +143,16 @@ func (p *posts) handler() amqpx.Handler {
 			p.published.Add(now, d.DueAt)
 			return p.exec(ctx, tx, "INSERT INTO publications (post_id, at_ms) VALUES (?, ?)", d.ID, now.UnixMilli())
 		},
-		schedule.OnSkip(p.skip))
+		schedule.OnSkip(func(_ context.Context, _ *amqpx.Delivery, why schedule.SkipReason) {
+			switch why {
+			case schedule.SkipStale:
+				p.stale.Add(1)
+			case schedule.SkipCancelled:
+				p.cancelled.Add(1)
+			case schedule.SkipDuplicate:
+				p.repeated.Add(1)
+			}
+		}))
 	return func(ctx context.Context, d *amqpx.Delivery) error {
 		defer p.handled.Add(1)
 		p.arrived.Add(time.Now(), d.DueAt)

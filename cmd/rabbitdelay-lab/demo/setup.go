@@ -119,7 +119,10 @@ func (s *stage) findBroker(ctx context.Context) (err error) {
 func (s *stage) openDatabase(ctx context.Context) (err error) {
 	u := s.cfg.Database.URL
 	if u == "" || strings.HasPrefix(string(u), "sqlite:") {
-		u, err = s.makeFile()
+		var dir string
+		dir, err = os.MkdirTemp("", s.name)
+		s.later(func(context.Context) error { return os.RemoveAll(dir) })
+		u = config.URL("sqlite:" + filepath.Join(dir, "demo.db"))
 	} else {
 		u, err = s.makeSchema(ctx, u)
 	}
@@ -137,12 +140,6 @@ func (s *stage) openDatabase(ctx context.Context) (err error) {
 		err = errors.Join(err, s.exec(ctx, s.db, "CREATE TABLE "+table))
 	}
 	return err
-}
-
-func (s *stage) makeFile() (config.URL, error) {
-	dir, err := os.MkdirTemp("", s.name)
-	s.later(func(context.Context) error { return os.RemoveAll(dir) })
-	return config.URL("sqlite:" + filepath.Join(dir, "demo.db")), err
 }
 
 // makeSchema creates a schema, which MySQL calls a database, and returns its URL.

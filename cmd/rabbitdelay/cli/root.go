@@ -118,15 +118,13 @@ The file's other sections have no variables: exchanges, queues, bindings and
 destinations describe objects on the broker, schedules recurring tasks.`,
 		Example: `  rabbitdelay settings
   rabbitdelay settings --json | jq -r .variable`,
-		RunE: func(*cobra.Command, []string) error { return printSettings(a) },
+		RunE: func(*cobra.Command, []string) error {
+			_, err := term.List(a.Terminal, nil, term.Each(config.Settings()), func(s config.Setting) (any, []string) { // two rows each
+				return s, []string{s.Path, s.Type, "default " + s.Default + "\n  " + cmp.Or(s.Variable, "(file only)"), "", s.Meaning}
+			})
+			return err
+		},
 	}
-}
-
-func printSettings(a *app.App) error {
-	_, err := term.List(a.Terminal, nil, term.Each(config.Settings()), func(s config.Setting) (any, []string) {
-		return s, []string{s.Path, s.Type, "default " + s.Default + "\n  " + cmp.Or(s.Variable, "(file only)"), "", s.Meaning}
-	})
-	return err
 }
 
 // version is set by the linker for releases: -X …/cli.version=v1.2.3.

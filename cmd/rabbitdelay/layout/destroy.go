@@ -100,7 +100,7 @@ an error.`,
 	return c
 }
 
-func (r *destroyRun) check() error {
+func (r *destroyRun) destroy(ctx context.Context) (err error) {
 	switch {
 	case r.Given("messages") && !r.force:
 		return errors.New("--messages limits --force; give both")
@@ -109,11 +109,7 @@ func (r *destroyRun) check() error {
 	case r.destinations && len(r.layouts) > 0:
 		return errors.New("both --destinations and --layout: a layout on the broker has no destinations of its own; give one")
 	}
-	return r.Possible()
-}
-
-func (r *destroyRun) destroy(ctx context.Context) (err error) {
-	if err := r.check(); err != nil {
+	if err := r.Possible(); err != nil {
 		return err
 	}
 	if r.on, err = r.Broker(ctx); err != nil {
@@ -136,12 +132,25 @@ func (r *destroyRun) destroy(ctx context.Context) (err error) {
 }
 
 // choose replaces what the settings describe: by that together with the previous
-// layouts, or by the layouts that were named.
+// layouts, by these alone for retire, or by the layouts that were named.
 func (r *destroyRun) choose(ctx context.Context) (err error) {
 	on, prefix := r.on, r.on.Config.Delay.Prefix
 	switch {
+	case r.retire && len(on.Config.Delay.Previous) == 0:
+		return errors.New("delay.previous is empty, so there is nothing to retire; list the earlier layouts there, or delete one that no file describes with destroy --layout")
 	case r.retire:
-		return r.choosePrevious()
+		// The file names them, so their objects go although the names of the ttl strategy's and of the plugin's
+		// do not show whose they are.
+		if on.Want, err = on.Config.DescribePrevious(on.Strategy); err != nil {
+			return err
+		}
+		for _, q := range on.Want.Queues {
+			r.layouts = append(r.layouts, q.Name)
+		}
+		for _, e := range on.Want.Exchanges {
+			r.layouts = append(r.layouts, e.Name)
+		}
+		return nil
 	case len(r.layouts) == 0 && len(on.Config.Delay.Previous) == 0:
 		return nil
 	case len(r.layouts) == 0:
@@ -341,23 +350,4 @@ an error.`,
 	r.RegisterAudit(f)
 	f.BoolVar(&r.all, "all", false, "list every object")
 	return c
-}
-
-// choosePrevious has the previous layouts go. The file names them, so their objects
-// go although the names of the ttl strategy's and of the plugin's do not show whose
-// they are.
-func (r *destroyRun) choosePrevious() (err error) {
-	if len(r.on.Config.Delay.Previous) == 0 {
-		return errors.New("delay.previous is empty, so there is nothing to retire; list the earlier layouts there, or delete one that no file describes with destroy --layout")
-	}
-	if r.on.Want, err = r.on.Config.DescribePrevious(r.on.Strategy); err != nil {
-		return err
-	}
-	for _, q := range r.on.Want.Queues {
-		r.layouts = append(r.layouts, q.Name)
-	}
-	for _, e := range r.on.Want.Exchanges {
-		r.layouts = append(r.layouts, e.Name)
-	}
-	return nil
 }

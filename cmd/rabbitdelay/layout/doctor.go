@@ -118,7 +118,13 @@ func (d *doctorRun) report(r doctor.Report) (err error) {
 		if d.Quiet {
 			r.Notes = nil
 		}
-		err = r.Render(d.Stdout, d.style())
+		var style doctor.Style // coloured and as wide as the terminal that it is on
+		if term.Is(d.Stdout) {
+			style.Color = os.Getenv("NO_COLOR") == "" && !strings.EqualFold(os.Getenv("TERM"), "dumb")
+			columns, _ := term.Size(d.Stdout)
+			style.Width = min(columns, 120)
+		}
+		err = r.Render(d.Stdout, style)
 	}
 	switch {
 	case err != nil:
@@ -255,17 +261,4 @@ func parseRoles(names []string, declare amqpx.Declaration) ([]doctor.Role, error
 		return []doctor.Role{doctor.RoleProducer, doctor.RoleConsumer}, nil
 	}
 	return []doctor.Role{doctor.RoleProducer, doctor.RoleConsumer, doctor.RoleBootstrapper}, nil
-}
-
-// style returns how the report looks: on a terminal coloured, unless NO_COLOR is
-// set, and as wide as that is.
-func (d *doctorRun) style() doctor.Style {
-	s := doctor.Style{}
-	if !term.Is(d.Stdout) {
-		return s
-	}
-	s.Color = os.Getenv("NO_COLOR") == "" && !strings.EqualFold(os.Getenv("TERM"), "dumb")
-	columns, _ := term.Size(d.Stdout)
-	s.Width = min(columns, 120)
-	return s
 }

@@ -48,6 +48,13 @@ type receiver struct {
 const (
 	defaultPrefetch = 64    // keeps a terminal busy, and is little to give back
 	maxPrefetch     = 65535 // AMQP's
+	consumerTag     = "rabbitdelay"
+	ackPause        = 100 * time.Millisecond // for which a message that was printed waits for others to be acknowledged with it
+	// maxHold bounds how early a message may be by this process's clock, beside its lead, and
+	// still be waited for: the broker's clock may differ by a millisecond or two.
+	maxHold = 20 * time.Millisecond
+	// ackTimeout bounds the last acknowledgements: a broker that has stopped reading does not keep the command.
+	ackTimeout = 5 * time.Second
 )
 
 // ConsumeCommand returns the command consume.
@@ -343,8 +350,6 @@ type session struct {
 	acked    uint64
 }
 
-const consumerTag = "rabbitdelay"
-
 // session consumes from one connection. At its end what was printed is
 // acknowledged, and what was not goes back with the channel.
 func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
@@ -378,10 +383,6 @@ func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
 	}
 	return fmt.Errorf("consume %s: %w", r.queue, amqp.ErrClosed)
 }
-
-// ackPause is how long a message that was printed waits for others to be
-// acknowledged with it.
-const ackPause = 100 * time.Millisecond
 
 // takeAll prints what comes until it is enough or the context ends. It reports
 // whether the consumer is still open: the broker may have ended it.
@@ -420,10 +421,6 @@ func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan am
 	return true, nil
 }
 
-// maxHold bounds how early a message may be by this process's clock, beside its lead, and
-// still be waited for: the broker's clock may differ by a millisecond or two.
-const maxHold = 20 * time.Millisecond
-
 // untilDue returns how long a message that came soon enough before its instant waits for it.
 func untilDue(d amqp.Delivery) time.Duration {
 	due, ok := dueOf(d)
@@ -458,10 +455,6 @@ func (s *session) ackThrough(tag uint64) error {
 	}
 	return err
 }
-
-// ackTimeout bounds the last acknowledgements: a broker that has stopped reading
-// does not keep the command.
-const ackTimeout = 5 * time.Second
 
 // finish acknowledges all that was printed.
 func (s *session) finish(conn *amqp.Connection) error {

@@ -120,7 +120,6 @@ func (r *requeueRun) choiceFlags(f *pflag.FlagSet) {
 	f.Var((*app.Duration)(&o.Filter.NewerThan), "newer-than", "messages that died at most this long ago")
 	f.IntVar(&o.Limit, "limit", 0, "the most messages that go, 0 for all")
 	r.Register(f, "say what would become of them, and put them back")
-	r.RegisterActor(f)
 	app.DatabaseFlag(f, "")
 }
 
@@ -392,7 +391,21 @@ func (r *requeueRun) printReport(took time.Duration) error {
 			r.Printf("%9s %s %s%s\n", shown.Number(x.Count), verb, shown.Line(cmp.Or(x.Destination, "an unknown destination")), why)
 		}
 	}
-	r.notes(rep)
+	if r.saved != nil && r.saved.Written() > 0 {
+		r.Notef("%s in %s, readable by its owner alone; to send them again: rabbitdelay requeue --from %[2]s", shown.Count(r.saved.Written(), "message is", "messages are"), shown.Line(r.file))
+	}
+	if rep.Again > 0 {
+		r.Notef("note: %s died again after they were sent, and stayed", shown.Number(rep.Again))
+	}
+	if rep.CountsDeliveries && rep.DeliveryLimit > 0 && rep.PutBack > 0 {
+		r.Notef("note: the %s that were put back have one delivery less of the %d that this queue allows before it drops a message", shown.Number(rep.PutBack), rep.DeliveryLimit)
+	}
+	switch {
+	case rep.Moved > 0 && rep.DeliveryLimit < 0:
+		r.Notef("note: %s that stayed went to the queue's end, as copies: before RabbitMQ 4.3 a message that is put back counts towards the queue's delivery limit, and only the management API tells it (broker.management_url)", shown.Number(rep.Moved))
+	case rep.Moved > 0:
+		r.Notef("note: %s were near the queue's delivery limit and went to its end, as copies", shown.Number(rep.Moved))
+	}
 	return nil
 }
 
@@ -409,24 +422,6 @@ func lineNumbers(x inspect.RequeueResult) string {
 		list = append(list, fmt.Sprintf("%s more", shown.Number(more)))
 	}
 	return " (line " + strings.Join(list, ", ") + ")"
-}
-
-func (r *requeueRun) notes(rep inspect.RequeueReport) {
-	if r.saved != nil && r.saved.Written() > 0 {
-		r.Notef("%s in %s, readable by its owner alone; to send them again: rabbitdelay requeue --from %[2]s", shown.Count(r.saved.Written(), "message is", "messages are"), shown.Line(r.file))
-	}
-	if rep.Again > 0 {
-		r.Notef("note: %s died again after they were sent, and stayed", shown.Number(rep.Again))
-	}
-	if rep.CountsDeliveries && rep.DeliveryLimit > 0 && rep.PutBack > 0 {
-		r.Notef("note: the %s that were put back have one delivery less of the %d that this queue allows before it drops a message", shown.Number(rep.PutBack), rep.DeliveryLimit)
-	}
-	switch {
-	case rep.Moved > 0 && rep.DeliveryLimit < 0:
-		r.Notef("note: %s that stayed went to the queue's end, as copies: before RabbitMQ 4.3 a message that is put back counts towards the queue's delivery limit, and only the management API tells it (broker.management_url)", shown.Number(rep.Moved))
-	case rep.Moved > 0:
-		r.Notef("note: %s were near the queue's delivery limit and went to its end, as copies", shown.Number(rep.Moved))
-	}
 }
 
 // DiscardCommand returns the command discard.

@@ -141,8 +141,14 @@ func (r *drainRun) Count(ctx context.Context) (app.Question, error) {
 	head, err := drain.Look(ctx, r.o)
 	done()
 	r.rows = head.Rows
+	switch {
+	case errors.Is(err, drain.ErrOtherBroker):
+		err = fmt.Errorf("%w: --rabbitmqctl has to reach the broker of --url; give --other-broker if its messages are to move from there to --url", err)
+	case errors.Is(err, drain.ErrSameBroker):
+		err = fmt.Errorf("%w: leave --other-broker out if it is the same, else let the other drain end", err)
+	}
 	if err != nil || r.rows == 0 {
-		return app.Question{}, explainLook(err)
+		return app.Question{}, err
 	}
 	return app.Question{
 		Text: fmt.Sprintf("Move up to %s of virtual host %s out of the plugin's table on %s? Type their number, %d, to confirm: ",
@@ -192,16 +198,6 @@ func (r *drainRun) Tell(took time.Duration, failed error) error {
 		return program.Exit(app.ExitToDo)
 	}
 	return failed
-}
-
-func explainLook(err error) error {
-	switch {
-	case errors.Is(err, drain.ErrOtherBroker):
-		return fmt.Errorf("%w: --rabbitmqctl has to reach the broker of --url; give --other-broker if its messages are to move from there to --url", err)
-	case errors.Is(err, drain.ErrSameBroker):
-		return fmt.Errorf("%w: leave --other-broker out if it is the same, else let the other drain end", err)
-	}
-	return err
 }
 
 func userOf(conn *amqp.Connection) string {

@@ -168,7 +168,7 @@ func (x *schedules) show(r schedule.Recurring) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	if err := x.printNext(r.Upcoming(now, nextCount)); err != nil {
+	if err := x.printOccurrences(r.Upcoming(now, nextCount)); err != nil {
 		return err
 	}
 	x.Printf("\n")
@@ -200,18 +200,21 @@ the gap; an expression of every hour goes on through both.`,
 				after = at.Add(-1)
 			}
 			if len(names) == 0 {
-				return x.nextOf(d, after, count)
+				r := schedule.Recurring{Name: "preview", CreatedAt: time.Now()}
+				if err := d.apply(x.App, &r); err != nil {
+					return err
+				}
+				if r.Cron == "" && r.Every == 0 {
+					return errors.New("no timetable; give the name of a recurring task, --cron or --every")
+				}
+				return x.printNext(r, after, count)
 			}
 			return x.each(c.Context(), names, func(ctx context.Context, s *app.Store, name string) error {
 				r, err := s.Schedules().Get(ctx, schedule.NoTx, name)
 				if err != nil {
 					return err
 				}
-				list, err := r.Next(after, count)
-				if err != nil {
-					return err
-				}
-				return x.printNext(list)
+				return x.printNext(r, after, count)
 			})
 		},
 	}
@@ -222,28 +225,21 @@ the gap; an expression of every hour goes on through both.`,
 	return c
 }
 
-func (x *schedules) nextOf(d *definition, after time.Time, count int) error {
-	r := schedule.Recurring{Name: "preview", CreatedAt: time.Now()}
-	if err := d.apply(x.App, &r); err != nil {
-		return err
-	}
-	if r.Cron == "" && r.Every == 0 {
-		return errors.New("no timetable; give the name of a recurring task, --cron or --every")
-	}
-	list, err := r.Next(after, count)
-	if err != nil {
-		return err
-	}
-	return x.printNext(list)
-}
-
 type occurrenceLine struct {
 	Local string `json:"local"`
 	Due   string `json:"due"`
 	ID    string `json:"id"`
 }
 
-func (x *schedules) printNext(list []schedule.Occurrence) error {
+func (x *schedules) printNext(r schedule.Recurring, after time.Time, count int) error {
+	list, err := r.Next(after, count)
+	if err != nil {
+		return err
+	}
+	return x.printOccurrences(list)
+}
+
+func (x *schedules) printOccurrences(list []schedule.Occurrence) error {
 	_, err := term.List(x.Terminal, []string{"LOCAL TIME", "DUE", "TASK"}, term.Each(list), func(o schedule.Occurrence) (any, []string) {
 		due := shown.Instant(o.DeliverAt)
 		return occurrenceLine{o.At.Format(time.RFC3339), due, o.ID}, []string{o.At.Format("Mon 2006-01-02 15:04:05 MST"), due, shown.Line(o.ID)}

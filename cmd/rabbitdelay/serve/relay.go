@@ -88,7 +88,24 @@ func (r *relayPart) check() error {
 
 func (r *relayPart) config(listener schedule.Listener) schedule.Config {
 	c := r.flags
-	c.Ceilings, c.Listener, c.Hooks, c.Logger = r.cfg.Ceilings(), listener, r.metrics.Hooks(r.hooks()), r.Logger()
+	c.Ceilings, c.Listener, c.Hooks, c.Logger = r.cfg.Ceilings(), listener, r.metrics.Hooks(schedule.Hooks{
+		Relayed: func(n int, resent bool) {
+			if resent {
+				r.resent.Add(int64(n))
+			} else {
+				r.sent.Add(int64(n))
+			}
+		},
+		SendFailed: func(_ schedule.Task, _ error, failed bool) {
+			if failed {
+				r.failed.Add(1)
+			} else {
+				r.postponed.Add(1)
+			}
+		},
+		Purged: func(n int64) { r.purged.Add(n) },
+		Error:  func(string, error) { r.interruptions.Add(1) },
+	}), r.Logger()
 	return c
 }
 
@@ -261,27 +278,6 @@ func (r *relayPart) health() error {
 		return client.Health()
 	}
 	return errors.Join(client.Health(), store.Health())
-}
-
-func (r *relayPart) hooks() schedule.Hooks {
-	return schedule.Hooks{
-		Relayed: func(n int, resent bool) {
-			if resent {
-				r.resent.Add(int64(n))
-			} else {
-				r.sent.Add(int64(n))
-			}
-		},
-		SendFailed: func(_ schedule.Task, _ error, failed bool) {
-			if failed {
-				r.failed.Add(1)
-			} else {
-				r.postponed.Add(1)
-			}
-		},
-		Purged: func(n int64) { r.purged.Add(n) },
-		Error:  func(string, error) { r.interruptions.Add(1) },
-	}
 }
 
 func (r *relayPart) summary(took time.Duration) error {

@@ -173,7 +173,6 @@ func (b *bulk) register(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&b.all, "all", false, "all "+b.of+" tasks, without a filter")
 	b.Register(f, "only count")
-	b.RegisterActor(f)
 	f.IntVar(&b.options.Batch, "batch", 500, "tasks of one transaction, up to 5000")
 	f.Var((*app.Duration)(&b.options.Pause), "pause", "pause between two batches; default none")
 	f.Int64Var(&b.options.Limit, "limit", 0, "the most tasks to change, 0 for all")

@@ -85,15 +85,15 @@ func (a *Actor) Audited(ctx context.Context, db *sql.DB, action, target, detail 
 	return console.NewAudit(db).Record(ctx, e, func(*console.AuditRecord) (string, error) { return "", do() })
 }
 
-// Register adds the flags --yes and --dry-run, the latter with its help.
+// Register adds the flags --yes, --actor and --dry-run, the latter with its help.
 func (c *Consent) Register(f *pflag.FlagSet, dryRun string) {
 	f.BoolVarP(&c.Yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&c.DryRun, "dry-run", false, dryRun)
+	c.RegisterActor(f)
 }
 
-// RegisterAudit adds the flags --actor and --db, for what needs no database otherwise.
+// RegisterAudit adds the flag --db, for what needs no database otherwise.
 func (c *Consent) RegisterAudit(f *pflag.FlagSet) {
-	c.RegisterActor(f)
 	f.StringVar(&c.db, "db", "", databaseUsage+"; without it there is no audit")
 }
 

@@ -1,9 +1,10 @@
 // Package program has what the programs rabbitdelay and rabbitdelay-lab share: the
-// flags of all their commands (flags.go), the settings that these lead to, and how a run
-// ends (program.go). It knows no command, and neither broker nor database.
+// flags of all their commands, the settings that these lead to, and how a run
+// ends. It knows no command, and neither broker nor database.
 package program
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // Exit codes of every program. Usage errors are errors.
@@ -151,4 +154,144 @@ func (p *Program) Logger() *zap.Logger {
 		encoder = zapcore.NewJSONEncoder(enc)
 	}
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(p.Stderr)), level))
+}
+
+// Flags adds the flags of all commands to the root of a program, and their checks.
+func (p *Program) Flags(root *cobra.Command) {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return p.check(c) }
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		hint := ""
+		if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: "); unknown {
+			var names []string
+			c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+			hint = config.DidYouMean(name, names)
+		}
+		return fmt.Errorf("%w; see %s --help%s", err, c.CommandPath(), hint)
+	})
+	f := root.PersistentFlags()
+	Setting(f, "broker.url", "url", "broker, amqp://user:password@host:5672/vhost or amqps://…")
+	Setting(f, "delay.strategy", "strategy", "bucket (default), ttl, plugin, native or auto")
+	Setting(f, "delay.queue_type", "queue-type", "quorum (default) or classic")
+	f.StringVarP(&p.file, "file", "f", "", "YAML file with settings and topology; default: the one named by RABBITDELAY_FILE")
+	f.BoolVar(&p.JSON, "json", false, "print JSON, the result as one line at the end")
+	f.BoolVarP(&p.Quiet, "quiet", "q", false, "print the result only")
+	f.StringVar(&p.LogLevel, "log-level", "warn", "debug, info, warn or error; logs go to standard error")
+	for name, values := range map[string][]string{
+		"strategy":   {config.StrategyBucket, config.StrategyTTL, config.StrategyPlugin, config.StrategyNative, config.StrategyAuto},
+		"queue-type": {"quorum", "classic"},
+		"log-level":  {"debug", "info", "warn", "error"},
+	} {
+		complete(root, name, values)
+	}
+}
+
+// Annotations of flags.
+const (
+	choices = "rabbitdelay_choices" // the words of which the flag takes one
+	setting = "rabbitdelay_setting" // the path of the setting that it overrides
+)
+
+// Setting adds a flag that overrides the setting at path, and returns its value.
+func Setting(f *pflag.FlagSet, path, name, usage string) *string {
+	value := f.String(name, "", usage)
+	_ = f.SetAnnotation(name, setting, []string{path}) // the flag exists
+	return value
+}
+
+// Choice adds a flag that takes one of words, which its help lists after usage and
+// a shell completes. Other words are refused before the command runs.
+func Choice(c *cobra.Command, target *string, name, value, usage string, words ...string) {
+	if usage != "" {
+		usage += ": "
+	}
+	f := c.Flags()
+	f.StringVar(target, name, value, usage+oneOf(words))
+	_ = f.SetAnnotation(name, choices, words) // the flag exists
+	complete(c, name, words)
+}
+
+// complete has a shell complete a flag's words.
+func complete(c *cobra.Command, name string, words []string) {
+	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+}
+
+func oneOf(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// Exclusive returns an error if two flags were given that exclude each other.
+func (p *Program) Exclusive(a, b string) error {
+	if p.Given(a) && p.Given(b) {
+		return fmt.Errorf("both --%s and --%s; give one", a, b)
+	}
+	return nil
+}
+
+// Given reports whether a flag of the command was given.
+func (p *Program) Given(flag string) bool { return p.flags.Changed(flag) }
+
+// mayBeEmpty are the flags of which empty text is a value.
+var mayBeEmpty = []string{"body", "routing-key"}
+
+// check runs before every command. Flags that were given empty or as blanks are errors, most often
+// because a variable in a script is not set: their defaults would be a surprise.
+func (p *Program) check(c *cobra.Command) error {
+	p.flags = c.Flags()
+	var empty, wrong error
+	p.flags.Visit(func(f *pflag.Flag) {
+		list, ok := f.Value.(pflag.SliceValue)
+		nothing := blank(f.Value.String()) || ok && !slices.ContainsFunc(list.GetSlice(), func(s string) bool { return !blank(s) })
+		if nothing && empty == nil && !slices.Contains(mayBeEmpty, f.Name) {
+			empty = fmt.Errorf("--%s is empty, perhaps from an unset variable; give a value, or leave the flag out", f.Name)
+		}
+		if words := f.Annotations[choices]; words != nil && wrong == nil && !slices.Contains(words, f.Value.String()) {
+			wrong = fmt.Errorf("--%s: %q; expected %s", f.Name, f.Value, oneOf(words))
+		}
+	})
+	if err := cmp.Or(empty, wrong); err != nil {
+		return err
+	}
+	if _, err := zapcore.ParseLevel(p.LogLevel); err != nil {
+		return fmt.Errorf("--log-level: %q; expected debug, info, warn or error", p.LogLevel)
+	}
+	return nil
+}
+
+// finish completes a command and those below it: without Args they take no
+// arguments, a group prints its help, and the help shows no default of 0s, which means
+// nothing, or what the usage of the flag names.
+func finish(c *cobra.Command) {
+	if c.Args == nil {
+		c.Args = NoArgs
+	}
+	if c.RunE == nil {
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.DefValue == "0s" {
+			f.DefValue = ""
+		}
+	})
+	for _, sub := range c.Commands() {
+		finish(sub)
+	}
+}
+
+func blank(s string) bool { return strings.TrimSpace(s) == "" }
+
+// NoArgs is cobra.NoArgs with a hint.
+func NoArgs(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if !c.HasSubCommands() {
+		return fmt.Errorf("unexpected argument %q; see %s --help", yamldoc.Clip(args[0]), c.CommandPath())
+	}
+	var names []string
+	for _, sub := range c.Commands() {
+		names = append(names, sub.Name())
+	}
+	return fmt.Errorf("unknown command %q; see %s --help%s", yamldoc.Clip(args[0]), c.CommandPath(), config.DidYouMean(args[0], names))
 }

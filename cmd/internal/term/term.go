@@ -248,7 +248,7 @@ func (t *Terminal) Secret(ctx context.Context, question string) ([]byte, error) 
 		return nil, fmt.Errorf("%w: standard input is no terminal", os.ErrInvalid)
 	}
 	fd := int(in.Fd())
-	shown, err := term.GetState(fd)
+	before, err := term.GetState(fd)
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +256,7 @@ func (t *Terminal) Secret(ctx context.Context, question string) ([]byte, error) 
 	secret, err := until(ctx, func() ([]byte, error) { return term.ReadPassword(fd) })
 	_, _ = fmt.Fprintln(t.Stderr)
 	if ctx.Err() != nil {
-		_ = term.Restore(fd, shown) // that what is typed shows again; the process ends
+		_ = term.Restore(fd, before) // that what is typed shows again; the process ends
 	}
 	return secret, err
 }

@@ -64,17 +64,7 @@ error; 2 shown, but not everything could be seen.`,
 		Example: `  rabbitdelay status -f delays.yaml
   rabbitdelay status -f delays.yaml --watch
   rabbitdelay status -f delays.yaml --json | jq '.destinations[] | select(.consumers == 0)'`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			switch {
-			case r.peek < 0 || r.peek > inspect.MaxPeek:
-				return fmt.Errorf("--peek: %d; expected 0 to %d", r.peek, inspect.MaxPeek)
-			case time.Duration(r.interval) < time.Second:
-				return fmt.Errorf("--interval: %s; expected 1s or more", r.interval.String())
-			case a.Given("interval") && !r.watch:
-				return fmt.Errorf("--interval is that of --watch; give both")
-			}
-			return r.run(c.Context())
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
 	}
 	f := c.Flags()
 	app.DatabaseFlag(f, "; without it no tasks are shown")
@@ -86,6 +76,14 @@ error; 2 shown, but not everything could be seen.`,
 }
 
 func (r *statusRun) run(ctx context.Context) error {
+	switch {
+	case r.peek < 0 || r.peek > inspect.MaxPeek:
+		return fmt.Errorf("--peek: %d; expected 0 to %d", r.peek, inspect.MaxPeek)
+	case time.Duration(r.interval) < time.Second:
+		return fmt.Errorf("--interval: %s; expected 1s or more", r.interval.String())
+	case r.Given("interval") && !r.watch:
+		return fmt.Errorf("--interval is that of --watch; give both")
+	}
 	c, err := r.Load(nil)
 	if err != nil {
 		return err

@@ -1,5 +1,4 @@
-// Package lateness measures how late messages come, as commands, benchmarks and the
-// fault suite report it.
+// Package lateness measures how late messages come, as commands, benchmarks and the fault suite report it.
 package lateness
 
 import (
@@ -9,9 +8,8 @@ import (
 	"time"
 )
 
-// Record collects how many milliseconds after their due instants messages came.
-// All values are kept, so the percentiles are exact. It is safe for concurrent
-// use, and its zero value is empty.
+// Record collects how many milliseconds after their due instants messages came. All values are kept, so the
+// percentiles are exact. It is safe for concurrent use, and its zero value is empty.
 type Record struct {
 	mu     sync.Mutex
 	values []int64
@@ -36,8 +34,7 @@ func (r *Record) Add(at, due time.Time) {
 	}
 }
 
-// Summary returns the percentiles, all 0 without a value, and how many messages were
-// early.
+// Summary returns the percentiles, all 0 without a value, and how many messages were early.
 func (r *Record) Summary() (p Percentiles, early int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -91,8 +91,7 @@ func Run(ctx context.Context, root func(*Program) *cobra.Command, args []string,
 	return code
 }
 
-// StatusError is an error that ends the program with a code of its own. Err is printed
-// unless it is nil.
+// StatusError is an error that ends the program with a code of its own. Err is printed unless it is nil.
 type StatusError struct {
 	Code int
 	Err  error
@@ -133,8 +132,7 @@ func (p *Program) Load(defaults map[string]string) (*config.Config, error) {
 	return config.Load(config.Source{File: file, Overrides: overrides, Defaults: defaults})
 }
 
-// LogBeginning has the logs say when a process began that runs for weeks, unless
-// --log-level was given.
+// LogBeginning has the logs say when a process began that runs for weeks, unless --log-level was given.
 func (p *Program) LogBeginning() {
 	if !p.Given("log-level") {
 		p.LogLevel = "info"
@@ -259,9 +257,8 @@ func (p *Program) check(c *cobra.Command) error {
 	return nil
 }
 
-// finish completes a command and those below it: without Args they take no
-// arguments, a group prints its help, and the help shows no default of 0s, which means
-// nothing, or what the usage of the flag names.
+// finish completes a command and those below it: without Args they take no arguments, a group prints its
+// help, and the help shows no default of 0s, which means nothing, or what the usage of the flag names.
 func finish(c *cobra.Command) {
 	if c.Args == nil {
 		c.Args = NoArgs

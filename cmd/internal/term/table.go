@@ -11,9 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
-// Table aligns the cells of its rows in columns. It writes on Flush, which
-// returns what went wrong. Its methods do not quote what others wrote, unless
-// they say so.
+// Table aligns the cells of its rows in columns. It writes on Flush, which returns what went wrong. Its
+// methods do not quote what others wrote, unless they say so.
 type Table struct{ w *tabwriter.Writer }
 
 // NewTable returns a table that is written to w.
@@ -34,8 +33,7 @@ func (t *Table) Field(name, value string) {
 	}
 }
 
-// When adds a row of a name and an instant, with its distance from now, unless it
-// is zero.
+// When adds a row of a name and an instant, with its distance from now, unless it is zero.
 func (t *Table) When(name string, at, now time.Time) {
 	if !at.IsZero() {
 		t.Row(name, When(at, now))

@@ -1,6 +1,5 @@
-// Package term prints the output of commands: results to standard output, as text
-// for people (table.go) or as JSON, and everything else to standard error. It asks, and
-// shows how far something is.
+// Package term prints the output of commands: results to standard output, as text for people (table.go) or as
+// JSON, and everything else to standard error. It asks, and shows how far something is.
 package term
 
 import (
@@ -36,9 +35,8 @@ type Terminal struct {
 	lost    atomic.Pointer[error]
 }
 
-// New returns a terminal whose standard error several goroutines may write to, and
-// the function that ends it: what is written later is dropped. Whatever waits for
-// standard input gets the error of ctx when that ends.
+// New returns a terminal whose standard error several goroutines may write to, and the function that ends it:
+// what is written later is dropped. Whatever waits for standard input gets the error of ctx when that ends.
 func New(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (t *Terminal, end func()) {
 	errs := &serialWriter{w: stderr}
 	return &Terminal{Stdin: &input{ctx, stdin}, Stdout: stdout, Stderr: errs}, errs.end
@@ -221,12 +219,10 @@ func until(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	}
 }
 
-// Interactive reports whether somebody can be asked: whether standard input is a
-// terminal.
+// Interactive reports whether somebody can be asked: whether standard input is a terminal.
 func (t *Terminal) Interactive() bool { return Is(t.Stdin) }
 
-// Ask asks on standard error, and returns a line of standard input, empty at its
-// end.
+// Ask asks on standard error, and returns a line of standard input, empty at its end.
 func (t *Terminal) Ask(question string) (string, error) {
 	if _, err := fmt.Fprint(t.Stderr, question); err != nil {
 		return "", err

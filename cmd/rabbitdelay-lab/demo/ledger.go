@@ -75,8 +75,7 @@ func (p *posts) entries() []entry {
 	}
 }
 
-// showLedger compares what was done with what the database holds. Its error names
-// the broken promises.
+// showLedger compares what was done with what the database holds. Its error names the broken promises.
 func (s *stage) showLedger(ctx context.Context) error {
 	orders, broken := s.account(ctx, "orders", s.Orders, s.orders.entries(), &s.orders.late)
 	posts, wrong := s.account(ctx, "posts", s.Posts, s.posts.entries(), &s.posts.published)

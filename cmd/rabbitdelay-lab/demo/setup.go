@@ -1,7 +1,6 @@
-// Package demo runs two stories with the SDK, on a real broker and a real
-// database. orders.go and posts.go have the code that an application would have,
-// setup.go what they run on and the console beside them, and ledger.go
-// compares what was done with what came of it.
+// Package demo runs two stories with the SDK, on a real broker and a real database. orders.go and posts.go
+// have the code that an application would have, setup.go what they run on and the console beside them, and
+// ledger.go compares what was done with what came of it.
 package demo
 
 import (
@@ -269,8 +268,7 @@ func (s *stage) settle(ctx context.Context) error {
 	return nil
 }
 
-// pauseUntil waits, and reports whether the instant came before the end of the
-// context.
+// pauseUntil waits, and reports whether the instant came before the end of the context.
 func pauseUntil(ctx context.Context, at time.Time) bool {
 	select {
 	case <-time.After(time.Until(at)):
@@ -335,8 +333,7 @@ func (s *stage) look(ctx context.Context) (src status.Source, err error) {
 	return src, err
 }
 
-// hold keeps the console open until the demo is interrupted, and what is scheduled
-// there happens.
+// hold keeps the console open until the demo is interrupted, and what is scheduled there happens.
 func (s *stage) hold(ctx context.Context) error {
 	if !s.Hold {
 		return nil

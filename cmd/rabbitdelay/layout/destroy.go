@@ -186,8 +186,7 @@ func layoutNames(found observed.Broker, prefix string) []string {
 	return slices.Compact(names)
 }
 
-// Count shows what would go. Who deletes messages types their number, and no more
-// of them are deleted.
+// Count shows what would go. Who deletes messages types their number, and no more of them are deleted.
 func (r *destroyRun) Count(ctx context.Context) (q app.Question, err error) {
 	done := r.Waiting("looking at the broker")
 	r.removal, err = r.on.Removal(ctx, r.on.Want, r.options)

@@ -1,7 +1,6 @@
-// Package layout has the commands on what is on a broker: the objects that delay
-// messages, and what waits in them. It compares, declares and removes through
-// topology/live, and judges by topology/doctor; only doctor and status look into a
-// database.
+// Package layout has the commands on what is on a broker: the objects that delay messages, and what waits in
+// them. It compares, declares and removes through topology/live, and judges by topology/doctor; only doctor
+// and status look into a database.
 //
 //	plan.go     plan, apply
 //	destroy.go  destroy, retire: count, ask, do, tell

@@ -23,8 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/live/snapshot"
 )
 
-// doctorTimeout bounds one look at a broker, beside the time for which delay queues are
-// watched.
+// doctorTimeout bounds one look at a broker, beside the time for which delay queues are watched.
 const doctorTimeout = 2 * time.Minute
 
 const doctorStandstill = 10 * time.Second
@@ -46,8 +45,7 @@ func (d *doctorRun) fails(r doctor.Report) bool {
 	return r.Count(doctor.SeverityCritical) > 0 || d.failOn == string(doctor.SeverityWarning) && !r.Clean()
 }
 
-// DoctorCommand returns the command doctor. Whatever keeps it from looking ends it
-// with ExitUnseen.
+// DoctorCommand returns the command doctor. Whatever keeps it from looking ends it with ExitUnseen.
 func DoctorCommand(a *app.App) *cobra.Command {
 	d := &doctorRun{App: a, standstill: app.Duration(doctorStandstill)}
 	c := &cobra.Command{
@@ -145,8 +143,7 @@ func areaNames() []string {
 	return names
 }
 
-// skipped returns the areas that need not be looked at. AMQP alone shows nothing of
-// most of them.
+// skipped returns the areas that need not be looked at. AMQP alone shows nothing of most of them.
 func (d *doctorRun) skipped() ([]doctor.Area, error) {
 	var areas []doctor.Area
 	if d.amqpOnly {

@@ -126,8 +126,7 @@ func (r *statusRun) look(ctx context.Context, c *config.Config, src status.Sourc
 
 const clearScreen = "\x1b[H\x1b[2J"
 
-// repeat looks until Ctrl-C. What cannot be looked at now may be back at the next
-// look.
+// repeat looks until Ctrl-C. What cannot be looked at now may be back at the next look.
 func (r *statusRun) repeat(ctx context.Context, c *config.Config, src status.Source) error {
 	tick := time.NewTicker(time.Duration(r.interval))
 	defer tick.Stop()
@@ -191,8 +190,7 @@ func (r *statusRun) printPage(w io.Writer, s status.Status) error {
 	return p.Flush()
 }
 
-// onScreen returns a text cut to a terminal: what is below its end would push the top
-// out of sight.
+// onScreen returns a text cut to a terminal: what is below its end would push the top out of sight.
 func onScreen(text string, width, height int) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	if more := len(lines) - (height - 1); more > 0 {

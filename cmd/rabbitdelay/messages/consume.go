@@ -432,11 +432,10 @@ func untilDue(d amqp.Delivery) time.Duration {
 	return 0
 }
 
-// ack acknowledges what was printed, many at a time: of single acknowledgements a
-// quorum queue's broker has 32 under way, and forgets the others when the channel
-// is closed. With a count the last ones wait for the end, so that the broker hands
-// out no more than are wanted: on RabbitMQ 4.0 to 4.2 one that is handed out and
-// given back is a step nearer to its queue's delivery limit.
+// ack acknowledges what was printed, many at a time: of single acknowledgements a quorum queue's broker has
+// 32 under way, and forgets the others when the channel is closed. With a count the last ones wait for the
+// end, so that the broker hands out no more than are wanted: on RabbitMQ 4.0 to 4.2 one that is handed out
+// and given back is a step nearer to its queue's delivery limit.
 func (s *session) ack() {
 	through := s.printed
 	if s.wanted > 0 {

@@ -1,6 +1,5 @@
-// Package messages has the commands on messages of a broker: send, consume, peek,
-// errors, requeue, discard and trace. send and consume declare what is missing, and say
-// so; the others declare nothing.
+// Package messages has the commands on messages of a broker: send, consume, peek, errors, requeue, discard
+// and trace. send and consume declare what is missing, and say so; the others declare nothing.
 //
 //	send.go     messages with a delay
 //	doorway.go  what sending or consuming is about to declare

@@ -38,8 +38,7 @@ func knock(ctx context.Context, a *app.App, c *config.Config) (*doorway, error) 
 
 func (d *doorway) close() { app.Close(d.conn) }
 
-// has declares passively. An object that the user may not see is assumed to
-// exist.
+// has declares passively. An object that the user may not see is assumed to exist.
 func (d *doorway) has(look func(*amqp.Channel) error) (bool, error) {
 	ch, err := d.conn.Channel()
 	if err != nil {
@@ -81,9 +80,8 @@ func (d *doorway) hasOneOf(exchanges ...string) (bool, error) {
 	return false, nil
 }
 
-// layout prints what declaring the strategy's topology is about to create, and asks
-// where that may not be meant: most often somebody has forgotten -f. It is silent if the
-// layout exists.
+// layout prints what declaring the strategy's topology is about to create, and asks where that may not be
+// meant: most often somebody has forgotten -f. It is silent if the layout exists.
 func (d *doorway) layout(s amqpx.Strategy, yes bool) error {
 	prefix := d.c.Delay.Prefix
 	if d.c.Broker.Declare == amqpx.DeclareNothing {
@@ -180,8 +178,7 @@ func (d *doorway) missing(dest topology.Destination) ([]string, error) {
 	return names, nil
 }
 
-// created reports the queues that a command has made: nobody may read from a queue of
-// such a name.
+// created reports the queues that a command has made: nobody may read from a queue of such a name.
 func created(a *app.App, c *config.Config, names []string) {
 	if len(names) == 0 {
 		return

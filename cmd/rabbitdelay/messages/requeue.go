@@ -298,8 +298,7 @@ func (r *requeueRun) Outcome() string {
 	return fmt.Sprintf("%d looked at, %d sent, %d revived, %d removed, %d stayed", p.Looked, p.Sent, p.Revived, p.Removed, p.Stayed)
 }
 
-// Do requeues or discards, or with --dry-run finds out what would become of the
-// messages.
+// Do requeues or discards, or with --dry-run finds out what would become of the messages.
 func (r *requeueRun) Do(ctx context.Context) (err error) {
 	if r.file != "" && !r.DryRun {
 		r.saved, err = inspect.CreateSaveFile(r.file)

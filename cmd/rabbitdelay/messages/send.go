@@ -212,8 +212,7 @@ func (s *sender) open(ctx context.Context, c *config.Config) (*amqpx.Client, []s
 	return client, missing, err
 }
 
-// sendAll sends in batches, several at once. The first error ends it: what was not
-// sent by then is not begun.
+// sendAll sends in batches, several at once. The first error ends it: what was not sent by then is not begun.
 func (s *sender) sendAll(ctx context.Context, client *amqpx.Client, bar term.Progress) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -109,8 +109,7 @@ func (r *relayPart) config(listener schedule.Listener) schedule.Config {
 	return c
 }
 
-// connectAndRelay connects, and relays if it is to, until ctx ends. What is not there is tried
-// again.
+// connectAndRelay connects, and relays if it is to, until ctx ends. What is not there is tried again.
 func (r *relayPart) connectAndRelay(ctx context.Context) {
 	log := r.Logger()
 	told := ""

@@ -186,9 +186,8 @@ func (r *serveRun) database(ctx context.Context, cfg *config.Config) (*app.Store
 	return store, nil
 }
 
-// besideConsole answers a probe's requests beside the console's. Metrics that are
-// asked for under another name than this machine's are left to the console where
-// nobody logs in: it refuses them.
+// besideConsole answers a probe's requests beside the console's. Metrics that are asked for under another
+// name than this machine's are left to the console where nobody logs in: it refuses them.
 func besideConsole(p *probe.Probe, c *console.Console, everybody bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		foreign := everybody && req.URL.Path == "/metrics" && !console.LoopbackHost(req.Host)

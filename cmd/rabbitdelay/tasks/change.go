@@ -189,8 +189,7 @@ func (b *bulk) Tell(took time.Duration, failed error) error {
 	return fmt.Errorf("%w; %s", failed, how)
 }
 
-// change does it to every id, each in a transaction of its own, and prints the
-// task as it is then.
+// change does it to every id, each in a transaction of its own, and prints the task as it is then.
 func (b *bulk) change(ctx context.Context, ids []string, do change) error {
 	return b.x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
 		return b.x.each(ids, func(id string) (t schedule.Task, err error) {

@@ -1,6 +1,5 @@
-// Package tasks has the commands on scheduled tasks: rabbitdelay tasks, and
-// migrate, which makes their tables. It asks the store of amqpx/schedule, and
-// sends nothing; only revive talks to a broker.
+// Package tasks has the commands on scheduled tasks: rabbitdelay tasks, and migrate, which makes their
+// tables. It asks the store of amqpx/schedule, and sends nothing; only revive talks to a broker.
 //
 //	tasks.go    the group of commands
 //	filter.go   flags that choose tasks

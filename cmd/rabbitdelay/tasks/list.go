@@ -80,8 +80,7 @@ func (x *tasks) list(ctx context.Context, s *app.Store, f schedule.Filter) error
 	return nil
 }
 
-// first yields the first items, up to limit unless that is 0, and then sets more
-// if there are others.
+// first yields the first items, up to limit unless that is 0, and then sets more if there are others.
 func first[T any](items iter.Seq2[T, error], limit int, more *bool) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		n := 0

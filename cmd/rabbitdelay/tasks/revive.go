@@ -62,8 +62,7 @@ them.
 	return c
 }
 
-// removeDead removes dead letters whose tasks have newer messages: those with these
-// ids, or any.
+// removeDead removes dead letters whose tasks have newer messages: those with these ids, or any.
 func (x *tasks) removeDead(ctx context.Context, queues, ids []string) error {
 	cfg, err := x.Load(nil)
 	if err != nil {
@@ -115,8 +114,7 @@ func deadLetterQueues(cfg *config.Config, queues []string) []string {
 	return list
 }
 
-// superseded removes dead letters whose tasks have newer messages, and leaves all
-// others.
+// superseded removes dead letters whose tasks have newer messages, and leaves all others.
 type superseded struct{ s *schedule.Store }
 
 // RequeueDead implements the requeue of tasks: it neither sends nor revives.

@@ -35,8 +35,7 @@ type Broker struct {
 // Close closes the connection.
 func (b *Broker) Close() { Close(b.conn) }
 
-// Broker reads the settings, connects, and finds the best way to look at the
-// broker.
+// Broker reads the settings, connects, and finds the best way to look at the broker.
 func (a *App) Broker(ctx context.Context) (*Broker, error) {
 	c, err := a.Load(nil)
 	if err != nil {
@@ -104,9 +103,8 @@ func (a *App) Open(ctx context.Context, c *config.Config, s amqpx.Strategy) (*am
 	return amqpx.Open(ctx, cfg)
 }
 
-// OpenUndeclared connects a client that declares nothing, because a command by
-// hand may have been given the wrong file. The management API is nil if it does
-// not answer.
+// OpenUndeclared connects a client that declares nothing, because a command by hand may have been given the
+// wrong file. The management API is nil if it does not answer.
 func (a *App) OpenUndeclared(ctx context.Context, c *config.Config) (*amqpx.Client, *live.Management, error) {
 	conn, err := c.Dial(ctx) // returns what answered, instead of trying for long
 	if err != nil {
@@ -145,8 +143,7 @@ func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amq
 	return nil, err
 }
 
-// Examined fills in what a look at the broker needs, by the settings. The name
-// is that of the connection.
+// Examined fills in what a look at the broker needs, by the settings. The name is that of the connection.
 func (a *App) Examined(ctx context.Context, c *config.Config, cfg *doctor.Config, src *snapshot.Source, name string) (err error) {
 	cfg.Prefix, cfg.File, cfg.Plugin, cfg.MaxRouteQueues = c.Delay.Prefix, c.File(), pluginUse(c), c.Broker.MaxRouteQueues
 	switch s, serr := c.Strategy(ctx, a.Logger()); {

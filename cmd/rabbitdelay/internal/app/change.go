@@ -16,16 +16,14 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 )
 
-// Change is a command that changes or removes something. Run takes its steps, in
-// this order.
+// Change is a command that changes or removes something. Run takes its steps, in this order.
 type Change interface {
 	// Count looks at what would be changed, and returns the question to ask; one
 	// without a text need not be asked. With --dry-run it is not asked either.
 	Count(ctx context.Context) (Question, error)
 	// Do does it, or with --dry-run finds out what it would do.
 	Do(ctx context.Context) error
-	// Tell prints what Do did, also when that failed on the way, and returns how
-	// the command ends.
+	// Tell prints what Do did, also when that failed on the way, and returns how the command ends.
 	Tell(took time.Duration, failed error) error
 	// Entry returns what is about to be done, and Outcome what Do has done, in a line: for the audit where
 	// there is a database.

@@ -26,8 +26,7 @@ func DatabaseFlag(f *pflag.FlagSet, more string) {
 
 var errNoDatabase = errors.New("no database; give --db, database.url in the file, or RABBITDELAY_DATABASE_URL")
 
-// openDB opens a database that exists: a missing file of SQLite is a mistake
-// here, not a new database.
+// openDB opens a database that exists: a missing file of SQLite is a mistake here, not a new database.
 func openDB(cfg *config.Config) (*sql.DB, error) {
 	u := cfg.Database.URL
 	if u == "" {
@@ -138,8 +137,7 @@ func CheckDatabase(ctx context.Context, s *schedule.Store) error {
 	return nil
 }
 
-// CheckTasks returns why a database has no tasks to work with, before anything
-// is begun.
+// CheckTasks returns why a database has no tasks to work with, before anything is begun.
 func CheckTasks(ctx context.Context, s *schedule.Store) error {
 	if err := CheckDatabase(ctx, s); err != nil {
 		return err

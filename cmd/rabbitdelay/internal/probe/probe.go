@@ -1,5 +1,4 @@
-// Package probe answers those who ask over HTTP whether a process works, and
-// Prometheus.
+// Package probe answers those who ask over HTTP whether a process works, and Prometheus.
 package probe
 
 import (
@@ -55,8 +54,7 @@ func New(metrics http.Handler) *Probe {
 	return p
 }
 
-// Server returns a server whose connections are bounded. A handler that sends
-// events sets bounds of its own.
+// Server returns a server whose connections are bounded. A handler that sends events sets bounds of its own.
 func Server(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute}
 }

@@ -11,8 +11,8 @@
 //     of it goes over the wire; message.go: a Message
 //   - consumers.go: the consumers of several queues; json.go, bytype.go: handlers
 //   - consume.go: a consumer; intake.go: what the broker hands out; hold.go: what waits for
-//     its instant or a handler; process.go: a handler's run and what follows from it;
-//     verdict.go, retry.go: what its error asks for; delivery.go: what was received; pause.go: queues that are paused
+//     its instant or a handler; process.go: a delivery from its handler to its end, from top to bottom;
+//     retry.go: what its error asks for; delivery.go: what was received; pause.go: queues that are paused
 //   - hooks.go, stats.go, health.go: what a Client shows of itself
 //   - headers.go: the headers of a message
 //   - inner.go: what package inspect has of a Client

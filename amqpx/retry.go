@@ -1,13 +1,13 @@
 package amqpx
 
 import (
+	"cmp"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
-	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 type rejectError struct{ err error }
@@ -118,26 +118,43 @@ func (e *verdictError) Unwrap() error { return e.error }
 // asked once: what Verdict returned stays as it is. Without a policy, and for a Delivery
 // that was not received by Consume, that is err.
 func (d *Delivery) Verdict(err error) error {
-	if d.received == nil || err == nil || asksFor(err) {
+	if d.received == nil || err == nil {
 		return err
 	}
 	k := d.received.consumer
-	if _, judged := errors.AsType[*verdictError](err); judged || k.policy == nil {
+	_, judged := errors.AsType[*verdictError](err)
+	if _, ok := asked(err); ok || judged || k.policy == nil {
 		return err
 	}
-	judged := err
-	guard.Observe(k.log, "WithErrorPolicy's function", func() { judged = k.policy(d, err) })
-	if judged == nil {
-		judged = err
-	}
-	return &verdictError{judged}
+	verdict := err
+	guard.Observe(k.log, "WithErrorPolicy's function", func() { verdict = cmp.Or(k.policy(d, err), err) })
+	return &verdictError{verdict}
 }
 
-// asksFor reports whether an error itself says what is to become of the message.
-func asksFor(err error) bool {
-	_, in := errors.AsType[*retryInError](err)
-	_, early := errors.AsType[*lasthop.EarlyError](err)
-	return in || early || IsRejected(err) || IsSnoozed(err) || IsRequeued(err)
+// asked reads what an error itself says is to become of its message. Unless ok it says nothing,
+// which is askRetry.
+func asked(err error) (v verdict, ok bool) {
+	in, again := errors.AsType[*retryInError](err)
+	snooze, snoozed := errors.AsType[*snoozeError](err)
+	early, tooEarly := errors.AsType[*lasthop.EarlyError](err)
+	requeued, rejected := IsRequeued(err), IsRejected(err)
+	v = verdict{ask: askRetry, err: err}
+	if again {
+		v.delay = in.delay
+	}
+	if snoozed {
+		v.ask, v.delay = askSnooze, snooze.delay
+	}
+	if rejected {
+		v.ask, v.reason = askBury, header.ReasonRejected
+	}
+	if requeued {
+		v.ask, v.reason = askRequeue, ""
+	}
+	if tooEarly {
+		v.ask, v.offset = askReturn, early.Offset
+	}
+	return v, again || snoozed || rejected || requeued || tooEarly
 }
 
 // RetryDelay returns how long the message will wait for its next delivery when the
@@ -147,58 +164,15 @@ func asksFor(err error) bool {
 // requeues the message or this was its last attempt, or the Delivery was not received by
 // Consume.
 func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
-	if d.received != nil && err != nil && d.received.immediate.Load() > 0 && !asksFor(err) {
-		return 0, true
-	}
-	if d.received == nil || err == nil || IsRejected(err) || IsRequeued(err) || !IsSnoozed(err) && d.Attempt >= d.MaxAttempts {
+	if d.received == nil || err == nil {
 		return 0, false
 	}
-	return d.received.consumer.nextDelay(d, askedDelay(err), err), true
-}
-
-// askedDelay returns the delay that an error asks for, 0 for none.
-func askedDelay(err error) time.Duration {
-	if e, ok := errors.AsType[*snoozeError](err); ok {
-		return e.delay
+	v, ok := asked(err)
+	switch {
+	case !ok && d.received.immediate.Load() > 0:
+		return 0, true
+	case v.ask == askBury, v.ask == askRequeue, v.ask != askSnooze && d.Attempt >= d.MaxAttempts:
+		return 0, false
 	}
-	if e, ok := errors.AsType[*retryInError](err); ok {
-		return e.delay
-	}
-	return 0
-}
-
-// nextDelay is the delay before the next delivery, one that the strategy has: what was asked
-// for, or the back-off.
-func (k *consumer) nextDelay(d *Delivery, asked time.Duration, err error) time.Duration {
-	if asked > 0 {
-		return k.possible(asked)
-	}
-	r := d.received
-	r.once.Do(func() {
-		r.backoff = k.retry.Delay(d.Attempt, rand.Float64())
-		if k.backoff != nil {
-			guard.Observe(k.log, "WithBackoff's function", func() { r.backoff = orNoDelay(k.backoff(d, err)) })
-		}
-	})
-	return k.possible(r.backoff)
-}
-
-// possible is the delay nearest to d that the strategy has: a declared one of
-// ttl, or the strategy's maximum.
-func (k *consumer) possible(d time.Duration) time.Duration {
-	_, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, d, 0)
-	de, ok := errors.AsType[*topology.DelayError](err)
-	if !ok {
-		return d
-	}
-	if len(de.Declared) == 0 {
-		return min(d, k.c.strategy.MaxDelay())
-	}
-	best := de.Declared[0]
-	for _, x := range de.Declared {
-		if (x >= d && (best < d || x < best)) || (best < d && x > best) {
-			best = x
-		}
-	}
-	return best
+	return d.received.consumer.nextDelay(d, v), true
 }

@@ -12,8 +12,8 @@
 //	mux.Handle("/admin/delays/", c)
 //	defer c.Close(ctx)
 //
-// console.go has what a Console works on; guard.go is the only place that decides who may
-// do what, before anything is read; body.go reads the bodies of requests. Below it,
+// console.go has what a Console works on, and the audit for others; guard.go is the only place
+// that decides who may do what, before anything is read, and bounds what is read. Below it,
 // internal/service knows databases and brokers, internal/page and internal/api know how
 // people and programs see that, and internal/auth knows users.
 package console

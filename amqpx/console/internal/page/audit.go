@@ -2,6 +2,7 @@ package page
 
 import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
 // auditData is who did what.
@@ -30,4 +31,68 @@ func (p *Pages) audit(r *request) (answer, error) {
 		}
 	}
 	return answer{name: "audit", title: "Audit", data: d}, nil
+}
+
+// jobData is a job with its progress.
+type jobData struct {
+	service.Job
+
+	Running   bool
+	Resumable bool
+	BackHref  string
+	Kept      string // where the messages are that it has discarded
+}
+
+func (p *Pages) job(r *request) (answer, error) {
+	j, err := p.svc.Job(r.Context(), r.who.Identity, r.form.Get("id"))
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{name: "job", title: "Job", data: jobOf(j)}, nil
+}
+
+func jobOf(j service.Job) jobData {
+	d := jobData{Job: j, Running: j.State == service.JobRunning, BackHref: "tasks"}
+	d.Resumable = j.State == service.JobInterrupted || j.State == service.JobStopped || j.State == service.JobFailed
+	switch j.Entry.Action {
+	case "requeue", "discard":
+		d.BackHref = link("dead-queue", "queue", j.Entry.Target)
+		if j.Entry.Action == "discard" && !d.Running && j.Done > 0 {
+			d.Kept = "api/v1/jobs/" + j.ID + "/messages"
+		}
+	case "retire":
+		d.BackHref = "layouts"
+	}
+	return d
+}
+
+// jobActs are the changes of a job.
+var jobActs = map[string]struct{ label, question string }{
+	"stop":     {"Stop", "Stop this job after its present step? What it has done stays done."},
+	"continue": {"Continue", "Continue this job where it stopped?"},
+}
+
+func (p *Pages) askJob(name string) handler {
+	return func(r *request) (answer, error) {
+		j, err := p.svc.Job(r.Context(), r.who.Identity, r.form.Get("id"))
+		if err != nil {
+			return answer{}, err
+		}
+		a := jobActs[name]
+		return answer{name: "task-act", title: a.label, data: actData{
+			Label: a.label, Question: a.question, Path: "job-" + name, IDField: "id", ID: j.ID, BackHref: link("job", "id", j.ID),
+			Detail: j.Entry.Action + " " + shown.Line(j.Entry.Detail),
+		}}, nil
+	}
+}
+
+func (p *Pages) doJob(name string) handler {
+	return func(r *request) (answer, error) {
+		do := p.svc.StopJob
+		if name == "continue" {
+			do = p.svc.ContinueJob
+		}
+		j, err := do(r.Context(), r.who.Identity, r.form.Get("id"))
+		return answer{to: link("job", "id", j.ID)}, err
+	}
 }

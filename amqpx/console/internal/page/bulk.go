@@ -1,15 +1,105 @@
 package page
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
+
+// act is a change of tasks: what its buttons and questions say, and which fields it has.
+type act struct {
+	kind           service.Kind
+	label, verb    string // for many tasks
+	from           []schedule.Status
+	at, by, spread bool // its fields
+	danger         bool
+
+	// For one task; name is empty if only many tasks can be changed so.
+	name, button, question string
+	past                   string // "The task was ..."
+	preset                 string // in the field at
+}
+
+var (
+	pendingOnly = []schedule.Status{schedule.StatusPending}
+	failedOnly  = []schedule.Status{schedule.StatusFailed}
+	finished    = []schedule.Status{schedule.StatusDone, schedule.StatusCancelled, schedule.StatusExpired, schedule.StatusFailed}
+)
+
+// acts are in the order of their buttons.
+var acts = []act{
+	{
+		kind: service.Fire, label: "Fire", verb: "Fire", from: pendingOnly, spread: true,
+		name: "fire", button: "Fire now", question: "Make this task due now?", past: "fired: it is due now",
+	},
+	{
+		kind: service.MoveTo, label: "Move to", verb: "Move", from: pendingOnly, at: true, spread: true,
+		name: "move", button: "Move", question: "Move this task to another time?", past: "moved", preset: "+1h",
+	},
+	{kind: service.MoveBy, label: "Move by", verb: "Move", from: pendingOnly, by: true},
+	{
+		kind: service.Revive, label: "Revive", verb: "Revive", from: failedOnly, at: true, spread: true,
+		name: "revive", button: "Revive", question: "Make this failed task pending again?", past: "revived: it is pending again", preset: "+0s",
+	},
+	{
+		kind: service.Cancel, label: "Cancel", verb: "Cancel", from: pendingOnly, danger: true,
+		name: "cancel", button: "Cancel", question: "Cancel this task, so that it has no effect?", past: "cancelled",
+	},
+	{kind: service.Delete, label: "Delete", verb: "Delete", from: finished, danger: true},
+}
+
+func (a act) takes(s schedule.Status) bool { return slices.Contains(a.from, s) }
+
+// noun returns the word for the tasks that the act takes.
+func (a act) noun() string {
+	if len(a.from) == 1 {
+		return string(a.from[0])
+	}
+	return "finished"
+}
+
+// read reads the act's fields.
+func (a act) read(r *request) (x service.Action, err error) {
+	x.Kind = a.kind
+	switch {
+	case a.kind == service.MoveTo:
+		x.At, err = r.required("at")
+	case a.at:
+		x.At, err = r.instant("at")
+		if x.At.IsZero() {
+			x.At = r.now
+		}
+	case a.by:
+		x.By, err = shift(r.get("by"))
+	}
+	if err == nil && a.spread {
+		x.Spread, err = r.duration("spread")
+	}
+	return x, err
+}
+
+// shift parses a duration with a sign.
+func shift(s string) (time.Duration, error) {
+	digits := strings.TrimLeft(s, "+-")
+	d, err := topology.ParseDuration(digits)
+	if err != nil || d == 0 || len(s)-len(digits) > 1 {
+		return 0, fieldError("by", "%q; expected a duration other than 0 such as 2h or -1d", s)
+	}
+	if strings.HasPrefix(s, "-") {
+		d = -d
+	}
+	return d, nil
+}
 
 // bulkData asks whether to change many tasks.
 type bulkData struct {
@@ -101,4 +191,65 @@ func (p *Pages) doBulk(r *request) (answer, error) {
 	f.WithoutBody = false // it belongs to List
 	j, err := p.svc.Bulk(r.Context(), r.who.Identity, f, action, count)
 	return answer{to: link("job", "id", j.ID)}, err
+}
+
+// A page that changes many things counts them first. Its form has a digest of what was counted;
+// if it is sent with other fields, it is counted again.
+
+// unsaid are the fields of such a form that do not matter for what is done.
+var unsaid = []string{service.FormTokenField, "count", "counted", "do", "dry", "zone"}
+
+// typed returns the fields that matter, without empty ones and with one kind of line break.
+func typed(form url.Values) url.Values {
+	v := url.Values{}
+	for name, values := range form {
+		if slices.Contains(unsaid, name) {
+			continue
+		}
+		if text := strings.Join(lines(strings.Join(values, "\n")), "\n"); text != "" {
+			v.Set(name, text)
+		}
+	}
+	return v
+}
+
+// counted returns the digest of a form. An absolute time is in it as it was understood, because
+// "08:00" is another day tomorrow.
+func (r *request) counted(form url.Values, at time.Time) string {
+	text := form.Encode() + "\n" + r.prefs.zone.String()
+	if s := form.Get("at"); s != "" && s[0] != '+' && s[0] != '-' {
+		text += "\n" + exact(at)
+	}
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// count answers a form whose button counts, by an address that says the same if that is not too
+// long.
+func (r *request) count(path string, ask handler) (answer, error) {
+	form := typed(r.form)
+	if path == "requeue" {
+		r.form.Set("dry", "1")
+		form.Set("dry", "1")
+	}
+	if to := withQuery(path, form); len(to) <= maxNext {
+		return answer{to: to}, nil
+	}
+	return ask(r)
+}
+
+// recounted marks the page that shows a form again.
+func recounted(a answer, err error) (answer, error) {
+	switch d := a.data.(type) {
+	case bulkData:
+		d.Again = d.Problem == ""
+		a.data = d
+	case requeueData:
+		d.Again = d.Problem == ""
+		a.data = d
+	}
+	if a.status == 0 {
+		a.status = http.StatusConflict
+	}
+	return a, err
 }

@@ -6,11 +6,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -232,4 +235,95 @@ func requeueNotes(rep inspect.RequeueReport) []string {
 		list = append(list, shown.Count(rep.Moved, "message was", "messages were")+" near the queue's delivery limit and went to its end, as copies.")
 	}
 	return list
+}
+
+// deadErrorsData are the messages of a whole queue by their errors.
+type deadErrorsData struct {
+	inspect.ErrorGroups
+
+	Orders []groupOrder
+	Rows   []errorRow
+}
+
+type groupOrder struct {
+	Label, Href string
+	Chosen      bool
+}
+
+type errorRow struct {
+	inspect.ErrorGroup
+
+	Requeue, Discard string // the forms that have this group chosen
+}
+
+// groupOrders are in the order of their links.
+var groupOrders = []struct {
+	is    inspect.GroupOrder
+	label string
+}{{inspect.GroupsNewest, "Newest first"}, {inspect.GroupsOldest, "Oldest first"}, {inspect.GroupsMost, "Most first"}}
+
+func (p *Pages) deadErrors(r *request) (answer, error) {
+	queue, order := r.form.Get("queue"), inspect.GroupOrder(r.get("order"))
+	if order == "" {
+		order = inspect.GroupsNewest
+	}
+	d := deadErrorsData{}
+	known := false
+	for _, o := range groupOrders {
+		d.Orders = append(d.Orders, groupOrder{o.label, link("dead-errors", "queue", queue, "order", string(o.is)), o.is == order})
+		known = known || o.is == order
+	}
+	if !known {
+		return answer{}, fieldError("order", "%q; expected newest, oldest or most", order)
+	}
+	var err error
+	if d.ErrorGroups, err = p.svc.ErrorGroups(r.Context(), queue, order, inspect.DefaultGroups); err != nil {
+		return answer{}, err
+	}
+	for _, g := range d.Groups {
+		form := func(page string) string {
+			return link(page, "queue", queue, "reason", g.Reason, "destination", g.Destination, "error-like", g.ErrorLike)
+		}
+		d.Rows = append(d.Rows, errorRow{g, form("requeue"), form("discard")})
+	}
+	return answer{name: "dead-errors", title: "Errors in " + shown.Line(shown.Shorten(queue, 40)), data: d}, nil
+}
+
+// traceData is what has become of an id; the zero value asks for one.
+type traceData struct {
+	trace.Trace
+
+	Waits int64 // in delay queues
+}
+
+func (p *Pages) trace(r *request) (answer, error) {
+	a := answer{name: "trace", title: "Find a message or task"}
+	id := strings.TrimRight(r.form.Get("id"), " \t\r\n") // as it is pasted
+	if id == "" {
+		a.data = traceData{}
+		return a, nil
+	}
+	t, err := p.svc.Trace(r.Context(), r.who.Identity, id)
+	if err != nil {
+		return a, err
+	}
+	d := traceData{Trace: t}
+	for _, w := range t.Waiting {
+		d.Waits += w.Waiting.Total()
+	}
+	a.data = d
+	return a, nil
+}
+
+// sentence returns s with a capital letter and a full stop.
+func sentence(s string) string {
+	first, n := utf8.DecodeRuneInString(s)
+	if n == 0 {
+		return ""
+	}
+	s = string(unicode.ToUpper(first)) + s[n:]
+	if last, _ := utf8.DecodeLastRuneInString(s); unicode.IsLetter(last) || unicode.IsDigit(last) || last == ')' {
+		s += "."
+	}
+	return s
 }

@@ -6,15 +6,15 @@
 // The handler in front of it puts a service.Caller into the request's context, and compares
 // the form token of every POST with the caller's.
 //
-//   - page.go: which pages there are, requests and answers; service.go: what they need
-//   - render.go, text.go: templates, assets, and how values are shown
-//   - problem.go: what an error means to a reader; login.go, preferences.go
-//   - now.go: the first page, made of verdict.go, verdict_tasks.go, histogram.go, clock.go
-//     and ended.go, which are pure; live.go: its events
-//   - tasks.go, filter.go, task.go, taskform.go: lists, one task, a new one
-//   - act.go: how tasks can be changed; bulk.go: many at once; counted.go: what was counted
-//     and confirmed
-//   - recurring.go, dead.go, layouts.go, trace.go, job.go, audit.go: a page each
+//   - page.go: which pages there are, what they need of the service, requests and answers
+//   - render.go: templates, assets, and how values are shown
+//   - problem.go: what an error means to a reader; login.go: the login and preferences
+//   - now.go: the first page, made of verdict.go, histogram.go, ended.go and the clock of
+//     layouts.go, which are pure; live.go: its events
+//   - tasks.go, task.go: lists and their filters, one task, a new one
+//   - bulk.go: how tasks can be changed, and many at once, as they were counted and confirmed
+//   - recurring.go, held.go, dead.go, layouts.go, audit.go: the other pages; dead.go also finds
+//     messages, and audit.go has the jobs
 //
 // What holds for every page:
 //

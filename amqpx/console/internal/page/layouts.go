@@ -1,8 +1,13 @@
 package page
 
 import (
+	"fmt"
+	"math"
+	"time"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // layoutsData are the sets of delay queues.
@@ -38,4 +43,124 @@ func (p *Pages) askRetire(r *request) (answer, error) {
 func (p *Pages) doRetire(r *request) (answer, error) {
 	j, err := p.svc.Retire(r.Context(), r.who.Identity)
 	return answer{to: link("job", "id", j.ID)}, err
+}
+
+// clock is what delay queues hold, by their delays: a ring for each unit of time, the shortest
+// outside.
+type clock struct {
+	Rings []ring
+	Total int64
+}
+
+// ring has the queues of one unit, a cell for each number of units.
+type ring struct {
+	Name   string
+	Unit   time.Duration
+	Cells  []cell
+	Total  int64
+	Queues int // that are not empty
+	Most   string
+}
+
+// cell has the queues that delay for Name.
+type cell struct {
+	Name  string
+	Count int64
+	Heat  int // 0 for empty to 5 for most of all
+	Path  string
+}
+
+const (
+	ringDay   = 24 * time.Hour
+	ringMonth = 32 * ringDay
+	clockSize = 240.0 // of the drawing, both ways
+)
+
+// ringUnits are those of the clock layout, the longest first. Queues of other layouts are where
+// their delays belong.
+var ringUnits = []struct {
+	name  string
+	unit  time.Duration
+	cells int
+}{
+	{"months", ringMonth, 12}, {"days", ringDay, 32}, {"hours", time.Hour, 24},
+	{"minutes", time.Minute, 60}, {"seconds", time.Second, 60}, {"hundredths", 10 * time.Millisecond, 100},
+}
+
+// clockOf counts what waits by delay. It is pure.
+func clockOf(layouts []status.Layout) clock {
+	var c clock
+	most := int64(0)
+	for i, u := range ringUnits {
+		r := ring{Name: u.name, Unit: u.unit, Cells: make([]cell, u.cells)}
+		for k := range r.Cells {
+			r.Cells[k].Name = topology.FormatDuration(time.Duration(k) * u.unit)
+			r.Cells[k].Path = sector(i, k, u.cells)
+		}
+		c.Rings = append(c.Rings, r)
+	}
+	for _, l := range layouts {
+		for _, d := range l.Delays {
+			r := &c.Rings[ringOf(time.Duration(d.TTL))]
+			k := min(int(time.Duration(d.TTL)/r.Unit), len(r.Cells)-1)
+			n := d.Waiting.Total()
+			r.Cells[k].Count += n
+			r.Total, c.Total = r.Total+n, c.Total+n
+			r.Queues++
+		}
+	}
+	for i := range c.Rings {
+		var top int64
+		for _, x := range c.Rings[i].Cells {
+			if x.Count > top {
+				top, c.Rings[i].Most = x.Count, x.Name
+			}
+		}
+		most = max(most, top)
+	}
+	for i := range c.Rings {
+		for k := range c.Rings[i].Cells {
+			c.Rings[i].Cells[k].Heat = heat(c.Rings[i].Cells[k].Count, most)
+		}
+	}
+	return c
+}
+
+// ringOf returns the ring of the largest unit that fits.
+func ringOf(ttl time.Duration) int {
+	for i, u := range ringUnits {
+		if ttl >= u.unit {
+			return i
+		}
+	}
+	return len(ringUnits) - 1
+}
+
+// heat is logarithmic, so that one message is visible beside a million.
+func heat(n, most int64) int {
+	const steps = 5
+	if n <= 0 {
+		return 0
+	}
+	if most <= 1 {
+		return steps
+	}
+	return 1 + int(math.Floor((steps-1)*math.Log(float64(n))/math.Log(float64(most))+1e-9))
+}
+
+// sector returns the outline of a cell, clockwise from the top.
+func sector(ring, k, of int) string {
+	const (
+		hole, width, gap = 32.0, 13.0, 1.5
+		middle           = clockSize / 2
+	)
+	inner := hole + float64(ring)*(width+gap)
+	outer := inner + width
+	step := 2 * math.Pi / float64(of)
+	pad := math.Min(step*0.12, 0.02)
+	a, b := float64(k)*step+pad, float64(k+1)*step-pad
+	at := func(radius, angle float64) string {
+		return fmt.Sprintf("%.2f %.2f", middle+radius*math.Sin(angle), middle-radius*math.Cos(angle))
+	}
+	return fmt.Sprintf("M%sA%.2f %.2f 0 0 1 %sL%sA%.2f %.2f 0 0 0 %sZ", at(outer, a), outer, outer, at(outer, b), at(inner, b), inner, inner, at(inner, a))
 }

@@ -3,13 +3,14 @@
 // It knows databases and brokers, and nothing of HTTP, HTML or JSON.
 //
 //   - core.go: what a Core works on, and how it reads a database that may be slow
-//   - caller.go: roles and callers; veil.go: what only an operator may see
+//   - caller.go: roles, callers, and what only an operator may see
 //   - errors.go: what went wrong, and who is told why
-//   - overview.go, histogram.go: the first page, one look for all readers; kept.go: what is
-//     kept because it costs something
-//   - history.go: how tasks ended until now, kept in the database by history_table.go
+//   - overview.go, histogram.go: the first page, one look for all readers, and what is kept
+//     because it costs something
+//   - history.go: how tasks ended until now, kept in the database
 //   - tasks.go, schedule.go, action.go: tasks, new tasks, and changes of one or many
-//   - recurring.go, dead.go, layouts.go: recurring tasks, dead letters, retirement
+//   - recurring.go: recurring tasks, and destinations that are held back
+//   - dead.go, layouts.go: dead letters, retirement
 //   - jobs.go: the life of a job; ledger.go: audit and jobs, kept by ledger_table.go in
 //     the database or by ledger_memory.go without one
 //

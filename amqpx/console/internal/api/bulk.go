@@ -32,22 +32,17 @@ func (r bulkRequest) filterAndAction() (f schedule.Filter, act service.Action, e
 	if r.Filter == (Filter{}) && len(r.IDs) == 0 && !r.All {
 		return f, act, wrong("body.filter", "is empty, which selects all tasks; give a condition, or all: true")
 	}
-	f, err = r.Filter.read("body.filter")
-	if err != nil {
+	if f, err = r.Filter.read("body.filter"); err != nil {
 		return f, act, err
 	}
 	f.IDs = r.IDs
-	act.Kind = service.Kind(r.Action)
-	if act.At, _, err = instant("body.to", r.To); err != nil {
-		return f, act, err
-	}
+	var in reader
+	act.Kind, act.At = service.Kind(r.Action), in.instant("body.to", r.To)
 	if r.By != "" {
-		if act.By, err = shift("body.by", r.By); err != nil {
-			return f, act, err
-		}
+		act.By = in.shift("body.by", r.By)
 	}
-	act.Spread, err = duration("body.spread", r.Spread)
-	return f, act, err
+	act.Spread = in.duration("body.spread", r.Spread)
+	return f, act, in.err
 }
 
 func (a *api) bulk() {
@@ -109,13 +104,10 @@ func (a *api) bulk() {
 			Bins     int    `query:"bins"      default:"60" minimum:"1" maximum:"240"`
 		},
 		) (*body[histogram], error) {
-			from, _, err := instant("query.from", in.From)
-			if err != nil {
-				return nil, err
-			}
-			to, _, err := instant("query.to", in.To)
-			if err != nil {
-				return nil, err
+			var text reader
+			from, to := text.instant("query.from", in.From), text.instant("query.to", in.To)
+			if text.err != nil {
+				return nil, text.err
 			}
 			h, err := a.svc.Histogram(ctx, schedule.Filter{Queue: in.Queue, Exchange: in.Exchange, IDPrefix: in.IDPrefix, Tag: in.Tag}, from, to, in.Bins)
 			out := histogram{From: shown.Instant(h.From), To: shown.Instant(h.To), Bins: []bin{}, Before: h.Before, After: h.After}

@@ -35,16 +35,15 @@ type requeueRequest struct {
 }
 
 func (c ChosenMessages) requeue() (service.Requeue, error) {
+	var in reader
 	out := service.Requeue{
 		Queue: c.Queue, Limit: c.Limit,
-		Filter: inspect.DeadLetterFilter{Reasons: c.Reasons, IDs: c.IDs, Destinations: c.Destinations, Error: c.Error, ErrorLike: c.ErrorLike},
+		Filter: inspect.DeadLetterFilter{
+			Reasons: c.Reasons, IDs: c.IDs, Destinations: c.Destinations, Error: c.Error, ErrorLike: c.ErrorLike,
+			OlderThan: in.duration("body.older_than", c.OlderThan), NewerThan: in.duration("body.newer_than", c.NewerThan),
+		},
 	}
-	var err error
-	if out.Filter.OlderThan, err = duration("body.older_than", c.OlderThan); err != nil {
-		return out, err
-	}
-	out.Filter.NewerThan, err = duration("body.newer_than", c.NewerThan)
-	return out, err
+	return out, in.err
 }
 
 const tagDead = "messages"

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/sse"
@@ -57,6 +58,7 @@ type ends struct {
 }
 
 func endsOf(list []schedule.Ends) []ends {
+	millis := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	out := make([]ends, len(list))
 	for i, e := range list {
 		out[i] = ends{shown.Instant(e.From), shown.Instant(e.To), e.Done, e.Failed, e.Retries, millis(e.Lateness(0.5)), millis(e.Lateness(0.99))}
@@ -65,13 +67,9 @@ func endsOf(list []schedule.Ends) []ends {
 }
 
 func overviewOf(o service.Overview) overview {
-	out := overview{At: shown.Instant(o.At), Problem: o.Problem, Alarms: []string{}, Horizon: []horizon{}, LastHour: endsOf(o.History.Hour), Status: o.Status}
-	out.Alarms = append(out.Alarms, o.Alarms...)
-	if o.Rates != nil {
-		out.Rates = &rates{o.Rates.In, o.Rates.Out}
-	}
-	if e := o.Ended; e != nil {
-		out.Ended = &ended{e.Done, e.Failed, e.FailedBefore, e.FailedDay, e.Retried}
+	out := overview{
+		At: shown.Instant(o.At), Problem: o.Problem, Alarms: append([]string{}, o.Alarms...), Rates: (*rates)(o.Rates), Horizon: []horizon{},
+		LastHour: endsOf(o.History.Hour), Ended: (*ended)(o.Ended), Status: o.Status,
 	}
 	for _, h := range o.Horizon {
 		out.Horizon = append(out.Horizon, horizon{h.Name, asjson.Instant(h.Until), h.Count, h.More})

@@ -19,27 +19,6 @@ func recurringOf(r schedule.Recurring) asjson.Recurring {
 	return asjson.RecurringOf(r, time.Now(), ahead)
 }
 
-// readRecurring reads a recurring task.
-func readRecurring(name string, n asjson.RecurringSpec) (r schedule.Recurring, err error) {
-	r = schedule.Recurring{
-		Name: name, Cron: n.Cron, TimeZone: n.TimeZone, Misfire: schedule.Misfire(n.Misfire), MisfireLimit: n.MisfireLimit, Overlap: schedule.Overlap(n.Overlap),
-	}
-	if r.Every, err = duration("body.every", n.Every); err != nil {
-		return r, err
-	}
-	if r.Jitter, err = duration("body.jitter", n.Jitter); err != nil {
-		return r, err
-	}
-	if r.Start, _, err = instant("body.start", n.Start); err != nil {
-		return r, err
-	}
-	if r.End, _, err = instant("body.end", n.End); err != nil {
-		return r, err
-	}
-	r.Task, err = taskOf("body", n.Content)
-	return r, err
-}
-
 const tagRecurring = "recurring tasks"
 
 func (a *api) recurring() {
@@ -73,11 +52,17 @@ func (a *api) recurring() {
 			Body asjson.RecurringSpec
 		},
 		) (*body[asjson.Recurring], error) {
-			r, err := readRecurring(in.Name, in.Body)
-			if err != nil {
-				return nil, err
+			var text reader
+			n := in.Body
+			r := schedule.Recurring{
+				Name: in.Name, Cron: n.Cron, TimeZone: n.TimeZone, Every: text.duration("body.every", n.Every), Jitter: text.duration("body.jitter", n.Jitter),
+				Start: text.instant("body.start", n.Start), End: text.instant("body.end", n.End),
+				Misfire: schedule.Misfire(n.Misfire), MisfireLimit: n.MisfireLimit, Overlap: schedule.Overlap(n.Overlap), Task: text.task("body", n.Content),
 			}
-			_, err = a.svc.PutRecurring(ctx, who(ctx), r)
+			if text.err != nil {
+				return nil, text.err
+			}
+			_, err := a.svc.PutRecurring(ctx, who(ctx), r)
 			return one(ctx, in.Name, err)
 		})
 	huma.Register(a.API, op("POST", "/recurring/{name}/pause", "pause-recurring", tagRecurring, "Withdraw its tasks that are not due yet, and make no more"),
@@ -160,9 +145,10 @@ func (a *api) held() {
 	}
 	huma.Register(a.API, op("POST", "/destinations/resume", "resume-destination", tagDestinations, "Send the tasks of a paused destination again"),
 		func(ctx context.Context, in *struct{ Body resumed }) (*body[asjson.Held], error) {
-			spread, err := duration("body.spread", in.Body.Spread)
-			if err != nil {
-				return nil, err
+			var text reader
+			spread := text.duration("body.spread", in.Body.Spread)
+			if text.err != nil {
+				return nil, text.err
 			}
 			d := in.Body.topology()
 			return one(ctx, d, a.svc.ResumeDestination(ctx, who(ctx), d, spread))

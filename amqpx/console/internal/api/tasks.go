@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
+	"encoding/base64"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -30,47 +32,47 @@ type unique struct {
 	Cooldown  string `json:"cooldown,omitempty"   doc:"the task is refused while one of the key is running, and for so long after one was done"`
 }
 
-// apply sets it of a task. Its durations are checked here, the rest by the store.
-func (u *unique) apply(at string, out *service.NewTask) (err error) {
-	if u == nil {
-		return nil
-	}
-	out.UniqueKey, out.Unique.OnPending = u.Key, schedule.OnPending(u.OnPending)
-	if out.Unique.MaxWait, err = duration(at+".max_wait", u.MaxWait); err != nil {
-		return err
-	}
-	out.Unique.Cooldown, err = duration(at+".cooldown", u.Cooldown)
-	return err
-}
-
 type newTaskWithID struct {
 	ID string `json:"id" minLength:"1" maxLength:"255"`
 	NewTask
 }
 
-func (n NewTask) task(at, id string) (out service.NewTask, err error) {
-	if out.Task, err = taskOf(at, n.Content); err != nil {
-		return out, err
-	}
+// task reads a task. Its texts are checked here, the rest by the store.
+func (n NewTask) task(at, id string, replace bool) (service.NewTask, error) {
+	var in reader
+	out := service.NewTask{Task: in.task(at, n.Content), Replace: replace}
 	out.ID = id
-	if err := n.Unique.apply(at+".unique", &out); err != nil {
-		return out, err
+	if u := n.Unique; u != nil {
+		out.UniqueKey, out.Unique.OnPending = u.Key, schedule.OnPending(u.OnPending)
+		out.Unique.MaxWait, out.Unique.Cooldown = in.duration(at+".unique.max_wait", u.MaxWait), in.duration(at+".unique.cooldown", u.Cooldown)
 	}
-	out.DeliverAt, out.AnyDue, err = instant(at+".due", n.Due)
-	return out, err
+	out.DeliverAt = in.instant(at+".due", n.Due)
+	_, err := time.Parse(time.RFC3339Nano, n.Due)
+	out.AnyDue = err != nil // it depends on now
+	if replace && out.UniqueKey != "" {
+		in.fail(at+".unique", "expected no unique key with replace, which is about the id; see unique.on_pending")
+	}
+	return out, in.err
 }
 
-// taskOf reads the destination and the message of a task.
-func taskOf(at string, c asjson.Content) (t schedule.Task, err error) {
-	t = schedule.Task{
+// task reads the destination and the message of a task.
+func (r *reader) task(at string, c asjson.Content) schedule.Task {
+	t := schedule.Task{
 		Queue: c.Queue, Exchange: c.Exchange, RoutingKey: c.RoutingKey, ContentType: c.ContentType, Type: c.Type,
 		CorrelationID: c.CorrelationID, Priority: uint8(c.Priority), Headers: c.Headers, Tags: c.Tags, // the schema bounds it
+		ExpiresAfter: r.duration(at+".expires_after", c.ExpiresAfter), Body: []byte(c.Body),
 	}
-	if t.ExpiresAfter, err = duration(at+".expires_after", c.ExpiresAfter); err != nil {
-		return t, err
+	if c.BodyBase64 == "" {
+		return t
 	}
-	t.Body, err = bytesOf(at, c.Body, c.BodyBase64)
-	return t, err
+	if c.Body != "" {
+		r.fail(at+".body_base64", "both body and body_base64; give one")
+	}
+	var err error
+	if t.Body, err = base64.StdEncoding.DecodeString(c.BodyBase64); err != nil {
+		r.fail(at+".body_base64", "expected base64 (RFC 4648, with padding)")
+	}
+	return t
 }
 
 // Filter selects tasks, in a query or a body.
@@ -86,24 +88,20 @@ type Filter struct {
 	Header    string `json:"header,omitempty"     query:"header"     doc:"name=value, for operators"`
 }
 
-func (f Filter) read(at string) (out schedule.Filter, err error) {
-	out = schedule.Filter{Queue: f.Queue, Exchange: f.Exchange, Status: schedule.Status(f.Status), IDPrefix: f.IDPrefix, Tag: f.Tag, UniqueKey: f.UniqueKey}
-	if out.DueFrom, _, err = instant(at+".due_from", f.DueFrom); err != nil {
-		return out, err
-	}
-	if out.DueTo, _, err = instant(at+".due_to", f.DueTo); err != nil {
-		return out, err
+func (f Filter) read(at string) (schedule.Filter, error) {
+	var in reader
+	out := schedule.Filter{
+		Queue: f.Queue, Exchange: f.Exchange, Status: schedule.Status(f.Status), IDPrefix: f.IDPrefix, Tag: f.Tag, UniqueKey: f.UniqueKey,
+		DueFrom: in.instant(at+".due_from", f.DueFrom), DueTo: in.instant(at+".due_to", f.DueTo),
 	}
 	if !out.DueFrom.IsZero() && !out.DueTo.IsZero() && !out.DueFrom.Before(out.DueTo) {
-		return out, wrong(at+".due_to", "expected an instant after due_from")
+		in.fail(at+".due_to", "expected an instant after due_from")
 	}
-	if f.Header != "" {
-		var ok bool
-		if out.Header, out.HeaderValue, ok = strings.Cut(f.Header, "="); !ok || out.Header == "" {
-			return out, wrong(at+".header", quoted(f.Header)+"; expected name=value")
-		}
+	var ok bool
+	if out.Header, out.HeaderValue, ok = strings.Cut(f.Header, "="); f.Header != "" && (!ok || out.Header == "") {
+		in.fail(at+".header", quoted(f.Header)+"; expected name=value")
 	}
-	return out, nil
+	return out, in.err
 }
 
 type tasksPage struct {
@@ -177,7 +175,7 @@ func (a *api) tasks() {
 	for kind, summary := range map[service.Kind]string{service.Cancel: "Cancel a pending task, so that it has no effect", service.Fire: "Make a pending task due at once"} {
 		huma.Register(a.API, op("POST", "/tasks/{id}/"+string(kind), string(kind)+"-task", tagTasks, summary),
 			func(ctx context.Context, in *TaskPath) (*body[asjson.Task], error) {
-				return a.changed(ctx, in.ID, service.Action{Kind: kind})
+				return a.changed(ctx, in.ID, service.Action{Kind: kind}, nil)
 			})
 	}
 	huma.Register(a.API, op("POST", "/tasks/{id}/move", "move-task", tagTasks, "Move a pending task to another instant"),
@@ -190,18 +188,12 @@ func (a *api) tasks() {
 			if (in.Body.To == "") == (in.Body.By == "") {
 				return nil, wrong("body.to", "expected one of to and by")
 			}
-			act := service.Action{Kind: service.MoveTo}
-			var err error
+			var text reader
+			act := service.Action{Kind: service.MoveTo, At: text.instant("body.to", in.Body.To)}
 			if in.Body.By != "" {
-				act.Kind = service.MoveBy
-				act.By, err = shift("body.by", in.Body.By)
-			} else {
-				act.At, _, err = instant("body.to", in.Body.To)
+				act = service.Action{Kind: service.MoveBy, By: text.shift("body.by", in.Body.By)}
 			}
-			if err != nil {
-				return nil, err
-			}
-			return a.changed(ctx, in.ID, act)
+			return a.changed(ctx, in.ID, act, text.err)
 		})
 	type revival struct {
 		Due string `json:"due,omitempty" doc:"an instant; default now"`
@@ -214,20 +206,20 @@ func (a *api) tasks() {
 		},
 		) (*body[asjson.Task], error) {
 			act := service.Action{Kind: service.Revive}
-			var err error
+			var text reader
 			if in.Body != nil {
-				act.At, _, err = instant("body.due", in.Body.Due)
+				act.At = text.instant("body.due", in.Body.Due)
 			}
-			if err != nil {
-				return nil, err
-			}
-			return a.changed(ctx, in.ID, act)
+			return a.changed(ctx, in.ID, act, text.err)
 		})
 }
 
-// changed makes a change and returns the task as it is then.
-func (a *api) changed(ctx context.Context, id string, act service.Action) (*body[asjson.Task], error) {
-	if err := a.svc.Change(ctx, who(ctx), id, act); err != nil {
+// changed makes a change unless it was read with an error, and returns the task as it is then.
+func (a *api) changed(ctx context.Context, id string, act service.Action, err error) (*body[asjson.Task], error) {
+	if err == nil {
+		err = a.svc.Change(ctx, who(ctx), id, act)
+	}
+	if err != nil {
 		return nil, a.problem(err)
 	}
 	d, err := a.svc.Task(ctx, who(ctx), id)
@@ -247,12 +239,9 @@ type putOutcome struct {
 }
 
 func (a *api) put(ctx context.Context, in *putTask) (*putOutcome, error) {
-	t, err := in.Body.task("body", in.ID)
+	t, err := in.Body.task("body", in.ID, in.Replace)
 	if err != nil {
 		return nil, err
-	}
-	if t.Replace = in.Replace; t.Replace && t.UniqueKey != "" {
-		return nil, wrong("body.unique", "expected no unique key with replace, which is about the id; see unique.on_pending")
 	}
 	list, err := a.svc.Schedule(ctx, who(ctx), []service.NewTask{t})
 	if err == nil {
@@ -278,12 +267,9 @@ type putTasks struct {
 func (a *api) batch(ctx context.Context, in *putTasks) (*body[outcomes], error) {
 	var tasks []service.NewTask
 	for i, n := range in.Body.Tasks {
-		t, err := n.task("body.tasks["+strconv.Itoa(i)+"]", n.ID)
+		t, err := n.task("body.tasks["+strconv.Itoa(i)+"]", n.ID, in.Replace)
 		if err != nil {
 			return nil, err
-		}
-		if t.Replace = in.Replace; t.Replace && t.UniqueKey != "" {
-			return nil, wrong("body.tasks["+strconv.Itoa(i)+"].unique", "expected no unique key with replace, which is about the id; see unique.on_pending")
 		}
 		tasks = append(tasks, t)
 	}

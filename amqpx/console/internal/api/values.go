@@ -1,7 +1,6 @@
 package api
 
 import (
-	"encoding/base64"
 	"strings"
 	"time"
 
@@ -11,51 +10,63 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+// reader reads the texts of a request. Its first error stays.
+type reader struct{ err error }
+
+func (r *reader) fail(location, message string) {
+	if r.err == nil {
+		r.err = wrong(location, message)
+	}
+}
 
 // instant reads an instant: RFC 3339, what schedule.ParseInstant reads, now, or a duration from now.
-// relative reports whether it depends on now. Empty is zero.
-func instant(location, s string) (at time.Time, relative bool, err error) {
+// Empty is zero.
+func (r *reader) instant(location, s string) time.Time {
 	switch s {
 	case "":
-		return time.Time{}, false, nil
+		return time.Time{}
 	case "now":
-		return time.Now(), true, nil
+		return time.Now()
 	}
-	at, err = schedule.ParseInstant(s, time.Now())
+	at, err := schedule.ParseInstant(s, time.Now())
 	if err == nil {
-		_, ferr := time.Parse(time.RFC3339Nano, s)
-		return at, ferr != nil, nil
+		return at
 	}
-	if d, derr := shift(location, s); derr == nil {
-		return time.Now().Add(d), true, nil
+	if d, ok := signed(s); ok {
+		return time.Now().Add(d)
 	}
-	return at, false, wrong(location, quoted(s)+" is not an instant; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or from now 90m or -7d")
+	r.fail(location, quoted(s)+" is not an instant; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or from now 90m or -7d")
+	return at
 }
 
 // shift reads a duration with a sign.
-func shift(location, s string) (time.Duration, error) {
+func (r *reader) shift(location, s string) time.Duration {
+	d, ok := signed(s)
+	if !ok {
+		r.fail(location, quoted(s)+" is not a duration; expected one such as 90s, 2h or -1d")
+	}
+	return d
+}
+
+func signed(s string) (time.Duration, bool) {
 	digits := strings.TrimPrefix(strings.TrimPrefix(s, "+"), "-")
 	d, err := topology.ParseDuration(digits)
-	if err != nil || len(s)-len(digits) > 1 {
-		return 0, wrong(location, quoted(s)+" is not a duration; expected one such as 90s, 2h or -1d")
-	}
 	if strings.HasPrefix(s, "-") {
 		d = -d
 	}
-	return d, nil
+	return d, err == nil && len(s)-len(digits) <= 1
 }
 
 // duration reads a duration; empty is 0.
-func duration(location, s string) (time.Duration, error) {
+func (r *reader) duration(location, s string) time.Duration {
 	if s == "" {
-		return 0, nil
+		return 0
 	}
 	d, err := topology.ParseDuration(s)
 	if err != nil {
-		return 0, wrong(location, err.Error())
+		r.fail(location, err.Error())
 	}
-	return d, nil
+	return d
 }
 
 // maxQuoted is how much of a wrong value an error repeats.
@@ -69,20 +80,6 @@ func shortened(s string, most int) string {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return s
-}
-
-func bytesOf(at, plain, binary string) ([]byte, error) {
-	switch {
-	case binary == "":
-		return []byte(plain), nil
-	case plain != "":
-		return nil, wrong(at+".body_base64", "both body and body_base64; give one")
-	}
-	b, err := base64.StdEncoding.DecodeString(binary)
-	if err != nil {
-		return nil, wrong(at+".body_base64", "expected base64 (RFC 4648, with padding)")
-	}
-	return b, nil
 }
 
 // Ids and names are in paths, which cannot hold all of them: the router takes a segment of %2F

@@ -69,36 +69,30 @@ func (a act) noun() string {
 }
 
 // read reads the act's fields.
-func (a act) read(r *request) (x service.Action, err error) {
-	x.Kind = a.kind
+func (a act) read(r *request) (service.Action, error) {
+	in, x := fields{request: r}, service.Action{Kind: a.kind}
 	switch {
 	case a.kind == service.MoveTo:
-		x.At, err = r.required("at")
+		x.At = in.required("at")
 	case a.at:
-		x.At, err = r.instant("at")
-		if x.At.IsZero() {
+		if x.At = in.instant("at"); x.At.IsZero() {
 			x.At = r.now
 		}
 	case a.by:
-		x.By, err = shift(r.get("by"))
+		s := r.get("by")
+		digits := strings.TrimLeft(s, "+-")
+		d, err := topology.ParseDuration(digits)
+		if err != nil || d == 0 || len(s)-len(digits) > 1 {
+			return x, fieldError("by", "%q; expected a duration other than 0 such as 2h or -1d", s)
+		}
+		if x.By = d; s[0] == '-' {
+			x.By = -d
+		}
 	}
-	if err == nil && a.spread {
-		x.Spread, err = r.duration("spread")
+	if a.spread {
+		x.Spread = in.duration("spread")
 	}
-	return x, err
-}
-
-// shift parses a duration with a sign.
-func shift(s string) (time.Duration, error) {
-	digits := strings.TrimLeft(s, "+-")
-	d, err := topology.ParseDuration(digits)
-	if err != nil || d == 0 || len(s)-len(digits) > 1 {
-		return 0, fieldError("by", "%q; expected a duration other than 0 such as 2h or -1d", s)
-	}
-	if strings.HasPrefix(s, "-") {
-		d = -d
-	}
-	return d, nil
+	return x, in.err
 }
 
 // bulkData asks whether to change many tasks.

@@ -53,12 +53,13 @@ type reasonCount struct {
 }
 
 func (p *Pages) deadQueue(r *request) (answer, error) {
-	limit, err := number(r, "limit", inspect.DefaultPeek, inspect.MaxPeek)
-	if err != nil {
-		return answer{}, err
+	in := fields{request: r}
+	d := deadQueueData{Limit: in.number("limit", inspect.DefaultPeek, inspect.MaxPeek)}
+	if in.err != nil {
+		return answer{}, in.err
 	}
-	d := deadQueueData{Limit: limit}
-	if d.Peeked, err = p.svc.Peek(r.Context(), r.who.Identity, r.form.Get("queue"), limit); err != nil {
+	var err error
+	if d.Peeked, err = p.svc.Peek(r.Context(), r.who.Identity, r.form.Get("queue"), d.Limit); err != nil {
 		return answer{}, err
 	}
 	at := map[string]int{}
@@ -75,19 +76,6 @@ func (p *Pages) deadQueue(r *request) (answer, error) {
 		d.Reasons[i].Count++
 	}
 	return answer{name: "dead-queue", title: "Queue " + shown.Line(shown.Shorten(d.Queue, 40)), data: d}, nil
-}
-
-// number reads a field with a whole number, or returns its default.
-func number(r *request, name string, otherwise, most int) (int, error) {
-	s := r.get(name)
-	if s == "" {
-		return otherwise, nil
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 || n > most {
-		return 0, fieldError(name, "%q; expected a number from 1 to %d", s, most)
-	}
-	return n, nil
 }
 
 // requeueData is the form, with what it would do.
@@ -114,37 +102,26 @@ type requeueLine struct {
 const maxRequeue = 1_000_000
 
 func readRequeue(r *request) (service.Requeue, error) {
-	q := service.Requeue{Queue: r.form.Get("queue"), Discard: discards(r)}
-	for _, f := range []struct {
-		name string
-		to   *[]string
-	}{{"reason", &q.Filter.Reasons}, {"ids", &q.Filter.IDs}, {"destination", &q.Filter.Destinations}} {
-		*f.to = lines(strings.Join(r.form[f.name], "\n"))
-	}
-	q.Filter.Error, q.Filter.ErrorLike, q.Filter.Header, q.Filter.HeaderValue = r.get("error"), r.get("error-like"), r.get("header"), r.get("value")
-	q.Filter.Tasks = r.get("tasks") != ""
-	q.To = topology.Destination{Queue: r.get("to-queue"), Exchange: r.get("to-exchange"), RoutingKey: r.get("to-key")}
-	var err error
-	if q.Filter.OlderThan, err = r.duration("older-than"); err != nil {
-		return q, err
-	}
-	if q.Filter.NewerThan, err = r.duration("newer-than"); err != nil {
-		return q, err
-	}
-	if s := r.get("limit"); s != "" {
-		if q.Limit, err = number(r, "limit", 0, maxRequeue); err != nil {
-			return q, err
-		}
+	in := fields{request: r}
+	list := func(name string) []string { return lines(strings.Join(r.form[name], "\n")) }
+	q := service.Requeue{
+		Queue: r.form.Get("queue"), Discard: discards(r), To: topology.Destination{Queue: r.get("to-queue"), Exchange: r.get("to-exchange"), RoutingKey: r.get("to-key")},
+		Filter: inspect.DeadLetterFilter{
+			Reasons: list("reason"), IDs: list("ids"), Destinations: list("destination"), Error: r.get("error"), ErrorLike: r.get("error-like"),
+			Header: r.get("header"), HeaderValue: r.get("value"), Tasks: r.get("tasks") != "", OlderThan: in.duration("older-than"), NewerThan: in.duration("newer-than"),
+		},
+		Limit: in.number("limit", 0, maxRequeue),
 	}
 	if s := r.get("rate"); s != "" {
+		var err error
 		if q.Rate, err = strconv.ParseFloat(s, 64); err != nil || q.Rate <= 0 || q.Rate > 100_000 {
-			return q, fieldError("rate", "%q; expected messages a second, such as 10", s)
+			in.fail("rate", "%q; expected messages a second, such as 10", s)
 		}
 	}
 	if q.Queue == "" {
-		err = fieldError("queue", "is empty; expected a dead-letter queue, or the parked queue")
+		in.fail("queue", "is empty; expected a dead-letter queue, or the parked queue")
 	}
-	return q, err
+	return q, in.err
 }
 
 // discards reports whether a page is about discards: their form is that of a requeue.
@@ -187,7 +164,8 @@ func (p *Pages) doRequeue(r *request) (answer, error) {
 		r.form.Set("dry", "1")
 		return recounted(p.askRequeue(r))
 	}
-	if q.Limit, err = number(r, "count", 0, maxRequeue); err != nil || q.Limit == 0 {
+	in := fields{request: r}
+	if q.Limit = in.number("count", 0, maxRequeue); q.Limit == 0 {
 		return answer{}, fieldError("count", "%q; expected the number that was confirmed, at most %d", r.get("count"), maxRequeue)
 	}
 	j, err := p.svc.Requeue(r.Context(), r.who.Identity, q)

@@ -2,7 +2,6 @@ package page
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
@@ -77,8 +76,9 @@ func (p *Pages) doHeld(name string) handler {
 		case "pause":
 			err = p.svc.PauseDestination(r.Context(), r.who.Identity, d)
 		default:
-			var spread time.Duration
-			if spread, err = r.duration("spread"); err == nil {
+			in := fields{request: r}
+			spread := in.duration("spread")
+			if err = in.err; err == nil {
 				err = p.svc.ResumeDestination(r.Context(), r.who.Identity, d, spread)
 			}
 		}
@@ -91,8 +91,9 @@ func (p *Pages) setCeiling(r *request, d topology.Destination) (err error) {
 	if x.PerSecond, err = strconv.ParseFloat(r.get("per-second"), 64); err != nil {
 		return fieldError("per-second", "%q; expected tasks a second, such as 50 or 0.1, or 0 for no ceiling", r.get("per-second"))
 	}
-	if x.Burst, err = number(r, "burst", 0, topology.MaxPerSecond); err != nil {
-		return err
+	in := fields{request: r}
+	if x.Burst = in.number("burst", 0, topology.MaxPerSecond); in.err != nil {
+		return in.err
 	}
 	return p.svc.SetCeiling(r.Context(), r.who.Identity, x)
 }

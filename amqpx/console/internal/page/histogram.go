@@ -60,13 +60,10 @@ type tick struct {
 
 func (p *Pages) histogram(r *request, o service.Overview) (histogram, error) {
 	f := schedule.Filter{Queue: r.get("queue"), Status: schedule.StatusPending}
-	from, err := r.instant("from")
-	if err != nil {
-		return histogram{}, err
-	}
-	to, err := r.instant("to")
-	if err != nil {
-		return histogram{}, err
+	in := fields{request: r}
+	from, to := in.instant("from"), in.instant("to")
+	if in.err != nil {
+		return histogram{}, in.err
 	}
 	if !from.IsZero() && !to.IsZero() && !from.Before(to) {
 		return histogram{}, fieldError("to", "%s; expected an instant after from, %s", exact(to), exact(from))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -269,3 +270,65 @@ func withQuery(path string, v url.Values) string {
 
 // get returns a field of the form without the spaces around it.
 func (r *request) get(name string) string { return strings.TrimSpace(r.form.Get(name)) }
+
+// fields reads the fields of a form. After its first error, which stays, it reads nothing.
+type fields struct {
+	*request
+
+	err error
+}
+
+func (in *fields) fail(name, format string, args ...any) {
+	if in.err == nil {
+		in.err = fieldError(name, format, args...)
+	}
+}
+
+// instant reads a field; zero if it is empty.
+func (in *fields) instant(name string) time.Time {
+	s := in.get(name)
+	if s == "" || in.err != nil {
+		return time.Time{}
+	}
+	t, err := schedule.ParseInstant(s, in.now)
+	if err != nil {
+		in.fail(name, "%v", err)
+	}
+	return t
+}
+
+// required is instant for a field that must not be empty.
+func (in *fields) required(name string) time.Time {
+	t := in.instant(name)
+	if t.IsZero() {
+		in.fail(name, "no time; expected one such as tomorrow 08:00 Europe/Berlin or +90m")
+	}
+	return t
+}
+
+// duration reads a field; 0 if it is empty.
+func (in *fields) duration(name string) time.Duration {
+	s := in.get(name)
+	if s == "" || in.err != nil {
+		return 0
+	}
+	d, err := topology.ParseDuration(s)
+	if err != nil {
+		in.fail(name, "%v", err)
+	}
+	return d
+}
+
+// number reads a field with a whole number, or returns its default.
+func (in *fields) number(name string, otherwise, most int) int {
+	s := in.get(name)
+	if s == "" || in.err != nil {
+		return otherwise
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > most {
+		in.fail(name, "%q; expected a number from 1 to %d", s, most)
+		return 0
+	}
+	return n
+}

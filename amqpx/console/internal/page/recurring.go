@@ -218,33 +218,14 @@ func writeRecurring(v url.Values, r schedule.Recurring) {
 	}
 }
 
-func readRecurring(r *request) (schedule.Recurring, error) {
+func (p *Pages) putRecurring(r *request) (answer, error) {
+	in := fields{request: r}
 	x := schedule.Recurring{
 		Name: r.form.Get("name"), Cron: r.get("cron"), TimeZone: r.get("time-zone"), Misfire: schedule.Misfire(r.get("misfire")), Overlap: schedule.Overlap(r.get("overlap")), Paused: r.get("paused") != "",
+		Task: readMessage(&in), Every: in.duration("every"), Jitter: in.duration("jitter"), Start: in.instant("start"), End: in.instant("end"),
+		MisfireLimit: in.number("misfire-limit", 0, 10_000),
 	}
-	var err error
-	if x.Task, err = readMessage(r); err != nil {
-		return x, err
-	}
-	if x.Every, err = r.duration("every"); err != nil {
-		return x, err
-	}
-	if x.Jitter, err = r.duration("jitter"); err != nil {
-		return x, err
-	}
-	if x.Start, err = r.instant("start"); err != nil {
-		return x, err
-	}
-	if x.End, err = r.instant("end"); err != nil {
-		return x, err
-	}
-	const most = 10_000
-	x.MisfireLimit, err = number(r, "misfire-limit", 0, most)
-	return x, err
-}
-
-func (p *Pages) putRecurring(r *request) (answer, error) {
-	x, err := readRecurring(r)
+	err := in.err
 	if err == nil {
 		_, err = p.svc.PutRecurring(r.Context(), r.who.Identity, x)
 	}

@@ -200,38 +200,36 @@ func writeMessage(v url.Values, t schedule.Task) {
 }
 
 // readMessage reads them back.
-func readMessage(r *request) (schedule.Task, error) {
+func readMessage(in *fields) schedule.Task {
 	t := schedule.Task{
-		Queue: r.get("queue"), Exchange: r.get("exchange"), RoutingKey: r.get("routing-key"), ContentType: r.get("content-type"), Type: r.get("type"),
-		CorrelationID: r.get("correlation-id"), Body: []byte(r.form.Get("body")), Tags: lines(r.form.Get("tags")),
+		Queue: in.get("queue"), Exchange: in.get("exchange"), RoutingKey: in.get("routing-key"), ContentType: in.get("content-type"), Type: in.get("type"),
+		CorrelationID: in.get("correlation-id"), Body: []byte(in.form.Get("body")), Tags: lines(in.form.Get("tags")),
 	}
-	var err error
-	if r.get("encoding") == encodingBase64 {
-		if t.Body, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(r.form.Get("body")), "")); err != nil {
-			return t, fieldError("body", "it is not base64: %v", err)
+	if in.get("encoding") == encodingBase64 {
+		var err error
+		if t.Body, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(in.form.Get("body")), "")); err != nil {
+			in.fail("body", "it is not base64: %v", err)
 		}
 	}
-	if s := r.get("priority"); s != "" {
+	if s := in.get("priority"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 8)
 		if err != nil {
-			return t, fieldError("priority", "%q; expected a number from 0 to 255", s)
+			in.fail("priority", "%q; expected a number from 0 to 255", s)
 		}
 		t.Priority = uint8(n)
 	}
-	if t.ExpiresAfter, err = r.duration("expires-after"); err != nil {
-		return t, err
-	}
-	for _, line := range lines(r.form.Get("headers")) {
+	t.ExpiresAfter = in.duration("expires-after")
+	for _, line := range lines(in.form.Get("headers")) {
 		k, v, ok := strings.Cut(line, ":")
 		if !ok {
-			return t, fieldError("headers", "%q; expected lines such as name: value", line)
+			in.fail("headers", "%q; expected lines such as name: value", line)
 		}
 		if t.Headers == nil {
 			t.Headers = map[string]string{}
 		}
 		t.Headers[strings.TrimSpace(k)] = strings.TrimSpace(v)
 	}
-	return t, nil
+	return t
 }
 
 // lines returns the lines that are not empty.
@@ -243,19 +241,6 @@ func lines(s string) []string {
 		}
 	}
 	return list
-}
-
-// duration reads a field; 0 if it is empty.
-func (r *request) duration(name string) (time.Duration, error) {
-	s := r.get(name)
-	if s == "" {
-		return 0, nil
-	}
-	d, err := topology.ParseDuration(s)
-	if err != nil {
-		return 0, fieldError(name, "%v", err)
-	}
-	return d, nil
 }
 
 // expiry returns a duration for a field; empty for 0.
@@ -290,27 +275,13 @@ func (p *Pages) askNew(r *request) (answer, error) {
 	return answer{name: "task-new", title: "Schedule a task", data: d}, nil
 }
 
-// readUnique reads how a task treats others of its unique key.
-func readUnique(r *request, n *service.NewTask) (err error) {
-	n.UniqueKey, n.Unique.OnPending = r.form.Get("unique-key"), schedule.OnPending(r.get("on-pending"))
-	if n.Unique.MaxWait, err = r.duration("max-wait"); err != nil {
-		return err
-	}
-	n.Unique.Cooldown, err = r.duration("cooldown")
-	return err
-}
-
 func (p *Pages) doNew(r *request) (answer, error) {
-	t, err := readMessage(r)
-	if err == nil {
-		t.ID = r.form.Get("id")
-		t.DeliverAt, err = r.required("at")
-	}
-	n := service.NewTask{Task: t}
-	if err == nil {
-		err = readUnique(r, &n)
-	}
+	in := fields{request: r}
+	t := readMessage(&in)
+	t.ID, t.DeliverAt, t.UniqueKey = r.form.Get("id"), in.required("at"), r.form.Get("unique-key")
+	n := service.NewTask{Task: t, Unique: schedule.Unique{OnPending: schedule.OnPending(r.get("on-pending")), MaxWait: in.duration("max-wait"), Cooldown: in.duration("cooldown")}}
 	created, done := true, "scheduled"
+	err := in.err
 	if err == nil {
 		results, failed := p.svc.Schedule(r.Context(), r.who.Identity, []service.NewTask{n})
 		if err = failed; err == nil && len(results) > 0 {

@@ -90,8 +90,10 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	if err == nil {
 		f.Sort, err = readSort(r, f.Status)
 	}
-	if err == nil {
-		f.After, err = readCursor(r)
+	if after := r.form.Get("after"); err == nil && after != "" {
+		if f.After, err = schedule.ParseCursor(after); err != nil {
+			err = fieldError("after", "%v", err)
+		}
 	}
 	if err != nil {
 		d.Problem = err.Error()
@@ -141,18 +143,6 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	return a, nil
 }
 
-func readCursor(r *request) (schedule.Cursor, error) {
-	s := r.form.Get("after")
-	if s == "" {
-		return schedule.Cursor{}, nil
-	}
-	c, err := schedule.ParseCursor(s)
-	if err != nil {
-		return c, fieldError("after", "%v", err)
-	}
-	return c, nil
-}
-
 // bulkLinks returns the changes of tasks with a status, or with any.
 func bulkLinks(s schedule.Status, filter url.Values) []bulkLink {
 	var list []bulkLink
@@ -180,62 +170,28 @@ var filterFields = []string{"queue", "exchange", "status", "from", "to", "prefix
 // characters.
 const chosenField = "chosen"
 
-func (r *request) chosen() (ids []string, err error) {
-	for _, line := range lines(strings.Join(r.form[chosenField], "\n")) {
-		id, err := url.QueryUnescape(line)
-		if err != nil {
-			return nil, fieldError(chosenField, "%q; expected an id as a form has it", line)
-		}
-		ids = append(ids, id)
-	}
-	return ids, nil
-}
-
 // readFilter reads a filter from a URL or a form. Times are as people write them; without a zone
 // they are in the reader's.
 func readFilter(r *request) (schedule.Filter, error) {
-	f := schedule.Filter{
-		Queue: r.get("queue"), Exchange: r.get("exchange"), Status: schedule.Status(r.get("status")), IDPrefix: r.get("prefix"), UniqueKey: r.form.Get("unique-key"),
-		Tag: r.get("tag"), Header: r.get("header"), HeaderValue: r.get("value"), WithoutBody: true,
-	}
-	var err error
-	if f.IDs, err = r.chosen(); err != nil {
-		return f, err
-	}
-	if f.DueFrom, err = r.instant("from"); err != nil {
-		return f, err
-	}
-	if f.DueTo, err = r.instant("to"); err != nil {
-		return f, err
-	}
-	for _, s := range statuses {
-		if f.Status == "" || f.Status == s {
-			return f, nil
+	in := fields{request: r}
+	var ids []string
+	for _, line := range lines(strings.Join(r.form[chosenField], "\n")) {
+		id, err := url.QueryUnescape(line)
+		if err != nil {
+			ids = nil
+			in.fail(chosenField, "%q; expected an id as a form has it", line)
+			break
 		}
+		ids = append(ids, id)
 	}
-	return f, fieldError("status", "%q; expected one of %v, or none", f.Status, statuses)
-}
-
-// required is instant for a field that must not be empty.
-func (r *request) required(name string) (time.Time, error) {
-	t, err := r.instant(name)
-	if err == nil && t.IsZero() {
-		err = fieldError(name, "no time; expected one such as tomorrow 08:00 Europe/Berlin or +90m")
+	f := schedule.Filter{
+		Queue: r.get("queue"), Exchange: r.get("exchange"), Status: schedule.Status(r.get("status")), IDPrefix: r.get("prefix"), UniqueKey: r.form.Get("unique-key"), IDs: ids,
+		Tag: r.get("tag"), Header: r.get("header"), HeaderValue: r.get("value"), DueFrom: in.instant("from"), DueTo: in.instant("to"), WithoutBody: true,
 	}
-	return t, err
-}
-
-// instant reads a field; zero if it is empty.
-func (r *request) instant(name string) (time.Time, error) {
-	s := r.get(name)
-	if s == "" {
-		return time.Time{}, nil
+	if f.Status != "" && !slices.Contains(statuses, f.Status) {
+		in.fail("status", "%q; expected one of %v, or none", f.Status, statuses)
 	}
-	t, err := schedule.ParseInstant(s, r.now)
-	if err != nil {
-		return t, fieldError(name, "%v", err)
-	}
-	return t, nil
+	return f, in.err
 }
 
 // filterValues returns a filter as values of a URL.

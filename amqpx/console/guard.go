@@ -63,7 +63,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, http.StatusServiceUnavailable, "you could not be identified; the log says why")
 		return
 	}
-	if stream(r) {
+	if slices.Contains([]string{"/live", "/live-tasks", "/api/v1/events"}, r.URL.Path) { // the answer does not end by itself
 		var end func()
 		r, end = c.watched(r, caller)
 		defer end()
@@ -202,11 +202,6 @@ type unread struct {
 func (u *unread) Header() http.Header         { return u.header }
 func (u *unread) Write(p []byte) (int, error) { return len(p), nil }
 func (u *unread) WriteHeader(code int)        { u.code = code }
-
-// stream reports whether the answer to a request does not end by itself.
-func stream(r *http.Request) bool {
-	return slices.Contains([]string{"/live", "/live-tasks", "/api/v1/events"}, r.URL.Path)
-}
 
 // recheck is how often a listener's rights are checked.
 const recheck = 5 * time.Second
@@ -387,7 +382,14 @@ func drained(w http.ResponseWriter, r *http.Request) func() {
 	}
 	body := &sentBody{from: r.Body, awaited: r.Header.Get("Expect") != ""}
 	r.Body = body
-	return func() { body.drain(w) }
+	return func() { // reads what the answer did not need, before the answer is sent
+		if body.awaited {
+			return
+		}
+		// httptest's recorder has no deadlines.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(slowDrain))
+		_, _ = io.CopyN(io.Discard, body.from, maxDrain)
+	}
 }
 
 // sentBody is a request's body. A client that is still sending it when its connection is
@@ -402,15 +404,5 @@ func (b *sentBody) Read(p []byte) (int, error) {
 	return b.from.Read(p)
 }
 
-// Close does nothing: drain reads the rest, and the server closes its own body.
+// Close does nothing: what drained returns reads the rest, and the server closes its own body.
 func (b *sentBody) Close() error { return nil }
-
-// drain reads what the answer did not need, before the answer is sent.
-func (b *sentBody) drain(w http.ResponseWriter) {
-	if b.awaited {
-		return
-	}
-	// httptest's recorder has no deadlines.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(slowDrain))
-	_, _ = io.CopyN(io.Discard, b.from, maxDrain)
-}

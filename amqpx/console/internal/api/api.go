@@ -104,16 +104,9 @@ func op(method, at, id, tag, summary string, change ...func(*huma.Operation)) hu
 }
 
 // large allows bodies with tasks in them.
-func large(n int64) func(*huma.Operation) {
-	return func(o *huma.Operation) {
-		o.MaxBodyBytes = n
-		o.Errors = append(o.Errors, http.StatusRequestEntityTooLarge)
-	}
-}
-
-// status sets the answer's code.
-func status(code int) func(*huma.Operation) {
-	return func(o *huma.Operation) { o.DefaultStatus = code }
+func large(o *huma.Operation) {
+	o.MaxBodyBytes = maxBody
+	o.Errors = append(o.Errors, http.StatusRequestEntityTooLarge)
 }
 
 // body is an answer.

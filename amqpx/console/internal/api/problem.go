@@ -57,21 +57,18 @@ func located(ctx huma.Context, _ string, v any) (any, error) {
 		if d.Location == "" || strings.ContainsAny(d.Location, ".[") {
 			continue
 		}
-		if in := placeOf(ctx.Operation(), d.Location); d.Location != in {
+		in := "body"
+		for _, p := range ctx.Operation().Parameters {
+			if p.Name == d.Location {
+				in = p.In
+				break
+			}
+		}
+		if d.Location != in {
 			d.Location = in + "." + d.Location
 		}
 	}
 	return v, nil
-}
-
-// placeOf returns where an operation has a field.
-func placeOf(o *huma.Operation, field string) string {
-	for _, p := range o.Parameters {
-		if p.Name == field {
-			return p.In
-		}
-	}
-	return "body"
 }
 
 // problem returns an error as an answer.

@@ -45,7 +45,7 @@ func (a *api) recurring() {
 		func(ctx context.Context, in *RecurringPath) (*body[asjson.Recurring], error) {
 			return one(ctx, in.Name, nil)
 		})
-	huma.Register(a.API, op("PUT", "/recurring/{name}", "put-recurring", tagRecurring, "Create a recurring task, or change the one with the name", large(maxBody)),
+	huma.Register(a.API, op("PUT", "/recurring/{name}", "put-recurring", tagRecurring, "Create a recurring task, or change the one with the name", large),
 		func(ctx context.Context, in *struct {
 			RecurringPath
 
@@ -81,7 +81,7 @@ func (a *api) recurring() {
 			id, err := a.svc.FireRecurring(ctx, who(ctx), in.Name)
 			return answer(a, fired{id}, err)
 		})
-	huma.Register(a.API, op("DELETE", "/recurring/{name}", "delete-recurring", tagRecurring, "Withdraw its tasks that are not due yet, and delete it", status(http.StatusNoContent)),
+	huma.Register(a.API, op("DELETE", "/recurring/{name}", "delete-recurring", tagRecurring, "Withdraw its tasks that are not due yet, and delete it", func(o *huma.Operation) { o.DefaultStatus = http.StatusNoContent }),
 		func(ctx context.Context, in *RecurringPath) (*struct{}, error) {
 			if err := a.svc.DeleteRecurring(ctx, who(ctx), in.Name); err != nil {
 				return nil, a.problem(err)

@@ -164,10 +164,10 @@ func (a *api) tasks() {
 			d, err := a.svc.Task(ctx, who(ctx), in.ID)
 			return answer(a, taskDetail{asjson.TaskOf(d.Task), d.Why, d.TraceID, asjson.EffectsOf(d.Effects), asjson.RecordsOf(d.Records), entriesOf(d.Audit)}, err)
 		})
-	huma.Register(a.API, op("PUT", "/tasks/{id}", "schedule-task", tagTasks, "Schedule a task once: an equal task with the same id is no error", large(maxBody)), a.put)
+	huma.Register(a.API, op("PUT", "/tasks/{id}", "schedule-task", tagTasks, "Schedule a task once: an equal task with the same id is no error", large), a.put)
 	put := a.OpenAPI().Paths[base+"/tasks/{id}"].Put
 	put.Responses["201"] = &huma.Response{Description: "Created", Content: put.Responses["200"].Content}
-	huma.Register(a.API, op("POST", "/tasks", "schedule-tasks", tagTasks, "Schedule up to 1000 tasks, each with its own result", large(maxBody)), a.batch)
+	huma.Register(a.API, op("POST", "/tasks", "schedule-tasks", tagTasks, "Schedule up to 1000 tasks, each with its own result", large), a.batch)
 	type movement struct {
 		To string `json:"to,omitempty" doc:"an instant, such as 2026-12-24T08:00:00Z or \"tomorrow 08:00 Europe/Berlin\""`
 		By string `json:"by,omitempty" doc:"instead of to: a duration, such as 2h or -1d"`

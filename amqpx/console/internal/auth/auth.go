@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/hmac"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -81,7 +82,7 @@ func (a *Auth) Caller(r *http.Request) (service.Caller, bool) {
 		if u, ok := f.whose(c.Value, a.now()); ok && !a.ended.has(c.Value) {
 			return service.Caller{
 				Identity:  service.Identity{Name: u.Name, Role: u.Role},
-				FormToken: f.formToken(c.Value), Prefix: a.cfg.Prefix, Session: true,
+				FormToken: f.sign("form", c.Value), Prefix: a.cfg.Prefix, Session: true,
 			}, true
 		}
 	}
@@ -215,8 +216,8 @@ func (l *limiter) allow(key string, now time.Time) bool {
 		if l.keys == nil {
 			l.keys = map[string]*rate.Limiter{}
 		}
-		if len(l.keys) >= maxKeys {
-			l.forget(now)
+		if len(l.keys) >= maxKeys { // drop those that have all they are allowed
+			maps.DeleteFunc(l.keys, func(_ string, k *rate.Limiter) bool { return k.TokensAt(now) >= float64(l.burst) })
 		}
 		if len(l.keys) >= maxKeys { // all of them are in use: an attack from many places
 			return false
@@ -225,15 +226,6 @@ func (l *limiter) allow(key string, now time.Time) bool {
 		l.keys[key] = k
 	}
 	return k.AllowN(now, 1)
-}
-
-// forget drops keys that have all they are allowed.
-func (l *limiter) forget(now time.Time) {
-	for key, k := range l.keys {
-		if k.TokensAt(now) >= float64(l.burst) {
-			delete(l.keys, key)
-		}
-	}
 }
 
 // back forgets a key whose attempts were not an attack.

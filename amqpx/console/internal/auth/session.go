@@ -20,13 +20,9 @@ const life = 12 * time.Hour
 
 var text = base64.RawURLEncoding
 
-func (f *File) key() []byte {
-	key, _ := base64.StdEncoding.DecodeString(f.SessionKey) // check has done so
-	return key
-}
-
 func (f *File) sign(purpose, s string) string {
-	m := hmac.New(sha256.New, f.key())
+	key, _ := base64.StdEncoding.DecodeString(f.SessionKey) // check has done so
+	m := hmac.New(sha256.New, key)
 	_, _ = m.Write([]byte(purpose + "\x00" + s)) // a hash never fails
 	return text.EncodeToString(m.Sum(nil))
 }
@@ -110,9 +106,6 @@ func (e *ended) has(session string) bool {
 	_, ok := e.until[session]
 	return ok
 }
-
-// formToken goes with a session.
-func (f *File) formToken(session string) string { return f.sign("form", session) }
 
 // token returns the token that a program gave.
 func (f *File) token(given string) (Token, bool) {

@@ -48,10 +48,6 @@ func (p *Pages) job(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{name: "job", title: "Job", data: jobOf(j)}, nil
-}
-
-func jobOf(j service.Job) jobData {
 	d := jobData{Job: j, Running: j.State == service.JobRunning, BackHref: "tasks"}
 	d.Resumable = j.State == service.JobInterrupted || j.State == service.JobStopped || j.State == service.JobFailed
 	switch j.Entry.Action {
@@ -63,7 +59,7 @@ func jobOf(j service.Job) jobData {
 	case "retire":
 		d.BackHref = "layouts"
 	}
-	return d
+	return answer{name: "job", title: "Job", data: d}, nil
 }
 
 // jobActs are the changes of a job.

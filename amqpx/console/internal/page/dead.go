@@ -140,7 +140,13 @@ func (p *Pages) askRequeue(r *request) (answer, error) {
 		var rep inspect.RequeueReport
 		if rep, err = p.svc.RequeueDryRun(r.Context(), r.who.Identity, q); err == nil {
 			d.Report, d.Chosen = &rep, rep.Gone()
-			d.Results, d.Notes = requeueLines(rep), requeueNotes(rep)
+			d.Results = requeueLines(rep)
+			if rep.CountsDeliveries && rep.DeliveryLimit != 0 {
+				d.Notes = append(d.Notes, "Each look costs the remaining messages one of the deliveries that the queue allows.")
+			}
+			if rep.Moved > 0 {
+				d.Notes = append(d.Notes, shown.Count(rep.Moved, "message was", "messages were")+" near the queue's delivery limit and went to its end, as copies.")
+			}
 		}
 	}
 	if err != nil {
@@ -200,17 +206,6 @@ func requeueLines(rep inspect.RequeueReport) []requeueLine {
 			}
 			list = append(list, requeueLine{x.Count, text, o.is == inspect.RequeueStayed})
 		}
-	}
-	return list
-}
-
-func requeueNotes(rep inspect.RequeueReport) []string {
-	var list []string
-	if rep.CountsDeliveries && rep.DeliveryLimit != 0 {
-		list = append(list, "Each look costs the remaining messages one of the deliveries that the queue allows.")
-	}
-	if rep.Moved > 0 {
-		list = append(list, shown.Count(rep.Moved, "message was", "messages were")+" near the queue's delivery limit and went to its end, as copies.")
 	}
 	return list
 }

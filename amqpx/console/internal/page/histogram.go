@@ -1,10 +1,8 @@
 package page
 
 import (
-	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"time"
 
@@ -154,19 +152,18 @@ func (v *histogram) scale(bins []schedule.Bin) []float64 {
 		v.Lines = append(v.Lines, math.Max(0.5, 100-100*(y-low)/(top-low)))
 	}
 	v.Top, v.Bottom = decade(top), decade(low)
+	shortest := width(bins[0])
+	for _, b := range bins {
+		shortest = min(shortest, width(b))
+	}
 	v.Scale = fmt.Sprintf("Tasks an hour, each line ten times the one below. The bars are longer the farther ahead they are: from %s to %s.",
-		topology.FormatDuration(width(narrowestOf(bins)).Round(time.Second)), topology.FormatDuration(width(bins[len(bins)-1]).Round(time.Hour)))
+		topology.FormatDuration(shortest.Round(time.Second)), topology.FormatDuration(width(bins[len(bins)-1]).Round(time.Hour)))
 	return heights
 }
 
 // hourly returns how many tasks an hour a bin has.
 func hourly(b schedule.Bin) float64 {
 	return float64(b.Count) / math.Max(b.To.Sub(b.From).Hours(), 1e-9)
-}
-
-// narrowestOf returns the bin that spans the shortest time.
-func narrowestOf(bins []schedule.Bin) schedule.Bin {
-	return slices.MinFunc(bins, func(a, b schedule.Bin) int { return cmp.Compare(a.To.Sub(a.From), b.To.Sub(b.From)) })
 }
 
 // decade returns a power of ten.

@@ -5,7 +5,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -29,15 +28,12 @@ func (p *Pages) layouts(r *request) (answer, error) {
 	return answer{name: "layouts", title: "Layouts", data: d}, nil
 }
 
-// retireData is what a retirement would do.
-type retireData struct{ service.RetirePlan }
-
 func (p *Pages) askRetire(r *request) (answer, error) {
 	plan, err := p.svc.RetirePlan(r.Context())
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{name: "retire", title: "Retire earlier layouts", data: retireData{plan}}, nil
+	return answer{name: "retire", title: "Retire earlier layouts", data: plan}, nil
 }
 
 func (p *Pages) doRetire(r *request) (answer, error) {

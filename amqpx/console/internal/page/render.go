@@ -260,7 +260,7 @@ type bodyView struct {
 
 func showBody(b []byte) bodyView {
 	v := bodyView{Size: len(b), Kind: "text"}
-	if utf8.Valid(b) && printableText(b) {
+	if utf8.Valid(b) && !slices.ContainsFunc([]rune(string(b)), unprintable) {
 		if json.Valid(b) {
 			v.Kind = "JSON"
 		}
@@ -278,10 +278,5 @@ func showBody(b []byte) bodyView {
 	return v
 }
 
-// printableText reports whether a text can be shown as it is, without control characters or changes
-// of direction.
-func printableText(b []byte) bool {
-	return !slices.ContainsFunc([]rune(string(b)), func(r rune) bool {
-		return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r)
-	})
-}
+// unprintable reports whether a text cannot be shown as it is: control characters, changes of direction.
+func unprintable(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r) }

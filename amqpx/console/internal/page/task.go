@@ -46,9 +46,14 @@ func (p *Pages) taskPage(r *request, id string, refused error) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	d := taskData{TaskDetail: t, Events: history(t), Acts: actsOf(t.Task.Status)}
+	d := taskData{TaskDetail: t, Events: history(t)}
 	if !r.who.Role.May(service.RoleOperator) {
-		d.Task.Body, d.Acts = nil, nil
+		d.Task.Body = nil
+	}
+	for _, a := range acts {
+		if r.who.Role.May(service.RoleOperator) && a.name != "" && a.takes(t.Task.Status) {
+			d.Acts = append(d.Acts, actLink{a.name, a.button, "task-" + a.name})
+		}
 	}
 	a := answer{name: "task", title: "Task " + shown.Line(shown.Shorten(id, 40))}
 	if done := r.URL.Query().Get("done"); refused == nil && done != "" {
@@ -78,16 +83,6 @@ var uniqueNotices = map[schedule.UniqueOutcome]string{
 
 // actLink leads to a change of one task.
 type actLink struct{ Name, Label, Path string }
-
-func actsOf(s schedule.Status) []actLink {
-	var list []actLink
-	for _, a := range acts {
-		if a.name != "" && a.takes(s) {
-			list = append(list, actLink{a.name, a.button, "task-" + a.name})
-		}
-	}
-	return list
-}
 
 // history returns what is known of a task, in order.
 func history(t service.TaskDetail) []event {

@@ -129,7 +129,14 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	if d.Count, d.More, err = p.svc.Count(r.Context(), f, countLimit); err != nil {
 		return a, err
 	}
-	d.Bulk = bulkLinks(f.Status, values)
+	for _, x := range acts {
+		if f.Status == "" || x.takes(f.Status) {
+			v := url.Values{"action": {string(x.kind)}}
+			maps.Copy(v, values)
+			v.Del("sort")
+			d.Bulk = append(d.Bulk, bulkLink{x.label, withQuery("bulk", v), string(x.kind)})
+		}
+	}
 	if !r.still {
 		if d.Suggest, err = p.svc.Suggest(r.Context()); err != nil {
 			d.Suggest.Tags = nil // nobody needs them
@@ -141,21 +148,6 @@ func (p *Pages) tasks(r *request) (answer, error) {
 	d.LiveHref = withQuery("live-tasks", asked)
 	a.data = d
 	return a, nil
-}
-
-// bulkLinks returns the changes of tasks with a status, or with any.
-func bulkLinks(s schedule.Status, filter url.Values) []bulkLink {
-	var list []bulkLink
-	for _, a := range acts {
-		if s != "" && !a.takes(s) {
-			continue
-		}
-		v := url.Values{"action": {string(a.kind)}}
-		maps.Copy(v, filter)
-		v.Del("sort")
-		list = append(list, bulkLink{a.label, withQuery("bulk", v), string(a.kind)})
-	}
-	return list
 }
 
 // statuses in the order of a task's life.

@@ -65,7 +65,10 @@ func judge(o service.Overview, now time.Time) verdict {
 		if t.More {
 			more = "at least "
 		}
-		overdue := overdueHref(o)
+		overdue := "tasks?status=pending"
+		if i := slices.IndexFunc(o.Horizon, func(c service.HorizonCount) bool { return c.Name == "overdue" }); i >= 0 {
+			overdue = horizon(o)[i].Href
+		}
 		if t.Unsent > 0 {
 			add(levelBad, overdue, "%s%s overdue and not sent to the broker", more, shown.Count(t.Unsent, "task is", "tasks are"))
 		}
@@ -103,13 +106,27 @@ func judge(o service.Overview, now time.Time) verdict {
 		v.Level = max(v.Level, r.Level)
 	}
 	slices.SortStableFunc(v.Reasons, func(a, b reason) int { return b.Level - a.Level })
-	v.Text = inShort(v, onTime(o))
+	switch v.Level {
+	case levelGood:
+		v.Text = "All is well"
+	case levelWarning:
+		v.Text = shown.Count(len(v.Reasons), "thing needs a look", "things need a look")
+		if hour := together(o.History.Hour); hour.Done > 0 && hour.Lateness(0.99) < late { // almost all of them
+			v.Text = "Deliveries are on time; " + v.Text
+		}
+	case levelBad:
+		bad := slices.IndexFunc(v.Reasons, func(r reason) bool { return r.Level != levelBad })
+		if bad < 0 {
+			bad = len(v.Reasons)
+		}
+		v.Text = shown.Count(bad, "thing is wrong", "things are wrong")
+	}
 	return v
 }
 
 // addAway adds what does not answer and what still works, or else what keeps the process from
 // working, which is often the same in other words.
-func addAway(o service.Overview, add func(level int, href, format string, args ...any)) {
+func addAway(o service.Overview, add addReason) {
 	broker, noBroker := o.Away(status.AreaBroker)
 	noBroker = noBroker && !o.Brokerless
 	database, noDatabase := o.Away(doctor.AreaDatabase)
@@ -125,7 +142,7 @@ func addAway(o service.Overview, add func(level int, href, format string, args .
 }
 
 // addPlaces adds queues without consumers, and dead and parked messages.
-func addPlaces(o service.Overview, add func(level int, href, format string, args ...any)) {
+func addPlaces(o service.Overview, add addReason) {
 	var dead int64
 	var unconsumed []string
 	blocked := 0
@@ -161,36 +178,6 @@ func listed(names []string) string {
 		return strings.Join(names[:show], ", ") + fmt.Sprintf(" and %d more", len(names)-show)
 	}
 	return strings.Join(names, ", ")
-}
-
-// inShort returns a verdict without its reasons.
-func inShort(v verdict, onTime bool) string {
-	bad := 0
-	for _, r := range v.Reasons {
-		if r.Level == levelBad {
-			bad++
-		}
-	}
-	switch v.Level {
-	case levelBad:
-		return shown.Count(bad, "thing is wrong", "things are wrong")
-	case levelWarning:
-		look := shown.Count(len(v.Reasons), "thing needs a look", "things need a look")
-		if onTime {
-			return "Deliveries are on time; " + look
-		}
-		return look
-	}
-	return "All is well"
-}
-
-func overdueHref(o service.Overview) string {
-	for _, c := range horizon(o) {
-		if c.Name == "overdue" {
-			return c.Href
-		}
-	}
-	return "tasks?status=pending"
 }
 
 // What a verdict says of failures and lateness.
@@ -278,13 +265,6 @@ func trendOf(o service.Overview, share float64) (level int, trend string) {
 		return levelBad, "it is falling: " + shown.Roughly(now) + " in the last " + minutes
 	}
 	return levelBad, "it is not changing"
-}
-
-// onTime reports whether tasks were done in the last hour, and almost all of them at
-// their due instants.
-func onTime(o service.Overview) bool {
-	hour := together(o.History.Hour)
-	return hour.Done > 0 && hour.Lateness(0.99) < late
 }
 
 // together adds up spans.

@@ -100,15 +100,6 @@ func veilHeaders[V any](headers map[string]V, hidden V) map[string]V {
 	return out
 }
 
-// veilOverview hides from viewers why something fails.
-func veilOverview(who Identity, o Overview) Overview {
-	if !who.Role.May(RoleOperator) && o.Problem != "" {
-		o.Problem = untold
-	}
-	o.Status.Unseen = veilUnseen(who, o.Status.Unseen)
-	return o
-}
-
 func veilUnseen(who Identity, list []doctor.Unseen) []doctor.Unseen {
 	if who.Role.May(RoleOperator) {
 		return list

@@ -210,7 +210,15 @@ var errNoDiscards = fmt.Errorf("%w: this process has no directory for the messag
 
 // discard removes messages for a job, and keeps them in a new file first.
 func (c *Core) discard(ctx context.Context, w *working, client *amqpx.Client, o inspect.RequeueOptions) (p inspect.RequeueReport, kept string, err error) {
-	f, path, err := c.discardFile(w.now().ID)
+	if err := os.MkdirAll(c.cfg.Discarded, 0o700); err != nil {
+		return p, "", fmt.Errorf("serve.discarded: %w", err)
+	}
+	path := c.discardPath(w.now().ID, 1)
+	f, err := inspect.CreateSaveFile(path)
+	for n := 2; errors.Is(err, fs.ErrExist); n++ { // the job was continued
+		path = c.discardPath(w.now().ID, n)
+		f, err = inspect.CreateSaveFile(path)
+	}
 	if err != nil {
 		return p, "", fmt.Errorf("serve.discarded: %w", err)
 	}
@@ -220,19 +228,6 @@ func (c *Core) discard(ctx context.Context, w *working, client *amqpx.Client, o 
 		kept = ", kept in " + filepath.Base(path)
 	}
 	return p, kept, errors.Join(err, f.Close())
-}
-
-// discardFile creates a file for a job: the first, or one more after the job was continued.
-func (c *Core) discardFile(job string) (f *inspect.SaveFile, path string, err error) {
-	if err := os.MkdirAll(c.cfg.Discarded, 0o700); err != nil {
-		return nil, "", err
-	}
-	for n := 1; ; n++ {
-		path = c.discardPath(job, n)
-		if f, err = inspect.CreateSaveFile(path); !errors.Is(err, fs.ErrExist) {
-			return f, path, err
-		}
-	}
 }
 
 func (c *Core) discardPath(job string, n int) string {
@@ -250,6 +245,7 @@ func (c *Core) Discarded(ctx context.Context, who Identity, id string) (io.ReadC
 		return nil, err
 	}
 	var all files
+	var readers []io.Reader
 	for n := 1; c.cfg.Discarded != ""; n++ {
 		f, err := os.Open(c.discardPath(j.ID, n))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -258,7 +254,7 @@ func (c *Core) Discarded(ctx context.Context, who Identity, id string) (io.ReadC
 		if err != nil {
 			return nil, errors.Join(err, all.Close())
 		}
-		all = append(all, f)
+		all, readers = append(all, f), append(readers, f)
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("job %s: %w", id, ErrNoMessages)
@@ -266,18 +262,11 @@ func (c *Core) Discarded(ctx context.Context, who Identity, id string) (io.ReadC
 	return struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(all.readers()...), all}, nil
+	}{io.MultiReader(readers...), all}, nil
 }
 
 // files are read one after the other.
 type files []*os.File
-
-func (list files) readers() (out []io.Reader) {
-	for _, f := range list {
-		out = append(out, f)
-	}
-	return out
-}
 
 // Close closes all of them.
 func (list files) Close() (err error) {

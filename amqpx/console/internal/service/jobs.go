@@ -144,7 +144,16 @@ func (c *Core) run(r record, q request) {
 			defer close(beating)
 			w.beat(ctx, cancel, q.Bulk != nil)
 		}()
-		result, err := c.do(ctx, w, q)
+		var result string
+		var err error
+		switch {
+		case q.Bulk != nil:
+			result, err = c.bulk(ctx, w, *q.Bulk)
+		case q.Requeue != nil:
+			result, err = c.requeue(ctx, w, *q.Requeue)
+		default:
+			result, err = c.retire(ctx)
+		}
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}
@@ -152,16 +161,6 @@ func (c *Core) run(r record, q request) {
 		<-beating
 		w.finish(result, err)
 	})
-}
-
-func (c *Core) do(ctx context.Context, w *working, q request) (string, error) {
-	switch {
-	case q.Bulk != nil:
-		return c.bulk(ctx, w, *q.Bulk)
-	case q.Requeue != nil:
-		return c.requeue(ctx, w, *q.Requeue)
-	}
-	return c.retire(ctx)
 }
 
 // beat reports until ctx ends that the job is alive and, unless the job does so itself, how

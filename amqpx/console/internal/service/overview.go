@@ -99,7 +99,11 @@ type looks struct {
 // Here and elsewhere, only operators are told why something is not seen or not done.
 func (c *Core) Overview(ctx context.Context, who Identity) (Overview, error) {
 	o, err := c.overview(ctx)
-	return veilOverview(who, o), err
+	if !who.Role.May(RoleOperator) && o.Problem != "" {
+		o.Problem = untold
+	}
+	o.Status.Unseen = veilUnseen(who, o.Status.Unseen)
+	return o, err
 }
 
 func (c *Core) overview(ctx context.Context) (Overview, error) {

@@ -100,18 +100,13 @@ func scheduleByID(ctx context.Context, s *schedule.Store, t NewTask, err error) 
 	}
 	have, gerr := s.Get(ctx, schedule.NoTx, t.ID)
 	switch {
-	case gerr == nil && equal(have, t) && (!t.Replace || !replaceEqual(have, t)):
+	// An equal task is overwritten if its due instant counts from now, or if it has ended.
+	case gerr == nil && equal(have, t) && (!t.Replace || !t.AnyDue && (have.Status == schedule.StatusPending || have.Status == schedule.StatusRunning)):
 		return false, nil
 	case t.Replace:
 		return true, s.Schedule(ctx, schedule.NoTx, t.Task, schedule.Replace())
 	}
 	return false, err
-}
-
-// replaceEqual reports whether Replace overwrites an equal task: one whose due instant
-// counts from now, or one that has ended.
-func replaceEqual(have schedule.Task, t NewTask) bool {
-	return t.AnyDue || have.Status != schedule.StatusPending && have.Status != schedule.StatusRunning
 }
 
 // equal reports whether an existing task was made by the same call. Headers that a hook of

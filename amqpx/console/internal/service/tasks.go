@@ -133,41 +133,39 @@ type TaskDetail struct {
 
 // Task returns a task, with its Body only for operators.
 func (c *Core) Task(ctx context.Context, who Identity, id string) (TaskDetail, error) {
-	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (TaskDetail, error) { return c.detail(ctx, s, who, id) })
-}
-
-func (c *Core) detail(ctx context.Context, s *schedule.Store, who Identity, id string) (d TaskDetail, err error) {
-	if d.Task, err = s.Get(ctx, schedule.NoTx, id); err != nil {
-		return TaskDetail{}, err
-	}
-	if d.Effects, err = s.Effects(ctx, schedule.NoTx, id); err != nil {
-		return TaskDetail{}, err
-	}
-	scopes := []string{}
-	if d.Task.Queue != "" {
-		scopes = append(scopes, d.Task.Queue)
-	}
-	for _, e := range d.Effects {
-		scopes = append(scopes, e.Queue)
-	}
-	slices.Sort(scopes)
-	d.Records, err = idempotency.Find(ctx, c.cfg.DB, id, slices.Compact(scopes)...)
-	if err != nil && !errors.Is(err, idempotency.ErrNoTable) {
-		return TaskDetail{}, err
-	}
-	t := trace.Trace{
-		ID: id, At: time.Now(), Task: &d.Task, TasksKnown: true, Effects: d.Effects, Records: d.Records, RecordsKnown: err == nil,
-		Destination: c.destination(d.Task.Destination().String()),
-	}
-	d.Why = t.Explain()
-	if parts := strings.Split(d.Task.Headers["traceparent"], "-"); len(parts) == 4 {
-		d.TraceID = parts[1]
-	}
-	if d.Audit, err = c.visibleEntries(ctx, who, id, "", 50); err != nil {
-		return TaskDetail{}, err
-	}
-	veilTask(who, &d.Task)
-	return d, nil
+	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (d TaskDetail, err error) {
+		if d.Task, err = s.Get(ctx, schedule.NoTx, id); err != nil {
+			return TaskDetail{}, err
+		}
+		if d.Effects, err = s.Effects(ctx, schedule.NoTx, id); err != nil {
+			return TaskDetail{}, err
+		}
+		scopes := []string{}
+		if d.Task.Queue != "" {
+			scopes = append(scopes, d.Task.Queue)
+		}
+		for _, e := range d.Effects {
+			scopes = append(scopes, e.Queue)
+		}
+		slices.Sort(scopes)
+		d.Records, err = idempotency.Find(ctx, c.cfg.DB, id, slices.Compact(scopes)...)
+		if err != nil && !errors.Is(err, idempotency.ErrNoTable) {
+			return TaskDetail{}, err
+		}
+		t := trace.Trace{
+			ID: id, At: time.Now(), Task: &d.Task, TasksKnown: true, Effects: d.Effects, Records: d.Records, RecordsKnown: err == nil,
+			Destination: c.destination(d.Task.Destination().String()),
+		}
+		d.Why = t.Explain()
+		if parts := strings.Split(d.Task.Headers["traceparent"], "-"); len(parts) == 4 {
+			d.TraceID = parts[1]
+		}
+		if d.Audit, err = c.visibleEntries(ctx, who, id, "", 50); err != nil {
+			return TaskDetail{}, err
+		}
+		veilTask(who, &d.Task)
+		return d, nil
+	})
 }
 
 // destination returns the state of a destination in the last overview; nil if unknown.

@@ -69,7 +69,7 @@ func recycle(t amqp.Table) {
 	tables.Put(t)
 }
 
-// headers is the table that goes over the wire, until giveBack.
+// headers is the table that goes over the wire, until recycle.
 func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 	t := userHeaders(p.user, p.added)
 	maps.Copy(t, p.own)

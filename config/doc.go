@@ -17,7 +17,8 @@
 //   - config.go: the settings as a struct; settings.go: a row for each, which everything else
 //     reads; value.go: texts into values
 //   - load.go: all sources, whose order viper decides; file.go, schedules.go, expand.go: the
-//     YAML; schema.go: its JSON schema; didyoumean.go, errors.go
+//     YAML; schema.go: its JSON schema; didyoumean.go,
+//     errors.go
 //   - validate.go, serve.go, login.go: checks
-//   - build.go, probe.go, dial.go, tls.go, database.go, url.go: what is built from settings
+//   - build.go, ceilings.go, probe.go, dial.go, tls.go, database.go, url.go: what is built from settings
 package config

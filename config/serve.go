@@ -22,9 +22,12 @@ func (k *checker) serve(s *Serve) {
 	if _, err := s.Proxy(); err != nil {
 		k.badf("serve.trusted_proxy", "%q; expected an address or a network, such as 10.0.0.0/8", yamldoc.Clip(s.TrustedProxy))
 	}
-	for path, err := range map[string]error{"serve.title": shown.CheckTitle(s.Title), "serve.color": shown.CheckColor(s.Color), "serve.trace_url": shown.CheckTraceLink(s.TraceURL)} {
-		if err != nil {
-			k.badf(path, "%v", err)
+	for _, x := range []struct {
+		path string
+		err  error
+	}{{"serve.title", shown.CheckTitle(s.Title)}, {"serve.color", shown.CheckColor(s.Color)}, {"serve.trace_url", shown.CheckTraceLink(s.TraceURL)}} {
+		if x.err != nil {
+			k.badf(x.path, "%v", x.err)
 		}
 	}
 	k.pair("serve.tls", s.TLS.Cert, s.TLS.Key, "https needs both")

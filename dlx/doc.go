@@ -6,7 +6,7 @@
 //
 // A strategy is a file with its configuration, topology and routes (bucket.go with
 // bucket_topology.go, ttl.go, levels.go, native.go). They share number systems
-// (layout.go, digits.go) and the way into a queue (entry.go); parse.go reads a
+// (layout.go, digits.go), names (names.go) and the way into a queue (entry.go); parse.go reads a
 // destination back from a routing key.
 //
 // The package is pure: it describes topology and routes and touches no broker.

@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 )
 
-// MaxDelay returns the longest delay of the plugin: 2^32-1 ms, about 49.7 days. The
+// MaxDelay is the longest delay of the plugin: 2^32-1 ms, about 49.7 days. The
 // plugin does not delay a message with a longer one at all.
 const MaxDelay = math.MaxUint32 * time.Millisecond
 
@@ -28,7 +28,7 @@ const (
 type Config struct {
 	// Prefix begins the names of all broker objects. Default "delay".
 	Prefix string
-	// MaxDelay returns the longest delay that is accepted: whole milliseconds from 1ms
+	// MaxDelay is the longest delay that is accepted: whole milliseconds from 1ms
 	// to 2^32-1 ms. Default 2^32-1 ms. The plugin holds about 3 kB of memory per
 	// waiting message on one node, so a lower bound is wise.
 	MaxDelay time.Duration

@@ -7,5 +7,6 @@
 // scenarios.go is the table of all scenarios, which run.go runs. A case's work is in
 // publish.go, consume.go, tasks.go, steady.go (lateness; its timers in timers.go), climb.go
 // (the highest rate), broker.go (processor time, memory) or console.go. client.go and
-// servers.go open what it works on, and print.go shows the Result.
+// servers.go open what it works on, and print.go shows the Result
+// (result.go); options.go has what one may choose.
 package bench

@@ -74,7 +74,7 @@ func (l Broker) Layout(prefix string, names ...string) topology.Topology {
 			t.Queues = append(t.Queues, l.Queues[name].Described(name))
 		}
 	}
-	for _, name := range append(names, slices.Sorted(maps.Keys(l.Exchanges))...) {
+	for _, name := range slices.Concat(names, slices.Sorted(maps.Keys(l.Exchanges))) {
 		if layout, ok := naming.LayoutOf(prefix, name); ok && wanted(name) {
 			tags[layout.Tag] = true
 		}

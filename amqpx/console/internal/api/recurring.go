@@ -57,7 +57,7 @@ func (a *api) recurring() {
 			r := schedule.Recurring{
 				Name: in.Name, Cron: n.Cron, TimeZone: n.TimeZone, Every: text.duration("body.every", n.Every), Jitter: text.duration("body.jitter", n.Jitter),
 				Start: text.instant("body.start", n.Start), End: text.instant("body.end", n.End),
-				Misfire: schedule.Misfire(n.Misfire), MisfireLimit: n.MisfireLimit, Overlap: schedule.Overlap(n.Overlap), Task: text.task("body", n.Content),
+				Misfire: schedule.Misfire(n.Misfire), MisfireLimit: n.MisfireLimit, Overlap: schedule.Overlap(n.Overlap), Task: text.content("body", n.Content),
 			}
 			if text.err != nil {
 				return nil, text.err

@@ -40,7 +40,7 @@ type newTaskWithID struct {
 // task reads a task. Its texts are checked here, the rest by the store.
 func (n NewTask) task(at, id string, replace bool) (service.NewTask, error) {
 	var in reader
-	out := service.NewTask{Task: in.task(at, n.Content), Replace: replace}
+	out := service.NewTask{Task: in.content(at, n.Content), Replace: replace}
 	out.ID = id
 	if u := n.Unique; u != nil {
 		out.UniqueKey, out.Unique.OnPending = u.Key, schedule.OnPending(u.OnPending)
@@ -55,8 +55,8 @@ func (n NewTask) task(at, id string, replace bool) (service.NewTask, error) {
 	return out, in.err
 }
 
-// task reads the destination and the message of a task.
-func (r *reader) task(at string, c asjson.Content) schedule.Task {
+// content reads the destination and the message of a task.
+func (r *reader) content(at string, c asjson.Content) schedule.Task {
 	t := schedule.Task{
 		Queue: c.Queue, Exchange: c.Exchange, RoutingKey: c.RoutingKey, ContentType: c.ContentType, Type: c.Type,
 		CorrelationID: c.CorrelationID, Priority: uint8(c.Priority), Headers: c.Headers, Tags: c.Tags, // the schema bounds it

@@ -115,11 +115,11 @@ func readRequeue(r *request) (service.Requeue, error) {
 	if s := r.get("rate"); s != "" {
 		var err error
 		if q.Rate, err = strconv.ParseFloat(s, 64); err != nil || q.Rate <= 0 || q.Rate > 100_000 {
-			in.fail("rate", "%q; expected messages a second, such as 10", s)
+			in.failf("rate", "%q; expected messages a second, such as 10", s)
 		}
 	}
 	if q.Queue == "" {
-		in.fail("queue", "is empty; expected a dead-letter queue, or the parked queue")
+		in.failf("queue", "is empty; expected a dead-letter queue, or the parked queue")
 	}
 	return q, in.err
 }

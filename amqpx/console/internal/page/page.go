@@ -2,7 +2,6 @@ package page
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -13,50 +12,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
-
-// Service is what the pages need of a service.Core, which documents the methods.
-type Service interface {
-	Overview(ctx context.Context, who service.Identity) (service.Overview, error)
-	Watch(ctx context.Context, who service.Identity, each func(service.Overview) error) error
-	Histogram(ctx context.Context, f schedule.Filter, from, to time.Time, bins int) (service.Histogram, error)
-	RetirePlan(ctx context.Context) (service.RetirePlan, error)
-	Retire(ctx context.Context, who service.Identity) (service.Job, error)
-	Tasks(ctx context.Context, who service.Identity, f schedule.Filter) (service.TaskPage, error)
-	Count(ctx context.Context, f schedule.Filter, limit int64) (n int64, more bool, err error)
-	Suggest(ctx context.Context) (service.Suggestions, error)
-	Task(ctx context.Context, who service.Identity, id string) (service.TaskDetail, error)
-	Trace(ctx context.Context, who service.Identity, id string) (trace.Trace, error)
-	Schedule(ctx context.Context, who service.Identity, tasks []service.NewTask) ([]service.ScheduleResult, error)
-	Change(ctx context.Context, who service.Identity, id string, a service.Action) error
-	BulkCount(ctx context.Context, f schedule.Filter, a service.Action) (int64, error)
-	Bulk(ctx context.Context, who service.Identity, f schedule.Filter, a service.Action, count int64) (service.Job, error)
-	Recurring(ctx context.Context, who service.Identity) ([]schedule.Recurring, error)
-	LastRuns(ctx context.Context, names []string) (map[string]schedule.Task, error)
-	RecurringTask(ctx context.Context, who service.Identity, name string) (schedule.Recurring, error)
-	PutRecurring(ctx context.Context, who service.Identity, r schedule.Recurring) (schedule.Change, error)
-	PauseRecurring(ctx context.Context, who service.Identity, name string) error
-	ResumeRecurring(ctx context.Context, who service.Identity, name string) error
-	FireRecurring(ctx context.Context, who service.Identity, name string) (id string, err error)
-	DeleteRecurring(ctx context.Context, who service.Identity, name string) error
-	Destinations(ctx context.Context) ([]schedule.DestinationState, error)
-	PauseDestination(ctx context.Context, who service.Identity, d topology.Destination) error
-	SetCeiling(ctx context.Context, who service.Identity, x schedule.Ceiling) error
-	ResumeDestination(ctx context.Context, who service.Identity, d topology.Destination, spread time.Duration) error
-	Peek(ctx context.Context, who service.Identity, queue string, limit int) (inspect.Peeked, error)
-	ErrorGroups(ctx context.Context, queue string, order inspect.GroupOrder, limit int) (inspect.ErrorGroups, error)
-	RequeueDryRun(ctx context.Context, who service.Identity, r service.Requeue) (inspect.RequeueReport, error)
-	Requeue(ctx context.Context, who service.Identity, r service.Requeue) (service.Job, error)
-	Jobs(ctx context.Context, who service.Identity, limit int) ([]service.Job, error)
-	Job(ctx context.Context, who service.Identity, id string) (service.Job, error)
-	StopJob(ctx context.Context, who service.Identity, id string) (service.Job, error)
-	ContinueJob(ctx context.Context, who service.Identity, id string) (service.Job, error)
-	Audit(ctx context.Context, who service.Identity, target, before string, limit int) ([]service.Entry, error)
-}
 
 // Options tune the pages. The zero value is ready to use.
 type Options struct {
@@ -278,7 +236,7 @@ type fields struct {
 	err error
 }
 
-func (in *fields) fail(name, format string, args ...any) {
+func (in *fields) failf(name, format string, args ...any) {
 	if in.err == nil {
 		in.err = fieldError(name, format, args...)
 	}
@@ -292,7 +250,7 @@ func (in *fields) instant(name string) time.Time {
 	}
 	t, err := schedule.ParseInstant(s, in.now)
 	if err != nil {
-		in.fail(name, "%v", err)
+		in.failf(name, "%v", err)
 	}
 	return t
 }
@@ -301,7 +259,7 @@ func (in *fields) instant(name string) time.Time {
 func (in *fields) required(name string) time.Time {
 	t := in.instant(name)
 	if t.IsZero() {
-		in.fail(name, "no time; expected one such as tomorrow 08:00 Europe/Berlin or +90m")
+		in.failf(name, "no time; expected one such as tomorrow 08:00 Europe/Berlin or +90m")
 	}
 	return t
 }
@@ -314,7 +272,7 @@ func (in *fields) duration(name string) time.Duration {
 	}
 	d, err := topology.ParseDuration(s)
 	if err != nil {
-		in.fail(name, "%v", err)
+		in.failf(name, "%v", err)
 	}
 	return d
 }
@@ -327,7 +285,7 @@ func (in *fields) number(name string, otherwise, most int) int {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > most {
-		in.fail(name, "%q; expected a number from 1 to %d", s, most)
+		in.failf(name, "%q; expected a number from 1 to %d", s, most)
 		return 0
 	}
 	return n

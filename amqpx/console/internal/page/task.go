@@ -203,13 +203,13 @@ func readMessage(in *fields) schedule.Task {
 	if in.get("encoding") == encodingBase64 {
 		var err error
 		if t.Body, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(in.form.Get("body")), "")); err != nil {
-			in.fail("body", "it is not base64: %v", err)
+			in.failf("body", "it is not base64: %v", err)
 		}
 	}
 	if s := in.get("priority"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 8)
 		if err != nil {
-			in.fail("priority", "%q; expected a number from 0 to 255", s)
+			in.failf("priority", "%q; expected a number from 0 to 255", s)
 		}
 		t.Priority = uint8(n)
 	}
@@ -217,7 +217,7 @@ func readMessage(in *fields) schedule.Task {
 	for _, line := range lines(in.form.Get("headers")) {
 		k, v, ok := strings.Cut(line, ":")
 		if !ok {
-			in.fail("headers", "%q; expected lines such as name: value", line)
+			in.failf("headers", "%q; expected lines such as name: value", line)
 		}
 		if t.Headers == nil {
 			t.Headers = map[string]string{}

@@ -171,7 +171,7 @@ func readFilter(r *request) (schedule.Filter, error) {
 		id, err := url.QueryUnescape(line)
 		if err != nil {
 			ids = nil
-			in.fail(chosenField, "%q; expected an id as a form has it", line)
+			in.failf(chosenField, "%q; expected an id as a form has it", line)
 			break
 		}
 		ids = append(ids, id)
@@ -181,7 +181,7 @@ func readFilter(r *request) (schedule.Filter, error) {
 		Tag: r.get("tag"), Header: r.get("header"), HeaderValue: r.get("value"), DueFrom: in.instant("from"), DueTo: in.instant("to"), WithoutBody: true,
 	}
 	if f.Status != "" && !slices.Contains(statuses, f.Status) {
-		in.fail("status", "%q; expected one of %v, or none", f.Status, statuses)
+		in.failf("status", "%q; expected one of %v, or none", f.Status, statuses)
 	}
 	return f, in.err
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
@@ -207,4 +208,78 @@ func (c *Client) stuck(queues []string) {
 
 func (c *Client) setupConsume(_ context.Context, s *wire.Session) (*session, error) {
 	return &session{Session: &declare.Session{Session: s}}, nil
+}
+
+// Strategy turns a delay into a place to publish. It does no I/O, so that the same
+// configuration has the same answer in every process. Packages dlx and plugin
+// implement it without importing this package.
+type Strategy interface {
+	// Name is ttl, bucket, nservicebus, celery, plugin, native or auto.
+	Name() string
+	// Prefix begins the names of all broker objects, also of those that the client
+	// makes: route queues, the lock.
+	Prefix() string
+	// Topology is what must exist on the broker, the delivery exchange and the
+	// parked queue included.
+	Topology() topology.Topology
+	// Bindings connect the delivery exchange with one destination. They assume
+	// that the destination's target queue exists.
+	Bindings(dest topology.Destination) []topology.Binding
+	// Route returns where to publish a message that is due after delay. The
+	// route's own delay is at least delay; with a tolerance it may be up to
+	// delay + tolerance if that saves hops. A delay of 0 goes straight to the
+	// destination. Errors are *topology.DelayError or *topology.KeyError.
+	Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error)
+	// MaxDelay is the longest delay that Route accepts.
+	MaxDelay() time.Duration
+}
+
+// Canary is a Strategy whose routes may have an InstantHeader. A broker that
+// ignores the header would deliver their messages at once, so a Client sends none
+// of them on a connection before messages of its own have proven, on that
+// connection, that they wait.
+type Canary interface {
+	// Canary returns the bindings that lead to a queue, which the client declares for
+	// it, and a route to there through each queue in which messages wait. Without
+	// routes there is nothing to prove.
+	Canary(queue string) ([]topology.Binding, []topology.Route)
+}
+
+// QueueInfo is what a broker tells about a queue.
+type QueueInfo struct {
+	Ready     int // messages that wait for a consumer
+	Consumers int
+}
+
+// QueueInfo asks the broker about a queue by a passive declaration, which changes
+// nothing. It takes three round trips, on a channel of its own of the connection
+// for declarations, and needs no right to the queue before RabbitMQ 4.3, and any
+// right (configure, write or read) since.
+//
+// The broker counts the messages that are ready. It leaves out those that a
+// consumer holds unacknowledged, those that are still in a delay queue, and those
+// that the last delay queue has begun to hand over: a queue without a ready
+// message need not be done with.
+//
+// The error wraps an *amqp.Error with the code NotFound for a queue that does not
+// exist, or whose node is down; AccessRefused for one that the user may not see;
+// ResourceLocked for one that is exclusive to another connection.
+func (c *Client) QueueInfo(ctx context.Context, queue string) (QueueInfo, error) {
+	var info QueueInfo
+	sess, err := c.pub.Wait(ctx, false)
+	if err == nil {
+		err = c.decl.Do(ctx, sess.Session, func(conn *amqp.Connection) error {
+			ch := wire.Channel{Conn: conn}
+			defer ch.Close()
+			return ch.Do(func(ch *amqp.Channel) error {
+				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+				info = QueueInfo{Ready: q.Messages, Consumers: q.Consumers}
+				return err
+			})
+		})
+	}
+	if err != nil {
+		return QueueInfo{}, fmt.Errorf("looking at queue %s: %w", queue, err)
+	}
+	return info, nil
 }

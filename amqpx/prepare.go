@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -273,4 +276,74 @@ func milliOf(t time.Time) int64 {
 		return 0
 	}
 	return t.UnixMilli()
+}
+
+// normalPriority is the highest priority that does not overtake others in a quorum
+// queue.
+const normalPriority = 4
+
+// priorityProblem refuses a priority with which a message would hold up all others
+// in its delay queue. From RabbitMQ 4.0 on a quorum queue hands out messages with
+// a priority above 4 first, and before 4.3 it expires only the one that is next: it
+// looks at no other until that one is due, and then at those behind it that have the
+// same priority. Before 4.0 it takes no notice of priorities. A version that cannot
+// be read is refused too: a priority can be lowered, what is held up cannot be
+// helped.
+//
+// broker is product and version, such as "RabbitMQ 4.0.5". Messages that pass
+// through no delay queue need not be asked about.
+func priorityProblem(broker string, s Strategy, priority uint8) error {
+	if priority <= normalPriority {
+		return nil
+	}
+	if v := wire.Version(broker); v.Before(4, 0, 0) || v.AtLeast(4, 3, 0) {
+		return nil
+	}
+	quorum := func(q topology.Queue) bool { return q.IsDelay() && q.Type != topology.Classic }
+	if !slices.ContainsFunc(s.Topology().Queues, quorum) {
+		return nil
+	}
+	return &MessageError{"Priority", fmt.Sprintf("%d; expected 0 to %d: the delay queues are quorum queues, and on %s a message of a higher priority would hold up all others in its queue. Lower it, delay through classic queues, or upgrade the broker to 4.3",
+		priority, normalPriority, broker)}
+}
+
+// checkPriority asks whether a message may go its way with its priority. That of
+// one which a consumer sends on is lowered: its sender is not here to be told.
+func (c *Client) checkPriority(sess *session, p *prepared, route *topology.Route) error {
+	if p.way != delayed || route.Hops == 0 {
+		return nil
+	}
+	err := priorityProblem(sess.Broker, c.strategy, p.pub.Priority)
+	if err != nil && p.lowers {
+		p.pub.Priority, err = normalPriority, nil
+	}
+	return err
+}
+
+// sizes remembers the largest body that the broker takes, where that is less
+// than Config.MaxBody. The broker tells it only by closing the channel that all
+// senders share, so it is not asked again for each message, but once in a while:
+// its max_message_size may have been raised.
+type sizes struct{ last atomic.Pointer[sizeLimitSeen] }
+
+type sizeLimitSeen struct {
+	limit int
+	at    time.Time
+}
+
+// askAgain is how long a limit stands.
+const askAgain = time.Minute
+
+func (s *sizes) learn(limit int, now time.Time) { s.last.Store(&sizeLimitSeen{limit, now}) }
+
+// check refuses a body over a limit that was learnt lately.
+func (s *sizes) check(size int, now time.Time) error {
+	if l := s.last.Load(); l != nil && size > l.limit && now.Sub(l.at) < askAgain {
+		return brokerLimit(size, l.limit)
+	}
+	return nil
+}
+
+func brokerLimit(size, limit int) *MessageError {
+	return &MessageError{"Body", fmt.Sprintf("%d bytes; the broker takes at most %d (its max_message_size): store the payload elsewhere and send a reference", size, limit)}
 }

@@ -110,10 +110,13 @@ func countQueue(ctx context.Context, s *session, queue string) (*observed.Queue,
 		q.Messages, q.Consumers = int64(state.Messages), int64(state.Consumers)
 		return err
 	})
-	if isCode(err, amqp.NotFound) {
+	switch {
+	case isCode(err, amqp.NotFound):
 		return nil, nil
+	case err != nil: // q may still be written
+		return nil, err
 	}
-	return &q, err
+	return &q, nil
 }
 
 // Count is what a queue has now, by the broker's own answer. Messages that a consumer holds are not ready.

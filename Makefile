@@ -25,8 +25,11 @@ UNWATCHED := /integration/|/auth$$|/timetable$$|/dlx$$|/plugin$$|/plugin/table$$
 
 # Tests that take longest begin first.
 WATCHED_PACKAGES = ./integration/messages $$($(GO) list ./... | grep -Ev '$(UNWATCHED)')
-UNWATCHED_PACKAGES = $(patsubst %,./integration/%,tasks operations faults conformance browser) \
-	$$($(GO) list ./... | grep -E '$(UNWATCHED)' | grep -Ev '/integration/(messages|simulate)$$')
+UNWATCHED_PACKAGES = $(patsubst %,./integration/%,tasks faults operations conformance)
+
+# What follows the watched ones, so that both halves of make test take about as long.
+OTHER_PACKAGES = ./integration/browser \
+	$$($(GO) list ./... | grep -E '$(UNWATCHED)' | grep -Ev '/integration/(messages|simulate|tasks|faults|operations|conformance|browser)$$')
 
 # Tests that -race leaves out, by their build tag, and their packages.
 SIMULATIONS = $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^//go:build !race' . | xargs grep -l '^func Test')
@@ -70,17 +73,20 @@ demo: ## run the main job on a real broker: orders that expire unless they are p
 .PHONY: test
 test: setup ## test everything on real brokers and databases, with the race detector where memory is shared
 	@mkdir -p $(CACHE)
-	@status=0; $(MAKE) --no-print-directory --keep-going --jobs=2 test-watched test-unwatched test-others || status=$$?; \
+	@status=0; $(MAKE) --no-print-directory --keep-going --jobs=2 test-watched test-unwatched test-others test-orm test-simulations || status=$$?; \
 	[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE); exit $$status
 
 # The runs of make test, side by side: go test prints a package's lines together when it has ended.
-.PHONY: test-watched test-unwatched test-others
+.PHONY: test-watched test-unwatched test-others test-orm test-simulations
 test-watched:
 	$(GO_TEST) 1 $(WATCH) $(WATCHED_PACKAGES)
 test-unwatched:
 	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(PLAIN) $(GO_TEST) $(TEST_PACKAGES) $(UNWATCHED_PACKAGES)
 test-others:
+	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES)
+test-orm:
 	$(ORM) $(GO_TEST) 1 ./...
+test-simulations:
 	$(SIMULATE)
 
 # Versions on which make test-all repeats what make test runs on the newest alone.

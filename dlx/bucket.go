@@ -1,10 +1,11 @@
 package dlx
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -42,18 +43,12 @@ type BucketConfig struct {
 
 // WithDefaults fills in what is not set.
 func (c BucketConfig) WithDefaults() BucketConfig {
-	if c.Prefix == "" {
-		c.Prefix = topology.DefaultPrefix
-	}
+	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
 	if c.Layout == "" && len(c.Radices) == 0 {
 		c.Layout = LayoutClock
 	}
-	if c.Resolution == 0 {
-		c.Resolution = defaultResolution(c.Layout)
-	}
-	if c.QueueType == "" {
-		c.QueueType = topology.Quorum
-	}
+	c.Resolution = cmp.Or(c.Resolution, defaultResolution(c.Layout))
+	c.QueueType = cmp.Or(c.QueueType, topology.Quorum)
 	return c
 }
 
@@ -80,33 +75,13 @@ func (c BucketConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkNames checks what the configurations have in common.
-func checkNames(of, prefix string, qt topology.QueueType) error {
-	var errs []error
-	if err := topology.CheckPrefix(prefix); err != nil {
-		if f, ok := errors.AsType[*topology.FieldError](err); ok {
-			f.Of = of
-		}
-		errs = append(errs, err)
-	}
-	if qt != topology.Quorum && qt != topology.Classic {
-		errs = append(errs, &topology.FieldError{Of: of, Field: "QueueType", Value: string(qt), Want: "quorum or classic"})
-	}
-	return errors.Join(errs...)
-}
-
 // Bucket delays by any duration: it writes the delay as digits, and each value
 // of each digit is a queue of constant TTL. It implements amqpx.Strategy and is
 // safe for concurrent use.
 type Bucket struct {
-	prefix    string
+	positional
 	base      string // of the names of exchanges and queues
-	deliver   string
-	layout    layout
 	queueType topology.QueueType
-	checked   bool       // TopicPermissions
-	names     [][]string // of queues, by position and digit; "" for the digit 0
-	overhead  int        // bytes of a routing key that are not the destination's, at most
 }
 
 // NewBucket makes the bucket strategy from a configuration, after WithDefaults
@@ -120,51 +95,24 @@ func NewBucket(c BucketConfig) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bucket{
-		prefix:    c.Prefix,
-		base:      c.Prefix + ".bucket" + variant(l.tag, LayoutClock, c.QueueType),
-		deliver:   topology.DeliveryExchange(c.Prefix),
-		layout:    l,
-		queueType: c.QueueType,
-		checked:   c.TopicPermissions,
-		overhead:  len(l.tag) + 1,
-	}
-	for i, r := range l.radices {
-		names := make([]string, r)
-		for v := int64(1); v < r; v++ {
-			names[v] = b.base + "." + durationName(l.ttl(i, v))
-		}
-		b.names = append(b.names, names)
-		b.overhead += len(strconv.FormatInt(r-1, 10)) + 1
+	b := &Bucket{base: c.Prefix + ".bucket" + variant(l.tag, LayoutClock, c.QueueType), queueType: c.QueueType}
+	b.positional = newPositional(positional{
+		strategy: "bucket", prefix: c.Prefix, deliver: topology.DeliveryExchange(c.Prefix), layout: l, keyTag: l.tag + ".",
+	}, func(i int, v int64) string { return b.base + "." + durationName(l.ttl(i, v)) })
+	if c.TopicPermissions {
+		b.through = b.base
 	}
 	return b, nil
 }
 
-// variant is what tells the objects of two configurations on one broker apart;
-// it is empty for the default one. The queue type shows in it, the tag only
-// where it is not the default.
-func variant(tag, defaultTag string, qt topology.QueueType) string {
-	switch {
-	case tag == defaultTag && qt != topology.Classic:
-		return ""
-	case tag == defaultTag:
-		return ".classic"
-	case qt != topology.Classic:
-		return "." + tag
-	}
-	return "." + tag + "-classic"
-}
-
 // Name is "bucket".
-func (b *Bucket) Name() string { return "bucket" }
+func (b *Bucket) Name() string { return b.strategy }
 
 // Prefix begins the names of all broker objects.
 func (b *Bucket) Prefix() string { return b.prefix }
 
 // MaxDelay returns the longest delay: all digits at their largest.
-func (b *Bucket) MaxDelay() time.Duration {
-	return time.Duration(b.layout.max) * b.layout.resolution
-}
+func (b *Bucket) MaxDelay() time.Duration { return b.layout.longest() }
 
 // Resolution returns the step to which delays are rounded up.
 func (b *Bucket) Resolution() time.Duration { return b.layout.resolution }
@@ -173,13 +121,7 @@ func (b *Bucket) Resolution() time.Duration { return b.layout.resolution }
 // They match the exact number of digits; with "#" a message for "a.b" would
 // reach "b" too. Bindings does not check the destination; Route does.
 func (b *Bucket) Bindings(dest topology.Destination) []topology.Binding {
-	key := []byte(b.layout.tag)
-	for range b.layout.radices {
-		key = append(key, ".*"...)
-	}
-	key = append(key, '.')
-	key = append(key, dest.Key(b.prefix)...)
-	return []topology.Binding{{Exchange: b.deliver, Queue: dest.TargetQueue(b.prefix), RoutingKey: string(key)}}
+	return b.bindings(dest)
 }
 
 // Route returns the exchange and the routing key for delay, rounded up to the
@@ -192,84 +134,64 @@ func (b *Bucket) Bindings(dest topology.Destination) []topology.Binding {
 // belongs to a strategy; *topology.KeyError for a destination whose name is too
 // long for a routing key.
 func (b *Bucket) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
-	key, err := destinationKey(b.Name(), dest, b.prefix, b.overhead)
-	if err != nil {
-		return topology.Route{}, err
-	}
-	l := &b.layout
-	if delay < 0 || tolerance < 0 {
-		return topology.Route{}, negative(b.Name(), delay, tolerance, b.MaxDelay())
-	}
-	n, d, hops, ok := l.number(delay, tolerance)
-	if !ok {
-		return topology.Route{}, l.tooLong(b.Name(), delay)
-	}
-	exchange, queue := b.entry(&d)
-	return topology.Route{
-		Exchange:   exchange,
-		Queue:      queue,
-		RoutingKey: l.routingKey(&d, key),
-		Delay:      time.Duration(n) * l.resolution,
-		Hops:       hops,
-		Mandatory:  true,
-	}, nil
+	return b.route(dest, delay, tolerance)
 }
 
-// entry is the queue of the highest digit that is not 0 and the exchange before
-// it, or the delivery exchange and no queue when all are.
-func (b *Bucket) entry(d *digits) (exchange, queue string) {
-	for i, names := range slices.Backward(b.names) {
-		switch {
-		case d[i] == 0:
-		case b.checked:
-			return b.base, names[d[i]]
-		default:
-			return names[d[i]], names[d[i]]
+// Topology is the delivery exchange, a queue with its entry exchange for each
+// value of each digit, and an exchange for each position except the highest.
+//
+// A message enters the queue of its highest digit that is not 0. From there on it
+// is dead-lettered to the exchange of the next lower position, which puts it into
+// the queue of the next digit that is not 0, or hands it to the delivery exchange
+// when there is none. Each exchange knows all positions below it: to pass a
+// message on from exchange to exchange, one for each 0, would cost the broker as
+// much again as routing it to its queue, and round delays are mostly zeros.
+//
+// The exchanges of the positions have the parked queue as their alternate, so
+// that a missing queue never blocks the at-least-once queue above it.
+func (b *Bucket) Topology() topology.Topology {
+	t := topology.DeliveryTopology(b.prefix)
+	l := &b.layout
+	top := len(l.radices) - 1
+	for i := top; i >= 0; i-- {
+		next := b.deliver
+		if i > 0 {
+			next = b.level(i - 1)
+		}
+		for v := int64(1); v < l.radices[i]; v++ {
+			addQueue(&t, delayQueue(b.names[i][v], l.ttl(i, v), next, b.queueType), b.through)
 		}
 	}
-	return b.deliver, ""
+	if b.through != "" {
+		t.Exchanges = append(t.Exchanges, topology.Exchange{Name: b.through, Kind: "topic"})
+		b.bindDigits(&t, b.through, l.tag, top)
+	}
+	for i := top - 1; i >= 0; i-- { // nothing is dead-lettered into the highest position
+		t.Exchanges = append(t.Exchanges, topology.Exchange{
+			Name: b.level(i), Kind: "topic", AlternateExchange: topology.ParkedQueue(b.prefix),
+		})
+		above := l.tag + strings.Repeat(".*", top-i)
+		b.bindDigits(&t, b.level(i), above, i)
+		t.Bindings = append(t.Bindings, topology.Binding{
+			Exchange: b.level(i), ToExchange: b.deliver, RoutingKey: above + strings.Repeat(".0", i+1) + ".#",
+		})
+	}
+	return t
 }
 
-// routingKey is the tag, the digits from the highest to the lowest, and the
-// destination, in one allocation.
-func (l *layout) routingKey(d *digits, dest string) string {
-	var buf [topology.MaxRoutingKey]byte
-	k := append(buf[:0], l.tag...)
-	for i := range slices.Backward(l.radices) {
-		k = append(k, '.')
-		k = strconv.AppendInt(k, d[i], 10)
-	}
-	k = append(k, '.')
-	k = append(k, dest...)
-	return string(k)
-}
-
-// tooLong refuses a delay that has more digits than the layout.
-func (l *layout) tooLong(strategy string, delay time.Duration) error {
-	return &topology.DelayError{
-		Strategy: strategy, Delay: delay, Max: time.Duration(l.max) * l.resolution,
-		Reason: "is longer than the layout " + l.tag + " reaches",
-		Hint:   "keep the message in a durable schedule until it is nearer, or use a layout that reaches further",
+// bindDigits binds the queues of the positions from i down to an exchange, each
+// by the digit of its own after zeros.
+func (b *Bucket) bindDigits(t *topology.Topology, exchange, above string, i int) {
+	l := &b.layout
+	for ; i >= 0; i-- {
+		for v := int64(1); v < l.radices[i]; v++ {
+			t.Bindings = append(t.Bindings, topology.Binding{
+				Exchange: exchange, Queue: b.names[i][v], RoutingKey: above + "." + strconv.FormatInt(v, 10) + ".#",
+			})
+		}
+		above += ".0"
 	}
 }
 
-// destinationKey is the destination's part of a routing key.
-func destinationKey(strategy string, dest topology.Destination, prefix string, overhead int) (string, error) {
-	if err := dest.Validate(prefix); err != nil {
-		return "", fmt.Errorf("%s strategy: %w", strategy, err)
-	}
-	key := dest.Key(prefix)
-	if len(key)+overhead > topology.MaxRoutingKey {
-		return "", &topology.KeyError{Strategy: strategy, Key: key, Overhead: overhead}
-	}
-	return key, nil
-}
-
-func negative(strategy string, delay, tolerance, maximum time.Duration) error {
-	e := &topology.DelayError{Strategy: strategy, Delay: delay, Max: maximum, Reason: "is negative", Hint: "send without a delay"}
-	if delay >= 0 {
-		e.Reason = "has the negative tolerance " + topology.FormatDuration(tolerance)
-		e.Hint = "a tolerance says how much later the message may be"
-	}
-	return e
-}
+// level is the exchange for messages that come from a higher position.
+func (b *Bucket) level(i int) string { return b.base + ".level-" + strconv.Itoa(i) }

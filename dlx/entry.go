@@ -1,6 +1,105 @@
 package dlx
 
-import "github.com/rabbitdelay/rabbitdelay/topology"
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
+)
+
+// checkNames checks what the configurations have in common.
+func checkNames(of, prefix string, qt topology.QueueType) error {
+	var errs []error
+	if err := topology.CheckPrefix(prefix); err != nil {
+		if f, ok := errors.AsType[*topology.FieldError](err); ok {
+			f.Of = of
+		}
+		errs = append(errs, err)
+	}
+	if qt != topology.Quorum && qt != topology.Classic {
+		errs = append(errs, &topology.FieldError{Of: of, Field: "QueueType", Value: string(qt), Want: "quorum or classic"})
+	}
+	return errors.Join(errs...)
+}
+
+// variant is what tells the objects of two configurations on one broker apart;
+// it is empty for the default one. The queue type shows in it, the tag only
+// where it is not the default.
+func variant(tag, defaultTag string, qt topology.QueueType) string {
+	switch {
+	case tag == defaultTag && qt != topology.Classic:
+		return ""
+	case tag == defaultTag:
+		return ".classic"
+	case qt != topology.Classic:
+		return "." + tag
+	}
+	return "." + tag + "-classic"
+}
+
+const day = 24 * time.Hour
+
+// durationName writes a whole number of milliseconds as one topic word: 10ms,
+// 30m, 1d, 1m4s. Different durations have different names.
+func durationName(d time.Duration) string {
+	if d == 0 {
+		return "0s"
+	}
+	var b []byte
+	for _, u := range []struct {
+		unit time.Duration
+		name string
+	}{{day, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		if n := d / u.unit; n > 0 {
+			b = strconv.AppendInt(b, int64(n), 10)
+			b = append(b, u.name...)
+			d %= u.unit
+		}
+	}
+	return string(b)
+}
+
+// destinationKey is the destination's part of a routing key.
+func destinationKey(strategy string, dest topology.Destination, prefix string, overhead int) (string, error) {
+	if err := dest.Validate(prefix); err != nil {
+		return "", fmt.Errorf("%s strategy: %w", strategy, err)
+	}
+	key := dest.Key(prefix)
+	if len(key)+overhead > topology.MaxRoutingKey {
+		return "", &topology.KeyError{Strategy: strategy, Key: key, Overhead: overhead}
+	}
+	return key, nil
+}
+
+func negative(strategy string, delay, tolerance, maximum time.Duration) error {
+	e := &topology.DelayError{Strategy: strategy, Delay: delay, Max: maximum, Reason: "is negative", Hint: "send without a delay"}
+	if delay >= 0 {
+		e.Reason = "has the negative tolerance " + topology.FormatDuration(tolerance)
+		e.Hint = "a tolerance says how much later the message may be"
+	}
+	return e
+}
+
+// delayQueue holds messages for ttl and then dead-letters them, with their own
+// routing key, to next.
+func delayQueue(name string, ttl time.Duration, next string, qt topology.QueueType) topology.Queue {
+	q := topology.Queue{
+		Name:       name,
+		Type:       qt,
+		MessageTTL: &ttl,
+		DeadLetter: &topology.DeadLetter{Exchange: next},
+	}
+	if qt == topology.Quorum {
+		q.DeadLetter.AtLeastOnce = true
+		q.Overflow = argument.RejectPublish // any other turns at-least-once off
+		limit := topology.NoDeliveryLimit
+		q.DeliveryLimit = &limit
+	}
+	return q
+}
 
 // A message enters a strategy through an exchange that has the name of its first
 // queue and feeds nothing else.
@@ -13,12 +112,12 @@ import "github.com/rabbitdelay/rabbitdelay/topology"
 // only, and delays are part of the key, so that nearly every message has a key
 // of its own.
 
-// addQueue adds a delay queue with the way into it. An entry exchange has no
-// alternate exchange, so that a missing queue makes a mandatory message come back
-// to its publisher.
-func addQueue(t *topology.Topology, q topology.Queue, checked bool) {
+// addQueue adds a delay queue with the way into it, unless messages come through one
+// exchange for all queues. An entry exchange has no alternate exchange, so that a
+// missing queue makes a mandatory message come back to its publisher.
+func addQueue(t *topology.Topology, q topology.Queue, through string) {
 	t.Queues = append(t.Queues, q)
-	if checked {
+	if through != "" {
 		return
 	}
 	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: q.Name, Kind: "fanout"})

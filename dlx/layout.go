@@ -1,7 +1,9 @@
 package dlx
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -128,6 +130,9 @@ func (l *layout) ttl(i int, v int64) time.Duration {
 	return time.Duration(v*l.units[i]) * l.resolution
 }
 
+// longest is the longest delay: all digits at their largest.
+func (l *layout) longest() time.Duration { return time.Duration(l.max) * l.resolution }
+
 func checkResolution(r time.Duration) error {
 	if r < minResolution || r > maxResolution || r%time.Millisecond != 0 {
 		return &topology.FieldError{
@@ -189,4 +194,150 @@ func hexRadices(resolution time.Duration) []int64 {
 		unit *= time.Duration(r)
 	}
 	return radices
+}
+
+// digits is a number of resolutions, written in a layout. Only the first
+// len(layout.radices) are used.
+type digits [maxPositions]int64
+
+// write returns the digits of n and how many of them are not 0, which is the
+// number of queues that the message passes through.
+func (l *layout) write(n int64) (d digits, hops int) {
+	for i := len(l.radices) - 1; i >= 0 && n > 0; i-- {
+		d[i] = n / l.units[i]
+		n -= d[i] * l.units[i]
+		if d[i] != 0 {
+			hops++
+		}
+	}
+	return d, hops
+}
+
+// fewestHops returns the number from lo to hi with the fewest digits other than
+// 0, and of those the smallest.
+//
+// Only lo itself and lo rounded up to each position can be that number: a larger
+// one differs from lo first at some position, where its digit is larger; the
+// digits below cost hops unless they are 0, which is lo rounded up to that
+// position or something no better. Each rounding clears the lowest digit that
+// is not 0 and may set at most one, so the hops never grow on the way.
+func (l *layout) fewestHops(lo, hi int64) (best int64, d digits, hops int) {
+	cur, n := l.write(lo)
+	best, d, hops = lo, cur, n
+	value := lo
+	for i := range len(l.radices) - 1 {
+		if cur[i] == 0 {
+			continue
+		}
+		value += (l.radices[i] - cur[i]) * l.units[i]
+		if value > hi {
+			break
+		}
+		cur[i] = 0
+		n--
+		// hi <= max, so a carry never leaves the highest position.
+		for j := i + 1; ; j++ {
+			if cur[j] == 0 {
+				n++
+			}
+			cur[j]++
+			if cur[j] < l.radices[j] {
+				break
+			}
+			cur[j] = 0
+			n--
+		}
+		if n < hops {
+			best, d, hops = value, cur, n
+		}
+	}
+	return best, d, hops
+}
+
+// positional is a strategy that writes a delay as digits: each value of each digit is a
+// queue of constant TTL.
+type positional struct {
+	strategy string
+	prefix   string
+	deliver  string
+	layout   layout
+	keyTag   string     // before the digits of a routing key
+	through  string     // exchange before all queues; empty where each has one of its name
+	names    [][]string // of queues, by position and digit; "" for the digit 0
+	overhead int        // bytes of a routing key that are not the destination's, at most
+}
+
+// newPositional fills in the queues, by the names of digit v at position i.
+func newPositional(p positional, name func(i int, v int64) string) positional {
+	p.overhead = len(p.keyTag)
+	for i, r := range p.layout.radices {
+		names := make([]string, r)
+		for v := int64(1); v < r; v++ {
+			names[v] = name(i, v)
+		}
+		p.names = append(p.names, names)
+		p.overhead += len(strconv.FormatInt(r-1, 10)) + 1
+	}
+	return p
+}
+
+// bindings match the exact number of digits.
+func (p *positional) bindings(dest topology.Destination) []topology.Binding {
+	return []topology.Binding{{
+		Exchange: p.deliver, Queue: dest.TargetQueue(p.prefix),
+		RoutingKey: p.keyTag + strings.Repeat("*.", len(p.names)) + dest.Key(p.prefix),
+	}}
+}
+
+// route rounds the delay up to the resolution, and further as far as the tolerance allows
+// to the number with the fewest digits other than 0.
+func (p *positional) route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
+	key, err := destinationKey(p.strategy, dest, p.prefix, p.overhead)
+	if err != nil {
+		return topology.Route{}, err
+	}
+	l := &p.layout
+	if delay < 0 || tolerance < 0 {
+		return topology.Route{}, negative(p.strategy, delay, tolerance, l.longest())
+	}
+	n := int64(delay / l.resolution)
+	if delay%l.resolution != 0 {
+		n++
+	}
+	if n > l.max {
+		return topology.Route{}, &topology.DelayError{
+			Strategy: p.strategy, Delay: delay, Max: l.longest(),
+			Reason: "is longer than the layout " + l.tag + " reaches",
+			Hint:   "keep the message in a durable schedule until it is nearer, or use a layout that reaches further",
+		}
+	}
+	most := l.max
+	if end := delay + tolerance; end >= delay { // no overflow
+		most = min(max(n, int64(end/l.resolution)), l.max)
+	}
+	n, d, hops := l.fewestHops(n, most)
+	exchange, queue := p.deliver, ""
+	for i, names := range slices.Backward(p.names) { // the highest digit that is not 0
+		if d[i] != 0 {
+			queue = names[d[i]]
+			exchange = cmp.Or(p.through, queue)
+			break
+		}
+	}
+	return topology.Route{
+		Exchange: exchange, Queue: queue, RoutingKey: p.routingKey(&d, key),
+		Delay: time.Duration(n) * l.resolution, Hops: hops, Mandatory: true,
+	}, nil
+}
+
+// routingKey is the tag, the digits from the highest to the lowest, and the
+// destination, in one allocation.
+func (p *positional) routingKey(d *digits, dest string) string {
+	var buf [topology.MaxRoutingKey]byte
+	k := append(buf[:0], p.keyTag...)
+	for i := range slices.Backward(p.names) {
+		k = strconv.AppendInt(k, d[i], 10)
+		k = append(k, '.')
+	}
+	return string(append(k, dest...))
 }

@@ -1,6 +1,7 @@
 package dlx
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"time"
@@ -36,12 +37,8 @@ type LevelsConfig struct {
 
 // WithDefaults fills in what is not set. There is no default for Layout.
 func (c LevelsConfig) WithDefaults() LevelsConfig {
-	if c.Prefix == "" {
-		c.Prefix = topology.DefaultPrefix
-	}
-	if c.QueueType == "" {
-		c.QueueType = topology.Quorum
-	}
+	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
+	c.QueueType = cmp.Or(c.QueueType, topology.Quorum)
 	return c
 }
 
@@ -70,12 +67,8 @@ func (c LevelsConfig) Validate() error {
 // tries again every few minutes; 32 of them stop that queue for everybody. A policy
 // can give the exchange one, see docs/wire.md.
 type Levels struct {
-	system    string
-	prefix    string
-	layout    layout
+	positional
 	queueType topology.QueueType
-	deliver   string
-	names     []string // of levels
 }
 
 // NewLevels makes the strategy from a configuration, after WithDefaults and
@@ -90,23 +83,21 @@ func NewLevels(c LevelsConfig) (*Levels, error) {
 		return nil, err
 	}
 	l.tag = c.Layout
-	s := &Levels{system: c.Layout, prefix: c.Prefix, layout: l, queueType: c.QueueType, deliver: foreign.Delivery(c.Layout)}
-	for i := range l.radices {
-		s.names = append(s.names, foreign.Level(c.Layout, i))
-	}
-	return s, nil
+	p := positional{strategy: c.Layout, prefix: c.Prefix, deliver: foreign.Delivery(c.Layout), layout: l}
+	return &Levels{
+		positional: newPositional(p, func(i int, _ int64) string { return foreign.Level(c.Layout, i) }),
+		queueType:  c.QueueType,
+	}, nil
 }
 
 // Name is the layout's.
-func (s *Levels) Name() string { return s.system }
+func (s *Levels) Name() string { return s.strategy }
 
 // Prefix begins the names of what is not the other system's.
 func (s *Levels) Prefix() string { return s.prefix }
 
 // MaxDelay is 2^28-1 seconds, about 8 years and a half.
-func (s *Levels) MaxDelay() time.Duration {
-	return time.Duration(s.layout.max) * s.layout.resolution
-}
+func (s *Levels) MaxDelay() time.Duration { return s.layout.longest() }
 
 // Resolution returns the step to which delays are rounded up, a second.
 func (s *Levels) Resolution() time.Duration { return s.layout.resolution }
@@ -116,13 +107,15 @@ func (s *Levels) Topology() topology.Topology {
 	t := topology.ParkedTopology(s.prefix)
 	t.Exchanges = append(t.Exchanges, topology.Exchange{Name: s.deliver, Kind: "topic"})
 	above := ""
-	for i, name := range slices.Backward(s.names) {
-		next := s.deliver
+	for i, names := range slices.Backward(s.names) {
+		name, next := names[1], s.deliver
 		if i > 0 {
-			next = s.names[i-1]
+			next = s.names[i-1][1]
 		}
+		q := delayQueue(name, s.layout.ttl(i, 1), next, s.queueType)
+		q.DeliveryLimit, q.Overflow = nil, argument.RejectPublish // as the other system has it
 		t.Exchanges = append(t.Exchanges, topology.Exchange{Name: name, Kind: "topic"})
-		t.Queues = append(t.Queues, s.queue(name, s.layout.ttl(i, 1), next))
+		t.Queues = append(t.Queues, q)
 		t.Bindings = append(t.Bindings,
 			topology.Binding{Exchange: name, Queue: name, RoutingKey: above + "1.#"},
 			topology.Binding{Exchange: name, ToExchange: next, RoutingKey: above + "0.#"})
@@ -131,23 +124,12 @@ func (s *Levels) Topology() topology.Topology {
 	return t
 }
 
-// queue has the arguments that the other system gives it, and no others.
-func (s *Levels) queue(name string, ttl time.Duration, next string) topology.Queue {
-	q := delayQueue(name, ttl, next, s.queueType)
-	q.DeliveryLimit = nil
-	q.Overflow = argument.RejectPublish
-	return q
-}
-
 // Bindings connect the other system's delivery exchange with the destination's
 // target queue, by the exact number of digits. They stand beside the other
 // system's own, which begin with "#": by those a message for "a.b" reaches "b"
 // too. A queue to which both lead gets a message once.
 func (s *Levels) Bindings(dest topology.Destination) []topology.Binding {
-	return []topology.Binding{{
-		Exchange: s.deliver, Queue: dest.TargetQueue(s.prefix),
-		RoutingKey: foreign.Binding + dest.Key(s.prefix),
-	}}
+	return s.bindings(dest)
 }
 
 // Route returns the level and the routing key for delay, rounded up to seconds.
@@ -156,46 +138,9 @@ func (s *Levels) Bindings(dest topology.Destination) []topology.Binding {
 //
 // Its errors are those of Bucket.Route.
 func (s *Levels) Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error) {
-	key, err := destinationKey(s.Name(), dest, s.prefix, len(foreign.Binding))
-	if err != nil {
-		return topology.Route{}, err
+	r, err := s.route(dest, delay, tolerance)
+	if s.strategy == LayoutNServiceBus && r.Delay > 0 {
+		r.Headers = map[string]any{HeaderNServiceBusDelay: int32(r.Delay / time.Second)}
 	}
-	l := &s.layout
-	if delay < 0 || tolerance < 0 {
-		return topology.Route{}, negative(s.Name(), delay, tolerance, s.MaxDelay())
-	}
-	n, d, hops, ok := l.number(delay, tolerance)
-	if !ok {
-		return topology.Route{}, l.tooLong(s.Name(), delay)
-	}
-	exchange, queue := s.entry(&d)
-	r := topology.Route{
-		Exchange: exchange, Queue: queue, RoutingKey: levelsKey(&d, key),
-		Delay: time.Duration(n) * l.resolution, Hops: hops, Mandatory: true,
-	}
-	if s.system == LayoutNServiceBus && n > 0 {
-		r.Headers = map[string]any{HeaderNServiceBusDelay: int32(n)}
-	}
-	return r, nil
-}
-
-// entry is the highest level that the message waits at, or the delivery exchange
-// and no queue when there is none.
-func (s *Levels) entry(d *digits) (exchange, queue string) {
-	for i, name := range slices.Backward(s.names) {
-		if d[i] != 0 {
-			return name, name
-		}
-	}
-	return s.deliver, ""
-}
-
-// levelsKey is the digits from the highest to the lowest, and the destination.
-func levelsKey(d *digits, dest string) string {
-	var buf [topology.MaxRoutingKey]byte
-	k := buf[:0]
-	for i := binaryPositions - 1; i >= 0; i-- {
-		k = append(k, byte('0'+d[i]), '.')
-	}
-	return string(append(k, dest...))
+	return r, err
 }

@@ -1,6 +1,7 @@
 package dlx
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -29,12 +30,8 @@ const maxNativeQueues = 64
 
 // WithDefaults fills in what is not set.
 func (c NativeConfig) WithDefaults() NativeConfig {
-	if c.Prefix == "" {
-		c.Prefix = topology.DefaultPrefix
-	}
-	if c.Queues == 0 {
-		c.Queues = DefaultNativeQueues
-	}
+	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
+	c.Queues = cmp.Or(c.Queues, DefaultNativeQueues)
 	return c
 }
 
@@ -67,10 +64,9 @@ const maxNativeDelay = topology.MaxTTL
 // strategy before a canary has proven each of its queues; see Canary.
 type Native struct {
 	prefix  string
-	base    string // of the names of exchanges and queues
 	deliver string
 	queues  []string
-	checked bool // TopicPermissions
+	through string // exchange before all queues; empty where each has one of its name
 }
 
 // NewNative makes the native strategy from a configuration, after WithDefaults and
@@ -80,9 +76,13 @@ func NewNative(c NativeConfig) (*Native, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Native{prefix: c.Prefix, base: c.Prefix + "." + nativeTag, deliver: topology.DeliveryExchange(c.Prefix), checked: c.TopicPermissions}
+	base := c.Prefix + "." + nativeTag
+	n := &Native{prefix: c.Prefix, deliver: topology.DeliveryExchange(c.Prefix)}
+	if c.TopicPermissions {
+		n.through = base
+	}
 	for i := range c.Queues {
-		n.queues = append(n.queues, n.base+"."+strconv.Itoa(i+1))
+		n.queues = append(n.queues, base+"."+strconv.Itoa(i+1))
 	}
 	return n, nil
 }
@@ -101,13 +101,13 @@ func (n *Native) MaxDelay() time.Duration { return maxNativeDelay }
 // only delayed messages wait is busy for ever.
 func (n *Native) Topology() topology.Topology {
 	t := topology.DeliveryTopology(n.prefix)
-	if n.checked {
-		t.Exchanges = append(t.Exchanges, topology.Exchange{Name: n.base, Kind: "topic"})
+	if n.through != "" {
+		t.Exchanges = append(t.Exchanges, topology.Exchange{Name: n.through, Kind: "topic"})
 	}
 	for i, q := range n.queues {
-		addQueue(&t, delayQueue(q, 0, n.deliver, topology.Quorum), n.checked)
-		if n.checked {
-			t.Bindings = append(t.Bindings, topology.Binding{Exchange: n.base, Queue: q, RoutingKey: n.key(i+1, "#")})
+		addQueue(&t, delayQueue(q, 0, n.deliver, topology.Quorum), n.through)
+		if n.through != "" {
+			t.Bindings = append(t.Bindings, topology.Binding{Exchange: n.through, Queue: q, RoutingKey: n.key(i+1, "#")})
 		}
 	}
 	return t
@@ -152,21 +152,17 @@ func (n *Native) Route(dest topology.Destination, delay, tolerance time.Duration
 		return topology.Route{Exchange: n.deliver, RoutingKey: n.key(0, key), Mandatory: true}, nil
 	}
 	ms := int64((delay-1)/time.Millisecond) + 1
-	r := n.through(spread(key, ms)%uint64(len(n.queues)), key)
+	r := n.routeBy(spread(key, ms)%uint64(len(n.queues)), key)
 	r.Delay = time.Duration(ms) * time.Millisecond
 	return r, nil
 }
 
-// through is the way through a holding queue.
-func (n *Native) through(i uint64, key string) topology.Route {
-	r := topology.Route{
-		Exchange: n.queues[i], Queue: n.queues[i], RoutingKey: n.key(int(i)+1, key),
+// routeBy is the way through a holding queue.
+func (n *Native) routeBy(i uint64, key string) topology.Route {
+	return topology.Route{
+		Exchange: cmp.Or(n.through, n.queues[i]), Queue: n.queues[i], RoutingKey: n.key(int(i)+1, key),
 		InstantHeader: topology.HeaderInstant, Hops: 1, Mandatory: true,
 	}
-	if n.checked {
-		r.Exchange = n.base
-	}
-	return r
 }
 
 // spread is the same number in every process for a destination and a delay: FNV-1a,
@@ -192,7 +188,7 @@ func (n *Native) Canary(queue string) ([]topology.Binding, []topology.Route) {
 	dest := topology.Destination{Queue: queue}
 	routes := make([]topology.Route, len(n.queues))
 	for i := range n.queues {
-		routes[i] = n.through(uint64(i), dest.Key(n.prefix))
+		routes[i] = n.routeBy(uint64(i), dest.Key(n.prefix))
 	}
 	return n.Bindings(dest), routes
 }

@@ -1,6 +1,7 @@
 package dlx
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -29,12 +30,8 @@ type TTLConfig struct {
 
 // WithDefaults fills in what is not set. There is no default for Delays.
 func (c TTLConfig) WithDefaults() TTLConfig {
-	if c.Prefix == "" {
-		c.Prefix = topology.DefaultPrefix
-	}
-	if c.QueueType == "" {
-		c.QueueType = topology.Quorum
-	}
+	c.Prefix = cmp.Or(c.Prefix, topology.DefaultPrefix)
+	c.QueueType = cmp.Or(c.QueueType, topology.Quorum)
 	return c
 }
 
@@ -72,7 +69,7 @@ type TTL struct {
 	delays    []time.Duration // ascending
 	names     []string        // of delays
 	queues    []string        // of delays
-	checked   bool            // TopicPermissions
+	through   string          // exchange before all queues; empty where each has one of its name
 	roundUp   bool
 	queueType topology.QueueType
 	overhead  int
@@ -94,7 +91,9 @@ func NewTTL(c TTLConfig) (*TTL, error) {
 		delays:    slices.Sorted(slices.Values(c.Delays)),
 		roundUp:   c.RoundUp,
 		queueType: c.QueueType,
-		checked:   c.TopicPermissions,
+	}
+	if c.TopicPermissions {
+		t.through = t.base
 	}
 	longest := len(durationName(0))
 	for _, d := range t.delays {
@@ -126,14 +125,14 @@ func (t *TTL) Declares(delay time.Duration) bool {
 // its entry exchange.
 func (t *TTL) Topology() topology.Topology {
 	top := topology.DeliveryTopology(t.prefix)
-	if t.checked {
-		top.Exchanges = append(top.Exchanges, topology.Exchange{Name: t.base, Kind: "topic"})
+	if t.through != "" {
+		top.Exchanges = append(top.Exchanges, topology.Exchange{Name: t.through, Kind: "topic"})
 	}
 	for i, d := range t.delays {
-		addQueue(&top, delayQueue(t.queues[i], d, t.deliver, t.queueType), t.checked)
-		if t.checked {
+		addQueue(&top, delayQueue(t.queues[i], d, t.deliver, t.queueType), t.through)
+		if t.through != "" {
 			top.Bindings = append(top.Bindings, topology.Binding{
-				Exchange: t.base, Queue: t.queues[i], RoutingKey: ttlTag + "." + t.names[i] + ".#",
+				Exchange: t.through, Queue: t.queues[i], RoutingKey: ttlTag + "." + t.names[i] + ".#",
 			})
 		}
 	}
@@ -144,9 +143,7 @@ func (t *TTL) Topology() topology.Topology {
 // Route checks whether the destination is possible at all.
 func (t *TTL) Bindings(dest topology.Destination) []topology.Binding {
 	return []topology.Binding{{
-		Exchange:   t.deliver,
-		Queue:      dest.TargetQueue(t.prefix),
-		RoutingKey: ttlTag + ".*." + dest.Key(t.prefix),
+		Exchange: t.deliver, Queue: dest.TargetQueue(t.prefix), RoutingKey: ttlTag + ".*." + dest.Key(t.prefix),
 	}}
 }
 
@@ -182,17 +179,9 @@ func (t *TTL) Route(dest topology.Destination, delay, tolerance time.Duration) (
 			return topology.Route{}, t.undeclared(delay, i)
 		}
 	}
-	entry := t.queues[i]
-	if t.checked {
-		entry = t.base
-	}
 	return topology.Route{
-		Exchange:   entry,
-		RoutingKey: ttlTag + "." + t.names[i] + "." + key,
-		Queue:      t.queues[i],
-		Delay:      t.delays[i],
-		Hops:       1,
-		Mandatory:  true,
+		Exchange: cmp.Or(t.through, t.queues[i]), Queue: t.queues[i], RoutingKey: ttlTag + "." + t.names[i] + "." + key,
+		Delay: t.delays[i], Hops: 1, Mandatory: true,
 	}, nil
 }
 

@@ -37,15 +37,42 @@ func (e *MergeError) Unwrap() error { return ErrMerge }
 // descriptions of one object are an error: Merge returns the zero Topology and
 // a joined *MergeError for each.
 func (t Topology) Merge(others ...Topology) (Topology, error) {
-	var m merger
-	m.add(t)
-	for _, o := range others {
-		m.add(o)
+	var out Topology
+	var errs []error
+	exchanges := union(&out.Exchanges, KindExchange, func(e Exchange) string { return e.Name }, diffExchange)
+	queues := union(&out.Queues, KindQueue, func(q Queue) string { return q.Name }, diffQueue)
+	bindings := union(&out.Bindings, KindBinding, Binding.String, nil)
+	destinations := union(&out.Destinations, KindDestination, Destination.label, diffDestination)
+	for _, d := range append([]Topology{t}, others...) {
+		errs = slices.Concat(errs, exchanges(d.Exchanges), queues(d.Queues), bindings(d.Bindings), destinations(d.Destinations))
 	}
-	if len(m.errs) > 0 {
-		return Topology{}, errors.Join(m.errs...)
+	if len(errs) > 0 {
+		return Topology{}, errors.Join(errs...)
 	}
-	return m.out, nil
+	return out, nil
+}
+
+// union returns a function that adds objects of one kind to those in out. Where one of
+// the same name stands there, it returns what differs.
+func union[T any](out *[]T, kind Kind, name func(T) string, diff func(want, have T) []argument.Mismatch) func([]T) []error {
+	index := map[string]int{} // name -> position in out
+	return func(list []T) (errs []error) {
+		for _, x := range list {
+			at, ok := index[name(x)]
+			if !ok {
+				index[name(x)] = len(*out)
+				*out = append(*out, x)
+				continue
+			}
+			if diff == nil { // the name says all
+				continue
+			}
+			if diffs := diff((*out)[at], x); len(diffs) > 0 {
+				errs = append(errs, &MergeError{Kind: kind, Name: name(x), Mismatches: diffs})
+			}
+		}
+		return errs
+	}
 }
 
 // Without returns the topology without the exchanges, queues and bindings of another.
@@ -66,67 +93,13 @@ func (t Topology) Without(other Topology) Topology {
 	return t
 }
 
-type merger struct {
-	out   Topology
-	index map[string]int // kind and name -> position in out
-	errs  []error
-}
-
-// place returns where an object already stands in out; absent, it records that it
-// will stand at position next.
-func (m *merger) place(kind Kind, name string, next int) (int, bool) {
-	if m.index == nil {
-		m.index = map[string]int{}
-	}
-	key := string(kind) + "\x00" + name
-	at, ok := m.index[key]
-	if !ok {
-		m.index[key] = next
-	}
-	return at, ok
-}
-
-func (m *merger) conflict(kind Kind, name string, diffs []argument.Mismatch) {
-	if len(diffs) > 0 {
-		m.errs = append(m.errs, &MergeError{Kind: kind, Name: name, Mismatches: diffs})
-	}
-}
-
-func (m *merger) add(t Topology) {
-	for _, e := range t.Exchanges {
-		if at, ok := m.place(KindExchange, e.Name, len(m.out.Exchanges)); ok {
-			m.conflict(KindExchange, e.Name, diffExchange(m.out.Exchanges[at], e))
-			continue
-		}
-		m.out.Exchanges = append(m.out.Exchanges, e)
-	}
-	for _, q := range t.Queues {
-		if at, ok := m.place(KindQueue, q.Name, len(m.out.Queues)); ok {
-			m.conflict(KindQueue, q.Name, diffQueue(m.out.Queues[at], q))
-			continue
-		}
-		m.out.Queues = append(m.out.Queues, q)
-	}
-	for _, b := range t.Bindings {
-		if _, ok := m.place(KindBinding, b.String(), len(m.out.Bindings)); !ok {
-			m.out.Bindings = append(m.out.Bindings, b)
-		}
-	}
-	for _, d := range t.Destinations {
-		if at, ok := m.place(KindDestination, d.label(), len(m.out.Destinations)); ok {
-			m.conflict(KindDestination, d.label(), diffDestination(m.out.Destinations[at], d))
-			continue
-		}
-		m.out.Destinations = append(m.out.Destinations, d)
-	}
-}
-
 // diffExchange compares two descriptions of one exchange, all arguments included.
 func diffExchange(want, have Exchange) []argument.Mismatch {
-	diffs := argument.DiffProperty("type", want.Kind, have.Kind)
-	diffs = append(diffs, argument.DiffProperty("auto_delete", want.AutoDelete, have.AutoDelete)...)
-	diffs = append(diffs, argument.DiffProperty("internal", want.Internal, have.Internal)...)
-	return append(diffs, argument.Diff(want.Table(), have.Table())...)
+	return slices.Concat(
+		argument.DiffProperty("type", want.Kind, have.Kind),
+		argument.DiffProperty("auto_delete", want.AutoDelete, have.AutoDelete),
+		argument.DiffProperty("internal", want.Internal, have.Internal),
+		argument.Diff(want.Table(), have.Table()))
 }
 
 // diffQueue compares two descriptions of one queue, all arguments included.
@@ -136,32 +109,22 @@ func diffQueue(want, have Queue) []argument.Mismatch {
 
 // diffDestination compares two destinations of one name.
 func diffDestination(want, have Destination) []argument.Mismatch {
-	diffs := argument.DiffProperty("queue", want.Queue, have.Queue)
-	diffs = append(diffs, argument.DiffProperty("exchange", want.Exchange, have.Exchange)...)
-	diffs = append(diffs, argument.DiffProperty("routing_key", want.RoutingKey, have.RoutingKey)...)
-	diffs = append(diffs, argument.DiffProperty("dead_letter", want.DeadLetter, have.DeadLetter)...)
-	var w, h any
-	if want.Lead != nil {
-		w = FormatDuration(*want.Lead)
-	}
-	if have.Lead != nil {
-		h = FormatDuration(*have.Lead)
-	}
-	diffs = append(diffs, argument.DiffProperty("lead", w, h)...)
-	w, h = nil, nil
-	if want.Ceiling != nil {
-		w = fmt.Sprintf("%+v", *want.Ceiling)
-	}
-	if have.Ceiling != nil {
-		h = fmt.Sprintf("%+v", *have.Ceiling)
-	}
-	diffs = append(diffs, argument.DiffProperty("ceiling", w, h)...)
-	w, h = nil, nil
-	if want.Retry != nil {
-		w = fmt.Sprintf("%+v", *want.Retry)
-	}
-	if have.Retry != nil {
-		h = fmt.Sprintf("%+v", *have.Retry)
-	}
-	return append(diffs, argument.DiffProperty("retry", w, h)...)
+	return slices.Concat(
+		argument.DiffProperty("queue", want.Queue, have.Queue),
+		argument.DiffProperty("exchange", want.Exchange, have.Exchange),
+		argument.DiffProperty("routing_key", want.RoutingKey, have.RoutingKey),
+		argument.DiffProperty("dead_letter", want.DeadLetter, have.DeadLetter),
+		argument.DiffProperty("lead", written(want.Lead, FormatDuration), written(have.Lead, FormatDuration)),
+		argument.DiffProperty("ceiling", written(want.Ceiling, fields[Ceiling]), written(have.Ceiling, fields[Ceiling])),
+		argument.DiffProperty("retry", written(want.Retry, fields[Retry]), written(have.Retry, fields[Retry])))
 }
+
+// written is the text of a value that may be absent, which is nil.
+func written[T any](v *T, text func(T) string) any {
+	if v == nil {
+		return nil
+	}
+	return text(*v)
+}
+
+func fields[T any](v T) string { return fmt.Sprintf("%+v", v) }

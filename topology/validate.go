@@ -27,27 +27,21 @@ func (t Topology) Validate(opts ...Option) error {
 	return nil
 }
 
-func (t Topology) problems(r rules) []Problem {
-	v := newValidator(t, r)
-	v.run()
-	return v.problems
-}
-
 type validator struct {
 	rules
 	t         Topology
-	problems  yamldoc.Problems
+	found     yamldoc.Problems
 	exchanges map[string]bool // that a reference may name
 	queues    map[string]bool
 }
 
-func newValidator(t Topology, r rules) *validator {
+func (t Topology) problems(r rules) []Problem {
 	v := &validator{rules: r, t: t, exchanges: map[string]bool{}, queues: map[string]bool{}}
 	own := DeliveryTopology(r.prefix)
-	for _, e := range append(slices.Clone(own.Exchanges), t.Exchanges...) {
+	for _, e := range slices.Concat(own.Exchanges, t.Exchanges) {
 		v.exchanges[e.Name] = true
 	}
-	for _, q := range append(slices.Clone(own.Queues), t.Queues...) {
+	for _, q := range slices.Concat(own.Queues, t.Queues) {
 		v.queues[q.Name] = true
 	}
 	for _, d := range t.Destinations {
@@ -59,28 +53,25 @@ func newValidator(t Topology, r rules) *validator {
 			v.queues[d.DeadLetter] = true
 		}
 	}
-	return v
-}
-
-func (v *validator) addf(path, format string, args ...any) {
-	v.problems.Addf(yamldoc.Place{}, path, format, args...)
-}
-
-func (v *validator) run() {
-	for i, e := range v.t.Exchanges {
+	for i, e := range t.Exchanges {
 		v.exchange(fmt.Sprintf("exchanges[%d]", i), e)
 	}
-	for i, q := range v.t.Queues {
+	for i, q := range t.Queues {
 		v.queue(fmt.Sprintf("queues[%d]", i), q)
 	}
-	for i, b := range v.t.Bindings {
+	for i, b := range t.Bindings {
 		v.binding(fmt.Sprintf("bindings[%d]", i), b)
 	}
-	for i, d := range v.t.Destinations {
+	for i, d := range t.Destinations {
 		v.destination(fmt.Sprintf("destinations[%d]", i), d)
 	}
 	v.ceilings()
 	v.duplicates()
+	return v.found
+}
+
+func (v *validator) addf(path, format string, args ...any) {
+	v.found.Addf(yamldoc.Place{}, path, format, args...)
 }
 
 // duplicates finds objects that are described twice, equal ones included: in
@@ -223,6 +214,133 @@ func (v *validator) exchange(path string, e Exchange) {
 	v.arguments(path, e.Arguments)
 }
 
+func (v *validator) queue(path string, q Queue) {
+	v.name(path, "a queue", q.Name)
+	classic := q.Type == Classic
+	switch q.Type {
+	case "", Quorum, Classic:
+	default:
+		v.addf(path+".type", "unknown queue type %q; expected %s or %s", yamldoc.Clip(string(q.Type)), Quorum, Classic)
+	}
+	if q.MessageTTL != nil {
+		switch d, path := *q.MessageTTL, path+".message_ttl"; {
+		case d < 0:
+			v.addf(path, "expected 0 to %s, got %s", FormatDuration(MaxTTL), FormatDuration(d))
+		case d > MaxTTL:
+			v.addf(path, "%s is too long: a broker accepts at most %s (ten years)", FormatDuration(d), FormatDuration(MaxTTL))
+		case d%time.Millisecond != 0:
+			v.addf(path, "expected whole milliseconds, got %s", FormatDuration(d))
+		}
+	}
+	switch q.Overflow {
+	case "", argument.DropHead, argument.RejectPublish:
+	case argument.RejectPublishDLX:
+		if !classic {
+			v.addf(path+".overflow", "a quorum queue takes %s for %s; expected %s or %s", argument.RejectPublishDLX, argument.DropHead, argument.DropHead, argument.RejectPublish)
+		}
+	default:
+		v.addf(path+".overflow", "unknown overflow %q; expected %s, %s, or on a classic queue %s", yamldoc.Clip(q.Overflow), argument.DropHead, argument.RejectPublish, argument.RejectPublishDLX)
+	}
+	v.deadLetter(path, q, classic)
+	v.count(path+".max_length", q.MaxLength, 0)
+	v.count(path+".max_length_bytes", q.MaxLengthBytes, 0)
+	if q.DeliveryLimit != nil && classic {
+		v.addf(path+".delivery_limit", "only quorum queues have a delivery limit and this is a classic one; remove it or change the type")
+	} else {
+		v.count(path+".delivery_limit", q.DeliveryLimit, -1)
+	}
+	v.loop(path, q)
+	v.expires(path, q)
+	v.priorities(path, q, classic)
+	v.arguments(path, q.Arguments)
+}
+
+// loop refuses a queue whose messages expire into themselves through queues that all
+// have a TTL: the broker drops a message that comes round without having been rejected.
+func (v *validator) loop(path string, q Queue) {
+	next := func(q Queue) (Queue, bool) {
+		if q.MessageTTL == nil || q.DeadLetter == nil || q.DeadLetter.Exchange != "" || q.DeadLetter.RoutingKey == nil {
+			return Queue{}, false
+		}
+		i := slices.IndexFunc(v.t.Queues, func(x Queue) bool { return x.Name == *q.DeadLetter.RoutingKey })
+		if i < 0 {
+			return Queue{}, false
+		}
+		return v.t.Queues[i], true
+	}
+	way := []string{q.Name}
+	for at, ok := next(q); ok && len(way) <= len(v.t.Queues); at, ok = next(at) {
+		way = append(way, at.Name)
+		if at.Name == q.Name {
+			v.addf(path+".dead_letter", "messages expire in a circle, %s, and brokers drop them; let one of the queues have no message_ttl, or another dead_letter", yamldoc.Clip(strings.Join(way, " -> ")))
+			return
+		}
+	}
+}
+
+func (v *validator) count(path string, n *int64, least int64) {
+	if n != nil && *n < least {
+		v.addf(path, "expected %d or more, got %d", least, *n)
+	}
+}
+
+func (v *validator) deadLetter(path string, q Queue, classic bool) {
+	d := q.DeadLetter
+	if d == nil {
+		return
+	}
+	path += ".dead_letter"
+	v.short(path+".exchange", d.Exchange)
+	v.reference(path+".exchange", KindExchange, d.Exchange)
+	if d.RoutingKey != nil {
+		v.short(path+".routing_key", *d.RoutingKey)
+		if d.Exchange == "" && *d.RoutingKey == q.Name && q.IsDelay() {
+			v.addf(path+".routing_key", "the queue dead-letters to itself, so an expired message would be dropped as a cycle; name another queue")
+		}
+	}
+	if !d.AtLeastOnce {
+		return
+	}
+	if classic {
+		v.addf(path+".at_least_once", "only quorum queues dead-letter at least once and this is a classic one; remove it or change the type")
+	} else if q.Overflow != argument.RejectPublish {
+		v.addf(path+".at_least_once", "it needs overflow: %s, got %q; with any other the broker dead-letters at most once and does not say so", argument.RejectPublish, q.Overflow)
+	}
+}
+
+// expires checks x-expires, which deletes a queue, with the messages that wait
+// in it, when nobody has consumed from it for a while. Nobody ever consumes
+// from a delay queue.
+func (v *validator) expires(path string, q Queue) {
+	value, ok := q.Arguments[argument.Expires]
+	if !ok {
+		return
+	}
+	path += ".arguments." + argument.Expires
+	if q.IsDelay() || v.prefix != "" && strings.HasPrefix(q.Name, v.prefix+".") {
+		v.addf(path, "a delay queue must not expire: the broker would delete it with the messages that wait in it; remove %s", argument.Expires)
+		return
+	}
+	if n, ok := argument.Integer(value); !ok || n < 1 || n > MaxTTL.Milliseconds() {
+		v.addf(path, "expected 1 to %d milliseconds, got %s", MaxTTL.Milliseconds(), argument.Format(value))
+	}
+}
+
+func (v *validator) priorities(path string, q Queue, classic bool) {
+	value, ok := q.Arguments[argument.MaxPriority]
+	if !ok {
+		return
+	}
+	path += ".arguments." + argument.MaxPriority
+	if !classic {
+		v.addf(path, "quorum queues take no %s: they have two priorities of their own (4.0 or later); remove it or make the queue classic", argument.MaxPriority)
+		return
+	}
+	if n, ok := argument.Integer(value); !ok || n < 0 || n > 255 {
+		v.addf(path, "expected 0 to 255, got %s", argument.Format(value))
+	}
+}
+
 func (v *validator) binding(path string, b Binding) {
 	if b.Exchange == "" {
 		v.addf(path+".exchange", "a binding needs a source exchange; the default exchange routes to every queue by its name and takes no bindings")
@@ -296,6 +414,7 @@ func (v *validator) destination(path string, d Destination) {
 	}
 }
 
+// retryKeys are the keys of a retry's fields.
 var retryKeys = map[string]string{
 	"MaxAttempts": "max_attempts", "Immediate": "immediate", "Backoff": "backoff", "MaxBackoff": "max_backoff", "Multiplier": "multiplier", "Jitter": "jitter",
 }

@@ -1,6 +1,11 @@
 package topology
 
 import (
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
@@ -51,4 +56,255 @@ func list[T any](d *decoder, dst *[]T, item func(*yaml.Node, string) T) yamldoc.
 	return func(n *yaml.Node, path string) {
 		d.List(n, path, func(n *yaml.Node, path string) { *dst = append(*dst, item(n, path)) })
 	}
+}
+
+func (d *decoder) readExchange(n *yaml.Node, path string) (e Exchange) {
+	d.Mapping(n, path, map[string]yamldoc.Field{
+		"name":               d.text(&e.Name),
+		"type":               d.text(&e.Kind),
+		"auto_delete":        d.boolean(&e.AutoDelete),
+		"internal":           d.boolean(&e.Internal),
+		"alternate_exchange": d.text(&e.AlternateExchange),
+		"arguments":          d.readArguments(&e.Arguments),
+	})
+	return e
+}
+
+func (d *decoder) readQueue(n *yaml.Node, path string) (q Queue) {
+	d.Mapping(n, path, map[string]yamldoc.Field{
+		"name":                   d.text(&q.Name),
+		"type":                   d.text((*string)(&q.Type)),
+		"message_ttl":            optional(&q.MessageTTL, d.duration),
+		"dead_letter":            optional(&q.DeadLetter, d.readDeadLetter),
+		"overflow":               d.text(&q.Overflow),
+		"max_length":             optional(&q.MaxLength, d.integer),
+		"max_length_bytes":       optional(&q.MaxLengthBytes, d.integer),
+		"delivery_limit":         optional(&q.DeliveryLimit, d.integer),
+		"single_active_consumer": d.boolean(&q.SingleActiveConsumer),
+		"arguments":              d.readArguments(&q.Arguments),
+	})
+	return q
+}
+
+func (d *decoder) readDeadLetter(dst *DeadLetter) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		named := false
+		exchange := d.text(&dst.Exchange)
+		d.Mapping(n, path, map[string]yamldoc.Field{
+			"exchange":      func(n *yaml.Node, p string) { named = true; exchange(n, p) },
+			"routing_key":   optional(&dst.RoutingKey, d.text),
+			"at_least_once": d.boolean(&dst.AtLeastOnce),
+		})
+		if !named && !d.Problems.Cover(path) {
+			d.Failf(n, path, "dead_letter needs the key exchange; \"\" names the default exchange")
+		}
+	}
+}
+
+func (d *decoder) readBinding(n *yaml.Node, path string) (b Binding) {
+	d.Mapping(n, path, map[string]yamldoc.Field{
+		"exchange":    d.text(&b.Exchange),
+		"queue":       d.text(&b.Queue),
+		"to_exchange": d.text(&b.ToExchange),
+		"routing_key": d.text(&b.RoutingKey),
+		"arguments":   d.readArguments(&b.Arguments),
+	})
+	return b
+}
+
+func (d *decoder) readDestination(n *yaml.Node, path string) (dest Destination) {
+	d.Mapping(n, path, map[string]yamldoc.Field{
+		"name":        d.text(&dest.Name),
+		"queue":       d.text(&dest.Queue),
+		"exchange":    d.text(&dest.Exchange),
+		"routing_key": d.text(&dest.RoutingKey),
+		"retry":       optional(&dest.Retry, d.readRetry),
+		"lead":        optional(&dest.Lead, d.duration),
+		"ceiling":     optional(&dest.Ceiling, d.readCeiling),
+		"dead_letter": d.text(&dest.DeadLetter),
+	})
+	return dest
+}
+
+func (d *decoder) readCeiling(dst *Ceiling) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		var burst int64
+		d.Mapping(n, path, map[string]yamldoc.Field{
+			"per_second": d.float(&dst.PerSecond),
+			"burst":      notZero(d, &burst, d.integer, "1 or more tasks at once"),
+		})
+		dst.Burst = int(burst)
+	}
+}
+
+// readRetry reads a policy. In Go a field that is 0 means its default; who writes a 0
+// down means 0.
+func (d *decoder) readRetry(dst *Retry) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		var attempts, immediate int64
+		d.Mapping(n, path, map[string]yamldoc.Field{
+			"max_attempts": notZero(d, &attempts, d.integer, "1 or more deliveries in all"),
+			"immediate":    d.integer(&immediate),
+			"backoff":      notZero(d, &dst.Backoff, d.duration, "1ms or more"),
+			"max_backoff":  notZero(d, &dst.MaxBackoff, d.duration, "backoff or more"),
+			"multiplier":   notZero(d, &dst.Multiplier, d.float, "1 or more"),
+			"jitter":       d.jitter(&dst.Jitter),
+		})
+		dst.MaxAttempts, dst.Immediate = int(attempts), int(immediate)
+	}
+}
+
+// notZero reads a value that cannot be 0.
+func notZero[T int64 | float64 | time.Duration](d *decoder, dst *T, read func(*T) yamldoc.Field, want string) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		read(dst)(n, path)
+		if *dst == 0 && !d.Problems.Cover(path) {
+			d.Failf(n, path, "expected %s, got 0; leave the key out for the default", want)
+		}
+	}
+}
+
+func (d *decoder) jitter(dst *float64) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		d.float(dst)(n, path)
+		switch {
+		case d.Problems.Cover(path):
+		case *dst < 0:
+			d.Failf(n, path, "expected 0 to 1, got %v", *dst)
+		case *dst == 0:
+			*dst = NoJitter
+		}
+	}
+}
+
+// scalar reports whether a node is a single value of one of the tags.
+func (d *decoder) scalar(n *yaml.Node, path, expected string, kind yamldoc.Kind, tags ...string) bool {
+	if d.Describing(kind) {
+		return false
+	}
+	if n.Kind == yaml.ScalarNode && slices.Contains(tags, n.ShortTag()) {
+		return true
+	}
+	d.Expected(n, path, expected)
+	return false
+}
+
+// optional reads into a pointer that stays nil when the key is absent.
+func optional[T any](dst **T, read func(*T) yamldoc.Field) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		*dst = new(T)
+		read(*dst)(n, path)
+	}
+}
+
+func (d *decoder) text(dst *string) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		if d.scalar(n, path, "text (put a number, a date, true or false in quotes)", yamldoc.Text, "!!str") {
+			*dst = n.Value
+		}
+	}
+}
+
+func (d *decoder) boolean(dst *bool) yamldoc.Field {
+	return decoded(d, dst, yamldoc.Boolean, "true or false", "true or false", "!!bool")
+}
+
+func (d *decoder) integer(dst *int64) yamldoc.Field {
+	return decoded(d, dst, yamldoc.Integer, "an integer", "an integer of at most 64 bits", "!!int")
+}
+
+func (d *decoder) float(dst *float64) yamldoc.Field {
+	read := decoded(d, dst, yamldoc.Number, "a number", "a finite number", "!!float", "!!int")
+	return func(n *yaml.Node, path string) {
+		if read(n, path); math.IsNaN(*dst) || math.IsInf(*dst, 0) {
+			*dst = 0
+			d.Expected(n, path, "a finite number")
+		}
+	}
+}
+
+// decoded reads a value of one of the tags; what has the tag and is none is not exact.
+func decoded[T any](d *decoder, dst *T, kind yamldoc.Kind, expected, exact string, tags ...string) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		if d.scalar(n, path, expected, kind, tags...) && n.Decode(dst) != nil {
+			d.Expected(n, path, exact)
+		}
+	}
+}
+
+func (d *decoder) duration(dst *time.Duration) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Value != "0" {
+			v := yamldoc.Clip(n.Value)
+			d.Failf(n, path, "a duration needs a unit, got the number %s; write %sms or %ss, whichever is meant", v, v, v)
+			return
+		}
+		if !d.scalar(n, path, "a duration such as 1500ms, 60s, 30m, 48h or 7d", yamldoc.Duration, "!!str", "!!int") {
+			return
+		}
+		v, err := ParseDuration(n.Value)
+		if err != nil {
+			d.Failf(n, path, "%v", err)
+			return
+		}
+		*dst = v
+	}
+}
+
+// maxDepth bounds the nesting of an argument's value.
+const maxDepth = 16
+
+func (d *decoder) readArguments(dst *map[string]any) yamldoc.Field {
+	return func(n *yaml.Node, path string) {
+		d.MayBeNull()
+		switch {
+		case d.Describing(yamldoc.Table):
+		case n.Kind == yaml.MappingNode:
+			*dst = d.table(n, path, 0)
+		case !yamldoc.IsNull(n):
+			d.Expected(n, path, "a mapping of argument names to values")
+		}
+	}
+}
+
+func (d *decoder) table(n *yaml.Node, path string, depth int) map[string]any {
+	t := map[string]any{}
+	d.Entries(n, path, func(key, value *yaml.Node, at string) {
+		d.Value(value, at, func(n *yaml.Node, path string) { t[key.Value] = d.value(n, path, depth) })
+	})
+	return t
+}
+
+// value reads an argument's value: integers as int64, floats, booleans, text,
+// lists and tables.
+func (d *decoder) value(n *yaml.Node, path string, depth int) any {
+	switch {
+	case depth > maxDepth:
+		d.Failf(n, path, "values are nested deeper than %d levels", maxDepth)
+		return ""
+	case n.Kind == yaml.SequenceNode:
+		list := make([]any, 0, len(n.Content))
+		d.List(n, path, func(n *yaml.Node, path string) { list = append(list, d.value(n, path, depth+1)) })
+		return list
+	case n.Kind == yaml.MappingNode:
+		return d.table(n, path, depth+1)
+	}
+	switch n.ShortTag() {
+	case "!!str":
+		return n.Value
+	case "!!bool":
+		var b bool
+		d.boolean(&b)(n, path)
+		return b
+	case "!!int":
+		var i int64
+		d.integer(&i)(n, path)
+		return i
+	case "!!float":
+		if f, err := strconv.ParseFloat(n.Value, 64); err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
+			return f
+		}
+	}
+	d.Expected(n, path, "text, an integer, a finite number, a boolean, a list or a mapping")
+	return ""
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -46,7 +45,11 @@ func Format(v any) string {
 		return "[" + strings.Join(parts, ", ") + "]"
 	}
 	if t, ok := AsTable(v); ok {
-		return formatTable(t)
+		parts := make([]string, 0, len(t))
+		for _, k := range slices.Sorted(maps.Keys(t)) {
+			parts = append(parts, k+": "+Format(t[k]))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
 	}
 	if n, ok := Integer(v); ok { // a float of JSON reads like the integer it equals
 		return strconv.FormatInt(n, 10)
@@ -62,14 +65,6 @@ func AsTable(v any) (map[string]any, bool) {
 		return nil, false
 	}
 	return reflect.TypeAssert[map[string]any](r.Convert(kind))
-}
-
-func formatTable(t map[string]any) string {
-	parts := make([]string, 0, len(t))
-	for _, k := range slices.Sorted(maps.Keys(t)) {
-		parts = append(parts, k+": "+Format(t[k]))
-	}
-	return "{" + strings.Join(parts, ", ") + "}"
 }
 
 // Equal compares argument values as the broker does: integers of any width
@@ -163,7 +158,7 @@ func Diff(want, have map[string]any) []Mismatch {
 			names = append(names, k)
 		}
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	for _, k := range names {
 		w, inWant := want[k]
 		h, inHave := have[k]

@@ -1,6 +1,8 @@
 package observed
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -85,4 +87,67 @@ func (l Broker) Layout(prefix string, names ...string) topology.Topology {
 		}
 	}
 	return t
+}
+
+// Kept returns the queues in which messages lie until somebody handles them: the parked
+// queue, and the dead letters of destinations, those included that programs have
+// bound by themselves.
+func (l Broker) Kept(want topology.Topology) []topology.Queue {
+	names, destinations := map[string]bool{}, map[string]bool{}
+	for _, d := range want.Destinations {
+		destinations[d.Queue] = true
+		if !d.ToExchange() || d.DeadLetter != "" {
+			names[d.DeadLetterQueue()] = true
+		}
+	}
+	if prefix, ok := prefixOf(want); ok {
+		names[topology.ParkedQueue(prefix)] = true
+	}
+	for _, q := range l.Delivered(want) {
+		destinations[q] = true
+		names[l.Queues[q].deadLetterQueue(q)] = true
+	}
+	described := map[string]topology.Queue{}
+	for _, q := range want.Queues {
+		described[q.Name] = q
+	}
+	var out []topology.Queue
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		q, ours := described[name]
+		found, there := l.Queues[name]
+		switch {
+		case destinations[name], ours && q.IsDelay(): // judged as such
+		case ours:
+			out = append(out, q)
+		case there && found.ArgumentsKnown:
+			out = append(out, found.Described(name))
+		}
+	}
+	return out
+}
+
+// Version is a broker's version; the zero value is an unknown one.
+type Version struct{ Major, Minor, Patch int }
+
+// ParseVersion reads a version as brokers report it, such as "4.0.5" or "3.13". What
+// it cannot read is unknown.
+func ParseVersion(s string) Version {
+	var v Version
+	if n, _ := fmt.Sscanf(s, "%d.%d.%d", &v.Major, &v.Minor, &v.Patch); n < 2 {
+		return Version{}
+	}
+	return v
+}
+
+// Known reports whether the version is known.
+func (v Version) Known() bool { return v != Version{} }
+
+// Before reports whether the version is known and older than another.
+func (v Version) Before(major, minor, patch int) bool {
+	return v.Known() && cmp.Or(cmp.Compare(v.Major, major), cmp.Compare(v.Minor, minor), cmp.Compare(v.Patch, patch)) < 0
+}
+
+// AtLeast reports whether the version is known and not older than another.
+func (v Version) AtLeast(major, minor, patch int) bool {
+	return v.Known() && !v.Before(major, minor, patch)
 }

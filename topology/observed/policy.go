@@ -37,7 +37,7 @@ func policyFor(policies []Policy, name string, targets ...string) (Effective, []
 	var broken []string
 	for i := range policies {
 		p := &policies[i]
-		if !appliesTo(p.ApplyTo, targets) {
+		if p.ApplyTo != "" && p.ApplyTo != "all" && !slices.Contains(targets, p.ApplyTo) {
 			continue
 		}
 		matches, readable := matchPattern(p.Pattern, name)
@@ -129,13 +129,6 @@ func (l Broker) AlternateExchange(exchange string) string {
 func (l Broker) PolicyOnExchange(name string) Effective {
 	e, _ := policyFor(l.Policies, name, "exchanges")
 	return e
-}
-
-func appliesTo(applyTo string, targets []string) bool {
-	if applyTo == "" || applyTo == "all" {
-		return true
-	}
-	return slices.Contains(targets, applyTo)
 }
 
 // PolicyOn returns what policies set on a queue, and the names of policies whose

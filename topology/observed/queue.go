@@ -87,3 +87,12 @@ func (q Queue) DeliveryLimit(v Version) (limit int64, byDefault bool) {
 	}
 	return limit, false
 }
+
+// deadLetterQueue is where a destination's queue sends its dead letters, by its
+// arguments or by custom.
+func (q Queue) deadLetterQueue(name string) string {
+	if key, ok := q.Arguments[argument.DeadLetterRoutingKey].(string); ok && q.Arguments[argument.DeadLetterExchange] == "" {
+		return key
+	}
+	return topology.Destination{Queue: name}.DeadLetterQueue()
+}

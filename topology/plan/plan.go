@@ -1,8 +1,11 @@
 package plan
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/argument"
@@ -88,11 +91,12 @@ func compareExchange(want topology.Exchange, live observed.Broker) Step {
 	}
 	s.Mismatches = have.Mismatches
 	if have.ArgumentsKnown {
-		s.Mismatches = argument.DiffProperty("type", want.Kind, have.Kind)
-		s.Mismatches = append(s.Mismatches, argument.DiffProperty("durable", true, have.Durable)...)
-		s.Mismatches = append(s.Mismatches, argument.DiffProperty("auto_delete", want.AutoDelete, have.AutoDelete)...)
-		s.Mismatches = append(s.Mismatches, argument.DiffProperty("internal", want.Internal, have.Internal)...)
-		s.Mismatches = append(s.Mismatches, onlyCompared(argument.Diff(want.Table(), have.Arguments), comparedExchangeArguments(want.Kind))...)
+		s.Mismatches = slices.Concat(
+			argument.DiffProperty("type", want.Kind, have.Kind),
+			argument.DiffProperty("durable", true, have.Durable),
+			argument.DiffProperty("auto_delete", want.AutoDelete, have.AutoDelete),
+			argument.DiffProperty("internal", want.Internal, have.Internal),
+			onlyCompared(argument.Diff(want.Table(), have.Arguments), comparedExchangeArguments(want.Kind)))
 	}
 	return s.settled()
 }
@@ -111,10 +115,11 @@ func compareQueue(want topology.Queue, live observed.Broker) Step {
 		if have.Type != "" { // declared without x-queue-type, it has one all the same
 			args[argument.QueueType] = string(have.Type)
 		}
-		s.Mismatches = argument.DiffProperty("durable", true, have.Durable)
-		s.Mismatches = append(s.Mismatches, argument.DiffProperty("auto_delete", false, have.AutoDelete)...)
-		s.Mismatches = append(s.Mismatches, argument.DiffProperty("exclusive", false, have.Exclusive)...)
-		s.Mismatches = append(s.Mismatches, onlyCompared(argument.Diff(want.Table(), args), comparedQueueArguments)...)
+		s.Mismatches = slices.Concat(
+			argument.DiffProperty("durable", true, have.Durable),
+			argument.DiffProperty("auto_delete", false, have.AutoDelete),
+			argument.DiffProperty("exclusive", false, have.Exclusive),
+			onlyCompared(argument.Diff(want.Table(), args), comparedQueueArguments))
 	}
 	return s.settled()
 }
@@ -129,15 +134,7 @@ func (s Step) settled() Step {
 }
 
 // Count returns the number of objects with the action.
-func (p Plan) Count(a Action) int {
-	n := 0
-	for _, s := range p.Steps {
-		if s.Action == a {
-			n++
-		}
-	}
-	return n
-}
+func (p Plan) Count(a Action) int { return len(p.with(a)) }
 
 // Empty reports whether there is nothing to do: nothing to create and no
 // conflict. Unverified bindings do not count, because applying them again
@@ -145,10 +142,12 @@ func (p Plan) Count(a Action) int {
 func (p Plan) Empty() bool { return p.Count(ActionCreate)+p.Count(ActionConflict) == 0 }
 
 // Conflicts returns the objects that exist and differ.
-func (p Plan) Conflicts() []Step {
+func (p Plan) Conflicts() []Step { return p.with(ActionConflict) }
+
+func (p Plan) with(a Action) []Step {
 	var out []Step
 	for _, s := range p.Steps {
-		if s.Action == ActionConflict {
+		if s.Action == a {
 			out = append(out, s)
 		}
 	}
@@ -177,4 +176,59 @@ func comparedExchangeArguments(kind string) map[string]bool {
 
 func onlyCompared(diffs []argument.Mismatch, compared map[string]bool) []argument.Mismatch {
 	return slices.DeleteFunc(diffs, func(m argument.Mismatch) bool { return !compared[m.Argument] })
+}
+
+// ErrConflict is wrapped by every *ConflictError.
+var ErrConflict = errors.New("exists with other arguments")
+
+// ConflictError reports an object that exists on the broker and differs in an
+// argument. Brokers do not change objects in place.
+type ConflictError struct {
+	Kind     topology.Kind
+	Name     string
+	Argument string
+	Want     any // nil for absent
+	Have     any // nil for absent, or the broker's text of it
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("%s %q exists with a different %s: wanted %s, found %s; give the new one another name, or empty and delete the old one",
+		e.Kind, e.Name, e.Argument, argument.Format(e.Want), argument.Format(e.Have))
+}
+
+// Unwrap makes errors.Is(err, ErrConflict) true.
+func (e *ConflictError) Unwrap() error { return ErrConflict }
+
+// ErrPolicy is wrapped by every *PolicyError.
+var ErrPolicy = errors.New("policies break delays or lose dead letters")
+
+// PolicyError lists the policies that would break what was to be declared.
+type PolicyError struct{ Warnings []Warning }
+
+func (e *PolicyError) Error() string {
+	return "refused, because policies would break delays or lose dead letters: " + strings.Join(groupWarnings(e.Warnings), "; ")
+}
+
+// Unwrap makes errors.Is(err, ErrPolicy) true.
+func (e *PolicyError) Unwrap() error { return ErrPolicy }
+
+// Refusal returns why Apply would not create the missing objects, or nil: a
+// joined *ConflictError for each different argument, else a *PolicyError unless
+// forced.
+func (p Plan) Refusal(forced bool) error {
+	var errs []error
+	for _, s := range p.Conflicts() {
+		for _, m := range s.Mismatches {
+			errs = append(errs, &ConflictError{Kind: s.Kind, Name: s.Name, Argument: m.Argument, Want: m.Want, Have: m.Have})
+		}
+	}
+	if grave := p.Grave(); len(errs) == 0 && len(grave) > 0 && !forced {
+		return &PolicyError{Warnings: grave}
+	}
+	return errors.Join(errs...)
+}
+
+// Grave returns the warnings for which Apply refuses.
+func (p Plan) Grave() []Warning {
+	return slices.DeleteFunc(slices.Clone(p.Warnings), func(w Warning) bool { return w.Mild })
 }

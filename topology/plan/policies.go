@@ -75,34 +75,60 @@ func feedWarnings(want topology.Topology, live observed.Broker) []Warning {
 	return out
 }
 
+// queueWarnings gathers what policies do to one queue.
+type queueWarnings struct {
+	observed.Effective
+	q    topology.Queue
+	kept bool
+	out  []Warning
+}
+
+func (w *queueWarnings) add(mild bool, key, effect string) {
+	w.out = append(w.out, Warning{
+		Kind: topology.KindQueue, Name: w.q.Name, Policy: w.Source[key], Key: key, Value: w.Definition[key],
+		Effect: effect, Advice: exemptAdvice, Kept: w.kept, Mild: mild,
+	})
+}
+
+// lengths warns of what makes the queue full earlier than described.
+func (w *queueWarnings) lengths(mild bool, effect string) {
+	for _, of := range []struct {
+		key string
+		own *int64
+	}{{"max-length", w.q.MaxLength}, {"max-length-bytes", w.q.MaxLengthBytes}} {
+		if limit, ok := argument.Integer(w.Definition[of.key]); ok && (of.own == nil || limit < *of.own) {
+			w.add(mild, of.key, effect)
+		}
+	}
+}
+
+func (w *queueWarnings) limitsDeliveries() bool {
+	limit, ok := argument.Integer(w.Definition["delivery-limit"])
+	return ok && limit >= 0 && (w.q.DeliveryLimit == nil || limit < *w.q.DeliveryLimit)
+}
+
 // delayWarnings returns what a policy does to a delay queue. The broker takes the
 // lower of argument and policy for TTL, expiry and lengths, the policy for the
 // overflow of a quorum queue, and the argument for dead-lettering.
 func delayWarnings(q topology.Queue, e observed.Effective) []Warning {
-	var out []Warning
-	warn := func(key, effect string) {
-		out = append(out, Warning{
-			Kind: topology.KindQueue, Name: q.Name, Policy: e.Source[key], Key: key, Value: e.Definition[key],
-			Effect: effect, Advice: exemptAdvice,
-		})
-	}
+	w := queueWarnings{q: q, Effective: e}
 	if ttl, ok := argument.Integer(e.Definition["message-ttl"]); ok && ttl < q.MessageTTL.Milliseconds() {
-		warn("message-ttl", fmt.Sprintf("delays of %v would fire after %v", *q.MessageTTL, time.Duration(ttl)*time.Millisecond))
+		w.add(false, "message-ttl", fmt.Sprintf("delays of %v would fire after %v", *q.MessageTTL, time.Duration(ttl)*time.Millisecond))
 	}
 	if _, ok := e.Definition["expires"]; ok {
-		warn("expires", "the broker would delete the queue, with the messages that wait in it")
+		w.add(false, "expires", "the broker would delete the queue, with the messages that wait in it")
 	}
 	if v, ok := e.Definition["overflow"]; ok && q.DeadLetter.AtLeastOnce && v != argument.RejectPublish {
-		warn("overflow", "dead-lettering at least once would silently become at most once, which can lose messages")
+		w.add(false, "overflow", "dead-lettering at least once would silently become at most once, which can lose messages")
 	}
 	if v, ok := e.Definition["dead-letter-strategy"]; ok && !q.DeadLetter.AtLeastOnce && v == argument.AtLeastOnce && q.QueueType() == topology.Quorum {
-		warn("dead-letter-strategy", "the queue would dead-letter otherwise than described")
+		w.add(false, "dead-letter-strategy", "the queue would dead-letter otherwise than described")
 	}
 	if _, ok := e.Definition["dead-letter-routing-key"]; ok && q.DeadLetter.RoutingKey == nil {
-		warn("dead-letter-routing-key", "every message would lose the routing key that leads to its destination")
+		w.add(false, "dead-letter-routing-key", "every message would lose the routing key that leads to its destination")
 	}
-	if limit, ok := argument.Integer(e.Definition["delivery-limit"]); ok && limit >= 0 && (q.DeliveryLimit == nil || limit < *q.DeliveryLimit) {
-		warn("delivery-limit", "a message that is looked at more often would be sent on before it is due")
+	if w.limitsDeliveries() {
+		w.add(false, "delivery-limit", "a message that is looked at more often would be sent on before it is due")
 	}
 	effect := "a full queue would send its oldest messages on before they are due"
 	if q.Overflow == argument.RejectPublish {
@@ -111,14 +137,8 @@ func delayWarnings(q topology.Queue, e observed.Effective) []Warning {
 	if q.Native() {
 		effect += ", or, with overflow drop-head and nothing but delayed messages in it, keep a processor busy for ever"
 	}
-	length := func(key string, own *int64) {
-		if limit, ok := argument.Integer(e.Definition[key]); ok && (own == nil || limit < *own) {
-			warn(key, effect)
-		}
-	}
-	length("max-length", q.MaxLength)
-	length("max-length-bytes", q.MaxLengthBytes)
-	return out
+	w.lengths(false, effect)
+	return w.out
 }
 
 // Warning is a policy that changes an object of ours so that it no longer does
@@ -152,13 +172,7 @@ func (w Warning) String() string {
 
 // keptWarnings returns how messages would leave a kept queue unasked.
 func keptWarnings(q topology.Queue, e observed.Effective) []Warning {
-	var out []Warning
-	warn := func(mild bool, key, effect string) {
-		out = append(out, Warning{
-			Kind: topology.KindQueue, Name: q.Name, Policy: e.Source[key], Key: key, Value: e.Definition[key],
-			Effect: effect, Advice: exemptAdvice, Kept: true, Mild: mild,
-		})
-	}
+	w := queueWarnings{q: q, Effective: e, kept: true}
 	gone := "dropped"
 	exchange, forwards := e.Definition["dead-letter-exchange"]
 	if q.DeadLetter != nil { // the argument counts
@@ -168,26 +182,20 @@ func keptWarnings(q topology.Queue, e observed.Effective) []Warning {
 		gone = fmt.Sprintf("sent on to the exchange %q, where requeue does not find them", exchange)
 	}
 	if ttl, ok := argument.Integer(e.Definition["message-ttl"]); ok && (q.MessageTTL == nil || ttl < q.MessageTTL.Milliseconds()) {
-		warn(forwards, "message-ttl", fmt.Sprintf("messages that nobody has handled after %v would be %s", time.Duration(ttl)*time.Millisecond, gone))
+		w.add(forwards, "message-ttl", fmt.Sprintf("messages that nobody has handled after %v would be %s", time.Duration(ttl)*time.Millisecond, gone))
 	}
 	if _, ok := e.Definition["expires"]; ok {
-		warn(false, "expires", "the broker would delete the queue, with the messages that lie in it")
+		w.add(false, "expires", "the broker would delete the queue, with the messages that lie in it")
 	}
 	effect := "of a full queue the oldest messages would be " + gone
 	if strings.HasPrefix(overflow(q, e), argument.RejectPublish) {
 		effect = "a full queue would refuse messages, which their consumers then hold unacknowledged"
 	}
-	length := func(key string, own *int64) {
-		if limit, ok := argument.Integer(e.Definition[key]); ok && (own == nil || limit < *own) {
-			warn(true, key, effect)
-		}
+	w.lengths(true, effect)
+	if q.QueueType() == topology.Quorum && w.limitsDeliveries() {
+		w.add(true, "delivery-limit", "a message that is looked at more often would be "+gone)
 	}
-	length("max-length", q.MaxLength)
-	length("max-length-bytes", q.MaxLengthBytes)
-	if limit, ok := argument.Integer(e.Definition["delivery-limit"]); ok && limit >= 0 && q.QueueType() == topology.Quorum && (q.DeliveryLimit == nil || limit < *q.DeliveryLimit) {
-		warn(true, "delivery-limit", "a message that is looked at more often would be "+gone)
-	}
-	return out
+	return w.out
 }
 
 // overflow is what a queue does when it is full: of argument and policy a classic

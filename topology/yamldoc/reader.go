@@ -124,7 +124,10 @@ func (r *Reader) expected(n *yaml.Node, path, what string) {
 // Mapping reads a mapping with the keys it may have.
 func (r *Reader) Mapping(n *yaml.Node, path string, fields map[string]Field) {
 	if r.shape != nil {
-		r.describeMapping(path, fields)
+		r.shape.Kind, r.shape.Fields = Object, map[string]*Shape{}
+		for key, read := range fields {
+			r.shape.Fields[key] = r.below(strings.TrimPrefix(path+"."+key, "."), read)
+		}
 		return
 	}
 	keys := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
@@ -170,7 +173,8 @@ func (r *Reader) Entries(n *yaml.Node, path string, read func(key, value *yaml.N
 func (r *Reader) List(n *yaml.Node, path string, item Field) {
 	switch {
 	case r.shape != nil:
-		r.describeList(path, item)
+		r.shape.Kind, r.shape.Null = List, true
+		r.shape.Item = r.below(path+"[0]", item)
 	case n.Kind == yaml.SequenceNode:
 		for i, c := range n.Content {
 			r.Value(c, fmt.Sprintf("%s[%d]", path, i), item)

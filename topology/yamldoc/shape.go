@@ -1,8 +1,6 @@
 package yamldoc
 
 import (
-	"strings"
-
 	"go.yaml.in/yaml/v3"
 )
 
@@ -75,16 +73,4 @@ func (r *Reader) below(path string, read Field) *Shape {
 	read(&yaml.Node{}, path)
 	r.shape = outer
 	return s
-}
-
-func (r *Reader) describeMapping(path string, fields map[string]Field) {
-	r.shape.Kind, r.shape.Fields = Object, map[string]*Shape{}
-	for key, read := range fields {
-		r.shape.Fields[key] = r.below(strings.TrimPrefix(path+"."+key, "."), read)
-	}
-}
-
-func (r *Reader) describeList(path string, item Field) {
-	r.shape.Kind, r.shape.Null = List, true
-	r.shape.Item = r.below(path+"[0]", item)
 }

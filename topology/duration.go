@@ -86,12 +86,3 @@ func FormatDuration(d time.Duration) string {
 	}
 	return days + text
 }
-
-// formatDurations is FormatDuration for a list: "1m, 15m, 2d".
-func formatDurations(list []time.Duration) string {
-	texts := make([]string, len(list))
-	for i, d := range list {
-		texts[i] = FormatDuration(d)
-	}
-	return strings.Join(texts, ", ")
-}

@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -48,7 +49,11 @@ type DelayError struct {
 func (e *DelayError) Error() string {
 	msg := fmt.Sprintf("%s strategy: delay %s %s", e.Strategy, FormatDuration(e.Delay), e.Reason)
 	if e.Declared != nil {
-		msg += "; declared delays are " + formatDurations(e.Declared)
+		texts := make([]string, len(e.Declared))
+		for i, d := range e.Declared {
+			texts[i] = FormatDuration(d)
+		}
+		msg += "; declared delays are " + strings.Join(texts, ", ")
 	} else {
 		msg += fmt.Sprintf("; it accepts %s to %s", FormatDuration(e.Min), FormatDuration(e.Max))
 	}

@@ -65,7 +65,7 @@ func (d *decoder) readExchange(n *yaml.Node, path string) (e Exchange) {
 		"auto_delete":        d.boolean(&e.AutoDelete),
 		"internal":           d.boolean(&e.Internal),
 		"alternate_exchange": d.text(&e.AlternateExchange),
-		"arguments":          d.readArguments(&e.Arguments),
+		"arguments":          func(n *yaml.Node, p string) { e.Arguments = d.readArguments(n, p) },
 	})
 	return e
 }
@@ -81,7 +81,7 @@ func (d *decoder) readQueue(n *yaml.Node, path string) (q Queue) {
 		"max_length_bytes":       optional(&q.MaxLengthBytes, d.integer),
 		"delivery_limit":         optional(&q.DeliveryLimit, d.integer),
 		"single_active_consumer": d.boolean(&q.SingleActiveConsumer),
-		"arguments":              d.readArguments(&q.Arguments),
+		"arguments":              func(n *yaml.Node, p string) { q.Arguments = d.readArguments(n, p) },
 	})
 	return q
 }
@@ -107,7 +107,7 @@ func (d *decoder) readBinding(n *yaml.Node, path string) (b Binding) {
 		"queue":       d.text(&b.Queue),
 		"to_exchange": d.text(&b.ToExchange),
 		"routing_key": d.text(&b.RoutingKey),
-		"arguments":   d.readArguments(&b.Arguments),
+		"arguments":   func(n *yaml.Node, p string) { b.Arguments = d.readArguments(n, p) },
 	})
 	return b
 }
@@ -254,17 +254,16 @@ func (d *decoder) duration(dst *time.Duration) yamldoc.Field {
 // maxDepth bounds the nesting of an argument's value.
 const maxDepth = 16
 
-func (d *decoder) readArguments(dst *map[string]any) yamldoc.Field {
-	return func(n *yaml.Node, path string) {
-		d.MayBeNull()
-		switch {
-		case d.Describing(yamldoc.Table):
-		case n.Kind == yaml.MappingNode:
-			*dst = d.table(n, path, 0)
-		case !yamldoc.IsNull(n):
-			d.Expected(n, path, "a mapping of argument names to values")
-		}
+func (d *decoder) readArguments(n *yaml.Node, path string) map[string]any {
+	d.MayBeNull()
+	switch {
+	case d.Describing(yamldoc.Table):
+	case n.Kind == yaml.MappingNode:
+		return d.table(n, path, 0)
+	case !yamldoc.IsNull(n):
+		d.Expected(n, path, "a mapping of argument names to values")
 	}
+	return nil
 }
 
 func (d *decoder) table(n *yaml.Node, path string, depth int) map[string]any {

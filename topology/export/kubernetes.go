@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"strings"
 
@@ -46,46 +45,33 @@ func Kubernetes(t topology.Topology, o KubernetesOptions) ([]byte, error) {
 	var out bytes.Buffer
 	enc := yaml.NewEncoder(&out)
 	enc.SetIndent(2)
-	for _, r := range resources(t, o) {
-		if r.err != nil {
-			return nil, r.err
+	add := func(kind, name string, spec any) error {
+		return enc.Encode(resource{"rabbitmq.com/v1beta1", kind, metadata{name, o.Namespace}, spec})
+	}
+	cluster := clusterReference{o.Cluster, o.ClusterNamespace}
+	for _, e := range t.Exchanges {
+		if e.Internal {
+			return nil, fmt.Errorf("exchange %s is internal, which is %w; remove internal, or declare it by rabbitdelay apply", e.Name, ErrKubernetes)
 		}
-		if err := enc.Encode(r.value); err != nil {
+		if err := add("Exchange", objectName(e.Name), exchangeSpec{e.Name, o.Vhost, e.Kind, true, e.AutoDelete, e.Table(), cluster}); err != nil {
+			return nil, err
+		}
+	}
+	for _, q := range t.Queues {
+		arguments := q.Table()
+		delete(arguments, argument.QueueType)
+		if err := add("Queue", objectName(q.Name), queueSpec{q.Name, o.Vhost, string(q.QueueType()), true, arguments, true, "retain", cluster}); err != nil {
+			return nil, err
+		}
+	}
+	for _, b := range t.Bindings {
+		to, kind := target(b)
+		if err := add("Binding", bindingName(b), bindingSpec{o.Vhost, b.Exchange, to, kind, b.RoutingKey, b.Arguments, cluster}); err != nil {
 			return nil, err
 		}
 	}
 	err := enc.Close()
 	return out.Bytes(), err
-}
-
-type encodable struct {
-	value resource
-	err   error
-}
-
-func resources(t topology.Topology, o KubernetesOptions) (all []encodable) {
-	add := func(kind, name string, spec any, err error) {
-		all = append(all, encodable{resource{"rabbitmq.com/v1beta1", kind, metadata{name, o.Namespace}, spec}, err})
-	}
-	cluster := clusterReference{o.Cluster, o.ClusterNamespace}
-	for _, e := range t.Exchanges {
-		var err error
-		if e.Internal {
-			err = fmt.Errorf("exchange %s is internal, which is %w; remove internal, or declare it by rabbitdelay apply", e.Name, ErrKubernetes)
-		}
-		add("Exchange", objectName(e.Name), exchangeSpec{e.Name, o.Vhost, e.Kind, true, e.AutoDelete, e.Table(), cluster}, err)
-	}
-	for _, q := range t.Queues {
-		arguments := maps.Clone(q.Table())
-		kind, _ := arguments[argument.QueueType].(string)
-		delete(arguments, argument.QueueType)
-		add("Queue", objectName(q.Name), queueSpec{q.Name, o.Vhost, kind, true, arguments, true, "retain", cluster}, nil)
-	}
-	for _, b := range t.Bindings {
-		to, kind := target(b)
-		add("Binding", bindingName(b), bindingSpec{o.Vhost, b.Exchange, to, kind, b.RoutingKey, b.Arguments, cluster}, nil)
-	}
-	return all
 }
 
 type resource struct {

@@ -62,8 +62,11 @@ func defaultResolution(name string) time.Duration {
 // newLayout works out a layout of a known name, or of explicit radices where the
 // name is empty. Its errors are *topology.FieldError.
 func newLayout(name string, radices []int, resolution time.Duration) (layout, error) {
-	if err := checkResolution(resolution); err != nil {
-		return layout{}, err
+	if resolution < minResolution || resolution > maxResolution || resolution%time.Millisecond != 0 {
+		return layout{}, &topology.FieldError{
+			Of: "bucket", Field: "Resolution", Value: resolution,
+			Want: "whole milliseconds from " + topology.FormatDuration(minResolution) + " to " + topology.FormatDuration(maxResolution),
+		}
 	}
 	l := layout{tag: name, resolution: resolution}
 	switch name {
@@ -132,16 +135,6 @@ func (l *layout) ttl(i int, v int64) time.Duration {
 
 // longest is the longest delay: all digits at their largest.
 func (l *layout) longest() time.Duration { return time.Duration(l.max) * l.resolution }
-
-func checkResolution(r time.Duration) error {
-	if r < minResolution || r > maxResolution || r%time.Millisecond != 0 {
-		return &topology.FieldError{
-			Of: "bucket", Field: "Resolution", Value: r,
-			Want: "whole milliseconds from " + topology.FormatDuration(minResolution) + " to " + topology.FormatDuration(maxResolution),
-		}
-	}
-	return nil
-}
 
 func checkRadices(radices []int) error {
 	bad := func(want string) error {

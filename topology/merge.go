@@ -77,20 +77,18 @@ func union[T any](out *[]T, kind Kind, name func(T) string, diff func(want, have
 
 // Without returns the topology without the exchanges, queues and bindings of another.
 func (t Topology) Without(other Topology) Topology {
-	exchanges, queues, bindings := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	for _, e := range other.Exchanges {
-		exchanges[e.Name] = true
-	}
-	for _, q := range other.Queues {
-		queues[q.Name] = true
-	}
-	for _, b := range other.Bindings {
-		bindings[b.String()] = true
-	}
-	t.Exchanges = slices.DeleteFunc(slices.Clone(t.Exchanges), func(e Exchange) bool { return exchanges[e.Name] })
-	t.Queues = slices.DeleteFunc(slices.Clone(t.Queues), func(q Queue) bool { return queues[q.Name] })
-	t.Bindings = slices.DeleteFunc(slices.Clone(t.Bindings), func(b Binding) bool { return bindings[b.String()] })
+	t.Exchanges = without(t.Exchanges, other.Exchanges, func(e Exchange) string { return e.Name })
+	t.Queues = without(t.Queues, other.Queues, func(q Queue) string { return q.Name })
+	t.Bindings = without(t.Bindings, other.Bindings, Binding.String)
 	return t
+}
+
+func without[T any](list, others []T, name func(T) string) []T {
+	gone := map[string]bool{}
+	for _, x := range others {
+		gone[name(x)] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return gone[name(x)] })
 }
 
 // diffExchange compares two descriptions of one exchange, all arguments included.

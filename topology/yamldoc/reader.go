@@ -194,22 +194,18 @@ func (r *Reader) Value(n *yaml.Node, path string, read Field) {
 		value.Line, value.Column = n.Line, n.Column
 	}
 	if r.Expand != nil && value.Kind == yaml.ScalarNode {
-		r.expand(&value, path)
-	}
-	read(&value, path)
-}
-
-func (r *Reader) expand(n *yaml.Node, path string) {
-	text, err := r.Expand(path, n.Value)
-	switch {
-	case err != nil:
-		r.Failf(n, path, "%v", err)
-	case text != n.Value:
-		n.Value = text
-		if n.Style == 0 {
-			n.Tag = "" // to be found again
+		text, err := r.Expand(path, value.Value)
+		switch {
+		case err != nil:
+			r.Failf(&value, path, "%v", err)
+		case text != value.Value:
+			value.Value = text
+			if value.Style == 0 {
+				value.Tag = "" // to be found again
+			}
 		}
 	}
+	read(&value, path)
 }
 
 // IsNull reports whether a value is empty.

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -175,6 +177,34 @@ type Serve struct {
 type ServeTLS struct {
 	Cert string // certificate chain
 	Key  string // its private key
+}
+
+// Proxy returns the network of TrustedProxy; the zero value without one.
+func (s *Serve) Proxy() (netip.Prefix, error) {
+	switch {
+	case s.TrustedProxy == "":
+		return netip.Prefix{}, nil
+	case strings.Contains(s.TrustedProxy, "/"):
+		return netip.ParsePrefix(s.TrustedProxy)
+	}
+	a, err := netip.ParseAddr(s.TrustedProxy)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return a.Prefix(a.BitLen())
+}
+
+// Loopback reports whether Listen can be reached from this machine only.
+func (s *Serve) Loopback() bool {
+	host, _, err := net.SplitHostPort(s.Listen)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
 }
 
 // FirstURL returns the broker's URL, or the first of several; empty for none.

@@ -10,12 +10,15 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/tlsfiles"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
@@ -118,6 +121,19 @@ func (c *Config) Management() (*live.Management, error) {
 		cfg.Transport = withTLS(getTLS)
 	}
 	return live.NewManagement(cfg)
+}
+
+// reloading reads the files, and returns a function that reads them again at each
+// handshake; nil when nothing is set. A problem names the setting.
+func (t TLS) reloading(log *zap.Logger) (func() *tls.Config, *Problem) {
+	if t == (TLS{}) {
+		return nil, nil
+	}
+	get, err := tlsfiles.Files(t).Load(log)
+	if fe, ok := errors.AsType[*tlsfiles.Error](err); ok {
+		return nil, &Problem{Path: "broker.tls." + strings.ToLower(fe.Field), Message: fe.Text}
+	}
+	return get, nil
 }
 
 // withTLS makes each request with the files as they are then.

@@ -15,10 +15,9 @@
 // config/sqlite; see OpenDB.
 //
 //   - config.go: the settings as a struct; settings.go: a row for each, which everything else
-//     reads; value.go: texts into values
-//   - load.go: all sources, whose order viper decides; file.go, schedules.go, expand.go: the
-//     YAML; schema.go: its JSON schema; didyoumean.go,
-//     errors.go
-//   - validate.go, serve.go, login.go: checks
-//   - build.go, ceilings.go, probe.go, dial.go, tls.go, database.go, url.go: what is built from settings
+//     reads, and texts into values
+//   - load.go: all sources, whose order viper decides, and the error; file.go: the YAML;
+//     schema.go: its JSON schema; didyoumean.go
+//   - validate.go: checks; login.go: addresses and passwords
+//   - build.go, probe.go, dial.go, database.go: what is built from settings
 package config

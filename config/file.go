@@ -1,7 +1,11 @@
 package config
 
 import (
+	"errors"
+	"fmt"
 	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -56,20 +60,17 @@ func (f *file) keys() map[string]yamldoc.Field {
 // into the topology.
 func ofSettings(path string) bool {
 	section, _, _ := strings.Cut(path, ".")
-	return path == "" || slices.Contains(sections(), section)
+	return path == "" || slices.Contains(sections, section)
 }
 
-// sections returns the top-level keys of the settings.
-func sections() []string {
-	var keys []string
+// sections are the top-level keys of the settings.
+var sections = func() (keys []string) {
 	for _, s := range settings {
 		key, _, _ := strings.Cut(s.path, ".")
-		if !slices.Contains(keys, key) {
-			keys = append(keys, key)
-		}
+		keys = append(keys, key)
 	}
-	return keys
-}
+	return slices.Compact(keys)
+}()
 
 // fields read the keys of the mapping whose settings' paths begin with prefix.
 func (f *file) fields(prefix string, list []setting) map[string]yamldoc.Field {
@@ -81,14 +82,27 @@ func (f *file) fields(prefix string, list []setting) map[string]yamldoc.Field {
 		case !ok:
 		case nested:
 			fields[key] = func(n *yaml.Node, path string) { f.section(n, path, list) }
-		case isList(s.field(&Config{})):
-			fields[key] = f.setting(s, f.list)
 		default:
-			fields[key] = f.setting(s, f.scalar)
+			_, kind := typeOf(s.field)
+			read := f.kind(kind, f.scalar)
+			if kind == yamldoc.List {
+				read = f.list
+			}
+			fields[key] = func(n *yaml.Node, path string) {
+				if s.help != "" {
+					f.Explain(s.meaning(), s.byDefault())
+				}
+				read(n, path)
+			}
 		}
 	}
 	if key, ok := strings.CutPrefix(previousPath, prefix); ok && prefix != "" {
-		fields[key] = func(n *yaml.Node, path string) { f.List(n, path, f.previousLayout) }
+		fields[key] = func(n *yaml.Node, path string) {
+			f.List(n, path, func(n *yaml.Node, path string) {
+				f.section(n, path, previousSettings(path, &Previous{}))
+				f.previous++
+			})
+		}
 	}
 	return fields
 }
@@ -101,43 +115,13 @@ func (f *file) section(n *yaml.Node, path string, list []setting) {
 	}
 }
 
-func (f *file) previousLayout(n *yaml.Node, path string) {
-	f.section(n, path, previousSettings(path, &Previous{}))
-	f.previous++
-}
-
-// setting reads a setting, or describes it.
-func (f *file) setting(s setting, read yamldoc.Field) yamldoc.Field {
-	return func(n *yaml.Node, path string) {
-		if s.help != "" {
-			f.Explain(s.meaning(), s.byDefault())
-		}
-		f.kind(kindOf(s.field(&Config{})), read)(n, path)
-	}
-}
-
 // kind reads a value, or describes its kind.
 func (f *file) kind(k yamldoc.Kind, read yamldoc.Field) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		if k == yamldoc.List || !f.Describing(k) {
+		if !f.Describing(k) {
 			read(n, path)
 		}
 	}
-}
-
-func kindOf(field any) yamldoc.Kind {
-	switch field.(type) {
-	case *bool:
-		return yamldoc.Boolean
-	case *int:
-		return yamldoc.Integer
-	case *time.Duration:
-		return yamldoc.Duration
-	}
-	if isList(field) {
-		return yamldoc.List
-	}
-	return yamldoc.Scalar
 }
 
 func (f *file) scalar(n *yaml.Node, path string) {
@@ -173,4 +157,157 @@ func (f *file) text(n *yaml.Node, path string) (string, bool) {
 		f.Failf(n, path, "%v", errEmpty)
 	}
 	return n.Value, !f.Problems.At(path)
+}
+
+// schedulesKey is the file's list of recurring tasks. Only the file can give it.
+const schedulesKey = "schedules"
+
+// schedule reads a recurring task. What the values mean together is checked when
+// all are read.
+func (f *file) schedule(n *yaml.Node, path string) {
+	r := schedule.Recurring{}
+	t := &r.Task
+	before := len(f.Problems)
+	f.Mapping(n, path, map[string]yamldoc.Field{
+		"name":           f.textTo(&r.Name),
+		"cron":           f.textTo(&r.Cron),
+		"time_zone":      f.textTo(&r.TimeZone),
+		"every":          f.parsed(func(s string) (err error) { r.Every, err = topology.ParseDuration(s); return err }),
+		"start":          f.parsed(func(s string) (err error) { r.Start, err = parseInstant(s); return err }),
+		"end":            f.parsed(func(s string) (err error) { r.End, err = parseInstant(s); return err }),
+		"jitter":         f.parsed(func(s string) (err error) { r.Jitter, err = topology.ParseDuration(s); return err }),
+		"misfire":        f.textTo((*string)(&r.Misfire)),
+		"misfire_limit":  f.parsed(func(s string) (err error) { r.MisfireLimit, err = parseInt(s); return err }),
+		"overlap":        f.textTo((*string)(&r.Overlap)),
+		"queue":          f.textTo(&t.Queue),
+		"exchange":       f.textTo(&t.Exchange),
+		"routing_key":    f.textTo(&t.RoutingKey),
+		"body":           f.parsed(func(s string) error { t.Body = []byte(s); return nil }),
+		"content_type":   f.textTo(&t.ContentType),
+		"type":           f.textTo(&t.Type),
+		"correlation_id": f.textTo(&t.CorrelationID),
+		"priority":       f.parsed(func(s string) (err error) { t.Priority, err = parsePriority(s); return err }),
+		"expires_after":  f.parsed(func(s string) (err error) { t.ExpiresAfter, err = topology.ParseDuration(s); return err }),
+		"headers":        f.headers(t),
+		"tags":           func(n *yaml.Node, p string) { f.List(n, p, f.appendTo(&t.Tags)) },
+	})
+	f.schedules = append(f.schedules, r)
+	if len(f.Problems) > before {
+		return
+	}
+	bad := func(field, format string, args ...any) {
+		at := path + "." + field
+		place, ok := f.Places[at]
+		if !ok {
+			place = f.Places[path]
+		}
+		f.Problems.Addf(place, at, format, args...)
+	}
+	for _, err := range unjoined(r.Validate()) {
+		se, ok := errors.AsType[*schedule.RecurringError](err)
+		if !ok {
+			continue
+		}
+		field := snake(se.Field)
+		if se.Field == "CorrelationID" {
+			field = "correlation_id"
+		}
+		bad(field, "%s", se.Reason)
+	}
+	for i := range f.schedules[:len(f.schedules)-1] {
+		if f.schedules[i].Name == r.Name {
+			bad("name", "%q is the name of schedules[%d] too", yamldoc.Clip(r.Name), i)
+		}
+	}
+}
+
+// parsed reads a single value.
+func (f *file) parsed(read func(string) error) yamldoc.Field {
+	return f.kind(yamldoc.Scalar, func(n *yaml.Node, path string) {
+		if text, ok := f.text(n, path); ok {
+			if err := read(text); err != nil {
+				f.Failf(n, path, "%v", err)
+			}
+		}
+	})
+}
+
+func (f *file) textTo(dst *string) yamldoc.Field {
+	return f.parsed(func(s string) error { *dst = s; return nil })
+}
+
+func (f *file) appendTo(dst *[]string) yamldoc.Field {
+	return f.parsed(func(s string) error { *dst = append(*dst, s); return nil })
+}
+
+func (f *file) headers(t *schedule.Task) yamldoc.Field {
+	return f.kind(yamldoc.Table, func(n *yaml.Node, path string) {
+		if n.Kind != yaml.MappingNode {
+			f.Expected(n, path, "a mapping of names to texts")
+			return
+		}
+		t.Headers = map[string]string{}
+		f.Entries(n, path, func(key, value *yaml.Node, at string) {
+			f.Value(value, at, f.parsed(func(s string) error { t.Headers[key.Value] = s; return nil }))
+		})
+	})
+}
+
+func parseInstant(s string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return t, fmt.Errorf("expected an instant such as 2026-01-31T08:00:00Z, got %q", yamldoc.Clip(s))
+	}
+	return t, nil
+}
+
+func parsePriority(s string) (uint8, error) {
+	n, err := parseInt(s)
+	if err == nil && (n < 0 || n > 255) {
+		err = fmt.Errorf("%d; expected 0 to 255", n)
+	}
+	return uint8(n), err
+}
+
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+var errExpansion = errors.New("expected ${NAME} or ${NAME:-value}, where NAME is of letters, digits and underscores; write $${ for a literal ${")
+
+// expand puts environment variables into a value. What a variable contains is
+// not expanded again.
+func expand(value string) (string, error) {
+	if !strings.Contains(value, "${") {
+		return value, nil
+	}
+	var b strings.Builder
+	for {
+		at := strings.Index(value, "${")
+		if at < 0 {
+			b.WriteString(value)
+			return b.String(), nil
+		}
+		if at > 0 && value[at-1] == '$' { // $${
+			b.WriteString(value[:at-1] + "${")
+			value = value[at+2:]
+			continue
+		}
+		b.WriteString(value[:at])
+		reference, rest, ok := strings.Cut(value[at+2:], "}")
+		if !ok {
+			return "", errExpansion
+		}
+		name, fallback, hasFallback := strings.Cut(reference, ":-")
+		if !variableName.MatchString(name) {
+			return "", errExpansion
+		}
+		content, set := os.LookupEnv(name)
+		switch {
+		case hasFallback && content == "":
+			content = fallback
+		case !set:
+			return "", fmt.Errorf("the environment variable %s is not set; set it, or write ${%s:-value}", name, name)
+		}
+		b.WriteString(content)
+		value = rest
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"regexp"
@@ -47,10 +46,7 @@ func Load(src Source) (*Config, error) {
 	if src.File != "" {
 		var err error
 		if data, err = os.ReadFile(src.File); err != nil {
-			if pe, ok := errors.AsType[*fs.PathError](err); ok {
-				err = pe.Err
-			}
-			return nil, &Error{File: src.File, Problems: []Problem{{Message: "cannot be read: " + err.Error()}}}
+			return nil, &Error{File: src.File, Problems: []Problem{{Message: "cannot be read: " + reason(err)}}}
 		}
 	}
 	return load(data, src)
@@ -78,6 +74,31 @@ func load(data []byte, src Source) (*Config, error) {
 	}
 	return l.c, nil
 }
+
+// ErrConfig is wrapped by every *Error.
+var ErrConfig = errors.New("configuration is not valid")
+
+// Problem is one thing that is wrong in a configuration: the path of the setting,
+// such as delay.bucket.resolution, where its value came from, and what was
+// expected. It never contains a URL.
+type Problem = topology.Problem
+
+// Error lists everything that is wrong in a configuration, up to 100 problems.
+type Error struct {
+	File     string // empty without one
+	Problems []Problem
+}
+
+func (e *Error) Error() string {
+	text := yamldoc.Problems(e.Problems).String()
+	if e.File != "" {
+		text = e.File + ": " + text
+	}
+	return text
+}
+
+// Unwrap makes errors.Is(err, ErrConfig) true.
+func (e *Error) Unwrap() error { return ErrConfig }
 
 type loader struct {
 	src  Source
@@ -160,7 +181,7 @@ func (l *loader) unknownVariables(known map[string]bool) {
 		// Other programs of ours have variables that settings begin with.
 		longer := func(setting string) bool { return strings.HasPrefix(setting, name) }
 		meant := DidYouMean(name, slices.DeleteFunc(slices.Clone(names), longer))
-		inSection := slices.ContainsFunc(sections(), func(s string) bool { return strings.HasPrefix(name, variable(s)+"_") })
+		inSection := slices.ContainsFunc(sections, func(s string) bool { return strings.HasPrefix(name, variable(s)+"_") })
 		if inSection || meant != "" {
 			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "no setting has this environment variable; `rabbitdelay settings` lists them%s", meant)
 		}
@@ -183,12 +204,12 @@ func serviceVariable(name, value string) bool {
 
 // read turns the texts that viper chose into values.
 func (l *loader) read() {
-	for _, s := range settings {
+	for _, s := range settingsOf(l.c) {
 		g, ok := l.value(s.path)
 		if !ok {
 			continue
 		}
-		if g.rank != byFile && isList(s.field(l.c)) {
+		if _, kind := typeOf(s.field); kind == yamldoc.List && g.rank != byFile {
 			g.texts = strings.Split(g.texts[0], ",")
 		}
 		l.assign(s, g)
@@ -211,7 +232,7 @@ func (l *loader) assign(s setting, g given) {
 	if written {
 		l.c.origins[s.path] = g.place
 	}
-	if err := parse(s.field(l.c), g.texts, written); err != nil {
+	if err := parse(s.field, g.texts, written); err != nil {
 		l.file.Problems.Addf(g.place, s.path, "%v", err)
 	}
 }

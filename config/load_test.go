@@ -147,8 +147,8 @@ func TestLoadEverything(t *testing.T) {
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %#v\nwant %#v", c, want)
 	}
-	for _, s := range settings {
-		if reflect.ValueOf(s.field(c)).Elem().IsZero() && !slices.Contains(excluded, s.path) {
+	for _, s := range settingsOf(c) {
+		if reflect.ValueOf(s.field).Elem().IsZero() && !slices.Contains(excluded, s.path) {
 			t.Errorf("the file of this test does not set %s", s.path)
 		}
 	}
@@ -275,8 +275,8 @@ func TestEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range settings {
-		if reflect.ValueOf(s.field(c)).Elem().IsZero() && !slices.Contains(excluded, s.path) {
+	for _, s := range settingsOf(c) {
+		if reflect.ValueOf(s.field).Elem().IsZero() && !slices.Contains(excluded, s.path) {
 			t.Errorf("%s does not set %s", variable(s.path), s.path)
 		}
 	}

@@ -5,12 +5,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 )
+
+// URL is the address of a broker, a management API or a database. It may hold a
+// password, so every way of printing it leaves the password out; string(u) is
+// the complete URL.
+type URL string
+
+// String is the URL with its password replaced.
+func (u URL) String() string {
+	if u == "" {
+		return ""
+	}
+	return brokerurl.Redact(string(u))
+}
+
+// GoString is String, for %#v.
+func (u URL) GoString() string { return u.String() }
+
+// MarshalText is String, for JSON.
+func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
 // Secret is a password. No way of printing shows it; string(s) is the password itself.
 type Secret string
@@ -102,6 +122,14 @@ func readSecret(file string) (string, error) {
 		return "", fmt.Errorf("%s is empty; expected the password", file)
 	}
 	return text, nil
+}
+
+// reason is an error's text without the path, which the problem names already.
+func reason(err error) string {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err.Error()
+	}
+	return err.Error()
 }
 
 // login checks how user and password are given.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,15 +14,16 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
 // setting is one value that the file, the environment or a flag can give. Its row is all that
 // is said of it: reading, checking, the schema, the environment and the documents use it.
 type setting struct {
 	path  string
-	field func(*Config) any // pointer to the value
-	help  string
+	field any    // pointer to the value
 	def   string // the default in words; if empty, that of the field
+	help  string
 	// bounds are checked, if they are min and max of a duration or one of several texts.
 	// What amqpx and dlx bound is checked, and described, by them.
 	bounds bounds
@@ -42,105 +44,94 @@ func (b bounds) String() string {
 	return ""
 }
 
-// maxKeep is the longest time for which an audit can be kept.
-const maxKeep = 3650 * 24 * time.Hour
-
 var (
 	queueTypes = []string{string(topology.Quorum), string(topology.Classic)}
 	strategies = []string{StrategyAuto, StrategyBucket, StrategyTTL, StrategyPlugin, StrategyNative}
 )
 
-var settings = []setting{
-	{path: "broker.url", field: func(c *Config) any { return &c.Broker.URL }, def: "AMQP_URL",
-		help: "the broker, amqp://user:password@host:5672/vhost or amqps://, special characters percent-encoded"},
-	{path: "broker.urls", field: func(c *Config) any { return &c.Broker.URLs }, def: "none",
-		help: "nodes of the same cluster, beside url or instead of it, tried in a random order"},
-	{path: "broker.username", field: func(c *Config) any { return &c.Broker.Username }, def: "that of the URL",
-		help: "user, instead of the URL's; as it is, not percent-encoded"},
-	{path: "broker.password", field: func(c *Config) any { return &c.Broker.Password }, def: "that of the URL",
-		help: "password, instead of the URL's; as it is, not percent-encoded"},
-	{path: "broker.password_file", field: func(c *Config) any { return &c.Broker.PasswordFile }, def: "none",
-		help: "file with the password, read again for each connection"},
-	{path: "broker.management_url", field: func(c *Config) any { return &c.Broker.ManagementURL },
-		def:  "beside a broker at port 5672 (amqps: 5671) port 15672 (15671) of its host, with its user",
-		help: "the management API, http://user:password@host:15672 or https://"},
-	{path: "broker.tls.ca", field: func(c *Config) any { return &c.Broker.TLS.CA }, def: "the system's certificates",
-		help: "PEM file of trusted certificates, for amqps; TLS files are read again at each handshake"},
-	{path: "broker.tls.cert", field: func(c *Config) any { return &c.Broker.TLS.Cert }, def: "none", help: "PEM file of the client certificate"},
-	{path: "broker.tls.key", field: func(c *Config) any { return &c.Broker.TLS.Key }, def: "none", help: "PEM file of its private key"},
-	{path: "broker.tls.server_name", field: func(c *Config) any { return &c.Broker.TLS.ServerName }, def: "the host of the URL",
-		help: "name that the broker's certificate must have"},
-	{path: "broker.external_auth", field: func(c *Config) any { return &c.Broker.ExternalAuth },
-		help: "log in by the client certificate instead of user and password"},
-	{path: "broker.connection_name", field: func(c *Config) any { return &c.Broker.ConnectionName },
-		help: "name of the connections in the broker's management, up to 200 bytes"},
-	{path: "broker.heartbeat", field: func(c *Config) any { return &c.Broker.Heartbeat }, help: "interval of heartbeats"},
-	{path: "broker.dial_timeout", field: func(c *Config) any { return &c.Broker.DialTimeout },
-		help: "time limit for the TCP, TLS and AMQP handshakes together"},
-	{path: "broker.reconnect_min", field: func(c *Config) any { return &c.Broker.ReconnectMin }, help: "first pause between attempts to connect"},
-	{path: "broker.reconnect_max", field: func(c *Config) any { return &c.Broker.ReconnectMax },
-		help: "longest pause between attempts to connect, at least reconnect_min"},
-	{path: "broker.send_timeout", field: func(c *Config) any { return &c.Broker.SendTimeout },
-		help: "how long a send without a deadline of its own may take"},
-	{path: "broker.max_in_flight", field: func(c *Config) any { return &c.Broker.MaxInFlight }, help: "messages that may await their confirm"},
-	{path: "broker.max_body", field: func(c *Config) any { return &c.Broker.MaxBody }, help: "largest body in bytes"},
-	{path: "broker.declare", field: func(c *Config) any { return &c.Broker.Declare },
-		help: "what may be created: missing (whatever is used), listed (the layout, and of destinations those of the file), nothing"},
-	{path: "broker.max_route_queues", field: func(c *Config) any { return &c.Broker.MaxRouteQueues },
-		help: "route queues that a client may make, one for each routing key of an exchange destination"},
-	{path: "delay.strategy", field: func(c *Config) any { return &c.Delay.Strategy }, bounds: bounds{oneOf: strategies},
-		help: "bucket (any delay), ttl (declared delays), plugin (x-delayed-message), native (by an instant, RabbitMQ 4.4), auto (by the delay)"},
-	{path: "delay.prefix", field: func(c *Config) any { return &c.Delay.Prefix },
-		help: "beginning of the names of all delay objects, 1 to 64 bytes"},
-	{path: "delay.queue_type", field: func(c *Config) any { return &c.Delay.QueueType }, bounds: bounds{oneOf: queueTypes},
-		help: "type of delay queues, and of destination queues not under queues"},
-	{path: "delay.topic_permissions", field: func(c *Config) any { return &c.Delay.TopicPermissions },
-		help: "let the broker check topic permissions for each message"},
-	{path: "delay.lead", field: func(c *Config) any { return &c.Delay.Lead }, def: "0s; with exact 400ms", bounds: bounds{max: topology.MaxLead},
-		help: "how long before its instant a message reaches its consumer, which holds it until then; a destination's own lead takes precedence"},
-	{path: "delay.exact", field: func(c *Config) any { return &c.Delay.Exact },
-		help: "handle messages at their instant to the millisecond: a lead of 400ms and, of bucket, a resolution of 100ms; every consumer must hold messages"},
-	{path: "delay.bucket.layout", field: func(c *Config) any { return &c.Delay.Bucket.Layout },
-		help: "number system of the bucket strategy: clock, hex or binary; or the queues of nservicebus or celery"},
-	{path: "delay.bucket.radices", field: func(c *Config) any { return &c.Delay.Bucket.Radices }, def: "none",
-		help: "a layout of one's own instead: radices, lowest position first"},
-	{path: "delay.bucket.resolution", field: func(c *Config) any { return &c.Delay.Bucket.Resolution }, def: "10ms; hex, radices and exact: 100ms; binary: 1s",
-		help: "step of the bucket strategy's delays, 10ms to 1h"},
-	{path: "delay.ttl.delays", field: func(c *Config) any { return &c.Delay.TTL.Delays }, def: "none",
-		help: "the delays of the ttl strategy, 1ms to ten years"},
-	{path: "delay.ttl.round_up", field: func(c *Config) any { return &c.Delay.TTL.RoundUp },
-		help: "send a delay that is not declared with the next longer one"},
-	{path: "delay.plugin.min", field: func(c *Config) any { return &c.Delay.Plugin.Min }, bounds: bounds{max: plugin.MaxDelay},
-		help: "shortest delay for which auto takes the plugin"},
-	{path: "delay.plugin.max", field: func(c *Config) any { return &c.Delay.Plugin.Max }, bounds: bounds{min: time.Millisecond, max: plugin.MaxDelay},
-		help: "longest delay of the plugin; with min or max, auto takes the plugin between them"},
-	{path: "delay.native.queues", field: func(c *Config) any { return &c.Delay.Native.Queues },
-		help: "holding queues of the native strategy, which are quorum queues"},
-	{path: "delay.native.auto", field: func(c *Config) any { return &c.Delay.Native.Auto },
-		help: "let auto take native instead of bucket, where the broker delays by an instant"},
-	{path: "database.url", field: func(c *Config) any { return &c.Database.URL }, def: "none",
-		help: "database of tasks and idempotency: postgres://, mysql:// or sqlite:path"},
-	{path: "serve.listen", field: func(c *Config) any { return &c.Serve.Listen },
-		help: "where rabbitdelay serve answers, HOST:PORT; an address that others reach needs serve.users"},
-	{path: "serve.users", field: func(c *Config) any { return &c.Serve.Users }, def: "none",
-		help: "file of users and tokens, which rabbitdelay users writes"},
-	{path: "serve.path_prefix", field: func(c *Config) any { return &c.Serve.PathPrefix }, def: "none",
-		help: "what comes before all paths, such as /rabbitdelay, behind a proxy"},
-	{path: "serve.trusted_proxy", field: func(c *Config) any { return &c.Serve.TrustedProxy }, def: "none",
-		help: "address or network, such as 10.0.0.0/8, of proxies whose X-Forwarded-For says who fails to log in"},
-	{path: "serve.title", field: func(c *Config) any { return &c.Serve.Title }, def: "rabbitdelay",
-		help: "what stands at the top of every page, to tell two installations apart, such as shop (staging)"},
-	{path: "serve.color", field: func(c *Config) any { return &c.Serve.Color }, def: "none",
-		help: "colour of a line above all pages, such as #c62828 for production"},
-	{path: "serve.trace_url", field: func(c *Config) any { return &c.Serve.TraceURL }, def: "none",
-		help: "link to a task's trace, with {id} for the trace's id, such as https://traces.example.org/trace/{id}"},
-	{path: "serve.discarded", field: func(c *Config) any { return &c.Serve.Discarded }, def: "none",
-		help: "directory in which the console and the API keep the messages that they discard; without it they discard none"},
-	{path: "serve.keep_audit", field: func(c *Config) any { return &c.Serve.KeepAudit }, def: "90d", bounds: bounds{min: time.Hour, max: maxKeep},
-		help: "how long the audit and the jobs are kept"},
-	{path: "serve.tls.cert", field: func(c *Config) any { return &c.Serve.TLS.Cert }, def: "none",
-		help: "PEM file of the certificate chain, for https"},
-	{path: "serve.tls.key", field: func(c *Config) any { return &c.Serve.TLS.Key }, def: "none", help: "PEM file of its private key"},
+// settings are the rows, with the defaults of all fields that have one.
+var settings = settingsOf(defaults())
+
+// settingsOf returns the rows for the fields of c.
+func settingsOf(c *Config) []setting {
+	row := func(path string, field any, def, help string, limits ...bounds) setting {
+		s := setting{path: path, field: field, def: def, help: help}
+		for _, b := range limits {
+			s.bounds = b
+		}
+		return s
+	}
+	return []setting{
+		row("broker.url", &c.Broker.URL, "AMQP_URL",
+			"the broker, amqp://user:password@host:5672/vhost or amqps://, special characters percent-encoded"),
+		row("broker.urls", &c.Broker.URLs, "none", "nodes of the same cluster, beside url or instead of it, tried in a random order"),
+		row("broker.username", &c.Broker.Username, "that of the URL", "user, instead of the URL's; as it is, not percent-encoded"),
+		row("broker.password", &c.Broker.Password, "that of the URL", "password, instead of the URL's; as it is, not percent-encoded"),
+		row("broker.password_file", &c.Broker.PasswordFile, "none", "file with the password, read again for each connection"),
+		row("broker.management_url", &c.Broker.ManagementURL, "beside a broker at port 5672 (amqps: 5671) port 15672 (15671) of its host, with its user",
+			"the management API, http://user:password@host:15672 or https://"),
+		row("broker.tls.ca", &c.Broker.TLS.CA, "the system's certificates",
+			"PEM file of trusted certificates, for amqps; TLS files are read again at each handshake"),
+		row("broker.tls.cert", &c.Broker.TLS.Cert, "none", "PEM file of the client certificate"),
+		row("broker.tls.key", &c.Broker.TLS.Key, "none", "PEM file of its private key"),
+		row("broker.tls.server_name", &c.Broker.TLS.ServerName, "the host of the URL", "name that the broker's certificate must have"),
+		row("broker.external_auth", &c.Broker.ExternalAuth, "", "log in by the client certificate instead of user and password"),
+		row("broker.connection_name", &c.Broker.ConnectionName, "",
+			"name of the connections in the broker's management, up to 200 bytes"),
+		row("broker.heartbeat", &c.Broker.Heartbeat, "", "interval of heartbeats"),
+		row("broker.dial_timeout", &c.Broker.DialTimeout, "", "time limit for the TCP, TLS and AMQP handshakes together"),
+		row("broker.reconnect_min", &c.Broker.ReconnectMin, "", "first pause between attempts to connect"),
+		row("broker.reconnect_max", &c.Broker.ReconnectMax, "", "longest pause between attempts to connect, at least reconnect_min"),
+		row("broker.send_timeout", &c.Broker.SendTimeout, "", "how long a send without a deadline of its own may take"),
+		row("broker.max_in_flight", &c.Broker.MaxInFlight, "", "messages that may await their confirm"),
+		row("broker.max_body", &c.Broker.MaxBody, "", "largest body in bytes"),
+		row("broker.declare", &c.Broker.Declare, "",
+			"what may be created: missing (whatever is used), listed (the layout, and of destinations those of the file), nothing"),
+		row("broker.max_route_queues", &c.Broker.MaxRouteQueues, "",
+			"route queues that a client may make, one for each routing key of an exchange destination"),
+		row("delay.strategy", &c.Delay.Strategy, "",
+			"bucket (any delay), ttl (declared delays), plugin (x-delayed-message), native (by an instant, RabbitMQ 4.4), auto (by the delay)", bounds{oneOf: strategies}),
+		row("delay.prefix", &c.Delay.Prefix, "", "beginning of the names of all delay objects, 1 to 64 bytes"),
+		row("delay.queue_type", &c.Delay.QueueType, "",
+			"type of delay queues, and of destination queues not under queues", bounds{oneOf: queueTypes}),
+		row("delay.topic_permissions", &c.Delay.TopicPermissions, "", "let the broker check topic permissions for each message"),
+		row("delay.lead", &c.Delay.Lead, "0s; with exact 400ms",
+			"how long before its instant a message reaches its consumer, which holds it until then; a destination's own lead takes precedence", bounds{max: topology.MaxLead}),
+		row("delay.exact", &c.Delay.Exact, "",
+			"handle messages at their instant to the millisecond: a lead of 400ms and, of bucket, a resolution of 100ms; every consumer must hold messages"),
+		row("delay.bucket.layout", &c.Delay.Bucket.Layout, "",
+			"number system of the bucket strategy: clock, hex or binary; or the queues of nservicebus or celery"),
+		row("delay.bucket.radices", &c.Delay.Bucket.Radices, "none", "a layout of one's own instead: radices, lowest position first"),
+		row("delay.bucket.resolution", &c.Delay.Bucket.Resolution, "10ms; hex, radices and exact: 100ms; binary: 1s",
+			"step of the bucket strategy's delays, 10ms to 1h"),
+		row("delay.ttl.delays", &c.Delay.TTL.Delays, "none", "the delays of the ttl strategy, 1ms to ten years"),
+		row("delay.ttl.round_up", &c.Delay.TTL.RoundUp, "", "send a delay that is not declared with the next longer one"),
+		row("delay.plugin.min", &c.Delay.Plugin.Min, "",
+			"shortest delay for which auto takes the plugin", bounds{max: plugin.MaxDelay}),
+		row("delay.plugin.max", &c.Delay.Plugin.Max, "",
+			"longest delay of the plugin; with min or max, auto takes the plugin between them", bounds{min: time.Millisecond, max: plugin.MaxDelay}),
+		row("delay.native.queues", &c.Delay.Native.Queues, "", "holding queues of the native strategy, which are quorum queues"),
+		row("delay.native.auto", &c.Delay.Native.Auto, "",
+			"let auto take native instead of bucket, where the broker delays by an instant"),
+		row("database.url", &c.Database.URL, "none", "database of tasks and idempotency: postgres://, mysql:// or sqlite:path"),
+		row("serve.listen", &c.Serve.Listen, "",
+			"where rabbitdelay serve answers, HOST:PORT; an address that others reach needs serve.users"),
+		row("serve.users", &c.Serve.Users, "none", "file of users and tokens, which rabbitdelay users writes"),
+		row("serve.path_prefix", &c.Serve.PathPrefix, "none", "what comes before all paths, such as /rabbitdelay, behind a proxy"),
+		row("serve.trusted_proxy", &c.Serve.TrustedProxy, "none",
+			"address or network, such as 10.0.0.0/8, of proxies whose X-Forwarded-For says who fails to log in"),
+		row("serve.title", &c.Serve.Title, "rabbitdelay",
+			"what stands at the top of every page, to tell two installations apart, such as shop (staging)"),
+		row("serve.color", &c.Serve.Color, "none", "colour of a line above all pages, such as #c62828 for production"),
+		row("serve.trace_url", &c.Serve.TraceURL, "none",
+			"link to a task's trace, with {id} for the trace's id, such as https://traces.example.org/trace/{id}"),
+		row("serve.discarded", &c.Serve.Discarded, "none",
+			"directory in which the console and the API keep the messages that they discard; without it they discard none"),
+		row("serve.keep_audit", &c.Serve.KeepAudit, "90d",
+			"how long the audit and the jobs are kept", bounds{min: time.Hour, max: 3650 * 24 * time.Hour}),
+		row("serve.tls.cert", &c.Serve.TLS.Cert, "none", "PEM file of the certificate chain, for https"),
+		row("serve.tls.key", &c.Serve.TLS.Key, "none", "PEM file of its private key"),
+	}
 }
 
 // defaults returns a Config with the defaults of all settings that have a value.
@@ -151,9 +142,9 @@ func defaults() *Config {
 	return c
 }
 
-// byDefault returns the default as text.
+// byDefault returns the default of one of settings as text.
 func (s setting) byDefault() string {
-	v := reflect.ValueOf(s.field(defaults())).Elem().Interface()
+	v := reflect.ValueOf(s.field).Elem().Interface()
 	if d, ok := v.(time.Duration); ok {
 		return cmp.Or(s.def, topology.FormatDuration(d))
 	}
@@ -167,8 +158,9 @@ func (s setting) meaning() string {
 	if len(s.bounds.oneOf) > 0 && strings.Contains(s.help, s.bounds.oneOf[0]) {
 		limits = "" // explained
 	}
-	c := &Config{Broker: Broker{Config: amqpx.Config{}.WithDefaults()}}
-	if v := reflect.ValueOf(s.field(c)).Elem(); v.CanInt() && limits == "" {
+	c := defaults()
+	same := slices.IndexFunc(settings, func(o setting) bool { return o.path == s.path })
+	if v := reflect.ValueOf(settingsOf(c)[same].field).Elem(); v.CanInt() && limits == "" {
 		v.SetInt(-1)
 		key := s.path[strings.LastIndexByte(s.path, '.')+1:]
 		for _, err := range unjoined(errors.Join(c.Broker.Config.Validate(), dlx.NativeConfig{Queues: c.Delay.Native.Queues}.Validate())) {
@@ -191,14 +183,12 @@ const previousPath = "delay.previous"
 
 // previousSettings are the settings of one item, at path.
 func previousSettings(path string, l *Previous) []setting {
-	var list []setting
-	for key, field := range map[string]any{
-		"strategy": &l.Strategy, "queue_type": &l.QueueType, "delays": &l.Delays, "queues": &l.Queues, "layout": &l.Layout, "radices": &l.Radices, "resolution": &l.Resolution,
-	} {
-		list = append(list, setting{path: path + "." + key, field: func(*Config) any { return field }})
+	return []setting{
+		{path: path + ".delays", field: &l.Delays}, {path: path + ".layout", field: &l.Layout},
+		{path: path + ".queue_type", field: &l.QueueType}, {path: path + ".queues", field: &l.Queues},
+		{path: path + ".radices", field: &l.Radices}, {path: path + ".resolution", field: &l.Resolution},
+		{path: path + ".strategy", field: &l.Strategy},
 	}
-	slices.SortFunc(list, func(a, b setting) int { return strings.Compare(a.path, b.path) })
-	return list
 }
 
 // variable returns the environment variable of a setting.
@@ -221,10 +211,98 @@ type Setting struct {
 func Settings() []Setting {
 	var list []Setting
 	for _, s := range settings {
-		list = append(list, Setting{s.path, typeOf(s.field(&Config{})), s.byDefault(), variable(s.path), s.meaning()})
+		words, _ := typeOf(s.field)
+		list = append(list, Setting{s.path, words, s.byDefault(), variable(s.path), s.meaning()})
 	}
 	return append(list, Setting{
 		Path: previousPath, Type: "list of layouts", Default: "none",
 		Meaning: "what delay: was before, each with strategy (default bucket), queue_type (default delay.queue_type), and layout, radices and resolution of bucket, delays of ttl, or queues of native; destinations stay bound to them until rabbitdelay retire has deleted them",
 	})
+}
+
+// typeOf returns the type of a setting in words, and what it is in YAML.
+func typeOf(field any) (string, yamldoc.Kind) {
+	switch field.(type) {
+	case *URL:
+		return "URL", yamldoc.Scalar
+	case *[]URL:
+		return "list of URLs", yamldoc.List
+	case *[]int:
+		return "list of integers", yamldoc.List
+	case *[]time.Duration:
+		return "list of durations", yamldoc.List
+	case *bool:
+		return "true or false", yamldoc.Boolean
+	case *int:
+		return "integer", yamldoc.Integer
+	case *time.Duration:
+		return "duration", yamldoc.Duration
+	}
+	return "text", yamldoc.Scalar
+}
+
+// errEmpty is for a value that was given and is empty, most often because a variable in it is
+// not set. Its default would be a surprise.
+var errEmpty = errors.New("is empty; give a value, or leave it out for the default")
+
+// parse reads the text of a setting into its field. It refuses a single value that was given
+// and is empty. Its errors never contain the text of a URL.
+func parse(field any, texts []string, given bool) error {
+	switch f := field.(type) {
+	case *[]URL:
+		return parseList(f, texts, func(s string) (URL, error) { return URL(s), nil })
+	case *[]int:
+		return parseList(f, texts, parseInt)
+	case *[]time.Duration:
+		return parseList(f, texts, topology.ParseDuration)
+	}
+	if len(texts) != 1 {
+		return fmt.Errorf("expected one value, got %d", len(texts))
+	}
+	text := texts[0]
+	if given && text == "" {
+		return errEmpty
+	}
+	switch f := field.(type) {
+	case *bool:
+		if text != "true" && text != "false" {
+			return fmt.Errorf("expected true or false, got %q", yamldoc.Clip(text))
+		}
+		*f = text == "true"
+	case *int:
+		n, err := parseInt(text)
+		*f = n
+		return err
+	case *time.Duration:
+		d, err := topology.ParseDuration(text)
+		*f = d
+		return err
+	default:
+		reflect.ValueOf(field).Elem().SetString(text) // panics for a kind that has no reader
+	}
+	return nil
+}
+
+func parseList[T any](dst *[]T, texts []string, one func(string) (T, error)) error {
+	list := make([]T, len(texts))
+	var wrong []string
+	for i, s := range texts {
+		var err error
+		if list[i], err = one(strings.TrimSpace(s)); err != nil {
+			wrong = append(wrong, fmt.Sprintf("item %d: %v", i+1, err))
+		}
+	}
+	*dst = list
+	if len(wrong) > 0 {
+		return errors.New(strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+func parseInt(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0, fmt.Errorf("expected an integer, got %q", yamldoc.Clip(s))
+	}
+	return n, nil
 }

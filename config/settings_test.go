@@ -122,7 +122,7 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 	}
 	for _, s := range settings {
 		value, want := "", errEmpty.Error()
-		switch field := s.field(&Config{}).(type) {
+		switch field := s.field.(type) {
 		case *time.Duration, *int:
 			value, want = "0", zero[s.path]
 			if s.path == "delay.plugin.min" || s.path == "delay.lead" { // of which 0 is a value

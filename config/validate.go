@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"reflect"
 	"slices"
@@ -12,12 +13,16 @@ import (
 	"unicode"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/plugin"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/foreign"
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
+
+// DefaultListen is where rabbitdelay serve answers.
+const DefaultListen = "127.0.0.1:8086"
 
 // setDefaults fills in the defaults, except those of amqpx and dlx.
 func (c *Config) setDefaults() {
@@ -91,8 +96,8 @@ func (c *Config) problems() []Problem {
 
 // bounds checks what the rows of the settings bound.
 func (k *checker) bounds(c *Config) {
-	for _, s := range settings {
-		v := reflect.ValueOf(s.field(c)).Elem()
+	for _, s := range settingsOf(c) {
+		v := reflect.ValueOf(s.field).Elem()
 		switch b := s.bounds; {
 		case len(b.oneOf) > 0:
 			if !slices.Contains(b.oneOf, v.String()) {
@@ -160,11 +165,10 @@ func (k *checker) broker(b *Broker) {
 func (k *checker) client(b *Broker) {
 	c := Config{Broker: Broker{Config: b.WithDefaults()}}
 	c.Broker.Config.URL, c.Broker.Config.URLs = "amqp://checked-above/", nil
-	for _, s := range settings {
-		if k.given(s.path) { // a 0 that was written down is a 0
-			if v := reflect.ValueOf(s.field(&c)).Elem(); strings.HasPrefix(s.path, "broker.") && v.CanInt() {
-				v.Set(reflect.ValueOf(s.field(&Config{Broker: *b})).Elem())
-			}
+	written := settingsOf(&Config{Broker: *b})
+	for i, s := range settingsOf(&c) { // a 0 that was written down is a 0
+		if v := reflect.ValueOf(s.field).Elem(); strings.HasPrefix(s.path, "broker.") && v.CanInt() && k.given(s.path) {
+			v.Set(reflect.ValueOf(written[i].field).Elem())
 		}
 	}
 	k.fieldErrors(c.Broker.Config.Validate(), "broker")
@@ -176,6 +180,27 @@ func (k *checker) brokerURL(path string, u URL) (secure bool) {
 		k.badf(path, "%v", err)
 	}
 	return strings.HasPrefix(string(u), "amqps:")
+}
+
+func (k *checker) serve(s *Serve) {
+	if _, _, err := net.SplitHostPort(s.Listen); err != nil {
+		k.badf("serve.listen", "%q; expected HOST:PORT, such as %s or :8086", yamldoc.Clip(s.Listen), DefaultListen)
+	}
+	if p := s.PathPrefix; p != "" && (!strings.HasPrefix(p, "/") || strings.HasSuffix(p, "/") || strings.Contains(p, "//") || strings.ContainsAny(p, " ?#%;\"\\")) {
+		k.badf("serve.path_prefix", "%q; expected a path such as /rabbitdelay", yamldoc.Clip(p))
+	}
+	if _, err := s.Proxy(); err != nil {
+		k.badf("serve.trusted_proxy", "%q; expected an address or a network, such as 10.0.0.0/8", yamldoc.Clip(s.TrustedProxy))
+	}
+	for _, x := range []struct {
+		path string
+		err  error
+	}{{"serve.title", shown.CheckTitle(s.Title)}, {"serve.color", shown.CheckColor(s.Color)}, {"serve.trace_url", shown.CheckTraceLink(s.TraceURL)}} {
+		if x.err != nil {
+			k.badf(x.path, "%v", x.err)
+		}
+	}
+	k.pair("serve.tls", s.TLS.Cert, s.TLS.Key, "https needs both")
 }
 
 func (k *checker) delay(d *Delay) {

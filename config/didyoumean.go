@@ -30,13 +30,14 @@ func meant(word string, candidates []string) []string {
 		distance int
 	}
 	var found []match
+	allowed := min(len([]rune(word))/3, 3) // letters that may be wrong
 	for _, name := range candidates {
 		if name == word || name == "" {
 			continue
 		}
 		d := distance(strings.ToLower(word), strings.ToLower(name))
 		begins := len(word) >= 3 && strings.HasPrefix(strings.ToLower(name), strings.ToLower(word))
-		if d <= allowed(word) || begins {
+		if d <= allowed || begins {
 			found = append(found, match{name, d})
 		}
 	}
@@ -49,9 +50,6 @@ func meant(word string, candidates []string) []string {
 	}
 	return names
 }
-
-// allowed is how many letters of a word may be wrong: a third of it, and 3.
-func allowed(word string) int { return min(len([]rune(word))/3, 3) }
 
 // distance counts the letters to insert, to delete, to replace, and the
 // neighbours to exchange, that make b of a.

@@ -10,7 +10,7 @@
 //     errors.go: how calls fail
 //   - message.go: a Message; send.go, batch.go: on its way to its confirm; prepare.go, headers.go:
 //     what of it goes over the wire, and what strategies and brokers allow
-//   - consume.go: consumers; pause.go: queues that are paused; intake.go: what the broker hands out,
+//   - consume.go: a consumer; consumers.go: several; pause.go: queues that are paused; intake.go: what the broker hands out,
 //     and how much of it; hold.go: what waits for its instant or a handler
 //   - delivery.go: what was received; handlers.go: handlers and their middleware; process.go: from
 //     the handler to the end of a delivery, from top to bottom; retry.go: what errors ask for

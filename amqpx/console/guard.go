@@ -393,7 +393,7 @@ func drained(w http.ResponseWriter, r *http.Request) func() {
 }
 
 // sentBody is a request's body. A client that is still sending it when its connection is
-// closed sees the connection reset, and not the answer.
+// closed gets a reset connection, and no answer.
 type sentBody struct {
 	from    io.Reader
 	awaited bool // the client waits for the first read before it sends

@@ -325,7 +325,7 @@ func isConnectionLost(err error) bool {
 }
 
 // connectionLost names the object that the broker refused before the connection ended, where the
-// broker says it: before 4.0 an unknown exchange type ends it, and so does an operation that the
+// broker names it: before 4.0 an unknown exchange type ends it, and so does an operation that the
 // client library sends right after the broker has closed the channel for the one before.
 func (a *applier) connectionLost(stage []declaration, results []Result, reason, err error) error {
 	e, answered := errors.AsType[*amqp.Error](reason)

@@ -45,7 +45,7 @@ var ErrUnlocked = errors.New("no lock")
 // errLocked means that the lock could not be had for too long.
 var errLocked = errors.New("another connection has held the lock for too long")
 
-// never says to lockUnless and take that there is something to do in any case.
+// never makes lockUnless and take do their work in any case.
 func never() (bool, error) { return false, nil }
 
 // lockUnless takes the lock, unless done says first that there is nothing to do, which it asks again after each

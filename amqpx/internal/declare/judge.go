@@ -103,7 +103,7 @@ func believed(ctx context.Context, before bool, f func() error) error {
 }
 
 // passingError is an error of the broker's that may be over soon, whatever its
-// code says elsewhere.
+// code means elsewhere.
 type passingError struct{ err error }
 
 func (e *passingError) Error() string { return e.err.Error() }

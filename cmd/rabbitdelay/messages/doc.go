@@ -3,7 +3,7 @@
 //
 //	send.go     messages with a delay
 //	doorway.go  what sending or consuming is about to declare
-//	consume.go  the command, what it prints, and how it takes the messages
+//	consume.go  the command, and what it prints; receive.go  how it takes the messages
 //	peek.go     messages, where they lie, and grouped by their errors
 //	requeue.go  requeue and discard: count, ask, do, tell
 //	trace.go    one message or task, wherever it is

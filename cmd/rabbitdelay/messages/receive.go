@@ -1,0 +1,223 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
+)
+
+// ensureQueue creates the queue, and the dead-letter queue of a destination, where
+// it does not exist. A dead-letter queue gets none of its own.
+func (r *receiver) ensureQueue(d *doorway) error {
+	there, err := d.hasQueue(r.queue)
+	if there || err != nil {
+		return err
+	}
+	destinations := d.c.Topology.Destinations
+	listed := slices.ContainsFunc(destinations, func(x topology.Destination) bool { return x.Queue == r.queue || x.DeadLetterQueue() == r.queue })
+	if declare := d.c.Broker.Declare; declare == amqpx.DeclareNothing || declare == amqpx.DeclareListed && !listed {
+		return fmt.Errorf("the queue %q does not exist, and broker.declare: %s does not allow creating it", r.queue, declare)
+	}
+	queues := d.c.Destination(r.queue).Queues(d.c.Delay.QueueType)
+	if strings.HasSuffix(r.queue, ".dead") || slices.ContainsFunc(destinations, func(x topology.Destination) bool {
+		return !x.ToExchange() && x.DeadLetterQueue() == r.queue
+	}) {
+		queues = []topology.Queue{{Name: r.queue, Type: d.c.Delay.QueueType}}
+	}
+	ch, err := d.conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }()
+	var names []string
+	for _, q := range queues {
+		if there, err := d.hasQueue(q.Name); err != nil {
+			return err
+		} else if there {
+			continue
+		}
+		if _, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Table()); err != nil {
+			return fmt.Errorf("declare queue %s: %w", q.Name, err)
+		}
+		names = append(names, q.Name)
+	}
+	slices.Reverse(names) // the one that was asked for first
+	created(r.App, d.c, names)
+	return nil
+}
+
+// consume ends with the context, when enough messages came, or with an error that
+// another connection would not mend.
+func (r *receiver) consume(ctx context.Context, d *doorway) error {
+	for {
+		err := r.session(ctx, d.conn)
+		lost := d.conn.IsClosed()
+		d.close()
+		switch {
+		case err == nil, errors.Is(err, errGoesBack):
+			return err
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // what ended it is no error of the session's
+		case !lost:
+			return err
+		}
+		if d = r.again(ctx, d.c, err); d == nil {
+			return nil
+		}
+	}
+}
+
+// again connects until it can, or the context ends: nil.
+func (r *receiver) again(ctx context.Context, c *config.Config, err error) *doorway {
+	const pause = time.Second
+	log := r.Logger()
+	for {
+		log.Warn("connection lost; connecting again", zap.Error(err))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		var d *doorway
+		if d, err = knock(ctx, r.App, c); err == nil {
+			return d
+		}
+	}
+}
+
+// session is a consumer on one connection. Its delivery tags count from 1.
+type session struct {
+	ch       *amqp.Channel
+	prefetch uint64
+	wanted   uint64 // 0: no end
+	printed  uint64 // the last delivery that was
+	acked    uint64
+}
+
+// session consumes from one connection. At its end what was printed is
+// acknowledged, and what was not goes back with the channel.
+func (r *receiver) session(ctx context.Context, conn *amqp.Connection) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	s := &session{ch: ch, prefetch: uint64(r.prefetch)}
+	if r.count > 0 {
+		s.wanted = uint64(r.count - r.received)
+		s.prefetch = min(s.prefetch, s.wanted)
+	}
+	gone := ch.NotifyClose(make(chan *amqp.Error, 1))
+	if err := ch.Qos(int(s.prefetch), 0, false); err != nil {
+		return err
+	}
+	deliveries, err := live.ConsumeQueue(ch, r.queue, consumerTag)
+	if err != nil {
+		return fmt.Errorf("consume %s: %w", r.queue, err)
+	}
+	defer func() { r.received -= int64(s.printed - s.acked) }() // they come again
+	open, err := r.takeAll(ctx, s, deliveries)
+	if open {
+		return errors.Join(err, s.finish(conn))
+	}
+	if !ch.IsClosed() {
+		return fmt.Errorf("consume %s: the broker cancelled the consumer; was the queue deleted?", r.queue)
+	}
+	if e := <-gone; e != nil {
+		return fmt.Errorf("consume %s: %w", r.queue, e)
+	}
+	return fmt.Errorf("consume %s: %w", r.queue, amqp.ErrClosed)
+}
+
+// takeAll prints what comes until it is enough or the context ends. It reports
+// whether the consumer is still open: the broker may have ended it.
+func (r *receiver) takeAll(ctx context.Context, s *session, deliveries <-chan amqp.Delivery) (open bool, err error) {
+	tick := time.NewTicker(ackPause)
+	defer tick.Stop()
+	for r.count == 0 || r.received < r.count {
+		select {
+		case <-ctx.Done():
+			return true, nil
+		case <-tick.C:
+			s.ack()
+		case d, ok := <-deliveries:
+			if !ok {
+				return false, nil
+			}
+			if wait := untilDue(d); wait > 0 {
+				s.ack()
+				select {
+				case <-time.After(wait):
+				case <-ctx.Done():
+				}
+				if ctx.Err() != nil {
+					return true, nil // it goes back
+				}
+			}
+			if err := r.take(d); err != nil {
+				return true, err
+			}
+			s.printed = d.DeliveryTag
+			if s.printed-s.acked >= max(s.prefetch/4, 1) {
+				s.ack()
+			}
+		}
+	}
+	return true, nil
+}
+
+// untilDue returns how long a message that came soon enough before its instant waits for it.
+func untilDue(d amqp.Delivery) time.Duration {
+	due, ok := dueOf(d)
+	lead, _ := integer(d.Headers[amqpx.HeaderLead])
+	lead = min(max(lead, 0), topology.MaxLead.Milliseconds())
+	if wait := time.Until(due); ok && wait <= maxHold+time.Duration(lead)*time.Millisecond {
+		return wait
+	}
+	return 0
+}
+
+// ack acknowledges what was printed, many at a time: of single acknowledgements a quorum queue's broker has
+// 32 under way, and forgets the others when the channel is closed. With a count the last ones wait for the
+// end, so that the broker hands out no more than are wanted: on RabbitMQ 4.0 to 4.2 one that is handed out
+// and given back is a step nearer to its queue's delivery limit.
+func (s *session) ack() {
+	through := s.printed
+	if s.wanted > 0 {
+		through = min(through, s.wanted-s.prefetch)
+	}
+	_ = s.ackThrough(through) // otherwise the connection is lost, and they come again
+}
+
+func (s *session) ackThrough(tag uint64) error {
+	if tag <= s.acked {
+		return nil
+	}
+	err := s.ch.Ack(tag, true)
+	if err == nil {
+		s.acked = tag
+	}
+	return err
+}
+
+// finish acknowledges all that was printed.
+func (s *session) finish(conn *amqp.Connection) error {
+	defer time.AfterFunc(ackTimeout, func() { _ = conn.CloseDeadline(time.Now()) }).Stop()
+	if err := s.ch.Cancel(consumerTag, false); err != nil { // nothing more is handed out for what is acknowledged now
+		return err
+	}
+	if err := s.ackThrough(s.printed); err != nil {
+		return err
+	}
+	return s.ch.Close() // after the acknowledgements, which the connection's end might overtake
+}

@@ -1,0 +1,161 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// StatusError is an answer of the management API other than success.
+type StatusError struct {
+	Path string
+	Code int    // HTTP status
+	Body []byte // the beginning of the answer
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("%s: expected status 200, got %d %s", e.Path, e.Code, http.StatusText(e.Code))
+}
+
+// IsDenied reports whether an error of the management API is a denied access: it
+// answers 401 to users without the needed tag.
+func IsDenied(err error) bool {
+	e, ok := errors.AsType[*StatusError](err)
+	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
+}
+
+// ClusterError means that the management API and the AMQP connection belong to different brokers.
+type ClusterError struct {
+	Endpoint         string
+	AMQP, Management string // names of the clusters
+}
+
+func (e *ClusterError) Error() string {
+	return fmt.Sprintf("AMQP connects to the cluster %q, but the management API at %s belongs to %q; set broker.management_url to the first cluster's API",
+		e.AMQP, e.Endpoint, e.Management)
+}
+
+// SameCluster compares the name of the cluster that an AMQP connection tells in its server properties with that
+// of the management API. The error is a *ClusterError where both are known and differ.
+func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) error {
+	var overview struct {
+		Name string `json:"cluster_name"`
+	}
+	if _, err := m.Call(ctx, http.MethodGet, "/api/overview?columns=cluster_name", nil, &overview); err != nil {
+		return err
+	}
+	name, _ := conn.Properties["cluster_name"].(string)
+	if name != "" && overview.Name != "" && name != overview.Name {
+		return &ClusterError{Endpoint: m.Endpoint(), AMQP: name, Management: overview.Name}
+	}
+	return nil
+}
+
+const maxErrorBody = 64 << 10
+
+// Vhost returns the virtual host that is read.
+func (m *Management) Vhost() string { return m.cfg.Vhost }
+
+// Endpoint returns the address, without user and password, of the API that answered
+// last, or will be asked first.
+func (m *Management) Endpoint() string { return m.endpoints[m.at.Load()].url }
+
+// Each returns a Management for each node's API alone.
+func (m *Management) Each() []*Management {
+	all := make([]*Management, len(m.endpoints))
+	for i, e := range m.endpoints {
+		all[i] = &Management{endpoints: []endpoint{e}, cfg: m.cfg}
+	}
+	return all
+}
+
+// InVhost returns a path below the virtual host, such as InVhost("queues") + "?columns=name".
+func (m *Management) InVhost(kind string, names ...string) string {
+	words := []string{"/api", kind, url.PathEscape(m.cfg.Vhost)}
+	for _, n := range names {
+		words = append(words, url.PathEscape(n))
+	}
+	return strings.Join(words, "/")
+}
+
+// RoundTrip is when a request left, when its answer came, and the broker's time in
+// the answer, in whole seconds; zero if it gave none.
+type RoundTrip struct{ Sent, Received, Date time.Time }
+
+// Call sends a request to a path such as "/api/overview", with body as JSON unless it is nil, and decodes the
+// answer into out unless that is nil. ManagementConfig.Timeout bounds it. An answer other than success is a
+// *StatusError. Where there are several nodes, one that does not answer is passed over, but a request that may
+// have changed something is not made again.
+func (m *Management) Call(ctx context.Context, method, path string, body, out any) (RoundTrip, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
+	var sent []byte
+	if body != nil {
+		var err error
+		if sent, err = json.Marshal(body); err != nil {
+			return RoundTrip{}, err
+		}
+	}
+	first, n := int(m.at.Load()), len(m.endpoints)
+	var failed []error
+	for i := range n {
+		at := (first + i) % n
+		x, answered, err := m.ask(ctx, m.endpoints[at], n-i, method, path, sent, out)
+		if answered {
+			m.at.Store(int32(at)) // an index
+			return x, err
+		}
+		failed = append(failed, err)
+		op, network := errors.AsType[*net.OpError](err)
+		neverSent := network && op.Op == "dial" // there was no connection for it
+		if ctx.Err() != nil || method != http.MethodGet && !neverSent {
+			break
+		}
+	}
+	return RoundTrip{}, errors.Join(failed...)
+}
+
+// ask sends a request to one node, which gets its share of the time for those that are left.
+func (m *Management) ask(ctx context.Context, e endpoint, left int, method, path string, sent []byte, out any) (x RoundTrip, answered bool, err error) {
+	if deadline, ok := ctx.Deadline(); ok && left > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(left))
+		defer cancel()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, e.url+path, bytes.NewReader(sent))
+	if err != nil {
+		return x, false, err
+	}
+	if sent != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.SetBasicAuth(e.username, e.password)
+	req.Close = true // no idle connection stays behind
+	x.Sent = time.Now()
+	resp, err := (&http.Client{Transport: m.cfg.Transport}).Do(req)
+	if err != nil {
+		return x, false, err
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read, or the error is another
+	x.Received = time.Now()
+	x.Date, _ = http.ParseTime(resp.Header.Get("Date")) // zero without one
+	if resp.StatusCode/100 != 2 {
+		var b bytes.Buffer
+		_, _ = b.ReadFrom(io.LimitReader(resp.Body, maxErrorBody)) // what came of it helps, if anything did
+		return x, true, &StatusError{Path: path, Code: resp.StatusCode, Body: b.Bytes()}
+	}
+	if out == nil {
+		return x, true, nil
+	}
+	return x, true, json.NewDecoder(resp.Body).Decode(out)
+}

@@ -5,6 +5,6 @@
 //	doorway.go  what sending or consuming is about to declare
 //	consume.go  the command, and what it prints; receive.go  how it takes the messages
 //	peek.go     messages, where they lie, and grouped by their errors
-//	requeue.go  requeue and discard: count, ask, do, tell
+//	requeue.go  requeue: count, ask, do, tell; discard.go  the same for discard
 //	trace.go    one message or task, wherever it is
 package messages

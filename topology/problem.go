@@ -34,7 +34,6 @@ type Option func(*rules)
 // rules are the options of one validation.
 type rules struct {
 	prefix     string
-	otherKeys  []string
 	undeclared bool
 }
 
@@ -49,12 +48,6 @@ func newRules(opts []Option) rules {
 // DelayPrefix sets the prefix of the delay strategies' own objects, which a
 // description may refer to without declaring them. The default is DefaultPrefix.
 func DelayPrefix(prefix string) Option { return func(r *rules) { r.prefix = prefix } }
-
-// OtherKeys names further top-level keys that a document may have and that
-// ParseYAML skips without looking at them.
-func OtherKeys(keys ...string) Option {
-	return func(r *rules) { r.otherKeys = append(r.otherKeys, keys...) }
-}
 
 // AllowUndeclared accepts references to exchanges and queues that the topology
 // does not declare, for descriptions of a part of what is on the broker.

@@ -1,7 +1,9 @@
 package topology
 
 import (
+	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -19,17 +21,10 @@ import (
 // A destination's queue, and its dead-letter queue, need not stand under
 // queues: WithDestinationQueues adds them with the default type.
 func ParseYAML(data []byte, opts ...Option) (Topology, error) {
-	rules := newRules(opts)
 	var t Topology
 	doc := yamldoc.Parse(data)
-	fields := YAMLFields(doc, &t)
-	for _, k := range rules.otherKeys {
-		if fields[k] == nil {
-			fields[k] = func(*yaml.Node, string) {}
-		}
-	}
-	doc.Document(fields)
-	doc.Problems.Add(t.problems(rules), doc.Places)
+	doc.Document(YAMLFields(doc, &t))
+	doc.Problems.Add(t.problems(newRules(opts)), doc.Places)
 	if len(doc.Problems) == 0 {
 		return t, nil
 	}
@@ -128,12 +123,10 @@ func (d *decoder) readDestination(n *yaml.Node, path string) (dest Destination) 
 
 func (d *decoder) readCeiling(dst *Ceiling) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		var burst int64
 		d.Mapping(n, path, map[string]yamldoc.Field{
 			"per_second": d.float(&dst.PerSecond),
-			"burst":      notZero(d, &burst, d.integer, "1 or more tasks at once"),
+			"burst":      notZero(d, &dst.Burst, d.number, "1 or more tasks at once"),
 		})
-		dst.Burst = int(burst)
 	}
 }
 
@@ -141,21 +134,19 @@ func (d *decoder) readCeiling(dst *Ceiling) yamldoc.Field {
 // down means 0.
 func (d *decoder) readRetry(dst *Retry) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
-		var attempts, immediate int64
 		d.Mapping(n, path, map[string]yamldoc.Field{
-			"max_attempts": notZero(d, &attempts, d.integer, "1 or more deliveries in all"),
-			"immediate":    d.integer(&immediate),
+			"max_attempts": notZero(d, &dst.MaxAttempts, d.number, "1 or more deliveries in all"),
+			"immediate":    d.number(&dst.Immediate),
 			"backoff":      notZero(d, &dst.Backoff, d.duration, "1ms or more"),
 			"max_backoff":  notZero(d, &dst.MaxBackoff, d.duration, "backoff or more"),
 			"multiplier":   notZero(d, &dst.Multiplier, d.float, "1 or more"),
 			"jitter":       d.jitter(&dst.Jitter),
 		})
-		dst.MaxAttempts, dst.Immediate = int(attempts), int(immediate)
 	}
 }
 
 // notZero reads a value that cannot be 0.
-func notZero[T int64 | float64 | time.Duration](d *decoder, dst *T, read func(*T) yamldoc.Field, want string) yamldoc.Field {
+func notZero[T int | float64 | time.Duration](d *decoder, dst *T, read func(*T) yamldoc.Field, want string) yamldoc.Field {
 	return func(n *yaml.Node, path string) {
 		read(dst)(n, path)
 		if *dst == 0 && !d.Problems.Cover(path) {
@@ -209,8 +200,13 @@ func (d *decoder) boolean(dst *bool) yamldoc.Field {
 	return decoded(d, dst, yamldoc.Boolean, "true or false", "true or false", "!!bool")
 }
 
-func (d *decoder) integer(dst *int64) yamldoc.Field {
-	return decoded(d, dst, yamldoc.Integer, "an integer", "an integer of at most 64 bits", "!!int")
+func (d *decoder) integer(dst *int64) yamldoc.Field { return whole(d, dst) }
+
+func (d *decoder) number(dst *int) yamldoc.Field { return whole(d, dst) }
+
+func whole[T int | int64](d *decoder, dst *T) yamldoc.Field {
+	exact := fmt.Sprintf("an integer of at most %d bits", reflect.TypeFor[T]().Bits())
+	return decoded(d, dst, yamldoc.Integer, "an integer", exact, "!!int")
 }
 
 func (d *decoder) float(dst *float64) yamldoc.Field {

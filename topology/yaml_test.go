@@ -13,7 +13,6 @@ import (
 )
 
 const wholeYAML = `
-broker: {url: amqp://x, anything: [1, 2]}
 exchanges:
   - name: orders
     type: topic
@@ -51,7 +50,7 @@ destinations:
 `
 
 func TestParseYAMLReadsEveryField(t *testing.T) {
-	got, err := topology.ParseYAML([]byte(wholeYAML), topology.OtherKeys("broker", "delay"))
+	got, err := topology.ParseYAML([]byte(wholeYAML))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +115,7 @@ var mistakes = []struct {
 	{"text for an integer", "queues:\n  - {name: a, max_length: many}\n", "2:27", "queues[0].max_length", "expected an integer"},
 	{"float for an integer", "queues:\n  - {name: a, max_length: 1.5}\n", "2:27", "queues[0].max_length", "expected an integer"},
 	{"65 bits", "queues:\n  - {name: a, max_length: 18446744073709551615}\n", "2:27", "queues[0].max_length", "64 bits"},
+	{"33 bits", "destinations:\n  - {queue: a, retry: {max_attempts: 4294967301}}\n", "2:38", "destinations[0].retry.max_attempts", "4294967301"},
 	{"duration without unit", "queues:\n  - {name: a, message_ttl: 60}\n", "2:28", "queues[0].message_ttl", "write 60ms or 60s"},
 	{"duration of words", "queues:\n  - {name: a, message_ttl: soon}\n", "2:28", "queues[0].message_ttl", `got "soon"`},
 	{"negative duration", "queues:\n  - {name: a, message_ttl: -5s}\n", "2:28", "queues[0].message_ttl", "got -5s"},
@@ -338,7 +338,7 @@ func FuzzParseYAML(f *testing.F) {
 		f.Add([]byte(m.doc))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		top, err := topology.ParseYAML(data, topology.OtherKeys("broker", "delay"))
+		top, err := topology.ParseYAML(data)
 		if err == nil {
 			if err := top.Validate(); err != nil {
 				t.Fatalf("accepted, and then: %v", err)

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +26,7 @@ type Executor interface {
 // transaction on a pool, and on a connection that is in none. On a nil ex the methods
 // fail with schedule.ErrNoExecutor; schedule.NoTx stands for the store's own pool.
 func On(ex Executor) schedule.Executor {
-	if v := reflect.ValueOf(ex); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if sqldb.IsNil(ex) {
 		return nil
 	}
 	switch x := ex.(type) {

@@ -434,6 +434,37 @@ func (c *clinic) inventory(t *testing.T) string {
 	return strings.Join(lines, "\n")
 }
 
+// A queue whose leader has no worker that dead-letters keeps what is due. RabbitMQ before 4.2.7 and 4.3.1 can come to
+// that by two elections at once; here the worker is taken away.
+func TestDoctorFindsAQueueThatDoesNotDeadLetter(t *testing.T) {
+	t.Parallel()
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		c := newClinic(t, v, []int{3}, topology.Destination{Queue: "orders.expire"})
+		suite.MustApply(t, v.Unmanaged(), c.cfg.Want)
+		delay := c.cfg.Want.Queues[slices.IndexFunc(c.cfg.Want.Queues, topology.Queue.IsDelay)].Name
+		queue := fmt.Sprintf("rabbit_misc:r(<<%q>>, queue, <<%q>>)", v.Name, delay)
+		mustCtl(t, v.Broker, "eval", "[ok] = [supervisor:terminate_child(rabbit_fifo_dlx_sup, P) || {_, P, _, _} <- supervisor:which_children(rabbit_fifo_dlx_sup), element(2, sys:get_state(P)) =:= "+queue+"].")
+		c.publish(t, "", delay, 5, nil)
+		leaving := func(n int64) {
+			suite.Eventually(t, fmt.Sprintf("%d dead letters are on their way", n), func() bool {
+				q, err := v.Mgmt.Queue(t.Context(), delay)
+				return err == nil && q != nil && q.Leaving == n
+			})
+		}
+		leaving(5)
+		c.src.Standstill, c.src.Watch = &doctor.Standstill{}, 10*time.Second
+		if r := c.examine(t); !strings.Contains(render(r), "at least 5 of 5") {
+			t.Errorf("the queue stands still:\n%s", render(r))
+		}
+		mustCtl(t, v.Broker, "eval", "{ok, _} = supervisor:start_child(rabbit_fifo_dlx_sup, ["+queue+"]).")
+		leaving(0)
+		c.src.Standstill = &doctor.Standstill{}
+		if r := c.examine(t); strings.Contains(render(r), "delay-standstill") {
+			t.Errorf("the queue has gone on:\n%s", render(r))
+		}
+	})
+}
+
 // The doctor changes nothing, whatever it may do and in whatever way it looks.
 func TestDoctorChangesNothing(t *testing.T) {
 	t.Parallel()

@@ -76,7 +76,7 @@ type Figures struct {
 type Standing struct {
 	Queue    string        `json:"queue"`
 	TTL      time.Duration `json:"-"`
-	Messages int64         `json:"messages"` // that are ready
+	Messages int64         `json:"messages"` // that are ready, or dead letters on their way
 	Kept     int64         `json:"kept"`     // at least so many of them were there all the time
 	For      time.Duration `json:"-"`        // that time
 }
@@ -88,9 +88,13 @@ type Standing struct {
 // its TTL, everything must have come since; what did come is at most what channels have published to it and to
 // the queues that dead-letter towards it, what these queues have less than before, and what was on its way.
 // What it has more than that has stayed for too long.
+//
+// Of its dead letters on their way, those stay that neither were ready at first nor have come since.
 type Standstill struct {
 	queues  map[string]*watched
 	figures map[string]Figures
+	leaving *watched // the dead letters of all queues; nil: without figures
+	stuck   map[string]Standing
 }
 
 // watched is a queue whose count has not fallen.
@@ -126,8 +130,32 @@ func (s *Standstill) Take(delays map[string]Delay, l Look) {
 		}
 	}
 	maps.DeleteFunc(s.queues, func(name string, _ *watched) bool { _, there := delays[name]; return !there })
+	s.watchLeaving(delays, l)
 	if l.Figures != nil {
 		s.figures = l.Figures
+	}
+}
+
+func (s *Standstill) watchLeaving(delays map[string]Delay, l Look) {
+	w := s.leaving
+	switch {
+	case w == nil && l.All && l.Figures != nil:
+		s.leaving = &watched{since: l, figures: l.Figures}
+	case w == nil:
+	case w.until.At.IsZero() && l.At.Sub(w.since.At) > minBeyond:
+		w.until = l
+	case !w.until.At.IsZero() && l.Figures != nil && l.Read.Sub(w.until.At) >= FiguresLag:
+		s.leaving, s.stuck = nil, map[string]Standing{}
+		for name, d := range delays {
+			came, known := w.came(delays, name, l.Figures)
+			leaving := l.Figures[name].Leaving
+			if kept := leaving - w.since.Ready[name] - came; known && kept > 0 {
+				s.stuck[name] = Standing{Queue: name, TTL: d.TTL, Messages: leaving, Kept: kept, For: w.until.At.Sub(w.since.At)}
+			}
+		}
+		if l.All {
+			s.leaving = &watched{since: l, figures: l.Figures}
+		}
 	}
 }
 
@@ -184,7 +212,8 @@ func (w *watched) came(delays map[string]Delay, name string, now map[string]Figu
 }
 
 // Open returns the queues with a TTL of at most longest that may stand still and are not
-// decided, by name, and how many of them wait for newer figures of the management API.
+// decided, by name, and how many of them wait for newer figures of the management API. Dead
+// letters, whose watch takes 5 s for any TTL, count where longest is more than that.
 func (s *Standstill) Open(delays map[string]Delay, longest time.Duration) (names []string, waiting int) {
 	for name, w := range s.queues {
 		if delays[name].TTL > longest || w.found != nil {
@@ -195,15 +224,26 @@ func (s *Standstill) Open(delays map[string]Delay, longest time.Duration) (names
 			waiting++
 		}
 	}
+	if w := s.leaving; w != nil && longest > minBeyond {
+		for name, f := range w.figures {
+			if _, open := s.queues[name]; open || f.Leaving <= w.since.Ready[name] {
+				continue
+			}
+			names = append(names, name)
+			if !w.until.At.IsZero() {
+				waiting++
+			}
+		}
+	}
 	slices.Sort(names)
 	return names, waiting
 }
 
 // Found returns the queues that stand still, by TTL.
 func (s *Standstill) Found() []Standing {
-	var all []Standing
-	for _, w := range s.queues {
-		if w.found != nil {
+	all := slices.Collect(maps.Values(s.stuck))
+	for name, w := range s.queues {
+		if _, listed := s.stuck[name]; w.found != nil && !listed {
 			all = append(all, *w.found)
 		}
 	}
@@ -219,7 +259,8 @@ func (x *examination) checkStandstill() {
 	x.about(names, Finding{ID: "delay-standstill", Severity: SeverityCritical,
 		What: fmt.Sprintf("%s messages for longer than the TTL, and none left: %s.", counted(len(names), "delay queue keeps", "delay queues keep"), list(figures)),
 		Why: "They are late, with everything behind them. After a node's clock was set back and the node restarted, its queues stand still until the clock has caught up; " +
-			"on RabbitMQ 3.10 after a full disk until a restart; a queue without a majority of its members, until these are back.",
+			"on RabbitMQ 3.10 after a full disk until a restart; a queue without a majority of its members, until these are back; while a destination refuses messages; " +
+			"and before RabbitMQ 4.2.7 and 4.3.1 sometimes after two changes of its leader at once, until the next.",
 		Mend: "rabbitmqctl eval 'erlang:universaltime().'   # on each node; docs/operations.md, \"Nothing comes any more\", says what to do next",
 	})
 }

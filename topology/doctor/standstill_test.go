@@ -44,6 +44,13 @@ func (m *mill) expire(queue, to string, n int64) {
 	}
 }
 
+// letters sets how many dead letters of a queue are on their way.
+func (m *mill) letters(queue string, n int64) {
+	f := m.fig[queue]
+	f.Leaving = n
+	m.fig[queue] = f
+}
+
 func (m *mill) look(after time.Duration, figures bool) {
 	m.at = m.at.Add(after)
 	l := Look{At: m.at, Ready: map[string]int64{}, All: true}
@@ -161,6 +168,53 @@ func TestStandstill(t *testing.T) {
 			m.expire("1s", "", 5)
 			m.look(second, true)
 		}},
+		"dead letters stay, and more come": {run: func(m *mill) {
+			m.letters("1s", 5)
+			m.look(0, true)
+			m.publish("1s", 3)
+			m.look(7*second, false)
+			m.expire("1s", "", 3)
+			m.letters("1s", 8)
+			m.look(12*second, true)
+		}, kept: map[string]int64{"1s": 5}},
+		"dead letters stay in a queue of long delays": {run: func(m *mill) {
+			m.letters("other", 5)
+			for range 20 {
+				m.look(5*second, true)
+			}
+		}, kept: map[string]int64{"other": 5}},
+		"dead letters leave in the end": {run: func(m *mill) {
+			m.letters("other", 5)
+			for range 20 {
+				m.look(5*second, true)
+			}
+			m.letters("other", 0)
+			for range 10 {
+				m.look(5*second, true)
+			}
+		}},
+		"as many dead letters as before, of a queue that moves": {run: func(m *mill) {
+			m.letters("1s", 5)
+			m.look(0, true)
+			m.publish("1s", 50)
+			m.expire("1s", "", 50)
+			m.look(7*second, false)
+			m.look(12*second, true)
+		}},
+		"as many dead letters as were ready": {run: func(m *mill) {
+			m.publish("1s", 5)
+			m.look(0, true)
+			m.expire("1s", "", 5)
+			m.look(7*second, false)
+			m.letters("1s", 5)
+			m.look(12*second, true)
+		}},
+		"dead letters, looked at too early": {run: func(m *mill) {
+			m.letters("1s", 5)
+			m.look(0, true)
+			m.look(7*second, false)
+			m.look(10*second, true)
+		}},
 		"the broker counts anew": {run: func(m *mill) {
 			m.publish("1s", 5)
 			m.look(0, true)
@@ -176,13 +230,35 @@ func TestStandstill(t *testing.T) {
 			t.Errorf("%s: found %+v, want %v", name, found, c.kept)
 		}
 		for _, f := range found {
-			if f.Kept != c.kept[f.Queue] || f.For <= f.TTL {
+			if f.Kept != c.kept[f.Queue] || f.For <= min(f.TTL, minBeyond) {
 				t.Errorf("%s: found %+v, want %v", name, f, c.kept)
 			}
 		}
 		if open, _ := m.s.Open(m.delays, time.Second); strings.Join(open, " ") != c.open {
 			t.Errorf("%s: open are %v, want %q", name, open, c.open)
 		}
+	}
+}
+
+func TestLettersAreOpen(t *testing.T) {
+	m := newMill(t)
+	m.letters("other", 5)
+	m.look(0, true)
+	for _, c := range []struct {
+		longest time.Duration
+		want    string
+		waiting int
+	}{{time.Second, "", 0}, {10 * time.Second, "other", 0}, {10 * time.Second, "other", 1}} {
+		if c.waiting > 0 {
+			m.look(7*time.Second, false)
+		}
+		if open, waiting := m.s.Open(m.delays, c.longest); strings.Join(open, " ") != c.want || waiting != c.waiting {
+			t.Errorf("%v: open are %v, of which %d wait; want %+v", c.longest, open, waiting, c)
+		}
+	}
+	m.look(12*time.Second, true)
+	if found := m.s.Found(); len(found) != 1 || found[0].Kept != 5 || found[0].Messages != 5 {
+		t.Errorf("found %+v", found)
 	}
 }
 

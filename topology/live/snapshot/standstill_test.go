@@ -23,15 +23,18 @@ import (
 const slow = "delay.ttl.1s"
 
 // told is a management API that has one delay queue, into which so many messages were
-// published.
-type told struct{ published *atomic.Int64 }
+// published, with so many dead letters on their way.
+type told struct {
+	published *atomic.Int64
+	letters   int64
+}
 
 func (m told) RoundTrip(r *http.Request) (*http.Response, error) {
 	body := "[]"
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/api/queues/"):
 		body = fmt.Sprintf(`[{"name":%q,"type":"quorum","durable":true,"arguments":{"x-message-ttl":1000,"x-dead-letter-exchange":"delay.deliver"},
-			"messages":3,"messages_ready":3,"message_stats":{"publish":%d}}]`, slow, m.published.Load())
+			"messages":%d,"messages_ready":3,"message_stats":{"publish":%d}}]`, slow, 3+m.letters, m.published.Load())
 	case strings.HasPrefix(r.URL.Path, "/api/overview"):
 		body = "{}"
 	}
@@ -43,6 +46,7 @@ func (m told) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestTakeFindsStandstill(t *testing.T) {
 	for name, c := range map[string]struct {
 		flow    bool // as many come as leave, unseen between the looks
+		letters int64
 		moves   bool
 		blind   bool
 		found   int64
@@ -51,6 +55,7 @@ func TestTakeFindsStandstill(t *testing.T) {
 	}{
 		"stands still":                  {found: 3, seconds: 20},
 		"moves":                         {moves: true, seconds: 2},
+		"moves, and dead letters stay":  {moves: true, letters: 8, found: 5, seconds: 20},
 		"a flow":                        {flow: true, seconds: 20},
 		"without the management API":    {blind: true, unseen: true, seconds: 8},
 		"moves, without management API": {blind: true, moves: true, seconds: 2},
@@ -89,12 +94,12 @@ func TestTakeFindsStandstill(t *testing.T) {
 				cfg := doctor.Config{Roles: []doctor.Role{}}
 				src := snapshot.Source{
 					Dial:      func(context.Context) (*amqp.Connection, error) { return srv.Connect() },
-					SkipClock: true, Standstill: &doctor.Standstill{}, Watch: time.Second,
+					SkipClock: true, Standstill: &doctor.Standstill{}, Watch: 6 * time.Second,
 				}
 				if c.blind {
 					ttl, deliver := time.Second, topology.DeadLetter{Exchange: "delay.deliver"}
 					cfg.Want.Queues = []topology.Queue{{Name: slow, Type: topology.Quorum, MessageTTL: &ttl, DeadLetter: &deliver}}
-				} else if src.Management, err = live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: told{published}}); err != nil {
+				} else if src.Management, err = live.NewManagement(live.ManagementConfig{URL: "http://management", Transport: told{published, c.letters}}); err != nil {
 					t.Fatal(err)
 				}
 				began := time.Now()

@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // Config describes a run.
@@ -268,15 +269,25 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 	var verdict Verdict
 	var waiting int
 	var last error
+	moved, awakened := time.Now(), false
 	for calmSince := time.Now(); ; wait(ctx, 3*time.Second) {
 		effects, err := r.rig.business.effects(context.WithoutCancel(ctx))
 		if err != nil {
 			last = err
 		} else {
-			before := verdict.Effects
+			before, inQueues := verdict.Effects, waiting
 			verdict = Check(sent, effects, nil)
 			r.ledger.Effects = effects
 			waiting, last = r.waiting(context.WithoutCancel(ctx))
+			if waiting == 0 || waiting != inQueues || verdict.Effects != before {
+				moved = time.Now()
+			}
+			if time.Since(moved) > workerPatience && !awakened && r.mayLackWorker() {
+				awakened = true
+				if err := r.restartNodes(ctx, waiting); err != nil {
+					return nil, err
+				}
+			}
 			if last != nil || waiting > 0 || verdict.Effects != before {
 				calmSince = time.Now()
 			}
@@ -317,6 +328,30 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	return report, nil
+}
+
+// workerPatience is longer than a broker's worker waits before it repeats a dead letter.
+const workerPatience = 4 * time.Minute
+
+// mayLackWorker reports whether two elections at once can leave a queue of these brokers without the worker that
+// dead-letters (docs/guarantees.md).
+func (r *run) mayLackWorker() bool {
+	v := observed.ParseVersion(r.cfg.Brokers.Version())
+	return r.cfg.Brokers.Nodes() > 1 && (v.Before(4, 2, 7) || v.AtLeast(4, 3, 0) && v.Before(4, 3, 1))
+}
+
+// restartNodes does what docs/operations.md advises then.
+func (r *run) restartNodes(ctx context.Context, waiting int) error {
+	r.cfg.Log(fmt.Sprintf("%d messages have not moved for %v; restarting the nodes one by one", waiting, workerPatience))
+	for i := range r.cfg.Brokers.Nodes() {
+		if err := r.cfg.Brokers.Stop(ctx, i); err != nil {
+			return err
+		}
+		if err := r.cfg.Brokers.Start(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unsettled describes what a run that ended without settling still waited for: messages

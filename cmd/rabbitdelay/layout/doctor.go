@@ -63,7 +63,9 @@ finding says why it matters and how to mend it, without losing a message.
 The clock of each node is measured that an address of the settings leads to
 (broker.url, broker.urls). Delay queues with a TTL of up to --standstill are watched
 until their counts fall, which takes as long as their TTL; one whose count does not is
-watched for about twice as long, and 12 s for the management API's figures.
+watched for about twice as long, and 12 s for the management API's figures. With
+--standstill above 5s, dead letters that do not leave a delay queue of any TTL are
+watched too, for 17 s.
 
 It cannot see the settings of RabbitMQ's nodes: the size of the Raft log,
 consumer_timeout, dead_letter_worker_publisher_confirm_timeout. It notes a node

@@ -103,6 +103,7 @@ type run struct {
 	strategy amqpx.Strategy
 	ledger   Ledger
 	tasks    *tasks // nil: none
+	awakened bool
 
 	mu       sync.Mutex
 	injected []Injected
@@ -269,7 +270,7 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 	var verdict Verdict
 	var waiting int
 	var last error
-	moved, awakened := time.Now(), false
+	moved := time.Now()
 	for calmSince := time.Now(); ; wait(ctx, 3*time.Second) {
 		effects, err := r.rig.business.effects(context.WithoutCancel(ctx))
 		if err != nil {
@@ -282,11 +283,8 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 			if waiting == 0 || waiting != inQueues || verdict.Effects != before {
 				moved = time.Now()
 			}
-			if time.Since(moved) > workerPatience && !awakened && r.mayLackWorker() {
-				awakened = true
-				if err := r.restartNodes(ctx, waiting); err != nil {
-					return nil, err
-				}
+			if err := r.awaken(ctx, waiting, time.Since(moved)); err != nil {
+				return nil, err
 			}
 			if last != nil || waiting > 0 || verdict.Effects != before {
 				calmSince = time.Now()
@@ -333,16 +331,16 @@ func (r *run) settle(ctx context.Context) (*Report, error) {
 // workerPatience is longer than a broker's worker waits before it repeats a dead letter.
 const workerPatience = 4 * time.Minute
 
-// mayLackWorker reports whether two elections at once can leave a queue of these brokers without the worker that
-// dead-letters (docs/guarantees.md).
-func (r *run) mayLackWorker() bool {
+// awaken restarts the nodes once, as docs/operations.md advises, if messages have not moved for too long and two
+// elections at once can have left a queue of these brokers without the worker that dead-letters.
+func (r *run) awaken(ctx context.Context, waiting int, still time.Duration) error {
 	v := observed.ParseVersion(r.cfg.Brokers.Version())
-	return r.cfg.Brokers.Nodes() > 1 && (v.Before(4, 2, 7) || v.AtLeast(4, 3, 0) && v.Before(4, 3, 1))
-}
-
-// restartNodes does what docs/operations.md advises then.
-func (r *run) restartNodes(ctx context.Context, waiting int) error {
-	r.cfg.Log(fmt.Sprintf("%d messages have not moved for %v; restarting the nodes one by one", waiting, workerPatience))
+	defect := v.Before(4, 2, 7) || v.AtLeast(4, 3, 0) && v.Before(4, 3, 1)
+	if r.awakened || !defect || still < workerPatience || r.cfg.Brokers.Nodes() == 1 {
+		return nil
+	}
+	r.awakened = true
+	r.cfg.Log(fmt.Sprintf("%d messages have not moved for %v; restarting the nodes one by one", waiting, still.Round(time.Second)))
 	for i := range r.cfg.Brokers.Nodes() {
 		if err := r.cfg.Brokers.Stop(ctx, i); err != nil {
 			return err

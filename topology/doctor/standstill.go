@@ -20,6 +20,8 @@ const (
 	minBeyond, maxBeyond = 5 * time.Second, time.Minute
 	// FiguresLag is how old the management API's figures may be.
 	FiguresLag = 11 * time.Second
+	// So many dead letters of a quorum queue are on their way at once; more, or more than are ready, are worth a watch.
+	inTransit = 32
 )
 
 // Delay is a queue in which messages wait for as long as its TTL.
@@ -68,6 +70,7 @@ type Look struct {
 
 // Figures are what only the management API tells of a queue.
 type Figures struct {
+	Ready     int64
 	Leaving   int64 // dead letters on their way
 	Published int64 // by channels, since the broker counts
 }
@@ -89,7 +92,8 @@ type Standing struct {
 // the queues that dead-letter towards it, what these queues have less than before, and what was on its way.
 // What it has more than that has stayed for too long.
 //
-// Of its dead letters on their way, those stay that neither were ready at first nor have come since.
+// Of its dead letters on their way, at least so many stay as it has messages that neither were ready at first nor have
+// come since.
 type Standstill struct {
 	queues  map[string]*watched
 	figures map[string]Figures
@@ -148,9 +152,9 @@ func (s *Standstill) watchLeaving(delays map[string]Delay, l Look) {
 		s.leaving, s.stuck = nil, map[string]Standing{}
 		for name, d := range delays {
 			came, known := w.came(delays, name, l.Figures)
-			leaving := l.Figures[name].Leaving
-			if kept := leaving - w.since.Ready[name] - came; known && kept > 0 {
-				s.stuck[name] = Standing{Queue: name, TTL: d.TTL, Messages: leaving, Kept: kept, For: w.until.At.Sub(w.since.At)}
+			f := l.Figures[name]
+			if kept := f.Leaving + f.Ready - w.since.Ready[name] - came; known && f.Leaving > 0 && kept > 0 {
+				s.stuck[name] = Standing{Queue: name, TTL: d.TTL, Messages: f.Leaving, Kept: min(kept, f.Leaving), For: w.until.At.Sub(w.since.At)}
 			}
 		}
 		if l.All {
@@ -226,7 +230,7 @@ func (s *Standstill) Open(delays map[string]Delay, longest time.Duration) (names
 	}
 	if w := s.leaving; w != nil && longest > minBeyond {
 		for name, f := range w.figures {
-			if _, open := s.queues[name]; open || f.Leaving <= w.since.Ready[name] {
+			if _, open := s.queues[name]; open || f.Leaving <= min(w.since.Ready[name], inTransit) {
 				continue
 			}
 			names = append(names, name)

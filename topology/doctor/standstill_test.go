@@ -57,7 +57,11 @@ func (m *mill) look(after time.Duration, figures bool) {
 	maps.Copy(l.Ready, m.ready)
 	if figures {
 		l.Figures, l.Read = map[string]Figures{}, m.at
-		maps.Copy(l.Figures, m.fig)
+		for name, n := range m.ready {
+			f := m.fig[name]
+			f.Ready = n
+			l.Figures[name] = f
+		}
 	}
 	m.s.Take(m.delays, l)
 }
@@ -183,6 +187,25 @@ func TestStandstill(t *testing.T) {
 				m.look(5*second, true)
 			}
 		}, kept: map[string]int64{"other": 5}},
+		"dead letters stay beside many messages that wait": {run: func(m *mill) {
+			m.publish("other", 1000)
+			m.letters("other", 40)
+			m.look(0, true)
+			m.publish("other", 10)
+			m.expire("other", "", 5)
+			m.letters("other", 45)
+			m.look(7*second, false)
+			m.look(12*second, true)
+		}, kept: map[string]int64{"other": 40}},
+		"dead letters of many messages that wait leave": {run: func(m *mill) {
+			m.publish("other", 1000)
+			m.letters("other", 40)
+			m.look(0, true)
+			m.publish("other", 10)
+			m.expire("other", "", 50)
+			m.look(7*second, false)
+			m.look(12*second, true)
+		}},
 		"dead letters leave in the end": {run: func(m *mill) {
 			m.letters("other", 5)
 			for range 20 {

@@ -247,7 +247,7 @@ func (w watch) figures(queues map[string]observed.Queue) map[string]doctor.Figur
 	out := make(map[string]doctor.Figures, len(w.delays))
 	for name := range w.delays {
 		q := queues[name]
-		out[name] = doctor.Figures{Leaving: q.Leaving, Published: q.Published}
+		out[name] = doctor.Figures{Ready: q.Ready(), Leaving: q.Leaving, Published: q.Published}
 	}
 	return out
 }

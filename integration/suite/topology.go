@@ -33,18 +33,18 @@ func (v *Vhost) Dial(t *testing.T) *amqp.Connection {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the broker may have closed it
+	t.Cleanup(func() { _ = conn.CloseDeadline(time.Now().Add(10 * time.Second)) }) // the broker may have closed it
 	return conn
 }
 
-// Channel is for what a test does beside the code under test.
+// Channel is for what a test does beside the code under test. It ends with its connection: a broker was seen that did
+// not answer when it was closed by itself, and amqp091 waits for that without a limit.
 func (v *Vhost) Channel(t *testing.T) *amqp.Channel {
 	t.Helper()
 	ch, err := v.Conn.Channel()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = ch.Close() }) // the broker may have closed it
 	return ch
 }
 

@@ -17,15 +17,15 @@ import (
 func ExampleServer_Nack() {
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5"})
 	defer srv.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	client, err := amqpx.Open(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+	client, err := amqpx.Open(context.Background(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer client.Close(context.Background())
 
 	undo := srv.Nack("invoices")
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
 	err = client.Send(ctx, amqpx.Message{Queue: "invoices"})
 	fmt.Println("nacked:", errors.Is(err, amqpx.ErrNacked))
 

@@ -10,6 +10,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
+// MaxTTL is the longest x-message-ttl and x-expires that a broker accepts: ten
+// years of 365 days, from RabbitMQ 3.10.2 on.
+const MaxTTL = 315_360_000_000 * time.Millisecond
+
 // longUnits are those that Go's own syntax does not have, longest first.
 var longUnits = []struct {
 	name string

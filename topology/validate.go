@@ -13,10 +13,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
-// MaxTTL is the longest x-message-ttl and x-expires that a broker accepts: ten
-// years of 365 days, from RabbitMQ 3.10.2 on.
-const MaxTTL = 315_360_000_000 * time.Millisecond
-
 // Validate checks a topology against the rules of brokers and of the delay
 // strategies, including mistakes that a broker accepts silently. It reports all
 // problems at once, as a *ValidationError.

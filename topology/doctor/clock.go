@@ -90,28 +90,9 @@ func (c Clock) certainly(other Clock, tolerance time.Duration) bool {
 	return c.Low-other.High > tolerance || other.Low-c.High > tolerance
 }
 
-// ahead is "2ms behind" or "1.5s ahead of".
-func (c Clock) ahead() string {
-	if d := c.Difference(); d < 0 {
-		return fmt.Sprintf("%v behind", roughly(-d))
-	}
-	return fmt.Sprintf("%v ahead of", roughly(c.Difference()))
-}
-
 // figures lists clocks: "rabbit@a 2ms behind (±1ms), rabbit@b 30s ahead (±1ms)".
 func figures(clocks []Clock) string {
 	return strings.Join(texts(clocks, func(c Clock) string {
 		return fmt.Sprintf("%s %s (±%v)", c.Node, strings.TrimSuffix(c.ahead(), " of"), roughly(c.Resolution()))
 	}), ", ")
-}
-
-func roughly(d time.Duration) time.Duration {
-	switch {
-	case d >= time.Minute:
-		return d.Round(time.Second)
-	case d >= time.Second:
-		return d.Round(10 * time.Millisecond)
-	default:
-		return d.Round(100 * time.Microsecond)
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -225,4 +226,23 @@ func shellQuote(s string) string {
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+func roughly(d time.Duration) time.Duration {
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second)
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond)
+	default:
+		return d.Round(100 * time.Microsecond)
+	}
+}
+
+// ahead is "2ms behind" or "1.5s ahead of".
+func (c Clock) ahead() string {
+	if d := c.Difference(); d < 0 {
+		return fmt.Sprintf("%v behind", roughly(-d))
+	}
+	return fmt.Sprintf("%v ahead of", roughly(c.Difference()))
 }

@@ -230,7 +230,7 @@ func (s *Standstill) Open(delays map[string]Delay, longest time.Duration) (names
 	}
 	if w := s.leaving; w != nil && longest > minBeyond {
 		for name, f := range w.figures {
-			if _, open := s.queues[name]; open || f.Leaving <= min(w.since.Ready[name], inTransit) {
+			if f.Leaving <= min(w.since.Ready[name], inTransit) || slices.Contains(names, name) {
 				continue
 			}
 			names = append(names, name)

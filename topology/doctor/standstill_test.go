@@ -66,6 +66,17 @@ func (m *mill) look(after time.Duration, figures bool) {
 	m.s.Take(m.delays, l)
 }
 
+// decide takes the looks that a decision needs, with a step before each after the first; nil: nothing happens.
+func (m *mill) decide(steps ...func()) {
+	m.look(0, true)
+	for i, after := range []time.Duration{7 * time.Second, 12 * time.Second} {
+		if i < len(steps) && steps[i] != nil {
+			steps[i]()
+		}
+		m.look(after, i == 1)
+	}
+}
+
 func TestStandstill(t *testing.T) {
 	const second = time.Second
 	for name, c := range map[string]struct {
@@ -73,41 +84,32 @@ func TestStandstill(t *testing.T) {
 		kept map[string]int64
 		open string // undecided afterwards, of TTLs up to 1 s
 	}{
-		"nothing waits": {run: func(m *mill) { m.look(0, true); m.look(7*second, false); m.look(12*second, true) }},
+		"nothing waits": {run: func(m *mill) { m.decide() }},
 		"nothing moves": {run: func(m *mill) {
 			m.publish("1s", 5)
-			m.look(0, true)
-			m.look(7*second, false)
-			m.look(12*second, true)
+			m.decide()
 		}, kept: map[string]int64{"1s": 5}},
 		"nothing moves, and more come": {run: func(m *mill) {
 			m.publish("1s", 50)
-			m.look(0, true)
-			m.publish("1s", 7)
-			m.look(7*second, false)
-			m.publish("1s", 2)
-			m.look(12*second, true)
+			m.decide(func() { m.publish("1s", 7) }, func() { m.publish("1s", 2) })
 		}, kept: map[string]int64{"1s": 48}},
 		"nothing moves, and as much goes elsewhere": {run: func(m *mill) {
 			m.publish("1s", 5)
 			m.publish("other", 100)
-			m.look(0, true)
-			m.publish("2s", 100)
-			m.expire("other", "", 100)
-			m.look(7*second, false)
-			m.expire("2s", "", 100)
-			m.publish("2s", 100)
-			m.look(12*second, true)
+			m.decide(func() {
+				m.publish("2s", 100)
+				m.expire("other", "", 100)
+			}, func() {
+				m.expire("2s", "", 100)
+				m.publish("2s", 100)
+			})
 		}, kept: map[string]int64{"1s": 5}},
 		"not long enough": {run: func(m *mill) { m.publish("1s", 5); m.look(0, true); m.look(5*second, false); m.look(second, true) }, open: "1s"},
 		"figures too old": {run: func(m *mill) { m.publish("1s", 5); m.look(0, true); m.look(7*second, false); m.look(5*second, true) }, open: "1s"},
 		"without figures": {run: func(m *mill) { m.publish("1s", 5); m.look(0, false); m.look(7*second, false); m.look(12*second, false) }, open: "1s"},
 		"a count that falls": {run: func(m *mill) {
 			m.publish("1s", 5)
-			m.look(0, true)
-			m.expire("1s", "", 1)
-			m.look(7*second, false)
-			m.look(12*second, true)
+			m.decide(func() { m.expire("1s", "", 1) })
 		}, open: "1s"},
 		"one that snoozes each second": {run: func(m *mill) {
 			m.publish("1s", 1)
@@ -145,10 +147,7 @@ func TestStandstill(t *testing.T) {
 		"on their way at first": {run: func(m *mill) {
 			m.publish("1s", 3)
 			m.fig["10s"] = Figures{Leaving: 3}
-			m.look(0, true)
-			m.look(7*second, false)
-			m.fig["10s"] = Figures{}
-			m.look(12*second, true)
+			m.decide(nil, func() { m.fig["10s"] = Figures{} })
 		}, open: "1s"},
 		"all stand still": {run: func(m *mill) {
 			m.publish("10s", 8)
@@ -174,12 +173,10 @@ func TestStandstill(t *testing.T) {
 		}},
 		"dead letters stay, and more come": {run: func(m *mill) {
 			m.letters("1s", 5)
-			m.look(0, true)
-			m.publish("1s", 3)
-			m.look(7*second, false)
-			m.expire("1s", "", 3)
-			m.letters("1s", 8)
-			m.look(12*second, true)
+			m.decide(func() { m.publish("1s", 3) }, func() {
+				m.expire("1s", "", 3)
+				m.letters("1s", 8)
+			})
 		}, kept: map[string]int64{"1s": 5}},
 		"dead letters stay in a queue of long delays": {run: func(m *mill) {
 			m.letters("other", 5)
@@ -190,21 +187,19 @@ func TestStandstill(t *testing.T) {
 		"dead letters stay beside many messages that wait": {run: func(m *mill) {
 			m.publish("other", 1000)
 			m.letters("other", 40)
-			m.look(0, true)
-			m.publish("other", 10)
-			m.expire("other", "", 5)
-			m.letters("other", 45)
-			m.look(7*second, false)
-			m.look(12*second, true)
+			m.decide(func() {
+				m.publish("other", 10)
+				m.expire("other", "", 5)
+				m.letters("other", 45)
+			})
 		}, kept: map[string]int64{"other": 40}},
 		"dead letters of many messages that wait leave": {run: func(m *mill) {
 			m.publish("other", 1000)
 			m.letters("other", 40)
-			m.look(0, true)
-			m.publish("other", 10)
-			m.expire("other", "", 50)
-			m.look(7*second, false)
-			m.look(12*second, true)
+			m.decide(func() {
+				m.publish("other", 10)
+				m.expire("other", "", 50)
+			})
 		}},
 		"dead letters leave in the end": {run: func(m *mill) {
 			m.letters("other", 5)
@@ -218,19 +213,14 @@ func TestStandstill(t *testing.T) {
 		}},
 		"as many dead letters as before, of a queue that moves": {run: func(m *mill) {
 			m.letters("1s", 5)
-			m.look(0, true)
-			m.publish("1s", 50)
-			m.expire("1s", "", 50)
-			m.look(7*second, false)
-			m.look(12*second, true)
+			m.decide(func() {
+				m.publish("1s", 50)
+				m.expire("1s", "", 50)
+			})
 		}},
 		"as many dead letters as were ready": {run: func(m *mill) {
 			m.publish("1s", 5)
-			m.look(0, true)
-			m.expire("1s", "", 5)
-			m.look(7*second, false)
-			m.letters("1s", 5)
-			m.look(12*second, true)
+			m.decide(func() { m.expire("1s", "", 5) }, func() { m.letters("1s", 5) })
 		}},
 		"dead letters, looked at too early": {run: func(m *mill) {
 			m.letters("1s", 5)
@@ -240,10 +230,7 @@ func TestStandstill(t *testing.T) {
 		}},
 		"the broker counts anew": {run: func(m *mill) {
 			m.publish("1s", 5)
-			m.look(0, true)
-			m.fig = map[string]Figures{}
-			m.look(7*second, false)
-			m.look(12*second, true)
+			m.decide(func() { m.fig = map[string]Figures{} })
 		}, open: "1s"},
 	} {
 		m := newMill(t)
@@ -265,7 +252,8 @@ func TestStandstill(t *testing.T) {
 
 func TestLettersAreOpen(t *testing.T) {
 	m := newMill(t)
-	m.letters("other", 5)
+	m.letters("other", 40)
+	m.publish("other", 1000) // for longer than a doctor watches
 	m.look(0, true)
 	for _, c := range []struct {
 		longest time.Duration
@@ -280,7 +268,7 @@ func TestLettersAreOpen(t *testing.T) {
 		}
 	}
 	m.look(12*time.Second, true)
-	if found := m.s.Found(); len(found) != 1 || found[0].Kept != 5 || found[0].Messages != 5 {
+	if found := m.s.Found(); len(found) != 1 || found[0].Kept != 40 || found[0].Messages != 40 {
 		t.Errorf("found %+v", found)
 	}
 }

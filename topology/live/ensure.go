@@ -37,7 +37,7 @@ func (b Broker) Ensure(ctx context.Context, want topology.Topology, opts ApplyOp
 	if _, err := b.Apply(ctx, want, opts); err != nil {
 		return err
 	}
-	return b.MarkDeclared(ctx, opts.Prefix, want)
+	return b.mark(ctx, declared)
 }
 
 // isThere reports whether a topology is there. What is declared last is looked for first and
@@ -79,9 +79,13 @@ func exchangeExists(ch *amqp.Channel, name string, noWait bool) error {
 
 // MarkDeclared declares the live.DeclaredExchange of a topology that was applied.
 func (b Broker) MarkDeclared(ctx context.Context, prefix string, t topology.Topology) error {
+	return b.mark(ctx, DeclaredExchange(prefix, t))
+}
+
+func (b Broker) mark(ctx context.Context, declared string) error {
 	s := &session{conn: b.Conn}
 	defer s.close()
-	e := topology.Exchange{Name: DeclaredExchange(prefix, t), Kind: amqp.ExchangeFanout}
+	e := topology.Exchange{Name: declared, Kind: amqp.ExchangeFanout}
 	if err := s.do(ctx, func(ch *amqp.Channel) error { return declareExchange(ch, e, false) }); err != nil {
 		return objectError(topology.KindExchange, e.Name, "declare", e.Table(), err)
 	}

@@ -70,7 +70,7 @@ func NewManagement(cfg ManagementConfig) (*Management, error) {
 
 func newEndpoint(raw string, cfg ManagementConfig) (endpoint, error) {
 	u, err := url.Parse(raw)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Count(u.Host, ":") > 1 && u.Host[0] != '[' {
 		// The URL itself may hold a password and stays out of the message.
 		return endpoint{}, errors.New("management API: expected a URL such as http://127.0.0.1:15672")
 	}

@@ -15,7 +15,7 @@ import (
 
 const probed = "delay.plugin.probe"
 
-// probe asks a broker for the plugin, and tells whether that left something behind.
+// probe asks a broker for the plugin, and reports whether that left something behind.
 func probe(t *testing.T, srv *amqptest.Server) error {
 	t.Helper()
 	err := live.ProbePlugin(t.Context(), func(context.Context) (*amqp.Connection, error) { return srv.Connect() })

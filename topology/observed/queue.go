@@ -9,6 +9,9 @@ import (
 
 // Queue is a queue that exists.
 type Queue struct {
+	// Hidden: the user may not look at it. It is taken to be there, and nothing else is known of it.
+	Hidden bool
+
 	// ArgumentsKnown reports whether the fields down to Arguments were read. If
 	// not, Mismatches has what the broker said about the wanted ones.
 	ArgumentsKnown bool

@@ -214,22 +214,22 @@ func (c *collector) objects(ctx context.Context) error {
 func (c *collector) passive(ctx context.Context) (observed.Broker, error) {
 	found := observed.Broker{Source: "AMQP, by passive declarations", Exchanges: map[string]observed.Exchange{}, Queues: map[string]observed.Queue{}}
 	hidden := 0
-	exists := func(kind topology.Kind, name string, look func(*amqp.Channel) error) (bool, error) {
-		err := onChannel(c.conn, look)
+	exists := func(kind topology.Kind, name string, look func(*amqp.Channel) error) (there, unseen bool, err error) {
+		err = onChannel(c.conn, look)
 		if isCode(err, amqp.AccessRefused) {
 			hidden++
-			return true, nil
+			return true, true, nil
 		}
 		if isCode(err, amqp.NotFound) {
-			return false, nil
+			return false, false, nil
 		}
 		if err = cmp.Or(context.Cause(ctx), err); err != nil {
-			return false, fmt.Errorf("%s %s: %w", kind, name, err)
+			return false, false, fmt.Errorf("%s %s: %w", kind, name, err)
 		}
-		return true, nil
+		return true, false, nil
 	}
 	for _, e := range c.cfg.Want.Exchanges {
-		there, err := exists(topology.KindExchange, e.Name, func(ch *amqp.Channel) error {
+		there, _, err := exists(topology.KindExchange, e.Name, func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, nil)
 		})
 		if err != nil {
@@ -241,7 +241,7 @@ func (c *collector) passive(ctx context.Context) (observed.Broker, error) {
 	}
 	for _, want := range c.cfg.Want.Queues {
 		var q observed.Queue
-		there, err := exists(topology.KindQueue, want.Name, func(ch *amqp.Channel) error {
+		there, unseen, err := exists(topology.KindQueue, want.Name, func(ch *amqp.Channel) error {
 			state, err := ch.QueueDeclarePassive(want.Name, true, false, false, false, nil)
 			q.Messages, q.Consumers = int64(state.Messages), int64(state.Consumers)
 			return err
@@ -249,7 +249,7 @@ func (c *collector) passive(ctx context.Context) (observed.Broker, error) {
 		if err != nil {
 			return found, err
 		}
-		if there {
+		if q.Hidden = unseen; there {
 			found.Queues[want.Name] = q
 		}
 	}

@@ -7,8 +7,11 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
@@ -85,6 +88,22 @@ func TestDiscardWithoutRoom(t *testing.T) {
 			t.Errorf("%v, %+v; saved %v", err, r, k.ids())
 		}
 		m.Holds("q.dead", 4, 0)
+	})
+}
+
+// What waits for its consumer is no dead letter.
+func TestDiscardSparesTheLiving(t *testing.T) {
+	inEachVersion(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.Declare("q", nil)
+		m.Publish("", "q", amqp.Publishing{MessageId: "alive"})
+		for _, dry := range []bool{true, false} {
+			r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "q", Discard: true, DryRun: dry, Management: limitedTo(m, "1000000000")})
+			if err != nil || r.Discarded != 0 || r.Stayed != 1 || !strings.Contains(r.Results[0].Why, "it is no dead letter") {
+				t.Errorf("%v, %+v", err, r)
+			}
+		}
+		m.Holds("q", 1, 0)
 	})
 }
 

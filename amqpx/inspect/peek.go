@@ -216,7 +216,7 @@ func (p *Peeked) note(v observed.Version, o PeekOptions) {
 	}
 	var most int64
 	for _, m := range p.Messages {
-		n, _ := header.Int(m.Headers, header.Deliveries)
+		n, _ := header.Integer(m.Headers, header.Deliveries)
 		most = max(most, n)
 	}
 	if most >= countedLooks {

@@ -43,7 +43,7 @@ type RequeueOptions struct {
 	// so many that come twice.
 	InFlight int
 	// Discard removes the messages instead, those that cannot be read too, and the dead letters of tasks without
-	// asking Tasks: for good, unless Save keeps them.
+	// asking Tasks: for good, unless Save keeps them. What is no dead letter stays.
 	Discard bool
 	// Save keeps messages before Discard removes them, InFlight at a time; SaveFile.Save is one. A message is
 	// removed only when Save has returned nil for it. An error ends the run, and the messages stay.
@@ -318,7 +318,7 @@ func (r *requeue) process(ctx context.Context) error {
 	return nil
 }
 
-// settle counts a letter, if it was chosen, and tells the progress.
+// settle counts a letter, if it was chosen, and reports the progress.
 func (r *requeue) settle(l *letter, chosen bool) {
 	if rep := &r.rep; chosen {
 		rep.Chosen++

@@ -129,7 +129,7 @@ func (q *queueSource) acknowledge(round []*letter) error {
 // keep makes sure that a message which stays can be put back: where the queue might drop it, a copy goes to the
 // queue's end instead.
 func (q *queueSource) keep(l *letter) error {
-	count, _ := header.Int(l.raw.Headers, header.Deliveries)
+	count, _ := header.Integer(l.raw.Headers, header.Deliveries)
 	if !q.r.rep.CountsDeliveries || count+1 < q.limit {
 		return nil
 	}

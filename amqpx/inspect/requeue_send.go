@@ -47,6 +47,9 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	l.fate = RequeueResult{Destination: l.dest.String(), Outcome: RequeueSent}
 	why := r.refused[l.dest]
 	switch {
+	case r.o.Discard && l.Reason == "":
+		l.stays("it is no dead letter: nothing tells that it died")
+		return true, nil
 	case r.o.Discard:
 		l.fate.Outcome = RequeueDiscarded
 		return true, nil

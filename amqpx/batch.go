@@ -113,8 +113,7 @@ func (b *batch) tell(i int, err error) {
 	if b.ctxs != nil {
 		b.c.endSend(b.ctxs[i], &b.items[i], b.start, err)
 	}
-	if p := guard.Call("outcome of SendEach", func() { b.outcome(i, err) }); p != nil {
-		p.Log(b.c.log)
+	if p := guard.Call(b.c.log, "outcome of SendEach", func() { b.outcome(i, err) }); p != nil {
 		b.panicked.Store(p)
 	}
 }

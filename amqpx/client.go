@@ -15,7 +15,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
-	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -66,8 +65,9 @@ const openTimeout = 30 * time.Second
 // strategy's topology exists (live.Broker.Ensure), and declares it if it is
 // missing. It tries until the context ends (30 s without a deadline), and fails
 // at once when trying again is pointless: an untrusted certificate, a
-// *plan.ConflictError. Refused credentials are final after 2 s, because a
-// starting broker refuses everybody. Without Config.Logger it writes a line to
+// *plan.ConflictError. Refused credentials are final if they are refused again after 2 s
+// or more, because a starting broker refuses everybody; RabbitMQ answers each wrong password
+// after 3 s. Without Config.Logger it writes a line to
 // slog.Default after 3 s of failed attempts; its error has the last one. Errors caused by the configuration wrap
 // ErrConfig. A strategy that proves the broker by messages of its own (Canary)
 // cannot do so while an alarm blocks publishers; the error then wraps ErrBlocked.
@@ -110,18 +110,6 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	return c, nil
-}
-
-// strategy is the one that was given, or the default. It refuses one that has no delay less
-// a lead.
-func (c Config) strategy() (Strategy, error) {
-	if c.Strategy == nil {
-		return dlx.NewBucket(dlx.BucketConfig{})
-	}
-	if field, lead := c.anyLead(); lead > 0 && c.Strategy.Name() == "ttl" {
-		return nil, &configError{&topology.FieldError{Field: field, Value: lead, Want: "0 with the ttl strategy, which has only the delays that are declared"}}
-	}
-	return c.Strategy, nil
 }
 
 // Strategy is the client's strategy.
@@ -210,41 +198,6 @@ func (c *Client) setupConsume(_ context.Context, s *wire.Session) (*session, err
 	return &session{Session: &declare.Session{Session: s}}, nil
 }
 
-// Strategy turns a delay into a place to publish. It does no I/O, so that the same
-// configuration has the same answer in every process. Packages dlx and plugin
-// implement it without importing this package.
-type Strategy interface {
-	// Name is ttl, bucket, nservicebus, celery, plugin, native or auto.
-	Name() string
-	// Prefix begins the names of all broker objects, also of those that the client
-	// makes: route queues, the lock.
-	Prefix() string
-	// Topology is what must exist on the broker, the delivery exchange and the
-	// parked queue included.
-	Topology() topology.Topology
-	// Bindings connect the delivery exchange with one destination. They assume
-	// that the destination's target queue exists.
-	Bindings(dest topology.Destination) []topology.Binding
-	// Route returns where to publish a message that is due after delay. The
-	// route's own delay is at least delay; with a tolerance it may be up to
-	// delay + tolerance if that saves hops. A delay of 0 goes straight to the
-	// destination. Errors are *topology.DelayError or *topology.KeyError.
-	Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error)
-	// MaxDelay is the longest delay that Route accepts.
-	MaxDelay() time.Duration
-}
-
-// Canary is a Strategy whose routes may have an InstantHeader. A broker that
-// ignores the header would deliver their messages at once, so a Client sends none
-// of them on a connection before messages of its own have proven, on that
-// connection, that they wait.
-type Canary interface {
-	// Canary returns the bindings that lead to a queue, which the client declares for
-	// it, and a route to there through each queue in which messages wait. Without
-	// routes there is nothing to prove.
-	Canary(queue string) ([]topology.Binding, []topology.Route)
-}
-
 // QueueInfo is what a broker tells about a queue.
 type QueueInfo struct {
 	Ready     int // messages that wait for a consumer
@@ -283,3 +236,66 @@ func (c *Client) QueueInfo(ctx context.Context, queue string) (QueueInfo, error)
 	}
 	return info, nil
 }
+
+// Close ends the client in order. Consumers end as Consume describes; their
+// handlers, and everybody else, may send meanwhile. Then further sends are refused
+// with ErrClosed, and Close waits until each message that is under way has been
+// confirmed, or has failed by its own deadline. Then the connections are closed.
+//
+// When ctx ends first, handlers get the end of their context and two seconds to
+// notice, sends that wait return with ErrClosed, connections to a broker that does not
+// answer are cut, and the error is a *CloseError that says what was left. So give it a context of its own, with a deadline below
+// the grace period of the process, and not the one whose end asked the process to
+// stop: with that nothing is waited for. Close with a context that does not end
+// takes as long as the longest deadline of a send and drain time of a consumer
+// (30 s each by default).
+//
+// It may be called more than once and by many goroutines: all calls wait for the
+// end, the end of any call's context counts, and all return the same error.
+func (c *Client) Close(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() { c.force(ctx.Err()) })()
+	c.closing.Do(func() {
+		now := time.Now()
+		c.closingSince.Store(&now)
+		go func() {
+			defer close(c.shut)
+			c.shutErr = c.shutDown()
+		}()
+	})
+	<-c.shut
+	return c.shutErr
+}
+
+func (c *Client) shutDown() error {
+	c.mu.Lock()
+	c.closed = true
+	started := c.conStarted
+	c.mu.Unlock()
+	c.stopCancel()
+	c.consumers.Wait()
+	defer context.AfterFunc(c.forced, func() { time.AfterFunc(closeGrace, c.cut) })()
+	if started {
+		c.con.Close()
+	}
+	c.sends.close()
+	select {
+	case <-c.sends.none:
+	case <-c.forced.Done():
+		c.sends.keepFailures()
+	}
+	c.decl.Unbind()
+	c.pub.Close()
+	c.decl.Close()
+	c.cut()
+	failed, first := c.sends.failures()
+	left := CloseError{Unconfirmed: failed, Messages: first, Handlers: int(c.abandoned.Load())}
+	if left.Unconfirmed == 0 && left.Handlers == 0 {
+		return nil
+	}
+	left.Cause = context.Cause(c.forced)
+	return &left
+}
+
+// closeGrace is how long after the end of Close's context the connections may still end
+// in order, as far as the broker answers.
+const closeGrace = 200 * time.Millisecond

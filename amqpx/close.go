@@ -1,7 +1,6 @@
 package amqpx
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -52,65 +51,6 @@ func (e *CloseError) Unwrap() []error {
 	return errs
 }
 
-// Close ends the client in order. Consumers end as Consume describes; their
-// handlers, and everybody else, may send meanwhile. Then further sends are refused
-// with ErrClosed, and Close waits until each message that is under way has been
-// confirmed, or has failed by its own deadline. Then the connections are closed.
-//
-// When ctx ends first, handlers get the end of their context and two seconds to
-// notice, sends that wait return with ErrClosed, connections to a broker that does not
-// answer are cut, and the error is a *CloseError that says what was left. So give it a context of its own, with a deadline below
-// the grace period of the process, and not the one whose end asked the process to
-// stop: with that nothing is waited for. Close with a context that does not end
-// takes as long as the longest deadline of a send and drain time of a consumer
-// (30 s each by default).
-//
-// It may be called more than once and by many goroutines: all calls wait for the
-// end, the end of any call's context counts, and all return the same error.
-func (c *Client) Close(ctx context.Context) error {
-	defer context.AfterFunc(ctx, func() { c.force(ctx.Err()) })()
-	c.closing.Do(func() {
-		now := time.Now()
-		c.closingSince.Store(&now)
-		go func() {
-			defer close(c.shut)
-			c.shutErr = c.shutDown()
-		}()
-	})
-	<-c.shut
-	return c.shutErr
-}
-
-func (c *Client) shutDown() error {
-	c.mu.Lock()
-	c.closed = true
-	started := c.conStarted
-	c.mu.Unlock()
-	c.stopCancel()
-	c.consumers.Wait()
-	defer context.AfterFunc(c.forced, func() { time.AfterFunc(closeGrace, c.cut) })()
-	if started {
-		c.con.Close()
-	}
-	c.sends.close()
-	select {
-	case <-c.sends.none:
-	case <-c.forced.Done():
-		c.sends.keepFailures()
-	}
-	c.decl.Unbind()
-	c.pub.Close()
-	c.decl.Close()
-	c.cut()
-	failed, first := c.sends.failures()
-	left := CloseError{Unconfirmed: failed, Messages: first, Handlers: int(c.abandoned.Load())}
-	if left.Unconfirmed == 0 && left.Handlers == 0 {
-		return nil
-	}
-	left.Cause = context.Cause(c.forced)
-	return &left
-}
-
 // underWay counts the messages between the call of a Send and its return, without
 // a lock.
 type underWay struct {
@@ -126,10 +66,6 @@ type underWay struct {
 
 // notAccepting is what close subtracts.
 const notAccepting = 1 << 62
-
-// closeGrace is how long after the end of Close's context the connections may still end
-// in order, as far as the broker answers.
-const closeGrace = 200 * time.Millisecond
 
 // maxCloseMessages bounds CloseError.Messages.
 const maxCloseMessages = 100

@@ -16,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/tlsfiles"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -102,7 +103,8 @@ type Config struct {
 	// ConnectionName is shown by the broker's management, default "rabbitdelay".
 	ConnectionName string
 	// Heartbeat interval, default 10 s, 1 s to 65535 s. A dead connection is
-	// noticed within three of them. "?heartbeat=SECONDS" in a URL overrides it.
+	// noticed within three of them. "?heartbeat=SECONDS" in a URL overrides it;
+	// 0 there takes the broker's own.
 	Heartbeat time.Duration
 	// DialTimeout bounds the TCP, TLS and AMQP handshakes together, default 10 s.
 	DialTimeout time.Duration
@@ -346,4 +348,51 @@ func some(names []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
 	}
 	return strings.Join(names, ", ")
+}
+
+// strategy is the one that was given, or the default. It refuses one that has no delay less
+// a lead.
+func (c Config) strategy() (Strategy, error) {
+	if c.Strategy == nil {
+		return dlx.NewBucket(dlx.BucketConfig{})
+	}
+	if field, lead := c.anyLead(); lead > 0 && c.Strategy.Name() == "ttl" {
+		return nil, &configError{&topology.FieldError{Field: field, Value: lead, Want: "0 with the ttl strategy, which has only the delays that are declared"}}
+	}
+	return c.Strategy, nil
+}
+
+// Strategy turns a delay into a place to publish. It does no I/O, so that the same
+// configuration has the same answer in every process. Packages dlx and plugin
+// implement it without importing this package.
+type Strategy interface {
+	// Name is ttl, bucket, nservicebus, celery, plugin, native or auto.
+	Name() string
+	// Prefix begins the names of all broker objects, also of those that the client
+	// makes: route queues, the lock.
+	Prefix() string
+	// Topology is what must exist on the broker, the delivery exchange and the
+	// parked queue included.
+	Topology() topology.Topology
+	// Bindings connect the delivery exchange with one destination. They assume
+	// that the destination's target queue exists.
+	Bindings(dest topology.Destination) []topology.Binding
+	// Route returns where to publish a message that is due after delay. The
+	// route's own delay is at least delay; with a tolerance it may be up to
+	// delay + tolerance if that saves hops. A delay of 0 goes straight to the
+	// destination. Errors are *topology.DelayError or *topology.KeyError.
+	Route(dest topology.Destination, delay, tolerance time.Duration) (topology.Route, error)
+	// MaxDelay is the longest delay that Route accepts.
+	MaxDelay() time.Duration
+}
+
+// Canary is a Strategy whose routes may have an InstantHeader. A broker that
+// ignores the header would deliver their messages at once, so a Client sends none
+// of them on a connection before messages of its own have proven, on that
+// connection, that they wait.
+type Canary interface {
+	// Canary returns the bindings that lead to a queue, which the client declares for
+	// it, and a route to there through each queue in which messages wait. Without
+	// routes there is nothing to prove.
+	Canary(queue string) ([]topology.Binding, []topology.Route)
 }

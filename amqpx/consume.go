@@ -1,65 +1,23 @@
 package amqpx
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sparse"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
-
-// consumer is one call of Consume. It outlives connections: its slots are the
-// same for all of them, so that WithConcurrency bounds the handlers also while those of
-// a lost connection still run.
-type consumer struct {
-	c       *Client
-	queue   string
-	handler Handler // within its middleware
-	retry   topology.Retry
-	backoff func(d *Delivery, err error) time.Duration // nil: retry's
-	policy  func(d *Delivery, err error) error         // nil: errors stay as they are
-	dead    string
-
-	concurrency int
-	prefetch    int
-	drain       time.Duration
-	middleware  []Middleware
-
-	slots    chan struct{}   // one element for each handler that runs
-	ids      busyIDs         // of the messages that are being handled
-	counts   counts          // of deliveries that are hard to believe
-	handlers context.Context // of running handlers; ends when the drain time is over
-	ending   context.Context // ends when the consumer begins to
-	work     sync.WaitGroup  // messages that were begun
-	running  atomic.Int64    // handlers
-	settling atomic.Int64    // messages whose handler has ended
-	log      *zap.Logger
-	restarts sparse.Log // log lines
-	stuck    sparse.Log
-
-	began   bool // the broker has let it consume once
-	barred  bool // the connection is refused, and that stands
-	refused refusals
-
-	// For stats; instants and durations in nanoseconds.
-	state           atomic.Pointer[consumerState]
-	waiting, oldest atomic.Int64
-	begunAt         atomic.Int64
-	lateness        atomic.Int64
-	held, places    atomic.Int64
-	returned        atomic.Uint64
-	handled, failed atomic.Uint64
-}
 
 // ConsumeOption tunes one call of Consume.
 type ConsumeOption func(*consumer)
@@ -90,7 +48,17 @@ func WithRetry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.re
 // each is brought to one that the strategy has. It is called at most once for a
 // delivery, from the handlers' goroutines; if it panics, the policy's delay applies.
 func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOption {
-	return func(k *consumer) { k.backoff = backoff }
+	return func(k *consumer) {
+		k.backoff = k.growing
+		if backoff == nil {
+			return
+		}
+		k.backoff = func(d *Delivery, err error) time.Duration {
+			delay := k.growing(d, err)
+			guard.Observe(k.log, "WithBackoff's function", func() { delay = orNoDelay(backoff(d, err)) })
+			return delay
+		}
+	}
 }
 
 // WithErrorPolicy sets what becomes of a message by its handler's error: policy returns
@@ -114,12 +82,27 @@ func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOpti
 // is called from the handlers' goroutines, once for each failed run; if it panics, the error
 // stays as it is.
 func WithErrorPolicy(policy func(d *Delivery, err error) error) ConsumeOption {
-	return func(k *consumer) { k.policy = policy }
+	return func(k *consumer) {
+		k.policy = nil
+		if policy == nil {
+			return
+		}
+		k.policy = func(d *Delivery, err error) error {
+			guard.Observe(k.log, "WithErrorPolicy's function", func() { err = cmp.Or(policy(d, err), err) })
+			return err
+		}
+	}
 }
 
 // WithDeadLetterQueue names the queue for messages whose attempts are used up or
 // that were rejected, instead of Config.Destinations' or queue + ".dead".
 func WithDeadLetterQueue(name string) ConsumeOption { return func(k *consumer) { k.dead = name } }
+
+// WithMiddleware wraps the handler; the first middleware is the outermost, and
+// those of a second WithMiddleware are within those of the first.
+func WithMiddleware(m ...Middleware) ConsumeOption {
+	return func(k *consumer) { k.middleware = append(k.middleware, m...) }
+}
 
 // Consume runs handler on the messages of queue, until ctx is cancelled or the
 // client is closed; then it stops the intake, lets running handlers finish
@@ -145,12 +128,81 @@ func (c *Client) Consume(ctx context.Context, queue string, handler Handler, opt
 	return c.ConsumeAll(ctx, Consumer{queue, handler, opts})
 }
 
+// Consumer is one call of Consume, as ConsumeAll takes it.
+type Consumer struct {
+	Queue   string
+	Handler Handler
+	Options []ConsumeOption
+}
+
+// ConsumeError is what Consume and ConsumeAll return: why the consumer of a queue ended, or
+// did not begin.
+type ConsumeError struct {
+	Queue string
+	Err   error
+}
+
+func (e *ConsumeError) Error() string { return fmt.Sprintf("consume %s: %v", e.Queue, e.Err) }
+
+// Unwrap returns the cause.
+func (e *ConsumeError) Unwrap() error { return e.Err }
+
+// ConsumeAll is Consume for several queues. It runs until ctx is cancelled or the client is
+// closed, and ends all when one ends for good, so that no process goes on with half of its
+// consumers. Nothing is consumed unless all consumers are valid. It returns when all have
+// ended; the error joins a *ConsumeError for each queue that has one.
+func (c *Client) ConsumeAll(ctx context.Context, consumers ...Consumer) error {
+	if len(consumers) == 0 {
+		return fmt.Errorf("%w: no consumers; give ConsumeAll one for each queue", ErrConfig)
+	}
+	all := make([]*consumer, len(consumers))
+	errs := make([]error, len(consumers))
+	for i, x := range consumers {
+		all[i], errs[i] = c.newConsumer(x.Queue, x.Handler, x.Options)
+	}
+	if err := joinConsumers(consumers, errs); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	for i, k := range all {
+		running.Go(func() {
+			if errs[i] = c.runConsumer(ctx, k); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	running.Wait()
+	return joinConsumers(consumers, errs)
+}
+
+// joinConsumers joins the errors of consumers, each with its queue; nil if there are none.
+func joinConsumers(consumers []Consumer, errs []error) error {
+	var all []error
+	for i, err := range errs {
+		if err != nil {
+			all = append(all, &ConsumeError{consumers[i].Queue, err})
+		}
+	}
+	return errors.Join(all...)
+}
+
+// runConsumer runs a consumer to its end.
+func (c *Client) runConsumer(ctx context.Context, k *consumer) error {
+	if err := c.startConsuming(k); err != nil {
+		return err
+	}
+	defer c.endConsuming(k)
+	return k.run(ctx)
+}
+
 func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption) (k *consumer, err error) {
 	if queue == "" || len(queue) > topology.MaxRoutingKey || !isName(queue) {
 		return nil, fmt.Errorf("%w: queue: %q; expected a name of 1 to %d bytes of UTF-8 without line breaks", ErrConfig, queue, topology.MaxRoutingKey)
 	}
 	if handler == nil {
-		return nil, fmt.Errorf("%w: handler is nil", ErrConfig)
+		return nil, fmt.Errorf("%w: handler is nil; expected a function (JSON, schedule.Handler and the like make none of a nil one)", ErrConfig)
 	}
 	dest := c.cfg.destination(queue)
 	k = &consumer{
@@ -158,10 +210,14 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 		concurrency: DefaultConcurrency, drain: DefaultDrainTimeout,
 		log: c.log.Named("consume").With(zap.String("queue", queue)),
 	}
+	k.backoff = k.growing
 	if dest.Retry != nil {
 		k.retry = *dest.Retry
 	}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			return nil, fmt.Errorf("%w: option %d of %d is nil", ErrConfig, i+1, len(opts))
+		}
 		o(k)
 	}
 	if k.prefetch == 0 {
@@ -298,6 +354,16 @@ func (k *consumer) serve(ctx context.Context) (*subscription, error) {
 	return sub, k.intake(ctx, sub)
 }
 
+// stepAside takes a subscription off its queue. Its channel stays open until the handlers of its
+// messages have ended.
+func (k *consumer) stepAside(s *subscription) {
+	k.work.Go(func() {
+		<-beginHandBack(s)
+		s.work.Wait()
+		k.close(s)
+	})
+}
+
 // unsubscribe ends the subscription when what was not begun has been returned. It waits for
 // the broker at most for wire.CloseWait and the drain time, which is short where the process
 // has to be, and not past the end of Close's context.
@@ -310,13 +376,6 @@ func (k *consumer) unsubscribe(s *subscription, returned <-chan struct{}) {
 	}
 	if s != nil {
 		wire.CloseChannel(ctx, s.ch)
-	}
-}
-
-// close ends a subscription that has ended by itself, if there is one.
-func (k *consumer) close(s *subscription) {
-	if s != nil {
-		wire.CloseChannel(k.c.forced, s.ch)
 	}
 }
 
@@ -365,20 +424,4 @@ func (k *consumer) awaitDrain(cancel func()) error {
 		}
 		return fmt.Errorf("%w: %d handlers of queue %s ran past %s; their messages will be delivered again", ErrDrainTimeout, k.running.Load(), k.queue, bound)
 	}
-}
-
-// refusals distinguishes a refusal that stands from one that passes.
-type refusals struct{ since time.Time } // since when every attempt was refused; zero: none
-
-// stand records the outcome of one more attempt, and reports whether refusals stand.
-func (r *refusals) stand(err error) bool {
-	switch {
-	case err == nil || !permanent(err) && !errors.Is(err, topology.ErrDestination):
-		r.since = time.Time{}
-	case r.since.IsZero():
-		r.since = time.Now()
-	default:
-		return time.Since(r.since) > wire.RefusalStands
-	}
-	return false
 }

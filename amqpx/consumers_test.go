@@ -67,8 +67,9 @@ func TestConsumeAllChecksFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		err := c.ConsumeAll(t.Context(), amqpx.Consumer{Queue: "fine", Handler: acked},
-			amqpx.Consumer{Queue: "no.handler"}, amqpx.Consumer{Queue: "retry", Handler: acked, Options: []amqpx.ConsumeOption{amqpx.WithRetry(topology.Retry{Immediate: 101})}})
-		for _, want := range []string{"consume no.handler: ", "handler is nil", "consume retry: ", "Immediate is 101; it must be 0 to 100"} {
+			amqpx.Consumer{Queue: "no.handler"}, amqpx.Consumer{Queue: "retry", Handler: acked, Options: []amqpx.ConsumeOption{amqpx.WithRetry(topology.Retry{Immediate: 101})}},
+			amqpx.Consumer{Queue: "no.option", Handler: acked, Options: []amqpx.ConsumeOption{amqpx.WithPrefetch(1), nil}})
+		for _, want := range []string{"consume no.handler: ", "handler is nil", "consume retry: ", "Immediate is 101; it must be 0 to 100", "consume no.option: ", "option 2 of 2 is nil"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error is %v; expected it to have %q", err, want)
 			}

@@ -80,13 +80,6 @@ type received struct {
 	immediate atomic.Int32  // runs that may follow at once, in this attempt
 }
 
-// deliveryOf reads a message of the consumer's queue.
-func (k *consumer) deliveryOf(raw amqp.Delivery) *Delivery {
-	d := ReadDelivery(raw, k.queue, k.c.strategy.Prefix())
-	d.MaxAttempts, d.received = k.retry.MaxAttempts, &received{consumer: k}
-	return d
-}
-
 // ReadDelivery reads a message that was received from a queue otherwise than by Consume. It
 // takes whatever comes: headers of other types than expected count as absent. Prefix is that
 // of the delay objects, Strategy.Prefix.
@@ -100,19 +93,19 @@ func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
 		Expiration: p.Expiration, UserID: p.UserID, DeliveryMode: p.DeliveryMode,
 		DueAt: header.Instant(raw.Headers, HeaderDue), Created: header.Instant(raw.Headers, HeaderCreated),
 	}
-	if n, ok := header.Int(raw.Headers, HeaderAttempt); ok && n >= 1 && n <= math.MaxInt32 {
+	if n, ok := header.Integer(raw.Headers, HeaderAttempt); ok && n >= 1 && n <= math.MaxInt32 {
 		d.Attempt = int(n)
 	}
-	if n, ok := header.Int(raw.Headers, HeaderSnoozes); ok && n >= 1 && n <= math.MaxInt32 {
+	if n, ok := header.Integer(raw.Headers, HeaderSnoozes); ok && n >= 1 && n <= math.MaxInt32 {
 		d.Snoozes = int(n)
 	}
-	if v, ok := header.Int(raw.Headers, HeaderVersion); ok {
+	if v, ok := header.Integer(raw.Headers, HeaderVersion); ok {
 		d.Version = v
 	}
-	if n, ok := header.Int(raw.Headers, header.Deliveries); ok && raw.Redelivered {
+	if n, ok := header.Integer(raw.Headers, header.Deliveries); ok && raw.Redelivered {
 		d.deliveries = n
 	}
-	if n, ok := header.Int(raw.Headers, HeaderReturned); ok {
+	if n, ok := header.Integer(raw.Headers, HeaderReturned); ok {
 		d.returned = min(max(n, 0), math.MaxInt32)
 	}
 	if _, carried := raw.Headers[HeaderCarried]; carried && !naming.Reserved(prefix, raw.Exchange) {
@@ -128,13 +121,13 @@ func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
 // as absent.
 func arrival(raw amqp.Delivery) lasthop.Arrival {
 	a := lasthop.Arrival{Sent: raw.Timestamp, Due: header.Instant(raw.Headers, HeaderDue)}
-	if lead, ok := header.Int(raw.Headers, HeaderLead); ok && lead > 0 && lead <= topology.MaxLead.Milliseconds() {
+	if lead, ok := header.Integer(raw.Headers, HeaderLead); ok && lead > 0 && lead <= topology.MaxLead.Milliseconds() {
 		a.Lead = time.Duration(lead) * time.Millisecond
 	}
-	if offset, ok := header.Int(raw.Headers, HeaderClockOffset); ok && offset > -header.MaxEpochMilli && offset < header.MaxEpochMilli {
+	if offset, ok := header.Integer(raw.Headers, HeaderClockOffset); ok && offset > -header.MaxEpochMilli && offset < header.MaxEpochMilli {
 		a.Offset = time.Duration(offset) * time.Millisecond
 	}
-	if n, ok := header.Int(raw.Headers, HeaderReturned); ok && n > 0 {
+	if n, ok := header.Integer(raw.Headers, HeaderReturned); ok && n > 0 {
 		a.Returned = int(min(n, math.MaxInt32))
 	}
 	a.Absolute, _ = raw.Headers[HeaderAbsolute].(bool)

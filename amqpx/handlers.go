@@ -16,12 +16,6 @@ import (
 // error into another, Reject(err) for instance.
 type Middleware func(next Handler) Handler
 
-// WithMiddleware wraps the handler; the first middleware is the outermost, and
-// those of a second WithMiddleware are within those of the first.
-func WithMiddleware(m ...Middleware) ConsumeOption {
-	return func(k *consumer) { k.middleware = append(k.middleware, m...) }
-}
-
 // chain is h within the middleware; nil if one of them is missing or returns none.
 func chain(h Handler, middleware []Middleware) Handler {
 	for _, m := range slices.Backward(middleware) {
@@ -55,8 +49,12 @@ func Timeout(d time.Duration) Middleware {
 }
 
 // JSON returns a Handler that decodes the body of each message into a T. A body that is no
-// JSON of a T is rejected, and fn is not called: see Delivery.JSON.
+// JSON of a T is rejected, and fn is not called: see Delivery.JSON. Without fn there is no
+// Handler, and Consume says so.
 func JSON[T any](fn func(ctx context.Context, v T, d *Delivery) error) Handler {
+	if fn == nil {
+		return nil
+	}
 	return func(ctx context.Context, d *Delivery) error {
 		var v T
 		if err := d.JSON(&v); err != nil {

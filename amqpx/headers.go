@@ -2,14 +2,15 @@ package amqpx
 
 import (
 	"fmt"
-	"maps"
+	"slices"
 	"sync"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/table"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Headers that rabbitdelay writes. Consumers in other languages can rely on
@@ -69,41 +70,6 @@ func recycle(t amqp.Table) {
 	tables.Put(t)
 }
 
-// headers is the table that goes over the wire, until recycle.
-func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
-	t := userHeaders(p.user, p.added)
-	maps.Copy(t, p.own)
-	maps.Copy(t, ofRoute)
-	t[HeaderDue] = p.due
-	_, dead := p.own[HeaderReason]
-	if p.attempt > 1 || dead {
-		t[HeaderAttempt] = p.attempt
-	}
-	if _, known := p.own[HeaderDestination]; !known && (p.dest.ToExchange() || dead) {
-		t[HeaderDestination] = p.dest.String()
-	}
-	if p.version != 0 {
-		t[HeaderVersion] = p.version
-	}
-	if p.created != 0 {
-		t[HeaderCreated] = p.created
-	}
-	if p.from == fromEpoch && p.way != straight {
-		t[HeaderAbsolute] = true
-	}
-	if p.offset.Abs() >= tellOffset {
-		t[HeaderClockOffset] = floorMilli(p.offset)
-	}
-	if p.lead > 0 {
-		t[HeaderLead] = p.lead.Milliseconds()
-	}
-	return t
-}
-
-// tellOffset is the difference between clocks from which on a message has it. The store
-// corrects for no less.
-const tellOffset = 20 * time.Millisecond
-
 // userHeaders copies what belongs to the user, the last of a name.
 func userHeaders(all ...amqp.Table) amqp.Table {
 	t, ok := tables.Get().(amqp.Table)
@@ -149,25 +115,31 @@ func checkHeaders(own amqp.Table, user ...amqp.Table) error {
 	return nil
 }
 
-// usualFrame is RabbitMQ's frame_max, into which whatever checkHeaders takes fits.
-const usualFrame = 128 << 10
+// normalPriority is the highest priority that does not overtake others in a quorum
+// queue.
+const normalPriority = 4
 
-// checkFrame refuses a message whose headers do not fit into a frame of a connection
-// to a broker with a smaller frame_max, which would end that connection.
-func checkFrame(most int, p *prepared, ofRoute amqp.Table) error {
-	if most == 0 || most >= usualFrame {
+// priorityProblem refuses a priority with which a message would hold up all others
+// in its delay queue. From RabbitMQ 4.0 on a quorum queue hands out messages with
+// a priority above 4 first, and before 4.3 it expires only the one that is next: it
+// looks at no other until that one is due, and then at those behind it that have the
+// same priority. Before 4.0 it takes no notice of priorities. A version that cannot
+// be read is refused too: a priority can be lowered, what is held up cannot be
+// helped.
+//
+// broker is product and version, such as "RabbitMQ 4.0.5". Messages that pass
+// through no delay queue need not be asked about.
+func priorityProblem(broker string, s Strategy, priority uint8) error {
+	if priority <= normalPriority {
 		return nil
 	}
-	headers := p.headers(ofRoute)
-	defer recycle(headers)
-	m := table.Measure{Size: 128} // the frame itself, an instant, and properties of a fixed length
-	m.Table(headers, 0)
-	x := &p.pub
-	for _, s := range []string{x.ContentType, x.ContentEncoding, x.CorrelationId, x.ReplyTo, x.Expiration, x.MessageId, x.Type, x.UserId, x.AppId} {
-		m.Add(len(s))
+	if v := wire.Version(broker); v.Before(4, 0, 0) || v.AtLeast(4, 3, 0) {
+		return nil
 	}
-	if m.Size > most {
-		return &MessageError{"Headers", fmt.Sprintf("more than fit into a frame of this broker (its frame_max is %d bytes): large data belongs in the body", most)}
+	quorum := func(q topology.Queue) bool { return q.IsDelay() && q.Type != topology.Classic }
+	if !slices.ContainsFunc(s.Topology().Queues, quorum) {
+		return nil
 	}
-	return nil
+	return &MessageError{"Priority", fmt.Sprintf("%d; expected 0 to %d: the delay queues are quorum queues, and on %s a message of a higher priority would hold up all others in its queue. Lower it, delay through classic queues, or upgrade the broker to 4.3",
+		priority, normalPriority, broker)}
 }

@@ -1,10 +1,13 @@
 package amqpx
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 )
 
@@ -119,4 +122,63 @@ func (s ConnectionStats) problems(part string) []HealthProblem {
 // final reports whether an error stands: a broker that starts refuses everybody.
 func final(err error, since time.Time) bool {
 	return err != nil && permanent(err) && time.Since(since) >= wire.RefusalStands
+}
+
+// Stats returns the client's state. It takes microseconds, asks nobody, and takes no
+// lock that a send or a handler waits for.
+func (c *Client) Stats() Stats {
+	s := Stats{
+		Publish: connectionStats(c.pub.Status()), Consume: connectionStats(c.con.Status()), Declare: declaringStats(c.decl.Status()),
+		Sending: c.sends.len(), Consumers: c.consumerStats(),
+	}
+	if sess, ok := c.pub.Current(); ok {
+		s.InFlight = sess.pub.Window.InFlight()
+		for _, q := range sess.pub.Window.Stuck() {
+			s.Stuck = append(s.Stuck, StuckQueue(q))
+		}
+	}
+	if _, since, behind := c.clocks.Behind(c.cfg.Now()); behind {
+		s.ClockBehind = since
+	}
+	if at := c.closingSince.Load(); at != nil {
+		s.Closing = *at
+	}
+	return s
+}
+
+func (c *Client) consumerStats() []ConsumerStats {
+	c.mu.Lock()
+	all := make([]ConsumerStats, 0, len(c.running))
+	for k := range c.running {
+		all = append(all, k.stats())
+	}
+	c.mu.Unlock()
+	slices.SortFunc(all, func(a, b ConsumerStats) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), a.Since.Compare(b.Since))
+	})
+	return all
+}
+
+// connectionStats is what Stats shows of a link.
+func connectionStats(s wire.Status) ConnectionStats {
+	out := ConnectionStats{State: State(s.State), Since: s.Since, Sessions: s.Sessions}
+	if s.Session != nil {
+		out.Broker, out.Address, out.Reason = s.Session.Broker, wire.Address(s.Session.URL), s.Alarm
+	}
+	switch {
+	case s.State == wire.StateConnected && s.Session != nil:
+		out.Silent = s.Session.Silent()
+	case s.State != wire.StateClosed && s.Session == nil && s.Err != nil:
+		out.Err, out.Reason = s.Err, s.Err.Error()
+	}
+	return out
+}
+
+// declaringStats is what Stats shows of the connection for declarations.
+func declaringStats(s declare.Status) ConnectionStats {
+	out := ConnectionStats{State: State(s.State), Since: s.Since, Broker: s.Broker, Address: s.Address, Sessions: s.Sessions, Err: s.Err}
+	if s.Err != nil {
+		out.Reason = s.Err.Error()
+	}
+	return out
 }

@@ -132,14 +132,6 @@ type job struct {
 	offset time.Duration // of the clock of its due instant
 }
 
-// newJob decides when the handler may begin. The wait counts from after the wall clock was read, so
-// that it never ends early.
-func (k *consumer) newJob(raw amqp.Delivery, s *subscription) *job {
-	d, a := k.deliveryOf(raw), arrival(raw)
-	wait, again := k.c.clocks.Wait(a, k.c.cfg.Now(), time.Since(k.c.began))
-	return &job{raw: raw, d: d, sub: s, at: time.Now().Add(wait), again: again, offset: a.Offset}
-}
-
 // jobs is a heap by the instant at which each may begin.
 type jobs []*job
 

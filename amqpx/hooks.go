@@ -2,7 +2,6 @@ package amqpx
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -99,24 +98,50 @@ type StateEvent struct {
 
 // hooks are Config.Hooks.
 type hooks struct {
-	log   *zap.Logger
-	all   []Hook
-	sends bool // one of them is for messages that are sent
+	all   []Hook // whose panics are logged
+	sends bool   // one of them is for messages that are sent
 }
 
 func newHooks(all []Hook, log *zap.Logger) hooks {
-	sends := slices.ContainsFunc(all, func(x Hook) bool { return x.SendStart != nil || x.SendEnd != nil })
-	return hooks{log, all, sends}
+	h := hooks{all: make([]Hook, len(all))}
+	for i, x := range all {
+		h.all[i] = guarded(x, log)
+		h.sends = h.sends || x.SendStart != nil || x.SendEnd != nil
+	}
+	return h
 }
 
-// start runs a hook that returns a context; ctx stays if it returns none.
-func (h hooks) start(ctx context.Context, hook func() context.Context) context.Context {
-	guard.Observe(h.log, "hook", func() {
-		if its := hook(); its != nil {
-			ctx = its
+// guarded is x with its panics logged. A context of its own that is nil counts as none.
+func guarded(x Hook, log *zap.Logger) (g Hook) {
+	call := func(f func()) { guard.Observe(log, "hook", f) }
+	start := func(ctx context.Context, f func() context.Context) context.Context {
+		call(func() {
+			if its := f(); its != nil {
+				ctx = its
+			}
+		})
+		return ctx
+	}
+	if x.SendStart != nil {
+		g.SendStart = func(ctx context.Context, m Message, added amqp.Table) context.Context {
+			return start(ctx, func() context.Context { return x.SendStart(ctx, m, added) })
 		}
-	})
-	return ctx
+	}
+	if x.SendEnd != nil {
+		g.SendEnd = func(ctx context.Context, e SendEnd) { call(func() { x.SendEnd(ctx, e) }) }
+	}
+	if x.HandleStart != nil {
+		g.HandleStart = func(ctx context.Context, d *Delivery) context.Context {
+			return start(ctx, func() context.Context { return x.HandleStart(ctx, d) })
+		}
+	}
+	if x.HandleEnd != nil {
+		g.HandleEnd = func(ctx context.Context, e HandleEnd) { call(func() { x.HandleEnd(ctx, e) }) }
+	}
+	if x.ConnectionState != nil {
+		g.ConnectionState = func(e StateEvent) { call(func() { x.ConnectionState(e) }) }
+	}
+	return g
 }
 
 // sendStart returns the context for a send, and the message with what hooks add.
@@ -127,7 +152,7 @@ func (h hooks) sendStart(ctx context.Context, m Message) (context.Context, Messa
 	added := amqp.Table{}
 	for _, x := range h.all {
 		if x.SendStart != nil {
-			ctx = h.start(ctx, func() context.Context { return x.SendStart(ctx, m, added) })
+			ctx = x.SendStart(ctx, m, added)
 		}
 	}
 	m.added = added
@@ -137,7 +162,7 @@ func (h hooks) sendStart(ctx context.Context, m Message) (context.Context, Messa
 func (h hooks) sendEnd(ctx context.Context, e SendEnd) {
 	for _, x := range h.all {
 		if x.SendEnd != nil {
-			guard.Observe(h.log, "hook", func() { x.SendEnd(ctx, e) })
+			x.SendEnd(ctx, e)
 		}
 	}
 }
@@ -145,7 +170,7 @@ func (h hooks) sendEnd(ctx context.Context, e SendEnd) {
 func (h hooks) handleStart(ctx context.Context, d *Delivery) context.Context {
 	for _, x := range h.all {
 		if x.HandleStart != nil {
-			ctx = h.start(ctx, func() context.Context { return x.HandleStart(ctx, d) })
+			ctx = x.HandleStart(ctx, d)
 		}
 	}
 	return ctx
@@ -154,7 +179,7 @@ func (h hooks) handleStart(ctx context.Context, d *Delivery) context.Context {
 func (h hooks) handleEnd(ctx context.Context, e HandleEnd) {
 	for _, x := range h.all {
 		if x.HandleEnd != nil {
-			guard.Observe(h.log, "hook", func() { x.HandleEnd(ctx, e) })
+			x.HandleEnd(ctx, e)
 		}
 	}
 }
@@ -162,7 +187,7 @@ func (h hooks) handleEnd(ctx context.Context, e HandleEnd) {
 func (h hooks) connectionState(e StateEvent) {
 	for _, x := range h.all {
 		if x.ConnectionState != nil {
-			guard.Observe(h.log, "hook", func() { x.ConnectionState(e) })
+			x.ConnectionState(e)
 		}
 	}
 }

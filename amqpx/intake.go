@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
@@ -102,6 +103,13 @@ func (s *subscription) ended() error {
 	return errors.New("the broker cancelled the consumer: the queue was deleted, or (since RabbitMQ 4.3) a handler exceeded the broker's consumer timeout")
 }
 
+// close ends a subscription that has ended by itself, if there is one.
+func (k *consumer) close(s *subscription) {
+	if s != nil {
+		wire.CloseChannel(k.c.forced, s.ch)
+	}
+}
+
 // intake begins a handler for each message of a subscription, as slots become
 // free, until ctx or the subscription ends.
 func (k *consumer) intake(ctx context.Context, s *subscription) error {
@@ -123,7 +131,7 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 			k.handling(s, func() { k.refuse(j) })
 		}
 		s.fit(k, now)
-		k.look(s)
+		k.look(&s.held, s.room.places)
 		var slots chan<- struct{}
 		var due <-chan time.Time
 		if pause > 0 {
@@ -180,6 +188,21 @@ func (k *consumer) handling(s *subscription, do func()) {
 // receive holds a message until it may be handled. One that is far too early goes back.
 func (k *consumer) receive(raw amqp.Delivery, s *subscription) {
 	s.held.add(k.newJob(raw, s), time.Now())
+}
+
+// newJob decides when the handler may begin. The wait counts from after the wall clock was read, so
+// that it never ends early.
+func (k *consumer) newJob(raw amqp.Delivery, s *subscription) *job {
+	d, a := k.deliveryOf(raw), arrival(raw)
+	wait, again := k.c.clocks.Wait(a, k.c.cfg.Now(), time.Since(k.c.began))
+	return &job{raw: raw, d: d, sub: s, at: time.Now().Add(wait), again: again, offset: a.Offset}
+}
+
+// deliveryOf reads a message of the consumer's queue.
+func (k *consumer) deliveryOf(raw amqp.Delivery) *Delivery {
+	d := ReadDelivery(raw, k.queue, k.c.strategy.Prefix())
+	d.MaxAttempts, d.received = k.retry.MaxAttempts, &received{consumer: k}
+	return d
 }
 
 // beginHandBack begins to end the intake of a subscription, if there is one, and closes the

@@ -3,6 +3,7 @@ package amqpx
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -31,9 +32,13 @@ const (
 // the one before. Handlers that run go on, and their messages are acknowledged, retried or
 // dead-lettered as ever. Other processes, and other clients of this one, are not affected.
 // Stats shows ConsumerPaused, which is no problem for Health. To pause the tasks of package
-// schedule for all processes, see schedule.Store's Pause.
-func (c *Client) PauseConsuming(queue string, mode PauseMode) {
+// schedule for all processes, see schedule.Store's Pause. Errors: ErrConfig for a mode that there is not.
+func (c *Client) PauseConsuming(queue string, mode PauseMode) error {
+	if mode != PauseHandBack && mode != PauseKeepPlace {
+		return fmt.Errorf("%w: pause mode %q; expected %q or %q", ErrConfig, mode, PauseHandBack, PauseKeepPlace)
+	}
 	c.pauses.change(func(of map[string]PauseMode) { of[queue] = mode })
+	return nil
 }
 
 // ResumeConsuming ends a pause. A consumer of a queue that is not paused goes on as it is.
@@ -92,14 +97,4 @@ func (k *consumer) awaitResume(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-}
-
-// stepAside takes a subscription off its queue. Its channel stays open until the handlers of its
-// messages have ended.
-func (k *consumer) stepAside(s *subscription) {
-	k.work.Go(func() {
-		<-beginHandBack(s)
-		s.work.Wait()
-		k.close(s)
-	})
 }

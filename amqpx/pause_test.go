@@ -2,7 +2,9 @@ package amqpx_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +26,33 @@ func (c *client) wantConsumer(state amqpx.ConsumerState) {
 	}
 }
 
+// pause pauses the consumers of q.
+func (c *client) pause(mode amqpx.PauseMode) {
+	c.m.Helper()
+	if err := c.PauseConsuming("q", mode); err != nil {
+		c.m.Error(err)
+	}
+}
+
+// A mode that there is not pauses nothing.
+func TestPauseOfAnotherMode(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		var got collector
+		c.consume("q", got.handle)
+		for _, mode := range []amqpx.PauseMode{"", "handback"} {
+			if err := c.PauseConsuming("q", mode); !errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), `expected "hand-back" or "keep-place"`) {
+				t.Errorf("mode %q: %v", mode, err)
+			}
+		}
+		c.mustSend(amqpx.Message{ID: "m", Queue: "q"})
+		after(time.Second)
+		if ids := got.ids(); len(ids) != 1 {
+			t.Errorf("handled %v", ids)
+		}
+	})
+}
+
 // A consumer that hands back takes nothing until it goes on; what has begun is settled on
 // its channel, retries included.
 func TestPauseHandsBack(t *testing.T) {
@@ -37,7 +66,7 @@ func TestPauseHandsBack(t *testing.T) {
 		}
 		after(0)
 		m.Holds("q", 10, 10)
-		c.PauseConsuming("q", amqpx.PauseHandBack)
+		c.pause(amqpx.PauseHandBack)
 		after(0)
 		m.Holds("q", 19, 1) // what the handler has
 		m.hasConsumers("q", 0)
@@ -48,7 +77,7 @@ func TestPauseHandsBack(t *testing.T) {
 		if handled != 1 {
 			t.Errorf("%d were handled in the pause", handled-1)
 		}
-		c.PauseConsuming("q", amqpx.PauseHandBack) // changes nothing
+		c.pause(amqpx.PauseHandBack) // changes nothing
 		after(time.Minute)
 		c.ResumeConsuming("q")
 		after(time.Minute)
@@ -68,7 +97,7 @@ func TestPauseKeepsPlace(t *testing.T) {
 		var order []string
 		c.consume("q", func(_ context.Context, d *amqpx.Delivery) error { order = append(order, d.ID); return nil }, amqpx.WithConcurrency(1), amqpx.WithPrefetch(3))
 		after(time.Second)
-		c.PauseConsuming("q", amqpx.PauseKeepPlace)
+		c.pause(amqpx.PauseKeepPlace)
 		for i := range 5 {
 			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q"})
 		}
@@ -81,11 +110,11 @@ func TestPauseKeepsPlace(t *testing.T) {
 		if fmt.Sprint(order) != "[0 1 2 3 4]" {
 			t.Errorf("handled in the order %v", order)
 		}
-		c.PauseConsuming("q", amqpx.PauseKeepPlace)
+		c.pause(amqpx.PauseKeepPlace)
 		c.mustSend(amqpx.Message{ID: "5", Queue: "q"})
 		after(time.Second)
 		m.Holds("q", 0, 1)
-		c.PauseConsuming("q", amqpx.PauseHandBack)
+		c.pause(amqpx.PauseHandBack)
 		after(time.Second)
 		m.Holds("q", 1, 0)
 		m.hasConsumers("q", 0)
@@ -103,7 +132,7 @@ func TestPauseOfASingleActiveConsumer(t *testing.T) {
 				var byOld, byFresh int
 				old.consume("q", func(context.Context, *amqpx.Delivery) error { byOld++; return nil }, amqpx.WithConcurrency(1))
 				after(time.Second)
-				old.PauseConsuming("q", mode)
+				old.pause(mode)
 				fresh.consume("q", func(context.Context, *amqpx.Delivery) error { byFresh++; return nil }, amqpx.WithConcurrency(1))
 				after(time.Second)
 				for i := range 4 {
@@ -128,7 +157,7 @@ func TestPauseBeforeConsume(t *testing.T) {
 	for _, mode := range []amqpx.PauseMode{amqpx.PauseHandBack, amqpx.PauseKeepPlace} {
 		inMemory(t, func(t *testing.T, m *memory) {
 			c := m.open(amqpx.Config{})
-			c.PauseConsuming("q", mode)
+			c.pause(mode)
 			k := c.consume("q", func(context.Context, *amqpx.Delivery) error { t.Error("handled in the pause"); return nil })
 			c.mustSend(amqpx.Message{Queue: "q"})
 			after(time.Minute)

@@ -1,13 +1,8 @@
 package amqpx
 
 import (
-	"cmp"
 	"errors"
 	"time"
-
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 )
 
 type rejectError struct{ err error }
@@ -55,8 +50,9 @@ func orNoDelay(d time.Duration) time.Duration {
 }
 
 // RetryIn returned by a handler retries the message after d instead of the
-// consumer's back-off; below 10 ms, such as 0, after 1 s. It counts as an attempt. A
-// nil err stands for "retry".
+// consumer's back-off; below 10 ms, such as 0, after 1 s. A strategy that does not have
+// just this delay takes the next longer one that it has, and beyond its longest that: ttl the
+// declared delays, bucket up to MaxDelay. It counts as an attempt. A nil err stands for "retry".
 func RetryIn(d time.Duration, err error) error {
 	if err == nil {
 		err = errors.New("retry")
@@ -69,7 +65,7 @@ type snoozeError struct{ delay time.Duration }
 func (e *snoozeError) Error() string { return "snoozed" }
 
 // Snooze returned by a handler delivers the message again after d (below 10 ms, such as
-// 0, after 1 s), because what it waits for has not happened yet. It does not count as an attempt, however
+// 0, after 1 s; see RetryIn for delays that the strategy does not have), because what it waits for has not happened yet. It does not count as an attempt, however
 // often it is returned; Delivery.Snoozes counts them, for a handler that wants an
 // end.
 func Snooze(d time.Duration) error { return &snoozeError{delay: orNoDelay(d)} }
@@ -106,73 +102,4 @@ func Requeue(err error) error {
 func IsRequeued(err error) bool {
 	_, ok := errors.AsType[*requeueError](err)
 	return ok
-}
-
-// verdictError is an error that the consumer's policy has judged.
-type verdictError struct{ error }
-
-func (e *verdictError) Unwrap() error { return e.error }
-
-// Verdict returns what the consumer's policy (WithErrorPolicy) makes of a handler's error,
-// for wrappers of a Handler that keep their own record of a message's fate. The policy is
-// asked once: what Verdict returned stays as it is. Without a policy, and for a Delivery
-// that was not received by Consume, that is err.
-func (d *Delivery) Verdict(err error) error {
-	if d.received == nil || err == nil {
-		return err
-	}
-	k := d.received.consumer
-	_, judged := errors.AsType[*verdictError](err)
-	if _, ok := asked(err); ok || judged || k.policy == nil {
-		return err
-	}
-	verdict := err
-	guard.Observe(k.log, "WithErrorPolicy's function", func() { verdict = cmp.Or(k.policy(d, err), err) })
-	return &verdictError{verdict}
-}
-
-// asked reads what an error itself says is to become of its message. Unless ok it says nothing,
-// which is askRetry.
-func asked(err error) (v verdict, ok bool) {
-	in, again := errors.AsType[*retryInError](err)
-	snooze, snoozed := errors.AsType[*snoozeError](err)
-	early, tooEarly := errors.AsType[*lasthop.EarlyError](err)
-	requeued, rejected := IsRequeued(err), IsRejected(err)
-	v = verdict{ask: askRetry, err: err}
-	if again {
-		v.delay = in.delay
-	}
-	if snoozed {
-		v.ask, v.delay = askSnooze, snooze.delay
-	}
-	if rejected {
-		v.ask, v.reason = askBury, header.ReasonRejected
-	}
-	if requeued {
-		v.ask, v.reason = askRequeue, ""
-	}
-	if tooEarly {
-		v.ask, v.offset = askReturn, early.Offset
-	}
-	return v, again || snoozed || rejected || requeued || tooEarly
-}
-
-// RetryDelay returns how long the message will wait for its next delivery when the
-// handler returns err: that of Snooze or RetryIn, or the consumer's back-off. It
-// is the same at every call. 0 and true: the handler runs again at once, in the same
-// attempt (topology.Retry.Immediate). false: there will be none, because err rejects or
-// requeues the message or this was its last attempt, or the Delivery was not received by
-// Consume.
-func (d *Delivery) RetryDelay(err error) (delay time.Duration, ok bool) {
-	if d.received == nil || err == nil {
-		return 0, false
-	}
-	v, ok := asked(err)
-	switch {
-	case !ok && d.received.immediate.Load() > 0:
-		return 0, true
-	case v.ask == askBury, v.ask == askRequeue, v.ask != askSnooze && d.Attempt >= d.MaxAttempts:
-		return 0, false
-	}
-	return d.received.consumer.nextDelay(d, v), true
 }

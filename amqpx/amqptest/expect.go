@@ -201,7 +201,11 @@ func dueText(due time.Time) string {
 	if due.IsZero() {
 		return "no due instant"
 	}
-	return fmt.Sprintf("due in %v (%s)", time.Until(due).Round(time.Millisecond), due.UTC().Format("2006-01-02T15:04:05.000Z"))
+	at := due.UTC().Format("2006-01-02T15:04:05.000Z")
+	if late := time.Since(due); late > 0 {
+		return fmt.Sprintf("due since %v (%s)", late.Round(time.Millisecond), at)
+	}
+	return fmt.Sprintf("due in %v (%s)", time.Until(due).Round(time.Millisecond), at)
 }
 
 // clip shortens a body for a failure.
@@ -215,8 +219,9 @@ func clip(body []byte) string {
 
 // Pauses between two looks of RunUntilIdle.
 const (
-	shortLook = time.Millisecond
-	longLook  = time.Second
+	shortLook      = time.Millisecond
+	longLook       = time.Second
+	longBubbleLook = time.Minute
 )
 
 // RunUntilIdle waits until nothing is left to happen: no message waits for its
@@ -226,11 +231,17 @@ const (
 // limit is over: with consumers that retry for ever, or recurring tasks, nothing is ever idle.
 //
 // Each of more says when something else is due next, the zero time for never: the pending tasks
-// of a store, see docs/testing.md.
+// of a store, see docs/testing.md. What is due and does not happen, such as a task that nobody
+// consumes, is never idle.
 func (s *Server) RunUntilIdle(t testing.TB, limit time.Duration, more ...func() time.Time) {
 	t.Helper()
 	end := time.Now().Add(limit)
-	for pause := shortLook; ; pause = min(2*pause, longLook) {
+	longest := longLook
+	if faketime.Inside() {
+		longest = longBubbleLook
+	}
+	pause, before := shortLook, 0
+	for {
 		if faketime.Inside() {
 			synctest.Wait()
 		}
@@ -241,9 +252,14 @@ func (s *Server) RunUntilIdle(t testing.TB, limit time.Duration, more ...func() 
 		if !time.Now().Before(end) {
 			t.Fatalf("not idle after %v: %s", limit, strings.Join(left, "; "))
 		}
+		if len(left) != before {
+			pause, before = shortLook, len(left)
+		}
 		wait := pause
-		if !next.IsZero() && faketime.Inside() {
-			wait = max(shortLook, time.Until(next))
+		if ahead := time.Until(next); ahead > 0 && faketime.Inside() {
+			wait = ahead
+		} else {
+			pause = min(2*pause, longest)
 		}
 		<-time.After(min(wait, max(time.Until(end), shortLook)))
 	}

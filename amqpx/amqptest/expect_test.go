@@ -220,6 +220,22 @@ func TestExpectFailures(t *testing.T) {
 	})
 }
 
+// What is due and does not happen is looked at for as long as the limit says, and then named; that takes
+// seconds in a bubble.
+func TestRunUntilIdleOfWhatNeverHappens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.Start(t, amqptest.Options{})
+		due, asked := time.Now().Add(time.Hour), 0
+		got := failure(t, func(t testing.TB) {
+			t.Helper()
+			srv.RunUntilIdle(t, 7*24*time.Hour, func() time.Time { asked++; return due })
+		})
+		if want := "not idle after 168h0m0s: something is due since 167h0m0s (2000-01-01T01:00:00.000Z)"; got != want || asked > 11_000 {
+			t.Errorf("asked %d times; got %q, want %q", asked, got, want)
+		}
+	})
+}
+
 // Retries are over when RunUntilIdle returns, and so is what its caller names.
 func TestRunUntilIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,6 +5,7 @@ package brokerurl
 import (
 	"errors"
 	"net/url"
+	"strconv"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -14,37 +15,71 @@ import (
 var (
 	errURL    = errors.New("expected a URL like amqp://user:password@host:5672/vhost (or amqps://), with special characters in user and password percent-encoded")
 	errCut    = errors.New("a character of the user or the password ends the address; percent-encode # as %23, / as %2F, ? as %3F and @ as %40")
+	errColons = errors.New("expected host:port behind the @ that ends user and password; is that @ missing, or does an IPv6 address lack its brackets, [::1]:port? An @ in the user is %40")
+	errPort   = errors.New("the port is not from 1 to 65535; is the @ missing that ends user and password?")
+	errBeat   = errors.New("?heartbeat= in the URL: expected a whole number of seconds, 0 to 65535")
 	errNoHost = errors.New("no host in the URL; is a variable not set? Expected a URL like amqp://user:password@host:5672/vhost")
 )
 
 // Parse reads a broker's URL as amqpx.Open does. It accepts the same URLs as amqp091.ParseURI, except one without
 // a host (for which amqp091 uses localhost) and those that Check refuses. Its errors never contain the password.
 func Parse(s string) (amqp.URI, error) {
-	u, err := amqp.ParseURI(s)
+	parsed, err := url.Parse(s)
 	if err != nil {
 		return amqp.URI{}, errURL
+	}
+	if q := parsed.Query(); q.Has("heartbeat") {
+		if _, err := strconv.ParseUint(q.Get("heartbeat"), 10, 16); err != nil {
+			return amqp.URI{}, errBeat
+		}
 	}
 	if err := Check(s); err != nil {
 		return amqp.URI{}, err
 	}
-	if parsed, err := url.Parse(s); err != nil || parsed.Hostname() == "" {
+	u, err := amqp.ParseURI(s)
+	if err != nil {
+		return amqp.URI{}, errURL
+	}
+	if parsed.Hostname() == "" {
 		return amqp.URI{}, errNoHost
 	}
 	return u, nil
 }
 
-// Check refuses a URL whose user or password contains a character that must be percent-encoded. In
-// amqp://user:12#34@host the # ends the address: "user" would be read as the host and "12", part of the password,
-// as the port, which errors and logs show.
+// Check refuses a URL in which user or password would be read as something that errors and logs show. In
+// amqp://user:12#34@host the # ends the address: "user" would be the host and "12", part of the password, the port.
+// In amqp://user:password:5672 an @ is missing, a password of digits may be the port, and
+// amqp://user@password@host has one in place of a colon.
 func Check(s string) error {
 	_, rest, _ := strings.Cut(s, ":")
-	rest = strings.TrimPrefix(rest, "//")
+	authority, hierarchical := strings.CutPrefix(rest, "//")
 	after := ""
-	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
-		after = rest[i:]
+	if i := strings.IndexAny(authority, "/?#"); i >= 0 {
+		authority, after = authority[:i], authority[i:]
 	}
 	if strings.Contains(s, "#") || strings.Contains(after, "@") {
 		return errCut
+	}
+	if !hierarchical {
+		return nil
+	}
+	hosts := authority
+	if i := strings.LastIndex(authority, "@"); i >= 0 {
+		user, _, _ := strings.Cut(authority[:i], ":")
+		if hosts = authority[i+1:]; strings.Contains(user, "@") {
+			return errColons
+		}
+	}
+	for host := range strings.SplitSeq(hosts, ",") { // PostgreSQL has several
+		if strings.Count(host, ":") > 1 && !strings.HasPrefix(host, "[") {
+			return errColons
+		}
+		if i := strings.LastIndex(host, ":"); i >= 0 {
+			n, err := strconv.ParseUint(host[i+1:], 10, 16)
+			if errors.Is(err, strconv.ErrRange) || err == nil && n == 0 {
+				return errPort
+			}
+		}
 	}
 	return nil
 }

@@ -23,6 +23,10 @@ func TestRedactURL(t *testing.T) {
 		"amqp://u:12/hunter2@h/":                 "amqp:(redacted)",
 		"amqp://u:12#hunter2@h/":                 "amqp:(redacted)",
 		"amqp://u:a@b/hunter2@h/":                "amqp:(redacted)",
+		"amqp://u:hunter2:5672":                  "amqp:(redacted)",
+		"amqp://u@hunter2@h":                     "amqp:(redacted)",
+		"amqp://u:77712345":                      "amqp:(redacted)",
+		"amqp://[::1]:77712345":                  "amqp:(redacted)",
 		"postgres://u:hunter2@h/d?x=1":           "postgres://u:xxxxx@h/d?x=1",
 		"postgres://h/d?user=u&password=hunter2": "postgres://h/d?password=xxxxx&user=u",
 		"postgres://h/d?password=hunter2&x=1":    "postgres://h/d?password=xxxxx&x=1",
@@ -53,10 +57,30 @@ func TestURLNeedsAHost(t *testing.T) {
 	}
 }
 
+// What is out of bounds is named without what may be a password.
+func TestURLOutOfBounds(t *testing.T) {
+	for url, want := range map[string]string{
+		"amqp://user:77712345":                "the port is not from 1 to 65535",
+		"amqp://user:7771234577712345777123":  "the port is not from 1 to 65535",
+		"amqp://h:0/":                         "the port is not from 1 to 65535",
+		"amqp://u:hunter2@h/?heartbeat=abc":   "0 to 65535",
+		"amqp://u:hunter2@h/?heartbeat=70000": "0 to 65535",
+	} {
+		if _, err := Parse(url); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "777") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	if u, err := Parse("amqp://h/?heartbeat=60"); err != nil || u.Port != 5672 {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
 func TestCheckURL(t *testing.T) {
 	for url, want := range map[string]bool{
 		"amqp://host": true, "amqp://user:pass@host:5672/vhost": true, "amqp://user:p@ss@host/": true, "amqp://user:12%2334@host/%2F": true,
 		"sqlite:a/b.db": true, "": true, "amqps://h/v?cacertfile=/x": true,
+		"amqp://user:pass@[::1]:5672/": true, "postgres://u:p@h:5432,i:5432/d": true, "mysql://u:p@tcp(h:3306)/d": true, "sqlite:/a:b:c.db": true,
+		"amqp://user:hunter2:5672": false, "amqp://user@hunter2@host": false, "amqp://user@hunter2@host:5672/v": false, "http://user:hunter2:15672": false,
 		"amqp://user:12#34@host": false, "amqp://user:12/34@host": false, "amqp://user:12?34@host": false, "amqp://host/#x": false,
 	} {
 		if err := Check(url); (err == nil) != want {

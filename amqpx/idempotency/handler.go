@@ -50,8 +50,13 @@ const maxKey = 255
 // other message, for services without the table of tasks; one of its queues needs schedule.Handler. A panic in fn
 // rolls back and is passed on.
 //
+// Without fn there is no Handler, and Consume says so.
+//
 // To test the handler, call it with a Delivery that has ID and, unless there is a scope, Queue.
 func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {
+	if fn == nil {
+		return nil
+	}
 	h := &handler{db: sqldb.Of(db), fn: fn, now: time.Now}
 	for _, o := range opts {
 		o(h)

@@ -58,7 +58,7 @@ type connector struct {
 
 func newConnector(t *testing.T) connector {
 	t.Helper()
-	return connector{filepath.Join(t.TempDir(), "x.db") + "?_pragma=busy_timeout(180000)", &atomic.Int32{}}
+	return connector{filepath.Join(t.TempDir(), "x.db") + "?_pragma=busy_timeout(180000)&_pragma=synchronous(off)", &atomic.Int32{}}
 }
 
 func (c connector) Driver() driver.Driver { return unknownDriver{c} }

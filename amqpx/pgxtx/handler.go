@@ -25,6 +25,9 @@ type Func func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error
 // WithTxOptions in the words of database/sql, and holds one connection of the
 // pool for each message or group that it is handling.
 func TaskHandler(pool *pgxpool.Pool, fn Func, opts ...schedule.HandlerOption) amqpx.Handler {
+	if fn == nil {
+		return nil
+	}
 	return schedule.Handler(Database(pool), fn.handed, opts...)
 }
 
@@ -35,6 +38,9 @@ type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complet
 // It holds no connection of the pool while fn runs, but for the statements that
 // renew the lease.
 func LeaseHandler(pool *pgxpool.Pool, fn LeaseFunc, opts ...schedule.HandlerOption) amqpx.Handler {
+	if fn == nil {
+		return nil
+	}
 	return schedule.LeaseHandler(Database(pool), func(ctx context.Context, d *amqpx.Delivery, key string) (schedule.Func, error) {
 		complete, err := fn(ctx, d, key)
 		if complete == nil || err != nil {
@@ -47,6 +53,9 @@ func LeaseHandler(pool *pgxpool.Pool, fn LeaseFunc, opts ...schedule.HandlerOpti
 // IdempotentHandler is idempotency.Handler with a pgx.Tx. It takes the same
 // options; the guard of idempotency.When gets a pgx.Tx too.
 func IdempotentHandler(pool *pgxpool.Pool, fn Func, opts ...idempotency.HandlerOption) amqpx.Handler {
+	if fn == nil {
+		return nil
+	}
 	return idempotency.Handler(Database(pool), fn.handed, opts...)
 }
 

@@ -33,7 +33,7 @@
 // exit with another code for config.ErrConfig, such as 78, and name it in RestartPreventExitStatus.
 //
 // A broker or a database that is gone while Run runs is no error: the client connects again, handlers retry, and
-// Health says what is wrong.
+// Health has what is wrong.
 //
 //   - service.go: Options, Open, Close; the database and its tables
 //   - run.go: Run, and the end of a process

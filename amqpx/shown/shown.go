@@ -79,6 +79,18 @@ func Shorten(s string, n int) string {
 	return s
 }
 
+// Known returns a number as text, "at least" so many where there may be more, and "unknown" for none of an unknown
+// number.
+func Known(n int64, unknown bool, text func(int64) string) string {
+	switch {
+	case !unknown:
+		return text(n)
+	case n == 0:
+		return "unknown"
+	}
+	return "at least " + text(n)
+}
+
 // Number returns n with its thousands separated: 12,345.
 func Number[N int | int64](n N) string {
 	s := strconv.FormatInt(int64(n), 10)

@@ -21,7 +21,7 @@ func prove(f *Window, e Entry) {
 	f.leave(s, taken)
 }
 
-// fill takes all the room there is, and tells how many messages that were.
+// fill takes all the room there is, and returns how many messages that were.
 func fill(f *Window, e Entry) (shares []Share) {
 	for {
 		s, ok := f.TryEnter(e, windowBytes)

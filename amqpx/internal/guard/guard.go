@@ -18,16 +18,13 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return e.What + " panicked: " + e.Value }
 
-// Log logs the panic.
-func (e *PanicError) Log(log *zap.Logger, fields ...zap.Field) {
-	log.Error(e.What+" panicked", append(fields, zap.String("panic", e.Value), zap.ByteString("stack", e.Stack))...)
-}
-
-// Call runs f, and returns its panic; nil if there was none. What names f.
-func Call(what string, f func()) (p *PanicError) {
+// Call runs f, and returns its panic, which it logs with the fields; nil if there was none.
+// what names f.
+func Call(log *zap.Logger, what string, f func(), fields ...zap.Field) (p *PanicError) {
 	defer func() {
 		if r := recover(); r != nil {
 			p = &PanicError{what, fmt.Sprint(r), debug.Stack()}
+			log.Error(what+" panicked", append(fields, zap.String("panic", p.Value), zap.ByteString("stack", p.Stack))...)
 		}
 	}()
 	f()
@@ -35,8 +32,4 @@ func Call(what string, f func()) (p *PanicError) {
 }
 
 // Observe runs f, whose panic is logged and nobody else's trouble.
-func Observe(log *zap.Logger, what string, f func()) {
-	if p := Call(what, f); p != nil {
-		p.Log(log)
-	}
-}
+func Observe(log *zap.Logger, what string, f func()) { _ = Call(log, what, f) }

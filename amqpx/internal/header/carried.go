@@ -37,7 +37,7 @@ func Of(raw *amqp.Delivery) Properties {
 	}
 	p.Expiration, _ = t[carriedExpiration].(string)
 	p.UserID, _ = t[carriedUserID].(string)
-	if n, ok := Int(t, carriedMode); ok && n == int64(amqp.Transient) {
+	if n, ok := Integer(t, carriedMode); ok && n == int64(amqp.Transient) {
 		p.DeliveryMode = amqp.Transient
 	}
 	p.Timestamp, _ = t[carriedTimestamp].(time.Time)

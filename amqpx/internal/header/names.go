@@ -90,8 +90,8 @@ func Routing(name string) bool {
 // Kept reports whether a message keeps a header of the user's.
 func Kept(name string) bool { return !strings.HasPrefix(name, OwnPrefix) && !Routing(name) }
 
-// Int reads an integer header of any width.
-func Int(h amqp.Table, name string) (int64, bool) {
+// Integer reads an integer header of any width.
+func Integer(h amqp.Table, name string) (int64, bool) {
 	switch v := reflect.ValueOf(h[name]); v.Kind() {
 	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Int:
 		return v.Int(), true
@@ -107,7 +107,7 @@ const MaxEpochMilli = 253402300799999
 
 // Instant reads an instant; zero for none.
 func Instant(h amqp.Table, name string) time.Time {
-	if ms, ok := Int(h, name); ok && ms > 0 && ms < MaxEpochMilli {
+	if ms, ok := Integer(h, name); ok && ms > 0 && ms < MaxEpochMilli {
 		return time.UnixMilli(ms)
 	}
 	return time.Time{}

@@ -21,7 +21,7 @@ func (p *Properties) Record(own amqp.Table, snoozes int) {
 	if snoozes > 0 {
 		own[Snoozes] = int64(snoozes)
 	}
-	if at, ok := Int(p.Headers, Requeued); ok {
+	if at, ok := Integer(p.Headers, Requeued); ok {
 		own[Requeued] = at
 	}
 	if list := FailedAttempts(p.Headers); len(list) > 0 {

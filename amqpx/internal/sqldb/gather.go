@@ -136,7 +136,7 @@ func (g *Gather[T]) runAlone(alone func() error) error {
 	return alone()
 }
 
-// run commits the group's items, and tells whether it did.
+// run commits the group's items, and reports whether it did.
 func (g *Gather[T]) run(group []*member[T]) (committed bool) {
 	defer func() {
 		// Also when the goroutine ends in between.

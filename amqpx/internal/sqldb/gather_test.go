@@ -24,7 +24,7 @@ type gathering struct {
 
 func newGathering(t *testing.T, most int) *gathering {
 	t.Helper()
-	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(180000)&_txlock=immediate")
+	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(180000)&_pragma=synchronous(off)&_txlock=immediate")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,8 +64,7 @@ func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amq
 		return nil, err
 	}
 	a := &attempt{cfg: cfg, over: over, uri: uri, name: strings.TrimSpace(cfg.Name + " " + role)}
-	if p := guard.Call("Dial, Login or GetTLS of the configuration", func() { conn, err = a.open(ctx, rawURL) }); p != nil {
-		p.Log(cfg.Log)
+	if p := guard.Call(cfg.Log, "Dial, Login or GetTLS of the configuration", func() { conn, err = a.open(ctx, rawURL) }); p != nil {
 		return nil, a.failed(p.Error(), p)
 	}
 	return conn, err

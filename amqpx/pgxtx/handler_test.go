@@ -1,0 +1,29 @@
+package pgxtx_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/pgxtx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+)
+
+// A handler without its function is none, so that Consume refuses it before it takes a message.
+func TestNoHandlerOfNoFunction(t *testing.T) {
+	for name, h := range map[string]amqpx.Handler{
+		"amqpx.JSON":              amqpx.JSON[int](nil),
+		"schedule.Handler":        schedule.Handler(&sql.DB{}, nil),
+		"schedule.LeaseHandler":   schedule.LeaseHandler(&sql.DB{}, nil),
+		"idempotency.Handler":     idempotency.Handler(&sql.DB{}, nil),
+		"pgxtx.TaskHandler":       pgxtx.TaskHandler(nil, nil),
+		"pgxtx.LeaseHandler":      pgxtx.LeaseHandler(nil, nil),
+		"pgxtx.IdempotentHandler": pgxtx.IdempotentHandler(nil, nil),
+	} {
+		if h != nil {
+			t.Errorf("%s has a handler for a function that is nil: %v", name, h(context.Background(), &amqpx.Delivery{}))
+		}
+	}
+}

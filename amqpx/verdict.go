@@ -1,0 +1,191 @@
+package amqpx
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/guard"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+)
+
+// verdict is what is to become of a message. It is read from the handler's error once (asked),
+// because what others wrote may panic at any call.
+type verdict struct {
+	ask    ask
+	reason string        // of askBury
+	delay  time.Duration // before it comes again, as its error asks for; 0: back-off
+	offset time.Duration // of askReturn: the clock of the due instant minus this process's
+	err    error         // for hooks; nil: success
+	text   string        // of err
+}
+
+const (
+	askAck   ask = iota
+	askRetry     // while there are attempts left
+	askSnooze
+	askRequeue
+	askBury
+	askRecount // see counts
+	askReturn  // too early
+)
+
+type ask int
+
+// ownVerdict is the verdict on an error that is not the user's.
+func ownVerdict(ask ask, reason string, err error) verdict {
+	return verdict{ask: ask, reason: reason, err: err, text: err.Error()}
+}
+
+// judge runs the handler. A panic, also one of its error's methods, is an error of that
+// message.
+func (k *consumer) judge(ctx context.Context, d *Delivery) (v verdict, panicked bool) {
+	if v, ok := k.unhandled(d); ok {
+		return v, false
+	}
+	for left := k.retry.Immediate; ; left-- {
+		if ctx.Err() != nil { // the drain time is over
+			left = 0
+		}
+		d.received.immediate.Store(int32(left))
+		v, panicked = k.tryOnce(ctx, d)
+		if left == 0 || v.ask != askRetry || v.delay > 0 { // it asks for something else
+			return v, panicked
+		}
+		k.log.Debug("failed, and tried again at once", zap.String("id", d.ID), zap.String("error", v.text))
+	}
+}
+
+// unhandled is the verdict on a message that does not get to its handler, and ok.
+func (k *consumer) unhandled(d *Delivery) (v verdict, ok bool) {
+	if why, ok := d.Headers[HeaderUnreadable].(string); ok {
+		return ownVerdict(askBury, header.ReasonUnreadable, fmt.Errorf("cannot be read, and was not handled: %s", why)), true
+	}
+	if d.deliveries <= header.MaxDeliveries {
+		return verdict{}, false
+	}
+	switch before, seen := k.counts.put(d); {
+	case !seen:
+		return ownVerdict(askRecount, "", errRecount), true
+	case d.deliveries > before:
+		return ownVerdict(askBury, header.ReasonDeliveries, errDeliveries), true
+	}
+	return verdict{}, false
+}
+
+// tryOnce runs the handler once.
+func (k *consumer) tryOnce(ctx context.Context, d *Delivery) (v verdict, panicked bool) {
+	var err error
+	p := guard.Call(k.log, "handler", func() { err = k.handler(ctx, d) }, zap.String("id", d.ID))
+	if p == nil && err == nil {
+		return v, false
+	}
+	if p == nil {
+		p = guard.Call(k.log, "error of the handler", func() {
+			decided := d.Verdict(err)
+			v, _ = asked(decided)
+			v.text = decided.Error()
+		}, zap.String("id", d.ID))
+	}
+	if p != nil {
+		v = ownVerdict(askRetry, "", p)
+	}
+	if v.ask == askRequeue {
+		v.delay = wait.Backoff(requeueMin, requeueMax, int(min(max(d.deliveries, 0), header.MaxDeliveries))+1)
+	}
+	return v, p != nil
+}
+
+// requeueMin, doubled with each delivery that the broker counts, up to requeueMax,
+// is how long a requeued message is kept from the queue.
+const (
+	requeueMin = time.Second
+	requeueMax = 10 * time.Second
+)
+
+var (
+	errDeliveries = fmt.Errorf("delivered more than %d times without an outcome: the consumer ended or lost its connection each time, or the message was taken and put back", header.MaxDeliveries)
+	errRecount    = errors.New("put back once, to see whether the broker counts its deliveries")
+	errGoexit     = errors.New("handler ended its goroutine (runtime.Goexit, which t.FailNow calls)")
+)
+
+// verdictError is an error that the consumer's policy has judged.
+type verdictError struct{ error }
+
+func (e *verdictError) Unwrap() error { return e.error }
+
+// Verdict returns what the consumer's policy (WithErrorPolicy) makes of a handler's error,
+// for wrappers of a Handler that keep their own record of a message's fate. The policy is
+// asked once: what Verdict returned stays as it is. Without a policy, and for a Delivery
+// that was not received by Consume, that is err.
+func (d *Delivery) Verdict(err error) error {
+	if d.received == nil || err == nil {
+		return err
+	}
+	k := d.received.consumer
+	_, judged := errors.AsType[*verdictError](err)
+	if _, ok := asked(err); ok || judged || k.policy == nil {
+		return err
+	}
+	return &verdictError{k.policy(d, err)}
+}
+
+// asked reads what an error itself says is to become of its message. Unless ok it says nothing,
+// which is askRetry.
+func asked(err error) (v verdict, ok bool) {
+	in, again := errors.AsType[*retryInError](err)
+	snooze, snoozed := errors.AsType[*snoozeError](err)
+	early, tooEarly := errors.AsType[*lasthop.EarlyError](err)
+	requeued, rejected := IsRequeued(err), IsRejected(err)
+	v = verdict{ask: askRetry, err: err}
+	if again {
+		v.delay = in.delay
+	}
+	if snoozed {
+		v.ask, v.delay = askSnooze, snooze.delay
+	}
+	if rejected {
+		v.ask, v.reason = askBury, header.ReasonRejected
+	}
+	if requeued {
+		v.ask, v.reason = askRequeue, ""
+	}
+	if tooEarly {
+		v.ask, v.offset = askReturn, early.Offset
+	}
+	return v, again || snoozed || rejected || requeued || tooEarly
+}
+
+// counts are the large counts of deliveries that messages had. Only one that rises when
+// the message is rejected is believed.
+type counts struct {
+	mu   sync.Mutex
+	last map[string]int64
+}
+
+// maxCounts bounds the messages that are remembered.
+const maxCounts = 1000
+
+// put keeps a message's count, and returns the one before.
+func (c *counts) put(d *Delivery) (before int64, seen bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last == nil || len(c.last) >= maxCounts {
+		c.last = map[string]int64{}
+	}
+	key := d.ID
+	if key == "" {
+		sum := sha256.Sum256(d.Body)
+		key = string(sum[:])
+	}
+	before, seen = c.last[key]
+	c.last[key] = d.deliveries
+	return before, seen
+}

@@ -74,7 +74,7 @@ func (s seen) status() Status {
 // count returns the counts of a queue.
 func (s seen) count(queue string) Count {
 	q := s.snap.Live.Queues[queue]
-	return Count{q.Ready(), q.Leaving, q.Unacked}
+	return Count{q.Ready(), q.Leaving, q.Unacked, q.Hidden}
 }
 
 // layouts returns those on the broker, first those of the configuration.
@@ -113,7 +113,7 @@ func (s seen) layouts() []Layout {
 		if least, ok := shortest[place(of, q)]; !ok || ttl < least {
 			shortest[place(of, q)] = ttl
 		}
-		l.Waiting = Count{l.Waiting.Ready + n.Ready, l.Waiting.Leaving + n.Leaving, l.Waiting.Unacked + n.Unacked}
+		l.Waiting = l.Waiting.plus(n)
 		if n.Total() > 0 && !q.Native() { // there each message has an instant of its own
 			l.Delays = append(l.Delays, Delay{Queue: name, TTL: ttl, Waiting: n, place: place(of, q)})
 		}
@@ -195,7 +195,7 @@ func (s seen) lying(queue string) Lying {
 		return l
 	}
 	n := s.count(queue)
-	l := Lying{Queue: queue, Messages: n.Total(), Held: n.Unacked + n.Leaving, Groups: []Group{}}
+	l := Lying{Queue: queue, Messages: n.Total(), Unknown: n.Unknown, Held: n.Unacked + n.Leaving, Groups: []Group{}}
 	got, ok := s.looks[queue]
 	if !ok {
 		return l

@@ -67,6 +67,12 @@ type Count struct {
 	Ready   int64 `json:"ready"`
 	Leaving int64 `json:"leaving"`
 	Unacked int64 `json:"unacked"`
+	// Unknown: there may be more, because the user may not look at the queue, or at one of several.
+	Unknown bool `json:"unknown,omitempty"`
+}
+
+func (c Count) plus(o Count) Count {
+	return Count{c.Ready + o.Ready, c.Leaving + o.Leaving, c.Unacked + o.Unacked, c.Unknown || o.Unknown}
 }
 
 // Total returns the sum.
@@ -85,8 +91,8 @@ type Layout struct {
 	Delays []Delay `json:"delays"`
 }
 
-// Drained reports whether nothing waits in the layout.
-func (l Layout) Drained() bool { return l.Waiting.Total() == 0 }
+// Drained reports whether it is known that nothing waits in the layout.
+func (l Layout) Drained() bool { return l.Waiting == Count{} }
 
 // Delay is a delay queue.
 type Delay struct {
@@ -137,13 +143,17 @@ type Destination struct {
 	Dead      *Lying `json:"dead"` // nil without a dead-letter queue
 }
 
-// Unconsumed reports whether a queue has no consumer.
-func (d Destination) Unconsumed() bool { return !d.Exchange && d.Exists && d.Consumers == 0 }
+// Unconsumed reports whether it is known that a queue has no consumer.
+func (d Destination) Unconsumed() bool {
+	return !d.Exchange && d.Exists && d.Consumers == 0 && !d.Waiting.Unknown
+}
 
 // Lying is what lies in a dead-letter queue or in the parked queue.
 type Lying struct {
 	Queue    string `json:"queue"`
 	Messages int64  `json:"messages"`
+	// Unknown: the user may not look at the queue.
+	Unknown bool `json:"unknown,omitempty"`
 	// Held of them are not ready: a consumer has them, such as a run of requeue.
 	Held int64 `json:"held"`
 	// Looked is the number of messages, from the head, that are in Groups.

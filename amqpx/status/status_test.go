@@ -122,6 +122,21 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// A layout with a queue that is hidden is not drained, as far as is known.
+func TestHiddenIsNotDrained(t *testing.T) {
+	x := night(t)
+	for name, q := range x.snap.Live.Queues {
+		q.Messages, q.Unacked, q.Leaving = 0, 0, 0
+		q.Hidden = name == "delay.bucket.r2x2-1m.1m"
+		x.snap.Live.Queues[name] = q
+	}
+	for _, l := range x.status().Layouts {
+		if want := l.Name == "delay.bucket.r3x3-1s" || l.Name == "delay.native"; l.Name != "delay.plugin" && l.Drained() != want {
+			t.Errorf("%s is drained: %t; %+v", l.Name, l.Drained(), l.Waiting)
+		}
+	}
+}
+
 // A look into a queue that has not changed is not repeated.
 func TestRecall(t *testing.T) {
 	first := night(t).status()

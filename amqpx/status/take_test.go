@@ -53,6 +53,34 @@ func TestTakeByWhoMayOnlyLook(t *testing.T) {
 	}
 }
 
+// What the user may not look at, which RabbitMQ has hidden since 4.3, is unknown and not empty.
+func TestTakeOfWhatIsHidden(t *testing.T) {
+	srv := inmemory.New(t, amqptest.Options{Version: "4.3.0"})
+	ch := srv.Channel()
+	want := topology.Topology{Destinations: []topology.Destination{{Queue: "q"}}}.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum)
+	for _, q := range want.Queues {
+		if _, err := ch.QueueDeclare(q.Name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.PublishWithContext(t.Context(), "", q.Name, false, false, amqp.Publishing{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []amqptest.Permission{amqptest.PermissionConfigure, amqptest.PermissionWrite, amqptest.PermissionRead} {
+		srv.Deny("", p, "^[^a]")
+	}
+	s, err := status.Take(t.Context(), status.Source{
+		Want:   doctor.Config{Want: want},
+		Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }},
+	})
+	if err != nil || len(s.Destinations) != 1 || s.Destinations[0].Dead == nil {
+		t.Fatalf("%v, %+v", err, s)
+	}
+	if d := s.Destinations[0]; !d.Waiting.Unknown || !d.Dead.Unknown || d.Unconsumed() {
+		t.Errorf("%+v, with dead letters %+v", d, d.Dead)
+	}
+}
+
 // Instants are in UTC, as in all other JSON, whatever zone the process is in.
 func TestTakeInUTC(t *testing.T) {
 	srv := inmemory.New(t, amqptest.Options{})

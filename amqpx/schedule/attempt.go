@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
@@ -40,7 +41,7 @@ func (h *handler) suspect(ctx context.Context, d *amqpx.Delivery) (*attempt, err
 	if err != nil {
 		return nil, err
 	}
-	now := h.clock.Now().UnixMilli()
+	now := h.nowMilli()
 	row, err := c.Find(ctx, d.ID, now, rows.Unlocked)
 	if err != nil || !row.Open(fenceOf(d, now)) {
 		return nil, err
@@ -167,4 +168,27 @@ func suspectLane(ctx context.Context) (release func(), err error) {
 		}
 	}
 	return func() { suspected.Store(false) }, nil
+}
+
+// startLease makes the task running, unless it is, and returns when it was created.
+func (h *handler) startLease(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (created int64, err error) {
+	defer pace.Wrote(h.db.DB)
+	f := fenceOf(d, now)
+	if err := c.StartRunning(ctx, f, now); err != nil {
+		return 0, err
+	}
+	task, err := c.Find(ctx, d.ID, now, rows.Unlocked)
+	if err != nil {
+		return 0, err
+	}
+	if task.Late(f) {
+		if err := c.Expire(ctx, d.ID, d.Version, now); err != nil {
+			return 0, err
+		}
+		return 0, &skipError{SkipExpired}
+	}
+	if task.Is(f) && task.Due <= f.Due && (task.Status == rows.Running || task.Status == rows.Done && !task.ToQueue) {
+		return task.Created, nil
+	}
+	return 0, skipped(task, f, d)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -53,6 +54,52 @@ type Database interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
+// Ceiling bounds how many tasks of a destination, a queue or an exchange with all its routing
+// keys, come there in a second, whatever the number of relays. Any second has at most
+// PerSecond tasks and one Burst; what is beyond waits in the table, those first that are due
+// first, and holds up no other destination. Such tasks are given to the broker about a second
+// before they may go, and Delivery.DueAt is that instant then. Tasks that are sent again
+// count. What a consumer sends does not: a retry, say. Nor do tasks that were with the broker
+// before there was a ceiling.
+type Ceiling struct {
+	Queue    string
+	Exchange string
+	// PerSecond is at most 100000, and may be below 1: 0.1 is one in ten seconds. 0 removes the
+	// ceiling.
+	PerSecond float64
+	// Burst is how many tasks may go at once after a time with fewer; default a tenth of
+	// PerSecond, at least 1.
+	Burst int
+}
+
+// completed returns the ceiling with its default, or what is wrong with it.
+func (x Ceiling) completed() (Ceiling, error) {
+	if _, err := laneOf(topology.Destination{Queue: x.Queue, Exchange: x.Exchange}); err != nil {
+		return x, err
+	}
+	name := topology.Destination{Queue: x.Queue, Exchange: x.Exchange}
+	if x.PerSecond != 0 && !(topology.Ceiling{PerSecond: x.PerSecond, Burst: x.Burst}).Valid() {
+		return x, fmt.Errorf("%w: the ceiling of %s: %v tasks a second and a burst of %d; expected 0 for none, or one a day to %d a second, and a burst of 0 to %d",
+			ErrConfig, name, x.PerSecond, x.Burst, topology.MaxPerSecond, topology.MaxPerSecond)
+	}
+	x.Burst = max(x.Burst, 0) // without a ceiling
+	setDefault(&x.Burst, max(1, int(x.PerSecond/10)))
+	return x, nil
+}
+
+// laneOf is a destination as it is held back.
+func laneOf(d topology.Destination) (rows.Lane, error) {
+	switch {
+	case (d.Queue == "") == (d.Exchange == ""):
+		return rows.Lane{}, fmt.Errorf("%w: queue %q and exchange %q; set one of them", ErrConfig, d.Queue, d.Exchange)
+	case d.RoutingKey != "":
+		return rows.Lane{}, fmt.Errorf("%w: exchange %q with routing key %q; an exchange is held back with all its routing keys: leave the key out", ErrConfig, d.Exchange, d.RoutingKey)
+	case len(d.Queue+d.Exchange) > rows.MaxName || !rows.IsText(d.Queue+d.Exchange):
+		return rows.Lane{}, fmt.Errorf("%w: queue %.300q and exchange %.300q; expected at most %d bytes of UTF-8 without NUL", ErrConfig, d.Queue, d.Exchange, rows.MaxName)
+	}
+	return rows.Lane{Queue: d.Queue, Exchange: d.Exchange}, nil
+}
+
 // Sender publishes tasks. *amqpx.Client is one.
 type Sender interface {
 	// SendBatch publishes with confirms; the error is an *amqpx.BatchError with
@@ -62,7 +109,17 @@ type Sender interface {
 	MaxDelay() time.Duration
 }
 
-var _ Sender = (*amqpx.Client)(nil)
+// QueueInspector is what a Sender may be besides, for the sweeper to distinguish a queue
+// whose messages are waiting from one whose messages are lost. *amqpx.Client is one.
+// Without it the sweeper sends little again where consumers have stopped.
+type QueueInspector interface {
+	QueueInfo(ctx context.Context, queue string) (amqpx.QueueInfo, error)
+}
+
+var (
+	_ Sender         = (*amqpx.Client)(nil)
+	_ QueueInspector = (*amqpx.Client)(nil)
+)
 
 // Listener wakes the relay when tasks were written, so that it need not wait
 // for its next look. On PostgreSQL it LISTENs on NotifyChannel, which the
@@ -112,7 +169,7 @@ type Config struct {
 	Lease time.Duration
 	// MaxSendFailures is how often in a row the sending of a task may fail
 	// because its destination does not exist before the task is failed; default
-	// 6, within about half a minute. An invalid message fails its task at once;
+	// 6, within about a minute. An invalid message fails its task at once;
 	// an unreachable broker fails none.
 	MaxSendFailures int
 	// Grace is how long after its due instant a task that is still pending may be

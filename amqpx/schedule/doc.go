@@ -71,7 +71,7 @@
 //	held.go, unlisted.go                 destinations that are paused, have a ceiling, or are on no list
 //	recurring.go, schedules.go           recurring tasks
 //	run.go, health.go, relays.go         the loops, how they are, and who runs them
-//	handler.go, group.go, lease.go       a message's effect; early.go: not before its instant
+//	handler.go, group.go, lease.go       a message's effect
 //	fence.go, attempt.go, failure.go     what a message may do, and what is recorded of it
 //	requeue.go, instant.go               dead letters; instants as people write them
 package schedule

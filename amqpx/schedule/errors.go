@@ -9,6 +9,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // Sentinels that errors.Is finds in what this package returns.
@@ -158,3 +159,11 @@ func (e *PoisonError) Error() string {
 
 // Unwrap makes errors.Is(err, ErrPoison) true.
 func (e *PoisonError) Unwrap() error { return ErrPoison }
+
+// taskError returns the error of a task with a problem, nil without one.
+func taskError(id string, problem *rows.FieldError) error {
+	if problem == nil {
+		return nil
+	}
+	return &TaskError{ID: id, Field: problem.Field, Reason: problem.Reason}
+}

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,8 +30,7 @@ type pass struct {
 
 // fence admits one message of a task: it makes a task to a queue done, and
 // records the effect of one to an exchange. Otherwise it returns why not.
-func (h *handler) fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery) (p pass, why SkipReason, err error) {
-	now := h.clock.Now().UnixMilli()
+func fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (p pass, why SkipReason, err error) {
 	f := fenceOf(d, now)
 	// The row decides whether the task goes to a queue. The message mostly knows, but
 	// may have come through an exchange of the user's, or be a test's.
@@ -40,7 +40,7 @@ func (h *handler) fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery) (p 
 			p = pass{}
 			passed, err = c.Done(ctx, f, now)
 		} else {
-			p, passed, err = h.fenceExchange(ctx, c, d, f, now)
+			p, passed, err = fenceExchange(ctx, c, d, f, now)
 		}
 		if err != nil || passed {
 			return p, "", err
@@ -61,7 +61,7 @@ func (h *handler) fence(ctx context.Context, c rows.Conn, d *amqpx.Delivery) (p 
 
 // fenceExchange records the effect of the message's queue. A delivery of the same
 // queue at the same time waits here for the outcome of this one.
-func (h *handler) fenceExchange(ctx context.Context, c rows.Conn, d *amqpx.Delivery, f rows.Fence, now int64) (p pass, passed bool, err error) {
+func fenceExchange(ctx context.Context, c rows.Conn, d *amqpx.Delivery, f rows.Fence, now int64) (p pass, passed bool, err error) {
 	if err := c.WriteFirst(ctx); err != nil {
 		return p, false, err
 	}
@@ -81,11 +81,10 @@ func (h *handler) fenceExchange(ctx context.Context, c rows.Conn, d *amqpx.Deliv
 // finish makes a task to an exchange done, after its effect in one of its queues, and
 // keeps it from being replaced before that is committed. A *skipError undoes the
 // effect of a task that was cancelled, moved or replaced meanwhile.
-func (h *handler) finish(ctx context.Context, c rows.Conn, d *amqpx.Delivery, p pass) error {
+func (p pass) finish(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) error {
 	if !p.exchange {
 		return nil
 	}
-	now := h.clock.Now().UnixMilli()
 	f := fenceOf(d, now)
 	done, err := c.ExchangeDone(ctx, f, now)
 	if err != nil || done {
@@ -130,3 +129,35 @@ func whyNot(row rows.Found, f rows.Fence, d *amqpx.Delivery) (SkipReason, error)
 	}
 	return SkipDuplicate, nil
 }
+
+// heldError is the error of a message while another attempt has the lease.
+type heldError struct{ rest time.Duration }
+
+func (e *heldError) Error() string { return "another attempt holds the lease" }
+
+// errFailed is the error of a message that comes again after its task has failed: its consumer
+// may have ended before the dead letter was safe.
+var errFailed = errors.New("the task has failed")
+
+// skipError is the error of a message for which there is nothing to do.
+type skipError struct{ reason SkipReason }
+
+func (e *skipError) Error() string { return "no effect: " + string(e.reason) }
+
+// foreignError is the error of a message that cannot be judged. It wraps ErrNotTask.
+type foreignError struct{ error }
+
+func (e *foreignError) Unwrap() error { return e.error }
+
+// SkipReason is why a message of a task had no effect.
+type SkipReason string
+
+// The reasons there are.
+const (
+	SkipDuplicate SkipReason = "duplicate" // the task was done by another delivery of this version, to an exchange: in this queue
+	SkipStale     SkipReason = "stale"     // the task has another version, or is due later
+	SkipCancelled SkipReason = "cancelled"
+	SkipExpired   SkipReason = "expired" // too late to be worth it, see Task.ExpiresAfter
+	SkipFailed    SkipReason = "failed"
+	SkipMissing   SkipReason = "missing" // there is no such task (any more)
+)

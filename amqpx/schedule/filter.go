@@ -107,3 +107,6 @@ func ParseCursor(s string) (Cursor, error) {
 	}
 	return Cursor{DeliverAt: time.UnixMilli(ms), ID: id}, nil
 }
+
+// Cursor is the task's place in the order of List.
+func (t Task) Cursor() Cursor { return Cursor{DeliverAt: t.DeliverAt, ID: t.ID} }

@@ -41,7 +41,7 @@ func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []piece) err
 	if err != nil {
 		return err
 	}
-	now := h.clock.Now().UnixMilli()
+	now := h.nowMilli()
 	fences := make([]rows.Fence, len(pieces))
 	for i, p := range pieces {
 		fences[i] = fenceOf(p.d, now)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
@@ -20,19 +21,6 @@ import (
 // rolls back. It may run again for the same delivery when the database undid the
 // transaction because of another one (a deadlock, a serialization failure).
 type Func func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error
-
-// SkipReason is why a message of a task had no effect.
-type SkipReason string
-
-// The reasons there are.
-const (
-	SkipDuplicate SkipReason = "duplicate" // the task was done by another delivery of this version, to an exchange: in this queue
-	SkipStale     SkipReason = "stale"     // the task has another version, or is due later
-	SkipCancelled SkipReason = "cancelled"
-	SkipExpired   SkipReason = "expired" // too late to be worth it, see Task.ExpiresAfter
-	SkipFailed    SkipReason = "failed"
-	SkipMissing   SkipReason = "missing" // there is no such task (any more)
-)
 
 // HandlerOption changes what Handler does.
 type HandlerOption func(*handler)
@@ -92,10 +80,15 @@ func WithTxOptions(opts *sql.TxOptions) HandlerOption { return func(h *handler) 
 // A message that comes before its task is due by the database's clock is sent back to
 // the broker for the rest, and is no attempt.
 //
+// Without fn there is no Handler, and Consume says so.
+//
 // To test the handler, call it with a Delivery that has ID, Version (1 for a
 // task that was never moved) and DueAt, the task's instant, which may be in the
 // future; for a task to an exchange also Queue.
 func Handler(db Database, fn Func, opts ...HandlerOption) amqpx.Handler {
+	if fn == nil {
+		return nil
+	}
 	return newHandler(sqldb.Of(db), fn, opts).handle
 }
 
@@ -134,25 +127,6 @@ type handler struct {
 	onSkip    func(context.Context, *amqpx.Delivery, SkipReason)
 	onFailure func(context.Context, *amqpx.Delivery, error, bool, error)
 }
-
-// heldError is the error of a message while another attempt has the lease.
-type heldError struct{ rest time.Duration }
-
-func (e *heldError) Error() string { return "another attempt holds the lease" }
-
-// errFailed is the error of a message that comes again after its task has failed: its consumer
-// may have ended before the dead letter was safe.
-var errFailed = errors.New("the task has failed")
-
-// skipError is the error of a message for which there is nothing to do.
-type skipError struct{ reason SkipReason }
-
-func (e *skipError) Error() string { return "no effect: " + string(e.reason) }
-
-// foreignError is the error of a message that cannot be judged. It wraps ErrNotTask.
-type foreignError struct{ error }
-
-func (e *foreignError) Unwrap() error { return e.error }
 
 func (h *handler) handle(ctx context.Context, d *amqpx.Delivery) (err error) {
 	if err := cmp.Or(notTask(d), h.tooEarly(ctx, d)); err != nil {
@@ -195,13 +169,13 @@ func (h *handler) alone(ctx context.Context, d *amqpx.Delivery) (skipped SkipRea
 			return err
 		}
 		var p pass
-		if p, skipped, err = h.fence(ctx, c, d); err != nil {
+		if p, skipped, err = fence(ctx, c, d, h.nowMilli()); err != nil {
 			return fmt.Errorf("task %s: %w", d.ID, err)
 		}
 		if skipped != "" {
 			return nil
 		}
-		w := &work{id: d.ID, finish: func(ctx context.Context, c rows.Conn) error { return h.finish(ctx, c, d, p) }}
+		w := &work{id: d.ID, finish: func(ctx context.Context, c rows.Conn) error { return p.finish(ctx, c, d, h.nowMilli()) }}
 		if err := h.fn.call(withWork(ctx, w), tx, d); err != nil {
 			return err
 		}
@@ -287,3 +261,32 @@ func notTask(d *amqpx.Delivery) error {
 	return amqpx.Reject(fmt.Errorf("%w: message %q has version %d, expected a task's id and a version of 1 or more; only what package schedule sends belongs into queue %s",
 		ErrNotTask, d.ID, d.Version, d.Queue))
 }
+
+// clockSlack is a difference that adjusting clocks may make.
+const clockSlack = 20 * time.Millisecond
+
+// tooEarly returns the error that sends back a message whose task is due later by the
+// database's clock. The delay before a retry is the same by every clock, and the consumer has seen to
+// it; a Delivery that a test made may be early.
+func (h *handler) tooEarly(ctx context.Context, d *amqpx.Delivery) error {
+	h.clock.Refresh(ctx, h.clock.Ask)
+	if _, received := d.Headers[amqpx.HeaderDue]; !received || d.DueAt.IsZero() || d.Attempt > 1 || d.Snoozes > 0 {
+		return nil
+	}
+	if d.DueAt.Sub(h.clock.Now()) > clockSlack {
+		return &lasthop.EarlyError{Offset: h.clock.Offset()}
+	}
+	return nil
+}
+
+// askClock reads the database's clock.
+func (h *handler) askClock(ctx context.Context) (time.Time, error) {
+	c, err := h.db.Conn(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return c.Clock(ctx, h.own)
+}
+
+// nowMilli is the database's instant in epoch milliseconds.
+func (h *handler) nowMilli() int64 { return h.clock.Now().UnixMilli() }

@@ -2,16 +2,11 @@ package schedule
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"go.uber.org/zap"
-
-	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
 // HealthError is what Store.Health returns when parts of Run fail. errors.Is finds
@@ -49,15 +44,6 @@ func (e *HealthError) Unwrap() []error {
 	}
 	return errs
 }
-
-// Health returns nil while Run runs and each part of it succeeded when it last ran,
-// ErrNotRunning while Run does not run, and else a *HealthError. It asks nobody, so
-// a probe may call it each second. A part that failed is tried again within 15
-// seconds. A database that hangs is a failure after a minute (Lease, if that is
-// longer). A destination in trouble is no fault: it delays its own tasks only,
-// which say so. Nor is a recurring task whose row is wrong, which Recurring.LastError
-// says; one that only this process cannot read is. For the sender see amqpx.Client's Health.
-func (s *Store) Health() error { return s.faults.health() }
 
 type faults struct {
 	mu      sync.Mutex
@@ -104,23 +90,4 @@ func (f *faults) setOutcome(part string, err error, now time.Time) {
 		now = before.Since
 	}
 	f.of[part] = Fault{Part: part, Since: now, Err: err}
-}
-
-// reports returns what keeps, logs and hands on the outcomes of a part's tries.
-func (s *Store) reports(part string) func(error) {
-	return func(err error) {
-		err = sqldb.Explain(err)
-		s.faults.setOutcome(part, err, s.pace.Local())
-		if err == nil {
-			return
-		}
-		level := zap.WarnLevel
-		if errors.Is(err, ErrDenied) {
-			level = zap.ErrorLevel // nothing but a grant mends it
-		}
-		s.log.Log(level, "schedule: "+part+" failed; it will be tried again", zap.Error(err))
-		if s.cfg.Hooks.Error != nil {
-			s.observed(func() { s.cfg.Hooks.Error(part, err) })
-		}
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -13,52 +12,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
-
-// Ceiling bounds how many tasks of a destination, a queue or an exchange with all its routing
-// keys, come there in a second, whatever the number of relays. Any second has at most
-// PerSecond tasks and one Burst; what is beyond waits in the table, those first that are due
-// first, and holds up no other destination. Such tasks are given to the broker about a second
-// before they may go, and Delivery.DueAt is that instant then. Tasks that are sent again
-// count. What a consumer sends does not: a retry, say. Nor do tasks that were with the broker
-// before there was a ceiling.
-type Ceiling struct {
-	Queue    string
-	Exchange string
-	// PerSecond is at most 100000, and may be below 1: 0.1 is one in ten seconds. 0 removes the
-	// ceiling.
-	PerSecond float64
-	// Burst is how many tasks may go at once after a time with fewer; default a tenth of
-	// PerSecond, at least 1.
-	Burst int
-}
-
-// completed returns the ceiling with its default, or what is wrong with it.
-func (x Ceiling) completed() (Ceiling, error) {
-	if _, err := laneOf(topology.Destination{Queue: x.Queue, Exchange: x.Exchange}); err != nil {
-		return x, err
-	}
-	name := topology.Destination{Queue: x.Queue, Exchange: x.Exchange}
-	if x.PerSecond != 0 && !(topology.Ceiling{PerSecond: x.PerSecond, Burst: x.Burst}).Valid() {
-		return x, fmt.Errorf("%w: the ceiling of %s: %v tasks a second and a burst of %d; expected 0 for none, or one a day to %d a second, and a burst of 0 to %d",
-			ErrConfig, name, x.PerSecond, x.Burst, topology.MaxPerSecond, topology.MaxPerSecond)
-	}
-	x.Burst = max(x.Burst, 0) // without a ceiling
-	setDefault(&x.Burst, max(1, int(x.PerSecond/10)))
-	return x, nil
-}
-
-// laneOf is a destination as it is held back.
-func laneOf(d topology.Destination) (rows.Lane, error) {
-	switch {
-	case (d.Queue == "") == (d.Exchange == ""):
-		return rows.Lane{}, fmt.Errorf("%w: queue %q and exchange %q; set one of them", ErrConfig, d.Queue, d.Exchange)
-	case d.RoutingKey != "":
-		return rows.Lane{}, fmt.Errorf("%w: exchange %q with routing key %q; an exchange is held back with all its routing keys: leave the key out", ErrConfig, d.Exchange, d.RoutingKey)
-	case len(d.Queue+d.Exchange) > rows.MaxName || !rows.IsText(d.Queue+d.Exchange):
-		return rows.Lane{}, fmt.Errorf("%w: queue %.300q and exchange %.300q; expected at most %d bytes of UTF-8 without NUL", ErrConfig, d.Queue, d.Exchange, rows.MaxName)
-	}
-	return rows.Lane{Queue: d.Queue, Exchange: d.Exchange}, nil
-}
 
 // longestBy bounds who has paused a destination, in bytes.
 const longestBy = 200
@@ -166,21 +119,6 @@ func (s *Store) changeGate(ctx context.Context, ex Executor, d topology.Destinat
 	})
 }
 
-// setCeilings writes those of the configuration, and tries until it has, or ctx ends.
-func (s *Store) setCeilings(ctx context.Context) {
-	for _, x := range s.cfg.Ceilings {
-		for ctx.Err() == nil {
-			err := s.pace.Answered(ctx, func(ctx context.Context) error { return s.SetCeiling(ctx, NoTx, x) })
-			if ctx.Err() == nil {
-				s.reports("relay")(err)
-			}
-			if err == nil || pace.Sleep(ctx, s.cfg.PollInterval) != nil {
-				break
-			}
-		}
-	}
-}
-
 // DestinationState is what holds a destination's tasks back.
 type DestinationState struct {
 	// Queue or Exchange is the destination, the latter with all its routing keys.
@@ -263,62 +201,6 @@ func (s *Store) states(ctx context.Context, c rows.Conn) (list []DestinationStat
 		list = append(list, x)
 	}
 	return list, nil
-}
-
-// heldLanes are those whose tasks wait although they are due, by whether they are paused.
-func (s *Store) heldLanes(ctx context.Context, c rows.Conn) (paused map[rows.Lane]bool, limited map[rows.Lane]*DestinationState, err error) {
-	gates, err := c.Gates(ctx)
-	paused, limited = map[rows.Lane]bool{}, map[rows.Lane]*DestinationState{}
-	for _, g := range gates {
-		x := stateOf(g, s.nowOn(ctx, c))
-		if g.Paused() {
-			paused[g.Lane] = true
-		} else if x.PerSecond > 0 || !x.SpreadUntil.IsZero() {
-			limited[g.Lane] = &x
-		}
-	}
-	return paused, limited, err
-}
-
-// listUnheld is List lane by lane, where lanes are held back: a paused one may have any number
-// of tasks before those of others.
-func (s *Store) listUnheld(ctx context.Context, c rows.Conn, l rows.Listing, yield func(*rows.Task) bool) error {
-	paused, limited, err := s.heldLanes(ctx, c)
-	if err != nil {
-		return err
-	}
-	if len(paused)+len(limited) == 0 || l.Queue+l.Exchange != "" {
-		if paused[rows.Lane{Queue: l.Queue, Exchange: l.Exchange}] {
-			return nil
-		}
-		return c.List(ctx, l, yield)
-	}
-	lanes, err := c.PendingLanes(ctx)
-	if err != nil {
-		return err
-	}
-	var all []*rows.Task
-	for _, lane := range lanes {
-		if paused[lane] {
-			continue
-		}
-		one := l
-		one.Queue, one.Exchange = lane.Queue, lane.Exchange
-		one.Sent = limited[lane] != nil && limited[lane].Busy
-		if err := c.List(ctx, one, func(t *rows.Task) bool { all = append(all, t); return true }); err != nil {
-			return err
-		}
-		slices.SortFunc(all, func(a, b *rows.Task) int {
-			return cmp.Or(a.DeliverAt.Compare(b.DeliverAt), cmp.Compare(a.ID, b.ID))
-		})
-		all = all[:min(len(all), l.Limit)]
-	}
-	for _, t := range all {
-		if !yield(t) {
-			break
-		}
-	}
-	return nil
 }
 
 func stateOf(g *rows.Gate, now time.Time) DestinationState {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
-	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
@@ -48,6 +47,9 @@ func WithLease(d time.Duration) HandlerOption {
 // lease ends without an outcome counts; see PoisonError. WithGroup has no meaning
 // here.
 func LeaseHandler(db Database, fn LeaseFunc, opts ...HandlerOption) amqpx.Handler {
+	if fn == nil {
+		return nil
+	}
 	return newLeaseHandler(sqldb.Of(db), fn, opts).handle
 }
 
@@ -89,29 +91,6 @@ func (h *leaseHandler) refused(ctx context.Context, d *amqpx.Delivery, err error
 		return h.notBegun(ctx, d, err)
 	}
 	return h.conclude(ctx, d, nil, err)
-}
-
-// startLease makes the task running, unless it is, and returns when it was created.
-func (h *handler) startLease(ctx context.Context, c rows.Conn, d *amqpx.Delivery, now int64) (created int64, err error) {
-	defer pace.Wrote(h.db.DB)
-	f := fenceOf(d, now)
-	if err := c.StartRunning(ctx, f, now); err != nil {
-		return 0, err
-	}
-	task, err := c.Find(ctx, d.ID, now, rows.Unlocked)
-	if err != nil {
-		return 0, err
-	}
-	if task.Late(f) {
-		if err := c.Expire(ctx, d.ID, d.Version, now); err != nil {
-			return 0, err
-		}
-		return 0, &skipError{SkipExpired}
-	}
-	if task.Is(f) && task.Due <= f.Due && (task.Status == rows.Running || task.Status == rows.Done && !task.ToQueue) {
-		return task.Created, nil
-	}
-	return 0, skipped(task, f, d)
 }
 
 // underLease runs the work and renews the lease meanwhile.
@@ -192,7 +171,7 @@ func (h *leaseHandler) complete(ctx context.Context, a *attempt, d *amqpx.Delive
 		if err != nil {
 			return err
 		}
-		now := h.clock.Now().UnixMilli()
+		now := h.nowMilli()
 		ours, err := c.CompleteLease(ctx, a.EffectKey, a.token, now)
 		if err != nil {
 			return err

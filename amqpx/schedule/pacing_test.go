@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
 
@@ -158,4 +159,25 @@ func TestNothingIsLateInABubble(t *testing.T) {
 			})
 		})
 	}
+}
+
+// depths is a recorder that knows what waits in every queue.
+type depths struct{ *recorder }
+
+func (depths) QueueInfo(context.Context, string) (amqpx.QueueInfo, error) {
+	return amqpx.QueueInfo{Ready: 1}, nil
+}
+
+// A task that nobody handles is looked at ever more rarely.
+func TestOverdueTasksAreCheapInABubble(t *testing.T) {
+	paced(t, Config{}, func(t *testing.T, s, _ *Store, _ *recorder, n *counting) {
+		s.sweeper.Inspector = depths{}
+		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: time.Now()}))
+		<-time.After(time.Hour)
+		before := n.statements.Load()
+		<-time.After(48 * time.Hour)
+		if asked := n.statements.Load() - before; asked > 15_000 {
+			t.Errorf("%d statements in two days", asked)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -64,23 +65,6 @@ func (s *Store) list(ctx context.Context, ex Executor, f Filter, yield func(*row
 		return s.listUnheld(ctx, c, l, yield)
 	}
 	return c.List(ctx, l, yield)
-}
-
-// reading reads something about the tasks that a filter chooses.
-func reading[T any](ctx context.Context, s *Store, ex Executor, f Filter, what string, read func(c rows.Conn, f rows.Filter) (T, error)) (none T, err error) {
-	filter, err := f.rowFilter()
-	if err != nil {
-		return none, fmt.Errorf("%s: %w", what, err)
-	}
-	c, err := s.conn(ctx, ex)
-	if err != nil {
-		return none, fmt.Errorf("%s: %w", what, err)
-	}
-	result, err := read(c, filter)
-	if err != nil {
-		return none, fmt.Errorf("%s: %w", what, err)
-	}
-	return result, nil
 }
 
 // QueueCount is the number of tasks of one queue in one status. Queue is empty
@@ -181,4 +165,60 @@ func (s *Store) Effects(ctx context.Context, ex Executor, id string) ([]Effect, 
 // Tags returns the first tags that tasks have, in their order, at most limit.
 func (s *Store) Tags(ctx context.Context, ex Executor, limit int) ([]string, error) {
 	return reading(ctx, s, ex, Filter{}, "reading tags", func(c rows.Conn, _ rows.Filter) ([]string, error) { return c.TagNames(ctx, limit) })
+}
+
+// heldLanes are those whose tasks wait although they are due, by whether they are paused.
+func (s *Store) heldLanes(ctx context.Context, c rows.Conn) (paused map[rows.Lane]bool, limited map[rows.Lane]*DestinationState, err error) {
+	gates, err := c.Gates(ctx)
+	paused, limited = map[rows.Lane]bool{}, map[rows.Lane]*DestinationState{}
+	for _, g := range gates {
+		x := stateOf(g, s.nowOn(ctx, c))
+		if g.Paused() {
+			paused[g.Lane] = true
+		} else if x.PerSecond > 0 || !x.SpreadUntil.IsZero() {
+			limited[g.Lane] = &x
+		}
+	}
+	return paused, limited, err
+}
+
+// listUnheld is List lane by lane, where lanes are held back: a paused one may have any number
+// of tasks before those of others.
+func (s *Store) listUnheld(ctx context.Context, c rows.Conn, l rows.Listing, yield func(*rows.Task) bool) error {
+	paused, limited, err := s.heldLanes(ctx, c)
+	if err != nil {
+		return err
+	}
+	if len(paused)+len(limited) == 0 || l.Queue+l.Exchange != "" {
+		if paused[rows.Lane{Queue: l.Queue, Exchange: l.Exchange}] {
+			return nil
+		}
+		return c.List(ctx, l, yield)
+	}
+	lanes, err := c.PendingLanes(ctx)
+	if err != nil {
+		return err
+	}
+	var all []*rows.Task
+	for _, lane := range lanes {
+		if paused[lane] {
+			continue
+		}
+		one := l
+		one.Queue, one.Exchange = lane.Queue, lane.Exchange
+		one.Sent = limited[lane] != nil && limited[lane].Busy
+		if err := c.List(ctx, one, func(t *rows.Task) bool { all = append(all, t); return true }); err != nil {
+			return err
+		}
+		slices.SortFunc(all, func(a, b *rows.Task) int {
+			return cmp.Or(a.DeliverAt.Compare(b.DeliverAt), cmp.Compare(a.ID, b.ID))
+		})
+		all = all[:min(len(all), l.Limit)]
+	}
+	for _, t := range all {
+		if !yield(t) {
+			break
+		}
+	}
+	return nil
 }

@@ -68,7 +68,7 @@ type Recurring struct {
 	// OverlapAllow. OverlapSkip does not go with MisfireAll.
 	Overlap Overlap
 
-	// Task is what each occurrence is, without ID and DeliverAt.
+	// Task is what each occurrence is. Its ID and DeliverAt are not used.
 	Task Task
 
 	Paused    bool

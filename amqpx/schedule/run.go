@@ -7,20 +7,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
-
-// QueueInspector is what a Sender may be besides, for the sweeper to distinguish a queue
-// whose messages are waiting from one whose messages are lost. *amqpx.Client is one.
-// Without it the sweeper sends little again where consumers have stopped.
-type QueueInspector interface {
-	QueueInfo(ctx context.Context, queue string) (amqpx.QueueInfo, error)
-}
-
-var _ QueueInspector = (*amqpx.Client)(nil)
 
 // Run relays tasks, makes those of recurring ones, sweeps overdue ones and purges
 // finished ones until ctx ends. It then settles the running batches (within
@@ -81,6 +71,15 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
+// Health returns nil while Run runs and each part of it succeeded when it last ran,
+// ErrNotRunning while Run does not run, and else a *HealthError. It asks nobody, so
+// a probe may call it each second. A part that failed is tried again within 15
+// seconds. A database that hangs is a failure after a minute (Lease, if that is
+// longer). A destination in trouble is no fault: it delays its own tasks only,
+// which say so. Nor is a recurring task whose row is wrong, which Recurring.LastError
+// says; one that only this process cannot read is. For the sender see amqpx.Client's Health.
+func (s *Store) Health() error { return s.faults.health() }
+
 // Wake makes the relays of this process that run on the store's database look for
 // tasks now. Schedule and the changes do it by themselves, but cannot know when the
 // caller's transaction commits; a relay looks several times in the moments after.
@@ -135,14 +134,6 @@ func (s *Store) Purge(ctx context.Context, r Retention) (int64, error) {
 	return s.db.Purge(ctx, rows.Keep{Finished: r.Keep, Failed: r.KeepFailed, Batch: r.Batch}, s.nowIn(ctx, NoTx))
 }
 
-func (s *Store) askClock(ctx context.Context) (time.Time, error) {
-	c, err := s.db.Conn(ctx)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return c.Clock(ctx, s.own)
-}
-
 // ClockSkew measures the database's clock minus this process's, as the best of
 // three tries; on SQLite, and in a testing/synctest bubble, it is 0. The true difference
 // is within uncertainty of it. Store and handlers go by the database's clock: they measure it
@@ -155,12 +146,17 @@ func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration,
 	return best.Skew, best.Uncertainty, err
 }
 
-func (s *Store) measured(skew, uncertainty time.Duration) {
-	if skew.Abs()-uncertainty > s.cfg.MaxClockSkew {
-		s.log.Warn("the database's clock differs from this process's, and is the one that the relay goes by; synchronise the clocks",
-			zap.Duration("difference", skew), zap.Duration("uncertainty", uncertainty), zap.Duration("bound", s.cfg.MaxClockSkew))
-	}
-	if s.cfg.Hooks.ClockSkew != nil {
-		s.observed(func() { s.cfg.Hooks.ClockSkew(skew, uncertainty) })
+// setCeilings writes those of the configuration, and tries until it has, or ctx ends.
+func (s *Store) setCeilings(ctx context.Context) {
+	for _, x := range s.cfg.Ceilings {
+		for ctx.Err() == nil {
+			err := s.pace.Answered(ctx, func(ctx context.Context) error { return s.SetCeiling(ctx, NoTx, x) })
+			if ctx.Err() == nil {
+				s.reports("relay")(err)
+			}
+			if err == nil || pace.Sleep(ctx, s.cfg.PollInterval) != nil {
+				break
+			}
+		}
 	}
 }

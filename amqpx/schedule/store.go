@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -132,4 +133,58 @@ func (s *Store) sendFailed(t *rows.Task, err error, failed bool) {
 	if s.cfg.Hooks.SendFailed != nil {
 		s.observed(func() { s.cfg.Hooks.SendFailed(taskOf(t), err, failed) })
 	}
+}
+
+func (s *Store) askClock(ctx context.Context) (time.Time, error) {
+	c, err := s.db.Conn(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return c.Clock(ctx, s.own)
+}
+
+func (s *Store) measured(skew, uncertainty time.Duration) {
+	if skew.Abs()-uncertainty > s.cfg.MaxClockSkew {
+		s.log.Warn("the database's clock differs from this process's, and is the one that the relay goes by; synchronise the clocks",
+			zap.Duration("difference", skew), zap.Duration("uncertainty", uncertainty), zap.Duration("bound", s.cfg.MaxClockSkew))
+	}
+	if s.cfg.Hooks.ClockSkew != nil {
+		s.observed(func() { s.cfg.Hooks.ClockSkew(skew, uncertainty) })
+	}
+}
+
+// reports returns what keeps, logs and hands on the outcomes of a part's tries.
+func (s *Store) reports(part string) func(error) {
+	return func(err error) {
+		err = sqldb.Explain(err)
+		s.faults.setOutcome(part, err, s.pace.Local())
+		if err == nil {
+			return
+		}
+		level := zap.WarnLevel
+		if errors.Is(err, ErrDenied) {
+			level = zap.ErrorLevel // nothing but a grant mends it
+		}
+		s.log.Log(level, "schedule: "+part+" failed; it will be tried again", zap.Error(err))
+		if s.cfg.Hooks.Error != nil {
+			s.observed(func() { s.cfg.Hooks.Error(part, err) })
+		}
+	}
+}
+
+// reading reads something about the tasks that a filter chooses.
+func reading[T any](ctx context.Context, s *Store, ex Executor, f Filter, what string, read func(c rows.Conn, f rows.Filter) (T, error)) (none T, err error) {
+	filter, err := f.rowFilter()
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	c, err := s.conn(ctx, ex)
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	result, err := read(c, filter)
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	return result, nil
 }

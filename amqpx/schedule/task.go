@@ -72,9 +72,6 @@ type Task struct {
 	FinishedAt time.Time // zero while pending
 }
 
-// Cursor is the task's place in the order of List.
-func (t Task) Cursor() Cursor { return Cursor{DeliverAt: t.DeliverAt, ID: t.ID} }
-
 // Destination is where the task's message goes.
 func (t Task) Destination() topology.Destination {
 	return topology.Destination{Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey}
@@ -96,12 +93,4 @@ func taskOf(r *rows.Task) Task {
 		Version: r.Version, Status: Status(r.Status), Attempts: r.Attempts, LastError: r.LastError, Sends: r.Sends,
 		SentAt: r.SentAt, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, FinishedAt: r.FinishedAt,
 	}
-}
-
-// taskError returns the error of a task with a problem, nil without one.
-func taskError(id string, problem *rows.FieldError) error {
-	if problem == nil {
-		return nil
-	}
-	return &TaskError{ID: id, Field: problem.Field, Reason: problem.Reason}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -30,12 +31,15 @@ type Sweeper struct {
 	Inspector Inspector // nil: the depth of a queue is unknown
 
 	overdueAt pace.Instant // when something is to be sent again next
+	claimed   atomic.Bool  // something was sent again by this sweep
+	idle      int          // sweeps in a row that found overdue tasks and sent none again
 
 	mu      sync.Mutex
 	windows map[relay.Target]*window // of destinations with overdue tasks
 }
 
-// Next is the pause until the next sweep. A lease may end at any time.
+// Next is the pause until the next sweep. A lease may end at any time. In a bubble, where each sweep costs real
+// time, overdue tasks that nobody handles are looked at ever more rarely, up to once in Grace.
 func (s *Sweeper) Next(ctx context.Context) time.Duration {
 	if !s.Pace.Virtual() {
 		return s.Interval
@@ -47,8 +51,14 @@ func (s *Sweeper) Next(ctx context.Context) time.Duration {
 	if running, err := c.CountRunning(ctx); err != nil || running > 0 {
 		return s.Interval
 	}
+	if s.idle > 0 {
+		return max(s.Interval, min(s.Interval<<min(s.idle, maxDoublings), s.Grace))
+	}
 	return max(s.Interval, s.overdueAt.Until(s.Pace.Now(), s.Pace.Longest(s.Interval)))
 }
+
+// maxDoublings of an interval, which is at most a day, do not overflow.
+const maxDoublings = 10
 
 // Sweep ends what was left behind, and sends overdue tasks again.
 func (s *Sweeper) Sweep(ctx context.Context) error {
@@ -107,6 +117,7 @@ func (s *Sweeper) resendOverdue(ctx context.Context, c rows.Conn) error {
 		next = now
 	}
 	s.overdueAt.Set(next)
+	s.claimed.Store(false)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
@@ -128,6 +139,9 @@ func (s *Sweeper) resendOverdue(ctx context.Context, c rows.Conn) error {
 		}
 	}
 	wg.Wait()
+	if s.idle++; len(lanes) == 0 || s.claimed.Load() {
+		s.idle = 0
+	}
 	s.forgetWindows(now)
 	return errors.Join(errs...)
 }
@@ -215,6 +229,7 @@ func (s *Sweeper) resend(ctx context.Context, x suspicion, g ground, room int) (
 		if claimErr != nil || len(list) == 0 {
 			return tried, claimErr
 		}
+		s.claimed.Store(true)
 		rest, failErr := s.giveUp(ctx, x.Target, list)
 		sent, sendErr := s.Launch(context.WithoutCancel(ctx), rows.ToResend, rest)
 		for _, t := range rest {

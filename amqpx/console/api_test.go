@@ -136,6 +136,7 @@ func calls() []call {
 		{"POST" + v1 + "/tasks/{id}/revive", "/tasks/failed/revive", `{"due":"1h"}`, 200},
 		{"POST" + v1 + "/tasks/bulk", "", `{"action":"move-by","by":"1h","filter":{"queue":"orders"},"dry_run":true}`, 200},
 		{"POST" + v1 + "/tasks/bulk", "", `{"action":"move-by","by":"1h","filter":{"queue":"orders"},"count":10}`, 200},
+		{"POST" + v1 + "/tasks/bulk", "", `{"action":"move-by","by":"1h","ids":["a"],"dry_run":true}`, 200},
 		{"POST" + v1 + "/tasks/bulk", "", `{"action":"cancel","filter":{}}`, 422},
 		{"POST" + v1 + "/tasks/bulk", "", `{"action":"cancel","filter":{"queue":"orders"}}`, 422},
 		{"GET" + v1 + "/counts", "/counts?status=pending&due_from=-1d&due_to=7d", "", 200},

@@ -220,10 +220,10 @@ type AuditRecord struct {
 	id string
 }
 
-// Changed adds tasks that were changed to the entry, so that it is among those of each task. Its
-// arguments are those of schedule.BulkOptions.Record.
-func (r *AuditRecord) Changed(ctx context.Context, tx schedule.Executor, ids []any) error {
-	return r.to.Changed(ctx, sqldb.On(tx), r.id, ids)
+// Changed adds tasks that were changed to the entry, so that it is among those of each task, and how
+// far the change has come. It is a schedule.BulkOptions.Record.
+func (r *AuditRecord) Changed(ctx context.Context, tx schedule.Executor, p schedule.BulkProgress, ids []any) error {
+	return r.to.Changed(ctx, sqldb.On(tx), r.id, p.Changed, p.Place.String(), ids)
 }
 
 // DescribeDeadLetters returns a filter in words for AuditEntry.Detail, without the value of a

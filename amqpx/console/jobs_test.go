@@ -201,6 +201,38 @@ func TestJobIsStopped(t *testing.T) {
 	}
 }
 
+// requeues begins a requeue of at most so many of twice as many messages, and waits until some went.
+func (w *world) requeues(most int, rate float64) (job service.Job, went func() int) {
+	w.t.Helper()
+	conn, err := w.broker.Connect()
+	check(w.t, err)
+	defer conn.Close()
+	ch, err := conn.Channel()
+	check(w.t, err)
+	for _, q := range []string{"orders", "lying"} {
+		_, err = ch.QueueDeclare(q, true, false, false, false, nil)
+		check(w.t, err)
+	}
+	for i := range 2 * most {
+		check(w.t, ch.PublishWithContext(w.t.Context(), "", "lying", true, false, amqp.Publishing{MessageId: fmt.Sprint(i)}))
+	}
+	went = func() int {
+		q, _ := w.broker.Queue("orders")
+		return q.Ready
+	}
+	job, err = w.c.core.Requeue(w.t.Context(), anna, service.Requeue{Queue: "lying", To: topology.Destination{Queue: "orders"}, Limit: most, Rate: rate})
+	check(w.t, err)
+	for went() < 3 {
+		if j, err := w.c.core.Job(w.t.Context(), anna, job.ID); err != nil || j.State != service.JobRunning {
+			w.t.Fatalf("%v, %+v", err, j)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	return job, went
+}
+
+var anna = service.Identity{Name: "anna", Role: service.RoleOperator}
+
 // A requeue that is stopped says how many messages went, so that it does not send more
 // than its limit when it goes on.
 func TestStoppedRequeueKnowsWhatWent(t *testing.T) {
@@ -208,36 +240,40 @@ func TestStoppedRequeueKnowsWhatWent(t *testing.T) {
 		"table": func(*Config) {}, "memory": func(c *Config) { c.Store, c.DB = nil, nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			const most = 40
 			w := newWorld(t, change)
-			conn, err := w.broker.Connect()
-			check(t, err)
-			defer conn.Close()
-			ch, err := conn.Channel()
-			check(t, err)
-			for _, q := range []string{"orders", "lying"} {
-				_, err = ch.QueueDeclare(q, true, false, false, false, nil)
-				check(t, err)
-			}
-			for i := range 2 * most {
-				check(t, ch.PublishWithContext(t.Context(), "", "lying", true, false, amqp.Publishing{MessageId: fmt.Sprint(i)}))
-			}
-			who := service.Identity{Name: "anna", Role: service.RoleOperator}
-			went := func() int {
-				q, _ := w.broker.Queue("orders")
-				return q.Ready
-			}
-			job, err := w.c.core.Requeue(t.Context(), who, service.Requeue{Queue: "lying", To: topology.Destination{Queue: "orders"}, Limit: most, Rate: 20})
-			check(t, err)
-			for went() < 3 {
-				<-time.After(10 * time.Millisecond)
-			}
-			_, err = w.c.core.StopJob(t.Context(), who, job.ID)
+			job, went := w.requeues(40, 20)
+			_, err := w.c.core.StopJob(t.Context(), anna, job.ID)
 			check(t, err)
 			check(t, w.c.Close(t.Context())) // waits for what it was doing
-			if job, err = w.c.core.Job(t.Context(), who, job.ID); err != nil || job.State != service.JobStopped || int(job.Done) != went() {
+			if job, err = w.c.core.Job(t.Context(), anna, job.ID); err != nil || job.State != service.JobStopped || int(job.Done) != went() {
 				t.Errorf("it is %s, and says %d of %d: %v", job.State, job.Done, went(), err)
 			}
 		})
+	}
+}
+
+// A requeue whose process only seems to be dead goes on there as well, and both together send no more
+// than its limit.
+func TestRequeueTakenOverStaysWithinItsLimit(t *testing.T) {
+	const most = 250
+	w := newWorld(t)
+	other := newWorldOn(t, w)
+	job, went := w.requeues(most, 200)
+	do := func(statements ...string) {
+		t.Helper()
+		for _, how := range statements {
+			_, err := w.db.ExecContext(t.Context(), how)
+			check(t, err)
+		}
+	}
+	do("CREATE TRIGGER quiet AFTER UPDATE OF alive_at ON rabbitdelay_audit WHEN new.alive_at > 0 BEGIN UPDATE rabbitdelay_audit SET alive_at = 0 WHERE id = new.id; END",
+		"UPDATE rabbitdelay_audit SET alive_at = 0")
+	_, err := other.c.core.ContinueJob(t.Context(), anna, job.ID)
+	check(t, err)
+	do("DROP TRIGGER quiet", "UPDATE rabbitdelay_audit SET alive_at = CAST(unixepoch('subsec') * 1000 AS INTEGER)")
+	j := other.finished(map[string]any{"id": job.ID})
+	check(t, w.c.Close(t.Context()))
+	if n := went(); n > most || n < most-200 || !strings.Contains(fmt.Sprint(j["result"]), "perhaps up to") {
+		t.Errorf("%d were sent, expected at most %d; the job: %v", n, most, j)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 type bulkRequest struct {
 	Action string   `json:"action"            enum:"cancel,delete,fire,revive,move-to,move-by"`
-	Filter Filter   `json:"filter"`
+	Filter Filter   `json:"filter"            required:"false"`
 	IDs    []string `json:"ids,omitempty"     maxItems:"1000"                                           doc:"only tasks with one of these ids"`
 	All    bool     `json:"all,omitempty"     doc:"needed if the filter is empty, and there are no ids"`
 	To     string   `json:"to,omitempty"      doc:"for move-to and revive: an instant"`

@@ -3,5 +3,6 @@
 // Who may call what is decided in front of it, and again by the service.
 //
 // api.go registers the operations, which tasks.go, bulk.go, recurring.go, dead.go, now.go and
-// records.go hold; values.go reads requests, problem.go turns errors into answers.
+// records.go hold; operation.go is what they have in common, values.go reads requests, problem.go
+// turns errors into answers.
 package api

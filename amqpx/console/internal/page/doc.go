@@ -6,7 +6,8 @@
 // The handler in front of it puts a service.Caller into the request's context, and compares
 // the form token of every POST with the caller's.
 //
-//   - page.go: which pages there are, requests and answers; service.go: what they need of the service
+//   - page.go: which pages there are; request.go: requests, answers, and forms; service.go: what they need
+//     of the service
 //   - render.go: templates, assets, and how values are shown
 //   - problem.go: what an error means to a reader; login.go: the login and preferences
 //   - now.go: the first page, made of verdict.go, histogram.go, ended.go and the clock of

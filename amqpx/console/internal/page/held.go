@@ -3,7 +3,6 @@ package page
 import (
 	"strconv"
 
-	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -96,23 +95,4 @@ func (p *Pages) setCeiling(r *request, d topology.Destination) (err error) {
 		return in.err
 	}
 	return p.svc.SetCeiling(r.Context(), r.who.Identity, x)
-}
-
-// addHeld adds the destinations that are paused.
-func addHeld(o service.Overview, add addReason) {
-	if o.Status.Tasks == nil {
-		return
-	}
-	for _, d := range o.Status.Tasks.Held {
-		if d.Paused() {
-			add(levelWarning, "held", "Tasks for %s are paused since %s%s; %s", shown.Line(shown.Shorten(d.Name(), 60)), shown.Instant(d.PausedAt), by(d.PausedBy), shown.Count(d.Waiting, "is due", "are due"))
-		}
-	}
-}
-
-func by(who string) string {
-	if who == "" {
-		return ""
-	}
-	return " by " + shown.Line(who)
 }

@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 )
 
 // loginData is the login form.
@@ -58,46 +57,6 @@ func formAgain(path string, form url.Values) (next string, lost []condition) {
 	}
 	slices.SortFunc(lost, func(a, b condition) int { return strings.Compare(a.Name, b.Name) })
 	return path, lost
-}
-
-// preferences are the choices of a reader. They are in cookies without a path, which a browser
-// keeps for where the console is mounted.
-type preferences struct {
-	Theme string // light, dark, or empty for that of the system
-	Zone  string // an IANA name; empty for that of the browser
-	Keys  string // off, or empty for on: the keys of one letter
-	zone  *time.Location
-}
-
-// Cookies of the preferences; console.js writes them too.
-const (
-	themeCookie = "rabbitdelay_theme"
-	zoneCookie  = "rabbitdelay_zone"
-	keysCookie  = "rabbitdelay_keys"
-)
-
-func readPreferences(r *http.Request) preferences {
-	p := preferences{zone: time.UTC}
-	if c, err := r.Cookie(themeCookie); err == nil && (c.Value == "dark" || c.Value == "light") {
-		p.Theme = c.Value
-	}
-	if c, err := r.Cookie(keysCookie); err == nil && c.Value == "off" {
-		p.Keys = c.Value
-	}
-	name := r.URL.Query().Get("zone")
-	if c, err := r.Cookie(zoneCookie); err == nil && name == "" {
-		name, _ = url.QueryUnescape(c.Value) // what cannot be read is no zone
-	}
-	if zone, ok := zoneOf(name); ok {
-		p.Zone, p.zone = name, zone
-	}
-	return p
-}
-
-// zoneOf returns the time zone of a name, if there is one.
-func zoneOf(name string) (*time.Location, bool) {
-	zone, err := time.LoadLocation(name)
-	return zone, err == nil && name != "" && name != "Local"
 }
 
 // setPreferences is the form for readers without JavaScript.

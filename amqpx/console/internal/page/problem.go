@@ -2,7 +2,6 @@ package page
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 
 	"go.uber.org/zap"
@@ -80,15 +79,4 @@ func (p *Pages) problem(r *request, err error) answer {
 	}
 	d.Detail = shown.Shorten(d.Detail, maxDetail)
 	return answer{name: "problem", title: d.Heading, status: d.Status, data: d}
-}
-
-// Problem answers a request that is refused before it comes to a page, with the reason and, for
-// those who may look, the navigation.
-func (p *Pages) Problem(w http.ResponseWriter, r *http.Request, status int, why string) {
-	q, _ := p.request(w, r) // only the form can be wrong, and nobody needs it
-	p.write(w, q, answer{name: "problem", title: http.StatusText(status), status: status, data: problemData{status, http.StatusText(status), why, "Nothing was changed."}})
-}
-
-func fieldError(field, format string, args ...any) error {
-	return &service.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }

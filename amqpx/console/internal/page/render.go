@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -161,6 +160,7 @@ func (v view) Query(name string) string { return v.r.URL.Query().Get(name) }
 // functions are for the templates.
 var functions = template.FuncMap{
 	"count":     func(n any) string { return shown.Number(toInt(n)) },
+	"known":     func(n int64, unknown bool) string { return shown.Known(n, unknown, shown.Number) },
 	"plural":    func(n any, one, many string) string { return shown.Count(toInt(n), one, many) },
 	"duration":  formatAny,
 	"shown":     shown.Line,
@@ -208,39 +208,6 @@ func formatAny(d any) string {
 		return topology.FormatDuration(time.Duration(d))
 	}
 	return ""
-}
-
-// stamp is an instant as a page shows it.
-type stamp struct {
-	Zero  bool
-	ISO   string // exact, in UTC
-	Text  string // in the reader's time zone
-	Until string // from now
-	Past  bool
-}
-
-func (r *request) stamp(t time.Time) stamp {
-	if t.IsZero() {
-		return stamp{Zero: true}
-	}
-	s := stamp{ISO: shown.Instant(t), Text: t.In(r.prefs.zone).Format("2006-01-02 15:04:05 MST"), Past: !t.After(r.now)}
-	if !r.still {
-		s.Until = shown.FromNow(t, r.now)
-	}
-	return s
-}
-
-var writtenInstant = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
-
-// instants returns a sentence with its instants in the reader's time zone.
-func (r *request) instants(s string) string {
-	return writtenInstant.ReplaceAllStringFunc(s, func(iso string) string {
-		t, err := time.Parse(time.RFC3339, iso)
-		if err != nil {
-			return iso
-		}
-		return r.stamp(t).Text
-	})
 }
 
 // Bodies that a page shows, and how much of them.

@@ -274,3 +274,22 @@ func together(list []schedule.Ends) (sum schedule.Ends) {
 	}
 	return sum
 }
+
+// addHeld adds the destinations that are paused.
+func addHeld(o service.Overview, add addReason) {
+	if o.Status.Tasks == nil {
+		return
+	}
+	for _, d := range o.Status.Tasks.Held {
+		if d.Paused() {
+			add(levelWarning, "held", "Tasks for %s are paused since %s%s; %s", shown.Line(shown.Shorten(d.Name(), 60)), shown.Instant(d.PausedAt), by(d.PausedBy), shown.Count(d.Waiting, "is due", "are due"))
+		}
+	}
+}
+
+func by(who string) string {
+	if who == "" {
+		return ""
+	}
+	return " by " + shown.Line(who)
+}

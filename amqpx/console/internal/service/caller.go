@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -116,4 +117,24 @@ func veilEntry(who Identity, e *Entry) {
 	if e.Error != "" && !who.Role.May(RoleOperator) {
 		e.Error = Hidden
 	}
+}
+
+// untold replaces what a driver or a broker says, for viewers.
+const untold = "the log of this process says why"
+
+// Told returns the text of err for who. The words of drivers and brokers may name users
+// and addresses, so only operators get them.
+func Told(who Identity, err error) string {
+	if who.Role.May(RoleOperator) || ours(err) && !errors.Is(err, ErrBroker) {
+		return err.Error()
+	}
+	for _, known := range []error{ErrBroker, ErrRefused, ErrNoQueue, schedule.ErrNoTable, schedule.ErrDenied, inspect.ErrPeek} {
+		if errors.Is(err, known) {
+			return known.Error() + "; " + untold
+		}
+	}
+	if DatabaseAway(err) {
+		return ErrDatabase.Error() + "; " + untold
+	}
+	return untold
 }

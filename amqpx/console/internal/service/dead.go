@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -153,18 +154,45 @@ func (c *Core) Requeue(ctx context.Context, who Identity, r Requeue) (Job, error
 	return c.start(ctx, who, Entry{Action: r.action(), Target: r.Queue, Detail: q.words(false)}, int64(r.Limit), q)
 }
 
-// requeue runs the job.
+// reservedAtOnce is how many messages a job reserves with one write. Fewer than twice as many of its limit are
+// not done if its process is killed and the job continued.
+const reservedAtOnce = 100
+
+// requeue runs the job. It records how many messages may be done before they are, so that a job that is continued
+// after its process was killed does no more than its limit.
 func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, error) {
 	before := w.now().Done
-	if r.Limit -= int(before); r.Limit <= 0 {
-		return shown.Count(before, "message", "messages") + " done before", nil
+	reserved, err := strconv.ParseInt(w.now().place, 10, 64)
+	if err != nil { // the job begins, or its last process ended it in order
+		reserved = before
+	}
+	unsure, limit := reserved-before, int64(r.Limit)
+	if r.Limit = int(limit - reserved); r.Limit <= 0 {
+		return doneBefore(before, unsure), nil
 	}
 	client, o, err := c.requeueOptions(ctx, r)
 	if err != nil {
 		return "", err
 	}
-	went := func(p inspect.RequeueReport) int64 { return before + int64(p.Gone()) }
-	o.Progress = func(p inspect.RequeueReport) { w.at(went(p), "") }
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	o.Progress = func(p inspect.RequeueReport) {
+		gone, needs := before+int64(p.Gone()), int64(max(o.InFlight, 1))
+		more := gone+unsure+needs > reserved && reserved < limit
+		if more {
+			reserved = min(gone+unsure+needs+reservedAtOnce, limit)
+		}
+		place := strconv.FormatInt(reserved, 10)
+		w.at(gone, place) // first, or a heartbeat might write the place before
+		if more {
+			if err := w.progress(ctx, nil, gone, place, nil); err != nil {
+				cancel(err)
+			}
+		}
+	}
+	if o.Progress(inspect.RequeueReport{}); ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
 	var p inspect.RequeueReport
 	kept := ""
 	if r.Discard {
@@ -172,8 +200,28 @@ func (c *Core) requeue(ctx context.Context, w *working, r Requeue) (string, erro
 	} else {
 		p, err = inspect.Requeue(ctx, client, o)
 	}
-	w.at(went(p), "")
-	return fates(p, r.Discard) + kept, ofBroker(err)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	gone, place := before+int64(p.Gone()), ""
+	if unsure > 0 {
+		place = strconv.FormatInt(gone+unsure, 10)
+	}
+	w.at(gone, place)
+	result := fates(p, r.Discard) + kept
+	if unsure > 0 {
+		result += "; " + doneBefore(before, unsure)
+	}
+	return result, ofBroker(err)
+}
+
+// doneBefore returns in words what earlier processes of a job have done.
+func doneBefore(n, unsure int64) string {
+	text := shown.Count(n, "message", "messages") + " done before"
+	if unsure > 0 {
+		text += fmt.Sprintf(", and perhaps up to %d more as its process was killed", unsure)
+	}
+	return text
 }
 
 // DescribeDead returns a filter in words, with values of headers only for operators.
@@ -226,6 +274,9 @@ func (c *Core) discard(ctx context.Context, w *working, client *amqpx.Client, o 
 	p, err = inspect.Requeue(ctx, client, o)
 	if f.Written() > 0 {
 		kept = ", kept in " + filepath.Base(path)
+		if first := filepath.Base(c.discardPath(w.now().ID, 1)); first != filepath.Base(path) {
+			kept = ", kept in " + first + " to " + filepath.Base(path)
+		}
 	}
 	return p, kept, errors.Join(err, f.Close())
 }

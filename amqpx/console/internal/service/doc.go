@@ -2,16 +2,16 @@
 // tasks, messages and layouts, what can be changed, by whom, and the record of who did.
 // It knows databases and brokers, and nothing of HTTP, HTML or JSON.
 //
-//   - core.go: what a Core works on, and how it reads a database that may be slow
-//   - caller.go: roles, callers, and what only an operator may see
-//   - errors.go: what went wrong, and who is told why
+//   - core.go: what a Core works on; read.go: how it reads a database that may be slow
+//   - caller.go: roles, callers, what only an operator may see, and who is told why
+//   - errors.go: what went wrong
 //   - overview.go, histogram.go: the first page, one look for all readers, and what is kept
 //     because it costs something
 //   - history.go: how tasks ended until now, kept in the database
 //   - tasks.go, schedule.go, action.go: tasks, new tasks, and changes of one or many
 //   - recurring.go: recurring tasks, and destinations that are held back
 //   - dead.go, layouts.go: dead letters, retirement
-//   - jobs.go: the life of a job; ledger.go: audit and jobs, kept by ledger_table.go in
+//   - jobs.go: the life of a job, and reading the audit; ledger.go: writing both, kept by ledger_table.go in
 //     the database or by ledger_memory.go without one
 //
 // Why it is built so:

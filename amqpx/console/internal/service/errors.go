@@ -45,6 +45,9 @@ var (
 // FieldError names the input that is wrong and says what was expected.
 type FieldError struct{ Field, Reason string }
 
+// ErrNotRecorded means that the audit could not be written, and so nothing was done.
+var ErrNotRecorded = errors.New("nothing was done, because it could not be recorded")
+
 func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
 
 // within returns a *FieldError unless n is from 1 to most.
@@ -86,24 +89,4 @@ func ours(err error) bool {
 		ErrForbidden, ErrNoJob, ErrNoMessages, ErrJobState, ErrUnavailable, schedule.ErrNotFound, schedule.ErrNoSchedule, schedule.ErrExists, schedule.ErrStatus, schedule.ErrUnique,
 		schedule.ErrTask, schedule.ErrRecurring, schedule.ErrConfig, amqpx.ErrConfig, errSlow, errLongQueue,
 	}, func(known error) bool { return errors.Is(err, known) })
-}
-
-// untold replaces what a driver or a broker says, for viewers.
-const untold = "the log of this process says why"
-
-// Told returns the text of err for who. The words of drivers and brokers may name users
-// and addresses, so only operators get them.
-func Told(who Identity, err error) string {
-	if who.Role.May(RoleOperator) || ours(err) && !errors.Is(err, ErrBroker) {
-		return err.Error()
-	}
-	for _, known := range []error{ErrBroker, ErrRefused, ErrNoQueue, schedule.ErrNoTable, schedule.ErrDenied, inspect.ErrPeek} {
-		if errors.Is(err, known) {
-			return known.Error() + "; " + untold
-		}
-	}
-	if DatabaseAway(err) {
-		return ErrDatabase.Error() + "; " + untold
-	}
-	return untold
 }

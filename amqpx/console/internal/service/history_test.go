@@ -19,7 +19,7 @@ import (
 // each of the newest minutes, of which one failed at its third attempt.
 func ended(t *testing.T) (*sql.DB, *schedule.Store, time.Time) {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "tasks.db")+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(wal)&_txlock=immediate")
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "tasks.db")+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,31 +15,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// JobState is a stage in the life of a job.
-type JobState string
-
-// States of a job.
-const (
-	JobRunning     JobState = "running"
-	JobDone        JobState = "done"
-	JobFailed      JobState = "failed"
-	JobInterrupted JobState = "interrupted" // its process ended
-	JobStopped     JobState = "stopped"     // by StopJob
+var (
+	errNotMine = errors.New("the job was stopped, or is continued by another process")
+	errClosing = errors.New("the process ends")
 )
-
-// Job is a change that takes long and runs in the background.
-type Job struct {
-	ID       string
-	Entry    Entry
-	State    JobState
-	Total    int64
-	Done     int64
-	Result   string // a line, once it is over
-	Finished time.Time
-}
-
-// heartbeat is how often a job reports that it is alive.
-const heartbeat = 2 * time.Second
 
 // request is what a job is to do, as the ledger keeps it.
 type request struct {
@@ -77,11 +57,6 @@ func detailOf(text string) string {
 	}
 	return q.words(true)
 }
-
-var (
-	errNotMine = errors.New("the job was stopped, or is continued by another process")
-	errClosing = errors.New("the process ends")
-)
 
 // working is a job that runs in this process.
 type working struct {
@@ -289,4 +264,31 @@ func (c *Core) ContinueJob(ctx context.Context, who Identity, id string) (Job, e
 		return Job{}, err
 	}
 	return c.Job(ctx, who, id)
+}
+
+// MaxEntries is the largest number of entries or jobs that Audit and Jobs return.
+const MaxEntries = 500
+
+// Audit returns the newest entries, or those before the entry with the id before. With a
+// target it returns only those about it.
+func (c *Core) Audit(ctx context.Context, who Identity, target, before string, limit int) ([]Entry, error) {
+	if err := within("limit", limit, MaxEntries); err != nil {
+		return nil, err
+	}
+	return read(ctx, c, func(ctx context.Context) ([]Entry, error) { return c.visibleEntries(ctx, who, target, before, limit) })
+}
+
+// visibleEntries returns entries of the ledger as who may see them.
+func (c *Core) visibleEntries(ctx context.Context, who Identity, target, before string, limit int) ([]Entry, error) {
+	records, err := c.ledger.entries(ctx, target, before, limit)
+	list := make([]Entry, len(records))
+	for i, r := range records {
+		list[i] = r.Entry
+		list[i].Result = cmp.Or(r.Entry.Result, r.Result)
+		if who.Role.May(RoleOperator) {
+			list[i].Detail = cmp.Or(detailOf(r.request), r.Entry.Detail)
+		}
+		veilEntry(who, &list[i])
+	}
+	return list, err
 }

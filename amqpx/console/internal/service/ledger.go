@@ -3,8 +3,6 @@ package service
 import (
 	"cmp"
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -158,71 +156,28 @@ func (c *Core) purgeOld() {
 	}
 }
 
-// MaxEntries is the largest number of entries or jobs that Audit and Jobs return.
-const MaxEntries = 500
+// JobState is a stage in the life of a job.
+type JobState string
 
-// Audit returns the newest entries, or those before the entry with the id before. With a
-// target it returns only those about it.
-func (c *Core) Audit(ctx context.Context, who Identity, target, before string, limit int) ([]Entry, error) {
-	if err := within("limit", limit, MaxEntries); err != nil {
-		return nil, err
-	}
-	return read(ctx, c, func(ctx context.Context) ([]Entry, error) { return c.visibleEntries(ctx, who, target, before, limit) })
+// States of a job.
+const (
+	JobRunning     JobState = "running"
+	JobDone        JobState = "done"
+	JobFailed      JobState = "failed"
+	JobInterrupted JobState = "interrupted" // its process ended
+	JobStopped     JobState = "stopped"     // by StopJob
+)
+
+// Job is a change that takes long and runs in the background.
+type Job struct {
+	ID       string
+	Entry    Entry
+	State    JobState
+	Total    int64
+	Done     int64
+	Result   string // a line, once it is over
+	Finished time.Time
 }
 
-// visibleEntries returns entries of the ledger as who may see them.
-func (c *Core) visibleEntries(ctx context.Context, who Identity, target, before string, limit int) ([]Entry, error) {
-	records, err := c.ledger.entries(ctx, target, before, limit)
-	list := make([]Entry, len(records))
-	for i, r := range records {
-		list[i] = r.Entry
-		list[i].Result = cmp.Or(r.Entry.Result, r.Result)
-		if who.Role.May(RoleOperator) {
-			list[i].Detail = cmp.Or(detailOf(r.request), r.Entry.Detail)
-		}
-		veilEntry(who, &list[i])
-	}
-	return list, err
-}
-
-// Recorder writes entries of the audit for what is done outside of a Core.
-type Recorder struct{ table table }
-
-// NewRecorder returns the audit of a database.
-func NewRecorder(db *sql.DB) *Recorder {
-	on := sqldb.Of(db)
-	return &Recorder{table{db: on, dialect: sqldb.NewResolver(on, "")}}
-}
-
-// ErrNotRecorded means that the audit could not be written, and so nothing was done.
-var ErrNotRecorded = errors.New("nothing was done, because it could not be recorded")
-
-// recording bounds a statement of the audit.
-const recording = 10 * time.Second
-
-// Record writes an entry of who, calls do, and adds the outcome to it: what do returns, in a
-// line, and its error. Do gets the entry's id.
-func (r *Recorder) Record(ctx context.Context, who string, e Entry, do func(id string) (result string, err error)) error {
-	e = newEntry(Identity{Name: who}, e)
-	adding, cancel := context.WithTimeout(ctx, recording)
-	defer cancel()
-	if err := r.table.add(adding, record{Job: Job{Entry: e, ID: e.ID}}); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotRecorded, err)
-	}
-	result, err := do(e.ID)
-	why := ""
-	if err != nil {
-		why = err.Error()
-	}
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), recording)
-	defer cancel()
-	if failed := r.table.outcome(ending, e.ID, result, why); failed != nil {
-		err = errors.Join(err, fmt.Errorf("the outcome could not be recorded in the audit: %w", failed))
-	}
-	return err
-}
-
-// Changed adds to an entry which tasks a batch has changed, in the batch's transaction.
-func (r *Recorder) Changed(ctx context.Context, tx sqldb.Conn, id string, tasks []any) error {
-	return r.table.changed(ctx, tx, id, tasks)
-}
+// heartbeat is how often a job reports that it is alive.
+const heartbeat = 2 * time.Second

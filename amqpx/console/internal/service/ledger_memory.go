@@ -100,7 +100,7 @@ func (m *memory) end(_ context.Context, now record) error {
 		if r.State == JobRunning {
 			r.State = now.State
 		}
-		r.Done, r.Result, r.Entry.Error, r.Finished = now.Done, now.Result, now.Entry.Error, time.Now()
+		r.Done, r.place, r.Result, r.Entry.Error, r.Finished = now.Done, now.place, now.Result, now.Entry.Error, time.Now()
 		return true
 	})
 	return nil

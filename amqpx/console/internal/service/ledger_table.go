@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -174,8 +175,8 @@ func (t *table) mine(ctx context.Context, on sqldb.Conn, r record, set string, a
 }
 
 func (t *table) end(ctx context.Context, r record) error {
-	_, err := t.exec(ctx, t.db, "UPDATE rabbitdelay_audit SET state = CASE WHEN state = 'running' THEN ? ELSE state END, done = ?, result = ?, error = ?, finished_at = @now WHERE id = ? AND owner = ? AND state IN ('running', 'stopped')",
-		string(r.State), r.Done, r.Result, r.Entry.Error, r.ID, r.owner)
+	_, err := t.exec(ctx, t.db, "UPDATE rabbitdelay_audit SET state = CASE WHEN state = 'running' THEN ? ELSE state END, done = ?, place = ?, result = ?, error = ?, finished_at = @now WHERE id = ? AND owner = ? AND state IN ('running', 'stopped')",
+		string(r.State), r.Done, r.place, r.Result, r.Entry.Error, r.ID, r.owner)
 	return err
 }
 
@@ -218,4 +219,46 @@ func (t *table) purge(ctx context.Context, before time.Time) (int64, error) {
 func firstID(at time.Time) string {
 	ms := at.UnixMilli()
 	return fmt.Sprintf("%08x-%04x-7", ms>>16, ms&0xffff)
+}
+
+// Recorder writes entries of the audit for what is done outside of a Core.
+type Recorder struct{ table table }
+
+// NewRecorder returns the audit of a database.
+func NewRecorder(db *sql.DB) *Recorder {
+	on := sqldb.Of(db)
+	return &Recorder{table{db: on, dialect: sqldb.NewResolver(on, "")}}
+}
+
+// recording bounds a statement of the audit.
+const recording = 10 * time.Second
+
+// Record writes an entry of who, calls do, and adds the outcome to it: what do returns, in a
+// line, and its error. Do gets the entry's id.
+func (r *Recorder) Record(ctx context.Context, who string, e Entry, do func(id string) (result string, err error)) error {
+	e = newEntry(Identity{Name: who}, e)
+	adding, cancel := context.WithTimeout(ctx, recording)
+	defer cancel()
+	if err := r.table.add(adding, record{Job: Job{Entry: e, ID: e.ID}}); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotRecorded, err)
+	}
+	result, err := do(e.ID)
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), recording)
+	defer cancel()
+	if failed := r.table.outcome(ending, e.ID, result, why); failed != nil {
+		err = errors.Join(err, fmt.Errorf("the outcome could not be recorded in the audit: %w", failed))
+	}
+	return err
+}
+
+// Changed adds to an entry how far it is and which tasks a batch has changed, in the batch's transaction.
+func (r *Recorder) Changed(ctx context.Context, tx sqldb.Conn, id string, done int64, place string, tasks []any) error {
+	if _, err := r.table.exec(ctx, tx, "UPDATE rabbitdelay_audit SET done = ?, place = ? WHERE id = ?", done, place, id); err != nil {
+		return err
+	}
+	return r.table.changed(ctx, tx, id, tasks)
 }

@@ -331,29 +331,30 @@ func TestCommandsAreInTheAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = x.Close() }()
-	rows, err := x.QueryContext(t.Context(), "SELECT who, action, target, detail, result, error, (SELECT COUNT(*) FROM rabbitdelay_audit_tasks WHERE audit_id = id) FROM rabbitdelay_audit ORDER BY id")
+	rows, err := x.QueryContext(t.Context(), "SELECT who, action, target, detail, result, error, (SELECT COUNT(*) FROM rabbitdelay_audit_tasks WHERE audit_id = id), done, place <> '' FROM rabbitdelay_audit ORDER BY id")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = rows.Close() }()
 	want := []string{
-		"@|requeue|q.dead|header n|3 looked at, 0 sent, 0 revived, 0 removed, 0 stayed||0",
-		"ann|requeue|q.dead|id q-0|3 looked at, 1 sent, 0 revived, 0 removed, 0 stayed||0",
-		"ann|discard|q.dead|destination q|2 looked at, 1 discarded, 0 stayed||0",
-		"ann|discard|q.dead|into " + dir + "|0 looked at, 0 discarded, 0 stayed|--save: " + dir + " is there already, and no file is written over; give another name|0",
-		"bob|bulk.cancel||queue=q|1 task changed||1",
+		"@|requeue|q.dead|header n|3 looked at, 0 sent, 0 revived, 0 removed, 0 stayed||0 0 false",
+		"ann|requeue|q.dead|id q-0|3 looked at, 1 sent, 0 revived, 0 removed, 0 stayed||0 0 false",
+		"ann|discard|q.dead|destination q|2 looked at, 1 discarded, 0 stayed||0 0 false",
+		"ann|discard|q.dead|into " + dir + "|0 looked at, 0 discarded, 0 stayed|--save: " + dir + " is there already, and no file is written over; give another name|0 0 false",
+		"bob|bulk.cancel||queue=q|1 task changed||1 1 true",
 	}
 	var got []string
 	for rows.Next() {
 		var who, action, target, detail, result, why string
-		var tasks int
-		if err := rows.Scan(&who, &action, &target, &detail, &result, &why, &tasks); err != nil {
+		var tasks, done int
+		var placed bool // where a run that was killed can be gone on with
+		if err := rows.Scan(&who, &action, &target, &detail, &result, &why, &tasks, &done, &placed); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(who, "@") {
 			who = "@"
 		}
-		got = append(got, strings.Join([]string{who, action, target, detail, result, why, fmt.Sprint(tasks)}, "|"))
+		got = append(got, strings.Join([]string{who, action, target, detail, result, why, fmt.Sprint(tasks, done, placed)}, "|"))
 	}
 	if rows.Err() != nil || !slices.Equal(got, want) {
 		t.Errorf("%v\n%s\nwant\n%s", rows.Err(), strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -47,7 +47,8 @@ The broker's default is AMQP_URL; none is guessed.
 set; an empty flag is an error.
 
 Results go to standard output, everything else to standard error; with --json both
-are JSON, one object a line: errors as {"error":"…"}, notes as {"note":"…"}.
+are JSON, one object a line: errors as {"error":"…"}, notes as {"note":"…"}. What
+schema and export print is a document over many lines.
 
 Exit codes:
     0  success

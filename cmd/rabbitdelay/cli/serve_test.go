@@ -188,7 +188,7 @@ func TestServeWithoutBroker(t *testing.T) {
 	if code, text := s.get("/metrics"); code != 200 || !strings.Contains(text, "go_goroutines") {
 		t.Errorf("metrics: %d %.300s", code, text)
 	}
-	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(180000)&_txlock=immediate")
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(180000)&_pragma=synchronous(off)&_txlock=immediate")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestServeInterruptsJobs(t *testing.T) {
 	if code, _ := s.stop(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
-	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(180000)&_txlock=immediate")
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(180000)&_pragma=synchronous(off)&_txlock=immediate")
 	if err != nil {
 		t.Fatal(err)
 	}

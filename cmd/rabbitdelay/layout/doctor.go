@@ -180,6 +180,9 @@ func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
 	if cfg.Skip, err = d.skipped(); err != nil {
 		return doctor.Report{}, err
 	}
+	if d.standstill < 0 {
+		return doctor.Report{}, fmt.Errorf("--standstill: %s; expected 0 or more", d.standstill.String())
+	}
 	if d.standstill > 0 && !slices.Contains(cfg.Skip, doctor.AreaStandstill) {
 		src.Standstill, src.Watch = &doctor.Standstill{}, time.Duration(d.standstill)
 	}

@@ -63,7 +63,7 @@ Exit code: 0 shown; 1 neither the broker nor the database could be looked at, or
 error; 2 shown, but not everything could be seen.`,
 		Example: `  rabbitdelay status -f delays.yaml
   rabbitdelay status -f delays.yaml --watch
-  rabbitdelay status -f delays.yaml --json | jq '.destinations[] | select(.consumers == 0)'`,
+  rabbitdelay status -f delays.yaml --json | jq '.destinations[] | select(.consumers == 0 and .waiting.unknown != true)'`,
 		RunE: func(c *cobra.Command, _ []string) error { return r.run(c.Context()) },
 	}
 	f := c.Flags()
@@ -217,6 +217,9 @@ func (p *statusPage) heading(cells ...string) {
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
+// known is a number of which there may be more.
+func known(n int64, unknown bool) string { return shown.Known(n, unknown, number) }
+
 func (p *statusPage) all() {
 	if b := p.Broker; b != nil {
 		p.Linef("RabbitMQ %s, virtual host %q at %s, read by %s", b.Version, b.Vhost, shown.Instant(p.At), b.Source)
@@ -269,7 +272,7 @@ func (p *statusPage) layouts() {
 		case l.Drained():
 			state = "nothing waits"
 		}
-		p.Row(shown.Line(l.Name), "all", number(l.Waiting.Ready), number(l.Waiting.Leaving+l.Waiting.Unacked), state)
+		p.Row(shown.Line(l.Name), "all", known(l.Waiting.Ready, l.Waiting.Unknown), known(l.Waiting.Leaving+l.Waiting.Unacked, l.Waiting.Unknown), state)
 		for _, d := range l.Delays {
 			p.Row("", topology.FormatDuration(time.Duration(d.TTL)), number(d.Waiting.Ready), number(d.Waiting.Leaving+d.Waiting.Unacked))
 		}
@@ -296,7 +299,7 @@ func (p *statusPage) destinations() {
 	}
 	p.heading("DESTINATION", "READY", "UNACKED", "CONSUMERS", "DEAD LETTERS")
 	for _, d := range p.Destinations {
-		consumers, dead := number(d.Consumers), ""
+		consumers, dead := known(d.Consumers, d.Waiting.Unknown), ""
 		switch {
 		case !d.Exists:
 			consumers = "it does not exist"
@@ -306,9 +309,9 @@ func (p *statusPage) destinations() {
 			consumers = "none"
 		}
 		if d.Dead != nil {
-			dead = number(d.Dead.Messages)
+			dead = known(d.Dead.Messages, d.Dead.Unknown)
 		}
-		p.Row(shown.Line(d.Name), number(d.Waiting.Ready), number(d.Waiting.Unacked+d.Waiting.Leaving), consumers, dead)
+		p.Row(shown.Line(d.Name), known(d.Waiting.Ready, d.Waiting.Unknown), known(d.Waiting.Unacked+d.Waiting.Leaving, d.Waiting.Unknown), consumers, dead)
 	}
 }
 

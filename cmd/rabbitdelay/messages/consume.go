@@ -83,9 +83,17 @@ when the timeout or Ctrl-C came first; 1 for errors.`,
 		Example: `  rabbitdelay send --queue try.me --delay 5s --body hello
   rabbitdelay consume --queue try.me --count 1 --timeout 1m
   rabbitdelay consume --queue try.load --count 20000 --timeout 2m --quiet --json`,
-		RunE: func(c *cobra.Command, _ []string) error { return r.receive(c.Context()) },
 	}
 	f := c.Flags()
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		switch { // what is typed is meant: a script's 0 must not empty the queue
+		case f.Changed("count") && r.count < 1:
+			return fmt.Errorf("--count: %d; expected 1 or more; without --count there is no end", r.count)
+		case f.Changed("timeout") && r.timeout <= 0:
+			return fmt.Errorf("--timeout: %s; expected more than 0; without --timeout there is none", r.timeout.String())
+		}
+		return r.receive(c.Context())
+	}
 	f.StringVar(&r.queue, "queue", "", "the queue")
 	f.Int64Var(&r.count, "count", 0, "stop after this many messages; default no end")
 	f.Var(&r.timeout, "timeout", "stop this long after the connection is ready; default never")
@@ -97,10 +105,6 @@ func (r *receiver) check() error {
 	switch {
 	case r.queue == "":
 		return errors.New("no queue; give --queue")
-	case r.count < 0:
-		return fmt.Errorf("--count: %d; expected 0 (no end) or more", r.count)
-	case r.timeout < 0:
-		return fmt.Errorf("--timeout: %s; expected 0 (none) or more", r.timeout.String())
 	case r.prefetch < 1 || r.prefetch > maxPrefetch:
 		return fmt.Errorf("--prefetch: %d; expected 1 to %d", r.prefetch, maxPrefetch)
 	case !r.Quiet && closed(r.Stdout):

@@ -155,9 +155,7 @@ func (b *bulk) Do(ctx context.Context) error {
 	defer bar.Clear()
 	b.options.Progress = func(p schedule.BulkProgress) { bar.Set(int(min(p.Changed, n)), b.did) }
 	if b.Record != nil {
-		b.options.Record = func(ctx context.Context, tx schedule.Executor, _ schedule.BulkProgress, ids []any) error {
-			return b.Record.Changed(ctx, tx, ids)
-		}
+		b.options.Record = b.Record.Changed
 	}
 	p, err := b.store.Bulk(ctx, b.chosen, b.action, b.options)
 	b.result.Changed = p.Changed
@@ -273,6 +271,8 @@ effect.
 				})
 			case !due:
 				return errors.New("no instant; give --delay, --at or --by")
+			case b.after != "":
+				return errors.New("--after goes with --by alone: a move to an instant that is given again moves nothing twice")
 			}
 			at, err := w.instant(x.App)
 			if err != nil {
@@ -288,7 +288,7 @@ effect.
 	c.Flags().Var(&by, "by", "later by this long, or with a minus earlier, such as 2h or -1d")
 	b.register(c)
 	b.spreads(c)
-	c.Flags().StringVar(&b.after, "after", "", "with --by, go on behind the task at which an interrupted run stopped")
+	c.Flags().StringVar(&b.after, "after", "", "with --by, go on behind the task at which an interrupted run stopped; of one that was killed it is the place of the newest bulk.reschedule in rabbitdelay_audit")
 	return c
 }
 

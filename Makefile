@@ -6,13 +6,15 @@ GO ?= go
 # Of one package's tests, with the brokers and databases that they start.
 TEST_TIMEOUT ?= 40m
 
-# Packages that run at once without the race detector, beside two with it, and tests of one package:
-# most of them wait for a broker and not for a processor.
+# Suites of brokers that run at once, beside one other package, and tests of one package: most of them wait for a
+# broker and not for a processor.
 TEST_PACKAGES ?= 1
 TEST_PARALLEL ?= 3
 
-# `make test RACE=` tests without the race detector, which needs a C compiler.
+# `make test RACE=` tests without the race detector, which needs a C compiler, and sleeps for a second at the
+# end of each package unless told otherwise.
 RACE ?= -race
+export GORACE ?= atexit_sleep_ms=100
 
 # The race detector watches where goroutines of the product share memory, and there once: in the
 # packages themselves, and in integration/messages, whose clients lose their connections. It would only
@@ -23,28 +25,25 @@ RACE ?= -race
 WATCH = $(if $(RACE),$(RACE) -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='golang.org/x/crypto/blowfish=-race=false')
 UNWATCHED := /integration/|/auth$$|/timetable$$|/dlx$$|/plugin$$|/plugin/table$$
 
-# Tests that take longest begin first.
-WATCHED_PACKAGES = ./integration/messages $$($(GO) list ./... | grep -Ev '$(UNWATCHED)')
-UNWATCHED_PACKAGES = $(patsubst %,./integration/%,tasks faults operations)
+WATCHED_PACKAGES = $$($(GO) list ./... | grep -Ev '$(UNWATCHED)')
+OTHER_PACKAGES = $$($(GO) list ./... | grep -E '$(UNWATCHED)' | grep -v /integration/)
 
-# They follow the watched ones, so that both halves of make test take about as long.
-OTHER_PACKAGES = ./integration/conformance ./integration/browser \
-	$$($(GO) list ./... | grep -E '$(UNWATCHED)' | grep -Ev '/integration/(messages|simulate|tasks|faults|operations|conformance|browser)$$')
+SUITES = $$($(GO) list ./integration/... | grep -Ev '/(messages|tasks|simulate|faults|conformance)$$')
 
 # Tests that -race leaves out, by their build tag, and their packages.
 SIMULATIONS = $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^//go:build !race' . | xargs grep -l '^func Test')
 SIMULATE = $(PLAIN) $(GO_TEST) 1 -run '^($(shell cat $(SIMULATIONS) | sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' | paste -sd '|'))$$' $(sort $(dir $(SIMULATIONS)))
 
-# vet is part of make lint.
-GO_TEST = $(GO) test -vet=off -timeout $(TEST_TIMEOUT) -parallel $(TEST_PARALLEL) -p
+# vet is part of make lint. CI takes no result of another run.
+GO_TEST = $(GO) test -vet=off $(if $(CI),-count=1) -timeout $(TEST_TIMEOUT) -parallel $(TEST_PARALLEL) -p
 
-# What the race detector does not watch needs no C, so that lint and all tests share what is compiled.
-# gorm's driver for SQLite is C too, which takes minutes, and nothing calls it.
-PLAIN := CGO_ENABLED=0
+# What the race detector does not watch needs no C and no paths, so that lint, all tests and what they
+# release share what is compiled, which takes minutes. gorm's driver for SQLite is C too, and nothing calls it.
+PLAIN := CGO_ENABLED=0 GOFLAGS=-trimpath
 
 # The tests beside sqlx, gorm, bun and ent are a module of their own, which follows the dependencies of
 # this one by itself.
-ORM := cd integration/orm && $(PLAIN) GOFLAGS=-mod=mod
+ORM := cd integration/orm && $(PLAIN) GOFLAGS='-trimpath -mod=mod'
 
 # Where the conformance suite writes its table, which go test keeps to itself when all is well.
 TABLE := $(CURDIR)/.cache/conformance.txt
@@ -73,21 +72,28 @@ demo: ## run the main job on a real broker: orders that expire unless they are p
 .PHONY: test
 test: setup ## test everything on real brokers and databases, with the race detector where memory is shared
 	@mkdir -p $(CACHE)
-	@status=0; $(MAKE) --no-print-directory --keep-going --jobs=2 test-watched test-unwatched test-others test-orm test-simulations || status=$$?; \
+	@status=0; $(MAKE) --no-print-directory --keep-going --jobs=2 test-suites test-packages || status=$$?; \
 	[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE); exit $$status
 
-# The runs of make test, side by side: go test prints a package's lines together when it has ended.
-.PHONY: test-watched test-unwatched test-others test-orm test-simulations
-test-watched:
-	$(GO_TEST) 1 $(WATCH) $(WATCHED_PACKAGES)
-test-unwatched:
-	$(PLAIN) $(GO_TEST) $(TEST_PACKAGES) $(UNWATCHED_PACKAGES)
-test-others:
-	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES)
-test-orm:
-	$(ORM) $(GO_TEST) 1 ./...
-test-simulations:
-	$(SIMULATE)
+# The two halves of make test. Brokers that wait for a processor refuse what they would else do, so the suite
+# that asks them for most comes last, beside that of faults, which mostly waits. Tests of tasks wait for leases
+# and pauses.
+.PHONY: test-suites test-packages
+test-suites:
+	@status=0; set -x; \
+	$(PLAIN) $(GO_TEST) $(TEST_PACKAGES) $(SUITES) || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 -parallel $$((2 * $(TEST_PARALLEL))) ./integration/tasks || status=$$?; \
+	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(PLAIN) $(GO_TEST) 1 ./integration/conformance || status=$$?; \
+	exit $$status
+test-packages:
+	@status=0; set -x; \
+	$(GO_TEST) 1 $(WATCH) $(WATCHED_PACKAGES) || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES) || status=$$?; \
+	($(ORM) $(GO_TEST) 1 ./...) || status=$$?; \
+	$(SIMULATE) || status=$$?; \
+	$(GO_TEST) 1 $(WATCH) ./integration/messages || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 ./integration/faults || status=$$?; \
+	exit $$status
 
 # Versions on which make test-all repeats what make test runs on the newest alone.
 OLDER_VERSIONS := 3.10 4.0
@@ -132,7 +138,7 @@ bench: ## measure beside the raw client, polling and the plugin, half an hour or
 # Once each, so that they cannot rot; for figures: -count=10 -benchtime=1s, and benchstat.
 .PHONY: microbench
 microbench: ## run every Go benchmark once
-	$(PLAIN) $(GO) test -run '^$$' -bench . -benchtime 1x -benchmem $(sort $(dir $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^func Benchmark' .)))
+	$(PLAIN) $(GO) test -vet=off -run '^$$' -bench . -benchtime 1x -benchmem $(sort $(dir $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^func Benchmark' .)))
 
 .PHONY: build
 build: ## build the commands into bin/
@@ -225,6 +231,6 @@ fuzz: ## run every fuzz test for a while (FUZZ_TIME=10s)
 	@grep -rl '^func Fuzz' --include='*_test.go' --exclude-dir=$(CACHE) . | sort | while read -r file; do \
 		for test in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
 			echo "$${file%/*} $$test"; \
-			$(PLAIN) $(GO) test -run '^$$' -fuzz "^$$test\$$" -fuzztime $(FUZZ_TIME) "$${file%/*}" || exit 1; \
+			$(PLAIN) $(GO) test -vet=off -run '^$$' -fuzz "^$$test\$$" -fuzztime $(FUZZ_TIME) "$${file%/*}" || exit 1; \
 		done; \
 	done

@@ -22,7 +22,7 @@ func shared(t *testing.T, delay string) *site {
 	t.Helper()
 	openBrowser(t)
 	path := filepath.Join(t.TempDir(), "tasks.db")
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(WAL)&_pragma=synchronous(off)&_txlock=immediate")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -380,7 +380,7 @@ func casePanic(t *testing.T, c *cell) {
 // Duplicates, retries and handlers that run at once leave one effect each.
 func caseEffectOnce(t *testing.T, c *cell) {
 	const n, copies = 25, 3
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "effects.db")+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "effects.db")+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(WAL)&_pragma=synchronous(off)&_txlock=immediate")
 	suite.MustSucceed(t, err)
 	t.Cleanup(func() { suite.MustSucceed(t, db.Close()) })
 	suite.MustSucceed(t, idempotency.Migrate(t.Context(), db))

@@ -31,7 +31,7 @@ var foreignTypes = map[string]topology.QueueType{dlx.LayoutNServiceBus: topology
 // How many cells of one broker run at a time, beside those of the other brokers. Their
 // cases mostly wait, all at once.
 const (
-	cellsAtOnce         = 3
+	cellsAtOnce         = 2
 	cellsAtOnceInMemory = 8
 )
 
@@ -155,6 +155,10 @@ func runCells(t *testing.T, board *scoreboard, on func(place) target, rows []pla
 	cells.Wait()
 }
 
+// patientBroker lets a broker on a busy machine take longer for a channel's operation than the 15 s after
+// which it ends the whole connection (541), on which all cases of a cell are.
+const patientBroker = "[{rabbit, [{channel_operation_timeout, 120000}]}]."
+
 // startLine returns a broker of a release line, with the plugin where there is
 // one. A line that is not here is tried all the same: its image may be there to
 // be pulled.
@@ -163,7 +167,7 @@ func startLine(t *testing.T, line string, here bool) (*broker.Broker, error) {
 		return nil, fmt.Errorf("%s names a broker of another version", broker.EnvURL)
 	}
 	path, _ := broker.PluginAvailable(line)
-	options := broker.Options{Version: line, Plugin: path != "", Log: func(line string) { t.Log(line) }}
+	options := broker.Options{Version: line, Plugin: path != "", Advanced: patientBroker, Log: func(line string) { t.Log(line) }}
 	if here {
 		return broker.Shared(t, options), nil
 	}

@@ -52,11 +52,9 @@ var (
 type Options struct {
 	// Durable makes the server wait for the disk at every commit, as it does by
 	// default for its users. Otherwise a commit survives the death of the server
-	// but not that of the machine, and tests are faster.
+	// but not that of the machine, and its data are in memory where there is room: tests
+	// are faster.
 	Durable bool
-
-	// Dir is where the temporary directory is made. Default: os.TempDir.
-	Dir string
 }
 
 // A Server is a database server in use. Its methods are safe for concurrent
@@ -170,7 +168,11 @@ func Start(ctx context.Context, kind Kind, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.instance.dir, err = os.MkdirTemp(o.Dir, "rabbitdelay-database-")
+	var parent string
+	if !o.Durable {
+		parent = inMemory()
+	}
+	s.instance.dir, err = os.MkdirTemp(parent, "rabbitdelay-database-")
 	if err != nil {
 		return nil, err
 	}

@@ -333,7 +333,10 @@ func TestClocksOfACluster(t *testing.T) {
 	t.Parallel()
 	// By 2 s a message is early that its consumer may hold, and more over two hops.
 	for _, ahead := range []time.Duration{2 * time.Second, 30 * time.Second} {
-		t.Run(ahead.String(), func(t *testing.T) { testClocksOfACluster(t, ahead) })
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			testClocksOfACluster(t, ahead)
+		})
 	}
 }
 

@@ -53,7 +53,7 @@ const (
 	tallySlots   = 8
 )
 
-// ConsumerMain runs a consumer process when the environment says so, and tells
+// ConsumerMain runs a consumer process when the environment says so, and reports
 // whether it did. Call it before anything else in main or TestMain, with the
 // drivers of the databases imported.
 func ConsumerMain() (ran bool, err error) {

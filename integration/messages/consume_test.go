@@ -267,7 +267,7 @@ func TestConsumeRefusesBadOptions(t *testing.T) {
 // A stream is refused at once, instead of being read from what comes next on.
 func TestConsumeRefusesAStream(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		if _, err := v.Channel(t).QueueDeclare("stream", true, false, false, false, amqp.Table{"x-queue-type": "stream"}); err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ import (
 func TestFirstUseByManyClientsAtOneInstant(t *testing.T) {
 	t.Parallel()
 	const clients, each, rounds = 9, 30, 6
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		all := make([]*amqpx.Client, clients)
 		for i := range all {
 			all[i] = suite.OpenClient(t, amqpx.Config{URL: v.URL})
@@ -81,7 +81,7 @@ func sendsTo(t *testing.T, c *amqpx.Client, d topology.Destination, client, each
 // its exchange, by whoever uses the destination next.
 func TestMessageWithoutTTLInARouteQueue(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		ch, err := v.Conn.Channel()
 		if err != nil {
 			t.Fatal(err)

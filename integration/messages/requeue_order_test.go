@@ -17,7 +17,7 @@ import (
 func TestRequeueKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	const n, queue = 9000, "quorum.dead"
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		if observed.ParseVersion(v.Broker.Version()).Before(4, 0, 0) {
 			t.Skip("skipped: before 4.0 the order changes")
 		}

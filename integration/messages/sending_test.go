@@ -39,7 +39,7 @@ func (w *sendWatcher) sent(_ context.Context, e amqpx.SendEnd) {
 // before, and at their first try once a message for their queue was confirmed.
 func TestRefusedAccessIsFinalAndDisturbsNobody(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, refusedAccess)
+	suite.OnPrepared(t, refusedAccess)
 }
 
 func refusedAccess(t *testing.T, v *suite.Vhost) {
@@ -114,7 +114,7 @@ func refusedAccess(t *testing.T, v *suite.Vhost) {
 // have been taken, what comes after was not sent.
 func TestRevokedAccess(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, revokedAccess)
+	suite.OnPrepared(t, revokedAccess)
 }
 
 func revokedAccess(t *testing.T, v *suite.Vhost) {
@@ -170,7 +170,7 @@ func (o odd) Route(dest topology.Destination, delay, tolerance time.Duration) (t
 // was fails that message, as not sent, and no other.
 func TestRefusedMessageOfWhichTheBrokerSaysNothing(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		bucket, err := dlx.NewBucket(dlx.BucketConfig{})
 		if err != nil {
 			t.Fatal(err)

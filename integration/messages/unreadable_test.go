@@ -27,7 +27,7 @@ func TestUnreadableMessages(t *testing.T) {
 		"bad-many": {"ids": slices.Repeat([]any{int32(7)}, 9000)},
 		"bad-long": {"a": strings.Repeat("x", 130_800)},
 	}
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		c := suite.OpenClient(t, amqpx.Config{URL: v.URL})
 		conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: v.URL})
 		if err != nil {

@@ -241,7 +241,7 @@ func (s *shop) lacks(t *testing.T, brokerURL string, role doctor.Role) []string 
 // Users with the documented permissions do their work, and nothing else.
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		s := newShop(t, v)
 		bootstrapper := s.User(t, "shop-bootstrapper", "", s.docs["shop-bootstrapper"])
 		producer := s.User(t, "shop-producer", "", s.docs["shop-producer"])
@@ -414,7 +414,7 @@ func TestPrivilegesOfServiceThatDeclares(t *testing.T) {
 // go by the other way in.
 func TestTopicPermissions(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		others := newShop(t, v)
 		suite.MustApply(t, v.Unmanaged(), others.want)
 		s := newShopWith(t, v, true)

@@ -234,7 +234,7 @@ func makeTraffic(t *testing.T, v *suite.Vhost, tel *telemetry.Telemetry, probe s
 	t.Helper()
 	client := suite.OpenClient(t, amqpx.Config{URL: v.URL, Hooks: []amqpx.Hook{tel.Hook()}})
 	file := filepath.Join(t.TempDir(), "tasks.db")
-	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)")
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/plan"
 )
 
-// buckets is what a bucket strategy and one destination need. The clock has 195
-// queues, binary 31.
+// buckets is what a bucket strategy and one destination need. The clock would have 283 queues, hex has 120,
+// binary 31.
 func buckets(t *testing.T, layout string, qt topology.QueueType) topology.Topology {
 	t.Helper()
 	b, err := dlx.NewBucket(dlx.BucketConfig{Layout: layout, QueueType: qt})
@@ -54,8 +54,8 @@ func bothInspectors(v *suite.Vhost) map[string]live.Inspector {
 func TestTopologyPlanApplyPlan(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
-		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
-			want := buckets(t, dlx.LayoutClock, qt)
+		for qt, layout := range map[topology.QueueType]string{topology.Classic: dlx.LayoutBinary, topology.Quorum: dlx.LayoutHex} {
+			want := buckets(t, layout, qt)
 			objects := len(want.Exchanges) + len(want.Queues) + len(want.Bindings)
 			fresh := suite.NewVhost(t, v.Broker)
 			for name, insp := range bothInspectors(fresh) {
@@ -99,8 +99,8 @@ func TestTopologyPlanApplyPlan(t *testing.T) {
 func TestTopologyApplyFromManyProcesses(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
-		for _, qt := range []topology.QueueType{topology.Classic, topology.Quorum} {
-			want := buckets(t, dlx.LayoutClock, qt)
+		for qt, layout := range map[topology.QueueType]string{topology.Classic: dlx.LayoutBinary, topology.Quorum: dlx.LayoutHex} {
+			want := buckets(t, layout, qt)
 			v := suite.NewVhost(t, v.Broker)
 			errs := make([]error, 8)
 			var wg sync.WaitGroup

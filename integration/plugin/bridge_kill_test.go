@@ -20,7 +20,7 @@ import (
 // has one id, if it had one.
 func TestBridgeKilled(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		const n, kills = 3000, 4
 		x := bridge.Exchange{Name: "shop", Type: "direct"}
 		suite.MustSucceed(t, suite.Requeuer(t, v).Apply(t.Context(), x.Topology()))

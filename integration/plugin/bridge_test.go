@@ -47,7 +47,7 @@ func TestBridgeProducersDeclarations(t *testing.T) {
 // what expires before a bridge takes it has its delay all the same.
 func TestBridge(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		for _, kind := range bridge.Types() {
 			t.Run(kind, func(t *testing.T) { bridges(t, v, bridge.Exchange{Name: "shop-" + kind, Type: kind}) })
 		}
@@ -154,7 +154,7 @@ func runBridge(t *testing.T, ctx context.Context, c *amqpx.Client, x bridge.Exch
 // another exchange's, its bindings stay: without them the plugin drops what waits.
 func TestBridgeRefusesBypasses(t *testing.T) {
 	t.Parallel()
-	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
 		ch := v.Channel(t)
 		suite.MustSucceed(t, ch.ExchangeDeclare("shop", "topic", true, false, false, false, nil))
 		_, err := ch.QueueDeclare("mail", true, false, false, false, nil)

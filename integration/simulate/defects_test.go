@@ -25,13 +25,13 @@ type defect struct {
 }
 
 var defects = []defect{
-	{"no acknowledgement", "amqpx/process.go", "if err := j.raw.Ack(false); err != nil {", "if err := error(nil); err != nil {"},
-	{"retries and dead letters dropped", "amqpx/process.go", "err := k.c.sendOne(ctx, m.Message, m.route)", "err := error(nil)"},
-	{"one attempt too few", "amqpx/process.go", "case v.ask == askRetry && d.Attempt < d.MaxAttempts:", "case v.ask == askRetry && d.Attempt+1 < d.MaxAttempts:"},
-	{"attempts are not counted", "amqpx/process.go", "s.Attempt++", "s.Attempt += 0"},
-	{"reason of dead letters lost", "amqpx/process.go", "s.own[HeaderReason], s.own[HeaderQueue] = reason, k.queue", "s.own[HeaderQueue] = k.queue"},
-	{"error of dead letters lost", "amqpx/process.go", "if o == OutcomeRetried || o == OutcomeDeadLettered {", "if o == OutcomeRetried {"},
-	{"early messages not held", "amqpx/hold.go", "at: time.Now().Add(wait), again: again,", "at: time.Now().Add(min(wait, 0)), again: again && wait < 0,"},
+	{"no acknowledgement", "amqpx/settle.go", "if err := j.raw.Ack(false); err != nil {", "if err := error(nil); err != nil {"},
+	{"retries and dead letters dropped", "amqpx/settle.go", "err := k.c.sendOne(ctx, m.Message, m.route)", "err := error(nil)"},
+	{"one attempt too few", "amqpx/successor.go", "case v.ask == askRetry && d.Attempt < d.MaxAttempts:", "case v.ask == askRetry && d.Attempt+1 < d.MaxAttempts:"},
+	{"attempts are not counted", "amqpx/successor.go", "s.Attempt++", "s.Attempt += 0"},
+	{"reason of dead letters lost", "amqpx/successor.go", "s.own[HeaderReason], s.own[HeaderQueue] = reason, k.queue", "s.own[HeaderQueue] = k.queue"},
+	{"error of dead letters lost", "amqpx/successor.go", "if s.outcome == OutcomeRetried || s.outcome == OutcomeDeadLettered {", "if s.outcome == OutcomeRetried {"},
+	{"early messages not held", "amqpx/intake.go", "at: time.Now().Add(wait), again: again,", "at: time.Now().Add(min(wait, 0)), again: again && wait < 0,"},
 	{"refusals taken for confirms", "amqpx/internal/flow/publisher.go", "return Outcome{Kind: Nacked, Err: ErrNacked}", "return Outcome{Kind: Confirmed}"},
 	{"lost messages taken for confirmed", "amqpx/internal/flow/next.go", "\tcase Lost:\n", "\tcase Lost:\n\t\tif o.Kind == Lost {\n\t\t\treturn t, Step{Do: Finish}\n\t\t}\n"},
 	{"unknown outcomes taken for not sent", "amqpx/internal/flow/next.go", "\tcase Expired:\n\t\tt.Unknown = true\n", "\tcase Expired:\n"},
@@ -57,8 +57,8 @@ var defects = []defect{
 	{"ceilings forgotten after each claim", "amqpx/schedule/internal/rows/gate.go", "g.Free, g.SpreadFree, g.Queue, g.Exchange)\n\treturn err", "0, g.SpreadFree, g.Queue, g.Exchange)\n\treturn err"},
 	{"expired tasks have effects", "amqpx/schedule/internal/rows/dialect.go", "return \"(expires_after IS NULL OR", "return \"(expires_after > 0 OR expires_after IS NULL OR"},
 	{"tasks expire early", "amqpx/schedule/internal/relay/claim.go", "from := t.DeliverAt", "from := t.CreatedAt"},
-	{"retry delays ignored", "amqpx/process.go", "s.Delay = delay\n", "s.Delay = 0 * delay\n"},
-	{"snoozes count as attempts", "amqpx/process.go", "\t} else {\n\t\ts.Attempt++\n\t}", "\t}\n\ts.Attempt++"},
+	{"retry delays ignored", "amqpx/successor.go", "s.Delay = k.nextDelay(d, v)", "s.Delay = 0 * k.nextDelay(d, v)"},
+	{"snoozes count as attempts", "amqpx/successor.go", "\t\tsnoozes++\n", "\t\tsnoozes++\n\t\ts.Attempt++\n"},
 	{"leases overlooked", "amqpx/schedule/attempt.go", "case rest > 0:", "case rest > time.Hour:"},
 	{"leases not renewed", "amqpx/schedule/lease.go", "a.clock.Add(time.Since(a.begun)+a.lease)", "a.clock.Add(a.lease)"},
 	{"a key for each attempt", "amqpx/schedule/lease.go", "a.Task, a.Created, a.Queue)", "a.Task, a.Created+int64(a.number), a.Queue)"},
@@ -76,7 +76,7 @@ var defects = []defect{
 	{"clocks not compared with the database's", "amqpx/schedule/internal/pace/clock.go", "return x.Skew.Round(time.Millisecond)", "return 0 * x.Skew"},
 	{"leads end by any clock", "amqpx/internal/lasthop/judge.go", "return a.rest(due), false // a clock is wrong", "return max(0, early), false"},
 	{"the clock of an instant forgotten", "amqpx/delivery.go", "a.Offset = time.Duration(offset)", "a.Offset = 0 * time.Duration(offset)"},
-	{"tasks are due by the handler's clock", "amqpx/schedule/early.go", "d.DueAt.Sub(h.clock.Now()) > clockSlack", "d.DueAt.Sub(h.clock.Local()) > clockSlack"},
+	{"tasks are due by the handler's clock", "amqpx/schedule/handler.go", "d.DueAt.Sub(h.clock.Now()) > clockSlack", "d.DueAt.Sub(h.clock.Local()) > clockSlack"},
 	{"connections left open", "amqpx/internal/declare/conns.go", "p.begin(func(context.Context) { wire.CloseConn(d.conn) })", "p.begin(func(context.Context) {})"},
 }
 

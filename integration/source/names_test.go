@@ -21,13 +21,7 @@ var conventional = []string{"close", "stop", "equivalent"}
 // An unexported function or method shares its name within its package only with those of
 // its signature, as the methods of an interface do: two signatures are two meanings.
 func TestNamesHaveOneMeaning(t *testing.T) {
-	err := filepath.WalkDir(".", func(dir string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil || !d.IsDir():
-			return err
-		case dir == "integration" || d.Name() == "testdata" || dir != "." && strings.HasPrefix(d.Name(), "."):
-			return fs.SkipDir
-		}
+	for _, dir := range packageFolders(t) {
 		for name, places := range namesIn(t, dir) {
 			if len(places) > 1 && !slices.Contains(conventional, name) {
 				var texts []string
@@ -37,11 +31,26 @@ func TestNamesHaveOneMeaning(t *testing.T) {
 				t.Errorf("%s: %s has more than one meaning; give each a name of its own:\n\t%s", dir, name, strings.Join(texts, "\n\t"))
 			}
 		}
+	}
+}
+
+// packageFolders returns the folders of the product.
+func packageFolders(t *testing.T) (dirs []string) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(dir string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil || !d.IsDir():
+			return err
+		case dir == "integration" || d.Name() == "testdata" || dir != "." && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir
+		}
+		dirs = append(dirs, dir)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return dirs
 }
 
 // namesIn returns the signatures of the unexported functions and methods of a folder, each

@@ -24,6 +24,8 @@ type Vhost struct {
 	Conn   *amqp.Connection
 	Mgmt   *live.Management
 	Broker *broker.Broker
+
+	user string // of the suite
 }
 
 // Dial connects to the vhost for the time of the test.
@@ -51,12 +53,20 @@ func (v *Vhost) Channel(t *testing.T) *amqp.Channel {
 // OnVhosts runs a test on every broker version at hand, in a fresh virtual host.
 func OnVhosts(t *testing.T, test func(t *testing.T, v *Vhost)) {
 	t.Helper()
+	onVersions(t, NewVhost, test)
+}
+
+// vhostFunc returns a virtual host for the time of a test.
+type vhostFunc func(t *testing.T, b *broker.Broker) *Vhost
+
+func onVersions(t *testing.T, vhost vhostFunc, test func(t *testing.T, v *Vhost)) {
+	t.Helper()
 	versions, err := broker.Versions(t.Context())
 	if err != nil {
 		broker.Shared(t, broker.Options{}) // skips or fails with the reason
 	}
 	for _, version := range versions {
-		onVhost(t, version, version, test)
+		onVhost(t, version, version, vhost, test)
 	}
 }
 
@@ -64,53 +74,64 @@ func OnVhosts(t *testing.T, test func(t *testing.T, v *Vhost)) {
 // newest broker.
 func OnNewest(t *testing.T, test func(t *testing.T, v *Vhost)) {
 	t.Helper()
-	onVhost(t, "newest", "", test)
+	onVhost(t, "newest", "", NewVhost, test)
 }
 
-func onVhost(t *testing.T, name, version string, test func(t *testing.T, v *Vhost)) {
+func onVhost(t *testing.T, name, version string, vhost vhostFunc, test func(t *testing.T, v *Vhost)) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel() // the brokers know nothing of each other, and most of the time is waiting
 		b := broker.Shared(t, broker.Options{Version: version})
 		if b.ManagementURL() == "" {
 			t.Skipf("skipped: the broker at AMQP_URL is used without its management API; set %s", broker.EnvManagementURL)
 		}
-		test(t, NewVhost(t, b))
+		test(t, vhost(t, b))
 	})
 }
 
 var vhostNumber atomic.Int64
 
+func newVhostName() string {
+	return fmt.Sprintf("t%d-%d", time.Now().UnixNano(), vhostNumber.Add(1))
+}
+
 // NewVhost creates a vhost for the time of the test.
 func NewVhost(t *testing.T, b *broker.Broker) *Vhost {
 	t.Helper()
-	return NamedVhost(t, b, fmt.Sprintf("t%d-%d", time.Now().UnixNano(), vhostNumber.Add(1)))
+	return NamedVhost(t, b, newVhostName())
 }
 
 // NamedVhost creates a vhost of a given name for the time of the test.
 func NamedVhost(t *testing.T, b *broker.Broker, name string) *Vhost {
 	t.Helper()
-	u, err := url.Parse(b.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := url.Parse(b.ManagementURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	password, _ := u.User.Password()
-	m.User = nil
-	v := &Vhost{Name: name, Broker: b}
-	v.Mgmt, err = live.NewManagement(live.ManagementConfig{URL: m.String(), Username: u.User.Username(), Password: password, Vhost: v.Name, Timeout: Patience})
-	if err != nil {
-		t.Fatal(err)
-	}
-	v.Manage(t, http.MethodPut, "/api/vhosts/"+v.Name, map[string]any{})
+	v := newVhost(t, b, name)
 	t.Cleanup(func() { v.remove(t) })
-	v.Permit(t, u.User.Username(), [3]string{".*", ".*", ".*"})
+	v.open(t)
+	return v
+}
+
+// newVhost returns the virtual host of a name, which need not exist yet.
+func newVhost(t *testing.T, b *broker.Broker, name string) *Vhost {
+	t.Helper()
+	u, err := url.Parse(b.URL())
+	MustSucceed(t, err)
+	m, err := url.Parse(b.ManagementURL())
+	MustSucceed(t, err)
+	password, _ := u.User.Password()
+	v := &Vhost{Name: name, Broker: b, user: u.User.Username()}
+	m.User = nil
+	v.Mgmt, err = live.NewManagement(live.ManagementConfig{URL: m.String(), Username: v.user, Password: password, Vhost: v.Name, Timeout: Patience})
+	MustSucceed(t, err)
 	u.Path = "/" + v.Name
 	v.URL = u.String()
-	v.Conn = v.Dial(t)
 	return v
+}
+
+// open creates the virtual host, unless it is there, and connects to it.
+func (v *Vhost) open(t *testing.T) {
+	t.Helper()
+	v.Manage(t, http.MethodPut, "/api/vhosts/"+v.Name, map[string]any{})
+	v.Permit(t, v.user, [3]string{".*", ".*", ".*"})
+	v.Conn = v.Dial(t)
 }
 
 // remove deletes the virtual host. A broker of ours takes up to half a minute for the queues

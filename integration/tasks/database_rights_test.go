@@ -125,6 +125,7 @@ func TestDatabaseRights(t *testing.T) {
 		t.Fatalf("docs/permissions.md has %d parts, expected %d", len(documented), len(parts))
 	}
 	eachDatabase(t, func(t *testing.T, db businessDB) {
+		t.Parallel()
 		if db.dialect == schedule.SQLite {
 			t.Skip("SQLite has no users")
 		}

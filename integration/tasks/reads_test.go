@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
 
-// reads runs a statement again, undoes it, and tells how much it read of the
+// reads runs a statement again, undoes it, and returns how much it read of the
 // table and its indexes: rows on MySQL, pages elsewhere.
 func (b businessDB) reads(t *testing.T, st statement) int64 {
 	t.Helper()

@@ -22,6 +22,7 @@ func TestScheduleLeases(t *testing.T) {
 	// Longer than a statement waits behind all others on a slow machine's SQLite.
 	const lease = 6 * time.Second
 	eachDriver(t, func(t *testing.T, db businessDB) {
+		t.Parallel()
 		s := newStore(t, db, nil, schedule.Config{})
 		db.mustExec(t, "CREATE TABLE effects (id VARCHAR(255) NOT NULL)")
 		past := time.Now().Add(-time.Second)

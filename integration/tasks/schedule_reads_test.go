@@ -187,6 +187,9 @@ func (r *reads) stage(t *testing.T, first, last int, analyzed bool) map[string]c
 		if err := a.do(); err != nil {
 			t.Fatalf("%s: %v", a.name, err)
 		}
+		if r.db.dialect == schedule.PostgreSQL { // where scans pass dead versions of rows while other tests' transactions run
+			r.db.mustExec(t, "VACUUM rabbitdelay_tasks")
+		}
 		for _, st := range r.rec.take() {
 			if !strings.Contains(st.query, "rabbitdelay_task") || (r.db.dialect == schedule.MySQL && strings.HasPrefix(st.query, "INSERT")) {
 				continue // an INSERT cannot be repeated there
@@ -339,7 +342,8 @@ func (r *reads) actions(t *testing.T, stage int) []action {
 		}},
 		{"count of a queue, bounded", func() error { _, err := s.CountUpTo(ctx, schedule.NoTx, schedule.Filter{Queue: "q1"}, 50); return err }},
 		{"how tasks ended, of a minute with none", func() error {
-			_, err := s.Ended(ctx, schedule.NoTx, r.now.Add(-240*time.Hour), time.Minute, 1)
+			// Nor has there been any: a busy InnoDB reads past purged ones for a while.
+			_, err := s.Ended(ctx, schedule.NoTx, r.now.Add(-239*time.Hour), time.Minute, 1)
 			return err
 		}},
 		{"tasks that are tried again", func() error { _, err := s.CountRetried(ctx, schedule.NoTx, 5); return err }},

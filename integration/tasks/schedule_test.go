@@ -467,6 +467,7 @@ func TestScheduleRelaysShare(t *testing.T) {
 func TestScheduleBadDestinations(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db businessDB) {
+		t.Parallel()
 		missing := &topology.DestinationError{Destination: topology.Destination{Queue: "gone"}, Reason: "does not exist"}
 		out := outbox{
 			refuse: func(m amqpx.Message) error {

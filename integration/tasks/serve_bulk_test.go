@@ -76,7 +76,12 @@ func (s *serving) bulk(action string, count int) string {
 
 func (s *serving) job(id string) map[string]any {
 	s.t.Helper()
-	code, j := s.ask(http.MethodGet, "/api/v1/jobs/"+id, "")
+	var code int
+	var j map[string]any
+	suite.Eventually(s.t, "the database answers in time", func() bool {
+		code, j = s.ask(http.MethodGet, "/api/v1/jobs/"+id, "")
+		return code != http.StatusServiceUnavailable
+	})
 	if code != http.StatusOK {
 		s.t.Fatalf("job %s: %d %v", id, code, j)
 	}
@@ -102,8 +107,9 @@ func fillOrders(t *testing.T, db businessDB, n int) (*schedule.Store, time.Time)
 // number that were changed, and another goes on with it: each task is moved once.
 func TestServeKilledAmidBulk(t *testing.T) {
 	t.Parallel()
-	const n = 20_000
+	const n = 10_000
 	eachDatabase(t, func(t *testing.T, db businessDB) {
+		t.Parallel()
 		store, due := fillOrders(t, db, n)
 		moved := func() int64 {
 			count, err := store.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{DueFrom: due.Add(time.Hour)}, 0)

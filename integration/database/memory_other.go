@@ -1,0 +1,5 @@
+//go:build !linux
+
+package database
+
+func inMemory() string { return "" }

@@ -129,11 +129,10 @@ func (r *run) pluginLine(ctx context.Context) (string, error) {
 // need makes a server that a case needs beside the broker.
 type need func(ctx context.Context, r *run, s *Scenario) error
 
-// postgres provides r.db: PostgreSQL with the tables of idempotency and schedule. It
-// waits for the disk at every commit, as it does for its users.
+// postgres provides r.db: PostgreSQL with the tables of idempotency and schedule.
 func postgres(ctx context.Context, r *run, s *Scenario) error {
 	if r.db == nil {
-		server, err := r.start(ctx, database.PostgreSQL, database.Options{Durable: true})
+		server, err := r.start(ctx, database.PostgreSQL)
 		if err != nil {
 			return err
 		}
@@ -159,7 +158,7 @@ func postgres(ctx context.Context, r *run, s *Scenario) error {
 // redisServer provides r.redis.
 func redisServer(ctx context.Context, r *run, s *Scenario) error {
 	if r.redis == nil {
-		server, err := r.start(ctx, database.Redis, database.Options{})
+		server, err := r.start(ctx, database.Redis)
 		if err != nil {
 			return err
 		}
@@ -174,8 +173,9 @@ func redisServer(ctx context.Context, r *run, s *Scenario) error {
 	return nil
 }
 
-func (r *run) start(ctx context.Context, kind database.Kind, o database.Options) (*database.Server, error) {
-	server, err := database.Start(ctx, kind, o)
+// start starts a server that writes to the disk as it does for its users.
+func (r *run) start(ctx context.Context, kind database.Kind) (*database.Server, error) {
+	server, err := database.Start(ctx, kind, database.Options{Durable: true})
 	if errors.Is(err, database.ErrNotInstalled) {
 		return nil, fmt.Errorf("%w: %w", errLeftOut, err)
 	}

@@ -50,8 +50,8 @@ var (
 
 // Options say how a server is started.
 type Options struct {
-	// Durable makes the server wait for the disk at every commit, as it does by
-	// default for its users. Otherwise a commit survives the death of the server
+	// Durable makes the server write to the disk as it does by default for its users: at
+	// every commit, Redis every second. Otherwise a commit survives the death of the server
 	// but not that of the machine, and its data are in memory where there is room: tests
 	// are faster.
 	Durable bool

@@ -33,9 +33,9 @@ func (redis) prepare(_ context.Context, s *Server) error {
 }
 
 func (r redis) command(i instance) []string {
-	fsync := "everysec"
+	fsync := "no"
 	if i.durable {
-		fsync = "always"
+		fsync = "everysec"
 	}
 	return []string{
 		r.server, "redis.conf",

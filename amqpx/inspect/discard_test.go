@@ -107,6 +107,21 @@ func TestDiscardSparesTheLiving(t *testing.T) {
 	})
 }
 
+// A panic of Save reaches the caller, and what is held goes back.
+func TestDiscardPanics(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.bury("q", 6)
+		defer func() {
+			if recover() == nil {
+				t.Error("it was swallowed")
+			}
+			m.Holds("q.dead", 6, 0)
+		}()
+		c.requeue(inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: func([]inspect.SavedMessage) error { panic("out of luck") }, InFlight: 3})
+	})
+}
+
 // What was saved goes where a requeue from the queue would have sent it, as it would have.
 func TestRequeueFrom(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {

@@ -240,15 +240,15 @@ type requeue struct {
 }
 
 // run takes the messages, in portions, and puts those back that stay.
-func (r *requeue) run(ctx context.Context) error {
-	var err error
+func (r *requeue) run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, r.src.end(r.taken)) }() // also if Save panics
 	for err == nil && r.rep.Looked < r.rep.Total && !r.full() {
 		if r.taken, err = r.src.take(ctx, r.portion()); err != nil || len(r.taken) == 0 {
 			break
 		}
 		err = r.process(ctx)
 	}
-	return errors.Join(err, r.src.end(r.taken))
+	return err
 }
 
 // full reports whether no more may go.

@@ -39,8 +39,9 @@ type queueSource struct {
 	client *amqpx.Client
 	r      *requeue // in whose report it fills in what the queue costs
 
-	sess  *wire.Session
-	limit int64 // how often a message may be put back
+	sess      *wire.Session
+	limit     int64 // how often a message may be put back
+	consumers int   // of others
 
 	copies       *amqp.Channel // nil before the first copy
 	returned     chan amqp.Return
@@ -57,7 +58,7 @@ func (q *queueSource) begin(ctx context.Context) (total int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	q.limit, q.endCopies = math.MaxInt64, func() {}
+	q.limit, q.endCopies, q.consumers = math.MaxInt64, func() {}, info.Consumers
 	if info.Ready > 0 {
 		if err = q.learnLimit(ctx); err != nil {
 			return info.Ready, err
@@ -115,7 +116,7 @@ func (q *queueSource) take(ctx context.Context, n int) ([]*letter, error) {
 	return list, err
 }
 
-// acknowledge takes messages off the queue, and returns when the broker has done it: nothing else is sent before.
+// acknowledge takes messages off the queue, and returns when the channel has read it: nothing else is sent before.
 func (q *queueSource) acknowledge(round []*letter) error {
 	for _, l := range round {
 		if err := q.remove(&l.raw); err != nil {
@@ -229,7 +230,32 @@ func (q *queueSource) end(left []*letter) error {
 		err = q.keep(left[0])
 		left = left[1:]
 	}
-	return errors.Join(err, q.putBack())
+	if err == nil && q.holds() {
+		err = q.takeReturned()
+	}
+	back := q.putBack()
+	if back == nil {
+		back = q.settled(q.consumers)
+	}
+	return errors.Join(err, back)
+}
+
+// mostReturned bounds how many messages a run takes only to keep their order.
+const mostReturned = 20_000
+
+// takeReturned takes the rest of the messages that were put back at some time. A quorum queue has these before all
+// others, and puts what comes back behind them: so they stay in order only together. Where the broker counts that,
+// or puts back at the end, they are left alone.
+func (q *queueSource) takeReturned() error {
+	if q.r.rep.CountsDeliveries || wire.Version(q.sess.Broker).Before(4, 0, 0) {
+		return nil
+	}
+	for end := q.took + mostReturned; q.again && q.took < end; {
+		if more, err := q.take(q.forced, q.r.portions.next()); err != nil || len(more) == 0 {
+			return err
+		}
+	}
+	return nil
 }
 
 // savedSource is RequeueOptions.From. What stays is there all the same.

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
@@ -22,6 +23,7 @@ type taker struct {
 	forced context.Context // when it ends, nothing is waited for any more
 	took   int             // so far
 	lots   [][]uint64      // delivery tags of those that are held, by the consumer that took them
+	again  bool            // the last one that was taken had been put back at some time
 	robbed bool            // others take what is put back, so that there is nothing to wait for
 }
 
@@ -70,6 +72,7 @@ func (t *taker) receive(ctx context.Context, n int) (taken []amqp.Delivery, err 
 	}
 	if len(taken) > 0 {
 		t.took += len(taken)
+		t.again = taken[len(taken)-1].Redelivered
 		tags := make([]uint64, len(taken))
 		for i := range taken {
 			tags[i] = taken[i].DeliveryTag
@@ -125,10 +128,15 @@ func (t *taker) remove(raw *amqp.Delivery) error {
 	return nil
 }
 
+// holds reports whether messages are held.
+func (t *taker) holds() bool {
+	return slices.ContainsFunc(t.lots, func(tags []uint64) bool { return len(tags) > 0 })
+}
+
 // putBack returns the messages that are held to the queue, in its order. It waits for each lot: of a quorum queue
 // a broker has 32 returns under way at a time, and mixes up the lots of those that wait.
 func (t *taker) putBack() error {
-	if !slices.ContainsFunc(t.lots, func(tags []uint64) bool { return len(tags) > 0 }) {
+	if !t.holds() {
 		return nil
 	}
 	there, err := t.ready()
@@ -155,6 +163,12 @@ func (t *taker) seen(want int) (there int, err error) {
 	}
 	t.robbed = true
 	return there, nil
+}
+
+// settled waits until the queue has taken note of every acknowledgement. Others is how many consumers it counts
+// beside the channel's.
+func (t *taker) settled(others int) error {
+	return t.ask(t.forced, func() error { return wire.AwaitSettled(t.forced, t.ch, t.queue, others) })
 }
 
 // ready is how many messages of the queue are there to be taken.

@@ -210,3 +210,62 @@ func TestRequeueKilled(t *testing.T) {
 		t.Logf("%d of %d messages came twice after %d kills", twice, n, kills)
 	})
 }
+
+// What was sent or discarded is off the queue when a run has ended, however many messages went at once.
+func TestRequeueIsDoneWhenItEnds(t *testing.T) {
+	t.Parallel()
+	const n, limit, inFlight = 300, 100, 50
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+		c := suite.Requeuer(t, v)
+		suite.Makes(t, v, "q", suite.QuorumQueue)
+		ready := readyIn(t, v)
+		for round := range 3 {
+			dead := fmt.Sprintf("q%d.dead", round)
+			suite.Buries(t, v, dead, "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
+			suite.Known(t, v, dead)
+			left := n
+			for i, o := range []inspect.RequeueOptions{{Limit: limit}, {Limit: limit, Discard: true}, {Discard: true}} {
+				o.Queue, o.InFlight, o.Management = dead, inFlight, v.Mgmt
+				r, err := inspect.Requeue(t.Context(), c, o)
+				if err != nil || r.Gone() != limit {
+					t.Fatalf("%v, %+v", err, r)
+				}
+				left -= limit
+				if got := ready(dead); got != left {
+					t.Errorf("run %d of %s leaves %d messages, expected %d", i, dead, got, left)
+				}
+			}
+		}
+	})
+}
+
+// A run that looks at some of the messages which another one has put back leaves them in their order, so that the
+// next one finds what it has counted.
+func TestRequeueCountsWhatTheNextRunTakes(t *testing.T) {
+	t.Parallel()
+	const n, limit = 600, 2
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+		if observed.ParseVersion(v.Broker.Version()).Before(4, 0, 0) {
+			t.Skip("skipped: before 4.0 the order changes")
+		}
+		c := suite.Requeuer(t, v)
+		suite.Buries(t, v, "q.dead", "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
+		suite.Known(t, v, "q.dead")
+		all := inspect.RequeueOptions{Queue: "q.dead", Discard: true, DryRun: true, Management: v.Mgmt}
+		some := all
+		some.Limit = limit
+		for _, o := range []inspect.RequeueOptions{all, some, some} {
+			if r, err := inspect.Requeue(t.Context(), c, o); err != nil || r.Chosen == 0 {
+				t.Fatalf("%v, %+v", err, r)
+			}
+		}
+		some.DryRun = false
+		if r, err := inspect.Requeue(t.Context(), c, some); err != nil || r.Discarded != limit {
+			t.Fatalf("%v, %+v", err, r)
+		}
+		ids := suite.Drains(t, v, "q.dead")
+		if len(ids) != n-limit || ids[0] != "q-0002" || !slices.IsSorted(ids) {
+			t.Errorf("%d messages are left, and begin with %v", len(ids), ids[:min(5, len(ids))])
+		}
+	})
+}

@@ -23,6 +23,37 @@ func CloseChannel(ctx context.Context, ch *amqp.Channel) {
 	_ = wait.Result(ctx, closed)
 }
 
+// Window is how many acknowledgements and returns of a channel a broker has under way to a quorum queue at a time.
+// Those that wait behind them are lost when the channel ends.
+const Window = 32
+
+// Consumers returns how many consumers a queue counts. A quorum queue counts a cancelled one until its last message
+// is settled.
+func Consumers(ctx context.Context, ch *amqp.Channel, queue string) (n int, err error) {
+	err = wait.Done(ctx, func() error {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		n = q.Consumers
+		return err
+	})
+	return n, err
+}
+
+// AwaitSettled waits until a queue counts at most so many consumers: those beside the cancelled ones of the channel,
+// whose acknowledgements and returns it has then taken note of. As others may have begun to consume, it waits for
+// some seconds at most.
+func AwaitSettled(ctx context.Context, ch *amqp.Channel, queue string, most int) error {
+	for try := range 100 {
+		n, err := Consumers(ctx, ch, queue)
+		if err != nil || n <= most {
+			return err
+		}
+		if err := wait.For(ctx, time.Duration(try)*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Channel runs operations one after another on a channel of Conn, and opens another one
 // after each operation that failed.
 type Channel struct {

@@ -321,13 +321,13 @@ func (k *consumer) run(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			k.become(ConsumerEnding, nil)
-			returned := beginHandBack(sub)
+			returned := k.beginHandBack(sub)
 			err := k.awaitDrain(endHandlers)
 			k.unsubscribe(sub, returned) // not before: handlers acknowledge on its channel
 			return err
 		}
 		k.down(err)
-		k.close(sub)
+		k.close(k.c.forced, sub)
 		if !k.began && (k.barred || k.refused.stand(err)) {
 			return errors.Join(err, k.awaitDrain(endHandlers))
 		}
@@ -358,9 +358,9 @@ func (k *consumer) serve(ctx context.Context) (*subscription, error) {
 // messages have ended.
 func (k *consumer) stepAside(s *subscription) {
 	k.work.Go(func() {
-		<-beginHandBack(s)
+		<-k.beginHandBack(s)
 		s.work.Wait()
-		k.close(s)
+		k.close(k.c.forced, s)
 	})
 }
 
@@ -374,9 +374,7 @@ func (k *consumer) unsubscribe(s *subscription, returned <-chan struct{}) {
 	case <-returned:
 	case <-ctx.Done():
 	}
-	if s != nil {
-		wire.CloseChannel(ctx, s.ch)
-	}
+	k.close(ctx, s)
 }
 
 // down records why the consumer is not consuming.

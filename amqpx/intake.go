@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -29,6 +30,7 @@ type subscription struct {
 	live       context.Context // ends with the channel, and with the drain time
 	began      time.Time
 	work       sync.WaitGroup // its messages that were begun
+	counted    atomic.Int64   // consumers of the queue, if its own are cancelled and may be among them
 }
 
 // subscribe begins to consume. A start that is abandoned because ctx ends is
@@ -47,7 +49,7 @@ func (k *consumer) subscribe(ctx context.Context, sess *session) (*subscription,
 	case r := <-done:
 		return r.sub, r.err
 	case <-ctx.Done():
-		go func() { r := <-done; k.close(r.sub) }()
+		go func() { r := <-done; k.close(k.c.forced, r.sub) }()
 		return nil, ctx.Err()
 	}
 }
@@ -79,7 +81,7 @@ func (k *consumer) subscribeOn(ctx context.Context, sess *session) (*subscriptio
 		err = fmt.Errorf("%w: queue: %w", ErrConfig, err)
 	}
 	if err != nil {
-		k.close(s)
+		k.close(k.c.forced, s)
 		return nil, err
 	}
 	return s, nil
@@ -103,11 +105,16 @@ func (s *subscription) ended() error {
 	return errors.New("the broker cancelled the consumer: the queue was deleted, or (since RabbitMQ 4.3) a handler exceeded the broker's consumer timeout")
 }
 
-// close ends a subscription that has ended by itself, if there is one.
-func (k *consumer) close(s *subscription) {
-	if s != nil {
-		wire.CloseChannel(k.c.forced, s.ch)
+// close ends a subscription, if there is one, when the queue has taken note of what was acknowledged on its
+// channel.
+func (k *consumer) close(ctx context.Context, s *subscription) {
+	if s == nil {
+		return
 	}
+	if n := s.counted.Load(); n > 0 && !s.lost() {
+		_ = wire.AwaitSettled(ctx, s.ch, k.queue, int(n)-1)
+	}
+	wire.CloseChannel(ctx, s.ch)
 }
 
 // intake begins a handler for each message of a subscription, as slots become
@@ -207,12 +214,21 @@ func (k *consumer) deliveryOf(raw amqp.Delivery) *Delivery {
 
 // beginHandBack begins to end the intake of a subscription, if there is one, and closes the
 // channel that it returns when that is done.
-func beginHandBack(s *subscription) (returned <-chan struct{}) {
+func (k *consumer) beginHandBack(s *subscription) (returned <-chan struct{}) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if s != nil {
+		if s == nil {
+			return
+		}
+		if s.room.places <= wire.Window {
 			s.handBack()
+			return
+		}
+		before, _ := wire.Consumers(k.c.forced, s.ch, k.queue)
+		s.handBack()
+		if after, err := wire.Consumers(k.c.forced, s.ch, k.queue); err == nil && after >= before {
+			s.counted.Store(int64(after)) // fewer, once all is settled
 		}
 	}()
 	return done

@@ -292,3 +292,45 @@ func TestConsumeRefusesAStream(t *testing.T) {
 		}
 	})
 }
+
+// What handlers have finished while their consumer ended does not come again, however many finish at once.
+func TestConsumerEndsWithItsAcknowledgements(t *testing.T) {
+	t.Parallel()
+	const n, rounds = 1000, 6
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+		sender := suite.OpenClient(t, amqpx.Config{URL: v.URL})
+		for round := range rounds {
+			c := suite.OpenClient(t, amqpx.Config{URL: v.URL})
+			queue := fmt.Sprintf("q%d", round)
+			var begun atomic.Int64
+			release := make(chan struct{})
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				ended <- c.Consume(ctx, queue, func(context.Context, *amqpx.Delivery) error {
+					begun.Add(1)
+					<-release
+					return nil
+				}, amqpx.WithConcurrency(n), amqpx.WithPrefetch(n))
+			}()
+			messages := make([]amqpx.Message, n)
+			for i := range messages {
+				messages[i] = amqpx.Message{Queue: queue}
+			}
+			suite.MustSucceed(t, sender.SendBatch(t.Context(), messages))
+			suite.Eventually(t, "all are being handled", func() bool { return begun.Load() == n })
+			if round%2 == 0 {
+				stop()
+				close(release)
+			} else {
+				close(release)
+				suite.MustSucceed(t, c.Close(t.Context()))
+			}
+			suite.MustSucceed(t, <-ended)
+			stop()
+			if left := suite.Drains(t, v, queue); len(left) > 0 {
+				t.Errorf("round %d: %d of %d messages come again", round, len(left), n)
+			}
+		}
+	})
+}

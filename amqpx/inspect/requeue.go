@@ -135,10 +135,11 @@ func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.D
 //
 // A run takes the messages that are ready when it begins, and no more: not those that come meanwhile, nor what it
 // sent and died again. Messages that are not chosen, or cannot go, are held until the run ends and then put back,
-// in their place (before RabbitMQ 4.0, at a quorum queue's end). Before RabbitMQ 4.3 a quorum queue counts that
-// towards its delivery limit; see RequeueOptions.Management. A destination that is gone, forbidden or full is not
-// tried again in the same run. Nor is one that gives no answer within 10 s; its message may have been taken, and
-// may come twice.
+// in their place (before RabbitMQ 4.0, at a quorum queue's end); to keep their order a run with a Limit may hold
+// up to 20,000 further messages for a moment. Before RabbitMQ 4.3 a quorum queue counts what is put back towards
+// its delivery limit; see RequeueOptions.Management. A destination that is gone, forbidden or full is not tried
+// again in the same run. Nor is one that gives no answer within 10 s; its message may have been taken, and may
+// come twice.
 //
 // When ctx ends, messages that are being sent are seen to their end. A process that is killed, or a connection
 // that is lost, leaves at most InFlight messages that were sent and are still there: a second run sends them

@@ -111,15 +111,15 @@ func TestServeKilledAmidBulk(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db businessDB) {
 		t.Parallel()
 		store, due := fillOrders(t, db, n)
-		moves := time.Duration(0)
+		moves, by := 0, time.Duration(0)
 		moved := func() int64 {
-			count, err := store.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{DueFrom: due.Add(moves * time.Hour)}, 0)
+			count, err := store.CountUpTo(t.Context(), schedule.NoTx, schedule.Filter{DueFrom: due.Add(by)}, 0)
 			suite.MustSucceed(t, err)
 			return count
 		}
 		next, id := startServing(t, db), ""
 		for over := true; over; { // until one was killed before it was over
-			moves++
+			moves, by = moves+1, by+time.Hour
 			first := next
 			id = first.bulk(`"action":"move-by","by":"1h"`, n)
 			suite.Eventually(t, "some are moved", func() bool { return moved() > 0 })
@@ -139,7 +139,7 @@ func TestServeKilledAmidBulk(t *testing.T) {
 		if j := next.job(id); j["state"] != "done" || j["done"] != float64(n) {
 			t.Errorf("in the end: %v", j)
 		}
-		if once := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = ? AND due_at = ?", 1+int(moves), due.Add(moves*time.Hour).UnixMilli()); once != n {
+		if once := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE version = ? AND due_at = ?", 1+moves, due.Add(by).UnixMilli()); once != n {
 			t.Errorf("%d of %d tasks were moved once", once, n)
 		}
 		t.Logf("killed after %d of %d", at, n)

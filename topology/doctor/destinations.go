@@ -147,14 +147,13 @@ func (x *examination) checkDeliveryLimit(name string, q observed.Queue) {
 
 // checkDeadLetters reports messages that a handler or the broker gave up on.
 func (x *examination) checkDeadLetters() {
-	var names, counts, moves, looked []string
-	for _, d := range x.cfg.Want.Destinations {
-		dead := d.DeadLetterQueue()
+	var names, counts, moves []string
+	for _, kept := range x.snap.Live.Kept(x.cfg.Want) {
+		dead := kept.Name
 		q := x.snap.Live.Queues[dead]
-		if d.ToExchange() || q.Messages == 0 || slices.Contains(looked, dead) || slices.Contains(x.queues, dead) {
+		if q.Messages == 0 || dead == topology.ParkedQueue(x.cfg.Prefix) {
 			continue
 		}
-		looked = append(looked, dead)
 		if q.Consumers > 0 {
 			x.notef("%s in %s, which has %s", counted(q.Messages, "dead letter is", "dead letters are"), dead, counted(q.Consumers, "consumer", "consumers"))
 			continue

@@ -405,6 +405,10 @@ var findingCases = []struct {
 	{name: "dead letters", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q.dead", func(q *observed.Queue) { q.Messages, q.Consumers = 1234, 0 })
 	}, id: "dead-letters", sev: SeverityWarning, text: "Dead letters wait: 1,234 in q.dead."},
+	{name: "dead letters of a destination that no file lists", spoil: func(_ *Config, s *Snapshot) {
+		s.foreign("f", amqp.Table{"x-dead-letter-exchange": ""})
+		s.add("f.dead", observed.Queue{ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Messages: 7})
+	}, id: "dead-letters", sev: SeverityWarning, text: "Dead letters wait: 7 in f.dead."},
 	{name: "the cure of dead letters", spoil: func(_ *Config, s *Snapshot) {
 		s.alter("q.dead", func(q *observed.Queue) { q.Messages, q.Consumers = 1, 0 })
 	}, id: "dead-letters", sev: SeverityWarning, text: `mend the cause, then send them back: rabbitdelay requeue --queue q.dead -f delays.yaml`},

@@ -67,7 +67,9 @@ func (c *Client) SendEach(ctx context.Context, msgs []Message, outcome func(i in
 			b.ctxs[i], *m = c.hooks.sendStart(ctx, msgs[i])
 		}
 		if err := c.prepareAs(&b.items[i], m, nil, now); err != nil {
-			err = &indexError{i, err}
+			if len(msgs) > 1 {
+				err = &indexError{i, err}
+			}
 			for j := range b.ctxs[:min(i+1, len(b.ctxs))] {
 				c.endSend(b.ctxs[j], &b.items[j], start, err)
 			}

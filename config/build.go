@@ -271,9 +271,13 @@ func (c *Config) Client(s amqpx.Strategy, log *zap.Logger) (amqpx.Config, error)
 	return cfg, nil
 }
 
-// Listed returns the error with which a client of this configuration refuses dest, because
-// broker.declare is listed and the file does not list it; otherwise nil.
+// Listed returns the error with which a client of this configuration refuses dest, because it
+// is the delay strategies' own, or because broker.declare is listed and the file does not list it;
+// otherwise nil.
 func (c *Config) Listed(dest topology.Destination) error {
+	if err := dest.Validate(c.Delay.Prefix); err != nil {
+		return err
+	}
 	return amqpx.Config{Declare: c.Broker.Declare, Destinations: c.Topology.Destinations}.Listed(dest)
 }
 

@@ -187,6 +187,22 @@ func TestDescribeConflict(t *testing.T) {
 	}
 }
 
+// What is the delays' own is refused before there is a client.
+func TestListed(t *testing.T) {
+	c := mustLoad(t, "delay: {prefix: p}\ndestinations: [{queue: q}]\nbroker: {declare: listed}\n")
+	for d, want := range map[topology.Destination]string{
+		{Queue: "q"}:           "",
+		{Queue: "other"}:       "declare: listed",
+		{Queue: "p.parked"}:    "belongs to the delay strategies",
+		{Queue: "p.bucket.1s"}: "belongs to the delay strategies",
+		{Exchange: "p.deliver", RoutingKey: "clock.0.0.q"}: "belongs to the delay strategies",
+	} {
+		if err := c.Listed(d); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v: %v", d, err)
+		}
+	}
+}
+
 func TestDestinationTooLong(t *testing.T) {
 	name := strings.Repeat("q", 250)
 	_, err := load([]byte("queues: []\ndestinations:\n  - queue: "+name+"\n"), Source{})

@@ -169,7 +169,7 @@ type Config struct {
 	Lease time.Duration
 	// MaxSendFailures is how often in a row the sending of a task may fail
 	// because its destination does not exist before the task is failed; default
-	// 6, within about a minute. An invalid message fails its task at once;
+	// 6, within about a minute. An invalid message or destination fails its task at once;
 	// an unreachable broker fails none.
 	MaxSendFailures int
 	// Grace is how long after its due instant a task that is still pending may be

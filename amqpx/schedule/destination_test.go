@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +33,24 @@ func TestExclusiveQueueHoldsUpNobodyElse(t *testing.T) {
 		after(5 * time.Second)
 		if n := sentOf(t, s.db, "good-%"); n != 100 {
 			t.Errorf("%d of 100 tasks for other queues were sent in 5s", n)
+		}
+	})
+}
+
+// A task for a queue of the delays themselves, which another program wrote, fails at once.
+func TestImpossibleDestinationFailsItsTask(t *testing.T) {
+	onSite(t, Config{}, func(t *testing.T, s *site) {
+		due := time.Now().UnixMilli()
+		_, err := s.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES ('bad', 'delay.parked', ?), ('good', 'q', ?)", due, due)
+		check(t, err)
+		after(3 * time.Second)
+		bad, err := s.Get(t.Context(), NoTx, "bad")
+		check(t, err)
+		if bad.Status != StatusFailed || !strings.HasPrefix(bad.LastError, `bucket strategy: destination queue "delay.parked" belongs to the delay strategies`) {
+			t.Errorf("the task is %s: %s", bad.Status, bad.LastError)
+		}
+		if n := sentOf(t, s.db, "q"); n != 1 {
+			t.Errorf("%d tasks of another queue were sent", n)
 		}
 	})
 }

@@ -96,8 +96,11 @@ const (
 
 func judge(err error) verdict {
 	var key *topology.KeyError
+	_, tried := errors.AsType[*amqpx.SendError](err)
 	switch {
 	case errors.Is(err, ErrMaxSends), errors.Is(err, amqpx.ErrMessage), errors.Is(err, topology.ErrDelay), rows.IsRowError(err), errors.As(err, &key):
+		return impossible
+	case errors.Is(err, topology.ErrDestination) && !tried: // whatever the broker has
 		return impossible
 	case errors.Is(err, topology.ErrDestination), errors.Is(err, amqpx.ErrNacked), errors.Is(err, amqpx.ErrUnroutable):
 		return destination

@@ -182,7 +182,7 @@ func calls() []call {
 		{"GET" + v1 + "/jobs/{id}", "/jobs/none", "", 404},
 		{"GET" + v1 + "/jobs/{id}", "/jobs/JOB", "", 200},
 		{"GET" + v1 + "/jobs/{id}/messages", "/jobs/JOB/messages", "", 404},
-		{"POST" + v1 + "/jobs/{id}/stop", "/jobs/JOB/stop", "", 200},
+		{"POST" + v1 + "/jobs/{id}/stop", "/jobs/JOB/stop", "", 409},
 		{"POST" + v1 + "/jobs/{id}/continue", "/jobs/JOB/continue", "", 409},
 		{"GET" + v1 + "/audit", "/audit?limit=3&target=a", "", 200},
 	}
@@ -365,11 +365,43 @@ func TestAPINamesTheField(t *testing.T) {
 		{"POST", "/tasks/bulk", `{"action":"explode","filter":{"tag":"x"},"count":1}`, "body.action"},
 		{"POST", "/tasks/bulk", `{"action":"cancel","filter":{"tag":"x"},"count":0}`, "body.count"},
 		{"GET", "/histogram?from=1h", "", "query.from"},
+		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","unique":{"key":"k","on_pending":"push-back"}}`, "body.unique.max_wait"},
+		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","unique":{"key":"k","cooldown":"30d"}}`, "body.unique.cooldown"},
+		{"POST", "/tasks/bulk", `{"action":"move-by","by":"1h","spread":"1h","filter":{"tag":"x"},"count":1}`, "body.spread"},
+		{"POST", "/tasks/bulk", `{"action":"cancel","filter":{"status":"done"},"count":1}`, "body.filter.status"},
+		{"POST", "/destinations/resume", `{"queue":"q","spread":"31d"}`, "body.spread"},
+		{"POST", "/requeue", `{"queue":"delay.bucket.1s","dry_run":true}`, "body.queue"},
+		{"POST", "/requeue", `{"queue":"q.dead","to_queue":"q.dead","dry_run":true}`, "body.to_queue"},
+		{"POST", "/requeue", `{"queue":"q.dead","to_queue":"delay.parked","dry_run":true}`, "body.to_queue"},
 		{"PUT", "/recurring/a", `{"cron":"x","queue":"q"}`, "body.cron"},
 	} {
 		r := w.ask(c.method, "/api/v1"+c.path, c.body)
 		if r.code != http.StatusUnprocessableEntity || r.header.Get("Content-Type") != "application/problem+json" || !strings.Contains(string(r.text), `"location":"`+c.location+`"`) {
 			t.Errorf("%s %s %s: %d %s: %s; expected the location %s", c.method, c.path, c.body, r.code, r.header.Get("Content-Type"), r.text, c.location)
+		}
+	}
+}
+
+// A detail is a sentence by itself.
+func TestAPIDetails(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		text               string
+	}{
+		{"POST", "/tasks/bulk", `{"action":"cancel"}`, 422, `"detail":"the filter is empty, which selects all tasks; give a condition, or all: true"`},
+		{"POST", "/tasks/bulk", `{"action":"cancel","by":"1h","all":true,"count":1}`, 422, `"detail":"by is for move-by only; leave it out"`},
+		{"POST", "/tasks/bulk", `{"action":"cancel","all":true}`, 422, `"detail":"count is 0; expected how many tasks may be changed, 1 or more: what a dry run has counted"`},
+		{"POST", "/tasks/bulk", `{"action":"cancel","filter":{"status":"done"},"count":1}`, 422, `"detail":"status is \"done\"; it must be pending, or none"`},
+		{"PUT", "/tasks/a", `{"due":"1h"}`, 422, `"detail":"queue: no destination`},
+		{"GET", "/tasks?foo=1", "", 422, `"location":"query.foo","value":"1"`},
+		{"GET", "/queues/nope/messages", "", 404, `"detail":"there is no such queue"`},
+		{"GET", "/queues/delay.bucket.1s/messages", "", 409, `"detail":"the queue was not looked into: delay.bucket.1s: it belongs to the delay strategies`},
+		{"GET", "/queues/delay.bucket.1s/errors", "", 409, `"detail":"the queue was not looked into: delay.bucket.1s: it belongs to the delay strategies`},
+	} {
+		if r := w.ask(c.method, "/api/v1"+c.path, c.body); r.code != c.code || !strings.Contains(string(r.text), c.text) {
+			t.Errorf("%s %s %s: %d %s; expected %d with %s", c.method, c.path, c.body, r.code, r.text, c.code, c.text)
 		}
 	}
 }

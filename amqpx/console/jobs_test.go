@@ -190,13 +190,16 @@ func TestJobIsStopped(t *testing.T) {
 		t.Errorf("continued: %v", j)
 	}
 	other.movedOnce(due)
+	if r := other.ask("POST", "/api/v1/jobs/"+id+"/stop", ""); r.code != 409 || !strings.Contains(string(r.text), "is done; expected one that runs") {
+		t.Errorf("stopped once it is done: %d %s", r.code, r.text)
+	}
 	var actions []string
 	entries, err := other.c.core.Audit(t.Context(), service.Identity{}, id, "", 10)
 	check(t, err)
 	for _, e := range entries {
 		actions = append(actions, e.Action)
 	}
-	if got := strings.Join(actions, " "); got != "job.continue job.stop" {
+	if got := strings.Join(actions, " "); got != "job.stop job.continue job.stop" {
 		t.Errorf("the audit of the job has %s", got)
 	}
 }

@@ -32,6 +32,7 @@ var ErrPeek = errors.New("the queue was not looked into")
 type PeekError struct {
 	Queue  string
 	Reason string // and what to do
+	Err    error  // of the management API, where that is why
 }
 
 func (e *PeekError) Error() string { return fmt.Sprintf("%v: %s: %s", ErrPeek, e.Queue, e.Reason) }
@@ -123,14 +124,16 @@ const peekCosts = "RabbitMQ before 4.3 counts each look towards the delivery lim
 
 // peekRefused is for a queue whose limit returns could not tell.
 func peekRefused(queue string, err error) error {
-	why := peekCosts + "; " + err.Error()
+	e := &PeekError{Queue: queue, Reason: peekCosts + "; " + err.Error()}
 	switch {
 	case errors.Is(err, live.ErrStream):
-		why = err.Error()
+		e.Reason = err.Error()
 	case live.IsDenied(err):
-		why = peekCosts + "; the user may not read the limit from the management API: it needs the tag management, or monitoring"
+		e.Reason = peekCosts + "; the user may not read the limit from the management API: it needs the tag management, or monitoring"
+	case !errors.Is(err, errLimitUnknown) && !errors.Is(err, errLimitNotYet):
+		e.Err = err
 	}
-	return &PeekError{Queue: queue, Reason: why}
+	return e
 }
 
 var (

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // BulkAction is what Bulk does to each task that a filter chooses.
@@ -123,23 +124,27 @@ func ParseBulkPlace(s string) (p BulkPlace, err error) {
 // validate checks the action, the filter and the options together, and fills in
 // what is not set.
 func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
-	bad := func(field, format string, args ...any) error {
-		return fmt.Errorf("%w: bulk %s: %s: %s", ErrConfig, a.verb, field, fmt.Sprintf(format, args...))
+	bad := func(field string, value any, want string) error {
+		return fmt.Errorf("%w: bulk %s: %w", ErrConfig, a.verb, &topology.FieldError{Field: field, Value: value, Want: want})
 	}
 	setDefault(&o.Batch, 500)
 	switch {
 	case len(a.want) == 0:
 		return fmt.Errorf("%w: bulk: no action; expected one that a function such as BulkCancel makes", ErrConfig)
 	case f.Status != "" && !slices.Contains(a.want, string(f.Status)):
-		return bad("Status", "%q; expected %q or none", f.Status, a.want)
+		return bad("status", string(f.Status), strings.Join(a.want, ", ")+", or none")
 	case f.Limit != 0 || f.After != (Cursor{}) || f.Sort != SortDue:
-		return bad("Filter", "Limit and After belong to List; use BulkOptions")
+		return fmt.Errorf("%w: bulk %s: the filter has Limit, After or Sort, which belong to List; use BulkOptions", ErrConfig, a.verb)
 	case o.Batch < 1 || o.Batch > 5000:
-		return bad("Batch", "%d; expected 1 to 5000", o.Batch)
-	case o.Pause < 0 || o.Spread < 0 || o.Limit < 0:
-		return bad("Pause, Spread, Limit", "%v, %v, %d; expected 0 or more", o.Pause, o.Spread, o.Limit)
+		return bad("batch", o.Batch, "1 to 5000")
+	case o.Pause < 0:
+		return bad("pause", o.Pause, "0 or more")
+	case o.Limit < 0:
+		return bad("limit", o.Limit, "0 or more")
+	case o.Spread < 0:
+		return bad("spread", o.Spread, "0 or more")
 	case o.Spread > 0 && (a.verb == "cancel" || a.verb == "delete" || a.by != 0):
-		return bad("Spread", "%v; only tasks that get a new due instant can be spread", o.Spread)
+		return bad("spread", o.Spread, "0: only tasks that are fired, revived or moved to an instant can be spread")
 	}
 	switch {
 	case a.verb == "fire":
@@ -147,10 +152,10 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 	case a.verb == "reschedule" && a.by != 0, a.verb == "cancel", a.verb == "delete":
 		return nil
 	case a.verb == "reschedule" && a.at.IsZero():
-		return bad("DeliverAt", "neither an instant nor a duration; expected one of them")
+		return bad("to", "", "an instant, or give a duration to move by")
 	}
 	if a.at.IsZero() || rows.Millis(a.at.Add(o.Spread)) > rows.MaxDue {
-		return bad("DeliverAt", "%v; expected an instant up to the year 9999", a.at)
+		return bad("to", a.at.Format(time.RFC3339), "an instant up to the year 9999, with the spread")
 	}
 	return nil
 }

@@ -31,14 +31,14 @@ func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, 
 	if len(by) > longestBy || !utf8.ValidString(by) {
 		return fmt.Errorf("%w: by: %.300q; expected at most %d bytes of UTF-8", ErrConfig, by, longestBy)
 	}
-	err := s.changeGate(ctx, ex, d, func(c rows.Conn, g *rows.Gate) error {
+	err := s.changeGate(ctx, ex, "pausing", d, func(c rows.Conn, g *rows.Gate) error {
 		if !g.Paused() {
 			g.PausedAt, g.PausedBy = s.nowOn(ctx, c), by
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("pausing %s: %w", d, err)
+		return err
 	}
 	pace.Wrote(s.db.DB)
 	return nil
@@ -51,9 +51,9 @@ func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, 
 func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination, spread time.Duration) error {
 	const longest = 30 * 24 * time.Hour
 	if spread < 0 || spread > longest {
-		return fmt.Errorf("%w: spread: %v; expected 0 to %v", ErrConfig, spread, longest)
+		return fmt.Errorf("%w: %w", ErrConfig, &topology.FieldError{Field: "spread", Value: spread, Want: "0 to " + topology.FormatDuration(longest)})
 	}
-	err := s.changeGate(ctx, ex, d, func(c rows.Conn, g *rows.Gate) error {
+	err := s.changeGate(ctx, ex, "resuming", d, func(c rows.Conn, g *rows.Gate) error {
 		if !g.Paused() {
 			return nil
 		}
@@ -70,7 +70,7 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("resuming %s: %w", d, err)
+		return err
 	}
 	pace.Wake(s.db.DB)
 	return nil
@@ -87,7 +87,7 @@ func (s *Store) SetCeiling(ctx context.Context, ex Executor, x Ceiling) error {
 		return err
 	}
 	d := topology.Destination{Queue: x.Queue, Exchange: x.Exchange}
-	err = s.changeGate(ctx, ex, d, func(c rows.Conn, g *rows.Gate) error {
+	err = s.changeGate(ctx, ex, "the ceiling of", d, func(c rows.Conn, g *rows.Gate) error {
 		if g.PerSecond != x.PerSecond || g.Burst != x.Burst {
 			// What the old rate has promised for later is not held against the new one.
 			g.PerSecond, g.Burst, g.Free = x.PerSecond, x.Burst, min(g.Free, s.nowOn(ctx, c).Add(time.Second).UnixNano())
@@ -95,19 +95,19 @@ func (s *Store) SetCeiling(ctx context.Context, ex Executor, x Ceiling) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("the ceiling of %s: %w", d, err)
+		return err
 	}
 	pace.Wake(s.db.DB)
 	return nil
 }
 
-// changeGate changes what holds a destination back.
-func (s *Store) changeGate(ctx context.Context, ex Executor, d topology.Destination, change func(rows.Conn, *rows.Gate) error) error {
+// changeGate changes what holds a destination back; doing says what that is in an error.
+func (s *Store) changeGate(ctx context.Context, ex Executor, doing string, d topology.Destination, change func(rows.Conn, *rows.Gate) error) error {
 	l, err := laneOf(d)
 	if err != nil {
 		return err
 	}
-	return s.db.Within(ctx, s.on(ex), func(c rows.Conn) error {
+	err = s.db.Within(ctx, s.on(ex), func(c rows.Conn) error {
 		g, err := c.LockGate(ctx, l)
 		if err != nil {
 			return err
@@ -117,6 +117,10 @@ func (s *Store) changeGate(ctx context.Context, ex Executor, d topology.Destinat
 		}
 		return c.WriteGate(ctx, g)
 	})
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w", doing, d, err)
+	}
+	return err
 }
 
 // DestinationState is what holds a destination's tasks back.

@@ -30,5 +30,5 @@ func TestTasksPause(t *testing.T) {
 	expect("tasks ceiling --queue mail --per-second 0", "mail: .*\n", "", 0)
 	expect("tasks ceiling --queue mail", "", "no rate; give --per-second", 1)
 	expect("tasks ceiling --queue mail --per-second -1", "", "expected 0 for none", 1)
-	expect("tasks resume --exchange events --spread 40d", "", "spread: 960h0m0s; expected 0 to 720h0m0s", 1)
+	expect("tasks resume --exchange events --spread 40d", "", "spread is 40d; it must be 0 to 30d", 1)
 }

@@ -30,7 +30,7 @@ type bulkAnswer struct {
 
 func (r bulkRequest) filterAndAction() (f schedule.Filter, act service.Action, err error) {
 	if r.Filter == (Filter{}) && len(r.IDs) == 0 && !r.All {
-		return f, act, wrong("body.filter", "is empty, which selects all tasks; give a condition, or all: true")
+		return f, act, wrong("body.filter", "the filter is empty, which selects all tasks; give a condition, or all: true")
 	}
 	if f, err = r.Filter.read("body.filter"); err != nil {
 		return f, act, err

@@ -10,13 +10,24 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
-// wrong returns a 422 that names a field.
+// wrong returns a 422 that names a field; message is a sentence about it.
 func wrong(location, message string) error {
 	return huma.Error422UnprocessableEntity(message, &huma.ErrorDetail{Location: location, Message: message})
 }
+
+// ofField is wrong for a Go field and a reason without a subject.
+func ofField(field, reason string) error {
+	at := place(field)
+	return huma.Error422UnprocessableEntity(key(at)+": "+reason, &huma.ErrorDetail{Location: at, Message: reason})
+}
+
+// key returns the last part of a location.
+func key(at string) string { return at[strings.LastIndexByte(at, '.')+1:] }
 
 // Bounds of a problem, because megabytes of a request may be wrong.
 const (
@@ -24,8 +35,8 @@ const (
 	maxLocation = 200
 )
 
-// bounded keeps a problem from repeating the request.
-func bounded(_ huma.Context, _ string, v any) (any, error) {
+// bounded keeps a problem from repeating the request, but tells the value of an unknown parameter.
+func bounded(ctx huma.Context, _ string, v any) (any, error) {
 	m, ok := v.(*huma.ErrorModel)
 	if !ok {
 		return v, nil
@@ -34,6 +45,9 @@ func bounded(_ huma.Context, _ string, v any) (any, error) {
 		m.Errors = append(m.Errors[:maxDetails:maxDetails], &huma.ErrorDetail{Message: fmt.Sprintf("and %d more", more)})
 	}
 	for _, d := range m.Errors {
+		if d.Message == "unknown query parameter" {
+			d.Value = ctx.Query(strings.TrimPrefix(d.Location, "query."))
+		}
 		d.Location = shortened(d.Location, maxLocation)
 		d.Message = shortened(d.Message, maxLocation)
 		switch x := d.Value.(type) {
@@ -80,16 +94,23 @@ func (a *api) problem(err error) error {
 		return wrong(f.Field, f.Reason)
 	}
 	if f, ok := errors.AsType[*schedule.TaskError](err); ok {
-		return wrong(place(f.Field), f.Reason)
+		return ofField(f.Field, f.Reason)
 	}
 	if f, ok := errors.AsType[*schedule.RecurringError](err); ok {
-		return wrong(place(f.Field), f.Reason)
+		return ofField(f.Field, f.Reason)
+	}
+	if f, ok := errors.AsType[*topology.FieldError](err); ok {
+		at := place(f.Field)
+		return wrong(at, (&topology.FieldError{Field: key(at), Value: f.Value, Want: f.Want}).Error())
+	}
+	if d, ok := errors.AsType[*topology.DestinationError](err); ok && errors.Is(err, amqpx.ErrConfig) {
+		return wrong(place("To"), d.Error())
 	}
 	text := service.Told(service.Identity{}, err) // drivers' errors are for the log
 	switch {
 	case errors.Is(err, service.ErrNoQueue):
 		return huma.Error404NotFound(text)
-	case errors.Is(err, service.ErrRefused):
+	case errors.Is(err, service.ErrRefused), errors.Is(err, inspect.ErrPeek):
 		return huma.Error409Conflict(text)
 	case errors.Is(err, service.ErrForbidden):
 		return huma.Error403Forbidden(text)
@@ -100,7 +121,7 @@ func (a *api) problem(err error) error {
 	case errors.Is(err, schedule.ErrStatus), errors.Is(err, schedule.ErrUnique), errors.Is(err, service.ErrJobState):
 		return huma.Error409Conflict(text)
 	case errors.Is(err, schedule.ErrConfig), errors.Is(err, amqpx.ErrConfig):
-		return huma.Error422UnprocessableEntity(text)
+		return wrong("body", text)
 	}
 	a.log.Warn("api", zap.Error(err))
 	return huma.Error503ServiceUnavailable(text)
@@ -108,11 +129,18 @@ func (a *api) problem(err error) error {
 
 // place returns where requests have a Go field, or only its name if that differs between them.
 func place(field string) string {
-	key := snake(field)
-	if key == "id" || key == "name" {
-		return key
+	switch name := snake(field); name {
+	case "id", "name":
+		return name
+	case "status":
+		return "body.filter.status"
+	case "on_pending", "max_wait", "cooldown":
+		return "body.unique." + name
+	case "unique_key":
+		return "body.unique.key"
+	default:
+		return "body." + name
 	}
-	return "body." + key
 }
 
 // snake returns the JSON key of a Go field.
@@ -120,6 +148,8 @@ func snake(field string) string {
 	switch field {
 	case "ID":
 		return "id"
+	case "To":
+		return "to_queue"
 	case "CorrelationID":
 		return "correlation_id"
 	case "DeliverAt":

@@ -32,7 +32,7 @@ var kinds = []struct {
 	{schedule.ErrNoSchedule, http.StatusNotFound, "There is no such recurring task", "It may have been deleted; the audit says by whom."},
 	{service.ErrNoMessages, http.StatusNotFound, "There are no such messages", "The process that has discarded them keeps them, in the directory serve.discarded."},
 	{service.ErrNoJob, http.StatusNotFound, "There is no such job", "The audit lists all of them."},
-	{service.ErrJobState, http.StatusConflict, "This job cannot go on", "Somebody else may have been faster. You changed nothing."},
+	{service.ErrJobState, http.StatusConflict, "This job cannot be stopped or continued now", "Somebody else may have been faster. You changed nothing."},
 	{service.ErrForbidden, http.StatusForbidden, "You may not do this", "Your role is viewer. Only an operator can change something. Nothing was changed."},
 	{service.ErrBroker, http.StatusServiceUnavailable, "The broker does not answer", "Tasks, recurring tasks and the audit need only the database and still work. What is due is sent when the broker is back. The audit says whether anything was changed."},
 	{service.ErrRefused, http.StatusConflict, "The broker refuses it", "The user of this process may lack a permission on the broker; see docs/permissions.md. The audit says whether anything was changed."},

@@ -62,7 +62,7 @@ func (p *Pages) request(w http.ResponseWriter, r *http.Request) (*request, error
 	if r.PostForm == nil { // else the handler before has read it
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		if err := r.ParseForm(); err != nil {
-			return q, &service.FieldError{Field: "form", Reason: err.Error()}
+			return q, &service.FieldError{Field: "form", Reason: "form: " + err.Error()}
 		}
 	}
 	// A time without a zone is one of the zone that the page named.
@@ -108,7 +108,7 @@ func withQuery(path string, v url.Values) string {
 func (r *request) get(name string) string { return strings.TrimSpace(r.form.Get(name)) }
 
 func fieldError(field, format string, args ...any) error {
-	return &service.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
+	return &service.FieldError{Field: field, Reason: field + ": " + fmt.Sprintf(format, args...)}
 }
 
 // fields reads the fields of a form. After its first error, which stays, it reads nothing.

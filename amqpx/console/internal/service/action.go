@@ -39,13 +39,13 @@ type Action struct {
 func (a Action) checked() (Action, error) {
 	switch {
 	case a.Kind != MoveBy && a.By != 0:
-		return a, &FieldError{"by", "is for move-by"}
+		return a, &FieldError{"by", "by is for move-by only; leave it out"}
 	case a.Kind == MoveBy && a.By == 0:
-		return a, &FieldError{"by", "expected a duration other than 0, such as 2h or -1d"}
+		return a, &FieldError{"by", "by is missing or 0; expected a duration such as 2h or -1d"}
 	case a.Kind != MoveTo && a.Kind != Revive && !a.At.IsZero():
-		return a, &FieldError{"to", "is for move-to and revive"}
+		return a, &FieldError{"to", "to is for move-to and revive only; leave it out"}
 	case a.Kind == MoveTo && a.At.IsZero():
-		return a, &FieldError{"to", "expected an instant"}
+		return a, &FieldError{"to", "to is missing; expected an instant"}
 	case a.Kind == Revive && a.At.IsZero():
 		a.At = time.Now()
 	}
@@ -72,7 +72,7 @@ func (a Action) forMany() (schedule.BulkAction, error) {
 	case MoveBy:
 		return schedule.BulkMoveBy(a.By), nil
 	}
-	return schedule.BulkAction{}, &FieldError{"action", fmt.Sprintf("%q; expected cancel, delete, fire, revive, move-to or move-by", a.Kind)}
+	return schedule.BulkAction{}, &FieldError{"action", fmt.Sprintf("action is %q; expected cancel, delete, fire, revive, move-to or move-by", a.Kind)}
 }
 
 // String returns the action as the audit shows it.
@@ -123,7 +123,7 @@ func (c *Core) Change(ctx context.Context, who Identity, id string, a Action) er
 		e.Action, e.Detail = "task.move", "by "+signed(a.By)
 		do = func() error { return s.RescheduleBy(ctx, schedule.NoTx, id, a.By) }
 	default:
-		return &FieldError{"action", fmt.Sprintf("%q; expected cancel, fire, revive, move-to or move-by", a.Kind)}
+		return &FieldError{"action", fmt.Sprintf("action is %q; expected cancel, fire, revive, move-to or move-by", a.Kind)}
 	}
 	return c.recorded(ctx, who, e, do)
 }
@@ -143,7 +143,7 @@ func (c *Core) BulkCount(ctx context.Context, f schedule.Filter, a Action) (int6
 // counted and confirmed.
 func (c *Core) Bulk(ctx context.Context, who Identity, f schedule.Filter, a Action, count int64) (Job, error) {
 	if count < 1 {
-		return Job{}, &FieldError{"count", fmt.Sprintf("%d; expected how many tasks may be changed, 1 or more: what a dry run has counted", count)}
+		return Job{}, &FieldError{"count", fmt.Sprintf("count is %d; expected how many tasks may be changed, 1 or more: what a dry run has counted", count)}
 	}
 	s, err := c.store()
 	if err != nil {

@@ -128,7 +128,13 @@ func Told(who Identity, err error) string {
 	if who.Role.May(RoleOperator) || ours(err) && !errors.Is(err, ErrBroker) {
 		return err.Error()
 	}
-	for _, known := range []error{ErrBroker, ErrRefused, ErrNoQueue, schedule.ErrNoTable, schedule.ErrDenied, inspect.ErrPeek} {
+	if p, ok := errors.AsType[*inspect.PeekError](err); ok && p.Err == nil {
+		return err.Error()
+	}
+	if errors.Is(err, ErrNoQueue) { // which says it all
+		return ErrNoQueue.Error()
+	}
+	for _, known := range []error{ErrBroker, ErrRefused, schedule.ErrNoTable, schedule.ErrDenied, inspect.ErrPeek} {
 		if errors.Is(err, known) {
 			return known.Error() + "; " + untold
 		}

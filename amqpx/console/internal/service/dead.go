@@ -148,7 +148,7 @@ func (c *Core) Requeue(ctx context.Context, who Identity, r Requeue) (Job, error
 		return Job{}, err
 	}
 	if r.Limit < 1 {
-		return Job{}, &FieldError{"limit", fmt.Sprintf("%d; expected how many messages may go, 1 or more: what a dry run has counted", r.Limit)}
+		return Job{}, &FieldError{"limit", fmt.Sprintf("limit is %d; expected how many messages may go, 1 or more: what a dry run has counted", r.Limit)}
 	}
 	q := request{Requeue: &r}
 	return c.start(ctx, who, Entry{Action: r.action(), Target: r.Queue, Detail: q.words(false)}, int64(r.Limit), q)

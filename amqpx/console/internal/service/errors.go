@@ -25,8 +25,8 @@ var (
 	ErrNoJob = errors.New("there is no such job")
 	// ErrNoMessages means that a job has discarded none, or keeps them with another process.
 	ErrNoMessages = errors.New("this process keeps no discarded messages of it")
-	// ErrJobState means that the job cannot be continued.
-	ErrJobState = errors.New("expected one that failed, or was interrupted or stopped")
+	// ErrJobState means that the job cannot be continued, or stopped.
+	ErrJobState = errors.New("the job's state does not allow it")
 
 	// ErrBroker means that the broker does not answer, ErrRefused that it answers and
 	// refuses, and ErrNoQueue that it has no such queue.
@@ -42,18 +42,18 @@ var (
 	errSlow = errors.New("the database took too long; narrow the filter, by a queue, a status or due instants")
 )
 
-// FieldError names the input that is wrong and says what was expected.
+// FieldError names the input that is wrong. Reason is a sentence about it that says what was expected.
 type FieldError struct{ Field, Reason string }
 
 // ErrNotRecorded means that the audit could not be written, and so nothing was done.
 var ErrNotRecorded = errors.New("nothing was done, because it could not be recorded")
 
-func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
+func (e *FieldError) Error() string { return e.Reason }
 
 // within returns a *FieldError unless n is from 1 to most.
 func within(field string, n, most int) error {
 	if n < 1 || n > most {
-		return &FieldError{field, fmt.Sprintf("%d; expected 1 to %d", n, most)}
+		return &FieldError{field, fmt.Sprintf("%s is %d; expected 1 to %d", field, n, most)}
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func (c *Core) Histogram(ctx context.Context, f schedule.Filter, from, to time.T
 	case from.IsZero() != to.IsZero():
 		return Histogram{}, &FieldError{"from", "from and to belong together; give both, or neither"}
 	case !from.IsZero() && to.Sub(from) < time.Duration(bins)*time.Millisecond:
-		return Histogram{}, &FieldError{"to", fmt.Sprintf("expected an instant at least %d ms after from, one for each bin", bins)}
+		return Histogram{}, &FieldError{"to", fmt.Sprintf("to is too early; expected an instant at least %d ms after from, one for each bin", bins)}
 	}
 	f.Status, f.DueFrom, f.DueTo = schedule.StatusPending, time.Time{}, time.Time{}
 	key := fmt.Sprintf("%+v %v %v %d", f, from.UnixMilli(), to.UnixMilli(), bins)

@@ -223,10 +223,14 @@ func (c *Core) Jobs(ctx context.Context, who Identity, limit int) ([]Job, error)
 // StopJob ends a running job after its present step, in whichever process it runs.
 func (c *Core) StopJob(ctx context.Context, who Identity, id string) (Job, error) {
 	err := c.recorded(ctx, who, Entry{Action: "job.stop", Target: id}, func() error {
-		if _, err := c.job(ctx, id); err != nil {
+		r, err := c.job(ctx, id)
+		if err != nil {
 			return err
 		}
-		_, err := c.ledger.stop(ctx, id)
+		stopped, err := c.ledger.stop(ctx, id)
+		if err == nil && !stopped {
+			err = fmt.Errorf("%w: job %s is %s; expected one that runs", ErrJobState, id, r.State)
+		}
 		return err
 	})
 	if err != nil {
@@ -252,7 +256,7 @@ func (c *Core) ContinueJob(ctx context.Context, who Identity, id string) (Job, e
 			return err
 		}
 		if !taken {
-			return fmt.Errorf("job %s is %s; %w", id, r.State, ErrJobState)
+			return fmt.Errorf("%w: job %s is %s; expected one that failed, or was interrupted or stopped", ErrJobState, id, r.State)
 		}
 		if r, err = c.job(ctx, id); err != nil {
 			return err

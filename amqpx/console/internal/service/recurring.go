@@ -138,7 +138,7 @@ func (c *Core) changeDestination(ctx context.Context, who Identity, e Entry, d t
 		return err
 	}
 	if (d.Queue == "") == (d.Exchange == "") {
-		return &FieldError{"queue", "expected a queue or an exchange"}
+		return &FieldError{"queue", "there is no destination, or two; expected a queue or an exchange"}
 	}
 	e.Target = cmp.Or(d.Queue, d.Exchange)
 	return c.recorded(ctx, who, e, func() error { return do(s) })

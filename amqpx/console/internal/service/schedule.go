@@ -39,7 +39,7 @@ func (c *Core) Schedule(ctx context.Context, who Identity, tasks []NewTask) ([]S
 		return nil, err
 	}
 	if len(tasks) > MaxBatch {
-		return nil, &FieldError{"tasks", fmt.Sprintf("%d tasks; expected at most %d", len(tasks), MaxBatch)}
+		return nil, &FieldError{"tasks", fmt.Sprintf("there are %d tasks; expected at most %d", len(tasks), MaxBatch)}
 	}
 	e := Entry{Action: "task.schedule", Detail: fmt.Sprintf("%d tasks", len(tasks))}
 	if len(tasks) == 1 {

@@ -333,7 +333,7 @@ func TestEmptyFlagsAreErrors(t *testing.T) {
 			t.Errorf("%q: exit %d, output %s, errors %s", args, code, stdout, stderr)
 		}
 	}
-	if code, _, stderr := run(t, "", "doctor", "--url", ""); code != app.ExitUnseen || !strings.Contains(stderr, "--url is empty") {
+	if code, _, stderr := run(t, "", "doctor", "--url", ""); code != 1 || !strings.Contains(stderr, "--url is empty") {
 		t.Errorf("exit %d, errors %s", code, stderr)
 	}
 	t.Setenv("AMQP_URL", "")

@@ -54,7 +54,7 @@ Exit codes:
     0  success
     1  error, wrong usage included; doctor: findings (see --fail-on);
        trace: nothing is known
-    2  plan: something to create; requeue, plugin drain: messages stayed;
+    2  plan: something to create; requeue, discard, plugin drain: messages stayed;
        plan, doctor, status, trace, plugin status: not everything could be seen
     3  consume: fewer messages came than were wanted
   130  Ctrl-C`,
@@ -70,14 +70,6 @@ Exit codes:
 		},
 	}
 	p.Flags(root)
-	check := root.PersistentPreRunE
-	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
-		err := check(c, args)
-		if c.Name() == "doctor" {
-			return layout.Blind(err)
-		}
-		return err
-	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	for _, act := range []struct {
 		title    string

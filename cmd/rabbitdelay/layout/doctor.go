@@ -45,7 +45,7 @@ func (d *doctorRun) fails(r doctor.Report) bool {
 	return r.Count(doctor.SeverityCritical) > 0 || d.failOn == string(doctor.SeverityWarning) && !r.Clean()
 }
 
-// DoctorCommand returns the command doctor. Whatever keeps it from looking ends it with ExitUnseen.
+// DoctorCommand returns the command doctor. What keeps it from looking, wrong usage left out, ends it with ExitUnseen.
 func DoctorCommand(a *app.App) *cobra.Command {
 	d := &doctorRun{App: a, standstill: app.Duration(doctorStandstill)}
 	c := &cobra.Command{
@@ -77,20 +77,23 @@ line lists what it could not check; a report with such a line is not clean. It
 changes nothing, and takes no message out of your queues.
 
 Exit code: 0 nothing is wrong; 1 findings, with --fail-on critical only critical
-ones; 2 none of these, but not everything could be checked (see --amqp-only and
+ones, or wrong usage; 2 none of these, but not everything could be checked (see --amqp-only and
 --skip), or nothing could.`,
 		Example: `  rabbitdelay doctor -f delays.yaml
   rabbitdelay doctor -f delays.yaml --json | jq -r '.findings[] | .severity + " " + .what'
   rabbitdelay doctor -f delays.yaml --fail-on critical
   rabbitdelay doctor --role producer --amqp-only --url amqp://producer:secret@broker/`,
-		Args: func(c *cobra.Command, args []string) error { return Blind(program.NoArgs(c, args)) },
 		RunE: func(c *cobra.Command, _ []string) error {
-			r, err := d.examine(c.Context())
+			cfg, err := d.asked()
+			if err != nil {
+				return err
+			}
+			r, err := d.examine(c.Context(), cfg)
 			switch {
 			case err != nil && c.Context().Err() != nil:
 				return err
 			case err != nil:
-				return Blind(err)
+				return blind(err)
 			}
 			return d.report(r)
 		},
@@ -104,9 +107,6 @@ ones; 2 none of these, but not everything could be checked (see --amqp-only and
 	c.Flags().Var(&d.standstill, "standstill", "the longest TTL of delay queues to watch, 0 for none")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions( // the flag exists
 		[]string{string(doctor.RoleProducer), string(doctor.RoleConsumer), string(doctor.RoleBootstrapper)}, cobra.ShellCompDirectiveNoFileComp))
-	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return Blind(fmt.Errorf("%w; see %s --help", err, c.CommandPath()))
-	})
 	return c
 }
 
@@ -128,7 +128,7 @@ func (d *doctorRun) report(r doctor.Report) (err error) {
 	}
 	switch {
 	case err != nil:
-		return Blind(err)
+		return blind(err)
 	case d.fails(r):
 		return program.Exit(program.ExitError)
 	case !r.Complete():
@@ -160,28 +160,33 @@ func (d *doctorRun) skipped() ([]doctor.Area, error) {
 	return areas, nil
 }
 
-// Blind returns the error of a doctor who could not look.
-func Blind(err error) error {
-	if err == nil {
-		return nil
-	}
+// blind returns the error of a doctor who could not look.
+func blind(err error) error {
 	return &program.StatusError{Code: app.ExitUnseen, Err: err}
 }
 
-func (d *doctorRun) examine(ctx context.Context) (doctor.Report, error) {
+// asked returns what the flags say of every broker, or why they are wrong.
+func (d *doctorRun) asked() (cfg doctor.Config, err error) {
+	if _, err = parseRoles(d.roles, ""); err != nil {
+		return cfg, err
+	}
+	if cfg.Skip, err = d.skipped(); err != nil {
+		return cfg, err
+	}
+	if d.standstill < 0 {
+		return cfg, fmt.Errorf("--standstill: %s; expected 0 or more", d.standstill.String())
+	}
+	return cfg, nil
+}
+
+func (d *doctorRun) examine(ctx context.Context, cfg doctor.Config) (doctor.Report, error) {
 	c, err := d.Load(nil)
 	if err != nil {
 		return doctor.Report{}, err
 	}
-	cfg, src := doctor.Config{}, snapshot.Source{Peek: d.peek}
+	src := snapshot.Source{Peek: d.peek}
 	if cfg.Roles, err = parseRoles(d.roles, c.Broker.Declare); err != nil {
 		return doctor.Report{}, err
-	}
-	if cfg.Skip, err = d.skipped(); err != nil {
-		return doctor.Report{}, err
-	}
-	if d.standstill < 0 {
-		return doctor.Report{}, fmt.Errorf("--standstill: %s; expected 0 or more", d.standstill.String())
 	}
 	if d.standstill > 0 && !slices.Contains(cfg.Skip, doctor.AreaStandstill) {
 		src.Standstill, src.Watch = &doctor.Standstill{}, time.Duration(d.standstill)

@@ -34,7 +34,8 @@ requeue --from FILE" sends them again, also after an editor has mended a body.
 What is not chosen stays in its place, at the costs that "rabbitdelay requeue
 --help" names for RabbitMQ before 4.3.
 
-Exit code: 0 removed, or with --dry-run could be; 1 error.`,
+Exit code: 0 all that was chosen was removed, or with --dry-run could be; 2 some of
+it stayed; 1 error.`,
 		Example: `  rabbitdelay discard --queue orders.expire.dead --reason rejected --save rejected.jsonl
   rabbitdelay discard --queue orders.expire.dead --older-than 720h --dry-run
   rabbitdelay discard --parked --destination orders.gone --no-save`,

@@ -34,7 +34,9 @@ func WithConcurrency(n int) ConsumeOption { return func(k *consumer) { k.concurr
 func WithPrefetch(n int) ConsumeOption { return func(k *consumer) { k.prefetch = n } }
 
 // WithDrainTimeout sets how long running handlers may go on when the consumer ends,
-// before their context is cancelled; default 30 s.
+// before their context is cancelled; default 30 s. One that then returns an error gives its
+// message back. If that is within 2 s, Consume returns nil all the same; ErrDrainTimeout is
+// for handlers that go on for longer.
 func WithDrainTimeout(d time.Duration) ConsumeOption { return func(k *consumer) { k.drain = d } }
 
 // WithRetry sets the retry policy, instead of the one in Config.Destinations. Zero

@@ -37,7 +37,7 @@ var (
 	ErrNacked = flow.ErrNacked
 	// ErrMessage: the message itself is invalid; wrapped by *MessageError.
 	ErrMessage = errors.New("invalid message")
-	// ErrDrainTimeout: handlers of a consumer were still running at the end of the
+	// ErrDrainTimeout: handlers of a consumer were still running 2 s after the end of the
 	// drain time. Their messages were not acknowledged and will be delivered again.
 	ErrDrainTimeout = errors.New("drain timeout")
 	// ErrBody: a body could not be decoded; wrapped by the errors of JSON, which reject.

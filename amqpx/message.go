@@ -88,9 +88,9 @@ func (m *Message) Check() error {
 func (m *Message) checkDestination() error {
 	switch {
 	case m.Queue == "" && m.Exchange == "" && m.RoutingKey == "":
-		return &MessageError{"Queue", "no destination; set Queue, or Exchange and RoutingKey"}
+		return &MessageError{"Queue", "no destination; give a queue, or an exchange and a routing key"}
 	case m.Queue != "" && (m.Exchange != "" || m.RoutingKey != ""):
-		return &MessageError{"Queue", fmt.Sprintf("both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", m.Queue, m.Exchange, m.RoutingKey)}
+		return &MessageError{"Queue", fmt.Sprintf("both a queue (%q) and an exchange or routing key (%q, %q); give one destination", m.Queue, m.Exchange, m.RoutingKey)}
 	}
 	if strings.HasPrefix(m.Queue, directReplyTo) {
 		return &MessageError{"Queue", fmt.Sprintf("%q is an address of direct reply-to, which is no queue and cannot be bound; expected a queue that the requester declares for its replies, not exclusive", m.Queue)}

@@ -87,7 +87,7 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 		dest = topology.Destination{Queue: m.RoutingKey}
 	}
 	if len(m.Body) > c.cfg.MaxBody && m.own == nil { // what was received may be passed on
-		return &MessageError{"Body", fmt.Sprintf("%d bytes; expected at most %d (Config.MaxBody): store the payload elsewhere and send a reference", len(m.Body), c.cfg.MaxBody)}
+		return &MessageError{"Body", fmt.Sprintf("%d bytes; expected at most %d: store the payload elsewhere and send a reference", len(m.Body), c.cfg.MaxBody)}
 	}
 	if err := c.sizes.check(len(m.Body), now); err != nil {
 		return err

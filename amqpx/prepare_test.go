@@ -45,8 +45,8 @@ func TestPrepareRefusesBadMessages(t *testing.T) {
 		says  string
 	}{
 		"no destination":        {Message{}, "Queue", "no destination"},
-		"two destinations":      {Message{Queue: "q", Exchange: "e"}, "Queue", "set one destination"},
-		"queue and key":         {Message{Queue: "q", RoutingKey: "k"}, "Queue", "set one destination"},
+		"two destinations":      {Message{Queue: "q", Exchange: "e"}, "Queue", "give one destination"},
+		"queue and key":         {Message{Queue: "q", RoutingKey: "k"}, "Queue", "give one destination"},
 		"delay and instant":     {Message{Queue: "q", Delay: 1, DeliverAt: time.Now()}, "DeliverAt", "set one"},
 		"negative delay":        {Message{Queue: "q", Delay: -time.Second}, "Delay", "-1s is negative"},
 		"negative tolerance":    {Message{Queue: "q", Tolerance: -1}, "Tolerance", "negative"},

@@ -77,13 +77,13 @@ func TestInvalid(t *testing.T) {
 			`line 1, column 139: serve.trace_url: "javascript:{id}"; expected an address with {id} for the trace's id, such as https://traces.example.org/trace/{id}`,
 		}},
 		{"schedules", "schedules:\n- {name: a, cron: '0 8 * *', queue: q}\n- {name: a, every: 1h, queue: q}\n- {name: b, every: 10, queue: q, start: soon, priority: 256}\n- {name: c, cron: '@daily', time_zone: Mars/Phobos, queue: q}\n- {name: d, cron: '@daily'}\n- {name: e, cron: '@daily', queue: q, overlap: skip, misfire: all, headers: x}\n", "", []string{
-			`line 2, column 19: schedules[0].cron: "0 8 * *": 4 fields, expected 5 (minute hour day month weekday), 6 with seconds in front, or one of @hourly, @daily, @weekly, @monthly, @yearly`,
+			`line 2, column 19: schedules[0].cron: "0 8 * *": expected 5 fields (minute hour day month weekday), 6 with seconds in front, or one of @hourly, @daily, @weekly, @monthly, @yearly; got 4`,
 			`line 3, column 10: schedules[1].name: "a" is the name of schedules[0] too`,
 			`line 4, column 20: schedules[2].every: expected a duration such as 1500ms, 60s, 30m, 48h or 7d, got "10"`,
 			`line 4, column 41: schedules[2].start: expected an instant such as 2026-01-31T08:00:00Z, got "soon"`,
 			`line 4, column 57: schedules[2].priority: 256; expected 0 to 255`,
 			`line 5, column 40: schedules[3].time_zone: "Mars/Phobos" is unknown, expected an IANA name such as Europe/Berlin`,
-			`line 6, column 3: schedules[4].queue: no destination; set Queue, or Exchange and RoutingKey`,
+			`line 6, column 3: schedules[4].queue: no destination; give a queue, or an exchange and a routing key`,
 			`line 7, column 77: schedules[5].headers: expected a mapping of names to texts, got the text "x"`}},
 
 		{"bounds", "broker: {heartbeat: 500ms, dial_timeout: 1ms, reconnect_min: 2h, reconnect_max: 1ms, send_timeout: 2d, max_in_flight: -1, max_body: 536870913, declare: some}\n", "", []string{

@@ -162,9 +162,9 @@ func (d Destination) Validate(prefix string) error {
 	name := d.Queue
 	switch {
 	case d.Queue != "" && (d.Exchange != "" || d.RoutingKey != ""):
-		return refuse("is a queue and an exchange at once; give either Queue, or Exchange and RoutingKey")
+		return refuse("is a queue and an exchange at once; give either a queue, or an exchange and a routing key")
 	case d.Queue == "" && d.Exchange == "" && d.RoutingKey == "":
-		return refuse("is empty; give either Queue, or Exchange and RoutingKey")
+		return refuse("is empty; give either a queue, or an exchange and a routing key")
 	case d.Queue == "" && d.Exchange != "":
 		name = d.Exchange
 	case d.Queue == "": // the default exchange routes to the queue of that name

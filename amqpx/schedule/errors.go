@@ -78,7 +78,7 @@ func (e *ExistsError) Error() string {
 		more = fmt.Sprintf(" and %d more", len(ids)-show)
 		ids = ids[:show]
 	}
-	return fmt.Sprintf("task %s%s exists; use another id, Reschedule it, or schedule with Replace()", strings.Join(ids, ", "), more)
+	return fmt.Sprintf("task %s%s exists; use another id, move it, or replace it", strings.Join(ids, ", "), more)
 }
 
 // Unwrap makes errors.Is(err, ErrExists) true.
@@ -126,7 +126,7 @@ type TaskError struct {
 }
 
 func (e *TaskError) Error() string {
-	return fmt.Sprintf("task %q: %s: %s", e.ID, e.Field, e.Reason)
+	return fmt.Sprintf("task %q: %s: %s", e.ID, rows.Words(e.Field), e.Reason)
 }
 
 // Unwrap makes errors.Is(err, ErrTask) true.
@@ -140,7 +140,7 @@ type RecurringError struct {
 }
 
 func (e *RecurringError) Error() string {
-	return fmt.Sprintf("recurring task %q: %s: %s", e.Name, e.Field, e.Reason)
+	return fmt.Sprintf("recurring task %q: %s: %s", e.Name, rows.Words(e.Field), e.Reason)
 }
 
 // Unwrap makes errors.Is(err, ErrRecurring) true.

@@ -68,7 +68,7 @@ func TestRecurringLimitsOfAReader(t *testing.T) {
 		}
 	}
 	c.now = time.Date(2026, 1, 1, 13, 0, 1, 0, time.UTC)
-	plan(small, `"a": Body: 100 bytes, but this relay's Config.MaxBody is 10`)
+	plan(small, `"a": body: 100 bytes, but this relay's Config.MaxBody is 10`)
 	c.expect("b", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending")
 	if got := c.get("a"); got.LastError != "" {
 		t.Errorf("it is marked as wrong: %s", got.LastError)

@@ -350,7 +350,7 @@ func TestRecurringForeignRows(t *testing.T) {
 	insert("good", "cron", "'0 8 * * *'")
 	insert("interval", "every_ms, starts_at", "3600000, 1767261600000")
 	for name, row := range map[string][3]string{
-		"bad cron":    {"cron", "'0 8 * *'", "4 fields, expected 5"},
+		"bad cron":    {"cron", "'0 8 * *'", "expected 5 fields"},
 		"bad zone":    {"cron, time_zone", "'@daily', 'Mars/Phobos'", "is unknown"},
 		"bad headers": {"cron, headers", "'@daily', '[1]'", "expected a JSON object of strings"},
 		"bad tags":    {"cron, tags", "'@daily', '{}'", "expected a JSON array of strings"},

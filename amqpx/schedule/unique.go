@@ -118,15 +118,15 @@ func (s *Store) checkUnique(t *rows.Task, u Unique) *rows.FieldError {
 	pushes := u.OnPending == PushBackPending
 	switch keep := s.cfg.Retention.Keep; {
 	case t.UniqueKey == "":
-		return bad("UniqueKey", "is not set; expected what the task is about, such as reindex-42")
+		return bad("UniqueKey", "not set; expected what the task is about, such as reindex-42")
 	case u.OnPending != "" && u.OnPending != KeepPending && u.OnPending != ReplacePending && !pushes:
 		return bad("OnPending", "%q, expected %q, %q or %q", u.OnPending, KeepPending, ReplacePending, PushBackPending)
 	case pushes && u.MaxWait <= 0:
-		return bad("MaxWait", "%v, expected how long after it was scheduled a task that is pushed back is due at the latest", u.MaxWait)
+		return bad("MaxWait", "%v, expected more than 0: how long after it was scheduled a task that is pushed back is due at the latest", u.MaxWait)
 	case !pushes && u.MaxWait != 0:
-		return bad("MaxWait", "%v, expected 0 unless OnPending is %q", u.MaxWait, PushBackPending)
+		return bad("MaxWait", "%v, expected 0 unless a pending task is pushed back", u.MaxWait)
 	case u.Cooldown < 0 || u.Cooldown > keep:
-		return bad("Cooldown", "%v, expected 0 to %v (Config.Retention.Keep), after which done tasks are deleted", u.Cooldown, keep)
+		return bad("Cooldown", "%v, expected 0 to %v, for which done tasks are kept", u.Cooldown, keep)
 	}
 	return s.check(t)
 }

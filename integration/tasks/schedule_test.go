@@ -227,18 +227,18 @@ func TestScheduleRefusesBadTasks(t *testing.T) {
 	s := newStore(t, db, nil, schedule.Config{MaxBody: 100})
 	at := time.Now()
 	for field, bad := range map[string]schedule.Task{
-		"ID: is empty":          {Queue: "q", DeliverAt: at},
-		"ID: 256":               {ID: strings.Repeat("x", 256), Queue: "q", DeliverAt: at},
-		"ID: ends in a space":   {ID: "x ", Queue: "q", DeliverAt: at},
-		"ID: expected UTF-8":    {ID: "\xff", Queue: "q", DeliverAt: at},
-		"Queue: no":             {ID: "x", DeliverAt: at},
-		"Queue: both":           {ID: "x", Queue: "q", Exchange: "e", DeliverAt: at},
-		"Queue: 300":            {ID: "x", Queue: strings.Repeat("q", 300), DeliverAt: at},
-		"DeliverAt: is not":     {ID: "x", Queue: "q"},
-		"Body: 101":             {ID: "x", Queue: "q", DeliverAt: at, Body: make([]byte, 101)},
-		"Headers:":              {ID: "x", Queue: "q", DeliverAt: at, Headers: map[string]string{"": "v"}},
-		"DeliverAt: 12000":      {ID: "x", Queue: "q", DeliverAt: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)},
-		"ContentType: \"a\\x00": {ID: "x", Queue: "q", DeliverAt: at, ContentType: "a\x00"},
+		"id: is empty":           {Queue: "q", DeliverAt: at},
+		"id: 256":                {ID: strings.Repeat("x", 256), Queue: "q", DeliverAt: at},
+		"id: ends in a space":    {ID: "x ", Queue: "q", DeliverAt: at},
+		"id: expected UTF-8":     {ID: "\xff", Queue: "q", DeliverAt: at},
+		"queue: no":              {ID: "x", DeliverAt: at},
+		"queue: both":            {ID: "x", Queue: "q", Exchange: "e", DeliverAt: at},
+		"queue: 300":             {ID: "x", Queue: strings.Repeat("q", 300), DeliverAt: at},
+		"due instant: not":       {ID: "x", Queue: "q"},
+		"body: 101":              {ID: "x", Queue: "q", DeliverAt: at, Body: make([]byte, 101)},
+		"headers:":               {ID: "x", Queue: "q", DeliverAt: at, Headers: map[string]string{"": "v"}},
+		"due instant: 12000":     {ID: "x", Queue: "q", DeliverAt: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"content type: \"a\\x00": {ID: "x", Queue: "q", DeliverAt: at, ContentType: "a\x00"},
 	} {
 		err := s.Schedule(t.Context(), schedule.NoTx, bad)
 		if !errors.Is(err, schedule.ErrTask) || !strings.Contains(err.Error(), field) {

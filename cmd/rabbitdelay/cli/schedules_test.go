@@ -102,11 +102,11 @@ func TestSchedulesUsageErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"schedules add":             `expected one name of a recurring task, got ""; see rabbitdelay schedules add --help`,
 		"schedules pause":           "no name of a recurring task; give one or more; see rabbitdelay schedules pause --help",
-		"schedules add x --queue q": `recurring task "x": Cron: expected either Cron or Every, got "" and 0s`,
+		"schedules add x --queue q": `recurring task "x": cron: there is none, and no interval; expected one of them`,
 		"schedules add x --cron @daily --every 1s --queue q":   "both --cron and --every; give one",
 		"schedules add x --cron @daily --queue q --exchange e": "both --queue and --exchange; give one",
-		"schedules add x --every 1500ms --queue q":             `recurring task "x": Every: 1.5s, expected whole seconds up to 100 years`,
-		"schedules add x --cron @daily --time-zone Mars/X --queue q": `recurring task "x": TimeZone: "Mars/X" is unknown, ` +
+		"schedules add x --every 1500ms --queue q":             `recurring task "x": every: 1.5s, expected whole seconds up to 100 years`,
+		"schedules add x --cron @daily --time-zone Mars/X --queue q": `recurring task "x": time zone: "Mars/X" is unknown, ` +
 			"expected an IANA name such as Europe/Berlin",
 		"schedules next":                      "no timetable; give the name of a recurring task, --cron or --every",
 		"schedules next x --count 0":          "--count: 0; expected 1 to 10000",

@@ -76,7 +76,7 @@ func Check(s *rows.Schedule, maxBody int, checkTask CheckTask) (*timetable.Timet
 	case !s.Start.IsZero() && rows.Millis(s.Start) > rows.MaxDue, !s.End.IsZero() && rows.Millis(s.End) > rows.MaxDue:
 		bad(true, "End", "expected instants up to the year 9999")
 	case !s.Start.IsZero() && !s.End.IsZero() && !s.Start.Before(s.End):
-		bad(true, "End", "%v, expected an instant after Start, %v", s.End, s.Start)
+		bad(true, "End", "%v, expected an instant after the start, %v", s.End, s.Start)
 	}
 	bad(s.Jitter < 0 || s.Jitter > rows.MaxJitter, "Jitter", "%v, expected 0 to %v", s.Jitter, rows.MaxJitter)
 	bad(s.Misfire != MisfireSkip && s.Misfire != MisfireOnce && s.Misfire != MisfireAll, "Misfire", "%q, expected skip, once or all", s.Misfire)
@@ -116,7 +116,11 @@ func compile(s *rows.Schedule) (t *timetable.Timetable, problems []*rows.FieldEr
 	}
 	switch {
 	case (s.Cron == "") == (s.Every == 0):
-		bad("Cron", "expected either Cron or Every, got %q and %v", s.Cron, s.Every)
+		if s.Cron == "" {
+			bad("Cron", "there is none, and no interval; expected one of them")
+		} else {
+			bad("Cron", "%q, and an interval of %v; expected one of them", s.Cron, s.Every)
+		}
 		return nil, problems
 	case s.Every < 0 || s.Every > rows.MaxEvery || s.Every%time.Second != 0:
 		bad("Every", "%v, expected whole seconds up to 100 years", s.Every)

@@ -11,7 +11,7 @@ import (
 
 // Errors of the writes; schedule exports them.
 var (
-	ErrExists = errors.New("there is a recurring task of that name already; Put overwrites it")
+	ErrExists = errors.New("there is a recurring task of that name already; use another name, or change that one")
 	ErrNone   = errors.New("there is no recurring task of that name")
 )
 

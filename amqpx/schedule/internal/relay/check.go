@@ -25,17 +25,17 @@ func Check(t *rows.Task, maxBody int) *rows.FieldError {
 	}
 	switch {
 	case t.Queue == "" && t.Exchange == "":
-		return bad("Queue", "no destination; set Queue, or Exchange and RoutingKey")
+		return bad("Queue", "no destination; give a queue, or an exchange and a routing key")
 	case t.Queue != "" && (t.Exchange != "" || t.RoutingKey != ""):
-		return bad("Queue", "both Queue (%q) and Exchange or RoutingKey (%q, %q) are set; set one destination", t.Queue, t.Exchange, t.RoutingKey)
+		return bad("Queue", "both a queue (%q) and an exchange or routing key (%q, %q); give one destination", t.Queue, t.Exchange, t.RoutingKey)
 	case t.DeliverAt.IsZero():
-		return bad("DeliverAt", "is not set; expected an instant, time.Now() for at once")
+		return bad("DeliverAt", "not set; expected an instant, the present one for at once")
 	case rows.Millis(t.DeliverAt) > rows.MaxDue:
 		return bad("DeliverAt", "%v, expected at most the year 9999", t.DeliverAt)
 	case t.ExpiresAfter < 0:
 		return bad("ExpiresAfter", "%v, expected 0 for never, or more", t.ExpiresAfter)
 	case len(t.Body) > maxBody:
-		return bad("Body", "%d bytes, expected at most %d (Config.MaxBody): keep the payload in a table and schedule its key", len(t.Body), maxBody)
+		return bad("Body", "%d bytes, expected at most %d: keep the payload in a table and schedule its key", len(t.Body), maxBody)
 	}
 	for _, f := range []struct{ name, value string }{
 		{"Queue", t.Queue}, {"Exchange", t.Exchange}, {"RoutingKey", t.RoutingKey}, {"ContentType", t.ContentType}, {"Type", t.Type}, {"CorrelationID", t.CorrelationID},

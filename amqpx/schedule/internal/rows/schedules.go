@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 )
@@ -40,7 +41,27 @@ type Schedule struct {
 // FieldError is what is wrong with a field of a task or a schedule.
 type FieldError struct{ Field, Reason string }
 
-func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
+func (e *FieldError) Error() string { return Words(e.Field) + ": " + e.Reason }
+
+// Words returns a Go field as people write it, who may know it by a flag, a key or a column.
+func Words(field string) string {
+	switch field {
+	case "ID":
+		return "id"
+	case "CorrelationID":
+		return "correlation id"
+	case "DeliverAt":
+		return "due instant"
+	}
+	var b strings.Builder
+	for i, r := range field {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
 
 // Bounds of a Schedule that its columns do not have.
 const (

@@ -35,7 +35,7 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 		return nil, fmt.Errorf("%d bytes, expected at most %d", len(expression), cron.MaxSpecLength)
 	case strings.HasPrefix(expression, "@"):
 	case len(fields) != len(places):
-		return nil, fmt.Errorf("%d fields, expected 5 (minute hour day month weekday), 6 with seconds in front, or one of %s", len(fields), words)
+		return nil, fmt.Errorf("expected 5 fields (minute hour day month weekday), 6 with seconds in front, or one of %s; got %d", words, len(fields))
 	}
 	// In lower case, because the library takes the H of THU for a hash.
 	s, err := parser.Parse(strings.ToLower(strings.Join(fields, " ")))

@@ -186,7 +186,7 @@ func TestCloseWithHandlers(t *testing.T) {
 		if !ok || left.Handlers != 2 || left.Unconfirmed != 0 {
 			t.Errorf("closed with %v, want two handlers", left)
 		}
-		if err := <-k.result; !errors.Is(err, amqpx.ErrDrainTimeout) || !strings.Contains(err.Error(), "2 handlers of queue in ran past the end of Close's context; ") {
+		if err := <-k.result; !errors.Is(err, amqpx.ErrDrainTimeout) || !strings.Contains(err.Error(), "handlers of queue in that ran past the end of Close's context: 2; ") {
 			t.Errorf("consume: %v", err)
 		}
 		close(release)

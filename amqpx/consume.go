@@ -422,6 +422,6 @@ func (k *consumer) awaitDrain(cancel func()) error {
 		if k.c.forced.Err() != nil {
 			k.c.abandoned.Add(k.running.Load())
 		}
-		return fmt.Errorf("%w: %d handlers of queue %s ran past %s; their messages will be delivered again", ErrDrainTimeout, k.running.Load(), k.queue, bound)
+		return fmt.Errorf("%w: handlers of queue %s that ran past %s: %d; their messages will be delivered again", ErrDrainTimeout, k.queue, bound, k.running.Load())
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/pace"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
 // Bulk changes all tasks that the filter chooses, in transactions of a batch each,
@@ -37,7 +38,7 @@ func (s *Store) Bulk(ctx context.Context, f Filter, a BulkAction, o BulkOptions)
 	r.done.Place = r.opts.After
 	for _, r.status = range r.action.statuses(f) {
 		if err := r.changeStatus(ctx); err != nil {
-			return r.done, fmt.Errorf("bulk %s: after %d tasks: %w", a.verb, r.done.Changed, err)
+			return r.done, fmt.Errorf("bulk %s: after %s: %w", a.verb, shown.Count(r.done.Changed, "task", "tasks"), err)
 		}
 		r.done.Place = BulkPlace{}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 )
 
 // Option tunes one call of Schedule or ScheduleBatch.
@@ -141,7 +142,7 @@ func (s *Store) CancelBatch(ctx context.Context, ex Executor, ids []string) (int
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("cancelling %d tasks: %w", len(ids), err)
+		return 0, fmt.Errorf("cancelling %s: %w", shown.Count(len(ids), "task", "tasks"), err)
 	}
 	return int(total), nil
 }

@@ -66,9 +66,22 @@ func CheckTitle(title string) error {
 	return nil
 }
 
-// OneLine joins the lines of s, such as those of a joined error, with semicolons.
+// OneLine joins the lines of s, such as those of a joined error, with semicolons, or with a space where the first
+// ends in a colon.
 func OneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' }), "; ")
+	var out string
+	for line := range strings.Lines(s) {
+		switch line = strings.TrimSpace(line); {
+		case line == "":
+		case out == "":
+			out = line
+		case strings.HasSuffix(out, ":"):
+			out += " " + line
+		default:
+			out += "; " + line
+		}
+	}
+	return out
 }
 
 // Shorten returns at most n characters of s. Where it cuts, the last one is an ellipsis.

@@ -27,8 +27,13 @@ func TestShorten(t *testing.T) {
 }
 
 func TestOneLine(t *testing.T) {
-	if got := OneLine("no route\n\nno broker\n"); got != "no route; no broker" {
-		t.Error(got)
+	for s, want := range map[string]string{
+		"no route\n\nno broker\n":               "no route; no broker",
+		"failed to connect:\n\thost a: refused": "failed to connect: host a: refused",
+	} {
+		if got := OneLine(s); got != want {
+			t.Errorf("%q: %q", s, got)
+		}
 	}
 }
 

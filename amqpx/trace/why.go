@@ -86,9 +86,9 @@ func (t *Trace) whySent(k schedule.Task) string {
 	case d != nil && !d.Exists:
 		return begin + "the queue " + d.Name + " does not exist"
 	case d != nil && d.Unconsumed():
-		return begin + fmt.Sprintf("the queue %s has no consumer, and %d ready messages", d.Name, d.Waiting.Ready)
+		return begin + fmt.Sprintf("the queue %s has no consumer, and %s", d.Name, shown.Count(d.Waiting.Ready, "ready message", "ready messages"))
 	case d != nil && d.Waiting.Ready > 0:
-		return begin + fmt.Sprintf("%d messages are ready in the queue %s before %d consumers", d.Waiting.Ready, d.Name, d.Consumers)
+		return begin + fmt.Sprintf("%s ready in the queue %s before %s", shown.Count(d.Waiting.Ready, "message is", "messages are"), d.Name, shown.Count(d.Consumers, "consumer", "consumers"))
 	}
 	return begin + "its message is on its way, in a consumer's hands or lost, and the relay sends a lost one again"
 }

@@ -48,7 +48,7 @@ func TestWhy(t *testing.T) {
 		"1 attempt failed, the last error: no card":                                   {Task: task(func(k *schedule.Task) { k.SentAt, k.Attempts, k.LastError = past, 1, "no card" })},
 		"the queue q does not exist":                                                  {Task: sent, Destination: &status.Destination{Name: "q"}},
 		"the queue q has no consumer, and 3 ready messages":                           {Task: sent, Destination: &status.Destination{Name: "q", Exists: true, Waiting: status.Count{Ready: 3}}},
-		"3 messages are ready in the queue q before 1 consumers":                      {Task: sent, Destination: &status.Destination{Name: "q", Exists: true, Consumers: 1, Waiting: status.Count{Ready: 3}}},
+		"3 messages are ready in the queue q before 1 consumer":                       {Task: sent, Destination: &status.Destination{Name: "q", Exists: true, Consumers: 1, Waiting: status.Count{Ready: 3}}},
 		"in a consumer's hands or lost":                                               {Task: sent},
 		"its effect in q was committed at":                                            {Records: []idempotency.Record{{Scope: "q", ProcessedAt: past}}},
 		"because a guard (OnlyIf or When) said no":                                    {Records: []idempotency.Record{{Scope: "q", Guarded: true}}},

@@ -98,7 +98,7 @@ func TestCLISendToExchangeAtInstant(t *testing.T) {
 	})
 	at := time.Now().Add(1500 * time.Millisecond).Truncate(time.Millisecond)
 	sent := cliOn(t, "send", "--exchange", "amq.direct", "--routing-key", queue, "--at", at.Format(time.RFC3339Nano), "--body", "x")
-	if sent.Code != 0 || !strings.HasPrefix(sent.Stdout, "1 of 1 messages confirmed in ") {
+	if sent.Code != 0 || !strings.HasPrefix(sent.Stdout, "1 of 1 message confirmed in ") {
 		t.Fatal(sent)
 	}
 	got := cliOn(t, "consume", "--queue", queue, "--count", "2", "--timeout", "30s", "--json")

@@ -224,7 +224,7 @@ func TestDiscard(t *testing.T) {
 		{"discard --no-save", "give --yes", 1, 1},
 		{"discard --yes", "give --save for the messages", 1, 1},
 		{"discard --yes --save x --no-save", "give --save for the messages", 1, 1},
-		{"discard --reason rejected --dry-run", "looked at 1 of 1 messages", 0, 1},
+		{"discard --reason rejected --dry-run", "looked at 1 of 1 message in", 0, 1},
 		{"discard --reason unreadable --dry-run", "1 would be discarded", 0, 1},
 		{"discard --reason unreadable --yes --save " + file, "1 discarded", 0, 0},
 	} {

@@ -82,7 +82,7 @@ func TestTasksAddUnique(t *testing.T) {
 		{"tasks show a", "unique key", 0},
 		{"tasks list --unique-key k --json", `"unique_key":"k"`, 0},
 		{"tasks list --unique-key other --json", "", 0},
-		{"tasks add --unique-key k --queue q --on-pending push-back", "MaxWait", 1},
+		{"tasks add --unique-key k --queue q --on-pending push-back", "max wait", 1},
 		{"tasks add --unique-key k --queue q --replace", "--replace", 1},
 		{"tasks add --queue q --cooldown 1h", "--unique-key", 1},
 	} {
@@ -112,7 +112,7 @@ func TestTasksBulk(t *testing.T) {
 		{"tasks cancel --tag vip --dry-run", "dry run: 2 tasks would be cancelled\n"},
 		{"tasks reschedule --tag vip --by -30m --yes --json", `{"changed":2,"matching":2,`},
 		{"tasks reschedule b --by 1h", "version 3"},
-		{"tasks fire --queue q --spread 1m --limit 1 --yes", "1 of 1 tasks fired in "},
+		{"tasks fire --queue q --spread 1m --limit 1 --yes", "1 of 1 task fired in "},
 		{"tasks cancel --all --yes", "3 of 3 tasks cancelled in "},
 		{"tasks cancel --all --yes", "0 of 0 tasks cancelled in "},
 		{"tasks delete --tag vip --yes", "2 of 2 tasks deleted in "},
@@ -132,7 +132,7 @@ func TestTasksBulk(t *testing.T) {
 		if (code != 0) != refused || !strings.Contains(stdout, step.want) {
 			t.Errorf("%s: exit %d\n%s%s", step.args, code, stdout, stderr)
 		}
-		if refused && !strings.Contains(stderr, "expected") {
+		if refused && !strings.Contains(stderr, "must be done") {
 			t.Errorf("%s: %s", step.args, stderr)
 		}
 	}

@@ -250,7 +250,7 @@ func (r *destroyRun) Outcome() string {
 	for _, x := range r.report.Results {
 		messages += x.Messages
 	}
-	return fmt.Sprintf("%d deleted with %d messages, %d kept, %d failed", r.report.Count(live.StateDeleted), messages, r.report.Count(live.StateKept), r.report.Count(live.StateFailed))
+	return fmt.Sprintf("%d deleted with %s, %d kept, %d failed", r.report.Count(live.StateDeleted), shown.Count(messages, "message", "messages"), r.report.Count(live.StateKept), r.report.Count(live.StateFailed))
 }
 
 // Do deletes, unless that is refused.

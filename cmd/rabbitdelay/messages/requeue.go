@@ -276,7 +276,7 @@ func (r *requeueRun) Entry() console.AuditEntry {
 		e.Action = "discard"
 	}
 	if r.o.Limit > 0 {
-		add(fmt.Sprintf("at most %d messages", r.o.Limit))
+		add("at most " + shown.Count(r.o.Limit, "message", "messages"))
 	}
 	if r.from != "" {
 		add("from " + r.from)
@@ -353,7 +353,7 @@ var outcomes = []struct {
 	did, would string
 }{
 	{inspect.RequeueSent, "sent to", "would be sent to"},
-	{inspect.RequeueRevived, "revived, and sent by a relay to", "would be revived, and sent by a relay to"},
+	{inspect.RequeueRevived, "revived; a relay sends them to", "would be revived; a relay sends them to"},
 	{inspect.RequeueRemoved, "removed, because their tasks are over or were sent anew:", "would be removed, because their tasks are over or were sent anew:"},
 	{inspect.RequeueDiscarded, "discarded, of", "would be discarded, of"},
 	{inspect.RequeueStayed, "stayed, for", "would stay, for"},
@@ -372,7 +372,7 @@ func (r *requeueRun) printReport(took time.Duration) error {
 	if r.DryRun {
 		dry = "dry run: "
 	}
-	r.Printf("%s%s: looked at %s of %s messages in %.2f s, %s chosen\n", dry, shown.Line(r.place()), shown.Number(rep.Looked), shown.Number(rep.Total), took.Seconds(), shown.Number(rep.Chosen))
+	r.Printf("%s%s: looked at %s of %s in %.2f s, %s chosen\n", dry, shown.Line(r.place()), shown.Number(rep.Looked), shown.Count(rep.Total, "message", "messages"), took.Seconds(), shown.Number(rep.Chosen))
 	slices.SortStableFunc(rep.Results, func(x, y inspect.RequeueResult) int { return cmp.Compare(y.Count, x.Count) })
 	for _, o := range outcomes {
 		for _, x := range rep.Results {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/config"
@@ -178,13 +179,13 @@ func (s *sender) send(ctx context.Context) error {
 	}
 
 	out := sent{Sent: s.attempted.Load(), Confirmed: s.confirmed.Load(), Seconds: app.Seconds(took), Strategy: client.Strategy().Name()}
-	perr := s.Show(out, "%d of %d messages confirmed in %.2f s (%.0f/s), strategy %s, %s\n",
-		out.Confirmed, s.count, took.Seconds(), float64(out.Confirmed)/max(took.Seconds(), 1e-6), out.Strategy, client.BrokerVersion())
+	perr := s.Show(out, "%d of %s confirmed in %.2f s (%.0f/s), strategy %s, %s\n",
+		out.Confirmed, shown.Count(s.count, "message", "messages"), took.Seconds(), float64(out.Confirmed)/max(took.Seconds(), 1e-6), out.Strategy, client.BrokerVersion())
 	if perr != nil {
 		return perr
 	}
 	if err == nil && out.Confirmed != int64(s.count) {
-		err = fmt.Errorf("%d of %d messages were not confirmed", int64(s.count)-out.Confirmed, s.count)
+		err = fmt.Errorf("%d of %s not confirmed", int64(s.count)-out.Confirmed, shown.Count(s.count, "message was", "messages were"))
 	}
 	return err
 }

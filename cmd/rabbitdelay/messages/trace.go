@@ -173,7 +173,7 @@ func (r *traceRun) printSearch(t trace.Trace) {
 		case s.Messages == 0:
 			r.Printf("- %s: it is empty\n", shown.Line(s.Queue))
 		case s.All():
-			r.Printf("- %s: all %s\n", shown.Line(s.Queue), shown.Count(s.Messages, "message", "messages"))
+			r.Printf("- %s: %s\n", shown.Line(s.Queue), shown.Count(s.Messages, "message", "messages, all of them"))
 		default:
 			r.Printf("- %s: only the first %d of %s\n", shown.Line(s.Queue), s.Looked, shown.Count(s.Messages, "message", "messages"))
 		}

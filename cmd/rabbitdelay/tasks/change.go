@@ -167,14 +167,14 @@ func (b *bulk) Do(ctx context.Context) error {
 
 func (b *bulk) Tell(took time.Duration, failed error) error {
 	l := &b.result
-	format := "%[1]s of %[2]s tasks %[3]s in %.2[4]f s\n"
+	format := "%[1]s of %[2]s %[3]s in %.2[4]f s\n"
 	switch {
 	case b.DryRun:
-		format = "dry run: %[2]s tasks would be %[3]s\n"
+		format = "dry run: %[2]s would be %[3]s\n"
 	case l.Matching > 0:
 		l.Seconds = app.Seconds(took)
 	}
-	if err := b.Show(*l, format, shown.Number(l.Changed), shown.Number(l.Matching), b.did, l.Seconds); err != nil {
+	if err := b.Show(*l, format, shown.Number(l.Changed), shown.Count(l.Matching, "task", "tasks"), b.did, l.Seconds); err != nil {
 		return err
 	}
 	if failed == nil || b.again == "" || l.After == "" {

@@ -184,7 +184,7 @@ var outcomes = []struct {
 	text string
 }{
 	{inspect.RequeueSent, "would be sent to"},
-	{inspect.RequeueRevived, "would be revived, and sent by a relay to"},
+	{inspect.RequeueRevived, "would be revived; a relay sends them to"},
 	{inspect.RequeueRemoved, "would be removed, because their tasks are over or were sent again:"},
 	{inspect.RequeueDiscarded, "would be discarded, of"},
 	{inspect.RequeueStayed, "would stay, for"},

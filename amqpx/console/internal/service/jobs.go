@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -31,10 +32,10 @@ type request struct {
 func (q request) words(values bool) string {
 	switch {
 	case q.Bulk != nil:
-		return fmt.Sprintf("%s: %s; at most %d tasks", DescribeTasks(q.Bulk.Filter, values), q.Bulk.Action, q.Bulk.Count)
+		return fmt.Sprintf("%s: %s; at most %s", DescribeTasks(q.Bulk.Filter, values), q.Bulk.Action, shown.Count(q.Bulk.Count, "task", "tasks"))
 	case q.Requeue != nil:
 		r := q.Requeue
-		text := fmt.Sprintf("at most %d messages", r.Limit)
+		text := "at most " + shown.Count(r.Limit, "message", "messages")
 		if r.To != (topology.Destination{}) {
 			text += " to " + r.To.String()
 		}

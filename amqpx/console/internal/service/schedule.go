@@ -41,7 +41,7 @@ func (c *Core) Schedule(ctx context.Context, who Identity, tasks []NewTask) ([]S
 	if len(tasks) > MaxBatch {
 		return nil, &FieldError{"tasks", fmt.Sprintf("there are %d tasks; expected at most %d", len(tasks), MaxBatch)}
 	}
-	e := Entry{Action: "task.schedule", Detail: fmt.Sprintf("%d tasks", len(tasks))}
+	e := Entry{Action: "task.schedule", Detail: shown.Count(len(tasks), "task", "tasks")}
 	if len(tasks) == 1 {
 		e.Target, e.Detail = tasks[0].ID, "due "+shown.Instant(tasks[0].DeliverAt)
 	}

@@ -103,7 +103,7 @@ func (c Conn) insertChunk(ctx context.Context, tasks []*Task, now int64, on OnEx
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("scheduling %d tasks: %w", len(tasks), err)
+		return nil, fmt.Errorf("scheduling tasks: %w", err)
 	}
 	return nil, nil
 }

@@ -40,10 +40,14 @@ func Timeout(d time.Duration) Middleware {
 			ctx, cancel := context.WithTimeoutCause(ctx, d, ErrHandlerTimeout)
 			defer cancel()
 			err := next(ctx, delivery)
-			if err != nil && errors.Is(context.Cause(ctx), ErrHandlerTimeout) {
+			switch {
+			case err == nil || !errors.Is(context.Cause(ctx), ErrHandlerTimeout):
+				return err
+			case err == ErrHandlerTimeout: //nolint:errorlint // the cause itself, which says nothing more
+				return fmt.Errorf("%w after %v", ErrHandlerTimeout, d)
+			default:
 				return fmt.Errorf("%w after %v: %w", ErrHandlerTimeout, d, err)
 			}
-			return err
 		}
 	}
 }

@@ -260,7 +260,7 @@ func TestOpenErrors(t *testing.T) {
 		"no file":  {file: "missing.yaml", want: []string{"missing.yaml"}},
 		"wrong":    {file: fileOf(t, "delay: {strategy: fast}"), want: []string{"delay.strategy", "expected auto"}, is: config.ErrConfig},
 		"nothing":  {want: []string{"broker"}, is: config.ErrNoBroker},
-		"database": {file: fileOf(t, atBroker, gone), want: []string{"database: it did not answer"}},
+		"database": {file: fileOf(t, atBroker, gone), want: []string{"database: it was not ready in time"}},
 		"tables":   {file: fileOf(t, atBroker, atDatabase(t)), want: []string{"database: ", "Options.Migrate"}, is: schedule.ErrNoTable},
 		"driver":   {file: fileOf(t, atBroker, "database: {url: 'mysql://shop:hunter2@h/shop'}"), want: []string{"config/mysql"}, is: config.ErrNoDriver},
 		"broker":   {file: fileOf(t, "broker: {url: 'amqp://shop:hunter2@127.0.0.1:1/'}"), want: []string{"open: ", "127.0.0.1:1"}},

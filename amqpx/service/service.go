@@ -193,7 +193,7 @@ func (s *Service) prepare(ctx context.Context, migrate bool) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("it did not answer: %w", err)
+			return fmt.Errorf("it was not ready in time: %w", err)
 		case <-time.After(databasePause):
 		}
 	}

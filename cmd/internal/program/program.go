@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -164,6 +165,9 @@ func (p *Program) Flags(root *cobra.Command) {
 			var names []string
 			c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
 			hint = config.DidYouMean(name, names)
+		}
+		if number, ok := errors.AsType[*strconv.NumError](err); ok { // without the name of a function
+			err = errors.New(strings.Replace(err.Error(), number.Error(), number.Err.Error(), 1))
 		}
 		return fmt.Errorf("%w; see %s --help%s", err, c.CommandPath(), hint)
 	})

@@ -345,14 +345,14 @@ func TestEmptyFlagsAreErrors(t *testing.T) {
 // A file has no password, and its parameters stay away all the same.
 func TestMigrateNamesTheFile(t *testing.T) {
 	db := "sqlite:" + filepath.Join(t.TempDir(), "t.db")
-	for _, url := range []string{db, db + "?_pragma=user_version(1)"} {
-		code, stdout, stderr := run(t, "", "migrate", "--db", url)
-		if want := db + " is up to date: idempotency, "; code != 0 || !strings.HasPrefix(stdout, want) {
+	for _, c := range []struct{ url, want string }{{db, " has its tables now: idempotency, "}, {db + "?_pragma=user_version(1)", " is up to date: idempotency, "}} {
+		code, stdout, stderr := run(t, "", "migrate", "--db", c.url)
+		if want := db + c.want; code != 0 || !strings.HasPrefix(stdout, want) {
 			t.Errorf("exit %d, output %s, want %s, errors %s", code, stdout, want, stderr)
 		}
 	}
 	t.Chdir(t.TempDir())
-	if code, stdout, stderr := run(t, "", "migrate", "--db", "sqlite:t.db"); code != 0 || !strings.HasPrefix(stdout, "sqlite:t.db is up to date: ") {
+	if code, stdout, stderr := run(t, "", "migrate", "--db", "sqlite:t.db"); code != 0 || !strings.HasPrefix(stdout, "sqlite:t.db has its tables now: ") {
 		t.Errorf("exit %d, output %s, errors %s", code, stdout, stderr)
 	}
 }

@@ -167,7 +167,7 @@ func (r *bridgeRun) bridge(ctx context.Context) (err error) {
 	}
 	p.Set(b.Health)
 	defer context.AfterFunc(ctx, func() {
-		r.Logger().Info("stopping; what is under way is finished")
+		r.Logger().Info("stopping; what is under way will be finished")
 		p.Set(func() error { return probe.ErrStopping })
 	})()
 	r.Logger().Info("bridging", zap.String("exchange", r.x.Name), zap.String("due", r.x.Due()), zap.String("broker", client.BrokerVersion()), zap.String("strategy", r.strategy.Name()))

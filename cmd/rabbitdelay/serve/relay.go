@@ -195,7 +195,7 @@ func (r *relayPart) watch(ctx context.Context, store *schedule.Store) error {
 		if store == nil {
 			continue
 		}
-		if err := app.CheckDatabase(ctx, store); err != nil {
+		if err := app.CheckDatabase(ctx, store, app.AdviceMigrate); err != nil {
 			return fmt.Errorf("database: %w", err)
 		}
 	}

@@ -230,7 +230,7 @@ func (r *serveRun) until(ctx context.Context, server *http.Server, served <-chan
 	}()
 	start := time.Now()
 	stop := context.AfterFunc(ctx, func() {
-		r.Logger().Info("stopping; what is under way is finished")
+		r.Logger().Info("stopping; what is under way will be finished")
 		p.Set(func() error { return probe.ErrStopping })
 	})
 	defer stop()

@@ -67,10 +67,14 @@ func migrate(ctx context.Context, a *app.App, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := app.CheckDatabase(ctx, store); err != nil {
+	if err := app.CheckDatabase(ctx, store, ""); err != nil {
 		return err
 	}
 	out, name := migrated{Database: dialect}, databaseName(cfg.Database.URL)
+	state := "is up to date"
+	if _, err := store.CountUpTo(ctx, schedule.NoTx, schedule.Filter{}, 1); errors.Is(err, schedule.ErrNoTable) {
+		state = "has its tables now"
+	}
 	for _, m := range config.Migrations() {
 		if err := m.Migrate(ctx, conn); err != nil {
 			return fmt.Errorf("migrating %s in %s: %w", m.Component, name, err)
@@ -86,7 +90,7 @@ func migrate(ctx context.Context, a *app.App, cfg *config.Config) error {
 	if text := app.AppliedText(applied); text != "" {
 		recurring = "recurring tasks: " + text + "\n"
 	}
-	return a.Show(out, "%s is up to date: %s\n%s", name, strings.Join(out.Migrated, ", "), recurring)
+	return a.Show(out, "%s %s: %s\n%s", name, state, strings.Join(out.Migrated, ", "), recurring)
 }
 
 // databaseName returns a database as people know it: a file by its path, which

@@ -30,8 +30,11 @@ the broker, to remove dead letters.
 list and count select tasks by destination, status, due instant, id prefix, tag
 and header. cancel, reschedule, fire and revive take ids and change each in its own
 transaction, or take the same filters: they then count the tasks, ask, and change
-them in batches. delete takes filters only. pause, resume and ceiling take a destination. The exit code
-is 1 if a task does not exist or its status does not allow the change.`,
+them in batches. delete takes filters only. pause, resume and ceiling take a
+destination.
+
+Exit code: 0 done; 1 error, as when a task does not exist or its status does not
+allow the change.`,
 		Example: `  rabbitdelay tasks list --db postgres://user:password@host/shop --status failed
   rabbitdelay tasks reschedule order-42-expire --delay 30m
   rabbitdelay tasks cancel --queue mail --tag campaign-7

@@ -126,11 +126,14 @@ func (a *App) WithStoreOf(ctx context.Context, cfg *config.Config, do func(ctx c
 // woken. Tests have less patience.
 var Answering = 10 * time.Second
 
-// CheckDatabase returns why a database does not answer.
-func CheckDatabase(ctx context.Context, s *schedule.Store) error {
+// AdviceMigrate is for those who do not make a database.
+const AdviceMigrate = "; \"rabbitdelay migrate\" makes a new one"
+
+// CheckDatabase returns why a database does not answer; advice ends what is said of a file that cannot be opened.
+func CheckDatabase(ctx context.Context, s *schedule.Store, advice string) error {
 	if err := s.Ping(ctx, Answering); err != nil {
 		if text := err.Error(); strings.Contains(text, "unable to open database file") || strings.Contains(text, "readonly database") { // all that SQLite reports
-			err = fmt.Errorf("%w; expected a file that is there, and the right to write it and its directory; \"rabbitdelay migrate\" makes a new one", err)
+			err = fmt.Errorf("%w; expected a file that is there, and the right to write it and its directory%s", err, advice)
 		}
 		return fmt.Errorf("connecting to the database: %w", err)
 	}
@@ -139,7 +142,7 @@ func CheckDatabase(ctx context.Context, s *schedule.Store) error {
 
 // CheckTasks returns why a database has no tasks to work with, before anything is begun.
 func CheckTasks(ctx context.Context, s *schedule.Store) error {
-	if err := CheckDatabase(ctx, s); err != nil {
+	if err := CheckDatabase(ctx, s, AdviceMigrate); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, Answering)

@@ -250,6 +250,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	if k.handler = chain(handler, k.middleware); k.handler == nil {
 		return nil, fmt.Errorf("%w: WithMiddleware: a middleware is nil, or returned no handler", ErrConfig)
 	}
+	k.places.Store(int64(k.prefetch))
 	k.slots = make(chan struct{}, k.concurrency)
 	k.ids = newBusyIDs()
 	return k, nil

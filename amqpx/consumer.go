@@ -75,12 +75,6 @@ func (k *consumer) become(state ConsumerState, err error) {
 	if was != nil && was.state == state {
 		next.since = was.since
 	}
-	if state != ConsumerConsuming { // what was handed out goes back
-		k.waiting.Store(0)
-		k.held.Store(0)
-		k.places.Store(int64(k.prefetch))
-		k.oldest.Store(0)
-	}
 	k.state.Store(next)
 }
 

@@ -127,6 +127,7 @@ func (k *consumer) close(ctx context.Context, s *subscription) {
 func (k *consumer) intake(ctx context.Context, s *subscription) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer k.look(&holding{}, k.prefetch) // what was handed out goes back
 	for ctx.Err() == nil {
 		mode, changed := k.paused()
 		switch mode {

@@ -114,10 +114,16 @@ func TestPauseKeepsPlace(t *testing.T) {
 		c.mustSend(amqpx.Message{ID: "5", Queue: "q"})
 		after(time.Second)
 		m.Holds("q", 0, 1)
+		if n := c.Stats().Consumers[0].Waiting; n != 1 {
+			t.Errorf("%d messages wait, expected 1", n)
+		}
 		c.pause(amqpx.PauseHandBack)
 		after(time.Second)
 		m.Holds("q", 1, 0)
 		m.hasConsumers("q", 0)
+		if n := c.Stats().Consumers[0].Waiting; n != 0 {
+			t.Errorf("%d messages wait that were handed back", n)
+		}
 	})
 }
 

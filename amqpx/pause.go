@@ -84,17 +84,18 @@ func (k *consumer) paused() (PauseMode, <-chan struct{}) {
 // errPaused ends an intake whose consumer hands back what it has.
 var errPaused = errors.New("paused")
 
-// awaitResume waits until the consumer is not off its queue, or ctx ends.
+// awaitResume waits until the consumer is to be at its queue, or ctx ends.
 func (k *consumer) awaitResume(ctx context.Context) {
-	for ctx.Err() == nil {
-		mode, changed := k.paused()
-		if mode != PauseHandBack {
-			return
-		}
+	mode, changed := k.paused()
+	if mode != PauseHandBack {
+		return
+	}
+	for ; mode == PauseHandBack && ctx.Err() == nil; mode, changed = k.paused() {
 		k.become(ConsumerPaused, nil)
 		select {
 		case <-changed:
 		case <-ctx.Done():
 		}
 	}
+	k.down(nil)
 }

@@ -127,6 +127,35 @@ func TestPauseKeepsPlace(t *testing.T) {
 	})
 }
 
+// A pause that ends without a connection leaves the consumer down, and Health says so.
+func TestPauseEndsWithoutConnection(t *testing.T) {
+	for _, mode := range []amqpx.PauseMode{amqpx.PauseHandBack, amqpx.PauseKeepPlace} {
+		t.Run(string(mode), func(t *testing.T) {
+			inMemory(t, func(t *testing.T, m *memory) {
+				c := m.open(amqpx.Config{})
+				c.consume("q", nothing)
+				after(time.Second)
+				c.pause(mode)
+				after(time.Second)
+				admit := m.RefuseConnections()
+				m.CutConnections()
+				after(time.Minute)
+				c.ResumeConsuming("q")
+				after(time.Second)
+				if k := c.Stats().Consumers[0]; k.State != amqpx.ConsumerDown {
+					t.Errorf("consumer %+v, expected one that is down", k)
+				}
+				if err := c.Health(); err == nil || !strings.Contains(err.Error(), "consumer q: down since") {
+					t.Errorf("health: %v, expected the consumer to be down", err)
+				}
+				admit()
+				after(time.Minute)
+				c.wantConsumer(amqpx.ConsumerConsuming)
+			})
+		})
+	}
+}
+
 // In a rolling update the paused single active consumer stays the active one, or another
 // takes over, as it was asked.
 func TestPauseOfASingleActiveConsumer(t *testing.T) {

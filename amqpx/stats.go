@@ -105,8 +105,8 @@ type ConsumerStats struct {
 	Settling int `json:"settling"`
 	Prefetch int `json:"prefetch"`
 	// Oldest is since when the first of Waiting could have begun; zero if there is
-	// none. It is the lag that is due to this process: too few handlers, or slow
-	// ones.
+	// none, in a pause, and while all of them wait for the end of an earlier delivery of the
+	// same message. It is the lag that is due to this process: too few handlers, or slow ones.
 	Oldest time.Time `json:"oldest,omitzero"`
 	// Begun is when the last handler began, and Lateness how long after its
 	// message's due instant, by this process's clock. It is 0 if that message had

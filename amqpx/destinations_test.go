@@ -48,6 +48,24 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 	})
 }
 
+// Check tells what Send refuses without asking the broker, also of a destination that is not
+// listed.
+func TestCheckOfUnlistedDestinations(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Declare: amqpx.DeclareListed, Destinations: []topology.Destination{{Queue: "listed"}}})
+		for _, delay := range []time.Duration{0, time.Minute} {
+			for _, msg := range []amqpx.Message{{Queue: "listed"}, {RoutingKey: "listed.dead"}, {Queue: "other"}, {RoutingKey: "other"}, {Exchange: "amq.topic", RoutingKey: "k"}} {
+				msg.Delay = delay
+				sent, _ := errors.AsType[*topology.DestinationError](c.Send(t.Context(), msg))
+				checked, _ := errors.AsType[*topology.DestinationError](c.Check(msg))
+				if fmt.Sprint(checked) != fmt.Sprint(sent) {
+					t.Errorf("%+v: Check says %v, and Send %v", msg, checked, sent)
+				}
+			}
+		}
+	})
+}
+
 // What a destination is refused for says whether it is final.
 func TestDestinationsThatCannotBeUsed(t *testing.T) {
 	for name, test := range map[string]struct {

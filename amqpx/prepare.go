@@ -157,9 +157,14 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 
 // Check returns the error with which Send would refuse the message before it
 // publishes anything: *MessageError, *topology.DelayError, *topology.KeyError or
-// *topology.DestinationError. It needs no connection.
+// *topology.DestinationError; the last for a destination that is not listed, too, where
+// Send has it in a *SendError. It needs no connection.
 func (c *Client) Check(m Message) error {
-	return c.prepareAs(&prepared{}, &m, nil, c.cfg.Now())
+	p := &prepared{}
+	if err := c.prepareAs(p, &m, nil, c.cfg.Now()); err != nil {
+		return err
+	}
+	return c.listed(p.dest)
 }
 
 // newID is a UUIDv7. Its random part comes from the runtime's generator, which the

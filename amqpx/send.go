@@ -28,9 +28,10 @@ import (
 // *topology.DestinationError for what can never be sent; *SendError otherwise,
 // in which errors.Is finds ErrNotSent or ErrOutcomeUnknown and the cause
 // (ErrBlocked, ErrNacked, ErrUnroutable, ErrClosed, the context's error;
-// errors.As finds the broker's *amqp091.Error and a *StuckError). A message that the broker
-// refuses permanently, such as for access (403), fails within seconds, whatever
-// the deadline.
+// errors.As finds the broker's *amqp091.Error, a *StuckError, and the
+// *topology.DestinationError of a destination that is not listed (DeclareListed) or
+// that the broker refuses). A message that the broker refuses permanently, such as for
+// access (403), fails within seconds, whatever the deadline.
 func (c *Client) Send(ctx context.Context, m Message) error {
 	ctx, cancel := c.sendContext(ctx)
 	defer cancel()

@@ -45,15 +45,16 @@ type Bridge struct {
 	delayed, delivered, dead, failed atomic.Int64
 }
 
-// New makes a bridge. It fails with ErrExchange, or with the *topology.DelayError of a strategy that lacks a
-// delay which producers may ask for: up to MaxDelay, in steps of a millisecond.
+// New makes a bridge. It fails with ErrExchange, with the *topology.DelayError of a strategy that lacks a
+// delay which producers may ask for: up to MaxDelay, in steps of a millisecond, or with the
+// *topology.DestinationError of a client that does not list its queue for what is due.
 func New(c *amqpx.Client, cfg Config) (*Bridge, error) {
 	if err := cfg.Exchange.Validate(c.Strategy().Prefix()); err != nil {
 		return nil, err
 	}
 	for _, d := range []time.Duration{time.Millisecond, time.Hour + 234567*time.Millisecond, MaxDelay} {
 		if err := c.Check(amqpx.Message{Queue: cfg.Exchange.DueQueue(), Delay: d}); err != nil {
-			return nil, fmt.Errorf("a bridge needs every delay up to %v, as strategy bucket has it: %w", MaxDelay, err)
+			return nil, fmt.Errorf("a bridge needs its queue for what is due, and every delay up to %v, as strategy bucket has it: %w", MaxDelay, err)
 		}
 	}
 	return &Bridge{c: c, x: cfg.Exchange, n: cmp.Or(cfg.Concurrency, DefaultConcurrency)}, nil

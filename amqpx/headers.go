@@ -2,6 +2,7 @@ package amqpx
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -113,6 +114,21 @@ func checkHeaders(own amqp.Table, user ...amqp.Table) error {
 		return &MessageError{"Headers", m.Err.Error()}
 	}
 	return nil
+}
+
+// sendable returns those of the headers which hooks added that the message can have.
+func (m *Message) sendable() amqp.Table {
+	if len(m.added) == 0 || checkHeaders(m.own, m.Headers, m.added) == nil {
+		return m.added
+	}
+	some := amqp.Table{}
+	for _, name := range slices.Sorted(maps.Keys(m.added)) {
+		some[name] = m.added[name]
+		if checkHeaders(m.own, m.Headers, some) != nil {
+			delete(some, name)
+		}
+	}
+	return some
 }
 
 // normalPriority is the highest priority that does not overtake others in a quorum

@@ -18,8 +18,8 @@ type Hook struct {
 	// SendStart is called for every message that is sent, retries and dead letters of
 	// consumers included, and returns the context for the send. What it writes into added,
 	// such as a trace context, becomes headers of the message in place of those of the same
-	// name; headers with which the message would be too large are left out. The context
-	// of a retry or a dead letter has the values of the handler's.
+	// name; those that AMQP cannot carry, or with which the message would be too large, are
+	// left out. The context of a retry or a dead letter has the values of the handler's.
 	SendStart func(ctx context.Context, m Message, added amqp.Table) context.Context
 	// SendEnd is called with the context of SendStart.
 	SendEnd func(ctx context.Context, e SendEnd)

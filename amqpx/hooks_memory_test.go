@@ -107,6 +107,25 @@ func TestHooksMakeNoMessageTooLarge(t *testing.T) {
 	})
 }
 
+// A header that AMQP cannot carry, or that is too large, costs none of the others.
+func TestHooksLoseOnlyHeadersThatCannotBeSent(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		w := &ways{header: string(make([]byte, 200<<10))}
+		impossible := amqpx.Hook{SendStart: func(ctx context.Context, _ amqpx.Message, added amqp.Table) context.Context {
+			added["trace"], added["impossible"] = "kept", struct{}{}
+			return ctx
+		}}
+		c := m.open(amqpx.Config{Hooks: []amqpx.Hook{w.hook(), impossible}})
+		c.mustSend(amqpx.Message{Queue: "orders", Headers: amqp.Table{"own": "kept"}})
+		got := m.State("orders").Messages[0].Headers
+		_, large := got["added"]
+		_, bad := got["impossible"]
+		if large || bad || got["own"] != "kept" || got["trace"] != "kept" {
+			t.Errorf("headers %v, expected own and trace", got)
+		}
+	})
+}
+
 func TestSendEndCountsTries(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {
 		w := &ways{}

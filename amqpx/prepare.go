@@ -146,9 +146,7 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	if m.DeliverAt.IsZero() {
 		p.from = fromCall
 	}
-	if len(m.added) > 0 && checkHeaders(m.own, m.Headers, m.added) == nil {
-		p.added = m.added
-	}
+	p.added = m.sendable()
 	if m.as != nil {
 		m.as.Apply(&p.pub)
 	}

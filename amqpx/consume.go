@@ -200,8 +200,8 @@ func (c *Client) runConsumer(ctx context.Context, k *consumer) error {
 }
 
 func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption) (k *consumer, err error) {
-	if queue == "" || len(queue) > topology.MaxRoutingKey || !isName(queue) {
-		return nil, fmt.Errorf("%w: queue: %q; expected a name of 1 to %d bytes of UTF-8 without line breaks", ErrConfig, queue, topology.MaxRoutingKey)
+	if err := c.consumable(queue); err != nil {
+		return nil, err
 	}
 	if handler == nil {
 		return nil, fmt.Errorf("%w: handler is nil; expected a function (JSON, schedule.Handler and the like make none of a nil one)", ErrConfig)
@@ -235,10 +235,8 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	case k.dead == "" || len(k.dead) > topology.MaxRoutingKey || k.dead == queue || strings.HasPrefix(k.dead, "amq.") || !isName(k.dead):
 		return nil, fmt.Errorf("%w: WithDeadLetterQueue: %q; expected 1 to %d bytes of UTF-8 without line breaks, other than the queue's own name and not beginning with amq., which the broker reserves", ErrConfig, k.dead, topology.MaxRoutingKey)
 	}
-	for _, q := range []string{queue, k.dead} {
-		if err := c.listed(topology.Destination{Queue: q}); err != nil {
-			return nil, err
-		}
+	if err := c.listed(topology.Destination{Queue: k.dead}); err != nil {
+		return nil, err
 	}
 	if err := k.retry.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: WithRetry: %w", ErrConfig, err)
@@ -256,24 +254,43 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	return k, nil
 }
 
+// consumable returns why no consumer can have a queue, whatever its options; nil if one can.
+func (c *Client) consumable(queue string) error {
+	if queue == "" || len(queue) > topology.MaxRoutingKey || !isName(queue) {
+		return fmt.Errorf("%w: queue: %q; expected a name of 1 to %d bytes of UTF-8 without line breaks", ErrConfig, queue, topology.MaxRoutingKey)
+	}
+	if err := c.routesBack(queue, 0, c.strategy.MaxDelay()); err != nil {
+		return err
+	}
+	return c.listed(topology.Destination{Queue: queue})
+}
+
 // checkRoutes refuses what could be consumed and then neither retried nor
-// dead-lettered. auto may choose another strategy for another delay, and so
-// leave less room in the routing key for the queue's name.
+// dead-lettered.
 func (k *consumer) checkRoutes() error {
-	prefix := k.c.strategy.Prefix()
-	for _, delay := range []time.Duration{0, k.retry.Backoff, k.retry.MaxBackoff, k.c.strategy.MaxDelay()} {
-		_, err := k.c.strategy.Route(topology.Destination{Queue: k.queue}, k.possible(delay), 0)
+	if err := k.c.routesBack(k.queue, k.possible(k.retry.Backoff), k.possible(k.retry.MaxBackoff)); err != nil {
+		return err
+	}
+	if prefix := k.c.strategy.Prefix(); naming.Reserved(prefix, k.dead) {
+		return fmt.Errorf("%w: WithDeadLetterQueue: %q belongs to the delay strategies with prefix %q; choose another name", ErrConfig, k.dead, prefix)
+	}
+	return nil
+}
+
+// routesBack refuses a queue to which a message could not come back after each of the
+// delays. auto may choose another strategy for another delay, and so leave less room in the
+// routing key for the queue's name.
+func (c *Client) routesBack(queue string, delays ...time.Duration) error {
+	for _, delay := range delays {
+		_, err := c.strategy.Route(topology.Destination{Queue: queue}, delay, 0)
 		if err == nil {
 			continue
 		}
 		hint := "a message whose handler failed could never come back to it"
-		if k.queue == topology.ParkedQueue(prefix) {
+		if queue == topology.ParkedQueue(c.strategy.Prefix()) {
 			hint = "rabbitdelay peek shows parked messages, and rabbitdelay requeue --parked sends them again"
 		}
 		return fmt.Errorf("%w: queue: %w; %s", ErrConfig, err, hint)
-	}
-	if naming.Reserved(prefix, k.dead) {
-		return fmt.Errorf("%w: WithDeadLetterQueue: %q belongs to the delay strategies with prefix %q; choose another name", ErrConfig, k.dead, prefix)
 	}
 	return nil
 }

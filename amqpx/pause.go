@@ -32,10 +32,14 @@ const (
 // the one before. Handlers that run go on, and their messages are acknowledged, retried or
 // dead-lettered as ever. Other processes, and other clients of this one, are not affected.
 // Stats shows ConsumerPaused, which is no problem for Health. To pause the tasks of package
-// schedule for all processes, see schedule.Store's Pause. Errors: ErrConfig for a mode that there is not.
+// schedule for all processes, see schedule.Store's Pause. Errors: ErrConfig for a mode that there
+// is not, and those with which Consume refuses the queue's name.
 func (c *Client) PauseConsuming(queue string, mode PauseMode) error {
 	if mode != PauseHandBack && mode != PauseKeepPlace {
 		return fmt.Errorf("%w: pause mode %q; expected %q or %q", ErrConfig, mode, PauseHandBack, PauseKeepPlace)
+	}
+	if err := c.consumable(queue); err != nil {
+		return err
 	}
 	c.pauses.change(func(of map[string]PauseMode) { of[queue] = mode })
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // wantConsumer fails the test unless the only consumer has the state, and nothing is wrong.
@@ -49,6 +50,25 @@ func TestPauseOfAnotherMode(t *testing.T) {
 		after(time.Second)
 		if ids := got.ids(); len(ids) != 1 {
 			t.Errorf("handled %v", ids)
+		}
+	})
+}
+
+// A queue that no consumer can have is not paused.
+func TestPauseOfAnImpossibleQueue(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Declare: amqpx.DeclareListed, Destinations: []topology.Destination{{Queue: "q"}}})
+		for _, queue := range []string{"", "delay.parked", "delay.bucket.1s", "two\nlines", strings.Repeat("q", 250), "p"} {
+			consumed := c.Consume(t.Context(), queue, nothing)
+			paused := c.PauseConsuming(queue, amqpx.PauseKeepPlace)
+			if paused == nil || consumed == nil || !strings.HasSuffix(consumed.Error(), paused.Error()) {
+				t.Errorf("%q: PauseConsuming says %v, and Consume %v", queue, paused, consumed)
+			}
+		}
+		for _, queue := range []string{"q", "q.dead"} {
+			if err := c.PauseConsuming(queue, amqpx.PauseKeepPlace); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

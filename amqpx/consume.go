@@ -22,8 +22,20 @@ import (
 // ConsumeOption tunes one call of Consume.
 type ConsumeOption func(*consumer)
 
+// expect refuses an option's argument that is not as it has to be. The first one counts.
+func (k *consumer) expect(ok bool, option string, given any, want string) {
+	if !ok && k.refusal == nil {
+		k.refusal = fmt.Errorf("%w: %s: %v; expected %s", ErrConfig, option, given, want)
+	}
+}
+
 // WithConcurrency sets the number of handlers that run at once, default 16.
-func WithConcurrency(n int) ConsumeOption { return func(k *consumer) { k.concurrency = n } }
+func WithConcurrency(n int) ConsumeOption {
+	return func(k *consumer) {
+		k.expect(n >= 1 && n <= maxPrefetch, "WithConcurrency", n, "1 to 65535")
+		k.concurrency = n
+	}
+}
 
 // WithPrefetch sets how many unacknowledged messages the broker delivers,
 // including those being handled and those whose retry or dead letter is being
@@ -31,13 +43,23 @@ func WithConcurrency(n int) ConsumeOption { return func(k *consumer) { k.concurr
 // held until their instant (Config.Lead), the consumer makes room for as many more, up to
 // 65535, by further consumers on the broker; a queue with a single active consumer gives
 // those nothing, and needs a prefetch for its rate times the lead.
-func WithPrefetch(n int) ConsumeOption { return func(k *consumer) { k.prefetch = n } }
+func WithPrefetch(n int) ConsumeOption {
+	return func(k *consumer) {
+		k.expect(n >= 1 && n <= maxPrefetch, "WithPrefetch", n, "1 to 65535")
+		k.prefetch = n
+	}
+}
 
 // WithDrainTimeout sets how long running handlers may go on when the consumer ends,
 // before their context is cancelled; default 30 s. One that then returns an error gives its
 // message back. If that is within 2 s, Consume returns nil all the same; ErrDrainTimeout is
 // for handlers that go on for longer.
-func WithDrainTimeout(d time.Duration) ConsumeOption { return func(k *consumer) { k.drain = d } }
+func WithDrainTimeout(d time.Duration) ConsumeOption {
+	return func(k *consumer) {
+		k.expect(d >= 0, "WithDrainTimeout", d, "0 or more")
+		k.drain = d
+	}
+}
 
 // WithRetry sets the retry policy, instead of the one in Config.Destinations. Zero
 // fields take the defaults of topology.Retry: 5 attempts, 1 s doubling up to 10 min, none
@@ -51,10 +73,7 @@ func WithRetry(r topology.Retry) ConsumeOption { return func(k *consumer) { k.re
 // delivery, from the handlers' goroutines; if it panics, the policy's delay applies.
 func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOption {
 	return func(k *consumer) {
-		k.backoff = k.growing
-		if backoff == nil {
-			return
-		}
+		k.expect(backoff != nil, "WithBackoff", "nil", "a function, or no option")
 		k.backoff = func(d *Delivery, err error) time.Duration {
 			delay := k.growing(d, err)
 			guard.Observe(k.log, "WithBackoff's function", func() { delay = orNoDelay(backoff(d, err)) })
@@ -85,10 +104,7 @@ func WithBackoff(backoff func(d *Delivery, err error) time.Duration) ConsumeOpti
 // stays as it is.
 func WithErrorPolicy(policy func(d *Delivery, err error) error) ConsumeOption {
 	return func(k *consumer) {
-		k.policy = nil
-		if policy == nil {
-			return
-		}
+		k.expect(policy != nil, "WithErrorPolicy", "nil", "a function, or no option")
 		k.policy = func(d *Delivery, err error) error {
 			guard.Observe(k.log, "WithErrorPolicy's function", func() { err = cmp.Or(policy(d, err), err) })
 			return err
@@ -223,15 +239,11 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 		o(k)
 	}
 	if k.prefetch == 0 {
-		k.prefetch = min(4*k.concurrency, 65535)
+		k.prefetch = min(4*k.concurrency, maxPrefetch)
 	}
 	switch {
-	case k.concurrency < 1 || k.concurrency > 65535:
-		return nil, fmt.Errorf("%w: WithConcurrency: %d; expected 1 to 65535", ErrConfig, k.concurrency)
-	case k.prefetch < 1 || k.prefetch > 65535:
-		return nil, fmt.Errorf("%w: WithPrefetch: %d; expected 1 to 65535", ErrConfig, k.prefetch)
-	case k.drain < 0:
-		return nil, fmt.Errorf("%w: WithDrainTimeout: %v; expected 0 or more", ErrConfig, k.drain)
+	case k.refusal != nil:
+		return nil, k.refusal
 	case k.dead == "" || len(k.dead) > topology.MaxRoutingKey || k.dead == queue || strings.HasPrefix(k.dead, "amq.") || !isName(k.dead):
 		return nil, fmt.Errorf("%w: WithDeadLetterQueue: %q; expected 1 to %d bytes of UTF-8 without line breaks, other than the queue's own name and not beginning with amq., which the broker reserves", ErrConfig, k.dead, topology.MaxRoutingKey)
 	}

@@ -30,6 +30,7 @@ type consumer struct {
 	prefetch    int
 	drain       time.Duration
 	middleware  []Middleware
+	refusal     error // of an option's argument
 
 	slots    chan struct{}   // one element for each handler that runs
 	ids      busyIDs         // of the messages that are being handled

@@ -62,6 +62,28 @@ func TestConsumeAllEndsWithOne(t *testing.T) {
 	})
 }
 
+// An option refuses what it cannot mean, also what another option would replace.
+func TestOptionsRefuse(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		for want, o := range map[string]amqpx.ConsumeOption{
+			"WithConcurrency: 0; expected 1 to 65535":                 amqpx.WithConcurrency(0),
+			"WithPrefetch: 0; expected 1 to 65535":                    amqpx.WithPrefetch(0),
+			"WithPrefetch: 65536; expected 1 to 65535":                amqpx.WithPrefetch(65536),
+			"WithDrainTimeout: -1ns; expected 0 or more":              amqpx.WithDrainTimeout(-1),
+			"WithBackoff: nil; expected a function, or no option":     amqpx.WithBackoff(nil),
+			"WithErrorPolicy: nil; expected a function, or no option": amqpx.WithErrorPolicy(nil),
+		} {
+			if err := c.Consume(t.Context(), "q", acked, o, amqpx.WithPrefetch(1)); !errors.Is(err, amqpx.ErrConfig) || !strings.HasSuffix(err.Error(), want) {
+				t.Errorf("error is %v; expected %q", err, want)
+			}
+		}
+		if _, ok := m.Queue("q"); ok {
+			t.Error("the queue was declared")
+		}
+	})
+}
+
 // What cannot be consumed is found before anything is, and for all queues at once.
 func TestConsumeAllChecksFirst(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {

@@ -282,6 +282,13 @@ func TestDiscardAndSendAgain(t *testing.T) {
 	if code != 2 || !strings.Contains(stdout, "3 would be sent to q\n") || !strings.Contains(stdout, "1 would stay, for gone: the destination does not exist (line 4)") || b.ready(t, "q") != 0 {
 		t.Errorf("dry: exit %d, %q\n%s", code, stderr, stdout)
 	}
+	code, _, stderr = b.run(t, "requeue", "--from", file, "--skip", "5", "--yes")
+	if want := "--skip: 5; expected at most 4, the lines of " + file + "; nothing was sent"; code != 1 || !strings.Contains(stderr, want) {
+		t.Errorf("beyond the end: exit %d, %q, expected %q", code, stderr, want)
+	}
+	if code, _, stderr = b.run(t, "requeue", "--from", file, "--skip", "4", "--yes"); code != 0 || b.ready(t, "q") != 0 {
+		t.Errorf("at the end: exit %d, %q", code, stderr)
+	}
 	code, stdout, stderr = b.run(t, "requeue", "--from", file, "--skip", "1", "--destination", "q", "--yes", "--json")
 	if code != 0 || !strings.Contains(stdout, `"from":"`+file+`"`) || !strings.Contains(stdout, `"sent":2,`) || !strings.Contains(stdout, `"line":4`) {
 		t.Errorf("the others: exit %d, %q\n%s", code, stderr, stdout)

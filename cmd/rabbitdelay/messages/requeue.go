@@ -158,10 +158,15 @@ func (r *requeueRun) check() error {
 // lines are the messages of --from, without those that --skip leaves out.
 func (r *requeueRun) lines() iter.Seq2[inspect.SavedMessage, error] {
 	return func(yield func(inspect.SavedMessage, error) bool) {
+		last := 0
 		for m, err := range inspect.SavedIn(r.from) {
+			last = m.Line
 			if (err != nil || m.Line > r.skip) && !yield(m, err) {
 				return
 			}
+		}
+		if r.skip > last {
+			yield(inspect.SavedMessage{}, fmt.Errorf("--skip: %d; expected at most %d, the lines of %s", r.skip, last, r.from))
 		}
 	}
 }

@@ -110,6 +110,7 @@ func TestSchedulesUsageErrors(t *testing.T) {
 			"expected an IANA name such as Europe/Berlin",
 		"schedules next":                      "no timetable; give the name of a recurring task, --cron or --every",
 		"schedules next x --count 0":          "--count: 0; expected 1 to 10000",
+		"schedules edit none":                 "nothing to change; give what is to change, such as --cron or --end; see rabbitdelay schedules edit --help",
 		"schedules edit none --cron @monthly": `recurring task none: there is no recurring task of that name; "rabbitdelay schedules list" shows those there are`,
 	} {
 		code, stdout, stderr := run(t, "", strings.Fields(args)...)

@@ -3,6 +3,7 @@ package schedules
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -117,6 +118,8 @@ exists is an error; see "rabbitdelay schedules edit".`,
 
 func (x *schedules) editCommand() *cobra.Command {
 	d := &definition{}
+	changes := pflag.NewFlagSet("", pflag.ContinueOnError)
+	d.register(changes)
 	c := &cobra.Command{
 		Use:   "edit NAME",
 		Short: "Change a recurring task",
@@ -126,12 +129,17 @@ yet are withdrawn in the same transaction; it goes on from now.`,
   rabbitdelay schedules edit nightly --end 2026-12-31T00:00:00Z`,
 		Args: oneSchedule,
 		RunE: func(c *cobra.Command, names []string) error {
+			given := false
+			changes.VisitAll(func(f *pflag.Flag) { given = given || f.Changed })
+			if !given {
+				return errors.New("nothing to change; give what is to change, such as --cron or --end; see rabbitdelay schedules edit --help")
+			}
 			return x.change(c, names, func(s schedule.Schedules, ctx context.Context, tx schedule.Executor, name string) error {
 				return s.Edit(ctx, tx, name, func(r *schedule.Recurring) error { return d.apply(x.App, r) })
 			})
 		},
 	}
-	d.register(c.Flags())
+	c.Flags().AddFlagSet(changes)
 	return c
 }
 

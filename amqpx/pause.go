@@ -88,6 +88,9 @@ func (k *consumer) paused() (PauseMode, <-chan struct{}) {
 // errPaused ends an intake whose consumer hands back what it has.
 var errPaused = errors.New("paused")
 
+// errResumed is why a consumer is not consuming yet after a pause.
+var errResumed = errors.New("its pause has ended, and it is not at its queue again yet")
+
 // awaitResume waits until the consumer is to be at its queue, or ctx ends.
 func (k *consumer) awaitResume(ctx context.Context) {
 	mode, changed := k.paused()
@@ -101,5 +104,5 @@ func (k *consumer) awaitResume(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	k.down(nil)
+	k.down(errResumed)
 }

@@ -162,8 +162,8 @@ func TestPauseEndsWithoutConnection(t *testing.T) {
 				after(time.Minute)
 				c.ResumeConsuming("q")
 				after(time.Second)
-				if k := c.Stats().Consumers[0]; k.State != amqpx.ConsumerDown {
-					t.Errorf("consumer %+v, expected one that is down", k)
+				if k := c.Stats().Consumers[0]; k.State != amqpx.ConsumerDown || k.Reason == "" {
+					t.Errorf("consumer %+v, expected one that is down, with a reason", k)
 				}
 				if err := c.Health(); err == nil || !strings.Contains(err.Error(), "consumer q: down since") {
 					t.Errorf("health: %v, expected the consumer to be down", err)

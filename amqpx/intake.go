@@ -30,7 +30,7 @@ type subscription struct {
 	live       context.Context // ends with the channel, and with the drain time
 	began      time.Time
 	work       sync.WaitGroup // its messages that were begun
-	counted    atomic.Int64   // consumers of the queue, if its own are cancelled and may be among them
+	others     atomic.Int64   // consumers of the queue beside its own, when it ends; -1: nobody has to know
 }
 
 // subscribe begins to consume. A start that is abandoned because ctx ends is
@@ -67,6 +67,7 @@ func (k *consumer) subscribeOn(ctx context.Context, sess *session) (*subscriptio
 	}
 	running, end := context.WithCancelCause(k.handlers)
 	s := &subscription{sess: sess, ch: ch, room: newRoom(k.prefetch), live: running, began: time.Now()}
+	s.others.Store(-1)
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
 		if e := <-closed; e != nil {
@@ -114,9 +115,9 @@ func (k *consumer) close(ctx context.Context, s *subscription) {
 	if s == nil {
 		return
 	}
-	if n := s.counted.Load(); n > 0 && !s.lost() {
+	if n := s.others.Load(); n >= 0 && !s.lost() {
 		soon, cancel := context.WithTimeout(ctx, settleWait)
-		_ = wire.AwaitSettled(soon, s.ch, k.queue, int(n)-1)
+		_ = wire.AwaitSettled(soon, s.ch, k.queue, int(n))
 		cancel()
 	}
 	wire.CloseChannel(ctx, s.ch)
@@ -227,17 +228,21 @@ func (k *consumer) beginHandBack(s *subscription) (returned <-chan struct{}) {
 		if s == nil {
 			return
 		}
-		if s.room.places <= wire.Window {
-			s.handBack()
-			return
+		if s.room.places > wire.Window {
+			s.countOthers(k.c.forced, k.queue)
 		}
-		before, _ := wire.Consumers(k.c.forced, s.ch, k.queue)
 		s.handBack()
-		if after, err := wire.Consumers(k.c.forced, s.ch, k.queue); err == nil && after >= before {
-			s.counted.Store(int64(after)) // fewer, once all is settled
-		}
 	}()
 	return done
+}
+
+// countOthers asks the broker how many consumers the queue has beside this subscription's.
+func (s *subscription) countOthers(ctx context.Context, queue string) {
+	s.room.rpc.Lock()
+	defer s.room.rpc.Unlock()
+	if n, err := wire.Consumers(ctx, s.ch, queue); err == nil {
+		s.others.Store(int64(n - 1 - len(s.room.further)))
+	}
 }
 
 // handBack ends the intake, and gives what was handed out and not begun back to

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,8 +142,9 @@ func TestTaskThatKillsItsProcess(t *testing.T) {
 	if effects != innocent || distinct != innocent {
 		t.Errorf("%d effects of %d of the %d others (%v)", effects, distinct, innocent, rows)
 	}
-	// The other one may have killed the process between the record and the dead letter.
-	if q, ok := srv.Queue("q.dead"); !ok || len(q.Messages) == 0 || len(q.Messages) > len(killers) {
+	// The other one may have killed the process between the record and the dead letter, or before the acknowledgement.
+	q, _ := srv.Queue("q.dead")
+	if len(q.Messages) == 0 || slices.ContainsFunc(q.Messages, func(m amqptest.Message) bool { return !slices.Contains(killers, m.MessageId) }) {
 		t.Errorf("dead letters: %+v", q.Messages)
 	}
 }

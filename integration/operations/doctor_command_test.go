@@ -78,7 +78,7 @@ func TestDoctorCommandWithoutManagement(t *testing.T) {
 		if r := cmd("plan"); r.Code != 2 || !strings.HasPrefix(r.Stdout, "INCOMPLETE: ") {
 			t.Errorf("plan: %s", r)
 		}
-		if r := cmd("doctor", "--skip", "weather"); r.Code != 2 || !strings.Contains(r.Stderr, `--skip: "weather"; expected management,`) {
+		if r := cmd("doctor", "--skip", "weather"); r.Code != 1 || !strings.Contains(r.Stderr, `--skip: "weather"; expected management,`) {
 			t.Error(r)
 		}
 	})

@@ -219,9 +219,11 @@ func TestRequeueIsDoneWhenItEnds(t *testing.T) {
 		c := suite.Requeuer(t, v)
 		suite.Makes(t, v, "q", suite.QuorumQueue)
 		ready := readyIn(t, v)
-		for round := range 3 {
-			dead := fmt.Sprintf("q%d.dead", round)
+		queues := []string{"q1.dead", "q2.dead", "q3.dead"}
+		for _, dead := range queues {
 			suite.Buries(t, v, dead, "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
+		}
+		for _, dead := range queues {
 			suite.Known(t, v, dead)
 			left := n
 			for i, o := range []inspect.RequeueOptions{{Limit: limit}, {Limit: limit, Discard: true}, {Discard: true}} {

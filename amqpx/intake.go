@@ -106,9 +106,6 @@ func (s *subscription) ended() error {
 	return errors.New("the broker cancelled the consumer: the queue was deleted, or (since RabbitMQ 4.3) a handler exceeded the broker's consumer timeout")
 }
 
-// settleWait bounds the wait for what was acknowledged, where others began to consume at the same time.
-const settleWait = 500 * time.Millisecond
-
 // close ends a subscription, if there is one, when the queue has taken note of what was acknowledged on its
 // channel.
 func (k *consumer) close(ctx context.Context, s *subscription) {
@@ -116,9 +113,7 @@ func (k *consumer) close(ctx context.Context, s *subscription) {
 		return
 	}
 	if n := s.others.Load(); n >= 0 && !s.lost() {
-		soon, cancel := context.WithTimeout(ctx, settleWait)
-		_ = wire.AwaitSettled(soon, s.ch, k.queue, int(n))
-		cancel()
+		_ = wire.AwaitSettled(ctx, s.ch, k.queue, int(n))
 	}
 	wire.CloseChannel(ctx, s.ch)
 }

@@ -48,7 +48,7 @@ func TestDestinationThatEndsTheConnection(t *testing.T) {
 	})
 }
 
-// Check tells what Send refuses without asking the broker, also of a destination that is not
+// Check returns what Send refuses without asking the broker, also of a destination that is not
 // listed.
 func TestCheckOfUnlistedDestinations(t *testing.T) {
 	inMemory(t, func(t *testing.T, m *memory) {

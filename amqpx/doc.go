@@ -10,8 +10,9 @@
 //     errors.go: how calls fail
 //   - message.go: a Message; send.go, batch.go: on its way to its confirm; prepare.go, headers.go:
 //     what of it goes over the wire, and what strategies and brokers allow
-//   - consume.go: consumers and their options; consumer.go: the state of one; pause.go: queues that are paused;
-//     intake.go: what the broker hands out, and how much of it; hold.go: what waits for its instant or a handler
+//   - consume.go: consumers; consume_options.go: their options; consumer.go: the state of one; pause.go:
+//     queues that are paused; intake.go: what the broker hands out, and how much of it; hold.go: what waits
+//     for its instant or a handler
 //   - delivery.go: what was received; handlers.go: handlers and their middleware; process.go: a
 //     delivery from its handler to its end; verdict.go: what the handler's error decides; settle.go,
 //     successor.go: the acknowledgement, and the message in its place; retry.go: what errors ask for

@@ -35,7 +35,7 @@ const (
 	maxLocation = 200
 )
 
-// bounded keeps a problem from repeating the request, but tells the value of an unknown parameter.
+// bounded keeps a problem from repeating the request, but shows the value of an unknown parameter.
 func bounded(ctx huma.Context, _ string, v any) (any, error) {
 	m, ok := v.(*huma.ErrorModel)
 	if !ok {

@@ -1,3 +1,5 @@
+// Package source checks what holds for all packages and documents of the project, by reading
+// them.
 package source
 
 import (
@@ -190,4 +192,13 @@ func without(lines, other []string, sign string) string {
 		}
 	}
 	return text.String()
+}
+
+// receiver returns the name of a receiver's type; empty for a function.
+func receiver(list *ast.FieldList) string {
+	if list == nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(strings.TrimPrefix(types.ExprString(list.List[0].Type), "*"), "[")
+	return name
 }

@@ -3,36 +3,22 @@
 
 GO ?= go
 
-# Of one package's tests, with the brokers and databases that they start.
+# Time limit for one package's tests, including the brokers and databases that they start.
 TEST_TIMEOUT ?= 40m
 
-# Suites of brokers that run at once, beside one other package, and tests of one package: most of them wait for a
-# broker and not for a processor.
-TEST_PACKAGES ?= 1
+# How many tests of one package run at once: most of them wait for a broker and not for a processor.
 TEST_PARALLEL ?= 3
 
-# `make test RACE=` tests without the race detector, which needs a C compiler, and sleeps for a second at the
-# end of each package unless told otherwise.
+# `make test RACE=` tests without the race detector, which needs a C compiler. It sleeps for a second at the end of
+# each package unless told otherwise.
 RACE ?= -race
 export GORACE ?= atexit_sleep_ms=100
 
-# The race detector watches where goroutines of the product share memory, and there once: in the
-# packages themselves, and in integration/messages, whose clients lose their connections. It would only
-# slow down the rest: what one goroutine does, and what repeats on servers and in a browser what the
-# packages' own tests do in memory. `make test-all` watches everything, but for the insides of SQLite and
-# bcrypt, which it slows down tenfold. These two packages have no generic code: what they had of that would be
-# linked into the others as well.
+# The race detector watches the packages whose goroutines share memory; it would only slow down the others. The
+# insides of SQLite and bcrypt are left out, because it slows them down tenfold. These two have no generic code, which
+# would be linked into the others as well.
 WATCH = $(if $(RACE),$(RACE) -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='golang.org/x/crypto/blowfish=-race=false')
-UNWATCHED := /integration/|/auth$$|/timetable$$|/dlx$$|/plugin$$|/plugin/table$$
-
-WATCHED_PACKAGES = $$($(GO) list ./... | grep -Ev '$(UNWATCHED)')
-OTHER_PACKAGES = $$($(GO) list ./... | grep -E '$(UNWATCHED)' | grep -v /integration/)
-
-SUITES = $$($(GO) list ./integration/... | grep -Ev '/(messages|tasks|simulate|faults|conformance)$$')
-
-# Tests that -race leaves out, by their build tag, and their packages.
-SIMULATIONS = $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^//go:build !race' . | xargs grep -l '^func Test')
-SIMULATE = $(PLAIN) $(GO_TEST) 1 -run '^($(shell cat $(SIMULATIONS) | sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' | paste -sd '|'))$$' $(sort $(dir $(SIMULATIONS)))
+SHARED := /amqpx(/amqptest|/auto|/bridge|/console|/console/internal/service|/drain|/idempotency|/inspect|/internal/.*|/pgxtx|/schedule.*|/service|/telemetry)?$$
 
 # vet is part of make lint. CI takes no result of another run.
 GO_TEST = $(GO) test -vet=off $(if $(CI),-count=1) -timeout $(TEST_TIMEOUT) -parallel $(TEST_PARALLEL) -p
@@ -40,6 +26,23 @@ GO_TEST = $(GO) test -vet=off $(if $(CI),-count=1) -timeout $(TEST_TIMEOUT) -par
 # What the race detector does not watch needs no C and no paths, so that lint, all tests and what they
 # release share what is compiled, which takes minutes. gorm's driver for SQLite is C too, and nothing calls it.
 PLAIN := CGO_ENABLED=0 GOFLAGS=-trimpath
+
+# The packages of the product and their tests.
+SHARED_PACKAGES = $$($(GO) list ./... | grep -E '$(SHARED)')
+OTHER_PACKAGES = $$($(GO) list ./... | grep -Ev '$(SHARED)|/integration/')
+
+# Packages of the product with tests that take too long under the race detector (!race).
+UNRACED_PACKAGES = $(addprefix ./,$(sort $(dir $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^//go:build !race' amqpx))))
+UNRACED_TESTS = $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^//go:build !race' amqpx | xargs sed -n 's/^func \(\(Test\|Example\)[A-Za-z0-9_]*\).*/\1/p' | paste -sd '|')
+
+# The packages below integration. Those that make test and make test-servers share say in a tier.Plan which of their
+# tests belong to which. Those that no list names belong to make test-servers.
+QUICK_SUITES := bench loopback proxy servers source tier
+NAMED_SUITES := conformance faults messages operations orm simulate tasks
+SERVER_SUITES = $(filter-out $(QUICK_SUITES) $(NAMED_SUITES),$(sort $(patsubst integration/%/,%,$(dir $(wildcard integration/*/*_test.go)))))
+
+# The seeds of the simulation that belong to make test; make test-servers has the next 200.
+TEST_SEEDS := 40
 
 # The tests beside sqlx, gorm, bun and ent are a module of their own, which follows the dependencies of
 # this one by itself.
@@ -70,44 +73,70 @@ demo: ## run the main job on a real broker: orders that expire unless they are p
 	@$(GO) run ./cmd/rabbitdelay-lab demo $(ARGS)
 
 .PHONY: test
-test: setup ## test everything on real brokers and databases, with the race detector where memory is shared
-	@mkdir -p $(CACHE)
-	@status=0; $(MAKE) --no-print-directory --keep-going --jobs=2 test-suites test-packages || status=$$?; \
-	[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE); exit $$status
+test: setup-test ## before a push: the packages' tests, and the main cases on RabbitMQ, PostgreSQL and SQLite
+	@RABBITDELAY_TEST_TIER=test $(MAKE) --no-print-directory --keep-going --jobs=2 test-packages test-suites
 
-# The two halves of make test. Brokers that wait for a processor refuse what they would else do, so the suite
-# that asks them for most comes last, beside that of faults, which mostly waits. Tests of tasks wait for leases
-# and pauses.
-.PHONY: test-suites test-packages
+# The two halves of make test, which run side by side.
+.PHONY: test-packages test-suites
+test-packages:
+	@status=0; set -x; \
+	$(GO_TEST) 1 $(WATCH) $(SHARED_PACKAGES) || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES) $(QUICK_SUITES:%=./integration/%) || status=$$?; \
+	exit $$status
 test-suites:
 	@status=0; set -x; \
-	$(PLAIN) $(GO_TEST) $(TEST_PACKAGES) $(SUITES) || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 ./integration/tasks ./integration/operations ./integration/conformance || status=$$?; \
+	$(GO_TEST) 1 $(WATCH) ./integration/messages || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES) || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from 1 -seeds $(TEST_SEEDS) || status=$$?; \
+	exit $$status
+
+.PHONY: test-servers
+test-servers: setup ## before a landing: other versions, databases, languages and browsers, short fault runs
+	@mkdir -p $(CACHE)
+	@status=0; RABBITDELAY_TEST_TIER=servers $(MAKE) --no-print-directory --keep-going --jobs=2 test-matrix test-faults || status=$$?; \
+	[ ! -f $(TABLE) ] || [ "$$RABBITDELAY_SKIP_INTEGRATION" = 1 ] || cat $(TABLE); exit $$status
+
+# The two halves of make test-servers. Brokers that wait for a processor refuse what they would else do, so
+# conformance, which asks most of them, runs last and beside the faults, which mostly wait. Tests of tasks wait for
+# leases and pauses.
+.PHONY: test-matrix test-faults
+test-matrix:
+	@status=0; set -x; \
+	$(PLAIN) $(GO_TEST) 1 ./integration/operations $(SERVER_SUITES:%=./integration/%) || status=$$?; \
 	$(PLAIN) $(GO_TEST) 1 -parallel $$((2 * $(TEST_PARALLEL))) ./integration/tasks || status=$$?; \
 	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(PLAIN) $(GO_TEST) 1 ./integration/conformance || status=$$?; \
 	exit $$status
-test-packages:
+test-faults:
 	@status=0; set -x; \
-	$(GO_TEST) 1 $(WATCH) $(WATCHED_PACKAGES) || status=$$?; \
-	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES) || status=$$?; \
-	($(ORM) $(GO_TEST) 1 ./...) || status=$$?; \
-	$(SIMULATE) || status=$$?; \
 	$(GO_TEST) 1 $(WATCH) ./integration/messages || status=$$?; \
+	($(ORM) $(GO_TEST) 1 ./...) || status=$$?; \
+	RABBITDELAY_TEST_TIER= $(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from $$(($(TEST_SEEDS) + 1)) -seeds 200 || status=$$?; \
 	$(PLAIN) $(GO_TEST) 1 ./integration/faults || status=$$?; \
 	exit $$status
 
-# Versions on which make test-all repeats what make test runs on the newest alone.
+# Versions on which make test-all repeats what else runs on the newest alone.
 OLDER_VERSIONS := 3.10 4.0
 
+# How long make test-all runs what can run for any time.
+NIGHT ?= 30m
+
 .PHONY: test-all
-test-all: setup ## test everything with the race detector, and every case on every version: weekly and before a release
+test-all: setup ## every night and before a release: everything on everything, long faults, defects, fuzzing (NIGHT=30m)
 	@mkdir -p $(CACHE)
-	RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO_TEST) $(TEST_PACKAGES) $(WATCH) ./...
+	RABBITDELAY_TEST_TIER=all RABBITDELAY_CONFORMANCE_TABLE=$(TABLE) $(GO_TEST) 1 $(WATCH) ./...
 	@for version in $(OLDER_VERSIONS); do \
 		echo "on RabbitMQ $$version alone"; \
-		RABBITDELAY_TEST_VERSION=$$version $(GO_TEST) $(TEST_PACKAGES) $(WATCH) $(patsubst %,./integration/%,messages operations tasks browser) || exit 1; \
+		RABBITDELAY_TEST_VERSION=$$version $(GO_TEST) 1 $(WATCH) $(patsubst %,./integration/%,messages operations tasks browser) || exit 1; \
 	done
-	$(SIMULATE)
+	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES)
 	$(ORM) $(GO_TEST) 1 ./...
+	$(MAKE) --no-print-directory microbench
+	$(MAKE) --no-print-directory simulate SEEDS=5000
+	$(MAKE) --no-print-directory simulate-defects SEEDS=1000
+	$(MAKE) --no-print-directory faults DURATION=$(NIGHT)
+	$(MAKE) --no-print-directory soak SOAK=$(NIGHT)
+	$(MAKE) --no-print-directory fuzz FUZZ_TIME=60s
 	@cat $(TABLE)
 
 .PHONY: conformance
@@ -122,9 +151,13 @@ test-short: ## test what needs neither a broker nor a database
 	RABBITDELAY_SKIP_INTEGRATION=1 $(PLAIN) $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
 	$(ORM) RABBITDELAY_SKIP_INTEGRATION=1 $(GO) test -short -timeout $(TEST_TIMEOUT) ./...
 
+.PHONY: setup-test
+setup-test: ## install what make test needs: a C compiler, RabbitMQ and PostgreSQL
+	@integration/setup.sh test
+
 .PHONY: setup
-setup: ## install what the tests need: servers, a C compiler, images where Docker answers
-	@integration/setup.sh tests
+setup: ## install what all tests need: other servers, languages, a browser, images where Docker answers
+	@integration/setup.sh servers
 
 .PHONY: images
 images: ## build Docker images of RabbitMQ 3.10, 4.0 and 4.3 and of MySQL from Debian's packages
@@ -132,7 +165,7 @@ images: ## build Docker images of RabbitMQ 3.10, 4.0 and 4.3 and of MySQL from D
 
 .PHONY: bench
 bench: ## measure beside the raw client, polling and the plugin, half an hour or more (ARGS="latency --quick")
-	@integration/setup.sh tests
+	@integration/setup.sh servers
 	@$(GO) run ./cmd/rabbitdelay-lab bench --report $(CACHE)/bench $(ARGS)
 
 # Once each, so that they cannot rot; for figures: -count=10 -benchtime=1s, and benchstat.

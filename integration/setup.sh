@@ -3,7 +3,8 @@
 # says what is missing and how to provide it.
 #
 # usage: setup.sh broker     a RabbitMQ for `make demo`
-#        setup.sh tests      brokers, databases and the C compiler of the race detector for `make test`
+#        setup.sh test       RabbitMQ, PostgreSQL and the race detector's C compiler for `make test`
+#        setup.sh servers    that, other databases, languages, a browser and images for `make test-servers`
 #
 #   RABBITDELAY_IMAGES=0              builds no images
 #   RABBITDELAY_SKIP_INTEGRATION=1    installs no servers and builds no images
@@ -59,7 +60,7 @@ broker)
 		install "set AMQP_URL to a broker that runs, or start Docker and run \`make images\`" rabbitmq-server
 	fi
 	;;
-tests)
+test | servers)
 	trust_authorities
 	packages=
 	instead="set"
@@ -68,13 +69,21 @@ tests)
 		instead="run \`make test RACE=\` to test without the race detector, and set"
 	fi
 	if [ "${RABBITDELAY_SKIP_INTEGRATION:-}" != 1 ]; then
-		if [ -z "${AMQP_URL:-}" ] && ! broker_installed; then
-			if can_install || ! docker_has_image; then
-				packages="$packages rabbitmq-server"
-			fi
+		if [ -z "${AMQP_URL:-}" ] && ! broker_installed && ! docker_has_image; then
+			packages="$packages rabbitmq-server"
 		fi
 		if [ -z "${RABBITDELAY_POSTGRES_URL:-}" ] && ! postgresql_installed; then
 			packages="$packages postgresql"
+		fi
+		# Brokers that need not wait for the disk.
+		if can_install && [ -z "$(ls /usr/lib/*/libeatmydata.so 2>/dev/null)" ]; then
+			packages="$packages libeatmydata1"
+		fi
+	fi
+	if [ "$1" = servers ] && [ "${RABBITDELAY_SKIP_INTEGRATION:-}" != 1 ]; then
+		# Private nodes too, whose clock and disk a test may spoil.
+		if [ -z "${AMQP_URL:-}" ] && ! broker_installed && can_install; then
+			packages="$packages rabbitmq-server"
 		fi
 		if [ -z "${RABBITDELAY_MARIADB_URL:-}" ] && ! server_installed mariadbd; then
 			packages="$packages mariadb-server"
@@ -84,10 +93,6 @@ tests)
 		fi
 		if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
 			packages="$packages prometheus"
-		fi
-		# Brokers that need not wait for the disk.
-		if can_install && [ -z "$(ls /usr/lib/*/libeatmydata.so 2>/dev/null)" ]; then
-			packages="$packages libeatmydata1"
 		fi
 		# Clocks of brokers that are wrong.
 		if can_install && [ -z "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1 2>/dev/null)" ]; then
@@ -106,12 +111,12 @@ tests)
 		install "$instead AMQP_URL, RABBITDELAY_POSTGRES_URL and RABBITDELAY_MARIADB_URL to servers that run" $packages
 	fi
 	# More versions of RabbitMQ, and MySQL, where they can be had. The tests run without them.
-	if [ "${RABBITDELAY_IMAGES:-}" != 0 ] && [ "${RABBITDELAY_SKIP_INTEGRATION:-}" != 1 ] && [ -z "${AMQP_URL:-}" ] && docker_answers && can_install; then
+	if [ "$1" = servers ] && [ "${RABBITDELAY_IMAGES:-}" != 0 ] && [ "${RABBITDELAY_SKIP_INTEGRATION:-}" != 1 ] && [ -z "${AMQP_URL:-}" ] && docker_answers && can_install; then
 		"$here/images/build.sh" || say "the tests run without images"
 	fi
 	;;
 *)
-	say "want broker or tests, got '${1:-}'"
+	say "want broker, test or servers, got '${1:-}'"
 	exit 2
 	;;
 esac

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
 // envEnding makes the test binary start a broker, print what it started as one
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 		endWithBroker(ending)
 		return
 	}
-	code := m.Run()
+	code := tier.Run(m, tier.Plan{}, nil)
 	if err := CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1

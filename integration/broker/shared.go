@@ -27,7 +27,7 @@ func Shared(t servers.TB, o Options) *Broker {
 		o.Management = true
 	}
 	if o.Version == "" {
-		o.Version = newest()
+		o.Version = Newest()
 	}
 	key := fmt.Sprintf("%q %q %q %t %t %q %q %v %t %q %d", o.URL, o.Version, o.Source, o.Management, o.Plugin, o.Config, o.Advanced, o.Clock, o.Durable, o.Data, o.Port)
 	b, err := shared.Use(t, key, func() (*Broker, error) {
@@ -40,7 +40,10 @@ func Shared(t servers.TB, o Options) *Broker {
 	return b
 }
 
-// newest returns the newest release line that is here, or "" when Start is to find out.
+// Newest returns the newest release line that is here, or "" if Start is to find out. An image that
+// RABBITDELAY_NEXT_IMAGE names does not count.
+func Newest() string { return newest() }
+
 var newest = sync.OnceValue(func() string {
 	if os.Getenv(servers.EnvSkip) == "1" || os.Getenv(EnvURL) != "" {
 		return ""

@@ -7,10 +7,11 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := tier.Run(m, tier.Plan{}, nil)
 	for _, end := range []func() error{closeBrowser, broker.CloseShared, database.CloseShared} {
 		if err := end(); err != nil {
 			fmt.Fprintln(os.Stderr, "closing:", err)

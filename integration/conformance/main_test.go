@@ -5,6 +5,10 @@ import (
 	"testing"
 
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(suite.Main(m, plan)) }
+
+// One cell of each queue type runs before a push.
+var plan = tier.Plan{Test: []string{"TestConformance/" + tier.Newest + "/bucket-clock"}}

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
 // envKind makes the test binary start a server of that kind, print where it is
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 		_ = json.NewEncoder(os.Stdout).Encode([]string{s.instance.dir, u(s.url).Host})
 		select {}
 	}
-	code := m.Run()
+	code := tier.Run(m, tier.Plan{}, nil)
 	if err := CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1

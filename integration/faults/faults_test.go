@@ -23,6 +23,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
 	"github.com/rabbitdelay/rabbitdelay/integration/faults"
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
@@ -62,7 +63,7 @@ func TestMain(m *testing.M) {
 	if ran {
 		return
 	}
-	code := m.Run()
+	code := tier.Run(m, tier.Plan{}, nil)
 	if err := broker.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1

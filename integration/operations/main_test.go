@@ -5,6 +5,19 @@ import (
 	"testing"
 
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(suite.Main(m, plan)) }
+
+// Before a push run the main way of each command.
+var plan = tier.Plan{Test: []string{
+	"TestCLISendAndConsume",
+	"TestCLIPlanApplyDestroy",
+	"TestCLIStatus",
+	"TestCLIRetire",
+	"TestTopologyPlanApplyPlan/" + tier.Newest,
+	"TestDoctorCommand",
+	"TestDoctorOverAMQP/" + tier.Newest,
+	"TestReadmeProgram",
+}}

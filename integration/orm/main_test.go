@@ -6,10 +6,11 @@ import (
 	"testing"
 
 	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := tier.Run(m, tier.Plan{}, nil)
 	if err := database.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)

@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(suite.Main(m, plan)) }
+
+var plan = tier.Plan{}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
 // TestMain runs the tests at the root of the module, by its absolute path: go test would not see that
@@ -18,5 +20,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(tier.Run(m, tier.Everything, nil))
 }

@@ -11,18 +11,20 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
 	"github.com/rabbitdelay/rabbitdelay/integration/broker"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
 // cliEnv makes a test binary the command rabbitdelay. Its value is the arguments, a line each.
 const cliEnv = "RABBITDELAY_TEST_CLI"
 
 // Main runs the tests of a package, ends the brokers and database servers that they
-// share, and returns the exit code. In a process of [Command] it runs the command.
-func Main(m *testing.M) int {
+// share, and returns the exit code. In a process of [Command] it runs the command. The plan says which of the
+// tests belong to which tier.
+func Main(m *testing.M, plan tier.Plan) int {
 	if args := os.Getenv(cliEnv); args != "" {
 		return cli.Run(context.Background(), strings.Split(args, "\n"), os.Stdin, os.Stdout, os.Stderr)
 	}
-	code := m.Run()
+	code := tier.Run(m, plan, broker.Newest)
 	if err := broker.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "closing brokers:", err)
 		code = max(code, 1)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
 // TestMain is also the main function of a process that a test kills.
@@ -14,5 +15,26 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, workUntilKilled(given)) // it does not return before it is killed
 		os.Exit(1)
 	}
-	os.Exit(suite.Main(m))
+	os.Exit(suite.Main(m, plan))
 }
+
+// Before a push run the promises of tasks and of idempotency, on PostgreSQL and SQLite.
+var plan = tier.Plan{Test: []string{
+	"TestIdempotencyEffectOnce/" + ordinary,
+	"TestIdempotencyConcurrentDuplicates/" + ordinary,
+	"TestScheduleInTransaction/" + ordinary,
+	"TestScheduleTwiceAndReplace/" + ordinary,
+	"TestScheduleChanges/" + ordinary,
+	"TestScheduleHandlerFence/" + ordinary,
+	"TestScheduleConcurrentFence/" + ordinary,
+	"TestScheduleRelaysShare/" + ordinary,
+	"TestScheduleUnique/" + ordinary,
+	"TestScheduleMigrate/" + ordinary,
+	"TestDocumentedTaskStatements/" + ordinary,
+	"TestRecurringChanges/" + ordinary,
+	"TestPgxExecutors",
+	"TestCLITasks/" + ordinary,
+}}
+
+// ordinary are the databases of make test.
+const ordinary = "sqlite|postgres|pgx"

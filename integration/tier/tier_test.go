@@ -1,0 +1,120 @@
+package tier
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sample is a package's plan: TestWhole runs before a push, TestCells on the newest broker and on SQLite only.
+var sample = Plan{Test: []string{"TestWhole", "TestCells/" + Newest, "TestCells/sqlite"}, Nightly: []string{"TestLong"}}
+
+const sampleEnv = "RABBITDELAY_TIER_SAMPLE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(sampleEnv) != "" {
+		os.Exit(Run(m, sample, func() string { return "4.3" }))
+	}
+	os.Exit(Run(m, Everything, nil))
+}
+
+func inSample(t *testing.T) {
+	t.Helper()
+	if os.Getenv(sampleEnv) == "" {
+		t.Skip("a test of the sample")
+	}
+}
+
+func TestWhole(t *testing.T) { inSample(t) }
+func TestOther(t *testing.T) { inSample(t) }
+func TestLong(t *testing.T)  { inSample(t) }
+func TestCells(t *testing.T) {
+	inSample(t)
+	for _, cell := range []string{"3.10", "4.3", "sqlite", "mysql", "4x3"} {
+		t.Run(cell, func(*testing.T) {})
+	}
+}
+
+// The tiers test and servers share no test, and together have all tests except the nightly one.
+func TestTiers(t *testing.T) {
+	for _, c := range []struct {
+		tier string
+		want []string
+	}{
+		{"test", []string{"TestCells", "TestCells/4.3", "TestCells/sqlite", "TestWhole"}},
+		{"servers", []string{"TestCells", "TestCells/3.10", "TestCells/4x3", "TestCells/mysql", "TestOther"}},
+	} {
+		if got := passed(t, Env+"="+c.tier); !slices.Equal(got, c.want) {
+			t.Errorf("%s runs %q, want %q", c.tier, got, c.want)
+		}
+	}
+	for _, tier := range []string{"", "all"} {
+		if got := passed(t, Env+"="+tier); len(got) != 9 {
+			t.Errorf("%q runs %q, want all 9", tier, got)
+		}
+	}
+}
+
+func TestRunOnTheCommandLineWins(t *testing.T) {
+	if got := passed(t, Env+"=test", "-test.run=^TestOther$"); !slices.Equal(got, []string{"TestOther"}) {
+		t.Errorf("ran %q, want TestOther", got)
+	}
+}
+
+func TestUnknownTier(t *testing.T) {
+	out, err := sampleRun(t, Env+"=nightly")
+	if err == nil {
+		t.Fatal("an unknown tier was accepted")
+	}
+	if want := `RABBITDELAY_TEST_TIER is "nightly", want test, servers or all`; !strings.Contains(out, want) {
+		t.Errorf("printed %q, want %q", out, want)
+	}
+}
+
+func TestUnknownTest(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a_test.go"), []byte("func TestHere(t *testing.T) {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Plan{Test: []string{"TestHere/4.3"}}).check(dir); err != nil {
+		t.Error(err)
+	}
+	if err := (Plan{Nightly: []string{"TestGone"}}).check(dir); err == nil {
+		t.Error("a plan with a test that does not exist was accepted")
+	}
+}
+
+// passed returns the names of the sample's tests that ran and passed.
+func passed(t *testing.T, env string, args ...string) (names []string) {
+	t.Helper()
+	out, err := sampleRun(t, env, args...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for line := range strings.Lines(out) {
+		if _, after, ok := strings.Cut(line, "--- PASS: "); ok {
+			names = append(names, strings.Fields(after)[0])
+		}
+	}
+	slices.Sort(names)
+	return slices.DeleteFunc(names, func(name string) bool { return !isSample(name) })
+}
+
+func isSample(name string) bool {
+	first, _, _ := strings.Cut(name, "/")
+	return slices.Contains([]string{"TestWhole", "TestOther", "TestLong", "TestCells"}, first)
+}
+
+func sampleRun(t *testing.T, env string, args ...string) (string, error) {
+	t.Helper()
+	if os.Getenv(sampleEnv) != "" {
+		t.Skip("the sample runs no further samples")
+	}
+	c := exec.CommandContext(t.Context(), os.Args[0], append(args, "-test.v")...)
+	c.Env = append(os.Environ(), sampleEnv+"=1", env)
+	out, err := c.CombinedOutput()
+	return string(out), err
+}

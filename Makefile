@@ -251,13 +251,16 @@ soak: setup ## send at a steady rate without faults, and see that nothing grows 
 FROM ?= 1
 SEEDS ?= 1000
 
+# A pattern of the planted defects to look for.
+DEFECT ?= .
+
 .PHONY: simulate
 simulate: ## run the whole system in virtual time, faults and all, from each of many seeds (FROM=1 SEEDS=100000)
 	$(PLAIN) $(GO) test -count=1 -v -timeout 0 -run '^TestSeeds$$' ./integration/simulate -args -from $(FROM) -seeds $(SEEDS)
 
 .PHONY: simulate-defects
 simulate-defects: ## plant mistakes in copies of the source, and count the seeds until each is found (SEEDS=1000)
-	$(PLAIN) $(GO) test -count=1 -v -timeout 0 -run '^TestDefects$$' ./integration/simulate -args -plant . -from $(FROM) -seeds $(SEEDS)
+	$(PLAIN) $(GO) test -count=1 -v -timeout 0 -run '^TestDefects$$' ./integration/simulate -args -plant '$(DEFECT)' -from $(FROM) -seeds $(SEEDS)
 
 .PHONY: fuzz
 fuzz: ## run every fuzz test for a while (FUZZ_TIME=10s)

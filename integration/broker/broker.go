@@ -63,6 +63,9 @@ type Options struct {
 	// environment variable RABBITDELAY_BROKER, else both.
 	Source Source
 
+	// Verbose logs Docker's whole error where there is no image.
+	Verbose bool
+
 	// Management starts the management plugin with its HTTP API.
 	Management bool
 
@@ -177,24 +180,28 @@ func use(ctx context.Context, o Options) (*Broker, error) {
 	return b, nil
 }
 
-// search tries the sources in their order. Why one was passed over is part of
-// the line that is logged, or of the error when all were.
+// search tries the sources in their order. The line that is logged says briefly, or in full with Options.Verbose, why a
+// source was passed over. If all were, the error says so in full.
 func search(ctx context.Context, o Options) (*Broker, error) {
-	var passed []string
+	var logged, passed []string
 	for _, source := range []Source{Container, Node} {
 		if o.Source != "" && o.Source != source {
 			continue
 		}
 		b, why, err := startFrom(ctx, source, o)
 		if err == nil {
-			passed = append(passed, why)
-			o.Log(fmt.Sprintf("broker: RabbitMQ %s at %s, %s", b.version, b.RedactedURL(), strings.Join(passed, "; ")))
+			o.Log(fmt.Sprintf("broker: RabbitMQ %s at %s, %s", b.version, b.RedactedURL(), strings.Join(append(logged, why), "; ")))
 			return b, nil
 		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("broker: %w: %w", ctx.Err(), err)
 		}
-		passed = append(passed, fmt.Sprintf("no %s (%v)", source, err))
+		reason := fmt.Sprintf("no %s (%v)", source, err)
+		passed = append(passed, reason)
+		if source == Container && !o.Verbose {
+			reason = brief(err)
+		}
+		logged = append(logged, reason)
 	}
 	return nil, fmt.Errorf("%w; tried: %s", ErrNoBroker, strings.Join(passed, "; "))
 }

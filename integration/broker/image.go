@@ -121,9 +121,31 @@ func chooseImage(ctx context.Context, docker client.APIClient, wanted string) (i
 	tag := cmp.Or(wanted, "4") + "-management"
 	name := officialImages + ":" + tag
 	if err := pull(ctx, docker, name); err != nil {
-		return image{}, "", fmt.Errorf("no image of RabbitMQ %s here, and %s cannot be pulled (%w)", cmp.Or(wanted, "at all"), name, err)
+		return image{}, "", &noImageError{version: wanted, pulled: name, err: err}
 	}
 	return image{name: name, version: wanted}, "just pulled", nil
+}
+
+// noImageError says that no image of a RabbitMQ is here and that none can be pulled.
+type noImageError struct {
+	version string // empty for any
+	pulled  string // the image that was tried
+	err     error  // why it cannot be pulled
+}
+
+func (e *noImageError) Error() string {
+	return fmt.Sprintf("no image of RabbitMQ %s here, and %s cannot be pulled (%v)", cmp.Or(e.version, "at all"), e.pulled, e.err)
+}
+
+// Unwrap returns why the image cannot be pulled.
+func (e *noImageError) Unwrap() error { return e.err }
+
+// brief returns an error in a few words where Docker's are many and of no help to most readers.
+func brief(err error) string {
+	if _, ok := errors.AsType[*noImageError](err); ok {
+		return "no container image available"
+	}
+	return fmt.Sprintf("no container (%v)", err)
 }
 
 // pull pulls an image. It gives up early when the registry does not begin to

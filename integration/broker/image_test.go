@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,5 +74,23 @@ func TestPluginAvailable(t *testing.T) {
 	}
 	if _, reason := PluginAvailable("4.1"); !strings.HasSuffix(reason, "4.1") {
 		t.Errorf("got %q", reason)
+	}
+}
+
+// Most people who see that there is no image have no registry. Docker's error would not help them.
+func TestBrief(t *testing.T) {
+	pull := errors.New("failed to resolve reference: dial tcp: lookup registry on 127.0.0.1:53: no such host")
+	err := fmt.Errorf("start: %w", &noImageError{version: "4.3", pulled: "rabbitmq:4.3-management", err: pull})
+	if got, want := brief(err), "no container image available"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if !strings.Contains(err.Error(), pull.Error()) {
+		t.Errorf("%q lacks Docker's error", err)
+	}
+	if !errors.Is(err, pull) {
+		t.Errorf("%v does not wrap Docker's error", err)
+	}
+	if got, want := brief(errors.New("docker does not answer")), "no container (docker does not answer)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

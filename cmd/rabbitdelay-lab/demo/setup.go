@@ -43,6 +43,7 @@ import (
 type Options struct {
 	Orders, Posts int
 	Hold          bool // the console stays open after the stories
+	Verbose       bool // says why there is no container
 }
 
 // stage is the broker, the database and the clients that the stories run on.
@@ -100,7 +101,10 @@ func (s *stage) findBroker(ctx context.Context) (err error) {
 		return err
 	}
 	defer s.Waiting("looking for a broker")()
-	s.broker, err = broker.Start(ctx, broker.Options{URL: string(s.cfg.FirstURL()), Management: true, Durable: true, Log: func(line string) { s.Notef("%s", line) }})
+	s.broker, err = broker.Start(ctx, broker.Options{
+		URL: string(s.cfg.FirstURL()), Management: true, Durable: true,
+		Verbose: s.Verbose, Log: func(line string) { s.Notef("%s", line) },
+	})
 	if err != nil {
 		return err
 	}

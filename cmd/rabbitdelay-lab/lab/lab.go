@@ -101,6 +101,7 @@ lost or done twice, or published although it was cancelled.`,
 	f.IntVar(&o.Posts, "posts", 100, "number of posts")
 	f.StringVar(&story, "story", "all", "orders, posts or all")
 	f.BoolVar(&o.Hold, "hold", false, "keep the console open after the stories, until Ctrl-C")
+	f.BoolVarP(&o.Verbose, "verbose", "v", false, "show Docker's whole error if there is no container image")
 	_ = c.RegisterFlagCompletionFunc("story", cobra.FixedCompletions([]string{"all", "orders", "posts"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return c
 }

@@ -11,9 +11,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 )
 
-// A broker that refuses a queue's messages is one line, and so is one that takes
-// them again. For time that passes at once see TestUnpaidOrderExpires, which is in
-// the README.
+// One line makes the broker refuse a queue's messages, and another one makes it accept them again.
+// TestUnpaidOrderExpires, which is in the README, shows virtual time.
 func ExampleServer_Nack() {
 	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5"})
 	defer srv.Close()
@@ -23,8 +22,11 @@ func ExampleServer_Nack() {
 	}
 	defer client.Close(context.Background())
 
+	if err := client.Send(context.Background(), amqpx.Message{Queue: "invoices"}); err != nil {
+		log.Fatal(err)
+	}
 	undo := srv.Nack("invoices")
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	err = client.Send(ctx, amqpx.Message{Queue: "invoices"})
 	fmt.Println("nacked:", errors.Is(err, amqpx.ErrNacked))
@@ -35,5 +37,5 @@ func ExampleServer_Nack() {
 	fmt.Printf("then: %v, %d ready\n", err, q.Ready)
 	// Output:
 	// nacked: true
-	// then: <nil>, 1 ready
+	// then: <nil>, 2 ready
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-func TestMain(m *testing.M) { os.Exit(suite.Main(m, plan)) }
+func TestMain(m *testing.M) { os.Exit(suite.Main(m, tiers)) }
 
 // One cell of each queue type runs before a push.
-var plan = tier.Plan{Test: []string{"TestConformance/" + tier.Newest + "/bucket-clock"}}
+var tiers = tier.Plan{Test: []string{"TestConformance/" + tier.Newest + "/bucket-clock"}}

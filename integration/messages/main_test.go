@@ -8,10 +8,10 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-func TestMain(m *testing.M) { os.Exit(suite.Main(m, plan)) }
+func TestMain(m *testing.M) { os.Exit(suite.Main(m, tiers)) }
 
 // Before a push run the cases in which messages were lost or handled twice most often while this was written.
-var plan = tier.Plan{Test: []string{
+var tiers = tier.Plan{Test: []string{
 	"TestSendsSurviveLostConnections",
 	"TestBatchSurvivesALostConnection",
 	"TestCutBeforeTheConfirm",

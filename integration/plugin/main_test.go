@@ -8,6 +8,6 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-func TestMain(m *testing.M) { os.Exit(suite.Main(m, plan)) }
+func TestMain(m *testing.M) { os.Exit(suite.Main(m, tiers)) }
 
-var plan = tier.Plan{}
+var tiers = tier.Plan{}

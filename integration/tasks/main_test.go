@@ -15,11 +15,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, workUntilKilled(given)) // it does not return before it is killed
 		os.Exit(1)
 	}
-	os.Exit(suite.Main(m, plan))
+	os.Exit(suite.Main(m, tiers))
 }
 
 // Before a push run the promises of tasks and of idempotency, on PostgreSQL and SQLite.
-var plan = tier.Plan{Test: []string{
+var tiers = tier.Plan{Test: []string{
 	"TestIdempotencyEffectOnce/" + ordinary,
 	"TestIdempotencyConcurrentDuplicates/" + ordinary,
 	"TestScheduleInTransaction/" + ordinary,

@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -88,7 +89,7 @@ func (p Plan) patterns(tier string, newest func() string) (run, skip string, err
 		}
 		return join(p.Test, newest), "", nil
 	case Servers:
-		return "", join(append(p.Test[:len(p.Test):len(p.Test)], p.Nightly...), newest), nil
+		return "", join(slices.Concat(p.Test, p.Nightly), newest), nil
 	default:
 		return "", "", fmt.Errorf("%s is %q, want %s, %s or %s, or nothing for every test", Env, tier, Test, Servers, All)
 	}
@@ -128,24 +129,15 @@ func (p Plan) check(dir string) error {
 			names = append(names, string(found[1]))
 		}
 	}
-	for _, entry := range append(p.Test[:len(p.Test):len(p.Test)], p.Nightly...) {
+	for _, entry := range slices.Concat(p.Test, p.Nightly) {
 		first, _, _ := strings.Cut(entry, "/")
 		if first == every {
 			continue
 		}
-		if !matchesAny(first, names) {
+		whole := regexp.MustCompile("^(" + first + ")$")
+		if !slices.ContainsFunc(names, whole.MatchString) {
 			return fmt.Errorf("the plan of this package (see tier.Plan) lists %s, but no test has that name", first)
 		}
 	}
 	return nil
-}
-
-func matchesAny(pattern string, names []string) bool {
-	whole := regexp.MustCompile("^(" + pattern + ")$")
-	for _, name := range names {
-		if whole.MatchString(name) {
-			return true
-		}
-	}
-	return false
 }

@@ -317,7 +317,7 @@ func (w *world) watch(d *document) {
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL+"/api/v1/events", http.NoBody)
 	check(w.t, err)
-	got, err := http.DefaultTransport.RoundTrip(r)
+	got, err := w.client.Do(r)
 	check(w.t, err)
 	defer got.Body.Close()
 	if got.Header.Get("Content-Type") != "text/event-stream" {
@@ -336,7 +336,6 @@ func (w *world) watch(d *document) {
 	text, err := json.Marshal([]any{event})
 	check(w.t, err)
 	d.conforms("GET /api/v1/events", reply{got.StatusCode, got.Header, text})
-	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
 
 // What is wrong is named.

@@ -121,12 +121,11 @@ func TestManyWatchers(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for i := range 200 {
 		path := []string{"/live", "/live-tasks?status=pending", "/api/v1/events", "/live-tasks?queue=orders"}[i%4]
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL+path, http.NoBody)
 		check(t, err)
-		got, err := client.Do(r)
+		got, err := w.client.Do(r)
 		check(t, err)
 		t.Cleanup(func() { _ = got.Body.Close() })
 		if _, err := io.ReadFull(got.Body, make([]byte, 6)); err != nil || got.StatusCode != http.StatusOK {

@@ -4,12 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -121,58 +121,58 @@ func TestTwoSlashes(t *testing.T) {
 
 // One large request at a time is read, so that memory is bounded; small ones go on.
 func TestLargeRequests(t *testing.T) {
-	w := newWorld(t)
-	defer func(was time.Duration) { largeWait = was }(largeWait)
-	largeWait = 10 * time.Millisecond
-	tasks := func(n int) string {
-		return `{"tasks":[{"id":"a","queue":"orders","due":"2h","body":"` + strings.Repeat("x", n) + `"}]}`
-	}
-	w.c.large <- struct{}{}
-	if r := w.ask("POST", "/api/v1/tasks", tasks(3<<20)); r.code != 503 || r.header.Get("Retry-After") == "" {
-		t.Errorf("a second large one: %d %s", r.code, r.text)
-	}
-	if r := w.ask("POST", "/api/v1/tasks", tasks(10)); r.code != 200 {
-		t.Errorf("a small one beside it: %d %s", r.code, r.text)
-	}
-	<-w.c.large
-	if r := w.ask("POST", "/api/v1/tasks", tasks(25<<20)); r.code != 413 {
-		t.Errorf("one that is too large: %d %.200s", r.code, r.text)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		tasks := func(n int) string {
+			return `{"tasks":[{"id":"a","queue":"orders","due":"2h","body":"` + strings.Repeat("x", n) + `"}]}`
+		}
+		w.c.large <- struct{}{}
+		if r := w.ask("POST", "/api/v1/tasks", tasks(3<<20)); r.code != 503 || r.header.Get("Retry-After") == "" {
+			t.Errorf("a second large one: %d %s", r.code, r.text)
+		}
+		if r := w.ask("POST", "/api/v1/tasks", tasks(10)); r.code != 200 {
+			t.Errorf("a small one beside it: %d %s", r.code, r.text)
+		}
+		<-w.c.large
+		if r := w.ask("POST", "/api/v1/tasks", tasks(25<<20)); r.code != 413 {
+			t.Errorf("one that is too large: %d %.200s", r.code, r.text)
+		}
+	})
 }
 
 // A request that is refused before its body was read is answered, also where the client
 // sends slowly and reads only then.
 func TestRefusedWhileSending(t *testing.T) {
-	w := newWorld(t)
-	defer func(was time.Duration) { largeWait = was }(largeWait)
-	largeWait = 10 * time.Millisecond
-	refused := func(at string, code, parts int) {
-		conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
-		check(t, err)
-		defer func() { _ = conn.Close() }()
-		part := bytes.Repeat([]byte(" "), 1<<20)
-		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at, parts*len(part))
-		check(t, err)
-		for i := range parts {
-			if i > parts-4 { // slow in the end
-				<-time.After(300 * time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		refused := func(at string, code, parts int) {
+			conn, err := w.server.Listener.(*memoryListener).dial(t.Context(), "", "")
+			check(t, err)
+			defer func() { _ = conn.Close() }()
+			part := bytes.Repeat([]byte(" "), 1<<20)
+			_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at, parts*len(part))
+			check(t, err)
+			for i := range parts {
+				if i > parts-4 { // slow in the end
+					<-time.After(300 * time.Millisecond)
+				}
+				if _, err := conn.Write(part); err != nil {
+					t.Fatalf("%s: sending the body: %v", at, err)
+				}
 			}
-			if _, err := conn.Write(part); err != nil {
-				t.Fatalf("%s: sending the body: %v", at, err)
+			r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			check(t, err)
+			_ = r.Body.Close()
+			if r.StatusCode != code {
+				t.Errorf("%s: %s, want %d", at, r.Status, code)
 			}
 		}
-		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		check(t, err)
-		_ = r.Body.Close()
-		if r.StatusCode != code {
-			t.Errorf("%s: %s, want %d", at, r.Status, code)
-		}
-	}
-	refused("/api/v1/nothing", 404, 4)
-	refused("/api/v1/tasks", 413, 28)
-	w.c.large <- struct{}{}
-	refused("/api/v1/tasks", 503, 4)
-	<-w.c.large
+		refused("/api/v1/nothing", 404, 4)
+		refused("/api/v1/tasks", 413, 28)
+		w.c.large <- struct{}{}
+		refused("/api/v1/tasks", 503, 4)
+		<-w.c.large
+	})
 }
 
 // Instants have milliseconds, in what the audit says of a task too.

@@ -334,10 +334,10 @@ const (
 	maxAtOnce = 16              // forms of ended sessions that are read at the same time
 	slowForm  = 3 * time.Second // for one of them
 	largeBody = 2 << 20         // above it, one request to the API is answered at a time
-)
 
-// largeWait is how long another large request waits for its turn.
-var largeWait = 10 * time.Second
+	// largeWait is how long another large request waits for its turn.
+	largeWait = 10 * time.Second
+)
 
 // turn waits until no other large request is answered. Without ok it has answered itself.
 func (c *Console) turn(w http.ResponseWriter, r *http.Request) (end func(), ok bool) {

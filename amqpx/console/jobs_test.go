@@ -3,10 +3,10 @@ package console
 import (
 	"context"
 	"fmt"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -79,7 +79,7 @@ func newWorldOn(t *testing.T, w *world) *world {
 	other.c, err = New(w.cfg)
 	check(t, err)
 	t.Cleanup(func() { _ = other.c.Close(context.Background()) })
-	other.server = httptest.NewServer(other.c)
+	other.server, other.client = serveInMemory(other.c)
 	t.Cleanup(other.server.Close)
 	return &other
 }
@@ -243,14 +243,21 @@ func TestStoppedRequeueKnowsWhatWent(t *testing.T) {
 		"table": func(*Config) {}, "memory": func(c *Config) { c.Store, c.DB = nil, nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, change)
-			job, went := w.requeues(40, 20)
-			_, err := w.c.core.StopJob(t.Context(), anna, job.ID)
-			check(t, err)
-			check(t, w.c.Close(t.Context())) // waits for what it was doing
-			if job, err = w.c.core.Job(t.Context(), anna, job.ID); err != nil || job.State != service.JobStopped || int(job.Done) != went() {
-				t.Errorf("it is %s, and says %d of %d: %v", job.State, job.Done, went(), err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, change)
+				job, went := w.requeues(40, 20)
+				_, err := w.c.core.StopJob(t.Context(), anna, job.ID)
+				check(t, err)
+				check(t, w.c.Close(t.Context())) // waits for what it was doing
+				job, err = w.c.core.Job(t.Context(), anna, job.ID)
+				check(t, err)
+				if job.State != service.JobStopped {
+					t.Errorf("the job is %s", job.State)
+				}
+				if int(job.Done) != went() {
+					t.Errorf("the job says that %d messages went, and %d did", job.Done, went())
+				}
+			})
 		})
 	}
 }
@@ -258,25 +265,27 @@ func TestStoppedRequeueKnowsWhatWent(t *testing.T) {
 // A requeue whose process only seems to be dead goes on there as well, and both together send no more
 // than its limit.
 func TestRequeueTakenOverStaysWithinItsLimit(t *testing.T) {
-	const most = 250
-	w := newWorld(t)
-	other := newWorldOn(t, w)
-	job, went := w.requeues(most, 200)
-	do := func(statements ...string) {
-		t.Helper()
-		for _, how := range statements {
-			_, err := w.db.ExecContext(t.Context(), how)
-			check(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		const most = 250
+		w := newWorld(t)
+		other := newWorldOn(t, w)
+		job, went := w.requeues(most, 200)
+		do := func(statements ...string) {
+			t.Helper()
+			for _, how := range statements {
+				_, err := w.db.ExecContext(t.Context(), how)
+				check(t, err)
+			}
 		}
-	}
-	do("CREATE TRIGGER quiet AFTER UPDATE OF alive_at ON rabbitdelay_audit WHEN new.alive_at > 0 BEGIN UPDATE rabbitdelay_audit SET alive_at = 0 WHERE id = new.id; END",
-		"UPDATE rabbitdelay_audit SET alive_at = 0")
-	_, err := other.c.core.ContinueJob(t.Context(), anna, job.ID)
-	check(t, err)
-	do("DROP TRIGGER quiet", "UPDATE rabbitdelay_audit SET alive_at = CAST(unixepoch('subsec') * 1000 AS INTEGER)")
-	j := other.finished(map[string]any{"id": job.ID})
-	check(t, w.c.Close(t.Context()))
-	if n := went(); n > most || n < most-200 || !strings.Contains(fmt.Sprint(j["result"]), "perhaps up to") {
-		t.Errorf("%d were sent, expected at most %d; the job: %v", n, most, j)
-	}
+		do("CREATE TRIGGER quiet AFTER UPDATE OF alive_at ON rabbitdelay_audit WHEN new.alive_at > 0 BEGIN UPDATE rabbitdelay_audit SET alive_at = 0 WHERE id = new.id; END",
+			"UPDATE rabbitdelay_audit SET alive_at = 0")
+		_, err := other.c.core.ContinueJob(t.Context(), anna, job.ID)
+		check(t, err)
+		do("DROP TRIGGER quiet", "UPDATE rabbitdelay_audit SET alive_at = CAST(unixepoch('subsec') * 1000 AS INTEGER)")
+		j := other.finished(map[string]any{"id": job.ID})
+		check(t, w.c.Close(t.Context()))
+		if n := went(); n > most || n < most-200 || !strings.Contains(fmt.Sprint(j["result"]), "perhaps up to") {
+			t.Errorf("%d were sent, expected at most %d; the job: %v", n, most, j)
+		}
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
@@ -126,84 +127,86 @@ const discarded = "GET /api/v1/jobs/{id}/messages"
 // Nothing that changes succeeds for a viewer or for nobody, by any route, and neither
 // sees a body or a header's value.
 func TestWhoMayDoWhat(t *testing.T) {
-	file, users := withUsers(t)
-	w := newWorld(t, users)
-	w.lay()
-	check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour), Body: []byte("secret body"), Headers: map[string]string{"api-key": "secret key"}}))
-	_, err := w.store.Schedules().Put(t.Context(), schedule.NoTx, schedule.Recurring{Name: "nightly", Every: time.Hour, Task: schedule.Task{Queue: "orders", Body: []byte("secret body")}})
-	check(t, err)
-	viewing, err := NewToken(file, "grafana", RoleViewer)
-	check(t, err)
-	operating, err := NewToken(file, "shop", RoleOperator)
-	check(t, err)
-	<-time.After(1100 * time.Millisecond) // the file is read again
-	vera, _ := w.login("vera", password)
-	before := w.state()
-	for name, who := range map[string]func(*http.Request){
-		"nobody": func(*http.Request) {}, "a viewer's session": vera.with, "a viewer's token": bearer(viewing), "a wrong token": bearer("rdt_wrong"),
-	} {
-		nobody := name == "nobody" || name == "a wrong token"
-		for _, c := range calls() {
-			if c.op == "GET /api/v1/events" && !nobody {
-				continue
-			}
-			method, path := c.request()
-			r := w.ask(method, path, c.body, who)
-			switch {
-			case nobody && (r.code != 401 || r.header.Get("WWW-Authenticate") == "" || r.header.Get("Content-Type") != "application/problem+json"):
-				t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
-			case !nobody && method != "GET" && r.code != 403:
-				t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
-			case !nobody && c.op == discarded:
-				if r.code != 403 {
+	synctest.Test(t, func(t *testing.T) {
+		file, users := withUsers(t)
+		w := newWorld(t, users)
+		w.lay()
+		check(t, w.store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour), Body: []byte("secret body"), Headers: map[string]string{"api-key": "secret key"}}))
+		_, err := w.store.Schedules().Put(t.Context(), schedule.NoTx, schedule.Recurring{Name: "nightly", Every: time.Hour, Task: schedule.Task{Queue: "orders", Body: []byte("secret body")}})
+		check(t, err)
+		viewing, err := NewToken(file, "grafana", RoleViewer)
+		check(t, err)
+		operating, err := NewToken(file, "shop", RoleOperator)
+		check(t, err)
+		<-time.After(1100 * time.Millisecond) // the file is read again
+		vera, _ := w.login("vera", password)
+		before := w.state()
+		for name, who := range map[string]func(*http.Request){
+			"nobody": func(*http.Request) {}, "a viewer's session": vera.with, "a viewer's token": bearer(viewing), "a wrong token": bearer("rdt_wrong"),
+		} {
+			nobody := name == "nobody" || name == "a wrong token"
+			for _, c := range calls() {
+				if c.op == "GET /api/v1/events" && !nobody {
+					continue
+				}
+				method, path := c.request()
+				r := w.ask(method, path, c.body, who)
+				switch {
+				case nobody && (r.code != 401 || r.header.Get("WWW-Authenticate") == "" || r.header.Get("Content-Type") != "application/problem+json"):
+					t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
+				case !nobody && method != "GET" && r.code != 403:
+					t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
+				case !nobody && c.op == discarded:
+					if r.code != 403 {
+						t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
+					}
+				case !nobody && method == "GET" && (r.code == 401 || r.code == 403):
 					t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
 				}
-			case !nobody && method == "GET" && (r.code == 401 || r.code == 403):
-				t.Errorf("%s: %s %s: %d %s", name, method, path, r.code, r.text)
-			}
-			if strings.Contains(string(r.text), "secret") {
-				t.Errorf("%s: %s %s shows a secret: %s", name, method, path, r.text)
-			}
-		}
-		for _, path := range forms {
-			for _, id := range []string{"a", "nightly", "orders.dead"} {
-				form := url.Values{
-					"id": {id}, "name": {id}, "queue": {"orders.dead"}, "count": {"10"}, "limit": {"10"}, "action": {"cancel"}, "status": {"pending"}, "due": {"1h"}, "to": {"1h"}, "confirm": {"yes"},
-				}
-				if r := w.post("/"+path, form, nil, who); r.code != 401 && r.code != 403 {
-					t.Errorf("%s: POST /%s: %d %.200s", name, path, r.code, r.text)
-				}
-				form.Set("token", "x")
-				if r := w.post("/"+path+"?"+form.Encode(), form, nil, who); r.code != 401 && r.code != 403 {
-					t.Errorf("%s: POST /%s with a token: %d %.200s", name, path, r.code, r.text)
+				if strings.Contains(string(r.text), "secret") {
+					t.Errorf("%s: %s %s shows a secret: %s", name, method, path, r.text)
 				}
 			}
-		}
-		for _, path := range []string{"/", "/tasks", "/task?id=a", "/recurring", "/recurring-task?name=nightly", "/dead", "/dead-queue?queue=orders.dead", "/dead-errors?queue=orders.dead", "/audit", "/layouts", "/held"} {
-			if r := w.ask("GET", path, "", who); (r.code == 401) != nobody || strings.Contains(string(r.text), "secret body") || strings.Contains(string(r.text), "secret key") {
-				t.Errorf("%s: GET %s: %d", name, path, r.code)
+			for _, path := range forms {
+				for _, id := range []string{"a", "nightly", "orders.dead"} {
+					form := url.Values{
+						"id": {id}, "name": {id}, "queue": {"orders.dead"}, "count": {"10"}, "limit": {"10"}, "action": {"cancel"}, "status": {"pending"}, "due": {"1h"}, "to": {"1h"}, "confirm": {"yes"},
+					}
+					if r := w.post("/"+path, form, nil, who); r.code != 401 && r.code != 403 {
+						t.Errorf("%s: POST /%s: %d %.200s", name, path, r.code, r.text)
+					}
+					form.Set("token", "x")
+					if r := w.post("/"+path+"?"+form.Encode(), form, nil, who); r.code != 401 && r.code != 403 {
+						t.Errorf("%s: POST /%s with a token: %d %.200s", name, path, r.code, r.text)
+					}
+				}
+			}
+			for _, path := range []string{"/", "/tasks", "/task?id=a", "/recurring", "/recurring-task?name=nightly", "/dead", "/dead-queue?queue=orders.dead", "/dead-errors?queue=orders.dead", "/audit", "/layouts", "/held"} {
+				if r := w.ask("GET", path, "", who); (r.code == 401) != nobody || strings.Contains(string(r.text), "secret body") || strings.Contains(string(r.text), "secret key") {
+					t.Errorf("%s: GET %s: %d", name, path, r.code)
+				}
+			}
+			for _, method := range []string{"PATCH", "TRACE", "OPTIONS", "get", "X"} {
+				if r := w.ask(method, "/api/v1/tasks/a/cancel", "", who); r.code < 400 {
+					t.Errorf("%s: %s: %d %s", name, method, r.code, r.text)
+				}
+			}
+			if after := w.state(); after != before {
+				t.Fatalf("%s has changed something:\n%s\nbefore:\n%s", name, after, before)
 			}
 		}
-		for _, method := range []string{"PATCH", "TRACE", "OPTIONS", "get", "X"} {
-			if r := w.ask(method, "/api/v1/tasks/a/cancel", "", who); r.code < 400 {
-				t.Errorf("%s: %s: %d %s", name, method, r.code, r.text)
-			}
+		w.must(403, "GET", "/api/v1/tasks?header=api-key%3Dsecret", "", bearer(viewing))
+		w.must(403, "GET", "/api/v1/counts?header=api-key%3Dsecret", "", bearer(viewing))
+		if task := w.must(200, "GET", "/api/v1/tasks/a", "", bearer(operating))["task"].(map[string]any); task["body"] != "secret body" {
+			t.Errorf("an operator sees %v", task)
 		}
-		if after := w.state(); after != before {
-			t.Fatalf("%s has changed something:\n%s\nbefore:\n%s", name, after, before)
+		w.must(200, "POST", "/api/v1/tasks/a/cancel", "", bearer(operating))
+		entries, err := w.c.core.Audit(t.Context(), service.Identity{}, "a", "", 10)
+		check(t, err)
+		if len(entries) != 1 || entries[0].Who != "token shop" || entries[0].Action != "task.cancel" {
+			t.Errorf("the audit has %+v", entries)
 		}
-	}
-	w.must(403, "GET", "/api/v1/tasks?header=api-key%3Dsecret", "", bearer(viewing))
-	w.must(403, "GET", "/api/v1/counts?header=api-key%3Dsecret", "", bearer(viewing))
-	if task := w.must(200, "GET", "/api/v1/tasks/a", "", bearer(operating))["task"].(map[string]any); task["body"] != "secret body" {
-		t.Errorf("an operator sees %v", task)
-	}
-	w.must(200, "POST", "/api/v1/tasks/a/cancel", "", bearer(operating))
-	entries, err := w.c.core.Audit(t.Context(), service.Identity{}, "a", "", 10)
-	check(t, err)
-	if len(entries) != 1 || entries[0].Who != "token shop" || entries[0].Action != "task.cancel" {
-		t.Errorf("the audit has %+v", entries)
-	}
+	})
 }
 
 // The service itself refuses, whoever comes before it.
@@ -245,56 +248,57 @@ func TestServiceRefusesViewers(t *testing.T) {
 
 // Sessions end with a changed password, a changed role, and the user.
 func TestSessionsEnd(t *testing.T) {
-	t.Parallel()
-	file, users := withUsers(t)
-	w := newWorld(t, users)
-	look := func(b *browser) int { return w.ask("GET", "/api/v1/counts", "", b.with).code }
-	for name, end := range map[string]func(){
-		"the password": func() { _, err := SetUser(file, "vera", RoleViewer, []byte("another password")); check(t, err) },
-		"the role":     func() { _, err := SetUser(file, "vera", RoleOperator, []byte(password)); check(t, err) },
-		"the user":     func() { check(t, RemoveUser(file, "vera")) },
-	} {
-		_, err := SetUser(file, "vera", RoleViewer, []byte(password))
-		check(t, err)
-		<-time.After(1100 * time.Millisecond) // the file is read again
-		vera, r := w.login("vera", password)
-		if r.code != 303 || r.header.Get("Location") != "/tasks?status=failed" || look(vera) != 200 {
-			t.Fatalf("%s: login: %d %v, then %d", name, r.code, r.header, look(vera))
+	synctest.Test(t, func(t *testing.T) {
+		file, users := withUsers(t)
+		w := newWorld(t, users)
+		look := func(b *browser) int { return w.ask("GET", "/api/v1/counts", "", b.with).code }
+		for name, end := range map[string]func(){
+			"the password": func() { _, err := SetUser(file, "vera", RoleViewer, []byte("another password")); check(t, err) },
+			"the role":     func() { _, err := SetUser(file, "vera", RoleOperator, []byte(password)); check(t, err) },
+			"the user":     func() { check(t, RemoveUser(file, "vera")) },
+		} {
+			_, err := SetUser(file, "vera", RoleViewer, []byte(password))
+			check(t, err)
+			<-time.After(1100 * time.Millisecond) // the file is read again
+			vera, r := w.login("vera", password)
+			if r.code != 303 || r.header.Get("Location") != "/tasks?status=failed" || look(vera) != 200 {
+				t.Fatalf("%s: login: %d %v, then %d", name, r.code, r.header, look(vera))
+			}
+			end()
+			<-time.After(1100 * time.Millisecond)
+			if code := look(vera); code != 401 {
+				t.Errorf("after %s: %d", name, code)
+			}
 		}
-		end()
+		otto, r := w.login("otto", password)
+		c := otto.cookies[0]
+		if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.MaxAge != 12*3600 {
+			t.Errorf("cookie: %v", r.header["Set-Cookie"])
+		}
+		if got := w.post("/logout", url.Values{"token": {otto.token()}}, otto); got.code != 303 || !strings.Contains(got.header.Get("Set-Cookie"), "Max-Age=0") {
+			t.Errorf("logout: %d %v", got.code, got.header)
+		}
+		if code := look(otto); code != 401 {
+			t.Errorf("a copy of the cookie after the logout: %d", code)
+		}
+		otto, _ = w.login("otto", password)
+		c = otto.cookies[0]
+		forged := *c
+		forged.Value = strings.Replace(c.Value, ".", "0.", 1) // later
+		if code := look(&browser{w, []*http.Cookie{&forged}}); code != 401 {
+			t.Errorf("a forged session: %d", code)
+		}
+		// A file that cannot be read any more ends nothing.
+		check(t, os.WriteFile(file, []byte("users: ["), 0o600))
 		<-time.After(1100 * time.Millisecond)
-		if code := look(vera); code != 401 {
-			t.Errorf("after %s: %d", name, code)
+		if code := look(otto); code != 200 {
+			t.Errorf("after a broken file: %d", code)
 		}
-	}
-	otto, r := w.login("otto", password)
-	c := otto.cookies[0]
-	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.MaxAge != 12*3600 {
-		t.Errorf("cookie: %v", r.header["Set-Cookie"])
-	}
-	if got := w.post("/logout", url.Values{"token": {otto.token()}}, otto); got.code != 303 || !strings.Contains(got.header.Get("Set-Cookie"), "Max-Age=0") {
-		t.Errorf("logout: %d %v", got.code, got.header)
-	}
-	if code := look(otto); code != 401 {
-		t.Errorf("a copy of the cookie after the logout: %d", code)
-	}
-	otto, _ = w.login("otto", password)
-	c = otto.cookies[0]
-	forged := *c
-	forged.Value = strings.Replace(c.Value, ".", "0.", 1) // later
-	if code := look(&browser{w, []*http.Cookie{&forged}}); code != 401 {
-		t.Errorf("a forged session: %d", code)
-	}
-	// A file that cannot be read any more ends nothing.
-	check(t, os.WriteFile(file, []byte("users: ["), 0o600))
-	<-time.After(1100 * time.Millisecond)
-	if code := look(otto); code != 200 {
-		t.Errorf("after a broken file: %d", code)
-	}
-	secure := w.post("/login", url.Values{"name": {"otto"}, "password": {password}}, nil, func(r *http.Request) { r.Header.Set("X-Forwarded-Proto", "https") })
-	if !strings.Contains(secure.header.Get("Set-Cookie"), "Secure") {
-		t.Errorf("behind https: %v", secure.header)
-	}
+		secure := w.post("/login", url.Values{"name": {"otto"}, "password": {password}}, nil, func(r *http.Request) { r.Header.Set("X-Forwarded-Proto", "https") })
+		if !strings.Contains(secure.header.Get("Set-Cookie"), "Secure") {
+			t.Errorf("behind https: %v", secure.header)
+		}
+	})
 }
 
 // A form of another site, or of another session, changes nothing.
@@ -353,32 +357,34 @@ func TestLoginsTellNothing(t *testing.T) {
 
 // The audit has what was refused, and to whom.
 func TestAuditHasRefusals(t *testing.T) {
-	file, users := withUsers(t)
-	w := newWorld(t, users)
-	viewing, err := NewToken(file, "grafana", RoleViewer)
-	check(t, err)
-	<-time.After(1100 * time.Millisecond) // the file is read again
-	vera, _ := w.login("vera", password)
-	if r := w.post("/task-cancel", url.Values{"id": {"a"}, "token": {vera.token()}}, vera); r.code != 403 {
-		t.Errorf("a viewer's form: %d", r.code)
-	}
-	w.must(403, "POST", "/api/v1/tasks/a/cancel", "", bearer(viewing))
-	w.login("otto", "wrong password")
-	w.login("stranger", "wrong password")
-	entries, err := w.c.core.Audit(t.Context(), service.Identity{Name: "otto", Role: service.RoleOperator}, "", "", 10)
-	check(t, err)
-	var got []string
-	for _, e := range entries {
-		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Who, e.Action, e.Target))+": "+e.Error)
-	}
-	slices.Reverse(got)
-	want := []string{
-		"vera login: ", "vera refused POST /task-cancel: " + service.ErrForbidden.Error(), "token grafana refused POST /api/v1/tasks/a/cancel: " + service.ErrForbidden.Error(),
-		"otto login: " + auth.ErrWrong.Error(), "nobody login: " + auth.ErrWrong.Error(), // what was typed as a name may be a password
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("the audit has\n%q\nwant\n%q", got, want)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		file, users := withUsers(t)
+		w := newWorld(t, users)
+		viewing, err := NewToken(file, "grafana", RoleViewer)
+		check(t, err)
+		<-time.After(1100 * time.Millisecond) // the file is read again
+		vera, _ := w.login("vera", password)
+		if r := w.post("/task-cancel", url.Values{"id": {"a"}, "token": {vera.token()}}, vera); r.code != 403 {
+			t.Errorf("a viewer's form: %d", r.code)
+		}
+		w.must(403, "POST", "/api/v1/tasks/a/cancel", "", bearer(viewing))
+		w.login("otto", "wrong password")
+		w.login("stranger", "wrong password")
+		entries, err := w.c.core.Audit(t.Context(), service.Identity{Name: "otto", Role: service.RoleOperator}, "", "", 10)
+		check(t, err)
+		var got []string
+		for _, e := range entries {
+			got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Who, e.Action, e.Target))+": "+e.Error)
+		}
+		slices.Reverse(got)
+		want := []string{
+			"vera login: ", "vera refused POST /task-cancel: " + service.ErrForbidden.Error(), "token grafana refused POST /api/v1/tasks/a/cancel: " + service.ErrForbidden.Error(),
+			"otto login: " + auth.ErrWrong.Error(), "nobody login: " + auth.ErrWrong.Error(), // what was typed as a name may be a password
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the audit has\n%q\nwant\n%q", got, want)
+		}
+	})
 }
 
 // On loopback without users a page of another name cannot reach the console.

@@ -41,7 +41,8 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// world is a console on a database and a broker in memory.
+// world is a console on a database and a broker in memory. What a test waits for passes without
+// delay if the world is made in a bubble of testing/synctest.
 type world struct {
 	t      testing.TB
 	db     *sql.DB
@@ -50,6 +51,7 @@ type world struct {
 	cfg    Config
 	c      *Console
 	server *httptest.Server
+	client *http.Client // of server
 }
 
 func newWorld(t testing.TB, change ...func(*Config)) *world {
@@ -85,7 +87,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	w.c, err = New(w.cfg)
 	check(t, err)
 	t.Cleanup(func() { _ = w.c.Close(context.Background()) })
-	w.server = httptest.NewServer(w.c)
+	w.server, w.client = serveInMemory(w.c)
 	t.Cleanup(w.server.Close)
 	return w
 }
@@ -119,8 +121,7 @@ func (w *world) ask(method, path, body string, change ...func(*http.Request)) re
 	for _, c := range change {
 		c(r)
 	}
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Transport: &http.Transport{DisableKeepAlives: true}}
-	got, err := client.Do(r)
+	got, err := w.client.Do(r)
 	check(w.t, err)
 	defer got.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(got.Body, 8<<20))

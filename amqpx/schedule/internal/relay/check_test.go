@@ -1,0 +1,30 @@
+package relay
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// An instant that is too far away is refused, and none is too long ago.
+func TestCheckInstants(t *testing.T) {
+	for name, x := range map[string]struct {
+		at       time.Time
+		possible bool
+	}{
+		"never":                  {time.Unix(math.MaxInt64, 0), false},
+		"the last in time":       {time.UnixMilli(math.MaxInt64), false},
+		"the year 10000":         {time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), false},
+		"the end of 9999":        {time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), true},
+		"the first of all":       {time.Unix(math.MinInt64, 0), true},
+		"the first milliseconds": {time.UnixMilli(math.MinInt64), true},
+		"before 1970":            {time.Unix(-1, 0), true},
+	} {
+		err := Check(&rows.Task{ID: "a", Queue: "q", DeliverAt: x.at}, 1)
+		if (err == nil) != x.possible {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package rows
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+// The record of an attempt belongs to the token under which it began.
+func TestAttempts(t *testing.T) {
+	x := newTable(t)
+	k := EffectKey{Task: "a", Created: start, Version: 1, Queue: "q"}
+	record := func() Record {
+		t.Helper()
+		r, err := x.LockRecord(t.Context(), k, start)
+		check(t, err)
+		return r
+	}
+	want(t, "a new one", record(), "{0  0 false}")
+	check(t, x.BeginAttempt(t.Context(), k, 1, "first", ms(time.Minute), start))
+	want(t, "one that runs", record(), fmt.Sprintf("{1 first %d false}", ms(time.Minute)))
+	renewed, err := x.RenewLease(t.Context(), k, "first", ms(time.Hour))
+	check(t, err)
+	want(t, "renewed", renewed, "true")
+	renewed, err = x.RenewLease(t.Context(), k, "another", ms(2*time.Hour))
+	check(t, err)
+	want(t, "renewed by another", renewed, "false")
+	check(t, x.EndAttempt(t.Context(), k, 5, "another"))
+	want(t, "ended by another", record(), fmt.Sprintf("{1 first %d false}", ms(time.Hour)))
+	check(t, x.EndAttempt(t.Context(), k, 1, "first"))
+	want(t, "ended", record(), "{1  0 false}")
+	check(t, x.BeginAttempt(t.Context(), k, 2, "second", ms(time.Minute), start))
+	for token, complete := range map[string]string{"first": "false", "second": "true"} {
+		done, err := x.CompleteLease(t.Context(), k, token, start)
+		check(t, err)
+		want(t, "completed by the "+token, done, complete)
+	}
+	want(t, "complete", record(), "{2 second 0 true}")
+	renewed, err = x.RenewLease(t.Context(), k, "second", ms(time.Hour))
+	check(t, err)
+	want(t, "renewed when complete", renewed, "false")
+	done, err := x.CompleteLease(t.Context(), k, "second", start)
+	check(t, err)
+	want(t, "completed twice", done, "false")
+}
+
+// A task runs, and ends, under a lease.
+func TestRunning(t *testing.T) {
+	x := newTable(t)
+	x.insert(toQ("a", 0), toE("b", "k", 0), toQ("c", 0))
+	x.set("b", "status = 'failed', finished_at = 1")
+	x.end("c", Failed, 1)
+	for _, id := range []string{"a", "b", "c"} {
+		check(t, x.StartRunning(t.Context(), Fence{ID: id, Version: 1, Due: start}, start))
+	}
+	x.wantTask("a", Running, 1)
+	x.wantTask("b", Running, 1)
+	x.wantTask("c", Failed, 1)
+	n, err := x.CountRunning(t.Context())
+	check(t, err)
+	want(t, "running", n, "2")
+	check(t, x.EndRunning(t.Context(), EffectKey{Task: "a", Created: start, Version: 2}, start))
+	x.wantTask("a", Running, 1)
+	check(t, x.EndRunning(t.Context(), EffectKey{Task: "a", Created: start, Version: 1}, start))
+	x.wantTask("a", Done, 1)
+}
+
+// leased begins an attempt of a running task with a unique key under a lease of a minute.
+func leased(t *testing.T) (*table, EffectKey) {
+	t.Helper()
+	x := newTable(t)
+	task := toQ("a", 0)
+	task.UniqueKey = "k"
+	x.insert(task)
+	check(t, x.StartRunning(t.Context(), Fence{ID: "a", Version: 1, Due: start}, start))
+	k := EffectKey{Task: "a", Created: start, Version: 1, Queue: "q"}
+	_, err := x.LockRecord(t.Context(), k, start)
+	check(t, err)
+	check(t, x.BeginAttempt(t.Context(), k, 1, "token", ms(time.Minute), start))
+	return x, k
+}
+
+// A task whose lease has ended is pending again, or gives way to another one of its key.
+func TestEndedLeases(t *testing.T) {
+	for status, rival := range map[string]bool{Pending: false, Cancelled: true} {
+		x, _ := leased(t)
+		if rival {
+			other := toQ("b", 0)
+			other.UniqueKey = "k"
+			x.insert(other)
+		}
+		for after, expected := range map[time.Duration]string{time.Minute - time.Millisecond: "[]", time.Minute: "[a]"} {
+			ids, err := x.EndedLeases(t.Context(), ms(after))
+			check(t, err)
+			want(t, after.String(), ids, expected)
+		}
+		ended, err := x.EndLease(t.Context(), "a", start)
+		check(t, err)
+		want(t, "ended too early", ended, "false")
+		ended, err = x.EndLease(t.Context(), "a", ms(time.Minute))
+		check(t, err)
+		want(t, "ended", ended, "true")
+		x.wantTask("a", status, 1)
+		ended, err = x.EndLease(t.Context(), "a", ms(time.Minute))
+		check(t, err)
+		want(t, "ended twice", ended, "false")
+	}
+}
+
+// A failure is recorded unless the task has had another outcome, or somebody else works on it.
+func TestRecordFailure(t *testing.T) {
+	for name, tt := range map[string]struct {
+		f      Failure
+		token  string
+		before string // of the row
+		want   string // status, attempts, resend_at, last_error
+	}{
+		"to be tried again":  {Failure{Counts: true, Attempts: 2, Cause: "why", ResendAt: 7}, "token", "attempts = 1", "pending 2 7 why"},
+		"of a late delivery": {Failure{Counts: true, Attempts: 2, Cause: "why"}, "token", "attempts = 3", "pending 3 0 why"},
+		"not before":         {Failure{ResendAt: 7}, "token", "resend_at = 9", "pending 0 9 "},
+		"final":              {Failure{Counts: true, Attempts: 5, Cause: "why", Final: true}, "token", "attempts = 4", "failed 5 0 why"},
+		"that gives way":     {Failure{Counts: true, Attempts: 1, Cause: "why", GivesWay: true}, "token", "attempts = 0", "cancelled 1 0 why"},
+		"that does not count": {
+			Failure{Attempts: 3, Cause: "why"}, "token", "attempts = 1", "pending 1 0 ",
+		},
+		"of another attempt":    {Failure{Counts: true, Attempts: 2, Cause: "why", Final: true}, "another", "attempts = 1", "running 1 0 "},
+		"after the effect":      {Failure{Counts: true, Attempts: 2, Final: true}, "token", "status = 'done', finished_at = 1", "done 0 0 "},
+		"of an earlier version": {Failure{Counts: true, Attempts: 2, Final: true}, "token", "version = 2", "running 0 0 "},
+	} {
+		x, _ := leased(t)
+		x.set("a", tt.before)
+		check(t, x.RecordFailure(t.Context(), "a", 1, tt.f, tt.token, start))
+		var status, cause string
+		var attempts, resend int64
+		check(t, x.one(t.Context(), "SELECT status, attempts, COALESCE(resend_at, 0), COALESCE(last_error, '') FROM rabbitdelay_tasks WHERE id = 'a'", nil, &status, &attempts, &resend, &cause))
+		want(t, name, fmt.Sprintf("%s %d %d %s", status, attempts, resend, cause), tt.want)
+	}
+}
+
+// A task that would be pending again while another one of its unique key is, is a duplicate.
+func TestRecordFailureOfAKeyThatIsTaken(t *testing.T) {
+	x, _ := leased(t)
+	other := toQ("b", 0)
+	other.UniqueKey = "k"
+	x.insert(other)
+	err := x.RecordFailure(t.Context(), "a", 1, Failure{}, "token", start)
+	if !sqldb.Duplicate(err) {
+		t.Errorf("%v, expected a duplicate", err)
+	}
+}
+
+func TestRecordDeath(t *testing.T) {
+	x, k := leased(t)
+	check(t, x.RecordDeath(t.Context(), k, 3, "killed", start))
+	got := x.get("a")
+	want(t, "attempts", got.Attempts, "3")
+	want(t, "the cause", got.LastError, "killed")
+	check(t, x.RecordDeath(t.Context(), k, 2, "again", start))
+	want(t, "attempts after a late record", x.get("a").Attempts, "3")
+	x.end("a", Done, start)
+	check(t, x.RecordDeath(t.Context(), k, 9, "late", start))
+	want(t, "attempts of a task that is done", x.get("a").Attempts, "3")
+}

@@ -1,0 +1,289 @@
+package rows
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pages lists ids page by page.
+func (x *table) pages(l Listing, page int) (ids []string) {
+	x.t.Helper()
+	for {
+		l.Limit = page
+		n := 0
+		check(x.t, x.List(x.t.Context(), l, func(task *Task) bool {
+			ids = append(ids, task.ID)
+			l.After = l.Sort.Place(task)
+			n++
+			return true
+		}))
+		if n < page {
+			return ids
+		}
+	}
+}
+
+// A list in each order, page by page, has each task once; those by end leave out what has not
+// ended. Ids choose tasks.
+func TestListOrders(t *testing.T) {
+	x := newTable(t)
+	for i := range 12 { // three at each due instant
+		x.insert(toQ(fmt.Sprintf("%02d", i), time.Duration(i/3)*time.Hour))
+		if i%2 == 0 { // two at each end
+			x.end(fmt.Sprintf("%02d", i), []string{Done, Failed, Cancelled}[i/2%3], ms(-time.Duration(i/4)*time.Minute))
+		}
+	}
+	all := strings.Fields("00 01 02 03 04 05 06 07 08 09 10 11")
+	backwards := slices.Clone(all)
+	slices.Reverse(backwards)
+	for expected, l := range map[string]Listing{
+		fmt.Sprint(all):       {},
+		fmt.Sprint(backwards): {Sort: Sort{Last: true}},
+		"[08 10 04 06 00 02]": {Sort: Sort{Ended: true}},
+		"[02 00 06 04 10 08]": {Sort: Sort{Ended: true, Last: true}},
+		"[02 08]":             {Sort: Sort{Ended: true, Last: true}, Filter: Filter{Status: Failed, Queue: "q"}},
+		"[]":                  {Sort: Sort{Ended: true, Last: true}, Filter: Filter{Status: Pending}},
+		"[03 08]":             {Filter: Filter{IDs: []string{"08", "03", "none"}}},
+		"[08 03]":             {Filter: Filter{IDs: []string{"08", "03"}}, Sort: Sort{Last: true}},
+	} {
+		for _, page := range []int{1, 2, 3, 100} {
+			if got := fmt.Sprint(x.pages(l, page)); got != expected {
+				t.Errorf("%+v by %d: %s, expected %s", l, page, got, expected)
+			}
+		}
+	}
+	for limit, expected := range map[int64]string{10: "2", 1: "2", 0: "1"} {
+		n, err := x.CountUpTo(t.Context(), Filter{IDs: []string{"01", "02"}}, limit)
+		check(t, err)
+		want(t, fmt.Sprintf("counted up to %d", limit), n, expected)
+	}
+}
+
+// A list of many rows whose instants are texts, and which are therefore alike to a place in the
+// order, has each of them once.
+func TestListOfTimelessRows(t *testing.T) {
+	const timed, timeless = listPage + 3, 2*listPage + 7 // two pages and more
+	x := newTable(t)
+	x.unchecked(func() {
+		for i := range timed + timeless {
+			due := any(int64(i))
+			if i >= timed {
+				due = fmt.Sprint("soon ", i%10)
+			}
+			x.must("INSERT INTO rabbitdelay_tasks (id, queue, due_at) VALUES (?, 'q', ?)", fmt.Sprint("t", i), due)
+		}
+	})
+	const every = timed + timeless
+	for _, l := range []Listing{{Limit: 1 << 20}, {Limit: 1 << 20, Filter: Filter{Status: Pending}}, {Limit: 1 << 20, Filter: Filter{Queue: "q"}}, {Limit: every - 1}} {
+		seen := map[string]bool{}
+		var after Place
+		check(t, x.List(t.Context(), l, func(task *Task) bool {
+			if seen[task.ID] {
+				t.Errorf("%+v: %s comes twice", l, task.ID)
+			}
+			seen[task.ID] = true
+			if len(seen) == every-10 {
+				after = l.Sort.Place(task)
+			}
+			return true
+		}))
+		if expected := min(l.Limit, every); len(seen) != expected {
+			t.Errorf("%+v: %d tasks, expected %d", l, len(seen), expected)
+		}
+		l.After, l.Limit = after, 1<<20
+		if rest := len(x.pages(l, 1<<20)); rest != 10 {
+			t.Errorf("%+v: %d tasks behind the place, expected 10", l, rest)
+		}
+	}
+}
+
+// A list ends when its reader has enough, and leaves out bodies if they are not wanted.
+func TestListEnds(t *testing.T) {
+	x := newTable(t)
+	for i := range 3 {
+		task := toQ(fmt.Sprint(i), 0)
+		task.Body, task.Tags = []byte("body"), []string{"tag"}
+		x.insert(task)
+	}
+	for without, size := range map[bool]int{false: 4, true: 0} {
+		n := 0
+		check(t, x.List(t.Context(), Listing{Limit: 10, WithoutBody: without}, func(task *Task) bool {
+			if len(task.Body) != size {
+				t.Errorf("a body of %d bytes, expected %d", len(task.Body), size)
+			}
+			want(t, "tags", task.Tags, "[tag]")
+			n++
+			return n < 2
+		}))
+		want(t, "read", n, "2")
+	}
+}
+
+// Each condition of a filter chooses tasks, alike in lists, counts and pages of bulk changes.
+func TestFilter(t *testing.T) {
+	x := newTable(t)
+	for i := range 4 {
+		task := toQ(fmt.Sprint("a", i), time.Duration(i)*time.Hour)
+		if i%2 == 1 {
+			task.Tags, task.UniqueKey, task.Headers = []string{"odd"}, fmt.Sprint("key", i), map[string]string{"tenant": "50%_~", "n": fmt.Sprint(i)}
+		}
+		x.insert(task)
+	}
+	x.insert(toE("b0", "k", time.Hour), toE("ü", "k", time.Hour), &Task{ID: "z", Queue: "other", DeliverAt: at(time.Hour)})
+	x.end("a0", Done, start)
+	x.set("a1", "sends = 1, resend_at = 1")
+	x.set("a3", `headers = '{"n": "3"}'`) // as other programs write it
+	for _, tt := range []struct {
+		ids string
+		f   Filter
+	}{
+		{"a0 a1 a2 a3 b0 z ü", Filter{}},
+		{"a0 a1 a2 a3", Filter{Queue: "q"}},
+		{"b0 ü", Filter{Exchange: "e"}},
+		{"a0", Filter{Status: Done}},
+		{"a1 a2 a3 b0 z ü", Filter{Status: Pending}},
+		{"a2 a3", Filter{DueFrom: at(2 * time.Hour)}},
+		{"a0", Filter{DueTo: at(time.Hour), Queue: "q"}},
+		{"a1", Filter{DueFrom: at(time.Hour), DueTo: at(2 * time.Hour), Queue: "q"}},
+		{"a0 a1 a2 a3", Filter{IDPrefix: "a"}},
+		{"ü", Filter{IDPrefix: "ü"}},
+		{"a1 a3", Filter{Tag: "odd"}},
+		{"a3", Filter{UniqueKey: "key3"}},
+		{"a1", Filter{Header: "tenant", HeaderValue: "50%_~"}},
+		{"a3", Filter{Header: "n", HeaderValue: "3"}},
+		{"", Filter{Header: "tenant", HeaderValue: "50%X~"}},
+		{"a1", Filter{Sent: true}},
+		{"a0 a1 a2 a3 z", Filter{ToQueue: true}},
+		{"a0 a2 a3", Filter{Outside: &Span{ms(time.Hour), ms(time.Hour)}}},
+		{"a1 z", Filter{IDs: []string{"z", "a1"}}},
+		{"a1 b0 z ü", Filter{DueFrom: at(time.Hour), DueTo: at(time.Hour + 1)}},
+	} {
+		f, expected := tt.f, tt.ids
+		ids := x.pages(Listing{Filter: f}, 100)
+		slices.Sort(ids)
+		if got := strings.Join(ids, " "); got != expected {
+			t.Errorf("%+v lists %s, expected %s", f, got, expected)
+		}
+		n, err := x.Count(t.Context(), f)
+		check(t, err)
+		if int(n) != len(ids) {
+			t.Errorf("%+v counts %d, expected %d", f, n, len(ids))
+		}
+		chosen, err := x.Chosen(t.Context(), f, strings.Fields("a0 a1 a2 a3 b0 z ü none"))
+		check(t, err)
+		slices.Sort(chosen)
+		if got := strings.Join(chosen, " "); got != expected {
+			t.Errorf("%+v chooses %s, expected %s", f, got, expected)
+		}
+	}
+	if chosen, err := x.Chosen(t.Context(), Filter{}, nil); len(chosen) != 0 || err != nil {
+		t.Errorf("of none %v are chosen, %v", chosen, err)
+	}
+}
+
+// Pages of a bulk change follow one another in both directions.
+func TestPages(t *testing.T) {
+	x := newTable(t)
+	for i := range 7 { // two at each instant
+		x.insert(toQ(fmt.Sprint(i), time.Duration(i/2)*time.Hour))
+	}
+	for order, expected := range map[Order]string{Forwards: "[0 1 2 3 4 5 6]", Backwards: "[6 5 4 3 2 1 0]"} {
+		for _, size := range []int{1, 2, 3, 10} {
+			var ids []string
+			for after := (Place{}); ; {
+				page, err := x.Page(t.Context(), Filter{}, after, order, size)
+				check(t, err)
+				for _, s := range page {
+					ids, after = append(ids, s.ID), s.Place
+				}
+				if len(page) < size {
+					break
+				}
+			}
+			want(t, fmt.Sprintf("by %d", size), ids, expected)
+		}
+	}
+}
+
+// Rows that are locked are changed or deleted by their ids.
+func TestBulk(t *testing.T) {
+	x := newTable(t)
+	x.insert(toQ("a", 0), toQ("b", 0), toQ("c", 0))
+	x.end("b", Done, start)
+	locked, err := x.LockTasks(t.Context(), []string{"a", "b", "none"}, Exclusive)
+	check(t, err)
+	want(t, "locked", locked, "map[a:{1 pending} b:{1 done}]")
+	n, err := x.ChangeAll(t.Context(), []string{"a", "b"}, DueAt(ms(time.Hour), start))
+	check(t, err)
+	want(t, "changed", n, "2")
+	x.wantTask("b", Pending, 2)
+	x.wantTask("c", Pending, 1)
+	n, err = x.DeleteAll(t.Context(), []string{"a", "none"})
+	check(t, err)
+	want(t, "deleted", n, "1")
+}
+
+// Tags are read in their order, each once, and go with their tasks.
+func TestTagNames(t *testing.T) {
+	x := newTable(t)
+	names := func(limit int) []string {
+		list, err := x.TagNames(t.Context(), limit)
+		check(t, err)
+		return list
+	}
+	want(t, "without any", names(3), "[]")
+	for i := range 9 {
+		task := toQ(fmt.Sprint(i), 0)
+		task.Tags = []string{fmt.Sprint("tenant-", i/3), "a"}
+		x.insert(task)
+	}
+	want(t, "two", names(2), "[a tenant-0]")
+	want(t, "all", names(100), "[a tenant-0 tenant-1 tenant-2]")
+	_, err := x.DeleteAll(t.Context(), []string{"3", "4", "5"})
+	check(t, err)
+	want(t, "after a deletion", names(100), "[a tenant-0 tenant-2]")
+}
+
+func TestCounts(t *testing.T) {
+	x := newTable(t)
+	x.insert(toQ("a", -time.Hour), toQ("b", time.Minute), toQ("c", time.Hour), toE("d", "k1", -time.Minute), toE("e", "k2", time.Hour), toE("f", "k1", 2*time.Hour))
+	x.insert(toQ("g", -time.Hour), toQ("h", -2*time.Hour))
+	x.end("g", Done, ms(time.Second))
+	x.end("h", Failed, ms(time.Second))
+	byQueue, err := x.CountByQueue(t.Context(), Filter{})
+	check(t, err)
+	want(t, "by queue", byQueue, "[{ pending 3} {q done 1} {q failed 1} {q pending 3}]")
+	finished := func(status string, from, to time.Duration, limit int64) int64 {
+		n, err := x.CountFinished(t.Context(), status, at(from), at(to), limit)
+		check(t, err)
+		return n
+	}
+	want(t, "done", finished(Done, 0, time.Minute, 10), "1")
+	want(t, "done before", finished(Done, 0, time.Second, 10), "0")
+	want(t, "up to none", finished(Done, 0, time.Minute, 0), "1")
+	oldest, err := x.Oldest(t.Context(), start)
+	check(t, err)
+	want(t, "the oldest", oldest.Sub(at(0)), "-1h0m0s")
+	if oldest, err = x.Oldest(t.Context(), ms(-2*time.Hour)); !oldest.IsZero() || err != nil {
+		t.Errorf("the oldest of none: %v, %v", oldest, err)
+	}
+	n, err := x.CountPending(t.Context(), start, ms(time.Hour), 10)
+	check(t, err)
+	want(t, "within an hour", n, "3")
+	n, err = x.CountPending(t.Context(), start, ms(time.Hour), 2)
+	check(t, err)
+	want(t, "up to two", n, "2")
+	x.set("a", "resend_at = 1")
+	n, err = x.CountUnsent(t.Context(), Lane{Queue: "q"}, ms(time.Hour), 10)
+	check(t, err)
+	want(t, "unsent", n, "2")
+	keys := map[string]int64{}
+	check(t, x.CountKeys(t.Context(), Lane{Exchange: "e"}, 2, func(key string, pending int64) { keys[key] = pending }))
+	want(t, "keys of the first two", keys, "map[k1:1 k2:1]")
+	bins := map[int]int64{}
+	check(t, x.Bins(t.Context(), Filter{Status: Pending, DueFrom: at(0)}, start, time.Hour.Milliseconds(), func(i int, n int64) { bins[i] = n }))
+	want(t, "bins", bins, "map[0:1 1:2 2:1]")
+}

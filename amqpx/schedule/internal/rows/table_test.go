@@ -1,0 +1,121 @@
+package rows
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	_ "modernc.org/sqlite" // the database of these tests
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+)
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// want fails the test unless got is printed as expected.
+func want(t *testing.T, what string, got any, expected string) {
+	t.Helper()
+	if text := fmt.Sprint(got); text != expected {
+		t.Errorf("%s: %s, expected %s", what, text, expected)
+	}
+}
+
+// table is a database in memory with the tables.
+type table struct {
+	Conn
+
+	t  *testing.T
+	db *DB
+}
+
+func newTable(t *testing.T) *table {
+	t.Helper()
+	opened, err := sql.Open("sqlite", ":memory:")
+	check(t, err)
+	opened.SetMaxOpenConns(1)
+	t.Cleanup(func() { check(t, opened.Close()) })
+	check(t, Migrations.Migrate(t.Context(), sqldb.Of(opened)))
+	db := Open(sqldb.Of(opened), "")
+	c, err := db.Conn(t.Context())
+	check(t, err)
+	return &table{c, t, db}
+}
+
+// must runs a statement.
+func (x *table) must(query string, args ...any) {
+	x.t.Helper()
+	_, err := x.ExecContext(x.t.Context(), query, args...)
+	check(x.t, err)
+}
+
+// unchecked calls write, which may write what the table would refuse.
+func (x *table) unchecked(write func()) {
+	x.t.Helper()
+	x.must("PRAGMA ignore_check_constraints = 1")
+	write()
+	x.must("PRAGMA ignore_check_constraints = 0")
+}
+
+// insert writes tasks that are created at start.
+func (x *table) insert(tasks ...*Task) {
+	x.t.Helper()
+	existing, err := x.Insert(x.t.Context(), tasks, start, Refuse)
+	check(x.t, err)
+	if len(existing) > 0 {
+		x.t.Fatalf("there are %q already", existing)
+	}
+}
+
+// set changes columns of a task.
+func (x *table) set(id, columns string, args ...any) {
+	x.t.Helper()
+	x.must("UPDATE rabbitdelay_tasks SET "+columns+" WHERE id = ?", append(args, id)...)
+}
+
+// end gives a task a final status.
+func (x *table) end(id, status string, at int64) {
+	x.t.Helper()
+	x.set(id, "status = ?, finished_at = ?", status, at)
+}
+
+func (x *table) get(id string) *Task {
+	x.t.Helper()
+	task, err := x.Get(x.t.Context(), id)
+	check(x.t, err)
+	return task
+}
+
+// wantTask fails the test unless the task has this status and version.
+func (x *table) wantTask(id, status string, version int64) {
+	x.t.Helper()
+	got := x.get(id)
+	if got.Status != status {
+		x.t.Errorf("task %s is %s, expected %s", id, got.Status, status)
+	}
+	if got.Version != version {
+		x.t.Errorf("task %s has version %d, expected %d", id, got.Version, version)
+	}
+}
+
+// start is when the tests begin, in milliseconds.
+const start = int64(1_800_000_000_000)
+
+// at is an instant after start.
+func at(after time.Duration) time.Time { return time.UnixMilli(start).Add(after) }
+
+// ms is such an instant in milliseconds.
+func ms(after time.Duration) int64 { return at(after).UnixMilli() }
+
+// toQ is a task to queue q, due after start.
+func toQ(id string, due time.Duration) *Task { return &Task{ID: id, Queue: "q", DeliverAt: at(due)} }
+
+// toE is a task to exchange e.
+func toE(id, key string, due time.Duration) *Task {
+	return &Task{ID: id, Exchange: "e", RoutingKey: key, DeliverAt: at(due)}
+}

@@ -3,7 +3,7 @@
 // As the simulations, it is one goroutine at work on SQLite, which the race detector
 // makes ten times slower; make test runs it without it.
 
-package schedule
+package recur
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
 
 // mortal is a database whose connection is lost now and then in the middle of a
@@ -78,29 +79,26 @@ func (t *mortalTx) Commit(ctx context.Context) error {
 // Two years of recurring tasks in Berlin and New York, with three relays of which
 // one or another is dead at any time, and dies in the middle of what it does:
 // every occurrence is once, made before its time, and at the right time there.
-func TestRecurringTwoYears(t *testing.T) {
-	c := newCalendar(t, 3)
+func TestTwoYears(t *testing.T) {
+	c := newCalendar(t, 4) // the first adds them, and never dies
 	random := rand.New(rand.NewPCG(1, 2))
 	deaths := 0
-	for _, s := range c.stores {
-		s.db.DB = &mortal{s.db.DB, random, &deaths}
+	for _, p := range c.planners[1:] {
+		p.DB.DB = &mortal{p.DB.DB, random, &deaths}
 	}
 	start := c.now
 	end := start.AddDate(2, 0, 0)
-	var list []Recurring
+	var list []rows.Schedule
 	for _, zone := range []string{"Europe/Berlin", "America/New_York"} {
 		for _, cron := range []string{"30 2 * * *", "30 1 * * *", "0 8 * * mon-fri", "0 */6 * * sun", "15 3 L * *"} {
-			list = append(list, Recurring{Name: zone + " " + cron, Cron: cron, TimeZone: zone, Task: toQ()})
+			list = append(list, rows.Schedule{Name: zone + " " + cron, Cron: cron, TimeZone: zone, Task: toQ()})
 		}
 	}
 	list = append(list,
-		Recurring{Name: "forty hours", Every: 40 * time.Hour, Task: toQ()},
-		Recurring{Name: "alone", Cron: "45 1 * * *", TimeZone: "Europe/Berlin", Overlap: OverlapSkip, Task: toQ()})
-	s, err := New(c.db, nil, Config{})
-	check(t, err)
-	s.goBy(func() time.Time { return c.now })
+		rows.Schedule{Name: "forty hours", Every: 40 * time.Hour, Task: toQ()},
+		rows.Schedule{Name: "alone", Cron: "45 1 * * *", TimeZone: "Europe/Berlin", Overlap: OverlapSkip, Task: toQ()})
 	for i := range list {
-		check(t, s.Schedules().Add(t.Context(), NoTx, list[i]))
+		c.add(list[i])
 		list[i].CreatedAt = c.now
 	}
 	for c.now.Before(end) {
@@ -112,7 +110,7 @@ func TestRecurringTwoYears(t *testing.T) {
 		} else {
 			c.now = c.now.Add(time.Second)
 		}
-		_, err := c.stores[random.IntN(3)].planner.PlanAll(t.Context())
+		_, err := c.planners[1+random.IntN(3)].PlanAll(t.Context())
 		if err != nil && !errors.Is(err, errDeath) {
 			t.Fatal(err)
 		}
@@ -127,7 +125,7 @@ func TestRecurringTwoYears(t *testing.T) {
 		t.Errorf("%d tasks were made too late", late)
 	}
 	for i := range list {
-		want, err := list[i].Next(start, 20_000)
+		want, err := Next(&list[i], start, 20_000)
 		check(t, err)
 		var ids []string
 		for _, o := range want {
@@ -146,7 +144,7 @@ func TestRecurringTwoYears(t *testing.T) {
 
 // wallClock checks by the zone's clock that a daily one is once a day, at its time
 // or, where that does not exist, at the end of the gap.
-func wallClock(t *testing.T, r Recurring, list []Occurrence) {
+func wallClock(t *testing.T, r rows.Schedule, list []Occurrence) {
 	t.Helper()
 	var minute, hour int
 	if n, _ := fmt.Sscanf(r.Cron, "%d %d * * *", &minute, &hour); n != 2 || !strings.HasSuffix(r.Cron, "* * *") {
@@ -171,16 +169,16 @@ func wallClock(t *testing.T, r Recurring, list []Occurrence) {
 }
 
 // Many at once, by two relays: nobody's turn comes too late.
-func TestRecurringThousand(t *testing.T) {
-	c := newCalendar(t, 2)
+func TestThousand(t *testing.T) {
+	c := newSharedCalendar(t, 2)
 	for i := range 1000 {
-		check(t, c.schedules().Add(t.Context(), NoTx, Recurring{Name: fmt.Sprintf("n%04d", i), Cron: fmt.Sprintf("%d * * * *", i%3), Task: toQ()}))
+		c.add(rows.Schedule{Name: fmt.Sprintf("n%04d", i), Cron: fmt.Sprintf("%d * * * *", i%3), Task: toQ()})
 	}
 	c.now = time.Date(2026, 1, 1, 14, 0, 0, 0, time.UTC)
 	done := make(chan error, 2)
-	for _, s := range c.stores {
+	for _, p := range c.planners {
 		go func() {
-			_, err := s.planner.PlanAll(t.Context())
+			_, err := p.PlanAll(t.Context())
 			done <- err
 		}()
 	}
@@ -193,15 +191,16 @@ func TestRecurringThousand(t *testing.T) {
 	if pending != 1000 {
 		t.Errorf("%d tasks, %d of them pending", n, pending)
 	}
-	i := 0
-	for r, err := range c.schedules().List(t.Context(), NoTx) {
-		check(t, err)
-		if want := fmt.Sprintf("n%04d", i); r.Name != want || r.LastAt.Before(c.now) {
-			t.Fatalf("number %d is %s, last at %s", i, r.Name, r.LastAt)
-		}
-		i++
+	conn, err := c.planners[0].DB.Conn(t.Context())
+	check(t, err)
+	list, err := conn.Schedules(t.Context(), "", 2000)
+	check(t, err)
+	if len(list) != 1000 {
+		t.Errorf("%d are listed", len(list))
 	}
-	if i != 1000 {
-		t.Errorf("%d are listed", i)
+	for _, r := range list {
+		if r.LastAt.Before(c.now) {
+			t.Errorf("%s was last at %s", r.Name, r.LastAt)
+		}
 	}
 }

@@ -1,0 +1,102 @@
+package recur
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+func TestIsMadeAhead(t *testing.T) {
+	c := newCalendar(t, 1)
+	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", TimeZone: "Europe/Berlin", Task: toQ()})
+	c.expect("a", "2026-01-02T07:00:00Z pending") // in the transaction that added it
+	c.now = time.Date(2026, 1, 2, 6, 59, 59, 0, time.UTC)
+	c.pass(2 * time.Second)
+	c.expect("a", "2026-01-02T07:00:00Z done", "2026-01-03T07:00:00Z pending")
+
+	c.add(rows.Schedule{Name: "b", Every: 20 * time.Second, Task: toQ()})
+	c.expect("b", "2026-01-02T07:00:21Z pending", "2026-01-02T07:00:41Z pending", "2026-01-02T07:01:01Z pending")
+	c.pass(10 * time.Minute)
+	if list := c.tasks("b"); len(list) < 31 || len(list) > 33 {
+		t.Errorf("%d tasks in ten minutes", len(list))
+	}
+	if err := c.tryAdd(rows.Schedule{Name: "b", Every: time.Second, Task: toQ()}); !errors.Is(err, ErrExists) {
+		t.Errorf("a second of that name: %v", err)
+	}
+}
+
+// Three days without a relay, from Friday noon to Monday noon. What was a task
+// already counts as what was not.
+func TestOutage(t *testing.T) {
+	hours := func(from, to int, status string) []string {
+		var list []string
+		for h := from; h <= to; h++ {
+			list = append(list, time.Date(2026, 1, 2, h, 0, 0, 0, time.UTC).Format("2006-01-02T15:04:05Z")+" "+status)
+		}
+		return list
+	}
+	before := append(hours(9, 11, "done"), hours(12, 12, "done")...)
+	ahead := hours(85, 85, "pending") // Monday, 13:00
+	for _, tt := range []struct {
+		name  string
+		r     rows.Schedule
+		after []string
+	}{
+		{"skip", rows.Schedule{Misfire: MisfireSkip}, slices.Concat(before, hours(13, 13, "cancelled"), hours(84, 84, "done"), ahead)},
+		{"once", rows.Schedule{}, slices.Concat(before, hours(13, 13, "cancelled"), hours(83, 84, "done"), ahead)},
+		{"all", rows.Schedule{Misfire: MisfireAll}, slices.Concat(before, hours(13, 84, "done"), ahead)},
+		{"all, at most 10", rows.Schedule{Misfire: MisfireAll, MisfireLimit: 10}, slices.Concat(before, hours(13, 13, "done"), hours(74, 84, "done"), ahead)},
+		{"skip, no overlap", rows.Schedule{Misfire: MisfireSkip, Overlap: OverlapSkip}, slices.Concat(before, hours(13, 13, "cancelled"), hours(84, 84, "done"), ahead)},
+		{"once, no overlap", rows.Schedule{Overlap: OverlapSkip}, slices.Concat(before, hours(13, 13, "cancelled"), hours(84, 84, "done"), ahead)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCalendar(t, 1)
+			c.now = time.Date(2026, 1, 2, 8, 30, 0, 0, time.UTC)
+			r := tt.r
+			r.Name, r.Cron, r.Task = "a", "@hourly", toQ()
+			c.add(r)
+			for c.now.Before(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)) {
+				c.now = c.now.Add(5 * time.Minute)
+				c.look()
+				c.now = c.now.Add(2 * time.Second)
+				c.look()
+				c.now = c.now.Add(-2 * time.Second)
+			}
+			// 12:00:30, so that the last one is not missed, only late.
+			c.now = time.Date(2026, 1, 5, 12, 0, 30, 0, time.UTC)
+			c.idle = true
+			c.look()
+			c.idle = false
+			c.pass(5 * time.Second)
+			c.expect("a", tt.after...)
+			if got := c.get("a"); tt.name != "all" && got.SkippedAt.IsZero() {
+				t.Error("nothing says that some were left out")
+			}
+		})
+	}
+}
+
+// A handler that is still at the last one, or retries it, keeps the next ones from
+// beginning, and only those.
+func TestOverlap(t *testing.T) {
+	c := newCalendar(t, 1)
+	c.add(rows.Schedule{Name: "a", Cron: "*/10 * * * *", Task: toQ(), Overlap: OverlapSkip})
+	c.expect("a", "2026-01-01T12:10:00Z pending")
+	c.idle = true
+	c.pass(35 * time.Minute)
+	c.expect("a", "2026-01-01T12:10:00Z pending")
+	if at := c.get("a").SkippedAt; !at.Equal(time.Date(2026, 1, 1, 12, 30, 0, 0, time.UTC)) {
+		t.Errorf("the last that was left out is %s", at)
+	}
+	c.idle = false
+	c.pass(2 * time.Minute) // to 12:37
+	c.expect("a", "2026-01-01T12:10:00Z done", "2026-01-01T12:40:00Z pending")
+	// One that failed for good does not end it.
+	c.exec("UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1 WHERE id = 'a@2026-01-01T12:40:00Z'")
+	c.now = time.Date(2026, 1, 1, 12, 40, 1, 0, time.UTC)
+	c.look()
+	c.expect("a", "2026-01-01T12:10:00Z done", "2026-01-01T12:40:00Z failed", "2026-01-01T12:50:00Z pending")
+}

@@ -1,0 +1,136 @@
+package recur
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// What is withdrawn and comes back has a new version, because the message of the old one may be
+// with the broker.
+func TestWrites(t *testing.T) {
+	c := newCalendar(t, 1)
+	ctx := t.Context()
+	put := func(s rows.Schedule, want Change) {
+		t.Helper()
+		check(t, c.planners[0].Check(&s))
+		check(t, c.within(func(p *Planner, tx rows.Conn) error {
+			got, err := p.Put(ctx, tx, &s)
+			if got != want {
+				t.Errorf("the change is %d, expected %d", got, want)
+			}
+			return err
+		}))
+	}
+	version := func(id string, want int64) {
+		t.Helper()
+		check(t, c.within(func(_ *Planner, tx rows.Conn) error {
+			task, err := tx.Get(ctx, id)
+			if err == nil && task.Version != want {
+				t.Errorf("%s has version %d, expected %d", id, task.Version, want)
+			}
+			return err
+		}))
+	}
+	daily := rows.Schedule{Name: "a", Cron: "0 8 * * *", Task: toQ()}
+	put(daily, Created)
+	put(daily, Unchanged)
+	c.expect("a", "2026-01-02T08:00:00Z pending")
+	version("a@2026-01-02T08:00:00Z", 1)
+	c.setPaused("a", true)
+	c.expect("a", "2026-01-02T08:00:00Z cancelled")
+	put(daily, Unchanged) // which does not resume it
+	if !c.get("a").Paused {
+		t.Error("it is not paused")
+	}
+	c.setPaused("a", false)
+	version("a@2026-01-02T08:00:00Z", 2)
+	daily.Cron = "0 9 * * *"
+	put(daily, Changed)
+	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-02T09:00:00Z pending")
+	check(t, c.within(func(p *Planner, tx rows.Conn) error {
+		return p.Edit(ctx, tx, "a", func(s *rows.Schedule) error { s.Cron = "0 8 * * *"; return nil })
+	}))
+	c.expect("a", "2026-01-02T08:00:00Z pending", "2026-01-02T09:00:00Z cancelled")
+	version("a@2026-01-02T08:00:00Z", 3) // withdrawn twice
+	check(t, c.within(func(p *Planner, tx rows.Conn) error { return p.Delete(ctx, tx, "a") }))
+	c.expect("a", "2026-01-02T08:00:00Z cancelled", "2026-01-02T09:00:00Z cancelled")
+}
+
+// An edit that fails, or that makes a row wrong, changes nothing.
+func TestEditFails(t *testing.T) {
+	c := newCalendar(t, 1)
+	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", Task: toQ()})
+	failed := errors.New("failed")
+	for name, change := range map[string]func(s *rows.Schedule) error{
+		"by itself":       func(*rows.Schedule) error { return failed },
+		"with a mistake":  func(s *rows.Schedule) error { s.Cron = "odd"; return nil },
+		"with no address": func(s *rows.Schedule) error { s.Task.Queue = ""; return nil },
+	} {
+		err := c.within(func(p *Planner, tx rows.Conn) error { return p.Edit(t.Context(), tx, "a", change) })
+		if err == nil {
+			t.Errorf("an edit that fails %s is done", name)
+		}
+		if got := c.get("a"); got.Cron != "0 8 * * *" || got.Version != 1 {
+			t.Errorf("an edit that fails %s: %s, version %d", name, got.Cron, got.Version)
+		}
+	}
+	c.expect("a", "2026-01-02T08:00:00Z pending")
+}
+
+// A task that the sender would refuse makes no row.
+func TestCheckSendable(t *testing.T) {
+	c := newCalendar(t, 1)
+	c.planners[0].Sendable = func(*rows.Task) *rows.FieldError { return &rows.FieldError{Field: "Queue", Reason: "is not listed"} }
+	err := c.tryAdd(rows.Schedule{Name: "a", Cron: "@daily", Task: toQ()})
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		t.Fatalf("%v", err)
+	}
+	if e.Problems[0].Reason != "is not listed" {
+		t.Errorf("%v", err)
+	}
+}
+
+// Of a row that is not there every change says so.
+func TestNone(t *testing.T) {
+	c := newCalendar(t, 1)
+	for name, do := range map[string]func(p *Planner, tx rows.Conn) error{
+		"Get":       func(_ *Planner, tx rows.Conn) error { _, err := Get(t.Context(), tx, "none"); return err },
+		"Edit":      func(p *Planner, tx rows.Conn) error { return p.Edit(t.Context(), tx, "none", nil) },
+		"SetPaused": func(p *Planner, tx rows.Conn) error { return p.SetPaused(t.Context(), tx, "none", true) },
+		"Delete":    func(p *Planner, tx rows.Conn) error { return p.Delete(t.Context(), tx, "none") },
+		"Fired":     func(p *Planner, tx rows.Conn) error { _, err := p.Fired(t.Context(), tx, "none", c.now); return err },
+	} {
+		if err := c.within(do); !errors.Is(err, ErrNone) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A row is fired once more at an instant of its own, which the task's id has in milliseconds.
+func TestFired(t *testing.T) {
+	c := newCalendar(t, 1)
+	c.add(rows.Schedule{Name: "a", Cron: "0 8 * * *", Task: toQ()})
+	fire := func() (task *rows.Task, err error) {
+		err = c.within(func(p *Planner, tx rows.Conn) (err error) {
+			task, err = p.Fired(t.Context(), tx, "a", c.now.Add(250*time.Millisecond))
+			return err
+		})
+		return task, err
+	}
+	task, err := fire()
+	check(t, err)
+	if task.ID != "a@2026-01-01T12:00:00.250Z" {
+		t.Errorf("the id is %s", task.ID)
+	}
+	if !task.DeliverAt.Equal(c.now.Add(250 * time.Millisecond)) {
+		t.Errorf("due %s", task.DeliverAt)
+	}
+	c.planners[0].MaxBody = 0
+	if _, err = fire(); err == nil {
+		t.Error("a task that is too large is fired")
+	}
+}

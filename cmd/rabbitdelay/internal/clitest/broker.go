@@ -1,0 +1,194 @@
+package clitest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// Broker is RabbitMQ in memory, which the program reaches at URL.
+type Broker struct {
+	*amqptest.Server
+
+	URL string
+}
+
+// NewBroker starts a broker that ends with the test.
+func NewBroker(t *testing.T, o amqptest.Options) *Broker {
+	t.Helper()
+	b, err := startBroker(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+func startBroker(o amqptest.Options) (*Broker, error) {
+	srv := amqptest.NewServer(o)
+	url, err := srv.Listen()
+	if err != nil {
+		srv.Close()
+		return nil, err
+	}
+	return &Broker{srv, url}, nil
+}
+
+// Run runs the program in this process on the broker.
+func (b *Broker) Run(t *testing.T, args ...string) Ran {
+	t.Helper()
+	return Run(t.Context(), append(args, "--url", b.URL)...)
+}
+
+// Channel returns a channel of another program.
+func (b *Broker) Channel(t *testing.T) *amqp.Channel {
+	t.Helper()
+	conn, err := b.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+// Fill declares a queue and publishes n messages to it.
+func (b *Broker) Fill(t *testing.T, queue string, n int) {
+	t.Helper()
+	messages := make([]amqp.Publishing, n)
+	for i := range messages {
+		messages[i] = amqp.Publishing{MessageId: fmt.Sprint("m", i), Body: []byte("body")}
+	}
+	b.FillWith(t, queue, messages...)
+}
+
+// FillWith declares a queue and publishes messages to it.
+func (b *Broker) FillWith(t *testing.T, queue string, messages ...amqp.Publishing) {
+	t.Helper()
+	if err := b.fill(queue, messages...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Ready returns how many messages wait in a queue, and fails the test if somebody holds some.
+func (b *Broker) Ready(t *testing.T, queue string) int {
+	t.Helper()
+	q, ok := b.Queue(queue)
+	if !ok {
+		t.Errorf("there is no queue %s", queue)
+	}
+	if q.Unacked != 0 {
+		t.Errorf("%d messages of the queue %s are not acknowledged", q.Unacked, queue)
+	}
+	return q.Ready
+}
+
+// on runs f with a channel of another program.
+func (b *Broker) on(f func(*amqp.Channel) error) error {
+	conn, err := b.Connect()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	return f(ch)
+}
+
+func (b *Broker) fill(queue string, messages ...amqp.Publishing) error {
+	return b.on(func(ch *amqp.Channel) error {
+		if _, err := ch.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			return err
+		}
+		return publish(ch, "", queue, messages)
+	})
+}
+
+func publish(ch *amqp.Channel, exchange, key string, messages []amqp.Publishing) error {
+	if err := ch.Confirm(false); err != nil {
+		return err
+	}
+	for _, m := range messages {
+		c, err := ch.PublishWithDeferredConfirm(exchange, key, exchange == "", false, m)
+		if err != nil {
+			return err
+		}
+		if !c.Wait() {
+			return fmt.Errorf("the broker refused message %s", m.MessageId)
+		}
+	}
+	return nil
+}
+
+// message is one of a script's file of messages.
+type message struct {
+	ID          string         `yaml:"id"`
+	Body        string         `yaml:"body"`
+	ContentType string         `yaml:"content_type"`
+	Type        string         `yaml:"type"`
+	Headers     map[string]any `yaml:"headers"`
+	// Count publishes the message that many times. In all its texts # is the number, from 0 on.
+	Count int `yaml:"count"`
+	// Unreadable adds a header that no client can decode.
+	Unreadable bool `yaml:"unreadable"`
+}
+
+// decodeMessages reads the YAML of a script.
+func decodeMessages(text string) (list []amqp.Publishing, err error) {
+	dec := yaml.NewDecoder(strings.NewReader(text))
+	dec.KnownFields(true)
+	var messages []message
+	if err := dec.Decode(&messages); err != nil {
+		return nil, err
+	}
+	for _, m := range messages {
+		for i := range max(m.Count, 1) {
+			number := func(s string) string { return s }
+			if m.Count > 0 {
+				number = func(s string) string { return strings.ReplaceAll(s, "#", fmt.Sprint(i)) }
+			}
+			headers, _ := amqpValue(m.Headers, number).(amqp.Table)
+			if m.Unreadable {
+				headers["ids"] = make([]any, 9000)
+			}
+			list = append(list, amqp.Publishing{
+				MessageId: number(m.ID), Body: []byte(number(m.Body)), ContentType: m.ContentType, Type: m.Type, Headers: headers,
+			})
+		}
+	}
+	return list, nil
+}
+
+// amqpValue turns a value of YAML into one that AMQP has.
+func amqpValue(v any, number func(string) string) any {
+	switch v := v.(type) {
+	case map[string]any:
+		table := amqp.Table{}
+		for key, x := range v {
+			table[key] = amqpValue(x, number)
+		}
+		return table
+	case []any:
+		list := make([]any, len(v))
+		for i, x := range v {
+			list[i] = amqpValue(x, number)
+		}
+		return list
+	case int:
+		return int64(v)
+	case string:
+		return number(v)
+	default:
+		return v
+	}
+}

@@ -1,0 +1,163 @@
+package clitest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/cli"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+)
+
+// answering names the variable that shortens how long the program under test waits for a database.
+const answering = "CLITEST_ANSWERING"
+
+// Main runs the tests of a package that has scripts; its TestMain calls it. Scripts start the test's own
+// binary as the program rabbitdelay, so that nothing is built for them and coverage counts.
+func Main(m *testing.M) {
+	testscript.Main(isolated{m}, map[string]func(){"rabbitdelay": rabbitdelay})
+}
+
+// rabbitdelay is the program in a process of its own.
+func rabbitdelay() {
+	if text := os.Getenv(answering); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			panic(err)
+		}
+		app.Answering = d
+	}
+	code := program.Main(cli.Run)
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, "the command left goroutines behind:", err)
+		code = leaked
+	}
+	os.Exit(code)
+}
+
+// leaked is the exit code of a command that left goroutines behind. The program itself never uses it.
+const leaked = 99
+
+// isolated runs tests without the settings of the machine, and fails if goroutines are left.
+type isolated struct{ m *testing.M }
+
+// Run implements testscript.TestingM.
+func (i isolated) Run() int {
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		if name == "AMQP_URL" || strings.HasPrefix(name, "RABBITDELAY_") {
+			_ = os.Unsetenv(name)
+		}
+	}
+	code := i.m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "the tests left goroutines behind:", err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// Ran is the result of one run of the program.
+type Ran struct {
+	Code           int
+	Stdout, Stderr string
+}
+
+func (r Ran) String() string {
+	return fmt.Sprintf("exit %d\nstandard output:\n%sstandard error:\n%s", r.Code, r.Stdout, r.Stderr)
+}
+
+// Run runs the program in this process, without standard input.
+func Run(ctx context.Context, args ...string) Ran {
+	return RunWith(ctx, "", args...)
+}
+
+// RunWith runs the program in this process with standard input.
+func RunWith(ctx context.Context, stdin string, args ...string) Ran {
+	var out, errs strings.Builder
+	code := cli.Run(ctx, args, strings.NewReader(stdin), &out, &errs)
+	return Ran{code, out.String(), errs.String()}
+}
+
+// RunTo runs the program in this process with outputs of the caller and returns the exit code.
+func RunTo(ctx context.Context, stdout, stderr io.Writer, args ...string) (code int) {
+	return cli.Run(ctx, args, strings.NewReader(""), stdout, stderr)
+}
+
+// Buffer is an output that may be read while the program writes it.
+type Buffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+// Write implements io.Writer.
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// String returns what has been written so far.
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// FreeAddress returns an address of this machine at which no program listens.
+func FreeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// Expect runs the program in this process and fails the test unless it exits with code.
+func Expect(t *testing.T, code int, args ...string) Ran {
+	t.Helper()
+	got := Run(t.Context(), args...)
+	if got.Code != code {
+		t.Fatalf("rabbitdelay %s: expected exit code %d, got\n%s", strings.Join(args, " "), code, got)
+	}
+	return got
+}
+
+// NewDB returns the URL of a new SQLite file that has been migrated.
+func NewDB(t *testing.T) (url string) {
+	t.Helper()
+	url = "sqlite:" + t.TempDir() + "/tasks.db"
+	Expect(t, 0, "migrate", "--db", url)
+	return url
+}
+
+// Await polls until ok returns true, and fails the test if that takes longer than a minute.
+func Await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	if !poll(ok) {
+		t.Fatalf("%s: it did not happen within a minute", what)
+	}
+}
+
+func poll(ok func() bool) bool {
+	for deadline := time.Now().Add(time.Minute); !ok(); <-time.After(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}

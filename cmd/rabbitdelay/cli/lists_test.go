@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"encoding/json"
@@ -6,12 +6,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-// mayBeNull are keys of what is no list, or a list that says so when it is unknown.
+// mayBeNull are keys of values that are not lists, or lists that say so when they are unknown.
 var mayBeNull = []string{"broker", "tasks", "oldest", "oldest_overdue", "dead", "clients", "relays", "waiting"}
 
-// nulls are the paths of what is null in a value, but may not be.
+// nulls returns the paths of values that are null, but may not be.
 func nulls(at string, v any) (list []string) {
 	switch v := v.(type) {
 	case nil:
@@ -30,43 +33,41 @@ func nulls(at string, v any) (list []string) {
 	return list
 }
 
-// A list that is empty is [] in JSON, so that programs need not ask whether there is
-// one.
+// A list that is empty is [] in JSON, so that programs need not ask whether there is one.
 func TestEmptyListsInJSON(t *testing.T) {
-	_, broker := memoryBroker(t)
-	file := "sqlite:" + tasksDB(t)
-	const nobody = "amqp://guest:guest@127.0.0.1:1/"
+	b := clitest.NewBroker(t, amqptest.Options{})
+	onBroker, onDB, onNothing := " --url "+b.URL, " --db "+clitest.NewDB(t), " --url amqp://guest:guest@127.0.0.1:1/"
 	for _, c := range []struct {
 		line string
 		code int
 	}{
-		{"status --url " + broker, 2},
-		{"plan --url " + broker, 2},
-		{"apply --url " + broker, 0},
-		{"plan --url " + broker, 2},
-		{"status --url " + broker, 2},
-		{"status --url " + broker + " --db " + file, 2},
-		{"status --url " + nobody + " --db " + file, 2},
-		{"doctor --url " + broker + " --db " + file, 2},
-		{"trace a --url " + broker + " --db " + file, 2},
-		{"schedules add n --every 1h --queue q --db " + file, 0},
-		{"schedules show n --db " + file, 0},
-		{"tasks add --id a --queue orders --at +1h --db " + file, 0},
-		{"tasks show a --db " + file, 0},
-		{"tasks list --db " + file, 0},
-		{"trace a --url " + broker + " --db " + file, 2},
-		{"send --queue orders --url " + broker, 0},
-		{"requeue --queue orders.dead --dry-run --url " + broker, 0},
-		{"requeue --queue orders.dead --yes --url " + broker, 0},
-		{"destroy --yes --force --url " + broker, 0},
-		{"migrate --db " + file, 0},
+		{"status" + onBroker, 2},
+		{"plan" + onBroker, 2},
+		{"apply" + onBroker, 0},
+		{"plan" + onBroker, 2},
+		{"status" + onBroker, 2},
+		{"status" + onBroker + onDB, 2},
+		{"status" + onNothing + onDB, 2},
+		{"doctor" + onBroker + onDB, 2},
+		{"trace a" + onBroker + onDB, 2},
+		{"schedules add n --every 1h --queue q" + onDB, 0},
+		{"schedules show n" + onDB, 0},
+		{"tasks add --id a --queue orders --at +1h" + onDB, 0},
+		{"tasks show a" + onDB, 0},
+		{"tasks list" + onDB, 0},
+		{"trace a" + onBroker + onDB, 2},
+		{"send --queue orders" + onBroker, 0},
+		{"requeue --queue orders.dead --dry-run" + onBroker, 0},
+		{"requeue --queue orders.dead --yes" + onBroker, 0},
+		{"destroy --yes --force" + onBroker, 0},
+		{"migrate" + onDB, 0},
 		{"version", 0},
 	} {
-		code, out, errs := run(t, "", append(strings.Fields(c.line), "--json")...)
-		if code != c.code || out == "" {
-			t.Errorf("%s: exit %d, expected %d: %s", c.line, code, c.code, errs)
+		got := clitest.Expect(t, c.code, append(strings.Fields(c.line), "--json")...)
+		if got.Stdout == "" {
+			t.Errorf("%s prints nothing", c.line)
 		}
-		for line := range strings.Lines(out) {
+		for line := range strings.Lines(got.Stdout) {
 			var v any
 			if err := json.Unmarshal([]byte(line), &v); err != nil {
 				t.Fatalf("%s: %v: %s", c.line, err, line)

@@ -1,0 +1,11 @@
+package cli_test
+
+import (
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
+)
+
+func TestMain(m *testing.M) { clitest.Main(m) }
+
+func TestScripts(t *testing.T) { clitest.Scripts(t) }

@@ -346,6 +346,9 @@ func (s *subscription) grow(k *consumer, count int) {
 			k.log.Warn("no more messages can be held", zap.Int("places", count), zap.Error(err))
 		}
 		s.room.changed <- roomChange{p, err}
+		if err != nil {
+			return
+		}
 		for raw := range deliveries {
 			select {
 			case s.room.more <- raw:

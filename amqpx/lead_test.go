@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -290,5 +291,27 @@ func TestConsumersClockIsBehind(t *testing.T) {
 			t.Errorf("Health is %v", err)
 		}
 		k.stop()
+	})
+}
+
+// A connection that is lost while a consumer adds places leaves nothing behind.
+func TestCutWhileRoomIsMade(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Lead: time.Minute})
+		c.consume("q", nothing, amqpx.WithConcurrency(1), amqpx.WithPrefetch(2))
+		for i := range 20 {
+			cut := m.CutAt("basic.consume", 2)
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 30 * time.Second}, amqpx.Message{Queue: "q", Delay: 30 * time.Second})
+			after(time.Second)
+			cut()
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Minute)
+		buf := make([]byte, 1<<20)
+		if n := strings.Count(string(buf[:runtime.Stack(buf, true)]), "(*subscription).grow"); n > 0 {
+			t.Errorf("%d goroutines are left of the places that were added", n)
+		}
 	})
 }

@@ -284,7 +284,7 @@ func (k *consumer) serve(ctx context.Context) (*subscription, error) {
 // stepAside takes a subscription off its queue. Its channel stays open until the handlers of its
 // messages have ended.
 func (k *consumer) stepAside(s *subscription) {
-	k.work.Go(func() {
+	k.leaving.Go(func() {
 		<-k.beginHandBack(s)
 		s.work.Wait()
 		k.close(k.c.forced, s)
@@ -297,9 +297,13 @@ func (k *consumer) stepAside(s *subscription) {
 func (k *consumer) unsubscribe(s *subscription, returned <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(k.c.forced, min(wire.CloseWait, k.drain))
 	defer cancel()
-	select {
-	case <-returned:
-	case <-ctx.Done():
+	left := make(chan struct{})
+	go func() { k.leaving.Wait(); close(left) }()
+	for _, done := range []<-chan struct{}{returned, left} {
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
 	}
 	k.close(ctx, s)
 }

@@ -38,6 +38,7 @@ type consumer struct {
 	handlers context.Context // of running handlers; ends when the drain time is over
 	ending   context.Context // ends when the consumer begins to
 	work     sync.WaitGroup  // messages that were begun
+	leaving  sync.WaitGroup  // subscriptions that step aside
 	running  atomic.Int64    // handlers
 	settling atomic.Int64    // messages whose handler has ended
 	log      *zap.Logger

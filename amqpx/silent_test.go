@@ -137,3 +137,19 @@ func TestHealthOfASilentBroker(t *testing.T) {
 		c.unwell("publish silent", "consume silent", "queue delay.bucket.1h stuck", "queue delay.bucket.1s stuck", "consumer a silent", "consumer b silent")
 	})
 }
+
+// A consumer that is paused and has nothing to do ends soon on a broker that does not answer.
+func TestEndOfAPauseOnASilentBroker(t *testing.T) {
+	inSilence(t, func(t *testing.T, _ *memory, c *client, hang func()) {
+		k := c.consume("q", nothing)
+		c.mustSend(amqpx.Message{Queue: "q", Delay: time.Hour})
+		after(time.Second)
+		hang()
+		c.pause(amqpx.PauseHandBack)
+		after(100 * time.Millisecond)
+		began := time.Now()
+		if err := k.end(); err != nil || time.Since(began) > 2*time.Second {
+			t.Errorf("the consumer ended with %v after %v, want nil within 2 s", err, time.Since(began))
+		}
+	})
+}

@@ -315,3 +315,27 @@ func TestCutWhileRoomIsMade(t *testing.T) {
 		}
 	})
 }
+
+// A handler never begins before the call and its delay, whatever the fraction of its millisecond.
+func TestFractionsOfAMillisecond(t *testing.T) {
+	for _, lead := range []time.Duration{0, time.Second} {
+		inMemory(t, func(t *testing.T, m *memory) {
+			c := m.open(amqpx.Config{Lead: lead})
+			var got collector
+			c.consume("q", got.handle)
+			began, want := time.Now(), map[string]time.Duration{}
+			for i := range 50 {
+				after(777 * time.Microsecond)
+				id := fmt.Sprint(i)
+				want[id] = time.Since(began) + 1500*time.Millisecond
+				c.mustSend(amqpx.Message{ID: id, Queue: "q", Delay: 1500 * time.Millisecond})
+			}
+			after(time.Minute)
+			for id, at := range got.since(began) {
+				if at[0] < want[id] {
+					t.Fatalf("%s was handled after %v, %v before the call and its delay", id, at, want[id]-at[0])
+				}
+			}
+		})
+	}
+}

@@ -68,6 +68,7 @@ type Message struct {
 	added amqp.Table         // headers of hooks
 	own   amqp.Table         // further headers of rabbitdelay's own
 	as    *header.Properties // of a message that is forwarded or passed on as it is; nil for none
+	sent  time.Time          // its timestamp, instead of the present
 }
 
 // directReplyTo is a pseudo-queue. One message with it would break the channel

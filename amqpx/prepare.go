@@ -96,6 +96,9 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	due := dueAt(m, now)
 	aim := due - floorMilli(m.ClockOffset)
 	asked := remaining(aim, now)
+	if m.DeliverAt.IsZero() {
+		asked = min(asked, ceilMillis(m.Delay)) // the present need not be a whole number of milliseconds
+	}
 	var r topology.Route
 	var lead time.Duration
 	w := delayed
@@ -146,6 +149,9 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	if m.DeliverAt.IsZero() {
 		p.from = fromCall
 	}
+	if !m.sent.IsZero() {
+		p.pub.Timestamp = m.sent
+	}
 	p.added = m.sendable()
 	if m.as != nil {
 		m.as.Apply(&p.pub)
@@ -192,7 +198,7 @@ func (c *Client) begin(p *prepared) time.Time {
 
 // restart counts the delay from now.
 func (p *prepared) restart(now time.Time) {
-	p.due += now.UnixMilli() - p.start.UnixMilli()
+	p.due += ceilMillis(now.Sub(p.start)).Milliseconds()
 	p.aim += ceilMilli(now) - ceilMilli(p.start)
 	p.start = now
 	p.pub.Timestamp = now
@@ -202,18 +208,16 @@ func (p *prepared) restart(now time.Time) {
 // years, longer than any strategy's.
 const maxDelay = time.Duration(math.MaxInt64 - math.MaxInt64%int64(time.Millisecond))
 
-// dueAt is the due instant in epoch milliseconds, at most maxDelay from now. The
-// broker, too, cuts the clock to milliseconds, so that "now, cut" plus a whole
-// number of milliseconds is never after the instant at which its TTL ends: not
-// early.
+// dueAt is the due instant in epoch milliseconds, rounded up, at most maxDelay from now. The
+// broker cuts its clock to milliseconds, so a message may reach its consumer up to a millisecond
+// before it, and the consumer holds it.
 func dueAt(m *Message, now time.Time) int64 {
 	latest := now.UnixMilli() + maxDelay.Milliseconds()
+	if m.DeliverAt.IsZero() && m.Delay == 0 {
+		return now.UnixMilli() // nobody waits for it
+	}
 	if m.DeliverAt.IsZero() {
-		ms := m.Delay.Milliseconds()
-		if m.Delay%time.Millisecond > 0 {
-			ms++
-		}
-		return min(now.UnixMilli()+ms, latest)
+		return min(ceilMilli(now.Add(min(m.Delay, maxDelay))), latest)
 	}
 	// Not Before or After: an instant that is very far away, such as
 	// time.Unix(math.MaxInt64, 0), overflows in the time.Time itself, and only Unix
@@ -234,6 +238,14 @@ func ceilMilli(t time.Time) int64 {
 		ms++
 	}
 	return ms
+}
+
+// ceilMillis is a duration in whole milliseconds, rounded up, at most maxDelay.
+func ceilMillis(d time.Duration) time.Duration {
+	if d > maxDelay {
+		return maxDelay
+	}
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
 // floorMilli is a duration in milliseconds, rounded down.

@@ -124,14 +124,17 @@ func TestPrepareStripsWhatTheBrokerInterprets(t *testing.T) {
 	}
 }
 
-// The due instant in milliseconds is never before the instant asked for, cut to
-// the milliseconds of the clock, and less than 1 ms after it.
+// The due instant in milliseconds is never before the instant asked for, and less than 1 ms after it. A message
+// without a delay is due in the millisecond of the call.
 func TestDueIsNeverEarly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.UnixMicro(rapid.Int64Range(0, 4e15).Draw(t, "now_us"))
 		delay := time.Duration(rapid.Int64Range(0, int64(400*24*time.Hour)).Draw(t, "delay_ns"))
 		due := dueAt(&Message{Delay: delay}, now)
-		earliest := now.Truncate(time.Millisecond).Add(delay)
+		earliest := now.Add(delay)
+		if delay == 0 {
+			earliest = now.Truncate(time.Millisecond)
+		}
 		if at := time.UnixMilli(due); at.Before(earliest) || at.Sub(earliest) >= time.Millisecond {
 			t.Fatalf("now %v + %v: due %v, want it within 1 ms after %v", now, delay, at, earliest)
 		}
@@ -139,7 +142,7 @@ func TestDueIsNeverEarly(t *testing.T) {
 		if got := time.UnixMilli(dueAt(&Message{DeliverAt: at}, now)); got.Before(at) || got.Sub(at) >= time.Millisecond {
 			t.Fatalf("at %v: due %v", at, got)
 		}
-		if r := remaining(due, now); r < delay || r >= delay+time.Millisecond {
+		if r := remaining(due, now); r < delay || r >= delay+2*time.Millisecond {
 			t.Fatalf("remaining %v of %v", r, delay)
 		}
 	})
@@ -260,6 +263,23 @@ func TestDelaysPassByTheMonotonicClock(t *testing.T) {
 		ahead = time.Hour
 		if got := c.begin(p).Sub(start).Truncate(time.Minute); got != want {
 			t.Errorf("origin %d: %v later, expected %v", from, got, want)
+		}
+	}
+}
+
+// A declared delay takes its own route, and a whole number of milliseconds no longer one, whatever the fraction of the
+// millisecond in which Send is called.
+func TestFractionsOfAMillisecondKeepTheRoute(t *testing.T) {
+	c := offline(t, nil)
+	for _, delay := range []time.Duration{10 * time.Millisecond, time.Second, time.Hour} {
+		for micros := range int64(1000) {
+			p, err := c.prepare(&Message{Queue: "q", Delay: delay}, nil, time.UnixMicro(1e9+micros))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.first.Delay != delay {
+				t.Fatalf("a delay of %v asked for at %d µs takes the route of %v", delay, micros, p.first.Delay)
+			}
 		}
 	}
 }

@@ -31,6 +31,7 @@ type Client struct {
 	log      *zap.Logger
 	decl     *declare.Declarer
 	clocks   lasthop.Judge
+	clock    brokerClock
 	began    time.Time // monotonic
 	sizes    sizes
 

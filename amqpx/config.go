@@ -56,6 +56,7 @@ const (
 
 	DefaultConcurrency  = 16
 	DefaultDrainTimeout = 30 * time.Second
+	DefaultHeldBytes    = 64 << 20
 )
 
 // Config configures a Client. Only URL, or URLs, is required; zero values take

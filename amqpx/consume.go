@@ -120,7 +120,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	dest := c.cfg.destination(queue)
 	k = &consumer{
 		c: c, queue: queue, handler: handler, dead: dest.DeadLetterQueue(),
-		concurrency: DefaultConcurrency, drain: DefaultDrainTimeout,
+		concurrency: DefaultConcurrency, drain: DefaultDrainTimeout, heldBytes: DefaultHeldBytes,
 		log: c.log.Named("consume").With(zap.String("queue", queue)),
 	}
 	k.backoff = k.growing
@@ -317,9 +317,14 @@ func (k *consumer) down(err error) {
 	k.become(ConsumerStarting, err)
 }
 
-// connection waits for the consuming connection. Until the first intake it gives
-// up when the broker refuses it for good: wrong credentials, no access.
+// connection waits for the consuming connection, and for a while for the publishing one: without that, messages
+// would be taken that can be neither renewed, retried nor dead-lettered, and would come nearer to their queue's
+// delivery limit by each cut. Until the first intake it gives
+// up when the broker refuses the consuming connection for good: wrong credentials, no access.
 func (k *consumer) connection(ctx context.Context) (*session, error) {
+	publishing, cancel := context.WithTimeout(ctx, k.c.cfg.ReconnectMax)
+	_, _ = k.c.pub.Wait(publishing, false)
+	cancel()
 	if !k.began {
 		if err := k.c.con.First(ctx, nil); err != nil {
 			k.barred = true

@@ -40,6 +40,17 @@ func WithPrefetch(n int) ConsumeOption {
 	}
 }
 
+// WithHeldBytes sets how many bytes of messages the consumer makes room for while it holds them
+// until their instant (Config.Lead); default 64 MiB, each message counting 1 KiB besides its body. Beyond
+// that it takes no more places than its prefetch: messages wait in their queue until places are free, and
+// may be late. It does not bound the prefetch itself, whose messages may be of any size.
+func WithHeldBytes(n int) ConsumeOption {
+	return func(k *consumer) {
+		k.expect(n >= 1, "WithHeldBytes", n, "1 or more")
+		k.heldBytes = n
+	}
+}
+
 // WithDrainTimeout sets how long running handlers may go on when the consumer ends,
 // before their context is cancelled; default 30 s. One that then returns an error gives its
 // message back. If that is within 2 s, Consume returns nil all the same; ErrDrainTimeout is

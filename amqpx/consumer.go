@@ -28,6 +28,7 @@ type consumer struct {
 
 	concurrency int
 	prefetch    int
+	heldBytes   int
 	drain       time.Duration
 	middleware  []Middleware
 	refusal     error // of an option's argument
@@ -82,7 +83,7 @@ func (k *consumer) become(state ConsumerState, err error) {
 
 // look records what waits for a handler; only the intake calls it.
 func (k *consumer) look(h *holding, places int) {
-	k.waiting.Store(int64(h.len() - len(h.early)))
+	k.waiting.Store(int64(h.count - len(h.early)))
 	k.held.Store(int64(len(h.early)))
 	k.places.Store(int64(places))
 	oldest := int64(0)

@@ -67,6 +67,7 @@ type Delivery struct {
 	Headers amqp.Table
 
 	deliveries int64 // how often it was delivered before, as far as it says so
+	returns    int64 // how often it came back to its queue, as far as that counts
 	returned   int64 // how often a consumer sent it back before its instant
 
 	received *received // nil in a Delivery that a test made
@@ -103,7 +104,11 @@ func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
 		d.Version = v
 	}
 	if n, ok := header.Integer(raw.Headers, header.Deliveries); ok && raw.Redelivered {
-		d.deliveries = n
+		d.returns = n
+	}
+	d.deliveries = d.returns
+	if n, renewed := header.Integer(raw.Headers, HeaderDeliveries); renewed {
+		d.Redelivered, d.deliveries = true, d.returns+min(max(n, 0), math.MaxInt32)
 	}
 	if n, ok := header.Integer(raw.Headers, HeaderReturned); ok {
 		d.returned = min(max(n, 0), math.MaxInt32)
@@ -120,7 +125,7 @@ func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
 // arrival reads what a message says of its instants. Values that nobody could mean count
 // as absent.
 func arrival(raw amqp.Delivery) lasthop.Arrival {
-	a := lasthop.Arrival{Sent: raw.Timestamp, Due: header.Instant(raw.Headers, HeaderDue)}
+	a := lasthop.Arrival{Sent: raw.Timestamp, Due: header.Instant(raw.Headers, HeaderDue), Again: raw.Redelivered}
 	if lead, ok := header.Integer(raw.Headers, HeaderLead); ok && lead > 0 && lead <= topology.MaxLead.Milliseconds() {
 		a.Lead = time.Duration(lead) * time.Millisecond
 	}
@@ -132,6 +137,9 @@ func arrival(raw amqp.Delivery) lasthop.Arrival {
 	}
 	a.Absolute, _ = raw.Headers[HeaderAbsolute].(bool)
 	a.Expired = lastExpiry(raw.Headers)
+	if _, renewed := raw.Headers[HeaderDeliveries]; renewed { // its last delay was not that of its publisher
+		a.Expired, a.Again = header.Instant(raw.Headers, HeaderExpired), true
+	}
 	return a
 }
 

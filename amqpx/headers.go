@@ -26,6 +26,8 @@ const (
 	HeaderAbsolute    = header.Absolute    // "rabbitdelay-absolute", bool: true where the publisher asked for an instant; absent for a delay
 	HeaderClockOffset = header.ClockOffset // "rabbitdelay-clock-offset", int64: ms by which the clock of the due instant is ahead of the publisher's; absent below 20
 	HeaderReturned    = header.Returned    // "rabbitdelay-returned", int64: how often consumers have sent it back as too early; absent for 0
+	HeaderExpired     = header.Expired     // "rabbitdelay-expired", int64: on a renewed message, when it left its last delay queue by the broker's clock; absent if it left none
+	HeaderDeliveries  = header.Delivered   // "rabbitdelay-deliveries", int64: on a renewed message, how often it was delivered before and may have been handled
 	HeaderVersion     = header.Version     // "rabbitdelay-version", int64: of a task; absent without one
 	HeaderCreated     = header.Created     // "rabbitdelay-created", int64: when a task's row was written; absent without one
 	HeaderDestination = header.Destination // "rabbitdelay-destination", string: exchange:routing-key for a message to an exchange; on other messages only on dead letters, the queue

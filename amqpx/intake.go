@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -27,6 +28,8 @@ type subscription struct {
 	deliveries <-chan amqp.Delivery
 	held       holding         // handed out and not begun
 	room       *room           // for what is held
+	told       <-chan struct{} // closed when the broker has been asked for its time; nil if it is not being asked
+	renewals   renewals
 	live       context.Context // ends with the channel, and with the drain time
 	began      time.Time
 	work       sync.WaitGroup // its messages that were begun
@@ -66,7 +69,7 @@ func (k *consumer) subscribeOn(ctx context.Context, sess *session) (*subscriptio
 		return nil, err
 	}
 	running, end := context.WithCancelCause(k.handlers)
-	s := &subscription{sess: sess, ch: ch, room: newRoom(k.prefetch), live: running, began: time.Now()}
+	s := &subscription{sess: sess, ch: ch, room: newRoom(k.prefetch), live: running, renewals: newRenewals(running), began: time.Now()}
 	s.others.Store(-1)
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
@@ -124,6 +127,7 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer k.look(&holding{}, k.prefetch) // what was handed out goes back
+	defer s.renewals.stop()
 	for ctx.Err() == nil {
 		mode, changed := k.paused()
 		switch mode {
@@ -139,6 +143,7 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 		for _, j := range s.held.tooEarly() {
 			k.handling(s, func() { k.refuse(j) })
 		}
+		s.renew(k)
 		s.fit(k, now)
 		k.look(&s.held, s.room.places)
 		var slots chan<- struct{}
@@ -163,6 +168,11 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 			k.receive(raw, s)
 		case c := <-s.room.changed:
 			s.room.take(c)
+		case <-s.told:
+			s.told = nil
+			s.held.reconsider(k.reconsider)
+		case j := <-s.renewals.ended:
+			s.renewals.end(j, &s.held, time.Now())
 		case slots <- struct{}{}:
 			j := s.held.next()
 			if s.lost() { // it comes again
@@ -196,15 +206,36 @@ func (k *consumer) handling(s *subscription, do func()) {
 
 // receive holds a message until it may be handled. One that is far too early goes back.
 func (k *consumer) receive(raw amqp.Delivery, s *subscription) {
-	s.held.add(k.newJob(raw, s), time.Now())
+	j := k.newJob(raw, s)
+	if j.doubt && s.told == nil {
+		s.told = k.c.clock.ask(k.c)
+	}
+	j.doubt = j.doubt && s.told != nil
+	s.held.add(j, time.Now())
 }
 
 // newJob decides when the handler may begin. The wait counts from after the wall clock was read, so
 // that it never ends early.
 func (k *consumer) newJob(raw amqp.Delivery, s *subscription) *job {
 	d, a := k.deliveryOf(raw), arrival(raw)
-	wait, again := k.c.clocks.Wait(a, k.c.cfg.Now(), time.Since(k.c.began))
-	return &job{raw: raw, d: d, sub: s, at: time.Now().Add(wait), again: again, offset: a.Offset}
+	w := k.decide(a)
+	return &job{
+		raw: raw, d: d, sub: s, at: time.Now().Add(w.Wait), again: w.Return, doubt: w.Doubt, offset: a.Offset,
+		worn: d.isWorn(w), index: -1,
+	}
+}
+
+func (k *consumer) decide(a lasthop.Arrival) lasthop.Decision {
+	return k.c.clocks.Wait(a, k.c.cfg.Now(), time.Since(k.c.began))
+}
+
+// reconsider decides again about a message that is held in doubt, now that the broker may have told its time.
+func (k *consumer) reconsider(j *job) {
+	j.doubt = false
+	w := k.decide(arrival(j.raw))
+	if at := time.Now().Add(w.Wait); !w.Return && at.Before(j.at) {
+		j.at = at
+	}
 }
 
 // deliveryOf reads a message of the consumer's queue.
@@ -251,7 +282,7 @@ func (s *subscription) handBack() {
 		close(ended)
 	}()
 	var rest []amqp.Delivery
-	for s.deliveries != nil || ended != nil {
+	for s.deliveries != nil || ended != nil || s.renewals.count > 0 {
 		select {
 		case <-s.live.Done(): // it all goes back with the channel
 			return
@@ -263,6 +294,8 @@ func (s *subscription) handBack() {
 			rest = append(rest, raw)
 		case raw := <-s.room.more:
 			rest = append(rest, raw)
+		case j := <-s.renewals.ended:
+			s.renewals.end(j, &s.held, time.Now())
 		case <-ended:
 			ended = nil
 		}
@@ -318,14 +351,17 @@ func (s *subscription) fit(k *consumer, now time.Time) {
 		return
 	}
 	held := len(s.held.early)
-	if 2*held >= r.places {
+	full := s.held.bytes > k.heldBytes
+	if 2*held >= r.places && !full {
 		r.idle = time.Time{}
-		if count := min(r.places, maxPrefetch-r.places); count > 0 && held > 0 {
+		if count := r.spare(k.heldBytes, &s.held); count > 0 && s.told == nil {
 			s.grow(k, count)
 		}
 		return
 	}
 	switch {
+	case full && len(r.further) > 0:
+		s.shrink()
 	case len(r.further) == 0 || 8*held > r.places:
 		r.idle = time.Time{}
 	case r.idle.IsZero():
@@ -334,6 +370,15 @@ func (s *subscription) fit(k *consumer, now time.Time) {
 		r.idle = now
 		s.shrink()
 	}
+}
+
+// spare returns how many places may be added: as many as there are, and no more than messages of the size of
+// those that are held fit into a number of bytes.
+func (r *room) spare(most int, held *holding) int {
+	if held.count == 0 {
+		return 0
+	}
+	return min(r.places, maxPrefetch-r.places, most/(held.bytes/held.count)-max(r.places, held.count))
 }
 
 // grow adds a consumer on the broker with so many places.

@@ -339,3 +339,30 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 		})
 	}
 }
+
+// What a consumer makes room for is bounded in bytes, and everything is handled all the same.
+func TestRoomIsBoundedInBytes(t *testing.T) {
+	const kib = 1 << 10
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Lead: 10 * time.Second})
+		var got collector
+		c.consume("q", got.handle, amqpx.WithConcurrency(1), amqpx.WithPrefetch(4), amqpx.WithHeldBytes(100*kib))
+		for i := range 1000 {
+			size := 100
+			if i >= 20 { // when room has been made for smaller ones
+				size = 9 * kib
+			}
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 9 * time.Second, Body: make([]byte, size)})
+		}
+		for range 9 {
+			after(time.Second)
+			if s := c.Stats().Consumers[0]; s.Held > 100 { // 20 small ones, and 10 large ones for each of the places that they had
+				t.Fatalf("%d messages of 10 KiB are held, in %d places", s.Held, s.Prefetch)
+			}
+		}
+		after(time.Hour)
+		if n := len(got.all()); n != 1000 {
+			t.Errorf("%d of 1000 were handled", n)
+		}
+	})
+}

@@ -21,6 +21,8 @@ const (
 	Absolute    = OwnPrefix + "absolute"
 	ClockOffset = OwnPrefix + "clock-offset"
 	Returned    = OwnPrefix + "returned"
+	Expired     = OwnPrefix + "expired"
+	Delivered   = OwnPrefix + "deliveries"
 	Version     = OwnPrefix + "version"
 	Created     = OwnPrefix + "created"
 	Destination = OwnPrefix + "destination"

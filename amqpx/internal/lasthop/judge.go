@@ -4,21 +4,27 @@
 // here, and each may be wrong: the consumer's own, the publisher's and the broker's. The
 // package does no I/O and reads no clock.
 //
-// The rules, for what clocks may differ by because seconds are cut and NTP corrects (Allowed):
+// The rules, for clocks that may differ by up to Allowed because seconds are cut and NTP corrects:
 //
 //   - Early by no more than its lead and that: hold it until its instant, by the own clock.
 //   - Earlier, and another clock explains it: trust the broker, which has waited for as long as
-//     it was asked to, and hold the message for its lead only. The own clock is wrong if a
+//     it was asked to, and hold the message for what is left of its lead. The own clock is wrong if a
 //     publisher's and a broker's were both ahead of it, in this message or within 10 minutes;
 //     one of them alone is wrong itself. A publisher whose clock is ahead explains a delay, which
 //     is the same by every clock, but no instant.
 //   - Earlier, and nothing explains it: the broker let it go. Send it back for the rest; after
 //     five times hold it for a minute before, so that no policy makes a loop.
-//   - Later than its lead by more than that: the own clock may be ahead, or the publisher's behind,
-//     so the lead counts from the arrival, unless clocks agreed within 10 minutes and the broker let
-//     it go as planned; then it waited behind others.
+//   - Later than what is left of its lead by more than that: the own clock may be ahead, or the
+//     publisher's behind. Hold it for what is left of its lead.
 //
-// A step of the own clock, detected by the monotonic one, forgets what was seen.
+// What is left of a lead is counted by the broker's clock, and not from the arrival: the message may
+// have waited behind others, or another consumer may have held it and given it back. The message says
+// when the broker let it go, by the broker's clock. What that clock shows now is at least the latest
+// instant that it has shown in a message, or in an answer (Told), and the time that has passed since
+// by the monotonic clock. So a wrong own clock makes no message early, and no message is held longer
+// than its lead because it comes back.
+//
+// A step of the own clock, detected by the monotonic one, forgets what was seen of it.
 package lasthop
 
 import (
@@ -50,6 +56,16 @@ type Arrival struct {
 	Sent     time.Time     // by the publisher's clock, in whole seconds; zero for unknown
 	Expired  time.Time     // by the broker's clock, in whole seconds, when the last delay ended; zero for none
 	Returned int           // how often consumers have sent it back
+	Again    bool          // it was handed out before
+}
+
+// Decision says what a consumer does with a message.
+type Decision struct {
+	Wait   time.Duration // before anything else
+	Return bool          // then it goes back to the broker for the rest of its delay, and is not handled
+	// Doubt reports that the message is later than was planned by the own clock, and is held because that
+	// clock may be wrong. An answer of the broker about its clock (Told) may shorten the wait.
+	Doubt bool
 }
 
 // Judge compares clocks over the messages that a process receives. The zero value is
@@ -57,18 +73,45 @@ type Arrival struct {
 type Judge struct {
 	mu     sync.Mutex
 	base   time.Time // when the process began, by the own clock as it was first seen or last set
-	agreed time.Time // when the own clock last agreed with a broker's
-	behind time.Time // when it was last seen behind a broker's and a publisher's
+	broker reading   // the latest that is known of the broker's clock
+	plans  time.Time // when a broker last let a message go as its publisher had planned
+	apart  time.Time // when one last did so later: the publisher's clock may be behind
+	behind time.Time // when the own clock was last seen behind a broker's and a publisher's
 	since  time.Time // since when it is
 	by     time.Duration
 }
 
-// Wait returns how long a message that arrives now waits in the consumer, and whether it is
-// then sent back to the broker for the rest of its delay, instead of being handled. The process
-// has been up for as long as its monotonic clock says.
-func (j *Judge) Wait(a Arrival, now time.Time, up time.Duration) (wait time.Duration, again bool) {
+// reading is what a broker's clock has shown, in whole seconds, when the process had been up for some time.
+type reading struct {
+	shows time.Time // zero for nothing
+	up    time.Duration
+}
+
+// now returns an instant that the broker's clock has reached. It is not ok if nothing is known, or that
+// is too old.
+func (r reading) now(up time.Duration) (at time.Time, ok bool) {
+	passed := up - r.up
+	return r.shows.Add(passed), !r.shows.IsZero() && passed <= memory
+}
+
+// Told takes in what a broker has said of its clock.
+func (j *Judge) Told(shows time.Time, up time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.read(shows, up)
+}
+
+func (j *Judge) read(shows time.Time, up time.Duration) {
+	if at, known := j.broker.now(up); !known || shows.After(at) {
+		j.broker = reading{shows, up}
+	}
+}
+
+// Wait decides about a message that arrives now. The process has been up for as long as its monotonic
+// clock says.
+func (j *Judge) Wait(a Arrival, now time.Time, up time.Duration) Decision {
 	if a.Due.IsZero() {
-		return 0, false
+		return Decision{}
 	}
 	due := a.Due
 	if a.Offset.Abs() <= maxOffset {
@@ -76,24 +119,23 @@ func (j *Judge) Wait(a Arrival, now time.Time, up time.Duration) (wait time.Dura
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.look(a, now, up)
-	early := due.Sub(now)
+	j.look(a, due, now, up)
+	early, left := due.Sub(now), j.left(a, due, up)
 	switch {
 	case a.immediate(due):
-		return 0, false
-	case early < a.rest(due)-Allowed && !j.queued(a, due, now):
-		return a.rest(due), false // a clock is wrong
+		return Decision{}
+	case early < left-Allowed && !j.confirmed(a, now, up):
+		return Decision{Wait: left, Doubt: left > 0} // a clock may be wrong
 	case early <= a.Lead+Allowed:
-		return max(0, early), false
+		return Decision{Wait: max(0, early)}
 	case j.trustsBroker(a, now):
-		return a.Lead, false
-	case a.Returned >= patience: // something sends it here again and again, as a policy does
-		if early <= MaxHold {
-			return early, false
-		}
-		return MaxHold, true
+		return Decision{Wait: left}
+	case a.Returned < patience:
+		return Decision{Return: true}
+	case early <= MaxHold: // something sends it here again and again, as a policy does
+		return Decision{Wait: early}
 	}
-	return 0, true
+	return Decision{Wait: MaxHold, Return: true}
 }
 
 // immediate reports whether nothing has delayed the message.
@@ -101,18 +143,28 @@ func (a Arrival) immediate(due time.Time) bool {
 	return a.Expired.IsZero() && a.Lead == 0 && !a.Absolute && !a.Sent.IsZero() && due.Sub(a.Sent) < time.Second
 }
 
-// queued reports whether a message that comes later than was planned is known to have waited behind
-// others: the clocks agree, and the broker let it go as planned.
-func (j *Judge) queued(a Arrival, due, now time.Time) bool {
-	return recent(j.agreed, now) && within(a.Expired.Sub(due.Add(-a.Lead)), time.Second+Allowed)
+// left returns what is left of the wait after the broker let the message go: never less than what is, whichever
+// clock is wrong but the broker's.
+func (j *Judge) left(a Arrival, due time.Time, up time.Duration) time.Duration {
+	rest := a.Lead // or the whole of a shorter wait
+	if !a.Sent.IsZero() {
+		rest = max(0, min(a.Lead, due.Sub(a.Sent)))
+	}
+	shows, known := j.broker.now(up)
+	if a.Expired.IsZero() || !known {
+		return rest
+	}
+	passed := shows.Sub(a.Expired.Add(time.Second)) // whose fraction was cut off
+	return max(0, rest-max(0, passed))
 }
 
-// rest is what the broker has left of the wait: the lead, or the whole of a shorter one.
-func (a Arrival) rest(due time.Time) time.Duration {
-	if !a.Sent.IsZero() {
-		return max(0, min(a.Lead, due.Sub(a.Sent)))
-	}
-	return a.Lead
+// confirmed reports whether the own clock may decide about a message of which the broker's does not tell when
+// it was let go, because it went straight to its queue. The own clock has to agree with the broker's. No publisher's
+// may have been seen behind, and unless the message was handed out before, one has to be known to be right.
+func (j *Judge) confirmed(a Arrival, now time.Time, up time.Duration) bool {
+	shows, known := j.broker.now(up)
+	agree := known && within(now.Sub(shows), Allowed)
+	return a.Expired.IsZero() && agree && !recent(j.apart, now) && (a.Again || recent(j.plans, now))
 }
 
 // trustsBroker reports whether a message that is early by the own clock is not: another
@@ -126,13 +178,20 @@ func (j *Judge) trustsBroker(a Arrival, now time.Time) bool {
 }
 
 // look takes in what a message tells of the clocks.
-func (j *Judge) look(a Arrival, now time.Time, up time.Duration) {
+func (j *Judge) look(a Arrival, due, now time.Time, up time.Duration) {
 	now = now.Round(0) // by the wall clock alone
 	if began := now.Add(-up); j.base.IsZero() || !within(began.Sub(j.base), Allowed) {
-		j.base, j.agreed, j.behind, j.since = began, time.Time{}, time.Time{}, time.Time{}
+		j.base, j.plans, j.apart, j.behind, j.since = began, time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	}
 	if a.Expired.IsZero() {
 		return
+	}
+	j.read(a.Expired, up)
+	switch later := a.Expired.Sub(due.Add(-a.Lead)); { // by less than a second more
+	case later > Allowed-time.Second:
+		j.apart = now
+	case later >= -Allowed:
+		j.plans = now
 	}
 	switch ahead := a.Expired.Sub(now); {
 	case ahead > Allowed && a.Sent.Sub(now) > Allowed:
@@ -141,7 +200,7 @@ func (j *Judge) look(a Arrival, now time.Time, up time.Duration) {
 		}
 		j.behind, j.by = now, ahead
 	case within(ahead, time.Second+Allowed):
-		j.agreed, j.behind = now, time.Time{}
+		j.behind = time.Time{}
 	}
 }
 

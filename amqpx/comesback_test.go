@@ -1,0 +1,240 @@
+package amqpx_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// declareOwn declares a quorum queue of a user's own.
+func (m *memory) declareOwn(queue string, more amqp.Table) {
+	m.Helper()
+	args := amqp.Table{"x-queue-type": "quorum"}
+	maps.Copy(args, more)
+	ch := m.Channel()
+	if _, err := ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// comesBack are ways in which what a consumer holds comes back to its queue.
+var comesBack = map[string]func(m *memory, c *client){
+	"pause": func(_ *memory, c *client) {
+		c.pause(amqpx.PauseHandBack)
+		after(100 * time.Millisecond)
+		c.ResumeConsuming("q")
+	},
+	"cut": func(m *memory, _ *client) { m.CutConnections() },
+	"close": func(m *memory, _ *client) {
+		m.CloseConnections("maintenance")
+	},
+}
+
+// A message that was only held is not lost, however often it comes back and whatever the queue's limit is, and it
+// is handled at its instant as what it was.
+func TestHeldMessageIsNotLost(t *testing.T) {
+	for name, back := range comesBack {
+		// A client has its connections again some seconds after the last of several cuts.
+		for limit, rounds := range map[int64]int{0: 25, 1: 4} {
+			t.Run(fmt.Sprint(name, " ", limit), func(t *testing.T) {
+				inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+					var args amqp.Table
+					if limit > 0 {
+						args = amqp.Table{"x-delivery-limit": limit}
+					}
+					m.declareOwn("q", args)
+					c := m.open(amqpx.Config{Lead: time.Minute})
+					var got collector
+					c.consume("q", got.handle)
+					began := time.Now()
+					for id, delay := range map[string]time.Duration{"straight": 55 * time.Second, "delayed": 65 * time.Second} {
+						c.mustSend(amqpx.Message{ID: id, Queue: "q", Delay: delay, Version: 7, Attempt: 3, Type: "order", Body: []byte("body"), Headers: amqp.Table{"mine": "kept"}})
+					}
+					after(6 * time.Second)
+					for range rounds {
+						back(m, c)
+						after(40 * time.Second / time.Duration(rounds))
+					}
+					after(time.Minute)
+					if at := fmt.Sprint(got.since(began)); at != "map[delayed:[1m5s] straight:[55s]]" {
+						t.Errorf("handled after %s", at)
+					}
+					for _, d := range got.all() {
+						if d.Version != 7 || d.Attempt != 3 || d.Type != "order" || string(d.Body) != "body" || d.Headers["mine"] != "kept" || !d.DueAt.Equal(began.Add(d.at.Sub(began))) {
+							t.Errorf("it came as %+v", d.Delivery)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// A message that waits for a slot is not lost either.
+func TestWaitingMessageIsNotLost(t *testing.T) {
+	for name, back := range comesBack {
+		t.Run(name, func(t *testing.T) {
+			inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+				m.declareOwn("q", nil)
+				c := m.open(amqpx.Config{})
+				first, finish := true, make(chan struct{})
+				got := collector{answer: func(*amqpx.Delivery) error {
+					if first {
+						first = false
+						<-finish
+					}
+					return nil
+				}}
+				c.consume("q", got.handle, amqpx.WithConcurrency(1))
+				m.Publish("", "q", amqp.Publishing{MessageId: "a stranger's", Type: "order", Headers: amqp.Table{"mine": "kept"}, Timestamp: time.Unix(1e9, 0)})
+				c.mustSend(amqpx.Message{ID: "x", Queue: "q", Delay: time.Second}, amqpx.Message{ID: "y", Queue: "q", Delay: 2 * time.Second})
+				after(3 * time.Second)
+				for range 60 {
+					back(m, c)
+					after(3 * time.Second)
+				}
+				close(finish)
+				after(time.Minute)
+				seen := map[string]bool{}
+				for _, d := range got.all() {
+					seen[d.ID] = true
+					if d.ID == "a stranger's" && (d.Type != "order" || d.Headers["mine"] != "kept" || d.Timestamp.Unix() != 1e9) {
+						t.Errorf("the stranger's message came as %+v", d.Delivery)
+					}
+				}
+				if len(seen) != 3 {
+					t.Errorf("of three messages %v were handled", seen)
+				}
+			})
+		})
+	}
+}
+
+// A message that ends its process each time is given up after some deliveries all the same.
+func TestRenewalDoesNotHideAKiller(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+		m.declareOwn("q", nil)
+		c := m.open(amqpx.Config{})
+		runs := 0
+		c.consume("q", func(context.Context, *amqpx.Delivery) error { runs++; m.CutConnections(); return nil }, amqpx.WithConcurrency(1))
+		c.mustSend(amqpx.Message{ID: "killer", Queue: "q", Delay: time.Second})
+		after(2 * time.Hour)
+		m.Holds("q.dead", 1, 0)
+		m.Holds("q", 0, 0)
+		if runs < 150 || runs > 250 {
+			t.Errorf("handled %d times", runs)
+		}
+	})
+}
+
+// A held message that comes back, to this process or another, is handled at its instant.
+func TestHeldMessageComesBackInTime(t *testing.T) {
+	for _, opts := range []amqptest.Options{{}, {ClockAhead: 300 * time.Millisecond}, {ClockAhead: -1200 * time.Millisecond}} {
+		inEachVersion(t, opts, func(t *testing.T, m *memory) {
+			c := m.open(amqpx.Config{Lead: 10 * time.Second})
+			var got collector
+			c.consume("q", got.handle)
+			began := time.Now()
+			c.mustSend(amqpx.Message{ID: "straight", Queue: "q", Delay: 9300 * time.Millisecond},
+				amqpx.Message{ID: "delayed", Queue: "q", Delay: 12345 * time.Millisecond},
+				amqpx.Message{ID: "instant", Queue: "q", DeliverAt: began.Add(12 * time.Second)})
+			after(5500 * time.Millisecond)
+			comesBack["pause"](m, c)
+			after(1300 * time.Millisecond)
+			comesBack["cut"](m, c)
+			after(time.Second)
+			if err := c.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			other := m.open(amqpx.Config{Lead: 10 * time.Second})
+			other.consume("q", got.handle)
+			after(time.Minute)
+			if at := fmt.Sprint(got.since(began)); at != "map[delayed:[12.345s] instant:[12s] straight:[9.3s]]" {
+				t.Errorf("handled after %s", at)
+			}
+		})
+	}
+}
+
+// Without the rights to ask the broker for its time a message is late by no more than its lead.
+func TestComesBackWithoutRights(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Lead: 10 * time.Second})
+		var got collector
+		k := c.consume("q", got.handle)
+		began := time.Now()
+		c.mustSend(amqpx.Message{ID: "x", Queue: "q", Delay: 15 * time.Second})
+		after(10 * time.Second)
+		k.stop()
+		undo := m.Refuse("delay.canary.*", 403, "no rights")
+		defer undo()
+		other := m.open(amqpx.Config{Lead: 10 * time.Second})
+		other.consume("q", got.handle)
+		after(time.Minute)
+		if at := got.since(began)["x"]; len(at) != 1 || at[0] < 15*time.Second || at[0] > 20*time.Second {
+			t.Errorf("handled after %v", at)
+		}
+	})
+}
+
+// A backlog that is overdue is not held, also where only the prefetch counts.
+func TestBacklogIsNotHeld(t *testing.T) {
+	inEachVersion(t, amqptest.Options{}, func(t *testing.T, m *memory) {
+		m.declareSingleActive("q")
+		c := m.open(amqpx.Config{Lead: 5 * time.Second})
+		for i := range 1000 {
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 6*time.Second + time.Duration(i)*20*time.Millisecond})
+		}
+		after(10 * time.Minute)
+		var got collector
+		other := m.open(amqpx.Config{Lead: 5 * time.Second})
+		other.consume("q", got.handle, amqpx.WithPrefetch(64))
+		after(2 * time.Second)
+		if n := len(got.all()); n != 1000 {
+			t.Errorf("%d of 1000 overdue messages were handled within 2 s", n)
+		}
+		if s := other.Stats().Consumers[0]; s.Prefetch != 64 {
+			t.Errorf("room was made for what is not held: %+v", s)
+		}
+	})
+}
+
+// A consumer whose clock is ahead by more than clocks may differ handles nothing early by as much.
+func TestEarlyByAClockAhead(t *testing.T) {
+	for _, ms := range []time.Duration{1900, 2100, 2500, 2900, 3500, 3600000} {
+		ahead := ms * time.Millisecond
+		inMemory(t, func(t *testing.T, m *memory) {
+			publisher := m.open(amqpx.Config{Lead: 10 * time.Second})
+			c := m.open(amqpx.Config{Lead: 10 * time.Second, Now: func() time.Time { return time.Now().Add(ahead) }})
+			var got collector
+			c.consume("q", got.handle)
+			began := time.Now()
+			want := map[string]time.Duration{}
+			for i := range 100 {
+				delay := 12*time.Second + time.Duration(i)*73*time.Millisecond
+				want[fmt.Sprint(i)] = delay
+				publisher.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: delay})
+			}
+			after(6 * time.Second)
+			comesBack["pause"](m, c)
+			after(3 * time.Second)
+			comesBack["cut"](m, c)
+			after(time.Minute)
+			for id, at := range got.since(began) {
+				if early := want[id] - at[0]; len(at) != 1 || early >= 2*time.Second || ahead > 2*time.Second && early > 0 {
+					t.Fatalf("the clock is %v ahead: %s was handled after %v, want %v", ahead, id, at, want[id])
+				}
+			}
+			if n := len(got.all()); n != 100 {
+				t.Errorf("handled %d", n)
+			}
+		})
+	}
+}

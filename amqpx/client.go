@@ -16,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // Client sends delayed messages to, and consumes from, one RabbitMQ broker or
@@ -23,7 +24,9 @@ import (
 // and, from the first Consume, another to consume, so that a broker that blocks
 // publishers does not hold up acknowledgements. While it declares destinations it
 // has a third one, because the broker may end a connection over a declaration; it
-// is closed after a minute without use.
+// is closed after a minute without use. For the same reason the consumer of a queue
+// over which the broker has ended a connection gets one of its own, and so does a run of
+// package inspect.
 type Client struct {
 	cfg      Config
 	strategy Strategy
@@ -132,7 +135,8 @@ func (c *Client) BrokerVersion() string {
 type session struct {
 	*declare.Session
 
-	pub *flow.Publisher // nil on the consuming link
+	pub    *flow.Publisher // nil on a consuming link
+	starts wait.Mutex      // of a consuming link, held while one of its consumers starts
 }
 
 // declaring is what the client declares.
@@ -191,12 +195,14 @@ func (c *Client) stateHook(connection string) func(wire.Event) {
 // that has stopped.
 func (c *Client) stuck(queues []string) {
 	go c.pub.Probe()
-	go c.con.Probe()
+	for _, con := range c.consuming() {
+		go con.Probe()
+	}
 	c.log.Warn("queues do not confirm; only their messages wait", zap.Int("count", len(queues)), zap.Strings("queues", queues[:min(len(queues), 10)]))
 }
 
 func (c *Client) setupConsume(_ context.Context, s *wire.Session) (*session, error) {
-	return &session{Session: &declare.Session{Session: s}}, nil
+	return &session{Session: &declare.Session{Session: s}, starts: wait.NewMutex()}, nil
 }
 
 // QueueInfo is what a broker tells about a queue.

@@ -29,6 +29,10 @@ import (
 // missing without the right to declare it. Later Consume retries without end
 // and logs it once a minute.
 //
+// The broker ends the whole connection (541) when a queue is consumed whose process is gone. Consume then goes on
+// with a connection for this queue alone, so that the client's other consumers keep theirs, and retries until the
+// queue is back; Health and ConsumerStats.Connection show that.
+//
 // A queue to which no retry could be sent is refused with ErrConfig: one that
 // belongs to a delay strategy, such as delay.parked, or whose name is too long. So is a
 // stream, whose messages stay when they are acknowledged.
@@ -203,19 +207,19 @@ func (c *Client) routesBack(queue string, delays ...time.Duration) error {
 }
 
 // startConsuming counts a consumer, or without one a run of package inspect, and opens the
-// consuming connection for the first one.
+// consuming connection for the first consumer.
 func (c *Client) startConsuming(k *consumer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return ErrClosed
 	}
-	if !c.conStarted {
-		c.conStarted = true
-		c.con.Start()
-	}
 	c.consumers.Add(1)
 	if k != nil {
+		if !c.conStarted {
+			c.conStarted = true
+			c.con.Start()
+		}
 		k.become(ConsumerStarting, nil)
 		c.running[k] = struct{}{}
 	}
@@ -226,6 +230,7 @@ func (c *Client) endConsuming(k *consumer) {
 	c.mu.Lock()
 	delete(c.running, k)
 	c.mu.Unlock()
+	k.endOwn()
 	c.consumers.Done()
 }
 
@@ -315,23 +320,6 @@ func (k *consumer) down(err error) {
 		return
 	}
 	k.become(ConsumerStarting, err)
-}
-
-// connection waits for the consuming connection, and for a while for the publishing one: without that, messages
-// would be taken that can be neither renewed, retried nor dead-lettered, and would come nearer to their queue's
-// delivery limit by each cut. Until the first intake it gives
-// up when the broker refuses the consuming connection for good: wrong credentials, no access.
-func (k *consumer) connection(ctx context.Context) (*session, error) {
-	publishing, cancel := context.WithTimeout(ctx, k.c.cfg.ReconnectMax)
-	_, _ = k.c.pub.Wait(publishing, false)
-	cancel()
-	if !k.began {
-		if err := k.c.con.First(ctx, nil); err != nil {
-			k.barred = true
-			return nil, err
-		}
-	}
-	return k.c.con.Wait(ctx, false)
 }
 
 // awaitDrain waits for what was begun, cancels the handlers' context when the

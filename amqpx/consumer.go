@@ -49,6 +49,7 @@ type consumer struct {
 	began   bool // the broker has let it consume once
 	barred  bool // the connection is refused, and that stands
 	refused refusals
+	own     atomic.Pointer[wire.Link[*session]] // nil while the client's consuming connection is used
 
 	// For stats; instants and durations in nanoseconds.
 	state           atomic.Pointer[consumerState]
@@ -105,6 +106,10 @@ func (k *consumer) stats() ConsumerStats {
 	}
 	if at.err != nil {
 		s.Reason = at.err.Error()
+	}
+	if own := k.own.Load(); own != nil {
+		connection := connectionStats(own.Status())
+		s.Connection = &connection
 	}
 	return s
 }

@@ -85,9 +85,10 @@ func (c *Client) Health() error {
 		all = append(all, HealthProblem{Part: "queue " + q.Queue, State: "stuck", Since: q.Since, Reason: "it has confirmed nothing since; only its own messages wait"})
 	}
 	for _, k := range s.Consumers {
+		silent := cmp.Or(k.Connection, &s.Consume).Silent
 		switch {
-		case k.State == ConsumerConsuming && !s.Consume.Silent.IsZero():
-			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: "silent", Since: s.Consume.Silent, Reason: "the broker does not answer on its connection"})
+		case k.State == ConsumerConsuming && !silent.IsZero():
+			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: "silent", Since: silent, Reason: "the broker does not answer on its connection"})
 		case k.State == ConsumerPaused: // somebody wants that
 		case k.State != ConsumerConsuming:
 			all = append(all, HealthProblem{Part: "consumer " + k.Queue, State: string(k.State), Since: k.Since, Reason: k.Reason, Err: k.Err, Final: final(k.Err, k.Since)})

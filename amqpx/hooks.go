@@ -88,7 +88,7 @@ const (
 
 // StateEvent is a change of one of the client's connections.
 type StateEvent struct {
-	Connection string // publish or consume
+	Connection string // publish, consume, or "consume QUEUE" for a consumer that has a connection of its own
 	State      State
 	Attempt    int    // of StateConnecting: 1 is the first since a connection that held for Config.ReconnectMax
 	Broker     string // of StateConnected: the broker's product and version

@@ -24,7 +24,7 @@ func init() { //nolint:gochecknoinits // package inspect gives these values, and
 		if err := c.Validate(); err != nil {
 			return nil, err
 		}
-		return wire.Dial(ctx, c.wire())
+		return wire.Dial(ctx, context.Background(), c.wire(), "")
 	}
 	inner.Rehearse = func(conn *amqp.Connection, cfg any) (func(context.Context, inner.Parcel) error, error) {
 		c, _ := cfg.(Config)
@@ -43,22 +43,16 @@ func (s inside) Stopped() context.Context { return s.c.stop }
 
 func (s inside) Forced() context.Context { return s.c.forced }
 
-func (s inside) Consuming(ctx context.Context) (*wire.Session, error) {
-	if err := s.c.con.First(ctx, nil); err != nil {
-		return nil, err
-	}
-	return wireSession(s.c.con.Wait(ctx, false))
+func (s inside) Dial(ctx context.Context) (*amqp.Connection, error) {
+	return wire.Dial(ctx, s.c.over, s.c.cfg.wire(), "inspect")
 }
 
 func (s inside) Publishing(ctx context.Context, unblocked bool) (*wire.Session, error) {
-	return wireSession(s.c.pub.Wait(ctx, unblocked))
-}
-
-func wireSession(s *session, err error) (*wire.Session, error) {
+	sess, err := s.c.pub.Wait(ctx, unblocked)
 	if err != nil {
 		return nil, err
 	}
-	return s.Session.Session, nil
+	return sess.Session.Session, nil
 }
 
 func (s inside) Declaring(ctx context.Context, f func(*amqp.Connection) error) error {

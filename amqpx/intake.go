@@ -79,7 +79,7 @@ func (k *consumer) subscribeOn(ctx context.Context, sess *session) (*subscriptio
 		}
 		end(errors.New("channel closed"))
 	}()
-	s.deliveries, err = s.consume(k.queue, place{consumerTag, k.prefetch})
+	s.deliveries, err = k.startOn(s, place{consumerTag, k.prefetch})
 	if errors.Is(err, live.ErrStream) {
 		k.barred = true
 		err = fmt.Errorf("%w: queue: %w", ErrConfig, err)
@@ -386,7 +386,7 @@ func (s *subscription) grow(k *consumer, count int) {
 	p := place{fmt.Sprintf("%s-%d", consumerTag, len(s.room.further)+2), count}
 	s.room.changing = true
 	s.room.open.Go(func() {
-		deliveries, err := s.consume(k.queue, p)
+		deliveries, err := k.startOn(s, p)
 		if err != nil {
 			k.log.Warn("no more messages can be held", zap.Int("places", count), zap.Error(err))
 		}

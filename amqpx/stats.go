@@ -91,6 +91,9 @@ type ConsumerStats struct {
 	// Reason and Err are why a consumer is not consuming.
 	Reason string `json:"reason,omitempty"`
 	Err    error  `json:"-"`
+	// Connection is the consumer's own connection; nil while it uses Stats.Consume. A consumer has one from
+	// the moment at which the broker ended a connection because its queue was consumed.
+	Connection *ConnectionStats `json:"connection,omitempty"`
 
 	// Running counts handlers that run, of at most Concurrency. It includes those
 	// of a connection that was lost.

@@ -311,7 +311,12 @@ func (in *inbox) put(c *conn, f codec.Frame, handle func(codec.Frame)) {
 	}
 	if f.Kind == codec.FrameMethod {
 		act := c.srv.faults.act(c, arriving(c, f))
-		switch {
+		switch ch := c.channels[f.Channel]; {
+		case act.refusal != nil && ch != nil:
+			m := methodIn(f.Payload)
+			c.srv.calls[m]++
+			ch.fail(act.refusal, m)
+			return
 		case act.Drop && act.Cut:
 			c.end()
 			return

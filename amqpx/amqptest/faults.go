@@ -94,6 +94,19 @@ func (s *Server) Refuse(name string, code int, text string) (undo func()) {
 	return add(s, &s.faults.named, &fault{name: name, refusal: rabbit.Refusal(code, "%s", text)}, nil)
 }
 
+// RefuseMethod answers a client's method about a queue or exchange as Refuse does, and leaves
+// all other methods alone: RefuseMethod("basic.consume", "q", 541, "…") is a queue that can be
+// declared although its process is gone. An empty name means any.
+func (s *Server) RefuseMethod(method, name string, code int, text string) (undo func()) {
+	refusal := rabbit.Refusal(code, "%s", text)
+	return s.Control(func(f Frame) Action {
+		if f.FromClient && f.Method == method && (name == "" || f.Name == name) {
+			return Action{refusal: refusal}
+		}
+		return Action{}
+	})
+}
+
 // Return returns as unroutable all mandatory messages to an exchange or a
 // queue, and drops other messages to it.
 func (s *Server) Return(name string) (undo func()) {
@@ -212,6 +225,8 @@ type Action struct {
 	// Delay is for frames from clients: the server begins with it, and with what
 	// comes behind it on its channel, only after that time.
 	Delay time.Duration
+
+	refusal *rabbit.Error // of a client's method on a channel
 }
 
 // Control calls decide for each method in either direction. The latest Control

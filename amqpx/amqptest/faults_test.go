@@ -252,3 +252,29 @@ func TestListen(t *testing.T) {
 		t.Errorf("%v, %v, %d bytes", err, ok, len(d.Body))
 	}
 }
+
+func TestRefuseMethod(t *testing.T) {
+	bubble(t, amqptest.Options{}, func(t *testing.T, srv *amqptest.Server, conn *amqp.Connection) {
+		ch := channel(t, conn)
+		queue(t, ch, "q", nil)
+		undo := srv.RefuseMethod("basic.consume", "q", amqp.InternalError, "it broke")
+		if _, err := ch.QueueDeclarePassive("q", true, false, false, false, nil); err != nil {
+			t.Errorf("another method: %v", err)
+		}
+		if _, err := ch.Consume("q", "", false, false, false, false, nil); !says(err, 541, "INTERNAL_ERROR - it broke") {
+			t.Errorf("got %v", err)
+		}
+		if !conn.IsClosed() {
+			t.Error("the connection is open")
+		}
+		undo()
+		again, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := channel(t, again).Consume("q", "", false, false, false, false, nil); err != nil {
+			t.Errorf("after that: %v", err)
+		}
+		_ = again.Close()
+	})
+}

@@ -39,7 +39,7 @@ type queueSource struct {
 	client *amqpx.Client
 	r      *requeue // in whose report it fills in what the queue costs
 
-	sess      *wire.Session
+	conn      *amqp.Connection // of the run alone
 	limit     int64 // how often a message may be put back
 	consumers int   // of others
 
@@ -51,24 +51,34 @@ type queueSource struct {
 
 // begin looks at the queue and opens the channel.
 func (q *queueSource) begin(ctx context.Context) (total int, err error) {
-	if q.sess, err = q.r.c.Consuming(ctx); err != nil {
-		return 0, err
-	}
-	info, err := q.client.QueueInfo(ctx, q.queue)
+	info, err := q.client.QueueInfo(ctx, q.queue) // it waits for a broker
 	if err != nil {
 		return 0, err
 	}
+	if q.conn, err = q.r.c.Dial(ctx); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			q.hangUp()
+		}
+	}()
 	q.limit, q.endCopies, q.consumers = math.MaxInt64, func() {}, info.Consumers
 	if info.Ready > 0 {
 		if err = q.learnLimit(ctx); err != nil {
 			return info.Ready, err
 		}
 	}
-	return info.Ready, wait.Done(ctx, func() error {
-		var err error
-		q.ch, err = q.sess.Conn.Channel()
+	err = wait.Done(ctx, func() (err error) {
+		q.ch, err = q.conn.Channel()
 		return err
 	})
+	return info.Ready, err
+}
+
+// hangUp closes the run's connection.
+func (q *queueSource) hangUp() {
+	_ = wait.Done(q.forced, func() error { wire.CloseConn(q.conn); return nil })
 }
 
 // learnLimit finds out how often the queue lets a message be put back. Since RabbitMQ 4.3 that does not count.
@@ -76,7 +86,7 @@ func (q *queueSource) begin(ctx context.Context) (total int, err error) {
 // with the very argument succeeds under any. Without the management API only a classic queue is known to drop
 // nothing.
 func (q *queueSource) learnLimit(ctx context.Context) error {
-	version := wire.Version(q.sess.Broker)
+	version := wire.Version(wire.Broker(q.conn))
 	if version.AtLeast(4, 3, 0) {
 		return nil
 	}
@@ -217,6 +227,7 @@ func (q *queueSource) openCopies(ctx context.Context) error {
 
 // end returns everything that was not acknowledged to the queue, in its order.
 func (q *queueSource) end(left []*letter) error {
+	defer q.hangUp()
 	if q.ch == nil {
 		return nil
 	}
@@ -247,7 +258,7 @@ const mostReturned = 20_000
 // others, and puts what comes back behind them: so they stay in order only together. Where the broker counts that,
 // or puts back at the end, they are left alone.
 func (q *queueSource) takeReturned() error {
-	if q.r.rep.CountsDeliveries || wire.Version(q.sess.Broker).Before(4, 0, 0) {
+	if q.r.rep.CountsDeliveries || wire.Version(wire.Broker(q.conn)).Before(4, 0, 0) {
 		return nil
 	}
 	for end := q.took + mostReturned; q.again && q.took < end; {

@@ -150,7 +150,7 @@ func (c *Declarer) ensureTopology(ctx context.Context, conn *amqp.Connection, t 
 		return live.Broker{Conn: conn}.MarkDeclared(ctx, c.cfg.Strategy.Prefix(), t)
 	}
 	err := live.Broker{Conn: conn}.Ensure(ctx, t, c.applying())
-	c.lookEnded = endsConnection(err)
+	c.lookEnded = wire.EndsConnection(err)
 	return err
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 // judge returns what an error of a try means for its destination.
 func judge(dest topology.Destination, err error, before failure) failure {
 	now := failure{err: err, count: before.count + 1, alone: before.alone, refused: wire.IsCode(err, amqp.AccessRefused)}
-	if endsConnection(err) {
+	if wire.EndsConnection(err) {
 		// It may have been another destination's declaration on the same connection.
 		now.ends, now.alone = before.ends+1, true
 	}
@@ -57,7 +56,7 @@ func whyFinal(err error, ends int) string {
 		return "may not be declared and bound by this user; give it the rights of docs/permissions.md, or run rabbitdelay apply with another user and set DeclareNothing"
 	case ae.Code == amqp.PreconditionFailed:
 		return "is refused by the broker (a limit of the virtual host, say); mend what it says, or declare the queue by yourself"
-	case endsConnection(err) && ends > maxEnds:
+	case wire.EndsConnection(err) && ends > maxEnds:
 		return "makes the broker close the connection, each time; see the broker's log"
 	}
 	return ""
@@ -66,20 +65,10 @@ func whyFinal(err error, ends int) string {
 // isReserved reports whether the name alone is refused.
 func isReserved(e *amqp.Error) bool { return strings.Contains(e.Reason, "reserved prefix") }
 
-// endsConnection reports whether the broker answered by ending the connection,
-// because of what it was asked.
-func endsConnection(err error) bool {
-	e, ok := errors.AsType[*amqp.Error](err)
-	return ok && e.Server && slices.Contains([]int{
-		amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError, amqp.UnexpectedFrame,
-		amqp.ResourceError, amqp.NotAllowed, amqp.NotImplemented, amqp.InternalError,
-	}, e.Code)
-}
-
 // saysNothing reports whether an error says nothing of the destination.
 func saysNothing(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
-	return !errors.Is(err, topology.ErrDestination) && (!ok || !e.Server || endsConnection(err) || e.Code == amqp.ConnectionForced)
+	return !errors.Is(err, topology.ErrDestination) && (!ok || !e.Server || wire.EndsConnection(err) || e.Code == amqp.ConnectionForced)
 }
 
 // accessStands is for how long access must be refused before that is believed: a

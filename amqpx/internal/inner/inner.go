@@ -26,17 +26,16 @@ var (
 
 // Client is an *amqpx.Client.
 type Client interface {
-	// Begin counts a run for which Close waits, until end is called, and connects to
-	// consume.
+	// Begin counts a run for which Close waits, until end is called.
 	Begin() (end func(), err error)
 	// Now is the wall clock.
 	Now() time.Time
 	// Stopped ends when Close is called, Forced when it is to wait for nothing any more.
 	Stopped() context.Context
 	Forced() context.Context
-	// Consuming waits for the connection to consume, and fails where the broker refuses
-	// it for good.
-	Consuming(ctx context.Context) (*wire.Session, error)
+	// Dial opens a connection for the run alone: the broker ends the connection that reads
+	// from a queue whose process is gone, and consumers must keep theirs. The caller closes it.
+	Dial(ctx context.Context) (*amqp.Connection, error)
 	// Publishing waits for the connection to publish, one that is not blocked if that
 	// is asked for.
 	Publishing(ctx context.Context, unblocked bool) (*wire.Session, error)

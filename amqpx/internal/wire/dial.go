@@ -40,12 +40,12 @@ type Config struct {
 	Log       *zap.Logger
 }
 
-// Dial opens a connection to the first node that answers. If none does, the error has
-// the failure of each.
-func Dial(ctx context.Context, cfg Config) (*amqp.Connection, error) {
+// Dial opens a connection to the first node that answers, as Open does. If none does, the
+// error has the failure of each.
+func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection, error) {
 	n := newNodes(cfg.Nodes)
 	for left := len(n.all); ; left-- {
-		conn, err := Open(ctx, context.Background(), cfg, n.next(), "")
+		conn, err := Open(ctx, over, cfg, n.next(), role)
 		if err == nil {
 			return conn, nil
 		}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -117,4 +118,14 @@ func (closed) apply(s *Status, _ time.Time) {
 func IsCode(err error, code int) bool {
 	ae, ok := errors.AsType[*amqp.Error](err)
 	return ok && ae.Code == code
+}
+
+// EndsConnection reports whether the broker answered by ending the connection,
+// because of what it was asked.
+func EndsConnection(err error) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && e.Server && slices.Contains([]int{
+		amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.ChannelError, amqp.UnexpectedFrame,
+		amqp.ResourceError, amqp.NotAllowed, amqp.NotImplemented, amqp.InternalError,
+	}, e.Code)
 }

@@ -1,0 +1,152 @@
+package amqpx_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+)
+
+// breakQueue makes the broker end each connection that consumes from a queue, as it does when the queue's
+// process is gone.
+func (m *memory) breakQueue(name string) (undo func()) {
+	return m.RefuseMethod("basic.consume", name, amqp.InternalError, "the queue's process is gone")
+}
+
+// A queue that ends the connection of its consumer gets a connection of its own, so that healthy consumers
+// keep theirs.
+func TestBrokenQueueStopsNoOtherConsumer(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.mustSend(amqpx.Message{Queue: "broken"}, amqpx.Message{Queue: "healthy"})
+		defer m.breakQueue("broken")()
+		healthy := &collector{answer: func(*amqpx.Delivery) error {
+			<-time.After(20 * time.Second)
+			return nil
+		}}
+		first := c.consume("healthy", healthy.handle)
+		second := c.consume("broken", nothing)
+		after(time.Minute)
+		if got := len(healthy.all()); got > 2 { // the first 541 ends the connection that both had
+			t.Errorf("the healthy queue's handler ran %d times, want at most twice", got)
+		}
+		if left := m.State("healthy"); left.Ready+left.Unacked != 0 {
+			t.Errorf("%d messages of the healthy queue are not acknowledged", left.Ready+left.Unacked)
+		}
+		before := c.Stats().Consume.Sessions
+		after(10 * time.Minute)
+		if got := c.Stats().Consume.Sessions; got != before {
+			t.Errorf("the healthy consumer's connection was made %d times more", got-before)
+		}
+		first.stop()
+		second.stop()
+		if left := m.connections("consume broken"); len(left) > 0 {
+			t.Errorf("after the end of the consumer there is %q", left)
+		}
+	})
+}
+
+// Health says which consumer has no queue and why, and no longer says so when the queue is back.
+func TestHealthOfABrokenQueue(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		repair := m.breakQueue("broken")
+		got := &collector{}
+		k := c.consume("broken", got.handle)
+		after(time.Minute)
+		var health *amqpx.HealthError
+		if err := c.Health(); !errors.As(err, &health) {
+			t.Fatalf("health: %v", err)
+		}
+		if len(health.Problems) != 1 || health.Problems[0].Part != "consumer broken" {
+			t.Errorf("problems: %v", health)
+		}
+		if !strings.Contains(health.Error(), "ended the connection") || !strings.Contains(health.Error(), "process") {
+			t.Errorf("no cause in %v", health)
+		}
+		repair()
+		after(time.Minute)
+		c.mustSend(amqpx.Message{ID: "m", Queue: "broken"})
+		after(time.Second)
+		if err := c.Health(); err != nil {
+			t.Errorf("after the repair: %v", err)
+		}
+		if len(got.all()) != 1 {
+			t.Errorf("handled after the repair: %q", got.ids())
+		}
+		m.CutConnections()
+		after(time.Minute)
+		if err := c.Health(); err != nil {
+			t.Errorf("after a cut: %v", err)
+		}
+		k.stop()
+	})
+}
+
+// Consumers that begin together are not all suspected of what one of them did.
+func TestOneOfManyConsumersIsSuspected(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		defer m.breakQueue("broken")()
+		ctx, cancel := context.WithCancel(t.Context())
+		all := []amqpx.Consumer{{Queue: "broken", Handler: nothing}}
+		for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+			all = append(all, amqpx.Consumer{Queue: name, Handler: nothing})
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- c.ConsumeAll(ctx, all...) }()
+		after(time.Minute)
+		if got := len(m.connections(" consume")); got != 1 {
+			t.Errorf("%d shared connections", got)
+		}
+		for _, k := range c.Stats().Consumers {
+			if own := k.Connection != nil; own != (k.Queue == "broken") {
+				t.Errorf("%s has a connection of its own: %v", k.Queue, own)
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A queue that does not answer delays other consumers' start only briefly.
+func TestSilentQueueDelaysNoStart(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		defer m.Lose("basic.consume", "silent")()
+		silent, other := c.consume("silent", nothing), c.consume("other", nothing)
+		after(5 * time.Second)
+		m.hasConsumers("other", 1)
+		other.stop()
+		_ = silent.end()
+	})
+}
+
+// Looking into a broken queue cuts off no consumer.
+func TestRequeueOfABrokenQueueStopsNoConsumer(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		k := c.consume("healthy", nothing)
+		c.mustSend(amqpx.Message{Queue: "broken"})
+		after(time.Second)
+		defer m.breakQueue("broken")()
+		defer m.RefuseMethod("basic.get", "broken", amqp.InternalError, "the queue's process is gone")()
+		before := c.Stats().Consume.Sessions
+		if _, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "broken"}); err == nil {
+			t.Error("requeued")
+		}
+		after(time.Minute)
+		if got := c.Stats().Consume.Sessions; got != before {
+			t.Errorf("the consumer's connection was made %d times more", got-before)
+		}
+		k.stop()
+	})
+}

@@ -37,6 +37,11 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 	case len(fields) != len(places):
 		return nil, fmt.Errorf("expected 5 fields (minute hour day month weekday), 6 with seconds in front, or one of %s; got %d", words, len(fields))
 	}
+	if len(fields) == len(places) {
+		if err := unnamed(fields[3], fields[5]); err != nil {
+			return nil, err
+		}
+	}
 	// In lower case, because the library takes the H of THU for a hash.
 	s, err := parser.Parse(strings.ToLower(strings.Join(fields, " ")))
 	if err != nil {
@@ -55,6 +60,25 @@ func parse(expression string) (*cron.SpecSchedule, error) {
 		return nil, errors.New("no day of the calendar matches")
 	}
 	return spec, nil
+}
+
+// unnamed refuses a weekday that is a number next to Quartz's syntax in either field of days: Quartz
+// counts Sunday as 1, and crontab as 0, so that the number would be another day than was meant.
+func unnamed(dom, dow string) error {
+	number := ""
+	quartz := strings.ContainsAny(dom, "?lLwW#") || strings.ContainsAny(dow, "?#")
+	for part := range strings.SplitSeq(dow, ",") {
+		day, _, _ := strings.Cut(part, "#")
+		day, _, _ = strings.Cut(day, "/")
+		if strings.ContainsAny(day, "0123456789") {
+			number = part
+			quartz = quartz || strings.ContainsAny(day, "lLwW")
+		}
+	}
+	if !quartz || number == "" {
+		return nil
+	}
+	return fmt.Errorf("weekday %q: expected a name next to ?, L, W or #, such as fri, mon-fri or fri#L for the last Friday: Quartz, whose signs these are, counts Sunday as 1, and crontab counts it as 0", number)
 }
 
 // starred reports whether a field of days restricts the other one, and does not add to

@@ -129,7 +129,7 @@ func arrival(raw amqp.Delivery) lasthop.Arrival {
 	if lead, ok := header.Integer(raw.Headers, HeaderLead); ok && lead > 0 && lead <= topology.MaxLead.Milliseconds() {
 		a.Lead = time.Duration(lead) * time.Millisecond
 	}
-	if offset, ok := header.Integer(raw.Headers, HeaderClockOffset); ok && offset > -header.MaxEpochMilli && offset < header.MaxEpochMilli {
+	if offset, ok := header.Integer(raw.Headers, HeaderClockOffset); ok && offset > 0 && offset < header.MaxEpochMilli {
 		a.Offset = time.Duration(offset) * time.Millisecond
 	}
 	if n, ok := header.Integer(raw.Headers, HeaderReturned); ok && n > 0 {

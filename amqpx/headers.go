@@ -24,7 +24,7 @@ const (
 	HeaderSnoozes     = header.Snoozes     // "rabbitdelay-snoozes", int64: from 1 on; absent on a message that was never snoozed
 	HeaderLead        = header.Lead        // "rabbitdelay-lead", int64: ms before the due instant at which the message may reach its consumer, which holds it; absent for 0
 	HeaderAbsolute    = header.Absolute    // "rabbitdelay-absolute", bool: true where the publisher asked for an instant; absent for a delay
-	HeaderClockOffset = header.ClockOffset // "rabbitdelay-clock-offset", int64: ms by which the clock of the due instant is ahead of the publisher's; absent below 20
+	HeaderClockOffset = header.ClockOffset // "rabbitdelay-clock-offset", int64: ms by which the clock of the due instant is ahead of the publisher's; absent below 20, and where it is behind
 	HeaderReturned    = header.Returned    // "rabbitdelay-returned", int64: how often consumers have sent it back as too early; absent for 0
 	HeaderExpired     = header.Expired     // "rabbitdelay-expired", int64: on a renewed message, when it left its last delay queue by the broker's clock; absent if it left none
 	HeaderDeliveries  = header.Delivered   // "rabbitdelay-deliveries", int64: on a renewed message, how often it was delivered before and may have been handled

@@ -37,7 +37,8 @@ type Message struct {
 	DeliverAt time.Time
 	// ClockOffset is the clock of DeliverAt minus this process's, for a DeliverAt
 	// that was computed on another machine, such as the database's. The message
-	// waits until that clock shows DeliverAt, and has that as its due instant.
+	// waits until that clock shows DeliverAt, and has that as its due instant. Where that clock
+	// is behind, Delivery.Timestamp goes by it too.
 	// Without DeliverAt it must be 0.
 	ClockOffset time.Duration
 	// Tolerance is how much later the message may arrive if that saves hops in

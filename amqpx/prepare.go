@@ -140,7 +140,7 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 		lowers: m.own != nil && m.as == nil, tolerance: m.Tolerance, first: r,
 		user: m.Headers, own: m.own, attempt: int64(max(m.Attempt, 1)), version: m.Version, created: milliOf(m.Created),
 		pub: amqp.Publishing{
-			MessageId: id, DeliveryMode: amqp.Persistent, Timestamp: now,
+			MessageId: id, DeliveryMode: amqp.Persistent, Timestamp: stamp(now, m.ClockOffset),
 			Body:        m.Body,
 			ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, Type: m.Type,
 			CorrelationId: m.CorrelationID, ReplyTo: m.ReplyTo, AppId: m.AppID, Priority: m.Priority,
@@ -315,7 +315,7 @@ func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 	if p.from == fromEpoch && p.way != straight {
 		t[HeaderAbsolute] = true
 	}
-	if p.offset.Abs() >= tellOffset {
+	if p.offset >= tellOffset {
 		t[HeaderClockOffset] = floorMilli(p.offset)
 	}
 	if p.lead > 0 {
@@ -324,9 +324,19 @@ func (p *prepared) headers(ofRoute amqp.Table) amqp.Table {
 	return t
 }
 
-// tellOffset is the difference between clocks from which on a message has it. The store
+// tellOffset is the difference between clocks from which on a message tells it. The store
 // corrects for no less.
 const tellOffset = 20 * time.Millisecond
+
+// stamp returns the instant at which a message says it was sent. If the clock of its due instant is
+// behind this process's, it goes by that clock: this process's may be the wrong one, and would
+// make the message late. If it is ahead, a header tells by how much.
+func stamp(now time.Time, offset time.Duration) time.Time {
+	if offset <= -tellOffset {
+		return now.Add(offset)
+	}
+	return now
+}
 
 // usualFrame is RabbitMQ's frame_max, into which whatever checkHeaders takes fits.
 const usualFrame = 128 << 10

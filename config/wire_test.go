@@ -94,6 +94,7 @@ type wireMessage struct {
 	DueMS      int64          `json:"due_ms"`
 	LeadMS     int64          `json:"lead_ms,omitempty"`
 	OffsetMS   int64          `json:"clock_offset_ms,omitempty"`
+	TimestampS int64          `json:"timestamp_s"`
 	Exchange   string         `json:"exchange"`
 	RoutingKey string         `json:"routing_key"`
 	Headers    map[string]any `json:"headers"`
@@ -274,7 +275,7 @@ func (m *wireMessage) read(t *testing.T, srv *amqptest.Server, s amqpx.Strategy,
 	if err != nil || !ok {
 		t.Fatalf("no message in %q: %v", r.Queue, err)
 	}
-	m.Exchange, m.RoutingKey, m.Headers = d.Exchange, d.RoutingKey, d.Headers
+	m.Exchange, m.RoutingKey, m.Headers, m.TimestampS = d.Exchange, d.RoutingKey, d.Headers, d.Timestamp.Unix()
 }
 
 func wireRetries() (list []wireRetry) {

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -183,4 +184,66 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 		stop()
 		check(t, <-done)
 	})
+}
+
+// The wrong clock of a relay makes no task late: its delay, and what its message says, are by the
+// database's clock.
+func TestRelayWithAWrongClockMakesNoTaskLate(t *testing.T) {
+	right := func() time.Time { return time.Now() }
+	for _, lead := range []time.Duration{0, 5 * time.Second} {
+		for _, ahead := range []time.Duration{1500 * time.Millisecond, 20 * time.Second, time.Hour, -20 * time.Second, -time.Hour} {
+			if late := lateBy(t, lead, func() time.Time { return time.Now().Add(ahead) }, right, right); late > time.Second {
+				t.Errorf("a relay %v ahead, with a lead of %v: handled %v late", ahead, lead, late)
+			}
+		}
+	}
+}
+
+// Nor does the wrong clock of a database: its tasks are due by that.
+func TestDatabaseWithAWrongClockMakesNoTaskLate(t *testing.T) {
+	right := func() time.Time { return time.Now() }
+	for _, lead := range []time.Duration{0, 5 * time.Second} {
+		for _, ahead := range []time.Duration{1500 * time.Millisecond, 20 * time.Second, time.Hour, -20 * time.Second, -time.Hour} {
+			if late := lateBy(t, lead, right, func() time.Time { return time.Now().Add(ahead) }, right); late > time.Second {
+				t.Errorf("a database %v ahead, with a lead of %v: handled %v late", ahead, lead, late)
+			}
+		}
+	}
+}
+
+// lateBy returns how late by the database's clock a task is handled. No task may be early.
+func lateBy(t *testing.T, lead time.Duration, relays, databases, consumers func() time.Time) (late time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		open := func(now func() time.Time) *amqpx.Client {
+			c, err := amqpx.Open(t.Context(), amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Lead: lead, Now: now})
+			check(t, err)
+			return c
+		}
+		sender, receiver := open(relays), open(consumers)
+		defer func() { check(t, errors.Join(sender.Close(t.Context()), receiver.Close(t.Context()))) }()
+		s, db := openStore(t, sender, Config{Now: relays, DatabaseNow: databases})
+		defer func() { check(t, db.Close()) }()
+		ctx, stop := context.WithCancel(t.Context())
+		var handled time.Time
+		h := Handler(db, func(context.Context, *sql.Tx, *amqpx.Delivery) error {
+			handled = databases()
+			return nil
+		}, WithNow(consumers), WithDatabaseNow(databases))
+		done := make(chan error, 2)
+		go func() { done <- s.Run(ctx) }()
+		go func() { done <- receiver.Consume(ctx, "q", h) }()
+		after(time.Second)
+		due := databases().Add(2 * time.Minute)
+		check(t, s.Schedule(t.Context(), NoTx, Task{ID: "a", Queue: "q", DeliverAt: due}))
+		after(5 * time.Hour)
+		stop()
+		check(t, errors.Join(<-done, <-done))
+		if late = handled.Sub(due); handled.IsZero() || late < -clockSlack {
+			t.Errorf("handled at %v, %v after it was due", handled, late)
+		}
+	})
+	return late
 }

@@ -206,6 +206,10 @@ type Config struct {
 	Hooks Hooks
 	// Now is this process's wall clock, default time.Now: a test gives one that is wrong.
 	Now func() time.Time
+	// DatabaseNow is the clock of a database that is part of this process, as SQLite is, and of
+	// any database in a testing/synctest bubble. The default is time.Now; a test gives one that
+	// is wrong. Other databases tell their own.
+	DatabaseNow func() time.Time
 	// Logger; nil is silent.
 	Logger *zap.Logger
 }
@@ -275,6 +279,9 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.ClockInterval, time.Minute)
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.DatabaseNow == nil {
+		c.DatabaseNow = time.Now
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()

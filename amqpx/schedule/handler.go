@@ -44,6 +44,12 @@ func WithDialect(d Dialect) HandlerOption { return func(h *handler) { h.given = 
 // WithNow sets this process's wall clock, default time.Now: a test gives one that is wrong.
 func WithNow(now func() time.Time) HandlerOption { return func(h *handler) { h.local = now } }
 
+// WithDatabaseNow sets the clock of a database that is part of this process, as Config.DatabaseNow
+// does for a store.
+func WithDatabaseNow(now func() time.Time) HandlerOption {
+	return func(h *handler) { h.own = now }
+}
+
 // WithTxOptions sets the isolation of the transactions; the default is the database's,
 // and every level is right for the fence. Messages that came through an exchange have READ
 // COMMITTED as their default on MySQL and MariaDB: at REPEATABLE READ their handler may not

@@ -69,7 +69,7 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{db: rows.Open(sqldb.Of(db), sqldb.Dialect(cfg.Dialect)), sender: sender, cfg: cfg, log: cfg.Logger}
-	s.own = time.Now
+	s.own = cfg.DatabaseNow
 	s.pace = pace.New(pace.NewClock(cfg.Now, s.askClock, s.measured), cfg.PollInterval, max(cfg.Lease, time.Minute))
 	s.relay = relay.New(relay.Config{
 		DB: s.db, Sender: sender, Pace: s.pace, Log: s.log, Report: s.reports("relay"),

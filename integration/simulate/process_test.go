@@ -111,8 +111,7 @@ func (p *process) stall() (undo func()) {
 func (w *world) start(n int) (*process, error) {
 	p := &process{w: w, name: fmt.Sprintf("process %d", n), wires: map[*wire]bool{}}
 	p.now = func() time.Time { return time.Now().Add(time.Duration(w.clocks[n].Load())) }
-	p.relays = n > 0 && (!w.sc.Split || n <= 2)
-	p.handles = n > 0 && (!w.sc.Split || n > 2)
+	p.relays, p.handles = w.sc.roles(n)
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.db, p.link = w.db.open()
 	strategy := w.sc.strategy
@@ -130,7 +129,7 @@ func (w *world) start(n int) (*process, error) {
 		_ = p.db.Close()
 		return nil, fmt.Errorf("%s: open: %w", p.name, err)
 	}
-	cfg := schedule.Config{Horizon: min(w.sc.Horizon, p.client.MaxDelay()), Now: p.now}
+	cfg := schedule.Config{Horizon: min(w.sc.Horizon, p.client.MaxDelay()), Now: p.now, DatabaseNow: w.dbNow}
 	if w.sc.Strategy == "ttl" {
 		p.relays = false
 		p.store, err = schedule.New(p.db, nil, cfg)
@@ -229,13 +228,13 @@ func (p *process) handlers() map[string]amqpx.Handler {
 		h[q] = idempotency.Handler(p.db, effect, idempotency.WithGroup(p.w.sc.Group))
 	}
 	for _, q := range []string{taskQueue, "ev.a", "ev.b"} {
-		h[q] = schedule.Handler(p.db, effect, schedule.WithGroup(p.w.sc.Group), schedule.WithNow(p.now))
+		h[q] = schedule.Handler(p.db, effect, schedule.WithGroup(p.w.sc.Group), schedule.WithNow(p.now), schedule.WithDatabaseNow(p.w.dbNow))
 	}
 	h[leaseQueue] = schedule.LeaseHandler(p.db, func(ctx context.Context, d *amqpx.Delivery, key string) (schedule.Func, error) {
 		p.w.keyed(d, key)
 		r, err := p.work(ctx, d)
 		return func(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error { return insert(ctx, tx, r) }, err
-	}, schedule.WithLease(10*time.Second), schedule.WithNow(p.now))
+	}, schedule.WithLease(10*time.Second), schedule.WithNow(p.now), schedule.WithDatabaseNow(p.w.dbNow))
 	return h
 }
 

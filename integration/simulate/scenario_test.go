@@ -133,6 +133,7 @@ type scenario struct {
 	DBTakes  time.Duration   // of a statement, at most
 	Ahead    time.Duration   // of the broker's clock
 	Clocks   []time.Duration // of the processes, by how much they are ahead; none if they are right
+	DBAhead  time.Duration   // of the database's clock
 	Split    bool            // relays and consumers are processes of their own
 	Group    int
 	Length   time.Duration
@@ -206,6 +207,7 @@ func (sc *scenario) drawClocks(r *rand.Rand) {
 	for range sc.processes() {
 		sc.Clocks = append(sc.Clocks, pick(r, 0, wrong()))
 	}
+	sc.DBAhead = pick(r, 0, wrong())
 	for range r.IntN(3) {
 		sc.Steps = append(sc.Steps, step{At: span(r, 0, sc.Length), What: jump, On: r.IntN(sc.processes()), In: wrong(), For: span(r, time.Second, sc.Length)})
 	}
@@ -223,14 +225,37 @@ func (sc *scenario) apart() time.Duration {
 	if len(sc.Clocks) == 0 {
 		return 0
 	}
-	low, high := slices.Clone(sc.Clocks), slices.Clone(sc.Clocks)
+	low, high := sc.ranges()
+	return max(0, sc.Ahead, sc.DBAhead, slices.Max(high)) - min(0, sc.Ahead, sc.DBAhead, slices.Min(low))
+}
+
+// ranges are by how much the processes' clocks are ahead, at least and at most.
+func (sc *scenario) ranges() (low, high []time.Duration) {
+	low, high = slices.Clone(sc.Clocks), slices.Clone(sc.Clocks)
 	for _, s := range sc.Steps {
 		if s.What == jump {
 			low[s.On] += min(0, s.In)
 			high[s.On] += max(0, s.In)
 		}
 	}
-	return max(0, sc.Ahead, slices.Max(high)) - min(0, sc.Ahead, slices.Min(low))
+	return low, high
+}
+
+// agree reports whether the clocks of all consumers are the database's. Then no other clock makes
+// a task late.
+func (sc *scenario) agree() bool {
+	low, high := sc.ranges()
+	for n := range sc.Clocks {
+		if _, handles := sc.roles(n); handles && (low[n] != sc.DBAhead || high[n] != sc.DBAhead) {
+			return false
+		}
+	}
+	return true
+}
+
+// roles reports what a process runs. Number 0 runs neither relay nor consumers.
+func (sc *scenario) roles(n int) (relays, handles bool) {
+	return n > 0 && (!sc.Split || n <= 2), n > 0 && (!sc.Split || n > 2)
 }
 
 // processes is how many there are; number 0 has neither a relay nor consumers.
@@ -493,8 +518,8 @@ func layout(name string) config.Layout {
 // String lists the scenario as steps that can be read.
 func (sc *scenario) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "RabbitMQ %s, strategy %s, lead %v, horizon %v, latency %v, statements %v, broker's clock %v, processes' %v, split %t, groups of %d, recurring every %v (%s), %v long, then %q, ceiling %t\n",
-		sc.Version, sc.Strategy, sc.Lead, sc.Horizon, sc.Latency, sc.DBTakes, sc.Ahead, sc.Clocks, sc.Split, sc.Group, sc.Every, sc.Misfire, sc.Length, sc.Next, sc.Ceiling)
+	fmt.Fprintf(&b, "RabbitMQ %s, strategy %s, lead %v, horizon %v, latency %v, statements %v, broker's clock %v, processes' %v, database's %v, split %t, groups of %d, recurring every %v (%s), %v long, then %q, ceiling %t\n",
+		sc.Version, sc.Strategy, sc.Lead, sc.Horizon, sc.Latency, sc.DBTakes, sc.Ahead, sc.Clocks, sc.DBAhead, sc.Split, sc.Group, sc.Every, sc.Misfire, sc.Length, sc.Next, sc.Ceiling)
 	for _, s := range sc.Steps {
 		fmt.Fprintf(&b, "  %v\n", s)
 		for _, id := range s.IDs {

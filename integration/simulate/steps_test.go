@@ -62,7 +62,7 @@ func (w *world) operate(p *process, n int, s step) {
 		w.schedule(ctx, p, s, payload)
 	case "replace":
 		t := w.task(s.IDs[0], w.sc.Items[s.IDs[0]].Dest, payload(s.IDs[0]))
-		t.DeliverAt = due
+		t.DeliverAt = w.toDB(due)
 		if t.UniqueKey != "" {
 			return // only ScheduleUnique takes keys
 		}
@@ -72,7 +72,7 @@ func (w *world) operate(p *process, n int, s step) {
 	case "cancel":
 		one(s.IDs[0], func() error { return p.store.Cancel(ctx, schedule.NoTx, s.IDs[0]) })
 	case "move":
-		one(s.IDs[0], func() error { return p.store.Reschedule(ctx, schedule.NoTx, s.IDs[0], due) })
+		one(s.IDs[0], func() error { return p.store.Reschedule(ctx, schedule.NoTx, s.IDs[0], w.toDB(due)) })
 	case "move by":
 		one(s.IDs[0], func() error { return p.store.RescheduleBy(ctx, schedule.NoTx, s.IDs[0], s.In) })
 	case "fire":
@@ -80,7 +80,7 @@ func (w *world) operate(p *process, n int, s step) {
 	case "bulk cancel", "bulk move":
 		action := schedule.BulkCancel()
 		if s.What == "bulk move" {
-			action = schedule.BulkMoveTo(due)
+			action = schedule.BulkMoveTo(w.toDB(due))
 		}
 		e := w.call(&event{what: s.What, due: due}, func() error {
 			_, err := p.store.Bulk(ctx, schedule.Filter{IDs: s.IDs}, action, schedule.BulkOptions{Batch: 2})
@@ -187,7 +187,7 @@ func (w *world) schedule(ctx context.Context, p *process, s step, payload func(s
 	var list []schedule.Task
 	for _, id := range s.IDs {
 		t := w.task(id, w.sc.Items[id].Dest, payload(id))
-		t.DeliverAt = time.Now().Add(s.In)
+		t.DeliverAt = w.toDB(time.Now().Add(s.In))
 		list = append(list, t)
 	}
 	e := w.call(&event{what: s.What, due: time.Now().Add(s.In)}, func() error {
@@ -213,21 +213,22 @@ func (w *world) schedule(ctx context.Context, p *process, s step, payload func(s
 func (w *world) unique(ctx context.Context, p *process, s step, payload string) {
 	i := w.sc.Items[s.IDs[0]]
 	t := w.task(i.ID, i.Dest, payload)
-	t.DeliverAt = time.Now().Add(s.In)
+	due := time.Now().Add(s.In)
+	t.DeliverAt = w.toDB(due)
 	u := schedule.Unique{OnPending: schedule.OnPending(s.Name), Cooldown: s.Cool}
 	if u.OnPending == schedule.PushBackPending {
 		u.MaxWait = s.For
 	}
 	var r schedule.UniqueResult
-	e := w.call(&event{what: "unique " + s.Name, id: i.ID, due: t.DeliverAt, asked: t.DeliverAt, wait: u.MaxWait, cool: u.Cooldown, payload: payload}, func() (err error) {
+	e := w.call(&event{what: "unique " + s.Name, id: i.ID, due: due, asked: due, wait: u.MaxWait, cool: u.Cooldown, payload: payload}, func() (err error) {
 		r, err = p.store.ScheduleUnique(ctx, schedule.NoTx, t, u)
 		return err
 	})
 	if e.err == nil {
-		e.what, e.id, e.due = string(r.Outcome), r.ID, r.DeliverAt
+		e.what, e.id, e.due = string(r.Outcome), r.ID, w.fromDB(r.DeliverAt)
 		w.note(*e)
-		if r.Outcome == schedule.UniqueRefused && !r.Until.After(e.at) {
-			w.violationf("task %s was refused although the cooldown of %s ended at %v", i.ID, r.ID, r.Until.Sub(w.epoch))
+		if r.Outcome == schedule.UniqueRefused && !w.fromDB(r.Until).After(e.at) {
+			w.violationf("task %s was refused although the cooldown of %s ended at %v", i.ID, r.ID, w.fromDB(r.Until).Sub(w.epoch))
 		}
 		return
 	}

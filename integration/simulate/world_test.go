@@ -154,9 +154,16 @@ func (w *world) prepare() error {
 		return nil
 	}
 	w.first = w.epoch.Add(10 * time.Minute)
-	r := schedule.Recurring{Name: recurring, Every: w.sc.Every, Start: w.first, Misfire: w.sc.Misfire, Task: w.task(recurring, taskQueue, recurring)}
+	r := schedule.Recurring{Name: recurring, Every: w.sc.Every, Start: w.toDB(w.first), Misfire: w.sc.Misfire, Task: w.task(recurring, taskQueue, recurring)}
 	return w.procs[0].store.Schedules().Add(ctx, schedule.NoTx, r)
 }
+
+// dbNow is the database's clock. The history has true instants; toDB and fromDB say what the database
+// calls them.
+func (w *world) dbNow() time.Time { return w.toDB(time.Now()) }
+
+func (w *world) toDB(t time.Time) time.Time   { return t.Add(w.sc.DBAhead) }
+func (w *world) fromDB(t time.Time) time.Time { return t.Add(-w.sc.DBAhead) }
 
 // play runs the steps, each at its instant.
 func (w *world) play() {

@@ -18,9 +18,13 @@ final class Producer {
         channel.addReturnListener((code, text, exchange, key, properties, body) -> returned = code + " " + text);
     }
 
-    /** Returns when the broker has the message, and throws when it was returned or refused. */
     void publish(String exchange, String key, byte[] body, AMQP.BasicProperties properties, Map<String, Object> headers) throws IOException {
-        channel.basicPublish(exchange, key, true, properties.builder().deliveryMode(2).timestamp(new Date()).headers(headers).build(), body);
+        publish(exchange, key, body, properties, headers, new Date());
+    }
+
+    /** Returns when the broker has the message, and throws when it was returned or refused. */
+    private void publish(String exchange, String key, byte[] body, AMQP.BasicProperties properties, Map<String, Object> headers, Date sent) throws IOException {
+        channel.basicPublish(exchange, key, true, properties.builder().deliveryMode(2).timestamp(sent).headers(headers).build(), body);
         try {
             channel.waitForConfirmsOrDie(30_000);
         } catch (InterruptedException | TimeoutException e) {
@@ -41,10 +45,11 @@ final class Producer {
         if (lead > 0) {
             headers.put("rabbitdelay-lead", lead);
         }
-        if (offset != 0) {
+        if (offset > 0) {
             headers.put("rabbitdelay-clock-offset", offset);
         }
-        publish(to.exchange, to.routingKey, body, properties, headers);
+        Date sent = new Date(System.currentTimeMillis() + Math.min(offset, 0)); // by that clock if it is behind
+        publish(to.exchange, to.routingKey, body, properties, headers, sent);
     }
 
     public static void main(String[] args) throws Exception {

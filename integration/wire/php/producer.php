@@ -18,9 +18,10 @@ function confirming(AMQPStreamConnection $connection)
     return $channel;
 }
 
-function publish_confirmed($channel, string $exchange, string $key, string $body, array $properties): void
+// $ahead is by how many ms the clock of the message's instant is ahead: its timestamp goes by that clock if it is behind.
+function publish_confirmed($channel, string $exchange, string $key, string $body, array $properties, int $ahead = 0): void
 {
-    $properties = ['delivery_mode' => 2, 'timestamp' => time()] + $properties;
+    $properties = ['delivery_mode' => 2, 'timestamp' => intdiv(now_ms() + min($ahead, 0), 1000)] + $properties;
     $properties['application_headers'] = new AMQPTable($properties['application_headers'] ?? []);
     $channel->basic_publish(new AMQPMessage($body, $properties), $exchange, $key, true);
     $channel->wait_for_pending_acks_returns(30);
@@ -36,9 +37,9 @@ function now_ms(): int
 function send($channel, string $queue, int $due, string $body, array $properties, int $lead = 0, int $offset = 0): void
 {
     [$exchange, $key] = route($queue, max(0, $due - $offset - $lead - now_ms()));
-    $added = ['rabbitdelay-due' => $due, 'rabbitdelay-lead' => $lead, 'rabbitdelay-clock-offset' => $offset];
+    $added = ['rabbitdelay-due' => $due, 'rabbitdelay-lead' => $lead, 'rabbitdelay-clock-offset' => max($offset, 0)];
     $properties['application_headers'] = array_filter($added) + ($properties['application_headers'] ?? []);
-    publish_confirmed($channel, $exchange, $key, $body, $properties);
+    publish_confirmed($channel, $exchange, $key, $body, $properties, $offset);
 }
 
 if (realpath($argv[0]) !== __FILE__) {

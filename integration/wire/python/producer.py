@@ -48,8 +48,8 @@ def publish(channel, queue, due, body, properties, lead=0, offset=0):
     now = now_ms()
     exchange, routing_key = delay.route(queue, max(0, due - offset - lead - now))
     properties.delivery_mode = 2
-    properties.timestamp = now // 1000
-    added = {"rabbitdelay-due": due, "rabbitdelay-lead": lead, "rabbitdelay-clock-offset": offset}
+    properties.timestamp = (now + min(offset, 0)) // 1000  # by that clock if it is behind
+    added = {"rabbitdelay-due": due, "rabbitdelay-lead": lead, "rabbitdelay-clock-offset": max(offset, 0)}
     properties.headers = dict(properties.headers or {}, **{k: v for k, v in added.items() if v})
     channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
 

@@ -65,7 +65,7 @@ func fenceExchange(ctx context.Context, c rows.Conn, d *amqpx.Delivery, f rows.F
 	if err := c.WriteFirst(ctx); err != nil {
 		return p, false, err
 	}
-	row, err := c.Find(ctx, d.ID, now, rows.Unlocked)
+	row, err := c.FindWorking(ctx, d.ID, now)
 	if err == nil && row.Keyed && row.Status == rows.Pending {
 		// Who keeps it for his key must not find it pending and unlocked while an effect
 		// runs that has not seen his change.

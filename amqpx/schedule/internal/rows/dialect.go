@@ -44,13 +44,17 @@ const (
 	// Current reads what the statement before it met: MySQL's repeatable read shows
 	// rows as they were at the transaction's first read unless they are locked.
 	Current Lock = " LOCK IN SHARE MODE"
+	// Working marks a row on which a handler works, so that SkipLocked passes it over. It keeps
+	// nobody from changing the row, and several handlers may have it. Only PostgreSQL has such
+	// a lock.
+	Working Lock = " FOR KEY SHARE"
 	// Shared keeps others from changing the row until the transaction ends.
 	Shared Lock = " FOR SHARE"
 )
 
 func (c Conn) lock(l Lock) string {
 	switch {
-	case c.sqlite(), l == Current && !c.mysql():
+	case c.sqlite(), l == Current && !c.mysql(), l == Working && !c.postgres():
 		return ""
 	case l == Shared && c.mysql():
 		return string(Current) // MariaDB has no FOR SHARE

@@ -105,15 +105,32 @@ type Found struct {
 
 // Find reads a task. now is this process's clock.
 func (c Conn) Find(ctx context.Context, id string, now int64, l Lock) (f Found, err error) {
+	return c.find(ctx, id, now, c.lock(l))
+}
+
+// find reads a task if more, the end of the statement, allows it.
+func (c Conn) find(ctx context.Context, id string, now int64, more string) (f Found, err error) {
 	var exchange string
 	var keyed, over int
-	query := "SELECT version, created_at, due_at, status, exchange, CASE WHEN unique_key IS NULL THEN 0 ELSE 1 END, CASE WHEN " + c.unexpired(now) + " THEN 0 ELSE 1 END FROM rabbitdelay_tasks WHERE id = ?" + c.lock(l)
+	query := "SELECT version, created_at, due_at, status, exchange, CASE WHEN unique_key IS NULL THEN 0 ELSE 1 END, CASE WHEN " + c.unexpired(now) + " THEN 0 ELSE 1 END FROM rabbitdelay_tasks WHERE id = ?" + more
 	err = c.one(ctx, query, []any{id}, &f.Version, &f.Created, &f.Due, &f.Status, &exchange, &keyed, &over)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Found{}, nil
 	}
 	f.ToQueue, f.Keyed, f.Over = exchange == "", keyed != 0, over != 0
 	return f, err
+}
+
+// FindWorking is Find for a handler that is about to work on a task to an exchange: a pause passes
+// the row over, where the database has a lock for that. It does not lock a task with a unique key,
+// whose handlers lock it exclusively.
+func (c Conn) FindWorking(ctx context.Context, id string, now int64) (Found, error) {
+	if c.postgres() {
+		if f, err := c.find(ctx, id, now, " AND unique_key IS NULL"+c.lock(Working)); err != nil || f.Version != 0 {
+			return f, err
+		}
+	}
+	return c.Find(ctx, id, now, Unlocked)
 }
 
 // Is reports whether the row is that of a fence's task, in its version.

@@ -147,6 +147,23 @@ func (x uniqueCall) run(ctx context.Context) (UniqueResult, error) {
 	if refused, err := x.cooling(ctx); err != nil || refused.Outcome != "" {
 		return refused, err
 	}
+	if x.u.Cooldown == 0 {
+		return x.write(ctx)
+	}
+	// A refusal leaves no row, so that the id can be used after the cooldown.
+	var result UniqueResult
+	undone, err := x.c.Undoable(ctx, func() (undo bool, err error) {
+		result, err = x.write(ctx)
+		return result.Outcome == UniqueRefused, err
+	})
+	if err == nil && !undone && result.Outcome == UniqueRefused { // each statement is a transaction of its own
+		_, err = x.c.ChangeHolder(ctx, rows.Holder{ID: x.t.ID, Version: 1}, rows.GiveWay("its unique key cools down: task "+result.ID+" is running or was done", x.now(ctx)))
+	}
+	return result, err
+}
+
+// write inserts the task or merges it with the pending one.
+func (x uniqueCall) write(ctx context.Context) (UniqueResult, error) {
 	for range uniqueTries {
 		inserted, err := x.c.InsertUnique(ctx, x.t, x.now(ctx))
 		if err != nil {
@@ -199,8 +216,7 @@ func (x uniqueCall) created(ctx context.Context) (UniqueResult, error) {
 		return UniqueResult{}, err
 	}
 	if refused.Outcome != "" {
-		_, err := x.c.ChangeHolder(ctx, rows.Holder{ID: x.t.ID, Version: 1}, rows.GiveWay("its unique key cools down: task "+refused.ID+" is running or was done", x.now(ctx)))
-		return refused, err
+		return refused, nil // and run undoes the insertion
 	}
 	return UniqueResult{Outcome: UniqueCreated, ID: x.t.ID, DeliverAt: time.UnixMilli(rows.Millis(x.t.DeliverAt))}, x.c.WriteTags(ctx, x.t)
 }

@@ -55,6 +55,12 @@ func denied(err error) bool {
 	return false
 }
 
+// NoTransaction reports whether a statement about a savepoint failed because there is no
+// transaction.
+func NoTransaction(err error) bool {
+	return sqlState(err) == "25P01" || mysqlNumber(err) == 1305
+}
+
 // Transient reports whether the error means that the database undid the
 // transaction, or refused to start it, only because of another one, so that
 // running it again from its start is right: deadlocks, serialization failures,

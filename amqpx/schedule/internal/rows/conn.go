@@ -80,6 +80,37 @@ func (db *DB) transact(ctx context.Context, own sqldb.DB, opts *sql.TxOptions, d
 	}))
 }
 
+// Undoable runs do, and undoes what do has written if do asks for it. The transaction goes on. It
+// reports whether it did: it cannot where each statement is a transaction of its own. SQLite, which
+// has one writer, does not need it.
+func (c Conn) Undoable(ctx context.Context, do func() (undo bool, err error)) (undone bool, err error) {
+	const savepoint = "SAVEPOINT rabbitdelay"
+	marked := !c.sqlite()
+	if marked {
+		_, err := c.exec(ctx, savepoint)
+		if marked = !sqldb.NoTransaction(err); marked && err != nil {
+			return false, err
+		}
+	}
+	undo, err := do()
+	if err != nil || !marked {
+		return false, err // an *ExistsError changes nothing, and other errors end the transaction
+	}
+	if undo {
+		if _, err := c.exec(ctx, "ROLLBACK TO "+savepoint); err != nil {
+			if sqldb.NoTransaction(err) { // MySQL has ignored the savepoint
+				return false, nil
+			}
+			return false, err
+		}
+	}
+	_, err = c.exec(ctx, "RELEASE "+savepoint)
+	if sqldb.NoTransaction(err) {
+		return false, nil
+	}
+	return undo, err
+}
+
 // exec runs a statement and returns the number of rows that it changed.
 func (c Conn) exec(ctx context.Context, query string, args ...any) (int64, error) {
 	res, err := c.ExecContext(ctx, c.dialect.Bind(query), args...)

@@ -1,16 +1,17 @@
--- The statements of docs/tasks.md for PostgreSQL; :names are parameters.
+-- The statements of docs/tasks.md for PostgreSQL; :names are parameters. The column body is bytea, which
+-- would take the backslashes of a text for escapes: give it bytes, or convert_to(:body, 'UTF8').
 
 -- schedule: 30 minutes from now
 INSERT INTO rabbitdelay_tasks (id, queue, due_at, body)
-VALUES ('order-42-expire', 'orders.expire', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 30 * 60 * 1000, '{"order":42}');
+VALUES ('order-42-expire', 'orders.expire', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 30 * 60 * 1000, convert_to('{"order":42}', 'UTF8'));
 
 -- schedule to an exchange, with headers
 INSERT INTO rabbitdelay_tasks (id, exchange, routing_key, due_at, body, content_type, headers)
-VALUES ('post-7', 'events', 'post.publish', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 24 * 60 * 60 * 1000, '{"post":7}', 'application/json', '{"tenant":"blue"}');
+VALUES ('post-7', 'events', 'post.publish', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 24 * 60 * 60 * 1000, convert_to('{"post":7}', 'UTF8'), 'application/json', '{"tenant":"blue"}');
 
 -- schedule, or replace whatever has this id: 45 minutes from now
 INSERT INTO rabbitdelay_tasks (id, queue, due_at, body, updated_at)
-VALUES ('order-42-expire', 'orders.expire', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 45 * 60 * 1000, '{"order":42}', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
+VALUES ('order-42-expire', 'orders.expire', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 45 * 60 * 1000, convert_to('{"order":42}', 'UTF8'), CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
 ON CONFLICT (id) DO UPDATE SET
   queue = excluded.queue, exchange = excluded.exchange, routing_key = excluded.routing_key, due_at = excluded.due_at, body = excluded.body,
   content_type = excluded.content_type, type = excluded.type, correlation_id = excluded.correlation_id, priority = excluded.priority, expires_after = excluded.expires_after, unique_key = excluded.unique_key, headers = excluded.headers, created_at = excluded.created_at, updated_at = excluded.updated_at,
@@ -19,13 +20,13 @@ ON CONFLICT (id) DO UPDATE SET
 
 -- schedule with a unique key, keep: 5 seconds from now, unless one is pending
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
-VALUES (:id, 'reindex-42', 'search.reindex', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 5 * 1000, '{"product":42}', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
+VALUES (:id, 'reindex-42', 'search.reindex', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 5 * 1000, convert_to('{"product":42}', 'UTF8'), CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
 ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO UPDATE SET
   updated_at = GREATEST(rabbitdelay_tasks.updated_at + 1, excluded.updated_at);
 
 -- schedule with a unique key, replace: take the place of the pending one
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
-VALUES (:id, 'reindex-42', 'search.reindex', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 5 * 1000, '{"product":42}', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
+VALUES (:id, 'reindex-42', 'search.reindex', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 5 * 1000, convert_to('{"product":42}', 'UTF8'), CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
 ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO UPDATE SET
   queue = excluded.queue, exchange = excluded.exchange, routing_key = excluded.routing_key, due_at = excluded.due_at, body = excluded.body,
   content_type = excluded.content_type, type = excluded.type, correlation_id = excluded.correlation_id, priority = excluded.priority, expires_after = excluded.expires_after, headers = excluded.headers, created_at = excluded.created_at, updated_at = excluded.updated_at,
@@ -34,12 +35,18 @@ ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO 
 
 -- schedule with a unique key, push back: at most a minute after the pending one was scheduled
 INSERT INTO rabbitdelay_tasks (id, unique_key, queue, due_at, body, updated_at)
-VALUES (:id, 'reindex-42', 'search.reindex', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 5 * 1000, '{"product":42}', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
+VALUES (:id, 'reindex-42', 'search.reindex', CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 5 * 1000, convert_to('{"product":42}', 'UTF8'), CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))
 ON CONFLICT (unique_key) WHERE status = 'pending' AND unique_key IS NOT NULL DO UPDATE SET
-  due_at = LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000), updated_at = excluded.updated_at,
-  version = rabbitdelay_tasks.version + 1, attempts = 0, last_error = NULL, finished_at = NULL,
-  sent_at = NULL, sends = 0, send_failures = 0, resend_at = NULL, claimed_until = 0
-WHERE rabbitdelay_tasks.due_at < LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000);
+  updated_at = GREATEST(rabbitdelay_tasks.updated_at + 1, excluded.updated_at),
+  version = CASE WHEN rabbitdelay_tasks.due_at < LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000) THEN rabbitdelay_tasks.version + 1 ELSE rabbitdelay_tasks.version END,
+  attempts = CASE WHEN rabbitdelay_tasks.due_at < LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000) THEN 0 ELSE rabbitdelay_tasks.attempts END,
+  last_error = CASE WHEN rabbitdelay_tasks.due_at < LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000) THEN NULL ELSE rabbitdelay_tasks.last_error END,
+  sent_at = CASE WHEN rabbitdelay_tasks.due_at < LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000) THEN NULL ELSE rabbitdelay_tasks.sent_at END,
+  sends = CASE WHEN rabbitdelay_tasks.due_at < LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000) THEN 0 ELSE rabbitdelay_tasks.sends END,
+  send_failures = CASE WHEN rabbitdelay_tasks.due_at < LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000) THEN 0 ELSE rabbitdelay_tasks.send_failures END,
+  resend_at = CASE WHEN rabbitdelay_tasks.due_at < LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000) THEN NULL ELSE rabbitdelay_tasks.resend_at END,
+  claimed_until = CASE WHEN rabbitdelay_tasks.due_at < LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000) THEN 0 ELSE rabbitdelay_tasks.claimed_until END,
+  due_at = GREATEST(rabbitdelay_tasks.due_at, LEAST(excluded.due_at, rabbitdelay_tasks.created_at + 60 * 1000));
 
 -- refuse: take the new task back while one is running, and for an hour after one was done
 UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), updated_at = CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)

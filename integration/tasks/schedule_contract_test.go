@@ -1,0 +1,168 @@
+package tasks_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/integration/database"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// A handler whose snapshot is older than a unique key that was scheduled does not complete the task
+// that stands for it, whether or not the statement has moved that.
+func TestUniqueStatementsEndOlderSnapshots(t *testing.T) {
+	t.Parallel()
+	db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
+	newStore(t, db, nil, schedule.Config{})
+	doc := documented(t, db.dialect)
+	for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
+		for _, name := range []string{"keep", "replace", "push back"} {
+			statement := doc["schedule with a unique key, "+name]
+			db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
+			named(t, db, statement, map[string]any{"id": "a"})
+			// It cannot be pushed back any further.
+			db.mustExec(t, "UPDATE rabbitdelay_tasks SET due_at = created_at + 60000")
+			handler, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
+			suite.MustSucceed(t, err)
+			var due, created int64
+			suite.MustSucceed(t, handler.QueryRowContext(t.Context(), "SELECT due_at, created_at FROM rabbitdelay_tasks").Scan(&due, &created))
+			named(t, db, statement, map[string]any{"id": "b"})
+			values, args := map[string]any{"id": "a", "version": 1, "created": created, "due": due}, []any{}
+			query := db.bind(namedQuery(doc["consume"], func(name string) { args = append(args, values[name]) }))
+			if _, err := handler.ExecContext(t.Context(), query, args...); err == nil || !undone(err) {
+				t.Errorf("%v, %s: a handler with an older snapshot has consumed the task (%v)", level, name, err)
+			}
+			suite.MustSucceed(t, handler.Rollback())
+		}
+	}
+}
+
+// Every documented statement stores a body as the bytes that it was given, as a parameter that is a
+// text and as a literal.
+func TestBodiesBySQL(t *testing.T) {
+	t.Parallel()
+	literal := regexp.MustCompile(`'\{"(?:order|post|product)":\d+\}'`)
+	bodies := []string{`{"re":"a\\d+"}`, `{"q":"a \"b\""}`, `{"n":"a\nb"}`, `{"u":"\u5f20"}`, `\x00`, `\`, "", "张"}
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		newStore(t, db, nil, schedule.Config{})
+		for name, statement := range documented(t, db.dialect) {
+			if !literal.MatchString(statement) {
+				continue
+			}
+			statement = strings.NewReplacer("'order-42-expire'", ":id", "'post-7'", ":id").Replace(statement)
+			for i, body := range bodies {
+				db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
+				id := fmt.Sprint("t", i)
+				named(t, db, literal.ReplaceAllLiteralString(statement, ":body"), map[string]any{"id": id, "body": body})
+				if got := rowOf(t, db, id)["body"]; got != body {
+					t.Errorf("%s: the body %q as a parameter is stored as %q", name, body, got)
+				}
+				if db.dialect == idempotency.MySQL {
+					continue // whose literals have escapes of their own
+				}
+				db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
+				query := db.bind(namedQuery(literal.ReplaceAllLiteralString(statement, "'BODY'"), func(string) {}))
+				_, err := db.ExecContext(t.Context(), strings.Replace(query, "BODY", strings.ReplaceAll(body, "'", "''"), 1), id)
+				suite.MustSucceed(t, err)
+				if got := rowOf(t, db, id)["body"]; got != body {
+					t.Errorf("%s: the body %q as a literal is stored as %q", name, body, got)
+				}
+			}
+		}
+	})
+}
+
+// A task that is refused leaves no row, so that its id can be used when the cooldown has ended, and the
+// caller's transaction goes on.
+func TestRefusedTasksLeaveNoRow(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		hour := schedule.Unique{Cooldown: time.Hour}
+		first, err := s.ScheduleUnique(t.Context(), schedule.NoTx, keyed(0), hour)
+		suite.MustSucceed(t, err)
+		refused := make(chan error, 1)
+		schedules := func() error {
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback() }()
+			task := keyed(0)
+			task.ID = "refused"
+			r, err := s.ScheduleUnique(t.Context(), tx, task, hour)
+			if err == nil && r.Outcome != schedule.UniqueRefused {
+				err = fmt.Errorf("%+v, expected it to be refused", r)
+			}
+			if err == nil {
+				err = s.Schedule(t.Context(), tx, schedule.Task{ID: "beside", Queue: "q", DeliverAt: time.Now()})
+			}
+			if err != nil {
+				return err
+			}
+			return tx.Commit()
+		}
+		handle := schedule.Handler(db.DB, func(context.Context, *sql.Tx, *amqpx.Delivery) error {
+			go func() {
+				err := schedules()
+				for err != nil && undone(err) { // SQLite, whose transactions begin by reading
+					err = schedules()
+				}
+				refused <- err
+			}()
+			<-time.After(300 * time.Millisecond) // so that it most likely waits; the outcome is the same if not
+			return nil
+		})
+		suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: first.ID, Queue: "q", Version: 1, DueAt: taskOf(t, s, first.ID).DeliverAt}))
+		suite.MustSucceed(t, <-refused)
+		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'refused'"); n != 0 {
+			t.Errorf("%d rows of the refused task, expected none", n)
+		}
+		if n := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'beside'"); n != 1 {
+			t.Errorf("%d rows of what was scheduled beside it, expected one", n)
+		}
+		db.mustExec(t, "UPDATE rabbitdelay_tasks SET finished_at = finished_at - 3600001 WHERE status = 'done'")
+		again := keyed(0)
+		again.ID = "refused"
+		r, err := s.ScheduleUnique(t.Context(), schedule.NoTx, again, hour)
+		if err != nil || r.Outcome != schedule.UniqueCreated {
+			t.Errorf("after the cooldown: %+v, %v", r, err)
+		}
+	})
+}
+
+// A pause of an exchange leaves a task alone on which a handler works.
+func TestPausePassesOverHandlersOfAnExchange(t *testing.T) {
+	t.Parallel()
+	db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
+	var out outbox
+	s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond, Grace: time.Hour})
+	runStore(t, s)
+	due := time.Now().Truncate(time.Millisecond)
+	for _, id := range []string{"worked-on", "waiting"} {
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: id, Exchange: "events", DeliverAt: due}))
+	}
+	suite.Eventually(t, "both are marked as sent", func() bool {
+		return db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE sends > 0") == 2
+	})
+	runs := 0
+	handle := schedule.Handler(db.DB, func(ctx context.Context, _ *sql.Tx, _ *amqpx.Delivery) error {
+		runs++
+		suite.MustSucceed(t, s.Pause(ctx, schedule.NoTx, topology.Destination{Exchange: "events"}, "me"))
+		suite.Eventually(t, "the other task is taken back", func() bool { return taskOf(t, s, "waiting").Version == 2 })
+		return nil
+	})
+	suite.MustSucceed(t, handle(t.Context(), &amqpx.Delivery{ID: "worked-on", Queue: "q", Exchange: "events", Version: 1, DueAt: due}))
+	if got := taskOf(t, s, "worked-on"); runs != 1 || got.Status != schedule.StatusDone || got.Version != 1 {
+		t.Errorf("after %d runs the task that was worked on is %s in version %d, expected done in version 1", runs, got.Status, got.Version)
+	}
+}

@@ -135,6 +135,9 @@ func (g *grouping) look(ctx context.Context, conn *amqp.Connection) error {
 		g.out.Total = q.Messages
 		return err
 	})
+	if err == nil && g.out.Total == 0 {
+		err = answers(ctx, conn, g.out.Queue)
+	}
 	if t.ch == nil {
 		return err
 	}

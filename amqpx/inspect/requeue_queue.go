@@ -65,9 +65,12 @@ func (q *queueSource) begin(ctx context.Context) (total int, err error) {
 	}()
 	q.limit, q.endCopies, q.consumers = math.MaxInt64, func() {}, info.Consumers
 	if info.Ready > 0 {
-		if err = q.learnLimit(ctx); err != nil {
-			return info.Ready, err
-		}
+		err = q.learnLimit(ctx)
+	} else if info.Consumers == 0 {
+		err = q.r.c.Declaring(ctx, func(conn *amqp.Connection) error { return answers(ctx, conn, q.queue) })
+	}
+	if err != nil {
+		return info.Ready, err
 	}
 	err = wait.Done(ctx, func() (err error) {
 		q.ch, err = q.conn.Channel()
@@ -79,6 +82,15 @@ func (q *queueSource) begin(ctx context.Context) (total int, err error) {
 // hangUp closes the run's connection.
 func (q *queueSource) hangUp() {
 	_ = wait.Done(q.forced, func() error { wire.CloseConn(q.conn); return nil })
+}
+
+// answers returns a *live.UnavailableError for a queue without a leader, which the broker counts as empty.
+func answers(ctx context.Context, conn *amqp.Connection, queue string) error {
+	why, err := live.Answers(ctx, conn, queue)
+	if why != "" {
+		return &live.UnavailableError{Queue: queue, Reason: why}
+	}
+	return err
 }
 
 // learnLimit finds out how often the queue lets a message be put back. Since RabbitMQ 4.3 that does not count.

@@ -74,7 +74,7 @@ func (s seen) status() Status {
 // count returns the counts of a queue.
 func (s seen) count(queue string) Count {
 	q := s.snap.Live.Queues[queue]
-	return Count{q.Ready(), q.Leaving, q.Unacked, q.Hidden}
+	return Count{q.Ready(), q.Leaving, q.Unacked, q.Unknown()}
 }
 
 // layouts returns those on the broker, first those of the configuration.
@@ -150,8 +150,7 @@ func (s seen) layouts() []Layout {
 func (s seen) destinations() []Destination {
 	out := []Destination{}
 	listed := map[string]bool{}
-	add := func(d topology.Destination) {
-		target := d.TargetQueue(s.cfg.Prefix)
+	add := func(d topology.Destination, target string) {
 		if listed[target] {
 			return
 		}
@@ -165,10 +164,13 @@ func (s seen) destinations() []Destination {
 		out = append(out, one)
 	}
 	for _, d := range s.cfg.Want.Destinations {
-		add(d)
+		add(d, d.TargetQueue(s.cfg.Prefix))
 	}
 	for _, q := range s.snap.Live.Delivered(s.cfg.Want) {
-		add(topology.Destination{Queue: q})
+		add(topology.Destination{Queue: q}, q)
+	}
+	for _, r := range s.snap.Live.Routes(s.cfg.Prefix, s.cfg.Want) {
+		add(r.Destination, r.Queue)
 	}
 	slices.SortFunc(out, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
 	return out
@@ -178,16 +180,19 @@ func (s seen) destinations() []Destination {
 func (s seen) deadLetterQueues() []string {
 	var out []string
 	for _, d := range s.destinations() {
-		if d.Dead != nil && d.Dead.Messages > 0 {
+		if d.Dead != nil && d.Dead.Messages > 0 && !s.silent(d.Dead.Queue) {
 			out = append(out, d.Dead.Queue)
 		}
 	}
-	if parked := topology.ParkedQueue(s.cfg.Prefix); s.count(parked).Total() > 0 {
+	if parked := topology.ParkedQueue(s.cfg.Prefix); s.count(parked).Total() > 0 && !s.silent(parked) {
 		out = append(out, parked)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
+
+// silent reports whether a queue does not answer.
+func (s seen) silent(queue string) bool { return s.snap.Live.Queues[queue].Unavailable != "" }
 
 // lying returns what was seen in a queue.
 func (s seen) lying(queue string) Lying {

@@ -50,12 +50,14 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	}
 	t := Trace{ID: id, At: s.At}
 	for _, u := range s.Unseen { // what a doctor would have looked at does not matter here
-		if u.Area == status.AreaBroker || u.Area == doctor.AreaDatabase || u.Area == doctor.AreaManagement {
+		switch u.Area {
+		case status.AreaBroker, doctor.AreaDatabase, doctor.AreaManagement, doctor.AreaMessages:
 			t.Unseen = append(t.Unseen, u)
 		}
 	}
 	patience := cmp.Or(src.Status.Patience, status.DefaultPatience)
 	t.database(ctx, src, s, patience)
+	t.unknown(s)
 	for _, l := range s.Layouts {
 		t.Waiting = append(t.Waiting, l.Delays...)
 	}
@@ -74,6 +76,32 @@ func Take(ctx context.Context, id string, src Source) (Trace, error) {
 	}
 	t.Why = t.Explain()
 	return t, nil
+}
+
+// unknown says which queues may have the message although nothing is counted in them.
+func (t *Trace) unknown(s status.Status) {
+	if slices.ContainsFunc(t.Unseen, func(u doctor.Unseen) bool { return u.Area == doctor.AreaMessages }) {
+		return
+	}
+	names := []string{}
+	add := func(name string, unknown bool) {
+		if unknown && name != "" {
+			names = append(names, name)
+		}
+	}
+	for _, l := range s.Layouts {
+		add(l.Name, l.Waiting.Unknown)
+	}
+	for _, d := range s.Destinations {
+		add(d.Queue, d.Waiting.Unknown)
+		if d.Dead != nil {
+			add(d.Dead.Queue, d.Dead.Unknown)
+		}
+	}
+	add(s.Parked.Queue, s.Parked.Unknown)
+	if len(names) > 0 {
+		t.unseen(doctor.AreaMessages, fmt.Errorf("how many messages these have is unknown: %s", strings.Join(unique(names), ", ")))
+	}
 }
 
 func (t *Trace) unseen(a doctor.Area, err error) {
@@ -158,13 +186,13 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }() // the work is done
 	// The queues that may have the message dead or parked, with how many messages of each somebody holds.
-	held := map[string]int64{s.Parked.Queue: s.Parked.Held}
+	held, silent := map[string]int64{s.Parked.Queue: s.Parked.Held}, map[string]bool{s.Parked.Queue: s.Parked.Unknown}
 	for _, q := range t.queues(s) { // of those that are not listed nothing is known
 		held[topology.Destination{Queue: q}.DeadLetterQueue()] = 0
 	}
 	for _, d := range s.Destinations {
 		if d.Dead != nil {
-			held[d.Dead.Queue] = d.Dead.Held
+			held[d.Dead.Queue], silent[d.Dead.Queue] = d.Dead.Held, d.Dead.Unknown
 		}
 	}
 	queues := unique(append(slices.Collect(maps.Keys(held)), src.Queues...))
@@ -177,7 +205,10 @@ func (t *Trace) search(ctx context.Context, src Source, s status.Status, limit i
 		n, counted := ready[q]
 		asked := slices.Contains(src.Queues, q) // other names may be guessed
 		switch {
-		case n.Missing && !asked:
+		case n.Missing && !asked, silent[q]: // of the latter Trace.Unseen tells
+			continue
+		case n.Unavailable != "":
+			t.unseen(doctor.AreaMessages, &live.UnavailableError{Queue: q, Reason: n.Unavailable})
 			continue
 		case counted && !n.Missing && n.Ready == 0:
 			t.Searched = append(t.Searched, Searched{Queue: q, Messages: held[q]})

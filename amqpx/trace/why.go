@@ -85,6 +85,8 @@ func (t *Trace) whySent(k schedule.Task) string {
 		return begin + fmt.Sprintf("%s failed, the last error: %s", shown.Count(k.Attempts, "attempt", "attempts"), cmp.Or(k.LastError, noError))
 	case d != nil && !d.Exists:
 		return begin + "the queue " + d.Name + " does not exist"
+	case d != nil && d.Waiting.Unknown && d.Waiting.Ready == 0:
+		return begin + "the queue " + d.Name + " does not tell what is in it, so whether its message is there is unknown"
 	case d != nil && d.Unconsumed():
 		return begin + fmt.Sprintf("the queue %s has no consumer, and %s", d.Name, shown.Count(d.Waiting.Ready, "ready message", "ready messages"))
 	case d != nil && d.Waiting.Ready > 0:

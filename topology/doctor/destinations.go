@@ -223,10 +223,10 @@ func (x *examination) checkDrops(name string, q observed.Queue) {
 }
 
 func (x *examination) checkRoutes() {
-	for _, d := range x.cfg.Want.Destinations {
-		queue := d.TargetQueue(x.cfg.Prefix)
+	for _, r := range x.snap.Live.Routes(x.cfg.Prefix, x.cfg.Want) {
+		queue, d := r.Queue, r.Destination
 		waiting := x.snap.Live.Queues[queue].Messages
-		if waiting == 0 || !d.ToExchange() {
+		if waiting == 0 {
 			continue
 		}
 		x.found(Finding{ID: "route-stuck", Severity: SeverityCritical, Objects: []string{queue},
@@ -291,7 +291,7 @@ func bound(q observed.Queue) (most string, full bool) {
 func (x *examination) checkRouteCount() {
 	var names []string
 	for name := range x.snap.Live.Queues {
-		if strings.HasPrefix(name, x.cfg.Prefix+".route.") {
+		if naming.RouteQueue(x.cfg.Prefix, name) {
 			names = append(names, name)
 		}
 	}

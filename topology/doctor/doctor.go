@@ -35,7 +35,7 @@ func Diagnose(cfg Config, snap Snapshot) Report {
 	x.plan.Warnings = plan.Compare(checked, snap.Live).Warnings
 
 	for _, check := range []func(){
-		x.checkVersion, x.checkPlugin, x.checkInstants, x.checkNodes, x.checkAlarms, x.checkClock, x.checkPermissions,
+		x.checkAvailable, x.checkVersion, x.checkPlugin, x.checkInstants, x.checkNodes, x.checkAlarms, x.checkClock, x.checkPermissions,
 		x.checkStandstill, x.checkMissing, x.checkConflicts, x.checkPolicies, x.checkStrays, x.checkPlaces, x.checkLeftovers, x.checkParked, x.checkForeign,
 		x.checkDestinations, x.checkDeadLetters, x.checkRoutes, x.checkRouteCount, x.checkTasks, x.checkSettings,
 	} {

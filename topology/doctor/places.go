@@ -3,12 +3,53 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
+
+// unavailable reports whether a queue does not answer, or has no majority of its replicas online.
+func (x *examination) unavailable(name string) bool {
+	q := x.snap.Live.Queues[name]
+	online := 0
+	for _, m := range q.Members {
+		if slices.Contains(q.Online, m) {
+			online++
+		}
+	}
+	return q.Unavailable != "" || q.Type == topology.Quorum && len(q.Members) > 0 && online <= len(q.Members)/2
+}
+
+// checkAvailable reports the queues of the virtual host that do not answer, whosever they are: what else is found
+// about them, or about the messages that should pass through them, follows from that.
+func (x *examination) checkAvailable() {
+	var leaderless, down []string
+	for _, name := range slices.Sorted(maps.Keys(x.snap.Live.Queues)) {
+		switch {
+		case !x.unavailable(name):
+		case x.snap.Live.Queues[name].Type == topology.Classic:
+			down = append(down, name)
+		default:
+			leaderless = append(leaderless, name)
+		}
+	}
+	x.about(leaderless, Finding{ID: "quorum-lost", Severity: SeverityCritical,
+		What: fmt.Sprintf("%s no leader: %s.", counted(len(leaderless), "queue has", "queues have"), list(leaderless)),
+		Why:  "Without a majority of their replicas they take and give no messages, and how many they have is unknown. Nothing in them is lost.",
+		Mend: "rabbitmqctl cluster_status   # start the nodes that are down",
+	})
+	x.about(down, Finding{ID: "queue-down", Severity: SeverityCritical,
+		What: fmt.Sprintf("%s down: %s.", counted(len(down), "classic queue is", "classic queues are"), list(down)),
+		Why:  "A classic queue is on one node. Until that is back they take and give no messages, and how many they have is unknown.",
+		Mend: "rabbitmqctl cluster_status   # start the nodes that are down",
+	})
+	if all := x.snap.Live.Unavailable(); len(all) > 0 {
+		x.unseenf(AreaMessages, "%s, so how many messages they have is unknown: %s", counted(len(all), "queue does not answer", "queues do not answer"), list(all))
+	}
+}
 
 func (x *examination) checkPlaces() {
 	nodes := len(x.snap.Nodes)
@@ -19,7 +60,7 @@ func (x *examination) checkPlaces() {
 	if !x.snap.NodesComplete {
 		x.unseenf(AreaNodes, "only nodes with queues were seen; a user with the tag monitoring sees all nodes")
 	}
-	var classic, few, part, dead []string
+	var classic, few, part []string
 	for _, q := range x.cfg.Want.Queues {
 		live, ok := x.snap.Live.Queues[q.Name]
 		if !ok || !x.ours(q.Name) {
@@ -35,8 +76,7 @@ func (x *examination) checkPlaces() {
 		case live.Type == topology.Classic && nodes > 1:
 			classic = append(classic, q.Name)
 		case live.Type != topology.Quorum || len(live.Members) == 0:
-		case online <= len(live.Members)/2:
-			dead = append(dead, q.Name)
+		case x.unavailable(q.Name):
 		case len(live.Members) < min(nodes, 3):
 			few = append(few, q.Name)
 		case online < len(live.Members):
@@ -47,11 +87,6 @@ func (x *examination) checkPlaces() {
 		What: fmt.Sprintf("%s live on one node of %d: %s.", counted(len(classic), "classic delay queue", "classic delay queues"), nodes, list(classic)),
 		Why:  "While that node is down their messages are late. If it is lost, so are they, and messages in transit between two queues when it was killed.",
 		Mend: "set delay.queue_type: quorum, and describe destination queues that stay classic under queues, then " + x.run("apply") + "   # the classic delay queues drain beside the new ones",
-	})
-	x.about(dead, Finding{ID: "quorum-lost", Severity: SeverityCritical,
-		What: fmt.Sprintf("%s no majority of replicas: %s.", counted(len(dead), "quorum queue has", "quorum queues have"), list(dead)),
-		Why:  "They take and give no messages until a majority of their nodes is back.",
-		Mend: "rabbitmqctl cluster_status   # start the nodes that are down",
 	})
 	x.about(few, Finding{ID: "quorum-members", Severity: SeverityWarning,
 		What: fmt.Sprintf("%s fewer replicas than the cluster of %d nodes could hold: %s.", counted(len(few), "quorum queue has", "quorum queues have"), nodes, list(few)),

@@ -44,6 +44,8 @@ type Area string
 const (
 	AreaManagement   Area = "management"    // everything that only the management API tells
 	AreaObjects      Area = "objects"       // objects that the user may not look at
+	AreaMessages     Area = "messages"      // of queues that do not answer
+	AreaPermissions  Area = "permissions"   // of the user
 	AreaArguments    Area = "arguments"     // of queues and exchanges
 	AreaBindings     Area = "bindings"      // whether they are there
 	AreaPolicies     Area = "policies"      // and what they do
@@ -60,7 +62,7 @@ const (
 
 // Areas are all of them.
 var Areas = []Area{
-	AreaManagement, AreaObjects, AreaArguments, AreaBindings, AreaPolicies, AreaNodes, AreaAlarms, AreaPlugin, AreaInstants,
+	AreaManagement, AreaObjects, AreaMessages, AreaPermissions, AreaArguments, AreaBindings, AreaPolicies, AreaNodes, AreaAlarms, AreaPlugin, AreaInstants,
 	AreaFeatureFlags, AreaVersion, AreaClock, AreaStandstill, AreaDatabase,
 }
 

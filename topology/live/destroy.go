@@ -139,7 +139,7 @@ func (d *destroyer) deletable(ctx context.Context) (r removal.Plan, stale bool, 
 func (d *destroyer) recount(ctx context.Context, found observed.Broker) (stale bool, err error) {
 	var queues []string
 	for _, q := range d.t.Queues {
-		if _, there := found.Queues[q.Name]; there && (d.opts.Destinations || naming.Reserved(d.opts.Prefix, q.Name)) {
+		if have, there := found.Queues[q.Name]; there && have.Unavailable == "" && (d.opts.Destinations || naming.Reserved(d.opts.Prefix, q.Name)) {
 			queues = append(queues, q.Name)
 		}
 	}
@@ -150,6 +150,9 @@ func (d *destroyer) recount(ctx context.Context, found observed.Broker) (stale b
 	stale = true
 	for name, counted := range now {
 		q := found.Queues[name]
+		if q.Unavailable == "" {
+			q.Unavailable, q.Uncounted = counted.Unavailable, false
+		}
 		q.Messages, q.Consumers = max(q.Messages, counted.Messages), counted.Consumers
 		found.Queues[name] = q
 		stale = stale && counted.Messages == 0
@@ -277,7 +280,7 @@ type deletion struct {
 
 // deleted is the outcome of what ends in an error, or in none. What is not there any more is deleted.
 func deleted(err error) deletion {
-	if err == nil || isCode(err, amqp.NotFound) {
+	if _, down := queueDown(err); err == nil || isCode(err, amqp.NotFound) && !down {
 		return deletion{Result: Result{State: StateDeleted}}
 	}
 	return deletion{Result: Result{State: StateFailed}, err: err}
@@ -341,6 +344,8 @@ func inUse(ctx context.Context, s *session, step removal.Step) (deletion, bool) 
 	switch {
 	case err != nil:
 		return deleted(err), true
+	case q != nil && q.Unavailable != "":
+		return deletion{Result: Result{State: StateFailed}, err: &UnavailableError{Queue: step.Name, Reason: q.Unavailable}}, true
 	case q == nil || q.Messages+q.Consumers == 0:
 		return deletion{}, false
 	}

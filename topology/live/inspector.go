@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -92,7 +93,7 @@ func inspectExchange(ctx context.Context, s *session, e topology.Exchange) (*obs
 // inspectQueue looks at a queue; nil if there is none.
 func inspectQueue(ctx context.Context, s *session, q topology.Queue) (*observed.Queue, error) {
 	found, err := countQueue(ctx, s, q.Name)
-	if found == nil || err != nil {
+	if found == nil || found.Unavailable != "" || err != nil {
 		return found, err
 	}
 	err = s.do(ctx, func(ch *amqp.Channel) error { return declareQueue(ch, q, false) })
@@ -102,15 +103,27 @@ func inspectQueue(ctx context.Context, s *session, q topology.Queue) (*observed.
 	return found, err
 }
 
-// countQueue counts what is ready in a queue, and its consumers; nil if there is none.
+// countTimeout bounds how long one queue is waited for. A healthy one answers in milliseconds; of a classic queue whose
+// node is down the broker may say so after a minute and a half.
+const countTimeout = 10 * time.Second
+
+// countQueue counts what is ready in a queue, and its consumers; nil if there is none. A queue whose node is down
+// is there and unavailable, although the broker answers with the same code as for none.
 func countQueue(ctx context.Context, s *session, queue string) (*observed.Queue, error) {
 	var q observed.Queue
-	err := s.do(ctx, func(ch *amqp.Channel) error {
+	one, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
+	err := s.do(one, func(ch *amqp.Channel) error {
 		state, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		q.Messages, q.Consumers = int64(state.Messages), int64(state.Consumers)
 		return err
 	})
+	why, down := queueDown(err)
 	switch {
+	case down:
+		return &observed.Queue{Unavailable: why}, nil
+	case err != nil && one.Err() != nil && ctx.Err() == nil:
+		return &observed.Queue{Unavailable: fmt.Sprintf("no answer within %v", countTimeout)}, nil
 	case isCode(err, amqp.NotFound):
 		return nil, nil
 	case err != nil: // q may still be written
@@ -123,6 +136,9 @@ func countQueue(ctx context.Context, s *session, queue string) (*observed.Queue,
 type Count struct {
 	Ready, Consumers int64
 	Missing          bool // there is no such queue
+	// Unavailable is why the broker cannot count, because the queue's node is down. A quorum queue without a leader
+	// is counted as 0; Leaderless tells.
+	Unavailable string
 }
 
 // Counts counts what is ready in queues, by passive declarations on a few channels. It
@@ -140,7 +156,7 @@ func Counts(ctx context.Context, conn Conn, queues []string) (map[string]Count, 
 		if q == nil {
 			return name, &Count{Missing: true}, nil
 		}
-		return name, &Count{Ready: q.Messages, Consumers: q.Consumers}, nil
+		return name, &Count{Ready: q.Messages, Consumers: q.Consumers, Unavailable: q.Unavailable}, nil
 	})
 	return counts, errors.Join(errs...)
 }

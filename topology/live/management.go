@@ -1,6 +1,7 @@
 package live
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/argument"
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
@@ -133,7 +135,37 @@ func (o *jsonObject) UnmarshalJSON(data []byte) error {
 		*o = jsonObject{}
 		return nil
 	}
-	return json.Unmarshal(data, (*map[string]any)(o))
+	read := json.NewDecoder(bytes.NewReader(data))
+	read.UseNumber()
+	if err := read.Decode((*map[string]any)(o)); err != nil {
+		return err
+	}
+	for name, v := range *o {
+		(*o)[name] = exact(v)
+	}
+	return nil
+}
+
+// exact returns a value of JSON with its numbers as int64 where they are whole, because a float64 has no room for
+// an integer above 2^53, such as an id.
+func exact(v any) any {
+	switch x := v.(type) {
+	case json.Number:
+		if n, err := x.Int64(); err == nil {
+			return n
+		}
+		f, _ := x.Float64() // infinite beyond its range
+		return f
+	case map[string]any:
+		for name, e := range x {
+			x[name] = exact(e)
+		}
+	case []any:
+		for i, e := range x {
+			x[i] = exact(e)
+		}
+	}
+	return v
 }
 
 func (m *Management) exchanges(ctx context.Context) (map[string]observed.Exchange, error) {
@@ -178,8 +210,8 @@ type queueAnswer struct {
 	OperatorPolicy  string     `json:"operator_policy"`
 	EffectivePolicy jsonObject `json:"effective_policy_definition"`
 
-	Messages   int64  `json:"messages"`
-	Ready      *int64 `json:"messages_ready"` // absent of a queue that was just declared
+	Messages   *int64 `json:"messages"`       // absent of a queue that was just declared, or that does not answer
+	Ready      *int64 `json:"messages_ready"` // likewise
 	Unacked    int64  `json:"messages_unacknowledged"`
 	Delayed    int64  `json:"messages_delayed"` // that wait for an instant
 	ReadyBytes int64  `json:"message_bytes_ready"`
@@ -193,18 +225,42 @@ type queueAnswer struct {
 	Stats jsonObject `json:"message_stats"` // absent while there are no such figures
 }
 
+// unavailable returns why the queue does not tell its counts, empty if it does. A quorum queue without a majority
+// of its replicas has no leader, whatever versions call its state.
+func (q queueAnswer) unavailable() string {
+	online := 0
+	for _, m := range q.Members {
+		if slices.Contains(q.Online, m) {
+			online++
+		}
+	}
+	switch {
+	case slices.Contains([]string{"down", "minority", "stopped", "crashed"}, q.State):
+		return "its state is " + q.State
+	case q.Messages == nil && len(q.Members) > 0 && online <= len(q.Members)/2:
+		return fmt.Sprintf("%d of its %d replicas are online, which is no majority", online, len(q.Members))
+	}
+	return ""
+}
+
 func (q queueAnswer) live() observed.Queue {
 	kind := strings.TrimSuffix(strings.TrimPrefix(q.Type, "rabbit_"), "_queue")
 	leaving := int64(0)
-	if q.Ready != nil {
-		leaving = max(0, q.Messages-*q.Ready-q.Unacked-q.Delayed)
+	messages := int64(0)
+	if q.Messages != nil {
+		messages = *q.Messages
 	}
-	published, _ := q.Stats["publish"].(float64)
+	if q.Ready != nil {
+		leaving = max(0, messages-*q.Ready-q.Unacked-q.Delayed)
+	}
+	published, _ := argument.Integer(q.Stats["publish"])
+	unavailable := q.unavailable()
 	return observed.Queue{
+		Unavailable: unavailable, Uncounted: q.Messages == nil && unavailable == "",
 		ArgumentsKnown: true, Type: cmp.Or(topology.QueueType(kind), topology.Classic),
 		Durable: q.Durable, AutoDelete: q.AutoDelete, Exclusive: q.Exclusive, Arguments: q.Arguments,
-		Messages: q.Messages, Unacked: q.Unacked, Leaving: leaving, ReadyBytes: q.ReadyBytes,
-		Consumers: q.Consumers, Published: int64(published),
+		Messages: messages, Unacked: q.Unacked, Leaving: leaving, ReadyBytes: q.ReadyBytes,
+		Consumers: q.Consumers, Published: published,
 		Members: q.Members, Online: q.Online, Node: cmp.Or(q.Node, q.Leader), State: q.State,
 		EffectivePolicy: q.EffectivePolicy, Policy: q.Policy, OperatorPolicy: q.OperatorPolicy,
 	}
@@ -313,8 +369,8 @@ func (m *Management) UnroutedPublishers(ctx context.Context) ([]Publisher, error
 	list := []Publisher{}
 	for _, c := range channels {
 		name, _ := c.Connection["name"].(string)
-		dropped, _ := c.Stats["drop_unroutable"].(float64)
-		returned, _ := c.Stats["return_unroutable"].(float64)
+		dropped, _ := argument.Integer(c.Stats["drop_unroutable"])
+		returned, _ := argument.Integer(c.Stats["return_unroutable"])
 		p := Publisher{c.User, name}
 		if dropped+returned > 0 && !slices.Contains(list, p) {
 			list = append(list, p)

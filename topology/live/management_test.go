@@ -73,15 +73,15 @@ func TestInspectReadsEverything(t *testing.T) {
 		},
 		Queues: map[string]observed.Queue{
 			"q": {
-				ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: amqp.Table{"x-message-ttl": 60000.0}, Messages: 9, Unacked: 4, Leaving: 1, Consumers: 1,
+				ArgumentsKnown: true, Type: topology.Quorum, Durable: true, Arguments: amqp.Table{"x-message-ttl": int64(60000)}, Messages: 9, Unacked: 4, Leaving: 1, Consumers: 1,
 				Members: []string{"a", "b"}, Online: []string{"a"}, Node: "a", State: "running",
 				// What the queue reports is older than the policies.
-				Policy: "p", OperatorPolicy: "o", EffectivePolicy: map[string]any{"expires": 5.0},
+				Policy: "p", OperatorPolicy: "o", EffectivePolicy: map[string]any{"expires": int64(5)},
 			},
-			"old": {ArgumentsKnown: true, Type: topology.Classic, Durable: true, Arguments: amqp.Table{}, EffectivePolicy: map[string]any{}},
+			"old": {Uncounted: true, ArgumentsKnown: true, Type: topology.Classic, Durable: true, Arguments: amqp.Table{}, EffectivePolicy: map[string]any{}},
 		},
 		Bindings: []topology.Binding{
-			{Exchange: "x", Queue: "q", RoutingKey: "k", Arguments: amqp.Table{"n": 1.0}},
+			{Exchange: "x", Queue: "q", RoutingKey: "k", Arguments: amqp.Table{"n": int64(1)}},
 			{Exchange: "x", ToExchange: "y", Arguments: amqp.Table{}},
 		},
 		Unbind: map[string]string{
@@ -89,8 +89,8 @@ func TestInspectReadsEverything(t *testing.T) {
 			`"x" -> exchange "y", routing key ""`:                 s.URL + "/api/bindings/a%2Fb/e/x/e/y/~",
 		},
 		Policies: []observed.Policy{
-			{Name: "p", Pattern: "^q", ApplyTo: "queues", Priority: 2, Definition: map[string]any{"expires": 5.0}},
-			{Name: "o", Operator: true, Pattern: "q", ApplyTo: "queues", Definition: map[string]any{"expires": 9.0}},
+			{Name: "p", Pattern: "^q", ApplyTo: "queues", Priority: 2, Definition: map[string]any{"expires": int64(5)}},
+			{Name: "o", Operator: true, Pattern: "q", ApplyTo: "queues", Definition: map[string]any{"expires": int64(9)}},
 		},
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -88,6 +88,9 @@ func Reserved(prefix, name string) bool {
 	return false
 }
 
+// RouteQueue reports whether a name is that of a queue that forwards to an exchange destination.
+func RouteQueue(prefix, name string) bool { return strings.HasPrefix(name, prefix+".route.") }
+
 // LockQueue returns the queue by which one connection at a time makes the bindings of
 // a layout on a broker before RabbitMQ 4.3. It is exclusive to that connection.
 func LockQueue(prefix string) string { return prefix + ".lock" }

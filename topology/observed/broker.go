@@ -126,6 +126,51 @@ func (l Broker) Kept(want topology.Topology) []topology.Queue {
 	return out
 }
 
+// Route is a queue that forwards to an exchange destination.
+type Route struct {
+	Queue       string
+	Destination topology.Destination // an exchange and a routing key; no exchange: unknown
+}
+
+// Routes returns the route queues that are described or on the broker, by name. Programs declare them when they first
+// send to an exchange, usually without any description.
+func (l Broker) Routes(prefix string, want topology.Topology) []Route {
+	all := map[string]topology.Destination{}
+	for name, q := range l.Queues {
+		if !naming.RouteQueue(prefix, name) {
+			continue
+		}
+		d, _ := topology.DestinationOf(prefix, name) // or what its arguments say, where the name is a hash
+		if q.ArgumentsKnown {
+			d.Exchange, _ = q.Arguments[argument.DeadLetterExchange].(string)
+			d.RoutingKey, _ = q.Arguments[argument.DeadLetterRoutingKey].(string)
+		}
+		all[name] = d
+	}
+	for _, d := range want.Destinations {
+		if d.ToExchange() {
+			all[d.TargetQueue(prefix)] = d
+		}
+	}
+	routes := make([]Route, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		routes = append(routes, Route{name, all[name]})
+	}
+	return routes
+}
+
+// Unavailable returns the names of the queues that cannot tell how many messages they have, sorted.
+func (l Broker) Unavailable() []string {
+	var names []string
+	for name, q := range l.Queues {
+		if q.Unavailable != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // Version is a broker's version; the zero value is an unknown one.
 type Version struct{ Major, Minor, Patch int }
 

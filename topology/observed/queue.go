@@ -11,6 +11,13 @@ import (
 type Queue struct {
 	// Hidden: the user may not look at it. It is taken to be there, and nothing else is known of it.
 	Hidden bool
+	// Unavailable is why the broker cannot tell how many messages the queue has, although the user may look at
+	// it: it has no leader, or its node is down. Empty for a queue that answers. The counts below are then those
+	// that were last known, usually 0.
+	Unavailable string
+	// Uncounted reports that the management API has no counts of a running queue, as for some seconds after it
+	// was declared, or after its node or leader came back.
+	Uncounted bool
 
 	// ArgumentsKnown reports whether the fields down to Arguments were read. If
 	// not, Mismatches has what the broker said about the wanted ones.
@@ -45,6 +52,9 @@ type Queue struct {
 	Policy          string
 	OperatorPolicy  string
 }
+
+// Unknown reports whether the queue may have more messages than its counts tell.
+func (q Queue) Unknown() bool { return q.Hidden || q.Unavailable != "" || q.Uncounted }
 
 // Ready returns the number of messages that wait in the queue, for a consumer or for an
 // instant of their own.

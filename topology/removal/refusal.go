@@ -88,6 +88,23 @@ func listCounts(queues []QueueCount, count func(QueueCount) int64) string {
 // ErrUnseen is the reason why Destroy refuses without the management API.
 var ErrUnseen = errors.New("AMQP alone does not show unacknowledged messages, messages in transit between queues, or other users of the layout")
 
+// UnavailableError lists the queues that do not answer among those to be deleted, for which Destroy refuses with Force
+// too: nobody can tell how many messages would go.
+type UnavailableError struct{ Queues []string }
+
+func (e *UnavailableError) Error() string {
+	names := e.Queues[:min(len(e.Queues), maxListed)]
+	text := strings.Join(names, ", ")
+	if more := len(e.Queues) - len(names); more > 0 {
+		text += fmt.Sprintf(", and %d more", more)
+	}
+	return fmt.Sprintf("refused: %s without a leader, or on a node that is down (%s), so the number of their messages is unknown; start the nodes that are down",
+		counted(int64(len(e.Queues)), "queue"), text)
+}
+
+// Unwrap makes errors.Is(err, ErrUnseen) true.
+func (e *UnavailableError) Unwrap() error { return ErrUnseen }
+
 // errHeld is the like of the plugin's exchange.
 var errHeld = errors.New("the number of messages in the x-delayed-message exchange cannot be read")
 
@@ -102,6 +119,7 @@ func (x *remover) refusal(steps []Step) error {
 	full, busy := &NotEmptyError{Bound: x.opts.Messages}, &ConsumersError{}
 	var going, refused, native bool
 	var hidden []error
+	silent := &UnavailableError{}
 	declared := map[object]bool{}
 	for _, s := range steps {
 		if s.Action != ActionDelete {
@@ -119,6 +137,9 @@ func (x *remover) refusal(steps []Step) error {
 		}
 		switch s.Kind {
 		case topology.KindQueue:
+			if x.live.Queues[s.Name].Unavailable != "" {
+				silent.Queues = append(silent.Queues, s.Name)
+			}
 			l, ok := naming.LayoutOf(x.opts.Prefix, s.Name)
 			native = native || ok && l.Native()
 		case topology.KindExchange:
@@ -129,6 +150,9 @@ func (x *remover) refusal(steps []Step) error {
 		}
 	}
 	var errs []error
+	if len(silent.Queues) > 0 {
+		errs = append(errs, silent)
+	}
 	if refused || x.opts.Messages != nil && full.Total > *x.opts.Messages {
 		errs = append(errs, full)
 	}

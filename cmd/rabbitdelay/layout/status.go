@@ -227,11 +227,11 @@ func (p *statusPage) all() {
 		p.dueSoon()
 		p.destinations()
 		for _, d := range p.Destinations {
-			if d.Dead != nil && d.Dead.Messages > 0 {
+			if d.Dead != nil && (d.Dead.Messages > 0 || d.Dead.Unknown) {
 				p.lying("DEAD LETTERS", *d.Dead)
 			}
 		}
-		if p.Parked.Messages > 0 {
+		if p.Parked.Messages > 0 || p.Parked.Unknown {
 			p.lying("PARKED", p.Parked)
 		}
 	} else {
@@ -316,7 +316,7 @@ func (p *statusPage) destinations() {
 }
 
 func (p *statusPage) lying(what string, l status.Lying) {
-	text := fmt.Sprintf("%s in %s: %d", what, shown.Line(l.Queue), l.Messages)
+	text := fmt.Sprintf("%s in %s: %s", what, shown.Line(l.Queue), known(l.Messages, l.Unknown))
 	if l.Oldest != nil {
 		text += ", the oldest since " + term.When(*l.Oldest, p.At)
 	}

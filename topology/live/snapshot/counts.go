@@ -28,8 +28,11 @@ func (c *collector) counts(ctx context.Context) error {
 	for _, name := range c.kept() {
 		c.older[name] = c.snap.Live.Queues[name].Messages
 	}
-	if err := c.count(ctx, c.watched()); err != nil || !c.managed {
+	if err := c.count(ctx, c.watched()); err != nil {
 		return err
+	}
+	if !c.managed {
+		return c.leaderless(ctx)
 	}
 	began := time.Now()
 	tick := time.NewTicker(recountEvery)
@@ -37,9 +40,9 @@ func (c *collector) counts(ctx context.Context) error {
 	for {
 		var routes, held []string
 		if time.Since(began) < routesFor {
-			for _, d := range c.cfg.Want.Destinations { // what is on its way is in its route queue for a moment
-				if q := d.TargetQueue(c.cfg.Prefix); d.ToExchange() && c.snap.Live.Queues[q].Messages > 0 {
-					routes = append(routes, q)
+			for _, r := range c.snap.Live.Routes(c.cfg.Prefix, c.cfg.Want) { // what is on its way is in its route queue for a moment
+				if q := c.snap.Live.Queues[r.Queue]; q.Messages > 0 && !q.Unknown() {
+					routes = append(routes, r.Queue)
 				}
 			}
 		}
@@ -76,12 +79,49 @@ func (c *collector) watched() []string {
 	names = append(names, c.snap.Live.Delivered(c.cfg.Want)...)
 	for name := range c.snap.Live.Queues {
 		layout, _ := naming.LayoutOf(c.cfg.Prefix, name)
-		if _, delays := naming.DelaysOf(c.cfg.Prefix, name); c.src.Delays && delays && !layout.Native() {
+		_, delays := naming.DelaysOf(c.cfg.Prefix, name)
+		if (c.src.Delays || c.snap.Live.Queues[name].Uncounted) && delays && !layout.Native() || naming.RouteQueue(c.cfg.Prefix, name) {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	return slices.DeleteFunc(slices.Compact(names), func(n string) bool { _, there := c.snap.Live.Queues[n]; return !there })
+	return slices.DeleteFunc(slices.Compact(names), func(n string) bool {
+		q, there := c.snap.Live.Queues[n]
+		return !there || c.managed && q.Unavailable != "" // which the broker would count as empty, or not answer for minutes
+	})
+}
+
+// leaderless finds the queues that AMQP counts as empty because they have no leader. It does not ask delay queues,
+// whose messages it would make late, but takes their counts for unknown where another queue has no leader.
+func (c *collector) leaderless(ctx context.Context) error {
+	var ask, delays []string
+	for name, q := range c.snap.Live.Queues {
+		_, delay := naming.DelaysOf(c.cfg.Prefix, name)
+		switch {
+		case q.Unknown() || q.Messages+q.Consumers > 0:
+		case delay:
+			delays = append(delays, name)
+		default:
+			ask = append(ask, name)
+		}
+	}
+	found, err := live.Leaderless(ctx, c.src.Dial, ask)
+	if err != nil {
+		return err
+	}
+	for name, why := range found {
+		q := c.snap.Live.Queues[name]
+		q.Unavailable = why
+		c.snap.Live.Queues[name] = q
+	}
+	for _, name := range delays {
+		if len(found) > 0 {
+			q := c.snap.Live.Queues[name]
+			q.Unavailable = "it was not asked, because others have no leader"
+			c.snap.Live.Queues[name] = q
+		}
+	}
+	return nil
 }
 
 func (c *collector) kept() []string {
@@ -96,10 +136,18 @@ func (c *collector) count(ctx context.Context, queues []string) error {
 	counted, err := live.Counts(ctx, c.conn, queues)
 	busy := false
 	for name, n := range counted {
-		if n.Missing { // deleted meanwhile
+		q := c.snap.Live.Queues[name]
+		switch {
+		case n.Missing: // deleted meanwhile
+			continue
+		case n.Unavailable != "":
+			q.Unavailable = n.Unavailable
+			c.snap.Live.Queues[name] = q
+			continue
+		case q.Unavailable != "" && n.Ready+n.Consumers == 0: // which is what the broker says of one without a leader
 			continue
 		}
-		q := c.snap.Live.Queues[name]
+		q.Unavailable, q.Uncounted = "", false
 		if n.Consumers == 0 && q.Type == topology.Quorum { // which counts everybody who holds a message
 			q.Unacked, c.older[name] = 0, n.Ready
 		}

@@ -15,19 +15,34 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/doctor"
 )
 
+// permissionTimeout bounds the test of one permission, which a healthy broker answers in milliseconds. One without a
+// majority for its metadata answers after 30 s, with an error that ends the connection.
+const permissionTimeout = 5 * time.Second
+
 // permissions finds out which of the needed permissions the user lacks. Every
-// request here is refused or does nothing, whatever the permissions.
+// request here is refused or does nothing, whatever the permissions. They go over a connection of their own, which
+// the broker may end over them; then the rest stays unknown.
 func (c *collector) permissions(ctx context.Context) error {
-	for _, n := range doctor.Needs(c.cfg) {
+	needs := slices.DeleteFunc(doctor.Needs(c.cfg), func(n doctor.Need) bool { return n.Name == doctor.DefaultExchange }) // only publishing tells
+	if len(needs) == 0 {
+		return nil
+	}
+	conn, hangUp, err := dial(ctx, c.src.Dial)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	for _, n := range needs {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if n.Name == doctor.DefaultExchange {
-			continue // only publishing tells
+		denied, err := c.testOne(ctx, conn, n)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
-		denied, err := c.denied(n)
 		if err != nil {
-			return fmt.Errorf("looking for the permission to %s %s %s: %w", n.Operation, n.Kind, n.Name, err)
+			c.unseenf(doctor.AreaPermissions, "whether the user may %s %s %s, and the permissions after it, could not be tested: %s", n.Operation, n.Kind, n.Name, oneLine(err))
+			return nil
 		}
 		if denied != (doctor.Access{}) && !slices.Contains(c.snap.Denied, denied) {
 			c.snap.Denied = append(c.snap.Denied, denied)
@@ -36,13 +51,35 @@ func (c *collector) permissions(ctx context.Context) error {
 	return nil
 }
 
+// testOne asks for one permission within permissionTimeout, and ends the connection when that is over.
+func (c *collector) testOne(ctx context.Context, conn *amqp.Connection, n doctor.Need) (denied doctor.Access, err error) {
+	one, cancel := context.WithTimeout(ctx, permissionTimeout)
+	defer cancel()
+	type answer struct {
+		denied doctor.Access
+		err    error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		denied, err := askFor(conn, n)
+		answered <- answer{denied, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.denied, a.err
+	case <-one.Done():
+		_ = conn.CloseDeadline(time.Now()) // what waits returns now
+		return denied, fmt.Errorf("the broker has not answered within %v", permissionTimeout)
+	}
+}
+
 // noBinding is a routing key that no binding has.
 const noBinding = "rabbitdelay.doctor.no-such-binding"
 
-// denied asks for one permission. The broker checks it before it looks at
+// askFor asks for one permission. The broker checks it before it looks at
 // arguments that are wrong on purpose, or for a binding that is not there.
-func (c *collector) denied(n doctor.Need) (doctor.Access, error) {
-	err := onChannel(c.conn, func(ch *amqp.Channel) error {
+func askFor(conn *amqp.Connection, n doctor.Need) (doctor.Access, error) {
+	err := onChannel(conn, func(ch *amqp.Channel) error {
 		switch {
 		case n.Binding.Queue != "":
 			return ch.QueueUnbind(n.Binding.Queue, noBinding, n.Name, nil)
@@ -71,7 +108,7 @@ func (c *collector) denied(n doctor.Need) (doctor.Access, error) {
 	e, ok := errors.AsType[*amqp.Error](err)
 	switch {
 	case err == nil:
-	case !ok || c.conn.IsClosed():
+	case !ok || conn.IsClosed():
 		return doctor.Access{}, err
 	case e.Code != amqp.AccessRefused:
 	case about(e, n.Kind, n.Name):

@@ -214,22 +214,22 @@ func (c *collector) objects(ctx context.Context) error {
 func (c *collector) passive(ctx context.Context) (observed.Broker, error) {
 	found := observed.Broker{Source: "AMQP, by passive declarations", Exchanges: map[string]observed.Exchange{}, Queues: map[string]observed.Queue{}}
 	hidden := 0
-	exists := func(kind topology.Kind, name string, look func(*amqp.Channel) error) (there, unseen bool, err error) {
+	exists := func(kind topology.Kind, name string, look func(*amqp.Channel) error) (there bool, err error) {
 		err = onChannel(c.conn, look)
 		if isCode(err, amqp.AccessRefused) {
 			hidden++
-			return true, true, nil
+			return true, nil
 		}
 		if isCode(err, amqp.NotFound) {
-			return false, false, nil
+			return false, nil
 		}
 		if err = cmp.Or(context.Cause(ctx), err); err != nil {
-			return false, false, fmt.Errorf("%s %s: %w", kind, name, err)
+			return false, fmt.Errorf("%s %s: %w", kind, name, err)
 		}
-		return true, false, nil
+		return true, nil
 	}
 	for _, e := range c.cfg.Want.Exchanges {
-		there, _, err := exists(topology.KindExchange, e.Name, func(ch *amqp.Channel) error {
+		there, err := exists(topology.KindExchange, e.Name, func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, nil)
 		})
 		if err != nil {
@@ -239,18 +239,22 @@ func (c *collector) passive(ctx context.Context) (observed.Broker, error) {
 			found.Exchanges[e.Name] = observed.Exchange{}
 		}
 	}
+	names := make([]string, 0, len(c.cfg.Want.Queues))
 	for _, want := range c.cfg.Want.Queues {
-		var q observed.Queue
-		there, unseen, err := exists(topology.KindQueue, want.Name, func(ch *amqp.Channel) error {
-			state, err := ch.QueueDeclarePassive(want.Name, true, false, false, false, nil)
-			q.Messages, q.Consumers = int64(state.Messages), int64(state.Consumers)
-			return err
-		})
-		if err != nil {
-			return found, err
-		}
-		if q.Hidden = unseen; there {
-			found.Queues[want.Name] = q
+		names = append(names, want.Name)
+	}
+	counts, err := live.Counts(ctx, c.conn, names)
+	if err = cmp.Or(context.Cause(ctx), err); err != nil {
+		return found, err
+	}
+	for _, name := range names {
+		n, seen := counts[name]
+		switch {
+		case !seen:
+			hidden++
+			found.Queues[name] = observed.Queue{Hidden: true}
+		case !n.Missing:
+			found.Queues[name] = observed.Queue{Messages: n.Ready, Consumers: n.Consumers, Unavailable: n.Unavailable}
 		}
 	}
 	if hidden > 0 {

@@ -10,10 +10,13 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // StatusError is an answer of the management API other than success.
@@ -45,8 +48,10 @@ func (e *ClusterError) Error() string {
 		e.AMQP, e.Endpoint, e.Management)
 }
 
-// SameCluster compares the name of the cluster that an AMQP connection tells in its server properties with that
-// of the management API. The error is a *ClusterError where both are known and differ.
+// SameCluster finds out whether an AMQP connection leads to the cluster of the management API. In a cluster to which
+// nobody has given a name (cluster_name), each node tells its own over AMQP, so a name that differs has to be that of
+// one of the API's nodes. A user who may not list those declares an exclusive queue for a moment, which the API of the
+// same cluster shows. The error is a *ClusterError if the names are known, and neither holds.
 func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) error {
 	var overview struct {
 		Name string `json:"cluster_name"`
@@ -55,10 +60,56 @@ func (m *Management) SameCluster(ctx context.Context, conn *amqp.Connection) err
 		return err
 	}
 	name, _ := conn.Properties["cluster_name"].(string)
-	if name != "" && overview.Name != "" && name != overview.Name {
-		return &ClusterError{Endpoint: m.Endpoint(), AMQP: name, Management: overview.Name}
+	if name == "" || overview.Name == "" || name == overview.Name {
+		return nil
 	}
-	return nil
+	if same, err := m.hasNode(ctx, name); same || err != nil && !IsDenied(err) {
+		return err
+	}
+	if same, err := m.showsQueueOf(ctx, conn); same || err != nil {
+		return err
+	}
+	return &ClusterError{Endpoint: m.Endpoint(), AMQP: name, Management: overview.Name}
+}
+
+// hasNode reports whether the API's cluster has a node that tells this name over AMQP: the node's own, with the full
+// name of its host.
+func (m *Management) hasNode(ctx context.Context, name string) (bool, error) {
+	var nodes []struct {
+		Name string `json:"name"`
+	}
+	if _, err := m.Call(ctx, http.MethodGet, "/api/nodes?columns=name", nil, &nodes); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(nodes, func(n struct {
+		Name string `json:"name"`
+	}) bool {
+		return name == n.Name || strings.HasPrefix(name, n.Name+".")
+	}), nil
+}
+
+// showsQueueOf reports whether the API shows a queue that a connection declares for this. It does not fail if the
+// connection's user may not declare one.
+func (m *Management) showsQueueOf(ctx context.Context, conn *amqp.Connection) (there bool, err error) {
+	refused := wait.Done(ctx, func() error {
+		ch, err := conn.Channel()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = ch.Close() }() // it may have been refused
+		q, err := ch.QueueDeclare("", false, true, true, false, nil)
+		if err != nil {
+			return err
+		}
+		found, err := m.Queue(ctx, q.Name)
+		there = err == nil && found != nil
+		_, _ = ch.QueueDelete(q.Name, false, false, false) // or it goes with the connection
+		return nil
+	})
+	if refused != nil {
+		return false, context.Cause(ctx)
+	}
+	return there, nil
 }
 
 const maxErrorBody = 64 << 10

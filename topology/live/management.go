@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -95,21 +96,24 @@ func (m *Management) Inspect(ctx context.Context, _ topology.Topology) (observed
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
 	found := observed.Broker{Source: "management API", BindingsKnown: true}
-	var err error
-	if found.Exchanges, err = m.exchanges(ctx); err != nil {
-		return observed.Broker{}, m.failed("exchanges", err)
+	var exchanges, queues, bindings, policies error
+	var wg sync.WaitGroup // side by side, because an API under load takes seconds for each
+	wg.Go(func() { found.Exchanges, exchanges = m.exchanges(ctx) })
+	wg.Go(func() { found.Queues, queues = m.Queues(ctx) })
+	wg.Go(func() { found.Bindings, found.Unbind, bindings = m.bindings(ctx) })
+	wg.Go(func() { found.Policies, policies = m.policies(ctx) })
+	wg.Wait()
+	switch {
+	case exchanges != nil:
+		return observed.Broker{}, m.failed("exchanges", exchanges)
+	case queues != nil:
+		return observed.Broker{}, queues
+	case bindings != nil:
+		return observed.Broker{}, m.failed("bindings", bindings)
+	case policies != nil && !IsDenied(policies):
+		return observed.Broker{}, m.failed("policies", policies)
 	}
-	if found.Queues, err = m.Queues(ctx); err != nil {
-		return observed.Broker{}, err
-	}
-	if found.Bindings, found.Unbind, err = m.bindings(ctx); err != nil {
-		return observed.Broker{}, m.failed("bindings", err)
-	}
-	found.Policies, err = m.policies(ctx)
-	if err != nil && !IsDenied(err) {
-		return observed.Broker{}, m.failed("policies", err)
-	}
-	found.PoliciesKnown = err == nil
+	found.PoliciesKnown = policies == nil
 	return found.WithCurrentPolicies(), nil
 }
 

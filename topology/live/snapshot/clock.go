@@ -99,6 +99,8 @@ func (c *collector) dates(ctx context.Context) {
 	if !c.managed {
 		return
 	}
+	ctx, stop := c.ask(ctx)
+	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, sampleWait)
 	defer cancel()
 	var mu sync.Mutex
@@ -238,7 +240,9 @@ func (c *collector) visit(ctx context.Context, n Node) *visit {
 		return v
 	}
 	if c.managed {
-		if q, err := c.src.Management.Queue(ctx, v.queue); err == nil && q != nil && q.Node != "" {
+		one, cancel := c.ask(ctx)
+		defer cancel()
+		if q, err := c.src.Management.Queue(one, v.queue); err == nil && q != nil && q.Node != "" {
 			v.node = q.Node
 		}
 	}

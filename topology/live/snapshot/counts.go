@@ -210,6 +210,8 @@ func (c *collector) held() []string {
 // recount asks the management API again. Of a route queue it keeps the lowest count
 // seen: one through which messages pass is sometimes empty.
 func (c *collector) recount(ctx context.Context, name string, held bool) {
+	ctx, cancel := c.ask(ctx)
+	defer cancel()
 	now, err := c.src.Management.Queue(ctx, name)
 	if err != nil || now == nil {
 		return
@@ -263,7 +265,9 @@ func (c *collector) standstill(ctx context.Context) error {
 			decidable = time.Now()
 		case time.Since(decidable) > doctor.FiguresLag+lookEvery:
 			read := time.Now()
-			queues, err := c.src.Management.Queues(ctx)
+			one, cancel := context.WithTimeout(ctx, inspectionPatience)
+			queues, err := c.src.Management.Queues(one)
+			cancel()
 			if err != nil {
 				c.unseenf(doctor.AreaStandstill, "%s", oneLine(err))
 				return nil

@@ -18,7 +18,9 @@ import (
 // get reads one thing from the management API. What the user may not read, or a
 // version does not have, is no error: it stays unknown.
 func (c *collector) get(ctx context.Context, path string, out any) bool {
-	_, err := c.src.Management.Call(ctx, http.MethodGet, path, nil, out)
+	one, cancel := c.ask(ctx)
+	defer cancel()
+	_, err := c.src.Management.Call(one, http.MethodGet, path, nil, out)
 	if err != nil && !live.IsDenied(err) && ctx.Err() == nil {
 		c.unseenf(doctor.AreaManagement, "the management API did not answer %s: %s", path, oneLine(err))
 	}
@@ -94,7 +96,9 @@ func (c *collector) nodes(ctx context.Context) {
 
 // alarms are a health check, which every user may read; it answers 503 with the alarms when there are any.
 func (c *collector) alarms(ctx context.Context) {
-	_, err := c.src.Management.Call(ctx, http.MethodGet, "/api/health/checks/alarms", nil, nil)
+	one, cancel := c.ask(ctx)
+	defer cancel()
+	_, err := c.src.Management.Call(one, http.MethodGet, "/api/health/checks/alarms", nil, nil)
 	status, ok := errors.AsType[*live.StatusError](err)
 	switch {
 	case err == nil:

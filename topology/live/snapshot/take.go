@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -104,6 +105,8 @@ type collector struct {
 	dialed, connected time.Time                       // before and after conn was dialed
 	managed           bool                            // the management API answers
 	inspected         time.Time                       // when it was read
+	mu                sync.Mutex                      // guards asked
+	asked             time.Duration                   // how long it took to answer what was asked of it since
 	uncounted         string                          // why it does not count all that is published; empty if it does
 	clocks            map[string]map[string][]reading // by node and way to measure
 	visited           map[string]bool                 // queues of dead letters that a run of requeue is at
@@ -181,13 +184,40 @@ func (c *collector) probes(ctx context.Context) error {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
+// A management API that answers slowly must not keep Take from looking over AMQP.
+const (
+	inspectionPatience = 10 * time.Second // for all objects
+	furtherPatience    = 6 * time.Second  // for all that is asked of it later
+)
+
+// ask returns the context of a request to the management API after the first, which ends when all of them together
+// have taken longer than furtherPatience.
+func (c *collector) ask(ctx context.Context) (context.Context, context.CancelFunc) {
+	began := time.Now()
+	c.mu.Lock()
+	left := furtherPatience - c.asked
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, left)
+	return ctx, func() {
+		cancel()
+		c.mu.Lock()
+		c.asked += time.Since(began)
+		c.mu.Unlock()
+	}
+}
+
 func (c *collector) objects(ctx context.Context) error {
 	if c.src.Management != nil {
 		c.inspected = time.Now()
+		one, cancel := context.WithTimeout(ctx, inspectionPatience)
+		defer cancel()
 		var found observed.Broker
-		err := c.src.Management.SameCluster(ctx, c.conn)
+		err := c.src.Management.SameCluster(one, c.conn)
 		if err == nil {
-			found, err = c.src.Management.Inspect(ctx, c.cfg.Want)
+			found, err = c.src.Management.Inspect(one, c.cfg.Want)
+		}
+		if err != nil && one.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("it has not answered within %v", inspectionPatience)
 		}
 		if _, foreign := errors.AsType[*live.ClusterError](err); foreign {
 			return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -57,9 +58,9 @@ func (a *App) Connect(ctx context.Context, b *Broker) (err error) {
 		return err
 	}
 	b.Conn = b.conn
-	looking, cancel := context.WithTimeout(ctx, 10*time.Second)
+	m, why, err := management(ctx, b.Config, b.conn)
+	looking, cancel := context.WithTimeout(ctx, managementPatience)
 	defer cancel()
-	m, why, err := management(looking, b.Config, b.conn)
 	if err == nil && why == nil {
 		_, why = m.Inspect(looking, topology.Topology{})
 	}
@@ -76,6 +77,9 @@ func (a *App) Connect(ctx context.Context, b *Broker) (err error) {
 	return nil
 }
 
+// managementPatience is how long a management API is waited for; AMQP tells as well.
+const managementPatience = 10 * time.Second
+
 // management returns the management API of the broker, or why it does not answer.
 // The API of another broker is an error.
 func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (m *live.Management, why, err error) {
@@ -84,7 +88,12 @@ func management(ctx context.Context, c *config.Config, conn *amqp.Connection) (m
 	} else if err != nil {
 		return nil, nil, err
 	}
-	why = m.SameCluster(ctx, conn)
+	looking, cancel := context.WithTimeout(ctx, managementPatience)
+	defer cancel()
+	why = m.SameCluster(looking, conn)
+	if why != nil && looking.Err() != nil && ctx.Err() == nil {
+		why = fmt.Errorf("it has not answered within %v", managementPatience)
+	}
 	if foreign, ok := errors.AsType[*live.ClusterError](why); ok {
 		return nil, nil, foreign
 	}

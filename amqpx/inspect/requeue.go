@@ -35,7 +35,8 @@ type RequeueOptions struct {
 	// are used up has one more. Otherwise attempts start anew. What the earlier ones failed of stays with the
 	// message either way.
 	KeepAttempts bool
-	// Limit ends the run after so many messages that went; 0 for no limit.
+	// Limit ends the run after so many messages that went or that their destination did not take; 0 for no limit. So
+	// a run with a limit of 1 tries a destination without looking through the whole queue when it refuses.
 	Limit int
 	// Rate is how many messages may go each second; 0 for no limit.
 	Rate float64
@@ -238,6 +239,7 @@ type requeue struct {
 	refused map[topology.Destination]string    // why no more messages go there
 	existed map[topology.Destination]time.Time // when one was seen to be there
 	next    time.Time                          // when the next message may go, by Rate
+	failed  int                                // messages whose destination did not take them
 }
 
 // run takes the messages, in portions, and puts those back that stay.
@@ -253,7 +255,10 @@ func (r *requeue) run(ctx context.Context) (err error) {
 }
 
 // full reports whether no more may go.
-func (r *requeue) full() bool { return r.o.Limit > 0 && r.rep.Gone() >= r.o.Limit }
+func (r *requeue) full() bool { return r.o.Limit > 0 && r.tried() >= r.o.Limit }
+
+// tried returns how many messages count towards the limit: those that went, and those that a destination refused.
+func (r *requeue) tried() int { return r.rep.Gone() + r.failed }
 
 const (
 	maxPortion = 250 // messages in memory
@@ -265,7 +270,7 @@ const (
 func (r *requeue) portion() int {
 	n := min(r.portions.next(), r.rep.Total-r.rep.Looked)
 	if r.o.Limit > 0 && r.o.Filter.Empty() {
-		n = min(n, r.o.Limit-r.rep.Gone())
+		n = min(n, r.o.Limit-r.tried())
 	}
 	if r.o.Rate > 0 && r.o.Filter.Empty() {
 		n = min(n, max(1, int(r.o.Rate)))
@@ -298,7 +303,7 @@ func (r *requeue) process(ctx context.Context) error {
 		} else {
 			round = append(round, l)
 		}
-		full := r.o.Limit > 0 && r.rep.Gone()+len(round) >= r.o.Limit
+		full := r.o.Limit > 0 && r.tried()+len(round) >= r.o.Limit
 		if len(round) == r.o.InFlight || len(round) > 0 && (len(r.taken) == 0 || full) {
 			if err := r.pace(ctx, len(round)); err != nil {
 				return err

@@ -316,7 +316,7 @@ func (s *savedSource) take(ctx context.Context, n int) (list []*letter, err erro
 			return list, err
 		}
 		s.read++
-		l := &letter{raw: m.Message, line: m.Line, DeadLetter: ReadDeadLetter(m.Message, m.Queue, s.prefix)}
+		l := &letter{raw: m.Message, line: m.Line, edited: m.Edited, DeadLetter: ReadDeadLetter(m.Message, m.Queue, s.prefix)}
 		if l.line == 0 {
 			l.line = s.read
 		}

@@ -20,10 +20,11 @@ import (
 // letter is a message on its way through a run.
 type letter struct {
 	DeadLetter
-	raw  amqp.Delivery
-	line int                  // of RequeueOptions.From; 0 without
-	dest topology.Destination // where it goes
-	fate RequeueResult        // what becomes of it
+	raw    amqp.Delivery
+	line   int                  // of RequeueOptions.From; 0 without
+	edited bool                 // in From
+	dest   topology.Destination // where it goes
+	fate   RequeueResult        // what becomes of it
 }
 
 func (l *letter) stays(why string) {
@@ -66,12 +67,14 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	case l.Version != 0 && r.o.Tasks == nil:
 		why = "the row of its task decides; give the database"
 	case l.Version != 0:
-		if l.fate.Outcome, l.fate.Why, err = r.o.Tasks.RequeueDead(ctx, &l.DeadLetter, r.o.DryRun); err != nil {
+		if l.fate.Outcome, l.fate.Why, err = r.o.Tasks.RequeueDead(ctx, &l.DeadLetter, r.o.DryRun || l.edited); err != nil {
 			return true, fmt.Errorf("task %s: %w", l.ID, err)
 		}
-		switch l.fate.Outcome {
-		case RequeueSent:
-		case RequeueRevived, RequeueRemoved, RequeueStayed:
+		switch {
+		case l.edited && l.fate.Outcome == RequeueRevived:
+			why = "a task is revived as its row is, without what was edited in the file; change the row by SQL and revive it (rabbitdelay tasks revive), or schedule another task (rabbitdelay tasks add)"
+		case l.fate.Outcome == RequeueSent:
+		case slices.Contains([]RequeueOutcome{RequeueRevived, RequeueRemoved, RequeueStayed}, l.fate.Outcome):
 			return true, nil
 		default:
 			why = fmt.Sprintf("the task store gave the unknown outcome %q", l.fate.Outcome)
@@ -115,6 +118,7 @@ func (r *requeue) exists(ctx context.Context, l *letter) error {
 		})
 	})
 	if wire.IsCode(err, amqp.NotFound) {
+		r.failed++
 		r.refuse(l, whyStays(err, l.dest))
 		return nil
 	}
@@ -179,6 +183,7 @@ func (r *requeue) sendAll(ctx context.Context, round []*letter) (stop error) {
 		if errs[i] == nil {
 			continue
 		}
+		r.failed++
 		why := whyStays(errs[i], l.dest)
 		se, sent := errors.AsType[*amqpx.SendError](errs[i])
 		switch {

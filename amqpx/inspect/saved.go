@@ -3,6 +3,8 @@ package inspect
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +19,8 @@ import (
 	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 )
 
 // SavedMessage is a message outside of a broker, with all its properties, headers and its body. In JSON it is a
@@ -28,6 +32,9 @@ type SavedMessage struct {
 
 	// Line is where SavedIn has found it, from 1; else 0.
 	Line int
+	// Edited reports whether the line of a task's message differs from what SaveFile has written, by its digest. Without
+	// one it counts as edited. Requeue revives a task as its row is, so it keeps such a line.
+	Edited bool
 }
 
 // savedLine is a SavedMessage in JSON. The names of properties are AMQP's.
@@ -52,13 +59,38 @@ type savedLine struct {
 	Headers         savedHeaders  `json:"headers,omitempty"`
 	Body            *string       `json:"body,omitempty"`
 	BodyBase64      *base64String `json:"body_base64,omitempty"`
+	Digest          string        `json:"digest,omitempty"` // of a task's message, of everything before it as it was saved
 }
 
 // base64String is bytes, in JSON base64.
 type base64String []byte
 
-// MarshalJSON writes a message on one line.
+// MarshalJSON writes a message on one line. That of a task has a digest, which tells whether somebody has edited it.
 func (m SavedMessage) MarshalJSON() ([]byte, error) {
+	l := m.line()
+	if m.isTask() {
+		var err error
+		if l.Digest, err = l.digest(); err != nil {
+			return nil, err
+		}
+	}
+	return marshal(l)
+}
+
+func (m SavedMessage) isTask() bool {
+	_, task := m.Message.Headers[header.Version]
+	return task
+}
+
+// digest returns the digest of a line that has none.
+func (l savedLine) digest() (string, error) {
+	data, err := marshal(l)
+	sum := sha256.Sum256(data)
+	return base64.RawURLEncoding.EncodeToString(sum[:12]), err
+}
+
+// line returns a message as its line has it, without a digest.
+func (m SavedMessage) line() savedLine {
 	d := &m.Message
 	l := savedLine{
 		Queue: text(m.Queue), Exchange: text(d.Exchange), RoutingKey: text(d.RoutingKey), Redelivered: d.Redelivered,
@@ -77,7 +109,7 @@ func (m SavedMessage) MarshalJSON() ([]byte, error) {
 	} else {
 		l.BodyBase64 = new(base64String(d.Body))
 	}
-	return marshal(l)
+	return l
 }
 
 // isText reports whether a body is kept as text: what an editor shows.
@@ -120,7 +152,9 @@ func (m *SavedMessage) UnmarshalJSON(data []byte) error {
 	} else {
 		m.Message.Body = *l.BodyBase64
 	}
-	return nil
+	digest, err := m.line().digest()
+	m.Edited = m.isTask() && digest != l.Digest
+	return err
 }
 
 // marshal is json.Marshal without the escapes for HTML.

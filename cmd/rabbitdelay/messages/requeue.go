@@ -118,7 +118,7 @@ func (r *requeueRun) choiceFlags(f *pflag.FlagSet) {
 	f.StringVar(&r.header, "header", "", "messages with this header, `name=value`")
 	f.Var((*app.Duration)(&o.Filter.OlderThan), "older-than", "messages that died at least this long ago")
 	f.Var((*app.Duration)(&o.Filter.NewerThan), "newer-than", "messages that died at most this long ago")
-	f.IntVar(&o.Limit, "limit", 0, "the most messages that go, 0 for all")
+	f.IntVar(&o.Limit, "limit", 0, "the most messages that go, or that their destination refuses, 0 for all")
 	r.Register(f, "say what would become of them, and put them back")
 	app.DatabaseFlag(f, "")
 }

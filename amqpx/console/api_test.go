@@ -1,191 +1,43 @@
 package console
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
-	"maps"
+	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
-// document is the served OpenAPI document.
-type document struct {
-	t        testing.TB
-	doc      map[string]any
-	compiler *jsonschema.Compiler
-	seen     map[string]map[string]bool // operation -> codes that were validated
-}
+// call is a request of an operation of the API.
+type call struct{ op, method, path string }
 
-func openDocument(w *world) *document {
-	d := &document{t: w.t, doc: w.must(200, "GET", "/api/openapi.json", ""), seen: map[string]map[string]bool{}}
-	d.compiler = jsonschema.NewCompiler()
-	d.compiler.DefaultDraft(jsonschema.Draft2020)
-	d.compiler.AssertFormat()
-	check(w.t, d.compiler.AddResource("mem:///openapi.json", d.doc))
-	if d.doc["openapi"] != "3.1.0" {
-		w.t.Errorf("openapi is %v", d.doc["openapi"])
-	}
-	return d
-}
-
-// operations are "METHOD /path" of all operations.
-func (d *document) operations() []string {
-	var out []string
-	for path, item := range d.doc["paths"].(map[string]any) {
+// calls are requests of every operation in the API's document, about things that exist where
+// there are such: task a, message dead-1, recurring task nightly and queue orders.dead.
+func (w *world) calls(who ...func(*http.Request)) (list []call) {
+	w.t.Helper()
+	paths := w.must(200, "GET", "/api/openapi.json", "", who...)["paths"].(map[string]any)
+	for path, item := range paths {
+		id := "a"
+		if strings.Contains(path, "/trace/") {
+			id = "dead-1"
+		}
+		at := strings.NewReplacer("{id}", id, "{name}", "nightly", "{queue}", "orders.dead").Replace(path)
 		for method := range item.(map[string]any) {
-			out = append(out, strings.ToUpper(method)+" "+path)
+			method = strings.ToUpper(method)
+			list = append(list, call{method + " " + path, method, at})
 		}
 	}
-	slices.Sort(out)
-	return out
-}
-
-// conforms validates an answer against its operation.
-func (d *document) conforms(operation string, r reply) {
-	d.t.Helper()
-	method, path, _ := strings.Cut(operation, " ")
-	item, ok := d.doc["paths"].(map[string]any)[path].(map[string]any)
-	op, ok2 := item[strings.ToLower(method)].(map[string]any)
-	if !ok || !ok2 {
-		d.t.Fatalf("%s is not in the document", operation)
+	slices.SortFunc(list, func(a, b call) int { return strings.Compare(a.op, b.op) })
+	if len(list) < 40 {
+		w.t.Fatalf("the document has %d operations only", len(list))
 	}
-	code := strconv.Itoa(r.code)
-	content, ok := op["responses"].(map[string]any)[code].(map[string]any)
-	if !ok {
-		d.t.Fatalf("%s: an answer of %s is not in the document: %s", operation, code, r.text)
-	}
-	if d.seen[operation] == nil {
-		d.seen[operation] = map[string]bool{}
-	}
-	d.seen[operation][code] = true
-	media, _, _ := strings.Cut(r.header.Get("Content-Type"), ";")
-	types, _ := content["content"].(map[string]any)
-	if len(types) == 0 {
-		if len(r.text) > 0 {
-			d.t.Errorf("%s: %s has a body: %s", operation, code, r.text)
-		}
-		return
-	}
-	if types[media] == nil {
-		d.t.Fatalf("%s: %s is %s, expected %v", operation, code, media, slices.Sorted(maps.Keys(types)))
-	}
-	escape := strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D")
-	at := fmt.Sprintf("mem:///openapi.json#/paths/%s/%s/responses/%s/content/%s/schema", escape.Replace(path), strings.ToLower(method), code, escape.Replace(media))
-	schema, err := d.compiler.Compile(at)
-	if err != nil {
-		d.t.Fatalf("%s: %v", operation, err)
-	}
-	v, err := jsonschema.UnmarshalJSON(strings.NewReader(string(r.text)))
-	check(d.t, err)
-	if err := schema.Validate(v); err != nil {
-		d.t.Errorf("%s: %s does not conform: %v\n%s", operation, code, err, r.text)
-	}
-}
-
-// call is one request of an operation.
-type call struct {
-	op   string
-	path string // without /api/v1, if it differs from that of op
-	body string
-	code int
-}
-
-func (c call) request() (method, path string) {
-	method, path, _ = strings.Cut(c.op, " ")
-	if c.path != "" {
-		path = "/api/v1" + c.path
-	}
-	return method, path
-}
-
-const everything = `{"queue":"orders","due":"2h","body":"hello","content_type":"text/plain","type":"t","correlation_id":"c","priority":3,"expires_after":"1d","headers":{"tenant":"blue"},"tags":["vip"]}`
-
-// calls are requests of every operation, in an order in which each finds what it needs.
-func calls() []call {
-	const v1 = " /api/v1"
-	return []call{
-		{"PUT" + v1 + "/tasks/{id}", "/tasks/a", everything, 201},
-		{"PUT" + v1 + "/tasks/{id}", "/tasks/a", everything, 200},
-		{"PUT" + v1 + "/tasks/{id}", "/tasks/a", `{"queue":"orders","due":"2h","body":"other"}`, 409},
-		{"PUT" + v1 + "/tasks/{id}", "/tasks/a?replace=true", `{"queue":"orders","due":"2026-12-24T08:00:00Z","body_base64":"/w=="}`, 201},
-		{"PUT" + v1 + "/tasks/{id}", "/tasks/b", `{"due":"soon","queue":"q"}`, 422},
-		{"POST" + v1 + "/tasks", "", `{"tasks":[{"id":"b","queue":"orders","due":"3h"},{"id":"c","exchange":"x","routing_key":"k","due":"now"},{"id":"a","queue":"other","due":"1h"},{"id":"bad ","queue":"q","due":"1h"}]}`, 200},
-		{"POST" + v1 + "/tasks", "", `{"tasks":[]}`, 422},
-		{"GET" + v1 + "/tasks", "/tasks?limit=2&status=pending&queue=orders", "", 200},
-		{"GET" + v1 + "/tasks", "/tasks?cursor=nonsense", "", 422},
-		{"GET" + v1 + "/tasks/{id}", "/tasks/a", "", 200},
-		{"GET" + v1 + "/tasks/{id}", "/tasks/none", "", 404},
-		{"POST" + v1 + "/tasks/{id}/move", "/tasks/a/move", `{"by":"-1h"}`, 200},
-		{"POST" + v1 + "/tasks/{id}/move", "/tasks/a/move", `{"to":"tomorrow 08:00 Europe/Berlin"}`, 200},
-		{"POST" + v1 + "/tasks/{id}/move", "/tasks/a/move", `{}`, 422},
-		{"POST" + v1 + "/tasks/{id}/fire", "/tasks/a/fire", "", 200},
-		{"POST" + v1 + "/tasks/{id}/cancel", "/tasks/a/cancel", "", 200},
-		{"POST" + v1 + "/tasks/{id}/cancel", "/tasks/a/cancel", "", 409},
-		{"POST" + v1 + "/tasks/{id}/revive", "/tasks/failed/revive", `{"due":"1h"}`, 200},
-		{"POST" + v1 + "/tasks/bulk", "", `{"action":"move-by","by":"1h","filter":{"queue":"orders"},"dry_run":true}`, 200},
-		{"POST" + v1 + "/tasks/bulk", "", `{"action":"move-by","by":"1h","filter":{"queue":"orders"},"count":10}`, 200},
-		{"POST" + v1 + "/tasks/bulk", "", `{"action":"move-by","by":"1h","ids":["a"],"dry_run":true}`, 200},
-		{"POST" + v1 + "/tasks/bulk", "", `{"action":"cancel","filter":{}}`, 422},
-		{"POST" + v1 + "/tasks/bulk", "", `{"action":"cancel","filter":{"queue":"orders"}}`, 422},
-		{"GET" + v1 + "/counts", "/counts?status=pending&due_from=-1d&due_to=7d", "", 200},
-		{"GET" + v1 + "/histogram", "", "", 200},
-		{"GET" + v1 + "/histogram", "/histogram?from=now&to=1d&bins=24", "", 200},
-		{"GET" + v1 + "/histogram", "/histogram?from=now", "", 422},
-		{"POST" + v1 + "/destinations/pause", "", `{"queue":"mail"}`, 200},
-		{"POST" + v1 + "/destinations/pause", "", `{}`, 422},
-		{"POST" + v1 + "/destinations/ceiling", "", `{"queue":"mail","per_second":50}`, 200},
-		{"POST" + v1 + "/destinations/ceiling", "", `{"queue":"mail"}`, 422},
-		{"POST" + v1 + "/destinations/ceiling", "", `{"queue":"mail","per_second":0.0000001}`, 422},
-		{"GET" + v1 + "/destinations", "", "", 200},
-		{"POST" + v1 + "/destinations/resume", "", `{"queue":"mail","spread":"30m"}`, 200},
-		{"POST" + v1 + "/destinations/resume", "", `{"exchange":"e","spread":"soon"}`, 422},
-		{"PUT" + v1 + "/recurring/{name}", "/recurring/nightly", `{"cron":"30 2 * * *","time_zone":"Europe/Berlin","queue":"orders","body":"x","jitter":"5m","tags":["a"]}`, 200},
-		{"PUT" + v1 + "/recurring/{name}", "/recurring/nightly", `{"cron":"not","queue":"orders"}`, 422},
-		{"GET" + v1 + "/recurring", "", "", 200},
-		{"GET" + v1 + "/recurring/{name}", "/recurring/nightly", "", 200},
-		{"GET" + v1 + "/recurring/{name}", "/recurring/none", "", 404},
-		{"POST" + v1 + "/recurring/{name}/pause", "/recurring/nightly/pause", "", 200},
-		{"POST" + v1 + "/recurring/{name}/resume", "/recurring/nightly/resume", "", 200},
-		{"POST" + v1 + "/recurring/{name}/fire", "/recurring/nightly/fire", "", 200},
-		{"DELETE" + v1 + "/recurring/{name}", "/recurring/nightly", "", 204},
-		{"GET" + v1 + "/overview", "", "", 200},
-		{"GET" + v1 + "/history", "/history?over=week", "", 200},
-		{"GET" + v1 + "/history", "/history?over=year", "", 422},
-		{"GET" + v1 + "/status", "", "", 200},
-		{"GET" + v1 + "/doctor", "", "", 200},
-		{"GET" + v1 + "/events", "", "", 200},
-		{"GET" + v1 + "/layouts/retire", "", "", 503},
-		{"POST" + v1 + "/layouts/retire", "", "", 503},
-		{"GET" + v1 + "/queues/{queue}/messages", "/queues/orders.dead/messages?limit=5", "", 200},
-		{"GET" + v1 + "/queues/{queue}/errors", "/queues/orders.dead/errors?order=most&limit=5", "", 200},
-		{"GET" + v1 + "/queues/{queue}/errors", "/queues/orders.dead/errors?order=worst", "", 422},
-		{"POST" + v1 + "/requeue", "", `{"queue":"orders.dead","dry_run":true,"error_like":"order # was not found"}`, 200},
-		{"POST" + v1 + "/requeue", "", `{"queue":"orders.dead","limit":1,"reasons":["rejected"]}`, 200},
-		{"POST" + v1 + "/requeue", "", `{"queue":"orders.dead"}`, 422},
-		{"POST" + v1 + "/discard", "", `{"queue":"orders.dead","dry_run":true,"error_like":"order # was not found"}`, 200},
-		{"POST" + v1 + "/discard", "", `{"queue":"orders.dead"}`, 422},
-		{"POST" + v1 + "/discard", "", `{"queue":"orders.dead","to_queue":"x","limit":1}`, 422},
-		{"GET" + v1 + "/trace/{id}", "/trace/dead-1", "", 200},
-		{"GET" + v1 + "/jobs", "", "", 200},
-		{"GET" + v1 + "/jobs/{id}", "/jobs/none", "", 404},
-		{"GET" + v1 + "/jobs/{id}", "/jobs/JOB", "", 200},
-		{"GET" + v1 + "/jobs/{id}/messages", "/jobs/JOB/messages", "", 404},
-		{"POST" + v1 + "/jobs/{id}/stop", "/jobs/JOB/stop", "", 409},
-		{"POST" + v1 + "/jobs/{id}/continue", "/jobs/JOB/continue", "", 409},
-		{"GET" + v1 + "/audit", "/audit?limit=3&target=a", "", 200},
-	}
+	return list
 }
 
 // lay puts a failed task into the table, and dead letters into their queue.
@@ -201,7 +53,7 @@ func (w *world) lay() {
 	go func() {
 		done <- client.Consume(ctx, "orders", func(context.Context, *amqpx.Delivery) error {
 			handled <- struct{}{}
-			return amqpx.Reject(fmt.Errorf("card stolen"))
+			return amqpx.Reject(errors.New("card stolen"))
 		})
 	}()
 	for _, id := range []string{"dead-1", "dead-2"} {
@@ -220,189 +72,6 @@ func (w *world) lay() {
 	}
 	cancel()
 	check(w.t, <-done)
-}
-
-// Every operation is called, and every answer conforms to the document.
-func TestAPIConformsToItsDocument(t *testing.T) {
-	w := newWorld(t)
-	d := openDocument(w)
-	w.lay()
-	job := ""
-	for _, c := range calls() {
-		method, path := c.request()
-		path = strings.Replace(path, "JOB", job, 1)
-		if c.op == "GET /api/v1/events" {
-			w.watch(d)
-			continue
-		}
-		r := w.ask(method, path, c.body)
-		if r.code != c.code {
-			t.Errorf("%s %s: %d, expected %d: %s", method, path, r.code, c.code, r.text)
-			continue
-		}
-		d.conforms(c.op, r)
-		if started, ok := r.jobIn(t); ok {
-			job = started["id"].(string)
-			w.finished(started)
-		}
-	}
-	for _, op := range d.operations() {
-		if d.seen[op] == nil {
-			t.Errorf("%s was not called by this test", op)
-		}
-	}
-	if text := w.ask("GET", "/api/openapi.yaml", ""); text.code != 200 || !strings.Contains(string(text.text), "openapi: 3.1.0") {
-		t.Errorf("openapi.yaml: %d %.100s", text.code, text.text)
-	}
-}
-
-// Where there is little to say, an answer conforms all the same, and has no null where
-// the document has none: empty tables, no database, no broker, and each gone.
-func TestAPIConformsWithLittle(t *testing.T) {
-	for name, change := range map[string]func(w *world, c *Config){
-		"empty":       func(*world, *Config) {},
-		"no database": func(_ *world, c *Config) { c.Store, c.DB = nil, nil },
-		"no broker":   func(_ *world, c *Config) { c.Client, c.Look, c.Previous = nil, nil, nil },
-		"nothing":     func(_ *world, c *Config) { *c = Config{} },
-		"database gone": func(w *world, _ *Config) {
-			check(w.t, w.db.Close())
-		},
-		"broker gone": func(w *world, _ *Config) { w.broker.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			change(w, &w.cfg)
-			w = newWorldOn(t, w)
-			w.t = t
-			d := openDocument(w)
-			for _, op := range d.operations() {
-				if method, path, _ := strings.Cut(op, " "); method == http.MethodGet && path != "/api/v1/events" {
-					path = strings.NewReplacer("{id}", "none", "{name}", "none", "{queue}", "none").Replace(path)
-					d.conforms(op, w.ask(method, path, ""))
-				}
-			}
-			for op, bodies := range map[string][]string{
-				"PUT /api/v1/tasks/{id}":       {`{"queue":"orders","due":"1h","tags":null,"headers":null,"body":null}`, `{"queue":"orders","due":null}`},
-				"POST /api/v1/tasks":           {`{"tasks":null}`, `{"tasks":[null]}`},
-				"POST /api/v1/tasks/bulk":      {`{"action":"cancel","filter":null,"dry_run":true}`, `{"action":"cancel","filter":{"queue":"x"},"dry_run":true}`},
-				"PUT /api/v1/recurring/{name}": {`{"every":"1h","queue":"orders","tags":null}`},
-				"POST /api/v1/requeue":         {`{"queue":"orders.dead","reasons":null,"dry_run":true}`, `{"queue":"none.dead","dry_run":true}`},
-			} {
-				method, path, _ := strings.Cut(op, " ")
-				if name == "broker gone" && path == "/api/v1/requeue" {
-					continue // which waits for it for 30 s
-				}
-				for _, body := range bodies {
-					d.conforms(op, w.ask(method, strings.NewReplacer("{id}", "x", "{name}", "x").Replace(path), body))
-				}
-			}
-		})
-	}
-}
-
-// jobIn is the job that an answer has started.
-func (r reply) jobIn(t *testing.T) (map[string]any, bool) {
-	t.Helper()
-	if r.code != 200 || len(r.text) == 0 {
-		return nil, false
-	}
-	j, ok := r.json(t)["job"].(map[string]any)
-	return j, ok
-}
-
-// watch reads the first event.
-func (w *world) watch(d *document) {
-	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL+"/api/v1/events", http.NoBody)
-	check(w.t, err)
-	got, err := w.client.Do(r)
-	check(w.t, err)
-	defer got.Body.Close()
-	if got.Header.Get("Content-Type") != "text/event-stream" {
-		w.t.Errorf("events are %s", got.Header.Get("Content-Type"))
-	}
-	event := map[string]any{}
-	for s := bufio.NewScanner(got.Body); s.Scan() && s.Text() != ""; {
-		name, value, _ := strings.Cut(s.Text(), ": ")
-		event[name] = value
-		if name == "data" {
-			var data any
-			check(w.t, json.Unmarshal([]byte(value), &data))
-			event[name] = data
-		}
-	}
-	text, err := json.Marshal([]any{event})
-	check(w.t, err)
-	d.conforms("GET /api/v1/events", reply{got.StatusCode, got.Header, text})
-}
-
-// What is wrong is named.
-func TestAPINamesTheField(t *testing.T) {
-	w := newWorld(t)
-	for _, c := range []struct{ method, path, body, location string }{
-		{"PUT", "/tasks/a", `{"queue":"q","due":"soon"}`, "body.due"},
-		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","priority":300}`, "body.priority"},
-		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","colour":"red"}`, "body.colour"},
-		{"PUT", "/tasks/a", `{"queue":"q"}`, "body"},
-		{"PUT", "/tasks/a", `{"queue":"q","exchange":"x","due":"1h"}`, "body.queue"},
-		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","body":"x","body_base64":"eA=="}`, "body.body_base64"},
-		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","body_base64":"?"}`, "body.body_base64"},
-		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","expires_after":"never"}`, "body.expires_after"},
-		{"PUT", "/tasks/a?overwrite=1", `{"queue":"q","due":"1h"}`, "query.overwrite"},
-		{"POST", "/tasks", `{"tasks":[{"id":"a","queue":"q","due":"1h"},{"id":"b","queue":"q","due":"?"}]}`, "body.tasks[1].due"},
-		{"POST", "/tasks", `{"tasks":[{"id":"a","queue":"q","due":"1h"},{"id":"b","queue":"q","due":"1h","body_base64":"?"}]}`, "body.tasks[1].body_base64"},
-		{"POST", "/tasks/a/move", `{"by":"2 days"}`, "body.by"},
-		{"GET", "/tasks?due_from=2h&due_to=1h", "", "query.due_to"},
-		{"GET", "/tasks?status=odd", "", "query.status"},
-		{"GET", "/tasks?limit=1001", "", "query.limit"},
-		{"GET", "/tasks?header=x", "", "query.header"},
-		{"POST", "/tasks/bulk", `{"action":"move-by","filter":{"tag":"x"},"count":1}`, "body.by"},
-		{"POST", "/tasks/bulk", `{"action":"move-to","filter":{"tag":"x"},"count":1}`, "body.to"},
-		{"POST", "/tasks/bulk", `{"action":"cancel","to":"1h","filter":{"tag":"x"},"count":1}`, "body.to"},
-		{"POST", "/tasks/bulk", `{"action":"explode","filter":{"tag":"x"},"count":1}`, "body.action"},
-		{"POST", "/tasks/bulk", `{"action":"cancel","filter":{"tag":"x"},"count":0}`, "body.count"},
-		{"GET", "/histogram?from=1h", "", "query.from"},
-		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","unique":{"key":"k","on_pending":"push-back"}}`, "body.unique.max_wait"},
-		{"PUT", "/tasks/a", `{"queue":"q","due":"1h","unique":{"key":"k","cooldown":"30d"}}`, "body.unique.cooldown"},
-		{"POST", "/tasks/bulk", `{"action":"move-by","by":"1h","spread":"1h","filter":{"tag":"x"},"count":1}`, "body.spread"},
-		{"POST", "/tasks/bulk", `{"action":"cancel","filter":{"status":"done"},"count":1}`, "body.filter.status"},
-		{"POST", "/destinations/resume", `{"queue":"q","spread":"31d"}`, "body.spread"},
-		{"POST", "/requeue", `{"queue":"delay.bucket.1s","dry_run":true}`, "body.queue"},
-		{"POST", "/requeue", `{"queue":"q.dead","to_queue":"q.dead","dry_run":true}`, "body.to_queue"},
-		{"POST", "/requeue", `{"queue":"q.dead","to_queue":"delay.parked","dry_run":true}`, "body.to_queue"},
-		{"PUT", "/recurring/a", `{"cron":"x","queue":"q"}`, "body.cron"},
-	} {
-		r := w.ask(c.method, "/api/v1"+c.path, c.body)
-		if r.code != http.StatusUnprocessableEntity || r.header.Get("Content-Type") != "application/problem+json" || !strings.Contains(string(r.text), `"location":"`+c.location+`"`) {
-			t.Errorf("%s %s %s: %d %s: %s; expected the location %s", c.method, c.path, c.body, r.code, r.header.Get("Content-Type"), r.text, c.location)
-		}
-	}
-}
-
-// A detail is a sentence by itself.
-func TestAPIDetails(t *testing.T) {
-	w := newWorld(t)
-	for _, c := range []struct {
-		method, path, body string
-		code               int
-		text               string
-	}{
-		{"POST", "/tasks/bulk", `{"action":"cancel"}`, 422, `"detail":"the filter is empty, which selects all tasks; give a condition, or all: true"`},
-		{"POST", "/tasks/bulk", `{"action":"cancel","by":"1h","all":true,"count":1}`, 422, `"detail":"by is for move-by only; leave it out"`},
-		{"POST", "/tasks/bulk", `{"action":"cancel","all":true}`, 422, `"detail":"count is 0; expected how many tasks may be changed, 1 or more: what a dry run has counted"`},
-		{"POST", "/tasks/bulk", `{"action":"cancel","filter":{"status":"done"},"count":1}`, 422, `"detail":"status is \"done\"; it must be pending, or none"`},
-		{"PUT", "/tasks/a", `{"due":"1h"}`, 422, `"detail":"queue: no destination`},
-		{"GET", "/tasks?foo=1", "", 422, `"location":"query.foo","value":"1"`},
-		{"GET", "/queues/nope/messages", "", 404, `"detail":"there is no such queue"`},
-		{"GET", "/queues/delay.bucket.1s/messages", "", 409, `"detail":"the queue was not looked into: delay.bucket.1s: it belongs to the delay strategies`},
-		{"GET", "/queues/delay.bucket.1s/errors", "", 409, `"detail":"the queue was not looked into: delay.bucket.1s: it belongs to the delay strategies`},
-	} {
-		if r := w.ask(c.method, "/api/v1"+c.path, c.body); r.code != c.code || !strings.Contains(string(r.text), c.text) {
-			t.Errorf("%s %s %s: %d %s; expected %d with %s", c.method, c.path, c.body, r.code, r.text, c.code, c.text)
-		}
-	}
 }
 
 // What is no operation is a problem like any other.
@@ -449,94 +118,5 @@ func TestAPITakesAnyID(t *testing.T) {
 		if task, err := w.store.Get(t.Context(), schedule.NoTx, id); err != nil || task.Status != schedule.StatusCancelled {
 			t.Errorf("%s: %v %v", id, task.Status, err)
 		}
-	}
-}
-
-// Ten moves by an hour at once are ten hours.
-func TestAPIMovesAddUp(t *testing.T) {
-	w := newWorld(t)
-	w.must(201, "PUT", "/api/v1/tasks/a", `{"queue":"q","due":"2030-01-01T00:00:00Z"}`)
-	var all sync.WaitGroup
-	for range 10 {
-		all.Go(func() {
-			if r := w.ask("POST", "/api/v1/tasks/a/move", `{"by":"1h"}`); r.code != 200 {
-				t.Errorf("%d %s", r.code, r.text)
-			}
-		})
-	}
-	all.Wait()
-	task, err := w.store.Get(t.Context(), schedule.NoTx, "a")
-	check(t, err)
-	if want := time.Date(2030, 1, 1, 10, 0, 0, 0, time.UTC); !task.DeliverAt.Equal(want) {
-		t.Errorf("due %s, expected %s", task.DeliverAt, want)
-	}
-}
-
-// With replace=true a PUT schedules: what has ended once more, and what counts from
-// now from now on. A repetition without it, or of an instant, leaves what is there.
-func TestAPIReplaces(t *testing.T) {
-	const relative, absolute = `{"queue":"q","due":"2h"}`, `{"queue":"q","due":"2030-01-01T00:00:00Z"}`
-	for _, tt := range []struct {
-		body, ended string
-		replace     bool
-		code        int
-	}{
-		{relative, "", false, 200},
-		{relative, "", true, 201},
-		{absolute, "", true, 200},
-		{absolute, "cancelled", false, 200},
-		{absolute, "cancelled", true, 201},
-		{absolute, "done", true, 201},
-		{absolute, "failed", true, 201},
-		{relative, "expired", true, 201},
-	} {
-		w := newWorld(t)
-		w.must(201, "PUT", "/api/v1/tasks/a", tt.body)
-		before, err := w.store.Get(t.Context(), schedule.NoTx, "a")
-		check(t, err)
-		if tt.ended != "" {
-			_, err := w.db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = ?, finished_at = 1", tt.ended)
-			check(t, err)
-		}
-		w.must(tt.code, "PUT", fmt.Sprintf("/api/v1/tasks/a?replace=%t", tt.replace), tt.body)
-		task, err := w.store.Get(t.Context(), schedule.NoTx, "a")
-		check(t, err)
-		if renewed := tt.code == 201; renewed != (task.Version > before.Version && task.Status == schedule.StatusPending) {
-			t.Errorf("%+v: %s, version %d", tt, task.Status, task.Version)
-		}
-	}
-}
-
-// Pages follow one another by their cursor, and a body that is too long is refused.
-func TestAPIBounds(t *testing.T) {
-	w := newWorld(t)
-	var list []string
-	for i := range 25 {
-		list = append(list, fmt.Sprintf(`{"id":"t%02d","queue":"q","due":"2030-01-01T00:00:00Z"}`, i))
-	}
-	out := w.must(200, "POST", "/api/v1/tasks", `{"tasks":[`+strings.Join(list, ",")+`]}`)
-	if out["created"] != 25.0 || out["failed"] != 0.0 {
-		t.Errorf("batch: %v", out)
-	}
-	var got []string
-	for cursor := ""; ; {
-		page := w.must(200, "GET", "/api/v1/tasks?limit=10&cursor="+strings.ReplaceAll(cursor, "/", "%2F"), "")
-		for _, x := range page["tasks"].([]any) {
-			got = append(got, x.(map[string]any)["id"].(string))
-		}
-		if page["next"] == nil {
-			break
-		}
-		cursor = page["next"].(string)
-	}
-	if len(got) != 25 || !slices.IsSorted(got) {
-		t.Errorf("pages: %v", got)
-	}
-	long := strings.Repeat("x", 2<<20)
-	if r := w.ask("PUT", "/api/v1/tasks/long", `{"queue":"q","due":"1h","body":"`+long+`"}`); r.code != 422 || !strings.Contains(string(r.text), "body.body") {
-		t.Errorf("a body of 2 MiB: %d %.200s", r.code, r.text)
-	}
-	if r := w.ask("POST", "/api/v1/tasks/x/move", `{"to":"`+long[:100<<10]+`"}`); r.code != 413 {
-		t.Errorf("a move of 2 MiB: %d %.200s", r.code, r.text)
 	}
 }

@@ -13,42 +13,6 @@ import (
 	"time"
 )
 
-// A problem names what is wrong without repeating all of it.
-func TestProblemsAreBounded(t *testing.T) {
-	w := newWorld(t)
-	long := strings.Repeat("ä", 10_000)
-	for name, body := range map[string]string{
-		"no JSON":       long,
-		"a long value":  `{"due":"1h","queue":"q","priority":"` + long + `"}`,
-		"a long key":    `{"due":"1h","queue":"q","` + long + `":1}`,
-		"a long object": `{"due":"1h","queue":"q","tags":{"a":"` + long + `"}}`,
-		"many keys":     `{"due":"1h","queue":"q"` + manyKeys(2000) + `}`,
-	} {
-		r := w.ask("PUT", "/api/v1/tasks/a", body)
-		if r.code != 400 && r.code != 422 || len(r.text) > 4096 || r.header.Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s: %d of %s, %d bytes, expected at most 4096: %.300s", name, r.code, r.header.Get("Content-Type"), len(r.text), r.text)
-			continue
-		}
-		if list, _ := r.json(t)["errors"].([]any); len(list) == 0 || list[0].(map[string]any)["message"] == "" {
-			t.Errorf("%s: it does not say what is wrong: %s", name, r.text)
-		}
-	}
-	if r := w.ask("GET", "/api/v1/tasks?limit="+long, ""); r.code != 422 || len(r.text) > 4096 {
-		t.Errorf("a parameter: %d, %d bytes", r.code, len(r.text))
-	}
-	if r := w.ask("PUT", "/api/v1/tasks/a", `{"due":"1h","queue":"q","priority":"high"}`); !strings.Contains(string(r.text), `"high"`) {
-		t.Errorf("a short value is not told: %s", r.text)
-	}
-}
-
-func manyKeys(n int) string {
-	var b strings.Builder
-	for i := range n {
-		fmt.Fprintf(&b, `,"key%d":1`, i)
-	}
-	return b.String()
-}
-
 // Every id that a task can have can be asked for and changed: as a segment of the path
 // where a path can have it, and as a parameter.
 func TestEveryIDIsAddressable(t *testing.T) {

@@ -49,7 +49,7 @@ func (r *reader) shift(location, s string) time.Duration {
 }
 
 func signed(s string) (time.Duration, bool) {
-	digits := strings.TrimPrefix(strings.TrimPrefix(s, "+"), "-")
+	digits := strings.TrimLeft(s, "+-")
 	d, err := topology.ParseDuration(digits)
 	if strings.HasPrefix(s, "-") {
 		d = -d

@@ -38,8 +38,10 @@ func troubled(t *testing.T, b *clitest.Broker) (file, dbURL string) {
 			t.Fatal(err)
 		}
 	}
-	exec("INSERT INTO rabbitdelay_schedules (name, queue, cron, headers) VALUES ('broken', 'q', '@hourly', 'null'), ('good', 'q', '@hourly', NULL)")
-	exec("INSERT INTO rabbitdelay_schedules (name, queue, cron, planned_version, plan_at, next_at) VALUES ('still', 'q', '@hourly', 1, ?, ?)",
+	exec("INSERT INTO rabbitdelay_schedules (name, queue, cron, headers) " +
+		"VALUES ('broken', 'q', '@hourly', 'null'), ('good', 'q', '@hourly', NULL)")
+	exec("INSERT INTO rabbitdelay_schedules (name, queue, cron, planned_version, plan_at, next_at) "+
+		"VALUES ('still', 'q', '@hourly', 1, ?, ?)",
 		time.Now().Add(time.Hour).UnixMilli(), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli())
 	planned(t, b, dbURL)
 	due := time.Now().Add(29 * 24 * time.Hour).UnixMilli()

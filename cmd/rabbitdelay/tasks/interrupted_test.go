@@ -41,7 +41,10 @@ func TestInterruptedMove(t *testing.T) {
 	if !strings.HasPrefix(out.String(), "1 of 2 tasks moved in ") {
 		t.Errorf("output %s", out.String())
 	}
-	const before, behind = "rabbitdelay: interrupted; to go on, give the same command with --after '", "': without it, tasks would be moved twice\n"
+	const (
+		before = "rabbitdelay: interrupted; to go on, give the same command with --after '"
+		behind = "': without it, tasks would be moved twice\n"
+	)
 	_, rest, _ := strings.Cut(errs.String(), before)
 	after, _, ok := strings.Cut(rest, behind)
 	if !ok {

@@ -177,6 +177,7 @@ func (s *state) dbCommand(ts *testscript.TestScript, args []string) (string, err
 // queueCommand looks at queues and fills them:
 //
 //	queue                        list all queues
+//	queue count                  count them
 //	queue show NAME...           show how many messages wait in queues
 //	queue fill NAME [FILE]       declare a quorum queue and publish the messages of a YAML file to it
 //	queue delete NAME            delete a queue with its messages
@@ -188,6 +189,8 @@ func (s *state) queueCommand(ts *testscript.TestScript, args []string) (string, 
 		for _, name := range s.broker.Queues() {
 			fmt.Fprintln(&b, name)
 		}
+	case args[0] == "count" && len(args) == 1:
+		fmt.Fprintln(&b, len(s.broker.Queues()))
 	case args[0] == "show":
 		for _, name := range args[1:] {
 			fmt.Fprintln(&b, s.shown(name))

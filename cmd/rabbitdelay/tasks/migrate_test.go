@@ -1,0 +1,34 @@
+package tasks_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
+)
+
+// --print prints the SQL of every table for each kind of database, and with --json the same text.
+func TestMigratePrint(t *testing.T) {
+	for _, db := range []string{"postgres:", "mysql:", "sqlite:"} {
+		t.Run(db, func(t *testing.T) {
+			text := clitest.Expect(t, 0, "migrate", "--db", db, "--print")
+			for _, table := range []string{"rabbitdelay_processed", "rabbitdelay_tasks"} {
+				if !strings.Contains(text.Stdout, table) {
+					t.Errorf("no table %s in\n%s", table, text.Stdout)
+				}
+			}
+			if text.Stderr != "" {
+				t.Errorf("errors %s", text.Stderr)
+			}
+			var script struct{ Database, SQL string }
+			got := clitest.Expect(t, 0, "migrate", "--db", db, "--print", "--json")
+			if err := json.Unmarshal([]byte(got.Stdout), &script); err != nil {
+				t.Fatalf("%v in\n%s", err, got)
+			}
+			if script.SQL+"\n" != text.Stdout {
+				t.Errorf("--json prints other SQL:\n%s", script.SQL)
+			}
+		})
+	}
+}

@@ -77,8 +77,8 @@ func TestLedgerAsJSON(t *testing.T) {
 	if err := s.showLedger(t.Context()); err != nil {
 		t.Error(err)
 	}
-	orders := `{"orders":10,"paid":5,"cancelled":5,"early":0,"lost":0,"duplicates_injected":3,"effects_twice":0,"lateness_ms":{"p50":7,"p99":7,"max":7},` +
-		`"strategy":"bucket","broker":"4.3.6","database":"sqlite"`
+	orders := `{"orders":10,"paid":5,"cancelled":5,"early":0,"lost":0,"duplicates_injected":3,"effects_twice":0,` +
+		`"lateness_ms":{"p50":7,"p99":7,"max":7},"strategy":"bucket","broker":"4.3.6","database":"sqlite"`
 	posts := `,"posts":{"scheduled":9,"rolled_back":1,"moved":3,"cancelled":4,"fired":1,"published":5,` +
 		`"early":0,"lost":0,"published_twice":0,"published_although_cancelled":0,` +
 		`"stale_stopped":0,"cancelled_stopped":0,"duplicates_stopped":0,"changes_too_late":0,"lateness_ms":{"p50":0,"p99":0,"max":0}}`
@@ -127,8 +127,14 @@ func TestLedgerFindsViolations(t *testing.T) {
 				c.more(s)
 			}
 			err := s.showLedger(t.Context())
-			if err == nil || strings.ReplaceAll(err.Error(), "\n", "; ") != "the promises about "+c.want || !strings.Contains(out.String(), " 1  WRONG\n") {
-				t.Errorf("got %v and %s", err, out)
+			if err == nil {
+				t.Fatalf("the violation is not found:\n%s", out)
+			}
+			if got, want := strings.ReplaceAll(err.Error(), "\n", "; "), "the promises about "+c.want; got != want {
+				t.Errorf("got %s, expected %s", got, want)
+			}
+			if !strings.Contains(out.String(), " 1  WRONG\n") {
+				t.Errorf("the ledger does not show it:\n%s", out)
 			}
 		})
 	}

@@ -42,7 +42,8 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}); err != nil {
+	task := schedule.Task{ID: "a", Queue: "orders", DeliverAt: time.Now().Add(time.Hour)}
+	if err := store.Schedule(t.Context(), schedule.NoTx, task); err != nil {
 		t.Fatal(err)
 	}
 	if err := client.Send(t.Context(), amqpx.Message{Queue: "orders"}); err != nil {

@@ -173,3 +173,52 @@ func TestNowKnowsFailuresAndLateness(t *testing.T) {
 		t.Errorf("the overview has %s", got)
 	}
 }
+
+// What JSON decoders replace or guess is refused instead.
+func TestBodiesAreTakenLiterally(t *testing.T) {
+	w := newWorld(t)
+	for name, x := range map[string]struct {
+		body, says string
+		code       int
+	}{
+		"an id that is not UTF-8":  {`{"tasks":[{"id":"caf` + "\xe9" + `","queue":"orders","due":"1h"}]}`, "UTF-8", 400},
+		"a body that is not UTF-8": {`{"tasks":[{"id":"a","queue":"orders","due":"1h","body":"` + "\xff" + `"}]}`, "UTF-8", 400},
+		"half a character":         {`{"tasks":[{"id":"a\ud83d","queue":"orders","due":"1h"}]}`, "half of a character", 400},
+		"the wrong half":           {`{"tasks":[{"id":"a\ude00\ud83d","queue":"orders","due":"1h"}]}`, "half of a character", 400},
+		"a field in other letters": {`{"tasks":[{"id":"a","queue":"orders","QUEUE":"mail","due":"1h"}]}`, "unexpected property", 422},
+		"a number with a fraction": {`{"tasks":[{"id":"a","queue":"orders","due":"1h","priority":1.0}]}`, "expected an integer", 422},
+		"a header that routes":     {`{"tasks":[{"id":"a","queue":"orders","due":"1h","headers":{"CC":"b"}}]}`, "CC", 200},
+		"a header of ours":         {`{"tasks":[{"id":"a","queue":"orders","due":"1h","headers":{"rabbitdelay-due":"1"}}]}`, "rabbitdelay-due", 200},
+		"a header that delays":     {`{"tasks":[{"id":"a","queue":"orders","due":"1h","headers":{"x-delay":"1"}}]}`, "x-delay", 200},
+		"an id of too many bytes":  {`{"tasks":[{"id":"` + strings.Repeat("é", 128) + `","queue":"orders","due":"1h"}]}`, "expected at most 255", 200},
+	} {
+		r := w.ask("POST", "/api/v1/tasks", x.body)
+		if r.code != x.code || !strings.Contains(string(r.text), x.says) {
+			t.Errorf("%s: %d %s", name, r.code, r.text)
+		}
+		if strings.Contains(string(r.text), "Go struct") {
+			t.Errorf("%s: names a type of Go's: %s", name, r.text)
+		}
+		if r.code == 200 && r.json(t)["created"] != 0.0 {
+			t.Errorf("%s: scheduled: %s", name, r.text)
+		}
+	}
+	if list := w.must(200, "GET", "/api/v1/tasks", "")["tasks"].([]any); len(list) != 0 {
+		t.Errorf("tasks were scheduled: %v", list)
+	}
+	w.must(201, "PUT", "/api/v1/tasks/-?id="+url.QueryEscape("a😀"), `{"queue":"orders","due":"1h","body":"\ud83d\ude00"}`)
+	r := w.ask("PUT", "/api/v1/tasks/-?id="+url.QueryEscape("a"+strings.Repeat("é", 127)+"é"), `{"queue":"orders","due":"1h"}`)
+	if r.code != 422 {
+		t.Errorf("a long id in the query: %d %s", r.code, r.text)
+	}
+}
+
+// A path with . in place of an id is not that of the list.
+func TestDotsInPaths(t *testing.T) {
+	w := newWorld(t)
+	for _, path := range []string{"/api/v1/jobs/.", "/api/v1/tasks/.", "/api/v1/tasks/..", "/api/v1/jobs/../tasks"} {
+		if r := w.ask("GET", path, ""); r.code != 400 {
+			t.Errorf("GET %s: %d %s", path, r.code, r.text)
+		}
+	}
+}

@@ -48,6 +48,10 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, http.StatusBadRequest, "the address has bytes that are not text; expected UTF-8 without NUL")
 		return
 	}
+	if isAPI(r) && dotted(r.URL.EscapedPath()) {
+		refuse(w, r, http.StatusBadRequest, "a path cannot have . or .. in place of an id; give the id in the query, with - in its place in the path")
+		return
+	}
 	get := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if clean := cleaned(r.URL.EscapedPath()); get && clean != r.URL.EscapedPath() {
 		c.to(w, r, strings.TrimPrefix(clean, "/")+strings.TrimSuffix("?"+r.URL.RawQuery, "?"))
@@ -117,6 +121,12 @@ func readable(u *url.URL) bool {
 		}
 	}
 	return text(u.Path)
+}
+
+// dotted reports whether a part of an escaped path is . or .., which would be resolved: the answer
+// would be that of another path.
+func dotted(escaped string) bool {
+	return slices.ContainsFunc(strings.Split(escaped, "/"), func(part string) bool { return part == "." || part == ".." })
 }
 
 // cleaned returns an escaped path without double slashes and dots, as http.ServeMux wants it.

@@ -21,6 +21,11 @@ func Register(mux *http.ServeMux, svc *service.Core, prefix, version string, log
 	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "/api/openapi", "", ""
 	cfg.CreateHooks = nil // no links to schemas in answers
 	cfg.RejectUnknownQueryParameters = true
+	cfg.Formats = map[string]huma.Format{}
+	for _, name := range []string{"application/json", "json"} {
+		cfg.Formats[name] = huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: decode}
+	}
+	exactNames()
 	cfg.Transformers = append(cfg.Transformers, bounded, located)
 	cfg.Servers = []*huma.Server{{URL: prefix + "/"}}
 	if prefix != "" {

@@ -453,11 +453,26 @@ func TestUniqueKeys(t *testing.T) {
 		}
 	}
 	batch := w.must(200, "POST", "/api/v1/tasks", `{"tasks":[{"id":"u3","queue":"orders","due":"1h","unique":{"key":"k"}},{"id":"u4","queue":"orders","due":"1h"}]}`)
-	if got := fmt.Sprint(batch["created"], batch["tasks"]); got != "1 [map[created:false id:u1 outcome:kept] map[created:true id:u4]]" {
+	if got := fmt.Sprint(batch["created"], batch["tasks"]); got != "1 [map[asked:u3 created:false id:u1 outcome:kept] map[asked:u4 created:true id:u4]]" {
 		t.Errorf("a batch: %s", got)
 	}
 	if list := w.must(200, "GET", "/api/v1/tasks?unique_key=k", "")["tasks"].([]any); len(list) != 1 || list[0].(map[string]any)["unique_key"] != "k" {
 		t.Errorf("the tasks of the key: %v", list)
+	}
+}
+
+// A task that was scheduled, and has ended, says so when it is scheduled again.
+func TestUniqueKeyOfAnEndedTask(t *testing.T) {
+	w := newWorld(t)
+	const body = `{"queue":"orders","due":"2030-01-01T00:00:00Z","unique":{"key":"k"}}`
+	w.must(201, "PUT", "/api/v1/tasks/u1", body)
+	w.must(200, "POST", "/api/v1/tasks/u1/cancel", "")
+	again := w.must(200, "PUT", "/api/v1/tasks/u1", body)
+	if again["outcome"] != "ended" {
+		t.Errorf("outcome %v, want ended", again["outcome"])
+	}
+	if again["created"] != false {
+		t.Errorf("created %v, want false", again["created"])
 	}
 }
 

@@ -119,9 +119,10 @@ type taskDetail struct {
 }
 
 type scheduled struct {
+	Asked   string `json:"asked,omitempty"   doc:"in a batch: the id that the request gave the task"`
 	ID      string `json:"id"                doc:"of the task that stands"`
 	Created bool   `json:"created"           doc:"false: an equal task existed, or one of the unique key"`
-	Outcome string `json:"outcome,omitempty" enum:"created,kept,replaced,pushed-back,refused"             doc:"of a task with a unique key"`
+	Outcome string `json:"outcome,omitempty" enum:"created,kept,replaced,pushed-back,refused,ended"       doc:"of a task with a unique key; ended: an equal task with this id was scheduled before and has ended"`
 	Error   string `json:"error,omitempty"`
 }
 
@@ -279,7 +280,7 @@ func (a *api) batch(ctx context.Context, in *putTasks) (*body[outcomes], error) 
 	}
 	out := outcomes{Tasks: []scheduled{}}
 	for _, r := range list {
-		s := scheduled{ID: r.ID, Created: r.Created, Outcome: string(r.Outcome)}
+		s := scheduled{Asked: r.Asked, ID: r.ID, Created: r.Created, Outcome: string(r.Outcome)}
 		if r.Err != nil {
 			s.Error = r.Err.Error()
 			out.Failed++

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -76,7 +77,7 @@ const maxTarget = 255
 func newEntry(who Identity, e Entry) Entry {
 	e.ID, e.At, e.Who = newID(), time.Now(), who.Name
 	if len(e.Target) > maxTarget {
-		e.Target = e.Target[:maxTarget]
+		e.Target = strings.ToValidUTF8(e.Target[:maxTarget], "")
 	}
 	return e
 }

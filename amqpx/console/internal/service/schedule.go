@@ -24,8 +24,13 @@ type NewTask struct {
 	Unique  schedule.Unique // of a task with a UniqueKey
 }
 
+// UniqueEnded is the outcome of a task with a unique key that was scheduled before, by an equal
+// call with its id, and has ended since: nothing was scheduled.
+const UniqueEnded schedule.UniqueOutcome = "ended"
+
 // ScheduleResult is the outcome for one task of a Schedule.
 type ScheduleResult struct {
+	Asked   string                 // the id that the task was given
 	ID      string                 // of the task that stands
 	Created bool                   // false: an equal task exists, or one of the unique key
 	Outcome schedule.UniqueOutcome // of a task with a UniqueKey
@@ -50,7 +55,7 @@ func (c *Core) Schedule(ctx context.Context, who Identity, tasks []NewTask) ([]S
 		batch := make([]schedule.Task, len(tasks))
 		for i, t := range tasks {
 			batch[i] = t.Task
-			out[i] = ScheduleResult{ID: t.ID, Created: true}
+			out[i] = ScheduleResult{Asked: t.ID, ID: t.ID, Created: true}
 		}
 		if !slices.ContainsFunc(tasks, func(t NewTask) bool { return t.UniqueKey != "" }) {
 			if err := s.ScheduleBatch(ctx, schedule.NoTx, batch); err == nil || !ofTask(err) {
@@ -80,17 +85,19 @@ func ofTask(err error) bool {
 }
 
 func scheduleOne(ctx context.Context, s *schedule.Store, t NewTask) (r ScheduleResult) {
-	r.ID = t.ID
+	r.Asked, r.ID = t.ID, t.ID
 	if t.UniqueKey == "" {
 		r.Created, r.Err = scheduleByID(ctx, s, t, s.Schedule(ctx, schedule.NoTx, t.Task))
 		return r
 	}
 	unique, err := s.ScheduleUnique(ctx, schedule.NoTx, t.Task, t.Unique)
 	if err != nil {
-		_, r.Err = scheduleByID(ctx, s, t, err)
+		if r.Created, r.Err = scheduleByID(ctx, s, t, err); r.Err == nil {
+			r.Outcome = UniqueEnded
+		}
 		return r
 	}
-	return ScheduleResult{ID: unique.ID, Created: unique.Outcome == schedule.UniqueCreated, Outcome: unique.Outcome}
+	return ScheduleResult{Asked: t.ID, ID: unique.ID, Created: unique.Outcome == schedule.UniqueCreated, Outcome: unique.Outcome}
 }
 
 // scheduleByID is what becomes of a task that was scheduled with err.

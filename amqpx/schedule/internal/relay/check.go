@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -50,6 +51,9 @@ func Check(t *rows.Task, maxBody int) *rows.FieldError {
 	for k, v := range t.Headers {
 		if k == "" || len(k) > rows.MaxName || !rows.IsText(k) || !rows.IsText(v) {
 			return bad("Headers", "%q: expected names of 1 to %d bytes, and UTF-8 without NUL", k, rows.MaxName)
+		}
+		if !header.Kept(k) {
+			return bad("Headers", "%q: the broker or rabbitdelay goes by a header of this name, so a message cannot have it; use another name", k)
 		}
 	}
 	m := undated(t)

@@ -1,0 +1,86 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// exactNames makes validation refuse "QUEUE" for "queue", as it refuses other unknown fields:
+// encoding/json takes the one for the other. huma has it as a variable of the process.
+var exactNames = sync.OnceFunc(func() { huma.ValidateStrictCasing = true })
+
+// decode reads JSON. It refuses what encoding/json would replace by U+FFFD, because different ids
+// would become one, and says without Go's types which value is wrong.
+func decode(data []byte, v any) error {
+	if !utf8.Valid(data) {
+		return errors.New("expected UTF-8, which JSON is; give other bytes as base64, in body_base64")
+	}
+	if at := loneSurrogate(data); at != "" {
+		return fmt.Errorf("%s is half of a character; expected both halves, as UTF-16 has them", at)
+	}
+	err := json.Unmarshal(data, v)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		want := "another type"
+		if wrong.Type != nil {
+			want = jsonType(wrong.Type.Kind().String())
+		}
+		return fmt.Errorf("%s: expected %s, got %s", wrong.Field, want, wrong.Value)
+	}
+	return err
+}
+
+// jsonType is what JSON calls a kind of Go's.
+func jsonType(kind string) string {
+	switch kind {
+	case "int", "int64", "int32", "uint8", "uint16", "uint32", "uint64":
+		return "an integer without a fraction"
+	case "float64":
+		return "a number"
+	case "bool":
+		return "true or false"
+	case "string":
+		return "a string"
+	case "slice", "array":
+		return "an array"
+	}
+	return "an object"
+}
+
+// loneSurrogate returns the first escape such as \ud800 that has no other half; empty for none.
+func loneSurrogate(data []byte) string {
+	for i := 0; i < len(data); i++ {
+		if data[i] != '\\' {
+			continue
+		}
+		first, ok := escaped(data[i:])
+		if !ok || !utf16.IsSurrogate(first) {
+			i++ // what is escaped
+			continue
+		}
+		var second rune
+		if len(data) > i+6 {
+			second, _ = escaped(data[i+6:])
+		}
+		if utf16.DecodeRune(first, second) == utf8.RuneError {
+			return string(data[i : i+6])
+		}
+		i += 11
+	}
+	return ""
+}
+
+// escaped reads an escape such as \u00e9.
+func escaped(data []byte) (rune, bool) {
+	if len(data) < 6 || data[0] != '\\' || data[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(data[2:6]), 16, 32)
+	return rune(n), err == nil
+}

@@ -77,8 +77,21 @@ func (x *examination) checkLeftovers() {
 				Mend: "set " + previous(layout, queues) + " in the file that has their destinations, then " + x.run("apply"),
 			})
 		default:
-			x.notef("%s in %s of %s, drained: no. It is an older layout or another configuration's; they still arrive, because destinations are bound for it",
-				counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), layout.Name)
+			unbound, ours := x.unboundFor(layout.Tag)
+			if !ours { // another configuration's, which does not send to these destinations
+				unbound = nil
+			}
+			x.about(unbound, Finding{ID: "leftover-partly-unbound", Severity: SeverityWarning,
+				What: fmt.Sprintf("%s in the layout %s, for which %s not bound: %s.", counted(messages, "message waits", "messages wait"), layout.Name, counted(len(unbound), "destination is", "destinations are"), list(unbound)),
+				Why:  "Those of them that are for such a destination will be parked when they are due, instead of arriving. A destination that is new since the layout was changed has none there; one that was deleted and created again may have.",
+				Mend: "set " + previous(layout, queues) + " in the file that has these destinations, then " + x.run("apply"),
+			})
+			state := "they still arrive, because all destinations are bound for it"
+			if len(unbound) > 0 || !ours {
+				state = "those still arrive whose destinations are bound for it"
+			}
+			x.notef("%s in %s of %s, drained: no. It is an older layout or another configuration's; %s",
+				counted(messages, "message waits", "messages wait"), counted(len(full), "queue", "queues"), layout.Name, state)
 		}
 	}
 }
@@ -128,6 +141,35 @@ func previous(l naming.Layout, queues []leftover) string {
 		layout += ", resolution: " + m[3]
 	}
 	return "delay: {previous: [{" + layout + "}]}"
+}
+
+// unboundFor returns the queues of the destinations that are not bound to the delivery exchange for a layout, and whether
+// others are for this layout and the configured one: then the layout is an earlier one of this configuration. Without
+// the management API neither is known.
+func (x *examination) unboundFor(tag string) (unbound []string, ours bool) {
+	if !x.snap.Live.BindingsKnown {
+		return nil, false
+	}
+	targets := slices.Clone(x.queues)
+	for _, r := range x.snap.Live.Routes(x.cfg.Prefix, x.cfg.Want) {
+		targets = append(targets, r.Queue)
+	}
+	current := map[string]bool{}
+	for _, b := range x.cfg.Want.Bindings {
+		current[naming.Tag(b.RoutingKey)] = b.Exchange == topology.DeliveryExchange(x.cfg.Prefix)
+	}
+	unbound = slices.DeleteFunc(targets, func(target string) bool {
+		own, both := false, false
+		for _, b := range x.snap.Live.Bindings {
+			if b.Exchange == topology.DeliveryExchange(x.cfg.Prefix) && b.Queue == target {
+				own = own || naming.Tag(b.RoutingKey) == tag
+				both = both || current[naming.Tag(b.RoutingKey)]
+			}
+		}
+		ours = ours || own && both
+		return own || !both // what is bound for another configuration alone is that one's
+	})
+	return unbound, ours
 }
 
 // boundFor reports whether anything is bound to the delivery exchange for the routing keys of a layout.

@@ -208,8 +208,8 @@ func TestBacklogIsNotHeld(t *testing.T) {
 
 // A consumer whose clock is ahead by more than clocks may differ handles nothing early by as much.
 func TestEarlyByAClockAhead(t *testing.T) {
-	for _, ms := range []time.Duration{1900, 2100, 2500, 2900, 3500, 3600000} {
-		ahead := ms * time.Millisecond
+	for _, ms := range []int{1900, 2100, 2500, 2900, 3500, 3600000} {
+		ahead := time.Duration(ms) * time.Millisecond
 		inMemory(t, func(t *testing.T, m *memory) {
 			publisher := m.open(amqpx.Config{Lead: 10 * time.Second})
 			c := m.open(amqpx.Config{Lead: 10 * time.Second, Now: func() time.Time { return time.Now().Add(ahead) }})

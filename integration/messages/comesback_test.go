@@ -1,0 +1,140 @@
+package messages_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/proxy"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+)
+
+// A message that is only held on a user's own quorum queue survives more pauses, cuts of connections and ends of its
+// consumer than RabbitMQ 4 returns a message, and is handled once, at its instant and not its whole lead later.
+func TestHeldMessagesComeBack(t *testing.T) {
+	const rounds, lead = 25, 40 * time.Second
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+		p, url, err := proxy.ForURL(v.URL)
+		suite.MustSucceed(t, err)
+		defer p.Close()
+		if _, err := v.Channel(t).QueueDeclare("own", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+		c := suite.OpenClient(t, amqpx.Config{URL: url, Lead: lead})
+		var got runs
+		stop := suite.Consume(t, c, "own", got.handle)
+		held := func(n int) func() bool { return func() bool { return c.Stats().Consumers[0].Held == n } }
+		for _, way := range []struct {
+			name string
+			back func()
+		}{
+			{"pauses", func() {
+				suite.MustSucceed(t, c.PauseConsuming("own", amqpx.PauseHandBack))
+				suite.Eventually(t, "the consumer has given back what it held", held(0))
+				c.ResumeConsuming("own")
+			}},
+			{"cuts", func() {
+				before := c.Stats().Consume.Sessions
+				p.Cut()
+				suite.Eventually(t, "it is connected again", func() bool { return c.Stats().Consume.Sessions > before })
+			}},
+		} {
+			already := got.count()
+			suite.Send(t, c, amqpx.Message{ID: "straight, " + way.name, Queue: "own", Delay: lead - time.Second},
+				amqpx.Message{ID: "delayed, " + way.name, Queue: "own", Delay: lead + 5*time.Second})
+			suite.Eventually(t, "both are held", held(2))
+			for range rounds {
+				way.back()
+				suite.Eventually(t, "both are held again, or handled", func() bool { return got.count() > already || held(2)() })
+			}
+			suite.Within(t, 4*lead, "both are handled", func() bool { return got.count() >= already+2 })
+		}
+		suite.Send(t, c, amqpx.Message{ID: "by another process", Queue: "own", Delay: lead})
+		suite.Eventually(t, "it is held", held(1))
+		suite.MustSucceed(t, stop())
+		other := suite.OpenClient(t, amqpx.Config{URL: v.URL, Lead: lead})
+		suite.Consume(t, other, "own", got.handle)
+		suite.Within(t, 4*lead, "it is handled", func() bool { return got.count() >= 5 })
+		for id, late := range got.lateness() {
+			if late < 0 || late > lead/2 {
+				t.Errorf("%s was handled %v late", id, late)
+			}
+		}
+	})
+}
+
+// What is overdue is not held, also where a single active consumer has no more places than its prefetch: held for their
+// lead, these would take twenty minutes.
+func TestOverdueIsNotHeld(t *testing.T) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+		args := amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true}
+		if _, err := v.Channel(t).QueueDeclare("own", true, false, false, false, args); err != nil {
+			t.Fatal(err)
+		}
+		const n, lead = 500, 20 * time.Second
+		c := suite.OpenClient(t, amqpx.Config{URL: v.URL, Lead: lead})
+		messages := make([]amqpx.Message, n)
+		for i := range messages {
+			messages[i] = amqpx.Message{ID: fmt.Sprint(i), Queue: "own", Delay: lead + time.Second}
+		}
+		suite.Send(t, c, messages...)
+		suite.Eventually(t, "all have come", func() bool {
+			q, err := v.Channel(t).QueueDeclarePassive("own", true, false, false, false, nil)
+			return err == nil && q.Messages == n
+		})
+		overdue := make(chan struct{})
+		time.AfterFunc(lead+3*time.Second, func() { close(overdue) }) // nothing announces that
+		<-overdue
+		other := suite.OpenClient(t, amqpx.Config{URL: v.URL, Lead: lead})
+		var got runs
+		suite.Consume(t, other, "own", got.handle, amqpx.WithPrefetch(8))
+		suite.Within(t, 5*time.Minute, "all are handled", func() bool { return got.count() == n })
+	})
+}
+
+// The broker tells its time, within a second.
+func TestTimeOfTheBroker(t *testing.T) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+		before := time.Now()
+		at, err := v.Unmanaged().Time(t.Context(), "delay")
+		suite.MustSucceed(t, err)
+		if at.Before(before.Add(-1100*time.Millisecond)) || at.After(time.Now().Add(100*time.Millisecond)) {
+			t.Errorf("between %v and %v the broker says %v", before, time.Now(), at)
+		}
+	})
+}
+
+// runs keeps when messages were handled after their instants.
+type runs struct {
+	mu   sync.Mutex
+	late map[string]time.Duration
+	all  int
+}
+
+func (r *runs) handle(_ context.Context, d *amqpx.Delivery) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.late == nil {
+		r.late = map[string]time.Duration{}
+	}
+	r.late[d.ID] = time.Since(d.DueAt)
+	r.all++
+	return nil
+}
+
+func (r *runs) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all
+}
+
+func (r *runs) lateness() map[string]time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.late
+}

@@ -322,3 +322,43 @@ func (l language) buried(t *testing.T, v *suite.Vhost, queue string) {
 		t.Errorf("%d messages are parked", n)
 	}
 }
+
+// A held message that has come back, to a consumer that begins, is handled at its instant and not its whole lead later.
+// It is renewed before its queue gives it up.
+func TestPythonTakesWhatComesBack(t *testing.T) {
+	l := languages[slices.IndexFunc(languages, func(l language) bool { return l.name == "python" })]
+	l.installed(t)
+	srv := amqptest.NewServer(amqptest.Options{Version: "4.0.5"})
+	t.Cleanup(srv.Close)
+	url, err := srv.Listen()
+	suite.MustSucceed(t, err)
+	ch, err := (&suite.Vhost{URL: url}).Dial(t).Channel()
+	suite.MustSucceed(t, err)
+	client := suite.OpenClient(t, amqpx.Config{URL: url}) // declares the layout
+	suite.MustSucceed(t, client.Check(amqpx.Message{Queue: "own"}))
+	_, err = ch.QueueDeclare("own", true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1)})
+	suite.MustSucceed(t, err)
+	const lead, passed = time.Minute, 50 * time.Second
+	now := time.Now()
+	due := now.Add(lead - passed)
+	suite.MustSucceed(t, ch.PublishWithContext(t.Context(), "", "own", true, false, amqp.Publishing{
+		MessageId: "held", Timestamp: now.Add(-time.Hour), DeliveryMode: amqp.Persistent, Body: []byte("fine"),
+		Headers: amqp.Table{
+			amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderLead: lead.Milliseconds(),
+			"x-death": []any{amqp.Table{"queue": "delay.bucket.1h", "reason": "expired", "time": now.Add(-passed), "count": int64(1)}},
+		},
+	}))
+	raw, ok, err := ch.Get("own", false)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	suite.MustSucceed(t, raw.Nack(false, true))
+	got := l.run(t, nil, append(l.consumer(t.TempDir()), url, "own", "1")...)
+	at, _ := strconv.ParseInt(got[0][3], 10, 64)
+	if late := time.UnixMilli(at).Sub(due); got[0][0] != "held" || got[0][2] != strconv.FormatInt(due.UnixMilli(), 10) || late < 0 || late > passed/2 {
+		t.Errorf("handled %q, %v late", got, late)
+	}
+	if n := srv.Publishes(""); n != 3 { // here, to ask for the time, and the copy
+		t.Errorf("%d messages were published to queues, expected 3", n)
+	}
+}

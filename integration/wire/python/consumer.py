@@ -3,6 +3,7 @@ message: "fail" fails on each of two attempts, "reject" is given up at once, any
 
 import datetime
 import heapq
+import secrets
 import sys
 import time
 
@@ -11,24 +12,78 @@ import pika
 import producer
 
 OURS = ("x-death", "x-first-death-", "x-last-death-", "x-delay", "x-delivery-count", "x-acquired-count", "x-opt-", "CC", "BCC",
-        "rabbitdelay-lead", "rabbitdelay-absolute", "rabbitdelay-clock-offset", "rabbitdelay-returned")
+        "rabbitdelay-lead", "rabbitdelay-absolute", "rabbitdelay-clock-offset", "rabbitdelay-returned",
+        "rabbitdelay-expired", "rabbitdelay-deliveries")
+BROKERS = OURS[:9]  # headers of the broker's own, and those by which it routes
 MAX_ATTEMPTS = 2
 BACKOFF_MS = 300
 PREFETCH = 200  # the lead times the rate, and what is being handled
 ALLOWED_MS = 2000  # by which clocks may differ
 
 
+def monotonic_ms():
+    return int(time.monotonic() * 1000)
+
+
+class BrokerClock:
+    """What the broker's clock has reached, in ms, as far as messages have shown it."""
+
+    def __init__(self):
+        self.ahead = None  # of the monotonic clock, at least
+
+    def saw(self, expired):
+        ahead = expired - monotonic_ms()
+        self.ahead = ahead if self.ahead is None else max(self.ahead, ahead)
+
+    def left(self, rest, expired):
+        """What is left of a wait since the broker let the message go, whose time is in whole seconds."""
+        if expired is None or self.ahead is None:
+            return rest
+        return max(0, min(rest, rest - (monotonic_ms() + self.ahead - expired - 1000)))
+
+
+CLOCK = BrokerClock()
+
+
+def expiry(headers):
+    """When the message left its last delay queue, by the broker's clock, in ms; None if it left none."""
+    if "rabbitdelay-deliveries" in headers:
+        return headers.get("rabbitdelay-expired")
+    death = (headers.get("x-death") or [{}])[0]
+    if death.get("reason") != "expired":
+        return None
+    return int(death["time"].replace(tzinfo=datetime.timezone.utc).timestamp() * 1000)
+
+
+def ask_time(channel):
+    """Has the broker tell its time: a message expires at once in a queue, and comes to another one."""
+    names = ["delay.canary." + secrets.token_hex(13) for _ in range(2)]
+    for name, arguments in zip(names, ({}, {"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": names[0]})):
+        channel.queue_declare(name, exclusive=True, arguments={"x-queue-type": "classic", **arguments})
+    channel.basic_publish("", names[1], b"")
+    for _, properties, _ in channel.consume(names[0], auto_ack=True, inactivity_timeout=5):
+        if properties is not None:
+            CLOCK.saw(expiry(properties.headers))
+        break
+    channel.cancel()
+    for name in names:
+        channel.queue_delete(name)
+
+
 def hold(headers, properties, now):
     """How long a message waits here, in ms, and whether it is then sent back for the rest of its delay."""
+    expired = expiry(headers)
+    if expired is not None:
+        CLOCK.saw(expired)
     lead = headers.get("rabbitdelay-lead", 0)
     due, sent = headers.get("rabbitdelay-due", 0) - headers.get("rabbitdelay-clock-offset", 0), (properties.timestamp or 0) * 1000
-    early, rest = due - now, max(0, min(lead, due - sent))
-    if early < rest - ALLOWED_MS:
-        return rest, False  # a clock may be wrong
+    early, left = due - now, CLOCK.left(max(0, min(lead, due - sent)), expired)
+    if early < left - ALLOWED_MS:
+        return left, False  # a clock may be wrong
     if early <= lead + ALLOWED_MS:
         return max(0, early), False
     if not headers.get("rabbitdelay-absolute") and sent - now > ALLOWED_MS:
-        return lead, False  # the publisher's clock is ahead, or this one behind; a delay is the same by both
+        return left, False  # the publisher's clock is ahead, or this one behind; a delay is the same by both
     if headers.get("rabbitdelay-returned", 0) >= 5:
         return min(early, 60_000), early > 60_000
     return 0, True
@@ -59,6 +114,16 @@ def send_back(channel, queue, properties, body):
     producer.publish(channel, queue, old["rabbitdelay-due"], body, properties, offset=old.get("rabbitdelay-clock-offset", 0))
 
 
+def renew(channel, queue, properties, body):
+    """A copy takes the place of a message that would be held and has come back: each return counts towards the queue's limit."""
+    expired = expiry(properties.headers)
+    properties.headers = {k: v for k, v in properties.headers.items() if not k.startswith(BROKERS)}
+    properties.headers.setdefault("rabbitdelay-deliveries", 0)
+    if expired is not None:
+        properties.headers["rabbitdelay-expired"] = expired
+    channel.basic_publish("", queue, body, properties, mandatory=True)
+
+
 def handle(channel, queue, properties, body):
     headers = properties.headers or {}
     attempt = headers.get("rabbitdelay-attempt", 1)
@@ -73,12 +138,18 @@ def main():
     producer.declare(connection, queue)
     channel = connection.channel()
     channel.confirm_delivery()
+    ask_time(channel)
     channel.basic_qos(prefetch_count=PREFETCH)
     held = []  # by the instant at which each may begin; unacknowledged
 
     def receive(_channel, method, properties, body):
         now = producer.now_ms()
-        wait, back = hold(properties.headers or {}, properties, now)
+        headers = properties.headers or {}
+        wait, back = hold(headers, properties, now)
+        if wait > 0 and method.redelivered and headers.get("x-delivery-count", 0) > 0:
+            renew(channel, queue, properties, body)
+            channel.basic_ack(method.delivery_tag)
+            return
         heapq.heappush(held, (now + wait, method.delivery_tag, back, properties, body))
 
     channel.basic_consume(queue, receive)

@@ -1,3 +1,5 @@
+//go:build !race
+
 package tasks_test
 
 import (
@@ -6,6 +8,5 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/clitest"
 )
 
-func TestMain(m *testing.M) { clitest.Main(m) }
-
+// Each command of a script is a process, which the race detector would make slow to start.
 func TestScripts(t *testing.T) { clitest.Scripts(t) }

@@ -1,6 +1,7 @@
 package clitest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -40,9 +41,8 @@ func Scripts(t *testing.T) {
 	})
 }
 
-// setup gives a script its own environment. The race detector would let each process sleep for a second.
+// setup gives a script its own environment.
 func setup(e *testscript.Env) error {
-	e.Setenv("GORACE", "atexit_sleep_ms=0")
 	e.Setenv("HOME", e.WorkDir)
 	e.Setenv("USER", "tester")
 	s := &state{}
@@ -252,7 +252,7 @@ func (s *state) sqlCommand(ts *testscript.TestScript, args []string) (string, er
 		return "", err
 	}
 	defer func() { _ = db.Close() }()
-	rows, err := db.Query(args[0]) //nolint:noctx // a script has no context
+	rows, err := db.QueryContext(context.Background(), args[0])
 	if err != nil {
 		return "", err
 	}
@@ -338,10 +338,12 @@ func session(ts *testscript.TestScript, neg bool, args []string) {
 			continue // printed by the command before
 		}
 		fmt.Fprintln(&b, line)
+		typing := []string{command}
 		for ; i+1 < len(lines) && strings.HasPrefix(lines[i+1], "> "); i++ {
-			command += "\n" + lines[i+1][2:]
+			typing = append(typing, lines[i+1][2:])
 			fmt.Fprintln(&b, lines[i+1])
 		}
+		command = strings.Join(typing, "\n")
 		ts.Logf("%s", command)
 		b.WriteString(scrub(ts, typed(ts, command)))
 	}

@@ -135,21 +135,41 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 		}
 		_, err := load(nil, Source{Overrides: map[string]Override{s.path: {value, "--flag"}}})
 		e, ok := errors.AsType[*Error](err)
-		if !ok || len(e.Problems) != 1 || e.Problems[0].Path != s.path || e.Problems[0].Origin != "--flag" || want == "" || !strings.Contains(e.Problems[0].Message, want) {
-			t.Errorf("%s given as %q: got %v, want %q", s.path, value, err, want)
+		if want == "" {
+			t.Errorf("%s: this test does not know its error", s.path)
+		}
+		if !ok || len(e.Problems) != 1 {
+			t.Errorf("%s given as %q: expected one problem, got %v", s.path, value, err)
+			continue
+		}
+		p := e.Problems[0]
+		if p.Path != s.path {
+			t.Errorf("%s given as %q: the problem is at %s", s.path, value, p.Path)
+		}
+		if p.Origin != "--flag" {
+			t.Errorf("%s given as %q: the problem is of %s, expected --flag", s.path, value, p.Origin)
+		}
+		if !strings.Contains(p.Message, want) {
+			t.Errorf("%s given as %q: got %s, want %q", s.path, value, p.Message, want)
 		}
 	}
-	if _, err := load([]byte("delay:\n  previous:\n  - {layout: hex, resolution: 0s}\n"), Source{}); !strings.Contains(errText(err), "line 3, column 31: delay.previous[0].resolution: 0s; expected 10ms or more") {
-		t.Errorf("got %v", err)
+	_, err := load([]byte("delay:\n  previous:\n  - {layout: hex, resolution: 0s}\n"), Source{})
+	if want := "line 3, column 31: delay.previous[0].resolution: 0s; expected 10ms or more"; !strings.Contains(errText(err), want) {
+		t.Errorf("got %v, want %s", err, want)
 	}
 	t.Setenv("RD_TEST_UNSET", "")
-	if _, err := load([]byte("broker:\n  url: ${RD_TEST_UNSET}\n"), Source{}); errText(err) != "line 2, column 8: broker.url: "+errEmpty.Error() {
-		t.Errorf("got %v", err)
+	_, err = load([]byte("broker:\n  url: ${RD_TEST_UNSET}\n"), Source{})
+	if want := "line 2, column 8: broker.url: " + errEmpty.Error(); errText(err) != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
 func TestJitterZero(t *testing.T) {
-	c, err := load([]byte("destinations:\n- {queue: a, retry: {jitter: 0}}\n- {queue: b, retry: {jitter: 0.0}}\n- {queue: c, retry: {backoff: 2s}}\n"), Source{})
+	c, err := load([]byte(`destinations:
+- {queue: a, retry: {jitter: 0}}
+- {queue: b, retry: {jitter: 0.0}}
+- {queue: c, retry: {backoff: 2s}}
+`), Source{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +178,9 @@ func TestJitterZero(t *testing.T) {
 			t.Errorf("destination %d has a jitter of %v; want %v", i, r.Jitter, want)
 		}
 	}
-	_, err = load([]byte("destinations:\n- {queue: a, retry: {max_attempts: 0, backoff: 0, max_backoff: 0s, multiplier: 0, jitter: -1}}\n"), Source{})
+	_, err = load([]byte(`destinations:
+- {queue: a, retry: {max_attempts: 0, backoff: 0, max_backoff: 0s, multiplier: 0, jitter: -1}}
+`), Source{})
 	for _, want := range []string{
 		"retry.max_attempts: expected 1 or more deliveries in all, got 0; leave the key out for the default",
 		"retry.backoff: expected 1ms or more, got 0", "retry.max_backoff: expected backoff or more, got 0",

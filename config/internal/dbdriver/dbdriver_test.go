@@ -18,8 +18,17 @@ func TestNoDriver(t *testing.T) {
 		"mysql://u:hunter2@h/d": "mysql", "mariadb://u:hunter2@h/d": "mysql", "sqlite:x.db": "sqlite",
 	} {
 		db, _, err := config.OpenDB(u)
-		if db != nil || !errors.Is(err, config.ErrNoDriver) || !strings.HasSuffix(err.Error(), `import _ "github.com/rabbitdelay/rabbitdelay/config/`+name+`"`) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v", u, err)
+		if db != nil {
+			t.Errorf("%s: it is open", u)
+		}
+		if !errors.Is(err, config.ErrNoDriver) {
+			t.Fatalf("%s: got %v, want ErrNoDriver", u, err)
+		}
+		if want := `import _ "github.com/rabbitdelay/rabbitdelay/config/` + name + `"`; !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s at its end", u, err, want)
+		}
+		if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: the password is in %v", u, err)
 		}
 		if _, err := config.Listener(u); !errors.Is(err, config.ErrNoDriver) {
 			t.Errorf("listener of %s: %v", u, err)

@@ -1,18 +1,25 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 )
 
 // Probe answers GET /healthz with 200 while the process runs, and GET /readyz with 200 while ready returns nil,
-// else with 503 and what is wrong, as {"ok":false,"problem":"…"}. Give it Service.Health. Let a liveness probe
-// ask /healthz: a restart does not bring a broker back.
+// else with 503 and the parts that do not work, as {"ok":false,"problem":"…"}. Give it Service.Health. It needs no
+// login, so an answer has neither addresses nor users nor names of queues, which errors of a broker and a database
+// have: they belong into the log. Let a liveness probe ask /healthz: a restart does not bring a broker back.
 func Probe(ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
@@ -27,11 +34,40 @@ func answer(w http.ResponseWriter, err error) {
 	}{OK: err == nil}
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
-		out.Problem = err.Error()
+		out.Problem = public(err)
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	text, _ := json.Marshal(out) //nolint:errchkjson // text and a boolean
 	_, _ = w.Write(text)         // who asked may have gone
+}
+
+// notReady is the problem of which no more is told without a login.
+const notReady = "not ready; the log says why"
+
+// public returns what may be told to everybody of an error of Health.
+func public(err error) string {
+	if errors.Is(err, ErrStopping) || errors.Is(err, ErrStarting) {
+		return err.Error()
+	}
+	if known, ok := errors.AsType[interface {
+		error
+		Public() string
+	}](err); ok {
+		return known.Public()
+	}
+	var parts []string
+	if client, ok := errors.AsType[*amqpx.HealthError](err); ok {
+		for _, p := range client.Problems {
+			part, _, _ := strings.Cut(p.Part, " ") // the name of a queue follows
+			parts = append(parts, part+": "+p.State)
+		}
+	}
+	if tasks, ok := errors.AsType[*schedule.HealthError](err); ok {
+		for _, f := range tasks.Faults {
+			parts = append(parts, f.Part+": failing")
+		}
+	}
+	return cmp.Or(strings.Join(slices.Compact(parts), "; "), notReady)
 }
 
 // requestDrain is how long ServeHTTP waits for requests at its end.

@@ -402,8 +402,23 @@ func TestProbe(t *testing.T) {
 		t.Errorf("ready: %d %s", code, text)
 	}
 	problem = errors.New("no broker")
-	if code, text := ask("/readyz"); code != http.StatusServiceUnavailable || text != `{"ok":false,"problem":"no broker"}` {
-		t.Errorf("not ready: %d %s", code, text)
+	for text, err := range map[string]error{
+		"starting": service.ErrStarting, "stopping": service.ErrStopping,
+		"not ready; the log says why": errors.New(`failed to connect to user=shop database=orders: 10.0.0.7:5432: refused`),
+		"publish: disconnected; consumer: down; relay: failing": errors.Join(
+			&amqpx.HealthError{Problems: []amqpx.HealthProblem{
+				{Part: "publish", State: "disconnected", Reason: "dial tcp 10.0.0.8:5672: refused"}, {Part: "consumer orders.secret", State: "down", Reason: "gone"},
+			}},
+			&schedule.HealthError{Faults: []schedule.Fault{{Part: "relay", Err: errors.New("user=shop database=orders")}}},
+		),
+	} {
+		problem = fmt.Errorf("x: %w", err)
+		if errors.Is(err, service.ErrStarting) || errors.Is(err, service.ErrStopping) {
+			problem = err
+		}
+		if code, got := ask("/readyz"); code != http.StatusServiceUnavailable || got != `{"ok":false,"problem":"`+text+`"}` {
+			t.Errorf("%v: %d %s, want %s", problem, code, got, text)
+		}
 	}
 	if code, _ := ask("/healthz"); code != http.StatusOK {
 		t.Errorf("healthz: %d", code)

@@ -256,6 +256,9 @@ func (s *Service) Health() error {
 	return err
 }
 
+// ErrStarting is for a Probe's ready function, until there is something to ask.
+var ErrStarting = errors.New("starting")
+
 // ErrStopping is what Health returns once Run has begun to end.
 var ErrStopping = errors.New("stopping")
 

@@ -294,7 +294,22 @@ func Answers(ctx context.Context, c Conn, patience time.Duration) error {
 	var one int
 	err := c.QueryRowContext(bounded, "SELECT 1").Scan(&one)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("the database has not answered within %v: %w", patience, bounded.Err())
+		return &silentError{patience, bounded.Err()}
 	}
 	return err
 }
+
+// silentError is a database that says nothing.
+type silentError struct {
+	patience time.Duration
+	cause    error
+}
+
+// Public returns what may be told to everybody.
+func (e *silentError) Public() string {
+	return fmt.Sprintf("the database has not answered within %v", e.patience)
+}
+
+func (e *silentError) Error() string { return e.Public() + ": " + e.cause.Error() }
+
+func (e *silentError) Unwrap() error { return e.cause }

@@ -27,7 +27,7 @@ import (
 // Probe answers over HTTP:
 //
 //	/healthz   200 while the process runs
-//	/readyz    200 while ready returns nil, else 503 with what is wrong
+//	/readyz    200 while ready returns nil, else 503 with the parts that do not work
 //	/metrics   what Prometheus reads
 type Probe struct {
 	http.Handler
@@ -40,8 +40,8 @@ type Probe struct {
 
 // What a process that does not work yet, or no longer, answers to /readyz.
 var (
-	ErrStarting = errors.New("starting")
-	ErrStopping = errors.New("stopping")
+	ErrStarting = service.ErrStarting
+	ErrStopping = service.ErrStopping
 )
 
 // New returns a probe that answers that the process is starting.

@@ -67,7 +67,13 @@ func load(data []byte, src Source) (*Config, error) {
 	l.topology()
 	l.c.setDefaults()
 	problems := &l.file.Problems
-	problems.Add(l.c.problems(), l.c.origins)
+	places := maps.Clone(l.c.origins)
+	for path, place := range l.file.Places { // settings may be overridden; what only the file can give is not
+		if strings.HasPrefix(path, "destinations[") || strings.HasPrefix(path, schedulesKey+"[") {
+			places[path] = place
+		}
+	}
+	problems.Add(l.c.problems(), places)
 	if len(*problems) > 0 {
 		problems.Sort()
 		return nil, &Error{File: src.File, Problems: *problems}

@@ -90,6 +90,7 @@ func (c *Config) problems() []Problem {
 	k.serve(&c.Serve)
 	if len(k.problems) == 0 {
 		k.destinations(c)
+		k.schedules(c)
 	}
 	return k.problems
 }
@@ -340,6 +341,22 @@ func snake(field string) string {
 		b.WriteRune(unicode.ToLower(r))
 	}
 	return b.String()
+}
+
+// schedules reports recurring tasks whose destination clients of this configuration refuse.
+func (k *checker) schedules(c *Config) {
+	for i, r := range c.Schedules {
+		if r.Validate() != nil {
+			continue // the reader of the file reports it
+		}
+		field := "queue"
+		if r.Task.Queue == "" {
+			field = "exchange"
+		}
+		if err := c.Listed(r.Task.Destination()); err != nil {
+			k.badf(fmt.Sprintf("%s[%d].%s", schedulesKey, i, field), "%v", err)
+		}
+	}
 }
 
 // destinations reports those whose name is too long for a strategy's routing keys.

@@ -35,27 +35,35 @@ func TestReadDeadLetter(t *testing.T) {
 		"that came through an exchange": {"q.dead", "", "q.dead", amqp.Table{
 			amqpx.HeaderReason: "rejected", amqpx.HeaderQueue: "q", amqpx.HeaderDestination: "x:a.b", amqpx.HeaderExchange: "x", amqpx.HeaderRoutingKey: "a.b",
 		}, inspect.DeadLetter{
-			Delivery: &amqpx.Delivery{Attempt: 1, Exchange: "x", RoutingKey: "a.b"}, Reason: inspect.ReasonRejected, Died: sent, Destination: topology.Destination{Queue: "q"},
+			Delivery: &amqpx.Delivery{Attempt: 1, Exchange: "x", RoutingKey: "a.b"}, Reason: inspect.ReasonRejected, Died: sent,
+			Destination: topology.Destination{Queue: "q"},
 		}},
 		"by the broker": {"q.dead", "", "q.dead", amqp.Table{
 			amqpx.HeaderError: "tried once", amqpx.HeaderAttempt: int64(2), "x-death": []any{death("q", "delivery_limit", died), delayed},
 		}, inspect.DeadLetter{
-			Delivery: &amqpx.Delivery{Attempt: 2, RoutingKey: "q"}, Reason: inspect.ReasonDeliveryLimit, Error: "tried once", Died: died, Destination: topology.Destination{Queue: "q"},
+			Delivery: &amqpx.Delivery{Attempt: 2, RoutingKey: "q"}, Reason: inspect.ReasonDeliveryLimit, Error: "tried once", Died: died,
+			Destination: topology.Destination{Queue: "q"},
 		}},
 		"parked": {"delay.parked", "delay.deliver", "clock.0.0.0.1.0.0.%2A.q", amqp.Table{"x-death": []any{delayed}}, inspect.DeadLetter{
-			Delivery: &amqpx.Delivery{Attempt: 1, RoutingKey: "*.q"}, Reason: inspect.ReasonParked, Died: time.Unix(1500, 0), Destination: topology.Destination{Queue: "*.q"},
+			Delivery: &amqpx.Delivery{Attempt: 1, RoutingKey: "*.q"}, Reason: inspect.ReasonParked, Died: time.Unix(1500, 0),
+			Destination: topology.Destination{Queue: "*.q"},
 		}},
-		"parked for an exchange": {"delay.parked", "delay.deliver", "plugin.delay.route.a%253Ab:c:d", amqp.Table{amqpx.HeaderDestination: "a:b:c:d"}, inspect.DeadLetter{
-			Delivery: &amqpx.Delivery{Attempt: 1}, Reason: inspect.ReasonParked, Died: sent, Destination: topology.Destination{Exchange: "a:b", RoutingKey: "c:d"},
-		}},
-		"parked by a strategy of the user's": {"delay.parked", "delay.deliver", "mine.17.delay.route.a%253Ab:c:d", amqp.Table{amqpx.HeaderDestination: "a:b:c:d"}, inspect.DeadLetter{
-			Delivery: &amqpx.Delivery{Attempt: 1}, Reason: inspect.ReasonParked, Died: sent, Destination: topology.Destination{Exchange: "a:b", RoutingKey: "c:d"},
-		}},
+		"parked for an exchange": {"delay.parked", "delay.deliver", "plugin.delay.route.a%253Ab:c:d",
+			amqp.Table{amqpx.HeaderDestination: "a:b:c:d"}, inspect.DeadLetter{
+				Delivery: &amqpx.Delivery{Attempt: 1}, Reason: inspect.ReasonParked, Died: sent,
+				Destination: topology.Destination{Exchange: "a:b", RoutingKey: "c:d"},
+			}},
+		"parked by a strategy of the user's": {"delay.parked", "delay.deliver", "mine.17.delay.route.a%253Ab:c:d",
+			amqp.Table{amqpx.HeaderDestination: "a:b:c:d"}, inspect.DeadLetter{
+				Delivery: &amqpx.Delivery{Attempt: 1}, Reason: inspect.ReasonParked, Died: sent,
+				Destination: topology.Destination{Exchange: "a:b", RoutingKey: "c:d"},
+			}},
 		"alive": {"q", "delay.deliver", "clock.0.0.0.1.0.0.q", amqp.Table{"x-death": []any{delayed}}, inspect.DeadLetter{
 			Delivery: &amqpx.Delivery{Attempt: 1}, Died: sent,
 		}},
 		"of other types": {"q.dead", "", "q.dead", amqp.Table{
-			amqpx.HeaderReason: 1, amqpx.HeaderQueue: 2, amqpx.HeaderError: 3, amqpx.HeaderAttempts: []any{4}, amqpx.HeaderRequeued: "5", "x-death": []any{6, amqp.Table{"queue": 7}},
+			amqpx.HeaderReason: 1, amqpx.HeaderQueue: 2, amqpx.HeaderError: 3, amqpx.HeaderAttempts: []any{4}, amqpx.HeaderRequeued: "5",
+			"x-death": []any{6, amqp.Table{"queue": 7}},
 		}, inspect.DeadLetter{Delivery: &amqpx.Delivery{Attempt: 1}, Died: sent}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -67,7 +67,8 @@ func TestDiscardSavesFirst(t *testing.T) {
 				t.Errorf("%d are saved, and %d are in the queue", len(k.list), q.Ready+q.Unacked)
 			}
 		}
-		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: k.save, InFlight: 2, Filter: inspect.DeadLetterFilter{Header: "n", HeaderValue: "1"}})
+		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead", Discard: true, Save: k.save, InFlight: 2,
+			Filter: inspect.DeadLetterFilter{Header: "n", HeaderValue: "1"}})
 		if r.Discarded != 3 || !slices.Equal(k.ids(), []string{"q-01", "q-03", "q-05"}) {
 			t.Errorf("%+v; saved %v", r, k.ids())
 		}

@@ -25,7 +25,8 @@ func layDead(m *memory, n int, text func(i int) string) (first time.Time) {
 	for i := range n {
 		at := first.Add(time.Duration(i) * time.Second)
 		m.Publish("", "q.dead", amqp.Publishing{MessageId: fmt.Sprint(i), Headers: amqp.Table{
-			amqpx.HeaderReason: inspect.ReasonAttempts, amqpx.HeaderQueue: "q", amqpx.HeaderError: text(i), amqpx.HeaderAttempts: []any{at.Format(time.RFC3339Nano) + " x"},
+			amqpx.HeaderReason: inspect.ReasonAttempts, amqpx.HeaderQueue: "q", amqpx.HeaderError: text(i),
+			amqpx.HeaderAttempts: []any{at.Format(time.RFC3339Nano) + " x"},
 		}})
 	}
 	inmemory.After(time.Second)

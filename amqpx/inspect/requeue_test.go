@@ -66,7 +66,8 @@ func TestRequeue(t *testing.T) {
 	inEachVersion(t, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})
 		c.bury("q", 3)
-		wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", DryRun: true}), "3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+		wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", DryRun: true}),
+			"3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		m.Holds("q.dead", 3, 0)
 		r := c.requeue(inspect.RequeueOptions{Queue: "q.dead"})
 		wantCounts(t, r, "3 total, 3 looked, 3 chosen: 3 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
@@ -108,7 +109,17 @@ func TestRequeue(t *testing.T) {
 func TestRequeueUnknownReason(t *testing.T) {
 	for reason, ok := range map[string]bool{"bogus": false, "": false, "Rejected": false, inspect.ReasonMaxLen: true, inspect.ReasonUnreadable: true} {
 		o := inspect.RequeueOptions{Queue: "q.dead", Filter: inspect.DeadLetterFilter{Reasons: []string{inspect.ReasonRejected, reason}}}
-		if err := o.Validate("delay"); (err == nil) != ok || err != nil && (!errors.Is(err, amqpx.ErrConfig) || !strings.Contains(err.Error(), "it must be rejected, attempts, deliveries")) {
+		err := o.Validate("delay")
+		if (err == nil) != ok {
+			t.Errorf("%q: %v", reason, err)
+		}
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("%q: %v", reason, err)
+		}
+		if !strings.Contains(err.Error(), "it must be rejected, attempts, deliveries") {
 			t.Errorf("%q: %v", reason, err)
 		}
 	}
@@ -124,13 +135,15 @@ func TestRequeueFilter(t *testing.T) {
 			{Reasons: []string{inspect.ReasonAttempts}}, {IDs: []string{"no"}}, {Destinations: []string{"p"}}, {Error: "timeout"},
 			{Header: "n", HeaderValue: "2"}, {Header: "m"}, {OlderThan: 2 * time.Hour}, {NewerThan: time.Minute},
 		} {
-			wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: f}), "6 total, 6 looked, 0 chosen: 0 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+			wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: f}),
+				"6 total, 6 looked, 0 chosen: 0 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		}
 		f := inspect.DeadLetterFilter{
 			Reasons: []string{inspect.ReasonAttempts, inspect.ReasonRejected}, Destinations: []string{"q"}, Error: "card", Header: "n", HeaderValue: "1",
 			OlderThan: time.Minute, NewerThan: 2 * time.Hour,
 		}
-		wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: f, Limit: 2}), "6 total, 4 looked, 2 chosen: 2 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
+		wantCounts(t, c.requeue(inspect.RequeueOptions{Queue: "q.dead", Filter: f, Limit: 2}),
+			"6 total, 4 looked, 2 chosen: 2 sent, 0 revived, 0 removed, 0 stayed; 0 again, 0 moved")
 		if got := m.IDs("q"); !slices.Equal(got, []string{"q-01", "q-03"}) {
 			t.Errorf("sent %v", got)
 		}
@@ -239,7 +252,8 @@ func TestRequeueParked(t *testing.T) {
 		}
 		// One that was parked on its way: nobody reads the digit of the seconds.
 		m.Publish("", "delay.parked", amqp.Publishing{MessageId: "way", Headers: amqp.Table{amqpx.HeaderDue: began.Add(20 * time.Minute).UnixMilli()}})
-		m.Publish("delay.parked", "clock.0.0.0.20.0.0.q", amqp.Publishing{MessageId: "wait", Headers: amqp.Table{amqpx.HeaderDue: began.Add(20 * time.Minute).UnixMilli()}})
+		m.Publish("delay.parked", "clock.0.0.0.20.0.0.q", amqp.Publishing{MessageId: "wait",
+			Headers: amqp.Table{amqpx.HeaderDue: began.Add(20 * time.Minute).UnixMilli()}})
 		got := collector{}
 		stop := c.consume("q", got.handle)
 		r = c.requeue(parked)

@@ -47,7 +47,8 @@ func newCalendar(t *testing.T, relays int) *calendar {
 // newSharedCalendar makes one whose relays have connections of their own.
 func newSharedCalendar(t *testing.T, relays int) *calendar {
 	t.Helper()
-	c := openCalendar(t, relays, "file:"+filepath.Join(t.TempDir(), "x.db")+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
+	c := openCalendar(t, relays, "file:"+filepath.Join(t.TempDir(), "x.db")+
+		"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
 	check(t, rows.Migrations.Migrate(t.Context(), sqldb.Of(c.db)))
 	return c
 }
@@ -106,7 +107,8 @@ func (c *calendar) look() time.Duration {
 func (c *calendar) consume() {
 	c.t.Helper()
 	if !c.idle {
-		c.exec("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ? WHERE queue = 'q' AND exchange = '' AND status = 'pending' AND due_at <= ?", c.now.UnixMilli(), c.now.UnixMilli())
+		c.exec("UPDATE rabbitdelay_tasks SET status = 'done', finished_at = ? WHERE queue = 'q' AND exchange = '' AND status = 'pending' AND due_at <= ?",
+			c.now.UnixMilli(), c.now.UnixMilli())
 	}
 }
 

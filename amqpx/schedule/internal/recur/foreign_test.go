@@ -95,7 +95,8 @@ func TestRowsThatCannotBePlanned(t *testing.T) {
 	c.exec("DROP TRIGGER refuse")
 	c.now = c.now.Add(2 * time.Minute)
 	c.look()
-	c.expect("odd00", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending", "2026-01-01T15:00:00Z pending", "2026-01-01T16:00:00Z pending", "2026-01-01T17:00:00Z pending")
+	c.expect("odd00", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending", "2026-01-01T15:00:00Z pending",
+		"2026-01-01T16:00:00Z pending", "2026-01-01T17:00:00Z pending")
 }
 
 // A limit of one relay is no fault of the row: others plan it, and nothing that was
@@ -124,7 +125,8 @@ func TestLimitsOfAReader(t *testing.T) {
 	c.now = c.now.Add(3 * time.Hour)
 	plan(small, "MaxBody")
 	plan(large, "")
-	c.expect("a", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending", "2026-01-01T15:00:00Z pending", "2026-01-01T16:00:00Z pending", "2026-01-01T17:00:00Z pending")
+	c.expect("a", "2026-01-01T13:00:00Z pending", "2026-01-01T14:00:00Z pending", "2026-01-01T15:00:00Z pending",
+		"2026-01-01T16:00:00Z pending", "2026-01-01T17:00:00Z pending")
 
 	// A time zone that is unknown here may be a mistake, which its row shows; or newer
 	// than this relay, and then another one goes on at once.

@@ -49,7 +49,8 @@ func TestOutage(t *testing.T) {
 		{"once", rows.Schedule{}, slices.Concat(before, hours(13, 13, "cancelled"), hours(83, 84, "done"), ahead)},
 		{"all", rows.Schedule{Misfire: MisfireAll}, slices.Concat(before, hours(13, 84, "done"), ahead)},
 		{"all, at most 10", rows.Schedule{Misfire: MisfireAll, MisfireLimit: 10}, slices.Concat(before, hours(13, 13, "done"), hours(74, 84, "done"), ahead)},
-		{"skip, no overlap", rows.Schedule{Misfire: MisfireSkip, Overlap: OverlapSkip}, slices.Concat(before, hours(13, 13, "cancelled"), hours(84, 84, "done"), ahead)},
+		{"skip, no overlap", rows.Schedule{Misfire: MisfireSkip, Overlap: OverlapSkip}, slices.Concat(before, hours(13, 13, "cancelled"),
+			hours(84, 84, "done"), ahead)},
 		{"once, no overlap", rows.Schedule{Overlap: OverlapSkip}, slices.Concat(before, hours(13, 13, "cancelled"), hours(84, 84, "done"), ahead)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -134,7 +134,9 @@ func TestRecordFailure(t *testing.T) {
 		check(t, x.RecordFailure(t.Context(), "a", 1, tt.f, tt.token, start))
 		var status, cause string
 		var attempts, resend int64
-		check(t, x.one(t.Context(), "SELECT status, attempts, COALESCE(resend_at, 0), COALESCE(last_error, '') FROM rabbitdelay_tasks WHERE id = 'a'", nil, &status, &attempts, &resend, &cause))
+		check(t, x.one(t.Context(),
+			"SELECT status, attempts, COALESCE(resend_at, 0), COALESCE(last_error, '') FROM rabbitdelay_tasks WHERE id = 'a'", nil,
+			&status, &attempts, &resend, &cause))
 		want(t, name, fmt.Sprintf("%s %d %d %s", status, attempts, resend, cause), tt.want)
 	}
 }

@@ -11,7 +11,8 @@ import (
 // Lanes are the destinations with something to send, with their first instant.
 func TestLanes(t *testing.T) {
 	x := newTable(t)
-	x.insert(toQ("a", time.Hour), toQ("b", 0), toE("c", "k", time.Minute), &Task{ID: "d", Queue: "later", DeliverAt: at(2 * time.Hour)}, &Task{ID: "e", Queue: "over", DeliverAt: at(0)})
+	x.insert(toQ("a", time.Hour), toQ("b", 0), toE("c", "k", time.Minute))
+	x.insert(&Task{ID: "d", Queue: "later", DeliverAt: at(2 * time.Hour)}, &Task{ID: "e", Queue: "over", DeliverAt: at(0)})
 	x.end("e", Done, start)
 	x.insert(&Task{ID: "f", Queue: "sent", DeliverAt: at(0)})
 	x.set("f", "resend_at = ?", ms(time.Minute))
@@ -130,7 +131,8 @@ func TestSettle(t *testing.T) {
 		want(t, name+": held", held, "[]")
 		var status, lastError string
 		var sends, failures, claimed, resend int64
-		check(t, x.one(t.Context(), "SELECT status, sends, send_failures, claimed_until, COALESCE(resend_at, 0), COALESCE(last_error, '') FROM rabbitdelay_tasks WHERE id = 'a'", nil,
+		check(t, x.one(t.Context(),
+			"SELECT status, sends, send_failures, claimed_until, COALESCE(resend_at, 0), COALESCE(last_error, '') FROM rabbitdelay_tasks WHERE id = 'a'", nil,
 			&status, &sends, &failures, &claimed, &resend, &lastError))
 		want(t, name, strings.Join([]string{status, fmt.Sprint(sends, failures, claimed, resend), lastError}, " "), tt.want)
 		x.wantTask("other version", Pending, 2)

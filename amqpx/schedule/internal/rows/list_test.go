@@ -77,7 +77,9 @@ func TestListOfTimelessRows(t *testing.T) {
 		}
 	})
 	const every = timed + timeless
-	for _, l := range []Listing{{Limit: 1 << 20}, {Limit: 1 << 20, Filter: Filter{Status: Pending}}, {Limit: 1 << 20, Filter: Filter{Queue: "q"}}, {Limit: every - 1}} {
+	for _, l := range []Listing{
+		{Limit: 1 << 20}, {Limit: 1 << 20, Filter: Filter{Status: Pending}}, {Limit: 1 << 20, Filter: Filter{Queue: "q"}}, {Limit: every - 1},
+	} {
 		seen := map[string]bool{}
 		var after Place
 		check(t, x.List(t.Context(), l, func(task *Task) bool {
@@ -249,7 +251,8 @@ func TestTagNames(t *testing.T) {
 
 func TestCounts(t *testing.T) {
 	x := newTable(t)
-	x.insert(toQ("a", -time.Hour), toQ("b", time.Minute), toQ("c", time.Hour), toE("d", "k1", -time.Minute), toE("e", "k2", time.Hour), toE("f", "k1", 2*time.Hour))
+	x.insert(toQ("a", -time.Hour), toQ("b", time.Minute), toQ("c", time.Hour), toE("d", "k1", -time.Minute), toE("e", "k2", time.Hour),
+		toE("f", "k1", 2*time.Hour))
 	x.insert(toQ("g", -time.Hour), toQ("h", -2*time.Hour))
 	x.end("g", Done, ms(time.Second))
 	x.end("h", Failed, ms(time.Second))

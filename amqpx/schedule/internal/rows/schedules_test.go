@@ -13,7 +13,8 @@ import (
 // full is a schedule in which every column has a value.
 func full() *Schedule {
 	return &Schedule{
-		Name: "nightly", Cron: "@daily", TimeZone: "Europe/Berlin", Start: at(0), End: at(time.Hour), Jitter: time.Minute, Misfire: "all", MisfireLimit: 7, Overlap: "allow", Origin: "file",
+		Name: "nightly", Cron: "@daily", TimeZone: "Europe/Berlin", Start: at(0), End: at(time.Hour), Jitter: time.Minute, Misfire: "all",
+		MisfireLimit: 7, Overlap: "allow", Origin: "file",
 		Task: Task{
 			Exchange: "e", RoutingKey: "k", Body: []byte{0, 255}, ContentType: "text/plain", Type: "t", CorrelationID: "c", Priority: 3, ExpiresAfter: time.Minute,
 			Headers: map[string]string{"h": "v"}, Tags: []string{"b", "a"},
@@ -173,7 +174,8 @@ func TestClaimSchedule(t *testing.T) {
 // earlier are known; no others are touched.
 func TestWithdraw(t *testing.T) {
 	x := newTable(t)
-	for id, due := range map[string]time.Duration{"a@1": -1, "a@2": time.Hour, "a@3": time.Hour, "a@4": time.Hour, "a": time.Hour, "b@9": time.Hour, "ab@9": time.Hour} {
+	for id, due := range map[string]time.Duration{"a@1": -1, "a@2": time.Hour, "a@3": time.Hour, "a@4": time.Hour, "a": time.Hour,
+		"b@9": time.Hour, "ab@9": time.Hour} {
 		x.insert(toQ(id, due))
 	}
 	x.set("a@3", "status = 'cancelled', finished_at = 1, last_error = 'by hand'")

@@ -167,7 +167,7 @@ func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []*piece) er
 	}
 	for _, p := range pieces {
 		p.skipped = ""
-		if err := h.effect(tx, p); err != nil {
+		if err := sqldb.Lend(ctx, tx, func(lent sqldb.Tx) error { return h.effect(lent, p) }); err != nil {
 			return err
 		}
 	}

@@ -250,6 +250,45 @@ func (t *transaction) Own(ctx context.Context) (any, error) {
 	return t.tx, err
 }
 
+// Lend returns the transaction as one that a function cannot end, and whether it tried to. A
+// function may begin and end savepoints.
+func (t *transaction) Lend(context.Context) (sqldb.Tx, func() bool) {
+	l := &lentTransaction{transaction: t}
+	return l, func() bool { return l.ended }
+}
+
+// lentTransaction is a transaction that is shared with other messages.
+type lentTransaction struct {
+	*transaction
+
+	ended bool
+}
+
+func (l *lentTransaction) Own(ctx context.Context) (any, error) {
+	own, err := l.transaction.Own(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.Tx(&lentTx{own.(pgx.Tx), l}), nil //nolint:forcetypeassert // it always is one
+}
+
+// lentTx is a pgx.Tx whose Commit and Rollback are errors.
+type lentTx struct {
+	pgx.Tx
+
+	l *lentTransaction
+}
+
+func (x *lentTx) Commit(context.Context) error {
+	x.l.ended = true
+	return sqldb.ErrLent
+}
+
+func (x *lentTx) Rollback(context.Context) error {
+	x.l.ended = true
+	return sqldb.ErrLent
+}
+
 func (t *transaction) Commit(ctx context.Context) error {
 	if t.tx == nil {
 		return nil

@@ -23,7 +23,8 @@ import (
 // error or a panic of fn, a task that is not pending, a deadlock), it is undone
 // and each of its tasks runs in a transaction of its own, so that one task's
 // failure is never another's. An fn that often fails therefore often runs twice.
-// What fn locks stays locked until all of its group are committed.
+// What fn locks stays locked until all of its group are committed. fn cannot end the
+// transaction: its Commit and Rollback return errors, and each of the group runs alone then.
 func WithGroup(n int) HandlerOption { return func(h *handler) { h.group = min(n, maxGroup) } }
 
 const maxGroup = 200
@@ -54,7 +55,7 @@ func (h *handler) together(ctx context.Context, tx sqldb.Tx, pieces []piece) err
 		return sqldb.ErrApart
 	}
 	for _, p := range pieces {
-		if err := h.fn.call(p.ctx, tx, p.d); err != nil {
+		if err := sqldb.Lend(ctx, tx, func(lent sqldb.Tx) error { return h.fn.call(p.ctx, lent, p.d) }); err != nil {
 			return fmt.Errorf("task %s: %w", p.d.ID, err)
 		}
 	}

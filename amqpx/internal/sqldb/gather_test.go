@@ -290,3 +290,102 @@ func TestGatherCancelInTransaction(t *testing.T) {
 		t.Errorf("there are %v", found)
 	}
 }
+
+// A function that ends the transaction it shares with others does not end it: it gets an error, and
+// so does the group.
+func TestLentTransactionsCannotBeEnded(t *testing.T) {
+	db := openMemory(t)
+	ctx := t.Context()
+	for name, end := range map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
+		err := Transact(ctx, Of(db), nil, func(shared Tx) error {
+			err := Lend(ctx, shared, func(lent Tx) error {
+				_, own := Hand(ctx, lent)
+				if _, err := own.ExecContext(ctx, "INSERT INTO lent (id, name) VALUES (?, ?)", 1, name); err != nil {
+					t.Errorf("%s: insert: %v", name, err)
+				}
+				if err := end(own); !errors.Is(err, ErrLent) {
+					t.Errorf("%s: %v, expected ErrLent", name, err)
+				}
+				return nil
+			})
+			var n int
+			if qerr := shared.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); qerr != nil || n != 1 {
+				t.Errorf("%s: %d rows in the shared transaction (%v), expected 1", name, n, qerr)
+			}
+			return err
+		})
+		if !errors.Is(err, ErrLent) {
+			t.Errorf("%s: the group's error is %v, expected ErrLent", name, err)
+		}
+	}
+	var n int
+	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d rows are committed (%v), expected none", n, err)
+	}
+}
+
+// What a lent transaction runs is what the shared one runs: arguments, rows, statements and errors.
+func TestLentTransactionsRunStatements(t *testing.T) {
+	db := openMemory(t)
+	ctx := t.Context()
+	err := Transact(ctx, Of(db), nil, func(shared Tx) error {
+		return Lend(ctx, shared, func(lent Tx) error {
+			_, own := Hand(ctx, lent)
+			s, err := own.PrepareContext(ctx, "INSERT INTO lent (id, name) VALUES (?, ?)")
+			if err != nil {
+				return err
+			}
+			for id, name := range []string{"a", "b"} {
+				if _, err := s.ExecContext(ctx, id, []byte(name)); err != nil {
+					return err
+				}
+			}
+			if _, err := own.ExecContext(ctx, "INSERT INTO lent (id, name) VALUES (:id, NULL)", sql.Named("id", 2)); err != nil {
+				return err
+			}
+			found, err := own.QueryContext(ctx, "SELECT id, name FROM lent ORDER BY id")
+			if err != nil {
+				return err
+			}
+			defer func() { _ = found.Close() }()
+			var list []string
+			for found.Next() {
+				var id int64
+				var name sql.NullString
+				if err := found.Scan(&id, &name); err != nil {
+					return err
+				}
+				list = append(list, fmt.Sprint(id, name.String))
+			}
+			if got := fmt.Sprint(list); got != "[0a 1b 2]" {
+				t.Errorf("rows %s", got)
+			}
+			if _, err := own.ExecContext(ctx, "nonsense"); err == nil {
+				t.Error("a wrong statement succeeds")
+			}
+			return found.Err()
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	var n int
+	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM lent").Scan(&n); err != nil || n != 3 {
+		t.Errorf("%d rows are committed (%v), expected 3", n, err)
+	}
+}
+
+// openMemory opens a database with a table.
+func openMemory(t *testing.T) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(t.Context(), "CREATE TABLE lent (id INTEGER PRIMARY KEY, name TEXT)"); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}

@@ -1,0 +1,213 @@
+package sqldb
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+)
+
+// ErrLent is the error of a Commit or Rollback of a transaction that is shared.
+var ErrLent = errors.New("this transaction is shared with other messages, and ends with their handler; return an error to undo it")
+
+// lender is a Tx of another package that can be lent.
+type lender interface {
+	Lend(ctx context.Context) (lent Tx, ended func() bool)
+}
+
+// Lend runs do with a transaction that does what t does, and that do cannot end: its Commit and
+// Rollback are ErrLent. Lend returns an error if do tried to.
+func Lend(ctx context.Context, t Tx, do func(Tx) error) error {
+	if own, ok := t.(lender); ok {
+		lent, ended := own.Lend(ctx)
+		err := do(lent)
+		if err == nil && ended() {
+			err = ErrLent
+		}
+		return err
+	}
+	own, ok := t.(tx)
+	if !ok {
+		return do(t)
+	}
+	c := &lentConn{tx: own.tx}
+	db := sql.OpenDB(lentConnector{c})
+	defer func() { _ = db.Close() }()
+	lent, err := db.BeginTx(context.WithoutCancel(ctx), nil) // which ends here, whatever ends ctx
+	if err != nil {
+		return fmt.Errorf("sharing a transaction: %w", err)
+	}
+	defer func() { _ = lent.Rollback() }() // also closes the statements and rows that do has left open
+	err = do(tx{conn{lent}, lent})
+	if err == nil && c.ended {
+		err = ErrLent
+	}
+	return err
+}
+
+// lentConnector has one connection.
+type lentConnector struct{ c *lentConn }
+
+func (l lentConnector) Connect(context.Context) (driver.Conn, error) { return l.c, nil }
+func (l lentConnector) Driver() driver.Driver                        { return lentDriver{} }
+
+type lentDriver struct{}
+
+func (lentDriver) Open(string) (driver.Conn, error) { return nil, ErrLent }
+
+// lentConn is the driver's side of a transaction that is lent: it runs every statement in the
+// transaction it was lent from.
+type lentConn struct {
+	tx    *sql.Tx
+	ended bool
+}
+
+var _ interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.NamedValueChecker
+} = (*lentConn)(nil)
+
+func (c *lentConn) Begin() (driver.Tx, error)                                    { return c, nil }
+func (c *lentConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c, nil }
+func (c *lentConn) Close() error                                                 { return nil }
+func (c *lentConn) CheckNamedValue(*driver.NamedValue) error                     { return nil } // the driver does
+func (c *lentConn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+// Commit does not commit.
+func (c *lentConn) Commit() error {
+	c.ended = true
+	return ErrLent
+}
+
+// Rollback does not roll back.
+func (c *lentConn) Rollback() error {
+	c.ended = true
+	return ErrLent
+}
+
+func (c *lentConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	s, err := c.tx.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return lentStmt{s}, nil
+}
+
+func (c *lentConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return c.tx.ExecContext(ctx, query, given(args)...)
+}
+
+func (c *lentConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return lentRowsOf(c.tx.QueryContext(ctx, query, given(args)...)) //nolint:rowserrcheck,sqlclosecheck // database/sql does
+}
+
+// given are arguments as the caller gave them.
+func given(args []driver.NamedValue) []any {
+	out := make([]any, len(args))
+	for i, a := range args {
+		out[i] = a.Value
+		if a.Name != "" {
+			out[i] = sql.Named(a.Name, a.Value)
+		}
+	}
+	return out
+}
+
+type lentStmt struct{ s *sql.Stmt }
+
+var _ interface {
+	driver.Stmt
+	driver.StmtExecContext
+	driver.StmtQueryContext
+	driver.NamedValueChecker
+} = lentStmt{}
+
+func (s lentStmt) Close() error                               { return s.s.Close() }
+func (s lentStmt) NumInput() int                              { return -1 } // the driver counts
+func (s lentStmt) CheckNamedValue(*driver.NamedValue) error   { return nil }
+func (s lentStmt) Exec([]driver.Value) (driver.Result, error) { return nil, driver.ErrSkip }
+func (s lentStmt) Query([]driver.Value) (driver.Rows, error)  { return nil, driver.ErrSkip }
+
+func (s lentStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	return s.s.ExecContext(ctx, given(args)...)
+}
+
+func (s lentStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	return lentRowsOf(s.s.QueryContext(ctx, given(args)...)) //nolint:rowserrcheck,sqlclosecheck // database/sql does
+}
+
+// lentRows are rows of the transaction that was lent, as a driver's.
+type lentRows struct {
+	rows    *sql.Rows
+	columns []string
+	types   []*sql.ColumnType
+	values  []any // pointers to what Scan reads
+}
+
+func lentRowsOf(rows *sql.Rows, err error) (driver.Rows, error) {
+	if err != nil {
+		return nil, err
+	}
+	columns, err := rows.Columns()
+	if err != nil {
+		return nil, errors.Join(err, rows.Close())
+	}
+	r := &lentRows{rows: rows, columns: columns, values: make([]any, len(columns))}
+	for i := range r.values {
+		r.values[i] = new(any)
+	}
+	r.types, _ = rows.ColumnTypes()
+	return r, nil
+}
+
+func (r *lentRows) Columns() []string { return r.columns }
+func (r *lentRows) Close() error      { return r.rows.Close() }
+
+func (r *lentRows) Next(dest []driver.Value) error {
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return io.EOF
+	}
+	if err := r.rows.Scan(r.values...); err != nil {
+		return err
+	}
+	for i, v := range r.values {
+		dest[i] = *v.(*any) //nolint:forcetypeassert // made above
+	}
+	return nil
+}
+
+// ColumnTypeDatabaseTypeName is the driver's.
+func (r *lentRows) ColumnTypeDatabaseTypeName(i int) string {
+	if i < len(r.types) {
+		return r.types[i].DatabaseTypeName()
+	}
+	return ""
+}
+
+// ColumnTypeScanType is the driver's.
+func (r *lentRows) ColumnTypeScanType(i int) reflect.Type {
+	if i < len(r.types) {
+		return r.types[i].ScanType()
+	}
+	return reflect.TypeFor[any]()
+}
+
+// ColumnTypeNullable is the driver's.
+func (r *lentRows) ColumnTypeNullable(i int) (nullable, ok bool) {
+	if i < len(r.types) {
+		return r.types[i].Nullable()
+	}
+	return false, false
+}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 func TestBacklog(t *testing.T) {
@@ -44,6 +46,30 @@ func TestBacklog(t *testing.T) {
 	if _, err := store.Backlog(canceled(), horizons, 10); err == nil {
 		t.Error("read without a database")
 	}
+}
+
+// A task that is due at 0 is due since it was written, and not since 1970.
+func TestOldestOfImmediateTasks(t *testing.T) {
+	store, db := openStore(t, &recorder{}, Config{})
+	defer func() { _ = db.Close() }()
+	now := time.Now().Truncate(time.Millisecond)
+	store.goBy(func() time.Time { return now })
+	want := func(what string, oldest time.Time) {
+		t.Helper()
+		b, err := store.Backlog(t.Context(), nil, 10)
+		check(t, err)
+		if !b.Oldest.Equal(oldest) {
+			t.Errorf("%s: the oldest is due at %v, expected %v", what, b.Oldest, oldest)
+		}
+	}
+	written := now
+	check(t, store.Schedule(t.Context(), NoTx, Task{ID: "at once", Queue: "q", DeliverAt: time.UnixMilli(0)}))
+	now = now.Add(time.Minute)
+	want("one that is due at once", written)
+	check(t, store.Pause(t.Context(), NoTx, topology.Destination{Queue: "other"}, "me"))
+	want("beside a paused destination", written)
+	check(t, store.Schedule(t.Context(), NoTx, Task{ID: "overdue", Queue: "q", DeliverAt: written.Add(-time.Hour)}))
+	want("beside one that was due an hour before", written.Add(-time.Hour))
 }
 
 func canceled() context.Context {

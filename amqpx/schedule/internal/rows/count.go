@@ -83,11 +83,29 @@ func (c Conn) pendingInOrder() string {
 // Oldest returns the due instant of the pending task that was due first, zero if none is
 // due.
 func (c Conn) Oldest(ctx context.Context, now int64) (time.Time, error) {
-	oldest, err := c.number(ctx, "SELECT due_at"+c.pendingInOrder()+" AND due_at <= ? ORDER BY due_at LIMIT 1", now)
-	if errors.Is(err, sql.ErrNoRows) {
-		return time.Time{}, nil
+	return c.oldest(ctx, c.pendingInOrder()+" AND due_at <= ?", now)
+}
+
+// mostImmediate bounds how many tasks that are due at 0 are read for the oldest of them.
+const mostImmediate = 1000
+
+// oldest returns the earliest due instant of the rows of from, the end of a SELECT whose index has
+// them in their order; zero for none. A task that is due at 0, which means at once, is due since it
+// was written.
+func (c Conn) oldest(ctx context.Context, from string, args ...any) (time.Time, error) {
+	var first, written sql.NullInt64
+	err := c.one(ctx, "SELECT due_at"+from+" AND due_at > 0 ORDER BY due_at LIMIT 1", args, &first)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, err
 	}
-	return time.UnixMilli(oldest), err
+	err = c.one(ctx, fmt.Sprintf("SELECT MIN(created_at) FROM (SELECT created_at%s AND due_at = 0 ORDER BY due_at LIMIT %d) AS immediate", from, mostImmediate), args, &written)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if written.Valid && (!first.Valid || written.Int64 < first.Int64) {
+		first = written
+	}
+	return orZero(first), nil
 }
 
 // CountPending counts the pending tasks that are due after an instant and not after

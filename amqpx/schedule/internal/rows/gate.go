@@ -3,7 +3,6 @@ package rows
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"math"
 	"strings"
 	"time"
@@ -155,11 +154,7 @@ func (c Conn) pendingOf(l Lane, sent bool) string {
 // OldestOf returns the due instant of the pending task of a lane that was due first, zero if
 // none is due: of all, or of those that were sent.
 func (c Conn) OldestOf(ctx context.Context, l Lane, sent bool, now int64) (time.Time, error) {
-	oldest, err := c.number(ctx, "SELECT due_at"+c.pendingOf(l, sent)+" ORDER BY due_at LIMIT 1", l.Queue, l.Exchange, now)
-	if errors.Is(err, sql.ErrNoRows) {
-		return time.Time{}, nil
-	}
-	return time.UnixMilli(oldest), err
+	return c.oldest(ctx, c.pendingOf(l, sent), l.Queue, l.Exchange, now)
 }
 
 // CountDue counts the pending tasks of a lane that are due, and stops at most.

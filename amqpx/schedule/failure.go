@@ -3,6 +3,8 @@ package schedule
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
@@ -51,16 +53,47 @@ func counts(d *amqpx.Delivery, cause error) bool {
 	return !amqpx.IsSnoozed(cause) && !amqpx.IsRequeued(cause) && (!again || delay > 0)
 }
 
-// record records a failure, after which the task is not sent again for some time. A task
-// that was running and whose unique key another one has by now is not tried again: that
-// one does the work.
+// record records a failure, after which the task is not sent again for some time. If the unique
+// key of a task that was running has another pending task by now, they cannot both be pending. The
+// one that is due first does the work: the task waits for its retry as running, or gives way.
 func (h *handler) record(ctx context.Context, d *amqpx.Delivery, a *attempt, f rows.Failure, again time.Duration) error {
 	err := h.recordOnce(ctx, d, a, f, again)
-	if sqldb.Duplicate(err) {
-		f.GivesWay = true
-		err = h.recordOnce(ctx, d, a, f, again)
+	for range besideTries {
+		if !sqldb.Duplicate(err) {
+			break
+		}
+		if err = h.besideAnother(ctx, d, &f, again); err == nil {
+			err = h.recordOnce(ctx, d, a, f, again)
+		}
 	}
 	return err
+}
+
+// besideTries is how often the other task of a unique key may change while a failure is recorded.
+const besideTries = 3
+
+// besideAnother decides what becomes of a failed task while another one of its unique key is
+// pending. If that has ended, the failure is recorded as any other.
+func (h *handler) besideAnother(ctx context.Context, d *amqpx.Delivery, f *rows.Failure, again time.Duration) error {
+	c, err := h.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	key, other, err := c.KeyTaken(ctx, d.ID)
+	if f.GivesWay, f.Stays = false, false; err != nil || other == "" {
+		return err
+	}
+	task, err := c.Find(ctx, other, h.nowMilli(), rows.Unlocked)
+	if err != nil {
+		return err
+	}
+	due, retry := time.UnixMilli(task.Due), h.clock.Now().Add(again-retryMargin)
+	if f.Stays = due.After(retry); f.Stays {
+		return nil
+	}
+	f.GivesWay = true
+	f.Cause = strings.TrimPrefix(fmt.Sprintf("%s; it gave way to task %s of its unique key %s, due at %s", f.Cause, other, key, due.UTC().Format(time.RFC3339)), "; ")
+	return nil
 }
 
 // recordOnce also ends the attempt a that was recorded before it ran, if it was.

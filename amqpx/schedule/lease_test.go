@@ -389,3 +389,40 @@ func TestPurgeLeavesLeases(t *testing.T) {
 		s.wantTask("pay", StatusDone, 0)
 	})
 }
+
+// Work that fails is tried again before a later task of its unique key; it gives way to an earlier
+// one, and its error says to which.
+func TestLeaseFailsBesideATaskOfItsKey(t *testing.T) {
+	onSite(t, Config{PollInterval: time.Minute}, func(_ *testing.T, s *site) {
+		p := s.provider()
+		var next Task
+		p.work = func(ctx context.Context, d *amqpx.Delivery) error {
+			if d.Attempt > 1 || next.ID == "" {
+				return nil
+			}
+			_, err := s.ScheduleUnique(ctx, NoTx, next, Unique{})
+			next = Task{}
+			return errors.Join(err, errors.New("provider is away"))
+		}
+		defer s.consume("q", p.handler())()
+		run := func(id string, later time.Duration) {
+			next = Task{ID: id + "-next", UniqueKey: id, Queue: "q", DeliverAt: time.Now().Add(later)}
+			_, err := s.ScheduleUnique(s.Context(), NoTx, Task{ID: id, UniqueKey: id, Queue: "q", DeliverAt: time.Now()}, Unique{})
+			check(s.T, err)
+			after(30 * time.Second)
+		}
+		run("first", time.Hour)
+		s.wantTask("first", StatusDone, 1)
+		s.wantTask("first-next", StatusPending, 0)
+		run("second", 500*time.Millisecond)
+		s.wantTask("second", StatusCancelled, 1)
+		s.wantTask("second-next", StatusDone, 0)
+		got, err := s.Get(s.Context(), NoTx, "second")
+		check(s.T, err)
+		for _, want := range []string{"provider is away", "second-next", "unique key second"} {
+			if !strings.Contains(got.LastError, want) {
+				s.Errorf("the error of the task that gave way is %q, expected it to name %q", got.LastError, want)
+			}
+		}
+	})
+}

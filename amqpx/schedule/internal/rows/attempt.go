@@ -97,6 +97,7 @@ type Failure struct {
 	Cause    string // as last_error has it
 	Final    bool   // the task is failed
 	GivesWay bool   // it is cancelled, because another task of its unique key is pending
+	Stays    bool   // it stays running until its retry, because such a task is pending
 	ResendAt int64  // if not final: it is not sent again before that; 0 leaves it
 }
 
@@ -105,7 +106,7 @@ type Failure struct {
 // be pending again while another one of its unique key is: sqldb.Duplicate.
 func (c Conn) RecordFailure(ctx context.Context, id string, version int64, f Failure, token string, now int64) error {
 	set, args := "updated_at = ?", []any{now}
-	if f.Counts {
+	if f.Counts || f.GivesWay {
 		set, args = set+", "+raiseAttempts, append(args, f.Attempts, f.Attempts, f.Cause)
 	}
 	switch {
@@ -113,6 +114,7 @@ func (c Conn) RecordFailure(ctx context.Context, id string, version int64, f Fai
 		set, args = set+", status = 'failed', finished_at = ?", append(args, now)
 	case f.GivesWay:
 		set, args = set+", status = 'cancelled', finished_at = ?", append(args, now)
+	case f.Stays:
 	default:
 		// The relay may not have marked the row yet; it leaves rows alone that a handler
 		// holds.

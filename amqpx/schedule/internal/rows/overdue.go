@@ -94,14 +94,20 @@ func (c Conn) EndedLeases(ctx context.Context, now int64) ([]string, error) {
 }
 
 // EndLease makes a task pending again whose lease has ended, and reports whether it did. If
-// another task of its unique key is pending, it is cancelled.
+// another task of its unique key is pending, it waits for its retry until that is overdue, and is
+// cancelled then.
 func (c Conn) EndLease(ctx context.Context, id string, now int64) (bool, error) {
 	end := func(set string, args ...any) (bool, error) {
 		return c.changed(ctx, "UPDATE rabbitdelay_tasks SET "+set+", updated_at = ? WHERE id = ? AND status = 'running'"+noLease, append(args, now, id, now, "")...)
 	}
 	ended, err := end("status = 'pending'")
 	if sqldb.Duplicate(err) {
-		ended, err = end("status = 'cancelled', finished_at = ?, last_error = ?", now, "its lease ended without an outcome, and another task of its unique key was pending")
+		key, other, err := c.KeyTaken(ctx, id)
+		if err != nil || other == "" {
+			return false, err
+		}
+		return c.changed(ctx, "UPDATE rabbitdelay_tasks SET status = 'cancelled', finished_at = ?, last_error = ?, updated_at = ? WHERE id = ? AND status = 'running' AND (resend_at IS NULL OR resend_at <= ?)"+noLease,
+			now, fmt.Sprintf("its lease ended without an outcome, and it gave way to task %s of its unique key %s", other, key), now, id, now, now, "")
 	}
 	return ended, err
 }

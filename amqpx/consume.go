@@ -119,7 +119,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 		return nil, err
 	}
 	if handler == nil {
-		return nil, fmt.Errorf("%w: handler is nil; expected a function (JSON, schedule.Handler and the like make none of a nil one)", ErrConfig)
+		return nil, fmt.Errorf("%w: handler is nil; %s", ErrConfig, wantHandler)
 	}
 	dest := c.cfg.destination(queue)
 	k = &consumer{
@@ -164,6 +164,10 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	k.ids = newBusyIDs()
 	return k, nil
 }
+
+// wantHandler is what to give Consume instead of a nil handler.
+const wantHandler = "expected a function. JSON makes no handler of a nil function; schedule.Handler and idempotency.Handler " +
+	"make none of a nil function or a nil database: on a pool of pgx use pgxtx.TaskHandler and pgxtx.IdempotentHandler"
 
 // consumable returns why no consumer can have a queue, whatever its options; nil if one can.
 func (c *Client) consumable(queue string) error {

@@ -178,10 +178,14 @@ func (l *loader) layers(data []byte) {
 // unknownVariables reports variables that look like a setting and are none, because a misspelt
 // one would go unnoticed.
 func (l *loader) unknownVariables(known map[string]bool) {
-	names := slices.Sorted(maps.Keys(known))
+	names, parts := slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(l.file.keys()))
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
 		if !strings.HasPrefix(name, envPrefix+"_") || known[name] || serviceVariable(name, value) {
+			continue
+		}
+		if slices.ContainsFunc(parts, func(key string) bool { return name == variable(key) }) {
+			l.file.Problems.Addf(yamldoc.Place{Origin: name}, "", "this is a part of the file, not a setting, and has no environment variable; `rabbitdelay settings` lists those that have")
 			continue
 		}
 		// Other programs of ours have variables that settings begin with.

@@ -77,7 +77,7 @@ func TestServiceVariables(t *testing.T) {
 		"RABBITDELAY_SERVICE_HOST":                 "10.0.0.3",
 		"RABBITDELAY_SKIP_INTEGRATION":             "1", // another program's
 		"RABBITDELAY_MANAGEMENT_URL":               "http://127.0.0.1:15672",
-		"RABBITDELAY_BROKER":                       "node",
+		"RABBITDELAY_START_BROKER":                 "node",
 		"RABBITDELAY_BROKER_SERVICE_PORT_AMQP_TLS": "5671",
 	} {
 		t.Setenv(name, value)
@@ -105,6 +105,19 @@ func TestMisspeltVariables(t *testing.T) {
 			_, err := Load(Source{})
 			want := name + ": no setting has this environment variable; `rabbitdelay settings` lists them" + meant
 			if !strings.HasPrefix(errText(err), want) || meant == "" && errText(err) != want {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		})
+	}
+}
+
+// A part of the file cannot be given by a variable, and saying nothing would start a service on defaults.
+func TestVariablesOfWholeParts(t *testing.T) {
+	for _, name := range []string{"RABBITDELAY_BROKER", "RABBITDELAY_DESTINATIONS", "RABBITDELAY_QUEUES", "RABBITDELAY_SCHEDULES", "RABBITDELAY_DELAY"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, "amqp://localhost")
+			_, err := Load(Source{})
+			if want := name + ": this is a part of the file"; !strings.HasPrefix(errText(err), want) {
 				t.Errorf("got %v, want %s", err, want)
 			}
 		})

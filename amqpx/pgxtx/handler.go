@@ -25,7 +25,7 @@ type Func func(ctx context.Context, tx pgx.Tx, d *amqpx.Delivery) error
 // WithTxOptions in the words of database/sql, and holds one connection of the
 // pool for each message or group that it is handling.
 func TaskHandler(pool *pgxpool.Pool, fn Func, opts ...schedule.HandlerOption) amqpx.Handler {
-	if fn == nil {
+	if fn == nil || pool == nil {
 		return nil
 	}
 	return schedule.Handler(Database(pool), fn.handed, opts...)
@@ -38,7 +38,7 @@ type LeaseFunc func(ctx context.Context, d *amqpx.Delivery, key string) (complet
 // It holds no connection of the pool while fn runs, but for the statements that
 // renew the lease.
 func LeaseHandler(pool *pgxpool.Pool, fn LeaseFunc, opts ...schedule.HandlerOption) amqpx.Handler {
-	if fn == nil {
+	if fn == nil || pool == nil {
 		return nil
 	}
 	return schedule.LeaseHandler(Database(pool), func(ctx context.Context, d *amqpx.Delivery, key string) (schedule.Func, error) {
@@ -53,7 +53,7 @@ func LeaseHandler(pool *pgxpool.Pool, fn LeaseFunc, opts ...schedule.HandlerOpti
 // IdempotentHandler is idempotency.Handler with a pgx.Tx. It takes the same
 // options; the guard of idempotency.When gets a pgx.Tx too.
 func IdempotentHandler(pool *pgxpool.Pool, fn Func, opts ...idempotency.HandlerOption) amqpx.Handler {
-	if fn == nil {
+	if fn == nil || pool == nil {
 		return nil
 	}
 	return idempotency.Handler(Database(pool), fn.handed, opts...)

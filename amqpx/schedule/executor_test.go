@@ -119,21 +119,27 @@ func TestNilExecutor(t *testing.T) {
 	}
 }
 
-// A database that is nil is an error that says so, wherever one is given.
+// A database that is nil is an error that says so, and makes no handler: Consume refuses that before it begins.
 func TestNilDatabase(t *testing.T) {
 	ctx := t.Context()
 	effect := func(context.Context, *sql.Tx, *amqpx.Delivery) error { return nil }
+	work := func(context.Context, *amqpx.Delivery, string) (schedule.Func, error) { return nil, nil }
 	var none *sql.DB
 	for what, db := range map[string]schedule.Database{"nil": nil, "nil *sql.DB": none} {
-		d := &amqpx.Delivery{ID: "t", Queue: "q", Version: 1, DueAt: time.Now(), Attempt: 1}
 		_, made := schedule.New(db, nil, schedule.Config{})
 		for name, err := range map[string]error{
-			"New": made, "schedule.Migrate": schedule.Migrate(ctx, db), "schedule.Handler": schedule.Handler(db, effect)(ctx, d),
-			"idempotency.Migrate": idempotency.Migrate(ctx, db), "idempotency.Handler": idempotency.Handler(db, effect)(ctx, &amqpx.Delivery{ID: "m", Queue: "q"}),
-			"schedule.LeaseHandler": schedule.LeaseHandler(db, func(context.Context, *amqpx.Delivery, string) (schedule.Func, error) { return nil, nil })(ctx, d),
+			"New": made, "schedule.Migrate": schedule.Migrate(ctx, db), "idempotency.Migrate": idempotency.Migrate(ctx, db),
 		} {
 			if !errors.Is(err, schedule.ErrNoDatabase) {
 				t.Errorf("%s with a database that is %s: %v", name, what, err)
+			}
+		}
+		for name, handler := range map[string]amqpx.Handler{
+			"schedule.Handler": schedule.Handler(db, effect), "schedule.LeaseHandler": schedule.LeaseHandler(db, work),
+			"idempotency.Handler": idempotency.Handler(db, effect),
+		} {
+			if handler != nil {
+				t.Errorf("%s makes a handler on a database that is %s", name, what)
 			}
 		}
 	}

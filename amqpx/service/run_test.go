@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	logs "go.uber.org/zap/zaptest/observer"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
@@ -422,5 +424,38 @@ func TestProbe(t *testing.T) {
 	}
 	if code, _ := ask("/healthz"); code != http.StatusOK {
 		t.Errorf("healthz: %d", code)
+	}
+}
+
+// A service that has lost its file runs on defaults, and its first line says so.
+func TestFirstLine(t *testing.T) {
+	srv := amqptest.Start(t, amqptest.Options{})
+	for name, file := range map[string]string{"none: neither Options.File nor RABBITDELAY_FILE is set": "", "shop.yaml": "shop.yaml"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("RABBITDELAY_FILE", "")
+			t.Setenv("RABBITDELAY_BROKER_URL", "amqp://guest:guest@secret.example/")
+			o := service.Options{Client: func(c *amqpx.Config) { c.Dial = srv.Dial }}
+			if file != "" {
+				o.File = fileOf(t, "destinations: [{name: mail, queue: mail}]")
+			}
+			core, seen := logs.New(zap.InfoLevel)
+			o.Zap = zap.New(core)
+			s, err := service.Open(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close(t.Context())
+			lines := seen.FilterMessage("service opened").All()
+			if len(lines) != 1 {
+				t.Fatalf("lines: %v", seen.All())
+			}
+			fields := lines[0].ContextMap()
+			if got, _ := fields["file"].(string); got != name && (file == "" || got != o.File) {
+				t.Errorf("file: %q", got)
+			}
+			if fields["broker"] != "RabbitMQ 4.3.0 at secret.example:5672" || fields["strategy"] != "bucket" || fields["database"] != "none" {
+				t.Errorf("fields: %v", fields)
+			}
+		})
 	}
 }

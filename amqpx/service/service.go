@@ -26,7 +26,7 @@ import (
 const DefaultDrainTimeout = 25 * time.Second
 
 // Options of Open. The zero value reads the file that RABBITDELAY_FILE names, and without one the environment
-// alone.
+// alone. Open logs which file it has read, or that there was none.
 type Options struct {
 	// File is the YAML file; the environment overrides it, see package config.
 	File string
@@ -62,7 +62,7 @@ type Service struct {
 	Config    *config.Config
 	Client    *amqpx.Client
 	Tasks     *schedule.Store // nil without a database
-	DB        *sql.DB         // the file's, or the one that was given; nil for a pool of pgx
+	DB        *sql.DB         // the file's, or the one that was given; nil for a pool of pgx, see TaskHandler
 	Telemetry *telemetry.Telemetry
 	Logger    *zap.Logger
 
@@ -105,7 +105,26 @@ func Open(ctx context.Context, o Options) (s *Service, err error) {
 	if err := s.open(ctx, o); err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
 	}
+	s.tell(o.Database != nil)
 	return s, nil
+}
+
+// tell logs what was opened, so that a service which has lost its file is noticed.
+func (s *Service) tell(given bool) {
+	database := s.Config.Database.URL.String()
+	switch {
+	case given:
+		database = fmt.Sprintf("given (%T)", s.database)
+	case s.database == nil:
+		database = "none"
+	}
+	broker := s.Client.Stats().Publish
+	s.Logger.Info("service opened",
+		zap.String("file", cmp.Or(s.Config.File(), "none: neither Options.File nor "+config.FileVariable+" is set")),
+		zap.String("broker", strings.TrimSpace(broker.Broker+" at "+broker.Address)),
+		zap.String("strategy", s.Client.Strategy().Name()),
+		zap.Int("destinations", len(s.Config.Topology.Destinations)), zap.Int("schedules", len(s.Config.Schedules)),
+		zap.String("database", database))
 }
 
 // open opens the database and the client, and makes the store.

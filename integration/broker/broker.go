@@ -34,7 +34,7 @@ const (
 const (
 	EnvURL           = "AMQP_URL"                   // the broker to use
 	EnvManagementURL = "RABBITDELAY_MANAGEMENT_URL" // the management API of the broker at AMQP_URL
-	EnvSource        = "RABBITDELAY_BROKER"         // container or node: start this kind and no other
+	EnvSource        = "RABBITDELAY_START_BROKER"   // container or node: start this kind and no other
 )
 
 var (
@@ -60,7 +60,7 @@ type Options struct {
 	Version string
 
 	// Source restricts the search to containers or to nodes. Default: the
-	// environment variable RABBITDELAY_BROKER, else both.
+	// environment variable RABBITDELAY_START_BROKER, else both.
 	Source Source
 
 	// Verbose logs Docker's whole error where there is no image.

@@ -115,6 +115,12 @@ func Foreign(c Conn) Database { return foreign{c} }
 
 type foreign struct{ Conn }
 
+// IsForeign reports whether Foreign made a Database.
+func IsForeign(db Database) bool {
+	_, ok := db.(foreign)
+	return ok
+}
+
 var errForeign = errors.New("this connection is not database/sql's; run statements of your own on the driver's")
 
 func (foreign) QueryContext(context.Context, string, ...any) (*sql.Rows, error) {

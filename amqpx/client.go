@@ -57,7 +57,7 @@ type Client struct {
 	force        context.CancelCauseFunc
 	over         context.Context // ends soon after that, and cuts the connections
 	cut          context.CancelFunc
-	abandoned    atomic.Int64  // handlers that Close did not wait for
+	abandoned    atomic.Int64  // handlers that the end of Close's context cut off
 	shut         chan struct{} // closed when Close is done, after shutErr is set
 	shutErr      error
 }
@@ -257,10 +257,18 @@ func (c *Client) QueueInfo(ctx context.Context, queue string) (QueueInfo, error)
 // takes as long as the longest deadline of a send and drain time of a consumer
 // (30 s each by default).
 //
+// A Client that was not made by Open returns ErrClosed.
+//
 // It may be called more than once and by many goroutines: all calls wait for the
 // end, the end of any call's context counts, and all return the same error.
 func (c *Client) Close(ctx context.Context) error {
-	defer context.AfterFunc(ctx, func() { c.force(ctx.Err()) })()
+	if c.force == nil {
+		return ErrClosed
+	}
+	defer context.AfterFunc(ctx, func() {
+		c.sends.keepFailures() // those of handlers that are cut off, too
+		c.force(ctx.Err())
+	})()
 	c.closing.Do(func() {
 		now := time.Now()
 		c.closingSince.Store(&now)
@@ -288,7 +296,6 @@ func (c *Client) shutDown() error {
 	select {
 	case <-c.sends.none:
 	case <-c.forced.Done():
-		c.sends.keepFailures()
 	}
 	c.decl.Unbind()
 	c.pub.Close()

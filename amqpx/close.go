@@ -20,8 +20,9 @@ type CloseError struct {
 	// Messages are the errors of the first 100 of them: which were not sent, and of
 	// which nobody knows.
 	Messages []*SendError
-	// Handlers counts those that were still running. Their messages were not
-	// acknowledged and will be delivered again.
+	// Handlers counts those that the end of Close's context cut off: they failed after
+	// it, or were still running. Their messages were not acknowledged and will be
+	// delivered again.
 	Handlers int
 	// Cause is the context's error.
 	Cause error
@@ -37,7 +38,7 @@ func (e *CloseError) Error() string {
 		left = append(left, text)
 	}
 	if e.Handlers > 0 {
-		left = append(left, fmt.Sprintf("handlers still running, whose messages will be delivered again: %d", e.Handlers))
+		left = append(left, fmt.Sprintf("handlers cut off, whose messages will be delivered again: %d", e.Handlers))
 	}
 	return fmt.Sprintf("close: %v: %s", e.Cause, strings.Join(left, "; "))
 }

@@ -245,3 +245,42 @@ func TestCloseAgainHurriesTheFirst(t *testing.T) {
 		}
 	})
 }
+
+// Handlers that the end of Close's context cuts off are left, even if they notice: their messages come again.
+func TestCloseReportsHandlersItCutOff(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.Silence("other")
+		c.mustSend(amqpx.Message{Queue: "q"}, amqpx.Message{Queue: "p"})
+		c.consume("q", func(ctx context.Context, _ *amqpx.Delivery) error {
+			return c.Send(ctx, amqpx.Message{Queue: "other"})
+		})
+		c.consume("p", func(context.Context, *amqpx.Delivery) error { // in time, in spite of that
+			<-time.After(1500 * time.Millisecond)
+			return nil
+		})
+		err := c.Close(m.within(time.Second))
+		left, ok := errors.AsType[*amqpx.CloseError](err)
+		if !ok {
+			t.Fatalf("closed with %v", err)
+		}
+		if left.Handlers != 1 {
+			t.Errorf("%d handlers were cut off, want 1", left.Handlers)
+		}
+		if left.Unconfirmed != 1 {
+			t.Errorf("%d messages were not confirmed, want 1", left.Unconfirmed)
+		}
+		for queue, want := range map[string]int{"q": 1, "p": 0} {
+			if got := m.State(queue).Ready; got != want {
+				t.Errorf("%s has %d messages, want %d", queue, got, want)
+			}
+		}
+	})
+}
+
+// A zero Client was not opened. Closing it is no work, and nothing to panic over in a goroutine.
+func TestCloseOfAZeroClient(t *testing.T) {
+	if err := new(amqpx.Client).Close(t.Context()); !errors.Is(err, amqpx.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -346,6 +346,7 @@ func (k *consumer) awaitDrain(cancel func()) error {
 		return nil
 	case <-time.After(notice):
 		if k.c.forced.Err() != nil {
+			k.abandoned.Store(true)
 			k.c.abandoned.Add(k.running.Load())
 		}
 		return fmt.Errorf("%w: handlers of queue %s that ran past %s: %d; their messages will be delivered again", ErrDrainTimeout, k.queue, bound, k.running.Load())

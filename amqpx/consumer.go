@@ -41,10 +41,12 @@ type consumer struct {
 	work     sync.WaitGroup  // messages that were begun
 	leaving  sync.WaitGroup  // subscriptions that step aside
 	running  atomic.Int64    // handlers
-	settling atomic.Int64    // messages whose handler has ended
-	log      *zap.Logger
-	restarts sparse.Log // log lines
-	stuck    sparse.Log
+
+	abandoned atomic.Bool  // those that still run are not waited for
+	settling  atomic.Int64 // messages whose handler has ended
+	log       *zap.Logger
+	restarts  sparse.Log // log lines
+	stuck     sparse.Log
 
 	began   bool // the broker has let it consume once
 	barred  bool // the connection is refused, and that stands

@@ -30,9 +30,18 @@ func (k *consumer) process(j *job) {
 			<-k.slots
 		}
 		end.Outcome = k.settle(ctx, j, v)
+		k.countCutOff(v, end.Outcome)
 		k.c.hooks.handleEnd(ctx, end)
 	}()
 	v, end.Panicked = k.judge(ctx, j.d)
+}
+
+// countCutOff counts a handler whose message comes again because the end of Close's context cut it off.
+func (k *consumer) countCutOff(v verdict, outcome Outcome) {
+	again := outcome == OutcomeLost || outcome == OutcomeRequeued && v.ask != askRequeue
+	if again && k.c.forced.Err() != nil && !k.abandoned.Load() {
+		k.c.abandoned.Add(1)
+	}
 }
 
 // refuse sends back a message that no handler has begun.

@@ -35,7 +35,12 @@ func TestSurvey(t *testing.T) {
 		t.Errorf("%+v", list[:2])
 	}
 	way := strings.Join(plugin.InTheWay(list), "\n")
-	for _, want := range []string{"table: 7.", "how many messages wait: 1", `"orders": RabbitMQ 4.3 has no type x-delayed-message; declare it again as topic`, `"delay.plugin" of rabbitdelay's strategy`} {
+	for _, want := range []string{
+		"table: 7.",
+		"how many messages wait: 1",
+		`"orders": RabbitMQ 4.3 has no type x-delayed-message; declare it again as topic`,
+		`"delay.plugin" of rabbitdelay's strategy`,
+	} {
 		if !strings.Contains(way, want) {
 			t.Errorf("%q is missing in\n%s", want, way)
 		}

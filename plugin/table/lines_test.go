@@ -17,15 +17,20 @@ func TestParseLine(t *testing.T) {
 			return l.Head != nil && string(l.Head.Node) == "rabbit@a" && l.Head.Rows == 7 && l.Head.Elsewhere == 1
 		},
 		`{"due":9,"exchange":"b3JkZXJz","ref":"AQ==","keys":["YQ=="],"properties":"AAA=","body":""}`: func(l Line) bool {
-			return l.Row != nil && l.Row.Due == 9 && string(l.Row.Exchange) == "orders" && bytes.Equal(l.Row.Ref, []byte{1}) && string(l.Row.Keys[0]) == "a"
+			return l.Row != nil && l.Row.Due == 9 && string(l.Row.Exchange) == "orders" &&
+				bytes.Equal(l.Row.Ref, []byte{1}) && string(l.Row.Keys[0]) == "a"
 		},
 		`{"end":true,"soon":3,"other":4}`: func(l Line) bool { return l.End != nil && l.End.Soon == 3 && l.End.Other == 4 },
 		`{"deleted":0}`:                   func(l Line) bool { return l.Deleted != nil && *l.Deleted == 0 },
 		`ok`:                              func(l Line) bool { return l == Line{} },
 		`{}`:                              func(l Line) bool { return l == Line{} },
 	} {
-		if l, _, err := ParseLine([]byte(line + "\n")); err != nil || !want(l) {
-			t.Errorf("%s: %+v, %v", line, l, err)
+		l, _, err := ParseLine([]byte(line + "\n"))
+		if err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+		if !want(l) {
+			t.Errorf("%s: got %+v", line, l)
 		}
 	}
 	if _, _, err := ParseLine([]byte(`{"due":`)); err == nil {
@@ -38,8 +43,17 @@ func TestID(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id := ID{rapid.Int64().Draw(t, "due"), rapid.SliceOfN(rapid.Byte(), 1, 60).Draw(t, "ref")}
 		got, err := ParseID(id.String())
-		if err != nil || got.Due != id.Due || !bytes.Equal(got.Ref, id.Ref) || strings.ContainsAny(id.String(), "\";\n\\") {
-			t.Errorf("%v, %v: %v", id, got, err)
+		if err != nil {
+			t.Errorf("%v: %v", id, err)
+		}
+		if got.Due != id.Due {
+			t.Errorf("%v is due at %d", id, got.Due)
+		}
+		if !bytes.Equal(got.Ref, id.Ref) {
+			t.Errorf("%v has the reference %v", id, got.Ref)
+		}
+		if strings.ContainsAny(id.String(), "\";\n\\") {
+			t.Errorf("%v cannot stand in an expression", id)
 		}
 	})
 	for _, s := range []string{"", "1", "x AQ==", "1 !", "1 "} {

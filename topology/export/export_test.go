@@ -68,8 +68,20 @@ func TestKubernetes(t *testing.T) {
 		}
 		named[m.Kind+n] = true
 		cluster, _ := m.Spec["rabbitmqClusterReference"].(map[string]any)
-		if m.APIVersion != "rabbitmq.com/v1beta1" || m.Metadata.Namespace != "shop" || m.Spec["vhost"] != "shop" || cluster["name"] != "rabbit" || cluster["namespace"] != "infra" {
-			t.Errorf("got %+v", m)
+		if m.APIVersion != "rabbitmq.com/v1beta1" {
+			t.Errorf("%s %s: version %s", m.Kind, n, m.APIVersion)
+		}
+		if m.Metadata.Namespace != "shop" {
+			t.Errorf("%s %s: namespace %s", m.Kind, n, m.Metadata.Namespace)
+		}
+		if m.Spec["vhost"] != "shop" {
+			t.Errorf("%s %s: virtual host %v", m.Kind, n, m.Spec["vhost"])
+		}
+		if cluster["name"] != "rabbit" {
+			t.Errorf("%s %s: cluster %v", m.Kind, n, cluster["name"])
+		}
+		if cluster["namespace"] != "infra" {
+			t.Errorf("%s %s: namespace of the cluster %v", m.Kind, n, cluster["namespace"])
 		}
 		if object, ok := m.Spec["name"].(string); ok {
 			objects[m.Kind+" "+object] = m.Spec
@@ -80,8 +92,15 @@ func TestKubernetes(t *testing.T) {
 	}
 	q := objects["Queue delay.bucket.binary.1s"]
 	arguments, _ := q["arguments"].(map[string]any)
-	if q["type"] != "quorum" || q["durable"] != true || q["deletionPolicy"] != "retain" || arguments["x-message-ttl"] != 1000 || arguments["x-queue-type"] != nil {
-		t.Errorf("got %v", q)
+	for key, want := range map[string]any{"type": "quorum", "durable": true, "deletionPolicy": "retain"} {
+		if q[key] != want {
+			t.Errorf("%s of the queue is %v, want %v", key, q[key], want)
+		}
+	}
+	for key, want := range map[string]any{"x-message-ttl": 1000, "x-queue-type": nil} {
+		if arguments[key] != want {
+			t.Errorf("the argument %s is %v, want %v", key, arguments[key], want)
+		}
 	}
 	if x := objects["Exchange delay.deliver"]; x["type"] != "topic" || x["durable"] != true {
 		t.Errorf("got %v", x)
@@ -89,7 +108,12 @@ func TestKubernetes(t *testing.T) {
 }
 
 func TestKubernetesRefuses(t *testing.T) {
-	for _, o := range []export.KubernetesOptions{{}, {Cluster: "Rabbit"}, {Cluster: "r", Namespace: "a/b"}, {Cluster: "r", ClusterNamespace: "-"}} {
+	for _, o := range []export.KubernetesOptions{
+		{},
+		{Cluster: "Rabbit"},
+		{Cluster: "r", Namespace: "a/b"},
+		{Cluster: "r", ClusterNamespace: "-"},
+	} {
 		if _, err := export.Kubernetes(topology.Topology{}, o); err == nil {
 			t.Errorf("%+v passed", o)
 		}
@@ -109,11 +133,20 @@ func TestDefinitionsHaveObjectsAndLists(t *testing.T) {
 			t.Fatal(err)
 		}
 		var lists map[string][]map[string]any
-		if err := json.Unmarshal(text, &lists); err != nil || bytes.Contains(text, []byte("null")) {
-			t.Errorf("%v of %s", err, text)
+		if err := json.Unmarshal(text, &lists); err != nil {
+			t.Fatalf("%v of %s", err, text)
 		}
-		if len(lists["exchanges"]) != len(top.Exchanges) || len(lists["queues"]) != len(top.Queues) || len(lists["bindings"]) != len(top.Bindings) {
-			t.Error("something is missing")
+		if bytes.Contains(text, []byte("null")) {
+			t.Errorf("null in %s", text)
+		}
+		for kind, want := range map[string]int{
+			"exchanges": len(top.Exchanges),
+			"queues":    len(top.Queues),
+			"bindings":  len(top.Bindings),
+		} {
+			if got := len(lists[kind]); got != want {
+				t.Errorf("%d %s, want %d", got, kind, want)
+			}
 		}
 		for kind, list := range lists {
 			for _, o := range list {

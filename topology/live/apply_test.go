@@ -55,7 +55,8 @@ func TestApplyOnADeadConnectionTriesNothing(t *testing.T) {
 	if !errors.Is(err, amqp.ErrClosed) || report.Count(StateUnknown) != 2 || report.Count(StateUntried) != 2 {
 		t.Errorf("got %s, %v", report, err)
 	}
-	if _, err := (Broker{Conn: deadConn{}}).Apply(t.Context(), topology.Topology{Queues: []topology.Queue{{Name: "amq.q"}}}, ApplyOptions{}); !errors.Is(err, topology.ErrInvalid) {
+	invalid := topology.Topology{Queues: []topology.Queue{{Name: "amq.q"}}}
+	if _, err := (Broker{Conn: deadConn{}}).Apply(t.Context(), invalid, ApplyOptions{}); !errors.Is(err, topology.ErrInvalid) {
 		t.Errorf("an invalid topology gave %v", err)
 	}
 }

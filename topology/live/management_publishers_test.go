@@ -25,7 +25,11 @@ func TestUnroutedPublishers(t *testing.T) {
 	}))
 	t.Cleanup(s.Close)
 	list, err := inspector(t, s).UnroutedPublishers(t.Context())
-	if want := []live.Publisher{{User: "shop", Connection: "c1"}, {User: "shop", Connection: "c2"}}; err != nil || !reflect.DeepEqual(list, want) {
-		t.Errorf("%v, %v", list, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []live.Publisher{{User: "shop", Connection: "c1"}, {User: "shop", Connection: "c2"}}
+	if !reflect.DeepEqual(list, want) {
+		t.Errorf("got %v, want %v", list, want)
 	}
 }

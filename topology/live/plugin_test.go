@@ -28,8 +28,13 @@ func probe(t *testing.T, srv *amqptest.Server) error {
 func TestProbeFindsThePlugin(t *testing.T) {
 	srv := amqptest.NewServer(amqptest.Options{Version: "3.13.7", Plugin: true})
 	defer srv.Close()
-	if err := probe(t, srv); err != nil || srv.Calls("exchange.declare") != 1 || srv.Calls("exchange.delete") != 1 || srv.Calls("connection.close") != 1 {
-		t.Errorf("%v, after %d declarations and %d deletions", err, srv.Calls("exchange.declare"), srv.Calls("exchange.delete"))
+	if err := probe(t, srv); err != nil {
+		t.Error(err)
+	}
+	for _, method := range []string{"exchange.declare", "exchange.delete", "connection.close"} {
+		if n := srv.Calls(method); n != 1 {
+			t.Errorf("%d calls of %s, want 1", n, method)
+		}
 	}
 }
 
@@ -65,8 +70,12 @@ func TestProbeMissesThePlugin(t *testing.T) {
 		}
 		srv.Close()
 	}
-	if text := (&live.NoPluginError{Cause: amqp.ErrClosed}).Error(); !strings.HasPrefix(text, "the broker does not have") || !strings.Contains(text, enable) {
-		t.Errorf("of a broker that says nothing of itself: %q", text)
+	unknown := (&live.NoPluginError{Cause: amqp.ErrClosed}).Error()
+	if !strings.HasPrefix(unknown, "the broker does not have") {
+		t.Errorf("of a broker that says nothing of itself: %q", unknown)
+	}
+	if !strings.Contains(unknown, enable) {
+		t.Errorf("of a broker that says nothing of itself: %q, want the advice %q", unknown, enable)
 	}
 }
 

@@ -216,15 +216,29 @@ func TestPolicyWarningsOfDeadLetters(t *testing.T) {
 	top.Destinations = []topology.Destination{{Queue: "q"}, {Queue: "p", DeadLetter: "graveyard"}}
 	top = top.WithDestinationQueues("delay", topology.Quorum)
 	l := live(top)
-	for key, refused := range map[string]bool{"message-ttl": true, "expires": true, "max-length": false, "max-length-bytes": false, "delivery-limit": false} {
-		l.Policies = []observed.Policy{{Name: "o", Operator: true, Pattern: `dead$|^graveyard$|^delay\.parked$`, Definition: map[string]any{key: 10.0}}}
+	for key, refused := range map[string]bool{
+		"message-ttl":      true,
+		"expires":          true,
+		"max-length":       false,
+		"max-length-bytes": false,
+		"delivery-limit":   false,
+	} {
+		l.Policies = []observed.Policy{{
+			Name: "o", Operator: true, Pattern: `dead$|^graveyard$|^delay\.parked$`, Definition: map[string]any{key: 10.0},
+		}}
 		p := plan.Compare(top, l)
 		var names []string
 		for _, w := range p.Warnings {
 			names = append(names, w.Name)
 		}
-		if !reflect.DeepEqual(names, []string{"delay.parked", "graveyard", "q.dead"}) || errors.Is(p.Refusal(false), plan.ErrPolicy) != refused || p.Refusal(true) != nil {
-			t.Errorf("%s: %q, %v", key, names, p.Refusal(false))
+		if want := []string{"delay.parked", "graveyard", "q.dead"}; !reflect.DeepEqual(names, want) {
+			t.Errorf("%s: warnings of %q, want %q", key, names, want)
+		}
+		if err := p.Refusal(false); errors.Is(err, plan.ErrPolicy) != refused {
+			t.Errorf("%s: the refusal is %v, want one: %v", key, err, refused)
+		}
+		if err := p.Refusal(true); err != nil {
+			t.Errorf("%s: refused although policies may be ignored: %v", key, err)
 		}
 		if !strings.Contains(p.String(), `(and "graveyard", "q.dead")`) {
 			t.Errorf("not all are named:\n%s", p)

@@ -55,8 +55,12 @@ func TestClockTakesTheBestWay(t *testing.T) {
 	if c := estimate(ways); c == nil || c.Method != methodConnected || c.Low != -21*time.Millisecond || c.High != 10*time.Millisecond {
 		t.Errorf("got %+v", c)
 	}
-	if c := estimate(map[string][]reading{methodDate: ways[methodDate]}); c == nil || c.Method != methodDate || c.High-c.Low != 2*time.Second+time.Millisecond {
-		t.Errorf("got %+v", c)
+	date := estimate(map[string][]reading{methodDate: ways[methodDate]})
+	if date == nil || date.Method != methodDate {
+		t.Fatalf("got %+v, want an estimate by the date", date)
+	}
+	if width := date.High - date.Low; width != 2*time.Second+time.Millisecond {
+		t.Errorf("the estimate by the date is %s wide", width)
 	}
 	ways[methodDeath] = sampled(0, 4*time.Millisecond, time.Millisecond)
 	if c := estimate(ways); c.Method != methodDeath || c.Resolution() > 3*time.Millisecond {

@@ -25,7 +25,8 @@ func drawDelay(t *rapid.T, s strategy, resolution time.Duration, rs []int) time.
 		rs = rs[1:]
 	}
 	near := func(x time.Duration) time.Duration {
-		x += time.Duration(rapid.SampledFrom([]int64{0, 0, -1, 1, int64(resolution), -int64(resolution), 1 - int64(resolution)}).Draw(t, "off by"))
+		off := []time.Duration{0, 0, -1, 1, resolution, -resolution, 1 - resolution}
+		x += rapid.SampledFrom(off).Draw(t, "off by")
 		return min(max(x, 0), maximum)
 	}
 	switch rapid.IntRange(0, 3).Draw(t, "kind") {
@@ -170,8 +171,9 @@ func TestRandomRadices(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		one, two := draw(rt), draw(rt)
 		a, b := newBucket(rt, one), newBucket(rt, two)
-		if same := slices.Equal(one.Radices, two.Radices) && a.Resolution() == b.Resolution(); same != (a.Topology().Queues[1].Name == b.Topology().Queues[1].Name) {
-			rt.Fatalf("queues of %+v and %+v: %s, %s", one, two, a.Topology().Queues[1].Name, b.Topology().Queues[1].Name)
+		same := slices.Equal(one.Radices, two.Radices) && a.Resolution() == b.Resolution()
+		if x, y := a.Topology().Queues[1].Name, b.Topology().Queues[1].Name; same != (x == y) {
+			rt.Fatalf("queues of %+v and %+v: %s, %s", one, two, x, y)
 		}
 		var all []journey
 		for range 5 {

@@ -43,7 +43,8 @@ func (w *world) calls(who ...func(*http.Request)) (list []call) {
 // lay puts a failed task into the table, and dead letters into their queue.
 func (w *world) lay() {
 	w.t.Helper()
-	_, err := w.db.ExecContext(w.t.Context(), "INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at, last_error) VALUES ('failed', 'orders', 1767225600000, 'failed', 1767225600000, 'card expired')")
+	_, err := w.db.ExecContext(w.t.Context(),
+		"INSERT INTO rabbitdelay_tasks (id, queue, due_at, status, finished_at, last_error) VALUES ('failed', 'orders', 1767225600000, 'failed', 1767225600000, 'card expired')")
 	check(w.t, err)
 	client, err := w.cfg.Client()
 	check(w.t, err)

@@ -18,7 +18,8 @@ import (
 func TestEveryIDIsAddressable(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{
-		"/", ".", "..", "//", "/.", "-", "a/b", "a/../b", "a b", "é", "😀", "%", "%2F", "?", "#", "&id=x", "+", "\n", "~", "bulk", "cancel", "a;b", `"\`, strings.Repeat("é", 127) + "x",
+		"/", ".", "..", "//", "/.", "-", "a/b", "a/../b", "a b", "é", "😀", "%", "%2F", "?", "#", "&id=x", "+", "\n", "~", "bulk",
+		"cancel", "a;b", `"\`, strings.Repeat("é", 127) + "x",
 	} {
 		ways := []string{"/api/v1/tasks/-%s?id=" + url.QueryEscape(id)}
 		if id != "/" && id != "." && id != ".." { // the server's router, or clients and proxies, take these for something else
@@ -64,7 +65,8 @@ func TestEveryIDIsAddressable(t *testing.T) {
 	if r := w.ask("PUT", "/api/v1/tasks/%FF", `{"queue":"orders","due":"2h"}`); r.code != 400 || !strings.Contains(string(r.text), "expected UTF-8") {
 		t.Errorf("no UTF-8: %d %s", r.code, r.text)
 	}
-	for _, at := range []string{"/api/v1/tasks/%E2%82", "/api/v1/tasks/a%00b", "/task?id=%E2%82", "/tasks?queue=a%00", "/api/v1/recurring/%00", "/api/v1/trace/%FF"} {
+	for _, at := range []string{"/api/v1/tasks/%E2%82", "/api/v1/tasks/a%00b", "/task?id=%E2%82", "/tasks?queue=a%00",
+		"/api/v1/recurring/%00", "/api/v1/trace/%FF"} {
 		if r := w.ask("GET", at, ""); r.code != 400 {
 			t.Errorf("%s: %d %s", at, r.code, r.text)
 		}
@@ -75,7 +77,8 @@ func TestEveryIDIsAddressable(t *testing.T) {
 func TestTwoSlashes(t *testing.T) {
 	w := newWorld(t, func(cfg *Config) { cfg.Prefix = "/delays" })
 	for from, to := range map[string]string{
-		"/delays//tasks?queue=a": "/delays/tasks?queue=a", "//tasks": "/delays/tasks", "/delays/./tasks/": "/delays/tasks/", "/delays//api/v1/tasks": "/delays/api/v1/tasks",
+		"/delays//tasks?queue=a": "/delays/tasks?queue=a", "//tasks": "/delays/tasks", "/delays/./tasks/": "/delays/tasks/",
+		"/delays//api/v1/tasks": "/delays/api/v1/tasks",
 	} {
 		if r := w.ask("GET", from, ""); r.code != 303 || r.header.Get("Location") != to {
 			t.Errorf("%s: %d to %s, want %s", from, r.code, r.header.Get("Location"), to)

@@ -146,7 +146,8 @@ func TestAuditOfATaskHasItsBulkChanges(t *testing.T) {
 	bulk(`"delete"`, `{"id_prefix":"a-"}`, 2)
 	bulk(`"move-by","by":"1h"`, `{"status":"pending"}`, 1)
 	for id, want := range map[string][]string{
-		"a-1": {"bulk.delete", "bulk.cancel", "task.schedule"}, "a-2": {"bulk.delete", "bulk.cancel", "task.schedule"}, "b-1": {"bulk.move-by", "task.schedule"}, "c": nil,
+		"a-1": {"bulk.delete", "bulk.cancel", "task.schedule"}, "a-2": {"bulk.delete", "bulk.cancel", "task.schedule"},
+		"b-1": {"bulk.move-by", "task.schedule"}, "c": nil,
 	} {
 		var got []string
 		for _, e := range w.must(200, "GET", "/api/v1/audit?target="+id, "")["entries"].([]any) {

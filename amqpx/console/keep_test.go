@@ -25,7 +25,8 @@ func TestAuditIsKeptForAWhile(t *testing.T) {
 		}
 		add := func(ago time.Duration, action, state string, alive time.Duration) {
 			id, ms := at(ago, uuid.Must(uuid.NewV7()))
-			_, err := w.db.ExecContext(t.Context(), "INSERT INTO rabbitdelay_audit (id, at, who, action, detail, error, result, request, place, state, alive_at) VALUES (?, ?, 'anna', ?, '', '', '', '', '', ?, ?)",
+			_, err := w.db.ExecContext(t.Context(),
+				"INSERT INTO rabbitdelay_audit (id, at, who, action, detail, error, result, request, place, state, alive_at) VALUES (?, ?, 'anna', ?, '', '', '', '', '', ?, ?)",
 				id, ms, action, state, time.Now().Add(-alive).UnixMilli())
 			check(t, err)
 			if state != "" {

@@ -59,7 +59,8 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	w := &world{t: t, broker: amqptest.NewServer(amqptest.Options{})}
 	t.Cleanup(w.broker.Close)
 	var err error
-	w.db, err = sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "tasks.db")+"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
+	w.db, err = sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "tasks.db")+
+		"?_pragma=busy_timeout(180000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
 	check(t, err)
 	t.Cleanup(func() { _ = w.db.Close() })
 	check(t, schedule.Migrate(t.Context(), w.db))

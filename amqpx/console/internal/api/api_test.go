@@ -81,7 +81,8 @@ func (d *document) conforms(operation string, r reply) {
 		d.t.Fatalf("%s: %s is %s, expected %v", operation, code, media, slices.Sorted(maps.Keys(types)))
 	}
 	escape := strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D")
-	at := fmt.Sprintf("mem:///openapi.json#/paths/%s/%s/responses/%s/content/%s/schema", escape.Replace(path), strings.ToLower(method), code, escape.Replace(media))
+	at := fmt.Sprintf("mem:///openapi.json#/paths/%s/%s/responses/%s/content/%s/schema", escape.Replace(path), strings.ToLower(method),
+		code, escape.Replace(media))
 	schema, err := d.compiler.Compile(at)
 	if err != nil {
 		d.t.Fatalf("%s: %v", operation, err)
@@ -120,7 +121,9 @@ func calls() []call {
 		{"PUT" + v1 + "/tasks/{id}", "/tasks/a", `{"queue":"orders","due":"2h","body":"other"}`, 409},
 		{"PUT" + v1 + "/tasks/{id}", "/tasks/a?replace=true", `{"queue":"orders","due":"2026-12-24T08:00:00Z","body_base64":"/w=="}`, 201},
 		{"PUT" + v1 + "/tasks/{id}", "/tasks/b", `{"due":"soon","queue":"q"}`, 422},
-		{"POST" + v1 + "/tasks", "", `{"tasks":[{"id":"b","queue":"orders","due":"3h"},{"id":"c","exchange":"x","routing_key":"k","due":"now"},{"id":"a","queue":"other","due":"1h"},{"id":"bad ","queue":"q","due":"1h"}]}`, 200},
+		{"POST" + v1 + "/tasks", "",
+			`{"tasks":[{"id":"b","queue":"orders","due":"3h"},{"id":"c","exchange":"x","routing_key":"k","due":"now"},{"id":"a","queue":"other","due":"1h"},{"id":"bad ","queue":"q","due":"1h"}]}`,
+			200},
 		{"POST" + v1 + "/tasks", "", `{"tasks":[]}`, 422},
 		{"GET" + v1 + "/tasks", "/tasks?limit=2&status=pending&queue=orders", "", 200},
 		{"GET" + v1 + "/tasks", "/tasks?cursor=nonsense", "", 422},
@@ -150,7 +153,8 @@ func calls() []call {
 		{"GET" + v1 + "/destinations", "", "", 200},
 		{"POST" + v1 + "/destinations/resume", "", `{"queue":"mail","spread":"30m"}`, 200},
 		{"POST" + v1 + "/destinations/resume", "", `{"exchange":"e","spread":"soon"}`, 422},
-		{"PUT" + v1 + "/recurring/{name}", "/recurring/nightly", `{"cron":"30 2 * * *","time_zone":"Europe/Berlin","queue":"orders","body":"x","jitter":"5m","tags":["a"]}`, 200},
+		{"PUT" + v1 + "/recurring/{name}", "/recurring/nightly",
+			`{"cron":"30 2 * * *","time_zone":"Europe/Berlin","queue":"orders","body":"x","jitter":"5m","tags":["a"]}`, 200},
 		{"PUT" + v1 + "/recurring/{name}", "/recurring/nightly", `{"cron":"not","queue":"orders"}`, 422},
 		{"GET" + v1 + "/recurring", "", "", 200},
 		{"GET" + v1 + "/recurring/{name}", "/recurring/nightly", "", 200},
@@ -301,8 +305,14 @@ func TestNamesTheField(t *testing.T) {
 		{"PUT", "/recurring/a", `{"cron":"x","queue":"q"}`, "body.cron"},
 	} {
 		r := w.ask(c.method, "/api/v1"+c.path, c.body)
-		if r.code != http.StatusUnprocessableEntity || r.header.Get("Content-Type") != "application/problem+json" || !strings.Contains(string(r.text), `"location":"`+c.location+`"`) {
-			t.Errorf("%s %s %s: %d %s: %s; expected the location %s", c.method, c.path, c.body, r.code, r.header.Get("Content-Type"), r.text, c.location)
+		if r.code != http.StatusUnprocessableEntity {
+			t.Errorf("%s %s %s: %d", c.method, c.path, c.body, r.code)
+		}
+		if kind := r.header.Get("Content-Type"); kind != "application/problem+json" {
+			t.Errorf("%s %s %s: the answer is %s", c.method, c.path, c.body, kind)
+		}
+		if !strings.Contains(string(r.text), `"location":"`+c.location+`"`) {
+			t.Errorf("%s %s %s: %s; expected the location %s", c.method, c.path, c.body, r.text, c.location)
 		}
 	}
 }
@@ -317,7 +327,8 @@ func TestDetails(t *testing.T) {
 	}{
 		{"POST", "/tasks/bulk", `{"action":"cancel"}`, 422, `"detail":"the filter is empty, which selects all tasks; give a condition, or all: true"`},
 		{"POST", "/tasks/bulk", `{"action":"cancel","by":"1h","all":true,"count":1}`, 422, `"detail":"by is for move-by only; leave it out"`},
-		{"POST", "/tasks/bulk", `{"action":"cancel","all":true}`, 422, `"detail":"count is 0; expected how many tasks may be changed, 1 or more: what a dry run has counted"`},
+		{"POST", "/tasks/bulk", `{"action":"cancel","all":true}`, 422,
+			`"detail":"count is 0; expected how many tasks may be changed, 1 or more: what a dry run has counted"`},
 		{"POST", "/tasks/bulk", `{"action":"cancel","filter":{"status":"done"},"count":1}`, 422, `"detail":"status is \"done\"; it must be pending, or none"`},
 		{"PUT", "/tasks/a", `{"due":"1h"}`, 422, `"detail":"queue: no destination`},
 		{"GET", "/tasks?foo=1", "", 422, `"location":"query.foo","value":"1"`},

@@ -45,7 +45,8 @@ func TestReader(t *testing.T) {
 			}
 		}
 	})
-	for text, want := range map[string]string{"2h": "2h0m0s", "-1d": "-24h0m0s", "+90s": "1m30s", "": "is not a duration", "1": "is not a duration", "--1h": "is not a duration"} {
+	for text, want := range map[string]string{"2h": "2h0m0s", "-1d": "-24h0m0s", "+90s": "1m30s", "": "is not a duration",
+		"1": "is not a duration", "--1h": "is not a duration"} {
 		var r reader
 		got := r.shift("body.by", text).String()
 		if r.err != nil {
@@ -110,8 +111,10 @@ func TestResolve(t *testing.T) {
 // Each field has the place that it has in requests.
 func TestPlace(t *testing.T) {
 	for field, want := range map[string]string{
-		"ID": "id", "Name": "name", "Status": "body.filter.status", "OnPending": "body.unique.on_pending", "MaxWait": "body.unique.max_wait", "Cooldown": "body.unique.cooldown",
-		"UniqueKey": "body.unique.key", "DeliverAt": "body.due", "CorrelationID": "body.correlation_id", "To": "body.to_queue", "RoutingKey": "body.routing_key", "Queue": "body.queue",
+		"ID": "id", "Name": "name", "Status": "body.filter.status", "OnPending": "body.unique.on_pending",
+		"MaxWait": "body.unique.max_wait", "Cooldown": "body.unique.cooldown",
+		"UniqueKey": "body.unique.key", "DeliverAt": "body.due", "CorrelationID": "body.correlation_id", "To": "body.to_queue",
+		"RoutingKey": "body.routing_key", "Queue": "body.queue",
 	} {
 		if got := place(field); got != want {
 			t.Errorf("%s: %s, expected %s", field, got, want)

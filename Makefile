@@ -130,6 +130,7 @@ test-all: setup ## every night and before a release: everything on everything, l
 		RABBITDELAY_TEST_VERSION=$$version $(GO_TEST) 1 $(WATCH) $(patsubst %,./integration/%,messages operations tasks browser) || exit 1; \
 	done
 	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES)
+	$(PLAIN) $(GO_TEST) 1 ./cmd/...
 	$(ORM) $(GO_TEST) 1 ./...
 	$(MAKE) --no-print-directory microbench
 	$(MAKE) --no-print-directory simulate SEEDS=5000

@@ -245,11 +245,42 @@ func TestUsersFile(t *testing.T) {
 	if knows() {
 		t.Error("an empty file knows the token")
 	}
-	if err := os.Chmod(file, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Read(file); err == nil || !strings.Contains(err.Error(), "chmod o-w") {
-		t.Errorf("a file that everybody may write: %v", err)
+}
+
+// The file has the key that signs sessions: who can read it can make one.
+func TestReadRefusesAFileThatOthersMayUse(t *testing.T) {
+	for name, c := range map[string]struct {
+		file, folder os.FileMode
+		refused      string
+	}{
+		"its owner's":            {0o600, 0o755, ""},
+		"read by its group":      {0o640, 0o750, ""},
+		"read by others":         {0o644, 0o755, "o-rw"},
+		"written by its group":   {0o660, 0o755, "g-w"},
+		"written by others":      {0o602, 0o755, "o-rw"},
+		"in a folder of others'": {0o600, 0o777, "chmod o-w"},
+		"in a folder like /tmp":  {0o600, 0o777 | os.ModeSticky, ""},
+	} {
+		folder := filepath.Join(t.TempDir(), "folder")
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(folder, "users.yaml")
+		if _, err := SetUser(file, "otto", service.RoleOperator, []byte("correct horse battery")); err != nil {
+			t.Fatal(err)
+		}
+		for path, mode := range map[string]os.FileMode{file: c.file, folder: c.folder} {
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := Read(file)
+		if refused := err != nil; refused != (c.refused != "") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%s: %v does not say %q", name, err, c.refused)
+		}
 	}
 }
 

@@ -63,22 +63,42 @@ const (
 // Cost is bcrypt's of new passwords. Tests lower it.
 var Cost = 12
 
-// Read reads a file. It refuses one that every account of the machine may write.
+// Read reads a file. It holds the key that signs sessions, so Read refuses one that every account of the machine may
+// read, one that its group or others may write, and one in a folder where others may replace it.
 func Read(path string) (*File, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(path); err != nil {
+	if err := checkMode(path); err != nil {
 		return nil, err
-	} else if runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0 {
-		return nil, fmt.Errorf("%s: mode %04o; expected a file that others cannot write; run chmod o-w %s", path, info.Mode().Perm(), path)
 	}
 	f, err := parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return f, nil
+}
+
+func checkMode(path string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	folder, err := os.Stat(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	switch mode := info.Mode().Perm(); {
+	case mode&0o026 != 0:
+		return fmt.Errorf("%s: mode %04o; expected a file that others can neither read nor write, and its group cannot write; run chmod g-w,o-rw %s", path, mode, path)
+	case folder.Mode().Perm()&0o002 != 0 && folder.Mode()&fs.ModeSticky == 0:
+		return fmt.Errorf("%s: others may replace it, because the folder %s has mode %04o; run chmod o-w %[2]s", path, filepath.Dir(path), folder.Mode().Perm())
+	}
+	return nil
 }
 
 func parse(text []byte) (*File, error) {

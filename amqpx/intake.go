@@ -127,7 +127,6 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer k.look(&holding{}, k.prefetch) // what was handed out goes back
-	defer s.renewals.stop()
 	for ctx.Err() == nil {
 		mode, changed := k.paused()
 		switch mode {
@@ -275,6 +274,7 @@ func (s *subscription) countOthers(ctx context.Context, queue string) {
 // the queue. Before the broker has cancelled the consumer it would only be
 // delivered here again.
 func (s *subscription) handBack() {
+	defer time.AfterFunc(wire.CloseWait/2, s.renewals.stop).Stop() // what is being confirmed had better not be there twice
 	ended := make(chan struct{})
 	go func() {
 		s.cancelAll()

@@ -58,7 +58,7 @@ func (d *Delivery) isWorn(w lasthop.Decision) bool {
 // renewals are those of a subscription under way.
 type renewals struct {
 	ctx   context.Context
-	stop  context.CancelFunc // when the intake ends: what is not confirmed yet stays with the broker
+	stop  context.CancelFunc // what is not confirmed yet then goes back as it is
 	count int
 	ended chan *job // nil for one that was renewed
 }
@@ -84,7 +84,7 @@ func (s *subscription) renew(k *consumer) {
 			return
 		}
 		s.renewals.count++
-		k.handling(s, func() {
+		go func() { // no handler waits for it, and the end of the consumer not for long
 			left := j
 			if k.renewed(s.renewals.ctx, j) {
 				left = nil
@@ -93,7 +93,7 @@ func (s *subscription) renew(k *consumer) {
 			case s.renewals.ended <- left:
 			case <-s.live.Done():
 			}
-		})
+		}()
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
@@ -147,6 +149,25 @@ func TestEndOfAPauseOnASilentBroker(t *testing.T) {
 		hang()
 		c.pause(amqpx.PauseHandBack)
 		after(100 * time.Millisecond)
+		began := time.Now()
+		if err := k.end(); err != nil || time.Since(began) > 2*time.Second {
+			t.Errorf("the consumer ended with %v after %v, want nil within 2 s", err, time.Since(began))
+		}
+	})
+}
+
+// So does one whose renewals are not confirmed.
+func TestEndWhileRenewing(t *testing.T) {
+	inSilence(t, func(t *testing.T, m *memory, c *client, hang func()) {
+		m.declareOwn("q", nil)
+		k := c.consume("q", nothing, amqpx.WithDrainTimeout(time.Second))
+		due := time.Now().Add(30 * time.Second)
+		m.Publish("", "q", amqp.Publishing{MessageId: "x", Timestamp: time.Now(), Headers: amqp.Table{amqpx.HeaderDue: due.UnixMilli(), amqpx.HeaderLead: int64(30000)}})
+		after(time.Second)
+		m.Silence("")
+		m.CutConnections()
+		after(time.Second)
+		hang()
 		began := time.Now()
 		if err := k.end(); err != nil || time.Since(began) > 2*time.Second {
 			t.Errorf("the consumer ended with %v after %v, want nil within 2 s", err, time.Since(began))

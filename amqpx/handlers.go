@@ -1,6 +1,7 @@
 package amqpx
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,7 +34,7 @@ func chain(h Handler, middleware []Middleware) Handler {
 // long as it runs. d of 0 or less sets no limit.
 func Timeout(d time.Duration) Middleware {
 	return func(next Handler) Handler {
-		if d <= 0 {
+		if d <= 0 || next == nil {
 			return next
 		}
 		return func(ctx context.Context, delivery *Delivery) error {
@@ -113,6 +114,6 @@ func ByType(handlers map[string]Handler, otherwise Handler) Handler {
 		if otherwise != nil {
 			return otherwise(ctx, d)
 		}
-		return Reject(fmt.Errorf("%w %q; there are handlers for %s", ErrType, d.Type, strings.Join(types, ", ")))
+		return Reject(fmt.Errorf("%w %q; there are handlers for %s", ErrType, d.Type, cmp.Or(strings.Join(types, ", "), "no type at all")))
 	}
 }

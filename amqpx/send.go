@@ -374,6 +374,9 @@ func (p *prepared) failed(cause error) *SendError {
 // The broker's own headers of an earlier death (x-death and the like) and those that
 // begin with "rabbitdelay-" are left out. Errors are those of Send.
 func (c *Client) Forward(ctx context.Context, d *Delivery, to topology.Destination, delay time.Duration) error {
+	if d == nil {
+		return &MessageError{Field: "Delivery", Reason: "nil; expected the delivery to send on"}
+	}
 	if d.ID == "" {
 		d.ID = newID(time.Now())
 	}

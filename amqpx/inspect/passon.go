@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +22,9 @@ import (
 //
 // Errors are those of Client.Send. A user-id that is not the connection's is refused by the broker.
 func PassOn(ctx context.Context, c *amqpx.Client, raw amqp.Delivery, to topology.Destination, at time.Time, offset time.Duration) error {
+	if c == nil {
+		return fmt.Errorf("%w: the client is nil; expected one that amqpx.Open returned", amqpx.ErrConfig)
+	}
 	return inner.Of(c).Pass(ctx, passing(raw, to, at, offset))
 }
 

@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -64,8 +65,8 @@ type Peeked struct {
 	moved bool // messages that were read before lie before these now
 }
 
-// Peek reads the messages at the head of a queue and puts them back at once. It acknowledges none, and spends no
-// delivery limit:
+// Peek reads the messages at the head of a queue and puts them back. When it returns they are in the queue again,
+// so that a Requeue that follows finds them. It acknowledges none, and spends no delivery limit:
 //
 //   - RabbitMQ 4.3 and later counts a message that is put back by basic.nack as acquired, not as delivered in
 //     vain.
@@ -81,11 +82,20 @@ type Peeked struct {
 // the end; Notes say so. To keep them in order Peek may read more messages than it returns, up to MaxPeek. If the
 // process or the connection ends in between, the broker puts them back and counts a delivery.
 //
+// The connection is one of Dial, which also reads messages that end a connection of amqp091-go's own; Peek refuses
+// another (*PeekError).
+//
 // The user needs the right to read the queue. The error wraps an *amqp.Error with the code NotFound,
 // AccessRefused, or ResourceLocked for a queue that is exclusive or has a single active consumer.
 func Peek(ctx context.Context, conn *amqp.Connection, queue string, o PeekOptions) (Peeked, error) {
 	if o.Limit < 0 || o.Limit > MaxPeek {
 		return Peeked{}, fmt.Errorf("peek %s: limit %d; expected 1 to %d, or 0 for %d", queue, o.Limit, MaxPeek, DefaultPeek)
+	}
+	if conn == nil {
+		return Peeked{}, fmt.Errorf("%w: peek %s: the connection is nil; expected one of Dial", amqpx.ErrConfig, queue)
+	}
+	if product, _ := conn.Config.Properties["product"].(string); product != wire.Product {
+		return Peeked{}, &PeekError{Queue: queue, Reason: "the connection was not opened by inspect.Dial; another ends at the first message whose headers amqp091-go cannot read"}
 	}
 	o.Limit = cmp.Or(o.Limit, DefaultPeek)
 	o.Prefix = cmp.Or(o.Prefix, topology.DefaultPrefix)
@@ -178,6 +188,10 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions)
 		return err
 	}
 	defer func() { _ = ch.Close() }() // what is still held goes back
+	before, err := ch.QueueDeclarePassive(p.Queue, true, false, false, false, nil)
+	if err != nil {
+		return err
+	}
 	size := 0
 	var last amqp.Delivery
 	read := 0
@@ -198,8 +212,8 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions)
 	if err == nil && read > 0 {
 		err = ch.Nack(last.DeliveryTag, true, true) // by basic.reject 4.3 counts it
 	}
-	if err == nil { // an answer comes after the nack was done
-		_, err = ch.QueueDeclarePassive(p.Queue, true, false, false, false, nil)
+	if err == nil { // a quorum queue answers before it has put them back, and counts the reader as a consumer until then
+		err = wire.AwaitSettled(ctx, ch, p.Queue, before.Consumers)
 	}
 	return err
 }

@@ -155,6 +155,9 @@ func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (Reque
 	if o.Progress == nil {
 		o.Progress = func(RequeueReport) {}
 	}
+	if client == nil {
+		return RequeueReport{}, fmt.Errorf("%w: requeue: the client is nil; expected one that amqpx.Open returned", amqpx.ErrConfig)
+	}
 	prefix := client.Strategy().Prefix()
 	if err := o.Validate(prefix); err != nil {
 		return RequeueReport{}, err

@@ -40,8 +40,8 @@ type queueSource struct {
 	r      *requeue // in whose report it fills in what the queue costs
 
 	conn      *amqp.Connection // of the run alone
-	limit     int64 // how often a message may be put back
-	consumers int   // of others
+	limit     int64            // how often a message may be put back
+	consumers int              // of others
 
 	copies       *amqp.Channel // nil before the first copy
 	returned     chan amqp.Return

@@ -14,7 +14,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	_ "modernc.org/sqlite"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
@@ -112,9 +114,11 @@ func TestTakeInUTC(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := status.Take(t.Context(), status.Source{
-		Want:   doctor.Config{Want: topology.Topology{Destinations: []topology.Destination{{Queue: "q"}}}.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum)},
-		Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }},
-		Tasks:  tasks, Peek: 1,
+		Want: doctor.Config{Want: topology.Topology{Destinations: []topology.Destination{{Queue: "q"}}}.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum)},
+		Broker: snapshot.Source{Dial: func(ctx context.Context) (*amqp.Connection, error) {
+			return inspect.Dial(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+		}},
+		Tasks: tasks, Peek: 1,
 	})
 	if err != nil || s.Tasks == nil || s.Tasks.Overdue == nil || len(s.Tasks.Relays) != 1 || len(s.Destinations) != 1 || s.Destinations[0].Dead == nil || s.Destinations[0].Dead.Oldest == nil {
 		t.Fatalf("%v, %+v", err, s)

@@ -15,7 +15,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
@@ -113,7 +115,9 @@ func TestTakeLooksForItself(t *testing.T) {
 				}
 				src := status.Source{
 					Want: doctor.Config{Want: want}, Peek: 3,
-					Broker: snapshot.Source{Management: m, Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }},
+					Broker: snapshot.Source{Management: m, Dial: func(ctx context.Context) (*amqp.Connection, error) {
+						return inspect.Dial(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+					}},
 				}
 				got, err := trace.Take(t.Context(), "it", trace.Source{Status: src})
 				if err != nil || !got.Complete() {

@@ -8,18 +8,30 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
+// looker returns a connection to look into queues.
+func looker(t *testing.T, v *suite.Vhost) *amqp.Connection {
+	t.Helper()
+	conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: v.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
 // A hundred looks lose nothing and move nothing, also where the queue has a
 // delivery limit of 20: there they are refused if they counted.
 func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
-		version := observed.ParseVersion(v.Broker.Version())
+		version, conn := observed.ParseVersion(v.Broker.Version()), looker(t, v)
 		ch, err := v.Conn.Channel()
 		if err != nil {
 			t.Fatal(err)
@@ -54,7 +66,7 @@ func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
 			suite.Known(t, v, queue)
 			refused := queue == "limited" && version.Before(4, 3, 0) || queue == "plain" && version.AtLeast(4, 0, 0) && version.Before(4, 3, 0)
 			for look := range 100 {
-				got, err := inspect.Peek(t.Context(), v.Conn, queue, inspect.PeekOptions{Management: v.Mgmt})
+				got, err := inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{Management: v.Mgmt})
 				switch {
 				case refused && !errors.Is(err, inspect.ErrPeek):
 					t.Fatalf("%s, look %d: %v, want ErrPeek", queue, look, err)
@@ -64,7 +76,7 @@ func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
 				if refused || version.Before(4, 0, 0) { // which puts what was read at the end
 					continue
 				}
-				if got, err := inspect.Peek(t.Context(), v.Conn, queue, inspect.PeekOptions{Limit: 2, Management: v.Mgmt}); err != nil || got.More != 3 || idsOf(got) != strings.Join(want[:2], " ") {
+				if got, err := inspect.Peek(t.Context(), conn, queue, inspect.PeekOptions{Limit: 2, Management: v.Mgmt}); err != nil || got.More != 3 || idsOf(got) != strings.Join(want[:2], " ") {
 					t.Fatalf("%s, look %d at two: %s, %d more (%v)", queue, look, idsOf(got), got.More, err)
 				}
 			}
@@ -87,4 +99,24 @@ func idsOf(p inspect.Peeked) string {
 		ids[i] = m.ID
 	}
 	return strings.Join(ids, " ")
+}
+
+// What was read is in the queue again when a look has ended: a requeue that begins then finds it.
+func TestPeekIsDoneWhenItReturns(t *testing.T) {
+	t.Parallel()
+	const n = 100
+	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
+		ready, conn := readyIn(t, v), looker(t, v)
+		suite.Buries(t, v, "q.dead", "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
+		suite.Known(t, v, "q.dead")
+		for look := range 50 {
+			got, err := inspect.Peek(t.Context(), conn, "q.dead", inspect.PeekOptions{Limit: n, Management: v.Mgmt})
+			if err != nil || len(got.Messages) != n {
+				t.Fatalf("look %d: %d messages (%v)", look, len(got.Messages), err)
+			}
+			if got := ready("q.dead"); got != n {
+				t.Errorf("after look %d there are %d messages, expected %d", look, got, n)
+			}
+		}
+	})
 }

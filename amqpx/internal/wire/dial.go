@@ -70,6 +70,9 @@ func Open(ctx, over context.Context, cfg Config, rawURL, role string) (conn *amq
 	return conn, err
 }
 
+// Product is what the connections of Open say that they are.
+const Product = "rabbitdelay"
+
 type attempt struct {
 	cfg  Config
 	over context.Context
@@ -88,7 +91,7 @@ func (a *attempt) open(ctx context.Context, rawURL string) (*amqp.Connection, er
 	ac := amqp.Config{
 		Heartbeat:  a.cfg.Heartbeat,
 		Locale:     "en_US",
-		Properties: amqp.Table{"product": "rabbitdelay", "connection_name": a.name, "platform": "Go"},
+		Properties: amqp.Table{"product": Product, "connection_name": a.name, "platform": "Go"},
 		Dial:       func(network, _ string) (net.Conn, error) { return a.dial(ctx, network) },
 	}
 	switch {

@@ -1,0 +1,42 @@
+package inspect_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// What is missing is an error, and no panic in the middle of an incident.
+func TestNothingToWorkWith(t *testing.T) {
+	_, requeued := inspect.Requeue(t.Context(), nil, inspect.RequeueOptions{Queue: "q.dead"})
+	_, peeked := inspect.Peek(t.Context(), nil, "q.dead", inspect.PeekOptions{})
+	passed := inspect.PassOn(t.Context(), nil, amqp.Delivery{}, topology.Destination{Queue: "q"}, time.Now(), 0)
+	for what, err := range map[string]error{"Requeue": requeued, "Peek": peeked, "PassOn": passed} {
+		if !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A connection of amqp091-go's own ends at the first message that it cannot read.
+func TestPeekRefusesAPlainConnection(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		conn, err := m.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := inspect.Peek(t.Context(), conn, "q.dead", inspect.PeekOptions{}); !errors.Is(err, inspect.ErrPeek) {
+			t.Errorf("got %v", err)
+		}
+		if conn.IsClosed() {
+			t.Error("the connection was used")
+		}
+	})
+}

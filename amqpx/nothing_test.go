@@ -1,0 +1,28 @@
+package amqpx_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// Nothing to send on, to wrap or to choose from is an error that says so.
+func TestNothingGiven(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		if err := c.Forward(t.Context(), nil, topology.Destination{Queue: "q"}, 0); !errors.Is(err, amqpx.ErrMessage) {
+			t.Errorf("forward: %v", err)
+		}
+		if err := c.Consume(t.Context(), "q", amqpx.Timeout(time.Second)(nil)); !errors.Is(err, amqpx.ErrConfig) {
+			t.Errorf("timeout: %v", err)
+		}
+		err := amqpx.ByType(nil, nil)(t.Context(), &amqpx.Delivery{Type: "x"})
+		if !errors.Is(err, amqpx.ErrType) || !strings.Contains(err.Error(), "no type at all") {
+			t.Errorf("by type: %v", err)
+		}
+	})
+}

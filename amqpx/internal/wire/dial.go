@@ -40,8 +40,8 @@ type Config struct {
 	Log       *zap.Logger
 }
 
-// Dial opens a connection to the first node that answers, as Open does. If none does, the
-// error has the failure of each.
+// Dial opens a connection to the first node that answers, as Open does, and for the same role. If none does, the
+// error has the failure of each. The end of ctx ends the attempts, and the end of over cuts the connection.
 func Dial(ctx, over context.Context, cfg Config, role string) (*amqp.Connection, error) {
 	n := newNodes(cfg.Nodes)
 	for left := len(n.all); ; left-- {

@@ -135,7 +135,7 @@ func TestWhatAnsweredIsSaid(t *testing.T) {
 		{"no name", "amqp", "no-such-broker.invalid:5672", `the name "no-such-broker.invalid" does not resolve`, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := Dial(t.Context(), to(c.scheme+"://shop:hunter2@"+c.address+"/nope", 10*time.Second))
+			_, err := Dial(t.Context(), t.Context(), to(c.scheme+"://shop:hunter2@"+c.address+"/nope", 10*time.Second), "")
 			e, ok := errors.AsType[*failedError](err)
 			if !ok || !strings.HasPrefix(err.Error(), "connect to "+c.address+": "+c.want) || e.Final != c.final {
 				t.Fatalf("got %v (%+v), want %s", err, e, c.want)
@@ -202,7 +202,7 @@ func TestTextOfALostConnection(t *testing.T) {
 // A broker that hangs is no wrong password.
 func TestTimeoutIsNoRefusal(t *testing.T) {
 	for name, lines := range map[string][]string{"at once": nil, "logging in": {saysStart}, "opening": {saysStart, saysTune}} {
-		_, err := Dial(t.Context(), to("amqp://"+door(t, true, lines...)+"/", 50*time.Millisecond))
+		_, err := Dial(t.Context(), t.Context(), to("amqp://"+door(t, true, lines...)+"/", 50*time.Millisecond), "")
 		if e, ok := errors.AsType[*failedError](err); !ok || !strings.Contains(e.Reason, "no answer in time") || e.Final {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -227,7 +227,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 				t.Cleanup(func() { _ = conn.Close() })
 				_ = converse(conn, append(slices.Clone(lines), "")) // the client may hang up first
 			}()
-			_, err = Dial(ctx, to(scheme+"://"+l.Addr().String()+"/", time.Hour))
+			_, err = Dial(ctx, t.Context(), to(scheme+"://"+l.Addr().String()+"/", time.Hour), "")
 			if !errors.Is(err, context.Canceled) && scheme == "amqp" {
 				t.Errorf("%s: got %v", name, err)
 			}

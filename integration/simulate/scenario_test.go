@@ -114,6 +114,9 @@ var (
 	layouts     = []string{"radices", "binary", "hex", "clock", "fine"}
 )
 
+// handBack has a process give back several times what it holds.
+const handBack = "hand back"
+
 // jump sets the clock of a process to a wrong time for a while.
 const jump = "clock jumps"
 
@@ -135,6 +138,7 @@ type scenario struct {
 	Clocks   []time.Duration // of the processes, by how much they are ahead; none if they are right
 	DBAhead  time.Duration   // of the database's clock
 	Split    bool            // relays and consumers are processes of their own
+	Own      bool            // the queue of plain messages is a user's own, without a delivery limit
 	Group    int
 	Length   time.Duration
 	Misfire  schedule.Misfire
@@ -190,6 +194,7 @@ func draw(seed uint64) *scenario {
 		}
 	}
 	sc.drawClocks(rand.New(rand.NewPCG(seed, 2)))
+	sc.drawReturns(rand.New(rand.NewPCG(seed, 3)))
 	slices.SortStableFunc(sc.Steps, func(a, b step) int { return int(a.At - b.At) })
 	return sc
 }
@@ -210,6 +215,28 @@ func (sc *scenario) drawClocks(r *rand.Rand) {
 	sc.DBAhead = pick(r, 0, wrong())
 	for range r.IntN(3) {
 		sc.Steps = append(sc.Steps, step{At: span(r, 0, sc.Length), What: jump, On: r.IntN(sc.processes()), In: wrong(), For: span(r, time.Second, sc.Length)})
+	}
+}
+
+// drawReturns has consumers give back what they hold, in every third scenario with a lead: some a few times, and some
+// more often than RabbitMQ 4 returns a message.
+func (sc *scenario) drawReturns(r *rand.Rand) {
+	if sc.Lead == 0 || r.IntN(3) > 0 {
+		return
+	}
+	sc.Own = true
+	for range 1 + r.IntN(2) {
+		made := span(r, 0, sc.Length)
+		in := span(r, sc.Lead, sc.Lead+time.Minute)
+		s := step{At: made, What: "batch", In: in}
+		for range 1 + r.IntN(4) {
+			id := fmt.Sprintf("m%d", len(sc.Items)+1)
+			sc.Items[id] = item{ID: id, Dest: plainQueue, made: made, due: made + in}
+			s.IDs = append(s.IDs, id)
+		}
+		back := step{At: made + in - sc.Lead*3/4, What: handBack, N: pick(r, 1, 2, 30)}
+		back.For = sc.Lead * 5 / 8 / time.Duration(back.N)
+		sc.Steps = append(sc.Steps, s, back)
 	}
 }
 

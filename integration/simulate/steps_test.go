@@ -116,6 +116,8 @@ func (w *world) operate(p *process, n int, s step) {
 		w.mu.Lock()
 		w.gates = append(w.gates, paused, resumed)
 		w.mu.Unlock()
+	case handBack:
+		w.handBack(s)
 	case "stop consumers":
 		var all sync.WaitGroup
 		for n := range max(1, s.N) {
@@ -360,5 +362,26 @@ func (w *world) wipe() {
 		}
 		_, _ = ch.QueuePurge(q, false)
 		_ = ch.Close()
+	}
+}
+
+// handBack has all processes that consume give back what they hold, several times.
+func (w *world) handBack(s step) {
+	for range s.N {
+		w.mu.Lock()
+		procs := slices.Clone(w.procs)
+		w.mu.Unlock()
+		for _, p := range procs {
+			if p != nil && p.handles {
+				_ = p.client.PauseConsuming(plainQueue, amqpx.PauseHandBack) // its name is one
+			}
+		}
+		<-after(min(s.For/2, 20*time.Millisecond+4*w.sc.Latency))
+		for _, p := range procs {
+			if p != nil && p.handles {
+				p.client.ResumeConsuming(plainQueue)
+			}
+		}
+		<-after(s.For / 2)
 	}
 }

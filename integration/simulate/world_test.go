@@ -127,6 +127,9 @@ func (w *world) prepare() error {
 	if _, err := db.ExecContext(ctx, "CREATE TABLE effects (run INTEGER PRIMARY KEY)"); err != nil {
 		return err
 	}
+	if err := w.declareOwn(); err != nil {
+		return err
+	}
 	for n := range w.sc.processes() {
 		p, err := w.start(n)
 		if err != nil {
@@ -164,6 +167,24 @@ func (w *world) dbNow() time.Time { return w.toDB(time.Now()) }
 
 func (w *world) toDB(t time.Time) time.Time   { return t.Add(w.sc.DBAhead) }
 func (w *world) fromDB(t time.Time) time.Time { return t.Add(-w.sc.DBAhead) }
+
+// declareOwn declares the queue of a user, if the scenario has one.
+func (w *world) declareOwn() error {
+	if !w.sc.Own {
+		return nil
+	}
+	c, err := w.srv.Connect()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	ch, err := c.Channel()
+	if err != nil {
+		return err
+	}
+	_, err = ch.QueueDeclare(plainQueue, true, false, false, false, map[string]any{"x-queue-type": "quorum"})
+	return err
+}
 
 // play runs the steps, each at its instant.
 func (w *world) play() {

@@ -45,7 +45,7 @@ func TestDiscardKeepsEverything(t *testing.T) {
 				t.Fatal(err)
 			}
 			suite.Known(t, v, "q.dead")
-			p, err := inspect.Peek(t.Context(), looker(t, v), "q.dead", inspect.PeekOptions{Management: v.Mgmt})
+			p, err := inspect.Peek(t.Context(), lookingInto(t, v), "q.dead", inspect.PeekOptions{Management: v.Mgmt})
 			if err != nil || len(p.Messages) != 1 {
 				t.Fatalf("%v, %+v", err, p)
 			}

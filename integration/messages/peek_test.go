@@ -15,8 +15,8 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
-// looker returns a connection to look into queues.
-func looker(t *testing.T, v *suite.Vhost) *amqp.Connection {
+// lookingInto returns a connection to look into queues.
+func lookingInto(t *testing.T, v *suite.Vhost) *amqp.Connection {
 	t.Helper()
 	conn, err := inspect.Dial(t.Context(), amqpx.Config{URL: v.URL})
 	if err != nil {
@@ -31,7 +31,7 @@ func looker(t *testing.T, v *suite.Vhost) *amqp.Connection {
 func TestPeekSpendsNoDeliveryLimit(t *testing.T) {
 	t.Parallel()
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
-		version, conn := observed.ParseVersion(v.Broker.Version()), looker(t, v)
+		version, conn := observed.ParseVersion(v.Broker.Version()), lookingInto(t, v)
 		ch, err := v.Conn.Channel()
 		if err != nil {
 			t.Fatal(err)
@@ -106,7 +106,7 @@ func TestPeekIsDoneWhenItReturns(t *testing.T) {
 	t.Parallel()
 	const n = 100
 	suite.OnVhosts(t, func(t *testing.T, v *suite.Vhost) {
-		ready, conn := readyIn(t, v), looker(t, v)
+		ready, conn := readyIn(t, v), lookingInto(t, v)
 		suite.Buries(t, v, "q.dead", "q", n, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": topology.NoDeliveryLimit})
 		suite.Known(t, v, "q.dead")
 		for look := range 50 {

@@ -261,6 +261,9 @@ func (l language) talks(t *testing.T, dir string, v *suite.Vhost) {
 	l.sentBack(t, v, due)
 }
 
+// clockOffset is by how much the clock of an instant is behind, in ms: negative, which some clients of AMQP misread.
+const clockOffset = int64(-250)
+
 // tooEarly puts a message into a queue hours before its instant, as a policy would, and
 // returns that.
 func (l language) tooEarly(t *testing.T, v *suite.Vhost, queue string) (due int64) {
@@ -271,7 +274,7 @@ func (l language) tooEarly(t *testing.T, v *suite.Vhost, queue string) (due int6
 	due = time.Now().Add(time.Duration(l.hours)*time.Hour + 30*time.Minute).UnixMilli()
 	err = ch.PublishWithContext(t.Context(), "", queue, true, false, amqp.Publishing{
 		MessageId: "early", Timestamp: time.Now(), DeliveryMode: amqp.Persistent, Body: []byte("fine"),
-		Headers: amqp.Table{amqpx.HeaderDue: due + 250, amqpx.HeaderClockOffset: int64(250), amqpx.HeaderLead: int64(400), amqpx.HeaderAttempt: int64(3), "mine": "kept"},
+		Headers: amqp.Table{amqpx.HeaderDue: due + clockOffset, amqpx.HeaderClockOffset: clockOffset, amqpx.HeaderLead: int64(400), amqpx.HeaderAttempt: int64(3), "mine": "kept"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +293,7 @@ func (l language) sentBack(t *testing.T, v *suite.Vhost, due int64) {
 		t.Fatalf("what came hours too early was not sent back: %t, %v", ok, err)
 	}
 	delete(raw.Headers, "x-delivery-count") // of this look, before 4.0
-	want := amqp.Table{amqpx.HeaderDue: due + 250, amqpx.HeaderClockOffset: int64(250), amqpx.HeaderAttempt: int64(3), amqpx.HeaderAbsolute: true, amqpx.HeaderReturned: int64(1), "mine": "kept"}
+	want := amqp.Table{amqpx.HeaderDue: due + clockOffset, amqpx.HeaderClockOffset: clockOffset, amqpx.HeaderAttempt: int64(3), amqpx.HeaderAbsolute: true, amqpx.HeaderReturned: int64(1), "mine": "kept"}
 	if raw.MessageId != "early" || string(raw.Body) != "fine" || fmt.Sprint(raw.Headers) != fmt.Sprint(want) {
 		t.Errorf("sent back: %s %q %v, want headers %v", raw.MessageId, raw.Body, raw.Headers, want)
 	}

@@ -70,6 +70,17 @@ def ask_time(channel):
         channel.queue_delete(name)
 
 
+def signed(value):
+    """pika up to 1.2 reads negative 64-bit integers as 2^64 more: a clock offset of -1 would make every message due."""
+    if isinstance(value, dict):
+        return {k: signed(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [signed(v) for v in value]
+    if isinstance(value, int) and value >= 1 << 63:
+        return int(value) - (1 << 64)
+    return value
+
+
 def hold(headers, properties, now):
     """How long a message waits here, in ms, and whether it is then sent back for the rest of its delay."""
     expired = expiry(headers)
@@ -144,7 +155,8 @@ def main():
 
     def receive(_channel, method, properties, body):
         now = producer.now_ms()
-        headers = properties.headers or {}
+        properties.headers = signed(properties.headers or {})
+        headers = properties.headers
         wait, back = hold(headers, properties, now)
         if wait > 0 and method.redelivered and headers.get("x-delivery-count", 0) > 0:
             renew(channel, queue, properties, body)

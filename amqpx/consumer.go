@@ -47,6 +47,7 @@ type consumer struct {
 	log       *zap.Logger
 	restarts  sparse.Log // log lines
 	stuck     sparse.Log
+	failures  sparse.Log
 
 	began   bool // the broker has let it consume once
 	barred  bool // the connection is refused, and that stands

@@ -68,6 +68,9 @@ func (k *consumer) rest(s *successor, d *Delivery, v verdict) {
 // later sets the delay before the next attempt or, snoozed, the same one.
 func (k *consumer) later(s *successor, d *Delivery, v verdict) {
 	s.Delay = k.nextDelay(d, v)
+	if s.outcome == OutcomeRetried { // the others of a minute are counted
+		k.failures.Warn(k.log, "", "a handler failed; its message is tried again", zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Int("max_attempts", d.MaxAttempts), zap.Duration("delay", s.Delay), zap.String("error", v.text))
+	}
 	k.log.Debug(string(s.outcome), zap.String("id", d.ID), zap.Int("attempt", d.Attempt), zap.Int("snoozes", d.Snoozes), zap.Duration("delay", s.Delay), zap.String("error", v.text))
 	if behind := d.DueAt.Sub(k.c.cfg.Now().Add(s.Delay)); behind > 0 && behind < maxDelay {
 		// This clock is behind the publisher's. An instant before the message's own
@@ -78,11 +81,8 @@ func (k *consumer) later(s *successor, d *Delivery, v verdict) {
 
 // bury sends a message straight to the dead-letter queue.
 func (k *consumer) bury(s *successor, d *Delivery, v verdict) {
-	level, reason := zap.WarnLevel, cmp.Or(v.reason, header.ReasonAttempts)
-	if reason == header.ReasonRejected {
-		level = zap.InfoLevel
-	}
-	k.log.Log(level, "dead-lettered", zap.String("id", d.ID), zap.String("reason", reason), zap.Int("attempt", d.Attempt), zap.String("error", v.text))
+	reason := cmp.Or(v.reason, header.ReasonAttempts)
+	k.log.Warn("dead-lettered", zap.String("id", d.ID), zap.String("reason", reason), zap.Int("attempt", d.Attempt), zap.String("error", v.text))
 	s.outcome, s.DeliverAt, s.route = OutcomeDeadLettered, d.DueAt, straightTo(topology.Destination{Queue: k.dead})
 	s.own[HeaderReason], s.own[HeaderQueue] = reason, k.queue
 	if raw, ok := d.Headers[HeaderRaw].([]byte); ok && reason == header.ReasonUnreadable {

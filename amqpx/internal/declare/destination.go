@@ -209,6 +209,7 @@ func (d *declaration) queue(ctx context.Context, q topology.Queue) error {
 		d.c.dests.mu.Unlock()
 		return fmt.Errorf("declare queue %s: %w", q.Name, err)
 	}
+	d.c.log.Info("created queue", zap.String("queue", q.Name), zap.String("destination", d.dest.String()))
 	return nil
 }
 

@@ -71,7 +71,7 @@ def ask_time(channel):
 
 
 def signed(value):
-    """pika up to 1.2 reads negative 64-bit integers as 2^64 more: a clock offset of -1 would make every message due."""
+    """pika up to 1.2 reads negative 64-bit integers, which headers of users may be, as 2^64 more."""
     if isinstance(value, dict):
         return {k: signed(v) for k, v in value.items()}
     if isinstance(value, list):

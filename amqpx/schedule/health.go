@@ -17,7 +17,7 @@ type HealthError struct {
 
 // Fault is a part of Run that fails at present.
 type Fault struct {
-	Part  string    `json:"part"` // "relay", "recall", "sweep", "recurring", "purge", "clock" or "listen"
+	Part  string    `json:"part"` // "relay", "ceiling", "recall", "sweep", "recurring", "purge", "clock" or "listen"
 	Since time.Time `json:"since"`
 	// Err is the error of the last try; Since is when the first try failed after the
 	// last that did not, by this process's clock.

@@ -19,7 +19,9 @@ const longestBy = 200
 // Pause keeps the tasks of a destination, a queue or an exchange with all its routing keys,
 // in the table from when ex commits, whichever relays run and start later. by says who did
 // it, for people. Recurring tasks go on making theirs. To pause what is paused changes
-// nothing. Errors: ErrConfig for a destination that is none.
+// nothing. Errors: ErrConfig for a destination that is none, and for a queue that is not among
+// those which may be used, where the sender or Config.Destination lists them; elsewhere Known says
+// whether anything of that name is there.
 //
 // Batches that a relay is publishing at that moment are published. Tasks whose messages are
 // with the broker already, waiting for their instant or in the destination's queue, are taken
@@ -30,6 +32,9 @@ const longestBy = 200
 func (s *Store) Pause(ctx context.Context, ex Executor, d topology.Destination, by string) error {
 	if len(by) > longestBy || !utf8.ValidString(by) {
 		return fmt.Errorf("%w: by: %.300q; expected at most %d bytes of UTF-8", ErrConfig, by, longestBy)
+	}
+	if err := s.holdable(d); err != nil {
+		return err
 	}
 	err := s.changeGate(ctx, ex, "pausing", d, func(c rows.Conn, g *rows.Gate) error {
 		if !g.Paused() {
@@ -80,25 +85,91 @@ func (s *Store) Resume(ctx context.Context, ex Executor, d topology.Destination,
 const mostSpread = 10_000_000
 
 // SetCeiling sets, changes or removes the ceiling of a destination when ex commits, for all
-// relays of the database. Config.Ceilings do so too, whenever Run begins. Errors: ErrConfig.
+// relays of the database. Config.Ceilings do so too when Run begins, unless it was changed by hand
+// since a configuration with the same ceiling wrote it. Errors: ErrConfig, as of Pause.
 func (s *Store) SetCeiling(ctx context.Context, ex Executor, x Ceiling) error {
-	x, err := x.completed()
-	if err != nil {
-		return err
+	_, err := s.setCeiling(ctx, ex, x, false)
+	return err
+}
+
+// setCeiling is SetCeiling; a configuration leaves what was changed by hand since it wrote its
+// ceiling, which kept reports.
+func (s *Store) setCeiling(ctx context.Context, ex Executor, x Ceiling, configured bool) (kept Ceiling, err error) {
+	if x, err = x.completed(); err != nil {
+		return kept, err
 	}
 	d := topology.Destination{Queue: x.Queue, Exchange: x.Exchange}
+	if err := s.holdable(d); err != nil && x.PerSecond > 0 {
+		return kept, err
+	}
 	err = s.changeGate(ctx, ex, "the ceiling of", d, func(c rows.Conn, g *rows.Gate) error {
-		if g.PerSecond != x.PerSecond || g.Burst != x.Burst {
+		kept = Ceiling{}
+		same := g.PerSecond == x.PerSecond && (g.Burst == x.Burst || x.PerSecond == 0)
+		if configured {
+			if g.FileWrote && g.FilePerSecond == x.PerSecond && g.FileBurst == x.Burst {
+				if !same {
+					kept = Ceiling{Queue: x.Queue, Exchange: x.Exchange, PerSecond: g.PerSecond, Burst: g.Burst}
+				}
+				return nil
+			}
+			g.FileWrote, g.FilePerSecond, g.FileBurst = true, x.PerSecond, x.Burst
+		}
+		if !same {
 			// What the old rate has promised for later is not held against the new one.
 			g.PerSecond, g.Burst, g.Free = x.PerSecond, x.Burst, min(g.Free, s.nowOn(ctx, c).Add(time.Second).UnixNano())
 		}
 		return nil
 	})
 	if err != nil {
-		return err
+		return kept, err
 	}
 	pace.Wake(s.db.DB)
+	return kept, nil
+}
+
+// holdable returns why a queue is not one to which tasks may be sent. An exchange is held back with
+// all its routing keys, and lists have each of them.
+func (s *Store) holdable(d topology.Destination) error {
+	if d.Queue == "" {
+		return nil
+	}
+	if err := s.listed(d); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
 	return nil
+}
+
+// Known reports whether a task in the table, finished or not, or a recurring task has the
+// destination: a queue, or an exchange with any routing key. What neither has may be a slip of the
+// pen, or a destination whose first task is to come.
+func (s *Store) Known(ctx context.Context, ex Executor, d topology.Destination) (bool, error) {
+	if _, err := laneOf(d); err != nil {
+		return false, err
+	}
+	n, err := s.CountUpTo(ctx, ex, Filter{Queue: d.Queue, Exchange: d.Exchange}, 1)
+	if err != nil || n > 0 {
+		return n > 0, err
+	}
+	for r, err := range s.Schedules().List(ctx, ex) {
+		if err != nil {
+			return false, err
+		}
+		if r.Task.Queue == d.Queue && r.Task.Exchange == d.Exchange {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Waiting returns the destinations of pending tasks, of an exchange without a routing key.
+func (s *Store) Waiting(ctx context.Context, ex Executor) ([]topology.Destination, error) {
+	return reading(ctx, s, ex, Filter{}, "looking for destinations", func(c rows.Conn, _ rows.Filter) (list []topology.Destination, err error) {
+		lanes, err := c.PendingLanes(ctx)
+		for _, l := range lanes {
+			list = append(list, topology.Destination{Queue: l.Queue, Exchange: l.Exchange})
+		}
+		return list, err
+	})
 }
 
 // changeGate changes what holds a destination back; doing says what that is in an error.

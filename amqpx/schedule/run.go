@@ -146,11 +146,19 @@ func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration,
 	return best.Skew, best.Uncertainty, err
 }
 
-// setCeilings writes those of the configuration, and tries until it has, or ctx ends.
+// setCeilings writes those of the configuration that were not changed by hand since, and tries until it has, or ctx ends.
 func (s *Store) setCeilings(ctx context.Context) {
 	for _, x := range s.cfg.Ceilings {
 		for ctx.Err() == nil {
-			err := s.pace.Answered(ctx, func(ctx context.Context) error { return s.SetCeiling(ctx, NoTx, x) })
+			var kept Ceiling
+			err := s.pace.Answered(ctx, func(ctx context.Context) (err error) {
+				kept, err = s.setCeiling(ctx, NoTx, x, true)
+				return err
+			})
+			if kept.Queue+kept.Exchange != "" {
+				s.log.Warn("the ceiling of a destination was changed since this configuration wrote it, and stays so",
+					zap.String("queue", x.Queue), zap.String("exchange", x.Exchange), zap.Float64("per_second", kept.PerSecond), zap.Float64("configured", x.PerSecond))
+			}
 			if ctx.Err() == nil {
 				s.reports("relay")(err)
 			}

@@ -72,7 +72,7 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 	s.own = cfg.DatabaseNow
 	s.pace = pace.New(pace.NewClock(cfg.Now, s.askClock, s.measured), cfg.PollInterval, max(cfg.Lease, time.Minute))
 	s.relay = relay.New(relay.Config{
-		DB: s.db, Sender: sender, Pace: s.pace, Log: s.log, Report: s.reports("relay"),
+		DB: s.db, Sender: sender, Pace: s.pace, Log: s.log, Report: s.reports("relay"), ReportCeiling: s.reports("ceiling"),
 		Horizon: cfg.Horizon, PollInterval: cfg.PollInterval, PublishTimeout: cfg.PublishTimeout, Lease: cfg.Lease, Grace: cfg.Grace,
 		Batch: cfg.Batch, BatchBytes: cfg.BatchBytes, Workers: cfg.Workers, MaxSendFailures: cfg.MaxSendFailures, MaxSends: cfg.MaxSends,
 		Relayed: s.relayed, SendFailed: s.sendFailed,

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // OnPending is what ScheduleUnique does while a task of the same unique key is pending.
@@ -126,7 +127,7 @@ func (s *Store) checkUnique(t *rows.Task, u Unique) *rows.FieldError {
 	case !pushes && u.MaxWait != 0:
 		return bad("MaxWait", "%v, expected 0 unless a pending task is pushed back", u.MaxWait)
 	case u.Cooldown < 0 || u.Cooldown > keep:
-		return bad("Cooldown", "%v, expected 0 to %v, for which done tasks are kept", u.Cooldown, keep)
+		return bad("Cooldown", "%s, expected 0 to %s, for which done tasks are kept", topology.FormatDuration(u.Cooldown), topology.FormatDuration(keep))
 	}
 	return s.check(t)
 }

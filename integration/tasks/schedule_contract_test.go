@@ -166,3 +166,41 @@ func TestPausePassesOverHandlersOfAnExchange(t *testing.T) {
 		t.Errorf("after %d runs the task that was worked on is %s in version %d, expected done in version 1", runs, got.Status, got.Version)
 	}
 }
+
+// A session that keeps a ceiling locked is reported, with who it is where the database tells, and a
+// relay's claim is ended by PostgreSQL if it hangs.
+func TestLockedCeilingIsReported(t *testing.T) {
+	t.Parallel()
+	reported := func(t *testing.T, db businessDB) {
+		t.Helper()
+		var out outbox
+		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
+		suite.MustSucceed(t, s.SetCeiling(t.Context(), schedule.NoTx, schedule.Ceiling{Queue: "mail", PerSecond: 100}))
+		runStore(t, s)
+		suite.Eventually(t, "the relay runs", func() bool { return s.Health() == nil })
+		tx, err := db.BeginTx(t.Context(), nil)
+		suite.MustSucceed(t, err)
+		defer func() { _ = tx.Rollback() }()
+		_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM rabbitdelay_destinations WHERE queue = 'mail' FOR UPDATE")
+		suite.MustSucceed(t, err)
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "a", Queue: "mail", DeliverAt: time.Now()}))
+		suite.Eventually(t, "the lock is reported", func() bool {
+			err := s.Health()
+			return err != nil && strings.Contains(err.Error(), "another session has locked the ceiling of mail") && strings.Contains(err.Error(), "pg_terminate_backend")
+		})
+		suite.MustSucceed(t, tx.Rollback())
+		suite.Eventually(t, "the task is sent and nothing is reported", func() bool { return out.count("a") == 1 && s.Health() == nil })
+	}
+	t.Run("postgres", func(t *testing.T) {
+		db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
+		reported(t, db)
+		db.mustExec(t, "CREATE TABLE seen (bound text)")
+		db.mustExec(t, "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen VALUES (current_setting('idle_in_transaction_session_timeout')); RETURN NEW; END $$")
+		db.mustExec(t, "CREATE TRIGGER see BEFORE UPDATE OF free_at ON rabbitdelay_destinations FOR EACH ROW EXECUTE FUNCTION see()")
+		var out outbox
+		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
+		runStore(t, s)
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "b", Queue: "mail", DeliverAt: time.Now()}))
+		suite.Eventually(t, "a claim has used the ceiling", func() bool { return db.queryInt(t, "SELECT COUNT(*) FROM seen WHERE bound = '10s'") > 0 })
+	})
+}

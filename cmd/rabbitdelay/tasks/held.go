@@ -16,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/config"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
@@ -34,12 +35,22 @@ func (h *held) register(c *cobra.Command) {
 	h.RegisterActor(c.Flags())
 }
 
-// apply does it to the destination, and prints how that is then.
-func (h *held) apply(ctx context.Context, action string, do func(ctx context.Context, s *schedule.Store) error) error {
-	if (h.to.Queue == "") == (h.to.Exchange == "") {
-		return errors.New("no destination, or two; give --queue or --exchange")
+// apply does it to the destination, and prints how that is then. The queue may be the argument.
+func (h *held) apply(ctx context.Context, args []string, action string, do func(ctx context.Context, s *schedule.Store) error) error {
+	if len(args) > 0 {
+		if h.to.Queue != "" {
+			return fmt.Errorf("both %q and --queue; give one", args[0])
+		}
+		h.to.Queue = args[0]
 	}
-	return h.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
+	if (h.to.Queue == "") == (h.to.Exchange == "") {
+		return errors.New("no destination, or two; give a queue or --exchange")
+	}
+	cfg, err := h.Load(nil)
+	if err != nil {
+		return err
+	}
+	return h.WithStoreOf(ctx, cfg, func(ctx context.Context, s *app.Store) error {
 		target := schedule.DestinationState{Queue: h.to.Queue, Exchange: h.to.Exchange}.Name()
 		if err := h.Audited(ctx, s.DB, action, target, h.detail, func() error { return do(ctx, s.Store) }); err != nil {
 			return err
@@ -57,6 +68,11 @@ func (h *held) apply(ctx context.Context, action string, do func(ctx context.Con
 		if err := h.Show(asjson.HeldOf(state), "%s: %s\n", shown.Line(state.Name()), shown.Line(cmp.Or(state.String(), "its tasks are sent"))); err != nil {
 			return err
 		}
+		if state.String() != "" {
+			if err := h.noteUnknown(ctx, s, cfg); err != nil {
+				return err
+			}
+		}
 		if !state.Paused() {
 			return nil
 		}
@@ -72,10 +88,36 @@ func (h *held) apply(ctx context.Context, action string, do func(ctx context.Con
 	})
 }
 
+// noteUnknown says on standard error that nothing knows the destination, which may be misspelt: no
+// file, no task and no recurring task.
+func (h *held) noteUnknown(ctx context.Context, s *app.Store, cfg *config.Config) error {
+	var names []string
+	for _, d := range cfg.Topology.Destinations {
+		if d.Queue == h.to.Queue && d.Exchange == h.to.Exchange {
+			return nil
+		}
+		names = append(names, cmp.Or(d.Queue, d.Exchange))
+	}
+	known, err := s.Known(ctx, schedule.NoTx, h.to)
+	if err != nil || known {
+		return err
+	}
+	lanes, err := s.Waiting(ctx, schedule.NoTx)
+	if err != nil {
+		return err
+	}
+	for _, d := range lanes {
+		names = append(names, cmp.Or(d.Queue, d.Exchange))
+	}
+	name := cmp.Or(h.to.Queue, h.to.Exchange)
+	h.Notef("no task, no recurring task and no destination of the file has the name %s%s", shown.Line(name), config.DidYouMean(name, names))
+	return nil
+}
+
 func (x *tasks) pauseCommand() *cobra.Command {
 	h := held{tasks: x}
 	c := &cobra.Command{
-		Use:   "pause {--queue QUEUE | --exchange EXCHANGE}",
+		Use:   "pause {QUEUE | --exchange EXCHANGE}",
 		Short: "Keep the tasks of a destination in the table until resume",
 		Long: `pause keeps the tasks of a destination in the table. Every relay of the database goes
 by it, also one that starts later. Tasks whose messages the broker has are taken
@@ -84,9 +126,9 @@ their tasks. Recurring tasks go on making theirs. To pause what is paused change
 nothing. Consumers are not stopped: what others send comes to them as before.`,
 		Example: `  rabbitdelay tasks pause --queue mail
   rabbitdelay tasks resume --queue mail --spread 30m`,
-		Args: program.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return h.apply(c.Context(), "destination.pause", func(ctx context.Context, s *schedule.Store) error {
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return h.apply(c.Context(), args, "destination.pause", func(ctx context.Context, s *schedule.Store) error {
 				return s.Pause(ctx, schedule.NoTx, h.to, h.Name())
 			})
 		},
@@ -99,18 +141,18 @@ func (x *tasks) resumeCommand() *cobra.Command {
 	h := held{tasks: x}
 	var spread app.Duration
 	c := &cobra.Command{
-		Use:   "resume {--queue QUEUE | --exchange EXCHANGE}",
+		Use:   "resume {QUEUE | --exchange EXCHANGE}",
 		Short: "Send the tasks of a paused destination again",
 		Long: `resume ends a pause. What came due in it is sent at once, or with --spread at an even
 rate over that time; what comes due later does not wait for it. To resume what is
 not paused changes nothing.`,
 		Example: `  rabbitdelay tasks resume --queue mail --spread 30m`,
-		Args:    program.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
 			if spread > 0 {
 				h.detail = "over " + topology.FormatDuration(time.Duration(spread))
 			}
-			return h.apply(c.Context(), "destination.resume", func(ctx context.Context, s *schedule.Store) error {
+			return h.apply(c.Context(), args, "destination.resume", func(ctx context.Context, s *schedule.Store) error {
 				return s.Resume(ctx, schedule.NoTx, h.to, time.Duration(spread))
 			})
 		},
@@ -124,25 +166,25 @@ func (x *tasks) ceilingCommand() *cobra.Command {
 	h := held{tasks: x}
 	var ceiling schedule.Ceiling
 	c := &cobra.Command{
-		Use:   "ceiling {--queue QUEUE | --exchange EXCHANGE} --per-second N",
+		Use:   "ceiling {QUEUE | --exchange EXCHANGE} --per-second N",
 		Short: "Bound how many tasks a second come to a destination",
 		Long: `ceiling bounds how many tasks come to a destination in a second, over all relays of the
 database, at once and until it is changed. --per-second 0 takes the bound away. What is
-beyond waits in the table. A relay whose configuration has a ceiling for the destination
-writes that when it starts, so change it there too.`,
+beyond waits in the table. It stays when a relay starts whose configuration has the same
+ceiling as before; one that has another one writes that.`,
 		Example: `  rabbitdelay tasks ceiling --queue mail --per-second 50
   rabbitdelay tasks ceiling --queue mail --per-second 0`,
-		Args: program.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
 			if !x.Given("per-second") {
 				return errors.New("no rate; give --per-second, 0 for no ceiling")
 			}
-			ceiling.Queue, ceiling.Exchange = h.to.Queue, h.to.Exchange
 			h.detail = "none"
 			if ceiling.PerSecond != 0 {
 				h.detail = fmt.Sprintf("%g a second", ceiling.PerSecond)
 			}
-			return h.apply(c.Context(), "destination.ceiling", func(ctx context.Context, s *schedule.Store) error {
+			return h.apply(c.Context(), args, "destination.ceiling", func(ctx context.Context, s *schedule.Store) error {
+				ceiling.Queue, ceiling.Exchange = h.to.Queue, h.to.Exchange
 				return s.SetCeiling(ctx, schedule.NoTx, ceiling)
 			})
 		},

@@ -185,12 +185,18 @@ func (r *Relay) admit(ctx context.Context, c rows.Conn, wishes []rows.Wish) (*ad
 		}
 	}
 	if len(lanes) > 0 {
+		if err := c.BoundClaim(ctx); err != nil {
+			return nil, fmt.Errorf("bounding the claim: %w", err)
+		}
 		locked, err := c.LockGates(ctx, lanes)
 		if err != nil {
 			return nil, fmt.Errorf("reading ceilings: %w", err)
 		}
 		for l, g := range locked {
 			a.valves[l] = openValve(g, a.now)
+		}
+		for _, l := range lanes {
+			r.stuck.note(known[l], locked[l] == nil, a.now)
 		}
 	}
 	for i, w := range a.wishes {

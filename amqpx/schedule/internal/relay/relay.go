@@ -25,6 +25,8 @@ type Config struct {
 	Pace   *pace.Pace
 	Log    *zap.Logger
 	Report func(err error) // the outcome of a try
+	// ReportCeiling, optional, gets after each look which ceilings somebody keeps locked.
+	ReportCeiling func(err error)
 
 	Horizon, PollInterval, PublishTimeout, Lease, Grace   time.Duration
 	Batch, BatchBytes, Workers, MaxSendFailures, MaxSends int
@@ -42,6 +44,7 @@ type Relay struct {
 	got      map[rows.Lane]int
 	more     atomic.Bool // the last claim of new tasks left something
 	gates    atomic.Pointer[gates]
+	stuck    stuck
 	opens    pace.Instant // when a lane with a ceiling is to be looked at again
 
 	flying sync.WaitGroup
@@ -118,6 +121,9 @@ func (r *Relay) Step(ctx context.Context) (found, sent int, err error) {
 		list, err = r.Take(ctx)
 		return err
 	})
+	if err == nil {
+		r.reportStuck(ctx)
+	}
 	if err != nil || len(list) == 0 {
 		return 0, 0, err
 	}

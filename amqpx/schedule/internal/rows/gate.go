@@ -3,6 +3,8 @@ package rows
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -23,6 +25,11 @@ type Gate struct {
 	SpreadDue, SpreadUntil time.Time
 	SpreadRate             float64
 	SpreadFree             int64 // as Free
+
+	// The ceiling that a configuration wrote last. It stays where the ceiling is changed by hand.
+	FileWrote     bool
+	FilePerSecond float64
+	FileBurst     int
 }
 
 // Paused reports whether nothing is sent.
@@ -32,7 +39,7 @@ func (g *Gate) Paused() bool { return !g.PausedAt.IsZero() }
 func (g *Gate) Spreads(now time.Time) bool { return g.SpreadRate > 0 && now.Before(g.SpreadUntil) }
 
 const (
-	gateColumns = "queue, exchange, paused_at, paused_by, per_second, burst, free_at, spread_due, spread_until, spread_rate, spread_free"
+	gateColumns = "queue, exchange, paused_at, paused_by, per_second, burst, free_at, spread_due, spread_until, spread_rate, spread_free, file_per_second, file_burst"
 	ofLane      = " WHERE queue = ? AND exchange = ?"
 )
 
@@ -57,12 +64,46 @@ func (c Conn) LockGates(ctx context.Context, lanes []Lane) (map[Lane]*Gate, erro
 	return by, err
 }
 
+// LongestClaim is how long the server lets a claim of lanes with a ceiling be idle between two
+// statements. Then it ends the session: a relay that hangs would keep all others from those lanes.
+const LongestClaim = 10 * time.Second
+
+// BoundClaim sets that limit for the transaction, unless the server has one already. Only PostgreSQL
+// has it for a transaction.
+func (c Conn) BoundClaim(ctx context.Context) error {
+	if !c.postgres() {
+		return nil
+	}
+	const idle = "idle_in_transaction_session_timeout"
+	_, err := c.exec(ctx, "SELECT set_config('"+idle+"', ?, true) WHERE current_setting('"+idle+"') = '0'", fmt.Sprint(LongestClaim.Milliseconds()))
+	return err
+}
+
+// GateHolder says which session has the row of a lane locked, as far as the database tells; empty if
+// it does not.
+func (c Conn) GateHolder(ctx context.Context, l Lane) (string, error) {
+	if !c.postgres() {
+		return "", nil
+	}
+	var pid, seconds int64
+	var name, address, state string
+	err := c.one(ctx, "SELECT a.pid, COALESCE(a.application_name, ''), COALESCE(CAST(a.client_addr AS text), ''), COALESCE(a.state, ''), CAST(extract(epoch FROM clock_timestamp() - a.xact_start) AS bigint)"+
+		" FROM rabbitdelay_destinations AS d JOIN pg_stat_activity AS a ON a.backend_xid = d.xmax WHERE d.queue = ? AND d.exchange = ? AND a.xact_start IS NOT NULL",
+		[]any{l.Queue, l.Exchange}, &pid, &name, &address, &state, &seconds)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return fmt.Sprintf("session %d (application %q, address %q) is %s, in a transaction of %d s; SELECT pg_terminate_backend(%d) ends it", pid, name, address, state, seconds, pid), err
+}
+
 func (c Conn) gates(ctx context.Context, query string, args ...any) (list []*Gate, err error) {
 	err = c.each(ctx, query, args, func(scan scanner) error {
 		g := &Gate{}
 		var paused sql.NullInt64
 		var due, until int64
-		err := scan(&g.Queue, &g.Exchange, &paused, &g.PausedBy, &g.PerSecond, &g.Burst, &g.Free, &due, &until, &g.SpreadRate, &g.SpreadFree)
+		var file sql.NullFloat64
+		err := scan(&g.Queue, &g.Exchange, &paused, &g.PausedBy, &g.PerSecond, &g.Burst, &g.Free, &due, &until, &g.SpreadRate, &g.SpreadFree, &file, &g.FileBurst)
+		g.FileWrote, g.FilePerSecond = file.Valid, file.Float64
 		g.PausedAt, g.SpreadDue, g.SpreadUntil = orZero(paused), orNever(due), orNever(until)
 		list = append(list, g)
 		return err
@@ -87,8 +128,8 @@ func (c Conn) LockGate(ctx context.Context, l Lane) (*Gate, error) {
 
 // WriteGate writes a row that is locked.
 func (c Conn) WriteGate(ctx context.Context, g *Gate) error {
-	_, err := c.exec(ctx, "UPDATE rabbitdelay_destinations SET paused_at = ?, paused_by = ?, per_second = ?, burst = ?, free_at = ?, spread_due = ?, spread_until = ?, spread_rate = ?, spread_free = ?"+ofLane,
-		orNull(g.PausedAt), g.PausedBy, g.PerSecond, g.Burst, g.Free, zeroOr(g.SpreadDue), zeroOr(g.SpreadUntil), g.SpreadRate, g.SpreadFree, g.Queue, g.Exchange)
+	_, err := c.exec(ctx, "UPDATE rabbitdelay_destinations SET paused_at = ?, paused_by = ?, per_second = ?, burst = ?, free_at = ?, spread_due = ?, spread_until = ?, spread_rate = ?, spread_free = ?, file_per_second = ?, file_burst = ?"+ofLane,
+		orNull(g.PausedAt), g.PausedBy, g.PerSecond, g.Burst, g.Free, zeroOr(g.SpreadDue), zeroOr(g.SpreadUntil), g.SpreadRate, g.SpreadFree, sql.NullFloat64{Float64: g.FilePerSecond, Valid: g.FileWrote}, g.FileBurst, g.Queue, g.Exchange)
 	return err
 }
 

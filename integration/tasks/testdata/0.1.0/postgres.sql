@@ -178,6 +178,8 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_destinations (
   spread_until    bigint           NOT NULL DEFAULT 0, -- is sent until then,
   spread_rate     double precision NOT NULL DEFAULT 0, -- so many a second
   spread_free     bigint           NOT NULL DEFAULT 0, -- nanoseconds, as free_at
+  file_per_second double precision, -- the ceiling that a relay's configuration wrote last; NULL: none did
+  file_burst      bigint           NOT NULL DEFAULT 0,
   PRIMARY KEY (queue, exchange),
   CONSTRAINT rabbitdelay_destinations_one CHECK ((queue <> '') <> (exchange <> ''))
 );

@@ -138,6 +138,8 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_destinations (
   spread_until    BIGINT       NOT NULL DEFAULT 0, -- is sent until then,
   spread_rate     DOUBLE       NOT NULL DEFAULT 0, -- so many a second
   spread_free     BIGINT       NOT NULL DEFAULT 0, -- nanoseconds, as free_at
+  file_per_second DOUBLE, -- the ceiling that a relay's configuration wrote last; NULL: none did
+  file_burst      BIGINT       NOT NULL DEFAULT 0,
   PRIMARY KEY (queue, exchange),
   CONSTRAINT rabbitdelay_destinations_one CHECK ((queue <> '') <> (exchange <> ''))
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -145,6 +145,8 @@ CREATE TABLE IF NOT EXISTS rabbitdelay_destinations (
   spread_until    INTEGER NOT NULL DEFAULT 0 CHECK (typeof(spread_until) = 'integer'), -- is sent until then,
   spread_rate     REAL    NOT NULL DEFAULT 0, -- so many a second
   spread_free     INTEGER NOT NULL DEFAULT 0 CHECK (typeof(spread_free) = 'integer'), -- nanoseconds, as free_at
+  file_per_second REAL CHECK (typeof(file_per_second) IN ('real', 'null')), -- the ceiling that a relay's configuration wrote last; NULL: none did
+  file_burst      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(file_burst) = 'integer'),
   PRIMARY KEY (queue, exchange),
   CONSTRAINT rabbitdelay_destinations_one CHECK ((queue <> '') <> (exchange <> ''))
 ) WITHOUT ROWID;

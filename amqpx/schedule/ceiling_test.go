@@ -1,0 +1,51 @@
+package schedule
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A ceiling that was changed by hand stays when a relay starts with the configuration that wrote the
+// old one, and goes when the configuration has another one.
+func TestCeilingChangedByHandStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, db := openStore(t, &recorder{}, Config{})
+		defer func() { check(t, db.Close()) }()
+		started := func(perSecond float64) float64 {
+			t.Helper()
+			s.cfg.Ceilings = []Ceiling{{Queue: "q", PerSecond: perSecond}}
+			s.setCeilings(t.Context())
+			list, err := s.Destinations(t.Context(), NoTx)
+			check(t, err)
+			if len(list) == 0 {
+				return 0
+			}
+			return list[0].PerSecond
+		}
+		byHand := func(perSecond float64) {
+			t.Helper()
+			check(t, s.SetCeiling(t.Context(), NoTx, Ceiling{Queue: "q", PerSecond: perSecond}))
+		}
+		for _, step := range []struct {
+			what     string
+			by, file float64 // by hand before the start, if not negative
+			want     float64
+		}{
+			{"the first start", -1, 50, 50},
+			{"lowered in an incident", 5, 50, 5},
+			{"the same again", -1, 50, 5},
+			{"taken away", 0, 50, 0},
+			{"another one in the file", -1, 20, 20},
+			{"none in the file any more", -1, 0, 0},
+		} {
+			if step.by >= 0 {
+				byHand(step.by)
+			}
+			if got := started(step.file); got != step.want {
+				t.Errorf("%s: %v a second, expected %v", step.what, got, step.want)
+			}
+			<-time.After(time.Second)
+		}
+	})
+}

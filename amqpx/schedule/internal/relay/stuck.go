@@ -1,0 +1,77 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// stuckAfter is how long the ceiling of a lane may be locked by others without being used before
+// that is reported. A claim takes milliseconds.
+const stuckAfter = 10 * time.Second
+
+// stuck notes lanes whose ceilings are locked by somebody who does not use them: a relay or another
+// session that hangs in a transaction.
+type stuck struct {
+	mu    sync.Mutex
+	lanes map[rows.Lane]lockedGate
+}
+
+// lockedGate is a ceiling as it was when it was first found locked.
+type lockedGate struct {
+	since            time.Time
+	free, spreadFree int64 // which a relay that works changes
+}
+
+// note notes that a ceiling was found locked, or not.
+func (s *stuck) note(g *rows.Gate, locked bool, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, noted := s.lanes[g.Lane]
+	switch {
+	case !locked:
+		delete(s.lanes, g.Lane)
+	case !noted || before.free != g.Free || before.spreadFree != g.SpreadFree:
+		if s.lanes == nil {
+			s.lanes = map[rows.Lane]lockedGate{}
+		}
+		s.lanes[g.Lane] = lockedGate{now, g.Free, g.SpreadFree}
+	}
+}
+
+// list returns the lanes that are stuck, and since when.
+func (s *stuck) list(now time.Time) map[rows.Lane]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := map[rows.Lane]time.Time{}
+	for l, g := range s.lanes {
+		if now.Sub(g.since) >= stuckAfter {
+			list[l] = g.since
+		}
+	}
+	return list
+}
+
+// reportStuck reports ceilings that somebody keeps locked, and who that is.
+func (r *Relay) reportStuck(ctx context.Context) {
+	if r.ReportCeiling == nil {
+		return
+	}
+	var errs []error
+	for l, since := range r.stuck.list(r.Pace.Now()) {
+		who := "the database does not say which"
+		if c, err := r.DB.Conn(ctx); err == nil {
+			if holder, err := c.GateHolder(ctx, l); err == nil {
+				who = cmp.Or(holder, who)
+			}
+		}
+		errs = append(errs, fmt.Errorf("another session has locked the ceiling of %s since %s, so none of its tasks are sent: %s",
+			cmp.Or(l.Queue, l.Exchange), since.UTC().Format(time.RFC3339), who))
+	}
+	r.ReportCeiling(errors.Join(errs...))
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/asjson"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
@@ -32,7 +33,6 @@ type bulk struct {
 	name   string // of the command
 	did    string // what it has done, such as "cancelled"
 	of     string // to which tasks
-	noIDs  bool   // it takes filters only
 	detail string // of a change by ids, for the audit
 	again  string // the flag without which it must not be repeated, if any
 
@@ -83,8 +83,6 @@ func (b *bulk) byFilter(ids []string) (bool, error) {
 		return false, nil
 	case filter != "" && b.all:
 		return false, fmt.Errorf("both --all and --%s; give one", filter)
-	case filter == "" && !b.all && b.noIDs:
-		return false, errors.New("no task; give a filter such as --queue, or --all")
 	case filter == "" && !b.all:
 		return false, errors.New("no task; give ids, a filter such as --queue, or --all")
 	}
@@ -205,6 +203,28 @@ func (b *bulk) change(ctx context.Context, ids []string, do change) error {
 	})
 }
 
+// deleteIDs deletes finished tasks one by one.
+func (b *bulk) deleteIDs(ctx context.Context, ids []string) error {
+	return b.x.WithStore(ctx, func(ctx context.Context, s *app.Store) error {
+		return b.x.each(ids, func(id string) (t schedule.Task, err error) {
+			err = b.Audited(ctx, s.DB, "task.delete", id, "", func() error {
+				if t, err = s.Get(ctx, schedule.NoTx, id); err != nil {
+					return err
+				}
+				p, err := s.Bulk(ctx, schedule.Filter{IDs: []string{id}}, schedule.BulkDelete(), schedule.BulkOptions{})
+				if err == nil && p.Changed == 0 {
+					err = fmt.Errorf("task %s is %s, and only finished tasks are deleted; cancel it first", id, t.Status)
+				}
+				return err
+			})
+			return t, err
+		}, func(t schedule.Task) error {
+			t.Body = nil
+			return b.x.Show(asjson.TaskOf(t), "%s: deleted\n", shown.Line(t.ID))
+		})
+	})
+}
+
 func (x *tasks) cancelCommand() *cobra.Command {
 	b := bulk{x: x, did: "cancelled", of: "pending"}
 	c := &cobra.Command{
@@ -293,18 +313,27 @@ effect.
 }
 
 func (x *tasks) deleteCommand() *cobra.Command {
-	b := bulk{x: x, did: "deleted", of: "finished", noIDs: true}
+	b := bulk{x: x, did: "deleted", of: "finished"}
 	c := &cobra.Command{
-		Use:   "delete FILTER",
+		Use:   "delete {ID... | FILTER}",
 		Short: "Delete finished tasks before their retention ends",
 		Long: `delete deletes tasks that are done, cancelled, expired or failed, which the relay would
 keep for a while; their ids can then be used again. It deletes no pending task:
 cancel those first.
 
-It ` + bulkWay,
-		Example: `  rabbitdelay tasks delete --status done --queue mail`,
-		Args:    program.NoArgs,
-		RunE:    func(c *cobra.Command, _ []string) error { return b.run(c, nil, schedule.BulkDelete(), nil) },
+` + bulkHelp,
+		Example: `  rabbitdelay tasks delete order-42-expire
+  rabbitdelay tasks delete --status done --queue mail`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, ids []string) error {
+			if len(ids) == 0 {
+				return b.run(c, nil, schedule.BulkDelete(), nil)
+			}
+			if _, err := b.byFilter(ids); err != nil {
+				return err
+			}
+			return b.deleteIDs(c.Context(), ids)
+		},
 	}
 	b.register(c)
 	return c

@@ -118,12 +118,12 @@ func signed(text string) (time.Duration, error) {
 // when is the flags --delay and --at.
 type when struct {
 	delay app.Duration
-	at    app.Instant
+	at    moment
 }
 
 func (w *when) registerDue(c *cobra.Command, fallback string) {
 	c.Flags().Var(&w.delay, "delay", "due this long from now, such as 1500ms, 30m or 7d"+fallback)
-	c.Flags().Var(&w.at, "at", `due at this instant instead, such as 2026-01-31T08:00:00Z or "tomorrow 08:00 Europe/Berlin"`)
+	c.Flags().Var(&w.at, "at", `due at this instant instead, such as 2026-01-31T08:00:00Z, "tomorrow 08:00 Europe/Berlin" or now`)
 }
 
 func (w *when) instant(a *app.App) (time.Time, error) {
@@ -133,8 +133,8 @@ func (w *when) instant(a *app.App) (time.Time, error) {
 	if w.delay < 0 {
 		return time.Time{}, fmt.Errorf("--delay: %s; expected 0 or more", w.delay.String())
 	}
-	if at := time.Time(w.at); !at.IsZero() {
-		return at, nil
+	if !w.at.at.IsZero() {
+		return w.at.at, nil
 	}
 	return time.Now().Add(time.Duration(w.delay)), nil
 }

@@ -182,6 +182,9 @@ func (r *bulkRun) changeHeld(ctx context.Context, left int) error {
 	return nil
 }
 
+// bulkTries is how often a batch is done anew because of a unique key that others schedule.
+const bulkTries = 20
+
 // transact does a step of the run, and goes on from there when it is committed.
 func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *BulkProgress) error) error {
 	var p BulkProgress
@@ -191,8 +194,15 @@ func (r *bulkRun) transact(ctx context.Context, step func(c rows.Conn, p *BulkPr
 		return step(c, &p)
 	}
 	err := r.s.db.Transact(ctx, once)
-	if sqldb.Duplicate(err) { // a unique key's task was scheduled just now, and is met the second time
-		err = r.s.db.Transact(ctx, once)
+	// A task of a unique key was scheduled just now, and is met the next time, unless others
+	// schedule and end tasks of the key all the time.
+	for try := 1; sqldb.Duplicate(err) && try < bulkTries; try++ {
+		if err = pace.Sleep(ctx, pace.Backoff(time.Millisecond, try-1, 100*time.Millisecond)); err == nil {
+			err = r.s.db.Transact(ctx, once)
+		}
+	}
+	if sqldb.Duplicate(err) {
+		return fmt.Errorf("%w: tasks of their unique keys were scheduled %d times meanwhile; give the same command again: %w", ErrUnique, bulkTries, err)
 	}
 	if err != nil {
 		return err

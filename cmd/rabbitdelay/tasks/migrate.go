@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -71,15 +72,16 @@ func migrate(ctx context.Context, a *app.App, cfg *config.Config) error {
 		return err
 	}
 	out, name := migrated{Database: dialect}, databaseName(cfg.Database.URL)
-	state := "is up to date"
-	if _, err := store.CountUpTo(ctx, schedule.NoTx, schedule.Filter{}, 1); errors.Is(err, schedule.ErrNoTable) {
-		state = "has its tables now"
-	}
+	before := migrations(ctx, conn)
 	for _, m := range config.Migrations() {
 		if err := m.Migrate(ctx, conn); err != nil {
 			return fmt.Errorf("migrating %s in %s: %w", m.Component, name, err)
 		}
 		out.Migrated = append(out.Migrated, m.Component)
+	}
+	state := "is up to date"
+	if before != migrations(ctx, conn) {
+		state = "has its tables now"
 	}
 	applied, err := a.ApplySchedules(ctx, store.Schedules(), cfg)
 	if err != nil {
@@ -91,6 +93,14 @@ func migrate(ctx context.Context, a *app.App, cfg *config.Config) error {
 		recurring = "recurring tasks: " + text + "\n"
 	}
 	return a.Show(out, "%s %s: %s\n%s", name, state, strings.Join(out.Migrated, ", "), recurring)
+}
+
+// migrations returns how many migrations a database has; -1 if it does not say, as an empty one.
+func migrations(ctx context.Context, conn *sql.DB) (n int) {
+	if err := conn.QueryRowContext(ctx, "SELECT COUNT(*) FROM rabbitdelay_schema").Scan(&n); err != nil {
+		return -1
+	}
+	return n
 }
 
 // databaseName returns a database as people know it: a file by its path, which

@@ -2,6 +2,7 @@ package live_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -63,5 +64,18 @@ func TestSameCluster(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+// An API that refuses has answered.
+func TestFailure(t *testing.T) {
+	for want, err := range map[string]error{
+		"refuses this user":      fmt.Errorf("read queues: %w", &live.StatusError{Code: http.StatusUnauthorized}),
+		"answered with an error": &live.StatusError{Code: http.StatusInternalServerError},
+		"did not answer":         errors.New("connection refused"),
+	} {
+		if got := live.Failure(err); got != want {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
 	}
 }

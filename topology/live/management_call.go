@@ -37,6 +37,17 @@ func IsDenied(err error) bool {
 	return ok && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden)
 }
 
+// Failure returns in words what the management API did when a call failed: it may have answered all the same.
+func Failure(err error) string {
+	if IsDenied(err) {
+		return "refuses this user"
+	}
+	if _, answered := errors.AsType[*StatusError](err); answered {
+		return "answered with an error"
+	}
+	return "did not answer"
+}
+
 // ClusterError means that the management API and the AMQP connection belong to different brokers.
 type ClusterError struct {
 	Endpoint         string

@@ -77,7 +77,7 @@ func status(ctx context.Context, a *app.App) error {
 		if _, foreign := errors.AsType[*live.ClusterError](err); foreign {
 			return err
 		}
-		return fmt.Errorf("the management API at %s, which alone shows what waits in the plugin, does not answer (broker.management_url): %w", m.Endpoint(), err)
+		return fmt.Errorf("the management API at %s, which alone shows what waits in the plugin, %s (broker.management_url): %w", m.Endpoint(), live.Failure(err), err)
 	}
 	done := a.Waiting("looking at the broker")
 	s, err := lookAtPlugin(ctx, m, c.Delay.Prefix)

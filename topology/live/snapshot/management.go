@@ -22,7 +22,7 @@ func (c *collector) get(ctx context.Context, path string, out any) bool {
 	defer cancel()
 	_, err := c.src.Management.Call(one, http.MethodGet, path, nil, out)
 	if err != nil && !live.IsDenied(err) && ctx.Err() == nil {
-		c.unseenf(doctor.AreaManagement, "the management API did not answer %s: %s", path, oneLine(err))
+		c.unseenf(doctor.AreaManagement, "the management API %s, asked for %s: %s", live.Failure(err), path, oneLine(err))
 	}
 	return err == nil
 }

@@ -226,7 +226,7 @@ func (c *collector) objects(ctx context.Context) error {
 			c.snap.Live, c.managed = found, true
 			return nil
 		}
-		c.unseenf(doctor.AreaManagement, "the management API did not answer; dead letters in transit, undescribed queues and blocked connections were not checked: %s", oneLine(err))
+		c.unseenf(doctor.AreaManagement, "the management API %s; dead letters in transit, undescribed queues and blocked connections were not checked: %s", live.Failure(err), oneLine(err))
 	} else {
 		c.unseenf(doctor.AreaManagement, "without the management API (broker.management_url), dead letters in transit, undescribed queues and blocked connections cannot be checked")
 	}

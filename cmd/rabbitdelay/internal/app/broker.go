@@ -147,7 +147,7 @@ func (a *App) ManagementIfThere(ctx context.Context, c *config.Config, conn *amq
 		return m, nil
 	}
 	if m != nil && c.Broker.ManagementURL != "" {
-		a.Notef("note: the management API at %s does not answer: %v", m.Endpoint(), why)
+		a.Notef("note: the management API at %s %s: %v", m.Endpoint(), live.Failure(why), why)
 	}
 	return nil, err
 }

@@ -233,6 +233,9 @@ func (c *Cluster) URLs() []string {
 	return urls
 }
 
+// Container returns the name of a node's container.
+func (c *Cluster) Container(i int) string { return c.nodes[i].container }
+
 // Version returns the version that the nodes report, such as 4.3.6.
 func (c *Cluster) Version() string { return c.version }
 

@@ -227,7 +227,7 @@ func (sc *scenario) drawReturns(r *rand.Rand) {
 	sc.Own = true
 	for range 1 + r.IntN(2) {
 		made := span(r, 0, sc.Length)
-		in := span(r, sc.Lead, sc.Lead+time.Minute)
+		in := 2*sc.Lead + span(r, time.Second, time.Minute) // so that it is held to the most
 		s := step{At: made, What: "batch", In: in}
 		for range 1 + r.IntN(4) {
 			id := fmt.Sprintf("m%d", len(sc.Items)+1)

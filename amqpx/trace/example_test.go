@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/trace"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -47,8 +48,10 @@ func ExampleTake() {
 	}
 
 	t, err := trace.Take(ctx, "order-42", trace.Source{Status: status.Source{
-		Want:   doctor.Config{Want: want.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum)},
-		Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }},
+		Want: doctor.Config{Want: want.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum)},
+		Broker: snapshot.Source{Dial: func(ctx context.Context) (*amqp.Connection, error) {
+			return inspect.Dial(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+		}},
 	}})
 	if err != nil {
 		log.Fatal(err)

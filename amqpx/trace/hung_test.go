@@ -8,7 +8,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/hung"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
@@ -35,8 +37,10 @@ func TestTakeBesideAHungDatabase(t *testing.T) {
 		}
 		began := time.Now()
 		got, err := trace.Take(t.Context(), "m", trace.Source{
-			Status: status.Source{Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }}, Tasks: store},
-			DB:     db, Queues: []string{"q.dead"},
+			Status: status.Source{Broker: snapshot.Source{Dial: func(ctx context.Context) (*amqp.Connection, error) {
+				return inspect.Dial(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial})
+			}}, Tasks: store},
+			DB: db, Queues: []string{"q.dead"},
 		})
 		if err != nil || len(got.Lying) != 1 || got.Complete() {
 			t.Errorf("%v: %+v", err, got)

@@ -269,7 +269,7 @@ func (l *lentTransaction) Own(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.Tx(&lentTx{own.(pgx.Tx), l}), nil //nolint:forcetypeassert // it always is one
+	return pgx.Tx(&lentTx{own.(pgx.Tx), l}), nil //nolint:errcheck,forcetypeassert // it always is one
 }
 
 // lentTx is a pgx.Tx whose Commit and Rollback are errors.

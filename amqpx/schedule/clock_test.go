@@ -189,7 +189,7 @@ func TestRelayRefusesAClockYearsAway(t *testing.T) {
 // The wrong clock of a relay makes no task late: its delay, and what its message says, are by the
 // database's clock.
 func TestRelayWithAWrongClockMakesNoTaskLate(t *testing.T) {
-	right := func() time.Time { return time.Now() }
+	right := time.Now
 	for _, lead := range []time.Duration{0, 5 * time.Second} {
 		for _, ahead := range []time.Duration{1500 * time.Millisecond, 20 * time.Second, time.Hour, -20 * time.Second, -time.Hour} {
 			if late := lateBy(t, lead, func() time.Time { return time.Now().Add(ahead) }, right, right); late > time.Second {
@@ -201,7 +201,7 @@ func TestRelayWithAWrongClockMakesNoTaskLate(t *testing.T) {
 
 // Nor does the wrong clock of a database: its tasks are due by that.
 func TestDatabaseWithAWrongClockMakesNoTaskLate(t *testing.T) {
-	right := func() time.Time { return time.Now() }
+	right := time.Now
 	for _, lead := range []time.Duration{0, 5 * time.Second} {
 		for _, ahead := range []time.Duration{1500 * time.Millisecond, 20 * time.Second, time.Hour, -20 * time.Second, -time.Hour} {
 			if late := lateBy(t, lead, right, func() time.Time { return time.Now().Add(ahead) }, right); late > time.Second {

@@ -212,7 +212,7 @@ func (sc *scenario) drawClocks(r *rand.Rand) {
 	for range sc.processes() {
 		sc.Clocks = append(sc.Clocks, pick(r, 0, wrong()))
 	}
-	sc.DBAhead = pick(r, 0, wrong())
+	sc.DBAhead = pick(r, 0, wrong()).Truncate(time.Second) // as the ids of occurrences have them
 	for range r.IntN(3) {
 		sc.Steps = append(sc.Steps, step{At: span(r, 0, sc.Length), What: jump, On: r.IntN(sc.processes()), In: wrong(), For: span(r, time.Second, sc.Length)})
 	}

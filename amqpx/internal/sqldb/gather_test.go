@@ -335,6 +335,7 @@ func TestLentTransactionsRunStatements(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			defer func() { _ = s.Close() }()
 			for id, name := range []string{"a", "b"} {
 				if _, err := s.ExecContext(ctx, id, []byte(name)); err != nil {
 					return err

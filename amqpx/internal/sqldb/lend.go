@@ -107,7 +107,7 @@ func (c *lentConn) ExecContext(ctx context.Context, query string, args []driver.
 }
 
 func (c *lentConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return lentRowsOf(c.tx.QueryContext(ctx, query, given(args)...)) //nolint:rowserrcheck,sqlclosecheck // database/sql does
+	return lentRowsOf(c.tx.QueryContext(ctx, query, given(args)...)) //nolint:sqlclosecheck // database/sql does
 }
 
 // given are arguments as the caller gave them.
@@ -142,7 +142,7 @@ func (s lentStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (dr
 }
 
 func (s lentStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	return lentRowsOf(s.s.QueryContext(ctx, given(args)...)) //nolint:rowserrcheck,sqlclosecheck // database/sql does
+	return lentRowsOf(s.s.QueryContext(ctx, given(args)...)) //nolint:sqlclosecheck // database/sql does
 }
 
 // lentRows are rows of the transaction that was lent, as a driver's.
@@ -183,7 +183,7 @@ func (r *lentRows) Next(dest []driver.Value) error {
 		return err
 	}
 	for i, v := range r.values {
-		dest[i] = *v.(*any) //nolint:forcetypeassert // made above
+		dest[i] = *v.(*any) //nolint:errcheck,forcetypeassert // made above
 	}
 	return nil
 }

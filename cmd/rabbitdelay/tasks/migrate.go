@@ -122,9 +122,9 @@ func printMigrations(a *app.App, u config.URL) error {
 	for _, m := range config.Migrations() {
 		scripts = append(scripts, strings.TrimSpace(m.Script(dialect)))
 	}
-	sql := strings.Join(scripts, "\n")
+	script := strings.Join(scripts, "\n")
 	return a.Show(struct {
 		Database string `json:"database"`
 		SQL      string `json:"sql"`
-	}{dialect, sql}, "%s\n", sql)
+	}{dialect, script}, "%s\n", script)
 }

@@ -66,7 +66,7 @@ func (memoryConn) RemoteAddr() net.Addr { return memoryAddr() }
 // does not follow redirects. The caller closes the server.
 func serveInMemory(h http.Handler, change ...func(*http.Server)) (*httptest.Server, *http.Client) {
 	l := newMemoryListener()
-	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}} //nolint:gosec // only this test's clients
+	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
 	for _, c := range change {
 		c(server.Config)
 	}

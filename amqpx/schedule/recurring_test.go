@@ -57,16 +57,6 @@ func (c *calendar) consume() {
 	}
 }
 
-// pass advances the time by d, and looks as often as a relay does.
-func (c *calendar) pass(d time.Duration) {
-	c.t.Helper()
-	for end := c.now.Add(d); c.now.Before(end); {
-		pause := c.look()
-		c.now = c.now.Add(min(pause, time.Second, end.Sub(c.now)))
-	}
-	c.look()
-}
-
 func (c *calendar) exec(query string, args ...any) int64 {
 	c.t.Helper()
 	res, err := c.db.ExecContext(c.t.Context(), query, args...)
@@ -97,13 +87,6 @@ func (c *calendar) expect(name string, want ...string) {
 	if got := c.tasks(name); !slices.Equal(got, want) {
 		c.t.Fatalf("at %s the tasks are\n  %s\nexpected\n  %s", c.now.Format(time.RFC3339), strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
-}
-
-func (c *calendar) get(name string) Recurring {
-	c.t.Helper()
-	r, err := c.schedules().Get(c.t.Context(), NoTx, name)
-	check(c.t, err)
-	return r
 }
 
 func toQ() Task { return Task{Queue: "q", Body: []byte("x")} }

@@ -41,13 +41,13 @@ func TestHandlersFitTheDatabase(t *testing.T) {
 		"pgx":          {pgxtx.Database(pool), "expected a pgx.Tx", "handler"},
 	} {
 		s := &Service{database: c.database}
-		for want, make := range map[string]func() amqpx.Handler{
+		for want, create := range map[string]func() amqpx.Handler{
 			"task standard " + c.standard:       func() amqpx.Handler { return TaskHandler(s, standard) },
 			"task pgx " + c.pgxs:                func() amqpx.Handler { return TaskHandler(s, ofPgx) },
 			"idempotent standard " + c.standard: func() amqpx.Handler { return IdempotentHandler(s, standard) },
 			"idempotent pgx " + c.pgxs:          func() amqpx.Handler { return IdempotentHandler(s, ofPgx) },
 		} {
-			got := made(make)
+			got := made(create)
 			if wanted := strings.SplitN(want, " ", 3)[2]; !strings.Contains(got, wanted) {
 				t.Errorf("%s, %s: %s", name, want, got)
 			}
@@ -55,14 +55,14 @@ func TestHandlersFitTheDatabase(t *testing.T) {
 	}
 }
 
-// made is what a function makes of a handler, or says in its panic.
-func made(make func() amqpx.Handler) (what string) {
+// made returns what the handler of a function says, or the text of its panic.
+func made(create func() amqpx.Handler) (what string) {
 	defer func() {
 		if p := recover(); p != nil {
 			what, _ = p.(string)
 		}
 	}()
-	if make() == nil {
+	if create() == nil {
 		return "nil"
 	}
 	return "handler"

@@ -65,7 +65,15 @@ func (c *cell) delays(n int) []time.Duration {
 	return all
 }
 
-// ceilMilli is a delay as it is on the wire.
+// dueMilli returns the due instant of a delay that begins at an instant, as it is on the wire.
+func dueMilli(from time.Time, d time.Duration) int64 {
+	if d == 0 {
+		return from.UnixMilli()
+	}
+	return ceilMilli(time.Duration(from.Add(d).UnixNano()))
+}
+
+// ceilMilli returns a duration as it is on the wire.
 func ceilMilli(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 // Every message comes once, not before it is due, and due when it was asked for.
@@ -83,7 +91,7 @@ func caseOnTime(t *testing.T, c *cell) {
 		id := strconv.Itoa(i)
 		before := time.Now()
 		c.send(t, amqpx.Message{ID: id, Queue: q, Delay: d})
-		due[id] = window{before.UnixMilli() + ceilMilli(d), time.Now().UnixMilli() + ceilMilli(d), before.Add(d)}
+		due[id] = window{dueMilli(before, d), dueMilli(time.Now(), d), before.Add(d)}
 	}
 	for _, h := range take(t, seen, len(delays), "deliveries") {
 		w, ok := due[h.ID]

@@ -107,7 +107,7 @@ func (c *lentConn) ExecContext(ctx context.Context, query string, args []driver.
 }
 
 func (c *lentConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return lentRowsOf(c.tx.QueryContext(ctx, query, given(args)...)) //nolint:sqlclosecheck // database/sql does
+	return lentRowsOf(c.tx.QueryContext(ctx, query, given(args)...))
 }
 
 // given are arguments as the caller gave them.
@@ -142,7 +142,7 @@ func (s lentStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (dr
 }
 
 func (s lentStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	return lentRowsOf(s.s.QueryContext(ctx, given(args)...)) //nolint:sqlclosecheck // database/sql does
+	return lentRowsOf(s.s.QueryContext(ctx, given(args)...))
 }
 
 // lentRows are rows of the transaction that was lent, as a driver's.

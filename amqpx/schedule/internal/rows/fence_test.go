@@ -2,6 +2,7 @@ package rows
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -136,8 +137,8 @@ func TestFound(t *testing.T) {
 			if found.Open(Fence{Version: 2}) || found.Open(Fence{Version: 1, Created: 1}) {
 				t.Errorf("%s, %s: another one's message", id, status)
 			}
-			want(t, "a unique key", found.Keyed, fmt.Sprint(id == "a"))
-			want(t, "a queue's", found.ToQueue, fmt.Sprint(id == "a"))
+			want(t, "a unique key", found.Keyed, strconv.FormatBool(id == "a"))
+			want(t, "a queue's", found.ToQueue, strconv.FormatBool(id == "a"))
 		}
 	}
 	found, err := x.Find(t.Context(), "none", start, Exclusive)

@@ -106,3 +106,6 @@ func TestDueOfALane(t *testing.T) {
 		want(t, fmt.Sprint("due, up to ", most), n, expected)
 	}
 }
+
+// equal compares rows with all their fields.
+func equal(a, b any) bool { return reflect.DeepEqual(a, b) }

@@ -65,7 +65,8 @@ func TestExpiresAfter(t *testing.T) {
 			t.Errorf("%v: %v is written, expected %v", d, got, column)
 		}
 	}
-	for column, d := range map[int64]time.Duration{0: 0, 1500: 1500 * time.Millisecond, math.MaxInt64: math.MaxInt64 / time.Millisecond * time.Millisecond} {
+	longest := time.Duration(math.MaxInt64).Truncate(time.Millisecond)
+	for column, d := range map[int64]time.Duration{0: 0, 1500: 1500 * time.Millisecond, math.MaxInt64: longest} {
 		if got := expiresAfterOf(sql.NullInt64{Int64: column, Valid: true}); got != d {
 			t.Errorf("%d: %v is read, expected %v", column, got, d)
 		}

@@ -2,6 +2,7 @@ package rows
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -98,7 +99,7 @@ func TestLocks(t *testing.T) {
 			got = append(got, c.lock(l))
 		}
 		want(t, string(d), strings.Join(got, "|"), expected)
-		want(t, string(d)+": fresh reads", c.FreshReads() != nil, fmt.Sprint(d == sqldb.MySQL))
-		want(t, string(d)+": read committed", c.readCommitted() != nil, fmt.Sprint(d != sqldb.SQLite))
+		want(t, string(d)+": fresh reads", c.FreshReads() != nil, strconv.FormatBool(d == sqldb.MySQL))
+		want(t, string(d)+": read committed", c.readCommitted() != nil, strconv.FormatBool(d != sqldb.SQLite))
 	}
 }

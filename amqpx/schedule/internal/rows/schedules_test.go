@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -47,7 +46,7 @@ func TestSchedule(t *testing.T) {
 	x.insertSchedule(full())
 	expected := full()
 	expected.Version, expected.CreatedAt, expected.UpdatedAt, expected.PlanAt, expected.BodySize = 1, at(0), at(0), time.UnixMilli(0), 2
-	if got := x.schedule("nightly"); !reflect.DeepEqual(got, expected) {
+	if got := x.schedule("nightly"); !equal(got, expected) {
 		t.Errorf("%+v, expected %+v", got, expected)
 	}
 	inserted, err := x.InsertSchedule(t.Context(), every("nightly"), start)
@@ -60,7 +59,7 @@ func TestSchedule(t *testing.T) {
 	check(t, x.WriteSchedule(t.Context(), every("nightly")))
 	expected = every("nightly")
 	expected.Version, expected.CreatedAt, expected.UpdatedAt, expected.PlanAt, expected.BodySize = 2, at(0), at(time.Second), time.UnixMilli(0), 1
-	if got := x.schedule("nightly"); !reflect.DeepEqual(got, expected) {
+	if got := x.schedule("nightly"); !equal(got, expected) {
 		t.Errorf("%+v, expected %+v", got, expected)
 	}
 
@@ -231,7 +230,7 @@ func TestInsertOccurrence(t *testing.T) {
 	expected := s.Task
 	expected.ID, expected.DeliverAt, expected.Version, expected.Status = "nightly@1", at(time.Hour), 4, Pending
 	expected.CreatedAt, expected.UpdatedAt, expected.Tags = at(0), at(0), []string{"a", "b"}
-	if got := x.get("nightly@1"); !reflect.DeepEqual(*got, expected) {
+	if got := x.get("nightly@1"); !equal(*got, expected) {
 		t.Errorf("%+v, expected %+v", *got, expected)
 	}
 }

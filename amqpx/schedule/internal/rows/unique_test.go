@@ -2,7 +2,7 @@ package rows
 
 import (
 	"fmt"
-	"reflect"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -35,7 +35,7 @@ func TestInsertUnique(t *testing.T) {
 		want(t, "beside "+name, inserted, tt.inserted)
 		h, found, err := x.Holder(t.Context(), "k", start)
 		check(t, err)
-		want(t, "a holder beside "+name, found, fmt.Sprint(tt.status == Pending || tt.inserted == "true"))
+		want(t, "a holder beside "+name, found, strconv.FormatBool(tt.status == Pending || tt.inserted == "true"))
 		if found && tt.inserted == "true" {
 			want(t, "the holder beside "+name, h.ID, tt.id)
 		}
@@ -69,7 +69,7 @@ func TestHolder(t *testing.T) {
 		ID: "a", Queue: "q", DeliverAt: at(0), Body: []byte("new"), UniqueKey: "k", Tags: []string{"new"}, Version: 3, Status: Pending,
 		CreatedAt: at(time.Millisecond), UpdatedAt: at(time.Millisecond),
 	}
-	if got := x.get("a"); !reflect.DeepEqual(got, expected) {
+	if got := x.get("a"); !equal(got, expected) {
 		t.Errorf("%+v, expected %+v", got, expected)
 	}
 	if _, found, err := x.Holder(t.Context(), "none", start); found || err != nil {

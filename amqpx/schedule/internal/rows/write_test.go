@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"reflect"
 	"testing"
 	"time"
 
@@ -23,7 +22,7 @@ func TestInsert(t *testing.T) {
 	expected := *given
 	expected.Version, expected.Status, expected.Tags = 1, Pending, []string{"a", "b"}
 	expected.CreatedAt, expected.UpdatedAt = at(0), at(0)
-	if got := x.get("a"); !reflect.DeepEqual(*got, expected) {
+	if got := x.get("a"); !equal(*got, expected) {
 		t.Errorf("%+v, expected %+v", *got, expected)
 	}
 	if _, err := x.Get(t.Context(), "none"); !errors.Is(err, sql.ErrNoRows) {
@@ -69,7 +68,7 @@ func TestInsertReplaces(t *testing.T) {
 		ID: "a", Exchange: "e", RoutingKey: "k", DeliverAt: at(time.Hour), Body: []byte("new"), Tags: []string{"new"},
 		Version: 2, Status: Pending, CreatedAt: at(time.Millisecond), UpdatedAt: at(-5 * time.Millisecond),
 	}
-	if got := x.get("a"); !reflect.DeepEqual(got, expected) {
+	if got := x.get("a"); !equal(got, expected) {
 		t.Errorf("%+v, expected %+v", got, expected)
 	}
 	claims, err := x.number(t.Context(), "SELECT COUNT(*) FROM rabbitdelay_tasks WHERE id = 'a' AND resend_at IS NULL AND claimed_until = 0")

@@ -14,8 +14,9 @@ func TestCeilingChangedByHandStays(t *testing.T) {
 		defer func() { check(t, db.Close()) }()
 		started := func(perSecond float64) float64 {
 			t.Helper()
-			s.cfg.Ceilings = []Ceiling{{Queue: "q", PerSecond: perSecond}}
-			s.setCeilings(t.Context())
+			if left := s.setCeilings(t.Context(), []Ceiling{{Queue: "q", PerSecond: perSecond}}); len(left) > 0 {
+				t.Errorf("not written: %v", left)
+			}
 			list, err := s.Destinations(t.Context(), NoTx)
 			check(t, err)
 			if len(list) == 0 {

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -38,7 +39,7 @@ func (s *Store) Run(ctx context.Context) error {
 	if err := s.pace.Answered(ctx, s.db.CheckRights); err != nil {
 		return err
 	}
-	s.setCeilings(ctx)
+	locked := s.setCeilings(ctx, s.cfg.Ceilings)
 	// Before the first task is sent, so that what was missed is not sent before its
 	// misfire policy is asked.
 	_, err := s.planner.PlanAll(ctx)
@@ -47,6 +48,11 @@ func (s *Store) Run(ctx context.Context) error {
 	every := func(part string, interval time.Duration, do func() (pause time.Duration, err error)) {
 		wg.Go(func() { s.pace.Every(ctx, interval, s.reports(part), do) })
 	}
+	wg.Go(func() {
+		for len(locked) > 0 && pace.Sleep(ctx, s.cfg.PollInterval) == nil {
+			locked = s.setCeilings(ctx, locked)
+		}
+	})
 	wg.Go(func() { s.planner.Loop(ctx, s.reports("recurring")) })
 	for range s.pace.Workers(s.cfg.Workers) {
 		wg.Go(func() { s.relay.Loop(ctx) })
@@ -146,25 +152,28 @@ func (s *Store) ClockSkew(ctx context.Context) (skew, uncertainty time.Duration,
 	return best.Skew, best.Uncertainty, err
 }
 
-// setCeilings writes those of the configuration that were not changed by hand since, and tries until it has, or ctx ends.
-func (s *Store) setCeilings(ctx context.Context) {
-	for _, x := range s.cfg.Ceilings {
-		for ctx.Err() == nil {
-			var kept Ceiling
-			err := s.pace.Answered(ctx, func(ctx context.Context) (err error) {
-				kept, err = s.setCeiling(ctx, NoTx, x, true)
-				return err
-			})
-			if kept.Queue+kept.Exchange != "" {
-				s.log.Warn("the ceiling of a destination was changed since this configuration wrote it, and stays so",
-					zap.String("queue", x.Queue), zap.String("exchange", x.Exchange), zap.Float64("per_second", kept.PerSecond), zap.Float64("configured", x.PerSecond))
-			}
-			if ctx.Err() == nil {
-				s.reports("relay")(err)
-			}
-			if err == nil || pace.Sleep(ctx, s.cfg.PollInterval) != nil {
-				break
-			}
+// ceilingPatience bounds how long the start of a relay waits for ceilings that other sessions keep locked: those stop
+// their own destinations, and must not stop all others.
+const ceilingPatience = 5 * time.Second
+
+// setCeilings writes ceilings of the configuration that were not changed by hand since, and returns those that it
+// could not write.
+func (s *Store) setCeilings(ctx context.Context, ceilings []Ceiling) (left []Ceiling) {
+	bounded, cancel := context.WithTimeout(ctx, ceilingPatience)
+	defer cancel()
+	var errs []error
+	for _, x := range ceilings {
+		kept, err := s.setCeiling(bounded, NoTx, x, true)
+		if err != nil {
+			left, errs = append(left, x), append(errs, err)
+		}
+		if kept.Queue+kept.Exchange != "" {
+			s.log.Warn("the ceiling of a destination was changed since this configuration wrote it, and stays so",
+				zap.String("queue", x.Queue), zap.String("exchange", x.Exchange), zap.Float64("per_second", kept.PerSecond), zap.Float64("configured", x.PerSecond))
 		}
 	}
+	if ctx.Err() == nil {
+		s.reports("relay")(errors.Join(errs...))
+	}
+	return left
 }

@@ -176,7 +176,7 @@ func TestLockedCeilingIsReported(t *testing.T) {
 		var out outbox
 		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
 		suite.MustSucceed(t, s.SetCeiling(t.Context(), schedule.NoTx, schedule.Ceiling{Queue: "mail", PerSecond: 100}))
-		runStore(t, s)
+		stop := runStore(t, s)
 		suite.Eventually(t, "the relay runs", func() bool { return s.Health() == nil })
 		tx, err := db.BeginTx(t.Context(), nil)
 		suite.MustSucceed(t, err)
@@ -188,8 +188,25 @@ func TestLockedCeilingIsReported(t *testing.T) {
 			err := s.Health()
 			return err != nil && strings.Contains(err.Error(), "another session has locked the ceiling of mail") && strings.Contains(err.Error(), "pg_terminate_backend")
 		})
+		stop()
+
+		// A relay that starts now, with another ceiling for the queue, sends what goes elsewhere.
+		var second outbox
+		ceiling := schedule.Ceiling{Queue: "mail", PerSecond: 50}
+		s = newStore(t, db, &second, schedule.Config{PollInterval: 20 * time.Millisecond, Ceilings: []schedule.Ceiling{ceiling}})
+		runStore(t, s)
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "b", Queue: "push", DeliverAt: time.Now()}))
+		suite.Eventually(t, "a task to another queue is sent", func() bool { return second.count("b") == 1 })
+		if second.count("a") != 0 {
+			t.Error("a task was sent although its ceiling is locked")
+		}
 		suite.MustSucceed(t, tx.Rollback())
-		suite.Eventually(t, "the task is sent and nothing is reported", func() bool { return out.count("a") == 1 && s.Health() == nil })
+		suite.Eventually(t, "the task is sent and nothing is reported", func() bool { return second.count("a") == 1 && s.Health() == nil })
+		suite.Eventually(t, "the ceiling of the second relay is written", func() bool {
+			list, err := s.Destinations(t.Context(), schedule.NoTx)
+			suite.MustSucceed(t, err)
+			return len(list) == 1 && list[0].PerSecond == 50
+		})
 	}
 	t.Run("postgres", func(t *testing.T) {
 		db := openServer(t, idempotency.PostgreSQL, database.PostgreSQL)
@@ -200,7 +217,7 @@ func TestLockedCeilingIsReported(t *testing.T) {
 		var out outbox
 		s := newStore(t, db, &out, schedule.Config{PollInterval: 20 * time.Millisecond})
 		runStore(t, s)
-		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "b", Queue: "mail", DeliverAt: time.Now()}))
+		suite.MustSucceed(t, s.Schedule(t.Context(), schedule.NoTx, schedule.Task{ID: "c", Queue: "mail", DeliverAt: time.Now()}))
 		suite.Eventually(t, "a claim has used the ceiling", func() bool { return db.queryInt(t, "SELECT COUNT(*) FROM seen WHERE bound = '10s'") > 0 })
 	})
 }

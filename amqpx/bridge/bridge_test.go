@@ -461,7 +461,7 @@ func TestBridgeSetsAsideWhatCannotBeRead(t *testing.T) {
 
 func dialed(s *site) *amqp.Connection {
 	s.Helper()
-	conn, err := s.Connect()
+	conn, err := inspect.Dial(s.Context(), amqpx.Config{URL: s.URL(), Dial: s.Dial})
 	if err != nil {
 		s.Fatal(err)
 	}

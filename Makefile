@@ -14,11 +14,11 @@ TEST_PARALLEL ?= 3
 RACE ?= -race
 export GORACE ?= atexit_sleep_ms=100
 
-# The race detector watches the packages whose goroutines share memory; it would only slow down the others. The
-# insides of SQLite and bcrypt are left out, because it slows them down tenfold. These two have no generic code, which
-# would be linked into the others as well.
+# The race detector makes tests up to eight times slower, so make test uses it for the packages whose own goroutines
+# share memory, and make test-all for everything. The insides of SQLite and bcrypt are left out. These two have no
+# generic code, which would be linked into the others as well.
 WATCH = $(if $(RACE),$(RACE) -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='golang.org/x/crypto/blowfish=-race=false')
-SHARED := /amqpx(/amqptest|/auto|/bridge|/console|/console/internal/service|/drain|/idempotency|/inspect|/internal/.*|/pgxtx|/schedule.*|/service|/telemetry)?$$
+SHARED := /amqpx(/amqptest|/console/internal/service|/idempotency|/internal/(codec|declare|flow|header|lasthop|sqldb|table|wire)|/pgxtx|/schedule|/schedule/internal/(pace|relay|sweep)|/service|/telemetry)?$$
 
 # vet is part of make lint. CI takes no result of another run.
 GO_TEST = $(GO) test -vet=off $(if $(CI),-count=1) -timeout $(TEST_TIMEOUT) -parallel $(TEST_PARALLEL) -p
@@ -31,9 +31,9 @@ PLAIN := CGO_ENABLED=0 GOFLAGS=-trimpath
 SHARED_PACKAGES = $$($(GO) list ./... | grep -E '$(SHARED)')
 OTHER_PACKAGES = $$($(GO) list ./... | grep -Ev '$(SHARED)|/integration/')
 
-# Packages of the product with tests that take too long under the race detector (!race).
-UNRACED_PACKAGES = $(addprefix ./,$(sort $(dir $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^//go:build !race' amqpx))))
-UNRACED_TESTS = $(shell grep -rl --include='*_test.go' --exclude-dir=$(CACHE) '^//go:build !race' amqpx | xargs sed -n 's/^func \(\(Test\|Example\)[A-Za-z0-9_]*\).*/\1/p' | paste -sd '|')
+# Packages of these that also have tests which take too long under the race detector (!race), and the tests.
+UNRACED_PACKAGES := ./amqpx/amqptest ./amqpx/schedule
+UNRACED_TESTS = $(shell grep -l '^//go:build !race' $(UNRACED_PACKAGES:%=%/*_test.go) | xargs sed -n 's/^func \(\(Test\|Example\)[A-Za-z0-9_]*\).*/\1/p' | paste -sd '|')
 
 # The packages below integration. Those that make test and make test-servers share say in a tier.Plan which of their
 # tests belong to which. Those that no list names belong to make test-servers.
@@ -74,21 +74,20 @@ demo: ## run the main job on a real broker: orders that expire unless they are p
 
 .PHONY: test
 test: setup-test ## before a push: the packages' tests, and the main cases on RabbitMQ, PostgreSQL and SQLite
-	@RABBITDELAY_TEST_TIER=test $(MAKE) --no-print-directory --keep-going --jobs=2 test-packages test-suites
+	@RABBITDELAY_TEST_TIER=test $(MAKE) --no-print-directory --keep-going --jobs=2 test-shared test-others
 
 # The two halves of make test, which run side by side.
-.PHONY: test-packages test-suites
-test-packages:
+.PHONY: test-shared test-others
+test-shared:
 	@status=0; set -x; \
-	$(GO_TEST) 1 $(WATCH) $(SHARED_PACKAGES) || status=$$?; \
-	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES) $(QUICK_SUITES:%=./integration/%) || status=$$?; \
-	exit $$status
-test-suites:
-	@status=0; set -x; \
-	$(PLAIN) $(GO_TEST) 1 ./integration/tasks ./integration/operations ./integration/conformance || status=$$?; \
-	$(GO_TEST) 1 $(WATCH) ./integration/messages || status=$$?; \
+	$(GO_TEST) 1 $(WATCH) $(SHARED_PACKAGES) ./integration/messages || status=$$?; \
 	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES) || status=$$?; \
 	$(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from 1 -seeds $(TEST_SEEDS) || status=$$?; \
+	exit $$status
+test-others:
+	@status=0; set -x; \
+	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES) $(QUICK_SUITES:%=./integration/%) || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 ./integration/tasks ./integration/operations ./integration/conformance || status=$$?; \
 	exit $$status
 
 .PHONY: test-servers
@@ -129,8 +128,8 @@ test-all: setup ## every night and before a release: everything on everything, l
 		echo "on RabbitMQ $$version alone"; \
 		RABBITDELAY_TEST_VERSION=$$version $(GO_TEST) 1 $(WATCH) $(patsubst %,./integration/%,messages operations tasks browser) || exit 1; \
 	done
+	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES)
 	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES)
-	$(PLAIN) $(GO_TEST) 1 ./cmd/...
 	$(ORM) $(GO_TEST) 1 ./...
 	$(MAKE) --no-print-directory microbench
 	$(MAKE) --no-print-directory simulate SEEDS=5000

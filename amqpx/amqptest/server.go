@@ -220,7 +220,9 @@ func (s *Server) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return client, nil
 }
 
-// Connect returns a connection of amqp091-go in memory, as the first user.
+// Connect returns a connection of amqp091-go in memory, as the first user: one of a program that does not use
+// rabbitdelay. To look into queues, as inspect.Peek and packages status and trace do, open one by inspect.Dial with
+// Config.URL and Config.Dial of this server.
 func (s *Server) Connect() (*amqp.Connection, error) {
 	return amqp.DialConfig(s.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
 		return s.Dial(context.Background(), network, addr)

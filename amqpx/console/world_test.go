@@ -22,6 +22,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/auth"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -77,7 +78,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 		Look: func(context.Context) (status.Source, error) {
 			return status.Source{
 				Want:   doctor.Config{Want: want.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum), Prefix: topology.DefaultPrefix},
-				Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return w.broker.Connect() }, SkipClock: true},
+				Broker: snapshot.Source{Dial: w.dial, SkipClock: true},
 			}, nil
 		},
 		Previous: func(context.Context) (topology.Topology, error) { return topology.Topology{}, nil },
@@ -157,4 +158,9 @@ func (w *world) finished(job any) map[string]any {
 		}
 		<-time.After(10 * time.Millisecond)
 	}
+}
+
+// dial opens a connection to look into queues.
+func (w *world) dial(ctx context.Context) (*amqp.Connection, error) {
+	return inspect.Dial(ctx, amqpx.Config{URL: w.broker.URL(), Dial: w.broker.Dial})
 }

@@ -282,6 +282,14 @@ func finish(c *cobra.Command) {
 
 func blank(s string) bool { return strings.TrimSpace(s) == "" }
 
+// AtMostOneArg is cobra.MaximumNArgs(1) with a hint.
+func AtMostOneArg(c *cobra.Command, args []string) error {
+	if len(args) <= 1 {
+		return nil
+	}
+	return fmt.Errorf("unexpected argument %q; one is enough; see %s --help", yamldoc.Clip(args[1]), c.CommandPath())
+}
+
 // NoArgs is cobra.NoArgs with a hint.
 func NoArgs(c *cobra.Command, args []string) error {
 	if len(args) == 0 {

@@ -190,7 +190,7 @@ takes the first; one that is left out because they are set forward is the end of
 the gap; an expression of every hour goes on through both.`,
 		Example: `  rabbitdelay schedules next nightly --count 20
   rabbitdelay schedules next --cron "30 2 * * *" --time-zone Europe/Berlin --from 2026-03-28T00:00:00Z`,
-		Args: cobra.MaximumNArgs(1),
+		Args: program.AtMostOneArg,
 		RunE: func(c *cobra.Command, names []string) error {
 			if count < 1 || count > 10_000 {
 				return fmt.Errorf("--count: %d; expected 1 to 10000", count)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/config"
 )
@@ -33,7 +34,7 @@ as its HEALTHCHECK. Name the URL where serve answers elsewhere (--listen, --prob
 it asks its own machine.`,
 		Example: `  rabbitdelay healthcheck
   rabbitdelay healthcheck http://127.0.0.1:8087/readyz`,
-		Args: cobra.MaximumNArgs(1),
+		Args: program.AtMostOneArg,
 		RunE: func(c *cobra.Command, args []string) error {
 			var address string
 			if len(args) == 1 {

@@ -126,7 +126,7 @@ their tasks. Recurring tasks go on making theirs. To pause what is paused change
 nothing. Consumers are not stopped: what others send comes to them as before.`,
 		Example: `  rabbitdelay tasks pause --queue mail
   rabbitdelay tasks resume --queue mail --spread 30m`,
-		Args: cobra.MaximumNArgs(1),
+		Args: program.AtMostOneArg,
 		RunE: func(c *cobra.Command, args []string) error {
 			return h.apply(c.Context(), args, "destination.pause", func(ctx context.Context, s *schedule.Store) error {
 				return s.Pause(ctx, schedule.NoTx, h.to, h.Name())
@@ -147,7 +147,7 @@ func (x *tasks) resumeCommand() *cobra.Command {
 rate over that time; what comes due later does not wait for it. To resume what is
 not paused changes nothing.`,
 		Example: `  rabbitdelay tasks resume --queue mail --spread 30m`,
-		Args:    cobra.MaximumNArgs(1),
+		Args:    program.AtMostOneArg,
 		RunE: func(c *cobra.Command, args []string) error {
 			if spread > 0 {
 				h.detail = "over " + topology.FormatDuration(time.Duration(spread))
@@ -174,7 +174,7 @@ beyond waits in the table. It stays when a relay starts whose configuration has 
 ceiling as before; one that has another one writes that.`,
 		Example: `  rabbitdelay tasks ceiling --queue mail --per-second 50
   rabbitdelay tasks ceiling --queue mail --per-second 0`,
-		Args: cobra.MaximumNArgs(1),
+		Args: program.AtMostOneArg,
 		RunE: func(c *cobra.Command, args []string) error {
 			if !x.Given("per-second") {
 				return errors.New("no rate; give --per-second, 0 for no ceiling")

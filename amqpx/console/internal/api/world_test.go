@@ -20,6 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/console/internal/service"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/status"
 	"github.com/rabbitdelay/rabbitdelay/topology"
@@ -69,7 +70,7 @@ func newWorld(t *testing.T, change ...func(*world, *service.Config)) *world {
 		Look: func(context.Context) (status.Source, error) {
 			return status.Source{
 				Want:   doctor.Config{Want: want.WithDestinationQueues(topology.DefaultPrefix, topology.Quorum), Prefix: topology.DefaultPrefix},
-				Broker: snapshot.Source{Dial: func(context.Context) (*amqp.Connection, error) { return w.broker.Connect() }, SkipClock: true},
+				Broker: snapshot.Source{Dial: w.dial, SkipClock: true},
 			}, nil
 		},
 		Previous: func(context.Context) (topology.Topology, error) { return topology.Topology{}, nil },
@@ -217,4 +218,9 @@ func (w *world) watch(d *document) {
 	text, err := json.Marshal([]any{event})
 	check(w.t, err)
 	d.conforms("GET /api/v1/events", reply{got.code, got.header, text})
+}
+
+// dial opens a connection to look into queues.
+func (w *world) dial(ctx context.Context) (*amqp.Connection, error) {
+	return inspect.Dial(ctx, amqpx.Config{URL: w.broker.URL(), Dial: w.broker.Dial})
 }

@@ -80,14 +80,15 @@ test: setup-test ## before a push: the packages' tests, and the main cases on Ra
 .PHONY: test-shared test-others
 test-shared:
 	@status=0; set -x; \
-	$(GO_TEST) 1 $(WATCH) $(SHARED_PACKAGES) ./integration/messages || status=$$?; \
-	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES) || status=$$?; \
-	$(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from 1 -seeds $(TEST_SEEDS) || status=$$?; \
+	$(GO_TEST) 1 $(WATCH) $(SHARED_PACKAGES) || status=$$?; \
 	exit $$status
 test-others:
 	@status=0; set -x; \
 	$(PLAIN) $(GO_TEST) 1 $(OTHER_PACKAGES) $(QUICK_SUITES:%=./integration/%) || status=$$?; \
 	$(PLAIN) $(GO_TEST) 1 ./integration/tasks ./integration/operations ./integration/conformance || status=$$?; \
+	$(GO_TEST) 1 $(WATCH) ./integration/messages || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 -run '^($(UNRACED_TESTS))$$' $(UNRACED_PACKAGES) || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from 1 -seeds $(TEST_SEEDS) || status=$$?; \
 	exit $$status
 
 .PHONY: test-servers

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/dlx"
 )
 
 // declareOwn declares a quorum queue of a user's own.
@@ -116,6 +117,45 @@ func TestWaitingMessageIsNotLost(t *testing.T) {
 		})
 	}
 }
+
+// A strategy whose shortest delay is an hour makes no message that comes back an hour late.
+func TestRenewalIsNotLateByLongSteps(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+		hours, err := dlx.NewBucket(dlx.BucketConfig{Radices: []int{2}, Resolution: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.declareOwn("q", nil)
+		conn, err := m.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Publish("", "q", amqp.Publishing{MessageId: "x"})
+		for range maxReturns + 2 { // by another program
+			d, ok, err := ch.Get("q", false)
+			if err != nil || !ok {
+				t.Fatalf("no message: %v", err)
+			}
+			if err := d.Nack(false, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := collector{}
+		m.open(amqpx.Config{Strategy: hours}).consume("q", got.handle)
+		after(time.Minute)
+		if n := len(got.all()); n != 1 {
+			t.Errorf("%d deliveries within a minute, want 1", n)
+		}
+	})
+}
+
+// maxReturns is after how many returns a message that may be handled is renewed.
+const maxReturns = 15
 
 // A message that ends its process each time is given up after some deliveries all the same.
 func TestRenewalDoesNotHideAKiller(t *testing.T) {

@@ -121,8 +121,9 @@ func (k *consumer) renewed(ctx context.Context, j *job) bool {
 // can do that: the received message has to be acknowledged before, because the handler may end the process.
 func (k *consumer) wayOfCopy(early bool) *topology.Route {
 	queue := topology.Destination{Queue: k.queue}
-	if delay := k.possible(renewDelay); !early && delay <= maxRenewDelay {
-		if route, err := k.c.strategy.Route(queue, delay, 0); err == nil {
+	if !early {
+		// A strategy with long steps rounds the delay up.
+		if route, err := k.c.strategy.Route(queue, k.possible(renewDelay), 0); err == nil && route.Delay <= maxRenewDelay {
 			return &route
 		}
 	}

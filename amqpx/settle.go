@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
@@ -27,6 +28,13 @@ func (k *consumer) settle(ctx context.Context, j *job, v verdict) Outcome {
 			return OutcomeLost
 		}
 		return OutcomeRequeued
+	case askReturn:
+		if v.err != nil && j.d.returned >= lasthop.Patience {
+			// The handler's clock says that it is early, and a broker whose clock is ahead of that one sends it here
+			// again and again. A header cannot tell the next consumer so.
+			rest := j.d.DueAt.Add(-v.offset).Sub(k.c.cfg.Now())
+			k.linger(j, min(max(rest, 0), lasthop.MaxHold))
+		}
 	}
 	return k.replace(ctx, j, k.successor(j.d, v))
 }

@@ -41,8 +41,8 @@ const (
 	MaxHold = time.Minute
 	// maxOffset bounds what a message may say of the clock of its due instant.
 	maxOffset = 24 * time.Hour
-	// patience is how often a message may come back before it waits here for long.
-	patience = 5
+	// Patience is how often a message may come back before it waits here for long.
+	Patience = 5
 	// memory is how long a difference between clocks that was seen counts.
 	memory = 10 * time.Minute
 )
@@ -130,7 +130,7 @@ func (j *Judge) Wait(a Arrival, now time.Time, up time.Duration) Decision {
 		return Decision{Wait: max(0, early)}
 	case j.trustsBroker(a, now):
 		return Decision{Wait: left}
-	case a.Returned < patience:
+	case a.Returned < Patience:
 		return Decision{Return: true}
 	case early <= MaxHold: // something sends it here again and again, as a policy does
 		return Decision{Wait: early}

@@ -209,11 +209,11 @@ func TestBehindIsRemembered(t *testing.T) {
 // A message that comes back early again and again waits here, and is at last handled.
 func TestNoLoop(t *testing.T) {
 	j := &Judge{}
-	wait, again, _ := world{delay: time.Hour, early: 59 * time.Minute, returned: patience}.receive(j)
+	wait, again, _ := world{delay: time.Hour, early: 59 * time.Minute, returned: Patience}.receive(j)
 	if wait != MaxHold && !again {
 		t.Errorf("waits %v and goes back: %v", wait, again)
 	}
-	wait, again, rest := world{delay: time.Hour, early: 30 * time.Second, returned: patience}.receive(j)
+	wait, again, rest := world{delay: time.Hour, early: 30 * time.Second, returned: Patience}.receive(j)
 	if wait != rest || again {
 		t.Errorf("waits %v of %v and goes back: %v", wait, rest, again)
 	}

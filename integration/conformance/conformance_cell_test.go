@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -61,6 +62,7 @@ type cell struct {
 	place
 	board     *scoreboard
 	url       string
+	dial      func(ctx context.Context, network, addr string) (net.Conn, error) // nil for TCP
 	prefix    string
 	queueType topology.QueueType
 	can       capability
@@ -79,7 +81,7 @@ type cell struct {
 func openCell(t *testing.T, board *scoreboard, on target, p place, pluginToo bool) *cell {
 	t.Helper()
 	c := &cell{
-		place: p, board: board, url: on.url, pluginToo: pluginToo,
+		place: p, board: board, url: on.url, dial: on.dial, pluginToo: pluginToo,
 		prefix:    fmt.Sprintf("cf%s-%s-%s", strings.ToLower(rand.Text()[:5]), strings.ReplaceAll(p.strategy, " ", "-"), p.queueType),
 		queueType: topology.QueueType(p.queueType),
 		clean:     on.shared,
@@ -113,7 +115,11 @@ func openCell(t *testing.T, board *scoreboard, on target, p place, pluginToo boo
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.conn, err = amqp.DialConfig(c.url, amqp.Config{Heartbeat: heartbeat}); err != nil {
+	plain := amqp.Config{Heartbeat: heartbeat}
+	if c.dial != nil {
+		plain.Dial = func(network, addr string) (net.Conn, error) { return c.dial(t.Context(), network, addr) }
+	}
+	if c.conn, err = amqp.DialConfig(c.url, plain); err != nil {
 		t.Fatal(err)
 	}
 	core, warnings := observer.New(zap.WarnLevel)
@@ -146,7 +152,8 @@ func (c *cell) open(t *testing.T, s amqpx.Strategy) *amqpx.Client {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*suite.Patience)
 	defer cancel()
 	client, err := amqpx.Open(ctx, amqpx.Config{
-		URL: c.url, Strategy: s, QueueType: c.queueType, Heartbeat: heartbeat, SendTimeout: suite.Patience, DialTimeout: suite.Patience, Logger: c.log,
+		URL: c.url, Dial: c.dial, Strategy: s, QueueType: c.queueType, Logger: c.log,
+		Heartbeat: heartbeat, SendTimeout: suite.Patience, DialTimeout: suite.Patience,
 	})
 	if err != nil {
 		t.Fatal(err)

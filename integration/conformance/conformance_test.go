@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -28,17 +31,15 @@ import (
 // tell types apart, so a broker has one of each.
 var foreignTypes = map[string]topology.QueueType{dlx.LayoutNServiceBus: topology.Quorum, dlx.LayoutCelery: topology.Classic}
 
-// How many cells of one broker run at a time, beside those of the other brokers. Their
-// cases mostly wait, all at once.
-const (
-	cellsAtOnce         = 2
-	cellsAtOnceInMemory = 8
-)
+// cellsAtOnce is how many cells of one broker run at a time, beside those of the other brokers. Their cases mostly
+// wait, all at once.
+const cellsAtOnce = 2
 
 // target is a broker to run cells on.
 type target struct {
 	url    string
-	shared bool // it outlives the suite
+	dial   func(ctx context.Context, network, addr string) (net.Conn, error) // nil for TCP
+	shared bool                                                              // it outlives the suite
 }
 
 // TestConformance runs the same cases through the client over the whole matrix.
@@ -88,26 +89,26 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// conformanceInMemory runs the cells on amqptest, over a socket as with any
-// broker: those of the native strategy on the first version that has what it needs.
+// conformanceInMemory runs the cells on amqptest, in virtual time: each case of a cell has a broker of its own. The
+// native strategy runs on the first version that has what it needs.
 func conformanceInMemory(t *testing.T, board *scoreboard, rows []place) {
-	open := func(opts amqptest.Options) target {
-		srv := amqptest.NewServer(opts)
-		t.Cleanup(srv.Close)
-		url, err := srv.Listen()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return target{url: url}
-	}
 	board.ran(suite.Memory, amqptest.DefaultVersion+" in memory, native 4.4.0")
-	plain, later := open(amqptest.Options{Plugin: true}), open(amqptest.Options{Plugin: true, Version: "4.4.0"})
-	runCells(t, board, func(p place) target {
+	cell := func(t *testing.T, p place) {
+		options := amqptest.Options{Plugin: true}
 		if p.strategy == "native" {
-			return later
+			options.Version = "4.4.0"
 		}
-		return plain
-	}, rows, suite.Memory, lacks{}, cellsAtOnceInMemory)
+		for _, k := range conformanceCases {
+			t.Run(k.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					srv := amqptest.NewServer(options)
+					t.Cleanup(srv.Close)
+					runCase(t, board, openCell(t, board, target{url: srv.URL(), dial: srv.Dial}, p, true), k)
+				})
+			})
+		}
+	}
+	runCells(t, board, cell, rows, suite.Memory, lacks{}, runtime.GOMAXPROCS(0))
 }
 
 // conformanceLine runs the cells of one release line on one broker.
@@ -128,14 +129,15 @@ func conformanceLine(t *testing.T, board *scoreboard, line string, rows []place,
 	without := lacks{"plugin": pluginMissing(t, b, line), "native": suite.InstantsIgnored(t, b)}
 
 	on := target{url: b.URL(), shared: b.Source() == broker.Environment}
-	runCells(t, board, func(place) target { return on }, rows, line, without, cellsAtOnce)
+	cell := func(t *testing.T, p place) { runCell(t, board, on, p, without["plugin"] == "") }
+	runCells(t, board, cell, rows, line, without, cellsAtOnce)
 }
 
 // lacks maps a strategy's name to why a broker cannot do it; "" where it can.
 type lacks map[string]string
 
-// runCells runs the cells of one column, each on its broker, some at once.
-func runCells(t *testing.T, board *scoreboard, on func(place) target, rows []place, line string, without lacks, atOnce int) {
+// runCells runs the cells of one column, some at once.
+func runCells(t *testing.T, board *scoreboard, run func(*testing.T, place), rows []place, line string, without lacks, atOnce int) {
 	slots := make(chan struct{}, atOnce)
 	var cells sync.WaitGroup
 	for _, r := range rows {
@@ -148,7 +150,8 @@ func runCells(t *testing.T, board *scoreboard, on func(place) target, rows []pla
 					board.skip(r, line+" "+r.strategy, "no "+r.strategy, reason)
 					t.Skip("skipped: " + reason)
 				}
-				runCell(t, board, on(r), r, without["plugin"] == "")
+				t.Cleanup(func() { board.cellEnded(t, r) })
+				run(t, r)
 			})
 		})
 	}
@@ -201,22 +204,13 @@ func pluginMissing(t *testing.T, b *broker.Broker, line string) string {
 	return reason
 }
 
-// runCell runs all cases in one cell: first the one whose lateness is shown,
-// then the others together.
+// runCell runs all cases in one cell on a broker: first the one whose lateness is shown, then the others together.
 func runCell(t *testing.T, board *scoreboard, on target, p place, pluginToo bool) {
-	t.Cleanup(func() { board.cellEnded(t, p) })
 	began := time.Now()
 	c := openCell(t, board, on, p, pluginToo)
 	opened := time.Since(began)
 	run := func(k conformanceCase) {
-		t.Run(k.name, func(t *testing.T) {
-			board.watch(t, p)
-			if reason := c.cannot(k.needs); reason != "" {
-				board.skip(p, p.strategy+" "+k.name, "", reason)
-				t.Skip("skipped: " + reason)
-			}
-			k.run(t, c)
-		})
+		t.Run(k.name, func(t *testing.T) { runCase(t, board, c, k) })
 	}
 	run(conformanceCases[0])
 	// Not t.Parallel, whose bound is the number of processors: the cases wait for
@@ -227,6 +221,15 @@ func runCell(t *testing.T, board *scoreboard, on target, p place, pluginToo bool
 	}
 	cases.Wait()
 	t.Logf("opened in %v, ran in %v", opened.Round(time.Millisecond), (time.Since(began) - opened).Round(time.Millisecond))
+}
+
+func runCase(t *testing.T, board *scoreboard, c *cell, k conformanceCase) {
+	board.watch(t, c.place)
+	if reason := c.cannot(k.needs); reason != "" {
+		board.skip(c.place, c.strategy+" "+k.name, "", reason)
+		t.Skip("skipped: " + reason)
+	}
+	k.run(t, c)
 }
 
 // compareLines orders 3.10 before 4.0.

@@ -109,7 +109,7 @@ test-matrix:
 	exit $$status
 test-faults:
 	@status=0; set -x; \
-	$(GO_TEST) 1 $(WATCH) ./integration/messages || status=$$?; \
+	$(PLAIN) $(GO_TEST) 1 -parallel $$((2 * $(TEST_PARALLEL))) ./integration/messages || status=$$?; \
 	($(ORM) $(GO_TEST) 1 ./...) || status=$$?; \
 	RABBITDELAY_TEST_TIER= $(PLAIN) $(GO_TEST) 1 ./integration/simulate -args -from $$(($(TEST_SEEDS) + 1)) -seeds 200 || status=$$?; \
 	$(PLAIN) $(GO_TEST) 1 ./integration/faults || status=$$?; \

@@ -38,7 +38,11 @@ func TestGroupErrorsLeavesEverythingInPlace(t *testing.T) {
 				if want := fmt.Sprintf("q-%04d", i); err != nil || !ok || (m.MessageId != want && !moved) || !m.Redelivered {
 					t.Fatalf("%s: %q (%v, %v), want %s as redelivered", queue, m.MessageId, ok, err, want)
 				}
-				if count, _ := m.Headers["x-delivery-count"].(int64); (count == looks) != counted && count != 0 {
+				count, _ := m.Headers["x-delivery-count"].(int64)
+				if counted && count < looks { // 3.10 counts a return twice now and then, where it is slow
+					t.Fatalf("%s: %s has a delivery count of %d after %d looks", queue, m.MessageId, count, looks)
+				}
+				if !counted && count != 0 {
 					t.Fatalf("%s: %s has a delivery count of %d", queue, m.MessageId, count)
 				}
 			}

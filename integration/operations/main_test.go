@@ -20,4 +20,8 @@ var tiers = tier.Plan{Test: []string{
 	"TestDoctorCommand",
 	"TestDoctorOverAMQP/" + tier.Newest,
 	"TestReadmeProgram",
+}, Nightly: []string{ // clusters of three, and the binaries of every platform
+	"TestManagementOfAnotherBroker",
+	"TestNightWithoutAMajority",
+	"TestRelease",
 }}

@@ -78,6 +78,66 @@ func TestHeldMessageIsNotLost(t *testing.T) {
 	}
 }
 
+// leavesUnseen are ways in which a message goes back before the intake of its consumer has looked at it: each pauses or
+// ends the consumer some time after it began to subscribe.
+var leavesUnseen = map[string]func(c *client, h amqpx.Handler, subscribed time.Duration){
+	"pause": func(c *client, _ amqpx.Handler, subscribed time.Duration) {
+		c.ResumeConsuming("q")
+		after(subscribed)
+		c.pause(amqpx.PauseHandBack)
+	},
+	"end": func(c *client, h amqpx.Handler, subscribed time.Duration) {
+		k := c.consume("q", h)
+		after(subscribed)
+		k.stop()
+	},
+}
+
+// A message is not lost either where each subscription ends as soon as it has begun.
+func TestMessageIsNotLostUnseen(t *testing.T) {
+	for name, leave := range leavesUnseen {
+		for limit, ids := range map[int64][]string{0: {"straight", "delayed", "waiting"}, 1: {"straight", "delayed"}} {
+			t.Run(fmt.Sprint(name, " ", limit), func(t *testing.T) {
+				inEachVersion(t, amqptest.Options{Latency: 20 * time.Millisecond}, func(t *testing.T, m *memory) {
+					var args amqp.Table
+					if limit > 0 {
+						args = amqp.Table{"x-delivery-limit": limit}
+					}
+					m.declareOwn("q", args)
+					c := m.open(amqpx.Config{Lead: time.Minute})
+					var got collector
+					if name == "pause" {
+						c.consume("q", got.handle)
+						after(time.Second)
+						c.pause(amqpx.PauseHandBack)
+					}
+					began := time.Now()
+					delays := map[string]time.Duration{"straight": 55 * time.Second, "delayed": 65 * time.Second}
+					for _, id := range ids {
+						c.mustSend(amqpx.Message{ID: id, Queue: "q", Delay: delays[id]})
+					}
+					after(6 * time.Second)
+					for round := range 40 {
+						leave(c, got.handle, time.Duration(round%13)*20*time.Millisecond)
+						after(500 * time.Millisecond)
+					}
+					c.ResumeConsuming("q")
+					if name != "pause" {
+						c.consume("q", got.handle)
+					}
+					after(time.Minute)
+					at := got.since(began)
+					for _, id := range ids {
+						if len(at[id]) != 1 || at[id][0] < delays[id] || at[id][0] > delays[id]+40*time.Second {
+							t.Errorf("%s was handled after %v, want once after %v", id, at[id], delays[id])
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
 // A message that waits for a slot is not lost either.
 func TestWaitingMessageIsNotLost(t *testing.T) {
 	for name, back := range comesBack {

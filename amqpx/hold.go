@@ -1,7 +1,9 @@
 package amqpx
 
 import (
+	"cmp"
 	"container/heap"
+	"slices"
 	"sync"
 	"time"
 
@@ -111,7 +113,7 @@ func (h *holding) next() *job {
 	return j
 }
 
-// empty removes all messages.
+// empty removes all messages, and returns them in the order in which they were handed out.
 func (h *holding) empty() (all []amqp.Delivery) {
 	for _, some := range [][]*job{h.ready, h.early, h.aside, h.back} {
 		for _, j := range some {
@@ -124,6 +126,7 @@ func (h *holding) empty() (all []amqp.Delivery) {
 		}
 	}
 	*h = holding{}
+	slices.SortFunc(all, func(a, b amqp.Delivery) int { return cmp.Compare(a.DeliveryTag, b.DeliveryTag) })
 	return all
 }
 

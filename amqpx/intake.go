@@ -37,7 +37,8 @@ type subscription struct {
 }
 
 // subscribe begins to consume. A start that is abandoned because ctx ends is
-// taken back when the broker has answered: it would hold messages for ever.
+// taken back when the broker has answered: it would hold messages for ever. What
+// was handed out by then is given back as at any other end.
 func (k *consumer) subscribe(ctx context.Context, sess *session) (*subscription, error) {
 	type result struct {
 		sub *subscription
@@ -52,7 +53,11 @@ func (k *consumer) subscribe(ctx context.Context, sess *session) (*subscription,
 	case r := <-done:
 		return r.sub, r.err
 	case <-ctx.Done():
-		go func() { r := <-done; k.close(k.c.forced, r.sub) }()
+		k.leaving.Go(func() {
+			r := <-done
+			<-k.beginHandBack(r.sub)
+			k.close(k.c.forced, r.sub)
+		})
 		return nil, ctx.Err()
 	}
 }
@@ -256,7 +261,7 @@ func (k *consumer) beginHandBack(s *subscription) (returned <-chan struct{}) {
 		if s.room.places > wire.Window {
 			s.countOthers(k.c.forced, k.queue)
 		}
-		s.handBack()
+		k.handBack(s)
 	}()
 	return done
 }
@@ -270,10 +275,11 @@ func (s *subscription) countOthers(ctx context.Context, queue string) {
 	}
 }
 
-// handBack ends the intake, and gives what was handed out and not begun back to
-// the queue. Before the broker has cancelled the consumer it would only be
-// delivered here again.
-func (s *subscription) handBack() {
+// handBack ends the intake of a subscription, and gives what was handed out and not begun back to the queue. What
+// has come back before is renewed instead, also what the intake has not looked at: a consumer that is paused, or
+// ends, as soon as it is at its queue would otherwise spend the queue's delivery limit. Before the broker has
+// cancelled the consumer the messages and their copies would only be delivered here again.
+func (k *consumer) handBack(s *subscription) {
 	defer time.AfterFunc(wire.CloseWait/2, s.renewals.stop).Stop() // what is being confirmed had better not be there twice
 	ended := make(chan struct{})
 	go func() {
@@ -281,8 +287,13 @@ func (s *subscription) handBack() {
 		s.room.open.Wait()
 		close(ended)
 	}()
-	var rest []amqp.Delivery
-	for s.deliveries != nil || ended != nil || s.renewals.count > 0 {
+	for {
+		if s.deliveries == nil && ended == nil {
+			s.renew(k)
+			if s.renewals.count == 0 {
+				break
+			}
+		}
 		select {
 		case <-s.live.Done(): // it all goes back with the channel
 			return
@@ -291,18 +302,27 @@ func (s *subscription) handBack() {
 				s.deliveries = nil
 				continue
 			}
-			rest = append(rest, raw)
+			k.holdToReturn(raw, s)
 		case raw := <-s.room.more:
-			rest = append(rest, raw)
+			k.holdToReturn(raw, s)
 		case j := <-s.renewals.ended:
 			s.renewals.end(j, &s.held, time.Now())
 		case <-ended:
 			ended = nil
 		}
 	}
-	for _, raw := range append(s.held.empty(), rest...) {
+	for _, raw := range s.held.empty() {
 		_ = raw.Nack(false, true) // or it goes back with the channel
 	}
+}
+
+// holdToReturn holds a message that comes while its consumer is taken off the queue.
+func (k *consumer) holdToReturn(raw amqp.Delivery, s *subscription) {
+	j := k.newJob(raw, s)
+	if j.again { // it is not sent back for the rest of its delay now
+		j.worn = j.d.returns > 0
+	}
+	s.held.add(j, time.Now())
 }
 
 // maxPrefetch is the largest that AMQP has.

@@ -78,7 +78,7 @@ func (r *renewals) end(j *job, h *holding, now time.Time) {
 
 // renew begins to renew messages.
 func (s *subscription) renew(k *consumer) {
-	for s.renewals.count < maxRenewals {
+	for s.renewals.count < maxRenewals && s.renewals.ctx.Err() == nil {
 		j := s.held.nextWorn()
 		if j == nil {
 			return
@@ -103,7 +103,7 @@ func (k *consumer) renewed(ctx context.Context, j *job) bool {
 	defer k.settling.Add(-1)
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	early := j.at.After(time.Now())
+	early := j.again || j.at.After(time.Now())
 	err := k.c.sendOne(ctx, k.copyOf(j, early), k.wayOfCopy(early))
 	switch {
 	case err != nil && ctx.Err() == nil:

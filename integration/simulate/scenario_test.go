@@ -234,9 +234,7 @@ func (sc *scenario) drawReturns(r *rand.Rand) {
 			sc.Items[id] = item{ID: id, Dest: plainQueue, made: made, due: made + in}
 			s.IDs = append(s.IDs, id)
 		}
-		// More rounds than the limit of 20 lose a message now and then if each is as short as the subscription takes:
-		// it is given back before the consumer has looked at it, so it is not renewed (docs/guarantees.md).
-		back := step{At: made + in - sc.Lead*3/4, What: handBack, N: pick(r, 1, 2, 15)}
+		back := step{At: made + in - sc.Lead*3/4, What: handBack, N: pick(r, 1, 2, 30)}
 		back.For = sc.Lead * 5 / 8 / time.Duration(back.N)
 		sc.Steps = append(sc.Steps, s, back)
 	}

@@ -33,9 +33,10 @@ type consumer struct {
 	middleware  []Middleware
 	refusal     error // of an option's argument
 
-	slots    chan struct{}   // one element for each handler that runs
-	ids      busyIDs         // of the messages that are being handled
-	counts   counts          // of deliveries that are hard to believe
+	slots    chan struct{} // one element for each handler that runs
+	ids      busyIDs       // of the messages that are being handled
+	counts   counts        // of deliveries that are hard to believe
+	overruns overruns
 	handlers context.Context // of running handlers; ends when the drain time is over
 	ending   context.Context // ends when the consumer begins to
 	work     sync.WaitGroup  // messages that were begun

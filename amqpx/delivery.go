@@ -32,7 +32,8 @@ type Delivery struct {
 	// header. For a retry it is the instant of the retry.
 	DueAt time.Time
 	// Attempt counts deliveries by rabbitdelay's own retries, 1 on the first. A
-	// redelivery after a lost connection does not count.
+	// redelivery after a lost connection does not count; since RabbitMQ 4.3 one does
+	// whose handler ran past the broker's consumer timeout.
 	Attempt int
 	// MaxAttempts is the consumer's limit: after an error in attempt
 	// MaxAttempts there is no further one.
@@ -68,6 +69,7 @@ type Delivery struct {
 
 	deliveries int64 // how often it was delivered before, as far as it says so
 	returns    int64 // how often it came back to its queue, as far as that counts
+	acquired   int64 // how often it was handed out before, as far as the broker says so
 	returned   int64 // how often a consumer sent it back before its instant
 
 	received *received // nil in a Delivery that a test made
@@ -109,6 +111,9 @@ func ReadDelivery(raw amqp.Delivery, queue, prefix string) *Delivery {
 	d.deliveries = d.returns
 	if n, renewed := header.Integer(raw.Headers, HeaderDeliveries); renewed {
 		d.Redelivered, d.deliveries = true, d.returns+min(max(n, 0), math.MaxInt32)
+	}
+	if n, ok := header.Integer(raw.Headers, header.Acquired); ok && raw.Redelivered {
+		d.acquired = n
 	}
 	if n, ok := header.Integer(raw.Headers, HeaderReturned); ok {
 		d.returned = min(max(n, 0), math.MaxInt32)

@@ -33,6 +33,7 @@ type subscription struct {
 	live       context.Context // ends with the channel, and with the drain time
 	began      time.Time
 	work       sync.WaitGroup // its messages that were begun
+	cancelled  atomic.Bool    // the broker has ended a consumer of it
 	others     atomic.Int64   // consumers of the queue beside its own, when it ends; -1: nobody has to know
 }
 
@@ -111,6 +112,7 @@ func (s *subscription) ended() error {
 		<-s.live.Done() // the reason comes at the same time
 		return context.Cause(s.live)
 	}
+	s.cancelled.Store(true)
 	return errors.New("the broker cancelled the consumer: the queue was deleted, or (since RabbitMQ 4.3) a handler exceeded the broker's consumer timeout")
 }
 
@@ -172,6 +174,8 @@ func (k *consumer) intake(ctx context.Context, s *subscription) error {
 			k.receive(raw, s)
 		case c := <-s.room.changed:
 			s.room.take(c)
+		case <-s.room.ended:
+			return s.ended()
 		case <-s.told:
 			s.told = nil
 			s.held.reconsider(k.reconsider)
@@ -344,9 +348,11 @@ type room struct {
 	changing bool
 	changed  chan roomChange
 
-	more chan amqp.Delivery // of the further ones
-	open sync.WaitGroup     // those that may still deliver
-	rpc  sync.Mutex         // amqp091 takes one request of a channel at a time
+	more   chan amqp.Delivery // of the further ones
+	open   sync.WaitGroup     // those that may still deliver
+	rpc    sync.Mutex         // amqp091 takes one request of a channel at a time
+	ending sync.Map           // tags of those that are cancelled here
+	ended  chan struct{}      // gets an element when the broker has ended a further one
 }
 
 type place struct {
@@ -361,7 +367,10 @@ type roomChange struct {
 }
 
 func newRoom(prefetch int) *room {
-	return &room{places: prefetch, changed: make(chan roomChange, 1), more: make(chan amqp.Delivery)}
+	return &room{
+		places: prefetch, changed: make(chan roomChange, 1), more: make(chan amqp.Delivery),
+		ended: make(chan struct{}, 1),
+	}
 }
 
 // fit begins to make room where half of it is held, and to give up what few need.
@@ -420,7 +429,20 @@ func (s *subscription) grow(k *consumer, count int) {
 			case <-s.live.Done():
 			}
 		}
+		s.room.end(p.tag)
 	})
+}
+
+// end takes in that a further consumer delivers no more. If it was not cancelled here, the broker has ended it, and its
+// messages may have been taken away as those of the first one.
+func (r *room) end(tag string) {
+	if _, ours := r.ending.LoadAndDelete(tag); ours {
+		return
+	}
+	select {
+	case r.ended <- struct{}{}:
+	default: // one stands for all
+	}
 }
 
 // consume begins to consume with so many places.
@@ -448,6 +470,7 @@ func (s *subscription) shrink() {
 func (s *subscription) cancel(tag string) {
 	s.room.rpc.Lock()
 	defer s.room.rpc.Unlock()
+	s.room.ending.Store(tag, true)
 	_ = s.ch.Cancel(tag, false)
 }
 

@@ -21,6 +21,9 @@ func (k *consumer) process(j *job) {
 	defer func() { // also when the handler ends this goroutine
 		end.Duration, end.Err = time.Since(start), v.err
 		k.running.Add(-1)
+		if j.sub.cancelled.Load() {
+			k.overruns.put(j.d, v.text)
+		}
 		k.ids.unmark(j.d)
 		k.handled.Add(1)
 		if v.err == nil {

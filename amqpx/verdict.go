@@ -68,6 +68,9 @@ func (k *consumer) unhandled(d *Delivery) (v verdict, ok bool) {
 	if why, ok := d.Headers[HeaderUnreadable].(string); ok {
 		return ownVerdict(askBury, header.ReasonUnreadable, fmt.Errorf("cannot be read, and was not handled: %s", why)), true
 	}
+	if err := k.overruns.take(d); err != nil {
+		return ownVerdict(askRetry, "", err), true
+	}
 	if d.deliveries <= header.MaxDeliveries {
 		return verdict{}, false
 	}
@@ -180,12 +183,17 @@ func (c *counts) put(d *Delivery) (before int64, seen bool) {
 	if c.last == nil || len(c.last) >= maxCounts {
 		c.last = map[string]int64{}
 	}
-	key := d.ID
-	if key == "" {
-		sum := sha256.Sum256(d.Body)
-		key = string(sum[:])
-	}
+	key := d.identity()
 	before, seen = c.last[key]
 	c.last[key] = d.deliveries
 	return before, seen
+}
+
+// identity distinguishes the messages of a queue: by their ids, or else by their bodies.
+func (d *Delivery) identity() string {
+	if d.ID != "" {
+		return d.ID
+	}
+	sum := sha256.Sum256(d.Body)
+	return string(sum[:])
 }

@@ -88,7 +88,7 @@ func (ch *channel) message(m method, about string, msg *rabbit.Message, args ...
 	ch.conn.send(ch.id, m, about, encode(args...), header(p), p.Body)
 }
 
-// overdue closes the channel if a delivery was not acknowledged in time.
+// overdue closes the channel if a delivery was not acknowledged in time. Since 4.3 it ends only its consumer.
 func (ch *channel) overdue() {
 	if ch.closing || ch.conn.ended {
 		return
@@ -101,6 +101,11 @@ func (ch *channel) overdue() {
 	}
 	if left := s.until(time.UnixMilli(oldest).Add(s.opts.ConsumerTimeout)); left > 0 {
 		ch.timeout.Reset(left)
+		return
+	}
+	if s.broker.Version().AtLeast(4, 3, 0) {
+		ch.deliveries.Overdue(oldest)
+		ch.timeout.Reset(0) // for the next
 		return
 	}
 	ch.fail(rabbit.Refusal(amqp.PreconditionFailed, "delivery acknowledgement on channel %d timed out. Timeout value used: %d ms. "+

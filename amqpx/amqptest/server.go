@@ -55,7 +55,7 @@ type Options struct {
 	Heartbeat time.Duration
 	// ConsumerTimeout is how long a delivery may wait for its acknowledgement
 	// before the channel is closed. Default 30 min; negative for no bound. Since
-	// 4.3 it is about quorum queues only.
+	// 4.3 it is about quorum queues only, and ends the consumer instead of the channel.
 	ConsumerTimeout time.Duration
 	// Latency is how long bytes of a connection in memory take, one way: half a
 	// round trip. Connections over a socket do not have it.

@@ -61,6 +61,10 @@ const (
 // never, RabbitMQ 4.3 not for what was put back by basic.nack.
 const Deliveries = "x-delivery-count"
 
+// Acquired is how often a quorum queue has handed the message out before, since RabbitMQ 4.3. That counts what was
+// put back by basic.nack, and what the consumer timeout took away.
+const Acquired = "x-acquired-count"
+
 // MaxDeliveries is how often a message may have been delivered without an
 // outcome. Its queue has no limit of its own, and a message that kills each process
 // which handles it would do so for ever.
@@ -82,7 +86,7 @@ const (
 // its own on.
 func Routing(name string) bool {
 	switch name {
-	case "x-death", Delay, CC, "BCC", Deliveries, "x-acquired-count",
+	case "x-death", Delay, CC, "BCC", Deliveries, Acquired,
 		topology.HeaderInstant, "x-opt-delivery-delay", dlx.HeaderNServiceBusDelay:
 		return true
 	}

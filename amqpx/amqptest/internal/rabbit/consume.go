@@ -13,7 +13,7 @@ import (
 type Sink interface {
 	// Deliver hands out a message to a consumer.
 	Deliver(consumer string, d Delivery)
-	// Cancelled is called when the queue of a consumer is deleted.
+	// Cancelled is called when the broker ends a consumer, such as that of a deleted queue.
 	Cancelled(consumer string)
 }
 
@@ -43,6 +43,7 @@ type held struct {
 	queue    *Queue
 	consumer *Consumer // nil for basic.get
 	at       int64
+	gone     bool // it came back when it had waited too long, and its settlement has no effect
 }
 
 // Consumer takes messages from a queue.
@@ -153,7 +154,7 @@ func (c *Channel) hand(m *Message, q *Queue, k *Consumer, noAck bool) Delivery {
 	c.tag++
 	d := Delivery{Tag: c.tag, Redelivered: m.returned, Message: m}
 	if !noAck {
-		c.unacked = append(c.unacked, &held{c.tag, m, q, k, c.broker.now})
+		c.unacked = append(c.unacked, &held{tag: c.tag, message: m, queue: q, consumer: k, at: c.broker.now})
 		q.waiting++
 		if k != nil {
 			k.inFlight++
@@ -166,11 +167,42 @@ func (c *Channel) hand(m *Message, q *Queue, k *Consumer, noAck bool) Delivery {
 // none.
 func (c *Channel) Oldest(quorumOnly bool) (ms int64, ok bool) {
 	for _, h := range c.unacked {
-		if !quorumOnly || h.queue.quorum {
+		if !h.gone && (!quorumOnly || h.queue.quorum) {
 			return h.at, true
 		}
 	}
 	return 0, false
+}
+
+// Overdue ends the consumers of quorum queues that have not settled what they were given by an instant or before, as
+// RabbitMQ does since 4.3. What they were given so long ago comes back, and that is no failed delivery. What they were
+// given later stays with the channel.
+func (c *Channel) Overdue(ms int64) {
+	var overdue []*held
+	var ended []*Consumer
+	for _, h := range c.unacked {
+		if h.at > ms || h.gone || !h.queue.quorum {
+			continue
+		}
+		overdue = append(overdue, h)
+		h.gone = true
+		h.queue.waiting--
+		k := h.consumer
+		if k == nil { // basic.get
+			continue
+		}
+		k.inFlight--
+		if c.consumers[k.Tag] == k {
+			delete(c.consumers, k.Tag)
+			k.leave()
+			ended = append(ended, k)
+			c.sink.Cancelled(k.Tag)
+		}
+	}
+	c.giveBack(overdue, giving{requeue: true, asked: true})
+	for _, k := range ended {
+		k.queue.left()
+	}
 }
 
 // settle removes the delivery with the tag, or with multiple all up to it, where 0 means
@@ -190,6 +222,7 @@ func (c *Channel) settle(tag uint64, multiple bool) ([]*held, *Error) {
 		done = []*held{c.unacked[i]}
 		c.unacked = slices.Delete(c.unacked, i, i+1)
 	}
+	done = slices.DeleteFunc(done, func(h *held) bool { return h.gone })
 	for _, h := range done {
 		h.queue.waiting--
 		if h.consumer != nil {
@@ -288,7 +321,14 @@ func (c *Channel) Close() {
 }
 
 // Holds returns the number of unsettled deliveries.
-func (c *Channel) Holds() int { return len(c.unacked) }
+func (c *Channel) Holds() (n int) {
+	for _, h := range c.unacked {
+		if !h.gone {
+			n++
+		}
+	}
+	return n
+}
 
 // Consuming returns the number of consumers.
 func (c *Channel) Consuming() int { return len(c.consumers) }

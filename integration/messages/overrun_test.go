@@ -1,0 +1,66 @@
+package messages_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/integration/suite"
+	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
+)
+
+// From RabbitMQ 4.3 on, which does not count it as a delivery, a run of a handler that takes longer than the broker's
+// consumer timeout is an attempt. What is only held for longer is not.
+func TestOverrunsAreAttempts(t *testing.T) {
+	suite.OnPrepared(t, func(t *testing.T, v *suite.Vhost) {
+		if !observed.ParseVersion(v.Broker.Version()).AtLeast(4, 3, 0) {
+			t.Skip("before 4.3 a channel that timed out counts as a delivery")
+		}
+		const timeout = 2 * time.Second
+		args := amqp.Table{"x-queue-type": "quorum", "x-consumer-timeout": timeout.Milliseconds()}
+		if _, err := v.Channel(t).QueueDeclare("own", true, false, false, false, args); err != nil {
+			t.Fatal(err)
+		}
+		c := suite.OpenClient(t, amqpx.Config{URL: v.URL, Lead: 4 * timeout})
+		var mu sync.Mutex
+		attempts := map[string][]int{}
+		suite.Consume(t, c, "own", func(_ context.Context, d *amqpx.Delivery) error {
+			mu.Lock()
+			attempts[d.ID] = append(attempts[d.ID], d.Attempt)
+			mu.Unlock()
+			if d.ID == "slow" {
+				<-time.After(timeout * 3 / 2)
+			}
+			return nil
+		}, amqpx.WithRetry(topology.Retry{MaxAttempts: 3, Backoff: 100 * time.Millisecond}))
+		suite.Send(t, c, amqpx.Message{ID: "slow", Queue: "own"}, amqpx.Message{ID: "held", Queue: "own", Delay: 4*timeout - time.Second})
+		dead := v.Channel(t)
+		var letter amqp.Delivery
+		suite.Eventually(t, "the slow one is a dead letter", func() (ok bool) {
+			var err error
+			letter, ok, err = dead.Get("own.dead", false)
+			suite.MustSucceed(t, err)
+			return ok
+		})
+		suite.Eventually(t, "the held one is handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(attempts["held"]) > 0 })
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Equal(attempts["slow"], []int{1, 2, 3}) {
+			t.Errorf("attempts of the slow message %v, want 1 to 3", attempts["slow"])
+		}
+		if !slices.Equal(attempts["held"], []int{1}) {
+			t.Errorf("attempts of the held message %v, want 1", attempts["held"])
+		}
+		if text := fmt.Sprint(letter.Headers[amqpx.HeaderError]); letter.MessageId != "slow" || !strings.Contains(text, "consumer timeout") {
+			t.Errorf("dead letter %q: %s", letter.MessageId, text)
+		}
+	})
+}

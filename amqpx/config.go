@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -138,6 +139,10 @@ type Config struct {
 	// the broker refuses the first message over it, and the client refuses
 	// further ones for a minute.
 	MaxBody int
+	// HeldBytes is how many bytes of messages each consumer makes room for while it holds
+	// them until their instant (Lead), default 64 MiB; WithHeldBytes, which says more, takes
+	// precedence.
+	HeldBytes int
 
 	// Lead is how long before its instant a delayed message reaches the consumer of its
 	// queue, which holds it until then: so neither the resolution nor the broker's own
@@ -170,6 +175,7 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.RecheckInterval, DefaultRecheckInterval)
 	setDefault(&c.MaxInFlight, DefaultMaxInFlight)
 	setDefault(&c.MaxBody, DefaultMaxBody)
+	setDefault(&c.HeldBytes, DefaultHeldBytes)
 	setDefault(&c.MaxRouteQueues, DefaultMaxRouteQueues)
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
@@ -228,6 +234,7 @@ func (c Config) Validate() error {
 	within("RecheckInterval", c.RecheckInterval, 10*time.Millisecond, 24*time.Hour)
 	count("MaxInFlight", c.MaxInFlight, 1<<20)
 	count("MaxBody", c.MaxBody, 512<<20) // the broker's own limit
+	count("HeldBytes", c.HeldBytes, math.MaxInt32)
 	count("MaxRouteQueues", c.MaxRouteQueues, 100_000)
 	within("Lead", c.Lead, 0, topology.MaxLead)
 	for i, d := range c.Destinations {

@@ -13,7 +13,7 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	c := Config{
 		URL: "amqp://u:s3cret@h:bad", URLs: []string{"http://u:s3cret@h"}, QueueType: "stream", Declare: "all",
 		Heartbeat: time.Millisecond, DialTimeout: -1, ReconnectMin: time.Hour, ReconnectMax: time.Minute,
-		SendTimeout: -1, RecheckInterval: -1, MaxInFlight: -1, MaxBody: -1,
+		SendTimeout: -1, RecheckInterval: -1, MaxInFlight: -1, MaxBody: -1, HeldBytes: -1,
 		Destinations: []topology.Destination{{Queue: "q", Retry: &topology.Retry{MaxAttempts: -1}}},
 	}.WithDefaults()
 	err := c.Validate()
@@ -23,7 +23,7 @@ func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	text := err.Error()
 	for _, field := range []string{
 		"URL:", "URLs[0]:", "QueueType is", "Declare is", "Heartbeat is", "DialTimeout is", "ReconnectMax is",
-		"SendTimeout is", "RecheckInterval is", "MaxInFlight is", "MaxBody is", "Destinations[0].Retry:",
+		"SendTimeout is", "RecheckInterval is", "MaxInFlight is", "MaxBody is", "HeldBytes is", "Destinations[0].Retry:",
 	} {
 		if !strings.Contains(text, " "+field) {
 			t.Errorf("%s is not reported in:\n%s", field, text)

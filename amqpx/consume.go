@@ -124,7 +124,7 @@ func (c *Client) newConsumer(queue string, handler Handler, opts []ConsumeOption
 	dest := c.cfg.destination(queue)
 	k = &consumer{
 		c: c, queue: queue, handler: handler, dead: dest.DeadLetterQueue(),
-		concurrency: DefaultConcurrency, drain: DefaultDrainTimeout, heldBytes: DefaultHeldBytes,
+		concurrency: DefaultConcurrency, drain: DefaultDrainTimeout, heldBytes: c.cfg.HeldBytes,
 		log: c.log.Named("consume").With(zap.String("queue", queue)),
 	}
 	k.backoff = k.growing

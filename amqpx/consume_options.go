@@ -41,7 +41,7 @@ func WithPrefetch(n int) ConsumeOption {
 }
 
 // WithHeldBytes sets how many bytes of messages the consumer makes room for while it holds them
-// until their instant (Config.Lead); default 64 MiB, each message counting 1 KiB besides its body. Beyond
+// until their instant (Config.Lead); default Config.HeldBytes, 64 MiB, each message counting 1 KiB besides its body. Beyond
 // that it takes no more places than its prefetch: messages wait in their queue until places are free, and
 // may be late. It does not bound the prefetch itself, whose messages may be of any size.
 func WithHeldBytes(n int) ConsumeOption {

@@ -343,10 +343,23 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 // What a consumer makes room for is bounded in bytes, and everything is handled all the same.
 func TestRoomIsBoundedInBytes(t *testing.T) {
 	const kib = 1 << 10
+	for name, bound := range map[string]struct {
+		all int
+		own []amqpx.ConsumeOption
+	}{
+		"of the client":   {100 * kib, nil},
+		"of the consumer": {1 << 30, []amqpx.ConsumeOption{amqpx.WithHeldBytes(100 * kib)}},
+	} {
+		t.Run(name, func(t *testing.T) { roomIsBounded(t, bound.all, bound.own...) })
+	}
+}
+
+func roomIsBounded(t *testing.T, heldBytes int, opts ...amqpx.ConsumeOption) {
+	const kib = 1 << 10
 	inMemory(t, func(t *testing.T, m *memory) {
-		c := m.open(amqpx.Config{Lead: 10 * time.Second})
+		c := m.open(amqpx.Config{Lead: 10 * time.Second, HeldBytes: heldBytes})
 		var got collector
-		c.consume("q", got.handle, amqpx.WithConcurrency(1), amqpx.WithPrefetch(4), amqpx.WithHeldBytes(100*kib))
+		c.consume("q", got.handle, append(opts, amqpx.WithConcurrency(1), amqpx.WithPrefetch(4))...)
 		for i := range 1000 {
 			size := 100
 			if i >= 20 { // when room has been made for smaller ones

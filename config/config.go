@@ -48,8 +48,8 @@ type Broker struct {
 	ManagementURL URL
 	TLS           TLS
 	// Config is the client's own part: ExternalAuth, ConnectionName, Declare, Heartbeat,
-	// DialTimeout, ReconnectMin, ReconnectMax, SendTimeout, MaxInFlight, MaxBody and
-	// MaxRouteQueues are settings. In Go 0 means the default; an explicit 0 in a file is an
+	// DialTimeout, ReconnectMin, ReconnectMax, SendTimeout, MaxInFlight, MaxBody,
+	// HeldBytes and MaxRouteQueues are settings. In Go 0 means the default; an explicit 0 in a file is an
 	// error. Config.Client sets its addresses, login, strategy, destinations and logger.
 	amqpx.Config `json:"-"`
 }

@@ -33,7 +33,7 @@ func TestInvalid(t *testing.T) {
 		{"unknown section", "delays: {}\n", "", []string{
 			`line 1, column 1: delays: unknown key "delays"; expected one of bindings, broker, database, delay, destinations, exchanges, queues, schedules, serve`}},
 		{"unknown key", "broker:\n  uri: amqp://guest:hunter2@host\n", "", []string{
-			`line 2, column 3: broker.uri: unknown key "uri"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, max_route_queues, password, password_file, reconnect_max, reconnect_min, send_timeout, tls, url, urls, username`}},
+			`line 2, column 3: broker.uri: unknown key "uri"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, held_bytes, management_url, max_body, max_in_flight, max_route_queues, password, password_file, reconnect_max, reconnect_min, send_timeout, tls, url, urls, username`}},
 		{"unknown nested key", "delay:\n  bucket: {lay: x}\n", "", []string{
 			`line 2, column 12: delay.bucket.lay: unknown key "lay"; expected one of layout, radices, resolution`}},
 		{"unknown key of a previous layout", "delay:\n  previous:\n    - {prefix: x}\n", "", []string{
@@ -45,7 +45,7 @@ func TestInvalid(t *testing.T) {
 		{"merge key", "delay: &d {prefix: a}\nbroker:\n  <<: *d\n", "", []string{
 			"line 3, column 3: broker.<<: merge keys are not supported; write the fields out, or use an alias for a whole value"}},
 		{"section is text", "broker: amqp://guest:hunter2@host\n", "", []string{
-			"line 1, column 9: broker: expected a mapping with the keys connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, max_route_queues, password, password_file, reconnect_max, reconnect_min, send_timeout, tls, url, urls, username; got a single value"}},
+			"line 1, column 9: broker: expected a mapping with the keys connection_name, declare, dial_timeout, external_auth, heartbeat, held_bytes, management_url, max_body, max_in_flight, max_route_queues, password, password_file, reconnect_max, reconnect_min, send_timeout, tls, url, urls, username; got a single value"}},
 		{"value is a list", "broker:\n  url: [amqp://guest:hunter2@host]\n", "", []string{
 			"line 2, column 8: broker.url: expected a single value, got a list"}},
 		{"list is a value", "broker:\n  urls: amqp://guest:hunter2@host\n", "", []string{
@@ -158,7 +158,7 @@ func TestInvalid(t *testing.T) {
 		{"in the order of lines", "queues:\n  - {name: a, kind: b}\ndelay: {strategy: fast}\nbroker: {x: 1}\n", "", []string{
 			`line 2, column 15: queues[0].kind: unknown key "kind"; expected one of arguments, dead_letter, delivery_limit, max_length, max_length_bytes, message_ttl, name, overflow, single_active_consumer, type`,
 			`line 3, column 19: delay.strategy: "fast"; expected auto, bucket, ttl, plugin or native`,
-			`line 4, column 10: broker.x: unknown key "x"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, management_url, max_body, max_in_flight, max_route_queues, password, password_file, reconnect_max, reconnect_min, send_timeout, tls, url, urls, username`}},
+			`line 4, column 10: broker.x: unknown key "x"; expected one of connection_name, declare, dial_timeout, external_auth, heartbeat, held_bytes, management_url, max_body, max_in_flight, max_route_queues, password, password_file, reconnect_max, reconnect_min, send_timeout, tls, url, urls, username`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if name, value, ok := strings.Cut(c.env, "="); ok {

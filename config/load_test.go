@@ -31,6 +31,7 @@ broker:
   send_timeout: 15s
   max_in_flight: 500
   max_body: 1048576
+  held_bytes: 2097152
   max_route_queues: 250
   declare: nothing
 delay:
@@ -113,7 +114,7 @@ func TestLoadEverything(t *testing.T) {
 			Config: amqpx.Config{
 				ExternalAuth: true, ConnectionName: "shop anywhere", Heartbeat: 5 * time.Second, DialTimeout: 3 * time.Second,
 				ReconnectMin: 50 * time.Millisecond, ReconnectMax: time.Minute,
-				SendTimeout: 15 * time.Second, MaxInFlight: 500, MaxBody: 1 << 20, MaxRouteQueues: 250,
+				SendTimeout: 15 * time.Second, MaxInFlight: 500, MaxBody: 1 << 20, HeldBytes: 2 << 20, MaxRouteQueues: 250,
 				Declare: amqpx.DeclareNothing,
 			},
 		},
@@ -261,7 +262,7 @@ func TestEnvironment(t *testing.T) {
 		"BROKER_TLS_CA": "ca", "BROKER_TLS_CERT": "cert", "BROKER_TLS_KEY": "key", "BROKER_TLS_SERVER_NAME": "name",
 		"BROKER_EXTERNAL_AUTH": "true", "BROKER_CONNECTION_NAME": "c", "BROKER_HEARTBEAT": "2s",
 		"BROKER_DIAL_TIMEOUT": "2s", "BROKER_RECONNECT_MIN": "2s", "BROKER_RECONNECT_MAX": "3s",
-		"BROKER_SEND_TIMEOUT": "2s", "BROKER_MAX_IN_FLIGHT": "2", "BROKER_MAX_BODY": "2", "BROKER_MAX_ROUTE_QUEUES": "2", "BROKER_DECLARE": "missing",
+		"BROKER_SEND_TIMEOUT": "2s", "BROKER_MAX_IN_FLIGHT": "2", "BROKER_MAX_BODY": "2", "BROKER_HELD_BYTES": "2", "BROKER_MAX_ROUTE_QUEUES": "2", "BROKER_DECLARE": "missing",
 		"DELAY_STRATEGY": "auto", "DELAY_LEAD": "1s", "DELAY_EXACT": "true", "DELAY_PREFIX": "p", "DELAY_QUEUE_TYPE": "classic", "DELAY_TOPIC_PERMISSIONS": "true",
 		"DELAY_BUCKET_LAYOUT": "", "DELAY_BUCKET_RADICES": "10, 60", "DELAY_BUCKET_RESOLUTION": "1s",
 		"DELAY_TTL_DELAYS": "60s,15m", "DELAY_TTL_ROUND_UP": "true",

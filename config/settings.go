@@ -85,6 +85,8 @@ func settingsOf(c *Config) []setting {
 		row("broker.send_timeout", &c.Broker.SendTimeout, "", "how long a send without a deadline of its own may take"),
 		row("broker.max_in_flight", &c.Broker.MaxInFlight, "", "messages that may await their confirm"),
 		row("broker.max_body", &c.Broker.MaxBody, "", "largest body in bytes"),
+		row("broker.held_bytes", &c.Broker.HeldBytes, "",
+			"bytes of messages, each with 1024 besides its body, for which each consumer makes room beyond its prefetch while it holds them (delay.lead)"),
 		row("broker.declare", &c.Broker.Declare, "",
 			"what may be created: missing (whatever is used), listed (the layout, and of destinations those of the file), nothing"),
 		row("broker.max_route_queues", &c.Broker.MaxRouteQueues, "",

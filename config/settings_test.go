@@ -129,7 +129,7 @@ func TestExplicitZeroIsNotTheDefault(t *testing.T) {
 	zero := map[string]string{
 		"broker.heartbeat": "expected 1s to", "broker.dial_timeout": "expected 10ms to", "broker.reconnect_min": "expected 1ms to",
 		"broker.reconnect_max": "expected 100ms to", "broker.send_timeout": "expected 1ms to",
-		"broker.max_in_flight": "expected 1 to", "broker.max_body": "expected 1 to", "broker.max_route_queues": "expected 1 to",
+		"broker.max_in_flight": "expected 1 to", "broker.max_body": "expected 1 to", "broker.held_bytes": "expected 1 to", "broker.max_route_queues": "expected 1 to",
 		"delay.bucket.resolution": "expected 10ms or more", "delay.plugin.max": "expected 1ms to", "serve.keep_audit": "expected 1h to",
 		"delay.native.queues": "expected 1 or more",
 	}

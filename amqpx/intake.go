@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 // consumerTag is the same for all: each subscription has a channel of its own.
@@ -272,7 +273,9 @@ func (k *consumer) beginHandBack(s *subscription) (returned <-chan struct{}) {
 
 // countOthers asks the broker how many consumers the queue has beside this subscription's.
 func (s *subscription) countOthers(ctx context.Context, queue string) {
-	s.room.rpc.Lock()
+	if s.room.rpc.Lock(ctx) != nil {
+		return
+	}
 	defer s.room.rpc.Unlock()
 	if n, err := wire.Consumers(ctx, s.ch, queue); err == nil {
 		s.others.Store(int64(n - 1 - len(s.room.further)))
@@ -350,7 +353,7 @@ type room struct {
 
 	more   chan amqp.Delivery // of the further ones
 	open   sync.WaitGroup     // those that may still deliver
-	rpc    sync.Mutex         // amqp091 takes one request of a channel at a time
+	rpc    wait.Mutex         // amqp091 takes one request of a channel at a time
 	ending sync.Map           // tags of those that are cancelled here
 	ended  chan struct{}      // gets an element when the broker has ended a further one
 }
@@ -369,7 +372,7 @@ type roomChange struct {
 func newRoom(prefetch int) *room {
 	return &room{
 		places: prefetch, changed: make(chan roomChange, 1), more: make(chan amqp.Delivery),
-		ended: make(chan struct{}, 1),
+		ended: make(chan struct{}, 1), rpc: wait.NewMutex(),
 	}
 }
 
@@ -447,7 +450,9 @@ func (r *room) end(tag string) {
 
 // consume begins to consume with so many places.
 func (s *subscription) consume(queue string, p place) (<-chan amqp.Delivery, error) {
-	s.room.rpc.Lock()
+	if err := s.room.rpc.Lock(s.live); err != nil {
+		return nil, err
+	}
 	defer s.room.rpc.Unlock()
 	if err := s.ch.Qos(p.count, 0, false); err != nil {
 		return nil, err
@@ -468,7 +473,9 @@ func (s *subscription) shrink() {
 }
 
 func (s *subscription) cancel(tag string) {
-	s.room.rpc.Lock()
+	if s.room.rpc.Lock(s.live) != nil {
+		return // its channel has ended, or is closed next
+	}
 	defer s.room.rpc.Unlock()
 	s.room.ending.Store(tag, true)
 	_ = s.ch.Cancel(tag, false)

@@ -244,3 +244,27 @@ func (m *memory) declareSingleActive(queue string) {
 		m.Fatal(err)
 	}
 }
+
+// A consumer that is paused while it makes room for what it holds lets a bubble's time pass, and takes its new consumer
+// off the queue too.
+func TestPauseWhileRoomIsMade(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Latency: 20 * time.Millisecond}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{Lead: 10 * time.Second})
+		var got collector
+		c.consume("q", got.handle, amqpx.WithPrefetch(1))
+		after(time.Second)
+		for i := range 8 {
+			c.mustSend(amqpx.Message{ID: fmt.Sprint(i), Queue: "q", Delay: 9 * time.Second})
+			after(time.Duration(i) * 5 * time.Millisecond)
+			c.pause(amqpx.PauseHandBack)
+			after(300 * time.Millisecond)
+			m.hasConsumers("q", 0)
+			c.ResumeConsuming("q")
+			after(300 * time.Millisecond)
+		}
+		after(time.Minute)
+		if n := len(got.all()); n != 8 {
+			t.Errorf("%d of 8 were handled", n)
+		}
+	})
+}

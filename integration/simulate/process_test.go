@@ -170,9 +170,11 @@ func (p *process) consume() {
 	retry := topology.Retry{MaxAttempts: maxAttempts, Backoff: time.Second, Jitter: topology.NoJitter}
 	var list []amqpx.Consumer
 	for queue, h := range p.handlers() {
-		list = append(list, amqpx.Consumer{Queue: queue, Handler: h, Options: []amqpx.ConsumeOption{
-			amqpx.WithRetry(retry), amqpx.WithMiddleware(p.noted), amqpx.WithDrainTimeout(10 * time.Second),
-		}})
+		opts := []amqpx.ConsumeOption{amqpx.WithRetry(retry), amqpx.WithMiddleware(p.noted), amqpx.WithDrainTimeout(10 * time.Second)}
+		if p.w.sc.Own {
+			opts = append(opts, amqpx.WithPrefetch(2))
+		}
+		list = append(list, amqpx.Consumer{Queue: queue, Handler: h, Options: opts})
 	}
 	p.run("consumers", func() error {
 		defer close(done)

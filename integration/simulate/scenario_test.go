@@ -219,7 +219,7 @@ func (sc *scenario) drawClocks(r *rand.Rand) {
 }
 
 // drawReturns has consumers give back what they hold, in every third scenario with a lead: some a few times, and some
-// more often than RabbitMQ 4 returns a message.
+// more often than RabbitMQ 4 returns a message. Their consumers have few places, and have to make room.
 func (sc *scenario) drawReturns(r *rand.Rand) {
 	if sc.Lead == 0 || r.IntN(3) > 0 {
 		return
@@ -237,6 +237,10 @@ func (sc *scenario) drawReturns(r *rand.Rand) {
 		back := step{At: made + in - sc.Lead*3/4, What: handBack, N: pick(r, 1, 2, 30)}
 		back.For = sc.Lead * 5 / 8 / time.Duration(back.N)
 		sc.Steps = append(sc.Steps, s, back)
+		if r.IntN(3) == 0 { // while a consumer subscribes, or makes room for what it holds
+			cut := step{At: back.At, What: "cut at", Name: pick(r, "basic.qos", "basic.consume", "basic.consume-ok"), N: 1 + r.IntN(6), For: sc.Lead}
+			sc.Steps = append(sc.Steps, cut)
+		}
 	}
 }
 

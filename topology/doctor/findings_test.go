@@ -288,6 +288,16 @@ var findingCases = []struct {
 	{name: "no majority", spoil: func(_ *Config, s *Snapshot) {
 		s.alter(firstQueue, func(q *observed.Queue) { q.Members, q.Online = []string{"n1", "n2", "n3"}, []string{"n1"} })
 	}, id: "quorum-lost", sev: SeverityCritical},
+	{name: "no process, the broker says", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *observed.Queue) {
+			q.Unavailable = "Cannot get a message from queue 'queue 'q' in vhost '/'': noproc"
+		})
+	}, id: "queue-process-gone", sev: SeverityCritical, text: `list_to_atom("%2F_q")`, blind: AreaMessages},
+	{name: "no process, the API says", spoil: func(_ *Config, s *Snapshot) {
+		s.alter("q", func(q *observed.Queue) {
+			q.Members, q.Online, q.Unavailable = []string{"n1"}, nil, "its state is down"
+		})
+	}, id: "queue-process-gone", sev: SeverityCritical, blind: AreaMessages},
 	{name: "nodes unknown", spoil: func(_ *Config, s *Snapshot) { s.Nodes = nil }, blind: AreaNodes},
 	{name: "some nodes", spoil: func(_ *Config, s *Snapshot) { s.NodesComplete = false }, blind: AreaNodes},
 

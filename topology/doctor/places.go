@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/observed"
 )
 
 // unavailable reports whether a queue does not answer, or has no majority of its replicas online.
@@ -23,15 +24,36 @@ func (x *examination) unavailable(name string) bool {
 	return q.Unavailable != "" || q.Type == topology.Quorum && len(q.Members) > 0 && online <= len(q.Members)/2
 }
 
+// noProcess reports whether the process of a quorum queue is gone although its nodes are up: the broker says so when it
+// is asked for a message, or lists no replica as online while each of their nodes runs.
+func (x *examination) noProcess(q observed.Queue) bool {
+	running := func(member string) bool {
+		return slices.ContainsFunc(x.snap.Nodes, func(n Node) bool { return n.Name == member && n.Running })
+	}
+	down := len(q.Members) > 0 && len(q.Online) == 0 && !slices.ContainsFunc(q.Members, func(m string) bool { return !running(m) })
+	return down || strings.Contains(q.Unavailable, "noproc")
+}
+
+// server is the name of a quorum queue's process, as an Erlang term.
+func (x *examination) server(queue string) string {
+	vhost := x.cfg.Vhost
+	if vhost == "/" {
+		vhost = "%2F"
+	}
+	return fmt.Sprintf("{list_to_atom(%q), node()}", vhost+"_"+queue)
+}
+
 // checkAvailable reports the queues of the virtual host that do not answer, whosever they are: what else is found
 // about them, or about the messages that should pass through them, follows from that.
 func (x *examination) checkAvailable() {
-	var leaderless, down []string
+	var leaderless, down, gone []string
 	for _, name := range slices.Sorted(maps.Keys(x.snap.Live.Queues)) {
 		switch {
 		case !x.unavailable(name):
 		case x.snap.Live.Queues[name].Type == topology.Classic:
 			down = append(down, name)
+		case x.noProcess(x.snap.Live.Queues[name]):
+			gone = append(gone, name)
 		default:
 			leaderless = append(leaderless, name)
 		}
@@ -41,6 +63,15 @@ func (x *examination) checkAvailable() {
 		Why:  "Without a majority of their replicas they take and give no messages, and how many they have is unknown. Nothing in them is lost.",
 		Mend: "rabbitmqctl cluster_status   # start the nodes that are down",
 	})
+	if len(gone) > 0 {
+		x.about(gone, Finding{ID: "queue-process-gone", Severity: SeverityCritical,
+			What: fmt.Sprintf("%s no process: %s.", counted(len(gone), "queue has", "queues have"), list(gone)),
+			Why: "Their nodes are up and they are listed, but take and give no messages, and how many they have is unknown. " +
+				"Nothing in them is lost. Other tools may show them as running and empty.",
+			Mend: fmt.Sprintf("rabbitmqctl eval %s   # on the queue's node, for each queue; or restart the node",
+				shellQuote("ra:restart_server(quorum_queues, "+x.server(gone[0])+").")),
+		})
+	}
 	x.about(down, Finding{ID: "queue-down", Severity: SeverityCritical,
 		What: fmt.Sprintf("%s down: %s.", counted(len(down), "classic queue is", "classic queues are"), list(down)),
 		Why:  "A classic queue is on one node. Until that is back they take and give no messages, and how many they have is unknown.",

@@ -24,8 +24,11 @@ type UnavailableError struct {
 }
 
 func (e *UnavailableError) Error() string {
-	return fmt.Sprintf("the queue %s does not answer (%s), so the number of its messages is unknown; start the nodes that are down, which rabbitmqctl cluster_status lists",
-		e.Queue, e.Reason)
+	todo := "start the nodes that are down, which rabbitmqctl cluster_status lists"
+	if strings.Contains(e.Reason, "noproc") {
+		todo = "its process is gone, and rabbitdelay doctor has the command that starts it again"
+	}
+	return fmt.Sprintf("the queue %s does not answer (%s), so the number of its messages is unknown; %s", e.Queue, e.Reason, todo)
 }
 
 // Unwrap makes errors.Is(err, ErrUnavailable) true.

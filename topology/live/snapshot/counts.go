@@ -28,11 +28,15 @@ func (c *collector) counts(ctx context.Context) error {
 	for _, name := range c.kept() {
 		c.older[name] = c.snap.Live.Queues[name].Messages
 	}
-	if err := c.count(ctx, c.watched()); err != nil {
+	watched := c.watched()
+	if err := c.count(ctx, watched); err != nil {
 		return err
 	}
 	if !c.managed {
-		return c.leaderless(ctx)
+		watched = slices.Collect(maps.Keys(c.snap.Live.Queues))
+	}
+	if err := c.leaderless(ctx, watched); err != nil || !c.managed {
+		return err
 	}
 	began := time.Now()
 	tick := time.NewTicker(recountEvery)
@@ -91,14 +95,17 @@ func (c *collector) watched() []string {
 	})
 }
 
-// leaderless finds the queues that AMQP counts as empty because they have no leader. It does not ask delay queues,
-// whose messages it would make late, but takes their counts for unknown where another queue has no leader.
-func (c *collector) leaderless(ctx context.Context) error {
+// leaderless finds the queues that AMQP counts as empty because they have no leader. The management API does not tell
+// it either where only the queue's process is gone: it goes on showing what it last knew. It does not ask delay queues,
+// whose messages it would make late, but takes their counts for unknown over AMQP where another queue has no leader.
+func (c *collector) leaderless(ctx context.Context, names []string) error {
 	var ask, delays []string
-	for name, q := range c.snap.Live.Queues {
+	for _, name := range names {
+		q := c.snap.Live.Queues[name]
 		_, delay := naming.DelaysOf(c.cfg.Prefix, name)
 		switch {
-		case q.Unknown() || q.Messages+q.Consumers > 0:
+		case q.Unknown() || q.Messages+q.Consumers > 0 || c.managed && q.Type != topology.Quorum:
+		case delay && c.managed:
 		case delay:
 			delays = append(delays, name)
 		default:

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -105,7 +106,7 @@ func TestCounts(t *testing.T) {
 				}
 				x := collector{
 					cfg: doctor.Config{Want: topology.Topology{Destinations: []topology.Destination{{Queue: "q"}}}.WithDestinationQueues("delay", topology.Quorum), Prefix: "delay"},
-					src: Source{Management: m, Hasty: c.hasty, Now: time.Now}, conn: conn, managed: true, visited: map[string]bool{}, older: map[string]int64{},
+					src: Source{Management: m, Hasty: c.hasty, Now: time.Now, Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }}, conn: conn, managed: true, visited: map[string]bool{}, older: map[string]int64{},
 				}
 				q, err := m.Queue(t.Context(), "q.dead")
 				if err != nil {
@@ -122,4 +123,38 @@ func TestCounts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A queue whose process is gone is counted as empty over AMQP, and the management API goes on showing it as running.
+func TestQueueWithoutAProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := amqptest.NewServer(amqptest.Options{})
+		defer srv.Close()
+		conn, err := srv.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+		srv.RefuseMethod("basic.get", "q", amqp.InternalError, "Cannot get a message from queue 'queue 'q' in vhost '/'': noproc")
+		running := observed.Queue{ArgumentsKnown: true, Type: topology.Quorum, State: "running", Members: []string{"n1"}, Online: []string{"n1"}}
+		x := collector{
+			cfg: doctor.Config{Want: topology.Topology{Destinations: []topology.Destination{{Queue: "q"}}}, Prefix: "delay"},
+			src: Source{Now: time.Now, Dial: func(context.Context) (*amqp.Connection, error) { return srv.Connect() }}, conn: conn,
+			managed: true, visited: map[string]bool{}, older: map[string]int64{},
+		}
+		x.snap.Live.Queues = map[string]observed.Queue{"q": running}
+		if err := x.counts(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if q := x.snap.Live.Queues["q"]; !strings.Contains(q.Unavailable, "noproc") {
+			t.Errorf("it counts as available: %+v", q)
+		}
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/lasthop"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
@@ -45,7 +46,8 @@ type Client struct {
 	closed     bool
 	conStarted bool
 	running    map[*consumer]struct{}
-	pauses     *pauses // of queues
+	pauses     *pauses  // of queues
+	silent     sync.Map // queues whose last answer to basic.get ended a connection, or was none
 	consumers  sync.WaitGroup
 	stop       context.Context // ends at Close
 	stopCancel context.CancelFunc
@@ -214,7 +216,9 @@ type QueueInfo struct {
 // QueueInfo asks the broker about a queue by a passive declaration, which changes
 // nothing. It takes three round trips, on a channel of its own of the connection
 // for declarations, and needs no right to the queue before RabbitMQ 4.3, and any
-// right (configure, write or read) since.
+// right (configure, write or read) since. A queue that the broker counts as empty and without
+// consumers is asked for a message as well, if the user may read it, because the broker counts one
+// that does not answer in the same way. A message that has come in the meantime is put back.
 //
 // The broker counts the messages that are ready. It leaves out those that a
 // consumer holds unacknowledged, those that are still in a delay queue, and those
@@ -223,25 +227,55 @@ type QueueInfo struct {
 //
 // The error wraps an *amqp.Error with the code NotFound for a queue that does not
 // exist, or whose node is down; AccessRefused for one that the user may not see;
-// ResourceLocked for one that is exclusive to another connection.
+// ResourceLocked for one that is exclusive to another connection. It wraps ErrUnavailable for a
+// queue that does not answer.
 func (c *Client) QueueInfo(ctx context.Context, queue string) (QueueInfo, error) {
-	var info QueueInfo
-	sess, err := c.pub.Wait(ctx, false)
-	if err == nil {
-		err = c.decl.Do(ctx, sess.Session, func(conn *amqp.Connection) error {
-			ch := wire.Channel{Conn: conn}
-			defer ch.Close()
-			return ch.Do(func(ch *amqp.Channel) error {
-				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-				info = QueueInfo{Ready: q.Messages, Consumers: q.Consumers}
-				return err
-			})
-		})
-	}
+	info, err := c.queueInfo(ctx, queue)
 	if err != nil {
 		return QueueInfo{}, fmt.Errorf("looking at queue %s: %w", queue, err)
 	}
 	return info, nil
+}
+
+func (c *Client) queueInfo(ctx context.Context, queue string) (info QueueInfo, err error) {
+	sess, err := c.pub.Wait(ctx, false)
+	if err != nil {
+		return info, err
+	}
+	err = c.decl.Do(ctx, sess.Session, func(conn *amqp.Connection) error {
+		ch := wire.Channel{Conn: conn}
+		defer ch.Close()
+		return ch.Do(func(ch *amqp.Channel) error {
+			q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+			info = QueueInfo{Ready: q.Messages, Consumers: q.Consumers}
+			return err
+		})
+	})
+	if err != nil || info != (QueueInfo{}) {
+		return info, err
+	}
+	return info, c.answers(ctx, sess.Session, queue)
+}
+
+// answers returns a *live.UnavailableError for a queue that the broker counts as empty because it does not answer. The
+// broker may end the connection over that, so a queue that has not answered before is asked on one of its own.
+func (c *Client) answers(ctx context.Context, sess *declare.Session, queue string) error {
+	do := c.decl.Do
+	if _, silent := c.silent.Load(queue); silent {
+		do = c.decl.DoAlone
+	}
+	return do(ctx, sess, func(conn *amqp.Connection) error {
+		why, err := live.Answers(ctx, conn, queue)
+		if why == "" && !conn.IsClosed() { // as it is after a question to a stream
+			c.silent.Delete(queue)
+			return err
+		}
+		c.silent.Store(queue, true)
+		if why != "" {
+			return &live.UnavailableError{Queue: queue, Reason: why}
+		}
+		return err
+	})
 }
 
 // Close ends the client in order. Consumers end as Consume describes; their

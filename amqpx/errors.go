@@ -10,6 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/declare"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/flow"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology/live"
 )
 
 // Sentinels for errors.Is on the errors of Client's methods.
@@ -35,6 +36,9 @@ var (
 	// ErrNacked: the broker refused the message (basic.nack), for instance because
 	// a queue is full, at every try until the deadline.
 	ErrNacked = flow.ErrNacked
+	// ErrUnavailable: a queue is there and does not answer, because it has lost its leader, its
+	// process is gone or its node is down. How many messages it has is unknown.
+	ErrUnavailable = live.ErrUnavailable
 	// ErrMessage: the message itself is invalid; wrapped by *MessageError.
 	ErrMessage = errors.New("invalid message")
 	// ErrDrainTimeout: handlers of a consumer were still running 2 s after the end of the

@@ -44,6 +44,29 @@ func TestQueueInfo(t *testing.T) {
 	})
 }
 
+// A queue that does not answer is not taken for an empty one, and what else is asked at the time is answered.
+func TestQueueInfoOfAQueueWithoutAProcess(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		m.Declare("q", nil)
+		m.Declare("healthy", nil)
+		undo := m.RefuseMethod("basic.get", "q", amqp.InternalError, "Cannot get a message from queue 'queue 'q' in vhost '/'': noproc")
+		for range 3 {
+			info, err := c.QueueInfo(m.within(10*time.Second), "q")
+			if !errors.Is(err, amqpx.ErrUnavailable) {
+				t.Errorf("QueueInfo is %+v (%v), want that it does not answer", info, err)
+			}
+			if _, err := c.QueueInfo(m.within(10*time.Second), "healthy"); err != nil {
+				t.Error(err)
+			}
+		}
+		undo()
+		if _, err := c.QueueInfo(m.within(10*time.Second), "q"); err != nil {
+			t.Errorf("when it is back: %v", err)
+		}
+	})
+}
+
 func TestQueueInfoErrors(t *testing.T) {
 	inMemoryOf(t, amqptest.Options{Version: "4.3.0"}, func(t *testing.T, m *memory) {
 		c := m.open(amqpx.Config{})

@@ -192,6 +192,11 @@ func (p *Peeked) read(ctx context.Context, conn *amqp.Connection, o PeekOptions)
 	if err != nil {
 		return err
 	}
+	if before.Messages+before.Consumers == 0 { // which is what the broker says of one without a leader
+		if err := answers(ctx, conn, p.Queue); err != nil {
+			return err
+		}
+	}
 	size := 0
 	var last amqp.Delivery
 	read := 0

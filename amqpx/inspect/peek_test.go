@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
@@ -87,4 +88,26 @@ func TestPeekNeedsTheLimitBefore43(t *testing.T) {
 			t.Errorf("%d messages were read", n)
 		}
 	})
+}
+
+// A queue that looks empty because it does not answer is none, and Peek says so after the seconds in which any other
+// answers.
+func TestPeekIntoAQueueThatDoesNotAnswer(t *testing.T) {
+	for name, refuse := range map[string]func(m *memory) (undo func()){
+		"its process is gone": func(m *memory) func() { return m.RefuseMethod("basic.get", "q", 541, "noproc") },
+		"it has no leader":    func(m *memory) func() { return m.Lose("basic.get", "q") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemoryOf(t, amqptest.Options{Version: "4.3.0"}, func(t *testing.T, m *memory) {
+				m.Declare("q", amqp.Table{"x-queue-type": "quorum"})
+				conn := m.dialed(t)
+				refuse(m)
+				began := time.Now()
+				_, err := inspect.Peek(t.Context(), conn, "q", inspect.PeekOptions{})
+				if !errors.Is(err, amqpx.ErrUnavailable) || time.Since(began) > 5*time.Second {
+					t.Errorf("%v after %v, want that it does not answer within 5 s", err, time.Since(began))
+				}
+			})
+		})
+	}
 }

@@ -147,6 +147,29 @@ func TestMetricsOfAStore(t *testing.T) {
 	})
 }
 
+// A queue that does not answer has no figures, and the others have theirs.
+func TestQueueThatDoesNotAnswer(t *testing.T) {
+	onSite(t, telemetry.Config{Interval: time.Minute}, func(t *testing.T, s *site) {
+		conn, err := s.srv.Connect()
+		check(t, err)
+		defer conn.Close()
+		ch, err := conn.Channel()
+		check(t, err)
+		for _, queue := range []string{"gone", "fine"} {
+			_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
+			check(t, err)
+		}
+		s.srv.RefuseMethod("basic.get", "gone", 541, "Cannot get a message from queue 'queue 'gone' in vhost '/'': noproc")
+		_, err = s.telemetry.ObserveQueues(s.Client, []topology.Destination{{Queue: "gone"}, {Queue: "fine"}})
+		check(t, err)
+		m := s.metrics()
+		if _, n := m.get("rabbitdelay.queue.ready", destination, "gone"); n != 0 {
+			t.Error("a queue that does not answer is reported as empty")
+		}
+		m.want(t, 0, "rabbitdelay.queue.ready", destination, "fine")
+	})
+}
+
 // A database that does not answer holds up no collection for long, and its figures go
 // when they are old.
 func TestSlowDatabase(t *testing.T) {

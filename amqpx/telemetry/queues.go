@@ -17,7 +17,7 @@ import (
 // parked queue, until Unregister. Queues that the client consumes are reported without being given, with their
 // dead-letter queue if it has the default name. Of at most Config.MaxDestinations queues the broker is asked, as
 // Client.QueueInfo does, at most once in Config.Interval and in the background as for ObserveStore. Queues that
-// do not exist, or that the user may not see, are left out.
+// do not exist, do not answer, or that the user may not see, are left out.
 func (t *Telemetry) ObserveQueues(c *amqpx.Client, given []topology.Destination, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	m := &maker{meter: t.meter, own: attributes}
 	ready := m.gauge("rabbitdelay.queue.ready", "{message}", "Messages in a destination's queue that wait for a consumer.")
@@ -91,9 +91,12 @@ func readQueues(ctx context.Context, c *amqpx.Client, watched map[string]string)
 	return q, err
 }
 
-// look asks about a queue; nil if it does not exist or the user may not see it.
+// look asks about a queue; nil if it does not exist, does not answer or the user may not see it.
 func look(ctx context.Context, c *amqpx.Client, name string) (*amqpx.QueueInfo, error) {
 	info, err := c.QueueInfo(ctx, name)
+	if errors.Is(err, amqpx.ErrUnavailable) {
+		return nil, nil
+	}
 	if refused, ok := errors.AsType[*amqp.Error](err); ok {
 		switch refused.Code {
 		case amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked:

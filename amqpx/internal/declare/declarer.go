@@ -81,6 +81,11 @@ func (c *Declarer) Do(ctx context.Context, s *Session, f func(conn *amqp.Connect
 	return c.do(ctx, s, false, f)
 }
 
+// DoAlone is Do on a connection that nobody else uses, for what the broker may answer by ending it.
+func (c *Declarer) DoAlone(ctx context.Context, s *Session, f func(conn *amqp.Connection) error) error {
+	return c.do(ctx, s, true, f)
+}
+
 func (c *Declarer) do(ctx context.Context, s *Session, alone bool, f func(conn *amqp.Connection) error) error {
 	l, err := c.conns.borrow(ctx, s, alone)
 	if err != nil {

@@ -43,6 +43,7 @@ const (
 	orderDieBeforeAck    = "die-before-ack"
 	orderPanic           = "panic"
 	orderOverrun         = "overrun"
+	orderPause           = "pause"
 	orderStop            = "stop"
 )
 
@@ -51,6 +52,7 @@ const (
 	drainTimeout = 300 * time.Millisecond
 	overrunFor   = 6 * time.Second
 	tallySlots   = 8
+	pauses       = 25 // more than RabbitMQ 4 returns a message
 )
 
 // ConsumerMain runs a consumer process when the environment says so, and reports
@@ -75,6 +77,7 @@ type consumer struct {
 	// Armed by orders, and disarmed by the message that they meet.
 	dieBeforeCommit, dieBeforeAck, overrun atomic.Bool
 	panics                                 atomic.Int32
+	client                                 atomic.Pointer[amqpx.Client] // nil before it has one
 }
 
 func consume(cfg consumerConfig) error {
@@ -109,6 +112,7 @@ func consume(cfg consumerConfig) error {
 	if err != nil {
 		return err
 	}
+	c.client.Store(client)
 	consume := c.consuming(ctx, stop, client)
 	tasks := func() error { return nil }
 	if cfg.Tasks {
@@ -194,9 +198,28 @@ func (c *consumer) obey(stop func()) {
 			c.panics.Store(3)
 		case orderOverrun:
 			c.overrun.Store(true)
+		case orderPause:
+			go c.giveBack()
 		case orderStop:
 			return
 		}
+	}
+}
+
+// giveBack pauses the consumers again and again: some pauses begin before a consumer has looked at what it was given.
+func (c *consumer) giveBack() {
+	client := c.client.Load()
+	if client == nil {
+		return
+	}
+	for round := range pauses {
+		for _, queue := range []string{destination, taskQueue} {
+			_ = client.PauseConsuming(queue, amqpx.PauseHandBack) // its name is one
+		}
+		time.Sleep(20 * time.Millisecond)
+		client.ResumeConsuming(destination)
+		client.ResumeConsuming(taskQueue)
+		time.Sleep(time.Duration(round%5) * 25 * time.Millisecond)
 	}
 }
 

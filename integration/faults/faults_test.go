@@ -49,10 +49,10 @@ var (
 )
 
 // earlySeed is of a sequence that begins with faults that matter most, for short
-// runs: within half a minute a consumer dies between commit and ack, connections
-// are cut before an ack and before a confirm, and the broker, or the leader of a
+// runs: within half a minute a consumer dies between commit and ack, one gives back what it holds,
+// connections are cut before an ack and before a confirm, and the broker, or the leader of a
 // bucket, is killed while a commit's answer is lost.
-const earlySeed = 55519
+const earlySeed = 2054
 
 func TestMain(m *testing.M) {
 	ran, err := faults.ConsumerMain()

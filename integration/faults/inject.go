@@ -39,7 +39,7 @@ func (r *rig) inject(ctx context.Context, f Fault) error {
 		return r.injectBroker(ctx, steady, f)
 	case MemoryAlarm, NodeAlarm, DiskAlarm:
 		return r.injectAlarm(ctx, steady, f)
-	case KillBeforeCommit, KillBeforeAck, Panic, Overrun:
+	case KillBeforeCommit, KillBeforeAck, Panic, Overrun, Pauses:
 		return r.injectConsumer(ctx, f)
 	default:
 		return r.injectDatabase(ctx, steady, f)
@@ -158,10 +158,13 @@ func (r *rig) injectConsumer(ctx context.Context, f Fault) error {
 		}
 	}
 	order := map[Kind]string{
-		KillBeforeCommit: orderDieBeforeCommit, KillBeforeAck: orderDieBeforeAck, Panic: orderPanic, Overrun: orderOverrun,
+		KillBeforeCommit: orderDieBeforeCommit, KillBeforeAck: orderDieBeforeAck, Panic: orderPanic, Overrun: orderOverrun, Pauses: orderPause,
 	}[f.Kind]
 	ended, err := tell(order)
-	if err != nil || f.Kind == Panic {
+	if err == nil && f.Kind == Pauses {
+		wait(ctx, f.Hold)
+	}
+	if err != nil || f.Kind == Panic || f.Kind == Pauses {
 		return err
 	}
 	if f.Kind == Overrun {

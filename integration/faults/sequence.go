@@ -41,6 +41,7 @@ const (
 	KillBeforeAck    Kind = "consumer-kill-before-ack"    // kill -9 after the commit
 	Panic            Kind = "consumer-panic"
 	Overrun          Kind = "consumer-overrun" // it ends while a handler runs past the drain time
+	Pauses           Kind = "consumer-pauses"  // it gives back what it holds, more often than RabbitMQ 4 returns a message
 
 	// The business database.
 	DatabaseRestart Kind = "database-restart"
@@ -87,6 +88,7 @@ var specs = []spec{
 	{KillBeforeAck, "consumer", 2, 0, 0},
 	{Panic, "consumer", 1, 0, 0},
 	{Overrun, "consumer", 1, 0, 0},
+	{Pauses, "consumer", 2, 2 * time.Second, 5 * time.Second},
 
 	{DatabaseRestart, "database", 1, 0, 2 * time.Second},
 	{DatabaseKill, "database", 1, 0, 3 * time.Second},

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/brokerurl"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/tlsfiles"
 	"github.com/rabbitdelay/rabbitdelay/dlx"
@@ -237,9 +238,16 @@ func (c Config) Validate() error {
 	count("HeldBytes", c.HeldBytes, math.MaxInt32)
 	count("MaxRouteQueues", c.MaxRouteQueues, 100_000)
 	within("Lead", c.Lead, 0, topology.MaxLead)
+	unit := func(field string, d time.Duration) {
+		if reason := units.Duration(d); reason != "" {
+			bad(field, "%s", reason)
+		}
+	}
+	unit("Lead", c.Lead)
 	for i, d := range c.Destinations {
 		if d.Lead != nil {
 			within(fmt.Sprintf("Destinations[%d].Lead", i), *d.Lead, 0, topology.MaxLead)
+			unit(fmt.Sprintf("Destinations[%d].Lead", i), *d.Lead)
 		}
 		if d.Retry == nil {
 			continue

@@ -9,6 +9,15 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
+func TestConfigWithoutURLOrUnit(t *testing.T) {
+	err := Config{Lead: 30}.WithDefaults().Validate()
+	for _, says := range []string{"URL: empty; is a variable not set?", "Lead: 30ns: a time.Duration counts nanoseconds"} {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v does not say %q", err, says)
+		}
+	}
+}
+
 func TestConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	c := Config{
 		URL: "amqp://u:s3cret@h:bad", URLs: []string{"http://u:s3cret@h"}, QueueType: "stream", Declare: "all",

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 )
 
 // Message is a message to be delivered later. One of Queue and Exchange names
@@ -30,10 +31,12 @@ type Message struct {
 	// message is first published. 0 delivers at once, straight to an exchange: no
 	// route queue is made, and a message that the exchange routes to no queue is
 	// ErrUnroutable (with DeclareNothing it goes through its route queue all the same).
-	// Fractions of a millisecond round up. Negative is an error.
+	// Fractions of a millisecond round up. Negative is an error, and so is less than a
+	// microsecond, such as the 30 of a forgotten time.Second.
 	Delay time.Duration
 	// DeliverAt is the due instant; an instant in the past delivers at once. If
-	// it is zero, Delay applies.
+	// it is zero, Delay applies. Instants that come from a wrong unit are errors: seconds read as
+	// milliseconds (January 1970 to March 1973), and milliseconds read as seconds.
 	DeliverAt time.Time
 	// ClockOffset is the clock of DeliverAt minus this process's, for a DeliverAt
 	// that was computed on another machine, such as the database's. The message
@@ -118,6 +121,16 @@ func (m *Message) checkInstant() error {
 	}
 	if m.Tolerance < 0 {
 		return &MessageError{"Tolerance", fmt.Sprintf("%v is negative; expected 0 or more", m.Tolerance)}
+	}
+	if m.own != nil { // it is passed on as it came
+		return nil
+	}
+	for _, slip := range []struct{ field, reason string }{
+		{"DeliverAt", units.Instant(m.DeliverAt)}, {"Delay", units.Duration(m.Delay)}, {"Tolerance", units.Duration(m.Tolerance)},
+	} {
+		if slip.reason != "" {
+			return &MessageError{slip.field, slip.reason}
+		}
 	}
 	return nil
 }

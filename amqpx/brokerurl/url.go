@@ -15,6 +15,7 @@ import (
 var (
 	errURL    = errors.New("expected a URL like amqp://user:password@host:5672/vhost (or amqps://), with special characters in user and password percent-encoded")
 	errCut    = errors.New("a character of the user or the password ends the address; percent-encode # as %23, / as %2F, ? as %3F and @ as %40")
+	errEmpty  = errors.New("empty; is a variable not set? Expected a URL like amqp://user:password@host:5672/vhost")
 	errColons = errors.New("expected host:port behind the @ that ends user and password; is that @ missing, or does an IPv6 address lack its brackets, [::1]:port? An @ in the user is %40")
 	errPort   = errors.New("the port is not from 1 to 65535; is the @ missing that ends user and password?")
 	errBeat   = errors.New("?heartbeat= in the URL: expected a whole number of seconds, 0 to 65535")
@@ -24,6 +25,9 @@ var (
 // Parse reads a broker's URL as amqpx.Open does. It accepts the same URLs as amqp091.ParseURI, except one without
 // a host (for which amqp091 uses localhost) and those that Check refuses. Its errors never contain the password.
 func Parse(s string) (amqp.URI, error) {
+	if strings.TrimSpace(s) == "" {
+		return amqp.URI{}, errEmpty
+	}
 	parsed, err := url.Parse(s)
 	if err != nil {
 		return amqp.URI{}, errURL

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -143,6 +144,10 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 		return bad("limit", o.Limit, "0 or more")
 	case o.Spread < 0:
 		return bad("spread", o.Spread, "0 or more")
+	case units.Duration(a.by.Abs()) != "":
+		return fmt.Errorf("%w: bulk %s: by is %s", ErrConfig, a.verb, units.Duration(a.by.Abs()))
+	case units.Duration(o.Spread) != "":
+		return fmt.Errorf("%w: bulk %s: spread is %s", ErrConfig, a.verb, units.Duration(o.Spread))
 	case o.Spread > 0 && (a.verb == "cancel" || a.verb == "delete" || a.by != 0):
 		return bad("spread", o.Spread, "0: only tasks that are fired, revived or moved to an instant can be spread")
 	}
@@ -153,6 +158,9 @@ func (a *BulkAction) validate(f *Filter, o *BulkOptions, now time.Time) error {
 		return nil
 	case a.verb == "reschedule" && a.at.IsZero():
 		return bad("to", "", "an instant, or give a duration to move by")
+	}
+	if reason := units.Instant(a.at); reason != "" {
+		return fmt.Errorf("%w: bulk %s: to is %s", ErrConfig, a.verb, reason)
 	}
 	if a.at.IsZero() || rows.Millis(a.at.Add(o.Spread)) > rows.MaxDue {
 		return bad("to", a.at.Format(time.RFC3339), "an instant up to the year 9999, with the spread")

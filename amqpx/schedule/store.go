@@ -49,6 +49,9 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 	if sqldb.IsNil(db) {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, ErrNoDatabase)
 	}
+	if sender != nil && sqldb.IsNil(sender) {
+		return nil, fmt.Errorf("%w: the sender is a nil %T; pass the client that amqpx.Open returned without an error, or nil itself for a store that does not run a relay", ErrConfig, sender)
+	}
 	if x, ok := sender.(interface{ Strategy() amqpx.Strategy }); ok && x.Strategy().Name() == "ttl" {
 		return nil, fmt.Errorf("%w: the sender's strategy is ttl, which has its declared delays only, and what is left of a task's delay may be any; give it the strategy bucket, or auto", ErrConfig)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -126,6 +127,10 @@ func (s *Store) checkUnique(t *rows.Task, u Unique) *rows.FieldError {
 		return bad("MaxWait", "%v, expected more than 0: how long after it was scheduled a task that is pushed back is due at the latest", u.MaxWait)
 	case !pushes && u.MaxWait != 0:
 		return bad("MaxWait", "%v, expected 0 unless a pending task is pushed back", u.MaxWait)
+	case units.Duration(u.MaxWait) != "":
+		return bad("MaxWait", "%s", units.Duration(u.MaxWait))
+	case units.Duration(u.Cooldown) != "":
+		return bad("Cooldown", "%s", units.Duration(u.Cooldown))
 	case u.Cooldown < 0 || u.Cooldown > keep:
 		return bad("Cooldown", "%s, expected 0 to %s, for which done tasks are kept", topology.FormatDuration(u.Cooldown), topology.FormatDuration(keep))
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
@@ -155,8 +156,11 @@ func (s *Store) Reschedule(ctx context.Context, ex Executor, id string, deliverA
 
 // RescheduleBy moves a pending task by a duration from where it is when the statement
 // runs, so that several at once add up, when ex commits. It ends at the bounds of an
-// instant: at once, and the year 9999. Its attempts start anew. Errors: as Cancel.
+// instant: at once, and the year 9999. Its attempts start anew. Errors: as Reschedule.
 func (s *Store) RescheduleBy(ctx context.Context, ex Executor, id string, by time.Duration) error {
+	if reason := units.Duration(by.Abs()); reason != "" {
+		return &TaskError{ID: id, Field: "DeliverAt", Reason: "moved by " + reason}
+	}
 	err := s.change(ctx, ex, id, "reschedule", StatusPending, rows.DueBy(by, s.nowIn(ctx, ex).UnixMilli()))
 	if err == nil {
 		s.Wake()
@@ -179,7 +183,13 @@ func (s *Store) Revive(ctx context.Context, ex Executor, id string, deliverAt ti
 
 func (s *Store) move(ctx context.Context, ex Executor, id, action string, want Status, at time.Time) error {
 	due := rows.Millis(at)
-	if at.IsZero() || due > rows.MaxDue {
+	if at.IsZero() {
+		return &TaskError{ID: id, Field: "DeliverAt", Reason: "not set; expected an instant, the present one for at once"}
+	}
+	if reason := units.Instant(at); reason != "" {
+		return &TaskError{ID: id, Field: "DeliverAt", Reason: reason}
+	}
+	if due > rows.MaxDue {
 		return &TaskError{ID: id, Field: "DeliverAt", Reason: fmt.Sprintf("%v, expected an instant up to the year 9999", at)}
 	}
 	err := s.change(ctx, ex, id, action, want, rows.DueAt(due, s.nowIn(ctx, ex).UnixMilli()))

@@ -12,6 +12,7 @@ import (
 	"time"
 	_ "time/tzdata" // half a megabyte, for a relay in an image without time zones, which could not read what others wrote
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur/timetable"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 )
@@ -73,12 +74,17 @@ func Check(s *rows.Schedule, maxBody int, checkTask CheckTask) (*timetable.Timet
 	reason := checkName(s.Name)
 	bad(reason != "", "Name", "%s", reason)
 	switch {
+	case units.Instant(s.Start) != "":
+		bad(true, "Start", "%s", units.Instant(s.Start))
+	case units.Instant(s.End) != "":
+		bad(true, "End", "%s", units.Instant(s.End))
 	case !s.Start.IsZero() && rows.Millis(s.Start) > rows.MaxDue, !s.End.IsZero() && rows.Millis(s.End) > rows.MaxDue:
 		bad(true, "End", "expected instants up to the year 9999")
 	case !s.Start.IsZero() && !s.End.IsZero() && !s.Start.Before(s.End):
 		bad(true, "End", "%v, expected an instant after the start, %v", s.End, s.Start)
 	}
 	bad(s.Jitter < 0 || s.Jitter > rows.MaxJitter, "Jitter", "%v, expected 0 to %v", s.Jitter, rows.MaxJitter)
+	bad(units.Duration(s.Jitter) != "", "Jitter", "%s", units.Duration(s.Jitter))
 	bad(s.Misfire != MisfireSkip && s.Misfire != MisfireOnce && s.Misfire != MisfireAll, "Misfire", "%q, expected skip, once or all", s.Misfire)
 	bad(s.MisfireLimit < 1 || s.MisfireLimit > maxMisfire, "MisfireLimit", "%d, expected 1 to %d", s.MisfireLimit, maxMisfire)
 	bad(s.Overlap != OverlapAllow && s.Overlap != OverlapSkip, "Overlap", "%q, expected allow or skip", s.Overlap)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
@@ -31,10 +32,14 @@ func Check(t *rows.Task, maxBody int) *rows.FieldError {
 		return bad("Queue", "both a queue (%q) and an exchange or routing key (%q, %q); give one destination", t.Queue, t.Exchange, t.RoutingKey)
 	case t.DeliverAt.IsZero():
 		return bad("DeliverAt", "not set; expected an instant, the present one for at once")
+	case units.Instant(t.DeliverAt) != "":
+		return bad("DeliverAt", "%s", units.Instant(t.DeliverAt))
 	case rows.Millis(t.DeliverAt) > rows.MaxDue:
 		return bad("DeliverAt", "%v, expected at most the year 9999", t.DeliverAt)
 	case t.ExpiresAfter < 0:
 		return bad("ExpiresAfter", "%v, expected 0 for never, or more", t.ExpiresAfter)
+	case units.Duration(t.ExpiresAfter) != "":
+		return bad("ExpiresAfter", "%s", units.Duration(t.ExpiresAfter))
 	case len(t.Body) > maxBody:
 		return bad("Body", "%d bytes, expected at most %d: keep the payload in a table and schedule its key", len(t.Body), maxBody)
 	}

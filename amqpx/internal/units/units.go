@@ -1,0 +1,42 @@
+// Package units recognises instants and durations whose number was given in the wrong unit, such as seconds that were
+// read as milliseconds.
+package units
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
+)
+
+// What was meant lies between these, in seconds: from 2001 to the year 5138. In milliseconds they are the instants
+// that the table of tasks refuses as well.
+const (
+	firstSecond = 1_000_000_000
+	lastSecond  = 100_000_000_000
+)
+
+// Instant returns why t cannot be what its author meant, and what that may have been; "" for nothing.
+func Instant(t time.Time) string {
+	s, ms := t.Unix(), t.UnixMilli()
+	switch {
+	case s < lastSecond/1000 && s >= firstSecond/1000:
+		return fmt.Sprintf("%s, which looks like seconds that were taken for milliseconds; was %s meant, time.Unix(%d, 0) in Go?",
+			written(t), written(time.Unix(ms, 0)), ms)
+	case s >= firstSecond*1000 && s < lastSecond*1000:
+		return fmt.Sprintf("the year %d, which looks like milliseconds that were taken for seconds; was %s meant, time.UnixMilli(%d) in Go?",
+			t.UTC().Year(), written(time.UnixMilli(s)), s)
+	}
+	return ""
+}
+
+func written(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// Duration returns why d cannot be what its author meant; "" for nothing. A duration that was computed may be a few
+// microseconds, so only what is shorter is certainly a number without its unit.
+func Duration(d time.Duration) string {
+	if d <= 0 || d >= time.Microsecond {
+		return ""
+	}
+	return fmt.Sprintf("%s: a time.Duration counts nanoseconds; write %d*time.Second or %d*time.Millisecond", topology.FormatDuration(d), d, d)
+}

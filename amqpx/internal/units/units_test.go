@@ -1,0 +1,49 @@
+package units
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+func TestInstant(t *testing.T) {
+	const now = 1_795_913_972 // 2026-11-29
+	seconds := "1970-01-21T18:51:53Z, which looks like seconds that were taken for milliseconds; " +
+		"was 2026-11-29T00:59:32Z meant, time.Unix(1795913972, 0) in Go?"
+	millis := "the year 58880, which looks like milliseconds that were taken for seconds; " +
+		"was 2026-11-29T00:59:32Z meant, time.UnixMilli(1795913972000) in Go?"
+	for name, x := range map[string]struct {
+		at   time.Time
+		want string
+	}{
+		"right":                        {time.Unix(now, 0), ""},
+		"at once":                      {time.UnixMilli(0), ""},
+		"not set":                      {time.Time{}, ""},
+		"before 1970":                  {time.Unix(-100, 0), ""},
+		"a month ago":                  {time.Unix(now-30*86400, 0), ""},
+		"before the first second":      {time.UnixMilli(firstSecond - 1), ""},
+		"seconds as milliseconds":      {time.UnixMilli(now), seconds},
+		"milliseconds as microseconds": {time.UnixMicro(now * 1000), seconds},
+		"March 1973":                   {time.UnixMilli(lastSecond), ""},
+		"milliseconds as seconds":      {time.Unix(now*1000, 0), millis},
+		"microseconds as milliseconds": {time.UnixMilli(now * 1_000_000), millis},
+		"the year 10000":               {time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), ""},
+		"the end of time":              {time.Unix(math.MaxInt64, 0), ""},
+		"the beginning of time":        {time.Unix(math.MinInt64, 0), ""},
+	} {
+		if got := Instant(x.at); got != x.want {
+			t.Errorf("%s:\n%s\nexpected\n%s", name, got, x.want)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-1: "", 0: "", time.Microsecond: "", time.Second: "",
+		30: "30ns: a time.Duration counts nanoseconds; write 30*time.Second or 30*time.Millisecond",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("%d: %q, expected %q", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package schedule
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+)
+
+// Numbers in a wrong unit are refused wherever an instant or a duration is given, and say what was probably meant.
+func TestWrongUnits(t *testing.T) {
+	s, db := openStore(t, nil, Config{})
+	check(t, s.Schedule(t.Context(), db, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(time.Hour)}))
+	seconds, millis := time.UnixMilli(1_800_000_000), time.Unix(1_800_000_000_000, 0)
+	schedule := func(x Task) error {
+		x.ID, x.Queue = "b", "q"
+		return s.Schedule(t.Context(), db, x)
+	}
+	unique := func(at time.Time, u Unique) error {
+		_, err := s.ScheduleUnique(t.Context(), db, Task{ID: "b", Queue: "q", DeliverAt: at, UniqueKey: "k"}, u)
+		return err
+	}
+	recurring := func(r Recurring) error {
+		r.Name, r.Every, r.Task = "r", time.Minute, Task{Queue: "q"}
+		return s.Schedules().Add(t.Context(), db, r)
+	}
+	bulk := func(a BulkAction, o BulkOptions) error { return s.CheckBulk(Filter{}, a, o) }
+	in := time.Now().Add(time.Hour)
+	const meant, unit = "was 2027-01-15T08:00:00Z meant", "30*time.Second"
+	for name, x := range map[string]struct {
+		err  error
+		says string
+	}{
+		"schedule":             {schedule(Task{DeliverAt: seconds}), meant},
+		"schedule far away":    {schedule(Task{DeliverAt: millis}), meant},
+		"expires after":        {schedule(Task{DeliverAt: in, ExpiresAfter: 30}), unit},
+		"unique":               {unique(seconds, Unique{}), meant},
+		"max wait":             {unique(in, Unique{OnPending: PushBackPending, MaxWait: 30}), unit},
+		"cooldown":             {unique(in, Unique{Cooldown: 30}), unit},
+		"reschedule":           {s.Reschedule(t.Context(), db, "a", seconds), meant},
+		"reschedule by":        {s.RescheduleBy(t.Context(), db, "a", -30), unit},
+		"revive":               {s.Revive(t.Context(), db, "a", millis), meant},
+		"bulk to":              {bulk(BulkMoveTo(seconds), BulkOptions{}), meant},
+		"bulk by":              {bulk(BulkMoveBy(30), BulkOptions{}), unit},
+		"bulk spread":          {bulk(BulkFire(), BulkOptions{Spread: 30}), unit},
+		"recurring from":       {recurring(Recurring{Start: seconds}), meant},
+		"recurring until":      {recurring(Recurring{End: millis}), meant},
+		"recurring and spread": {recurring(Recurring{Jitter: 30}), unit},
+	} {
+		if x.err == nil || !strings.Contains(x.err.Error(), x.says) {
+			t.Errorf("%s: %v; expected %q", name, x.err, x.says)
+		}
+	}
+	check(t, schedule(Task{DeliverAt: time.UnixMilli(0)}))
+}
+
+// The client of a failed Open is a nil pointer in an interface that is not nil.
+func TestNilClient(t *testing.T) {
+	var client *amqpx.Client
+	_, db := openStore(t, nil, Config{})
+	_, err := New(db, client, Config{})
+	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "a nil *amqpx.Client") {
+		t.Error(err)
+	}
+}

@@ -75,6 +75,18 @@ type Delivery struct {
 	received *received // nil in a Delivery that a test made
 }
 
+// DueSince is DueAt, or when its task was written, or else when it was sent, if that is the instant 0,
+// which means at once: the instant to show, and to count lateness from.
+func (d *Delivery) DueSince() time.Time {
+	switch {
+	case d.DueAt.UnixMilli() != 0:
+		return d.DueAt
+	case !d.Created.IsZero():
+		return d.Created
+	}
+	return d.Timestamp
+}
+
 // received is what a Delivery has of its consumer. Copies of a Delivery share it.
 type received struct {
 	consumer  *consumer

@@ -103,3 +103,21 @@ func TestRetryDelaysFitTheStrategy(t *testing.T) {
 		}
 	}
 }
+
+// What was due at 0, which means at once, is due since its task was written or, without one, since it was sent.
+func TestDueSince(t *testing.T) {
+	due, created, sent := time.UnixMilli(1_800_000_000_000), time.UnixMilli(1_800_000_001_000), time.UnixMilli(1_800_000_002_000)
+	for name, x := range map[string]struct {
+		d    Delivery
+		want time.Time
+	}{
+		"an instant":        {Delivery{DueAt: due, Created: created, Timestamp: sent}, due},
+		"no instant":        {Delivery{Created: created, Timestamp: sent}, time.Time{}},
+		"a task at once":    {Delivery{DueAt: time.UnixMilli(0), Created: created, Timestamp: sent}, created},
+		"a message at once": {Delivery{DueAt: time.UnixMilli(0), Timestamp: sent}, sent},
+	} {
+		if got := x.d.DueSince(); !got.Equal(x.want) {
+			t.Errorf("%s: %v, expected %v", name, got, x.want)
+		}
+	}
+}

@@ -12,8 +12,8 @@ func (k *consumer) process(j *job) {
 	ctx := k.c.hooks.handleStart(k.handlers, j.d)
 	end := HandleEnd{Delivery: j.d, Panicked: true}
 	start := time.Now()
-	if !j.d.DueAt.IsZero() {
-		end.Lateness = start.Sub(j.d.DueAt)
+	if since := j.d.DueSince(); !since.IsZero() {
+		end.Lateness = start.Sub(since)
 	}
 	k.begunAt.Store(start.UnixNano())
 	k.lateness.Store(int64(end.Lateness))

@@ -34,7 +34,7 @@ type Message struct {
 // MessageOf returns a message in JSON.
 func MessageOf(position int, m inspect.DeadLetter) Message {
 	out := Message{
-		Position: position, Queue: m.Queue, ID: m.ID, Due: Instant(m.DueAt), Attempt: m.Attempt, Snoozes: m.Snoozes, Version: m.Version,
+		Position: position, Queue: m.Queue, ID: m.ID, Due: Instant(m.DueSince()), Attempt: m.Attempt, Snoozes: m.Snoozes, Version: m.Version,
 		Reason: m.Reason, Error: m.Error, Attempts: m.Attempts, Destination: m.Destination.String(), Exchange: m.Exchange,
 		RoutingKey: m.RoutingKey, Requeued: Instant(m.Requeued), Redelivered: m.Redelivered, ContentType: m.ContentType, Headers: values(m.Headers),
 	}

@@ -40,7 +40,7 @@ type Task struct {
 func TaskOf(t schedule.Task) Task {
 	out := Task{
 		ID: t.ID, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey, Status: string(t.Status),
-		Due: shown.Instant(t.DeliverAt), Version: t.Version, Attempts: t.Attempts, LastError: t.LastError, Sends: t.Sends,
+		Due: shown.Instant(t.DueSince()), Version: t.Version, Attempts: t.Attempts, LastError: t.LastError, Sends: t.Sends,
 		Sent: Instant(t.SentAt), Created: shown.Instant(t.CreatedAt), Updated: shown.Instant(t.UpdatedAt), Finished: Instant(t.FinishedAt),
 		ContentType: t.ContentType, Type: t.Type, CorrelationID: t.CorrelationID, Priority: int(t.Priority),
 		ExpiresAfter: Duration(t.ExpiresAfter), UniqueKey: t.UniqueKey, Headers: t.Headers, Tags: t.Tags,

@@ -77,6 +77,15 @@ func (t Task) Destination() topology.Destination {
 	return topology.Destination{Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey}
 }
 
+// DueSince is DeliverAt, or when the task was written if it is due at 0, which means at once: the
+// instant to show, and to count lateness from.
+func (t Task) DueSince() time.Time {
+	if t.DeliverAt.UnixMilli() == 0 {
+		return t.CreatedAt
+	}
+	return t.DeliverAt
+}
+
 func (t *Task) row() *rows.Task {
 	return &rows.Task{
 		ID: t.ID, Queue: t.Queue, Exchange: t.Exchange, RoutingKey: t.RoutingKey, DeliverAt: t.DeliverAt,

@@ -73,18 +73,17 @@ func late(ctx context.Context, store *schedule.Store, now time.Time, relays []sc
 			return doctor.Tasks{}, err
 		}
 		n++
-		switch {
+		switch due := task.DueSince(); {
+		case !due.Before(filter.DueTo): // it is due at once, and was written just now
 		case task.SentAt.IsZero():
-			if sum.Unsent++; sum.Unsent == 1 {
-				sum.OldestUnsent = task.DeliverAt
-			}
+			sum.Unsent++
+			sum.OldestUnsent = earlier(sum.OldestUnsent, due)
 			if task.LastError != "" {
 				sum.LastError = task.LastError
 			}
-		case task.DeliverAt.Before(unhandledSince):
-			if sum.Unhandled++; sum.Unhandled == 1 {
-				sum.OldestUnhandled = task.DeliverAt
-			}
+		case due.Before(unhandledSince):
+			sum.Unhandled++
+			sum.OldestUnhandled = earlier(sum.OldestUnhandled, due)
 		}
 	}
 	sum.More = n == maxLate
@@ -125,15 +124,44 @@ func readTasks(ctx context.Context, src Source, now time.Time) (t *Tasks, err er
 	t.Held = append([]schedule.DestinationState{}, held...)
 	t.Idle, t.Unlisted = t.late.Idle, t.late.Unlisted
 	t.Unsent, t.Unhandled, t.More = t.late.Unsent, t.late.Unhandled, t.late.More
-	for task, err := range store.List(ctx, schedule.NoTx, schedule.Filter{Status: schedule.StatusPending, DueTo: now, Limit: 1, WithoutBody: true, Unheld: true}) {
-		if err != nil {
-			return nil, err
-		}
-		t.Overdue = &Overdue{
-			ID: task.ID, Destination: task.Destination().String(), Due: task.DeliverAt.UTC(), Sent: !task.SentAt.IsZero(), Attempts: task.Attempts, LastError: task.LastError,
+	t.Overdue, err = oldest(ctx, store, now)
+	return t, err
+}
+
+// mostImmediate bounds how many tasks that are due at 0 are read for the oldest of them.
+const mostImmediate = 100
+
+// oldest returns the task that is overdue for the longest, nil for none. Those that are due at 0, which means at
+// once, come first in the order of the table and are due since they were written.
+func oldest(ctx context.Context, store *schedule.Store, now time.Time) (o *Overdue, err error) {
+	filter := schedule.Filter{Status: schedule.StatusPending, WithoutBody: true, Unheld: true}
+	first, rest := filter, filter
+	first.DueTo, first.Limit = time.UnixMilli(1), mostImmediate
+	rest.DueFrom, rest.DueTo, rest.Limit = time.UnixMilli(1), now, 1
+	for _, f := range []schedule.Filter{first, rest} {
+		for task, err := range store.List(ctx, schedule.NoTx, f) {
+			if err != nil {
+				return nil, err
+			}
+			due := task.DueSince().UTC()
+			if o != nil && !due.Before(o.Due) {
+				continue
+			}
+			o = &Overdue{
+				ID: task.ID, Destination: task.Destination().String(), Due: due, Sent: !task.SentAt.IsZero(), Attempts: task.Attempts,
+				LastError: task.LastError,
+			}
 		}
 	}
-	return t, nil
+	return o, nil
+}
+
+// earlier returns the earlier of two instants, of which the zero one is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // countAll reads an index of all tasks.

@@ -48,7 +48,7 @@ func (t *Telemetry) handleEnd(ctx context.Context, e amqpx.HandleEnd) {
 		})
 		t.processDuration.Record(ctx, e.Duration.Seconds(), opts...)
 	}
-	if !e.Delivery.DueAt.IsZero() {
+	if !e.Delivery.DueSince().IsZero() {
 		t.lateness.Record(ctx, max(0, e.Lateness.Seconds()), dest.lateness...)
 	}
 	span := trace.SpanFromContext(ctx)

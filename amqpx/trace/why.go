@@ -43,7 +43,7 @@ func (t *Trace) whyTask(k schedule.Task) string {
 	case schedule.StatusCancelled:
 		return "it was cancelled at " + shown.Instant(k.FinishedAt) + ", before its effect"
 	case schedule.StatusExpired:
-		return fmt.Sprintf("its time was over: it was due at %s, was worth doing for %s, and expired at %s", shown.Instant(k.DeliverAt), topology.FormatDuration(k.ExpiresAfter), shown.Instant(k.FinishedAt))
+		return fmt.Sprintf("its time was over: it was due at %s, was worth doing for %s, and expired at %s", shown.Instant(k.DueSince()), topology.FormatDuration(k.ExpiresAfter), shown.Instant(k.FinishedAt))
 	case schedule.StatusFailed:
 		attempts := "no recorded attempt"
 		if k.Attempts > 0 {
@@ -59,26 +59,26 @@ func (t *Trace) whyTask(k schedule.Task) string {
 		return "a handler began to work on it and its lease is over; a relay makes it pending again" + t.unlessSent()
 	case schedule.StatusPending:
 	}
-	switch late := t.At.Sub(k.DeliverAt); {
+	switch late := t.At.Sub(k.DueSince()); {
 	case late < 0 && k.SentAt.IsZero():
-		return fmt.Sprintf("it is not due before %s; until a relay sends it, it waits in the table", shown.Instant(k.DeliverAt)) + t.unlessSent()
+		return fmt.Sprintf("it is not due before %s; until a relay sends it, it waits in the table", shown.Instant(k.DueSince())) + t.unlessSent()
 	case late < 0:
-		return fmt.Sprintf("it is not due before %s; its message waits in the broker since %s", shown.Instant(k.DeliverAt), shown.Instant(k.SentAt))
+		return fmt.Sprintf("it is not due before %s; its message waits in the broker since %s", shown.Instant(k.DueSince()), shown.Instant(k.SentAt))
 	case len(t.Lying) > 0:
 		return t.whyLying(t.Lying[0])
 	case k.SentAt.IsZero() && k.LastError != "":
-		return fmt.Sprintf("it was due at %s and could not be sent to the broker: %s", shown.Instant(k.DeliverAt), k.LastError) + t.unlessSent()
+		return fmt.Sprintf("it was due at %s and could not be sent to the broker: %s", shown.Instant(k.DueSince()), k.LastError) + t.unlessSent()
 	case k.SentAt.IsZero() && late < unsentGrace:
-		return fmt.Sprintf("it was due at %s, a moment ago; a relay sends it next", shown.Instant(k.DeliverAt)) + t.unlessSent()
+		return fmt.Sprintf("it was due at %s, a moment ago; a relay sends it next", shown.Instant(k.DueSince())) + t.unlessSent()
 	case k.SentAt.IsZero():
-		return fmt.Sprintf("it was due at %s and was never sent to the broker: %s", shown.Instant(k.DeliverAt), schedule.WhoSends(t.Relays, t.At))
+		return fmt.Sprintf("it was due at %s and was never sent to the broker: %s", shown.Instant(k.DueSince()), schedule.WhoSends(t.Relays, t.At))
 	}
 	return t.whySent(k)
 }
 
 // whySent explains a task that is due, was sent, and has not happened.
 func (t *Trace) whySent(k schedule.Task) string {
-	begin := fmt.Sprintf("it was due at %s and sent at %s, and no handler has committed its effect: ", shown.Instant(k.DeliverAt), shown.Instant(k.SentAt))
+	begin := fmt.Sprintf("it was due at %s and sent at %s, and no handler has committed its effect: ", shown.Instant(k.DueSince()), shown.Instant(k.SentAt))
 	d := t.Destination
 	switch {
 	case k.Attempts > 0:

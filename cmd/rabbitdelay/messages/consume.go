@@ -243,6 +243,12 @@ func integer(v any) (int64, bool) {
 func (r *receiver) printDelivery(d amqp.Delivery, at time.Time) error {
 	m := receivedMessage{ID: d.MessageId, Received: shown.Instant(at), Attempt: 1}
 	if due, ok := dueOf(d); ok {
+		if due.UnixMilli() == 0 { // at once
+			due = at
+			if !d.Timestamp.IsZero() {
+				due = d.Timestamp
+			}
+		}
 		late := at.UnixMilli() - due.UnixMilli()
 		m.Due, m.Lateness = shown.Instant(due), &late
 	}

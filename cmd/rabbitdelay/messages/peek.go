@@ -110,7 +110,7 @@ func printMessage(a *app.App, position int, m inspect.DeadLetter) error {
 	a.Printf("%d. %s\n", position, shown.Line(cmp.Or(m.ID, "(no message id)")))
 	table.Field("   reason", m.Reason)
 	table.Field("   destination", m.Destination.String())
-	table.When("   due", m.DueAt, now)
+	table.When("   due", m.DueSince(), now)
 	if m.Reason != "" {
 		table.When("   since", m.Died, now)
 	}

@@ -65,7 +65,7 @@ func (x *tasks) list(ctx context.Context, s *app.Store, f schedule.Filter) error
 	head := []string{"ID", "DESTINATION", "STATUS", "DUE", "", "AT", "VERSION", "ATTEMPTS", "LAST ERROR"}
 	n, err := term.List(x.Terminal, head, first(s.List(ctx, schedule.NoTx, f), limit, &more), func(t schedule.Task) (any, []string) {
 		return asjson.TaskOf(t), []string{
-			shown.Line(t.ID), shown.Line(t.Destination().String()), string(t.Status), shown.Instant(t.DeliverAt), shown.FromNow(t.DeliverAt, now), place(t),
+			shown.Line(t.ID), shown.Line(t.Destination().String()), string(t.Status), shown.Instant(t.DueSince()), shown.FromNow(t.DueSince(), now), place(t),
 			strconv.FormatInt(t.Version, 10), strconv.Itoa(t.Attempts), term.ShortError(t.LastError),
 		}
 	})
@@ -130,7 +130,7 @@ func Show(on *term.Terminal, t schedule.Task) error {
 	table.Field("id", t.ID)
 	table.Field("destination", t.Destination().String())
 	table.Field("status", string(t.Status))
-	table.When("due", t.DeliverAt, now)
+	table.When("due", t.DueSince(), now)
 	table.Row("version", strconv.FormatInt(t.Version, 10))
 	table.Row("attempts", strconv.Itoa(t.Attempts))
 	table.Field("last error", t.LastError)
@@ -140,7 +140,7 @@ func Show(on *term.Terminal, t schedule.Task) error {
 	table.When("updated", t.UpdatedAt, now)
 	table.When("finished", t.FinishedAt, now)
 	if t.ExpiresAfter > 0 {
-		table.When("expires", t.DeliverAt.Add(t.ExpiresAfter), now)
+		table.When("expires", t.DueSince().Add(t.ExpiresAfter), now)
 	}
 	table.Field("unique key", t.UniqueKey)
 	MessageRows(table, t)

@@ -115,7 +115,7 @@ func (x *tasks) changed(t schedule.Task) error {
 	t.Body = nil // nobody changed it
 	due := ""
 	if t.Status == schedule.StatusPending {
-		due = fmt.Sprintf(", due %s, version %d", term.When(t.DeliverAt, time.Now()), t.Version)
+		due = fmt.Sprintf(", due %s, version %d", term.When(t.DueSince(), time.Now()), t.Version)
 	}
 	return x.Show(asjson.TaskOf(t), "%s: %s%s\n", shown.Line(t.ID), t.Status, due)
 }

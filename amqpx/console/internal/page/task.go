@@ -96,7 +96,7 @@ func history(t service.TaskDetail) []event {
 	add(x.CreatedAt, "scheduled", "")
 	add(x.SentAt, "sent to the broker, "+shown.Count(x.Sends, "time", "times")+" in version "+shown.Number(x.Version), "")
 	if x.Status == schedule.StatusPending {
-		add(x.DeliverAt, "due", "")
+		add(x.DueSince(), "due", "")
 	}
 	for _, e := range t.Effects {
 		add(e.DoneAt, "effect in "+shown.Line(e.Queue), "of version "+shown.Number(e.Version))
@@ -136,7 +136,7 @@ func (p *Pages) askTask(a act) handler {
 		}
 		d := actData{
 			Label: a.button, Question: a.question, Path: "task-" + a.name, IDField: "id", ID: t.Task.ID, BackHref: link("task", "id", t.Task.ID), Danger: a.danger,
-			Detail: "for " + shown.Line(t.Task.Destination().String()) + ", due " + r.stamp(t.Task.DeliverAt).Text + " (" + shown.FromNow(t.Task.DeliverAt, r.now) + ")",
+			Detail: "for " + shown.Line(t.Task.Destination().String()) + ", due " + r.stamp(t.Task.DueSince()).Text + " (" + shown.FromNow(t.Task.DueSince(), r.now) + ")",
 		}
 		if a.at {
 			d.At = cmp.Or(r.get("at"), a.preset)

@@ -64,14 +64,17 @@ func takeHistogram(ctx context.Context, s *schedule.Store, f schedule.Filter, fr
 	}
 	if from.IsZero() {
 		h.From, h.To = now, now.Add(growing[len(growing)-1])
-		first := f
-		first.Limit, first.WithoutBody = 1, true
-		for t, err := range s.List(ctx, schedule.NoTx, first) {
-			if err != nil {
-				return h, err
-			}
-			if t.DeliverAt.Before(now) {
-				h.From = t.DeliverAt
+		later := f
+		later.DueFrom = time.UnixMilli(1) // what is due at 0 is due since it was written
+		for _, first := range []schedule.Filter{f, later} {
+			first.Limit, first.WithoutBody = 1, true
+			for t, err := range s.List(ctx, schedule.NoTx, first) {
+				if err != nil {
+					return h, err
+				}
+				if due := t.DueSince(); due.Before(h.From) {
+					h.From = due
+				}
 			}
 		}
 		begin := h.From
@@ -82,8 +85,12 @@ func takeHistogram(ctx context.Context, s *schedule.Store, f schedule.Filter, fr
 		for _, d := range growing {
 			ends = append(ends, now.Add(d))
 		}
-		for _, end := range ends {
-			n, err := count(begin, end)
+		for i, end := range ends {
+			from := begin
+			if i == 0 {
+				from = time.Time{}
+			}
+			n, err := count(from, end)
 			if err != nil {
 				return h, err
 			}

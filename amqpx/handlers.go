@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Middleware wraps a Handler in another one that does something before and after
@@ -45,9 +47,9 @@ func Timeout(d time.Duration) Middleware {
 			case err == nil || !errors.Is(context.Cause(ctx), ErrHandlerTimeout):
 				return err
 			case err == ErrHandlerTimeout: //nolint:errorlint // the cause itself, which says nothing more
-				return fmt.Errorf("%w after %v", ErrHandlerTimeout, d)
+				return fmt.Errorf("%w after %s", ErrHandlerTimeout, topology.FormatDuration(d))
 			default:
-				return fmt.Errorf("%w after %v: %w", ErrHandlerTimeout, d, err)
+				return fmt.Errorf("%w after %s: %w", ErrHandlerTimeout, topology.FormatDuration(d), err)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Message is a message to be delivered later. One of Queue and Exchange names
@@ -111,16 +112,16 @@ func isName(s string) bool { return utf8.ValidString(s) && !strings.ContainsAny(
 
 func (m *Message) checkInstant() error {
 	if !m.DeliverAt.IsZero() && m.Delay != 0 {
-		return &MessageError{"DeliverAt", fmt.Sprintf("both Delay (%v) and DeliverAt (%v) are set; set one", m.Delay, m.DeliverAt.Format(time.RFC3339Nano))}
+		return &MessageError{"DeliverAt", fmt.Sprintf("both Delay (%s) and DeliverAt (%s) are set; set one", topology.FormatDuration(m.Delay), m.DeliverAt.Format(time.RFC3339Nano))}
 	}
 	if m.DeliverAt.IsZero() && m.ClockOffset != 0 {
-		return &MessageError{"ClockOffset", fmt.Sprintf("%v without DeliverAt; expected 0, because a Delay is the same by every clock", m.ClockOffset)}
+		return &MessageError{"ClockOffset", fmt.Sprintf("%s without DeliverAt; expected 0, because a Delay is the same by every clock", topology.FormatDuration(m.ClockOffset))}
 	}
 	if m.Delay < 0 {
-		return &MessageError{"Delay", fmt.Sprintf("%v is negative; expected 0 or more, or DeliverAt for an instant", m.Delay)}
+		return &MessageError{"Delay", fmt.Sprintf("%s is negative; expected 0 or more, or DeliverAt for an instant", topology.FormatDuration(m.Delay))}
 	}
 	if m.Tolerance < 0 {
-		return &MessageError{"Tolerance", fmt.Sprintf("%v is negative; expected 0 or more", m.Tolerance)}
+		return &MessageError{"Tolerance", fmt.Sprintf("%s is negative; expected 0 or more", topology.FormatDuration(m.Tolerance))}
 	}
 	if m.own != nil { // it is passed on as it came
 		return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/faketime"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/naming"
 )
 
@@ -203,9 +204,9 @@ func dueText(due time.Time) string {
 	}
 	at := due.UTC().Format("2006-01-02T15:04:05.000Z")
 	if late := time.Since(due); late > 0 {
-		return fmt.Sprintf("due since %v (%s)", late.Round(time.Millisecond), at)
+		return fmt.Sprintf("due since %s (%s)", topology.FormatDuration(late.Round(time.Millisecond)), at)
 	}
-	return fmt.Sprintf("due in %v (%s)", time.Until(due).Round(time.Millisecond), at)
+	return fmt.Sprintf("due in %s (%s)", topology.FormatDuration(time.Until(due).Round(time.Millisecond)), at)
 }
 
 // clip shortens a body for a failure.
@@ -250,7 +251,7 @@ func (s *Server) RunUntilIdle(t testing.TB, limit time.Duration, more ...func() 
 			return
 		}
 		if !time.Now().Before(end) {
-			t.Fatalf("not idle after %v: %s", limit, strings.Join(left, "; "))
+			t.Fatalf("not idle after %s: %s", topology.FormatDuration(limit), strings.Join(left, "; "))
 		}
 		if len(left) != before {
 			pause, before = shortLook, len(left)

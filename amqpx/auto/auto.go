@@ -58,7 +58,8 @@ func New(c Config) (*Strategy, error) {
 		more = append(more, s.Topology())
 	}
 	if c.Plugin != nil && (c.PluginMin < 0 || c.PluginMax < c.PluginMin || c.PluginMax > c.Plugin.MaxDelay()) {
-		return nil, fmt.Errorf("%w: plugin range %v to %v; expected 0 or more, in order, and at most %v", amqpx.ErrConfig, c.PluginMin, c.PluginMax, c.Plugin.MaxDelay())
+		return nil, fmt.Errorf("%w: plugin range %s to %s; expected 0 or more, in order, and at most %s", amqpx.ErrConfig,
+			topology.FormatDuration(c.PluginMin), topology.FormatDuration(c.PluginMax), topology.FormatDuration(c.Plugin.MaxDelay()))
 	}
 	topo, err := c.Bucket.Topology().Merge(more...)
 	if err != nil {
@@ -112,13 +113,13 @@ func (a *Strategy) Canary(queue string) ([]topology.Binding, []topology.Route) {
 func (a *Strategy) Choose(delay time.Duration) (s amqpx.Strategy, reason string) {
 	switch {
 	case a.cfg.TTL != nil && a.cfg.TTL.Declares(delay):
-		return a.cfg.TTL, fmt.Sprintf("%v is declared as a ttl", delay)
+		return a.cfg.TTL, fmt.Sprintf("%s is declared as a ttl", topology.FormatDuration(delay))
 	case a.cfg.Plugin != nil && delay >= a.cfg.PluginMin && delay <= a.cfg.PluginMax:
-		return a.cfg.Plugin, fmt.Sprintf("%v is within the plugin's range %v to %v", delay, a.cfg.PluginMin, a.cfg.PluginMax)
+		return a.cfg.Plugin, fmt.Sprintf("%s is within the plugin's range %s to %s", topology.FormatDuration(delay), topology.FormatDuration(a.cfg.PluginMin), topology.FormatDuration(a.cfg.PluginMax))
 	case a.cfg.Native != nil:
-		return a.cfg.Native, fmt.Sprintf("%v is neither declared as a ttl nor in the plugin's range, and the broker delays by an instant", delay)
+		return a.cfg.Native, fmt.Sprintf("%s is neither declared as a ttl nor in the plugin's range, and the broker delays by an instant", topology.FormatDuration(delay))
 	}
-	return a.cfg.Bucket, fmt.Sprintf("%v is neither declared as a ttl nor in the plugin's range", delay)
+	return a.cfg.Bucket, fmt.Sprintf("%s is neither declared as a ttl nor in the plugin's range", topology.FormatDuration(delay))
 }
 
 // Route asks the chosen strategy.

@@ -28,6 +28,6 @@ func ExampleNew() {
 		fmt.Printf("%s: %s\n", s.Name(), reason)
 	}
 	// Output:
-	// ttl: 1m0s is declared as a ttl
+	// ttl: 1m is declared as a ttl
 	// bucket: 1m1s is neither declared as a ttl nor in the plugin's range
 }

@@ -54,7 +54,7 @@ func New(c *amqpx.Client, cfg Config) (*Bridge, error) {
 	}
 	for _, d := range []time.Duration{time.Millisecond, time.Hour + 234567*time.Millisecond, MaxDelay} {
 		if err := c.Check(amqpx.Message{Queue: cfg.Exchange.DueQueue(), Delay: d}); err != nil {
-			return nil, fmt.Errorf("a bridge needs its queue for what is due, and every delay up to %v, as strategy bucket has it: %w", MaxDelay, err)
+			return nil, fmt.Errorf("a bridge needs its queue for what is due, and every delay up to %s, as strategy bucket has it: %w", topology.FormatDuration(MaxDelay), err)
 		}
 	}
 	return &Bridge{c: c, x: cfg.Exchange, n: cmp.Or(cfg.Concurrency, DefaultConcurrency)}, nil

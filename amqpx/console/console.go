@@ -138,7 +138,7 @@ func New(cfg Config) (*Console, error) {
 	case (cfg.Store == nil) != (cfg.DB == nil):
 		return nil, errors.New("console: Store and DB belong together; give both, or neither")
 	case cfg.KeepAudit != 0 && cfg.KeepAudit < time.Hour:
-		return nil, fmt.Errorf("console: KeepAudit: %v; expected 0 for the default, or 1h or more", cfg.KeepAudit)
+		return nil, fmt.Errorf("console: KeepAudit: %s; expected 0 for the default, or 1h or more", topology.FormatDuration(cfg.KeepAudit))
 	}
 	c := &Console{cfg: cfg, form: cfg.FormKey, cross: http.NewCrossOriginProtection(), ended: make(chan struct{}, maxAtOnce), large: make(chan struct{}, 1)}
 	if len(c.form) == 0 {

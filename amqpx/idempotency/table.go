@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/sqldb"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 //go:embed migrations
@@ -82,9 +83,9 @@ func (r Retention) WithDefaults() Retention {
 func (r Retention) Validate() error {
 	switch {
 	case r.Keep < 0:
-		return fmt.Errorf("retention.keep: %v, expected a positive duration", r.Keep)
+		return fmt.Errorf("retention.keep: %s, expected a positive duration", topology.FormatDuration(r.Keep))
 	case r.Every < 0:
-		return fmt.Errorf("retention.every: %v, expected a positive duration", r.Every)
+		return fmt.Errorf("retention.every: %s, expected a positive duration", topology.FormatDuration(r.Every))
 	case r.Batch < 0 || r.Batch > sqldb.MaxPurge:
 		return fmt.Errorf("retention.batch: %d, expected 1 to %d", r.Batch, sqldb.MaxPurge)
 	}

@@ -298,7 +298,7 @@ func (c Config) Validate() error {
 	}
 	within := func(field string, v, lo, hi time.Duration) {
 		if v < lo || v > hi {
-			bad(field, "%v; expected %v to %v", v, lo, hi)
+			bad(field, "%s; expected %s to %s", topology.FormatDuration(v), topology.FormatDuration(lo), topology.FormatDuration(hi))
 		}
 	}
 	between := func(field string, v, lo, hi int) {

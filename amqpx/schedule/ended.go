@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Ends is how tasks ended from From, inclusive, to To, exclusive.
@@ -64,7 +65,7 @@ func lateSpan(class int) (from, to time.Duration) {
 // index of the ends, so the spans should be short where many tasks end.
 func (s *Store) Ended(ctx context.Context, ex Executor, from time.Time, width time.Duration, n int) ([]Ends, error) {
 	if width < time.Millisecond || n < 1 || n > 100_000 {
-		return nil, fmt.Errorf("ended tasks: width %v and %d spans, expected at least 1ms and 1 to 100000", width, n)
+		return nil, fmt.Errorf("ended tasks: width %s and %d spans, expected at least 1ms and 1 to 100000", topology.FormatDuration(width), n)
 	}
 	start, step := rows.Stored(from), width.Milliseconds()
 	return reading(ctx, s, ex, Filter{}, "reading how tasks ended", func(c rows.Conn, _ rows.Filter) ([]Ends, error) {

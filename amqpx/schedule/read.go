@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Get reads one task. Errors: ErrNotFound.
@@ -118,7 +119,7 @@ type Bin struct {
 // instant from on. Widths are whole milliseconds.
 func (s *Store) Histogram(ctx context.Context, ex Executor, f Filter, from time.Time, width time.Duration, n int) ([]Bin, error) {
 	if width < time.Millisecond || n < 1 || n > 100_000 {
-		return nil, fmt.Errorf("histogram: width %v and %d bins, expected at least 1ms and 1 to 100000", width, n)
+		return nil, fmt.Errorf("histogram: width %s and %d bins, expected at least 1ms and 1 to 100000", topology.FormatDuration(width), n)
 	}
 	start, step := rows.Millis(from), width.Milliseconds()
 	bins := make([]Bin, n)

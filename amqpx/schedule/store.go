@@ -16,6 +16,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/relay"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/sweep"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Migrate creates the tables rabbitdelay_tasks and rabbitdelay_schedules, or brings them
@@ -61,7 +62,7 @@ func New(db Database, sender Sender, cfg Config) (*Store, error) {
 		case cfg.Horizon == 0:
 			cfg.Horizon = min(24*time.Hour, longest)
 		case cfg.Horizon > longest:
-			return nil, fmt.Errorf("%w: Horizon: %v; expected at most %v, the longest delay of the sender's strategy", ErrConfig, cfg.Horizon, longest)
+			return nil, fmt.Errorf("%w: Horizon: %s; expected at most %s, the longest delay of the sender's strategy", ErrConfig, topology.FormatDuration(cfg.Horizon), topology.FormatDuration(longest))
 		}
 	}
 	if x, ok := sqldb.Of(db).(interface{ Listener() Listener }); ok && cfg.Listener == nil {

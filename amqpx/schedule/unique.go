@@ -124,9 +124,9 @@ func (s *Store) checkUnique(t *rows.Task, u Unique) *rows.FieldError {
 	case u.OnPending != "" && u.OnPending != KeepPending && u.OnPending != ReplacePending && !pushes:
 		return bad("OnPending", "%q, expected %q, %q or %q", u.OnPending, KeepPending, ReplacePending, PushBackPending)
 	case pushes && u.MaxWait <= 0:
-		return bad("MaxWait", "%v, expected more than 0: how long after it was scheduled a task that is pushed back is due at the latest", u.MaxWait)
+		return bad("MaxWait", "%s, expected more than 0: how long after it was scheduled a task that is pushed back is due at the latest", topology.FormatDuration(u.MaxWait))
 	case !pushes && u.MaxWait != 0:
-		return bad("MaxWait", "%v, expected 0 unless a pending task is pushed back", u.MaxWait)
+		return bad("MaxWait", "%s, expected 0 unless a pending task is pushed back", topology.FormatDuration(u.MaxWait))
 	case units.Duration(u.MaxWait) != "":
 		return bad("MaxWait", "%s", units.Duration(u.MaxWait))
 	case units.Duration(u.Cooldown) != "":

@@ -20,6 +20,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/telemetry"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // DefaultDrainTimeout leaves some of the 30 s that Kubernetes gives a process to end.
@@ -84,7 +85,7 @@ func Open(ctx context.Context, o Options) (s *Service, err error) {
 		return nil, fmt.Errorf("%w: both Logger and Zap; give one", config.ErrConfig)
 	}
 	if o.DrainTimeout < 0 {
-		return nil, fmt.Errorf("%w: DrainTimeout: %v; expected 0 for the default, or more", config.ErrConfig, o.DrainTimeout)
+		return nil, fmt.Errorf("%w: DrainTimeout: %s; expected 0 for the default, or more", config.ErrConfig, topology.FormatDuration(o.DrainTimeout))
 	}
 	cfg, err := config.Load(config.Source{File: cmp.Or(o.File, os.Getenv(config.FileVariable))})
 	if err != nil {

@@ -33,6 +33,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // ScopeName is the name of the instrumentation scope.
@@ -110,7 +111,7 @@ func New(cfg Config) (*Telemetry, error) {
 		return nil, fmt.Errorf("%w: MaxDestinations: %d; expected 1 to 10000", ErrConfig, cfg.MaxDestinations)
 	}
 	if cfg.Interval < time.Second || cfg.Interval > time.Hour {
-		return nil, fmt.Errorf("%w: Interval: %v; expected 1s to 1h", ErrConfig, cfg.Interval)
+		return nil, fmt.Errorf("%w: Interval: %s; expected 1s to 1h", ErrConfig, topology.FormatDuration(cfg.Interval))
 	}
 	t := &Telemetry{
 		tracer:     cfg.TracerProvider.Tracer(ScopeName, trace.WithSchemaURL(semconv.SchemaURL)),

@@ -77,7 +77,7 @@ func (x *examination) checkConsumerTimeout(name string, q observed.Queue) {
 		return
 	}
 	x.found(Finding{ID: "destination-consumer-timeout", Severity: SeverityWarning, Objects: []string{name},
-		What: fmt.Sprintf("Consumers of %s must acknowledge a message within %v.", name, timeout),
+		What: fmt.Sprintf("Consumers of %s must acknowledge a message within %s.", name, topology.FormatDuration(timeout)),
 		Why:  "The broker closes the channel of a consumer that takes longer: all its unacknowledged messages are delivered again, and slow handlers never finish.",
 		Mend: x.ownPolicy(name, q, map[string]any{"consumer-timeout": 1_800_000}) + "   # an argument of the queue itself needs a new queue",
 	})
@@ -191,14 +191,14 @@ func (x *examination) checkDrops(name string, q observed.Queue) {
 	var limits []string
 	report := func(format string, args ...any) { limits = append(limits, fmt.Sprintf(format, args...)) }
 	if ms, ok := lower(q.Arguments[argument.Expires], q.EffectivePolicy["expires"]); ok {
-		report("the queue itself is deleted after %v without use", time.Duration(ms)*time.Millisecond)
+		report("the queue itself is deleted after %s without use", topology.FormatDuration(time.Duration(ms)*time.Millisecond))
 	}
 	if o := q.EffectivePolicy["overflow"]; q.Type == topology.Quorum && q.Arguments[argument.DeadLetterStrategy] == argument.AtLeastOnce && o != nil && o != argument.RejectPublish {
 		report("dead letters may be lost on their way, because overflow %v turns at-least-once off", o)
 	}
 	if !deadLetterExchange(q) {
 		if ms, ok := lower(q.Arguments[argument.MessageTTL], q.EffectivePolicy["message-ttl"]); ok {
-			report("messages older than %v are dropped", time.Duration(ms)*time.Millisecond)
+			report("messages older than %s are dropped", topology.FormatDuration(time.Duration(ms)*time.Millisecond))
 		}
 		if o := overflow(q); o == "" || o == argument.DropHead {
 			if n, ok := lower(q.Arguments[argument.MaxLength], q.EffectivePolicy["max-length"]); ok {

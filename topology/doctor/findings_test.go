@@ -207,7 +207,7 @@ var findingCases = []struct {
 	}, id: "policy-expires", sev: SeverityCritical, text: "set_operator_policy --priority 0 --apply-to all p"},
 	{name: "policy on all queues drops dead letters", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []observed.Policy{policy("p", ".*", "queues", map[string]any{"message-ttl": 6e4})}
-	}, id: "policy-message-ttl", sev: SeverityCritical, text: `on 2 queues of dead letters or parked messages: delay.parked and q.dead. Messages that nobody has handled after 1m0s would be dropped. ` +
+	}, id: "policy-message-ttl", sev: SeverityCritical, text: `on 2 queues of dead letters or parked messages: delay.parked and q.dead. Messages that nobody has handled after 1m would be dropped. ` +
 		`rabbitmqctl -p / set_policy --priority 0 --apply-to queues p '^(?!delay\.|.*\.dead$)(?=.*(?:.*))'`},
 	{name: "policy after its cure", spoil: func(_ *Config, s *Snapshot) {
 		s.Live.Policies = []observed.Policy{policy("p", `^(?!delay\.|.*\.dead$)(?=.*(?:.*))`, "queues", map[string]any{"message-ttl": 6e4})}
@@ -428,7 +428,7 @@ var findingCases = []struct {
 	{name: "tasks without a relay", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unsent: 3, OldestUnsent: now.Add(-time.Hour), LastError: "no route", Relays: "no relay runs on this database", Now: now}
-	}, id: "tasks-not-relayed", sev: SeverityCritical, text: `3 tasks are overdue and not yet sent to the broker, the oldest for 1h0m0s. Until a relay sends it, a task is only a row: no relay runs on this database. The last error noted is "no route". rabbitdelay serve -f delays.yaml`},
+	}, id: "tasks-not-relayed", sev: SeverityCritical, text: `3 tasks are overdue and not yet sent to the broker, the oldest for 1h. Until a relay sends it, a task is only a row: no relay runs on this database. The last error noted is "no route". rabbitdelay serve -f delays.yaml`},
 	{name: "tasks that nobody handles", spoil: func(_ *Config, s *Snapshot) {
 		now := time.Now()
 		s.Tasks = &Tasks{Unhandled: 1000, More: true, OldestUnhandled: now.Add(-time.Hour), Now: now}

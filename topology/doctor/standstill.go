@@ -258,7 +258,7 @@ func (s *Standstill) Found() []Standing {
 func (x *examination) checkStandstill() {
 	names := texts(x.snap.Standing, func(s Standing) string { return s.Queue })
 	figures := texts(x.snap.Standing, func(s Standing) string {
-		return fmt.Sprintf("%s (at least %d of %d for %v)", s.Queue, s.Kept, s.Messages, s.For.Round(time.Second))
+		return fmt.Sprintf("%s (at least %d of %d for %s)", s.Queue, s.Kept, s.Messages, topology.FormatDuration(s.For.Round(time.Second)))
 	})
 	x.about(names, Finding{ID: "delay-standstill", Severity: SeverityCritical,
 		What: fmt.Sprintf("%s messages for longer than the TTL, and none left: %s.", counted(len(names), "delay queue keeps", "delay queues keep"), list(figures)),

@@ -113,7 +113,7 @@ func (w *queueWarnings) limitsDeliveries() bool {
 func delayWarnings(q topology.Queue, e observed.Effective) []Warning {
 	w := queueWarnings{q: q, Effective: e}
 	if ttl, ok := argument.Integer(e.Definition["message-ttl"]); ok && ttl < q.MessageTTL.Milliseconds() {
-		w.add(false, "message-ttl", fmt.Sprintf("delays of %v would fire after %v", *q.MessageTTL, time.Duration(ttl)*time.Millisecond))
+		w.add(false, "message-ttl", fmt.Sprintf("delays of %s would fire after %s", topology.FormatDuration(*q.MessageTTL), topology.FormatDuration(time.Duration(ttl)*time.Millisecond)))
 	}
 	if _, ok := e.Definition["expires"]; ok {
 		w.add(false, "expires", "the broker would delete the queue, with the messages that wait in it")
@@ -182,7 +182,7 @@ func keptWarnings(q topology.Queue, e observed.Effective) []Warning {
 		gone = fmt.Sprintf("sent on to the exchange %q, where requeue does not find them", exchange)
 	}
 	if ttl, ok := argument.Integer(e.Definition["message-ttl"]); ok && (q.MessageTTL == nil || ttl < q.MessageTTL.Milliseconds()) {
-		w.add(forwards, "message-ttl", fmt.Sprintf("messages that nobody has handled after %v would be %s", time.Duration(ttl)*time.Millisecond, gone))
+		w.add(forwards, "message-ttl", fmt.Sprintf("messages that nobody has handled after %s would be %s", topology.FormatDuration(time.Duration(ttl)*time.Millisecond), gone))
 	}
 	if _, ok := e.Definition["expires"]; ok {
 		w.add(false, "expires", "the broker would delete the queue, with the messages that lie in it")

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/yamldoc"
 )
 
@@ -148,9 +150,10 @@ func (p *Program) Logger() *zap.Logger {
 	}
 	enc := zap.NewProductionEncoderConfig()
 	enc.EncodeTime = zapcore.ISO8601TimeEncoder
-	encoder := zapcore.NewConsoleEncoder(enc)
-	if p.JSON {
-		encoder = zapcore.NewJSONEncoder(enc)
+	encoder := zapcore.NewJSONEncoder(enc)
+	if !p.JSON {
+		enc.EncodeDuration = func(d time.Duration, to zapcore.PrimitiveArrayEncoder) { to.AppendString(topology.FormatDuration(d)) }
+		encoder = zapcore.NewConsoleEncoder(enc)
 	}
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(p.Stderr)), level))
 }

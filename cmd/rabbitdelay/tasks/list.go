@@ -19,6 +19,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/term"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // listLimit is how many tasks list shows people who do not say how many.
@@ -249,7 +250,7 @@ func (x *tasks) count(ctx context.Context, s *app.Store, f schedule.Filter) erro
 // bins returns where a histogram begins, and how many steps it has.
 func bins(f schedule.Filter, width time.Duration) (from time.Time, n int, err error) {
 	if width < time.Millisecond {
-		return from, 0, fmt.Errorf("--per: %v; expected 1ms or more", width)
+		return from, 0, fmt.Errorf("--per: %s; expected 1ms or more", topology.FormatDuration(width))
 	}
 	from, n = f.DueFrom, 24
 	if from.IsZero() {
@@ -264,7 +265,7 @@ func bins(f schedule.Filter, width time.Duration) (from time.Time, n int, err er
 	}
 	steps := (span-1)/width + 1
 	if steps > maxBins {
-		return from, 0, fmt.Errorf("--per: %v; %d steps up to --due-to, expected at most %d", width, steps, maxBins)
+		return from, 0, fmt.Errorf("--per: %s; %d steps up to --due-to, expected at most %d", topology.FormatDuration(width), steps, maxBins)
 	}
 	return from, int(steps), nil
 }

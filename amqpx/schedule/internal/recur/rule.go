@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/units"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/recur/timetable"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Policies of a row; schedule.Misfire and schedule.Overlap document them.
@@ -83,7 +84,7 @@ func Check(s *rows.Schedule, maxBody int, checkTask CheckTask) (*timetable.Timet
 	case !s.Start.IsZero() && !s.End.IsZero() && !s.Start.Before(s.End):
 		bad(true, "End", "%v, expected an instant after the start, %v", s.End, s.Start)
 	}
-	bad(s.Jitter < 0 || s.Jitter > rows.MaxJitter, "Jitter", "%v, expected 0 to %v", s.Jitter, rows.MaxJitter)
+	bad(s.Jitter < 0 || s.Jitter > rows.MaxJitter, "Jitter", "%s, expected 0 to %s", topology.FormatDuration(s.Jitter), topology.FormatDuration(rows.MaxJitter))
 	bad(units.Duration(s.Jitter) != "", "Jitter", "%s", units.Duration(s.Jitter))
 	bad(s.Misfire != MisfireSkip && s.Misfire != MisfireOnce && s.Misfire != MisfireAll, "Misfire", "%q, expected skip, once or all", s.Misfire)
 	bad(s.MisfireLimit < 1 || s.MisfireLimit > maxMisfire, "MisfireLimit", "%d, expected 1 to %d", s.MisfireLimit, maxMisfire)
@@ -125,11 +126,11 @@ func compile(s *rows.Schedule) (t *timetable.Timetable, problems []*rows.FieldEr
 		if s.Cron == "" {
 			bad("Cron", "there is none, and no interval; expected one of them")
 		} else {
-			bad("Cron", "%q, and an interval of %v; expected one of them", s.Cron, s.Every)
+			bad("Cron", "%q, and an interval of %s; expected one of them", s.Cron, topology.FormatDuration(s.Every))
 		}
 		return nil, problems
 	case s.Every < 0 || s.Every > rows.MaxEvery || s.Every%time.Second != 0:
-		bad("Every", "%v, expected whole seconds up to 100 years", s.Every)
+		bad("Every", "%s, expected whole seconds up to 100 years", topology.FormatDuration(s.Every))
 		return nil, problems
 	}
 	zone, unknown := zoneOf(s.TimeZone)

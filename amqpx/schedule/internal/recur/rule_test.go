@@ -22,7 +22,7 @@ func TestCheck(t *testing.T) {
 		"a long name":         {func(s *rows.Schedule) { s.Name = strings.Repeat("x", 201) }, "name: 201 bytes, expected at most 200"},
 		"a name with @":       {func(s *rows.Schedule) { s.Name = "a@b" }, `name: "a@b", expected UTF-8 without @ and NUL`},
 		"a space":             {func(s *rows.Schedule) { s.Name = "a " }, "name: ends in a space"},
-		"cron and interval":   {func(s *rows.Schedule) { s.Every = time.Hour }, `cron: "@daily", and an interval of 1h0m0s`},
+		"cron and interval":   {func(s *rows.Schedule) { s.Every = time.Hour }, `cron: "@daily", and an interval of 1h`},
 		"neither":             {func(s *rows.Schedule) { s.Cron = "" }, "cron: there is none, and no interval"},
 		"an odd expression":   {func(s *rows.Schedule) { s.Cron = "0 8 * *" }, "expected 5 fields"},
 		"half a second":       {func(s *rows.Schedule) { s.Cron, s.Every = "", 1500*time.Millisecond }, "every: 1.5s, expected whole seconds"},
@@ -33,7 +33,7 @@ func TestCheck(t *testing.T) {
 		"no span":             {func(s *rows.Schedule) { s.Start, s.End = time.Unix(2, 0), time.Unix(1, 0) }, "end: "},
 		"a far start":         {func(s *rows.Schedule) { s.Start = time.UnixMilli(rows.MaxDue + 1) }, "end: expected instants up to the year 9999"},
 		"a far end":           {func(s *rows.Schedule) { s.End = time.UnixMilli(rows.MaxDue + 1) }, "end: expected instants up to the year 9999"},
-		"negative jitter":     {func(s *rows.Schedule) { s.Jitter = -1 }, "jitter: -1ns, expected 0 to 24h"},
+		"negative jitter":     {func(s *rows.Schedule) { s.Jitter = -1 }, "jitter: -1ns, expected 0 to 1d"},
 		"much jitter":         {func(s *rows.Schedule) { s.Jitter = rows.MaxJitter + 1 }, "jitter: "},
 		"an odd policy":       {func(s *rows.Schedule) { s.Misfire = "some" }, `misfire: "some", expected skip, once or all`},
 		"a negative limit":    {func(s *rows.Schedule) { s.MisfireLimit = -1 }, "misfire limit: -1, expected 1 to 10000"},
@@ -42,7 +42,7 @@ func TestCheck(t *testing.T) {
 		"all without overlap": {func(s *rows.Schedule) { s.Misfire, s.Overlap = MisfireAll, OverlapSkip }, "overlap: skip does not go with the misfire policy all"},
 		"no destination":      {func(s *rows.Schedule) { s.Task.Queue = "" }, "queue: "},
 		"a large body":        {func(s *rows.Schedule) { s.Task.Body = make([]byte, 101) }, "body: 101 bytes"},
-		"several":             {func(s *rows.Schedule) { s.Jitter, s.TimeZone = -1, "Local" }, "jitter: -1ns, expected 0 to 24h0m0s\ntime zone: "},
+		"several":             {func(s *rows.Schedule) { s.Jitter, s.TimeZone = -1, "Local" }, "jitter: -1ns, expected 0 to 1d\ntime zone: "},
 	} {
 		s := rows.Schedule{Name: "a", Cron: "@daily", Task: toQ()}
 		x.spoil(&s)

@@ -37,7 +37,7 @@ func Check(t *rows.Task, maxBody int) *rows.FieldError {
 	case rows.Millis(t.DeliverAt) > rows.MaxDue:
 		return bad("DeliverAt", "%v, expected at most the year 9999", t.DeliverAt)
 	case t.ExpiresAfter < 0:
-		return bad("ExpiresAfter", "%v, expected 0 for never, or more", t.ExpiresAfter)
+		return bad("ExpiresAfter", "%s, expected 0 for never, or more", topology.FormatDuration(t.ExpiresAfter))
 	case units.Duration(t.ExpiresAfter) != "":
 		return bad("ExpiresAfter", "%s", units.Duration(t.ExpiresAfter))
 	case len(t.Body) > maxBody:

@@ -102,17 +102,16 @@ for platform in $platforms; do
 	fi
 done
 
-(cd "$dist" && sha256sum -- * >SHA256SUMS)
-
 # The formula of Homebrew names the archives by their sums; the image's context has one folder for each platform.
 if [[ " $platforms " == *" darwin/arm64 "* && " $platforms " == *" darwin/amd64 "* ]]; then
 	formula=$(<.ci/release/formula.rb)
 	for name in darwin_arm64 darwin_amd64 linux_arm64 linux_amd64; do
-		sum=$(sed -n "s/  rabbitdelay_${version}_$name\.tar\.gz\$//p" "$dist/SHA256SUMS")
+		sum=$(sha256sum "$dist/rabbitdelay_${version}_$name.tar.gz" | cut -d' ' -f1)
 		formula=${formula//@$name@/$sum}
 	done
 	echo "${formula//@version@/$version}" >"$dist/rabbitdelay.rb"
 fi
+(cd "$dist" && sha256sum -- * >SHA256SUMS) # of the formula too
 if [ -d "$work/image" ]; then
 	cp /etc/ssl/certs/ca-certificates.crt cmd/rabbitdelay/Dockerfile "$work/image/"
 	mv "$work/image" "$dist/image"

@@ -1,0 +1,49 @@
+package source
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A workflow's actions are pinned by commit: whoever can move a tag of an action could otherwise release what they like.
+func TestWorkflowsPinActions(t *testing.T) {
+	files, err := filepath.Glob(".github/workflows/*.yml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	uses := regexp.MustCompile(`(?m)uses: (.+)$`)
+	pinned := regexp.MustCompile(`^[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range uses.FindAllSubmatch(text, -1) {
+			if !pinned.Match(m[1]) {
+				t.Errorf("%s uses %s; expected a commit, and its version as a comment", file, m[1])
+			}
+		}
+	}
+}
+
+// Nothing is released before the tests, and the image comes after the files that it is made of.
+func TestReleaseIsInOrder(t *testing.T) {
+	text, err := os.ReadFile(".github/workflows/release.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := string(text)
+	for _, step := range []string{
+		".ci/run", "make vulncheck", "needs: [test, vulnerabilities]", "subject-checksums: dist/SHA256SUMS", "gh release create",
+		"docker/build-push-action", "subject-digest: ${{ steps.push.outputs.digest }}",
+	} {
+		_, after, ok := strings.Cut(rest, step)
+		if !ok {
+			t.Fatalf("%q is missing, or too early", step)
+		}
+		rest = after
+	}
+}

@@ -35,6 +35,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
+	if r.TLS != nil { // a proxy that ends TLS decides for its own host
+		h.Set("Strict-Transport-Security", "max-age=31536000")
+	}
 	if c.cfg.Prefix != "" && r.URL.Path == c.cfg.Prefix { // links are relative to what is below
 		http.Redirect(w, r, c.cfg.Prefix+"/", http.StatusPermanentRedirect)
 		return

@@ -1,9 +1,11 @@
 package console
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -310,10 +312,34 @@ func TestSessionsEnd(t *testing.T) {
 			t.Errorf("after a broken file: %d", code)
 		}
 		secure := w.post("/login", url.Values{"name": {"otto"}, "password": {password}}, nil, func(r *http.Request) { r.Header.Set("X-Forwarded-Proto", "https") })
-		if !strings.Contains(secure.header.Get("Set-Cookie"), "Secure") {
+		if got := secure.header.Get("Set-Cookie"); !strings.HasPrefix(got, "__Host-rabbitdelay_session=") || !strings.Contains(got, "Secure") {
 			t.Errorf("behind https: %v", secure.header)
 		}
+		https := func(r *http.Request) { r.Header.Set("X-Forwarded-Proto", "https") }
+		over := &browser{w, (&http.Response{Header: secure.header}).Cookies()}
+		if code := w.ask("GET", "/api/v1/tasks", "", over.with, https).code; code != 200 {
+			t.Errorf("the session over https: %d", code)
+		}
+		if code := w.ask("GET", "/api/v1/tasks", "", otto.with, https).code; code != 401 {
+			t.Errorf("over https, a cookie that could have been set without: %d", code)
+		}
 	})
+}
+
+// Over TLS of its own a console tells browsers to come back that way only.
+func TestTransportSecurity(t *testing.T) {
+	w := newWorld(t)
+	for name, change := range map[string]func(*http.Request){
+		"":                 func(*http.Request) {},
+		"max-age=31536000": func(r *http.Request) { r.TLS = &tls.ConnectionState{} },
+	} {
+		r, answer := httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/", nil), httptest.NewRecorder()
+		change(r)
+		w.c.ServeHTTP(answer, r)
+		if got := answer.Header().Get("Strict-Transport-Security"); got != name {
+			t.Errorf("%q, expected %q", got, name)
+		}
+	}
 }
 
 // A form of another site, or of another session, changes nothing.

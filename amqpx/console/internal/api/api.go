@@ -34,7 +34,7 @@ func Register(mux *http.ServeMux, svc *service.Core, prefix, version string, log
 	cfg.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
 	cfg.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"token":   {Type: "http", Scheme: "bearer", Description: "made by rabbitdelay users token"},
-		"session": {Type: "apiKey", In: "cookie", Name: "rabbitdelay_session"},
+		"session": {Type: "apiKey", In: "cookie", Name: "rabbitdelay_session", Description: "over TLS its name begins with __Host-, or with __Secure- below a path prefix"},
 	}
 	cfg.Security = []map[string][]string{{"token": {}}, {"session": {}}}
 	a := &api{API: humago.New(mux, cfg), svc: svc, log: log}

@@ -78,7 +78,7 @@ func (a *Auth) Caller(r *http.Request) (service.Caller, bool) {
 		t, ok := f.token(bearer)
 		return service.Caller{Identity: service.Identity{Name: tokenPrefix + t.Name, Role: t.Role}, Prefix: a.cfg.Prefix}, ok
 	}
-	for _, c := range r.CookiesNamed(cookie) {
+	for _, c := range r.CookiesNamed(a.nameOf(r, cookie)) {
 		if u, ok := f.whose(c.Value, a.now()); ok && !a.ended.has(c.Value) {
 			return service.Caller{
 				Identity:  service.Identity{Name: u.Name, Role: u.Role},
@@ -109,7 +109,7 @@ func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
 	who := service.Identity{Name: u.Name, Role: u.Role}
 	address := a.address(r)
 	tries, key := &a.byAddress, address
-	if browser, ok := f.browser(r, name); ok {
+	if browser, ok := f.browser(r.CookiesNamed(a.nameOf(r, browserCookie)), name); ok {
 		tries, key = &a.byBrowser, browser
 	}
 	if !tries.allow(key, a.now()) {
@@ -146,7 +146,7 @@ func (a *Auth) Login(w http.ResponseWriter, r *http.Request) error {
 // password ends all sessions of a user.
 func (a *Auth) Logout(w http.ResponseWriter, r *http.Request) {
 	f := a.file.now()
-	for _, c := range r.CookiesNamed(cookie) {
+	for _, c := range r.CookiesNamed(a.nameOf(r, cookie)) {
 		if u, ok := f.whose(c.Value, a.now()); ok {
 			a.ended.add(c.Value, a.now())
 			a.cfg.Note(r, service.Identity{Name: u.Name, Role: u.Role}, "logout", "")
@@ -155,11 +155,27 @@ func (a *Auth) Logout(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, a.cookieOf(r, cookie, "", -time.Second))
 }
 
+// Secure reports whether a request came over TLS, here or at a proxy. A false header harms only the sender.
+func Secure(r *http.Request) bool {
+	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
+}
+
+// nameOf returns the name of a cookie. Over TLS it has a prefix, for which browsers refuse cookies that another host of
+// the domain, or a page without TLS, has set.
+func (a *Auth) nameOf(r *http.Request, name string) string {
+	switch {
+	case !Secure(r):
+		return name
+	case a.cfg.Prefix == "":
+		return "__Host-" + name
+	}
+	return "__Secure-" + name // __Host- is for the path / only
+}
+
 func (a *Auth) cookieOf(r *http.Request, name, value string, life time.Duration) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // Secure depends on the way of the request
-		Name: name, Value: value, Path: cmp.Or(a.cfg.Prefix, "/"), MaxAge: int(life.Seconds()), HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		// A false header harms only whoever sent it.
-		Secure: r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https"),
+		Name: a.nameOf(r, name), Value: value, Path: cmp.Or(a.cfg.Prefix, "/"), MaxAge: int(life.Seconds()), HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Secure: Secure(r),
 	}
 }
 

@@ -74,8 +74,8 @@ func (f *File) newBrowser(name string) string {
 }
 
 // browser returns the id of a browser in which the user has logged in before.
-func (f *File) browser(r *http.Request, name string) (id string, ok bool) {
-	for _, c := range r.CookiesNamed(browserCookie) {
+func (f *File) browser(cookies []*http.Cookie, name string) (id string, ok bool) {
+	for _, c := range cookies {
 		id, sign, _ := strings.Cut(c.Value, ".")
 		if len(f.Users) > 0 && hmac.Equal([]byte(sign), []byte(f.sign("browser", id+"\x00"+name))) {
 			return id, true

@@ -217,15 +217,51 @@ func (a *applier) declare(ctx context.Context, stage []declaration, results []Re
 			errs = append(errs, objectError(o.kind, o.name, "declare", o.table, err))
 		}
 	}
+	if err := allRefused(errs); err != nil {
+		return err
+	}
 	if more := len(errs) - mostErrors; more > 0 {
 		errs = append(errs[:mostErrors], fmt.Errorf("and %d more", more))
 	}
 	return errors.Join(errs...)
 }
 
-// mostErrors is how many refusals of a stage its error names: one missing right
-// refuses every object of a layout. The results have the others.
+// mostErrors is how many failures of a stage its error names. The results have the others.
 const mostErrors = 5
+
+// refusedError is that of a user who lacks a right to several objects.
+type refusedError struct {
+	first  *ObjectError
+	others int
+}
+
+// allRefused returns one error for several that are all about a missing right, nil otherwise.
+func allRefused(errs []error) error {
+	if len(errs) < 2 {
+		return nil
+	}
+	for _, err := range errs {
+		if e, ok := errors.AsType[*amqp.Error](err); !ok || e.Code != amqp.AccessRefused {
+			return nil
+		}
+	}
+	first, ok := errors.AsType[*ObjectError](errs[0])
+	if !ok {
+		return nil
+	}
+	return &refusedError{first, len(errs) - 1}
+}
+
+func (e *refusedError) Error() string {
+	more := ""
+	if e.others > 0 {
+		more = fmt.Sprintf(", and likewise %d more of this layout", e.others)
+	}
+	return fmt.Sprintf("%v%s. If another user declares it (rabbitdelay apply), let this one declare nothing: "+
+		"broker.declare: nothing in the file, Config.Declare: amqpx.DeclareNothing in Go; docs/permissions.md lists the rights for both", e.first, more)
+}
+
+func (e *refusedError) Unwrap() error { return e.first }
 
 func setStates(results []Result, s State) {
 	for i := range results {
@@ -337,6 +373,10 @@ func (a *applier) connectionLost(stage []declaration, results []Result, reason, 
 		return fmt.Errorf("apply: the connection was lost: %w", reason)
 	}
 	for i, o := range stage {
+		if e.Code == amqp.AccessRefused && strings.Contains(e.Reason, fmt.Sprintf("%s '%s' in vhost", o.kind, o.name)) {
+			results[i].State = StateFailed
+			return &refusedError{&ObjectError{Kind: o.kind, Name: o.name, Op: "declare", Err: reason}, 0}
+		}
 		_, conflict := parseInequivalent(e, o.table)
 		if o.kind == topology.KindExchange && strings.Contains(e.Reason, "unknown exchange type '"+o.exchangeType+"'") ||
 			conflict && strings.Contains(e.Reason, fmt.Sprintf("%s '%s' in vhost", o.kind, o.name)) {

@@ -154,7 +154,7 @@ func (c *Declarer) ensureTopology(ctx context.Context, conn *amqp.Connection, t 
 		}
 		return live.Broker{Conn: conn}.MarkDeclared(ctx, c.cfg.Strategy.Prefix(), t)
 	}
-	err := live.Broker{Conn: conn}.Ensure(ctx, t, c.applying())
+	err := c.applying(func(o live.ApplyOptions) error { return live.Broker{Conn: conn}.Ensure(ctx, t, o) })
 	c.lookEnded = wire.EndsConnection(err)
 	return err
 }
@@ -172,15 +172,18 @@ func (c *Declarer) declareAll(ctx context.Context, conn *amqp.Connection, t topo
 	if c.cfg.OnlyLook {
 		return notApplied(live.Broker{Conn: conn}.VerifyExchanges(ctx, t))
 	}
-	_, err := live.Broker{Conn: conn}.Apply(ctx, t, c.applying())
-	return err
+	return c.apply(ctx, conn, t)
 }
 
-// applying is how this client declares a topology.
-func (c *Declarer) applying() live.ApplyOptions {
-	return live.ApplyOptions{Prefix: c.cfg.Strategy.Prefix(), Unlocked: func(err error) {
-		c.log.Warn("created bindings without the lock against concurrent binding", zap.String("lock", naming.LockQueue(c.cfg.Strategy.Prefix())), zap.Error(err))
-	}}
+// applying calls do with how this client declares a topology. That it has no lock is worth a line only if something
+// was created: a user without the right to the lock may have none at all.
+func (c *Declarer) applying(do func(live.ApplyOptions) error) error {
+	var unlocked error
+	err := do(live.ApplyOptions{Prefix: c.cfg.Strategy.Prefix(), Unlocked: func(err error) { unlocked = err }})
+	if unlocked != nil && err == nil {
+		c.log.Warn("created bindings without the lock against concurrent binding", zap.String("lock", naming.LockQueue(c.cfg.Strategy.Prefix())), zap.Error(unlocked))
+	}
+	return err
 }
 
 // redeclareTimeout bounds one declaration of everything.
@@ -238,7 +241,13 @@ func (c *Declarer) Apply(ctx context.Context, t topology.Topology) error {
 			return err
 		}
 		defer c.mu.Unlock()
-		_, err := live.Broker{Conn: conn}.Apply(ctx, t, c.applying())
+		return c.apply(ctx, conn, t)
+	})
+}
+
+func (c *Declarer) apply(ctx context.Context, conn *amqp.Connection, t topology.Topology) error {
+	return c.applying(func(o live.ApplyOptions) error {
+		_, err := live.Broker{Conn: conn}.Apply(ctx, t, o)
 		return err
 	})
 }

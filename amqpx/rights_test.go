@@ -1,0 +1,45 @@
+package amqpx_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	zapobserver "go.uber.org/zap/zaptest/observer"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+)
+
+// A user without the right to configure anything is told so once, with what to do, and reads of no bindings that were
+// created without a lock.
+func TestOpenWithoutRights(t *testing.T) {
+	for _, version := range []string{"3.12.0", "4.3.0"} {
+		synctest.Test(t, func(t *testing.T) {
+			srv := amqptest.NewServer(amqptest.Options{Version: version})
+			defer srv.Close()
+			srv.Deny("", amqptest.PermissionConfigure, ".*")
+			core, logs := zapobserver.New(zap.DebugLevel)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := amqpx.Open(ctx, amqpx.Config{URL: srv.URL(), Dial: srv.Dial, Logger: zap.New(core)})
+			if err == nil {
+				t.Fatal("opened")
+			}
+			for _, says := range []string{"needs the permissions to configure", "DeclareNothing", "docs/permissions.md"} {
+				if !strings.Contains(err.Error(), says) {
+					t.Errorf("%s: %v does not say %q", version, err, says)
+				}
+			}
+			if n := strings.Count(err.Error(), "ACCESS_REFUSED"); n != 1 {
+				t.Errorf("%s: %d refusals, expected 1: %v", version, n, err)
+			}
+			if n := logs.FilterMessageSnippet("without the lock").Len(); n != 0 {
+				t.Errorf("%s: %d lines about the lock", version, n)
+			}
+		})
+	}
+}

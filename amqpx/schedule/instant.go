@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // ParseInstant reads an instant as people write it:
@@ -12,21 +14,32 @@ import (
 //	2026-12-24 08:00 Europe/Berlin    a local time, seconds optional
 //	tomorrow 08:00 Europe/Berlin      or today
 //	08:00 Europe/Berlin               the next time that it is so late there
-//	+90m, -1h30m                      from now
+//	90m, +90m, 7d, -1h30m             from now
+//	now
 //
 // A local time without a zone is one of now's location. A local time that daylight
 // saving leaves out is an error; of one that comes twice it is the first.
 func ParseInstant(s string, now time.Time) (time.Time, error) {
 	s = strings.TrimSpace(s)
 	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		if t.IsZero() {
+			return time.Time{}, fmt.Errorf("%s is the time of a variable that was never set; expected an instant, or now", s)
+		}
 		return t, nil
 	}
+	if s == "now" {
+		return now, nil
+	}
+	digits := strings.TrimPrefix(s, "+")
+	sign := time.Duration(1)
+	if past, ok := strings.CutPrefix(s, "-"); ok {
+		digits, sign = past, -1
+	}
+	if d, err := topology.ParseDuration(digits); err == nil && !strings.HasPrefix(digits, "-") && !strings.HasPrefix(digits, "+") {
+		return now.Add(sign * d), nil
+	}
 	if strings.HasPrefix(s, "+") || strings.HasPrefix(s, "-") {
-		d, err := time.ParseDuration(s)
-		if err != nil {
-			return time.Time{}, instantError(s)
-		}
-		return now.Add(d), nil
+		return time.Time{}, instantError(s)
 	}
 	fields := strings.Fields(s)
 	loc := now.Location()
@@ -80,5 +93,5 @@ func at(day, clock time.Time) (time.Time, error) {
 }
 
 func instantError(s string) error {
-	return fmt.Errorf("%q is no instant; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\" or +90m", s)
+	return fmt.Errorf("%q is no instant; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now or 90m", s)
 }

@@ -82,7 +82,7 @@ func (h handlers) consume(ctx context.Context) error {
 		if err := d.JSON(&o); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'cancelled' WHERE id = ? AND status = 'unpaid'", o.ID)
+		_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'cancelled' WHERE id = $1 AND status = 'unpaid'", o.ID)
 		return err
 	})
 	remind := schedule.Handler(db, func(ctx context.Context, tx *sql.Tx, d *amqpx.Delivery) error {
@@ -90,7 +90,7 @@ func (h handlers) consume(ctx context.Context) error {
 		if err := d.JSON(&o); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE orders SET reminded = 1 WHERE id = ?", o.ID)
+		_, err := tx.ExecContext(ctx, "UPDATE orders SET reminded = 1 WHERE id = $1", o.ID)
 		return err
 	})
 	charge := schedule.LeaseHandler(db, func(ctx context.Context, d *amqpx.Delivery, key string) (schedule.Func, error) {
@@ -103,7 +103,7 @@ func (h handlers) consume(ctx context.Context) error {
 			return nil, err // tried again, with the same key
 		}
 		return func(ctx context.Context, tx *sql.Tx, _ *amqpx.Delivery) error {
-			_, err := tx.ExecContext(ctx, "UPDATE orders SET receipt = ? WHERE id = ?", receipt, o.ID)
+			_, err := tx.ExecContext(ctx, "UPDATE orders SET receipt = $1 WHERE id = $2", receipt, o.ID)
 			return err
 		}, nil
 	})

@@ -50,7 +50,7 @@ func (x *filterFlags) filter() (f schedule.Filter, err error) {
 	return f, nil
 }
 
-// moment is a flag: an instant, or a duration from now.
+// moment is a flag in the syntax of schedule.ParseInstant, which keeps what was written.
 type moment struct {
 	at   time.Time
 	text string
@@ -61,21 +61,9 @@ func (m *moment) String() string { return m.text }
 func (*moment) Type() string { return "time" }
 
 func (m *moment) Set(s string) error {
-	if s == "now" {
-		*m = moment{time.Now(), s}
-		return nil
-	}
-	var i app.Instant
-	if s != "" && s[0] != '+' && s[0] != '-' && i.Set(s) == nil {
-		*m = moment{time.Time(i), s}
-		return nil
-	}
-	d, err := signed(s)
-	if err != nil {
-		return fmt.Errorf("expected an instant such as 2026-01-31T08:00:00Z, now, or a duration from now such as 2h or -7d, got %q", s)
-	}
-	*m = moment{time.Now().Add(d), s}
-	return nil
+	at, err := schedule.ParseInstant(s, time.Now())
+	*m = moment{at, s}
+	return err
 }
 
 // shift is a flag: a duration that may have a sign.

@@ -19,21 +19,14 @@ func (r *reader) fail(location, message string) {
 	}
 }
 
-// instant reads an instant: RFC 3339, what schedule.ParseInstant reads, now, or a duration from now.
-// Empty is zero.
+// instant reads an instant as schedule.ParseInstant does. Empty is zero.
 func (r *reader) instant(location, s string) time.Time {
-	switch s {
-	case "":
+	if s == "" {
 		return time.Time{}
-	case "now":
-		return time.Now()
 	}
 	at, err := schedule.ParseInstant(s, time.Now())
 	if err == nil {
 		return at
-	}
-	if d, ok := signed(s); ok {
-		return time.Now().Add(d)
 	}
 	r.fail(location, quoted(s)+" is not an instant; expected one such as 2026-12-24T08:00:00Z, \"tomorrow 08:00 Europe/Berlin\", now, or from now 90m or -7d")
 	return at

@@ -3,16 +3,47 @@
 package export
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+	"slices"
 
 	"github.com/rabbitdelay/rabbitdelay/topology"
 )
 
 // Definitions returns the topology as RabbitMQ's definitions in JSON, for `rabbitmqctl
 // import_definitions`, the management API (POST /api/definitions) or
-// `definitions.local.path`. The virtual host must exist. Importing deletes
+// `definitions.local.path` of a node that has the virtual host. Importing deletes
 // nothing, and leaves objects that exist as they are.
 func Definitions(t topology.Topology, vhost string) ([]byte, error) {
+	return indented(definitionsOf(t, vhost))
+}
+
+// User is an administrator with all rights to a virtual host.
+type User struct{ Name, Password string }
+
+// BootDefinitions returns Definitions with which a blank node boots, as its `definitions.local.path`: such a node
+// makes neither its default virtual host nor its default user, so both are there. The password is hashed.
+func BootDefinitions(t topology.Topology, vhost string, u User) ([]byte, error) {
+	salt := make([]byte, 4)
+	if _, err := rand.Read(salt); err != nil {
+		return nil, err
+	}
+	d := definitionsOf(t, vhost)
+	d.Vhosts = []vhostDefinition{{vhost}}
+	d.Users = []userDefinition{{u.Name, hashed256(salt, u.Password), "rabbit_password_hashing_sha256", []string{"administrator"}}}
+	d.Permissions = []permissionDefinition{{u.Name, vhost, ".*", ".*", ".*"}}
+	return indented(d)
+}
+
+// hashed256 is a password as RabbitMQ keeps it.
+func hashed256(salt []byte, password string) string {
+	sum := sha256.Sum256(append(slices.Clone(salt), password...))
+	return base64.StdEncoding.EncodeToString(append(slices.Clone(salt), sum[:]...))
+}
+
+func definitionsOf(t topology.Topology, vhost string) definitions {
 	d := definitions{Queues: []queueDefinition{}, Exchanges: []exchangeDefinition{}, Bindings: []bindingDefinition{}}
 	for _, q := range t.Queues {
 		d.Queues = append(d.Queues, queueDefinition{Name: q.Name, Vhost: vhost, Durable: true, Arguments: q.Table()})
@@ -28,14 +59,41 @@ func Definitions(t topology.Topology, vhost string) ([]byte, error) {
 			Source: b.Exchange, Vhost: vhost, Destination: to, DestinationType: kind, RoutingKey: b.RoutingKey, Arguments: table(b.Arguments),
 		})
 	}
+	return d
+}
+
+func indented(d definitions) ([]byte, error) {
 	text, err := json.MarshalIndent(d, "", "  ")
 	return append(text, '\n'), err
 }
 
 type definitions struct {
+	Vhosts      []vhostDefinition      `json:"vhosts,omitempty"`
+	Users       []userDefinition       `json:"users,omitempty"`
+	Permissions []permissionDefinition `json:"permissions,omitempty"`
+
 	Exchanges []exchangeDefinition `json:"exchanges"`
 	Queues    []queueDefinition    `json:"queues"`
 	Bindings  []bindingDefinition  `json:"bindings"`
+}
+
+type vhostDefinition struct {
+	Name string `json:"name"`
+}
+
+type userDefinition struct {
+	Name             string   `json:"name"`
+	PasswordHash     string   `json:"password_hash"`
+	HashingAlgorithm string   `json:"hashing_algorithm"`
+	Tags             []string `json:"tags"`
+}
+
+type permissionDefinition struct {
+	User      string `json:"user"`
+	Vhost     string `json:"vhost"`
+	Configure string `json:"configure"`
+	Write     string `json:"write"`
+	Read      string `json:"read"`
 }
 
 type exchangeDefinition struct {

@@ -3,12 +3,16 @@ package layout
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
 	"github.com/rabbitdelay/rabbitdelay/cmd/internal/program"
 	"github.com/rabbitdelay/rabbitdelay/cmd/rabbitdelay/internal/app"
 	"github.com/rabbitdelay/rabbitdelay/config"
+	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/export"
 )
 
@@ -99,6 +103,8 @@ type exporter struct {
 
 	format string
 	to     export.KubernetesOptions
+
+	user, passwordFile string
 }
 
 // ExportCommand returns the command export.
@@ -112,7 +118,8 @@ included, for teams whose brokers' objects are made by another tool. It asks no
 broker, and takes the plugin to be there if the settings ask for it.
 
   definitions  RabbitMQ's definitions in JSON, with --json too, for rabbitmqctl import_definitions;
-               the virtual host must exist
+               the virtual host must exist. A blank node with definitions.local.path
+               makes no virtual host and no user: --boot-user adds both, or it does not boot
   kubernetes   resources of RabbitMQ's messaging topology operator
                (rabbitmq.com/v1beta1: Exchange, Queue, Binding); deleting them
                leaves the queues on the broker (deletionPolicy: retain)
@@ -120,6 +127,7 @@ broker, and takes the plugin to be there if the settings ask for it.
 The virtual host is that of the broker's URL. After an import "rabbitdelay plan"
 has nothing to create, and clients with broker.declare: nothing can work.`,
 		Example: `  rabbitdelay export -f delays.yaml --format definitions > definitions.json
+  rabbitdelay export -f delays.yaml --boot-user admin --boot-password-file secret > definitions.json
   rabbitdelay export -f delays.yaml --format kubernetes --cluster rabbit | kubectl apply -n shop -f -`,
 		RunE: func(*cobra.Command, []string) error { return x.export() },
 	}
@@ -128,11 +136,17 @@ has nothing to create, and clients with broker.declare: nothing can work.`,
 	f.StringVar(&x.to.Cluster, "cluster", "", "kubernetes: name of the RabbitmqCluster")
 	f.StringVar(&x.to.ClusterNamespace, "cluster-namespace", "", "kubernetes: namespace of the RabbitmqCluster, if it is another")
 	f.StringVar(&x.to.Namespace, "namespace", "", "kubernetes: namespace of the resources; default that of kubectl")
+	f.StringVar(&x.user, "boot-user", "", "definitions: add the virtual host, and an administrator of this name")
+	f.StringVar(&x.passwordFile, "boot-password-file", "", "definitions: the file with the password of --boot-user, which is hashed")
 	return c
 }
 
 func (x *exporter) export() error {
 	switch {
+	case x.format == formatKubernetes && x.user+x.passwordFile != "":
+		return errors.New("--boot-user and --boot-password-file are for --format definitions")
+	case (x.user == "") != (x.passwordFile == ""):
+		return errors.New("--boot-user without --boot-password-file, or the reverse; give both")
 	case x.format == formatKubernetes && x.JSON:
 		return errors.New("--format kubernetes is YAML; leave --json out, or convert it, as with yq -o json")
 	case x.format == formatKubernetes && x.to.Cluster == "":
@@ -155,15 +169,32 @@ func (x *exporter) export() error {
 	if x.to.Vhost, err = c.Vhost(); err != nil {
 		return fmt.Errorf("broker.url: %w", err)
 	}
-	var text []byte
-	if x.format == formatDefinitions {
-		text, err = export.Definitions(t, x.to.Vhost)
-	} else {
-		text, err = export.Kubernetes(t, x.to)
-	}
+	text, err := x.write(t)
 	if err != nil {
 		return err
 	}
 	_, err = x.Stdout.Write(text)
 	return err
+}
+
+// write returns the topology in the format asked for.
+func (x *exporter) write(t topology.Topology) ([]byte, error) {
+	switch {
+	case x.format == formatKubernetes:
+		n := len(t.Exchanges) + len(t.Queues) + len(t.Bindings)
+		x.Notef("%s for the operator to reconcile, one for each exchange, queue and binding; definitions are one file, and rabbitdelay apply needs none",
+			shown.Count(n, "resource", "resources"))
+		return export.Kubernetes(t, x.to)
+	case x.user == "":
+		return export.Definitions(t, x.to.Vhost)
+	}
+	password, err := os.ReadFile(x.passwordFile)
+	if err != nil {
+		return nil, fmt.Errorf("--boot-password-file: %w", err)
+	}
+	u := export.User{Name: x.user, Password: strings.TrimRight(string(password), "\r\n")}
+	if u.Password == "" {
+		return nil, fmt.Errorf("--boot-password-file: %s is empty; expected a password", x.passwordFile)
+	}
+	return export.BootDefinitions(t, x.to.Vhost, u)
 }

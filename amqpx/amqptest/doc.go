@@ -14,8 +14,8 @@
 //		…
 //	})
 //
-// A schedule.Store passes a month in seconds there; docs/testing.md says what databases
-// do in a bubble.
+// A schedule.Store goes by that time too; docs/testing.md says what databases do in a bubble,
+// and how long a day takes with each.
 //
 // Make the Server inside the bubble, and close it there after its clients. For
 // amqp091-go alone there is Server.Connect, and Server.Listen serves a socket for

@@ -199,7 +199,7 @@ func TestTopologyConflictsAreNamed(t *testing.T) {
 			t.Fatalf("apply: got %v, want conflicts", err)
 		}
 		for _, name := range []string{"kind", "internal", "alternate"} {
-			if !strings.Contains(err.Error(), fmt.Sprintf("exchange %q exists with a different", name)) {
+			if !strings.Contains(err.Error(), fmt.Sprintf("exchange %q", name)) {
 				t.Errorf("apply does not name %q: %v", name, err)
 			}
 		}

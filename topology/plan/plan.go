@@ -199,6 +199,39 @@ func (e *ConflictError) Error() string {
 // Unwrap makes errors.Is(err, ErrConflict) true.
 func (e *ConflictError) Unwrap() error { return ErrConflict }
 
+// conflicts are several ConflictErrors. Those that differ alike are one part of its text, and the cure comes once.
+type conflicts []error
+
+func (e conflicts) Unwrap() []error { return e }
+
+// mostNamed is how many objects that differ alike a text names.
+const mostNamed = 3
+
+func (e conflicts) Error() string {
+	var order []string
+	names := map[string][]string{}
+	for _, err := range e {
+		x, ok := errors.AsType[*ConflictError](err)
+		if !ok {
+			continue
+		}
+		alike := fmt.Sprintf("%s: wanted %s, found %s", x.Argument, argument.Format(x.Want), argument.Format(x.Have))
+		if names[alike] == nil {
+			order = append(order, alike)
+		}
+		names[alike] = append(names[alike], fmt.Sprintf("%s %q", x.Kind, x.Name))
+	}
+	parts := make([]string, len(order))
+	for i, alike := range order {
+		list, more := names[alike], ""
+		if n := len(list) - mostNamed; n > 0 {
+			list, more = list[:mostNamed], fmt.Sprintf(" and %d more", n)
+		}
+		parts[i] = strings.Join(list, ", ") + more + ": " + alike
+	}
+	return "objects exist with other arguments: " + strings.Join(parts, "; ") + ". Give the new ones other names, or empty and delete the old ones"
+}
+
 // ErrPolicy is wrapped by every *PolicyError.
 var ErrPolicy = errors.New("policies break delays or lose dead letters")
 
@@ -224,6 +257,9 @@ func (p Plan) Refusal(forced bool) error {
 	}
 	if grave := p.Grave(); len(errs) == 0 && len(grave) > 0 && !forced {
 		return &PolicyError{Warnings: grave}
+	}
+	if len(errs) > 1 {
+		return conflicts(errs)
 	}
 	return errors.Join(errs...)
 }

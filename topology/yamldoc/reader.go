@@ -61,6 +61,12 @@ func (r *Reader) syntax(err error) {
 	if strings.HasPrefix(text, "unknown anchor") { // which it quotes, and which may be a password
 		text = "an alias (a value that begins with *) without its anchor; put the value in quotes if it is none"
 	}
+	switch text {
+	case "found character that cannot start any token":
+		text = "a tab, or one of @ ` %, where a value begins; indent with spaces, and put such a value in quotes"
+	case "found a tab character that violates indentation":
+		text = "a tab in the indentation; indent with spaces"
+	}
 	r.Problems.Addf(at, "", "not YAML: %s", text)
 }
 

@@ -12,6 +12,7 @@ import (
 // Numbers in a wrong unit are refused wherever an instant or a duration is given, and say what was probably meant.
 func TestWrongUnits(t *testing.T) {
 	s, db := openStore(t, nil, Config{})
+	defer func() { _ = db.Close() }()
 	check(t, s.Schedule(t.Context(), db, Task{ID: "a", Queue: "q", DeliverAt: time.Now().Add(time.Hour)}))
 	seconds, millis := time.UnixMilli(1_800_000_000), time.Unix(1_800_000_000_000, 0)
 	schedule := func(x Task) error {
@@ -60,6 +61,7 @@ func TestWrongUnits(t *testing.T) {
 func TestNilClient(t *testing.T) {
 	var client *amqpx.Client
 	_, db := openStore(t, nil, Config{})
+	defer func() { _ = db.Close() }()
 	_, err := New(db, client, Config{})
 	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "a nil *amqpx.Client") {
 		t.Error(err)

@@ -100,7 +100,7 @@ test | servers)
 		fi
 		# Clients of other languages. Debian has none for JavaScript, and its C# one has no confirms.
 		if can_install; then
-			packages="$packages python3-pika php-cli php-amqplib librabbitmq-client-java default-jdk-headless"
+			packages="$packages python3-pika python3-psycopg2 php-cli php-amqplib librabbitmq-client-java default-jdk-headless"
 		fi
 		if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && ! command -v google-chrome >/dev/null; then
 			packages="$packages chromium"

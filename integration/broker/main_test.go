@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		endWithBroker(ending)
 		return
 	}
-	code := tier.Run(m, tier.Plan{}, nil)
+	code := tier.Run(m, tier.Plan{Nightly: []string{"TestEndings", "TestLife"}}, nil)
 	if err := CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1

@@ -15,9 +15,19 @@ import (
 
 	"github.com/rabbitdelay/rabbitdelay/integration/cluster"
 	"github.com/rabbitdelay/rabbitdelay/integration/servers"
+	"github.com/rabbitdelay/rabbitdelay/integration/tier"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	code := tier.Run(m, tier.Plan{Nightly: []string{"TestContainers", "TestNodes"}}, nil)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
 
 func eventually(t *testing.T, what string, holds func() (bool, error)) {
 	t.Helper()

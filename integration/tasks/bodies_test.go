@@ -26,6 +26,9 @@ with c, c.cursor() as x:
         x.execute(q + "%s)", ("bytes-%d" % i, body.encode()))
 `
 
+// python is Debian's, which has Debian's modules; another may come before it in the path.
+const python = "/usr/bin/python3"
+
 // Rows that psql and Python write by the statements of docs/tasks.md have their bodies unchanged.
 func TestBodiesOfOtherPrograms(t *testing.T) {
 	run := func(t *testing.T, name string, stdin string, args ...string) {
@@ -49,12 +52,12 @@ func TestBodiesOfOtherPrograms(t *testing.T) {
 				run(t, "psql", insert, "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", fmt.Sprintf("--set=id=text-%d", i), "--set=body="+body, dsn)
 			}
 		}, []string{"text"}},
-		"psycopg2": {"python3", func(t *testing.T, dsn string) {
+		"psycopg2": {python, func(t *testing.T, dsn string) {
 			t.Helper()
-			if err := exec.CommandContext(t.Context(), "python3", "-c", "import psycopg2").Run(); err != nil {
+			if err := exec.CommandContext(t.Context(), python, "-c", "import psycopg2").Run(); err != nil {
 				t.Skip("skipped: it needs psycopg2 (apt-get install python3-psycopg2)")
 			}
-			run(t, "python3", "", append([]string{"-c", viaPsycopg2, dsn}, awkward...)...)
+			run(t, python, "", append([]string{"-c", viaPsycopg2, dsn}, awkward...)...)
 		}, []string{"text", "bytes"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/alike"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
 	"github.com/rabbitdelay/rabbitdelay/topology/live"
@@ -162,6 +163,15 @@ func (g *grouping) look(ctx context.Context, conn *amqp.Connection) error {
 	}
 	return cmp.Or(err, t.putBack())
 }
+
+// Alike returns the text of an error without what differs between two messages that failed of the same: numbers,
+// with the unit of time or the colons and points between them, and ids become #, quoted parts "…", and white space
+// one space. Only the first 1,024 bytes count.
+//
+//	order 42 was not found       order # was not found
+//	dial tcp 10.0.0.7:5432: …    dial tcp #: …
+//	no such user: "Ann" (3f2a9c1e-…)  no such user: … (#)
+func Alike(text string) string { return alike.Text(text) }
 
 // put puts a message into its group.
 func (g *grouping) put(l DeadLetter) {

@@ -146,6 +146,11 @@ func (r *bulkRun) changeBatch(ctx context.Context, batch []rows.Seen) error {
 				p.Place.Held = append(p.Place.Held, seen.ID)
 			}
 		}
+		if r.filter.ByError() { // an attempt that failed since then has changed the error, and not the version
+			if free, err = c.Chosen(ctx, r.chosen(), free); err != nil {
+				return err
+			}
+		}
 		return r.update(ctx, c, free, p)
 	})
 }

@@ -26,6 +26,11 @@ type Filter struct {
 	// Header and HeaderValue choose tasks that have this header. No index knows
 	// it: combine it with others where there are many tasks.
 	Header, HeaderValue string
+	// Error chooses tasks whose LastError contains it, and ErrorLike those whose LastError
+	// differs from it in numbers, ids and quoted parts only: an error, or an ErrorGroup's. No
+	// index knows them, so everything else that the filter chooses is read: combine them with
+	// a status and a destination where there are many tasks.
+	Error, ErrorLike string
 
 	// The rest concerns List only.
 	Sort  Sort   // the order; the zero value is SortDue
@@ -49,7 +54,7 @@ func (f Filter) rowFilter() (rows.Filter, error) {
 	}
 	return rows.Filter{
 		IDs: f.IDs, Queue: f.Queue, Exchange: f.Exchange, Status: string(f.Status), DueFrom: f.DueFrom, DueTo: f.DueTo,
-		IDPrefix: f.IDPrefix, Tag: f.Tag, UniqueKey: f.UniqueKey, Header: f.Header, HeaderValue: f.HeaderValue,
+		IDPrefix: f.IDPrefix, Tag: f.Tag, UniqueKey: f.UniqueKey, Header: f.Header, HeaderValue: f.HeaderValue, Error: f.Error, ErrorLike: f.ErrorLike,
 	}, nil
 }
 

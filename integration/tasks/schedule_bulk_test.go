@@ -3,6 +3,7 @@ package tasks_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -87,6 +88,56 @@ func TestBulkBesideAHandler(t *testing.T) {
 		}
 		if left := db.queryInt(t, "SELECT COUNT(*) FROM rabbitdelay_tasks"); left != n/2 {
 			t.Errorf("%d tasks are left, expected %d", left, n/2)
+		}
+	})
+}
+
+// Failed tasks are grouped by error on every database, however many they are, and a change of one error's tasks
+// changes these alone.
+func TestTasksByError(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db businessDB) {
+		s := newStore(t, db, nil, schedule.Config{})
+		const n, kinds = 6_000, 5
+		tasks := make([]schedule.Task, n)
+		for i := range tasks {
+			tasks[i] = schedule.Task{ID: fmt.Sprintf("t%05d", i), Queue: "q", DeliverAt: time.Now()}
+		}
+		for batch := range slices.Chunk(tasks, 1000) {
+			suite.MustSucceed(t, s.ScheduleBatch(t.Context(), schedule.NoTx, batch))
+		}
+		for kind := range kinds {
+			// The kinds differ in one letter, and 100%_a is no pattern.
+			text := fmt.Sprintf("100%%_%c of %q failed:\n\t503", 'a'+kind, "order")
+			_, err := db.ExecContext(t.Context(), fmt.Sprintf("UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = due_at, last_error = '%s' WHERE id LIKE '%%%d' OR id LIKE '%%%d'",
+				text, kind, kind+kinds))
+			suite.MustSucceed(t, err)
+		}
+		groups, err := s.ErrorGroups(t.Context(), schedule.NoTx, schedule.Filter{Queue: "q"}, schedule.ErrorGroupOptions{Order: schedule.GroupsMost})
+		suite.MustSucceed(t, err)
+		if len(groups.Groups) != kinds || groups.Looked != n || groups.More {
+			t.Fatalf("%+v", groups)
+		}
+		for _, g := range groups.Groups {
+			if g.Tasks != n/kinds {
+				t.Errorf("%q has %d tasks, expected %d", g.ErrorLike, g.Tasks, n/kinds)
+			}
+		}
+		f := schedule.Filter{Status: schedule.StatusFailed, Queue: "q", ErrorLike: groups.Groups[0].ErrorLike}
+		count, err := s.BulkCount(t.Context(), f, schedule.BulkDelete(), schedule.BulkOptions{})
+		suite.MustSucceed(t, err)
+		if count != n/kinds {
+			t.Errorf("%d tasks counted, expected %d", count, n/kinds)
+		}
+		p, err := s.Bulk(t.Context(), f, schedule.BulkDelete(), schedule.BulkOptions{Batch: 100})
+		suite.MustSucceed(t, err)
+		if p.Changed != n/kinds {
+			t.Errorf("%d tasks deleted, expected %d", p.Changed, n/kinds)
+		}
+		groups, err = s.ErrorGroups(t.Context(), schedule.NoTx, schedule.Filter{}, schedule.ErrorGroupOptions{Look: 100})
+		suite.MustSucceed(t, err)
+		if len(groups.Groups) != kinds-1 || groups.Looked != 100 || !groups.More {
+			t.Errorf("afterwards: %+v", groups)
 		}
 	})
 }

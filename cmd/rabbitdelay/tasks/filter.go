@@ -20,7 +20,7 @@ type filterFlags struct {
 	from, to moment
 }
 
-var filterNames = []string{"queue", "exchange", "status", "due-from", "due-to", "id-prefix", "tag", "unique-key", "header"}
+var filterNames = []string{"queue", "exchange", "status", "due-from", "due-to", "id-prefix", "tag", "unique-key", "header", "error", "error-like"}
 
 func (x *filterFlags) register(c *cobra.Command) {
 	f, chosen := c.Flags(), &x.chosen
@@ -29,6 +29,8 @@ func (x *filterFlags) register(c *cobra.Command) {
 	f.StringVar(&chosen.Tag, "tag", "", "tasks with this tag")
 	f.StringVar(&chosen.UniqueKey, "unique-key", "", "tasks with this unique key")
 	f.StringVar(&x.header, "header", "", "tasks with this header, `name=value`")
+	f.StringVar(&chosen.Error, "error", "", "tasks whose last error contains this")
+	f.StringVar(&chosen.ErrorLike, "error-like", "", `tasks whose last error differs from this in numbers, ids and quoted parts only, as "tasks errors" prints it`)
 	program.Choice(c, (*string)(&chosen.Status), "status", "", "", string(schedule.StatusPending), string(schedule.StatusRunning), string(schedule.StatusDone),
 		string(schedule.StatusCancelled), string(schedule.StatusExpired), string(schedule.StatusFailed))
 	f.Var(&x.from, "due-from", "tasks due at or after this instant, or this long from now, such as 2h or -7d")

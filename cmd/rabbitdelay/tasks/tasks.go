@@ -27,8 +27,8 @@ func Command(a *app.App) *cobra.Command {
 wherever the task's message is, and a relay does the sending: only revive talks to
 the broker, to remove dead letters.
 
-list and count select tasks by destination, status, due instant, id prefix, tag
-and header. cancel, reschedule, fire and revive take ids and change each in its own
+list, count and errors select tasks by destination, status, due instant, id prefix,
+tag, header and error. cancel, reschedule, fire and revive take ids and change each in its own
 transaction, or take the same filters: they then count the tasks, ask, and change
 them in batches. delete takes filters only. pause, resume and ceiling take a
 destination.
@@ -42,7 +42,7 @@ allow the change.`,
 	}
 	app.DatabaseFlag(c.PersistentFlags(), "")
 	c.AddCommand(
-		x.listCommand(), x.showCommand(), x.countCommand(), x.addCommand(),
+		x.listCommand(), x.showCommand(), x.countCommand(), x.errorsCommand(), x.addCommand(),
 		x.cancelCommand(), x.rescheduleCommand(), x.fireCommand(), x.reviveCommand(), x.deleteCommand(),
 		x.pauseCommand(), x.resumeCommand(), x.ceilingCommand(), x.heldCommand(),
 	)

@@ -86,12 +86,15 @@ type Filter struct {
 	Tag       string `json:"tag,omitempty"        query:"tag"`
 	UniqueKey string `json:"unique_key,omitempty" query:"unique_key"`
 	Header    string `json:"header,omitempty"     query:"header"     doc:"name=value, for operators"`
+	Error     string `json:"error,omitempty"      query:"error"      doc:"part of the last error"`
+	ErrorLike string `json:"error_like,omitempty" query:"error_like" doc:"tasks whose last error differs from it in numbers, ids and quoted parts only, as /task-errors has it"`
 }
 
 func (f Filter) read(at string) (schedule.Filter, error) {
 	var in reader
 	out := schedule.Filter{
 		Queue: f.Queue, Exchange: f.Exchange, Status: schedule.Status(f.Status), IDPrefix: f.IDPrefix, Tag: f.Tag, UniqueKey: f.UniqueKey,
+		Error: f.Error, ErrorLike: f.ErrorLike,
 		DueFrom: in.instant(at+".due_from", f.DueFrom), DueTo: in.instant(at+".due_to", f.DueTo),
 	}
 	if !out.DueFrom.IsZero() && !out.DueTo.IsZero() && !out.DueFrom.Before(out.DueTo) {
@@ -159,6 +162,22 @@ func (a *api) tasks() {
 			f.Limit = in.Limit
 			page, err := a.svc.Tasks(ctx, who(ctx), f)
 			return answer(a, tasksPage{asjson.TasksOf(page.Tasks), page.Next.String()}, err)
+		})
+	huma.Register(a.API, op("GET", "/task-errors", "group-task-errors", tagTasks, "Group failed tasks, or those of another status, by their errors"),
+		func(ctx context.Context, in *struct {
+			Filter
+
+			Order schedule.ErrorGroupOrder `query:"order" enum:"newest,oldest,most" default:"newest" doc:"which groups come first"`
+			Limit int                      `query:"limit" default:"50"              minimum:"1"      maximum:"1000"                doc:"the most groups"`
+			Look  int                      `query:"look"  default:"100000"          minimum:"1"      maximum:"1000000"             doc:"the most tasks to read, the newest first; more in the answer says whether there are others"`
+		},
+		) (*body[schedule.ErrorGroups], error) {
+			f, err := in.Filter.read("query")
+			if err != nil {
+				return nil, err
+			}
+			g, err := a.svc.TaskErrors(ctx, who(ctx), f, schedule.ErrorGroupOptions{Limit: in.Limit, Order: in.Order, Look: in.Look})
+			return answer(a, g, err)
 		})
 	huma.Register(a.API, op("GET", "/tasks/{id}", "get-task", tagTasks, "Get one task and what has become of it"),
 		func(ctx context.Context, in *TaskPath) (*body[taskDetail], error) {

@@ -427,6 +427,11 @@ func (f *fake) Change(_ context.Context, _ service.Identity, id string, a servic
 	return fmt.Errorf("the pages do not %s one task", a.Kind)
 }
 
+func (f *fake) TaskErrors(_ context.Context, _ service.Identity, _ schedule.Filter, _ schedule.ErrorGroupOptions) (schedule.ErrorGroups, error) {
+	groups := []schedule.ErrorGroup{{Queue: "mail", ErrorLike: "payment provider: #", Tasks: 2, ExampleID: "a1", Example: "payment provider: 503"}, {Exchange: "e", Tasks: 1, ExampleID: "b1"}}
+	return schedule.ErrorGroups{Looked: 3, More: true, Groups: groups, Others: 4}, f.err
+}
+
 func (f *fake) BulkCount(_ context.Context, x schedule.Filter, _ service.Action) (int64, error) {
 	return int64(len(f.chosen(x))), f.err
 }

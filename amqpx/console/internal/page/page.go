@@ -47,7 +47,7 @@ func New(svc Service, o Options) *Pages {
 	p.mux.HandleFunc("GET /live", p.stream(p.feedNow))
 	p.mux.HandleFunc("GET /live-tasks", p.stream(p.feedTasks))
 	for path, h := range map[string]handler{
-		"{$}": p.now, "tasks": p.tasks, "task": p.task, "job": p.job, "audit": p.audit,
+		"{$}": p.now, "tasks": p.tasks, "task-errors": p.taskErrors, "task": p.task, "job": p.job, "audit": p.audit,
 		"recurring": p.recurring, "recurring-task": p.recurringTask, "held": p.held,
 		"trace": p.trace, "dead": p.dead, "dead-queue": p.deadQueue, "dead-errors": p.deadErrors, "layouts": p.layouts,
 	} {

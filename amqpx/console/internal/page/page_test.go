@@ -64,7 +64,7 @@ func httptestPost(path string, form url.Values) *http.Request {
 
 // reading are all pages that change nothing.
 var reading = []string{
-	"", "?from=2026-11-22T12:00:00Z&to=2026-11-23T12:00:00Z", "tasks", "tasks?queue=mail&status=pending", link("task", "id", scriptTag), link("task", "id", "binary"), "task?id=empty",
+	"", "?from=2026-11-22T12:00:00Z&to=2026-11-23T12:00:00Z", "tasks", "tasks?queue=mail&status=pending", "task-errors?queue=mail", "task-errors?order=most&status=pending", link("task", "id", scriptTag), link("task", "id", "binary"), "task?id=empty",
 	"trace?id=binary", "trace?id=dead-1", "trace?id=none", link("trace", "id", scriptTag), link("trace", "id", override),
 	"recurring", "recurring-task?name=nightly-report", link("recurring-task", "name", scriptTag), "dead", "dead-queue?queue=mail.dead", "dead-errors?queue=mail.dead", "layouts", "held", "audit", "audit?target=heartbeat", "job?id=running", "job?id=done",
 }
@@ -76,6 +76,34 @@ var asking = map[string]url.Values{
 	"recurring-edit": {"name": {"new"}, "every": {"1m"}, "queue": {"mail"}}, "recurring-pause": {"name": {"heartbeat"}}, "recurring-resume": {"name": {"heartbeat"}}, "recurring-fire": {"name": {"heartbeat"}}, "recurring-delete": {"name": {"heartbeat"}},
 	"requeue": {"queue": {"mail.dead"}, "count": {"3"}}, "discard": {"queue": {"mail.dead"}, "count": {"3"}}, "retire": {},
 	"destination-pause": {"queue": {"mail"}}, "destination-resume": {"exchange": {"events"}, "spread": {"30m"}}, "destination-ceiling": {"queue": {"mail"}, "per-second": {"50"}},
+}
+
+// A group of failed tasks leads to its tasks and to changes of them, for operators, and of nothing else.
+func TestTaskErrors(t *testing.T) {
+	c := open(service.RoleOperator)
+	body := html.UnescapeString(c.get("task-errors?tag=vip").Body.String())
+	for _, link := range []string{
+		"tasks?error-like=payment+provider%3A+%23&queue=mail&status=failed&tag=vip",
+		"bulk?action=revive&error-like=payment+provider%3A+%23&queue=mail&status=failed&tag=vip",
+		"bulk?action=delete&error-like=payment+provider%3A+%23&queue=mail&status=failed&tag=vip",
+	} {
+		if !strings.Contains(body, `href="`+link+`"`) {
+			t.Errorf("no link to %s", link)
+		}
+	}
+	if n := strings.Count(body, `href="bulk?`); n != 2 {
+		t.Errorf("%d links to changes, expected 2: a group without an error has none", n)
+	}
+	if !strings.Contains(body, "Only the newest 3 were read") {
+		t.Error("nothing says that not all tasks were read")
+	}
+	c = open(service.RoleViewer)
+	if body := c.get("task-errors").Body.String(); strings.Contains(body, `href="bulk?`) {
+		t.Error("a viewer is offered a change")
+	}
+	if w := c.get("task-errors?order=last"); w.Code != http.StatusBadRequest {
+		t.Errorf("an unknown order: %d", w.Code)
+	}
 }
 
 func TestPages(t *testing.T) {

@@ -65,7 +65,7 @@ var sections = []struct {
 	pages      []string
 }{
 	{"Now", "./", []string{"now"}},
-	{"Tasks", "tasks?status=pending", []string{"tasks", "task", "task-act", "task-new", "bulk"}},
+	{"Tasks", "tasks?status=pending", []string{"tasks", "task-errors", "task", "task-act", "task-new", "bulk"}},
 	{"Recurring", "recurring", []string{"recurring", "recurring-task", "recurring-edit", "recurring-act"}},
 	{"Dead letters", "dead", []string{"dead", "dead-queue", "dead-errors", "requeue", "discard"}},
 	{"Layouts", "layouts", []string{"layouts", "retire"}},

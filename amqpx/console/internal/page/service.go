@@ -32,6 +32,7 @@ type overviews interface {
 type tasks interface {
 	Tasks(ctx context.Context, who service.Identity, f schedule.Filter) (service.TaskPage, error)
 	Count(ctx context.Context, f schedule.Filter, limit int64) (n int64, more bool, err error)
+	TaskErrors(ctx context.Context, who service.Identity, f schedule.Filter, o schedule.ErrorGroupOptions) (schedule.ErrorGroups, error)
 	Suggest(ctx context.Context) (service.Suggestions, error)
 	Task(ctx context.Context, who service.Identity, id string) (service.TaskDetail, error)
 	Trace(ctx context.Context, who service.Identity, id string) (trace.Trace, error)

@@ -32,6 +32,7 @@ type tasksData struct {
 	NextHref   string
 	Bulk       []bulkLink
 	LiveHref   string
+	ErrorsHref string // these tasks by error; empty where tasks have none
 	Suggest    service.Suggestions
 	Due, Ended column // Ended has no address where no task has an end
 	Problem    string // why the filter was not understood
@@ -126,6 +127,11 @@ func (p *Pages) tasks(r *request) (answer, error) {
 		d.NextHref = withQuery("tasks", next)
 	}
 	f.After, f.Limit = schedule.Cursor{}, 0
+	if f.Status == "" || f.Status == schedule.StatusFailed || f.Status == schedule.StatusPending {
+		grouped := maps.Clone(asked)
+		grouped.Del("sort")
+		d.ErrorsHref = withQuery("task-errors", grouped)
+	}
 	if d.Count, d.More, err = p.svc.Count(r.Context(), f, countLimit); err != nil {
 		return a, err
 	}
@@ -156,7 +162,7 @@ var statuses = []schedule.Status{
 }
 
 // filterFields are the names of a filter's parts in a URL.
-var filterFields = []string{"queue", "exchange", "status", "from", "to", "prefix", "unique-key", "tag", "header", "value", "sort", chosenField}
+var filterFields = []string{"queue", "exchange", "status", "from", "to", "prefix", "unique-key", "tag", "header", "value", "error", "error-like", "sort", chosenField}
 
 // chosenField has the ids of rows that were selected, one a line, escaped: an id may have any
 // characters.
@@ -178,7 +184,7 @@ func readFilter(r *request) (schedule.Filter, error) {
 	}
 	f := schedule.Filter{
 		Queue: r.get("queue"), Exchange: r.get("exchange"), Status: schedule.Status(r.get("status")), IDPrefix: r.get("prefix"), UniqueKey: r.form.Get("unique-key"), IDs: ids,
-		Tag: r.get("tag"), Header: r.get("header"), HeaderValue: r.get("value"), DueFrom: in.instant("from"), DueTo: in.instant("to"), WithoutBody: true,
+		Tag: r.get("tag"), Header: r.get("header"), HeaderValue: r.get("value"), Error: r.get("error"), ErrorLike: r.get("error-like"), DueFrom: in.instant("from"), DueTo: in.instant("to"), WithoutBody: true,
 	}
 	if f.Status != "" && !slices.Contains(statuses, f.Status) {
 		in.failf("status", "%q; expected one of %v, or none", f.Status, statuses)
@@ -191,7 +197,7 @@ func filterValues(f schedule.Filter) url.Values {
 	v := url.Values{}
 	for name, value := range map[string]string{
 		"queue": f.Queue, "exchange": f.Exchange, "status": string(f.Status), "from": exact(f.DueFrom), "to": exact(f.DueTo),
-		"prefix": f.IDPrefix, "unique-key": f.UniqueKey, "tag": f.Tag, "header": f.Header, "value": f.HeaderValue, "sort": string(f.Sort),
+		"prefix": f.IDPrefix, "unique-key": f.UniqueKey, "tag": f.Tag, "header": f.Header, "value": f.HeaderValue, "error": f.Error, "error-like": f.ErrorLike, "sort": string(f.Sort),
 		chosenField: escaped(f.IDs),
 	} {
 		if value != "" {
@@ -247,5 +253,7 @@ func conditions(r *request, f schedule.Filter) []condition {
 	if f.Header != "" {
 		add("header is", f.Header+": "+f.HeaderValue)
 	}
+	add("error contains", f.Error)
+	add("error is like", f.ErrorLike)
 	return list
 }

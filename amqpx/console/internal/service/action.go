@@ -237,6 +237,8 @@ func DescribeTasks(f schedule.Filter, values bool) string {
 	add("id", strings.Join(f.IDs, " or "))
 	add("tag", f.Tag)
 	add("header", describeHeader(f.Header, f.HeaderValue, values))
+	add("error", f.Error)
+	add("error-like", f.ErrorLike)
 	if !f.DueFrom.IsZero() {
 		add("due-from", shown.Instant(f.DueFrom))
 	}

@@ -64,6 +64,16 @@ func (c *Core) Count(ctx context.Context, f schedule.Filter, limit int64) (n int
 	return min(n, limit), n > limit, nil
 }
 
+// TaskErrors groups the failed tasks that f selects by their errors.
+func (c *Core) TaskErrors(ctx context.Context, who Identity, f schedule.Filter, o schedule.ErrorGroupOptions) (schedule.ErrorGroups, error) {
+	if f.Header != "" && !who.Role.May(RoleOperator) {
+		return schedule.ErrorGroups{}, fmt.Errorf("filter by header: %w", ErrForbidden)
+	}
+	return readStore(ctx, c, func(ctx context.Context, s *schedule.Store) (schedule.ErrorGroups, error) {
+		return s.ErrorGroups(ctx, schedule.NoTx, all(f), o)
+	})
+}
+
 // Suggestions are names for the fields of a filter, as far as they are known at once.
 type Suggestions struct{ Queues, Tags []string }
 

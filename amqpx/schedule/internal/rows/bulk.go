@@ -2,6 +2,7 @@ package rows
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"time"
 )
@@ -28,8 +29,23 @@ const (
 	Backwards       // from the last due instant to the first
 )
 
-// Page reads the next tasks after a place, without locking them.
+// Page reads the next tasks after a place, without locking them: fewer than limit only if there are no more.
 func (c Conn) Page(ctx context.Context, f Filter, after Place, o Order, limit int) (page []Seen, err error) {
+	for {
+		read, last, err := c.pagePart(ctx, f, after, o, limit, func(s Seen) { page = append(page, s) })
+		if err != nil || read < limit {
+			return page, err
+		}
+		if len(page) >= limit {
+			return page[:limit], nil
+		}
+		after = last // many rows may have other errors
+	}
+}
+
+// pagePart calls row with those of the next rows after a place that the filter chooses, and returns how many it has read
+// and the place of the last.
+func (c Conn) pagePart(ctx context.Context, f Filter, after Place, o Order, limit int, row func(Seen)) (read int, last Place, err error) {
 	order, beyond := "due_at, id", ">"
 	if o == Backwards {
 		order, beyond = "due_at DESC, id DESC", "<"
@@ -39,16 +55,24 @@ func (c Conn) Page(ctx context.Context, f Filter, after Place, o Order, limit in
 		at := Stored(after.DeliverAt)
 		where.and(fmt.Sprintf("due_at %s= ? AND (due_at %s ? OR id %s ?)", beyond, beyond, beyond), at, at, after.ID)
 	}
-	query := fmt.Sprintf("SELECT id, due_at, version FROM rabbitdelay_tasks%s ORDER BY %s LIMIT %d", where, order, limit)
+	text := "NULL"
+	if f.ByError() {
+		text = "last_error"
+	}
+	query := fmt.Sprintf("SELECT id, due_at, version, %s FROM rabbitdelay_tasks%s ORDER BY %s LIMIT %d", text, where, order, limit)
 	err = c.each(ctx, query, where.args, func(scan scanner) error {
 		var s Seen
 		var due int64
-		err := scan(&s.ID, cell{"due_at", &due, &RowError{}}, &s.Version)
+		var lastError sql.NullString
+		err := scan(&s.ID, cell{"due_at", &due, &RowError{}}, &s.Version, &lastError)
 		s.DeliverAt = time.UnixMilli(due)
-		page = append(page, s)
+		read, last = read+1, s.Place
+		if err == nil && f.Matches(lastError.String) {
+			row(s)
+		}
 		return err
 	})
-	return page, err
+	return read, last, err
 }
 
 // LockTasks locks tasks, and returns those that exist and that it got.
@@ -72,7 +96,17 @@ func (c Conn) Chosen(ctx context.Context, f Filter, ids []string) ([]string, err
 	}
 	where := f.where()
 	where.and("id IN ("+marks(len(ids))+")", anys(ids)...)
-	return c.texts(ctx, "SELECT id FROM rabbitdelay_tasks"+where.String(), where.args...)
+	var chosen []string
+	err := c.each(ctx, "SELECT id, last_error FROM rabbitdelay_tasks"+where.String(), where.args, func(scan scanner) error {
+		var id string
+		var lastError sql.NullString
+		err := scan(&id, &lastError)
+		if err == nil && f.Matches(lastError.String) {
+			chosen = append(chosen, id)
+		}
+		return err
+	})
+	return chosen, err
 }
 
 // ChangeAll changes tasks that are locked. It goes by their ids alone: with the filter

@@ -1,11 +1,13 @@
 package rows
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -17,6 +19,9 @@ type QueueCount struct {
 
 // CountByQueue counts tasks by queue and status, in that order.
 func (c Conn) CountByQueue(ctx context.Context, f Filter) (counts []QueueCount, err error) {
+	if f.ByError() {
+		return c.countErrorsByQueue(ctx, f)
+	}
 	where := f.where()
 	query := "SELECT queue, status, COUNT(*) FROM rabbitdelay_tasks" + where.String() + " GROUP BY queue, status ORDER BY queue, status"
 	err = c.each(ctx, query, where.args, func(scan scanner) error {
@@ -28,8 +33,29 @@ func (c Conn) CountByQueue(ctx context.Context, f Filter) (counts []QueueCount, 
 	return counts, err
 }
 
+func (c Conn) countErrorsByQueue(ctx context.Context, f Filter) ([]QueueCount, error) {
+	counted := map[QueueCount]int64{}
+	err := c.eachByError(ctx, f, func(queue, status string, _ int64) bool {
+		counted[QueueCount{Queue: queue, Status: status}]++
+		return true
+	})
+	var counts []QueueCount
+	for n, count := range counted {
+		n.Count = count
+		counts = append(counts, n)
+	}
+	slices.SortFunc(counts, func(a, b QueueCount) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Status, b.Status))
+	})
+	return counts, err
+}
+
 // Count counts the tasks that a filter chooses.
-func (c Conn) Count(ctx context.Context, f Filter) (int64, error) {
+func (c Conn) Count(ctx context.Context, f Filter) (n int64, err error) {
+	if f.ByError() {
+		err = c.eachByError(ctx, f, func(string, string, int64) bool { n++; return true })
+		return n, err
+	}
 	where := f.where()
 	return c.number(ctx, "SELECT COUNT(*) FROM rabbitdelay_tasks"+where.String(), where.args...)
 }
@@ -37,6 +63,10 @@ func (c Conn) Count(ctx context.Context, f Filter) (int64, error) {
 // CountUpTo counts as Count, and stops at limit + 1. It reads each status in the order of
 // an index.
 func (c Conn) CountUpTo(ctx context.Context, f Filter, limit int64) (total int64, err error) {
+	if f.ByError() {
+		err = c.eachByError(ctx, f, func(string, string, int64) bool { total++; return total <= limit })
+		return total, err
+	}
 	for _, status := range Statuses {
 		if f.Status != "" && f.Status != status || total > limit {
 			continue
@@ -63,6 +93,14 @@ func (c Conn) CountFinished(ctx context.Context, status string, from, to time.Ti
 
 // Bins counts tasks by due instant, in bins of step milliseconds from start on.
 func (c Conn) Bins(ctx context.Context, f Filter, start, step int64, bin func(i int, count int64)) error {
+	if f.ByError() {
+		counts := map[int]int64{}
+		err := c.eachByError(ctx, f, func(_, _ string, due int64) bool { counts[int((due-start)/step)]++; return true })
+		for i, count := range counts {
+			bin(i, count)
+		}
+		return err
+	}
 	where := f.where()
 	// The remainder is taken off first, because / keeps it in MySQL.
 	number := fmt.Sprintf("((due_at - %d) - (due_at - %d) %% %d) / %d", start, start, step, step)

@@ -15,6 +15,8 @@ type Filter struct {
 	UniqueKey           string
 	IDs                 []string // nil: any
 	Header, HeaderValue string
+	Error               string // last_error contains it
+	ErrorLike           string // last_error is like it, see package alike
 
 	Sent bool // only what was sent in its present version
 
@@ -75,6 +77,9 @@ func (f Filter) where() *clause {
 	if f.Header != "" {
 		w.and("(headers LIKE ? ESCAPE '~' OR headers LIKE ? ESCAPE '~')", likeHeader(f.Header, ":", f.HeaderValue), likeHeader(f.Header, ": ", f.HeaderValue))
 	}
+	for _, part := range f.errorParts() {
+		w.and("last_error LIKE ? ESCAPE '~'", part)
+	}
 	if !f.DueFrom.IsZero() {
 		w.and("due_at >= ?", Stored(f.DueFrom))
 	}
@@ -105,10 +110,13 @@ func (f Filter) where() *clause {
 // afterAll sorts after every text of valid code points.
 const afterAll = "\U0010FFFF"
 
+// literally escapes a text for LIKE.
+var literally = strings.NewReplacer("~", "~~", "%", "~%", "_", "~_")
+
 // likeHeader finds a header in the JSON as it is written here, or as programs write it
 // that put a space after the colon.
 func likeHeader(name, colon, value string) string {
 	k, _ := json.Marshal(name)  //nolint:errchkjson // strings do not fail
 	v, _ := json.Marshal(value) //nolint:errchkjson // strings do not fail
-	return "%" + strings.NewReplacer("~", "~~", "%", "~%", "_", "~_").Replace(string(k)+colon+string(v)) + "%"
+	return "%" + literally.Replace(string(k)+colon+string(v)) + "%"
 }

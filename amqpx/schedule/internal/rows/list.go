@@ -3,6 +3,7 @@ package rows
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -85,20 +86,28 @@ func (c Conn) List(ctx context.Context, l Listing, yield func(*Task) bool) error
 	}
 	for left := l.Limit; left > 0; {
 		n := min(left, listPage)
+		if l.ByError() {
+			n = listPage // of which few may match
+		}
 		query, args := c.listQuery(l, columns, n)
 		page, err := c.tasks(ctx, query, args)
-		if err == nil {
-			err = c.readTags(ctx, page)
-		}
 		if err != nil {
 			return err
 		}
-		for _, t := range page {
+		chosen := page
+		if l.ByError() {
+			chosen = slices.DeleteFunc(slices.Clone(page), func(t *Task) bool { return !l.Matches(t.LastError) })
+			chosen = chosen[:min(len(chosen), left)]
+		}
+		if err := c.readTags(ctx, chosen); err != nil {
+			return err
+		}
+		for _, t := range chosen {
 			if !yield(t) {
 				return nil
 			}
 		}
-		left -= len(page)
+		left -= len(chosen)
 		switch {
 		case len(page) == n:
 			l.After = l.Sort.Place(page[n-1])

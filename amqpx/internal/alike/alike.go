@@ -1,4 +1,5 @@
-package inspect
+// Package alike normalises the texts of errors, so that errors of one kind can be grouped and chosen.
+package alike
 
 import (
 	"cmp"
@@ -7,18 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// maxAlike is how many bytes of an error's text decide what it is like.
-const maxAlike = 1 << 10
+// Most is how many bytes of an error's text decide what it is like.
+const Most = 1 << 10
 
-// Alike returns the text of an error without what differs between two messages that failed of the same: numbers,
-// with the unit of time or the colons and points between them, and ids become #, quoted parts "…". Only the first
-// 1,024 bytes count.
+// Text returns the text of an error without what differs between two messages that failed of the same: numbers,
+// with the unit of time or the colons and points between them, and ids become #, quoted parts "…", and white space
+// one space, because fields of forms hold one line. Only the first 1,024 bytes count.
 //
 //	order 42 was not found       order # was not found
 //	dial tcp 10.0.0.7:5432: …    dial tcp #: …
 //	no such user: "Ann" (3f2a9c1e-…)  no such user: … (#)
-func Alike(text string) string {
-	text = strings.ToValidUTF8(text[:min(len(text), maxAlike)], "")
+func Text(text string) string {
+	text = strings.ToValidUTF8(text[:min(len(text), Most)], "")
 	var out []byte
 	after := ' ' // the character before
 	for text != "" {
@@ -46,7 +47,16 @@ func Alike(text string) string {
 		after, _ = utf8.DecodeLastRuneInString(text[:n])
 		text = text[n:]
 	}
-	return strings.ToValidUTF8(string(out[:min(len(out), maxAlike)]), "")
+	line := strings.Join(strings.Fields(string(out)), " ")
+	return strings.TrimSpace(strings.ToValidUTF8(line[:min(len(line), Most)], ""))
+}
+
+// Pieces returns what every text contains, in this order, that is like one: the parts of the latter between what stands
+// for something else. A database can leave out most other texts by them; it returns at most the first few.
+func Pieces(like string) []string {
+	const most = 8
+	list := strings.FieldsFunc(like, func(r rune) bool { return r == '#' || r == '…' || unicode.IsSpace(r) })
+	return list[:min(len(list), most)]
 }
 
 func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }

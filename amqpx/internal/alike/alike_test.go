@@ -1,11 +1,11 @@
-package inspect
+package alike
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestAlike(t *testing.T) {
+func TestText(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "payment provider: 503": "payment provider: #", "timeout": "timeout",
 		"order 42 was not found":                              "order # was not found",
@@ -26,23 +26,32 @@ func TestAlike(t *testing.T) {
 		"1,000,000 rows":                                             "# rows",
 		"Größe ٣":                                                    "Größe #",
 		"\xff7":                                                      "#",
+		" panic: no address\r\n\tat  line 7\n":                       "panic: no address at line #",
 	} {
-		if got := Alike(text); got != want {
+		if got := Text(text); got != want {
 			t.Errorf("%q is like %q, expected %q", text, got, want)
 		}
 	}
-	if got := Alike(strings.Repeat("x ", 5000)); len(got) > maxAlike {
+	if got := Text(strings.Repeat("x ", 5000)); len(got) > Most {
 		t.Errorf("%d bytes", len(got))
 	}
 }
 
 // FuzzAlike finds that what an error is like is like itself, so that a filter takes both.
-func FuzzAlike(f *testing.F) {
+func FuzzText(f *testing.F) {
 	f.Add(`order 42: "x" at 10.0.0.1:5672, 1m30s, it's '3f2a9c1e'`)
 	f.Fuzz(func(t *testing.T, text string) {
-		once := Alike(text)
-		if twice := Alike(once); twice != once {
+		once := Text(text)
+		if twice := Text(once); twice != once {
 			t.Errorf("%q\n%q\n%q", text, once, twice)
+		}
+		rest := strings.ToValidUTF8(text[:min(len(text), Most)], "")
+		for _, piece := range Pieces(once) {
+			_, after, found := strings.Cut(rest, piece)
+			if !found {
+				t.Errorf("%q is like %q without %q", text, once, piece)
+			}
+			rest = after
 		}
 	})
 }

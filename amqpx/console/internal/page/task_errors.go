@@ -1,0 +1,85 @@
+package page
+
+import (
+	"cmp"
+	"maps"
+	"net/url"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/shown"
+)
+
+// taskErrorsData are the tasks that a filter selects, by their errors.
+type taskErrorsData struct {
+	schedule.ErrorGroups
+
+	Status     schedule.Status
+	Conditions []condition
+	Orders     []choice
+	Rows       []taskErrorRow
+	TasksHref  string // the same tasks as a list
+}
+
+// taskErrorRow is a group with the pages that have its tasks chosen. Without an error nothing chooses them.
+type taskErrorRow struct {
+	schedule.ErrorGroup
+
+	Destination string
+	TasksHref   string
+	Bulk        []bulkLink
+}
+
+// taskErrorOrders are in the order of their links.
+var taskErrorOrders = []struct {
+	is    schedule.ErrorGroupOrder
+	label string
+}{{schedule.GroupsNewest, "Newest first"}, {schedule.GroupsOldest, "Oldest first"}, {schedule.GroupsMost, "Most first"}}
+
+func (p *Pages) taskErrors(r *request) (answer, error) {
+	f, err := readFilter(r)
+	if err != nil {
+		return answer{}, err
+	}
+	f.Status = cmp.Or(f.Status, schedule.StatusFailed)
+	order := cmp.Or(schedule.ErrorGroupOrder(r.get("order")), schedule.GroupsNewest)
+	d := taskErrorsData{Status: f.Status, Conditions: conditions(r, f), TasksHref: withQuery("tasks", filterValues(f))}
+	known := false
+	for _, o := range taskErrorOrders {
+		v := filterValues(f)
+		v.Set("order", string(o.is))
+		d.Orders = append(d.Orders, choice{o.label, withQuery("task-errors", v), o.is == order})
+		known = known || o.is == order
+	}
+	if !known {
+		return answer{}, fieldError("order", "%q; expected newest, oldest or most", order)
+	}
+	if d.ErrorGroups, err = p.svc.TaskErrors(r.Context(), r.who.Identity, f, schedule.ErrorGroupOptions{Order: order}); err != nil {
+		return answer{}, err
+	}
+	for _, g := range d.Groups {
+		d.Rows = append(d.Rows, taskErrorRowOf(f, g))
+	}
+	return answer{name: "task-errors", title: "Tasks by error", data: d}, nil
+}
+
+func taskErrorRowOf(f schedule.Filter, g schedule.ErrorGroup) taskErrorRow {
+	row := taskErrorRow{ErrorGroup: g, Destination: g.Queue}
+	if g.Exchange != "" {
+		row.Destination = "exchange " + g.Exchange
+	}
+	row.Destination = shown.Line(row.Destination)
+	if g.ErrorLike == "" {
+		return row
+	}
+	f.Queue, f.Exchange, f.ErrorLike = g.Queue, g.Exchange, g.ErrorLike
+	values := filterValues(f)
+	row.TasksHref = withQuery("tasks", values)
+	for _, x := range acts {
+		if x.takes(f.Status) && !x.at && !x.by || x.takes(schedule.StatusFailed) && f.Status == schedule.StatusFailed {
+			v := url.Values{"action": {string(x.kind)}}
+			maps.Copy(v, values)
+			row.Bulk = append(row.Bulk, bulkLink{x.label, withQuery("bulk", v), string(x.kind)})
+		}
+	}
+	return row
+}

@@ -1,0 +1,132 @@
+package schedule
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/alike"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule/internal/rows"
+)
+
+// Bounds of Store.ErrorGroups.
+const (
+	// DefaultGroups and MaxGroups are the default and the most of ErrorGroupOptions.Limit.
+	DefaultGroups, MaxGroups = 50, 1000
+	// DefaultLook and MaxLook are the default and the most of ErrorGroupOptions.Look.
+	DefaultLook, MaxLook = 100_000, 10_000_000
+)
+
+// ErrorGroupOrder is an order of ErrorGroups.
+type ErrorGroupOrder string
+
+// Orders of groups.
+const (
+	GroupsNewest ErrorGroupOrder = "newest" // groups of the tasks that ended last come first
+	GroupsOldest ErrorGroupOrder = "oldest" // groups of the tasks that ended first come first
+	GroupsMost   ErrorGroupOrder = "most"   // the largest groups come first
+)
+
+// ErrorGroupOptions tune Store.ErrorGroups. The zero value is ready to use.
+type ErrorGroupOptions struct {
+	// Limit is the most groups to return; default DefaultGroups, at most MaxGroups.
+	Limit int
+	// Order of the groups; default GroupsNewest.
+	Order ErrorGroupOrder
+	// Look is the most tasks to read, the newest first; default DefaultLook, at most MaxLook.
+	// ErrorGroups.More says whether there were others.
+	Look int
+}
+
+// ErrorGroups are tasks grouped by their errors.
+type ErrorGroups struct {
+	Looked int          `json:"looked_at"` // tasks that were read
+	More   bool         `json:"more"`      // older tasks were not read, so groups may be larger than Tasks says
+	Groups []ErrorGroup `json:"groups"`    // in the order of ErrorGroupOptions
+	Others int          `json:"others"`    // tasks of groups that are not returned, because there are more than Limit
+}
+
+// ErrorGroup is tasks of one destination whose errors are alike. A Filter with the Queue or Exchange and the
+// ErrorLike of a group, and with the status that was grouped, chooses exactly its tasks.
+type ErrorGroup struct {
+	Queue     string    `json:"queue,omitempty"`
+	Exchange  string    `json:"exchange,omitempty"`
+	ErrorLike string    `json:"error_like"` // without numbers, ids and quoted parts; empty if the tasks have no error
+	Tasks     int       `json:"tasks"`
+	First     time.Time `json:"first"`      // when the first of them ended, or is due if they have not ended
+	Last      time.Time `json:"last"`       // the same of the last
+	ExampleID string    `json:"example_id"` // the last one
+	Example   string    `json:"example"`    // its error
+}
+
+// ErrorGroups groups the tasks that the filter chooses by destination and error. Without a status it groups failed
+// tasks; pending ones have the errors of attempts that are tried again. Tasks that change in the meantime may be
+// counted or not. Errors: ErrConfig.
+func (s *Store) ErrorGroups(ctx context.Context, ex Executor, f Filter, o ErrorGroupOptions) (ErrorGroups, error) {
+	setDefault(&o.Limit, DefaultGroups)
+	setDefault(&o.Look, DefaultLook)
+	o.Order = cmp.Or(o.Order, GroupsNewest)
+	switch {
+	case o.Limit < 1 || o.Limit > MaxGroups:
+		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: limit is %d; expected 1 to %d", ErrConfig, o.Limit, MaxGroups)
+	case o.Look < 1 || o.Look > MaxLook:
+		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: look is %d; expected 1 to %d", ErrConfig, o.Look, MaxLook)
+	case groupedBy[o.Order] == nil:
+		return ErrorGroups{}, fmt.Errorf("%w: grouping tasks: order is %q; expected %s, %s or %s", ErrConfig, string(o.Order), GroupsNewest, GroupsOldest, GroupsMost)
+	}
+	f.Status = cmp.Or(f.Status, StatusFailed)
+	return reading(ctx, s, ex, f, "grouping tasks by error", func(c rows.Conn, f rows.Filter) (ErrorGroups, error) {
+		ended := f.Status != rows.Pending && f.Status != rows.Running
+		groups := map[groupKey]*ErrorGroup{}
+		read, more, err := c.Failures(ctx, f, ended, o.Look, func(t rows.Unsuccessful) { addToGroup(groups, t) })
+		out := ErrorGroups{Looked: read, More: more, Groups: []ErrorGroup{}}
+		for i, g := range sortedGroups(groups, o.Order) {
+			if i < o.Limit {
+				out.Groups = append(out.Groups, *g)
+			} else {
+				out.Others += g.Tasks
+			}
+		}
+		return out, err
+	})
+}
+
+type groupKey struct{ queue, exchange, like string }
+
+// addToGroup adds a task to its group. The newest task comes first.
+func addToGroup(groups map[groupKey]*ErrorGroup, t rows.Unsuccessful) {
+	k := groupKey{t.Queue, t.Exchange, alike.Text(t.LastError)}
+	g := groups[k]
+	if g == nil {
+		g = &ErrorGroup{
+			Queue: t.Queue, Exchange: t.Exchange, ErrorLike: k.like, ExampleID: t.ID, Example: t.LastError, First: t.At.UTC(), Last: t.At.UTC(),
+		}
+		groups[k] = g
+	}
+	g.Tasks++
+	if t.At.Before(g.First) {
+		g.First = t.At.UTC()
+	}
+}
+
+// groupedBy is what groups are sorted by, the largest first.
+var groupedBy = map[ErrorGroupOrder]func(*ErrorGroup) int64{
+	GroupsNewest: func(g *ErrorGroup) int64 { return g.Last.UnixMilli() },
+	GroupsOldest: func(g *ErrorGroup) int64 { return -g.First.UnixMilli() },
+	GroupsMost:   func(g *ErrorGroup) int64 { return int64(g.Tasks) },
+}
+
+func sortedGroups(groups map[groupKey]*ErrorGroup, order ErrorGroupOrder) []*ErrorGroup {
+	list := make([]*ErrorGroup, 0, len(groups))
+	for _, g := range groups {
+		list = append(list, g)
+	}
+	by := groupedBy[order]
+	slices.SortFunc(list, func(a, b *ErrorGroup) int {
+		return cmp.Or(cmp.Compare(by(b), by(a)), cmp.Compare(b.Tasks, a.Tasks),
+			cmp.Compare(a.Queue+a.Exchange, b.Queue+b.Exchange), cmp.Compare(a.ErrorLike, b.ErrorLike))
+	})
+	return list
+}

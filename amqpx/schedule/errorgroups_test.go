@@ -1,0 +1,152 @@
+package schedule
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// fail makes tasks fail of an error each, one second after another.
+func fail(t *testing.T, db *sql.DB, base time.Time, errors map[string]string) {
+	t.Helper()
+	for id, text := range errors {
+		var n int
+		_, err := fmt.Sscanf(id, "t%d", &n)
+		check(t, err)
+		_, err = db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = ?, finished_at = ? WHERE id = ?",
+			text, base.Add(time.Duration(n)*time.Second).UnixMilli(), id)
+		check(t, err)
+	}
+}
+
+// Tasks t0000, t0003, … are of queue a, t0001, t0004, … of queue b, the others of an exchange.
+var failures = map[string]string{
+	"t0000": "payment provider: 503", "t0003": "payment provider: 429", "t0006": "Payment provider: 503", "t0001": "payment provider: 503",
+	"t0002": `no such user: "Ann" (3f2a9c1e-0000-4000-8000-0123456789AB)`, "t0005": `no such user: "Bob" (17)`, "t0009": "50% off_season\n\tat line 7",
+}
+
+func TestErrorGroups(t *testing.T) {
+	s, db := closedStore(t)
+	base := time.Now().Truncate(time.Second).Add(time.Hour)
+	many(t, s, base, 15)
+	fail(t, db, base, failures)
+	for order, want := range map[ErrorGroupOrder]string{
+		GroupsNewest: "[a:#% off_season at line #:1 a:Payment provider: #:1 x:no such user: … (#):2 a:payment provider: #:2 b:payment provider: #:1]",
+		GroupsOldest: "[a:payment provider: #:2 b:payment provider: #:1 x:no such user: … (#):2 a:Payment provider: #:1 a:#% off_season at line #:1]",
+		GroupsMost:   "[a:payment provider: #:2 x:no such user: … (#):2 a:#% off_season at line #:1 a:Payment provider: #:1 b:payment provider: #:1]",
+	} {
+		g, err := s.ErrorGroups(t.Context(), NoTx, Filter{}, ErrorGroupOptions{Order: order})
+		check(t, err)
+		var got []string
+		for _, x := range g.Groups {
+			got = append(got, fmt.Sprintf("%s%s:%s:%d", x.Queue, x.Exchange, x.ErrorLike, x.Tasks))
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("%s: %s\nexpected %s", order, got, want)
+		}
+	}
+	g, err := s.ErrorGroups(t.Context(), NoTx, Filter{Queue: "a"}, ErrorGroupOptions{Look: 2, Limit: 1})
+	check(t, err)
+	if !g.More {
+		t.Error("two of four tasks were read, and nothing says so")
+	}
+	if g.Looked != 2 {
+		t.Errorf("%d tasks were read, expected 2", g.Looked)
+	}
+	if g.Others != 1 {
+		t.Errorf("%d tasks of other groups, expected 1", g.Others)
+	}
+}
+
+// A filter by the error of a group finds, counts and changes the tasks of the group and no others.
+func TestFilterByError(t *testing.T) {
+	s, db := closedStore(t)
+	base := time.Now().Truncate(time.Second).Add(time.Hour)
+	many(t, s, base, 15)
+	fail(t, db, base, failures)
+	groups, err := s.ErrorGroups(t.Context(), NoTx, Filter{}, ErrorGroupOptions{})
+	check(t, err)
+	for _, g := range groups.Groups {
+		f := Filter{Status: StatusFailed, Queue: g.Queue, Exchange: g.Exchange, ErrorLike: g.ErrorLike}
+		if n := len(dues(t, s, f)); n != g.Tasks {
+			t.Errorf("%q lists %d tasks, expected %d", g.ErrorLike, n, g.Tasks)
+		}
+		n, err := s.BulkCount(t.Context(), f, BulkRevive(base), BulkOptions{})
+		check(t, err)
+		if n != int64(g.Tasks) {
+			t.Errorf("%q counts %d tasks for a change, expected %d", g.ErrorLike, n, g.Tasks)
+		}
+	}
+	for text, want := range map[string]int{"503": 3, "payment": 3, "%": 1, "_": 1, "off season": 0} {
+		if n := len(dues(t, s, Filter{Error: text})); n != want {
+			t.Errorf("%d errors contain %q, expected %d", n, text, want)
+		}
+		n, err := s.CountUpTo(t.Context(), NoTx, Filter{Error: text}, 2)
+		check(t, err)
+		if n != int64(want) {
+			t.Errorf("%d errors with %q counted, expected %d", n, text, want)
+		}
+		counts, err := s.Count(t.Context(), NoTx, Filter{Error: text})
+		check(t, err)
+		var sum int64
+		for _, c := range counts {
+			sum += c.Count
+		}
+		if sum != int64(want) {
+			t.Errorf("%d errors with %q counted by queue, expected %d", sum, text, want)
+		}
+	}
+	p, err := s.Bulk(t.Context(), Filter{ErrorLike: "payment provider: 7"}, BulkRevive(base), BulkOptions{Batch: 1})
+	check(t, err)
+	if p.Changed != 3 {
+		t.Errorf("%d tasks revived, expected 3", p.Changed)
+	}
+	if n := len(dues(t, s, Filter{Status: StatusFailed})); n != len(failures)-3 {
+		t.Errorf("%d tasks are still failed, expected %d", n, len(failures)-3)
+	}
+}
+
+// A list and a bulk change find what they look for behind any number of tasks with other errors.
+func TestFilterByRareError(t *testing.T) {
+	s, db := closedStore(t)
+	base := time.Now().Truncate(time.Second).Add(time.Hour)
+	const n = 1300 // more than two pages of a list, and of a bulk change with a small batch
+	many(t, s, base, n)
+	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET status = 'failed', last_error = 'order ' || id || ' is broken', finished_at = due_at")
+	check(t, err)
+	_, err = db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET last_error = 'ORDER 1 is broken' WHERE id IN ('t0003', 't1299')")
+	check(t, err)
+	f := Filter{ErrorLike: "ORDER # is broken", Limit: 10, Sort: SortEndedLast}
+	if got := len(dues(t, s, f)); got != 2 {
+		t.Errorf("%d tasks listed, expected 2", got)
+	}
+	f.Limit, f.Sort = 0, SortDue
+	p, err := s.Bulk(t.Context(), f, BulkDelete(), BulkOptions{Batch: 2})
+	check(t, err)
+	if p.Changed != 2 {
+		t.Errorf("%d tasks deleted, expected 2", p.Changed)
+	}
+}
+
+// An attempt that fails of something else while a bulk change is under way takes its task out of the change.
+func TestErrorChangesDuringBulk(t *testing.T) {
+	s, db := closedStore(t)
+	many(t, s, time.Now().Add(time.Hour), 6)
+	_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET attempts = 1, last_error = 'timeout'")
+	check(t, err)
+	o := BulkOptions{Batch: 1, Progress: func(p BulkProgress) {
+		_, err := db.ExecContext(t.Context(), "UPDATE rabbitdelay_tasks SET last_error = 'no such user' WHERE id = 't0003'")
+		check(t, err)
+	}}
+	p, err := s.Bulk(t.Context(), Filter{ErrorLike: "timeout"}, BulkCancel(), o)
+	check(t, err)
+	if p.Changed != 5 {
+		t.Errorf("%d tasks changed, expected 5", p.Changed)
+	}
+	task, err := s.Get(t.Context(), NoTx, "t0003")
+	check(t, err)
+	if task.Status != StatusPending {
+		t.Errorf("the task that failed of something else is %s", task.Status)
+	}
+}

@@ -1,0 +1,117 @@
+package rows
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/alike"
+)
+
+// Databases cannot tell which errors are alike, and compare texts differently. So a statement leaves out only what
+// certainly does not match, and Matches decides about the rest.
+
+// ByError reports whether the filter has a condition that only Matches decides.
+func (f Filter) ByError() bool { return f.Error+f.ErrorLike != "" }
+
+// Matches reports whether the filter chooses a task with this error, as far as the error decides.
+func (f Filter) Matches(lastError string) bool {
+	if !strings.Contains(lastError, f.Error) {
+		return false
+	}
+	return f.ErrorLike == "" || alike.Text(lastError) == alike.Text(f.ErrorLike)
+}
+
+// errorParts are patterns for LIKE that every matching error satisfies.
+func (f Filter) errorParts() (list []string) {
+	if f.Error != "" {
+		list = append(list, "%"+literally.Replace(f.Error)+"%")
+	}
+	if f.ErrorLike == "" {
+		return list
+	}
+	pattern := "%"
+	for _, piece := range alike.Pieces(alike.Text(f.ErrorLike)) {
+		pattern += literally.Replace(piece) + "%"
+	}
+	return append(list, pattern)
+}
+
+// eachByError calls row with the queue, status, due instant and last_error of every task that the filter chooses, until
+// that returns false.
+func (c Conn) eachByError(ctx context.Context, f Filter, row func(queue, status string, due int64) bool) error {
+	where := f.where()
+	query := "SELECT queue, status, due_at, last_error FROM rabbitdelay_tasks" + where.String()
+	err := c.each(ctx, query, where.args, func(scan scanner) error {
+		var queue, status, text string
+		var due int64
+		err := scan(&queue, &status, cell{"due_at", &due, &RowError{}}, &text)
+		if err == nil && f.Matches(text) && !row(queue, status, due) {
+			err = errEnough
+		}
+		return err
+	})
+	if err == errEnough { //nolint:errorlint // as it is above
+		return nil
+	}
+	return err
+}
+
+var errEnough = errors.New("enough rows were read")
+
+// Unsuccessful is a task with its error, for grouping.
+type Unsuccessful struct {
+	ID, Queue, Exchange string
+	At                  time.Time // when it ended; when it is due, if it has not ended
+	LastError           string    // the beginning of it
+}
+
+// failuresPage is how many rows Failures reads at a time.
+const failuresPage = 5000
+
+// Failures calls row with the tasks of one status, the newest first: those that ended last, or are due last. It reads
+// at most this many rows of what the filter chooses apart from errors, and returns how many it read, and whether there
+// are more.
+func (c Conn) Failures(ctx context.Context, f Filter, ended bool, most int, row func(Unsuccessful)) (read int, more bool, err error) {
+	sort := Sort{Ended: ended, Last: true}
+	columns := fmt.Sprintf("id, queue, exchange, due_at, finished_at, SUBSTR(last_error, 1, %d) AS last_error", alike.Most)
+	if f.Error != "" {
+		columns = "id, queue, exchange, due_at, finished_at, last_error"
+	}
+	l := Listing{Filter: f, Sort: sort}
+	for {
+		n, got := min(most-read+1, failuresPage), 0
+		query, args := c.listQuery(l, columns, n)
+		err := c.each(ctx, query, args, func(scan scanner) error {
+			var x Unsuccessful
+			var due int64
+			var finished sql.NullInt64
+			var text sql.NullString
+			wrong := &RowError{}
+			if err := scan(&x.ID, &x.Queue, &x.Exchange, cell{"due_at", &due, wrong}, cell{"finished_at", &finished, wrong}, &text); err != nil {
+				return err
+			}
+			if got++; read+got > most {
+				more = true
+				return nil
+			}
+			x.At = time.UnixMilli(due)
+			if ended {
+				x.At = orZero(finished)
+			}
+			l.After = Place{x.At, x.ID}
+			x.LastError = text.String
+			if f.Matches(x.LastError) {
+				row(x)
+			}
+			return nil
+		})
+		read = min(read+got, most)
+		if err != nil || more || got < n {
+			return read, more, err
+		}
+	}
+}

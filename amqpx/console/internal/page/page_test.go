@@ -719,3 +719,22 @@ func TestAssets(t *testing.T) {
 		}
 	}
 }
+
+// Whether a broker that does not answer has raised an alarm is unknown.
+func TestAlarmsOfASilentBroker(t *testing.T) {
+	p := New(silent{newFake(noon)}, Options{})
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	p.ServeHTTP(w, r.WithContext(service.WithCaller(r.Context(), open(service.RoleViewer).who)))
+	_, alarms, _ := strings.Cut(w.Body.String(), "<h3>Alarms</h3>")
+	if !strings.HasPrefix(alarms, `<p class="none">Unknown: `) {
+		t.Errorf("alarms of a silent broker: %.60s", alarms)
+	}
+}
+
+// silent is a service whose broker does not answer.
+type silent struct{ *fake }
+
+func (s silent) Overview(context.Context, service.Identity) (service.Overview, error) {
+	return service.Overview{At: noon}, nil
+}

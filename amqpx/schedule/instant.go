@@ -30,13 +30,15 @@ func ParseInstant(s string, now time.Time) (time.Time, error) {
 	if s == "now" {
 		return now, nil
 	}
-	digits := strings.TrimPrefix(s, "+")
-	sign := time.Duration(1)
-	if past, ok := strings.CutPrefix(s, "-"); ok {
-		digits, sign = past, -1
+	digits, past := strings.CutPrefix(s, "-")
+	if !past {
+		digits = strings.TrimPrefix(s, "+")
 	}
 	if d, err := topology.ParseDuration(digits); err == nil && !strings.HasPrefix(digits, "-") && !strings.HasPrefix(digits, "+") {
-		return now.Add(sign * d), nil
+		if past {
+			d = -d
+		}
+		return now.Add(d), nil
 	}
 	if strings.HasPrefix(s, "+") || strings.HasPrefix(s, "-") {
 		return time.Time{}, instantError(s)

@@ -216,10 +216,10 @@ func (c *consumer) giveBack() {
 		for _, queue := range []string{destination, taskQueue} {
 			_ = client.PauseConsuming(queue, amqpx.PauseHandBack) // its name is one
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-time.After(20 * time.Millisecond)
 		client.ResumeConsuming(destination)
 		client.ResumeConsuming(taskQueue)
-		time.Sleep(time.Duration(round%5) * 25 * time.Millisecond)
+		<-time.After(time.Duration(round%5) * 25 * time.Millisecond)
 	}
 }
 

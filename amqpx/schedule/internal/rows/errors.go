@@ -33,11 +33,11 @@ func (f Filter) errorParts() (list []string) {
 	if f.ErrorLike == "" {
 		return list
 	}
-	pattern := "%"
+	var pieces []string
 	for _, piece := range alike.Pieces(alike.Text(f.ErrorLike)) {
-		pattern += literally.Replace(piece) + "%"
+		pieces = append(pieces, literally.Replace(piece))
 	}
-	return append(list, pattern)
+	return append(list, "%"+strings.Join(append(pieces, ""), "%"))
 }
 
 // eachByError calls row with the queue, status, due instant and last_error of every task that the filter chooses, until

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,10 +56,10 @@ func TestOverrunsAreAttempts(t *testing.T) {
 // Two processes between which such a message goes to and fro end it too.
 func TestOverrunsOfSeveralProcesses(t *testing.T) {
 	inMemoryOf(t, overruns, func(t *testing.T, m *memory) {
-		runs := 0
+		var runs atomic.Int64
 		for range 2 {
 			m.open(amqpx.Config{}).consume("q", func(context.Context, *amqpx.Delivery) error {
-				runs++
+				runs.Add(1)
 				<-time.After(90 * time.Second)
 				return nil
 			}, amqpx.WithRetry(topology.Retry{MaxAttempts: 3}))
@@ -66,8 +67,8 @@ func TestOverrunsOfSeveralProcesses(t *testing.T) {
 		m.Publish("", "q", amqp.Publishing{MessageId: "x"})
 		after(24 * time.Hour)
 		m.Holds("q.dead", 1, 0)
-		if runs < 3 || runs > 6 {
-			t.Errorf("%d runs, want 3 attempts by at most two processes", runs)
+		if n := runs.Load(); n < 3 || n > 6 {
+			t.Errorf("%d runs, want 3 attempts by at most two processes", n)
 		}
 	})
 }

@@ -128,21 +128,18 @@ func (g *grouping) look(ctx context.Context, conn *amqp.Connection) error {
 	forced, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	t := taker{queue: g.out.Queue, forced: forced}
-	err := wait.Done(ctx, func() (err error) {
-		if t.ch, err = conn.Channel(); err != nil {
-			return err
-		}
-		q, err := t.ch.QueueDeclarePassive(g.out.Queue, true, false, false, false, nil)
-		g.out.Total = q.Messages
-		return err
-	})
-	if err == nil && g.out.Total == 0 {
-		err = answers(ctx, conn, g.out.Queue)
-	}
-	if t.ch == nil {
+	var err error
+	if t.ch, err = wait.Value(ctx, conn.Channel); err != nil {
 		return err
 	}
 	defer func() { _ = t.ch.Close() }()
+	q, err := wait.Value(ctx, func() (amqp.Queue, error) {
+		return t.ch.QueueDeclarePassive(g.out.Queue, true, false, false, false, nil)
+	})
+	g.out.Total = q.Messages
+	if err == nil && g.out.Total == 0 {
+		err = answers(ctx, conn, g.out.Queue)
+	}
 	p := portions{most: groupPortion}
 	for err == nil && g.out.Looked < g.out.Total {
 		var list []amqp.Delivery

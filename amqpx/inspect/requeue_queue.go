@@ -72,10 +72,7 @@ func (q *queueSource) begin(ctx context.Context) (total int, err error) {
 	if err != nil {
 		return info.Ready, err
 	}
-	err = wait.Done(ctx, func() (err error) {
-		q.ch, err = q.conn.Channel()
-		return err
-	})
+	q.ch, err = wait.Value(ctx, q.conn.Channel)
 	return info.Ready, err
 }
 

@@ -172,13 +172,16 @@ func (t *taker) settled(others int) error {
 }
 
 // ready is how many messages of the queue are there to be taken.
-func (t *taker) ready() (n int, err error) {
-	err = t.ask(t.forced, func() error {
-		q, err := t.ch.QueueDeclarePassive(t.queue, true, false, false, false, nil)
-		n = q.Messages
+func (t *taker) ready() (int, error) {
+	var q amqp.Queue
+	err := t.ask(t.forced, func() (err error) {
+		q, err = t.ch.QueueDeclarePassive(t.queue, true, false, false, false, nil)
 		return err
 	})
-	return n, err
+	if err != nil { // or the question may still be asked
+		return 0, err
+	}
+	return q.Messages, nil
 }
 
 // portions bound how many messages are taken at a time. How long they are shows when they are there, so that the

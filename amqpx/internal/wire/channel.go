@@ -29,13 +29,11 @@ const Window = 32
 
 // Consumers returns how many consumers a queue counts. A quorum queue counts a cancelled one until its last message
 // is settled.
-func Consumers(ctx context.Context, ch *amqp.Channel, queue string) (n int, err error) {
-	err = wait.Done(ctx, func() error {
-		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		n = q.Consumers
-		return err
+func Consumers(ctx context.Context, ch *amqp.Channel, queue string) (int, error) {
+	q, err := wait.Value(ctx, func() (amqp.Queue, error) {
+		return ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	})
-	return n, err
+	return q.Consumers, err
 }
 
 // AwaitSettled waits until a queue counts at most so many consumers: those beside the cancelled ones of the channel,

@@ -31,6 +31,29 @@ func Done(ctx context.Context, f func() error) error {
 	return Result(ctx, done)
 }
 
+// Value is Done for an f that returns a value. The value is the zero one when ctx ends first.
+func Value[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	var zero T
+	if err := ctx.Err(); err != nil {
+		return zero, err
+	}
+	go func() {
+		value, err := f()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		return zero, ctx.Err()
+	}
+}
+
 // Result returns what comes from done, or the context's error when ctx ends first.
 func Result(ctx context.Context, done <-chan error) error {
 	select {

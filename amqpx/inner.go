@@ -78,7 +78,7 @@ func passing(p inner.Parcel) Message {
 		DeliverAt: p.DeliverAt, ClockOffset: p.ClockOffset, Attempt: p.Attempt, Version: p.Version, Created: p.Created,
 		Body: p.Body, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, Type: p.Type,
 		CorrelationID: p.CorrelationId, ReplyTo: p.ReplyTo, AppID: p.AppId, Priority: p.Priority, Headers: p.Headers,
-		own: p.Own, as: p.As,
+		own: p.Own, as: p.As, userID: p.UserId,
 	}
 }
 

@@ -70,10 +70,11 @@ type Message struct {
 	// the task from an earlier one of the same id. It is kept in whole milliseconds.
 	Created time.Time
 
-	added amqp.Table         // headers of hooks
-	own   amqp.Table         // further headers of rabbitdelay's own
-	as    *header.Properties // of a message that is forwarded or passed on as it is; nil for none
-	sent  time.Time          // its timestamp, instead of the present
+	added  amqp.Table         // headers of hooks
+	own    amqp.Table         // further headers of rabbitdelay's own
+	as     *header.Properties // of a message that is forwarded or passed on as it is; nil for none
+	userID string             // that it is published with, by which the broker may refuse it; empty for none
+	sent   time.Time          // its timestamp, instead of the present
 }
 
 // directReplyTo is a pseudo-queue. One message with it would break the channel

@@ -152,6 +152,7 @@ func (c *Client) prepareAs(p *prepared, m *Message, direct *topology.Route, now 
 	if !m.sent.IsZero() {
 		p.pub.Timestamp = m.sent
 	}
+	p.pub.UserId = m.userID
 	p.added = m.sendable()
 	if m.as != nil {
 		m.as.Apply(&p.pub)

@@ -107,6 +107,13 @@ type RequeueReport struct {
 	// Moved counts messages that stayed and went to the end of the queue, as copies, because its delivery limit
 	// might have dropped them had they been put back.
 	Moved int `json:"moved"`
+	// Anonymous counts messages that were sent, or copied, without the user id that they had: the broker takes none
+	// but that of the client's login, unless the login has the tag impersonator. A user id that only the header
+	// rabbitdelay-carried has is not taken from there, because anybody may write that.
+	Anonymous int `json:"anonymous,omitempty"`
+	// AnonymousIDs are the ids of the first 20 of them, and WhyAnonymous is the first one's reason.
+	AnonymousIDs []string `json:"anonymous_ids,omitempty"`
+	WhyAnonymous string   `json:"why_anonymous,omitempty"`
 	// PutBack counts messages that were taken and put back.
 	PutBack int `json:"put_back"`
 	// CountsDeliveries: the broker counts each message that is put back towards a delivery limit (quorum queues
@@ -131,7 +138,7 @@ type RequeueResult struct {
 func (r *RequeueReport) Gone() int { return r.Sent + r.Revived + r.Removed + r.Discarded }
 
 // Requeue sends dead letters, or parked messages, back to where they belong. Each is published under its id, with
-// the headers of the application, and acknowledged when the broker has confirmed it. It goes straight to its
+// the headers of the application and, where the broker takes it, the user id, and acknowledged when the broker has confirmed it. It goes straight to its
 // destination, without a delay, unless it was parked before it was due.
 //
 // A run takes the messages that are ready when it begins, and no more: not those that come meanwhile, nor what it
@@ -172,7 +179,8 @@ func Requeue(ctx context.Context, client *amqpx.Client, o RequeueOptions) (Reque
 	defer cancel()
 	defer context.AfterFunc(c.Stopped(), cancel)()
 	r := &requeue{
-		c: c, prefix: prefix, o: o, began: time.Now(), rep: RequeueReport{Results: []RequeueResult{}}, portions: portions{most: maxPortion},
+		users: userIDs{c: c, refused: map[string]string{}},
+		c:     c, prefix: prefix, o: o, began: time.Now(), rep: RequeueReport{Results: []RequeueResult{}}, portions: portions{most: maxPortion},
 		refused: map[topology.Destination]string{}, existed: map[topology.Destination]time.Time{},
 	}
 	if o.From != nil {
@@ -236,6 +244,7 @@ type requeue struct {
 	rep    RequeueReport
 
 	src   source
+	users userIDs
 	taken []*letter // and not yet looked at
 	portions
 
@@ -265,7 +274,7 @@ func (r *requeue) tried() int { return r.rep.Gone() + r.failed }
 
 const (
 	maxPortion = 250 // messages in memory
-	maxLines   = 20  // that a result names
+	maxLines   = 20  // that a result names, and ids that a report names
 )
 
 // portion is how many messages to take next: few when they go slowly, because what is taken is kept from
@@ -327,6 +336,19 @@ func (r *requeue) process(ctx context.Context) error {
 	return nil
 }
 
+// anonymous counts a message that lost its user id for a reason.
+func (r *RequeueReport) anonymous(id, why string) {
+	if why == "" {
+		return
+	}
+	if r.Anonymous++; r.Anonymous == 1 {
+		r.WhyAnonymous = why
+	}
+	if len(r.AnonymousIDs) < maxLines {
+		r.AnonymousIDs = append(r.AnonymousIDs, id)
+	}
+}
+
 // settle counts a letter, if it was chosen, and reports the progress.
 func (r *requeue) settle(l *letter, chosen bool) {
 	if rep := &r.rep; chosen {
@@ -334,6 +356,9 @@ func (r *requeue) settle(l *letter, chosen bool) {
 		*map[RequeueOutcome]*int{
 			RequeueSent: &rep.Sent, RequeueRevived: &rep.Revived, RequeueRemoved: &rep.Removed, RequeueStayed: &rep.Stayed, RequeueDiscarded: &rep.Discarded,
 		}[l.fate.Outcome]++
+		if l.fate.Outcome == RequeueSent {
+			rep.anonymous(l.ID, l.lost)
+		}
 		i := slices.IndexFunc(rep.Results, func(x RequeueResult) bool {
 			return x.Destination == l.fate.Destination && x.Outcome == l.fate.Outcome && x.Why == l.fate.Why
 		})

@@ -186,12 +186,16 @@ func (q *queueSource) copyBack(raw *amqp.Delivery) error {
 			return err
 		}
 	}
+	userID, lost, err := q.r.users.of(ctx, raw)
+	if err != nil {
+		return err
+	}
 	var dc *amqp.DeferredConfirmation
-	err := wait.Done(ctx, func() (err error) {
+	err = wait.Done(ctx, func() (err error) {
 		dc, err = q.copies.PublishWithDeferredConfirm("", q.queue, true, false, amqp.Publishing{
 			Headers: copyHeaders(raw), ContentType: raw.ContentType, ContentEncoding: raw.ContentEncoding, DeliveryMode: raw.DeliveryMode,
 			Priority: raw.Priority, CorrelationId: raw.CorrelationId, ReplyTo: raw.ReplyTo, Expiration: raw.Expiration,
-			MessageId: raw.MessageId, Timestamp: raw.Timestamp, Type: raw.Type, AppId: raw.AppId, Body: raw.Body,
+			MessageId: raw.MessageId, Timestamp: raw.Timestamp, Type: raw.Type, UserId: userID, AppId: raw.AppId, Body: raw.Body,
 		})
 		return err
 	})
@@ -211,6 +215,7 @@ func (q *queueSource) copyBack(raw *amqp.Delivery) error {
 	}
 	switch {
 	case taken:
+		q.r.rep.anonymous(raw.MessageId, lost)
 		return nil
 	case !q.copies.IsClosed():
 		return amqpx.ErrNacked

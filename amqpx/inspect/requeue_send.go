@@ -23,6 +23,8 @@ type letter struct {
 	raw    amqp.Delivery
 	line   int                  // of RequeueOptions.From; 0 without
 	edited bool                 // in From
+	userID string               // with which it is sent
+	lost   string               // why it is sent without the user id that it has; empty if it is not
 	dest   topology.Destination // where it goes
 	fate   RequeueResult        // what becomes of it
 }
@@ -82,8 +84,14 @@ func (r *requeue) decide(ctx context.Context, l *letter) (chosen bool, err error
 	}
 	if why != "" {
 		l.stays(why)
-	} else if r.o.DryRun || r.early(l) {
+		return true, nil
+	}
+	if r.o.DryRun || r.early(l) {
 		err = r.exists(ctx, l)
+	}
+	carried := l.raw.UserId == "" && l.UserID != "" && r.early(l) // through the strategy, as on a retry
+	if err == nil && l.fate.Outcome == RequeueSent && !carried {
+		l.userID, l.lost, err = r.users.of(ctx, &l.raw)
 	}
 	return true, err
 }
@@ -224,7 +232,7 @@ func (r *requeue) pace(ctx context.Context, n int) error {
 // parcel is a letter as it is sent.
 func (r *requeue) parcel(l *letter) inner.Parcel {
 	p := parcelOf(l.Delivery, l.dest)
-	p.DeliverAt, p.Straight = l.DueAt, !r.early(l)
+	p.DeliverAt, p.Straight, p.UserId = l.DueAt, !r.early(l), l.userID
 	before := &header.Properties{Expiration: l.Expiration, UserID: l.UserID, DeliveryMode: l.DeliveryMode, Timestamp: l.Timestamp, Headers: l.Headers}
 	if r.o.KeepAttempts {
 		before.Record(p.Own, l.Snoozes)

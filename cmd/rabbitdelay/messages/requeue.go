@@ -398,6 +398,9 @@ func (r *requeueRun) printReport(took time.Duration) error {
 	if r.saved != nil && r.saved.Written() > 0 {
 		r.Notef("%s in %s, readable by its owner alone; to send them again: rabbitdelay requeue --from %[2]s", shown.Count(r.saved.Written(), "message is", "messages are"), shown.Line(r.file))
 	}
+	if rep.Anonymous > 0 {
+		r.Notef("note: %s", r.anonymous())
+	}
 	if rep.Again > 0 {
 		r.Notef("note: %s died again after they were sent, and stayed", shown.Number(rep.Again))
 	}
@@ -411,6 +414,27 @@ func (r *requeueRun) printReport(took time.Duration) error {
 		r.Notef("note: %s were near the queue's delivery limit and went to its end, as copies", shown.Number(rep.Moved))
 	}
 	return nil
+}
+
+// anonymous says which messages lost their user ids.
+func (r *requeueRun) anonymous() string {
+	rep := r.report
+	ids := slices.Clone(rep.AnonymousIDs)
+	for i, id := range ids {
+		ids[i] = shown.Line(cmp.Or(id, "one without an id"))
+	}
+	if more := rep.Anonymous - len(ids); more > 0 {
+		ids = append(ids, shown.Number(more)+" more")
+	}
+	verb := "lost"
+	if r.DryRun {
+		verb = "would lose"
+	}
+	whose := "its user id"
+	if rep.Anonymous > 1 {
+		whose = "their user ids"
+	}
+	return fmt.Sprintf("%s %s %s (%s): %s", shown.Count(rep.Anonymous, "message", "messages"), verb, whose, strings.Join(ids, ", "), shown.Line(rep.WhyAnonymous))
 }
 
 // lineNumbers returns the lines of --from that a result is about, if any.

@@ -1,0 +1,80 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/header"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
+)
+
+// userIDs knows which user ids the broker takes from this client. A run has one.
+type userIDs struct {
+	c       inner.Client
+	refused map[string]string // why not; empty for one that is taken
+}
+
+// of returns the user id with which a message can be published again, and if that is not the one it has, why.
+func (u *userIDs) of(ctx context.Context, raw *amqp.Delivery) (id, lost string, err error) {
+	if raw.UserId == "" {
+		if p := header.Of(raw); p.UserID != "" {
+			lost = "only the header rabbitdelay-carried has it, which anybody may write"
+		}
+		return "", lost, nil
+	}
+	why, tried := u.refused[raw.UserId]
+	if !tried {
+		if why, err = u.try(ctx, raw.UserId); err != nil {
+			return "", "", fmt.Errorf("asking the broker whether it takes the user id %q: %w", raw.UserId, err)
+		}
+		u.refused[raw.UserId] = why
+	}
+	if why != "" {
+		return "", why, nil
+	}
+	return raw.UserId, "", nil
+}
+
+// try publishes a message with the user id to no queue, on a channel of its own: a refusal ends the channel.
+func (u *userIDs) try(ctx context.Context, userID string) (why string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
+	err = u.c.Declaring(ctx, func(conn *amqp.Connection) error {
+		ch, err := conn.Channel()
+		if err != nil {
+			return err
+		}
+		defer wire.CloseChannel(ctx, ch)
+		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		return wait.Done(ctx, func() error {
+			dc, err := ch.PublishWithDeferredConfirm("", noQueue, false, false, amqp.Publishing{UserId: userID})
+			if err != nil {
+				return err
+			}
+			if taken, err := dc.WaitContext(ctx); taken || err != nil {
+				return err
+			}
+			if err, ok := <-closed; ok {
+				return err
+			}
+			return amqp.ErrClosed
+		})
+	})
+	switch {
+	case wire.IsCode(err, amqp.PreconditionFailed):
+		return fmt.Sprintf("the broker takes the user id %q only from that user, or one with the tag impersonator", userID), nil
+	case wire.IsCode(err, amqp.AccessRefused):
+		return fmt.Sprintf("this user may not write to the default exchange, where the user id %q is tried first", userID), nil
+	}
+	return "", err
+}
+
+// noQueue is the name of a queue that nobody has.
+const noQueue = "rabbitdelay.no-queue.71bd0a93c5e24f6c"

@@ -1,0 +1,101 @@
+package inspect_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/amqptest"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/inspect"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inmemory"
+)
+
+// saved are lines of a file with dead letters of q, each of a user.
+func saved(users ...string) *kept {
+	k := &kept{}
+	for i, user := range users {
+		k.list = append(k.list, inspect.SavedMessage{Queue: "q.dead", Message: amqp.Delivery{
+			MessageId: string(rune('a' + i)), UserId: user, Body: []byte("b"),
+			Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": "q", "reason": "rejected", "exchange": "", "routing-keys": []any{"q"}, "count": int64(1)}}},
+		}})
+	}
+	return k
+}
+
+// A message keeps its user id where the broker takes it, and the report says which do not.
+func TestRequeueKeepsUserIDs(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.consume("q", rejects)()
+		k := saved("guest", "alice", "", "guest", "alice")
+		want := map[string]string{"a": "guest", "b": "", "c": "", "d": "guest", "e": ""}
+		dry := c.requeue(inspect.RequeueOptions{From: k.all(), DryRun: true})
+		r := c.requeue(inspect.RequeueOptions{From: k.all()})
+		if r.Sent != 5 || dry.Sent != 5 {
+			t.Fatalf("%+v; dry run %+v", r, dry)
+		}
+		for _, rep := range []inspect.RequeueReport{dry, r} {
+			if rep.Anonymous != 2 || !slices.Equal(rep.AnonymousIDs, []string{"b", "e"}) {
+				t.Errorf("%d lost their user ids, %v", rep.Anonymous, rep.AnonymousIDs)
+			}
+			if !strings.Contains(rep.WhyAnonymous, `user id "alice" only from that user`) {
+				t.Errorf("%q", rep.WhyAnonymous)
+			}
+		}
+		for range want {
+			raw, ok, err := m.Channel().Get("q", true)
+			if err != nil || !ok {
+				t.Fatalf("%v %v", ok, err)
+			}
+			if raw.UserId != want[raw.MessageId] {
+				t.Errorf("%s is of user %q, want %q", raw.MessageId, raw.UserId, want[raw.MessageId])
+			}
+		}
+	})
+}
+
+// What is in the queue keeps its user id as well, and so does a copy at the queue's end.
+func TestRequeueKeepsUserIDsOfAQueue(t *testing.T) {
+	inMemoryOf(t, amqptest.Options{Version: "4.0.5"}, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.consume("q", rejects)()
+		m.Declare("theirs", amqp.Table{"x-queue-type": "quorum"})
+		m.Publish("", "theirs", amqp.Publishing{MessageId: "a", UserId: "guest", Headers: saved("guest").list[0].Message.Headers})
+		m.Publish("", "theirs", amqp.Publishing{MessageId: "b", UserId: "guest"})
+		r, err := inspect.Requeue(t.Context(), c.Client, inspect.RequeueOptions{Queue: "theirs"})
+		if err != nil || r.Sent != 1 || r.Moved != 1 || r.Anonymous != 0 {
+			t.Fatalf("%v; %+v", err, r)
+		}
+		for _, queue := range []string{"q", "theirs"} {
+			raw, _, err := m.Channel().Get(queue, true)
+			if err != nil || raw.UserId != "guest" {
+				t.Errorf("%s: of user %q; %v", queue, raw.UserId, err)
+			}
+		}
+	})
+}
+
+// A user id that only a header has, which anybody may write, is counted and not taken from there.
+func TestRequeueCountsUserIDsOfHeaders(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		c := m.open(amqpx.Config{})
+		c.consume("q", rejects)()
+		k := saved("")
+		k.list[0].Message.Headers[amqpx.HeaderCarried] = amqp.Table{"user-id": "guest"}
+		r := c.requeue(inspect.RequeueOptions{From: k.all()})
+		if r.Sent != 1 || r.Anonymous != 1 || !strings.Contains(r.WhyAnonymous, "only the header rabbitdelay-carried has it") {
+			t.Errorf("%+v", r)
+		}
+		var got collector
+		stop := c.consume("q", got.handle)
+		inmemory.After(time.Minute)
+		stop()
+		if all := got.all(); len(all) != 1 || all[0].UserID != "" {
+			t.Errorf("%d came, the first of user %q", len(all), all[0].UserID)
+		}
+	})
+}

@@ -2,7 +2,6 @@ package amqpx
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -11,6 +10,7 @@ import (
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/inner"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/internal/wire"
 	"github.com/rabbitdelay/rabbitdelay/topology"
+	"github.com/rabbitdelay/rabbitdelay/topology/live/wait"
 )
 
 func init() { //nolint:gochecknoinits // package inspect gives these values, and only this one knows their types
@@ -87,7 +87,7 @@ type rehearsal struct {
 	c  *Client
 	on string // the broker
 
-	mu     sync.Mutex
+	mu     wait.Mutex // held while the broker is asked
 	ch     *wire.Channel
 	asked  map[string]error // nil: can be used
 	routes int              // queues that would be created
@@ -104,7 +104,7 @@ func rehearse(conn *amqp.Connection, cfg Config) (pass func(context.Context, inn
 	}
 	c := &Client{cfg: cfg, strategy: strategy}
 	c.decl = declare.New(context.Background(), c.declaring(false))
-	r := &rehearsal{c: c, on: wire.Broker(conn), ch: &wire.Channel{Conn: conn}, asked: map[string]error{}}
+	r := &rehearsal{mu: wait.NewMutex(), c: c, on: wire.Broker(conn), ch: &wire.Channel{Conn: conn}, asked: map[string]error{}}
 	return r.pass, nil
 }
 
@@ -121,7 +121,9 @@ func (r *rehearsal) pass(ctx context.Context, parcel inner.Parcel) error {
 			return err
 		}
 	}
-	r.mu.Lock()
+	if err := r.mu.Lock(ctx); err != nil {
+		return err
+	}
 	defer r.mu.Unlock()
 	err, known := r.asked[p.dest.String()]
 	if !known {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rabbitdelay/rabbitdelay/amqpx"
+	"github.com/rabbitdelay/rabbitdelay/amqpx/idempotency"
 	"github.com/rabbitdelay/rabbitdelay/amqpx/schedule"
 	"github.com/rabbitdelay/rabbitdelay/integration/suite"
 )
@@ -193,6 +194,9 @@ func TestScheduleUnique(t *testing.T) {
 		u.merges()
 		u.cools()
 		u.giveWay()
+		if db.dialect != idempotency.SQLite { // which has one writer at a time
+			u.reviveBeside()
+		}
 	})
 }
 
@@ -350,6 +354,38 @@ func (x uniqueRows) giveWay() {
 	if err != nil || p.Changed != 1 {
 		t.Errorf("%d of 3 failed tasks revived (%v), expected 1", p.Changed, err)
 	}
+}
+
+// reviveBeside revives a task while a transaction that has scheduled another one of its key has yet to commit.
+func (x uniqueRows) reviveBeside() {
+	t := x.t
+	x.db.mustExec(t, "DELETE FROM rabbitdelay_tasks")
+	x.do(keyed(0), schedule.Unique{}, schedule.UniqueCreated)
+	x.db.mustExec(t, "UPDATE rabbitdelay_tasks SET status = 'failed', finished_at = 1")
+	tx, err := x.db.BeginTx(t.Context(), nil)
+	suite.MustSucceed(t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = x.s.ScheduleUnique(t.Context(), tx, keyed(0), schedule.Unique{})
+	suite.MustSucceed(t, err)
+	done := make(chan error, 1)
+	changed := int64(0)
+	go func() {
+		p, err := x.s.Bulk(t.Context(), schedule.Filter{Status: schedule.StatusFailed}, schedule.BulkRevive(time.Now()), schedule.BulkOptions{})
+		changed = p.Changed
+		done <- err
+	}()
+	suite.Eventually(t, "the revival waits for the other transaction", func() bool { return x.db.queryInt(t, blocked[x.db.dialect]) > 0 })
+	suite.MustSucceed(t, tx.Commit())
+	if err := <-done; err != nil || changed != 0 {
+		t.Errorf("%d revived, %v; expected none beside the task that was scheduled meanwhile", changed, err)
+	}
+}
+
+// blocked counts the sessions of the database that wait for a lock.
+var blocked = map[idempotency.Dialect]string{
+	idempotency.PostgreSQL: "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+	idempotency.MySQL: "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p" +
+		" ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()",
 }
 
 // The documented statements do to the row of the pending task what ScheduleUnique does.
